@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+# The only place with commands: .ci/run and the documentation call these targets.
+SHELL := /bin/bash
+GO ?= go
+BIN := bin/ropewalk
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+# Versions of the tools that only developers need; `go run` fetches them by name.
+GOLANGCI := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+GOFUMPT := $(GO) run mvdan.cc/gofumpt@v0.12.0
+PEER := golang.zx2c4.com/wireguard
+FUZZTIME ?= 10s
+BENCHDIR ?= build
+
+.PHONY: help
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: $(BIN) ## build bin/ropewalk (static)
+
+.PHONY: $(BIN)
+$(BIN): need-go
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/ropewalk
+
+.PHONY: demo
+demo: need-root need-tun build ## two hosts in namespaces, real traffic through ropewalk
+	$(BIN) demo
+
+.PHONY: test
+test: need-root need-tun deps-test build ## all tests that need no other kernel
+	$(GO) test -timeout 20m ./...
+
+.PHONY: test-race
+test-race: need-root need-tun deps-test ## the same tests under the race detector
+	CGO_ENABLED=1 $(GO) test -race -timeout 30m ./...
+	@echo 'the race detector itself: a racy program must fail'
+	! CGO_ENABLED=1 $(GO) run -race ./test/racecanary >/dev/null 2>&1
+
+.PHONY: test-kernels
+test-kernels: need-root deps-kernels build ## interop in virtual machines: Linux 5.10, 6.1, 6.12 and 7.2
+	$(GO) test -tags kernels -count=1 -timeout 40m -v ./test/kernels
+
+.PHONY: check
+check: need-go ## format, vet, lint and layer order
+	@out=$$($(GOFUMPT) -l cmd pkg test); [ -z "$$out" ] || { echo "not formatted (run make fmt):"; echo "$$out"; exit 1; }
+	$(GO) vet ./...
+	$(GO) vet -tags kernels ./test/...
+	$(GOLANGCI) run ./...
+	GOARCH=arm64 $(GO) vet ./cmd/... ./pkg/...
+
+.PHONY: fmt
+fmt: ## format all Go code
+	$(GOFUMPT) -w cmd pkg test
+
+.PHONY: generate
+generate: need-go ## rebuild all generated files
+	$(GO) generate ./pkg/...
+
+.PHONY: check-generated
+check-generated: generate ## fail if a generated file was not up to date
+	git diff --exit-code --stat -- pkg bpf
+
+.PHONY: fuzz-smoke
+fuzz-smoke: need-go ## every fuzz target for $(FUZZTIME)
+	@set -e; for f in $$(grep -rlE '^func Fuzz' --include=*_test.go pkg); do \
+	  for t in $$(grep -oE '^func Fuzz[A-Za-z0-9_]+' $$f | cut -c6-); do \
+	    echo "$$t ($$(dirname $$f))"; $(GO) test -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) ./$$(dirname $$f); done; done
+
+.PHONY: bench-smoke
+bench-smoke: need-go ## every benchmark once, so that none rots
+	$(GO) test -run '^$$' -bench . -benchtime 1x ./pkg/...
+
+.PHONY: ci
+ci: deps-test deps-kernels check check-generated test test-race bench-smoke test-kernels ## what CI runs
+	$(MAKE) fuzz-smoke FUZZTIME=5s
+	$(BIN) demo --seconds 4
+	@echo 'ci: all targets passed'
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin build
+
+# ---- what the targets need; each says exactly what is missing, or installs it (apt, by name)
+
+.PHONY: need-go
+need-go:
+	@command -v $(GO) >/dev/null || { echo 'missing: Go 1.26 or later (https://go.dev/dl/)'; exit 1; }
+
+.PHONY: need-root
+need-root:
+	@[ "$$(id -u)" = 0 ] || { echo 'this needs root: network namespaces and TUN devices. Run: sudo make $(MAKECMDGOALS)'; exit 1; }
+
+.PHONY: need-tun
+need-tun:
+	@[ -c /dev/net/tun ] || { echo 'missing: /dev/net/tun. Run: modprobe tun'; exit 1; }
+
+# apt_install PACKAGES: installs those that dpkg does not know as installed.
+define apt_install
+	@missing=; for p in $(1); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'install ok installed' || missing="$$missing $$p"; done; \
+	if [ -n "$$missing" ]; then command -v apt-get >/dev/null || { echo "missing packages:$$missing"; exit 1; }; \
+	  echo "installing:$$missing"; apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $$missing >/dev/null; fi
+endef
+
+.PHONY: deps-test
+deps-test: need-go
+	$(call apt_install,wireguard-tools iproute2 nftables gcc libc6-dev)
+
+.PHONY: deps-kernels
+deps-kernels:
+	$(call apt_install,qemu-system-x86 busybox-static xz-utils dpkg)

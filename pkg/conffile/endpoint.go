@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conffile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
+)
+
+// Resolver finds the address of an endpoint, given as in a file: address:port, [address%zone]:port or name:port.
+type Resolver func(ctx context.Context, endpoint string) (config.Endpoint, error)
+
+// Forever makes a Resolver try without end.
+const Forever = -1
+
+const (
+	defaultRetries = 15
+	firstDelay     = time.Second
+	longestDelay   = 20 * time.Second
+)
+
+// ParseRetries reads the value of WG_ENDPOINT_RESOLUTION_RETRIES: a number, "infinity" for Forever, 15 when empty.
+func ParseRetries(value string) (int, error) {
+	switch value {
+	case "":
+		return defaultRetries, nil
+	case "infinity":
+		return Forever, nil
+	}
+	n, err := strconv.ParseUint(value, 10, 31)
+	if err != nil {
+		return 0, fmt.Errorf(`parsing the number of endpoint resolution retries: want a number or "infinity", got %q`, value)
+	}
+	return int(n), nil
+}
+
+// Lookup says how a Resolver finds names. A zero Lookup uses this host's resolver and interfaces, without retries.
+type Lookup struct {
+	Retries int                                                          // of errors that may pass; or Forever
+	IP      func(ctx context.Context, host string) ([]netip.Addr, error) // in order of preference
+	Zone    func(name string) (index uint32, err error)                  // of an interface
+	Wait    func(ctx context.Context, d time.Duration) error             // between two tries
+	Retry   func(endpoint string, err error, next time.Duration)         // is told before each wait; may be nil
+}
+
+// NewResolver returns a Resolver. It takes the first address of a name, and repeats lookups that failed for a reason
+// that may pass, after a second and then 1.2 times longer each time, as wg(8) does, up to 20 seconds.
+func NewResolver(l Lookup) Resolver {
+	if l.IP == nil {
+		l.IP = func(ctx context.Context, host string) ([]netip.Addr, error) {
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		}
+	}
+	if l.Zone == nil {
+		l.Zone = interfaceIndex
+	}
+	if l.Wait == nil {
+		l.Wait = wait
+	}
+	return l.resolve
+}
+
+func (l *Lookup) resolve(ctx context.Context, endpoint string) (config.Endpoint, error) {
+	hp, err := splitEndpoint(endpoint)
+	if err != nil {
+		return config.Endpoint{}, fmt.Errorf("resolving endpoint %q: %w", endpoint, err)
+	}
+	addr, err := l.address(ctx, endpoint, hp.host)
+	if err != nil {
+		return config.Endpoint{}, fmt.Errorf("resolving endpoint %q: %w", endpoint, err)
+	}
+	ep := config.Endpoint{AddrPort: netip.AddrPortFrom(addr.WithZone(""), hp.port)}
+	if addr.Zone() != "" {
+		if ep.Scope, err = l.scope(addr.Zone()); err != nil {
+			return config.Endpoint{}, fmt.Errorf("resolving endpoint %q: %w", endpoint, err)
+		}
+	}
+	return ep, nil
+}
+
+// address returns a literal address as it is, and otherwise looks the name up until that succeeds or is hopeless.
+func (l *Lookup) address(ctx context.Context, endpoint, host string) (netip.Addr, error) {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return addr, nil
+	}
+	delay := firstDelay
+	for try := 0; ; try++ {
+		addrs, err := l.IP(ctx, host)
+		if err == nil && len(addrs) > 0 {
+			return addrs[0].Unmap(), nil
+		}
+		if err == nil {
+			err = errors.New("name has no address")
+		}
+		if !passing(err) || try == l.Retries {
+			return netip.Addr{}, err
+		}
+		if l.Retry != nil {
+			l.Retry(endpoint, err, delay)
+		}
+		if werr := l.Wait(ctx, delay); werr != nil {
+			return netip.Addr{}, errors.Join(err, werr)
+		}
+		delay = min(delay*6/5, longestDelay)
+	}
+}
+
+// passing reports whether a lookup may succeed later: the name server or the way to it failed, not the name.
+func passing(err error) bool {
+	dns, ok := errors.AsType[*net.DNSError](err)
+	return ok && !dns.IsNotFound && (dns.IsTemporary || dns.IsTimeout)
+}
+
+func (l *Lookup) scope(zone string) (uint32, error) {
+	if n, err := strconv.ParseUint(zone, 10, 32); err == nil {
+		return uint32(n), nil
+	}
+	return l.Zone(zone)
+}
+
+func interfaceIndex(name string) (uint32, error) {
+	ifi, err := net.InterfaceByName(name)
+	if err != nil {
+		return 0, fmt.Errorf("looking up zone %q: %w", name, err)
+	}
+	return uint32(ifi.Index), nil
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// hostPort is an endpoint whose host may be a name.
+type hostPort struct {
+	host string
+	port uint16
+}
+
+// splitEndpoint splits at the last colon, so that IPv6 does without brackets too, as in wg(8).
+func splitEndpoint(s string) (hostPort, error) {
+	var host, port string
+	i := strings.LastIndexByte(s, ':')
+	if i < 0 {
+		return hostPort{}, errors.New("no port")
+	}
+	host, port = s[:i], s[i+1:]
+	if inner, ok := strings.CutPrefix(host, "["); ok {
+		if host, ok = strings.CutSuffix(inner, "]"); !ok {
+			return hostPort{}, errors.New("no port after the closing bracket")
+		}
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return hostPort{}, fmt.Errorf("port is not a number from 0 to 65535: %q", port)
+	}
+	if host == "" || strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '[' || r == ']' }) {
+		return hostPort{}, fmt.Errorf("not a host: %q", host)
+	}
+	return hostPort{host: host, port: uint16(n)}, nil
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conffile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+)
+
+// ErrName is a path that does not end in the name of an interface and ".conf".
+var ErrName = errors.New("the config file must be a valid interface name, followed by .conf")
+
+// Locate finds what wg-quick's argument means: a name alone is NAME.conf in dir, anything else is a path. It returns the
+// path and the name of the interface; the file need not exist.
+func Locate(dir, arg string) (path, name string, err error) {
+	path = arg
+	if regexp.MustCompile(`^[a-zA-Z0-9_=+.-]{1,15}$`).MatchString(arg) {
+		path = filepath.Join(dir, arg+".conf")
+	}
+	match := regexp.MustCompile(`(?:^|/)([a-zA-Z0-9_=+.-]{1,15})\.conf$`).FindStringSubmatch(path)
+	if match == nil {
+		return "", "", fmt.Errorf("%s: %w", arg, ErrName)
+	}
+	return path, match[1], nil
+}
+
+// Load parses the file at path and adds to its Warnings when others may read it.
+func Load(path string, dialect Dialect) (*File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("opening configuration: %w", err)
+	}
+	defer f.Close()
+	file, err := Parse(path, f, dialect)
+	if err != nil {
+		return nil, err
+	}
+	warning, err := accessWarning(path, f)
+	if err != nil {
+		return nil, fmt.Errorf("checking who may read %s: %w", path, err)
+	}
+	if warning != "" {
+		file.Warnings = append([]string{warning}, file.Warnings...)
+	}
+	return file, nil
+}
+
+// accessWarning follows wg-quick: the file is world accessible when others have the same right to it and to its
+// directory. Only regular files are looked at.
+func accessWarning(path string, f *os.File) (string, error) {
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return "", err
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if err == nil {
+		real, err = filepath.Abs(real)
+	}
+	if err != nil {
+		return "", err
+	}
+	dir, err := os.Stat(filepath.Dir(real))
+	if err != nil {
+		return "", err
+	}
+	const others fs.FileMode = 0o007
+	if info.Mode()&dir.Mode()&others == 0 {
+		return "", nil
+	}
+	return fmt.Sprintf("Warning: `%s' is world accessible", real), nil
+}

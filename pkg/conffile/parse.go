@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conffile
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// maxFile bounds a file, in bytes; maxLine one of its lines, in bytes.
+const (
+	maxFile = 64 << 20
+	maxLine = 16 << 20
+)
+
+// Parse reads a configuration. Errors in it are an Error, with the name for their position and all of them together;
+// then there is no File. As in wg(8), keys and section names are case-insensitive, white space does not count, a "#"
+// starts a comment, a repeated key replaces the value, repeated AllowedIPs add up, and sections may repeat. A byte-order
+// mark and CR LF are accepted.
+func Parse(name string, r io.Reader, dialect Dialect) (*File, error) {
+	p := parser{name: name, dialect: dialect}
+	limited := &io.LimitedReader{R: r, N: maxFile + 1}
+	lines := bufio.NewScanner(limited)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() && len(p.errs) < maxErrors {
+		p.number++
+		p.parseLine(cleanLine(lines.Bytes(), p.number))
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("reading %s: %w", name, err)
+	}
+	if limited.N == 0 {
+		return nil, fmt.Errorf("reading %s: longer than %d bytes", name, maxFile)
+	}
+	p.endPeer()
+	if len(p.errs) > 0 {
+		return nil, p.errs
+	}
+	return &p.file, nil
+}
+
+// cleanLine removes a comment, and a byte-order mark where one may be.
+func cleanLine(line []byte, number int) string {
+	if number == 1 {
+		line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf"))
+	}
+	line, _, _ = bytes.Cut(line, []byte{'#'})
+	return string(line)
+}
+
+type section uint8
+
+const (
+	noSection section = iota
+	interfaceSection
+	peerSection
+)
+
+type parser struct {
+	name    string
+	dialect Dialect
+	file    File
+	errs    Error
+
+	section section
+	number  int  // of the line
+	peerAt  int  // the line of the last [Peer]
+	hasKey  bool // the last [Peer] has its PublicKey
+}
+
+func (p *parser) parseLine(line string) {
+	text := squeeze(line)
+	switch {
+	case strings.Contains(text, "\x00"):
+		p.fault("", "text without zero bytes", "")
+	case text == "":
+	case strings.HasPrefix(text, "["):
+		p.enter(text)
+	default:
+		p.assign(line)
+	}
+}
+
+// enter begins a section.
+func (p *parser) enter(text string) {
+	switch strings.ToLower(text) {
+	case "[interface]":
+		p.section = interfaceSection
+	case "[peer]":
+		p.endPeer()
+		p.section, p.peerAt, p.hasKey = peerSection, p.number, false
+		p.file.Peers = append(p.file.Peers, Peer{})
+	default:
+		p.section = noSection
+		p.fault("", "[Interface] or [Peer]", fmt.Sprintf("%.40q", text))
+	}
+}
+
+func (p *parser) endPeer() {
+	if len(p.file.Peers) > 0 && !p.hasKey {
+		p.errs = append(p.errs, &LineError{File: p.name, Line: p.peerAt, Want: "a PublicKey in this [Peer]"})
+	}
+	p.hasKey = true // reported once
+}
+
+// assign handles a key = value line. raw still has its white space, for the values that need it.
+func (p *parser) assign(raw string) {
+	name, value, ok := strings.Cut(raw, "=")
+	key, found := p.lookup(name)
+	switch {
+	case !found && ok && p.section == noSection:
+		p.fault("", "[Interface] or [Peer] before this line", "")
+	case !found:
+		p.fault("", "one of "+p.keyNames(), "")
+	case ok && strings.Trim(value, space) != "":
+		if !key.quick {
+			value = squeeze(value)
+		}
+		p.set(key, strings.Trim(value, space))
+	case !ok || !key.quick: // wg-quick takes an empty value for none, wg(8) for a mistake
+		p.fault(key.name, "a value", "")
+	}
+}
+
+func (p *parser) set(key *key, value string) {
+	if want := key.set(p, value); want != "" {
+		got := ""
+		if !key.secret {
+			got = fmt.Sprintf("%.60q", value)
+		}
+		p.fault(key.name, want, got)
+	}
+}
+
+// lookup finds a key among those of the section. wg(8) ignores white space within names, wg-quick does not.
+func (p *parser) lookup(name string) (*key, bool) {
+	keys := p.keys()
+	i := slices.IndexFunc(keys, func(k key) bool {
+		if k.quick {
+			return strings.EqualFold(k.name, strings.Trim(name, space))
+		}
+		return strings.EqualFold(k.name, squeeze(name))
+	})
+	if i < 0 {
+		return nil, false
+	}
+	return &keys[i], true
+}
+
+// keys lists the keys that the current section may have.
+func (p *parser) keys() []key {
+	switch {
+	case p.section == peerSection:
+		return peerKeys()
+	case p.section == noSection:
+		return nil
+	case p.dialect == WG:
+		return interfaceKeys()
+	}
+	return append(interfaceKeys(), quickKeys()...)
+}
+
+func (p *parser) keyNames() string {
+	var names []string
+	for _, k := range p.keys() {
+		names = append(names, k.name)
+	}
+	return strings.Join(names, ", ")
+}
+
+func (p *parser) fault(key, want, got string) {
+	p.errs = append(p.errs, &LineError{File: p.name, Line: p.number, Key: key, Want: want, Got: got})
+}
+
+// peer returns the peer of the current section.
+func (p *parser) peer() *Peer {
+	return &p.file.Peers[len(p.file.Peers)-1]
+}
+
+// space is the white space that isspace(3) knows in the C locale.
+const space = " \t\n\v\f\r"
+
+// squeeze removes all white space.
+func squeeze(s string) string {
+	return strings.Map(func(r rune) rune {
+		if strings.ContainsRune(space, r) {
+			return -1
+		}
+		return r
+	}, s)
+}

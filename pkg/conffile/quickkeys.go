@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conffile
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// quickKeys are the keys that wg-quick(8) adds to [Interface].
+func quickKeys() []key {
+	hook := func(name string, list func(*Interface) *[]string) key {
+		return key{name: name, quick: true, set: func(p *parser, v string) string {
+			commands := list(&p.file.Interface)
+			*commands = append(*commands, v)
+			return ""
+		}}
+	}
+	return []key{
+		{name: "Address", quick: true, set: setAddress},
+		{name: "DNS", quick: true, set: setDNS},
+		{name: "MTU", quick: true, set: setMTU},
+		{name: "Table", quick: true, set: setTable},
+		{name: "SaveConfig", quick: true, set: setSaveConfig},
+		hook("PreUp", func(i *Interface) *[]string { return &i.PreUp }),
+		hook("PostUp", func(i *Interface) *[]string { return &i.PostUp }),
+		hook("PreDown", func(i *Interface) *[]string { return &i.PreDown }),
+		hook("PostDown", func(i *Interface) *[]string { return &i.PostDown }),
+	}
+}
+
+// items splits a list as wg-quick does, at commas and white space.
+func items(value string) []string {
+	return strings.FieldsFunc(value, func(r rune) bool { return r == ',' || strings.ContainsRune(space, r) })
+}
+
+func setAddress(p *parser, value string) string {
+	for _, item := range items(value) {
+		prefix, err := parsePrefix(item)
+		if err != nil {
+			return "a list of addresses, with or without prefix length"
+		}
+		p.file.Interface.Address = append(p.file.Interface.Address, prefix)
+	}
+	return ""
+}
+
+// setDNS takes what is no address for a search domain. wg-quick decides by the characters: digits and dots, or a colon,
+// make an address; such an item has to be a valid one here.
+func setDNS(p *parser, value string) string {
+	for _, item := range items(value) {
+		addr, err := netip.ParseAddr(item)
+		switch {
+		case err == nil:
+			p.file.Interface.DNS = append(p.file.Interface.DNS, addr)
+		case strings.Trim(item, "0123456789.") == "" || strings.Contains(item, ":"):
+			return "a list of addresses and search domains"
+		default:
+			p.file.Interface.DNSSearch = append(p.file.Interface.DNSSearch, item)
+		}
+	}
+	return ""
+}
+
+// The smallest MTU the kernel accepts for IPv4 (RFC 791) and the largest it has for a TUN.
+const (
+	minMTU = 68
+	maxMTU = 65535
+)
+
+func setMTU(p *parser, value string) string {
+	n, err := strconv.ParseUint(value, 10, 32)
+	if err != nil || n < minMTU || n > maxMTU {
+		return strconv.Itoa(minMTU) + "-" + strconv.Itoa(maxMTU)
+	}
+	p.file.Interface.MTU = int(n)
+	return ""
+}
+
+func setTable(p *parser, value string) string {
+	if strings.ContainsAny(value, space) {
+		return `"auto", "off" or one routing table`
+	}
+	p.file.Interface.Table = value
+	return ""
+}
+
+func setSaveConfig(p *parser, value string) string {
+	switch strings.ToLower(value) {
+	case "true":
+		p.file.Interface.SaveConfig = true
+	case "false":
+		p.file.Interface.SaveConfig = false
+	default:
+		return `"true" or "false"`
+	}
+	return ""
+}

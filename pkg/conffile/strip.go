@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conffile
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// Strip copies a file without wg-quick's keys, byte for byte as `wg-quick strip` does: comments and the keys of wg(8)
+// stay, lines lose the blanks around them, and an empty line follows. It does not check what it copies; Parse does.
+// A byte-order mark, which wg-quick would trip over, is dropped.
+func Strip(w io.Writer, r io.Reader) error {
+	b := bufio.NewWriter(w)
+	lines := bufio.NewScanner(io.LimitReader(r, maxFile))
+	lines.Buffer(nil, maxLine)
+	lines.Split(scanRawLines)
+	inInterface := false
+	for first := true; lines.Scan(); first = false {
+		line := lines.Text()
+		if first {
+			line = strings.TrimPrefix(line, "\ufeff")
+		}
+		key := quickName(line)
+		if strings.HasPrefix(key, "[") {
+			inInterface = strings.EqualFold(key, "[Interface]")
+		}
+		if !inInterface || !isQuickKey(key) {
+			b.WriteString(strings.Trim(line, " \t"))
+			b.WriteByte('\n')
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("reading the configuration to strip: %w", err)
+	}
+	b.WriteByte('\n')
+	return b.Flush()
+}
+
+// quickName is what wg-quick takes for a line's key: all before the first "=" or "#".
+func quickName(line string) string {
+	line, _, _ = strings.Cut(line, "#")
+	line, _, _ = strings.Cut(line, "=")
+	return strings.Trim(line, space)
+}
+
+func isQuickKey(name string) bool {
+	return slices.ContainsFunc(quickKeys(), func(k key) bool { return strings.EqualFold(k.name, name) })
+}
+
+// scanRawLines is bufio.ScanLines without its care for carriage returns, which the shell does not take either.
+func scanRawLines(data []byte, atEOF bool) (advance int, token []byte, err error) {
+	if i := bytes.IndexByte(data, '\n'); i >= 0 {
+		return i + 1, data[:i], nil
+	}
+	if atEOF && len(data) > 0 {
+		return len(data), data, nil
+	}
+	return 0, nil, nil
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package config holds the values that say what a device should be (Device, Peer) and what it is (Status). It is what
+// the UAPI socket, the configuration files, `show` and the device itself exchange.
+package config
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/noise"
+)
+
+// Device is one change to a device: a nil field stays as it is. It is applied as a whole or not at all.
+type Device struct {
+	PrivateKey   *noise.PrivateKey // the zero key removes the identity
+	ListenPort   *uint16           // 0 lets the kernel choose
+	FwMark       *uint32           // 0 removes the mark
+	ReplacePeers bool              // remove all peers first
+	Peers        []Peer            // in the order given
+}
+
+// Peer is one change to one peer.
+type Peer struct {
+	PublicKey         noise.PublicKey
+	Remove            bool
+	UpdateOnly        bool                // do nothing if the peer does not exist
+	PresharedKey      *noise.PresharedKey // the zero key removes it
+	Endpoint          *Endpoint
+	Keepalive         *uint16 // seconds; 0 turns persistent keepalive off
+	ReplaceAllowedIPs bool
+	AllowedIPs        []AllowedIP // in the order given
+}
+
+// AllowedIP adds a prefix to a peer, or removes it. Bits beyond the prefix length are zero.
+type AllowedIP struct {
+	Prefix netip.Prefix
+	Remove bool
+}
+
+// Endpoint is a peer's address with the zone of a link-local IPv6 address as an interface index.
+type Endpoint struct {
+	AddrPort netip.AddrPort
+	Scope    uint32
+}
+
+// Status is what a device is, at one moment.
+type Status struct {
+	Name       string
+	PrivateKey noise.PrivateKey // zero when there is none
+	PublicKey  noise.PublicKey
+	ListenPort uint16
+	FwMark     uint32
+	Peers      []PeerStatus
+}
+
+// PeerStatus is what a peer is, at one moment.
+type PeerStatus struct {
+	PublicKey     noise.PublicKey
+	PresharedKey  noise.PresharedKey // zero when there is none
+	Endpoint      Endpoint           // AddrPort invalid when unknown
+	LastHandshake time.Time          // zero when never
+	RxBytes       uint64
+	TxBytes       uint64
+	Keepalive     uint16 // seconds, 0 for off
+	AllowedIPs    []netip.Prefix
+}

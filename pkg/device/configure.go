@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/engine"
+	"github.com/ropewalk/ropewalk/pkg/noise"
+	"github.com/ropewalk/ropewalk/pkg/peer"
+	"github.com/ropewalk/ropewalk/pkg/underlay"
+)
+
+// Configure applies a change as a whole, or returns an error and changes nothing. Errors are those of opening the
+// port (syscall.EADDRINUSE among them), of setting the mark, and ErrTooManyPeers.
+func (d *Device) Configure(c config.Device) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return fmt.Errorf("configuring %s: the interface is gone", d.cfg.TUN.Name())
+	}
+	if err := d.checkPeers(&c); err != nil {
+		return err
+	}
+	id, err := newIdentity(c.PrivateKey)
+	if err != nil {
+		return err
+	}
+	if err := d.configurePort(c.ListenPort, c.FwMark); err != nil {
+		return err
+	}
+	if c.PrivateKey != nil && *c.PrivateKey != d.private {
+		d.adopt(*c.PrivateKey, id)
+	}
+	if c.ReplacePeers {
+		for key := range d.peers {
+			d.removePeer(key)
+		}
+	}
+	for i := range c.Peers {
+		d.configurePeer(&c.Peers[i])
+	}
+	return nil
+}
+
+// checkPeers refuses a change that could leave more peers than a device takes.
+func (d *Device) checkPeers(c *config.Device) error {
+	n := len(c.Peers)
+	if !c.ReplacePeers {
+		n = len(d.peers)
+		for i := range c.Peers {
+			if d.peers[c.Peers[i].PublicKey] == nil && !c.Peers[i].Remove && !c.Peers[i].UpdateOnly {
+				n++
+			}
+		}
+	}
+	if n > MaxPeers {
+		return fmt.Errorf("configuring %d peers, want at most %d: %w", n, MaxPeers, ErrTooManyPeers)
+	}
+	return nil
+}
+
+// newIdentity returns nil for no key and for the zero key.
+func newIdentity(key *noise.PrivateKey) (*identity, error) {
+	if key == nil || key.IsZero() {
+		return nil, nil
+	}
+	id, err := noise.NewIdentity(*key)
+	if err != nil {
+		return nil, fmt.Errorf("setting the private key: %w", err)
+	}
+	return &identity{Identity: id, checker: noise.NewCookieChecker(id.Public())}, nil
+}
+
+// configurePort changes the listen port and the mark, either of which may be nil to stay.
+func (d *Device) configurePort(listen *uint16, mark *uint32) error {
+	port := d.port.Load()
+	newMark := d.mark
+	if mark != nil {
+		newMark = *mark
+	}
+	switch {
+	case listen != nil && port != nil && *listen != d.listenPort:
+		next, err := d.openPort(*listen, newMark)
+		if err != nil {
+			return err
+		}
+		if err := d.attach(next); err != nil {
+			return err
+		}
+	case mark != nil && port != nil && *mark != d.mark:
+		if err := port.SetMark(*mark); err != nil {
+			return fmt.Errorf("setting the firewall mark: %w", err)
+		}
+	}
+	if listen != nil && port == nil {
+		d.listenPort = *listen
+	}
+	if newMark != d.mark {
+		d.mark = newMark
+		for _, p := range d.peers {
+			p.clearSource() // another mark may mean another route
+		}
+	}
+	return nil
+}
+
+// adopt makes the device another one: sessions of the old identity end.
+func (d *Device) adopt(key noise.PrivateKey, id *identity) {
+	d.private = key
+	d.identity.Store(id)
+	if id != nil {
+		d.removePeer(id.Public()) // nobody is a peer of himself
+	}
+	for _, p := range d.peers {
+		p.mu.Lock()
+		p.forgetSessions()
+		p.endAttempt()
+		p.identify(id)
+		p.mu.Unlock()
+	}
+}
+
+// identify derives what handshakes between id and the peer need. The caller holds mu.
+func (p *Peer) identify(id *identity) {
+	p.remote, p.initiator, p.jar = nil, nil, nil
+	if id == nil {
+		return
+	}
+	remote, err := noise.NewRemote(id.Identity, p.key)
+	if err != nil {
+		p.dev.log.Warn("peer's public key is unusable; it will never connect", "peer", p.key, "error", err)
+		return
+	}
+	p.remote, p.initiator, p.jar = remote, noise.NewInitiator(remote), noise.NewCookieJar(remote)
+}
+
+// configurePeer applies one peer's change, which cannot fail.
+func (d *Device) configurePeer(c *config.Peer) {
+	if id := d.identity.Load(); id != nil && id.Public() == c.PublicKey {
+		return // as stock devices do
+	}
+	if c.Remove {
+		d.removePeer(c.PublicKey)
+		return
+	}
+	p := d.peers[c.PublicKey]
+	if p == nil && c.UpdateOnly {
+		return
+	}
+	created := p == nil
+	if created {
+		p = d.addPeer(c.PublicKey)
+	}
+	d.configureRoutes(p, c)
+	p.configure(c)
+	if created && d.up {
+		p.start()
+	}
+}
+
+func (d *Device) addPeer(key noise.PublicKey) *Peer {
+	p := &Peer{dev: d, key: key}
+	p.lane = d.engine.NewPeer(p)
+	p.timer = time.AfterFunc(time.Hour, func() { p.post(taskTimer) })
+	p.timer.Stop()
+	p.mu.Lock()
+	p.identify(d.identity.Load())
+	p.mu.Unlock()
+	d.peersMu.Lock()
+	d.peers[key] = p
+	d.peersMu.Unlock()
+	return p
+}
+
+// configureRoutes applies a peer's allowed IPs, all at once for the lanes.
+func (d *Device) configureRoutes(p *Peer, c *config.Peer) {
+	if !c.ReplaceAllowedIPs && len(c.AllowedIPs) == 0 {
+		return
+	}
+	d.engine.Routes.Update(func(e *peer.Editor[*engine.Peer]) {
+		if c.ReplaceAllowedIPs {
+			e.RemoveOwner(p.lane)
+		}
+		for _, a := range c.AllowedIPs {
+			if a.Remove {
+				e.Remove(a.Prefix, p.lane)
+			} else {
+				e.Add(a.Prefix, p.lane)
+			}
+		}
+	})
+}
+
+// configure applies what is the peer's own: key, endpoint, keepalive.
+func (p *Peer) configure(c *config.Peer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.PresharedKey != nil {
+		p.psk = *c.PresharedKey
+	}
+	if c.Endpoint != nil {
+		p.lane.Endpoint.Store(&underlay.Endpoint{Dst: c.Endpoint.AddrPort, Scope: c.Endpoint.Scope})
+	}
+	if c.Keepalive != nil && *c.Keepalive != p.keepalive {
+		p.keepalive = *c.Keepalive
+		if p.running {
+			p.timers.SetKeepalive(p.keepalive)
+			p.arm(p.dev.clock())
+		}
+	}
+}
+
+// removePeer forgets a peer, if there is one. The caller holds mu.
+func (d *Device) removePeer(key noise.PublicKey) {
+	p := d.peers[key]
+	if p == nil {
+		return
+	}
+	d.engine.Routes.Update(func(e *peer.Editor[*engine.Peer]) { e.RemoveOwner(p.lane) })
+	p.halt()
+	d.peersMu.Lock()
+	delete(d.peers, key)
+	d.peersMu.Unlock()
+}
+
+// lookup returns the peer with that key, or nil.
+func (d *Device) lookup(key noise.PublicKey) *Peer {
+	d.peersMu.RLock()
+	defer d.peersMu.RUnlock()
+	return d.peers[key]
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package device is one WireGuard interface: it applies configuration, owns the peers and their handshakes, timers and
+// staged packets, and gives snapshots. Packets of live sessions never come here; the engine carries them.
+//
+// Concurrency: all exported methods may be called from any goroutine. Locks are taken in the order Device.mu, then
+// Peer.mu; lanes take at most Peer.mu, and only for packets without a session.
+package device
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/engine"
+	"github.com/ropewalk/ropewalk/pkg/noise"
+	"github.com/ropewalk/ropewalk/pkg/peer"
+	"github.com/ropewalk/ropewalk/pkg/tun"
+	"github.com/ropewalk/ropewalk/pkg/underlay"
+)
+
+// MaxPeers is how many peers a device takes.
+const MaxPeers = 1 << 16
+
+// ErrTooManyPeers is returned by Configure when a change would exceed MaxPeers.
+var ErrTooManyPeers = errors.New("too many peers")
+
+// PortOptions says how the underlay port is to be opened. The lanes are one per TUN queue.
+type PortOptions struct {
+	Port  uint16 // 0 lets the kernel choose
+	Lanes int
+	Mark  uint32 // SO_MARK, 0 for none
+}
+
+// Config is what a Device is made of. Rand and Wall may be nil.
+type Config struct {
+	TUN      tun.Device
+	OpenPort func(PortOptions) (underlay.Port, error)
+	Log      *slog.Logger
+	Rand     io.Reader        // crypto/rand when nil
+	Wall     func() time.Time // time.Now when nil; used for TAI64N and the time of the last handshake
+}
+
+// Device is one interface.
+type Device struct {
+	cfg    Config
+	log    *slog.Logger
+	engine *engine.Engine
+	clock  engine.Clock
+	tai    noise.Clock
+
+	// mu guards configuration: everything below that is not atomic.
+	mu         sync.Mutex
+	private    noise.PrivateKey
+	listenPort uint16
+	mark       uint32
+	up, closed bool
+
+	peersMu sync.RWMutex // guards peers for readers that do not hold mu
+	peers   map[noise.PublicKey]*Peer
+
+	identity atomic.Pointer[identity]
+	port     atomic.Pointer[portRef] // nil while down
+	inbox    inbox
+	tasks    chan *Peer
+	limiter  peer.Limiter
+	staged   atomic.Int64 // bytes held for all peers
+
+	stop    chan struct{} // closed by Close
+	done    chan struct{} // closed when everything has ended
+	workers sync.WaitGroup
+}
+
+// portRef boxes the interface for atomic.Pointer.
+type portRef struct{ underlay.Port }
+
+// New returns a device over cfg.TUN, which it owns from now on. Start makes it run.
+func New(cfg Config) *Device {
+	if cfg.Rand == nil {
+		cfg.Rand = rand.Reader
+	}
+	if cfg.Wall == nil {
+		cfg.Wall = time.Now
+	}
+	d := &Device{
+		cfg:   cfg,
+		log:   cfg.Log,
+		clock: engine.NewClock(),
+		peers: map[noise.PublicKey]*Peer{},
+		inbox: newInbox(),
+		tasks: make(chan *Peer, MaxPeers),
+		stop:  make(chan struct{}),
+		done:  make(chan struct{}),
+	}
+	d.engine = engine.New(engine.Config{Device: cfg.TUN, Control: d, Clock: d.clock, Rand: cfg.Rand})
+	return d
+}
+
+// Start begins to carry packets as soon as the interface is up. It must be called once.
+func (d *Device) Start() {
+	for range runtime.NumCPU() {
+		d.workers.Go(d.work)
+	}
+	d.engine.Start()
+	go d.supervise()
+}
+
+// Done is closed when the device has ended: after Close, or because the interface was deleted.
+func (d *Device) Done() <-chan struct{} { return d.done }
+
+// Close deletes the interface, wipes all keys and waits until all goroutines have ended. It may be called repeatedly.
+func (d *Device) Close() {
+	d.mu.Lock()
+	first := !d.closed
+	d.closed = true
+	d.mu.Unlock()
+	if first {
+		if err := d.cfg.TUN.Close(); err != nil {
+			d.log.Warn("closing the tun device", "error", err)
+		}
+	}
+	<-d.done
+}
+
+// supervise follows the interface's state until it is gone, then takes everything down.
+func (d *Device) supervise() {
+	for ev := range d.cfg.TUN.Events() {
+		d.follow(ev)
+	}
+	d.mu.Lock()
+	d.closed = true
+	d.down()
+	for key := range d.peers {
+		d.removePeer(key)
+	}
+	d.mu.Unlock()
+	if err := d.cfg.TUN.Close(); err != nil {
+		d.log.Debug("closing the tun device", "error", err)
+	}
+	d.engine.Wait()
+	close(d.stop)
+	d.workers.Wait()
+	d.log.Info("interface closed", "interface", d.cfg.TUN.Name())
+	close(d.done)
+}
+
+// follow applies the interface's state: link up opens the port, link down closes it, as the in-kernel device does.
+func (d *Device) follow(ev tun.Event) {
+	d.engine.SetMTU(ev.MTU)
+	if err := d.cfg.TUN.SetTrainLimit(TrainLimit(ev.MTU)); err != nil {
+		d.log.Warn("setting the train limit", "error", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.closed:
+	case ev.Up && !d.up:
+		if err := d.bringUp(); err != nil {
+			d.log.Error("bringing the interface up; set another listen port or free this one", "port", d.listenPort, "error", err)
+		}
+	case !ev.Up && d.up:
+		d.down()
+		d.log.Info("interface down")
+	}
+}
+
+// TrainLimit returns the gso_max_size with which TCP builds the largest trains that still fit one UDP GSO send: the
+// kernel subtracts up to 320 bytes for headers and divides by the segment size (sk_setup_caps, tcp_tso_autosize).
+func TrainLimit(mtu int) int {
+	const kernelHeadroom, tcpHeaders = 400, 52
+	segments := min(underlay.MaxRunSegments, underlay.MaxDatagramRun/max(mtu+32, 64))
+	return min(max(segments*(mtu-tcpHeaders)+kernelHeadroom, 4096), 65536)
+}
+
+// bringUp opens the port and starts all peers. The caller holds mu.
+func (d *Device) bringUp() error {
+	port, err := d.openPort(d.listenPort, d.mark)
+	if err != nil {
+		return err
+	}
+	if err := d.attach(port); err != nil {
+		return err
+	}
+	d.up = true
+	d.log.Info("interface up", "port", port.LocalPort())
+	for _, p := range d.peers {
+		p.start()
+	}
+	return nil
+}
+
+func (d *Device) openPort(port uint16, mark uint32) (underlay.Port, error) {
+	p, err := d.cfg.OpenPort(PortOptions{Port: port, Lanes: d.engine.Lanes(), Mark: mark})
+	if err != nil {
+		return nil, fmt.Errorf("opening UDP port %d: %w", port, err)
+	}
+	return p, nil
+}
+
+// attach makes port the one in use, in place of the present one. The caller holds mu.
+func (d *Device) attach(port underlay.Port) error {
+	if err := d.engine.Detach(); err != nil {
+		d.log.Warn("closing the old port", "error", err)
+	}
+	if err := d.engine.Attach(port); err != nil {
+		return errors.Join(err, port.Close())
+	}
+	d.listenPort = port.LocalPort()
+	d.port.Store(&portRef{port})
+	return nil
+}
+
+// down closes the port and forgets all sessions. The caller holds mu.
+func (d *Device) down() {
+	d.port.Store(nil)
+	if err := d.engine.Detach(); err != nil {
+		d.log.Warn("closing the port", "error", err)
+	}
+	d.up = false
+	for _, p := range d.peers {
+		p.halt()
+	}
+}

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"encoding/binary"
+	"io"
+
+	"github.com/ropewalk/ropewalk/pkg/drop"
+	"github.com/ropewalk/ropewalk/pkg/noise"
+	"github.com/ropewalk/ropewalk/pkg/peer"
+	"github.com/ropewalk/ropewalk/pkg/session"
+	"github.com/ropewalk/ropewalk/pkg/underlay"
+	"github.com/ropewalk/ropewalk/pkg/wire"
+)
+
+// identity is who the device is: its key pair, and what it checks incoming handshakes with.
+type identity struct {
+	*noise.Identity
+	checker *noise.CookieChecker
+}
+
+// open handles a handshake or cookie message from the underlay.
+func (d *Device) open(msg []byte, from underlay.Endpoint) drop.Reason {
+	kind, reason := wire.Classify(msg)
+	if reason != drop.None {
+		return reason
+	}
+	id := d.identity.Load()
+	if id == nil {
+		return drop.HSInvalid
+	}
+	if kind == wire.TypeCookieReply {
+		return d.openCookie(msg)
+	}
+	if reason := d.admit(id, msg, from); reason != drop.None {
+		return reason
+	}
+	if kind == wire.TypeInitiation {
+		return d.openInitiation(id, msg, from)
+	}
+	return d.openResponse(msg, from)
+}
+
+// admit decides whether a handshake message is worth its Diffie-Hellman: mac1 always, and under load a cookie and a
+// rate per source address (WireGuard paper §5.3).
+func (d *Device) admit(id *identity, msg []byte, from underlay.Endpoint) drop.Reason {
+	now := d.clock()
+	mac1, mac2 := id.checker.Check(msg, from.Dst, now)
+	switch {
+	case !mac1:
+		return drop.HSBadMAC1
+	case !d.inbox.loaded(now):
+		return drop.None
+	case !mac2:
+		d.sendCookie(id, msg, from)
+		return drop.HSNoCookie
+	case !d.limiter.Allow(now, from.Dst.Addr()):
+		return drop.HSRateLimited
+	}
+	return drop.None
+}
+
+func (d *Device) sendCookie(id *identity, msg []byte, from underlay.Endpoint) {
+	var reply wire.CookieReply
+	if err := id.checker.CreateReply(&reply, msg, from.Dst, d.clock(), d.cfg.Rand); err != nil {
+		d.log.Error("creating a cookie reply", "error", err)
+		return
+	}
+	d.send(&from, reply[:])
+}
+
+// send sends one slow-path message, and counts it if it cannot.
+func (d *Device) send(to *underlay.Endpoint, msg []byte) bool {
+	port := d.port.Load()
+	if port == nil {
+		d.engine.Slow.Add(drop.TXDown, 1)
+		return false
+	}
+	if err := port.SendTo(to, msg); err != nil {
+		d.log.Debug("sending a handshake message", "endpoint", to.Dst, "error", err)
+		d.engine.Slow.Add(drop.TXSendError, 1)
+		return false
+	}
+	return true
+}
+
+// openCookie gives a cookie to the peer whose message it answers. It proves nothing about where the peer is, so it
+// never changes the endpoint.
+func (d *Device) openCookie(msg []byte) drop.Reason {
+	p := d.byIndex(wire.ReceiverIndex(msg))
+	if p == nil {
+		return drop.RXUnknownIndex
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.running || p.jar == nil {
+		return drop.HSBadCookie
+	}
+	return p.jar.ConsumeReply(msg, d.clock())
+}
+
+// byIndex returns the peer that a receiver index of ours belongs to, or nil.
+func (d *Device) byIndex(index uint32) *Peer {
+	s, ok := d.engine.Sessions.Lookup(index)
+	if !ok {
+		return nil
+	}
+	return s.Peer.Owner.(*Peer)
+}
+
+// openInitiation answers an initiation of a known peer and derives the session's keys, which stay unconfirmed until
+// the peer uses them.
+func (d *Device) openInitiation(id *identity, msg []byte, from underlay.Endpoint) drop.Reason {
+	r := noise.NewResponder(id.Identity)
+	defer r.Wipe()
+	key, reason := r.ConsumeInitiation(msg)
+	if reason != drop.None {
+		return reason
+	}
+	p := d.lookup(key)
+	if p == nil {
+		return drop.HSUnknownPeer
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.running {
+		return drop.RXDown
+	}
+	now := d.clock()
+	if reason := p.accept(r, now); reason != drop.None {
+		return reason
+	}
+	p.heard(len(msg), from, now)
+	p.respond(r, now)
+	return drop.None
+}
+
+// accept authenticates the initiation in r and refuses one that was seen before or comes too soon.
+func (p *Peer) accept(r *noise.Responder, now int64) drop.Reason {
+	timestamp, reason := r.Authenticate(p.remote)
+	switch {
+	case reason != drop.None:
+		return reason
+	case !timestamp.After(p.greatest):
+		return drop.HSReplay
+	case p.lastConsumed != 0 && now-p.lastConsumed < peer.HandshakeInitiationRate:
+		return drop.HSFlood
+	}
+	p.greatest, p.lastConsumed = timestamp, now
+	return drop.None
+}
+
+// respond sends the response to the initiation in r. The caller holds mu.
+func (p *Peer) respond(r *noise.Responder, now int64) {
+	var msg wire.Response
+	b, err := p.createResponse(r, &msg, now)
+	if err != nil {
+		p.dev.log.Error("creating a response", "peer", p.key, "error", err)
+		p.unbind(b)
+		return
+	}
+	p.establish(b, false)
+	p.timers.SessionDerived(now)
+	p.transmit(msg[:], now)
+	p.arm(now)
+	p.dev.log.Debug("handshake answered", "peer", p.key, "endpoint", p.lane.Endpoint.Load().Dst)
+}
+
+// createResponse writes the response and returns the session it stands for; on error, what there is of it.
+func (p *Peer) createResponse(r *noise.Responder, msg *wire.Response, now int64) (*binding, error) {
+	b, err := p.bind()
+	if err != nil {
+		return nil, err
+	}
+	keys, err := r.CreateResponse(msg, b.index, &p.psk, p.dev.cfg.Rand)
+	defer keys.Wipe()
+	if err != nil {
+		return b, err
+	}
+	if b.keys, err = session.NewKeypair(&keys, now); err != nil {
+		return b, err
+	}
+	return b, p.jar.AddMACs(msg[:], now)
+}
+
+// openResponse completes a handshake of ours.
+func (d *Device) openResponse(msg []byte, from underlay.Endpoint) drop.Reason {
+	index := wire.ReceiverIndex(msg)
+	p := d.byIndex(index)
+	if p == nil {
+		return drop.RXUnknownIndex
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.running || p.attempt == nil || p.attempt.index != index {
+		return drop.HSInvalid
+	}
+	keys, reason := p.initiator.ConsumeResponse(msg, &p.psk)
+	defer keys.Wipe()
+	if reason != drop.None {
+		return reason
+	}
+	now := d.clock()
+	b := p.attempt
+	p.attempt = nil
+	var err error
+	if b.keys, err = session.NewKeypair(&keys, now); err != nil {
+		d.log.Error("completing a handshake", "peer", p.key, "error", err)
+		p.unbind(b)
+		return drop.HSInvalid
+	}
+	p.heard(len(msg), from, now)
+	p.timers.SessionDerived(now)
+	p.completed(now)
+	staged := len(p.staged.elements) > 0
+	p.establish(b, true)
+	if !staged {
+		// The responder may not send before it has seen us use the keys.
+		p.dev.engine.Keepalive(p.lane, b.keys)
+	}
+	p.arm(now)
+	return drop.None
+}
+
+// heard notes an authenticated handshake message of n bytes. The caller holds mu.
+func (p *Peer) heard(n int, from underlay.Endpoint, now int64) {
+	if to := p.lane.Endpoint.Load(); to == nil || *to != from {
+		p.Roam(from)
+	}
+	p.lane.CountSlow(n, 0)
+	p.lane.Activity.Received(now, false)
+}
+
+// completed notes that both sides have a session. The caller holds mu.
+func (p *Peer) completed(now int64) {
+	p.timers.HandshakeComplete(now)
+	p.lastHandshake = p.dev.cfg.Wall()
+	p.dev.log.Info("handshake complete", "peer", p.key, "endpoint", p.lane.Endpoint.Load().Dst)
+}
+
+// transmit sends a handshake message to where the peer is. The caller holds mu.
+func (p *Peer) transmit(msg []byte, now int64) {
+	to := p.lane.Endpoint.Load()
+	if to == nil {
+		p.dev.engine.Slow.Add(drop.TXNoEndpoint, 1)
+		return
+	}
+	if p.dev.send(to, msg) {
+		p.lane.CountSlow(0, len(msg))
+		p.lane.Activity.Sent(now, false)
+	}
+}
+
+// initiate starts a handshake unless one is under way or was started too recently. The caller holds mu.
+func (p *Peer) initiate(now int64) {
+	if p.timers.HandshakeWanted(now) {
+		p.sendInitiation(now)
+	}
+}
+
+// sendInitiation sends the first message of a handshake, in place of one that may be in flight. The caller holds mu.
+func (p *Peer) sendInitiation(now int64) {
+	if p.lane.Endpoint.Load() == nil || p.initiator == nil {
+		return
+	}
+	p.endAttempt()
+	var msg wire.Initiation
+	b, err := p.createInitiation(&msg, now)
+	p.attempt = b
+	if err != nil {
+		p.dev.log.Error("creating an initiation", "peer", p.key, "error", err)
+		p.endAttempt()
+		return
+	}
+	p.dev.log.Debug("handshake initiated", "peer", p.key, "endpoint", p.lane.Endpoint.Load().Dst)
+	p.transmit(msg[:], now)
+	p.timers.InitiationSent(now, p.dev.jitter())
+}
+
+// createInitiation writes the initiation and returns the index it bears; on error, what there is of it.
+func (p *Peer) createInitiation(msg *wire.Initiation, now int64) (*binding, error) {
+	b, err := p.bind()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.initiator.CreateInitiation(msg, b.index, p.dev.tai.Now(p.dev.cfg.Wall()), p.dev.cfg.Rand); err != nil {
+		return b, err
+	}
+	return b, p.jar.AddMACs(msg[:], now)
+}
+
+// endAttempt gives up the handshake in flight, if any. The caller holds mu.
+func (p *Peer) endAttempt() {
+	p.unbind(p.attempt)
+	p.attempt = nil
+	if p.initiator != nil {
+		p.initiator.Wipe()
+	}
+}
+
+// jitter returns up to peer.MaxJitter nanoseconds, so that two peers do not initiate at once for ever (paper §6.1).
+func (d *Device) jitter() int64 {
+	var b [8]byte
+	if _, err := io.ReadFull(d.cfg.Rand, b[:]); err != nil {
+		return 0
+	}
+	return int64(binary.LittleEndian.Uint64(b[:]) % uint64(peer.MaxJitter))
+}

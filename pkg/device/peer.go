@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/engine"
+	"github.com/ropewalk/ropewalk/pkg/noise"
+	"github.com/ropewalk/ropewalk/pkg/peer"
+	"github.com/ropewalk/ropewalk/pkg/session"
+	"github.com/ropewalk/ropewalk/pkg/underlay"
+)
+
+// Peer is the slow side of a peer: handshake, timers, staged packets. It implements engine.Owner for lanes.
+type Peer struct {
+	dev  *Device
+	key  noise.PublicKey
+	lane *engine.Peer
+
+	pending atomic.Uint32                   // tasks that wait, as bits; the peer is in Device.tasks while it is not zero
+	used    atomic.Pointer[session.Keypair] // the key pair that taskConfirm is about
+
+	mu            sync.Mutex // guards all below
+	running       bool       // the device is up and the peer is configured
+	remote        *noise.Remote
+	psk           noise.PresharedKey
+	keepalive     uint16 // seconds
+	jar           *noise.CookieJar
+	initiator     *noise.Initiator // nil while the device has no private key
+	attempt       *binding         // our handshake in flight
+	sessions      sessions
+	timers        peer.Timers
+	timer         *time.Timer
+	staged        stagingQueue
+	greatest      noise.Timestamp // of the initiations accepted
+	lastConsumed  int64           // when the last initiation was accepted
+	lastHandshake time.Time       // wall clock
+}
+
+// The tasks that lanes and timers leave for a worker.
+const (
+	taskHandshake uint32 = 1 << iota // a session is wanted
+	taskConfirm                      // the unconfirmed key pair was used
+	taskTimer                        // a timer fired
+)
+
+// post leaves a task for a worker; it never blocks, since each peer is queued at most once.
+func (p *Peer) post(task uint32) {
+	for {
+		old := p.pending.Load()
+		if old&task == task {
+			return
+		}
+		if !p.pending.CompareAndSwap(old, old|task) {
+			continue
+		}
+		if old == 0 {
+			p.dev.tasks <- p
+		}
+		return
+	}
+}
+
+// attend does what was posted.
+func (p *Peer) attend() {
+	tasks := p.pending.Swap(0)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.running {
+		return
+	}
+	now := p.dev.clock()
+	if tasks&taskConfirm != 0 {
+		p.confirm(now)
+	}
+	if tasks&taskHandshake != 0 {
+		p.initiate(now)
+	}
+	if tasks&taskTimer != 0 {
+		p.do(p.timers.Fire(now, &p.lane.Activity), now)
+	}
+	p.arm(now)
+}
+
+// Rekey implements engine.Owner.
+func (p *Peer) Rekey() { p.post(taskHandshake) }
+
+// Confirm implements engine.Owner.
+func (p *Peer) Confirm(keys *session.Keypair) {
+	p.used.Store(keys)
+	p.post(taskConfirm)
+}
+
+// Roam implements engine.Owner: the peer has proved to be at from.
+func (p *Peer) Roam(from underlay.Endpoint) {
+	if old := p.lane.Endpoint.Load(); old == nil || old.Dst != from.Dst {
+		p.dev.log.Debug("peer roamed", "peer", p.key, "endpoint", from.Dst)
+	}
+	p.lane.Endpoint.Store(&from)
+}
+
+// arm sets the timer for the next moment at which something may be due. The caller holds mu.
+func (p *Peer) arm(now int64) {
+	next := p.timers.Next(now, &p.lane.Activity)
+	if next == 0 {
+		p.timer.Stop()
+		return
+	}
+	p.timer.Reset(time.Duration(max(next-now, 0)))
+}
+
+// do carries out what the timers ask for. The caller holds mu.
+func (p *Peer) do(a peer.Actions, now int64) {
+	if a.Has(peer.EraseSessions) {
+		p.forgetSessions()
+		p.endAttempt()
+	}
+	if a.Has(peer.GiveUp) {
+		p.dev.log.Info("handshake gave up", "peer", p.key, "after", time.Duration(peer.RekeyAttemptTime))
+		p.dropStaged()
+		p.endAttempt()
+	}
+	if a.Has(peer.ClearSource) {
+		p.clearSource()
+	}
+	if a.Has(peer.SendInitiation) {
+		p.sendInitiation(now)
+	}
+	if a.Has(peer.SendKeepalive) {
+		p.sendKeepalive(now)
+	}
+}
+
+// start begins to serve the peer after the interface came up or the peer was added. The caller holds Device.mu.
+func (p *Peer) start() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running = true
+	p.timers.SetKeepalive(p.keepalive)
+	p.timers.Start()
+	p.arm(p.dev.clock())
+}
+
+// halt forgets all sessions and staged packets and stops the timers. The caller holds Device.mu.
+func (p *Peer) halt() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running = false
+	p.timer.Stop()
+	p.timers.Stop(&p.lane.Activity)
+	p.forgetSessions()
+	p.endAttempt()
+	p.dropStaged()
+}
+
+// clearSource lets routing choose our address anew: the one that the peer knew may be why nothing comes back.
+func (p *Peer) clearSource() {
+	if to := p.lane.Endpoint.Load(); to != nil && to.Src.IsValid() {
+		p.lane.Endpoint.CompareAndSwap(to, &underlay.Endpoint{Dst: to.Dst, Scope: to.Scope})
+	}
+}
+
+// sendKeepalive sends an empty message if there is a session, and asks for one otherwise. The caller holds mu.
+func (p *Peer) sendKeepalive(now int64) {
+	keys := p.lane.Current.Load()
+	if !usable(keys, now) {
+		p.initiate(now)
+		return
+	}
+	p.dev.engine.Keepalive(p.lane, keys)
+}

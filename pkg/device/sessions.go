@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"fmt"
+
+	"github.com/ropewalk/ropewalk/pkg/engine"
+	"github.com/ropewalk/ropewalk/pkg/session"
+)
+
+// binding is a receiver index of ours, and the key pair it stands for once the handshake is complete.
+type binding struct {
+	index   uint32
+	session *engine.Session
+	keys    *session.Keypair
+}
+
+// sessions are a peer's key pairs (WireGuard paper §6.3): one to send with, one before it, whose messages may still be
+// under way, and, at a responder, one that the initiator has not used yet.
+type sessions struct {
+	current, previous, next *binding
+}
+
+// bind reserves a receiver index that leads to p.
+func (p *Peer) bind() (*binding, error) {
+	s := &engine.Session{Peer: p.lane}
+	index, err := p.dev.engine.Sessions.Add(s)
+	if err != nil {
+		return nil, fmt.Errorf("reserving a receiver index: %w", err)
+	}
+	return &binding{index: index, session: s}, nil
+}
+
+// unbind gives the index up and wipes the keys. b may be nil.
+func (p *Peer) unbind(b *binding) {
+	if b == nil {
+		return
+	}
+	p.dev.engine.Sessions.Remove(b.index)
+	b.session.Keys.Store(nil)
+	if b.keys != nil {
+		b.keys.Wipe()
+	}
+}
+
+// establish makes b, with its keys complete, part of the sessions: an initiator sends with it at once, a responder
+// only after the initiator has. Staged packets leave before lanes may use the keys. The caller holds mu.
+func (p *Peer) establish(b *binding, initiator bool) {
+	s := &p.sessions
+	b.session.Keys.Store(b.keys)
+	if !initiator {
+		p.unbind(s.next)
+		p.unbind(s.previous)
+		s.next, s.previous = b, nil
+		p.lane.Unconfirmed.Store(b.keys)
+		return
+	}
+	p.unbind(s.previous)
+	if s.next != nil {
+		// Both sides initiated at once; the peer may already send with what it believes to be ours.
+		p.unbind(s.current)
+		s.previous, s.next = s.next, nil
+		p.lane.Unconfirmed.Store(nil)
+	} else {
+		s.previous = s.current
+	}
+	s.current = b
+	p.publish()
+}
+
+// confirm promotes the responder's new key pair, which the initiator has used. The caller holds mu.
+func (p *Peer) confirm(now int64) {
+	s := &p.sessions
+	if s.next == nil || s.next.keys != p.used.Load() {
+		return
+	}
+	p.unbind(s.previous)
+	s.previous, s.current, s.next = s.current, s.next, nil
+	p.lane.Unconfirmed.Store(nil)
+	p.completed(now)
+	p.publish()
+}
+
+// publish sends what was staged and then lets lanes send with the current key pair. The caller holds mu, so no lane
+// can stage anything in between.
+func (p *Peer) publish() {
+	keys := p.sessions.current.keys
+	for len(p.staged.elements) > 0 {
+		p.dev.engine.Transmit(p.lane, keys, p.unstage())
+	}
+	p.lane.Current.Store(keys)
+}
+
+// forgetSessions erases all key pairs. The caller holds mu.
+func (p *Peer) forgetSessions() {
+	s := &p.sessions
+	p.lane.Current.Store(nil)
+	p.lane.Unconfirmed.Store(nil)
+	for _, b := range []*binding{s.current, s.previous, s.next} {
+		p.unbind(b)
+	}
+	*s = sessions{}
+}
+
+// usable reports whether keys may be sent with.
+func usable(keys *session.Keypair, now int64) bool { return keys != nil && !keys.Expired(now) }

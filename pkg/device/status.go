@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/engine"
+	"github.com/ropewalk/ropewalk/pkg/tun"
+	"github.com/ropewalk/ropewalk/pkg/underlay"
+)
+
+// Status returns what the device is now, peers in no particular order. It holds secrets.
+func (d *Device) Status() config.Status {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := config.Status{
+		Name:       d.cfg.TUN.Name(),
+		PrivateKey: d.private,
+		ListenPort: d.listenPort,
+		FwMark:     d.mark,
+		Peers:      make([]config.PeerStatus, 0, len(d.peers)),
+	}
+	if id := d.identity.Load(); id != nil {
+		s.PublicKey = id.Public()
+	}
+	for _, p := range d.peers {
+		s.Peers = append(s.Peers, p.status())
+	}
+	return s
+}
+
+func (p *Peer) status() config.PeerStatus {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := config.PeerStatus{
+		PublicKey:     p.key,
+		PresharedKey:  p.psk,
+		LastHandshake: p.lastHandshake,
+		Keepalive:     p.keepalive,
+		AllowedIPs:    p.dev.engine.Routes.Prefixes(p.lane),
+	}
+	if to := p.lane.Endpoint.Load(); to != nil {
+		s.Endpoint = config.Endpoint{AddrPort: to.Dst, Scope: to.Scope}
+	}
+	s.RxBytes, s.TxBytes = p.lane.Traffic()
+	return s
+}
+
+// Stats is what the control socket's stats request returns, as JSON.
+type Stats struct {
+	Interface string            `json:"interface"`
+	Up        bool              `json:"up"`
+	TUN       tun.Features      `json:"tun"`
+	Underlay  underlay.Features `json:"underlay"`
+	engine.Stats
+}
+
+// Stats returns a snapshot of what the lanes have carried and dropped. It holds no secrets.
+func (d *Device) Stats() any {
+	s := Stats{Interface: d.cfg.TUN.Name(), TUN: d.cfg.TUN.Features(), Stats: d.engine.Stats()}
+	if port := d.port.Load(); port != nil {
+		s.Up, s.Underlay = true, port.Features()
+	}
+	return s
+}

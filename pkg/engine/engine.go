@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package engine is the fast path: the loops that carry trains between the queues of one TUN and the lanes of one
+// underlay port. It knows sessions and routes, and nothing of handshakes, timers or configuration: whatever is not a
+// data message of a live session goes to the Control and Owner interfaces, which the device implements.
+//
+// Concurrency: each lane has one transmit and one receive goroutine. They share no lock; sessions, routes and peers
+// are read through atomic pointers. In steady state neither allocates.
+package engine
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/drop"
+	"github.com/ropewalk/ropewalk/pkg/peer"
+	"github.com/ropewalk/ropewalk/pkg/session"
+	"github.com/ropewalk/ropewalk/pkg/tun"
+	"github.com/ropewalk/ropewalk/pkg/underlay"
+)
+
+// Clock returns monotonic nanoseconds since an arbitrary start. Lanes read it once per batch.
+type Clock func() int64
+
+// NewClock returns the clock of a process: nanoseconds since now.
+func NewClock() Clock {
+	start := time.Now()
+	return func() int64 { return int64(time.Since(start)) }
+}
+
+// Control takes what lanes receive and cannot handle. It must not block.
+type Control interface {
+	// Handshake takes a handshake or cookie message. msg is valid only during the call.
+	Handshake(msg []byte, from underlay.Endpoint) drop.Reason
+}
+
+// Config is what an Engine is made of; all fields are required.
+type Config struct {
+	Device  tun.Device
+	Control Control
+	Clock   Clock
+	Rand    io.Reader // draws receiver indices
+}
+
+// Engine joins one TUN device with the underlay port that is attached at the moment.
+type Engine struct {
+	cfg      Config
+	lanes    []*lane
+	Sessions *session.Table[*Session]
+	Routes   peer.AllowedIPs[*Peer]
+	// Slow counts drops that happen away from the lanes, in handshakes and staging.
+	Slow drop.Counters
+	slow slowLane
+
+	mu       sync.Mutex // serialises Attach and Detach
+	port     underlay.Port
+	rx, tx   sync.WaitGroup
+	padLimit padLimit
+}
+
+// New returns an engine with one lane per queue of the device. Start makes it run.
+func New(cfg Config) *Engine {
+	e := &Engine{cfg: cfg, Sessions: session.NewTable[*Session](cfg.Rand)}
+	for i, q := range cfg.Device.Queues() {
+		e.lanes = append(e.lanes, newLane(e, i, q))
+	}
+	e.SetMTU(DefaultMTU)
+	return e
+}
+
+// DefaultMTU is the TUN's MTU until the device says otherwise: 1500 less 80 for the largest encapsulation (IPv6).
+const DefaultMTU = 1420
+
+// SetMTU tells the engine the TUN's MTU, beyond which messages are not padded.
+func (e *Engine) SetMTU(mtu int) { e.padLimit.Store(int64(mtu)) }
+
+// Lanes returns the number of lanes.
+func (e *Engine) Lanes() int { return len(e.lanes) }
+
+// Start begins to read the TUN. It must be called once.
+func (e *Engine) Start() {
+	for _, l := range e.lanes {
+		e.tx.Go(l.transmit)
+	}
+}
+
+// Wait blocks until all transmit loops have ended, which they do when the TUN device is closed or deleted.
+func (e *Engine) Wait() { e.tx.Wait() }
+
+// Attach begins to use port, which must have as many lanes as the engine, and to receive from it. The engine does not
+// own the port: Detach leaves it open.
+func (e *Engine) Attach(port underlay.Port) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if port.Lanes() != len(e.lanes) {
+		return fmt.Errorf("attaching a port of %d lanes to an engine of %d", port.Lanes(), len(e.lanes))
+	}
+	if e.port != nil {
+		return fmt.Errorf("attaching a port: another one is attached")
+	}
+	e.port = port
+	e.slow.attach(e, port)
+	for i, l := range e.lanes {
+		conn := port.Lane(i)
+		l.conn.Store(&conn)
+		e.rx.Go(func() { l.receive(conn) })
+	}
+	return nil
+}
+
+// Detach stops using the attached port, closes it, and waits until no lane receives from it. Without a port, what the
+// TUN has to send is dropped (drop.TXDown).
+func (e *Engine) Detach() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.port == nil {
+		return nil
+	}
+	for _, l := range e.lanes {
+		l.conn.Store(nil)
+	}
+	e.slow.attach(e, nil)
+	err := e.port.Close()
+	e.rx.Wait()
+	e.port = nil
+	if err != nil {
+		return fmt.Errorf("closing the port: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"sync/atomic"
+
+	"github.com/ropewalk/ropewalk/pkg/peer"
+	"github.com/ropewalk/ropewalk/pkg/session"
+	"github.com/ropewalk/ropewalk/pkg/underlay"
+)
+
+// Owner is the slow side of a Peer. Lanes call it at most once per train, and only when something is out of the
+// ordinary. Its methods must not block for long and may be called from several lanes at once.
+type Owner interface {
+	// Stage takes an element (see tun.Queue) for which there is no usable session; element is valid only during the
+	// call. The owner starts a handshake, or transmits at once if a session has appeared meanwhile.
+	Stage(element []byte)
+	// Confirm says that the peer has used keys, which are the owner's unconfirmed ones: it may send with them now.
+	Confirm(keys *session.Keypair)
+	// Rekey says that a new handshake is due.
+	Rekey()
+	// Roam says that an authenticated packet came from another endpoint than the current one.
+	Roam(from underlay.Endpoint)
+}
+
+// Session is what a receiver index leads to: a peer, and the keys once the handshake is complete.
+type Session struct {
+	Peer *Peer
+	Keys atomic.Pointer[session.Keypair]
+}
+
+// Peer is what lanes know of a peer. Everything in it is safe for concurrent use.
+type Peer struct {
+	Owner Owner
+	// Current is the key pair to send with; nil while there is none.
+	Current atomic.Pointer[session.Keypair]
+	// Unconfirmed is a responder's new key pair until the initiator has used it.
+	Unconfirmed atomic.Pointer[session.Keypair]
+	// Endpoint is where to send; nil while unknown. The pointed-to value never changes.
+	Endpoint atomic.Pointer[underlay.Endpoint]
+	Activity peer.Activity
+
+	traffic []traffic // one per lane, then one for the slow path
+}
+
+// traffic is what one lane has carried for a peer, alone on its cache lines.
+type traffic struct {
+	rx, tx atomic.Uint64
+	_      [112]byte
+}
+
+// NewPeer returns a peer of e for owner. It is reachable only once Routes and Sessions lead to it.
+func (e *Engine) NewPeer(owner Owner) *Peer {
+	return &Peer{Owner: owner, traffic: make([]traffic, len(e.lanes)+1)}
+}
+
+// Traffic returns the bytes of WireGuard messages received from and sent to the peer.
+func (p *Peer) Traffic() (rx, tx uint64) {
+	for i := range p.traffic {
+		rx += p.traffic[i].rx.Load()
+		tx += p.traffic[i].tx.Load()
+	}
+	return rx, tx
+}
+
+// CountSlow adds messages that did not pass through a lane: handshakes, keepalives, staged packets.
+func (p *Peer) CountSlow(rx, tx int) {
+	t := &p.traffic[len(p.traffic)-1]
+	t.rx.Add(uint64(rx))
+	t.tx.Add(uint64(tx))
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+
+	"github.com/ropewalk/ropewalk/pkg/drop"
+	"github.com/ropewalk/ropewalk/pkg/offload"
+	"github.com/ropewalk/ropewalk/pkg/packet"
+	"github.com/ropewalk/ropewalk/pkg/session"
+	"github.com/ropewalk/ropewalk/pkg/underlay"
+	"github.com/ropewalk/ropewalk/pkg/wire"
+)
+
+const (
+	// rxSlots bounds how many datagrams or coalesced runs one receive call may return.
+	rxSlots = 64
+	// maxRunMessages is the most messages a 64 KiB receive can hold: they are at least 32 bytes each.
+	maxRunMessages = 65536 / wire.DataOverhead
+	// eager is the size from which a received run is worth an immediate write: it fills trains by itself, and what
+	// it holds is still in the cache.
+	eager = 16 << 10
+)
+
+// receiver is the state of one lane's way in, used by one goroutine.
+type receiver struct {
+	lane    *lane
+	in      []underlay.Datagrams
+	opened  []session.Message
+	scratch session.Scratch
+	merger  *offload.Merger
+	routes  routeCache
+	now     int64
+	packets int // since the last account
+	bytes   int
+	trains  int
+}
+
+func newReceiver(l *lane) *receiver {
+	r := &receiver{
+		lane:   l,
+		in:     make([]underlay.Datagrams, rxSlots),
+		opened: make([]session.Message, maxRunMessages),
+		merger: offload.NewMerger(l.engine.cfg.Device.Features().USO),
+	}
+	const size = 65536 + stagger
+	all := make([]byte, rxSlots*size)
+	for i := range r.in {
+		r.in[i].Buf = all[i*size : i*size+65536 : i*size+65536]
+	}
+	return r
+}
+
+// receive carries runs from the underlay to the TUN queue until conn is closed.
+func (l *lane) receive(conn underlay.Lane) {
+	r := newReceiver(l)
+	for {
+		n, err := conn.Recv(r.in)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		r.batch(n)
+	}
+}
+
+// batch handles the first n elements received.
+func (r *receiver) batch(n int) {
+	r.now = r.lane.engine.cfg.Clock()
+	for i := range n {
+		r.datagrams(&r.in[i])
+		if r.in[i].N >= eager {
+			r.merger.Flush(r)
+		}
+	}
+	r.merger.Flush(r)
+	r.lane.stats.rx.add(r.packets, r.bytes, r.trains, n)
+	r.packets, r.bytes, r.trains = 0, 0, 0
+}
+
+// datagrams cuts what arrived in one piece into messages. Data messages of one session that follow each other are
+// opened together.
+func (r *receiver) datagrams(d *underlay.Datagrams) {
+	if d.Truncated {
+		r.drop(drop.RXTruncated, 1)
+		return
+	}
+	if d.N == 0 {
+		r.drop(drop.RXTooShort, 1)
+	}
+	size := d.SegSize
+	if size <= 0 {
+		size = d.N
+	}
+	for rest := d.Buf[:d.N]; len(rest) > 0; {
+		msg := rest[:min(size, len(rest))]
+		kind, reason := wire.Classify(msg)
+		switch {
+		case reason != drop.None:
+			r.drop(reason, 1)
+			rest = rest[len(msg):]
+		case kind == wire.TypeData:
+			run := dataRun(rest, size)
+			r.data(run, size, d.From)
+			rest = rest[len(run):]
+		default:
+			r.drop(r.lane.engine.cfg.Control.Handshake(msg, d.From), 1)
+			rest = rest[len(msg):]
+		}
+	}
+}
+
+// dataRun returns the part of buf, which starts with a data message, whose messages are all for that receiver: type
+// and receiver index are the first eight bytes of each.
+func dataRun(buf []byte, size int) []byte {
+	head := binary.LittleEndian.Uint64(buf)
+	end := min(size, len(buf))
+	for end < len(buf) {
+		next := buf[end:min(end+size, len(buf))]
+		if len(next) < wire.DataOverhead || binary.LittleEndian.Uint64(next) != head {
+			break
+		}
+		end += len(next)
+	}
+	return buf[:end]
+}
+
+// data opens a run of data messages for one receiver index and hands what is inside to the merger.
+func (r *receiver) data(run []byte, size int, from underlay.Endpoint) {
+	s, _ := r.lane.engine.Sessions.Lookup(wire.ReceiverIndex(run))
+	var keys *session.Keypair
+	if s != nil {
+		keys = s.Keys.Load()
+	}
+	if keys == nil {
+		r.drop(drop.RXUnknownIndex, session.Messages(len(run), size))
+		return
+	}
+	n := keys.OpenTrain(&r.scratch, r.now, run, size, r.opened)
+	authentic, data := 0, false
+	for i := range r.opened[:n] {
+		m := &r.opened[i]
+		if m.Drop != drop.None {
+			r.drop(m.Drop, 1)
+			continue
+		}
+		authentic += len(m.Plain) + wire.DataOverhead
+		if len(m.Plain) > 0 {
+			data = true
+			r.packet(m.Plain, s.Peer)
+		}
+	}
+	if authentic > 0 {
+		s.Peer.traffic[r.lane.index].rx.Add(uint64(authentic))
+		s.Peer.received(r.now, keys, data, from)
+	}
+}
+
+// packet checks one decrypted packet of p and gives it to the merger.
+func (r *receiver) packet(plain []byte, p *Peer) {
+	n, ok := packet.Length(plain)
+	if !ok {
+		r.drop(drop.RXInnerMalformed, 1)
+		return
+	}
+	plain = plain[:n]
+	if r.routes.lookup(&r.lane.engine.Routes, packet.Source(plain)) != p {
+		r.drop(drop.RXInnerSpoofed, 1)
+		return
+	}
+	r.packets++
+	r.bytes += n
+	r.merger.Add(plain)
+}
+
+// received notes that authentic messages came in under keys.
+func (p *Peer) received(now int64, keys *session.Keypair, data bool, from underlay.Endpoint) {
+	if to := p.Endpoint.Load(); to == nil || *to != from {
+		p.Owner.Roam(from)
+	}
+	if p.Unconfirmed.Load() == keys {
+		p.Owner.Confirm(keys)
+	}
+	p.Activity.Received(now, data)
+	if rekeyDue(keys, now, true) {
+		p.Owner.Rekey()
+	}
+}
+
+// Write writes one merged element to the TUN, and counts it; it implements offload.Sink. All parts but the first are one
+// packet's payload each.
+func (r *receiver) Write(parts [][]byte) error {
+	r.trains++
+	err := r.lane.queue.Write(parts)
+	if err != nil {
+		r.drop(drop.RXTUNWrite, max(len(parts)-1, 1))
+	}
+	return err
+}
+
+func (r *receiver) drop(reason drop.Reason, n int) { r.lane.stats.drops.Add(reason, n) }

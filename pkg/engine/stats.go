@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import "github.com/ropewalk/ropewalk/pkg/drop"
+
+// Stats is a snapshot of an engine. Its JSON form is what the control socket's stats request returns.
+type Stats struct {
+	Lanes []LaneStats `json:"lanes"`
+	// Drops are those of the slow path, by reason; each lane has its own.
+	Drops map[string]uint64 `json:"drops"`
+}
+
+// LaneStats is a snapshot of one lane. Bytes are those of inner packets. A train is one element at the TUN, of one or
+// more packets; a run is one element at the underlay, of one or more messages.
+type LaneStats struct {
+	TxPackets uint64            `json:"tx_packets"`
+	TxBytes   uint64            `json:"tx_bytes"`
+	TxTrains  uint64            `json:"tx_trains"`
+	TxRuns    uint64            `json:"tx_runs"`
+	RxPackets uint64            `json:"rx_packets"`
+	RxBytes   uint64            `json:"rx_bytes"`
+	RxTrains  uint64            `json:"rx_trains"`
+	RxRuns    uint64            `json:"rx_runs"`
+	Drops     map[string]uint64 `json:"drops"`
+}
+
+// Stats returns a snapshot; it is consistent per counter, not across counters.
+func (e *Engine) Stats() Stats {
+	s := Stats{Drops: dropMap(&e.Slow)}
+	for _, l := range e.lanes {
+		tx, rx := &l.stats.tx, &l.stats.rx
+		s.Lanes = append(s.Lanes, LaneStats{
+			TxPackets: tx.packets.Load(), TxBytes: tx.bytes.Load(), TxTrains: tx.trains.Load(), TxRuns: tx.runs.Load(),
+			RxPackets: rx.packets.Load(), RxBytes: rx.bytes.Load(), RxTrains: rx.trains.Load(), RxRuns: rx.runs.Load(),
+			Drops: dropMap(&l.stats.drops),
+		})
+	}
+	return s
+}
+
+func dropMap(c *drop.Counters) map[string]uint64 {
+	m := map[string]uint64{}
+	for r := drop.None + 1; r < drop.Count; r++ {
+		if n := c.Get(r); n > 0 {
+			m[r.String()] = n
+		}
+	}
+	return m
+}

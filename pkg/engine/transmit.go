@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"errors"
+	"net/netip"
+	"syscall"
+
+	"github.com/ropewalk/ropewalk/pkg/drop"
+	"github.com/ropewalk/ropewalk/pkg/offload"
+	"github.com/ropewalk/ropewalk/pkg/peer"
+	"github.com/ropewalk/ropewalk/pkg/session"
+	"github.com/ropewalk/ropewalk/pkg/tun"
+	"github.com/ropewalk/ropewalk/pkg/underlay"
+	"github.com/ropewalk/ropewalk/pkg/wire"
+)
+
+const (
+	// txSlots bounds how many small packets are drained from a TUN queue before they are sent.
+	txSlots = 128
+	// slack puts the packet that follows a virtio-net header 16 bytes into its slot, so that the header of a data
+	// message takes the virtio-net header's place and a single packet is sealed where it was read.
+	slack = wire.DataHeaderLen - offload.VnetHdrLen
+	// tail leaves room behind the largest element for padding and the authentication tag.
+	tail = 64
+	// arenaLen holds the messages of the trains of one batch: at least one full run and the small ones before it.
+	arenaLen = 2 * 65536
+	// stagger keeps slots off each other's cache sets: without it all would start at the same offset of 64 KiB.
+	stagger = 5 * 64
+)
+
+// transmitter is the state of one lane's way out, used by one goroutine.
+type transmitter struct {
+	lane    *lane
+	slots   [][]byte // backing of bufs, with room for the message header in front
+	bufs    [][]byte // what the TUN queue is read into
+	sizes   []int
+	arena   []byte // where trains are split
+	used    int    // bytes of arena taken
+	train   offload.Train
+	scratch session.Scratch
+	runs    []underlay.Run
+	meta    []runMeta // of runs[i]
+	parts   [][]byte  // backing of all Run.Parts
+	now     int64
+	mtu     int
+	routes  routeCache
+}
+
+// runMeta is what the engine must know of a run until it has been sent.
+type runMeta struct {
+	peer   *Peer
+	keys   *session.Keypair
+	bytes  int  // of all messages
+	inner  int  // bytes of inner packets
+	trains int  // elements of the TUN
+	closed bool // nothing may follow: the last message is shorter than the others
+	// layout is that of a train, which lies in one part; the zero Layout stands for single packets, one to a part.
+	layout session.Layout
+}
+
+// newTransmitter returns a transmitter that reads up to n elements at a time.
+func newTransmitter(l *lane, n int) *transmitter {
+	t := &transmitter{
+		lane:  l,
+		sizes: make([]int, n),
+		arena: make([]byte, arenaLen),
+		runs:  make([]underlay.Run, 0, txSlots+8),
+		meta:  make([]runMeta, 0, txSlots+8),
+		parts: make([][]byte, 0, txSlots+8),
+	}
+	t.slots, t.bufs = slots(n)
+	return t
+}
+
+// slots cuts one allocation into n read buffers.
+func slots(n int) (backing, bufs [][]byte) {
+	size := slack + tun.MaxElement + tail
+	size += stagger - size%64
+	all := make([]byte, n*size)
+	for i := range n {
+		s := all[i*size : (i+1)*size : (i+1)*size]
+		backing = append(backing, s)
+		bufs = append(bufs, s[slack:slack+tun.MaxElement])
+	}
+	return backing, bufs
+}
+
+// transmit carries trains from the TUN queue to the underlay until the queue is closed.
+func (l *lane) transmit() {
+	t := newTransmitter(l, txSlots)
+	for {
+		n, err := l.queue.Read(t.bufs, t.sizes)
+		if err != nil {
+			return
+		}
+		t.batch(n)
+	}
+}
+
+// batch sends the first n elements read.
+func (t *transmitter) batch(n int) {
+	t.now = t.lane.engine.cfg.Clock()
+	t.mtu = int(t.lane.engine.padLimit.Load())
+	for i := range n {
+		t.element(t.slots[i], t.sizes[i])
+	}
+	t.flush()
+}
+
+// element takes one element of the TUN: a packet or a train, behind its virtio-net header.
+func (t *transmitter) element(slot []byte, n int) {
+	element := slot[slack : slack+n]
+	if !t.parse(element) {
+		return
+	}
+	p := t.routes.lookup(&t.lane.engine.Routes, t.train.Destination())
+	switch {
+	case p == nil:
+		t.drop(drop.TXNoPeer, t.train.Segments())
+		return
+	case p.Endpoint.Load() == nil:
+		t.drop(drop.TXNoEndpoint, t.train.Segments())
+		return
+	}
+	keys := p.Current.Load()
+	if !usable(keys, t.now) {
+		t.flush() // what came earlier leaves earlier
+		p.Owner.Stage(element)
+		return
+	}
+	t.carry(slot, p, keys)
+}
+
+// parse reads an element into t.train, and counts it if it is not what it should be.
+func (t *transmitter) parse(element []byte) bool {
+	if len(element) <= offload.VnetHdrLen {
+		t.drop(drop.TXVnetHeader, 1)
+		return false
+	}
+	var hdr offload.VnetHdr
+	hdr.Decode(element)
+	r := t.train.Parse(hdr, element[offload.VnetHdrLen:])
+	t.drop(r, 1)
+	return r == drop.None
+}
+
+// carry appends the parsed element, which lies in slot, to what is to be sent to p under keys.
+func (t *transmitter) carry(slot []byte, p *Peer, keys *session.Keypair) {
+	if t.train.Segments() == 1 {
+		n := t.train.LastLen()
+		t.train.Finish(slot[wire.DataHeaderLen : wire.DataHeaderLen+n])
+		t.single(slot, n, p, keys)
+		return
+	}
+	t.split(p, keys)
+}
+
+// single appends one packet, which lies in its slot with room for the message around it.
+func (t *transmitter) single(slot []byte, n int, p *Peer, keys *session.Keypair) {
+	padded := wire.PaddedLen(n, t.mtu)
+	msg := slot[:wire.DataOverhead+padded]
+	if len(msg) > underlay.MaxDatagramRun {
+		t.drop(drop.TXTooBig, 1)
+		return
+	}
+	clear(slot[wire.DataHeaderLen+n : wire.DataHeaderLen+padded])
+	t.parts = append(t.parts, msg)
+	if t.join(len(msg), n, p, keys) {
+		return
+	}
+	t.push(len(msg), 1, runMeta{peer: p, keys: keys, bytes: len(msg), inner: n, trains: 1})
+}
+
+// join lets a message of n bytes ride in the last run if it goes to the same peer and UDP_SEGMENT can express it.
+// Only the last run may grow: a message must not overtake a later run of its flow.
+func (t *transmitter) join(n, inner int, p *Peer, keys *session.Keypair) bool {
+	if len(t.runs) == 0 {
+		return false
+	}
+	r, m := &t.runs[len(t.runs)-1], &t.meta[len(t.runs)-1]
+	if m.peer != p || m.keys != keys || m.closed || n > r.SegSize ||
+		r.Segments == underlay.MaxRunSegments || m.bytes+n > underlay.MaxDatagramRun {
+		return false
+	}
+	r.Parts = t.parts[len(t.parts)-len(r.Parts)-1:]
+	r.Segments++
+	m.bytes += n
+	m.inner += inner
+	m.trains++
+	m.closed = n < r.SegSize
+	return true
+}
+
+// push starts a run whose only part is the last of t.parts.
+func (t *transmitter) push(segSize, segments int, m runMeta) {
+	t.runs = append(t.runs, underlay.Run{
+		To: m.peer.Endpoint.Load(), Parts: t.parts[len(t.parts)-1:], SegSize: segSize, Segments: segments,
+	})
+	t.meta = append(t.meta, m)
+}
+
+// split lays the packets of a train out in the arena, in as many runs as it takes; usually one.
+func (t *transmitter) split(p *Peer, keys *session.Keypair) {
+	segments, segLen := t.train.Segments(), t.train.SegmentLen()
+	stride := wire.DataOverhead + wire.PaddedLen(segLen, t.mtu)
+	perRun := min(underlay.MaxRunSegments, underlay.MaxDatagramRun/stride)
+	if perRun == 0 {
+		t.drop(drop.TXTooBig, segments)
+		return
+	}
+	for first := 0; first < segments; first += perRun {
+		count, last := min(perRun, segments-first), segLen
+		if first+count == segments {
+			last = t.train.LastLen()
+		}
+		l := session.NewLayout(count, segLen, last, t.mtu)
+		dst := t.take(l.Size())
+		t.train.Split(dst, stride, wire.DataHeaderLen, first, count)
+		m := runMeta{peer: p, keys: keys, bytes: l.Size(), inner: (count-1)*segLen + last, closed: true, layout: l}
+		if first == 0 {
+			m.trains = 1
+		}
+		t.parts = append(t.parts, dst)
+		t.push(stride, count, m)
+	}
+}
+
+// take returns n bytes of the arena, n <= arenaLen, and sends what is there if they are not to be had otherwise.
+func (t *transmitter) take(n int) []byte {
+	if t.used+n > len(t.arena) || len(t.runs) == cap(t.runs) {
+		t.flush()
+	}
+	b := t.arena[t.used : t.used+n]
+	t.used += n
+	return b
+}
+
+// flush seals and sends all runs, and forgets them.
+func (t *transmitter) flush() {
+	if len(t.runs) == 0 {
+		return
+	}
+	t.seal()
+	if conn := t.lane.conn.Load(); conn == nil {
+		t.dropRuns(drop.TXDown)
+	} else if len(t.runs) > 0 && (*conn).Send(t.runs) > 0 {
+		t.dropFailed()
+	}
+	t.account()
+	t.runs, t.meta, t.parts, t.used = t.runs[:0], t.meta[:0], t.parts[:0], 0
+}
+
+// seal encrypts all runs in place. Those whose session can send no more are dropped.
+func (t *transmitter) seal() {
+	kept := 0
+	for i := range t.runs {
+		r, m := &t.runs[i], &t.meta[i]
+		if !t.sealRun(r, m) {
+			t.drop(drop.TXExhausted, r.Segments)
+			m.peer.Owner.Rekey()
+			continue
+		}
+		t.runs[kept], t.meta[kept] = *r, *m
+		kept++
+	}
+	t.runs, t.meta = t.runs[:kept], t.meta[:kept]
+}
+
+// sealRun reserves one block of counters and encrypts the run under it. It reports whether all is encrypted.
+func (t *transmitter) sealRun(r *underlay.Run, m *runMeta) bool {
+	counter, ok := m.keys.Reserve(r.Segments)
+	if !ok {
+		return false
+	}
+	if m.layout.Segments > 0 {
+		return m.keys.SealTrain(&t.scratch, r.Parts[0], m.layout, counter) > 0
+	}
+	for i, part := range r.Parts {
+		n := len(part) - wire.DataOverhead
+		l := session.Layout{Segments: 1, Plain: n, Padded: n, LastPlain: n, LastPadded: n}
+		if m.keys.SealTrain(&t.scratch, part, l, counter+uint64(i)) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// account updates counters and the peers' timers for what was sent.
+func (t *transmitter) account() {
+	packets, bytes, trains := 0, 0, 0
+	for i := range t.runs {
+		m := &t.meta[i]
+		packets += t.runs[i].Segments
+		bytes += m.inner
+		trains += m.trains
+		m.peer.traffic[t.lane.index].tx.Add(uint64(m.bytes))
+		m.peer.sent(t.now, m.keys, m.inner > 0)
+	}
+	t.lane.stats.tx.add(packets, bytes, trains, len(t.runs))
+}
+
+// sent notes that something, data or a keepalive, went out under keys.
+func (p *Peer) sent(now int64, keys *session.Keypair, data bool) {
+	p.Activity.Sent(now, data)
+	if rekeyDue(keys, now, false) {
+		p.Owner.Rekey()
+	}
+}
+
+// usable reports whether keys may be sent with: there are some, and they are not past Reject-After-Time.
+func usable(keys *session.Keypair, now int64) bool { return keys != nil && !keys.Expired(now) }
+
+func rekeyDue(keys *session.Keypair, now int64, receiving bool) bool {
+	return peer.RekeyDue(now, keys.Created(), keys.Initiator(), keys.Sent(), receiving)
+}
+
+// dropFailed counts the runs that Send could not deliver and takes them out.
+func (t *transmitter) dropFailed() {
+	kept := 0
+	for i := range t.runs {
+		switch err := t.runs[i].Err; {
+		case err == nil:
+			t.runs[kept], t.meta[kept] = t.runs[i], t.meta[i]
+			kept++
+		case errors.Is(err, syscall.EMSGSIZE):
+			t.drop(drop.TXTooBig, t.runs[i].Segments)
+		default:
+			t.drop(drop.TXSendError, t.runs[i].Segments)
+		}
+	}
+	t.runs, t.meta = t.runs[:kept], t.meta[:kept]
+}
+
+func (t *transmitter) dropRuns(r drop.Reason) {
+	for i := range t.runs {
+		t.drop(r, t.runs[i].Segments)
+	}
+	t.runs, t.meta = t.runs[:0], t.meta[:0]
+}
+
+func (t *transmitter) drop(r drop.Reason, n int) { t.lane.stats.drops.Add(r, n) }
+
+// routeCache remembers the last lookup: packets of one batch mostly have one destination.
+type routeCache struct {
+	addr    netip.Addr
+	peer    *Peer
+	version uint64
+}
+
+// lookup returns the peer whose allowed IPs cover addr, or nil.
+func (c *routeCache) lookup(routes *peer.AllowedIPs[*Peer], addr netip.Addr) *Peer {
+	version := routes.Version()
+	if c.version != version || c.addr != addr {
+		p, _ := routes.Lookup(addr)
+		*c = routeCache{addr: addr, peer: p, version: version}
+	}
+	return c.peer
+}

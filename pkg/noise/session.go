@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package noise
+
+// SessionKey encrypts one direction of a session (ChaCha20-Poly1305). It redacts itself.
+type SessionKey [KeySize]byte
+
+// Keys are what a handshake leaves: the keys of one session. The owner wipes them once the ciphers are made.
+type Keys struct {
+	Send SessionKey
+	Recv SessionKey
+	// Local is the index the peer addresses us by, Remote the one we address the peer by.
+	Local  uint32
+	Remote uint32
+	// Initiator is set on the side that sent the initiation.
+	Initiator bool
+}
+
+// Wipe overwrites the keys.
+func (k *Keys) Wipe() { *k = Keys{} }

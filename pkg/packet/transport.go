@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package packet
+
+// Transport says where a packet's transport header is.
+type Transport struct {
+	// Protocol is the transport protocol, or the first IPv6 next header that is not skipped.
+	Protocol Protocol
+	// Offset is where its header starts, in bytes from the IP header; at most the packet's length.
+	Offset int
+	// Fragment is set for every fragment; nothing is then known to be at Offset.
+	Fragment bool
+}
+
+// maxExtensions bounds the walk over IPv6 extension headers. RFC 8200, section 4.1, allows seven in a packet.
+const maxExtensions = 8
+
+// FindTransport locates the transport header of a packet for which Length returned ok. Of IPv6 extension headers it
+// skips hop-by-hop options, routing and destination options. ok is false if these lie about their length or are more
+// than a sane packet has. Whether the transport header itself is complete is for the caller to check.
+func FindTransport(ip []byte) (t Transport, ok bool) {
+	if ip[0]>>4 == 4 {
+		h := IPv4(ip)
+		return Transport{h.Protocol(), h.HeaderLen(), h.IsFragment()}, true
+	}
+	t = Transport{Protocol: IPv6(ip).NextHeader(), Offset: IPv6HeaderLen}
+	for range maxExtensions {
+		switch t.Protocol {
+		case HopByHop, Routing, DestOptions:
+			if len(ip)-t.Offset < 8 {
+				return t, false
+			}
+			next, size := Protocol(ip[t.Offset]), 8+8*int(ip[t.Offset+1])
+			if size > len(ip)-t.Offset {
+				return t, false
+			}
+			t.Protocol, t.Offset = next, t.Offset+size
+		case Fragment:
+			t.Fragment = true
+			return t, true
+		default:
+			return t, true
+		}
+	}
+	return t, false
+}

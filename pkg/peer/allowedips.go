@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package peer
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/gaissmai/bart"
+)
+
+// AllowedIPs says which inner addresses belong to whom (cryptokey routing; WireGuard paper, §2): a prefix has one owner,
+// and an address belongs to the owner of the longest prefix that holds it. Lookup takes no lock and sees each Update as a
+// whole or not at all. The zero AllowedIPs is empty and ready.
+//
+// Updates copy the paths they change and share the rest of the table, and each owner's prefixes are listed apart, so the
+// cost of a change does not depend on how many prefixes others own.
+type AllowedIPs[T comparable] struct {
+	table atomic.Pointer[bart.Fast[route[T]]]
+
+	version atomic.Uint64
+
+	mu     sync.Mutex
+	owners map[T]map[netip.Prefix]uint64 // the number says when it was added
+	added  uint64
+}
+
+// route hides T's methods from bart, which would clone values that have a Clone method.
+type route[T comparable] struct{ owner T }
+
+// Lookup returns the owner of addr. It allocates nothing and may run concurrently with everything else. An address of
+// the form ::ffff:a.b.c.d is an IPv6 address here.
+func (a *AllowedIPs[T]) Lookup(addr netip.Addr) (owner T, ok bool) {
+	table := a.table.Load()
+	if table == nil {
+		return owner, false
+	}
+	r, ok := table.Lookup(addr)
+	return r.owner, ok
+}
+
+// Prefixes returns the owner's prefixes in the order in which they were added.
+func (a *AllowedIPs[T]) Prefixes(owner T) []netip.Prefix {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	mine := a.owners[owner]
+	return slices.SortedFunc(maps.Keys(mine), func(p, q netip.Prefix) int {
+		return cmp.Compare(mine[p], mine[q])
+	})
+}
+
+// Len is the number of prefixes of all owners.
+func (a *AllowedIPs[T]) Len() int {
+	table := a.table.Load()
+	if table == nil {
+		return 0
+	}
+	return table.Size()
+}
+
+// Update has edit make any number of changes and then publishes them at once. Updates exclude one another; edit must not
+// call the AllowedIPs, nor keep the Editor.
+func (a *AllowedIPs[T]) Update(edit func(e *Editor[T])) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	table := a.table.Load()
+	if table == nil {
+		table = new(bart.Fast[route[T]])
+		a.owners = map[T]map[netip.Prefix]uint64{}
+	}
+	e := Editor[T]{ips: a, table: table}
+	edit(&e)
+	a.table.Store(e.table)
+	a.version.Add(1)
+}
+
+// Version changes with every Update, after its result can be seen: a lookup made after Version returned v is good for as
+// long as it returns v.
+func (a *AllowedIPs[T]) Version() uint64 { return a.version.Load() }
+
+// Editor makes the changes of one Update. Prefixes are taken with the bits beyond their length zeroed.
+type Editor[T comparable] struct {
+	ips   *AllowedIPs[T]
+	table *bart.Fast[route[T]] // never changed in place: lanes read what it shares
+}
+
+// Add gives prefix to owner, and takes it from its previous owner. A prefix that owner has keeps its place in the list. It
+// reports false, and does nothing, if prefix is not valid.
+func (e *Editor[T]) Add(prefix netip.Prefix, owner T) bool {
+	if !prefix.IsValid() {
+		return false
+	}
+	prefix = prefix.Masked()
+	if previous, ok := e.table.Get(prefix); ok {
+		if previous.owner == owner {
+			return true
+		}
+		e.unlist(prefix, previous.owner)
+	}
+	e.table = e.table.InsertPersist(prefix, route[T]{owner})
+	e.list(prefix, owner)
+	return true
+}
+
+// Remove takes prefix from owner, and reports whether it was the owner's.
+func (e *Editor[T]) Remove(prefix netip.Prefix, owner T) bool {
+	if !prefix.IsValid() {
+		return false
+	}
+	prefix = prefix.Masked()
+	if _, ok := e.ips.owners[owner][prefix]; !ok {
+		return false
+	}
+	e.table = e.table.DeletePersist(prefix)
+	e.unlist(prefix, owner)
+	return true
+}
+
+// RemoveOwner takes all prefixes from owner.
+func (e *Editor[T]) RemoveOwner(owner T) {
+	for prefix := range e.ips.owners[owner] {
+		e.table = e.table.DeletePersist(prefix)
+	}
+	delete(e.ips.owners, owner)
+}
+
+func (e *Editor[T]) list(prefix netip.Prefix, owner T) {
+	mine := e.ips.owners[owner]
+	if mine == nil {
+		mine = map[netip.Prefix]uint64{}
+		e.ips.owners[owner] = mine
+	}
+	e.ips.added++
+	mine[prefix] = e.ips.added
+}
+
+func (e *Editor[T]) unlist(prefix netip.Prefix, owner T) {
+	mine := e.ips.owners[owner]
+	delete(mine, prefix)
+	if len(mine) == 0 {
+		delete(e.ips.owners, owner)
+	}
+}

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package peer
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// script drives Timers on a simulated clock, looking only when Next says so, and writes down what comes out.
+type script struct {
+	Timers
+	act  Activity
+	now  int64
+	log  []string
+	deaf bool // initiations cannot be made
+}
+
+func newScript() *script { return &script{now: t0} }
+
+// until runs the clock to t0+at.
+func (s *script) until(at int64) {
+	for {
+		next := s.Next(s.now, &s.act)
+		if next == 0 || next > t0+at {
+			break
+		}
+		s.now = max(s.now, next)
+		s.obey(s.Fire(s.now, &s.act))
+	}
+	s.now = t0 + at
+}
+
+func (s *script) obey(actions Actions) {
+	if actions == 0 {
+		return
+	}
+	s.log = append(s.log, fmt.Sprintf("%.1f %v", float64(s.now-t0)/float64(sec), actions))
+	if actions.Has(SendInitiation) && !s.deaf {
+		s.initiate()
+	}
+	if actions.Has(SendKeepalive) {
+		s.act.Sent(s.now, false)
+	}
+}
+
+func (s *script) initiate() {
+	s.act.Sent(s.now, false)
+	s.InitiationSent(s.now, 0)
+}
+
+func (s *script) expect(t *testing.T, want ...string) {
+	t.Helper()
+	if !slices.Equal(s.log, want) {
+		t.Errorf("got  %q,\nwant %q", s.log, want)
+	}
+}
+
+func TestTimersOfAnIdlePeerNeverFire(t *testing.T) {
+	s := newScript()
+	if next := s.Next(s.now, &s.act); next != 0 {
+		t.Errorf("an idle peer is to be looked at at %d", next)
+	}
+	if actions := s.Fire(s.now, &s.act); actions != 0 {
+		t.Errorf("an idle peer does %v", actions)
+	}
+}
+
+func TestHandshakeIsRetriedEveryFiveSecondsAndGivenUpAfterNinety(t *testing.T) {
+	s := newScript()
+	if !s.HandshakeWanted(s.now) {
+		t.Fatal("the first handshake was refused")
+	}
+	s.initiate()
+	s.until(2000 * sec)
+	var want []string
+	for at := 5; at < 90; at += 5 {
+		want = append(want, fmt.Sprintf("%d.0 clear-source+send-initiation", at))
+	}
+	s.expect(t, append(want, "90.0 give-up", "630.0 erase-sessions")...)
+}
+
+func TestHandshakeIsRetriedEvenIfItCannotBeMade(t *testing.T) {
+	s := newScript()
+	s.deaf = true
+	s.HandshakeWanted(s.now)
+	s.InitiationSent(s.now, 0)
+	s.until(16 * sec)
+	s.expect(t, "5.0 clear-source+send-initiation", "10.0 clear-source+send-initiation", "15.0 clear-source+send-initiation")
+}
+
+func TestRetryWaitsForItsJitter(t *testing.T) {
+	for _, tt := range []struct{ jitter, want int64 }{
+		{0, RekeyTimeout}, {200 * ms, RekeyTimeout + 200*ms}, {10 * sec, RekeyTimeout + MaxJitter}, {-sec, RekeyTimeout},
+	} {
+		s := newScript()
+		s.InitiationSent(s.now, tt.jitter)
+		if next := s.Next(s.now, &s.act); next != t0+tt.want {
+			t.Errorf("jitter %d: retry after %d, want %d", tt.jitter, next-t0, tt.want)
+		}
+	}
+}
+
+func TestInitiationsAreFiveSecondsApart(t *testing.T) {
+	s := newScript()
+	s.HandshakeWanted(s.now)
+	s.initiate()
+	if s.HandshakeWanted(s.now + 10*sec) {
+		t.Error("a second handshake was begun while one is in flight")
+	}
+	s.HandshakeComplete(s.now + sec)
+	if s.HandshakeWanted(s.now + RekeyTimeout - 1) {
+		t.Error("an initiation was allowed less than 5 s after the last")
+	}
+	if !s.HandshakeWanted(s.now + RekeyTimeout) {
+		t.Error("an initiation was refused 5 s after the last")
+	}
+}
+
+func TestNewTrafficGivesAHandshakeInFlightNinetySecondsMore(t *testing.T) {
+	s := newScript()
+	s.HandshakeWanted(s.now)
+	s.initiate()
+	s.until(60 * sec)
+	s.HandshakeWanted(s.now)
+	s.until(149 * sec)
+	if slices.Contains(s.log, "90.0 give-up") {
+		t.Error("given up although packets kept coming")
+	}
+	s.until(151 * sec)
+	if got := s.log[len(s.log)-1]; got != "150.0 give-up" {
+		t.Errorf("the last action is %q", got)
+	}
+}
+
+func TestHandshakeCanBeWantedAgainAfterGivingUp(t *testing.T) {
+	s := newScript()
+	s.HandshakeWanted(s.now)
+	s.initiate()
+	s.until(100 * sec)
+	if !s.HandshakeWanted(s.now) {
+		t.Fatal("refused")
+	}
+	s.log = nil
+	s.initiate()
+	s.until(106 * sec)
+	s.expect(t, "105.0 clear-source+send-initiation")
+}
+
+func TestCompletionEndsTheRetriesAndArmsErasure(t *testing.T) {
+	s := newScript()
+	s.HandshakeWanted(s.now)
+	s.initiate()
+	s.until(sec)
+	s.HandshakeComplete(s.now)
+	s.until(1000 * sec)
+	s.expect(t, "541.0 erase-sessions")
+}
+
+func TestKeysAreErasedNineMinutesAfterTheLastNewSession(t *testing.T) {
+	s := newScript()
+	s.SessionDerived(s.now)
+	s.until(500 * sec)
+	s.HandshakeComplete(s.now)
+	s.until(2000 * sec)
+	s.expect(t, "1040.0 erase-sessions")
+}
+
+func TestPassiveKeepaliveFollowsReceivedDataByTenSeconds(t *testing.T) {
+	s := newScript()
+	s.HandshakeComplete(s.now)
+	s.until(3 * sec)
+	s.act.Received(s.now, true)
+	s.until(9 * sec)
+	s.act.Received(s.now, true)
+	s.until(60 * sec)
+	s.expect(t, "13.0 send-keepalive")
+}
+
+func TestPassiveKeepaliveIsNotOwedForKeepalives(t *testing.T) {
+	s := newScript()
+	s.HandshakeComplete(s.now)
+	s.act.Received(s.now, false)
+	s.until(100 * sec)
+	s.expect(t)
+}
+
+func TestPassiveKeepaliveIsNotSentWhenDataWas(t *testing.T) {
+	s := newScript()
+	s.HandshakeComplete(s.now)
+	s.act.Received(s.now, true)
+	s.until(9 * sec)
+	s.act.Sent(s.now, true)
+	s.until(10 * sec)
+	s.act.Received(s.now, false)
+	s.until(100 * sec)
+	s.expect(t)
+}
+
+func TestSilenceAfterDataSentLeadsToANewHandshake(t *testing.T) {
+	s := newScript()
+	s.HandshakeWanted(s.now)
+	s.InitiationSent(s.now, 300*ms)
+	s.HandshakeComplete(s.now)
+	s.until(20 * sec)
+	s.act.Sent(s.now, true)
+	s.until(30 * sec)
+	s.act.Sent(s.now, true)
+	s.until(36 * sec)
+	s.expect(t, "35.3 clear-source+send-initiation")
+}
+
+func TestAnythingAuthenticatedEndsTheWaitForAnAnswer(t *testing.T) {
+	s := newScript()
+	s.HandshakeComplete(s.now)
+	s.act.Sent(s.now, true)
+	s.until(14 * sec)
+	s.act.Received(s.now, false)
+	s.until(100 * sec)
+	s.expect(t)
+}
+
+func TestPersistentKeepaliveIsSentAtOnceAndThenInEachQuietInterval(t *testing.T) {
+	s := newScript()
+	s.until(3 * sec)
+	s.SetKeepalive(25)
+	s.until(60 * sec)
+	s.expect(t, "3.0 send-keepalive", "28.0 send-keepalive", "53.0 send-keepalive")
+}
+
+func TestPersistentKeepaliveIsNotSentWhenThereIsTraffic(t *testing.T) {
+	s := newScript()
+	s.SetKeepalive(25)
+	s.until(20 * sec)
+	s.act.Sent(s.now, false)
+	s.until(40 * sec)
+	s.act.Received(s.now, false)
+	s.until(66 * sec)
+	s.expect(t, "0.0 send-keepalive", "65.0 send-keepalive")
+}
+
+func TestPersistentKeepaliveChangesLive(t *testing.T) {
+	s := newScript()
+	s.SetKeepalive(100)
+	s.until(20 * sec)
+	s.SetKeepalive(30)
+	s.until(31 * sec)
+	s.SetKeepalive(0)
+	s.until(500 * sec)
+	s.SetKeepalive(65535)
+	s.until(501 * sec)
+	s.expect(t, "0.0 send-keepalive", "30.0 send-keepalive", "500.0 send-keepalive")
+	if next := s.Next(s.now, &s.act); next != t0+500*sec+65535*sec {
+		t.Errorf("the next keepalive is at %d", next)
+	}
+}
+
+func TestStopDisarmsEverythingAndStartSendsAKeepalive(t *testing.T) {
+	s := newScript()
+	s.SetKeepalive(25)
+	s.until(sec)
+	s.HandshakeWanted(s.now)
+	s.initiate()
+	s.SessionDerived(s.now)
+	s.act.Sent(s.now, true)
+	s.act.Received(s.now, true)
+	s.log = nil
+	s.Stop(&s.act)
+	s.InitiationSent(s.now, 0)
+	s.SessionDerived(s.now)
+	if s.HandshakeWanted(s.now + 100*sec) {
+		t.Error("a stopped peer may handshake")
+	}
+	s.until(1000 * sec)
+	if actions := s.Fire(s.now, &s.act); actions != 0 {
+		t.Errorf("a stopped peer does %v", actions)
+	}
+	s.Start()
+	s.until(1001 * sec)
+	s.expect(t, "1000.0 send-keepalive")
+	if !s.HandshakeWanted(s.now) {
+		t.Error("a peer that was started again may not handshake")
+	}
+}
+
+func TestRekeyDueFollowsThePaper(t *testing.T) {
+	tests := []struct {
+		name      string
+		age       int64
+		initiator bool
+		sent      uint64
+		receiving bool
+		want      bool
+	}{
+		{"an initiator sends on a young session", 120*sec - 1, true, 5, false, false},
+		{"an initiator sends after 120 s", 120 * sec, true, 5, false, true},
+		{"a responder sends after 120 s", 179 * sec, false, 5, false, false},
+		{"an initiator sends message 2^60", sec, true, 1 << 60, false, true},
+		{"a responder sends message 2^60", sec, false, 1 << 60, false, true},
+		{"a message before 2^60", sec, false, 1<<60 - 1, false, false},
+		{"an initiator receives after 120 s", 165*sec - 1, true, 5, true, false},
+		{"an initiator receives after 165 s", 165 * sec, true, 5, true, true},
+		{"a responder receives after 165 s", 165 * sec, false, 5, true, false},
+	}
+	for _, tt := range tests {
+		if got := RekeyDue(t0+tt.age, t0, tt.initiator, tt.sent, tt.receiving); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+}
+
+func TestConstantsAreThePapers(t *testing.T) {
+	for name, pair := range map[string][2]int64{
+		"Rekey-After-Time":          {RekeyAfterTime, 120 * sec},
+		"Reject-After-Time":         {RejectAfterTime, 180 * sec},
+		"Rekey-Attempt-Time":        {RekeyAttemptTime, 90 * sec},
+		"Rekey-Timeout":             {RekeyTimeout, 5 * sec},
+		"Keepalive-Timeout":         {KeepaliveTimeout, 10 * sec},
+		"Cookie-Refresh":            {CookieRefresh, 120 * sec},
+		"Max-Jitter":                {MaxJitter, 334 * ms},
+		"Handshake-Initiation-Rate": {HandshakeInitiationRate, 20 * ms},
+	} {
+		if pair[0] != pair[1] {
+			t.Errorf("%s is %d ns, want %d", name, pair[0], pair[1])
+		}
+	}
+	if after, reject := uint64(RekeyAfterMessages), uint64(RejectAfterMessages); after != 1<<60 || reject != 1<<64-1<<13-1 {
+		t.Errorf("message limits %d, %d", after, reject)
+	}
+}
+
+func TestActionsHaveNames(t *testing.T) {
+	if got := (SendInitiation | ClearSource).String(); got != "clear-source+send-initiation" {
+		t.Errorf("got %q", got)
+	}
+	if got := Actions(0).String(); got != "none" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestLookingAtTimersAllocatesNothing(t *testing.T) {
+	var timers Timers
+	var a Activity
+	timers.HandshakeComplete(t0)
+	now := t0
+	if n := testing.AllocsPerRun(100, func() {
+		now += sec
+		timers.Fire(now, &a)
+		timers.Next(now, &a)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

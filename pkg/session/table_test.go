@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"bytes"
+	crand "crypto/rand"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/iotest"
+)
+
+func mustAdd[T any](tb testing.TB, t *Table[T], entry T) uint32 {
+	tb.Helper()
+	index, err := t.Add(entry)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return index
+}
+
+func TestTableAgreesWithAMap(t *testing.T) {
+	r := rand.New(rand.NewPCG(4, 4))
+	table, oracle := NewTable[int](crand.Reader), map[uint32]int{}
+	var indices []uint32
+	for step := range 50_000 {
+		switch {
+		case len(indices) == 0 || r.IntN(5) < 3:
+			index := mustAdd(t, table, step)
+			if _, used := oracle[index]; used {
+				t.Fatalf("index %08x was given out twice", index)
+			}
+			oracle[index] = step
+			indices = append(indices, index)
+		case r.IntN(2) == 0:
+			index := indices[r.IntN(len(indices))]
+			_, used := oracle[index]
+			if table.Replace(index, -step) != used {
+				t.Fatalf("Replace(%08x) does not agree on whether it is in use", index)
+			}
+			if used {
+				oracle[index] = -step
+			}
+		default:
+			index := indices[r.IntN(len(indices))]
+			_, used := oracle[index]
+			if table.Remove(index) != used {
+				t.Fatalf("Remove(%08x) does not agree on whether it was in use", index)
+			}
+			delete(oracle, index)
+		}
+	}
+	if table.Len() != len(oracle) {
+		t.Errorf("%d entries, want %d", table.Len(), len(oracle))
+	}
+	for _, index := range append(indices, 0, 1, ^uint32(0)) {
+		got, ok := table.Lookup(index)
+		if want, used := oracle[index]; ok != used || got != want {
+			t.Errorf("Lookup(%08x) = %d, %v, want %d, %v", index, got, ok, want, used)
+		}
+	}
+}
+
+func TestTableHoldsHalfAMillionEntries(t *testing.T) {
+	const entries = 500_000
+	table := NewTable[uint32](rand.NewChaCha8([32]byte{}))
+	indices := make([]uint32, entries)
+	for i := range indices {
+		indices[i] = mustAdd(t, table, uint32(i))
+	}
+	for i, index := range indices {
+		if got, ok := table.Lookup(index); !ok || got != uint32(i) {
+			t.Fatalf("Lookup(%08x) = %d, %v, want %d", index, got, ok, i)
+		}
+	}
+}
+
+func TestTableRefusesAnIndexThatOnlySharesItsSlot(t *testing.T) {
+	table := NewTable[string](crand.Reader)
+	index := mustAdd(t, table, "here")
+	for bit := range 32 {
+		if _, ok := table.Lookup(index ^ 1<<bit); ok {
+			t.Errorf("found under %08x what is at %08x", index^1<<bit, index)
+		}
+		if table.Remove(index^1<<bit) || table.Replace(index^1<<bit, "") {
+			t.Errorf("changed through %08x what is at %08x", index^1<<bit, index)
+		}
+	}
+}
+
+func TestTableFindsRoomWithABadRandomSource(t *testing.T) {
+	table := NewTable[int](bytes.NewReader(bytes.Repeat([]byte{0xff}, 4*1000)))
+	seen := map[uint32]bool{}
+	for i := range 1000 {
+		index := mustAdd(t, table, i)
+		if seen[index] {
+			t.Fatalf("index %08x was given out twice", index)
+		}
+		seen[index] = true
+	}
+	if _, err := table.Add(0); !errors.Is(err, io.EOF) {
+		t.Errorf("the source's error was lost: %v", err)
+	}
+}
+
+func TestTableReportsItsSourcesError(t *testing.T) {
+	broken := errors.New("no entropy")
+	table := NewTable[int](iotest.ErrReader(broken))
+	if _, err := table.Add(1); !errors.Is(err, broken) {
+		t.Errorf("got %v", err)
+	}
+	if table.Len() != 0 {
+		t.Error("the entry was counted")
+	}
+}
+
+// Readers look up entries that stay while writers make the table grow, and shrink, around them.
+func TestTableKeepsEntriesInSightWhileItGrows(t *testing.T) {
+	table := NewTable[int](crand.Reader)
+	stay := make([]uint32, 20)
+	for i := range stay {
+		stay[i] = mustAdd(t, table, i)
+	}
+	done := make(chan struct{})
+	var readers, writers sync.WaitGroup
+	for range 2 {
+		writers.Go(func() { churn(t, table) })
+		readers.Go(func() {
+			for {
+				for i, index := range stay {
+					if got, ok := table.Lookup(index); !ok || got != i {
+						t.Errorf("Lookup(%08x) = %d, %v, want %d", index, got, ok, i)
+					}
+				}
+				select {
+				case <-done:
+					return
+				default:
+				}
+			}
+		})
+	}
+	writers.Wait()
+	close(done)
+	readers.Wait()
+	if table.Len() != len(stay) {
+		t.Errorf("%d entries are left, want %d", table.Len(), len(stay))
+	}
+}
+
+func churn(t *testing.T, table *Table[int]) {
+	var mine []uint32
+	for i := range 5000 {
+		index, err := table.Add(1000 + i)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if got, ok := table.Lookup(index); !ok || got != 1000+i {
+			t.Errorf("a new entry is not found: %d, %v", got, ok)
+		}
+		mine = append(mine, index)
+	}
+	for _, index := range mine {
+		if !table.Remove(index) {
+			t.Errorf("entry %08x was lost", index)
+		}
+	}
+}
+
+func TestTableLookupAllocatesNothing(t *testing.T) {
+	table := NewTable[*Keypair](crand.Reader)
+	k, _ := newPair(t, 0)
+	index := mustAdd(t, table, k)
+	if n := testing.AllocsPerRun(100, func() {
+		if got, ok := table.Lookup(index); !ok || got != k {
+			t.Error("not found")
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations per lookup", n)
+	}
+}
+
+func BenchmarkTableLookup(b *testing.B) {
+	table := NewTable[int](crand.Reader)
+	indices := make([]uint32, 1024)
+	for i := range indices {
+		indices[i] = mustAdd(b, table, i)
+	}
+	i := 0
+	for b.Loop() {
+		table.Lookup(indices[i%len(indices)])
+		i++
+	}
+}

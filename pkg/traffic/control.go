@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+)
+
+// maxLine bounds a message: a report of MaxStreams streams.
+const maxLine = 256 << 10
+
+// message is one line of JSON on a control connection, with one field set. The first line of any connection is an
+// Open or a Data; after Data comes a TCP stream.
+type message struct {
+	Open     *openMsg   `json:"open,omitempty"`     // client: begin a run
+	Data     *dataMsg   `json:"data,omitempty"`     // client: this connection is a stream of a run
+	Ready    *readyMsg  `json:"ready,omitempty"`    // server: send
+	Progress *Counts    `json:"progress,omitempty"` // server, while the run lasts
+	Done     *doneMsg   `json:"done,omitempty"`     // client: all is sent
+	Report   *reportMsg `json:"report,omitempty"`   // server: the outcome
+	Error    string     `json:"error,omitempty"`    // server: the run failed
+}
+
+type openMsg struct {
+	Key     uint64 `json:"key"`
+	Kind    Kind   `json:"kind"`
+	Streams int    `json:"streams"`
+	Size    int    `json:"size"`
+}
+
+type dataMsg struct {
+	Key    uint64 `json:"key"`
+	Stream int    `json:"stream"`
+}
+
+type readyMsg struct {
+	Ports []uint16 `json:"ports,omitempty"` // UDP, one per stream
+}
+
+type doneMsg struct {
+	Sent []uint64 `json:"sent"` // datagrams or bytes, per stream
+}
+
+type reportMsg struct {
+	Streams []Stream `json:"streams"` // the receiver's side
+}
+
+// control speaks messages over a connection. One goroutine may read while another writes.
+type control struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+func newControl(conn net.Conn) *control {
+	return &control{Conn: conn, r: bufio.NewReaderSize(conn, maxLine)}
+}
+
+func (c *control) write(m message) error {
+	line, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("encoding a control message: %w", err)
+	}
+	if _, err := c.Conn.Write(append(line, '\n')); err != nil {
+		return fmt.Errorf("writing a control message: %w", err)
+	}
+	return nil
+}
+
+func (c *control) read() (message, error) {
+	line, err := c.r.ReadSlice('\n')
+	if err != nil {
+		if errors.Is(err, io.EOF) && len(line) > 0 {
+			err = io.ErrUnexpectedEOF
+		}
+		return message{}, fmt.Errorf("reading a control message: %w", err)
+	}
+	return parseMessage(line)
+}
+
+func parseMessage(line []byte) (message, error) {
+	var m message
+	if err := json.Unmarshal(line, &m); err != nil {
+		return message{}, fmt.Errorf("parsing a control message: %w", err)
+	}
+	if m.Error != "" {
+		return message{}, fmt.Errorf("the other side reports: %s", m.Error)
+	}
+	return m, nil
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	chunksPerWrite = 4
+	sendBatchSize  = 32
+	pingTimeout    = time.Second
+)
+
+// sendStream writes chunks until end and returns the bytes written; the last chunk may be cut.
+func sendStream(conn *net.TCPConn, h header, body []byte, end time.Time) (sent uint64, err error) {
+	buf := build(h, chunksPerWrite, body)
+	_ = conn.SetWriteDeadline(end)
+	for seq := uint64(0); ; seq += chunksPerWrite {
+		stamp(buf, chunkLen, seq)
+		n, err := conn.Write(buf)
+		sent += uint64(n)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return sent, conn.CloseWrite()
+		case err != nil:
+			return sent, fmt.Errorf("sending stream %d: %w", h.stream, err)
+		}
+	}
+}
+
+// datagramSender sends one UDP stream.
+type datagramSender struct {
+	conn  *net.UDPConn
+	head  header
+	body  []byte
+	train int // datagrams per send; 1 once trains are refused
+}
+
+// send sends until end and returns how many datagrams went out.
+func (u *datagramSender) send(p pace, end time.Time) (sent uint64, err error) {
+	_ = setsockopt(u.conn, unix.SOL_SOCKET, socketBuffer, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF)
+	_ = u.conn.SetWriteDeadline(end)
+	if u.train > 1 {
+		if setsockopt(u.conn, unix.SOL_UDP, int(u.head.size), unix.UDP_SEGMENT) != nil {
+			u.train = 1
+		}
+	}
+	if u.train > 1 {
+		sent, err = u.sendTrains(p, end)
+		// EIO: the device cannot checksum (udp(7) UDP_SEGMENT); EINVAL, EMSGSIZE: a datagram exceeds the path's MTU,
+		// which only single ones may.
+		if !errors.Is(err, unix.EIO) && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EMSGSIZE) {
+			return sent, err
+		}
+		u.train = 1
+		if err := setsockopt(u.conn, unix.SOL_UDP, 0, unix.UDP_SEGMENT); err != nil {
+			return sent, fmt.Errorf("turning trains off: %w", err)
+		}
+	}
+	return u.sendSingles(p, end, sent)
+}
+
+func (u *datagramSender) sendTrains(p pace, end time.Time) (sent uint64, err error) {
+	size := int(u.head.size)
+	buf := build(u.head, u.train, u.body)
+	for u.hold(&p, len(buf), end) {
+		stamp(buf, size, sent)
+		switch _, err := u.conn.Write(buf); {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return sent, nil
+		case errors.Is(err, unix.ENOBUFS):
+			continue
+		case err != nil:
+			return sent, fmt.Errorf("sending a train of stream %d: %w", u.head.stream, err)
+		}
+		sent += uint64(u.train)
+	}
+	return sent, nil
+}
+
+func (u *datagramSender) sendSingles(p pace, end time.Time, sent uint64) (uint64, error) {
+	size := int(u.head.size)
+	buf := build(u.head, sendBatchSize, u.body)
+	b, err := newSendBatch(u.conn, slices.Collect(slices.Chunk(buf, size)))
+	if err != nil {
+		return sent, err
+	}
+	n := u.batchSize(p)
+	for u.hold(&p, n*size, end) {
+		stamp(buf, size, sent)
+		done, err := b.send(n)
+		sent += uint64(done)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return sent, nil
+		case errors.Is(err, unix.ENOBUFS):
+		case err != nil:
+			return sent, fmt.Errorf("sending stream %d: %w", u.head.stream, err)
+		}
+	}
+	return sent, nil
+}
+
+// batchSize is what a paced stream sends in a millisecond: a slow one should not burst.
+func (u *datagramSender) batchSize(p pace) int {
+	if p.perByte == 0 {
+		return sendBatchSize
+	}
+	return min(max(int(1e6/(p.perByte*float64(u.head.size))), 1), sendBatchSize)
+}
+
+// hold waits for the stream's pace; false means that the time is over.
+func (u *datagramSender) hold(p *pace, n int, end time.Time) bool {
+	now := time.Now()
+	if !now.Before(end) {
+		return false
+	}
+	if wait := p.wait(now, n); wait > 0 {
+		if !now.Add(wait).Before(end) {
+			return false
+		}
+		time.Sleep(wait)
+	}
+	return true
+}
+
+// ping sends one datagram after the other and waits for each to come back. Only stream 0 measures.
+func (r *clientRun) ping(i int, h header, end time.Time) error {
+	out := build(h, 1, r.body)
+	in := make([]byte, len(out))
+	s := &r.res.Streams[i]
+	for time.Now().Before(end) {
+		setSeq(out, s.SentPackets)
+		begin := time.Now()
+		_ = r.udp[i].SetDeadline(begin.Add(pingTimeout))
+		if _, err := r.udp[i].Write(out); err != nil {
+			return fmt.Errorf("sending a ping: %w", err)
+		}
+		s.SentPackets++
+		s.SentBytes += uint64(len(out))
+		switch err := awaitPong(r.udp[i], in, s.SentPackets-1); {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			continue
+		case err != nil:
+			return err
+		}
+		s.Packets++
+		s.Bytes += uint64(len(out))
+		s.Seconds = time.Since(r.begin).Seconds()
+		if i == 0 {
+			r.rtt = append(r.rtt, time.Since(begin))
+		}
+	}
+	return nil
+}
+
+// awaitPong passes over late answers to earlier pings.
+func awaitPong(conn *net.UDPConn, buf []byte, seq uint64) error {
+	for {
+		n, err := conn.Read(buf)
+		if err != nil {
+			return fmt.Errorf("waiting for a pong: %w", err)
+		}
+		if h, err := parseHeader(buf[:n]); err == nil && h.seq == seq {
+			return nil
+		}
+	}
+}
+
+// latencyOf is nil when nothing came back.
+func latencyOf(rtt []time.Duration) *Latency {
+	if len(rtt) == 0 {
+		return nil
+	}
+	slices.Sort(rtt)
+	var sum time.Duration
+	for _, d := range rtt {
+		sum += d
+	}
+	at := func(q float64) time.Duration { return rtt[int(q*float64(len(rtt)-1))] }
+	return &Latency{
+		Min: rtt[0], P50: at(0.5), P99: at(0.99), Max: rtt[len(rtt)-1], Mean: sum / time.Duration(len(rtt)),
+	}
+}

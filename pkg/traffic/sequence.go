@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+// window is how far back duplicates are told from late arrivals, in sequence numbers.
+const window = 1 << 16
+
+// sequence judges the order of a stream's datagrams as RFC 4737 does: reordered is what has a lower number than one
+// that came before it. One goroutine uses it.
+type sequence struct {
+	next uint64 // one above the highest number seen
+	seen [window / 64]uint64
+
+	unique, reordered, duplicated uint64
+}
+
+// observe takes the next datagram's number. Older than the window, it counts as reordered.
+func (s *sequence) observe(seq uint64) {
+	switch {
+	case seq >= s.next:
+		s.forget(seq)
+		s.next = seq + 1
+	case s.next-seq > window:
+		s.reordered++
+		s.unique++
+		return
+	case s.has(seq):
+		s.duplicated++
+		return
+	default:
+		s.reordered++
+	}
+	s.unique++
+	s.seen[seq/64%(window/64)] |= 1 << (seq % 64)
+}
+
+func (s *sequence) has(seq uint64) bool {
+	return s.seen[seq/64%(window/64)]&(1<<(seq%64)) != 0
+}
+
+// forget clears the numbers from next up to seq, whose bits stand for numbers one window below.
+func (s *sequence) forget(seq uint64) {
+	if seq-s.next >= window {
+		clear(s.seen[:])
+		return
+	}
+	for n := s.next; n < seq; n++ {
+		s.seen[n/64%(window/64)] &^= 1 << (n % 64)
+	}
+	s.seen[seq/64%(window/64)] &^= 1 << (seq % 64)
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package traffic sends and receives test traffic over real sockets: parallel TCP streams, UDP streams with sequence
+// numbers, optionally in trains (UDP_SEGMENT), and a ping-pong. Everything it sends is a pattern that the receiver
+// knows, so loss, duplication, reordering and corruption are all seen, and it carries Marker in every 64 bytes, so
+// that a capture can prove whether it travelled in the clear.
+//
+// A Server waits for runs; Run is the client. They agree on a run over a TCP connection, which also brings the
+// receiver's figures back. It is a test tool: nothing authenticates the client.
+package traffic
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// Kind is what a run sends.
+type Kind string
+
+// The kinds of runs.
+const (
+	TCP  Kind = "tcp"
+	UDP  Kind = "udp"
+	Ping Kind = "ping" // one datagram at a time, which the server returns
+)
+
+const (
+	// MaxStreams is the largest number of streams in one run.
+	MaxStreams = 256
+	// DefaultSize is the UDP payload that fits a tunnel of MTU 1420 over IPv6 as well as over IPv4.
+	DefaultSize = 1344
+	// maxSize is the largest UDP payload over IPv4.
+	maxSize = 65507
+	// maxTrain is UDP_MAX_SEGMENTS of Linux before 6.11.
+	maxTrain = 64
+)
+
+// Within runs f where the sockets are to be opened, on the thread that calls f: netlab's Host.Do, for one. nil means
+// right here.
+type Within func(f func() error) error
+
+func (w Within) do(f func() error) error {
+	if w == nil {
+		return f()
+	}
+	return w(f)
+}
+
+// Config says what Run does.
+type Config struct {
+	Kind   Kind
+	Server netip.AddrPort // where a Server listens
+	// Streams is the number of parallel streams, each a flow of its own; 0 means 1.
+	Streams int
+	// Duration is how long to send; 0 means one second.
+	Duration time.Duration
+	// Size is the UDP payload in bytes, 32 to 65,507; 0 means DefaultSize.
+	Size int
+	// Train is the number of datagrams per send, at most 64, by UDP_SEGMENT; 0 and 1 send single datagrams in batches.
+	// It is lowered to what fits one send.
+	Train int
+	// BitsPerSecond limits UDP payload, over all streams; 0 is unlimited.
+	BitsPerSecond float64
+	// Progress, if set, is called about five times per second, by one goroutine at a time.
+	Progress func(Progress)
+	Within   Within
+}
+
+// Progress is how far a run is. The receiver's side of it arrives over the network being tested: it may be late.
+type Progress struct {
+	Elapsed  time.Duration
+	Received Counts
+}
+
+// Counts are what receivers have seen. Packets, Lost, Reordered and Duplicated are of datagrams and zero for TCP.
+type Counts struct {
+	Bytes      uint64 `json:"bytes"`   // payload
+	Packets    uint64 `json:"packets"` // without duplicates
+	Reordered  uint64 `json:"reordered"`
+	Duplicated uint64 `json:"duplicated"`
+	Corrupt    uint64 `json:"corrupt"` // datagrams, or TCP streams, that do not hold what was sent
+}
+
+func (c *Counts) add(o Counts) {
+	c.Bytes += o.Bytes
+	c.Packets += o.Packets
+	c.Reordered += o.Reordered
+	c.Duplicated += o.Duplicated
+	c.Corrupt += o.Corrupt
+}
+
+// Stream is the outcome of one stream.
+type Stream struct {
+	SentBytes   uint64 `json:"sent_bytes"`
+	SentPackets uint64 `json:"sent_packets"`
+	Counts
+	Seconds float64 `json:"seconds"` // from the first to the last byte received
+}
+
+// Result is the outcome of a TCP or UDP run. Sums are over all streams.
+type Result struct {
+	Kind        Kind   `json:"kind"`
+	Size        int    `json:"size,omitempty"`  // UDP payload
+	Train       int    `json:"train,omitempty"` // datagrams per send that were used
+	SentBytes   uint64 `json:"sent_bytes"`
+	SentPackets uint64 `json:"sent_packets"`
+	Counts
+	LostBytes        uint64   `json:"lost_bytes"`
+	LostPackets      uint64   `json:"lost_packets"`
+	Seconds          float64  `json:"seconds"`
+	BitsPerSecond    float64  `json:"bits_per_second"`
+	PacketsPerSecond float64  `json:"packets_per_second"`
+	Streams          []Stream `json:"streams"`
+	Latency          *Latency `json:"latency,omitempty"` // of a Ping
+}
+
+// Latency is the outcome of a Ping: round trip times.
+type Latency struct {
+	Min  time.Duration `json:"min_ns"`
+	P50  time.Duration `json:"p50_ns"`
+	P99  time.Duration `json:"p99_ns"`
+	Max  time.Duration `json:"max_ns"`
+	Mean time.Duration `json:"mean_ns"`
+}
+
+func (c *Config) complete() error {
+	c.Streams = max(c.Streams, 1)
+	if c.Duration == 0 {
+		c.Duration = time.Second
+	}
+	if c.Size == 0 {
+		c.Size = DefaultSize
+	}
+	c.Train = min(max(c.Train, 1), maxTrain, max(maxSize/c.Size, 1))
+	switch {
+	case c.Kind != TCP && c.Kind != UDP && c.Kind != Ping:
+		return fmt.Errorf("kind %q is none of tcp, udp and ping", c.Kind)
+	case c.Streams > MaxStreams:
+		return fmt.Errorf("%d streams are more than %d", c.Streams, MaxStreams)
+	case c.Size < headerLen || c.Size > maxSize:
+		return fmt.Errorf("a UDP payload of %d bytes is not within %d and %d", c.Size, headerLen, maxSize)
+	case c.Duration < 0 || c.BitsPerSecond < 0:
+		return errors.New("the duration and the rate may not be negative")
+	}
+	return nil
+}
+
+// sum fills in the Result from its streams.
+func (r *Result) sum() {
+	for _, s := range r.Streams {
+		r.SentBytes += s.SentBytes
+		r.SentPackets += s.SentPackets
+		r.Counts.add(s.Counts)
+		r.Seconds = max(r.Seconds, s.Seconds)
+	}
+	r.LostBytes = missing(r.SentBytes, r.Bytes)
+	r.LostPackets = missing(r.SentPackets, r.Packets)
+	if r.Seconds > 0 {
+		r.BitsPerSecond = float64(r.Bytes) * 8 / r.Seconds
+		r.PacketsPerSecond = float64(r.Packets) / r.Seconds
+	}
+}
+
+func missing(sent, got uint64) uint64 {
+	if got > sent {
+		return 0
+	}
+	return sent - got
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uapi
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// errnoUnknown is what wireguard-go reports for an error without an errno (ipc.IpcErrorUnknown).
+const errnoUnknown = syscall.Errno(55)
+
+// Error is an operation that failed. errors.Is finds its errno: errors.Is(err, syscall.EADDRINUSE).
+// Its text never holds the value of a key.
+type Error struct {
+	Errno syscall.Errno // positive; the protocol carries it negated
+	Line  int           // of the request, from 1; 0 when no line is to blame
+	Key   string        // empty when no key is to blame
+	Err   error         // what was wrong; nil in errors received by a Client
+
+	fatal bool // the connection cannot be followed any further
+}
+
+// Error says which line and key were wrong and why.
+func (e *Error) Error() string {
+	var b strings.Builder
+	if e.Line > 0 {
+		fmt.Fprintf(&b, "line %d: ", e.Line)
+	}
+	if e.Key != "" {
+		fmt.Fprintf(&b, "%s: ", e.Key)
+	}
+	switch {
+	case e.Err != nil:
+		b.WriteString(e.Err.Error())
+	case e.Errno == errnoUnknown:
+		b.WriteString("the device refused the operation")
+	default:
+		b.WriteString(e.Errno.Error())
+	}
+	return b.String()
+}
+
+// Unwrap gives errors.Is and errors.As the errno and the cause.
+func (e *Error) Unwrap() []error {
+	if e.Err == nil {
+		return []error{e.Errno}
+	}
+	return []error{e.Errno, e.Err}
+}
+
+// errnoOf chooses the errno that a client sees for an error of a Handler or of the parser; 0 for nil.
+func errnoOf(err error) syscall.Errno {
+	if err == nil {
+		return 0
+	}
+	if e, ok := errors.AsType[*Error](err); ok && e.Errno > 0 {
+		return e.Errno
+	}
+	if errno, ok := errors.AsType[syscall.Errno](err); ok && errno > 0 {
+		return errno
+	}
+	return errnoUnknown
+}
+
+func invalid(format string, args ...any) *Error {
+	return &Error{Errno: unix.EINVAL, Err: fmt.Errorf(format, args...)}
+}
+
+func protocol(format string, args ...any) *Error {
+	return &Error{Errno: unix.EPROTO, Err: fmt.Errorf(format, args...)}
+}

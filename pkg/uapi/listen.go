@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Listener is the socket of one device, open to this process's user only.
+type Listener struct {
+	*net.UnixListener
+	dir  Dir
+	path string
+	id   os.FileInfo // what the path is while it is this socket
+}
+
+// Listen creates the socket of a device in DefaultDir. See Dir.Listen.
+func Listen(name string) (*Listener, error) {
+	return DefaultDir.Listen(name)
+}
+
+// Listen creates the socket of a device, and the directory if there is none. A socket that a dead process left behind
+// is replaced; for one that somebody serves the error is syscall.EADDRINUSE, and anything else in its place is left
+// alone. Of several processes that try at once, one succeeds.
+func (d Dir) Listen(name string) (*Listener, error) {
+	path, err := d.path(name)
+	if err != nil {
+		return nil, fmt.Errorf("listening for interface %q: %w", name, err)
+	}
+	if err := os.MkdirAll(string(d), 0o755); err != nil {
+		return nil, fmt.Errorf("creating the socket directory: %w", err)
+	}
+	unlock, err := d.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := removeStale(path); err != nil {
+		return nil, fmt.Errorf("listening on %s: %w", path, err)
+	}
+	return d.bind(path)
+}
+
+// lock serialises all who create or remove sockets in the directory, for the moment that takes. The lock is on the
+// directory itself: a lock file could not be removed without a race.
+func (d Dir) lock() (unlock func(), err error) {
+	f, err := os.Open(string(d))
+	if err != nil {
+		return nil, fmt.Errorf("opening the socket directory: %w", err)
+	}
+	for {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("locking %s: %w", d, err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// removeStale makes the path free for bind, or says why it is not. The caller holds the lock.
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.Mode().Type() != os.ModeSocket:
+		return fmt.Errorf("not a socket, left alone: %w", unix.EEXIST)
+	case alive(path):
+		return fmt.Errorf("another process serves this interface: %w", unix.EADDRINUSE)
+	}
+	return os.Remove(path)
+}
+
+// alive reports whether a process listens on the socket. Only a refused connection says that none does; a full listen
+// queue, for one, does not.
+func alive(path string) bool {
+	conn, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		conn.Close()
+		return true
+	}
+	return !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, os.ErrNotExist)
+}
+
+func (d Dir) bind(path string) (*Listener, error) {
+	lc := net.ListenConfig{Control: ownerOnly}
+	l, err := lc.Listen(context.Background(), "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("listening on %s: %w", path, err)
+	}
+	ul := l.(*net.UnixListener)
+	ul.SetUnlinkOnClose(false)
+	id, err := os.Lstat(path)
+	if err != nil {
+		ul.Close()
+		return nil, fmt.Errorf("listening on %s: %w", path, err)
+	}
+	return &Listener{UnixListener: ul, dir: d, path: path, id: id}, nil
+}
+
+// ownerOnly sets the mode that bind gives to the socket file: that of the unbound socket (net/unix/af_unix.c,
+// unix_bind_bsd). Changing the umask instead would affect files that other goroutines create.
+func ownerOnly(_, _ string, c syscall.RawConn) error {
+	var err error
+	if cerr := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }); cerr != nil {
+		return cerr
+	}
+	return err
+}
+
+// Close stops listening and removes the socket, unless another has taken its place. Connections stay open.
+func (l *Listener) Close() error {
+	unlock, err := l.dir.lock()
+	if err != nil {
+		return errors.Join(err, l.UnixListener.Close())
+	}
+	defer unlock()
+	info, err := os.Lstat(l.path)
+	if err == nil && os.SameFile(info, l.id) {
+		err = os.Remove(l.path)
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, l.UnixListener.Close())
+}

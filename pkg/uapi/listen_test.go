@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uapi_test
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/ropewalk/ropewalk/pkg/uapi"
+	"github.com/ropewalk/ropewalk/pkg/uapi/uapitest"
+)
+
+func listen(t *testing.T, dir uapi.Dir, name string) *uapi.Listener {
+	t.Helper()
+	l, err := dir.Listen(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// stale leaves the socket of a process that died.
+func stale(t *testing.T, dir uapi.Dir, name string) {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(string(dir), name+".sock")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+}
+
+func TestSocketIsForItsOwnerOnlyAndGoesWithItsListener(t *testing.T) {
+	dir := uapitest.NewDir(t) + "/made"
+	l := listen(t, dir, "wg0")
+	info, err := os.Lstat(string(dir) + "/wg0.sock")
+	if err != nil || info.Mode() != os.ModeSocket|0o600 {
+		t.Errorf("socket: %v, %v", info.Mode(), err)
+	}
+	if info, err := os.Stat(string(dir)); err != nil || info.Mode().Perm()&^0o755 != 0 {
+		t.Errorf("directory: %v, %v", info.Mode(), err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if entries, err := os.ReadDir(string(dir)); err != nil || len(entries) != 0 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
+func TestListenReplacesADeadSocketButNotALiveOne(t *testing.T) {
+	dir := uapitest.NewDir(t)
+	stale(t, dir, "wg0")
+	listen(t, dir, "wg0")
+	if _, err := dir.Listen("wg0"); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("second listener: %v", err)
+	}
+}
+
+func TestListenLeavesWhatIsNotASocketAlone(t *testing.T) {
+	dir := uapitest.NewDir(t)
+	path := string(dir) + "/wg0.sock"
+	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dir.Listen("wg0"); !errors.Is(err, syscall.EEXIST) {
+		t.Error(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOneOfManyListenersSucceeds(t *testing.T) {
+	for range 20 {
+		dir := uapitest.NewDir(t)
+		stale(t, dir, "wg0")
+		var mu sync.Mutex
+		var winners []*uapi.Listener
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				l, err := dir.Listen("wg0")
+				mu.Lock()
+				defer mu.Unlock()
+				if err == nil {
+					winners = append(winners, l)
+				} else if !errors.Is(err, syscall.EADDRINUSE) {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if len(winners) != 1 {
+			t.Fatalf("%d listeners on one interface", len(winners))
+		}
+		winners[0].Close()
+	}
+}
+
+func TestCloseLeavesASuccessorsSocket(t *testing.T) {
+	dir := uapitest.NewDir(t)
+	first := listen(t, dir, "wg0")
+	if err := os.Remove(string(dir) + "/wg0.sock"); err != nil {
+		t.Fatal(err)
+	}
+	listen(t, dir, "wg0")
+	if err := first.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(string(dir) + "/wg0.sock"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNamesThatLeadElsewhereAreRefused(t *testing.T) {
+	dir := uapitest.NewDir(t)
+	for _, name := range []string{"", ".", "..", "../x", "a/b", "a b", "a:b", "sixteen-bytes-xx", "a\x00b", "a\n"} {
+		if _, err := dir.Listen(name); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("Listen(%q): %v", name, err)
+		}
+		if _, err := dir.Dial(name); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("Dial(%q): %v", name, err)
+		}
+	}
+}
+
+func TestInterfacesListsServedSocketsOnly(t *testing.T) {
+	dir := uapitest.NewDir(t)
+	for _, name := range []string{"b", "a"} {
+		listen(t, dir, name)
+	}
+	stale(t, dir, "dead")
+	if err := os.WriteFile(string(dir)+"/file.sock", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	names, err := dir.Interfaces()
+	if err != nil || !slices.Equal(names, []string{"a", "b"}) {
+		t.Error(names, err)
+	}
+	if names, err := (dir + "/none").Interfaces(); err != nil || len(names) != 0 {
+		t.Error(names, err)
+	}
+}
+
+func TestDialTellsThatTheDaemonIsGone(t *testing.T) {
+	dir := uapitest.NewDir(t)
+	stale(t, dir, "dead")
+	for _, name := range []string{"dead", "none"} {
+		if _, err := dir.Dial(name); !uapi.IsRefused(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

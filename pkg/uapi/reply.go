@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uapi
+
+import (
+	"errors"
+	"io"
+	"strconv"
+	"syscall"
+)
+
+// reply is the errno line that ends every answer.
+type reply struct {
+	seen  bool
+	errno syscall.Errno
+}
+
+// set accepts both signs: wireguard-go sends -22, and wg(8) takes either.
+func (r *reply) set(value string) error {
+	n, err := strconv.ParseInt(value, 10, 32)
+	if err != nil {
+		return protocol("want a number, got %q", value)
+	}
+	r.seen, r.errno = true, syscall.Errno(max(n, -n))
+	return nil
+}
+
+// err is nil only after errno=0.
+func (r *reply) err() error {
+	switch {
+	case !r.seen:
+		return protocol("answer without errno")
+	case r.errno != 0:
+		return &Error{Errno: r.errno}
+	}
+	return nil
+}
+
+// appendReply writes the end of an answer, the errno negated as wg(8) expects.
+func appendReply(b []byte, errno syscall.Errno) []byte {
+	b = append(b, "errno="...)
+	b = strconv.AppendInt(b, -int64(errno), 10)
+	return append(b, "\n\n"...)
+}
+
+// parseReply reads an answer that is an errno only.
+func parseReply(lines *lineReader) error {
+	var r reply
+	for {
+		key, value, ok, err := lines.pair()
+		switch {
+		case errors.Is(err, io.EOF):
+			return io.ErrUnexpectedEOF
+		case err != nil:
+			return err
+		case !ok:
+			return r.err()
+		case key == "errno":
+			if err := r.set(value); err != nil {
+				return err
+			}
+		}
+	}
+}

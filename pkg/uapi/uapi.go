@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package uapi speaks WireGuard's cross-platform configuration protocol (https://www.wireguard.com/xplatform/): the
+// texts of its get and set operations, the Unix socket that wg(8) looks for, its server and its client. One operation
+// is added, which stock tools never send: "stats=1" answers with one line of JSON.
+package uapi
+
+import (
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
+)
+
+// Handler is the device behind a socket. Its methods may be called by several connections at once.
+type Handler interface {
+	// Status returns what the device is now.
+	Status() config.Status
+	// Configure applies the whole change or nothing. An error that holds an *Error or a syscall.Errno decides the errno
+	// the client sees; any other error is reported as errno 55, as wireguard-go does.
+	Configure(config.Device) error
+	// Stats returns a value for json.Marshal.
+	Stats() any
+}
+
+// Limits of one socket. A client that goes beyond one gets an error reply, where one is still possible, and is
+// disconnected.
+const (
+	maxLine        = 4096                   // bytes in one line; the longest legitimate one has under 200
+	maxRequest     = 64 << 20               // bytes in one request: over a million allowed IPs
+	maxReply       = 512 << 20              // bytes a client accepts for one answer
+	maxConns       = 64                     // clients served at once; others wait in the listen queue
+	idleTimeout    = 60 * time.Second       // from the end of one request to the end of the next
+	replyTimeout   = 30 * time.Second       // for a client to take its answer
+	acceptPause    = 100 * time.Millisecond // before the next try when descriptors or memory ran out
+	requestTimeout = 60 * time.Second       // for a daemon to answer Client
+)
+
+// First lines of the operations. An operation ends with an empty line.
+const (
+	opGet   = "get=1"
+	opSet   = "set=1"
+	opStats = "stats=1"
+)

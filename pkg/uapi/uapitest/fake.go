@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package uapitest helps to test against uapi sockets: a device that only records, random statuses, and the installed
+// wg(8) pointed at a test's own socket directory.
+package uapitest
+
+import (
+	"context"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/uapi"
+)
+
+// Device is a uapi.Handler that reports what it was given and records what it is asked for. Its zero value is ready;
+// safe for concurrent use.
+type Device struct {
+	mu      sync.Mutex
+	status  config.Status
+	stats   any
+	refusal error
+	changes []config.Device
+}
+
+// Status implements uapi.Handler.
+func (d *Device) Status() config.Status {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.status
+}
+
+// Configure implements uapi.Handler.
+func (d *Device) Configure(dev config.Device) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.refusal == nil {
+		d.changes = append(d.changes, dev)
+	}
+	return d.refusal
+}
+
+// Stats implements uapi.Handler.
+func (d *Device) Stats() any {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.stats
+}
+
+// Report makes the device have this status.
+func (d *Device) Report(st config.Status) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.status = st
+}
+
+// ReportStats makes the device have these statistics.
+func (d *Device) ReportStats(stats any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stats = stats
+}
+
+// Refuse makes Configure return err; nil makes it accept again.
+func (d *Device) Refuse(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.refusal = err
+}
+
+// Take returns the changes accepted since the last Take.
+func (d *Device) Take() []config.Device {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	taken := slices.Clone(d.changes)
+	d.changes = nil
+	return taken
+}
+
+// NewDir returns an empty directory with a path short enough for sockets. It is removed when the test ends.
+func NewDir(tb testing.TB) uapi.Dir {
+	tb.Helper()
+	dir, err := os.MkdirTemp("/tmp", "uapi")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { os.RemoveAll(dir) })
+	return uapi.Dir(dir)
+}
+
+// Serve serves a device's socket in dir until the test ends.
+func Serve(tb testing.TB, dir uapi.Dir, name string, h uapi.Handler) {
+	tb.Helper()
+	l, err := dir.Listen(name)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- uapi.Serve(ctx, l, h) }()
+	tb.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			tb.Errorf("serving %s: %v", name, err)
+		}
+	})
+}

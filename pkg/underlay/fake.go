@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package underlay
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+)
+
+// fakeDepth is how many elements wait for a lane of a Fake before further ones are lost, as in a full socket buffer.
+const fakeDepth = 1024
+
+// Verdict is what a Filter decides for a datagram on its way.
+type Verdict int
+
+// The verdicts of a Filter.
+const (
+	Deliver   Verdict = iota
+	Drop              // lose it
+	Duplicate         // deliver it twice
+	Delay             // deliver it after the next datagram to the same lane
+)
+
+// Filter decides over each datagram of a Network; the payload may be changed in place. It is called by the senders'
+// goroutines, concurrently.
+type Filter func(from, to netip.AddrPort, datagram []byte) Verdict
+
+// Network is an in-memory network of Fakes, for tests. Datagrams to where no Fake is are lost without an error, as on a
+// real one.
+type Network struct {
+	filter Filter
+	mu     sync.RWMutex
+	ports  map[netip.AddrPort]*Fake
+}
+
+// NewNetwork returns a network without ports. A nil filter delivers everything, and runs stay in one piece; a filter
+// sees datagrams, so everything then arrives in single ones.
+func NewNetwork(filter Filter) *Network {
+	return &Network{filter: filter, ports: make(map[netip.AddrPort]*Fake)}
+}
+
+// Open adds a port with its own IPv4 address, IPv6 address and UDP port. What lane i of a sender sends reaches lane
+// i modulo lanes. The address and port are free again after Close; a taken one is EADDRINUSE.
+func (n *Network) Open(v4, v6 netip.Addr, port uint16, lanes int) (*Fake, error) {
+	f := &Fake{net: n, v4: netip.AddrPortFrom(v4, port), v6: netip.AddrPortFrom(v6, port)}
+	for i := range lanes {
+		f.lanes = append(f.lanes, newFakeLane(f, i))
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ports[f.v4] != nil || n.ports[f.v6] != nil {
+		return nil, syscall.EADDRINUSE
+	}
+	n.ports[f.v4], n.ports[f.v6] = f, f
+	return f, nil
+}
+
+func (n *Network) remove(f *Fake) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.ports, f.v4)
+	delete(n.ports, f.v6)
+}
+
+func (n *Network) find(to netip.AddrPort) *Fake {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.ports[to]
+}
+
+// Pipe returns two ports with the given number of lanes, alone on a network without loss.
+func Pipe(lanes int) (a, b *Fake) {
+	n := NewNetwork(nil)
+	a, _ = n.Open(netip.AddrFrom4([4]byte{192, 0, 2, 1}), netip.MustParseAddr("2001:db8::1"), 51820, lanes)
+	b, _ = n.Open(netip.AddrFrom4([4]byte{192, 0, 2, 2}), netip.MustParseAddr("2001:db8::2"), 51820, lanes)
+	return a, b
+}
+
+// Fake is a Port of a Network.
+type Fake struct {
+	net    *Network
+	v4, v6 netip.AddrPort
+	lanes  []*fakeLane
+	mark   atomic.Uint32
+	closed atomic.Bool
+}
+
+var _ Port = (*Fake)(nil)
+
+// Endpoint is how others reach this port.
+func (f *Fake) Endpoint(ipv6 bool) Endpoint {
+	if ipv6 {
+		return Endpoint{Dst: f.v6}
+	}
+	return Endpoint{Dst: f.v4}
+}
+
+// Lane implements Port.
+func (f *Fake) Lane(i int) Lane { return f.lanes[i] }
+
+// Lanes implements Port.
+func (f *Fake) Lanes() int { return len(f.lanes) }
+
+// LocalPort implements Port.
+func (f *Fake) LocalPort() uint16 { return f.v4.Port() }
+
+// SendTo implements Port; the datagram arrives at lane 0.
+func (f *Fake) SendTo(to *Endpoint, datagram []byte) error {
+	run := Run{To: to, Parts: [][]byte{datagram}, SegSize: len(datagram), Segments: 1}
+	return f.send(&run, 0)
+}
+
+// SetMark implements Port.
+func (f *Fake) SetMark(mark uint32) error {
+	f.mark.Store(mark)
+	return nil
+}
+
+// Mark is the mark last set.
+func (f *Fake) Mark() uint32 { return f.mark.Load() }
+
+// Features implements Port: a Fake does everything.
+func (f *Fake) Features() Features { return Features{GSO: true, GRO: true, IPv4: true, IPv6: true} }
+
+// Close implements Port.
+func (f *Fake) Close() error {
+	if f.closed.Swap(true) {
+		return nil
+	}
+	f.net.remove(f)
+	for _, l := range f.lanes {
+		l.close()
+	}
+	return nil
+}
+
+func (f *Fake) send(r *Run, lane int) error {
+	if f.closed.Load() {
+		return net.ErrClosed
+	}
+	if err := r.Check(); err != nil {
+		return err
+	}
+	target := f.net.find(r.To.Dst)
+	if target == nil {
+		return nil
+	}
+	from := Endpoint{Dst: f.v4, Src: r.To.Dst.Addr()}
+	if r.To.Dst.Addr().Is6() {
+		from.Dst = f.v6
+	}
+	target.lanes[lane%len(target.lanes)].deliver(f.net.filter, &from, r)
+	return nil
+}

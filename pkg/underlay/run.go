@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package underlay
+
+import "errors"
+
+// ErrTooBig says that a datagram or run is larger than UDP or the path can carry. EMSGSIZE becomes it.
+var ErrTooBig = errors.New("datagram too big")
+
+// ErrBadRun says that a Run contradicts itself: no endpoint, more than MaxRunSegments, or parts that do not add up to
+// Segments datagrams of SegSize.
+var ErrBadRun = errors.New("malformed run")
+
+// Check returns ErrBadRun or ErrTooBig for a run that no Lane may send, else nil. Lanes call it for each run.
+func (r *Run) Check() error {
+	if r.To == nil || !r.To.Dst.IsValid() || r.Segments < 1 || r.Segments > MaxRunSegments || len(r.Parts) > MaxRunSegments {
+		return ErrBadRun
+	}
+	size, whole := r.measure()
+	switch {
+	case size > MaxDatagramRun:
+		return ErrTooBig
+	case !whole:
+		return ErrBadRun
+	case r.Segments > 1 && (size <= (r.Segments-1)*r.SegSize || size > r.Segments*r.SegSize):
+		return ErrBadRun
+	}
+	return nil
+}
+
+// measure returns the payload bytes of r, and whether every part but the last ends where a datagram does.
+func (r *Run) measure() (size int, whole bool) {
+	whole = r.Segments == 1 || r.SegSize > 0
+	ended := true
+	for _, part := range r.Parts {
+		if len(part) == 0 {
+			continue
+		}
+		whole = whole && ended
+		size += len(part)
+		ended = r.Segments > 1 && r.SegSize > 0 && len(part)%r.SegSize == 0
+	}
+	return size, whole
+}
+
+// Datagrams calls yield for each datagram of a run that passed Check, in order.
+func (r *Run) Datagrams(yield func(datagram []byte) bool) {
+	sent := 0
+	for _, part := range r.Parts {
+		for len(part) > 0 {
+			n := len(part)
+			if r.Segments > 1 {
+				n = min(n, r.SegSize)
+			}
+			if !yield(part[:n:n]) {
+				return
+			}
+			part = part[n:]
+			sent++
+		}
+	}
+	if sent == 0 {
+		yield(nil)
+	}
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udp
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/underlay"
+)
+
+// recvBatch is the largest number of elements one Recv returns.
+const recvBatch = 128
+
+// inbox is the prebuilt argument of recvmmsg: what the kernel overwrote is put right when it is unpacked.
+type inbox struct {
+	msgs     [recvBatch]message
+	iovs     [recvBatch]unix.Iovec
+	names    [recvBatch]sockaddr
+	controls [recvBatch][rxControlSize]byte
+}
+
+func newInbox() *inbox {
+	b := new(inbox)
+	for i := range b.msgs {
+		h := &b.msgs[i].hdr
+		h.Name = &b.names[i][0]
+		h.Iov = &b.iovs[i]
+		h.SetIovlen(1)
+		h.Control = &b.controls[i][0]
+		b.rearm(i)
+	}
+	return b
+}
+
+func (b *inbox) rearm(i int) {
+	b.msgs[i].hdr.Namelen = uint32(len(b.names[i]))
+	b.msgs[i].hdr.SetControllen(len(b.controls[i]))
+}
+
+// prepare points the messages at the buffers of rx, which are usually those of the last call.
+func (b *inbox) prepare(rx []underlay.Datagrams) []message {
+	n := min(len(rx), len(b.msgs))
+	for i := range n {
+		buf, iov := rx[i].Buf, &b.iovs[i]
+		if len(buf) == 0 {
+			*iov = unix.Iovec{}
+			continue
+		}
+		if iov.Base != &buf[0] || int(iov.Len) != len(buf) {
+			iov.Base = &buf[0]
+			iov.SetLen(len(buf))
+		}
+	}
+	return b.msgs[:n]
+}
+
+// unpack fills rx, all of it, from the messages received.
+func (b *inbox) unpack(rx []underlay.Datagrams) {
+	for i := range rx {
+		d, m := &rx[i], &b.msgs[i]
+		d.N = min(int(m.size), len(d.Buf))
+		d.SegSize = d.N
+		d.Truncated = m.hdr.Flags&unix.MSG_TRUNC != 0
+		d.From = underlay.Endpoint{}
+		d.From.Dst, d.From.Scope = parseSockaddr(b.names[i][:min(int(m.hdr.Namelen), len(b.names[i]))])
+		parseControl(b.controls[i][:min(int(m.hdr.Controllen), len(b.controls[i]))], d)
+		b.rearm(i)
+	}
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udp
+
+import (
+	"net"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/underlay"
+)
+
+// lane is one socket with its message arrays: rx belongs to the goroutine in Recv, tx to the one in Send.
+type lane struct {
+	port      *Port
+	fd        int
+	receiving gate
+	sending   gate
+	rx        *inbox
+	tx        *sender
+}
+
+var _ underlay.Lane = (*lane)(nil)
+
+func newLane(p *Port, fd int) *lane {
+	return &lane{
+		port: p, fd: fd, receiving: newGate(), sending: newGate(),
+		rx: newInbox(), tx: newSender(p, fd, sendBatch),
+	}
+}
+
+// Recv implements underlay.Lane. It returns at most recvBatch elements.
+func (l *lane) Recv(rx []underlay.Datagrams) (int, error) {
+	if !l.receiving.enter() {
+		return 0, net.ErrClosed
+	}
+	n, err := l.recv(rx)
+	l.receiving.leave()
+	return n, err
+}
+
+func (l *lane) recv(rx []underlay.Datagrams) (int, error) {
+	if len(rx) == 0 {
+		return 0, nil
+	}
+	msgs := l.rx.prepare(rx)
+	for {
+		n, errno := recvmmsg(l.fd, msgs)
+		switch {
+		case l.port.closed.Load():
+			return 0, net.ErrClosed
+		case errno == 0:
+			l.rx.unpack(rx[:n])
+			return n, nil
+		case errno != unix.EINTR:
+			return 0, errno
+		}
+	}
+}
+
+// Send implements underlay.Lane.
+func (l *lane) Send(runs []underlay.Run) (failed int) {
+	if !l.sending.enter() {
+		for i := range runs {
+			runs[i].Err = net.ErrClosed
+		}
+		return len(runs)
+	}
+	failed = l.tx.send(runs)
+	l.sending.leave()
+	return failed
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udp
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// socket is one UDP socket and what it turned out to be able to do.
+type socket struct {
+	fd       int
+	family   int // AF_INET6 takes IPv4 too
+	gso, gro bool
+}
+
+// openSocket returns an unbound socket with all options set but SO_REUSEPORT.
+func openSocket(c *Config) (s *socket, err error) {
+	s = &socket{family: unix.AF_INET6}
+	if c.NoIPv6 {
+		s.family = unix.AF_INET
+	}
+	s.fd, err = newSocket(s.family)
+	if s.family == unix.AF_INET6 && errors.Is(err, unix.EAFNOSUPPORT) {
+		s.family = unix.AF_INET
+		s.fd, err = newSocket(s.family)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("opening a UDP socket: %w", err)
+	}
+	if err := s.configure(c); err != nil {
+		return nil, errors.Join(err, unix.Close(s.fd))
+	}
+	return s, nil
+}
+
+func newSocket(family int) (int, error) {
+	return unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.IPPROTO_UDP)
+}
+
+// option is one setsockopt that must succeed.
+type option struct {
+	name                 string
+	level, option, value int
+}
+
+func (s *socket) configure(c *Config) error {
+	for _, o := range s.options() {
+		if err := unix.SetsockoptInt(s.fd, o.level, o.option, o.value); err != nil {
+			return fmt.Errorf("setting %s: %w", o.name, err)
+		}
+	}
+	if c.Mark != 0 {
+		if err := s.setMark(c.Mark); err != nil {
+			return err
+		}
+	}
+	s.setBuffers(c)
+	s.probeOffloads(c)
+	return nil
+}
+
+// options: outer packets may be fragmented on the way (DF off), as those of the kernel's WireGuard.
+func (s *socket) options() []option {
+	df := option{"IP_MTU_DISCOVER", unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT}
+	if s.family == unix.AF_INET {
+		return []option{df, {"IP_PKTINFO", unix.SOL_IP, unix.IP_PKTINFO, 1}}
+	}
+	return []option{
+		{"IPV6_V6ONLY", unix.SOL_IPV6, unix.IPV6_V6ONLY, 0},
+		// With this, IPv4 datagrams carry an IPV6_PKTINFO with a mapped address.
+		{"IPV6_RECVPKTINFO", unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1},
+		df,
+	}
+}
+
+func (s *socket) setMark(mark uint32) error {
+	if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_MARK, int(mark)); err != nil {
+		return fmt.Errorf("setting the firewall mark (needs CAP_NET_ADMIN): %w", err)
+	}
+	return nil
+}
+
+// setBuffers does what the kernel allows: beyond net.core.[rw]mem_max only with CAP_NET_ADMIN.
+func (s *socket) setBuffers(c *Config) {
+	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, c.ReceiveBuffer) != nil {
+		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, c.ReceiveBuffer)
+	}
+	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, c.SendBuffer) != nil {
+		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, c.SendBuffer)
+	}
+}
+
+func (s *socket) probeOffloads(c *Config) {
+	if !c.NoGSO {
+		_, err := unix.GetsockoptInt(s.fd, unix.SOL_UDP, unix.UDP_SEGMENT)
+		s.gso = err == nil
+	}
+	if !c.NoGRO && groUsable(kernelRelease()) {
+		s.gro = unix.SetsockoptInt(s.fd, unix.SOL_UDP, unix.UDP_GRO, 1) == nil
+	}
+}
+
+func kernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	release, _, _ := bytes.Cut(u.Release[:], []byte{0})
+	return string(release)
+}
+
+// bind binds to the wildcard address.
+func (s *socket) bind(port uint16) error {
+	if s.family == unix.AF_INET {
+		return unix.Bind(s.fd, &unix.SockaddrInet4{Port: int(port)})
+	}
+	return unix.Bind(s.fd, &unix.SockaddrInet6{Port: int(port)})
+}
+
+func (s *socket) reusePort() error {
+	if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+		return fmt.Errorf("setting SO_REUSEPORT: %w", err)
+	}
+	return nil
+}
+
+func (s *socket) localPort() (uint16, error) {
+	name, err := unix.Getsockname(s.fd)
+	if err != nil {
+		return 0, fmt.Errorf("reading the bound port: %w", err)
+	}
+	switch a := name.(type) {
+	case *unix.SockaddrInet4:
+		return uint16(a.Port), nil
+	case *unix.SockaddrInet6:
+		return uint16(a.Port), nil
+	}
+	return 0, fmt.Errorf("reading the bound port: %w", unix.EAFNOSUPPORT)
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package underlay defines how outer datagrams enter and leave: one Port per interface, one Lane per worker. It holds
+// the contract, the in-memory fake (Pipe) and the contract test that every implementation passes; the implementations
+// are its subpackages.
+package underlay
+
+import (
+	"net/netip"
+)
+
+// MaxDatagramRun is the largest number of payload bytes of one Run: what one UDP GSO send can carry over IPv4
+// (65,535 less 20 bytes of IP header and 8 of UDP header).
+const MaxDatagramRun = 65507
+
+// MaxRunSegments is the largest number of datagrams in one Run (UDP_MAX_SEGMENTS of Linux before 6.11).
+const MaxRunSegments = 64
+
+// Endpoint says where a peer is and which of our addresses it knows us by. It is comparable.
+type Endpoint struct {
+	// Dst is the peer's address and UDP port; never 4-in-6, never with a zone.
+	Dst netip.AddrPort
+	// Scope is the interface index of a link-local IPv6 Dst, else 0.
+	Scope uint32
+	// Src is the local address on which the peer last reached us, so that answers leave from it; the zero Addr
+	// leaves the choice to routing.
+	Src netip.Addr
+}
+
+// Datagrams is one element received: a datagram, or a run of equal-size ones that the kernel coalesced (UDP_GRO).
+type Datagrams struct {
+	// Buf is owned by the caller of Recv and is where the payload goes; its length must be at least 65,535.
+	Buf []byte
+	// N is the number of payload bytes in Buf.
+	N int
+	// SegSize is the size of each datagram in Buf but the last, which may be shorter; it equals N for a single one.
+	SegSize int
+	// From is the sender; From.Src is the local address it sent to.
+	From Endpoint
+	// Truncated is set when the datagram did not fit in Buf.
+	Truncated bool
+}
+
+// Run is one element to send: datagrams of equal size (the last may be shorter) for one endpoint, back to back.
+type Run struct {
+	// To must not be nil.
+	To *Endpoint
+	// Parts hold the payload, at most MaxRunSegments of them. A datagram may not straddle two parts.
+	Parts [][]byte
+	// SegSize is the size of each datagram but the last; of a single datagram it is ignored.
+	SegSize int
+	// Segments is the number of datagrams, at most MaxRunSegments.
+	Segments int
+	// Err is set by Send: nil when the run was handed to the network. Test for ErrTooBig and ErrBadRun with errors.Is;
+	// anything else is the operating system's error.
+	Err error
+}
+
+// Lane is one worker's way in and out. One goroutine may call Recv while another calls Send; neither method may be
+// called by two goroutines at once. Neither allocates.
+type Lane interface {
+	// Recv blocks until something has arrived, fills at most len(rx) elements without blocking again, and returns how
+	// many. It returns net.ErrClosed once the Port is closed; any other error is transient.
+	Recv(rx []Datagrams) (int, error)
+	// Send sends the runs in order, with backpressure from the kernel's send buffer. It returns how many runs failed
+	// and sets Err on those (some of their datagrams may have left); one failed run does not keep the others from
+	// being sent. After Close it fails all with net.ErrClosed.
+	Send(runs []Run) (failed int)
+}
+
+// Port is one bound UDP port, shared by all lanes.
+type Port interface {
+	// Lane returns lane i, 0 <= i < Lanes().
+	Lane(i int) Lane
+	// Lanes is the number of lanes the Port was opened with.
+	Lanes() int
+	// LocalPort is the UDP port in use, on all lanes.
+	LocalPort() uint16
+	// SendTo sends one datagram, for handshakes, cookies and keepalives. It may be called by any goroutine.
+	SendTo(to *Endpoint, datagram []byte) error
+	// SetMark sets SO_MARK on all that is sent from now on; 0 removes it.
+	SetMark(mark uint32) error
+	// Features says what the port found it can do, and has not had revoked.
+	Features() Features
+	// Close wakes all that block in Recv. It returns after the sockets are closed.
+	Close() error
+}
+
+// Features are the capabilities of a Port, probed when it was opened.
+type Features struct {
+	GSO  bool // UDP_SEGMENT: one send carries a run
+	GRO  bool // UDP_GRO: one receive carries a run
+	IPv4 bool
+	IPv6 bool
+}
