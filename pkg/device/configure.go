@@ -24,15 +24,16 @@ func (d *Device) Configure(c config.Device) error {
 	if err := d.checkPeers(&c); err != nil {
 		return err
 	}
-	id, err := newIdentity(c.PrivateKey)
+	private := clamped(c.PrivateKey)
+	id, err := newIdentity(private)
 	if err != nil {
 		return err
 	}
 	if err := d.configurePort(c.ListenPort, c.FwMark); err != nil {
 		return err
 	}
-	if c.PrivateKey != nil && *c.PrivateKey != d.private {
-		d.adopt(*c.PrivateKey, id)
+	if private != nil && !private.Equal(d.private) {
+		d.adopt(*private, id)
 	}
 	if c.ReplacePeers {
 		for key := range d.peers {
@@ -60,6 +61,15 @@ func (d *Device) checkPeers(c *config.Device) error {
 		return fmt.Errorf("configuring %d peers, want at most %d: %w", n, MaxPeers, ErrTooManyPeers)
 	}
 	return nil
+}
+
+// clamped returns the key as Curve25519 uses it, which is also what stock devices show.
+func clamped(key *noise.PrivateKey) *noise.PrivateKey {
+	if key == nil || key.IsZero() {
+		return key
+	}
+	k := key.Clamp()
+	return &k
 }
 
 // newIdentity returns nil for no key and for the zero key.

@@ -53,7 +53,6 @@ type Device struct {
 	log    *slog.Logger
 	engine *engine.Engine
 	clock  engine.Clock
-	tai    noise.Clock
 
 	// mu guards configuration: everything below that is not atomic.
 	mu         sync.Mutex

@@ -284,7 +284,7 @@ func (p *Peer) createInitiation(msg *wire.Initiation, now int64) (*binding, erro
 	if err != nil {
 		return nil, err
 	}
-	if err := p.initiator.CreateInitiation(msg, b.index, p.dev.tai.Now(p.dev.cfg.Wall()), p.dev.cfg.Rand); err != nil {
+	if err := p.initiator.CreateInitiation(msg, b.index, p.tai.Now(p.dev.cfg.Wall()), p.dev.cfg.Rand); err != nil {
 		return b, err
 	}
 	return b, p.jar.AddMACs(msg[:], now)

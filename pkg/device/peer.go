@@ -32,6 +32,7 @@ type Peer struct {
 	initiator     *noise.Initiator // nil while the device has no private key
 	attempt       *binding         // our handshake in flight
 	sessions      sessions
+	tai           noise.Clock // per peer: a burst to many must not push the timestamps ahead of the wall clock
 	timers        peer.Timers
 	timer         *time.Timer
 	staged        stagingQueue

@@ -72,10 +72,10 @@ func (r *receiver) batch(n int) {
 	for i := range n {
 		r.datagrams(&r.in[i])
 		if r.in[i].N >= eager {
-			r.merger.Flush(r)
+			r.flush()
 		}
 	}
-	r.merger.Flush(r)
+	r.flush()
 	r.lane.stats.rx.add(r.packets, r.bytes, r.trains, n)
 	r.packets, r.bytes, r.trains = 0, 0, 0
 }
@@ -189,15 +189,17 @@ func (p *Peer) received(now int64, keys *session.Keypair, data bool, from underl
 	}
 }
 
-// Write writes one merged element to the TUN, and counts it; it implements offload.Sink. All parts but the first are one
-// packet's payload each.
-func (r *receiver) Write(parts [][]byte) error {
+// flush writes what the merger holds to the TUN.
+func (r *receiver) flush() {
+	// The error itself says nothing that the count does not: the kernel's reasons are those of a full or closed queue.
+	failed, _ := r.merger.Flush(r)
+	r.drop(drop.RXTUNWrite, failed)
+}
+
+// WriteElement writes one merged element to the TUN; it implements offload.Sink.
+func (r *receiver) WriteElement(parts [][]byte) error {
 	r.trains++
-	err := r.lane.queue.Write(parts)
-	if err != nil {
-		r.drop(drop.RXTUNWrite, max(len(parts)-1, 1))
-	}
-	return err
+	return r.lane.queue.Write(parts)
 }
 
 func (r *receiver) drop(reason drop.Reason, n int) { r.lane.stats.drops.Add(reason, n) }

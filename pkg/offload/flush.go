@@ -10,7 +10,7 @@ import "github.com/ropewalk/ropewalk/pkg/packet"
 func (m *Merger) Flush(s Sink) (failed int, err error) {
 	for i := range m.elements {
 		e := &m.elements[i]
-		if werr := s.Write(m.element(e)); werr != nil {
+		if werr := s.WriteElement(m.element(e)); werr != nil {
 			failed += int(e.count)
 			if err == nil {
 				err = werr

@@ -8,10 +8,11 @@ import "github.com/ropewalk/ropewalk/pkg/packet"
 // (UDP_MAX_SEGMENTS before Linux 6.11, checked since commit fc8b2a619469), and UDP GRO of Linux stops there too.
 const MaxSegments = 64
 
-// Sink takes elements for a TUN; tun.Queue is one.
+// Sink takes elements for a TUN.
 type Sink interface {
-	// Write takes one element: parts[0] starts with the virtio-net header. The parts are only valid until it returns.
-	Write(parts [][]byte) error
+	// WriteElement takes one element, as tun.Queue's Write does: parts[0] starts with the virtio-net header. The parts
+	// are only valid until it returns.
+	WriteElement(parts [][]byte) error
 }
 
 // Merger joins inner packets into as few elements as the rules of the kernel's GRO allow. The order of packets inside a
@@ -22,9 +23,11 @@ type Sink interface {
 // with a wrong checksum, or one that cannot be merged for any other reason, goes out alone and unchanged, so that the
 // stack that it is for judges it.
 //
-// One thing changes on the way. A UDP datagram without a checksum (IPv4 only: VXLAN and the like) that was merged has a
-// right one afterwards, as TUN takes USO elements with a partial checksum only, and the kernel completes it when it
-// splits them. Over IPv6 a datagram without a checksum is for its receiver to refuse, so it stays alone.
+// Two things change on the way. Where all packets of a train have one IPv4 ID, which only DF allows, the kernel counts
+// up from it when it splits the train: virtio has no word for a fixed ID, and with DF it means nothing (RFC 6864). And
+// a UDP datagram without a checksum (IPv4 only: VXLAN and the like) that was merged has a right one afterwards: TUN takes
+// USO elements with a partial checksum only (Linux commit fc8b2a619469), and the kernel completes it when it splits
+// them. Over IPv6 a datagram without a checksum is for its receiver to refuse, so it stays alone.
 type Merger struct {
 	uso      bool
 	elements []element

@@ -572,7 +572,7 @@ func TestMergingRandomTrafficKeepsEveryFlow(t *testing.T) {
 // discard is a Sink that forgets.
 type discard struct{}
 
-func (discard) Write([][]byte) error { return nil }
+func (discard) WriteElement([][]byte) error { return nil }
 
 func TestMergeAllocatesNothing(t *testing.T) {
 	pkts := slices.Concat(spec{}.run(45, 1380), spec{udp: true, v6: true}.run(45, 1200), spec{frag: 1}.run(3, 10))

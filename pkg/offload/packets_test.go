@@ -125,11 +125,11 @@ func (s spec) with(f func(*spec)) spec {
 func (s spec) run(n, size int) [][]byte {
 	var out [][]byte
 	for i := range n {
-		s.payload = pattern(size, int(s.seq))
-		out = append(out, s.packet())
-		s.seq += uint32(size)
-		s.id++
-		_ = i
+		out = append(out, s.with(func(s *spec) {
+			s.seq += uint32(i * size)
+			s.id += uint16(i)
+			s.payload = pattern(size, int(s.seq))
+		}).packet())
 	}
 	return out
 }
@@ -271,7 +271,7 @@ type elements struct {
 	err   error
 }
 
-func (e *elements) Write(parts [][]byte) error {
+func (e *elements) WriteElement(parts [][]byte) error {
 	e.all = append(e.all, bytes.Join(parts, nil))
 	e.parts = append(e.parts, len(parts))
 	return e.err

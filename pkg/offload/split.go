@@ -33,7 +33,7 @@ func (t *Train) Split(dst []byte, stride, headroom, first, count int) {
 	}
 }
 
-// Finish completes the checksum of a single packet in place, if the kernel left that to us, and touches nothing else.
+// Finish completes the checksum of a packet that is alone (Segments is 1) in place, if the kernel left that to us, and touches nothing else.
 // pkt is the parsed packet or a copy of it. Trains are left alone.
 func (t *Train) Finish(pkt []byte) {
 	if t.csumAt == 0 {

@@ -83,10 +83,9 @@ func TestTrainsWithoutAPartialChecksumAreSummedFromTheIPHeader(t *testing.T) {
 
 func TestZeroChecksumTrainStaysZeroUnlessTheKernelAsksForAChecksum(t *testing.T) {
 	s := spec{udp: true, zero: true, payload: pattern(3000, 1)}
-	h, p := s.superPacket(1000)
+	h, _ := s.superPacket(1000)
 	h.Flags = 0
-	p = s.packet()
-	for i, seg := range splitAll(t, h, p, 64) {
+	for i, seg := range splitAll(t, h, s.packet(), 64) {
 		if packet.UDPHeader(seg[20:]).Checksum() != 0 {
 			t.Errorf("packet %d has a checksum", i)
 		}
@@ -135,6 +134,19 @@ func TestFinishCompletesAPartialChecksumAndNothingElse(t *testing.T) {
 				diff(t, [][]byte{in[:len(want)]}, [][]byte{want})
 			}
 		}
+	}
+}
+
+func TestFinishCompletesATrainOfOne(t *testing.T) {
+	for _, s := range []spec{{}, {v6: true, udp: true}} {
+		s.payload = pattern(500, 5)
+		h, p := s.superPacket(500)
+		var train Train
+		if r := train.Parse(h, p); r != drop.None || train.Segments() != 1 {
+			t.Fatal(r, train.Segments())
+		}
+		train.Finish(p)
+		diff(t, [][]byte{p}, [][]byte{s.packet()})
 	}
 }
 

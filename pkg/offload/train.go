@@ -15,7 +15,7 @@ import (
 type Train struct {
 	pkt      []byte // the IP packet, cut to the length it claims
 	segments int
-	segSize  int // payload bytes of each segment but the last; 0 for a single packet
+	segSize  int // payload bytes of each segment but the last; 0 if there is only one
 	hdrLen   int // bytes of IP and transport header
 	l4       int // where the transport header, or the part to be summed, starts
 	csumAt   int // where Finish stores the checksum; 0 for nowhere
@@ -83,7 +83,12 @@ func (t *Train) parseGSO(h VnetHdr) drop.Reason {
 		return reason
 	}
 	payload := len(t.pkt) - t.hdrLen
-	t.segments = max(1, (payload+t.segSize-1)/t.segSize)
+	if payload <= t.segSize {
+		// "Too small packets are not really GSO ones" (virtio_net_hdr_to_skb).
+		t.segSize = 0
+		return t.parseSingle(h)
+	}
+	t.segments = (payload + t.segSize - 1) / t.segSize
 	t.sumHeaders(h.Flags&FlagNeedsCsum != 0)
 	return drop.None
 }
