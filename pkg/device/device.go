@@ -59,6 +59,7 @@ type Device struct {
 	private    noise.PrivateKey
 	listenPort uint16
 	mark       uint32
+	mtu        int // of the TUN, 0 before it is known
 	up, closed bool
 
 	peersMu sync.RWMutex // guards peers for readers that do not hold mu
@@ -151,14 +152,19 @@ func (d *Device) supervise() {
 
 // follow applies the interface's state: link up opens the port, link down closes it, as the in-kernel device does.
 func (d *Device) follow(ev tun.Event) {
-	d.engine.SetMTU(ev.MTU)
-	if err := d.cfg.TUN.SetTrainLimit(TrainLimit(ev.MTU)); err != nil {
-		d.log.Warn("setting the train limit", "error", err)
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.closed {
+		return
+	}
+	if ev.MTU != d.mtu {
+		d.mtu = ev.MTU
+		d.engine.SetMTU(ev.MTU)
+		if err := d.cfg.TUN.SetTrainLimit(TrainLimit(ev.MTU)); err != nil {
+			d.log.Warn("setting the train limit; trains may need two sends", "error", err)
+		}
+	}
 	switch {
-	case d.closed:
 	case ev.Up && !d.up:
 		if err := d.bringUp(); err != nil {
 			d.log.Error("bringing the interface up; set another listen port or free this one", "port", d.listenPort, "error", err)

@@ -17,8 +17,9 @@ import (
 // and an address belongs to the owner of the longest prefix that holds it. Lookup takes no lock and sees each Update as a
 // whole or not at all. The zero AllowedIPs is empty and ready.
 //
-// Updates copy the paths they change and share the rest of the table, and each owner's prefixes are listed apart, so the
-// cost of a change does not depend on how many prefixes others own.
+// A small Update copies the paths it changes and shares the rest of the table; one that changes much of it copies it
+// whole, once. Each owner's prefixes are listed apart. So the cost of removing an owner does not depend on how many
+// prefixes others own.
 type AllowedIPs[T comparable] struct {
 	table atomic.Pointer[bart.Fast[route[T]]]
 
@@ -85,8 +86,15 @@ func (a *AllowedIPs[T]) Version() uint64 { return a.version.Load() }
 // Editor makes the changes of one Update. Prefixes are taken with the bits beyond their length zeroed.
 type Editor[T comparable] struct {
 	ips   *AllowedIPs[T]
-	table *bart.Fast[route[T]] // never changed in place: lanes read what it shares
+	table *bart.Fast[route[T]]
+
+	changes int
+	private bool // the table shares nothing with the published one and may be changed in place
 }
+
+// copyRatio is how many prefixes are copied in about the time in which one path is: 29 µs against 72 ns for each of 8192
+// prefixes. It is half of what was measured, for the paths of a small table are short.
+const copyRatio = 200
 
 // Add gives prefix to owner, and takes it from its previous owner. A prefix that owner has keeps its place in the list. It
 // reports false, and does nothing, if prefix is not valid.
@@ -101,7 +109,7 @@ func (e *Editor[T]) Add(prefix netip.Prefix, owner T) bool {
 		}
 		e.unlist(prefix, previous.owner)
 	}
-	e.table = e.table.InsertPersist(prefix, route[T]{owner})
+	e.insert(prefix, owner)
 	e.list(prefix, owner)
 	return true
 }
@@ -115,7 +123,7 @@ func (e *Editor[T]) Remove(prefix netip.Prefix, owner T) bool {
 	if _, ok := e.ips.owners[owner][prefix]; !ok {
 		return false
 	}
-	e.table = e.table.DeletePersist(prefix)
+	e.delete(prefix)
 	e.unlist(prefix, owner)
 	return true
 }
@@ -123,9 +131,34 @@ func (e *Editor[T]) Remove(prefix netip.Prefix, owner T) bool {
 // RemoveOwner takes all prefixes from owner.
 func (e *Editor[T]) RemoveOwner(owner T) {
 	for prefix := range e.ips.owners[owner] {
-		e.table = e.table.DeletePersist(prefix)
+		e.delete(prefix)
 	}
 	delete(e.ips.owners, owner)
+}
+
+func (e *Editor[T]) insert(prefix netip.Prefix, owner T) {
+	if e.inPlace() {
+		e.table.Insert(prefix, route[T]{owner})
+	} else {
+		e.table = e.table.InsertPersist(prefix, route[T]{owner})
+	}
+}
+
+func (e *Editor[T]) delete(prefix netip.Prefix) {
+	if e.inPlace() {
+		e.table.Delete(prefix)
+	} else {
+		e.table = e.table.DeletePersist(prefix)
+	}
+}
+
+// inPlace counts a change and tells how to make it. It copies the table when paths enough have been copied.
+func (e *Editor[T]) inPlace() bool {
+	e.changes++
+	if !e.private && e.changes*copyRatio >= e.table.Size() {
+		e.table, e.private = e.table.Clone(), true
+	}
+	return e.private
 }
 
 func (e *Editor[T]) list(prefix netip.Prefix, owner T) {

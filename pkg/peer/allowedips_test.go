@@ -144,6 +144,43 @@ func TestUpdateIsPublishedAtOnce(t *testing.T) {
 	}
 }
 
+// Small updates share the table with the lanes, large ones copy it: neither may change what a lane is reading.
+func TestUpdateNeverChangesThePublishedTable(t *testing.T) {
+	for _, changes := range []int{1, 2, 5, 20, 100} {
+		a := thousands(1000)
+		before := a.table.Load()
+		a.Update(func(e *Editor[int]) {
+			for i := range changes {
+				e.RemoveOwner(7 * i)
+				e.Add(netip.PrefixFrom(addr4(10<<24|uint32(7*i+1)), 32), -1)
+				e.Add(netip.PrefixFrom(addr4(10<<24|uint32(2000+i)), 32), -1)
+			}
+		})
+		if n := before.Size(); n != 2000 {
+			t.Errorf("%d changes: the published table has %d prefixes, had 2000", changes, n)
+		}
+		for i := range 1000 {
+			addr := addr4(10<<24 | uint32(i))
+			if r, ok := before.Lookup(addr); !ok || r.owner != i {
+				t.Fatalf("%d changes: what a lane reads says %d, %v for %v", changes, r.owner, ok, addr)
+			}
+			got, ok := a.Lookup(addr)
+			want, found := i, true
+			if i < 7*changes && i%7 == 0 {
+				want, found = 0, false
+			} else if i < 7*changes && i%7 == 1 {
+				want = -1
+			}
+			if got != want || ok != found {
+				t.Fatalf("%d changes: Lookup(%v) = %d, %v, want %d, %v", changes, addr, got, ok, want, found)
+			}
+		}
+		if n := a.Len(); n != 2000-changes {
+			t.Errorf("%d changes: %d prefixes", changes, n)
+		}
+	}
+}
+
 // scan is the oracle: a list that is read from end to end.
 type scan map[netip.Prefix]int
 

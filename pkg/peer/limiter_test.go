@@ -61,6 +61,29 @@ func TestLimiterTellsSourcesApart(t *testing.T) {
 	}
 }
 
+// Workers read the clock on their own: a message may be a little older than the last.
+func TestLimiterNeitherGainsNorLosesByAClockThatRunsBack(t *testing.T) {
+	var l Limiter
+	src, other := addr4(1), addr4(2)
+	if !l.Allow(t0+sec, other) || !l.Allow(t0, other) {
+		t.Error("the second message was refused for being older than the first")
+	}
+	for l.Allow(t0+sec, src) {
+	}
+	if l.Allow(t0, src) {
+		t.Error("allowed in the past")
+	}
+	allowed := 0
+	for range 5 {
+		if l.Allow(t0+sec+handshakeCost, src) {
+			allowed++
+		}
+	}
+	if allowed != 1 {
+		t.Errorf("%d allowed 50 ms after the bucket was empty, want 1", allowed)
+	}
+}
+
 func TestLimiterRefusesAnInvalidSource(t *testing.T) {
 	var l Limiter
 	if l.Allow(t0, netip.Addr{}) {

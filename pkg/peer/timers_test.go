@@ -325,7 +325,7 @@ func TestConstantsAreThePapers(t *testing.T) {
 			t.Errorf("%s is %d ns, want %d", name, pair[0], pair[1])
 		}
 	}
-	if after, reject := uint64(RekeyAfterMessages), uint64(RejectAfterMessages); after != 1<<60 || reject != 1<<64-1<<13-1 {
+	if after, reject := RekeyAfterMessages, RejectAfterMessages; after != 1<<60 || reject != 1<<64-1<<13-1 {
 		t.Errorf("message limits %d, %d", after, reject)
 	}
 }

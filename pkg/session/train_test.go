@@ -107,7 +107,7 @@ func TestSealedTrainIsWhatThePaperSays(t *testing.T) {
 	train, plain := sealed(t, a, l)
 	var want []byte
 	for i, p := range plain {
-		counter := uint64(1<<40 + 250 + i)
+		counter := 1<<40 + 250 + uint64(i)
 		header := binary.LittleEndian.AppendUint32([]byte{4, 0, 0, 0}, 0x22222222)
 		header = binary.LittleEndian.AppendUint64(header, counter)
 		want = aead.Seal(append(want, header...), binary.LittleEndian.AppendUint64(make([]byte, 4), counter), p, nil)
@@ -140,7 +140,7 @@ func TestSealTrainRefusesWhatItCannotSeal(t *testing.T) {
 		{"no buffer", 0, good, 0},
 		{"no segments", 4096, NewLayout(0, 100, 50, 0), 0},
 		{"negative segments", 4096, NewLayout(-1, 100, 50, 0), 0},
-		{"too many segments", 4096, NewLayout(1<<40, 100, 50, 0), 0},
+		{"too many segments", 4096, NewLayout(1<<30, 100, 50, 0), 0},
 		{"negative plaintext", 4096, Layout{Segments: 2, Plain: -5, LastPlain: -5}, 0},
 		{"a last message larger than the others", 4096, NewLayout(2, 100, 200, 0), 0},
 		{"less room than plaintext", 4096, Layout{Segments: 1, Plain: 32, Padded: 32, LastPlain: 32, LastPadded: 16}, 0},

@@ -5,6 +5,7 @@ package session
 import (
 	"encoding/binary"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -197,6 +198,32 @@ func raceThrough(w *Window, accepted []atomic.Uint32, lane uint64) {
 		if old := uint64(max(0, base-r.IntN(WindowSize))); w.Accept(old) {
 			accepted[old].Add(1)
 		}
+	}
+}
+
+// Lanes meet before each block and then fight over its one word.
+func TestWindowLanesThatCollideOnAWordAcceptEachCounterOnce(t *testing.T) {
+	const lanes, rounds = 2, 5000
+	var w Window
+	var arrived, accepted atomic.Int64
+	var wg sync.WaitGroup
+	for range lanes {
+		wg.Go(func() {
+			for round := range int64(rounds) {
+				for arrived.Add(1); arrived.Load() < lanes*(round+1); {
+					runtime.Gosched()
+				}
+				for c := range uint64(blockBits) {
+					if w.Accept(uint64(round)*blockBits + c) {
+						accepted.Add(1)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := accepted.Load(); n != rounds*blockBits {
+		t.Errorf("%d accepted of %d", n, rounds*blockBits)
 	}
 }
 

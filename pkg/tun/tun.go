@@ -4,8 +4,23 @@
 // contract (Device, Queue), the Linux implementation, the in-memory fake and the contract test that both pass.
 package tun
 
+import (
+	"errors"
+
+	"github.com/ropewalk/ropewalk/pkg/offload"
+)
+
 // MaxElement is the largest element a queue returns or takes: the virtio-net header and a 64 KiB packet.
-const MaxElement = 10 + 65535
+const MaxElement = offload.VnetHdrLen + 65535
+
+// MaxParts is the largest number of parts that Write takes: a header and a payload for each of 64 packets, and a few.
+const MaxParts = 130
+
+// bigElement is the size beyond which an element ends a Read.
+const bigElement = 4 << 10
+
+// ErrTooManyParts says that Write was given more than MaxParts parts.
+var ErrTooManyParts = errors.New("too many parts in one element")
 
 // Queue is one queue of a Device. One goroutine may call Read while another calls Write; neither method may be called
 // by two goroutines at once. Neither allocates.
@@ -15,7 +30,9 @@ type Queue interface {
 	// sizes[i]. It goes on without blocking until the queue is empty, bufs are used up, or the element just read was
 	// larger than 4 KiB: a train is worth an immediate send. It returns os.ErrClosed once the device is closed or gone.
 	Read(bufs [][]byte, sizes []int) (int, error)
-	// Write writes one element given in parts; parts[0] starts with the virtio-net header.
+	// Write writes one element given in at most MaxParts parts; parts[0] starts with the virtio-net header. It returns
+	// os.ErrClosed once the device is closed or gone. Any other error is about this element, or passes: EINVAL for one
+	// that the kernel finds malformed, EIO while the interface is down.
 	Write(parts [][]byte) error
 }
 
@@ -27,12 +44,13 @@ type Device interface {
 	Queues() []Queue
 	// Features says which offloads are on.
 	Features() Features
-	// Events delivers state changes, beginning with the state at open. It is closed when the device is closed or was
-	// deleted by someone else.
+	// Events delivers state changes, beginning with the state at open. A reader that is slow sees only the last one. It
+	// is closed when the device is closed or was deleted by someone else.
 	Events() <-chan Event
-	// SetTrainLimit tells the kernel the largest train (IP packet bytes) worth building for this device.
+	// SetTrainLimit tells the kernel the largest train (IP packet bytes) to hand to this device in one piece; larger
+	// ones it splits into packets first. It is not a promise: be ready for MaxElement.
 	SetTrainLimit(bytes int) error
-	// Close deletes the interface and wakes all readers.
+	// Close deletes the interface and wakes all readers. It returns when none is left in a queue.
 	Close() error
 }
 

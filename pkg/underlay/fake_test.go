@@ -45,9 +45,11 @@ func TestFilterDropsDuplicatesAndDelays(t *testing.T) {
 	if failed := a.Lane(0).Send([]underlay.Run{run}); failed != 1 {
 		t.Fatalf("a run with a short part in the middle was sent")
 	}
-	run.SegSize = 1
+	run.SegSize, run.Segments = 1, 5
 	run.Parts = [][]byte{{0, 1, 2, 3, 4}}
-	a.Lane(0).Send([]underlay.Run{run})
+	if runs := []underlay.Run{run}; a.Lane(0).Send(runs) != 0 {
+		t.Fatal(runs[0].Err)
+	}
 	rx := make([]underlay.Datagrams, 10)
 	for i := range rx {
 		rx[i].Buf = make([]byte, 65535)

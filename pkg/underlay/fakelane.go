@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// fakeElement is one element on its way; payload keeps its capacity when the slot is used again.
+// fakeElement is one element on its way.
 type fakeElement struct {
 	from    Endpoint
 	payload []byte
@@ -24,6 +24,7 @@ type fakeLane struct {
 	ring   []fakeElement
 	head   int
 	count  int
+	free   [][]byte      // payloads to use again, the last used first
 	held   []fakeElement // delayed by the filter
 	closed bool
 }
@@ -46,7 +47,10 @@ func (l *fakeLane) Recv(rx []Datagrams) (int, error) {
 	}
 	n := min(len(rx), l.count)
 	for i := range n {
-		l.ring[l.head].copyTo(&rx[i])
+		e := &l.ring[l.head]
+		e.copyTo(&rx[i])
+		l.free = append(l.free, e.payload)
+		e.payload = nil
 		l.head = (l.head + 1) % len(l.ring)
 	}
 	l.count -= n
@@ -125,7 +129,9 @@ func (l *fakeLane) push(from *Endpoint, parts [][]byte, segSize int) {
 	}
 	e := &l.ring[(l.head+l.count)%len(l.ring)]
 	e.from = *from
-	e.payload = e.payload[:0]
+	if last := len(l.free) - 1; last >= 0 {
+		e.payload, l.free = l.free[last][:0], l.free[:last]
+	}
 	for _, part := range parts {
 		e.payload = append(e.payload, part...)
 	}

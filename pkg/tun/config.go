@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tun
+
+import (
+	"fmt"
+	"strings"
+)
+
+// The defaults of Config.
+const (
+	DefaultMTU      = 1420 // what WireGuard fits into 1500 bytes over IPv6
+	DefaultQueueLen = 500
+)
+
+// MaxQueues is the largest number of queues a TUN has (MAX_TAP_QUEUES of Linux).
+const MaxQueues = 256
+
+// maxName is the longest interface name in bytes (IFNAMSIZ less its zero).
+const maxName = 15
+
+// Config says how to create a Device.
+type Config struct {
+	// Name is the interface's name; one %d in it is replaced by the lowest free number.
+	Name string
+	// Queues is the number of queues; 0 is one.
+	Queues int
+	// MTU is the largest inner packet in bytes; 0 is DefaultMTU.
+	MTU int
+	// QueueLen is how many packets or trains wait in each queue for Read, before the kernel drops; 0 is
+	// DefaultQueueLen. It bounds the delay a busy device adds.
+	QueueLen int
+	// NoTSO and NoUSO leave TCP and UDP trains off even where the kernel has them. There is no USO without TSO.
+	NoTSO bool
+	NoUSO bool
+}
+
+// complete returns c with its defaults filled in, or an error for what no kernel would take.
+func (c Config) complete() (Config, error) {
+	c.Queues = max(c.Queues, 1)
+	if c.MTU == 0 {
+		c.MTU = DefaultMTU
+	}
+	if c.QueueLen == 0 {
+		c.QueueLen = DefaultQueueLen
+	}
+	if c.Queues > MaxQueues {
+		return c, fmt.Errorf("opening %d queues: a TUN has at most %d", c.Queues, MaxQueues)
+	}
+	return c, checkName(c.Name)
+}
+
+// checkName applies the kernel's rules for interface names (dev_valid_name), which it reports as a bare EINVAL.
+func checkName(name string) error {
+	switch {
+	case name == "" || name == "." || name == "..":
+		return fmt.Errorf("interface name %q is not a name", name)
+	case len(name) > maxName:
+		return fmt.Errorf("interface name %q is %d bytes long, at most %d are allowed", name, len(name), maxName)
+	case strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == '/' || r == ':' }):
+		return fmt.Errorf("interface name %q has a space, slash, colon or control character", name)
+	case strings.Contains(name, "%") && (strings.Count(name, "%") != 1 || !strings.Contains(name, "%d")):
+		return fmt.Errorf("interface name %q may have one %%d and no other %%", name)
+	}
+	return nil
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tun
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// queue is one non-blocking descriptor of a TUN. Blocking is poll's business, so that stop can end it.
+type queue struct {
+	fd      int
+	stop    int // an eventfd, readable once the device closes
+	reading gate
+	writing gate
+	iovs    [MaxParts]unix.Iovec // Write's
+}
+
+var _ Queue = (*queue)(nil)
+
+func newQueue(fd, stop int) *queue {
+	return &queue{fd: fd, stop: stop, reading: newGate(), writing: newGate()}
+}
+
+// Read implements Queue.
+func (q *queue) Read(bufs [][]byte, sizes []int) (int, error) {
+	if !q.reading.enter() {
+		return 0, os.ErrClosed
+	}
+	n, err := q.read(bufs, sizes)
+	q.reading.leave()
+	return n, err
+}
+
+func (q *queue) read(bufs [][]byte, sizes []int) (n int, err error) {
+	for n < len(bufs) {
+		size, err := unix.Read(q.fd, bufs[n])
+		switch {
+		case err == nil:
+			sizes[n] = size
+			n++
+			if size > bigElement {
+				return n, nil
+			}
+		case err == unix.EINTR:
+		case n > 0: // an error worth reporting comes again
+			return n, nil
+		case err == unix.EAGAIN:
+			if err := q.wait(unix.POLLIN); err != nil {
+				return 0, err
+			}
+		default:
+			return 0, goneOr(err)
+		}
+	}
+	return n, nil
+}
+
+// wait blocks until the descriptor is ready for events. It returns os.ErrClosed when the device closes or is gone.
+func (q *queue) wait(events int16) error {
+	fds := [2]unix.PollFd{{Fd: int32(q.fd), Events: events}, {Fd: int32(q.stop), Events: unix.POLLIN}}
+	for {
+		_, err := unix.Poll(fds[:], -1)
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return err
+		case fds[1].Revents != 0 || fds[0].Revents&(unix.POLLERR|unix.POLLNVAL) != 0:
+			return os.ErrClosed
+		default:
+			return nil
+		}
+	}
+}
+
+// goneOr returns os.ErrClosed for what the kernel says once the interface was deleted: EBADFD, or EFAULT to a reader
+// that was inside while it happened.
+func goneOr(err error) error {
+	if err == unix.EBADFD || err == unix.EFAULT {
+		return os.ErrClosed
+	}
+	return err
+}
+
+// Write implements Queue.
+func (q *queue) Write(parts [][]byte) error {
+	if !q.writing.enter() {
+		return os.ErrClosed
+	}
+	err := q.write(parts)
+	q.writing.leave()
+	return err
+}
+
+func (q *queue) write(parts [][]byte) error {
+	if len(parts) > len(q.iovs) {
+		return ErrTooManyParts
+	}
+	count := 0
+	for _, part := range parts {
+		if len(part) > 0 {
+			q.iovs[count].Base = &part[0]
+			q.iovs[count].SetLen(len(part))
+			count++
+		}
+	}
+	if count == 0 {
+		return unix.EINVAL
+	}
+	for {
+		switch errno := writev(q.fd, q.iovs[:count]); errno {
+		case 0:
+			return nil
+		case unix.EINTR:
+		case unix.EAGAIN:
+			if err := q.wait(unix.POLLOUT); err != nil {
+				return err
+			}
+		default:
+			return goneOr(errno)
+		}
+	}
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udp
+
+import (
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/underlay"
+)
+
+func TestSockaddrsSurviveTheRoundTrip(t *testing.T) {
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		for _, to := range []underlay.Endpoint{
+			{Dst: netip.MustParseAddrPort("192.0.2.1:51820")},
+			{Dst: netip.MustParseAddrPort("[2001:db8::1]:1")},
+			{Dst: netip.MustParseAddrPort("[fe80::1]:65535"), Scope: 1 << 30},
+		} {
+			var b sockaddr
+			n := putSockaddr(&b, family, &to)
+			if family == unix.AF_INET && to.Dst.Addr().Is6() {
+				if n != 0 {
+					t.Errorf("%v fits an IPv4 socket", to.Dst)
+				}
+				continue
+			}
+			if dst, scope := parseSockaddr(b[:n]); dst != to.Dst || scope != to.Scope {
+				t.Errorf("family %d: %v scope %d became %v scope %d", family, to.Dst, to.Scope, dst, scope)
+			}
+		}
+	}
+}
+
+func TestKernelReleaseDecidesOverGRO(t *testing.T) {
+	for release, want := range map[string]bool{
+		"5.10.0-28-amd64": false, "5.11.22": false, "5.12": true, "5.12-rc1": true, "5.4.0": false, "4.19.1": false,
+		"6.1.0": true, "7.2-rc1+": true, "": true, "x.y": true, "-1.2": true, "5.": true, "99999999999999999999.1": true,
+	} {
+		if got := groUsable(release); got != want {
+			t.Errorf("%q: %v, want %v", release, got, want)
+		}
+	}
+}
+
+func TestControlMessagesAreTakenApart(t *testing.T) {
+	b := make([]byte, rxControlSize)
+	_, n := putCmsg(b, unix.SOL_SOCKET, unix.SO_TIMESTAMP, 3) // unknown, and not a whole number of words
+	n += putSource(b[n:], netip.MustParseAddr("192.0.2.1"), 0)
+	data, size := putCmsg(b[n:], unix.SOL_UDP, unix.UDP_GRO, 4)
+	data[0], data[1], data[2], data[3] = 100, 0, 0, 0 // little endian, as on amd64 and arm64
+	n += size
+	d := underlay.Datagrams{N: 250, SegSize: 250}
+	parseControl(b[:n], &d)
+	if d.SegSize != 100 || d.From.Src != netip.MustParseAddr("192.0.2.1") {
+		t.Errorf("got %+v", d)
+	}
+	short := underlay.Datagrams{N: 50, SegSize: 50}
+	if parseControl(b[:n], &short); short.SegSize != 50 {
+		t.Errorf("SegSize %d exceeds the payload", short.SegSize)
+	}
+}
+
+func FuzzControlMessages(f *testing.F) {
+	var b [txControlSize]byte
+	n := putSource(b[:], netip.MustParseAddr("2001:db8::1"), 3)
+	n += putSegmentSize(b[n:], 1452)
+	f.Add(b[:n], 3000)
+	f.Add(b[:n-1], 0)
+	f.Add([]byte{}, 1)
+	f.Fuzz(func(t *testing.T, control []byte, n int) {
+		n = max(n, 0)
+		d := underlay.Datagrams{N: n, SegSize: n}
+		parseControl(control, &d)
+		if d.SegSize > n || n > 0 && d.SegSize < 1 || d.From.Src.Is4In6() {
+			t.Fatalf("N %d gives SegSize %d, source %v", n, d.SegSize, d.From.Src)
+		}
+	})
+}
+
+func FuzzSockaddr(f *testing.F) {
+	var b sockaddr
+	to := underlay.Endpoint{Dst: netip.MustParseAddrPort("[2001:db8::1]:1")}
+	f.Add(b[:putSockaddr(&b, unix.AF_INET6, &to)])
+	f.Add(b[:3])
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		if dst, _ := parseSockaddr(raw); dst.Addr().Is4In6() || dst.Addr().Zone() != "" {
+			t.Fatalf("%v", dst)
+		}
+	})
+}
+
+func FuzzRelease(f *testing.F) {
+	f.Add("6.18.44-v1")
+	f.Add("5.")
+	f.Fuzz(func(t *testing.T, release string) {
+		if major, minor, ok := parseRelease(release); ok && (major < 0 || minor < 0) {
+			t.Fatalf("%d.%d", major, minor)
+		}
+	})
+}
