@@ -24,10 +24,10 @@ import (
 // Clock returns monotonic nanoseconds since an arbitrary start. Lanes read it once per batch.
 type Clock func() int64
 
-// NewClock returns the clock of a process: nanoseconds since now.
+// NewClock returns the clock of a process: nanoseconds since now, never 0, which stands for "never" elsewhere.
 func NewClock() Clock {
 	start := time.Now()
-	return func() int64 { return int64(time.Since(start)) }
+	return func() int64 { return int64(time.Since(start)) + 1 }
 }
 
 // Control takes what lanes receive and cannot handle. It must not block.
