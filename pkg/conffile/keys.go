@@ -19,6 +19,8 @@ type key struct {
 	quick  bool // wg-quick's: white space matters in the name and in the value
 	// set stores the value, which is not empty, and returns "" or what it should have been.
 	set func(p *parser, value string) (want string)
+	// list sets the value of a list item by item, in place of set.
+	list func(p *parser, item string) (want string)
 }
 
 const wantKey = "a base64 key of 44 characters"
@@ -41,7 +43,7 @@ func peerKeys() []key {
 		{name: "PresharedKey", secret: true, set: func(p *parser, v string) string {
 			return setKey(&p.peer().PresharedKey, v)
 		}},
-		{name: "AllowedIPs", set: setAllowedIPs},
+		{name: "AllowedIPs", list: addAllowedIP},
 		{name: "Endpoint", set: setEndpoint},
 		{name: "PersistentKeepalive", set: setKeepalive},
 	}
@@ -101,23 +103,24 @@ func setEndpoint(p *parser, value string) string {
 	return ""
 }
 
-// setAllowedIPs adds the entries of one line. A sign makes the line modify what the peer has, instead of replacing it
+// addAllowedIP adds one entry. A sign makes the list modify what the peer has, instead of replacing it
 // (wireguard-tools 1.0.20250521).
-func setAllowedIPs(p *parser, value string) string {
+func addAllowedIP(p *parser, item string) string {
 	peer := p.peer()
-	for _, item := range strings.Split(value, ",") {
-		text, remove := strings.CutPrefix(item, "-")
-		text, add := strings.CutPrefix(text, "+")
-		prefix, err := parsePrefix(text)
-		if err != nil || (add && remove) {
-			return fmt.Sprintf("a list of addresses with prefix lengths, such as 10.0.0.0/24, fd00::/64; %.50q is none", item)
-		}
-		if prefix != prefix.Masked() {
-			p.file.Warnings = append(p.file.Warnings, "Warning: AllowedIP has nonzero host part: "+text)
-		}
-		peer.ModifyAllowedIPs = peer.ModifyAllowedIPs || add || remove
-		peer.AllowedIPs = append(peer.AllowedIPs, config.AllowedIP{Prefix: prefix.Masked(), Remove: remove})
+	text, remove := strings.CutPrefix(item, "-")
+	add := false
+	if !remove {
+		text, add = strings.CutPrefix(item, "+")
 	}
+	prefix, err := parsePrefix(text)
+	if err != nil {
+		return "addresses with prefix lengths, such as 10.0.0.0/24 or fd00::/64"
+	}
+	if prefix != prefix.Masked() {
+		p.file.Warnings = append(p.file.Warnings, "Warning: AllowedIP has nonzero host part: "+text)
+	}
+	peer.ModifyAllowedIPs = peer.ModifyAllowedIPs || add || remove
+	peer.AllowedIPs = append(peer.AllowedIPs, config.AllowedIP{Prefix: prefix.Masked(), Remove: remove})
 	return ""
 }
 

@@ -126,13 +126,24 @@ func (p *parser) assign(raw string) {
 	}
 }
 
+// set stores a value, item by item if it is a list, and reports the first item that is wrong.
 func (p *parser) set(key *key, value string) {
-	if want := key.set(p, value); want != "" {
-		got := ""
-		if !key.secret {
-			got = fmt.Sprintf("%.60q", value)
+	values, set := []string{value}, key.set
+	switch {
+	case key.list != nil && key.quick:
+		values, set = items(value), key.list
+	case key.list != nil:
+		values, set = strings.Split(value, ","), key.list
+	}
+	for _, v := range values {
+		if want := set(p, v); want != "" {
+			got := ""
+			if !key.secret {
+				got = fmt.Sprintf("%.60q", v)
+			}
+			p.fault(key.name, want, got)
+			return
 		}
-		p.fault(key.name, want, got)
 	}
 }
 

@@ -18,8 +18,8 @@ func quickKeys() []key {
 		}}
 	}
 	return []key{
-		{name: "Address", quick: true, set: setAddress},
-		{name: "DNS", quick: true, set: setDNS},
+		{name: "Address", quick: true, list: addAddress},
+		{name: "DNS", quick: true, list: addDNS},
 		{name: "MTU", quick: true, set: setMTU},
 		{name: "Table", quick: true, set: setTable},
 		{name: "SaveConfig", quick: true, set: setSaveConfig},
@@ -35,30 +35,26 @@ func items(value string) []string {
 	return strings.FieldsFunc(value, func(r rune) bool { return r == ',' || strings.ContainsRune(space, r) })
 }
 
-func setAddress(p *parser, value string) string {
-	for _, item := range items(value) {
-		prefix, err := parsePrefix(item)
-		if err != nil {
-			return "a list of addresses, with or without prefix length"
-		}
-		p.file.Interface.Address = append(p.file.Interface.Address, prefix)
+func addAddress(p *parser, item string) string {
+	prefix, err := parsePrefix(item)
+	if err != nil {
+		return "addresses, with or without prefix length"
 	}
+	p.file.Interface.Address = append(p.file.Interface.Address, prefix)
 	return ""
 }
 
-// setDNS takes what is no address for a search domain. wg-quick decides by the characters: digits and dots, or a colon,
+// addDNS takes what is no address for a search domain. wg-quick decides by the characters: digits and dots, or a colon,
 // make an address; such an item has to be a valid one here.
-func setDNS(p *parser, value string) string {
-	for _, item := range items(value) {
-		addr, err := netip.ParseAddr(item)
-		switch {
-		case err == nil:
-			p.file.Interface.DNS = append(p.file.Interface.DNS, addr)
-		case strings.Trim(item, "0123456789.") == "" || strings.Contains(item, ":"):
-			return "a list of addresses and search domains"
-		default:
-			p.file.Interface.DNSSearch = append(p.file.Interface.DNSSearch, item)
-		}
+func addDNS(p *parser, item string) string {
+	addr, err := netip.ParseAddr(item)
+	switch {
+	case err == nil:
+		p.file.Interface.DNS = append(p.file.Interface.DNS, addr)
+	case strings.Trim(item, "0123456789.") == "" || strings.Contains(item, ":"):
+		return "addresses and search domains"
+	default:
+		p.file.Interface.DNSSearch = append(p.file.Interface.DNSSearch, item)
 	}
 	return ""
 }

@@ -33,7 +33,7 @@ func sample() config.Status {
 	peers := []config.PeerStatus{
 		{Keepalive: 65535},
 		{LastHandshake: ago(60), RxBytes: 1023, TxBytes: 1024, Keepalive: 1},
-		{LastHandshake: ago(0), Endpoint: endpoint("192.0.2.1:51820", 0), PresharedKey: noise.PresharedKey{1}},
+		{LastHandshake: ago(0), Endpoint: endpoint("192.0.2.1:51820", 0), PresharedKey: noise.PresharedKey{0xaa}},
 		{LastHandshake: ago(-5), Endpoint: endpoint("[2001:db8::1]:1", 0), TxBytes: 1<<40 - 1},
 		{LastHandshake: ago(65), Endpoint: endpoint("[fe80::1]:2", 1), RxBytes: 1 << 62, Keepalive: 25},
 		{LastHandshake: ago(2*365*86400 + 86400 + 3600), Endpoint: endpoint("[::ffff:192.0.2.1]:3", 0)},

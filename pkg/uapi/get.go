@@ -141,9 +141,9 @@ func (p *getParser) setPeer(peer *config.PeerStatus, key, value string) (err err
 	case "endpoint":
 		err = store(&peer.Endpoint, value, parseEndpoint)
 	case "last_handshake_time_sec":
-		err = store(&p.sec, value, number[uint64])
+		err = store(&p.sec, value, below(maxSeconds))
 	case "last_handshake_time_nsec":
-		err = store(&p.nsec, value, number[uint64])
+		err = store(&p.nsec, value, below(uint64(time.Second)))
 	case "tx_bytes":
 		err = store(&peer.TxBytes, value, number[uint64])
 	case "rx_bytes":
@@ -157,6 +157,20 @@ func (p *getParser) setPeer(peer *config.PeerStatus, key, value string) (err err
 		}
 	}
 	return err
+}
+
+// maxSeconds is more than any calendar needs and small enough for time.Time's arithmetic.
+const maxSeconds = 1 << 40
+
+// below returns a parser for numbers below a limit.
+func below(limit uint64) func(string) (*uint64, error) {
+	return func(value string) (*uint64, error) {
+		n, err := number[uint64](value)
+		if err == nil && *n >= limit {
+			return nil, invalid("want less than %d, got %q", limit, value)
+		}
+		return n, err
+	}
 }
 
 // store puts a parsed value into a field of Status, whose fields are not pointers.

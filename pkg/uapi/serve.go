@@ -88,6 +88,9 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 		lines.restart(maxRequest)
 		conn.SetReadDeadline(time.Now().Add(idle))
 		answer, more := s.operation(lines)
+		if len(answer) == 0 {
+			return
+		}
 		conn.SetWriteDeadline(time.Now().Add(replyTimeout))
 		if _, err := conn.Write(answer); err != nil || !more {
 			return

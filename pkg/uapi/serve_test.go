@@ -62,7 +62,6 @@ func raw(t *testing.T, dir uapi.Dir, text string) string {
 
 func serve(t *testing.T) (*uapitest.Device, uapi.Dir) {
 	t.Helper()
-	slog.SetDefault(slog.New(slog.DiscardHandler))
 	dev, dir := &uapitest.Device{}, uapitest.NewDir(t)
 	uapitest.Serve(t, dir, "wg0", dev)
 	return dev, dir

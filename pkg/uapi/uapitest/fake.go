@@ -6,6 +6,7 @@ package uapitest
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"slices"
 	"sync"
@@ -99,7 +100,8 @@ func Serve(tb testing.TB, dir uapi.Dir, name string, h uapi.Handler) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- uapi.Serve(ctx, l, h) }()
+	server := uapi.Server{Handler: h, Log: slog.New(slog.DiscardHandler)}
+	go func() { done <- server.Serve(ctx, l) }()
 	tb.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"crypto/rand"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ropewalk/ropewalk/pkg/noise"
+)
+
+func newGenkeyCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:     "genkey",
+		Short:   "Print a new private key",
+		Example: "  umask 077; ropewalk genkey > private.key",
+		Args:    usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			warnIfPublic(cmd.ErrOrStderr(), cmd.OutOrStdout())
+			key, err := noise.NewPrivateKey(rand.Reader)
+			if err != nil {
+				return err
+			}
+			return printKey(cmd.OutOrStdout(), key.Base64())
+		},
+	}
+}
+
+// printKey fails where the key did not arrive, a full disk for one.
+func printKey(w io.Writer, base64 string) error {
+	if _, err := fmt.Fprintln(w, base64); err != nil {
+		return fmt.Errorf("writing the key: %w", err)
+	}
+	return nil
+}
+
+// warnIfPublic says what wg(8) says about a secret that goes into a file which others have any right to.
+func warnIfPublic(warnings, out io.Writer) {
+	f, ok := out.(*os.File)
+	if !ok {
+		return
+	}
+	info, err := f.Stat()
+	if err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o007 != 0 {
+		fmt.Fprintln(warnings, "Warning: writing to world accessible file.\nConsider setting the umask to 077 and trying again.")
+	}
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"crypto/rand"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ropewalk/ropewalk/pkg/noise"
+)
+
+func newGenpskCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:     "genpsk",
+		Short:   "Print a new preshared key",
+		Example: "  umask 077; ropewalk genpsk > preshared.key",
+		Args:    usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			warnIfPublic(cmd.ErrOrStderr(), cmd.OutOrStdout())
+			key, err := noise.NewPresharedKey(rand.Reader)
+			if err != nil {
+				return err
+			}
+			return printKey(cmd.OutOrStdout(), key.Base64())
+		},
+	}
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"runtime"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ropewalk/ropewalk/pkg/device"
+	"github.com/ropewalk/ropewalk/pkg/tun"
+	"github.com/ropewalk/ropewalk/pkg/uapi"
+	"github.com/ropewalk/ropewalk/pkg/underlay"
+	"github.com/ropewalk/ropewalk/pkg/underlay/udp"
+)
+
+// runOptions are the flags of `ropewalk run`.
+type runOptions struct {
+	lanes    int
+	mtu      int
+	logLevel string
+}
+
+func newRunCmd() *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use:   "run INTERFACE",
+		Short: "Create a tunnel interface and serve it in the foreground",
+		Long: "run creates the TUN interface, serves /var/run/wireguard/INTERFACE.sock for wg(8), and carries packets until it\n" +
+			"is stopped by SIGTERM or SIGINT, or the interface is deleted. It is a drop-in for `wireguard-go -f INTERFACE`.\n" +
+			"LOG_LEVEL=debug|verbose|info|error|silent sets what is logged.",
+		Example: "  ropewalk run wg0\n  ropewalk run --lanes 4 wg0",
+		Args:    usageArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !cmd.Flags().Changed("log-level") {
+				o.logLevel = os.Getenv("LOG_LEVEL")
+			}
+			return run(cmd.Context(), args[0], o)
+		},
+	}
+	cmd.Flags().IntVar(&o.lanes, "lanes", 0, "lanes: TUN queues, workers and sockets (default: one per CPU)")
+	cmd.Flags().IntVar(&o.mtu, "mtu", 0, "MTU of the new interface (default 1420)")
+	cmd.Flags().StringVar(&o.logLevel, "log-level", "", "debug, info, error or silent (default: LOG_LEVEL, else info)")
+	cmd.Flags().BoolP("foreground", "f", true, "stay in the foreground (always; accepted for wireguard-go's sake)")
+	return cmd
+}
+
+// usageArgs makes a wrong number of arguments a usage error.
+func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return usageError{fmt.Errorf("%w\nusage: %s", err, cmd.UseLine())}
+		}
+		return nil
+	}
+}
+
+// maxLanes bounds --lanes to what one TUN device takes (MAX_TAP_QUEUES of the kernel).
+const maxLanes = 256
+
+func run(ctx context.Context, name string, o runOptions) error {
+	log, err := newLogger(os.Stderr, o.logLevel)
+	if err != nil {
+		return usageError{err}
+	}
+	if o.lanes == 0 {
+		o.lanes = min(runtime.NumCPU(), maxLanes)
+	}
+	if o.lanes < 1 || o.lanes > maxLanes {
+		return usageError{fmt.Errorf("--lanes %d: want 1 to %d", o.lanes, maxLanes)}
+	}
+	// Each lane has two threads that block in system calls; with a processor for each, none waits for the runtime.
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 2*o.lanes+2))
+	return serve(ctx, log, name, o)
+}
+
+// serve makes the interface and its socket, and undoes both in reverse.
+func serve(ctx context.Context, log *slog.Logger, name string, o runOptions) (err error) {
+	t, err := tun.Open(tun.Config{Name: name, Queues: o.lanes, MTU: o.mtu})
+	if err != nil {
+		return err
+	}
+	d := device.New(device.Config{TUN: t, OpenPort: openUDP, Log: log})
+	l, err := uapi.Listen(t.Name())
+	if err != nil {
+		return errors.Join(err, t.Close())
+	}
+	d.Start()
+	defer d.Close()
+	log.Info("interface ready", "interface", t.Name(), "lanes", o.lanes, "tso", t.Features().TSO, "uso", t.Features().USO)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		<-d.Done()
+		cancel()
+	}()
+	return uapi.Serve(ctx, l, d)
+}
+
+func openUDP(o device.PortOptions) (underlay.Port, error) {
+	return udp.Open(udp.Config{Port: o.Port, Lanes: o.Lanes, Mark: o.Mark})
+}
+
+// newLogger understands the level names of wireguard-go as well.
+func newLogger(w io.Writer, level string) (*slog.Logger, error) {
+	var l slog.Level
+	switch strings.ToLower(level) {
+	case "", "info":
+		l = slog.LevelInfo
+	case "debug", "verbose":
+		l = slog.LevelDebug
+	case "error":
+		l = slog.LevelError
+	case "silent":
+		return slog.New(slog.DiscardHandler), nil
+	default:
+		return nil, fmt.Errorf("log level %q: want debug, info, error or silent", level)
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: l})), nil
+}

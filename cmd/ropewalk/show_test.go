@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/show"
+	"github.com/ropewalk/ropewalk/pkg/uapi/uapitest"
+)
+
+// twoDevices serves b0 and a0, with handshakes at the clock's own time.
+func twoDevices(t *testing.T) (*shower, *bytes.Buffer, []config.Status) {
+	t.Helper()
+	now := time.Unix(1_800_000_000, 0)
+	dir := uapitest.NewDir(t)
+	r := rand.New(rand.NewPCG(1, 2))
+	devices := []config.Status{uapitest.RandomStatus(r, "a0", now), uapitest.RandomStatus(r, "b0", now)}
+	for _, st := range []config.Status{devices[1], devices[0]} {
+		var dev uapitest.Device
+		dev.Report(st)
+		uapitest.Serve(t, dir, st.Name, &dev)
+	}
+	var out bytes.Buffer
+	return &shower{dir: dir, out: &out, now: func() time.Time { return now }}, &out, devices
+}
+
+func TestShowPrintsAllInterfacesByName(t *testing.T) {
+	s, out, devices := twoDevices(t)
+	for _, args := range [][]string{nil, {"all"}} {
+		out.Reset()
+		var want bytes.Buffer
+		if err := show.Pretty(&want, devices, show.Options{Now: s.now()}); err != nil {
+			t.Fatal(err)
+		}
+		err := s.run(args)
+		if diff := cmp.Diff(want.String(), out.String()); diff != "" || err != nil {
+			t.Errorf("%v: %v %s", args, err, diff)
+		}
+	}
+}
+
+func TestShowSelectsOfOneInterfaceOrAll(t *testing.T) {
+	s, out, devices := twoDevices(t)
+	for _, tc := range []struct {
+		args []string
+		of   []config.Status
+	}{
+		{[]string{"b0", "dump"}, devices[1:]},
+		{[]string{"all", "dump"}, devices},
+	} {
+		out.Reset()
+		var want bytes.Buffer
+		for _, st := range tc.of {
+			if err := show.Select(&want, st, show.Dump, len(tc.of) > 1, show.Options{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := s.run(tc.args)
+		if diff := cmp.Diff(want.String(), out.String()); diff != "" || err != nil {
+			t.Errorf("%v: %v %s", tc.args, err, diff)
+		}
+	}
+}
+
+func TestShowListsInterfaces(t *testing.T) {
+	s, out, _ := twoDevices(t)
+	if err := s.run([]string{"interfaces"}); err != nil || out.String() != "a0 b0\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
+func TestShowTellsKernelInterfacesFromNone(t *testing.T) {
+	s, _, _ := twoDevices(t)
+	if err := s.run([]string{"lo"}); err == nil || !strings.Contains(err.Error(), "not served by a userspace process") {
+		t.Error(err)
+	}
+	if err := s.run([]string{"nosuch0"}); err == nil || err.Error() != "no such interface: nosuch0" || exitCode(err) != exitError {
+		t.Error(err)
+	}
+}
+
+func TestShowRefusesWrongUsage(t *testing.T) {
+	s, out, _ := twoDevices(t)
+	for _, args := range [][]string{{"a0", "nonsense"}, {"interfaces", "peers"}, {"all", ""}} {
+		if err := s.run(args); err == nil || exitCode(err) != exitUsage || out.Len() != 0 {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+	if _, _, err := execute(t, newShowCmd(), "", "a0", "peers", "more"); err == nil || exitCode(err) != exitUsage {
+		t.Error(err)
+	}
+}
+
+func TestShowShowsTheRestWhenOneInterfaceFails(t *testing.T) {
+	s, out, _ := twoDevices(t)
+	l, err := s.dir.Listen("c0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { // accepts, and hangs up without an answer
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			conn.Close()
+		}
+	}()
+	defer l.Close()
+	err = s.run([]string{"all", "listen-port"})
+	if err == nil || !strings.Contains(err.Error(), "c0") || strings.Count(out.String(), "\n") != 2 {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
+func TestShowOptionsComeFromTheEnvironment(t *testing.T) {
+	t.Setenv("WG_COLOR_MODE", "always")
+	t.Setenv("WG_HIDE_KEYS", "never")
+	if opt := showOptions(os.Stdout); !opt.Color || !opt.ShowKeys {
+		t.Errorf("%+v", opt)
+	}
+	t.Setenv("WG_COLOR_MODE", "")
+	t.Setenv("WG_HIDE_KEYS", "")
+	if opt := showOptions(&bytes.Buffer{}); opt.Color || opt.ShowKeys {
+		t.Errorf("%+v", opt)
+	}
+}
