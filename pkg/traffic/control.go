@@ -65,7 +65,7 @@ func (c *control) write(m message) error {
 	if err != nil {
 		return fmt.Errorf("encoding a control message: %w", err)
 	}
-	if _, err := c.Conn.Write(append(line, '\n')); err != nil {
+	if _, err := c.Write(append(line, '\n')); err != nil {
 		return fmt.Errorf("writing a control message: %w", err)
 	}
 	return nil

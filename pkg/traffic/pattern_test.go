@@ -92,7 +92,10 @@ func TestDatagramsAreJudged(t *testing.T) {
 		{"shorter than a header", mk(h, keep)[:10], Counts{Corrupt: 1}},
 		{"another stream's", mk(header{key: 5, stream: 2, size: 100}, keep), Counts{Corrupt: 1}},
 		{"another run's", mk(header{key: 6, stream: 1, size: 100}, keep), Counts{}},
-		{"two in a train", append(mk(h, keep), mk(header{key: 5, stream: 1, size: 100, seq: 4}, keep)...), Counts{Packets: 2, Bytes: 200}},
+		{
+			"two in a train", append(mk(h, keep), mk(header{key: 5, stream: 1, size: 100, seq: 4}, keep)...),
+			Counts{Packets: 2, Bytes: 200},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got tally

@@ -152,7 +152,7 @@ func (r *Result) sum() {
 	for _, s := range r.Streams {
 		r.SentBytes += s.SentBytes
 		r.SentPackets += s.SentPackets
-		r.Counts.add(s.Counts)
+		r.add(s.Counts)
 		r.Seconds = max(r.Seconds, s.Seconds)
 	}
 	r.LostBytes = missing(r.SentBytes, r.Bytes)

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.zx2c4.com/wireguard/conn"
+	wgdevice "golang.zx2c4.com/wireguard/device"
+	"golang.zx2c4.com/wireguard/ipc"
+	wgtun "golang.zx2c4.com/wireguard/tun"
+
+	"github.com/ropewalk/ropewalk/pkg/netlab"
+	"github.com/ropewalk/ropewalk/pkg/uapi"
+)
+
+// demoDaemonEnv makes this test binary, run again, a daemon: see TestDemoDaemonProcess.
+const demoDaemonEnv = "ROPEWALK_TEST_DAEMON"
+
+// dyingAfter is how many reads of its TUN the daemon "dying" survives.
+const dyingAfter = 50
+
+// TestDemoDaemonProcess is no test but the daemons of the other tests: ropewalk's, and the Go reference implementation.
+func TestDemoDaemonProcess(t *testing.T) {
+	kind := os.Getenv(demoDaemonEnv)
+	if kind == "" {
+		t.Skip("run by the tests of the demo")
+	}
+	iface := os.Args[len(os.Args)-1]
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer cancel()
+	if kind == "ropewalk" {
+		root := newRootCmd()
+		root.SetArgs([]string{"run", iface})
+		if err := root.ExecuteContext(ctx); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	serveReference(t, ctx, iface, kind == "dying")
+}
+
+// dyingTUN ends the process in the middle of its work.
+type dyingTUN struct {
+	wgtun.Device
+	reads atomic.Int64
+}
+
+func (d *dyingTUN) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
+	if d.reads.Add(1) > dyingAfter {
+		os.Exit(3)
+	}
+	return d.Device.Read(bufs, sizes, offset)
+}
+
+func serveReference(t *testing.T, ctx context.Context, iface string, dying bool) {
+	dev, err := wgtun.CreateTUN(iface, 1420)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if dying {
+		dev = &dyingTUN{Device: dev}
+	}
+	file, err := ipc.UAPIOpen(iface)
+	if err != nil {
+		t.Fatal(err)
+	}
+	device := wgdevice.NewDevice(dev, conn.NewDefaultBind(), wgdevice.NewLogger(wgdevice.LogLevelSilent, ""))
+	defer device.Close()
+	listener, err := ipc.UAPIListen(iface, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go device.IpcHandle(c)
+		}
+	}()
+	<-ctx.Done()
+}
+
+// demoWith returns options whose daemon is this binary, or skips where a demo cannot run.
+func demoWith(t *testing.T, kind string) demoOptions {
+	t.Helper()
+	lab, err := netlab.New("probe")
+	if err == nil {
+		_, err = lab.Host("a")
+		err = errors.Join(err, lab.Close())
+	}
+	if errors.Is(err, netlab.ErrPrivileges) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat("/dev/net/tun"); err != nil {
+		t.Skipf("the demo needs a TUN device: %v", err)
+	}
+	t.Setenv(demoDaemonEnv, kind)
+	before := demoTraces(t)
+	t.Cleanup(func() {
+		for _, trace := range demoTraces(t) {
+			if !strings.Contains(strings.Join(before, " "), trace) {
+				t.Errorf("the demo left %s", trace)
+			}
+		}
+	})
+	return demoOptions{
+		seconds: 1, streams: 3, queues: 4, json: true, daemon: "/proc/self/exe -test.run=^TestDemoDaemonProcess$",
+	}
+}
+
+func demoTraces(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	for _, pattern := range []string{
+		"/run/netns/demo-*", "/run/ropewalk/netlab/demo-*", filepath.Join(string(uapi.DefaultDir), "rw?????[lr].sock"),
+	} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, paths...)
+	}
+	return all
+}
+
+func TestDemoPassesWithBothImplementations(t *testing.T) {
+	for _, kind := range []string{"ropewalk", "reference"} {
+		t.Run(kind, func(t *testing.T) {
+			o := demoWith(t, kind)
+			var out bytes.Buffer
+			if err := demoMain(t.Context(), &out, o); err != nil {
+				t.Fatalf("%v\n%s", err, out.String())
+			}
+			var r demoReport
+			if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+				t.Fatal(err)
+			}
+			if !r.OK || r.TCP.Bytes == 0 || r.UDP.Packets == 0 || r.Cable.Data == 0 || r.Ping.Latency == nil {
+				t.Errorf("got %s", out.String())
+			}
+			if (r.Left != nil) != (kind == "ropewalk") {
+				t.Errorf("statistics %+v", r.Left)
+			}
+			if r.Left != nil && (len(r.Left.Lanes) == 0 || len(r.Right.Lanes) == 0) {
+				t.Errorf("no lanes: %s", out.String())
+			}
+		})
+	}
+}
+
+func TestDemoEndsCleanlyWhenInterrupted(t *testing.T) {
+	o := demoWith(t, "reference")
+	o.json, o.seconds = false, 3600
+	ctx, cancel := context.WithCancel(t.Context())
+	out := &cancelOn{text: "TCP", cancel: cancel}
+	err := demoMain(ctx, out, o)
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "interrupted") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// cancelOn cancels when a text is written.
+type cancelOn struct {
+	text   string
+	cancel func()
+}
+
+func (c *cancelOn) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte(c.text)) {
+		c.cancel()
+	}
+	return len(p), nil
+}
+
+func TestDemoSaysWhenADaemonDies(t *testing.T) {
+	o := demoWith(t, "dying")
+	o.seconds = 3600
+	err := demoMain(t.Context(), &bytes.Buffer{}, o)
+	if err == nil || !strings.Contains(err.Error(), "ended by itself") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestDemoShowsWhatADaemonThatCannotStartWrote(t *testing.T) {
+	o := demoWith(t, "reference")
+	script := filepath.Join(t.TempDir(), "daemon")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\necho no such luck >&2\nexit 4\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	o.daemon = script
+	err := demoMain(t.Context(), &bytes.Buffer{}, o)
+	if err == nil || !strings.Contains(err.Error(), "no such luck") || !strings.Contains(err.Error(), "exit status 4") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestDemoRefusesBadOptions(t *testing.T) {
+	good := demoOptions{seconds: 1, streams: 1, queues: 1, daemon: "x"}
+	if err := good.check(); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*demoOptions){
+		"no time":          func(o *demoOptions) { o.seconds = 0 },
+		"negative time":    func(o *demoOptions) { o.seconds = -1 },
+		"no stream":        func(o *demoOptions) { o.streams = 0 },
+		"too many streams": func(o *demoOptions) { o.streams = 100_000 },
+		"no queue":         func(o *demoOptions) { o.queues = 0 },
+		"too many queues":  func(o *demoOptions) { o.queues = 100_000 },
+		"no daemon":        func(o *demoOptions) { o.daemon = " " },
+	} {
+		o := good
+		change(&o)
+		var usage usageError
+		if err := demoMain(t.Context(), &bytes.Buffer{}, o); !errors.As(err, &usage) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+func TestStaleSocketsOfKilledDemosAreRemoved(t *testing.T) {
+	dir := t.TempDir()
+	old := time.Now().Add(-time.Hour)
+	mk := func(name string, mod time.Time) string {
+		path := filepath.Join(dir, name)
+		fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = errors.Join(
+			syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}), syscall.Close(fd), os.Chtimes(path, mod, mod))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	stale, young, foreign := mk("rwabcdel.sock", old), mk("rwabcder.sock", time.Now()), mk("wg0.sock", old)
+	removeStaleSockets(dir)
+	if _, err := os.Lstat(stale); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is still there", stale)
+	}
+	for _, path := range []string{young, foreign} {
+		if _, err := os.Lstat(path); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestTailKeepsTheLastWholeLines(t *testing.T) {
+	var w tailWriter
+	for range 1000 {
+		_, _ = w.Write([]byte("an early line of the log\n"))
+	}
+	_, _ = w.Write([]byte("the last"))
+	got := w.String()
+	if len(got) > tailLen || !strings.HasSuffix(got, "\nthe last") || !strings.HasPrefix(got, "an early") {
+		t.Errorf("got %d bytes, %.30q to %q", len(got), got, got[len(got)-20:])
+	}
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netlab
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+)
+
+// CableConfig says what a cable is like. The zero value is one queue, 1500 bytes and no addresses.
+type CableConfig struct {
+	// Queues is the number of transmit and of receive queues at both ends.
+	Queues int
+	// MTU of both ends, in bytes of IP packet.
+	MTU int
+	// AddrsA and AddrsB are the addresses of the ends, usable as soon as Cable returns.
+	AddrsA, AddrsB []netip.Prefix
+}
+
+// Cable is a veth pair: what enters queue i at one end arrives on queue i at the other.
+type Cable struct {
+	// DeviceA and DeviceB are the names of the ends in their hosts.
+	DeviceA, DeviceB string
+}
+
+// Cable connects two different hosts and brings both ends up. It goes with its hosts.
+func (l *Lab) Cable(a, b *Host, cfg CableConfig) (*Cable, error) {
+	if a == b {
+		return nil, errors.New("laying a cable: both ends are in one host")
+	}
+	c := &Cable{DeviceA: a.nextDevice(), DeviceB: b.nextDevice()}
+	if err := c.lay(a, b, cfg); err != nil {
+		return nil, fmt.Errorf("laying a cable from %s to %s: %w", a.name, b.name, explain(err))
+	}
+	return c, errors.Join(a.SetUp(c.DeviceA, 0, cfg.AddrsA...), b.SetUp(c.DeviceB, 0, cfg.AddrsB...))
+}
+
+func (c *Cable) lay(a, b *Host, cfg CableConfig) error {
+	nsB, err := b.dup()
+	if err != nil {
+		return err
+	}
+	defer nsB.Close()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = c.DeviceA
+	attrs.NumTxQueues, attrs.NumRxQueues = max(cfg.Queues, 1), max(cfg.Queues, 1)
+	if cfg.MTU != 0 {
+		attrs.MTU = cfg.MTU
+	}
+	veth := netlink.NewVeth(attrs)
+	veth.PeerName = c.DeviceB
+	veth.PeerNamespace = netlink.NsFd(nsB)
+	veth.PeerMTU = uint32(attrs.MTU)
+	return a.netlink(func(nl *netlink.Handle) error { return nl.LinkAdd(veth) })
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package netlab builds small networks out of network namespaces, for the demo, for tests and for benchmarks: hosts,
+// multi-queue cables between them, processes inside them, and a capture on a cable. It needs nothing but the kernel:
+// no ip, no ethtool, no tcpdump. It never touches a device that it did not create.
+//
+// A Lab owns all it made and Close removes it. What a process that was killed left behind is removed by Sweep.
+package netlab
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	netnsDir = "/run/netns"
+	stateDir = "/run/ropewalk/netlab"
+)
+
+// ErrPrivileges is wrapped by the errors of New when the process may not create network namespaces.
+var ErrPrivileges = errors.New(
+	"creating network namespaces needs root, or CAP_SYS_ADMIN and CAP_NET_ADMIN: run it with sudo")
+
+// Lab is a set of hosts and cables. Its methods may be called by any goroutine.
+type Lab struct {
+	name string
+	tag  string
+	lock *os.File // held (flock) for as long as the Lab lives: this is how Sweep tells the living from the dead
+
+	mu     sync.Mutex
+	hosts  []*Host
+	closed bool
+}
+
+// New starts an empty Lab. The prefix, 1 to 16 lower-case letters or digits, begins the names of all its namespaces
+// ("demo" gives "demo-3k9fa-left"). It first sweeps what earlier, killed processes left. Errors wrap ErrPrivileges
+// where that is the reason.
+func New(prefix string) (*Lab, error) {
+	if !plainName(prefix) {
+		return nil, fmt.Errorf("creating a lab: prefix %q is not 1 to 16 lower-case letters or digits", prefix)
+	}
+	if err := os.MkdirAll(stateDir, 0o755); err != nil {
+		return nil, fmt.Errorf("creating a lab: %w", explain(err))
+	}
+	if err := Sweep(); err != nil {
+		return nil, err
+	}
+	for {
+		tag := strings.ToLower(rand.Text()[:5])
+		name := prefix + "-" + tag
+		lock, err := claim(filepath.Join(stateDir, name))
+		if err != nil {
+			return nil, fmt.Errorf("creating lab %s: %w", name, explain(err))
+		}
+		if lock != nil {
+			return &Lab{name: name, tag: tag, lock: lock}, nil
+		}
+	}
+}
+
+// Name is the Lab's unique name; its hosts' namespaces are called Name()-host.
+func (l *Lab) Name() string { return l.name }
+
+// Tag is the five random characters in the Lab's name, for other names that must be unique while the Lab lives.
+func (l *Lab) Tag() string { return l.tag }
+
+// Close kills the processes that still run in the Lab's hosts and removes devices and namespaces. It may be called
+// again, and does nothing then.
+func (l *Lab) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil
+	}
+	l.closed = true
+	var errs []error
+	for i := len(l.hosts) - 1; i >= 0; i-- {
+		errs = append(errs, l.hosts[i].close())
+	}
+	errs = append(errs, release(l.lock))
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("closing lab %s: %w", l.name, err)
+	}
+	return nil
+}
+
+func plainName(s string) bool {
+	for _, c := range s {
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') {
+			return false
+		}
+	}
+	return len(s) >= 1 && len(s) <= 16
+}
+
+// explain turns the kernel's refusal into what to do about it.
+func explain(err error) error {
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		return fmt.Errorf("%w (%w)", ErrPrivileges, err)
+	}
+	return err
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netlab
+
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+)
+
+// maxQueues is the number of queues that are told apart; packets of higher queues are not counted.
+const maxQueues = 256
+
+// maxPacket exceeds every packet, trains included, and fits a block of the ring.
+const maxPacket = 128 << 10
+
+// QueueCount is what left a device by one of its transmit queues, which on a cable is what arrived on the receive
+// queue of the same number at the other end.
+type QueueCount struct {
+	Packets uint64 `json:"packets"` // as the wire would have them: a train counts its segments
+	Trains  uint64 `json:"trains"`  // as the device had them: a train counts once
+	Bytes   uint64 `json:"bytes"`   // with the link header, which a train has once
+}
+
+// queueCounter is a socket filter that passes all packets, cut short or whole, and counts those that leave by
+// transmit queue.
+type queueCounter struct {
+	counts *ebpf.Map
+	filter *ebpf.Program
+}
+
+func newQueueCounter(snapLen, wholeOneIn int) (*queueCounter, error) {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, fmt.Errorf("raising the locked memory limit: %w", err)
+	}
+	counts, err := ebpf.NewMap(&ebpf.MapSpec{
+		Name: "rw_lab_queues", Type: ebpf.Array, KeySize: 4, ValueSize: 24, MaxEntries: maxQueues,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("creating the queue counters: %w", err)
+	}
+	filter, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "rw_lab_queues", Type: ebpf.SocketFilter, License: "GPL",
+		Instructions: append(countQueues(counts.FD()), cut(int32(snapLen), int32(wholeOneIn))...),
+	})
+	if err != nil {
+		counts.Close()
+		return nil, fmt.Errorf("loading the queue counter: %w", err)
+	}
+	return &queueCounter{counts: counts, filter: filter}, nil
+}
+
+// Offsets in struct __sk_buff (linux/bpf.h).
+const (
+	skbLen          = 0
+	skbPacketType   = 4
+	skbQueueMapping = 12
+	skbGSOSegs      = 164
+)
+
+// countQueues is the program's first part. An outgoing packet's queue_mapping is its transmit queue; an incoming one's
+// says nothing reliable.
+func countQueues(counts int) asm.Instructions {
+	return asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.LoadMem(asm.R1, asm.R6, skbPacketType, asm.Word),
+		asm.JNE.Imm(asm.R1, unix.PACKET_OUTGOING, "pass"),
+		asm.LoadMem(asm.R1, asm.R6, skbQueueMapping, asm.Word),
+		asm.StoreMem(asm.RFP, -4, asm.R1, asm.Word),
+		asm.LoadMapPtr(asm.R1, counts),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, -4),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "pass"),
+
+		asm.LoadMem(asm.R1, asm.R6, skbGSOSegs, asm.Word),
+		asm.JNE.Imm(asm.R1, 0, "train"),
+		asm.Mov.Imm(asm.R1, 1),
+		asm.StoreXAdd(asm.R0, asm.R1, asm.DWord).WithSymbol("train"),
+		asm.Add.Imm(asm.R0, 8),
+		asm.Mov.Imm(asm.R1, 1),
+		asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
+		asm.Add.Imm(asm.R0, 8),
+		asm.LoadMem(asm.R1, asm.R6, skbLen, asm.Word),
+		asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
+	}
+}
+
+// cut is the second part: it returns how many bytes to keep.
+func cut(snapLen, wholeOneIn int32) asm.Instructions {
+	if wholeOneIn <= 0 {
+		return asm.Instructions{asm.Mov.Imm(asm.R0, snapLen).WithSymbol("pass"), asm.Return()}
+	}
+	return asm.Instructions{
+		asm.FnGetPrandomU32.Call().WithSymbol("pass"),
+		asm.Mod.Imm32(asm.R0, wholeOneIn),
+		asm.JEq.Imm(asm.R0, 0, "whole"),
+		asm.Mov.Imm(asm.R0, snapLen),
+		asm.Return(),
+		asm.Mov.Imm(asm.R0, maxPacket).WithSymbol("whole"),
+		asm.Return(),
+	}
+}
+
+// attach installs the filter on a socket.
+func (q *queueCounter) attach(fd int) error {
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ATTACH_BPF, q.filter.FD()); err != nil {
+		return fmt.Errorf("attaching the queue counter: %w", err)
+	}
+	return nil
+}
+
+func (q *queueCounter) read(n int) ([]QueueCount, error) {
+	out := make([]QueueCount, min(n, maxQueues))
+	for i := range out {
+		var v [3]uint64
+		if err := q.counts.Lookup(uint32(i), &v); err != nil {
+			return nil, fmt.Errorf("reading the counters of queue %d: %w", i, err)
+		}
+		out[i] = QueueCount{Packets: v[0], Trains: v[1], Bytes: v[2]}
+	}
+	return out, nil
+}
+
+func (q *queueCounter) close() {
+	q.filter.Close()
+	q.counts.Close()
+}
