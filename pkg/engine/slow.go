@@ -64,6 +64,7 @@ func (s *slowLane) attach(e *Engine, port underlay.Port) {
 func (s *slowLane) transmitter(e *Engine) *transmitter {
 	if s.tx == nil {
 		s.tx = newTransmitter(newLane(e, len(e.lanes), nil), 1)
+		s.tx.drops = &e.Slow // Stats knows no lane of this number
 	}
 	s.tx.now = e.cfg.Clock()
 	s.tx.mtu = int(e.padLimit.Load())
@@ -78,7 +79,11 @@ func (e *Engine) Transmit(p *Peer, keys *session.Keypair, element []byte) {
 	t := e.slow.transmitter(e)
 	slot := t.slots[0]
 	n := copy(t.bufs[0], element)
-	if t.parse(slot[slack:slack+n]) && p.Endpoint.Load() != nil {
+	switch {
+	case !t.parse(slot[slack : slack+n]):
+	case p.Endpoint.Load() == nil:
+		t.drop(drop.TXNoEndpoint, t.train.Segments())
+	default:
 		t.carry(slot, p, keys)
 		t.flush()
 	}

@@ -5,7 +5,6 @@ package engine
 import (
 	"errors"
 	"net/netip"
-	"syscall"
 
 	"github.com/ropewalk/ropewalk/pkg/drop"
 	"github.com/ropewalk/ropewalk/pkg/offload"
@@ -33,6 +32,7 @@ const (
 // transmitter is the state of one lane's way out, used by one goroutine.
 type transmitter struct {
 	lane    *lane
+	drops   *drop.Counters
 	slots   [][]byte // backing of bufs, with room for the message header in front
 	bufs    [][]byte // what the TUN queue is read into
 	sizes   []int
@@ -64,6 +64,7 @@ type runMeta struct {
 func newTransmitter(l *lane, n int) *transmitter {
 	t := &transmitter{
 		lane:  l,
+		drops: &l.stats.drops,
 		sizes: make([]int, n),
 		arena: make([]byte, arenaLen),
 		runs:  make([]underlay.Run, 0, txSlots+8),
@@ -324,7 +325,7 @@ func (t *transmitter) dropFailed() {
 		case err == nil:
 			t.runs[kept], t.meta[kept] = t.runs[i], t.meta[i]
 			kept++
-		case errors.Is(err, syscall.EMSGSIZE):
+		case errors.Is(err, underlay.ErrTooBig):
 			t.drop(drop.TXTooBig, t.runs[i].Segments)
 		default:
 			t.drop(drop.TXSendError, t.runs[i].Segments)
@@ -340,7 +341,7 @@ func (t *transmitter) dropRuns(r drop.Reason) {
 	t.runs, t.meta = t.runs[:0], t.meta[:0]
 }
 
-func (t *transmitter) drop(r drop.Reason, n int) { t.lane.stats.drops.Add(r, n) }
+func (t *transmitter) drop(r drop.Reason, n int) { t.drops.Add(r, n) }
 
 // routeCache remembers the last lookup: packets of one batch mostly have one destination.
 type routeCache struct {

@@ -14,6 +14,9 @@ import (
 // maxGSOSize is the largest gso_max_size for a train in one IP packet (GSO_LEGACY_MAX_SIZE of Linux).
 const maxGSOSize = 65536
 
+// subscriptionBuffer, in bytes, holds some hundred changes of other interfaces while the reader is held up.
+const subscriptionBuffer = 1 << 20
+
 // addrGenNone is IN6_ADDR_GEN_MODE_NONE: no link-local address of the kernel's own making.
 const addrGenNone = 1
 
@@ -38,7 +41,8 @@ func openLink(ns *netns.NsHandle, name string) (l *link, err error) {
 	if l.handle, err = netlink.NewHandleAt(at, unix.NETLINK_ROUTE); err != nil {
 		return nil, fmt.Errorf("opening a netlink socket: %w", err)
 	}
-	if err = netlink.LinkSubscribeWithOptions(l.updates, l.done, netlink.LinkSubscribeOptions{Namespace: ns}); err != nil {
+	options := netlink.LinkSubscribeOptions{Namespace: ns, ReceiveBufferSize: subscriptionBuffer}
+	if err = netlink.LinkSubscribeWithOptions(l.updates, l.done, options); err != nil {
 		l.handle.Close()
 		return nil, fmt.Errorf("subscribing to link changes: %w", err)
 	}
@@ -55,7 +59,7 @@ func openLink(ns *netns.NsHandle, name string) (l *link, err error) {
 // close ends the subscription. The subscriber's goroutine may be waiting to deliver, so what it has is thrown away.
 func (l *link) close() {
 	close(l.done)
-	for range l.updates { //nolint:revive // drained until the subscriber has left
+	for range l.updates { // until the subscriber has left
 	}
 	l.handle.Close()
 }

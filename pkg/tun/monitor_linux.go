@@ -103,6 +103,9 @@ func (m *monitor) send(e Event) {
 	m.events <- e
 }
 
+// relocations bounds how often rejoin asks again when the interface was moved or renamed while it looked.
+const relocations = 8
+
 // rejoin returns the link in the namespace where the interface is now; nil when it is gone or the monitor closed.
 func (m *monitor) rejoin() *link {
 	select {
@@ -110,13 +113,19 @@ func (m *monitor) rejoin() *link {
 		return nil
 	default:
 	}
-	l, err := m.locate()
-	if err == nil {
-		return l
+	for range relocations {
+		l, err := m.locate()
+		if err == nil {
+			return l
+		}
+		if errors.Is(err, unix.EBADFD) {
+			return nil
+		}
+		if !errors.As(err, new(netlink.LinkNotFoundError)) {
+			break
+		}
 	}
-	if !errors.Is(err, unix.EBADFD) && !errors.As(err, new(netlink.LinkNotFoundError)) {
-		<-m.done // it lives where we may not look: no events, but not the end either
-	}
+	<-m.done // it lives where we may not look: no events, but not the end either
 	return nil
 }
 

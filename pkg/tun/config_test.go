@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tun
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestConfigRefusesWhatTheKernelWould(t *testing.T) {
+	for name, valid := range map[string]bool{
+		"wg0": true, "rw%d": true, "a": true, "fifteen-bytes-x": true, "käse": true, "wg.5": true,
+		"": false, ".": false, "..": false, "sixteen-bytes-xx": false, "a/b": false, "a b": false, "a:b": false,
+		"a\tb": false, "%s": false, "%d%d": false, "100%": false, "a\x00b": false,
+	} {
+		if _, err := (Config{Name: name}).complete(); (err == nil) != valid {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	if _, err := (Config{Name: "x", Queues: MaxQueues + 1}).complete(); err == nil {
+		t.Error("too many queues were accepted")
+	}
+	if c, _ := (Config{Name: "x"}).complete(); c.Queues != 1 || c.MTU != DefaultMTU || c.QueueLen != DefaultQueueLen {
+		t.Errorf("defaults are %+v", c)
+	}
+}
+
+func FuzzNames(f *testing.F) {
+	f.Add("rw%d")
+	f.Add("a:b")
+	f.Fuzz(func(t *testing.T, name string) {
+		if checkName(name) == nil && (name == "" || len(name) > 15 || strings.ContainsAny(name, "/: \n\x00")) {
+			t.Fatalf("%q was accepted", name)
+		}
+	})
+}
