@@ -97,8 +97,8 @@ func (d *device) close() error {
 		return fmt.Errorf("waking the readers of %s: %w", d.name, err)
 	}
 	for _, q := range d.queues {
-		q.reading.shut()
-		q.writing.shut()
+		q.reading.Shut()
+		q.writing.Shut()
 	}
 	d.monitor.close()
 	return d.closeFDs()

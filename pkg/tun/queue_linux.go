@@ -3,33 +3,36 @@
 package tun
 
 import (
+	"errors"
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/gate"
 )
 
 // queue is one non-blocking descriptor of a TUN. Blocking is poll's business, so that stop can end it.
 type queue struct {
 	fd      int
 	stop    int // an eventfd, readable once the device closes
-	reading gate
-	writing gate
+	reading gate.Gate
+	writing gate.Gate
 	iovs    [MaxParts]unix.Iovec // Write's
 }
 
 var _ Queue = (*queue)(nil)
 
 func newQueue(fd, stop int) *queue {
-	return &queue{fd: fd, stop: stop, reading: newGate(), writing: newGate()}
+	return &queue{fd: fd, stop: stop, reading: gate.New(), writing: gate.New()}
 }
 
 // Read implements Queue.
 func (q *queue) Read(bufs [][]byte, sizes []int) (int, error) {
-	if !q.reading.enter() {
+	if !q.reading.Enter() {
 		return 0, os.ErrClosed
 	}
 	n, err := q.read(bufs, sizes)
-	q.reading.leave()
+	q.reading.Leave()
 	return n, err
 }
 
@@ -77,7 +80,7 @@ func (q *queue) wait(events int16) error {
 // goneOr returns os.ErrClosed for what the kernel says once the interface was deleted: EBADFD, or EFAULT to a reader
 // that was inside while it happened.
 func goneOr(err error) error {
-	if err == unix.EBADFD || err == unix.EFAULT {
+	if errors.Is(err, unix.EBADFD) || errors.Is(err, unix.EFAULT) {
 		return os.ErrClosed
 	}
 	return err
@@ -85,11 +88,11 @@ func goneOr(err error) error {
 
 // Write implements Queue.
 func (q *queue) Write(parts [][]byte) error {
-	if !q.writing.enter() {
+	if !q.writing.Enter() {
 		return os.ErrClosed
 	}
 	err := q.write(parts)
-	q.writing.leave()
+	q.writing.Leave()
 	return err
 }
 

@@ -211,7 +211,7 @@ func TestIdleClientsAreDisconnected(t *testing.T) {
 		client, server := net.Pipe()
 		l <- server
 		start := time.Now()
-		if _, err := client.Read(make([]byte, 1)); err != io.EOF {
+		if _, err := client.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 			t.Error(err)
 		}
 		if idle := time.Since(start); idle != time.Minute {
@@ -241,7 +241,7 @@ func TestServeEndsWithItsContextAndItsClients(t *testing.T) {
 			t.Error(err)
 		}
 		for _, client := range clients {
-			if _, err := client.Read(make([]byte, 1)); err != io.EOF {
+			if _, err := client.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 				t.Error("a client is still connected: ", err)
 			}
 		}

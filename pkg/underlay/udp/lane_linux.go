@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/gate"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
@@ -14,8 +15,8 @@ import (
 type lane struct {
 	port      *Port
 	fd        int
-	receiving gate
-	sending   gate
+	receiving gate.Gate
+	sending   gate.Gate
 	rx        *inbox
 	tx        *sender
 }
@@ -24,18 +25,18 @@ var _ underlay.Lane = (*lane)(nil)
 
 func newLane(p *Port, fd int) *lane {
 	return &lane{
-		port: p, fd: fd, receiving: newGate(), sending: newGate(),
+		port: p, fd: fd, receiving: gate.New(), sending: gate.New(),
 		rx: newInbox(), tx: newSender(p, fd, sendBatch),
 	}
 }
 
 // Recv implements underlay.Lane. It returns at most recvBatch elements.
 func (l *lane) Recv(rx []underlay.Datagrams) (int, error) {
-	if !l.receiving.enter() {
+	if !l.receiving.Enter() {
 		return 0, net.ErrClosed
 	}
 	n, err := l.recv(rx)
-	l.receiving.leave()
+	l.receiving.Leave()
 	return n, err
 }
 
@@ -60,13 +61,13 @@ func (l *lane) recv(rx []underlay.Datagrams) (int, error) {
 
 // Send implements underlay.Lane.
 func (l *lane) Send(runs []underlay.Run) (failed int) {
-	if !l.sending.enter() {
+	if !l.sending.Enter() {
 		for i := range runs {
 			runs[i].Err = net.ErrClosed
 		}
 		return len(runs)
 	}
 	failed = l.tx.send(runs)
-	l.sending.leave()
+	l.sending.Leave()
 	return failed
 }

@@ -110,8 +110,8 @@ func (p *Port) close() error {
 		_ = unix.Shutdown(l.fd, unix.SHUT_RDWR)
 	}
 	for _, l := range p.lanes {
-		l.receiving.shut()
-		l.sending.shut()
+		l.receiving.Shut()
+		l.sending.Shut()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
