@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ropewalk/ropewalk/pkg/datapath"
 	"github.com/ropewalk/ropewalk/pkg/device"
 	"github.com/ropewalk/ropewalk/pkg/tun"
 	"github.com/ropewalk/ropewalk/pkg/uapi"
@@ -87,6 +88,7 @@ func serve(ctx context.Context, log *slog.Logger, name string, o runOptions) (er
 	if err != nil {
 		return err
 	}
+	steer(log, t)
 	d := device.New(device.Config{TUN: t, OpenPort: openUDP, Log: log})
 	l, err := uapi.Listen(t.Name())
 	if err != nil {
@@ -94,7 +96,9 @@ func serve(ctx context.Context, log *slog.Logger, name string, o runOptions) (er
 	}
 	d.Start()
 	defer d.Close()
-	log.Info("interface ready", "interface", t.Name(), "lanes", o.lanes, "tso", t.Features().TSO, "uso", t.Features().USO)
+	features := t.Features()
+	log.Info("interface ready", "interface", t.Name(), "lanes", o.lanes,
+		"tso", features.TSO, "uso", features.USO, "steer", features.Steer)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
@@ -102,6 +106,29 @@ func serve(ctx context.Context, log *slog.Logger, name string, o runOptions) (er
 		cancel()
 	}()
 	return uapi.Serve(ctx, l, d)
+}
+
+// steer makes the flow hash choose the TUN queue. Where it cannot, flows follow their answers: all transmit work for one
+// peer may then fall to one lane, and nothing else is lost.
+func steer(log *slog.Logger, t tun.Device) {
+	if len(t.Queues()) == 1 {
+		return
+	}
+	if err := attachSteer(t); err != nil {
+		log.Warn("lanes are not steered", "interface", t.Name(), "error", err)
+	}
+}
+
+func attachSteer(t tun.Device) error {
+	s, ok := t.(tun.Steerer)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	program, err := datapath.LoadSteer()
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.SetSteering(program.FD()), program.Close())
 }
 
 func openUDP(o device.PortOptions) (underlay.Port, error) {

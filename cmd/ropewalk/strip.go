@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ropewalk/ropewalk/pkg/conffile"
+	"github.com/ropewalk/ropewalk/pkg/quick"
+)
+
+func newStripCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "strip CONFIG_FILE | INTERFACE",
+		Short: "Print a wg-quick file without wg-quick's keys",
+		Long: "strip prints the file with only what wg(8) understands, private key included, for\n" +
+			"`wg syncconf wg0 <(ropewalk strip wg0)`.",
+		Example: "  ropewalk strip wg0",
+		Args:    usageArgs(cobra.ExactArgs(1)),
+		RunE:    func(cmd *cobra.Command, args []string) error { return strip(cmd, args[0]) },
+	}
+}
+
+func strip(cmd *cobra.Command, arg string) error {
+	path, _, err := quick.Find(quick.DefaultDir, arg)
+	if err != nil {
+		return withHint(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return withHint(fmt.Errorf("opening configuration: %w", err))
+	}
+	defer f.Close()
+	return conffile.Strip(cmd.OutOrStdout(), f)
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ropewalk/ropewalk/pkg/conffile"
+	"github.com/ropewalk/ropewalk/pkg/quick"
+	"github.com/ropewalk/ropewalk/pkg/uapi"
+)
+
+func newUpCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "up CONFIG_FILE | INTERFACE",
+		Short: "Bring up an interface from a wg-quick file",
+		Long: "up starts `ropewalk run` for the interface and configures it, its addresses, MTU, DNS and routes as wg-quick(8)\n" +
+			"does. INTERFACE alone means " + quick.DefaultDir + "/INTERFACE.conf. When a step fails, or on Ctrl-C, all that was done is\n" +
+			"undone. The daemon's log is " + quick.DefaultRunDir + "/INTERFACE.log. WG_ENDPOINT_RESOLUTION_RETRIES=N|infinity sets how often\n" +
+			"a name server that does not answer is asked again (default 15).",
+		Example: "  ropewalk up wg0\n  ropewalk up ./wg0.conf",
+		Args:    usageArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return withInterface(cmd, args[0], func(r *quick.Runner, i quick.Interface) error {
+				return r.Up(cmd.Context(), i)
+			})
+		},
+	}
+}
+
+// withInterface opens the interface's file and calls f with it and a Runner.
+func withInterface(cmd *cobra.Command, arg string, f func(*quick.Runner, quick.Interface) error) error {
+	i, err := quick.Open(quick.DefaultDir, arg)
+	if err != nil {
+		return withHint(err)
+	}
+	for _, warning := range i.File.Warnings {
+		fmt.Fprintln(cmd.ErrOrStderr(), warning)
+	}
+	r, err := newRunner(cmd)
+	if err != nil {
+		return err
+	}
+	return withHint(f(r, i))
+}
+
+func newRunner(cmd *cobra.Command) (*quick.Runner, error) {
+	resolve, err := newResolver(cmd)
+	if err != nil {
+		return nil, err
+	}
+	return &quick.Runner{
+		Stdin: cmd.InOrStdin(), Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
+		Tools: quick.FindTools(exec.LookPath), Root: os.DirFS("/"),
+		Sockets: uapi.DefaultDir, RunDir: quick.DefaultRunDir,
+		Resolve: resolve,
+		Daemon: func(name string) *exec.Cmd {
+			daemon := exec.Command("/proc/self/exe", "run", name)
+			daemon.Args[0] = "ropewalk"
+			return daemon
+		},
+	}, nil
+}
+
+func newResolver(cmd *cobra.Command) (conffile.Resolver, error) {
+	retries, err := conffile.ParseRetries(os.Getenv("WG_ENDPOINT_RESOLUTION_RETRIES"))
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return conffile.NewResolver(conffile.Lookup{
+		Retries: retries,
+		Retry: func(endpoint string, err error, next time.Duration) {
+			fmt.Fprintf(cmd.ErrOrStderr(), "%v: `%s'. Trying again in %.2f seconds...\n", err, endpoint, next.Seconds())
+		},
+	}), nil
+}
+
+// withHint adds what is most often the matter.
+func withHint(err error) error {
+	if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 {
+		return fmt.Errorf("%w (this needs root: try sudo)", err)
+	}
+	return err
+}

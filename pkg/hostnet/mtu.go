@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostnet
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoRoute is in the chain of the error for a destination that routing does not reach.
+var ErrNoRoute = errors.New("no route")
+
+// PathMTU returns the MTU (bytes) towards a destination: that of the route, learned path MTUs included, or else of its
+// link. scope is the interface index of a link-local destination, else 0.
+func PathMTU(dst netip.Addr, scope uint32) (int, error) {
+	routes, err := netlink.RouteGetWithOptions(dst.WithZone("").AsSlice(), &netlink.RouteGetOptions{OifIndex: int(scope)})
+	if err == nil && len(routes) == 0 || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+		err = ErrNoRoute
+	}
+	if err != nil {
+		return 0, fmt.Errorf("looking up the route to %s: %w", dst, err)
+	}
+	return routeMTU(&routes[0])
+}
+
+// DefaultRouteMTU returns the MTU (bytes) of the main table's best default route, of IPv4 or, when it has none, of IPv6.
+// Without any the error is ErrNoRoute.
+func DefaultRouteMTU() (int, error) {
+	for _, family := range Families() {
+		routes, err := listRoutes(family, MainTable)
+		if err != nil {
+			return 0, err
+		}
+		routes = slices.DeleteFunc(routes, func(r netlink.Route) bool { return !isDefault(&r) })
+		if len(routes) == 0 {
+			continue
+		}
+		best := slices.MinFunc(routes, func(a, b netlink.Route) int { return cmp.Compare(a.Priority, b.Priority) })
+		return routeMTU(&best)
+	}
+	return 0, fmt.Errorf("looking up the default route: %w", ErrNoRoute)
+}
+
+// isDefault leaves out routes that lead nowhere, such as `unreachable default`.
+func isDefault(r *netlink.Route) bool {
+	return (r.Dst == nil || prefixOf(r.Dst).Bits() == 0) && r.Type == unix.RTN_UNICAST
+}
+
+// routeMTU returns the smallest MTU of a route's next hops, which most routes have one of.
+func routeMTU(r *netlink.Route) (int, error) {
+	if r.MTU > 0 {
+		return r.MTU, nil
+	}
+	indexes := []int{r.LinkIndex}
+	if len(r.MultiPath) > 0 {
+		indexes = indexes[:0]
+		for _, hop := range r.MultiPath {
+			indexes = append(indexes, hop.LinkIndex)
+		}
+	}
+	mtu := 0
+	for _, index := range indexes {
+		l, err := netlink.LinkByIndex(index)
+		if err != nil {
+			return 0, fmt.Errorf("finding the link of a route: %w", err)
+		}
+		if m := l.Attrs().MTU; mtu == 0 || m < mtu {
+			mtu = m
+		}
+	}
+	return mtu, nil
+}

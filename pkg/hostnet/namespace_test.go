@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostnet
+
+import (
+	"errors"
+	"runtime"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// enterNamespace moves the test into a network namespace of its own. The thread is never unlocked, so it, and with it
+// the namespace, ends with the test's goroutine.
+func enterNamespace(t *testing.T) {
+	t.Helper()
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		if errors.Is(err, unix.EPERM) {
+			t.Skip("needs root: creating a network namespace is not permitted")
+		}
+		t.Fatal(err)
+	}
+	mustLinkUp(t, "lo")
+}
+
+// addCable makes a pair of links, both up, the first with the address 192.0.2.2/24.
+func addCable(t *testing.T, a, b string) {
+	t.Helper()
+	err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: a}, PeerName: b})
+	if err != nil {
+		t.Skipf("needs veth links: %v", err)
+	}
+	mustLinkUp(t, a)
+	mustLinkUp(t, b)
+}
+
+func mustLinkUp(t *testing.T, name string) {
+	t.Helper()
+	l, err := netlink.LinkByName(name)
+	if err == nil {
+		err = netlink.LinkSetUp(l)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostnet
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// MainTable is the number of the routing table that is used where none is named.
+const MainTable uint32 = unix.RT_TABLE_MAIN
+
+// Route sends what goes to a prefix straight into a link.
+type Route struct {
+	Dst   netip.Prefix
+	Link  string
+	Table uint32 // MainTable, or another; 0 stands for MainTable
+}
+
+// AddRoute adds a route as `ip route add DST dev LINK table TABLE` does. One that exists gives syscall.EEXIST.
+func AddRoute(r Route) error {
+	l, err := find(r.Link)
+	if err == nil {
+		err = netlink.RouteAdd(&netlink.Route{
+			Dst:       ipNet(r.Dst),
+			LinkIndex: l.Attrs().Index,
+			Table:     int(r.Table),
+			Scope:     scope(r.Dst.Addr()),
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("adding route %s to %s: %w", r.Dst, r.Link, err)
+	}
+	return nil
+}
+
+// scope is what an IPv4 route without a gateway has; IPv6 knows no scopes (iproute2's rule).
+func scope(dst netip.Addr) netlink.Scope {
+	if dst.Is4() {
+		return netlink.SCOPE_LINK
+	}
+	return netlink.SCOPE_UNIVERSE
+}
+
+// TableEmpty reports whether a routing table has no routes, of either family.
+func TableEmpty(table uint32) (bool, error) {
+	for _, family := range Families() {
+		routes, err := listRoutes(family, table)
+		if err != nil {
+			return false, err
+		}
+		if len(routes) > 0 {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+func listRoutes(family Family, table uint32) ([]netlink.Route, error) {
+	filter := &netlink.Route{Table: int(table)}
+	routes, err := dump(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(int(family), filter, netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing the %s routes of table %d: %w", family, table, err)
+	}
+	return routes, nil
+}

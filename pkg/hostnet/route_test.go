@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostnet
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// twoUplinks makes u0 (MTU 1400, 192.0.2.2/24) and w0 (MTU 1300, 198.51.100.2/24).
+func twoUplinks(t *testing.T) {
+	t.Helper()
+	enterNamespace(t)
+	for _, u := range []struct {
+		name, peer, addr string
+		mtu              int
+	}{
+		{"u0", "u1", "192.0.2.2/24", 1400},
+		{"w0", "w1", "198.51.100.2/24", 1300},
+	} {
+		addCable(t, u.name, u.peer)
+		if err := AddAddress(u.name, netip.MustParsePrefix(u.addr)); err != nil {
+			t.Fatal(err)
+		}
+		if err := SetLinkUp(u.name, u.mtu); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// addVia adds a default route or another through a gateway.
+func addVia(t *testing.T, dst, gw string, mtu, metric int) {
+	t.Helper()
+	err := netlink.RouteAdd(&netlink.Route{
+		Dst: ipNet(netip.MustParsePrefix(dst)), Gw: netip.MustParseAddr(gw).AsSlice(), MTU: mtu, Priority: metric,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPathMTUIsTheRoutesOrElseTheLinks(t *testing.T) {
+	twoUplinks(t)
+	addVia(t, "0.0.0.0/0", "192.0.2.1", 0, 0)
+	addVia(t, "203.0.113.0/24", "192.0.2.1", 1234, 0)
+	for dst, want := range map[string]int{"8.8.8.8": 1400, "203.0.113.9": 1234, "198.51.100.7": 1300, "127.0.0.1": 65536} {
+		got, err := PathMTU(netip.MustParseAddr(dst), 0)
+		if err != nil || got != want {
+			t.Errorf("%s: got %d, %v, want %d", dst, got, err, want)
+		}
+	}
+}
+
+func TestPathMTUWithoutRouteIsErrNoRoute(t *testing.T) {
+	enterNamespace(t)
+	for _, dst := range []string{"203.0.113.9", "2001:db8::1"} {
+		if _, err := PathMTU(netip.MustParseAddr(dst), 0); !errors.Is(err, ErrNoRoute) {
+			t.Errorf("%s: got %v", dst, err)
+		}
+	}
+	if _, err := DefaultRouteMTU(); !errors.Is(err, ErrNoRoute) {
+		t.Errorf("default route: got %v", err)
+	}
+}
+
+func TestDefaultRouteMTUIsThatOfTheLowestMetric(t *testing.T) {
+	twoUplinks(t)
+	addVia(t, "0.0.0.0/0", "192.0.2.1", 0, 200)
+	if got, err := DefaultRouteMTU(); err != nil || got != 1400 {
+		t.Errorf("got %d, %v, want 1400", got, err)
+	}
+	addVia(t, "0.0.0.0/0", "198.51.100.1", 0, 100)
+	if got, err := DefaultRouteMTU(); err != nil || got != 1300 {
+		t.Errorf("got %d, %v, want 1300", got, err)
+	}
+}
+
+func TestDefaultRouteMTUOfSeveralNextHopsIsTheSmallest(t *testing.T) {
+	twoUplinks(t)
+	hop := func(link, gw string) *netlink.NexthopInfo {
+		l, err := FindLink(link)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &netlink.NexthopInfo{LinkIndex: l.Index, Gw: netip.MustParseAddr(gw).AsSlice()}
+	}
+	err := netlink.RouteAdd(&netlink.Route{
+		Dst:       ipNet(netip.MustParsePrefix("0.0.0.0/0")),
+		MultiPath: []*netlink.NexthopInfo{hop("u0", "192.0.2.1"), hop("w0", "198.51.100.1")},
+	})
+	if errors.Is(err, unix.EINVAL) {
+		t.Skipf("needs multipath routes: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := DefaultRouteMTU(); err != nil || got != 1300 {
+		t.Errorf("got %d, %v, want 1300", got, err)
+	}
+}
+
+func TestRoutesGoToTheirTable(t *testing.T) {
+	twoUplinks(t)
+	for _, r := range []Route{
+		{Dst: netip.MustParsePrefix("0.0.0.0/0"), Link: "u0", Table: 51820},
+		{Dst: netip.MustParsePrefix("::/0"), Link: "u0", Table: 51821},
+		{Dst: netip.MustParsePrefix("10.0.0.0/8"), Link: "u0"},
+	} {
+		if err := AddRoute(r); err != nil {
+			t.Fatal(err)
+		}
+		if err := AddRoute(r); !errors.Is(err, unix.EEXIST) {
+			t.Errorf("adding %s twice: got %v", r.Dst, err)
+		}
+	}
+	for table, want := range map[uint32]bool{51819: true, 51820: false, 51821: false, 51822: true, MainTable: false} {
+		if got, err := TableEmpty(table); err != nil || got != want {
+			t.Errorf("table %d: empty %v, %v, want %v", table, got, err, want)
+		}
+	}
+	main, err := listRoutes(IPv4, MainTable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range main {
+		if prefixOf(r.Dst).String() == "10.0.0.0/8" && r.Scope == netlink.SCOPE_LINK {
+			return
+		}
+	}
+	t.Errorf("10.0.0.0/8 with scope link is not in %v", main)
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package quick
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/hostnet"
+)
+
+// startDaemon makes the interface by starting the process that serves it, and waits until it does.
+type startDaemon struct{ link string }
+
+func (s startDaemon) String() string { return "ropewalk run " + s.link }
+
+func (s startDaemon) undo() Step { return stopDaemon(s) }
+
+func (s startDaemon) run(ctx context.Context, j *job) error {
+	log, err := j.createLog()
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := j.Daemon(s.link)
+	cmd.Dir = "/"
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = nil, log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("starting the daemon of %s: %w", s.link, err)
+	}
+	d := &daemon{cmd: cmd, exited: make(chan struct{})}
+	go d.wait()
+	err = j.remember(state{PID: cmd.Process.Pid})
+	if err == nil {
+		err = d.serving(ctx, j)
+	}
+	if err != nil {
+		d.kill(j.timeout())
+		return errors.Join(fmt.Errorf("starting the daemon of %s: %w%s", s.link, err, tail(log)), j.forget())
+	}
+	return nil
+}
+
+// createLog begins the interface's log anew, readable by its owner only.
+func (j *job) createLog() (*os.File, error) {
+	path := filepath.Join(j.RunDir, j.Name+".log")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|os.O_APPEND|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	if err == nil {
+		err = f.Chmod(0o600)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("creating the log of %s: %w", j.Name, err)
+	}
+	return f, nil
+}
+
+// daemon is a process that this one started.
+type daemon struct {
+	cmd    *exec.Cmd
+	exited chan struct{} // closed when the process has ended
+}
+
+func (d *daemon) wait() {
+	_ = d.cmd.Wait() // ProcessState says how it ended
+	close(d.exited)
+}
+
+// pollInterval is how often to look whether a daemon serves.
+const pollInterval = 10 * time.Millisecond
+
+// serving waits until the daemon answers on its socket and the interface exists.
+func (d *daemon) serving(ctx context.Context, j *job) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, j.timeout(), errors.New("it does not answer on its socket"))
+	defer cancel()
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for !j.answers() {
+		select {
+		case <-d.exited:
+			return fmt.Errorf("it ended: %s", d.cmd.ProcessState)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-ticker.C:
+		}
+	}
+	link, err := hostnet.FindLink(j.Name)
+	if err != nil {
+		return err
+	}
+	return j.amend(func(st *state) { st.Link = link.Index })
+}
+
+// answers reports whether somebody serves the interface.
+func (j *job) answers() bool {
+	c, err := j.Sockets.Dial(j.Name)
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	_, err = c.Status()
+	return err == nil
+}
+
+// kill ends the process: with SIGTERM, so that it removes its socket, or else with SIGKILL.
+func (d *daemon) kill(grace time.Duration) {
+	_ = d.cmd.Process.Signal(syscall.SIGTERM) // fails only when it has ended
+	select {
+	case <-d.exited:
+	case <-time.After(grace):
+		_ = d.cmd.Process.Kill()
+		<-d.exited
+	}
+}
+
+// Bounds of how much of the log goes into an error.
+const (
+	tailBytes = 4096
+	tailLines = 10
+)
+
+// tail returns the log's last lines, each on a line of its own after a line break.
+func tail(log *os.File) string {
+	info, err := log.Stat()
+	if err != nil {
+		return ""
+	}
+	offset := max(info.Size()-tailBytes, 0)
+	b, err := io.ReadAll(io.NewSectionReader(log, offset, tailBytes))
+	text := strings.TrimSpace(string(b))
+	if err != nil || text == "" {
+		return ""
+	}
+	lines := strings.Split(text, "\n")
+	return "\n" + strings.Join(lines[max(len(lines)-tailLines, 0):], "\n")
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package quick
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/noise"
+)
+
+// Facts are what a Plan has to know about the host.
+type Facts struct {
+	EndpointMTUs []int    // MTUs (bytes) towards the endpoints that routing reaches
+	DefaultMTU   int      // MTU (bytes) of the default route, 0 without one
+	Table        uint32   // number of the table that the file names, if it does
+	FreeTable    uint32   // first unused table from 51820 on
+	SrcValidMark bool     // net.ipv4.conf.all.src_valid_mark is set already
+	Firewall     Firewall // what to filter with
+	DNSPrefix    string   // what resolvconf wants before the interface's name: "", or such as "tun."
+}
+
+// What Table may say besides a table.
+const (
+	tableAuto = "auto"
+	tableOff  = "off"
+)
+
+// Plan returns the steps that bring an interface up once its PreUp hooks have run; dev is what its file says. The result
+// depends on nothing else.
+func Plan(i Interface, dev config.Device, facts Facts) []Step {
+	conf := &i.File.Interface
+	steps := []Step{startDaemon{i.Name}, configure{link: i.Name, path: i.Path, dev: dev}}
+	for _, addr := range conf.Address {
+		steps = append(steps, addAddress{i.Name, addr})
+	}
+	steps = append(steps, linkUp{i.Name, tunnelMTU(conf.MTU, facts)})
+	if len(conf.DNS) > 0 {
+		steps = append(steps, setDNS{entry: facts.DNSPrefix + i.Name, servers: conf.DNS, search: conf.DNSSearch})
+	}
+	steps = append(steps, planRoutes(i, dev, facts)...)
+	return append(steps, hooks(i.Name, conf.PostUp)...)
+}
+
+// PlanDown returns the steps that take an interface down between its PreDown and PostDown hooks. Each of them leaves
+// alone what is not there. table is where its default route is, 0 for none.
+func PlanDown(i Interface, table uint32, dnsPrefix string) []Step {
+	var steps []Step
+	if table != 0 {
+		steps = append(steps, removeRules{hostnet.IPv4, table}, removeRules{hostnet.IPv6, table})
+	}
+	steps = append(steps, stopDaemon{i.Name})
+	if len(i.File.Interface.DNS) > 0 {
+		steps = append(steps, unsetDNS{dnsPrefix + i.Name})
+	}
+	return append(steps, removeFirewall{i.Name})
+}
+
+// overhead is what WireGuard adds to an inner packet, over IPv6: 40 bytes of IP, 8 of UDP, 32 of its own (WireGuard
+// paper §5.4.6).
+const (
+	overhead   = 80
+	defaultMTU = 1500
+)
+
+// tunnelMTU follows wg-quick: the largest path MTU of the endpoints', so that a file means the same to both. Who has
+// endpoints on paths of different MTUs sets MTU=.
+func tunnelMTU(configured int, facts Facts) int {
+	switch {
+	case configured != 0:
+		return configured
+	case len(facts.EndpointMTUs) > 0:
+		return slices.Max(facts.EndpointMTUs) - overhead
+	case facts.DefaultMTU != 0:
+		return facts.DefaultMTU - overhead
+	}
+	return defaultMTU - overhead
+}
+
+// planRoutes follows the file's Table: nothing, everything into one table, or the main table with policy routing for
+// default routes.
+func planRoutes(i Interface, dev config.Device, facts Facts) []Step {
+	conf := &i.File.Interface
+	if conf.Table == tableOff {
+		return nil
+	}
+	var steps []Step
+	policy := policyRouting{i: i, facts: facts, mark: fwMark(dev)}
+	for _, dst := range allowedIPs(dev) {
+		switch {
+		case !automatic(conf.Table):
+			steps = append(steps, addRoute{i.Name, dst, facts.Table, conf.Table})
+		case dst.Bits() == 0:
+			steps = append(steps, policy.defaultRoute(dst)...)
+		case !connected(conf.Address, dst):
+			steps = append(steps, addRoute{link: i.Name, dst: dst})
+		}
+	}
+	return steps
+}
+
+func automatic(table string) bool { return table == "" || table == tableAuto }
+
+func fwMark(dev config.Device) uint32 {
+	if dev.FwMark == nil {
+		return 0
+	}
+	return *dev.FwMark
+}
+
+// policyRouting plans default routes that the tunnel's own packets, which carry the mark, do not take.
+type policyRouting struct {
+	i     Interface
+	facts Facts
+	mark  uint32 // 0 while there is none
+}
+
+func (p *policyRouting) defaultRoute(dst netip.Prefix) []Step {
+	family := hostnet.FamilyOf(dst.Addr())
+	var steps []Step
+	if p.mark == 0 {
+		p.mark = p.facts.FreeTable
+		steps = append(steps, setFwMark{p.i.Name, p.mark})
+	}
+	steps = append(steps,
+		recordTable{p.mark},
+		addRoute{p.i.Name, dst, p.mark, decimal(p.mark)},
+		addMarkRule{family, p.mark},
+		addSuppressRule{family, p.mark})
+	if family == hostnet.IPv4 && !p.facts.SrcValidMark {
+		steps = append(steps, setSrcValidMark{})
+	}
+	return append(steps, addFirewall{
+		link: p.i.Name, family: family, mark: p.mark, tool: p.facts.Firewall,
+		addrs: addressesOf(p.i.File.Interface.Address, family),
+	})
+}
+
+func addressesOf(prefixes []netip.Prefix, family hostnet.Family) []netip.Addr {
+	var addrs []netip.Addr
+	for _, p := range prefixes {
+		if hostnet.FamilyOf(p.Addr()) == family {
+			addrs = append(addrs, p.Addr())
+		}
+	}
+	return addrs
+}
+
+// connected reports whether one of the routes that the kernel makes for the addresses leads to all of dst. It makes none
+// for a single IPv4 address.
+func connected(addrs []netip.Prefix, dst netip.Prefix) bool {
+	return slices.ContainsFunc(addrs, func(a netip.Prefix) bool {
+		single := a.Addr().Is4() && a.IsSingleIP()
+		return !single && a.Bits() <= dst.Bits() && a.Contains(dst.Addr())
+	})
+}
+
+// allowedIPs returns all prefixes that peers have once dev is applied, in the order in which wg-quick routes them: long
+// prefixes first, and those of one length by their text, backwards.
+func allowedIPs(dev config.Device) []netip.Prefix {
+	owners := map[netip.Prefix]noise.PublicKey{}
+	for i := range dev.Peers {
+		if !own(dev, &dev.Peers[i]) {
+			applyPeer(owners, &dev.Peers[i])
+		}
+	}
+	prefixes := make([]netip.Prefix, 0, len(owners))
+	for p := range owners {
+		prefixes = append(prefixes, p)
+	}
+	slices.SortFunc(prefixes, func(a, b netip.Prefix) int {
+		return cmp.Or(cmp.Compare(b.Bits(), a.Bits()), strings.Compare(b.String(), a.String()))
+	})
+	return prefixes
+}
+
+// own reports whether the peer is the device itself, which a device ignores.
+func own(dev config.Device, p *config.Peer) bool {
+	return dev.PrivateKey != nil && !dev.PrivateKey.IsZero() && dev.PrivateKey.Public() == p.PublicKey
+}
+
+// applyPeer does to owners what a device does with one peer's change: a prefix belongs to the last peer that claims it.
+func applyPeer(owners map[netip.Prefix]noise.PublicKey, p *config.Peer) {
+	if p.Remove || p.ReplaceAllowedIPs {
+		for prefix, key := range owners {
+			if key == p.PublicKey {
+				delete(owners, prefix)
+			}
+		}
+	}
+	if p.Remove {
+		return
+	}
+	for _, a := range p.AllowedIPs {
+		switch {
+		case !a.Remove:
+			owners[a.Prefix] = p.PublicKey
+		case owners[a.Prefix] == p.PublicKey:
+			delete(owners, a.Prefix)
+		}
+	}
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package quick
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ropewalk/ropewalk/pkg/hostnet"
+)
+
+// addMarkRule sends all packets but the tunnel's own, which carry the mark, to the table of that number.
+type addMarkRule struct {
+	family hostnet.Family
+	mark   uint32
+}
+
+func (s addMarkRule) String() string {
+	return fmt.Sprintf("ip %s rule add not fwmark %d table %d", familyFlag(s.family), s.mark, s.mark)
+}
+
+func (s addMarkRule) run(context.Context, *job) error {
+	return hostnet.AddRule(hostnet.Rule{Family: s.family, Table: s.mark, NotMark: s.mark})
+}
+
+func (s addMarkRule) undo() Step { return removeRules(s) }
+
+// addSuppressRule lets the main table's routes, the default routes excepted, go before the rule of addMarkRule.
+type addSuppressRule struct {
+	family hostnet.Family
+	mark   uint32 // of the rule that it goes with
+}
+
+func (s addSuppressRule) String() string {
+	return fmt.Sprintf("ip %s rule add table main suppress_prefixlength 0", familyFlag(s.family))
+}
+
+func (s addSuppressRule) run(context.Context, *job) error {
+	return hostnet.AddRule(hostnet.Rule{Family: s.family, Table: hostnet.MainTable, OnlyMore: true})
+}
+
+func (s addSuppressRule) undo() Step { return removeRules(s) }
+
+// removeRules deletes the pairs of rules that addMarkRule and addSuppressRule made, and says so for each. Unlike
+// wg-quick it leaves the suppressing rules of other tunnels alone.
+type removeRules struct {
+	family hostnet.Family
+	mark   uint32
+}
+
+func (removeRules) String() string { return "" }
+
+func (removeRules) undo() Step { return nil }
+
+func (s removeRules) run(_ context.Context, j *job) error {
+	rules, err := hostnet.Rules(s.family)
+	if err != nil {
+		return err
+	}
+	for _, rule := range s.pairs(rules) {
+		j.echo(s.deletion(rule))
+		if err := hostnet.DeleteRule(rule); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s removeRules) deletion(rule hostnet.Rule) string {
+	if rule.OnlyMore {
+		return fmt.Sprintf("ip %s rule delete table main suppress_prefixlength 0", familyFlag(s.family))
+	}
+	return fmt.Sprintf("ip %s rule delete table %d", familyFlag(s.family), s.mark)
+}
+
+// pairs picks from rules in the kernel's order. The suppressing rule of a pair, added last, stands right before the
+// other; it is returned, and so deleted, after it: without it for a moment, packets for the main table's networks would
+// go into the tunnel.
+func (s removeRules) pairs(rules []hostnet.Rule) []hostnet.Rule {
+	var picked []hostnet.Rule
+	for i, rule := range rules {
+		if rule.Table != s.mark || rule.NotMark != s.mark {
+			continue
+		}
+		picked = append(picked, rule)
+		if i > 0 && suppresses(rules[i-1]) {
+			picked = append(picked, rules[i-1])
+		}
+	}
+	return picked
+}
+
+func suppresses(r hostnet.Rule) bool {
+	return r.OnlyMore && r.NotMark == 0 && r.Table == hostnet.MainTable
+}
+
+// setSrcValidMark makes reverse path filtering take the mark into account, without which it would drop the answers to
+// the tunnel's packets: the default route they came by is not the one that unmarked packets would take.
+type setSrcValidMark struct{}
+
+func (setSrcValidMark) String() string { return "sysctl -q net.ipv4.conf.all.src_valid_mark=1" }
+
+func (setSrcValidMark) run(context.Context, *job) error { return hostnet.SetSrcValidMark(true) }
+
+func (setSrcValidMark) undo() Step { return clearSrcValidMark{} }
+
+type clearSrcValidMark struct{}
+
+func (clearSrcValidMark) String() string { return "sysctl -q net.ipv4.conf.all.src_valid_mark=0" }
+
+func (clearSrcValidMark) run(context.Context, *job) error { return hostnet.SetSrcValidMark(false) }
+
+func (clearSrcValidMark) undo() Step { return nil }

@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package quick
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+
+	"github.com/ropewalk/ropewalk/pkg/hostnet"
+)
+
+func defaultNet() *net.IPNet { return &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)} }
+
+// everything is a file that needs every kind of step.
+const everything = `[Interface]
+PrivateKey = $KEY
+Address = 10.9.0.1/24, fd09::1/64
+DNS = 10.9.0.53, corp.example
+PreUp = echo PreUp %i >> $DIR/hooks
+PostUp = echo PostUp %i >> $DIR/hooks
+PreDown = echo PreDown %i >> $DIR/hooks
+PostDown = echo PostDown %i >> $DIR/hooks
+[Peer]
+PublicKey = $A
+Endpoint = 198.51.100.1:51820
+AllowedIPs = 0.0.0.0/0, ::/0, 10.7.0.0/16
+`
+
+// added are the lines that are in after and not in before.
+func added(before, after []string) []string {
+	return slices.DeleteFunc(slices.Clone(after), func(line string) bool { return slices.Contains(before, line) })
+}
+
+func TestUpMakesTheHostAsTheFileSaysAndDownUndoesIt(t *testing.T) {
+	h := newHost(t)
+	before := h.snapshot()
+	i := h.open("wg0", everything)
+	h.up(i)
+	want := []string{
+		"address 10.9.0.1/24 dev wg0 scope 0",
+		"address fd09::1/64 dev wg0 scope 0",
+		"link wg0 mtu 1320 up true",
+		"route 0.0.0.0/0 dev wg0 table 51820 scope 253 proto 3 metric 0 type 1",
+		"route 10.7.0.0/16 dev wg0 table 254 scope 253 proto 3 metric 0 type 1",
+		"route 10.9.0.0/24 dev wg0 table 254 scope 253 proto 2 metric 0 type 1",
+		"route ::/0 dev wg0 table 51820 scope 0 proto 3 metric 1024 type 1",
+		"route fd09::/64 dev wg0 table 254 scope 0 proto 2 metric 256 type 1",
+		"rule {Family:IPv4 Table:254 NotMark:0 OnlyMore:true Priority:32764}",
+		"rule {Family:IPv4 Table:51820 NotMark:51820 OnlyMore:false Priority:32765}",
+		"rule {Family:IPv6 Table:254 NotMark:0 OnlyMore:true Priority:32764}",
+		"rule {Family:IPv6 Table:51820 NotMark:51820 OnlyMore:false Priority:32765}",
+		"file wg0.json",
+		"file wg0",
+		"file wg0.sock",
+		"src_valid_mark true",
+	}
+	got := slices.DeleteFunc(added(before, h.snapshot()), func(line string) bool { return strings.HasPrefix(line, "nft ") })
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if h.Tools.Nft != "" {
+		h.wantFirewall()
+	}
+	h.must(h.Down(t.Context(), i))
+	h.must(hostnet.SetSrcValidMark(false)) // which wg-quick leaves set as well
+	if diff := cmp.Diff(before, h.snapshot()); diff != "" {
+		t.Error(diff)
+	}
+	h.wantHooks("PreUp", "PostUp", "PreDown", "PostDown")
+}
+
+func (h *testHost) wantFirewall() {
+	h.t.Helper()
+	got := strings.Join(h.firewall(), "\n")
+	for _, want := range []string{
+		"nft table ip wg-quick-wg0 {", "nft table ip6 wg-quick-wg0 {",
+		`nft iifname != "wg0" ip daddr 10.9.0.1 fib saddr type != local drop`,
+		`nft iifname != "wg0" ip6 daddr fd09::1 fib saddr type != local drop`,
+		"nft meta l4proto udp meta mark 0x0000ca6c ct mark set",
+		"nft meta l4proto udp meta mark set ct mark",
+	} {
+		if !strings.Contains(got, want) {
+			h.t.Errorf("%q is not in\n%s", want, got)
+		}
+	}
+}
+
+// wantHooks checks which hooks of everything ran, and in which order.
+func (h *testHost) wantHooks(names ...string) {
+	h.t.Helper()
+	b, err := os.ReadFile(filepath.Join(h.dir, "hooks"))
+	h.must(err)
+	want := strings.Join(names, " wg0\n") + " wg0\n"
+	if diff := cmp.Diff(want, string(b)); diff != "" {
+		h.t.Error(diff)
+	}
+}
+
+func TestUpEchoesThePlan(t *testing.T) {
+	h := newHost(t)
+	i := h.open("wg0", everything)
+	h.up(i)
+	var want strings.Builder
+	dev, err := i.File.Device(t.Context(), h.Resolve)
+	h.must(err)
+	facts := Facts{EndpointMTUs: []int{1400}, FreeTable: 51820, Firewall: h.Tools.firewall()}
+	steps := slices.Concat(hooks("wg0", i.File.Interface.PreUp), Plan(i, dev, facts))
+	for _, line := range shown(steps) {
+		want.WriteString("[#] " + line + "\n")
+	}
+	if diff := cmp.Diff(want.String(), h.stderr.String()); diff != "" {
+		t.Error(diff)
+	}
+	if strings.Contains(h.stderr.String(), testPrivateKey) {
+		t.Error("the private key was echoed")
+	}
+}
+
+func TestInterfacesUpTwiceIsRefusedAndDownTwiceToo(t *testing.T) {
+	h := newHost(t)
+	i := h.open("wg0", everything)
+	h.up(i)
+	up := h.snapshot()
+	err := h.Up(t.Context(), i)
+	if !errors.Is(err, ErrExists) || err.Error() != "`wg0' already exists" {
+		t.Errorf("up twice: got %v", err)
+	}
+	if diff := cmp.Diff(up, h.snapshot()); diff != "" {
+		t.Error(diff)
+	}
+	h.must(h.Down(t.Context(), i))
+	err = h.Down(t.Context(), i)
+	if !errors.Is(err, ErrNotWireGuard) || err.Error() != "`wg0' is not a WireGuard interface" {
+		t.Errorf("down twice: got %v", err)
+	}
+	h.wantHooks("PreUp", "PostUp", "PreDown", "PostDown")
+}
+
+// failing is a step that cannot be taken.
+type failing struct{}
+
+var errInjected = errors.New("injected")
+
+func (failing) String() string                  { return "false" }
+func (failing) run(context.Context, *job) error { return errInjected }
+func (failing) undo() Step                      { return nil }
+
+func TestFailureAfterAnyStepLeavesNothingBehind(t *testing.T) {
+	h := newHost(t)
+	i := h.open("wg0", everything)
+	dev, err := i.File.Device(t.Context(), h.Resolve)
+	h.must(err)
+	unlock, err := h.lock("wg0") // also makes RunDir
+	h.must(err)
+	defer unlock()
+	j := &job{Runner: h.Runner, Interface: i}
+	before := h.snapshot()
+	facts, err := j.facts(dev)
+	h.must(err)
+	plan := Plan(i, dev, facts)
+	for n := range len(plan) + 1 {
+		var done progress
+		err := done.take(t.Context(), j, append(slices.Clone(plan[:n]), failing{}))
+		if !errors.Is(err, errInjected) {
+			t.Fatalf("after %d steps: %v", n, err)
+		}
+		h.must(done.undo(t.Context(), j))
+		if diff := cmp.Diff(before, h.snapshot()); diff != "" {
+			t.Errorf("after %d steps, the last %v: %s", n, plan[:n][max(n-1, 0):], diff)
+		}
+	}
+}
+
+// spoils make one step of bringing everything up fail; they return the file to use.
+func spoils() map[string]func(*testHost) string {
+	edit := func(old, new string) func(*testHost) string {
+		return func(*testHost) string { return strings.Replace(everything, old, new, 1) }
+	}
+	daemon := func(mode string) func(*testHost) string {
+		return func(h *testHost) string {
+			h.Daemon, h.Timeout = fakeCommand(mode, h.Sockets), 200*time.Millisecond
+			return everything
+		}
+	}
+	return map[string]func(*testHost) string{
+		"PreUp":         edit("echo PreUp", "false; echo"),
+		"PostUp":        edit("echo PostUp", "false; echo"),
+		"endpoint":      edit("198.51.100.1:", "[fe80::1%absent0]:"),
+		"table":         edit("DNS", "Table = nosuch\nDNS"),
+		"address":       edit("10.9.0.1/24,", "10.9.0.1/24, 10.9.0.1/24,"),
+		"dead daemon":   daemon(fakeDies),
+		"silent daemon": daemon(fakeSilent),
+		"resolvconf": func(h *testHost) string {
+			h.must(os.WriteFile(h.Tools.Resolvconf, []byte("#!/bin/sh\n[ $1 = -d ]\n"), 0o755))
+			return everything
+		},
+		"no resolvconf": func(h *testHost) string { h.Tools.Resolvconf = ""; return everything },
+		"nft":           func(h *testHost) string { h.Tools.Nft = "/bin/false"; return everything },
+		"no daemon": func(h *testHost) string {
+			h.Daemon = func(string) *exec.Cmd { return exec.Command(filepath.Join(h.dir, "absent")) }
+			return everything
+		},
+	}
+}
+
+// Unlike the test above, this one has the steps themselves fail.
+func TestFailingStepLeavesNothingBehind(t *testing.T) {
+	for name, spoil := range spoils() {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			nft := h.Tools.Nft
+			before := h.snapshot()
+			i := h.open("wg0", spoil(h))
+			if err := h.Up(t.Context(), i); err == nil {
+				t.Fatal("it came up")
+			}
+			h.Tools.Nft = nft
+			if diff := cmp.Diff(before, h.snapshot()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestErrorOfADeadDaemonHasTheEndOfItsLog(t *testing.T) {
+	h := newHost(t)
+	h.Daemon = fakeCommand(fakeDies, h.Sockets)
+	err := h.Up(t.Context(), h.open("wg0", everything))
+	want := "starting the daemon of wg0: it ended: exit status 1\nfake daemon of wg0: no luck"
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	info, err := os.Stat(filepath.Join(h.RunDir, "wg0.log"))
+	if err != nil || info.Mode() != 0o600 {
+		t.Errorf("log: %v, %v", info, err)
+	}
+}
+
+func TestInterruptedUpIsUndone(t *testing.T) {
+	h := newHost(t)
+	before := h.snapshot()
+	ctx, cancel := context.WithCancel(t.Context())
+	h.Stdout = writerFunc(func(b []byte) (int, error) { cancel(); return len(b), nil })
+	i := h.open("wg0", strings.Replace(everything, "echo PostUp %i >> $DIR/hooks", "echo interrupted", 1))
+	err := h.Up(ctx, i)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if diff := cmp.Diff(before, h.snapshot()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// killDaemon ends the daemon without giving it a chance to clean up, and waits for its interface to go.
+func (h *testHost) killDaemon(i Interface) {
+	h.t.Helper()
+	j := &job{Runner: h.Runner, Interface: i}
+	p, err := j.findProcess()
+	h.must(err)
+	defer p.close()
+	h.must(syscall.Kill(p.pid, syscall.SIGKILL))
+	if ended, err := p.ended(time.Minute); !ended || err != nil {
+		h.t.Fatalf("ended %v, %v", ended, err)
+	}
+	for _, err := hostnet.FindLink(i.Name); err == nil; _, err = hostnet.FindLink(i.Name) {
+		runtime.Gosched()
+	}
+}
+
+func TestDownRemovesWhatAKilledDaemonLeft(t *testing.T) {
+	h := newHost(t)
+	before := h.snapshot()
+	i := h.open("wg0", strings.Replace(everything, "DNS", "SaveConfig = true\nDNS", 1))
+	h.up(i)
+	h.killDaemon(i)
+	h.must(h.Down(t.Context(), i))
+	h.must(hostnet.SetSrcValidMark(false))
+	if diff := cmp.Diff(before, h.snapshot()); diff != "" {
+		t.Error(diff)
+	}
+	h.wantHooks("PreUp", "PostUp", "PreDown", "PostDown")
+	if err := h.Down(t.Context(), i); !errors.Is(err, ErrNotWireGuard) {
+		t.Errorf("down again: got %v", err)
+	}
+}
+
+func TestUpAfterAKilledDaemonIsLikeUp(t *testing.T) {
+	h := newHost(t)
+	i := h.open("wg0", everything)
+	h.up(i)
+	want := h.snapshot()
+	h.killDaemon(i)
+	h.must(h.Up(t.Context(), i))
+	if diff := cmp.Diff(want, h.snapshot()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestInterfaceThatReplacedAKilledOneIsLeftAlone(t *testing.T) {
+	h := newHost(t)
+	i := h.open("wg0", everything)
+	h.up(i)
+	h.killDaemon(i)
+	h.must(netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "wg0"}}))
+	if err := h.Down(t.Context(), i); !errors.Is(err, ErrNotWireGuard) {
+		t.Errorf("got %v", err)
+	}
+	h.must(hostnet.DeleteLink("wg0"))
+}
+
+func TestDaemonThatOutlivesItsInterfaceIsKilled(t *testing.T) {
+	h := newHost(t)
+	h.Daemon = fakeCommand(fakeStubborn, h.Sockets)
+	i := h.open("wg0", everything)
+	h.up(i)
+	p, err := (&job{Runner: h.Runner, Interface: i}).findProcess()
+	h.must(err)
+	defer p.close()
+	h.Timeout = 50 * time.Millisecond
+	// With so little time the last wait may end before the kernel has ended the process.
+	if err := h.Down(t.Context(), i); err != nil {
+		t.Log(err)
+	}
+	if ended, err := p.ended(time.Minute); !ended || err != nil {
+		t.Errorf("ended %v, %v", ended, err)
+	}
+}
+
+func TestDefaultRoutesOfTwoInterfacesDoNotMeet(t *testing.T) {
+	h := newHost(t)
+	first, second := h.open("wg0", everything), h.open("wg1", strings.NewReplacer(".9.", ".8.", "fd09", "fd08", ".7.", ".6.", "DNS", "MTU = 1320\nDNS").Replace(everything))
+	h.up(first)
+	one := h.rules()
+	h.up(second)
+	h.must(h.Down(t.Context(), second))
+	if diff := cmp.Diff(one, h.rules()); diff != "" {
+		t.Error(diff)
+	}
+	h.up(second)
+	h.must(h.Down(t.Context(), first))
+	got := strings.Join(h.rules(), "\n")
+	if strings.Contains(got, "Table:51820") || strings.Count(got, "Table:51821") != 2 || strings.Count(got, "OnlyMore:true") != 2 {
+		t.Errorf("got\n%s", got)
+	}
+}
+
+func TestTwoRunnersDoNotWorkOnOneInterface(t *testing.T) {
+	h := newHost(t)
+	i := h.open("wg0", everything)
+	unlock, err := h.lock("wg0")
+	h.must(err)
+	if err := h.Up(t.Context(), i); err == nil {
+		t.Error("it came up")
+	}
+	if err := h.Down(t.Context(), i); err == nil || errors.Is(err, ErrNotWireGuard) {
+		t.Errorf("down: got %v", err)
+	}
+	unlock()
+	h.up(i)
+}
+
+func TestInterfaceServedInAnotherNamespaceExists(t *testing.T) {
+	h := newHost(t)
+	l, err := h.Sockets.Listen("wg0")
+	h.must(err)
+	defer l.Close()
+	if err := h.Up(t.Context(), h.open("wg0", everything)); !errors.Is(err, ErrExists) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWithoutAFirewallThereIsAWarning(t *testing.T) {
+	h := newHost(t)
+	h.Tools = Tools{Bash: h.Tools.Bash, Sh: h.Tools.Sh, Resolvconf: h.Tools.Resolvconf}
+	h.up(h.open("wg0", everything))
+	if got := strings.Count(h.stderr.String(), "Warning: neither nft nor iptables"); got != 2 {
+		t.Errorf("%d warnings in\n%s", got, h.stderr.String())
+	}
+}
+
+func TestInterfaceHasNoLinkLocalAddressLikeTheKernels(t *testing.T) {
+	h := newHost(t)
+	h.up(h.open("wg0", everything))
+	addrs, err := hostnet.Addresses("wg0")
+	h.must(err)
+	if got, want := texts(addrs), "[10.9.0.1/24 fd09::1/64]"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}

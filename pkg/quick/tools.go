@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package quick
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// Tools are the paths of the programs that a Runner calls; empty for one that is not installed. All are optional.
+type Tools struct {
+	Bash, Sh   string // run hooks
+	Resolvconf string // sets DNS servers
+	Nft        string // filters packets
+
+	// What filters packets where there is no Nft.
+	IptablesSave, IptablesRestore   string
+	Ip6tablesSave, Ip6tablesRestore string
+}
+
+// FindTools looks for the programs with look, which is exec.LookPath or behaves like it.
+func FindTools(look func(name string) (string, error)) Tools {
+	find := func(name string) string {
+		path, err := look(name)
+		if err != nil {
+			return ""
+		}
+		return path
+	}
+	return Tools{
+		Bash: find("bash"), Sh: find("sh"),
+		Resolvconf: find("resolvconf"),
+		Nft:        find("nft"),
+
+		IptablesSave: find("iptables-save"), IptablesRestore: find("iptables-restore"),
+		Ip6tablesSave: find("ip6tables-save"), Ip6tablesRestore: find("ip6tables-restore"),
+	}
+}
+
+// pipe runs a program with the given standard input and returns its output. The error says what it complained about.
+func pipe(ctx context.Context, input, path string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Env = append(cmd.Environ(), "LC_ALL=C")
+	cmd.Stdin = strings.NewReader(input)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	if err == nil {
+		return stdout.String(), nil
+	}
+	command := strings.Join(append([]string{filepath.Base(path)}, args...), " ")
+	if complaint := strings.TrimSpace(stderr.String()); complaint != "" {
+		return "", fmt.Errorf("running %s: %w: %s", command, err, complaint)
+	}
+	return "", fmt.Errorf("running %s: %w", command, err)
+}
