@@ -54,12 +54,16 @@ fmt: ## format all Go code
 	$(GOFUMPT) -w cmd pkg test
 
 .PHONY: generate
-generate: need-go ## rebuild all generated files
+generate: need-go deps-generate ## rebuild all generated files
 	$(GO) generate ./pkg/...
 
 .PHONY: check-generated
 check-generated: generate ## fail if a generated file was not up to date
 	git diff --exit-code --stat -- pkg bpf
+
+.PHONY: soak
+soak: need-go ## a minute of traffic with rekeys forced every second
+	$(GO) test -count=1 -timeout 10m ./test/soak -soak 1m -v
 
 .PHONY: fuzz-smoke
 fuzz-smoke: need-go ## every fuzz target for $(FUZZTIME)
@@ -105,6 +109,10 @@ endef
 .PHONY: deps-test
 deps-test: need-go
 	$(call apt_install,wireguard-tools iproute2 nftables gcc libc6-dev)
+
+.PHONY: deps-generate
+deps-generate:
+	$(call apt_install,clang-19 llvm-19)
 
 .PHONY: deps-kernels
 deps-kernels:

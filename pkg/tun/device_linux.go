@@ -17,6 +17,7 @@ type device struct {
 	queues   []*queue
 	stop     int // eventfd
 	monitor  *monitor
+	steering steering
 	closing  sync.Once
 }
 
@@ -76,7 +77,11 @@ func (d *device) Queues() []Queue {
 }
 
 // Features implements Device.
-func (d *device) Features() Features { return d.features }
+func (d *device) Features() Features {
+	features := d.features
+	features.Steer = d.steering.isOn()
+	return features
+}
 
 // Events implements Device.
 func (d *device) Events() <-chan Event { return d.monitor.events }
@@ -101,6 +106,7 @@ func (d *device) close() error {
 		q.writing.Shut()
 	}
 	d.monitor.close()
+	d.steering.end()
 	return d.closeFDs()
 }
 

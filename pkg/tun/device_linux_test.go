@@ -362,6 +362,7 @@ func TestCloseRacesWithEveryone(t *testing.T) {
 			})
 		}
 		wg.Go(func() { _ = d.SetTrainLimit(5000) })
+		wg.Go(func() { _ = d.(tun.Steerer).SetSteering(-1) })
 		wg.Go(func() { _ = d.Close() })
 		wg.Go(func() { _ = d.Close() })
 		wg.Wait()

@@ -42,7 +42,7 @@ type Device interface {
 	Name() string
 	// Queues are all queues of the device; their number is fixed.
 	Queues() []Queue
-	// Features says which offloads are on.
+	// Features says which offloads are on, and whether the device steers.
 	Features() Features
 	// Events delivers state changes, beginning with the state at open. A reader that is slow sees only the last one. It
 	// is closed when the device is closed or was deleted by someone else.
@@ -54,14 +54,26 @@ type Device interface {
 	Close() error
 }
 
+// Steerer is what a Device may also be: one that lets a program choose the queue of what the host sends.
+type Steerer interface {
+	// SetSteering makes the eBPF socket filter with descriptor fd choose: what it returns for a packet or train, which it
+	// sees from the IP header on, is the queue, modulo 65536 and then the number of queues. A negative fd takes the
+	// program away; then, as at first, a flow follows the queue on which its opposite direction was last written. The
+	// device holds the program, the caller may close fd. Features().Steer tells whether there is one. It may be called
+	// at any time by any goroutine; once the device is closed or gone it returns os.ErrClosed.
+	SetSteering(fd int) error
+}
+
 // Event is the device's state after a change: whether it is administratively up, and its MTU.
 type Event struct {
 	Up  bool
 	MTU int
 }
 
-// Features are the offloads of a Device.
+// Features are the offloads of a Device, and what else it has on.
 type Features struct {
 	TSO bool // TCP trains, IPv4 and IPv6, in both directions
 	USO bool // UDP trains, IPv4 and IPv6, in both directions (Linux 6.2 and later)
+	// Steer is set while a program chooses the queues of what the host sends; it changes with SetSteering.
+	Steer bool
 }

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+#ifndef ROPEWALK_FLOW_HASH_H
+#define ROPEWALK_FLOW_HASH_H
+
+#include "bpf.h"
+#include "ip.h"
+
+/*
+ * The symmetric hash of an inner flow: the twin of FlowHash in Go's pkg/packet, where it is defined.
+ */
+
+/* How the headers of TCP, UDP and SCTP begin. */
+struct ports {
+	be16 src;
+	be16 dst;
+};
+
+/* A bijection of 64-bit words in which every input bit reaches every output bit. */
+INLINE u64 mix(u64 x)
+{
+	const u64 odd = 0xd6e8feb86659fd93ULL;
+
+	x ^= x >> 32;
+	x *= odd;
+	x ^= x >> 32;
+	x *= odd;
+	return x ^ x >> 32;
+}
+
+INLINE u64 ipv4_end(be32 address, be16 port)
+{
+	return mix((u64)host32(address) << 16 | host16(port));
+}
+
+INLINE u64 ipv6_end(const be64 address[2], be16 port)
+{
+	return mix(mix(host64(address[0])) + host64(address[1]) + host16(port));
+}
+
+/* Adding up the ends makes the hash symmetric. */
+INLINE u32 hash_ends(u64 src, u64 dst, u8 protocol)
+{
+	return mix(src + dst + protocol) >> 32;
+}
+
+/* Returns zero ports for a packet that shows none. */
+INLINE struct ports load_ports(struct __sk_buff *skb, const struct transport *t)
+{
+	struct ports ports = {};
+
+	switch (t->protocol) {
+	case PROTO_TCP:
+	case PROTO_UDP:
+	case PROTO_SCTP:
+		if (t->reached && t->end - t->offset >= sizeof(ports))
+			bpf_skb_load_bytes(skb, t->offset, &ports, sizeof(ports));
+	}
+	return ports;
+}
+
+INLINE u32 ipv4_flow_hash(struct __sk_buff *skb)
+{
+	struct ipv4_header ip;
+	struct transport t;
+	struct ports ports;
+
+	if (bpf_skb_load_bytes(skb, 0, &ip, sizeof(ip)) || !ipv4_transport(skb, &ip, &t))
+		return 0;
+	ports = load_ports(skb, &t);
+	return hash_ends(ipv4_end(ip.src, ports.src), ipv4_end(ip.dst, ports.dst), t.protocol);
+}
+
+INLINE u32 ipv6_flow_hash(struct __sk_buff *skb)
+{
+	struct ipv6_header ip;
+	struct transport t;
+	struct ports ports;
+
+	if (bpf_skb_load_bytes(skb, 0, &ip, sizeof(ip)) || !ipv6_transport(skb, &ip, &t))
+		return 0;
+	ports = load_ports(skb, &t);
+	return hash_ends(ipv6_end(ip.src, ports.src), ipv6_end(ip.dst, ports.dst), t.protocol);
+}
+
+/* Returns the hash of the packet's flow; 0 for what is no IP packet. The packet starts with its IP header. */
+INLINE u32 flow_hash(struct __sk_buff *skb)
+{
+	u8 version;
+
+	if (bpf_skb_load_bytes(skb, 0, &version, sizeof(version)))
+		return 0;
+	switch (version >> 4) {
+	case 4:
+		return ipv4_flow_hash(skb);
+	case 6:
+		return ipv6_flow_hash(skb);
+	}
+	return 0;
+}
+
+#endif

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+#ifndef ROPEWALK_IP_H
+#define ROPEWALK_IP_H
+
+#include "bpf.h"
+
+/*
+ * Where the transport header of an IP packet is: the twin of Length and FindTransport in Go's pkg/packet, which it must
+ * agree with on every packet, also on malformed ones.
+ */
+
+/* IANA protocol numbers. */
+enum {
+	PROTO_HOPOPTS = 0,
+	PROTO_TCP = 6,
+	PROTO_UDP = 17,
+	PROTO_ROUTING = 43,
+	PROTO_FRAGMENT = 44,
+	PROTO_DSTOPTS = 60,
+	PROTO_SCTP = 132,
+};
+
+/* RFC 791, section 3.1. */
+struct ipv4_header {
+	u8 version_ihl;
+	u8 tos;
+	be16 total_len;
+	be16 id;
+	be16 fragment;
+	u8 ttl;
+	u8 protocol;
+	be16 checksum;
+	be32 src;
+	be32 dst;
+};
+
+/* More Fragments and the fragment's offset: zero only in a packet that is whole. */
+#define IPV4_FRAGMENT 0x3fff
+
+/* RFC 8200, section 3. */
+struct ipv6_header {
+	be32 version_class_label;
+	be16 payload_len;
+	u8 next_header;
+	u8 hop_limit;
+	be64 src[2];
+	be64 dst[2];
+};
+
+/* How each extension header that may be skipped begins (RFC 8200, section 4). */
+struct ipv6_extension {
+	u8 next_header;
+	u8 len; /* in 8 bytes, without the first 8 */
+};
+
+/* Bounds the walk over extension headers. RFC 8200, section 4.1, allows seven in a packet. */
+#define IPV6_MAX_EXTENSIONS 8
+
+/* What follows the IP header. All positions are in bytes from its start. */
+struct transport {
+	u32 offset;
+	u32 end;     /* where the packet ends by its own account */
+	u8 protocol; /* of a fragment: what all its datagram's fragments carry */
+	u8 reached;  /* whether the protocol's header is at offset */
+};
+
+/* Returns whether the packet's lengths are true; if not, t is unusable. */
+INLINE int ipv4_transport(struct __sk_buff *skb, const struct ipv4_header *ip, struct transport *t)
+{
+	t->offset = (ip->version_ihl & 0x0f) * 4;
+	t->end = host16(ip->total_len);
+	t->protocol = ip->protocol;
+	t->reached = (host16(ip->fragment) & IPV4_FRAGMENT) == 0;
+	return t->offset >= sizeof(*ip) && t->offset <= t->end && t->end <= skb->len;
+}
+
+INLINE int ipv6_skipped(u8 protocol)
+{
+	return protocol == PROTO_HOPOPTS || protocol == PROTO_ROUTING || protocol == PROTO_DSTOPTS;
+}
+
+/* Moves t behind the extension header it is at. Returns whether that is inside the packet; if not, t stays. */
+INLINE int ipv6_skip(struct __sk_buff *skb, struct transport *t)
+{
+	struct ipv6_extension extension;
+	u32 left = t->end - t->offset, size;
+
+	if (bpf_skb_load_bytes(skb, t->offset, &extension, sizeof(extension)))
+		return 0;
+	size = 8 + 8 * (u32)extension.len;
+	if (size > left)
+		return 0;
+	t->protocol = extension.next_header;
+	t->offset += size;
+	return 1;
+}
+
+/* Returns whether the packet's length is true; if not, t is unusable. */
+INLINE int ipv6_transport(struct __sk_buff *skb, const struct ipv6_header *ip, struct transport *t)
+{
+	t->offset = sizeof(*ip);
+	t->end = sizeof(*ip) + host16(ip->payload_len);
+	t->protocol = ip->next_header;
+	t->reached = 0;
+	if (t->end > skb->len)
+		return 0;
+	for (int i = 0; i < IPV6_MAX_EXTENSIONS && !t->reached; i++) {
+		if (!ipv6_skipped(t->protocol))
+			t->reached = 1;
+		else if (!ipv6_skip(skb, t))
+			break;
+	}
+	if (t->protocol == PROTO_FRAGMENT) {
+		t->reached = 0;
+		/* The fragment header begins with the protocol, which is the same in all fragments of a datagram. */
+		if (t->offset < t->end)
+			bpf_skb_load_bytes(skb, t->offset, &t->protocol, sizeof(t->protocol));
+	}
+	return 1;
+}
+
+#endif
