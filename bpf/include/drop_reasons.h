@@ -13,12 +13,14 @@ enum drop_reason {
 	DROP_TX_MALFORMED,          // the inner packet is neither IPv4 nor IPv6, or lies about its length
 	DROP_TX_NO_PEER,            // no peer's allowed IPs cover the destination
 	DROP_TX_NO_ENDPOINT,        // the peer has no endpoint to send to
-	DROP_TX_STAGED_OVERFLOW,    // too much was waiting for a handshake; the oldest went
+	DROP_TX_STAGED_OVERFLOW,    // too much was waiting for a handshake; one had to go
 	DROP_TX_STAGED_EXPIRED,     // the handshake that packets waited for never completed
 	DROP_TX_EXHAUSTED,          // the session may send no more messages (Reject-After-Messages)
 	DROP_TX_SEND_ERROR,         // the kernel refused to send the datagram
 	DROP_TX_TOO_BIG,            // the datagram exceeds what UDP or the path can carry
 	DROP_TX_DOWN,               // the interface is down
+	DROP_TX_TUN_READ,           // the TUN gave an error instead of a packet
+	DROP_TX_NO_SESSION,         // there is no session and none can be made, or it ended before the packet was encrypted
 	/* from the underlay towards the TUN */
 	DROP_RX_TOO_SHORT,          // shorter than the smallest WireGuard message
 	DROP_RX_BAD_TYPE,           // unknown message type, or reserved bits set
@@ -32,6 +34,7 @@ enum drop_reason {
 	DROP_RX_INNER_SPOOFED,      // the decrypted source address belongs to another peer or to none
 	DROP_RX_TUN_WRITE,          // the TUN refused the packet
 	DROP_RX_DOWN,               // the interface is down
+	DROP_RX_RECEIVE,            // the socket gave an error instead of a datagram
 	/* handshakes */
 	DROP_HS_QUEUE_FULL,         // more handshake messages than the workers can take
 	DROP_HS_BAD_MAC1,           // mac1 is wrong: the sender does not know our public key

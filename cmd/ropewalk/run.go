@@ -16,6 +16,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/datapath"
 	"github.com/ropewalk/ropewalk/pkg/device"
+	"github.com/ropewalk/ropewalk/pkg/engine"
 	"github.com/ropewalk/ropewalk/pkg/tun"
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
@@ -36,19 +37,19 @@ func newRunCmd() *cobra.Command {
 		Short: "Create a tunnel interface and serve it in the foreground",
 		Long: "run creates the TUN interface, serves /var/run/wireguard/INTERFACE.sock for wg(8), and carries packets until it\n" +
 			"is stopped by SIGTERM or SIGINT, or the interface is deleted. It is a drop-in for `wireguard-go -f INTERFACE`.\n" +
-			"LOG_LEVEL=debug|verbose|info|error|silent sets what is logged.",
+			"LOG_LEVEL=debug|verbose|info|warn|error|silent sets what is logged.",
 		Example: "  ropewalk run wg0\n  ropewalk run --lanes 4 wg0",
 		Args:    usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("log-level") {
-				o.logLevel = os.Getenv("LOG_LEVEL")
+				o.logLevel = knownLevel(os.Getenv("LOG_LEVEL"))
 			}
 			return run(cmd.Context(), args[0], o)
 		},
 	}
 	cmd.Flags().IntVar(&o.lanes, "lanes", 0, "lanes: TUN queues, workers and sockets (default: one per CPU)")
 	cmd.Flags().IntVar(&o.mtu, "mtu", 0, "MTU of the new interface (default 1420)")
-	cmd.Flags().StringVar(&o.logLevel, "log-level", "", "debug, info, error or silent (default: LOG_LEVEL, else info)")
+	cmd.Flags().StringVar(&o.logLevel, "log-level", "", "debug, info, warn, error or silent (default: LOG_LEVEL, else info)")
 	cmd.Flags().BoolP("foreground", "f", true, "stay in the foreground (always; accepted for wireguard-go's sake)")
 	return cmd
 }
@@ -89,7 +90,7 @@ func serve(ctx context.Context, log *slog.Logger, name string, o runOptions) (er
 		return err
 	}
 	steer(log, t)
-	d := device.New(device.Config{TUN: t, OpenPort: openUDP, Log: log})
+	d := device.New(device.Config{TUN: t, OpenPort: openUDP, Log: log, Clock: engine.BootClock()})
 	l, err := uapi.Listen(t.Name())
 	if err != nil {
 		return errors.Join(err, t.Close())
@@ -105,7 +106,7 @@ func serve(ctx context.Context, log *slog.Logger, name string, o runOptions) (er
 		<-d.Done()
 		cancel()
 	}()
-	return uapi.Serve(ctx, l, d)
+	return (&uapi.Server{Handler: d, Log: log}).Serve(ctx, l)
 }
 
 // steer makes the flow hash choose the TUN queue. Where it cannot, flows follow their answers: all transmit work for one
@@ -135,6 +136,14 @@ func openUDP(o device.PortOptions) (underlay.Port, error) {
 	return udp.Open(udp.Config{Port: o.Port, Lanes: o.Lanes, Mark: o.Mark})
 }
 
+// knownLevel is level, or the default for what only other programs understand: LOG_LEVEL is shared with them.
+func knownLevel(level string) string {
+	if _, err := newLogger(io.Discard, level); err != nil {
+		return ""
+	}
+	return level
+}
+
 // newLogger understands the level names of wireguard-go as well.
 func newLogger(w io.Writer, level string) (*slog.Logger, error) {
 	var l slog.Level
@@ -143,12 +152,14 @@ func newLogger(w io.Writer, level string) (*slog.Logger, error) {
 		l = slog.LevelInfo
 	case "debug", "verbose":
 		l = slog.LevelDebug
+	case "warn", "warning":
+		l = slog.LevelWarn
 	case "error":
 		l = slog.LevelError
 	case "silent":
 		return slog.New(slog.DiscardHandler), nil
 	default:
-		return nil, fmt.Errorf("log level %q: want debug, info, error or silent", level)
+		return nil, fmt.Errorf("log level %q: want debug, info, warn, error or silent", level)
 	}
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: l})), nil
 }

@@ -4,6 +4,8 @@ package device
 
 import (
 	"fmt"
+	"net/netip"
+	"syscall"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/config"
@@ -19,7 +21,7 @@ func (d *Device) Configure(c config.Device) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return fmt.Errorf("configuring %s: the interface is gone", d.cfg.TUN.Name())
+		return fmt.Errorf("configuring %s: the interface is gone: %w", d.cfg.TUN.Name(), syscall.ENODEV)
 	}
 	if err := d.checkPeers(&c); err != nil {
 		return err
@@ -105,8 +107,8 @@ func (d *Device) configurePort(listen *uint16, mark *uint32) error {
 			return fmt.Errorf("setting the firewall mark: %w", err)
 		}
 	}
-	if listen != nil && port == nil {
-		d.listenPort = *listen
+	if err := d.configureListen(listen, newMark); err != nil {
+		return err
 	}
 	if newMark != d.mark {
 		d.mark = newMark
@@ -115,6 +117,26 @@ func (d *Device) configurePort(listen *uint16, mark *uint32) error {
 		}
 	}
 	return nil
+}
+
+// configureListen sets the port of a device that has none open: one that is down, or whose port was taken when the link
+// came up. The latter comes up with it.
+func (d *Device) configureListen(listen *uint16, mark uint32) error {
+	switch {
+	case d.up:
+		return nil
+	case listen == nil && d.link:
+		if err := d.bringUp(d.listenPort, mark); err != nil {
+			d.log.Warn("the interface is up, but its listen port is still not to be had", "port", d.listenPort, "error", err)
+		}
+		return nil
+	case listen == nil:
+		return nil
+	case !d.link:
+		d.listenPort = *listen
+		return nil
+	}
+	return d.bringUp(*listen, mark)
 }
 
 // adopt makes the device another one: sessions of the old identity end.
@@ -212,7 +234,10 @@ func (p *Peer) configure(c *config.Peer) {
 		p.psk = *c.PresharedKey
 	}
 	if c.Endpoint != nil {
-		p.lane.Endpoint.Store(&underlay.Endpoint{Dst: c.Endpoint.AddrPort, Scope: c.Endpoint.Scope})
+		at := c.Endpoint.AddrPort
+		p.lane.Endpoint.Store(&underlay.Endpoint{
+			Dst: netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), Scope: c.Endpoint.Scope,
+		})
 	}
 	if c.Keepalive != nil && *c.Keepalive != p.keepalive {
 		p.keepalive = *c.Keepalive

@@ -4,7 +4,7 @@
 // staged packets, and gives snapshots. Packets of live sessions never come here; the engine carries them.
 //
 // Concurrency: all exported methods may be called from any goroutine. Locks are taken in the order Device.mu, then
-// Peer.mu; lanes take at most Peer.mu, and only for packets without a session.
+// Peer.mu; lanes take Peer.mu, and the engine's slow lane behind it, only for packets without a session.
 package device
 
 import (
@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/engine"
@@ -29,7 +30,7 @@ import (
 const MaxPeers = 1 << 16
 
 // ErrTooManyPeers is returned by Configure when a change would exceed MaxPeers.
-var ErrTooManyPeers = errors.New("too many peers")
+var ErrTooManyPeers = fmt.Errorf("too many peers: %w", syscall.E2BIG)
 
 // PortOptions says how the underlay port is to be opened. The lanes are one per TUN queue.
 type PortOptions struct {
@@ -38,13 +39,14 @@ type PortOptions struct {
 	Mark  uint32 // SO_MARK, 0 for none
 }
 
-// Config is what a Device is made of. Rand and Wall may be nil.
+// Config is what a Device is made of. Rand, Wall and Clock may be nil.
 type Config struct {
 	TUN      tun.Device
 	OpenPort func(PortOptions) (underlay.Port, error)
 	Log      *slog.Logger
 	Rand     io.Reader        // crypto/rand when nil
 	Wall     func() time.Time // time.Now when nil; used for TAI64N and the time of the last handshake
+	Clock    engine.Clock     // engine.NewClock() when nil
 }
 
 // Device is one interface.
@@ -60,7 +62,9 @@ type Device struct {
 	listenPort uint16
 	mark       uint32
 	mtu        int // of the TUN, 0 before it is known
-	up, closed bool
+	started    bool
+	link       bool // the interface is administratively up
+	up, closed bool // up: so is the device; without a port it cannot follow the link
 
 	peersMu sync.RWMutex // guards peers for readers that do not hold mu
 	peers   map[noise.PublicKey]*Peer
@@ -76,6 +80,12 @@ type Device struct {
 	done    chan struct{} // closed when everything has ended
 	workers sync.WaitGroup
 }
+
+// Format prints the interface's name, whatever the verb: a Device holds secrets.
+func (d *Device) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "device "+d.cfg.TUN.Name()) }
+
+// LogValue logs the interface's name.
+func (d *Device) LogValue() slog.Value { return slog.StringValue(d.cfg.TUN.Name()) }
 
 // portRef boxes the interface for atomic.Pointer.
 type portRef struct{ underlay.Port }
@@ -98,12 +108,18 @@ func New(cfg Config) *Device {
 		stop:  make(chan struct{}),
 		done:  make(chan struct{}),
 	}
+	if cfg.Clock != nil {
+		d.clock = cfg.Clock
+	}
 	d.engine = engine.New(engine.Config{Device: cfg.TUN, Control: d, Clock: d.clock, Rand: cfg.Rand})
 	return d
 }
 
 // Start begins to carry packets as soon as the interface is up. It must be called once.
 func (d *Device) Start() {
+	d.mu.Lock()
+	d.started = true
+	d.mu.Unlock()
 	for range runtime.NumCPU() {
 		d.workers.Go(d.work)
 	}
@@ -114,15 +130,18 @@ func (d *Device) Start() {
 // Done is closed when the device has ended: after Close, or because the interface was deleted.
 func (d *Device) Done() <-chan struct{} { return d.done }
 
-// Close deletes the interface, wipes all keys and waits until all goroutines have ended. It may be called repeatedly.
+// Close deletes the interface, wipes all sessions and waits until all goroutines have ended. It may be called repeatedly.
 func (d *Device) Close() {
 	d.mu.Lock()
-	first := !d.closed
+	first, started := !d.closed, d.started
 	d.closed = true
 	d.mu.Unlock()
 	if first {
 		if err := d.cfg.TUN.Close(); err != nil {
 			d.log.Warn("closing the tun device", "error", err)
+		}
+		if !started {
+			close(d.done)
 		}
 	}
 	<-d.done
@@ -157,6 +176,7 @@ func (d *Device) follow(ev tun.Event) {
 	if d.closed {
 		return
 	}
+	d.link = ev.Up
 	if ev.MTU != d.mtu {
 		d.mtu = ev.MTU
 		d.engine.SetMTU(ev.MTU)
@@ -166,7 +186,7 @@ func (d *Device) follow(ev tun.Event) {
 	}
 	switch {
 	case ev.Up && !d.up:
-		if err := d.bringUp(); err != nil {
+		if err := d.bringUp(d.listenPort, d.mark); err != nil {
 			d.log.Error("bringing the interface up; set another listen port or free this one", "port", d.listenPort, "error", err)
 		}
 	case !ev.Up && d.up:
@@ -184,8 +204,8 @@ func TrainLimit(mtu int) int {
 }
 
 // bringUp opens the port and starts all peers. The caller holds mu.
-func (d *Device) bringUp() error {
-	port, err := d.openPort(d.listenPort, d.mark)
+func (d *Device) bringUp(listen uint16, mark uint32) error {
+	port, err := d.openPort(listen, mark)
 	if err != nil {
 		return err
 	}

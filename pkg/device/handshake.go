@@ -3,8 +3,11 @@
 package device
 
 import (
+	"bytes"
+	"context"
 	"encoding/binary"
 	"io"
+	"log/slog"
 
 	"github.com/ropewalk/ropewalk/pkg/drop"
 	"github.com/ropewalk/ropewalk/pkg/noise"
@@ -132,8 +135,18 @@ func (d *Device) openInitiation(id *identity, msg []byte, from underlay.Endpoint
 		return reason
 	}
 	p.heard(len(msg), from, now)
+	if p.attempt != nil && p.yields(id) {
+		p.endAttempt()
+	}
 	p.respond(r, now)
 	return drop.None
+}
+
+// yields tells which of two handshakes that crossed is given up: that of the side whose public key is the larger. Stock
+// devices give up theirs on both sides and try again 5 s later; with one that does, ours goes through.
+func (p *Peer) yields(id *identity) bool {
+	ours := id.Public()
+	return bytes.Compare(p.key[:], ours[:]) < 0
 }
 
 // accept authenticates the initiation in r and refuses one that was seen before or comes too soon.
@@ -161,7 +174,7 @@ func (p *Peer) respond(r *noise.Responder, now int64) {
 		return
 	}
 	p.establish(b, false)
-	p.timers.SessionDerived(now)
+	p.timers.ResponseSent(now)
 	p.transmit(msg[:], now)
 	p.arm(now)
 	p.dev.log.Debug("handshake answered", "peer", p.key, "endpoint", p.lane.Endpoint.Load().Dst)
@@ -232,11 +245,16 @@ func (p *Peer) heard(n int, from underlay.Endpoint, now int64) {
 	p.lane.Activity.Received(now, false)
 }
 
-// completed notes that both sides have a session. The caller holds mu.
+// completed notes that both sides have a session, and that no other handshake is needed. The caller holds mu.
 func (p *Peer) completed(now int64) {
+	p.endAttempt()
 	p.timers.HandshakeComplete(now)
+	level := slog.LevelDebug // every two minutes from then on
+	if p.lastHandshake.IsZero() {
+		level = slog.LevelInfo
+	}
 	p.lastHandshake = p.dev.cfg.Wall()
-	p.dev.log.Info("handshake complete", "peer", p.key, "endpoint", p.lane.Endpoint.Load().Dst)
+	p.dev.log.Log(context.Background(), level, "handshake complete", "peer", p.key, "endpoint", p.lane.Endpoint.Load().Dst)
 }
 
 // transmit sends a handshake message to where the peer is. The caller holds mu.

@@ -3,6 +3,9 @@
 package device
 
 import (
+	"fmt"
+	"io"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +26,8 @@ type Peer struct {
 	pending atomic.Uint32                   // tasks that wait, as bits; the peer is in Device.tasks while it is not zero
 	used    atomic.Pointer[session.Keypair] // the key pair that taskConfirm is about
 
+	asked atomic.Int64 // when a lane last asked for a rekey
+
 	mu            sync.Mutex // guards all below
 	running       bool       // the device is up and the peer is configured
 	remote        *noise.Remote
@@ -40,6 +45,12 @@ type Peer struct {
 	lastConsumed  int64           // when the last initiation was accepted
 	lastHandshake time.Time       // wall clock
 }
+
+// Format prints the public key, whatever the verb: a Peer holds secrets.
+func (p *Peer) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "peer "+p.key.String()) }
+
+// LogValue logs the public key.
+func (p *Peer) LogValue() slog.Value { return slog.StringValue(p.key.String()) }
 
 // The tasks that lanes and timers leave for a worker.
 const (
@@ -77,7 +88,7 @@ func (p *Peer) attend() {
 	if tasks&taskConfirm != 0 {
 		p.confirm(now)
 	}
-	if tasks&taskHandshake != 0 {
+	if tasks&taskHandshake != 0 && p.sessionWanted(now) {
 		p.initiate(now)
 	}
 	if tasks&taskTimer != 0 {
@@ -86,8 +97,25 @@ func (p *Peer) attend() {
 	p.arm(now)
 }
 
+// sessionWanted tells whether what taskHandshake was posted for still holds. A responder's first answer races with the
+// task that confirms its session; by now there may be a fresh one. The caller holds mu.
+func (p *Peer) sessionWanted(now int64) bool {
+	keys := p.lane.Current.Load()
+	return !usable(keys, now) || peer.RekeyDue(now, keys.Created(), keys.Initiator(), keys.Sent(), false)
+}
+
+// rekeyPause is how often, in nanoseconds, a due rekey is worth a worker's time: lanes ask with every train until it
+// is done.
+const rekeyPause = int64(50 * time.Millisecond)
+
 // Rekey implements engine.Owner.
-func (p *Peer) Rekey() { p.post(taskHandshake) }
+func (p *Peer) Rekey() {
+	now, last := p.dev.clock(), p.asked.Load()
+	if last == 0 || now-last >= rekeyPause {
+		p.asked.Store(now)
+		p.post(taskHandshake)
+	}
+}
 
 // Confirm implements engine.Owner.
 func (p *Peer) Confirm(keys *session.Keypair) {

@@ -16,10 +16,14 @@ type binding struct {
 	keys    *session.Keypair
 }
 
-// sessions are a peer's key pairs (WireGuard paper §6.3): one to send with, one before it, whose messages may still be
-// under way, and, at a responder, one that the initiator has not used yet.
+// sessions are a peer's key pairs (WireGuard paper §6.3): one to send with, those before it, whose messages may still
+// be under way, and, at a responder, one that the initiator has not used yet.
+//
+// The paper keeps one previous key pair. Two are kept here: when both sides initiate at once, either may be the one
+// that the peer sends with, until it has heard from us.
 type sessions struct {
-	current, previous, next *binding
+	current, next *binding
+	previous      [2]*binding // newest first
 }
 
 // bind reserves a receiver index that leads to p.
@@ -50,23 +54,37 @@ func (p *Peer) establish(b *binding, initiator bool) {
 	s := &p.sessions
 	b.session.Keys.Store(b.keys)
 	if !initiator {
-		p.unbind(s.next)
-		p.unbind(s.previous)
-		s.next, s.previous = b, nil
+		old := s.next
+		s.next = b
 		p.lane.Unconfirmed.Store(b.keys)
+		p.unbind(old)
 		return
 	}
-	p.unbind(s.previous)
-	if s.next != nil {
-		// Both sides initiated at once; the peer may already send with what it believes to be ours.
-		p.unbind(s.current)
-		s.previous, s.next = s.next, nil
-		p.lane.Unconfirmed.Store(nil)
-	} else {
-		s.previous = s.current
+	crossed := s.next
+	s.next = nil
+	p.lane.Unconfirmed.Store(nil)
+	p.succeed(b)
+	if crossed != nil {
+		p.retire(crossed)
 	}
-	s.current = b
+}
+
+// succeed makes b the key pair to send with. What it replaces may still be received with, and is wiped only after
+// lanes have turned to b.
+func (p *Peer) succeed(b *binding) {
+	old := p.sessions.current
+	p.sessions.current = b
 	p.publish()
+	if old != nil {
+		p.retire(old)
+	}
+}
+
+// retire keeps b for what is still under way, in place of the oldest.
+func (p *Peer) retire(b *binding) {
+	s := &p.sessions
+	p.unbind(s.previous[1])
+	s.previous[0], s.previous[1] = b, s.previous[0]
 }
 
 // confirm promotes the responder's new key pair, which the initiator has used. The caller holds mu.
@@ -75,11 +93,11 @@ func (p *Peer) confirm(now int64) {
 	if s.next == nil || s.next.keys != p.used.Load() {
 		return
 	}
-	p.unbind(s.previous)
-	s.previous, s.current, s.next = s.current, s.next, nil
+	b := s.next
+	s.next = nil
 	p.lane.Unconfirmed.Store(nil)
 	p.completed(now)
-	p.publish()
+	p.succeed(b)
 }
 
 // publish sends what was staged and then lets lanes send with the current key pair. The caller holds mu, so no lane
@@ -87,7 +105,7 @@ func (p *Peer) confirm(now int64) {
 func (p *Peer) publish() {
 	keys := p.sessions.current.keys
 	for len(p.staged.elements) > 0 {
-		p.dev.engine.Transmit(p.lane, keys, p.unstage())
+		p.dev.engine.Transmit(p.lane, keys, p.unstage().bytes)
 	}
 	p.lane.Current.Store(keys)
 }
@@ -97,7 +115,7 @@ func (p *Peer) forgetSessions() {
 	s := &p.sessions
 	p.lane.Current.Store(nil)
 	p.lane.Unconfirmed.Store(nil)
-	for _, b := range []*binding{s.current, s.previous, s.next} {
+	for _, b := range []*binding{s.current, s.next, s.previous[0], s.previous[1]} {
 		p.unbind(b)
 	}
 	*s = sessions{}

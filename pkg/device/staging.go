@@ -13,63 +13,70 @@ const (
 	maxStagedBytes = 1 << 20
 	// maxStagedTotal bounds them for the device, in bytes, however many peers are unreachable.
 	maxStagedTotal = 64 << 20
+	// stagedFloor is what each peer may have beyond that, in bytes: enough for the first packets of its connections.
+	stagedFloor = 64 << 10
 )
 
 // stagingQueue holds the elements that wait for a session, oldest first.
 type stagingQueue struct {
-	elements [][]byte
+	elements []staged
 	bytes    int
+}
+
+// staged is one element, and how many packets it stands for.
+type staged struct {
+	bytes   []byte
+	packets int
 }
 
 // Stage implements engine.Owner. It holds the peer's lock while it decides, so that nothing can be staged behind the
 // back of a session that becomes current: order is kept.
-func (p *Peer) Stage(element []byte) {
+func (p *Peer) Stage(element []byte, packets int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.running {
-		p.dev.engine.Slow.Add(drop.TXDown, 1)
-		return
-	}
-	if keys := p.lane.Current.Load(); usable(keys, p.dev.clock()) {
+	switch keys := p.lane.Current.Load(); {
+	case !p.running:
+		p.dev.engine.Slow.Add(drop.TXDown, packets)
+	case usable(keys, p.dev.clock()):
 		p.dev.engine.Transmit(p.lane, keys, element)
-		return
+	case p.initiator == nil:
+		p.dev.engine.Slow.Add(drop.TXNoSession, packets)
+	default:
+		p.stage(staged{append([]byte(nil), element...), packets})
+		p.post(taskHandshake)
 	}
-	p.stage(element)
-	p.post(taskHandshake)
 }
 
-// stage appends a copy of element and lets the oldest go when there are too many. The caller holds mu.
-func (p *Peer) stage(element []byte) {
-	q := &p.staged
-	for len(q.elements) > 0 && (len(q.elements) >= maxStaged || q.bytes+len(element) > maxStagedBytes) {
-		p.dev.engine.Slow.Add(drop.TXStagedOverflow, 1)
-		p.unstage()
+// stage appends e and lets the oldest go when there are too many. The caller holds mu.
+func (p *Peer) stage(e staged) {
+	q, n := &p.staged, len(e.bytes)
+	for len(q.elements) > 0 && (len(q.elements) >= maxStaged || q.bytes+n > maxStagedBytes) {
+		p.dev.engine.Slow.Add(drop.TXStagedOverflow, p.unstage().packets)
 	}
-	if p.dev.staged.Load()+int64(len(element)) > maxStagedTotal {
-		p.dev.engine.Slow.Add(drop.TXStagedOverflow, 1)
+	if q.bytes+n > stagedFloor && p.dev.staged.Load()+int64(n) > maxStagedTotal {
+		p.dev.engine.Slow.Add(drop.TXStagedOverflow, e.packets)
 		return
 	}
-	q.elements = append(q.elements, append([]byte(nil), element...))
-	q.bytes += len(element)
-	p.dev.staged.Add(int64(len(element)))
+	q.elements = append(q.elements, e)
+	q.bytes += n
+	p.dev.staged.Add(int64(n))
 }
 
 // unstage takes the oldest element out. The caller holds mu.
-func (p *Peer) unstage() []byte {
+func (p *Peer) unstage() staged {
 	q := &p.staged
 	first := q.elements[0]
-	q.elements[0] = nil
+	q.elements[0] = staged{}
 	q.elements = q.elements[1:]
-	q.bytes -= len(first)
-	p.dev.staged.Add(-int64(len(first)))
+	q.bytes -= len(first.bytes)
+	p.dev.staged.Add(-int64(len(first.bytes)))
 	return first
 }
 
 // dropStaged lets all go. The caller holds mu.
 func (p *Peer) dropStaged() {
-	p.dev.engine.Slow.Add(drop.TXStagedExpired, len(p.staged.elements))
 	for len(p.staged.elements) > 0 {
-		p.unstage()
+		p.dev.engine.Slow.Add(drop.TXStagedExpired, p.unstage().packets)
 	}
 	p.staged.elements = nil
 }

@@ -12,7 +12,7 @@ import (
 
 const (
 	// inboxLen is how many handshake messages may wait for a worker.
-	inboxLen = 1024
+	inboxLen = 4096
 	// loadedLen is how many waiting messages mean that the device is under load (WireGuard paper §5.3).
 	loadedLen = inboxLen / 8
 	// loadedFor is how long, in nanoseconds, the device counts as loaded after that.

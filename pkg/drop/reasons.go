@@ -9,12 +9,14 @@ const (
 	TXMalformed                    // the inner packet is neither IPv4 nor IPv6, or lies about its length
 	TXNoPeer                       // no peer's allowed IPs cover the destination
 	TXNoEndpoint                   // the peer has no endpoint to send to
-	TXStagedOverflow               // too much was waiting for a handshake; the oldest went
+	TXStagedOverflow               // too much was waiting for a handshake; one had to go
 	TXStagedExpired                // the handshake that packets waited for never completed
 	TXExhausted                    // the session may send no more messages (Reject-After-Messages)
 	TXSendError                    // the kernel refused to send the datagram
 	TXTooBig                       // the datagram exceeds what UDP or the path can carry
 	TXDown                         // the interface is down
+	TXTUNRead                      // the TUN gave an error instead of a packet
+	TXNoSession                    // there is no session and none can be made, or it ended before the packet was encrypted
 	RXTooShort                     // shorter than the smallest WireGuard message
 	RXBadType                      // unknown message type, or reserved bits set
 	RXBadLength                    // a handshake or cookie message of the wrong length
@@ -27,6 +29,7 @@ const (
 	RXInnerSpoofed                 // the decrypted source address belongs to another peer or to none
 	RXTUNWrite                     // the TUN refused the packet
 	RXDown                         // the interface is down
+	RXReceive                      // the socket gave an error instead of a datagram
 	HSQueueFull                    // more handshake messages than the workers can take
 	HSBadMAC1                      // mac1 is wrong: the sender does not know our public key
 	HSNoCookie                     // under load and without a valid mac2: answered with a cookie
@@ -53,6 +56,8 @@ var names = [Count]string{
 	"tx_send_error",
 	"tx_too_big",
 	"tx_down",
+	"tx_tun_read",
+	"tx_no_session",
 	"rx_too_short",
 	"rx_bad_type",
 	"rx_bad_length",
@@ -65,6 +70,7 @@ var names = [Count]string{
 	"rx_inner_spoofed",
 	"rx_tun_write",
 	"rx_down",
+	"rx_receive",
 	"hs_queue_full",
 	"hs_bad_mac1",
 	"hs_no_cookie",
@@ -82,12 +88,14 @@ var helps = [Count]string{
 	"the inner packet is neither IPv4 nor IPv6, or lies about its length",
 	"no peer's allowed IPs cover the destination",
 	"the peer has no endpoint to send to",
-	"too much was waiting for a handshake; the oldest went",
+	"too much was waiting for a handshake; one had to go",
 	"the handshake that packets waited for never completed",
 	"the session may send no more messages (Reject-After-Messages)",
 	"the kernel refused to send the datagram",
 	"the datagram exceeds what UDP or the path can carry",
 	"the interface is down",
+	"the TUN gave an error instead of a packet",
+	"there is no session and none can be made, or it ended before the packet was encrypted",
 	"shorter than the smallest WireGuard message",
 	"unknown message type, or reserved bits set",
 	"a handshake or cookie message of the wrong length",
@@ -100,6 +108,7 @@ var helps = [Count]string{
 	"the decrypted source address belongs to another peer or to none",
 	"the TUN refused the packet",
 	"the interface is down",
+	"the socket gave an error instead of a datagram",
 	"more handshake messages than the workers can take",
 	"mac1 is wrong: the sender does not know our public key",
 	"under load and without a valid mac2: answered with a cookie",

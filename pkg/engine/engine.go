@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ropewalk/ropewalk/pkg/drop"
 	"github.com/ropewalk/ropewalk/pkg/peer"
 	"github.com/ropewalk/ropewalk/pkg/session"
@@ -28,6 +30,20 @@ type Clock func() int64
 func NewClock() Clock {
 	start := time.Now()
 	return func() int64 { return int64(time.Since(start)) + 1 }
+}
+
+// BootClock returns the clock of the machine, which goes on while it is suspended (CLOCK_BOOTTIME), as the in-kernel
+// WireGuard's does: a session must not outlive its time because the lid was closed.
+func BootClock() Clock {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		return NewClock()
+	}
+	return func() int64 {
+		var ts unix.Timespec
+		_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // it worked before, and has no other way to fail
+		return ts.Nano()
+	}
 }
 
 // Control takes what lanes receive and cannot handle. It must not block.
@@ -66,6 +82,7 @@ func New(cfg Config) *Engine {
 	for i, q := range cfg.Device.Queues() {
 		e.lanes = append(e.lanes, newLane(e, i, q))
 	}
+	e.slow.lane = newLane(e, len(e.lanes), nil)
 	e.SetMTU(DefaultMTU)
 	return e
 }
@@ -89,8 +106,8 @@ func (e *Engine) Start() {
 // Wait blocks until all transmit loops have ended, which they do when the TUN device is closed or deleted.
 func (e *Engine) Wait() { e.tx.Wait() }
 
-// Attach begins to use port, which must have as many lanes as the engine, and to receive from it. The engine does not
-// own the port: Detach leaves it open.
+// Attach begins to use port, which must have as many lanes as the engine, and to receive from it. On success the
+// engine owns the port: Detach closes it.
 func (e *Engine) Attach(port underlay.Port) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -101,7 +118,7 @@ func (e *Engine) Attach(port underlay.Port) error {
 		return fmt.Errorf("attaching a port: another one is attached")
 	}
 	e.port = port
-	e.slow.attach(e, port)
+	e.slow.attach(port)
 	for i, l := range e.lanes {
 		conn := port.Lane(i)
 		l.conn.Store(&conn)
@@ -121,7 +138,7 @@ func (e *Engine) Detach() error {
 	for _, l := range e.lanes {
 		l.conn.Store(nil)
 	}
-	e.slow.attach(e, nil)
+	e.slow.attach(nil)
 	err := e.port.Close()
 	e.rx.Wait()
 	e.port = nil

@@ -13,9 +13,9 @@ import (
 // Owner is the slow side of a Peer. Lanes call it at most once per train, and only when something is out of the
 // ordinary. Its methods must not block for long and may be called from several lanes at once.
 type Owner interface {
-	// Stage takes an element (see tun.Queue) for which there is no usable session; element is valid only during the
-	// call. The owner starts a handshake, or transmits at once if a session has appeared meanwhile.
-	Stage(element []byte)
+	// Stage takes an element (see tun.Queue) of so many packets for which there is no usable session; element is valid
+	// only during the call. The owner starts a handshake, or transmits at once if a session has appeared meanwhile.
+	Stage(element []byte, packets int)
 	// Confirm says that the peer has used keys, which are the owner's unconfirmed ones: it may send with them now.
 	Confirm(keys *session.Keypair)
 	// Rekey says that a new handshake is due.

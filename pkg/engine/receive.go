@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/drop"
 	"github.com/ropewalk/ropewalk/pkg/offload"
@@ -59,10 +60,15 @@ func (l *lane) receive(conn underlay.Lane) {
 	r := newReceiver(l)
 	for {
 		n, err := conn.Recv(r.in)
-		if errors.Is(err, net.ErrClosed) {
+		switch {
+		case err == nil:
+			r.batch(n)
+		case errors.Is(err, net.ErrClosed):
 			return
+		default:
+			r.drop(drop.RXReceive, 1)
+			time.Sleep(errorPause)
 		}
-		r.batch(n)
 	}
 }
 

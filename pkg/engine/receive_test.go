@@ -11,6 +11,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/device/devicetest/flow"
 	"github.com/ropewalk/ropewalk/pkg/drop"
+	"github.com/ropewalk/ropewalk/pkg/offload"
 	"github.com/ropewalk/ropewalk/pkg/peer"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 	"github.com/ropewalk/ropewalk/pkg/wire"
@@ -53,7 +54,10 @@ func TestPaddingIsNotDelivered(t *testing.T) {
 		p := in6.UDP(make([]byte, n))
 		run, size := r.seal(append(bytes.Clone(p), make([]byte, n%17)...))
 		r.receive(run, size)
-		samePackets(t, packetsOf(t, r.delivered()...), [][]byte{p})
+		elements := r.delivered()
+		if len(elements) != 1 || !bytes.Equal(elements[0][offload.VnetHdrLen:], p) {
+			t.Fatalf("delivered %x, want\n% x", elements, p)
+		}
 	}
 }
 
@@ -109,7 +113,7 @@ func TestEachMessageThatIsRefusedIsCounted(t *testing.T) {
 		{"inner is not IP", plain(make([]byte, 64)), drop.RXInnerMalformed},
 		{"inner is one byte", plain([]byte{0x45}), drop.RXInnerMalformed},
 		{"inner of IPv5", plain(append([]byte{0x55}, p[1:]...)), drop.RXInnerMalformed},
-		{"inner is cut", plain(p[:19]), drop.RXInnerMalformed},
+		{"inner is cut", plain(in4.UDP(make([]byte, 30))[:19]), drop.RXInnerMalformed},
 		{"inner source of nobody", plain(foreign), drop.RXInnerSpoofed},
 		{"TUN down", func(r *rig) []byte {
 			r.tun.SetUp(false)
@@ -130,9 +134,6 @@ func TestEachMessageThatIsRefusedIsCounted(t *testing.T) {
 	}
 }
 
-// TestTransportCounterIsBounded: authentic messages whose counter is out of range cannot be made here; session proves
-// that they are refused (TestRejectAfterMessagesIsEnforcedOnTheTransportCounter). This proves that the reason is counted
-// where it is due: before the cipher.
 func TestTruncatedDatagramIsCountedAndNotOpened(t *testing.T) {
 	r := newRig(t)
 	run, size := r.seal(in4.UDP([]byte("cut off")))
@@ -228,7 +229,7 @@ func TestRoamsOnAnyAuthenticatedMessageAndNoOther(t *testing.T) {
 		{"replayed", elsewhere, func(r *rig) []byte {
 			msg := r.message(r.remote, nil)
 			r.receive(msg, len(msg))
-			return r.message0(msg)
+			return msg
 		}, 0},
 	} {
 		r := newRig(t)
@@ -239,9 +240,6 @@ func TestRoamsOnAnyAuthenticatedMessageAndNoOther(t *testing.T) {
 		}
 	}
 }
-
-// message0 returns a copy of a message that the receiver has not decrypted in place.
-func (r *rig) message0(msg []byte) []byte { return bytes.Clone(msg) }
 
 func TestKeepaliveIsCountedAndNotDelivered(t *testing.T) {
 	r := newRig(t)

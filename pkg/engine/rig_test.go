@@ -234,7 +234,7 @@ type owner struct {
 	onStage   func()
 }
 
-func (o *owner) Stage(element []byte) {
+func (o *owner) Stage(element []byte, _ int) {
 	o.staged = append(o.staged, bytes.Clone(element))
 	if o.onStage != nil {
 		o.onStage()

@@ -13,8 +13,9 @@ import (
 // slowLane sends what no lane can: keepalives, and packets that waited for a session. It is a transmitter of its own
 // over the port's SendTo, under a lock.
 type slowLane struct {
-	mu sync.Mutex
-	tx *transmitter
+	lane *lane
+	mu   sync.Mutex
+	tx   *transmitter // made on first use
 }
 
 // portLane makes a Lane of a Port's SendTo. Only Send is ever called.
@@ -49,21 +50,21 @@ func (s portLane) send(r *underlay.Run) error {
 }
 
 // attach makes port the one to send to; nil for none.
-func (s *slowLane) attach(e *Engine, port underlay.Port) {
+func (s *slowLane) attach(port underlay.Port) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	conn := underlay.Lane(portLane{port: port})
 	if port == nil {
-		s.transmitter(e).lane.conn.Store(nil)
+		s.lane.conn.Store(nil)
 		return
 	}
-	s.transmitter(e).lane.conn.Store(&conn)
+	s.lane.conn.Store(&conn)
 }
 
-// transmitter returns the slow lane's transmitter, made on first use. The caller holds mu.
+// transmitter returns the slow lane's transmitter. The caller holds mu.
 func (s *slowLane) transmitter(e *Engine) *transmitter {
 	if s.tx == nil {
-		s.tx = newTransmitter(newLane(e, len(e.lanes), nil), 1)
+		s.tx = newTransmitter(s.lane, 1)
 		s.tx.drops = &e.Slow // Stats knows no lane of this number
 	}
 	s.tx.now = e.cfg.Clock()

@@ -7,7 +7,9 @@ import "github.com/ropewalk/ropewalk/pkg/drop"
 // Stats is a snapshot of an engine. Its JSON form is what the control socket's stats request returns.
 type Stats struct {
 	Lanes []LaneStats `json:"lanes"`
-	// Drops are those of the slow path, by reason; each lane has its own.
+	// Slow is what no lane carried: keepalives, and packets that waited for a session.
+	Slow LaneStats `json:"slow"`
+	// Drops are those of handshakes and staging, by reason; each lane has its own.
 	Drops map[string]uint64 `json:"drops"`
 }
 
@@ -29,14 +31,19 @@ type LaneStats struct {
 func (e *Engine) Stats() Stats {
 	s := Stats{Drops: dropMap(&e.Slow)}
 	for _, l := range e.lanes {
-		tx, rx := &l.stats.tx, &l.stats.rx
-		s.Lanes = append(s.Lanes, LaneStats{
-			TxPackets: tx.packets.Load(), TxBytes: tx.bytes.Load(), TxTrains: tx.trains.Load(), TxRuns: tx.runs.Load(),
-			RxPackets: rx.packets.Load(), RxBytes: rx.bytes.Load(), RxTrains: rx.trains.Load(), RxRuns: rx.runs.Load(),
-			Drops: dropMap(&l.stats.drops),
-		})
+		s.Lanes = append(s.Lanes, l.stats.snapshot())
 	}
+	s.Slow = e.slow.lane.stats.snapshot()
 	return s
+}
+
+func (c *laneCounters) snapshot() LaneStats {
+	tx, rx := &c.tx, &c.rx
+	return LaneStats{
+		TxPackets: tx.packets.Load(), TxBytes: tx.bytes.Load(), TxTrains: tx.trains.Load(), TxRuns: tx.runs.Load(),
+		RxPackets: rx.packets.Load(), RxBytes: rx.bytes.Load(), RxTrains: rx.trains.Load(), RxRuns: rx.runs.Load(),
+		Drops: dropMap(&c.drops),
+	}
 }
 
 func dropMap(c *drop.Counters) map[string]uint64 {

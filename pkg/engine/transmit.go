@@ -5,6 +5,8 @@ package engine
 import (
 	"errors"
 	"net/netip"
+	"os"
+	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/drop"
 	"github.com/ropewalk/ropewalk/pkg/offload"
@@ -93,12 +95,20 @@ func (l *lane) transmit() {
 	t := newTransmitter(l, txSlots)
 	for {
 		n, err := l.queue.Read(t.bufs, t.sizes)
-		if err != nil {
+		switch {
+		case err == nil:
+			t.batch(n)
+		case errors.Is(err, os.ErrClosed):
 			return
+		default: // one packet that virtio cannot express must not stop the lane
+			t.drop(drop.TXTUNRead, 1)
+			time.Sleep(errorPause)
 		}
-		t.batch(n)
 	}
 }
+
+// errorPause keeps a lane whose edge gives nothing but errors from taking a whole core.
+const errorPause = time.Millisecond
 
 // batch sends the first n elements read.
 func (t *transmitter) batch(n int) {
@@ -128,7 +138,7 @@ func (t *transmitter) element(slot []byte, n int) {
 	keys := p.Current.Load()
 	if !usable(keys, t.now) {
 		t.flush() // what came earlier leaves earlier
-		p.Owner.Stage(element)
+		p.Owner.Stage(element, t.train.Segments())
 		return
 	}
 	t.carry(slot, p, keys)
@@ -258,8 +268,8 @@ func (t *transmitter) seal() {
 	kept := 0
 	for i := range t.runs {
 		r, m := &t.runs[i], &t.meta[i]
-		if !t.sealRun(r, m) {
-			t.drop(drop.TXExhausted, r.Segments)
+		if reason := t.sealRun(r, m); reason != drop.None {
+			t.drop(reason, r.Segments)
 			m.peer.Owner.Rekey()
 			continue
 		}
@@ -269,23 +279,27 @@ func (t *transmitter) seal() {
 	t.runs, t.meta = t.runs[:kept], t.meta[:kept]
 }
 
-// sealRun reserves one block of counters and encrypts the run under it. It reports whether all is encrypted.
-func (t *transmitter) sealRun(r *underlay.Run, m *runMeta) bool {
+// sealRun reserves one block of counters and encrypts the run under it. Unless it returns drop.None, not all of the run
+// is encrypted, and none of it may be sent.
+func (t *transmitter) sealRun(r *underlay.Run, m *runMeta) drop.Reason {
 	counter, ok := m.keys.Reserve(r.Segments)
 	if !ok {
-		return false
+		return drop.TXExhausted
 	}
 	if m.layout.Segments > 0 {
-		return m.keys.SealTrain(&t.scratch, r.Parts[0], m.layout, counter) > 0
+		if m.keys.SealTrain(&t.scratch, r.Parts[0], m.layout, counter) == 0 {
+			return drop.TXNoSession
+		}
+		return drop.None
 	}
 	for i, part := range r.Parts {
 		n := len(part) - wire.DataOverhead
 		l := session.Layout{Segments: 1, Plain: n, Padded: n, LastPlain: n, LastPadded: n}
 		if m.keys.SealTrain(&t.scratch, part, l, counter+uint64(i)) == 0 {
-			return false
+			return drop.TXNoSession
 		}
 	}
-	return true
+	return drop.None
 }
 
 // account updates counters and the peers' timers for what was sent.

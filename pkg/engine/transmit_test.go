@@ -4,8 +4,9 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
-	"syscall"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -44,7 +45,7 @@ func TestEverythingLeavesInTheOrderItCame(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	r := newRig(t)
 	flows := []*flow.Flow{{Ends: out4, ID: 1}, {Ends: out6, ID: 2}, {Ends: out4, ID: 3}}
-	for range 300 {
+	for range 100 {
 		var elements [][]byte
 		for range 1 + rng.IntN(txSlots) {
 			f := flows[rng.IntN(len(flows))]
@@ -125,13 +126,13 @@ func TestEachPacketThatCannotLeaveIsCounted(t *testing.T) {
 		{"no endpoint", func(r *rig) { r.peer.Endpoint.Store(nil) }, [][]byte{good, train}, drop.TXNoEndpoint, 4},
 		{"packet beyond UDP", mtu, [][]byte{flow.Element(out4.UDP(make([]byte, 65500)))}, drop.TXTooBig, 1},
 		{"segment beyond UDP", mtu, [][]byte{out4.TCPTrain(0, 65480, make([]byte, 65490))}, drop.TXTooBig, 2},
-		{"wiped", func(r *rig) { r.keys.Wipe() }, [][]byte{good, train}, drop.TXExhausted, 4},
+		{"wiped", func(r *rig) { r.keys.Wipe() }, [][]byte{good, train}, drop.TXNoSession, 4},
 		{"down", func(r *rig) { r.engine.lanes[0].conn.Store(nil) }, [][]byte{good, train}, drop.TXDown, 4},
 		{"refused", func(r *rig) {
 			r.conn.fail = func(*underlay.Run) error { return errors.New("refused") }
 		}, [][]byte{good, train}, drop.TXSendError, 4},
 		{"too big for the path", func(r *rig) {
-			r.conn.fail = func(*underlay.Run) error { return syscall.EMSGSIZE }
+			r.conn.fail = func(*underlay.Run) error { return fmt.Errorf("sending: %w", underlay.ErrTooBig) }
 		}, [][]byte{good, train}, drop.TXTooBig, 4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -214,6 +215,24 @@ func TestSendingAsksForARekeyAfterTwoMinutes(t *testing.T) {
 		}
 	}
 }
+
+func TestRouteChangesAreSeenAtOnce(t *testing.T) {
+	r := newRig(t)
+	element := flow.Element(out4.UDP(nil))
+	r.transmit(element)
+	_, next := r.newPeer(out4Prefix().String())
+	r.transmit(element)
+	if sent := len(r.sent()); sent != 1 || len(next.staged) != 1 {
+		t.Errorf("%d packets went to the old peer, %d to the new one; want 1 each", sent, len(next.staged))
+	}
+	r.engine.Routes.Update(func(e *peer.Editor[*Peer]) { e.Add(out4Prefix(), r.peer) })
+	r.transmit(element)
+	if sent := len(r.sent()); sent != 1 {
+		t.Error("the route's return was not seen")
+	}
+}
+
+func out4Prefix() netip.Prefix { return netip.PrefixFrom(out4.Dst.Addr(), 32) }
 
 func TestSentBytesAreThoseOfMessages(t *testing.T) {
 	r := newRig(t)

@@ -15,7 +15,7 @@ type Timers struct {
 	retryAt        int64 // when the handshake in flight is retried; 0 when there is none
 	eraseAt        int64 // when keys are erased; 0 when there are none
 	attemptSince   int64 // when the handshake in flight was last wanted
-	lastInitiation int64 // when an initiation was last sent
+	lastInitiation int64 // when an initiation or response was last sent
 	jitter         int64 // of the last initiation
 
 	keepaliveEvery int64 // the persistent keepalive's interval; 0 when off
@@ -69,7 +69,17 @@ func (t *Timers) InitiationSent(now, jitter int64) {
 	t.retryAt = now + RekeyTimeout + t.jitter
 }
 
-// SessionDerived notes that a responder has made a session and answered; the peer has yet to confirm it.
+// ResponseSent notes that a responder has made a session and answered; the peer has yet to confirm it. An answer counts
+// as an initiation: we do not send one of our own within RekeyTimeout.
+func (t *Timers) ResponseSent(now int64) {
+	if t.stopped {
+		return
+	}
+	t.lastInitiation = now
+	t.SessionDerived(now)
+}
+
+// SessionDerived notes that there are keys from now on.
 func (t *Timers) SessionDerived(now int64) {
 	if !t.stopped {
 		t.eraseAt = now + eraseTimeout

@@ -17,6 +17,7 @@ type queue struct {
 	stop    int // an eventfd, readable once the device closes
 	reading gate.Gate
 	writing gate.Gate
+	failed  error                // Read's, met behind elements that had to be returned first
 	iovs    [MaxParts]unix.Iovec // Write's
 }
 
@@ -37,6 +38,10 @@ func (q *queue) Read(bufs [][]byte, sizes []int) (int, error) {
 }
 
 func (q *queue) read(bufs [][]byte, sizes []int) (n int, err error) {
+	if err := q.failed; err != nil {
+		q.failed = nil
+		return 0, goneOr(err)
+	}
 	for n < len(bufs) {
 		size, err := unix.Read(q.fd, bufs[n])
 		switch {
@@ -47,7 +52,10 @@ func (q *queue) read(bufs [][]byte, sizes []int) (n int, err error) {
 				return n, nil
 			}
 		case err == unix.EINTR:
-		case n > 0: // an error worth reporting comes again
+		case n > 0:
+			if err != unix.EAGAIN { //nolint:errorlint // straight from the system call
+				q.failed = err
+			}
 			return n, nil
 		case err == unix.EAGAIN:
 			if err := q.wait(unix.POLLIN); err != nil {

@@ -15,7 +15,7 @@ import (
 func parseEndpoint(s string) (*config.Endpoint, error) {
 	ap, err := netip.ParseAddrPort(s)
 	if err != nil {
-		return nil, invalid("want address:port, got %q", s)
+		return nil, invalid("want address:port, got %d bytes that are not", len(s))
 	}
 	ep := &config.Endpoint{AddrPort: netip.AddrPortFrom(ap.Addr().WithZone(""), ap.Port())}
 	if zone := ap.Addr().Zone(); zone != "" {

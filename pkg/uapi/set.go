@@ -127,7 +127,7 @@ func addAllowedIP(p *config.Peer, value string) error {
 	value, remove := strings.CutPrefix(value, "-")
 	prefix, err := netip.ParsePrefix(value)
 	if err != nil {
-		return invalid("want an address and prefix length, got %q", value)
+		return invalid("want an address and prefix length, got %d bytes that are not", len(value))
 	}
 	p.AllowedIPs = append(p.AllowedIPs, config.AllowedIP{Prefix: prefix.Masked(), Remove: remove})
 	return nil
@@ -150,7 +150,7 @@ func number[N uint16 | uint32 | uint64](value string) (*N, error) {
 	largest := uint64(^N(0))
 	v, err := strconv.ParseUint(value, 10, bits.Len64(largest))
 	if err != nil {
-		return nil, invalid("want 0-%d, got %q", largest, value)
+		return nil, invalid("want 0-%d, got %d bytes that are not", largest, len(value))
 	}
 	n := N(v)
 	return &n, nil
@@ -158,7 +158,7 @@ func number[N uint16 | uint32 | uint64](value string) (*N, error) {
 
 func flag(value string) (bool, error) {
 	if value != "true" {
-		return false, invalid(`want "true", got %q`, value)
+		return false, invalid(`want "true", got %d bytes that are not`, len(value))
 	}
 	return true, nil
 }

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device_test
+
+import (
+	"bytes"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/device/devicetest"
+	"github.com/ropewalk/ropewalk/pkg/device/devicetest/flow"
+	"github.com/ropewalk/ropewalk/pkg/drop"
+)
+
+// checklist are the faults that another implementation found in itself (gotatun's changelog of 2026), and where it is
+// proven that they are not here.
+var checklist = []struct {
+	fault, pkg, test string
+}{
+	{"Reject-After-Messages not enforced on the transport counter", "session", "TestRejectAfterMessagesIsEnforcedOnTheTransportCounter"},
+	{"a covering prefix could spoof a more specific peer's address", "peer", "TestOwnerOfACoveringPrefixDoesNotOwnAMoreSpecificAddress"},
+	{"a covering prefix could spoof a more specific peer's address", "engine", "TestPeersOfACoveringPrefixCannotSpoofAMoreSpecificPeersAddress"},
+	{"oversized datagrams stopped the receiver", "device", "TestOversizedDatagramsAreCountedDrops"},
+	{"oversized datagrams stopped the receiver", "engine", "TestTruncatedDatagramIsCountedAndNotOpened"},
+	{"oversized coalesced datagrams stopped the receiver", "engine", "TestRunMayMixSessionsAndHandshakes"},
+	{"handshake rate limit global, not per source", "peer", "TestLimiterTellsSourcesApart"},
+	{"handshake rate limit global, not per source", "device", "TestUnderLoadASourceMustProveItself"},
+	{"cookies not bound to the source port", "noise", "TestCookieIsBoundToAddressAndPort"},
+	{"cookies not bound to the source port", "device", "TestUnderLoadASourceMustProveItself"},
+	{"roaming on cookie replies", "device", "TestDoesNotRoamOnCookieReplies"},
+	{"no roaming on some authenticated packets", "engine", "TestRoamsOnAnyAuthenticatedMessageAndNoOther"},
+	{"no roaming on some authenticated packets", "device", "TestEndpointFollowsDataKeepalivesAndHandshakes"},
+	{"no roaming on some authenticated packets", "device", "TestEndpointFollowsTheResponse"},
+	{"a new preshared key did not reach the handshake, or tore the session", "device", "TestPresharedKeyChangeReachesTheNextHandshake"},
+	{"a new preshared key did not reach the handshake in flight", "noise", "TestPresharedKeyIsReadWhenItIsMixed"},
+	{"passive keepalive for keepalives", "peer", "TestPassiveKeepaliveIsNotOwedForKeepalives"},
+	{"passive keepalive at the wrong time", "device", "TestReceivedDataIsAnsweredByAKeepaliveAfterTenSeconds"},
+	{"persistent keepalive under traffic", "device", "TestPersistentKeepaliveFillsSilenceOnly"},
+	{"no jitter on handshake retries", "device", "TestHandshakeIsRetriedWithJitterAndGivenUp"},
+	{"responses refused after 250 ms", "device", "TestResponsesThatArriveSecondsLateAreAccepted"},
+	{"nonce counters of 32 bits", "session", "TestReserveStopsAtRejectAfterMessagesForGood"},
+	{"no work without IPv6", "device", "TestWithoutIPv6ItCarriesOnOverIPv4"},
+	{"IPv6 source address misread from the control message", "underlay/udp", "TestControlMessagesAreTakenApart"},
+	{"no end when the interface is deleted", "device", "TestDeletedInterfaceEndsTheDevice"},
+	{"replay window too small", "session", "TestWindowReachesAtLeast8192CountersBack"},
+}
+
+func TestEachFaultOfTheChecklistHasItsTest(t *testing.T) {
+	sources := map[string][]byte{}
+	for _, c := range checklist {
+		if sources[c.pkg] == nil {
+			sources[c.pkg] = testSources(t, filepath.Join("..", filepath.FromSlash(c.pkg)))
+		}
+		if !bytes.Contains(sources[c.pkg], []byte("\nfunc "+c.test+"(")) {
+			t.Errorf("%s: package %s has no %s", c.fault, c.pkg, c.test)
+		}
+	}
+}
+
+func testSources(t *testing.T, dir string) (all []byte) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, b...)
+	}
+	return all
+}
+
+// TestOversizedDatagramsAreCountedDrops sends the largest datagrams there are, by real sockets.
+func TestOversizedDatagramsAreCountedDrops(t *testing.T) {
+	a, b := devicetest.NewUDP(t, 1, devicetest.Options{}), devicetest.NewUDP(t, 2, devicetest.Options{})
+	devicetest.Connect(a, b)
+	talk(t, a, b)
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(a.Outside(false)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	before := total(a.AllDrops())
+	for kind := range byte(6) {
+		if _, err := c.Write(append([]byte{kind, 0, 0, 0}, make([]byte, 65503)...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.Await("all are counted", func() bool { return total(a.AllDrops()) == before+6 })
+	talk(t, a, b)
+}
+
+func TestWithoutIPv6ItCarriesOnOverIPv4(t *testing.T) {
+	a, b := devicetest.NewUDP(t, 1, devicetest.Options{NoIPv6: true}), devicetest.NewUDP(t, 2, devicetest.Options{})
+	devicetest.Connect(a, b)
+	stranded := newKey(t).Public()
+	a.Apply(config.Device{Peers: []config.Peer{{
+		PublicKey: stranded, Endpoint: &config.Endpoint{AddrPort: netip.MustParseAddrPort("[::1]:9")},
+		AllowedIPs: []config.AllowedIP{{Prefix: netip.MustParsePrefix("10.0.0.9/32")}},
+	}}})
+	a.Send(flow.Element(devicetest.Ends(1, 9, 1, false).UDP(nil)))
+	a.Await("the initiation over IPv6 has failed", func() bool { return a.Drops(drop.TXSendError) == 1 })
+	talk(t, a, b)
+	carries(t, a, b, true, 100)
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"github.com/ropewalk/ropewalk/pkg/drop"
+	"github.com/ropewalk/ropewalk/pkg/noise"
+	"github.com/ropewalk/ropewalk/pkg/session"
+	"github.com/ropewalk/ropewalk/pkg/tun"
+)
+
+// The bounds that tests go to.
+const (
+	MaxStaged      = maxStaged
+	MaxStagedBytes = maxStagedBytes
+	MaxStagedTotal = maxStagedTotal
+	StagedFloor    = stagedFloor
+	InboxLen       = inboxLen
+)
+
+// Follow applies an event of a device that was not started.
+func (d *Device) Follow(ev tun.Event) { d.follow(ev) }
+
+// Shut takes a device down that was not started.
+func (d *Device) Shut() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.down()
+}
+
+// Step does all that waits for a worker of a device that was not started, and returns how many things there were.
+func (d *Device) Step() (n int) {
+	for {
+		select {
+		case l := <-d.inbox.letters:
+			d.engine.Slow.Add(d.open(l.msg[:l.n], l.from), 1)
+		case p := <-d.tasks:
+			p.attend()
+		default:
+			return n
+		}
+		n++
+	}
+}
+
+// StepLetters is Step without tasks. It returns what became of each message.
+func (d *Device) StepLetters() (reasons []drop.Reason) {
+	for len(d.inbox.letters) > 0 {
+		l := <-d.inbox.letters
+		reasons = append(reasons, d.open(l.msg[:l.n], l.from))
+	}
+	return reasons
+}
+
+// Letters is the number of handshake messages that wait for a worker.
+func (d *Device) Letters() int { return len(d.inbox.letters) }
+
+// StagedBytes is what the device holds for peers without a session.
+func (d *Device) StagedBytes() int64 { return d.staged.Load() }
+
+// PeerOf returns the slow side of a peer, or nil.
+func (d *Device) PeerOf(key noise.PublicKey) *Peer { return d.lookup(key) }
+
+// Indices is the number of receiver indices in use.
+func (d *Device) Indices() int { return d.engine.Sessions.Len() }
+
+// Initiate sends an initiation, however recent the last one is.
+func (p *Peer) Initiate() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sendInitiation(p.dev.clock())
+}
+
+// Sessions returns the key pair to send with, and the one that waits for confirmation.
+func (p *Peer) Sessions() (current, unconfirmed *session.Keypair) {
+	return p.lane.Current.Load(), p.lane.Unconfirmed.Load()
+}

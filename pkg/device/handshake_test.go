@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device_test
+
+import (
+	"bytes"
+	"crypto/rand"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/device/devicetest"
+	"github.com/ropewalk/ropewalk/pkg/device/devicetest/flow"
+	"github.com/ropewalk/ropewalk/pkg/drop"
+	"github.com/ropewalk/ropewalk/pkg/noise"
+	"github.com/ropewalk/ropewalk/pkg/tun"
+	"github.com/ropewalk/ropewalk/pkg/underlay"
+	"github.com/ropewalk/ropewalk/pkg/wire"
+)
+
+func newPSK(t *testing.T) *noise.PresharedKey {
+	t.Helper()
+	psk, err := noise.NewPresharedKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &psk
+}
+
+func TestTwoDevicesCarryBothFamiliesOverBothFamilies(t *testing.T) {
+	for name, outer6 := range map[string]bool{"over IPv4": false, "over IPv6": true} {
+		t.Run(name, func(t *testing.T) {
+			lan := devicetest.NewLAN(nil)
+			a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
+			forB, forA := b.AsPeer(outer6), a.AsPeer(outer6)
+			forA.PresharedKey = newPSK(t)
+			forB.PresharedKey = forA.PresharedKey
+			a.Apply(config.Device{Peers: []config.Peer{forB}})
+			b.Apply(config.Device{Peers: []config.Peer{forA}})
+			for _, inner6 := range []bool{false, true} {
+				for _, size := range []int{48, 49, 64, 1000, 1420} {
+					carries(t, a, b, inner6, size)
+					carries(t, b, a, inner6, size)
+				}
+			}
+			if d := b.PeerStatus(a).Endpoint.AddrPort; d != a.Outside(outer6) {
+				t.Errorf("endpoint %v, want %v", d, a.Outside(outer6))
+			}
+			if b.PeerStatus(a).LastHandshake.IsZero() || a.PeerStatus(b).LastHandshake.IsZero() {
+				t.Error("a side has no time of its last handshake")
+			}
+		})
+	}
+}
+
+// setPSK sets the preshared key of h with another host.
+func setPSK(h, other *devicetest.Host, psk *noise.PresharedKey) {
+	h.Apply(config.Device{Peers: []config.Peer{{PublicKey: other.Public(), UpdateOnly: true, PresharedKey: psk}}})
+}
+
+// TestPresharedKeyChangeReachesTheNextHandshake: live, and without tearing down the session there is.
+func TestPresharedKeyChangeReachesTheNextHandshake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := devicetest.Pair(t, devicetest.Options{})
+		talk(t, a, b)
+		psk := newPSK(t)
+		setPSK(a, b, psk)
+		talk(t, a, b) // by the old session
+		first := a.PeerStatus(b).LastHandshake
+
+		time.Sleep(125 * time.Second)
+		carries(t, a, b, false, 100) // still the old session; asks for a new one, which b refuses
+		time.Sleep(10 * time.Second)
+		if !a.PeerStatus(b).LastHandshake.Equal(first) {
+			t.Fatal("a handshake with different preshared keys completed")
+		}
+		setPSK(b, a, psk)
+		time.Sleep(10 * time.Second)
+		if a.PeerStatus(b).LastHandshake.Equal(first) {
+			t.Fatal("no handshake completed after the preshared keys agreed")
+		}
+		talk(t, a, b)
+		if n := a.AllDrops()[drop.TXStagedExpired.String()]; n != 0 {
+			t.Errorf("%d packets were lost", n)
+		}
+	})
+}
+
+// TestSimultaneousHandshakesLoseNothing has both sides initiate at the same moment.
+func TestSimultaneousHandshakesLoseNothing(t *testing.T) {
+	for range 20 {
+		a, b := devicetest.Pair(t, devicetest.Options{})
+		var elements [2][][]byte
+		for i := range 20 {
+			elements[0] = append(elements[0], flow.Element(a.To(b, uint16(i), false).UDP(nil)))
+			elements[1] = append(elements[1], flow.Element(b.To(a, uint16(i), true).UDP(nil)))
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			a.Send(elements[0]...)
+		}()
+		b.Send(elements[1]...)
+		<-done
+		wantPorts(t, b, 20)
+		wantPorts(t, a, 20)
+		talk(t, a, b)
+		a.Close()
+		b.Close()
+	}
+}
+
+// wantPorts wants n packets, told apart by their source ports, in order.
+func wantPorts(t *testing.T, h *devicetest.Host, n int) {
+	t.Helper()
+	for port := 0; port < n; {
+		for _, p := range h.Next() {
+			l4 := 20
+			if p[0]>>4 == 6 {
+				l4 = 40
+			}
+			if got := int(p[l4])<<8 | int(p[l4+1]); got != port {
+				t.Fatalf("packet %d came, want %d", got, port)
+			}
+			port++
+		}
+	}
+}
+
+func TestResponsesThatArriveSecondsLateAreAccepted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen messages
+		lan := devicetest.NewLAN(seen.filter)
+		a := lan.Host(t, 1, devicetest.Options{})
+		b := lan.Host(t, 2, devicetest.Options{WrapPort: func(p underlay.Port) underlay.Port { return lateResponses{p} }})
+		devicetest.Connect(a, b)
+		talk(t, a, b)
+		if n := seen.sent(1, wire.TypeInitiation); n != 1 {
+			t.Errorf("%d initiations, want 1: the late response was not accepted", n)
+		}
+	})
+}
+
+// lateResponses is a port from which responses to handshakes take four seconds.
+type lateResponses struct{ underlay.Port }
+
+// SendTo implements underlay.Port.
+func (l lateResponses) SendTo(to *underlay.Endpoint, datagram []byte) error {
+	if kind, _ := wire.Classify(datagram); kind != wire.TypeResponse {
+		return l.Port.SendTo(to, datagram)
+	}
+	late := bytes.Clone(datagram)
+	time.AfterFunc(4*time.Second, func() { _ = l.Port.SendTo(to, late) })
+	return nil
+}
+
+// TestAnAnswerThatRacesWithConfirmationStartsNoHandshake: a responder's TUN may have an answer for a lane before a
+// worker has promoted the session that the question came under.
+func TestAnAnswerThatRacesWithConfirmationStartsNoHandshake(t *testing.T) {
+	var seen messages
+	lan := devicetest.NewLAN(seen.filter)
+	a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{Stop: true})
+	devicetest.Connect(a, b)
+	b.Follow(tun.Event{Up: true, MTU: 1420})
+	defer b.Shut()
+	a.Send(flow.Element(a.To(b, 1, false).UDP(nil)))
+	b.Await("the initiation is answered", func() bool {
+		b.StepLetters()
+		_, unconfirmed := b.PeerOf(a.Public()).Sessions()
+		return unconfirmed != nil
+	})
+	b.Next() // so the session has been used, and the task to confirm it waits
+	b.PeerOf(a.Public()).Stage(flow.Element(b.To(a, 2, false).UDP(nil)), 1)
+	b.Step()
+	if got := a.Next(); len(got) != 1 {
+		t.Fatalf("%d packets came back", len(got))
+	}
+	if n := seen.sent(2, wire.TypeInitiation); n != 0 {
+		t.Errorf("the responder initiated %d handshakes of its own", n)
+	}
+}
+
+func TestReplayedInitiationIsRefused(t *testing.T) {
+	lan := devicetest.NewLAN(nil)
+	h, s := lan.Host(t, 1, devicetest.Options{Stop: true}), newStranger(t, lan, 66)
+	h.Follow(tun.Event{Up: true, MTU: 1420})
+	defer h.Shut()
+	h.Apply(config.Device{Peers: []config.Peer{s.asPeer()}})
+	msg := s.initiation(h, at(5))
+	from := underlay.Endpoint{Dst: s.port.Endpoint(false).Dst}
+	for i, c := range []struct {
+		msg  []byte
+		want drop.Reason
+	}{
+		{msg, drop.None},
+		{msg, drop.HSReplay},
+		{s.initiation(h, at(4)), drop.HSReplay},
+		{s.initiation(h, at(6)), drop.HSFlood},
+	} {
+		if r := h.Handshake(c.msg, from); r != drop.None {
+			t.Fatalf("message %d was not queued: %v", i, r)
+		}
+		if got := h.StepLetters(); len(got) != 1 || got[0] != c.want {
+			t.Errorf("message %d: %v, want %v", i, got, c.want)
+		}
+	}
+}
+
+func TestUnknownPeersGetNoAnswer(t *testing.T) {
+	lan := devicetest.NewLAN(nil)
+	h, s := lan.Host(t, 1, devicetest.Options{}), newStranger(t, lan, 66)
+	s.send(h, s.initiation(h, at(1)))
+	h.Await("the initiation is refused", func() bool { return h.Drops(drop.HSUnknownPeer) == 1 })
+	if h.Indices() != 0 {
+		t.Error("a stranger holds a receiver index")
+	}
+}

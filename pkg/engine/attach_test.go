@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"crypto/rand"
+	"testing"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/device/devicetest/flow"
+	"github.com/ropewalk/ropewalk/pkg/drop"
+	"github.com/ropewalk/ropewalk/pkg/tun"
+	"github.com/ropewalk/ropewalk/pkg/underlay"
+)
+
+func newIdleEngine(lanes int) (*Engine, *tun.Fake) {
+	device := tun.NewFake(tun.FakeConfig{Queues: lanes})
+	return New(Config{Device: device, Control: &control{}, Clock: NewClock(), Rand: rand.Reader}), device
+}
+
+func TestAttachRefusesAnotherNumberOfLanes(t *testing.T) {
+	e, _ := newIdleEngine(2)
+	port, _ := underlay.Pipe(3)
+	if err := e.Attach(port); err == nil {
+		t.Error("a port of 3 lanes was attached to an engine of 2")
+	}
+	if err := e.Detach(); err != nil {
+		t.Error("detaching nothing:", err)
+	}
+}
+
+func TestAttachRefusesASecondPort(t *testing.T) {
+	e, _ := newIdleEngine(1)
+	a, b := underlay.Pipe(1)
+	if err := e.Attach(a); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Attach(b); err == nil {
+		t.Error("two ports are attached")
+	}
+	if err := e.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Attach(b); err != nil {
+		t.Error("attaching after Detach:", err)
+	}
+	_ = e.Detach()
+}
+
+func TestLoopsEndWithTheirEdges(t *testing.T) {
+	e, device := newIdleEngine(4)
+	port, _ := underlay.Pipe(4)
+	if err := e.Attach(port); err != nil {
+		t.Fatal(err)
+	}
+	e.Start()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = device.Close()
+		e.Wait()
+		_ = e.Detach()
+	}()
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the loops go on")
+	}
+}
+
+func TestSlowPathCountsItsDrops(t *testing.T) {
+	good := flow.Element(out4.UDP([]byte("good")))
+	for _, c := range []struct {
+		name string
+		act  func(*rig)
+		want drop.Reason
+	}{
+		{"no endpoint", func(r *rig) {
+			r.peer.Endpoint.Store(nil)
+			r.engine.Transmit(r.peer, r.keys, good)
+		}, drop.TXNoEndpoint},
+		{"keepalive without endpoint", func(r *rig) {
+			r.peer.Endpoint.Store(nil)
+			r.engine.Keepalive(r.peer, r.keys)
+		}, drop.TXNoEndpoint},
+		{"down", func(r *rig) { r.engine.Transmit(r.peer, r.keys, good) }, drop.TXDown},
+		{"keepalive while down", func(r *rig) { r.engine.Keepalive(r.peer, r.keys) }, drop.TXDown},
+		{"malformed", func(r *rig) { r.engine.Transmit(r.peer, r.keys, good[:20]) }, drop.TXMalformed},
+		{"wiped", func(r *rig) {
+			r.keys.Wipe()
+			r.engine.Transmit(r.peer, r.keys, good)
+		}, drop.TXNoSession},
+	} {
+		r := newRig(t)
+		c.act(r)
+		if got := r.engine.Stats().Drops[c.want.String()]; got != 1 {
+			t.Errorf("%s: %d drops in the statistics, want 1", c.name, got)
+		}
+	}
+}
+
+func TestSlowPathSendsTrainsDatagramByDatagram(t *testing.T) {
+	r := newRig(t)
+	ours, theirs := underlay.Pipe(1)
+	if err := r.engine.Attach(ours); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.engine.Detach() }()
+	to := theirs.Endpoint(true)
+	r.peer.Endpoint.Store(&to)
+	train := (&flow.Flow{Ends: out6}).Train(7, 300)
+	r.engine.Transmit(r.peer, r.keys, train)
+	r.engine.Keepalive(r.peer, r.keys)
+	rx := make([]underlay.Datagrams, 64)
+	for i := range rx {
+		rx[i].Buf = make([]byte, 65535)
+	}
+	n, err := theirs.Lane(0).Recv(rx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		r.conn.runs = append(r.conn.runs, [][]byte{rx[i].Buf[:rx[i].N]})
+	}
+	plain := r.sent()
+	if len(plain) != 8 || len(plain[7]) != 0 {
+		t.Fatalf("%d messages arrived, want 7 and a keepalive", len(plain))
+	}
+	samePackets(t, unpadded(t, plain[:7]), packetsOf(t, train))
+	if _, tx := r.peer.Traffic(); tx != 7*(368+32)+32 {
+		t.Errorf("%d bytes counted", tx)
+	}
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package interop
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// bulk is TCP traffic between two tunnels: in each stream, both ends send bytes each at the same time, and both check
+// every byte that arrives.
+type bulk struct {
+	from, to *tunnel
+	v6       bool
+	streams  int
+	bytes    int // per stream and direction
+	// halfway, when set, runs once in the middle of the first stream's transfer.
+	halfway func() error
+}
+
+const bulkLimit = 3 * time.Minute
+
+func (b bulk) run(t *testing.T) {
+	t.Helper()
+	var ln net.Listener
+	must(t, b.to.host.do(func() (err error) {
+		ln, err = net.ListenTCP("tcp", &net.TCPAddr{IP: b.to.inner(b.v6).AsSlice()})
+		return err
+	}))
+	defer ln.Close()
+	results := make(chan error, 2*b.streams)
+	addr := netip.AddrPortFrom(b.to.inner(b.v6), uint16(ln.Addr().(*net.TCPAddr).Port))
+	for i := range b.streams {
+		// One after the other, so that accepted connections have the order of dialled ones.
+		client, err := dialTCP(b.from.host, addr)
+		must(t, err)
+		defer client.Close()
+		server, err := ln.Accept()
+		must(t, err)
+		defer server.Close()
+		up, down := pattern(b.bytes, uint64(2*i)), pattern(b.bytes, uint64(2*i+1))
+		halfway := b.halfway
+		if i > 0 {
+			halfway = nil
+		}
+		go func() { results <- transfer(client, up, down, halfway) }()
+		go func() { results <- transfer(server, down, up, nil) }()
+	}
+	var err error
+	for range 2 * b.streams {
+		err = errors.Join(err, <-results)
+	}
+	must(t, err)
+}
+
+func dialTCP(h *host, to netip.AddrPort) (c *net.TCPConn, err error) {
+	err = h.do(func() error {
+		// Not a Dialer: it may open its sockets on other threads, in another namespace.
+		c, err = net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(to))
+		return err
+	})
+	return c, err
+}
+
+// transfer sends send and expects exactly expect, at the same time.
+func transfer(c net.Conn, send, expect []byte, halfway func() error) error {
+	if err := c.SetDeadline(time.Now().Add(bulkLimit)); err != nil {
+		return err
+	}
+	sent := make(chan error, 1)
+	go func() {
+		half := len(send) / 2
+		_, err := c.Write(send[:half])
+		if err == nil && halfway != nil {
+			err = halfway()
+		}
+		if err == nil {
+			_, err = c.Write(send[half:])
+		}
+		sent <- errors.Join(err, c.(*net.TCPConn).CloseWrite())
+	}()
+	got, err := io.ReadAll(c)
+	if err == nil && !bytes.Equal(got, expect) {
+		err = fmt.Errorf("received %d bytes, want %d; the first difference is at %d", len(got), len(expect), difference(got, expect))
+	}
+	return errors.Join(err, <-sent)
+}
+
+// difference returns the index of the first byte that differs.
+func difference(a, b []byte) int {
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return min(len(a), len(b))
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package interop
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// host is a network namespace without a name: it is gone with the last socket, process and handle in it.
+type host struct {
+	name string
+	ns   netns.NsHandle
+	nl   *netlink.Handle
+}
+
+// needs skips where namespaces or TUN devices cannot be had.
+func needs(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces and TUN devices")
+	}
+	f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("needs /dev/net/tun: %v", err)
+	}
+	_ = f.Close()
+}
+
+func newHost(t *testing.T, name string) *host {
+	t.Helper()
+	h := &host{name: name, ns: netns.None()}
+	err := onThread(func() (err error) {
+		h.ns, err = netns.New()
+		return err
+	})
+	if errors.Is(err, unix.EPERM) {
+		t.Skipf("needs CAP_SYS_ADMIN for network namespaces: %v", err)
+	}
+	must(t, err)
+	t.Cleanup(func() { _ = h.ns.Close() })
+	h.nl, err = netlink.NewHandleAt(h.ns, unix.NETLINK_ROUTE)
+	must(t, err)
+	t.Cleanup(h.nl.Close)
+	lo, err := h.nl.LinkByName("lo")
+	must(t, err)
+	must(t, h.nl.LinkSetUp(lo))
+	return h
+}
+
+// do runs f in the host: what f opens or starts belongs to its namespace.
+func (h *host) do(f func() error) error {
+	return onThread(func() error {
+		if err := netns.Set(h.ns); err != nil {
+			return fmt.Errorf("entering host %s: %w", h.name, err)
+		}
+		return f()
+	})
+}
+
+// onThread runs f on a thread of its own, which may change its namespace, and puts the thread back afterwards.
+func onThread(f func() error) error {
+	result := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		home, err := netns.Get()
+		if err != nil {
+			result <- fmt.Errorf("reading the thread's namespace: %w", err)
+			return // still locked: the runtime ends the thread
+		}
+		defer home.Close()
+		err = f()
+		if netns.Set(home) == nil {
+			runtime.UnlockOSThread()
+		}
+		result <- err
+	}()
+	return <-result
+}
+
+// cable is the name of the veth device in each host.
+const cable = "cable"
+
+// connect puts a cable between two hosts.
+func connect(t *testing.T, a, b *host) {
+	t.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = cable
+	must(t, a.nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: cable, PeerNamespace: netlink.NsFd(int(b.ns))}))
+	for _, h := range []*host{a, b} {
+		must(t, h.setUp(cable))
+	}
+}
+
+func (h *host) setUp(dev string) error {
+	l, err := h.nl.LinkByName(dev)
+	if err != nil {
+		return fmt.Errorf("looking up %s: %w", dev, err)
+	}
+	return h.nl.LinkSetUp(l)
+}
+
+// addAddress adds an address that is usable at once, without duplicate address detection.
+func (h *host) addAddress(dev string, p netip.Prefix) error {
+	l, err := h.nl.LinkByName(dev)
+	if err != nil {
+		return fmt.Errorf("looking up %s: %w", dev, err)
+	}
+	if err := h.nl.AddrAdd(l, address(p)); err != nil {
+		return fmt.Errorf("adding %s to %s: %w", p, dev, err)
+	}
+	return nil
+}
+
+func (h *host) removeAddress(dev string, p netip.Prefix) error {
+	l, err := h.nl.LinkByName(dev)
+	if err != nil {
+		return fmt.Errorf("looking up %s: %w", dev, err)
+	}
+	if err := h.nl.AddrDel(l, address(p)); err != nil {
+		return fmt.Errorf("removing %s from %s: %w", p, dev, err)
+	}
+	return nil
+}
+
+func address(p netip.Prefix) *netlink.Addr {
+	a := &netlink.Addr{IPNet: ipNet(p)}
+	if p.Addr().Is6() {
+		a.Flags = unix.IFA_F_NODAD
+	}
+	return a
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package interop
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// implementation is one WireGuard.
+type implementation struct {
+	name string
+	// need skips or fails when the implementation is not to be had.
+	need func(t *testing.T)
+	// start creates an interface in the host; stop removes it, and its sessions with it.
+	start func(t *testing.T, h *host, ifname string) (stop func() error)
+}
+
+var (
+	ropewalk    = implementation{name: "ropewalk", need: needRopewalk, start: startRopewalk}
+	wireguardGo = implementation{name: "wireguard-go", need: needWireGuardGo, start: startWireGuardGo}
+	inKernel    = implementation{name: "kernel", need: needInKernel, start: startInKernel}
+)
+
+// pairing is who talks to whom.
+type pairing struct{ left, right implementation }
+
+func (p pairing) String() string { return p.left.name + " and " + p.right.name }
+
+// sides returns what `right` can be in a scenario with two roles: one side alone where both are alike.
+func (p pairing) sides() []bool {
+	if p.left.name == p.right.name {
+		return []bool{false}
+	}
+	return []bool{false, true}
+}
+
+// pairings returns who is tested against whom; what is tested stands left.
+func pairings() []pairing {
+	list := []pairing{{ropewalk, inKernel}, {ropewalk, wireguardGo}, {ropewalk, ropewalk}}
+	if os.Getenv("ROPEWALK_INTEROP_CONTROL") != "" {
+		list = append(list, pairing{inKernel, wireguardGo})
+	}
+	return list
+}
+
+// forEachPairing runs a scenario once for each pairing, all at the same time.
+func forEachPairing(t *testing.T, scenario func(t *testing.T, p pairing)) {
+	t.Helper()
+	needs(t)
+	t.Parallel()
+	for _, p := range pairings() {
+		t.Run(p.String(), func(t *testing.T) {
+			t.Parallel()
+			p.left.need(t)
+			p.right.need(t)
+			scenario(t, p)
+		})
+	}
+}
+
+// ---- in the kernel
+
+// probeInKernel is done once: does the kernel know the link type?
+var probeInKernel = sync.OnceValue(func() error {
+	return onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		return netlink.LinkAdd(wireguardLink("probe"))
+	})
+})
+
+func wireguardLink(name string) netlink.Link {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	return &netlink.Wireguard{LinkAttrs: attrs}
+}
+
+func needInKernel(t *testing.T) {
+	t.Helper()
+	err := probeInKernel()
+	switch {
+	case err == nil:
+	case os.Getenv("ROPEWALK_INTEROP_STRICT") != "":
+		t.Fatalf("this kernel should have WireGuard: %v", err)
+	case errors.Is(err, unix.EOPNOTSUPP):
+		t.Skip("this kernel has no WireGuard (make test-kernels runs kernels that have)")
+	default:
+		t.Fatalf("probing the kernel for WireGuard: %v", err)
+	}
+}
+
+func startInKernel(t *testing.T, h *host, ifname string) func() error {
+	t.Helper()
+	must(t, h.nl.LinkAdd(wireguardLink(ifname)))
+	return func() error {
+		l, err := h.nl.LinkByName(ifname)
+		if err != nil {
+			return err
+		}
+		return h.nl.LinkDel(l)
+	}
+}
+
+// ---- as a process
+
+// program finds or builds a program once for all tests.
+type program struct {
+	env, pkg string
+	once     sync.Once
+	path     string
+	err      error
+}
+
+var (
+	ropewalkBinary    = &program{env: "ROPEWALK_BIN", pkg: "github.com/ropewalk/ropewalk/cmd/ropewalk"}
+	wireguardGoBinary = &program{env: "WIREGUARD_GO_BIN", pkg: "golang.zx2c4.com/wireguard"}
+	buildDir          string // set and removed by TestMain
+)
+
+// TestMain lets more tests run at once than there are cores: nearly all of them wait for timers of WireGuard's.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if p := flag.Lookup("test.parallel"); p.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
+		_ = p.Value.Set("8")
+	}
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "interop-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		buildDir = dir
+		return m.Run()
+	}())
+}
+
+func (p *program) need(t *testing.T) {
+	t.Helper()
+	p.once.Do(p.find)
+	if errors.Is(p.err, exec.ErrNotFound) {
+		t.Skipf("needs %s, or the go command to build %s", p.env, p.pkg)
+	}
+	must(t, p.err)
+}
+
+func (p *program) find() {
+	if p.path = os.Getenv(p.env); p.path != "" {
+		_, p.err = os.Stat(p.path)
+		return
+	}
+	p.path = filepath.Join(buildDir, filepath.Base(p.pkg))
+	cmd := exec.Command("go", "build", "-o", p.path, p.pkg)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		p.err = fmt.Errorf("building %s: %w\n%s", p.pkg, err, out)
+	}
+}
+
+func needRopewalk(t *testing.T)    { t.Helper(); ropewalkBinary.need(t) }
+func needWireGuardGo(t *testing.T) { t.Helper(); wireguardGoBinary.need(t) }
+
+func startRopewalk(t *testing.T, h *host, ifname string) func() error {
+	t.Helper()
+	return startDaemon(t, h, ropewalkBinary.path, "run", ifname)
+}
+
+func startWireGuardGo(t *testing.T, h *host, ifname string) func() error {
+	t.Helper()
+	return startDaemon(t, h, wireguardGoBinary.path, "-f", ifname)
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package interop
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+)
+
+const keepaliveSize = 32 // a data message without data: header and tag
+
+// TestPersistentKeepaliveNeedsNoTraffic has one side keep an idle tunnel alive: it shakes hands unasked, and then the
+// other side receives keepalives and nothing else.
+func TestPersistentKeepaliveNeedsNoTraffic(t *testing.T) {
+	forEachPairing(t, func(t *testing.T, p pairing) {
+		for _, fromRight := range p.sides() {
+			t.Run("from "+side(fromRight), func(t *testing.T) {
+				t.Parallel()
+				l := newLab(t, p, false)
+				keeper, other := l.pick(fromRight)
+				interval := time.Second
+				peer := l.peerOf(keeper)
+				peer.PersistentKeepaliveInterval = &interval
+				other.start(t, keeper.asPeer(netip.AddrPort{}, nil))
+				keeper.start(t, peer)
+				wantHandshakes(t, l)
+				before := other.peer(t).ReceiveBytes
+				eventually(t, "three keepalives", patience, func() error {
+					if got := other.peer(t).ReceiveBytes - before; got < 3*keepaliveSize {
+						return fmt.Errorf("%s received %d bytes", other, got)
+					}
+					return nil
+				})
+				if got := keeper.peer(t).PersistentKeepaliveInterval; got != interval {
+					t.Errorf("%s reports an interval of %s", keeper, got)
+				}
+				other.noErrors(t)
+				keeper.noErrors(t)
+			})
+		}
+	})
+}
+
+// TestDataWithoutAnswerIsAnsweredByAKeepalive sends one way only. The receiver owes a keepalive after 10 s, before the
+// sender gives up on the session at 15 s. A machine may be too slow for that, so it gets several attempts.
+func TestDataWithoutAnswerIsAnsweredByAKeepalive(t *testing.T) {
+	forEachPairing(t, func(t *testing.T, p pairing) {
+		for _, fromRight := range p.sides() {
+			t.Run("data from "+side(fromRight), func(t *testing.T) {
+				t.Parallel()
+				l := newLab(t, p, false)
+				l.start(t)
+				sender, receiver := l.pick(fromRight)
+				serveEcho(t, receiver.host)
+				listenUDP(t, receiver.host, sinkPort)
+				exchange(t, sender, receiver.inner4.Addr(), 10)
+				wantHandshakes(t, l)
+				for attempt := 1; ; attempt++ {
+					got := receivedAfterSending(t, sender, receiver)
+					if got == keepaliveSize {
+						return
+					}
+					if attempt == 5 {
+						t.Fatalf("%s received %d bytes, want the %d of a keepalive", sender, got, keepaliveSize)
+					}
+				}
+			})
+		}
+	})
+}
+
+// receivedAfterSending sends a datagram that nobody answers and returns how many outer bytes the sender then received.
+func receivedAfterSending(t *testing.T, sender, receiver *tunnel) (bytes int64) {
+	t.Helper()
+	c, err := dialUDP(sender.host, netip.AddrPortFrom(receiver.inner4.Addr(), sinkPort))
+	must(t, err)
+	defer c.Close()
+	before := sender.peer(t).ReceiveBytes
+	_, err = c.Write([]byte("no answer, please"))
+	must(t, err)
+	eventually(t, "a keepalive", patience, func() error {
+		if bytes = sender.peer(t).ReceiveBytes - before; bytes == 0 {
+			return fmt.Errorf("%s received nothing", sender)
+		}
+		return nil
+	})
+	return bytes
+}

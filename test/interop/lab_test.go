@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package interop
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+)
+
+// lab is two hosts, the cable between them, and a WireGuard interface on each. Left runs what is tested.
+type lab struct {
+	left, right *tunnel
+	outer       map[*tunnel]netip.Prefix // addresses on the cable
+	psk         *wgtypes.Key
+	v6          bool
+}
+
+const (
+	leftPort  = 51820
+	rightPort = 51821
+)
+
+// newLab builds the hosts and the interfaces, not yet started. v6 says what the outer packets are.
+func newLab(t *testing.T, p pairing, v6 bool) *lab {
+	t.Helper()
+	a, b := newHost(t, "left"), newHost(t, "right")
+	connect(t, a, b)
+	l := &lab{
+		left:  newTunnel(t, p.left, a, leftPort, "10.77.0.1/24", "fd77::1/64"),
+		right: newTunnel(t, p.right, b, rightPort, "10.77.0.2/24", "fd77::2/64"),
+		v6:    v6,
+	}
+	l.outer = map[*tunnel]netip.Prefix{l.left: outerAddress(v6, 1), l.right: outerAddress(v6, 2)}
+	for x, p := range l.outer {
+		must(t, x.host.addAddress(cable, p))
+	}
+	return l
+}
+
+// outerAddress returns the n-th address of the documentation network that stands in for the internet.
+func outerAddress(v6 bool, n int) netip.Prefix {
+	if v6 {
+		return netip.MustParsePrefix(fmt.Sprintf("2001:db8::%d/64", n))
+	}
+	return netip.MustParsePrefix(fmt.Sprintf("192.0.2.%d/24", n))
+}
+
+// start starts both interfaces, each with the other as its peer and each knowing the other's endpoint.
+func (l *lab) start(t *testing.T) {
+	t.Helper()
+	for _, x := range l.both() {
+		x.start(t, l.peerOf(x))
+	}
+}
+
+func (l *lab) both() []*tunnel { return []*tunnel{l.left, l.right} }
+
+func (l *lab) other(x *tunnel) *tunnel {
+	if x == l.left {
+		return l.right
+	}
+	return l.left
+}
+
+// peerOf describes to x its peer, endpoint included.
+func (l *lab) peerOf(x *tunnel) wgtypes.PeerConfig {
+	y := l.other(x)
+	return y.asPeer(l.endpoint(y), l.psk)
+}
+
+func (l *lab) endpoint(x *tunnel) netip.AddrPort {
+	return netip.AddrPortFrom(l.outer[x].Addr(), uint16(x.port))
+}
+
+// roam gives x another address and another port, and takes the old ones away.
+func (l *lab) roam(x *tunnel) error {
+	if err := x.host.removeAddress(cable, l.outer[x]); err != nil {
+		return err
+	}
+	l.outer[x] = outerAddress(l.v6, 9)
+	if err := x.host.addAddress(cable, l.outer[x]); err != nil {
+		return err
+	}
+	x.port += 100
+	return x.configure(wgtypes.Config{ListenPort: &x.port})
+}
+
+// wantEndpoint waits until x has y's present endpoint.
+func (l *lab) wantEndpoint(t *testing.T, x, y *tunnel) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%s to learn the endpoint of %s", x, y), patience, func() error {
+		got := x.peer(t).Endpoint
+		if got == nil {
+			return fmt.Errorf("no endpoint, want %s", l.endpoint(y))
+		}
+		if ap := got.AddrPort(); netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()) != l.endpoint(y) {
+			return fmt.Errorf("endpoint %s, want %s", got, l.endpoint(y))
+		}
+		return nil
+	})
+}
+
+// forBothFamilies runs a scenario over IPv4 and over IPv6.
+func forBothFamilies(t *testing.T, scenario func(t *testing.T, v6 bool)) {
+	t.Helper()
+	for _, v6 := range []bool{false, true} {
+		t.Run("over "+familyName(v6), func(t *testing.T) { scenario(t, v6) })
+	}
+}
+
+func familyName(v6 bool) string {
+	if v6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package interop
+
+import (
+	"fmt"
+	"testing"
+)
+
+// TestTunnelRecoversWhenAPeerRestarts loses one side's sessions. When that side sends first it shakes hands at once;
+// when the other does, it must notice by itself that nobody answers any more (15 s).
+func TestTunnelRecoversWhenAPeerRestarts(t *testing.T) {
+	forEachPairing(t, func(t *testing.T, p pairing) {
+		for _, rightRestarts := range p.sides() {
+			for _, rightSends := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s restarts and %s sends", side(rightRestarts), side(rightSends)), func(t *testing.T) {
+					t.Parallel()
+					l := newLab(t, p, false)
+					l.start(t)
+					for _, x := range l.both() {
+						serveEcho(t, x.host)
+					}
+					sender, other := l.pick(rightSends)
+					exchange(t, sender, other.inner4.Addr(), 100)
+					exchange(t, other, sender.inner4.Addr(), 100)
+					restarted, _ := l.pick(rightRestarts)
+					restarted.restart(t, l.peerOf(restarted))
+					exchange(t, sender, other.inner6.Addr(), 100)
+					exchange(t, other, sender.inner6.Addr(), 100)
+					wantHandshakes(t, l)
+				})
+			}
+		}
+	})
+}

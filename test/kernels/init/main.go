@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Init is process 1 of a test machine: it mounts the kernel's file systems, loads modules, runs the plan's steps on the
+// console and powers off.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/kernels/plan"
+)
+
+func main() {
+	code, err := run()
+	if err != nil {
+		fmt.Println("init:", err)
+		code = 1
+	}
+	// The line break guards the marker against what a dying step left on the line.
+	fmt.Printf("\n%s %d\n", plan.Marker, code)
+	powerOff()
+}
+
+func run() (int, error) {
+	if err := mountAll(); err != nil {
+		return 0, err
+	}
+	p, err := readPlan()
+	if err != nil {
+		return 0, err
+	}
+	for _, m := range p.Modules {
+		if err := loadModule(m); err != nil {
+			return 0, err
+		}
+	}
+	if err := prepareHost(); err != nil {
+		return 0, err
+	}
+	code := 0
+	for _, s := range p.Steps {
+		fmt.Printf("\n%s %s\n", plan.StepMarker, s.Name)
+		code = max(code, step(s.Argv, p.Env))
+	}
+	return code, nil
+}
+
+func readPlan() (p plan.Plan, err error) {
+	b, err := os.ReadFile(plan.Path)
+	if err != nil {
+		return p, err
+	}
+	if err := json.Unmarshal(b, &p); err != nil {
+		return p, fmt.Errorf("decoding %s: %w", plan.Path, err)
+	}
+	return p, nil
+}
+
+// mountAll mounts what tests and daemons expect. The BPF file system and debugfs may be missing in a kernel.
+func mountAll() error {
+	for _, m := range []struct {
+		fs, dir  string
+		optional bool
+	}{
+		{"proc", "/proc", false},
+		{"sysfs", "/sys", false},
+		{"devtmpfs", "/dev", false},
+		{"tmpfs", "/run", false},
+		{"tmpfs", "/tmp", false},
+		{"bpf", "/sys/fs/bpf", true},
+		{"tracefs", "/sys/kernel/tracing", true},
+	} {
+		if err := unix.Mount(m.fs, m.dir, m.fs, 0, ""); err != nil && !m.optional {
+			return fmt.Errorf("mounting %s: %w", m.dir, err)
+		}
+	}
+	return os.MkdirAll("/run/netns", 0o755)
+}
+
+func loadModule(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.FinitModule(int(f.Fd()), "", 0); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("loading %s: %w", path, err)
+	}
+	return nil
+}
+
+func prepareHost() error {
+	// Before 5.11 BPF memory counts against this limit.
+	unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unlimited); err != nil {
+		return fmt.Errorf("lifting the memlock limit: %w", err)
+	}
+	if err := unix.Sethostname([]byte("vm")); err != nil {
+		return fmt.Errorf("naming the host: %w", err)
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("looking up lo: %w", err)
+	}
+	return netlink.LinkSetUp(lo)
+}
+
+// step runs one command and returns its exit code, at least 1 for a command that could not run or was killed.
+func step(argv, env []string) int {
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = env
+	cmd.Dir = "/tmp"
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stdout
+	err := cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		fmt.Printf("\ninit: %s: %s\n", argv[0], exit)
+		return max(exit.ExitCode(), 1)
+	default:
+		fmt.Println("\ninit:", err)
+		return 1
+	}
+}
+
+// powerOff ends the machine. QEMU runs with -no-reboot, so a restart ends it too where there is no ACPI.
+func powerOff() {
+	unix.Sync()
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART)
+	select {}
+}

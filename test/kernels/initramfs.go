@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernels
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/ropewalk/ropewalk/test/kernels/plan"
+)
+
+// payload is what all machines carry, built once: binaries of the host and the plan's steps.
+type payload struct {
+	files map[string]string // path in the machine to path on the host
+	tests []string          // test binaries, by name; they are in /tests
+	env   []string
+}
+
+// buildPayload compiles init, the daemons and the packages' tests, static, into dir. A package without tests is left out.
+func buildPayload(ctx context.Context, root, dir string, packages []string) (*payload, error) {
+	p := &payload{
+		files: map[string]string{},
+		env: []string{
+			"PATH=/usr/bin:/bin", "HOME=/tmp", "TMPDIR=/tmp",
+			"ROPEWALK_BIN=/usr/bin/ropewalk", "WIREGUARD_GO_BIN=/usr/bin/wireguard-go",
+			// No skip for want of in-kernel WireGuard, and the tests that take minutes.
+			"ROPEWALK_INTEROP_STRICT=1", "ROPEWALK_INTEROP_LONG=1",
+			"ROPEWALK_INTEROP_CONTROL=" + os.Getenv("ROPEWALK_INTEROP_CONTROL"),
+		},
+	}
+	for _, b := range []struct{ in, pkg, env string }{
+		{"/init", "./test/kernels/init", ""},
+		{"/usr/bin/ropewalk", "./cmd/ropewalk", "ROPEWALK_BIN"},
+		{"/usr/bin/wireguard-go", "golang.zx2c4.com/wireguard", "WIREGUARD_GO_BIN"},
+	} {
+		if given := os.Getenv(b.env); b.env != "" && given != "" {
+			p.files[b.in] = given
+			continue
+		}
+		out := filepath.Join(dir, filepath.Base(b.in))
+		if err := goTool(ctx, root, "build", "-trimpath", "-ldflags=-s -w", "-o", out, b.pkg); err != nil {
+			return nil, err
+		}
+		p.files[b.in] = out
+	}
+	for _, pkg := range packages {
+		name := path.Base(pkg)
+		out := filepath.Join(dir, name+".test")
+		if err := goTool(ctx, root, "test", "-c", "-trimpath", "-ldflags=-s -w", "-o", out, pkg); err != nil {
+			return nil, err
+		}
+		if _, err := os.Stat(out); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		p.files["/tests/"+name] = out
+		p.tests = append(p.tests, name)
+	}
+	return p, nil
+}
+
+// goTool runs the go command for the machines: Linux, amd64, no libc.
+func goTool(ctx context.Context, root string, args ...string) error {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+// writeInitramfs writes a machine's root file system. It is not compressed: under emulation that costs more than it saves.
+func (p *payload) writeInitramfs(out string, k *unpacked, steps []plan.Step) (err error) {
+	mods, err := openModules(k.modules)
+	if err != nil {
+		return err
+	}
+	load, err := mods.closure(wantedModules)
+	if err != nil {
+		return fmt.Errorf("kernel %s: %w", k.release, err)
+	}
+	f, err := os.Create(out)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	c := newCPIOWriter(f)
+	todo := plan.Plan{Env: p.env, Steps: steps}
+	for _, m := range load {
+		name := "/lib/modules/" + m.name + ".ko"
+		c.File(name, 0o644, m.data)
+		todo.Modules = append(todo.Modules, name)
+	}
+	text, err := json.Marshal(todo)
+	if err != nil {
+		return err
+	}
+	c.File(plan.Path, 0o644, text)
+	if err := addSystem(c); err != nil {
+		return err
+	}
+	for in, host := range p.files {
+		c.CopyFile(in, host, 0o755)
+	}
+	return c.Close()
+}
+
+// addSystem adds what any Linux program may expect: mount points, a console, a shell and its tools.
+func addSystem(c *cpioWriter) error {
+	for _, d := range []string{"/proc", "/sys", "/dev", "/run", "/tmp", "/etc", "/var"} {
+		c.Dir(d)
+	}
+	c.Symlink("/var/run", "/run")
+	// Init's standard streams are opened before it can mount devtmpfs.
+	c.CharDevice("/dev/console", 5, 1)
+	c.CharDevice("/dev/null", 1, 3)
+	c.File("/etc/passwd", 0o644, []byte("root:x:0:0:root:/tmp:/bin/sh\n"))
+	c.File("/etc/hosts", 0o644, []byte("127.0.0.1 localhost\n::1 localhost\n"))
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		return err
+	}
+	c.CopyFile("/bin/busybox", busybox, 0o755)
+	for _, applet := range []string{"sh", "cat", "ls", "ps", "true", "false", "sleep", "dmesg", "mount", "readlink"} {
+		c.Symlink("/bin/"+applet, "busybox")
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernels
+
+import (
+	"cmp"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// series is a line of kernels as Debian ships it: which suites have it, and in what packages.
+type series struct {
+	name   string
+	suites []string
+	// packages are the names before the release; all of them make one kernel.
+	packages []string
+	release  *regexp.Regexp
+}
+
+// Debian splits the image from the modules since 7.0.
+var matrix = []series{
+	{"5.10", []string{"bullseye", "bullseye-security"}, []string{"linux-image-"}, releases(`5\.10\.[0-9]+-[0-9]+`)},
+	{"6.1", []string{"bookworm", "bookworm-security"}, []string{"linux-image-"}, releases(`6\.1\.[0-9]+-[0-9]+`)},
+	{"6.12", []string{"trixie", "trixie-security"}, []string{"linux-image-"}, releases(`6\.12\.[0-9]+\+deb[0-9]+`)},
+	{"7.2", []string{"sid"}, []string{"linux-binary-", "linux-modules-"}, releases(`7\.2(\.[0-9]+)?\+deb[0-9]+`)},
+}
+
+// releases matches the releases of cloud kernels: they boot fastest and hold WireGuard, tun, veth and netem.
+func releases(version string) *regexp.Regexp {
+	return regexp.MustCompile(`^` + version + `-cloud-amd64$`)
+}
+
+// chosen returns the series named in list, all of them for an empty list.
+func chosen(list string) ([]series, error) {
+	if strings.TrimSpace(list) == "" {
+		return matrix, nil
+	}
+	var out []series
+	for name := range strings.FieldsSeq(strings.ReplaceAll(list, ",", " ")) {
+		i := slices.IndexFunc(matrix, func(s series) bool { return s.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("KERNELS: %q is none of %s", name, strings.Join(seriesNames(matrix), ", "))
+		}
+		out = append(out, matrix[i])
+	}
+	return out, nil
+}
+
+func seriesNames(list []series) []string {
+	var names []string
+	for _, s := range list {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+// newest picks the newest release for which all packages of the series are in names.
+func (s series) newest(names []string) (string, bool) {
+	have := map[string]int{}
+	for _, name := range names {
+		for _, prefix := range s.packages {
+			if r, ok := strings.CutPrefix(name, prefix); ok && s.release.MatchString(r) {
+				have[r]++
+			}
+		}
+	}
+	best := ""
+	for r, n := range have {
+		if n == len(s.packages) && (best == "" || compareReleases(r, best) > 0) {
+			best = r
+		}
+	}
+	return best, best != ""
+}
+
+// packageNames returns the packages that make up one release.
+func (s series) packageNames(release string) []string {
+	var names []string
+	for _, prefix := range s.packages {
+		names = append(names, prefix+release)
+	}
+	return names
+}
+
+var numbers = regexp.MustCompile(`[0-9]+`)
+
+// compareReleases orders releases by the numbers in them: 5.10.0-9 before 5.10.0-46.
+func compareReleases(a, b string) int {
+	x, y := numbers.FindAllString(a, -1), numbers.FindAllString(b, -1)
+	return slices.CompareFunc(x, y, func(s, t string) int {
+		m, errM := strconv.Atoi(s)
+		n, errN := strconv.Atoi(t)
+		if errM != nil || errN != nil {
+			return cmp.Compare(s, t)
+		}
+		return cmp.Compare(m, n)
+	})
+}
+
+// unpacked is a kernel in the cache.
+type unpacked struct {
+	series  series
+	release string
+	image   string // bzImage
+	modules string // lib/modules/RELEASE
+}
+
+// openUnpacked finds the parts of a kernel below dir, where its packages were unpacked.
+func openUnpacked(s series, dir string) (*unpacked, error) {
+	k := &unpacked{series: s}
+	for _, pattern := range []string{"boot/vmlinuz-*", "lib/modules/*/vmlinuz", "usr/lib/modules/*/vmlinuz"} {
+		if found, _ := filepath.Glob(filepath.Join(dir, pattern)); len(found) > 0 {
+			k.image = found[0]
+		}
+	}
+	for _, pattern := range []string{"lib/modules/*/kernel", "usr/lib/modules/*/kernel"} {
+		if found, _ := filepath.Glob(filepath.Join(dir, pattern)); len(found) > 0 {
+			k.modules = filepath.Dir(found[0])
+		}
+	}
+	if k.image == "" || k.modules == "" {
+		return nil, fmt.Errorf("kernel %s: no image or no modules in %s", s.name, dir)
+	}
+	k.release = filepath.Base(k.modules)
+	return k, nil
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build kernels
+
+package kernels
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ropewalk/ropewalk/test/kernels/plan"
+)
+
+const defaultTimeout = 10 * time.Minute
+
+// defaultPackages are those whose behaviour depends on the kernel.
+var defaultPackages = []string{"./pkg/tun", "./pkg/underlay/udp", "./pkg/offload", "./pkg/hostnet", "./test/interop"}
+
+// TestKernels is the matrix. As many machines run at once as go test -parallel says (one per core);
+// their consoles are streamed, each line behind its kernel.
+func TestKernels(t *testing.T) {
+	if pkgs := missingTools(exec.LookPath); len(pkgs) > 0 {
+		t.Fatalf("programs are missing; apt-get install %s", strings.Join(pkgs, " "))
+	}
+	list, err := chosen(os.Getenv("KERNELS"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kernels, failures := fetchKernels(t, root, list)
+	p, err := buildPayload(t.Context(), root, t.TempDir(), packages())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &matrixRun{t: t, payload: p, results: map[string]*results{}}
+	t.Run("linux", func(t *testing.T) {
+		for _, s := range list {
+			t.Run(s.name, func(t *testing.T) {
+				t.Parallel()
+				if err := failures[s.name]; err != nil {
+					t.Fatal(err)
+				}
+				m.run(t, kernels[s.name])
+			})
+		}
+	})
+	fmt.Printf("\n%s\n", table(seriesNames(list), m.results))
+	if os.Getenv("KERNELS") == "" && os.Getenv("KERNELS_RUN") == "" {
+		reportSkipsEverywhere(t, list, m.results)
+	}
+}
+
+func fetchKernels(t *testing.T, root string, list []series) (map[string]*unpacked, map[string]error) {
+	cache := cmp.Or(os.Getenv("KERNELS_CACHE"), filepath.Join(root, "build", "kernels"))
+	cache, err := filepath.Abs(cache)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f := &fetcher{cache: cache, logf: func(format string, args ...any) { fmt.Printf(format+"\n", args...) }}
+	return f.Fetch(t.Context(), list)
+}
+
+func packages() []string {
+	if s := os.Getenv("KERNELS_PACKAGES"); s != "" {
+		return strings.Fields(s)
+	}
+	return defaultPackages
+}
+
+func timeout(t *testing.T) time.Duration {
+	s := os.Getenv("KERNELS_TIMEOUT")
+	if s == "" {
+		return defaultTimeout
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		t.Fatalf("KERNELS_TIMEOUT: %v", err)
+	}
+	return d
+}
+
+// matrixRun is what the machines share.
+type matrixRun struct {
+	t       *testing.T
+	payload *payload
+
+	mu      sync.Mutex
+	results map[string]*results
+}
+
+func (m *matrixRun) run(t *testing.T, k *unpacked) {
+	limit := timeout(t)
+	initramfs := filepath.Join(t.TempDir(), "initramfs")
+	if err := m.payload.writeInitramfs(initramfs, k, m.steps(limit)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	r := newResults()
+	m.mu.Lock()
+	m.results[k.series.name] = r
+	m.mu.Unlock()
+	began := time.Now()
+	echo := func(line string) {
+		if !isFraming(line) {
+			fmt.Printf("%-5s| %s\n", k.series.name, printable(line))
+		}
+	}
+	err := boot(ctx, k, initramfs, r, echo)
+	if testErr := r.Err(); err == nil {
+		err = testErr
+	}
+	t.Logf("Linux %s: %s", k.release, time.Since(began).Round(time.Second))
+	if err != nil {
+		t.Errorf("Linux %s: %v\nend of its console:\n%s", k.release, err, r.Tail())
+	}
+}
+
+// steps run each test binary; its own timeout ends a hanging test with a trace of where it hangs.
+func (m *matrixRun) steps(limit time.Duration) []plan.Step {
+	var steps []plan.Step
+	for _, name := range m.payload.tests {
+		steps = append(steps, plan.Step{Name: name, Argv: []string{
+			"/tests/" + name, "-test.v=test2json", "-test.parallel=16", "-test.timeout=" + (limit * 9 / 10).String(),
+			"-test.run=" + os.Getenv("KERNELS_RUN"),
+		}})
+	}
+	return steps
+}
+
+// reportSkipsEverywhere fails on an interop test that no kernel ran: it would prove nothing, unnoticed. Other packages'
+// tests also run on the host, where more tools are.
+func reportSkipsEverywhere(t *testing.T, list []series, by map[string]*results) {
+	for _, test := range allTests(seriesNames(list), by) {
+		all := strings.HasPrefix(test, "interop.")
+		for _, r := range by {
+			all = all && r.outcome[test] == skipped
+		}
+		if all {
+			t.Errorf("%s was skipped on every kernel", test)
+		}
+	}
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernels
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/ropewalk/ropewalk/test/kernels/plan"
+)
+
+// Outcomes of a test, as in the table.
+const (
+	passed  = "pass"
+	failed  = "FAIL"
+	skipped = "skip"
+	lost    = "LOST" // began and never ended
+	absent  = "-"
+)
+
+// results reads go test's verbose output from a console and remembers how each test ended. Not for concurrent use.
+type results struct {
+	step     string // prefix of the tests of the present step
+	order    []string
+	outcome  map[string]string
+	seconds  map[string]string
+	tail     []string // the last lines of the console
+	done     bool     // init has finished
+	exitCode int      // of init
+}
+
+const tailLines = 80
+
+func newResults() *results {
+	return &results{outcome: map[string]string{}, seconds: map[string]string{}}
+}
+
+// With -test.v=test2json a control character marks go test's own lines, wherever on the line they start: what a test
+// or the kernel writes to the console cannot be taken for a result.
+var (
+	started  = regexp.MustCompile(`\x16=== RUN +(\S+)$`)
+	finished = regexp.MustCompile(`\x16--- (PASS|FAIL|SKIP): (\S+) \(([0-9.]+)s\)$`)
+)
+
+// Line takes one line of the console.
+func (r *results) Line(line string) {
+	if !isFraming(line) {
+		r.tail = append(r.tail, printable(line))
+		r.tail = r.tail[max(0, len(r.tail)-tailLines):]
+	}
+	if m := started.FindStringSubmatch(line); m != nil {
+		r.set(r.step+m[1], lost)
+	}
+	if m := finished.FindStringSubmatch(line); m != nil {
+		r.set(r.step+m[2], map[string]string{"PASS": passed, "FAIL": failed, "SKIP": skipped}[m[1]])
+		r.seconds[r.step+m[2]] = m[3]
+	}
+	if rest, ok := strings.CutPrefix(line, plan.StepMarker); ok {
+		r.step = strings.TrimSpace(rest) + "."
+	}
+	if rest, ok := strings.CutPrefix(line, plan.Marker); ok {
+		code, err := strconv.Atoi(strings.TrimSpace(rest))
+		r.done, r.exitCode = err == nil, code
+	}
+}
+
+func (r *results) set(test, outcome string) {
+	if _, ok := r.outcome[test]; !ok {
+		r.order = append(r.order, test)
+	}
+	r.outcome[test] = outcome
+}
+
+// isFraming tells go test's lines about the course of tests from what is worth a reader's time.
+func isFraming(line string) bool { return strings.Contains(line, "\x16=== ") }
+
+// Err says whether the tests of one machine are to be believed and passed.
+func (r *results) Err() error {
+	var bad []string
+	passes := 0
+	for _, test := range r.order {
+		switch r.outcome[test] {
+		case failed, lost:
+			bad = append(bad, topLevel(test))
+		case passed:
+			passes++
+		}
+	}
+	switch {
+	case len(bad) > 0:
+		return fmt.Errorf("failed: %s", strings.Join(unique(bad), ", "))
+	case !r.done:
+		return errNoMarker
+	case r.exitCode != 0:
+		return fmt.Errorf("exit code %d", r.exitCode)
+	case passes == 0:
+		return fmt.Errorf("no test ran")
+	}
+	return nil
+}
+
+// Tail returns the end of the console.
+func (r *results) Tail() string { return strings.Join(r.tail, "\n") }
+
+// table prints kernels across and tests down: top-level tests always, subtests only where one did not pass.
+func table(kernels []string, by map[string]*results) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "test\t%s\n", strings.Join(kernels, "\t"))
+	for _, test := range allTests(kernels, by) {
+		cells, plain := []string{}, true
+		for _, k := range kernels {
+			cell := absent
+			if r := by[k]; r != nil && r.outcome[test] != "" {
+				cell = r.outcome[test]
+			}
+			plain = plain && (cell == passed || cell == absent)
+			if s := by[k]; s != nil && s.seconds[test] != "" {
+				cell += " " + s.seconds[test] + "s"
+			}
+			cells = append(cells, cell)
+		}
+		if !plain || !strings.Contains(test, "/") {
+			fmt.Fprintf(w, "%s\t%s\n", test, strings.Join(cells, "\t"))
+		}
+	}
+	_ = w.Flush()
+	return b.String()
+}
+
+// allTests returns every test once, in the order of the first kernel that ran it.
+func allTests(kernels []string, by map[string]*results) []string {
+	var tests []string
+	seen := map[string]bool{}
+	for _, k := range kernels {
+		if by[k] == nil {
+			continue
+		}
+		for _, test := range by[k].order {
+			if !seen[test] {
+				seen[test] = true
+				tests = append(tests, test)
+			}
+		}
+	}
+	slices.SortStableFunc(tests, func(a, b string) int {
+		return strings.Compare(topLevel(a), topLevel(b))
+	})
+	return tests
+}
+
+func topLevel(test string) string {
+	top, _, _ := strings.Cut(test, "/")
+	return top
+}
+
+// printable drops control characters, so that a console cannot upset the terminal that shows it.
+func printable(line string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' && r != '\t' || r == 0x7f {
+			return -1
+		}
+		return r
+	}, line)
+}
