@@ -238,17 +238,16 @@ func TestServerSurvivesNonsense(t *testing.T) {
 // bytes than the pattern.
 func TestAStreamThatIsCutOrAlteredIsReported(t *testing.T) {
 	s := startServer(t)
-	body := newBody(7)
-	good := build(header{key: 7, size: chunkLen}, 1, body)
-	bad := append([]byte(nil), good...)
-	bad[5000] ^= 1
 	for _, c := range []struct {
 		name    string
-		payload []byte
+		key     uint64 // one each: the server may still be closing the run before
+		flip    byte
 		corrupt uint64
-	}{{"whole", good, 0}, {"altered", bad, 1}} {
+	}{{"whole", 7, 0, 0}, {"altered", 8, 1, 1}} {
 		t.Run(c.name, func(t *testing.T) {
-			st := playStream(t, s, c.payload)
+			payload := build(header{key: c.key, size: chunkLen}, 1, newBody(c.key))
+			payload[5000] ^= c.flip
+			st := playStream(t, s, c.key, payload)
 			if st.Corrupt != c.corrupt || st.Bytes != chunkLen {
 				t.Errorf("got %+v", st)
 			}
@@ -256,7 +255,7 @@ func TestAStreamThatIsCutOrAlteredIsReported(t *testing.T) {
 	}
 }
 
-func playStream(t *testing.T, s *Server, payload []byte) Stream {
+func playStream(t *testing.T, s *Server, key uint64, payload []byte) Stream {
 	t.Helper()
 	dial := func(first message) *control {
 		conn, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(s.Addr()))
@@ -271,11 +270,11 @@ func playStream(t *testing.T, s *Server, payload []byte) Stream {
 		}
 		return c
 	}
-	ctl := dial(message{Open: &openMsg{Key: 7, Kind: TCP, Streams: 1}})
+	ctl := dial(message{Open: &openMsg{Key: key, Kind: TCP, Streams: 1}})
 	if m, err := ctl.read(); err != nil || m.Ready == nil {
 		t.Fatal(m, err)
 	}
-	data := dial(message{Data: &dataMsg{Key: 7}})
+	data := dial(message{Data: &dataMsg{Key: key}})
 	if _, err := data.Write(payload); err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,7 @@ func (q *queue) read(bufs [][]byte, sizes []int) (n int, err error) {
 			}
 		case err == unix.EINTR:
 		case n > 0:
-			if err != unix.EAGAIN { //nolint:errorlint // straight from the system call
+			if err != unix.EAGAIN {
 				q.failed = err
 			}
 			return n, nil
