@@ -87,8 +87,7 @@ func TestPortTakenAtLinkUpIsCuredByAnother(t *testing.T) {
 	taken := takePort(t, lan, 1, 4242)
 	errorLogged := make(chan struct{}, 1)
 	h := lan.Host(t, 1, devicetest.Options{Log: slog.New(errorNoted{slog.DiscardHandler, errorLogged})})
-	h.TUN.SetUp(false)
-	h.Await("it is down", func() bool { return !h.Up() })
+	down(h)
 	h.Apply(config.Device{ListenPort: &taken})
 	h.TUN.SetUp(true)
 	<-errorLogged

@@ -264,9 +264,9 @@ func (p *Peer) transmit(msg []byte, now int64) {
 		p.dev.engine.Slow.Add(drop.TXNoEndpoint, 1)
 		return
 	}
+	p.lane.Activity.Sent(now, false) // before the answer can be there
 	if p.dev.send(to, msg) {
 		p.lane.CountSlow(0, len(msg))
-		p.lane.Activity.Sent(now, false)
 	}
 }
 

@@ -15,12 +15,18 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/drop"
 )
 
+// down takes a host's interface down and waits until the device has followed.
+func down(h *devicetest.Host) {
+	h.TUN.SetUp(false)
+	h.Await("it is down", func() bool { return !h.Up() })
+	h.Status() // waits for the rest: the port closed, the sessions forgotten
+}
+
 func TestDownForgetsSessionsAndUpStartsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := devicetest.Pair(t, devicetest.Options{})
 		talk(t, a, b)
-		a.TUN.SetUp(false)
-		a.Await("it is down", func() bool { return !a.Up() })
+		down(a)
 		if n := a.Indices(); n != 0 {
 			t.Errorf("%d receiver indices are left", n)
 		}
@@ -38,8 +44,7 @@ func TestDownForgetsSessionsAndUpStartsAnew(t *testing.T) {
 func TestDownLetsThePortGo(t *testing.T) {
 	lan := devicetest.NewLAN(nil)
 	h := lan.Host(t, 1, devicetest.Options{})
-	h.TUN.SetUp(false)
-	h.Await("it is down", func() bool { return !h.Up() })
+	down(h)
 	takePort(t, lan, 1, devicetest.ListenPort)
 }
 
@@ -105,8 +110,7 @@ func TestNoGoroutineOutlivesRealSockets(t *testing.T) {
 	a.Send(flow.Element(a.To(b, 1, false).UDP(nil)))
 	a.Await("there is a session", func() bool { return !b.PeerStatus(a).LastHandshake.IsZero() })
 	for range 5 {
-		a.TUN.SetUp(false)
-		a.Await("it is down", func() bool { return !a.Up() })
+		down(a)
 		a.TUN.SetUp(true)
 		a.Await("it is up", a.Up)
 	}

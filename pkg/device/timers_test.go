@@ -156,8 +156,7 @@ func TestKeysAreErasedAfterNineMinutes(t *testing.T) {
 // TestHandshakeIsRetriedWithJitterAndGivenUp: every 5 s and up to a third of a second, for 90 s.
 func TestHandshakeIsRetriedWithJitterAndGivenUp(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *timeline, a, b *devicetest.Host) {
-		b.TUN.SetUp(false)
-		b.Await("it is down", func() bool { return !b.Up() })
+		down(b)
 		newStranger(t, l.lan, b.N) // who says nothing
 		begin := time.Now()
 		a.Send(flow.Element(a.To(b, 1, false).UDP(nil)))
