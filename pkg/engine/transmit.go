@@ -10,6 +10,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/drop"
 	"github.com/ropewalk/ropewalk/pkg/offload"
+	"github.com/ropewalk/ropewalk/pkg/packet"
 	"github.com/ropewalk/ropewalk/pkg/peer"
 	"github.com/ropewalk/ropewalk/pkg/session"
 	"github.com/ropewalk/ropewalk/pkg/tun"
@@ -58,6 +59,7 @@ type runMeta struct {
 	inner  int  // bytes of inner packets
 	trains int  // elements of the TUN
 	closed bool // nothing may follow: the last message is shorter than the others
+	ecn    packet.ECN
 	// layout is that of a train, which lies in one part; the zero Layout stands for single packets, one to a part.
 	layout session.Layout
 }
@@ -178,29 +180,32 @@ func (t *transmitter) single(slot []byte, n int, p *Peer, keys *session.Keypair)
 	}
 	clear(slot[wire.DataHeaderLen+n : wire.DataHeaderLen+padded])
 	t.parts = append(t.parts, msg)
-	if t.join(len(msg), n, p, keys) {
-		return
+	m := runMeta{
+		peer: p, keys: keys, bytes: len(msg), inner: n, trains: 1,
+		ecn: packet.ECNOf(msg[wire.DataHeaderLen : wire.DataHeaderLen+n]).Outer(),
 	}
-	t.push(len(msg), 1, runMeta{peer: p, keys: keys, bytes: len(msg), inner: n, trains: 1})
+	if !t.join(&m) {
+		t.push(len(msg), 1, m)
+	}
 }
 
-// join lets a message of n bytes ride in the last run if it goes to the same peer and UDP_SEGMENT can express it.
-// Only the last run may grow: a message must not overtake a later run of its flow.
-func (t *transmitter) join(n, inner int, p *Peer, keys *session.Keypair) bool {
+// join lets the message of next, the last of t.parts, ride in the last run if it goes to the same peer with the same
+// ECN and UDP_SEGMENT can express it. Only the last run may grow: a message must not overtake a later run of its flow.
+func (t *transmitter) join(next *runMeta) bool {
 	if len(t.runs) == 0 {
 		return false
 	}
 	r, m := &t.runs[len(t.runs)-1], &t.meta[len(t.runs)-1]
-	if m.peer != p || m.keys != keys || m.closed || n > r.SegSize ||
-		r.Segments == underlay.MaxRunSegments || m.bytes+n > underlay.MaxDatagramRun {
+	if m.peer != next.peer || m.keys != next.keys || m.ecn != next.ecn || m.closed || next.bytes > r.SegSize ||
+		r.Segments == underlay.MaxRunSegments || m.bytes+next.bytes > underlay.MaxDatagramRun {
 		return false
 	}
 	r.Parts = t.parts[len(t.parts)-len(r.Parts)-1:]
 	r.Segments++
-	m.bytes += n
-	m.inner += inner
-	m.trains++
-	m.closed = n < r.SegSize
+	m.bytes += next.bytes
+	m.inner += next.inner
+	m.trains += next.trains
+	m.closed = next.bytes < r.SegSize
 	return true
 }
 
@@ -208,6 +213,7 @@ func (t *transmitter) join(n, inner int, p *Peer, keys *session.Keypair) bool {
 func (t *transmitter) push(segSize, segments int, m runMeta) {
 	t.runs = append(t.runs, underlay.Run{
 		To: m.peer.Endpoint.Load(), Parts: t.parts[len(t.parts)-1:], SegSize: segSize, Segments: segments,
+		ECN: m.ecn,
 	})
 	t.meta = append(t.meta, m)
 }
@@ -229,7 +235,10 @@ func (t *transmitter) split(p *Peer, keys *session.Keypair) {
 		l := session.NewLayout(count, segLen, last, t.mtu)
 		dst := t.take(l.Size())
 		t.train.Split(dst, stride, wire.DataHeaderLen, first, count)
-		m := runMeta{peer: p, keys: keys, bytes: l.Size(), inner: (count-1)*segLen + last, closed: true, layout: l}
+		m := runMeta{
+			peer: p, keys: keys, bytes: l.Size(), inner: (count-1)*segLen + last, closed: true, layout: l,
+			ecn: packet.ECNOf(dst[wire.DataHeaderLen:]).Outer(), // all packets of a train have one
+		}
 		if first == 0 {
 			m.trains = 1
 		}
@@ -254,6 +263,7 @@ func (t *transmitter) flush() {
 		return
 	}
 	t.seal()
+	t.note()
 	if conn := t.lane.conn.Load(); conn == nil {
 		t.dropRuns(drop.TXDown)
 	} else if len(t.runs) > 0 && (*conn).Send(t.runs) > 0 {
@@ -302,7 +312,16 @@ func (t *transmitter) sealRun(r *underlay.Run, m *runMeta) drop.Reason {
 	return drop.None
 }
 
-// account updates counters and the peers' timers for what was sent.
+// note tells the peers' timers what is about to be sent: afterwards would be too late, as the answer may be there
+// before Send returns, and data would seem unanswered.
+func (t *transmitter) note() {
+	for i := range t.meta {
+		m := &t.meta[i]
+		m.peer.sent(t.now, m.keys, m.inner > 0)
+	}
+}
+
+// account counts what was sent.
 func (t *transmitter) account() {
 	packets, bytes, trains := 0, 0, 0
 	for i := range t.runs {
@@ -311,12 +330,11 @@ func (t *transmitter) account() {
 		bytes += m.inner
 		trains += m.trains
 		m.peer.traffic[t.lane.index].tx.Add(uint64(m.bytes))
-		m.peer.sent(t.now, m.keys, m.inner > 0)
 	}
 	t.lane.stats.tx.add(packets, bytes, trains, len(t.runs))
 }
 
-// sent notes that something, data or a keepalive, went out under keys.
+// sent notes that something, data or a keepalive, goes out under keys.
 func (p *Peer) sent(now int64, keys *session.Keypair, data bool) {
 	p.Activity.Sent(now, data)
 	if rekeyDue(keys, now, false) {
