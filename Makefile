@@ -8,9 +8,9 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 # Versions of the tools that only developers need; `go run` fetches them by name.
 GOLANGCI := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GOFUMPT := $(GO) run mvdan.cc/gofumpt@v0.12.0
-PEER := golang.zx2c4.com/wireguard
 FUZZTIME ?= 10s
-BENCHDIR ?= build
+# The tests compare with other implementations; bin/ holds the one that is built here.
+export PATH := $(CURDIR)/bin:$(PATH)
 
 .PHONY: help
 help: ## list the targets
@@ -23,16 +23,19 @@ build: $(BIN) ## build bin/ropewalk (static)
 $(BIN): need-go
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/ropewalk
 
+bin/wireguard-go: need-go
+	CGO_ENABLED=0 $(GO) build -trimpath -o $@ golang.zx2c4.com/wireguard
+
 .PHONY: demo
 demo: need-root need-tun build ## two hosts in namespaces, real traffic through ropewalk
 	$(BIN) demo
 
 .PHONY: test
-test: need-root need-tun deps-test build ## all tests that need no other kernel
+test: need-root need-tun deps-test build bin/wireguard-go ## all tests that need no other kernel
 	$(GO) test -timeout 20m ./...
 
 .PHONY: test-race
-test-race: need-root need-tun deps-test ## the same tests under the race detector
+test-race: need-root need-tun deps-test bin/wireguard-go ## the same tests under the race detector
 	CGO_ENABLED=1 $(GO) test -race -timeout 30m ./...
 	@echo 'the race detector itself: a racy program must fail'
 	! CGO_ENABLED=1 $(GO) run -race ./test/racecanary >/dev/null 2>&1

@@ -26,7 +26,7 @@ const (
 )
 
 func main() {
-	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, cancel := signal.NotifyContext(context.Background(), stopSignals()...)
 	err := newRootCmd().ExecuteContext(ctx)
 	cancel()
 	if err == nil {
@@ -34,6 +34,15 @@ func main() {
 	}
 	fmt.Fprintf(os.Stderr, "ropewalk: %v\n", err)
 	os.Exit(exitCode(err))
+}
+
+// stopSignals are those that end a command in good order. A closed terminal (SIGHUP) is one, unless nohup says otherwise.
+func stopSignals() []os.Signal {
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		signals = append(signals, syscall.SIGHUP)
+	}
+	return signals
 }
 
 // usageError marks a mistake in the command line itself.

@@ -9,14 +9,17 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/signal"
 	"runtime"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ropewalk/ropewalk/pkg/datapath"
 	"github.com/ropewalk/ropewalk/pkg/device"
 	"github.com/ropewalk/ropewalk/pkg/engine"
+	"github.com/ropewalk/ropewalk/pkg/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/tun"
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
@@ -85,6 +88,7 @@ func run(ctx context.Context, name string, o runOptions) error {
 
 // serve makes the interface and its socket, and undoes both in reverse.
 func serve(ctx context.Context, log *slog.Logger, name string, o runOptions) (err error) {
+	signal.Ignore(syscall.SIGPIPE) // a log reader that goes away must not take the tunnel with it
 	t, err := tun.Open(tun.Config{Name: name, Queues: o.lanes, MTU: o.mtu})
 	if err != nil {
 		return err
@@ -102,6 +106,9 @@ func serve(ctx context.Context, log *slog.Logger, name string, o runOptions) (er
 		"tso", features.TSO, "uso", features.USO, "steer", features.Steer)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if err := hostnet.WatchRoutes(ctx, d.RoutesChanged); err != nil {
+		log.Warn("peers keep the source address they last reached when routes change", "error", err)
+	}
 	go func() {
 		<-d.Done()
 		cancel()
@@ -132,8 +139,12 @@ func attachSteer(t tun.Device) error {
 	return errors.Join(s.SetSteering(program.FD()), program.Close())
 }
 
+// receiveBuffer bounds the queue in front of a lane, in bytes. It is what a bulk transfer makes others wait for: 7 MiB,
+// which other tunnels take, holds 15 ms at 4 Gbit/s (docs/performance.md).
+const receiveBuffer = 1 << 20
+
 func openUDP(o device.PortOptions) (underlay.Port, error) {
-	return udp.Open(udp.Config{Port: o.Port, Lanes: o.Lanes, Mark: o.Mark})
+	return udp.Open(udp.Config{Port: o.Port, Lanes: o.Lanes, Mark: o.Mark, ReceiveBuffer: receiveBuffer})
 }
 
 // knownLevel is level, or the default for what only other programs understand: LOG_LEVEL is shared with them.

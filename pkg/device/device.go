@@ -187,12 +187,23 @@ func (d *Device) follow(ev tun.Event) {
 	switch {
 	case ev.Up && !d.up:
 		if err := d.bringUp(d.listenPort, d.mark); err != nil {
-			d.log.Error("bringing the interface up; set another listen port or free this one", "port", d.listenPort, "error", err)
+			d.log.Error("bringing the interface up", "port", d.listenPort, "hint", portHint(err), "error", err)
 		}
 	case !ev.Up && d.up:
 		d.down()
 		d.log.Info("interface down")
 	}
+}
+
+// portHint says what to do when the port cannot be opened.
+func portHint(err error) string {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return "free this port, or set another listen port"
+	case errors.Is(err, syscall.EMFILE):
+		return "raise the limit of open files (ulimit -n)"
+	}
+	return "set the listen port again to retry"
 }
 
 // TrainLimit returns the gso_max_size with which TCP builds the largest trains that still fit one UDP GSO send: the

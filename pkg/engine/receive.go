@@ -109,7 +109,7 @@ func (r *receiver) datagrams(d *underlay.Datagrams) {
 			rest = rest[len(msg):]
 		case kind == wire.TypeData:
 			run := dataRun(rest, size)
-			r.data(run, size, d.From)
+			r.data(run, size, d)
 			rest = rest[len(run):]
 		default:
 			r.drop(r.lane.engine.cfg.Control.Handshake(msg, d.From), 1)
@@ -133,8 +133,8 @@ func dataRun(buf []byte, size int) []byte {
 	return buf[:end]
 }
 
-// data opens a run of data messages for one receiver index and hands what is inside to the merger.
-func (r *receiver) data(run []byte, size int, from underlay.Endpoint) {
+// data opens a run of data messages for one receiver index, a part of d, and hands what is inside to the merger.
+func (r *receiver) data(run []byte, size int, d *underlay.Datagrams) {
 	s, _ := r.lane.engine.Sessions.Lookup(wire.ReceiverIndex(run))
 	var keys *session.Keypair
 	if s != nil {
@@ -155,17 +155,18 @@ func (r *receiver) data(run []byte, size int, from underlay.Endpoint) {
 		authentic += len(m.Plain) + wire.DataOverhead
 		if len(m.Plain) > 0 {
 			data = true
-			r.packet(m.Plain, s.Peer)
+			r.packet(m.Plain, s.Peer, d.ECN)
 		}
 	}
 	if authentic > 0 {
 		s.Peer.traffic[r.lane.index].rx.Add(uint64(authentic))
-		s.Peer.received(r.now, keys, data, from)
+		s.Peer.received(r.now, keys, data, d.From)
 	}
 }
 
-// packet checks one decrypted packet of p and gives it to the merger.
-func (r *receiver) packet(plain []byte, p *Peer) {
+// packet checks one decrypted packet of p and gives it to the merger. A mark that its outer header met on the way goes
+// on with it (RFC 6040, section 4.2); like the in-kernel device, ropewalk lets packets pass that cannot bear one.
+func (r *receiver) packet(plain []byte, p *Peer, outer packet.ECN) {
 	n, ok := packet.Length(plain)
 	if !ok {
 		r.drop(drop.RXInnerMalformed, 1)
@@ -175,6 +176,9 @@ func (r *receiver) packet(plain []byte, p *Peer) {
 	if r.routes.lookup(&r.lane.engine.Routes, packet.Source(plain)) != p {
 		r.drop(drop.RXInnerSpoofed, 1)
 		return
+	}
+	if outer == packet.CE {
+		packet.SetCE(plain)
 	}
 	r.packets++
 	r.bytes += n

@@ -18,7 +18,8 @@ type slowLane struct {
 	tx   *transmitter // made on first use
 }
 
-// portLane makes a Lane of a Port's SendTo. Only Send is ever called.
+// portLane makes a Lane of a Port's SendTo. Only Send is ever called. ECN is left out, as RFC 6040, section 4.1, allows
+// (compatibility mode): what waited for a session is a handful of packets, and congestion drops instead of marking them.
 type portLane struct {
 	underlay.Lane
 	port underlay.Port

@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+
+	"github.com/ropewalk/ropewalk/pkg/packet"
 )
 
 // fakeElement is one element on its way.
@@ -13,6 +15,7 @@ type fakeElement struct {
 	from    Endpoint
 	payload []byte
 	segSize int
+	ecn     packet.ECN
 }
 
 // fakeLane is a bounded ring of elements that wait for Recv.
@@ -61,6 +64,7 @@ func (e *fakeElement) copyTo(d *Datagrams) {
 	d.N = copy(d.Buf, e.payload)
 	d.SegSize = min(e.segSize, d.N)
 	d.From = e.from
+	d.ECN = e.ecn
 	d.Truncated = d.N < len(e.payload)
 }
 
@@ -91,52 +95,52 @@ func (l *fakeLane) deliver(filter Filter, from *Endpoint, r *Run) {
 		if r.Segments == 1 {
 			segSize = 0
 		}
-		l.push(from, r.Parts, segSize)
+		l.push(fakeElement{from: *from, segSize: segSize, ecn: r.ECN}, r.Parts)
 		return
 	}
 	to := netip.AddrPortFrom(from.Src, r.To.Dst.Port())
 	for datagram := range r.Datagrams {
 		copied := append([]byte(nil), datagram...)
-		l.judge(filter(from.Dst, to, copied), from, copied)
+		l.judge(filter(from.Dst, to, copied), fakeElement{from: *from, payload: copied, ecn: r.ECN})
 	}
 }
 
-// judge carries out a filter's verdict.
-func (l *fakeLane) judge(v Verdict, from *Endpoint, datagram []byte) {
+// judge carries out a filter's verdict on a single datagram.
+func (l *fakeLane) judge(v Verdict, e fakeElement) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	parts := [][]byte{datagram}
 	switch v {
 	case Drop:
 		return
 	case Delay:
-		l.held = append(l.held, fakeElement{from: *from, payload: datagram})
+		l.held = append(l.held, e)
 		return
 	case Duplicate:
-		l.push(from, parts, len(datagram))
+		l.push(e, [][]byte{e.payload})
 	}
-	l.push(from, parts, len(datagram))
-	for i := range l.held {
-		l.push(&l.held[i].from, [][]byte{l.held[i].payload}, len(l.held[i].payload))
+	l.push(e, [][]byte{e.payload})
+	for _, held := range l.held {
+		l.push(held, [][]byte{held.payload})
 	}
 	l.held = l.held[:0]
 }
 
-// push appends one element, or loses it when the ring is full; segSize 0 is a single datagram. Call it with mu held.
-func (l *fakeLane) push(from *Endpoint, parts [][]byte, segSize int) {
+// push appends one element with a copy of parts as its payload, or loses it when the ring is full; segSize 0 is a
+// single datagram. Call it with mu held.
+func (l *fakeLane) push(head fakeElement, parts [][]byte) {
 	if l.closed || l.count == len(l.ring) {
 		return
 	}
 	e := &l.ring[(l.head+l.count)%len(l.ring)]
-	e.from = *from
+	*e = head
+	e.payload = nil
 	if last := len(l.free) - 1; last >= 0 {
 		e.payload, l.free = l.free[last][:0], l.free[:last]
 	}
 	for _, part := range parts {
 		e.payload = append(e.payload, part...)
 	}
-	e.segSize = segSize
-	if segSize == 0 || segSize > len(e.payload) {
+	if e.segSize == 0 || e.segSize > len(e.payload) {
 		e.segSize = len(e.payload)
 	}
 	l.count++

@@ -7,6 +7,8 @@ package underlay
 
 import (
 	"net/netip"
+
+	"github.com/ropewalk/ropewalk/pkg/packet"
 )
 
 // MaxDatagramRun is the largest number of payload bytes of one Run: what one UDP GSO send can carry over IPv4
@@ -37,6 +39,8 @@ type Datagrams struct {
 	SegSize int
 	// From is the sender; From.Src is the local address it sent to.
 	From Endpoint
+	// ECN is that of the outer headers; datagrams of different ECN never share an element.
+	ECN packet.ECN
 	// Truncated is set when the datagram did not fit in Buf.
 	Truncated bool
 }
@@ -51,6 +55,8 @@ type Run struct {
 	SegSize int
 	// Segments is the number of datagrams, at most MaxRunSegments.
 	Segments int
+	// ECN is that of all the run's outer headers. Their DSCP is always 0: it would show what is inside.
+	ECN packet.ECN
 	// Err is set by Send: nil when the run was handed to the network. Test for ErrTooBig and ErrBadRun with errors.Is;
 	// anything else is the operating system's error.
 	Err error
@@ -76,7 +82,7 @@ type Port interface {
 	Lanes() int
 	// LocalPort is the UDP port in use, on all lanes.
 	LocalPort() uint16
-	// SendTo sends one datagram, for handshakes, cookies and keepalives. It may be called by any goroutine.
+	// SendTo sends one datagram, for handshakes, cookies and keepalives, with ECN zero. It may be called by any goroutine.
 	SendTo(to *Endpoint, datagram []byte) error
 	// SetMark sets SO_MARK on all that is sent from now on; 0 removes it.
 	SetMark(mark uint32) error

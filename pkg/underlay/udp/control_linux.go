@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/packet"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
@@ -15,10 +16,11 @@ import (
 const (
 	cmsgHeader = unix.SizeofCmsghdr
 	cmsgWord   = unix.SizeofPtr
-	// rxControlSize holds a pktinfo of either family and a UDP_GRO int, with room for one that nobody asked for.
+	// rxControlSize holds a pktinfo of either family, the traffic class and a UDP_GRO int, with room for one that nobody
+	// asked for.
 	rxControlSize = 128
-	// txControlSize holds an IPv6 pktinfo and a UDP_SEGMENT u16.
-	txControlSize = (cmsgHeader + unix.SizeofInet6Pktinfo + cmsgWord) + (cmsgHeader + cmsgWord)
+	// txControlSize holds an IPv6 pktinfo, a UDP_SEGMENT u16 and a traffic class int.
+	txControlSize = (cmsgHeader + unix.SizeofInet6Pktinfo + cmsgWord) + 2*(cmsgHeader+cmsgWord)
 )
 
 // cmsgAlign rounds up to where the next control message starts.
@@ -82,8 +84,20 @@ func putSegmentSize(b []byte, size int) int {
 	return n
 }
 
-// parseControl takes the local address and the size of coalesced datagrams (UDP_GRO, kernel commit e20cf8d3f1f7) from
-// what came with d. Unknown control messages are skipped, and so is everything after a damaged one.
+// putECN asks for that ECN and a DSCP of 0 (IP_TOS, ip(7); IPV6_TCLASS, RFC 3542, section 6.5). The family is that of
+// the destination: for a mapped address an IPv6 socket honours IP_TOS and ignores IPV6_TCLASS.
+func putECN(b []byte, ipv4 bool, ecn packet.ECN) int {
+	level, kind := unix.SOL_IPV6, unix.IPV6_TCLASS
+	if ipv4 {
+		level, kind = unix.SOL_IP, unix.IP_TOS
+	}
+	data, n := putCmsg(b, level, kind, 4)
+	binary.NativeEndian.PutUint32(data, uint32(ecn))
+	return n
+}
+
+// parseControl takes the local address, ECN and the size of coalesced datagrams (UDP_GRO, kernel commit e20cf8d3f1f7)
+// from what came with d. Unknown control messages are skipped, and so is everything after a damaged one.
 func parseControl(b []byte, d *underlay.Datagrams) {
 	for {
 		level, kind, data, rest, ok := nextCmsg(b)
@@ -100,6 +114,10 @@ func parseControl(b []byte, d *underlay.Datagrams) {
 			d.From.Src = netip.AddrFrom4([4]byte(data[4:8]))
 		case level == unix.SOL_IPV6 && kind == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
 			d.From.Src = netip.AddrFrom16([16]byte(data[:16])).Unmap()
+		case level == unix.SOL_IP && kind == unix.IP_TOS && len(data) >= 1: // a single byte, unlike all others
+			d.ECN = packet.ECNOfTOS(data[0])
+		case level == unix.SOL_IPV6 && kind == unix.IPV6_TCLASS && len(data) >= 4:
+			d.ECN = packet.ECNOfTOS(uint8(binary.NativeEndian.Uint32(data)))
 		}
 	}
 }

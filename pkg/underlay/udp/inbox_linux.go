@@ -5,6 +5,7 @@ package udp
 import (
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/packet"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
@@ -61,7 +62,7 @@ func (b *inbox) unpack(rx []underlay.Datagrams) {
 		d.N = min(int(m.size), len(d.Buf))
 		d.SegSize = d.N
 		d.Truncated = m.hdr.Flags&unix.MSG_TRUNC != 0
-		d.From = underlay.Endpoint{}
+		d.From, d.ECN = underlay.Endpoint{}, packet.NotECT
 		d.From.Dst, d.From.Scope = parseSockaddr(b.names[i][:min(int(m.hdr.Namelen), len(b.names[i]))])
 		parseControl(b.controls[i][:min(int(m.hdr.Controllen), len(b.controls[i]))], d)
 		b.rearm(i)

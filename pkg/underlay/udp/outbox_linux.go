@@ -5,6 +5,7 @@ package udp
 import (
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/packet"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
@@ -27,6 +28,7 @@ type origin struct {
 	run     int
 	source  int // bytes of the pktinfo at its start, 0 without one
 	segment int // UDP_SEGMENT, 0 for a single datagram
+	ecn     packet.ECN
 }
 
 // newOutbox makes room for n messages, and for the parts of at least one run.
@@ -58,6 +60,9 @@ func (b *outbox) start(family int, to *underlay.Endpoint, o origin) bool {
 	n := o.source
 	if o.segment > 0 {
 		n += putSegmentSize(b.controls[i][n:], o.segment)
+	}
+	if o.ecn != packet.NotECT {
+		n += putECN(b.controls[i][n:], to.Dst.Addr().Is4(), o.ecn)
 	}
 	b.setControl(i, 0, n)
 	b.made[i] = o

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/packet"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
@@ -62,10 +63,44 @@ func TestControlMessagesAreTakenApart(t *testing.T) {
 	}
 }
 
+func TestTrafficClassesAreReadInBothFamilies(t *testing.T) {
+	for name, c := range map[string]struct {
+		level, kind int
+		data        []byte
+		want        packet.ECN
+	}{
+		"IPv4":           {unix.SOL_IP, unix.IP_TOS, []byte{0xb8 | 3}, packet.CE},
+		"IPv4 as an int": {unix.SOL_IP, unix.IP_TOS, []byte{2, 0, 0, 0}, packet.ECT0},
+		"IPv4 empty":     {unix.SOL_IP, unix.IP_TOS, nil, packet.NotECT},
+		"IPv6":           {unix.SOL_IPV6, unix.IPV6_TCLASS, []byte{0xb9, 0, 0, 0}, packet.ECT1},
+		"IPv6 too short": {unix.SOL_IPV6, unix.IPV6_TCLASS, []byte{3, 0, 0}, packet.NotECT},
+	} {
+		b := make([]byte, rxControlSize)
+		data, n := putCmsg(b, c.level, c.kind, len(c.data))
+		copy(data, c.data)
+		var d underlay.Datagrams
+		if parseControl(b[:n], &d); d.ECN != c.want {
+			t.Errorf("%s: %d, want %d", name, d.ECN, c.want)
+		}
+	}
+}
+
+func TestTheLargestControlDataFits(t *testing.T) {
+	out := newOutbox(1)
+	to := underlay.Endpoint{Dst: netip.MustParseAddrPort("[2001:db8::2]:1"), Src: netip.MustParseAddr("2001:db8::1")}
+	if !out.start(unix.AF_INET6, &to, origin{segment: 1452, ecn: packet.ECT0}) {
+		t.Fatal("refused")
+	}
+	if n := int(out.msgs[0].hdr.Controllen); n > txControlSize {
+		t.Errorf("%d bytes of control data, room for %d", n, txControlSize)
+	}
+}
+
 func FuzzControlMessages(f *testing.F) {
 	var b [txControlSize]byte
 	n := putSource(b[:], netip.MustParseAddr("2001:db8::1"), 3)
 	n += putSegmentSize(b[n:], 1452)
+	n += putECN(b[n:], false, packet.CE)
 	f.Add(b[:n], 3000)
 	f.Add(b[:n-1], 0)
 	f.Add([]byte{}, 1)
@@ -73,8 +108,8 @@ func FuzzControlMessages(f *testing.F) {
 		n = max(n, 0)
 		d := underlay.Datagrams{N: n, SegSize: n}
 		parseControl(control, &d)
-		if d.SegSize > n || n > 0 && d.SegSize < 1 || d.From.Src.Is4In6() {
-			t.Fatalf("N %d gives SegSize %d, source %v", n, d.SegSize, d.From.Src)
+		if d.SegSize > n || n > 0 && d.SegSize < 1 || d.From.Src.Is4In6() || d.ECN > packet.CE {
+			t.Fatalf("N %d gives SegSize %d, source %v, ECN %d", n, d.SegSize, d.From.Src, d.ECN)
 		}
 	})
 }

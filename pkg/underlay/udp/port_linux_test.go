@@ -241,6 +241,7 @@ func TestLinkLocalPeersNeedTheirScope(t *testing.T) {
 	if err := errors.Join(netlink.AddrAdd(link, addr), netlink.LinkSetUp(link)); err != nil {
 		t.Fatal(err)
 	}
+	awaitLocalRoute(t, link, addr.IPNet)
 	a, b := open(t, Config{}), open(t, Config{})
 	ll := netip.MustParseAddr("fe80::1")
 	to := underlay.Endpoint{Dst: netip.AddrPortFrom(ll, b.LocalPort()), Scope: uint32(link.Attrs().Index), Src: ll}
@@ -248,6 +249,22 @@ func TestLinkLocalPeersNeedTheirScope(t *testing.T) {
 	if want := (underlay.Endpoint{Dst: netip.AddrPortFrom(ll, a.LocalPort()), Scope: to.Scope, Src: ll}); from != want {
 		t.Errorf("from %+v, want %+v", from, want)
 	}
+}
+
+// awaitLocalRoute waits until the address can be reached: the kernel adds its route from a work queue.
+func awaitLocalRoute(t *testing.T, link netlink.Link, addr *net.IPNet) {
+	t.Helper()
+	want := &netlink.Route{
+		Table: unix.RT_TABLE_LOCAL, LinkIndex: link.Attrs().Index,
+		Dst: &net.IPNet{IP: addr.IP, Mask: net.CIDRMask(128, 128)},
+	}
+	const filter = netlink.RT_FILTER_TABLE | netlink.RT_FILTER_DST | netlink.RT_FILTER_OIF
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if routes, err := netlink.RouteListFiltered(netlink.FAMILY_V6, want, filter); err == nil && len(routes) > 0 {
+			return
+		}
+	}
+	t.Fatalf("%v has no local route", addr.IP)
 }
 
 // TestRunsBeyondTheMTUAreFragmented: the kernel's WireGuard lets outer packets be fragmented, and GSO does not.

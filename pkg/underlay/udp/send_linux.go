@@ -51,7 +51,7 @@ func (s *sender) queue(runs []underlay.Run, i int) {
 	if !s.out.fits(len(r.Parts)) {
 		s.flush(&s.out, runs)
 	}
-	o := origin{run: i}
+	o := origin{run: i, ecn: r.ECN}
 	if r.Segments > 1 {
 		o.segment = r.SegSize
 	}
@@ -70,7 +70,7 @@ func (s *sender) queueSingly(b *outbox, runs []underlay.Run, i int) {
 		if !b.fits(1) {
 			s.flush(b, runs)
 		}
-		if !b.start(s.port.family, r.To, origin{run: i}) {
+		if !b.start(s.port.family, r.To, origin{run: i, ecn: r.ECN}) {
 			r.Err = errFamily
 			return
 		}

@@ -66,14 +66,16 @@ func (s *socket) configure(c *Config) error {
 // options: outer packets may be fragmented on the way (DF off), as those of the kernel's WireGuard.
 func (s *socket) options() []option {
 	df := option{"IP_MTU_DISCOVER", unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT}
+	tos := option{"IP_RECVTOS", unix.SOL_IP, unix.IP_RECVTOS, 1}
 	if s.family == unix.AF_INET {
-		return []option{df, {"IP_PKTINFO", unix.SOL_IP, unix.IP_PKTINFO, 1}}
+		return []option{df, tos, {"IP_PKTINFO", unix.SOL_IP, unix.IP_PKTINFO, 1}}
 	}
 	return []option{
 		{"IPV6_V6ONLY", unix.SOL_IPV6, unix.IPV6_V6ONLY, 0},
 		// With this, IPv4 datagrams carry an IPV6_PKTINFO with a mapped address.
 		{"IPV6_RECVPKTINFO", unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1},
-		df,
+		{"IPV6_RECVTCLASS", unix.SOL_IPV6, unix.IPV6_RECVTCLASS, 1},
+		df, tos,
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/packet"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
@@ -34,6 +35,7 @@ func RunContract(t *testing.T, factory Factory) {
 		"CarriesEmptyDatagrams":           carriesEmptyDatagrams,
 		"KeepsOrderOverManyRuns":          keepsOrderOverManyRuns,
 		"AnswersReachTheSender":           answersReachTheSender,
+		"CarriesECN":                      carriesECN,
 		"MarksTruncatedDatagrams":         marksTruncatedDatagrams,
 		"RefusesMalformedRuns":            refusesMalformedRuns,
 		"FailedRunDoesNotStopOthers":      failedRunDoesNotStopOthers,
@@ -228,6 +230,42 @@ func answersReachTheSender(t *testing.T, s Subject) {
 	}
 }
 
+// carriesECN receives each run before the next is sent, into the same element: no field may be left from the one before.
+func carriesECN(t *testing.T, s Subject) {
+	rx := newRX(1, 65535)
+	for _, ipv6 := range []bool{false, true} {
+		if ipv6 && !s.A.Features().IPv6 {
+			continue
+		}
+		to := s.ToB(ipv6)
+		for _, segments := range []int{1, 3} {
+			for _, ecn := range []packet.ECN{packet.CE, packet.NotECT, packet.ECT0, packet.ECT1, packet.NotECT} {
+				run := makeRun(&to, segments, 100, 100, 1, 1)
+				run.ECN = ecn
+				send(t, s.A.Lane(0), run)
+				expectECN(t, s.B.Lane(0), rx, 100*segments, ecn)
+			}
+		}
+		if err := s.A.SendTo(&to, make([]byte, 10)); err != nil {
+			t.Fatal(err)
+		}
+		expectECN(t, s.B.Lane(0), rx, 10, packet.NotECT)
+	}
+}
+
+// expectECN receives that many bytes into rx, one element at a time.
+func expectECN(t *testing.T, lane underlay.Lane, rx []underlay.Datagrams, size int, want packet.ECN) {
+	t.Helper()
+	for got := 0; got < size; got += rx[0].N {
+		if n, err := lane.Recv(rx); n != 1 || err != nil {
+			t.Fatalf("Recv = %d, %v", n, err)
+		}
+		if rx[0].ECN != want {
+			t.Errorf("%d of %d bytes from %v arrived with ECN %d, want %d", rx[0].N, size, rx[0].From.Dst, rx[0].ECN, want)
+		}
+	}
+}
+
 func marksTruncatedDatagrams(t *testing.T, s Subject) {
 	to := s.ToB(false)
 	send(t, s.A.Lane(0), makeRun(&to, 1, 500, 500, 1, 1), makeRun(&to, 1, 20, 20, 1, 2))
@@ -369,6 +407,7 @@ func sendAndReceiveWithoutAllocating(t *testing.T, s Subject) {
 	rx := newRX(64, 65535)
 	for _, segments := range []int{1, 45} {
 		runs := []underlay.Run{makeRun(&to, segments, 1400, 1400, 1, 1), makeRun(&to, segments, 1000, 900, segments, 1)}
+		runs[1].ECN = packet.ECT0
 		allocs := testing.AllocsPerRun(20, func() {
 			if s.A.Lane(0).Send(runs) != 0 {
 				t.Fatal(runs[0].Err, runs[1].Err)

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostnet
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// routeMessage is a message about a route with these flags.
+func routeMessage(kind uint16, flags uint32) syscall.NetlinkMessage {
+	data := make([]byte, unix.SizeofRtMsg)
+	binary.NativeEndian.PutUint32(data[8:], flags)
+	return syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: kind}, Data: data}
+}
+
+// linkMessage is a message about a link.
+func linkMessage(family byte, flags, change uint32) syscall.NetlinkMessage {
+	data := make([]byte, unix.SizeofIfInfomsg)
+	data[0] = family
+	binary.NativeEndian.PutUint32(data[8:], flags)
+	binary.NativeEndian.PutUint32(data[12:], change)
+	return syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWLINK}, Data: data}
+}
+
+func TestOnlyWhatMayChangeAPathMatters(t *testing.T) {
+	for name, c := range map[string]struct {
+		message syscall.NetlinkMessage
+		want    bool
+	}{
+		"route added":            {routeMessage(unix.RTM_NEWROUTE, 0), true},
+		"route removed":          {routeMessage(unix.RTM_DELROUTE, 0), true},
+		"route learned":          {routeMessage(unix.RTM_NEWROUTE, unix.RTM_F_CLONED), false},
+		"route cut short":        {syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWROUTE}, Data: []byte{2}}, false},
+		"address removed":        {syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_DELADDR}}, true},
+		"address refreshed":      {syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWADDR}}, false},
+		"link set down":          {linkMessage(0, unix.IFF_BROADCAST, unix.IFF_UP|unix.IFF_RUNNING), true},
+		"link set up":            {linkMessage(0, unix.IFF_UP, unix.IFF_UP), false},
+		"link changed otherwise": {linkMessage(0, 0, unix.IFF_PROMISC), false},
+		"bridge port":            {linkMessage(unix.AF_BRIDGE, 0, unix.IFF_UP), false},
+		"link cut short":         {syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWLINK}, Data: make([]byte, 15)}, false},
+		"anything else":          {syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWNEIGH}}, false},
+	} {
+		if got := anyMatters([]syscall.NetlinkMessage{c.message}); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func FuzzRouteMessages(f *testing.F) {
+	f.Add(uint16(unix.RTM_NEWROUTE), routeMessage(0, 0).Data)
+	f.Add(uint16(unix.RTM_NEWLINK), linkMessage(0, 0, 1).Data)
+	f.Add(uint16(unix.RTM_DELADDR), []byte{})
+	f.Fuzz(func(_ *testing.T, kind uint16, data []byte) { matters(kind, data) })
+}
+
+// arrival is one answer of a scripted socket.
+type arrival struct {
+	messages []syscall.NetlinkMessage
+	err      error
+}
+
+// scripted starts to watch a socket that answers what is sent to the channel. It returns the number of calls so far.
+func scripted(t *testing.T, changed func()) (arrivals chan<- arrival, calls func() int) {
+	ch := make(chan arrival)
+	n := 0
+	ctx, cancel := context.WithCancel(t.Context())
+	watch(ctx, func() { n++; changed() }, func() ([]syscall.NetlinkMessage, error) {
+		select {
+		case <-ctx.Done():
+			return nil, net.ErrClosed
+		case a := <-ch:
+			return a.messages, a.err
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		synctest.Wait() // and the bubble fails if a goroutine is left
+	})
+	return ch, func() int {
+		time.Sleep(2 * settle)
+		synctest.Wait()
+		return n
+	}
+}
+
+func TestABurstOfChangesIsReportedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		arrivals, calls := scripted(t, func() {})
+		route := arrival{messages: []syscall.NetlinkMessage{routeMessage(unix.RTM_NEWROUTE, 0)}}
+		for burst := 1; burst <= 3; burst++ {
+			for range 1000 {
+				arrivals <- route
+			}
+			if n := calls(); n != burst {
+				t.Fatalf("%d calls after %d bursts", n, burst)
+			}
+		}
+		arrivals <- arrival{messages: []syscall.NetlinkMessage{linkMessage(0, unix.IFF_UP, 0)}}
+		if n := calls(); n != 3 {
+			t.Errorf("%d calls, want none for what does not matter", n)
+		}
+	})
+}
+
+func TestLostMessagesCountAsAChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		arrivals, calls := scripted(t, func() {})
+		for want := 1; want <= 3; want++ {
+			arrivals <- arrival{err: unix.ENOBUFS}
+			if n := calls(); n != want {
+				t.Fatalf("%d calls after %d overruns", n, want)
+			}
+		}
+	})
+}
+
+// TestChangesAreTakenDuringACall: one that comes while changed runs is reported after it.
+func TestChangesAreTakenDuringACall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		entered, leave := make(chan struct{}), make(chan struct{})
+		arrivals, calls := scripted(t, func() { entered <- struct{}{}; <-leave })
+		route := arrival{messages: []syscall.NetlinkMessage{routeMessage(unix.RTM_DELROUTE, 0)}}
+		arrivals <- route
+		<-entered
+		for range 10 {
+			arrivals <- route
+		}
+		leave <- struct{}{}
+		<-entered
+		leave <- struct{}{}
+		if n := calls(); n != 2 {
+			t.Errorf("%d calls, want 2", n)
+		}
+	})
+}
+
+// changes are the calls of a watch.
+type changes chan struct{}
+
+// watched starts to watch the namespace of the test, and waits until the kernel is done with what was there before.
+func watched(t *testing.T) changes {
+	t.Helper()
+	c := make(changes, 1000)
+	if err := WatchRoutes(t.Context(), func() { c <- struct{}{} }); err != nil {
+		t.Fatal(err)
+	}
+	c.quiet()
+	return c
+}
+
+// await fails the test unless a change is reported, and then waits for the end of what the kernel adds to it.
+func (c changes) await(t *testing.T, what string) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(20 * time.Second):
+		t.Fatalf("%s: not reported", what)
+	}
+	c.quiet()
+}
+
+func (c changes) quiet() {
+	for {
+		select {
+		case <-c:
+		case <-time.After(5 * settle):
+			return
+		}
+	}
+}
+
+// setIPv6 sets a kernel parameter of a link in the thread's namespace; one that is not there needs no setting.
+func setIPv6(t *testing.T, link, parameter, value string) {
+	t.Helper()
+	err := os.WriteFile("/proc/sys/net/ipv6/conf/"+link+"/"+parameter, []byte(value), 0)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Skipf("needs a writable /proc/sys: %v", err)
+	}
+}
+
+func mustParseAddr(t *testing.T, s string) *netlink.Addr {
+	t.Helper()
+	addr, err := netlink.ParseAddr(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr.Flags = unix.IFA_F_NODAD
+	return addr
+}
+
+func TestTheKernelsChangesAreReported(t *testing.T) {
+	enterNamespace(t)
+	setIPv6(t, "default", "addr_gen_mode", "1") // no link-local addresses, which come and go in their own time
+	addCable(t, "uplink", "far")
+	link, err := netlink.LinkByName("uplink")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v4, v6 := mustParseAddr(t, "192.0.2.1/24"), mustParseAddr(t, "2001:db8::1/64")
+	extra4, extra6 := mustParseAddr(t, "192.0.2.9/24"), mustParseAddr(t, "2001:db8::9/64")
+	for _, a := range []*netlink.Addr{v4, v6, extra4, extra6} {
+		if err := netlink.AddrAdd(link, a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	route4 := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: net.ParseIP("192.0.2.254")}
+	route6 := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: net.ParseIP("2001:db8::fe")}
+	c := watched(t)
+	for _, step := range []struct {
+		what string
+		do   func() error
+	}{
+		{"IPv4 route added", func() error { return netlink.RouteAdd(route4) }},
+		{"IPv6 route added", func() error { return netlink.RouteAdd(route6) }},
+		{"IPv4 route removed", func() error { return netlink.RouteDel(route4) }},
+		{"IPv6 route removed", func() error { return netlink.RouteDel(route6) }},
+		{"IPv4 address removed", func() error { return netlink.AddrDel(link, extra4) }},
+		{"IPv6 address removed", func() error { return netlink.AddrDel(link, extra6) }},
+		{"IPv6 switched off", func() error { setIPv6(t, "uplink", "disable_ipv6", "1"); return nil }},
+		{"link with IPv4 only set down", func() error { return netlink.LinkSetDown(link) }},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatalf("%s: %v", step.what, err)
+		}
+		c.await(t, step.what)
+	}
+}
+
+func TestTrafficIsNoChange(t *testing.T) {
+	enterNamespace(t)
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := watched(t)
+	talk(t, "udp4", "127.0.0.1:0")
+	talk(t, "udp6", "[::1]:0")
+	select {
+	case <-c:
+		t.Error("traffic was reported as a change")
+	case <-time.After(3 * settle):
+	}
+	route := &netlink.Route{LinkIndex: lo.Attrs().Index, Dst: ipNet(netip.MustParsePrefix("192.0.2.0/24"))}
+	if err := netlink.RouteAdd(route); err != nil {
+		t.Fatal(err)
+	}
+	c.await(t, "route added")
+}
+
+// talk sends datagrams over the loopback device and takes them.
+func talk(t *testing.T, network, at string) {
+	t.Helper()
+	addr, err := net.ResolveUDPAddr(network, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.ListenUDP(network, addr)
+	if err != nil {
+		t.Skipf("needs %s: %v", network, err)
+	}
+	defer conn.Close()
+	buf := make([]byte, 10)
+	for range 100 {
+		if _, err := conn.WriteTo(buf, conn.LocalAddr()); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := conn.ReadFrom(buf); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestWatchingEndsWithItsContext(t *testing.T) {
+	enterNamespace(t)
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	late := make(chan struct{}, 1000)
+	if err := WatchRoutes(ctx, func() { late <- struct{}{} }); err != nil {
+		t.Fatal(err)
+	}
+	c := watched(t)
+	cancel()
+	for len(late) > 0 {
+		<-late
+	}
+	if err := netlink.AddrAdd(lo, mustParseAddr(t, "192.0.2.1/32")); err != nil {
+		t.Fatal(err)
+	}
+	c.await(t, "address added")
+	if len(late) != 0 {
+		t.Error("called after the context ended")
+	}
+}

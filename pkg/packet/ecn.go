@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package packet
+
+// ECN is the congestion notification field of an IP header: the low two bits of the IPv4 TOS byte or the IPv6 traffic
+// class (RFC 3168, section 5).
+type ECN uint8
+
+// The code points (RFC 3168, section 5). Zero says that the sender does not understand marks.
+const (
+	NotECT ECN = iota
+	ECT1
+	ECT0
+	CE // congestion experienced
+
+	ecnMask = 3
+)
+
+// ECNOfTOS returns the field of a TOS byte or traffic class.
+func ECNOfTOS(tos uint8) ECN { return ECN(tos & ecnMask) }
+
+// ECNOf returns the field of an IP packet of at least two bytes, and NotECT of anything else.
+func ECNOf(ip []byte) ECN {
+	if len(ip) < 2 {
+		return NotECT
+	}
+	switch ip[0] >> 4 {
+	case 4:
+		return ECNOfTOS(ip[1])
+	case 6:
+		return ECNOfTOS(ip[1] >> 4)
+	}
+	return NotECT
+}
+
+// Outer returns the field for the outer header around a packet with field e: the same, but ECT0 for CE, so that a mark
+// on the outer header is one that the tunnel's path made (RFC 3168, section 9.1.1, full functionality; as Linux's
+// ip_tunnel_ecn_encap does).
+func (e ECN) Outer() ECN {
+	if e == CE {
+		return ECT0
+	}
+	return e
+}
+
+// SetCE marks a packet for which Length returned ok as having met congestion, and corrects the IPv4 header checksum by
+// the difference (RFC 1624, equation 3): a wrong one stays wrong. A packet whose sender does not understand marks is
+// left as it is.
+func SetCE(ip []byte) {
+	if ECNOf(ip) == NotECT {
+		return
+	}
+	if ip[0]>>4 == 6 {
+		ip[1] |= byte(CE) << 4
+		return
+	}
+	h := IPv4(ip)
+	old := be16(h[0:2])
+	h[1] |= byte(CE)
+	h.SetChecksum(^Fold(uint64(^h.Checksum()) + uint64(^old) + uint64(be16(h[0:2]))))
+}
