@@ -9,11 +9,12 @@ import (
 
 // LineError is one thing wrong with a file. Its text never holds the value of a secret key.
 type LineError struct {
-	File string // as given to Parse
-	Line int    // from 1
-	Key  string // as ropewalk spells it; empty when the line has none that is known
-	Want string // what was expected
-	Got  string // what was found, quoted; empty when it might be secret
+	File  string // as given to Parse
+	Line  int    // from 1
+	Key   string // as ropewalk spells it, or as the file does when it is unknown; empty for none, and for what might be secret
+	Fault string // what is wrong, where Want alone does not say it
+	Want  string // what was expected, if anything in particular
+	Got   string // what was found, quoted; empty when it might be secret
 }
 
 // Error is "wg0.conf:7: PersistentKeepalive: want 0-65535 or "off", got "x"".
@@ -23,10 +24,17 @@ func (e *LineError) Error() string {
 	if e.Key != "" {
 		b.WriteString(e.Key + ": ")
 	}
-	b.WriteString("want " + e.Want)
-	if e.Got != "" {
-		b.WriteString(", got " + e.Got)
+	var parts []string
+	if e.Fault != "" {
+		parts = append(parts, e.Fault)
 	}
+	if e.Want != "" {
+		parts = append(parts, "want "+e.Want)
+	}
+	if e.Got != "" {
+		parts = append(parts, "got "+e.Got)
+	}
+	b.WriteString(strings.Join(parts, ", "))
 	return b.String()
 }
 

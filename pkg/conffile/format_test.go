@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net/netip"
 	"strings"
 	"testing"
@@ -46,6 +47,13 @@ func TestStripKeepsEverythingButQuicksKeys(t *testing.T) {
 	want := "[Interface]\n# note\nListenPort = 1 # x\n[Peer]\nMTU = 5\n\n"
 	if diff := cmp.Diff(want, b.String()); diff != "" || err != nil {
 		t.Error(err, diff)
+	}
+}
+
+func TestStripNamesTheLineThatIsTooLong(t *testing.T) {
+	err := Strip(io.Discard, strings.NewReader("\n"+strings.Repeat("#", maxLine+1)))
+	if want := "reading line 2 of the configuration to strip: longer than 16777216 bytes"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }
 

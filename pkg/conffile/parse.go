@@ -5,6 +5,7 @@ package conffile
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -17,6 +18,13 @@ const (
 	maxLine = 16 << 20
 )
 
+// newLines returns a scanner of lines up to maxLine, whose longer ones end it with bufio.ErrTooLong.
+func newLines(r io.Reader) *bufio.Scanner {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxLine+1) // and the newline
+	return lines
+}
+
 // Parse reads a configuration. Errors in it are an Error, with the name for their position and all of them together;
 // then there is no File. As in wg(8), keys and section names are case-insensitive, white space does not count, a "#"
 // starts a comment, a repeated key replaces the value, repeated AllowedIPs add up, and sections may repeat. A byte-order
@@ -24,13 +32,15 @@ const (
 func Parse(name string, r io.Reader, dialect Dialect) (*File, error) {
 	p := parser{name: name, dialect: dialect}
 	limited := &io.LimitedReader{R: r, N: maxFile + 1}
-	lines := bufio.NewScanner(limited)
-	lines.Buffer(nil, maxLine)
-	for lines.Scan() && len(p.errs) < maxErrors {
+	lines := newLines(limited)
+	for len(p.errs) < maxErrors && lines.Scan() {
 		p.number++
 		p.parseLine(cleanLine(lines.Bytes(), p.number))
 	}
-	if err := lines.Err(); err != nil {
+	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
+		p.number++
+		p.report(LineError{Fault: fmt.Sprintf("longer than %d bytes", maxLine)})
+	} else if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", name, err)
 	}
 	if limited.N == 0 {
@@ -112,10 +122,10 @@ func (p *parser) assign(raw string) {
 	name, value, ok := strings.Cut(raw, "=")
 	key, found := p.lookup(name)
 	switch {
-	case !found && ok && p.section == noSection:
+	case p.section == noSection:
 		p.fault("", "[Interface] or [Peer] before this line", "")
 	case !found:
-		p.fault("", "one of "+p.keyNames(), "")
+		p.report(LineError{Key: presentable(name, value), Fault: "unknown key", Want: "one of " + p.keyNames()})
 	case ok && strings.Trim(value, space) != "":
 		if !key.quick {
 			value = squeeze(value)
@@ -184,7 +194,27 @@ func (p *parser) keyNames() string {
 }
 
 func (p *parser) fault(key, want, got string) {
-	p.errs = append(p.errs, &LineError{File: p.name, Line: p.number, Key: key, Want: want, Got: got})
+	p.report(LineError{Key: key, Want: want, Got: got})
+}
+
+func (p *parser) report(e LineError) {
+	e.File, e.Line = p.name, p.number
+	p.errs = append(p.errs, &e)
+}
+
+// maxName is the longest name, in bytes, that presentable lets through: the known ones have up to 19, and a WireGuard
+// key has 43 before its "=".
+const maxName = 24
+
+// presentable returns the name of an unknown key for an error, or "" when it might be a secret: one that stands alone,
+// or the end of one, with its padding, that was broken over two lines.
+func presentable(name, value string) string {
+	name = strings.Trim(name, space)
+	const word = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
+	if len(name) > maxName || strings.Trim(name, word) != "" || strings.Trim(value, space+"=") == "" {
+		return ""
+	}
+	return name
 }
 
 // peer returns the peer of the current section.

@@ -91,16 +91,20 @@ func TestErrorsNameFileLineKeyAndExpectation(t *testing.T) {
 		{"[Interface]\nFwMark = 0X1", `wg0.conf:2: FwMark: want 0-0xffffffff or "off", got "0X1"`},
 		{"[Interface]\nFwMark = 0x", `wg0.conf:2: FwMark: want 0-0xffffffff or "off", got "0x"`},
 		{"[Interface]\nPrivateKey = c2VjcmV0", `wg0.conf:2: PrivateKey: want a base64 key of 44 characters`},
-		{"[Interface]\nNoise = 1", `wg0.conf:2: want one of PrivateKey, ListenPort, FwMark`},
-		{"[Interface]\nMTU = 1420", `wg0.conf:2: want one of PrivateKey, ListenPort, FwMark`},
+		{"[Interface]\nNoise = 1", `wg0.conf:2: Noise: unknown key, want one of PrivateKey, ListenPort, FwMark`},
+		{"[Interface]\nMTU = 1420", `wg0.conf:2: MTU: unknown key, want one of PrivateKey, ListenPort, FwMark`},
+		{"[Interface]\nNoise", `wg0.conf:2: unknown key, want one of PrivateKey, ListenPort, FwMark`},
 		{"[Interface]\nListen\x00Port = 1", `wg0.conf:2: want text without zero bytes`},
 		{"ListenPort = 1", `wg0.conf:1: want [Interface] or [Peer] before this line`},
+		{"junk", `wg0.conf:1: want [Interface] or [Peer] before this line`},
+		{"#\n" + strings.Repeat("#", maxLine+1), `wg0.conf:2: longer than 16777216 bytes`},
+		{"[Interface]\nFwMark\n" + strings.Repeat("#", maxLine+1), "wg0.conf:2: FwMark: want a value\nwg0.conf:3: longer than 16777216 bytes"},
 		{"[Wireguard]", `wg0.conf:1: want [Interface] or [Peer], got "[Wireguard]"`},
 		{"\n[Peer]\nEndpoint = 192.0.2.1:1", `wg0.conf:2: want a PublicKey in this [Peer]`},
 		{"[Peer]\n" + peer, `wg0.conf:1: want a PublicKey in this [Peer]`},
 		{peer + "Endpoint = 192.0.2.1", `wg0.conf:3: Endpoint: want address:port, [IPv6 address]:port or name:port, got "192.0.2.1"`},
 		{peer + "Endpoint = [::1]5", `wg0.conf:3: Endpoint: want address:port, [IPv6 address]:port or name:port, got "[::1]5"`},
-		{peer + "ListenPort = 1", `wg0.conf:3: want one of PublicKey, PresharedKey, AllowedIPs, Endpoint, PersistentKeepalive`},
+		{peer + "ListenPort = 1", `wg0.conf:3: ListenPort: unknown key, want one of PublicKey, PresharedKey, AllowedIPs, Endpoint, PersistentKeepalive`},
 		{
 			peer + "AllowedIPs = ::/0, 10.0.0.0/33",
 			`wg0.conf:3: AllowedIPs: want addresses with prefix lengths, such as 10.0.0.0/24 or fd00::/64, got "10.0.0.0/33"`,
@@ -108,7 +112,7 @@ func TestErrorsNameFileLineKeyAndExpectation(t *testing.T) {
 	} {
 		f, err := Parse("wg0.conf", strings.NewReader(tc.in), WG)
 		if err == nil || err.Error() != tc.want || f != nil {
-			t.Errorf("%q:\n got %v\nwant %s", tc.in, err, tc.want)
+			t.Errorf("%.200q:\n got %v\nwant %s", tc.in, err, tc.want)
 		}
 	}
 }
@@ -148,6 +152,9 @@ func TestErrorsNeverQuoteASecret(t *testing.T) {
 	for _, in := range []string{
 		"[Interface]\nPrivateKey = " + secret, "[Interface]\n" + secret + "=", "[Interface]\nPrivatKey = " + secret,
 		secret, peer + "PresharedKey = " + secret, peer + "PrivateKey = " + secret,
+		secret + "= x", "[Interface]\n" + secret + " = PrivateKey", "[Interface]\n" + secret[:10] + "=", "[Interface]\n" + secret[:10] + "==",
+		"[Interface]\n" + secret[:10], "[Interface]\nPrivateKey" + secret + "=", "[Interface]\nPrivateKey: " + secret + "=",
+		"[Interface]\nPrivateKey " + secret[:3] + " = x", "[Interface]\n" + secret[:8] + " = x",
 	} {
 		if _, err := Parse("f", strings.NewReader(in), Quick); err == nil || strings.Contains(err.Error(), "yAnz") {
 			t.Errorf("%.20q: %v", in, err)
@@ -156,6 +163,9 @@ func TestErrorsNeverQuoteASecret(t *testing.T) {
 }
 
 func TestParseIsBounded(t *testing.T) {
+	for _, end := range []string{"", "\n"} {
+		parse(t, strings.Repeat("#", maxLine)+end, WG)
+	}
 	if _, err := Parse("f", strings.NewReader(strings.Repeat("#", maxLine+1)), WG); err == nil {
 		t.Error("an endless line is accepted")
 	}

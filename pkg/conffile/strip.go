@@ -5,6 +5,7 @@ package conffile
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -16,13 +17,13 @@ import (
 // A byte-order mark, which wg-quick would trip over, is dropped.
 func Strip(w io.Writer, r io.Reader) error {
 	b := bufio.NewWriter(w)
-	lines := bufio.NewScanner(io.LimitReader(r, maxFile))
-	lines.Buffer(nil, maxLine)
+	lines := newLines(io.LimitReader(r, maxFile))
 	lines.Split(scanRawLines)
 	inInterface := false
-	for first := true; lines.Scan(); first = false {
+	number := 1
+	for ; lines.Scan(); number++ {
 		line := lines.Text()
-		if first {
+		if number == 1 {
 			line = strings.TrimPrefix(line, "\ufeff")
 		}
 		key := quickName(line)
@@ -34,7 +35,9 @@ func Strip(w io.Writer, r io.Reader) error {
 			b.WriteByte('\n')
 		}
 	}
-	if err := lines.Err(); err != nil {
+	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
+		return fmt.Errorf("reading line %d of the configuration to strip: longer than %d bytes", number, maxLine)
+	} else if err != nil {
 		return fmt.Errorf("reading the configuration to strip: %w", err)
 	}
 	b.WriteByte('\n')

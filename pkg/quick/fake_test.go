@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/noise"
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
@@ -27,6 +28,9 @@ const (
 	fakeDies     = "dies"     // at once, with a word in its log
 	fakeSilent   = "silent"   // makes the interface, never serves it
 	fakeStubborn = "stubborn" // survives the interface and SIGTERM
+	fakeTaken    = "taken"    // finds its port in use
+	fakeFreed    = "freed"    // finds its port in use when the link comes up, and free when asked again
+	fakeDeaf     = "deaf"     // never hears that the link is up
 )
 
 const fakeArg = "fake-daemon"
@@ -84,7 +88,7 @@ func fakeDaemon(mode string, sockets uapi.Dir, name string) error {
 	if err != nil {
 		return err
 	}
-	err = uapi.Serve(ctx, l, &fakeDevice{status: config.Status{Name: name}})
+	err = uapi.Serve(ctx, l, &fakeDevice{mode: mode, status: config.Status{Name: name}})
 	if mode == fakeStubborn {
 		signal.Ignore(syscall.SIGTERM)
 		for {
@@ -106,11 +110,36 @@ func drain(tun *os.File) {
 
 // fakeDevice remembers its configuration as a device does, for what these tests ask.
 type fakeDevice struct {
+	mode   string
 	mu     sync.Mutex
 	status config.Status
+	opened bool // its port, on request
 }
 
-func (d *fakeDevice) Stats() any { return nil }
+// Stats has what a device's has and these tests ask.
+func (d *fakeDevice) Stats() any {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	follows := d.mode == fakeWorks || d.mode == fakeStubborn
+	return map[string]bool{"up": d.opened || follows && d.linkUp()}
+}
+
+func (d *fakeDevice) linkUp() bool {
+	link, err := hostnet.FindLink(d.status.Name)
+	return err == nil && link.Up
+}
+
+// open is what a device does when its port is set.
+func (d *fakeDevice) open() error {
+	switch {
+	case !d.linkUp():
+	case d.mode == fakeTaken:
+		return syscall.EADDRINUSE
+	case d.mode == fakeFreed:
+		d.opened = true
+	}
+	return nil
+}
 
 func (d *fakeDevice) Status() config.Status {
 	d.mu.Lock()
@@ -123,6 +152,11 @@ func (d *fakeDevice) Status() config.Status {
 func (d *fakeDevice) Configure(dev config.Device) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if dev.ListenPort != nil {
+		if err := d.open(); err != nil {
+			return err
+		}
+	}
 	assign(&d.status.PrivateKey, dev.PrivateKey)
 	assign(&d.status.ListenPort, dev.ListenPort)
 	assign(&d.status.FwMark, dev.FwMark)

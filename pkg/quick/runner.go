@@ -35,7 +35,8 @@ type Runner struct {
 	// Daemon returns the command, not started, that makes an interface and serves it in the foreground until the
 	// interface is deleted or SIGTERM comes. It is run in a session of its own.
 	Daemon func(name string) *exec.Cmd
-	// Timeout bounds how long a daemon may take to serve its interface, and how long to end; 0 for 15 seconds.
+	// Timeout bounds how long a daemon may take to serve its interface, to open its UDP port, and to end; 0 for 15 seconds
+	// each.
 	Timeout time.Duration
 }
 

@@ -203,6 +203,11 @@ func spoils() map[string]func(*testHost) string {
 		"address":       edit("10.9.0.1/24,", "10.9.0.1/24, 10.9.0.1/24,"),
 		"dead daemon":   daemon(fakeDies),
 		"silent daemon": daemon(fakeSilent),
+		"deaf daemon":   daemon(fakeDeaf),
+		"port in use": func(h *testHost) string {
+			h.Daemon = fakeCommand(fakeTaken, h.Sockets)
+			return everything
+		},
 		"resolvconf": func(h *testHost) string {
 			h.must(os.WriteFile(h.Tools.Resolvconf, []byte("#!/bin/sh\n[ $1 = -d ]\n"), 0o755))
 			return everything
@@ -246,6 +251,40 @@ func TestErrorOfADeadDaemonHasTheEndOfItsLog(t *testing.T) {
 	info, err := os.Stat(filepath.Join(h.RunDir, "wg0.log"))
 	if err != nil || info.Mode() != 0o600 {
 		t.Errorf("log: %v, %v", info, err)
+	}
+}
+
+func TestUpFailsWithTheReasonWhenThePortIsInUse(t *testing.T) {
+	for text, port := range map[string]string{everything: "0", strings.Replace(everything, "DNS", "ListenPort = 51820\nDNS", 1): "51820"} {
+		h := newHost(t)
+		h.Daemon = fakeCommand(fakeTaken, h.Sockets)
+		before := h.snapshot()
+		err := h.Up(t.Context(), h.open("wg0", text))
+		want := "opening UDP port " + port + ": configuring interface wg0: address already in use; free this port, or set another ListenPort"
+		if !errors.Is(err, syscall.EADDRINUSE) || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		if strings.Contains(h.stderr.String(), "route add") {
+			t.Errorf("routes were added:\n%s", h.stderr.String())
+		}
+		if diff := cmp.Diff(before, h.snapshot()); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+func TestUpGoesOnWhenThePortIsFreeAtTheSecondTry(t *testing.T) {
+	h := newHost(t)
+	h.Daemon = fakeCommand(fakeFreed, h.Sockets)
+	h.up(h.open("wg0", strings.Replace(everything, "DNS", "ListenPort = 51820\nDNS", 1)))
+	c, err := h.Sockets.Dial("wg0")
+	h.must(err)
+	defer c.Close()
+	if st, err := c.Status(); err != nil || st.ListenPort != 51820 {
+		t.Errorf("port %d, %v", st.ListenPort, err)
+	}
+	if up, err := isUp(c); err != nil || !up {
+		t.Errorf("up %v, %v", up, err)
 	}
 }
 

@@ -49,10 +49,13 @@ type linkUp struct {
 
 func (s linkUp) String() string { return fmt.Sprintf("ip link set mtu %d up dev %s", s.mtu, s.link) }
 
-func (s linkUp) run(context.Context, *job) error {
+func (s linkUp) run(ctx context.Context, j *job) error {
 	// Without IPv6 on the host this fails, and then there are no link-local addresses to omit.
 	_ = hostnet.OmitLinkLocal(s.link)
-	return hostnet.SetLinkUp(s.link, s.mtu)
+	if err := hostnet.SetLinkUp(s.link, s.mtu); err != nil {
+		return err
+	}
+	return j.listening(ctx)
 }
 
 func (linkUp) undo() Step { return nil }

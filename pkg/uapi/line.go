@@ -29,6 +29,12 @@ func (l *lineReader) restart(limit int64) {
 	l.line, l.left, l.ended = 0, limit, false
 }
 
+// await returns when there is something to read. It reads nothing.
+func (l *lineReader) await() error {
+	_, err := l.r.Peek(1)
+	return err
+}
+
 // next returns the next line without its newline, valid until the next call; an empty line ends the operation.
 // A stream that stops within a line, even its last, is io.ErrUnexpectedEOF; between lines it is io.EOF.
 func (l *lineReader) next() (string, error) {

@@ -22,7 +22,7 @@ import (
 type Server struct {
 	Handler Handler
 	Log     *slog.Logger  // failed operations, never their values; slog.Default() when nil
-	Idle    time.Duration // how long a client may take to its next request; 60 s when 0
+	Idle    time.Duration // how long a client may take to its next request; 60 s when 0. To begin its first it has 5 s at most
 }
 
 // Serve answers clients until ctx ends. See Server.Serve.
@@ -83,6 +83,10 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 	idle := s.Idle
 	if idle == 0 {
 		idle = idleTimeout
+	}
+	conn.SetReadDeadline(time.Now().Add(min(idle, firstTimeout)))
+	if lines.await() != nil {
+		return
 	}
 	for {
 		lines.restart(maxRequest)

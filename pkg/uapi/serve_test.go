@@ -203,20 +203,62 @@ func (p pipes) Close() error   { close(p); return nil }
 func (p pipes) Addr() net.Addr { return &net.UnixAddr{} }
 
 func TestIdleClientsAreDisconnected(t *testing.T) {
+	for _, tc := range []struct {
+		sent, answer string
+		want         time.Duration
+	}{
+		{"", "", 5 * time.Second},
+		{"g", "", time.Minute},
+		{"get=1\n\n", "errno=0\n\n", time.Minute},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			l := make(pipes)
+			done := make(chan error)
+			go func() { done <- uapi.Serve(ctx, l, &uapitest.Device{}) }()
+			client, server := net.Pipe()
+			l <- server
+			start := time.Now()
+			if _, err := io.WriteString(client, tc.sent); err != nil {
+				t.Error(err)
+			}
+			if answer, err := io.ReadAll(client); err != nil || !strings.HasSuffix(string(answer), tc.answer) {
+				t.Errorf("%q was answered with %q, %v", tc.sent, answer, err)
+			}
+			if idle := time.Since(start); idle != tc.want {
+				t.Errorf("%q: disconnected after %v", tc.sent, idle)
+			}
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestSilentClientsKeepOthersWaitingForSecondsOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		l := make(pipes)
 		done := make(chan error)
 		go func() { done <- uapi.Serve(ctx, l, &uapitest.Device{}) }()
+		for range 64 { // as many as are served at once
+			silent, server := net.Pipe()
+			defer silent.Close()
+			l <- server
+		}
+		start := time.Now()
 		client, server := net.Pipe()
 		l <- server
-		start := time.Now()
-		if _, err := client.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-			t.Error(err)
+		go io.WriteString(client, "set=1\n\n")
+		answer := make([]byte, len("errno=0\n\n"))
+		if _, err := io.ReadFull(client, answer); err != nil || string(answer) != "errno=0\n\n" {
+			t.Errorf("answer %q, %v", answer, err)
 		}
-		if idle := time.Since(start); idle != time.Minute {
-			t.Errorf("disconnected after %v", idle)
+		if waited := time.Since(start); waited != 5*time.Second {
+			t.Errorf("answered after %v", waited)
 		}
+		client.Close()
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)

@@ -29,7 +29,8 @@ const (
 	maxRequest     = 64 << 20               // bytes in one request: over a million allowed IPs
 	maxReply       = 512 << 20              // bytes a client accepts for one answer
 	maxConns       = 64                     // clients served at once; others wait in the listen queue
-	idleTimeout    = 60 * time.Second       // from the end of one request to the end of the next
+	firstTimeout   = 5 * time.Second        // from connecting to the first byte, so that silent clients do not keep others waiting
+	idleTimeout    = 60 * time.Second       // from then to the end of that request, and from there to the end of the next
 	replyTimeout   = 30 * time.Second       // for a client to take its answer
 	acceptPause    = 100 * time.Millisecond // before the next try when descriptors or memory ran out
 	requestTimeout = 60 * time.Second       // for a daemon to answer Client
