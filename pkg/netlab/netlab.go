@@ -24,9 +24,11 @@ const (
 	stateDir = "/run/ropewalk/netlab"
 )
 
-// ErrPrivileges is wrapped by the errors of New when the process may not create network namespaces.
+// ErrPrivileges is wrapped by the errors of New when the process may not create network namespaces, and by those of
+// Capture when it may not open packet sockets in them.
 var ErrPrivileges = errors.New(
-	"creating network namespaces needs root, or CAP_SYS_ADMIN and CAP_NET_ADMIN: run it with sudo")
+	"creating network namespaces needs root, or CAP_SYS_ADMIN and CAP_NET_ADMIN, and capturing in them CAP_NET_RAW: " +
+		"run it with sudo")
 
 // Lab is a set of hosts and cables. Its methods may be called by any goroutine.
 type Lab struct {

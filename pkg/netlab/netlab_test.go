@@ -361,6 +361,10 @@ func TestPermissionErrorsSayWhatToDo(t *testing.T) {
 			t.Errorf("%v became %v", errno, err)
 		}
 	}
+	refused := explain(fmt.Errorf("opening a packet socket: %w", unix.EPERM)).Error()
+	if !strings.Contains(refused, "CAP_NET_RAW") || !strings.Contains(refused, "packet socket") {
+		t.Errorf("a refused capture says %q", refused)
+	}
 	if err := explain(unix.ENOENT); errors.Is(err, ErrPrivileges) {
 		t.Errorf("got %v", err)
 	}

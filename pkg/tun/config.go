@@ -16,6 +16,12 @@ const (
 // MaxQueues is the largest number of queues a TUN has (MAX_TAP_QUEUES of Linux).
 const MaxQueues = 256
 
+// The bounds of Config.MTU (ETH_MIN_MTU and ETH_MAX_MTU of Linux, which bound a TUN).
+const (
+	minMTU = 68
+	maxMTU = 65535
+)
+
 // maxName is the longest interface name in bytes (IFNAMSIZ less its zero).
 const maxName = 15
 
@@ -25,7 +31,7 @@ type Config struct {
 	Name string
 	// Queues is the number of queues; 0 is one.
 	Queues int
-	// MTU is the largest inner packet in bytes; 0 is DefaultMTU.
+	// MTU is the largest inner packet in bytes, 68 to 65535; 0 is DefaultMTU. Below 1280 there is no IPv6.
 	MTU int
 	// QueueLen is how many packets or trains wait in each queue for Read, before the kernel drops; 0 is
 	// DefaultQueueLen. It bounds the delay a busy device adds.
@@ -47,14 +53,20 @@ func (c Config) complete() (Config, error) {
 	if c.Queues > MaxQueues {
 		return c, fmt.Errorf("opening %d queues: a TUN has at most %d", c.Queues, MaxQueues)
 	}
+	if c.MTU < minMTU || c.MTU > maxMTU {
+		return c, fmt.Errorf("MTU %d is not one of a TUN, which are %d to %d", c.MTU, minMTU, maxMTU)
+	}
 	return c, checkName(c.Name)
 }
 
-// checkName applies the kernel's rules for interface names (dev_valid_name), which it reports as a bare EINVAL.
+// checkName applies the kernel's rules for interface names (dev_valid_name, devinet_sysctl_register), which it
+// reports as a bare EINVAL.
 func checkName(name string) error {
 	switch {
 	case name == "" || name == "." || name == "..":
 		return fmt.Errorf("interface name %q is not a name", name)
+	case name == "all" || name == "default":
+		return fmt.Errorf("interface name %q is reserved: /proc/sys/net/ipv4/conf has it for another use", name)
 	case len(name) > maxName:
 		return fmt.Errorf("interface name %q is %d bytes long, at most %d are allowed", name, len(name), maxName)
 	case strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == '/' || r == ':' }):

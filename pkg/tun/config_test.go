@@ -12,6 +12,7 @@ func TestConfigRefusesWhatTheKernelWould(t *testing.T) {
 		"wg0": true, "rw%d": true, "a": true, "fifteen-bytes-x": true, "käse": true, "wg.5": true,
 		"": false, ".": false, "..": false, "sixteen-bytes-xx": false, "a/b": false, "a b": false, "a:b": false,
 		"a\tb": false, "%s": false, "%d%d": false, "100%": false, "a\x00b": false,
+		"all": false, "default": false, "al%d": true, "defaults": true,
 	} {
 		if _, err := (Config{Name: name}).complete(); (err == nil) != valid {
 			t.Errorf("%q: %v", name, err)
@@ -22,6 +23,18 @@ func TestConfigRefusesWhatTheKernelWould(t *testing.T) {
 	}
 	if c, _ := (Config{Name: "x"}).complete(); c.Queues != 1 || c.MTU != DefaultMTU || c.QueueLen != DefaultQueueLen {
 		t.Errorf("defaults are %+v", c)
+	}
+}
+
+func TestConfigRefusesAnMTUThatNoTUNHas(t *testing.T) {
+	for mtu, valid := range map[int]bool{-1: false, 1: false, 67: false, 68: true, 0: true, 65535: true, 65536: false} {
+		_, err := Config{Name: "x", MTU: mtu}.complete()
+		if (err == nil) != valid {
+			t.Errorf("%d: %v", mtu, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), "68 to 65535") {
+			t.Errorf("%d: the error has no bounds: %v", mtu, err)
+		}
 	}
 }
 

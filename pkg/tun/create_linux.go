@@ -57,6 +57,8 @@ func explainAttach(name string, exclusive bool, err error) error {
 		return fmt.Errorf("interface %s already exists: %w", name, err)
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("creating interface %s: %w (needs CAP_NET_ADMIN)", name, err)
+	case errors.Is(err, unix.ENOTTY):
+		return fmt.Errorf("creating interface %s: %w (%s is not the tun device, which is c 10 200)", name, err, clonePath)
 	case exclusive:
 		return fmt.Errorf("creating interface %s: %w", name, err)
 	}

@@ -35,12 +35,19 @@ func Open(c Config) (Device, error) {
 	}
 	d := &device{}
 	if d.stop, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return nil, fmt.Errorf("creating an eventfd: %w", err)
+		return nil, explainOpen(fmt.Errorf("creating an eventfd: %w", err))
 	}
 	if err := d.open(&c); err != nil {
-		return nil, errors.Join(err, d.closeFDs())
+		return nil, errors.Join(explainOpen(err), d.closeFDs())
 	}
 	return d, nil
+}
+
+func explainOpen(err error) error {
+	if errors.Is(err, unix.EMFILE) {
+		return fmt.Errorf("%w (each queue takes a descriptor: raise ulimit -n)", err)
+	}
+	return err
 }
 
 func (d *device) open(c *Config) error {

@@ -3,6 +3,7 @@
 package tun
 
 import (
+	"errors"
 	"fmt"
 	"net"
 
@@ -20,46 +21,84 @@ const subscriptionBuffer = 1 << 20
 // addrGenNone is IN6_ADDR_GEN_MODE_NONE: no link-local address of the kernel's own making.
 const addrGenNone = 1
 
-// link is the interface as seen over netlink from one network namespace, with a subscription to its changes. Its
-// sockets stay in that namespace, whichever thread uses them.
+// ipv6MinMTU is the smallest MTU, in bytes, with which an interface has IPv6 (RFC 8200, section 5). Linux forgets all
+// that was set of it below, and makes it anew above.
+const ipv6MinMTU = 1280
+
+// link is the interface as seen over netlink from one network namespace. Its sockets stay in that namespace, whichever
+// thread uses them, and keep it alive.
 type link struct {
 	handle  *netlink.Handle
 	index   int
-	updates chan netlink.LinkUpdate
+	state   Event                   // when it was looked up
+	updates chan netlink.LinkUpdate // nil without a subscription
 	done    chan struct{}
-	state   Event // when the subscription began
 }
 
-// openLink finds the interface in namespace ns, nil for that of the calling thread. It subscribes before it looks, so
-// that no change falls between.
-func openLink(ns *netns.NsHandle, name string) (l *link, err error) {
-	l = &link{updates: make(chan netlink.LinkUpdate, 16), done: make(chan struct{})}
+// openLink finds the interface in namespace ns, nil for that of the calling thread.
+func openLink(ns *netns.NsHandle, name string) (*link, error) {
+	l, err := dialLink(ns)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.find(name); err != nil {
+		l.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// followLink is openLink with a subscription to changes. It subscribes before it looks, so that no change falls between.
+func followLink(ns *netns.NsHandle, name string) (*link, error) {
+	l, err := dialLink(ns)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(l.subscribe(ns), l.find(name)); err != nil {
+		l.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func dialLink(ns *netns.NsHandle) (*link, error) {
 	at := netns.None()
 	if ns != nil {
 		at = *ns
 	}
-	if l.handle, err = netlink.NewHandleAt(at, unix.NETLINK_ROUTE); err != nil {
+	handle, err := netlink.NewHandleAt(at, unix.NETLINK_ROUTE)
+	if err != nil {
 		return nil, fmt.Errorf("opening a netlink socket: %w", err)
 	}
+	return &link{handle: handle}, nil
+}
+
+func (l *link) subscribe(ns *netns.NsHandle) error {
+	updates, done := make(chan netlink.LinkUpdate, 16), make(chan struct{})
 	options := netlink.LinkSubscribeOptions{Namespace: ns, ReceiveBufferSize: subscriptionBuffer}
-	if err = netlink.LinkSubscribeWithOptions(l.updates, l.done, options); err != nil {
-		l.handle.Close()
-		return nil, fmt.Errorf("subscribing to link changes: %w", err)
+	if err := netlink.LinkSubscribeWithOptions(updates, done, options); err != nil {
+		return fmt.Errorf("subscribing to link changes: %w", err)
 	}
+	l.updates, l.done = updates, done
+	return nil
+}
+
+func (l *link) find(name string) error {
 	found, err := l.handle.LinkByName(name)
 	if err != nil {
-		l.close()
-		return nil, fmt.Errorf("finding interface %s: %w", name, err)
+		return fmt.Errorf("finding interface %s: %w", name, err)
 	}
 	l.index = found.Attrs().Index
 	l.state = stateOf(found.Attrs())
-	return l, nil
+	return nil
 }
 
 // close ends the subscription. The subscriber's goroutine may be waiting to deliver, so what it has is thrown away.
 func (l *link) close() {
-	close(l.done)
-	for range l.updates { // until the subscriber has left
+	if l.updates != nil {
+		close(l.done)
+		for range l.updates { // until the subscriber has left
+		}
 	}
 	l.handle.Close()
 }
@@ -77,10 +116,33 @@ func (l *link) configure(c *Config) error {
 	if err := l.handle.LinkSetTxQLen(ref, c.QueueLen); err != nil {
 		return fmt.Errorf("setting the queue length to %d: %w", c.QueueLen, err)
 	}
-	// As the kernel's WireGuard does; else router solicitations go into the tunnel. A host without IPv6 refuses.
-	_ = l.handle.LinkSetIP6AddrGenMode(ref, addrGenNone)
+	l.silence()
 	l.state.MTU = c.MTU
 	return nil
+}
+
+// silence lets the kernel make no link-local address, as its own WireGuard does; else router solicitations go into the
+// tunnel. A host without IPv6 refuses, and has nothing to be silenced.
+func (l *link) silence() {
+	_ = l.handle.LinkSetIP6AddrGenMode(l.ref(), addrGenNone)
+	l.removeKernelAddresses()
+}
+
+// removeKernelAddresses removes what the kernel was quicker to make, and reports whether there was any. On a TUN, whose
+// type is ARPHRD_NONE, its link-local address is always a stable-privacy one, a flag that nobody else can set
+// (addrconf_dev_config, inet6_rtm_newaddr).
+func (l *link) removeKernelAddresses() (found bool) {
+	addresses, err := l.handle.AddrList(l.ref(), netlink.FAMILY_V6)
+	if err != nil {
+		return false
+	}
+	for _, a := range addresses {
+		if a.IP.IsLinkLocalUnicast() && a.Flags&unix.IFA_F_STABLE_PRIVACY != 0 {
+			_ = l.handle.AddrDel(l.ref(), &a)
+			found = true
+		}
+	}
+	return found
 }
 
 // setTrainLimit sets gso_max_size, which is an exclusive bound for what is forwarded (gso_features_check). The number of

@@ -7,28 +7,34 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
+// awayInterval is how often the interface is looked at while it is in another namespace than its first.
+const awayInterval = time.Second
+
 // monitor follows the interface's state, also into another network namespace: creating a tunnel in one and moving it
-// into another is an everyday use of WireGuard.
+// into another is an everyday use of WireGuard. There it only looks in now and then: a socket left there would keep the
+// namespace, and with it the interface, alive after the last process of its owner.
 type monitor struct {
-	fd     int // of one queue, to ask where the interface is
+	fd     int    // of one queue, to ask where the interface is
+	home   string // identity of the namespace where it was made, "" before Linux 5.2
 	events chan Event
 	last   Event // the last one sent
 	done   chan struct{}
 	ended  chan struct{}
 
 	mu   sync.Mutex
-	link *link // nil once the interface is gone
+	link *link // nil while the interface is away
+	gone bool  // the interface, or the monitor
 }
 
 // startMonitor configures the interface and begins to follow it.
 func startMonitor(fd int, name string, c *Config) (*monitor, error) {
-	l, err := openLink(nil, name)
+	l, err := followLink(nil, name)
 	if err != nil {
 		return nil, err
 	}
@@ -39,6 +45,10 @@ func startMonitor(fd int, name string, c *Config) (*monitor, error) {
 	m := &monitor{
 		fd: fd, link: l,
 		events: make(chan Event, 1), done: make(chan struct{}), ended: make(chan struct{}),
+	}
+	if at, err := m.locate(); err == nil {
+		m.home = at.id
+		at.close()
 	}
 	m.send(l.state)
 	go m.run()
@@ -53,20 +63,26 @@ func (m *monitor) close() {
 func (m *monitor) run() {
 	defer close(m.ended)
 	defer close(m.events)
-	for l := m.link; l != nil; l = m.link {
+	for l := m.link; l != nil; {
 		m.follow(l)
-		next := m.rejoin()
-		m.mu.Lock()
-		m.link = next
-		m.mu.Unlock()
+		m.settle(nil, false)
 		l.close()
+		l = m.wander()
+		m.settle(l, l == nil)
 	}
+}
+
+// settle says which link SetTrainLimit is to use.
+func (m *monitor) settle(l *link, gone bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.link, m.gone = l, gone
 }
 
 // follow reports changes until the interface leaves the link's namespace, the subscription breaks, as it does when
 // changes come faster than they are read, or the monitor is closed.
 func (m *monitor) follow(l *link) {
-	m.report(l.state)
+	m.report(l, l.state)
 	for {
 		select {
 		case <-m.done:
@@ -81,13 +97,16 @@ func (m *monitor) follow(l *link) {
 			if u.Header.Type == unix.RTM_DELLINK {
 				return
 			}
-			m.report(stateOf(u.Attrs()))
+			m.report(l, stateOf(u.Attrs()))
 		}
 	}
 }
 
 // report sends a state that differs from the last one.
-func (m *monitor) report(e Event) {
+func (m *monitor) report(l *link, e Event) {
+	if e.Up && !m.last.Up || e.MTU >= ipv6MinMTU && m.last.MTU < ipv6MinMTU {
+		l.silence() // IPv6 may have begun anew
+	}
 	if e != m.last {
 		m.send(e)
 	}
@@ -103,56 +122,102 @@ func (m *monitor) send(e Event) {
 	m.events <- e
 }
 
-// relocations bounds how often rejoin asks again when the interface was moved or renamed while it looked.
-const relocations = 8
-
-// rejoin returns the link in the namespace where the interface is now; nil when it is gone or the monitor closed.
-func (m *monitor) rejoin() *link {
-	select {
-	case <-m.done:
-		return nil
-	default:
-	}
-	for range relocations {
-		l, err := m.locate()
-		if err == nil {
+// wander reports the interface's state at intervals until it is in its first namespace, and returns its link there; nil
+// when it is gone or the monitor closed. An interface that lives where we may not look has no events, but an end.
+func (m *monitor) wander() *link {
+	tick := time.NewTicker(awayInterval)
+	defer tick.Stop()
+	for last := ""; ; {
+		select {
+		case <-m.done:
+			return nil
+		default:
+		}
+		l, at, err := m.look(last)
+		if l != nil || errors.Is(err, unix.EBADFD) {
 			return l
 		}
-		if errors.Is(err, unix.EBADFD) {
-			return nil
-		}
-		if !errors.As(err, new(netlink.LinkNotFoundError)) {
-			break
+		last = at
+		select {
+		case <-m.done:
+		case <-tick.C:
 		}
 	}
-	<-m.done // it lives where we may not look: no events, but not the end either
-	return nil
 }
 
+// look returns the interface's link if it is at home. Elsewhere it reports the state, silences the interface if last is
+// another namespace or if something woke it since, keeps nothing open and returns the namespace's identity.
+func (m *monitor) look(last string) (l *link, id string, err error) {
+	at, err := m.locate()
+	if err != nil {
+		return nil, last, err
+	}
+	defer at.close()
+	if at.id == m.home {
+		if l, err = followLink(&at.ns, at.name); err == nil {
+			l.silence()
+		}
+		return l, at.id, err
+	}
+	l, err = openLink(&at.ns, at.name)
+	if err != nil { // it may have moved on, or have another name, by now
+		return nil, last, err
+	}
+	defer l.close()
+	if at.id != last || l.removeKernelAddresses() {
+		l.silence()
+	}
+	m.report(l, l.state)
+	return nil, at.id, nil
+}
+
+// place is where the interface is; while it is open the namespace lives.
+type place struct {
+	ns   netns.NsHandle
+	id   string
+	name string
+}
+
+func (p *place) close() { _ = p.ns.Close() }
+
 // locate asks the descriptor for the interface's namespace (TUNGETDEVNETNS, Linux 5.2) and name; EBADFD says that it
-// was deleted.
-func (m *monitor) locate() (*link, error) {
+// was deleted, any other error passes or is about privileges. The caller closes the place.
+func (m *monitor) locate() (*place, error) {
 	fd, err := unix.IoctlRetInt(m.fd, unix.TUNGETDEVNETNS)
 	if err != nil {
 		return nil, fmt.Errorf("asking for the interface's namespace: %w", err)
 	}
 	ns := netns.NsHandle(fd)
-	defer ns.Close()
 	request, err := unix.NewIfreq("")
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = unix.IoctlIfreq(m.fd, unix.TUNGETIFF, request)
 	}
-	if err := unix.IoctlIfreq(m.fd, unix.TUNGETIFF, request); err != nil {
+	if err != nil {
+		_ = ns.Close()
 		return nil, fmt.Errorf("asking for the interface's name: %w", err)
 	}
-	return openLink(&ns, request.Name())
+	return &place{ns: ns, id: ns.UniqueId(), name: request.Name()}, nil
 }
 
+// setTrainLimit works at home and away. It holds the lock throughout, so that the descriptor outlives it.
 func (m *monitor) setTrainLimit(bytes int) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.link == nil {
+	switch {
+	case m.gone:
 		return os.ErrClosed
+	case m.link != nil:
+		return m.link.setTrainLimit(bytes)
 	}
-	return m.link.setTrainLimit(bytes)
+	at, err := m.locate()
+	if err != nil {
+		return goneOr(err)
+	}
+	defer at.close()
+	l, err := openLink(&at.ns, at.name)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	return l.setTrainLimit(bytes)
 }
