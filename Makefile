@@ -72,15 +72,16 @@ soak: need-go ## a minute of traffic with rekeys forced every second
 fuzz-smoke: need-go ## every fuzz target for $(FUZZTIME)
 	@set -e; for f in $$(grep -rlE '^func Fuzz' --include=*_test.go pkg); do \
 	  for t in $$(grep -oE '^func Fuzz[A-Za-z0-9_]+' $$f | cut -c6-); do \
-	    echo "$$t ($$(dirname $$f))"; $(GO) test -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) ./$$(dirname $$f); done; done
+	    echo "$$t ($$(dirname $$f))"; $(GO) test -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./$$(dirname $$f); done; done
 
 .PHONY: bench-smoke
 bench-smoke: need-go ## every benchmark once, so that none rots
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./pkg/...
 
 .PHONY: ci
-ci: deps-test deps-kernels check check-generated test test-race bench-smoke test-kernels ## what CI runs
-	$(MAKE) fuzz-smoke FUZZTIME=5s
+ci: deps-test deps-kernels check check-generated test test-race bench-smoke ## what CI runs
+	$(MAKE) test-kernels || $(MAKE) test-kernels # an emulated machine may stall on a busy host; twice is a fault
+	$(MAKE) fuzz-smoke FUZZTIME=3000x # a count: a limit in time sometimes ends as a failure of the fuzzing engine itself
 	$(BIN) demo --seconds 4
 	@echo 'ci: all targets passed'
 
