@@ -132,7 +132,7 @@ func (l *link) silence() {
 // type is ARPHRD_NONE, its link-local address is always a stable-privacy one, a flag that nobody else can set
 // (addrconf_dev_config, inet6_rtm_newaddr).
 func (l *link) removeKernelAddresses() (found bool) {
-	addresses, err := l.handle.AddrList(l.ref(), netlink.FAMILY_V6)
+	addresses, err := listAddresses(l.handle, l.ref())
 	if err != nil {
 		return false
 	}
@@ -144,6 +144,20 @@ func (l *link) removeKernelAddresses() (found bool) {
 	}
 	return found
 }
+
+// listAddresses lists the IPv6 addresses of a link, and again when they changed meanwhile.
+func listAddresses(h *netlink.Handle, link netlink.Link) (addresses []netlink.Addr, err error) {
+	for range dumpAttempts {
+		addresses, err = h.AddrList(link, netlink.FAMILY_V6)
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return addresses, err
+}
+
+// dumpAttempts is how often a dump that was interrupted is made.
+const dumpAttempts = 20
 
 // setTrainLimit sets gso_max_size, which is an exclusive bound for what is forwarded (gso_features_check). The number of
 // segments stays unlimited: a forwarded train with too many would be split in software, packet by packet.
