@@ -129,14 +129,24 @@ func (h *testHost) snapshot() []string {
 	return append(lines, fmt.Sprintf("src_valid_mark %v", valid))
 }
 
+// dumped repeats a dump that a change of the kernel's own, such as the end of duplicate address detection, interrupted.
+func dumped[T any](list func() ([]T, error)) (all []T, err error) {
+	for range 20 {
+		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return all, err
+}
+
 func (h *testHost) links() []string {
-	links, err := netlink.LinkList()
+	links, err := dumped(netlink.LinkList)
 	h.must(err)
 	var lines []string
 	for _, l := range links {
 		a := l.Attrs()
 		lines = append(lines, fmt.Sprintf("link %s mtu %d up %v", a.Name, a.MTU, a.Flags&unix.IFF_UP != 0))
-		addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+		addrs, err := dumped(func() ([]netlink.Addr, error) { return netlink.AddrList(l, netlink.FAMILY_ALL) })
 		h.must(err)
 		for _, addr := range addrs {
 			if !addr.IP.IsLinkLocalUnicast() {
@@ -150,7 +160,9 @@ func (h *testHost) links() []string {
 
 // routes leaves out those that the kernel makes for addresses, some in its own time: the local table and link-local ones.
 func (h *testHost) routes() []string {
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{}, netlink.RT_FILTER_TABLE)
+	routes, err := dumped(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{}, netlink.RT_FILTER_TABLE)
+	})
 	h.must(err)
 	var lines []string
 	for _, r := range routes {
