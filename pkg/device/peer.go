@@ -101,7 +101,7 @@ func (p *Peer) attend() {
 // task that confirms its session; by now there may be a fresh one. The caller holds mu.
 func (p *Peer) sessionWanted(now int64) bool {
 	keys := p.lane.Current.Load()
-	return !usable(keys, now) || peer.RekeyDue(now, keys.Created(), keys.Initiator(), keys.Sent(), false)
+	return !keys.Usable(now) || peer.RekeyDue(now, keys.Created(), keys.Initiator(), keys.Sent(), false)
 }
 
 // rekeyPause is how often, in nanoseconds, a due rekey is worth a worker's time: lanes ask with every train until it
@@ -195,7 +195,7 @@ func (p *Peer) clearSource() {
 // sendKeepalive sends an empty message if there is a session, and asks for one otherwise. The caller holds mu.
 func (p *Peer) sendKeepalive(now int64) {
 	keys := p.lane.Current.Load()
-	if !usable(keys, now) {
+	if !keys.Usable(now) {
 		p.initiate(now)
 		return
 	}

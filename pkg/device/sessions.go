@@ -120,6 +120,3 @@ func (p *Peer) forgetSessions() {
 	}
 	*s = sessions{}
 }
-
-// usable reports whether keys may be sent with.
-func usable(keys *session.Keypair, now int64) bool { return keys != nil && !keys.Expired(now) }

@@ -37,7 +37,7 @@ func (p *Peer) Stage(element []byte, packets int) {
 	switch keys := p.lane.Current.Load(); {
 	case !p.running:
 		p.dev.engine.Slow.Add(drop.TXDown, packets)
-	case usable(keys, p.dev.clock()):
+	case keys.Usable(p.dev.clock()):
 		p.dev.engine.Transmit(p.lane, keys, element)
 	case p.initiator == nil:
 		p.dev.engine.Slow.Add(drop.TXNoSession, packets)

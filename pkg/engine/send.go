@@ -97,9 +97,6 @@ func (p *Peer) sent(now int64, keys *session.Keypair, data bool) {
 	}
 }
 
-// usable reports whether keys may be sent with: there are some, and they are not past Reject-After-Time.
-func usable(keys *session.Keypair, now int64) bool { return keys != nil && !keys.Expired(now) }
-
 func rekeyDue(keys *session.Keypair, now int64, receiving bool) bool {
 	return peer.RekeyDue(now, keys.Created(), keys.Initiator(), keys.Sent(), receiving)
 }

@@ -136,7 +136,7 @@ func (t *transmitter) element(slot []byte, n int) {
 		return
 	}
 	keys := p.Current.Load()
-	if !usable(keys, t.now) {
+	if !keys.Usable(t.now) {
 		t.flush() // what came earlier leaves earlier
 		p.Owner.Stage(element, t.train.Segments())
 		return

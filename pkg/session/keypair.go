@@ -120,3 +120,6 @@ func (k *Keypair) String() string {
 
 // LogValue logs the session's indices.
 func (k *Keypair) LogValue() slog.Value { return slog.StringValue(k.String()) }
+
+// Usable tells whether the session may be sent with: there is one, and it has not expired. k may be nil.
+func (k *Keypair) Usable(now int64) bool { return k != nil && !k.Expired(now) }
