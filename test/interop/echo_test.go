@@ -55,36 +55,61 @@ func serveEcho(t *testing.T, h *host) {
 	}()
 }
 
+// again is when a datagram without an echo is taken for lost.
+const again = 500 * time.Millisecond
+
 // exchange sends a datagram of size bytes through the tunnel from x and waits for its echo. It repeats itself until the
 // echo is there: no test of exchange proves that nothing is lost.
 func exchange(t *testing.T, x *tunnel, to netip.Addr, size int) {
 	t.Helper()
-	if err := tryExchange(x, to, size, 500*time.Millisecond, patience); err != nil {
+	if err := tryExchange(x, to, size, again, patience); err != nil {
 		t.Fatalf("%s: %v", x, err)
 	}
 }
 
-// tryExchange repeats the datagram every again, until limit.
+// tryExchange repeats the exchange every again, until limit.
 func tryExchange(x *tunnel, to netip.Addr, size int, again, limit time.Duration) error {
-	c, err := dialUDP(x.host, netip.AddrPortFrom(to, echoPort))
+	return repeatExchange(x, netip.AddrPortFrom(to, echoPort), again, limit, func(*net.UDPConn) []byte {
+		return pattern(size, rand.Uint64())
+	})
+}
+
+// repeatExchange takes a new socket and a new payload each time: wireguard-go loses, every time, the datagram whose
+// checksum comes out as 0.
+func repeatExchange(x *tunnel, to netip.AddrPort, again, limit time.Duration, payload func(*net.UDPConn) []byte) error {
+	for deadline := time.Now().Add(limit); ; {
+		err := exchangeOnce(x, to, again, payload)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, errNoEcho):
+			return err
+		case time.Now().After(deadline):
+			return fmt.Errorf("%w in %s", err, limit)
+		}
+	}
+}
+
+var errNoEcho = errors.New("no echo")
+
+func exchangeOnce(x *tunnel, to netip.AddrPort, wait time.Duration, payload func(*net.UDPConn) []byte) error {
+	c, err := dialUDP(x.host, to)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	sent, got := pattern(size, rand.Uint64()), make([]byte, 65535)
-	for deadline := time.Now().Add(limit); ; {
-		_, sendErr := c.Write(sent)
-		_ = c.SetReadDeadline(time.Now().Add(again))
-		n, err := c.Read(got)
-		switch {
-		case err == nil && bytes.Equal(got[:n], sent):
-			return nil
-		case err == nil:
-			return fmt.Errorf("the echo of %d bytes has %d, or other ones", size, n)
-		case time.Now().After(deadline):
-			return errors.Join(fmt.Errorf("no echo of %d bytes from %s in %s", size, to, limit), sendErr)
-		}
+	sent, got, deadline := payload(c), make([]byte, 65535), time.Now().Add(wait)
+	_, sendErr := c.Write(sent)
+	_ = c.SetReadDeadline(deadline)
+	n, err := c.Read(got)
+	switch {
+	case err != nil:
+		time.Sleep(time.Until(deadline)) // one refused does not wait by itself
+		return errors.Join(fmt.Errorf("%w of %d bytes from %s", errNoEcho, len(sent), to), sendErr, err)
+	case !bytes.Equal(got[:n], sent):
+		return fmt.Errorf("the echo of %d bytes has %d, or other ones", len(sent), n)
 	}
+	return nil
 }
 
 // pattern returns n pseudo-random bytes; the same for the same seed.

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
@@ -46,7 +45,7 @@ func TestHandshakesThatCrossLeaveAWorkingTunnel(t *testing.T) {
 		}
 		for _, x := range l.both() {
 			wg.Go(func() {
-				if err := tryExchange(x, l.other(x).inner6.Addr(), 100, 500*time.Millisecond, patience); err != nil {
+				if err := tryExchange(x, l.other(x).inner6.Addr(), 100, again, patience); err != nil {
 					t.Errorf("%s: %v", x, err)
 				}
 			})
@@ -93,7 +92,7 @@ func refuseThenAccept(t *testing.T, l *lab, fromRight bool, spoil func(*testing.
 
 	const twoInitiations = 2 * 148
 	eventually(t, "two initiations", patience, func() error {
-		if err := tryExchange(first, second.inner4.Addr(), 10, 500*time.Millisecond, 0); err == nil {
+		if err := tryExchange(first, second.inner4.Addr(), 10, again, 0); err == nil {
 			t.Fatal("data went through in spite of the wrong secret")
 		}
 		if n := first.peer(t).TransmitBytes; n < twoInitiations {
