@@ -45,6 +45,10 @@ enum drop_reason {
 	DROP_HS_REPLAY,             // the initiation's timestamp is not later than the last one
 	DROP_HS_FLOOD,              // initiations from one peer faster than one per 20 ms
 	DROP_HS_BAD_COOKIE,         // a cookie reply that fits no message we sent
+	/* hellos of authenticated peers */
+	DROP_HELLO_INVALID,         // a hello that is truncated or malformed
+	DROP_HELLO_VERSION,         // a hello of a version this release does not know
+	DROP_HELLO_UNWANTED,        // a hello while spreading is off, or one too many within a second
 	DROP_REASONS,
 };
 

@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -36,7 +37,7 @@ func TestQuickDaemonProcess(t *testing.T) {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer cancel()
 	root := newRootCmd()
-	root.SetArgs([]string{"run", os.Args[len(os.Args)-1]})
+	root.SetArgs(append([]string{"run"}, os.Args[slices.Index(os.Args, "--")+1:]...))
 	if err := root.ExecuteContext(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -53,6 +54,7 @@ func writeConf(t *testing.T, name, text string) string {
 }
 
 const quickConf = "[Interface]\nPrivateKey = " + manualPrivate + "\n# addresses\nAddress = 10.9.0.1/24\nMTU = 1300\nListenPort = 0\n" +
+	"Lanes = 3\nSpread = off\nSpreadPorts = 2000-3000\n" +
 	"[Peer]\nPublicKey = xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=\nAllowedIPs = 0.0.0.0/0\n"
 
 func TestStripPrintsWhatWgQuickPrints(t *testing.T) {
@@ -114,8 +116,8 @@ func TestUpRunsTheEngineAndDownEndsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.RunDir = t.TempDir()
-	r.Daemon = func(name string) *exec.Cmd {
-		daemon := exec.Command("/proc/self/exe", "-test.run=^TestQuickDaemonProcess$", "--", name)
+	r.Daemon = func(name string, flags []string) *exec.Cmd {
+		daemon := exec.Command("/proc/self/exe", append(append([]string{"-test.run=^TestQuickDaemonProcess$", "--"}, flags...), name)...)
 		daemon.Env = append(os.Environ(), quickDaemonEnv+"=1", "GORACE=atexit_sleep_ms=0")
 		return daemon
 	}
@@ -143,6 +145,10 @@ func checkEngine(t *testing.T, name string) {
 		t.Fatal(err)
 	}
 	defer c.Close()
+	var stats struct{ Lanes []any }
+	if err := c.Stats(&stats); err != nil || len(stats.Lanes) != 3 {
+		t.Errorf("%d lanes, %v", len(stats.Lanes), err)
+	}
 	st, err := c.Status()
 	if err != nil || st.PublicKey.Base64() != manualPublic || st.FwMark != 51820 || len(st.Peers) != 1 || st.ListenPort == 0 {
 		t.Errorf("got %+v, %v", st, err)

@@ -16,10 +16,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/datapath"
 	"github.com/ropewalk/ropewalk/pkg/device"
 	"github.com/ropewalk/ropewalk/pkg/engine"
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/spread"
 	"github.com/ropewalk/ropewalk/pkg/tun"
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
@@ -31,17 +33,19 @@ type runOptions struct {
 	lanes    int
 	mtu      int
 	logLevel string
+	spread   config.SpreadMode
+	ports    spread.Ports
 }
 
 func newRunCmd() *cobra.Command {
-	var o runOptions
+	o := runOptions{ports: spread.DefaultPorts}
 	cmd := &cobra.Command{
 		Use:   "run INTERFACE",
 		Short: "Create a tunnel interface and serve it in the foreground",
 		Long: "run creates the TUN interface, serves /var/run/wireguard/INTERFACE.sock for wg(8), and carries packets until it\n" +
 			"is stopped by SIGTERM or SIGINT, or the interface is deleted. It is a drop-in for `wireguard-go -f INTERFACE`.\n" +
 			"LOG_LEVEL=debug|verbose|info|warn|error|silent sets what is logged.",
-		Example: "  ropewalk run wg0\n  ropewalk run --lanes 4 wg0",
+		Example: "  ropewalk run wg0\n  ropewalk run --lanes 4 wg0\n  ropewalk run --spread off wg0",
 		Args:    usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("log-level") {
@@ -52,10 +56,33 @@ func newRunCmd() *cobra.Command {
 	}
 	cmd.Flags().IntVar(&o.lanes, "lanes", 0, "lanes: TUN queues, workers and sockets (default: one per CPU)")
 	cmd.Flags().IntVar(&o.mtu, "mtu", 0, "MTU of the new interface (default 1420)")
+	cmd.Flags().TextVar(&o.spread, "spread", config.SpreadAuto,
+		"spread inner flows over source ports: `auto|off|on`\n(auto: towards peers that say they gather; on: towards all)")
+	cmd.Flags().Var(portsFlag{&o.ports}, "spread-ports", "source ports to spread over, without the listen port")
 	cmd.Flags().StringVar(&o.logLevel, "log-level", "", "debug, info, warn, error or silent (default: LOG_LEVEL, else info)")
 	cmd.Flags().BoolP("foreground", "f", true, "stay in the foreground (always; accepted for wireguard-go's sake)")
 	return cmd
 }
+
+// portsFlag is a flag whose value is a range of ports.
+type portsFlag struct{ ports *spread.Ports }
+
+// Set implements pflag.Value.
+func (f portsFlag) Set(s string) (err error) {
+	*f.ports, err = config.ParsePorts(s)
+	return err
+}
+
+// String implements pflag.Value. pflag also calls it on a zero portsFlag.
+func (f portsFlag) String() string {
+	if f.ports == nil {
+		return ""
+	}
+	return f.ports.String()
+}
+
+// Type implements pflag.Value: what the help calls the value.
+func (portsFlag) Type() string { return "first-last" }
 
 // usageArgs makes a wrong number of arguments a usage error.
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
@@ -67,19 +94,16 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// maxLanes bounds --lanes to what one TUN device takes (MAX_TAP_QUEUES of the kernel).
-const maxLanes = 256
-
 func run(ctx context.Context, name string, o runOptions) error {
 	log, err := newLogger(os.Stderr, o.logLevel)
 	if err != nil {
 		return usageError{err}
 	}
 	if o.lanes == 0 {
-		o.lanes = min(runtime.NumCPU(), maxLanes)
+		o.lanes = min(runtime.NumCPU(), config.MaxLanes)
 	}
-	if o.lanes < 1 || o.lanes > maxLanes {
-		return usageError{fmt.Errorf("--lanes %d: want 1 to %d", o.lanes, maxLanes)}
+	if o.lanes < 1 || o.lanes > config.MaxLanes {
+		return usageError{fmt.Errorf("--lanes %d: want 1 to %d", o.lanes, config.MaxLanes)}
 	}
 	// Each lane has two threads that block in system calls; with a processor for each, none waits for the runtime.
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 2*o.lanes+2))
@@ -95,6 +119,9 @@ func serve(ctx context.Context, log *slog.Logger, name string, o runOptions) (er
 	}
 	steer(log, t)
 	d := device.New(device.Config{TUN: t, OpenPort: openUDP, Log: log, Clock: engine.BootClock()})
+	if err := configureSpread(log, d, o); err != nil {
+		return errors.Join(err, t.Close())
+	}
 	l, err := uapi.Listen(t.Name())
 	if err != nil {
 		return errors.Join(err, t.Close())
@@ -114,6 +141,38 @@ func serve(ctx context.Context, log *slog.Logger, name string, o runOptions) (er
 		cancel()
 	}()
 	return (&uapi.Server{Handler: d, Log: log}).Serve(ctx, l)
+}
+
+// configureSpread tells the device how to spread, and its operator what may make that worse.
+func configureSpread(log *slog.Logger, d *device.Device, o runOptions) error {
+	if err := d.Configure(config.Device{Spread: &o.spread, SpreadPorts: &o.ports}); err != nil {
+		return fmt.Errorf("setting how to spread: %w", err)
+	}
+	if o.spread == config.SpreadOff {
+		return nil
+	}
+	local, err := localPorts()
+	if err != nil {
+		log.Debug("whether other sockets are given the spread ports is not known", "error", err)
+	} else if local.Overlaps(o.ports) {
+		log.Warn("the kernel gives some of the spread ports to other sockets too: those it has given away are left out",
+			"spread_ports", o.ports, "local_port_range", local)
+	}
+	return nil
+}
+
+// localPorts returns the ports that the kernel gives to sockets that name none (ip-sysctl, ip_local_port_range).
+func localPorts() (spread.Ports, error) {
+	const path = "/proc/sys/net/ipv4/ip_local_port_range"
+	var p spread.Ports
+	b, err := os.ReadFile(path)
+	if err == nil {
+		_, err = fmt.Sscan(string(b), &p.First, &p.Last)
+	}
+	if err != nil {
+		return spread.Ports{}, fmt.Errorf("reading %s: %w", path, err)
+	}
+	return p, nil
 }
 
 // steer makes the flow hash choose the TUN queue. Where it cannot, flows follow their answers: all transmit work for one

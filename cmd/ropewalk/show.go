@@ -20,19 +20,24 @@ import (
 )
 
 func newShowCmd() *cobra.Command {
-	return &cobra.Command{
+	var lanes bool
+	cmd := &cobra.Command{
 		Use:   "show [INTERFACE | all | interfaces] [SELECTOR]",
 		Short: "Show interfaces and peers, as wg(8) does",
 		Long: "show prints what `wg show` prints, for interfaces that a userspace process serves: ropewalk or another. Selectors,\n" +
 			"for scripts: " + selectorNames() + ".\n" +
+			"--lanes adds what wg does not know of: lanes, and how the flows to each peer are spread.\n" +
 			"WG_COLOR_MODE=always|never|auto and NO_COLOR control colours; WG_HIDE_KEYS=never shows secret keys.",
-		Example: "  ropewalk show\n  ropewalk show wg0 latest-handshakes",
+		Example: "  ropewalk show\n  ropewalk show wg0 --lanes\n  ropewalk show wg0 latest-handshakes",
 		Args:    usageArgs(cobra.MaximumNArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := shower{dir: uapi.DefaultDir, out: cmd.OutOrStdout(), opt: showOptions(cmd.OutOrStdout()), now: time.Now}
+			s.opt.Lanes = lanes
 			return s.run(args)
 		},
 	}
+	cmd.Flags().BoolVar(&lanes, "lanes", false, "show lanes and spreading too, below what wg shows")
+	return cmd
 }
 
 func selectorNames() string {
@@ -82,6 +87,9 @@ func (s *shower) run(args []string) error {
 			return usageError{fmt.Errorf("invalid parameter %q: want one of %s", args[1], selectorNames())}
 		}
 	}
+	if s.opt.Lanes && (sel != "" || target == "interfaces") {
+		return usageError{errors.New("--lanes is for the form without a selector")}
+	}
 	switch target {
 	case "interfaces":
 		return s.interfaces()
@@ -92,7 +100,8 @@ func (s *shower) run(args []string) error {
 	if err != nil {
 		return err
 	}
-	return s.print([]config.Status{st}, sel, false)
+	err = s.addLanes(&st)
+	return errors.Join(s.print([]config.Status{st}, sel, false), err)
 }
 
 func (s *shower) interfaces() error {
@@ -116,6 +125,9 @@ func (s *shower) all(sel show.Selector) error {
 		if err != nil {
 			errs = append(errs, err)
 			continue
+		}
+		if err := s.addLanes(&st); err != nil {
+			errs = append(errs, err)
 		}
 		devices = append(devices, st)
 	}
@@ -147,6 +159,29 @@ func (s *shower) status(name string) (config.Status, error) {
 	}
 	defer client.Close()
 	return client.Status()
+}
+
+// addLanes adds what --lanes asks for. Other daemons than ropewalk's cannot tell, and are shown without.
+func (s *shower) addLanes(st *config.Status) error {
+	if !s.opt.Lanes {
+		return nil
+	}
+	client, err := s.dir.Dial(st.Name)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	var stats struct {
+		Spread *config.SpreadReport `json:"spread"`
+	}
+	if err := client.Stats(&stats); err != nil {
+		return fmt.Errorf("the lanes of %s are not shown: %w", st.Name, err)
+	}
+	if stats.Spread == nil {
+		return fmt.Errorf("the lanes of %s are not shown: its daemon does not tell them", st.Name)
+	}
+	st.AddSpread(*stats.Spread)
+	return nil
 }
 
 // notServed tells an interface of the kernel's own WireGuard, or of any other kind, from none.

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,7 +25,9 @@ func newUpCmd() *cobra.Command {
 		Long: "up starts `ropewalk run` for the interface and configures it, its addresses, MTU, DNS and routes as wg-quick(8)\n" +
 			"does. INTERFACE alone means " + quick.DefaultDir + "/INTERFACE.conf. When a step fails, or on Ctrl-C, all that was done is\n" +
 			"undone. The daemon's log is " + quick.DefaultRunDir + "/INTERFACE.log. WG_ENDPOINT_RESOLUTION_RETRIES=N|infinity sets how often\n" +
-			"a name server that does not answer is asked again (default 15).",
+			"a name server that does not answer is asked again (default 15).\n" +
+			"Beside wg-quick's keys, [Interface] may have Spread=auto|off|on, Lanes=N and SpreadPorts=FIRST-LAST: the flags of\n" +
+			"`ropewalk run`.",
 		Example: "  ropewalk up wg0\n  ropewalk up ./wg0.conf",
 		Args:    usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -61,8 +64,8 @@ func newRunner(cmd *cobra.Command) (*quick.Runner, error) {
 		Tools: quick.FindTools(exec.LookPath), Root: os.DirFS("/"),
 		Sockets: uapi.DefaultDir, RunDir: quick.DefaultRunDir,
 		Resolve: resolve,
-		Daemon: func(name string) *exec.Cmd {
-			daemon := exec.Command("/proc/self/exe", "run", name)
+		Daemon: func(name string, flags []string) *exec.Cmd {
+			daemon := exec.Command("/proc/self/exe", slices.Concat([]string{"run"}, flags, []string{name})...)
 			daemon.Args[0] = "ropewalk"
 			return daemon
 		},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/noise"
+	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
 // Dialect says which keys a file may have.
@@ -15,7 +16,7 @@ type Dialect uint8
 
 const (
 	WG    Dialect = iota // the keys of wg(8), for setconf, addconf and syncconf
-	Quick                // those, and wg-quick(8)'s in [Interface]
+	Quick                // those, and in [Interface] wg-quick(8)'s and ropewalk's
 )
 
 // File is a parsed file. A nil or zero field was not given.
@@ -25,7 +26,7 @@ type File struct {
 	Warnings  []string // for people, in the words of wg(8)
 }
 
-// Interface is what the [Interface] sections say. The fields after FwMark are wg-quick's.
+// Interface is what the [Interface] sections say. The fields after FwMark are wg-quick's, and then ropewalk's.
 type Interface struct {
 	PrivateKey *noise.PrivateKey
 	ListenPort *uint16
@@ -41,6 +42,10 @@ type Interface struct {
 	PostUp     []string
 	PreDown    []string
 	PostDown   []string
+
+	Spread      *config.SpreadMode
+	Lanes       int           // 0 for the default
+	SpreadPorts *spread.Ports // as config.CheckPorts wants them
 }
 
 // Peer is what one [Peer] section says.

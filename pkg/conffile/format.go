@@ -53,12 +53,13 @@ func unlessZero[T comparable](v T) *T {
 	return &v
 }
 
-// Format writes the file: wg-quick's keys first, in the order `wg-quick save` has them, then the rest as `wg showconf`
-// does. Parse reads the same File back. The text holds the keys in the clear.
+// Format writes the file: wg-quick's keys first, in the order `wg-quick save` has them, ropewalk's, then the rest as `wg
+// showconf` does. Parse reads the same File back. The text holds the keys in the clear.
 func (f *File) Format(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	b.WriteString("[Interface]\n")
 	formatQuick(b, &f.Interface)
+	formatSpread(b, &f.Interface)
 	if p := f.Interface.ListenPort; p != nil {
 		fmt.Fprintf(b, "ListenPort = %d\n", *p)
 	}

@@ -16,7 +16,7 @@ import (
 type key struct {
 	name   string
 	secret bool // the value stays out of errors
-	quick  bool // wg-quick's: white space matters in the name and in the value
+	quick  bool // wg-quick's or ropewalk's: white space matters in the name and in the value
 	// set stores the value, which is not empty, and returns "" or what it should have been.
 	set func(p *parser, value string) (want string)
 	// list sets the value of a list item by item, in place of set.

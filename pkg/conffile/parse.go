@@ -47,6 +47,7 @@ func Parse(name string, r io.Reader, dialect Dialect) (*File, error) {
 		return nil, fmt.Errorf("reading %s: longer than %d bytes", name, maxFile)
 	}
 	p.endPeer()
+	p.checkPorts()
 	if len(p.errs) > 0 {
 		return nil, p.errs
 	}
@@ -80,6 +81,7 @@ type parser struct {
 	number  int  // of the line
 	peerAt  int  // the line of the last [Peer]
 	hasKey  bool // the last [Peer] has its PublicKey
+	portsAt int  // the line of the last SpreadPorts
 }
 
 func (p *parser) parseLine(line string) {
@@ -182,7 +184,7 @@ func (p *parser) keys() []key {
 	case p.dialect == WG:
 		return interfaceKeys()
 	}
-	return append(interfaceKeys(), quickKeys()...)
+	return slices.Concat(interfaceKeys(), quickKeys(), spreadKeys())
 }
 
 func (p *parser) keyNames() string {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/noise"
+	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
 var exact = cmp.Options{
@@ -36,13 +37,16 @@ func parse(t testing.TB, text string, dialect Dialect) *File {
 	return f
 }
 
+// ownKeys are those that wg-quick does not have.
+const ownKeys = "SPREAD = Off # ours\n lanes=4\nSpreadPorts = 2000-3000\nSpread=\n"
+
 // full has every key, in odd but legal spellings.
 var full = "\ufeff# a comment\r\n [Interface] # here too\r\n" +
 	"privatekey = " + privateKey.Base64() + "\r\n" +
 	"ListenPort=5 1 8 2 0\n FWMARK = 0xca6c # hex\n" +
 	"Address = 10.0.0.2/24, fd00::2/64\nADDRESS = 10.9.9.9\n" +
 	"DNS = 192.0.2.53, corp.example fd00::53\nMTU = 1420\nTable = off\nSaveConfig = TRUE\n" +
-	"PreUp = echo 'a  b' = c # comment\nPostUp=one\nPostUp =  two  \nPreDown = x\nPostDown = y\nPreUp =\n" +
+	ownKeys + "PreUp = echo 'a  b' = c # comment\nPostUp=one\nPostUp =  two  \nPreDown = x\nPostDown = y\nPreUp =\n" +
 	"[PEER]\nPublicKey=" + publicKey.Base64() + "\nPresharedKey = " + psk.Base64() + "\n" +
 	"AllowedIPs = 10.0.0.1/24, fd00::/64\nallowedips = 192.0.2.1\nEndpoint = vpn.example.com : 51820\nPersistentKeepalive = OFF\n" +
 	"[Peer]\nPublicKey = " + publicKey.Base64() + "\nAllowedIPs = +10.1.0.0/16, -10.2.0.0/16, 10.3.0.0/16\nEndpoint = ::1:5"
@@ -57,6 +61,7 @@ func TestParseUnderstandsEveryKey(t *testing.T) {
 			DNS:       []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("fd00::53")},
 			DNSSearch: []string{"corp.example"}, MTU: 1420, Table: "off", SaveConfig: true,
 			PreUp: []string{"echo 'a  b' = c"}, PostUp: []string{"one", "two"}, PreDown: []string{"x"}, PostDown: []string{"y"},
+			Spread: new(config.SpreadOff), Lanes: 4, SpreadPorts: &spread.Ports{First: 2000, Last: 3000},
 		},
 		Peers: []Peer{{
 			PublicKey: publicKey, PresharedKey: &psk, Endpoint: "vpn.example.com:51820", Keepalive: new(uint16(0)),
@@ -143,6 +148,39 @@ func TestQuickKeysThatAreWrongAreReported(t *testing.T) {
 	}
 	if _, err := Parse("f", strings.NewReader("[Peer]\nPublicKey="+publicKey.Base64()+"\nMTU=1420"), Quick); err == nil {
 		t.Error("MTU is accepted in [Peer]")
+	}
+}
+
+func TestSpreadKeysThatAreWrongAreReported(t *testing.T) {
+	for in, want := range map[string]string{
+		"Spread = sometimes":        `wg0.conf:2: Spread: want "auto", "off" or "on", got "sometimes"`,
+		"lanes = 0":                 `wg0.conf:2: Lanes: want 1-256, got "0"`,
+		"Lanes = 257":               `wg0.conf:2: Lanes: want 1-256, got "257"`,
+		"Lanes = all":               `wg0.conf:2: Lanes: want 1-256, got "all"`,
+		"spreadports = 61000":       `wg0.conf:2: SpreadPorts: want two ports from 1024 on, such as 61000-61999, got "61000"`,
+		"SpreadPorts = 80-90":       `wg0.conf:2: SpreadPorts: want two ports from 1024 on, such as 61000-61999, got "80-90"`,
+		"SpreadPorts = 61002-61001": `wg0.conf:2: SpreadPorts: want two ports from 1024 on, such as 61000-61999, got "61002-61001"`,
+		"SpreadPorts = 2000-3000\nListenPort = 2500":                    `wg0.conf:2: SpreadPorts: want a range without the ListenPort, 2500, got "2000-3000"`,
+		"ListenPort = 2500\nSpreadPorts = 1-2\nSpreadPorts = 2000-2500": "wg0.conf:3: SpreadPorts: want two ports from 1024 on, such as 61000-61999, got \"1-2\"\nwg0.conf:4: SpreadPorts: want a range without the ListenPort, 2500, got \"2000-2500\"",
+		"[Peer]\nPublicKey=" + publicKey.Base64() + "\nSpread = on":     `wg0.conf:4: Spread: unknown key, want one of PublicKey, PresharedKey, AllowedIPs, Endpoint, PersistentKeepalive`,
+	} {
+		f, err := Parse("wg0.conf", strings.NewReader("[Interface]\n"+in), Quick)
+		if err == nil || err.Error() != want || f != nil {
+			t.Errorf("%q:\n got %v\nwant %s", in, err, want)
+		}
+	}
+	for _, in := range []string{"ListenPort = 61000", "SpreadPorts = 2000-3000\nListenPort = 0", "SpreadPorts = 2000-3000\nListenPort = 3001"} {
+		if _, err := Parse("wg0.conf", strings.NewReader("[Interface]\n"+in), Quick); err != nil {
+			t.Errorf("%q: %v", in, err)
+		}
+	}
+}
+
+func TestSpreadKeysAreNoneOfWGs(t *testing.T) {
+	for _, line := range []string{"Spread = on", "Lanes = 4", "SpreadPorts = 2000-3000"} {
+		if _, err := Parse("f", strings.NewReader("[Interface]\n"+line), WG); err == nil {
+			t.Errorf("%q is accepted", line)
+		}
 	}
 }
 

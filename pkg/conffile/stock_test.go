@@ -127,6 +127,30 @@ func TestShowConfIsStockWGs(t *testing.T) {
 	}
 }
 
+func TestStockWGAcceptsWhatStripLeaves(t *testing.T) {
+	var dev uapitest.Device
+	dir := uapitest.NewDir(t)
+	wg := uapitest.NewStock(t, dir)
+	uapitest.Serve(t, dir, "wg0", &dev)
+	text := "[Interface]\nSpread = on\nPrivateKey = " + privateKey.Base64() + "\nlanes = 4\nListenPort = 5\nMTU = 1300\n" +
+		"SpreadPorts = 2000-3000\n[Peer]\nPublicKey = " + publicKey.Base64() + "\nAllowedIPs = 10.0.0.0/8\n"
+	if r := wg.Run(t, "", nil, "setconf", "wg0", write(t, text)); r.Code == 0 {
+		t.Error("wg takes the file as it is")
+	}
+	var b bytes.Buffer
+	if err := Strip(&b, strings.NewReader(text)); err != nil {
+		t.Fatal(err)
+	}
+	if r := wg.Run(t, "", nil, "setconf", "wg0", write(t, b.String())); r.Code != 0 {
+		t.Fatalf("wg exits %d: %s", r.Code, r.Stderr)
+	}
+	f := parse(t, text, Quick)
+	want, err := f.Device(t.Context(), NewResolver(Lookup{}))
+	if diff := cmp.Diff([]config.Device{want}, dev.Take(), exact); diff != "" || err != nil {
+		t.Error(err, diff)
+	}
+}
+
 func TestStripIsWGQuicks(t *testing.T) {
 	if _, err := exec.LookPath("wg-quick"); err != nil {
 		t.Skip("needs wg-quick(8): ", err)
@@ -135,7 +159,7 @@ func TestStripIsWGQuicks(t *testing.T) {
 		t.Skip("needs root, without which wg-quick calls sudo")
 	}
 	for _, text := range []string{
-		strings.TrimPrefix(full, "\ufeff"), "", "\n\n", "[Interface]", "MTU = 1\n[Interface]\nMTU = 2\n[Peer]\nMTU = 3\n",
+		strings.Replace(strings.TrimPrefix(full, "\ufeff"), ownKeys, "", 1), "", "\n\n", "[Interface]", "MTU = 1\n[Interface]\nMTU = 2\n[Peer]\nMTU = 3\n",
 		" [interface] # c\n\tAddress=1\n  ListenPort = 5  \n address = 2 # c\n#MTU = 5\nMTU\nPreUp = a = b\n",
 		"[Inter face]\nMTU = 1\n[Interface]x\nMTU = 2\n", "[Interface]\r\nMTU = 1\r\nListenPort = 1\r\n", "a\\\nb\\n\n*\n",
 		"[Interface]\nSaveConfig = true\nDNS = 1.1.1.1,x\nTable=auto\nPostDown = x\n[Interface]\nPreDown=y\n[peer]\nPreDown=z",

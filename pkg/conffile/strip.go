@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// Strip copies a file without wg-quick's keys, byte for byte as `wg-quick strip` does: comments and the keys of wg(8)
+// Strip copies a file without wg-quick's keys and ropewalk's, else byte for byte as `wg-quick strip` does: comments and the keys of wg(8)
 // stay, lines lose the blanks around them, and an empty line follows. It does not check what it copies; Parse does.
 // A byte-order mark, which wg-quick would trip over, is dropped.
 func Strip(w io.Writer, r io.Reader) error {
@@ -52,7 +52,7 @@ func quickName(line string) string {
 }
 
 func isQuickKey(name string) bool {
-	return slices.ContainsFunc(quickKeys(), func(k key) bool { return strings.EqualFold(k.name, name) })
+	return slices.ContainsFunc(slices.Concat(quickKeys(), spreadKeys()), func(k key) bool { return strings.EqualFold(k.name, name) })
 }
 
 // scanRawLines is bufio.ScanLines without its care for carriage returns, which the shell does not take either.

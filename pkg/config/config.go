@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/noise"
+	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
 // Device is one change to a device: a nil field stays as it is. It is applied as a whole or not at all.
@@ -16,8 +17,10 @@ type Device struct {
 	PrivateKey   *noise.PrivateKey // the zero key removes the identity
 	ListenPort   *uint16           // 0 lets the kernel choose
 	FwMark       *uint32           // 0 removes the mark
-	ReplacePeers bool              // remove all peers first
-	Peers        []Peer            // in the order given
+	Spread       *SpreadMode
+	SpreadPorts  *spread.Ports // the source ports to spread over; see CheckPorts
+	ReplacePeers bool          // remove all peers first
+	Peers        []Peer        // in the order given
 }
 
 // Peer is one change to one peer.
@@ -52,6 +55,11 @@ type Status struct {
 	ListenPort uint16
 	FwMark     uint32
 	Peers      []PeerStatus
+
+	// What WireGuard's own status does not have. The UAPI carries it apart, as a SpreadReport.
+	Spread      SpreadMode
+	SpreadPorts spread.Ports
+	Lanes       int // 0 when not known
 }
 
 // PeerStatus is what a peer is, at one moment.
@@ -64,4 +72,5 @@ type PeerStatus struct {
 	TxBytes       uint64
 	Keepalive     uint16 // seconds, 0 for off
 	AllowedIPs    []netip.Prefix
+	Spread        PeerSpread
 }

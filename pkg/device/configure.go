@@ -26,6 +26,9 @@ func (d *Device) Configure(c config.Device) error {
 	if err := d.checkPeers(&c); err != nil {
 		return err
 	}
+	if err := d.checkSpread(&c); err != nil {
+		return err
+	}
 	private := clamped(c.PrivateKey)
 	id, err := newIdentity(private)
 	if err != nil {
@@ -34,6 +37,7 @@ func (d *Device) Configure(c config.Device) error {
 	if err := d.configurePort(c.ListenPort, c.FwMark); err != nil {
 		return err
 	}
+	d.configureSpread(c.Spread, c.SpreadPorts)
 	if private != nil && !private.Equal(d.private) {
 		d.adopt(*private, id)
 	}
@@ -235,9 +239,10 @@ func (p *Peer) configure(c *config.Peer) {
 	}
 	if c.Endpoint != nil {
 		at := c.Endpoint.AddrPort
-		p.lane.Endpoint.Store(&underlay.Endpoint{
-			Dst: netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), Scope: c.Endpoint.Scope,
-		})
+		to := &underlay.Endpoint{Dst: netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), Scope: c.Endpoint.Scope}
+		if old := p.lane.Endpoint.Swap(to); old != nil && old.Dst != to.Dst {
+			p.respread()
+		}
 	}
 	if c.Keepalive != nil && *c.Keepalive != p.keepalive {
 		p.keepalive = *c.Keepalive

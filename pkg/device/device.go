@@ -22,6 +22,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/engine"
 	"github.com/ropewalk/ropewalk/pkg/noise"
 	"github.com/ropewalk/ropewalk/pkg/peer"
+	"github.com/ropewalk/ropewalk/pkg/spread"
 	"github.com/ropewalk/ropewalk/pkg/tun"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
@@ -39,11 +40,12 @@ type PortOptions struct {
 	Mark  uint32 // SO_MARK, 0 for none
 }
 
-// Config is what a Device is made of. Rand, Wall and Clock may be nil.
+// Config is what a Device is made of. Plan, Rand, Wall and Clock may be nil.
 type Config struct {
 	TUN      tun.Device
 	OpenPort func(PortOptions) (underlay.Port, error)
 	Log      *slog.Logger
+	Plan     Planner          // nil plans nothing
 	Rand     io.Reader        // crypto/rand when nil
 	Wall     func() time.Time // time.Now when nil; used for TAI64N and the time of the last handshake
 	Clock    engine.Clock     // engine.NewClock() when nil
@@ -69,12 +71,14 @@ type Device struct {
 	peersMu sync.RWMutex // guards peers for readers that do not hold mu
 	peers   map[noise.PublicKey]*Peer
 
-	identity atomic.Pointer[identity]
-	port     atomic.Pointer[portRef] // nil while down
-	inbox    inbox
-	tasks    chan *Peer
-	limiter  peer.Limiter
-	staged   atomic.Int64 // bytes held for all peers
+	identity  atomic.Pointer[identity]
+	spreading atomic.Pointer[spreading]
+	sources   sources
+	port      atomic.Pointer[portRef] // nil while down
+	inbox     inbox
+	tasks     chan *Peer
+	limiter   peer.Limiter
+	staged    atomic.Int64 // bytes held for all peers
 
 	stop    chan struct{} // closed by Close
 	done    chan struct{} // closed when everything has ended
@@ -111,6 +115,7 @@ func New(cfg Config) *Device {
 	if cfg.Clock != nil {
 		d.clock = cfg.Clock
 	}
+	d.spreading.Store(&spreading{ports: spread.DefaultPorts})
 	d.engine = engine.New(engine.Config{Device: cfg.TUN, Control: d, Clock: d.clock, Rand: cfg.Rand})
 	return d
 }
@@ -241,6 +246,9 @@ func (d *Device) openPort(port uint16, mark uint32) (underlay.Port, error) {
 
 // attach makes port the one in use, in place of the present one. The caller holds mu.
 func (d *Device) attach(port underlay.Port) error {
+	for _, p := range d.peers {
+		p.lane.Spread.Store(nil) // its sources are the old port's
+	}
 	if err := d.engine.Detach(); err != nil {
 		d.log.Warn("closing the old port", "error", err)
 	}
@@ -249,6 +257,7 @@ func (d *Device) attach(port underlay.Port) error {
 	}
 	d.listenPort = port.LocalPort()
 	d.port.Store(&portRef{port})
+	d.respread()
 	return nil
 }
 
@@ -259,6 +268,7 @@ func (d *Device) down() {
 		d.log.Warn("closing the port", "error", err)
 	}
 	d.up = false
+	d.sources.reset(nil)
 	for _, p := range d.peers {
 		p.halt()
 	}

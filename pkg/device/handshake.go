@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 
+	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/drop"
 	"github.com/ropewalk/ropewalk/pkg/noise"
 	"github.com/ropewalk/ropewalk/pkg/peer"
@@ -131,14 +132,18 @@ func (d *Device) openInitiation(id *identity, msg []byte, from underlay.Endpoint
 		return drop.RXDown
 	}
 	now := d.clock()
-	if reason := p.accept(r, now); reason != drop.None {
+	signed, reason := p.accept(r, now)
+	if reason != drop.None {
 		return reason
+	}
+	if !signed {
+		p.forgetHello(errNoHello)
 	}
 	p.heard(len(msg), from, now)
 	if p.attempt != nil && p.yields(id) {
 		p.endAttempt()
 	}
-	p.respond(r, now)
+	p.respond(r, signed, now)
 	return drop.None
 }
 
@@ -149,23 +154,24 @@ func (p *Peer) yields(id *identity) bool {
 	return bytes.Compare(p.key[:], ours[:]) < 0
 }
 
-// accept authenticates the initiation in r and refuses one that was seen before or comes too soon.
-func (p *Peer) accept(r *noise.Responder, now int64) drop.Reason {
+// accept authenticates the initiation in r and refuses one that was seen before or comes too soon. It tells whether the
+// peer has signed it as a ropewalk.
+func (p *Peer) accept(r *noise.Responder, now int64) (signed bool, reason drop.Reason) {
 	timestamp, reason := r.Authenticate(p.remote)
 	switch {
 	case reason != drop.None:
-		return reason
+		return false, reason
 	case !timestamp.After(p.greatest):
-		return drop.HSReplay
+		return false, drop.HSReplay
 	case p.lastConsumed != 0 && now-p.lastConsumed < peer.HandshakeInitiationRate:
-		return drop.HSFlood
+		return false, drop.HSFlood
 	}
 	p.greatest, p.lastConsumed = timestamp, now
-	return drop.None
+	return timestamp.IsSigned(), drop.None
 }
 
 // respond sends the response to the initiation in r. The caller holds mu.
-func (p *Peer) respond(r *noise.Responder, now int64) {
+func (p *Peer) respond(r *noise.Responder, signed bool, now int64) {
 	var msg wire.Response
 	b, err := p.createResponse(r, &msg, now)
 	if err != nil {
@@ -173,6 +179,7 @@ func (p *Peer) respond(r *noise.Responder, now int64) {
 		p.unbind(b)
 		return
 	}
+	b.signed = signed
 	p.establish(b, false)
 	p.timers.ResponseSent(now)
 	p.transmit(msg[:], now)
@@ -232,6 +239,7 @@ func (d *Device) openResponse(msg []byte, from underlay.Endpoint) drop.Reason {
 		// The responder may not send before it has seen us use the keys.
 		p.dev.engine.Keepalive(p.lane, b.keys)
 	}
+	p.initiated(now)
 	p.arm(now)
 	return drop.None
 }
@@ -302,7 +310,11 @@ func (p *Peer) createInitiation(msg *wire.Initiation, now int64) (*binding, erro
 	if err != nil {
 		return nil, err
 	}
-	if err := p.initiator.CreateInitiation(msg, b.index, p.tai.Now(p.dev.cfg.Wall()), p.dev.cfg.Rand); err != nil {
+	timestamp := p.tai.Now(p.dev.cfg.Wall())
+	if p.dev.spreading.Load().mode != config.SpreadOff {
+		timestamp = timestamp.Signed()
+	}
+	if err := p.initiator.CreateInitiation(msg, b.index, timestamp, p.dev.cfg.Rand); err != nil {
 		return b, err
 	}
 	return b, p.jar.AddMACs(msg[:], now)

@@ -28,6 +28,9 @@ type Peer struct {
 
 	asked atomic.Int64 // when a lane last asked for a rekey
 
+	mail      atomic.Pointer[mail] // the last hello that no worker has seen
+	helloRate rate
+
 	mu            sync.Mutex // guards all below
 	running       bool       // the device is up and the peer is configured
 	remote        *noise.Remote
@@ -41,6 +44,7 @@ type Peer struct {
 	timers        peer.Timers
 	timer         *time.Timer
 	staged        stagingQueue
+	hello         helloState
 	greatest      noise.Timestamp // of the initiations accepted
 	lastConsumed  int64           // when the last initiation was accepted
 	lastHandshake time.Time       // wall clock
@@ -57,6 +61,8 @@ const (
 	taskHandshake uint32 = 1 << iota // a session is wanted
 	taskConfirm                      // the unconfirmed key pair was used
 	taskTimer                        // a timer fired
+	taskHello                        // a hello is in the mail, or the peer was heard from a source port
+	taskRoamed                       // the peer is at another address or port
 )
 
 // post leaves a task for a worker; it never blocks, since each peer is queued at most once.
@@ -91,8 +97,15 @@ func (p *Peer) attend() {
 	if tasks&taskHandshake != 0 && p.sessionWanted(now) {
 		p.initiate(now)
 	}
+	if tasks&taskRoamed != 0 {
+		p.respread()
+	}
+	if tasks&taskHello != 0 {
+		p.greet(now)
+	}
 	if tasks&taskTimer != 0 {
 		p.do(p.timers.Fire(now, &p.lane.Activity), now)
+		p.hellos(now)
 	}
 	p.arm(now)
 }
@@ -125,15 +138,21 @@ func (p *Peer) Confirm(keys *session.Keypair) {
 
 // Roam implements engine.Owner: the peer has proved to be at from.
 func (p *Peer) Roam(from underlay.Endpoint) {
-	if old := p.lane.Endpoint.Load(); old == nil || old.Dst != from.Dst {
+	old := p.lane.Endpoint.Swap(&from)
+	if old == nil || old.Dst != from.Dst {
 		p.dev.log.Debug("peer roamed", "peer", p.key, "endpoint", from.Dst)
 	}
-	p.lane.Endpoint.Store(&from)
+	if old != nil && old.Dst != from.Dst {
+		p.post(taskRoamed)
+	}
 }
 
 // arm sets the timer for the next moment at which something may be due. The caller holds mu.
 func (p *Peer) arm(now int64) {
 	next := p.timers.Next(now, &p.lane.Activity)
+	if hello := p.hello.next(); hello != 0 && (next == 0 || hello < next) {
+		next = hello
+	}
 	if next == 0 {
 		p.timer.Stop()
 		return
@@ -170,6 +189,7 @@ func (p *Peer) start() {
 	p.running = true
 	p.timers.SetKeepalive(p.keepalive)
 	p.timers.Start()
+	p.forgetHello(errNoSession)
 	p.arm(p.dev.clock())
 }
 

@@ -14,6 +14,7 @@ type binding struct {
 	index   uint32
 	session *engine.Session
 	keys    *session.Keypair
+	signed  bool // by the peer, which initiated
 }
 
 // sessions are a peer's key pairs (WireGuard paper §6.3): one to send with, those before it, whose messages may still
@@ -98,6 +99,9 @@ func (p *Peer) confirm(now int64) {
 	p.lane.Unconfirmed.Store(nil)
 	p.completed(now)
 	p.succeed(b)
+	if b.signed {
+		p.ask(now)
+	}
 }
 
 // publish sends what was staged and then lets lanes send with the current key pair. The caller holds mu, so no lane
@@ -119,4 +123,5 @@ func (p *Peer) forgetSessions() {
 		p.unbind(b)
 	}
 	*s = sessions{}
+	p.forgetHello(errNoSession)
 }

@@ -14,11 +14,14 @@ func (d *Device) Status() config.Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := config.Status{
-		Name:       d.cfg.TUN.Name(),
-		PrivateKey: d.private,
-		ListenPort: d.listenPort,
-		FwMark:     d.mark,
-		Peers:      make([]config.PeerStatus, 0, len(d.peers)),
+		Name:        d.cfg.TUN.Name(),
+		PrivateKey:  d.private,
+		ListenPort:  d.listenPort,
+		FwMark:      d.mark,
+		Peers:       make([]config.PeerStatus, 0, len(d.peers)),
+		Spread:      d.spreading.Load().mode,
+		SpreadPorts: d.spreadPorts(),
+		Lanes:       d.engine.Lanes(),
 	}
 	if id := d.identity.Load(); id != nil {
 		s.PublicKey = id.Public()
@@ -43,6 +46,7 @@ func (p *Peer) status() config.PeerStatus {
 		s.Endpoint = config.Endpoint{AddrPort: to.Dst, Scope: to.Scope}
 	}
 	s.RxBytes, s.TxBytes = p.lane.Traffic()
+	s.Spread = p.hello.state
 	return s
 }
 
@@ -53,6 +57,7 @@ type Stats struct {
 	TUN       tun.Features      `json:"tun"`
 	Underlay  underlay.Features `json:"underlay"`
 	engine.Stats
+	Spread config.SpreadReport `json:"spread"`
 }
 
 // Stats returns a snapshot of what the lanes have carried and dropped. It holds no secrets.
@@ -61,5 +66,7 @@ func (d *Device) Stats() any {
 	if port := d.port.Load(); port != nil {
 		s.Up, s.Underlay = true, port.Features()
 	}
+	status := d.Status()
+	s.Spread = status.SpreadReport()
 	return s
 }

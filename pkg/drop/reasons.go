@@ -39,6 +39,9 @@ const (
 	HSReplay                       // the initiation's timestamp is not later than the last one
 	HSFlood                        // initiations from one peer faster than one per 20 ms
 	HSBadCookie                    // a cookie reply that fits no message we sent
+	HelloInvalid                   // a hello that is truncated or malformed
+	HelloVersion                   // a hello of a version this release does not know
+	HelloUnwanted                  // a hello while spreading is off, or one too many within a second
 
 	// Count is the number of reasons, None included.
 	Count = iota
@@ -80,6 +83,9 @@ var names = [Count]string{
 	"hs_replay",
 	"hs_flood",
 	"hs_bad_cookie",
+	"hello_invalid",
+	"hello_version",
+	"hello_unwanted",
 }
 
 var helps = [Count]string{
@@ -118,4 +124,7 @@ var helps = [Count]string{
 	"the initiation's timestamp is not later than the last one",
 	"initiations from one peer faster than one per 20 ms",
 	"a cookie reply that fits no message we sent",
+	"a hello that is truncated or malformed",
+	"a hello of a version this release does not know",
+	"a hello while spreading is off, or one too many within a second",
 }

@@ -80,9 +80,12 @@ type Engine struct {
 func New(cfg Config) *Engine {
 	e := &Engine{cfg: cfg, Sessions: session.NewTable[*Session](cfg.Rand)}
 	for i, q := range cfg.Device.Queues() {
+		if i == 0 {
+			q = &sharedQueue{Queue: q}
+		}
 		e.lanes = append(e.lanes, newLane(e, i, q))
 	}
-	e.slow.lane = newLane(e, len(e.lanes), nil)
+	e.slow.lane = newLane(e, len(e.lanes), e.lanes[0].queue)
 	e.SetMTU(DefaultMTU)
 	return e
 }
@@ -124,6 +127,7 @@ func (e *Engine) Attach(port underlay.Port) error {
 		l.conn.Store(&conn)
 		e.rx.Go(func() { l.receive(conn) })
 	}
+	e.rx.Go(func() { newReceiver(e.slow.lane, straySlots).run(port.Strays()) })
 	return nil
 }
 

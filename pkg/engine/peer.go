@@ -5,8 +5,10 @@ package engine
 import (
 	"sync/atomic"
 
+	"github.com/ropewalk/ropewalk/pkg/drop"
 	"github.com/ropewalk/ropewalk/pkg/peer"
 	"github.com/ropewalk/ropewalk/pkg/session"
+	"github.com/ropewalk/ropewalk/pkg/spread"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
@@ -22,6 +24,10 @@ type Owner interface {
 	Rekey()
 	// Roam says that an authenticated packet came from another endpoint than the current one.
 	Roam(from underlay.Endpoint)
+	// Hear says that Peer.Heard has become true.
+	Hear()
+	// Hello takes a plaintext for which wire.IsHello holds, and which is valid only during the call.
+	Hello(plain []byte, from underlay.Endpoint) drop.Reason
 }
 
 // Session is what a receiver index leads to: a peer, and the keys once the handshake is complete.
@@ -40,6 +46,13 @@ type Peer struct {
 	// Endpoint is where to send; nil while unknown. The pointed-to value never changes.
 	Endpoint atomic.Pointer[underlay.Endpoint]
 	Activity peer.Activity
+	// Spread is how data messages take their source ports; nil for a peer that is not to be spread to.
+	Spread atomic.Pointer[Spread]
+	// Gathered are the source ports, beside its canonical one, from which the peer's messages come without its having
+	// roamed; nil for none.
+	Gathered atomic.Pointer[spread.Ports]
+	// Heard says that an authentic message has come from one of them.
+	Heard atomic.Bool
 
 	traffic []traffic // one per lane, then one for the slow path
 }

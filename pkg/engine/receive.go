@@ -40,15 +40,16 @@ type receiver struct {
 	trains  int
 }
 
-func newReceiver(l *lane) *receiver {
+// newReceiver returns a receiver that takes up to n elements at a time.
+func newReceiver(l *lane, n int) *receiver {
 	r := &receiver{
 		lane:   l,
-		in:     make([]underlay.Datagrams, rxSlots),
+		in:     make([]underlay.Datagrams, n),
 		opened: make([]session.Message, maxRunMessages),
 		merger: offload.NewMerger(l.engine.cfg.Device.Features().USO),
 	}
 	const size = 65536 + stagger
-	all := make([]byte, rxSlots*size)
+	all := make([]byte, n*size)
 	for i := range r.in {
 		r.in[i].Buf = all[i*size : i*size+65536 : i*size+65536]
 	}
@@ -56,8 +57,9 @@ func newReceiver(l *lane) *receiver {
 }
 
 // receive carries runs from the underlay to the TUN queue until conn is closed.
-func (l *lane) receive(conn underlay.Lane) {
-	r := newReceiver(l)
+func (l *lane) receive(conn underlay.Receiver) { newReceiver(l, rxSlots).run(conn) }
+
+func (r *receiver) run(conn underlay.Receiver) {
 	for {
 		n, err := conn.Recv(r.in)
 		switch {
@@ -145,7 +147,7 @@ func (r *receiver) data(run []byte, size int, d *underlay.Datagrams) {
 		return
 	}
 	n := keys.OpenTrain(&r.scratch, r.now, run, size, r.opened)
-	authentic, data := 0, false
+	authentic, data, hello := 0, false, false
 	for i := range r.opened[:n] {
 		m := &r.opened[i]
 		if m.Drop != drop.None {
@@ -153,14 +155,19 @@ func (r *receiver) data(run []byte, size int, d *underlay.Datagrams) {
 			continue
 		}
 		authentic += len(m.Plain) + wire.DataOverhead
-		if len(m.Plain) > 0 {
+		switch {
+		case len(m.Plain) == 0:
+		case wire.IsHello(m.Plain):
+			hello = true
+			r.drop(s.Peer.Owner.Hello(m.Plain, d.From), 1)
+		default:
 			data = true
 			r.packet(m.Plain, s.Peer, d.ECN)
 		}
 	}
 	if authentic > 0 {
 		s.Peer.traffic[r.lane.index].rx.Add(uint64(authentic))
-		s.Peer.received(r.now, keys, data, d.From)
+		s.Peer.received(r.now, keys, data, hello, d.From)
 	}
 }
 
@@ -185,10 +192,11 @@ func (r *receiver) packet(plain []byte, p *Peer, outer packet.ECN) {
 	r.merger.Add(plain)
 }
 
-// received notes that authentic messages came in under keys.
-func (p *Peer) received(now int64, keys *session.Keypair, data bool, from underlay.Endpoint) {
-	if to := p.Endpoint.Load(); to == nil || *to != from {
-		p.Owner.Roam(from)
+// received notes that authentic messages came in under keys. A hello says in words where the peer is, and may come from
+// a port that is not known yet to be one of the peer's.
+func (p *Peer) received(now int64, keys *session.Keypair, data, hello bool, from underlay.Endpoint) {
+	if !hello {
+		p.locate(from)
 	}
 	if p.Unconfirmed.Load() == keys {
 		p.Owner.Confirm(keys)

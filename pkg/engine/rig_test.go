@@ -58,7 +58,7 @@ func newRig(tb testing.TB) *rig {
 	l := r.engine.lanes[0]
 	conn := underlay.Lane(r.conn)
 	l.conn.Store(&conn)
-	r.tx, r.rx = newTransmitter(l, txSlots), newReceiver(l)
+	r.tx, r.rx = newTransmitter(l, txSlots), newReceiver(l, rxSlots)
 	r.peer, r.owner = r.newPeer("10.0.0.2/32", "fd00::2/128")
 	r.keys, r.remote = r.newSession(r.peer, true)
 	r.peer.Current.Store(r.keys)
@@ -114,15 +114,21 @@ func (r *rig) sent() (plain [][]byte) {
 	r.tb.Helper()
 	for _, run := range r.conn.taken() {
 		for _, msg := range run {
-			out := make([]session.Message, 1)
-			r.remote.OpenTrain(&r.scratch, r.now, msg, len(msg), out)
-			if out[0].Drop != drop.None {
-				r.tb.Fatalf("message of %d bytes does not open: %v", len(msg), out[0].Drop)
-			}
-			plain = append(plain, out[0].Plain)
+			plain = append(plain, r.open(msg))
 		}
 	}
 	return plain
+}
+
+// open opens one message to the peer, padding included.
+func (r *rig) open(msg []byte) []byte {
+	r.tb.Helper()
+	out := make([]session.Message, 1)
+	r.remote.OpenTrain(&r.scratch, r.now, msg, len(msg), out)
+	if out[0].Drop != drop.None {
+		r.tb.Fatalf("message of %d bytes does not open: %v", len(msg), out[0].Drop)
+	}
+	return out[0].Plain
 }
 
 // seal makes data messages of the peer's, back to back; all plaintexts but the last have one size.
@@ -231,6 +237,8 @@ type owner struct {
 	confirmed []*session.Keypair
 	rekeys    int
 	roams     []underlay.Endpoint
+	heard     int
+	hellos    [][]byte
 	onStage   func()
 }
 
@@ -243,6 +251,11 @@ func (o *owner) Stage(element []byte, _ int) {
 func (o *owner) Confirm(keys *session.Keypair) { o.confirmed = append(o.confirmed, keys) }
 func (o *owner) Rekey()                        { o.rekeys++ }
 func (o *owner) Roam(from underlay.Endpoint)   { o.roams = append(o.roams, from) }
+func (o *owner) Hear()                         { o.heard++ }
+func (o *owner) Hello(plain []byte, _ underlay.Endpoint) drop.Reason {
+	o.hellos = append(o.hellos, bytes.Clone(plain))
+	return drop.None
+}
 
 // control takes handshake messages.
 type control struct {

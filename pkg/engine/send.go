@@ -14,9 +14,10 @@ import (
 
 // flush seals and sends all runs, and forgets them.
 func (t *transmitter) flush() {
-	if len(t.runs) == 0 {
+	if len(t.pending.runs) == 0 {
 		return
 	}
+	t.assemble()
 	t.seal()
 	t.note()
 	if conn := t.lane.conn.Load(); conn == nil {
@@ -25,6 +26,7 @@ func (t *transmitter) flush() {
 		t.dropFailed()
 	}
 	t.account()
+	t.pending.reset()
 	t.runs, t.meta, t.parts, t.used = t.runs[:0], t.meta[:0], t.parts[:0], 0
 }
 
@@ -32,13 +34,13 @@ func (t *transmitter) flush() {
 func (t *transmitter) seal() {
 	kept := 0
 	for i := range t.runs {
-		r, m := &t.runs[i], &t.meta[i]
+		r, m := &t.runs[i], t.meta[i]
 		if reason := t.sealRun(r, m); reason != drop.None {
 			t.drop(reason, r.Segments)
 			m.peer.Owner.Rekey()
 			continue
 		}
-		t.runs[kept], t.meta[kept] = *r, *m
+		t.runs[kept], t.meta[kept] = *r, m
 		kept++
 	}
 	t.runs, t.meta = t.runs[:kept], t.meta[:kept]
@@ -71,7 +73,7 @@ func (t *transmitter) sealRun(r *underlay.Run, m *runMeta) drop.Reason {
 // before Send returns, and data would seem unanswered.
 func (t *transmitter) note() {
 	for i := range t.meta {
-		m := &t.meta[i]
+		m := t.meta[i]
 		m.peer.sent(t.now, m.keys, m.inner > 0)
 	}
 }
@@ -80,7 +82,7 @@ func (t *transmitter) note() {
 func (t *transmitter) account() {
 	packets, bytes, trains := 0, 0, 0
 	for i := range t.runs {
-		m := &t.meta[i]
+		m := t.meta[i]
 		packets += t.runs[i].Segments
 		bytes += m.inner
 		trains += m.trains

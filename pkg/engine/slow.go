@@ -7,47 +7,51 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/drop"
 	"github.com/ropewalk/ropewalk/pkg/session"
+	"github.com/ropewalk/ropewalk/pkg/tun"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
+	"github.com/ropewalk/ropewalk/pkg/wire"
 )
 
-// slowLane sends what no lane can: keepalives, and packets that waited for a session. It is a transmitter of its own
-// over the port's SendTo, under a lock.
+// slowLane sends what no lane can: keepalives and hellos, and packets that waited for a session. It is a transmitter of
+// its own over the port's SendRun, under a lock. It also receives the port's strays.
 type slowLane struct {
 	lane *lane
 	mu   sync.Mutex
 	tx   *transmitter // made on first use
 }
 
-// portLane makes a Lane of a Port's SendTo. Only Send is ever called. ECN is left out, as RFC 6040, section 4.1, allows
-// (compatibility mode): what waited for a session is a handful of packets, and congestion drops instead of marking them.
+// straySlots is how many stray datagrams one receive call may return: there are none, unless a peer that does not gather
+// is spread to.
+const straySlots = 4
+
+// sharedQueue is lane 0's queue, which strays are written to as well.
+type sharedQueue struct {
+	tun.Queue
+	mu sync.Mutex
+}
+
+// Write implements tun.Queue, for any number of goroutines.
+func (q *sharedQueue) Write(parts [][]byte) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.Queue.Write(parts)
+}
+
+// portLane makes a Lane of a Port's SendRun. Only Send is ever called.
 type portLane struct {
 	underlay.Lane
 	port underlay.Port
 }
 
-// Send implements underlay.Lane, one datagram at a time.
+// Send implements underlay.Lane.
 func (s portLane) Send(runs []underlay.Run) (failed int) {
 	for i := range runs {
 		r := &runs[i]
-		r.Err = s.send(r)
-		if r.Err != nil {
+		if r.Err = s.port.SendRun(r); r.Err != nil {
 			failed++
 		}
 	}
 	return failed
-}
-
-func (s portLane) send(r *underlay.Run) error {
-	for _, part := range r.Parts {
-		for len(part) > 0 {
-			n := min(r.SegSize, len(part))
-			if err := s.port.SendTo(r.To, part[:n]); err != nil {
-				return err
-			}
-			part = part[n:]
-		}
-	}
-	return nil
 }
 
 // attach makes port the one to send to; nil for none.
@@ -67,6 +71,7 @@ func (s *slowLane) transmitter(e *Engine) *transmitter {
 	if s.tx == nil {
 		s.tx = newTransmitter(s.lane, 1)
 		s.tx.drops = &e.Slow // Stats knows no lane of this number
+		s.tx.flows = nil     // the lane that staged a packet has noted its flow
 	}
 	s.tx.now = e.cfg.Clock()
 	s.tx.mtu = int(e.padLimit.Load())
@@ -92,7 +97,16 @@ func (e *Engine) Transmit(p *Peer, keys *session.Keypair, element []byte) {
 }
 
 // Keepalive sends p an empty message under keys.
-func (e *Engine) Keepalive(p *Peer, keys *session.Keypair) {
+func (e *Engine) Keepalive(p *Peer, keys *session.Keypair) { e.say(p, keys, 0, nil) }
+
+// Hello sends p a hello (wire.AppendHello) under keys, from that source of the port. For the timers it is a keepalive: it
+// asks for no answer.
+func (e *Engine) Hello(p *Peer, keys *session.Keypair, source int, hello []byte) {
+	e.say(p, keys, source, hello)
+}
+
+// say sends p one message that is no packet.
+func (e *Engine) say(p *Peer, keys *session.Keypair, source int, plain []byte) {
 	e.slow.mu.Lock()
 	defer e.slow.mu.Unlock()
 	if p.Endpoint.Load() == nil {
@@ -100,6 +114,7 @@ func (e *Engine) Keepalive(p *Peer, keys *session.Keypair) {
 		return
 	}
 	t := e.slow.transmitter(e)
-	t.single(t.slots[0], 0, p, keys)
+	n := copy(t.slots[0][wire.DataHeaderLen:], plain)
+	t.single(t.slots[0], n, runMeta{peer: p, keys: keys, source: source})
 	t.flush()
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/offload"
 	"github.com/ropewalk/ropewalk/pkg/packet"
 	"github.com/ropewalk/ropewalk/pkg/session"
+	"github.com/ropewalk/ropewalk/pkg/spread"
 	"github.com/ropewalk/ropewalk/pkg/tun"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 	"github.com/ropewalk/ropewalk/pkg/wire"
@@ -41,37 +42,28 @@ type transmitter struct {
 	used    int    // bytes of arena taken
 	train   offload.Train
 	scratch session.Scratch
+	pending pending
 	runs    []underlay.Run
-	meta    []runMeta // of runs[i]
-	parts   [][]byte  // backing of all Run.Parts
+	meta    []*runMeta // of runs[i]
+	parts   [][]byte   // backing of all Run.Parts
 	now     int64
 	mtu     int
 	routes  routeCache
-}
-
-// runMeta is what the engine must know of a run until it has been sent.
-type runMeta struct {
-	peer   *Peer
-	keys   *session.Keypair
-	bytes  int  // of all messages
-	inner  int  // bytes of inner packets
-	trains int  // elements of the TUN
-	closed bool // nothing may follow: the last message is shorter than the others
-	ecn    packet.ECN
-	// layout is that of a train, which lies in one part; the zero Layout stands for single packets, one to a part.
-	layout session.Layout
+	flows   *spread.Flows
 }
 
 // newTransmitter returns a transmitter that reads up to n elements at a time.
 func newTransmitter(l *lane, n int) *transmitter {
 	t := &transmitter{
-		lane:  l,
-		drops: &l.stats.drops,
-		sizes: make([]int, n),
-		arena: make([]byte, arenaLen),
-		runs:  make([]underlay.Run, 0, txSlots+8),
-		meta:  make([]runMeta, 0, txSlots+8),
-		parts: make([][]byte, 0, txSlots+8),
+		lane:    l,
+		drops:   &l.stats.drops,
+		sizes:   make([]int, n),
+		arena:   make([]byte, arenaLen),
+		pending: newPending(),
+		runs:    make([]underlay.Run, 0, maxPending),
+		meta:    make([]*runMeta, 0, maxPending),
+		parts:   make([][]byte, 0, maxPending),
+		flows:   spread.NewFlows(flowsLog2, spread.DefaultGap),
 	}
 	t.slots, t.bufs = slots(n)
 	return t
@@ -138,6 +130,7 @@ func (t *transmitter) element(slot []byte, n int) {
 	keys := p.Current.Load()
 	if !keys.Usable(t.now) {
 		t.flush() // what came earlier leaves earlier
+		t.stay(p)
 		p.Owner.Stage(element, t.train.Segments())
 		return
 	}
@@ -159,17 +152,17 @@ func (t *transmitter) parse(element []byte) bool {
 
 // carry appends the parsed element, which lies in slot, to what is to be sent to p under keys.
 func (t *transmitter) carry(slot []byte, p *Peer, keys *session.Keypair) {
-	if t.train.Segments() == 1 {
-		n := t.train.LastLen()
-		t.train.Finish(slot[wire.DataHeaderLen : wire.DataHeaderLen+n])
-		t.single(slot, n, p, keys)
+	if t.train.Segments() > 1 {
+		t.split(p, keys)
 		return
 	}
-	t.split(p, keys)
+	n, source := t.train.LastLen(), t.source(p)
+	t.train.Finish(slot[wire.DataHeaderLen : wire.DataHeaderLen+n])
+	t.single(slot, n, runMeta{peer: p, keys: keys, source: source, inner: n, trains: 1})
 }
 
-// single appends one packet, which lies in its slot with room for the message around it.
-func (t *transmitter) single(slot []byte, n int, p *Peer, keys *session.Keypair) {
+// single appends one packet of n bytes, which lies in its slot with room for the message around it.
+func (t *transmitter) single(slot []byte, n int, m runMeta) {
 	padded := wire.PaddedLen(n, t.mtu)
 	msg := slot[:wire.DataOverhead+padded]
 	if len(msg) > underlay.MaxDatagramRun {
@@ -177,43 +170,12 @@ func (t *transmitter) single(slot []byte, n int, p *Peer, keys *session.Keypair)
 		return
 	}
 	clear(slot[wire.DataHeaderLen+n : wire.DataHeaderLen+padded])
-	t.parts = append(t.parts, msg)
-	m := runMeta{
-		peer: p, keys: keys, bytes: len(msg), inner: n, trains: 1,
-		ecn: packet.ECNOf(msg[wire.DataHeaderLen : wire.DataHeaderLen+n]).Outer(),
+	m.bytes, m.segSize, m.segments = len(msg), len(msg), 1
+	m.ecn = packet.ECNOf(msg[wire.DataHeaderLen : wire.DataHeaderLen+n]).Outer()
+	if t.pending.full() {
+		t.flush()
 	}
-	if !t.join(&m) {
-		t.push(len(msg), 1, m)
-	}
-}
-
-// join lets the message of next, the last of t.parts, ride in the last run if it goes to the same peer with the same
-// ECN and UDP_SEGMENT can express it. Only the last run may grow: a message must not overtake a later run of its flow.
-func (t *transmitter) join(next *runMeta) bool {
-	if len(t.runs) == 0 {
-		return false
-	}
-	r, m := &t.runs[len(t.runs)-1], &t.meta[len(t.runs)-1]
-	if m.peer != next.peer || m.keys != next.keys || m.ecn != next.ecn || m.closed || next.bytes > r.SegSize ||
-		r.Segments == underlay.MaxRunSegments || m.bytes+next.bytes > underlay.MaxDatagramRun {
-		return false
-	}
-	r.Parts = t.parts[len(t.parts)-len(r.Parts)-1:]
-	r.Segments++
-	m.bytes += next.bytes
-	m.inner += next.inner
-	m.trains += next.trains
-	m.closed = next.bytes < r.SegSize
-	return true
-}
-
-// push starts a run whose only part is the last of t.parts.
-func (t *transmitter) push(segSize, segments int, m runMeta) {
-	t.runs = append(t.runs, underlay.Run{
-		To: m.peer.Endpoint.Load(), Parts: t.parts[len(t.parts)-1:], SegSize: segSize, Segments: segments,
-		ECN: m.ecn,
-	})
-	t.meta = append(t.meta, m)
+	t.pending.add(msg, m)
 }
 
 // split lays the packets of a train out in the arena, in as many runs as it takes; usually one.
@@ -225,6 +187,7 @@ func (t *transmitter) split(p *Peer, keys *session.Keypair) {
 		t.drop(drop.TXTooBig, segments)
 		return
 	}
+	source := t.source(p)
 	for first := 0; first < segments; first += perRun {
 		count, last := min(perRun, segments-first), segLen
 		if first+count == segments {
@@ -234,20 +197,20 @@ func (t *transmitter) split(p *Peer, keys *session.Keypair) {
 		dst := t.take(l.Size())
 		t.train.Split(dst, stride, wire.DataHeaderLen, first, count)
 		m := runMeta{
-			peer: p, keys: keys, bytes: l.Size(), inner: (count-1)*segLen + last, closed: true, layout: l,
+			peer: p, keys: keys, source: source, segSize: stride, segments: count, bytes: l.Size(),
+			inner: (count-1)*segLen + last, closed: true, layout: l,
 			ecn: packet.ECNOf(dst[wire.DataHeaderLen:]).Outer(), // all packets of a train have one
 		}
 		if first == 0 {
 			m.trains = 1
 		}
-		t.parts = append(t.parts, dst)
-		t.push(stride, count, m)
+		t.pending.add(dst, m)
 	}
 }
 
 // take returns n bytes of the arena, n <= arenaLen, and sends what is there if they are not to be had otherwise.
 func (t *transmitter) take(n int) []byte {
-	if t.used+n > len(t.arena) || len(t.runs) == cap(t.runs) {
+	if t.used+n > len(t.arena) || t.pending.full() {
 		t.flush()
 	}
 	b := t.arena[t.used : t.used+n]

@@ -27,6 +27,12 @@ type Train struct {
 	l4Sum uint64
 }
 
+// Len returns the bytes of the packet that was parsed.
+func (t *Train) Len() int { return len(t.pkt) }
+
+// FlowHash returns packet.FlowHash of the packet that was parsed.
+func (t *Train) FlowHash() uint32 { return packet.FlowHash(t.pkt) }
+
 // Parse takes an element as the TUN returned it: the decoded virtio-net header and the packet behind it, to which the
 // Train refers from then on. It trusts nothing: lengths, offsets and header sizes are taken from the packet, and those in
 // h have to fit them. If it returns another reason than drop.None the Train must not be used: drop.TXMalformed says that

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -20,11 +21,16 @@ import (
 )
 
 // startDaemon makes the interface by starting the process that serves it, and waits until it does.
-type startDaemon struct{ link string }
+type startDaemon struct {
+	link  string
+	flags []string // of `ropewalk run`
+}
 
-func (s startDaemon) String() string { return "ropewalk run " + s.link }
+func (s startDaemon) String() string {
+	return strings.Join(slices.Concat([]string{"ropewalk run"}, s.flags, []string{s.link}), " ")
+}
 
-func (s startDaemon) undo() Step { return stopDaemon(s) }
+func (s startDaemon) undo() Step { return stopDaemon{s.link} }
 
 func (s startDaemon) run(ctx context.Context, j *job) error {
 	log, err := j.createLog()
@@ -32,7 +38,7 @@ func (s startDaemon) run(ctx context.Context, j *job) error {
 		return err
 	}
 	defer log.Close()
-	cmd := j.Daemon(s.link)
+	cmd := j.Daemon(s.link, s.flags)
 	cmd.Dir = "/"
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = nil, log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -50,8 +50,8 @@ func TestMain(m *testing.M) {
 // lookPath is exec.LookPath.
 func lookPath(name string) (string, error) { return exec.LookPath(name) }
 
-func fakeCommand(mode string, sockets uapi.Dir) func(name string) *exec.Cmd {
-	return func(name string) *exec.Cmd {
+func fakeCommand(mode string, sockets uapi.Dir) func(name string, flags []string) *exec.Cmd {
+	return func(name string, _ []string) *exec.Cmd {
 		cmd := exec.Command("/proc/self/exe", fakeArg, mode, string(sockets), name)
 		// The race detector would have it wait a second before it exits.
 		cmd.Env = append(cmd.Environ(), "GORACE=atexit_sleep_ms=0")

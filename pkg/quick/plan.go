@@ -6,8 +6,10 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/ropewalk/ropewalk/pkg/conffile"
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/noise"
@@ -34,7 +36,7 @@ const (
 // depends on nothing else.
 func Plan(i Interface, dev config.Device, facts Facts) []Step {
 	conf := &i.File.Interface
-	steps := []Step{startDaemon{i.Name}, configure{link: i.Name, path: i.Path, dev: dev}}
+	steps := []Step{startDaemon{i.Name, daemonFlags(conf)}, configure{link: i.Name, path: i.Path, dev: dev}}
 	for _, addr := range conf.Address {
 		steps = append(steps, addAddress{i.Name, addr})
 	}
@@ -44,6 +46,21 @@ func Plan(i Interface, dev config.Device, facts Facts) []Step {
 	}
 	steps = append(steps, planRoutes(i, dev, facts)...)
 	return append(steps, hooks(i.Name, conf.PostUp)...)
+}
+
+// daemonFlags are those of `ropewalk run` for the keys that are ropewalk's own.
+func daemonFlags(conf *conffile.Interface) []string {
+	var flags []string
+	if conf.Lanes != 0 {
+		flags = append(flags, "--lanes", strconv.Itoa(conf.Lanes))
+	}
+	if conf.Spread != nil {
+		flags = append(flags, "--spread", conf.Spread.String())
+	}
+	if conf.SpreadPorts != nil {
+		flags = append(flags, "--spread-ports", conf.SpreadPorts.String())
+	}
+	return flags
 }
 
 // PlanDown returns the steps that take an interface down between its PreDown and PostDown hooks. Each of them leaves

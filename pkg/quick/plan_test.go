@@ -70,6 +70,14 @@ ip link set mtu 1320 up dev wg0
 ip -4 route add 10.8.0.0/16 dev wg0`,
 		},
 		{
+			name: "ropewalk's own keys", facts: facts,
+			file: "[Interface]\nSpreadPorts=2000-3000\nLanes=4\nSpread=OFF\n",
+			want: `
+ropewalk run --lanes 4 --spread off --spread-ports 2000-3000 wg0
+wg setconf wg0 <(ropewalk strip /etc/wireguard/wg0.conf)
+ip link set mtu 1320 up dev wg0`,
+		},
+		{
 			name: "default routes of both families", facts: facts,
 			file: "[Interface]\nAddress=10.9.0.1/32,fd09::1/128\n[Peer]\nPublicKey=$A\nAllowedIPs=0.0.0.0/0,::/0\n",
 			want: `

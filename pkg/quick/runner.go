@@ -33,8 +33,9 @@ type Runner struct {
 	Resolve conffile.Resolver
 
 	// Daemon returns the command, not started, that makes an interface and serves it in the foreground until the
-	// interface is deleted or SIGTERM comes. It is run in a session of its own.
-	Daemon func(name string) *exec.Cmd
+	// interface is deleted or SIGTERM comes. It is run in a session of its own. The flags are those of `ropewalk run`
+	// that the file asks for.
+	Daemon func(name string, flags []string) *exec.Cmd
 	// Timeout bounds how long a daemon may take to serve its interface, to open its UDP port, and to end; 0 for 15 seconds
 	// each.
 	Timeout time.Duration

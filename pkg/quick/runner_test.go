@@ -215,7 +215,7 @@ func spoils() map[string]func(*testHost) string {
 		"no resolvconf": func(h *testHost) string { h.Tools.Resolvconf = ""; return everything },
 		"nft":           func(h *testHost) string { h.Tools.Nft = "/bin/false"; return everything },
 		"no daemon": func(h *testHost) string {
-			h.Daemon = func(string) *exec.Cmd { return exec.Command(filepath.Join(h.dir, "absent")) }
+			h.Daemon = func(string, []string) *exec.Cmd { return exec.Command(filepath.Join(h.dir, "absent")) }
 			return everything
 		},
 	}

@@ -24,6 +24,9 @@ DNS = 10.9.0.53, corp.example
 SaveConfig = true
 PostUp = echo %i; true
 PreDown = true
+Spread = off
+Lanes = 2
+SpreadPorts = 2000-3000
 [Peer]
 PublicKey = $A
 AllowedIPs = 10.9.0.0/16
@@ -48,6 +51,9 @@ Table = off
 SaveConfig = true
 PostUp = echo %i; true
 PreDown = true
+Spread = off
+Lanes = 2
+SpreadPorts = 2000-3000
 ListenPort = 51820
 PrivateKey = ` + testPrivateKey + `
 

@@ -87,8 +87,15 @@ func (p *printer) device(st *config.Status) {
 	if st.FwMark != 0 {
 		p.field("fwmark", fwMarkText(st.FwMark))
 	}
+	showLanes := p.opt.Lanes && st.Lanes != 0
+	if showLanes {
+		p.lanes(st)
+	}
 	for _, peer := range byHandshake(st.Peers) {
 		p.peer(&peer)
+		if showLanes {
+			p.field("spread", peerSpreadText(peer.Spread))
+		}
 	}
 }
 

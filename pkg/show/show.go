@@ -13,6 +13,7 @@ import (
 // Options say how to print.
 type Options struct {
 	Color    bool                      // ANSI colours, in the pretty form only; see ColorMode
+	Lanes    bool                      // lines on lanes and spreading below wg(8)'s own, in the pretty form only
 	ShowKeys bool                      // private and preshared keys in the pretty form, in place of "(hidden)"
 	Now      time.Time                 // what "ago" is counted from
 	ZoneName func(index uint32) string // name of an interface; nil or "" prints the index

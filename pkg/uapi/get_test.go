@@ -15,6 +15,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/noise"
+	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
 func TestWriteGetLeavesOutWhatTheDeviceDoesNotHave(t *testing.T) {
@@ -24,6 +25,22 @@ func TestWriteGetLeavesOutWhatTheDeviceDoesNotHave(t *testing.T) {
 		"last_handshake_time_nsec=0\ntx_bytes=0\nrx_bytes=0\npersistent_keepalive_interval=0\n"
 	if diff := cmp.Diff(want, b.String()); diff != "" || err != nil {
 		t.Error(err, diff)
+	}
+}
+
+func TestGetAnswersOnlyWhatWireGuardHasKeysFor(t *testing.T) {
+	var with, without bytes.Buffer
+	st := config.Status{ListenPort: 5, Peers: []config.PeerStatus{{PublicKey: mustHex[noise.PublicKey](t, hexA)}}}
+	if err := WriteGet(&without, st); err != nil {
+		t.Fatal(err)
+	}
+	st.Spread, st.SpreadPorts, st.Lanes = config.SpreadOn, spread.DefaultPorts, 4
+	st.Peers[0].Spread = config.PeerSpread{Active: true, Ports: 16}
+	if err := WriteGet(&with, st); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(without.String(), with.String()); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -87,6 +87,10 @@ func (p *setParser) setDevice(key, value string) (err error) {
 		p.dev.ListenPort, err = number[uint16](value)
 	case "fwmark":
 		p.dev.FwMark, err = number[uint32](value)
+	case keySpread:
+		p.dev.Spread, err = parsed(value, config.ParseSpreadMode)
+	case keySpreadPorts:
+		p.dev.SpreadPorts, err = parsed(value, config.ParsePorts)
 	case "replace_peers":
 		p.dev.ReplacePeers, err = flag(value)
 	default:
@@ -156,6 +160,15 @@ func number[N uint16 | uint32 | uint64](value string) (*N, error) {
 	return &n, nil
 }
 
+// parsed makes a parser's error the protocol's.
+func parsed[T any](value string, parse func(string) (T, error)) (*T, error) {
+	v, err := parse(value)
+	if err != nil {
+		return nil, invalid("%w", err)
+	}
+	return &v, nil
+}
+
 func flag(value string) (bool, error) {
 	if value != "true" {
 		return false, invalid(`want "true", got %d bytes that are not`, len(value))
@@ -175,6 +188,12 @@ func WriteSet(w io.Writer, dev config.Device) error {
 	}
 	if dev.FwMark != nil {
 		writeNumber(b, "fwmark", uint64(*dev.FwMark))
+	}
+	if dev.Spread != nil {
+		writeLine(b, keySpread, dev.Spread.String())
+	}
+	if dev.SpreadPorts != nil {
+		writeLine(b, keySpreadPorts, dev.SpreadPorts.String())
 	}
 	writeFlag(b, "replace_peers", dev.ReplacePeers)
 	for i := range dev.Peers {

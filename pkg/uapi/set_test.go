@@ -14,6 +14,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/noise"
+	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
 // exact compares what go-cmp cannot look into.
@@ -38,7 +39,7 @@ func mustHex[K noise.Key](t testing.TB, s string) K {
 }
 
 func TestParseSetUnderstandsEveryKey(t *testing.T) {
-	got, err := ParseSet(strings.NewReader("private_key=" + hexA + "\nlisten_port=51820\nfwmark=4294967295\nreplace_peers=true\n" +
+	got, err := ParseSet(strings.NewReader("private_key=" + hexA + "\nlisten_port=51820\nfwmark=4294967295\nspread=off\nspread_ports=2000-3000\nreplace_peers=true\n" +
 		"public_key=" + hexB + "\nupdate_only=true\nprotocol_version=1\npreshared_key=" + hexA + "\nendpoint=[fe80::1%3]:7\n" +
 		"persistent_keepalive_interval=25\nreplace_allowed_ips=true\nallowed_ip=10.0.0.1/24\nallowed_ip=-fd00::1/64\n" +
 		"public_key=" + hexA + "\nremove=true\nendpoint=192.0.2.1:9\n\nignored"))
@@ -48,6 +49,7 @@ func TestParseSetUnderstandsEveryKey(t *testing.T) {
 	priv, psk := mustHex[noise.PrivateKey](t, hexA), mustHex[noise.PresharedKey](t, hexA)
 	want := config.Device{
 		PrivateKey: &priv, ListenPort: new(uint16(51820)), FwMark: new(uint32(1<<32 - 1)), ReplacePeers: true,
+		Spread: new(config.SpreadOff), SpreadPorts: &spread.Ports{First: 2000, Last: 3000},
 		Peers: []config.Peer{{
 			PublicKey: mustHex[noise.PublicKey](t, hexB), UpdateOnly: true, PresharedKey: &psk,
 			Endpoint:  &config.Endpoint{AddrPort: netip.MustParseAddrPort("[fe80::1]:7"), Scope: 3},
@@ -104,6 +106,11 @@ func TestParseSetRefusesWithLineAndKey(t *testing.T) {
 		{"listen_port=\n", syscall.EINVAL, 1, "listen_port"},
 		{"fwmark=0x10\n", syscall.EINVAL, 1, "fwmark"},
 		{"fwmark=4294967296\n", syscall.EINVAL, 1, "fwmark"},
+		{"spread=sometimes\n", syscall.EINVAL, 1, "spread"},
+		{"spread=\n", syscall.EINVAL, 1, "spread"},
+		{"spread_ports=61000\n", syscall.EINVAL, 1, "spread_ports"},
+		{"spread_ports=80-90\n", syscall.EINVAL, 1, "spread_ports"},
+		{peer + "spread=on\n", syscall.EINVAL, 2, "spread"},
 		{"fwmark=1\nreplace_peers=false\n", syscall.EINVAL, 2, "replace_peers"},
 		{"private_key=" + hexA[1:] + "\n", syscall.EINVAL, 1, "private_key"},
 		{"private_key=" + hexA + "00\n", syscall.EINVAL, 1, "private_key"},
@@ -145,6 +152,7 @@ func TestErrorsNeverQuoteAKey(t *testing.T) {
 	for _, in := range []string{
 		"private_key=" + secret, secret, secret + "=", "public_key=" + hexA + "\npreshared_key=" + secret,
 		"public_key=" + hexA + "\nprivate_key=" + secret, "private_key" + secret + "=x",
+		"spread=" + secret, "spread_ports=" + secret,
 	} {
 		if _, err := ParseSet(strings.NewReader(in + "\n")); err == nil || strings.Contains(err.Error(), "5e5e5e") {
 			t.Errorf("%.20q: error %v", in, err)
@@ -156,6 +164,7 @@ func FuzzParseSet(f *testing.F) {
 	f.Add("private_key=" + hexA + "\nlisten_port=1\nfwmark=2\nreplace_peers=true\npublic_key=" + hexB + "\nremove=true\n\n")
 	f.Add("public_key=" + hexB + "\nupdate_only=true\npreshared_key=" + hex0 + "\nendpoint=[fe80::1%3]:7\nallowed_ip=-1.2.3.4/5\n")
 	f.Add("public_key=" + hexB + "\nendpoint=[::ffff:1.2.3.4%3]:7\nallowed_ip=::ffff:1.2.3.4/100\nreplace_allowed_ips=true\n")
+	f.Add("spread=on\nspread_ports=61000-61999\nspread=AUTO\n")
 	f.Add("x\n")
 	f.Fuzz(func(t *testing.T, in string) {
 		dev, err := ParseSet(strings.NewReader(in))

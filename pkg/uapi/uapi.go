@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package uapi speaks WireGuard's cross-platform configuration protocol (https://www.wireguard.com/xplatform/): the
-// texts of its get and set operations, the Unix socket that wg(8) looks for, its server and its client. One operation
-// is added, which stock tools never send: "stats=1" answers with one line of JSON.
+// texts of its get and set operations, the Unix socket that wg(8) looks for, its server and its client. What stock
+// tools never send is added: the operation "stats=1", which answers with one line of JSON, and in a set operation's body
+// the device keys "spread" (auto, off or on) and "spread_ports" (61000-61999). What get answers is WireGuard's alone, so
+// how a device spreads is in the JSON (config.SpreadReport).
 package uapi
 
 import (
@@ -41,4 +43,10 @@ const (
 	opGet   = "get=1"
 	opSet   = "set=1"
 	opStats = "stats=1"
+)
+
+// Device keys of ropewalk's own.
+const (
+	keySpread      = "spread"
+	keySpreadPorts = "spread_ports"
 )

@@ -33,7 +33,7 @@ type Filter func(from, to netip.AddrPort, datagram []byte) Verdict
 type Network struct {
 	filter Filter
 	mu     sync.RWMutex
-	ports  map[netip.AddrPort]*Fake
+	ports  map[netip.AddrPort]*Fake // sources are there too
 }
 
 // NewNetwork returns a network without ports. A nil filter delivers everything, and runs stay in one piece; a filter
@@ -45,24 +45,40 @@ func NewNetwork(filter Filter) *Network {
 // Open adds a port with its own IPv4 address, IPv6 address and UDP port. What lane i of a sender sends reaches lane
 // i modulo lanes. The address and port are free again after Close; a taken one is EADDRINUSE.
 func (n *Network) Open(v4, v6 netip.Addr, port uint16, lanes int) (*Fake, error) {
-	f := &Fake{net: n, v4: netip.AddrPortFrom(v4, port), v6: netip.AddrPortFrom(v6, port)}
+	f := &Fake{
+		net: n, v4: netip.AddrPortFrom(v4, port), v6: netip.AddrPortFrom(v6, port), sources: NewSources(port, 0),
+	}
 	for i := range lanes {
 		f.lanes = append(f.lanes, newFakeLane(f, i))
 	}
+	f.strays = newFakeLane(f, 0)
+	if err := n.bind(f, port); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// bind gives a port at both addresses of f to f.
+func (n *Network) bind(f *Fake, port uint16) error {
+	v4, v6 := f.at(port, false), f.at(port, true)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.ports[f.v4] != nil || n.ports[f.v6] != nil {
-		return nil, syscall.EADDRINUSE
+	_, taken4 := n.ports[v4]
+	_, taken6 := n.ports[v6]
+	if taken4 || taken6 {
+		return syscall.EADDRINUSE
 	}
-	n.ports[f.v4], n.ports[f.v6] = f, f
-	return f, nil
+	n.ports[v4], n.ports[v6] = f, f
+	return nil
 }
 
 func (n *Network) remove(f *Fake) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	delete(n.ports, f.v4)
-	delete(n.ports, f.v6)
+	for i := range f.sources.Len() {
+		delete(n.ports, f.at(f.sources.Port(i), false))
+		delete(n.ports, f.at(f.sources.Port(i), true))
+	}
 }
 
 func (n *Network) find(to netip.AddrPort) *Fake {
@@ -81,21 +97,29 @@ func Pipe(lanes int) (a, b *Fake) {
 
 // Fake is a Port of a Network.
 type Fake struct {
-	net    *Network
-	v4, v6 netip.AddrPort
-	lanes  []*fakeLane
-	mark   atomic.Uint32
-	closed atomic.Bool
+	net     *Network
+	v4, v6  netip.AddrPort
+	lanes   []*fakeLane
+	strays  *fakeLane
+	sources *Sources
+	opening sync.Mutex // held by OpenSource, and by Close to end it
+	mark    atomic.Uint32
+	closed  atomic.Bool
 }
 
 var _ Port = (*Fake)(nil)
 
 // Endpoint is how others reach this port.
 func (f *Fake) Endpoint(ipv6 bool) Endpoint {
+	return Endpoint{Dst: f.at(f.LocalPort(), ipv6)}
+}
+
+// at is a port at an address of f.
+func (f *Fake) at(port uint16, ipv6 bool) netip.AddrPort {
 	if ipv6 {
-		return Endpoint{Dst: f.v6}
+		return netip.AddrPortFrom(f.v6.Addr(), port)
 	}
-	return Endpoint{Dst: f.v4}
+	return netip.AddrPortFrom(f.v4.Addr(), port)
 }
 
 // Lane implements Port.
@@ -107,11 +131,30 @@ func (f *Fake) Lanes() int { return len(f.lanes) }
 // LocalPort implements Port.
 func (f *Fake) LocalPort() uint16 { return f.v4.Port() }
 
+// OpenSource implements Port.
+func (f *Fake) OpenSource(port uint16) (source int, err error) {
+	f.opening.Lock()
+	defer f.opening.Unlock()
+	if f.closed.Load() {
+		return 0, net.ErrClosed
+	}
+	return f.sources.Add(port, func() (int, error) { return 0, f.net.bind(f, port) })
+}
+
+// Strays implements Port.
+func (f *Fake) Strays() Receiver { return f.strays }
+
+// Source implements Port.
+func (f *Fake) Source(source int) uint16 { return f.sources.Port(source) }
+
 // SendTo implements Port; the datagram arrives at lane 0.
 func (f *Fake) SendTo(to *Endpoint, datagram []byte) error {
 	run := Run{To: to, Parts: [][]byte{datagram}, SegSize: len(datagram), Segments: 1}
 	return f.send(&run, 0)
 }
+
+// SendRun implements Port; the run arrives at lane 0.
+func (f *Fake) SendRun(r *Run) error { return f.send(r, 0) }
 
 // SetMark implements Port.
 func (f *Fake) SetMark(mark uint32) error {
@@ -127,11 +170,13 @@ func (f *Fake) Features() Features { return Features{GSO: true, GRO: true, IPv4:
 
 // Close implements Port.
 func (f *Fake) Close() error {
+	f.opening.Lock()
+	defer f.opening.Unlock()
 	if f.closed.Swap(true) {
 		return nil
 	}
 	f.net.remove(f)
-	for _, l := range f.lanes {
+	for _, l := range append(f.lanes, f.strays) {
 		l.close()
 	}
 	return nil
@@ -144,14 +189,23 @@ func (f *Fake) send(r *Run, lane int) error {
 	if err := r.Check(); err != nil {
 		return err
 	}
+	port := f.sources.Port(r.Source)
+	if port == 0 {
+		return ErrBadRun
+	}
 	target := f.net.find(r.To.Dst)
 	if target == nil {
 		return nil
 	}
-	from := Endpoint{Dst: f.v4, Src: r.To.Dst.Addr()}
-	if r.To.Dst.Addr().Is6() {
-		from.Dst = f.v6
-	}
-	target.lanes[lane%len(target.lanes)].deliver(f.net.filter, &from, r)
+	from := Endpoint{Dst: f.at(port, r.To.Dst.Addr().Is6()), Src: r.To.Dst.Addr()}
+	target.laneOf(r.To.Dst.Port(), lane).deliver(f.net.filter, &from, r)
 	return nil
+}
+
+// laneOf returns where what lane i of somebody sends to a port arrives.
+func (f *Fake) laneOf(port uint16, i int) *fakeLane {
+	if port != f.LocalPort() {
+		return f.strays
+	}
+	return f.lanes[i%len(f.lanes)]
 }

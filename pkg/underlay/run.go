@@ -7,13 +7,18 @@ import "errors"
 // ErrTooBig says that a datagram or run is larger than UDP or the path can carry. EMSGSIZE becomes it.
 var ErrTooBig = errors.New("datagram too big")
 
-// ErrBadRun says that a Run contradicts itself: no endpoint, more than MaxRunSegments, or parts that do not add up to
-// Segments datagrams of SegSize.
+// ErrBadRun says that a Run contradicts itself: no endpoint, no such source, more than MaxRunSegments, or parts that do
+// not add up to Segments datagrams of SegSize.
 var ErrBadRun = errors.New("malformed run")
 
-// Check returns ErrBadRun or ErrTooBig for a run that no Lane may send, else nil. Lanes call it for each run.
+// errManySources answers OpenSource when there are MaxSources.
+var errManySources = errors.New("too many sources")
+
+// Check returns ErrBadRun or ErrTooBig for a run that no Lane may send, else nil. Lanes call it for each run. Whether
+// the source is open is for them to know.
 func (r *Run) Check() error {
-	if r.To == nil || !r.To.Dst.IsValid() || r.Segments < 1 || r.Segments > MaxRunSegments || len(r.Parts) > MaxRunSegments {
+	if r.To == nil || !r.To.Dst.IsValid() || r.Segments < 1 || r.Segments > MaxRunSegments ||
+		len(r.Parts) > MaxRunSegments || r.Source < 0 {
 		return ErrBadRun
 	}
 	size, whole := r.measure()

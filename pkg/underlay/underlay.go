@@ -18,6 +18,9 @@ const MaxDatagramRun = 65507
 // MaxRunSegments is the largest number of datagrams in one Run (UDP_MAX_SEGMENTS of Linux before 6.11).
 const MaxRunSegments = 64
 
+// MaxSources is the largest number of sources of one Port, the canonical port not counted.
+const MaxSources = 256
+
 // Endpoint says where a peer is and which of our addresses it knows us by. It is comparable.
 type Endpoint struct {
 	// Dst is the peer's address and UDP port; never 4-in-6, never with a zone.
@@ -55,6 +58,9 @@ type Run struct {
 	SegSize int
 	// Segments is the number of datagrams, at most MaxRunSegments.
 	Segments int
+	// Source is which of the Port's sources the run leaves from: 0 is the canonical port, any other is what OpenSource
+	// returned.
+	Source int
 	// ECN is that of all the run's outer headers. Their DSCP is always 0: it would show what is inside.
 	ECN packet.ECN
 	// Err is set by Send: nil when the run was handed to the network. Test for ErrTooBig and ErrBadRun with errors.Is;
@@ -62,15 +68,21 @@ type Run struct {
 	Err error
 }
 
-// Lane is one worker's way in and out. One goroutine may call Recv while another calls Send; neither method may be
-// called by two goroutines at once. Neither allocates.
-type Lane interface {
+// Receiver is a way in.
+type Receiver interface {
 	// Recv blocks until something has arrived, fills at most len(rx) elements without blocking again, and returns how
 	// many. It returns net.ErrClosed once the Port is closed; any other error is transient.
 	Recv(rx []Datagrams) (int, error)
-	// Send sends the runs in order, with backpressure from the kernel's send buffer. It returns how many runs failed
-	// and sets Err on those (some of their datagrams may have left); one failed run does not keep the others from
-	// being sent. After Close it fails all with net.ErrClosed.
+}
+
+// Lane is one worker's way in and out. One goroutine may call Recv while another calls Send; neither method may be
+// called by two goroutines at once. Neither allocates.
+type Lane interface {
+	Receiver
+	// Send sends the runs of each source in order, with backpressure from the kernel's send buffers. Runs of one source
+	// that stand together cost the fewest system calls. It returns how many runs failed and sets Err on those (some of
+	// their datagrams may have left); one failed run does not keep the others from being sent. After Close it fails all
+	// with net.ErrClosed.
 	Send(runs []Run) (failed int)
 }
 
@@ -80,11 +92,25 @@ type Port interface {
 	Lane(i int) Lane
 	// Lanes is the number of lanes the Port was opened with.
 	Lanes() int
-	// LocalPort is the UDP port in use, on all lanes.
+	// LocalPort is the UDP port in use, on all lanes: the canonical port.
 	LocalPort() uint16
+	// OpenSource binds another UDP port to send from, for all lanes, until Close, and returns its number for Run.Source:
+	// 1 for the first. A port that is open already keeps its number. Errors: syscall.EADDRINUSE when the port is the
+	// canonical one or somebody else's, syscall.EINVAL for port 0, net.ErrClosed, or that there are MaxSources.
+	//
+	// A peer should send to the canonical port alone. What a peer that does not know better sends to a source comes from
+	// Strays.
+	OpenSource(port uint16) (source int, err error)
+	// Strays is where what was sent to any source arrives. One goroutine at a time may use it.
+	Strays() Receiver
+	// Source returns the UDP port of a source, LocalPort for 0, and 0 for one that is not open.
+	Source(source int) uint16
 	// SendTo sends one datagram, for handshakes, cookies and keepalives, with ECN zero. It may be called by any goroutine.
 	SendTo(to *Endpoint, datagram []byte) error
-	// SetMark sets SO_MARK on all that is sent from now on; 0 removes it.
+	// SendRun sends one run away from the lanes, and returns what Lane.Send would set as its Err. It may be called by any
+	// goroutine; runs of one caller leave in order.
+	SendRun(r *Run) error
+	// SetMark sets SO_MARK on all that is sent from now on, from every source; 0 removes it.
 	SetMark(mark uint32) error
 	// Features says what the port found it can do, and has not had revoked.
 	Features() Features

@@ -37,6 +37,7 @@ type Options struct {
 	Log    *slog.Logger // by default, what is logged as an error fails the test
 	Stop   bool         // do not start the device
 	NoIPv6 bool         // of NewUDP: do without, as on a host that has none
+	Plan   device.Planner
 	// WrapPort, if set, may put something between the device and its port.
 	WrapPort func(underlay.Port) underlay.Port
 }
@@ -132,7 +133,7 @@ func start(tb testing.TB, n byte, o Options, at site) *Host {
 	}
 	h.Key = key
 	h.TUN = tun.NewFake(tun.FakeConfig{Queues: o.Lanes, Depth: o.Depth, Features: tun.Features{TSO: true, USO: true}})
-	h.Device = device.New(device.Config{TUN: h.TUN, Log: o.Log, OpenPort: wrapped(at.open, o.WrapPort)})
+	h.Device = device.New(device.Config{TUN: h.TUN, Log: o.Log, Plan: o.Plan, OpenPort: wrapped(at.open, o.WrapPort)})
 	tb.Cleanup(h.Close)
 	h.Apply(config.Device{PrivateKey: &h.Key, ListenPort: &at.port})
 	if !o.Stop {

@@ -20,9 +20,10 @@ type faultyKernel struct {
 	atMost  int // messages per call, 0 for any number
 	calls   int
 	sent    [][]byte
+	from    []int // the descriptor that each was sent on
 }
 
-func (k *faultyKernel) send(_ int, msgs []message) (int, unix.Errno) {
+func (k *faultyKernel) send(fd int, msgs []message) (int, unix.Errno) {
 	k.calls++
 	for i := range msgs {
 		if k.atMost > 0 && i == k.atMost {
@@ -35,7 +36,7 @@ func (k *faultyKernel) send(_ int, msgs []message) (int, unix.Errno) {
 			}
 			return -1, errno
 		}
-		k.sent = append(k.sent, payload)
+		k.sent, k.from = append(k.sent, payload), append(k.from, fd)
 	}
 	return len(msgs), 0
 }

@@ -46,7 +46,7 @@ func (l *lane) recv(rx []underlay.Datagrams) (int, error) {
 	}
 	msgs := l.rx.prepare(rx)
 	for {
-		n, errno := recvmmsg(l.fd, msgs)
+		n, errno := recvmmsg(l.fd, msgs, unix.MSG_WAITFORONE)
 		switch {
 		case l.port.closed.Load():
 			return 0, net.ErrClosed

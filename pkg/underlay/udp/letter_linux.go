@@ -4,7 +4,7 @@ package udp
 
 import "github.com/ropewalk/ropewalk/pkg/underlay"
 
-// letter is one use of SendTo: a sender for a single datagram, and its run.
+// letter is one use of SendTo or SendRun: a sender with room for one message, and the run.
 type letter struct {
 	sender *sender
 	runs   [1]underlay.Run
@@ -12,14 +12,21 @@ type letter struct {
 }
 
 func newLetter(p *Port) *letter {
-	return &letter{sender: &sender{port: p, fd: p.lanes[0].fd, out: newOutbox(1), call: p.lanes[0].tx.call}}
+	fd := p.lanes[0].fd
+	return &letter{sender: &sender{port: p, fd: fd, now: fd, out: newOutbox(1), again: newOutbox(1), call: p.lanes[0].tx.call}}
 }
 
-func (l *letter) send(to *underlay.Endpoint, datagram []byte) error {
+func (l *letter) sendTo(to *underlay.Endpoint, datagram []byte) error {
 	l.parts[0] = datagram
-	l.runs[0] = underlay.Run{To: to, Parts: l.parts[:], SegSize: len(datagram), Segments: 1}
+	err := l.send(underlay.Run{To: to, Parts: l.parts[:], SegSize: len(datagram), Segments: 1})
+	l.parts[0] = nil
+	return err
+}
+
+func (l *letter) send(r underlay.Run) error {
+	l.runs[0] = r
 	l.sender.send(l.runs[:])
 	err := l.runs[0].Err
-	l.parts[0], l.runs[0] = nil, underlay.Run{}
+	l.runs[0] = underlay.Run{}
 	return err
 }

@@ -16,17 +16,22 @@ import (
 
 // Port is an underlay.Port over UDP sockets. Its methods may be called by any goroutine.
 type Port struct {
-	port   uint16
-	family int
-	gro    bool
-	gso    atomic.Bool // revoked when the kernel answers EIO
-	lanes  []*lane
+	port    uint16
+	family  int
+	gro     bool
+	gso     atomic.Bool // revoked when the kernel answers EIO
+	lanes   []*lane
+	strays  *strays
+	sources *underlay.Sources // a handle is a descriptor; that of source 0 is not used, as each lane has its own
 
 	closed  atomic.Bool
 	closing sync.Once
 	// mu keeps the sockets open for those who are not a lane's owner: SendTo and SetMark hold it for reading.
 	mu      sync.RWMutex
 	senders sync.Pool // of *letter
+	// opening is held by OpenSource, by SetMark, whose mark the next source gets, and by Close to end both.
+	opening sync.Mutex
+	config  Config // for the next source
 }
 
 var _ underlay.Port = (*Port)(nil)
@@ -42,11 +47,21 @@ func Open(c Config) (*Port, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newPort(socks, port), nil
+	p := newPort(&c, socks, port)
+	if p.strays, err = newStrays(p); err != nil {
+		for fd := range p.sockets {
+			_ = unix.Close(fd)
+		}
+		return nil, err
+	}
+	return p, nil
 }
 
-func newPort(socks []*socket, port uint16) *Port {
-	p := &Port{port: port, family: socks[0].family, gro: socks[0].gro}
+func newPort(c *Config, socks []*socket, port uint16) *Port {
+	p := &Port{
+		port: port, family: socks[0].family, gro: socks[0].gro, config: c.ofSources(socks[0].family),
+		sources: underlay.NewSources(port, -1),
+	}
 	p.gso.Store(socks[0].gso)
 	for _, s := range socks {
 		p.lanes = append(p.lanes, newLane(p, s.fd))
@@ -61,6 +76,9 @@ func (p *Port) Lane(i int) underlay.Lane { return p.lanes[i] }
 // Lanes implements underlay.Port.
 func (p *Port) Lanes() int { return len(p.lanes) }
 
+// Strays implements underlay.Port.
+func (p *Port) Strays() underlay.Receiver { return p.strays }
+
 // LocalPort implements underlay.Port.
 func (p *Port) LocalPort() uint16 { return p.port }
 
@@ -71,6 +89,15 @@ func (p *Port) Features() underlay.Features {
 
 // SendTo implements underlay.Port. It blocks while lane 0's send buffer is full.
 func (p *Port) SendTo(to *underlay.Endpoint, datagram []byte) error {
+	return p.post(func(l *letter) error { return l.sendTo(to, datagram) })
+}
+
+// SendRun implements underlay.Port. It blocks while the source's send buffer is full.
+func (p *Port) SendRun(r *underlay.Run) error {
+	return p.post(func(l *letter) error { return l.send(*r) })
+}
+
+func (p *Port) post(send func(*letter) error) error {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if p.closed.Load() {
@@ -78,22 +105,39 @@ func (p *Port) SendTo(to *underlay.Endpoint, datagram []byte) error {
 	}
 	l := p.senders.Get().(*letter)
 	defer p.senders.Put(l)
-	return l.send(to, datagram)
+	return send(l)
 }
 
-// SetMark implements underlay.Port. After an error some lanes may have the new mark.
+// SetMark implements underlay.Port. After an error some lanes and sources may have the new mark.
 func (p *Port) SetMark(mark uint32) error {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
+	p.opening.Lock()
+	defer p.opening.Unlock()
 	if p.closed.Load() {
 		return net.ErrClosed
 	}
-	for _, l := range p.lanes {
-		if err := (&socket{fd: l.fd}).setMark(mark); err != nil {
+	p.config.Mark = mark
+	for fd := range p.sockets {
+		if err := (&socket{fd: fd}).setMark(mark); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// sockets yields the descriptors of all lanes and sources.
+func (p *Port) sockets(yield func(fd int) bool) {
+	for _, l := range p.lanes {
+		if !yield(l.fd) {
+			return
+		}
+	}
+	for i := 1; i < p.sources.Len(); i++ {
+		if !yield(p.sources.Handle(i)) {
+			return
+		}
+	}
 }
 
 // Close implements underlay.Port. Further calls wait for the first and return nil.
@@ -105,21 +149,29 @@ func (p *Port) Close() (err error) {
 // close first makes every blocked system call return: on an unconnected UDP socket shutdown(2) says ENOTCONN, and wakes
 // receivers and senders all the same. Descriptors are closed once nobody can be using them.
 func (p *Port) close() error {
-	p.closed.Store(true)
-	for _, l := range p.lanes {
-		_ = unix.Shutdown(l.fd, unix.SHUT_RDWR)
+	p.end()
+	for fd := range p.sockets {
+		_ = unix.Shutdown(fd, unix.SHUT_RDWR)
 	}
 	for _, l := range p.lanes {
 		l.receiving.Shut()
 		l.sending.Shut()
 	}
+	p.strays.wake()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var errs []error
-	for _, l := range p.lanes {
-		if err := unix.Close(l.fd); err != nil {
+	errs := []error{p.strays.close()}
+	for fd := range p.sockets {
+		if err := unix.Close(fd); err != nil {
 			errs = append(errs, fmt.Errorf("closing a UDP socket: %w", err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// end makes p refuse all that is new: no source is added afterwards.
+func (p *Port) end() {
+	p.opening.Lock()
+	defer p.opening.Unlock()
+	p.closed.Store(true)
 }

@@ -107,6 +107,7 @@ func TestCloseReleasesDescriptorsAndPort(t *testing.T) {
 	before := openFiles(t)
 	p := open(t, Config{Lanes: 4})
 	port := p.LocalPort()
+	openSource(t, p)
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -340,22 +341,34 @@ func TestIPv6EndpointFailsOnIPv4Port(t *testing.T) {
 	}
 }
 
-func TestMarkIsSetOnEveryLane(t *testing.T) {
+func TestMarkIsSetOnEveryLaneAndSource(t *testing.T) {
 	requireNamespace(t)
 	p := open(t, Config{Lanes: 3, Mark: 7})
+	sockets := 3
 	check := func(want uint32) {
 		t.Helper()
-		for i, l := range p.lanes {
-			if got, err := unix.GetsockoptInt(l.fd, unix.SOL_SOCKET, unix.SO_MARK); uint32(got) != want || err != nil {
-				t.Errorf("lane %d has mark %d, %v; want %d", i, got, err, want)
+		seen := 0
+		for fd := range p.sockets {
+			if got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK); uint32(got) != want || err != nil {
+				t.Errorf("socket %d has mark %d, %v; want %d", seen, got, err, want)
 			}
+			seen++
 		}
+		if seen != sockets {
+			t.Errorf("%d sockets, want %d", seen, sockets)
+		}
+		if _, err := p.OpenSource(uint16(61000 + sockets)); err != nil { // the next call finds it with the mark of then
+			t.Fatal(err)
+		}
+		sockets++
 	}
+	check(7)
 	check(7)
 	for _, mark := range []uint32{0xfffffffe, 0} {
 		if err := p.SetMark(mark); err != nil {
 			t.Fatal(err)
 		}
+		check(mark)
 		check(mark)
 	}
 }
@@ -383,6 +396,14 @@ func TestCloseRacesWithEveryone(t *testing.T) {
 				}
 			})
 		}
+		wg.Go(func() {
+			// Descriptors that are reused must not be closed twice.
+			for port := uint16(61000); ; port = 61000 + (port-60999)%999 {
+				if _, err := a.OpenSource(port); errors.Is(err, net.ErrClosed) {
+					return
+				}
+			}
+		})
 		wg.Go(func() { _ = b.Close() })
 		wg.Go(func() { _ = a.Close() })
 		wg.Wait()

@@ -18,10 +18,11 @@ type message struct {
 	size uint32
 }
 
-// recvmmsg blocks for the first message and takes what else is there. Empty msgs are the caller's fault.
-func recvmmsg(fd int, msgs []message) (int, unix.Errno) {
+// recvmmsg takes what is there; with unix.MSG_WAITFORONE it blocks for the first message, with unix.MSG_DONTWAIT it does
+// not. Empty msgs are the caller's fault.
+func recvmmsg(fd int, msgs []message, flags uintptr) (int, unix.Errno) {
 	n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&msgs[0])), uintptr(len(msgs)),
-		unix.MSG_WAITFORONE, 0, 0)
+		flags, 0, 0)
 	return int(n), errno
 }
 

@@ -11,24 +11,30 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
-// sender turns runs into messages and sends them in order on one socket. It has one user at a time.
+// sender turns runs into messages and sends them in order, those of source 0 on one socket. It has one user at a time.
 type sender struct {
 	port *Port
 	fd   int
-	out  outbox
+	now  int    // the socket that out is for: fd, or another source's
+	out  outbox // of one source at a time
 	// again holds the datagrams of a run whose UDP GSO send was refused, while out is still in use.
 	again outbox
 	call  func(fd int, msgs []message) (int, unix.Errno) // sendmmsg, but in tests of its errors
 }
 
 func newSender(p *Port, fd, messages int) *sender {
-	return &sender{port: p, fd: fd, out: newOutbox(messages), again: newOutbox(underlay.MaxRunSegments), call: sendmmsg}
+	return &sender{
+		port: p, fd: fd, now: fd, out: newOutbox(messages), again: newOutbox(underlay.MaxRunSegments), call: sendmmsg,
+	}
 }
 
 func (s *sender) send(runs []underlay.Run) (failed int) {
 	for i := range runs {
 		r := &runs[i]
 		if r.Err = r.Check(); r.Err == nil {
+			r.Err = s.turn(runs, r.Source)
+		}
+		if r.Err == nil {
 			s.queue(runs, i)
 		}
 	}
@@ -39,6 +45,22 @@ func (s *sender) send(runs []underlay.Run) (failed int) {
 		}
 	}
 	return failed
+}
+
+// turn makes what is queued next leave from that source.
+func (s *sender) turn(runs []underlay.Run, source int) error {
+	fd := s.fd
+	if source > 0 {
+		if source >= s.port.sources.Len() {
+			return underlay.ErrBadRun
+		}
+		fd = s.port.sources.Handle(source)
+	}
+	if fd != s.now {
+		s.flush(&s.out, runs)
+		s.now = fd
+	}
+	return nil
 }
 
 // queue adds run i as one message where UDP_SEGMENT works, and as one message per datagram elsewhere.
@@ -81,7 +103,7 @@ func (s *sender) queueSingly(b *outbox, runs []underlay.Run, i int) {
 // flush sends all of b. A message that the kernel refuses marks its run and does not stop the others.
 func (s *sender) flush(b *outbox, runs []underlay.Run) {
 	for i := 0; i < b.count; {
-		n, errno := s.call(s.fd, b.msgs[i:b.count])
+		n, errno := s.call(s.now, b.msgs[i:b.count])
 		switch {
 		case errno == 0 && n > 0:
 			i += n
@@ -121,7 +143,7 @@ func (s *sender) refused(b *outbox, i int, runs []underlay.Run, errno unix.Errno
 // one sends message i of b alone.
 func (s *sender) one(b *outbox, i int) unix.Errno {
 	for {
-		if _, errno := s.call(s.fd, b.msgs[i:i+1]); errno != unix.EINTR {
+		if _, errno := s.call(s.now, b.msgs[i:i+1]); errno != unix.EINTR {
 			return errno
 		}
 	}

@@ -60,6 +60,12 @@ func TestCloseWakesAThreadBlockedInTheKernel(t *testing.T) {
 // TestCloseWakesASenderHeldBackByBackpressure has the loopback device shaped to next to nothing, so that the send
 // buffer fills.
 func TestCloseWakesASenderHeldBackByBackpressure(t *testing.T) {
+	for _, source := range []bool{false, true} {
+		t.Run(fmt.Sprint("from a source ", source), func(t *testing.T) { closeWakesASender(t, source) })
+	}
+}
+
+func closeWakesASender(t *testing.T, fromSource bool) {
 	requireNamespace(t)
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -74,12 +80,16 @@ func TestCloseWakesASenderHeldBackByBackpressure(t *testing.T) {
 	}
 	p := open(t, Config{SendBuffer: 10000})
 	to := loopback(p, false)
+	source := 0
+	if fromSource {
+		source = openSource(t, p)
+	}
 	tid, result := make(chan int), make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		tid <- unix.Gettid()
-		runs := []underlay.Run{{To: &to, Parts: [][]byte{make([]byte, 1400)}, Segments: 1}}
+		runs := []underlay.Run{{To: &to, Parts: [][]byte{make([]byte, 1400)}, Segments: 1, Source: source}}
 		for p.Lane(0).Send(runs) == 0 {
 		}
 		result <- runs[0].Err

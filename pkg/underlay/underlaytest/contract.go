@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"maps"
 	"net"
 	"testing"
 	"time"
@@ -30,7 +31,8 @@ type Factory func(t *testing.T) Subject
 
 // RunContract tests what the comments of package underlay promise.
 func RunContract(t *testing.T, factory Factory) {
-	for name, test := range map[string]func(*testing.T, Subject){
+	tests := sourceContract()
+	maps.Copy(tests, map[string]func(*testing.T, Subject){
 		"DeliversSizesAndOrder":           deliversSizesAndOrder,
 		"CarriesEmptyDatagrams":           carriesEmptyDatagrams,
 		"KeepsOrderOverManyRuns":          keepsOrderOverManyRuns,
@@ -43,7 +45,8 @@ func RunContract(t *testing.T, factory Factory) {
 		"CloseWakesReceivers":             closeWakesReceivers,
 		"ClosedPortAnswersErrClosed":      closedPortAnswersErrClosed,
 		"SendAndReceiveWithoutAllocating": sendAndReceiveWithoutAllocating,
-	} {
+	})
+	for name, test := range tests {
 		t.Run(name, func(t *testing.T) { test(t, factory(t)) })
 	}
 }
@@ -58,7 +61,7 @@ func newRX(n, size int) []underlay.Datagrams {
 }
 
 // receive collects count datagrams from lane, each copied out of its element.
-func receive(t *testing.T, lane underlay.Lane, count int) (datagrams [][]byte, from underlay.Endpoint) {
+func receive(t *testing.T, lane underlay.Receiver, count int) (datagrams [][]byte, from underlay.Endpoint) {
 	t.Helper()
 	got := make(chan struct{})
 	var err error

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/ropewalk/ropewalk/pkg/noise"
+	"github.com/ropewalk/ropewalk/pkg/spread"
+)
+
+// MaxLanes is the largest number of lanes: what one TUN device has queues for (MAX_TAP_QUEUES of the kernel).
+const MaxLanes = 256
+
+// SpreadMode says when a device spreads the flows to its peers over source ports. The zero mode is SpreadAuto.
+type SpreadMode uint8
+
+// The modes.
+const (
+	SpreadAuto SpreadMode = iota // towards peers that have said, in a hello, that they gather
+	SpreadOff                    // never
+	SpreadOn                     // towards every peer, because its owner knows that it gathers
+)
+
+// ParseSpreadMode returns the mode of that name, in any case.
+func ParseSpreadMode(s string) (SpreadMode, error) {
+	for _, mode := range []SpreadMode{SpreadAuto, SpreadOff, SpreadOn} {
+		if strings.EqualFold(s, mode.String()) {
+			return mode, nil
+		}
+	}
+	return 0, errors.New("want auto, off or on")
+}
+
+// String returns the name: auto, off or on.
+func (m SpreadMode) String() string {
+	switch m {
+	case SpreadAuto:
+		return "auto"
+	case SpreadOff:
+		return "off"
+	case SpreadOn:
+		return "on"
+	default:
+		return "unknown"
+	}
+}
+
+// MarshalText implements encoding.TextMarshaler with String.
+func (m SpreadMode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler with ParseSpreadMode.
+func (m *SpreadMode) UnmarshalText(text []byte) (err error) {
+	*m, err = ParseSpreadMode(string(text))
+	return err
+}
+
+// PeerSpread is how the flows to one peer are spread, at one moment.
+type PeerSpread struct {
+	Active  bool   `json:"active"`           // flows to the peer are spread
+	Ports   int    `json:"ports"`            // source ports in use towards it; 0 unless active
+	Planned bool   `json:"planned"`          // the peer has chosen them
+	Gathers bool   `json:"gathers"`          // the peer has said that it gathers
+	Reason  string `json:"reason,omitempty"` // why not active, for people; empty when it is
+}
+
+// SpreadReport is what a device says of spreading beside WireGuard's own status: the part of Status that the UAPI's get
+// operation has no keys for. It is the member "spread" of the stats operation's JSON, and holds no secrets.
+type SpreadReport struct {
+	Mode      SpreadMode            `json:"mode"`
+	FirstPort uint16                `json:"first_port"` // of SpreadPorts
+	LastPort  uint16                `json:"last_port"`
+	Lanes     int                   `json:"lanes"`
+	Peers     map[string]PeerSpread `json:"peers"` // by public key, in base64
+}
+
+// SpreadReport returns what st says of spreading.
+func (st *Status) SpreadReport() SpreadReport {
+	r := SpreadReport{
+		Mode: st.Spread, FirstPort: st.SpreadPorts.First, LastPort: st.SpreadPorts.Last, Lanes: st.Lanes,
+		Peers: make(map[string]PeerSpread, len(st.Peers)),
+	}
+	for i := range st.Peers {
+		r.Peers[st.Peers[i].PublicKey.Base64()] = st.Peers[i].Spread
+	}
+	return r
+}
+
+// AddSpread stores a report in the status it was missing from. Peers that the report does not know have the zero
+// PeerSpread.
+func (st *Status) AddSpread(r SpreadReport) {
+	st.Spread, st.Lanes = r.Mode, r.Lanes
+	st.SpreadPorts = spread.Ports{First: r.FirstPort, Last: r.LastPort}
+	byKey := make(map[noise.PublicKey]PeerSpread, len(r.Peers))
+	for text, p := range r.Peers {
+		if key, err := noise.ParseBase64[noise.PublicKey](text); err == nil {
+			byKey[key] = p
+		}
+	}
+	for i := range st.Peers {
+		st.Peers[i].Spread = byKey[st.Peers[i].PublicKey]
+	}
+}

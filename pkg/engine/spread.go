@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"net/netip"
+
+	"github.com/ropewalk/ropewalk/pkg/spread"
+	"github.com/ropewalk/ropewalk/pkg/underlay"
+)
+
+// flowsLog2 gives each lane's flow table 4,096 entries: 32 KiB, which stay in the cache.
+const flowsLog2 = 12
+
+// Spread is how data messages to one peer take their source ports. It does not change; Peer.Spread is replaced.
+type Spread struct {
+	sources []int
+	loads   *spread.Loads
+}
+
+// NewSpread returns a Spread over the given sources of the port (underlay.Port.OpenSource), at most spread.MaxPorts.
+// Without any, everything leaves from the canonical port, but flows are noted, so that none overtakes itself when it is
+// spread later.
+func NewSpread(sources []int) *Spread {
+	return &Spread{sources: sources, loads: spread.NewLoads(len(sources))}
+}
+
+// Sources are the sources in lane order. They must not be changed.
+func (s *Spread) Sources() []int { return s.sources }
+
+// source returns where the parsed element, for p, leaves from.
+func (t *transmitter) source(p *Peer) int {
+	s := p.Spread.Load()
+	switch {
+	case s == nil || t.flows == nil:
+		return 0
+	case len(s.sources) == 0:
+		t.flows.Note(t.train.FlowHash(), t.now)
+		return 0
+	}
+	lane := t.flows.Choose(s.loads, t.train.FlowHash(), t.now, t.train.Len())
+	if lane == spread.Canonical {
+		return 0
+	}
+	return s.sources[lane]
+}
+
+// stay notes that the parsed element, for p, leaves from the canonical port when there is a session.
+func (t *transmitter) stay(p *Peer) {
+	if p.Spread.Load() != nil {
+		t.flows.Note(t.train.FlowHash(), t.now)
+	}
+}
+
+// locate notes that the peer has sent from there.
+func (p *Peer) locate(from underlay.Endpoint) {
+	to := p.Endpoint.Load()
+	if to == nil {
+		p.Owner.Roam(from)
+		return
+	}
+	if *to == from {
+		return
+	}
+	if ports := p.Gathered.Load(); ports != nil && ports.Contains(from.Dst.Port()) {
+		p.Hear()
+		from.Dst = netip.AddrPortFrom(from.Dst.Addr(), to.Dst.Port()) // the canonical one is where it was
+	}
+	if *to != from {
+		p.Owner.Roam(from)
+	}
+}
+
+// Hear sets Heard, and tells the owner if it was not set.
+func (p *Peer) Hear() {
+	if !p.Heard.Load() && p.Heard.CompareAndSwap(false, true) {
+		p.Owner.Hear()
+	}
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package noise
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// walls are times all over a second, its ends included, and at random.
+func walls() []time.Time {
+	at := []time.Time{time.Unix(0, 0), time.Unix(1000, 999_999_999), time.Unix(1<<33, 989_855_743), time.Unix(1<<33, 989_855_744)}
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		at = append(at, time.Unix(r.Int64N(1<<34), r.Int64N(int64(time.Second))))
+	}
+	return at
+}
+
+func TestSignedTimestampStaysATAI64NLabel(t *testing.T) {
+	for _, wall := range walls() {
+		bare := NewTimestamp(wall)
+		signed := bare.Signed()
+		if !signed.IsSigned() || signed.WithLowBits(0) != bare.WithLowBits(0) {
+			t.Fatalf("%x signed is %x", bare[:], signed[:])
+		}
+		if nanos := binary.BigEndian.Uint32(signed[8:]); nanos >= uint32(time.Second) {
+			t.Fatalf("%x has %d ns", signed[:], nanos)
+		}
+	}
+}
+
+// TestSigningKeepsTheOrderOfAClock mixes signed and bare timestamps, as an upgrade or a downgrade of the initiator does.
+func TestSigningKeepsTheOrderOfAClock(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	var clock Clock
+	var last Timestamp
+	wall := time.Unix(1_800_000_000, 0)
+	for range 2000 {
+		wall = wall.Add(time.Duration(r.Int64N(int64(40*time.Millisecond))) - 10*time.Millisecond)
+		next := clock.Now(wall)
+		if r.IntN(2) == 0 {
+			next = next.Signed()
+		}
+		if !next.After(last) {
+			t.Fatalf("%x is not after %x", next[:], last[:])
+		}
+		last = next
+	}
+}
+
+func TestStockTimestampIsNeverSigned(t *testing.T) {
+	if (Timestamp{}).IsSigned() {
+		t.Error("the zero timestamp is signed")
+	}
+	for _, wall := range walls() {
+		// The kernel rounds down to a power of two that divides 2^24 or exceeds it; wireguard-go masks 24 bits.
+		if stock := NewTimestamp(wall).WithLowBits(0); stock.IsSigned() {
+			t.Fatalf("%x is signed", stock[:])
+		}
+	}
+}

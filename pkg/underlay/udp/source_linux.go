@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udp
+
+import (
+	"net"
+
+	"golang.org/x/sys/unix"
+)
+
+// strayBuffer is the receive buffer of a source in bytes: little comes, and nobody is to fill much memory with it.
+const strayBuffer = 128 << 10
+
+// ofSources returns the configuration of a source's socket: that of the lanes, but for what concerns receiving.
+func (c *Config) ofSources(family int) Config {
+	s := *c
+	s.NoIPv6 = family == unix.AF_INET
+	s.NoGRO = true
+	s.ReceiveBuffer = strayBuffer
+	return s
+}
+
+// OpenSource implements underlay.Port. The socket belongs to the calling thread's network namespace, as those of Open do.
+// All lanes share it, which costs no lock: the kernel's UDP sends take none.
+func (p *Port) OpenSource(port uint16) (source int, err error) {
+	p.opening.Lock()
+	defer p.opening.Unlock()
+	if p.closed.Load() {
+		return 0, net.ErrClosed
+	}
+	return p.sources.Add(port, func() (fd int, err error) {
+		s, err := openBound(&p.config, port, (*socket).bind)
+		if err != nil {
+			return -1, err
+		}
+		if err := p.strays.watch(s.fd); err != nil {
+			_ = unix.Close(s.fd)
+			return -1, err
+		}
+		return s.fd, nil
+	})
+}
+
+// Source implements underlay.Port.
+func (p *Port) Source(source int) uint16 { return p.sources.Port(source) }

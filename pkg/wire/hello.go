@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+)
+
+// Hello is the plaintext of the data message in which one ropewalk engine tells another, inside their session, what it
+// can do. Its first byte is zero, so a stock peer finds neither IPv4 nor IPv6 and discards it.
+//
+// An address that is not known, because routing has yet to choose it, is the zero netip.Addr; its port counts all the
+// same. Zones are not carried.
+type Hello struct {
+	Gathers bool // the sender receives data messages from any of the receiver's source ports
+	Heard   bool // one from a port other than its canonical one has come through, authentic
+	Answer  bool // this answers a hello, and wants no answer
+
+	Own  netip.AddrPort // the sender's endpoint as the sender sees it
+	Peer netip.AddrPort // the receiver's endpoint as the sender sees it
+
+	First, Last uint16   // the source ports that the sender may use, both included; 0 and 0 for none
+	Plan        []uint16 // the ports the receiver shall use towards the sender, by lane; at most MaxHelloPorts, none for no wish
+}
+
+// MaxHelloPorts is how many ports a plan holds.
+const MaxHelloPorts = 64
+
+// Sizes of a hello, in bytes, before it is padded.
+const (
+	MinHelloSize = 50
+	MaxHelloSize = MinHelloSize + 2*MaxHelloPorts
+)
+
+// Errors of ParseHello.
+var (
+	ErrHelloMalformed = errors.New("malformed hello")          // not a hello, truncated, or a field contradicts itself
+	ErrHelloVersion   = errors.New("hello of another version") // well-formed as far as it can be told, and to be ignored
+)
+
+const helloVersion = 1
+
+// Flags of a hello. Others are ignored.
+const (
+	helloGathers = 1 << iota
+	helloHeard
+	helloAnswer
+)
+
+// Offsets in a hello: magic 4, version 1, flags 1, length 2, first 2, last 2, own port 2, peer port 2, own address 16,
+// peer address 16, number of planned ports 2, planned ports 2 each. Little-endian like the rest of the protocol, the
+// ports included. length counts all of it; what is behind is WireGuard's padding. What a later revision of this version
+// adds stands behind the plan.
+const (
+	helloVersionAt  = 4
+	helloFlagsAt    = 5
+	helloLengthAt   = 6
+	helloFirstAt    = 8
+	helloLastAt     = 10
+	helloOwnPortAt  = 12
+	helloPeerPortAt = 14
+	helloOwnAt      = 16
+	helloPeerAt     = 32
+	helloPlanLenAt  = 48
+	helloPlanAt     = MinHelloSize
+)
+
+// helloMagic begins with the nibble that is no version of IP.
+const helloMagic = "\x00rwp"
+
+// IsHello reports whether a decrypted data message is a hello of any version, well-formed or not.
+func IsHello(plain []byte) bool {
+	return len(plain) >= len(helloMagic) && string(plain[:len(helloMagic)]) == helloMagic
+}
+
+// AppendHello appends h, without padding, and returns the extended slice. Of a plan that is too long it takes the first
+// MaxHelloPorts.
+func AppendHello(b []byte, h *Hello) []byte {
+	plan := h.Plan[:min(len(h.Plan), MaxHelloPorts)]
+	own, peer := helloAddr(h.Own), helloAddr(h.Peer)
+	length := MinHelloSize + 2*len(plan)
+	le := binary.LittleEndian
+	b = append(b, helloMagic...)
+	b = append(b, helloVersion, h.flags())
+	b = le.AppendUint16(b, uint16(length))
+	b = le.AppendUint16(b, h.First)
+	b = le.AppendUint16(b, h.Last)
+	b = le.AppendUint16(b, h.Own.Port())
+	b = le.AppendUint16(b, h.Peer.Port())
+	b = append(b, own[:]...)
+	b = append(b, peer[:]...)
+	b = le.AppendUint16(b, uint16(len(plan)))
+	for _, port := range plan {
+		b = le.AppendUint16(b, port)
+	}
+	return b
+}
+
+func (h *Hello) flags() (flags byte) {
+	if h.Gathers {
+		flags |= helloGathers
+	}
+	if h.Heard {
+		flags |= helloHeard
+	}
+	if h.Answer {
+		flags |= helloAnswer
+	}
+	return flags
+}
+
+// helloAddr returns an address as IPv6, an IPv4 one mapped (RFC 4291 section 2.5.5.2), and :: for none.
+func helloAddr(ap netip.AddrPort) [16]byte {
+	addr := ap.Addr()
+	if !addr.IsValid() || addr.Unmap().IsUnspecified() {
+		return [16]byte{}
+	}
+	return addr.As16()
+}
+
+// ParseHello reads a decrypted data message into h, whose Plan's memory it uses again: with a capacity of MaxHelloPorts
+// there it allocates nothing. The error is ErrHelloMalformed or ErrHelloVersion; then h is not to be used. Padding,
+// unknown flags and what a later revision has added are ignored. Addresses come unmapped.
+func ParseHello(plain []byte, h *Hello) error {
+	body, err := helloBody(plain)
+	if err != nil {
+		return err
+	}
+	flags := body[helloFlagsAt]
+	*h = Hello{
+		Gathers: flags&helloGathers != 0, Heard: flags&helloHeard != 0, Answer: flags&helloAnswer != 0,
+		Own:   helloEndpoint(body, helloOwnAt, helloOwnPortAt),
+		Peer:  helloEndpoint(body, helloPeerAt, helloPeerPortAt),
+		First: helloUint16(body, helloFirstAt), Last: helloUint16(body, helloLastAt),
+		Plan: h.Plan[:0],
+	}
+	if h.First > h.Last || h.First == 0 && h.Last != 0 {
+		return ErrHelloMalformed
+	}
+	for i := range int(helloUint16(body, helloPlanLenAt)) {
+		port := helloUint16(body, helloPlanAt+2*i)
+		if port == 0 {
+			return ErrHelloMalformed
+		}
+		h.Plan = append(h.Plan, port)
+	}
+	return nil
+}
+
+// helloBody returns a hello of our version without its padding, long enough for its plan.
+func helloBody(plain []byte) ([]byte, error) {
+	if !IsHello(plain) || len(plain) <= helloVersionAt {
+		return nil, ErrHelloMalformed
+	}
+	if plain[helloVersionAt] > helloVersion {
+		return nil, ErrHelloVersion
+	}
+	if plain[helloVersionAt] != helloVersion || len(plain) < MinHelloSize {
+		return nil, ErrHelloMalformed
+	}
+	length, planned := int(helloUint16(plain, helloLengthAt)), int(helloUint16(plain, helloPlanLenAt))
+	if planned > MaxHelloPorts || length < MinHelloSize+2*planned || length > len(plain) {
+		return nil, ErrHelloMalformed
+	}
+	return plain[:length], nil
+}
+
+func helloUint16(b []byte, at int) uint16 { return binary.LittleEndian.Uint16(b[at:]) }
+
+func helloEndpoint(b []byte, addrAt, portAt int) netip.AddrPort {
+	addr := netip.AddrFrom16([16]byte(b[addrAt:])).Unmap()
+	if addr.IsUnspecified() {
+		addr = netip.Addr{}
+	}
+	return netip.AddrPortFrom(addr, helloUint16(b, portAt))
+}
