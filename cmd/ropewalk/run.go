@@ -118,7 +118,8 @@ func serve(ctx context.Context, log *slog.Logger, name string, o runOptions) (er
 		return err
 	}
 	steer(log, t)
-	d := device.New(device.Config{TUN: t, OpenPort: openUDP, Log: log, Clock: engine.BootClock()})
+	plans := &planner{log: log, logged: map[string]bool{}}
+	d := device.New(device.Config{TUN: t, OpenPort: openUDP, Plan: plans.plan, Log: log, Clock: engine.BootClock()})
 	if err := configureSpread(log, d, o); err != nil {
 		return errors.Join(err, t.Close())
 	}

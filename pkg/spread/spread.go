@@ -3,7 +3,7 @@
 // Package spread decides which outer source port an inner flow takes, so that the receiver's NIC spreads a tunnel over
 // its queues while no flow is reordered: the flow table and the loads (Flows, Loads), which the engine uses as they are
 // and of which bpf/spread.bpf.c is the twin; and, on the receiver's side, the plan of ports that land evenly on its
-// queues (Toeplitz, Plan). It is pure: time is passed in, nothing touches the operating system.
+// queues (RSS, Plan). It is pure: time is passed in, nothing touches the operating system.
 package spread
 
 import "fmt"

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+var updatePlan = flag.Bool("update-plan", false, "rewrite the golden files of spread plan")
+
+func spreadPlan(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := newSpreadPlanCmd()
+	cmd.SilenceUsage, cmd.SilenceErrors = true, true
+	cmd.SetOut(&out)
+	cmd.SetArgs(args)
+	err := cmd.Execute()
+	return out.String(), err
+}
+
+func spreadPlanReport(t *testing.T, args ...string) spreadReport {
+	t.Helper()
+	out, err := spreadPlan(t, append(args, "--json")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r spreadReport
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatalf("%v in %s", err, out)
+	}
+	return r
+}
+
+func TestSpreadPlanDrawsTheLoadOfEachQueue(t *testing.T) {
+	for name, args := range map[string][]string{
+		"spread-plan":            {"--seed", "1"},
+		"spread-plan-random-key": {"--seed", "7", "--key", "random"},
+	} {
+		got, err := spreadPlan(t, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join("testdata", name+".golden")
+		if *updatePlan {
+			if err := os.MkdirAll("testdata", 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got != string(want) {
+			t.Errorf("%s:\n%s\nwant\n%s", name, got, want)
+		}
+		for line := range strings.Lines(got) {
+			if utf8.RuneCountInString(line) > 81 {
+				t.Errorf("%d columns: %s", utf8.RuneCountInString(line), line)
+			}
+		}
+	}
+}
+
+func TestPlannedPortsLoadSixteenQueuesEvenlyAndAHashDoesNot(t *testing.T) {
+	r := spreadPlanReport(t)
+	if len(r.Choices) != 3 || r.NoPlan != "" {
+		t.Fatalf("got %+v", r)
+	}
+	hash, planned := r.Choices[0], r.Choices[2]
+	if hash.Median < 2.5 || hash.Median > 4.5 {
+		t.Errorf("hash: the busiest queue carries %.2f times the mean", hash.Median)
+	}
+	if planned.Median != 1 || planned.BusiestToMean != 1 || planned.Idle != 0 {
+		t.Errorf("planned: busiest %.2f, median %.2f, %d queues idle", planned.BusiestToMean, planned.Median, planned.Idle)
+	}
+	for _, c := range r.Choices {
+		sum := 0.0
+		for _, load := range c.Loads {
+			sum += load
+		}
+		if sum != 16 {
+			t.Errorf("%s: %v flows arrive of 16", c.Name, sum)
+		}
+	}
+}
+
+func TestSpreadPlanIsTheSameForTheSameSeed(t *testing.T) {
+	first, err := spreadPlan(t, "--seed", "9")
+	second, _ := spreadPlan(t, "--seed", "9")
+	other, _ := spreadPlan(t, "--seed", "10")
+	if err != nil || first != second || first == other {
+		t.Errorf("%v\n%s\n%s\n%s", err, first, second, other)
+	}
+}
+
+func TestSpreadPlanTakesKeysTablesAndIPv6(t *testing.T) {
+	key := strings.TrimSuffix(strings.Repeat("6d:5a:", 20), ":")
+	r := spreadPlanReport(t, "--key", key, "--indir", "7, 3,7,3", "--from", "2001:db8::1", "--to", "[2001:db8::2]:1", "--rounds", "1")
+	if len(r.Queues) != 2 || r.Queues[0] != 3 || r.Queues[1] != 7 {
+		t.Errorf("queues %v", r.Queues)
+	}
+}
+
+func TestSpreadPlanUsesAsManyPortsAsAsked(t *testing.T) {
+	for lanes, want := range map[string]int{"0": 16, "4": 4, "32": 32} {
+		for _, c := range spreadPlanReport(t, "--lanes", lanes, "--rounds", "1").Choices {
+			if len(c.Ports) != want {
+				t.Errorf("--lanes %s, %s: %d ports, want %d", lanes, c.Name, len(c.Ports), want)
+			}
+		}
+	}
+}
+
+func TestPlanForAHashByAddressesSaysWhyThereIsNone(t *testing.T) {
+	o := spreadPlanOptions{flows: 4, queues: 4, rounds: 1, indir: "equal", key: strings.Repeat("6d5a", 20), from: "192.0.2.1", to: "192.0.2.2:1", ports: "61000-61999"}
+	s, err := o.scene(func(string) bool { return false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.rss.Device, s.rss.UDP4 = "eth7", 1 // addresses only
+	var out bytes.Buffer
+	if err := spreadPlanMain(&out, s, false); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"no plan: ", "ethtool -N eth7 rx-flow-hash udp4 sdfn", "4.00 × mean", "3 of 4"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, out.String())
+		}
+	}
+}
+
+func TestSpreadPlanInColour(t *testing.T) {
+	r := spreadReport{Queues: []int{0}, Choices: []spreadChoice{{Name: "hash", Loads: []float64{1}, BusiestToMean: 1, Median: 3}}}
+	plain, color := r.render(demoStyle{}), r.render(demoStyle{color: true})
+	if strings.Contains(plain, "\x1b") || !strings.Contains(color, "\x1b[32m1.00 × mean") || !strings.Contains(color, "\x1b[31;1m3.00 × mean") {
+		t.Errorf("got %q and %q", plain, color)
+	}
+}
+
+func TestSpreadPlanRefusesNonsense(t *testing.T) {
+	for _, args := range [][]string{
+		{"--flows", "0"},
+		{"--flows", "10001"},
+		{"--queues", "0"},
+		{"--queues", "4097"},
+		{"--lanes", "65"},
+		{"--lanes", "-1"},
+		{"--rounds", "0"},
+		{"--flows", "10000", "--rounds", "10000"},
+		{"--key", "xyz"},
+		{"--indir", "1,2,x"},
+		{"--indir", ""},
+		{"--indir", "4096"},
+		{"--indir", "1,2", "--queues", "2"},
+		{"--indir", strings.Repeat("1,", 1<<16)},
+		{"--from", "here"},
+		{"--to", "192.0.2.1"},
+		{"--from", "2001:db8::1"},
+		{"--ports", "9-5"},
+		{"--ports", "0-0"},
+		{"--device", "eth7", "--key", "00"},
+		{"--device", "eth7", "--queues", "3"},
+		{"--device", "eth7", "--indir", "equal"},
+		{"more"},
+	} {
+		if _, err := spreadPlan(t, args...); exitCode(orNone(err)) != exitUsage {
+			t.Errorf("%.60q: got %v", args, err)
+		}
+	}
+	for _, args := range [][]string{{"--key", "6d5a"}, {"--device", "lo"}, {"--device", "absent0"}} {
+		if _, err := spreadPlan(t, args...); err == nil || exitCode(err) != exitError {
+			t.Errorf("%q: got %v", args, err)
+		}
+	}
+}
+
+func orNone(err error) error {
+	if err == nil {
+		return errors.New("no error")
+	}
+	return err
+}

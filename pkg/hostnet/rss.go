@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostnet
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/spread"
+)
+
+// ErrNoRSS is in the chain of the error for a device that does not choose among receive queues by a hash which can be
+// read: veth, loopback, TUN, a NIC with one queue.
+var ErrNoRSS = errors.New("no receive-side scaling")
+
+// RSS is how a device chooses the receive queue of a packet.
+type RSS struct {
+	spread.RSS // Device is the name
+	Driver     string
+	Channels   int // RX channels, combined ones included; 0 if the driver does not tell
+}
+
+// ReadRSS reads a device's hash function, key, indirection table and hashed fields over ethtool's ioctls, which Linux
+// 5.10 has and anybody may use. A driver that does not tell the fields is taken to hash addresses and ports. Errors:
+// ErrNoLink, ErrNoRSS, and for a driver that contradicts itself.
+func ReadRSS(device string) (RSS, error) {
+	call, closeIt, err := openEthtool(device)
+	if err == nil {
+		defer closeIt()
+		var release unix.Utsname
+		if err = unix.Uname(&release); err == nil {
+			return readRSS(device, call, unix.ByteSliceToString(release.Release[:]))
+		}
+	}
+	return RSS{}, rssError(device, err)
+}
+
+func rssError(device string, err error) error {
+	switch {
+	case errors.Is(err, unix.ENODEV):
+		err = ErrNoLink
+	case errors.Is(err, unix.EOPNOTSUPP):
+		err = ErrNoRSS
+	}
+	return fmt.Errorf("reading the receive-side scaling of %s: %w", device, err)
+}
+
+func readRSS(device string, call ethtool, release string) (RSS, error) {
+	r := RSS{RSS: spread.RSS{Device: device}}
+	err := r.readTable(call)
+	if err == nil {
+		r.UDP4, err = readFields(call, udpV4Flow)
+	}
+	if err == nil {
+		r.UDP6, err = readFields(call, udpV6Flow)
+	}
+	if err == nil {
+		r.Channels, err = readChannels(call)
+	}
+	if err == nil {
+		r.Driver, err = readDriver(call)
+	}
+	if err != nil {
+		return RSS{}, rssError(device, err)
+	}
+	if r.Transform == spread.Plain && hidesTransform(r.Driver, release) {
+		r.Transform = spread.SymmetricORXOR
+	}
+	return r, nil
+}
+
+// struct ethtool_rxfh of include/uapi/linux/ethtool.h.
+const (
+	rxfhTableLen  = 8 // offset of indir_size, in entries
+	rxfhKeyLen    = 12
+	rxfhFunction  = 16
+	rxfhTransform = 17 // since Linux 6.8, reserved and zero before
+	rxfhLen       = 24
+
+	hashToeplitz   = 1 << 0 // ETH_RSS_HASH_TOP
+	xfrmSymXOR     = 1 << 0 // RXH_XFRM_SYM_XOR
+	xfrmSymORXOR   = 1 << 1 // RXH_XFRM_SYM_OR_XOR
+	maxTable       = 1 << 16
+	maxKey         = 1 << 10
+	maxQueue       = 1 << 16
+	rssTableTries  = 4
+	tableEntrySize = 4
+)
+
+var errContradicts = errors.New("the driver contradicts itself")
+
+// readTable reads the hash function, the key and the table. Their lengths are asked for first, and again if they
+// changed in between.
+func (r *RSS) readTable(call ethtool) error {
+	for range rssTableTries {
+		table, key, err := tableLengths(call)
+		if err != nil {
+			return err
+		}
+		b := request(unix.ETHTOOL_GRSSH, rxfhLen+tableEntrySize*table+key)
+		binary.NativeEndian.PutUint32(b[rxfhTableLen:], uint32(table))
+		binary.NativeEndian.PutUint32(b[rxfhKeyLen:], uint32(key))
+		if err := call(b); errors.Is(err, unix.EINVAL) { // other lengths than the device's
+			continue
+		} else if err != nil {
+			return err
+		}
+		if uint32At(b, rxfhTableLen) == uint32(table) && uint32At(b, rxfhKeyLen) == uint32(key) {
+			return r.decodeTable(b, table)
+		}
+	}
+	return fmt.Errorf("lengths of key and table changed %d times: %w", rssTableTries, errContradicts)
+}
+
+func tableLengths(call ethtool) (table, key int, err error) {
+	b := request(unix.ETHTOOL_GRSSH, rxfhLen)
+	if err := call(b); err != nil {
+		return 0, 0, err
+	}
+	t, k := uint32At(b, rxfhTableLen), uint32At(b, rxfhKeyLen)
+	if t > maxTable || k > maxKey {
+		return 0, 0, fmt.Errorf("a table of %d entries and a key of %d bytes: %w", t, k, errContradicts)
+	}
+	if t == 0 || k == 0 {
+		return 0, 0, ErrNoRSS
+	}
+	return int(t), int(k), nil
+}
+
+func (r *RSS) decodeTable(b []byte, table int) error {
+	r.Function, r.Transform = function(b[rxfhFunction]), transform(b[rxfhTransform])
+	r.Key = slices.Clone(b[rxfhLen+tableEntrySize*table:])
+	r.Indirection = make([]uint32, table)
+	for i := range r.Indirection {
+		r.Indirection[i] = uint32At(b, rxfhLen+tableEntrySize*i)
+		if r.Indirection[i] >= maxQueue {
+			return fmt.Errorf("queue %d in the table: %w", r.Indirection[i], errContradicts)
+		}
+	}
+	return nil
+}
+
+func function(hfunc byte) spread.Function {
+	if hfunc == hashToeplitz {
+		return spread.Toeplitz
+	}
+	return spread.OtherFunction
+}
+
+func transform(xfrm byte) spread.Transform {
+	switch xfrm {
+	case 0:
+		return spread.Plain
+	case xfrmSymXOR:
+		return spread.SymmetricXOR
+	case xfrmSymORXOR:
+		return spread.SymmetricORXOR
+	}
+	return spread.OtherTransform
+}
+
+// hidesTransform tells of a driver that transforms its input and reports it only from Linux 6.15 (commit 4d20c9f2db83,
+// "net/mlx5e: Symmetric OR-XOR RSS hash control").
+func hidesTransform(driver, release string) bool {
+	var major, minor int
+	_, err := fmt.Sscanf(release, "%d.%d", &major, &minor)
+	return driver == "mlx5_core" && err == nil && (major < 6 || major == 6 && minor < 15)
+}
+
+// struct ethtool_rxnfc: the command, the flow type, and as its data a mask of hashed fields.
+const (
+	rxnfcFlow = 4
+	rxnfcData = 8
+	rxnfcLen  = 192
+
+	udpV4Flow = 0x02 // UDP_V4_FLOW
+	udpV6Flow = 0x06 // UDP_V6_FLOW
+
+	hashAddresses = 1<<4 | 1<<5 // RXH_IP_SRC, RXH_IP_DST
+	hashPorts     = 1<<6 | 1<<7 // RXH_L4_B_0_1, RXH_L4_B_2_3
+)
+
+func readFields(call ethtool, flow uint32) (spread.Fields, error) {
+	b := request(unix.ETHTOOL_GRXFH, rxnfcLen)
+	binary.NativeEndian.PutUint32(b[rxnfcFlow:], flow)
+	if ok, err := told(call(b)); !ok {
+		return spread.FourTuple, err
+	}
+	switch binary.NativeEndian.Uint64(b[rxnfcData:]) {
+	case hashAddresses | hashPorts:
+		return spread.FourTuple, nil
+	case hashAddresses:
+		return spread.AddressesOnly, nil
+	}
+	return spread.OtherFields, nil
+}
+
+// struct ethtool_channels.
+const (
+	channelsRX       = 20 // offset of rx_count
+	channelsCombined = 32
+	channelsLen      = 36
+)
+
+func readChannels(call ethtool) (int, error) {
+	b := request(unix.ETHTOOL_GCHANNELS, channelsLen)
+	if ok, err := told(call(b)); !ok {
+		return 0, err
+	}
+	rx, combined := uint32At(b, channelsRX), uint32At(b, channelsCombined)
+	if rx > maxQueue || combined > maxQueue {
+		return 0, fmt.Errorf("%d and %d channels: %w", rx, combined, errContradicts)
+	}
+	return int(rx + combined), nil
+}
+
+// struct ethtool_drvinfo.
+const (
+	drvinfoDriver = 4 // offset
+	drvinfoLen    = 196
+	driverLen     = 32
+)
+
+func readDriver(call ethtool) (string, error) {
+	b := request(unix.ETHTOOL_GDRVINFO, drvinfoLen)
+	if ok, err := told(call(b)); !ok {
+		return "", err
+	}
+	name, _, _ := bytes.Cut(b[drvinfoDriver:drvinfoDriver+driverLen], []byte{0})
+	return string(bytes.Map(printable, name)), nil
+}
+
+// printable keeps what a driver's name consists of.
+func printable(c rune) rune {
+	if c <= ' ' || c > '~' {
+		return '?'
+	}
+	return c
+}
+
+// told reports whether a command that drivers need not know has answered.
+func told(err error) (bool, error) {
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func request(command uint32, n int) []byte {
+	b := make([]byte, n)
+	binary.NativeEndian.PutUint32(b, command)
+	return b
+}
+
+func uint32At(b []byte, offset int) uint32 { return binary.NativeEndian.Uint32(b[offset:]) }

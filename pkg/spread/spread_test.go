@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spread
+
+import "testing"
+
+func TestRangesOfPorts(t *testing.T) {
+	for _, c := range []struct {
+		ports           Ports
+		len             int
+		contains, lacks uint16
+		text            string
+	}{
+		{Ports{}, 0, 0, 1, "0-0"},
+		{Ports{61000, 61999}, 1000, 61999, 62000, "61000-61999"},
+		{Ports{5, 5}, 1, 5, 4, "5-5"},
+		{Ports{1, 65535}, 65535, 65535, 0, "1-65535"},
+		{Ports{0, 10}, 0, 0, 5, "0-10"}, // port 0 is none
+		{Ports{10, 9}, 0, 0, 10, "10-9"},
+	} {
+		if got := c.ports.Len(); got != c.len {
+			t.Errorf("%s: length %d, want %d", c.ports, got, c.len)
+		}
+		if c.ports.Contains(c.lacks) || c.len > 0 && !c.ports.Contains(c.contains) {
+			t.Errorf("%s contains the wrong ports", c.ports)
+		}
+		if got := c.ports.String(); got != c.text {
+			t.Errorf("%q, want %q", got, c.text)
+		}
+	}
+}
+
+func TestRangesOverlapBothWaysRound(t *testing.T) {
+	for _, c := range []struct {
+		a, b Ports
+		want bool
+	}{
+		{Ports{1, 5}, Ports{5, 9}, true},
+		{Ports{1, 5}, Ports{6, 9}, false},
+		{Ports{1, 9}, Ports{4, 5}, true},
+		{Ports{1, 9}, Ports{5, 4}, false},
+		{Ports{1, 9}, Ports{}, false},
+	} {
+		if c.a.Overlaps(c.b) != c.want || c.b.Overlaps(c.a) != c.want {
+			t.Errorf("%s and %s overlap: want %t", c.a, c.b, c.want)
+		}
+	}
+}
