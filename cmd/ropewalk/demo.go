@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/netlab"
 	"github.com/ropewalk/ropewalk/pkg/traffic"
 	"github.com/ropewalk/ropewalk/pkg/uapi"
@@ -38,6 +39,7 @@ const (
 	demoUDPLeast = 1e6
 	demoPing     = 300 * time.Millisecond
 	demoConnect  = 15 * time.Second
+	demoSpread   = 15 * time.Second
 )
 
 func newDemoCmd() *cobra.Command {
@@ -46,9 +48,10 @@ func newDemoCmd() *cobra.Command {
 		Use:   "demo",
 		Short: "Run two tunnel ends in network namespaces and show what they do",
 		Long: "demo makes two hosts out of network namespaces, lays a multi-queue cable between them, starts ropewalk in both,\n" +
-			"sends verified TCP and UDP traffic through the tunnel, and captures on the cable to check that all of it is\n" +
-			"encrypted. It needs root and nothing else, touches no existing interface, and removes all it made. The exit\n" +
-			"code is 0 only if traffic flowed, was encrypted, and arrived whole and in order.",
+			"sends verified TCP and UDP traffic through the tunnel, without and with spreading it over source ports, and\n" +
+			"captures on the cable to check that all of it is encrypted. It ends with a picture of what each receive queue\n" +
+			"got. It needs root and nothing else, touches no existing interface, and removes all it made. The exit code is 0\n" +
+			"only if traffic flowed, was encrypted, arrived whole and in order, and spread over the queues.",
 		Example: "  sudo ropewalk demo\n  sudo ropewalk demo --seconds 20 --streams 16 --json",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -56,7 +59,7 @@ func newDemoCmd() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.Float64Var(&o.seconds, "seconds", 8, "seconds of traffic: half TCP, half UDP")
+	f.Float64Var(&o.seconds, "seconds", 8, "seconds of traffic: half TCP, half UDP; half without and half with spreading")
 	f.IntVar(&o.streams, "streams", 8, "parallel streams, each a flow of its own")
 	f.IntVar(&o.queues, "queues", 8, "queues of the cable")
 	f.BoolVar(&o.json, "json", false, "print the report as JSON, and nothing else")
@@ -160,9 +163,7 @@ func (d *demo) build() (err error) {
 	if d.right, err = newDemoSide(d.lab, newDemoPlace("right", 2)); err != nil {
 		return err
 	}
-	cable, err := d.lab.Cable(d.left.host, d.right.host, netlab.CableConfig{
-		Queues: d.o.queues, AddrsA: d.left.cable[:], AddrsB: d.right.cable[:],
-	})
+	cable, err := d.cable()
 	if err != nil {
 		return err
 	}
@@ -173,6 +174,20 @@ func (d *demo) build() (err error) {
 	return err
 }
 
+// cable lays one whose ends choose the receive queue as NICs do. Where eBPF is not to be had, the sending kernel chooses,
+// and there is nothing to count queues with.
+func (d *demo) cable() (*netlab.Cable, error) {
+	cfg := netlab.CableConfig{
+		Queues: d.o.queues, AddrsA: d.left.cable[:], AddrsB: d.right.cable[:], RSS: netlab.NewRSS(d.o.queues),
+	}
+	cable, err := d.lab.Cable(d.left.host, d.right.host, cfg)
+	if err != nil {
+		cfg.RSS = nil
+		cable, err = d.lab.Cable(d.left.host, d.right.host, cfg)
+	}
+	return cable, err
+}
+
 func (d *demo) startDaemons(ctx context.Context, died context.CancelCauseFunc) error {
 	argv := strings.Fields(d.o.daemon)
 	for _, s := range []*demoSide{d.left, d.right} {
@@ -180,7 +195,7 @@ func (d *demo) startDaemons(ctx context.Context, died context.CancelCauseFunc) e
 			return err
 		}
 	}
-	return errors.Join(d.left.configure(d.right), d.right.configure(d.left))
+	return errors.Join(d.left.setUp(d.right), d.right.setUp(d.left))
 }
 
 func (d *demo) killDaemons() {
@@ -189,33 +204,56 @@ func (d *demo) killDaemons() {
 	}
 }
 
-// measure sends the traffic: a ping, which also makes the handshake, TCP over IPv4, UDP over IPv6.
+// measure sends the traffic: a ping, which also makes the handshake, then the same load with spread off and on. A daemon
+// that knows no spreading has one run.
 func (d *demo) measure(ctx context.Context) error {
 	servers, err := d.serve(ctx)
 	if err != nil {
 		return err
 	}
 	defer servers.stop()
-	half := time.Duration(d.o.seconds / 2 * float64(time.Second))
+	if err := d.setSpread(config.SpreadOff); err != nil {
+		d.live.say("the daemon cannot spread")
+		if d.report.Ping, err = d.connect(ctx, servers.v4); err != nil {
+			return err
+		}
+		return d.load(ctx, servers, "", d.o.seconds/2)
+	}
 	if d.report.Ping, err = d.connect(ctx, servers.v4); err != nil {
 		return err
 	}
+	if err := d.load(ctx, servers, demoSpreadOff, d.o.seconds/4); err != nil {
+		return err
+	}
+	if err := d.beginSpread(ctx, servers.v4); err != nil {
+		return err
+	}
+	return d.load(ctx, servers, demoSpreadOn, d.o.seconds/4)
+}
+
+// load sends TCP over IPv4 and UDP over IPv6, each for so many seconds, and adds what came of it to the report.
+func (d *demo) load(ctx context.Context, s demoServers, spread string, seconds float64) error {
+	d.live.title = spread
 	before, err := d.capture.Queues()
 	if err != nil {
 		return err
 	}
-	tcp := traffic.Config{Kind: traffic.TCP, Server: servers.v4.Addr(), Streams: d.o.streams, Duration: half}
-	if d.report.TCP, err = d.run(ctx, tcp); err != nil {
+	d.watch.forgetPorts()
+	run, length := demoRun{Spread: spread}, time.Duration(seconds*float64(time.Second))
+	tcp := traffic.Config{Kind: traffic.TCP, Server: s.v4.Addr(), Streams: d.o.streams, Duration: length}
+	if run.TCP, err = d.run(ctx, tcp); err != nil {
 		return err
 	}
 	udp := traffic.Config{
-		Kind: traffic.UDP, Server: servers.v6.Addr(), Streams: d.o.streams, Duration: half, Train: demoTrain,
-		BitsPerSecond: max(d.report.TCP.BitsPerSecond*demoUDPShare, demoUDPLeast),
+		Kind: traffic.UDP, Server: s.v6.Addr(), Streams: d.o.streams, Duration: length, Train: demoTrain,
+		BitsPerSecond: max(run.TCP.BitsPerSecond*demoUDPShare, demoUDPLeast),
 	}
-	if d.report.UDP, err = d.run(ctx, udp); err != nil {
+	if run.UDP, err = d.run(ctx, udp); err != nil {
 		return err
 	}
-	d.report.Queues, err = d.queuesSince(before)
+	run.SourcePorts = d.watch.sourcePorts()
+	run.Queues, err = d.queuesSince(before)
+	d.report.Runs = append(d.report.Runs, run)
 	return err
 }
 
@@ -246,15 +284,19 @@ func (d *demo) queuesSince(before []netlab.QueueCount) ([]netlab.QueueCount, err
 	return now, err
 }
 
-// collect takes the daemons' figures, stops them, and ends the capture.
+// collect ends the capture, takes the daemons' figures, and stops them. In this order: what one end still sends when the
+// other is gone comes back in ICMP errors, which are not WireGuard.
 func (d *demo) collect() (err error) {
+	if err := d.capture.Stop(); err != nil {
+		return err
+	}
 	if d.report.Left, err = d.left.stats(); err != nil {
 		return err
 	}
 	if d.report.Right, err = d.right.stats(); err != nil {
 		return err
 	}
-	if err := errors.Join(d.left.stop(), d.right.stop(), d.capture.Stop()); err != nil {
+	if err := errors.Join(d.left.stop(), d.right.stop()); err != nil {
 		return err
 	}
 	d.report.Cable = d.watch.result()

@@ -12,7 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/traffic"
 )
 
-const liveBarWidth = 24
+const liveBarWidth = 12
 
 // demoLive shows what goes on: on a terminal one line that changes, elsewhere a line per second, with JSON nothing.
 // Its methods are called by one goroutine at a time.
@@ -21,6 +21,7 @@ type demoLive struct {
 	quiet bool
 	tty   bool
 	style demoStyle
+	title string // of the run, may be empty
 }
 
 func newDemoLive(out io.Writer, quiet bool) *demoLive {
@@ -57,7 +58,7 @@ func (l *demoLive) phase(kind traffic.Kind, length time.Duration) func(traffic.P
 		if !l.tty && p.Elapsed-last.Elapsed < 950*time.Millisecond {
 			return
 		}
-		l.line(phaseLine(kind, length, last, p, l.tty))
+		l.line(strings.TrimLeft(fmt.Sprintf("%-10s  ", l.title), " ") + phaseLine(kind, length, last, p, l.tty))
 		last = p
 	}
 }
@@ -83,6 +84,33 @@ func phaseLine(kind traffic.Kind, length time.Duration, last, now traffic.Progre
 func barOf(share float64, width int, empty string) string {
 	n := int(min(max(share, 0), 1)*float64(width) + 0.5)
 	return strings.Repeat("█", n) + strings.Repeat(empty, width-n)
+}
+
+// fineBar draws a share of width cells in eighths of a cell: some of one for all that is more than nothing.
+func fineBar(share float64, width int) string {
+	eighths := int(min(max(share, 0), 1)*float64(width)*8 + 0.5)
+	if share > 0 {
+		eighths = max(eighths, 1)
+	}
+	bar := strings.Repeat("█", eighths/8)
+	if part := eighths % 8; part > 0 {
+		bar += string(rune(0x2590 - part)) // from ▏, one eighth, to ▉
+	}
+	return bar + strings.Repeat(" ", width-(eighths+7)/8)
+}
+
+// shortCount prints n in at most 7 columns.
+func shortCount(n uint64) string {
+	if n < 1_000_000 {
+		return thousands(n)
+	}
+	v, unit := float64(n)/1e6, "M"
+	for _, next := range []string{"G", "T", "P", "E"} {
+		if v >= 1000 {
+			v, unit = v/1000, next
+		}
+	}
+	return fmt.Sprintf("%.*f %s", 2-min(len(fmt.Sprint(int(v)))-1, 2), v, unit)
 }
 
 // bitRate prints bits per second with three digits.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/netlab"
 	"github.com/ropewalk/ropewalk/pkg/traffic"
 )
@@ -19,15 +20,43 @@ type demoReport struct {
 	Checks  []demoCheck    `json:"checks"`
 	Streams int            `json:"streams"`
 	Ping    traffic.Result `json:"ping"`
-	TCP     traffic.Result `json:"tcp"` // over IPv4
-	UDP     traffic.Result `json:"udp"` // over IPv6
+	Runs    []demoRun      `json:"runs"`
 	Cable   demoCable      `json:"cable"`
 	// QueueCount is how many queues the cable has.
-	QueueCount int `json:"queue_count"`
+	QueueCount int        `json:"queue_count"`
+	Left       *demoStats `json:"left"` // null when the daemon offers none
+	Right      *demoStats `json:"right"`
+}
+
+// demoRun is one load on the tunnel.
+type demoRun struct {
+	Spread string         `json:"spread"` // "spread off" or "spread on"; empty for a daemon that knows no spreading
+	TCP    traffic.Result `json:"tcp"`    // over IPv4
+	UDP    traffic.Result `json:"udp"`    // over IPv6
+	// SourcePorts is from how many ports the left host sent data.
+	SourcePorts int `json:"source_ports"`
 	// Queues are those of the right host's end of the cable; null where eBPF is not to be had.
 	Queues []netlab.QueueCount `json:"queues"`
-	Left   *demoStats          `json:"left"` // null when the daemon offers none
-	Right  *demoStats          `json:"right"`
+}
+
+// packets is what all queues got, and the busiest one.
+func (r *demoRun) packets() (sum, most uint64) {
+	for _, q := range r.Queues {
+		sum += q.Packets
+		most = max(most, q.Packets)
+	}
+	return sum, most
+}
+
+// busy is how many queues got a hundredth of the packets or more: address resolution and handshakes have queues too.
+func (r *demoRun) busy() (n int) {
+	sum, _ := r.packets()
+	for _, q := range r.Queues {
+		if q.Packets > 0 && q.Packets*100 >= sum {
+			n++
+		}
+	}
+	return n
 }
 
 // demoCheck is one thing that must be so.
@@ -39,8 +68,9 @@ type demoCheck struct {
 
 // demoStats is what the demo reads of the daemon's statistics.
 type demoStats struct {
-	Lanes []demoLane        `json:"lanes"`
-	Drops map[string]uint64 `json:"drops"` // of the slow path
+	Lanes  []demoLane           `json:"lanes"`
+	Drops  map[string]uint64    `json:"drops"` // of the slow path
+	Spread *config.SpreadReport `json:"spread,omitempty"`
 }
 
 type demoLane struct {
@@ -54,39 +84,75 @@ type demoLane struct {
 // judge fills in the checks.
 func (r *demoReport) judge() {
 	r.Checks = []demoCheck{r.checkFlow(), r.checkIntegrity(), r.checkOrder(), r.checkEncrypted(), r.checkPlaintext()}
+	for i := range r.Runs {
+		if r.Runs[i].Spread == demoSpreadOn {
+			r.Checks = append(r.Checks, r.checkSpread(&r.Runs[i]))
+		}
+	}
 	r.OK = !slices.ContainsFunc(r.Checks, func(c demoCheck) bool { return !c.OK })
 }
 
 func (r *demoReport) checkFlow() demoCheck {
-	idle := 0
-	for _, s := range slices.Concat(r.TCP.Streams, r.UDP.Streams) {
-		if s.Bytes == 0 {
-			idle++
+	tcp, udp, idle, ok := 0, 0, 0, len(r.Runs) > 0
+	for _, run := range r.Runs {
+		tcp, udp = tcp+len(run.TCP.Streams), udp+len(run.UDP.Streams)
+		ok = ok && len(run.TCP.Streams) > 0 && len(run.UDP.Streams) > 0
+		for _, s := range slices.Concat(run.TCP.Streams, run.UDP.Streams) {
+			if s.Bytes == 0 {
+				idle++
+			}
 		}
 	}
 	return demoCheck{
-		OK:   idle == 0 && len(r.TCP.Streams) > 0 && len(r.UDP.Streams) > 0,
+		OK:   ok && idle == 0,
 		What: "traffic flowed in every stream",
-		Why:  fmt.Sprintf("%d TCP and %d UDP streams, %d of them silent", len(r.TCP.Streams), len(r.UDP.Streams), idle),
+		Why:  fmt.Sprintf("%d TCP and %d UDP streams, %d of them silent", tcp, udp, idle),
 	}
 }
 
 func (r *demoReport) checkIntegrity() demoCheck {
-	corrupt := r.TCP.Corrupt + r.UDP.Corrupt
+	var bytes, corrupt, lost uint64
+	for _, run := range r.Runs {
+		bytes += run.TCP.Bytes + run.UDP.Bytes
+		corrupt += run.TCP.Corrupt + run.UDP.Corrupt
+		lost += run.TCP.LostBytes
+	}
 	return demoCheck{
-		OK:   corrupt == 0 && r.TCP.LostBytes == 0,
+		OK:   corrupt == 0 && lost == 0,
 		What: "every byte was verified",
-		Why: fmt.Sprintf("%s, %d corrupt, %d bytes missing from TCP", withUnit(float64(r.TCP.Bytes+r.UDP.Bytes), "B"),
-			corrupt, r.TCP.LostBytes),
+		Why:  fmt.Sprintf("%s, %d corrupt, %d bytes missing from TCP", withUnit(float64(bytes), "B"), corrupt, lost),
 	}
 }
 
 func (r *demoReport) checkOrder() demoCheck {
+	var packets, reordered, duplicated uint64
+	for _, run := range r.Runs {
+		packets += run.UDP.Packets
+		reordered += run.UDP.Reordered
+		duplicated += run.UDP.Duplicated
+	}
 	return demoCheck{
-		OK:   r.UDP.Reordered == 0 && r.UDP.Duplicated == 0,
+		OK:   reordered == 0 && duplicated == 0,
 		What: "no packet overtook another of its flow",
-		Why: fmt.Sprintf("%s datagrams, %d reordered, %d duplicated", thousands(r.UDP.Packets), r.UDP.Reordered,
-			r.UDP.Duplicated),
+		Why:  fmt.Sprintf("%s datagrams, %d reordered, %d duplicated", thousands(packets), reordered, duplicated),
+	}
+}
+
+// demoManyStreams are so many that all their flows on one queue are no accident: 2^-15, with two queues.
+const demoManyStreams = 8
+
+// checkSpread asks for more than one port, and for more than one queue where there are enough flows to tell.
+func (r *demoReport) checkSpread(run *demoRun) demoCheck {
+	// A flow that was silent for a while may take another port.
+	why := fmt.Sprintf("%d flows took %d source ports, one at a time each", 2*r.Streams, run.SourcePorts)
+	if len(run.Queues) > 0 {
+		why += fmt.Sprintf(", to %d of %d queues", run.busy(), r.QueueCount)
+	}
+	telling := len(run.Queues) > 1 && r.Streams >= demoManyStreams
+	return demoCheck{
+		OK:   run.SourcePorts > 1 && (run.busy() > 1 || !telling),
+		What: "with spread on, the flows used more than one receive queue",
+		Why:  why,
 	}
 }
 

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -21,20 +22,25 @@ func goodReport() demoReport {
 		lanes[i] = demoLane{TxPackets: 123_456_789, TxTrains: 9_876_543, RxPackets: 123_456_789, RxTrains: 9_876_543}
 	}
 	lanes[1].Drops = map[string]uint64{"tx_no_peer": 3, "rx_auth": 0, "rx_replay": 1234}
-	r := demoReport{
-		Streams: 256, QueueCount: 8,
-		Ping: traffic.Result{Latency: &traffic.Latency{P50: 123456, P99: 123456789}},
-		TCP:  traffic.Result{Streams: stream, BitsPerSecond: 123.4e9, Seconds: 1234.5, Counts: traffic.Counts{Bytes: 5e12}},
+	run := demoRun{
+		TCP: traffic.Result{Streams: stream, BitsPerSecond: 123.4e9, Seconds: 1234.5, Counts: traffic.Counts{Bytes: 5e12}},
 		UDP: traffic.Result{
 			Streams: stream, BitsPerSecond: 9.87e9, Seconds: 1234.5, PacketsPerSecond: 1234567,
 			Counts: traffic.Counts{Bytes: 5e9, Packets: 123_456_789}, SentPackets: 123_456_790, LostPackets: 1,
 		},
+	}
+	off, on := run, run
+	off.Spread, off.SourcePorts, off.Queues = demoSpreadOff, 1, make([]netlab.QueueCount, 64)
+	on.Spread, on.SourcePorts, on.Queues = demoSpreadOn, 64, make([]netlab.QueueCount, 64)
+	off.Queues[0].Packets, off.Queues[9].Packets = 1_234_567_890_123, 5
+	on.Queues[3].Packets, on.Queues[63].Packets = 1_234_567_890, 617_283_945
+	return demoReport{
+		Streams: 256, QueueCount: 64,
+		Ping:  traffic.Result{Latency: &traffic.Latency{P50: 123456, P99: 123456789}},
+		Runs:  []demoRun{off, on},
 		Cable: demoCable{Data: 1_234_567_890, Handshake: 4, Neighbour: 6, Missed: 1_234_567},
 		Left:  &demoStats{Lanes: lanes}, Right: &demoStats{Lanes: lanes[:2], Drops: map[string]uint64{"hs_replay": 1}},
-		Queues: make([]netlab.QueueCount, 64),
 	}
-	r.Queues[3].Packets, r.Queues[63].Packets = 1_234_567_890, 617_283_945
-	return r
 }
 
 func TestEveryFaultFailsTheDemo(t *testing.T) {
@@ -44,13 +50,17 @@ func TestEveryFaultFailsTheDemo(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, breakIt := range map[string]func(*demoReport){
-		"corrupt TCP":        func(r *demoReport) { r.TCP.Corrupt = 1 },
-		"lost TCP":           func(r *demoReport) { r.TCP.LostBytes = 1 },
-		"corrupt UDP":        func(r *demoReport) { r.UDP.Corrupt = 1 },
-		"reordered":          func(r *demoReport) { r.UDP.Reordered = 1 },
-		"duplicated":         func(r *demoReport) { r.UDP.Duplicated = 1 },
-		"a silent stream":    func(r *demoReport) { r.UDP.Streams = make([]traffic.Stream, 1) },
-		"no stream":          func(r *demoReport) { r.TCP.Streams = nil },
+		"corrupt TCP":        func(r *demoReport) { r.Runs[0].TCP.Corrupt = 1 },
+		"lost TCP":           func(r *demoReport) { r.Runs[1].TCP.LostBytes = 1 },
+		"corrupt UDP":        func(r *demoReport) { r.Runs[1].UDP.Corrupt = 1 },
+		"reordered":          func(r *demoReport) { r.Runs[0].UDP.Reordered = 1 },
+		"reordered spread":   func(r *demoReport) { r.Runs[1].UDP.Reordered = 1 },
+		"duplicated":         func(r *demoReport) { r.Runs[1].UDP.Duplicated = 1 },
+		"a silent stream":    func(r *demoReport) { r.Runs[1].UDP.Streams = make([]traffic.Stream, 1) },
+		"no stream":          func(r *demoReport) { r.Runs[1].TCP.Streams = nil },
+		"no run":             func(r *demoReport) { r.Runs = nil },
+		"one port":           func(r *demoReport) { r.Runs[1].SourcePorts = 1 },
+		"one queue":          func(r *demoReport) { r.Runs[1].Queues = r.Runs[0].Queues },
 		"a stranger":         func(r *demoReport) { r.Cable.Foreign = 1 },
 		"plaintext":          func(r *demoReport) { r.Cable.Plaintext = 1 },
 		"nothing on cable":   func(r *demoReport) { r.Cable = demoCable{} },
@@ -80,8 +90,8 @@ func TestReportSaysWhatMatters(t *testing.T) {
 	r.judge()
 	text := r.render(demoStyle{})
 	for _, want := range []string{
-		"123.40 Gbit/s", "1235 kpps", "0 reordered", "123.456µs"[:5], "12.5", "rx_replay 1,234, tx_no_peer 3", "hs_replay 1",
-		"and 4 lanes more", "66.7%", "1,234,567 not captured",
+		"123.40 Gbit/s", "9.87 Gbit/s, 0.0% lost", "0 reordered", "123µs", "12.5", "rx_replay 1,234, tx_no_peer 3", "hs_replay 1",
+		"and 4 lanes more", "66.7%", "100.0%", "1,234,567 not captured", "to 2 of 64 queues",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in\n%s", want, text)
@@ -92,6 +102,40 @@ func TestReportSaysWhatMatters(t *testing.T) {
 	}
 	if colored := r.render(demoStyle{color: true}); !strings.Contains(colored, "\x1b[32m✓\x1b[0m") {
 		t.Errorf("no colour in %q", colored)
+	}
+}
+
+// TestReportEndsWithThePicture has what a stranger is to see.
+func TestReportEndsWithThePicture(t *testing.T) {
+	run := func(title string, ports int, packets ...uint64) demoRun {
+		r := demoRun{Spread: title, SourcePorts: ports}
+		r.TCP.BitsPerSecond, r.UDP.BitsPerSecond, r.UDP.SentPackets = 4.5e9, 2.25e9, 1e6
+		for _, n := range packets {
+			r.Queues = append(r.Queues, netlab.QueueCount{Packets: n})
+		}
+		return r
+	}
+	r := demoReport{Streams: 8, QueueCount: 4, Runs: []demoRun{
+		run(demoSpreadOff, 1, 3, 1_200_000, 0, 0), run(demoSpreadOn, 16, 300_000, 310_000, 290_000, 300_000),
+	}}
+	const want = `
+  load          8 TCP streams over IPv4, then 8 of UDP over IPv6
+
+                spread off                       spread on
+  TCP           4.50 Gbit/s                      4.50 Gbit/s
+  UDP           2.25 Gbit/s, 0.0% lost           2.25 Gbit/s, 0.0% lost
+  UDP order     0 reordered                      0 reordered
+  source ports  1                                16
+
+  packets by receive queue of the right host
+              0 ▏                      3   0.0%  ████             300,000  25.0%
+              1 ████████████████  1.20 M 100.0%  ████▏            310,000  25.8%
+              2                        0   0.0%  ███▉             290,000  24.2%
+              3                        0   0.0%  ████             300,000  25.0%
+  busiest queue 100.0%                           25.8%
+`
+	if text := r.render(demoStyle{}); !strings.HasSuffix(text, want) {
+		t.Errorf("got\n%s\nwant at its end\n%s", text, want)
 	}
 }
 
@@ -125,10 +169,10 @@ func TestLiveShowsRatesSinceTheLastLine(t *testing.T) {
 		want string
 	}{
 		{traffic.TCP, false, "TCP   3.0/4.0 s  2.00 Gbit/s"},
-		{traffic.UDP, true, "UDP ██████████████████░░░░░░  3.0/4.0 s  2.00 Gbit/s  200 kpps  2 reordered"},
+		{traffic.UDP, true, "UDP █████████░░░  3.0/4.0 s  2.00 Gbit/s  200 kpps  2 reordered"},
 	} {
 		got := phaseLine(c.kind, 4*time.Second, last, now, c.bar)
-		if got != c.want || utf8.RuneCountInString(got) > 79 {
+		if got != c.want || utf8.RuneCountInString(got) > 79-len("spread off  ") {
 			t.Errorf("got  %q\nwant %q", got, c.want)
 		}
 	}
@@ -164,6 +208,9 @@ func TestNumbersForPeople(t *testing.T) {
 		bitRate(0): "0 bit/s", bitRate(1500): "1.50 kbit/s", bitRate(4.5e9): "4.50 Gbit/s",
 		packetRate(10): "10 packets/s", packetRate(123456): "123 kpps",
 		percent(1, 0): "-", percent(1, 8): "12.5%", per(1, 0): "-", per(3, 2): "1.5",
+		shortCount(999_999): "999,999", shortCount(1e6): "1.00 M", shortCount(12_345_678): "12.3 M",
+		shortCount(987_654_321): "988 M", shortCount(1.25e12): "1.25 T", shortCount(math.MaxUint64): "18.4 E",
+		fineBar(0, 2): "  ", fineBar(1e-9, 2): "▏ ", fineBar(0.25, 2): "▌ ", fineBar(0.5, 2): "█ ", fineBar(0.9375, 2): "█▉", fineBar(7, 2): "██",
 		barOf(0.5, 4, "."): "██..", barOf(7, 2, "."): "██", barOf(-1, 2, "."): "..",
 	} {
 		if got != want {

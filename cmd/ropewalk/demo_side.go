@@ -103,7 +103,15 @@ func (s *demoSide) status() (config.Status, error) {
 	return c.Status()
 }
 
-// configure makes peer the only peer, on the cable's IPv4, and brings the interface up.
+// setUp configures the tunnel to peer and brings the interface up.
+func (s *demoSide) setUp(peer *demoSide) error {
+	if err := s.configure(peer); err != nil {
+		return err
+	}
+	return s.host.SetUp(s.iface, 0, s.tunnel[:]...)
+}
+
+// configure makes peer the only peer, on the cable's IPv4, with which there is no session yet.
 func (s *demoSide) configure(peer *demoSide) error {
 	c, err := uapi.Dial(s.iface)
 	if err != nil {
@@ -115,7 +123,7 @@ func (s *demoSide) configure(peer *demoSide) error {
 	for _, p := range peer.tunnel {
 		allowed = append(allowed, config.AllowedIP{Prefix: netip.PrefixFrom(p.Addr(), p.Addr().BitLen())})
 	}
-	err = c.Configure(config.Device{
+	return c.Configure(config.Device{
 		PrivateKey: &s.key, ListenPort: &port, ReplacePeers: true,
 		Peers: []config.Peer{{
 			PublicKey:         peer.key.Public(),
@@ -123,10 +131,6 @@ func (s *demoSide) configure(peer *demoSide) error {
 			ReplaceAllowedIPs: true, AllowedIPs: allowed,
 		}},
 	})
-	if err != nil {
-		return err
-	}
-	return s.host.SetUp(s.iface, 0, s.tunnel[:]...)
 }
 
 // stats asks the daemon for its figures; nil without an error means that it offers none.

@@ -153,8 +153,11 @@ func TestDemoPassesWithBothImplementations(t *testing.T) {
 			if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 				t.Fatal(err)
 			}
-			if !r.OK || r.TCP.Bytes == 0 || r.UDP.Packets == 0 || r.Cable.Data == 0 || r.Ping.Latency == nil {
+			if !r.OK || len(r.Runs) == 0 || r.Cable.Data == 0 || r.Ping.Latency == nil {
 				t.Errorf("got %s", out.String())
+			}
+			if spreads := len(r.Runs) == 2; spreads != (kind == "ropewalk") {
+				t.Errorf("%d runs", len(r.Runs))
 			}
 			if (r.Left != nil) != (kind == "ropewalk") {
 				t.Errorf("statistics %+v", r.Left)

@@ -43,19 +43,25 @@ func (c demoCable) seen() uint64 { return c.Data + c.Handshake + c.Neighbour + c
 type demoWatch struct {
 	mu        sync.Mutex
 	cable     demoCable
-	plaintext chan struct{} // closed at the first packet in the clear
+	ports     map[uint16]uint64 // bytes of data messages of the left host, by source port
+	plaintext chan struct{}     // closed at the first packet in the clear
 }
 
-func newDemoWatch() *demoWatch { return &demoWatch{plaintext: make(chan struct{})} }
+func newDemoWatch() *demoWatch {
+	return &demoWatch{plaintext: make(chan struct{}), ports: make(map[uint16]uint64)}
+}
 
 func (w *demoWatch) take(p netlab.Packet) {
-	kind := classify(p.Data)
+	kind, port := classify(p.Data)
 	clear := bytes.Contains(p.Data, []byte(traffic.Marker))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch kind {
 	case frameData:
 		w.cable.Data++
+		if p.Outgoing {
+			w.ports[port] += uint64(p.Len)
+		}
 	case frameHandshake:
 		w.cable.Handshake++
 	case frameNeighbour:
@@ -87,6 +93,30 @@ func (w *demoWatch) restart() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cable, w.plaintext = demoCable{}, make(chan struct{})
+}
+
+// forgetPorts makes sourcePorts begin anew.
+func (w *demoWatch) forgetPorts() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	clear(w.ports)
+}
+
+// sourcePorts is from how many ports the left host sent data: all that had a thousandth of it or more, so that a hello,
+// what steers the load, or what was captured late, does not count.
+func (w *demoWatch) sourcePorts() (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	sum := uint64(0)
+	for _, bytes := range w.ports {
+		sum += bytes
+	}
+	for _, bytes := range w.ports {
+		if bytes*1000 >= sum {
+			n++
+		}
+	}
+	return n
 }
 
 // provePlaintextIsSeen sends one datagram over the bare cable: a capture that would not notice it proves nothing.
@@ -148,38 +178,38 @@ const (
 	wgMinDataLen = 32
 )
 
-// classify says what an Ethernet frame is, of which the beginning is enough.
-func classify(frame []byte) frameKind {
+// classify says what an Ethernet frame is, of which the beginning is enough, and of a WireGuard message its source port.
+func classify(frame []byte) (kind frameKind, port uint16) {
 	if len(frame) < etherLen {
-		return frameForeign
+		return frameForeign, 0
 	}
 	packet := frame[etherLen:]
 	switch binary.BigEndian.Uint16(frame[12:]) {
 	case etherARP:
-		return frameNeighbour
+		return frameNeighbour, 0
 	case etherIPv4:
 		return classifyIPv4(packet)
 	case etherIPv6:
 		return classifyIPv6(packet)
 	}
-	return frameForeign
+	return frameForeign, 0
 }
 
-func classifyIPv4(p []byte) frameKind {
+func classifyIPv4(p []byte) (kind frameKind, port uint16) {
 	if len(p) < 20 || p[0]>>4 != 4 || p[9] != ipUDP {
-		return frameForeign
+		return frameForeign, 0
 	}
 	headerLen := int(p[0]&15) * 4
 	// A fragment says nothing of what it belongs to, and the tunnel's MTU makes none.
 	if fragment := binary.BigEndian.Uint16(p[6:]) & 0x3fff; fragment != 0 || headerLen < 20 || len(p) < headerLen {
-		return frameForeign
+		return frameForeign, 0
 	}
 	return classifyUDP(p[headerLen:])
 }
 
-func classifyIPv6(p []byte) frameKind {
+func classifyIPv6(p []byte) (kind frameKind, port uint16) {
 	if len(p) < 40 || p[0]>>4 != 6 {
-		return frameForeign
+		return frameForeign, 0
 	}
 	next, rest := p[6], p[40:]
 	if next == ipHopByHop && len(rest) >= 8 && rest[1] == 0 {
@@ -189,9 +219,9 @@ func classifyIPv6(p []byte) frameKind {
 	case next == ipUDP:
 		return classifyUDP(rest)
 	case next == ipICMPv6 && len(rest) > 0 && isNeighbourType(rest[0]):
-		return frameNeighbour
+		return frameNeighbour, 0
 	}
-	return frameForeign
+	return frameForeign, 0
 }
 
 // isNeighbourType knows multicast listener messages (RFC 2710, RFC 3810) and neighbour discovery (RFC 4861).
@@ -199,15 +229,20 @@ func isNeighbourType(t byte) bool {
 	return t >= 130 && t <= 137 || t == 143
 }
 
-func classifyUDP(p []byte) frameKind {
+// classifyUDP: who spreads sends data from other ports, but to the canonical one; handshakes are between canonical ports.
+func classifyUDP(p []byte) (kind frameKind, port uint16) {
 	if len(p) < 8+wgHeaderLen {
-		return frameForeign
+		return frameForeign, 0
 	}
 	src, dst := binary.BigEndian.Uint16(p), binary.BigEndian.Uint16(p[2:])
-	if src != demoPort && dst != demoPort {
-		return frameForeign
+	if dst != demoPort {
+		return frameForeign, src
 	}
-	return classifyMessage(p[8:], int(binary.BigEndian.Uint16(p[4:]))-8)
+	kind = classifyMessage(p[8:], int(binary.BigEndian.Uint16(p[4:]))-8)
+	if kind == frameHandshake && src != demoPort {
+		return frameForeign, src
+	}
+	return kind, src
 }
 
 // classifyMessage checks type, reserved bytes and length (WireGuard paper §5.4) of a UDP payload of n bytes.

@@ -69,6 +69,8 @@ func TestFramesAreTakenForWhatTheyAre(t *testing.T) {
 		{"neighbour solicitation", ipv6Frame(ipICMPv6, []byte{135, 0, 0, 0}), frameNeighbour},
 		{"listener report", ipv6Frame(ipHopByHop, append([]byte{ipICMPv6, 0, 5, 2, 0, 0, 0, 0}, 143)), frameNeighbour},
 
+		{"an initiation from a lane port", udpFrame(false, 40001, demoPort, 148, wgMessage(1, 148)), frameForeign},
+		{"data to a lane port", udpFrame(false, demoPort, 40001, 100, data), frameForeign},
 		{"data between other ports", udpFrame(false, 1000, 2000, 100, data), frameForeign},
 		{"data that is too short", udpFrame(false, demoPort, demoPort, 31, wgMessage(4, 31)), frameForeign},
 		{"an initiation of a wrong length", udpFrame(false, demoPort, demoPort, 149, wgMessage(1, 149)), frameForeign},
@@ -83,7 +85,7 @@ func TestFramesAreTakenForWhatTheyAre(t *testing.T) {
 		{"VLAN", changed(changed(arpFrame(), 12, 0x81), 13, 0), frameForeign},
 		{"nothing", nil, frameForeign},
 	} {
-		if got := classify(c.frame); got != c.want {
+		if got, _ := classify(c.frame); got != c.want {
 			t.Errorf("%s: got %d, want %d", c.name, got, c.want)
 		}
 	}
@@ -95,7 +97,7 @@ func FuzzClassify(f *testing.F) {
 	f.Add(ipv6Frame(ipHopByHop, []byte{ipICMPv6, 0, 5, 2, 0, 0, 0, 0, 143}))
 	f.Add(arpFrame())
 	f.Fuzz(func(t *testing.T, frame []byte) {
-		kind := classify(frame)
+		kind, _ := classify(frame)
 		if (kind == frameData || kind == frameHandshake) && len(frame) < etherLen+20+8+wgHeaderLen {
 			t.Errorf("%d bytes taken for a WireGuard message", len(frame))
 		}
@@ -104,7 +106,7 @@ func FuzzClassify(f *testing.F) {
 
 func TestWatchNoticesPlaintextAndStrangers(t *testing.T) {
 	w := newDemoWatch()
-	take := func(frame []byte) { w.take(netlab.Packet{Data: frame, Len: len(frame)}) }
+	take := func(frame []byte) { w.take(netlab.Packet{Data: frame, Len: len(frame), Outgoing: true}) }
 	take(udpFrame(false, demoPort, demoPort, 100, wgMessage(4, 100)))
 	take(udpFrame(false, demoPort, demoPort, 148, wgMessage(1, 148)))
 	take(arpFrame())
@@ -127,5 +129,27 @@ func TestWatchNoticesPlaintextAndStrangers(t *testing.T) {
 	w.restart()
 	if got := w.result(); got.seen() != 0 || got.Plaintext != 0 {
 		t.Errorf("after restart: %+v", got)
+	}
+}
+
+func TestWatchCountsThePortsThatDataComesFrom(t *testing.T) {
+	w := newDemoWatch()
+	take := func(port uint16, n int, outgoing bool) {
+		for range n {
+			frame := udpFrame(false, port, demoPort, 100, wgMessage(4, 100))
+			w.take(netlab.Packet{Data: frame, Len: len(frame), Outgoing: outgoing})
+		}
+	}
+	take(demoPort, 10, true)
+	if got := w.sourcePorts(); got != 1 {
+		t.Errorf("%d source ports, want 1", got)
+	}
+	w.forgetPorts()
+	take(61000, 1000, true)
+	take(61001, 1000, true)
+	take(demoPort, 1, true)
+	take(61002, 1000, false)
+	if got := w.sourcePorts(); got != 2 {
+		t.Errorf("%d source ports, want 2: neither the hello's nor those of the other host", got)
 	}
 }

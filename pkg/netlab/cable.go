@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 )
 
@@ -16,11 +17,15 @@ type CableConfig struct {
 	Queues int
 	// MTU of both ends, in bytes of IP packet.
 	MTU int
+	// RSS, if any, chooses the receive queue at both ends; without it the sending kernel's own choice of a transmit queue
+	// does. It needs eBPF.
+	RSS *RSS
 	// AddrsA and AddrsB are the addresses of the ends, usable as soon as Cable returns.
 	AddrsA, AddrsB []netip.Prefix
 }
 
-// Cable is a veth pair: what enters queue i at one end arrives on queue i at the other.
+// Cable is a veth pair: what enters queue i at one end arrives on queue i at the other. Which one is the RSS's choice, or
+// that of the kernel that sends.
 type Cable struct {
 	// DeviceA and DeviceB are the names of the ends in their hosts.
 	DeviceA, DeviceB string
@@ -31,11 +36,32 @@ func (l *Lab) Cable(a, b *Host, cfg CableConfig) (*Cable, error) {
 	if a == b {
 		return nil, errors.New("laying a cable: both ends are in one host")
 	}
+	var rss *ebpf.Program
+	if cfg.RSS != nil {
+		var err error
+		if rss, err = cfg.RSS.load(cfg.Queues); err != nil {
+			return nil, fmt.Errorf("laying a cable from %s to %s: %w", a.name, b.name, err)
+		}
+		defer rss.Close()
+	}
 	c := &Cable{DeviceA: a.nextDevice(), DeviceB: b.nextDevice()}
 	if err := c.lay(a, b, cfg); err != nil {
 		return nil, fmt.Errorf("laying a cable from %s to %s: %w", a.name, b.name, explain(err))
 	}
-	return c, errors.Join(a.SetUp(c.DeviceA, 0, cfg.AddrsA...), b.SetUp(c.DeviceB, 0, cfg.AddrsB...))
+	if err := errors.Join(a.plugIn(c.DeviceA, rss, cfg.AddrsA), b.plugIn(c.DeviceB, rss, cfg.AddrsB)); err != nil {
+		return nil, errors.Join(err, a.removeLink(c.DeviceA))
+	}
+	return c, nil
+}
+
+// plugIn brings up a cable's end.
+func (h *Host) plugIn(device string, rss *ebpf.Program, addrs []netip.Prefix) error {
+	if rss != nil {
+		if err := h.attachRSS(device, rss); err != nil {
+			return err
+		}
+	}
+	return h.SetUp(device, 0, addrs...)
 }
 
 func (c *Cable) lay(a, b *Host, cfg CableConfig) error {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -24,7 +25,7 @@ type CaptureConfig struct {
 	SnapLen int
 	// WholeOneIn keeps one in this many packets whole, at random; 0 keeps none, nor does a kernel that forbids eBPF.
 	WholeOneIn int
-	// Queues is the number of transmit queues that Queues reports.
+	// Queues is the number of queues that Queues and ReceiveQueues report.
 	Queues int
 	// Handle gets every packet, from one goroutine. It must be quick: a full ring loses packets, which Stats tells.
 	Handle func(Packet)
@@ -71,7 +72,11 @@ func (h *Host) Capture(cfg CaptureConfig) (*Capture, error) {
 		cfg.SnapLen = 256
 	}
 	c := &Capture{cfg: cfg, fd: -1, done: make(chan struct{})}
-	if err := h.Do(c.open); err != nil {
+	offset, err := h.arrivalOffset(cfg.Device)
+	if err == nil {
+		err = h.Do(func() error { return c.open(offset) })
+	}
+	if err != nil {
 		c.dispose()
 		return nil, fmt.Errorf("capturing on %s in %s: %w", cfg.Device, h.name, explain(err))
 	}
@@ -79,7 +84,19 @@ func (h *Host) Capture(cfg CaptureConfig) (*Capture, error) {
 	return c, nil
 }
 
-func (c *Capture) open() error {
+// arrivalOffset is that of a device in the host.
+func (h *Host) arrivalOffset(device string) (offset int, err error) {
+	err = h.netlink(func(nl *netlink.Handle) error {
+		link, err := nl.LinkByName(device)
+		if err == nil {
+			offset = arrivalOffset(link.Type())
+		}
+		return err
+	})
+	return offset, err
+}
+
+func (c *Capture) open(offset int) error {
 	dev, err := net.InterfaceByName(c.cfg.Device)
 	if err != nil {
 		return err
@@ -91,7 +108,7 @@ func (c *Capture) open() error {
 	if c.ring, err = newRing(c.fd); err != nil {
 		return err
 	}
-	if err := c.setFilter(); err != nil {
+	if err := c.setFilter(offset); err != nil {
 		return err
 	}
 	all := binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL})
@@ -102,8 +119,8 @@ func (c *Capture) open() error {
 }
 
 // setFilter cuts packets to SnapLen, and counts queues if eBPF is to be had.
-func (c *Capture) setFilter() error {
-	q, err := newQueueCounter(c.cfg.SnapLen, c.cfg.WholeOneIn)
+func (c *Capture) setFilter(offset int) error {
+	q, err := newQueueCounter(offset, c.cfg.SnapLen, c.cfg.WholeOneIn)
 	if err != nil {
 		return returnFilter(c.fd, c.cfg.SnapLen)
 	}
@@ -174,7 +191,15 @@ func (c *Capture) Queues() ([]QueueCount, error) {
 	if c.queues == nil {
 		return nil, nil
 	}
-	return c.queues.read(c.cfg.Queues)
+	return c.queues.read(0, c.cfg.Queues)
+}
+
+// ReceiveQueues is Queues for what arrived, by receive queue. A device that records none, as the loopback, counts nothing.
+func (c *Capture) ReceiveQueues() ([]QueueCount, error) {
+	if c.queues == nil {
+		return nil, nil
+	}
+	return c.queues.read(maxQueues, c.cfg.Queues)
 }
 
 // Stop ends the capture and returns when Handle has had all packets that came before. Stats and Queues remain.

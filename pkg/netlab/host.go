@@ -197,6 +197,17 @@ func onThread(f func() error) error {
 	return <-done
 }
 
+// removeLink deletes a device of the host.
+func (h *Host) removeLink(device string) error {
+	return h.netlink(func(nl *netlink.Handle) error {
+		link, err := nl.LinkByName(device)
+		if err != nil {
+			return err
+		}
+		return nl.LinkDel(link)
+	})
+}
+
 // removeLinks deletes the devices of the namespace at path now: the kernel dismantles a namespace in its own time, and
 // a cable's other end would stay until then.
 func removeLinks(path string) error {

@@ -163,6 +163,20 @@ func queuesOf(t *testing.T, h *Host, dev string) (rx, tx int) {
 	return rx, tx
 }
 
+func TestCableThatCannotBeUsedIsRemoved(t *testing.T) {
+	lab := newLab(t)
+	a, b := newHost(t, lab, "a"), newHost(t, lab, "b")
+	twice := append(addrsA[:1:1], addrsA[0])
+	if c, err := lab.Cable(a, b, CableConfig{AddrsB: twice}); err == nil {
+		t.Fatalf("an address was added twice: %+v", c)
+	}
+	for _, h := range []*Host{a, b} {
+		if err := h.netlink(func(nl *netlink.Handle) error { _, err := nl.LinkByName("cable0"); return err }); err == nil {
+			t.Errorf("%s still has its end", h.Name())
+		}
+	}
+}
+
 func TestDoLeavesTheCallersNamespaceAlone(t *testing.T) {
 	h := newHost(t, newLab(t), "a")
 	runtime.LockOSThread()

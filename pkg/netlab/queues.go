@@ -17,34 +17,35 @@ const maxQueues = 256
 // maxPacket exceeds every packet, trains included, and fits a block of the ring.
 const maxPacket = 128 << 10
 
-// QueueCount is what left a device by one of its transmit queues, which on a cable is what arrived on the receive
-// queue of the same number at the other end.
+// QueueCount is what left a device by one of its transmit queues, or arrived on one of its receive queues. On a cable
+// what enters transmit queue i at one end arrives on receive queue i at the other.
 type QueueCount struct {
 	Packets uint64 `json:"packets"` // as the wire would have them: a train counts its segments
 	Trains  uint64 `json:"trains"`  // as the device had them: a train counts once
 	Bytes   uint64 `json:"bytes"`   // with the link header, which a train has once
 }
 
-// queueCounter is a socket filter that passes all packets, cut short or whole, and counts those that leave by
-// transmit queue.
+// queueCounter is a socket filter that passes all packets, cut short or whole, and counts by queue: in the map's first
+// half those that leave, in the second those that arrive.
 type queueCounter struct {
 	counts *ebpf.Map
 	filter *ebpf.Program
 }
 
-func newQueueCounter(snapLen, wholeOneIn int) (*queueCounter, error) {
+// newQueueCounter makes one for a device whose packets arrive with the number of their queue plus offset.
+func newQueueCounter(offset, snapLen, wholeOneIn int) (*queueCounter, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("raising the locked memory limit: %w", err)
 	}
 	counts, err := ebpf.NewMap(&ebpf.MapSpec{
-		Name: "rw_lab_queues", Type: ebpf.Array, KeySize: 4, ValueSize: 24, MaxEntries: maxQueues,
+		Name: "rw_lab_queues", Type: ebpf.Array, KeySize: 4, ValueSize: 24, MaxEntries: 2 * maxQueues,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("creating the queue counters: %w", err)
 	}
 	filter, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "rw_lab_queues", Type: ebpf.SocketFilter, License: "GPL",
-		Instructions: append(countQueues(counts.FD()), cut(int32(snapLen), int32(wholeOneIn))...),
+		Instructions: append(countQueues(counts.FD(), int32(offset)), cut(int32(snapLen), int32(wholeOneIn))...),
 	})
 	if err != nil {
 		counts.Close()
@@ -61,15 +62,27 @@ const (
 	skbGSOSegs      = 164
 )
 
-// countQueues is the program's first part. An outgoing packet's queue_mapping is its transmit queue; an incoming one's
-// says nothing reliable.
-func countQueues(counts int) asm.Instructions {
+// arrivalOffset is what an incoming packet's queue_mapping is more than its receive queue: one where the driver records
+// the queue (skb_record_rx_queue), so that 0 says that none was. A veth does not: the packet still has the transmit
+// queue of the other end (Linux 5.17, commit 710ad98c363a, and 5.10.93).
+func arrivalOffset(linkType string) int {
+	if linkType == "veth" {
+		return 0
+	}
+	return 1
+}
+
+// countQueues is the program's first part. An outgoing packet's queue_mapping is its transmit queue.
+func countQueues(counts int, offset int32) asm.Instructions {
 	return asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
-		asm.LoadMem(asm.R1, asm.R6, skbPacketType, asm.Word),
-		asm.JNE.Imm(asm.R1, unix.PACKET_OUTGOING, "pass"),
+		asm.LoadMem(asm.R2, asm.R6, skbPacketType, asm.Word),
 		asm.LoadMem(asm.R1, asm.R6, skbQueueMapping, asm.Word),
-		asm.StoreMem(asm.RFP, -4, asm.R1, asm.Word),
+		asm.JGE.Imm(asm.R1, maxQueues, "pass"),
+		asm.JEq.Imm(asm.R2, unix.PACKET_OUTGOING, "count"),
+		asm.JLT.Imm(asm.R1, offset, "pass"),
+		asm.Add.Imm(asm.R1, maxQueues-offset),
+		asm.StoreMem(asm.RFP, -4, asm.R1, asm.Word).WithSymbol("count"),
 		asm.LoadMapPtr(asm.R1, counts),
 		asm.Mov.Reg(asm.R2, asm.RFP),
 		asm.Add.Imm(asm.R2, -4),
@@ -113,11 +126,12 @@ func (q *queueCounter) attach(fd int) error {
 	return nil
 }
 
-func (q *queueCounter) read(n int) ([]QueueCount, error) {
+// read returns the counters of n queues, from the map's entry on that is given.
+func (q *queueCounter) read(first, n int) ([]QueueCount, error) {
 	out := make([]QueueCount, min(n, maxQueues))
 	for i := range out {
 		var v [3]uint64
-		if err := q.counts.Lookup(uint32(i), &v); err != nil {
+		if err := q.counts.Lookup(uint32(first+i), &v); err != nil {
 			return nil, fmt.Errorf("reading the counters of queue %d: %w", i, err)
 		}
 		out[i] = QueueCount{Packets: v[0], Trains: v[1], Bytes: v[2]}

@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// DefaultGap is how long a flow must have been silent before it may take another port: longer than the queues behind
-// two ports can differ (a flowlet gap: Kandula et al., "Dynamic Load Balancing Without Packet Reordering", 2007).
-const DefaultGap = 50 * time.Millisecond
+// DefaultGap is how long a flow must have been silent before it may take another port: longer than what is behind two
+// ports can differ (a flowlet gap: Kandula et al., "Dynamic Load Balancing Without Packet Reordering", 2007). Queues
+// differ by milliseconds; a receiver whose cores are starved may leave one of them alone for far longer.
+const DefaultGap = 500 * time.Millisecond
 
 const (
 	// tickShift makes ticks of nanoseconds: 1,024 ns.

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netlab
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+)
+
+// natPair is an inner host, its router, and an outer host that knows no way to the inner one.
+type natPair struct{ inner, router, outer *Host }
+
+var (
+	innerAddrs  = []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24"), netip.MustParsePrefix("fd10::2/64")}
+	routerInner = []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd10::1/64")}
+	routerOuter = []netip.Prefix{netip.MustParsePrefix("203.0.113.1/24"), netip.MustParsePrefix("fd20::1/64")}
+	outerAddrs  = []netip.Prefix{netip.MustParsePrefix("203.0.113.2/24"), netip.MustParsePrefix("fd20::2/64")}
+)
+
+func newNATPair(t *testing.T) natPair {
+	t.Helper()
+	lab := newLab(t)
+	p := natPair{newHost(t, lab, "inner"), newHost(t, lab, "router"), newHost(t, lab, "outer")}
+	_, err := lab.Cable(p.inner, p.router, CableConfig{AddrsA: innerAddrs, AddrsB: routerInner})
+	if err == nil {
+		_, err = lab.Cable(p.router, p.outer, CableConfig{AddrsA: routerOuter, AddrsB: outerAddrs})
+	}
+	err = errors.Join(err,
+		p.inner.RouteVia(netip.MustParsePrefix("0.0.0.0/0"), routerInner[0].Addr()),
+		p.inner.RouteVia(netip.MustParsePrefix("::/0"), routerInner[1].Addr()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func mustNft(t *testing.T, err error) {
+	t.Helper()
+	if errors.Is(err, ErrNoNft) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// seenAs sends from one to the other and returns where that came from.
+func seenAs(t *testing.T, from, to *net.UDPConn) netip.AddrPort {
+	t.Helper()
+	dst := to.LocalAddr().(*net.UDPAddr).AddrPort()
+	if _, err := from.WriteToUDPAddrPort([]byte("hello"), dst); err != nil {
+		t.Fatal(err)
+	}
+	_ = to.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_, src, err := to.ReadFromUDPAddrPort(make([]byte, 16))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return src
+}
+
+func TestMasqueradeHidesTheInnerHost(t *testing.T) {
+	for name, ports := range map[string]NATPorts{"keeping ports": {}, "changing ports": {30000, 30100}} {
+		t.Run(name, func(t *testing.T) {
+			p := newNATPair(t)
+			mustNft(t, p.router.Masquerade("cable1", ports))
+			for i, want := range []netip.Addr{routerOuter[0].Addr(), routerOuter[1].Addr()} {
+				inner := listenUDP(t, p.inner, netip.AddrPortFrom(innerAddrs[i].Addr(), 51820).String())
+				outer := listenUDP(t, p.outer, netip.AddrPortFrom(outerAddrs[i].Addr(), 51820).String())
+				seen := seenAs(t, inner, outer)
+				kept := seen.Port() == 51820
+				if seen.Addr() != want || kept != (ports == NATPorts{}) || !kept && (seen.Port() < 30000 || seen.Port() > 30100) {
+					t.Errorf("seen as %v", seen)
+				}
+				if _, err := outer.WriteToUDPAddrPort([]byte("back"), seen); err != nil {
+					t.Fatal(err)
+				}
+				_ = inner.SetReadDeadline(time.Now().Add(20 * time.Second))
+				if n, err := inner.Read(make([]byte, 16)); n != 4 || err != nil {
+					t.Errorf("the answer: %d, %v", n, err)
+				}
+			}
+		})
+	}
+}
+
+func TestStatefulFirewallLetsInAnswersOnly(t *testing.T) {
+	a, b := newPair(t, 1)
+	mustNft(t, a.AdmitAnswers("cable0"))
+	for i := range addrsA {
+		mine := netip.AddrPortFrom(addrsA[i].Addr(), 51820)
+		theirs := netip.AddrPortFrom(addrsB[i].Addr(), 51820)
+		inside, outside := listenUDP(t, a, mine.String()), listenUDP(t, b, theirs.String())
+		stranger := listenUDP(t, b, netip.AddrPortFrom(addrsB[i].Addr(), 61000).String())
+		if _, err := stranger.WriteToUDPAddrPort([]byte("unasked"), mine); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := outside.WriteToUDPAddrPort([]byte("unasked"), mine); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := inside.WriteToUDPAddrPort([]byte("question"), theirs); err != nil {
+			t.Fatal(err)
+		}
+		seenAs(t, inside, outside)
+		if _, err := stranger.WriteToUDPAddrPort([]byte("unasked"), mine); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 16)
+		if _, err := outside.WriteToUDPAddrPort([]byte("answer"), mine); err != nil {
+			t.Fatal(err)
+		}
+		_ = inside.SetReadDeadline(time.Now().Add(20 * time.Second))
+		if n, src, err := inside.ReadFromUDPAddrPort(buf); err != nil || string(buf[:n]) != "answer" {
+			t.Errorf("first came %q from %v, %v", buf[:n], src, err)
+		}
+	}
+}
+
+func TestBadRulesAreReported(t *testing.T) {
+	h := newHost(t, newLab(t), "a")
+	mustNft(t, h.AdmitAnswers("cable0"))
+	if err := h.nft("no such command"); err == nil || errors.Is(err, ErrNoNft) {
+		t.Errorf("got %v", err)
+	}
+	t.Setenv("PATH", "")
+	if err := h.AdmitAnswers("cable0"); !errors.Is(err, ErrNoNft) {
+		t.Errorf("without nft: %v", err)
+	}
+	if err := h.RouteVia(netip.MustParsePrefix("10.9.0.0/16"), netip.MustParseAddr("10.200.0.1")); err == nil {
+		t.Error("routed via a stranger")
+	}
+	if _, err := os.Stat(h.Path()); err != nil {
+		t.Error(err)
+	}
+}

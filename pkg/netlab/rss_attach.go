@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netlab
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/rlimit"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// rssPriority is after every other filter of the hook, and clsact is after tcx: what others do to a packet's ports is
+// done when its queue is chosen, if they let the next program run (TC_ACT_UNSPEC, which is TCX_NEXT).
+const rssPriority = 0xc000
+
+const (
+	rssWord      = 4
+	rssRow       = 256 * rssWord // the contributions of one place, by the byte there
+	rssTableAt   = rssInputLen * rssRow
+	rssValueSize = rssTableAt + rssTableLen*rssWord
+)
+
+// Positions of what the program reads, in bytes.
+const (
+	ipv4ProtocolAt = etherLen + 9
+	ipv4FragmentAt = etherLen + 6
+	ipv4AddrsAt    = etherLen + 12
+	ipv6NextAt     = etherLen + 6
+	ipv6AddrsAt    = etherLen + 8
+	ipv6PortsAt    = etherLen + 40
+	etherLen       = 14
+)
+
+// load loads the classifier that sets a leaving packet's queue. On a veth the transmit queue is the receive queue of the
+// other end, and the kernel takes the one that the packet carries (skb_tx_hash, skb_rx_queue_recorded). Writing it needs
+// Linux 5.1.
+func (r *RSS) load(queues int) (*ebpf.Program, error) {
+	if err := r.check(max(queues, 1)); err != nil {
+		return nil, err
+	}
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, fmt.Errorf("raising the locked memory limit: %w", err)
+	}
+	shares, err := ebpf.NewMap(&ebpf.MapSpec{
+		Name: "rw_lab_rss", Type: ebpf.Array, KeySize: 4, ValueSize: rssValueSize, MaxEntries: 1,
+		Contents: []ebpf.MapKV{{Key: uint32(0), Value: r.value()}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("creating the RSS table: %w", err)
+	}
+	defer shares.Close() // the program holds it
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "rw_lab_rss", Type: ebpf.SchedCLS, License: "GPL", Instructions: chooseQueue(shares.FD()),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("loading the RSS program: %w", err)
+	}
+	return program, nil
+}
+
+// value is the map's only one: the contributions of each byte at each place, then the indirection table.
+func (r *RSS) value() []byte {
+	v := make([]byte, 0, rssValueSize)
+	for place := range rssInputLen {
+		for b := range 256 {
+			v = binary.NativeEndian.AppendUint32(v, r.share(place, byte(b)))
+		}
+	}
+	for _, q := range r.Indirection {
+		v = binary.NativeEndian.AppendUint32(v, q)
+	}
+	return v
+}
+
+// Offsets in struct __sk_buff (linux/bpf.h), and where the program keeps things: the packet in R6, the hash in R7, the
+// map's value in R8, the transport protocol in R9, and on the stack what is hashed and one byte or short more.
+const (
+	skbProtocol = 16
+	stackInput  = -40
+	stackShort  = -48
+)
+
+func chooseQueue(value int) asm.Instructions {
+	return join(
+		asm.Instructions{
+			asm.Mov.Reg(asm.R6, asm.R1),
+			asm.Mov.Imm(asm.R7, 0),
+			asm.LoadMapValue(asm.R8, value, 0),
+			asm.LoadMem(asm.R1, asm.R6, skbProtocol, asm.Word),
+			asm.JEq.Imm(asm.R1, int32(networkOrder(unix.ETH_P_IP)), "ipv4"),
+			asm.JNE.Imm(asm.R1, int32(networkOrder(unix.ETH_P_IPV6)), "pick"),
+		},
+		hashIPv6(), hashIPv4(),
+		asm.Instructions{
+			asm.And.Imm(asm.R7, rssTableLen-1).WithSymbol("pick"),
+			asm.LSh.Imm(asm.R7, 2),
+			asm.Add.Imm(asm.R7, rssTableAt),
+			asm.Add.Reg(asm.R8, asm.R7),
+			asm.LoadMem(asm.R1, asm.R8, 0, asm.Word),
+			asm.Add.Imm(asm.R1, 1), // 0 is for none
+			asm.StoreMem(asm.R6, skbQueueMapping, asm.R1, asm.Word),
+			asm.Mov.Imm(asm.R0, -1).WithSymbol("next"),
+			asm.Return(),
+		},
+	)
+}
+
+func hashIPv6() asm.Instructions {
+	return join(
+		loadAt(ipv6AddrsAt, stackInput, 32), hashInput(0, 32),
+		loadAt(ipv6NextAt, stackShort, 1),
+		asm.Instructions{asm.LoadMem(asm.R9, asm.RFP, stackShort, asm.Byte)},
+		unlessPorts("ports6"),
+		label("ports6", loadAt(ipv6PortsAt, stackInput+32, 4)), hashInput(32, 4),
+		asm.Instructions{asm.Ja.Label("pick")},
+	)
+}
+
+func hashIPv4() asm.Instructions {
+	return join(
+		label("ipv4", loadAt(ipv4AddrsAt, stackInput, 8)), hashInput(0, 8),
+		loadAt(ipv4FragmentAt, stackShort, 2),
+		asm.Instructions{
+			asm.LoadMem(asm.R1, asm.RFP, stackShort, asm.Half),
+			asm.And.Imm(asm.R1, int32(networkOrder(0x3fff))), // more fragments, or an offset
+			asm.JNE.Imm(asm.R1, 0, "pick"),
+		},
+		loadAt(ipv4ProtocolAt, stackShort, 1),
+		asm.Instructions{asm.LoadMem(asm.R9, asm.RFP, stackShort, asm.Byte)},
+		unlessPorts("ports4"),
+		label("ports4", loadAt(etherLen, stackShort, 1)),
+		asm.Instructions{
+			asm.LoadMem(asm.R2, asm.RFP, stackShort, asm.Byte),
+			asm.And.Imm(asm.R2, 0x0f), // the header's length in words
+			asm.LSh.Imm(asm.R2, 2),
+			asm.Add.Imm(asm.R2, etherLen),
+		},
+		load(stackInput+8, 4), hashInput(8, 4),
+		asm.Instructions{asm.Ja.Label("pick")},
+	)
+}
+
+// unlessPorts goes to the label for a protocol with ports, else to the choice of the queue.
+func unlessPorts(ports string) asm.Instructions {
+	return asm.Instructions{
+		asm.JEq.Imm(asm.R9, unix.IPPROTO_TCP, ports),
+		asm.JNE.Imm(asm.R9, unix.IPPROTO_UDP, "pick"),
+	}
+}
+
+func loadAt(offset int32, to int16, n int32) asm.Instructions {
+	return append(asm.Instructions{asm.Mov.Imm(asm.R2, offset)}, load(to, n)...)
+}
+
+// load copies n bytes of the packet to the stack, from the offset in R2; a packet that is shorter is left as it is.
+func load(to int16, n int32) asm.Instructions {
+	return asm.Instructions{
+		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.Mov.Reg(asm.R3, asm.RFP),
+		asm.Add.Imm(asm.R3, int32(to)),
+		asm.Mov.Imm(asm.R4, n),
+		asm.FnSkbLoadBytes.Call(),
+		asm.JNE.Imm(asm.R0, 0, "next"),
+	}
+}
+
+// label names the place where ins begin.
+func label(name string, ins asm.Instructions) asm.Instructions {
+	ins[0] = ins[0].WithSymbol(name)
+	return ins
+}
+
+// hashInput adds n bytes of the input to the hash.
+func hashInput(first, n int16) (out asm.Instructions) {
+	for place := first; place < first+n; place++ {
+		out = append(out,
+			asm.LoadMem(asm.R1, asm.RFP, stackInput+place, asm.Byte),
+			asm.LSh.Imm(asm.R1, 2),
+			asm.Add.Imm(asm.R1, int32(place)*rssRow),
+			asm.Mov.Reg(asm.R2, asm.R8),
+			asm.Add.Reg(asm.R2, asm.R1),
+			asm.LoadMem(asm.R1, asm.R2, 0, asm.Word),
+			asm.Xor.Reg(asm.R7, asm.R1),
+		)
+	}
+	return out
+}
+
+func join(parts ...asm.Instructions) (out asm.Instructions) {
+	for _, p := range parts {
+		out = append(out, p...)
+	}
+	return out
+}
+
+// networkOrder is v as a program reads it from a field in network order.
+func networkOrder(v uint16) uint16 {
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
+}
+
+// attachRSS makes a program the last filter on what leaves by the device.
+func (h *Host) attachRSS(device string, program *ebpf.Program) error {
+	err := h.netlink(func(nl *netlink.Handle) error {
+		link, err := nl.LinkByName(device)
+		if err != nil {
+			return err
+		}
+		clsact := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+			LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+		}}
+		if err := nl.QdiscAdd(clsact); err != nil && !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+		return nl.FilterAdd(&netlink.BpfFilter{
+			FilterAttrs: netlink.FilterAttrs{
+				LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_MIN_EGRESS, Handle: 1, Priority: rssPriority,
+				Protocol: unix.ETH_P_ALL,
+			},
+			Fd: program.FD(), Name: "rw_lab_rss", DirectAction: true,
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("attaching RSS to %s in %s: %w", device, h.name, err)
+	}
+	return nil
+}

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netlab
+
+import (
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/spread"
+)
+
+// TestRSSHashIsTheOneOfTheVerificationSuite has the vectors of Microsoft's "Verifying the RSS Hash Calculation".
+func TestRSSHashIsTheOneOfTheVerificationSuite(t *testing.T) {
+	r := NewRSS(8)
+	for _, c := range []struct {
+		dst, src    string
+		with, addrs uint32
+	}{
+		{"161.142.100.80:1766", "66.9.149.187:2794", 0x51ccc178, 0x323e8fc2},
+		{"65.69.140.83:4739", "199.92.111.2:14230", 0xc626b0ea, 0xd718262a},
+		{"12.22.207.184:38024", "24.19.198.95:12898", 0x5c2b394a, 0xd2d0a5de},
+		{"209.142.163.6:2217", "38.27.205.30:48228", 0xafc7327f, 0x82989176},
+		{"202.188.127.2:1303", "153.39.163.191:44251", 0x10e828a2, 0x5d1809c5},
+		{"[3ffe:2501:200:3::1]:1766", "[3ffe:2501:200:1fff::7]:2794", 0x40207d3d, 0x2cc18cd5},
+		{"[ff02::1]:4739", "[3ffe:501:8::260:97ff:fe40:efab]:14230", 0xdde51bbf, 0x0f0c461c},
+		{"[fe80::200:f8ff:fe21:67cf]:38024", "[3ffe:1900:4545:3:200:f8ff:fe21:67cf]:44251", 0x02d1feef, 0x4b61e985},
+	} {
+		src, dst := netip.MustParseAddrPort(c.src), netip.MustParseAddrPort(c.dst)
+		if got := r.Hash(src, dst); got != c.with {
+			t.Errorf("%s to %s: %#x, want %#x", src, dst, got, c.with)
+		}
+		if got := r.hash(append(src.Addr().AsSlice(), dst.Addr().AsSlice()...)); got != c.addrs {
+			t.Errorf("%s to %s without ports: %#x, want %#x", src, dst, got, c.addrs)
+		}
+	}
+}
+
+// TestRSSAgreesWithTheOneOfPlans: the two have nothing in common but the specification.
+func TestRSSAgreesWithTheOneOfPlans(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	port := func() uint16 { return uint16(rng.Uint32()) }
+	for range 200 {
+		mine := NewRSS(1 + rng.IntN(64))
+		for i := range mine.Key {
+			mine.Key[i] = byte(rng.Uint32())
+		}
+		other := spread.RSS{Key: mine.Key[:], Indirection: mine.Indirection[:]}
+		var a [16]byte
+		for i := range a {
+			a[i] = byte(rng.Uint32())
+		}
+		for _, addr := range []netip.Addr{netip.AddrFrom16(a), netip.AddrFrom4([4]byte(a[:]))} {
+			src, dst := netip.AddrPortFrom(addr, port()), netip.AddrPortFrom(addr.Prev(), port())
+			if got, err := other.Queue(src, dst); got != mine.Queue(src, dst) || err != nil {
+				t.Fatalf("%v to %v: queue %d, that of a plan %d, %v", src, dst, mine.Queue(src, dst), got, err)
+			}
+		}
+	}
+}
+
+func TestRSSRefusesQueuesThatDoNotExist(t *testing.T) {
+	lab := newLab(t)
+	a, b := newHost(t, lab, "a"), newHost(t, lab, "b")
+	if _, err := lab.Cable(a, b, CableConfig{Queues: 4, RSS: NewRSS(5)}); err == nil {
+		t.Error("a table with queue 4 of 4 was taken")
+	}
+}
+
+// newRSSPair connects two hosts by a cable that has RSS with a key and a table of the test's own.
+func newRSSPair(t *testing.T, queues int) (a, b *Host, rss *RSS) {
+	t.Helper()
+	lab := newLab(t)
+	a, b = newHost(t, lab, "a"), newHost(t, lab, "b")
+	rng := rand.New(rand.NewPCG(1, 2))
+	rss = NewRSS(queues)
+	for i := range rss.Key {
+		rss.Key[i] = byte(rng.Uint32())
+	}
+	for i := range rss.Indirection {
+		rss.Indirection[i] = rng.Uint32N(uint32(queues))
+	}
+	_, err := lab.Cable(a, b, CableConfig{Queues: queues, AddrsA: addrsA, AddrsB: addrsB, RSS: rss})
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a, b, rss
+}
+
+// queueWatch counts what leaves a's end of the cable and what arrives at b's.
+type queueWatch struct {
+	t          *testing.T
+	sent, came *Capture
+}
+
+func watchQueues(t *testing.T, a, b *Host, queues int) queueWatch {
+	t.Helper()
+	w := queueWatch{t: t}
+	for _, end := range []struct {
+		host *Host
+		into **Capture
+	}{{a, &w.sent}, {b, &w.came}} {
+		c, err := end.host.Capture(CaptureConfig{Device: "cable0", Queues: queues, Handle: func(Packet) {}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		*end.into = c
+	}
+	return w
+}
+
+// packets are the counts so far, by queue.
+func (w queueWatch) packets() (sent, came []uint64) {
+	w.t.Helper()
+	s, err := w.sent.Queues()
+	r, err2 := w.came.ReceiveQueues()
+	if err != nil || err2 != nil || s == nil || r == nil {
+		w.t.Fatal("no counts: ", err, err2)
+	}
+	for i := range s {
+		sent, came = append(sent, s[i].Packets), append(came, r[i].Packets)
+	}
+	return sent, came
+}
+
+// during returns the packets, by queue, that f made go over the cable.
+func (w queueWatch) during(f func()) (sent, came []uint64) {
+	w.t.Helper()
+	s0, c0 := w.packets()
+	f()
+	sent, came = w.packets()
+	for i := range sent {
+		sent[i] -= s0[i]
+		came[i] -= c0[i]
+	}
+	return sent, came
+}
+
+func TestRSSCableChoosesTheQueueAsItsHashSays(t *testing.T) {
+	const queues, senders = 8, 40
+	a, b, rss := newRSSPair(t, queues)
+	w := watchQueues(t, a, b, queues)
+	for _, c := range []struct{ from, to string }{
+		{"192.168.77.1:0", "192.168.77.2:7000"},
+		{"[fd77::1]:0", "[fd77::2]:7000"},
+	} {
+		rx := listenUDP(t, b, c.to)
+		exchange(t, listenUDP(t, a, c.from), rx, []byte("resolve"), c.to)
+		for range senders {
+			tx := listenUDP(t, a, c.from)
+			queue := rss.Queue(tx.LocalAddr().(*net.UDPAddr).AddrPort(), netip.MustParseAddrPort(c.to))
+			sent, came := w.during(func() { exchange(t, tx, rx, make([]byte, 500), c.to) })
+			// Neighbour discovery may happen at any time, and does elsewhere.
+			if sent[queue] == 0 || came[queue] == 0 {
+				t.Fatalf("from %v: left by %v, arrived on %v; want queue %d", tx.LocalAddr(), sent, came, queue)
+			}
+		}
+	}
+}
+
+func TestRSSCableKeepsATrainOnOneQueue(t *testing.T) {
+	const queues, segments = 8, 20
+	a, b, rss := newRSSPair(t, queues)
+	w := watchQueues(t, a, b, queues)
+	tx, rx := listenUDP(t, a, "192.168.77.1:0"), listenUDP(t, b, "192.168.77.2:7000")
+	exchange(t, tx, rx, []byte("resolve"), "192.168.77.2:7000")
+	raw, _ := tx.SyscallConn()
+	var err error
+	_ = raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_SEGMENT, 100) })
+	if err != nil {
+		t.Skipf("no UDP_SEGMENT: %v", err)
+	}
+	queue := rss.Queue(tx.LocalAddr().(*net.UDPAddr).AddrPort(), netip.MustParseAddrPort("192.168.77.2:7000"))
+	sent, _ := w.during(func() { exchange(t, tx, rx, make([]byte, 100*segments), "192.168.77.2:7000") })
+	if sent[queue] < segments {
+		t.Errorf("queues %v, want %d on %d", sent, segments, queue)
+	}
+}
+
+// TestRSSComesAfterOtherPrograms: what a tcx program does to the port is done when the queue is chosen.
+func TestRSSComesAfterOtherPrograms(t *testing.T) {
+	const queues, port = 8, 61234
+	a, b, rss := newRSSPair(t, queues)
+	setSourcePort(t, a, "cable0", port)
+	w := watchQueues(t, a, b, queues)
+	tx, rx := listenUDP(t, a, "192.168.77.1:0"), listenUDP(t, b, "192.168.77.2:7000")
+	before := rss.Queue(tx.LocalAddr().(*net.UDPAddr).AddrPort(), netip.MustParseAddrPort("192.168.77.2:7000"))
+	after := rss.Queue(netip.MustParseAddrPort("192.168.77.1:61234"), netip.MustParseAddrPort("192.168.77.2:7000"))
+	for before == after {
+		tx = listenUDP(t, a, "192.168.77.1:0")
+		before = rss.Queue(tx.LocalAddr().(*net.UDPAddr).AddrPort(), netip.MustParseAddrPort("192.168.77.2:7000"))
+	}
+	exchange(t, tx, rx, []byte("resolve"), "192.168.77.2:7000")
+	sent, _ := w.during(func() {
+		for range 50 {
+			exchange(t, tx, rx, make([]byte, 100), "192.168.77.2:7000")
+		}
+	})
+	if sent[after] < 50 || sent[before] >= 50 {
+		t.Errorf("queues %v, want %d, that of the port on the wire, and not %d", sent, after, before)
+	}
+}
+
+// setSourcePort attaches a tcx program to what leaves by a device: all UDP over IPv4 gets that source port.
+func setSourcePort(t *testing.T, h *Host, device string, port uint16) {
+	t.Helper()
+	value := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, port))
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
+			asm.Mov.Reg(asm.R6, asm.R1),
+			asm.LoadMem(asm.R1, asm.R6, skbProtocol, asm.Word),
+			asm.JNE.Imm(asm.R1, int32(networkOrder(unix.ETH_P_IP)), "next"),
+			asm.StoreImm(asm.RFP, -8, int64(value), asm.Half),
+			asm.Mov.Reg(asm.R1, asm.R6),
+			asm.Mov.Imm(asm.R2, etherLen+20),
+			asm.Mov.Reg(asm.R3, asm.RFP),
+			asm.Add.Imm(asm.R3, -8),
+			asm.Mov.Imm(asm.R4, 2),
+			asm.Mov.Imm(asm.R5, 0),
+			asm.FnSkbStoreBytes.Call(),
+			asm.StoreImm(asm.RFP, -8, 0, asm.Half), // no checksum
+			asm.Mov.Reg(asm.R1, asm.R6),
+			asm.Mov.Imm(asm.R2, etherLen+26),
+			asm.Mov.Reg(asm.R3, asm.RFP),
+			asm.Add.Imm(asm.R3, -8),
+			asm.Mov.Imm(asm.R4, 2),
+			asm.Mov.Imm(asm.R5, 0),
+			asm.FnSkbStoreBytes.Call(),
+			asm.Mov.Imm(asm.R0, -1).WithSymbol("next"),
+			asm.Return(),
+		},
+	})
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { program.Close() })
+	var attached link.Link
+	err = h.Do(func() error {
+		dev, err := net.InterfaceByName(device)
+		if err != nil {
+			return err
+		}
+		attached, err = link.AttachTCX(link.TCXOptions{Interface: dev.Index, Program: program, Attach: ebpf.AttachTCXEgress})
+		return err
+	})
+	if err != nil {
+		t.Skipf("needs tcx (Linux 6.6): %v", err)
+	}
+	t.Cleanup(func() { _ = attached.Close() })
+}
+
+// TestRSSLeavesStrangePacketsAlone: what is not TCP or UDP has a queue all the same, and nothing is lost.
+func TestRSSLeavesStrangePacketsAlone(t *testing.T) {
+	const queues = 4
+	a, b, rss := newRSSPair(t, queues)
+	w := watchQueues(t, a, b, queues)
+	rx := listenUDP(t, b, "192.168.77.2:7000")
+	tx := listenUDP(t, a, "192.168.77.1:0")
+	exchange(t, tx, rx, []byte("resolve"), "192.168.77.2:7000")
+	addrs := []byte{192, 168, 77, 1, 192, 168, 77, 2}
+	queue := rss.Indirection[rss.hash(addrs)%rssTableLen]
+	sent, _ := w.during(func() { exchange(t, tx, rx, make([]byte, 2000), "192.168.77.2:7000") }) // two fragments
+	if sent[queue] < 2 {
+		t.Errorf("fragments: queues %v, want two on %d", sent, queue)
+	}
+	if slices.Max(rss.Indirection[:]) >= queues {
+		t.Error("the table has too many queues")
+	}
+}
