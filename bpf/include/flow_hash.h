@@ -9,12 +9,6 @@
  * The symmetric hash of an inner flow: the twin of FlowHash in Go's pkg/packet, where it is defined.
  */
 
-/* How the headers of TCP, UDP and SCTP begin. */
-struct ports {
-	be16 src;
-	be16 dst;
-};
-
 /* A bijection of 64-bit words in which every input bit reaches every output bit. */
 INLINE u64 mix(u64 x)
 {

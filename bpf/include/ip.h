@@ -36,6 +36,7 @@ struct ipv4_header {
 
 /* More Fragments and the fragment's offset: zero only in a packet that is whole. */
 #define IPV4_FRAGMENT 0x3fff
+#define IPV4_OFFSET 0x1fff
 
 /* RFC 8200, section 3. */
 struct ipv6_header {
@@ -51,6 +52,12 @@ struct ipv6_header {
 struct ipv6_extension {
 	u8 next_header;
 	u8 len; /* in 8 bytes, without the first 8 */
+};
+
+/* How the headers of TCP, UDP and SCTP begin. */
+struct ports {
+	be16 src;
+	be16 dst;
 };
 
 /* Bounds the walk over extension headers. RFC 8200, section 4.1, allows seven in a packet. */

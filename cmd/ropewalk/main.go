@@ -73,7 +73,7 @@ func newRootCmd() *cobra.Command {
 	root.AddCommand(
 		newRunCmd(), newUpCmd(), newDownCmd(), newStripCmd(), newSaveCmd(),
 		newShowCmd(), newGenkeyCmd(), newGenpskCmd(), newPubkeyCmd(),
-		newDemoCmd(), newTrafficCmd(),
+		newSpreadCmd(), newDemoCmd(), newTrafficCmd(),
 	)
 	return root
 }

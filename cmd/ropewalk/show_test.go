@@ -14,6 +14,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/show"
+	"github.com/ropewalk/ropewalk/pkg/spread"
 	"github.com/ropewalk/ropewalk/pkg/uapi/uapitest"
 )
 
@@ -24,9 +25,17 @@ func twoDevices(t *testing.T) (*shower, *bytes.Buffer, []config.Status) {
 	dir := uapitest.NewDir(t)
 	r := rand.New(rand.NewPCG(1, 2))
 	devices := []config.Status{uapitest.RandomStatus(r, "a0", now), uapitest.RandomStatus(r, "b0", now)}
+	for i := range devices {
+		st := &devices[i]
+		st.Lanes, st.SpreadPorts = 2+i, spread.DefaultPorts
+		for j := range st.Peers {
+			st.Peers[j].Spread = config.PeerSpread{Active: true, Ports: 1 + j}
+		}
+	}
 	for _, st := range []config.Status{devices[1], devices[0]} {
 		var dev uapitest.Device
 		dev.Report(st)
+		dev.ReportStats(map[string]any{"spread": st.SpreadReport()})
 		uapitest.Serve(t, dir, st.Name, &dev)
 	}
 	var out bytes.Buffer
@@ -44,6 +53,44 @@ func TestShowPrintsAllInterfacesByName(t *testing.T) {
 		err := s.run(args)
 		if diff := cmp.Diff(want.String(), out.String()); diff != "" || err != nil {
 			t.Errorf("%v: %v %s", args, err, diff)
+		}
+	}
+}
+
+func TestShowAddsLanesThatTheDaemonTells(t *testing.T) {
+	s, out, devices := twoDevices(t)
+	s.opt.Lanes = true
+	for _, tc := range []struct {
+		args []string
+		of   []config.Status
+	}{
+		{[]string{"b0"}, devices[1:]},
+		{nil, devices},
+	} {
+		out.Reset()
+		var want bytes.Buffer
+		if err := show.Pretty(&want, tc.of, show.Options{Now: s.now(), Lanes: true}); err != nil {
+			t.Fatal(err)
+		}
+		err := s.run(tc.args)
+		if diff := cmp.Diff(want.String(), out.String()); diff != "" || err != nil {
+			t.Errorf("%v: %v %s", tc.args, err, diff)
+		}
+		if !strings.Contains(out.String(), "  lanes: 3\n") {
+			t.Errorf("no lanes in %q", out)
+		}
+	}
+}
+
+func TestShowSaysWhenADaemonCannotTellItsLanes(t *testing.T) {
+	s, out, _ := twoDevices(t)
+	s.opt.Lanes = true
+	uapitest.Serve(t, s.dir, "c0", &uapitest.Device{})
+	for _, args := range [][]string{{"c0"}, nil} {
+		out.Reset()
+		err := s.run(args)
+		if err == nil || exitCode(err) != exitError || !strings.Contains(err.Error(), "c0") || !strings.Contains(out.String(), "interface: c0\n") {
+			t.Errorf("%v: %q, %v", args, out, err)
 		}
 	}
 }
@@ -93,6 +140,12 @@ func TestShowRefusesWrongUsage(t *testing.T) {
 	for _, args := range [][]string{{"a0", "nonsense"}, {"interfaces", "peers"}, {"all", ""}} {
 		if err := s.run(args); err == nil || exitCode(err) != exitUsage || out.Len() != 0 {
 			t.Errorf("%v: %v", args, err)
+		}
+	}
+	s.opt.Lanes = true
+	for _, args := range [][]string{{"a0", "dump"}, {"interfaces"}} {
+		if err := s.run(args); err == nil || exitCode(err) != exitUsage || out.Len() != 0 {
+			t.Errorf("%v --lanes: %v", args, err)
 		}
 	}
 	if _, _, err := execute(t, newShowCmd(), "", "a0", "peers", "more"); err == nil || exitCode(err) != exitUsage {

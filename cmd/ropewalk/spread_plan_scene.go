@@ -105,7 +105,7 @@ func (c *spreadChoice) play(s *spreadScene, queues []int) error {
 		c.queue[lane], _ = slices.BinarySearch(queues, q)
 	}
 	c.packets = make([]int, len(queues))
-	flows, loads := spread.NewFlows(planTableLog2, spread.DefaultGap), spread.NewLoads(len(c.Ports))
+	flows, loads := spread.NewFlows(planTableLog2, spread.DefaultGap), spread.NewLoads(len(c.Ports), 0)
 	rng := rand.New(rand.NewPCG(s.seed, 0))
 	for round := range s.rounds {
 		clear(c.packets)

@@ -15,7 +15,7 @@ import (
 func newStripCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "strip CONFIG_FILE | INTERFACE",
-		Short: "Print a wg-quick file without wg-quick's keys",
+		Short: "Print a wg-quick file without wg-quick's and ropewalk's keys",
 		Long: "strip prints the file with only what wg(8) understands, private key included, for\n" +
 			"`wg syncconf wg0 <(ropewalk strip wg0)`.",
 		Example: "  ropewalk strip wg0",

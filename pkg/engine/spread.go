@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"math/rand/v2"
 	"net/netip"
 
 	"github.com/ropewalk/ropewalk/pkg/spread"
@@ -22,7 +23,7 @@ type Spread struct {
 // Without any, everything leaves from the canonical port, but flows are noted, so that none overtakes itself when it is
 // spread later.
 func NewSpread(sources []int) *Spread {
-	return &Spread{sources: sources, loads: spread.NewLoads(len(sources))}
+	return &Spread{sources: sources, loads: spread.NewLoads(len(sources), rand.Uint32())}
 }
 
 // Sources are the sources in lane order. They must not be changed.

@@ -50,15 +50,15 @@ func NewFlows(log2 int, gap time.Duration) *Flows {
 
 // Choose returns the lane, an index into the ports that loads are kept for, on which n bytes of the flow with that hash
 // leave now (nanoseconds, never going back): the flow's present one if it was seen less than the gap ago, else the
-// least loaded, where of equals the one wins that comes first when counting from the hash. It is Canonical for a flow
-// that was noted less than the gap ago.
+// least loaded, where of equals the one wins that comes first. It is Canonical for a flow that was noted less than the
+// gap ago.
 func (f *Flows) Choose(loads *Loads, hash uint32, now int64, n int) int {
 	word := &f.words[hash>>f.shift]
 	tick, epoch := now>>tickShift, uint64(now>>epochShift)&epochMask
 	lane := *word & laneMask
 	switch {
 	case *word == 0 || tick-int64(*word>>laneBits) >= f.gap:
-		lane = uint64(loads.least(hash, epoch))
+		lane = uint64(loads.least(epoch))
 	case lane == canonicalLane:
 		f.Note(hash, now)
 		return Canonical
@@ -80,7 +80,10 @@ func (f *Flows) Note(hash uint32, now int64) {
 //
 // It may be used by several goroutines. One that changes a load while another does may lose the other's bytes: a load
 // is an estimate, and an atomic addition would cost more than it is worth.
-type Loads struct{ words []load }
+type Loads struct {
+	words []load
+	first int
+}
 
 // load has a cache line of its own: neighbours belong to other lanes' goroutines.
 type load struct {
@@ -88,23 +91,32 @@ type load struct {
 	_    [56]byte
 }
 
-// NewLoads returns zero loads of n ports, 0 < n <= MaxPorts.
-func NewLoads(n int) *Loads { return &Loads{words: make([]load, n)} }
+// NewLoads returns zero loads of n ports, 0 <= n <= MaxPorts. Of equally loaded lanes the one comes first that first,
+// modulo n, says, then those behind it: flows that begin together take neighbouring ports, which under a linear hash, as
+// a NIC's is, fall on different queues. Senders to one receiver should differ in first, or the first flow of each would
+// meet the others'.
+func NewLoads(n int, first uint32) *Loads {
+	return &Loads{words: make([]load, n), first: int(first % uint32(max(n, 1)))}
+}
 
 // Len returns the number of ports.
 func (l *Loads) Len() int { return len(l.words) }
 
 // Bytes returns the load of a lane at that time.
 func (l *Loads) Bytes(lane int, now int64) uint64 {
-	return decayed(l.words[lane].word.Load(), uint64(now>>epochShift)&epochMask)
+	return LoadBytes(l.words[lane].word.Load(), now)
 }
 
-func (l *Loads) least(hash uint32, epoch uint64) int {
+// LoadBytes returns the bytes of a load at that time, given its word: so the eBPF program keeps them.
+func LoadBytes(word uint64, now int64) uint64 {
+	return decayed(word, uint64(now>>epochShift)&epochMask)
+}
+
+func (l *Loads) least(epoch uint64) int {
 	n := len(l.words)
-	start := int(hash % uint32(n))
-	best, least := start, uint64(loadMask+1)
+	best, least := l.first, uint64(loadMask+1)
 	for i := range n {
-		lane := start + i
+		lane := l.first + i
 		if lane >= n {
 			lane -= n
 		}

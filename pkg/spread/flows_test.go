@@ -37,10 +37,10 @@ func (l slowLoads) at(lane int, epoch int64) uint64 {
 	return bytes
 }
 
-func (l slowLoads) least(hash uint32, epoch int64) int {
-	best := int(hash % uint32(len(l)))
+func (l slowLoads) least(epoch int64) int {
+	best := 5 % len(l)
 	for i := range l {
-		if lane := (int(hash%uint32(len(l))) + i) % len(l); l.at(lane, epoch) < l.at(best, epoch) {
+		if lane := (5%len(l) + i) % len(l); l.at(lane, epoch) < l.at(best, epoch) {
 			best = lane
 		}
 	}
@@ -53,7 +53,7 @@ func (f *slowFlows) choose(l slowLoads, hash uint32, now int64, n int) int {
 	flow, known := f.seen[key]
 	lane := flow.lane % len(l)
 	if !known || tick-flow.tick >= f.gap {
-		lane = l.least(hash, epoch)
+		lane = l.least(epoch)
 	}
 	f.seen[key] = slowFlow{tick, lane}
 	l[lane] = slowLoad{epoch, min(l.at(lane, epoch)+uint64(n), 1<<40-1)}
@@ -75,7 +75,7 @@ func newTwins(log2 int) *twins {
 		slow: slowFlows{gap: int64(DefaultGap) / 1024, seen: map[uint32]slowFlow{}, bits: log2},
 	}
 	for i, n := range []int{1, 16, MaxPorts} {
-		t.loads[i], t.plain[i] = NewLoads(n), make(slowLoads, n)
+		t.loads[i], t.plain[i] = NewLoads(n, 5), make(slowLoads, n)
 	}
 	return t
 }
@@ -134,7 +134,7 @@ func distinctHashes(rng *rand.Rand, n int) []uint32 {
 
 func TestFlowKeepsItsPortWhateverTheLoadsUntilItPauses(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	flows, loads := NewFlows(16, DefaultGap), NewLoads(16)
+	flows, loads := NewFlows(16, DefaultGap), NewLoads(16, 5)
 	type flow struct {
 		lane int
 		last int64
@@ -155,7 +155,7 @@ func TestFlowKeepsItsPortWhateverTheLoadsUntilItPauses(t *testing.T) {
 func TestFlowsThatStartTogetherTakeDifferentPorts(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for range 100 {
-		flows, loads := NewFlows(16, DefaultGap), NewLoads(16)
+		flows, loads := NewFlows(16, DefaultGap), NewLoads(16, 5)
 		taken := map[int]bool{}
 		for _, hash := range distinctHashes(rng, 16) {
 			taken[flows.Choose(loads, hash, 1<<30, 1)] = true
@@ -167,7 +167,7 @@ func TestFlowsThatStartTogetherTakeDifferentPorts(t *testing.T) {
 }
 
 func TestFlowsThatShareAnEntrySharePortAndOrder(t *testing.T) {
-	flows, loads := NewFlows(16, DefaultGap), NewLoads(16)
+	flows, loads := NewFlows(16, DefaultGap), NewLoads(16, 5)
 	first := flows.Choose(loads, 0xabcd0001, 1<<30, 1000)
 	if second := flows.Choose(loads, 0xabcd0002, 1<<30, 1000); second != first {
 		t.Errorf("one entry, ports %d and %d", first, second)
@@ -175,10 +175,10 @@ func TestFlowsThatShareAnEntrySharePortAndOrder(t *testing.T) {
 }
 
 func TestFlowThatPausedTakesTheLeastLoadedPort(t *testing.T) {
-	flows, loads := NewFlows(16, DefaultGap), NewLoads(4)
+	flows, loads := NewFlows(16, DefaultGap), NewLoads(4, 0)
 	now := int64(1 << 30)
 	for hash, n := range []int{4000, 3000, 100, 2000} {
-		flows.Choose(loads, uint32(hash)<<16|uint32(hash), now, n)
+		flows.Choose(loads, uint32(hash)<<16, now, n)
 	}
 	if lane := flows.Choose(loads, 0, now+int64(DefaultGap)-2048, 0); lane != 0 {
 		t.Errorf("moved to port %d within the gap", lane)
@@ -189,7 +189,7 @@ func TestFlowThatPausedTakesTheLeastLoadedPort(t *testing.T) {
 }
 
 func TestFlowTowardsAPeerWithFewerPortsStaysWithinThem(t *testing.T) {
-	flows, many, few := NewFlows(16, DefaultGap), NewLoads(MaxPorts), NewLoads(3)
+	flows, many, few := NewFlows(16, DefaultGap), NewLoads(MaxPorts, 63), NewLoads(3, 0)
 	if lane := flows.Choose(many, 63, 1<<30, 1); lane != 63 {
 		t.Fatalf("took port %d", lane)
 	}
@@ -201,7 +201,7 @@ func TestFlowTowardsAPeerWithFewerPortsStaysWithinThem(t *testing.T) {
 func TestEqualFlowsSpreadEvenly(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	for _, n := range []int{16, 32, 64, 160, 1000} {
-		flows, loads := NewFlows(16, DefaultGap), NewLoads(16)
+		flows, loads := NewFlows(16, DefaultGap), NewLoads(16, 5)
 		hashes := distinctHashes(rng, n)
 		var bytes [16]int
 		now := int64(1 << 30)
@@ -226,7 +226,7 @@ func TestEqualFlowsSpreadEvenly(t *testing.T) {
 
 func TestLoadsHalveWithEveryEpoch(t *testing.T) {
 	const epoch = int64(1) << 27
-	loads := NewLoads(1)
+	loads := NewLoads(1, 5)
 	flows := NewFlows(16, DefaultGap)
 	start := 1000 * epoch
 	flows.Choose(loads, 0, start, 1<<20)
@@ -239,7 +239,7 @@ func TestLoadsHalveWithEveryEpoch(t *testing.T) {
 
 func TestLoadsSurviveTheEndOfTheEpochCounter(t *testing.T) {
 	const epoch = int64(1) << 27
-	loads, flows := NewLoads(1), NewFlows(16, DefaultGap)
+	loads, flows := NewLoads(1, 5), NewFlows(16, DefaultGap)
 	end := epoch * (1 << 24) // where 24 bits begin again, after 26 days
 	flows.Choose(loads, 0, end-1, 4096)
 	if got := loads.Bytes(0, end); got != 2048 {
@@ -248,7 +248,7 @@ func TestLoadsSurviveTheEndOfTheEpochCounter(t *testing.T) {
 }
 
 func TestLoadsStopAtTheirLargest(t *testing.T) {
-	loads, flows := NewLoads(1), NewFlows(16, DefaultGap)
+	loads, flows := NewLoads(1, 5), NewFlows(16, DefaultGap)
 	for range 3 {
 		flows.Choose(loads, 0, 1<<30, 1<<39)
 	}
@@ -258,7 +258,7 @@ func TestLoadsStopAtTheirLargest(t *testing.T) {
 }
 
 func TestLoadsMayBeShared(t *testing.T) {
-	loads := NewLoads(16)
+	loads := NewLoads(16, 5)
 	var wg sync.WaitGroup
 	for worker := range 4 {
 		wg.Go(func() {
@@ -276,7 +276,7 @@ func TestLoadsMayBeShared(t *testing.T) {
 }
 
 func TestChoosingAllocatesNothing(t *testing.T) {
-	flows, loads := NewFlows(16, DefaultGap), NewLoads(16)
+	flows, loads := NewFlows(16, DefaultGap), NewLoads(16, 5)
 	now, hash := int64(1<<30), uint32(1)
 	allocs := testing.AllocsPerRun(1000, func() {
 		now += 1 << 16
@@ -291,7 +291,7 @@ func TestChoosingAllocatesNothing(t *testing.T) {
 func BenchmarkChoose(b *testing.B) {
 	for name, gap := range map[string]time.Duration{"known flow": DefaultGap, "new flow, 64 ports in use": 0} {
 		b.Run(name, func(b *testing.B) {
-			flows, loads := NewFlows(16, gap), NewLoads(MaxPorts)
+			flows, loads := NewFlows(16, gap), NewLoads(MaxPorts, 5)
 			now := int64(1 << 30)
 			for b.Loop() {
 				now += 1024

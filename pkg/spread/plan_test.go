@@ -178,7 +178,7 @@ func TestPlannedPortsCarryEqualFlowsEvenly(t *testing.T) {
 	r := microsoftRSS(16)
 	queues := queuesOf(t, r, planFrom, planTo, DefaultPorts, 0)
 	for range 50 {
-		flows, loads := NewFlows(16, DefaultGap), NewLoads(len(queues))
+		flows, loads := NewFlows(16, DefaultGap), NewLoads(len(queues), 5)
 		var packets [16]int
 		hashes := distinctHashes(rng, 16)
 		for packet := range 1600 {

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/ropewalk/ropewalk/pkg/adopt"
+)
+
+// spreadStatusSchema is raised when a member of the JSON changes its meaning or goes away; new ones may come without.
+const spreadStatusSchema = 1
+
+const spreadBarWidth = 40
+
+// spreadStatus is what --json prints.
+type spreadStatus struct {
+	Schema  int                  `json:"schema"`
+	Devices []adopt.DeviceStatus `json:"devices"`
+}
+
+func newSpreadStatusCmd() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status [DEVICE]",
+		Short: "Show what is spread, over which ports, and what is wrong",
+		Long: "status shows, for one device or for all in this network namespace: the hooks and their programs, each tunnel's peers\n" +
+			"with a bar for what each lane carried lately, counters, what came in by which receive queue, and what is wrong.",
+		Example: "  ropewalk spread status\n  ropewalk spread status eth0 --json",
+		Args:    usageArgs(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			device := ""
+			if len(args) > 0 {
+				device = args[0]
+			}
+			devices, err := new(adopt.Host).Status(device)
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if asJSON {
+				e := json.NewEncoder(out)
+				e.SetIndent("", "  ")
+				return e.Encode(spreadStatus{Schema: spreadStatusSchema, Devices: devices})
+			}
+			where := "in this network namespace"
+			if device != "" {
+				where = "on " + device
+			}
+			_, err = io.WriteString(out, renderSpread(devices, where, demoStyle{color: spreadColor(out)}))
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, with the version of its schema")
+	return cmd
+}
+
+func spreadColor(out io.Writer) bool {
+	f, ok := out.(*os.File)
+	return ok && os.Getenv("NO_COLOR") == "" && term.IsTerminal(int(f.Fd()))
+}
+
+// renderSpread is the status for people, at most 80 columns wide but for what others named.
+func renderSpread(devices []adopt.DeviceStatus, where string, s demoStyle) string {
+	if len(devices) == 0 {
+		return "nothing is spread " + where + "\n"
+	}
+	var b strings.Builder
+	for i, d := range devices {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		renderSpreadDevice(&b, s, d)
+	}
+	return b.String()
+}
+
+func renderSpreadDevice(b *strings.Builder, s demoStyle, d adopt.DeviceStatus) {
+	fmt.Fprintf(b, "%s\n", s.bold(d.Device))
+	renderSpreadHook(b, s, "spread", d.Spread)
+	renderSpreadHook(b, s, "gather", d.Gather)
+	for _, p := range d.Problems {
+		fmt.Fprintf(b, "  %s %s\n", s.bad("✗"), p)
+	}
+	for _, t := range d.Tunnels {
+		renderSpreadTunnel(b, s, t)
+	}
+	if i := slices.IndexFunc(d.Queues, func(n uint64) bool { return n > 0 }); i >= 0 {
+		fmt.Fprintf(b, "\n  %s\n", s.bold("datagrams in, by receive queue"))
+		renderSpreadQueues(b, s, d.Queues)
+	}
+	first := true
+	for _, c := range d.Counters {
+		if c.Count == 0 {
+			continue
+		}
+		if first {
+			b.WriteByte('\n')
+			first = false
+		}
+		fmt.Fprintf(b, "  %14s  %s\n", thousands(c.Count), s.faint(c.Help))
+	}
+}
+
+func renderSpreadHook(b *strings.Builder, s demoStyle, name string, h adopt.HookStatus) {
+	state := s.good(h.State)
+	if h.State != "attached" {
+		state = s.bad(h.State)
+	}
+	if h.Kind == "none" {
+		fmt.Fprintf(b, "  %s  none\n", name)
+	} else {
+		fmt.Fprintf(b, "  %s  %s by %s, program %d (%s)\n", name, state, h.Kind, h.Program, h.Name)
+	}
+	if h.Why != "" {
+		fmt.Fprintf(b, "          %s\n", s.faint(h.Why))
+	}
+}
+
+func renderSpreadTunnel(b *strings.Builder, s demoStyle, t adopt.TunnelStatus) {
+	fmt.Fprintf(b, "\n  %s  UDP port %d, lanes in %s\n", s.bold(t.Name), t.Port, t.Ports)
+	for _, p := range t.Peers {
+		fmt.Fprintf(b, "    peer %s, gathered from %s\n", p.Endpoint, p.Gather)
+		var most float64
+		for _, l := range p.Lanes {
+			most = max(most, l.Share)
+		}
+		if most == 0 {
+			fmt.Fprintf(b, "      %s\n", s.faint(fmt.Sprintf("nothing left lately by its %s", countOf(len(p.Lanes), "lane"))))
+			continue
+		}
+		for _, l := range p.Lanes {
+			bar := barOf(l.Share/most, spreadBarWidth, " ")
+			fmt.Fprintf(b, "      %5d %s %5.1f%%\n", l.Port, s.bar(bar), 100*l.Share)
+		}
+	}
+}
+
+func renderSpreadQueues(b *strings.Builder, s demoStyle, queues []uint64) {
+	var sum uint64
+	for _, n := range queues {
+		sum += n
+	}
+	most := max(slices.Max(queues), 1)
+	for i, n := range queues {
+		bar := barOf(float64(n)/float64(most), spreadBarWidth, " ")
+		fmt.Fprintf(b, "    %3d %s %13s %6s\n", i, s.bar(bar), thousands(n), percent(n, sum))
+	}
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/adopt"
+	"github.com/ropewalk/ropewalk/pkg/spread"
+)
+
+// runSpread runs the command in the calling thread.
+func runSpread(args ...string) (out, errs string, err error) {
+	root := newRootCmd()
+	var stdout, stderr bytes.Buffer
+	root.SetOut(&stdout)
+	root.SetErr(&stderr)
+	root.SetArgs(append([]string{"spread"}, args...))
+	err = root.Execute()
+	return stdout.String(), stderr.String(), err
+}
+
+func TestSpreadFlagsBecomeAConfig(t *testing.T) {
+	o := spreadAttachOptions{
+		peers: []string{"192.0.2.7", "192.0.2.8:9", "2001:db8::1", "[2001:db8::2]", "[2001:db8::3]:7"},
+		ports: "61000-61015", peerPorts: "62000-62015", gather: "xdp", mark: "0xff00",
+		cfg: adopt.Config{Port: 51820, Lanes: 4},
+	}
+	got, err := o.config("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := adopt.Config{
+		Device: "eth0", Port: 51820, Lanes: 4, Gather: adopt.GatherXDP, Mark: 0xff00,
+		Ports: spread.Ports{First: 61000, Last: 61015}, PeerPorts: spread.Ports{First: 62000, Last: 62015},
+	}
+	for _, p := range []string{"192.0.2.7:0", "192.0.2.8:9", "[2001:db8::1]:0", "[2001:db8::2]:0", "[2001:db8::3]:7"} {
+		want.Peers = append(want.Peers, netip.MustParseAddrPort(p))
+	}
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+		t.Error(diff)
+	}
+	o.ports = "61003, 61001,61017"
+	if got, err = o.config("eth0"); err != nil || fmt.Sprint(got.Plan) != "[61003 61001 61017]" || got.Ports != (spread.Ports{}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestSpreadMistakesAreUsageErrors(t *testing.T) {
+	for _, tt := range []struct{ args, want string }{
+		{"attach", "accepts 1 arg(s)"},
+		{"attach lo --port x", "invalid argument"},
+		{"attach lo", "name it with --port"},
+		{"attach lo --port 1 --peer here", `--peer: "here": want an IP address`},
+		{"attach lo --port 1 --peer 192.0.2.1:0", "want an IP address"},
+		{"attach lo --port 1 --ports 2-1", "--ports: \"2-1\": want FIRST-LAST"},
+		{"attach lo --port 1 --ports 1,x", "want FIRST-LAST or PORT,PORT"},
+		{"attach lo --port 1 --ports 80-99", "partly privileged"},
+		{"attach lo --port 1 --peer-ports 7", "--peer-ports: \"7\": want FIRST-LAST"},
+		{"attach lo --port 1 --mark 0", "--mark \"0\": want a mask"},
+		{"attach lo --port 1 --lanes 65", "65 lanes: want 1 to 64"},
+		{"attach lo --port 1 --gather some", "want auto, tc, xdp or none"},
+		{"attach lo --port 1 --gap 2h", "want 1ms to 1m"},
+		{"detach", "accepts 1 arg(s)"},
+		{"status a b", "accepts at most 1 arg(s)"},
+	} {
+		_, _, err := runSpread(strings.Fields(tt.args)...)
+		if err == nil || !strings.Contains(err.Error(), tt.want) || exitCode(err) != exitUsage {
+			t.Errorf("%s: %v, want %q", tt.args, err, tt.want)
+		}
+	}
+	_, _, err := runSpread("attach", "lo", "--port", "1")
+	if err == nil || exitCode(err) != exitError || !strings.Contains(err.Error(), "loopback") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestSpreadStatusIsDrawn(t *testing.T) {
+	st := adopt.DeviceStatus{
+		Device: "eth0",
+		Spread: adopt.HookStatus{State: "attached", Kind: "tcx", Program: 17, Name: "spread", Why: "so it is"},
+		Gather: adopt.HookStatus{State: "detached", Kind: "none", Why: "asked for"},
+		Tunnels: []adopt.TunnelStatus{{Name: "wg0", Port: 51820, Ports: "61000-61002", Peers: []adopt.PeerStatus{
+			{Endpoint: netip.MustParseAddrPort("192.0.2.7:51820"), Gather: "61000-61999", Lanes: []adopt.LaneStatus{
+				{Port: 61000, Share: 0.5}, {Port: 61001, Share: 0.25}, {Port: 61002, Share: 0.25},
+			}},
+			{Endpoint: netip.MustParseAddrPort("[2001:db8::7]:51820"), Gather: "61000-61999", Lanes: []adopt.LaneStatus{{Port: 61000}}},
+		}}},
+		Counters: []adopt.Counter{{Name: "spread", Count: 1234567, Help: "data messages"}, {Name: "error", Help: "never shown"}},
+		Queues:   []uint64{10, 0, 30},
+		Problems: []string{"something is wrong: mend it"},
+	}
+	got := renderSpread([]adopt.DeviceStatus{st}, "", demoStyle{})
+	want := strings.TrimPrefix(`
+eth0
+  spread  attached by tcx, program 17 (spread)
+          so it is
+  gather  none
+          asked for
+  ✗ something is wrong: mend it
+
+  wg0  UDP port 51820, lanes in 61000-61002
+    peer 192.0.2.7:51820, gathered from 61000-61999
+      61000 ████████████████████████████████████████  50.0%
+      61001 ████████████████████                      25.0%
+      61002 ████████████████████                      25.0%
+    peer [2001:db8::7]:51820, gathered from 61000-61999
+      nothing left lately by its 1 lane
+
+  datagrams in, by receive queue
+      0 █████████████                                       10  25.0%
+      1                                                      0   0.0%
+      2 ████████████████████████████████████████            30  75.0%
+
+       1,234,567  data messages
+`, "\n")
+	if got != want {
+		t.Error(cmp.Diff(want, got))
+	}
+	if got := renderSpread(nil, "on eth0", demoStyle{}); got != "nothing is spread on eth0\n" {
+		t.Errorf("%q", got)
+	}
+}
+
+// enterSpreadLab moves the test into network and mount namespaces of its own, with a device and a BPF file system where
+// commands look for it. The thread ends with the test's goroutine.
+func enterSpreadLab(t *testing.T) {
+	t.Helper()
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
+		runtime.UnlockOSThread()
+		t.Skipf("needs root for namespaces: %v", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("bpf", "/sys/fs/bpf", "bpf", 0, ""); err != nil {
+		t.Skipf("needs a kernel with a BPF file system: %v", err)
+	}
+	err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "near"}, PeerName: "far"})
+	if err != nil {
+		t.Skipf("needs veth links: %v", err)
+	}
+}
+
+func TestSpreadCommandsFromAttachToDetach(t *testing.T) {
+	enterSpreadLab(t)
+	c, err := net.ListenUDP("udp4", &net.UDPAddr{Port: 51820}) // a userspace WireGuard
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	attach := []string{"attach", "near", "--port", "51820", "--mark", "0xff000000", "--peer", "192.0.2.7", "--lanes", "3"}
+	for range 2 {
+		out, errs, err := runSpread(attach...)
+		if err != nil {
+			if os.IsPermission(err) {
+				t.Skip(err)
+			}
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(out, "near: ? (UDP port 51820) spreads over 3 ports towards 1 peer; spread by ") || errs != "" {
+			t.Errorf("%q, %q", out, errs)
+		}
+	}
+	out, _, err := runSpread("status", "near", "--json")
+	var st struct {
+		Schema  int
+		Devices []map[string]any
+	}
+	if err != nil || json.Unmarshal([]byte(out), &st) != nil || st.Schema != 1 || len(st.Devices) != 1 {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, key := range []string{"device", "spread", "gather", "tunnels", "counters", "queues", "problems"} {
+		if _, ok := st.Devices[0][key]; !ok {
+			t.Errorf("the status has no %s: %s", key, out)
+		}
+	}
+	if out, _, err = runSpread("status"); err != nil || !strings.Contains(out, "peer 192.0.2.7:51820, gathered from 61000-61999") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if strings.Contains(out, "✗") {
+		t.Errorf("a problem: %s", out)
+	}
+	for _, args := range [][]string{{"near", "--port", "51821"}, {"near"}, {"near"}, {"gone"}} {
+		if out, _, err := runSpread(append([]string{"detach"}, args...)...); err != nil || out != "" {
+			t.Errorf("detach %q: %q, %v", args, out, err)
+		}
+	}
+	if out, _, err = runSpread("status", "--json"); err != nil || out != "{\n  \"schema\": 1,\n  \"devices\": []\n}\n" {
+		t.Errorf("%v: %q", err, out)
+	}
+}
+
+func TestSpreadNeedsATunnel(t *testing.T) {
+	enterSpreadLab(t)
+	_, _, err := runSpread("attach", "near", "--port", "51820")
+	if err == nil || !strings.Contains(err.Error(), "no tunnel listens on UDP port 51820") || exitCode(err) != exitError {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package adopt spreads and gathers the packets of a WireGuard that ropewalk does not own, above all the kernel's: on the
+// device that its outer packets leave through, it attaches the programs of pkg/datapath, and tells them the tunnel's
+// port, its peers and the ports to spread over. All it makes is pinned below ropewalk/spread in a BPF file system, by
+// network namespace and device. There is no other record: Status and Detach need nothing else, and a new version
+// replaces the programs in place.
+//
+// Both ends of a tunnel should have it, with the same range of ports. Towards an end that does not gather, the tunnel
+// works, and the endpoint that this end sees moves with each message. It is not for tunnels through a NAT, which drops
+// what comes from ports that it has not seen.
+package adopt
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/datapath/hook"
+	"github.com/ropewalk/ropewalk/pkg/spread"
+)
+
+// Host is where tunnels are adopted: the network namespace of the calling thread. The zero Host is ready for use, by
+// several goroutines too, and processes keep out of each other's way.
+type Host struct {
+	// FS is the BPF file system to pin in; empty: hook.FS, which mounts one where there is none.
+	FS string
+	// Tunnels finds the tunnels; nil: WireGuard.
+	Tunnels Finder
+
+	kind    hook.Kind           // for tests: what holds the tc programs
+	refresh time.Duration       // for tests: how often Watch looks; 0: refreshEvery
+	between func(string) error  // for tests: called before each step of Attach
+	noProc  map[uint16]udpOwner // for tests: who has which port, instead of what /proc says
+}
+
+// Gather is how gathering is attached.
+type Gather string
+
+// The ways. Auto is GatherTC: tc ingress turns nothing off. XDP is cheaper per packet and yet only for those who ask,
+// since a driver may pay for it: attached to a veth it turns TSO and UDP GSO of the other end off, on virtio_net the
+// guest's receive offloads (TSO, UFO, LRO). GatherNone is for a peer that never spreads and, which it does only if it
+// gathers, never answers to a lane port.
+const (
+	GatherAuto Gather = "auto"
+	GatherTC   Gather = "tc"
+	GatherXDP  Gather = "xdp"
+	GatherNone Gather = "none"
+)
+
+// Config is what to attach.
+type Config struct {
+	// Device is the one that the tunnel's outer packets leave through, not the tunnel's own.
+	Device string
+	// Port is the tunnel's listen port.
+	Port uint16
+	// Peers are the peers' endpoints; a port of 0 stands for Port. None: what the tunnel says, at the moment.
+	Peers []netip.AddrPort
+	// Lanes is the number of ports to spread over, at most spread.MaxPorts; 0: as many as there are.
+	Lanes int
+	// Ports is the range that those are taken from: the first that nobody has. Zero: spread.DefaultPorts.
+	Ports spread.Ports
+	// Plan is the very ports, in order, as a receiver plans them, in place of Lanes and Ports.
+	Plan []uint16
+	// PeerPorts is the range of ports that peers spread over. Zero: Ports, or spread.DefaultPorts with a Plan.
+	PeerPorts spread.Ports
+	// Gather is how gathering is attached, for all tunnels on the device. Empty: GatherAuto.
+	Gather Gather
+	// Mark says which bits of a packet's mark (SO_MARK) hold its flow. Zero: the flow is the hash that the kernel's
+	// WireGuard leaves on its packets.
+	Mark uint32
+	// Gap is how long a flow must have been silent to take another port, for all tunnels on the device. Zero:
+	// spread.DefaultGap.
+	Gap time.Duration
+}
+
+// Errors that a caller may want to tell from others.
+var (
+	// ErrNoDevice: there is no such device now.
+	ErrNoDevice = errors.New("no such device")
+	// ErrNoTunnel: no tunnel has the port.
+	ErrNoTunnel = errors.New("no tunnel")
+	// ErrInvalid: the Config cannot be right on any host.
+	ErrInvalid = errors.New("invalid")
+)
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w%.0w", fmt.Errorf(format, args...), ErrInvalid)
+}
+
+// withDefaults returns the Config with what was left out, or what is wrong with it on any host.
+func (c Config) withDefaults() (Config, error) {
+	if c.Port == 0 {
+		return c, invalid("the tunnel's listen port is missing: name it with --port (`wg show all listen-port` lists them)")
+	}
+	if c.Gather == "" {
+		c.Gather = GatherAuto
+	}
+	switch c.Gather {
+	case GatherAuto, GatherTC, GatherXDP, GatherNone:
+	default:
+		return c, invalid("gathering by %q: want auto, tc, xdp or none", c.Gather)
+	}
+	if c.Gap == 0 {
+		c.Gap = spread.DefaultGap
+	}
+	if c.Gap < time.Millisecond || c.Gap > time.Minute {
+		return c, invalid("a gap of %s: want 1ms to 1m", c.Gap)
+	}
+	if err := c.planPorts(); err != nil {
+		return c, err
+	}
+	if c.PeerPorts == (spread.Ports{}) {
+		c.PeerPorts = c.Ports
+		if c.Plan != nil {
+			c.PeerPorts = spread.DefaultPorts
+		}
+	}
+	if err := c.checkPorts(); err != nil {
+		return c, err
+	}
+	return c, c.checkPeers()
+}
+
+// checkPeers makes sure that lane ports of peers can be told from their canonical ports.
+func (c *Config) checkPeers() error {
+	if c.PeerPorts.Len() == 0 {
+		return invalid("the peers' ports %s are no range", c.PeerPorts)
+	}
+	for _, p := range c.Peers {
+		if !p.Addr().IsValid() || p.Addr().IsUnspecified() || p.Addr().IsMulticast() {
+			return invalid("%s is no peer's address", p.Addr())
+		}
+		if port := cmp.Or(p.Port(), c.Port); c.PeerPorts.Contains(port) {
+			return invalid("the ports %s that peers spread over hold the listen port of peer %s; choose others with "+
+				"--peer-ports, or with --ports at both ends", c.PeerPorts, netip.AddrPortFrom(p.Addr(), port))
+		}
+	}
+	if len(c.Peers) == 0 && c.PeerPorts.Contains(c.Port) {
+		return invalid("the ports %s that peers spread over hold the listen port %d; choose others with --peer-ports", c.PeerPorts, c.Port)
+	}
+	return nil
+}
+
+// planPorts makes the range and the number of lanes agree with the plan.
+func (c *Config) planPorts() error {
+	if c.Plan == nil {
+		if c.Ports == (spread.Ports{}) {
+			c.Ports = spread.DefaultPorts
+		}
+		return nil
+	}
+	if len(c.Plan) == 0 || len(c.Plan) > spread.MaxPorts {
+		return invalid("%d planned ports: want 1 to %d", len(c.Plan), spread.MaxPorts)
+	}
+	if c.Lanes != 0 && c.Lanes != len(c.Plan) {
+		return invalid("%d lanes, but %d planned ports", c.Lanes, len(c.Plan))
+	}
+	c.Lanes = len(c.Plan)
+	seen := map[uint16]bool{}
+	c.Ports = spread.Ports{First: c.Plan[0], Last: c.Plan[0]}
+	for _, p := range c.Plan {
+		if seen[p] {
+			return invalid("planned port %d is named twice", p)
+		}
+		seen[p] = true
+		c.Ports = spread.Ports{First: min(c.Ports.First, p), Last: max(c.Ports.Last, p)}
+	}
+	return nil
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package adopt
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/ropewalk/ropewalk/pkg/datapath"
+	"github.com/ropewalk/ropewalk/pkg/datapath/hook"
+)
+
+// Detach ends spreading and gathering on a device for the tunnel with that listen port, or with port 0 for all. With the
+// last tunnel the programs and all pins go. It is no error that there is nothing, or that the device is gone.
+//
+// A peer that does not gather may still answer to a lane port, until it hears from the listen port again: with the next
+// packet of any kind that the tunnel sends.
+func (h *Host) Detach(device string, port uint16) error {
+	p, unlock, err := h.openMounted()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		defer unlock()
+		err = p.detach(device, port)
+	}
+	if err != nil {
+		return fmt.Errorf("detaching from %s: %w", device, err)
+	}
+	return nil
+}
+
+// mounted returns where to pin, if there is a BPF file system: the error may be fs.ErrNotExist.
+func (h *Host) mounted() (string, error) {
+	if h.FS != "" {
+		return h.FS, nil
+	}
+	return hook.MountedFS()
+}
+
+// openMounted is open where nothing is to be made.
+func (h *Host) openMounted() (pins, func(), error) {
+	root, err := h.mounted()
+	if err != nil {
+		return pins{}, nil, err
+	}
+	return (&Host{FS: root}).open()
+}
+
+func (p pins) detach(device string, port uint16) error {
+	if port != 0 {
+		left, err := p.removeTunnel(device, port)
+		if err != nil || left > 0 {
+			return err
+		}
+	}
+	index := deviceIndex(device)
+	var errs []error
+	// Spread first: gather still understands the answers.
+	for _, place := range []hook.Place{hook.Egress, hook.Ingress, hook.XDP} {
+		errs = append(errs, p.hook(device, index, place, hook.Best).Detach())
+	}
+	errs = append(errs, datapath.RemoveState(p.state(device)))
+	hook.RemoveEmpty(p.fs, p.device(device))
+	return errors.Join(errs...)
+}
+
+// removeTunnel returns how many tunnels are left.
+func (p pins) removeTunnel(device string, port uint16) (left int, err error) {
+	s, err := datapath.OpenState(p.state(device))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer s.Close()
+	if err := s.RemoveTunnel(port); err != nil {
+		return 0, err
+	}
+	tunnels, err := s.Tunnels()
+	return len(tunnels), err
+}
+
+// deviceIndex returns 0 for a device that is gone.
+func deviceIndex(name string) int {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return 0
+	}
+	return l.Attrs().Index
+}

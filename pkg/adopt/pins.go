@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package adopt
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/datapath"
+	"github.com/ropewalk/ropewalk/pkg/datapath/hook"
+)
+
+// pins is where a network namespace's devices have theirs: FS/ropewalk/spread/net-INODE/DEVICE. Names of devices are per
+// namespace and the BPF file system is not. The inode of a namespace that is gone may be used again: what was left there
+// is then defunct, and healed or detached as such.
+type pins struct {
+	fs, dir string
+}
+
+func pinsIn(fs string) (pins, error) {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
+		return pins{}, fmt.Errorf("looking at the network namespace: %w", err)
+	}
+	return pins{fs, filepath.Join(fs, "ropewalk", "spread", fmt.Sprintf("net-%d", st.Ino))}, nil
+}
+
+// device is where a device's pins are. The BPF file system takes no dots, which names of VLAN devices have.
+func (p pins) device(name string) string {
+	return filepath.Join(p.dir, strings.ReplaceAll(url.PathEscape(name), ".", "%2E"))
+}
+
+// devices lists those that have pins.
+func (p pins) devices() (names []string, err error) {
+	entries, err := os.ReadDir(p.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing what is attached: %w", err)
+	}
+	for _, e := range entries {
+		if name, err := url.PathUnescape(e.Name()); err == nil {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// lock keeps other processes from changing anything until unlock. It is on the file system's root, the one directory
+// that nobody removes.
+func (p pins) lock() (unlock func(), err error) {
+	f, err := os.Open(p.fs)
+	if err == nil {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("locking %s: %w", p.fs, err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// state is where a device's maps are pinned.
+func (p pins) state(device string) string { return filepath.Join(p.device(device), "state") }
+
+// handle numbers this package's filters where there is no tcx.
+const handle = 1
+
+// hook is a place on a device; index 0 stands for one that is gone.
+func (p pins) hook(device string, index int, place hook.Place, kind hook.Kind) hook.Hook {
+	name := "ropewalk_gather"
+	if place == hook.Egress {
+		name = "ropewalk_spread"
+	}
+	if place == hook.XDP {
+		kind = hook.XDPNative
+	}
+	dir := p.device(device)
+	return hook.Hook{
+		Device: index, Place: place, Kind: kind, Name: name, Handle: handle,
+		Pin: filepath.Join(dir, place.String()), QdiscPin: filepath.Join(dir, "clsact"),
+	}
+}
+
+// others returns the tunnels of all devices but those with that port, and the lanes of the one that has it.
+func (p pins) others(port uint16) (others []datapath.Tunnel, own datapath.Ports, err error) {
+	devices, err := p.devices()
+	if err != nil {
+		return nil, own, err
+	}
+	for _, d := range devices {
+		tunnels, err := p.tunnels(d)
+		if err != nil {
+			return nil, own, err
+		}
+		for _, t := range tunnels {
+			if t.Port == port {
+				own = t.Lanes
+			} else {
+				others = append(others, t)
+			}
+		}
+	}
+	return others, own, nil
+}
+
+// tunnels returns none where there is no state that this version understands.
+func (p pins) tunnels(device string) ([]datapath.Tunnel, error) {
+	s, err := datapath.OpenState(p.state(device))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	return s.Tunnels()
+}
+
+// canonicalPorts returns those of the peers that a device's state has, by address.
+func (p pins) canonicalPorts(cfg Config) map[netip.Addr]uint16 {
+	s, err := datapath.OpenState(p.state(cfg.Device))
+	if err != nil {
+		return nil
+	}
+	defer s.Close()
+	ports := map[netip.Addr]uint16{}
+	_, peers, _ := read(s, cfg.Port)
+	for _, peer := range peers {
+		ports[peer.Endpoint.Addr()] = peer.Endpoint.Port()
+	}
+	return ports
+}

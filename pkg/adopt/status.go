@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package adopt
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/ropewalk/ropewalk/pkg/datapath"
+	"github.com/ropewalk/ropewalk/pkg/datapath/hook"
+	"github.com/ropewalk/ropewalk/pkg/spread"
+)
+
+// DeviceStatus is what is attached to one device, and what is wrong with it.
+type DeviceStatus struct {
+	Device string     `json:"device"`
+	Spread HookStatus `json:"spread"`
+	// Gather is one of two hooks, ingress or XDP.
+	Gather  HookStatus     `json:"gather"`
+	Tunnels []TunnelStatus `json:"tunnels"`
+	// Counters are how often each event happened on the device, in a fixed order, zeros too.
+	Counters []Counter `json:"counters"`
+	// Queues are how many datagrams came in for the tunnels, by receive queue.
+	Queues []uint64 `json:"queues"`
+	// Problems are what is wrong, each with what to do; empty when all is well.
+	Problems []string `json:"problems"`
+}
+
+// HookStatus is one hook of a device.
+type HookStatus struct {
+	State   string `json:"state"` // of hook.State
+	Kind    string `json:"kind"`  // of hook.Kind, "none" when detached
+	Program uint32 `json:"program,omitempty"`
+	Name    string `json:"name,omitempty"` // the program's
+	Why     string `json:"why"`            // of this kind
+}
+
+// Counter is how often something happened.
+type Counter struct {
+	Name  string `json:"name"`
+	Count uint64 `json:"count"`
+	Help  string `json:"help"`
+}
+
+// TunnelStatus is one tunnel on a device.
+type TunnelStatus struct {
+	Name  string       `json:"name"` // "?" if unknown
+	Port  uint16       `json:"port"`
+	Ports string       `json:"ports"` // the range that its lanes are in
+	Mark  uint32       `json:"mark,omitempty"`
+	Peers []PeerStatus `json:"peers"`
+}
+
+// PeerStatus is one peer of a tunnel.
+type PeerStatus struct {
+	Endpoint netip.AddrPort `json:"endpoint"` // canonical
+	Gather   string         `json:"gather"`   // the range of ports that it may spread over
+	Lanes    []LaneStatus   `json:"lanes"`
+}
+
+// LaneStatus is one lane towards a peer.
+type LaneStatus struct {
+	Port uint16 `json:"port"`
+	// Load is what left by it lately, in bytes, halved every 134 ms.
+	Load uint64 `json:"load"`
+	// Share is its part of what left to the peer lately, 0 to 1.
+	Share float64 `json:"share"`
+}
+
+// Status tells what is attached to a device, or to all in the network namespace for "". None is no error. It changes
+// nothing, and mounts nothing.
+func (h *Host) Status(device string) ([]DeviceStatus, error) {
+	p, unlock, err := h.openMounted()
+	if errors.Is(err, fs.ErrNotExist) {
+		return []DeviceStatus{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	names, err := p.devices()
+	if err != nil {
+		return nil, err
+	}
+	tunnels, findErr := h.finder().Tunnels()
+	owners, err := h.owners()
+	if err != nil {
+		return nil, err
+	}
+	all := []DeviceStatus{}
+	for _, name := range names {
+		if device != "" && device != name {
+			continue
+		}
+		st, err := p.deviceStatus(name, tunnels, owners)
+		if err != nil {
+			return nil, fmt.Errorf("reading the state of %s: %w", name, err)
+		}
+		if findErr != nil {
+			st.problem("the tunnels cannot be asked: %v", findErr)
+		}
+		all = append(all, st)
+	}
+	return all, nil
+}
+
+func (s *DeviceStatus) problem(format string, args ...any) {
+	s.Problems = append(s.Problems, fmt.Sprintf(format, args...))
+}
+
+func (p pins) deviceStatus(name string, tunnels []Tunnel, owners map[uint16]udpOwner) (DeviceStatus, error) {
+	st := DeviceStatus{Device: name, Tunnels: []TunnelStatus{}, Counters: []Counter{}, Queues: []uint64{}, Problems: []string{}}
+	index := deviceIndex(name)
+	if index == 0 {
+		st.problem("the device is gone: attach again when it is back, or leave `ropewalk spread attach --watch` running")
+	}
+	if err := p.hookStatus(&st, index); err != nil {
+		return st, err
+	}
+	s, err := datapath.OpenState(p.state(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		st.problem("it is of another version of ropewalk: attach again to replace its programs, or detach")
+		return st, nil
+	}
+	if err != nil {
+		return st, err
+	}
+	defer s.Close()
+	if err := st.readTunnels(s, tunnels, owners); err != nil {
+		return st, err
+	}
+	return st, st.readCounters(s)
+}
+
+// hookStatus reads the hooks. The device of index 0 is gone, so what is attached is attached elsewhere.
+func (p pins) hookStatus(st *DeviceStatus, index int) error {
+	egress, err := p.hook(st.Device, index, hook.Egress, hook.Best).Status()
+	if err != nil {
+		return err
+	}
+	ingress, err := p.hook(st.Device, index, hook.Ingress, hook.Best).Status()
+	if err != nil {
+		return err
+	}
+	xdp, err := p.hook(st.Device, index, hook.XDP, hook.Best).Status()
+	if err != nil {
+		return err
+	}
+	gather := ingress
+	if gather.State == hook.Detached || xdp.State == hook.Attached {
+		gather = xdp
+	}
+	st.Spread, st.Gather = hookStatusOf(egress, whySpread(egress.Kind)), hookStatusOf(gather, whyGather(gather.Kind))
+	if egress.State == hook.Detached {
+		st.problem("spread is not attached: attach again, or detach what is left")
+	}
+	st.hookProblem("spread", egress, index)
+	st.hookProblem("gather", gather, index)
+	return nil
+}
+
+func hookStatusOf(s hook.Status, why string) HookStatus {
+	st := HookStatus{State: s.State.String(), Kind: "none", Program: uint32(s.Program), Why: why}
+	if s.State != hook.Detached {
+		st.Kind, st.Name = s.Kind.String(), hook.ProgramName(s.Program)
+	}
+	return st
+}
+
+func whySpread(k hook.Kind) string {
+	switch k {
+	case hook.TCX:
+		return "the kernel has tcx: the program is the first at egress, and others run after it"
+	case hook.Clsact:
+		return "the kernel has no tcx (Linux 6.6): the program is a filter on a clsact qdisc"
+	}
+	return ""
+}
+
+func whyGather(k hook.Kind) string {
+	switch k {
+	case hook.TCX, hook.Clsact:
+		return "tc ingress turns no offload off, and works on every device"
+	case hook.XDPNative, hook.XDPGeneric:
+		return "asked for: less per packet, but XDP may turn offloads off (a veth's TSO and UDP GSO at the other end, " +
+			"virtio_net's guest offloads)"
+	}
+	return "asked for: what peers send from or to lane ports is not understood"
+}
+
+func (s *DeviceStatus) hookProblem(what string, at hook.Status, index int) {
+	switch {
+	case index == 0:
+	case at.State == hook.Defunct:
+		s.problem("%s is defunct: the device was away, or somebody detached the program; attach again", what)
+	case at.State == hook.Displaced:
+		s.problem("%s was displaced by program %d (%s): attach again", what, at.Other, hook.ProgramName(at.Other))
+	case at.State == hook.Elsewhere:
+		s.problem("%s is attached to %s, which had this name: attach again", what, deviceName(at.Device))
+	}
+}
+
+func deviceName(index int) string {
+	l, err := netlink.LinkByIndex(index)
+	if err != nil {
+		return fmt.Sprintf("device %d", index)
+	}
+	return l.Attrs().Name
+}
+
+func (s *DeviceStatus) readTunnels(state *datapath.State, tunnels []Tunnel, owners map[uint16]udpOwner) error {
+	present, err := state.Tunnels()
+	if err != nil {
+		return err
+	}
+	peers, err := state.Peers()
+	if err != nil {
+		return err
+	}
+	for _, t := range present {
+		ts := TunnelStatus{Name: unknown, Port: t.Port, Ports: spread.Ports(t.Lanes).String(), Mark: t.MarkMask, Peers: []PeerStatus{}}
+		i := slices.IndexFunc(tunnels, func(found Tunnel) bool { return found.Port == t.Port })
+		if _, bound := owners[t.Port]; i >= 0 {
+			ts.Name = tunnels[i].Name
+		} else if !bound {
+			s.problem("no tunnel listens on UDP port %d any more, as far as can be seen from this network namespace", t.Port)
+		}
+		if err := ts.readPeers(state, peers); err != nil {
+			return err
+		}
+		if len(ts.Peers) == 0 {
+			s.problem("port %d has no peers yet: attach again when they have been heard, or use --watch", t.Port)
+		}
+		s.Tunnels = append(s.Tunnels, ts)
+		if i >= 0 {
+			s.checkMoved(ts, tunnels[i])
+		}
+	}
+	return nil
+}
+
+func (t *TunnelStatus) readPeers(state *datapath.State, peers []datapath.Peer) error {
+	for _, p := range peers {
+		if p.Tunnel != t.Port {
+			continue
+		}
+		peer, err := peerStatus(state, p)
+		if err != nil {
+			return err
+		}
+		t.Peers = append(t.Peers, peer)
+	}
+	return nil
+}
+
+// checkMoved reports peers that were heard from where nothing is known of them.
+func (s *DeviceStatus) checkMoved(ts TunnelStatus, t Tunnel) {
+	for _, p := range t.Peers {
+		known := slices.ContainsFunc(ts.Peers, func(q PeerStatus) bool { return q.Endpoint.Addr() == p.Endpoint.Addr() })
+		if p.Endpoint.IsValid() && !known {
+			s.problem("peer %s of %s is at %s, where nothing is spread: attach again, or use --watch", p.Key, t.Name, p.Endpoint)
+		}
+	}
+}
+
+func peerStatus(state *datapath.State, p datapath.Peer) (PeerStatus, error) {
+	st := PeerStatus{Endpoint: p.Endpoint, Gather: spread.Ports(p.Gather).String(), Lanes: []LaneStatus{}}
+	loads, err := state.Loads(p)
+	if err != nil {
+		return st, err
+	}
+	var sum uint64
+	for _, n := range loads {
+		sum += n
+	}
+	for i, port := range p.Lanes {
+		lane := LaneStatus{Port: port}
+		if i < len(loads) && sum > 0 {
+			lane.Load, lane.Share = loads[i], float64(loads[i])/float64(sum)
+		}
+		st.Lanes = append(st.Lanes, lane)
+	}
+	return st, nil
+}
+
+func (s *DeviceStatus) readCounters(state *datapath.State) error {
+	counters, err := state.Counters()
+	if err != nil {
+		return err
+	}
+	for i, n := range counters {
+		e := datapath.Event(i)
+		s.Counters = append(s.Counters, Counter{Name: e.String(), Count: n, Help: e.Help()})
+	}
+	queues, err := state.QueueCounts()
+	if err != nil {
+		return err
+	}
+	for _, cpus := range queues {
+		var sum uint64
+		for _, n := range cpus {
+			sum += n
+		}
+		s.Queues = append(s.Queues, sum)
+	}
+	return nil
+}

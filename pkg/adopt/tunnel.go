@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package adopt
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.zx2c4.com/wireguard/wgctrl"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+)
+
+// Tunnel is a WireGuard device of this network namespace.
+type Tunnel struct {
+	Name string
+	// Port is its listen port, 0 for none.
+	Port uint16
+	// Userspace tells that a process serves it, not the kernel.
+	Userspace bool
+	Peers     []TunnelPeer
+}
+
+// TunnelPeer is a peer as its tunnel has it.
+type TunnelPeer struct {
+	Key string // public, base64
+	// Endpoint is where the peer was heard last; invalid if it has none.
+	Endpoint netip.AddrPort
+}
+
+// Finder finds the tunnels in the network namespace of the calling thread.
+type Finder interface {
+	Tunnels() ([]Tunnel, error)
+}
+
+// WireGuard finds the kernel's WireGuard devices, and those of processes with a UAPI socket.
+type WireGuard struct{}
+
+// uapiSockets is where userspace implementations listen; it is the same in all network namespaces.
+const uapiSockets = "/var/run/wireguard/*.sock"
+
+// Tunnels lists them by name. It needs CAP_NET_ADMIN.
+func (WireGuard) Tunnels() ([]Tunnel, error) {
+	client, err := wgctrl.New()
+	if err != nil {
+		return nil, fmt.Errorf("asking for WireGuard devices: %w", err)
+	}
+	defer client.Close()
+	links, err := listLinks()
+	if err != nil {
+		return nil, err
+	}
+	served := map[string]bool{}
+	sockets, _ := filepath.Glob(uapiSockets)
+	for _, s := range sockets {
+		served[strings.TrimSuffix(filepath.Base(s), ".sock")] = true
+	}
+	var tunnels []Tunnel
+	for _, l := range links {
+		name := l.Attrs().Name
+		if l.Type() != "wireguard" && !served[name] {
+			continue
+		}
+		// One at a time: a dead process's socket, which its list stumbles over, hides no other tunnel so.
+		d, err := client.Device(name)
+		if err == nil {
+			tunnels = append(tunnels, tunnelOf(d))
+		} else if l.Type() == "wireguard" && !errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("asking for the WireGuard device %s: %w", name, err)
+		}
+	}
+	slices.SortFunc(tunnels, func(a, b Tunnel) int { return cmp.Compare(a.Name, b.Name) })
+	return tunnels, nil
+}
+
+func tunnelOf(d *wgtypes.Device) Tunnel {
+	t := Tunnel{Name: d.Name, Port: uint16(d.ListenPort), Userspace: d.Type == wgtypes.Userspace}
+	for _, p := range d.Peers {
+		peer := TunnelPeer{Key: p.PublicKey.String()}
+		if p.Endpoint != nil {
+			at := p.Endpoint.AddrPort()
+			peer.Endpoint = netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port())
+		}
+		t.Peers = append(t.Peers, peer)
+	}
+	return t
+}
+
+// listLinks repeats a dump that a change interrupted.
+func listLinks() (links []netlink.Link, err error) {
+	for range 64 {
+		links, err = netlink.LinkList() //nolint:forbidigo // repeated here; hostnet's links have no type
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing devices: %w", err)
+	}
+	return links, nil
+}

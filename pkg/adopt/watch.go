@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package adopt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/ropewalk/ropewalk/pkg/datapath"
+	"github.com/ropewalk/ropewalk/pkg/datapath/hook"
+)
+
+// refreshEvery is how long a peer that roamed or is new may go unspread.
+const refreshEvery = 5 * time.Second
+
+// settleLinks is how long a burst of link messages may last before it is acted on.
+const settleLinks = 100 * time.Millisecond
+
+// Watch attaches, and attaches again until ctx ends whatever comes off: when a device comes back, when somebody detached
+// a program by force, when a peer has another endpoint, is new or is gone. It calls attached with the first Report and with
+// each that tells of a change. It leaves all in place when ctx ends, and then returns nil. Its error is that of the first
+// Attach; later ones are logged, each once, and tried again.
+//
+// It must stay in the network namespace in which it is called: where a process has several, on a locked thread.
+func (h *Host) Watch(ctx context.Context, cfg Config, log *slog.Logger, attached func(Report)) error {
+	done := make(chan struct{})
+	defer close(done)
+	updates := make(chan netlink.LinkUpdate, 64)
+	err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{
+		ErrorCallback: func(err error) { log.Debug("link messages were lost", "error", err) }, // the ticker makes up for it
+	})
+	if err != nil {
+		return fmt.Errorf("subscribing to link changes: %w", err)
+	}
+	w := &watcher{host: h, cfg: cfg, log: log, attached: attached, ports: map[string]uint16{}}
+	r, err := h.attach(cfg, w.ports)
+	if err != nil {
+		return err
+	}
+	attached(r)
+	w.run(ctx, updates)
+	return nil
+}
+
+type watcher struct {
+	host     *Host
+	cfg      Config
+	log      *slog.Logger
+	attached func(Report)
+	ports    map[string]uint16 // canonical ports that were seen, by the peers' keys
+	trouble  string            // what was logged last
+}
+
+func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
+	every := w.host.refresh
+	if every == 0 {
+		every = refreshEvery
+	}
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	var burst <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case u, ok := <-updates:
+			switch {
+			case !ok:
+				updates = nil // the ticker goes on
+			case burst == nil && u.Attrs().Name == w.cfg.Device:
+				burst = time.After(settleLinks)
+			}
+		case <-burst:
+			burst = nil
+			w.look()
+		case <-ticker.C:
+			w.look()
+		}
+	}
+}
+
+// look mends what is not as it should be.
+func (w *watcher) look() {
+	report, changed, err := w.host.mend(w.cfg, w.ports)
+	switch {
+	case err != nil && err.Error() != w.trouble:
+		w.trouble = err.Error()
+		w.log.Warn("not spreading as wanted; trying again", "error", err)
+	case err == nil:
+		if w.trouble != "" {
+			w.log.Info("spreading as wanted again", "device", w.cfg.Device, "port", w.cfg.Port)
+		}
+		w.trouble = ""
+		if changed {
+			w.attached(report)
+		}
+	}
+}
+
+// mend is Attach where the programs stay if they are as they should be.
+func (h *Host) mend(cfg Config, ports map[string]uint16) (Report, bool, error) {
+	report, changed, err := h.settleState(cfg, ports)
+	if errors.Is(err, errAttach) {
+		report, err = h.attach(cfg, ports)
+		return report, true, err
+	}
+	return report, changed, err
+}
+
+// errAttach says that settling the state is not enough.
+var errAttach = errors.New("the programs are not attached")
+
+// settleState changes what the programs work on, without loading any.
+func (h *Host) settleState(cfg Config, ports map[string]uint16) (Report, bool, error) {
+	p, unlock, err := h.open()
+	if err != nil {
+		return Report{}, false, describe(cfg, err)
+	}
+	defer unlock()
+	pl, err := h.plan(p, cfg, memory{ports, p.canonicalPorts(cfg)})
+	if err != nil {
+		return Report{}, false, describe(cfg, err)
+	}
+	if err := pl.hooked(p); err != nil {
+		return Report{}, false, err
+	}
+	s, err := datapath.OpenState(p.state(cfg.Device))
+	if err != nil {
+		return Report{}, false, fmt.Errorf("%w: %w", errAttach, err)
+	}
+	defer s.Close()
+	changed, err := settle(s, pl.tunnel, pl.peers)
+	if err != nil {
+		err = describe(cfg, err)
+	}
+	return pl.report, changed, err
+}
+
+// hooked returns errAttach unless all hooks that there should be are attached, and fills in the report.
+func (pl *plan) hooked(p pins) error {
+	gather := hook.Ingress
+	if pl.cfg.Gather == GatherXDP {
+		gather = hook.XDP
+	}
+	spread, err := p.hook(pl.cfg.Device, pl.index, hook.Egress, hook.Best).Status()
+	if err != nil {
+		return err
+	}
+	gathers, err := p.hook(pl.cfg.Device, pl.index, gather, hook.Best).Status()
+	if err != nil {
+		return err
+	}
+	pl.report.Spread, pl.report.Gather = spread.Kind.String(), gathers.Kind.String()
+	if pl.cfg.Gather == GatherNone {
+		pl.report.Gather = "none"
+	}
+	if spread.State != hook.Attached || (gathers.State != hook.Attached && pl.cfg.Gather != GatherNone) {
+		return errAttach
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package adopt
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// syncBuffer is a log that may be read while it is written.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) has(text string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Contains(s.b.String(), text)
+}
+
+// watch runs Watch until the test's end or stop.
+func (s *side) watch(every time.Duration) (reports <-chan Report, log *syncBuffer, stop func()) {
+	s.r.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	s.host.refresh = every
+	out := make(chan Report, 100)
+	log = &syncBuffer{}
+	done := make(chan error, 1)
+	go func() {
+		done <- s.lab.Do(func() error {
+			return s.host.Watch(ctx, s.config(), slog.New(slog.NewTextHandler(log, nil)), func(r Report) { out <- r })
+		})
+	}()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		s.r.must(<-done)
+	})
+	s.r.Cleanup(stop)
+	return out, log, stop
+}
+
+func (r *rig) next(reports <-chan Report) Report {
+	r.Helper()
+	select {
+	case report := <-reports:
+		return report
+	case <-time.After(20 * time.Second):
+		r.Fatal("no report")
+	}
+	return Report{}
+}
+
+func TestWatchFollowsPeers(t *testing.T) {
+	r := newRig(t)
+	reports, log, stop := r.here.watch(5 * time.Millisecond)
+	r.next(reports)
+	program := r.here.status().Spread.Program
+	r.here.finder.set(wg("192.0.2.2:51820", "198.51.100.7:4000"))
+	if report := r.next(reports); len(report.Peers) != 2 {
+		t.Errorf("a new one: %+v", report)
+	}
+	r.here.finder.set(wg("192.0.2.2:51820", "198.51.100.9:61009")) // roamed, and heard from a lane port
+	if report := r.next(reports); len(report.Peers) != 2 || report.Peers[1].String() != "198.51.100.9:4000" {
+		t.Errorf("roamed: %+v", report)
+	}
+	r.here.finder.set(wg("192.0.2.2:51820"))
+	if report := r.next(reports); len(report.Peers) != 1 {
+		t.Errorf("removed: %+v", report)
+	}
+	r.here.finder.set()
+	r.eventually("trouble is logged", func() bool { return log.has("no tunnel listens") })
+	r.here.finder.set(wg("192.0.2.2:51820"))
+	r.eventually("its end is logged", func() bool { return log.has("as wanted again") })
+	stop()
+	st := r.here.status()
+	if st.Spread.State != "attached" || st.Spread.Program != program || len(st.Problems) > 0 {
+		t.Errorf("after its end: %+v", st)
+	}
+	r.here.detach(0)
+	r.here.clean()
+}
+
+func TestWatchHealsADeviceThatReturns(t *testing.T) {
+	r := newRig(t)
+	// Link messages alone bring it back: the ticker never ticks.
+	reports, log, _ := r.here.watch(time.Hour)
+	first := r.next(reports)
+	r.unplug()
+	r.eventually("the loss is logged", func() bool { return log.has("no such device") })
+	r.plug()
+	if again := r.next(reports); !slices.Equal(again.Lanes, first.Lanes) {
+		t.Errorf("%+v", again)
+	}
+	if st := r.here.status(); st.Spread.State != "attached" || len(st.Problems) > 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+func TestWatchAttachesAgainWhatWasDetached(t *testing.T) {
+	r := newRig(t)
+	reports, _, _ := r.here.watch(5 * time.Millisecond)
+	r.next(reports)
+	r.here.detach(0) // for good only when Watch has ended
+	r.next(reports)
+	if st := r.here.status(); st == nil || st.Spread.State != "attached" {
+		t.Errorf("%+v", st)
+	}
+}
+
+func TestWatchEndsWithTheFirstAttachsError(t *testing.T) {
+	r := newRig(t)
+	r.here.finder.set()
+	err := r.here.lab.Do(func() error {
+		return r.here.host.Watch(t.Context(), r.here.config(), slog.New(slog.DiscardHandler), func(Report) { t.Error("attached") })
+	})
+	if !errors.Is(err, ErrNoTunnel) {
+		t.Errorf("%v", err)
+	}
+	r.here.clean()
+}

@@ -1,0 +1,55 @@
+// Code generated from bpf/include/spread_events.h. DO NOT EDIT.
+
+package datapath
+
+// The events, in the order of the C enum.
+const (
+	EventSpread            Event = iota // data messages that left with the port of their flow's lane
+	EventSpreadTrain                    // trains among them, each rewritten at once
+	EventFlowNew                        // flows that took a lane for the first time
+	EventFlowAgain                      // flows that took a lane again after a silence longer than the gap
+	EventNoPeer                         // data messages left alone: no configured peer has this address and port
+	EventSpreadFragment                 // outgoing IP fragments left alone, as far as they show their ports
+	EventSpreadMalformed                // outgoing packets left alone: their headers contradict each other
+	EventSpreadError                    // data messages left alone: the kernel had no memory to change them
+	EventGatherSource                   // datagrams from a peer's lane port that were given its canonical port back
+	EventGatherDestination              // datagrams to a lane port of ours that were given to the listen port
+	EventGatherFragment                 // incoming IP fragments left alone, as far as they show their ports
+	EventGatherMalformed                // incoming packets left alone: their headers contradict each other
+	EventGatherError                    // datagrams left alone: the kernel had no memory to change them
+
+	// EventCount is the number of events.
+	EventCount = iota
+)
+
+var eventNames = [EventCount]string{
+	"spread",
+	"spread_train",
+	"flow_new",
+	"flow_again",
+	"no_peer",
+	"spread_fragment",
+	"spread_malformed",
+	"spread_error",
+	"gather_source",
+	"gather_destination",
+	"gather_fragment",
+	"gather_malformed",
+	"gather_error",
+}
+
+var eventHelps = [EventCount]string{
+	"data messages that left with the port of their flow's lane",
+	"trains among them, each rewritten at once",
+	"flows that took a lane for the first time",
+	"flows that took a lane again after a silence longer than the gap",
+	"data messages left alone: no configured peer has this address and port",
+	"outgoing IP fragments left alone, as far as they show their ports",
+	"outgoing packets left alone: their headers contradict each other",
+	"data messages left alone: the kernel had no memory to change them",
+	"datagrams from a peer's lane port that were given its canonical port back",
+	"datagrams to a lane port of ours that were given to the listen port",
+	"incoming IP fragments left alone, as far as they show their ports",
+	"incoming packets left alone: their headers contradict each other",
+	"datagrams left alone: the kernel had no memory to change them",
+}

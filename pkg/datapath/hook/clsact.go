@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hook
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// priority is that of all filters made here: before what tc chooses for those that name none (from 49152 down), and not
+// one of the small numbers that people and other programs choose.
+const priority = 71
+
+// filter is a program held by a filter on a clsact qdisc.
+type filter struct{ program *ebpf.Program }
+
+func loadFilter(pin string) (holder, error) {
+	p, err := ebpf.LoadPinnedProgram(pin, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &filter{p}, nil
+}
+
+func (f *filter) close() { f.program.Close() }
+
+func (f *filter) status(h Hook) (Status, error) {
+	id, err := programID(f.program)
+	if err != nil {
+		return Status{}, err
+	}
+	st := Status{State: Defunct, Kind: Clsact, Program: id}
+	there, err := h.find()
+	if err != nil || there == nil {
+		return st, err
+	}
+	st.State, st.Device = Attached, h.Device
+	if other := ebpf.ProgramID(there.Id); other != id {
+		st.State, st.Other = Displaced, other
+	}
+	return st, nil
+}
+
+func (f *filter) replace(h Hook, p *ebpf.Program) error {
+	return h.putFilter(p)
+}
+
+// detach leaves alone what somebody put in the filter's place.
+func (f *filter) detach(h Hook) error {
+	there, err := h.find()
+	if err != nil {
+		return err
+	}
+	if there != nil && there.Name == h.Name {
+		if err := netlink.FilterDel(there); err != nil && !gone(err) {
+			return fmt.Errorf("removing the %s filter: %w", h.Place, err)
+		}
+	}
+	if err := removePin(h.Pin); err != nil {
+		return err
+	}
+	return h.removeQdisc()
+}
+
+// find returns the filter that has this one's number, or nil.
+func (h Hook) find() (*netlink.BpfFilter, error) {
+	if h.Device == 0 {
+		return nil, nil
+	}
+	filters, err := listFilters(h.Device, h.parent())
+	for _, f := range filters {
+		if b, ok := f.(*netlink.BpfFilter); ok && b.Priority == priority && b.Handle == h.Handle {
+			return b, nil
+		}
+	}
+	return nil, err
+}
+
+func (h Hook) parent() uint32 {
+	if h.Place == Ingress {
+		return netlink.HANDLE_MIN_INGRESS
+	}
+	return netlink.HANDLE_MIN_EGRESS
+}
+
+func (h Hook) createFilter(p *ebpf.Program) error {
+	if err := h.ensureQdisc(p); err != nil {
+		return err
+	}
+	there, err := h.find()
+	if err == nil && there != nil && there.Name != h.Name {
+		id := ebpf.ProgramID(there.Id)
+		err = &BusyError{Device: h.Device, Place: h.Place, Program: id, Name: there.Name}
+	}
+	if err == nil {
+		err = h.putFilter(p)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("attaching to the %s hook (clsact): %w", h.Place, err), h.removeQdisc())
+	}
+	return nil
+}
+
+// putFilter adds the filter or replaces it, which the kernel does at once (cls_bpf_change), and then the pin.
+func (h Hook) putFilter(p *ebpf.Program) error {
+	f := h.filter()
+	f.Fd = p.FD()
+	if err := netlink.FilterReplace(f); err != nil {
+		if errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("adding a filter: %w (%w): needs a kernel with CONFIG_NET_CLS_BPF (module cls_bpf)",
+				ebpf.ErrNotSupported, err)
+		}
+		return fmt.Errorf("adding a filter: %w", err)
+	}
+	if err := replacePin(p, h.Pin); err != nil {
+		return errors.Join(err, netlink.FilterDel(h.filter()))
+	}
+	return nil
+}
+
+func (h Hook) filter() *netlink.BpfFilter {
+	return &netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: h.Device, Parent: h.parent(), Handle: h.Handle, Priority: priority, Protocol: unix.ETH_P_ALL,
+		},
+		Fd: -1, Name: h.Name, DirectAction: true,
+	}
+}
+
+// replacePin puts the program's pin in the place of another, if there is one.
+func replacePin(p *ebpf.Program, pin string) error {
+	next := pin + "_next"
+	if err := removePin(next); err != nil {
+		return err
+	}
+	clone, err := p.Clone() // the program remembers where it is pinned, and belongs to the caller
+	if err != nil {
+		return fmt.Errorf("pinning a program: %w", err)
+	}
+	defer clone.Close()
+	if err := clone.Pin(next); err != nil {
+		return fmt.Errorf("pinning a program at %s: %w", next, err)
+	}
+	if err := os.Rename(next, pin); err != nil {
+		return errors.Join(fmt.Errorf("pinning a program: %w", err), removePin(next))
+	}
+	return nil
+}
+
+func removePin(pin string) error {
+	if err := os.Remove(pin); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing the pin %s: %w", pin, err)
+	}
+	return nil
+}
+
+func programID(p *ebpf.Program) (ebpf.ProgramID, error) {
+	info, err := p.Info()
+	if err != nil {
+		return 0, fmt.Errorf("reading a program: %w", err)
+	}
+	id, ok := info.ID()
+	if !ok {
+		return 0, errors.New("reading a program: the kernel does not tell its number")
+	}
+	return id, nil
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hook
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// eventually waits for what the kernel does in its own time.
+func (r *rig) eventually(done func() bool, why func() string) {
+	r.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !done(); {
+		if time.Now().After(deadline) {
+			r.Fatal(why())
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestQdiscOfAnotherStays(t *testing.T) {
+	r := newRig(t)
+	h := r.hook(Egress, Clsact)
+	r.must(netlink.QdiscAdd(h.clsact()))
+	r.must(h.Attach(r.counter(Egress, unspec).Program))
+	r.must(h.Detach())
+	if !r.hasQdisc() || len(r.pins()) > 0 {
+		r.Errorf("a qdisc: %v, pins %q", r.hasQdisc(), r.pins())
+	}
+}
+
+func TestQdiscStaysWhileAnotherUsesIt(t *testing.T) {
+	r := newRig(t)
+	h := r.hook(Egress, Clsact)
+	c := r.counter(Ingress, unspec)
+	r.must(h.Attach(r.counter(Egress, unspec).Program))
+	other := r.hook(Ingress, Clsact).filter()
+	other.Fd, other.Handle, other.Priority = c.FD(), 1, 1
+	r.must(netlink.FilterAdd(other))
+	r.must(h.Detach())
+	if !r.hasQdisc() {
+		r.Error("another's filter is gone with the qdisc")
+	}
+}
+
+func TestQdiscGoesWithTheLastHook(t *testing.T) {
+	r := newRig(t)
+	egress, ingress := r.hook(Egress, Clsact), r.hook(Ingress, Clsact)
+	r.must(egress.Attach(r.counter(Egress, unspec).Program))
+	r.must(ingress.Attach(r.counter(Ingress, unspec).Program))
+	r.must(egress.Detach())
+	if !r.hasQdisc() || r.state(ingress).State != Attached {
+		r.Errorf("a qdisc: %v, ingress %+v", r.hasQdisc(), r.state(ingress))
+	}
+	r.must(ingress.Detach())
+	if r.hasQdisc() || len(r.pins()) > 0 {
+		r.Errorf("a qdisc: %v, pins %q", r.hasQdisc(), r.pins())
+	}
+}
+
+func TestAnothersFilterIsLeftAlone(t *testing.T) {
+	r := newRig(t)
+	h := r.hook(Egress, Clsact)
+	other, mine := r.counter(Egress, unspec), r.counter(Egress, unspec)
+	r.must(netlink.QdiscAdd(h.clsact()))
+	put := func() {
+		f := h.filter()
+		f.Fd, f.Name = other.FD(), "somebodys"
+		r.must(netlink.FilterReplace(f))
+	}
+	put()
+	err := h.Attach(mine.Program)
+	busy, ok := errors.AsType[*BusyError](err)
+	if !ok || busy.Name != "somebodys" || busy.Program != r.id(other) || len(r.pins()) > 0 {
+		r.Errorf("%v, pins %q", err, r.pins())
+	}
+	r.must(netlink.FilterDel(h.filter()))
+	r.must(h.Attach(mine.Program))
+	put()
+	if st := r.state(h); st.State != Displaced || st.Other != r.id(other) {
+		r.Errorf("%+v", st)
+	}
+	r.must(h.Detach())
+	if f, err := h.find(); err != nil || f == nil || f.Name != "somebodys" {
+		r.Errorf("%v, %v", f, err)
+	}
+}
+
+func TestFilterWithoutItsPinIsTakenOver(t *testing.T) { // a process was killed between the two
+	r := newRig(t)
+	h := r.hook(Egress, Clsact)
+	r.must(h.Attach(r.counter(Egress, unspec).Program))
+	r.must(os.Remove(h.Pin))
+	c := r.counter(Egress, unspec)
+	r.must(h.Attach(c.Program))
+	if st := r.state(h); st.State != Attached || st.Program != r.id(c) {
+		r.Errorf("%+v", st)
+	}
+	filters, err := listFilters(r.device, h.parent())
+	if err != nil || len(filters) != 1 {
+		r.Errorf("%v, %v", filters, err)
+	}
+}
+
+func TestIngressQdiscIsExplained(t *testing.T) {
+	r := newRig(t)
+	h := r.hook(Egress, Clsact)
+	r.must(netlink.QdiscAdd(&netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: r.device, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_INGRESS,
+	}}))
+	err := h.Attach(r.counter(Egress, unspec).Program)
+	if err == nil || !strings.Contains(err.Error(), "qdisc of type ingress") || len(r.pins()) > 0 {
+		r.Errorf("%v, pins %q", err, r.pins())
+	}
+}
+
+func TestFailedPinLeavesNothing(t *testing.T) {
+	eachKind(t, func(r *rig, h Hook) {
+		h.Pin = filepath.Join(r.fs, "absent", "pin")
+		err := h.Attach(r.counter(h.Place, verdict(h.Place)).Program)
+		if h.Kind == TCX && errors.Is(err, ebpf.ErrNotSupported) {
+			r.Skipf("needs Linux 6.6: %v", err)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			r.Errorf("%v", err)
+		}
+		h.Pin = filepath.Join(r.fs, "pin")
+		c := r.counter(h.Place, verdict(h.Place))
+		if r.hasQdisc() {
+			r.Error("a qdisc is left")
+		}
+		r.must(h.Attach(c.Program)) // nothing is in the way
+	})
+}
+
+func TestBPFFileSystemIsFoundOrMounted(t *testing.T) {
+	r := newRig(t)
+	plain, none := t.TempDir(), filepath.Join(r.fs, "none")
+	for _, tt := range []struct{ dir, first, want string }{
+		{r.fs, none, r.fs}, {plain, r.fs, r.fs}, {plain, none, plain},
+	} {
+		got, err := findFS(tt.dir, tt.first, "")
+		if err != nil || got != tt.want || !isFS(got) {
+			r.Errorf("%s, %s: %s, %v", tt.dir, tt.first, got, err)
+		}
+	}
+	r.must(unix.Unmount(plain, 0))
+	_, err := findFS(none, none, "")
+	if !errors.Is(err, ErrNoFS) || !strings.Contains(err.Error(), "`mount -t bpf bpf "+none+"`") {
+		r.Errorf("%v", err)
+	}
+}
+
+// TestMountThatWouldVanishIsRefused is `ip netns exec`.
+func TestMountThatWouldVanishIsRefused(t *testing.T) {
+	newRig(t)
+	plain := t.TempDir()
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		t.Skipf("needs a mount namespace: %v", err)
+	}
+	_, err := findFS(plain, plain, "/proc/self/ns/mnt")
+	if !errors.Is(err, ErrNoFS) || !strings.Contains(err.Error(), "outside of it (and of ip netns exec)") || isFS(plain) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestRemoveEmptyStopsAtTheRootAndAtWhatIsInUse(t *testing.T) {
+	root := t.TempDir()
+	for _, dir := range []string{"a/b/c", "a/d"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	RemoveEmpty(root, filepath.Join(root, "a/b/c"))
+	if _, err := os.Stat(filepath.Join(root, "a/b")); err == nil {
+		t.Error("an empty directory stays")
+	}
+	RemoveEmpty(root, filepath.Join(root, "a/d"))
+	if _, err := os.Stat(root); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hook
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+)
+
+// eachKind runs a test at every hook that there is.
+func eachKind(t *testing.T, test func(r *rig, h Hook)) {
+	for _, k := range []struct {
+		place Place
+		kind  Kind
+	}{{Egress, TCX}, {Ingress, TCX}, {Egress, Clsact}, {Ingress, Clsact}, {XDP, XDPNative}, {XDP, XDPGeneric}} {
+		t.Run(k.place.String()+" by "+k.kind.String(), func(t *testing.T) {
+			r := newRig(t)
+			test(r, r.hook(k.place, k.kind))
+		})
+	}
+}
+
+func verdict(p Place) int32 {
+	if p == XDP {
+		return xdpPass
+	}
+	return unspec
+}
+
+// feed is where packets go in that come by the place. A veth passes the mark on in a namespace.
+func feed(p Place) string {
+	if p == Egress {
+		return "near"
+	}
+	return "far"
+}
+
+func TestAttachedProgramIsCalledUntilDetached(t *testing.T) {
+	eachKind(t, func(r *rig, h Hook) {
+		c := r.counter(h.Place, verdict(h.Place))
+		if st := r.state(h); st != (Status{}) {
+			r.Errorf("before: %+v", st)
+		}
+		r.attach(h, c.Program)
+		want := Status{State: Attached, Kind: h.Kind, Device: r.device, Program: r.id(c)}
+		if st := r.state(h); st != want {
+			r.Errorf("attached: %+v, want %+v", st, want)
+		}
+		s := r.sender(feed(h.Place))
+		r.must(s.send(10))
+		r.waitFor(c, 10)
+		r.must(h.Detach())
+		before := r.count(c)
+		r.must(s.send(10))
+		if n := r.count(c); n != before {
+			r.Errorf("%d packets after the detachment", n-before)
+		}
+		if st := r.state(h); st != (Status{}) || len(r.pins()) > 0 || r.hasQdisc() {
+			r.Errorf("after: %+v, pins %q, a qdisc: %v", st, r.pins(), r.hasQdisc())
+		}
+		r.must(h.Detach())
+	})
+}
+
+func TestAttachOutlivesTheProgramsDescriptor(t *testing.T) {
+	eachKind(t, func(r *rig, h Hook) {
+		c := r.counter(h.Place, verdict(h.Place))
+		r.attach(h, c.Program)
+		id := r.id(c)
+		r.must(c.Close())
+		if st := r.state(h); st.State != Attached || st.Program != id {
+			r.Errorf("%+v", st)
+		}
+	})
+}
+
+// TestReplacementMissesNoPacket replaces the program while packets flow: each is counted once, by the old or the new.
+func TestReplacementMissesNoPacket(t *testing.T) {
+	eachKind(t, func(r *rig, h Hook) {
+		if h.Place == XDP {
+			r.Skip("an XDP program cannot tell this test's packets from others")
+		}
+		first := r.counter(h.Place, unspec)
+		programs := []*counter{first, r.counterOf(first.counts, h.Place, unspec)}
+		r.attach(h, first.Program)
+		s := r.sender(feed(h.Place))
+		const packets = 300
+		sent := make(chan error, 1)
+		go func() {
+			for range packets {
+				if err := s.send(1); err != nil {
+					sent <- err
+					return
+				}
+			}
+			sent <- nil
+		}()
+		for i, done := 0, false; !done || i%2 != 0 || i < packets; i++ {
+			r.must(h.Attach(programs[i%2].Program))
+			select {
+			case err := <-sent:
+				r.must(err)
+				done = true
+			default:
+			}
+		}
+		r.waitFor(first, packets)
+		if got := r.count(first); got != packets {
+			r.Errorf("%d packets sent, %d counted", packets, got)
+		}
+		if st := r.state(h); st.Program != r.id(programs[1]) {
+			r.Errorf("program %d is held, want the last", st.Program)
+		}
+	})
+}
+
+func TestAttachHealsWhatLostItsDevice(t *testing.T) {
+	eachKind(t, func(r *rig, h Hook) {
+		c := r.counter(h.Place, verdict(h.Place))
+		r.attach(h, c.Program)
+		r.unplug()
+		r.plug()
+		back := h
+		back.Device = r.device
+		if st := r.state(back); st.State != Defunct || st.Program == 0 {
+			r.Errorf("after the return: %+v", st)
+		}
+		r.must(back.Attach(c.Program))
+		if st := r.state(back); st.State != Attached || st.Device != r.device {
+			r.Errorf("healed: %+v", st)
+		}
+		r.must(back.Detach())
+		if len(r.pins()) > 0 || r.hasQdisc() {
+			r.Errorf("pins %q, a qdisc: %v", r.pins(), r.hasQdisc())
+		}
+	})
+}
+
+func TestDetachWorksWithoutTheDevice(t *testing.T) {
+	eachKind(t, func(r *rig, h Hook) {
+		c := r.counter(h.Place, verdict(h.Place))
+		r.attach(h, c.Program)
+		r.unplug()
+		h.Device = 0
+		if st := r.state(h); st.State != Defunct {
+			r.Errorf("%+v", st)
+		}
+		r.must(h.Detach())
+		if len(r.pins()) > 0 {
+			r.Errorf("pins %q", r.pins())
+		}
+	})
+}
+
+func TestAttachMovesToTheDeviceAskedFor(t *testing.T) {
+	eachKind(t, func(r *rig, h Hook) {
+		c := r.counter(h.Place, verdict(h.Place))
+		r.attach(h, c.Program)
+		far, err := netlink.LinkByName("far")
+		r.must(err)
+		h.Device = far.Attrs().Index
+		if st := r.state(h); st.State == Attached {
+			r.Errorf("%+v", st)
+		}
+		r.must(h.Attach(c.Program))
+		if st := r.state(h); st.State != Attached || st.Device != h.Device {
+			r.Errorf("%+v", st)
+		}
+	})
+}
+
+// TestOthersProgramsStillRun has another's program that ends the walk: this one is before it.
+func TestOthersProgramsStillRun(t *testing.T) {
+	for _, place := range []Place{Egress, Ingress} {
+		t.Run(place.String(), func(t *testing.T) {
+			r := newRig(t)
+			other, mine := r.counter(place, 0), r.counter(place, unspec)
+			at := ebpf.AttachTCXEgress
+			if place == Ingress {
+				at = ebpf.AttachTCXIngress
+			}
+			l, err := link.AttachTCX(link.TCXOptions{Interface: r.device, Program: other.Program, Attach: at})
+			if errors.Is(err, ebpf.ErrNotSupported) {
+				r.Skipf("needs Linux 6.6: %v", err)
+			}
+			r.must(err)
+			defer l.Close()
+			r.attach(r.hook(place, TCX), mine.Program)
+			r.must(r.sender(feed(place)).send(10))
+			r.waitFor(other, 10)
+			if n := r.count(mine); n != 10 {
+				r.Errorf("%d packets, want 10", n)
+			}
+			r.must(r.hook(place, TCX).Detach())
+			r.must(r.sender(feed(place)).send(10))
+			r.waitFor(other, 20)
+		})
+	}
+}
+
+func TestBestIsTCXWhereThereIsOne(t *testing.T) {
+	r := newRig(t)
+	c := r.counter(Egress, unspec)
+	h := r.hook(Egress, TCX)
+	r.attach(h, c.Program)
+	r.must(h.Detach())
+	h.Kind = Best
+	r.must(h.Attach(c.Program))
+	if st := r.state(h); st.Kind != TCX {
+		r.Errorf("%+v", st)
+	}
+	// What is held by the lesser kind stays of it: replacing it is in place.
+	r.must(h.Detach())
+	h.Kind = Clsact
+	r.must(h.Attach(c.Program))
+	h.Kind = Best
+	r.must(h.Attach(c.Program))
+	if st := r.state(h); st.Kind != Clsact {
+		r.Errorf("%+v", st)
+	}
+	h.Kind = TCX
+	r.must(h.Attach(c.Program))
+	if st := r.state(h); st.Kind != TCX || r.hasQdisc() {
+		r.Errorf("%+v, a qdisc: %v", st, r.hasQdisc())
+	}
+}
+
+func TestAnothersXDPProgramIsNamed(t *testing.T) {
+	r := newRig(t)
+	other, mine := r.counter(XDP, xdpPass), r.counter(XDP, xdpPass)
+	held := r.hook(XDP, XDPNative)
+	r.attach(held, other.Program)
+	h := held
+	h.Pin += "_mine"
+	err := h.Attach(mine.Program)
+	busy, ok := errors.AsType[*BusyError](err)
+	if !ok || busy.Program != r.id(other) || !strings.Contains(err.Error(), "(count_xdp) already holds the xdp hook") {
+		r.Errorf("%v", err)
+	}
+	if len(r.pins()) != 1 {
+		r.Errorf("pins %q", r.pins())
+	}
+}
+
+func TestDefunctAfterAForcedDetachment(t *testing.T) {
+	r := newRig(t)
+	c := r.counter(Egress, unspec)
+	h := r.hook(Egress, TCX)
+	r.attach(h, c.Program)
+	l, err := link.LoadPinnedLink(h.Pin, nil)
+	r.must(err)
+	defer l.Close()
+	r.must(l.Detach())
+	if st := r.state(h); st.State != Defunct {
+		r.Errorf("%+v", st)
+	}
+	r.must(h.Attach(c.Program))
+	if st := r.state(h); st.State != Attached {
+		r.Errorf("%+v", st)
+	}
+}
+
+// waitFor waits until a program has counted n packets; a veth delivers in its own time.
+func (r *rig) waitFor(c *counter, n uint64) {
+	r.Helper()
+	r.eventually(func() bool { return r.count(c) >= n }, func() string { return "packets are missing" })
+}

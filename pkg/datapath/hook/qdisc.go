@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hook
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// ensureQdisc makes the device's clsact qdisc if it has none, and notes that it did by pinning the program again: there
+// is no other place to write it down.
+func (h Hook) ensureQdisc(p *ebpf.Program) error {
+	there, err := h.qdisc()
+	switch {
+	case err != nil:
+		return err
+	case there == "clsact":
+		return nil
+	case there != "":
+		return fmt.Errorf("attaching to the %s hook: the device has a qdisc of type %s, which has no egress hook; remove it "+
+			"(tc qdisc del dev DEVICE ingress), or have its owner use clsact, and try again", h.Place, there)
+	}
+	err = netlink.QdiscAdd(h.clsact())
+	if errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("adding a clsact qdisc: %w (%w): needs a kernel with CONFIG_NET_SCH_INGRESS (module sch_ingress)",
+			ebpf.ErrNotSupported, err)
+	}
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("adding a clsact qdisc: %w", err)
+	}
+	if err == nil {
+		err = replacePin(p, h.QdiscPin)
+	}
+	return err
+}
+
+// removeQdisc removes the clsact qdisc if it was made here and nothing uses it any more.
+func (h Hook) removeQdisc() error {
+	if _, err := os.Lstat(h.QdiscPin); err != nil {
+		return nil //nolint:nilerr // not made here
+	}
+	there, err := h.qdisc()
+	if err != nil {
+		return err
+	}
+	if there == "clsact" {
+		for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
+			if filters, err := listFilters(h.Device, parent); err != nil || len(filters) > 0 {
+				return err
+			}
+		}
+		if err := netlink.QdiscDel(h.clsact()); err != nil && !gone(err) {
+			return fmt.Errorf("removing the clsact qdisc: %w", err)
+		}
+	}
+	return removePin(h.QdiscPin)
+}
+
+// qdisc returns the type of what the device has where a clsact qdisc goes, or "".
+func (h Hook) qdisc() (string, error) {
+	if h.Device == 0 {
+		return "", nil
+	}
+	qdiscs, err := again(func() ([]netlink.Qdisc, error) { return netlink.QdiscList(deviceOf(h.Device)) })
+	if gone(err) {
+		return "", nil
+	}
+	for _, q := range qdiscs {
+		if q.Attrs().Parent == netlink.HANDLE_CLSACT && q.Attrs().LinkIndex == h.Device {
+			return q.Type(), nil
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("listing the qdiscs of device %d: %w", h.Device, err)
+	}
+	return "", nil
+}
+
+func (h Hook) clsact() netlink.Qdisc {
+	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: h.Device, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+	}}
+}
+
+// listFilters returns none for a device that is gone, or has no such qdisc.
+func listFilters(device int, parent uint32) ([]netlink.Filter, error) {
+	filters, err := again(func() ([]netlink.Filter, error) { return netlink.FilterList(deviceOf(device), parent) })
+	if gone(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing the filters of device %d: %w", device, err)
+	}
+	return filters, nil
+}
+
+// dumpTries bounds how often one listing is repeated.
+const dumpTries = 64
+
+// again repeats a listing that a change interrupted.
+func again[T any](list func() (T, error)) (v T, err error) {
+	for range dumpTries {
+		if v, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) && !errors.Is(err, unix.EINTR) {
+			return v, err
+		}
+	}
+	return v, err
+}
+
+func deviceOf(index int) netlink.Link {
+	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: index}}
+}
+
+// gone tells whether what an operation was for, or its device or qdisc, is no longer there.
+func gone(err error) bool {
+	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL)
+}
