@@ -22,8 +22,8 @@ type planner struct {
 }
 
 // plan implements device.Planner.
-func (p *planner) plan(own netip.AddrPort, peer netip.Addr, candidates spread.Ports) []uint16 {
-	rss, err := hostnet.RSSFor(own.Addr(), peer)
+func (p *planner) plan(own netip.AddrPort, peer netip.Addr, mark uint32, candidates spread.Ports) []uint16 {
+	rss, err := hostnet.RSSFor(own.Addr(), peer, mark)
 	if err != nil {
 		p.say(slog.LevelDebug, err)
 		return nil

@@ -93,7 +93,7 @@ func newIdentity(key *noise.PrivateKey) (*identity, error) {
 // configurePort changes the listen port and the mark, either of which may be nil to stay.
 func (d *Device) configurePort(listen *uint16, mark *uint32) error {
 	port := d.port.Load()
-	newMark := d.mark
+	newMark := d.mark.Load()
 	if mark != nil {
 		newMark = *mark
 	}
@@ -106,7 +106,7 @@ func (d *Device) configurePort(listen *uint16, mark *uint32) error {
 		if err := d.attach(next); err != nil {
 			return err
 		}
-	case mark != nil && port != nil && *mark != d.mark:
+	case mark != nil && port != nil && *mark != d.mark.Load():
 		if err := port.SetMark(*mark); err != nil {
 			return fmt.Errorf("setting the firewall mark: %w", err)
 		}
@@ -114,8 +114,7 @@ func (d *Device) configurePort(listen *uint16, mark *uint32) error {
 	if err := d.configureListen(listen, newMark); err != nil {
 		return err
 	}
-	if newMark != d.mark {
-		d.mark = newMark
+	if d.mark.Swap(newMark) != newMark {
 		for _, p := range d.peers {
 			p.clearSource() // another mark may mean another route
 		}

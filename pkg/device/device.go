@@ -62,7 +62,6 @@ type Device struct {
 	mu         sync.Mutex
 	private    noise.PrivateKey
 	listenPort uint16
-	mark       uint32
 	mtu        int // of the TUN, 0 before it is known
 	started    bool
 	link       bool // the interface is administratively up
@@ -74,6 +73,7 @@ type Device struct {
 	identity  atomic.Pointer[identity]
 	spreading atomic.Pointer[spreading]
 	sources   sources
+	mark      atomic.Uint32           // changed by who holds mu
 	port      atomic.Pointer[portRef] // nil while down
 	inbox     inbox
 	tasks     chan *Peer
@@ -191,7 +191,7 @@ func (d *Device) follow(ev tun.Event) {
 	}
 	switch {
 	case ev.Up && !d.up:
-		if err := d.bringUp(d.listenPort, d.mark); err != nil {
+		if err := d.bringUp(d.listenPort, d.mark.Load()); err != nil {
 			d.log.Error("bringing the interface up", "port", d.listenPort, "hint", portHint(err), "error", err)
 		}
 	case !ev.Up && d.up:

@@ -159,7 +159,7 @@ func (p *Peer) ours() wire.Hello {
 	h.Own, h.Peer = netip.AddrPortFrom(to.Src, ref.LocalPort()), to.Dst
 	theirs := spread.Ports{First: p.hello.theirs.First, Last: p.hello.theirs.Last}
 	if p.dev.cfg.Plan != nil && theirs.Len() > 0 && to.Src.IsValid() && p.hello.why == nil {
-		h.Plan = p.dev.cfg.Plan(h.Own, to.Dst.Addr(), theirs)
+		h.Plan = p.dev.cfg.Plan(h.Own, to.Dst.Addr(), p.dev.mark.Load(), theirs)
 	}
 	return h
 }

@@ -16,9 +16,10 @@ import (
 )
 
 // Planner returns the source ports, out of candidates, by which a peer at that address should send to our canonical
-// endpoint so that its flows fall evenly on the queues of our NIC, in lane order; none if there is nothing to plan. It
-// is called once or twice per handshake, away from the lanes, and may ask the operating system.
-type Planner func(own netip.AddrPort, peer netip.Addr, candidates spread.Ports) []uint16
+// endpoint so that its flows fall evenly on the queues of our NIC, in lane order; none if there is nothing to plan. What
+// we send to the peer bears mark. It is called a few times per handshake, away from the lanes, and may ask the operating
+// system.
+type Planner func(own netip.AddrPort, peer netip.Addr, mark uint32, candidates spread.Ports) []uint16
 
 // spreading is how a device spreads.
 type spreading struct {

@@ -361,14 +361,16 @@ func TestPlannedPortsAreUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w wiretap
 		plan := []uint16{61500, 61007, 61999}
-		o := devicetest.Options{Plan: func(own netip.AddrPort, peer netip.Addr, candidates spread.Ports) []uint16 {
-			if own.Port() != devicetest.ListenPort || !peer.Is4() || candidates != spread.DefaultPorts {
+		o := devicetest.Options{Plan: func(own netip.AddrPort, peer netip.Addr, mark uint32, candidates spread.Ports) []uint16 {
+			if own.Port() != devicetest.ListenPort || mark != 7 || !peer.Is4() || candidates != spread.DefaultPorts {
 				t.Errorf("asked to plan for %v from %v over %v", own, peer, candidates)
 			}
 			return plan
 		}}
 		lan := devicetest.NewLAN(w.filter)
 		a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, o)
+		mark := uint32(7)
+		b.Apply(config.Device{FwMark: &mark})
 		devicetest.Connect(a, b)
 		talk(t, a, b)
 		bothSpread(t, a, b)

@@ -17,7 +17,7 @@ func (d *Device) Status() config.Status {
 		Name:        d.cfg.TUN.Name(),
 		PrivateKey:  d.private,
 		ListenPort:  d.listenPort,
-		FwMark:      d.mark,
+		FwMark:      d.mark.Load(),
 		Peers:       make([]config.PeerStatus, 0, len(d.peers)),
 		Spread:      d.spreading.Load().mode,
 		SpreadPorts: d.spreadPorts(),

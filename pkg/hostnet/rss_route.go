@@ -15,15 +15,15 @@ import (
 )
 
 // RSSFor returns the receive-side scaling of the device on which a peer's packets to a local address are likely to
-// arrive: the one that packets to the peer leave by. An invalid or unspecified local address is any. Of a VLAN, macvlan
-// or ipvlan that is the device below it; of a bond or team its members, if all of them choose alike; of a bridge those
+// arrive: the one that packets to the peer leave by if they bear mark. An invalid or unspecified local address is any. Of
+// a VLAN, macvlan or ipvlan that is the device below it; of a bond or team its members, if all of them choose alike; of a bridge those
 // of its ports that have RSS at all, likewise. Should the peer's packets come in elsewhere, a plan made from this
 // is no worse than none.
 //
 // Errors: ErrNoRSS, which includes members that differ and a lower device in another network namespace, ErrNoLink if a
 // device goes away meanwhile, or the kernel's when there is no route.
-func RSSFor(local, peer netip.Addr) (RSS, error) {
-	index, err := linkTowards(local, peer)
+func RSSFor(local, peer netip.Addr, mark uint32) (RSS, error) {
+	index, err := linkTowards(local, peer, mark)
 	if err != nil {
 		return RSS{}, fmt.Errorf("finding the device towards %s: %w", peer, err)
 	}
@@ -31,11 +31,11 @@ func RSSFor(local, peer netip.Addr) (RSS, error) {
 }
 
 // linkTowards returns the index of the link by which packets to the peer leave.
-func linkTowards(local, peer netip.Addr) (int, error) {
+func linkTowards(local, peer netip.Addr, mark uint32) (int, error) {
 	if !peer.IsValid() {
 		return 0, errors.New("no address")
 	}
-	options := netlink.RouteGetOptions{Oif: peer.Zone()}
+	options := netlink.RouteGetOptions{Oif: peer.Zone(), Mark: mark}
 	if local = local.Unmap(); local.IsValid() && !local.IsUnspecified() {
 		options.SrcAddr = local.AsSlice()
 	}

@@ -250,21 +250,21 @@ func TestRSSIsReadOfTheDeviceTowardsThePeer(t *testing.T) {
 		"192.0.2.1": "192.0.2.2", "0.0.0.0": "192.0.2.3", "::": "2001:db8::2", "::ffff:192.0.2.1": "::ffff:192.0.2.2",
 	} {
 		l, _ := FindLink("left0")
-		got, err := linkTowards(netip.MustParseAddr(local), netip.MustParseAddr(peer))
+		got, err := linkTowards(netip.MustParseAddr(local), netip.MustParseAddr(peer), 0)
 		if err != nil || got != l.Index {
 			t.Errorf("%s to %s: link %d (%v), want %d", local, peer, got, err, l.Index)
 		}
-		if _, err := RSSFor(netip.MustParseAddr(local), netip.MustParseAddr(peer)); !errors.Is(err, ErrNoRSS) ||
+		if _, err := RSSFor(netip.MustParseAddr(local), netip.MustParseAddr(peer), 0); !errors.Is(err, ErrNoRSS) ||
 			!strings.Contains(err.Error(), "left0") {
 			t.Errorf("%s to %s: got %v", local, peer, err)
 		}
 	}
 	for _, peer := range []netip.Addr{netip.MustParseAddr("198.51.100.1"), {}} {
-		if _, err := RSSFor(netip.Addr{}, peer); err == nil || errors.Is(err, ErrNoRSS) {
+		if _, err := RSSFor(netip.Addr{}, peer, 0); err == nil || errors.Is(err, ErrNoRSS) {
 			t.Errorf("to %s: got %v", peer, err)
 		}
 	}
-	if _, err := RSSFor(netip.Addr{}, netip.MustParseAddr("192.0.2.1")); !errors.Is(err, ErrNoRSS) {
+	if _, err := RSSFor(netip.Addr{}, netip.MustParseAddr("192.0.2.1"), 0); !errors.Is(err, ErrNoRSS) {
 		t.Errorf("to ourselves: got %v", err)
 	}
 }
@@ -272,7 +272,7 @@ func TestRSSIsReadOfTheDeviceTowardsThePeer(t *testing.T) {
 func TestPeerInALinkLocalZoneIsReachedByItsLink(t *testing.T) {
 	enterNamespace(t)
 	addCable(t, "left0", "right0")
-	got, err := linkTowards(netip.Addr{}, netip.MustParseAddr("fe80::1%right0"))
+	got, err := linkTowards(netip.Addr{}, netip.MustParseAddr("fe80::1%right0"), 0)
 	if l, _ := FindLink("right0"); err != nil || got != l.Index {
 		t.Errorf("link %d (%v), want %d", got, err, l.Index)
 	}

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/ropewalk/ropewalk/test/kernels/plan"
@@ -83,7 +84,7 @@ func (p *payload) writeInitramfs(out string, k *unpacked, steps []plan.Step) (er
 	if err != nil {
 		return err
 	}
-	load, err := mods.closure(wantedModules)
+	load, err := mods.closure(slices.Concat(wantedModules, mods.present(optionalModules)))
 	if err != nil {
 		return fmt.Errorf("kernel %s: %w", k.release, err)
 	}
@@ -132,5 +133,5 @@ func addSystem(c *cpioWriter) error {
 	for _, applet := range []string{"sh", "cat", "ls", "ps", "true", "false", "sleep", "dmesg", "mount", "readlink"} {
 		c.Symlink("/bin/"+applet, "busybox")
 	}
-	return nil
+	return addProgram(c, "nft")
 }

@@ -22,7 +22,10 @@ import (
 const defaultTimeout = 10 * time.Minute
 
 // defaultPackages are those whose behaviour depends on the kernel.
-var defaultPackages = []string{"./pkg/tun", "./pkg/underlay/udp", "./pkg/offload", "./pkg/hostnet", "./test/interop"}
+var defaultPackages = []string{
+	"./pkg/tun", "./pkg/underlay/udp", "./pkg/offload", "./pkg/hostnet", "./pkg/datapath", "./pkg/datapath/hook", "./pkg/adopt",
+	"./test/interop", "./test/spread",
+}
 
 // TestKernels is the matrix. As many machines run at once as go test -parallel says (one per core);
 // their consoles are streamed, each line behind its kernel.
@@ -142,11 +145,11 @@ func (m *matrixRun) steps(limit time.Duration) []plan.Step {
 	return steps
 }
 
-// reportSkipsEverywhere fails on an interop test that no kernel ran: it would prove nothing, unnoticed. Other packages'
+// reportSkipsEverywhere fails on a test of test/ that no kernel ran: it would prove nothing, unnoticed. Other packages'
 // tests also run on the host, where more tools are.
 func reportSkipsEverywhere(t *testing.T, list []series, by map[string]*results) {
 	for _, test := range allTests(seriesNames(list), by) {
-		all := strings.HasPrefix(test, "interop.")
+		all := strings.HasPrefix(test, "interop.") || strings.HasPrefix(test, "spread.")
 		for _, r := range by {
 			all = all && r.outcome[test] == skipped
 		}

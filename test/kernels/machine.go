@@ -19,6 +19,7 @@ var tools = []tool{
 	{"qemu-system-x86_64", "qemu-system-x86"},
 	{"busybox", "busybox-static"},
 	{"xz", "xz-utils"},
+	{"nft", "nftables"},
 	{"dpkg-deb", "dpkg"},
 	{"apt-get", "apt"},
 	{"go", "golang-go"},

@@ -19,7 +19,11 @@ import (
 var wantedModules = []string{
 	"wireguard", "veth", "tun", "dummy", "vxlan", "virtio_net",
 	"sch_ingress", "sch_netem", "sch_tbf", "cls_bpf", "act_mirred", "nf_tables", "nfnetlink", "xfrm_user",
+	"nft_ct", "nft_chain_nat", "nft_masq",
 }
+
+// optionalModules are parts of others in some kernels.
+var optionalModules = []string{"nft_counter"}
 
 // module is one loadable module, decompressed.
 type module struct {
@@ -61,6 +65,16 @@ func openModules(dir string) (*modules, error) {
 		}
 	}
 	return m, nil
+}
+
+// present returns those of names that are modules of this kernel.
+func (m *modules) present(names []string) (out []string) {
+	for _, name := range names {
+		if m.paths[canonical(name)] != "" {
+			out = append(out, name)
+		}
+	}
+	return out
 }
 
 // closure returns the wanted modules that are not built in, each after those that it depends on.

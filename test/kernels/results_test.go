@@ -75,7 +75,7 @@ func TestTailKeepsTheEndAndNoControlCharacters(t *testing.T) {
 
 func TestMissingToolsAreNamedByPackage(t *testing.T) {
 	nothing := func(string) (string, error) { return "", errors.New("not found") }
-	want := []string{"qemu-system-x86", "busybox-static", "xz-utils", "dpkg", "apt", "golang-go"}
+	want := []string{"qemu-system-x86", "busybox-static", "xz-utils", "nftables", "dpkg", "apt", "golang-go"}
 	if d := cmp.Diff(want, missingTools(nothing)); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
