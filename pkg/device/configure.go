@@ -240,7 +240,7 @@ func (p *Peer) configure(c *config.Peer) {
 		at := c.Endpoint.AddrPort
 		to := &underlay.Endpoint{Dst: netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), Scope: c.Endpoint.Scope}
 		if old := p.lane.Endpoint.Swap(to); old != nil && old.Dst != to.Dst {
-			p.respread()
+			p.askAnew(true)
 		}
 	}
 	if c.Keepalive != nil && *c.Keepalive != p.keepalive {

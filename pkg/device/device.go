@@ -116,6 +116,7 @@ func New(cfg Config) *Device {
 		d.clock = cfg.Clock
 	}
 	d.spreading.Store(&spreading{ports: spread.DefaultPorts})
+	d.sources.log = cfg.Log
 	d.engine = engine.New(engine.Config{Device: cfg.TUN, Control: d, Clock: d.clock, Rand: cfg.Rand})
 	return d
 }
@@ -246,9 +247,7 @@ func (d *Device) openPort(port uint16, mark uint32) (underlay.Port, error) {
 
 // attach makes port the one in use, in place of the present one. The caller holds mu.
 func (d *Device) attach(port underlay.Port) error {
-	for _, p := range d.peers {
-		p.lane.Spread.Store(nil) // its sources are the old port's
-	}
+	d.closeSources()
 	if err := d.engine.Detach(); err != nil {
 		d.log.Warn("closing the old port", "error", err)
 	}
@@ -257,19 +256,21 @@ func (d *Device) attach(port underlay.Port) error {
 	}
 	d.listenPort = port.LocalPort()
 	d.port.Store(&portRef{port})
-	d.respread()
+	d.resetSources()
+	d.askAnew(true)
 	return nil
 }
 
-// down closes the port and forgets all sessions. The caller holds mu.
+// down forgets all sessions and closes the port. Peers go first: they have nothing to say that could not be sent. The
+// caller holds mu.
 func (d *Device) down() {
+	d.up = false
+	for _, p := range d.peers {
+		p.halt()
+	}
+	d.closeSources()
 	d.port.Store(nil)
 	if err := d.engine.Detach(); err != nil {
 		d.log.Warn("closing the port", "error", err)
-	}
-	d.up = false
-	d.sources.reset(nil)
-	for _, p := range d.peers {
-		p.halt()
 	}
 }

@@ -278,10 +278,24 @@ func (p *Peer) transmit(msg []byte, now int64) {
 	}
 }
 
-// initiate starts a handshake unless one is under way or was started too recently. The caller holds mu.
+// initiate starts a handshake unless one is under way or was started too recently. In the latter case what is staged
+// must not wait for the next packet to ask. The caller holds mu.
 func (p *Peer) initiate(now int64) {
 	if p.timers.HandshakeWanted(now) {
 		p.sendInitiation(now)
+	} else if p.attempt == nil && len(p.staged.elements) > 0 {
+		p.askAgainAt = now + peer.RekeyTimeout
+	}
+}
+
+// askAgain is initiate for what has been staged since a handshake was started too recently. The caller holds mu.
+func (p *Peer) askAgain(now int64) {
+	if p.askAgainAt == 0 || now < p.askAgainAt {
+		return
+	}
+	p.askAgainAt = 0
+	if len(p.staged.elements) > 0 {
+		p.initiate(now)
 	}
 }
 

@@ -4,14 +4,10 @@ package device
 
 import (
 	"bytes"
-	"errors"
 	"net/netip"
-	"sync/atomic"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/config"
-	"github.com/ropewalk/ropewalk/pkg/drop"
-	"github.com/ropewalk/ropewalk/pkg/engine"
 	"github.com/ropewalk/ropewalk/pkg/spread"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 	"github.com/ropewalk/ropewalk/pkg/wire"
@@ -20,83 +16,115 @@ import (
 const (
 	// helloPause is the least time, in nanoseconds, between two hellos to one peer.
 	helloPause = int64(250 * time.Millisecond)
-	// helloWait is how long, in nanoseconds, an initiator waits for the responder's hello.
-	helloWait = helloTries * helloAgain
-	// helloTries is how often the responder asks for an answer, and helloAgain, in nanoseconds, for how long each time.
+	// helloTries is how many hellos a side sends for want of an answer, and helloAgain, in nanoseconds, how far apart.
 	helloTries = 3
 	helloAgain = int64(time.Second)
-	// helloRate is how many hellos of one peer are looked at in a second.
-	helloRate = 8
+	// helloWait is how long, in nanoseconds, an initiator waits for the responder's hello.
+	helloWait = helloTries * helloAgain
 )
 
-// helloState is what two ropewalks know of each other. It changes with each handshake: the initiator has signed its
-// first message, so the responder says hello, and the initiator answers. A stock peer signs nothing, and is sent nothing.
-// Everything in it is guarded by Peer.mu.
-type helloState struct {
-	theirs wire.Hello // the last from the peer, if why is nil or an errNAT
-	why    error      // why there is none to go by
-	state  config.PeerSpread
+// hello is what two ropewalks know of each other. It is renewed with each handshake: the initiator has signed its first
+// message, so the responder says hello, and the initiator answers. A stock peer signs nothing, and is sent nothing.
+// Peer.mu guards it.
+type hello struct {
+	theirs   wire.Hello // the peer's last
+	known    bool       // there is one
+	fresh    bool       // it is of this session
+	none     error      // why there is none
+	nat      error      // a *natError: what theirs says of the path
+	plan     []uint16   // the ports that the peer is to use
+	ropewalk bool       // the peer may be sent hellos: it has signed, or sent one
 
-	ropewalk bool   // the peer may be sent hellos: it has signed, or sent one
-	asking   int    // hellos that may still be sent until one is answered
-	said     []byte // the last hello to the peer, as an answer
+	said     []byte // the last to the peer
 	saidAt   int64  // 0 for never
-	deadline int64  // when the peer counts as stock, or is asked again; 0 for never
-	sayAt    int64  // when the next hello is due; 0 for never
+	sayAt    int64  // when the next is due, 0 for never
+	tries    int    // how often the peer may still be asked
+	deadline int64  // when it has not answered, 0 for never
+
+	state config.PeerSpread // what was last made of all this
 }
 
-// nat tells whether why is a NAT.
-func (s *helloState) nat(why error) bool { return errors.As(why, new(*errNAT)) }
+// settled tells that nothing is left to be asked.
+func (s *hello) settled() bool {
+	return s.fresh && (s.theirs.Heard || !s.theirs.Gathers || s.nat != nil)
+}
 
 // next returns when something is due, 0 for never.
-func (s *helloState) next() int64 {
+func (s *hello) next() int64 {
 	if s.sayAt != 0 && (s.deadline == 0 || s.sayAt < s.deadline) {
 		return s.sayAt
 	}
 	return s.deadline
 }
 
-// forgetHello makes the peer one of which nothing is known. The caller holds mu.
-func (p *Peer) forgetHello(why error) {
-	p.lane.Gathered.Store(nil)
-	p.beginHello(why)
+// quiet ends what is under way.
+func (s *hello) quiet() { s.sayAt, s.tries, s.deadline = 0, 0, 0 }
+
+// theirPorts are the source ports that the peer says it may use.
+func (s *hello) theirPorts() spread.Ports {
+	return spread.Ports{First: s.theirs.First, Last: s.theirs.Last}
 }
 
-func (p *Peer) beginHello(why error) {
-	p.hello = helloState{why: why, state: p.hello.state, saidAt: p.hello.saidAt}
+// forgetHello makes the peer one of which nothing is known. The caller holds mu.
+func (p *Peer) forgetHello(none error) {
+	p.hello = hello{none: none, saidAt: p.hello.saidAt, state: p.hello.state}
 	p.lane.Heard.Store(false)
+	p.gather()
 	p.apply()
 }
 
-// respread begins anew with a peer that there may be a session with: one side has another endpoint or other wishes. The
-// peer may still send from its source ports. The caller holds mu.
-func (p *Peer) respread() {
-	ropewalk := p.hello.ropewalk
-	p.beginHello(errNoSession)
-	if p.running && ropewalk && p.lane.Current.Load() != nil {
+// askAnew makes what is known of the path to the peer and, if one of the two has moved, of the one from it, count for
+// nothing. The caller holds mu.
+func (p *Peer) askAnew(moved bool) {
+	s := &p.hello
+	s.theirs.Heard, s.fresh = false, false
+	if moved {
+		s.nat = nil
+		p.lane.Heard.Store(false)
+	}
+	s.quiet()
+	switch {
+	case s.known:
+	case p.lane.Current.Load() == nil:
+		s.none = errNoSession
+	default:
+		s.none = errNoHello
+	}
+	p.gather()
+	p.apply()
+	if p.running && s.ropewalk && p.lane.Current.Load() != nil {
 		p.ask(p.dev.clock())
 		p.arm(p.dev.clock())
 	}
 }
 
+// confirmed says that a peer which has signed uses the session that it initiated. The caller holds mu.
+func (p *Peer) confirmed(now int64) {
+	p.hello.ropewalk, p.hello.fresh = true, false
+	p.ask(now)
+}
+
 // initiated says that a handshake of ours is complete: if the peer is a ropewalk, it says hello now. The caller holds mu.
 func (p *Peer) initiated(now int64) {
-	if p.hello.why != nil {
-		p.hello.why = errAwaitingHello
+	s := &p.hello
+	s.fresh = false
+	s.quiet()
+	s.deadline = now + helloWait
+	if !s.known {
+		s.none = errAwaitingHello
 	}
-	p.hello.deadline = now + helloWait
 	p.apply()
 }
 
-// ask says hello and wants an answer. The caller holds mu.
+// ask begins to say hello until there is nothing left to ask. The caller holds mu.
 func (p *Peer) ask(now int64) {
 	s := &p.hello
 	if p.dev.spreading.Load().mode == config.SpreadOff {
 		return
 	}
-	s.ropewalk, s.asking = true, helloTries
-	if s.why != nil {
-		s.why = errAwaitingHello
+	s.tries = helloTries
+	if !s.known {
+		s.none = errAwaitingHello
 		p.apply()
 	}
 	p.say(now)
@@ -109,11 +137,24 @@ func (p *Peer) hellos(now int64) {
 	case s.sayAt != 0 && now >= s.sayAt:
 		p.say(now)
 	case s.deadline == 0 || now < s.deadline:
-	case s.asking > 0:
+	case s.settled():
+		s.deadline = 0
+	case s.tries > 0:
 		p.say(now)
+	case s.fresh: // it says hello, and what leaves from other ports does not reach it
+		s.deadline = 0
+	case p.unanswered():
+		s.deadline = now + helloWait
 	default:
 		p.forgetHello(errNoHello)
 	}
+}
+
+// unanswered tells that the responder has yet to use the session that we initiated: until then it says no hello. The
+// caller holds mu.
+func (p *Peer) unanswered() bool {
+	b := p.sessions.current
+	return b != nil && b.keys.Initiator() && !b.keys.Received()
 }
 
 // say sends a hello now, or as soon as the last one is long enough ago. The caller holds mu.
@@ -123,113 +164,82 @@ func (p *Peer) say(now int64) {
 		s.sayAt = s.saidAt + helloPause
 		return
 	}
-	s.sayAt = 0
 	keys := p.lane.Current.Load()
 	if !keys.Usable(now) {
+		s.quiet()
 		return
 	}
 	h := p.ours()
-	s.said, s.saidAt = wire.AppendHello(s.said[:0], &h), now
-	if !s.theirs.Heard {
+	s.said, s.saidAt, s.sayAt = wire.AppendHello(s.said[:0], &h), now, 0
+	if !s.theirs.Heard && s.nat == nil {
 		p.sayFromSource(s.said)
 	}
-	if s.asking > 0 {
-		s.asking--
+	if !s.settled() && s.tries > 0 {
+		s.tries--
 		s.deadline = now + helloAgain
-		h.Answer = false
+		h.NoReply = false
 	}
 	p.dev.engine.Hello(p.lane, keys, 0, wire.AppendHello(nil, &h))
 }
 
 // sayFromSource sends a hello from another port than the canonical one, to see whether it arrives. The caller holds mu.
 func (p *Peer) sayFromSource(hello []byte) {
-	if list := p.dev.sources.unplanned(p.dev.spreadPorts()); len(list) > 0 && !p.hello.nat(p.hello.why) {
-		p.dev.engine.Hello(p.lane, p.lane.Current.Load(), list[0], hello)
+	if list, _ := p.dev.sources.unplanned(p.dev.spreadPorts()); len(list) > 0 {
+		p.dev.engine.Hello(p.lane, p.lane.Current.Load(), int(list[0]), hello)
 	}
 }
 
-// ours is what there is to say, as an answer. The caller holds mu.
+// ours is what there is to say. The caller holds mu.
 func (p *Peer) ours() wire.Hello {
 	ports := p.dev.spreadPorts()
-	h := wire.Hello{Gathers: true, Heard: p.lane.Heard.Load(), Answer: true, First: ports.First, Last: ports.Last}
-	to, ref := p.lane.Endpoint.Load(), p.dev.port.Load()
-	if to == nil || ref == nil {
-		return h
+	h := wire.Hello{
+		Gathers: true, Heard: p.lane.Heard.Load(), NoReply: true, First: ports.First, Last: ports.Last, Plan: p.hello.plan,
 	}
-	h.Own, h.Peer = netip.AddrPortFrom(to.Src, ref.LocalPort()), to.Dst
-	theirs := spread.Ports{First: p.hello.theirs.First, Last: p.hello.theirs.Last}
-	if p.dev.cfg.Plan != nil && theirs.Len() > 0 && to.Src.IsValid() && p.hello.why == nil {
-		h.Plan = p.dev.cfg.Plan(h.Own, to.Dst.Addr(), p.dev.mark.Load(), theirs)
+	if to, ref := p.lane.Endpoint.Load(), p.dev.port.Load(); to != nil && ref != nil {
+		h.Own, h.Peer = netip.AddrPortFrom(to.Src, ref.LocalPort()), to.Dst
 	}
 	return h
 }
 
-// mail is a hello on its way from a lane to a worker. Of several only the last arrives.
-type mail struct {
-	hello  wire.Hello
-	from   underlay.Endpoint
-	source bool // it, or one that it replaced, came from a source port
-}
-
-// replaces makes m the mail of p.
-func (m *mail) replaces(p *Peer) {
-	for {
-		old := p.mail.Load()
-		m.source = m.fromSource() || old != nil && old.source
-		if p.mail.CompareAndSwap(old, m) {
-			return
-		}
-	}
-}
-
-// Hello implements engine.Owner.
-func (p *Peer) Hello(plain []byte, from underlay.Endpoint) drop.Reason {
-	if p.dev.spreading.Load().mode == config.SpreadOff || !p.helloRate.allow(p.dev.clock()) {
-		return drop.HelloUnwanted
-	}
-	m := &mail{from: from}
-	switch err := wire.ParseHello(plain, &m.hello); {
-	case errors.Is(err, wire.ErrHelloVersion):
-		return drop.HelloVersion
-	case err != nil:
-		return drop.HelloInvalid
-	}
-	m.replaces(p)
-	p.post(taskHello)
-	return drop.None
-}
-
-// fromSource tells whether the hello came from a port that it says its sender spreads over.
-func (m *mail) fromSource() bool {
-	ports := spread.Ports{First: m.hello.First, Last: m.hello.Last}
-	return ports.Contains(m.from.Dst.Port()) && m.from.Dst.Port() != m.hello.Own.Port()
-}
-
-// Hear implements engine.Owner.
-func (p *Peer) Hear() { p.post(taskHello) }
-
-// greet takes the last hello, if there is a new one, and answers if that is wanted or if there is something new to say.
-// The caller holds mu.
-func (p *Peer) greet(now int64) {
+// greet takes a hello, nil for none, and answers if that is wanted or if there is something new to say. The caller
+// holds mu.
+func (p *Peer) greet(m *mail, now int64) {
 	s := &p.hello
-	m := p.mail.Swap(nil)
+	wanted := false
 	if m != nil {
-		s.theirs, s.why, s.ropewalk = m.hello, p.findNAT(m), true
-		if s.asking == 0 || m.hello.Answer {
-			s.asking, s.deadline = 0, 0
-		}
-		p.gather()
-		if m.source {
-			p.lane.Heard.Store(true) // not before its ports are known: the peer begins to use them when it is told
-		}
-		p.apply()
+		wanted = p.take(m)
 	}
 	if !s.ropewalk {
 		return
 	}
-	if m != nil && !m.hello.Answer || p.news() {
+	if s.settled() {
+		s.tries, s.deadline = 0, 0
+	}
+	if wanted || p.news() {
 		p.say(now)
 	}
+}
+
+// take learns from a hello, and tells whether it is to be answered. The first of a session begins a round of questions,
+// and so does one that says that we are no longer heard: the peer was restarted. The caller holds mu.
+func (p *Peer) take(m *mail) (wanted bool) {
+	s := &p.hello
+	deaf := s.theirs.Heard && !m.hello.Heard
+	if s.tries == 0 && (deaf || !s.fresh) {
+		s.tries = helloTries
+	}
+	s.theirs, s.known, s.fresh, s.ropewalk = m.hello, true, true, true
+	s.nat = p.findNAT(m)
+	if m.planned {
+		s.plan = m.plan
+	}
+	p.gather()
+	p.settle(m)
+	if m.source {
+		p.lane.Heard.Store(true) // not before its ports are known: the peer begins to use them when it is told
+	}
+	p.apply()
+	return deaf || !m.hello.NoReply
 }
 
 // news tells whether the peer has not been told what is so now. The caller holds mu.
@@ -238,10 +248,15 @@ func (p *Peer) news() bool {
 	return !bytes.Equal(p.hello.said, wire.AppendHello(nil, &h))
 }
 
-// gather lets the peer send from its source ports. The caller holds mu.
+// gather lets the peer send from its source ports, if it has any that can be told from the canonical one. The caller
+// holds mu.
 func (p *Peer) gather() {
-	ports := spread.Ports{First: p.hello.theirs.First, Last: p.hello.theirs.Last}
-	if ports.Len() == 0 || p.hello.why != nil {
+	s := &p.hello
+	ports := s.theirPorts()
+	if !s.known && p.dev.spreading.Load().mode == config.SpreadOn {
+		ports = p.dev.spreadPorts() // the same range at both ends, as with `spread attach`
+	}
+	if ports.Len() == 0 || s.nat != nil {
 		p.lane.Gathered.Store(nil)
 		return
 	}
@@ -250,44 +265,17 @@ func (p *Peer) gather() {
 	}
 }
 
-// findNAT compares where each side is to itself and to the other, as IKE does (RFC 7296, section 2.23). Where a hello
-// from a source port comes from says nothing of the canonical port. The caller holds mu.
-func (p *Peer) findNAT(m *mail) error {
-	seen := m.from.Dst
-	if m.fromSource() {
-		seen = netip.AddrPortFrom(seen.Addr(), m.hello.Own.Port())
+// settle makes the endpoint the peer's canonical port: where a hello that says so came from, and not a source port that data
+// came from before its hello. The caller holds mu.
+func (p *Peer) settle(m *mail) {
+	to, canonical := p.lane.Endpoint.Load(), m.hello.Own.Port()
+	switch {
+	case to == nil || *to == m.from:
+	case !m.fromSource():
+		p.Roam(m.from)
+	case p.hello.nat == nil && canonical != 0 && to.Dst.Port() != canonical && m.ports().Contains(to.Dst.Port()):
+		p.lane.Endpoint.CompareAndSwap(to, &underlay.Endpoint{
+			Dst: netip.AddrPortFrom(to.Dst.Addr(), canonical), Scope: to.Scope, Src: to.Src,
+		})
 	}
-	if differ(m.hello.Own, seen) {
-		return &errNAT{behind: "the peer", says: m.hello.Own.String(), seen: seen.String()}
-	}
-	ref := p.dev.port.Load()
-	if ref == nil {
-		return nil
-	}
-	own := netip.AddrPortFrom(m.from.Src, ref.LocalPort())
-	if differ(own, m.hello.Peer) {
-		return &errNAT{behind: "this host", says: own.String(), seen: m.hello.Peer.String()}
-	}
-	return nil
 }
-
-// differ tells whether two views of one endpoint contradict each other. An address that is not known contradicts none.
-func differ(a, b netip.AddrPort) bool {
-	known := a.Addr().IsValid() && b.Addr().IsValid()
-	return a.Port() != b.Port() || known && a.Addr().WithZone("") != b.Addr().WithZone("")
-}
-
-// rate allows so many events in each second.
-type rate struct{ word atomic.Uint64 } // second << 8 | events
-
-func (r *rate) allow(now int64) bool {
-	second := uint64(now/int64(time.Second)) << 8
-	word := r.word.Load()
-	if word&^0xff != second {
-		r.word.Store(second | 1) // two that begin a second together count as one
-		return true
-	}
-	return word&0xff < helloRate && r.word.Add(1)&0xff <= helloRate
-}
-
-var _ engine.Owner = (*Peer)(nil)

@@ -30,6 +30,7 @@ type Peer struct {
 
 	mail      atomic.Pointer[mail] // the last hello that no worker has seen
 	helloRate rate
+	spreadLog rate
 
 	mu            sync.Mutex // guards all below
 	running       bool       // the device is up and the peer is configured
@@ -44,7 +45,9 @@ type Peer struct {
 	timers        peer.Timers
 	timer         *time.Timer
 	staged        stagingQueue
-	hello         helloState
+	askAgainAt    int64 // when a handshake that came too soon may be started, 0 for never
+	hello         hello
+	opened        int             // sources that its plans have made us open
 	greatest      noise.Timestamp // of the initiations accepted
 	lastConsumed  int64           // when the last initiation was accepted
 	lastHandshake time.Time       // wall clock
@@ -85,6 +88,10 @@ func (p *Peer) post(task uint32) {
 // attend does what was posted.
 func (p *Peer) attend() {
 	tasks := p.pending.Swap(0)
+	var m *mail
+	if tasks&taskHello != 0 {
+		m = p.collect()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.running {
@@ -98,14 +105,15 @@ func (p *Peer) attend() {
 		p.initiate(now)
 	}
 	if tasks&taskRoamed != 0 {
-		p.respread()
+		p.askAnew(true)
 	}
 	if tasks&taskHello != 0 {
-		p.greet(now)
+		p.greet(m, now)
 	}
 	if tasks&taskTimer != 0 {
 		p.do(p.timers.Fire(now, &p.lane.Activity), now)
 		p.hellos(now)
+		p.askAgain(now)
 	}
 	p.arm(now)
 }
@@ -150,8 +158,10 @@ func (p *Peer) Roam(from underlay.Endpoint) {
 // arm sets the timer for the next moment at which something may be due. The caller holds mu.
 func (p *Peer) arm(now int64) {
 	next := p.timers.Next(now, &p.lane.Activity)
-	if hello := p.hello.next(); hello != 0 && (next == 0 || hello < next) {
-		next = hello
+	for _, at := range []int64{p.hello.next(), p.askAgainAt} {
+		if at != 0 && (next == 0 || at < next) {
+			next = at
+		}
 	}
 	if next == 0 {
 		p.timer.Stop()
@@ -203,6 +213,7 @@ func (p *Peer) halt() {
 	p.forgetSessions()
 	p.endAttempt()
 	p.dropStaged()
+	p.askAgainAt = 0
 }
 
 // clearSource lets routing choose our address anew: the one that the peer knew may be why nothing comes back.

@@ -100,7 +100,7 @@ func (p *Peer) confirm(now int64) {
 	p.completed(now)
 	p.succeed(b)
 	if b.signed {
-		p.ask(now)
+		p.confirmed(now)
 	}
 }
 

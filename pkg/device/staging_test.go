@@ -6,6 +6,8 @@ import (
 	"crypto/rand"
 	"net/netip"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/device"
@@ -128,4 +130,18 @@ func TestRemovingAPeerLetsItsPacketsGo(t *testing.T) {
 	if a.StagedBytes() != 0 || a.Drops(drop.TXDown) != 1 {
 		t.Error("a removed peer stages packets")
 	}
+}
+
+// TestStagedPacketNeedsNoOtherToGetASession: within five seconds of a handshake none may be started, and nothing else
+// is sent that would ask for one later.
+func TestStagedPacketNeedsNoOtherToGetASession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := devicetest.Pair(t, devicetest.Options{})
+		talk(t, a, b)
+		a.Key = newKey(t) // ends the session
+		a.Apply(config.Device{PrivateKey: &a.Key})
+		b.Apply(config.Device{ReplacePeers: true, Peers: []config.Peer{a.AsPeer(false)}})
+		time.Sleep(time.Second)
+		carries(t, a, b, false, 100)
+	})
 }

@@ -66,7 +66,23 @@ func (d *Device) Stats() any {
 	if port := d.port.Load(); port != nil {
 		s.Up, s.Underlay = true, port.Features()
 	}
-	status := d.Status()
-	s.Spread = status.SpreadReport()
+	s.Spread = d.spreadReport()
 	return s
+}
+
+// spreadReport says what became of spreading. It takes no lock that configuration holds for long.
+func (d *Device) spreadReport() config.SpreadReport {
+	ports := d.spreadPorts()
+	r := config.SpreadReport{
+		Mode: d.spreading.Load().mode, FirstPort: ports.First, LastPort: ports.Last, Lanes: d.engine.Lanes(),
+		Peers: map[string]config.PeerSpread{},
+	}
+	d.peersMu.RLock()
+	defer d.peersMu.RUnlock()
+	for key, p := range d.peers {
+		p.mu.Lock()
+		r.Peers[key.Base64()] = p.hello.state
+		p.mu.Unlock()
+	}
+	return r
 }

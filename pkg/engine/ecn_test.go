@@ -83,7 +83,7 @@ func TestKeepalivesCarryNoECN(t *testing.T) {
 	fields := outer(r)
 	r.tx.now = r.now
 	copy(r.tx.bufs[0], markedElement(flow.Element(out4.UDP([]byte("old"))), packet.ECT0))
-	r.tx.single(r.tx.slots[0], 0, runMeta{peer: r.peer, keys: r.keys})
+	r.tx.single(r.tx.slots[0], 0, r.peer, r.keys, 0)
 	r.tx.flush()
 	if want := []packet.ECN{0}; !slices.Equal(*fields, want) {
 		t.Errorf("ECN %d, want %d", *fields, want)

@@ -80,12 +80,9 @@ type Engine struct {
 func New(cfg Config) *Engine {
 	e := &Engine{cfg: cfg, Sessions: session.NewTable[*Session](cfg.Rand)}
 	for i, q := range cfg.Device.Queues() {
-		if i == 0 {
-			q = &sharedQueue{Queue: q}
-		}
 		e.lanes = append(e.lanes, newLane(e, i, q))
 	}
-	e.slow.lane = newLane(e, len(e.lanes), e.lanes[0].queue)
+	e.slow.lane = newLane(e, len(e.lanes), injector{e.lanes[0].queue})
 	e.SetMTU(DefaultMTU)
 	return e
 }

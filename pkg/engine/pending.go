@@ -60,47 +60,47 @@ func newPending() pending {
 // full says that nothing can be added.
 func (p *pending) full() bool { return len(p.parts) == cap(p.parts) }
 
-// add appends a run of one part, or lets its only message ride in the last run of its source.
-func (p *pending) add(b []byte, m runMeta) {
+// add appends one part to a run.
+func (p *pending) add(m *runMeta, b []byte) {
 	at := len(p.parts)
 	p.parts = append(p.parts, part{bytes: b, next: none})
-	if c := p.chainOf[m.source]; c > 0 {
-		if last := &p.runs[p.chains[c-1].last]; last.admits(&m) {
-			p.parts[last.last].next = at
-			last.last = at
-			last.join(&m)
-			return
-		}
+	if m.first == none {
+		m.first = at
+	} else {
+		p.parts[m.last].next = at
 	}
-	m.first, m.last, m.next = at, at, none
-	p.runs = append(p.runs, m)
-	p.chain(m.source, len(p.runs)-1)
+	m.last = at
 }
 
-// chain hangs a run behind the last of its source.
-func (p *pending) chain(source, run int) {
+// open returns a new run behind the last of its source.
+func (p *pending) open(source int) *runMeta {
+	at := len(p.runs)
+	p.runs = append(p.runs, runMeta{source: source, first: none, next: none})
 	if c := p.chainOf[source]; c > 0 {
-		p.runs[p.chains[c-1].last].next = run
-		p.chains[c-1].last = run
-		return
+		p.runs[p.chains[c-1].last].next = at
+		p.chains[c-1].last = at
+	} else {
+		p.chains = append(p.chains, chain{source: source, first: at, last: at})
+		p.chainOf[source] = uint8(len(p.chains))
 	}
-	p.chains = append(p.chains, chain{source: source, first: run, last: run})
-	p.chainOf[source] = uint8(len(p.chains))
+	return &p.runs[at]
 }
 
-// admits tells whether the only message of next may ride in m: to the same peer with the same ECN, and in a form that
-// UDP_SEGMENT can express. The caller asks only for the last run of a source: a message must not overtake its flow's.
-func (m *runMeta) admits(next *runMeta) bool {
-	return m.peer == next.peer && m.keys == next.keys && m.ecn == next.ecn && !m.closed && next.layout.Segments == 0 &&
-		next.bytes <= m.segSize && m.segments < underlay.MaxRunSegments && m.bytes+next.bytes <= underlay.MaxDatagramRun
+// last returns the last run of a source, nil if there is none. Only that one may grow: a message must not overtake
+// another of its flow.
+func (p *pending) last(source int) *runMeta {
+	c := p.chainOf[source]
+	if c == 0 {
+		return nil
+	}
+	return &p.runs[p.chains[c-1].last]
 }
 
-func (m *runMeta) join(next *runMeta) {
-	m.segments++
-	m.bytes += next.bytes
-	m.inner += next.inner
-	m.trains += next.trains
-	m.closed = next.bytes < m.segSize
+// admits tells whether a message of n bytes may ride in m: to the same peer under the same keys, with the same ECN, and
+// in a form that UDP_SEGMENT can express.
+func (m *runMeta) admits(peer *Peer, keys *session.Keypair, ecn packet.ECN, n int) bool {
+	return m.peer == peer && m.keys == keys && m.ecn == ecn && !m.closed && n <= m.segSize &&
+		m.segments < underlay.MaxRunSegments && m.bytes+n <= underlay.MaxDatagramRun
 }
 
 // reset forgets all.

@@ -24,18 +24,11 @@ type slowLane struct {
 // is spread to.
 const straySlots = 4
 
-// sharedQueue is lane 0's queue, which strays are written to as well.
-type sharedQueue struct {
-	tun.Queue
-	mu sync.Mutex
-}
+// injector writes strays to a queue beside its lane.
+type injector struct{ tun.Queue }
 
-// Write implements tun.Queue, for any number of goroutines.
-func (q *sharedQueue) Write(parts [][]byte) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.Queue.Write(parts)
-}
+// Write implements tun.Queue.
+func (q injector) Write(parts [][]byte) error { return q.Inject(parts) }
 
 // portLane makes a Lane of a Port's SendRun. Only Send is ever called.
 type portLane struct {
@@ -115,6 +108,6 @@ func (e *Engine) say(p *Peer, keys *session.Keypair, source int, plain []byte) {
 	}
 	t := e.slow.transmitter(e)
 	n := copy(t.slots[0][wire.DataHeaderLen:], plain)
-	t.single(t.slots[0], n, runMeta{peer: p, keys: keys, source: source})
+	t.single(t.slots[0], n, p, keys, source)
 	t.flush()
 }

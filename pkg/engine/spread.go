@@ -13,21 +13,25 @@ import (
 // flowsLog2 gives each lane's flow table 4,096 entries: 32 KiB, which stay in the cache.
 const flowsLog2 = 12
 
-// Spread is how data messages to one peer take their source ports. It does not change; Peer.Spread is replaced.
+// Spread is how data messages to one peer take their source ports. It does not change; Peer.Spread is replaced. A flow
+// whose source is not among the new ones leaves it when it pauses.
 type Spread struct {
-	sources []int
+	sources []uint8
 	loads   *spread.Loads
 }
 
 // NewSpread returns a Spread over the given sources of the port (underlay.Port.OpenSource), at most spread.MaxPorts.
 // Without any, everything leaves from the canonical port, but flows are noted, so that none overtakes itself when it is
 // spread later.
-func NewSpread(sources []int) *Spread {
-	return &Spread{sources: sources, loads: spread.NewLoads(len(sources), rand.Uint32())}
+func NewSpread(sources []uint8) *Spread {
+	if len(sources) == 0 {
+		return &Spread{}
+	}
+	return &Spread{sources: sources, loads: spread.NewLoadsOf(sources, rand.Uint32())}
 }
 
 // Sources are the sources in lane order. They must not be changed.
-func (s *Spread) Sources() []int { return s.sources }
+func (s *Spread) Sources() []uint8 { return s.sources }
 
 // source returns where the parsed element, for p, leaves from.
 func (t *transmitter) source(p *Peer) int {
@@ -35,15 +39,11 @@ func (t *transmitter) source(p *Peer) int {
 	switch {
 	case s == nil || t.flows == nil:
 		return 0
-	case len(s.sources) == 0:
+	case s.loads == nil:
 		t.flows.Note(t.train.FlowHash(), t.now)
 		return 0
 	}
-	lane := t.flows.Choose(s.loads, t.train.FlowHash(), t.now, t.train.Len())
-	if lane == spread.Canonical {
-		return 0
-	}
-	return s.sources[lane]
+	return t.flows.Choose(s.loads, t.train.FlowHash(), t.now, t.train.Len()) // a lane of the table is a source
 }
 
 // stay notes that the parsed element, for p, leaves from the canonical port when there is a session.

@@ -56,7 +56,7 @@ func flowOf(packet []byte) string {
 func TestEachFlowLeavesFromASourceOfItsOwn(t *testing.T) {
 	r := newRig(t)
 	sources := sourcesOf(r)
-	r.peer.Spread.Store(NewSpread([]int{3, 1, 4, 15, 9, 2, 6, 5}))
+	r.peer.Spread.Store(NewSpread([]uint8{3, 1, 4, 15, 9, 2, 6, 5}))
 	var batch [][]byte
 	for range 3 {
 		for _, f := range manyFlows(8) {
@@ -79,7 +79,7 @@ func TestEachFlowLeavesFromASourceOfItsOwn(t *testing.T) {
 func TestFlowsKeepTheirSourceUntilTheyPause(t *testing.T) {
 	r := newRig(t)
 	sources := sourcesOf(r)
-	r.peer.Spread.Store(NewSpread([]int{1, 2, 3, 4}))
+	r.peer.Spread.Store(NewSpread([]uint8{1, 2, 3, 4}))
 	f := manyFlows(1)[0]
 	key := flowOf(packetsOf(t, f.Next(10))[0])
 	r.transmit(f.Next(100))
@@ -110,7 +110,7 @@ func TestFlowsFromBeforeStayCanonical(t *testing.T) {
 		}
 		r.transmit(old.Next(100))
 		r.peer.Current.Store(r.keys)
-		r.peer.Spread.Store(NewSpread([]int{1, 2}))
+		r.peer.Spread.Store(NewSpread([]uint8{1, 2}))
 		r.transmit(old.Next(100), fresh.Next(100))
 		if at := sources[flowOf(packetsOf(t, old.Next(8))[0])]; at != 0 {
 			t.Errorf("staged %v: the old flow went to source %d", staged, at)
@@ -130,7 +130,7 @@ func TestFlowsFromBeforeStayCanonical(t *testing.T) {
 // that counters rise with every message of a run's source.
 func TestOrderIsKeptWithinFlows(t *testing.T) {
 	r := newRig(t)
-	r.peer.Spread.Store(NewSpread([]int{1, 2, 3, 4, 5}))
+	r.peer.Spread.Store(NewSpread([]uint8{1, 2, 3, 4, 5}))
 	var check flow.Checker
 	sent := 0
 	r.conn.silent = true
@@ -169,7 +169,7 @@ func TestOrderIsKeptWithinFlows(t *testing.T) {
 // TestRunsOfOneSourceStandTogether: that is what makes them cheap to send.
 func TestRunsOfOneSourceStandTogether(t *testing.T) {
 	r := newRig(t)
-	r.peer.Spread.Store(NewSpread([]int{1, 2, 3}))
+	r.peer.Spread.Store(NewSpread([]uint8{1, 2, 3}))
 	var order []int
 	r.conn.silent = true
 	r.conn.fail = func(run *underlay.Run) error {
@@ -187,7 +187,7 @@ func TestRunsOfOneSourceStandTogether(t *testing.T) {
 }
 
 func TestSpreadingAllocatesNothing(t *testing.T) {
-	for _, sources := range [][]int{nil, {1, 2, 3, 4, 5, 6, 7, 8}} {
+	for _, sources := range [][]uint8{nil, {1, 2, 3, 4, 5, 6, 7, 8}} {
 		for name, elements := range batches(out4) {
 			r := newRig(t)
 			r.conn.silent = true

@@ -156,26 +156,38 @@ func (t *transmitter) carry(slot []byte, p *Peer, keys *session.Keypair) {
 		t.split(p, keys)
 		return
 	}
-	n, source := t.train.LastLen(), t.source(p)
+	n := t.train.LastLen()
 	t.train.Finish(slot[wire.DataHeaderLen : wire.DataHeaderLen+n])
-	t.single(slot, n, runMeta{peer: p, keys: keys, source: source, inner: n, trains: 1})
+	if m := t.single(slot, n, p, keys, t.source(p)); m != nil {
+		m.inner += n
+		m.trains++
+	}
 }
 
-// single appends one packet of n bytes, which lies in its slot with room for the message around it.
-func (t *transmitter) single(slot []byte, n int, m runMeta) {
+// single appends one plaintext of n bytes, which lies in its slot with room for the message around it, and returns the
+// run that it rides in; nil if it is too large to be sent.
+func (t *transmitter) single(slot []byte, n int, p *Peer, keys *session.Keypair, source int) *runMeta {
 	padded := wire.PaddedLen(n, t.mtu)
 	msg := slot[:wire.DataOverhead+padded]
 	if len(msg) > underlay.MaxDatagramRun {
 		t.drop(drop.TXTooBig, 1)
-		return
+		return nil
 	}
 	clear(slot[wire.DataHeaderLen+n : wire.DataHeaderLen+padded])
-	m.bytes, m.segSize, m.segments = len(msg), len(msg), 1
-	m.ecn = packet.ECNOf(msg[wire.DataHeaderLen : wire.DataHeaderLen+n]).Outer()
 	if t.pending.full() {
 		t.flush()
 	}
-	t.pending.add(msg, m)
+	ecn := packet.ECNOf(msg[wire.DataHeaderLen : wire.DataHeaderLen+n]).Outer()
+	m := t.pending.last(source)
+	if m == nil || !m.admits(p, keys, ecn, len(msg)) {
+		m = t.pending.open(source)
+		m.peer, m.keys, m.ecn, m.segSize = p, keys, ecn, len(msg)
+	}
+	t.pending.add(m, msg)
+	m.segments++
+	m.bytes += len(msg)
+	m.closed = len(msg) < m.segSize
+	return m
 }
 
 // split lays the packets of a train out in the arena, in as many runs as it takes; usually one.
@@ -196,15 +208,14 @@ func (t *transmitter) split(p *Peer, keys *session.Keypair) {
 		l := session.NewLayout(count, segLen, last, t.mtu)
 		dst := t.take(l.Size())
 		t.train.Split(dst, stride, wire.DataHeaderLen, first, count)
-		m := runMeta{
-			peer: p, keys: keys, source: source, segSize: stride, segments: count, bytes: l.Size(),
-			inner: (count-1)*segLen + last, closed: true, layout: l,
-			ecn: packet.ECNOf(dst[wire.DataHeaderLen:]).Outer(), // all packets of a train have one
-		}
+		m := t.pending.open(source)
+		m.peer, m.keys, m.segSize, m.segments, m.bytes = p, keys, stride, count, l.Size()
+		m.inner, m.closed, m.layout = (count-1)*segLen+last, true, l
+		m.ecn = packet.ECNOf(dst[wire.DataHeaderLen:]).Outer() // all packets of a train have one
 		if first == 0 {
 			m.trains = 1
 		}
-		t.pending.add(dst, m)
+		t.pending.add(m, dst)
 	}
 }
 

@@ -72,6 +72,9 @@ func (k *Keypair) Created() int64 { return k.created }
 // Sent is the number of counters reserved so far. From RekeyAfterMessages on, a new session is due.
 func (k *Keypair) Sent() uint64 { return k.next.Load() }
 
+// Received tells whether a message of the peer's has been accepted under these keys.
+func (k *Keypair) Received() bool { return !k.window.empty() }
+
 // Expired tells whether the session has reached RejectAfterTime.
 func (k *Keypair) Expired(now int64) bool { return now-k.created >= RejectAfterTime }
 

@@ -120,3 +120,6 @@ func (w *Window) claim(block uint64, bits uint32) (seen uint32) {
 		}
 	}
 }
+
+// empty tells that nothing has been accepted yet.
+func (w *Window) empty() bool { return w.newest.Load() == 0 && w.ring[0].Load() == 0 }

@@ -2,11 +2,7 @@
 
 package spread
 
-import (
-	"math/bits"
-	"sync/atomic"
-	"time"
-)
+import "time"
 
 // DefaultGap is how long a flow must have been silent before it may take another port: longer than what is behind two
 // ports can differ (a flowlet gap: Kandula et al., "Dynamic Load Balancing Without Packet Reordering", 2007). Queues
@@ -16,24 +12,15 @@ const DefaultGap = 500 * time.Millisecond
 const (
 	// tickShift makes ticks of nanoseconds: 1,024 ns.
 	tickShift = 10
-	// epochShift makes epochs of nanoseconds: 134 ms. Each halves a load.
-	epochShift = 27
-	epochBits  = 24
-	epochMask  = 1<<epochBits - 1
-	loadBits   = 64 - epochBits
-	loadMask   = 1<<loadBits - 1
-	laneBits   = 8
-	laneMask   = 1<<laneBits - 1
-	// canonicalLane stands in an entry for the canonical port. The eBPF twin, which cannot see what it does not spread,
-	// has no such entries.
-	canonicalLane = laneMask
+	laneBits  = 8
+	laneMask  = 1<<laneBits - 1
 )
 
-// Canonical is what Choose returns for a flow that has to stay on the canonical port for now.
-const Canonical = -1
+// Canonical is the lane of Note: NewLoadsOf must not be given it.
+const Canonical = 0
 
 // Flows is a flowlet table, indexed by the upper bits of the flow hash (LetFlow, NSDI 2017): flows that share an entry
-// share a port, which costs balance and never order. So it is never full, and needs no eviction. An entry is one word:
+// share a lane, which costs balance and never order. So it is never full, and needs no eviction. An entry is one word:
 // when the flow was last seen, in ticks, above laneBits bits of lane; zero for never.
 //
 // Flows is used by one goroutine.
@@ -48,99 +35,38 @@ func NewFlows(log2 int, gap time.Duration) *Flows {
 	return &Flows{words: make([]uint64, 1<<log2), shift: 32 - log2, gap: int64(gap) >> tickShift}
 }
 
-// Choose returns the lane, an index into the ports that loads are kept for, on which n bytes of the flow with that hash
-// leave now (nanoseconds, never going back): the flow's present one if it was seen less than the gap ago, else the
-// least loaded, where of equals the one wins that comes first. It is Canonical for a flow that was noted less than the
-// gap ago.
+// Choose returns the lane on which n bytes of the flow with that hash leave now (nanoseconds, never going back): the
+// flow's present one if it was seen less than the gap ago, else the least loaded of loads, where of equals the first
+// wins. The present one need not be among those that loads are kept for: a flow stays where it is until it pauses,
+// whatever becomes of the lanes.
 func (f *Flows) Choose(loads *Loads, hash uint32, now int64, n int) int {
 	word := &f.words[hash>>f.shift]
-	tick, epoch := now>>tickShift, uint64(now>>epochShift)&epochMask
-	lane := *word & laneMask
-	switch {
-	case *word == 0 || tick-int64(*word>>laneBits) >= f.gap:
-		lane = uint64(loads.least(epoch))
-	case lane == canonicalLane:
-		f.Note(hash, now)
-		return Canonical
-	default:
-		lane %= uint64(loads.Len())
+	tick, epoch := now>>tickShift, epochOf(now)
+	lane, place := int(*word&laneMask), 0
+	if f.paused(*word, tick) {
+		place = loads.least(epoch)
+		lane = loads.lane(place)
+	} else {
+		place = loads.place(lane)
 	}
-	*word = uint64(tick)<<laneBits | lane
-	loads.add(int(lane), epoch, n)
-	return int(lane)
+	*word = uint64(tick)<<laneBits | uint64(lane)
+	if place >= 0 {
+		loads.add(place, epoch, n)
+	}
+	return loads.usable(lane)
 }
 
-// Note says that the flow leaves from the canonical port now, so that Choose does not let it overtake itself.
+// Note says that the flow leaves on lane Canonical now, for loads that will be there later: Choose then does not let it
+// overtake itself. An entry that another flow is using on another lane stays as it is.
 func (f *Flows) Note(hash uint32, now int64) {
-	f.words[hash>>f.shift] = uint64(now>>tickShift)<<laneBits | canonicalLane
-}
-
-// Loads is what has lately left on each port towards one peer: bytes, halved with every epoch. A load is one word: the
-// epoch of its last change above loadBits bits of bytes.
-//
-// It may be used by several goroutines. One that changes a load while another does may lose the other's bytes: a load
-// is an estimate, and an atomic addition would cost more than it is worth.
-type Loads struct {
-	words []load
-	first int
-}
-
-// load has a cache line of its own: neighbours belong to other lanes' goroutines.
-type load struct {
-	word atomic.Uint64
-	_    [56]byte
-}
-
-// NewLoads returns zero loads of n ports, 0 <= n <= MaxPorts. Of equally loaded lanes the one comes first that first,
-// modulo n, says, then those behind it: flows that begin together take neighbouring ports, which under a linear hash, as
-// a NIC's is, fall on different queues. Senders to one receiver should differ in first, or the first flow of each would
-// meet the others'.
-func NewLoads(n int, first uint32) *Loads {
-	return &Loads{words: make([]load, n), first: int(first % uint32(max(n, 1)))}
-}
-
-// Len returns the number of ports.
-func (l *Loads) Len() int { return len(l.words) }
-
-// Bytes returns the load of a lane at that time.
-func (l *Loads) Bytes(lane int, now int64) uint64 {
-	return LoadBytes(l.words[lane].word.Load(), now)
-}
-
-// LoadBytes returns the bytes of a load at that time, given its word: so the eBPF program keeps them.
-func LoadBytes(word uint64, now int64) uint64 {
-	return decayed(word, uint64(now>>epochShift)&epochMask)
-}
-
-func (l *Loads) least(epoch uint64) int {
-	n := len(l.words)
-	best, least := l.first, uint64(loadMask+1)
-	for i := range n {
-		lane := l.first + i
-		if lane >= n {
-			lane -= n
-		}
-		if b := decayed(l.words[lane].word.Load(), epoch); b < least {
-			best, least = lane, b
-			if b == 0 {
-				break
-			}
-		}
+	word := &f.words[hash>>f.shift]
+	tick := now >> tickShift
+	if *word&laneMask == Canonical || f.paused(*word, tick) {
+		*word = uint64(tick)<<laneBits | Canonical
 	}
-	return best
 }
 
-func (l *Loads) add(lane int, epoch uint64, n int) {
-	w := &l.words[lane].word
-	bytes := decayed(w.Load(), epoch) + uint64(n)
-	w.Store(epoch<<loadBits | min(bytes, loadMask))
-}
-
-// decayed returns the bytes of a load's word at an epoch.
-func decayed(word, epoch uint64) uint64 {
-	age := (epoch - word>>loadBits) & epochMask
-	if age >= bits.UintSize {
-		return 0
-	}
-	return word & loadMask >> age
+// paused tells whether a flow with that word may take another lane.
+func (f *Flows) paused(word uint64, tick int64) bool {
+	return word == 0 || tick-int64(word>>laneBits) >= f.gap
 }

@@ -51,11 +51,12 @@ func (f *slowFlows) choose(l slowLoads, hash uint32, now int64, n int) int {
 	tick, epoch := now/1024, now/(1<<27)
 	key := hash >> (32 - f.bits)
 	flow, known := f.seen[key]
-	lane := flow.lane % len(l)
+	lane := flow.lane
 	if !known || tick-flow.tick >= f.gap {
 		lane = l.least(epoch)
 	}
 	f.seen[key] = slowFlow{tick, lane}
+	lane %= len(l)
 	l[lane] = slowLoad{epoch, min(l.at(lane, epoch)+uint64(n), 1<<40-1)}
 	return lane
 }
@@ -171,6 +172,60 @@ func TestFlowsThatShareAnEntrySharePortAndOrder(t *testing.T) {
 	first := flows.Choose(loads, 0xabcd0001, 1<<30, 1000)
 	if second := flows.Choose(loads, 0xabcd0002, 1<<30, 1000); second != first {
 		t.Errorf("one entry, ports %d and %d", first, second)
+	}
+}
+
+// TestFlowsOfDifferentPeersThatShareAnEntryKeepTheirPorts: none may move another, however many ports its peer has.
+func TestFlowsOfDifferentPeersThatShareAnEntryKeepTheirPorts(t *testing.T) {
+	const hash, other = 0xabcd0001, 0xabcd0002
+	for name, c := range map[string]struct{ many, few *Loads }{
+		"lanes modulo their number": {NewLoads(16, 13), NewLoads(4, 0)},
+		"lanes as they are":         {NewLoadsOf([]uint8{40, 41, 42, 43}, 2), NewLoadsOf([]uint8{7}, 0)},
+	} {
+		flows, now := NewFlows(16, DefaultGap), int64(1<<30)
+		a := flows.Choose(c.many, hash, now, 1000)
+		b := flows.Choose(c.few, other, now, 1000)
+		for range 100 {
+			now += int64(DefaultGap) / 2
+			if got := flows.Choose(c.few, other, now, 1000); got != b {
+				t.Fatalf("%s: the one went from port %d to %d", name, b, got)
+			}
+			if got := flows.Choose(c.many, hash, now, 1000); got != a {
+				t.Fatalf("%s: the other went from port %d to %d", name, a, got)
+			}
+		}
+	}
+}
+
+// TestNotedFlowsMoveNobody: a flow that may not be spread yet shares an entry with one that is.
+func TestNotedFlowsMoveNobody(t *testing.T) {
+	flows, loads, now := NewFlows(16, DefaultGap), NewLoadsOf([]uint8{1, 2, 3}, 1), int64(1<<30)
+	lane := flows.Choose(loads, 0xabcd0001, now, 1000)
+	for range 10 {
+		now += int64(DefaultGap) / 2
+		flows.Note(0xabcd0002, now)
+		if got := flows.Choose(loads, 0xabcd0001, now, 1000); got != lane {
+			t.Fatalf("moved from %d to %d", lane, got)
+		}
+	}
+}
+
+// TestFlowsOutliveTheirPorts: when the ports are others, a flow stays where it is until it pauses.
+func TestFlowsOutliveTheirPorts(t *testing.T) {
+	flows, now := NewFlows(16, DefaultGap), int64(1<<30)
+	before, after := NewLoadsOf([]uint8{1, 2, 3}, 1), NewLoadsOf([]uint8{9, 1}, 0)
+	const hash = 0xabcd0001
+	if lane := flows.Choose(before, hash, now, 1000); lane != 2 {
+		t.Fatalf("took port %d, want the first of the order, 2", lane)
+	}
+	if lane := flows.Choose(after, hash, now+1, 1000); lane != 2 {
+		t.Errorf("moved to port %d at once", lane)
+	}
+	if lane := flows.Choose(after, hash, now+2*int64(DefaultGap), 1000); lane != 9 {
+		t.Errorf("took port %d after a pause, want 9", lane)
+	}
+	if after.Bytes(0, now+2*int64(DefaultGap)) != 1000 || after.Bytes(1, now) != 0 {
+		t.Error("what left on a port that is gone was counted for one that is not")
 	}
 }
 

@@ -111,6 +111,7 @@ func (d *device) close() error {
 	for _, q := range d.queues {
 		q.reading.Shut()
 		q.writing.Shut()
+		q.inject.writing.Shut()
 	}
 	d.monitor.close()
 	d.steering.end()

@@ -203,6 +203,9 @@ func (q *fakeQueue) Write(parts [][]byte) error {
 	return nil
 }
 
+// Inject implements Queue.
+func (q *fakeQueue) Inject(parts [][]byte) error { return q.Write(parts) }
+
 // check makes the mistakes fail that fail at the kernel.
 func (q *fakeQueue) check(parts [][]byte) error {
 	size, version := 0, byte(0)

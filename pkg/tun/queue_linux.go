@@ -5,6 +5,7 @@ package tun
 import (
 	"errors"
 	"os"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -17,14 +18,25 @@ type queue struct {
 	stop    int // an eventfd, readable once the device closes
 	reading gate.Gate
 	writing gate.Gate
-	failed  error                // Read's, met behind elements that had to be returned first
-	iovs    [MaxParts]unix.Iovec // Write's
+	failed  error // Read's, met behind elements that had to be returned first
+	vector  vector
+
+	inject struct {
+		mu      sync.Mutex
+		writing gate.Gate
+		vector  vector
+	}
 }
+
+// vector is the argument of one writer's writev.
+type vector [MaxParts]unix.Iovec
 
 var _ Queue = (*queue)(nil)
 
 func newQueue(fd, stop int) *queue {
-	return &queue{fd: fd, stop: stop, reading: gate.New(), writing: gate.New()}
+	q := &queue{fd: fd, stop: stop, reading: gate.New(), writing: gate.New()}
+	q.inject.writing = gate.New()
+	return q
 }
 
 // Read implements Queue.
@@ -99,20 +111,32 @@ func (q *queue) Write(parts [][]byte) error {
 	if !q.writing.Enter() {
 		return os.ErrClosed
 	}
-	err := q.write(parts)
+	err := q.write(parts, &q.vector)
 	q.writing.Leave()
 	return err
 }
 
-func (q *queue) write(parts [][]byte) error {
-	if len(parts) > len(q.iovs) {
+// Inject implements Queue.
+func (q *queue) Inject(parts [][]byte) error {
+	q.inject.mu.Lock()
+	defer q.inject.mu.Unlock()
+	if !q.inject.writing.Enter() {
+		return os.ErrClosed
+	}
+	err := q.write(parts, &q.inject.vector)
+	q.inject.writing.Leave()
+	return err
+}
+
+func (q *queue) write(parts [][]byte, iovs *vector) error {
+	if len(parts) > len(iovs) {
 		return ErrTooManyParts
 	}
 	count := 0
 	for _, part := range parts {
 		if len(part) > 0 {
-			q.iovs[count].Base = &part[0]
-			q.iovs[count].SetLen(len(part))
+			iovs[count].Base = &part[0]
+			iovs[count].SetLen(len(part))
 			count++
 		}
 	}
@@ -120,7 +144,7 @@ func (q *queue) write(parts [][]byte) error {
 		return unix.EINVAL
 	}
 	for {
-		switch errno := writev(q.fd, q.iovs[:count]); errno {
+		switch errno := writev(q.fd, iovs[:count]); errno {
 		case 0:
 			return nil
 		case unix.EINTR:

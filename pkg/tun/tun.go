@@ -34,6 +34,8 @@ type Queue interface {
 	// os.ErrClosed once the device is closed or gone. Any other error is about this element, or passes: EINVAL for one
 	// that the kernel finds malformed, EIO while the interface is down.
 	Write(parts [][]byte) error
+	// Inject is Write for any number of goroutines, beside the one that writes: it takes a lock.
+	Inject(parts [][]byte) error
 }
 
 // Device is one TUN interface with its queues.

@@ -2,7 +2,10 @@
 
 package underlay
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // ErrTooBig says that a datagram or run is larger than UDP or the path can carry. EMSGSIZE becomes it.
 var ErrTooBig = errors.New("datagram too big")
@@ -12,7 +15,7 @@ var ErrTooBig = errors.New("datagram too big")
 var ErrBadRun = errors.New("malformed run")
 
 // errManySources answers OpenSource when there are MaxSources.
-var errManySources = errors.New("too many sources")
+var errManySources = fmt.Errorf("%d others are open already (they are closed when the interface goes down)", MaxSources)
 
 // Check returns ErrBadRun or ErrTooBig for a run that no Lane may send, else nil. Lanes call it for each run. Whether
 // the source is open is for them to know.

@@ -19,7 +19,7 @@ const MaxDatagramRun = 65507
 const MaxRunSegments = 64
 
 // MaxSources is the largest number of sources of one Port, the canonical port not counted.
-const MaxSources = 256
+const MaxSources = 255
 
 // Endpoint says where a peer is and which of our addresses it knows us by. It is comparable.
 type Endpoint struct {
@@ -96,7 +96,8 @@ type Port interface {
 	LocalPort() uint16
 	// OpenSource binds another UDP port to send from, for all lanes, until Close, and returns its number for Run.Source:
 	// 1 for the first. A port that is open already keeps its number. Errors: syscall.EADDRINUSE when the port is the
-	// canonical one or somebody else's, syscall.EINVAL for port 0, net.ErrClosed, or that there are MaxSources.
+	// canonical one or somebody else's, syscall.EINVAL for port 0, syscall.EMFILE when the process would have too few
+	// descriptors left, net.ErrClosed, or that there are MaxSources.
 	//
 	// A peer should send to the canonical port alone. What a peer that does not know better sends to a source comes from
 	// Strays.

@@ -16,7 +16,7 @@ import (
 type Hello struct {
 	Gathers bool // the sender receives data messages from any of the receiver's source ports
 	Heard   bool // one from a port other than its canonical one has come through, authentic
-	Answer  bool // this answers a hello, and wants no answer
+	NoReply bool // the sender wants no hello in return
 
 	Own  netip.AddrPort // the sender's endpoint as the sender sees it
 	Peer netip.AddrPort // the receiver's endpoint as the sender sees it
@@ -46,7 +46,7 @@ const helloVersion = 1
 const (
 	helloGathers = 1 << iota
 	helloHeard
-	helloAnswer
+	helloNoReply
 )
 
 // Offsets in a hello: magic 4, version 1, flags 1, length 2, first 2, last 2, own port 2, peer port 2, own address 16,
@@ -105,8 +105,8 @@ func (h *Hello) flags() (flags byte) {
 	if h.Heard {
 		flags |= helloHeard
 	}
-	if h.Answer {
-		flags |= helloAnswer
+	if h.NoReply {
+		flags |= helloNoReply
 	}
 	return flags
 }
@@ -130,7 +130,7 @@ func ParseHello(plain []byte, h *Hello) error {
 	}
 	flags := body[helloFlagsAt]
 	*h = Hello{
-		Gathers: flags&helloGathers != 0, Heard: flags&helloHeard != 0, Answer: flags&helloAnswer != 0,
+		Gathers: flags&helloGathers != 0, Heard: flags&helloHeard != 0, NoReply: flags&helloNoReply != 0,
 		Own:   helloEndpoint(body, helloOwnAt, helloOwnPortAt),
 		Peer:  helloEndpoint(body, helloPeerAt, helloPeerPortAt),
 		First: helloUint16(body, helloFirstAt), Last: helloUint16(body, helloLastAt),

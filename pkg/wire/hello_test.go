@@ -21,7 +21,7 @@ var sameAddrPort = cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }
 
 func sampleHello() Hello {
 	return Hello{
-		Gathers: true, Answer: true,
+		Gathers: true, NoReply: true,
 		Own:   netip.MustParseAddrPort("192.0.2.1:51820"),
 		Peer:  netip.MustParseAddrPort("[2001:db8::2]:7"),
 		First: 61000, Last: 61999, Plan: []uint16{61001, 61000},
@@ -68,7 +68,7 @@ func randomHello(r *rand.Rand) Hello {
 		return netip.AddrFrom16([16]byte{0x20, byte(r.Uint32()), 15: byte(r.Uint32())})
 	}
 	h := Hello{
-		Gathers: r.IntN(2) == 0, Heard: r.IntN(2) == 0, Answer: r.IntN(2) == 0,
+		Gathers: r.IntN(2) == 0, Heard: r.IntN(2) == 0, NoReply: r.IntN(2) == 0,
 		Own: netip.AddrPortFrom(addr(), uint16(r.Uint32())), Peer: netip.AddrPortFrom(addr(), uint16(r.Uint32())),
 	}
 	if r.IntN(2) == 0 {

@@ -18,6 +18,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/device"
 	"github.com/ropewalk/ropewalk/pkg/device/devicetest/flow"
 	"github.com/ropewalk/ropewalk/pkg/drop"
+	"github.com/ropewalk/ropewalk/pkg/engine"
 	"github.com/ropewalk/ropewalk/pkg/noise"
 	"github.com/ropewalk/ropewalk/pkg/tun"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
@@ -38,6 +39,7 @@ type Options struct {
 	Stop   bool         // do not start the device
 	NoIPv6 bool         // of NewUDP: do without, as on a host that has none
 	Plan   device.Planner
+	Clock  engine.Clock // by default, the device's
 	// WrapPort, if set, may put something between the device and its port.
 	WrapPort func(underlay.Port) underlay.Port
 }
@@ -133,7 +135,7 @@ func start(tb testing.TB, n byte, o Options, at site) *Host {
 	}
 	h.Key = key
 	h.TUN = tun.NewFake(tun.FakeConfig{Queues: o.Lanes, Depth: o.Depth, Features: tun.Features{TSO: true, USO: true}})
-	h.Device = device.New(device.Config{TUN: h.TUN, Log: o.Log, Plan: o.Plan, OpenPort: wrapped(at.open, o.WrapPort)})
+	h.Device = device.New(device.Config{TUN: h.TUN, Log: o.Log, Plan: o.Plan, Clock: o.Clock, OpenPort: wrapped(at.open, o.WrapPort)})
 	tb.Cleanup(h.Close)
 	h.Apply(config.Device{PrivateKey: &h.Key, ListenPort: &at.port})
 	if !o.Stop {

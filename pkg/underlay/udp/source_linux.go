@@ -3,6 +3,7 @@
 package udp
 
 import (
+	"fmt"
 	"net"
 
 	"golang.org/x/sys/unix"
@@ -33,12 +34,28 @@ func (p *Port) OpenSource(port uint16) (source int, err error) {
 		if err != nil {
 			return -1, err
 		}
-		if err := p.strays.watch(s.fd); err != nil {
+		err = leavesRoom(s.fd)
+		if err == nil {
+			err = p.strays.watch(s.fd)
+		}
+		if err != nil {
 			_ = unix.Close(s.fd)
 			return -1, err
 		}
 		return s.fd, nil
 	})
+}
+
+// descriptorReserve is how many descriptors sources leave to the rest of the process, which must stay in control.
+const descriptorReserve = 64
+
+// leavesRoom returns EMFILE for one of the last descriptors. The kernel gives out the lowest that is free.
+func leavesRoom(fd int) error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil && uint64(fd)+descriptorReserve >= limit.Cur {
+		return fmt.Errorf("opening a source with the last %d descriptors (ulimit -n): %w", descriptorReserve, unix.EMFILE)
+	}
+	return nil
 }
 
 // Source implements underlay.Port.

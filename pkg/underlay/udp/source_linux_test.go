@@ -143,3 +143,38 @@ func TestErrorsOfASourceStayWithTheirRun(t *testing.T) {
 		t.Errorf("%d failed: %v, %v, %v", failed, runs[0].Err, runs[1].Err, runs[2].Err)
 	}
 }
+
+// TestSourcesLeaveDescriptorsForOthers: a process that has run out can no longer be told anything.
+func TestSourcesLeaveDescriptorsForOthers(t *testing.T) {
+	requireNamespace(t)
+	p := open(t, Config{})
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	limit := unix.Rlimit{Cur: uint64(p.lanes[0].fd) + descriptorReserve + 20, Max: before.Max}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &before) }()
+	opened := 0
+	for port := uint16(61000); port < 61100; port++ {
+		_, err := p.OpenSource(port)
+		if err == nil {
+			opened++
+			continue
+		}
+		if !errors.Is(err, unix.EMFILE) {
+			t.Fatal(err)
+		}
+		break
+	}
+	if opened == 0 || opened > 20 {
+		t.Errorf("%d sources were opened, want some and not more than 20", opened)
+	}
+	f, err := unix.Eventfd(0, 0)
+	if err != nil {
+		t.Fatalf("nothing is left for others: %v", err)
+	}
+	_ = unix.Close(f)
+}
