@@ -68,12 +68,15 @@ INLINE u32 choose_lane(struct peer *peer, u32 lanes, u32 flow, u64 bytes)
 		return 0;
 	word = *seen;
 	if (word && (s64)(tick - (word >> LANE_BITS)) < (s64)gap) {
-		lane = (word & LANE_MASK) % lanes;
+		lane = word & LANE_MASK;
 	} else {
 		count(word ? EVENT_FLOW_AGAIN : EVENT_FLOW_NEW, 1);
 		lane = least_loaded(peer, lanes, epoch);
 	}
+	/* As it is: flows towards peers with fewer lanes share the entry, and none may move the others. */
 	*seen = tick << LANE_BITS | lane;
+	lane %= lanes;
+	__asm__ volatile("" : "+r"(lane)); /* or the compiler would know it to be in bounds, and the verifier would not */
 	load = &peer->loads[lane & (SPREAD_LANES - 1)];
 	bytes += decayed(*load, epoch);
 	*load = epoch << LOAD_BITS | (bytes < LOAD_MASK ? bytes : LOAD_MASK);

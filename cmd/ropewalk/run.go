@@ -152,28 +152,25 @@ func configureSpread(log *slog.Logger, d *device.Device, o runOptions) error {
 	if o.spread == config.SpreadOff {
 		return nil
 	}
-	local, err := localPorts()
-	if err != nil {
-		log.Debug("whether other sockets are given the spread ports is not known", "error", err)
-	} else if local.Overlaps(o.ports) {
-		log.Warn("the kernel gives some of the spread ports to other sockets too: those it has given away are left out",
-			"spread_ports", o.ports, "local_port_range", local)
-	}
+	warnOfLocalPorts(log, o.ports)
 	return nil
 }
 
-// localPorts returns the ports that the kernel gives to sockets that name none (ip-sysctl, ip_local_port_range).
-func localPorts() (spread.Ports, error) {
-	const path = "/proc/sys/net/ipv4/ip_local_port_range"
-	var p spread.Ports
-	b, err := os.ReadFile(path)
-	if err == nil {
-		_, err = fmt.Sscan(string(b), &p.First, &p.Last)
-	}
+// warnOfLocalPorts tells of spread ports that the kernel gives to other sockets too.
+func warnOfLocalPorts(log *slog.Logger, ports spread.Ports) {
+	local, err := hostnet.ReadLocalPorts()
 	if err != nil {
-		return spread.Ports{}, fmt.Errorf("reading %s: %w", path, err)
+		log.Debug("whether other sockets are given the spread ports is not known", "error", err)
+		return
 	}
-	return p, nil
+	var each []uint16
+	for p := int(ports.First); p <= int(ports.Last); p++ {
+		each = append(each, uint16(p))
+	}
+	if given := local.Among(each); given.Len() > 0 {
+		log.Warn("the kernel gives some of the spread ports to other sockets too: those it has given away are left out",
+			"spread_ports", ports, "local_port_range", local.Range, "to_reserve", local.Reserving(given))
+	}
 }
 
 // steer makes the flow hash choose the TUN queue. Where it cannot, flows follow their answers: all transmit work for one

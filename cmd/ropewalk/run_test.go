@@ -3,8 +3,13 @@
 package main
 
 import (
+	"bytes"
+	"log/slog"
+	"os"
 	"strings"
 	"testing"
+
+	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
 func TestRunRefusesFlagsThatCannotBe(t *testing.T) {
@@ -22,12 +27,26 @@ func TestRunRefusesFlagsThatCannotBe(t *testing.T) {
 	}
 }
 
-func TestLocalPortRangeIsRead(t *testing.T) {
-	p, err := localPorts()
-	if err != nil {
-		t.Skip("needs /proc/sys/net/ipv4: ", err)
-	}
-	if p.Len() == 0 {
-		t.Error(p)
+func TestSpreadPortsThatTheKernelGivesAwayAreWarnedOf(t *testing.T) {
+	enterSpreadLab(t)
+	for _, tt := range []struct {
+		local, reserved string
+		warn            bool
+	}{
+		{"32768 60999", "", false},
+		{"32768 61010", "", true},
+		{"32768 61010", "61000-61009", true},
+		{"32768 61010", "61000-61010", false},
+	} {
+		for name, text := range map[string]string{"ip_local_port_range": tt.local, "ip_local_reserved_ports": tt.reserved + "\n"} {
+			if err := os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(text), 0o600); err != nil {
+				t.Skip("needs /proc/sys/net/ipv4: ", err)
+			}
+		}
+		var b bytes.Buffer
+		warnOfLocalPorts(slog.New(slog.NewTextHandler(&b, nil)), spread.DefaultPorts)
+		if got := strings.Contains(b.String(), "ip_local_reserved_ports="); got != tt.warn {
+			t.Errorf("%+v: %q", tt, b.String())
+		}
 	}
 }

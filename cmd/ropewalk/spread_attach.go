@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ropewalk/ropewalk/pkg/adopt"
+	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
@@ -37,7 +38,8 @@ func newSpreadAttachCmd() *cobra.Command {
 			"DEVICE, and undoes on the way in what the peers did. It goes on when the command ends; the next attach changes it\n" +
 			"in place, without losing a packet. Attach again when peers move or the device was away, or let --watch do it.\n\n" +
 			"Gathering is at tc ingress, which turns no offload off. --gather xdp costs less per packet, but attaching XDP to a\n" +
-			"veth turns TSO and UDP GSO of its other end off, and on virtio_net the guest's receive offloads.",
+			"veth turns TSO and UDP GSO of its other end off, and on virtio_net the guest's receive offloads.\n\n" +
+			"--gather and --gap are of the device: they hold for all tunnels on it, and stay as they are when not given.",
 		Example: "  ropewalk spread attach eth0 --port 51820\n" +
 			"  ropewalk spread attach eth0 --port 51820 --peer 192.0.2.7 --peer '[2001:db8::7]:51821' --lanes 16\n" +
 			"  ropewalk spread attach eth0 --port 51820 --ports 61003,61017,61040   # as the receiver's spread plan says\n" +
@@ -52,9 +54,10 @@ func newSpreadAttachCmd() *cobra.Command {
 	f.IntVar(&o.cfg.Lanes, "lanes", 0, fmt.Sprintf("ports to spread over (default: all, at most %d)", spread.MaxPorts))
 	f.StringVar(&o.ports, "ports", spread.DefaultPorts.String(), "range FIRST-LAST to take them from, or a plan PORT,PORT,…")
 	f.StringVar(&o.peerPorts, "peer-ports", "", "range that the peers spread over (default: that of --ports)")
-	f.StringVar(&o.gather, "gather", string(adopt.GatherAuto), "auto, tc, xdp or none")
+	f.StringVar(&o.gather, "gather", "", "auto, tc, xdp or none (default: as the device has it, at first auto)")
 	f.StringVar(&o.mark, "mark", "", "mask of the mark's bits that hold the flow, for a userspace WireGuard that sets them")
-	f.DurationVar(&o.cfg.Gap, "gap", spread.DefaultGap, "silence after which a flow may take another port")
+	f.DurationVar(&o.cfg.Gap, "gap", 0,
+		fmt.Sprintf("silence after which a flow may take another port\n(default: as the device has it, at first %s)", spread.DefaultGap))
 	f.BoolVar(&o.watch, "watch", false, "stay in the foreground and keep it so: devices that return, peers that move")
 	return cmd
 }
@@ -100,11 +103,11 @@ func (o spreadAttachOptions) config(device string) (cfg adopt.Config, err error)
 		cfg.Peers = append(cfg.Peers, p)
 	}
 	if cfg.Ports, cfg.Plan, err = parseSpreadPorts(o.ports); err != nil {
-		return cfg, fmt.Errorf("--ports: %w", err)
+		return cfg, fmt.Errorf("--ports %q: %w", o.ports, err)
 	}
 	if o.peerPorts != "" {
-		if cfg.PeerPorts, err = parsePortRange(o.peerPorts); err != nil {
-			return cfg, fmt.Errorf("--peer-ports: %w", err)
+		if cfg.PeerPorts, err = config.ParsePorts(o.peerPorts); err != nil {
+			return cfg, fmt.Errorf("--peer-ports %q: %w", o.peerPorts, err)
 		}
 	}
 	if o.mark != "" {
@@ -132,29 +135,18 @@ func parseSpreadPeer(s string) (netip.AddrPort, error) {
 // parseSpreadPorts reads a range or a list.
 func parseSpreadPorts(s string) (spread.Ports, []uint16, error) {
 	if strings.Contains(s, "-") {
-		r, err := parsePortRange(s)
+		r, err := config.ParsePorts(s)
 		return r, nil, err
 	}
 	var list []uint16
 	for item := range strings.SplitSeq(s, ",") {
 		port, err := strconv.ParseUint(strings.TrimSpace(item), 10, 16)
 		if err != nil || port == 0 {
-			return spread.Ports{}, nil, fmt.Errorf("%q: want FIRST-LAST or PORT,PORT,…", s)
+			return spread.Ports{}, nil, errors.New("want FIRST-LAST or PORT,PORT,…")
 		}
 		list = append(list, uint16(port))
 	}
 	return spread.Ports{}, list, nil
-}
-
-func parsePortRange(s string) (spread.Ports, error) {
-	a, b, _ := strings.Cut(s, "-")
-	first, errFirst := strconv.ParseUint(strings.TrimSpace(a), 10, 16)
-	last, errLast := strconv.ParseUint(strings.TrimSpace(b), 10, 16)
-	r := spread.Ports{First: uint16(first), Last: uint16(last)}
-	if errFirst != nil || errLast != nil || r.Len() == 0 {
-		return spread.Ports{}, fmt.Errorf("%q: want FIRST-LAST, such as %s", s, spread.DefaultPorts)
-	}
-	return r, nil
 }
 
 func printSpreadReport(out, errs io.Writer, r adopt.Report) {

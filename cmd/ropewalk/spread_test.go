@@ -52,6 +52,10 @@ func TestSpreadFlagsBecomeAConfig(t *testing.T) {
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 		t.Error(diff)
 	}
+	o.gather = "" // and the gap: what the device has stays
+	if got, err = o.config("eth0"); err != nil || got.Gather != "" || got.Gap != 0 {
+		t.Errorf("%+v, %v", got, err)
+	}
 	o.ports = "61003, 61001,61017"
 	if got, err = o.config("eth0"); err != nil || fmt.Sprint(got.Plan) != "[61003 61001 61017]" || got.Ports != (spread.Ports{}) {
 		t.Errorf("%+v, %v", got, err)
@@ -65,10 +69,11 @@ func TestSpreadMistakesAreUsageErrors(t *testing.T) {
 		{"attach lo", "name it with --port"},
 		{"attach lo --port 1 --peer here", `--peer: "here": want an IP address`},
 		{"attach lo --port 1 --peer 192.0.2.1:0", "want an IP address"},
-		{"attach lo --port 1 --ports 2-1", "--ports: \"2-1\": want FIRST-LAST"},
-		{"attach lo --port 1 --ports 1,x", "want FIRST-LAST or PORT,PORT"},
-		{"attach lo --port 1 --ports 80-99", "partly privileged"},
-		{"attach lo --port 1 --peer-ports 7", "--peer-ports: \"7\": want FIRST-LAST"},
+		{"attach lo --port 1 --ports 2-1", `--ports "2-1": range 2-1 ends before it begins`},
+		{"attach lo --port 1 --ports 1,x", `--ports "1,x": want FIRST-LAST or PORT,PORT`},
+		{"attach lo --port 1 --ports 80-99", "privileged ports, below 1024"},
+		{"attach lo --port 1 --ports 80,81", "partly privileged"},
+		{"attach lo --port 1 --peer-ports 7", `--peer-ports "7": want two ports`},
 		{"attach lo --port 1 --mark 0", "--mark \"0\": want a mask"},
 		{"attach lo --port 1 --lanes 65", "65 lanes: want 1 to 64"},
 		{"attach lo --port 1 --gather some", "want auto, tc, xdp or none"},

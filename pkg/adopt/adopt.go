@@ -62,17 +62,19 @@ type Config struct {
 	Lanes int
 	// Ports is the range that those are taken from: the first that nobody has. Zero: spread.DefaultPorts.
 	Ports spread.Ports
-	// Plan is the very ports, in order, as a receiver plans them, in place of Lanes and Ports.
+	// Plan is the very ports, in order, as a receiver plans them, in place of Lanes and Ports. Those between them are left
+	// to others.
 	Plan []uint16
 	// PeerPorts is the range of ports that peers spread over. Zero: Ports, or spread.DefaultPorts with a Plan.
 	PeerPorts spread.Ports
-	// Gather is how gathering is attached, for all tunnels on the device. Empty: GatherAuto.
+	// Gather is how gathering is attached, for all tunnels on the device. Empty: as it is, or GatherAuto where nothing is
+	// attached.
 	Gather Gather
 	// Mark says which bits of a packet's mark (SO_MARK) hold its flow. Zero: the flow is the hash that the kernel's
 	// WireGuard leaves on its packets.
 	Mark uint32
-	// Gap is how long a flow must have been silent to take another port, for all tunnels on the device. Zero:
-	// spread.DefaultGap.
+	// Gap is how long a flow must have been silent to take another port, for all tunnels on the device. Zero: as it is, or
+	// spread.DefaultGap where nothing is attached.
 	Gap time.Duration
 }
 
@@ -90,23 +92,17 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w%.0w", fmt.Errorf(format, args...), ErrInvalid)
 }
 
-// withDefaults returns the Config with what was left out, or what is wrong with it on any host.
+// withDefaults returns the Config with what was left out but Gather and Gap, or what is wrong with it on any host.
 func (c Config) withDefaults() (Config, error) {
 	if c.Port == 0 {
 		return c, invalid("the tunnel's listen port is missing: name it with --port (`wg show all listen-port` lists them)")
 	}
-	if c.Gather == "" {
-		c.Gather = GatherAuto
-	}
 	switch c.Gather {
-	case GatherAuto, GatherTC, GatherXDP, GatherNone:
+	case "", GatherAuto, GatherTC, GatherXDP, GatherNone:
 	default:
 		return c, invalid("gathering by %q: want auto, tc, xdp or none", c.Gather)
 	}
-	if c.Gap == 0 {
-		c.Gap = spread.DefaultGap
-	}
-	if c.Gap < time.Millisecond || c.Gap > time.Minute {
+	if c.Gap != 0 && (c.Gap < time.Millisecond || c.Gap > time.Minute) {
 		return c, invalid("a gap of %s: want 1ms to 1m", c.Gap)
 	}
 	if err := c.planPorts(); err != nil {
@@ -144,7 +140,7 @@ func (c *Config) checkPeers() error {
 	return nil
 }
 
-// planPorts makes the range and the number of lanes agree with the plan.
+// planPorts makes the number of lanes agree with the plan, if there is one; else there is a range.
 func (c *Config) planPorts() error {
 	if c.Plan == nil {
 		if c.Ports == (spread.Ports{}) {
@@ -160,13 +156,11 @@ func (c *Config) planPorts() error {
 	}
 	c.Lanes = len(c.Plan)
 	seen := map[uint16]bool{}
-	c.Ports = spread.Ports{First: c.Plan[0], Last: c.Plan[0]}
 	for _, p := range c.Plan {
 		if seen[p] {
 			return invalid("planned port %d is named twice", p)
 		}
 		seen[p] = true
-		c.Ports = spread.Ports{First: min(c.Ports.First, p), Last: max(c.Ports.Last, p)}
 	}
 	return nil
 }

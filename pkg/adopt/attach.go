@@ -221,14 +221,13 @@ func settle(s *datapath.State, tunnel datapath.Tunnel, peers []datapath.Peer) (c
 			}
 		}
 	}
-	if now != nil && now.Lanes != tunnel.Lanes {
-		if err := makeRoom(s, *now, tunnel, present); err != nil {
-			return true, err
-		}
+	wide := tunnel
+	if now != nil { // its peers may not lose their lanes before they have others
+		wide.Lanes = slices.Compact(slices.Sorted(slices.Values(slices.Concat(now.Lanes, tunnel.Lanes))))
 	}
-	if now == nil || now.Lanes == tunnel.Lanes && *now != tunnel {
+	if now == nil || !sameTunnel(*now, wide) {
 		changed = true
-		if err := s.SetTunnel(tunnel); err != nil {
+		if err := s.SetTunnel(wide); err != nil {
 			return true, err
 		}
 	}
@@ -244,28 +243,15 @@ func settle(s *datapath.State, tunnel datapath.Tunnel, peers []datapath.Peer) (c
 			return true, err
 		}
 	}
-	if now != nil && now.Lanes != tunnel.Lanes {
-		return true, s.SetTunnel(tunnel) // which gives the old lanes up
+	if sameTunnel(wide, tunnel) {
+		return changed, nil
 	}
-	return changed, nil
+	return true, s.SetTunnel(tunnel)
 }
 
-// makeRoom gives a tunnel the lanes that it will have beside those that its peers still use. Where another tunnel is in
-// between, the peers go until they are added with their new ones.
-func makeRoom(s *datapath.State, now, next datapath.Tunnel, present []datapath.Peer) error {
-	both := next
-	if now.Lanes != (datapath.Ports{}) {
-		both.Lanes = datapath.Ports{First: min(now.Lanes.First, next.Lanes.First), Last: max(now.Lanes.Last, next.Lanes.Last)}
-	}
-	if s.SetTunnel(both) == nil {
-		return nil
-	}
-	for _, p := range present {
-		if err := s.DeletePeer(p.Tunnel, p.Endpoint); err != nil {
-			return err
-		}
-	}
-	return s.SetTunnel(next)
+// sameTunnel compares tunnels whose lanes are in ascending order.
+func sameTunnel(a, b datapath.Tunnel) bool {
+	return a.Port == b.Port && a.MarkMask == b.MarkMask && slices.Equal(a.Lanes, b.Lanes)
 }
 
 func samePeer(a, b datapath.Peer) bool {

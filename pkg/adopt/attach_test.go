@@ -13,9 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 
+	"github.com/ropewalk/ropewalk/pkg/datapath"
 	"github.com/ropewalk/ropewalk/pkg/datapath/hook"
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
@@ -258,6 +260,50 @@ func TestGatherCanBeChanged(t *testing.T) {
 	}
 	r.here.detach(0)
 	r.here.clean()
+}
+
+// gap is what a device's programs were loaded with.
+func (s *side) gap() (gap time.Duration) {
+	s.r.Helper()
+	var err error
+	gap, err = datapath.ProgramGap(ebpf.ProgramID(s.status().Spread.Program))
+	s.r.must(err)
+	return gap.Truncate(time.Millisecond)
+}
+
+// TestSecondTunnelKeepsHowTheDeviceIsAttached: what is not asked for stays as it is, also for one that was away.
+func TestSecondTunnelKeepsHowTheDeviceIsAttached(t *testing.T) {
+	for _, gather := range []Gather{GatherXDP, GatherTC, GatherNone} {
+		t.Run(string(gather), func(t *testing.T) {
+			r := newRig(t)
+			second := wg("192.0.2.2:51821")
+			second.Name, second.Port = "wg1", 51821
+			r.here.finder.set(wg("192.0.2.2:51820"), second)
+			cfg := r.here.config()
+			cfg.Gather, cfg.Gap = gather, 7*time.Millisecond
+			first := r.here.attach(cfg)
+			again := r.here.config()
+			again.Port = 51821
+			for range 3 { // as long as is wished: it does not drift
+				if report := r.here.attach(again); report.Gather != first.Gather || r.here.gap() != cfg.Gap {
+					t.Fatalf("gather %s, gap %s; want %s, %s", report.Gather, r.here.gap(), first.Gather, cfg.Gap)
+				}
+			}
+			r.unplug()
+			r.plug()
+			if report := r.here.attach(again); report.Gather != first.Gather || r.here.gap() != cfg.Gap {
+				t.Errorf("after its return: gather %s, gap %s", report.Gather, r.here.gap())
+			}
+			again.Gather, again.Gap = GatherAuto, 9*time.Millisecond
+			if report := r.here.attach(again); report.Gather == "none" || report.Gather == "xdp" || r.here.gap() != again.Gap {
+				t.Errorf("asked for: gather %s, gap %s", report.Gather, r.here.gap())
+			}
+			r.here.detach(0)
+			if r.here.attach(r.here.config()); r.here.gap() != spread.DefaultGap {
+				t.Errorf("anew: gap %s", r.here.gap())
+			}
+		})
+	}
 }
 
 // TestFailedAttachLeavesAllAsItWas fails before each step, of the first attach and of one that changes everything.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -90,8 +91,45 @@ func (p pins) hook(device string, index int, place hook.Place, kind hook.Kind) h
 	}
 }
 
+// gathering returns the one of two hooks that gathers, and how it is.
+func (p pins) gathering(device string, index int) (hook.Place, hook.Status, error) {
+	ingress, err := p.hook(device, index, hook.Ingress, hook.Best).Status()
+	if err != nil {
+		return 0, hook.Status{}, err
+	}
+	xdp, err := p.hook(device, index, hook.XDP, hook.Best).Status()
+	if err != nil {
+		return 0, hook.Status{}, err
+	}
+	if ingress.State == hook.Detached || xdp.State == hook.Attached {
+		return hook.XDP, xdp, nil
+	}
+	return hook.Ingress, ingress, nil
+}
+
+// present returns how a device's packets are gathered now and the gap of its flows, or zeros where nothing is attached.
+func (p pins) present(device string, index int) (gather Gather, gap time.Duration, err error) {
+	egress, err := p.hook(device, index, hook.Egress, hook.Best).Status()
+	if err != nil || egress.State == hook.Detached {
+		return "", 0, err
+	}
+	place, at, err := p.gathering(device, index)
+	switch {
+	case err != nil:
+		return "", 0, err
+	case at.State == hook.Detached:
+		gather = GatherNone
+	case place == hook.XDP:
+		gather = GatherXDP
+	default:
+		gather = GatherTC
+	}
+	gap, err = datapath.ProgramGap(egress.Program)
+	return gather, gap, err
+}
+
 // others returns the tunnels of all devices but those with that port, and the lanes of the one that has it.
-func (p pins) others(port uint16) (others []datapath.Tunnel, own datapath.Ports, err error) {
+func (p pins) others(port uint16) (others []datapath.Tunnel, own []uint16, err error) {
 	devices, err := p.devices()
 	if err != nil {
 		return nil, own, err

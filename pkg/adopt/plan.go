@@ -35,7 +35,7 @@ func (h *Host) plan(p pins, cfg Config, known memory) (*plan, error) {
 		return nil, err
 	}
 	pl := &plan{cfg: cfg, report: Report{Device: cfg.Device, Tunnel: unknown, Port: cfg.Port}}
-	if err := pl.findDevice(); err != nil {
+	if err := pl.findDevice(p); err != nil {
 		return nil, err
 	}
 	if err := h.findTunnel(pl, known); err != nil {
@@ -50,7 +50,7 @@ func (h *Host) plan(p pins, cfg Config, known memory) (*plan, error) {
 	return pl, nil
 }
 
-func (pl *plan) findDevice() error {
+func (pl *plan) findDevice(p pins) error {
 	l, err := netlink.LinkByName(pl.cfg.Device)
 	if _, ok := errors.AsType[netlink.LinkNotFoundError](err); ok {
 		return fmt.Errorf("%w: %s", ErrNoDevice, pl.cfg.Device)
@@ -66,10 +66,27 @@ func (pl *plan) findDevice() error {
 		return fmt.Errorf("%s is a tunnel itself: name the device that its outer packets leave through "+
 			"(`ip route get PEER` shows it)", a.Name)
 	}
+	pl.index, pl.ethernet = a.Index, a.EncapType == "ether"
+	if err := pl.keep(p); err != nil {
+		return err
+	}
 	if l.Type() == "veth" && pl.cfg.Gather == GatherXDP {
 		pl.warn("XDP on a veth turns TSO and UDP GSO off at its other end; --gather tc does not")
 	}
-	pl.index, pl.ethernet = a.Index, a.EncapType == "ether"
+	return nil
+}
+
+// keep fills in what the Config leaves as it is on the device: another tunnel may have been attached to it otherwise.
+func (pl *plan) keep(p pins) error {
+	c := &pl.cfg
+	if (c.Gather == "" || c.Gap == 0) && p.dir != "" {
+		gather, gap, err := p.present(c.Device, pl.index)
+		if err != nil {
+			return err
+		}
+		c.Gather, c.Gap = cmp.Or(c.Gather, gather), cmp.Or(c.Gap, gap)
+	}
+	c.Gather, c.Gap = cmp.Or(c.Gather, GatherAuto), cmp.Or(c.Gap, spread.DefaultGap)
 	return nil
 }
 
@@ -83,13 +100,14 @@ func (h *Host) findTunnel(pl *plan, known memory) error {
 		return err
 	}
 	owner, bound := pl.owners[pl.cfg.Port]
+	candidates := pl.cfg.candidates()
 	var found, inRange *Tunnel
 	for i := range tunnels {
 		switch t := &tunnels[i]; {
 		case t.Port == 0:
 		case t.Port == pl.cfg.Port && (bound || !t.Userspace):
 			found = t
-		case pl.cfg.Ports.Contains(t.Port):
+		case slices.Contains(candidates, t.Port):
 			inRange = t
 		}
 	}
@@ -97,7 +115,7 @@ func (h *Host) findTunnel(pl *plan, known memory) error {
 		return fmt.Errorf("%w listens on UDP port %d (%s)", ErrNoTunnel, pl.cfg.Port, namesOf(tunnels))
 	}
 	if inRange != nil {
-		return fmt.Errorf("the ports %s hold the listen port %d of %s; choose others with --ports", pl.cfg.Ports, inRange.Port, inRange.Name)
+		return fmt.Errorf("the ports %s hold the listen port %d of %s; choose others with --ports", pl.cfg.wanted(), inRange.Port, inRange.Name)
 	}
 	if err := pl.acceptTunnel(found, owner); err != nil {
 		return err
@@ -161,7 +179,7 @@ func namesOf(tunnels []Tunnel) string {
 
 // choosePorts fills in the tunnel.
 func (pl *plan) choosePorts(p pins) error {
-	if err := checkEphemeral(pl.cfg.Ports); err != nil {
+	if err := pl.cfg.checkEphemeral(); err != nil {
 		return err
 	}
 	others, own, err := p.others(pl.cfg.Port)
@@ -173,16 +191,16 @@ func (pl *plan) choosePorts(p pins) error {
 		taken[port] = "a UDP socket of this host"
 	}
 	for _, t := range others {
-		for _, port := range portsOf(spread.Ports(t.Lanes)) {
+		for _, port := range t.Lanes {
 			taken[port] = fmt.Sprintf("the tunnel on port %d", t.Port)
 		}
 	}
-	r, lanes, err := taken.lanes(pl.cfg, spread.Ports(own))
+	lanes, err := taken.lanes(pl.cfg, own)
 	if err != nil {
 		return err
 	}
 	pl.report.Lanes = lanes
-	pl.tunnel = datapath.Tunnel{Port: pl.cfg.Port, Lanes: datapath.Ports(r), MarkMask: pl.cfg.Mark}
+	pl.tunnel = datapath.Tunnel{Port: pl.cfg.Port, Lanes: slices.Sorted(slices.Values(lanes)), MarkMask: pl.cfg.Mark}
 	return nil
 }
 
@@ -209,7 +227,7 @@ func (pl *plan) choosePeers(t *Tunnel, known memory) {
 	}
 	slices.SortFunc(endpoints, netip.AddrPort.Compare)
 	for _, e := range slices.Compact(endpoints) {
-		pl.peers = append(pl.peers, datapath.Peer{Tunnel: pl.cfg.Port, Endpoint: e, Gather: datapath.Ports(pl.cfg.PeerPorts)})
+		pl.peers = append(pl.peers, datapath.Peer{Tunnel: pl.cfg.Port, Endpoint: e, Gather: pl.cfg.PeerPorts})
 		pl.report.Peers = append(pl.report.Peers, e)
 	}
 }

@@ -4,27 +4,43 @@ package adopt
 
 import (
 	"fmt"
-	"os"
-	"strconv"
+	"slices"
 	"strings"
 
+	"github.com/ropewalk/ropewalk/pkg/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
 // privileged is where the ports end that need CAP_NET_BIND_SERVICE (ip_unprivileged_port_start's default).
 const privileged = 1024
 
+// candidates are the ports that the lanes are taken from.
+func (c *Config) candidates() []uint16 {
+	if c.Plan != nil {
+		return c.Plan
+	}
+	return portsOf(c.Ports)
+}
+
+// wanted is how the candidates were asked for: "61000-61999", "61003,61017".
+func (c *Config) wanted() string {
+	if c.Plan == nil {
+		return c.Ports.String()
+	}
+	return strings.ReplaceAll(strings.Trim(fmt.Sprint(c.Plan), "[]"), " ", ",")
+}
+
 func (c *Config) checkPorts() error {
-	n := c.Ports.Len()
-	switch {
+	ports := c.candidates()
+	switch n := len(ports); {
 	case n == 0:
 		return invalid("the ports %s are no range", c.Ports)
-	case c.Ports.First < privileged:
+	case slices.Min(ports) < privileged:
 		return invalid("the ports %s are partly privileged (below %d), where firewalls and services expect others; "+
-			"choose higher ones with --ports", c.Ports, privileged)
-	case c.Ports.Contains(c.Port):
+			"choose higher ones with --ports", c.wanted(), privileged)
+	case slices.Contains(ports, c.Port):
 		return invalid("the ports %s hold the tunnel's listen port %d, which handshakes keep for themselves; choose others "+
-			"with --ports", c.Ports, c.Port)
+			"with --ports", c.wanted(), c.Port)
 	case c.Lanes < 0 || c.Lanes > spread.MaxPorts:
 		return invalid("%d lanes: want 1 to %d", c.Lanes, spread.MaxPorts)
 	case c.Lanes > n:
@@ -63,33 +79,42 @@ func (c claims) first(r spread.Ports) (uint16, string) {
 
 // lanes chooses the ports that data messages leave from. current is what the tunnel has, if it has any, and it keeps
 // that when it may. Without a wish for a number, there are as many as fit.
-func (c claims) lanes(cfg Config, current spread.Ports) (spread.Ports, []uint16, error) {
+func (c claims) lanes(cfg Config, current []uint16) ([]uint16, error) {
 	if cfg.Plan != nil {
 		for _, p := range cfg.Plan {
-			if who := c[p]; who != "" && !current.Contains(p) {
-				return spread.Ports{}, nil, fmt.Errorf("planned port %d belongs to %s; have the receiver plan others", p, who)
+			if who := c[p]; who != "" && !slices.Contains(current, p) {
+				return nil, fmt.Errorf("planned port %d belongs to %s; have the receiver plan others", p, who)
 			}
 		}
-		return cfg.Ports, cfg.Plan, nil
+		return cfg.Plan, nil
 	}
 	n := cfg.Lanes
 	if n == 0 {
 		n = min(cfg.Ports.Len(), spread.MaxPorts)
 	}
-	if current.Len() == n && cfg.Ports.Contains(current.First) && cfg.Ports.Contains(current.Last) {
-		return current, portsOf(current), nil
+	if len(current) == n && slices.Equal(current, portsOf(around(current))) &&
+		cfg.Ports.Contains(current[0]) && cfg.Ports.Contains(current[n-1]) {
+		return current, nil
 	}
 	for ; n > 0; n /= 2 {
 		if r, ok := c.free(cfg.Ports, n); ok {
-			return r, portsOf(r), nil
+			return portsOf(r), nil
 		}
 		if cfg.Lanes != 0 {
 			break
 		}
 	}
 	p, who := c.first(cfg.Ports)
-	return spread.Ports{}, nil, fmt.Errorf("no %d neighbouring ports of %s are free (%d belongs to %s); choose others with "+
+	return nil, fmt.Errorf("no %d neighbouring ports of %s are free (%d belongs to %s); choose others with "+
 		"--ports, or fewer with --lanes", max(n, 1), cfg.Ports, p, who)
+}
+
+// around returns the range from the first to the last of ports in ascending order.
+func around(ports []uint16) spread.Ports {
+	if len(ports) == 0 {
+		return spread.Ports{}
+	}
+	return spread.Ports{First: ports[0], Last: ports[len(ports)-1]}
 }
 
 func portsOf(r spread.Ports) []uint16 {
@@ -100,52 +125,17 @@ func portsOf(r spread.Ports) []uint16 {
 	return ports
 }
 
-// Where the kernel says which ports it hands out by itself (Linux's ip-sysctl documentation); IPv6 follows them too.
-const (
-	localPortRange     = "/proc/sys/net/ipv4/ip_local_port_range"
-	localReservedPorts = "/proc/sys/net/ipv4/ip_local_reserved_ports"
-)
-
 // checkEphemeral refuses ports that the kernel may give to any socket by itself: while such a socket has a lane port, it
-// shares it with the tunnel. Reserved ones it does not give.
-func checkEphemeral(ports spread.Ports) error {
-	text, err := os.ReadFile(localPortRange)
+// shares it with the tunnel.
+func (c *Config) checkEphemeral() error {
+	local, err := hostnet.ReadLocalPorts()
 	if err != nil {
-		return fmt.Errorf("reading the range of ephemeral ports: %w", err)
+		return err
 	}
-	var local spread.Ports
-	if _, err := fmt.Sscan(string(text), &local.First, &local.Last); err != nil {
-		return fmt.Errorf("reading the range of ephemeral ports %q: %w", text, err)
-	}
-	if !ports.Overlaps(local) {
-		return nil
-	}
-	both := spread.Ports{First: max(ports.First, local.First), Last: min(ports.Last, local.Last)}
-	text, err = os.ReadFile(localReservedPorts)
-	if err != nil {
-		return fmt.Errorf("reading the reserved ports: %w", err)
-	}
-	if reserved(string(text), both) {
+	given := local.Among(c.candidates())
+	if given.Len() == 0 {
 		return nil
 	}
 	return fmt.Errorf("the ports %s overlap the ephemeral ports %s (net.ipv4.ip_local_port_range), which the kernel hands to "+
-		"any socket; choose others with --ports, or keep them from it: sysctl -w net.ipv4.ip_local_reserved_ports=%s",
-		ports, local, both)
-}
-
-// reserved tells whether a list as of ip_local_reserved_ports ("8080,9148-9150") has the whole range.
-func reserved(list string, want spread.Ports) bool {
-	at := int(want.First)
-	for item := range strings.SplitSeq(strings.TrimSpace(list), ",") { // in ascending order
-		first, last, ok := strings.Cut(item, "-")
-		if !ok {
-			last = first
-		}
-		a, errA := strconv.Atoi(first)
-		b, errB := strconv.Atoi(last)
-		if errA == nil && errB == nil && a <= at && at <= b {
-			at = b + 1
-		}
-	}
-	return at > int(want.Last)
+		"any socket; choose others with --ports, or keep them from it: %s", c.wanted(), local.Range, local.Reserving(given))
 }

@@ -45,6 +45,10 @@ func TestRefusesWithTheReason(t *testing.T) {
 			"ephemeral ports", func(c *Config) { c.Ports = spread.Ports{First: 60900, Last: 61100} }, nil,
 			"sysctl -w net.ipv4.ip_local_reserved_ports=60900-60999", nil,
 		},
+		{"a plan with an ephemeral port", func(c *Config) { c.Plan = []uint16{61000, 60999} }, nil, "the ports 61000,60999 overlap the ephemeral", nil},
+		{"a plan with the listen port", func(c *Config) { c.Plan = []uint16{51820, 61000} }, nil, "the ports 51820,61000 hold the tunnel's", ErrInvalid},
+		{"a plan with another tunnel", func(c *Config) { c.Plan = []uint16{61499, 61500} }, []Tunnel{wg(), other}, "hold the listen port 61500 of wg7", nil},
+		{"a plan with no port", func(c *Config) { c.Plan = []uint16{61499, 0} }, nil, "61499,0 are partly privileged", ErrInvalid},
 		{"privileged ports", func(c *Config) { c.Ports = spread.Ports{First: 1000, Last: 1100} }, nil, "partly privileged (below 1024)", ErrInvalid},
 		{"no range", func(c *Config) { c.Ports = spread.Ports{First: 62000, Last: 61000} }, nil, "the ports 62000-61000 are no range", ErrInvalid},
 		{
@@ -85,7 +89,7 @@ func TestReservedPortsAreAccepted(t *testing.T) {
 	r := newRig(t)
 	cfg := r.here.config()
 	cfg.Ports = spread.Ports{First: 60900, Last: 61100}
-	r.here.do(func() error { return writeFile(localReservedPorts, "7000,60900-60999") })
+	r.here.do(func() error { return writeFile("/proc/sys/net/ipv4/ip_local_reserved_ports", "7000,60900-60999") })
 	r.here.attach(cfg)
 }
 
@@ -224,6 +228,38 @@ func TestPlannedPortsKeepTheirOrder(t *testing.T) {
 	if fmt.Sprint(report.Lanes) != "[61040 61003 61017]" || st.Tunnels[0].Ports != "61003-61040" ||
 		st.Tunnels[0].Peers[0].Gather != spread.DefaultPorts.String() || st.Tunnels[0].Peers[0].Lanes[0].Port != 61040 {
 		t.Errorf("%+v, %+v", report, st.Tunnels)
+	}
+}
+
+// TestPlansOfTunnelsInterlock: a plan takes its very ports, and what is between them is free for others, their listen
+// ports and what the kernel gives away too.
+func TestPlansOfTunnelsInterlock(t *testing.T) {
+	r := newRig(t)
+	second := wg("192.0.2.2:61500")
+	second.Name, second.Port = "wg1", 61500
+	r.here.finder.set(wg("192.0.2.2:51820"), second)
+	a, b := r.here.config(), r.here.config()
+	a.Plan, b.Port, b.PeerPorts = []uint16{61040, 61003, 61999, 32000}, 61500, spread.Ports{First: 61501, Last: 62000}
+	r.here.attach(a)
+	b.Plan = []uint16{61041, 61003}
+	if _, err := r.here.try(b); err == nil || !strings.Contains(err.Error(), "planned port 61003 belongs to the tunnel on port 51820") {
+		t.Errorf("%v", err)
+	}
+	b.Plan = []uint16{61041, 61002, 61004}
+	report := r.here.attach(b)
+	a.Plan = []uint16{61005, 61040, 61001} // one stays
+	r.here.attach(a)
+	b.Plan = append(b.Plan, 61003) // and one is free now
+	r.here.attach(b)
+	st := r.here.status()
+	var lanes [2][]uint16
+	for i, ts := range st.Tunnels {
+		for _, l := range ts.Peers[0].Lanes {
+			lanes[i] = append(lanes[i], l.Port)
+		}
+	}
+	if fmt.Sprint(lanes) != "[[61005 61040 61001] [61041 61002 61004 61003]]" || len(st.Problems) > 0 || len(report.Lanes) != 3 {
+		t.Errorf("%v, %q, %+v", lanes, st.Problems, report)
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/datapath"
 	"github.com/ropewalk/ropewalk/pkg/datapath/hook"
-	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
 // DeviceStatus is what is attached to one device, and what is wrong with it.
@@ -143,17 +142,9 @@ func (p pins) hookStatus(st *DeviceStatus, index int) error {
 	if err != nil {
 		return err
 	}
-	ingress, err := p.hook(st.Device, index, hook.Ingress, hook.Best).Status()
+	_, gather, err := p.gathering(st.Device, index)
 	if err != nil {
 		return err
-	}
-	xdp, err := p.hook(st.Device, index, hook.XDP, hook.Best).Status()
-	if err != nil {
-		return err
-	}
-	gather := ingress
-	if gather.State == hook.Detached || xdp.State == hook.Attached {
-		gather = xdp
 	}
 	st.Spread, st.Gather = hookStatusOf(egress, whySpread(egress.Kind)), hookStatusOf(gather, whyGather(gather.Kind))
 	if egress.State == hook.Detached {
@@ -223,7 +214,7 @@ func (s *DeviceStatus) readTunnels(state *datapath.State, tunnels []Tunnel, owne
 		return err
 	}
 	for _, t := range present {
-		ts := TunnelStatus{Name: unknown, Port: t.Port, Ports: spread.Ports(t.Lanes).String(), Mark: t.MarkMask, Peers: []PeerStatus{}}
+		ts := TunnelStatus{Name: unknown, Port: t.Port, Ports: around(t.Lanes).String(), Mark: t.MarkMask, Peers: []PeerStatus{}}
 		i := slices.IndexFunc(tunnels, func(found Tunnel) bool { return found.Port == t.Port })
 		if _, bound := owners[t.Port]; i >= 0 {
 			ts.Name = tunnels[i].Name
@@ -269,7 +260,7 @@ func (s *DeviceStatus) checkMoved(ts TunnelStatus, t Tunnel) {
 }
 
 func peerStatus(state *datapath.State, p datapath.Peer) (PeerStatus, error) {
-	st := PeerStatus{Endpoint: p.Endpoint, Gather: spread.Ports(p.Gather).String(), Lanes: []LaneStatus{}}
+	st := PeerStatus{Endpoint: p.Endpoint, Gather: p.Gather.String(), Lanes: []LaneStatus{}}
 	loads, err := state.Loads(p)
 	if err != nil {
 		return st, err

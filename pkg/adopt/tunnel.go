@@ -12,9 +12,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vishvananda/netlink"
 	"golang.zx2c4.com/wireguard/wgctrl"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/ropewalk/ropewalk/pkg/hostnet"
 )
 
 // Tunnel is a WireGuard device of this network namespace.
@@ -52,7 +53,7 @@ func (WireGuard) Tunnels() ([]Tunnel, error) {
 		return nil, fmt.Errorf("asking for WireGuard devices: %w", err)
 	}
 	defer client.Close()
-	links, err := listLinks()
+	links, err := hostnet.Links()
 	if err != nil {
 		return nil, err
 	}
@@ -63,15 +64,15 @@ func (WireGuard) Tunnels() ([]Tunnel, error) {
 	}
 	var tunnels []Tunnel
 	for _, l := range links {
-		name := l.Attrs().Name
-		if l.Type() != "wireguard" && !served[name] {
+		name := l.Name
+		if l.Kind != "wireguard" && !served[name] {
 			continue
 		}
 		// One at a time: a dead process's socket, which its list stumbles over, hides no other tunnel so.
 		d, err := client.Device(name)
 		if err == nil {
 			tunnels = append(tunnels, tunnelOf(d))
-		} else if l.Type() == "wireguard" && !errors.Is(err, os.ErrNotExist) {
+		} else if l.Kind == "wireguard" && !errors.Is(err, os.ErrNotExist) {
 			return nil, fmt.Errorf("asking for the WireGuard device %s: %w", name, err)
 		}
 	}
@@ -90,18 +91,4 @@ func tunnelOf(d *wgtypes.Device) Tunnel {
 		t.Peers = append(t.Peers, peer)
 	}
 	return t
-}
-
-// listLinks repeats a dump that a change interrupted.
-func listLinks() (links []netlink.Link, err error) {
-	for range 64 {
-		links, err = netlink.LinkList() //nolint:forbidigo // repeated here; hostnet's links have no type
-		if !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("listing devices: %w", err)
-	}
-	return links, nil
 }

@@ -23,7 +23,7 @@ func (s *State) Loads(p Peer) ([]uint64, error) {
 		return nil, fmt.Errorf("reading the clock: %w", err)
 	}
 	var loads []uint64
-	for _, word := range value.Loads[:min(value.Lanes, uint32(MaxLanes))] {
+	for _, word := range value.Loads[:min(value.Lanes, spread.MaxPorts)] {
 		loads = append(loads, spread.LoadBytes(word, now.Nano()))
 	}
 	return loads, nil

@@ -11,10 +11,12 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// MaxLanes is the largest number of source ports that a peer's flows are spread over.
-const MaxLanes = len(spreadPeer{}.Ports)
+// The eBPF map has room for as many lanes as a peer may have, no more and no less.
+var _ [spread.MaxPorts]struct{} = [len(spreadPeer{}.Ports)]struct{}{}
 
 // ErrFull is returned when no more peers fit. Nothing was changed.
 var ErrFull = errors.New("no room for another peer")
@@ -26,7 +28,7 @@ type Peer struct {
 	// Endpoint is the peer's address and canonical port. A zone is ignored; an IPv4 address mapped into IPv6 is the
 	// IPv4 address.
 	Endpoint netip.AddrPort
-	// Lanes are the source ports that flows towards the peer are spread over, at most MaxLanes, out of its Tunnel's
+	// Lanes are the source ports that flows towards the peer are spread over, at most spread.MaxPorts, out of its Tunnel's
 	// Lanes. Planned ones are in the order of the plan. None: nothing is spread towards the peer.
 	Lanes []uint16
 	// First is the lane, modulo their number, that of equally loaded ones is taken first, then those behind it. Hosts
@@ -34,7 +36,7 @@ type Peer struct {
 	First uint32
 	// Gather is a range that holds the source ports that the peer spreads over: they are replaced by the canonical one.
 	// One address can have one such range per tunnel. Empty: nothing is replaced.
-	Gather Ports
+	Gather spread.Ports
 }
 
 // SetPeer adds a peer, or changes the one of that tunnel and endpoint, whose loads are kept. When there are too many,
@@ -80,9 +82,9 @@ func (p Peer) check() error {
 	switch {
 	case !p.Endpoint.Addr().IsValid() || p.Endpoint.Port() == 0:
 		return errors.New("not an endpoint")
-	case len(p.Lanes) > MaxLanes:
-		return fmt.Errorf("%d lanes, at most %d are possible", len(p.Lanes), MaxLanes)
-	case !p.Gather.valid():
+	case len(p.Lanes) > spread.MaxPorts:
+		return fmt.Errorf("%d lanes, at most %d are possible", len(p.Lanes), spread.MaxPorts)
+	case p.Gather.Len() == 0 && p.Gather != spread.Ports{}:
 		return fmt.Errorf("no such ports to gather: %v", p.Gather)
 	case p.Gather.Contains(p.Endpoint.Port()):
 		return fmt.Errorf("the ports to gather, %v, contain the canonical port", p.Gather)
@@ -114,10 +116,10 @@ func (s *State) checkNeighbours(p Peer) error {
 	if err := s.maps.Sources.Lookup(&key, &other); absent(err) != nil {
 		return fmt.Errorf("reading the eBPF map of sources: %w", err)
 	}
-	port, taken := hostOrder(other.Canonical.Raw), Ports{First: other.First, Last: other.Last}
+	port, taken := hostOrder(other.Canonical.Raw), spread.Ports{First: other.First, Last: other.Last}
 	switch {
 	case port == p.Endpoint.Port():
-	case port != 0 && p.Gather != Ports{}:
+	case port != 0 && p.Gather != spread.Ports{}:
 		return fmt.Errorf("the ports %v of the peer on port %d of that address are gathered already", taken, port)
 	case taken.Contains(p.Endpoint.Port()):
 		return fmt.Errorf("the canonical port is among the ports %v of the peer on port %d of that address", taken, port)
@@ -135,7 +137,7 @@ func (s *State) checkNeighbours(p Peer) error {
 
 // putSource makes the peer's ports gathered, or no longer. There is room: no peer has more than one source.
 func (s *State) putSource(p Peer) error {
-	if p.Gather == (Ports{}) {
+	if p.Gather == (spread.Ports{}) {
 		return s.deleteSource(p.Tunnel, p.Endpoint)
 	}
 	key := sourceKey(p.Tunnel, p.Endpoint.Addr())
@@ -178,7 +180,7 @@ func (s *State) Peers() ([]Peer, error) {
 	entries := s.maps.Peers.Iterate()
 	for entries.Next(&key, &value) {
 		p := Peer{Tunnel: hostOrder(key.Tunnel.Raw), Endpoint: key.endpoint(), First: value.First}
-		for _, lane := range value.Ports[:min(value.Lanes, uint32(MaxLanes))] {
+		for _, lane := range value.Ports[:min(value.Lanes, spread.MaxPorts)] {
 			p.Lanes = append(p.Lanes, hostOrder(lane.Raw))
 		}
 		peers = append(peers, p)
@@ -202,7 +204,7 @@ func (s *State) getSource(p *Peer) error {
 	var value spreadSource
 	err := s.maps.Sources.Lookup(&key, &value)
 	if err == nil && hostOrder(value.Canonical.Raw) == p.Endpoint.Port() {
-		p.Gather = Ports{First: value.First, Last: value.Last}
+		p.Gather = spread.Ports{First: value.First, Last: value.Last}
 	}
 	return absent(err)
 }

@@ -36,7 +36,7 @@ func BenchmarkSpread(b *testing.B) {
 	} {
 		b.Run(bb.name, func(b *testing.B) {
 			s := newSpread(b, SpreadOptions{L2: true, Gap: bb.gap})
-			must(b, s.SetTunnel(Tunnel{Port: 51820, Lanes: Ports{61000, 61999}, MarkMask: 0xff}))
+			must(b, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xff}))
 			for _, peer := range []string{them4, them6} {
 				key, value := peerKey(51820, netip.MustParseAddrPort(peer)), spreadPeer{Lanes: uint32(bb.lanes)}
 				for i := range bb.lanes {

@@ -183,7 +183,7 @@ func TestSpreadTakesTheFlowFromTheMarkAndClearsIt(t *testing.T) {
 	for _, tt := range []struct{ mask, mark, after uint32 }{
 		{0, 0x12345678, 0x12345678}, {0xffff0000, 0x12345678, 0x5678}, {0xff00, 0x12345678, 0x12340078}, {0xffffffff, 0x12345678, 0},
 	} {
-		must(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: Ports{61000, 61999}, MarkMask: tt.mask}))
+		must(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: tt.mask}))
 		forget(t, s)
 		for _, kind := range []byte{1, 4} {
 			want := tt.mark

@@ -27,7 +27,7 @@ const first = 77
 func newChooser(t *testing.T, lanes int, gap time.Duration, peers ...string) *chooser {
 	t.Helper()
 	s := loadSpreadFor(t, SpreadOptions{L2: true, Gap: gap})
-	must(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: Ports{61000, 61999}, MarkMask: 0xffffffff}))
+	must(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xffffffff}))
 	c := &chooser{t: t, s: s, flows: spread.NewFlows(16, gap), loads: map[string]*spread.Loads{}, lanes: lanes}
 	for _, endpoint := range peers {
 		p := Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort(endpoint), First: first}
@@ -167,7 +167,7 @@ func TestFewMarkBitsAreEnough(t *testing.T) {
 // All entries of the table in use: nothing is lost, and each flow keeps its lane.
 func TestAFullTableOfFlowsKeepsOrder(t *testing.T) {
 	s := newSpread(t, SpreadOptions{L2: true, Gap: time.Hour})
-	must(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: Ports{61000, 61999}, MarkMask: 0xffff0000}))
+	must(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xffff0000}))
 	var lanes []uint16
 	for i := range uint16(64) {
 		lanes = append(lanes, 61000+i)
@@ -195,7 +195,7 @@ func TestAFullTableOfFlowsKeepsOrder(t *testing.T) {
 // A lane that is left from when the peer had more is one of those that it has now.
 func TestLanesOutsideThePeersAreFolded(t *testing.T) {
 	s := newSpread(t, SpreadOptions{L2: true, Gap: time.Hour})
-	must(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: Ports{61000, 61999}, MarkMask: 0xffff0000}))
+	must(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xffff0000}))
 	must(t, s.SetPeer(Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort(them4), Lanes: []uint16{61001, 61002, 61003}}))
 	in := data(us4, them4).bytes()
 	runTC(t, s.Egress(), in, skb{skbMark: 1 << 16})

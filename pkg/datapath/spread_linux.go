@@ -10,19 +10,18 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-const (
-	defaultGap = 500 * time.Millisecond // spread.DefaultGap
-	// tickShift makes the program's ticks of nanoseconds (bpf/include/lane.h).
-	tickShift = 10
-)
+// tickShift makes the program's ticks of nanoseconds (bpf/include/lane.h).
+const tickShift = 10
 
 // SpreadOptions says for which kind of device a Spread is loaded, and where its state is kept.
 type SpreadOptions struct {
 	// L2 tells that the device's packets begin with an Ethernet header. Those of TUN, WireGuard and IP tunnels do not.
 	L2 bool
-	// Gap is how long a flow must have been silent before it may take another lane; zero means 500 ms. It must be
+	// Gap is how long a flow must have been silent before it may take another lane; zero means spread.DefaultGap. It must be
 	// longer than the delays of two lanes can differ, or a flow that moves overtakes itself.
 	Gap time.Duration
 	// PinDir is a directory in a bpffs, made if it is not there, in which the state is pinned, so that it outlives the
@@ -65,7 +64,7 @@ func spreadSpec(o SpreadOptions) (*ebpf.CollectionSpec, error) {
 		return nil, fmt.Errorf("loading the eBPF program spread: gap of %v", o.Gap)
 	}
 	if o.Gap == 0 {
-		o.Gap = defaultGap
+		o.Gap = spread.DefaultGap
 	}
 	spec, err := loadSpread()
 	if err != nil {

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
 // The ends of the tests' tunnel: us and them are canonical.
@@ -24,6 +26,16 @@ const (
 // from returns the endpoint with another port.
 func from(endpoint string, port uint16) string {
 	return netip.AddrPortFrom(netip.MustParseAddrPort(endpoint).Addr(), port).String()
+}
+
+func between(first, last uint16) spread.Ports { return spread.Ports{First: first, Last: last} }
+
+// ports are those of a range.
+func ports(first, last uint16) (all []uint16) {
+	for p := int(first); p <= int(last); p++ {
+		all = append(all, uint16(p))
+	}
+	return all
 }
 
 func loadSpreadFor(t testing.TB, o SpreadOptions) *Spread {
@@ -47,11 +59,11 @@ func loadSpreadFor(t testing.TB, o SpreadOptions) *Spread {
 func newSpread(t testing.TB, o SpreadOptions) *Spread {
 	t.Helper()
 	s := loadSpreadFor(t, o)
-	must(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: Ports{61000, 61999}}))
+	must(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999)}))
 	for _, endpoint := range []string{them4, them6} {
 		must(t, s.SetPeer(Peer{
 			Tunnel: 51820, Endpoint: netip.MustParseAddrPort(endpoint),
-			Lanes: []uint16{lane}, Gather: Ports{62000, 62999},
+			Lanes: []uint16{lane}, Gather: between(62000, 62999),
 		}))
 	}
 	return s

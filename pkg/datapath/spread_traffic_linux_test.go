@@ -226,7 +226,7 @@ func (s *street) exchange(ends [2]string, port uint16) {
 func (s *street) leave(lanes ...uint16) *Spread {
 	s.t.Helper()
 	spread := loadSpreadFor(s.t, SpreadOptions{L2: true, Gap: time.Hour})
-	must(s.t, spread.SetTunnel(Tunnel{Port: 51820, Lanes: Ports{61000, 61999}}))
+	must(s.t, spread.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999)}))
 	for _, ends := range streetAddrs {
 		must(s.t, spread.SetPeer(Peer{Tunnel: 51820, Endpoint: endpoint(ends[1]), Lanes: lanes}))
 	}
@@ -240,7 +240,7 @@ func arrive(t *testing.T) *Spread {
 	gather := loadSpreadFor(t, SpreadOptions{L2: true})
 	must(t, gather.SetTunnel(Tunnel{Port: 51821}))
 	for _, ends := range streetAddrs {
-		must(t, gather.SetPeer(Peer{Tunnel: 51821, Endpoint: endpoint(ends[0]), Gather: Ports{61000, 61999}}))
+		must(t, gather.SetPeer(Peer{Tunnel: 51821, Endpoint: endpoint(ends[0]), Gather: between(61000, 61999)}))
 	}
 	return gather
 }

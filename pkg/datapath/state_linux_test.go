@@ -15,9 +15,12 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
 var equality = cmp.Options{cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })}
@@ -42,18 +45,18 @@ func endpoint(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 func TestStateReturnsWhatWasSet(t *testing.T) {
 	s := loadSpreadFor(t, SpreadOptions{})
 	tunnels := []Tunnel{
-		{Port: 1, Lanes: Ports{2, 2}},
-		{Port: 51820, Lanes: Ports{61000, 61999}, MarkMask: 0xff00},
-		{Port: 51821},
-		{Port: 65535, Lanes: Ports{65000, 65534}},
+		{Port: 1, Lanes: []uint16{2, 60001, 60003}}, // in between are another's
+		{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xff00},
+		{Port: 51821, Lanes: []uint16{60000, 60002, 64000}},
+		{Port: 65535, Lanes: ports(65000, 65534)},
 	}
 	for _, i := range []int{2, 0, 3, 1} {
 		must(t, s.SetTunnel(tunnels[i]))
 	}
 	peers := []Peer{
-		{Tunnel: 51820, Endpoint: endpoint("192.0.2.1:51820"), Lanes: []uint16{61001, 61000, 61999}, Gather: Ports{1, 51819}},
+		{Tunnel: 51820, Endpoint: endpoint("192.0.2.1:51820"), Lanes: []uint16{61001, 61000, 61999}, Gather: between(1, 51819)},
 		{Tunnel: 51820, Endpoint: endpoint("192.0.2.1:51821")},
-		{Tunnel: 51820, Endpoint: endpoint("[2001:db8::1]:1"), Gather: Ports{65535, 65535}},
+		{Tunnel: 51820, Endpoint: endpoint("[2001:db8::1]:1"), Gather: between(65535, 65535)},
 		{Tunnel: 51821, Endpoint: endpoint("192.0.2.1:51820")},
 	}
 	for _, i := range []int{3, 1, 0, 2} {
@@ -61,13 +64,13 @@ func TestStateReturnsWhatWasSet(t *testing.T) {
 	}
 	expect(t, &s.State, tunnels, peers)
 
-	tunnels[1] = Tunnel{Port: 51820, Lanes: Ports{61000, 62999}}
+	tunnels[1] = Tunnel{Port: 51820, Lanes: ports(61000, 62999)}
 	must(t, s.SetTunnel(tunnels[1]))
-	tunnels[3].Lanes = Ports{65500, 65501}
+	tunnels[3].Lanes = ports(65500, 65501)
 	must(t, s.SetTunnel(tunnels[3]))
-	peers[0].Lanes, peers[0].Gather = []uint16{62999}, Ports{}
+	peers[0].Lanes, peers[0].Gather = []uint16{62999}, spread.Ports{}
 	must(t, s.SetPeer(peers[0]))
-	peers[2].Gather = Ports{2, 3}
+	peers[2].Gather = between(2, 3)
 	mapped := peers[1]
 	mapped.Endpoint, mapped.Lanes = endpoint("[::ffff:192.0.2.1]:51821"), []uint16{61000}
 	must(t, errors.Join(s.SetPeer(peers[2]), s.SetPeer(mapped)))
@@ -111,9 +114,9 @@ func entries(t *testing.T, m *ebpf.Map) (n int) {
 
 func TestStateRefusesWhatCannotBe(t *testing.T) {
 	s := loadSpreadFor(t, SpreadOptions{})
-	tunnels := []Tunnel{{Port: 51820, Lanes: Ports{61000, 61999}}, {Port: 51821, Lanes: Ports{62000, 62999}}}
+	tunnels := []Tunnel{{Port: 51820, Lanes: ports(61000, 61999)}, {Port: 51821, Lanes: ports(62000, 62999)}}
 	peers := []Peer{
-		{Tunnel: 51820, Endpoint: endpoint(them4), Lanes: []uint16{61500}, Gather: Ports{61000, 61999}},
+		{Tunnel: 51820, Endpoint: endpoint(them4), Lanes: []uint16{61500}, Gather: between(61000, 61999)},
 		{Tunnel: 51820, Endpoint: endpoint("203.0.113.2:7"), Lanes: []uint16{61500}},
 	}
 	must(t, errors.Join(s.SetTunnel(tunnels[0]), s.SetTunnel(tunnels[1]), s.SetPeer(peers[0]), s.SetPeer(peers[1])))
@@ -122,14 +125,13 @@ func TestStateRefusesWhatCannotBe(t *testing.T) {
 		want string
 		err  error
 	}{
-		{"no such ports", s.SetTunnel(Tunnel{})},
-		{"no such ports", s.SetTunnel(Tunnel{Port: 1, Lanes: Ports{3, 2}})},
-		{"no such ports", s.SetTunnel(Tunnel{Port: 1, Lanes: Ports{0, 2}})},
-		{"the lane ports 5-9 contain the listen port", s.SetTunnel(Tunnel{Port: 5, Lanes: Ports{5, 9}})},
-		{"port 61999 belongs to the tunnel on port 51820", s.SetTunnel(Tunnel{Port: 1, Lanes: Ports{61999, 61999}})},
-		{"port 51821 belongs to the tunnel on port 51821", s.SetTunnel(Tunnel{Port: 51820, Lanes: Ports{51821, 61999}})},
+		{"port 0 is none", s.SetTunnel(Tunnel{})},
+		{"port 0 is none", s.SetTunnel(Tunnel{Port: 1, Lanes: []uint16{2, 0}})},
+		{"the listen port is no lane", s.SetTunnel(Tunnel{Port: 5, Lanes: ports(5, 9)})},
+		{"port 61999 belongs to the tunnel on port 51820", s.SetTunnel(Tunnel{Port: 1, Lanes: ports(61999, 61999)})},
+		{"port 51821 belongs to the tunnel on port 51821", s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(51821, 61999)})},
 		{"port 61000 belongs to the tunnel on port 51820", s.SetTunnel(Tunnel{Port: 61000})},
-		{"the lane port 61500 of peer 203.0.113.2:7 is not in 61000-61499", s.SetTunnel(Tunnel{Port: 51820, Lanes: Ports{61000, 61499}})},
+		{"the lane port 61500 of peer 203.0.113.2:7 is not among its ports", s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61499)})},
 		{"not an endpoint", s.SetPeer(Peer{Tunnel: 51820})},
 		{"not an endpoint", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(0)})},
 		{"65 lanes, at most 64", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(9), Lanes: make([]uint16, 65)})},
@@ -137,11 +139,11 @@ func TestStateRefusesWhatCannotBe(t *testing.T) {
 		{"port 0 is not of that tunnel", s.SetPeer(Peer{Endpoint: at(9)})},
 		{"port 62000 is not of that tunnel", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(9), Lanes: []uint16{61000, 62000}})},
 		{"the canonical port is no lane", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(9), Lanes: []uint16{51820}})},
-		{"no such ports to gather: 9-8", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(10), Gather: Ports{9, 8}})},
-		{"contain the canonical port", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(9), Gather: Ports{9, 9}})},
-		{"gathered already", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(9), Gather: Ports{100, 200}})},
+		{"no such ports to gather: 9-8", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(10), Gather: between(9, 8)})},
+		{"contain the canonical port", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(9), Gather: between(9, 9)})},
+		{"gathered already", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(9), Gather: between(100, 200)})},
 		{"among the ports 61000-61999", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(61001)})},
-		{"contain 7, on which", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(51821), Gather: Ports{1, 10}})},
+		{"contain 7, on which", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(51821), Gather: between(1, 10)})},
 	} {
 		if tt.err == nil || !strings.Contains(tt.err.Error(), tt.want) {
 			t.Errorf("%v: want it to say %q", tt.err, tt.want)
@@ -155,7 +157,7 @@ func TestAFullMapOfPeersRefusesOneMore(t *testing.T) {
 	must(t, s.SetTunnel(Tunnel{Port: 51820}))
 	peer := func(i int) Peer {
 		address := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
-		return Peer{Tunnel: 51820, Endpoint: netip.AddrPortFrom(address, 51820), Gather: Ports{61000, 61010}}
+		return Peer{Tunnel: 51820, Endpoint: netip.AddrPortFrom(address, 51820), Gather: between(61000, 61010)}
 	}
 	most := int(s.maps.Peers.MaxEntries())
 	for i := range most {
@@ -252,10 +254,15 @@ func TestLayoutIsWhatItsNumberSays(t *testing.T) {
 	for name, m := range stateSpecs(spec) {
 		got = append(got, fmt.Sprintf("%s %v key %d %v value %d %v max %d flags %d", name, m.Type, m.KeySize, m.Key, m.ValueSize, m.Value, m.MaxEntries, m.Flags))
 	}
+	for _, name := range []string{"gap", "l2"} {
+		v := spec.Variables[name]
+		got = append(got, fmt.Sprintf("%s %d bytes at %d of %s", name, v.Size(), v.Offset, v.SectionName))
+	}
 	slices.Sort(got)
 	want := []string{
 		`counters PerCPUArray key 4 Typedef:"u32"[Int:"unsigned int"] value 104 Struct:"counters"[fields=1 fieldNames=[events]] max 1 flags 0`,
 		`flows Array key 4 Typedef:"u32"[Int:"unsigned int"] value 8 Typedef:"u64"[Int:"unsigned long long"] max 65536 flags 0`,
+		"gap 8 bytes at 8 of .rodata", "l2 1 bytes at 0 of .rodata",
 		`local_ports Array key 4 Typedef:"u32"[Int:"unsigned int"] value 8 Struct:"local_port"[fields=3 fieldNames=[canonical unused mark_mask]] max 65536 flags 0`,
 		`peers Hash key 20 Struct:"peer_key"[fields=3 fieldNames=[address port tunnel]] value 648 Struct:"peer"[fields=4 fieldNames=[lanes ports first loads]] max 16384 flags 1`,
 		`queues PerCPUArray key 4 Typedef:"u32"[Int:"unsigned int"] value 8 Typedef:"u64"[Int:"unsigned long long"] max 256 flags 0`,
@@ -274,6 +281,35 @@ func TestEveryConfigurationLoads(t *testing.T) {
 	}
 	if _, err := LoadSpread(SpreadOptions{Gap: -1}); err == nil || !strings.Contains(err.Error(), "gap of -1ns") {
 		t.Errorf("a negative gap: %v", err)
+	}
+}
+
+func TestGapOfALoadedProgramIsRead(t *testing.T) {
+	for _, gap := range []time.Duration{time.Millisecond, 300 * time.Millisecond, spread.DefaultGap, time.Minute} {
+		s := loadSpreadFor(t, SpreadOptions{Gap: gap})
+		info, err := s.Egress().Info()
+		must(t, err)
+		id, _ := info.ID()
+		got, err := ProgramGap(id)
+		must(t, err)
+		if got < gap || got>>tickShift != gap>>tickShift {
+			t.Errorf("%v, want %v", got, gap)
+		}
+	}
+}
+
+func TestGapOfAProgramOfAnotherVersionIsNotKnown(t *testing.T) {
+	loadSpreadFor(t, SpreadOptions{})
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+	})
+	must(t, err)
+	defer p.Close()
+	info, err := p.Info()
+	must(t, err)
+	id, _ := info.ID()
+	if gap, err := ProgramGap(id); gap != 0 || err != nil {
+		t.Errorf("%v, %v", gap, err)
 	}
 }
 

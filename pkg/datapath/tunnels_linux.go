@@ -10,29 +10,17 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Ports is a range of UDP ports, both ends included. The zero Ports is empty.
-type Ports struct{ First, Last uint16 }
-
-// Contains tells whether port is in the range.
-func (p Ports) Contains(port uint16) bool { return port != 0 && p.First <= port && port <= p.Last }
-
-func (p Ports) valid() bool { return p == Ports{} || p.First > 0 && p.First <= p.Last }
-
-func (p Ports) String() string { return fmt.Sprintf("%d-%d", p.First, p.Last) }
-
 // Tunnel is a WireGuard device on this host.
 type Tunnel struct {
 	// Port is its listen port, the canonical one.
 	Port uint16
-	// Lanes are the ports that its data messages may leave from. What a configured peer sends to one of them is given
-	// to Port instead. No other tunnel may have any of them. Empty: the tunnel only gathers.
-	Lanes Ports
+	// Lanes are the ports that its data messages may leave from, in any order. What a configured peer sends to one of
+	// them is given to Port instead. No other tunnel may have any of them. None: the tunnel only gathers.
+	Lanes []uint16
 	// MarkMask says which bits of a packet's mark (SO_MARK) hold the flow of a message; they are cleared. Zero: the flow
 	// is the packet's hash.
 	MarkMask uint32
 }
-
-func (t Tunnel) owns(port int) bool { return port == int(t.Port) || t.Lanes.Contains(uint16(port)) }
 
 // SetTunnel adds a tunnel, or changes the one with that port. It is refused, and changes nothing, if one of its ports is
 // another tunnel's, or a peer's lane would no longer be one of its ports.
@@ -44,18 +32,18 @@ func (s *State) SetTunnel(t Tunnel) error {
 }
 
 func (s *State) setTunnel(t Tunnel) error {
-	if t.Port == 0 || !t.Lanes.valid() {
-		return fmt.Errorf("no such ports: %d with lanes %v", t.Port, t.Lanes)
+	if t.Port == 0 || slices.Contains(t.Lanes, 0) {
+		return errors.New("port 0 is none")
 	}
-	if t.Lanes.Contains(t.Port) {
-		return fmt.Errorf("the lane ports %v contain the listen port", t.Lanes)
+	if slices.Contains(t.Lanes, t.Port) {
+		return errors.New("the listen port is no lane")
 	}
 	ports, err := s.localPorts()
 	if err != nil {
 		return err
 	}
-	for port, p := range ports {
-		if owner := hostOrder(p.Canonical.Raw); owner != 0 && owner != t.Port && t.owns(port) {
+	for _, port := range append([]uint16{t.Port}, t.Lanes...) {
+		if owner := hostOrder(ports[port].Canonical.Raw); owner != 0 && owner != t.Port {
 			return fmt.Errorf("port %d belongs to the tunnel on port %d", port, owner)
 		}
 	}
@@ -72,9 +60,9 @@ func (s *State) keepsLanes(t Tunnel) error {
 		return err
 	}
 	for _, p := range peers {
-		outside := func(lane uint16) bool { return !t.Lanes.Contains(lane) }
+		outside := func(lane uint16) bool { return !slices.Contains(t.Lanes, lane) }
 		if i := slices.IndexFunc(p.Lanes, outside); p.Tunnel == t.Port && i >= 0 {
-			return fmt.Errorf("the lane port %d of peer %v is not in %v", p.Lanes[i], p.Endpoint, t.Lanes)
+			return fmt.Errorf("the lane port %d of peer %v is not among its ports", p.Lanes[i], p.Endpoint)
 		}
 	}
 	return nil
@@ -82,20 +70,25 @@ func (s *State) keepsLanes(t Tunnel) error {
 
 // assign gives the tunnel its ports, and takes away those that it no longer has.
 func (s *State) assign(ports []spreadLocalPort, t Tunnel) error {
+	next := make(map[uint32]spreadLocalPort)
 	for port, was := range ports {
-		var is spreadLocalPort
-		if t.owns(port) {
-			is.Canonical.Raw = networkOrder(t.Port)
-		} else if hostOrder(was.Canonical.Raw) != t.Port {
+		if hostOrder(was.Canonical.Raw) == t.Port {
+			next[uint32(port)] = spreadLocalPort{}
+		}
+	}
+	var lane spreadLocalPort
+	lane.Canonical.Raw = networkOrder(t.Port)
+	for _, port := range t.Lanes {
+		next[uint32(port)] = lane
+	}
+	canonical := lane
+	canonical.MarkMask = t.MarkMask
+	next[uint32(t.Port)] = canonical
+	for port, is := range next {
+		if is == ports[port] {
 			continue
 		}
-		if port == int(t.Port) {
-			is.MarkMask = t.MarkMask
-		}
-		if is == was {
-			continue
-		}
-		if err := s.maps.LocalPorts.Put(uint32(port), is); err != nil {
+		if err := s.maps.LocalPorts.Put(port, is); err != nil {
 			return fmt.Errorf("writing to the eBPF map of ports: %w", err)
 		}
 	}
@@ -135,23 +128,21 @@ func (s *State) removeTunnel(port uint16) error {
 	return err
 }
 
-// Tunnels returns the tunnels by ascending port.
+// Tunnels returns the tunnels by ascending port, and their lanes too.
 func (s *State) Tunnels() ([]Tunnel, error) {
 	ports, err := s.localPorts()
 	if err != nil {
 		return nil, fmt.Errorf("listing tunnels: %w", err)
 	}
-	lanes := make(map[uint16]Ports)
+	lanes := make(map[uint16][]uint16)
 	var tunnels []Tunnel
 	for port, p := range ports {
 		switch owner := hostOrder(p.Canonical.Raw); {
 		case owner == 0:
 		case int(owner) == port:
 			tunnels = append(tunnels, Tunnel{Port: owner, MarkMask: p.MarkMask})
-		case lanes[owner] == Ports{}:
-			lanes[owner] = Ports{First: uint16(port), Last: uint16(port)}
 		default:
-			lanes[owner] = Ports{First: lanes[owner].First, Last: uint16(port)}
+			lanes[owner] = append(lanes[owner], uint16(port))
 		}
 	}
 	for i := range tunnels {

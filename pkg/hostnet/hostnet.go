@@ -46,9 +46,9 @@ func (f Family) String() string {
 // dumpTries bounds how often one listing is repeated. Each retry needs a change by someone else during the dump.
 const dumpTries = 64
 
-// dump repeats a listing until it is consistent: the kernel flags one during which the tables changed
-// (NLM_F_DUMP_INTR), and such a listing may lack entries.
-func dump[T any](list func() (T, error)) (T, error) {
+// Dump repeats a listing until it is consistent: the kernel flags one during which the tables changed
+// (NLM_F_DUMP_INTR, netlink.ErrDumpInterrupted), and such a listing may lack entries.
+func Dump[T any](list func() (T, error)) (T, error) {
 	var v T
 	var err error
 	for range dumpTries {

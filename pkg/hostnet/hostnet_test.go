@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,7 +17,7 @@ import (
 func TestInterruptedDumpIsRepeatedUntilConsistent(t *testing.T) {
 	for _, interruption := range []error{netlink.ErrDumpInterrupted, unix.EINTR} {
 		calls := 0
-		got, err := dump(func() (int, error) {
+		got, err := Dump(func() (int, error) {
 			calls++
 			if calls < 3 {
 				return 0, interruption
@@ -31,7 +32,7 @@ func TestInterruptedDumpIsRepeatedUntilConsistent(t *testing.T) {
 
 func TestDumpThatIsAlwaysInterruptedEndsInAnError(t *testing.T) {
 	calls := 0
-	_, err := dump(func() (int, error) { calls++; return 0, netlink.ErrDumpInterrupted })
+	_, err := Dump(func() (int, error) { calls++; return 0, netlink.ErrDumpInterrupted })
 	if !errors.Is(err, netlink.ErrDumpInterrupted) || calls != dumpTries {
 		t.Errorf("got %v after %d calls", err, calls)
 	}
@@ -39,7 +40,7 @@ func TestDumpThatIsAlwaysInterruptedEndsInAnError(t *testing.T) {
 
 func TestOtherDumpErrorsAreNotRepeated(t *testing.T) {
 	calls := 0
-	_, err := dump(func() (int, error) { calls++; return 0, unix.EPERM })
+	_, err := Dump(func() (int, error) { calls++; return 0, unix.EPERM })
 	if !errors.Is(err, unix.EPERM) || calls != 1 {
 		t.Errorf("got %v after %d calls", err, calls)
 	}
@@ -98,6 +99,10 @@ func TestLinkIsConfiguredAndDeleted(t *testing.T) {
 	link, err := FindLink("hn0")
 	if err != nil || !link.Up || link.MTU != 1333 || link.Name != "hn0" {
 		t.Errorf("got %+v, %v", link, err)
+	}
+	links, err := Links()
+	if err != nil || !slices.ContainsFunc(links, func(l Link) bool { return l == link && l.Kind == "veth" }) {
+		t.Errorf("%+v has no %+v, %v", links, link, err)
 	}
 	if err := AddAddress("hn0", addrs[0]); !errors.Is(err, unix.EEXIST) {
 		t.Errorf("adding an address twice: got %v", err)

@@ -17,9 +17,23 @@ var ErrNoLink = errors.New("no such link")
 // Link is a network interface at one moment.
 type Link struct {
 	Name  string
+	Kind  string // "wireguard" for one, as the kernel's drivers call themselves (IFLA_INFO_KIND); "device" for others
 	Index int
 	MTU   int // bytes
 	Up    bool
+}
+
+// Links lists all links.
+func Links() ([]Link, error) {
+	all, err := Dump(netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("listing links: %w", err)
+	}
+	links := make([]Link, len(all))
+	for i, l := range all {
+		links[i] = linkOf(l)
+	}
+	return links, nil
 }
 
 // FindLink returns the link of that name, or ErrNoLink.
@@ -94,7 +108,7 @@ func Addresses(name string) ([]netip.Prefix, error) {
 	}
 	var prefixes []netip.Prefix
 	for _, family := range Families() {
-		addrs, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(l, int(family)) })
+		addrs, err := Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(l, int(family)) })
 		if err != nil {
 			return nil, fmt.Errorf("listing the %s addresses of %s: %w", family, name, err)
 		}
@@ -106,7 +120,7 @@ func Addresses(name string) ([]netip.Prefix, error) {
 }
 
 func find(name string) (netlink.Link, error) {
-	l, err := dump(func() (netlink.Link, error) { return netlink.LinkByName(name) })
+	l, err := Dump(func() (netlink.Link, error) { return netlink.LinkByName(name) })
 	if _, ok := errors.AsType[netlink.LinkNotFoundError](err); ok {
 		return nil, fmt.Errorf("finding %s: %w", name, ErrNoLink)
 	}
@@ -118,5 +132,5 @@ func find(name string) (netlink.Link, error) {
 
 func linkOf(l netlink.Link) Link {
 	a := l.Attrs()
-	return Link{Name: a.Name, Index: a.Index, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0}
+	return Link{Name: a.Name, Kind: l.Type(), Index: a.Index, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0}
 }

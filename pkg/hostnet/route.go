@@ -61,7 +61,7 @@ func TableEmpty(table uint32) (bool, error) {
 
 func listRoutes(family Family, table uint32) ([]netlink.Route, error) {
 	filter := &netlink.Route{Table: int(table)}
-	routes, err := dump(func() ([]netlink.Route, error) {
+	routes, err := Dump(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(int(family), filter, netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {

@@ -39,7 +39,7 @@ func linkTowards(local, peer netip.Addr, mark uint32) (int, error) {
 	if local = local.Unmap(); local.IsValid() && !local.IsUnspecified() {
 		options.SrcAddr = local.AsSlice()
 	}
-	routes, err := dump(func() ([]netlink.Route, error) {
+	routes, err := Dump(func() ([]netlink.Route, error) {
 		return netlink.RouteGetWithOptions(peer.Unmap().AsSlice(), &options)
 	})
 	if err == nil && len(routes) == 0 {
@@ -62,7 +62,7 @@ type rssFinder struct {
 const rssDepth = 6
 
 func (f rssFinder) index(index, depth int) (RSS, error) {
-	l, err := dump(func() (netlink.Link, error) { return f.byIndex(index) })
+	l, err := Dump(func() (netlink.Link, error) { return f.byIndex(index) })
 	if _, ok := errors.AsType[netlink.LinkNotFoundError](err); ok || errors.Is(err, unix.ENODEV) {
 		err = ErrNoLink
 	}
@@ -97,7 +97,7 @@ func (f rssFinder) lower(l netlink.Link, depth int) (RSS, error) {
 
 // members returns what all members of a link have in common; with mixed, of those members that have RSS.
 func (f rssFinder) members(l netlink.Link, depth int, mixed bool) (RSS, error) {
-	links, err := dump(f.list)
+	links, err := Dump(f.list)
 	if err != nil {
 		return RSS{}, fmt.Errorf("listing the members of %s: %w", l.Attrs().Name, err)
 	}

@@ -38,7 +38,7 @@ func DeleteRule(r Rule) error {
 
 // Rules lists the rules of a family that a Rule can express, in the order in which the kernel applies them.
 func Rules(family Family) ([]Rule, error) {
-	list, err := dump(func() ([]netlink.Rule, error) { return netlink.RuleList(int(family)) })
+	list, err := Dump(func() ([]netlink.Rule, error) { return netlink.RuleList(int(family)) })
 	if err != nil {
 		return nil, fmt.Errorf("listing %s rules: %w", family, err)
 	}

@@ -39,7 +39,7 @@ func (l *Lab) Cable(a, b *Host, cfg CableConfig) (*Cable, error) {
 	var rss *ebpf.Program
 	if cfg.RSS != nil {
 		var err error
-		if rss, err = cfg.RSS.load(cfg.Queues); err != nil {
+		if rss, err = loadRSS(cfg.RSS, cfg.Queues); err != nil {
 			return nil, fmt.Errorf("laying a cable from %s to %s: %w", a.name, b.name, err)
 		}
 		defer rss.Close()

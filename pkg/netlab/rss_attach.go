@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -19,10 +20,11 @@ import (
 const rssPriority = 0xc000
 
 const (
-	rssWord      = 4
-	rssRow       = 256 * rssWord // the contributions of one place, by the byte there
-	rssTableAt   = rssInputLen * rssRow
-	rssValueSize = rssTableAt + rssTableLen*rssWord
+	// rssInputLen is the length of the longest input: IPv6 with ports.
+	rssInputLen = 36
+	rssWord     = 4
+	rssRow      = 256 * rssWord // the contributions of one place, by the byte there
+	rssTableAt  = rssInputLen * rssRow
 )
 
 // Positions of what the program reads, in bytes.
@@ -36,26 +38,30 @@ const (
 	etherLen       = 14
 )
 
-// load loads the classifier that sets a leaving packet's queue. On a veth the transmit queue is the receive queue of the
+// loadRSS loads the classifier that sets a leaving packet's queue. On a veth the transmit queue is the receive queue of the
 // other end, and the kernel takes the one that the packet carries (skb_tx_hash, skb_rx_queue_recorded). Writing it needs
 // Linux 5.1.
-func (r *RSS) load(queues int) (*ebpf.Program, error) {
-	if err := r.check(max(queues, 1)); err != nil {
+func loadRSS(r *RSS, queues int) (*ebpf.Program, error) {
+	if err := checkRSS(r, max(queues, 1)); err != nil {
 		return nil, err
+	}
+	value, err := rssValue(r)
+	if err != nil {
+		return nil, fmt.Errorf("making the RSS table: %w", err)
 	}
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("raising the locked memory limit: %w", err)
 	}
 	shares, err := ebpf.NewMap(&ebpf.MapSpec{
-		Name: "rw_lab_rss", Type: ebpf.Array, KeySize: 4, ValueSize: rssValueSize, MaxEntries: 1,
-		Contents: []ebpf.MapKV{{Key: uint32(0), Value: r.value()}},
+		Name: "rw_lab_rss", Type: ebpf.Array, KeySize: 4, ValueSize: uint32(len(value)), MaxEntries: 1,
+		Contents: []ebpf.MapKV{{Key: uint32(0), Value: value}},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("creating the RSS table: %w", err)
 	}
 	defer shares.Close() // the program holds it
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: "rw_lab_rss", Type: ebpf.SchedCLS, License: "GPL", Instructions: chooseQueue(shares.FD()),
+		Name: "rw_lab_rss", Type: ebpf.SchedCLS, License: "GPL", Instructions: chooseQueue(shares.FD(), len(r.Indirection)),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("loading the RSS program: %w", err)
@@ -63,18 +69,37 @@ func (r *RSS) load(queues int) (*ebpf.Program, error) {
 	return program, nil
 }
 
-// value is the map's only one: the contributions of each byte at each place, then the indirection table.
-func (r *RSS) value() []byte {
-	v := make([]byte, 0, rssValueSize)
+// rssValue is the map's only one: what each byte at each place contributes to the entry of the indirection table, then
+// that table. The hash is linear, so its low bits are the exclusive or of those of messages of one byte each.
+func rssValue(r *RSS) ([]byte, error) {
+	entries := *r
+	entries.Indirection = make([]uint32, len(r.Indirection))
+	for i := range entries.Indirection {
+		entries.Indirection[i] = uint32(i)
+	}
+	var v []byte
 	for place := range rssInputLen {
 		for b := range 256 {
-			v = binary.NativeEndian.AppendUint32(v, r.share(place, byte(b)))
+			var input [rssInputLen]byte
+			input[place] = byte(b)
+			entry, err := entries.Queue(ipv6Tuple(input))
+			if err != nil {
+				return nil, err
+			}
+			v = binary.NativeEndian.AppendUint32(v, uint32(entry))
 		}
 	}
 	for _, q := range r.Indirection {
 		v = binary.NativeEndian.AppendUint32(v, q)
 	}
-	return v
+	return v, nil
+}
+
+// ipv6Tuple is what NICs hash, taken apart: source and destination address, source and destination port.
+func ipv6Tuple(input [rssInputLen]byte) (src, dst netip.AddrPort) {
+	port := binary.BigEndian.Uint16
+	return netip.AddrPortFrom(netip.AddrFrom16([16]byte(input[:16])), port(input[32:])),
+		netip.AddrPortFrom(netip.AddrFrom16([16]byte(input[16:32])), port(input[34:]))
 }
 
 // Offsets in struct __sk_buff (linux/bpf.h), and where the program keeps things: the packet in R6, the hash in R7, the
@@ -85,7 +110,7 @@ const (
 	stackShort  = -48
 )
 
-func chooseQueue(value int) asm.Instructions {
+func chooseQueue(value, entries int) asm.Instructions {
 	return join(
 		asm.Instructions{
 			asm.Mov.Reg(asm.R6, asm.R1),
@@ -97,7 +122,7 @@ func chooseQueue(value int) asm.Instructions {
 		},
 		hashIPv6(), hashIPv4(),
 		asm.Instructions{
-			asm.And.Imm(asm.R7, rssTableLen-1).WithSymbol("pick"),
+			asm.And.Imm(asm.R7, int32(entries)-1).WithSymbol("pick"),
 			asm.LSh.Imm(asm.R7, 2),
 			asm.Add.Imm(asm.R7, rssTableAt),
 			asm.Add.Reg(asm.R8, asm.R7),

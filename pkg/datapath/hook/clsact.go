@@ -48,7 +48,7 @@ func (f *filter) status(h Hook) (Status, error) {
 }
 
 func (f *filter) replace(h Hook, p *ebpf.Program) error {
-	return h.putFilter(p)
+	return h.putFilter(p, f.program)
 }
 
 // detach leaves alone what somebody put in the filter's place.
@@ -99,7 +99,7 @@ func (h Hook) createFilter(p *ebpf.Program) error {
 		err = &BusyError{Device: h.Device, Place: h.Place, Program: id, Name: there.Name}
 	}
 	if err == nil {
-		err = h.putFilter(p)
+		err = h.putFilter(p, nil)
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("attaching to the %s hook (clsact): %w", h.Place, err), h.removeQdisc())
@@ -107,21 +107,26 @@ func (h Hook) createFilter(p *ebpf.Program) error {
 	return nil
 }
 
-// putFilter adds the filter or replaces it, which the kernel does at once (cls_bpf_change), and then the pin.
-func (h Hook) putFilter(p *ebpf.Program) error {
+// putFilter pins the program in place of the one that is pinned, or of nil, and then adds the filter or replaces it,
+// which the kernel does at once (cls_bpf_change). When that fails, the pin is as it was.
+func (h Hook) putFilter(p, pinned *ebpf.Program) error {
+	if err := replacePin(p, h.Pin); err != nil {
+		return err
+	}
 	f := h.filter()
 	f.Fd = p.FD()
-	if err := netlink.FilterReplace(f); err != nil {
-		if errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("adding a filter: %w (%w): needs a kernel with CONFIG_NET_CLS_BPF (module cls_bpf)",
-				ebpf.ErrNotSupported, err)
-		}
-		return fmt.Errorf("adding a filter: %w", err)
+	err := netlink.FilterReplace(f)
+	if err == nil {
+		return nil
 	}
-	if err := replacePin(p, h.Pin); err != nil {
-		return errors.Join(err, netlink.FilterDel(h.filter()))
+	if errors.Is(err, unix.ENOENT) {
+		err = fmt.Errorf("%w (%w): needs a kernel with CONFIG_NET_CLS_BPF (module cls_bpf)", ebpf.ErrNotSupported, err)
 	}
-	return nil
+	err = fmt.Errorf("adding a filter: %w", err)
+	if pinned == nil {
+		return errors.Join(err, removePin(h.Pin))
+	}
+	return errors.Join(err, replacePin(pinned, h.Pin))
 }
 
 func (h Hook) filter() *netlink.BpfFilter {

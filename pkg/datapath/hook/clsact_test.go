@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -140,6 +141,96 @@ func TestFailedPinLeavesNothing(t *testing.T) {
 		}
 		r.must(h.Attach(c.Program)) // nothing is in the way
 	})
+}
+
+// block makes it impossible to pin there.
+func (r *rig) block(pin string) (unblock func()) {
+	r.Helper()
+	inner := filepath.Join(pin+"_next", "in_the_way")
+	r.must(os.MkdirAll(inner, 0o700))
+	return func() { r.must(errors.Join(os.Remove(inner), os.Remove(pin+"_next"))) }
+}
+
+func TestQdiscThatCannotBeNotedIsRemoved(t *testing.T) {
+	r := newRig(t)
+	h, c := r.hook(Egress, Clsact), r.counter(Egress, unspec)
+	unblock := r.block(h.QdiscPin)
+	if err := h.Attach(c.Program); err == nil || r.hasQdisc() {
+		r.Errorf("%v, a qdisc: %v", err, r.hasQdisc())
+	}
+	unblock()
+	if len(r.pins()) > 0 {
+		r.Errorf("pins %q", r.pins())
+	}
+	r.must(h.Attach(c.Program))
+}
+
+// TestFailedReplacementLeavesTheOldProgram fails before and after the pin is made.
+func TestFailedReplacementLeavesTheOldProgram(t *testing.T) {
+	r := newRig(t)
+	h, old := r.hook(Egress, Clsact), r.counter(Egress, unspec)
+	r.must(h.Attach(old.Program))
+	want := r.state(h)
+	unblock := r.block(h.Pin)
+	if err := h.Attach(r.counter(Egress, unspec).Program); err == nil {
+		r.Error("attached without a pin")
+	}
+	unblock()
+	if st := r.state(h); st != want {
+		r.Errorf("no pin: %+v, want %+v", st, want)
+	}
+	if err := h.Attach(r.counter(XDP, xdpPass).Program); err == nil {
+		r.Error("a filter took an XDP program")
+	}
+	if st := r.state(h); st != want || len(r.pins()) != 2 {
+		r.Errorf("no filter: %+v, want %+v, pins %q", st, want, r.pins())
+	}
+	s := r.sender("near")
+	r.must(s.send(10))
+	r.waitFor(old, 10)
+}
+
+func TestProgramThatFitsNoFilterLeavesNothing(t *testing.T) {
+	r := newRig(t)
+	h := r.hook(Egress, Clsact)
+	if err := h.Attach(r.counter(XDP, xdpPass).Program); err == nil || len(r.pins()) > 0 || r.hasQdisc() {
+		r.Errorf("%v, pins %q, a qdisc: %v", err, r.pins(), r.hasQdisc())
+	}
+}
+
+// TestFailedChangeOfKindLeavesTheOldProgram asks for the other kind with a program that neither takes.
+func TestFailedChangeOfKindLeavesTheOldProgram(t *testing.T) {
+	for kind, other := range map[Kind]Kind{TCX: Clsact, Clsact: TCX} {
+		t.Run(kind.String(), func(t *testing.T) {
+			r := newRig(t)
+			h, c := r.hook(Egress, kind), r.counter(Egress, unspec)
+			r.attach(h, c.Program)
+			want, pins := r.state(h), r.pins()
+			if err := r.hook(Egress, other).Attach(r.counter(XDP, xdpPass).Program); err == nil {
+				r.Error("attached")
+			}
+			if st := r.state(h); st != want || !slices.Equal(r.pins(), pins) || r.hasQdisc() != (kind == Clsact) {
+				r.Errorf("%+v, want %+v, pins %q, a qdisc: %v", st, want, r.pins(), r.hasQdisc())
+			}
+		})
+	}
+}
+
+func TestFailedMoveLeavesTheOldProgram(t *testing.T) {
+	r := newRig(t)
+	h, c := r.hook(Egress, TCX), r.counter(Egress, unspec)
+	r.attach(h, c.Program)
+	want := r.state(h)
+	far, err := netlink.LinkByName("far")
+	r.must(err)
+	next := h
+	next.Device = far.Attrs().Index
+	if err := next.Attach(r.counter(XDP, xdpPass).Program); err == nil {
+		r.Error("attached")
+	}
+	if st := r.state(h); st != want {
+		r.Errorf("%+v, want %+v", st, want)
+	}
 }
 
 func TestBPFFileSystemIsFoundOrMounted(t *testing.T) {

@@ -125,7 +125,7 @@ func (e *BusyError) Error() string {
 // both. What is defunct, elsewhere or displaced is detached first. The program may be closed afterwards.
 //
 // Errors wrap a *BusyError where somebody else's program is in the way, and ebpf.ErrNotSupported where the kernel has no
-// such hook. A failed Attach leaves nothing new behind.
+// such hook. A failed Attach leaves nothing new behind, and what ran before still runs.
 func (h Hook) Attach(p *ebpf.Program) error {
 	if h.Device <= 0 {
 		return fmt.Errorf("attaching to device %d: no such device", h.Device)
@@ -134,20 +134,40 @@ func (h Hook) Attach(p *ebpf.Program) error {
 	if err != nil {
 		return err
 	}
-	if held != nil {
-		defer held.close()
-		st, err := held.status(h)
-		if err != nil {
-			return err
-		}
-		if st.State == Attached && h.wants(st.Kind) {
-			return held.replace(h, p)
-		}
-		if err := held.detach(h); err != nil {
-			return err
-		}
+	if held == nil {
+		return h.create(p)
 	}
-	return h.create(p)
+	defer held.close()
+	st, err := held.status(h)
+	if err != nil {
+		return err
+	}
+	if st.State == Attached && h.wants(st.Kind) {
+		return held.replace(h, p)
+	}
+	return h.exchange(held, st, p)
+}
+
+// exchange detaches what is held otherwise than wanted, and attaches the program. When that fails, what ran runs again.
+func (h Hook) exchange(held holder, st Status, p *ebpf.Program) error {
+	var ran *ebpf.Program
+	if st.State == Attached || st.State == Elsewhere {
+		var err error
+		if ran, err = ebpf.NewProgramFromID(st.Program); err != nil {
+			return fmt.Errorf("holding on to the present program: %w", err)
+		}
+		defer ran.Close()
+	}
+	if err := held.detach(h); err != nil {
+		return err
+	}
+	err := h.create(p)
+	if err != nil && ran != nil {
+		before := h
+		before.Device, before.Kind = st.Device, st.Kind
+		err = errors.Join(err, before.create(ran))
+	}
+	return err
 }
 
 // Status tells how the hook is, by what the kernel says now.

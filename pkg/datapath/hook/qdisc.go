@@ -10,6 +10,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/hostnet"
 )
 
 // ensureQdisc makes the device's clsact qdisc if it has none, and notes that it did by pinning the program again: there
@@ -30,13 +32,16 @@ func (h Hook) ensureQdisc(p *ebpf.Program) error {
 		return fmt.Errorf("adding a clsact qdisc: %w (%w): needs a kernel with CONFIG_NET_SCH_INGRESS (module sch_ingress)",
 			ebpf.ErrNotSupported, err)
 	}
-	if err != nil && !errors.Is(err, unix.EEXIST) {
+	if errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("adding a clsact qdisc: %w", err)
 	}
-	if err == nil {
-		err = replacePin(p, h.QdiscPin)
+	if err := replacePin(p, h.QdiscPin); err != nil {
+		return errors.Join(err, netlink.QdiscDel(h.clsact()))
 	}
-	return err
+	return nil
 }
 
 // removeQdisc removes the clsact qdisc if it was made here and nothing uses it any more.
@@ -66,7 +71,7 @@ func (h Hook) qdisc() (string, error) {
 	if h.Device == 0 {
 		return "", nil
 	}
-	qdiscs, err := again(func() ([]netlink.Qdisc, error) { return netlink.QdiscList(deviceOf(h.Device)) })
+	qdiscs, err := hostnet.Dump(func() ([]netlink.Qdisc, error) { return netlink.QdiscList(deviceOf(h.Device)) })
 	if gone(err) {
 		return "", nil
 	}
@@ -89,7 +94,7 @@ func (h Hook) clsact() netlink.Qdisc {
 
 // listFilters returns none for a device that is gone, or has no such qdisc.
 func listFilters(device int, parent uint32) ([]netlink.Filter, error) {
-	filters, err := again(func() ([]netlink.Filter, error) { return netlink.FilterList(deviceOf(device), parent) })
+	filters, err := hostnet.Dump(func() ([]netlink.Filter, error) { return netlink.FilterList(deviceOf(device), parent) })
 	if gone(err) {
 		return nil, nil
 	}
@@ -97,19 +102,6 @@ func listFilters(device int, parent uint32) ([]netlink.Filter, error) {
 		return nil, fmt.Errorf("listing the filters of device %d: %w", device, err)
 	}
 	return filters, nil
-}
-
-// dumpTries bounds how often one listing is repeated.
-const dumpTries = 64
-
-// again repeats a listing that a change interrupted.
-func again[T any](list func() (T, error)) (v T, err error) {
-	for range dumpTries {
-		if v, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) && !errors.Is(err, unix.EINTR) {
-			return v, err
-		}
-	}
-	return v, err
 }
 
 func deviceOf(index int) netlink.Link {

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostnet
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/ropewalk/ropewalk/pkg/spread"
+)
+
+// Where the kernel says which ports it hands out by itself (Linux's ip-sysctl documentation); IPv6 follows them too.
+const (
+	localPortRange     = "/proc/sys/net/ipv4/ip_local_port_range"
+	localReservedPorts = "/proc/sys/net/ipv4/ip_local_reserved_ports"
+)
+
+// LocalPorts are the ports that the kernel gives to sockets that name none: those of Range but the Reserved ones.
+type LocalPorts struct {
+	Range    spread.Ports   // ip_local_port_range
+	Reserved []spread.Ports // ip_local_reserved_ports
+}
+
+// ReadLocalPorts reads those of the calling thread's network namespace.
+func ReadLocalPorts() (LocalPorts, error) {
+	local, err := os.ReadFile(localPortRange)
+	if err != nil {
+		return LocalPorts{}, fmt.Errorf("reading the range of ephemeral ports: %w", err)
+	}
+	reserved, err := os.ReadFile(localReservedPorts)
+	if err != nil {
+		return LocalPorts{}, fmt.Errorf("reading the reserved ports: %w", err)
+	}
+	return parseLocalPorts(string(local), string(reserved))
+}
+
+// parseLocalPorts reads "32768 60999" and "8080,9148-9150".
+func parseLocalPorts(local, reserved string) (LocalPorts, error) {
+	var l LocalPorts
+	if _, err := fmt.Sscan(local, &l.Range.First, &l.Range.Last); err != nil {
+		return LocalPorts{}, fmt.Errorf("reading the range of ephemeral ports %q: %w", local, err)
+	}
+	for item := range strings.FieldsFuncSeq(reserved, func(r rune) bool { return r == ',' || r == '\n' }) {
+		first, last, ok := strings.Cut(item, "-")
+		if !ok {
+			last = first
+		}
+		a, errA := strconv.ParseUint(first, 10, 16)
+		b, errB := strconv.ParseUint(last, 10, 16)
+		if errA != nil || errB != nil {
+			return LocalPorts{}, fmt.Errorf("reading the reserved ports: %q are none", item)
+		}
+		l.Reserved = append(l.Reserved, spread.Ports{First: uint16(a), Last: uint16(b)})
+	}
+	return l, nil
+}
+
+// Contains tells whether the kernel may give the port to any socket.
+func (l LocalPorts) Contains(port uint16) bool {
+	for _, r := range l.Reserved {
+		if r.Contains(port) {
+			return false
+		}
+	}
+	return l.Range.Contains(port)
+}
+
+// Among returns, as the range from the first to the last, those of ports that the kernel may give to any socket. It is
+// empty if there are none.
+func (l LocalPorts) Among(ports []uint16) (found spread.Ports) {
+	for _, p := range ports {
+		switch {
+		case !l.Contains(p):
+		case found == spread.Ports{}:
+			found = spread.Ports{First: p, Last: p}
+		default:
+			found = spread.Ports{First: min(found.First, p), Last: max(found.Last, p)}
+		}
+	}
+	return found
+}
+
+// Reserving is the command that keeps the kernel from giving away those ports either.
+func (l LocalPorts) Reserving(ports spread.Ports) string {
+	var b strings.Builder
+	b.WriteString("sysctl -w net.ipv4.ip_local_reserved_ports=")
+	for _, r := range l.Reserved { // which the command would forget
+		b.WriteString(r.String() + ",")
+	}
+	return b.String() + ports.String()
+}
