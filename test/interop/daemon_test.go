@@ -5,6 +5,7 @@ package interop
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"os/exec"
 	"sync"
 	"syscall"
@@ -27,7 +28,15 @@ type daemon struct {
 // an error. When the test fails, what the daemon wrote is shown, and behind it where its goroutines were.
 func startDaemon(t *testing.T, h *host, argv ...string) (stop func() error) {
 	t.Helper()
-	d := &daemon{cmd: exec.Command(argv[0], argv[1:]...), host: h, exited: make(chan struct{})}
+	_, stop = launch(t, h, nil, argv...)
+	return stop
+}
+
+// launch is startDaemon with variables added to the environment, and with the daemon.
+func launch(t *testing.T, h *host, env []string, argv ...string) (d *daemon, stop func() error) {
+	t.Helper()
+	d = &daemon{cmd: exec.Command(argv[0], argv[1:]...), host: h, exited: make(chan struct{})}
+	d.cmd.Env = append(os.Environ(), env...)
 	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	must(t, h.do(d.cmd.Start))
@@ -41,7 +50,7 @@ func startDaemon(t *testing.T, h *host, argv ...string) (stop func() error) {
 			t.Logf("%s wrote:\n%s", d, d.log.String())
 		}
 	})
-	return func() error {
+	return d, func() error {
 		if d.hasExited() {
 			return fmt.Errorf("%s had ended by itself: %s", d, d.cmd.ProcessState)
 		}
