@@ -33,6 +33,29 @@ func BenchmarkTransmitSmall(b *testing.B) {
 	}
 }
 
+// BenchmarkTransmitManyFlows sends a batch of small packets of 64 flows: not spread, to be spread soon, and spread.
+func BenchmarkTransmitManyFlows(b *testing.B) {
+	sources := make([]uint8, 64)
+	for i := range sources {
+		sources[i] = uint8(i + 1)
+	}
+	for name, s := range map[string]*Spread{"off": nil, "pending": NewSpread(nil), "on": NewSpread(sources)} {
+		b.Run(name, func(b *testing.B) {
+			r := newRig(b)
+			r.conn.silent = true
+			r.peer.Spread.Store(s)
+			var elements [][]byte
+			for i := range txSlots {
+				elements = append(elements, manyFlows(64)[i%64].Next(64-40))
+			}
+			b.SetBytes(64 * txSlots)
+			for b.Loop() {
+				r.transmit(elements...)
+			}
+		})
+	}
+}
+
 // BenchmarkReceiveTrain seals the next batch of trains outside of the time measured.
 func BenchmarkReceiveTrain(b *testing.B) {
 	const trains = 64
