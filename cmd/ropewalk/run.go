@@ -197,11 +197,12 @@ func attachSteer(t tun.Device) error {
 }
 
 // receiveBuffer bounds the queue in front of a lane, in bytes. It is what a bulk transfer makes others wait for: 7 MiB,
-// which other tunnels take, holds 15 ms at 4 Gbit/s (docs/performance.md).
-const receiveBuffer = 1 << 20
+// which other tunnels take, holds 15 ms at 4 Gbit/s. A peer that spreads fills all lanes, so that each gets a part; with
+// less than half a MiB, trains are lost (docs/performance.md).
+func receiveBuffer(lanes int) int { return max(1<<20/lanes, 512<<10) }
 
 func openUDP(o device.PortOptions) (underlay.Port, error) {
-	return udp.Open(udp.Config{Port: o.Port, Lanes: o.Lanes, Mark: o.Mark, ReceiveBuffer: receiveBuffer})
+	return udp.Open(udp.Config{Port: o.Port, Lanes: o.Lanes, Mark: o.Mark, ReceiveBuffer: receiveBuffer(o.Lanes)})
 }
 
 // knownLevel is level, or the default for what only other programs understand: LOG_LEVEL is shared with them.
