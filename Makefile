@@ -120,4 +120,4 @@ deps-generate:
 
 .PHONY: deps-kernels
 deps-kernels:
-	$(call apt_install,qemu-system-x86 busybox-static xz-utils dpkg)
+	$(call apt_install,qemu-system-x86 busybox-static xz-utils dpkg nftables)

@@ -116,25 +116,24 @@ func withoutChecksumOffload(device string) error {
 // attach puts a program on a host's device, until the test ends.
 func (s *street) attach(h *netlab.Host, device string, p *ebpf.Program, at ebpf.AttachType) {
 	s.t.Helper()
-	must(s.t, h.Do(func() error {
+	var l link.Link
+	err := h.Do(func() error {
 		dev, err := net.InterfaceByName(device)
 		if err != nil {
 			return err
 		}
-		var l link.Link
 		if at == ebpf.AttachXDP {
 			l, err = link.AttachXDP(link.XDPOptions{Program: p, Interface: dev.Index})
 		} else {
 			l, err = link.AttachTCX(link.TCXOptions{Program: p, Attach: at, Interface: dev.Index})
 		}
-		if errors.Is(err, ebpf.ErrNotSupported) {
-			s.t.Skipf("needs tcx (Linux 6.6): %v", err)
-		}
-		if err == nil {
-			s.t.Cleanup(func() { must(s.t, l.Close()) })
-		}
 		return err
-	}))
+	})
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		s.t.Skipf("needs tcx (Linux 6.6): %v", err)
+	}
+	must(s.t, err)
+	s.t.Cleanup(func() { must(s.t, l.Close()) })
 }
 
 // dial returns a socket of left from the first address to the second.

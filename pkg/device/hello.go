@@ -32,6 +32,7 @@ type hello struct {
 	fresh    bool       // it is of this session
 	none     error      // why there is none
 	nat      error      // a *natError: what theirs says of the path
+	own      netip.Addr // our address that the peer's last came to
 	plan     []uint16   // the ports that the peer is to use
 	ropewalk bool       // the peer may be sent hellos: it has signed, or sent one
 
@@ -79,7 +80,7 @@ func (p *Peer) askAnew(moved bool) {
 	s := &p.hello
 	s.theirs.Heard, s.fresh = false, false
 	if moved {
-		s.nat = nil
+		s.nat, s.own = nil, netip.Addr{}
 		p.lane.Heard.Store(false)
 	}
 	s.quiet()
@@ -196,7 +197,11 @@ func (p *Peer) ours() wire.Hello {
 		Gathers: true, Heard: p.lane.Heard.Load(), NoReply: true, First: ports.First, Last: ports.Last, Plan: p.hello.plan,
 	}
 	if to, ref := p.lane.Endpoint.Load(), p.dev.port.Load(); to != nil && ref != nil {
-		h.Own, h.Peer = netip.AddrPortFrom(to.Src, ref.LocalPort()), to.Dst
+		own := to.Src
+		if !own.IsValid() { // routes have changed; the peer's last hello came to
+			own = p.hello.own
+		}
+		h.Own, h.Peer = netip.AddrPortFrom(own, ref.LocalPort()), to.Dst
 	}
 	return h
 }
@@ -229,7 +234,7 @@ func (p *Peer) take(m *mail) (wanted bool) {
 		s.tries = helloTries
 	}
 	s.theirs, s.known, s.fresh, s.ropewalk = m.hello, true, true, true
-	s.nat = p.findNAT(m)
+	s.own, s.nat = m.from.Src, p.findNAT(m)
 	if m.planned {
 		s.plan = m.plan
 	}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spread
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.zx2c4.com/wireguard/wgctrl"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/netlab"
+	"github.com/ropewalk/ropewalk/pkg/uapi"
+)
+
+// calm is less than a flow's packets may be apart without its port being free to change (spread.DefaultGap).
+const calm = 400 * time.Millisecond
+
+// daemon is a `ropewalk run`.
+type daemon struct {
+	cmd    *netlab.Command
+	log    lockedBuffer
+	exited chan error
+}
+
+// lockedBuffer is a bytes.Buffer that may be read while a process still writes to it.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// startEngine runs ropewalk at both ends, configured, with a session.
+func (l *lab) startEngine(args ...string) {
+	l.Helper()
+	for _, s := range l.both() {
+		l.startDaemon(s, args...)
+		l.configure(s, l.other(s).endpoint())
+	}
+	l.connect()
+}
+
+func (l *lab) startDaemon(s *side, args ...string) {
+	l.Helper()
+	argv := append(append([]string{l.bin, "run"}, args...), s.ifname)
+	d := &daemon{cmd: s.host.Command(context.Background(), argv...), exited: make(chan error, 1)}
+	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
+	l.must(d.cmd.Start())
+	go func() { d.exited <- d.cmd.Wait() }()
+	l.Cleanup(func() {
+		_ = d.cmd.Process.Signal(syscall.SIGTERM)
+		select {
+		case err := <-d.exited:
+			if err != nil {
+				l.Errorf("the daemon on %s: %v", s.name, err)
+			}
+		case <-time.After(patience):
+			l.Errorf("the daemon on %s ignores SIGTERM", s.name)
+			_ = d.cmd.Process.Kill()
+			_ = os.Remove("/var/run/wireguard/" + s.ifname + ".sock")
+		}
+		if l.Failed() {
+			l.Logf("the daemon on %s wrote:\n%s", s.name, d.log.String())
+		}
+	})
+	l.eventually("the daemon to answer", func() error {
+		return s.wg(func(c *wgctrl.Client) error {
+			_, err := c.Device(s.ifname)
+			return err
+		})
+	})
+}
+
+// spreading returns what a side's daemon says of the way to its peer.
+func (l *lab) spreading(s *side) config.PeerSpread {
+	l.Helper()
+	c, err := uapi.Dial(s.ifname)
+	l.must(err)
+	defer c.Close()
+	var stats struct{ Spread config.SpreadReport }
+	l.must(c.Stats(&stats))
+	p, ok := stats.Spread.Peers[l.other(s).key.PublicKey().String()]
+	if !ok {
+		l.Fatalf("%s says nothing of its peer: %+v", s.name, stats.Spread)
+	}
+	return p
+}
+
+// awaitSpread waits until the two have found each other, talking meanwhile.
+func (l *lab) awaitSpread() {
+	l.Helper()
+	f := l.newFlows()
+	defer f.close()
+	l.eventually("spreading both ways", func() error {
+		f.round(time.Second)
+		var errs []error
+		for _, s := range l.both() {
+			if p := l.spreading(s); !p.Active {
+				errs = append(errs, fmt.Errorf("%s: %+v", s.name, p))
+			}
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// showLanes is what `ropewalk show --lanes` prints of the tunnel, on the side s.
+func (l *lab) showLanes(s *side) string {
+	l.Helper()
+	out, err := l.run(s, "show", s.ifname, "--lanes")
+	l.must(err)
+	if err == nil && !strings.Contains(out, "spread: ") {
+		l.Fatalf("%s shows no lanes:\n%s", s.name, out)
+	}
+	return out
+}
+
+// TestEachFlowOfAnEngineTunnelKeepsAPort has two ropewalks find each other without being told, and spread.
+func TestEachFlowOfAnEngineTunnelKeepsAPort(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		t.Run("over "+familyName(v6), func(t *testing.T) {
+			l := newLab(t)
+			l.layNetwork(v6, true)
+			l.startEngine()
+			l.awaitSpread()
+			o := l.sendEngine()
+			t.Logf("on: %v", o)
+			if !o.apart() {
+				t.Errorf("spread: %v", o)
+			}
+			if !strings.Contains(l.showLanes(l.left), " ports") {
+				t.Errorf("spreading, it shows\n%s", l.showLanes(l.left))
+			}
+			l.inOrder("on")
+			for _, s := range l.both() {
+				l.wantEndpoint(s)
+			}
+		})
+	}
+}
+
+// sendEngine sends until each flow has a port of its own, on a machine that never stands still for as long as lets a flow
+// change it.
+func (l *lab) sendEngine() outcome {
+	l.Helper()
+	for attempt := 1; ; attempt++ {
+		o, f := l.sendFlows(l.watch(l.router, toRight), rounds, func() { l.wantEndpoint(l.right) })
+		if o.reordered > 0 || o.apart() && o.overtook > 0 {
+			l.Errorf("spread: %v", o)
+		}
+		if attempt == attempts || o.apart() {
+			return o
+		}
+		if o.moved() > 0 && f.slowest < calm {
+			l.Errorf("flows moved although rounds took %s at most: %v", f.slowest, o)
+		}
+		l.Logf("once more, rounds took up to %s: %v", f.slowest, o)
+	}
+}
+
+// TestAnEngineThatDoesNotSpreadIsOneFlow is what the test above is compared with.
+func TestAnEngineThatDoesNotSpreadIsOneFlow(t *testing.T) {
+	l := newLab(t)
+	l.layNetwork(false, true)
+	l.startEngine("--spread", "off")
+	o := l.send(rounds)
+	t.Logf("off: %v", o)
+	if !o.unspread() || o.busiest() < 0.95*queues {
+		t.Errorf("without spreading: %v", o)
+	}
+	l.inOrder("off")
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spread
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/wgctrl"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/ropewalk/ropewalk/pkg/netlab"
+	"github.com/ropewalk/ropewalk/pkg/spread"
+)
+
+const (
+	queues = 16
+	port   = 51820    // of both tunnels
+	cable  = "cable0" // each side's device
+	// The router's devices.
+	fromLeft = "cable0"
+	toRight  = "cable1"
+	// patience is how long anything may take on a machine that is emulated and overloaded.
+	patience = 60 * time.Second
+)
+
+// side is one host and its end of the tunnel.
+type side struct {
+	name   string
+	host   *netlab.Host
+	ifname string
+	key    wgtypes.Key
+	outer  netip.Prefix
+	inner  netip.Prefix
+}
+
+// lab is two sides. Left is the one that sends.
+type lab struct {
+	*testing.T
+	net         *netlab.Lab
+	left, right *side
+	router      *netlab.Host
+	rss         *netlab.RSS // of the cable to the right, if it has any
+	bin         string
+}
+
+// interfaces numbers all interfaces of the process: UAPI sockets share one directory, whatever the namespace.
+var interfaces atomic.Uint32
+
+// newLab makes two hosts that nothing connects yet.
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	bin := program.need(t)
+	nl, err := netlab.New("spread")
+	if errors.Is(err, netlab.ErrPrivileges) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := nl.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	l := &lab{T: t, net: nl, bin: bin}
+	l.left, l.right = l.newSide("left", "10.77.0.1/24"), l.newSide("right", "10.77.0.2/24")
+	return l
+}
+
+func (l *lab) must(err error) {
+	l.Helper()
+	if err != nil {
+		l.Fatal(err)
+	}
+}
+
+func (l *lab) newHost(name string) *netlab.Host {
+	l.Helper()
+	h, err := l.net.Host(name)
+	l.must(err)
+	return h
+}
+
+func (l *lab) newSide(name, inner string) *side {
+	l.Helper()
+	key, err := wgtypes.GeneratePrivateKey()
+	l.must(err)
+	return &side{
+		name: name, host: l.newHost(name), key: key, inner: netip.MustParsePrefix(inner),
+		ifname: fmt.Sprintf("s%dx%d", os.Getpid(), interfaces.Add(1)),
+	}
+}
+
+func (l *lab) both() []*side { return []*side{l.left, l.right} }
+
+func (l *lab) other(s *side) *side {
+	if s == l.left {
+		return l.right
+	}
+	return l.left
+}
+
+// layNetwork connects the sides through a router, whose fromLeft leads to the left and whose toRight to the right. With
+// RSS, the cable to the right has queues, and chooses among them as a NIC does. It does so where packets enter it, and a
+// kernel keeps what a socket sends, in a tunnel too, on the queue that it once had (sk_tx_queue_get), unless it only
+// forwards it: hence the router.
+func (l *lab) layNetwork(v6, rss bool) {
+	l.Helper()
+	left, right, far := "10.9.0.2/24", "203.0.113.2/24", "203.0.113.1/24"
+	if v6 {
+		left, right, far = "fd09::2/64", "2001:db8::2/64", "2001:db8::1/64"
+	}
+	l.left.outer, l.right.outer = netip.MustParsePrefix(left), netip.MustParsePrefix(right)
+	l.router = l.newHost("router")
+	l.must(l.router.Forward())
+	l.layLeft()
+	cfg := netlab.CableConfig{AddrsA: []netip.Prefix{netip.MustParsePrefix(far)}, AddrsB: []netip.Prefix{l.right.outer}}
+	if rss {
+		l.rss = netlab.NewRSS(queues)
+		cfg.RSS, cfg.Queues = l.rss, queues
+	}
+	_, err := l.net.Cable(l.router, l.right.host, cfg)
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) {
+		l.Skip(err)
+	}
+	l.must(err)
+	l.must(l.right.host.RouteVia(l.left.outer.Masked(), cfg.AddrsA[0].Addr()))
+	if rss {
+		l.serveQueues()
+	}
+}
+
+// layLeft connects the left side with the router. When that cable is gone it may be called again.
+func (l *lab) layLeft() {
+	l.Helper()
+	near := netip.PrefixFrom(l.left.outer.Addr().Prev(), l.left.outer.Bits())
+	laid, err := l.net.Cable(l.left.host, l.router, netlab.CableConfig{
+		AddrsA: []netip.Prefix{l.left.outer}, AddrsB: []netip.Prefix{near},
+	})
+	l.must(err)
+	l.must(l.left.host.Do(func() error { return rename(laid.DeviceA, cable) }))
+	l.must(l.left.host.SetUp(cable, 0))
+	l.must(l.left.host.RouteVia(l.right.outer.Masked(), near.Addr()))
+	l.must(serveQueues(l.router, laid.DeviceB, l.TempDir()))
+}
+
+// rename gives a device of the calling thread's namespace another name, if it is not its own. It is down then.
+func rename(from, to string) error {
+	if from == to {
+		return nil
+	}
+	link, err := netlink.LinkByName(from)
+	if err != nil {
+		return err
+	}
+	return errors.Join(netlink.LinkSetDown(link), netlink.LinkSetName(link, to))
+}
+
+// serveQueues gives the queues to the right what those of a NIC have: processors of their own, and delays.
+func (l *lab) serveQueues() {
+	l.Helper()
+	l.must(serveQueues(l.right.host, cable, l.TempDir()))
+	if err := delayQueues(l.router, toRight); errors.Is(err, errNoNetem) {
+		l.Logf("the queues are equally fast: %v", err)
+	} else {
+		l.must(err)
+	}
+}
+
+func (s *side) endpoint() netip.AddrPort { return netip.AddrPortFrom(s.outer.Addr(), port) }
+
+// configure gives s the other side as its peer; endpoint may be invalid: not known.
+func (l *lab) configure(s *side, endpoint netip.AddrPort) {
+	l.Helper()
+	y, listen := l.other(s), port
+	allowed := net.IPNet{IP: y.inner.Addr().AsSlice(), Mask: net.CIDRMask(32, 32)}
+	peer := wgtypes.PeerConfig{PublicKey: y.key.PublicKey(), AllowedIPs: []net.IPNet{allowed}}
+	if endpoint.IsValid() {
+		peer.Endpoint = net.UDPAddrFromAddrPort(endpoint)
+	}
+	l.must(s.host.SetUp(s.ifname, 1420, s.inner))
+	l.must(s.wg(func(c *wgctrl.Client) error {
+		return c.ConfigureDevice(s.ifname, wgtypes.Config{PrivateKey: &s.key, ListenPort: &listen, Peers: []wgtypes.PeerConfig{peer}})
+	}))
+}
+
+// wg runs f with a client of both WireGuards, the kernel's and those of processes.
+func (s *side) wg(f func(*wgctrl.Client) error) error {
+	return s.host.Do(func() error {
+		c, err := wgctrl.New()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return f(c)
+	})
+}
+
+// wantEndpoint fails unless s has the other side's canonical endpoint.
+func (l *lab) wantEndpoint(s *side) {
+	l.Helper()
+	l.must(s.wg(func(c *wgctrl.Client) error {
+		d, err := c.Device(s.ifname)
+		if err != nil {
+			return err
+		}
+		want := l.other(s).endpoint()
+		at := d.Peers[0].Endpoint.AddrPort()
+		if got := netip.AddrPortFrom(at.Addr().Unmap(), at.Port()); got != want {
+			return fmt.Errorf("to %s, its peer is at %s, not at %s", s.name, got, want)
+		}
+		return nil
+	}))
+}
+
+// plan returns the ports for what s sends such that each queue of the other side's NIC gets one.
+func (l *lab) plan(s *side) []uint16 {
+	l.Helper()
+	ports, err := spread.Plan(l.rss, s.outer.Addr(), l.other(s).endpoint(), spread.DefaultPorts, queues)
+	l.must(err)
+	if len(ports) != queues {
+		l.Fatalf("%d ports are planned for %d queues", len(ports), queues)
+	}
+	return ports
+}
+
+// eventually waits for what happens in its own time; check returns nil then, and otherwise says what is wrong.
+func (l *lab) eventually(what string, check func() error) {
+	l.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			l.Fatalf("waited for %s: %v", what, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spread
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/netlab"
+)
+
+// nft skips where there is no nftables.
+func (l *lab) nft(err error) {
+	l.Helper()
+	if errors.Is(err, netlab.ErrNoNft) {
+		l.Skip(err)
+	}
+	l.must(err)
+}
+
+// startBehind runs ropewalk at both ends, of which only the left one knows where the other is.
+func (l *lab) startBehind() {
+	l.Helper()
+	for _, s := range l.both() {
+		l.startDaemon(s)
+	}
+	l.configure(l.right, netip.AddrPort{})
+	l.configure(l.left, l.right.endpoint())
+	l.connect()
+}
+
+// wantOff waits until a side does not spread, for a reason that it also shows, with the words in it.
+func (l *lab) wantOff(s *side, words string) {
+	l.Helper()
+	f := l.newFlows()
+	defer f.close()
+	l.eventually(s.name+" to say "+words, func() error {
+		f.round(time.Second)
+		if p := l.spreading(s); p.Active || !strings.Contains(p.Reason, words) {
+			return fmt.Errorf("it says %+v", p)
+		}
+		return nil
+	})
+	if out := l.showLanes(s); !strings.Contains(out, "spread: off (") || !strings.Contains(out, words) {
+		l.Errorf("%s shows\n%s", s.name, out)
+	}
+}
+
+// wantOnePort sends and checks that all left from the canonical port.
+func (l *lab) wantOnePort() {
+	l.Helper()
+	o, _ := l.sendFlows(l.watch(l.left.host, cable), 5, func() {})
+	if !o.unspread() || o.reordered > 0 {
+		l.Errorf("not spread: %v", o)
+	}
+}
+
+// TestSpreadIsOffBehindANAT has one side behind a masquerade, one that keeps ports and one that does not: each of both ends
+// finds out, and says so.
+func TestSpreadIsOffBehindANAT(t *testing.T) {
+	for name, ports := range map[string]netlab.NATPorts{"that keeps ports": {}, "that changes ports": {First: 30000, Last: 30100}} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			l.layNetwork(false, false)
+			l.nft(l.router.Masquerade(toRight, ports))
+			l.startBehind()
+			for _, s := range l.both() {
+				l.wantOff(s, "behind a NAT")
+				t.Logf("%s: %s", s.name, l.spreading(s).Reason)
+			}
+			l.wantOnePort()
+		})
+	}
+}
+
+// TestSpreadIsOffThroughAStatefulFirewall has the left side behind a firewall that admits answers only: what the right one
+// would send from other ports does not get through, so it does not spread, whatever it hears. The left one may.
+func TestSpreadIsOffThroughAStatefulFirewall(t *testing.T) {
+	l := newLab(t)
+	l.layNetwork(false, false)
+	l.nft(l.router.AdmitAnswers(toRight))
+	l.startBehind()
+	f := l.newFlows()
+	defer f.close()
+	l.eventually("the left side to spread", func() error {
+		f.round(time.Second)
+		if p := l.spreading(l.left); !p.Active {
+			return errors.New(p.Reason)
+		}
+		return nil
+	})
+	if o := l.send(5); o.reordered > 0 {
+		t.Errorf("%v", o)
+	}
+	l.wantOff(l.right, "a firewall may keep them")
+	t.Logf("right: %s", l.spreading(l.right).Reason)
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spread
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/ropewalk/ropewalk/pkg/netlab"
+)
+
+// impair makes what a host sends by a device suffer: 1% is lost, and the rest is 5 to 15 ms late.
+func (l *lab) impair(h *netlab.Host, device string) {
+	l.Helper()
+	err := h.Do(func() error {
+		link, err := netlink.LinkByName(device)
+		if err != nil {
+			return err
+		}
+		attrs := netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
+		return addNetem(attrs, netlink.NetemQdiscAttrs{Latency: 10000, Jitter: 5000, Loss: 1})
+	})
+	if errors.Is(err, errNoNetem) {
+		l.Skip(err)
+	}
+	l.must(err)
+}
+
+// TestFlowsKeepOrderOnABadNetwork has a network behind the first router that loses and reorders. Up to there each flow has
+// one port and its messages are in order; what arrives is what was sent, and TCP gets through.
+func TestFlowsKeepOrderOnABadNetwork(t *testing.T) {
+	for _, kind := range []struct {
+		name  string
+		need  func(*testing.T)
+		start func(*lab)
+	}{
+		{"kernel", needKernel, func(l *lab) {
+			l.startKernel()
+			for _, s := range l.both() {
+				l.attach(s)
+			}
+		}},
+		{"ropewalk", func(*testing.T) {}, func(l *lab) {
+			l.startEngine()
+			l.awaitSpread()
+		}},
+	} {
+		t.Run(kind.name, func(t *testing.T) {
+			kind.need(t)
+			l := newLab(t)
+			l.layNetwork(false, false)
+			l.impair(l.router, fromLeft)
+			l.impair(l.router, toRight)
+			kind.start(l)
+			l.sendBadly()
+			t.Logf("TCP segments out of order: %d", l.transfer(streamBytes/8))
+			for _, s := range l.both() {
+				l.wantEndpoint(s)
+			}
+		})
+	}
+}
+
+// sendBadly sends rounds of which some is lost and some late, and checks what leaves the left side and what arrives.
+func (l *lab) sendBadly() {
+	l.Helper()
+	f, w := l.newFlows(), l.watch(l.left.host, cable)
+	defer f.close()
+	for range rounds {
+		f.round(150 * time.Millisecond)
+	}
+	o, got, sent := w.end(), f.got.Load(), f.numbers*flowCount
+	l.Logf("%d of %d datagrams arrived, %d late; %d ports, %d flows on more than one, %d messages overtaken on the way out",
+		got, sent, f.reordered.Load(), o.distinct(), o.moved(), o.overtook)
+	if got < sent/2 || f.corrupt.Load() > 0 {
+		l.Errorf("%d of %d datagrams arrived, %d of them corrupt", got, sent, f.corrupt.Load())
+	}
+	if o.overtook > 0 && len(o.mixed) == 0 || o.distinct() < flowCount/2 || o.moved() > 0 && f.slowest < calm {
+		l.Errorf("rounds took %s at most, and this left: %v", f.slowest, o)
+	}
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spread
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	streams = 8
+	// sendBuffer bounds what a stream has under way, so that no queue on the way overflows: nothing is lost, and whatever
+	// arrives out of order has been overtaken.
+	sendBuffer  = 24 << 10
+	streamBytes = 1 << 20
+)
+
+// transfer sends TCP streams from left to right and checks each byte. It returns how many segments came to each host
+// out of order.
+func (l *lab) transfer(n int) (outOfOrder uint64) {
+	l.Helper()
+	before := l.outOfOrder()
+	var ln *net.TCPListener
+	l.must(l.right.host.Do(func() (err error) {
+		ln, err = net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(netip.AddrPortFrom(l.right.inner.Addr(), 0)))
+		return err
+	}))
+	defer ln.Close()
+	results := make(chan error, 2*streams)
+	for i := range streams {
+		var out *net.TCPConn
+		l.must(l.left.host.Do(func() (err error) {
+			out, err = net.DialTCP("tcp4", nil, ln.Addr().(*net.TCPAddr))
+			return err
+		}))
+		defer out.Close()
+		in, err := ln.AcceptTCP() // one after the other: it is this stream's
+		l.must(err)
+		defer in.Close()
+		data := bytes.Repeat([]byte{byte(i), 1, 2, 3, 5, 8, 13}, n/7)
+		go func() { results <- sendStream(out, data) }()
+		go func() { results <- receiveStream(in, data) }()
+	}
+	for range 2 * streams {
+		l.must(<-results)
+	}
+	return l.outOfOrder() - before
+}
+
+func sendStream(c *net.TCPConn, data []byte) error {
+	_, err := c.Write(data)
+	return errors.Join(c.SetWriteBuffer(sendBuffer), c.SetDeadline(time.Now().Add(2*patience)), err, c.CloseWrite())
+}
+
+func receiveStream(c *net.TCPConn, data []byte) error {
+	if err := c.SetDeadline(time.Now().Add(2 * patience)); err != nil {
+		return err
+	}
+	got, err := io.ReadAll(c)
+	if err == nil && !bytes.Equal(got, data) {
+		err = fmt.Errorf("%d bytes arrived, or others than the %d that were sent", len(got), len(data))
+	}
+	return err
+}
+
+// outOfOrder is how many TCP segments both hosts have put aside because one before them was missing.
+func (l *lab) outOfOrder() (n uint64) {
+	l.Helper()
+	for _, s := range l.both() {
+		l.must(s.host.Do(func() error {
+			count, err := netstat("TcpExt:", "TCPOFOQueue")
+			n += count
+			return err
+		}))
+	}
+	return n
+}
+
+// netstat reads a counter of the calling thread's namespace.
+func netstat(group, name string) (uint64, error) {
+	text, err := os.ReadFile("/proc/thread-self/net/netstat")
+	if err != nil {
+		return 0, err
+	}
+	var names []string
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		switch {
+		case len(fields) == 0 || fields[0] != group:
+		case names == nil:
+			names = fields
+		default:
+			for i, f := range names {
+				if f == name && i < len(fields) {
+					return strconv.ParseUint(fields[i], 10, 64)
+				}
+			}
+		}
+	}
+	return 0, fmt.Errorf("there is no %s%s", group, name)
+}
+
+// inOrder transfers until no segment arrives out of order, a few times at most: the kernel's tunnel itself may, once in a
+// long while, let a packet overtake another when two processors send at once. What spreads by packet does it each time.
+func (l *lab) inOrder(what string) {
+	l.Helper()
+	var seen []uint64
+	for range attempts {
+		seen = append(seen, l.transfer(streamBytes))
+		if seen[len(seen)-1] == 0 {
+			break
+		}
+	}
+	l.Logf("%s: TCP segments out of order: %v", what, seen)
+	if seen[len(seen)-1] != 0 {
+		l.Errorf("%s: each time, TCP segments came out of order: %v", what, seen)
+	}
+}
+
+// TestSpreadPutsNoTCPSegmentOutOfOrder has TCP over a kernel's tunnel with spreading off and on.
+func TestSpreadPutsNoTCPSegmentOutOfOrder(t *testing.T) {
+	needKernel(t)
+	l := newLab(t)
+	l.layNetwork(false, true)
+	l.startKernel()
+	l.inOrder("off")
+	l.attachPlanned()
+	l.inOrder("on")
+	for _, s := range l.both() {
+		l.wantEndpoint(s)
+	}
+	l.noErrors()
+}
