@@ -45,7 +45,7 @@ func newSpreadAttachCmd() *cobra.Command {
 			"  ropewalk spread attach eth0 --port 51820 --ports 61003,61017,61040   # as the receiver's spread plan says\n" +
 			"  ropewalk spread attach eth0 --port 51820 --watch                     # under systemd",
 		Args: usageArgs(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error { return spreadAttach(cmd, args[0], o) },
+		RunE: func(cmd *cobra.Command, args []string) error { return printing(spreadAttach(cmd, args[0], o)) },
 	}
 	f := cmd.Flags()
 	f.Uint16Var(&o.cfg.Port, "port", 0, "the tunnel's listen port")
@@ -64,6 +64,9 @@ func newSpreadAttachCmd() *cobra.Command {
 
 func spreadAttach(cmd *cobra.Command, device string, o spreadAttachOptions) error {
 	cfg, err := o.config(device)
+	if err == nil && cfg.Gap == 0 && cmd.Flags().Changed("gap") {
+		err = errors.New("--gap 0: want 1ms to 1m")
+	}
 	if err != nil {
 		return usageError{err}
 	}
@@ -76,7 +79,7 @@ func spreadAttach(cmd *cobra.Command, device string, o spreadAttachOptions) erro
 		}
 		return spreadUsage(host.Watch(cmd.Context(), cfg, log, func(r adopt.Report) { printSpreadReport(out, errs, r) }))
 	}
-	report, err := host.Attach(cfg)
+	report, err := host.Attach(cmd.Context(), cfg)
 	if err != nil {
 		return spreadUsage(err)
 	}
@@ -150,13 +153,13 @@ func parseSpreadPorts(s string) (spread.Ports, []uint16, error) {
 }
 
 func printSpreadReport(out, errs io.Writer, r adopt.Report) {
-	fmt.Fprintf(out, "%s: %s (UDP port %d) spreads over %s towards %s; spread by %s, gather by %s\n", r.Device, r.Tunnel, r.Port,
+	fmt.Fprintf(out, "%s: %s (UDP port %d) spreads over %s towards %s; spread by %s, gather by %s\n", printable(r.Device), printable(r.Tunnel), r.Port,
 		countOf(len(r.Lanes), "port"), countOf(len(r.Peers), "peer"), r.Spread, r.Gather)
 	for _, s := range r.Skipped {
-		fmt.Fprintf(errs, "ropewalk: peer %s is left alone: %s\n", s.Key, s.Why)
+		fmt.Fprintf(errs, "ropewalk: peer %s is left alone: %s\n", s.Key, printable(s.Why))
 	}
 	for _, w := range r.Warnings {
-		fmt.Fprintf(errs, "ropewalk: warning: %s\n", w)
+		fmt.Fprintf(errs, "ropewalk: warning: %s\n", printable(w))
 	}
 }
 

@@ -17,8 +17,8 @@ func newSpreadDetachCmd() *cobra.Command {
 			"nothing is attached, or that the device is gone.",
 		Example: "  ropewalk spread detach eth0\n  ropewalk spread detach eth0 --port 51820",
 		Args:    usageArgs(cobra.ExactArgs(1)),
-		RunE: func(_ *cobra.Command, args []string) error {
-			return new(adopt.Host).Detach(args[0], port)
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return printing(new(adopt.Host).Detach(cmd.Context(), args[0], port))
 		},
 	}
 	cmd.Flags().Uint16Var(&port, "port", 0, "listen port of the one tunnel to detach (default: all)")

@@ -25,6 +25,8 @@ const spreadBarWidth = 40
 type spreadStatus struct {
 	Schema  int                  `json:"schema"`
 	Devices []adopt.DeviceStatus `json:"devices"`
+	// Leftovers are directories with pins of network namespaces that seem to be gone.
+	Leftovers []string `json:"leftovers,omitempty"`
 }
 
 func newSpreadStatusCmd() *cobra.Command {
@@ -41,26 +43,46 @@ func newSpreadStatusCmd() *cobra.Command {
 			if len(args) > 0 {
 				device = args[0]
 			}
-			devices, err := new(adopt.Host).Status(device)
-			if err != nil {
-				return err
-			}
-			out := cmd.OutOrStdout()
-			if asJSON {
-				e := json.NewEncoder(out)
-				e.SetIndent("", "  ")
-				return e.Encode(spreadStatus{Schema: spreadStatusSchema, Devices: devices})
-			}
-			where := "in this network namespace"
-			if device != "" {
-				where = "on " + device
-			}
-			_, err = io.WriteString(out, renderSpread(devices, where, demoStyle{color: spreadColor(out)}))
-			return err
+			return printing(showSpread(cmd, device, asJSON))
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, with the version of its schema")
 	return cmd
+}
+
+// showSpread prints the status of one device, or for "" of all, and then what is left of other network namespaces.
+func showSpread(cmd *cobra.Command, device string, asJSON bool) error {
+	st := spreadStatus{Schema: spreadStatusSchema}
+	host := new(adopt.Host)
+	devices, err := host.Status(cmd.Context(), device)
+	if err == nil && device == "" {
+		st.Leftovers, err = host.Leftovers()
+	}
+	if err != nil {
+		return err
+	}
+	st.Devices = devices
+	out := cmd.OutOrStdout()
+	if asJSON {
+		e := json.NewEncoder(out)
+		e.SetIndent("", "  ")
+		return e.Encode(st)
+	}
+	where := "in this network namespace"
+	if device != "" {
+		where = "on " + device
+	}
+	style := demoStyle{color: spreadColor(out)}
+	_, err = io.WriteString(out, renderSpread(devices, where, style)+renderLeftovers(st.Leftovers, style))
+	return err
+}
+
+func renderLeftovers(dirs []string, s demoStyle) string {
+	var b strings.Builder
+	for _, dir := range dirs {
+		fmt.Fprintf(&b, "%s pins of a network namespace that seems to be gone; if it is: rm -r %s\n", s.bad("✗"), printable(dir))
+	}
+	return b.String()
 }
 
 func spreadColor(out io.Writer) bool {
@@ -71,7 +93,7 @@ func spreadColor(out io.Writer) bool {
 // renderSpread is the status for people, at most 80 columns wide but for what others named.
 func renderSpread(devices []adopt.DeviceStatus, where string, s demoStyle) string {
 	if len(devices) == 0 {
-		return "nothing is spread " + where + "\n"
+		return "nothing is spread " + printable(where) + "\n"
 	}
 	var b strings.Builder
 	for i, d := range devices {
@@ -84,11 +106,11 @@ func renderSpread(devices []adopt.DeviceStatus, where string, s demoStyle) strin
 }
 
 func renderSpreadDevice(b *strings.Builder, s demoStyle, d adopt.DeviceStatus) {
-	fmt.Fprintf(b, "%s\n", s.bold(d.Device))
+	fmt.Fprintf(b, "%s\n", s.bold(printable(d.Device)))
 	renderSpreadHook(b, s, "spread", d.Spread)
 	renderSpreadHook(b, s, "gather", d.Gather)
 	for _, p := range d.Problems {
-		fmt.Fprintf(b, "  %s %s\n", s.bad("✗"), p)
+		fmt.Fprintf(b, "  %s %s\n", s.bad("✗"), printable(p))
 	}
 	for _, t := range d.Tunnels {
 		renderSpreadTunnel(b, s, t)
@@ -115,10 +137,13 @@ func renderSpreadHook(b *strings.Builder, s demoStyle, name string, h adopt.Hook
 	if h.State != "attached" {
 		state = s.bad(h.State)
 	}
-	if h.Kind == "none" {
+	switch {
+	case h.State == adopt.UnknownState:
+		fmt.Fprintf(b, "  %s  %s\n", name, state)
+	case h.Kind == "none":
 		fmt.Fprintf(b, "  %s  none\n", name)
-	} else {
-		fmt.Fprintf(b, "  %s  %s by %s, program %d (%s)\n", name, state, h.Kind, h.Program, h.Name)
+	default:
+		fmt.Fprintf(b, "  %s  %s by %s, program %d (%s)\n", name, state, h.Kind, h.Program, printable(h.Name))
 	}
 	if h.Why != "" {
 		fmt.Fprintf(b, "          %s\n", s.faint(h.Why))
@@ -126,7 +151,7 @@ func renderSpreadHook(b *strings.Builder, s demoStyle, name string, h adopt.Hook
 }
 
 func renderSpreadTunnel(b *strings.Builder, s demoStyle, t adopt.TunnelStatus) {
-	fmt.Fprintf(b, "\n  %s  UDP port %d, lanes in %s\n", s.bold(t.Name), t.Port, t.Ports)
+	fmt.Fprintf(b, "\n  %s  UDP port %d, lanes in %s\n", s.bold(printable(t.Name)), t.Port, t.Ports)
 	for _, p := range t.Peers {
 		fmt.Fprintf(b, "    peer %s, gathered from %s\n", p.Endpoint, p.Gather)
 		var most float64

@@ -78,6 +78,9 @@ func TestSpreadMistakesAreUsageErrors(t *testing.T) {
 		{"attach lo --port 1 --lanes 65", "65 lanes: want 1 to 64"},
 		{"attach lo --port 1 --gather some", "want auto, tc, xdp or none"},
 		{"attach lo --port 1 --gap 2h", "want 1ms to 1m"},
+		{"attach lo --port 1 --gap 0", "want 1ms to 1m"},
+		{"attach lo --port 1 --peer 255.255.255.255", "is no peer's address"},
+		{"attach lo --port 1 --peer fe80::1%eth7", "its zone is of another device"},
 		{"detach", "accepts 1 arg(s)"},
 		{"status a b", "accepts at most 1 arg(s)"},
 	} {
@@ -133,6 +136,10 @@ eth0
 `, "\n")
 	if got != want {
 		t.Error(cmp.Diff(want, got))
+	}
+	if got := renderLeftovers([]string{"/sys/fs/bpf/x"}, demoStyle{}); got != "✗ pins of a network namespace that seems to be gone; "+
+		"if it is: rm -r /sys/fs/bpf/x\n" {
+		t.Errorf("%q", got)
 	}
 	if got := renderSpread(nil, "on eth0", demoStyle{}); got != "nothing is spread on eth0\n" {
 		t.Errorf("%q", got)
@@ -213,6 +220,36 @@ func TestSpreadNeedsATunnel(t *testing.T) {
 	enterSpreadLab(t)
 	_, _, err := runSpread("attach", "near", "--port", "51820")
 	if err == nil || !strings.Contains(err.Error(), "no tunnel listens on UDP port 51820") || exitCode(err) != exitError {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestNamesReachTheTerminalQuoted(t *testing.T) {
+	const evil = "v\x1b[31m"
+	st := adopt.DeviceStatus{
+		Device: evil, Spread: adopt.HookStatus{State: adopt.UnknownState, Kind: "none"},
+		Gather:  adopt.HookStatus{State: "attached", Kind: "tcx", Name: evil},
+		Tunnels: []adopt.TunnelStatus{{Name: evil}}, Problems: []string{"bad: " + evil + "\x9b"},
+	}
+	var report bytes.Buffer
+	printSpreadReport(&report, &report, adopt.Report{
+		Device: evil, Tunnel: evil, Warnings: []string{evil}, Skipped: []adopt.Skipped{{Why: evil}},
+	})
+	_, _, err := runSpread("attach", evil, "--port", "1", "--peer", evil)
+	for _, got := range []string{
+		renderSpread([]adopt.DeviceStatus{st}, "", demoStyle{}), renderSpread(nil, "on "+evil, demoStyle{}), report.String(), err.Error(),
+	} {
+		if strings.ContainsAny(got, "\x1b") || !strings.Contains(got, `v\x1b[31m`) {
+			t.Errorf("%q", got)
+		}
+	}
+	if got := renderSpread([]adopt.DeviceStatus{st}, "", demoStyle{}); !strings.Contains(got, "  spread  unknown\n") {
+		t.Errorf("%s", got)
+	}
+	if got := printable("as it is: \"x\", é\n✗ so"); got != "as it is: \"x\", é\n✗ so" {
+		t.Errorf("%q", got)
+	}
+	if exitCode(err) != exitUsage {
 		t.Errorf("%v", err)
 	}
 }

@@ -30,10 +30,11 @@ type Host struct {
 	// Tunnels finds the tunnels; nil: WireGuard.
 	Tunnels Finder
 
-	kind    hook.Kind           // for tests: what holds the tc programs
-	refresh time.Duration       // for tests: how often Watch looks; 0: refreshEvery
-	between func(string) error  // for tests: called before each step of Attach
-	noProc  map[uint16]udpOwner // for tests: who has which port, instead of what /proc says
+	kind     hook.Kind           // for tests: what holds the tc programs
+	refresh  time.Duration       // for tests: how often Watch looks; 0: refreshEvery
+	patience time.Duration       // for tests: how long to wait for other processes; 0: lockPatience
+	between  func(string) error  // for tests: called before each step of Attach
+	noProc   map[uint16]udpOwner // for tests: who has which port, instead of what /proc says
 }
 
 // Gather is how gathering is attached.
@@ -120,14 +121,21 @@ func (c Config) withDefaults() (Config, error) {
 	return c, c.checkPeers()
 }
 
-// checkPeers makes sure that lane ports of peers can be told from their canonical ports.
+// broadcast is the limited one (RFC 919, section 7).
+var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+
+// checkPeers makes sure that each can be one, and that lane ports of peers can be told from their canonical ports.
 func (c *Config) checkPeers() error {
 	if c.PeerPorts.Len() == 0 {
 		return invalid("the peers' ports %s are no range", c.PeerPorts)
 	}
 	for _, p := range c.Peers {
-		if !p.Addr().IsValid() || p.Addr().IsUnspecified() || p.Addr().IsMulticast() {
-			return invalid("%s is no peer's address", p.Addr())
+		a := p.Addr().Unmap().WithZone("")
+		if !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a == broadcast {
+			return invalid("%s is no peer's address", a)
+		}
+		if zone := p.Addr().Zone(); zone != "" && zone != c.Device {
+			return invalid("peer %s is not on %s: its zone is of another device", p.Addr(), c.Device)
 		}
 		if port := cmp.Or(p.Port(), c.Port); c.PeerPorts.Contains(port) {
 			return invalid("the ports %s that peers spread over hold the listen port of peer %s; choose others with "+

@@ -3,6 +3,7 @@
 package adopt
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -47,18 +48,21 @@ type Skipped struct {
 // changes ports and peers, replaces the programs in place, and attaches again what lost its device. When it fails,
 // everything is as it was before.
 //
-// The error says what to do. It may wrap ErrInvalid, ErrNoDevice, ErrNoTunnel, hook.ErrNoFS, a *hook.BusyError,
+// Where another process is at work, it waits until that has ended, and gives up with ctx, or after some seconds; so do
+// Status and Detach. The error says what to do. It may wrap ErrInvalid, ErrNoDevice, ErrNoTunnel, hook.ErrNoFS, a *hook.BusyError,
 // ebpf.ErrNotSupported, datapath.ErrFull or os.ErrPermission.
-func (h *Host) Attach(cfg Config) (Report, error) { return h.attach(cfg, nil) }
+func (h *Host) Attach(ctx context.Context, cfg Config) (Report, error) {
+	return h.attach(ctx, cfg, nil)
+}
 
 // attach is Attach for a caller who keeps, by the peers' keys, which canonical ports it has seen.
-func (h *Host) attach(cfg Config, ports map[string]uint16) (Report, error) {
+func (h *Host) attach(ctx context.Context, cfg Config, ports map[string]uint16) (Report, error) {
 	if _, err := h.mounted(); err != nil { // what is refused is refused before anything is mounted
 		if _, err := h.plan(pins{}, cfg, memory{}); err != nil {
 			return Report{}, describe(cfg, err)
 		}
 	}
-	p, unlock, err := h.open()
+	p, unlock, err := h.open(ctx)
 	if err != nil {
 		return Report{}, describe(cfg, err)
 	}
@@ -79,7 +83,7 @@ func describe(cfg Config, err error) error {
 }
 
 // open returns the pins, locked.
-func (h *Host) open() (pins, func(), error) {
+func (h *Host) open(ctx context.Context) (pins, func(), error) {
 	root := h.FS
 	if root == "" {
 		var err error
@@ -91,7 +95,7 @@ func (h *Host) open() (pins, func(), error) {
 	if err != nil {
 		return pins{}, nil, err
 	}
-	unlock, err := p.lock()
+	unlock, err := h.lock(ctx, p, true)
 	return p, unlock, err
 }
 
@@ -123,10 +127,10 @@ func (c *change) step(name string) error {
 
 func (c *change) do() error {
 	dir := c.pins.device(c.plan.cfg.Device)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("making a place for pins: %w", err)
-	}
 	c.onFailure(func() error { hook.RemoveEmpty(c.pins.fs, dir); return nil })
+	if err := hook.MakeOwn(c.pins.fs, dir); err != nil {
+		return err
+	}
 	s, err := c.load()
 	if err != nil {
 		return err

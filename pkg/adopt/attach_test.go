@@ -363,22 +363,57 @@ func TestOwnDeviceOfEachNamespace(t *testing.T) {
 	r.there.clean()
 }
 
-func TestRenamedDeviceIsReported(t *testing.T) {
-	r := newRig(t)
-	r.here.attach(r.here.config())
-	r.here.do(func() error {
-		l, err := netlink.LinkByName(r.here.device)
+// rename gives a device of the side another name.
+func (s *side) setName(from, to string) {
+	s.r.Helper()
+	s.do(func() error {
+		l, err := netlink.LinkByName(from)
 		if err != nil {
 			return err
 		}
-		return errors.Join(netlink.LinkSetDown(l), netlink.LinkSetName(l, "renamed"),
-			netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: r.here.device}, PeerName: "other"}))
+		return errors.Join(netlink.LinkSetDown(l), netlink.LinkSetName(l, to))
 	})
-	st := r.here.status()
-	if !strings.Contains(strings.Join(st.Problems, "\n"), "is attached to renamed") {
-		if st.Spread.Kind == hook.Clsact.String() { // whose filter cannot tell where it went
-			t.Skip("needs Linux 6.6 (tcx)")
+}
+
+func TestRenamedDeviceIsReported(t *testing.T) {
+	eachHook(t, func(r *rig, gather Gather) {
+		cfg := r.here.config()
+		cfg.Gather = gather
+		r.here.attach(cfg)
+		r.here.setName(r.here.device, "renamed")
+		problems := strings.Join(r.here.status().Problems, "\n")
+		if !strings.Contains(problems, "has another name now, renamed,") || strings.Contains(problems, "is gone") {
+			r.Errorf("no device has the name: %s", problems)
 		}
-		t.Errorf("%+v", st)
-	}
+		r.here.do(func() error {
+			return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: r.here.device}, PeerName: "other"})
+		})
+		if problems = strings.Join(r.here.status().Problems, "\n"); !strings.Contains(problems, "is attached to renamed") {
+			r.Errorf("another device has the name: %s", problems)
+		}
+	})
+}
+
+func TestRenamedDeviceIsNotAttachedTwice(t *testing.T) {
+	eachHook(t, func(r *rig, gather Gather) {
+		cfg := r.here.config()
+		cfg.Gather = gather
+		r.here.attach(cfg)
+		r.here.setName(r.here.device, "renamed")
+		renamed := cfg
+		renamed.Device = "renamed"
+		_, err := r.here.try(renamed)
+		if err == nil || !strings.Contains(err.Error(), "run `ropewalk spread detach "+r.here.device+"`") {
+			r.Fatalf("%v", err)
+		}
+		r.here.detach(0)
+		r.here.device = "renamed"
+		r.here.clean()
+		r.here.attach(renamed)
+		if st := r.here.status(); len(st.Problems) > 0 {
+			r.Errorf("%q", st.Problems)
+		}
+		r.here.detach(0)
+		r.here.clean()
+	})
 }

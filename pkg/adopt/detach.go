@@ -3,6 +3,7 @@
 package adopt
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,8 +19,8 @@ import (
 //
 // A peer that does not gather may still answer to a lane port, until it hears from the listen port again: with the next
 // packet of any kind that the tunnel sends.
-func (h *Host) Detach(device string, port uint16) error {
-	p, unlock, err := h.openMounted()
+func (h *Host) Detach(ctx context.Context, device string, port uint16) error {
+	p, unlock, err := h.openMounted(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -42,12 +43,17 @@ func (h *Host) mounted() (string, error) {
 }
 
 // openMounted is open where nothing is to be made.
-func (h *Host) openMounted() (pins, func(), error) {
+func (h *Host) openMounted(ctx context.Context) (pins, func(), error) {
 	root, err := h.mounted()
 	if err != nil {
 		return pins{}, nil, err
 	}
-	return (&Host{FS: root}).open()
+	p, err := pinsIn(root)
+	if err != nil {
+		return pins{}, nil, err
+	}
+	unlock, err := h.lock(ctx, p, false)
+	return p, unlock, err
 }
 
 func (p pins) detach(device string, port uint16) error {
@@ -59,8 +65,7 @@ func (p pins) detach(device string, port uint16) error {
 	}
 	index := deviceIndex(device)
 	var errs []error
-	// Spread first: gather still understands the answers.
-	for _, place := range []hook.Place{hook.Egress, hook.Ingress, hook.XDP} {
+	for _, place := range places() {
 		errs = append(errs, p.hook(device, index, place, hook.Best).Detach())
 	}
 	errs = append(errs, datapath.RemoveState(p.state(device)))

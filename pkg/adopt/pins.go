@@ -26,12 +26,14 @@ type pins struct {
 	fs, dir string
 }
 
+const netPrefix = "net-"
+
 func pinsIn(fs string) (pins, error) {
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
 		return pins{}, fmt.Errorf("looking at the network namespace: %w", err)
 	}
-	return pins{fs, filepath.Join(fs, "ropewalk", "spread", fmt.Sprintf("net-%d", st.Ino))}, nil
+	return pins{fs, filepath.Join(fs, "ropewalk", "spread", fmt.Sprint(netPrefix, st.Ino))}, nil
 }
 
 // device is where a device's pins are. The BPF file system takes no dots, which names of VLAN devices have.
@@ -49,28 +51,32 @@ func (p pins) devices() (names []string, err error) {
 		return nil, fmt.Errorf("listing what is attached: %w", err)
 	}
 	for _, e := range entries {
-		if name, err := url.PathUnescape(e.Name()); err == nil {
+		name, err := url.PathUnescape(e.Name())
+		if err == nil && p.holds(e.Name()) {
 			names = append(names, name)
 		}
 	}
 	return names, nil
 }
 
-// lock keeps other processes from changing anything until unlock. It is on the file system's root, the one directory
-// that nobody removes.
-func (p pins) lock() (unlock func(), err error) {
-	f, err := os.Open(p.fs)
-	if err == nil {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+// holds tells whether any of a device's pins is in a directory, which may be somebody else's.
+func (p pins) holds(dir string) bool {
+	for _, pin := range []string{hook.Egress.String(), hook.Ingress.String(), hook.XDP.String(), qdiscPin, statePin} {
+		if _, err := os.Lstat(filepath.Join(p.dir, dir, pin)); err == nil {
+			return true
+		}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("locking %s: %w", p.fs, err)
-	}
-	return func() { f.Close() }, nil
+	return false
 }
 
+// What is pinned in a device's directory beside its hooks.
+const (
+	qdiscPin = "clsact"
+	statePin = "state"
+)
+
 // state is where a device's maps are pinned.
-func (p pins) state(device string) string { return filepath.Join(p.device(device), "state") }
+func (p pins) state(device string) string { return filepath.Join(p.device(device), statePin) }
 
 // handle numbers this package's filters where there is no tcx.
 const handle = 1
@@ -87,8 +93,26 @@ func (p pins) hook(device string, index int, place hook.Place, kind hook.Kind) h
 	dir := p.device(device)
 	return hook.Hook{
 		Device: index, Place: place, Kind: kind, Name: name, Handle: handle,
-		Pin: filepath.Join(dir, place.String()), QdiscPin: filepath.Join(dir, "clsact"),
+		Pin: filepath.Join(dir, place.String()), QdiscPin: filepath.Join(dir, qdiscPin),
 	}
+}
+
+// places are in the order in which programs go off: gather still understands the answers to what was spread.
+func places() []hook.Place { return []hook.Place{hook.Egress, hook.Ingress, hook.XDP} }
+
+// attachedTo returns the indices of the devices that a device's programs are attached to, whatever their names are now.
+func (p pins) attachedTo(device string) (indices []int, err error) {
+	index := deviceIndex(device)
+	for _, place := range places() {
+		st, err := p.hook(device, index, place, hook.Best).Status()
+		if err != nil {
+			return nil, err
+		}
+		if st.State == hook.Attached || st.State == hook.Elsewhere {
+			indices = append(indices, st.Device)
+		}
+	}
+	return indices, nil
 }
 
 // gathering returns the one of two hooks that gathers, and how it is.

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/datapath"
 	"github.com/ropewalk/ropewalk/pkg/spread"
@@ -67,11 +68,53 @@ func (pl *plan) findDevice(p pins) error {
 			"(`ip route get PEER` shows it)", a.Name)
 	}
 	pl.index, pl.ethernet = a.Index, a.EncapType == "ether"
+	if err := errors.Join(pl.onlyName(p), pl.onlyOthers()); err != nil {
+		return err
+	}
 	if err := pl.keep(p); err != nil {
 		return err
 	}
 	if l.Type() == "veth" && pl.cfg.Gather == GatherXDP {
 		pl.warn("XDP on a veth turns TSO and UDP GSO off at its other end; --gather tc does not")
+	}
+	return nil
+}
+
+// onlyName refuses a device that has the programs already, from when it had another name: twice, they would count and
+// gather twice.
+func (pl *plan) onlyName(p pins) error {
+	if p.dir == "" {
+		return nil
+	}
+	names, err := p.devices()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if name == pl.cfg.Device {
+			continue
+		}
+		// What cannot be read is not attached by these pins, as far as anybody can say.
+		if at, _ := p.attachedTo(name); slices.Contains(at, pl.index) {
+			return fmt.Errorf("%s has the programs already, from when it was called %s: run `ropewalk spread detach %s`, and "+
+				"try again", pl.cfg.Device, name, name)
+		}
+	}
+	return nil
+}
+
+// onlyOthers refuses peers that the routes say are this host itself, or a broadcast address of one of its networks.
+func (pl *plan) onlyOthers() error {
+	for _, p := range pl.cfg.Peers {
+		routes, err := netlink.RouteGet(p.Addr().Unmap().WithZone("").AsSlice())
+		if err != nil {
+			continue // there may be a way to it later
+		}
+		for _, r := range routes {
+			if r.Type == unix.RTN_LOCAL || r.Type == unix.RTN_BROADCAST {
+				return fmt.Errorf("%s is no peer's address: it is this host's own, or broadcast", p.Addr())
+			}
+		}
 	}
 	return nil
 }

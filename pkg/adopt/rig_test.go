@@ -170,7 +170,7 @@ func (s *side) config() Config { return Config{Device: s.device, Port: port, Mar
 func (s *side) try(cfg Config) (report Report, err error) {
 	s.r.Helper()
 	doErr := s.lab.Do(func() error {
-		report, err = s.host.Attach(cfg)
+		report, err = s.host.Attach(s.r.Context(), cfg)
 		return nil
 	})
 	s.r.must(doErr)
@@ -189,7 +189,7 @@ func (s *side) attach(cfg Config) Report {
 
 func (s *side) detach(port uint16) {
 	s.r.Helper()
-	s.do(func() error { return s.host.Detach(s.device, port) })
+	s.do(func() error { return s.host.Detach(s.r.Context(), s.device, port) })
 }
 
 // status returns that of the device, or nil if nothing is attached.
@@ -197,7 +197,7 @@ func (s *side) status() *DeviceStatus {
 	s.r.Helper()
 	var all []DeviceStatus
 	s.do(func() (err error) {
-		all, err = s.host.Status(s.device)
+		all, err = s.host.Status(s.r.Context(), s.device)
 		return err
 	})
 	if len(all) == 0 {

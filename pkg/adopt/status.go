@@ -3,6 +3,8 @@
 package adopt
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -30,9 +32,12 @@ type DeviceStatus struct {
 	Problems []string `json:"problems"`
 }
 
+// UnknownState is that of a hook that cannot be read: the device's problems say why.
+const UnknownState = "unknown"
+
 // HookStatus is one hook of a device.
 type HookStatus struct {
-	State   string `json:"state"` // of hook.State
+	State   string `json:"state"` // of hook.State, or UnknownState
 	Kind    string `json:"kind"`  // of hook.Kind, "none" when detached
 	Program uint32 `json:"program,omitempty"`
 	Name    string `json:"name,omitempty"` // the program's
@@ -73,8 +78,8 @@ type LaneStatus struct {
 
 // Status tells what is attached to a device, or to all in the network namespace for "". None is no error. It changes
 // nothing, and mounts nothing.
-func (h *Host) Status(device string) ([]DeviceStatus, error) {
-	p, unlock, err := h.openMounted()
+func (h *Host) Status(ctx context.Context, device string) ([]DeviceStatus, error) {
+	p, unlock, err := h.openMounted(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
 		return []DeviceStatus{}, nil
 	}
@@ -96,10 +101,7 @@ func (h *Host) Status(device string) ([]DeviceStatus, error) {
 		if device != "" && device != name {
 			continue
 		}
-		st, err := p.deviceStatus(name, tunnels, owners)
-		if err != nil {
-			return nil, fmt.Errorf("reading the state of %s: %w", name, err)
-		}
+		st := p.deviceStatus(name, tunnels, owners)
 		if findErr != nil {
 			st.problem("the tunnels cannot be asked: %v", findErr)
 		}
@@ -112,47 +114,67 @@ func (s *DeviceStatus) problem(format string, args ...any) {
 	s.Problems = append(s.Problems, fmt.Sprintf(format, args...))
 }
 
-func (p pins) deviceStatus(name string, tunnels []Tunnel, owners map[uint16]udpOwner) (DeviceStatus, error) {
-	st := DeviceStatus{Device: name, Tunnels: []TunnelStatus{}, Counters: []Counter{}, Queues: []uint64{}, Problems: []string{}}
-	index := deviceIndex(name)
-	if index == 0 {
-		st.problem("the device is gone: attach again when it is back, or leave `ropewalk spread attach --watch` running")
+// deviceStatus makes what cannot be read one of the device's problems, and none of other devices.
+func (p pins) deviceStatus(name string, tunnels []Tunnel, owners map[uint16]udpOwner) DeviceStatus {
+	st := DeviceStatus{
+		Device: name, Spread: HookStatus{State: UnknownState, Kind: "none"}, Gather: HookStatus{State: UnknownState, Kind: "none"},
+		Tunnels: []TunnelStatus{}, Counters: []Counter{}, Queues: []uint64{}, Problems: []string{},
 	}
-	if err := p.hookStatus(&st, index); err != nil {
-		return st, err
+	if err := hook.CheckOwn(p.fs, p.device(name)); err != nil {
+		st.problem("%v", err)
 	}
+	p.hookStatus(&st, deviceIndex(name))
 	s, err := datapath.OpenState(p.state(name))
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, datapath.ErrOtherLayout):
 		st.problem("it is of another version of ropewalk: attach again to replace its programs, or detach")
-		return st, nil
-	}
-	if err != nil {
-		return st, err
+		return st
+	case errors.Is(err, fs.ErrNotExist):
+		st.problem("its state is not all there, somebody removed pins in %s: attach again, or detach", p.state(name))
+		return st
+	case err != nil:
+		st.problem("its state cannot be read: %v", err)
+		return st
 	}
 	defer s.Close()
-	if err := st.readTunnels(s, tunnels, owners); err != nil {
-		return st, err
+	if err := errors.Join(st.readTunnels(s, tunnels, owners), st.readCounters(s)); err != nil {
+		st.problem("its state cannot be read: %v", err)
 	}
-	return st, st.readCounters(s)
+	return st
 }
 
-// hookStatus reads the hooks. The device of index 0 is gone, so what is attached is attached elsewhere.
-func (p pins) hookStatus(st *DeviceStatus, index int) error {
+// hookStatus reads the hooks. Index 0 says that no device has this name.
+func (p pins) hookStatus(st *DeviceStatus, index int) {
 	egress, err := p.hook(st.Device, index, hook.Egress, hook.Best).Status()
 	if err != nil {
-		return err
+		st.problem("spread is unknown: %v", err)
+	} else {
+		st.Spread = hookStatusOf(egress, whySpread(egress.Kind))
+		if egress.State == hook.Detached {
+			st.problem("spread is not attached: attach again, or detach what is left")
+		}
 	}
-	_, gather, err := p.gathering(st.Device, index)
-	if err != nil {
-		return err
+	_, gather, gatherErr := p.gathering(st.Device, index)
+	if gatherErr != nil {
+		st.problem("gather is unknown: %v", gatherErr)
+	} else {
+		st.Gather = hookStatusOf(gather, whyGather(gather.Kind))
 	}
-	st.Spread, st.Gather = hookStatusOf(egress, whySpread(egress.Kind)), hookStatusOf(gather, whyGather(gather.Kind))
-	if egress.State == hook.Detached {
-		st.problem("spread is not attached: attach again, or detach what is left")
+	if index == 0 {
+		st.nameProblem(cmp.Or(egress.Device, gather.Device))
 	}
 	st.hookProblem("spread", egress, index)
 	st.hookProblem("gather", gather, index)
-	return nil
+}
+
+// nameProblem tells what became of a device whose name is gone, and which is now the one of that index, if any.
+func (s *DeviceStatus) nameProblem(now int) {
+	if now == 0 {
+		s.problem("the device is gone: attach again when it is back, or leave `ropewalk spread attach --watch` running")
+		return
+	}
+	s.problem("the device has another name now, %s, or is in another network namespace, and the programs with it: detach "+
+		"it by this name, then attach to it by the other", deviceName(now))
 }
 
 func hookStatusOf(s hook.Status, why string) HookStatus {

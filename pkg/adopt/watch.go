@@ -38,7 +38,7 @@ func (h *Host) Watch(ctx context.Context, cfg Config, log *slog.Logger, attached
 		return fmt.Errorf("subscribing to link changes: %w", err)
 	}
 	w := &watcher{host: h, cfg: cfg, log: log, attached: attached, ports: map[string]uint16{}}
-	r, err := h.attach(cfg, w.ports)
+	r, err := h.attach(ctx, cfg, w.ports)
 	if err != nil {
 		return err
 	}
@@ -77,17 +77,18 @@ func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
 			}
 		case <-burst:
 			burst = nil
-			w.look()
+			w.look(ctx)
 		case <-ticker.C:
-			w.look()
+			w.look(ctx)
 		}
 	}
 }
 
 // look mends what is not as it should be.
-func (w *watcher) look() {
-	report, changed, err := w.host.mend(w.cfg, w.ports)
+func (w *watcher) look(ctx context.Context) {
+	report, changed, err := w.host.mend(ctx, w.cfg, w.ports)
 	switch {
+	case ctx.Err() != nil:
 	case err != nil && err.Error() != w.trouble:
 		w.trouble = err.Error()
 		w.log.Warn("not spreading as wanted; trying again", "error", err)
@@ -103,10 +104,10 @@ func (w *watcher) look() {
 }
 
 // mend is Attach where the programs stay if they are as they should be.
-func (h *Host) mend(cfg Config, ports map[string]uint16) (Report, bool, error) {
-	report, changed, err := h.settleState(cfg, ports)
+func (h *Host) mend(ctx context.Context, cfg Config, ports map[string]uint16) (Report, bool, error) {
+	report, changed, err := h.settleState(ctx, cfg, ports)
 	if errors.Is(err, errAttach) {
-		report, err = h.attach(cfg, ports)
+		report, err = h.attach(ctx, cfg, ports)
 		return report, true, err
 	}
 	return report, changed, err
@@ -116,8 +117,8 @@ func (h *Host) mend(cfg Config, ports map[string]uint16) (Report, bool, error) {
 var errAttach = errors.New("the programs are not attached")
 
 // settleState changes what the programs work on, without loading any.
-func (h *Host) settleState(cfg Config, ports map[string]uint16) (Report, bool, error) {
-	p, unlock, err := h.open()
+func (h *Host) settleState(ctx context.Context, cfg Config, ports map[string]uint16) (Report, bool, error) {
+	p, unlock, err := h.open(ctx)
 	if err != nil {
 		return Report{}, false, describe(cfg, err)
 	}

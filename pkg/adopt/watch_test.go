@@ -66,7 +66,7 @@ func (r *rig) next(reports <-chan Report) Report {
 
 func TestWatchFollowsPeers(t *testing.T) {
 	r := newRig(t)
-	reports, log, stop := r.here.watch(5 * time.Millisecond)
+	reports, log, stop := r.here.watch(200 * time.Millisecond) // long enough that others get at the lock between
 	r.next(reports)
 	program := r.here.status().Spread.Program
 	r.here.finder.set(wg("192.0.2.2:51820", "198.51.100.7:4000"))
@@ -112,7 +112,7 @@ func TestWatchHealsADeviceThatReturns(t *testing.T) {
 
 func TestWatchAttachesAgainWhatWasDetached(t *testing.T) {
 	r := newRig(t)
-	reports, _, _ := r.here.watch(5 * time.Millisecond)
+	reports, _, _ := r.here.watch(200 * time.Millisecond) // long enough that others get at the lock between
 	r.next(reports)
 	r.here.detach(0) // for good only when Watch has ended
 	r.next(reports)

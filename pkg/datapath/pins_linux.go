@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -50,14 +51,17 @@ func checkBpffs(path string) error {
 			continue
 		}
 		if err == nil && fs.Type != unix.BPF_FS_MAGIC {
-			err = errors.New("not a bpffs (mount -t bpf bpf /sys/fs/bpf)")
+			err = errors.New("not a bpffs (mount -t bpf -o mode=700 bpf /sys/fs/bpf)")
 		}
 		return err
 	}
 }
 
+// ErrOtherLayout is returned for state that another version of ropewalk pinned.
+var ErrOtherLayout = errors.New("it is of another version of ropewalk")
+
 // OpenState opens what a LoadSpread, perhaps of another process, pinned in a directory. That there is none of this
-// layout satisfies errors.Is(err, os.ErrNotExist).
+// layout, or not all of it, satisfies errors.Is(err, os.ErrNotExist), and ErrOtherLayout too if there is one of another.
 func OpenState(pinDir string) (*State, error) {
 	spec, err := loadSpread()
 	if err != nil {
@@ -69,7 +73,7 @@ func OpenState(pinDir string) (*State, error) {
 			for _, m := range opened {
 				_ = m.Close()
 			}
-			return nil, err
+			return nil, errors.Join(err, otherLayout(pinDir))
 		}
 	}
 	s := newState(&spreadMaps{
@@ -77,6 +81,15 @@ func OpenState(pinDir string) (*State, error) {
 		Peers: opened[spreadMapPeers], Queues: opened[spreadMapQueues], Sources: opened[spreadMapSources],
 	})
 	return &s, nil
+}
+
+// otherLayout returns ErrOtherLayout if there is state, and none of this layout.
+func otherLayout(pinDir string) error {
+	dirs, _ := filepath.Glob(filepath.Join(pinDir, layoutPrefix+"*"))
+	if len(dirs) == 0 || slices.Contains(dirs, layoutDir(pinDir)) {
+		return nil
+	}
+	return ErrOtherLayout
 }
 
 // stateSpecs returns the maps that hold state; those of variables belong to one loading of the programs.
@@ -92,14 +105,16 @@ func stateSpecs(spec *ebpf.CollectionSpec) map[string]*ebpf.MapSpec {
 
 func openPinned(path string, want *ebpf.MapSpec) (*ebpf.Map, error) {
 	m, err := ebpf.LoadPinnedMap(path, nil)
-	if err != nil {
+	if err == nil {
+		if err = want.Compatible(m); err == nil {
+			return m, nil
+		}
+		_ = m.Close()
+	}
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("opening the pinned eBPF map %s: %w", path, err)
 	}
-	if err := want.Compatible(m); err != nil {
-		_ = m.Close()
-		return nil, fmt.Errorf("opening the pinned eBPF map %s: %w (something else made it; remove it)", path, err)
-	}
-	return m, nil
+	return nil, fmt.Errorf("opening the pinned eBPF map %s: %w (if it is somebody else's, remove it by hand: `rm -r %s`)", path, err, path)
 }
 
 // RemoveState removes what is pinned in a directory, of every layout, and then the directory if nothing else is in it.

@@ -42,12 +42,12 @@ func findFS(dir, first, firstNamespace string) (string, error) {
 	if isFS(first) {
 		return first, nil
 	}
-	if inOwnMountNamespace(firstNamespace) {
-		return "", fmt.Errorf("%w at %s, and one that is mounted from this mount namespace would go with it; outside "+
-			"of it (and of ip netns exec) run `mount -t bpf bpf %s`, and try again", ErrNoFS, dir, dir)
+	if why := passing(firstNamespace); why != "" {
+		return "", fmt.Errorf("%w at %s, and one mounted from here may go with the command: %s; in the host's mount "+
+			"namespace (not in ip netns exec) run `mount -t bpf -o mode=700 bpf %s`, and try again", ErrNoFS, dir, why, dir)
 	}
 	if err := unix.Mount("bpf", dir, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
-		return "", fmt.Errorf("%w at %s, and mounting one: %w; as root run `mount -t bpf bpf %s`, and try again "+
+		return "", fmt.Errorf("%w at %s, and mounting one: %w; as root run `mount -t bpf -o mode=700 bpf %s`, and try again "+
 			"(a container needs the host's: mount it as a volume)", ErrNoFS, dir, err, dir)
 	}
 	return dir, nil
@@ -58,14 +58,20 @@ func isFS(dir string) bool {
 	return unix.Statfs(dir, &st) == nil && st.Type == unix.BPF_FS_MAGIC
 }
 
-// inOwnMountNamespace says no where it cannot tell.
-func inOwnMountNamespace(firstNamespace string) bool {
+// passing says why what is mounted now may not stay, or "".
+func passing(firstNamespace string) string {
 	mine, err := os.Readlink("/proc/thread-self/ns/mnt")
-	if err != nil {
-		return false
+	first, firstErr := os.Readlink(firstNamespace)
+	if err := errors.Join(err, firstErr); err != nil {
+		return fmt.Sprintf("it cannot be told whether this is the host's mount namespace (%v)", err)
 	}
-	first, err := os.Readlink(firstNamespace)
-	return err == nil && mine != first
+	if mine != first {
+		return "this is a mount namespace of its own"
+	}
+	if self, _ := os.Readlink("/proc/self"); self == "1" {
+		return "its process is the first of its PID namespace"
+	}
+	return ""
 }
 
 // RemoveEmpty removes dir and those of its parents up to, and without, root that are empty.

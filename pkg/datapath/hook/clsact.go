@@ -11,6 +11,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/hostnet"
 )
 
 // priority is that of all filters made here: before what tc chooses for those that name none (from 49152 down), and not
@@ -36,15 +38,42 @@ func (f *filter) status(h Hook) (Status, error) {
 		return Status{}, err
 	}
 	st := Status{State: Defunct, Kind: Clsact, Program: id}
-	there, err := h.find()
+	at, there, err := f.locate(h)
 	if err != nil || there == nil {
 		return st, err
 	}
-	st.State, st.Device = Attached, h.Device
+	st.State, st.Device = Attached, at.Device
 	if other := ebpf.ProgramID(there.Id); other != id {
 		st.State, st.Other = Displaced, other
+	} else if h.Device != 0 && at.Device != h.Device {
+		st.State = Elsewhere
 	}
 	return st, nil
+}
+
+// locate returns the filter, or nil, and the hook with the device that has it. A pinned program, unlike a link, does not
+// know its device, whose name may be another by now: where it is not on the one expected, all are looked at.
+func (f *filter) locate(h Hook) (Hook, *netlink.BpfFilter, error) {
+	there, err := h.find()
+	if err != nil || there != nil {
+		return h, there, err
+	}
+	id, err := programID(f.program)
+	if err != nil {
+		return h, nil, err
+	}
+	links, err := hostnet.Links()
+	if err != nil {
+		return h, nil, err
+	}
+	for _, l := range links {
+		at := h
+		at.Device = l.Index
+		if there, err := at.find(); err == nil && there != nil && ebpf.ProgramID(there.Id) == id {
+			return at, there, nil
+		}
+	}
+	return h, nil, nil
 }
 
 func (f *filter) replace(h Hook, p *ebpf.Program) error {
@@ -53,7 +82,7 @@ func (f *filter) replace(h Hook, p *ebpf.Program) error {
 
 // detach leaves alone what somebody put in the filter's place.
 func (f *filter) detach(h Hook) error {
-	there, err := h.find()
+	h, there, err := f.locate(h)
 	if err != nil {
 		return err
 	}

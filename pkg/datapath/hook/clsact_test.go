@@ -239,14 +239,14 @@ func TestBPFFileSystemIsFoundOrMounted(t *testing.T) {
 	for _, tt := range []struct{ dir, first, want string }{
 		{r.fs, none, r.fs}, {plain, r.fs, r.fs}, {plain, none, plain},
 	} {
-		got, err := findFS(tt.dir, tt.first, "")
+		got, err := findFS(tt.dir, tt.first, "/proc/thread-self/ns/mnt")
 		if err != nil || got != tt.want || !isFS(got) {
 			r.Errorf("%s, %s: %s, %v", tt.dir, tt.first, got, err)
 		}
 	}
 	r.must(unix.Unmount(plain, 0))
-	_, err := findFS(none, none, "")
-	if !errors.Is(err, ErrNoFS) || !strings.Contains(err.Error(), "`mount -t bpf bpf "+none+"`") {
+	_, err := findFS(none, none, "/proc/thread-self/ns/mnt")
+	if !errors.Is(err, ErrNoFS) || !strings.Contains(err.Error(), "`mount -t bpf -o mode=700 bpf "+none+"`") {
 		r.Errorf("%v", err)
 	}
 }
@@ -259,8 +259,22 @@ func TestMountThatWouldVanishIsRefused(t *testing.T) {
 		t.Skipf("needs a mount namespace: %v", err)
 	}
 	_, err := findFS(plain, plain, "/proc/self/ns/mnt")
-	if !errors.Is(err, ErrNoFS) || !strings.Contains(err.Error(), "outside of it (and of ip netns exec)") || isFS(plain) {
+	if !errors.Is(err, ErrNoFS) || !strings.Contains(err.Error(), "(not in ip netns exec) run `mount -t bpf -o mode=700 bpf "+plain+"`") || isFS(plain) {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestMountThatMayVanishIsRefused: of what cannot be told, nothing is hoped, unless something is mounted already.
+func TestMountThatMayVanishIsRefused(t *testing.T) {
+	r := newRig(t)
+	plain := t.TempDir()
+	_, err := findFS(plain, plain, filepath.Join(plain, "unreadable"))
+	if !errors.Is(err, ErrNoFS) || !strings.Contains(err.Error(), "cannot be told") ||
+		!strings.Contains(err.Error(), "`mount -t bpf -o mode=700 bpf "+plain+"`") || isFS(plain) {
+		t.Errorf("%v", err)
+	}
+	if got, err := findFS(r.fs, plain, filepath.Join(plain, "unreadable")); got != r.fs || err != nil {
+		t.Errorf("%s, %v", got, err)
 	}
 }
 

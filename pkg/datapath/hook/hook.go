@@ -51,7 +51,8 @@ func (p Place) String() string {
 
 // Hook is one program's place on one device.
 type Hook struct {
-	// Device is the device's index. With zero, for one that is gone, Status and Detach work, Attach does not.
+	// Device is the device's index. With zero, for one that is gone or whose name is, Status and Detach work, wherever the
+	// program is attached, and Attach does not.
 	Device int
 	Place  Place
 	// Kind is what to hold the program with.
@@ -233,7 +234,7 @@ func (h Hook) load() (holder, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading the pin %s: %w", h.Pin, err)
+		return nil, fmt.Errorf("reading the pin %s: %w (if it is somebody else's, remove it by hand: `rm -r %s`)", h.Pin, err, h.Pin)
 	}
 	return held, nil
 }

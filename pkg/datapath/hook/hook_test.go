@@ -163,13 +163,23 @@ func TestAttachMovesToTheDeviceAskedFor(t *testing.T) {
 		r.attach(h, c.Program)
 		far, err := netlink.LinkByName("far")
 		r.must(err)
+		before := h
+		h.Device = 0
+		if st := r.state(h); st.State != Attached || st.Device != before.Device {
+			r.Errorf("without the device: %+v", st)
+		}
 		h.Device = far.Attrs().Index
-		if st := r.state(h); st.State == Attached {
+		if st := r.state(h); st.State != Elsewhere || st.Device != before.Device {
 			r.Errorf("%+v", st)
 		}
 		r.must(h.Attach(c.Program))
 		if st := r.state(h); st.State != Attached || st.Device != h.Device {
 			r.Errorf("%+v", st)
+		}
+		if h.Kind == Clsact {
+			if there, err := before.find(); there != nil || err != nil || r.hasQdisc() {
+				r.Errorf("left behind: %+v, %v, a qdisc: %v", there, err, r.hasQdisc())
+			}
 		}
 	})
 }
