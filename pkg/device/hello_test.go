@@ -67,8 +67,8 @@ func TestNoSingleLossKeepsSpreadOff(t *testing.T) {
 			for nth := 1; nth <= 4; nth++ {
 				t.Run(fmt.Sprintf("host %d, source port %v, number %d", loser, fromSource, nth), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
-						count, v4 := 0, netip.Addr{}
-						v4, _ = devicetest.Addresses(loser)
+						count := 0
+						v4, _ := devicetest.Addresses(loser)
 						w := wiretap{lose: func(d tapped) bool {
 							if d.hello() && d.from.Addr() == v4 && (d.from.Port() != devicetest.ListenPort) == fromSource {
 								count++

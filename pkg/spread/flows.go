@@ -42,12 +42,11 @@ func NewFlows(log2 int, gap time.Duration) *Flows {
 func (f *Flows) Choose(loads *Loads, hash uint32, now int64, n int) int {
 	word := &f.words[hash>>f.shift]
 	tick, epoch := now>>tickShift, epochOf(now)
-	lane, place := int(*word&laneMask), 0
+	lane := int(*word & laneMask)
+	place := loads.place(lane)
 	if f.paused(*word, tick) {
 		place = loads.least(epoch)
 		lane = loads.lane(place)
-	} else {
-		place = loads.place(lane)
 	}
 	*word = uint64(tick)<<laneBits | uint64(lane)
 	if place >= 0 {
