@@ -181,6 +181,7 @@ func TestPeersAreConfiguredStepByStep(t *testing.T) {
 func TestRemovedPeerTakesItsRoutesWithIt(t *testing.T) {
 	a, b := devicetest.Pair(t, devicetest.Options{})
 	talk(t, a, b)
+	bothSpread(t, a, b) // no hello is under way
 	a.Apply(config.Device{Peers: []config.Peer{{PublicKey: b.Public(), Remove: true}}})
 	a.Send(flow.Element(a.To(b, 1, true).UDP(nil)))
 	a.Await("the packet is nobody's", func() bool { return a.Drops(drop.TXNoPeer) == 1 })
