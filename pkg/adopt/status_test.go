@@ -13,6 +13,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/datapath/hook"
 )
 
 // dir is where the side's device has its pins.
@@ -44,9 +46,14 @@ func problems(st *DeviceStatus) string {
 
 // TestForeignPinIsNamedAndHidesNoOtherDevice has somebody else's map where a link of one device, and its state, should be.
 func TestForeignPinIsNamedAndHidesNoOtherDevice(t *testing.T) {
-	for _, name := range []string{"egress", "ingress", "xdp", "state/state-1/peers"} {
-		t.Run(name, func(t *testing.T) {
+	for i, name := range []string{"egress", "ingress", "egress", "ingress", "xdp", "state/state-1/peers"} {
+		kind := hook.Best
+		if i < 2 {
+			kind = hook.Clsact
+		}
+		t.Run(name+" "+kind.String(), func(t *testing.T) {
 			r := newRig(t)
+			r.here.host.kind = kind
 			r.here.attach(r.here.config())
 			pin := filepath.Join(r.here.dir(), name)
 			if _, err := os.Lstat(pin); err == nil {

@@ -97,6 +97,26 @@ func (f *filter) detach(h Hook) error {
 	return h.removeQdisc()
 }
 
+// removeLost removes a filter whose pin somebody removed: unlike a link, it does not go with it.
+func (h Hook) removeLost() error {
+	if h.Place == XDP {
+		return nil
+	}
+	if there, err := h.qdisc(); err != nil || there != "clsact" {
+		return err
+	}
+	lost, err := h.find()
+	if err != nil {
+		return err
+	}
+	if lost != nil && lost.Name == h.Name {
+		if err := netlink.FilterDel(lost); err != nil && !gone(err) {
+			return fmt.Errorf("removing the %s filter: %w", h.Place, err)
+		}
+	}
+	return h.removeQdisc()
+}
+
 // find returns the filter that has this one's number, or nil.
 func (h Hook) find() (*netlink.BpfFilter, error) {
 	if h.Device == 0 {

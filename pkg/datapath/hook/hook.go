@@ -184,8 +184,11 @@ func (h Hook) Status() (Status, error) {
 // Detach takes the program off, if it is still there, and removes the pin. It is no error that there is nothing.
 func (h Hook) Detach() error {
 	held, err := h.load()
-	if err != nil || held == nil {
+	switch {
+	case err != nil:
 		return err
+	case held == nil:
+		return h.removeLost()
 	}
 	defer held.close()
 	return held.detach(h)

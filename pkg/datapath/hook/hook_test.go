@@ -157,6 +157,19 @@ func TestDetachWorksWithoutTheDevice(t *testing.T) {
 	})
 }
 
+// TestDetachLeavesNothingWhenThePinIsGone: a link goes with its pin, a filter does not.
+func TestDetachLeavesNothingWhenThePinIsGone(t *testing.T) {
+	eachKind(t, func(r *rig, h Hook) {
+		c := r.counter(h.Place, verdict(h.Place))
+		r.attach(h, c.Program)
+		r.must(removePin(h.Pin))
+		r.must(h.Detach())
+		if len(r.pins()) > 0 || r.hasQdisc() {
+			r.Errorf("pins %q, a qdisc: %v", r.pins(), r.hasQdisc())
+		}
+	})
+}
+
 func TestAttachMovesToTheDeviceAskedFor(t *testing.T) {
 	eachKind(t, func(r *rig, h Hook) {
 		c := r.counter(h.Place, verdict(h.Place))
