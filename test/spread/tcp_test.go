@@ -57,8 +57,11 @@ func (l *lab) transfer(n int) (outOfOrder uint64) {
 }
 
 func sendStream(c *net.TCPConn, data []byte) error {
+	if err := errors.Join(c.SetWriteBuffer(sendBuffer), c.SetDeadline(time.Now().Add(2*patience))); err != nil {
+		return err
+	}
 	_, err := c.Write(data)
-	return errors.Join(c.SetWriteBuffer(sendBuffer), c.SetDeadline(time.Now().Add(2*patience)), err, c.CloseWrite())
+	return errors.Join(err, c.CloseWrite())
 }
 
 func receiveStream(c *net.TCPConn, data []byte) error {
