@@ -146,7 +146,7 @@ func TestEachFlowOfAnEngineTunnelKeepsAPort(t *testing.T) {
 			if !strings.Contains(l.showLanes(l.left), " ports") {
 				t.Errorf("spreading, it shows\n%s", l.showLanes(l.left))
 			}
-			l.inOrder("on")
+			l.inOrder("on", fewSegments)
 			for _, s := range l.both() {
 				l.wantEndpoint(s)
 			}
@@ -180,5 +180,5 @@ func TestAnEngineThatDoesNotSpreadIsOneFlow(t *testing.T) {
 	if !o.unspread() || o.busiest() < 0.95*queues {
 		t.Errorf("without spreading: %v", o)
 	}
-	l.inOrder("off")
+	l.inOrder("off", fewSegments)
 }

@@ -22,6 +22,10 @@ const (
 	// arrives out of order has been overtaken.
 	sendBuffer  = 24 << 10
 	streamBytes = 1 << 20
+	// fewSegments is a twentieth of what is transferred. A daemon's thread that moves to another processor between two sends
+	// may have the second overtake the first, in the backlogs that the kernel keeps for each processor, spread or not. What
+	// spreads by packet puts half of all segments out of order.
+	fewSegments = streams * streamBytes / 1400 / 20
 )
 
 // transfer sends TCP streams from left to right and checks each byte. It returns how many segments came to each host
@@ -112,20 +116,21 @@ func netstat(group, name string) (uint64, error) {
 	return 0, fmt.Errorf("there is no %s%s", group, name)
 }
 
-// inOrder transfers until no segment arrives out of order, a few times at most: the kernel's tunnel itself may, once in a
-// long while, let a packet overtake another when two processors send at once. What spreads by packet does it each time.
-func (l *lab) inOrder(what string) {
+// inOrder transfers until no more than so many segments arrive out of order, a few times at most: the kernel's tunnel
+// itself may, once in a long while, let a packet overtake another when two processors send at once. What spreads by packet
+// does it each time.
+func (l *lab) inOrder(what string, limit uint64) {
 	l.Helper()
 	var seen []uint64
 	for range attempts {
 		seen = append(seen, l.transfer(streamBytes))
-		if seen[len(seen)-1] == 0 {
+		if seen[len(seen)-1] <= limit {
 			break
 		}
 	}
 	l.Logf("%s: TCP segments out of order: %v", what, seen)
-	if seen[len(seen)-1] != 0 {
-		l.Errorf("%s: each time, TCP segments came out of order: %v", what, seen)
+	if seen[len(seen)-1] > limit {
+		l.Errorf("%s: each time, more than %d TCP segments came out of order: %v", what, limit, seen)
 	}
 }
 
@@ -135,9 +140,9 @@ func TestSpreadPutsNoTCPSegmentOutOfOrder(t *testing.T) {
 	l := newLab(t)
 	l.layNetwork(false, true)
 	l.startKernel()
-	l.inOrder("off")
+	l.inOrder("off", 0)
 	l.attachPlanned()
-	l.inOrder("on")
+	l.inOrder("on", 0)
 	for _, s := range l.both() {
 		l.wantEndpoint(s)
 	}
