@@ -58,9 +58,14 @@ func pairings() []pairing {
 // forEachPairing runs a scenario once for each pairing, all at the same time.
 func forEachPairing(t *testing.T, scenario func(t *testing.T, p pairing)) {
 	t.Helper()
+	forPairings(t, pairings(), scenario)
+}
+
+func forPairings(t *testing.T, list []pairing, scenario func(t *testing.T, p pairing)) {
+	t.Helper()
 	needs(t)
 	t.Parallel()
-	for _, p := range pairings() {
+	for _, p := range list {
 		t.Run(p.String(), func(t *testing.T) {
 			t.Parallel()
 			p.left.need(t)
