@@ -8,6 +8,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 # Versions of the tools that only developers need; `go run` fetches them by name.
 GOLANGCI := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GOFUMPT := $(GO) run mvdan.cc/gofumpt@v0.12.0
+BENCHSTAT := $(GO) run golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 FUZZTIME ?= 10s
 # The tests compare with other implementations; bin/ holds the one that is built here.
 export PATH := $(CURDIR)/bin:$(PATH)
@@ -42,7 +43,7 @@ test-race: need-root need-tun deps-test bin/wireguard-go ## the same tests under
 
 .PHONY: test-kernels
 test-kernels: need-root deps-kernels build ## interop in virtual machines: Linux 5.10, 6.1, 6.12 and 7.2
-	$(GO) test -tags kernels -count=1 -timeout 40m -v ./test/kernels
+	$(GO) test -tags kernels -count=1 -timeout 60m -v ./test/kernels
 
 .PHONY: check
 check: need-go ## format, vet, lint and layer order
@@ -76,7 +77,22 @@ fuzz-smoke: need-go ## every fuzz target for $(FUZZTIME)
 
 .PHONY: bench-smoke
 bench-smoke: need-go ## every benchmark once, so that none rots
-	$(GO) test -run '^$$' -bench . -benchtime 1x ./pkg/...
+	$(GO) test -run '^$$' -bench . -benchtime 1x ./pkg/... ./test/compare
+
+# The stages of the path, in the order in which packets go out and come in.
+STAGES := packet offload peer session engine tun underlay/udp
+.PHONY: bench-micro
+bench-micro: need-go ## what every stage costs per packet, as one table (root for tun and udp)
+	set -o pipefail; $(GO) test -run '^$$' -bench . -benchtime 200ms -count 3 $(STAGES:%=./pkg/%) | awk -f test/stages.awk
+
+.PHONY: bench-compare
+bench-compare: need-go ## the whole path in memory, without a kernel, against wireguard-go
+	set -o pipefail; for i in 1 2 3 4 5 6; do $(GO) test -run '^$$' -bench . -benchtime 300ms ./test/compare || exit 1; done | \
+	  $(BENCHSTAT) -col /impl -filter '.unit:(ns/packet OR cpu-ns/packet)' -
+
+.PHONY: bench-peers
+bench-peers: need-go need-root need-tun build ## ropewalk against other implementations; ARGS='--rounds 3 --peers tailscale', ARGS=--help
+	$(GO) run ./test/bench --ropewalk $(BIN) $(ARGS)
 
 .PHONY: ci
 ci: deps-test deps-kernels check check-generated test test-race bench-smoke ## what CI runs

@@ -19,7 +19,7 @@ import (
 	"github.com/ropewalk/ropewalk/test/kernels/plan"
 )
 
-const defaultTimeout = 10 * time.Minute
+const defaultTimeout = 20 * time.Minute
 
 // defaultPackages are those whose behaviour depends on the kernel.
 var defaultPackages = []string{
