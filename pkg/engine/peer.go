@@ -54,32 +54,51 @@ type Peer struct {
 	// Heard says that an authentic message has come from one of them.
 	Heard atomic.Bool
 
-	traffic []traffic // one per lane, then one for the slow path
+	slow    traffic                       // away from the lanes
+	traffic []atomic.Pointer[laneTraffic] // of each lane, nil until it carries something for the peer
 }
 
-// traffic is what one lane has carried for a peer, alone on its cache lines.
-type traffic struct {
-	rx, tx atomic.Uint64
-	_      [112]byte
+// traffic is bytes of WireGuard messages carried for a peer.
+type traffic struct{ rx, tx atomic.Uint64 }
+
+// laneTraffic is that of one lane, alone on its cache lines.
+type laneTraffic struct {
+	traffic
+	_ [112]byte
 }
 
 // NewPeer returns a peer of e for owner. It is reachable only once Routes and Sessions lead to it.
 func (e *Engine) NewPeer(owner Owner) *Peer {
-	return &Peer{Owner: owner, traffic: make([]traffic, len(e.lanes)+1)}
+	return &Peer{Owner: owner, traffic: make([]atomic.Pointer[laneTraffic], len(e.lanes))}
 }
 
 // Traffic returns the bytes of WireGuard messages received from and sent to the peer.
 func (p *Peer) Traffic() (rx, tx uint64) {
+	rx, tx = p.slow.rx.Load(), p.slow.tx.Load()
 	for i := range p.traffic {
-		rx += p.traffic[i].rx.Load()
-		tx += p.traffic[i].tx.Load()
+		if t := p.traffic[i].Load(); t != nil {
+			rx += t.rx.Load()
+			tx += t.tx.Load()
+		}
 	}
 	return rx, tx
 }
 
+// trafficOf returns the counters of lane i, those of the slow path if there is no such lane.
+func (p *Peer) trafficOf(i int) *traffic {
+	if i >= len(p.traffic) {
+		return &p.slow
+	}
+	t := p.traffic[i].Load()
+	if t == nil { // the lane's other direction may be here too
+		p.traffic[i].CompareAndSwap(nil, new(laneTraffic))
+		t = p.traffic[i].Load()
+	}
+	return &t.traffic
+}
+
 // CountSlow adds messages that did not pass through a lane: handshakes, keepalives, staged packets.
 func (p *Peer) CountSlow(rx, tx int) {
-	t := &p.traffic[len(p.traffic)-1]
-	t.rx.Add(uint64(rx))
-	t.tx.Add(uint64(tx))
+	p.slow.rx.Add(uint64(rx))
+	p.slow.tx.Add(uint64(tx))
 }

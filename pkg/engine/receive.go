@@ -166,7 +166,7 @@ func (r *receiver) data(run []byte, size int, d *underlay.Datagrams) {
 		}
 	}
 	if authentic > 0 {
-		s.Peer.traffic[r.lane.index].rx.Add(uint64(authentic))
+		s.Peer.trafficOf(r.lane.index).rx.Add(uint64(authentic))
 		s.Peer.received(r.now, keys, data, hello, d.From)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/peer"
 	"github.com/ropewalk/ropewalk/pkg/session"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
-	"github.com/ropewalk/ropewalk/pkg/wire"
 )
 
 // flush seals and sends all runs, and forgets them.
@@ -30,41 +29,58 @@ func (t *transmitter) flush() {
 	t.runs, t.meta, t.parts, t.used = t.runs[:0], t.meta[:0], t.parts[:0], 0
 }
 
-// seal encrypts all runs in place. Those whose session can send no more are dropped.
+// seal encrypts all runs in place. Those whose session can send no more are dropped. Single packets of one session that
+// stand together are encrypted together, whatever their runs: that fills the cipher's vector lanes.
 func (t *transmitter) seal() {
 	kept := 0
-	for i := range t.runs {
-		r, m := &t.runs[i], t.meta[i]
-		if reason := t.sealRun(r, m); reason != drop.None {
-			t.drop(reason, r.Segments)
-			m.peer.Owner.Rekey()
-			continue
+	for i := 0; i < len(t.runs); {
+		n, messages := t.together(i)
+		reason := t.sealRuns(t.runs[i:i+n], t.meta[i], messages)
+		if reason != drop.None {
+			t.drop(reason, messages)
+			t.meta[i].peer.Owner.Rekey()
+		} else {
+			copy(t.runs[kept:], t.runs[i:i+n])
+			kept += copy(t.meta[kept:], t.meta[i:i+n])
 		}
-		t.runs[kept], t.meta[kept] = *r, m
-		kept++
+		i += n
 	}
 	t.runs, t.meta = t.runs[:kept], t.meta[:kept]
 }
 
-// sealRun reserves one block of counters and encrypts the run under it. Unless it returns drop.None, not all of the run
-// is encrypted, and none of it may be sent.
-func (t *transmitter) sealRun(r *underlay.Run, m *runMeta) drop.Reason {
-	counter, ok := m.keys.Reserve(r.Segments)
+// together returns how many runs from i on are encrypted at once: a train, or single packets of one session; and the
+// number of their messages.
+func (t *transmitter) together(i int) (runs, messages int) {
+	first := t.meta[i]
+	runs, messages = 1, t.runs[i].Segments
+	if first.layout.Segments > 0 {
+		return runs, messages
+	}
+	for _, m := range t.meta[i+1:] {
+		if m.keys != first.keys || m.layout.Segments > 0 {
+			break
+		}
+		runs++
+		messages += m.segments
+	}
+	return runs, messages
+}
+
+// sealRuns reserves one block of counters and encrypts the runs under it. Unless it returns drop.None, not all of them
+// are encrypted, and none may be sent.
+func (t *transmitter) sealRuns(runs []underlay.Run, m *runMeta, messages int) drop.Reason {
+	counter, ok := m.keys.Reserve(messages)
 	if !ok {
 		return drop.TXExhausted
 	}
 	if m.layout.Segments > 0 {
-		if m.keys.SealTrain(&t.scratch, r.Parts[0], m.layout, counter) == 0 {
-			return drop.TXNoSession
-		}
-		return drop.None
+		ok = m.keys.SealTrain(&t.scratch, runs[0].Parts[0], m.layout, counter) > 0
+	} else {
+		// The parts of runs that stand together do so in t.parts.
+		ok = m.keys.SealEach(&t.scratch, runs[0].Parts[:messages], counter)
 	}
-	for i, part := range r.Parts {
-		n := len(part) - wire.DataOverhead
-		l := session.Layout{Segments: 1, Plain: n, Padded: n, LastPlain: n, LastPadded: n}
-		if m.keys.SealTrain(&t.scratch, part, l, counter+uint64(i)) == 0 {
-			return drop.TXNoSession
-		}
+	if !ok {
+		return drop.TXNoSession
 	}
 	return drop.None
 }
@@ -86,7 +102,7 @@ func (t *transmitter) account() {
 		packets += t.runs[i].Segments
 		bytes += m.inner
 		trains += m.trains
-		m.peer.traffic[t.lane.index].tx.Add(uint64(m.bytes))
+		m.peer.trafficOf(t.lane.index).tx.Add(uint64(m.bytes))
 	}
 	t.lane.stats.tx.add(packets, bytes, trains, len(t.runs))
 }

@@ -589,27 +589,3 @@ func TestMergeAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
-
-func BenchmarkMerge(b *testing.B) {
-	ack := spec{}
-	for name, pkts := range map[string][][]byte{
-		"TCPv4 45x1420":     spec{options: make([]byte, 12)}.run(45, 1368),
-		"TCPv6 45x1420":     spec{v6: true, options: make([]byte, 12)}.run(45, 1348),
-		"UDPv4 45x1420":     spec{udp: true}.run(45, 1392),
-		"UDPv4 no checksum": spec{udp: true, zero: true}.run(45, 1392),
-		"45 bare ACKs":      ack.run(45, 0),
-	} {
-		b.Run(name, func(b *testing.B) {
-			b.SetBytes(int64(45 * len(pkts[0])))
-			m := NewMerger(true)
-			for b.Loop() {
-				for _, p := range pkts {
-					m.Add(p)
-				}
-				if _, err := m.Flush(discard{}); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}

@@ -292,15 +292,3 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkParseSplit45x1420(b *testing.B) {
-	s := spec{payload: pattern(45*1380, 1)}
-	h, p := s.superPacket(1380)
-	dst := make([]byte, 64*1500)
-	b.SetBytes(45 * 1420)
-	var train Train
-	for b.Loop() {
-		train.Parse(h, p)
-		train.Split(dst, 1500, 16, 0, train.Segments())
-	}
-}

@@ -107,12 +107,3 @@ func FuzzSum(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkSum1400(b *testing.B) {
-	buf := make([]byte, 1460)
-	b.SetBytes(1400)
-	var sum uint64
-	for b.Loop() {
-		sum = Sum(buf[60:], sum&0xffff)
-	}
-}

@@ -150,13 +150,3 @@ func TestHeaderWorkAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
-
-func BenchmarkFlowHash(b *testing.B) {
-	for name, ip := range map[string][]byte{"v4": udp4(1000, 53), "v6": udp6(1000, 53)} {
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				FlowHash(ip)
-			}
-		})
-	}
-}

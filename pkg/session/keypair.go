@@ -3,14 +3,12 @@
 package session
 
 import (
-	"crypto/cipher"
 	"fmt"
 	"io"
 	"log/slog"
 	"sync/atomic"
 
-	"golang.org/x/crypto/chacha20poly1305"
-
+	"github.com/ropewalk/ropewalk/pkg/chachapoly"
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
@@ -38,17 +36,17 @@ type Keypair struct {
 }
 
 type ciphers struct {
-	send, recv cipher.AEAD
+	send, recv *chachapoly.Key
 }
 
 // NewKeypair makes a session of a finished handshake's keys. created is the present instant. The keys are copied into
 // the ciphers; the caller wipes its own. The only error is a cipher that the build refuses (FIPS 140-only mode).
 func NewKeypair(keys *noise.Keys, created int64) (*Keypair, error) {
-	send, err := chacha20poly1305.New(keys.Send[:])
+	send, err := chachapoly.NewKey((*[chachapoly.KeyLen]byte)(&keys.Send))
 	if err != nil {
 		return nil, fmt.Errorf("making the sending cipher: %w", err)
 	}
-	recv, err := chacha20poly1305.New(keys.Recv[:])
+	recv, err := chachapoly.NewKey((*[chachapoly.KeyLen]byte)(&keys.Recv))
 	if err != nil {
 		return nil, fmt.Errorf("making the receiving cipher: %w", err)
 	}
@@ -103,9 +101,8 @@ func (k *Keypair) reserveExact(n uint64) (first uint64, ok bool) {
 	}
 }
 
-// Wipe makes the session unusable: from now on SealTrain seals nothing and OpenTrain reports RXExpired. The keys become
-// unreachable once lanes have left their current train. They are not overwritten: x/crypto gives no way to, and zeroing
-// them under a lane that is sealing would have it encrypt under a known key.
+// Wipe makes the session unusable: from now on nothing is sealed and OpenTrain reports RXExpired. The keys become
+// unreachable once lanes have left their current train, and are overwritten some time after (see chachapoly.Key).
 func (k *Keypair) Wipe() { k.ciphers.Store(nil) }
 
 // Format prints the indices, whatever the verb: no key can be printed by accident.

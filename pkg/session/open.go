@@ -3,8 +3,7 @@
 package session
 
 import (
-	"crypto/cipher"
-
+	"github.com/ropewalk/ropewalk/pkg/chachapoly"
 	"github.com/ropewalk/ropewalk/pkg/drop"
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
@@ -58,20 +57,38 @@ func (k *Keypair) OpenTrain(s *Scratch, now int64, buf []byte, segSize int, out 
 }
 
 // openChunk opens len(out) messages, at most chunk, and returns what follows them in buf.
-func (k *Keypair) openChunk(s *Scratch, recv cipher.AEAD, buf []byte, segSize int, out []Message) []byte {
+func (k *Keypair) openChunk(s *Scratch, recv *chachapoly.Key, buf []byte, segSize int, out []Message) []byte {
 	if segSize <= 0 {
 		segSize = len(buf)
 	}
-	authentic := 0
+	n := 0
 	for i := range out {
 		msg := buf[:min(segSize, len(buf))]
 		buf = buf[len(msg):]
-		out[i] = k.open(s, recv, msg)
-		if out[i].Drop == drop.None {
-			s.counters[authentic] = wire.Counter(msg)
-			s.index[authentic] = uint8(i)
-			authentic++
+		if out[i] = (Message{Drop: k.check(msg)}); out[i].Drop == drop.None {
+			s.msgs[n] = chachapoly.Message{Counter: wire.Counter(msg), Text: wire.Ciphertext(msg)}
+			s.index[n] = uint8(i)
+			n++
 		}
+	}
+	recv.Open(&s.cipher, s.msgs[:n])
+	k.judge(s, out, n)
+	return buf
+}
+
+// judge says in out what became of the first n messages of s: a forged one is dropped, as is one that was seen before.
+func (k *Keypair) judge(s *Scratch, out []Message, n int) {
+	authentic := 0
+	for i := range s.msgs[:n] {
+		m := &s.msgs[i]
+		if !m.Valid {
+			out[s.index[i]].Drop = drop.RXAuth
+			continue
+		}
+		end := len(m.Text) - chachapoly.TagLen
+		out[s.index[i]].Plain = m.Text[:end:end]
+		s.counters[authentic], s.index[authentic] = m.Counter, s.index[i]
+		authentic++
 	}
 	k.window.AcceptRun(s.counters[:authentic], s.fresh[:authentic])
 	for i, fresh := range s.fresh[:authentic] {
@@ -79,19 +96,6 @@ func (k *Keypair) openChunk(s *Scratch, recv cipher.AEAD, buf []byte, segSize in
 			out[s.index[i]] = Message{Drop: drop.RXReplay}
 		}
 	}
-	return buf
-}
-
-func (k *Keypair) open(s *Scratch, recv cipher.AEAD, msg []byte) Message {
-	if reason := k.check(msg); reason != drop.None {
-		return Message{Drop: reason}
-	}
-	body := wire.Ciphertext(msg)
-	plain, err := recv.Open(body[:0], s.setNonce(wire.Counter(msg)), body, nil)
-	if err != nil {
-		return Message{Drop: drop.RXAuth}
-	}
-	return Message{Plain: plain}
 }
 
 // check looks at what can be seen of a message before it is decrypted.

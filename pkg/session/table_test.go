@@ -183,16 +183,3 @@ func TestTableLookupAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations per lookup", n)
 	}
 }
-
-func BenchmarkTableLookup(b *testing.B) {
-	table := NewTable[int](crand.Reader)
-	indices := make([]uint32, 1024)
-	for i := range indices {
-		indices[i] = mustAdd(b, table, i)
-	}
-	i := 0
-	for b.Loop() {
-		table.Lookup(indices[i%len(indices)])
-		i++
-	}
-}

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/crypto/chacha20poly1305"
 
+	"github.com/ropewalk/ropewalk/pkg/chachapoly"
 	"github.com/ropewalk/ropewalk/pkg/drop"
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
@@ -214,11 +215,8 @@ func TestForgedCountersDoNotMoveTheWindow(t *testing.T) {
 func TestRejectAfterMessagesIsEnforcedOnTheTransportCounter(t *testing.T) {
 	for _, counter := range []uint64{RejectAfterMessages - 1, RejectAfterMessages, ^uint64(0)} {
 		a, b := newPair(t, 0)
-		s := new(Scratch)
 		msg := make([]byte, wire.KeepaliveSize)
-		wire.PutDataHeader(msg, b.Local(), counter)
-		body := wire.Ciphertext(msg)
-		a.ciphers.Load().send.Seal(body[:0], s.setNonce(counter), nil, nil)
+		a.ciphers.Load().send.Seal(new(chachapoly.Scratch), []chachapoly.Message{a.message(msg, counter)})
 		want := drop.RXExpired
 		if counter < RejectAfterMessages {
 			want = drop.None
@@ -345,33 +343,6 @@ func FuzzLayout(f *testing.F) {
 	})
 }
 
-func BenchmarkSealTrain(b *testing.B) {
-	l := NewLayout(45, 1420, 1420, 1420)
-	k, _ := newPair(b, 0)
-	s, buf := new(Scratch), make([]byte, l.Size())
-	b.SetBytes(45 * 1420)
-	for b.Loop() {
-		first, _ := k.Reserve(l.Segments)
-		k.SealTrain(s, buf, l, first)
-	}
-}
-
-func BenchmarkOpenTrain(b *testing.B) {
-	l := NewLayout(45, 1420, 1420, 1420)
-	k, peer := newPair(b, 0)
-	train, _ := sealed(b, k, l)
-	s, buf, out := new(Scratch), make([]byte, len(train)), make([]Message, 45)
-	b.SetBytes(45 * 1420)
-	for b.Loop() {
-		copy(buf, train)
-		peer.window = Window{}
-		peer.OpenTrain(s, 0, buf, l.Stride(), out)
-	}
-	if out[44].Drop != drop.None {
-		b.Fatal(out[44].Drop)
-	}
-}
-
 func TestRandomTrainsSurviveTheRoundTrip(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 9))
 	a, b := newPair(t, 0)
@@ -387,5 +358,58 @@ func TestRandomTrainsSurviveTheRoundTrip(t *testing.T) {
 				t.Fatalf("%+v: message %d: %v", l, i, m.Drop)
 			}
 		}
+	}
+}
+
+func TestMessagesSealedEachAreThoseOfATrain(t *testing.T) {
+	const plain = 96
+	a, b := newPair(t, 0)
+	for _, count := range []int{0, 1, 2, chunk - 1, chunk, chunk + 1, 3*chunk + 5} {
+		var msgs [][]byte
+		var all []byte
+		for i := range count {
+			msg := make([]byte, wire.DataOverhead+plain)
+			msg[wire.DataHeaderLen] = byte(i)
+			msgs = append(msgs, msg)
+		}
+		counter, ok := a.Reserve(max(count, 1))
+		if !ok || !a.SealEach(new(Scratch), msgs, counter) {
+			t.Fatalf("%d messages were not sealed", count)
+		}
+		for _, msg := range msgs {
+			all = append(all, msg...)
+		}
+		for i, m := range open(b, all, wire.DataOverhead+plain) {
+			if m.Drop != drop.None || len(m.Plain) != plain || m.Plain[0] != byte(i) {
+				t.Fatalf("message %d of %d: %v", i, count, m.Drop)
+			}
+		}
+	}
+}
+
+func TestSealEachRefusesWhatItCannotSeal(t *testing.T) {
+	good := func() []byte { return make([]byte, wire.DataOverhead+16) }
+	for name, c := range map[string]struct {
+		msgs    [][]byte
+		counter uint64
+	}{
+		"too short":           {[][]byte{good(), make([]byte, wire.DataOverhead-1)}, 0},
+		"too long":            {[][]byte{good(), make([]byte, maxMessage+1)}, 0},
+		"counters that end":   {[][]byte{good(), good()}, RejectAfterMessages - 1},
+		"counters that wrap":  {[][]byte{good(), good()}, ^uint64(0)},
+		"counters at the end": {[][]byte{good()}, RejectAfterMessages},
+	} {
+		a, _ := newPair(t, 0)
+		if a.SealEach(new(Scratch), c.msgs, c.counter) {
+			t.Errorf("%s: sealed", name)
+		}
+		if !bytes.Equal(c.msgs[0], good()) {
+			t.Errorf("%s: a message was touched", name)
+		}
+	}
+	a, _ := newPair(t, 0)
+	a.Wipe()
+	if a.SealEach(new(Scratch), [][]byte{good()}, 0) {
+		t.Error("sealed by a session that was wiped")
 	}
 }

@@ -36,7 +36,10 @@ const WindowSize = (ringBlocks - 1) * blockBits
 type Window struct {
 	newest atomic.Uint64 // block of the newest counter; read by every claim, so on a cache line of its own
 	_      [7]uint64
-	ring   [ringBlocks]atomic.Uint64
+	// first are the words of the first blocks, which take none of the ring's: a session that is hardly used has no ring, of
+	// 4 KiB.
+	first [2]atomic.Uint64
+	ring  atomic.Pointer[[ringBlocks]atomic.Uint64] // made with the first block behind those
 }
 
 // Accept reports whether counter is new, and marks it as seen. The caller must have authenticated the message, and
@@ -105,7 +108,7 @@ func (w *Window) advance(block uint64) {
 // claim marks bits in block and returns those of the block that were marked before: all of them when the block lies
 // behind the window. advance(block) must have come first.
 func (w *Window) claim(block uint64, bits uint32) (seen uint32) {
-	word := &w.ring[block%ringBlocks]
+	word := w.word(block)
 	for {
 		old := word.Load()
 		if w.newest.Load()-block >= ringBlocks {
@@ -121,5 +124,18 @@ func (w *Window) claim(block uint64, bits uint32) (seen uint32) {
 	}
 }
 
+// word returns where a block's bitmap is.
+func (w *Window) word(block uint64) *atomic.Uint64 {
+	if block < uint64(len(w.first)) {
+		return &w.first[block]
+	}
+	ring := w.ring.Load()
+	if ring == nil {
+		w.ring.CompareAndSwap(nil, new([ringBlocks]atomic.Uint64))
+		ring = w.ring.Load()
+	}
+	return &ring[block%ringBlocks]
+}
+
 // empty tells that nothing has been accepted yet.
-func (w *Window) empty() bool { return w.newest.Load() == 0 && w.ring[0].Load() == 0 }
+func (w *Window) empty() bool { return w.newest.Load() == 0 && w.first[0].Load() == 0 }

@@ -270,25 +270,3 @@ func FuzzWindow(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkWindowAcceptRun(b *testing.B) {
-	var w Window
-	counters, fresh := make([]uint64, 45), make([]bool, 45)
-	next := uint64(0)
-	for b.Loop() {
-		for i := range counters {
-			counters[i] = next
-			next++
-		}
-		w.AcceptRun(counters, fresh)
-	}
-}
-
-func BenchmarkWindowAccept(b *testing.B) {
-	var w Window
-	next := uint64(0)
-	for b.Loop() {
-		w.Accept(next)
-		next++
-	}
-}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The generator of the package's assembly: `go generate` in the package runs it once for each part.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+
+	. "github.com/mmcloughlin/avo/build"
+)
+
+func main() {
+	flag.Parse()
+	switch part := flag.Arg(0); part {
+	case "chacha":
+		chacha()
+	case "poly":
+		poly()
+	default:
+		fmt.Fprintf(os.Stderr, "no part is named %q\n", part)
+		os.Exit(2)
+	}
+	Generate()
+}

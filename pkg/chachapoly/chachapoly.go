@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package chachapoly is ChaCha20-Poly1305 (RFC 8439) as WireGuard's data messages use it (paper, §5.4.6), for many
+// messages a call: no additional data, a nonce of four zero bytes and a 64-bit little-endian counter, in place, the
+// tag behind the text.
+//
+// Where the CPU has AVX-512 with IFMA, blocks of different messages share vector lanes: sixteen blocks of ChaCha20 and
+// eight messages of Poly1305 at a time. Elsewhere, and where there are too few messages to fill the lanes, it is
+// golang.org/x/crypto message by message. Time depends on the number and lengths of the messages and on which of them
+// were valid, not on keys or contents.
+package chachapoly
+
+import (
+	"crypto/cipher"
+	"encoding/binary"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+
+	"golang.org/x/crypto/chacha20poly1305"
+)
+
+const (
+	// KeyLen is the length of a key in bytes.
+	KeyLen = chacha20poly1305.KeySize
+
+	// TagLen is the length in bytes of the tag behind each text.
+	TagLen = chacha20poly1305.Overhead
+)
+
+// Message is one message to be sealed or opened in place.
+type Message struct {
+	Counter uint64 // the nonce's 64 bits
+	Text    []byte // sealing: plaintext and TagLen bytes that receive the tag; opening: ciphertext and its tag
+	Valid   bool   // set by Open: the tag is right and Text[:len-TagLen] is plaintext
+}
+
+// Key is a key of one direction. Any number of goroutines may use it at once, each with a Scratch of its own. Its bytes
+// are overwritten some time after it has become unreachable, not earlier: a lane that still seals would encrypt under a
+// known key.
+type Key struct {
+	impl   atomic.Pointer[implementation]
+	secret *secret
+}
+
+// secret is what a Key's cleanup overwrites, and so must not lead back to the Key.
+type secret struct {
+	state [16]uint32 // RFC 8439 2.3, words 12, 14 and 15 are each lane's own; 13 is zero in WireGuard
+	aead  cipher.AEAD
+	wiped atomic.Bool
+}
+
+// NewKey makes a Key of Implementation. The caller wipes its own copy. The only error is that the build refuses the
+// cipher (FIPS 140-only mode).
+func NewKey(key *[KeyLen]byte) (*Key, error) {
+	return newKey(implementations()[0], key, 0)
+}
+
+// NewKeyWith makes a Key of one of Implementations.
+func NewKeyWith(impl string, key *[KeyLen]byte) (*Key, error) {
+	i, err := lookup(impl)
+	if err != nil {
+		return nil, err
+	}
+	return newKey(i, key, 0)
+}
+
+func newKey(impl *implementation, key *[KeyLen]byte, prefix uint32) (*Key, error) {
+	aead, err := chacha20poly1305.New(key[:])
+	if err != nil {
+		return nil, fmt.Errorf("making a cipher: %w", err)
+	}
+	s := &secret{aead: aead}
+	for i, word := range []string{"expa", "nd 3", "2-by", "te k"} {
+		s.state[i] = binary.LittleEndian.Uint32([]byte(word))
+	}
+	for i := range 8 {
+		s.state[4+i] = binary.LittleEndian.Uint32(key[4*i:])
+	}
+	s.state[13] = prefix
+	k := &Key{secret: s}
+	k.impl.Store(impl)
+	runtime.AddCleanup(k, (*secret).wipe, s)
+	return k, nil
+}
+
+// Implementation is the name of the implementation that k uses.
+func (k *Key) Implementation() string { return k.impl.Load().name }
+
+// Use makes k use another of Implementations from the next call on. It may be called while others use k.
+func (k *Key) Use(impl string) error {
+	i, err := lookup(impl)
+	if err == nil {
+		k.impl.Store(i)
+	}
+	return err
+}
+
+// Seal encrypts each message's Text in place and writes its tag behind it. A Text shorter than TagLen is left alone.
+func (k *Key) Seal(s *Scratch, msgs []Message) {
+	if impl := k.impl.Load(); impl.seal != nil && impl.worth(msgs) {
+		impl.seal(k.secret, s, msgs)
+	} else {
+		sealEach(k.secret, s, msgs)
+	}
+	runtime.KeepAlive(k)
+}
+
+// Open authenticates each message, sets Valid accordingly, and decrypts the valid ones in place. The text of an invalid
+// one is what it was, or zeros. A Text shorter than TagLen is invalid.
+func (k *Key) Open(s *Scratch, msgs []Message) {
+	if impl := k.impl.Load(); impl.open != nil && impl.worth(msgs) {
+		impl.open(k.secret, s, msgs)
+	} else {
+		openEach(k.secret, s, msgs)
+	}
+	runtime.KeepAlive(k)
+}
+
+// Format prints the implementation, whatever the verb: no key can be printed by accident.
+func (k *Key) Format(f fmt.State, _ rune) {
+	_, _ = f.Write([]byte(k.String()))
+}
+
+// String returns the implementation's name.
+func (k *Key) String() string {
+	if k == nil {
+		return "no key"
+	}
+	return "chachapoly key (" + k.Implementation() + ")"
+}

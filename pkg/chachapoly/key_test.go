@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chachapoly
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestListsGenericLast(t *testing.T) {
+	all := Implementations()
+	if all[len(all)-1] != Generic || Implementation() != all[0] {
+		t.Errorf("%v, first choice %s", all, Implementation())
+	}
+}
+
+func TestMakesAndTurnsKeysToWhatIsAskedFor(t *testing.T) {
+	var bytes [KeyLen]byte
+	for _, name := range Implementations() {
+		k, err := NewKeyWith(name, &bytes)
+		if err != nil || k.Implementation() != name {
+			t.Fatal(name, err)
+		}
+		if err := k.Use(Generic); err != nil || k.Implementation() != Generic {
+			t.Error(name, "revoked:", err)
+		}
+		if err := k.Use("enigma"); err == nil || k.Implementation() != Generic {
+			t.Error("took an implementation that does not exist")
+		}
+	}
+	if _, err := NewKeyWith("enigma", &bytes); err == nil {
+		t.Error("made a key for an implementation that does not exist")
+	}
+	if k, err := NewKey(&bytes); err != nil || k.Implementation() != Implementation() {
+		t.Error("NewKey:", err)
+	}
+}
+
+func TestOneKeyServesManyGoroutinesWhileItIsRevoked(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 9))
+	key := randomKey(r)
+	k, o := mustKey(t, implementations()[0], key), newOracle(t, key)
+	var running sync.WaitGroup
+	for i := range 8 {
+		running.Go(func() {
+			r, scratch := rand.New(rand.NewPCG(10, uint64(i))), new(Scratch)
+			for n := range 40 {
+				newSet(t, r, o, r.Perm(n), func() int { return 0 }).check(t, k, scratch)
+			}
+		})
+	}
+	for n := range 100 {
+		all := Implementations()
+		if err := k.Use(all[n%len(all)]); err != nil {
+			t.Error(err)
+		}
+		runtime.Gosched()
+	}
+	running.Wait()
+}
+
+func TestAnUnreachableKeyIsOverwritten(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 11))
+	k := mustKey(t, implementations()[0], randomKey(r))
+	s := k.secret
+	aead := aeadKey(s.aead)
+	if aead == nil {
+		t.Fatal("x/crypto's copy of the key is not where it was")
+	}
+	if *aead == [KeyLen]byte{} {
+		t.Fatal("x/crypto's copy of the key is empty")
+	}
+	runtime.KeepAlive(k)
+	k = nil
+	for deadline := time.Now().Add(time.Minute); !s.wiped.Load(); runtime.Gosched() {
+		if runtime.GC(); time.Now().After(deadline) {
+			t.Fatal("nothing overwrites it")
+		}
+	}
+	if s.state != [16]uint32{} || *aead != [KeyLen]byte{} {
+		t.Error("key bytes are left")
+	}
+}
+
+func TestWipingKnowsOnlyTheCipherItWasWrittenFor(t *testing.T) {
+	for _, other := range []any{nil, 1, new(int), &struct{ key string }{}, &struct{ k [KeyLen]byte }{}, struct{ key [KeyLen]byte }{}} {
+		if aeadKey(other) != nil {
+			t.Errorf("found a key in a %T", other)
+		}
+	}
+}
+
+func TestNoVerbPrintsAKey(t *testing.T) {
+	key := &[KeyLen]byte{0: 0xaa, 1: 0xaa, 2: 0xaa, 3: 0xaa}
+	k := mustKey(t, generic, key)
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x", "%X", "%q", "%d"} {
+		if out := fmt.Sprintf(verb, k); !strings.Contains(out, "chachapoly key") || strings.Contains(strings.ToLower(out), "aa") {
+			t.Errorf("%s: %s", verb, out)
+		}
+	}
+}
+
+// TestSealingAndOpeningAllocateNothing allows x/crypto what it allocates itself where it has no assembly.
+func TestSealingAndOpeningAllocateNothing(t *testing.T) {
+	eachImplementation(t, func(t *testing.T, impl *implementation) {
+		r := rand.New(rand.NewPCG(12, 12))
+		key := randomKey(r)
+		k, scratch, allowed := mustKey(t, impl, key), new(Scratch), 0.0
+		if impl.name == Generic {
+			allowed = xcryptoAllocations(t, key)
+		}
+		for _, n := range []int{1, 7, 45, 130} {
+			msgs := make([]Message, n)
+			for i := range msgs {
+				msgs[i] = Message{Counter: uint64(i), Text: randomBytes(r, r.IntN(1500)+TagLen)}
+			}
+			got := testing.AllocsPerRun(20, func() { k.Seal(scratch, msgs); k.Open(scratch, msgs) })
+			if got > allowed*float64(n) {
+				t.Errorf("%d messages: %v allocations", n, got)
+			}
+		}
+	})
+}
+
+func xcryptoAllocations(t *testing.T, key *[KeyLen]byte) float64 {
+	o, nonce, text := newOracle(t, key), make([]byte, 12), make([]byte, 100+TagLen)
+	return testing.AllocsPerRun(20, func() {
+		o.Seal(text[:0], nonce, text[:100], nil)
+		if _, err := o.Open(text[:0], nonce, text, nil); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chachapoly
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// tampered seals the set, spoils about half of its messages, and checks what Open makes of each.
+func tampered(t testing.TB, r *rand.Rand, s *set, k *Key, scratch *Scratch) {
+	t.Helper()
+	k.Seal(scratch, s.msgs)
+	spoilt := make([]bool, len(s.msgs))
+	for i := range s.msgs {
+		if spoilt[i] = r.IntN(2) == 0; spoilt[i] {
+			spoil(r, &s.msgs[i])
+		}
+	}
+	received := bytes.Clone(s.buf)
+	k.Open(scratch, s.msgs)
+	for i, m := range s.msgs {
+		at, n := s.at[i], len(m.Text)-TagLen
+		switch text := m.Text[:n]; {
+		case m.Valid == spoilt[i]:
+			t.Fatalf("message %d of %d, %d bytes, spoilt %v: valid %v", i, len(s.msgs), n, spoilt[i], m.Valid)
+		case m.Valid && !bytes.Equal(text, s.plain[at:at+n]):
+			t.Fatalf("message %d of %d, %d bytes: not what was sealed", i, len(s.msgs), n)
+		case !m.Valid && !bytes.Equal(text, received[at:at+n]) && len(bytes.Trim(text, "\x00")) > 0:
+			t.Fatalf("message %d of %d, %d bytes: refused, and its text is neither ciphertext nor zeros", i, len(s.msgs), n)
+		}
+	}
+}
+
+// spoil flips one bit of the text, the tag or the counter.
+func spoil(r *rand.Rand, m *Message) {
+	bit := r.IntN(8*len(m.Text) + 64)
+	if bit < 64 {
+		m.Counter ^= 1 << bit
+		return
+	}
+	m.Text[bit/8-8] ^= 1 << (bit % 8)
+}
+
+func TestRefusesWhatWasTamperedWithAndOnlyThat(t *testing.T) {
+	eachImplementation(t, func(t *testing.T, impl *implementation) {
+		r := rand.New(rand.NewPCG(5, 5))
+		key := randomKey(r)
+		k, o, scratch := mustKey(t, impl, key), newOracle(t, key), new(Scratch)
+		for n := range 100 {
+			lengths := make([]int, n)
+			for i := range lengths {
+				lengths[i] = edges[r.IntN(len(edges))]
+			}
+			tampered(t, r, newSet(t, r, o, lengths, func() int { return 3 }), k, scratch)
+		}
+	})
+}
+
+func TestRefusesEveryFlippedBitOfATag(t *testing.T) {
+	eachImplementation(t, func(t *testing.T, impl *implementation) {
+		r := rand.New(rand.NewPCG(6, 6))
+		k, scratch := mustKey(t, impl, randomKey(r)), new(Scratch)
+		msgs := make([]Message, 8*TagLen+1)
+		for i := range msgs {
+			msgs[i] = Message{Counter: uint64(i), Text: randomBytes(r, 40+TagLen)}
+		}
+		k.Seal(scratch, msgs)
+		for i := range 8 * TagLen {
+			msgs[i].Text[40+i/8] ^= 1 << (i % 8)
+		}
+		k.Open(scratch, msgs)
+		for i, m := range msgs {
+			if m.Valid != (i == 8*TagLen) {
+				t.Errorf("bit %d flipped: valid %v", i, m.Valid)
+			}
+		}
+	})
+}
+
+func TestRefusesAMessageOfAnotherKey(t *testing.T) {
+	eachImplementation(t, func(t *testing.T, impl *implementation) {
+		r := rand.New(rand.NewPCG(7, 7))
+		a, b, scratch := mustKey(t, impl, randomKey(r)), mustKey(t, impl, randomKey(r)), new(Scratch)
+		msgs := []Message{{Text: randomBytes(r, 100)}, {Text: randomBytes(r, TagLen)}}
+		a.Seal(scratch, msgs)
+		b.Open(scratch, msgs)
+		if msgs[0].Valid || msgs[1].Valid {
+			t.Error("accepted")
+		}
+	})
+}
+
+func TestATextShorterThanItsTagIsInvalidAndLeftAlone(t *testing.T) {
+	eachImplementation(t, func(t *testing.T, impl *implementation) {
+		r := rand.New(rand.NewPCG(8, 8))
+		k, scratch := mustKey(t, impl, randomKey(r)), new(Scratch)
+		msgs := []Message{{Text: randomBytes(r, 116)}, {Valid: true}}
+		for n := range TagLen {
+			msgs = append(msgs, Message{Text: randomBytes(r, n), Valid: true})
+		}
+		before := fmt.Sprint(msgs[1:])
+		k.Seal(scratch, msgs)
+		if fmt.Sprint(msgs[1:]) != before {
+			t.Error("sealed what has no room for a tag")
+		}
+		k.Open(scratch, msgs)
+		if !msgs[0].Valid || slices.ContainsFunc(msgs[1:], func(m Message) bool { return m.Valid }) {
+			t.Error("the message among short ones is refused, or a short one accepted")
+		}
+		k.Seal(scratch, nil)
+		k.Open(scratch, nil)
+	})
+}

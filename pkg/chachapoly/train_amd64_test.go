@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !purego
+
+package chachapoly
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+
+	"golang.org/x/crypto/chacha20"
+	"golang.org/x/sys/cpu"
+	"golang.org/x/sys/unix"
+)
+
+func needs512(t testing.TB) *implementation {
+	t.Helper()
+	i, err := lookup(AVX512)
+	if err != nil {
+		t.Skip("this CPU has no AVX-512 with IFMA: ", err)
+	}
+	forced := *i
+	forced.worth = func([]Message) bool { return true }
+	return &forced
+}
+
+func TestFallsBackOnACPUThatLacksAnInstruction(t *testing.T) {
+	for name, flag := range map[string]*bool{
+		"AVX512F": &cpu.X86.HasAVX512F, "AVX512BW": &cpu.X86.HasAVX512BW, "AVX512DQ": &cpu.X86.HasAVX512DQ,
+		"AVX512VL": &cpu.X86.HasAVX512VL, "AVX512VBMI2": &cpu.X86.HasAVX512VBMI2, "AVX512IFMA": &cpu.X86.HasAVX512IFMA, "BMI2": &cpu.X86.HasBMI2,
+	} {
+		t.Run(name, func(t *testing.T) {
+			was := *flag
+			t.Cleanup(func() { *flag = was })
+			*flag = false
+			if len(trainImplementations()) != 0 {
+				t.Error("used all the same")
+			}
+		})
+	}
+}
+
+func TestFallsBackOnACPUThatComputesWrong(t *testing.T) {
+	wrong := func(last bool) *implementation {
+		return &implementation{name: "wrong", seal: sealEach, open: func(k *secret, s *Scratch, msgs []Message) {
+			openEach(k, s, msgs)
+			msgs[len(msgs)-1].Valid = last
+		}}
+	}
+	if !passes(wrong(true)) {
+		t.Error("refused an implementation that is right")
+	}
+	if passes(wrong(false)) {
+		t.Error("accepted one that opens wrong")
+	}
+	i := wrong(true)
+	i.seal = func(*secret, *Scratch, []Message) {}
+	if passes(i) {
+		t.Error("accepted one that does not seal")
+	}
+}
+
+func TestOneTimeKeysAreThoseOfRFC8439(t *testing.T) {
+	needs512(t)
+	for _, v := range []struct{ name, key, nonce, want string }{
+		{
+			"2.6.2", "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f", "000000000001020304050607",
+			"8ad5a08b905f81cc815040274ab29471a833b637e3fd0da508dbb8e2fdd1a646",
+		},
+		{
+			"2.8.2", "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f", "070000004041424344454647",
+			"7bac2b252db447af09b67a55a4e955840ae1d6731075d9eb2a9375783ed553ff",
+		},
+	} {
+		k, counter := nonceKey(t, generic, unhex(t, v.key), unhex(t, v.nonce))
+		s := new(Scratch)
+		jobs := s.train.set([]Message{{Counter: counter}})
+		s.train.chacha(k.secret, jobs, wantKey)
+		if !bytes.Equal(jobs[0].key[:], unhex(t, v.want)) {
+			t.Errorf("%s: %x", v.name, jobs[0].key)
+		}
+	}
+}
+
+func TestAssemblyAndGoAgreeWhereAJobsFieldsAre(t *testing.T) {
+	job := reflect.TypeFor[polyJob]()
+	for name, offset := range map[string]uintptr{"key": 0, "text": 32, "n": 40} {
+		if f, ok := job.FieldByName(name); !ok || f.Offset != offset {
+			t.Errorf("%s is at byte %d, assembly looks at %d", name, f.Offset, offset)
+		}
+	}
+	if job.Size() != 64 {
+		t.Errorf("a job has %d bytes, in assembly 64", job.Size())
+	}
+}
+
+// TestTouchesNoPageBesideTheTexts puts texts against pages that must not be touched, not even to be read.
+func TestTouchesNoPageBesideTheTexts(t *testing.T) {
+	impl := needs512(t)
+	const page = 4096
+	mem, err := unix.Mmap(-1, 0, 4*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Munmap(mem) })
+	for _, forbidden := range [][]byte{mem[:page], mem[3*page:]} {
+		if err := unix.Mprotect(forbidden, unix.PROT_NONE); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := rand.New(rand.NewPCG(13, 13))
+	key := randomKey(r)
+	k, o, scratch := mustKey(t, impl, key), newOracle(t, key), new(Scratch)
+	for n := range 2*page - 2*TagLen {
+		if n > 300 && n%64 > 1 && n < page {
+			continue
+		}
+		first := mem[page:][: n+TagLen : n+TagLen]
+		last := mem[page+n+TagLen : 3*page : 3*page]
+		msgs := []Message{{Counter: 1, Text: first}, {Counter: 2, Text: last}}
+		copy(first, randomBytes(r, n))
+		want := [][]byte{o.seal(1, first[:n]), o.seal(2, last[:len(last)-TagLen])}
+		k.Seal(scratch, msgs)
+		for i, m := range msgs {
+			if !bytes.Equal(m.Text, want[i]) {
+				t.Fatalf("message %d of %d bytes is wrong", i, len(m.Text))
+			}
+		}
+		if k.Open(scratch, msgs); !msgs[0].Valid || !msgs[1].Valid {
+			t.Fatalf("%d bytes: refused", n)
+		}
+	}
+}
+
+// secrets are what must not stay behind, in pieces of eight bytes: key, one-time keys, keystream and texts.
+func secrets(t testing.TB, key *[KeyLen]byte, msgs []Message, plain [][]byte) map[uint64]bool {
+	t.Helper()
+	found := map[uint64]bool{}
+	add := func(b []byte) {
+		for i := 0; i+8 <= len(b); i++ {
+			found[binary.LittleEndian.Uint64(b[i:])] = true
+		}
+	}
+	add(key[:])
+	for i, m := range msgs {
+		add(plain[i])
+		stream, err := chacha20.NewUnauthenticatedCipher(key[:], binary.LittleEndian.AppendUint64(make([]byte, 4), m.Counter))
+		if err != nil {
+			t.Fatal(err)
+		}
+		block := make([]byte, 64*(2+len(m.Text)/64))
+		stream.XORKeyStream(block, block)
+		add(block)
+	}
+	return found
+}
+
+func TestLeavesNoSecretInScratch(t *testing.T) {
+	impl := needs512(t)
+	r := rand.New(rand.NewPCG(14, 14))
+	key := randomKey(r)
+	k, scratch := mustKey(t, impl, key), new(Scratch)
+	for n, longest := range map[int]int{1: 100, 2: 1500, 3: 300, 8: 2000, 64: 2000, 100: 30} {
+		var msgs []Message
+		var plain [][]byte
+		for range n {
+			text := randomBytes(r, 8+r.IntN(longest)+TagLen)
+			msgs = append(msgs, Message{Counter: r.Uint64(), Text: text})
+			plain = append(plain, bytes.Clone(text[:len(text)-TagLen]))
+		}
+		secret := secrets(t, key, msgs, plain)
+		k.Seal(scratch, msgs)
+		left(t, "Seal", scratch, secret)
+		msgs[0].Text[0] ^= 1
+		if k.Open(scratch, msgs); msgs[0].Valid {
+			t.Fatal("accepted a spoilt message")
+		}
+		left(t, "Open", scratch, secret)
+	}
+}
+
+func left(t *testing.T, after string, s *Scratch, secret map[uint64]bool) {
+	t.Helper()
+	if s.train.jobs != [groupLen]polyJob{} {
+		t.Errorf("%s leaves one-time keys, tags or references to texts", after)
+	}
+	if s.train.aside != [asideLen]byte{} {
+		t.Errorf("%s leaves text aside", after)
+	}
+	for i := 0; i+8 <= len(s.train.area); i++ {
+		if secret[binary.LittleEndian.Uint64(s.train.area[i:])] {
+			t.Fatalf("%s leaves a secret at byte %d of the area", after, i)
+		}
+	}
+	const spilt, spiltLen = 4480, 1024 // waitOut in _asm/chacha.go: words of keystream, but not of one block in a row
+	for what, part := range map[string][]byte{
+		"put-by words": s.train.area[spilt+63 : spilt+spiltLen],
+		"slots":        s.train.area[areaFixed+63:],
+	} {
+		if len(bytes.Trim(part, "\x00")) > 0 {
+			t.Fatalf("%s leaves something in the %s", after, what)
+		}
+	}
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package compare
+
+import (
+	"crypto/rand"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/drop"
+	"github.com/ropewalk/ropewalk/pkg/noise"
+	"github.com/ropewalk/ropewalk/pkg/session"
+	"github.com/ropewalk/ropewalk/pkg/wire"
+)
+
+// mtu is that of all TUNs: room for 1440 bytes, a multiple of 16 that 44 times fits one UDP GSO send.
+const mtu = 1500
+
+// side is what one end of a tunnel is told.
+type side struct {
+	key     noise.PrivateKey
+	peerKey noise.PublicKey
+	peer    netip.AddrPort // where the peer is
+	allowed netip.Prefix   // what is behind it
+}
+
+// newSides returns both ends of a tunnel. Ours has 10.0.0.1 inside, theirs 10.0.0.2.
+func newSides(tb testing.TB) (ours, theirs side) {
+	tb.Helper()
+	for _, s := range []*side{&ours, &theirs} {
+		key, err := noise.NewPrivateKey(rand.Reader)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		s.key = key
+	}
+	ours.peerKey, theirs.peerKey = theirs.key.Public(), ours.key.Public()
+	ours.peer, theirs.peer = netip.MustParseAddrPort("192.0.2.2:51820"), netip.MustParseAddrPort("192.0.2.1:51820")
+	ours.allowed, theirs.allowed = netip.MustParsePrefix("10.0.0.2/32"), netip.MustParsePrefix("10.0.0.1/32")
+	return ours, theirs
+}
+
+// remote is the far end of a device under test: it only seals and opens, when it is told to.
+type remote struct {
+	tb      testing.TB
+	keys    *session.Keypair
+	scratch session.Scratch
+}
+
+// newRemote shakes hands with the device between e, as the initiator.
+func newRemote(tb testing.TB, e *edges, s side) *remote {
+	tb.Helper()
+	id, err := noise.NewIdentity(s.key)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	far, err := noise.NewRemote(id, s.peerKey)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	r := &remote{tb: tb}
+	for deadline := time.Now().Add(patience); r.keys == nil; {
+		if time.Now().After(deadline) {
+			tb.Fatal("no answer to the handshake")
+		}
+		r.shake(e, far)
+	}
+	return r
+}
+
+// again is when a handshake that nobody answered is tried again: a device that has just been started may not have been
+// ready.
+const again = time.Second
+
+// shake makes one attempt at a handshake.
+func (r *remote) shake(e *edges, far *noise.Remote) {
+	initiator, msg := noise.NewInitiator(far), new(wire.Initiation)
+	if err := initiator.CreateInitiation(msg, 1, noise.NewTimestamp(time.Now()), rand.Reader); err != nil {
+		r.tb.Fatal(err)
+	}
+	if err := noise.NewCookieJar(far).AddMACs(msg[:], 0); err != nil {
+		r.tb.Fatal(err)
+	}
+	give(e.cable[:1], [][]parcel{{{data: msg[:], segSize: len(msg)}}})
+	timeout := time.After(again)
+	for r.keys == nil {
+		select {
+		case response := <-e.out.handshake:
+			r.finish(initiator, response)
+		case <-timeout:
+			return
+		}
+	}
+}
+
+// finish takes the response that ends the handshake, and nothing else.
+func (r *remote) finish(i *noise.Initiator, response []byte) {
+	keys, reason := i.ConsumeResponse(response, new(noise.PresharedKey))
+	if reason != drop.None {
+		return
+	}
+	k, err := session.NewKeypair(&keys, 0)
+	if err != nil {
+		r.tb.Fatal(err)
+	}
+	r.keys = k
+}
+
+// seal makes messages of packets of one size in dst, back to back, and returns them with their stride.
+func (r *remote) seal(dst []byte, packets [][]byte) (run []byte, stride int) {
+	size := len(packets[0])
+	l := session.NewLayout(len(packets), size, size, mtu)
+	for i, p := range packets {
+		copy(dst[i*l.Stride()+wire.DataHeaderLen:], p)
+	}
+	counter, ok := r.keys.Reserve(l.Segments)
+	if !ok || r.keys.SealTrain(&r.scratch, dst, l, counter) != l.Size() {
+		r.tb.Fatal("the remote cannot seal")
+	}
+	return dst[:l.Size()], l.Stride()
+}
+
+// open returns the packet in one message.
+func (r *remote) open(msg []byte) []byte {
+	out := make([]session.Message, 1)
+	r.keys.OpenTrain(&r.scratch, 0, msg, len(msg), out)
+	if out[0].Drop != drop.None {
+		r.tb.Errorf("a message of %d bytes does not open: %v", len(msg), out[0].Drop)
+	}
+	return out[0].Plain
+}
+
+// await waits until cond holds.
+func await(tb testing.TB, what string, cond func() bool) {
+	tb.Helper()
+	for deadline := time.Now().Add(patience); !cond(); {
+		if time.Now().After(deadline) {
+			tb.Fatalf("waited in vain until %s", what)
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+// give fills each queue with parcels of its own, by reference.
+func give(to []*queue, parcels [][]parcel) {
+	for i, q := range to {
+		q.put(len(parcels[i]), func(k int, p *parcel) { p.data, p.segSize = parcels[i][k].data, parcels[i][k].segSize })
+	}
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package compare
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/device"
+	"github.com/ropewalk/ropewalk/pkg/offload"
+	"github.com/ropewalk/ropewalk/pkg/tun"
+	"github.com/ropewalk/ropewalk/pkg/underlay"
+)
+
+// startRopewalk starts a device of ropewalk's between e. Spreading is off: in memory there are no ports to spread over.
+func startRopewalk(tb testing.TB, e *edges, s side) {
+	tb.Helper()
+	t := &ropewalkTUN{edges: e, events: make(chan tun.Event, 1)}
+	t.events <- tun.Event{Up: true, MTU: mtu}
+	d := device.New(device.Config{
+		TUN: t, Log: slog.New(slog.DiscardHandler),
+		OpenPort: func(device.PortOptions) (underlay.Port, error) { return newPort(e, s), nil },
+	})
+	tb.Cleanup(d.Close)
+	off, port := config.SpreadOff, s.peer.Port()
+	err := d.Configure(config.Device{
+		PrivateKey: &s.key, ListenPort: &port, Spread: &off,
+		Peers: []config.Peer{{
+			PublicKey: s.peerKey, Endpoint: &config.Endpoint{AddrPort: s.peer},
+			AllowedIPs: []config.AllowedIP{{Prefix: s.allowed}},
+		}},
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	d.Start()
+	await(tb, "ropewalk is up", func() bool { return d.Stats().(device.Stats).Up })
+}
+
+// ropewalkTUN is a tun.Device, with all offloads.
+type ropewalkTUN struct {
+	edges  *edges
+	events chan tun.Event
+	once   sync.Once
+}
+
+func (t *ropewalkTUN) Name() string             { return "memory" }
+func (t *ropewalkTUN) Features() tun.Features   { return tun.Features{TSO: true, USO: true} }
+func (t *ropewalkTUN) Events() <-chan tun.Event { return t.events }
+func (t *ropewalkTUN) SetTrainLimit(int) error  { return nil }
+
+func (t *ropewalkTUN) Queues() (queues []tun.Queue) {
+	for _, q := range t.edges.host {
+		queues = append(queues, &ropewalkQueue{in: q, out: t.edges.received})
+	}
+	return queues
+}
+
+func (t *ropewalkTUN) Close() error {
+	t.once.Do(func() {
+		close(t.events)
+		for _, q := range t.edges.host {
+			q.setClosed(true)
+		}
+	})
+	return nil
+}
+
+type ropewalkQueue struct {
+	in  *queue
+	out *tally
+}
+
+// Read implements tun.Queue: a train ends it.
+func (q *ropewalkQueue) Read(bufs [][]byte, sizes []int) (int, error) {
+	n := q.in.take(len(bufs), func(i int, p *parcel) bool {
+		sizes[i] = copy(bufs[i], p.data)
+		return sizes[i] <= 4<<10
+	})
+	if n == 0 {
+		return 0, os.ErrClosed
+	}
+	return n, nil
+}
+
+// Write implements tun.Queue. It counts the packets that an element stands for.
+func (q *ropewalkQueue) Write(parts [][]byte) error {
+	var h offload.VnetHdr
+	h.Decode(parts[0])
+	q.out.keep(parts)
+	if h.GSOType == offload.GSONone {
+		q.out.add(1)
+		return nil
+	}
+	payload := -offload.VnetHdrLen - int(h.HdrLen)
+	for _, p := range parts {
+		payload += len(p)
+	}
+	q.out.add((payload + int(h.GSOSize) - 1) / int(h.GSOSize))
+	return nil
+}
+
+func (q *ropewalkQueue) Inject(parts [][]byte) error { return q.Write(parts) }
+
+// port is an underlay.Port. It is its own Strays, which nothing ever reaches.
+type port struct {
+	edges  *edges
+	side   side
+	strays *queue
+}
+
+func newPort(e *edges, s side) *port { return &port{edges: e, side: s, strays: newQueue(1, 0)} }
+
+func (p *port) Lane(i int) underlay.Lane  { return &portLane{port: p, index: i, in: p.edges.cable[i]} }
+func (p *port) Lanes() int                { return len(p.edges.cable) }
+func (p *port) LocalPort() uint16         { return p.side.peer.Port() }
+func (p *port) Source(int) uint16         { return p.LocalPort() }
+func (p *port) Strays() underlay.Receiver { return &portLane{port: p, in: p.strays} }
+func (p *port) SetMark(uint32) error      { return nil }
+func (p *port) Features() underlay.Features {
+	return underlay.Features{GSO: true, GRO: true, IPv4: true, IPv6: true}
+}
+
+func (p *port) OpenSource(uint16) (int, error) { return 0, errors.ErrUnsupported }
+
+func (p *port) SendTo(to *underlay.Endpoint, datagram []byte) error {
+	return p.SendRun(&underlay.Run{To: to, Parts: [][]byte{datagram}, SegSize: len(datagram), Segments: 1})
+}
+
+func (p *port) SendRun(r *underlay.Run) error {
+	p.send(0, []underlay.Run{*r})
+	return nil
+}
+
+func (p *port) send(lane int, runs []underlay.Run) {
+	p.edges.out.send(lane, len(runs), func(i int) ([][]byte, int, int) {
+		return runs[i].Parts, runs[i].SegSize, runs[i].Segments
+	})
+}
+
+func (p *port) Close() error {
+	p.strays.setClosed(true)
+	for _, q := range p.edges.cable {
+		q.setClosed(true)
+	}
+	return nil
+}
+
+type portLane struct {
+	port  *port
+	index int
+	in    *queue
+}
+
+// Recv implements underlay.Receiver.
+func (l *portLane) Recv(rx []underlay.Datagrams) (int, error) {
+	from := underlay.Endpoint{Dst: l.port.side.peer}
+	n := l.in.take(len(rx), func(i int, p *parcel) bool {
+		rx[i] = underlay.Datagrams{Buf: rx[i].Buf, N: copy(rx[i].Buf, p.data), SegSize: p.segSize, From: from}
+		return true
+	})
+	if n == 0 {
+		return 0, net.ErrClosed
+	}
+	return n, nil
+}
+
+// Send implements underlay.Lane.
+func (l *portLane) Send(runs []underlay.Run) int {
+	for i := range runs {
+		runs[i].Err = nil
+	}
+	l.port.send(l.index, runs)
+	return 0
+}
