@@ -105,7 +105,7 @@ func run(ctx context.Context, name string, o runOptions) error {
 	if o.lanes < 1 || o.lanes > config.MaxLanes {
 		return usageError{fmt.Errorf("--lanes %d: want 1 to %d", o.lanes, config.MaxLanes)}
 	}
-	// Each lane has two threads that block in system calls; with a processor for each, none waits for the runtime.
+	// Each lane has two threads that linger in system calls with a processor each, and the others need some too.
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 2*o.lanes+2))
 	return serve(ctx, log, name, o)
 }
@@ -113,7 +113,7 @@ func run(ctx context.Context, name string, o runOptions) error {
 // serve makes the interface and its socket, and undoes both in reverse.
 func serve(ctx context.Context, log *slog.Logger, name string, o runOptions) (err error) {
 	signal.Ignore(syscall.SIGPIPE) // a log reader that goes away must not take the tunnel with it
-	t, err := tun.Open(tun.Config{Name: name, Queues: o.lanes, MTU: o.mtu})
+	t, err := tun.Open(tun.Config{Name: name, Queues: o.lanes, MTU: o.mtu, Linger: true})
 	if err != nil {
 		return err
 	}
@@ -136,6 +136,9 @@ func serve(ctx context.Context, log *slog.Logger, name string, o runOptions) (er
 	defer cancel()
 	if err := hostnet.WatchRoutes(ctx, d.RoutesChanged); err != nil {
 		log.Warn("peers keep the source address they last reached when routes change", "error", err)
+	}
+	if err := watchClock(ctx, d.ClockJumped); err != nil {
+		log.Warn("keys may be erased late when the machine was suspended", "error", err)
 	}
 	go func() {
 		<-d.Done()
@@ -202,7 +205,9 @@ func attachSteer(t tun.Device) error {
 func receiveBuffer(lanes int) int { return max(1<<20/lanes, 512<<10) }
 
 func openUDP(o device.PortOptions) (underlay.Port, error) {
-	return udp.Open(udp.Config{Port: o.Port, Lanes: o.Lanes, Mark: o.Mark, ReceiveBuffer: receiveBuffer(o.Lanes)})
+	return udp.Open(udp.Config{
+		Port: o.Port, Lanes: o.Lanes, Mark: o.Mark, ReceiveBuffer: receiveBuffer(o.Lanes), Linger: true,
+	})
 }
 
 // knownLevel is level, or the default for what only other programs understand: LOG_LEVEL is shared with them.

@@ -27,6 +27,7 @@ type plan struct {
 	tunnel   datapath.Tunnel
 	peers    []datapath.Peer
 	report   Report
+	traffic  int64 // Tunnel.Traffic, 0 if unknown
 }
 
 // plan decides everything and changes nothing.
@@ -166,6 +167,9 @@ func (h *Host) findTunnel(pl *plan, known memory) error {
 	if found != nil && !bound {
 		pl.warn("%s has no socket on port %d in this network namespace: it is down, or was made in another one, through which "+
 			"its packets then go", found.Name, pl.cfg.Port)
+	}
+	if found != nil {
+		pl.traffic = found.Traffic
 	}
 	pl.choosePeers(found, known)
 	return nil

@@ -26,6 +26,8 @@ type Tunnel struct {
 	// Userspace tells that a process serves it, not the kernel.
 	Userspace bool
 	Peers     []TunnelPeer
+	// Traffic is how many bytes it has received from, and sent to, those it now has as peers.
+	Traffic int64
 }
 
 // TunnelPeer is a peer as its tunnel has it.
@@ -89,6 +91,7 @@ func tunnelOf(d *wgtypes.Device) Tunnel {
 			peer.Endpoint = netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port())
 		}
 		t.Peers = append(t.Peers, peer)
+		t.Traffic += p.ReceiveBytes + p.TransmitBytes
 	}
 	return t
 }

@@ -3,6 +3,7 @@
 package adopt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,8 +16,15 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/datapath/hook"
 )
 
-// refreshEvery is how long a peer that roamed or is new may go unspread.
-const refreshEvery = 5 * time.Second
+const (
+	// refreshEvery is how long a peer that roamed or is new may go unspread, while there is traffic. The kernel tells of
+	// neither, so there is nothing to wait for.
+	refreshEvery = 5 * time.Second
+	// refreshLess is how much less often, at the least, a tunnel is looked at that nobody uses.
+	refreshLess = 12
+	// quiet is how many bytes a tunnel carries between two looks that nobody uses: keepalives and handshakes.
+	quiet = 16 << 10
+)
 
 // settleLinks is how long a burst of link messages may last before it is acted on.
 const settleLinks = 100 * time.Millisecond
@@ -32,7 +40,7 @@ func (h *Host) Watch(ctx context.Context, cfg Config, log *slog.Logger, attached
 	defer close(done)
 	updates := make(chan netlink.LinkUpdate, 64)
 	err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{
-		ErrorCallback: func(err error) { log.Debug("link messages were lost", "error", err) }, // the ticker makes up for it
+		ErrorCallback: func(err error) { log.Debug("link messages were lost", "error", err) }, // the timer makes up for it
 	})
 	if err != nil {
 		return fmt.Errorf("subscribing to link changes: %w", err)
@@ -54,15 +62,16 @@ type watcher struct {
 	attached func(Report)
 	ports    map[string]uint16 // canonical ports that were seen, by the peers' keys
 	trouble  string            // what was logged last
+	every    time.Duration     // how long to wait at first
+	wait     time.Duration     // until the next look
+	traffic  int64             // of the tunnel, at the last look
 }
 
 func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
-	every := w.host.refresh
-	if every == 0 {
-		every = refreshEvery
-	}
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
+	w.every = cmp.Or(w.host.refresh, refreshEvery)
+	w.wait = w.every
+	timer := time.NewTimer(w.wait)
+	defer timer.Stop()
 	var burst <-chan time.Time
 	for {
 		select {
@@ -71,22 +80,25 @@ func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
 		case u, ok := <-updates:
 			switch {
 			case !ok:
-				updates = nil // the ticker goes on
+				updates = nil // the timer goes on
 			case burst == nil && u.Attrs().Name == w.cfg.Device:
 				burst = time.After(settleLinks)
 			}
 		case <-burst:
 			burst = nil
 			w.look(ctx)
-		case <-ticker.C:
+			timer.Reset(w.wait)
+		case <-timer.C:
 			w.look(ctx)
+			timer.Reset(w.wait)
 		}
 	}
 }
 
 // look mends what is not as it should be.
 func (w *watcher) look(ctx context.Context) {
-	report, changed, err := w.host.mend(ctx, w.cfg, w.ports)
+	found, err := w.host.mend(ctx, w.cfg, w.ports)
+	w.pace(found.traffic, found.changed || err != nil)
 	switch {
 	case ctx.Err() != nil:
 	case err != nil && err.Error() != w.trouble:
@@ -97,49 +109,68 @@ func (w *watcher) look(ctx context.Context) {
 			w.log.Info("spreading as wanted again", "device", w.cfg.Device, "port", w.cfg.Port)
 		}
 		w.trouble = ""
-		if changed {
-			w.attached(report)
+		if found.changed {
+			w.attached(found.report)
 		}
 	}
 }
 
-// mend is Attach where the programs stay if they are as they should be.
-func (h *Host) mend(ctx context.Context, cfg Config, ports map[string]uint16) (Report, bool, error) {
-	report, changed, err := h.settleState(ctx, cfg, ports)
-	if errors.Is(err, errAttach) {
-		report, err = h.attach(ctx, cfg, ports)
-		return report, true, err
+// pace chooses when to look next: less and less often while nobody uses the tunnel and nothing is to be mended. What then
+// goes unspread for longer is the beginning of what comes next.
+func (w *watcher) pace(traffic int64, busy bool) {
+	used := traffic-w.traffic < 0 || traffic-w.traffic > quiet
+	w.traffic = traffic
+	if busy || used {
+		w.wait = w.every
+		return
 	}
-	return report, changed, err
+	w.wait = min(2*w.wait, refreshLess*w.every)
+}
+
+// findings are what a look found and did.
+type findings struct {
+	report  Report
+	changed bool
+	traffic int64 // Tunnel.Traffic, 0 if unknown
+}
+
+// mend is Attach where the programs stay if they are as they should be.
+func (h *Host) mend(ctx context.Context, cfg Config, ports map[string]uint16) (findings, error) {
+	found, err := h.settleState(ctx, cfg, ports)
+	if errors.Is(err, errAttach) {
+		report, err := h.attach(ctx, cfg, ports)
+		return findings{report: report, changed: true}, err
+	}
+	return found, err
 }
 
 // errAttach says that settling the state is not enough.
 var errAttach = errors.New("the programs are not attached")
 
 // settleState changes what the programs work on, without loading any.
-func (h *Host) settleState(ctx context.Context, cfg Config, ports map[string]uint16) (Report, bool, error) {
+func (h *Host) settleState(ctx context.Context, cfg Config, ports map[string]uint16) (findings, error) {
 	p, unlock, err := h.open(ctx)
 	if err != nil {
-		return Report{}, false, describe(cfg, err)
+		return findings{}, describe(cfg, err)
 	}
 	defer unlock()
 	pl, err := h.plan(p, cfg, memory{ports, p.canonicalPorts(cfg)})
 	if err != nil {
-		return Report{}, false, describe(cfg, err)
+		return findings{}, describe(cfg, err)
 	}
 	if err := pl.hooked(p); err != nil {
-		return Report{}, false, err
+		return findings{}, err
 	}
 	s, err := datapath.OpenState(p.state(cfg.Device))
 	if err != nil {
-		return Report{}, false, fmt.Errorf("%w: %w", errAttach, err)
+		return findings{}, fmt.Errorf("%w: %w", errAttach, err)
 	}
 	defer s.Close()
 	changed, err := settle(s, pl.tunnel, pl.peers)
 	if err != nil {
 		err = describe(cfg, err)
 	}
-	return pl.report, changed, err
+	return findings{pl.report, changed, pl.traffic}, err
 }
 
 // hooked returns errAttach unless all hooks that there should be are attached, and fills in the report.

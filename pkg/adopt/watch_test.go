@@ -96,7 +96,7 @@ func TestWatchFollowsPeers(t *testing.T) {
 
 func TestWatchHealsADeviceThatReturns(t *testing.T) {
 	r := newRig(t)
-	// Link messages alone bring it back: the ticker never ticks.
+	// Link messages alone bring it back: the timer is far away.
 	reports, log, _ := r.here.watch(time.Hour)
 	first := r.next(reports)
 	r.unplug()
@@ -131,4 +131,31 @@ func TestWatchEndsWithTheFirstAttachsError(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	r.here.clean()
+}
+
+func TestWatchLooksLessOftenAtATunnelThatNobodyUses(t *testing.T) {
+	w := &watcher{every: time.Second, wait: time.Second}
+	for _, step := range []struct {
+		name    string
+		traffic int64
+		busy    bool
+		want    time.Duration
+	}{
+		{"has carried much", 1 << 30, false, 1},
+		{"idle", 1 << 30, false, 2},
+		{"keepalives", 1<<30 + 1000, false, 4},
+		{"idle", 1<<30 + 1000, false, 8},
+		{"idle", 1<<30 + 1000, false, 12},
+		{"idle", 1<<30 + 1000, false, 12},
+		{"something was mended", 1<<30 + 1000, true, 1},
+		{"idle", 1<<30 + 1000, false, 2},
+		{"used", 1<<30 + 1<<20, false, 1},
+		{"idle", 1<<30 + 1<<20, false, 2},
+		{"a peer was removed, and its count with it", 5, false, 1},
+		{"no longer there", 0, true, 1},
+	} {
+		if w.pace(step.traffic, step.busy); w.wait != step.want*time.Second {
+			t.Errorf("%s: the next look is %v away, want %d s", step.name, w.wait, step.want)
+		}
+	}
 }

@@ -4,9 +4,10 @@ package device
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"syscall"
-	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/engine"
@@ -42,13 +43,9 @@ func (d *Device) Configure(c config.Device) error {
 		d.adopt(*private, id)
 	}
 	if c.ReplacePeers {
-		for key := range d.peers {
-			d.removePeer(key)
-		}
+		d.removePeers(slices.Collect(maps.Values(d.peers))...)
 	}
-	for i := range c.Peers {
-		d.configurePeer(&c.Peers[i])
-	}
+	d.configurePeers(c.Peers)
 	return nil
 }
 
@@ -147,7 +144,7 @@ func (d *Device) adopt(key noise.PrivateKey, id *identity) {
 	d.private = key
 	d.identity.Store(id)
 	if id != nil {
-		d.removePeer(id.Public()) // nobody is a peer of himself
+		d.removePeers(d.peers[id.Public()]) // nobody is a peer of himself
 	}
 	for _, p := range d.peers {
 		p.mu.Lock()
@@ -158,7 +155,7 @@ func (d *Device) adopt(key noise.PrivateKey, id *identity) {
 	}
 }
 
-// identify derives what handshakes between id and the peer need. The caller holds mu.
+// identify derives what handshakes between id and the peer need. None is under way. The caller holds mu.
 func (p *Peer) identify(id *identity) {
 	p.remote, p.initiator, p.jar = nil, nil, nil
 	if id == nil {
@@ -169,38 +166,49 @@ func (p *Peer) identify(id *identity) {
 		p.dev.log.Warn("peer's public key is unusable; it will never connect", "peer", p.key, "error", err)
 		return
 	}
-	p.remote, p.initiator, p.jar = remote, noise.NewInitiator(remote), noise.NewCookieJar(remote)
+	p.remote = remote
 }
 
-// configurePeer applies one peer's change, which cannot fail.
-func (d *Device) configurePeer(c *config.Peer) {
-	if id := d.identity.Load(); id != nil && id.Public() == c.PublicKey {
-		return // as stock devices do
+// configurePeers applies peers' changes, which cannot fail, in their order.
+func (d *Device) configurePeers(changes []config.Peer) {
+	var routes []routeChange
+	for i := range changes {
+		c := &changes[i]
+		if c.Remove {
+			d.configureRoutes(routes)
+			routes = routes[:0]
+			d.removePeers(d.peers[c.PublicKey])
+		} else if p := d.configurePeer(c); p != nil && (c.ReplaceAllowedIPs || len(c.AllowedIPs) > 0) {
+			routes = append(routes, routeChange{p.lane, c})
+		}
 	}
-	if c.Remove {
-		d.removePeer(c.PublicKey)
-		return
+	d.configureRoutes(routes)
+}
+
+// configurePeer applies one peer's change but for its allowed IPs, and returns the peer, nil for none.
+func (d *Device) configurePeer(c *config.Peer) *Peer {
+	if id := d.identity.Load(); id != nil && id.Public() == c.PublicKey {
+		return nil // as stock devices do
 	}
 	p := d.peers[c.PublicKey]
 	if p == nil && c.UpdateOnly {
-		return
+		return nil
 	}
 	created := p == nil
 	if created {
 		p = d.addPeer(c.PublicKey)
 	}
-	d.configureRoutes(p, c)
 	p.configure(c)
 	if created && d.up {
 		p.start()
 	}
+	return p
 }
 
 func (d *Device) addPeer(key noise.PublicKey) *Peer {
 	p := &Peer{dev: d, key: key}
 	p.lane = d.engine.NewPeer(p)
-	p.timer = time.AfterFunc(time.Hour, func() { p.post(taskTimer) })
-	p.timer.Stop()
+	p.lane.Activity.Waker = p
 	p.mu.Lock()
 	p.identify(d.identity.Load())
 	p.mu.Unlock()
@@ -210,23 +218,36 @@ func (d *Device) addPeer(key noise.PublicKey) *Peer {
 	return p
 }
 
-// configureRoutes applies a peer's allowed IPs, all at once for the lanes.
-func (d *Device) configureRoutes(p *Peer, c *config.Peer) {
-	if !c.ReplaceAllowedIPs && len(c.AllowedIPs) == 0 {
+// routeChange is what becomes of a peer's allowed IPs.
+type routeChange struct {
+	lane *engine.Peer
+	to   *config.Peer
+}
+
+// configureRoutes applies all peers' allowed IPs, at once for the lanes. One update for each would copy parts of the table
+// again and again, and leave the copies behind.
+func (d *Device) configureRoutes(changes []routeChange) {
+	if len(changes) == 0 {
 		return
 	}
 	d.engine.Routes.Update(func(e *peer.Editor[*engine.Peer]) {
-		if c.ReplaceAllowedIPs {
-			e.RemoveOwner(p.lane)
-		}
-		for _, a := range c.AllowedIPs {
-			if a.Remove {
-				e.Remove(a.Prefix, p.lane)
-			} else {
-				e.Add(a.Prefix, p.lane)
-			}
+		for _, c := range changes {
+			c.apply(e)
 		}
 	})
+}
+
+func (c routeChange) apply(e *peer.Editor[*engine.Peer]) {
+	if c.to.ReplaceAllowedIPs {
+		e.RemoveOwner(c.lane)
+	}
+	for _, a := range c.to.AllowedIPs {
+		if a.Remove {
+			e.Remove(a.Prefix, c.lane)
+		} else {
+			e.Add(a.Prefix, c.lane)
+		}
+	}
 }
 
 // configure applies what is the peer's own: key, endpoint, keepalive.
@@ -252,17 +273,23 @@ func (p *Peer) configure(c *config.Peer) {
 	}
 }
 
-// removePeer forgets a peer, if there is one. The caller holds mu.
-func (d *Device) removePeer(key noise.PublicKey) {
-	p := d.peers[key]
-	if p == nil {
+// removePeers forgets peers; nil ones are none. The caller holds mu.
+func (d *Device) removePeers(list ...*Peer) {
+	list = slices.DeleteFunc(list, func(p *Peer) bool { return p == nil })
+	if len(list) == 0 {
 		return
 	}
-	d.engine.Routes.Update(func(e *peer.Editor[*engine.Peer]) { e.RemoveOwner(p.lane) })
-	p.halt()
-	d.peersMu.Lock()
-	delete(d.peers, key)
-	d.peersMu.Unlock()
+	d.engine.Routes.Update(func(e *peer.Editor[*engine.Peer]) {
+		for _, p := range list {
+			e.RemoveOwner(p.lane)
+		}
+	})
+	for _, p := range list {
+		p.halt()
+		d.peersMu.Lock()
+		delete(d.peers, p.key)
+		d.peersMu.Unlock()
+	}
 }
 
 // lookup returns the peer with that key, or nil.

@@ -13,7 +13,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -76,7 +78,7 @@ type Device struct {
 	mark      atomic.Uint32           // changed by who holds mu
 	port      atomic.Pointer[portRef] // nil while down
 	inbox     inbox
-	tasks     chan *Peer
+	tasks     tasks
 	limiter   peer.Limiter
 	staged    atomic.Int64 // bytes held for all peers
 
@@ -107,14 +109,14 @@ func New(cfg Config) *Device {
 		log:   cfg.Log,
 		clock: engine.NewClock(),
 		peers: map[noise.PublicKey]*Peer{},
-		inbox: newInbox(),
-		tasks: make(chan *Peer, MaxPeers),
 		stop:  make(chan struct{}),
 		done:  make(chan struct{}),
 	}
 	if cfg.Clock != nil {
 		d.clock = cfg.Clock
 	}
+	d.inbox.open()
+	d.tasks.open()
 	d.spreading.Store(&spreading{ports: spread.DefaultPorts})
 	d.sources.log = cfg.Log
 	d.engine = engine.New(engine.Config{Device: cfg.TUN, Control: d, Clock: d.clock, Rand: cfg.Rand})
@@ -161,9 +163,7 @@ func (d *Device) supervise() {
 	d.mu.Lock()
 	d.closed = true
 	d.down()
-	for key := range d.peers {
-		d.removePeer(key)
-	}
+	d.removePeers(slices.Collect(maps.Values(d.peers))...)
 	d.mu.Unlock()
 	if err := d.cfg.TUN.Close(); err != nil {
 		d.log.Debug("closing the tun device", "error", err)

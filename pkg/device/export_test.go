@@ -16,7 +16,11 @@ const (
 	MaxStagedTotal = maxStagedTotal
 	StagedFloor    = stagedFloor
 	InboxLen       = inboxLen
+	Together       = together
 )
+
+// Coalesced is when a timer fires that is asked for at an instant.
+func Coalesced(now, at int64) int64 { return coalesced(now, at) }
 
 // Follow applies an event of a device that was not started.
 func (d *Device) Follow(ev tun.Event) { d.follow(ev) }
@@ -33,9 +37,9 @@ func (d *Device) Step() (n int) {
 	for {
 		select {
 		case l := <-d.inbox.letters:
-			d.engine.Slow.Add(d.open(l.msg[:l.n], l.from), 1)
-		case p := <-d.tasks:
-			p.attend()
+			d.engine.Slow.Add(d.read(l), 1)
+		case <-d.tasks.waiting:
+			d.tasks.take().attend()
 		default:
 			return n
 		}
@@ -46,8 +50,7 @@ func (d *Device) Step() (n int) {
 // StepLetters is Step without tasks. It returns what became of each message.
 func (d *Device) StepLetters() (reasons []drop.Reason) {
 	for len(d.inbox.letters) > 0 {
-		l := <-d.inbox.letters
-		reasons = append(reasons, d.open(l.msg[:l.n], l.from))
+		reasons = append(reasons, d.read(<-d.inbox.letters))
 	}
 	return reasons
 }
@@ -63,6 +66,20 @@ func (d *Device) PeerOf(key noise.PublicKey) *Peer { return d.lookup(key) }
 
 // Indices is the number of receiver indices in use.
 func (d *Device) Indices() int { return d.engine.Sessions.Len() }
+
+// Timers is the number of peers' timers that are set.
+func (d *Device) Timers() (n int) {
+	d.peersMu.RLock()
+	defer d.peersMu.RUnlock()
+	for _, p := range d.peers {
+		p.mu.Lock()
+		if p.timer != nil {
+			n++
+		}
+		p.mu.Unlock()
+	}
+	return n
+}
 
 // Initiate sends an initiation, however recent the last one is.
 func (p *Peer) Initiate() {

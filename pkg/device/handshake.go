@@ -201,7 +201,15 @@ func (p *Peer) createResponse(r *noise.Responder, msg *wire.Response, now int64)
 	if b.keys, err = session.NewKeypair(&keys, now); err != nil {
 		return b, err
 	}
-	return b, p.jar.AddMACs(msg[:], now)
+	return b, p.cookies().AddMACs(msg[:], now)
+}
+
+// cookies is what the peer has given us. The caller holds mu.
+func (p *Peer) cookies() *noise.CookieJar {
+	if p.jar == nil {
+		p.jar = noise.NewCookieJar(p.remote)
+	}
+	return p.jar
 }
 
 // openResponse completes a handshake of ours.
@@ -301,7 +309,7 @@ func (p *Peer) askAgain(now int64) {
 
 // sendInitiation sends the first message of a handshake, in place of one that may be in flight. The caller holds mu.
 func (p *Peer) sendInitiation(now int64) {
-	if p.lane.Endpoint.Load() == nil || p.initiator == nil {
+	if p.lane.Endpoint.Load() == nil || p.remote == nil {
 		return
 	}
 	p.endAttempt()
@@ -328,10 +336,11 @@ func (p *Peer) createInitiation(msg *wire.Initiation, now int64) (*binding, erro
 	if p.dev.spreading.Load().mode != config.SpreadOff {
 		timestamp = timestamp.Signed()
 	}
+	p.initiator = noise.NewInitiator(p.remote)
 	if err := p.initiator.CreateInitiation(msg, b.index, timestamp, p.dev.cfg.Rand); err != nil {
 		return b, err
 	}
-	return b, p.jar.AddMACs(msg[:], now)
+	return b, p.cookies().AddMACs(msg[:], now)
 }
 
 // endAttempt gives up the handshake in flight, if any. The caller holds mu.
@@ -340,6 +349,7 @@ func (p *Peer) endAttempt() {
 	p.attempt = nil
 	if p.initiator != nil {
 		p.initiator.Wipe()
+		p.initiator = nil
 	}
 }
 

@@ -32,18 +32,18 @@ type Peer struct {
 	helloRate rate
 	spreadLog rate
 
-	mu            sync.Mutex // guards all below
-	running       bool       // the device is up and the peer is configured
-	remote        *noise.Remote
+	mu            sync.Mutex    // guards all below
+	running       bool          // the device is up and the peer is configured
+	remote        *noise.Remote // nil while there can be no handshake: without a private key, or for a key that is unusable
 	psk           noise.PresharedKey
-	keepalive     uint16 // seconds
-	jar           *noise.CookieJar
-	initiator     *noise.Initiator // nil while the device has no private key
+	keepalive     uint16           // seconds
+	jar           *noise.CookieJar // nil before the first handshake
+	initiator     *noise.Initiator // that of attempt
 	attempt       *binding         // our handshake in flight
 	sessions      sessions
 	tai           noise.Clock // per peer: a burst to many must not push the timestamps ahead of the wall clock
 	timers        peer.Timers
-	timer         *time.Timer
+	timer         *time.Timer // nil while it is not set
 	staged        stagingQueue
 	askAgainAt    int64 // when a handshake that came too soon may be started, 0 for never
 	hello         hello
@@ -63,7 +63,7 @@ func (p *Peer) LogValue() slog.Value { return slog.StringValue(p.key.String()) }
 const (
 	taskHandshake uint32 = 1 << iota // a session is wanted
 	taskConfirm                      // the unconfirmed key pair was used
-	taskTimer                        // a timer fired
+	taskTimer                        // a timer fired, or is to be set anew
 	taskHello                        // a hello is in the mail, or the peer was heard from a source port
 	taskRoamed                       // the peer is at another address or port
 )
@@ -79,7 +79,7 @@ func (p *Peer) post(task uint32) {
 			continue
 		}
 		if old == 0 {
-			p.dev.tasks <- p
+			p.dev.tasks.put(p)
 		}
 		return
 	}
@@ -155,26 +155,12 @@ func (p *Peer) Roam(from underlay.Endpoint) {
 	}
 }
 
-// arm sets the timer for the next moment at which something may be due. The caller holds mu.
-func (p *Peer) arm(now int64) {
-	next := p.timers.Next(now, &p.lane.Activity)
-	for _, at := range []int64{p.hello.next(), p.askAgainAt} {
-		if at != 0 && (next == 0 || at < next) {
-			next = at
-		}
-	}
-	if next == 0 {
-		p.timer.Stop()
-		return
-	}
-	p.timer.Reset(time.Duration(max(next-now, 0)))
-}
-
 // do carries out what the timers ask for. The caller holds mu.
 func (p *Peer) do(a peer.Actions, now int64) {
 	if a.Has(peer.EraseSessions) {
 		p.forgetSessions()
 		p.endAttempt()
+		p.jar = nil
 	}
 	if a.Has(peer.GiveUp) {
 		p.dev.log.Info("handshake gave up", "peer", p.key, "after", time.Duration(peer.RekeyAttemptTime))
@@ -208,7 +194,7 @@ func (p *Peer) halt() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.running = false
-	p.timer.Stop()
+	p.disarm()
 	p.timers.Stop(&p.lane.Activity)
 	p.forgetSessions()
 	p.endAttempt()

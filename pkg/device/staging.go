@@ -39,7 +39,7 @@ func (p *Peer) Stage(element []byte, packets int) {
 		p.dev.engine.Slow.Add(drop.TXDown, packets)
 	case keys.Usable(p.dev.clock()):
 		p.dev.engine.Transmit(p.lane, keys, element)
-	case p.initiator == nil:
+	case p.remote == nil:
 		p.dev.engine.Slow.Add(drop.TXNoSession, packets)
 	default:
 		p.stage(staged{append([]byte(nil), element...), packets})

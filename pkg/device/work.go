@@ -3,6 +3,7 @@
 package device
 
 import (
+	"sync"
 	"sync/atomic"
 
 	"github.com/ropewalk/ropewalk/pkg/drop"
@@ -28,12 +29,14 @@ type letter struct {
 
 // inbox takes handshake messages from the lanes without blocking them.
 type inbox struct {
-	letters     chan letter
-	loadedUntil *atomic.Int64
+	letters     chan *letter
+	blank       sync.Pool // of *letter: an idle device holds none
+	loadedUntil atomic.Int64
 }
 
-func newInbox() inbox {
-	return inbox{letters: make(chan letter, inboxLen), loadedUntil: new(atomic.Int64)}
+func (b *inbox) open() {
+	b.letters = make(chan *letter, inboxLen)
+	b.blank.New = func() any { return new(letter) }
 }
 
 // loaded reports whether handshakes arrive faster than they can be worked off.
@@ -47,16 +50,26 @@ func (b *inbox) loaded(now int64) bool {
 
 // Handshake implements engine.Control.
 func (d *Device) Handshake(msg []byte, from underlay.Endpoint) drop.Reason {
-	l := letter{from: from, n: len(msg)}
+	l := d.inbox.blank.Get().(*letter)
+	l.from, l.n = from, len(msg)
 	if copy(l.msg[:], msg) < len(msg) {
+		d.inbox.blank.Put(l)
 		return drop.RXBadLength
 	}
 	select {
 	case d.inbox.letters <- l:
 		return drop.None
 	default:
+		d.inbox.blank.Put(l)
 		return drop.HSQueueFull
 	}
+}
+
+// read handles a message from the inbox.
+func (d *Device) read(l *letter) drop.Reason {
+	reason := d.open(l.msg[:l.n], l.from)
+	d.inbox.blank.Put(l)
+	return reason
 }
 
 // work handles handshake messages and peers' tasks until the device stops.
@@ -66,9 +79,9 @@ func (d *Device) work() {
 		case <-d.stop:
 			return
 		case l := <-d.inbox.letters:
-			d.engine.Slow.Add(d.open(l.msg[:l.n], l.from), 1)
-		case p := <-d.tasks:
-			p.attend()
+			d.engine.Slow.Add(d.read(l), 1)
+		case <-d.tasks.waiting:
+			d.tasks.take().attend()
 		}
 	}
 }

@@ -26,12 +26,24 @@ const (
 //
 // A Sent and a Received that run at the same moment may be seen in either order. The peer sees them a round trip apart.
 type Activity struct {
+	// Waker, if set, is told of a wait that begins while the timers are not going to look before it ends. Set it before the
+	// first event.
+	Waker Waker
+
 	unanswered atomic.Int64 // when the first data was sent after which nothing was received, or 0
 	owed       atomic.Int64 // when the first data was received after which nothing was sent, or 0
 	sent       atomic.Int64 // at most coarseStep before anything was last sent
 	received   atomic.Int64 // the same for received
 	stepStart  atomic.Int64 // the present 100 ms of Sent's changes
 	flips      atomic.Int32 // how many there were
+	asleep     atomic.Bool  // the timers do not look for longer than KeepaliveTimeout
+}
+
+// Waker is the owner of timers.
+type Waker interface {
+	// Wake asks for a call of Timers.Next, soon. It is called by whoever notes traffic and must not block. That happens at
+	// most twice in KeepaliveTimeout, however busy the traffic is.
+	Wake()
 }
 
 // Sent notes that something authenticated was handed to the network; data tells whether any of it was more than a
@@ -43,6 +55,7 @@ func (a *Activity) Sent(now int64, data bool) {
 	}
 	if data && a.unanswered.Load() == 0 && a.mayFlip(now) {
 		a.unanswered.Store(now)
+		a.wake()
 	}
 }
 
@@ -55,6 +68,14 @@ func (a *Activity) Received(now int64, data bool) {
 	}
 	if data && a.owed.Load() == 0 {
 		a.owed.Store(now)
+		a.wake()
+	}
+}
+
+// wake comes after a wait was noted, and Timers.Next notes that it sleeps before it looks for waits: one sees the other.
+func (a *Activity) wake() {
+	if a.asleep.Load() && a.asleep.CompareAndSwap(true, false) && a.Waker != nil {
+		a.Waker.Wake()
 	}
 }
 
@@ -64,8 +85,9 @@ func (a *Activity) LastSent() int64 { return a.sent.Load() }
 // LastReceived is when something authenticated was last received, at most 100 ms too early, or 0.
 func (a *Activity) LastReceived() int64 { return a.received.Load() }
 
-// settle ends both waits.
+// settle ends both waits, and wakes nobody from now on.
 func (a *Activity) settle() {
+	a.asleep.Store(false)
 	a.unanswered.Store(0)
 	a.owed.Store(0)
 }

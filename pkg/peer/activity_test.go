@@ -3,7 +3,9 @@
 package peer
 
 import (
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -134,10 +136,58 @@ func TestActivityAllocatesNothing(t *testing.T) {
 	}
 }
 
-func BenchmarkActivity(b *testing.B) {
-	var a Activity
-	for b.Loop() {
-		a.Sent(t0, true)
-		a.Received(t0, true)
+// flag is a Waker that remembers.
+type flag struct{ atomic.Bool }
+
+func (f *flag) Wake() { f.Store(true) }
+
+// TestNoWaitBeginsUnseen: while the timers look, a lane notes what begins a wait. Either they see it or they are woken.
+func TestNoWaitBeginsUnseen(t *testing.T) {
+	const rounds = 50_000
+	var woke flag
+	a := Activity{Waker: &woke}
+	var began, done atomic.Int64
+	go func() {
+		for i := int64(1); i <= rounds; i++ {
+			for began.Load() < i {
+				runtime.Gosched()
+			}
+			a.Received(t0, true)
+			done.Store(i)
+		}
+	}()
+	defer began.Store(rounds) // lets the lane go
+	for i := int64(1); i <= rounds; i++ {
+		var timers Timers
+		timers.Stop(&a)
+		timers.Start()
+		woke.Store(false)
+		began.Store(i)
+		for range i % 64 { // so that the two meet at different points
+			began.Load()
+		}
+		next := timers.Next(t0, &a)
+		for done.Load() < i {
+			runtime.Gosched()
+		}
+		if next != t0+KeepaliveTimeout && !woke.Load() {
+			t.Fatalf("round %d: data was received, the timers look at %d, and nobody wakes them", i, next)
+		}
+	}
+}
+
+// TestWakingAllocatesNothing: it happens on the fast path.
+func TestWakingAllocatesNothing(t *testing.T) {
+	var timers Timers
+	a := Activity{Waker: &flag{}}
+	now := t0
+	if n := testing.AllocsPerRun(100, func() {
+		now += 20 * sec
+		timers.Fire(now, &a)
+		timers.Next(now, &a)
+		a.Received(now, true)
+		a.Sent(now, true)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
 	}
 }

@@ -3,10 +3,7 @@
 package peer
 
 import (
-	"cmp"
-	"maps"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -26,12 +23,14 @@ type AllowedIPs[T comparable] struct {
 	version atomic.Uint64
 
 	mu     sync.Mutex
-	owners map[T]map[netip.Prefix]uint64 // the number says when it was added
-	added  uint64
+	owners map[T]list
 }
 
-// route hides T's methods from bart, which would clone values that have a Clone method.
-type route[T comparable] struct{ owner T }
+// route is what the table holds. It has no methods: bart would clone values that have a Clone method, such as T may be.
+type route[T comparable] struct {
+	owner T
+	place *place // in the owner's list, guarded by mu
+}
 
 // Lookup returns the owner of addr. It allocates nothing and may run concurrently with everything else. An address of
 // the form ::ffff:a.b.c.d is an IPv6 address here.
@@ -48,10 +47,11 @@ func (a *AllowedIPs[T]) Lookup(addr netip.Addr) (owner T, ok bool) {
 func (a *AllowedIPs[T]) Prefixes(owner T) []netip.Prefix {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	mine := a.owners[owner]
-	return slices.SortedFunc(maps.Keys(mine), func(p, q netip.Prefix) int {
-		return cmp.Compare(mine[p], mine[q])
-	})
+	var prefixes []netip.Prefix
+	for at := a.owners[owner].first; at != nil; at = at.next {
+		prefixes = append(prefixes, at.prefix)
+	}
+	return prefixes
 }
 
 // Len is the number of prefixes of all owners.
@@ -71,7 +71,7 @@ func (a *AllowedIPs[T]) Update(edit func(e *Editor[T])) {
 	table := a.table.Load()
 	if table == nil {
 		table = new(bart.Fast[route[T]])
-		a.owners = map[T]map[netip.Prefix]uint64{}
+		a.owners = map[T]list{}
 	}
 	e := Editor[T]{ips: a, table: table}
 	edit(&e)
@@ -107,10 +107,9 @@ func (e *Editor[T]) Add(prefix netip.Prefix, owner T) bool {
 		if previous.owner == owner {
 			return true
 		}
-		e.unlist(prefix, previous.owner)
+		e.unlist(previous)
 	}
-	e.insert(prefix, owner)
-	e.list(prefix, owner)
+	e.insert(prefix, route[T]{owner, e.list(prefix, owner)})
 	return true
 }
 
@@ -120,27 +119,28 @@ func (e *Editor[T]) Remove(prefix netip.Prefix, owner T) bool {
 		return false
 	}
 	prefix = prefix.Masked()
-	if _, ok := e.ips.owners[owner][prefix]; !ok {
+	found, ok := e.table.Get(prefix)
+	if !ok || found.owner != owner {
 		return false
 	}
 	e.delete(prefix)
-	e.unlist(prefix, owner)
+	e.unlist(found)
 	return true
 }
 
 // RemoveOwner takes all prefixes from owner.
 func (e *Editor[T]) RemoveOwner(owner T) {
-	for prefix := range e.ips.owners[owner] {
-		e.delete(prefix)
+	for at := e.ips.owners[owner].first; at != nil; at = at.next {
+		e.delete(at.prefix)
 	}
 	delete(e.ips.owners, owner)
 }
 
-func (e *Editor[T]) insert(prefix netip.Prefix, owner T) {
+func (e *Editor[T]) insert(prefix netip.Prefix, r route[T]) {
 	if e.inPlace() {
-		e.table.Insert(prefix, route[T]{owner})
+		e.table.Insert(prefix, r)
 	} else {
-		e.table = e.table.InsertPersist(prefix, route[T]{owner})
+		e.table = e.table.InsertPersist(prefix, r)
 	}
 }
 
@@ -161,20 +161,19 @@ func (e *Editor[T]) inPlace() bool {
 	return e.private
 }
 
-func (e *Editor[T]) list(prefix netip.Prefix, owner T) {
+func (e *Editor[T]) list(prefix netip.Prefix, owner T) *place {
 	mine := e.ips.owners[owner]
-	if mine == nil {
-		mine = map[netip.Prefix]uint64{}
-		e.ips.owners[owner] = mine
-	}
-	e.ips.added++
-	mine[prefix] = e.ips.added
+	at := mine.append(prefix)
+	e.ips.owners[owner] = mine
+	return at
 }
 
-func (e *Editor[T]) unlist(prefix netip.Prefix, owner T) {
-	mine := e.ips.owners[owner]
-	delete(mine, prefix)
-	if len(mine) == 0 {
-		delete(e.ips.owners, owner)
+func (e *Editor[T]) unlist(r route[T]) {
+	mine := e.ips.owners[r.owner]
+	mine.remove(r.place)
+	if mine.first == nil {
+		delete(e.ips.owners, r.owner)
+	} else {
+		e.ips.owners[r.owner] = mine
 	}
 }

@@ -302,33 +302,3 @@ func TestLookupAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations per lookup", n)
 	}
 }
-
-func BenchmarkAllowedIPsLookup(b *testing.B) {
-	a := thousands(4096)
-	addrs := [2]netip.Addr{netip.MustParseAddr("10.0.3.77"), netip.MustParseAddr("fd00::1:0:4d")}
-	i := 0
-	for b.Loop() {
-		a.Lookup(addrs[i&1])
-		i++
-	}
-}
-
-// One owner of many leaves and returns: the cost must not grow with the others.
-func BenchmarkAllowedIPsReplaceOneOwner(b *testing.B) {
-	a := thousands(8192)
-	mine := a.Prefixes(4000)
-	for b.Loop() {
-		a.Update(func(e *Editor[int]) {
-			e.RemoveOwner(4000)
-			for _, p := range mine {
-				e.Add(p, 4000)
-			}
-		})
-	}
-}
-
-func BenchmarkAllowedIPsFill(b *testing.B) {
-	for b.Loop() {
-		thousands(4096)
-	}
-}

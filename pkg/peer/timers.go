@@ -9,8 +9,9 @@ import "time"
 //
 // It is lazy. Traffic resets no timer: lanes note it in an Activity, and Timers looks at that when something might be due.
 // Call Fire when the instant that Next gave has come (earlier does no harm) and do what it says; call Next again after
-// Fire and after each event. Lanes need not tell anyone that traffic began. While there are keys, Next is never further
-// away than KeepaliveTimeout, which is the shortest wait that traffic can begin; without keys there is no traffic.
+// Fire, after each event, and when the Activity's Waker is told to. That happens when traffic begins a wait and Next is
+// further away than KeepaliveTimeout, which is the shortest there is: so nothing ticks while there is no traffic, and
+// while there is, lanes hardly ever wake anyone.
 type Timers struct {
 	retryAt        int64 // when the handshake in flight is retried; 0 when there is none
 	eraseAt        int64 // when keys are erased; 0 when there are none
@@ -29,14 +30,20 @@ func (t *Timers) Next(now int64, a *Activity) int64 {
 	if t.stopped {
 		return 0
 	}
+	at := t.next(now, a)
+	near := at != 0 && at-now <= KeepaliveTimeout
+	a.asleep.Store(!near)
+	if near {
+		return at
+	}
+	return t.next(now, a) // a wait that has begun meanwhile may have woken nobody
+}
+
+func (t *Timers) next(now int64, a *Activity) int64 {
 	at := earliest(t.retryAt, t.eraseAt)
 	at = earliest(at, t.hearBackDue(a))
 	at = earliest(at, passiveDue(a))
-	at = earliest(at, t.persistentDue(now, a))
-	if t.eraseAt != 0 {
-		at = earliest(at, now+KeepaliveTimeout)
-	}
-	return at
+	return earliest(at, t.persistentDue(now, a))
 }
 
 // Fire returns what is due.

@@ -115,6 +115,7 @@ type duel struct {
 	act   Activity
 	eager eagerTimers
 	fired int
+	woken int
 }
 
 func (d *duel) step() {
@@ -160,8 +161,14 @@ func (d *duel) initiate() {
 	d.ask()
 }
 
-// ask is what a device does after an event of the control side; events of lanes tell nobody.
+// ask is what a device does after an event of the control side.
 func (d *duel) ask() { d.next = d.lazy.Next(d.now, &d.act) }
+
+// Wake is what it does when an event of lanes wakes it.
+func (d *duel) Wake() {
+	d.woken++
+	d.ask()
+}
 
 // event lets lanes exchange data only while there are keys.
 func (d *duel) event() {
@@ -196,10 +203,11 @@ func (d *duel) want() {
 }
 
 func TestLazyTimersDoWhatEagerOnesWould(t *testing.T) {
-	fired := 0
+	fired, woken := 0, 0
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		d := &duel{t: t, r: r, now: t0}
+		d.act.Waker = d
 		busy := 1 + r.IntN(400) // one event in so many steps
 		for range 30_000 {
 			d.step()
@@ -208,8 +216,9 @@ func TestLazyTimersDoWhatEagerOnesWould(t *testing.T) {
 			}
 		}
 		fired += d.fired
+		woken += d.woken
 	}
-	if fired < 1000 {
-		t.Errorf("only %d actions in all: the test proves little", fired)
+	if fired < 1000 || woken < 1000 {
+		t.Errorf("only %d actions and %d wakes in all: the test proves little", fired, woken)
 	}
 }

@@ -45,6 +45,7 @@ type simPeer struct {
 	talks    bool // its application sends once per second
 	heard    int64
 	out      []message
+	looks    int // at the timers
 }
 
 type sim struct {
@@ -58,7 +59,8 @@ type sim struct {
 func newSim(seed uint64) *sim {
 	s := &sim{now: t0, r: rand.New(rand.NewPCG(seed, 6))}
 	for i := range s.peers {
-		s.peers[i] = &simPeer{sim: s, sessions: map[int]*simSession{}}
+		s.peers[i] = &simPeer{sim: s}
+		s.peers[i].restart()
 	}
 	return s
 }
@@ -96,7 +98,10 @@ func (p *simPeer) step() {
 	}
 }
 
-func (p *simPeer) ask() { p.next = p.timers.Next(p.sim.now, &p.act) }
+func (p *simPeer) ask() {
+	p.looks++
+	p.next = p.timers.Next(p.sim.now, &p.act)
+}
 
 func (p *simPeer) obey(actions Actions) {
 	if actions.Has(EraseSessions) {
@@ -209,7 +214,11 @@ func (p *simPeer) receiveData(m message) {
 // restart forgets everything, as a reboot does.
 func (p *simPeer) restart() {
 	*p = simPeer{sim: p.sim, sessions: map[int]*simSession{}, talks: p.talks}
+	p.act.Waker = p
 }
+
+// Wake implements Waker.
+func (p *simPeer) Wake() { p.ask() }
 
 // Whatever was lost and whoever was restarted: soon after the network is whole, each application hears the other.
 func TestTwoPeersAlwaysRecoverFromLoss(t *testing.T) {
@@ -260,7 +269,7 @@ func TestTwoPeersWithNothingToSayFallSilent(t *testing.T) {
 	s.run(10 * sec)
 	s.peers[0].talks = false
 	s.run(30 * sec)
-	handshakes := s.ids
+	handshakes, looks := s.ids, s.looks()
 	for range 2000 {
 		s.run(sec)
 		if len(s.peers[0].out)+len(s.peers[1].out) != 0 {
@@ -269,5 +278,24 @@ func TestTwoPeersWithNothingToSayFallSilent(t *testing.T) {
 	}
 	if s.ids != handshakes {
 		t.Errorf("%d handshakes among silent peers", s.ids-handshakes)
+	}
+	if n := s.looks() - looks; n != 2 { // each erases its keys
+		t.Errorf("silent peers looked at their timers %d times, want 2", n)
+	}
+}
+
+// looks is how often the two have looked at their timers.
+func (s *sim) looks() int { return s.peers[0].looks + s.peers[1].looks }
+
+// However many trains there are, a look at the timers is due about every ten seconds.
+func TestTrafficHardlyEverWakesTheTimers(t *testing.T) {
+	s := newSim(1)
+	s.peers[0].talks, s.peers[1].talks = true, true
+	s.run(10 * sec)
+	looks, handshakes := s.looks(), s.ids
+	s.run(1000 * sec)
+	// Each peer: the deadline that comes, and the wait that then begins. A handshake is an event or two for each.
+	if n, most := s.looks()-looks, 2*2*101+8*(s.ids-handshakes); n > most {
+		t.Errorf("two peers looked at their timers %d times in 1000 s, want at most %d", n, most)
 	}
 }

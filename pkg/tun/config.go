@@ -39,6 +39,8 @@ type Config struct {
 	// NoTSO and NoUSO leave TCP and UDP trains off even where the kernel has them. There is no USO without TSO.
 	NoTSO bool
 	NoUSO bool
+	// Linger has Read hold its processor while traffic flows (package linger).
+	Linger bool
 }
 
 // complete returns c with its defaults filled in, or an error for what no kernel would take.

@@ -15,7 +15,8 @@ type device struct {
 	name     string
 	features Features
 	queues   []*queue
-	stop     int // eventfd
+	stop     int           // eventfd
+	lost     chan struct{} // from the queues to the monitor
 	monitor  *monitor
 	steering steering
 	closing  sync.Once
@@ -33,7 +34,7 @@ func Open(c Config) (Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &device{}
+	d := &device{lost: make(chan struct{}, 1)}
 	if d.stop, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return nil, explainOpen(fmt.Errorf("creating an eventfd: %w", err))
 	}
@@ -56,7 +57,7 @@ func (d *device) open(c *Config) error {
 		return err
 	}
 	d.name = name
-	d.queues = append(d.queues, newQueue(fd, d.stop))
+	d.queues = append(d.queues, newQueue(fd, d.stop, d.lost, c.Linger))
 	if d.features, err = setOffloads(fd, c); err != nil {
 		return err
 	}
@@ -65,9 +66,9 @@ func (d *device) open(c *Config) error {
 		if err != nil {
 			return err
 		}
-		d.queues = append(d.queues, newQueue(fd, d.stop))
+		d.queues = append(d.queues, newQueue(fd, d.stop, d.lost, c.Linger))
 	}
-	d.monitor, err = startMonitor(fd, name, c)
+	d.monitor, err = startMonitor(fd, d.lost, name, c)
 	return err
 }
 

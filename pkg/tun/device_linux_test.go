@@ -116,10 +116,17 @@ func (h *host) setUp(up bool) {
 	h.must(netlink.LinkSetDown(h.link))
 }
 
-func TestTUNKeepsTheContract(t *testing.T) {
+func TestTUNKeepsTheContract(t *testing.T) { keepsTheContract(t, tun.Config{Name: "rw0"}) }
+
+func TestLingeringTUNKeepsTheContract(t *testing.T) {
+	keepsTheContract(t, tun.Config{Name: "rw0", Linger: true})
+}
+
+func keepsTheContract(t *testing.T, c tun.Config) {
 	tuntest.RunContract(t, func(t *testing.T, queues int) tuntest.Subject {
 		enterNamespace(t)
-		d := open(t, tun.Config{Name: "rw0", Queues: queues})
+		c.Queues = queues
+		d := open(t, c)
 		h := newHost(t, d)
 		return tuntest.Subject{
 			Device: d, Inject: h.inject, Receive: h.receive, SetUp: h.setUp,
@@ -366,22 +373,5 @@ func TestCloseRacesWithEveryone(t *testing.T) {
 		wg.Go(func() { _ = d.Close() })
 		wg.Go(func() { _ = d.Close() })
 		wg.Wait()
-	}
-}
-
-func BenchmarkWrite(b *testing.B) {
-	enterNamespace(b)
-	d := open(b, tun.Config{Name: "rw0"})
-	newHost(b, d)
-	element := make([]byte, offload.VnetHdrLen+1400)
-	element[offload.VnetHdrLen] = 0x45 // with no valid checksum the host drops it early
-	parts := [][]byte{element[:38], element[38:]}
-	q := d.Queues()[0]
-	b.SetBytes(1400)
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := q.Write(parts); err != nil {
-			b.Fatal(err)
-		}
 	}
 }

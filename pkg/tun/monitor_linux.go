@@ -13,15 +13,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// awayInterval is how often the interface is looked at while it is in another namespace than its first.
-const awayInterval = time.Second
+const (
+	// lookAgain is how long after a change abroad there is another look: the kernel reports some before it is done.
+	lookAgain = time.Second
+	// blindInterval is how often the interface is looked at abroad where nothing can be heard of it.
+	blindInterval = 10 * time.Second
+)
 
 // monitor follows the interface's state, also into another network namespace: creating a tunnel in one and moving it
-// into another is an everyday use of WireGuard. There it only looks in now and then: a socket left there would keep the
-// namespace, and with it the interface, alive after the last process of its owner.
+// into another is an everyday use of WireGuard. There it only looks in when it hears of something: a socket left there
+// would keep the namespace, and with it the interface, alive after the last process of its owner.
 type monitor struct {
-	fd     int    // of one queue, to ask where the interface is
-	home   string // identity of the namespace where it was made, "" before Linux 5.2
+	fd     int             // of one queue, to ask where the interface is
+	lost   <-chan struct{} // has a token when a queue has found that the interface is gone
+	home   string          // identity of the namespace where it was made, "" before Linux 5.2
+	abroad *abroad         // nil where nothing can be heard of other namespaces
+	deaf   bool            // nothing is heard of the one where the interface is
 	events chan Event
 	last   Event // the last one sent
 	done   chan struct{}
@@ -33,7 +40,7 @@ type monitor struct {
 }
 
 // startMonitor configures the interface and begins to follow it.
-func startMonitor(fd int, name string, c *Config) (*monitor, error) {
+func startMonitor(fd int, lost <-chan struct{}, name string, c *Config) (*monitor, error) {
 	l, err := followLink(nil, name)
 	if err != nil {
 		return nil, err
@@ -43,12 +50,15 @@ func startMonitor(fd int, name string, c *Config) (*monitor, error) {
 		return nil, err
 	}
 	m := &monitor{
-		fd: fd, link: l,
+		fd: fd, lost: lost, link: l,
 		events: make(chan Event, 1), done: make(chan struct{}), ended: make(chan struct{}),
 	}
 	if at, err := m.locate(); err == nil {
 		m.home = at.id
 		at.close()
+	}
+	if m.abroad, err = openAbroad(); err != nil {
+		m.abroad = nil // it looks at intervals then
 	}
 	m.send(l.state)
 	go m.run()
@@ -58,6 +68,9 @@ func startMonitor(fd int, name string, c *Config) (*monitor, error) {
 func (m *monitor) close() {
 	close(m.done)
 	<-m.ended
+	if m.abroad != nil {
+		m.abroad.close()
+	}
 }
 
 func (m *monitor) run() {
@@ -122,25 +135,37 @@ func (m *monitor) send(e Event) {
 	m.events <- e
 }
 
-// wander reports the interface's state at intervals until it is in its first namespace, and returns its link there; nil
-// when it is gone or the monitor closed. An interface that lives where we may not look has no events, but an end.
+// wander reports the interface's state until it is in its first namespace, and returns its link there; nil when it is gone
+// or the monitor closed. An interface that lives where we may not look has no events, but an end.
 func (m *monitor) wander() *link {
-	tick := time.NewTicker(awayInterval)
-	defer tick.Stop()
-	for last := ""; ; {
+	var heard <-chan struct{}
+	m.deaf = true
+	if m.abroad != nil && m.abroad.begin() == nil {
+		defer m.abroad.end()
+		heard = m.abroad.heard
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for last, changed := "", true; ; {
 		select {
 		case <-m.done:
 			return nil
-		default:
+		case <-m.lost:
+		case <-heard:
+			changed = true
+		case <-timer.C:
 		}
 		l, at, err := m.look(last)
 		if l != nil || errors.Is(err, unix.EBADFD) {
 			return l
 		}
 		last = at
-		select {
-		case <-m.done:
-		case <-tick.C:
+		switch {
+		case m.deaf || err != nil:
+			timer.Reset(blindInterval)
+		case changed:
+			timer.Reset(lookAgain)
+			changed = false
 		}
 	}
 }
@@ -164,6 +189,12 @@ func (m *monitor) look(last string) (l *link, id string, err error) {
 		return nil, last, err
 	}
 	defer l.close()
+	if at.id != last && m.abroad != nil {
+		m.deaf = m.abroad.heed(at.ns, l.index) != nil
+		if err := l.find(at.name); err != nil { // again, so that no change falls between
+			return nil, last, err
+		}
+	}
 	if at.id != last || l.removeKernelAddresses() {
 		l.silence()
 	}

@@ -137,6 +137,28 @@ func TestEventsFollowTheInterfaceHomeAgain(t *testing.T) {
 	awaitMTU(t, d, 0)
 }
 
+// TestEventsFollowTheInterfaceFromAbroadToAbroad: the third namespace has no number in the first.
+func TestEventsFollowTheInterfaceFromAbroadToAbroad(t *testing.T) {
+	r := newRealm(t)
+	d := open(t, tun.Config{Name: "rw0"})
+	r.move(r.home, r.awayNS)
+	third, err := netns.New()
+	r.must(err)
+	defer third.Close()
+	r.must(netns.Set(r.homeNS))
+	farther := r.enableIPv6(third)
+	defer farther.Close()
+	r.must(r.away.LinkSetMTU(r.link(r.away), 1333))
+	awaitMTU(t, d, 1333)
+	r.move(r.away, third)
+	for mtu := 1334; mtu < 1337; mtu++ {
+		r.must(farther.LinkSetMTU(r.link(farther), mtu))
+		awaitMTU(t, d, mtu)
+	}
+	r.must(farther.LinkDel(r.link(farther)))
+	awaitMTU(t, d, 0)
+}
+
 func TestKernelKeepsNoLinkLocalAddress(t *testing.T) {
 	type step = func(*realm, *netlink.Handle)
 	up := func(r *realm, h *netlink.Handle) { r.must(h.LinkSetUp(r.link(h))) }

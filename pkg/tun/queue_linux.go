@@ -10,12 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/gate"
+	"github.com/ropewalk/ropewalk/pkg/linger"
 )
 
 // queue is one non-blocking descriptor of a TUN. Blocking is poll's business, so that stop can end it.
 type queue struct {
 	fd      int
-	stop    int // an eventfd, readable once the device closes
+	stop    int             // an eventfd, readable once the device closes
+	lost    chan<- struct{} // gets a token when the interface is found to be gone
+	linger  bool
 	reading gate.Gate
 	writing gate.Gate
 	failed  error // Read's, met behind elements that had to be returned first
@@ -33,8 +36,8 @@ type vector [MaxParts]unix.Iovec
 
 var _ Queue = (*queue)(nil)
 
-func newQueue(fd, stop int) *queue {
-	q := &queue{fd: fd, stop: stop, reading: gate.New(), writing: gate.New()}
+func newQueue(fd, stop int, lost chan<- struct{}, linger bool) *queue {
+	q := &queue{fd: fd, stop: stop, lost: lost, linger: linger, reading: gate.New(), writing: gate.New()}
 	q.inject.writing = gate.New()
 	return q
 }
@@ -52,29 +55,29 @@ func (q *queue) Read(bufs [][]byte, sizes []int) (int, error) {
 func (q *queue) read(bufs [][]byte, sizes []int) (n int, err error) {
 	if err := q.failed; err != nil {
 		q.failed = nil
-		return 0, goneOr(err)
+		return 0, q.goneOr(err)
 	}
 	for n < len(bufs) {
-		size, err := unix.Read(q.fd, bufs[n])
+		size, errno := read(q.fd, bufs[n])
 		switch {
-		case err == nil:
+		case errno == 0:
 			sizes[n] = size
 			n++
 			if size > bigElement {
 				return n, nil
 			}
-		case err == unix.EINTR:
+		case errno == unix.EINTR:
 		case n > 0:
-			if err != unix.EAGAIN {
-				q.failed = err
+			if errno != unix.EAGAIN {
+				q.failed = errno
 			}
 			return n, nil
-		case err == unix.EAGAIN:
+		case errno == unix.EAGAIN:
 			if err := q.wait(unix.POLLIN); err != nil {
 				return 0, err
 			}
 		default:
-			return 0, goneOr(err)
+			return 0, q.goneOr(errno)
 		}
 	}
 	return n, nil
@@ -83,17 +86,15 @@ func (q *queue) read(bufs [][]byte, sizes []int) (n int, err error) {
 // wait blocks until the descriptor is ready for events. It returns os.ErrClosed when the device closes or is gone.
 func (q *queue) wait(events int16) error {
 	fds := [2]unix.PollFd{{Fd: int32(q.fd), Events: events}, {Fd: int32(q.stop), Events: unix.POLLIN}}
-	for {
-		_, err := unix.Poll(fds[:], -1)
-		switch {
-		case err == unix.EINTR:
-		case err != nil:
-			return err
-		case fds[1].Revents != 0 || fds[0].Revents&(unix.POLLERR|unix.POLLNVAL) != 0:
-			return os.ErrClosed
-		default:
-			return nil
-		}
+	switch err := linger.Poll(fds[:], q.linger); {
+	case err != nil:
+		return err
+	case fds[1].Revents != 0:
+		return os.ErrClosed
+	case fds[0].Revents&(unix.POLLERR|unix.POLLNVAL) != 0:
+		return q.goneOr(unix.EBADFD)
+	default:
+		return nil
 	}
 }
 
@@ -102,6 +103,17 @@ func (q *queue) wait(events int16) error {
 func goneOr(err error) error {
 	if errors.Is(err, unix.EBADFD) || errors.Is(err, unix.EFAULT) {
 		return os.ErrClosed
+	}
+	return err
+}
+
+// goneOr also tells the monitor, which hears nothing of an interface that ends with its namespace.
+func (q *queue) goneOr(err error) error {
+	if err = goneOr(err); errors.Is(err, os.ErrClosed) {
+		select {
+		case q.lost <- struct{}{}:
+		default:
+		}
 	}
 	return err
 }
@@ -153,7 +165,7 @@ func (q *queue) write(parts [][]byte, iovs *vector) error {
 				return err
 			}
 		default:
-			return goneOr(errno)
+			return q.goneOr(errno)
 		}
 	}
 }

@@ -27,6 +27,8 @@ type Config struct {
 	NoGRO bool
 	// NoIPv6 opens IPv4 sockets.
 	NoIPv6 bool
+	// Linger has Recv hold its processor while traffic flows (package linger).
+	Linger bool
 }
 
 // complete returns c with its defaults filled in.

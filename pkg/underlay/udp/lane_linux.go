@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/gate"
+	"github.com/ropewalk/ropewalk/pkg/linger"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
@@ -15,6 +16,7 @@ import (
 type lane struct {
 	port      *Port
 	fd        int
+	linger    bool
 	receiving gate.Gate
 	sending   gate.Gate
 	rx        *inbox
@@ -23,9 +25,9 @@ type lane struct {
 
 var _ underlay.Lane = (*lane)(nil)
 
-func newLane(p *Port, fd int) *lane {
+func newLane(p *Port, fd int, linger bool) *lane {
 	return &lane{
-		port: p, fd: fd, receiving: gate.New(), sending: gate.New(),
+		port: p, fd: fd, linger: linger, receiving: gate.New(), sending: gate.New(),
 		rx: newInbox(), tx: newSender(p, fd, sendBatch),
 	}
 }
@@ -46,13 +48,17 @@ func (l *lane) recv(rx []underlay.Datagrams) (int, error) {
 	}
 	msgs := l.rx.prepare(rx)
 	for {
-		n, errno := recvmmsg(l.fd, msgs, unix.MSG_WAITFORONE)
+		n, errno := recvmmsg(l.fd, msgs)
 		switch {
 		case l.port.closed.Load():
 			return 0, net.ErrClosed
 		case errno == 0:
 			l.rx.unpack(rx[:n])
 			return n, nil
+		case errno == unix.EAGAIN:
+			if err := linger.Poll([]unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}}, l.linger); err != nil {
+				return 0, err
+			}
 		case errno != unix.EINTR:
 			return 0, errno
 		}

@@ -64,7 +64,7 @@ func newPort(c *Config, socks []*socket, port uint16) *Port {
 	}
 	p.gso.Store(socks[0].gso)
 	for _, s := range socks {
-		p.lanes = append(p.lanes, newLane(p, s.fd))
+		p.lanes = append(p.lanes, newLane(p, s.fd, c.Linger))
 	}
 	p.senders.New = func() any { return newLetter(p) }
 	return p

@@ -46,6 +46,7 @@ func TestSocketsKeepTheContract(t *testing.T) {
 		"without GRO": {NoGRO: true},
 		"IPv4 only":   {NoIPv6: true},
 		"bare":        {NoGSO: true, NoGRO: true},
+		"lingering":   {Linger: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			underlaytest.RunContract(t, func(t *testing.T) underlaytest.Subject {

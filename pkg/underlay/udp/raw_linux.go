@@ -18,11 +18,10 @@ type message struct {
 	size uint32
 }
 
-// recvmmsg takes what is there; with unix.MSG_WAITFORONE it blocks for the first message, with unix.MSG_DONTWAIT it does
-// not. Empty msgs are the caller's fault.
-func recvmmsg(fd int, msgs []message, flags uintptr) (int, unix.Errno) {
-	n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&msgs[0])), uintptr(len(msgs)),
-		flags, 0, 0)
+// recvmmsg takes what is there, without blocking, so the runtime need not hear of it. Empty msgs are the caller's fault.
+func recvmmsg(fd int, msgs []message) (int, unix.Errno) {
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&msgs[0])), uintptr(len(msgs)),
+		unix.MSG_DONTWAIT, 0, 0)
 	return int(n), errno
 }
 

@@ -74,7 +74,7 @@ func (s *strays) recv(rx []underlay.Datagrams) (int, error) {
 			continue
 		}
 		// Not blocking: a datagram with a wrong checksum woke us, and is gone.
-		n, errno := recvmmsg(int(s.ready[0].Fd), msgs, unix.MSG_DONTWAIT)
+		n, errno := recvmmsg(int(s.ready[0].Fd), msgs)
 		switch errno {
 		case 0:
 			s.rx.unpack(rx[:n])

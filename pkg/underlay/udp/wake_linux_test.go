@@ -37,8 +37,8 @@ func awaitSyscall(t *testing.T, tid, number int) {
 // TestCloseWakesAThreadBlockedInTheKernel is about shutdown(2) on an unconnected socket, which answers ENOTCONN and has
 // to wake the receiver all the same.
 func TestCloseWakesAThreadBlockedInTheKernel(t *testing.T) {
-	for _, ipv4 := range []bool{false, true} {
-		p := open(t, Config{NoIPv6: ipv4})
+	for _, c := range []Config{{}, {NoIPv6: true}, {Linger: true}} {
+		p := open(t, c)
 		tid, result := make(chan int), make(chan error, 1)
 		go func() {
 			runtime.LockOSThread()
@@ -47,7 +47,7 @@ func TestCloseWakesAThreadBlockedInTheKernel(t *testing.T) {
 			_, err := p.Lane(0).Recv([]underlay.Datagrams{{Buf: make([]byte, 65535)}})
 			result <- err
 		}()
-		awaitSyscall(t, <-tid, unix.SYS_RECVMMSG)
+		awaitSyscall(t, <-tid, unix.SYS_PPOLL)
 		if err := p.Close(); err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// TestTasksLeaveInTheOrderTheyCame: a plain slice says which is next.
+func TestTasksLeaveInTheOrderTheyCame(t *testing.T) {
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		var q tasks
+		q.open()
+		var want []*Peer
+		for range 5000 {
+			if busy := 1 + r.IntN(1000); len(want) < busy && r.IntN(3) > 0 {
+				p := &Peer{}
+				q.put(p)
+				want = append(want, p)
+			} else if len(want) > 0 {
+				<-q.waiting
+				if got := q.take(); got != want[0] {
+					t.Fatal("another peer was next")
+				}
+				want = want[1:]
+			}
+			if len(q.waiting) != len(want) || len(q.peers)-q.first != len(want) {
+				t.Fatalf("%d tokens and %d peers, want %d", len(q.waiting), len(q.peers)-q.first, len(want))
+			}
+		}
+	}
+}
+
+func TestTasksThatAreDoneTakeNoMemory(t *testing.T) {
+	var q tasks
+	q.open()
+	for range 1000 {
+		q.put(&Peer{})
+	}
+	for range 1000 {
+		<-q.waiting
+		q.take()
+	}
+	if n := cap(q.peers); n > keptTasks {
+		t.Errorf("room for %d peers is kept", n)
+	}
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linger
+
+import (
+	"runtime"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// pipe returns the descriptors of a pipe, closed when the test ends.
+func pipe(t *testing.T) (r, w int) {
+	t.Helper()
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = unix.Close(fds[0]), unix.Close(fds[1]) })
+	return fds[0], fds[1]
+}
+
+func both(t *testing.T, f func(t *testing.T, linger bool)) {
+	for name, linger := range map[string]bool{"lingering": true, "blocking": false} {
+		t.Run(name, func(t *testing.T) { f(t, linger) })
+	}
+}
+
+func TestPollTellsWhichIsReady(t *testing.T) {
+	both(t, func(t *testing.T, linger bool) {
+		first, _ := pipe(t)
+		second, w := pipe(t)
+		if _, err := unix.Write(w, []byte{1}); err != nil {
+			t.Fatal(err)
+		}
+		fds := []unix.PollFd{{Fd: int32(first), Events: unix.POLLIN}, {Fd: int32(second), Events: unix.POLLIN}}
+		if err := Poll(fds, linger); err != nil || fds[0].Revents != 0 || fds[1].Revents != unix.POLLIN {
+			t.Errorf("%v, %+v", err, fds)
+		}
+	})
+}
+
+func TestPollReportsABadDescriptor(t *testing.T) {
+	both(t, func(t *testing.T, linger bool) {
+		fds := []unix.PollFd{{Fd: 1 << 30, Events: unix.POLLIN}}
+		if err := Poll(fds, linger); err != nil || fds[0].Revents != unix.POLLNVAL {
+			t.Errorf("%v, %+v", err, fds)
+		}
+	})
+}
+
+func TestPollReturnsItsErrors(t *testing.T) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if limit.Cur >= 1<<22 {
+		t.Skip("RLIMIT_NOFILE is too high for poll to refuse anything")
+	}
+	both(t, func(t *testing.T, linger bool) {
+		if err := Poll(make([]unix.PollFd, limit.Cur+1), linger); err != unix.EINVAL {
+			t.Errorf("more descriptors than the process may have: %v", err)
+		}
+	})
+}
+
+// TestPollWakesWhetherItLingersOrBlocks writes at once, and long after the last span.
+func TestPollWakesWhetherItLingersOrBlocks(t *testing.T) {
+	both(t, func(t *testing.T, linger bool) {
+		for _, late := range []bool{false, true} {
+			r, w := pipe(t)
+			done := make(chan error)
+			go func() { done <- Poll([]unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}, linger) }()
+			if late {
+				nothing, _ := pipe(t)
+				fds := []unix.PollFd{{Fd: int32(nothing), Events: unix.POLLIN}}
+				for range 2 * Spans {
+					_, _ = pollHolding(fds, Span)
+				}
+			}
+			if _, err := unix.Write(w, []byte{1}); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// TestTheWorldStopsWhileMoreLingerThanThereAreProcessors has the collector run under more waiters than GOMAXPROCS.
+func TestTheWorldStopsWhileMoreLingerThanThereAreProcessors(t *testing.T) {
+	r, w := pipe(t)
+	var waiters sync.WaitGroup
+	for range 2 * runtime.GOMAXPROCS(0) {
+		waiters.Go(func() {
+			if err := Poll([]unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}, true); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range 3 {
+		runtime.GC()
+	}
+	if _, err := unix.Write(w, []byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	waiters.Wait()
+}
+
+func TestPollDoesNotAllocate(t *testing.T) {
+	both(t, func(t *testing.T, linger bool) {
+		r, w := pipe(t)
+		if _, err := unix.Write(w, []byte{1}); err != nil {
+			t.Fatal(err)
+		}
+		if n := testing.AllocsPerRun(100, func() {
+			fds := [1]unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}
+			_ = Poll(fds[:], linger)
+		}); n != 0 {
+			t.Errorf("%v allocations", n)
+		}
+	})
+}

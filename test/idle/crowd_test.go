@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package idle
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/drop"
+	"github.com/ropewalk/ropewalk/pkg/noise"
+	"github.com/ropewalk/ropewalk/pkg/session"
+	"github.com/ropewalk/ropewalk/pkg/wire"
+)
+
+// crowd is many peers behind one socket. They handshake, and are silent from then on.
+type crowd struct {
+	conn   *net.UDPConn
+	device noise.PublicKey
+	keys   []noise.PrivateKey
+}
+
+// newCrowd returns n peers of a device that listens at to. conn is theirs to use, and closed when the test ends.
+func newCrowd(t testing.TB, n int, device noise.PublicKey, dial func() (*net.UDPConn, error)) *crowd {
+	t.Helper()
+	conn, err := dial()
+	must(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	c := &crowd{conn: conn, device: device}
+	for range n {
+		key, err := noise.NewPrivateKey(rand.Reader)
+		must(t, err)
+		c.keys = append(c.keys, key)
+	}
+	return c
+}
+
+// config returns what lets the crowd in: each with an endpoint, one IPv4 and one IPv6 address.
+func (c *crowd) config() config.Device {
+	at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(c.conn.LocalAddr().(*net.UDPAddr).Port))
+	var d config.Device
+	for i := range c.keys {
+		v4, v6 := inner(i)
+		d.Peers = append(d.Peers, config.Peer{
+			PublicKey: c.keys[i].Public(), Endpoint: &config.Endpoint{AddrPort: at},
+			AllowedIPs: []config.AllowedIP{{Prefix: netip.PrefixFrom(v4, 32)}, {Prefix: netip.PrefixFrom(v6, 128)}},
+		})
+	}
+	return d
+}
+
+func inner(i int) (v4, v6 netip.Addr) {
+	a, b := [4]byte{10}, [16]byte{0: 0xfd}
+	binary.BigEndian.PutUint16(a[1:], uint16((i+1)>>8))
+	a[3] = byte(i + 1)
+	binary.BigEndian.PutUint32(b[12:], uint32(i+1))
+	return netip.AddrFrom4(a), netip.AddrFrom16(b)
+}
+
+// window is how many handshakes are under way at once: fewer than make the device ask for cookies.
+const window = 64
+
+// connect gives each peer a session with the device.
+func (c *crowd) connect(t testing.TB) {
+	t.Helper()
+	must(t, c.conn.SetReadBuffer(1<<20))
+	for first := 0; first < len(c.keys); first += window {
+		must(t, c.handshakes(first, min(first+window, len(c.keys))))
+	}
+}
+
+// handshakes initiates again when a datagram gets lost.
+func (c *crowd) handshakes(first, end int) error {
+	waiting := map[uint32]*noise.Initiator{}
+	for i := first; i < end; i++ {
+		remote, err := c.remote(i)
+		if err != nil {
+			return err
+		}
+		waiting[uint32(i)] = noise.NewInitiator(remote)
+	}
+	for range 10 {
+		for n, i := range waiting {
+			if err := c.initiate(i, n); err != nil {
+				return err
+			}
+		}
+		if err := c.answer(waiting); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+		if len(waiting) == 0 {
+			return nil
+		}
+	}
+	return errors.New("the device does not answer")
+}
+
+func (c *crowd) remote(i int) (*noise.Remote, error) {
+	id, err := noise.NewIdentity(c.keys[i])
+	if err != nil {
+		return nil, err
+	}
+	return noise.NewRemote(id, c.device)
+}
+
+func (c *crowd) initiate(i *noise.Initiator, n uint32) error {
+	var msg wire.Initiation
+	var at noise.Timestamp
+	binary.BigEndian.PutUint64(at[:], 1<<62+uint64(time.Now().UnixNano()))
+	if err := i.CreateInitiation(&msg, n, at, rand.Reader); err != nil {
+		return err
+	}
+	remote, err := c.remote(int(n))
+	if err != nil {
+		return err
+	}
+	if err := noise.NewCookieJar(remote).AddMACs(msg[:], 0); err != nil {
+		return err
+	}
+	_, err = c.conn.Write(msg[:])
+	return err
+}
+
+// answer completes those handshakes whose response comes within some seconds.
+func (c *crowd) answer(waiting map[uint32]*noise.Initiator) error {
+	if err := c.conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return err
+	}
+	var buf [2048]byte
+	var psk noise.PresharedKey
+	for len(waiting) > 0 {
+		n, err := c.conn.Read(buf[:])
+		if err != nil {
+			return fmt.Errorf("awaiting a response: %w", err)
+		}
+		msg, reason := wire.AsResponse(buf[:n])
+		if reason != drop.None || waiting[msg.Receiver()] == nil {
+			continue
+		}
+		keys, reason := waiting[msg.Receiver()].ConsumeResponse(buf[:n], &psk)
+		if reason != drop.None {
+			continue
+		}
+		delete(waiting, msg.Receiver())
+		if err := c.confirm(&keys); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// confirm sends a keepalive, with which the device's session is complete.
+func (c *crowd) confirm(keys *noise.Keys) error {
+	pair, err := session.NewKeypair(keys, 0)
+	if err != nil {
+		return err
+	}
+	first, _ := pair.Reserve(1)
+	msg := make([]byte, wire.KeepaliveSize)
+	pair.SealTrain(new(session.Scratch), msg, session.NewLayout(1, 0, 0, 0), first)
+	_, err = c.conn.Write(msg)
+	return err
+}
+
+// connected tells whether that many peers of a device have a session.
+func connected(s config.Status, n int) bool {
+	for i := range s.Peers {
+		if !s.Peers[i].LastHandshake.IsZero() {
+			n--
+		}
+	}
+	return n <= 0
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package idle
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+
+	"github.com/ropewalk/ropewalk/pkg/netlab"
+)
+
+// scene is a daemon that carries nothing.
+type scene struct {
+	name            string
+	lanes           int
+	peers, sessions int
+	keepalive       uint16 // of each peer, in seconds
+	moved           bool   // the interface is in another namespace than the daemon
+}
+
+var scenes = []scene{
+	{name: "no peers", lanes: 2},
+	{name: "no peers", lanes: 8},
+	{name: "no peers", lanes: 32},
+	{name: "interface moved away", lanes: 2, moved: true},
+	{name: "a session", lanes: 2, peers: 1, sessions: 1},
+	{name: "1,000 peers", lanes: 2, peers: 1000},
+	{name: "100 sessions", lanes: 2, peers: 100, sessions: 100},
+	{name: "100 sessions, keepalive 25", lanes: 2, peers: 100, sessions: 100, keepalive: 25},
+	{name: "1,000 sessions", lanes: 2, peers: 1000, sessions: 1000},
+	{name: "10,000 peers", lanes: 2, peers: 10000},
+}
+
+// TestWakeups runs all scenes at once: they hardly need the machine.
+func TestWakeups(t *testing.T) {
+	lab, err := netlab.New("idle")
+	if errors.Is(err, netlab.ErrPrivileges) {
+		t.Skip(err)
+	}
+	must(t, err)
+	t.Cleanup(func() { must(t, lab.Close()) })
+	var daemons []*daemon
+	for _, s := range scenes {
+		daemons = append(daemons, s.set(t, lab))
+	}
+	settle()
+	var before []usage
+	for _, d := range daemons {
+		before = append(before, d.usage())
+	}
+	start := time.Now()
+	time.Sleep(*measure)
+	w := tabwriter.NewWriter(t.Output(), 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "scene\tlanes\twakeups/s\tCPU ms/min\tRSS MiB\tnot binary\tthreads\t")
+	for i, d := range daemons {
+		u, passed := d.usage(), time.Since(start)
+		fmt.Fprintf(w, "%s\t%d\t%.2f\t%.0f\t%.1f\t%.1f\t%d\t\n", scenes[i].name, scenes[i].lanes,
+			float64(u.switches-before[i].switches)/passed.Seconds(), float64(u.ticks-before[i].ticks)*10/passed.Minutes(),
+			float64(u.rss)/1024, float64(u.anon)/1024, u.threads)
+	}
+	must(t, w.Flush())
+}
+
+// set brings a daemon to where it can be left alone.
+func (s *scene) set(t *testing.T, lab *netlab.Lab) *daemon {
+	t.Helper()
+	d := startDaemon(t, lab, s.lanes)
+	if s.moved {
+		d.move(lab)
+	}
+	if s.peers == 0 {
+		return d
+	}
+	c := newCrowd(t, s.peers, d.public, func() (conn *net.UDPConn, err error) {
+		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), d.port)
+		err = d.host.Do(func() error {
+			conn, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(at))
+			return err
+		})
+		return conn, err
+	})
+	peers := c.config()
+	d.apply(peers)
+	if s.sessions > 0 {
+		c.connect(t)
+		eventually(t, "all have a session", func() bool { return connected(d.status(), s.sessions) })
+	}
+	if s.keepalive > 0 {
+		for i := range peers.Peers {
+			peers.Peers[i].Keepalive = &s.keepalive
+		}
+		d.apply(peers)
+	}
+	return d
+}
+
+// move puts the interface into another new namespace, where it is up.
+func (d *daemon) move(lab *netlab.Lab) {
+	d.t.Helper()
+	far, err := lab.Host("far")
+	must(d.t, err)
+	ns, err := netns.GetFromPath(far.Path())
+	must(d.t, err)
+	defer ns.Close()
+	must(d.t, d.host.Do(func() error {
+		link, err := netlink.LinkByName(d.ifname)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetNsFd(link, int(ns))
+	}))
+	must(d.t, far.SetUp(d.ifname, 1420))
+}
