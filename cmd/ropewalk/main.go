@@ -73,7 +73,7 @@ func newRootCmd() *cobra.Command {
 	root.AddCommand(
 		newRunCmd(), newUpCmd(), newDownCmd(), newStripCmd(), newSaveCmd(),
 		newShowCmd(), newGenkeyCmd(), newGenpskCmd(), newPubkeyCmd(),
-		newSpreadCmd(), newDemoCmd(), newTrafficCmd(),
+		newSpreadCmd(), newDemoCmd(), newBenchCmd(), newTrafficCmd(),
 	)
 	return root
 }

@@ -78,7 +78,7 @@ func newTrafficClientCmd() *cobra.Command {
 	f.Float64Var(&o.seconds, "seconds", 5, "how long to send")
 	f.IntVar(&o.cfg.Size, "size", traffic.DefaultSize, "UDP payload in bytes")
 	f.IntVar(&o.cfg.Train, "train", 1, "UDP datagrams per send (UDP_SEGMENT)")
-	f.StringVar(&o.rate, "rate", "0", "UDP payload bits per second over all streams, with k, M or G; 0 is unlimited")
+	f.StringVar(&o.rate, "rate", "0", "payload bits per second over all streams, with k, M or G; 0 is unlimited")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return cmd
 }

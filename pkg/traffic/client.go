@@ -187,18 +187,23 @@ func (r *clientRun) send(i int, end time.Time) (err error) {
 	switch r.cfg.Kind {
 	case TCP:
 		head.size = chunkLen
-		s.SentBytes, err = sendStream(r.tcp[i], head, r.body, end)
+		s.SentBytes, err = sendStream(r.tcp[i], head, r.body, r.pace(), end)
 	case Ping:
 		return r.ping(i, head, end)
 	case UDP:
 		u := &datagramSender{conn: r.udp[i], head: head, body: r.body, train: r.cfg.Train}
-		s.SentPackets, err = u.send(newPace(r.cfg.BitsPerSecond/float64(r.cfg.Streams), r.begin), end)
+		s.SentPackets, err = u.send(r.pace(), end)
 		s.SentBytes = s.SentPackets * uint64(r.cfg.Size)
 		if i == 0 {
 			r.res.Size, r.res.Train = r.cfg.Size, u.train
 		}
 	}
 	return err
+}
+
+// pace is that of one stream.
+func (r *clientRun) pace() pace {
+	return newPace(r.cfg.BitsPerSecond/float64(r.cfg.Streams), r.begin)
 }
 
 func (r *clientRun) sent() []uint64 {

@@ -32,3 +32,18 @@ func (p *pace) wait(now time.Time, n int) time.Duration {
 	p.due = p.due.Add(time.Duration(float64(n) * p.perByte))
 	return max(wait, 0)
 }
+
+// hold waits until n bytes may be sent; false means that end comes first.
+func (p *pace) hold(n int, end time.Time) bool {
+	now := time.Now()
+	if !now.Before(end) {
+		return false
+	}
+	if wait := p.wait(now, n); wait > 0 {
+		if !now.Add(wait).Before(end) {
+			return false
+		}
+		time.Sleep(wait)
+	}
+	return true
+}

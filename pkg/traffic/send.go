@@ -15,15 +15,24 @@ import (
 
 const (
 	chunksPerWrite = 4
-	sendBatchSize  = 32
-	pingTimeout    = time.Second
+	// pacedChunks is the write of a paced stream: 128 KiB, so that a gigabit per second is a write per millisecond.
+	pacedChunks   = 2
+	sendBatchSize = 32
+	pingTimeout   = time.Second
 )
 
 // sendStream writes chunks until end and returns the bytes written; the last chunk may be cut.
-func sendStream(conn *net.TCPConn, h header, body []byte, end time.Time) (sent uint64, err error) {
-	buf := build(h, chunksPerWrite, body)
+func sendStream(conn *net.TCPConn, h header, body []byte, p pace, end time.Time) (sent uint64, err error) {
+	chunks := chunksPerWrite
+	if p.perByte != 0 {
+		chunks = pacedChunks
+	}
+	buf := build(h, chunks, body)
 	_ = conn.SetWriteDeadline(end)
-	for seq := uint64(0); ; seq += chunksPerWrite {
+	for seq := uint64(0); ; seq += uint64(chunks) {
+		if !p.hold(len(buf), end) {
+			return sent, conn.CloseWrite()
+		}
 		stamp(buf, chunkLen, seq)
 		n, err := conn.Write(buf)
 		sent += uint64(n)
@@ -71,7 +80,7 @@ func (u *datagramSender) send(p pace, end time.Time) (sent uint64, err error) {
 func (u *datagramSender) sendTrains(p pace, end time.Time) (sent uint64, err error) {
 	size := int(u.head.size)
 	buf := build(u.head, u.train, u.body)
-	for u.hold(&p, len(buf), end) {
+	for p.hold(len(buf), end) {
 		stamp(buf, size, sent)
 		switch _, err := u.conn.Write(buf); {
 		case errors.Is(err, os.ErrDeadlineExceeded):
@@ -94,7 +103,7 @@ func (u *datagramSender) sendSingles(p pace, end time.Time, sent uint64) (uint64
 		return sent, err
 	}
 	n := u.batchSize(p)
-	for u.hold(&p, n*size, end) {
+	for p.hold(n*size, end) {
 		stamp(buf, size, sent)
 		done, err := b.send(n)
 		sent += uint64(done)
@@ -115,21 +124,6 @@ func (u *datagramSender) batchSize(p pace) int {
 		return sendBatchSize
 	}
 	return min(max(int(1e6/(p.perByte*float64(u.head.size))), 1), sendBatchSize)
-}
-
-// hold waits for the stream's pace; false means that the time is over.
-func (u *datagramSender) hold(p *pace, n int, end time.Time) bool {
-	now := time.Now()
-	if !now.Before(end) {
-		return false
-	}
-	if wait := p.wait(now, n); wait > 0 {
-		if !now.Add(wait).Before(end) {
-			return false
-		}
-		time.Sleep(wait)
-	}
-	return true
 }
 
 // ping sends one datagram after the other and waits for each to come back. Only stream 0 measures.

@@ -61,7 +61,7 @@ type Config struct {
 	// Train is the number of datagrams per send, at most 64, by UDP_SEGMENT; 0 and 1 send single datagrams in batches.
 	// It is lowered to what fits one send.
 	Train int
-	// BitsPerSecond limits UDP payload, over all streams; 0 is unlimited.
+	// BitsPerSecond limits TCP and UDP payload, over all streams; 0 is unlimited.
 	BitsPerSecond float64
 	// Progress, if set, is called about five times per second, by one goroutine at a time.
 	Progress func(Progress)

@@ -90,6 +90,22 @@ func TestUDPStreamsAreCounted(t *testing.T) {
 	}
 }
 
+// TestTCPKeepsToItsRate: the streams together, and what was sent is whole. A busy machine may send less, never much more:
+// the socket buffers take what is sent, so the bytes sent are those that the pace allowed.
+func TestTCPKeepsToItsRate(t *testing.T) {
+	s := startServer(t)
+	const rate, length = 100e6, 300 * time.Millisecond
+	res, err := Run(t.Context(), Config{Kind: TCP, Server: s.Addr(), Streams: 2, Duration: length, BitsPerSecond: rate})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The first write of each stream goes at once.
+	most := uint64(rate/8*length.Seconds()) + 2*pacedChunks*chunkLen
+	if res.Bytes == 0 || res.Corrupt != 0 || res.SentBytes > most {
+		t.Errorf("sent %d, at most %d wanted: %+v", res.SentBytes, most, res)
+	}
+}
+
 func TestPingMeasuresRoundTrips(t *testing.T) {
 	s := startServer(t)
 	res, err := Run(t.Context(), Config{Kind: Ping, Server: s.Addr(), Duration: 50 * time.Millisecond, Size: 64})

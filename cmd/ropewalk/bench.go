@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ropewalk/ropewalk/pkg/bench"
+	"github.com/ropewalk/ropewalk/pkg/config"
+)
+
+// benchOptions are the flags of `ropewalk bench`.
+type benchOptions struct {
+	seconds float64
+	quick   bool
+	only    []string
+	lanes   []int
+	json    string
+	plots   string
+	self    []string // command that is ropewalk
+	prefix  string   // of the namespaces
+	command string   // as the user gave it
+}
+
+const (
+	benchSeconds      = 2
+	benchQuickSeconds = 0.5
+)
+
+func newBenchCmd() *cobra.Command {
+	o := benchOptions{self: []string{"/proc/self/exe"}}
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure what this machine can carry, and what limits it",
+		Long: "bench measures what this machine's cores, its TUN and its UDP sockets carry by themselves, then TCP through a\n" +
+			"tunnel between two network namespaces, by lanes and streams, with its latency and its limits for small packets.\n" +
+			"It ends with what that means: how much one tunnel carries here, and what limits it. It needs root (all but the\n" +
+			"stage crypto), touches no existing interface, and removes all it made. Run it on a machine that is otherwise idle.",
+		Example: "  sudo ropewalk bench\n  sudo ropewalk bench --quick --json -\n" +
+			"  sudo ropewalk bench --plots figures\n  ropewalk bench --only crypto",
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !cmd.Flags().Changed("seconds") && o.quick {
+				o.seconds = benchQuickSeconds
+			}
+			o.command = benchCommand(cmd)
+			return benchMain(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), o)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&o.quick, "quick", false, "about 20 seconds: shorter stretches, fewer figures")
+	f.Float64Var(&o.seconds, "seconds", benchSeconds, "seconds of each stretch of traffic (--quick: 0.5)")
+	f.StringSliceVar(&o.only, "only", nil, "stages to run: "+strings.Join(bench.Stages(), ", "))
+	f.IntSliceVar(&o.lanes, "lanes", nil, "numbers of lanes to measure (default 1, 2, 4 ... up to the number of cores)")
+	f.StringVar(&o.json, "json", "", "write the result as JSON to a file, or with - to standard output instead of the table")
+	f.StringVar(&o.plots, "plots", "", "draw each figure into a directory, as SVG")
+	return cmd
+}
+
+// benchCommand is the command line that makes the same figures: what it writes where is left out.
+func benchCommand(cmd *cobra.Command) string {
+	words := []string{"sudo", "ropewalk", "bench"}
+	for _, name := range []string{"quick", "seconds", "only", "lanes"} {
+		f := cmd.Flags().Lookup(name)
+		switch {
+		case !f.Changed:
+		case f.Value.Type() == "bool":
+			words = append(words, "--"+name)
+		default:
+			words = append(words, "--"+name, strings.Trim(f.Value.String(), "[]"))
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// check finds mistakes before anything is measured.
+func (o benchOptions) check() error {
+	if _, err := secondsFlag(o.seconds); err != nil {
+		return err
+	}
+	for _, s := range o.only {
+		if !slices.Contains(bench.Stages(), s) {
+			return fmt.Errorf("--only %s: want some of %s", s, strings.Join(bench.Stages(), ", "))
+		}
+	}
+	for _, n := range o.lanes {
+		if n < 1 || n > config.MaxLanes {
+			return fmt.Errorf("--lanes %d: want 1 to %d", n, config.MaxLanes)
+		}
+	}
+	return nil
+}
+
+// needsRoot tells whether any stage makes namespaces.
+func (o benchOptions) needsRoot() bool {
+	return !slices.Equal(slices.Compact(slices.Sorted(slices.Values(o.only))), []string{bench.StageCrypto})
+}
+
+// benchMain measures, then writes what came of it.
+func benchMain(ctx context.Context, out, progress io.Writer, o benchOptions) error {
+	if err := o.check(); err != nil {
+		return usageError{err}
+	}
+	if o.needsRoot() {
+		if err := bench.Probe(); err != nil {
+			return fmt.Errorf("measuring a tunnel: %w", err)
+		}
+	}
+	if o.plots != "" {
+		if err := os.MkdirAll(o.plots, 0o755); err != nil {
+			return fmt.Errorf("creating the directory for plots: %w", err)
+		}
+	}
+	live := &benchLive{out: progress, tty: isTerminal(progress)}
+	report, err := bench.Run(ctx, bench.Config{
+		Stages: o.only, Stretch: time.Duration(o.seconds * float64(time.Second)), Quick: o.quick, Lanes: o.lanes,
+		Daemon: o.daemon, Traffic: slices.Concat(o.self, []string{"traffic"}), Prefix: o.prefix, Progress: live.show,
+	})
+	live.clear()
+	if err != nil {
+		return fmt.Errorf("running the benchmark: %w", err)
+	}
+	report.Version, report.Command = version, o.command
+	return o.write(out, report)
+}
+
+// daemon runs both ends with so many lanes.
+func (o benchOptions) daemon(lanes int) bench.Daemon {
+	return bench.Command(slices.Concat(o.self, []string{"run", "--log-level", "error", "--lanes", strconv.Itoa(lanes)})...)
+}
+
+// write puts the report where it was asked for.
+func (o benchOptions) write(out io.Writer, r *bench.Report) error {
+	var errs []error
+	if o.json != "-" {
+		errs = append(errs, writeBenchTable(out, r))
+	}
+	if o.json != "" {
+		errs = append(errs, o.writeJSON(out, r))
+	}
+	if o.plots != "" {
+		for _, p := range bench.Plots(r) {
+			errs = append(errs, os.WriteFile(filepath.Join(o.plots, p.Name+".svg"), p.SVG, 0o644))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// writeBenchTable makes errors printable: they may quote what a daemon wrote.
+func writeBenchTable(out io.Writer, r *bench.Report) error {
+	var b strings.Builder
+	if err := bench.WriteTable(&b, r); err != nil {
+		return err
+	}
+	_, err := io.WriteString(out, printable(b.String()))
+	return err
+}
+
+func (o benchOptions) writeJSON(out io.Writer, r *bench.Report) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encoding the report: %w", err)
+	}
+	text = append(text, '\n')
+	if o.json == "-" {
+		_, err = out.Write(text)
+		return err
+	}
+	return os.WriteFile(o.json, text, 0o644)
+}
+
+// benchLive shows what is measured: on a terminal one line that changes, elsewhere a line per stage.
+type benchLive struct {
+	out   io.Writer
+	tty   bool
+	stage string
+}
+
+func (l *benchLive) show(p bench.Progress) {
+	switch {
+	case l.tty:
+		fmt.Fprintf(l.out, "\r[%2d/%d] %s: %s ...\x1b[K", p.Done+1, p.Total, p.Stage, p.What)
+	case p.Stage != l.stage:
+		fmt.Fprintf(l.out, "[%d/%d] %s ...\n", p.Done+1, p.Total, p.Stage)
+	}
+	l.stage = p.Stage
+}
+
+// clear removes the line that changes.
+func (l *benchLive) clear() {
+	if l.tty {
+		fmt.Fprint(l.out, "\r\x1b[K")
+	}
+}

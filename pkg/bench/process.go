@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netlab"
+)
+
+// stopTimeout is how long a process has to follow SIGTERM.
+const stopTimeout = 5 * time.Second
+
+// Daemon starts what serves one end of a tunnel in a host: a process in the foreground that creates the interface and
+// serves its UAPI socket, /var/run/wireguard/IFNAME.sock. It need not wait until it is ready. The process must outlive
+// ctx: the Lab stops it.
+type Daemon func(ctx context.Context, h *netlab.Host, ifname string) (*Process, error)
+
+// Command is the Daemon that runs argv with the interface's name as one more argument.
+func Command(argv ...string) Daemon {
+	return func(ctx context.Context, h *netlab.Host, ifname string) (*Process, error) {
+		return StartProcess(ctx, h, append(slices.Clone(argv), ifname)...)
+	}
+}
+
+// Process is a process in a host, with those it starts. Its methods may be called by any goroutine.
+type Process struct {
+	cmd      *netlab.Command
+	log      tail
+	stopping atomic.Bool
+	done     chan struct{}
+	err      error // of the exit; after done
+}
+
+// StartProcess starts argv in a host. It outlives ctx; the caller stops it.
+func StartProcess(ctx context.Context, h *netlab.Host, argv ...string) (*Process, error) {
+	if len(argv) == 0 {
+		return nil, errors.New("starting a process: no command")
+	}
+	p := &Process{cmd: h.Command(context.WithoutCancel(ctx), argv...), done: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting %s: %w", argv[0], err)
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// PIDs are the process and, while they live, those of its group: what it started.
+func (p *Process) PIDs() []int { return groupMembers(p.cmd.Process.Pid) }
+
+// Log is the end of what the process wrote, whole lines.
+func (p *Process) Log() string { return p.log.String() }
+
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Err says that the process has ended by itself, with its last words; nil while it runs and after Stop.
+func (p *Process) Err() error {
+	select {
+	case <-p.done:
+	default:
+		return nil
+	}
+	if p.stopping.Load() {
+		return nil
+	}
+	return fmt.Errorf("%s ended by itself (%s)%s", p.cmd.Path, p.cmd.ProcessState, p.lastWords())
+}
+
+// Stop asks the process to end, kills it and its group if it does not in five seconds, and returns why its end was not
+// a good one. It may be called again.
+func (p *Process) Stop() error {
+	p.stopping.Store(true)
+	group := p.cmd.Process.Pid
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.done:
+		// The group's number is not given to another as long as it has members.
+		_ = unix.Kill(-group, unix.SIGKILL)
+	case <-time.After(stopTimeout):
+		_ = unix.Kill(-group, unix.SIGKILL)
+		<-p.done
+		return fmt.Errorf("stopping %s: it did not end within %s of SIGTERM%s", p.cmd.Path, stopTimeout, p.lastWords())
+	}
+	if p.err != nil && !endedBy(p.err, syscall.SIGTERM) {
+		return fmt.Errorf("stopping %s: %w%s", p.cmd.Path, p.err, p.lastWords())
+	}
+	return nil
+}
+
+// endedBy tells whether a process died of a signal, which is a good end if it was sent for that.
+func endedBy(err error, signal syscall.Signal) bool {
+	var exit interface{ Sys() any }
+	if !errors.As(err, &exit) {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == signal
+}
+
+// lastWords is the log, indented, to be put behind an error.
+func (p *Process) lastWords() string {
+	text := p.Log()
+	if text == "" {
+		return ""
+	}
+	return "; it last wrote:\n  " + strings.ReplaceAll(text, "\n", "\n  ")
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/ropewalk/ropewalk/pkg/tun"
+)
+
+const spliceName = "bench0"
+
+// splice is two TUNs, one in each host, between which elements are passed as they are: a tunnel that does nothing. What
+// it carries is what the host's stack and the TUN allow.
+type splice struct {
+	devices [2]tun.Device
+	pumps   sync.WaitGroup
+}
+
+// newSplice makes and starts one with so many queues, and brings both ends up with the sides' tunnel addresses.
+func newSplice(a, b *Side, queues, mtu int) (*splice, error) {
+	s := &splice{}
+	for i, side := range []*Side{a, b} {
+		err := side.Host.Do(func() (err error) {
+			s.devices[i], err = tun.Open(tun.Config{Name: spliceName, Queues: queues, MTU: mtu})
+			return err
+		})
+		if err == nil {
+			err = side.Host.SetUp(spliceName, 0, side.Tunnel[:]...)
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("splicing two TUNs: %w", err), s.close())
+		}
+	}
+	for i, q := range s.devices[0].Queues() {
+		other := s.devices[1].Queues()[i]
+		s.pumps.Go(func() { pump(q, other) })
+		s.pumps.Go(func() { pump(other, q) })
+	}
+	return s, nil
+}
+
+// pump passes elements on until a device is closed. One that is refused is lost, as on any network.
+func pump(from, to tun.Queue) {
+	bufs, sizes := make([][]byte, tunReadBatch), make([]int, tunReadBatch)
+	for i := range bufs {
+		bufs[i] = make([]byte, tun.MaxElement)
+	}
+	parts := make([][]byte, 1)
+	for {
+		n, err := from.Read(bufs, sizes)
+		if err != nil {
+			return
+		}
+		for i := range n {
+			parts[0] = bufs[i][:sizes[i]]
+			if errors.Is(to.Write(parts), os.ErrClosed) {
+				return
+			}
+		}
+	}
+}
+
+func (s *splice) close() error {
+	var errs []error
+	for _, d := range s.devices {
+		if d != nil {
+			errs = append(errs, d.Close())
+		}
+	}
+	s.pumps.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"math"
+	"slices"
+)
+
+// mean is the arithmetic mean; 0 of nothing.
+func mean(v []float64) float64 {
+	var sum float64
+	for _, x := range v {
+		sum += x
+	}
+	return sum / float64(max(len(v), 1))
+}
+
+// quantile is the smallest value that a share q of the sorted values does not exceed (nearest rank); 0 of nothing.
+func quantile(sorted []float64, q float64) float64 {
+	if len(sorted) == 0 {
+		return 0
+	}
+	rank := int(math.Ceil(q * float64(len(sorted))))
+	return sorted[min(max(rank, 1), len(sorted))-1]
+}
+
+// Median is the middle value, or the mean of the two in the middle; 0 of nothing. It leaves v as it is.
+func Median(v []float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	s := slices.Sorted(slices.Values(v))
+	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
+}

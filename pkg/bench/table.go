@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// stageTitle is what a stage's figures are about.
+func stageTitle(stage string) string {
+	switch stage {
+	case StageCrypto:
+		return "Crypto: ChaCha20-Poly1305, in place"
+	case StageTUN:
+		return "TUN: what one core writes and reads"
+	case StageUnderlay:
+		return "Underlay: what one core sends and receives over UDP sockets"
+	case StageRaw:
+		return "The cable without a tunnel"
+	case StageTunnel:
+		return "The tunnel: both ends and the traffic on this machine"
+	}
+	return stage
+}
+
+// busyWorthTelling is how busy a machine may be with something else without a word about it, in percent.
+const busyWorthTelling = 5
+
+// WriteTable writes the report for people, in aligned columns. Errors are w's.
+func WriteTable(w io.Writer, r *Report) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, %s, Linux %s %s\n", orUnknown(r.Machine.CPU), plural(r.Machine.Cores, "core"),
+		r.Machine.Kernel, r.Machine.Arch)
+	if r.Machine.Busy >= busyWorthTelling {
+		fmt.Fprintf(&b, "It was %.0f %% busy with something else before: figures are too low, and move.\n", r.Machine.Busy)
+	}
+	rows := make([][3]string, len(r.Figures))
+	var widths [2]int
+	for i, f := range r.Figures {
+		rows[i] = figureRow(f)
+		for c := range widths {
+			widths[c] = max(widths[c], utf8.RuneCountInString(rows[i][c]))
+		}
+	}
+	stage := ""
+	for i, f := range r.Figures {
+		if f.Stage != stage {
+			stage = f.Stage
+			fmt.Fprintf(&b, "\n%s\n", stageTitle(stage))
+		}
+		line := fmt.Sprintf("  %s  %s %s", pad(rows[i][0], widths[0], false), pad(rows[i][1], widths[1], true), rows[i][2])
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	if r.Verdict != nil {
+		b.WriteString("\n" + strings.Join(r.Verdict.Text(r.Machine.Cores), "\n") + "\n")
+	}
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return fmt.Errorf("writing the table: %w", err)
+	}
+	return nil
+}
+
+func orUnknown(s string) string {
+	if s == "" {
+		return "unknown CPU"
+	}
+	return s
+}
+
+// figureRow is what was measured, the figure, and its unit with what stands beside it.
+func figureRow(f Figure) [3]string {
+	if f.Error != "" {
+		first, _, _ := strings.Cut(f.Error, "\n")
+		return [3]string{f.What, "-", "not measured: " + first}
+	}
+	return [3]string{f.What, threeDigits(f.Value), f.Unit + beside(f)}
+}
+
+// beside is the companions worth a reader's time.
+func beside(f Figure) string {
+	var list []string
+	for _, c := range []struct{ key, format string }{
+		{"kpps", "%s kpps"},
+		{"cores", "%s cores"},
+		{"p50_ms", "p50 %s"},
+		{"p99_ms", "p99 %s"},
+		{"next_kpps", "%s is too much"},
+	} {
+		if v, ok := f.More[c.key]; ok {
+			list = append(list, fmt.Sprintf(c.format, threeDigits(v)))
+		}
+	}
+	if len(list) == 0 {
+		return ""
+	}
+	return "  (" + strings.Join(list, ", ") + ")"
+}
+
+// threeDigits prints a figure with three significant digits, and no exponent.
+func threeDigits(v float64) string {
+	if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) {
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	}
+	decimals := 2 - int(math.Floor(math.Log10(math.Abs(v))))
+	return strconv.FormatFloat(v, 'f', min(max(decimals, 0), 6), 64)
+}
+
+// pad fills a cell with spaces to so many characters.
+func pad(s string, width int, atLeft bool) string {
+	fill := strings.Repeat(" ", max(width-utf8.RuneCountInString(s), 0))
+	if atLeft {
+		return fill + s
+	}
+	return s + fill
+}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"runtime"
+	"testing"
+)
+
+func TestNamesTheProcessor(t *testing.T) {
+	for cpuinfo, want := range map[string]string{
+		"processor\t: 0\nmodel\t\t: 143\nmodel name\t: Example(R)  CPU\t@ 2.00GHz\nmodel name\t: other\n": "Example(R) CPU @ 2.00GHz",
+		"processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\n":                                    runtime.GOARCH,
+		"": runtime.GOARCH,
+	} {
+		if got := cpuModel([]byte(cpuinfo)); got != want {
+			t.Errorf("%q: got %q, want %q", cpuinfo, got, want)
+		}
+	}
+}
+
+func TestKnowsTheMachine(t *testing.T) {
+	if m := thisMachine(); m.Kernel == "unknown" || m.CPU == "unknown" || m.Cores < 1 {
+		t.Errorf("got %+v", m)
+	}
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/bench"
+)
+
+const maxSeconds = 3600
+
+// options are what the command line says.
+type options struct {
+	peers      []peer
+	raw        bool
+	measures   []bench.Measure
+	rounds     int
+	stretch    time.Duration
+	queues     int
+	ropewalk   string // the program's path
+	installDir string // the directory of the peers
+	json       string // file for the report, or none
+	update     string // document for the table, or none
+}
+
+// parseOptions reads the command line without the program's name. Its errors, flag.ErrHelp apart, are the user's to see.
+func parseOptions(args []string, out io.Writer) (options, error) {
+	var o options
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.SetOutput(out)
+	names, tests := f.String("peers", "", "comma-separated: "+strings.Join(append(peerNames(peers()), rawName), ", ")+" (default all)"),
+		f.String("tests", "", "comma-separated: "+strings.Join(measureNames(bench.Measures()), ", ")+" (default all)")
+	f.IntVar(&o.rounds, "rounds", 5, "how often everything is measured")
+	seconds := f.Float64("seconds", 3, "seconds of traffic in each test")
+	f.IntVar(&o.queues, "queues", runtime.NumCPU(), "queues of the cable")
+	f.StringVar(&o.ropewalk, "ropewalk", "bin/ropewalk", "the ropewalk that is compared, and makes the traffic")
+	f.StringVar(&o.installDir, "install", "build/peers", "directory in which the peers are installed")
+	f.StringVar(&o.json, "json", "", "file for every figure of every round")
+	f.StringVar(&o.update, "update", "", "document whose table, between "+beginMarker+" and its end, is replaced")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	if o.rounds < 1 || !(*seconds > 0 && *seconds <= maxSeconds) || o.queues < 1 {
+		return o, fmt.Errorf("--rounds, --queues: want at least 1; --seconds: want up to %d", maxSeconds)
+	}
+	o.stretch = time.Duration(math.Ceil(*seconds * float64(time.Second)))
+	return o, o.choose(*names, *tests)
+}
+
+func (o *options) choose(names, tests string) error {
+	var err, err2 error
+	o.peers, o.raw, err = choosePeers(peers(), splitNames(names))
+	o.measures, err2 = chooseMeasures(bench.Measures(), splitNames(tests))
+	return errors.Join(err, err2)
+}
+
+// splitNames splits at commas and blanks.
+func splitNames(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// commandLine is how to run the same again, from the repository's root.
+func commandLine(args []string) string {
+	words := []string{"go", "run", "./test/bench"}
+	for _, a := range args {
+		if a == "" || strings.ContainsAny(a, " \t\n'\"\\$`*?[]{}()<>|&;~#!") {
+			a = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+		}
+		words = append(words, a)
+	}
+	return strings.Join(words, " ")
+}

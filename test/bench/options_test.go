@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"io"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestTheDefaultIsEverything(t *testing.T) {
+	o, err := parseOptions(nil, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(o.peers) != len(peers()) || !o.raw || len(o.measures) == 0 || o.rounds < 3 || o.stretch < time.Second {
+		t.Errorf("got %d peers, raw %t, %d measures, %d rounds of %s", len(o.peers), o.raw, len(o.measures), o.rounds, o.stretch)
+	}
+}
+
+func TestNonsenseOnTheCommandLineIsAnError(t *testing.T) {
+	for _, args := range []string{
+		"--rounds 0", "--seconds 0", "--seconds -1", "--seconds NaN", "--seconds 1e9", "--queues 0", "more", "--rounds x", "--what",
+	} {
+		if _, err := parseOptions(strings.Fields(args), io.Discard); err == nil {
+			t.Errorf("%q is accepted", args)
+		}
+	}
+}
+
+func TestHelpListsPeersAndTests(t *testing.T) {
+	var out bytes.Buffer
+	if _, err := parseOptions([]string{"--help"}, &out); !errors.Is(err, flag.ErrHelp) {
+		t.Errorf("got %v", err)
+	}
+	for _, want := range []string{"gotatun", "raw", "tcp16", "rss", beginMarker} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the help does not say %q:\n%s", want, &out)
+		}
+	}
+}
+
+func TestTheCommandLineCanBePastedIntoAShell(t *testing.T) {
+	got := commandLine([]string{"--rounds", "3", "--tests", "tcp1 rtt_idle", "--json", "it's.json", ""})
+	if want := `go run ./test/bench --rounds 3 --tests 'tcp1 rtt_idle' --json 'it'\''s.json' ''`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}

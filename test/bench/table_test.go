@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// exampleRows and exampleReport: three rounds against two peers, on a machine that becomes slower; one peer fails twice.
+func exampleRows() []row {
+	return []row{
+		{test: "tcp1", figure: valueFigure, unit: "Gbit/s"},
+		{test: "udpgso", figure: valueFigure, unit: "Gbit/s"},
+		{test: "udpgso", figure: "loss_percent", unit: "% lost", less: true, bare: true},
+		{test: "ndr64", figure: valueFigure, unit: "kpps"},
+		{test: "rss", figure: valueFigure, unit: "MiB", less: true},
+		{test: "wakeups", figure: valueFigure, unit: "1/s", less: true, bare: true},
+	}
+}
+
+func exampleReport() *report {
+	r := &report{
+		Date:    time.Date(2026, 11, 21, 1, 28, 0, 0, time.UTC),
+		Machine: machine{Kernel: "6.18.5", CPU: "Example CPU @ 2.00GHz", Cores: 2},
+		Command: "go run ./test/bench --rounds 3", Rounds: 3, Seconds: 2.5,
+		Tests:    []string{"tcp1", "udpgso", "ndr64", "rss", "wakeups"},
+		Versions: map[string]string{ropewalkName: "v0.1.0", "wireguard-go": "v0.0.1", "boringtun": "0.7.1"},
+	}
+	for round := 1; round <= 3; round++ {
+		speed := 1 / float64(round)
+		add := func(versus, implementation, test string, figures map[string]float64, failure string) {
+			r.Samples = append(r.Samples, sample{
+				Round: round, Versus: versus, Implementation: implementation, Test: test, Figures: figures, Error: failure,
+			})
+		}
+		add(rawName, rawName, "tcp1", map[string]float64{valueFigure: 36.6 * speed}, "")
+		for _, p := range []string{"wireguard-go", "boringtun"} {
+			slow := speed * 0.9
+			add(p, ropewalkName, "tcp1", map[string]float64{valueFigure: 4 * speed}, "")
+			add(p, p, "tcp1", map[string]float64{valueFigure: 3 * slow}, "")
+			add(p, ropewalkName, "udpgso", map[string]float64{valueFigure: 2.5, "loss_percent": 0}, "")
+			if p == "boringtun" && round > 1 {
+				add(p, p, "udpgso", nil, "boringtun ended by itself (signal: killed); it last wrote:\n  more")
+			} else {
+				add(p, p, "udpgso", map[string]float64{valueFigure: 0.046, "loss_percent": 97.26}, "")
+			}
+			add(p, ropewalkName, "ndr64", map[string]float64{valueFigure: 100}, "")
+			add(p, p, "ndr64", map[string]float64{valueFigure: 0}, "")
+			add(p, ropewalkName, "rss", map[string]float64{valueFigure: 24.25}, "")
+			add(p, p, "rss", map[string]float64{valueFigure: 16.5}, "")
+			add(p, ropewalkName, "wakeups", map[string]float64{valueFigure: 0}, "")
+			add(p, p, "wakeups", map[string]float64{valueFigure: 18}, "")
+		}
+	}
+	return r
+}
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), string(got)); d != "" {
+		t.Errorf("%s: -want +got (go test -update rewrites it):\n%s", path, d)
+	}
+}
+
+func TestTheTableInText(t *testing.T) {
+	var out bytes.Buffer
+	names := []string{"wireguard-go", "boringtun"}
+	if err := writeText(&out, exampleReport().summarize(exampleRows(), names), names); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "table.txt", out.Bytes())
+}
+
+func TestTheTableInMarkdown(t *testing.T) {
+	list := []peer{pickPeer(t, "wireguard-go"), pickPeer(t, "boringtun")}
+	r := exampleReport()
+	what := map[string]string{
+		"tcp1": "TCP, 1 stream", "udpgso": "UDP in trains", "ndr64": "highest rate", "rss": "peak memory",
+		"wakeups": "context switches",
+	}
+	golden(t, "table.md", r.markdown(r.summarize(exampleRows(), peerNames(list)), list, what))
+}
+
+func TestPairsArePrintedAsTheyCome(t *testing.T) {
+	var out bytes.Buffer
+	live := newLiveTable(&out, exampleRows())
+	for _, s := range exampleReport().Samples[:22] {
+		live.add(s)
+	}
+	golden(t, "live.txt", out.Bytes())
+}
+
+func TestThreeDigitsAreEnough(t *testing.T) {
+	for v, want := range map[float64]string{
+		0: "0", 0.00712: "0.007", 0.0704: "0.070", 0.414: "0.41", 3.456: "3.46", 37.24: "37.2", 250.4: "250", 12345: "12345",
+	} {
+		if got := digits(v); got != want {
+			t.Errorf("%v: got %s, want %s", v, got, want)
+		}
+	}
+}
