@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// ringCounters are all those of blocks around which a window changes from its first words to its ring, and of its last
+// block; they fit one window.
+func ringCounters() (counters []uint64) {
+	const first = uint64(len(Window{}.first)) * blockBits
+	for _, from := range []uint64{first, 0, first - blockBits, WindowSize - blockBits} {
+		for i := range uint64(blockBits) {
+			counters = append(counters, from+i)
+		}
+	}
+	return counters
+}
+
+// Lanes meet at a window that has no ring yet, with the same counters in different orders, singly and in trains.
+func TestWindowLanesThatMakeItsRingTogetherAcceptEachCounterOnce(t *testing.T) {
+	const lanes, rounds = 2, 5000
+	counters := ringCounters()
+	for round := range uint64(rounds) {
+		var w Window
+		var arrived atomic.Int32
+		var accepted [lanes][]uint64
+		var wg sync.WaitGroup
+		for lane := range lanes {
+			wg.Go(func() {
+				r := rand.New(rand.NewPCG(round, uint64(lane)))
+				mine, fresh := slices.Clone(counters), make([]bool, len(counters))
+				if round%2 == 0 {
+					r.Shuffle(len(mine), func(i, j int) { mine[i], mine[j] = mine[j], mine[i] })
+				}
+				arrived.Add(1)
+				for i := 1; arrived.Load() < lanes; i++ {
+					if i%256 == 0 {
+						runtime.Gosched()
+					}
+				}
+				acceptAll(&w, mine, fresh, lane%2 == 0)
+				for i, c := range mine {
+					if fresh[i] {
+						accepted[lane] = append(accepted[lane], c)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if all := slices.Concat(accepted[:]...); !sameCounters(all, counters) {
+			t.Fatalf("round %d: accepted %v,\nwant each once of %v", round, all, counters)
+		}
+	}
+}
+
+func sameCounters(a, b []uint64) bool {
+	a, b = slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b))
+	return slices.Equal(a, b)
+}
