@@ -31,9 +31,13 @@ function stage(stack) {
 }
 
 END {
+	if (!total) {
+		print "folded.awk: no samples: want what inferno-collapse-perf prints" > "/dev/stderr"
+		exit 1
+	}
 	for (s in samples)
 		printf "%6.1f %%  %6s    %s\n", 100 * samples[s] / total, \
 			s ~ /^(others|idle)/ ? "" : sprintf("%.1f %%", 100 * samples[s] / own), s | "sort -rn"
 	close("sort -rn")
-	printf "%6.1f %%  100.0 %%    ropewalk, all of it; %.0f %% of that in the kernel\n", 100 * own / total, 100 * kernel / own
+	if (own) printf "%6.1f %%  100.0 %%    ropewalk, all of it; %.0f %% of that in the kernel\n", 100 * own / total, 100 * kernel / own
 }

@@ -37,6 +37,8 @@ type benchOptions struct {
 const (
 	benchSeconds      = 2
 	benchQuickSeconds = 0.5
+	// benchLeastSeconds is ten ticks of the clock by which the kernel counts the processors' time.
+	benchLeastSeconds = 0.1
 )
 
 func newBenchCmd() *cobra.Command {
@@ -90,15 +92,35 @@ func (o benchOptions) check() error {
 	if _, err := secondsFlag(o.seconds); err != nil {
 		return err
 	}
+	if o.seconds < benchLeastSeconds {
+		return fmt.Errorf("--seconds %v: want at least %v", o.seconds, benchLeastSeconds)
+	}
 	for _, s := range o.only {
 		if !slices.Contains(bench.Stages(), s) {
 			return fmt.Errorf("--only %s: want some of %s", s, strings.Join(bench.Stages(), ", "))
 		}
 	}
-	for _, n := range o.lanes {
+	for i, n := range o.lanes {
 		if n < 1 || n > config.MaxLanes {
 			return fmt.Errorf("--lanes %d: want 1 to %d", n, config.MaxLanes)
 		}
+		if slices.Contains(o.lanes[:i], n) {
+			return fmt.Errorf("--lanes %d: given twice", n)
+		}
+	}
+	return o.checkJSON()
+}
+
+// checkJSON finds out what can be known of the file before there is something to write into it.
+func (o benchOptions) checkJSON() error {
+	if o.json == "" || o.json == "-" {
+		return nil
+	}
+	if st, err := os.Stat(o.json); err == nil && st.IsDir() {
+		return fmt.Errorf("--json %s: it is a directory", o.json)
+	}
+	if st, err := os.Stat(filepath.Dir(o.json)); err != nil || !st.IsDir() {
+		return fmt.Errorf("--json %s: there is no directory %s", o.json, filepath.Dir(o.json))
 	}
 	return nil
 }
@@ -130,10 +152,13 @@ func benchMain(ctx context.Context, out, progress io.Writer, o benchOptions) err
 	})
 	live.clear()
 	if err != nil {
-		return fmt.Errorf("running the benchmark: %w", err)
+		err = fmt.Errorf("running the benchmark: %w", err)
+	}
+	if report == nil {
+		return err
 	}
 	report.Version, report.Command = version, o.command
-	return o.write(out, report)
+	return errors.Join(o.write(out, report), err)
 }
 
 // daemon runs both ends with so many lanes.

@@ -103,6 +103,8 @@ const (
 	leastPing = 10
 	// loadLead is how long the load has run when the pings begin.
 	loadLead = 1500 * time.Millisecond
+	// loadSpare is how much longer it runs than pings take that are answered at once.
+	loadSpare = time.Second
 )
 
 func idleRTT(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
@@ -115,7 +117,7 @@ func idleRTT(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
 
 func pings(d time.Duration) int { return max(int(d/pingEvery), leastPing) }
 
-// loadedRTT pings while four streams run at full speed, and ends them when it has what it wants.
+// loadedRTT pings while four streams run at full speed: an answer that came after them would be an idle one.
 func loadedRTT(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
 	lead := min(loadLead, d)
 	ctx, cancel := context.WithCancel(ctx)
@@ -125,12 +127,13 @@ func loadedRTT(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
 		err error
 	}
 	done := make(chan result, 1)
-	length := lead + d
+	length := lead + d + loadSpare
+	end := time.Now().Add(length) // of the load at the earliest: it has yet to start
 	go func() {
 		o, err := l.Send(ctx, Flow{Config: traffic.Config{Kind: traffic.TCP, Streams: 4, Duration: length}})
 		done <- result{o, err}
 	}()
-	rtts, err := l.pingAfter(ctx, lead, pings(d))
+	rtts, sent, err := l.pingBetween(ctx, lead, end, pings(d))
 	if err != nil {
 		cancel()
 	}
@@ -138,18 +141,18 @@ func loadedRTT(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
 	if err := errors.Join(err, load.err); err != nil {
 		return Sample{}, err
 	}
-	s, err := rttSample(rtts, pings(d))
+	s, err := rttSample(rtts, sent)
 	if err == nil {
 		s.More["load_gbps"] = load.o.Gbps()
 	}
 	return s, err
 }
 
-func (l *Lab) pingAfter(ctx context.Context, wait time.Duration, count int) ([]time.Duration, error) {
+func (l *Lab) pingBetween(ctx context.Context, wait time.Duration, end time.Time, count int) ([]time.Duration, int, error) {
 	if err := pause(ctx, wait); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return l.ping(ctx, count, pingEvery)
+	return l.pingUntil(ctx, end, count, pingEvery)
 }
 
 // pause waits, unless ctx is done first.

@@ -23,35 +23,46 @@ const (
 
 // ping sends count ICMP echo requests from A to B over IPv4, one each interval, and returns the round trip times of
 // those that were answered within an interval, or a second if that is more. Like ping(8) it takes the kernel's time of
-// arrival, so that its own waking up does not count.
+// arrival, so that its own waking up does not count. One waits for the other: slow answers make them take longer.
 func (l *Lab) ping(ctx context.Context, count int, interval time.Duration) (rtts []time.Duration, err error) {
+	rtts, _, err = l.pingUntil(ctx, time.Time{}, count, interval)
+	return rtts, err
+}
+
+// pingUntil is ping, of which none is sent after an end, unless that is zero; sent is how many were.
+func (l *Lab) pingUntil(ctx context.Context, end time.Time, count int, interval time.Duration) (
+	rtts []time.Duration, sent int, err error,
+) {
 	p := &pinger{fd: -1, id: uint16(rand.Uint32()), dst: l.Addrs(l.B)[0].As4()}
 	if err := l.A.Host.Do(p.open); err != nil {
-		return nil, fmt.Errorf("opening an ICMP socket: %w", err)
+		return nil, 0, fmt.Errorf("opening an ICMP socket: %w", err)
 	}
 	defer unix.Close(p.fd)
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	for i := range count {
-		if i > 0 {
+	for ; sent < count; sent++ {
+		if sent > 0 {
 			select {
 			case <-tick.C:
 			case <-ctx.Done():
 			}
 		}
 		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+			return nil, sent, context.Cause(ctx)
 		}
-		rtt, err := p.once(uint16(i), max(interval, time.Second))
+		if !end.IsZero() && time.Now().After(end) {
+			break
+		}
+		rtt, err := p.once(uint16(sent), max(interval, time.Second))
 		switch {
 		case errors.Is(err, unix.EAGAIN):
 		case err != nil:
-			return nil, fmt.Errorf("pinging: %w", err)
+			return nil, sent, fmt.Errorf("pinging: %w", err)
 		default:
 			rtts = append(rtts, rtt)
 		}
 	}
-	return rtts, nil
+	return rtts, sent, nil
 }
 
 // pinger is one raw ICMP socket.

@@ -127,6 +127,15 @@ func TestPlotsOfNothingAreNone(t *testing.T) {
 	}
 }
 
+func TestTableTellsLossFromAGeneratorThatIsTooSlow(t *testing.T) {
+	for loss, want := range map[float64]string{3: "  (400 is too much)", 0.2: "  (the generator does not reach 400)"} {
+		f := Figure{More: map[string]float64{"next_kpps": 400, "next_loss_percent": loss}}
+		if got := beside(f); got != want {
+			t.Errorf("%v %% lost: %q, want %q", loss, got, want)
+		}
+	}
+}
+
 func TestThreeDigitsHasNoExponent(t *testing.T) {
 	for v, want := range map[float64]string{
 		0: "0", 1: "1.00", 12.345: "12.3", 123.4: "123", 12345: "12345", 0.012345: "0.0123", -2.5: "-2.50", 1e-9: "0.000000",

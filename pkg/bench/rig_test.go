@@ -199,6 +199,62 @@ func TestProcessThatEndsByItselfIsAnError(t *testing.T) {
 	}
 }
 
+// TestDaemonThatEndsBadlyLosesNoFigures: the report is there, and the error too.
+func TestDaemonThatEndsBadlyLosesNoFigures(t *testing.T) {
+	privileged(t)
+	s := newTestSuite(t)
+	err := s.inLab(t.Context(), StageTunnel, LabConfig{}, func(src *labSource) error {
+		net, err := netlab.New(s.cfg.Prefix)
+		if err != nil {
+			return err
+		}
+		src.lab = &Lab{net: net}
+		if src.lab.A, err = newSide(net, "a", 1); err != nil {
+			return err
+		}
+		if src.lab.A.Daemon, err = StartProcess(t.Context(), src.lab.A.Host, "/bin/sh", "-c", "echo goodbye; exit 3"); err != nil {
+			return err
+		}
+		<-src.lab.A.Daemon.Done()
+		return nil
+	})
+	if err != nil || len(s.endings) != 1 || !strings.Contains(s.endings[0].Error(), "goodbye") {
+		t.Errorf("err = %v, endings %v", err, s.endings)
+	}
+}
+
+func TestNoPingIsSentAfterTheEnd(t *testing.T) {
+	privileged(t)
+	net, err := netlab.New(testPrefix(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &Lab{net: net}
+	defer func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for i, side := range []**Side{&l.A, &l.B} {
+		if *side, err = newSide(net, string(rune('a'+i)), byte(1+i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := net.Cable(l.A.Host, l.B.Host, netlab.CableConfig{AddrsA: l.A.Cable[:], AddrsB: l.B.Cable[:]}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	rtts, sent, err := l.pingUntil(t.Context(), time.Now().Add(-time.Second), 3, time.Millisecond)
+	if err != nil || sent != 0 || len(rtts) != 0 {
+		t.Errorf("%d sent after the end, %v, %v", sent, rtts, err)
+	}
+	if _, sent, err = l.pingUntil(t.Context(), time.Time{}, 3, time.Millisecond); err != nil || sent != 3 {
+		t.Errorf("%d of 3 sent, %v", sent, err)
+	}
+}
+
 func TestOnlyOldDeadSocketsAreSwept(t *testing.T) {
 	dir := t.TempDir()
 	for name, age := range map[string]time.Duration{

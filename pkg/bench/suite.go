@@ -73,8 +73,9 @@ func lanesUpTo(cores int) (lanes []int) {
 	return append(lanes, cores)
 }
 
-// Run measures a machine, stage by stage. What cannot be measured is a Figure with an Error; Run itself fails when ctx
-// is done, or with an error that wraps netlab.ErrPrivileges.
+// Run measures a machine, stage by stage. What cannot be measured is a Figure with an Error; Run itself fails, without a
+// Report, when ctx is done, or with an error that wraps netlab.ErrPrivileges. An error beside a Report says which daemon
+// did not end well, or what could not be removed.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -93,7 +94,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	if v, ok := Judge(PartsOf(&s.report)); ok {
 		s.report.Verdict = &v
 	}
-	return &s.report, nil
+	return &s.report, errors.Join(s.endings...)
 }
 
 // suite is one Run.
@@ -102,6 +103,7 @@ type suite struct {
 	dry         bool // only count
 	done, total int
 	report      Report
+	endings     []error // of labs that did not end well
 }
 
 func (s *suite) run(ctx context.Context) error {

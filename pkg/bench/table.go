@@ -89,7 +89,7 @@ func beside(f Figure) string {
 		{"cores", "%s cores"},
 		{"p50_ms", "p50 %s"},
 		{"p99_ms", "p99 %s"},
-		{"next_kpps", "%s is too much"},
+		{"next_kpps", nextFormat(f)},
 	} {
 		if v, ok := f.More[c.key]; ok {
 			list = append(list, fmt.Sprintf(c.format, threeDigits(v)))
@@ -99,6 +99,14 @@ func beside(f Figure) string {
 		return ""
 	}
 	return "  (" + strings.Join(list, ", ") + ")"
+}
+
+// nextFormat says of the rate above the highest what kept it from counting: its loss, or that nobody could send it.
+func nextFormat(f Figure) string {
+	if loss, ok := f.More["next_loss_percent"]; ok && loss < maxLoss {
+		return "the generator does not reach %s"
+	}
+	return "%s is too much"
 }
 
 // threeDigits prints a figure with three significant digits, and no exponent.

@@ -130,8 +130,8 @@ func (s *suite) inLab(ctx context.Context, stage string, cfg LabConfig, f func(*
 	if src.lab == nil {
 		return err
 	}
-	if closing := src.lab.Close(); closing != nil && err == nil && ctx.Err() == nil {
-		return fmt.Errorf("ending the stage %s: %w", stage, closing)
+	if closing := src.lab.Close(); closing != nil && ctx.Err() == nil {
+		s.endings = append(s.endings, fmt.Errorf("ending the stage %s: %w", stage, closing))
 	}
 	return err
 }

@@ -11,7 +11,7 @@ import (
 // Limit is what a tunnel's throughput ends at.
 type Limit string
 
-// The limits. All but LimitIdle say what takes the largest share of processors that are all busy.
+// The limits. All but LimitIdle and LimitUnknown say what takes the largest share of processors that are all busy.
 const (
 	LimitCrypto    Limit = "crypto"
 	LimitTUN       Limit = "TUN"
@@ -19,6 +19,8 @@ const (
 	LimitGenerator Limit = "cores shared with the traffic generator"
 	// LimitRest is what no part has by itself: work per train and per packet, waking up, caches that are cold.
 	LimitRest Limit = "everything else"
+	// LimitUnknown says that not all parts were measured.
+	LimitUnknown Limit = "unknown"
 	// LimitIdle says that processors were idle: more lanes or streams may carry more.
 	LimitIdle Limit = "lanes"
 )
@@ -60,6 +62,7 @@ type Verdict struct {
 	ByLanes []Throughput `json:"by_lanes"` // the most with each number of lanes
 	Limit   Limit        `json:"limit"`
 	// Shares of the processors' time at Best, largest first. They are estimates: each part's cost was measured by itself.
+	// None (an empty list) when not all were.
 	Shares []Share `json:"shares"`
 	// OneEndGbps estimates what the machine carries in one direction when it is one end of the tunnel, with the other end
 	// and the traffic's ends elsewhere, and all its cores are used; 0 is unknown.
@@ -101,7 +104,7 @@ func PartsOf(r *Report) Parts {
 // Every bit is read from a TUN, sealed, sent, received, opened and written to a TUN, all on this machine's cores. With the
 // rates of the parts, the time that each takes per Gbit is known; what the measured total has beyond them and the
 // generator's is LimitRest. If the cores were busy, the largest part is the limit, LimitRest only if it takes more than half;
-// else it is that they were idle.
+// else it is that they were idle. Without all parts there is no rest, and so only LimitIdle can be told.
 func Judge(p Parts) (Verdict, bool) {
 	if len(p.Tunnel) == 0 {
 		return Verdict{}, false
@@ -113,16 +116,24 @@ func Judge(p Parts) (Verdict, bool) {
 			v.One = better(v.One, t)
 		}
 	}
-	cost := v.Best.Cores / v.Best.Gbps // of a Gbit/s, in cores
-	v.Shares = shares(p, cost)
-	v.Limit = largest(v.Shares)
+	cost := v.Best.Cores / v.Best.Gbps          // of a Gbit/s, in cores
+	v.Limit, v.Shares = LimitUnknown, []Share{} // in JSON a list, not null
+	if p.complete() {
+		v.Shares = shares(p, cost)
+		v.Limit = largest(v.Shares)
+	}
 	if v.Best.Cores < busyEnough*float64(p.Cores) {
 		v.Limit = LimitIdle
 	}
-	if own := cost - p.GeneratorCoresGbps; own > 0 && cost > 0 {
+	if own := cost - p.GeneratorCoresGbps; own > 0 && p.GeneratorCoresGbps > 0 {
 		v.OneEndGbps = float64(p.Cores) / (own / 2)
 	}
 	return v, true
+}
+
+// complete tells whether all parts were measured.
+func (p Parts) complete() bool {
+	return min(p.Seal, p.Open, p.TUNRead, p.TUNWrite, p.UnderlaySend, p.UnderlayRecv, p.GeneratorCoresGbps) > 0
 }
 
 // better is the one with more throughput; of equals the first.
@@ -235,9 +246,9 @@ func (v *Verdict) why() []string {
 			shares = append(shares, fmt.Sprintf("%s %.0f %%", s.Part.short(), s.Percent))
 		}
 	}
-	lines := []string{
-		"What limits it: " + v.Limit.sentence(),
-		"Where the processors' time goes, estimated: " + strings.Join(shares, ", ") + ".",
+	lines := []string{"What limits it: " + v.Limit.sentence()}
+	if len(shares) > 0 {
+		lines = append(lines, "Where the processors' time goes, estimated: "+strings.Join(shares, ", ")+".")
 	}
 	if v.OneEndGbps > 0 {
 		lines = append(lines, fmt.Sprintf("As one end only, with the traffic's ends elsewhere: about %s Gbit/s one way, estimated.",
@@ -251,6 +262,8 @@ func (l Limit) sentence() string {
 	switch l {
 	case LimitIdle:
 		return "lanes. Cores were idle: more lanes or more streams may carry more."
+	case LimitUnknown:
+		return "unknown. That takes the figures of all stages."
 	case LimitRest:
 		return "the cores are busy with what is around the parts: splitting, merging, checksums, waking up, cold caches."
 	case LimitGenerator:

@@ -34,7 +34,9 @@ func TestVerdictNamesTheLargestPart(t *testing.T) {
 		{"generator", func(p *Parts) { p.GeneratorCoresGbps = 0.2 }, LimitGenerator},
 		{"rest over a half", func(p *Parts) { p.Seal, p.Open, p.TUNRead, p.TUNWrite = 100, 100, 100, 100 }, LimitRest},
 		{"rest below a half", func(p *Parts) { p.Seal, p.TUNRead, p.TUNWrite = 18, 40, 40 }, LimitCrypto},
-		{"no parts measured", func(p *Parts) { *p = Parts{Cores: 2, Tunnel: p.Tunnel} }, LimitRest},
+		{"no parts measured", func(p *Parts) { *p = Parts{Cores: 2, Tunnel: p.Tunnel} }, LimitUnknown},
+		{"one part not measured", func(p *Parts) { p.Open = 0 }, LimitUnknown},
+		{"no parts measured, idle cores", func(p *Parts) { *p = Parts{Cores: 8, Tunnel: p.Tunnel} }, LimitIdle},
 		{"idle cores", func(p *Parts) { p.Cores = 8 }, LimitIdle},
 		{"parts that cost more than the whole", func(p *Parts) { p.Seal, p.TUNRead = 0.5, 1 }, LimitCrypto},
 	} {
@@ -44,6 +46,12 @@ func TestVerdictNamesTheLargestPart(t *testing.T) {
 			v, ok := Judge(p)
 			if !ok || v.Limit != c.want {
 				t.Errorf("got %q, want %q: %+v", v.Limit, c.want, v.Shares)
+			}
+			if !p.complete() {
+				if text := strings.Join(v.Text(2), "\n"); v.Shares == nil || len(v.Shares) > 0 || strings.Contains(text, "estimated: ") {
+					t.Errorf("shares without all parts:\n%s", text)
+				}
+				return
 			}
 			checkShares(t, v.Shares)
 		})
@@ -77,6 +85,14 @@ func TestVerdictTellsTheBest(t *testing.T) {
 	}
 }
 
+func TestOneEndIsUnknownWithoutTheGenerator(t *testing.T) {
+	p := evenParts()
+	p.GeneratorCoresGbps = 0
+	if v, _ := Judge(p); v.OneEndGbps != 0 {
+		t.Errorf("%v Gbit/s, with the generator's share", v.OneEndGbps)
+	}
+}
+
 func TestVerdictNeedsThroughput(t *testing.T) {
 	if _, ok := Judge(Parts{Cores: 2, Seal: 1}); ok {
 		t.Error("a verdict on nothing")
@@ -86,7 +102,7 @@ func TestVerdictNeedsThroughput(t *testing.T) {
 func TestVerdictSpeaksForEachLimit(t *testing.T) {
 	v, _ := Judge(evenParts())
 	seen := map[string]bool{}
-	for _, l := range []Limit{LimitCrypto, LimitTUN, LimitUnderlay, LimitGenerator, LimitRest, LimitIdle} {
+	for _, l := range []Limit{LimitCrypto, LimitTUN, LimitUnderlay, LimitGenerator, LimitRest, LimitIdle, LimitUnknown} {
 		v.Limit = l
 		text := strings.Join(v.Text(2), "\n")
 		if seen[text] || !strings.Contains(text, "about 4 Gbit/s of TCP through one tunnel (4 streams, 2 lanes; 2.0 of 2 cores busy)") ||

@@ -99,7 +99,8 @@ func checkSVG(t *testing.T, name string, svg []byte) {
 			t.Errorf("%s has an element %s", name, e.Name.Local)
 		}
 		for _, a := range e.Attr {
-			if strings.HasPrefix(a.Name.Local, "on") || strings.Contains(a.Value, "NaN") || strings.Contains(a.Value, "Inf") {
+			if strings.HasPrefix(a.Name.Local, "on") || strings.Contains(a.Value, "NaN") || strings.Contains(a.Value, "Inf") ||
+				strings.Contains(a.Value, "%!") {
 				t.Errorf("%s: %s has %s=%q", name, e.Name.Local, a.Name.Local, a.Value)
 			}
 		}

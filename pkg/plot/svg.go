@@ -35,7 +35,7 @@ type canvas struct {
 	y float64 // where the next thing begins
 }
 
-// add writes one element. Its arguments are numbers made here, never a caller's text.
+// add writes one element. Its arguments are numbers made here, never a caller's text; the verb of a number is %v.
 func (c *canvas) add(format string, args ...any) {
 	for i, a := range args {
 		if v, ok := a.(float64); ok {
@@ -108,7 +108,7 @@ func document(chart Chart, draw func(*canvas)) []byte {
 	height := coordinate(c.y + margin)
 	out := &canvas{}
 	out.add(`<svg xmlns="http://www.w3.org/2000/svg" width="%v" height="%s" viewBox="0 0 %v %s" role="img" `+
-		`font-family="system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', Helvetica, Arial, sans-serif" font-size="%g" fill="%s">`,
+		`font-family="system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', Helvetica, Arial, sans-serif" font-size="%v" fill="%s">`,
 		width, height, width, height, textSize, inkColour)
 	out.WriteString("<title>")
 	out.escape(chart.Title)

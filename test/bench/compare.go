@@ -151,6 +151,7 @@ func (c *comparer) finish(complete bool) error {
 	names := peerNames(c.peers)
 	lines := c.report.summarize(c.rows, names)
 	if len(lines) == 0 {
+		fmt.Fprintln(c.diag, "no figures, and so no table")
 		return nil
 	}
 	fmt.Fprintln(c.out)

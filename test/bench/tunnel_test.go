@@ -51,7 +51,7 @@ func TestMeasuresRopewalkAgainstWireguardGoAndLeavesNothingBehind(t *testing.T) 
 		t.Fatal(err)
 	}
 	o := opener{
-		queues: 2, stretch: 100 * time.Millisecond, traffic: []string{ropewalk, "traffic"}, measures: measures,
+		queues: 2, stretch: 300 * time.Millisecond, traffic: []string{ropewalk, "traffic"}, measures: measures,
 		argv: map[string][]string{ropewalkName: {ropewalk, "run"}, "wireguard-go": {other, "-f"}},
 	}
 	var labs []*bench.Lab

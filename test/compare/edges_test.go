@@ -60,7 +60,10 @@ func (o *outlet) send(lane, n int, at func(i int) (parts [][]byte, segSize, segm
 		parts, _, segments := at(i)
 		switch first := parts[0]; {
 		case wire.Type(binary.LittleEndian.Uint32(first)) != wire.TypeData:
-			o.handshake <- bytes.Clone(first)
+			select {
+			case o.handshake <- bytes.Clone(first):
+			default: // nobody takes them once the session stands: a device that asks for another must not stall
+			}
 		case !wire.IsKeepalive(first):
 			packets += segments
 			o.sent.keep(parts)

@@ -40,6 +40,8 @@ func startRopewalk(tb testing.TB, e *edges, s side) {
 	}
 	d.Start()
 	await(tb, "ropewalk is up", func() bool { return d.Stats().(device.Stats).Up })
+	// The port is there before the peers have started, and what a host sends in between is lost. Status waits for them.
+	_ = d.Status()
 }
 
 // ropewalkTUN is a tun.Device, with all offloads.
