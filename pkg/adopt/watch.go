@@ -64,6 +64,7 @@ type watcher struct {
 	trouble  string            // what was logged last
 	every    time.Duration     // how long to wait at first
 	wait     time.Duration     // until the next look
+	deaf     bool              // there are no link messages any more
 	traffic  int64             // of the tunnel, at the last look
 }
 
@@ -80,7 +81,8 @@ func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
 		case u, ok := <-updates:
 			switch {
 			case !ok:
-				updates = nil // the timer goes on
+				updates, w.deaf, w.wait = nil, true, w.every
+				timer.Reset(w.wait)
 			case burst == nil && u.Attrs().Name == w.cfg.Device:
 				burst = time.After(settleLinks)
 			}
@@ -120,7 +122,7 @@ func (w *watcher) look(ctx context.Context) {
 func (w *watcher) pace(traffic int64, busy bool) {
 	used := traffic-w.traffic < 0 || traffic-w.traffic > quiet
 	w.traffic = traffic
-	if busy || used {
+	if busy || used || w.deaf {
 		w.wait = w.every
 		return
 	}

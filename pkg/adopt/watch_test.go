@@ -11,7 +11,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/vishvananda/netlink"
 )
 
 // syncBuffer is a log that may be read while it is written.
@@ -131,6 +134,25 @@ func TestWatchEndsWithTheFirstAttachsError(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	r.here.clean()
+}
+
+// TestWatchWithoutLinkMessagesGoesOnLooking: netlink ends the subscription at the first message that it has to discard.
+func TestWatchWithoutLinkMessagesGoesOnLooking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		w := &watcher{host: &Host{refresh: time.Hour}}
+		updates := make(chan netlink.LinkUpdate)
+		close(updates)
+		go w.run(ctx, updates)
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		for range 3 {
+			if w.pace(0, false); w.wait != time.Hour {
+				t.Errorf("the next look is %v away, want 1 h", w.wait)
+			}
+		}
+	})
 }
 
 func TestWatchLooksLessOftenAtATunnelThatNobodyUses(t *testing.T) {

@@ -41,7 +41,10 @@ func (t *Timers) Next(now int64, a *Activity) int64 {
 
 func (t *Timers) next(now int64, a *Activity) int64 {
 	at := earliest(t.retryAt, t.eraseAt)
-	at = earliest(at, t.hearBackDue(a))
+	if due := t.hearBackDue(a); due != 0 {
+		// A keepalive ends this wait, and the next train begins it anew: who looks sooner need not be told each time.
+		at = earliest(at, min(due, now+KeepaliveTimeout))
+	}
 	at = earliest(at, passiveDue(a))
 	return earliest(at, t.persistentDue(now, a))
 }

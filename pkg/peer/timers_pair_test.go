@@ -284,6 +284,41 @@ func TestTwoPeersWithNothingToSayFallSilent(t *testing.T) {
 	}
 }
 
+// answered is an owner of timers whose peer answers every train with a keepalive.
+type answered struct {
+	timers Timers
+	act    Activity
+	now    int64
+	next   int64
+	woken  int
+}
+
+func (p *answered) Wake() {
+	p.woken++
+	p.next = p.timers.Next(p.now, &p.act)
+}
+
+// TestKeepalivesDoNotMakeTrafficWakeTheTimersMoreOften: a peer may send as many as it likes, also to do harm.
+func TestKeepalivesDoNotMakeTrafficWakeTheTimersMoreOften(t *testing.T) {
+	p := &answered{now: t0}
+	p.act.Waker = p
+	p.timers.SessionDerived(p.now)
+	p.Wake()
+	const tens = 12
+	for range 10000 * tens { // one per millisecond
+		p.now += sec / 1000
+		if due(p.next, p.now) {
+			p.timers.Fire(p.now, &p.act)
+			p.next = p.timers.Next(p.now, &p.act)
+		}
+		p.act.Sent(p.now, true)
+		p.act.Received(p.now, false)
+	}
+	if p.woken > 2*(tens+1) {
+		t.Errorf("the timers were woken %d times in %d s", p.woken, 10*tens)
+	}
+}
+
 // looks is how often the two have looked at their timers.
 func (s *sim) looks() int { return s.peers[0].looks + s.peers[1].looks }
 

@@ -73,7 +73,7 @@ func (a *abroad) begin() error {
 		return fmt.Errorf("subscribing to link changes: %w", errors.Join(err, a.eachGroup(unix.NETLINK_DROP_MEMBERSHIP)))
 	}
 	if err := a.socket.SetReadDeadline(time.Time{}); err != nil {
-		return err
+		return errors.Join(err, a.eachGroup(unix.NETLINK_DROP_MEMBERSHIP))
 	}
 	a.ended = make(chan struct{})
 	go a.listen()

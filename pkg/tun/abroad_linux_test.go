@@ -104,6 +104,53 @@ func TestHearsOfNamespacesWithAndWithoutANumber(t *testing.T) {
 	}
 }
 
+// TestLooksAtIntervalsWhereItCannotBeginToListen: that the namespace has a number does not mean that it is heard.
+func TestLooksAtIntervalsWhereItCannotBeginToListen(t *testing.T) {
+	here, there := twoNamespaces(t)
+	opened, err := Open(Config{Name: "rw0"})
+	if err != nil {
+		t.Skipf("needs a TUN device: %v", err)
+	}
+	defer opened.Close()
+	m := opened.(*device).monitor
+	if m.abroad == nil || m.home == "" {
+		t.Skip("needs CAP_NET_BROADCAST and Linux 5.2")
+	}
+	must(t, m.abroad.socket.Close())
+	link, err := netlink.LinkByName("rw0")
+	must(t, err)
+	must(t, netlink.LinkSetNsFd(link, int(there)))
+	must(t, netns.Set(there))
+	must(t, netlink.LinkSetMTU(link, 1333))
+	must(t, netns.Set(here))
+	for event := range opened.Events() {
+		if event.MTU == 1333 {
+			break
+		}
+	}
+	must(t, opened.Close())
+	if !m.deaf {
+		t.Error("nothing can be heard, and nobody looks")
+	}
+}
+
+// TestLooksAgainSoonAfterAChange: also when the first look failed, because the interface went on meanwhile.
+func TestLooksAgainSoonAfterAChange(t *testing.T) {
+	for _, tt := range []struct {
+		changed, blind bool
+		want           time.Duration
+	}{
+		{true, false, lookAgain},
+		{true, true, lookAgain},
+		{false, true, blindInterval},
+		{false, false, 0},
+	} {
+		if got := pause(tt.changed, tt.blind); got != tt.want {
+			t.Errorf("changed %v, blind %v: the next look is %v away, want %v", tt.changed, tt.blind, got, tt.want)
+		}
+	}
+}
+
 // TestQueuesTellTheMonitorThatTheInterfaceIsGone: nothing else would, where it ends with another namespace.
 func TestQueuesTellTheMonitorThatTheInterfaceIsGone(t *testing.T) {
 	lost := make(chan struct{}, 1)

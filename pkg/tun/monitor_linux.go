@@ -139,10 +139,12 @@ func (m *monitor) send(e Event) {
 // or the monitor closed. An interface that lives where we may not look has no events, but an end.
 func (m *monitor) wander() *link {
 	var heard <-chan struct{}
-	m.deaf = true
-	if m.abroad != nil && m.abroad.begin() == nil {
-		defer m.abroad.end()
-		heard = m.abroad.heard
+	ears := m.abroad
+	if m.deaf = true; ears != nil && ears.begin() == nil {
+		defer ears.end()
+		heard = ears.heard
+	} else {
+		ears = nil
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -155,24 +157,34 @@ func (m *monitor) wander() *link {
 			changed = true
 		case <-timer.C:
 		}
-		l, at, err := m.look(last)
+		l, at, err := m.look(last, ears)
 		if l != nil || errors.Is(err, unix.EBADFD) {
 			return l
 		}
 		last = at
-		switch {
-		case m.deaf || err != nil:
-			timer.Reset(blindInterval)
-		case changed:
-			timer.Reset(lookAgain)
-			changed = false
+		if wait := pause(changed, m.deaf || err != nil); wait != 0 {
+			timer.Reset(wait)
 		}
+		changed = false
 	}
 }
 
+// pause returns how long to wait at most before another look, 0 for ever. A look may also have failed because the
+// interface was just on its way.
+func pause(changed, blind bool) time.Duration {
+	switch {
+	case changed:
+		return lookAgain
+	case blind:
+		return blindInterval
+	}
+	return 0
+}
+
 // look returns the interface's link if it is at home. Elsewhere it reports the state, silences the interface if last is
-// another namespace or if something woke it since, keeps nothing open and returns the namespace's identity.
-func (m *monitor) look(last string) (l *link, id string, err error) {
+// another namespace or if something woke it since, keeps nothing open and returns the namespace's identity. ears are to
+// heed it there, nil for none.
+func (m *monitor) look(last string, ears *abroad) (l *link, id string, err error) {
 	at, err := m.locate()
 	if err != nil {
 		return nil, last, err
@@ -189,8 +201,8 @@ func (m *monitor) look(last string) (l *link, id string, err error) {
 		return nil, last, err
 	}
 	defer l.close()
-	if at.id != last && m.abroad != nil {
-		m.deaf = m.abroad.heed(at.ns, l.index) != nil
+	if at.id != last && ears != nil {
+		m.deaf = ears.heed(at.ns, l.index) != nil
 		if err := l.find(at.name); err != nil { // again, so that no change falls between
 			return nil, last, err
 		}

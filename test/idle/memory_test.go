@@ -11,10 +11,10 @@ import (
 )
 
 // maxBytesPerPeer is what a peer without a session may take of the heap, a quarter more than it does (docs/idle.md), and
-// maxBytesPerSession what a session may add.
-func maxBytesPerPeer(lanes int) int { return 2100 + 160*(lanes+1) }
+// maxBytesPerSession what a session may add, twice what it does.
+func maxBytesPerPeer(lanes int) int { return 2000 + 20*lanes }
 
-const maxBytesPerSession = 6500
+const maxBytesPerSession = 2200
 
 func TestBytesPerPeer(t *testing.T) {
 	if raceEnabled {
@@ -29,10 +29,10 @@ func TestBytesPerPeer(t *testing.T) {
 		peers := crowd.config()
 		before, goroutines := heap(), runtime.NumGoroutine()
 		h.Apply(peers)
-		idle := heap() - before
+		idle := taken(before, c.peers*maxBytesPerPeer(c.lanes))
 		crowd.connect(t)
 		eventually(t, "all have a session", func() bool { return connected(h.Status(), c.peers) })
-		live := heap() - before - idle
+		live := taken(before+idle, c.peers*maxBytesPerSession)
 		more := runtime.NumGoroutine() - goroutines
 		t.Logf("%6d %6d %12d %12d %10d", c.lanes, c.peers, idle/c.peers, live/c.peers, more)
 		if idle/c.peers > maxBytesPerPeer(c.lanes) || live/c.peers > maxBytesPerSession || more > c.peers/10 {
@@ -41,6 +41,16 @@ func TestBytesPerPeer(t *testing.T) {
 		runtime.KeepAlive(peers)
 		h.Close()
 	}
+}
+
+// taken is how many bytes live objects take more than before. What happens to be alive during a collection counts too:
+// so there are some tries where it is more than most.
+func taken(before, most int) int {
+	n := heap() - before
+	for tries := 1; n > most && tries < 10; tries++ {
+		n = min(n, heap()-before)
+	}
+	return n
 }
 
 // heap returns the bytes that live objects take.

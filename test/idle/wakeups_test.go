@@ -67,6 +67,26 @@ func TestWakeups(t *testing.T) {
 			float64(u.rss)/1024, float64(u.anon)/1024, u.threads)
 	}
 	must(t, w.Flush())
+	for i, d := range daemons {
+		if scenes[i].peers == 0 {
+			d.wantRest(scenes[i].name)
+		}
+	}
+}
+
+// maxWakeups is how often, per second, a daemon without peers may wake up. One that looked at its interface once per second
+// took 14.
+const maxWakeups = 5
+
+// wantRest proves that there is a second in which a daemon hardly does anything: what polls has none, however busy the
+// machine, and what the runtime does now and then is soon over.
+func (d *daemon) wantRest(name string) {
+	d.t.Helper()
+	eventually(d.t, fmt.Sprintf("a daemon rests: %s", name), func() bool {
+		before := d.usage()
+		time.Sleep(time.Second)
+		return d.usage().switches-before.switches <= maxWakeups
+	})
 }
 
 // set brings a daemon to where it can be left alone.
