@@ -94,6 +94,18 @@ bench-compare: need-go ## the whole path in memory, without a kernel, against wi
 bench-peers: need-go need-root need-tun build ## ropewalk against other implementations; ARGS='--rounds 3 --peers tailscale', ARGS=--help
 	$(GO) run ./test/bench --ropewalk $(BIN) $(ARGS)
 
+.PHONY: scale
+scale: need-go ## simulate 2 to 64 cores with measured costs: the figures and tables of docs/scale.md
+	$(GO) run ./test/scale figures
+
+.PHONY: scale-costs
+scale-costs: need-go need-root need-tun deps-scale ## measure what each stage costs on this machine, for `make scale`
+	$(GO) run ./test/scale costs $(ARGS)
+
+.PHONY: scale-check
+scale-check: need-go need-root need-tun deps-scale build ## measure on two cores what `make scale` predicts of them
+	$(GO) run ./test/scale check --ropewalk $(BIN) $(ARGS)
+
 .PHONY: ci
 ci: deps-test deps-kernels check check-generated test test-race bench-smoke ## what CI runs
 	$(MAKE) test-kernels || $(MAKE) test-kernels # an emulated machine may stall on a busy host; twice is a fault
@@ -129,6 +141,10 @@ endef
 .PHONY: deps-test
 deps-test: need-go
 	$(call apt_install,wireguard-tools iproute2 nftables gcc libc6-dev)
+
+.PHONY: deps-scale
+deps-scale:
+	$(call apt_install,ethtool iproute2 util-linux)
 
 .PHONY: deps-generate
 deps-generate:

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/plot"
+	"github.com/ropewalk/ropewalk/test/scale/model"
+)
+
+const (
+	manyFlows = 64
+	// settle is how long it takes one core to have every queue as full as it will be.
+	settle = 120 * time.Millisecond
+	redraw = "make scale"
+	// useCores is the machine whose cores' use is drawn, miceCores the one that short flows meet.
+	useCores  = 64
+	miceCores = 16
+)
+
+// figures is all that docs/scale.md shows.
+type figures struct {
+	costs costFile
+	check checkFile
+
+	many     map[string]map[int]summary // 64 flows: by way and cores
+	few      map[string]map[int]summary // as many flows as cores
+	elephant map[string]map[int]summary // one flow: by kind of help
+	mice     map[string]map[int]summary // short flows: by way and Gbit/s offered
+	law      map[string]model.USL       // of many, by way
+}
+
+// helps are the ways in which idle cores may help one flow.
+func (f *figures) helps() []way {
+	return []way{
+		{"alone", func(*model.Config) {}},
+		{"idle cores seal and open its trains", func(c *model.Config) { c.Help = true }},
+		{"idle cores take whole trains in turn", func(c *model.Config) {
+			// Who handles a train has read it as well: it stays in one cache, and what is left is to wake who is next.
+			c.Help, c.HelpMore, c.HandOff, c.HandBack = true, true, f.costs.HandOff.Wake, 0
+		}},
+	}
+}
+
+// simulate runs everything.
+func (f *figures) simulate(progress io.Writer) (err error) {
+	f.law = map[string]model.USL{}
+	if f.many, err = f.sweep(ways(), "64 flows", progress, func(int) int { return manyFlows }); err != nil {
+		return err
+	}
+	if f.few, err = f.sweep(ways(), "a flow per core", progress, func(cores int) int { return cores }); err != nil {
+		return err
+	}
+	if f.elephant, err = f.sweep(f.helps(), "one flow", progress, func(int) int { return 1 }); err != nil {
+		return err
+	}
+	for _, w := range ways() {
+		f.law[w.name] = lawOf(f.many[w.name])
+	}
+	return f.shortFlows(progress)
+}
+
+// sweep runs every way on all numbers of cores.
+func (f *figures) sweep(ways []way, what string, progress io.Writer, flows func(cores int) int) (map[string]map[int]summary, error) {
+	all := map[string]map[int]summary{}
+	for _, w := range ways {
+		fmt.Fprintf(progress, "%s, %s\n", what, w.name)
+		all[w.name] = map[int]summary{}
+		for _, cores := range append([]int{1}, coreCounts()...) {
+			c := f.costs.config()
+			c.Cores, c.Elephants, c.Window = cores, flows(cores), flowTrains(flows(cores))*f.costs.Train.Bytes
+			c.Warmup += settle / time.Duration(cores)
+			w.config(&c)
+			s, err := average(c)
+			if err != nil {
+				return nil, err
+			}
+			all[w.name][cores] = s
+		}
+	}
+	return all, nil
+}
+
+// offered are the Gbit/s of short flows.
+func offered() []int { return []int{5, 10, 20, 30} }
+
+// shortFlows has flows come and go, whose windows grow and shrink, with queues as bounded as they are.
+func (f *figures) shortFlows(progress io.Writer) error {
+	f.mice = map[string]map[int]summary{}
+	for _, w := range ways() {
+		fmt.Fprintf(progress, "short flows, %s\n", w.name)
+		f.mice[w.name] = map[int]summary{}
+		for _, rate := range offered() {
+			c := f.costs.config()
+			c.Cores, c.Closed, c.Mice = miceCores, false, float64(rate)*1e9/8
+			w.config(&c)
+			s, err := average(c)
+			if err != nil {
+				return err
+			}
+			f.mice[w.name][rate] = s
+		}
+	}
+	return nil
+}
+
+// flowTrains is how many trains one of so many flows has on the way: enough for every stage, and no more.
+func flowTrains(flows int) int { return max(4, 48/flows) }
+
+// lawOf fits the scalability law.
+func lawOf(by map[int]summary) model.USL {
+	var work []float64
+	cores := append([]int{1}, coreCounts()...)
+	for _, n := range cores {
+		work = append(work, by[n].gbps)
+	}
+	return model.FitUSL(cores, work)
+}
+
+// write simulates, draws, and fills in the document.
+func (f *figures) write(docs string, progress io.Writer) error {
+	if err := f.simulate(progress); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(docs, "plots"), 0o755); err != nil {
+		return err
+	}
+	bounds, err := f.boundsPlot()
+	if err != nil {
+		return err
+	}
+	for name, svg := range map[string][]byte{
+		"many":     f.manyPlot(),
+		"few":      f.fewPlot(),
+		"elephant": f.elephantPlot(), "use": f.usePlot(), "bounds": bounds,
+	} {
+		if err := os.WriteFile(filepath.Join(docs, "plots", "scale-"+name+".svg"), svg, 0o644); err != nil {
+			return err
+		}
+	}
+	tables, err := f.tables()
+	if err != nil {
+		return err
+	}
+	return fillIn(filepath.Join(docs, "scale.md"), tables)
+}
+
+func cores() plot.Axis { return plot.Axis{Label: "Cores of each machine", Log: true} }
+
+// series is one line over cores.
+func series(name string, by map[int]summary, value func(s summary) float64) plot.Series {
+	s := plot.Series{Name: name}
+	for _, n := range coreCounts() {
+		s.Points = append(s.Points, plot.Point{X: float64(n), Y: value(by[n])})
+	}
+	return s
+}
+
+func gbps(s summary) float64 { return s.gbps }
+
+func (f *figures) manyPlot() []byte {
+	var lines []plot.Series
+	for _, w := range ways() {
+		lines = append(lines, series(w.name, f.many[w.name], gbps))
+	}
+	return plot.Line(plot.Chart{
+		Title: fmt.Sprintf("What a tunnel carries, %d flows", manyFlows),
+		Note: "Simulated with stage costs measured on two cores: two machines, a lane and a NIC queue per core, no limit of " +
+			"the wire. Lines are ways to take source ports.",
+		Command: redraw,
+	}, cores(), plot.Axis{Label: "Gbit/s received by applications", Log: true}, lines...)
+}
+
+func (f *figures) fewPlot() []byte {
+	var lines []plot.Series
+	for _, w := range ways() {
+		s := series(w.name, f.few[w.name], gbps)
+		for i := range s.Points {
+			s.Points[i].Y /= s.Points[i].X
+		}
+		lines = append(lines, s)
+	}
+	return plot.Line(plot.Chart{
+		Title:   "What each core carries, as many flows as cores",
+		Note:    "Simulated as before. With a flow for each core, every hash that two flows meet at leaves a core without work.",
+		Command: redraw,
+	}, cores(), plot.Axis{Label: "Gbit/s per core of one machine"}, lines...)
+}
+
+func (f *figures) elephantPlot() []byte {
+	var lines []plot.Series
+	for _, w := range f.helps() {
+		lines = append(lines, series(w.name, f.elephant[w.name], gbps))
+	}
+	return plot.Line(plot.Chart{
+		Title:   "What one flow carries",
+		Note:    "Simulated. One flow is one lane; the lines are ways in which idle cores may help it.",
+		Command: redraw,
+	}, cores(), plot.Axis{Label: "Gbit/s received by the application"}, lines...)
+}
+
+// usePlot shows where the time of the receiver's cores goes.
+func (f *figures) usePlot() []byte {
+	var labels []string
+	sets := make([]plot.BarSet, 0, len(model.AllUses()))
+	shown := []model.Use{model.UseApp, model.UseTx, model.UseRx, model.UseIRQ}
+	for _, u := range shown {
+		sets = append(sets, plot.BarSet{Name: u.String()})
+	}
+	for _, w := range ways() {
+		labels = append(labels, w.name)
+		for i, u := range shown {
+			sets[i].Values = append(sets[i].Values, 100*f.many[w.name][useCores].use[1][u])
+		}
+	}
+	return plot.Bars(plot.Chart{
+		Title:   fmt.Sprintf("What %d receiving cores do, %d flows", useCores, manyFlows),
+		Note:    "Simulated. The rest of the time they are idle: some lane has all it can do, and others have nothing.",
+		Command: redraw,
+	}, plot.Axis{Label: "Share of the cores' time, %"}, labels, sets...)
+}
+
+// boundsPlot shows what each resource would let pass.
+func (f *figures) boundsPlot() ([]byte, error) {
+	by := map[string]*plot.Series{}
+	var order []string
+	for _, n := range coreCounts() {
+		c := f.costs.config()
+		c.Cores, c.Elephants, c.Spread = n, manyFlows, model.Planned
+		list, err := model.Bounds(c)
+		if err != nil {
+			return nil, err
+		}
+		for _, b := range list {
+			switch b.Resource {
+			case model.ResourceAppSend, model.ResourceAppReceive, model.ResourceSender:
+				continue // far away, or behind another of their kind
+			}
+			if by[b.Resource] == nil {
+				by[b.Resource] = &plot.Series{Name: b.Resource, Dashed: true}
+				order = append(order, b.Resource)
+			}
+			by[b.Resource].Points = append(by[b.Resource].Points, plot.Point{X: float64(n), Y: b.BitsPerSecond / 1e9})
+		}
+	}
+	planned := ways()[2]
+	lines := []plot.Series{series("simulated", f.many[planned.name], gbps)}
+	for _, name := range order {
+		lines = append(lines, *by[name])
+	}
+	return plot.Line(plot.Chart{
+		Title:   fmt.Sprintf("What each resource lets pass, %d flows, planned ports", manyFlows),
+		Note:    "Computed from stage costs; the lowest line is the bottleneck. Lanes and queues: as many as are expected to have a flow.",
+		Command: redraw,
+	}, cores(), plot.Axis{Label: "Gbit/s", Log: true}, lines...), nil
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Scale predicts what ropewalk carries on more cores than there are to measure on: test/scale/model is the model, this
+// program measures the costs that it is fed with, checks it against two cores, and draws docs/scale.md's figures.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+const usage = `usage: scale costs   [-rounds N] [-o FILE]             measure what each stage costs here (root)
+       scale check   [-rounds N] [-o FILE] [-ropewalk PATH]  run ropewalk on two cores, for the model to be compared with (root)
+       scale figures [-costs FILE] [-check FILE] [-docs DIR]  simulate, draw DIR/plots/scale-*.svg, fill in DIR/scale.md`
+
+var errUsage = errors.New(usage)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "scale:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		return errUsage
+	}
+	switch command, rest := args[0], args[1:]; command {
+	case "costs":
+		return costsMain(ctx, rest)
+	case "check":
+		return checkMain(ctx, rest)
+	case "figures":
+		return figuresMain(rest)
+	case "sink", "source": // the applications of a measurement
+		return appMain(command, rest)
+	}
+	return errUsage
+}
+
+func costsMain(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("scale costs", flag.ContinueOnError)
+	rounds := flags.Int("rounds", 5, "bulk transfers over each kind of cable")
+	out := flags.String("o", "test/scale/costs.json", "file to write")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if err := enoughCores(); err != nil {
+		return err
+	}
+	f, err := measureCosts(ctx, *rounds, os.Stderr)
+	if err != nil {
+		return fmt.Errorf("measuring costs: %w", err)
+	}
+	return writeJSON(*out, f)
+}
+
+func checkMain(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("scale check", flag.ContinueOnError)
+	rounds := flags.Int("rounds", 7, "rounds of all scenes")
+	out := flags.String("o", "test/scale/check.json", "file to write")
+	ropewalk := flags.String("ropewalk", "bin/ropewalk", "the program to run")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if err := enoughCores(); err != nil {
+		return err
+	}
+	f, err := check(ctx, *ropewalk, *rounds, os.Stderr)
+	if err != nil {
+		return fmt.Errorf("checking: %w", err)
+	}
+	return writeJSON(*out, f)
+}
+
+func figuresMain(args []string) error {
+	flags := flag.NewFlagSet("scale figures", flag.ContinueOnError)
+	costs := flags.String("costs", "test/scale/costs.json", "what scale costs wrote")
+	checked := flags.String("check", "test/scale/check.json", "what scale check wrote")
+	docs := flags.String("docs", "docs", "directory of scale.md")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	var f figures
+	if err := errors.Join(readJSON(*costs, &f.costs), readJSON(*checked, &f.check)); err != nil {
+		return err
+	}
+	return f.write(*docs, os.Stderr)
+}
+
+func appMain(command string, args []string) error {
+	if len(args) < 2 {
+		return errUsage
+	}
+	streams, err := strconv.Atoi(args[1])
+	if err != nil {
+		return errUsage
+	}
+	if command == "sink" {
+		return sink(args[0], streams, os.Stdout)
+	}
+	d := time.Second
+	if len(args) > 2 {
+		if d, err = time.ParseDuration(args[2]); err != nil {
+			return errUsage
+		}
+	}
+	return source(args[0], streams, d)
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package model predicts what a tunnel between two ropewalks carries on machines with more cores than can be measured:
+// bounds per resource (Bounds) and a discrete-event simulation (Run) of flows, source ports, NIC queues, cores and
+// lanes, both from one set of measured stage costs. Ports are chosen by pkg/spread's own code. It is pure: no clock, no
+// operating system, and the same Config gives the same Result.
+package model
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+)
+
+// Stage is a piece of work that a train meets on its way, in that order.
+type Stage int
+
+const (
+	// AppSend is the sending application's write: its copy, the inner TCP, the way into the TUN's queue.
+	AppSend Stage = iota
+	// TUNRead is the transmitting lane's read of one element.
+	TUNRead
+	// Split is parsing, checksums and the copy into separate packets.
+	Split
+	// Seal is encryption, without waiting for the counter.
+	Seal
+	// Send is sendmsg up to the NIC's ring.
+	Send
+	// Softirq is the receiving NIC queue's work: driver, GRO, outer IP and UDP, up to the lane's socket.
+	Softirq
+	// Receive is the receiving lane's recvmmsg.
+	Receive
+	// Open is decryption, without the replay window.
+	Open
+	// Merge puts packets back together.
+	Merge
+	// TUNWrite is writev to the TUN, with the inner IP and TCP up to the application's socket.
+	TUNWrite
+	// AppReceive is the receiving application's read.
+	AppReceive
+	stages
+)
+
+var stageNames = [stages]string{ //nolint:gochecknoglobals // constants of a type that Go has no constants of
+	"app_send", "tun_read", "split", "seal", "send", "softirq", "receive", "open", "merge", "tun_write", "app_receive",
+}
+
+// String is the stage's name, as the file of costs has it.
+func (s Stage) String() string {
+	if s < 0 || s >= stages {
+		return fmt.Sprintf("Stage(%d)", int(s))
+	}
+	return stageNames[s]
+}
+
+// AllStages returns all stages, in order.
+func AllStages() []Stage {
+	all := make([]Stage, stages)
+	for i := range all {
+		all[i] = Stage(i)
+	}
+	return all
+}
+
+// Train is what moves: inner packets of one flow that are handled as one element.
+type Train struct {
+	Packets int `json:"packets"`
+	Bytes   int `json:"bytes"` // of inner packets
+}
+
+// Cost is what a stage takes of a core, in ns.
+type Cost struct {
+	Element float64 `json:"element_ns"`
+	Packet  float64 `json:"packet_ns"`
+	Byte    float64 `json:"byte_ns"`
+}
+
+// Of is the cost of a train, in ns.
+func (c Cost) Of(t Train) float64 {
+	return c.Element + c.Packet*float64(t.Packets) + c.Byte*float64(t.Bytes)
+}
+
+// Costs are what all stages take, by stage.
+type Costs [stages]Cost
+
+// Of is the sum of some stages' costs for a train, in ns.
+func (c *Costs) Of(t Train, list ...Stage) float64 {
+	sum := 0.0
+	for _, s := range list {
+		sum += c[s].Of(t)
+	}
+	return sum
+}
+
+// MarshalJSON implements json.Marshaler: an object by stage name.
+func (c Costs) MarshalJSON() ([]byte, error) {
+	m := map[string]Cost{}
+	for _, s := range AllStages() {
+		m[s.String()] = c[s]
+	}
+	return json.Marshal(m)
+}
+
+// UnmarshalJSON implements json.Unmarshaler. Every stage must be there, with costs that are none below zero.
+func (c *Costs) UnmarshalJSON(b []byte) error {
+	var m map[string]Cost
+	if err := json.Unmarshal(b, &m); err != nil {
+		return fmt.Errorf("reading stage costs: %w", err)
+	}
+	for _, s := range AllStages() {
+		cost, ok := m[s.String()]
+		if !ok {
+			return fmt.Errorf("reading stage costs: stage %s is missing", s)
+		}
+		if !sound(cost.Element) || !sound(cost.Packet) || !sound(cost.Byte) {
+			return fmt.Errorf("reading stage costs: stage %s has a cost below zero", s)
+		}
+		c[s] = cost
+	}
+	return nil
+}
+
+func sound(x float64) bool { return x >= 0 && !math.IsInf(x, 0) && !math.IsNaN(x) }

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+
+	"github.com/ropewalk/ropewalk/pkg/spread"
+)
+
+const (
+	canonicalPort = 51820
+	flowsLog2     = 12 // the engine's
+)
+
+// way is one direction: what a train's flow leads to, from the sender's lane to the receiver's.
+type way struct {
+	from, to *end
+	loads    *spread.Loads   // nil: all leaves from port 0
+	flows    []*spread.Flows // by transmit lane
+	queueOf  []int           // by port
+	laneOf   []int           // by port
+	linkFree int64           // when the wire has sent what it was given
+}
+
+// newWay chooses the ports as ropewalk does, and finds out where they lead. The receiver's NIC has a random key.
+func newWay(c *Config, rng *rand.Rand, from, to *end, n byte) (*way, error) {
+	src := netip.AddrFrom4([4]byte{10, 0, 0, n})
+	dst := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, 3 - n}), canonicalPort)
+	rss := &spread.RSS{Device: "nic", Key: make([]byte, 52), Indirection: spread.EqualIndirection(c.Queues)}
+	for i := range rss.Key {
+		rss.Key[i] = byte(rng.Uint32())
+	}
+	ports, err := ports(c, rss, src, dst)
+	if err != nil {
+		return nil, err
+	}
+	w := &way{from: from, to: to}
+	secret := rng.Uint64()
+	for i, port := range ports {
+		queue, err := rss.Queue(netip.AddrPortFrom(src, port), dst)
+		if err != nil {
+			return nil, fmt.Errorf("placing port %d: %w", port, err)
+		}
+		lane := int(scramble(uint64(port)^secret) >> 32 * uint64(c.Lanes) >> 32)
+		if c.LaneByPort {
+			lane = i % c.Lanes
+		}
+		w.queueOf, w.laneOf = append(w.queueOf, queue), append(w.laneOf, lane)
+	}
+	if c.Spread == Off {
+		return w, nil
+	}
+	w.loads = spread.NewLoads(len(ports), rng.Uint32())
+	for range c.Lanes {
+		w.flows = append(w.flows, spread.NewFlows(flowsLog2, spread.DefaultGap))
+	}
+	return w, nil
+}
+
+// ports are those that a sender uses.
+func ports(c *Config, rss *spread.RSS, src netip.Addr, dst netip.AddrPort) ([]uint16, error) {
+	switch c.Spread {
+	case Off:
+		return []uint16{canonicalPort}, nil
+	case Planned:
+		plan, err := spread.Plan(rss, src, dst, spread.DefaultPorts, 0)
+		if err != nil {
+			return nil, fmt.Errorf("planning the model's ports: %w", err)
+		}
+		return plan, nil
+	}
+	list := make([]uint16, spread.MaxPorts)
+	for i := range list {
+		list[i] = spread.DefaultPorts.First + uint16(i)
+	}
+	return list, nil
+}
+
+// port is that by which a train leaves.
+func (w *way) port(lane int, hash uint32, now int64, bytes int) int {
+	if w.loads == nil {
+		return 0
+	}
+	return w.flows[lane].Choose(w.loads, hash, now, bytes)
+}
+
+// scramble is the finalizer of splitmix64: it stands for a hash that is as good as random.
+func scramble(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}

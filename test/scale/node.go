@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/device"
+	"github.com/ropewalk/ropewalk/pkg/netlab"
+	"github.com/ropewalk/ropewalk/pkg/noise"
+	"github.com/ropewalk/ropewalk/pkg/offload"
+	"github.com/ropewalk/ropewalk/pkg/tun"
+	"github.com/ropewalk/ropewalk/pkg/underlay"
+	"github.com/ropewalk/ropewalk/pkg/underlay/udp"
+)
+
+const (
+	vnetHdrLen = offload.VnetHdrLen
+	listenPort = 51820
+	tunName    = "scale0"
+)
+
+// node is one end of a tunnel in this process: ropewalk's own device, with timed edges.
+type node struct {
+	host   *netlab.Host
+	key    noise.PrivateKey
+	device *device.Device
+	tx, rx *loop
+	outer  netip.Prefix
+	inner  netip.Prefix
+}
+
+func newNode(lab *netlab.Lab, name string, n byte, clock int64) (*node, error) {
+	host, err := lab.Host(name)
+	if err != nil {
+		return nil, err
+	}
+	key, err := noise.NewPrivateKey(rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("making a key: %w", err)
+	}
+	return &node{
+		host: host, key: key, tx: &loop{clock: clock}, rx: &loop{clock: clock},
+		outer: netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, 78, n}), 24),
+		inner: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 78, 0, n}), 24),
+	}, nil
+}
+
+// start makes the node's interface and device, with one lane and spread off.
+func (n *node) start(peer *node) error {
+	var t tun.Device
+	err := n.host.Do(func() (err error) {
+		t, err = tun.Open(tun.Config{Name: tunName, Queues: 1})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	n.device = device.New(device.Config{
+		TUN: &timedTUN{t, n.tx, n.rx}, OpenPort: n.open, Log: slog.New(slog.DiscardHandler),
+	})
+	n.device.Start()
+	off, port := config.SpreadOff, uint16(listenPort)
+	err = n.device.Configure(config.Device{
+		PrivateKey: &n.key, ListenPort: &port, Spread: &off,
+		Peers: []config.Peer{{
+			PublicKey:  peer.key.Public(),
+			Endpoint:   &config.Endpoint{AddrPort: netip.AddrPortFrom(peer.outer.Addr(), listenPort)},
+			AllowedIPs: []config.AllowedIP{{Prefix: netip.PrefixFrom(peer.inner.Addr(), 32)}},
+		}},
+	})
+	if err != nil {
+		return fmt.Errorf("configuring %s: %w", n.host.Name(), err)
+	}
+	return n.host.SetUp(tunName, 0, n.inner)
+}
+
+func (n *node) open(o device.PortOptions) (p underlay.Port, err error) {
+	err = n.host.Do(func() error {
+		port, err := udp.Open(udp.Config{Port: o.Port, Lanes: o.Lanes, Mark: o.Mark, ReceiveBuffer: 1 << 20})
+		if err != nil {
+			return err
+		}
+		p = &timedPort{port, n.tx, n.rx}
+		return nil
+	})
+	return p, err
+}
+
+// rig is two nodes and what is between them.
+type rig struct {
+	lab  *netlab.Lab
+	a, b *node
+}
+
+// cableKind is how the cable between two nodes treats what it carries.
+type cableKind int
+
+const (
+	// plainCable carries trains, and receives them on the sender's time.
+	plainCable cableKind = iota
+	// frameCable carries single frames, and has a kernel thread that receives them and puts them together (threaded NAPI,
+	// GRO), as softirqs do behind a NIC.
+	frameCable
+)
+
+func newRig(kind cableKind, clock int64) (r *rig, err error) {
+	r = &rig{}
+	if r.lab, err = netlab.New("scale"); err != nil {
+		return nil, err
+	}
+	if err := r.build(kind, clock); err != nil {
+		return nil, errors.Join(err, r.close())
+	}
+	return r, nil
+}
+
+func (r *rig) build(kind cableKind, clock int64) (err error) {
+	if r.a, err = newNode(r.lab, "a", 1, clock); err != nil {
+		return err
+	}
+	if r.b, err = newNode(r.lab, "b", 2, clock); err != nil {
+		return err
+	}
+	_, err = r.lab.Cable(r.a.host, r.b.host, netlab.CableConfig{
+		AddrsA: []netip.Prefix{r.a.outer}, AddrsB: []netip.Prefix{r.b.outer},
+	})
+	if err != nil {
+		return err
+	}
+	for _, n := range []*node{r.a, r.b} {
+		if err := n.treat(kind); err != nil {
+			return err
+		}
+	}
+	return errors.Join(r.a.start(r.b), r.b.start(r.a))
+}
+
+// treat makes the node's end of the cable one of a kind. A namespace has a /sys of its own only inside ip-netns(8).
+func (n *node) treat(kind cableKind) error {
+	if kind == plainCable {
+		return nil
+	}
+	commands := [][]string{
+		{"ip", "netns", "exec", n.host.Name(), "ethtool", "-K", "cable0", "gro", "on", "tso", "off"},
+		{"ip", "netns", "exec", n.host.Name(), "sh", "-c", "echo 1 >/sys/class/net/cable0/threaded"},
+		{"ip", "-n", n.host.Name(), "link", "set", "cable0", "gso_max_segs", "1"},
+	}
+	for _, argv := range commands {
+		if err := command(argv...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *rig) close() error {
+	for _, n := range []*node{r.a, r.b} {
+		if n != nil && n.device != nil {
+			n.device.Close()
+		}
+	}
+	return r.lab.Close()
+}
+
+// handshakeLimit is how long the first connection may take.
+const handshakeLimit = 20 * time.Second
+
+// carry has TCP flow from a to b for so long, and returns what it took.
+func (r *rig) carry(ctx context.Context, streams int, d time.Duration) (transfer, error) {
+	return runApps(ctx, r.a.host, r.b.host, netip.AddrPortFrom(r.b.inner.Addr(), appPort), streams, d, nil)
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"crypto/rand"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/device/devicetest/flow"
+	"github.com/ropewalk/ropewalk/pkg/drop"
+	"github.com/ropewalk/ropewalk/pkg/noise"
+	"github.com/ropewalk/ropewalk/pkg/offload"
+	"github.com/ropewalk/ropewalk/pkg/session"
+	"github.com/ropewalk/ropewalk/pkg/wire"
+)
+
+// mtu is the TUN's.
+const mtu = 1420
+
+// newPair returns the two sides of one session.
+func newPair() (a, b *session.Keypair, err error) {
+	keys := noise.Keys{Local: 1, Remote: 2, Initiator: true}
+	for _, k := range []*noise.SessionKey{&keys.Send, &keys.Recv} {
+		_, _ = rand.Read(k[:]) // never fails
+	}
+	if a, err = session.NewKeypair(&keys, 0); err != nil {
+		return nil, nil, err
+	}
+	keys.Send, keys.Recv = keys.Recv, keys.Send
+	keys.Local, keys.Remote = keys.Remote, keys.Local
+	b, err = session.NewKeypair(&keys, 0)
+	return a, b, err
+}
+
+// lap is the work on one train, stage by stage, without system calls.
+type lap struct {
+	a, b    *session.Keypair
+	element []byte
+	layout  session.Layout
+	train   offload.Train
+	sealed  [][]byte // as many trains as are worked on in turn
+	opened  []session.Message
+	scratch session.Scratch
+	merger  *offload.Merger
+}
+
+// lapTrains are worked on in turn: 4 MB, which no near cache holds.
+const lapTrains = 64
+
+// newLap prepares trains of so many TCP packets of size payload bytes each.
+func newLap(packets, size int) (*lap, error) {
+	a, b, err := newPair()
+	if err != nil {
+		return nil, err
+	}
+	ends := flow.Ends{
+		Src: netip.AddrPortFrom(netip.MustParseAddr("10.78.0.1"), 1000), Dst: netip.AddrPortFrom(netip.MustParseAddr("10.78.0.2"), 2000),
+	}
+	l := &lap{
+		a: a, b: b, element: (&flow.Flow{Ends: ends}).Train(packets, size),
+		opened: make([]session.Message, max(packets, lapTrains))[:packets], // on lines of its own
+		merger: offload.NewMerger(true),
+	}
+	if err := l.parse(); err != nil {
+		return nil, err
+	}
+	l.layout = session.NewLayout(packets, l.train.SegmentLen(), l.train.LastLen(), mtu)
+	for range lapTrains {
+		l.sealed = append(l.sealed, make([]byte, l.layout.Size()))
+	}
+	return l, nil
+}
+
+func (l *lap) parse() error {
+	var h offload.VnetHdr
+	h.Decode(l.element)
+	if r := l.train.Parse(h, l.element[offload.VnetHdrLen:]); r != drop.None {
+		return fmt.Errorf("parsing the model train: %s", r)
+	}
+	return nil
+}
+
+func (l *lap) split(i int) {
+	_ = l.parse() // it could be parsed when the lap was made
+	l.train.Split(l.sealed[i], l.layout.Stride(), wire.DataHeaderLen, 0, l.layout.Segments)
+}
+
+func (l *lap) seal(i int) {
+	counter, _ := l.a.Reserve(l.layout.Segments)
+	l.a.SealTrain(&l.scratch, l.sealed[i], l.layout, counter)
+}
+
+func (l *lap) open(i int) int {
+	n, lost := l.b.OpenTrain(&l.scratch, 0, l.sealed[i], l.layout.Stride(), l.opened), 0
+	for _, m := range l.opened[:n] {
+		if m.Drop != drop.None {
+			lost++
+		}
+	}
+	return lost
+}
+
+func (l *lap) merge(i int) {
+	for k := range l.layout.Segments {
+		at := k*l.layout.Stride() + wire.DataHeaderLen
+		n := l.train.SegmentLen()
+		if k == l.layout.Segments-1 {
+			n = l.train.LastLen()
+		}
+		l.merger.Add(l.sealed[i][at : at+n])
+	}
+	_, _ = l.merger.Flush(discard{}) // nothing is refused
+}
+
+type discard struct{}
+
+// WriteElement implements offload.Sink.
+func (discard) WriteElement([][]byte) error { return nil }
+
+// lapTimes is what each stage takes of a train, in ns.
+type lapTimes struct{ split, seal, open, merge float64 }
+
+// time works through all trains again and again, and takes the median of each stage.
+func (l *lap) time(rounds int) (lapTimes, error) {
+	var all [4][]float64
+	for range rounds {
+		lost := 0
+		for stage, do := range []func(i int){l.split, l.seal, func(i int) { lost += l.open(i) }, l.merge} {
+			begin := time.Now()
+			for i := range l.sealed {
+				do(i)
+			}
+			all[stage] = append(all[stage], float64(time.Since(begin))/lapTrains)
+		}
+		if lost > 0 {
+			return lapTimes{}, fmt.Errorf("%d messages could not be opened", lost)
+		}
+	}
+	return lapTimes{median(all[0]), median(all[1]), median(all[2]), median(all[3])}, nil
+}
+
+// median of figures that are not none.
+func median(x []float64) float64 {
+	sorted := slices.Sorted(slices.Values(x))
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
