@@ -3,15 +3,12 @@
 package idle
 
 import (
-	"errors"
 	"flag"
-	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/ropewalk/ropewalk/test/program"
 )
 
 var measure = flag.Duration("measure", time.Second, "how long to count a daemon's wakeups; from 30s on it is left to settle first")
@@ -27,53 +24,9 @@ func settle() {
 	}
 }
 
-// program is the ropewalk binary, found or built once for all tests.
-type program struct {
-	once sync.Once
-	dir  string // set and removed by TestMain
-	path string
-	err  error
-}
+var ropewalk = program.Ropewalk()
 
-var ropewalk program
-
-func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "idle-")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer os.RemoveAll(dir)
-		ropewalk.dir = dir
-		return m.Run()
-	}())
-}
-
-func (p *program) need(t *testing.T) string {
-	t.Helper()
-	p.once.Do(p.find)
-	if errors.Is(p.err, exec.ErrNotFound) {
-		t.Skip("needs ROPEWALK_BIN, or the go command to build cmd/ropewalk")
-	}
-	if p.err != nil {
-		t.Fatal(p.err)
-	}
-	return p.path
-}
-
-func (p *program) find() {
-	if p.path = os.Getenv("ROPEWALK_BIN"); p.path != "" {
-		_, p.err = os.Stat(p.path)
-		return
-	}
-	p.path = filepath.Join(p.dir, "ropewalk")
-	cmd := exec.Command("go", "build", "-o", p.path, "github.com/ropewalk/ropewalk/cmd/ropewalk")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		p.err = fmt.Errorf("building ropewalk: %w\n%s", err, out)
-	}
-}
+func TestMain(m *testing.M) { os.Exit(program.Main(m, ropewalk)) }
 
 func must(t testing.TB, err error) {
 	t.Helper()

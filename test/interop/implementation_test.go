@@ -5,10 +5,7 @@ package interop
 import (
 	"errors"
 	"flag"
-	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"sync"
@@ -16,6 +13,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/program"
 )
 
 // implementation is one WireGuard.
@@ -121,18 +120,9 @@ func startInKernel(t *testing.T, h *host, ifname string) func() error {
 
 // ---- as a process
 
-// program finds or builds a program once for all tests.
-type program struct {
-	env, pkg string
-	once     sync.Once
-	path     string
-	err      error
-}
-
 var (
-	ropewalkBinary    = &program{env: "ROPEWALK_BIN", pkg: "github.com/ropewalk/ropewalk/cmd/ropewalk"}
-	wireguardGoBinary = &program{env: "WIREGUARD_GO_BIN", pkg: "golang.zx2c4.com/wireguard"}
-	buildDir          string // set and removed by TestMain
+	ropewalkBinary    = program.Ropewalk()
+	wireguardGoBinary = &program.Program{Env: "WIREGUARD_GO_BIN", Package: "golang.zx2c4.com/wireguard"}
 )
 
 // TestMain lets more tests run at once than there are cores: nearly all of them wait for timers of WireGuard's.
@@ -141,49 +131,18 @@ func TestMain(m *testing.M) {
 	if p := flag.Lookup("test.parallel"); p.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
 		_ = p.Value.Set("8")
 	}
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "interop-")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer os.RemoveAll(dir)
-		buildDir = dir
-		return m.Run()
-	}())
+	os.Exit(program.Main(m, ropewalkBinary, wireguardGoBinary))
 }
 
-func (p *program) need(t *testing.T) {
-	t.Helper()
-	p.once.Do(p.find)
-	if errors.Is(p.err, exec.ErrNotFound) {
-		t.Skipf("needs %s, or the go command to build %s", p.env, p.pkg)
-	}
-	must(t, p.err)
-}
-
-func (p *program) find() {
-	if p.path = os.Getenv(p.env); p.path != "" {
-		_, p.err = os.Stat(p.path)
-		return
-	}
-	p.path = filepath.Join(buildDir, filepath.Base(p.pkg))
-	cmd := exec.Command("go", "build", "-o", p.path, p.pkg)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		p.err = fmt.Errorf("building %s: %w\n%s", p.pkg, err, out)
-	}
-}
-
-func needRopewalk(t *testing.T)    { t.Helper(); ropewalkBinary.need(t) }
-func needWireGuardGo(t *testing.T) { t.Helper(); wireguardGoBinary.need(t) }
+func needRopewalk(t *testing.T)    { t.Helper(); ropewalkBinary.Need(t) }
+func needWireGuardGo(t *testing.T) { t.Helper(); wireguardGoBinary.Need(t) }
 
 func startRopewalk(t *testing.T, h *host, ifname string) func() error {
 	t.Helper()
-	return startDaemon(t, h, ropewalkBinary.path, "run", ifname)
+	return startDaemon(t, h, ropewalkBinary.Need(t), "run", ifname)
 }
 
 func startWireGuardGo(t *testing.T, h *host, ifname string) func() error {
 	t.Helper()
-	return startDaemon(t, h, wireguardGoBinary.path, "-f", ifname)
+	return startDaemon(t, h, wireguardGoBinary.Need(t), "-f", ifname)
 }

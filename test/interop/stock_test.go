@@ -94,7 +94,7 @@ func (l *lab) wantStock(t *testing.T) {
 // showLanes is what `ropewalk show --lanes` prints of a ropewalk.
 func (x *tunnel) showLanes(t *testing.T) string {
 	t.Helper()
-	out, err := exec.Command(ropewalkBinary.path, "show", x.ifname, "--lanes").CombinedOutput()
+	out, err := exec.Command(ropewalkBinary.Need(t), "show", x.ifname, "--lanes").CombinedOutput()
 	if err != nil {
 		t.Fatalf("showing the lanes of %s: %v\n%s", x, err, out)
 	}
@@ -105,7 +105,7 @@ func (x *tunnel) showLanes(t *testing.T) string {
 func verbose(process *atomic.Pointer[daemon]) implementation {
 	start := func(t *testing.T, h *host, ifname string) func() error {
 		t.Helper()
-		d, stop := launch(t, h, []string{"LOG_LEVEL=verbose"}, wireguardGoBinary.path, "-f", ifname)
+		d, stop := launch(t, h, []string{"LOG_LEVEL=verbose"}, wireguardGoBinary.Need(t), "-f", ifname)
 		process.Store(d)
 		return stop
 	}

@@ -58,7 +58,7 @@ var interfaces atomic.Uint32
 // newLab makes two hosts that nothing connects yet.
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	bin := program.need(t)
+	bin := ropewalk.Need(t)
 	nl, err := netlab.New("spread")
 	if errors.Is(err, netlab.ErrPrivileges) {
 		t.Skip(err)

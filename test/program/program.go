@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package program finds or builds the programs that tests run.
+package program
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// Program is found or built once for all tests of a package, which TestMain runs by Main. Env names a variable that may
+// hold its path; without, the go command builds Package.
+type Program struct {
+	Env, Package string
+
+	dir  string // where it is built
+	once sync.Once
+	path string
+	err  error
+}
+
+// Ropewalk returns the program of this module.
+func Ropewalk() *Program {
+	return &Program{Env: "ROPEWALK_BIN", Package: "github.com/ropewalk/ropewalk/cmd/ropewalk"}
+}
+
+// Main runs the tests of a package that needs these programs, and removes what was built for it afterwards. It returns
+// the code to exit with.
+func Main(m *testing.M, programs ...*Program) int {
+	dir, err := os.MkdirTemp("", "ropewalk-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	for _, p := range programs {
+		p.dir = dir
+	}
+	return m.Run()
+}
+
+// Need returns the program's path. The test is skipped where it can neither be found nor built.
+func (p *Program) Need(t testing.TB) string {
+	t.Helper()
+	p.once.Do(p.find)
+	if errors.Is(p.err, exec.ErrNotFound) {
+		t.Skipf("needs %s, or the go command to build %s", p.Env, p.Package)
+	}
+	if p.err != nil {
+		t.Fatal(p.err)
+	}
+	return p.path
+}
+
+func (p *Program) find() {
+	if p.path = os.Getenv(p.Env); p.path != "" {
+		_, p.err = os.Stat(p.path)
+		return
+	}
+	p.path = filepath.Join(p.dir, filepath.Base(p.Package))
+	cmd := exec.Command("go", "build", "-o", p.path, p.Package)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		p.err = fmt.Errorf("building %s: %w\n%s", p.Package, err, out)
+	}
+}
