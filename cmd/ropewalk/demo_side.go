@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/bench"
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/netlab"
 	"github.com/ropewalk/ropewalk/pkg/noise"
@@ -22,10 +23,9 @@ import (
 )
 
 const (
-	demoPort        = 51820
-	demoReady       = 10 * time.Second
-	demoReadyPoll   = 10 * time.Millisecond
-	demoStopTimeout = 5 * time.Second
+	demoPort      = 51820
+	demoReady     = 10 * time.Second
+	demoReadyPoll = 10 * time.Millisecond
 )
 
 // demoPlace is what tells the hosts apart: IPv4 first, IPv6 second.
@@ -52,7 +52,7 @@ type demoSide struct {
 	host   *netlab.Host
 	iface  string
 	key    noise.PrivateKey
-	daemon *demoDaemon // nil until started
+	daemon *bench.Process // nil until started
 }
 
 func newDemoSide(lab *netlab.Lab, place demoPlace) (*demoSide, error) {
@@ -70,10 +70,15 @@ func newDemoSide(lab *netlab.Lab, place demoPlace) (*demoSide, error) {
 
 // start runs the daemon and returns when it answers. Should it die later, it calls died.
 func (s *demoSide) start(ctx context.Context, argv []string, died context.CancelCauseFunc) (err error) {
-	s.daemon, err = startDemoDaemon(ctx, s, append(argv[:len(argv):len(argv)], s.iface), died)
-	if err != nil {
-		return err
+	if s.daemon, err = bench.Command(argv...)(ctx, s.host, s.iface); err != nil {
+		return fmt.Errorf("on %s: %w", s.name, err)
 	}
+	go func() {
+		<-s.daemon.Done()
+		if err := s.daemon.Err(); err != nil {
+			died(fmt.Errorf("the daemon on %s: %w", s.name, err))
+		}
+	}()
 	ctx, cancel := context.WithTimeout(ctx, demoReady)
 	defer cancel()
 	tick := time.NewTicker(demoReadyPoll)
@@ -89,7 +94,7 @@ func (s *demoSide) start(ctx context.Context, argv []string, died context.Cancel
 			if cause := context.Cause(ctx); !errors.Is(cause, context.DeadlineExceeded) {
 				return cause
 			}
-			return fmt.Errorf("waiting for the daemon on %s: %w%s", s.name, err, s.daemon.lastWords())
+			return fmt.Errorf("waiting for the daemon on %s: %w%s", s.name, err, s.daemon.LastWords())
 		}
 	}
 }
@@ -150,8 +155,8 @@ func (s *demoSide) stats() (*demoStats, error) {
 
 // stop ends the daemon as its user would, and returns an error if it was dead already or does not follow.
 func (s *demoSide) stop() error {
-	if err := s.daemon.stop(); err != nil {
-		return fmt.Errorf("stopping the daemon on %s: %w%s", s.name, err, s.daemon.lastWords())
+	if err := s.daemon.Stop(); err != nil {
+		return fmt.Errorf("the daemon on %s: %w", s.name, err)
 	}
 	return nil
 }
@@ -161,9 +166,8 @@ func (s *demoSide) kill() {
 	if s.daemon == nil {
 		return
 	}
-	if s.daemon.stop() != nil {
-		_ = os.Remove(filepath.Join(string(uapi.DefaultDir), s.iface+".sock"))
-	}
+	_ = s.daemon.Stop()
+	_ = os.Remove(filepath.Join(string(uapi.DefaultDir), s.iface+".sock")) // gone already, unless it died
 }
 
 // removeStaleSockets removes the control sockets of demos that were killed, whose daemons the lab's sweep killed in

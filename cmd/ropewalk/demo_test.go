@@ -265,15 +265,3 @@ func TestStaleSocketsOfKilledDemosAreRemoved(t *testing.T) {
 		}
 	}
 }
-
-func TestTailKeepsTheLastWholeLines(t *testing.T) {
-	var w tailWriter
-	for range 1000 {
-		_, _ = w.Write([]byte("an early line of the log\n"))
-	}
-	_, _ = w.Write([]byte("the last"))
-	got := w.String()
-	if len(got) > tailLen || !strings.HasSuffix(got, "\nthe last") || !strings.HasPrefix(got, "an early") {
-		t.Errorf("got %d bytes, %.30q to %q", len(got), got, got[len(got)-20:])
-	}
-}

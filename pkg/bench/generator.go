@@ -45,7 +45,7 @@ func startServer(ctx context.Context, h *netlab.Host, command []string) (*server
 		case <-p.Done():
 			err = p.Err()
 		case <-limit:
-			err = errors.New("the traffic server does not listen" + p.lastWords())
+			err = errors.New("the traffic server does not listen" + p.LastWords())
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		}

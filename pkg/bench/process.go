@@ -77,7 +77,7 @@ func (p *Process) Err() error {
 	if p.stopping.Load() {
 		return nil
 	}
-	return fmt.Errorf("%s ended by itself (%s)%s", p.cmd.Path, p.cmd.ProcessState, p.lastWords())
+	return fmt.Errorf("%s ended by itself (%s)%s", p.cmd.Path, p.cmd.ProcessState, p.LastWords())
 }
 
 // Stop asks the process to end, kills it and its group if it does not in five seconds, and returns why its end was not
@@ -93,10 +93,10 @@ func (p *Process) Stop() error {
 	case <-time.After(stopTimeout):
 		_ = unix.Kill(-group, unix.SIGKILL)
 		<-p.done
-		return fmt.Errorf("stopping %s: it did not end within %s of SIGTERM%s", p.cmd.Path, stopTimeout, p.lastWords())
+		return fmt.Errorf("stopping %s: it did not end within %s of SIGTERM%s", p.cmd.Path, stopTimeout, p.LastWords())
 	}
 	if p.err != nil && !endedBy(p.err, syscall.SIGTERM) {
-		return fmt.Errorf("stopping %s: %w%s", p.cmd.Path, p.err, p.lastWords())
+		return fmt.Errorf("stopping %s: %w%s", p.cmd.Path, p.err, p.LastWords())
 	}
 	return nil
 }
@@ -111,8 +111,8 @@ func endedBy(err error, signal syscall.Signal) bool {
 	return ok && status.Signaled() && status.Signal() == signal
 }
 
-// lastWords is the log, indented, to be put behind an error.
-func (p *Process) lastWords() string {
+// LastWords is the log, indented, to be put behind an error.
+func (p *Process) LastWords() string {
 	text := p.Log()
 	if text == "" {
 		return ""

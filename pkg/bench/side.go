@@ -96,7 +96,7 @@ func (s *Side) await(ctx context.Context, f func() error) error {
 		case <-s.Daemon.Done():
 			return s.Daemon.Err()
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for the daemon of %s: %w: %w%s", s.Iface, context.Cause(ctx), err, s.Daemon.lastWords())
+			return fmt.Errorf("waiting for the daemon of %s: %w: %w%s", s.Iface, context.Cause(ctx), err, s.Daemon.LastWords())
 		}
 	}
 }

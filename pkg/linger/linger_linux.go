@@ -10,7 +10,8 @@
 // runtime takes for hogging (10 ms); after Spans of them without traffic it blocks the ordinary way.
 //
 // The price is that the processor is not free for others meanwhile: GOMAXPROCS must count those who linger, with some to
-// spare. Stopping the world interrupts the poll by signal, and waits for one span at worst.
+// spare: with one processor and sixteen who linger, a garbage collection took 0.3 s. Stopping the world interrupts the poll
+// by signal.
 package linger
 
 import (
@@ -30,10 +31,14 @@ const (
 // Poll blocks until one of fds is ready, and tells in their Revents which, as poll(2) does. With linger it holds its
 // processor at first, as the package comment says. It allocates nothing. The error is one of poll's, never EINTR.
 func Poll(fds []unix.PollFd, linger bool) error {
-	spans := 0
 	if linger {
-		spans = Spans
+		return poll(fds, Spans)
 	}
+	return poll(fds, 0)
+}
+
+// poll holds its processor for so many spans, and then blocks.
+func poll(fds []unix.PollFd, spans int) error {
 	for range spans {
 		n, errno := pollHolding(fds, Span)
 		switch {

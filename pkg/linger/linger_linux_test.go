@@ -4,9 +4,12 @@ package linger
 
 import (
 	"errors"
+	"math"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -88,6 +91,51 @@ func TestPollWakesWhetherItLingersOrBlocks(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestLingeringKeepsTheProcessorAndBlockingGivesItBack looks at what the runtime takes the waiter for: one that lingers is
+// never in a system call.
+func TestLingeringKeepsTheProcessorAndBlockingGivesItBack(t *testing.T) {
+	for _, linger := range []bool{true, false} {
+		r, w := pipe(t)
+		spans := 0
+		if linger {
+			spans = math.MaxInt
+		}
+		done := make(chan error)
+		go func() { done <- poll([]unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}, spans) }()
+		state := ""
+		for looks := 0; looks < 20 || !linger && state != "syscall"; looks++ {
+			state = stateOf("linger.poll(")
+			if linger && state == "syscall" {
+				t.Error("the runtime was told of a poll that lingers")
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if state == "" {
+			t.Error("the waiter was not found")
+		}
+		if _, err := unix.Write(w, []byte{1}); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// stateOf returns the state of the goroutine that is in a function, as the runtime prints it; empty if there is none.
+func stateOf(function string) string {
+	buf := make([]byte, 1<<16)
+	for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+		if _, rest, ok := strings.Cut(g, "["); ok && strings.Contains(g, function) {
+			state, _, _ := strings.Cut(rest, "]")
+			state, _, _ = strings.Cut(state, ",") // "syscall, 2 minutes"
+			return state
+		}
+	}
+	return ""
 }
 
 // TestTheWorldStopsWhileMoreLingerThanThereAreProcessors has the collector run under more waiters than GOMAXPROCS.
