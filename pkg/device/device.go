@@ -42,15 +42,16 @@ type PortOptions struct {
 	Mark  uint32 // SO_MARK, 0 for none
 }
 
-// Config is what a Device is made of. Plan, Rand, Wall and Clock may be nil.
+// Config is what a Device is made of. Plan, Rand, Wall, Clock and Begin may be nil.
 type Config struct {
 	TUN      tun.Device
 	OpenPort func(PortOptions) (underlay.Port, error)
 	Log      *slog.Logger
-	Plan     Planner          // nil plans nothing
-	Rand     io.Reader        // crypto/rand when nil
-	Wall     func() time.Time // time.Now when nil; used for TAI64N and the time of the last handshake
-	Clock    engine.Clock     // engine.NewClock() when nil
+	Plan     Planner           // nil plans nothing
+	Rand     io.Reader         // crypto/rand when nil
+	Wall     func() time.Time  // time.Now when nil; used for TAI64N and the time of the last handshake
+	Clock    engine.Clock      // engine.NewClock() when nil
+	Begin    func(loop string) // engine.Config.Begin
 }
 
 // Device is one interface.
@@ -119,7 +120,9 @@ func New(cfg Config) *Device {
 	d.tasks.open()
 	d.spreading.Store(&spreading{ports: spread.DefaultPorts})
 	d.sources.log = cfg.Log
-	d.engine = engine.New(engine.Config{Device: cfg.TUN, Control: d, Clock: d.clock, Rand: cfg.Rand})
+	d.engine = engine.New(engine.Config{
+		Device: cfg.TUN, Control: d, Clock: d.clock, Rand: cfg.Rand, Begin: cfg.Begin,
+	})
 	return d
 }
 

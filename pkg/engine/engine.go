@@ -11,6 +11,7 @@ package engine
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"sync"
 	"time"
 
@@ -52,12 +53,14 @@ type Control interface {
 	Handshake(msg []byte, from underlay.Endpoint) drop.Reason
 }
 
-// Config is what an Engine is made of; all fields are required.
+// Config is what an Engine is made of; all fields but Begin are required.
 type Config struct {
 	Device  tun.Device
 	Control Control
 	Clock   Clock
 	Rand    io.Reader // draws receiver indices
+	// Begin, when set, is called by each goroutine of the lanes before it does anything else, with what it is: "tx0", "rx0".
+	Begin func(loop string)
 }
 
 // Engine joins one TUN device with the underlay port that is attached at the moment.
@@ -99,7 +102,17 @@ func (e *Engine) Lanes() int { return len(e.lanes) }
 // Start begins to read the TUN. It must be called once.
 func (e *Engine) Start() {
 	for _, l := range e.lanes {
-		e.tx.Go(l.transmit)
+		e.tx.Go(func() {
+			e.begin("tx", l)
+			l.transmit()
+		})
+	}
+}
+
+// begin calls Config.Begin for one loop of a lane.
+func (e *Engine) begin(direction string, l *lane) {
+	if e.cfg.Begin != nil {
+		e.cfg.Begin(direction + strconv.Itoa(l.index))
 	}
 }
 
@@ -122,7 +135,10 @@ func (e *Engine) Attach(port underlay.Port) error {
 	for i, l := range e.lanes {
 		conn := port.Lane(i)
 		l.conn.Store(&conn)
-		e.rx.Go(func() { l.receive(conn) })
+		e.rx.Go(func() {
+			e.begin("rx", l)
+			l.receive(conn)
+		})
 	}
 	e.rx.Go(func() { newReceiver(e.slow.lane, straySlots).run(port.Strays()) })
 	return nil

@@ -50,6 +50,10 @@ func (in installer) installAll(ctx context.Context, list []peer) ([]peer, error)
 
 // install does nothing when the stamp names the pinned version and the binary is there.
 func (in installer) install(ctx context.Context, p peer) error {
+	if p.command != nil {
+		_, err := in.lookPath(p.command[0])
+		return err
+	}
 	root := p.root(in.dir)
 	stamp := filepath.Join(root, "version")
 	if have, err := os.ReadFile(stamp); err == nil && string(have) == p.version+"\n" && isExecutable(p.argv(in.dir)[0]) {

@@ -38,6 +38,12 @@ func parseOptions(args []string, out io.Writer) (options, error) {
 	f.SetOutput(out)
 	names, tests := f.String("peers", "", "comma-separated: "+strings.Join(append(peerNames(peers()), rawName), ", ")+" (default all)"),
 		f.String("tests", "", "comma-separated: "+strings.Join(measureNames(bench.Measures()), ", ")+" (default all)")
+	var others []peer
+	f.Func("other", "another program as NAME=COMMAND, to be named instead of or beside --peers; may be repeated", func(s string) error {
+		p, err := otherPeer(s)
+		others = append(others, p)
+		return err
+	})
 	f.IntVar(&o.rounds, "rounds", 5, "how often everything is measured")
 	seconds := f.Float64("seconds", 3, "seconds of traffic in each test")
 	f.IntVar(&o.queues, "queues", runtime.NumCPU(), "queues of the cable")
@@ -55,12 +61,16 @@ func parseOptions(args []string, out io.Writer) (options, error) {
 		return o, fmt.Errorf("--rounds, --queues: want at least 1; --seconds: want up to %d", maxSeconds)
 	}
 	o.stretch = time.Duration(math.Ceil(*seconds * float64(time.Second)))
-	return o, o.choose(*names, *tests)
+	return o, o.choose(*names, others, *tests)
 }
 
-func (o *options) choose(names, tests string) error {
+// choose picks peers and measures; no names mean all, and no peers at all if there are others.
+func (o *options) choose(names string, others []peer, tests string) error {
 	var err, err2 error
-	o.peers, o.raw, err = choosePeers(peers(), splitNames(names))
+	if names != "" || len(others) == 0 {
+		o.peers, o.raw, err = choosePeers(peers(), splitNames(names))
+	}
+	o.peers = append(o.peers, others...)
 	o.measures, err2 = chooseMeasures(bench.Measures(), splitNames(tests))
 	return errors.Join(err, err2)
 }

@@ -25,6 +25,7 @@ func TestTheDefaultIsEverything(t *testing.T) {
 func TestNonsenseOnTheCommandLineIsAnError(t *testing.T) {
 	for _, args := range []string{
 		"--rounds 0", "--seconds 0", "--seconds -1", "--seconds NaN", "--seconds 1e9", "--queues 0", "more", "--rounds x", "--what",
+		"--other x", "--other =x", "--other x=", "--other tailscale=x", "--other raw=x", "--other ropewalk=x", "--other a,b=x",
 	} {
 		if _, err := parseOptions(strings.Fields(args), io.Discard); err == nil {
 			t.Errorf("%q is accepted", args)
@@ -48,5 +49,25 @@ func TestTheCommandLineCanBePastedIntoAShell(t *testing.T) {
 	got := commandLine([]string{"--rounds", "3", "--tests", "tcp1 rtt_idle", "--json", "it's.json", ""})
 	if want := `go run ./test/bench --rounds 3 --tests 'tcp1 rtt_idle' --json 'it'\''s.json' ''`; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestAnotherProgramStandsInsteadOfOrBesideThePeers(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--other", "before=/tmp/x run --lanes 2"}, "before"},
+		{[]string{"--other", "a=x", "--other", "b=y"}, "a b"},
+		{[]string{"--other", "a=x", "--peers", "tailscale"}, "tailscale a"},
+	} {
+		o, err := parseOptions(tt.args, io.Discard)
+		if got := strings.Join(peerNames(o.peers), " "); err != nil || got != tt.want || o.raw {
+			t.Errorf("%q: got %s, raw %t (%v), want %s", tt.args, got, o.raw, err, tt.want)
+		}
+	}
+	o, _ := parseOptions([]string{"--other", "before=/tmp/x run --lanes 2"}, io.Discard)
+	if got := strings.Join(o.peers[0].argv("anywhere"), "|"); got != "/tmp/x|run|--lanes|2" {
+		t.Errorf("it is started by %s", got)
 	}
 }

@@ -25,6 +25,21 @@ type peer struct {
 	source  source
 	binary  string   // file name below DIR/NAME/bin
 	args    []string // what keeps it in the foreground, and any other flag
+	command []string // of one that is there already: it has no source, and this instead of binary and args
+}
+
+// otherPeer reads NAME=COMMAND: any program that is started as the peers are, such as an earlier ropewalk.
+func otherPeer(s string) (peer, error) {
+	name, command, _ := strings.Cut(s, "=")
+	words := strings.Fields(command)
+	taken := append(peerNames(peers()), rawName, ropewalkName)
+	switch {
+	case name == "" || len(words) == 0 || strings.ContainsAny(name, " ,"):
+		return peer{}, fmt.Errorf("want NAME=COMMAND, as before='/tmp/ropewalk run'")
+	case slices.Contains(taken, name):
+		return peer{}, fmt.Errorf("the name %q is taken", name)
+	}
+	return peer{name: name, title: name, version: command, command: words}, nil
 }
 
 // source is where a peer comes from: a Go package or a crate, both from their public registries.
@@ -66,6 +81,9 @@ func (p peer) root(dir string) string { return filepath.Join(dir, p.name) }
 
 // argv starts the peer in the foreground; the interface's name is still to be added.
 func (p peer) argv(dir string) []string {
+	if p.command != nil {
+		return p.command
+	}
 	return append([]string{filepath.Join(p.root(dir), "bin", p.binary)}, p.args...)
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/ropewalk/ropewalk/pkg/bench"
 )
@@ -27,7 +28,7 @@ type turn struct {
 }
 
 // turns orders a whole run: in each round the bare cable by itself, then ropewalk and the first peer, ropewalk and the
-// second, and so on.
+// second, and so on; in every other round the peer before ropewalk, in case the first has an advantage.
 func turns(rounds int, peers []string, raw bool) []turn {
 	var list []turn
 	for round := 1; round <= rounds; round++ {
@@ -35,7 +36,11 @@ func turns(rounds int, peers []string, raw bool) []turn {
 			list = append(list, turn{round, rawName, []string{rawName}})
 		}
 		for _, p := range peers {
-			list = append(list, turn{round, p, []string{ropewalkName, p}})
+			pair := []string{ropewalkName, p}
+			if round%2 == 0 {
+				slices.Reverse(pair)
+			}
+			list = append(list, turn{round, p, pair})
 		}
 	}
 	return list

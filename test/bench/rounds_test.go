@@ -70,17 +70,20 @@ func (f *fakeLabs) allClosed(t *testing.T) {
 	}
 }
 
-func TestRopewalkIsMeasuredRightBeforeEachPeerInEveryTest(t *testing.T) {
+func TestRopewalkAndEachPeerAreMeasuredInTurnAndTheFirstChanges(t *testing.T) {
 	var f fakeLabs
 	if err := f.runner(turns(2, []string{"x", "y"}, true), "tcp", "rtt").run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	round := []string{
+	want := []string{
 		"raw tcp", "raw rtt",
 		"ropewalk tcp", "x tcp", "ropewalk rtt", "x rtt",
 		"ropewalk tcp", "y tcp", "ropewalk rtt", "y rtt",
+		"raw tcp", "raw rtt",
+		"x tcp", "ropewalk tcp", "x rtt", "ropewalk rtt",
+		"y tcp", "ropewalk tcp", "y rtt", "ropewalk rtt",
 	}
-	if d := cmp.Diff(append(round, round...), f.journal); d != "" {
+	if d := cmp.Diff(want, f.journal); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
 	f.allClosed(t)
@@ -88,7 +91,7 @@ func TestRopewalkIsMeasuredRightBeforeEachPeerInEveryTest(t *testing.T) {
 	if first.Round != 1 || first.Versus != "x" || first.Implementation != ropewalkName || first.Test != "tcp" {
 		t.Errorf("ropewalk's first: %+v", first)
 	}
-	if last.Round != 2 || last.Versus != "y" || last.Implementation != "y" || last.Test != "rtt" {
+	if last.Round != 2 || last.Versus != "y" || last.Implementation != ropewalkName || last.Test != "rtt" {
 		t.Errorf("the last: %+v", last)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -107,6 +108,23 @@ func TestPairsArePrintedAsTheyCome(t *testing.T) {
 		live.add(s)
 	}
 	golden(t, "live.txt", out.Bytes())
+}
+
+func TestAPairIsPrintedTheSameWhicheverWasFirst(t *testing.T) {
+	sampleOf := func(implementation string, v float64) sample {
+		return sample{Round: 2, Versus: "x", Implementation: implementation, Test: "tcp1", Figures: map[string]float64{valueFigure: v}}
+	}
+	mine, other := sampleOf(ropewalkName, 3), sampleOf("x", 2)
+	var printed [2]bytes.Buffer
+	for i, pair := range [][]sample{{mine, other}, {other, mine}} {
+		live := newLiveTable(&printed[i], exampleRows())
+		for _, s := range pair {
+			live.add(s)
+		}
+	}
+	if a, b := printed[0].String(), printed[1].String(); a != b || !strings.Contains(a, "1.50") {
+		t.Errorf("printed\n%sand\n%s", a, b)
+	}
 }
 
 func TestThreeDigitsAreEnough(t *testing.T) {

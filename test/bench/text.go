@@ -5,7 +5,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"strings"
 	"text/tabwriter"
 	"unicode/utf8"
 )
@@ -43,7 +42,7 @@ func writeText(out io.Writer, lines []line, peers []string) error {
 type liveTable struct {
 	out  io.Writer
 	rows map[string]row // of the tests' main figures
-	mine sample         // ropewalk's of the pair
+	half sample         // of a pair that is not complete
 }
 
 func newLiveTable(out io.Writer, table []row) *liveTable {
@@ -58,21 +57,28 @@ func newLiveTable(out io.Writer, table []row) *liveTable {
 
 // add takes the next sample.
 func (t *liveTable) add(s sample) {
-	if s.Implementation == ropewalkName {
-		t.mine = s
+	if s.Versus == rawName {
+		fmt.Fprintln(t.out, t.label(s)+"  "+liveCell(s))
 		return
 	}
-	w := t.rows[s.Test]
-	cells := []string{fmt.Sprintf("%3d  %-9s %18s", s.Round, s.Test, w.unitLabel())}
-	if s.Implementation != rawName {
-		cells = append(cells, liveCell(t.mine))
+	mine, other := t.half, s
+	if mine.Round != s.Round || mine.Versus != s.Versus || mine.Test != s.Test {
+		t.half = s
+		return
 	}
-	cells = append(cells, liveCell(s))
-	mine, ok := t.mine.Figures[valueFigure]
-	if v := s.Figures[valueFigure]; ok && v != 0 && !w.bare && s.Implementation != rawName {
-		cells = append(cells, fmt.Sprintf("%6.2f", mine/v))
+	if s.Implementation == ropewalkName {
+		mine, other = s, t.half
 	}
-	fmt.Fprintln(t.out, strings.Join(cells, "  "))
+	line := t.label(s) + "  " + liveCell(mine) + "  " + liveCell(other)
+	v, ok := mine.Figures[valueFigure]
+	if w := other.Figures[valueFigure]; ok && w != 0 && !t.rows[s.Test].bare {
+		line += fmt.Sprintf("  %6.2f", v/w)
+	}
+	fmt.Fprintln(t.out, line)
+}
+
+func (t *liveTable) label(s sample) string {
+	return fmt.Sprintf("%3d  %-9s %18s", s.Round, s.Test, t.rows[s.Test].unitLabel())
 }
 
 func liveCell(s sample) string {
