@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -32,6 +33,7 @@ import (
 // runOptions are the flags of `ropewalk run`.
 type runOptions struct {
 	lanes    int
+	nice     int
 	mtu      int
 	logLevel string
 	spread   config.SpreadMode
@@ -56,6 +58,8 @@ func newRunCmd() *cobra.Command {
 		},
 	}
 	cmd.Flags().IntVar(&o.lanes, "lanes", 0, "lanes: TUN queues, workers and sockets (default: one per CPU)")
+	cmd.Flags().IntVar(&o.nice, "nice", laneNice,
+		"added to the nice value of the lanes' threads: below zero, they go before\napplications, as the kernel's own network path does; 0 for not")
 	cmd.Flags().IntVar(&o.mtu, "mtu", 0, "MTU of the new interface (default 1420)")
 	cmd.Flags().TextVar(&o.spread, "spread", config.SpreadAuto,
 		"spread inner flows over source ports: `auto|off|on`\n(auto: towards peers that say they gather; on: towards all)")
@@ -106,6 +110,9 @@ func run(ctx context.Context, name string, o runOptions) error {
 	if o.lanes < 1 || o.lanes > config.MaxLanes {
 		return usageError{fmt.Errorf("--lanes %d: want 1 to %d", o.lanes, config.MaxLanes)}
 	}
+	if o.nice < -20 || o.nice > 19 {
+		return usageError{fmt.Errorf("--nice %d: want -20 to 19", o.nice)}
+	}
 	// Each lane has two threads that linger in system calls with a processor each, and the others need some too.
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 2*o.lanes+2))
 	return serve(ctx, log, name, o)
@@ -121,7 +128,7 @@ func serve(ctx context.Context, log *slog.Logger, name string, o runOptions) (er
 	steer(log, t)
 	plans := &planner{log: log, logged: map[string]bool{}}
 	d := device.New(device.Config{
-		TUN: t, OpenPort: openUDP, Plan: plans.plan, Log: log, Clock: engine.BootClock(), Begin: ownThread(log),
+		TUN: t, OpenPort: openUDP, Plan: plans.plan, Log: log, Clock: engine.BootClock(), Begin: ownThread(log, o.nice),
 	})
 	if err := configureSpread(log, d, o); err != nil {
 		return errors.Join(err, t.Close())
@@ -207,15 +214,16 @@ func attachSteer(t tun.Device) error {
 // less than half a MiB, trains are lost (docs/performance.md).
 func receiveBuffer(lanes int) int { return max(1<<20/lanes, 512<<10) }
 
-// laneSlice is the time slice that the lanes' threads ask for: it has them wait less for a busy application, and for each
-// other (docs/performance.md).
-const laneSlice = thread.MinSlice
+// laneNice is added to the nice value of the lanes' threads unless the user says otherwise (docs/performance.md).
+const laneNice = -10
 
-// ownThread gives each loop of a lane a thread that perf and top can tell from the others.
-func ownThread(log *slog.Logger) func(loop string) {
+// ownThread gives each loop of a lane a thread that perf and top can tell from the others, and that does not wait long.
+func ownThread(log *slog.Logger, nice int) func(loop string) {
+	var once sync.Once
 	return func(loop string) {
-		if err := thread.Own("rw-"+loop, laneSlice); err != nil {
-			log.Warn("a lane shares its thread's time slices", "loop", loop, "error", err)
+		err := thread.Own("rw-"+loop, thread.Options{Slice: thread.MinSlice, Nice: nice})
+		if err != nil {
+			once.Do(func() { log.Warn("lanes are scheduled like any other thread", "nice", nice, "error", err) })
 		}
 	}
 }

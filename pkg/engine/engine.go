@@ -140,7 +140,7 @@ func (e *Engine) Attach(port underlay.Port) error {
 			l.receive(conn)
 		})
 	}
-	e.rx.Go(func() { newReceiver(e.slow.lane, straySlots).run(port.Strays()) })
+	e.rx.Go(func() { newReceiver(e.slow.lane, straySlots).run(port.Strays(), nil) })
 	return nil
 }
 

@@ -5,6 +5,7 @@ package engine
 import (
 	"encoding/binary"
 	"errors"
+	"math/bits"
 	"net"
 	"time"
 
@@ -17,19 +18,21 @@ import (
 )
 
 const (
-	// rxSlots bounds how many datagrams or coalesced runs one receive call may return.
-	rxSlots = 64
+	// rxSlots bounds how many datagrams or coalesced runs may wait in a lane.
+	rxSlots = maxLine
 	// maxRunMessages is the most messages a 64 KiB receive can hold: they are at least 32 bytes each.
 	maxRunMessages = 65536 / wire.DataOverhead
 	// eager is the size from which a received run is worth an immediate write: it fills trains by itself, and what
 	// it holds is still in the cache.
 	eager = 16 << 10
+	// quantum is how much bulk is opened before the lane looks at what has come behind it, in bytes: some 50 µs of work.
+	quantum = 64 << 10
 )
 
 // receiver is the state of one lane's way in, used by one goroutine.
 type receiver struct {
-	lane    *lane
-	in      []underlay.Datagrams
+	lane *lane
+	line
 	opened  []session.Message
 	scratch session.Scratch
 	merger  *offload.Merger
@@ -44,7 +47,7 @@ type receiver struct {
 func newReceiver(l *lane, n int) *receiver {
 	r := &receiver{
 		lane:   l,
-		in:     make([]underlay.Datagrams, n),
+		line:   line{in: make([]underlay.Datagrams, n)},
 		opened: make([]session.Message, maxRunMessages),
 		merger: offload.NewMerger(l.engine.cfg.Device.Features().USO),
 	}
@@ -57,14 +60,20 @@ func newReceiver(l *lane, n int) *receiver {
 }
 
 // receive carries runs from the underlay to the TUN queue until conn is closed.
-func (l *lane) receive(conn underlay.Receiver) { newReceiver(l, rxSlots).run(conn) }
+func (l *lane) receive(conn underlay.Lane) { newReceiver(l, rxSlots).run(conn, conn.TryRecv) }
 
-func (r *receiver) run(conn underlay.Receiver) {
+// run carries what conn receives until it is closed. more is how to receive without waiting; nil if that is not worth it.
+func (r *receiver) run(conn underlay.Receiver, more func([]underlay.Datagrams) int) {
 	for {
-		n, err := conn.Recv(r.in)
+		var err error
+		if r.count == 0 {
+			r.count, err = conn.Recv(r.room())
+		} else if more != nil {
+			r.count += more(r.room())
+		}
 		switch {
 		case err == nil:
-			r.batch(n)
+			r.turn()
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
@@ -74,18 +83,42 @@ func (r *receiver) run(conn underlay.Receiver) {
 	}
 }
 
-// batch handles the first n elements received.
-func (r *receiver) batch(n int) {
+// turn handles what is sparse, and a quantum of the rest.
+func (r *receiver) turn() {
 	r.now = r.lane.engine.cfg.Clock()
-	for i := range n {
-		r.datagrams(&r.in[i])
-		if r.in[i].N >= eager {
+	first := r.sparse()
+	elements := bits.OnesCount64(first)
+	for rest := first; rest != 0; rest &= rest - 1 {
+		r.datagrams(r.at(bits.TrailingZeros64(rest)))
+	}
+	if first != 0 {
+		r.flush()
+	}
+	r.done |= first
+	elements += r.oldest()
+	r.retire()
+	r.lane.stats.rx.add(r.packets, r.bytes, r.trains, elements)
+	r.packets, r.bytes, r.trains = 0, 0, 0
+}
+
+// oldest handles the oldest elements until a quantum of bulk was among them, and returns how many.
+func (r *receiver) oldest() (elements int) {
+	bulk := 0
+	for k := 0; k < r.count && bulk < quantum; k++ {
+		if r.done>>k&1 != 0 {
+			continue
+		}
+		d := r.at(k)
+		r.datagrams(d)
+		r.done |= 1 << k
+		elements++
+		if d.N >= eager {
+			bulk += d.N
 			r.flush()
 		}
 	}
 	r.flush()
-	r.lane.stats.rx.add(r.packets, r.bytes, r.trains, n)
-	r.packets, r.bytes, r.trains = 0, 0, 0
+	return elements
 }
 
 // datagrams cuts what arrived in one piece into messages. Data messages of one session that follow each other are

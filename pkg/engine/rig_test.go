@@ -155,6 +155,14 @@ func (r *rig) message(k *session.Keypair, plain []byte) []byte {
 // receive runs one batch of one element through the receiver.
 func (r *rig) receive(run []byte, size int) { r.receiveFrom(there, run, size) }
 
+// batch handles the first n elements of r.in, and all of them.
+func (r *receiver) batch(n int) {
+	r.head, r.count = 0, n
+	for r.count > 0 {
+		r.turn()
+	}
+}
+
 func (r *rig) receiveFrom(from underlay.Endpoint, run []byte, size int) {
 	d := &r.rx.in[0]
 	d.N, d.SegSize, d.From, d.Truncated = copy(d.Buf, run), size, from, false

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package thread gives a goroutine of the fast path a thread of its own, with a name and a short time slice.
+// Package thread gives a goroutine of the fast path a thread of its own, with a name, a short time slice and precedence.
 //
 // A lane needs the processor often and briefly. The scheduler (EEVDF) serves first whose request ends first, so a thread
 // that asks for short slices waits less for each and gets no larger share by it; the default of some milliseconds is what a
 // lane would wait behind a busy application. A slice of a thread's own is in Linux from 6.12 (857b158dc5e8, "sched/eevdf:
 // Use sched_attr::sched_runtime to set request/slice suggestion"); older kernels take the value and ignore it.
+//
+// Precedence is what a kernel's own network path has by running in interrupts. Without it, a sender that knows no limit
+// takes the time in which its packets would have been carried (Mogul and Ramakrishnan, "Eliminating receive livelock in
+// an interrupt-driven kernel", 1996).
 package thread
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"time"
@@ -19,10 +24,24 @@ import (
 // MinSlice is the shortest slice that the kernel grants.
 const MinSlice = 100 * time.Microsecond
 
+// minNice is the highest precedence there is.
+const minNice = -20
+
+// ErrNice says that the thread has all that was asked for except its nice value.
+var ErrNice = errors.New("no right to raise the priority (CAP_SYS_NICE)")
+
+// Options say how a thread is scheduled.
+type Options struct {
+	// Slice is the time slice to ask for; 0 leaves it to the kernel.
+	Slice time.Duration
+	// Nice is added to the nice value that the thread has; below zero it takes CAP_SYS_NICE.
+	Nice int
+}
+
 // Own binds the calling goroutine to its thread for the rest of its life, and the thread ends with it. The thread is called
-// name, of which the kernel keeps 15 bytes, and asks for time slices of the given length; its nice value and policy stay as they
-// are. After an error the goroutine has its thread nevertheless.
-func Own(name string, slice time.Duration) error {
+// name, of which the kernel keeps 15 bytes. A policy other than the ordinary one was chosen by whoever started the process,
+// and stays as it is. After an error the goroutine has its thread nevertheless.
+func Own(name string, o Options) error {
 	runtime.LockOSThread()
 	if err := setName(name); err != nil {
 		return fmt.Errorf("naming the thread %s: %w", name, err)
@@ -32,11 +51,22 @@ func Own(name string, slice time.Duration) error {
 		return fmt.Errorf("reading how thread %s is scheduled: %w", name, err)
 	}
 	if attr.Policy != unix.SCHED_NORMAL {
-		return nil // whoever started us under another policy knows better
+		return nil
 	}
-	attr.Runtime = uint64(slice.Nanoseconds())
-	if err := unix.SchedSetAttr(0, attr, 0); err != nil {
-		return fmt.Errorf("asking for time slices of %s for thread %s: %w", slice, name, err)
+	if o.Slice > 0 {
+		attr.Runtime = uint64(o.Slice.Nanoseconds())
+	}
+	before := attr.Nice
+	attr.Nice = int32(max(int(before)+o.Nice, minNice))
+	err = unix.SchedSetAttr(0, attr, 0)
+	if errors.Is(err, unix.EPERM) && attr.Nice < before {
+		attr.Nice = before
+		if err = unix.SchedSetAttr(0, attr, 0); err == nil {
+			return ErrNice
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("setting time slices of %s for thread %s: %w", o.Slice, name, err)
 	}
 	return nil
 }

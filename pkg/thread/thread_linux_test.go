@@ -3,8 +3,10 @@
 package thread
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -29,7 +31,7 @@ func TestAThreadOfItsOwnHasItsNameAndItsSliceAndKeepsItsNiceValue(t *testing.T) 
 			t.Error(err)
 			return
 		}
-		if err := Own("rw-test-of-a-long-name", 300*time.Microsecond); err != nil {
+		if err := Own("rw-test-of-a-long-name", Options{Slice: 300 * time.Microsecond}); err != nil {
 			t.Error(err)
 			return
 		}
@@ -59,7 +61,7 @@ func TestTheSliceEndsWithItsGoroutine(t *testing.T) {
 	var owned int
 	inThread(func() {
 		owned = unix.Gettid()
-		if err := Own("rw-test", MinSlice); err != nil {
+		if err := Own("rw-test", Options{Slice: MinSlice}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -74,8 +76,56 @@ func TestTheSliceEndsWithItsGoroutine(t *testing.T) {
 
 func TestANameWithAZeroIsRefused(t *testing.T) {
 	inThread(func() {
-		if err := Own("a\x00b", MinSlice); err == nil {
+		if err := Own("a\x00b", Options{}); err == nil {
 			t.Error("no error")
+		}
+	})
+}
+
+func TestANiceValueIsAddedToTheOneThereIs(t *testing.T) {
+	for _, add := range []int{1, 3, 100} {
+		inThread(func() {
+			before, err := unix.SchedGetAttr(0, 0)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			want := min(int(before.Nice)+add, 19)
+			err = Own("rw-test", Options{Nice: add})
+			after, _ := unix.SchedGetAttr(0, 0)
+			if err != nil || int(after.Nice) != want {
+				t.Errorf("%d and %d is %d (%v), want %d", before.Nice, add, after.Nice, err, want)
+			}
+		})
+	}
+}
+
+// TestWithoutTheRightToItsPriorityAThreadHasTheRest gives the right up for its thread alone.
+func TestWithoutTheRightToItsPriorityAThreadHasTheRest(t *testing.T) {
+	inThread(func() {
+		runtime.LockOSThread() // Own's, in advance: the capabilities are the thread's
+		before, err := unix.SchedGetAttr(0, 0)
+		if err != nil || before.Nice <= minNice {
+			t.Errorf("nice %d (%v)", before.Nice, err)
+			return
+		}
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var none [2]unix.CapUserData
+		var limit unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NICE, &limit); err != nil || limit.Cur > 20 {
+			t.Logf("this process may raise its priority without the capability (%d, %v)", limit.Cur, err)
+			return
+		}
+		if err := unix.Capset(&header, &none[0]); err != nil {
+			t.Error(err)
+			return
+		}
+		if err := Own("rw-test", Options{Slice: 300 * time.Microsecond, Nice: -5}); !errors.Is(err, ErrNice) {
+			t.Errorf("got %v", err)
+		}
+		after, err := unix.SchedGetAttr(0, 0)
+		if err != nil || after.Nice != before.Nice || before.Runtime != 0 && after.Runtime != 300_000 {
+			t.Errorf("nice %d, slice %d ns (%v)", after.Nice, after.Runtime, err)
 		}
 	})
 }

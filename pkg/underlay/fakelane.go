@@ -48,6 +48,21 @@ func (l *fakeLane) Recv(rx []Datagrams) (int, error) {
 	if l.closed {
 		return 0, net.ErrClosed
 	}
+	return l.drain(rx), nil
+}
+
+// TryRecv implements Lane.
+func (l *fakeLane) TryRecv(rx []Datagrams) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return 0
+	}
+	return l.drain(rx)
+}
+
+// drain moves as many elements as there are, and room for them. Call it with mu held.
+func (l *fakeLane) drain(rx []Datagrams) int {
 	n := min(len(rx), l.count)
 	for i := range n {
 		e := &l.ring[l.head]
@@ -57,7 +72,7 @@ func (l *fakeLane) Recv(rx []Datagrams) (int, error) {
 		l.head = (l.head + 1) % len(l.ring)
 	}
 	l.count -= n
-	return n, nil
+	return n
 }
 
 func (e *fakeElement) copyTo(d *Datagrams) {

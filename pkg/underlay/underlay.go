@@ -79,6 +79,9 @@ type Receiver interface {
 // called by two goroutines at once. Neither allocates.
 type Lane interface {
 	Receiver
+	// TryRecv is Recv for the same goroutine, without waiting: it returns 0 when nothing is there. Errors are left to the next
+	// Recv.
+	TryRecv(rx []Datagrams) int
 	// Send sends the runs of each source in order, with backpressure from the kernel's send buffers. Runs of one source
 	// that stand together cost the fewest system calls. It returns how many runs failed and sets Err on those (some of
 	// their datagrams may have left); one failed run does not keep the others from being sent. After Close it fails all

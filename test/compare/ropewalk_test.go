@@ -172,6 +172,9 @@ func (l *portLane) Recv(rx []underlay.Datagrams) (int, error) {
 	return n, nil
 }
 
+// TryRecv implements underlay.Lane.
+func (l *portLane) TryRecv([]underlay.Datagrams) int { return 0 }
+
 // Send implements underlay.Lane.
 func (l *portLane) Send(runs []underlay.Run) int {
 	for i := range runs {

@@ -120,13 +120,25 @@ type timedLane struct {
 func (l timedLane) Recv(rx []underlay.Datagrams) (int, error) {
 	began := l.p.rx.enter()
 	n, err := l.Lane.Recv(rx)
+	l.received(began, rx[:n])
+	return n, err
+}
+
+// TryRecv implements underlay.Lane.
+func (l timedLane) TryRecv(rx []underlay.Datagrams) int {
+	began := l.p.rx.enter()
+	n := l.Lane.TryRecv(rx)
+	l.received(began, rx[:n])
+	return n
+}
+
+func (l timedLane) received(began int64, rx []underlay.Datagrams) {
 	packets, bytes := 0, 0
-	for i := range rx[:n] {
+	for i := range rx {
 		bytes += rx[i].N
 		packets += (rx[i].N + rx[i].SegSize - 1) / max(rx[i].SegSize, 1)
 	}
-	l.p.rx.leave(&l.p.rx.in, began, n, packets, bytes)
-	return n, err
+	l.p.rx.leave(&l.p.rx.in, began, len(rx), packets, bytes)
 }
 
 // Send implements underlay.Lane.

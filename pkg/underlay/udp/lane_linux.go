@@ -65,6 +65,20 @@ func (l *lane) recv(rx []underlay.Datagrams) (int, error) {
 	}
 }
 
+// TryRecv implements underlay.Lane.
+func (l *lane) TryRecv(rx []underlay.Datagrams) int {
+	if len(rx) == 0 || !l.receiving.Enter() {
+		return 0
+	}
+	n, errno := recvmmsg(l.fd, l.rx.prepare(rx))
+	if errno != 0 || l.port.closed.Load() {
+		n = 0
+	}
+	l.rx.unpack(rx[:n])
+	l.receiving.Leave()
+	return n
+}
+
 // Send implements underlay.Lane.
 func (l *lane) Send(runs []underlay.Run) (failed int) {
 	if !l.sending.Enter() {
