@@ -10,12 +10,8 @@
 
 #include "include/gather.h"
 #include "include/lane.h"
+#include "include/message.h"
 #include "include/outer.h"
-
-/* Type 4 and three zeros (WireGuard paper, section 5.4.6), as a little-endian load sees them. */
-#define DATA_MESSAGE 4
-/* What carries no inner packet is a header and a tag. */
-#define KEEPALIVE_LEN 32
 
 INLINE u32 datagrams(const struct __sk_buff *skb)
 {

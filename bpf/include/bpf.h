@@ -56,6 +56,9 @@ enum {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_LRU_HASH = 9,
+	BPF_MAP_TYPE_CPUMAP = 16,
+	BPF_MAP_TYPE_XSKMAP = 17,
 	BPF_F_NO_PREALLOC = 1,
 };
 
@@ -89,11 +92,16 @@ struct xdp_md {
 /* What programs of those kinds return: TCX_NEXT is the same as TC_ACT_UNSPEC. */
 enum {
 	TCX_NEXT = -1,
+	XDP_DROP = 1,
 	XDP_PASS = 2,
+	XDP_REDIRECT = 4,
 };
 
 /* Returns the element, or null. */
 static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
+
+/* Adds the element or replaces it. Returns 0 if there was room. */
+static long (*const bpf_map_update_elem)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
 
 /* CLOCK_MONOTONIC in nanoseconds. */
 static u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
@@ -121,5 +129,14 @@ static u32 (*const bpf_get_hash_recalc)(struct __sk_buff *skb) = (void *)34;
 
 /* Moves the first len bytes to where data and data_end show them. Linux 4.9. */
 static long (*const bpf_skb_pull_data)(struct __sk_buff *skb, u32 len) = (void *)39;
+
+/*
+ * Sends the packet to what a map of sockets, CPUs or devices has at a key, and returns XDP_REDIRECT; where it has
+ * nothing, returns the verdict in the lower bits of flags. Linux 5.3.
+ */
+static long (*const bpf_redirect_map)(void *map, u32 key, u64 flags) = (void *)51;
+
+/* Returns the length of an XDP packet over all its buffers. Linux 5.18. */
+static u64 (*const bpf_xdp_get_buff_len)(struct xdp_md *xdp) = (void *)188;
 
 #endif

@@ -49,6 +49,9 @@ enum drop_reason {
 	DROP_HELLO_INVALID,         // a hello that is truncated or malformed
 	DROP_HELLO_VERSION,         // a hello of a version this release does not know
 	DROP_HELLO_UNWANTED,        // a hello while spreading is off, or one too many within a second
+	/* initiations that the XDP program in front of a receiver does not let in */
+	DROP_HS_SOURCE_BUDGET,      // initiations from one IPv4 address or IPv6 /64 beyond its budget, dropped in XDP
+	DROP_HS_TOTAL_BUDGET,       // initiations from all sources together beyond what one CPU lets in, dropped in XDP
 	DROP_REASONS,
 };
 

@@ -2,7 +2,7 @@
 
 //go:build ignore
 
-// gen writes events.go from the C enum: gen HEADER OUTPUT.
+// gen writes Go's names of C enums: gen {GO_TYPE C_PREFIX HEADER}... OUTPUT
 package main
 
 import (
@@ -11,50 +11,60 @@ import (
 	"go/format"
 	"log"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 )
 
-var line = regexp.MustCompile(`(?m)^\s*EVENT_([A-Z0-9_]+),\s*// (.+)$`)
-
 func main() {
-	src, err := os.ReadFile(os.Args[1])
+	var b bytes.Buffer
+	b.WriteString("// Code generated from bpf/include. DO NOT EDIT.\n\npackage datapath\n")
+	args := os.Args[1:]
+	for ; len(args) >= 3; args = args[3:] {
+		src, err := os.ReadFile(args[2])
+		if err != nil {
+			log.Fatal(err)
+		}
+		line := regexp.MustCompile(`(?m)^\s*` + args[1] + `_([A-Z0-9_]+),\s*// (.+)$`)
+		rows := line.FindAllStringSubmatch(string(src), -1)
+		if len(rows) == 0 {
+			log.Fatalf("no events in %s", args[2])
+		}
+		render(&b, args[0], filepath.Base(args[2]), rows)
+	}
+	out, err := format.Source(b.Bytes())
 	if err != nil {
 		log.Fatal(err)
 	}
-	rows := line.FindAllStringSubmatch(string(src), -1)
-	if len(rows) == 0 {
-		log.Fatalf("no events in %s", os.Args[1])
-	}
-	out, err := format.Source(render(rows))
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := os.WriteFile(os.Args[2], out, 0o644); err != nil {
+	if err := os.WriteFile(args[0], out, 0o644); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func render(rows [][]string) []byte {
-	var b bytes.Buffer
-	b.WriteString("// Code generated from bpf/include/spread_events.h. DO NOT EDIT.\n\npackage datapath\n\n// The events, in the order of the C enum.\nconst (\n")
+// render writes the constants, names and help texts of one enum. Constants are called by the type or, if its name ends
+// in Event, by what is before that.
+func render(b *bytes.Buffer, kind, header string, rows [][]string) {
+	prefix, list := kind, strings.ToLower(kind[:1])+kind[1:]
+	if short := strings.TrimSuffix(kind, "Event"); short != "" {
+		prefix = short
+	}
+	fmt.Fprintf(b, "\n// The events of %s, in the order of the C enum.\nconst (\n", header)
 	for i, r := range rows {
-		kind := ""
+		typed := ""
 		if i == 0 {
-			kind = " Event = iota"
+			typed = " " + kind + " = iota"
 		}
-		fmt.Fprintf(&b, "\tEvent%s%s // %s\n", camel(r[1]), kind, r[2])
+		fmt.Fprintf(b, "\t%s%s%s // %s\n", prefix, camel(r[1]), typed, r[2])
 	}
-	b.WriteString("\n\t// EventCount is the number of events.\n\tEventCount = iota\n)\n\nvar eventNames = [EventCount]string{\n")
+	fmt.Fprintf(b, "\n\t// %sCount is the number of events.\n\t%sCount = iota\n)\n\nvar %sNames = [%sCount]string{\n", kind, kind, list, kind)
 	for _, r := range rows {
-		fmt.Fprintf(&b, "\t%q,\n", strings.ToLower(r[1]))
+		fmt.Fprintf(b, "\t%q,\n", strings.ToLower(r[1]))
 	}
-	b.WriteString("}\n\nvar eventHelps = [EventCount]string{\n")
+	fmt.Fprintf(b, "}\n\nvar %sHelps = [%sCount]string{\n", list, kind)
 	for _, r := range rows {
-		fmt.Fprintf(&b, "\t%q,\n", r[2])
+		fmt.Fprintf(b, "\t%q,\n", r[2])
 	}
 	b.WriteString("}\n")
-	return b.Bytes()
 }
 
 func camel(s string) string {

@@ -18,8 +18,8 @@ import (
 // The eBPF map has room for as many lanes as a peer may have, no more and no less.
 var _ [spread.MaxPorts]struct{} = [len(spreadPeer{}.Ports)]struct{}{}
 
-// ErrFull is returned when no more peers fit. Nothing was changed.
-var ErrFull = errors.New("no room for another peer")
+// ErrFull is returned when no more fit. Nothing was changed.
+var ErrFull = errors.New("no room for another one")
 
 // Peer is the other end of a tunnel, at one endpoint.
 type Peer struct {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
-	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
@@ -51,8 +50,9 @@ func LoadSpread(o SpreadOptions) (*Spread, error) {
 	}
 	// A limit that cannot be lifted may still be high enough: the load tells.
 	_ = rlimit.RemoveMemlock()
-	objects, err := loadSpreadPrograms(spec, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pins}})
-	if err != nil {
+	var objects spreadObjects
+	pinned := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pins}}
+	if err := loadXDP(spec, spreadProgGatherXdp, &objects, pinned); err != nil {
 		return nil, explainLoad("spread", err)
 	}
 	return &Spread{State: newState(&objects.spreadMaps), egress: objects.Spread, ingress: objects.GatherTc, xdp: objects.GatherXdp}, nil
@@ -79,20 +79,6 @@ func spreadSpec(o SpreadOptions) (*ebpf.CollectionSpec, error) {
 		}
 	}
 	return spec, nil
-}
-
-// loadSpreadPrograms loads XDP so that it may be attached where packets have several buffers, which Linux 5.18 and later
-// know: only the headers, in the first, are looked at.
-func loadSpreadPrograms(spec *ebpf.CollectionSpec, o *ebpf.CollectionOptions) (*spreadObjects, error) {
-	var objects spreadObjects
-	xdp := spec.Programs[spreadProgGatherXdp]
-	xdp.Flags |= unix.BPF_F_XDP_HAS_FRAGS
-	err := spec.LoadAndAssign(&objects, o)
-	if errors.Is(err, unix.EINVAL) {
-		xdp.Flags &^= unix.BPF_F_XDP_HAS_FRAGS
-		err = spec.LoadAndAssign(&objects, o)
-	}
-	return &objects, err
 }
 
 // Egress is the program for tc egress: tcx, or clsact in direct-action mode. It always lets the next program go on.

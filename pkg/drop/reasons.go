@@ -42,6 +42,8 @@ const (
 	HelloInvalid                   // a hello that is truncated or malformed
 	HelloVersion                   // a hello of a version this release does not know
 	HelloUnwanted                  // a hello while spreading is off, or one too many within a second
+	HSSourceBudget                 // initiations from one IPv4 address or IPv6 /64 beyond its budget, dropped in XDP
+	HSTotalBudget                  // initiations from all sources together beyond what one CPU lets in, dropped in XDP
 
 	// Count is the number of reasons, None included.
 	Count = iota
@@ -86,6 +88,8 @@ var names = [Count]string{
 	"hello_invalid",
 	"hello_version",
 	"hello_unwanted",
+	"hs_source_budget",
+	"hs_total_budget",
 }
 
 var helps = [Count]string{
@@ -127,4 +131,6 @@ var helps = [Count]string{
 	"a hello that is truncated or malformed",
 	"a hello of a version this release does not know",
 	"a hello while spreading is off, or one too many within a second",
+	"initiations from one IPv4 address or IPv6 /64 beyond its budget, dropped in XDP",
+	"initiations from all sources together beyond what one CPU lets in, dropped in XDP",
 }

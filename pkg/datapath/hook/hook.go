@@ -103,25 +103,6 @@ type Status struct {
 	Other ebpf.ProgramID
 }
 
-// BusyError says that somebody else's program holds a place that takes but one.
-type BusyError struct {
-	Device  int
-	Place   Place
-	Program ebpf.ProgramID // zero if unknown
-	Name    string         // the program's or the filter's, empty if unknown
-}
-
-func (e *BusyError) Error() string {
-	who := "another program"
-	if e.Program != 0 {
-		who = fmt.Sprintf("program %d", e.Program)
-	}
-	if e.Name != "" {
-		who += fmt.Sprintf(" (%s)", e.Name)
-	}
-	return fmt.Sprintf("%s already holds the %s hook", who, e.Place)
-}
-
 // Attach makes the program the one that is held. One that is held already is replaced in place: no packet meets none or
 // both. What is defunct, elsewhere or displaced is detached first. The program may be closed afterwards.
 //

@@ -14,8 +14,16 @@ import (
 )
 
 func (h Hook) createXDP(p *ebpf.Program) error {
-	if err := h.xdpBusy(); err != nil {
+	l, err := h.linkXDP(p)
+	if err != nil {
 		return err
+	}
+	return h.keep(l)
+}
+
+func (h Hook) linkXDP(p *ebpf.Program) (link.Link, error) {
+	if err := h.xdpBusy(); err != nil {
+		return nil, err
 	}
 	mode := link.XDPDriverMode
 	if h.Kind == XDPGeneric {
@@ -24,13 +32,13 @@ func (h Hook) createXDP(p *ebpf.Program) error {
 	l, err := link.AttachXDP(link.XDPOptions{Program: p, Interface: h.Device, Flags: mode})
 	switch {
 	case err == nil:
-		return h.keep(l)
+		return l, nil
 	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST): // came since it was looked
-		return fmt.Errorf("attaching to the XDP hook: %w", &BusyError{Device: h.Device, Place: XDP})
+		return nil, fmt.Errorf("attaching to the XDP hook: %w", &BusyError{Device: h.Device, Place: XDP})
 	case errors.Is(err, unix.EOPNOTSUPP):
-		return fmt.Errorf("attaching to the XDP hook: the device's driver runs no XDP natively: %w (%w)", ebpf.ErrNotSupported, err)
+		return nil, fmt.Errorf("attaching to the XDP hook: the device's driver runs no XDP natively: %w (%w)", ebpf.ErrNotSupported, err)
 	}
-	return fmt.Errorf("attaching to the XDP hook (the driver may want a smaller MTU): %w", err)
+	return nil, fmt.Errorf("attaching to the XDP hook (the driver may want a smaller MTU): %w", err)
 }
 
 // xdpBusy tells whose program is there. A device takes one in each mode, but not natively and in generic mode at once.

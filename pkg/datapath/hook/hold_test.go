@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hook
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/vishvananda/netlink"
+)
+
+func eachXDP(t *testing.T, test func(r *rig, h Hook)) {
+	for _, kind := range []Kind{XDPNative, XDPGeneric} {
+		t.Run(kind.String(), func(t *testing.T) {
+			r := newRig(t)
+			test(r, Hook{Device: r.device, Place: XDP, Kind: kind})
+		})
+	}
+}
+
+func TestHeldProgramIsCalledUntilClose(t *testing.T) {
+	eachXDP(t, func(r *rig, h Hook) {
+		c := r.counter(XDP, xdpPass)
+		held, err := h.Hold(c.Program)
+		r.must(err)
+		id := r.id(c)
+		st, err := held.Status()
+		r.must(err)
+		if want := (Status{State: Attached, Kind: h.Kind, Device: r.device, Program: id}); st != want {
+			r.Errorf("held: %+v, want %+v", st, want)
+		}
+		s := r.sender(feed(XDP))
+		r.must(s.send(10))
+		r.waitFor(c, 10)
+		next := r.counter(XDP, xdpPass)
+		r.must(held.Replace(next.Program))
+		r.must(s.send(10))
+		r.waitFor(next, 10)
+		r.must(held.Close())
+		before := r.count(next)
+		r.must(s.send(10))
+		if n := r.count(next); n != before {
+			r.Errorf("%d packets after the end", n-before)
+		}
+		if len(r.pins()) > 0 {
+			r.Errorf("pins %q", r.pins())
+		}
+		l, err := netlink.LinkByIndex(r.device)
+		r.must(err)
+		if x := l.Attrs().Xdp; x != nil && x.Attached {
+			r.Errorf("left behind: %+v", x)
+		}
+	})
+}
+
+// TestHeldProgramGoesWithItsProcess has the descriptor closed and nothing else done, which is all that a killed process does.
+func TestHeldProgramGoesWithItsProcess(t *testing.T) {
+	eachXDP(t, func(r *rig, h Hook) {
+		held, err := h.Hold(r.counter(XDP, xdpPass).Program)
+		r.must(err)
+		r.must(held.link.Close())
+		r.eventually(func() bool {
+			l, err := netlink.LinkByIndex(r.device)
+			r.must(err)
+			return l.Attrs().Xdp == nil || !l.Attrs().Xdp.Attached
+		}, func() string { return "the program is still there" })
+	})
+}
+
+func TestHeldProgramOutlivesItsDevice(t *testing.T) {
+	eachXDP(t, func(r *rig, h Hook) {
+		held, err := h.Hold(r.counter(XDP, xdpPass).Program)
+		r.must(err)
+		r.unplug()
+		st, err := held.Status()
+		r.must(err)
+		if st.State != Defunct {
+			r.Errorf("%+v", st)
+		}
+		r.must(held.Close())
+	})
+}
+
+func TestHoldLeavesAnothersProgramAlone(t *testing.T) {
+	eachXDP(t, func(r *rig, h Hook) {
+		other, mine := r.counter(XDP, xdpPass), r.counter(XDP, xdpPass)
+		held, err := h.Hold(other.Program)
+		r.must(err)
+		for _, kind := range []Kind{XDPNative, XDPGeneric} {
+			again := h
+			again.Kind = kind
+			_, err = again.Hold(mine.Program)
+			busy, ok := errors.AsType[*BusyError](err)
+			if !ok || busy.Program != r.id(other) || busy.Name != "count_xdp" || busy.Dispatcher() {
+				r.Errorf("%v: %v", kind, err)
+			}
+		}
+		r.must(held.Close())
+		held, err = h.Hold(mine.Program)
+		r.must(err)
+		r.must(held.Close())
+	})
+}
+
+func TestHoldIsForXDPOnADevice(t *testing.T) {
+	if _, err := (Hook{Device: 1, Place: Egress}).Hold(nil); !errors.Is(err, ebpf.ErrNotSupported) {
+		t.Errorf("at egress: %v", err)
+	}
+	if _, err := (Hook{Place: XDP}).Hold(nil); err == nil || !strings.Contains(err.Error(), "no such device") {
+		t.Errorf("without a device: %v", err)
+	}
+}
+
+// TestLibxdpsDispatcherIsNamedAndStays has a program of the dispatcher's name, attached as libxdp does it, by netlink.
+func TestLibxdpsDispatcherIsNamedAndStays(t *testing.T) {
+	r := newRig(t)
+	dispatcher, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: dispatcherName, Type: ebpf.XDP, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, xdpPass), asm.Return()},
+	})
+	if err != nil {
+		r.Skipf("needs CAP_BPF: %v", err)
+	}
+	defer dispatcher.Close()
+	l, err := netlink.LinkByIndex(r.device)
+	r.must(err)
+	const driver = 1 << 2 // XDP_FLAGS_DRV_MODE
+	r.must(netlink.LinkSetXdpFdWithFlags(l, dispatcher.FD(), driver))
+	mine := r.counter(XDP, xdpPass)
+	for _, attach := range []func() error{
+		func() error { _, err := r.hook(XDP, XDPNative).Hold(mine.Program); return err },
+		func() error { return r.hook(XDP, XDPNative).Attach(mine.Program) },
+	} {
+		err = attach()
+		busy, ok := errors.AsType[*BusyError](err)
+		if !ok || !busy.Dispatcher() || !strings.Contains(err.Error(), "(xdp_dispatcher) already holds the xdp hook; it is the dispatcher by which libxdp") {
+			r.Errorf("%v", err)
+		}
+	}
+	l, err = netlink.LinkByIndex(r.device)
+	r.must(err)
+	want, err := programID(dispatcher)
+	r.must(err)
+	if x := l.Attrs().Xdp; x == nil || ebpf.ProgramID(x.ProgId) != want {
+		r.Errorf("the dispatcher is gone: %+v", x)
+	}
+}
