@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xsk
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// newRing is a ring in ordinary memory whose indices begin at first.
+func newRing(size int, first uint32) (producer[uint64], consumer[uint64]) {
+	x := indices{producer: new(atomic.Uint32), consumer: new(atomic.Uint32), flags: new(atomic.Uint32)}
+	x.producer.Store(first)
+	x.consumer.Store(first)
+	items := make([]uint64, size)
+	return newProducer(x, items), newConsumer(x, items)
+}
+
+// TestRingsDoAsAPlainQueueDoes drives both ends at random beside a slice, across the wrap of the indices.
+func TestRingsDoAsAPlainQueueDoes(t *testing.T) {
+	const size = 64
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		p, c := newRing(size, ^uint32(0)-r.Uint32N(1000))
+		var queue []uint64 // pushed and not yet taken, oldest first
+		published, next := 0, uint64(0)
+		into := make([]uint64, 2*size)
+		for range 2000 {
+			switch r.IntN(4) {
+			case 0:
+				want := r.IntN(size + 10)
+				n := min(want, p.room(want))
+				if full := size - len(queue); n != min(want, full) {
+					t.Fatalf("room for %d of %d, want %d", n, want, min(want, full))
+				}
+				for range n {
+					p.push(next)
+					queue = append(queue, next)
+					next++
+				}
+			case 1:
+				p.publish()
+				published = len(queue)
+			default:
+				n := c.peek(into[:r.IntN(len(into))])
+				if !slices.Equal(into[:n], queue[:n]) || n > published {
+					t.Fatalf("peeked %v of %v, %d published", into[:n], queue, published)
+				}
+				if n == 0 && published > 0 && c.peek(into[:1]) == 0 {
+					t.Fatal("published items are not seen")
+				}
+				n = r.IntN(n + 1)
+				c.take(n)
+				queue, published = queue[n:], published-n
+			}
+			if got := c.pending(); got != uint32(published) {
+				t.Fatalf("%d pending, want %d", got, published)
+			}
+		}
+	}
+}
+
+// TestRingsCarryItemsBetweenThreads is for the race detector: an index without acquire and release order is a race.
+func TestRingsCarryItemsBetweenThreads(t *testing.T) {
+	const total = 100_000
+	p, c := newRing(64, ^uint32(0)-total/2)
+	var both sync.WaitGroup
+	both.Go(func() {
+		for next := uint64(0); next < total; {
+			n := min(p.room(16), int(total-next))
+			if n == 0 {
+				runtime.Gosched()
+			}
+			for ; n > 0; n-- {
+				p.push(next)
+				next++
+			}
+			p.publish()
+		}
+	})
+	both.Go(func() {
+		var into [24]uint64
+		for next := uint64(0); next < total; {
+			n := c.peek(into[:])
+			if n == 0 {
+				runtime.Gosched()
+			}
+			for _, item := range into[:n] {
+				if item != next {
+					t.Errorf("item %d where %d should be", item, next)
+					return
+				}
+				next++
+			}
+			c.take(n)
+		}
+	})
+	both.Wait()
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xsk
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// hugePage is the size of the huge pages that are asked for.
+const hugePage = 2 << 20
+
+// mapUMEM maps memory for the frames: huge pages where the administrator set some aside (vm.nr_hugepages) and the UMEM
+// fills at least one, else ordinary ones that the kernel may join by itself. The pages come when the kernel pins them.
+func mapUMEM(sys system, length int, noHuge bool) (mem []byte, huge bool, err error) {
+	const anonymous = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS
+	if !noHuge && length >= hugePage {
+		rounded := (length + hugePage - 1) / hugePage * hugePage
+		mem, err := sys.mmap(-1, 0, rounded, anonymous|unix.MAP_HUGETLB|unix.MAP_HUGE_2MB)
+		if err == nil {
+			return mem, true, nil
+		}
+	}
+	mem, err = sys.mmap(-1, 0, length, anonymous)
+	if err != nil {
+		return nil, false, fmt.Errorf("mapping %d bytes of frames: %w", length, err)
+	}
+	if !noHuge {
+		_ = sys.madvise(mem, unix.MADV_HUGEPAGE) // advice
+	}
+	return mem, false, nil
+}
+
+// registerUMEM shares the memory with the kernel. It reports whether frames may carry requests for the device, which is
+// so where the kernel knows the flag for it; one that did without the flag (6.8 to 6.10) cannot be told from an older
+// one.
+func (s *Socket) registerUMEM(c *Config) error {
+	reg := unix.XDPUmemReg{Addr: addressOf(s.umem), Len: uint64(len(s.frames)), Size: uint32(c.FrameSize)}
+	if c.TxChecksum {
+		reg.Flags, reg.Tx_metadata_len = unix.XDP_UMEM_TX_METADATA_LEN, metadataLen
+		err := s.sys.setBytes(s.fd, unix.SOL_XDP, unix.XDP_UMEM_REG, umemReg(&reg))
+		if err == nil {
+			s.tx.metadata = true
+			return nil
+		}
+		if !errors.Is(err, unix.EINVAL) {
+			return explainRegister(err)
+		}
+		reg.Flags, reg.Tx_metadata_len = 0, 0
+	}
+	if err := s.sys.setBytes(s.fd, unix.SOL_XDP, unix.XDP_UMEM_REG, umemReg(&reg)); err != nil {
+		return explainRegister(err)
+	}
+	return nil
+}
