@@ -63,7 +63,7 @@ generate: need-go deps-generate ## rebuild all generated files
 
 .PHONY: check-generated
 check-generated: generate ## fail if a generated file was not up to date
-	git diff --exit-code --stat -- pkg/drop/reasons.go pkg/datapath/events.go 'pkg/datapath/*_bpfel.*' 'pkg/chachapoly/*_amd64.s'
+	git diff --exit-code --stat -- pkg/drop/reasons.go pkg/datapath/events.go 'pkg/datapath/*_bpfel.*' 'pkg/chachapoly/*_amd64.s' 'pkg/packet/*_amd64.s'
 
 .PHONY: soak
 soak: need-go ## a minute of traffic with rekeys forced every second

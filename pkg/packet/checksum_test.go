@@ -3,7 +3,10 @@
 package packet
 
 import (
+	"bytes"
+	"math/bits"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -22,22 +25,60 @@ func slowSum(b []byte, initial uint64) uint16 {
 
 func sameSum(a, b uint16) bool { return a%0xffff == b%0xffff }
 
-func TestSumEqualsTheSlowSumAtEveryLength(t *testing.T) {
-	rnd := rand.New(rand.NewPCG(1, 2))
-	buf := make([]byte, 400)
-	for n := range 300 {
-		for off := range 9 {
-			b := buf[off : off+n]
-			for i := range b {
-				b[i] = byte(rnd.Uint32())
-				if n%3 == 0 {
-					b[i] = 0xff
+// fills are contents that carry in different ways. None is zero around the bytes that are summed: one too many would
+// show.
+var fills = []struct {
+	name string
+	fill func(b []byte)
+}{
+	{"random", func(b []byte) { fillRandom(rand.New(rand.NewPCG(5, 6)), b) }},
+	{"ones", func(b []byte) { copy(b, bytes.Repeat([]byte{0xff}, len(b))) }},
+}
+
+func fillRandom(r *rand.Rand, b []byte) {
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+}
+
+// TestSumEqualsTheSlowSumAtEveryLengthAndAlignment lets the slow sum grow with the length, byte by byte.
+func TestSumEqualsTheSlowSumAtEveryLengthAndAlignment(t *testing.T) {
+	const longest, alignments = 9000, 64
+	for _, f := range fills {
+		t.Run(f.name, func(t *testing.T) {
+			buf := make([]byte, longest+2*alignments)
+			f.fill(buf)
+			for off := range alignments {
+				want := uint64(0)
+				for n := range longest + 1 {
+					if got := Fold(Sum(buf[off:off+n], 0)); !sameSum(got, uint16(want%0xffff)) {
+						t.Fatalf("%d bytes at %d: sum %#x, want %#x", n, off, got, want%0xffff)
+					}
+					want += uint64(buf[off+n]) << (8 * (1 - n%2))
 				}
 			}
-			initial := rnd.Uint64N(1 << 40)
-			if got, want := Fold(Sum(b, initial)), slowSum(b, initial); !sameSum(got, want) {
-				t.Fatalf("%d bytes at %d: sum %#x, want %#x", n, off, got, want)
-			}
+		})
+	}
+}
+
+func TestSumAddsToWhatItIsGiven(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	b := make([]byte, 300)
+	fillRandom(rnd, b)
+	for n := range b {
+		initial := rnd.Uint64N(1 << 40)
+		if got, want := Fold(Sum(b[:n], initial)), slowSum(b[:n], initial); !sameSum(got, want) {
+			t.Errorf("%d bytes and %#x: sum %#x, want %#x", n, initial, got, want)
+		}
+	}
+}
+
+func TestSumAllocatesNothing(t *testing.T) {
+	b := make([]byte, 1401)
+	for _, n := range []int{0, 64, 1400, 1401} {
+		sum := uint64(0)
+		if got := testing.AllocsPerRun(100, func() { sum = Sum(b[:n], sum&0xffff) }); got != 0 {
+			t.Errorf("%d bytes: %v allocations", n, got)
 		}
 	}
 }
@@ -98,12 +139,20 @@ func TestPseudoSumEqualsTheSumOfAWrittenPseudoHeader(t *testing.T) {
 }
 
 func FuzzSum(f *testing.F) {
-	f.Add([]byte{}, uint32(0))
-	f.Add([]byte{1, 2, 3}, uint32(0xffff))
-	f.Add(make([]byte, 130), uint32(1))
-	f.Fuzz(func(t *testing.T, b []byte, initial uint32) {
-		if got, want := Fold(Sum(b, uint64(initial))), slowSum(b, uint64(initial)); !sameSum(got, want) {
-			t.Fatalf("sum %#x, want %#x", got, want)
+	for _, n := range []int{0, 1, 3, 127, 128, 129, 130, 255, 1400, 1401, 9001} {
+		b := make([]byte, n)
+		fillRandom(rand.New(rand.NewPCG(uint64(n), 1)), b)
+		f.Add(b, uint32(n), uint8(n))
+	}
+	f.Add(bytes.Repeat([]byte{0xff}, 1400), uint32(0xffffffff), uint8(1))
+	f.Fuzz(func(t *testing.T, b []byte, initial uint32, off uint8) {
+		b = slices.Insert(bytes.Clone(b), 0, bytes.Repeat([]byte{0xa5}, int(off%64))...)[off%64:]
+		want := slowSum(b, uint64(initial))
+		if got := Fold(Sum(b, uint64(initial))); !sameSum(got, want) {
+			t.Errorf("sum %#x, want %#x", got, want)
+		}
+		if got := Fold(uint64(initial) + uint64(bits.ReverseBytes16(Fold(wordsGeneric(b))))); !sameSum(got, want) {
+			t.Errorf("without vectors: sum %#x, want %#x", got, want)
 		}
 	})
 }
