@@ -29,6 +29,8 @@ INLINE int is_ours(const struct outer *o)
 {
 	struct address destination = {};
 
+	if (o->v6 && !o->v6->dst[0].raw) /* ::/64, of which nothing comes from outside, and where the map has IPv4's */
+		return 0;
 	outer_dst(o, destination.words);
 	return bpf_map_lookup_elem(&addresses, &destination) != 0;
 }

@@ -95,9 +95,16 @@ struct {
 	TYPE(value, u64);
 } known SEC(".maps");
 
-/* Words of guard.h of all other sources together: without a cookie, and with what may be one. */
+/* Words of guard.h of many sources together. */
+enum {
+	TOTAL_BARE,   /* of those not in known: without a cookie, */
+	TOTAL_COOKIE, /* and with what may be one */
+	TOTAL_KNOWN,  /* of those in known: beyond their own budgets */
+	TOTALS,
+};
+
 struct total {
-	u64 words[2];
+	u64 words[TOTALS];
 };
 
 struct {

@@ -23,17 +23,24 @@
  * another. mac2 cannot be checked here (it is a keyed BLAKE2s), so that who invents mac2 too exhausts both.
  *
  * The sources that peers were last heard from are in a map of their own. They have budgets that nobody else's packets
- * can push out of memory, and need none of the CPU's: sessions are renewed whatever others do. Only who knows a peer's
- * address, and sends as if from it, can still keep that peer out.
+ * can push out of memory, and need none of the CPU's: sessions are renewed whatever others do.
+ *
+ * Who knows a peer's address, or shares it (NAT, the /64, a link's fe80::), and sends as if from it, exhausts that
+ * source's budget. What is beyond it has one more budget of the CPU's, for all known sources, so that the peer's chance
+ * is that of one among the flood for thousands of tokens a second, not for fifty. That is still less than without a guard
+ * where the workers could take the whole flood: they check mac1 first, which cannot be done here either. The peer's end
+ * of a session is not the only one that can renew it: to our own initiations responses come unguarded.
  *
  * Not guarded is what the kernel has yet to put together or to skip: IP fragments and IPv6 extension headers.
  */
 
-/* Takes a token at the instant now. Returns whether there was one. */
+/* Takes a token at the instant now. Returns whether there was one. The word may be ahead by another CPU's clock. */
 INLINE int take(u64 *word, u64 now, u64 interval, u64 tolerance)
 {
 	u64 full = *word;
 
+	if (!interval)
+		return 1;
 	if ((s64)(full - now) < 0)
 		full = now;
 	if (full - now > tolerance)
@@ -58,14 +65,20 @@ INLINE int has_cookie(const struct message *m, void *end)
 	return (void *)(mac2 + 2) <= end && (mac2[0] | mac2[1]);
 }
 
-INLINE int take_total(u64 now, int cookie)
+INLINE int take_total(u64 now, u32 which)
 {
 	u32 key = 0;
 	struct total *total = bpf_map_lookup_elem(&totals, &key);
 
-	if (!total || !total_interval)
+	return !total || take(&total->words[which], now, total_interval, total_tolerance);
+}
+
+/* Takes a token for a source that is known by its word. */
+INLINE int take_known(u64 *word, u64 now)
+{
+	if (take(word, now, source_interval, source_tolerance))
 		return 1;
-	return take(&total->words[cookie], now, total_interval, total_tolerance);
+	return total_interval && take_total(now, TOTAL_KNOWN);
 }
 
 /* Returns what becomes of an initiation. */
@@ -80,13 +93,12 @@ INLINE int guard(const struct outer *o, const struct message *m, void *end)
 	limited_as(o, &source);
 	word = bpf_map_lookup_elem(&known, &source);
 	if (word)
-		return take(word, now, source_interval, source_tolerance) ? pass(CLASSIFY_INITIATION)
-									  : drop(DROP_HS_SOURCE_BUDGET);
+		return take_known(word, now) ? pass(CLASSIFY_INITIATION) : drop(DROP_HS_SOURCE_BUDGET);
 	word = bpf_map_lookup_elem(&sources, &source);
 	if (word && !take(word, now, source_interval, source_tolerance))
 		return drop(DROP_HS_SOURCE_BUDGET);
 	/* Before a source is remembered, which costs more than all else here and may push another out. */
-	if (!take_total(now, has_cookie(m, end)))
+	if (!take_total(now, has_cookie(m, end) ? TOTAL_COOKIE : TOTAL_BARE))
 		return drop(DROP_HS_TOTAL_BUDGET);
 	if (!word && source_interval) {
 		now += source_interval;

@@ -223,7 +223,7 @@ func ownThread(log *slog.Logger, nice int) func(loop string) {
 	return func(loop string) {
 		err := thread.Own("rw-"+loop, thread.Options{Slice: thread.MinSlice, Nice: nice})
 		if err != nil {
-			once.Do(func() { log.Warn("lanes are scheduled like any other thread", "nice", nice, "error", err) })
+			once.Do(func() { log.Warn("lanes are not scheduled as they should be", "nice", nice, "error", err) })
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/ropewalk/ropewalk/pkg/spread"
@@ -19,11 +20,26 @@ func TestRunRefusesFlagsThatCannotBe(t *testing.T) {
 		{"--spread-ports", "80-90", "range 80-90 has privileged ports, below 1024, in it"},
 		{"--spread-ports", "3000-2000", "range 3000-2000 ends before it begins"},
 		{"--lanes", "257", "want 1 to 256"},
+		{"--nice", "-21", "want -20 to 19"},
+		{"--nice", "20", "want -20 to 19"},
 	} {
 		_, _, err := execute(t, newRootCmd(), "", "run", tc.flag, tc.value, "wg0")
 		if err == nil || exitCode(err) != exitUsage || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), tc.value) {
 			t.Errorf("%s %s: %v", tc.flag, tc.value, err)
 		}
+	}
+}
+
+func TestLanesWithoutTheirPrecedenceAreWarnedOfOnce(t *testing.T) {
+	var b bytes.Buffer
+	begin := ownThread(slog.New(slog.NewTextHandler(&b, nil)), 0)
+	var loops sync.WaitGroup
+	for range 4 {
+		loops.Go(func() { begin("a\x00b") }) // a name that no thread can have
+	}
+	loops.Wait()
+	if n := strings.Count(b.String(), "\n"); n != 1 || !strings.Contains(b.String(), "level=WARN") {
+		t.Errorf("%d lines:\n%s", n, b.String())
 	}
 }
 

@@ -29,7 +29,7 @@ type classifyCounters struct {
 
 type classifyTotal struct {
 	_     structs.HostLayout
-	Words [2]uint64
+	Words [3]uint64
 }
 
 // Names of all BPF objects in the ELF.

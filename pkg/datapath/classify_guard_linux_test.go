@@ -80,10 +80,46 @@ func TestPeersGetThroughAFloodFromInventedSources(t *testing.T) {
 		let("a known v6 peer", initiationFrom("2001:db8::2")),
 		refuse("a stranger", stranger.with(carrying(initiation())).bytes(), ofTotal),
 		let("the stranger with its cookie", stranger.with(carrying(withMAC2())).bytes()),
-		let("the last of a known peer", initiationFrom("192.0.2.1")), refuse("a known peer's flood", initiationFrom("192.0.2.1"), ofSource),
+		let("the last of a known peer", initiationFrom("192.0.2.1")),
 	})
 	must(t, c.RemoveSource(netip.MustParseAddr("192.0.2.1")))
 	verdicts(t, c, []classifyRow{refuse("no longer known", initiationFrom("192.0.2.1"), ofTotal)})
+}
+
+// TestAFloodInAKnownPeersNameLeavesItAChance: whoever sends as if from a peer's address exhausts that source's budget, and
+// then a budget that known sources share, so that the peer is not left with a chance of one in the flood's length.
+func TestAFloodInAKnownPeersNameLeavesItAChance(t *testing.T) {
+	onOneCPU(t)
+	c := newClassify(t, ClassifyOptions{Source: atMost(3), Total: atMost(4)})
+	must(t, errors.Join(c.AddSource(netip.MustParseAddr("192.0.2.1")), c.AddSource(netip.MustParseAddr("192.0.2.2"))))
+	flood, other := initiationFrom("192.0.2.1"), initiationFrom("192.0.2.2")
+	var rows []classifyRow
+	for range 3 + 4 {
+		rows = append(rows, let("its budget, then the known sources'", flood))
+	}
+	for range 20 {
+		rows = append(rows, refuse("the flood", flood, ofSource))
+	}
+	rows = append(rows, let("another peer", other), let("again", other), let("the last", other), refuse("one too many", other, ofSource))
+	verdicts(t, c, append(rows, let("a stranger", initiationFrom("192.0.2.9"))))
+}
+
+func TestAFloodInAKnownPeersNameHasNoMoreThanItsBudgetWhereNoTotalIsSet(t *testing.T) {
+	c := newClassify(t, ClassifyOptions{Source: atMost(1)})
+	must(t, c.AddSource(netip.MustParseAddr("192.0.2.1")))
+	verdicts(t, c, []classifyRow{
+		let("first", initiationFrom("192.0.2.1")), refuse("second", initiationFrom("192.0.2.1"), ofSource),
+	})
+}
+
+// TestAKnownSourceWithoutALimitIsNeverRefused has its word ahead of the clock, as when another CPU has just written it.
+func TestAKnownSourceWithoutALimitIsNeverRefused(t *testing.T) {
+	onOneCPU(t)
+	c := newClassify(t, ClassifyOptions{Total: atMost(1)})
+	must(t, c.AddSource(netip.MustParseAddr("192.0.2.1")))
+	in := initiationFrom("192.0.2.1")
+	must(t, c.maps.Known.Put(limitedAs(netip.MustParseAddr("192.0.2.1")), uint64(1)<<62))
+	verdicts(t, c, []classifyRow{let("first", in), let("second", in), let("third", in)})
 }
 
 func TestASourceIsKnownUntilItsLastPeerIsGone(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/datapath/hook"
 	"github.com/ropewalk/ropewalk/pkg/spread"
@@ -33,7 +34,8 @@ type ClassifyOptions struct {
 	// Source limits the handshake initiations of one IPv4 address or IPv6 /64 (drop.HSSourceBudget).
 	Source Budget
 	// Total limits those of all sources together, on each CPU, except of the sources that were added (drop.HSTotalBudget): so
-	// many without a cookie, and again so many with what may be one.
+	// many without a cookie, and again so many with what may be one. Sources that were added share a third such budget for
+	// what is beyond their own, or whoever sends in a peer's name could lock it out with a trickle.
 	Total Budget
 	// CPUs take data messages up the stack whose receive queue has no socket, each outer flow on one of them, by its source
 	// address and port. For devices that receive on fewer queues than there are CPUs. Not for XDPGeneric, beside which the
@@ -64,9 +66,9 @@ type Classify struct {
 	sources   map[classifyAddress]int // how often each was added
 }
 
-// LoadClassify loads the program. It needs CAP_BPF and CAP_NET_ADMIN, and before Linux 5.11 CAP_SYS_RESOURCE where
-// RLIMIT_MEMLOCK is low; their lack satisfies errors.Is(err, os.ErrPermission). What this kernel cannot do satisfies
-// errors.Is(err, ebpf.ErrNotSupported).
+// LoadClassify loads the program. It needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and before Linux 5.11
+// CAP_SYS_RESOURCE where RLIMIT_MEMLOCK is low; their lack satisfies errors.Is(err, os.ErrPermission). What this kernel
+// cannot do satisfies errors.Is(err, ebpf.ErrNotSupported).
 func LoadClassify(o ClassifyOptions) (*Classify, error) {
 	spec, err := classifySpec(o)
 	if err != nil {
@@ -76,7 +78,8 @@ func LoadClassify(o ClassifyOptions) (*Classify, error) {
 	_ = rlimit.RemoveMemlock()
 	var objects classifyObjects
 	if err := loadXDP(spec, classifyProgClassify, &objects, nil); err != nil {
-		if o.MultiBuffer && errors.As(err, new(*ebpf.VerifierError)) {
+		// What the verifier says of a helper that it does not know; what it says of a lack of rights is EACCES.
+		if o.MultiBuffer && errors.As(err, new(*ebpf.VerifierError)) && errors.Is(err, unix.EINVAL) {
 			return nil, fmt.Errorf("loading the eBPF program classify: %w: frames of several buffers need Linux 5.18", ebpf.ErrNotSupported)
 		}
 		return nil, explainLoad("classify", err)
@@ -184,15 +187,14 @@ func (c *Classify) addCPUs(cpus []int) error {
 }
 
 // Attach puts the program in front of a device's receiver: hook.XDPNative, or hook.XDPGeneric where the driver has no
-// XDP. It stays until Detach or Close, and at the longest until the process ends, when packets go up the stack again.
+// XDP. The device's packets begin with an Ethernet header. It stays until Detach or Close, and at the longest until the process ends, when packets go up the stack again.
 // Errors are those of hook.Hook.Attach: programs of others are named (*hook.BusyError) and stay where they are.
 func (c *Classify) Attach(device int, kind hook.Kind) error {
-	switch {
-	case c.held != nil:
+	if c.held != nil {
 		return errors.New("attaching classify: it is attached already")
-	case c.spreads && kind == hook.XDPGeneric:
-		return fmt.Errorf("attaching classify: %w: spreading over CPUs in generic mode; use RPS (/sys/class/net/*/queues/rx-*/rps_cpus)",
-			ebpf.ErrNotSupported)
+	}
+	if err := c.checkKind(kind); err != nil {
+		return fmt.Errorf("attaching classify: %w", err)
 	}
 	held, err := hook.Hook{Device: device, Place: hook.XDP, Kind: kind}.Hold(c.program)
 	if err != nil {
@@ -202,11 +204,23 @@ func (c *Classify) Attach(device int, kind hook.Kind) error {
 	return nil
 }
 
+// checkKind refuses to spread in generic mode: what is to go to a CPU is lost there, before Linux 5.15 always, and from a
+// veth on 6.18 too.
+func (c *Classify) checkKind(kind hook.Kind) error {
+	if c.spreads && kind == hook.XDPGeneric {
+		return fmt.Errorf("%w: spreading over CPUs in generic mode; use RPS (/sys/class/net/*/queues/rx-*/rps_cpus)", ebpf.ErrNotSupported)
+	}
+	return nil
+}
+
 // TakeOver attaches the program in the place of another one, which is not attached any more then: no packet meets none
 // or both. Sockets, addresses, indices and sources must have been set before, so that none is missed.
 func (c *Classify) TakeOver(other *Classify) error {
 	if c.held != nil || other.held == nil {
 		return errors.New("taking over from another classify: only what is attached can be taken over, by what is not")
+	}
+	if err := c.checkKind(other.held.Kind()); err != nil {
+		return fmt.Errorf("taking over from another classify: %w", err)
 	}
 	if err := other.held.Replace(c.program); err != nil {
 		return fmt.Errorf("taking over from another classify: %w", err)

@@ -4,9 +4,7 @@ package datapath
 
 import (
 	"bytes"
-	"errors"
 	"net/netip"
-	"os"
 	"testing"
 	"time"
 
@@ -28,9 +26,7 @@ func atMost(n int) Budget { return Budget{Every: time.Hour, Burst: n} }
 func loadClassifyFor(t testing.TB, o ClassifyOptions) *Classify {
 	t.Helper()
 	c, err := LoadClassify(o)
-	if errors.Is(err, os.ErrPermission) {
-		t.Skipf("needs root: %v", err)
-	}
+	skipUnprivileged(t, err)
 	if err != nil {
 		t.Fatalf("%+v", err)
 	}

@@ -170,12 +170,23 @@ func TestSpreadingOverCPUsIsRefusedInGenericMode(t *testing.T) {
 		}
 		return nil
 	})
+	old := p.classify(ClassifyOptions{}, hook.XDPGeneric)
+	if err := c.TakeOver(old); !errors.Is(err, ebpf.ErrNotSupported) || !strings.Contains(err.Error(), "RPS") {
+		t.Errorf("in another's place: %v", err)
+	}
+	p.exchange(message(4, 100))
+	if got := classified(t, old, ClassifyCounters{}); got["no_socket"] != 1 {
+		t.Errorf("the other one counted %v", got)
+	}
 }
 
 func TestAnotherClassifyTakesOver(t *testing.T) {
 	eachMode(t, func(t *testing.T, kind hook.Kind) {
 		p := newPier(t)
 		old := p.classify(ClassifyOptions{}, kind)
+		if st, err := old.Status(); err != nil || st.State != hook.Attached || st.Kind != kind {
+			t.Errorf("seen from another namespace: %+v, %v", st, err)
+		}
 		p.exchange(message(4, 100))
 		next := newClassify(t, ClassifyOptions{CheckIndices: true})
 		must(t, next.AddIndex(binary.LittleEndian.Uint32(message(4, 100)[4:])))

@@ -18,7 +18,7 @@ import (
 // The eBPF map has room for as many lanes as a peer may have, no more and no less.
 var _ [spread.MaxPorts]struct{} = [len(spreadPeer{}.Ports)]struct{}{}
 
-// ErrFull is returned when no more fit. Nothing was changed.
+// ErrFull is returned when no more fit. Unless a method says otherwise, nothing was changed.
 var ErrFull = errors.New("no room for another one")
 
 // Peer is the other end of a tunnel, at one endpoint.

@@ -37,8 +37,8 @@ type Spread struct {
 	egress, ingress, xdp *ebpf.Program
 }
 
-// LoadSpread loads the programs. It needs CAP_BPF and CAP_NET_ADMIN, and before Linux 5.11 CAP_SYS_RESOURCE where
-// RLIMIT_MEMLOCK is low; their lack satisfies errors.Is(err, os.ErrPermission).
+// LoadSpread loads the programs. It needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and before Linux 5.11
+// CAP_SYS_RESOURCE where RLIMIT_MEMLOCK is low; their lack satisfies errors.Is(err, os.ErrPermission).
 func LoadSpread(o SpreadOptions) (*Spread, error) {
 	spec, err := spreadSpec(o)
 	if err != nil {

@@ -4,9 +4,7 @@ package datapath
 
 import (
 	"encoding/binary"
-	"errors"
 	"net/netip"
-	"os"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -41,9 +39,7 @@ func ports(first, last uint16) (all []uint16) {
 func loadSpreadFor(t testing.TB, o SpreadOptions) *Spread {
 	t.Helper()
 	s, err := LoadSpread(o)
-	if errors.Is(err, os.ErrPermission) {
-		t.Skipf("needs root: %v", err)
-	}
+	skipUnprivileged(t, err)
 	if err != nil {
 		t.Fatalf("%+v", err)
 	}

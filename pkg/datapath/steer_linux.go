@@ -47,6 +47,8 @@ func explainLoad(name string, err error) error {
 			"a container a seccomp profile that allows bpf)", name, unix.EPERM)
 	case errors.Is(err, unix.ENOSYS):
 		return fmt.Errorf("loading the eBPF program %s: %w (needs a kernel with CONFIG_BPF_SYSCALL)", name, err)
+	case errors.As(err, new(*ebpf.VerifierError)) && errors.Is(err, unix.EACCES): // its word for both
+		return fmt.Errorf("loading the eBPF program %s: %w (needs Linux 5.10, and CAP_PERFMON)", name, err)
 	case errors.As(err, new(*ebpf.VerifierError)):
 		return fmt.Errorf("loading the eBPF program %s: %w (needs Linux 5.10)", name, err)
 	}

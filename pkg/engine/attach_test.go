@@ -4,8 +4,14 @@ package engine
 
 import (
 	"crypto/rand"
+	"errors"
+	"os"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/ropewalk/ropewalk/pkg/device/devicetest/flow"
 	"github.com/ropewalk/ropewalk/pkg/drop"
@@ -131,5 +137,60 @@ func TestSlowPathSendsTrainsWhole(t *testing.T) {
 	samePackets(t, unpadded(t, plain[:7]), packetsOf(t, train))
 	if _, tx := r.peer.Traffic(); tx != 7*(368+32)+32 {
 		t.Errorf("%d bytes counted", tx)
+	}
+}
+
+func TestThreadsOfTheirOwnEndWithTheirLoops(t *testing.T) {
+	threads := func() int {
+		tasks, err := os.ReadDir("/proc/self/task")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(tasks)
+	}
+	device := tun.NewFake(tun.FakeConfig{Queues: 4})
+	e := New(Config{
+		Device: device, Control: &control{}, Clock: NewClock(), Rand: rand.Reader,
+		Begin: func(string) { runtime.LockOSThread() },
+	})
+	before := threads()
+	const cycles = 20
+	for range cycles {
+		port, _ := underlay.Pipe(4)
+		if err := errors.Join(e.Attach(port), e.Detach()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for deadline := time.Now().Add(20 * time.Second); threads() >= before+cycles; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d threads became %d", before, threads())
+		}
+	}
+}
+
+func TestEachLoopOfALaneBeginsOnce(t *testing.T) {
+	var mu sync.Mutex
+	begun := map[string]int{}
+	device := tun.NewFake(tun.FakeConfig{Queues: 2})
+	e := New(Config{
+		Device: device, Control: &control{}, Clock: NewClock(), Rand: rand.Reader,
+		Begin: func(loop string) {
+			mu.Lock()
+			defer mu.Unlock()
+			begun[loop]++
+		},
+	})
+	e.Start()
+	for range 2 {
+		port, _ := underlay.Pipe(2)
+		if err := errors.Join(e.Attach(port), e.Detach()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = device.Close()
+	e.Wait()
+	want := map[string]int{"tx0": 1, "tx1": 1, "rx0": 2, "rx1": 2} // rx: once for each port
+	if d := cmp.Diff(want, begun); d != "" {
+		t.Errorf("-want +got:\n%s", d)
 	}
 }

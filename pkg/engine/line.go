@@ -3,13 +3,14 @@
 package engine
 
 import (
-	"encoding/binary"
 	"math/bits"
+	"net/netip"
 
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
-// maxLine is the most elements that may wait in a line: done has a bit for each.
+// maxLine is the most elements that may wait in a line: done has a bit for each. It also bounds how many others an element
+// can be passed by: what was handled keeps its place until all older ones are.
 const maxLine = 64
 
 // line is the elements that a lane has received and not handled yet, in a ring: while some bulk is being opened, what
@@ -22,7 +23,13 @@ type line struct {
 }
 
 // at returns the k-th oldest element.
-func (l *line) at(k int) *underlay.Datagrams { return &l.in[(l.head+k)%len(l.in)] }
+func (l *line) at(k int) *underlay.Datagrams {
+	i := l.head + k
+	if i >= len(l.in) {
+		i -= len(l.in)
+	}
+	return &l.in[i]
+}
 
 // room returns where the next elements are to be received; it is empty when there is none.
 func (l *line) room() []underlay.Datagrams {
@@ -65,42 +72,19 @@ func (l *line) sparse() uint64 {
 	first := little
 	for rest := little; rest != 0; rest &= rest - 1 {
 		k := bits.TrailingZeros64(rest)
-		switch l.compare(l.at(k), bulk) {
-		case sameFlow:
+		if l.isFrom(l.at(k).From.Dst, bulk) {
 			first &^= 1 << k
-		case roaming:
-			return 0
 		}
 	}
 	return first
 }
 
-// relation is what an element has to do with others.
-type relation int
-
-const (
-	otherFlow relation = iota
-	sameFlow
-	roaming // the same session from another address: where the peer is, the last message says
-)
-
-func (l *line) compare(d *underlay.Datagrams, others uint64) relation {
-	for ; others != 0; others &= others - 1 {
-		o := l.at(bits.TrailingZeros64(others))
-		switch {
-		case d.From.Dst == o.From.Dst:
-			return sameFlow
-		case d.From.Dst.Addr() != o.From.Dst.Addr() && beginning(d) == beginning(o):
-			return roaming
+// isFrom tells whether one of the elements came from a source.
+func (l *line) isFrom(source netip.AddrPort, elements uint64) bool {
+	for ; elements != 0; elements &= elements - 1 {
+		if l.at(bits.TrailingZeros64(elements)).From.Dst == source {
+			return true
 		}
 	}
-	return otherFlow
-}
-
-// beginning is the first eight bytes of a message: its type and, of a data message, the receiver index.
-func beginning(d *underlay.Datagrams) uint64 {
-	if d.N < 8 {
-		return 0
-	}
-	return binary.LittleEndian.Uint64(d.Buf)
+	return false
 }

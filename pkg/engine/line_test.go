@@ -7,8 +7,11 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
+	"github.com/ropewalk/ropewalk/pkg/drop"
+	"github.com/ropewalk/ropewalk/pkg/spread"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
@@ -37,16 +40,16 @@ func TestFlowsThatSendLittleGoBeforeBulk(t *testing.T) {
 		{"the same port after a rekey", []underlay.Datagrams{arrived(1, 100, 7, bulk), arrived(1, 100, 8, ping)}, 0},
 		{"another peer", []underlay.Datagrams{arrived(1, 100, 7, bulk), arrived(2, 100, 8, ping)}, 0b10},
 		{
-			"a peer that roams", []underlay.Datagrams{
-				arrived(1, 100, 7, bulk), arrived(2, 100, 7, ping), arrived(1, 101, 7, ping),
-			}, 0,
-		},
-		{
 			"one of several flows", []underlay.Datagrams{
 				arrived(1, 100, 7, bulk), arrived(1, 101, 7, ping), arrived(1, 102, 7, ping), arrived(1, 102, 7, bulk),
 			}, 0b10,
 		},
 		{"an empty one", []underlay.Datagrams{arrived(1, 100, 7, bulk), arrived(2, 100, 0, 0)}, 0b10},
+		{
+			"somebody who repeats what others send", []underlay.Datagrams{
+				arrived(1, 100, 7, bulk), arrived(2, 100, 7, ping), arrived(1, 101, 7, ping),
+			}, 0b110,
+		},
 	} {
 		for head := range tt.in { // wherever in the ring it begins
 			l := line{in: make([]underlay.Datagrams, len(tt.in)), head: head, count: len(tt.in)}
@@ -85,12 +88,7 @@ func TestALineKeepsEveryFlowInOrderAndLosesNothing(t *testing.T) {
 			room := l.room()
 			n := rng.IntN(len(room) + 1)
 			for i := range n {
-				host := rng.IntN(2)
-				index := host
-				if rng.IntN(500) == 0 {
-					index = 1 - host
-				}
-				d := arrived(byte(host), uint16(rng.IntN(16)), uint32(index), 100)
+				d := arrived(byte(rng.IntN(2)), uint16(rng.IntN(16)), 7, 100)
 				d.Buf = append(d.Buf[:8], 0, 0, 0, 0)
 				if rng.IntN(8) == 0 {
 					d.N = eager
@@ -169,6 +167,7 @@ func TestWhatArrivesWhileBulkIsOpenedGoesBeforeTheRestOfIt(t *testing.T) {
 		{element(1000, 'a', trains), element(1000, 'b', trains), element(1000, 'c', trains), element(1000, 'd', 1)},
 		{element(1001, 'p', 1)},
 	}}
+	r.peer.Gathered.Store(&spread.Ports{First: 1000, Last: 1001})
 	r.rx.run(in, in.TryRecv)
 	var order []byte
 	for _, p := range packetsOf(t, r.delivered()...) {
@@ -181,5 +180,187 @@ func TestWhatArrivesWhileBulkIsOpenedGoesBeforeTheRestOfIt(t *testing.T) {
 	}
 	if r.allDrops() != 0 {
 		t.Errorf("%d packets were dropped", r.allDrops())
+	}
+}
+
+// mover is an owner whose peer is where it was last heard from.
+type mover struct {
+	owner
+	peer *Peer
+}
+
+func (m *mover) Roam(from underlay.Endpoint) { m.peer.Endpoint.Store(&from) }
+
+func TestWhatGoesFirstDoesNotChangeWhereAPeerIs(t *testing.T) {
+	at := func(addr string, port uint16) underlay.Endpoint {
+		return underlay.Endpoint{Dst: netip.AddrPortFrom(netip.MustParseAddr(addr), port), Src: there.Src}
+	}
+	announced := spread.Ports{First: 61000, Last: 61999}
+	for _, tt := range []struct {
+		name         string
+		bulk, little underlay.Endpoint
+		rekeyed      bool // between the two
+		want         underlay.Endpoint
+		order        string
+	}{
+		{"source ports", at("192.0.2.2", 61000), at("192.0.2.2", 61001), false, there, "lb"},
+		{"source ports and a rekey", at("192.0.2.2", 61000), at("192.0.2.2", 61001), true, there, "lb"},
+		{"another address", there, at("198.51.100.7", 51820), false, at("198.51.100.7", 51820), "bl"},
+		{"another address and a rekey", there, at("198.51.100.7", 51820), true, at("198.51.100.7", 51820), "bl"},
+		{"another port of a NAT", there, at("192.0.2.2", 9), false, at("192.0.2.2", 9), "bl"},
+		{"another address, and back", at("198.51.100.7", 51820), there, false, there, "bl"},
+		{"another address by a source port, and back", at("198.51.100.7", 61000), there, false, there, "bl"},
+	} {
+		r := newRig(t)
+		r.peer.Owner = &mover{peer: r.peer}
+		r.peer.Gathered.Store(&announced)
+		put := func(k int, from underlay.Endpoint, mark byte, packets int) {
+			d := r.rx.at(k)
+			d.N = 0
+			for range packets {
+				msg := r.message(r.remote, in4.UDP(append(make([]byte, 1299), mark)))
+				d.N += copy(d.Buf[d.N:], msg)
+				d.SegSize = len(msg)
+			}
+			d.From, d.ECN, d.Truncated = from, 0, false
+			r.rx.count++
+		}
+		put(0, tt.bulk, 'b', 20)
+		if tt.rekeyed {
+			_, r.remote = r.newSession(r.peer, true)
+		}
+		put(1, tt.little, 'l', 1)
+		for r.rx.count > 0 {
+			r.rx.turn()
+		}
+		order := ""
+		for _, p := range packetsOf(t, r.delivered()...) {
+			if mark := string(p[len(p)-1:]); !strings.HasSuffix(order, mark) {
+				order += mark
+			}
+		}
+		if order != tt.order || *r.peer.Endpoint.Load() != tt.want {
+			t.Errorf("%s: opened as %s, and the peer is at %v; want %s, %v", tt.name, order, r.peer.Endpoint.Load().Dst, tt.order, tt.want.Dst)
+		}
+	}
+}
+
+func TestAPeerThatMovesIsNoHindranceToOthers(t *testing.T) {
+	r := newRig(t)
+	q, _ := r.newPeer("10.0.0.3/32")
+	_, theirs := r.newSession(q, true)
+	elsewhere := netip.MustParseAddrPort("198.51.100.7:51820")
+	put := func(k int, from netip.AddrPort, msg []byte, n int) {
+		d := r.rx.at(k)
+		d.N, d.SegSize, d.From = n, n, there
+		copy(d.Buf, msg)
+		d.From.Dst = from
+		r.rx.count++
+	}
+	mine := r.message(r.remote, nil)
+	put(0, there.Dst, mine, eager)
+	put(1, elsewhere, mine, len(mine))
+	put(2, netip.AddrPortFrom(elsewhere.Addr(), 9), r.message(theirs, nil), len(mine)) // moves too, and has no bulk
+	put(3, there.Dst, r.message(theirs, nil), len(mine))
+	put(4, elsewhere, make([]byte, len(mine)), len(mine))
+	put(5, netip.AddrPortFrom(there.Dst.Addr(), 5), make([]byte, len(mine)), len(mine))
+	if first := r.rx.first(); first != 0b110000 {
+		t.Errorf("%b go first", first)
+	}
+	q.Endpoint.Store(&underlay.Endpoint{Dst: netip.AddrPortFrom(elsewhere.Addr(), 9), Src: there.Src})
+	r.rx.at(3).From.Dst = r.rx.at(2).From.Dst
+	if first := r.rx.first(); first != 0b111100 {
+		t.Errorf("%b go first when the other peer stays where it is", first)
+	}
+	if n := testing.AllocsPerRun(20, func() { r.rx.first() }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestBulkIsOpenedInEveryTurnHoweverMuchIsSparse keeps the line full of datagrams from ever new sources, as somebody does
+// who spoofs them.
+func TestBulkIsOpenedInEveryTurnHoweverMuchIsSparse(t *testing.T) {
+	r := newRig(t)
+	const bulk, packets = 16, 47
+	for k := range bulk {
+		run, size := r.message(r.remote, in4.UDP(make([]byte, 1300))), 0
+		size = len(run)
+		for range packets - 1 {
+			run = append(run, r.message(r.remote, in4.UDP(make([]byte, 1300)))...)
+		}
+		d := r.rx.at(k)
+		d.N, d.SegSize, d.From = copy(d.Buf, run), size, there
+	}
+	r.rx.count = bulk
+	arrivals := bulk
+	for opened := 0; opened < bulk*packets; {
+		for room := r.rx.room(); len(room) > 0; room = r.rx.room() {
+			for i := range room {
+				d := arrived(9, uint16(arrivals), 77, wire.DataOverhead)
+				room[i].N, room[i].SegSize, room[i].From = copy(room[i].Buf, d.Buf), d.N, d.From
+				arrivals++
+			}
+			r.rx.count += len(room)
+		}
+		r.rx.turn()
+		n := len(packetsOf(t, r.delivered()...))
+		if n < packets {
+			t.Fatalf("a turn opened %d packets after %d", n, opened)
+		}
+		opened += n
+	}
+	if limit := bulk + 2*maxLine; arrivals > limit {
+		t.Errorf("%d elements had arrived when the bulk was opened, want at most %d", arrivals, limit)
+	}
+	for r.rx.count > 0 {
+		r.rx.turn()
+	}
+	if runs := r.engine.lanes[0].stats.rx.runs.Load(); runs != uint64(arrivals) {
+		t.Errorf("%d elements are counted, of %d", runs, arrivals)
+	}
+	if got := r.drops(drop.RXUnknownIndex); int(got) != arrivals-bulk {
+		t.Errorf("%d of %d forgeries were dropped", got, arrivals-bulk)
+	}
+}
+
+// closing is a way in that is closed while elements wait in the line.
+type closing struct{ waves }
+
+// TryRecv is underlay.Lane's.
+func (*closing) TryRecv([]underlay.Datagrams) int { return 0 }
+
+func TestWhatWasReceivedBeforeTheWayInWasClosedIsHandled(t *testing.T) {
+	r := newRig(t)
+	var batch []underlay.Datagrams
+	for k := range 9 {
+		var plain [][]byte
+		for range 20 {
+			plain = append(plain, in4.UDP(append(make([]byte, 1299), byte(k))))
+		}
+		run, size := r.seal(plain...)
+		batch = append(batch, underlay.Datagrams{Buf: run, N: len(run), SegSize: size, From: there})
+	}
+	in := &closing{waves{batches: [][]underlay.Datagrams{batch}}}
+	r.rx.run(in, in.TryRecv)
+	if n := len(packetsOf(t, r.delivered()...)); n != 180 {
+		t.Errorf("%d of 180 packets were delivered", n)
+	}
+}
+
+// BenchmarkSparse is the line that takes the longest: each element that is little has the source of the last bulk.
+func BenchmarkSparse(b *testing.B) {
+	l := line{in: make([]underlay.Datagrams, maxLine), head: maxLine / 3, count: maxLine}
+	for k := range maxLine {
+		n, port := eager, uint16(k)
+		if k >= maxLine/2 {
+			n, port = 100, maxLine/2-1
+		}
+		*l.at(k) = arrived(1, port, 7, n)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if l.sparse() != 0 {
+			b.Fatal("something passes")
+		}
 	}
 }

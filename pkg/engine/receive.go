@@ -86,7 +86,7 @@ func (r *receiver) run(conn underlay.Receiver, more func([]underlay.Datagrams) i
 // turn handles what is sparse, and a quantum of the rest.
 func (r *receiver) turn() {
 	r.now = r.lane.engine.cfg.Clock()
-	first := r.sparse()
+	first := r.first()
 	elements := bits.OnesCount64(first)
 	for rest := first; rest != 0; rest &= rest - 1 {
 		r.datagrams(r.at(bits.TrailingZeros64(rest)))
@@ -99,6 +99,53 @@ func (r *receiver) turn() {
 	r.retire()
 	r.lane.stats.rx.add(r.packets, r.bytes, r.trains, elements)
 	r.packets, r.bytes, r.trains = 0, 0, 0
+}
+
+// first is sparse, less what peers have sent that seem to move: where one is, the last of its messages says.
+func (r *receiver) first() uint64 {
+	first := r.sparse()
+	if first == 0 {
+		return 0
+	}
+	var peers [maxLine]*Peer
+	moving := uint64(0)
+	for k := range r.count {
+		if r.done>>k&1 != 0 {
+			continue
+		}
+		d, moves := r.at(k), false
+		if peers[k], moves = r.sender(d); moves {
+			moving |= 1 << k
+		}
+	}
+	for ; moving != 0; moving &= moving - 1 {
+		p := peers[bits.TrailingZeros64(moving)]
+		for rest := first; rest != 0; rest &= rest - 1 {
+			if k := bits.TrailingZeros64(rest); peers[k] == p {
+				first &^= 1 << k
+			}
+		}
+	}
+	return first
+}
+
+// sender returns the peer that d, not authenticated yet, claims to come from, and whether that is known to be elsewhere. It
+// is nil when nobody's data messages are there.
+func (r *receiver) sender(d *underlay.Datagrams) (p *Peer, moves bool) {
+	kind, reason := wire.Classify(d.Buf[:d.N])
+	if reason != drop.None || kind != wire.TypeData {
+		return nil, false
+	}
+	s, _ := r.lane.engine.Sessions.Lookup(wire.ReceiverIndex(d.Buf))
+	if s == nil {
+		return nil, false
+	}
+	known := s.Peer.Endpoint.Load()
+	if known == nil {
+		return s.Peer, true
+	}
+	at, _ := s.Peer.origin(known, d.From)
+	return s.Peer, at != *known
 }
 
 // oldest handles the oldest elements until a quantum of bulk was among them, and returns how many.

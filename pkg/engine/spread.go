@@ -60,16 +60,27 @@ func (p *Peer) locate(from underlay.Endpoint) {
 		p.Owner.Roam(from)
 		return
 	}
-	if *to == from {
-		return
-	}
-	if ports := p.Gathered.Load(); ports != nil && ports.Contains(from.Dst.Port()) {
+	at, gathered := p.origin(to, from)
+	if gathered {
 		p.Hear()
-		from.Dst = netip.AddrPortFrom(from.Dst.Addr(), to.Dst.Port()) // the canonical one is where it was
 	}
-	if *to != from {
-		p.Owner.Roam(from)
+	if *to != at {
+		p.Owner.Roam(at)
 	}
+}
+
+// origin returns where a peer, known to be at known, is when it sends from there. gathered tells that it did so from one of
+// the ports that it spreads over; its canonical one is then where it was.
+func (p *Peer) origin(known *underlay.Endpoint, from underlay.Endpoint) (at underlay.Endpoint, gathered bool) {
+	if *known == from {
+		return from, false
+	}
+	ports := p.Gathered.Load()
+	if ports == nil || !ports.Contains(from.Dst.Port()) {
+		return from, false
+	}
+	from.Dst = netip.AddrPortFrom(from.Dst.Addr(), known.Dst.Port())
+	return from, true
 }
 
 // Hear sets Heard, and tells the owner if it was not set.

@@ -53,9 +53,7 @@ func Own(name string, o Options) error {
 	if attr.Policy != unix.SCHED_NORMAL {
 		return nil
 	}
-	if o.Slice > 0 {
-		attr.Runtime = uint64(o.Slice.Nanoseconds())
-	}
+	attr.Runtime = uint64(max(o.Slice.Nanoseconds(), 0))
 	before := attr.Nice
 	attr.Nice = int32(max(int(before)+o.Nice, minNice))
 	err = unix.SchedSetAttr(0, attr, 0)

@@ -129,3 +129,22 @@ func TestWithoutTheRightToItsPriorityAThreadHasTheRest(t *testing.T) {
 		}
 	})
 }
+
+func TestASliceOfNoneIsTheKernelsOwn(t *testing.T) {
+	inThread(func() {
+		before, err := unix.SchedGetAttr(0, 0)
+		if err != nil || before.Runtime == 0 {
+			t.Logf("this kernel has no slices of a thread's own (%v)", err)
+			return
+		}
+		for _, slice := range []time.Duration{MinSlice, 0, MinSlice, -1} {
+			if err := Own("rw-test", Options{Slice: slice}); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+		if after, err := unix.SchedGetAttr(0, 0); err != nil || after.Runtime == uint64(MinSlice) {
+			t.Errorf("the slice is %d ns (%v), was %d", after.Runtime, err, before.Runtime)
+		}
+	})
+}

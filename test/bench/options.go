@@ -40,7 +40,7 @@ func parseOptions(args []string, out io.Writer) (options, error) {
 		f.String("tests", "", "comma-separated: "+strings.Join(measureNames(bench.Measures()), ", ")+" (default all)")
 	var others []peer
 	f.Func("other", "another program as NAME=COMMAND, to be named instead of or beside --peers; may be repeated", func(s string) error {
-		p, err := otherPeer(s)
+		p, err := otherPeer(s, others)
 		others = append(others, p)
 		return err
 	})

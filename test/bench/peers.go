@@ -28,11 +28,12 @@ type peer struct {
 	command []string // of one that is there already: it has no source, and this instead of binary and args
 }
 
-// otherPeer reads NAME=COMMAND: any program that is started as the peers are, such as an earlier ropewalk.
-func otherPeer(s string) (peer, error) {
+// otherPeer reads NAME=COMMAND: any program that is started as the peers are, such as an earlier ropewalk. Its name is not
+// one of the others'.
+func otherPeer(s string, others []peer) (peer, error) {
 	name, command, _ := strings.Cut(s, "=")
 	words := strings.Fields(command)
-	taken := append(peerNames(peers()), rawName, ropewalkName)
+	taken := append(peerNames(append(peers(), others...)), rawName, ropewalkName)
 	switch {
 	case name == "" || len(words) == 0 || strings.ContainsAny(name, " ,"):
 		return peer{}, fmt.Errorf("want NAME=COMMAND, as before='/tmp/ropewalk run'")

@@ -37,8 +37,22 @@ func (h Hook) Hold(p *ebpf.Program) (*Held, error) {
 func (h *Held) Replace(p *ebpf.Program) error { return (&pinned{h.link}).replace(h.hook, p) }
 
 // Status tells how the hook is, by what the kernel says now: Attached, or Defunct when its device is gone or somebody
-// detached the program by force.
-func (h *Held) Status() (Status, error) { return (&pinned{h.link}).status(h.hook) }
+// detached the program by force. Unlike Hook.Status it is right in whatever network namespace the thread is.
+func (h *Held) Status() (Status, error) {
+	st, err := (&pinned{h.link}).status(h.hook)
+	if err == nil {
+		st.Kind = h.Kind()
+	}
+	return st, err
+}
+
+// Kind is XDPNative or XDPGeneric, which stays as it was when the program was attached.
+func (h *Held) Kind() Kind {
+	if h.hook.Kind == XDPGeneric {
+		return XDPGeneric
+	}
+	return XDPNative
+}
 
 // Close takes the program off; it is done when it returns.
 func (h *Held) Close() error {
