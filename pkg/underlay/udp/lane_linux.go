@@ -12,7 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
-// lane is one socket with its message arrays: rx belongs to the goroutine in Recv, tx to the one in Send.
+// lane is one socket with its message arrays: rx and late belong to the goroutine in Recv, tx to the one in Send.
 type lane struct {
 	port      *Port
 	fd        int
@@ -21,6 +21,7 @@ type lane struct {
 	sending   gate.Gate
 	rx        *inbox
 	tx        *sender
+	late      unix.Errno // what TryRecv met and the next Recv returns
 }
 
 var _ underlay.Lane = (*lane)(nil)
@@ -45,6 +46,10 @@ func (l *lane) Recv(rx []underlay.Datagrams) (int, error) {
 func (l *lane) recv(rx []underlay.Datagrams) (int, error) {
 	if len(rx) == 0 {
 		return 0, nil
+	}
+	if errno := l.late; errno != 0 {
+		l.late = 0
+		return 0, errno
 	}
 	msgs := l.rx.prepare(rx)
 	for {
@@ -71,8 +76,13 @@ func (l *lane) TryRecv(rx []underlay.Datagrams) int {
 		return 0
 	}
 	n, errno := recvmmsg(l.fd, l.rx.prepare(rx))
-	if errno != 0 || l.port.closed.Load() {
+	switch {
+	case l.port.closed.Load():
 		n = 0
+	case errno != 0:
+		if n = 0; errno != unix.EAGAIN && errno != unix.EINTR {
+			l.late = errno // the kernel tells it once
+		}
 	}
 	l.rx.unpack(rx[:n])
 	l.receiving.Leave()

@@ -32,6 +32,7 @@ type Factory func(t *testing.T) Subject
 // RunContract tests what the comments of package underlay promise.
 func RunContract(t *testing.T, factory Factory) {
 	tests := sourceContract()
+	maps.Copy(tests, tryContract())
 	maps.Copy(tests, map[string]func(*testing.T, Subject){
 		"DeliversSizesAndOrder":           deliversSizesAndOrder,
 		"CarriesEmptyDatagrams":           carriesEmptyDatagrams,
