@@ -43,12 +43,16 @@ func newClassify(t testing.TB, o ClassifyOptions) *Classify {
 	return c
 }
 
-// addSocket gives the queue to an AF_XDP socket. None is bound: the program does not see the difference.
+// addSocket gives the queue to an AF_XDP socket. It is not bound, in which the program does not see a difference; but since
+// Linux 7.2 it must have a ring to receive into.
 func addSocket(t testing.TB, c *Classify, queue int) (fd int) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Skipf("needs CAP_NET_RAW and a kernel with AF_XDP: %v", err)
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_XDP, unix.XDP_RX_RING, 64); err != nil {
+		t.Fatalf("giving the socket a ring: %v", err)
 	}
 	must(t, c.SetSocket(queue, fd))
 	return fd
