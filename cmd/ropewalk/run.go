@@ -34,6 +34,7 @@ import (
 type runOptions struct {
 	lanes    int
 	nice     int
+	workers  workersFlag
 	mtu      int
 	logLevel string
 	spread   config.SpreadMode
@@ -41,7 +42,7 @@ type runOptions struct {
 }
 
 func newRunCmd() *cobra.Command {
-	o := runOptions{ports: spread.DefaultPorts}
+	o := runOptions{ports: spread.DefaultPorts, workers: autoWorkers}
 	cmd := &cobra.Command{
 		Use:   "run INTERFACE",
 		Short: "Create a tunnel interface and serve it in the foreground",
@@ -60,6 +61,9 @@ func newRunCmd() *cobra.Command {
 	cmd.Flags().IntVar(&o.lanes, "lanes", 0, "lanes: TUN queues, workers and sockets (default: one per CPU)")
 	cmd.Flags().IntVar(&o.nice, "nice", laneNice,
 		"added to the nice value of the lanes' threads: below zero, they go before\napplications, as the kernel's own network path does; 0 for not")
+	cmd.Flags().Var(&o.workers, "workers",
+		"workers that help lanes whose flow is more than one core can carry; 0 for none\n"+
+			"(auto: one for each CPU beyond two, at most 4; they rest while no core is idle)")
 	cmd.Flags().IntVar(&o.mtu, "mtu", 0, "MTU of the new interface (default 1420)")
 	cmd.Flags().TextVar(&o.spread, "spread", config.SpreadAuto,
 		"spread inner flows over source ports: `auto|off|on`\n(auto: towards peers that say they gather; on: towards all)")
@@ -113,8 +117,8 @@ func run(ctx context.Context, name string, o runOptions) error {
 	if o.nice < -20 || o.nice > 19 {
 		return usageError{fmt.Errorf("--nice %d: want -20 to 19", o.nice)}
 	}
-	// Each lane has two threads that linger in system calls with a processor each, and the others need some too.
-	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 2*o.lanes+2))
+	// Each lane has two threads that linger in system calls with a processor each, and each worker one. The others need some too.
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 2*o.lanes+o.workers.number(runtime.NumCPU())+2))
 	return serve(ctx, log, name, o)
 }
 
@@ -127,8 +131,11 @@ func serve(ctx context.Context, log *slog.Logger, name string, o runOptions) (er
 	}
 	steer(log, t)
 	plans := &planner{log: log, logged: map[string]bool{}}
+	helpers := startWorkers(log, o.workers.number(runtime.NumCPU()))
+	defer helpers.Close() // after the device, whose lanes use them
 	d := device.New(device.Config{
 		TUN: t, OpenPort: openUDP, Plan: plans.plan, Log: log, Clock: engine.BootClock(), Begin: ownThread(log, o.nice),
+		Crew: helpers,
 	})
 	if err := configureSpread(log, d, o); err != nil {
 		return errors.Join(err, t.Close())
@@ -140,7 +147,7 @@ func serve(ctx context.Context, log *slog.Logger, name string, o runOptions) (er
 	d.Start()
 	defer d.Close()
 	features := t.Features()
-	log.Info("interface ready", "interface", t.Name(), "lanes", o.lanes,
+	log.Info("interface ready", "interface", t.Name(), "lanes", o.lanes, "workers", helpers.Workers(),
 		"tso", features.TSO, "uso", features.USO, "steer", features.Steer)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -22,6 +22,9 @@ func TestRunRefusesFlagsThatCannotBe(t *testing.T) {
 		{"--lanes", "257", "want 1 to 256"},
 		{"--nice", "-21", "want -20 to 19"},
 		{"--nice", "20", "want -20 to 19"},
+		{"--workers", "65", "want auto, or 0 to 64"},
+		{"--workers", "-1", "want auto, or 0 to 64"},
+		{"--workers", "some", "want auto, or 0 to 64"},
 	} {
 		_, _, err := execute(t, newRootCmd(), "", "run", tc.flag, tc.value, "wg0")
 		if err == nil || exitCode(err) != exitUsage || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), tc.value) {
@@ -40,6 +43,20 @@ func TestLanesWithoutTheirPrecedenceAreWarnedOfOnce(t *testing.T) {
 	loops.Wait()
 	if n := strings.Count(b.String(), "\n"); n != 1 || !strings.Contains(b.String(), "level=WARN") {
 		t.Errorf("%d lines:\n%s", n, b.String())
+	}
+}
+
+func TestWorkersAreForCPUsThatNobodyElseNeeds(t *testing.T) {
+	for value, want := range map[string][]int{"auto": {0, 0, 1, 2, 4, 4}, "0": {0, 0, 0, 0, 0, 0}, "3": {3, 3, 3, 3, 3, 3}} {
+		var f workersFlag
+		if err := f.Set(value); err != nil || f.String() != value {
+			t.Errorf("%s: %v, %v", value, f.String(), err)
+		}
+		for i, cpus := range []int{1, 2, 3, 4, 6, 64} {
+			if n := f.number(cpus); n != want[i] {
+				t.Errorf("%s: %d workers with %d CPUs, want %d", value, n, cpus, want[i])
+			}
+		}
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/crew"
 	"github.com/ropewalk/ropewalk/pkg/engine"
 	"github.com/ropewalk/ropewalk/pkg/noise"
 	"github.com/ropewalk/ropewalk/pkg/peer"
@@ -52,6 +53,7 @@ type Config struct {
 	Wall     func() time.Time  // time.Now when nil; used for TAI64N and the time of the last handshake
 	Clock    engine.Clock      // engine.NewClock() when nil
 	Begin    func(loop string) // engine.Config.Begin
+	Crew     *crew.Crew        // helps lanes that have several trains at once; nil for none. It must outlive the device
 }
 
 // Device is one interface.
@@ -122,6 +124,7 @@ func New(cfg Config) *Device {
 	d.sources.log = cfg.Log
 	d.engine = engine.New(engine.Config{
 		Device: cfg.TUN, Control: d, Clock: d.clock, Rand: cfg.Rand, Begin: cfg.Begin,
+		Crew: cfg.Crew,
 	})
 	return d
 }

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/crew"
 	"github.com/ropewalk/ropewalk/pkg/drop"
 	"github.com/ropewalk/ropewalk/pkg/peer"
 	"github.com/ropewalk/ropewalk/pkg/session"
@@ -53,7 +54,7 @@ type Control interface {
 	Handshake(msg []byte, from underlay.Endpoint) drop.Reason
 }
 
-// Config is what an Engine is made of; all fields but Begin are required.
+// Config is what an Engine is made of; all fields but Begin and Crew are required.
 type Config struct {
 	Device  tun.Device
 	Control Control
@@ -61,6 +62,8 @@ type Config struct {
 	Rand    io.Reader // draws receiver indices
 	// Begin, when set, is called by each goroutine of the lanes before it does anything else, with what it is: "tx0", "rx0".
 	Begin func(loop string)
+	// Crew seals and opens trains for lanes that have several at once; nil for none. It must outlive the lanes.
+	Crew *crew.Crew
 }
 
 // Engine joins one TUN device with the underlay port that is attached at the moment.
@@ -83,9 +86,9 @@ type Engine struct {
 func New(cfg Config) *Engine {
 	e := &Engine{cfg: cfg, Sessions: session.NewTable[*Session](cfg.Rand)}
 	for i, q := range cfg.Device.Queues() {
-		e.lanes = append(e.lanes, newLane(e, i, q))
+		e.lanes = append(e.lanes, newLane(e, i, q, cfg.Crew))
 	}
-	e.slow.lane = newLane(e, len(e.lanes), injector{e.lanes[0].queue})
+	e.slow.lane = newLane(e, len(e.lanes), injector{e.lanes[0].queue}, nil)
 	e.SetMTU(DefaultMTU)
 	return e
 }

@@ -5,6 +5,7 @@ package engine
 import (
 	"sync/atomic"
 
+	"github.com/ropewalk/ropewalk/pkg/crew"
 	"github.com/ropewalk/ropewalk/pkg/drop"
 	"github.com/ropewalk/ropewalk/pkg/tun"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
@@ -21,10 +22,19 @@ type lane struct {
 	queue  tun.Queue
 	conn   atomic.Pointer[underlay.Lane] // nil while detached
 	stats  laneCounters
+	// What others may do for either direction.
+	sealing, opening *crew.Desk
 }
 
-func newLane(e *Engine, index int, q tun.Queue) *lane {
-	return &lane{engine: e, index: index, queue: q}
+const (
+	// ahead is how many trains each direction of a lane may have on its desk.
+	ahead = 8
+	// worthwhile is how much is worth being sealed on another core, in bytes of messages.
+	worthwhile = 8 << 10
+)
+
+func newLane(e *Engine, index int, q tun.Queue, c *crew.Crew) *lane {
+	return &lane{engine: e, index: index, queue: q, sealing: c.NewDesk(ahead), opening: c.NewDesk(ahead)}
 }
 
 // laneCounters is written by the lane's two goroutines, at most a few times per batch, and read by Stats.

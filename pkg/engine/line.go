@@ -20,6 +20,7 @@ type line struct {
 	head  int                  // of the oldest element that waits
 	count int                  // elements that wait, or were handled before an older one
 	done  uint64               // which of these, the oldest in bit 0, were handled
+	seen  uint64               // which were put on the lane's desk, or will not be
 }
 
 // at returns the k-th oldest element.
@@ -47,6 +48,7 @@ func (l *line) room() []underlay.Datagrams {
 func (l *line) retire() {
 	n := bits.TrailingZeros64(^l.done)
 	l.done >>= n
+	l.seen >>= n
 	l.head = (l.head + n) % len(l.in)
 	l.count -= n
 }

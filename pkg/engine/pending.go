@@ -112,23 +112,23 @@ func (p *pending) reset() {
 }
 
 // assemble turns what is pending into runs, source by source.
-func (t *transmitter) assemble() {
-	for _, c := range t.pending.chains {
-		for i := c.first; i != none; i = t.pending.runs[i].next {
-			t.push(&t.pending.runs[i])
+func (u *unit) assemble() {
+	for _, c := range u.pending.chains {
+		for i := c.first; i != none; i = u.pending.runs[i].next {
+			u.push(&u.pending.runs[i])
 		}
 	}
 }
 
 // push appends a run and its parts.
-func (t *transmitter) push(m *runMeta) {
-	from := len(t.parts)
-	for i := m.first; i != none; i = t.pending.parts[i].next {
-		t.parts = append(t.parts, t.pending.parts[i].bytes)
+func (u *unit) push(m *runMeta) {
+	from := len(u.parts)
+	for i := m.first; i != none; i = u.pending.parts[i].next {
+		u.parts = append(u.parts, u.pending.parts[i].bytes)
 	}
-	t.runs = append(t.runs, underlay.Run{
-		To: m.peer.Endpoint.Load(), Source: m.source, Parts: t.parts[from:], SegSize: m.segSize, Segments: m.segments,
+	u.runs = append(u.runs, underlay.Run{
+		To: m.peer.Endpoint.Load(), Source: m.source, Parts: u.parts[from:], SegSize: m.segSize, Segments: m.segments,
 		ECN: m.ecn,
 	})
-	t.meta = append(t.meta, m)
+	u.meta = append(u.meta, m)
 }

@@ -37,6 +37,7 @@ type receiver struct {
 	scratch session.Scratch
 	merger  *offload.Merger
 	routes  routeCache
+	ahead   lookahead
 	now     int64
 	packets int // since the last account
 	bytes   int
@@ -95,6 +96,7 @@ func (r *receiver) turn() {
 		r.flush()
 	}
 	r.done |= first
+	r.press()
 	elements += r.oldest()
 	r.retire()
 	r.lane.stats.rx.add(r.packets, r.bytes, r.trains, elements)
@@ -156,7 +158,10 @@ func (r *receiver) oldest() (elements int) {
 			continue
 		}
 		d := r.at(k)
-		r.datagrams(d)
+		r.lookAhead(k)
+		if !r.openedAhead(d) {
+			r.datagrams(d)
+		}
 		r.done |= 1 << k
 		elements++
 		if d.N >= eager {
@@ -227,9 +232,15 @@ func (r *receiver) data(run []byte, size int, d *underlay.Datagrams) {
 		return
 	}
 	n := keys.OpenTrain(&r.scratch, r.now, run, size, r.opened)
+	r.deliver(s, keys, r.opened[:n], 0, d)
+}
+
+// deliver takes the messages of one run, a part of d, as they were opened. Bit i of summed says that the checksums of the
+// packet in message i are right.
+func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.Message, summed uint64, d *underlay.Datagrams) {
 	authentic, data, hello := 0, false, false
-	for i := range r.opened[:n] {
-		m := &r.opened[i]
+	for i := range opened {
+		m := &opened[i]
 		if m.Drop != drop.None {
 			r.drop(m.Drop, 1)
 			continue
@@ -242,7 +253,7 @@ func (r *receiver) data(run []byte, size int, d *underlay.Datagrams) {
 			r.drop(s.Peer.Owner.Hello(m.Plain, d.From), 1)
 		default:
 			data = true
-			r.packet(m.Plain, s.Peer, d.ECN)
+			r.packet(m.Plain, s.Peer, d.ECN, summed>>i&1 != 0)
 		}
 	}
 	if authentic > 0 {
@@ -253,7 +264,7 @@ func (r *receiver) data(run []byte, size int, d *underlay.Datagrams) {
 
 // packet checks one decrypted packet of p and gives it to the merger. A mark that its outer header met on the way goes
 // on with it (RFC 6040, section 4.2); like the in-kernel device, ropewalk lets packets pass that cannot bear one.
-func (r *receiver) packet(plain []byte, p *Peer, outer packet.ECN) {
+func (r *receiver) packet(plain []byte, p *Peer, outer packet.ECN, summed bool) {
 	n, ok := packet.Length(plain)
 	if !ok {
 		r.drop(drop.RXInnerMalformed, 1)
@@ -269,7 +280,11 @@ func (r *receiver) packet(plain []byte, p *Peer, outer packet.ECN) {
 	}
 	r.packets++
 	r.bytes += n
-	r.merger.Add(plain)
+	if summed {
+		r.merger.AddSummed(plain)
+	} else {
+		r.merger.Add(plain)
+	}
 }
 
 // received notes that authentic messages came in under keys. A hello says in words where the peer is, and may come from

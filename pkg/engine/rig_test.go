@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/crew"
 	"github.com/ropewalk/ropewalk/pkg/device/devicetest/flow"
 	"github.com/ropewalk/ropewalk/pkg/drop"
 	"github.com/ropewalk/ropewalk/pkg/noise"
@@ -49,11 +50,19 @@ var (
 	in6   = flow.Ends{Src: out6.Dst, Dst: out6.Src}
 )
 
-func newRig(tb testing.TB) *rig {
+func newRig(tb testing.TB) *rig { return newRigWithCrew(tb, crew.Config{}) }
+
+// newRigWithCrew is newRig with workers beside its lane.
+func newRigWithCrew(tb testing.TB, cfg crew.Config) *rig {
+	c, err := crew.Start(cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(c.Close)
 	r := &rig{tb: tb, now: int64(time.Hour), control: &control{}, conn: &recorder{tb: tb}}
 	r.tun = tun.NewFake(tun.FakeConfig{Depth: 4096, Features: tun.Features{TSO: true, USO: true}})
 	r.engine = New(Config{
-		Device: r.tun, Control: r.control, Clock: func() int64 { return r.now }, Rand: rand.Reader,
+		Device: r.tun, Control: r.control, Clock: func() int64 { return r.now }, Rand: rand.Reader, Crew: c,
 	})
 	l := r.engine.lanes[0]
 	conn := underlay.Lane(r.conn)
@@ -164,9 +173,14 @@ func (r *receiver) batch(n int) {
 }
 
 func (r *rig) receiveFrom(from underlay.Endpoint, run []byte, size int) {
-	d := &r.rx.in[0]
-	d.N, d.SegSize, d.From, d.Truncated = copy(d.Buf, run), size, from, false
+	r.arriveFrom(0, from, run, size)
 	r.rx.batch(1)
+}
+
+// arriveFrom makes run element i of the next batch.
+func (r *rig) arriveFrom(i int, from underlay.Endpoint, run []byte, size int) {
+	d := &r.rx.in[i]
+	d.N, d.SegSize, d.From, d.Truncated = copy(d.Buf, run), size, from, false
 }
 
 // delivered returns the elements written to the TUN since the last call.

@@ -11,100 +11,84 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
-// flush seals and sends all runs, and forgets them.
-func (t *transmitter) flush() {
-	if len(t.pending.runs) == 0 {
-		return
-	}
-	t.assemble()
-	t.seal()
-	t.note()
-	if conn := t.lane.conn.Load(); conn == nil {
-		t.dropRuns(drop.TXDown)
-	} else if len(t.runs) > 0 && (*conn).Send(t.runs) > 0 {
-		t.dropFailed()
-	}
-	t.account()
-	t.pending.reset()
-	t.runs, t.meta, t.parts, t.used = t.runs[:0], t.meta[:0], t.parts[:0], 0
-}
-
-// seal encrypts all runs in place. Those whose session can send no more are dropped. Single packets of one session that
-// stand together are encrypted together, whatever their runs: that fills the cipher's vector lanes.
-func (t *transmitter) seal() {
+// prepare makes runs of what is pending in u and takes their counters, one block for each group, in the order in which they
+// leave. Groups whose session has no counters left are dropped.
+func (t *transmitter) prepare(u *unit) {
+	u.assemble()
 	kept := 0
-	for i := 0; i < len(t.runs); {
-		n, messages := t.together(i)
-		reason := t.sealRuns(t.runs[i:i+n], t.meta[i], messages)
-		if reason != drop.None {
-			t.drop(reason, messages)
-			t.meta[i].peer.Owner.Rekey()
+	for i := 0; i < len(u.runs); {
+		g := u.together(i)
+		i += g.runs
+		m := u.meta[g.first]
+		var ok bool
+		if g.counter, ok = m.keys.Reserve(g.messages); !ok {
+			t.giveUp(m, g.messages, drop.TXExhausted)
+			continue
+		}
+		kept += u.move(&g, kept)
+		u.groups = append(u.groups, g)
+	}
+	u.runs, u.meta = u.runs[:kept], u.meta[:kept]
+}
+
+// move has the runs of g begin at run to, and returns their number.
+func (u *unit) move(g *group, to int) int {
+	copy(u.runs[to:], u.runs[g.first:g.first+g.runs])
+	copy(u.meta[to:], u.meta[g.first:g.first+g.runs])
+	g.first = to
+	return g.runs
+}
+
+// giveUp drops the messages of a group that begins with m: its session is of no use any more.
+func (t *transmitter) giveUp(m *runMeta, messages int, why drop.Reason) {
+	t.drop(why, messages)
+	m.peer.Owner.Rekey()
+}
+
+// send sends what has been sealed, counts it, and empties u.
+func (t *transmitter) send(u *unit) {
+	t.dropUnsealed(u)
+	t.note(u)
+	if conn := t.lane.conn.Load(); conn == nil {
+		t.dropRuns(u, drop.TXDown)
+	} else if len(u.runs) > 0 && (*conn).Send(u.runs) > 0 {
+		t.dropFailed(u)
+	}
+	t.account(u)
+	u.reset()
+}
+
+// dropUnsealed takes out those groups whose session ended before they were sealed.
+func (t *transmitter) dropUnsealed(u *unit) {
+	kept := 0
+	for i := range u.groups {
+		if g := &u.groups[i]; g.sealed {
+			kept += u.move(g, kept)
 		} else {
-			copy(t.runs[kept:], t.runs[i:i+n])
-			kept += copy(t.meta[kept:], t.meta[i:i+n])
+			t.giveUp(u.meta[g.first], g.messages, drop.TXNoSession)
 		}
-		i += n
 	}
-	t.runs, t.meta = t.runs[:kept], t.meta[:kept]
-}
-
-// together returns how many runs from i on are encrypted at once: a train, or single packets of one session; and the
-// number of their messages.
-func (t *transmitter) together(i int) (runs, messages int) {
-	first := t.meta[i]
-	runs, messages = 1, t.runs[i].Segments
-	if first.layout.Segments > 0 {
-		return runs, messages
-	}
-	for _, m := range t.meta[i+1:] {
-		if m.keys != first.keys || m.layout.Segments > 0 {
-			break
-		}
-		runs++
-		messages += m.segments
-	}
-	return runs, messages
-}
-
-// sealRuns reserves one block of counters and encrypts the runs under it. Unless it returns drop.None, not all of them
-// are encrypted, and none may be sent.
-func (t *transmitter) sealRuns(runs []underlay.Run, m *runMeta, messages int) drop.Reason {
-	counter, ok := m.keys.Reserve(messages)
-	if !ok {
-		return drop.TXExhausted
-	}
-	if m.layout.Segments > 0 {
-		ok = m.keys.SealTrain(&t.scratch, runs[0].Parts[0], m.layout, counter) > 0
-	} else {
-		// The parts of runs that stand together do so in t.parts.
-		ok = m.keys.SealEach(&t.scratch, runs[0].Parts[:messages], counter)
-	}
-	if !ok {
-		return drop.TXNoSession
-	}
-	return drop.None
+	u.runs, u.meta = u.runs[:kept], u.meta[:kept]
 }
 
 // note tells the peers' timers what is about to be sent: afterwards would be too late, as the answer may be there
 // before Send returns, and data would seem unanswered.
-func (t *transmitter) note() {
-	for i := range t.meta {
-		m := t.meta[i]
+func (t *transmitter) note(u *unit) {
+	for _, m := range u.meta {
 		m.peer.sent(t.now, m.keys, m.inner > 0)
 	}
 }
 
 // account counts what was sent.
-func (t *transmitter) account() {
+func (t *transmitter) account(u *unit) {
 	packets, bytes, trains := 0, 0, 0
-	for i := range t.runs {
-		m := t.meta[i]
-		packets += t.runs[i].Segments
+	for i, m := range u.meta {
+		packets += u.runs[i].Segments
 		bytes += m.inner
 		trains += m.trains
 		m.peer.trafficOf(t.lane.index).tx.Add(uint64(m.bytes))
 	}
-	t.lane.stats.tx.add(packets, bytes, trains, len(t.runs))
+	t.lane.stats.tx.add(packets, bytes, trains, len(u.runs))
 }
 
 // sent notes that something, data or a keepalive, goes out under keys.
@@ -120,27 +104,27 @@ func rekeyDue(keys *session.Keypair, now int64, receiving bool) bool {
 }
 
 // dropFailed counts the runs that Send could not deliver and takes them out.
-func (t *transmitter) dropFailed() {
+func (t *transmitter) dropFailed(u *unit) {
 	kept := 0
-	for i := range t.runs {
-		switch err := t.runs[i].Err; {
+	for i := range u.runs {
+		switch err := u.runs[i].Err; {
 		case err == nil:
-			t.runs[kept], t.meta[kept] = t.runs[i], t.meta[i]
+			u.runs[kept], u.meta[kept] = u.runs[i], u.meta[i]
 			kept++
 		case errors.Is(err, underlay.ErrTooBig):
-			t.drop(drop.TXTooBig, t.runs[i].Segments)
+			t.drop(drop.TXTooBig, u.runs[i].Segments)
 		default:
-			t.drop(drop.TXSendError, t.runs[i].Segments)
+			t.drop(drop.TXSendError, u.runs[i].Segments)
 		}
 	}
-	t.runs, t.meta = t.runs[:kept], t.meta[:kept]
+	u.runs, u.meta = u.runs[:kept], u.meta[:kept]
 }
 
-func (t *transmitter) dropRuns(r drop.Reason) {
-	for i := range t.runs {
-		t.drop(r, t.runs[i].Segments)
+func (t *transmitter) dropRuns(u *unit, r drop.Reason) {
+	for i := range u.runs {
+		t.drop(r, u.runs[i].Segments)
 	}
-	t.runs, t.meta = t.runs[:0], t.meta[:0]
+	u.runs, u.meta = u.runs[:0], u.meta[:0]
 }
 
 func (t *transmitter) drop(r drop.Reason, n int) { t.drops.Add(r, n) }

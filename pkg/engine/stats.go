@@ -2,7 +2,10 @@
 
 package engine
 
-import "github.com/ropewalk/ropewalk/pkg/drop"
+import (
+	"github.com/ropewalk/ropewalk/pkg/crew"
+	"github.com/ropewalk/ropewalk/pkg/drop"
+)
 
 // Stats is a snapshot of an engine. Its JSON form is what the control socket's stats request returns.
 type Stats struct {
@@ -24,6 +27,8 @@ type LaneStats struct {
 	RxBytes   uint64            `json:"rx_bytes"`
 	RxTrains  uint64            `json:"rx_trains"`
 	RxRuns    uint64            `json:"rx_runs"`
+	TxCrew    crew.Stats        `json:"tx_crew"` // of runs that were offered to the crew
+	RxCrew    crew.Stats        `json:"rx_crew"`
 	Drops     map[string]uint64 `json:"drops"`
 }
 
@@ -31,18 +36,19 @@ type LaneStats struct {
 func (e *Engine) Stats() Stats {
 	s := Stats{Drops: dropMap(&e.Slow)}
 	for _, l := range e.lanes {
-		s.Lanes = append(s.Lanes, l.stats.snapshot())
+		s.Lanes = append(s.Lanes, l.snapshot())
 	}
-	s.Slow = e.slow.lane.stats.snapshot()
+	s.Slow = e.slow.lane.snapshot()
 	return s
 }
 
-func (c *laneCounters) snapshot() LaneStats {
-	tx, rx := &c.tx, &c.rx
+func (l *lane) snapshot() LaneStats {
+	tx, rx := &l.stats.tx, &l.stats.rx
 	return LaneStats{
 		TxPackets: tx.packets.Load(), TxBytes: tx.bytes.Load(), TxTrains: tx.trains.Load(), TxRuns: tx.runs.Load(),
 		RxPackets: rx.packets.Load(), RxBytes: rx.bytes.Load(), RxTrains: rx.trains.Load(), RxRuns: rx.runs.Load(),
-		Drops: dropMap(&c.drops),
+		TxCrew: l.sealing.Stats(), RxCrew: l.opening.Stats(),
+		Drops: dropMap(&l.stats.drops),
 	}
 }
 

@@ -7,12 +7,12 @@ import (
 	"os"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/crew"
 	"github.com/ropewalk/ropewalk/pkg/drop"
 	"github.com/ropewalk/ropewalk/pkg/offload"
 	"github.com/ropewalk/ropewalk/pkg/packet"
 	"github.com/ropewalk/ropewalk/pkg/session"
 	"github.com/ropewalk/ropewalk/pkg/spread"
-	"github.com/ropewalk/ropewalk/pkg/tun"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
@@ -25,27 +25,17 @@ const (
 	slack = wire.DataHeaderLen - offload.VnetHdrLen
 	// tail leaves room behind the largest element for padding and the authentication tag.
 	tail = 64
-	// arenaLen holds the messages of the trains of one batch: at least one full run and the small ones before it.
-	arenaLen = 2 * 65536
-	// stagger keeps slots off each other's cache sets: without it all would start at the same offset of 64 KiB.
-	stagger = 5 * 64
 )
 
 // transmitter is the state of one lane's way out, used by one goroutine.
 type transmitter struct {
 	lane    *lane
 	drops   *drop.Counters
-	slots   [][]byte // backing of bufs, with room for the message header in front
-	bufs    [][]byte // what the TUN queue is read into
-	sizes   []int
-	arena   []byte // where trains are split
-	used    int    // bytes of arena taken
+	*unit           // that is being filled
+	spares  []*unit // that are neither being filled nor on the desk
+	desk    *crew.Desk
 	train   offload.Train
 	scratch session.Scratch
-	pending pending
-	runs    []underlay.Run
-	meta    []*runMeta // of runs[i]
-	parts   [][]byte   // backing of all Run.Parts
 	now     int64
 	mtu     int
 	routes  routeCache
@@ -55,31 +45,13 @@ type transmitter struct {
 // newTransmitter returns a transmitter that reads up to n elements at a time.
 func newTransmitter(l *lane, n int) *transmitter {
 	t := &transmitter{
-		lane:    l,
-		drops:   &l.stats.drops,
-		sizes:   make([]int, n),
-		arena:   make([]byte, arenaLen),
-		pending: newPending(),
-		runs:    make([]underlay.Run, 0, maxPending),
-		meta:    make([]*runMeta, 0, maxPending),
-		parts:   make([][]byte, 0, maxPending),
-		flows:   spread.NewFlows(flowsLog2, spread.DefaultGap),
+		lane:  l,
+		drops: &l.stats.drops,
+		unit:  newUnit(n),
+		desk:  l.sealing,
+		flows: spread.NewFlows(flowsLog2, spread.DefaultGap),
 	}
-	t.slots, t.bufs = slots(n)
 	return t
-}
-
-// slots cuts one allocation into n read buffers.
-func slots(n int) (backing, bufs [][]byte) {
-	size := slack + tun.MaxElement + tail
-	size += stagger - size%64
-	all := make([]byte, n*size)
-	for i := range n {
-		s := all[i*size : (i+1)*size : (i+1)*size]
-		backing = append(backing, s)
-		bufs = append(bufs, s[slack:slack+tun.MaxElement])
-	}
-	return backing, bufs
 }
 
 // transmit carries trains from the TUN queue to the underlay until the queue is closed.
@@ -102,14 +74,21 @@ func (l *lane) transmit() {
 // errorPause keeps a lane whose edge gives nothing but errors from taking a whole core.
 const errorPause = time.Millisecond
 
-// batch sends the first n elements read.
+// batch sends the first n elements read, and what has come behind them meanwhile if somebody may help.
 func (t *transmitter) batch(n int) {
+	t.load(n)
+	for t.more() {
+	}
+	t.flush()
+}
+
+// load has the first n elements read become runs.
+func (t *transmitter) load(n int) {
 	t.now = t.lane.engine.cfg.Clock()
 	t.mtu = int(t.lane.engine.padLimit.Load())
 	for i := range n {
 		t.element(t.slots[i], t.sizes[i])
 	}
-	t.flush()
 }
 
 // element takes one element of the TUN: a packet or a train, behind its virtio-net header.

@@ -9,7 +9,7 @@ import (
 )
 
 // begin adds an element for a packet, and holds it open if others may join it.
-func (m *Merger) begin(l layout, pkt []byte) {
+func (m *Merger) begin(l layout, pkt []byte, summed bool) {
 	m.alone(l, pkt)
 	if !l.holdable(pkt) {
 		return
@@ -17,6 +17,7 @@ func (m *Merger) begin(l layout, pkt []byte) {
 	i := int32(len(m.elements) - 1)
 	e := &m.elements[i]
 	e.size = len(pkt) - int(l.hdrLen)
+	e.summed = summed
 	if !l.kind.udp() {
 		e.seq = packet.TCPHeader(pkt[l.l4:]).Seq() + uint32(e.size)
 	}
@@ -52,7 +53,7 @@ func (m *Merger) join(i int32, l layout, pkt []byte) {
 
 // verify verifies the first packet's checksums, once: a packet that stays alone is never summed.
 func (e *element) verify() bool {
-	e.verified = e.verified || e.checksumsOK(e.pkt)
+	e.verified = e.verified || e.summed || e.checksumsOK(e.pkt)
 	return e.verified
 }
 

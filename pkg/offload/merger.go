@@ -51,7 +51,8 @@ type element struct {
 	seq      uint32 // TCP: the sequence number after the last
 	flags    packet.TCPFlags
 	fixedID  bool // IPv4: all packets have one ID, instead of counting up
-	verified bool // checksums of the first packet are right
+	summed   bool // the first packet came with AddSummed
+	verified bool // it has been found to be right
 }
 
 // segment is the payload of a merged packet, and the index of the one that follows it in its element.
@@ -73,8 +74,19 @@ func NewMerger(uso bool) *Merger {
 	}
 }
 
+// ChecksumsOK verifies the checksums of an inner IP packet, cut to its IP length. It is false for what is never merged.
+func ChecksumsOK(pkt []byte) bool {
+	l := layoutOf(pkt)
+	return l.kind != opaque && l.checksumsOK(pkt)
+}
+
 // Add takes one inner IP packet, cut to its IP length. It refers to pkt, which must not change, until Flush.
-func (m *Merger) Add(pkt []byte) {
+func (m *Merger) Add(pkt []byte) { m.add(pkt, false) }
+
+// AddSummed is Add for a packet that ChecksumsOK has found right: nothing but its headers is read. What comes out is the same.
+func (m *Merger) AddSummed(pkt []byte) { m.add(pkt, true) }
+
+func (m *Merger) add(pkt []byte, summed bool) {
 	l := layoutOf(pkt)
 	switch {
 	case l.kind.udp() && !m.uso:
@@ -88,16 +100,16 @@ func (m *Merger) Add(pkt []byte) {
 	}
 	at := m.find(l, pkt)
 	if at == none {
-		m.begin(l, pkt)
+		m.begin(l, pkt, summed)
 		return
 	}
 	e := &m.elements[at]
 	if !e.accepts(l, pkt) || !e.verify() {
 		m.close(e)
-		m.begin(l, pkt)
+		m.begin(l, pkt, summed)
 		return
 	}
-	if !l.checksumsOK(pkt) {
+	if !summed && !l.checksumsOK(pkt) {
 		m.close(e)
 		m.alone(l, pkt)
 		return

@@ -569,6 +569,38 @@ func TestMergingRandomTrafficKeepsEveryFlow(t *testing.T) {
 	}
 }
 
+// TestSummedPacketsMergeAsOthersDo compares what comes of random packets, some of them damaged, with and without AddSummed.
+func TestSummedPacketsMergeAsOthersDo(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(5, 6))
+	for range 300 {
+		b := make([]byte, 3*rnd.IntN(200))
+		for i := range b {
+			if rnd.IntN(6) == 0 {
+				b[i] = byte(rnd.Uint32())
+			}
+		}
+		pkts := script(b)
+		for _, p := range pkts {
+			if rnd.IntN(10) == 0 {
+				p[rnd.IntN(len(p))] ^= 1
+			}
+		}
+		want := merge(t, true, pkts...)
+		m, got := NewMerger(true), elements{}
+		for _, p := range pkts {
+			if ChecksumsOK(p) {
+				m.AddSummed(p)
+			} else {
+				m.Add(p)
+			}
+		}
+		if _, err := m.Flush(&got); err != nil {
+			t.Fatal(err)
+		}
+		diff(t, got.all, want.all)
+	}
+}
+
 // discard is a Sink that forgets.
 type discard struct{}
 

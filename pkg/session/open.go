@@ -38,7 +38,17 @@ func Messages(size, segSize int) int {
 // RXAuth, RXReplay, RXTooShort, RXBadType, and RXUnknownIndex (it bears another session's index). Only authenticated
 // messages reach the replay window, which is updated once per 64 messages. Several goroutines may open trains of one
 // session at once, each with its own Scratch.
+//
+// OpenTrain is DecryptTrain and AcceptTrain in one.
 func (k *Keypair) OpenTrain(s *Scratch, now int64, buf []byte, segSize int, out []Message) int {
+	n := k.DecryptTrain(s, now, buf, segSize, out)
+	k.AcceptTrain(s, buf, segSize, out[:n])
+	return n
+}
+
+// DecryptTrain is the part of OpenTrain that keeps no order and takes the time: all but the replay window. Nothing in out
+// may be used before AcceptTrain has judged it too.
+func (k *Keypair) DecryptTrain(s *Scratch, now int64, buf []byte, segSize int, out []Message) int {
 	n := min(Messages(len(buf), segSize), len(out))
 	out = out[:n]
 	c := k.ciphers.Load()
@@ -50,14 +60,27 @@ func (k *Keypair) OpenTrain(s *Scratch, now int64, buf []byte, segSize int, out 
 	}
 	for len(out) > 0 {
 		m := min(len(out), chunk)
-		buf = k.openChunk(s, c.recv, buf, segSize, out[:m])
+		buf = k.decryptChunk(s, c.recv, buf, segSize, out[:m])
 		out = out[m:]
 	}
 	return n
 }
 
-// openChunk opens len(out) messages, at most chunk, and returns what follows them in buf.
-func (k *Keypair) openChunk(s *Scratch, recv *chachapoly.Key, buf []byte, segSize int, out []Message) []byte {
+// AcceptTrain drops from out, which DecryptTrain has made of buf, what was received before. Trains of a flow are to be
+// accepted in the order in which they came: of two equal messages the first is the one that counts.
+func (k *Keypair) AcceptTrain(s *Scratch, buf []byte, segSize int, out []Message) {
+	if segSize <= 0 {
+		segSize = len(buf)
+	}
+	for len(out) > 0 {
+		m := min(len(out), chunk)
+		k.acceptChunk(s, buf, segSize, out[:m])
+		out, buf = out[m:], buf[min(m*segSize, len(buf)):]
+	}
+}
+
+// decryptChunk opens len(out) messages, at most chunk, and returns what follows them in buf.
+func (k *Keypair) decryptChunk(s *Scratch, recv *chachapoly.Key, buf []byte, segSize int, out []Message) []byte {
 	if segSize <= 0 {
 		segSize = len(buf)
 	}
@@ -72,23 +95,26 @@ func (k *Keypair) openChunk(s *Scratch, recv *chachapoly.Key, buf []byte, segSiz
 		}
 	}
 	recv.Open(&s.cipher, s.msgs[:n])
-	k.judge(s, out, n)
-	return buf
-}
-
-// judge says in out what became of the first n messages of s: a forged one is dropped, as is one that was seen before.
-func (k *Keypair) judge(s *Scratch, out []Message, n int) {
-	authentic := 0
 	for i := range s.msgs[:n] {
-		m := &s.msgs[i]
+		m, o := &s.msgs[i], &out[s.index[i]]
 		if !m.Valid {
-			out[s.index[i]].Drop = drop.RXAuth
+			o.Drop = drop.RXAuth
 			continue
 		}
 		end := len(m.Text) - chachapoly.TagLen
-		out[s.index[i]].Plain = m.Text[:end:end]
-		s.counters[authentic], s.index[authentic] = m.Counter, s.index[i]
-		authentic++
+		o.Plain = m.Text[:end:end]
+	}
+	return buf
+}
+
+// acceptChunk drops those of the decrypted messages that were seen before. Decrypting leaves headers alone.
+func (k *Keypair) acceptChunk(s *Scratch, buf []byte, segSize int, out []Message) {
+	authentic := 0
+	for i := range out {
+		if out[i].Drop == drop.None {
+			s.counters[authentic], s.index[authentic] = wire.Counter(buf[i*segSize:]), uint8(i)
+			authentic++
+		}
 	}
 	k.window.AcceptRun(s.counters[:authentic], s.fresh[:authentic])
 	for i, fresh := range s.fresh[:authentic] {

@@ -161,6 +161,34 @@ func TestSealTrainRefusesWhatItCannotSeal(t *testing.T) {
 	}
 }
 
+// TestFirstOfTwoEqualTrainsCounts has them decrypted in any order, and accepted in that in which they came.
+func TestFirstOfTwoEqualTrainsCounts(t *testing.T) {
+	l := NewLayout(70, 100, 60, 1420) // more than one chunk
+	a, b := newPair(t, 0)
+	first, plain := sealed(t, a, l)
+	second := bytes.Clone(first)
+	first[3*l.Stride()+20] ^= 1 // so that of this message the second counts
+	out := [2][]Message{make([]Message, l.Segments), make([]Message, l.Segments)}
+	s := new(Scratch)
+	for _, i := range []int{1, 0} {
+		if n := b.DecryptTrain(s, 0, [][]byte{first, second}[i], l.Stride(), out[i]); n != l.Segments {
+			t.Fatal(n)
+		}
+	}
+	for i := range out {
+		b.AcceptTrain(s, [][]byte{first, second}[i], l.Stride(), out[i])
+	}
+	for i := range plain {
+		fresh, other, why := out[0][i], out[1][i], drop.RXReplay
+		if i == 3 {
+			fresh, other, why = other, fresh, drop.RXAuth
+		}
+		if fresh.Drop != drop.None || !bytes.Equal(fresh.Plain, plain[i]) || other.Drop != why || other.Plain != nil {
+			t.Errorf("message %d: %v and %v", i, out[0][i].Drop, out[1][i].Drop)
+		}
+	}
+}
+
 func TestOpenTrainReportsEachMessageOnItsOwn(t *testing.T) {
 	l := NewLayout(8, 64, 64, 1420)
 	a, b := newPair(t, 0)

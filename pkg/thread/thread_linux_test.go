@@ -57,6 +57,23 @@ func TestAThreadOfItsOwnHasItsNameAndItsSliceAndKeepsItsNiceValue(t *testing.T) 
 	})
 }
 
+func TestABatchThreadIsOne(t *testing.T) {
+	inThread(func() {
+		before, err := unix.SchedGetAttr(0, 0)
+		if err != nil || before.Policy != unix.SCHED_NORMAL {
+			t.Logf("not from policy %d (%v)", before.Policy, err)
+			return
+		}
+		if err := Own("rw-test", Options{Batch: true}); err != nil {
+			t.Error(err)
+			return
+		}
+		if after, err := unix.SchedGetAttr(0, 0); err != nil || after.Policy != unix.SCHED_BATCH || after.Nice != before.Nice {
+			t.Errorf("policy %d, nice %d (%v)", after.Policy, after.Nice, err)
+		}
+	})
+}
+
 func TestTheSliceEndsWithItsGoroutine(t *testing.T) {
 	var owned int
 	inThread(func() {

@@ -182,6 +182,21 @@ func (q *fakeQueue) Read(bufs [][]byte, sizes []int) (n int, err error) {
 	if !q.in.await(nil) {
 		return 0, os.ErrClosed
 	}
+	return q.drain(bufs, sizes), nil
+}
+
+// TryRead implements Queue.
+func (q *fakeQueue) TryRead(bufs [][]byte, sizes []int) int {
+	q.in.mu.Lock()
+	defer q.in.mu.Unlock()
+	if q.in.closed {
+		return 0
+	}
+	return q.drain(bufs, sizes)
+}
+
+// drain is called with q.in.mu held.
+func (q *fakeQueue) drain(bufs [][]byte, sizes []int) (n int) {
 	for n < len(bufs) && q.in.count > 0 {
 		sizes[n] = q.in.pop(bufs[n])
 		n++
@@ -189,7 +204,7 @@ func (q *fakeQueue) Read(bufs [][]byte, sizes []int) (n int, err error) {
 			break
 		}
 	}
-	return n, nil
+	return n
 }
 
 // Write implements Queue. Unlike a real TUN, which never runs full this way, it returns ENOBUFS when nobody receives.

@@ -53,34 +53,52 @@ func (q *queue) Read(bufs [][]byte, sizes []int) (int, error) {
 }
 
 func (q *queue) read(bufs [][]byte, sizes []int) (n int, err error) {
-	if err := q.failed; err != nil {
-		q.failed = nil
-		return 0, q.goneOr(err)
-	}
-	for n < len(bufs) {
-		size, errno := read(q.fd, bufs[n])
+	for len(bufs) > 0 {
+		n = q.drain(bufs, sizes)
+		err, q.failed = q.failed, nil
 		switch {
-		case errno == 0:
+		case n > 0:
+			q.failed = err // behind what is returned
+			return n, nil
+		case err != nil:
+			return 0, q.goneOr(err)
+		}
+		if err := q.wait(unix.POLLIN); err != nil {
+			return 0, err
+		}
+	}
+	return 0, nil
+}
+
+// TryRead implements Queue.
+func (q *queue) TryRead(bufs [][]byte, sizes []int) (n int) {
+	if !q.reading.Enter() {
+		return 0
+	}
+	n = q.drain(bufs, sizes)
+	q.reading.Leave()
+	return n
+}
+
+// drain reads until a train, an error, or the end of the queue or of bufs.
+func (q *queue) drain(bufs [][]byte, sizes []int) (n int) {
+	for n < len(bufs) && q.failed == nil {
+		size, errno := read(q.fd, bufs[n])
+		switch errno {
+		case 0:
 			sizes[n] = size
 			n++
 			if size > bigElement {
-				return n, nil
+				return n
 			}
-		case errno == unix.EINTR:
-		case n > 0:
-			if errno != unix.EAGAIN {
-				q.failed = errno
-			}
-			return n, nil
-		case errno == unix.EAGAIN:
-			if err := q.wait(unix.POLLIN); err != nil {
-				return 0, err
-			}
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return n
 		default:
-			return 0, q.goneOr(errno)
+			q.failed = errno
 		}
 	}
-	return n, nil
+	return n
 }
 
 // wait blocks until the descriptor is ready for events. It returns os.ErrClosed when the device closes or is gone.

@@ -30,6 +30,9 @@ type Queue interface {
 	// sizes[i]. It goes on without blocking until the queue is empty, bufs are used up, or the element just read was
 	// larger than 4 KiB: a train is worth an immediate send. It returns os.ErrClosed once the device is closed or gone.
 	Read(bufs [][]byte, sizes []int) (int, error)
+	// TryRead is Read for the same goroutine, without waiting: it returns 0 when there is nothing. Errors are left to the next
+	// Read.
+	TryRead(bufs [][]byte, sizes []int) int
 	// Write writes one element given in at most MaxParts parts; parts[0] starts with the virtio-net header. It returns
 	// os.ErrClosed once the device is closed or gone. Any other error is about this element, or passes: EINVAL for one
 	// that the kernel finds malformed, EIO while the interface is down.

@@ -90,6 +90,9 @@ func (q *ropewalkQueue) Read(bufs [][]byte, sizes []int) (int, error) {
 	return n, nil
 }
 
+// TryRead implements tun.Queue. A device without a crew does not call it.
+func (q *ropewalkQueue) TryRead([][]byte, []int) int { return 0 }
+
 // Write implements tun.Queue. It counts the packets that an element stands for.
 func (q *ropewalkQueue) Write(parts [][]byte) error {
 	var h offload.VnetHdr

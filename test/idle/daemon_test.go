@@ -45,7 +45,7 @@ func startDaemon(t *testing.T, net *netlab.Lab, lanes int) *daemon {
 	d.host, err = net.Host(fmt.Sprintf("h%d", n))
 	must(t, err)
 	var log bytes.Buffer
-	d.cmd = d.host.Command(context.Background(), ropewalk.Need(t), "run", "--lanes", strconv.Itoa(lanes), d.ifname)
+	d.cmd = d.host.Command(context.Background(), ropewalk.Need(t), "run", "--lanes", strconv.Itoa(lanes), "--workers", "4", d.ifname)
 	d.cmd.Stdout, d.cmd.Stderr = &log, &log
 	must(t, d.cmd.Start())
 	t.Cleanup(func() {

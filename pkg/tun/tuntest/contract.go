@@ -44,6 +44,7 @@ func RunContract(t *testing.T, factory Factory) {
 	}{
 		"ReadsWhatTheHostSends":           {1, readsWhatTheHostSends},
 		"ReadStopsAfterATrain":            {1, readStopsAfterATrain},
+		"TryReadDoesNotWait":              {1, tryReadDoesNotWait},
 		"HostGetsWhatIsWritten":           {2, hostGetsWhatIsWritten},
 		"WriteGathersParts":               {1, writeGathersParts},
 		"WriteRefusesNonsense":            {1, writeRefusesNonsense},
@@ -106,6 +107,33 @@ func readStopsAfterATrain(t *testing.T, s Subject) {
 		if n, err := s.Device.Queues()[0].Read(bufs, sizes); n != want || err != nil {
 			t.Fatalf("Read = %d, %v; want %d elements", n, err, want)
 		}
+	}
+}
+
+// tryReadDoesNotWait also says that TryRead stops where Read does, and that the two may be mixed.
+func tryReadDoesNotWait(t *testing.T, s Subject) {
+	s.SetMTU(9000)
+	q := s.Device.Queues()[0]
+	bufs, sizes := newBufs(16)
+	for n := q.TryRead(bufs, sizes); n > 0; n = q.TryRead(bufs, sizes) { // what the kernel says by itself
+	}
+	for i, size := range []int{5000, 100, 200, 5000, 300, 400} {
+		s.Inject(outbound(i, size))
+	}
+	if n, err := q.Read(bufs, sizes); n != 1 || err != nil {
+		t.Fatalf("Read = %d, %v; want a train", n, err)
+	}
+	for _, want := range []int{3, 2, 0, 0} {
+		if n := q.TryRead(bufs, sizes); n != want {
+			t.Fatalf("TryRead = %d, want %d elements", n, want)
+		}
+	}
+	s.Inject(outbound(9, 100))
+	if n, err := q.Read(bufs, sizes); n != 1 || err != nil || sizes[0] != offload.VnetHdrLen+100 {
+		t.Fatalf("Read = %d, %v; want one element", n, err)
+	}
+	if n := q.TryRead(nil, nil); n != 0 {
+		t.Errorf("TryRead into nothing = %d", n)
 	}
 }
 
