@@ -78,6 +78,7 @@ type Device struct {
 	identity  atomic.Pointer[identity]
 	spreading atomic.Pointer[spreading]
 	sources   sources
+	selection selection
 	mark      atomic.Uint32           // changed by who holds mu
 	port      atomic.Pointer[portRef] // nil while down
 	inbox     inbox
@@ -121,7 +122,7 @@ func New(cfg Config) *Device {
 	d.inbox.open()
 	d.tasks.open()
 	d.spreading.Store(&spreading{ports: spread.DefaultPorts})
-	d.sources.log = cfg.Log
+	d.sources.log, d.selection.log, d.selection.why = cfg.Log, cfg.Log, errDown
 	d.engine = engine.New(engine.Config{
 		Device: cfg.TUN, Control: d, Clock: d.clock, Rand: cfg.Rand, Begin: cfg.Begin,
 		Crew: cfg.Crew,
@@ -263,6 +264,7 @@ func (d *Device) attach(port underlay.Port) error {
 	d.listenPort = port.LocalPort()
 	d.port.Store(&portRef{port})
 	d.resetSources()
+	d.resetSelection()
 	d.askAnew(true)
 	return nil
 }

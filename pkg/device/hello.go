@@ -69,6 +69,7 @@ func (s *hello) theirPorts() spread.Ports {
 // forgetHello makes the peer one of which nothing is known. The caller holds mu.
 func (p *Peer) forgetHello(none error) {
 	p.hello = hello{none: none, saidAt: p.hello.saidAt, state: p.hello.state}
+	p.dev.selection.plan(p, netip.Addr{}, nil)
 	p.lane.Heard.Store(false)
 	p.gather()
 	p.apply()
@@ -237,6 +238,7 @@ func (p *Peer) take(m *mail) (wanted bool) {
 	s.own, s.nat = m.from.Src, p.findNAT(m)
 	if m.planned {
 		s.plan = m.plan
+		p.dev.selection.plan(p, m.from.Dst.Addr(), m.plan) // before the peer hears of it
 	}
 	p.gather()
 	p.settle(m)

@@ -59,6 +59,7 @@ func (d *Device) configureSpread(mode *config.SpreadMode, ports *spread.Ports) {
 	}
 	d.spreading.Store(&s)
 	d.resetSources()
+	d.resetSelection()
 	d.askAnew(false)
 }
 
@@ -71,9 +72,11 @@ func (d *Device) resetSources() {
 	d.sources.reset(port)
 }
 
-// closeSources takes the sources away from all lanes, before the port is closed. The caller holds mu.
+// closeSources takes the sources away from all lanes, and the selection from the port, before that is closed. The caller
+// holds mu.
 func (d *Device) closeSources() {
 	d.sources.reset(nil)
+	d.selection.reset(nil, spread.Ports{})
 	for _, p := range d.peers {
 		p.mu.Lock()
 		p.lane.Spread.Store(nil)

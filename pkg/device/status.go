@@ -57,7 +57,8 @@ type Stats struct {
 	TUN       tun.Features      `json:"tun"`
 	Underlay  underlay.Features `json:"underlay"`
 	engine.Stats
-	Spread config.SpreadReport `json:"spread"`
+	Spread    config.SpreadReport `json:"spread"`
+	Selection SelectionReport     `json:"selection"`
 }
 
 // Stats returns a snapshot of what the lanes have carried and dropped. It holds no secrets.
@@ -66,7 +67,7 @@ func (d *Device) Stats() any {
 	if port := d.port.Load(); port != nil {
 		s.Up, s.Underlay = true, port.Features()
 	}
-	s.Spread = d.spreadReport()
+	s.Spread, s.Selection = d.spreadReport(), d.selection.report()
 	return s
 }
 

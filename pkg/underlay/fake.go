@@ -43,7 +43,7 @@ func NewNetwork(filter Filter) *Network {
 }
 
 // Open adds a port with its own IPv4 address, IPv6 address and UDP port. What lane i of a sender sends reaches lane
-// i modulo lanes. The address and port are free again after Close; a taken one is EADDRINUSE.
+// i modulo lanes, unless a Selection says otherwise. The address and port are free again after Close; a taken one is EADDRINUSE.
 func (n *Network) Open(v4, v6 netip.Addr, port uint16, lanes int) (*Fake, error) {
 	f := &Fake{
 		net: n, v4: netip.AddrPortFrom(v4, port), v6: netip.AddrPortFrom(v6, port), sources: NewSources(port, 0),
@@ -105,9 +105,14 @@ type Fake struct {
 	opening sync.Mutex // held by OpenSource, and by Close to end it
 	mark    atomic.Uint32
 	closed  atomic.Bool
+	// selection is in force; nil: there is none.
+	selection atomic.Pointer[Selection]
 }
 
-var _ Port = (*Fake)(nil)
+var (
+	_ Port     = (*Fake)(nil)
+	_ Selector = (*Fake)(nil)
+)
 
 // Endpoint is how others reach this port.
 func (f *Fake) Endpoint(ipv6 bool) Endpoint {
@@ -147,13 +152,13 @@ func (f *Fake) Strays() Receiver { return f.strays }
 // Source implements Port.
 func (f *Fake) Source(source int) uint16 { return f.sources.Port(source) }
 
-// SendTo implements Port; the datagram arrives at lane 0.
+// SendTo implements Port; the datagram arrives at lane 0, unless a Selection says otherwise.
 func (f *Fake) SendTo(to *Endpoint, datagram []byte) error {
 	run := Run{To: to, Parts: [][]byte{datagram}, SegSize: len(datagram), Segments: 1}
 	return f.send(&run, 0)
 }
 
-// SendRun implements Port; the run arrives at lane 0.
+// SendRun implements Port; the run arrives as with SendTo.
 func (f *Fake) SendRun(r *Run) error { return f.send(r, 0) }
 
 // SetMark implements Port.
@@ -165,8 +170,34 @@ func (f *Fake) SetMark(mark uint32) error {
 // Mark is the mark last set.
 func (f *Fake) Mark() uint32 { return f.mark.Load() }
 
+// SetSelection implements Selector. There is room for every plan.
+func (f *Fake) SetSelection(s *Selection) (plans int, err error) {
+	f.opening.Lock()
+	defer f.opening.Unlock()
+	if f.closed.Load() {
+		return 0, net.ErrClosed
+	}
+	if !s.Selects() {
+		f.selection.Store(nil)
+		return 0, nil
+	}
+	c := s.Clone()
+	f.selection.Store(&c)
+	return len(c.Plans), nil
+}
+
+// Selection is the one in force; the zero Selection if there is none.
+func (f *Fake) Selection() Selection {
+	if s := f.selection.Load(); s != nil {
+		return s.Clone()
+	}
+	return Selection{}
+}
+
 // Features implements Port: a Fake does everything.
-func (f *Fake) Features() Features { return Features{GSO: true, GRO: true, IPv4: true, IPv6: true} }
+func (f *Fake) Features() Features {
+	return Features{GSO: true, GRO: true, IPv4: true, IPv6: true, Select: f.selection.Load() != nil}
+}
 
 // Close implements Port.
 func (f *Fake) Close() error {
@@ -198,14 +229,19 @@ func (f *Fake) send(r *Run, lane int) error {
 		return nil
 	}
 	from := Endpoint{Dst: f.at(port, r.To.Dst.Addr().Is6()), Src: r.To.Dst.Addr()}
-	target.laneOf(r.To.Dst.Port(), lane).deliver(f.net.filter, &from, r)
+	target.laneOf(from.Dst, r.To.Dst.Port(), lane).deliver(f.net.filter, &from, r)
 	return nil
 }
 
-// laneOf returns where what lane i of somebody sends to a port arrives.
-func (f *Fake) laneOf(port uint16, i int) *fakeLane {
+// laneOf returns where what lane i of somebody sends from there to a port arrives.
+func (f *Fake) laneOf(from netip.AddrPort, port uint16, i int) *fakeLane {
 	if port != f.LocalPort() {
 		return f.strays
+	}
+	if s := f.selection.Load(); s != nil {
+		if lane, ok := s.Lane(from, len(f.lanes)); ok {
+			return f.lanes[lane]
+		}
 	}
 	return f.lanes[i%len(f.lanes)]
 }

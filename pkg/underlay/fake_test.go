@@ -126,3 +126,16 @@ func FuzzCheckedRunsSplitAsDeclared(f *testing.F) {
 		}
 	})
 }
+
+func TestFakeKeepsTheSelectorsContract(t *testing.T) {
+	underlaytest.RunSelectorContract(t, func(t *testing.T, lanes int) underlaytest.Subject {
+		network := underlay.NewNetwork(nil)
+		a, _ := openPair(t, network)
+		b, err := network.Open(netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("fd00::3"), 1, lanes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = b.Close() })
+		return underlaytest.Subject{A: a, B: b, ToB: b.Endpoint}
+	})
+}

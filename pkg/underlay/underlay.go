@@ -89,7 +89,7 @@ type Lane interface {
 	Send(runs []Run) (failed int)
 }
 
-// Port is one bound UDP port, shared by all lanes.
+// Port is one bound UDP port, shared by all lanes. It may be a Selector too.
 type Port interface {
 	// Lane returns lane i, 0 <= i < Lanes().
 	Lane(i int) Lane
@@ -128,4 +128,6 @@ type Features struct {
 	GRO  bool // UDP_GRO: one receive carries a run
 	IPv4 bool
 	IPv6 bool
+	// Select: a Selection is in force (Selector).
+	Select bool
 }

@@ -248,8 +248,7 @@ func (f *figures) boundsPlot() ([]byte, error) {
 			by[b.Resource].Points = append(by[b.Resource].Points, plot.Point{X: float64(n), Y: b.BitsPerSecond / 1e9})
 		}
 	}
-	planned := ways()[2]
-	lines := []plot.Series{series("simulated", f.many[planned.name], gbps)}
+	lines := []plot.Series{series("simulated", f.many[planned], gbps)}
 	for _, name := range order {
 		lines = append(lines, *by[name])
 	}

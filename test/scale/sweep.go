@@ -24,16 +24,18 @@ type way struct {
 	config func(c *model.Config)
 }
 
+// planned is the best that there is.
+const planned = "planned by the receiver"
+
 // ways go from what there was to what might be: each takes one more hash away.
 func ways() []way {
 	return []way{
 		{"off", func(*model.Config) {}},
+		{"on, lanes by the kernel's hash", func(c *model.Config) { c.Spread, c.LaneByHash = model.LeastLoaded, true }},
 		{"on: the least loaded of 64 ports", func(c *model.Config) { c.Spread = model.LeastLoaded }},
-		{"planned by the receiver", func(c *model.Config) { c.Spread = model.Planned }},
-		{"… and its lanes chosen by port", func(c *model.Config) { c.Spread, c.LaneByPort = model.Planned, true }},
-		{"… and the sender's flows dealt evenly", func(c *model.Config) {
-			c.Spread, c.LaneByPort, c.SteerEven = model.Planned, true, true
-		}},
+		{"planned, lanes by the kernel's hash", func(c *model.Config) { c.Spread, c.LaneByHash = model.Planned, true }},
+		{planned, func(c *model.Config) { c.Spread = model.Planned }},
+		{"… and the sender's flows dealt evenly", func(c *model.Config) { c.Spread, c.SteerEven = model.Planned, true }},
 	}
 }
 

@@ -15,10 +15,8 @@ import (
 // WireGuard, is EADDRINUSE and not quietly shared; the option is set afterwards and lets the others join. Only a
 // process of the same user that asks for SO_REUSEPORT before its bind could still join, which no WireGuard does.
 //
-// Which lane a datagram arrives at is the kernel's choice, by a hash of addresses and ports. Choosing by the CPU it was
-// received on instead (SO_ATTACH_REUSEPORT_CBPF, SKF_AD_CPU) would tie a lane to a NIC queue, but also change the lane
-// of flows on their way when an interrupt moves to another CPU, or on a veth the sender does, and reorder them; and a NIC
-// with one queue would feed one lane.
+// Which lane a datagram arrives at is the kernel's choice, by a hash of addresses and ports, until SetSelection. Sockets
+// are numbered in the order in which they are bound here, so that lane i is number i.
 func openSockets(c *Config) (socks []*socket, port uint16, err error) {
 	defer func() {
 		if err != nil {

@@ -135,3 +135,53 @@ func FuzzRelease(f *testing.F) {
 		}
 	})
 }
+
+// TestSelectionIsReplacedOnlyOnKernelsKnownToBeSafe has the first safe release of each series by the CVE's record, and the
+// ways in which distributions count.
+func TestSelectionIsReplacedOnlyOnKernelsKnownToBeSafe(t *testing.T) {
+	for _, c := range []struct {
+		release, version string
+		want             bool
+	}{
+		{"5.10.258", "", false},
+		{"5.10.259", "", true},
+		{"5.15.209", "", false},
+		{"5.15.210", "", true},
+		{"6.1.175", "", false},
+		{"6.1.176", "", true},
+		{"6.6.142", "", false},
+		{"6.6.143", "", true},
+		{"6.12.93", "", false},
+		{"6.12.94-arch1-1", "", true},
+		{"6.18.35", "", false},
+		{"6.18.44-fc-v669", "#1 SMP PREEMPT_DYNAMIC @0", true},
+		{"7.0.12", "", false},
+		{"7.0.13", "", true},
+		{"7.1.0", "", true},
+		{"7.1", "", true},
+		{"7.2.13+deb14-cloud-amd64", "", true},
+		{"8.0.1", "", true},
+		{"7.1.0-rc1", "", false},
+		{"7.2-rc3", "", false}, // some of which have it
+		{"4.19.400", "", false},
+		{"5.14.0-611.el9.x86_64", "", false},
+		{"6.17.13", "", false},
+		{"6.19.14", "", false}, // never had it, or who knows
+		{"5.15.0-210-generic", "#220-Ubuntu SMP", false},
+		{"6.8.0-90-generic", "#91-Ubuntu SMP", false},
+		{"5.10.0-46-cloud-amd64", "#1 SMP Debian 5.10.258-1 (2026-05-31)", false},
+		{"5.10.0-46-cloud-amd64", "#1 SMP Debian 5.10.259-1 (2026-07-31)", true},
+		{"6.1.0-56-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.1.176-1 (2026-11-16)", true},
+		{"7.1-amd64", "#1 SMP Debian 7.1~rc2-1~exp1 (2026-05-10)", false},
+		{"", "", false},
+		{"6", "", false},
+		{"x.y.z", "", false},
+		{"6.12.", "", false},
+		{"6.12.x", "", false},
+		{"5.10.259", "#1 SMP Debian ", false},
+	} {
+		if got := selectionReplaceable(c.release, c.version); got != c.want {
+			t.Errorf("%q %q: %v, want %v", c.release, c.version, got, c.want)
+		}
+	}
+}

@@ -20,6 +20,7 @@ type Port struct {
 	family  int
 	gro     bool
 	gso     atomic.Bool // revoked when the kernel answers EIO
+	selects atomic.Bool // a selection is in force
 	lanes   []*lane
 	strays  *strays
 	sources *underlay.Sources // a handle is a descriptor; that of source 0 is not used, as each lane has its own
@@ -29,9 +30,14 @@ type Port struct {
 	// mu keeps the sockets open for those who are not a lane's owner: SendTo and SetMark hold it for reading.
 	mu      sync.RWMutex
 	senders sync.Pool // of *letter
-	// opening is held by OpenSource, by SetMark, whose mark the next source gets, and by Close to end both.
+	// opening is held by OpenSource, by SetMark, whose mark the next source gets, by SetSelection, and by Close to end them.
 	opening sync.Mutex
 	config  Config // for the next source
+	room    int    // for the next selection, in instructions
+
+	replaces bool               // a selection may follow another
+	standing underlay.Selection // the last one, and how many of its plans fit
+	fit      int
 }
 
 var _ underlay.Port = (*Port)(nil)
@@ -60,7 +66,7 @@ func Open(c Config) (*Port, error) {
 func newPort(c *Config, socks []*socket, port uint16) *Port {
 	p := &Port{
 		port: port, family: socks[0].family, gro: socks[0].gro, config: c.ofSources(socks[0].family),
-		sources: underlay.NewSources(port, -1),
+		sources: underlay.NewSources(port, -1), room: maxProgram, replaces: selectionReplaceable(kernelRelease(), kernelVersion()),
 	}
 	p.gso.Store(socks[0].gso)
 	for _, s := range socks {
@@ -84,7 +90,9 @@ func (p *Port) LocalPort() uint16 { return p.port }
 
 // Features implements underlay.Port.
 func (p *Port) Features() underlay.Features {
-	return underlay.Features{GSO: p.gso.Load(), GRO: p.gro, IPv4: true, IPv6: p.family == unix.AF_INET6}
+	return underlay.Features{
+		GSO: p.gso.Load(), GRO: p.gro, IPv4: true, IPv6: p.family == unix.AF_INET6, Select: p.selects.Load(),
+	}
 }
 
 // SendTo implements underlay.Port. It blocks while lane 0's send buffer is full.

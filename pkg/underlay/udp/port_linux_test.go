@@ -58,6 +58,21 @@ func TestSocketsKeepTheContract(t *testing.T) {
 	}
 }
 
+func TestSocketsKeepTheSelectorsContract(t *testing.T) {
+	requireReplaceable(t)
+	for name, c := range map[string]Config{"everything": {}, "bare": {NoGSO: true, NoGRO: true}, "IPv4 only": {NoIPv6: true}} {
+		t.Run(name, func(t *testing.T) {
+			underlaytest.RunSelectorContract(t, func(t *testing.T, lanes int) underlaytest.Subject {
+				enterNamespace(t)
+				wide := c
+				wide.Lanes = lanes
+				a, b := open(t, c), open(t, wide)
+				return underlaytest.Subject{A: a, B: b, ToB: func(ipv6 bool) underlay.Endpoint { return loopback(b, ipv6) }}
+			})
+		})
+	}
+}
+
 func TestFeaturesFollowKernelAndConfig(t *testing.T) {
 	p := open(t, Config{NoGSO: true, NoGRO: true, NoIPv6: true})
 	if f := p.Features(); f.GSO || f.GRO || f.IPv6 || !f.IPv4 {

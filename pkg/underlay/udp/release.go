@@ -29,3 +29,38 @@ func parseRelease(release string) (major, minor int, ok bool) {
 	minor, err = strconv.Atoi(rest[:digits])
 	return major, minor, err == nil
 }
+
+// selectionReplaceable says whether a kernel (uname -r, uname -v) can take a classic reuseport program in place of another,
+// or away, while datagrams arrive. Before commit 18fc650ccd7f it frees the old one under those that run it
+// (CVE-2026-52910), and a peer's hello is enough to have one replaced. That cannot be probed, so the release decides, by the
+// CVE's record; what cannot be read, ended without the fix or is a distribution's own count is taken to have the fault.
+// The first program of a group, and the last one when its sockets are closed, were always safe.
+func selectionReplaceable(release, version string) bool {
+	// Debian's 5.10.0-46-amd64 tells in its version what it is made of: "#1 SMP Debian 5.10.259-1 (2026-07-01)".
+	if _, debian, found := strings.Cut(version, " Debian "); found {
+		release, _, _ = strings.Cut(debian, "-")
+	}
+	major, minor, ok := parseRelease(release)
+	if !ok || strings.Contains(release, "-rc") || strings.Contains(release, "~rc") {
+		return false
+	}
+	if major > 7 || major == 7 && minor >= 1 {
+		return true
+	}
+	first, known := map[[2]int]int{ // that has the fix, of those that are kept up
+		{5, 10}: 259, {5, 15}: 210, {6, 1}: 176, {6, 6}: 143, {6, 12}: 94, {6, 18}: 36, {7, 0}: 13,
+	}[[2]int{major, minor}]
+	patch, numbered := parsePatch(release)
+	return known && numbered && patch >= first
+}
+
+// parsePatch reads the third number of "6.12.94-amd64".
+func parsePatch(release string) (patch int, ok bool) {
+	parts := strings.SplitN(release, ".", 3)
+	if len(parts) < 3 {
+		return 0, false
+	}
+	digits := len(parts[2]) - len(strings.TrimLeft(parts[2], "0123456789"))
+	patch, err := strconv.Atoi(parts[2][:digits])
+	return patch, err == nil
+}

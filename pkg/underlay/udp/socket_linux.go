@@ -106,13 +106,24 @@ func (s *socket) probeOffloads(c *Config) {
 	}
 }
 
+// kernelRelease is uname -r; empty if it cannot be read.
 func kernelRelease() string {
 	var u unix.Utsname
-	if unix.Uname(&u) != nil {
-		return ""
-	}
-	release, _, _ := bytes.Cut(u.Release[:], []byte{0})
-	return string(release)
+	_ = unix.Uname(&u)
+	return text(u.Release[:])
+}
+
+// kernelVersion is uname -v; empty if it cannot be read.
+func kernelVersion() string {
+	var u unix.Utsname
+	_ = unix.Uname(&u)
+	return text(u.Version[:])
+}
+
+// text is what stands before the first zero byte.
+func text(b []byte) string {
+	b, _, _ = bytes.Cut(b, []byte{0})
+	return string(b)
 }
 
 // bind binds to the wildcard address.

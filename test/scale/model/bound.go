@@ -112,10 +112,10 @@ func (b *bounds) queues() float64 {
 }
 
 func (b *bounds) rxLanes() float64 {
-	if b.LaneByPort {
-		return min(b.usedPorts(), float64(b.Lanes))
+	if b.LaneByHash {
+		return occupied(b.Lanes, b.usedPorts())
 	}
-	return occupied(b.Lanes, b.usedPorts())
+	return min(b.usedPorts(), float64(b.Lanes))
 }
 
 // occupied is how many of n bins are expected to hold one of balls that fall at random.

@@ -56,9 +56,9 @@ type Config struct {
 	// they are what can be measured on one machine.
 	OneMachine, Cable bool
 	Spread            Spread
-	// LaneByPort has the place of the source port in the sender's list choose the lane (what if), in place of the
-	// kernel's choice among the sockets of one port (SO_REUSEPORT): a hash that has nothing to do with the NIC's.
-	LaneByPort bool
+	// LaneByHash has the kernel choose among the sockets of one port (SO_REUSEPORT), by a hash that has nothing to do with
+	// the NIC's, in place of the source port (underlay.Selection).
+	LaneByHash bool
 	// SteerEven deals flows to transmit lanes in turn (what if), in place of their hash.
 	SteerEven bool
 	// Help lets idle cores seal and open the trains of a lane that has more than one waiting; HelpMore has them split and

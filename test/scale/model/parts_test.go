@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -101,7 +102,7 @@ func TestSoftirqsComeBetweenTheStepsOfAThread(t *testing.T) {
 func TestPlannedPortsMeetEachQueueOnce(t *testing.T) {
 	for _, queues := range []int{1, 2, 8, 32} {
 		c := sample(queues)
-		c.Spread, c.LaneByPort = Planned, true
+		c.Spread = Planned
 		s, err := newSim(c)
 		if err != nil {
 			t.Fatal(err)
@@ -122,7 +123,7 @@ func TestPlannedPortsMeetEachQueueOnce(t *testing.T) {
 
 func TestKernelsChoiceUsesAllLanes(t *testing.T) {
 	c := sample(4)
-	c.Spread = LeastLoaded
+	c.Spread, c.LaneByHash = LeastLoaded, true
 	s, err := newSim(c)
 	if err != nil {
 		t.Fatal(err)
@@ -134,6 +135,24 @@ func TestKernelsChoiceUsesAllLanes(t *testing.T) {
 	for lane, n := range count {
 		if n < 4 || n > 32 {
 			t.Errorf("lane %d has %d of 64 ports", lane, n)
+		}
+	}
+}
+
+func TestPortsThatStandTogetherFillLanesEvenly(t *testing.T) {
+	for _, lanes := range []int{2, 4, 8, 16, 64} {
+		c := sample(lanes)
+		c.Spread = LeastLoaded
+		s, err := newSim(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		count := make([]int, lanes)
+		for _, lane := range s.a.out.laneOf {
+			count[lane]++
+		}
+		if slices.Min(count) != 64/lanes || slices.Max(count) != 64/lanes {
+			t.Errorf("lanes have %v of 64 ports", count)
 		}
 	}
 }

@@ -38,7 +38,7 @@ func scenes() map[string]Config {
 	add("more workers than cores", 2, func(c *Config) { c.Elephants, c.Help, c.Lanes, c.Spread = 9, true, 8, LeastLoaded })
 	add("spread", 16, func(c *Config) { c.Elephants, c.Spread = 24, LeastLoaded })
 	add("planned", 16, func(c *Config) { c.Elephants, c.Spread, c.Help = 24, Planned, true })
-	add("by port", 8, func(c *Config) { c.Elephants, c.Spread, c.LaneByPort, c.SteerEven = 16, Planned, true, true })
+	add("by hash", 8, func(c *Config) { c.Elephants, c.Spread, c.LaneByHash, c.SteerEven = 16, Planned, true, true })
 	add("one machine", 2, func(c *Config) { c.Elephants, c.OneMachine, c.Cable = 4, true, true })
 	add("mice", 8, func(c *Config) { c.Elephants, c.Mice, c.Spread = 2, 2e9, Planned })
 	add("a slow wire", 8, func(c *Config) { c.Elephants, c.Link, c.Spread = 16, 5e9, LeastLoaded })
@@ -168,7 +168,7 @@ func TestWaitsAsLongAsQueueingTheorySays(t *testing.T) {
 }
 
 func TestReachesButDoesNotExceedItsBounds(t *testing.T) {
-	even := func(c *Config) { c.Spread, c.LaneByPort, c.SteerEven = Planned, true, true }
+	even := func(c *Config) { c.Spread, c.SteerEven = Planned, true }
 	tests := map[string]struct {
 		cores  int
 		change func(*Config)
@@ -204,7 +204,7 @@ func TestMoreIsNeverWorse(t *testing.T) {
 	before := 0.0
 	for _, cores := range []int{1, 2, 4, 8, 16} {
 		c := sample(cores)
-		c.Elephants, c.Spread, c.LaneByPort, c.SteerEven = 32, Planned, true, true
+		c.Elephants, c.Spread, c.SteerEven = 32, Planned, true
 		now := run(t, c).BitsPerSecond
 		if now < before*0.98 {
 			t.Errorf("%d cores carry %.3g bit/s, half as many %.3g", cores, now, before)
@@ -222,7 +222,7 @@ func TestMoreIsNeverWorse(t *testing.T) {
 	}
 	better("help for one elephant", 8, 1, func(c *Config) { c.Help = true })
 	better("spreading", 8, 16, func(c *Config) { c.Spread = LeastLoaded })
-	better("all that can be planned", 8, 16, func(c *Config) { c.Spread, c.LaneByPort, c.SteerEven = Planned, true, true })
+	better("all that can be planned", 8, 16, func(c *Config) { c.Spread, c.SteerEven = Planned, true })
 }
 
 func TestCoresDoNotHelpAFlowThatIsNotSpread(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	"github.com/ropewalk/ropewalk/pkg/spread"
+	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
 const (
@@ -38,15 +39,15 @@ func newWay(c *Config, rng *rand.Rand, from, to *end, n byte) (*way, error) {
 		return nil, err
 	}
 	w := &way{from: from, to: to}
-	secret := rng.Uint64()
-	for i, port := range ports {
+	secret, selection := rng.Uint64(), selection(c, src, ports)
+	for _, port := range ports {
 		queue, err := rss.Queue(netip.AddrPortFrom(src, port), dst)
 		if err != nil {
 			return nil, fmt.Errorf("placing port %d: %w", port, err)
 		}
-		lane := int(scramble(uint64(port)^secret) >> 32 * uint64(c.Lanes) >> 32)
-		if c.LaneByPort {
-			lane = i % c.Lanes
+		lane, selected := selection.Lane(netip.AddrPortFrom(src, port), c.Lanes)
+		if !selected {
+			lane = int(scramble(uint64(port)^secret) >> 32 * uint64(c.Lanes) >> 32)
 		}
 		w.queueOf, w.laneOf = append(w.queueOf, queue), append(w.laneOf, lane)
 	}
@@ -77,6 +78,18 @@ func ports(c *Config, rss *spread.RSS, src netip.Addr, dst netip.AddrPort) ([]ui
 		list[i] = spread.DefaultPorts.First + uint16(i)
 	}
 	return list, nil
+}
+
+// selection is what the receiver selects lanes by.
+func selection(c *Config, src netip.Addr, ports []uint16) (s underlay.Selection) {
+	if c.LaneByHash || c.Spread == Off {
+		return s
+	}
+	s.First, s.Last = spread.DefaultPorts.First, spread.DefaultPorts.Last
+	if c.Spread == Planned {
+		s.Plans = []underlay.Plan{{From: src, Ports: ports}}
+	}
+	return s
 }
 
 // port is that by which a train leaves.
