@@ -107,38 +107,41 @@ type matrixRun struct {
 
 func (m *matrixRun) run(t *testing.T, k *unpacked) {
 	limit := timeout(t)
-	initramfs := filepath.Join(t.TempDir(), "initramfs")
-	if err := m.payload.writeInitramfs(initramfs, k, m.steps(limit)); err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	r := newResults()
 	m.mu.Lock()
 	m.results[k.series.name] = r
 	m.mu.Unlock()
-	began := time.Now()
 	echo := func(line string) {
 		if !isFraming(line) {
 			fmt.Printf("%-5s| %s\n", k.series.name, printable(line))
 		}
 	}
-	err := boot(ctx, k, initramfs, r, echo)
-	if testErr := r.Err(); err == nil {
-		err = testErr
+	initramfs := filepath.Join(t.TempDir(), "initramfs")
+	once := func(ctx context.Context, steps []plan.Step) error {
+		if err := m.payload.writeInitramfs(initramfs, k, steps); err != nil {
+			return err
+		}
+		return boot(ctx, k, initramfs, r, echo)
 	}
-	t.Logf("Linux %s: %s", k.release, time.Since(began).Round(time.Second))
+	say := func(format string, args ...any) {
+		fmt.Printf("Linux %s: %s\nend of its console:\n%s\n", k.release, fmt.Sprintf(format, args...), r.Tail())
+	}
+	began := time.Now()
+	err := runMachine(ctx, r, m.steps(limit), once, say)
+	t.Logf("Linux %s: %s, %d restarts", k.release, time.Since(began).Round(time.Second), r.restarts)
 	if err != nil {
 		t.Errorf("Linux %s: %v\nend of its console:\n%s", k.release, err, r.Tail())
 	}
 }
 
-// steps run each test binary; its own timeout ends a hanging test with a trace of where it hangs.
+// steps run each test binary; its own timeout ends a hanging test with a trace of where it hangs, if there is time left.
 func (m *matrixRun) steps(limit time.Duration) []plan.Step {
 	var steps []plan.Step
 	for _, name := range m.payload.tests {
 		steps = append(steps, plan.Step{Name: name, Argv: []string{
-			"/tests/" + name, "-test.v=test2json", "-test.parallel=16", "-test.timeout=" + (limit * 9 / 10).String(),
+			"/tests/" + name, "-test.v=test2json", "-test.parallel=16", "-test.timeout=" + (limit * 3 / 4).String(),
 			"-test.run=" + os.Getenv("KERNELS_RUN"),
 		}})
 	}

@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"strconv"
 	"strings"
+	"time"
 )
 
 // tool is a program that the harness runs, and the Debian package that has it.
@@ -36,11 +38,16 @@ func missingTools(lookPath func(string) (string, error)) []string {
 	return pkgs
 }
 
+// processors is how many each machine has: with one, tests would meet no concurrency.
+const processors = 2
+
 // errNoMarker says that the machine died before init finished: a panic, a hang until the deadline, or no boot at all.
 var errNoMarker = errors.New("the machine ended before its tests did")
 
-// boot runs one machine to its end and feeds its console to r and, line by line, to echo.
+// boot runs one machine to its end, or until it stalls, and feeds its console to r and, line by line, to echo.
 func boot(ctx context.Context, k *unpacked, initramfs string, r *results, echo func(string)) error {
+	ctx, switchOff := context.WithCancelCause(ctx)
+	defer switchOff(nil)
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", qemuArgs(k.image, initramfs)...)
 	console, err := cmd.StdoutPipe()
 	if err != nil {
@@ -51,12 +58,20 @@ func boot(ctx context.Context, k *unpacked, initramfs string, r *results, echo f
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting QEMU: %w", err)
 	}
+	w := newWatch(processors, time.Now())
+	go guard(ctx, w, switchOff)
 	readErr := readLines(console, func(line string) {
+		w.Line(time.Now(), line)
 		r.Line(line)
 		echo(line)
 	})
 	err = cmd.Wait()
 	switch {
+	case errors.Is(context.Cause(ctx), errStalled):
+		if r.done { // all it could not do is power off
+			return nil
+		}
+		return context.Cause(ctx)
 	case ctx.Err() != nil:
 		return fmt.Errorf("%w: %w", errNoMarker, ctx.Err())
 	case err != nil:
@@ -69,10 +84,27 @@ func boot(ctx context.Context, k *unpacked, initramfs string, r *results, echo f
 	return nil
 }
 
+// guard switches a machine off when it stalls.
+func guard(ctx context.Context, w *watch, switchOff context.CancelCauseFunc) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			if why := w.Stalled(now); why != "" {
+				switchOff(fmt.Errorf("%w: %s", errStalled, why))
+				return
+			}
+		}
+	}
+}
+
 // qemuArgs: emulation, because /dev/kvm may be there and still not run a guest.
 func qemuArgs(image, initramfs string) []string {
 	return []string{
-		"-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "2048",
+		"-accel", "tcg,thread=multi", "-cpu", "max", "-smp", strconv.Itoa(processors), "-m", "2048",
 		"-nodefaults", "-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot",
 		"-device", "virtio-rng-pci",
 		"-kernel", image, "-initrd", initramfs,

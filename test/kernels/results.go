@@ -28,15 +28,18 @@ type results struct {
 	order    []string
 	outcome  map[string]string
 	seconds  map[string]string
-	tail     []string // the last lines of the console
-	done     bool     // init has finished
-	exitCode int      // of init
+	ended    map[string]bool // steps
+	tail     []string        // the last lines of the console
+	done     bool            // init has finished
+	exitCode int             // the highest of init and its steps
+	oops     string          // the first sign of a broken kernel
+	restarts int             // of the machine
 }
 
 const tailLines = 80
 
 func newResults() *results {
-	return &results{outcome: map[string]string{}, seconds: map[string]string{}}
+	return &results{outcome: map[string]string{}, seconds: map[string]string{}, ended: map[string]bool{}}
 }
 
 // With -test.v=test2json a control character marks go test's own lines, wherever on the line they start: what a test
@@ -59,45 +62,80 @@ func (r *results) Line(line string) {
 		r.set(r.step+m[2], map[string]string{"PASS": passed, "FAIL": failed, "SKIP": skipped}[m[1]])
 		r.seconds[r.step+m[2]] = m[3]
 	}
+	if c := readComplaint(line); c.fault == faultOops && r.oops == "" {
+		r.oops = c.text
+	}
+	r.marker(line)
+}
+
+// marker takes what init says about the course of the plan.
+func (r *results) marker(line string) {
 	if rest, ok := strings.CutPrefix(line, plan.StepMarker); ok {
 		r.step = strings.TrimSpace(rest) + "."
 	}
+	if rest, ok := strings.CutPrefix(line, plan.StepEndMarker); ok {
+		name, exit, _ := strings.Cut(strings.TrimSpace(rest), " ")
+		if code, err := strconv.Atoi(exit); err == nil {
+			r.ended[name] = true
+			r.exitCode = max(r.exitCode, code)
+		}
+	}
 	if rest, ok := strings.CutPrefix(line, plan.Marker); ok {
 		code, err := strconv.Atoi(strings.TrimSpace(rest))
-		r.done, r.exitCode = err == nil, code
+		r.done, r.exitCode = err == nil, max(r.exitCode, code)
 	}
 }
 
+// set notes how a test goes. A failure stays one, even if the test runs again after a restart of the machine.
 func (r *results) set(test, outcome string) {
-	if _, ok := r.outcome[test]; !ok {
+	before, known := r.outcome[test]
+	if !known {
 		r.order = append(r.order, test)
 	}
-	r.outcome[test] = outcome
+	if before != failed {
+		r.outcome[test] = outcome
+	}
 }
 
-// isFraming tells go test's lines about the course of tests from what is worth a reader's time.
-func isFraming(line string) bool { return strings.Contains(line, "\x16=== ") }
+func (r *results) withOutcome(outcome string) []string {
+	var tests []string
+	for _, test := range r.order {
+		if r.outcome[test] == outcome {
+			tests = append(tests, test)
+		}
+	}
+	return tests
+}
+
+// isTestLine tells what go test writes about the course of tests from what tests and the kernel write.
+func isTestLine(line string) bool {
+	return strings.Contains(line, "\x16=== ") || strings.Contains(line, "\x16--- ")
+}
+
+// isFraming tells lines that serve the harness alone from what is worth a reader's time.
+func isFraming(line string) bool {
+	return strings.Contains(line, "\x16=== ") || strings.HasPrefix(line, plan.AliveMarker) ||
+		strings.HasPrefix(line, plan.StepEndMarker)
+}
 
 // Err says whether the tests of one machine are to be believed and passed.
 func (r *results) Err() error {
 	var bad []string
-	passes := 0
 	for _, test := range r.order {
-		switch r.outcome[test] {
-		case failed, lost:
+		if o := r.outcome[test]; o == failed || o == lost {
 			bad = append(bad, topLevel(test))
-		case passed:
-			passes++
 		}
 	}
 	switch {
+	case r.oops != "":
+		return fmt.Errorf("the kernel broke: %s", strings.Join(append([]string{r.oops}, unique(bad)...), ", "))
 	case len(bad) > 0:
 		return fmt.Errorf("failed: %s", strings.Join(unique(bad), ", "))
 	case !r.done:
 		return errNoMarker
 	case r.exitCode != 0:
 		return fmt.Errorf("exit code %d", r.exitCode)
-	case passes == 0:
+	case len(r.withOutcome(passed)) == 0:
 		return fmt.Errorf("no test ran")
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -44,12 +45,23 @@ func run() (int, error) {
 	if err := prepareHost(); err != nil {
 		return 0, err
 	}
+	go beat()
 	code := 0
 	for _, s := range p.Steps {
 		fmt.Printf("\n%s %s\n", plan.StepMarker, s.Name)
-		code = max(code, step(s.Argv, p.Env))
+		exit := step(s.Argv, p.Env)
+		fmt.Printf("\n%s %s %d\n", plan.StepEndMarker, s.Name, exit)
+		code = max(code, exit)
 	}
 	return code, nil
+}
+
+// beat tells the harness that programs still run. Each line is one write, so that it cannot split a line of a test.
+func beat() {
+	began := time.Now()
+	for now := range time.Tick(10 * time.Second) {
+		fmt.Printf("%s %s\n", plan.AliveMarker, now.Sub(began).Round(time.Second))
+	}
 }
 
 func readPlan() (p plan.Plan, err error) {

@@ -12,6 +12,13 @@ const Marker = "ropewalk-vm-exit:"
 // StepMarker starts the line before each step's output. Behind it stands a space and the step's name.
 const StepMarker = "ropewalk-vm-step:"
 
+// StepEndMarker starts the line behind each step's output. Behind it stand the step's name and its exit code.
+const StepEndMarker = "ropewalk-vm-step-end:"
+
+// AliveMarker starts a line that init writes all the time: programs still run, whatever the tests do. Behind it stands
+// the machine's uptime.
+const AliveMarker = "ropewalk-vm-alive:"
+
 // Step is one command.
 type Step struct {
 	Name string
