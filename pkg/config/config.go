@@ -19,8 +19,9 @@ type Device struct {
 	FwMark       *uint32           // 0 removes the mark
 	Spread       *SpreadMode
 	SpreadPorts  *spread.Ports // the source ports to spread over; see CheckPorts
-	ReplacePeers bool          // remove all peers first
-	Peers        []Peer        // in the order given
+	Underlay     *UnderlayMode
+	ReplacePeers bool   // remove all peers first
+	Peers        []Peer // in the order given
 }
 
 // Peer is one change to one peer.

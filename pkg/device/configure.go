@@ -39,6 +39,7 @@ func (d *Device) Configure(c config.Device) error {
 		return err
 	}
 	d.configureSpread(c.Spread, c.SpreadPorts)
+	d.configureUnderlay(c.Underlay)
 	if private != nil && !private.Equal(d.private) {
 		d.adopt(*private, id)
 	}
@@ -262,6 +263,9 @@ func (p *Peer) configure(c *config.Peer) {
 		to := &underlay.Endpoint{Dst: netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), Scope: c.Endpoint.Scope}
 		if old := p.lane.Endpoint.Swap(to); old != nil && old.Dst != to.Dst {
 			p.askAnew(true)
+		}
+		if p.running {
+			p.admitSource()
 		}
 	}
 	if c.Keepalive != nil && *c.Keepalive != p.keepalive {

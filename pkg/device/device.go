@@ -21,6 +21,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/crew"
 	"github.com/ropewalk/ropewalk/pkg/engine"
 	"github.com/ropewalk/ropewalk/pkg/noise"
@@ -41,6 +42,7 @@ type PortOptions struct {
 	Port  uint16 // 0 lets the kernel choose
 	Lanes int
 	Mark  uint32 // SO_MARK, 0 for none
+	Mode  config.UnderlayMode
 }
 
 // Config is what a Device is made of. Plan, Rand, Wall, Clock and Begin may be nil.
@@ -79,11 +81,14 @@ type Device struct {
 	spreading atomic.Pointer[spreading]
 	sources   sources
 	selection selection
-	mark      atomic.Uint32           // changed by who holds mu
-	port      atomic.Pointer[portRef] // nil while down
+	guard     atomic.Pointer[guardRef] // nil while there is none
+	mark      atomic.Uint32            // changed by who holds mu
+	way       atomic.Uint32            // config.UnderlayMode, changed by who holds mu
+	port      atomic.Pointer[portRef]  // nil while down
 	inbox     inbox
 	tasks     tasks
 	limiter   peer.Limiter
+	refusals  refusals
 	staged    atomic.Int64 // bytes held for all peers
 
 	stop    chan struct{} // closed by Close
@@ -245,7 +250,9 @@ func (d *Device) bringUp(listen uint16, mark uint32) error {
 }
 
 func (d *Device) openPort(port uint16, mark uint32) (underlay.Port, error) {
-	p, err := d.cfg.OpenPort(PortOptions{Port: port, Lanes: d.engine.Lanes(), Mark: mark})
+	p, err := d.cfg.OpenPort(PortOptions{
+		Port: port, Lanes: d.engine.Lanes(), Mark: mark, Mode: config.UnderlayMode(d.way.Load()),
+	})
 	if err != nil {
 		return nil, fmt.Errorf("opening UDP port %d: %w", port, err)
 	}
@@ -258,7 +265,9 @@ func (d *Device) attach(port underlay.Port) error {
 	if err := d.engine.Detach(); err != nil {
 		d.log.Warn("closing the old port", "error", err)
 	}
+	d.resetGuard(port)
 	if err := d.engine.Attach(port); err != nil {
+		d.resetGuard(nil)
 		return errors.Join(err, port.Close())
 	}
 	d.listenPort = port.LocalPort()
@@ -277,6 +286,7 @@ func (d *Device) down() {
 		p.halt()
 	}
 	d.closeSources()
+	d.resetGuard(nil)
 	d.port.Store(nil)
 	if err := d.engine.Detach(); err != nil {
 		d.log.Warn("closing the port", "error", err)

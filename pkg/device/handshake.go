@@ -53,7 +53,7 @@ func (d *Device) admit(id *identity, msg []byte, from underlay.Endpoint) drop.Re
 	mac1, mac2 := id.checker.Check(msg, from.Dst, now)
 	switch {
 	case !mac1:
-		return drop.HSBadMAC1
+		return d.refuse(drop.HSBadMAC1, from, noise.PublicKey{})
 	case !d.inbox.loaded(now):
 		return drop.None
 	case !mac2:
@@ -124,7 +124,7 @@ func (d *Device) openInitiation(id *identity, msg []byte, from underlay.Endpoint
 	}
 	p := d.lookup(key)
 	if p == nil {
-		return drop.HSUnknownPeer
+		return d.refuse(drop.HSUnknownPeer, from, key)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -134,7 +134,7 @@ func (d *Device) openInitiation(id *identity, msg []byte, from underlay.Endpoint
 	now := d.clock()
 	signed, reason := p.accept(r, now)
 	if reason != drop.None {
-		return reason
+		return d.refuse(reason, from, key)
 	}
 	if !signed {
 		p.forgetHello(errNoHello)
@@ -227,7 +227,7 @@ func (d *Device) openResponse(msg []byte, from underlay.Endpoint) drop.Reason {
 	keys, reason := p.initiator.ConsumeResponse(msg, &p.psk)
 	defer keys.Wipe()
 	if reason != drop.None {
-		return reason
+		return d.refuse(reason, from, p.key)
 	}
 	now := d.clock()
 	b := p.attempt
@@ -256,6 +256,7 @@ func (d *Device) openResponse(msg []byte, from underlay.Endpoint) drop.Reason {
 func (p *Peer) heard(n int, from underlay.Endpoint, now int64) {
 	if to := p.lane.Endpoint.Load(); to == nil || *to != from {
 		p.Roam(from)
+		p.admitSource()
 	}
 	p.lane.CountSlow(n, 0)
 	p.lane.Activity.Received(now, false)

@@ -238,6 +238,11 @@ func (p *Peer) take(m *mail) (wanted bool) {
 	s.own, s.nat = m.from.Src, p.findNAT(m)
 	if m.planned {
 		s.plan = m.plan
+	}
+	switch {
+	case s.nat != nil: // there is no spreading, and others may have that address
+		p.dev.selection.plan(p, netip.Addr{}, nil)
+	case m.planned:
 		p.dev.selection.plan(p, m.from.Dst.Addr(), m.plan) // before the peer hears of it
 	}
 	p.gather()

@@ -27,7 +27,8 @@ type mail struct {
 	plan    []uint16
 }
 
-// helloRate is how many hellos of one peer are looked at in a second, and how often spreading to it is news in a minute.
+// helloRate is how many hellos of one peer are looked at in a second, how many plans it is given in a minute, as each may move
+// the flows of all that have its address to other lanes, and how often spreading to it is news in a minute.
 const helloRate = 8
 
 // Hello implements engine.Owner.
@@ -70,7 +71,7 @@ func (m *mail) fromSource() bool {
 }
 
 // collect returns the mail, nil for none, with a plan for its sender if there is to be one: once in a session, and when
-// the sender has other ports. Planning asks the operating system, so it is done without holding mu.
+// the sender has other ports, but not too often. Planning asks the operating system, so it is done without holding mu.
 func (p *Peer) collect() *mail {
 	m := p.mail.Swap(nil)
 	if m == nil || p.dev.cfg.Plan == nil {
@@ -79,7 +80,9 @@ func (p *Peer) collect() *mail {
 	p.mu.Lock()
 	stale := !p.hello.fresh || p.hello.theirPorts() != m.ports()
 	p.mu.Unlock()
-	if ref := p.dev.port.Load(); stale && ref != nil && m.ports().Len() > 0 && m.from.Src.IsValid() {
+	ref := p.dev.port.Load()
+	plannable := ref != nil && m.ports().Len() > 0 && m.from.Src.IsValid()
+	if stale && plannable && p.planRate.allow(p.dev.clock(), time.Minute) {
 		own := netip.AddrPortFrom(m.from.Src, ref.LocalPort())
 		m.plan, m.planned = p.dev.cfg.Plan(own, m.from.Dst.Addr(), p.dev.mark.Load(), m.ports()), true
 	}

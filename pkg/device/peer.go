@@ -3,9 +3,11 @@
 package device
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,7 +32,9 @@ type Peer struct {
 
 	mail      atomic.Pointer[mail] // the last hello that no worker has seen
 	helloRate rate
+	planRate  rate
 	spreadLog rate
+	roamLog   rate
 
 	mu            sync.Mutex    // guards all below
 	running       bool          // the device is up and the peer is configured
@@ -45,7 +49,8 @@ type Peer struct {
 	timers        peer.Timers
 	timer         *time.Timer // nil while it is not set
 	staged        stagingQueue
-	askAgainAt    int64 // when a handshake that came too soon may be started, 0 for never
+	guarded       netip.Addr // where the port's guard knows the peer to be; the zero Addr is nowhere
+	askAgainAt    int64      // when a handshake that came too soon may be started, 0 for never
 	hello         hello
 	opened        int             // sources that its plans have made us open
 	greatest      noise.Timestamp // of the initiations accepted
@@ -105,6 +110,7 @@ func (p *Peer) attend() {
 		p.initiate(now)
 	}
 	if tasks&taskRoamed != 0 {
+		p.admitSource()
 		p.askAnew(true)
 	}
 	if tasks&taskHello != 0 {
@@ -148,7 +154,11 @@ func (p *Peer) Confirm(keys *session.Keypair) {
 func (p *Peer) Roam(from underlay.Endpoint) {
 	old := p.lane.Endpoint.Swap(&from)
 	if old == nil || old.Dst != from.Dst {
-		p.dev.log.Debug("peer roamed", "peer", p.key, "endpoint", from.Dst)
+		level := slog.LevelInfo
+		if old == nil || !p.roamLog.allow(p.dev.clock(), time.Minute) { // no news, or more than is wanted of one peer
+			level = slog.LevelDebug
+		}
+		p.dev.log.Log(context.Background(), level, "peer roamed", "peer", p.key, "endpoint", from.Dst)
 	}
 	if old != nil && old.Dst != from.Dst {
 		p.post(taskRoamed)
@@ -158,12 +168,13 @@ func (p *Peer) Roam(from underlay.Endpoint) {
 // do carries out what the timers ask for. The caller holds mu.
 func (p *Peer) do(a peer.Actions, now int64) {
 	if a.Has(peer.EraseSessions) {
+		p.dev.log.Info("session expired", "peer", p.key, "last_handshake", p.lastHandshake)
 		p.forgetSessions()
 		p.endAttempt()
 		p.jar = nil
 	}
 	if a.Has(peer.GiveUp) {
-		p.dev.log.Info("handshake gave up", "peer", p.key, "after", time.Duration(peer.RekeyAttemptTime))
+		p.dev.log.Info("handshake gave up", "peer", p.key, "after", time.Duration(peer.RekeyAttemptTime).String())
 		p.dropStaged()
 		p.endAttempt()
 	}
@@ -183,6 +194,7 @@ func (p *Peer) start() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.running = true
+	p.admitSource()
 	p.timers.SetKeepalive(p.keepalive)
 	p.timers.Start()
 	p.forgetHello(errNoSession)
@@ -200,6 +212,7 @@ func (p *Peer) halt() {
 	p.endAttempt()
 	p.dropStaged()
 	p.askAgainAt = 0
+	p.moveSource(netip.Addr{})
 }
 
 // clearSource lets routing choose our address anew: the one that the peer knew may be why nothing comes back.

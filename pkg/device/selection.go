@@ -80,7 +80,10 @@ func (s *selection) plan(owner *Peer, from netip.Addr, ports []uint16) {
 		if own < 0 {
 			return
 		}
-		s.owners, s.spread.Plans = slices.Delete(s.owners, own, own+1), slices.Delete(s.spread.Plans, own, own+1)
+		s.remove(own)
+	case own >= 0 && len(ports) > len(s.spread.Plans[own].Ports): // it does not take the room of those behind it
+		s.remove(own)
+		s.owners, s.spread.Plans = append(s.owners, owner), append(s.spread.Plans, next)
 	case own >= 0:
 		s.spread.Plans[own] = next
 	case len(s.owners) < maxPlans:
@@ -89,6 +92,11 @@ func (s *selection) plan(owner *Peer, from netip.Addr, ports []uint16) {
 		return
 	}
 	s.apply()
+}
+
+// remove takes out a plan. The caller holds mu.
+func (s *selection) remove(i int) {
+	s.owners, s.spread.Plans = slices.Delete(s.owners, i, i+1), slices.Delete(s.spread.Plans, i, i+1)
 }
 
 // apply puts the selection into force, if there is a port for it. The caller holds mu.

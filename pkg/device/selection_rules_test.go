@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"reflect"
+	"slices"
 	"sync"
 	"testing"
 
@@ -73,6 +74,44 @@ func TestSelectionHasOnePlanForAnOwnerAndForAnAddress(t *testing.T) {
 	s.reset(port, spread.DefaultPorts)
 	if got := port.Selection(); len(got.Plans) != 2 || got.First != spread.DefaultPorts.First {
 		t.Errorf("the port that comes back has %+v", got)
+	}
+}
+
+// TestPlanThatGrowsTakesNobodysRoom: it goes behind all others, so that what has room keeps it, and one that changes again and
+// again moves nobody else's flows.
+func TestPlanThatGrowsTakesNobodysRoom(t *testing.T) {
+	s, port := newSelection(t)
+	a, b, c := new(Peer), new(Peer), new(Peer)
+	at := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, last}) }
+	s.plan(a, at(1), []uint16{1})
+	s.plan(b, at(2), []uint16{2, 3})
+	s.plan(c, at(3), []uint16{4, 5})
+	for i, step := range []struct {
+		ports []uint16 // of a
+		want  []byte   // addresses in the order of the plans
+	}{
+		{[]uint16{9}, []byte{1, 2, 3}},
+		{[]uint16{9, 8}, []byte{2, 3, 1}},
+		{[]uint16{7, 8}, []byte{2, 3, 1}},
+		{[]uint16{7}, []byte{2, 3, 1}},
+		{[]uint16{7, 6, 5}, []byte{2, 3, 1}},
+	} {
+		s.plan(a, at(1), step.ports)
+		var got []byte
+		for _, p := range port.Selection().Plans {
+			last := p.From.As4()[3]
+			got = append(got, last)
+			if last == 1 && !slices.Equal(p.Ports, step.ports) {
+				t.Errorf("step %d: %v is in force, want %v", i, p.Ports, step.ports)
+			}
+		}
+		if !slices.Equal(got, step.want) {
+			t.Errorf("step %d: the order is %v, want %v", i, got, step.want)
+		}
+	}
+	s.plan(b, netip.Addr{}, nil)
+	if len(s.owners) != 2 || s.owners[0] != c || s.owners[1] != a {
+		t.Error("owners and plans are in a different order")
 	}
 }
 

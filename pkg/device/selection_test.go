@@ -189,6 +189,54 @@ func TestPlansEndWithTheirPeer(t *testing.T) {
 	}
 }
 
+// TestPeerBehindNATHasNoSayInTheLanes: others may have its address, and it does not spread.
+func TestPeerBehindNATHasNoSayInTheLanes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var at portOf
+		var planned atomic.Int32
+		lan := devicetest.NewLAN(nil)
+		a := lan.Host(t, 1, devicetest.Options{WrapPort: func(p underlay.Port) underlay.Port { return translated{p} }})
+		b := lan.Host(t, 2, devicetest.Options{WrapPort: at.wrap, Plan: func(netip.AddrPort, netip.Addr, uint32, spread.Ports) []uint16 {
+			planned.Add(1)
+			return fourPlans()
+		}})
+		devicetest.Connect(a, b)
+		talk(t, a, b)
+		b.Await("it says why", func() bool { return strings.Contains(b.PeerStatus(a).Spread.Reason, "behind a NAT") })
+		if want := rangeOf(spread.DefaultPorts); planned.Load() == 0 || !inForce(at.Load(), want) {
+			t.Errorf("in force after %d plans: %+v", planned.Load(), at.Load().Selection())
+		}
+	})
+}
+
+// TestPeerThatChangesItsPortsAllTheTimeIsNotPlannedForEachTime: each plan is work, and moves the flows of all that have the
+// peer's address.
+func TestPeerThatChangesItsPortsAllTheTimeIsNotPlannedForEachTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 2 * 8 // in what may be parts of two minutes
+		var planned atomic.Int32
+		lan := devicetest.NewLAN(nil)
+		a := lan.Host(t, 1, devicetest.Options{})
+		b := lan.Host(t, 2, devicetest.Options{Plan: func(_ netip.AddrPort, _ netip.Addr, _ uint32, c spread.Ports) []uint16 {
+			planned.Add(1)
+			return []uint16{c.First}
+		}})
+		devicetest.Connect(a, b)
+		talk(t, a, b)
+		bothSpread(t, a, b)
+		for i := range uint16(50) {
+			a.Apply(config.Device{SpreadPorts: &spread.Ports{First: 7000 + i, Last: 7999}})
+			time.Sleep(500 * time.Millisecond)
+		}
+		if n := planned.Load(); n < 4 || n > most {
+			t.Errorf("%d plans for 50 changes in 25 seconds, want at most %d", n, most)
+		}
+		time.Sleep(3 * time.Minute) // a session later
+		carries(t, a, b, false, 500)
+		a.Await("it is planned for again", func() bool { return a.PeerStatus(b).Spread.Planned })
+	})
+}
+
 // refusing is a port that could select, but does not.
 type refusing struct {
 	underlay.Port

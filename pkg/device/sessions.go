@@ -27,6 +27,11 @@ type sessions struct {
 	previous      [2]*binding // newest first
 }
 
+// all returns all key pairs; those that there are not are nil.
+func (s *sessions) all() []*binding {
+	return []*binding{s.current, s.next, s.previous[0], s.previous[1]}
+}
+
 // bind reserves a receiver index that leads to p.
 func (p *Peer) bind() (*binding, error) {
 	s := &engine.Session{Peer: p.lane}
@@ -34,6 +39,7 @@ func (p *Peer) bind() (*binding, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reserving a receiver index: %w", err)
 	}
+	p.dev.admitIndex(index)
 	return &binding{index: index, session: s}, nil
 }
 
@@ -43,6 +49,7 @@ func (p *Peer) unbind(b *binding) {
 		return
 	}
 	p.dev.engine.Sessions.Remove(b.index)
+	p.dev.refuseIndex(b.index)
 	b.session.Keys.Store(nil)
 	if b.keys != nil {
 		b.keys.Wipe()
@@ -119,7 +126,7 @@ func (p *Peer) forgetSessions() {
 	s := &p.sessions
 	p.lane.Current.Store(nil)
 	p.lane.Unconfirmed.Store(nil)
-	for _, b := range []*binding{s.current, s.next, s.previous[0], s.previous[1]} {
+	for _, b := range s.all() {
 		p.unbind(b)
 	}
 	*s = sessions{}

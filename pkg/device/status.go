@@ -3,13 +3,16 @@
 package device
 
 import (
+	"bytes"
+	"slices"
+
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/engine"
 	"github.com/ropewalk/ropewalk/pkg/tun"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
-// Status returns what the device is now, peers in no particular order. It holds secrets.
+// Status returns what the device is now, peers by their keys. It holds secrets.
 func (d *Device) Status() config.Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -29,6 +32,7 @@ func (d *Device) Status() config.Status {
 	for _, p := range d.peers {
 		s.Peers = append(s.Peers, p.status())
 	}
+	slices.SortFunc(s.Peers, func(a, b config.PeerStatus) int { return bytes.Compare(a.PublicKey[:], b.PublicKey[:]) })
 	return s
 }
 
@@ -57,8 +61,9 @@ type Stats struct {
 	TUN       tun.Features      `json:"tun"`
 	Underlay  underlay.Features `json:"underlay"`
 	engine.Stats
-	Spread    config.SpreadReport `json:"spread"`
-	Selection SelectionReport     `json:"selection"`
+	Spread    config.SpreadReport   `json:"spread"`
+	Selection SelectionReport       `json:"selection"`
+	Way       config.UnderlayReport `json:"way"`
 }
 
 // Stats returns a snapshot of what the lanes have carried and dropped. It holds no secrets.
@@ -67,7 +72,7 @@ func (d *Device) Stats() any {
 	if port := d.port.Load(); port != nil {
 		s.Up, s.Underlay = true, port.Features()
 	}
-	s.Spread, s.Selection = d.spreadReport(), d.selection.report()
+	s.Spread, s.Selection, s.Way = d.spreadReport(), d.selection.report(), d.wayReport()
 	return s
 }
 

@@ -21,8 +21,9 @@ import (
 // Server answers the clients of one device's socket.
 type Server struct {
 	Handler Handler
-	Log     *slog.Logger  // failed operations, never their values; slog.Default() when nil
-	Idle    time.Duration // how long a client may take to its next request; 60 s when 0. To begin its first it has 5 s at most
+	Log     *slog.Logger   // failed operations, never their values; slog.Default() when nil
+	Level   *slog.LevelVar // what the log operation reads and changes; nil for a level that is fixed
+	Idle    time.Duration  // how long a client may take to its next request; 60 s when 0. To begin its first it has 5 s at most
 }
 
 // Serve answers clients until ctx ends. See Server.Serve.
@@ -137,7 +138,7 @@ func isFatal(err error) bool {
 // knownOp keeps what is not an operation, and might be a key, out of the log.
 func knownOp(op string) string {
 	switch op {
-	case opGet, opSet, opStats:
+	case opGet, opSet, opStats, opLog:
 		return op
 	}
 	return "unknown"
@@ -152,6 +153,8 @@ func (s *Server) dispatch(op string, lines *lineReader) ([]byte, error) {
 		return nil, s.set(lines)
 	case opStats:
 		return s.stats(lines)
+	case opLog:
+		return s.log(lines)
 	}
 	return nil, &Error{Errno: unix.EPROTO, Line: 1, Err: errors.New("unknown operation"), fatal: true}
 }

@@ -91,6 +91,8 @@ func (p *setParser) setDevice(key, value string) (err error) {
 		p.dev.Spread, err = parsed(value, config.ParseSpreadMode)
 	case keySpreadPorts:
 		p.dev.SpreadPorts, err = parsed(value, config.ParsePorts)
+	case keyUnderlay:
+		p.dev.Underlay, err = parsed(value, config.ParseUnderlayMode)
 	case "replace_peers":
 		p.dev.ReplacePeers, err = flag(value)
 	default:
@@ -194,6 +196,9 @@ func WriteSet(w io.Writer, dev config.Device) error {
 	}
 	if dev.SpreadPorts != nil {
 		writeLine(b, keySpreadPorts, dev.SpreadPorts.String())
+	}
+	if dev.Underlay != nil {
+		writeLine(b, keyUnderlay, dev.Underlay.String())
 	}
 	writeFlag(b, "replace_peers", dev.ReplacePeers)
 	for i := range dev.Peers {

@@ -2,8 +2,8 @@
 
 // Package uapi speaks WireGuard's cross-platform configuration protocol (https://www.wireguard.com/xplatform/): the
 // texts of its get and set operations, the Unix socket that wg(8) looks for, its server and its client. What stock
-// tools never send is added: the operation "stats=1", which answers with one line of JSON, and in a set operation's body
-// the device keys "spread" (auto, off or on) and "spread_ports" (61000-61999). What get answers is WireGuard's alone, so
+// tools never send is added: the operation "stats=1", which answers with one line of JSON, "log=1", which answers with
+// the log level ("level=info") after setting it where the request has such a line, and in a set operation's body the device keys "spread" (auto, off or on) and "spread_ports" (61000-61999). What get answers is WireGuard's alone, so
 // how a device spreads is in the JSON (config.SpreadReport).
 package uapi
 
@@ -43,10 +43,12 @@ const (
 	opGet   = "get=1"
 	opSet   = "set=1"
 	opStats = "stats=1"
+	opLog   = "log=1"
 )
 
 // Device keys of ropewalk's own.
 const (
 	keySpread      = "spread"
 	keySpreadPorts = "spread_ports"
+	keyUnderlay    = "underlay"
 )

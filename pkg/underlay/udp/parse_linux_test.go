@@ -129,7 +129,14 @@ func FuzzSockaddr(f *testing.F) {
 func FuzzRelease(f *testing.F) {
 	f.Add("6.18.44-v1")
 	f.Add("5.")
+	f.Add("7.1.0-070100rc1-generic")
 	f.Fuzz(func(t *testing.T, release string) {
+		if selectionReplaceable(release, "") != selectionReplaceable(release, "#1 SMP PREEMPT_DYNAMIC") {
+			t.Fatalf("%q: a version that says nothing decides", release)
+		}
+		if selectionReplaceable(release+"-rc1", "") || selectionReplaceable(release, " Debian 7.1~rc1-1") {
+			t.Fatalf("%q: a candidate is taken for safe", release)
+		}
 		if major, minor, ok := parseRelease(release); ok && (major < 0 || minor < 0) {
 			t.Fatalf("%d.%d", major, minor)
 		}
@@ -163,6 +170,17 @@ func TestSelectionIsReplacedOnlyOnKernelsKnownToBeSafe(t *testing.T) {
 		{"8.0.1", "", true},
 		{"7.1.0-rc1", "", false},
 		{"7.2-rc3", "", false}, // some of which have it
+		{"7.1.0-0.rc1.20260501git0123456789ab.10.fc45.x86_64", "", false},
+		{"7.1.0-070100rc1-generic", "#202605010000 SMP PREEMPT_DYNAMIC", false},
+		{"7.1.0-rc2-next-20260520", "", false},
+		{"7.1~rc2-amd64", "#1 SMP Debian 7.1.2-1 (2026-07-01)", false}, // they contradict each other
+		{"7.1.3-arch1-1", "#1 SMP PREEMPT_DYNAMIC", true},
+		{"6.12.94+rpt-rpi-v8", "#1 SMP PREEMPT Debian 1:6.12.94-1+rpt1 (2026-07-01)", true},
+		{"6.12.93+rpt-rpi-v8", "#1 SMP PREEMPT Debian 1:6.12.93-1+rpt1 (2026-07-01)", false},
+		{"2.6.78-50-amd64", "", false}, // uname26
+		{"6.12.99999999999999999999", "", false},
+		{"6.-12.94", "", false},
+		{"+6.12.94", "", false},
 		{"4.19.400", "", false},
 		{"5.14.0-611.el9.x86_64", "", false},
 		{"6.17.13", "", false},

@@ -23,7 +23,7 @@ func parseRelease(release string) (major, minor int, ok bool) {
 	}
 	digits := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
 	major, err := strconv.Atoi(first)
-	if err != nil || major < 0 {
+	if err != nil || first[0] < '0' { // a sign
 		return 0, 0, false
 	}
 	minor, err = strconv.Atoi(rest[:digits])
@@ -36,12 +36,14 @@ func parseRelease(release string) (major, minor int, ok bool) {
 // CVE's record; what cannot be read, ended without the fix or is a distribution's own count is taken to have the fault.
 // The first program of a group, and the last one when its sockets are closed, were always safe.
 func selectionReplaceable(release, version string) bool {
-	// Debian's 5.10.0-46-amd64 tells in its version what it is made of: "#1 SMP Debian 5.10.259-1 (2026-07-01)".
+	candidate := isCandidate(release)
+	// Debian's 5.10.0-46-amd64 tells in its version what it is made of: "#1 SMP Debian 5.10.259-1 (2026-07-01)". Raspberry Pi
+	// OS puts an epoch before it: "#1 SMP PREEMPT Debian 1:6.12.94-1+rpt1 (2026-07-01)".
 	if _, debian, found := strings.Cut(version, " Debian "); found {
-		release, _, _ = strings.Cut(debian, "-")
+		release, _, _ = strings.Cut(strings.TrimPrefix(debian, "1:"), "-")
 	}
 	major, minor, ok := parseRelease(release)
-	if !ok || strings.Contains(release, "-rc") || strings.Contains(release, "~rc") {
+	if !ok || candidate || isCandidate(release) {
 		return false
 	}
 	if major > 7 || major == 7 && minor >= 1 {
@@ -52,6 +54,17 @@ func selectionReplaceable(release, version string) bool {
 	}[[2]int{major, minor}]
 	patch, numbered := parsePatch(release)
 	return known && numbered && patch >= first
+}
+
+// isCandidate tells whether a kernel calls itself a candidate, in whichever way: "7.1-rc1", Debian's "7.1~rc1", Fedora's
+// "7.1.0-0.rc1.20260501git", Ubuntu's "7.1.0-070100rc1-generic". An "-arch1" is none.
+func isCandidate(release string) bool {
+	for _, rest := range strings.Split(release, "rc")[1:] {
+		if rest != "" && rest[0] >= '0' && rest[0] <= '9' {
+			return true
+		}
+	}
+	return false
 }
 
 // parsePatch reads the third number of "6.12.94-amd64".

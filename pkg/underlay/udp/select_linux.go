@@ -53,7 +53,7 @@ func (p *Port) keep(s *underlay.Selection) (plans int, err error) {
 		kernelRelease(), underlay.ErrSelectionStands)
 }
 
-// attach leaves plans out until the kernel takes the program. What it has not taken once it is not asked again.
+// attach leaves plans out, from the last, until the kernel takes the program. What it has not taken once it is not asked again.
 func (p *Port) attach(s *underlay.Selection) (plans int, err error) {
 	for {
 		code, plans := compileSelection(s, len(p.lanes), p.room)
@@ -64,7 +64,7 @@ func (p *Port) attach(s *underlay.Selection) (plans int, err error) {
 		if plans == 0 || !errors.Is(err, unix.ENOMEM) {
 			return 0, err
 		}
-		p.room = min(p.room, len(code)) * 3 / 4
+		p.room = roomOfAll(s.Plans[:plans]) - 1
 	}
 }
 

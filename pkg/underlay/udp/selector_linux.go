@@ -56,10 +56,8 @@ const (
 // where its interrupts are, but also split a flow over two sockets, and reorder it, whenever it changes CPUs: on a veth
 // with its sender, on a NIC with the interrupt's affinity, RPS or flow steering.
 func compileSelection(s *underlay.Selection, lanes, room int) (code []unix.SockFilter, plans int) {
-	room -= roomFrame
-	for plans < len(s.Plans) && room >= roomPlan+roomPort*len(s.Plans[plans].Ports) {
-		room -= roomPlan + roomPort*len(s.Plans[plans].Ports)
-		plans++
+	for room -= roomFrame; plans < len(s.Plans) && room >= roomOf(&s.Plans[plans]); plans++ {
+		room -= roomOf(&s.Plans[plans])
 	}
 	c := &compiler{program: newProgram(), lanes: lanes}
 	c.sort(s.Plans[:plans])
@@ -71,6 +69,18 @@ func compileSelection(s *underlay.Selection, lanes, room int) (code []unix.SockF
 	c.put(compute|unix.BPF_RSH, 4)
 	c.put(loadByte, ipVersion)
 	return c.assembled(), plans
+}
+
+// roomOf is what a plan takes, at the most.
+func roomOf(p *underlay.Plan) int { return roomPlan + roomPort*len(p.Ports) }
+
+// roomOfAll is what a program with these plans takes, at the most.
+func roomOfAll(plans []underlay.Plan) int {
+	room := roomFrame
+	for i := range plans {
+		room += roomOf(&plans[i])
+	}
+	return room
 }
 
 type compiler struct {
@@ -167,15 +177,14 @@ func (c *compiler) ipv6(other, hash label) label {
 	return c.put(loadByte, ipv6Next)
 }
 
-// sameFold looks at the whole address.
+// sameFold looks at the whole address: at three of its words, as the sum of all is right already.
 func (c *compiler) sameFold(plans []underlay.Plan, other label) label {
 	next := other
 	for _, p := range slices.Backward(plans) {
 		same := c.ports(p.Ports, other)
-		list := words(p.From)
-		for i, word := range slices.Backward(list) {
+		for i, word := range slices.Backward(words(p.From)[1:]) {
 			c.branch(unix.BPF_JEQ, word, same, next)
-			same = c.put(loadWord, ipv6Source+uint32(i)*wordBytes)
+			same = c.put(loadWord, ipv6Source+uint32(i+1)*wordBytes)
 		}
 		next = same
 	}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uapi
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// LevelSilent is above every level that is logged.
+const LevelSilent = slog.Level(100)
+
+// levelName is a level and what it is called.
+type levelName struct {
+	name  string
+	level slog.Level
+}
+
+// levelNames lists the levels, the most talkative first, and then other names for them: those of wireguard-go.
+func levelNames() []levelName {
+	return []levelName{
+		{"debug", slog.LevelDebug},
+		{"info", slog.LevelInfo},
+		{"warn", slog.LevelWarn},
+		{"error", slog.LevelError},
+		{"silent", LevelSilent},
+		{"verbose", slog.LevelDebug},
+		{"warning", slog.LevelWarn},
+	}
+}
+
+// Levels returns the names of the levels, the most talkative first.
+func Levels() []string { return []string{"debug", "info", "warn", "error", "silent"} }
+
+// ParseLevel returns the level of that name, in any case; it knows wireguard-go's names as well.
+func ParseLevel(name string) (slog.Level, error) {
+	names := levelNames()
+	i := slices.IndexFunc(names, func(l levelName) bool { return strings.EqualFold(l.name, name) })
+	if i < 0 {
+		return 0, fmt.Errorf("log level %.20q: want debug, info, warn, error or silent", name)
+	}
+	return names[i].level, nil
+}
+
+// LevelName is the inverse of ParseLevel.
+func LevelName(level slog.Level) string {
+	names := levelNames()
+	i := slices.IndexFunc(names, func(l levelName) bool { return l.level == level })
+	if i < 0 {
+		return level.String()
+	}
+	return names[i].name
+}
+
+// log answers with the level that is logged from, after changing it where the request has one.
+func (s *Server) log(lines *lineReader) ([]byte, error) {
+	if s.Level == nil {
+		return nil, refuse(lines, &Error{Errno: unix.EOPNOTSUPP, Err: errors.New("the log level is fixed")})
+	}
+	key, value, ok, err := lines.pair()
+	if err == nil && ok {
+		err = s.setLevel(key, value, lines)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return fmt.Appendf(nil, "level=%s\n", LevelName(s.Level.Level())), nil
+}
+
+func (s *Server) setLevel(key, value string, lines *lineReader) error {
+	level, err := ParseLevel(value)
+	switch {
+	case key != "level":
+		return refuse(lines, &Error{Errno: unix.EINVAL, Line: lines.line, Err: errors.New("want level=")})
+	case err != nil:
+		return refuse(lines, &Error{Errno: unix.EINVAL, Line: lines.line, Key: key, Err: errors.New("not a level")})
+	}
+	if err := wantEnd(lines); err != nil {
+		return err
+	}
+	s.Level.Set(level)
+	s.logger().Info("log level set", "level", LevelName(level))
+	return nil
+}
+
+// LogLevel asks for the name of the level from which the daemon logs. Only ropewalk's knows this operation: others close
+// the connection.
+func (c *Client) LogLevel() (string, error) { return c.logLevel("") }
+
+// SetLogLevel changes the level from which the daemon logs, until it ends, and returns its name. See LogLevel.
+func (c *Client) SetLogLevel(name string) (string, error) { return c.logLevel("level=" + name + "\n") }
+
+func (c *Client) logLevel(body string) (level string, err error) {
+	err = c.send([]byte(opLog + "\n" + body + "\n"))
+	if err == nil {
+		level, err = parseLevel(c.lines)
+	}
+	if err != nil {
+		return "", fmt.Errorf("asking interface %s for its log level: %w", c.name, err)
+	}
+	return level, nil
+}
+
+// parseLevel reads the answer to a log operation.
+func parseLevel(lines *lineReader) (level string, err error) {
+	var r reply
+	for {
+		key, value, ok, err := lines.pair()
+		switch {
+		case errors.Is(err, io.EOF):
+			return "", io.ErrUnexpectedEOF
+		case err != nil:
+			return "", err
+		case !ok:
+			return level, r.err()
+		case key == "level":
+			level = value
+		case key == "errno":
+			if err := r.set(value); err != nil {
+				return "", err
+			}
+		}
+	}
+}
