@@ -97,11 +97,13 @@ func (c *Crew) Close() {
 // asks is how many workers a desk asks before it gives up looking for a free one.
 const asks = 4
 
-// call has a worker come to d, if one is free of those that are asked, from the i-th on.
-func (c *Crew) call(d *Desk, i int) {
-	for k := range min(asks, len(c.workers)) {
-		if c.workers[(i+k)%len(c.workers)].call(d) {
+// call has a worker come to d, if one is free of those that are asked. Who came last is asked first the next time, and
+// after those who were all busy the others are.
+func (c *Crew) call(d *Desk) {
+	for range min(asks, len(c.workers)) {
+		if c.workers[d.asked].call(d) {
 			return
 		}
+		d.asked = (d.asked + 1) % len(c.workers)
 	}
 }

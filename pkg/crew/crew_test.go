@@ -11,7 +11,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"weak"
 
+	"github.com/ropewalk/ropewalk/pkg/noise"
 	"github.com/ropewalk/ropewalk/pkg/session"
 )
 
@@ -175,6 +177,55 @@ func TestSecondWorkerIsCalledWhenTheFirstHasEnough(t *testing.T) {
 	}
 }
 
+// TestFreeWorkerIsFoundInTheEnd has as many lanes as workers, each of which must get one although the first are always busy.
+func TestFreeWorkerIsFoundInTheEnd(t *testing.T) {
+	const workers = 4 * asks
+	c := absent(workers)
+	for lane := range workers {
+		d := c.NewDesk(8)
+		for offers := 0; d.present.Load() == 0; offers++ {
+			if offers == workers/asks {
+				t.Fatalf("lane %d has offered %d times, and nobody came", lane, offers)
+			}
+			d.Offer(&piece{})
+		}
+	}
+}
+
+// sealing is work with a buffer.
+type sealing struct {
+	keys *session.Keypair
+	msg  []byte
+}
+
+// Do implements Work.
+func (w *sealing) Do(s *session.Scratch) { w.keys.SealEach(s, [][]byte{w.msg}, 0) }
+
+// TestNothingIsKeptOfALaneThatIsGone has a worker do its work, and looks whether it can be collected as garbage.
+func TestNothingIsKeptOfALaneThatIsGone(t *testing.T) {
+	c := start(t, 1)
+	d, scratch := c.NewDesk(8), new(session.Scratch)
+	offer := func() weak.Pointer[byte] {
+		keys, err := session.NewKeypair(&noise.Keys{}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		msg := make([]byte, 1<<16-1)
+		d.Offer(&sealing{keys, msg})
+		return weak.Make(&msg[0])
+	}
+	buffer := offer()
+	eventually(t, "a worker has done it", d.Done)
+	if d.Collect(scratch); d.Stats().Done != 1 {
+		t.Fatalf("%+v", d.Stats())
+	}
+	eventually(t, "its buffer is free", func() bool {
+		runtime.GC()
+		return buffer.Value() == nil
+	})
+	runtime.KeepAlive(d)
+}
+
 func TestWorkersGoToSleepAndComeAgain(t *testing.T) {
 	c := start(t, 2)
 	d, scratch := c.NewDesk(8), new(session.Scratch)
@@ -274,4 +325,25 @@ func TestStatsMayBeReadMeanwhile(t *testing.T) {
 	}
 	ended.Store(true)
 	reader.Wait()
+}
+
+// TestEachPieceIsBegunOnce has more who claim than cores, who never rest.
+func TestEachPieceIsBegunOnce(t *testing.T) {
+	d := absent(manyWorkers()).NewDesk(8)
+	var ended atomic.Bool
+	var claimers sync.WaitGroup
+	for range manyWorkers() {
+		claimers.Go(func() {
+			for s := new(session.Scratch); !ended.Load(); runtime.Gosched() {
+				for j := d.claim(); j != nil; j = d.claim() {
+					j.do(s)
+				}
+			}
+		})
+	}
+	if err := carry(d, 20000, rand.New(rand.NewPCG(3, 4))); err != nil {
+		t.Error(err)
+	}
+	ended.Store(true)
+	claimers.Wait()
 }

@@ -19,6 +19,7 @@ type Desk struct {
 	_      [64]byte // workers read the above, the lane writes the following
 	oldest uint64   // that has not been collected
 	newest uint64   // what offered is
+	asked  int      // the worker to be called first
 	habit  habit
 	stats  counters
 
@@ -70,7 +71,7 @@ func (d *Desk) Offer(w Work) {
 	d.stats.offered.Add(1)
 	present := int(d.present.Load())
 	if present == 0 || present < len(d.crew.workers) && d.newest-d.begun.Load() > 1 {
-		d.crew.call(d, present)
+		d.crew.call(d)
 	}
 }
 
@@ -93,7 +94,9 @@ func (d *Desk) Collect(s *session.Scratch) Work {
 	}
 	d.oldest++
 	d.note(j.back)
-	return j.work
+	w := j.work
+	j.work = nil // its lane may be gone before the ring comes round
+	return w
 }
 
 // waitABit is called for the n-th time in one wait for a worker.

@@ -4,6 +4,7 @@ package crew
 
 import (
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,6 +20,8 @@ const (
 	// it has received some more. Each time none comes it halves, down to minPatience.
 	maxPatience = 512
 	minPatience = 4
+	// errorPause keeps a worker whose poll gives nothing but errors from taking a whole core.
+	errorPause = time.Millisecond
 )
 
 // worker is one goroutine on a thread of its own.
@@ -77,7 +80,9 @@ func (w *worker) wake() { _, _ = unix.Write(w.event, w.one[:]) }
 func (w *worker) sleep() {
 	w.asleep.Store(true)
 	if w.desk.Load() == nil && !w.crew.stopping.Load() { // who comes later sees that it is asleep
-		_ = linger.Poll([]unix.PollFd{{Fd: int32(w.event), Events: unix.POLLIN}}, w.linger)
+		if linger.Poll([]unix.PollFd{{Fd: int32(w.event), Events: unix.POLLIN}}, w.linger) != nil {
+			time.Sleep(errorPause)
+		}
 		_, _ = unix.Read(w.event, w.count[:])
 	}
 	w.asleep.Store(false)
@@ -93,6 +98,7 @@ func (w *worker) serve(d *Desk) {
 		}
 	}
 	d.report(w.watch.lap())
+	w.scratch = session.Scratch{} // it refers to buffers of the lane
 }
 
 // look reports whether something is on d, when it has been looked for long enough.

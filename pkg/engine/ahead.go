@@ -49,15 +49,18 @@ func (a *arrival) Do(s *session.Scratch) {
 // press tells the desk how many trains wait in the line, beyond the two that a sender sends at once who takes his time, and
 // opens it if workers may help.
 func (r *receiver) press() {
+	desk := r.lane.opening
+	if r.ahead.open = desk.Open(r.now); !r.ahead.open {
+		return
+	}
 	trains := 0
 	for k := range r.count {
 		if r.done>>k&1 == 0 && r.at(k).N >= eager {
 			trains++
 		}
 	}
-	desk := r.lane.opening
 	desk.Press(trains - 2)
-	r.ahead.open = trains > 1 && desk.Pressed() && desk.Open(r.now)
+	r.ahead.open = trains > 1 && desk.Pressed()
 }
 
 // lookAhead puts trains on the desk, as many as it holds: those behind element k of the line, which the lane comes to now, if
@@ -113,5 +116,6 @@ func (r *receiver) openedAhead(d *underlay.Datagrams) bool {
 	a := r.lane.opening.Collect(&r.scratch).(*arrival)
 	a.keys.AcceptTrain(&r.scratch, d.Buf[:d.N], d.SegSize, a.opened)
 	r.deliver(a.session, a.keys, a.opened, a.summed, d)
+	a.session, a.keys = nil, nil // the peer may be removed before the ring comes round
 	return true
 }

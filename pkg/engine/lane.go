@@ -46,6 +46,7 @@ type laneCounters struct {
 // directionCounters counts one direction of a lane. A train is one element at the TUN; a run one at the underlay.
 type directionCounters struct {
 	packets, bytes, trains, runs atomic.Uint64
+	sizes                        sizeCounters
 	_                            [96]byte // the two directions belong to two goroutines
 }
 

@@ -364,3 +364,11 @@ func BenchmarkSparse(b *testing.B) {
 		}
 	}
 }
+
+func TestLineForgetsOfTheOldestAllThatItKnew(t *testing.T) {
+	l := line{in: make([]underlay.Datagrams, 8), head: 6, count: 5, done: 0b01011, seen: 0b01110}
+	l.retire()
+	if l.head != 0 || l.count != 3 || l.done != 0b010 || l.seen != 0b011 {
+		t.Errorf("head %d, count %d, done %b, seen %b", l.head, l.count, l.done, l.seen)
+	}
+}

@@ -42,6 +42,7 @@ type receiver struct {
 	packets int // since the last account
 	bytes   int
 	trains  int
+	sizes   RunSizes
 }
 
 // newReceiver returns a receiver that takes up to n elements at a time.
@@ -90,7 +91,9 @@ func (r *receiver) turn() {
 	first := r.first()
 	elements := bits.OnesCount64(first)
 	for rest := first; rest != 0; rest &= rest - 1 {
-		r.datagrams(r.at(bits.TrailingZeros64(rest)))
+		d := r.at(bits.TrailingZeros64(rest))
+		r.sizes.noteBytes(d.N, d.SegSize)
+		r.datagrams(d)
 	}
 	if first != 0 {
 		r.flush()
@@ -100,7 +103,8 @@ func (r *receiver) turn() {
 	elements += r.oldest()
 	r.retire()
 	r.lane.stats.rx.add(r.packets, r.bytes, r.trains, elements)
-	r.packets, r.bytes, r.trains = 0, 0, 0
+	r.lane.stats.rx.sizes.publish(&r.sizes)
+	r.packets, r.bytes, r.trains, r.sizes = 0, 0, 0, RunSizes{}
 }
 
 // first is sparse, less what peers have sent that seem to move: where one is, the last of its messages says.
@@ -164,6 +168,7 @@ func (r *receiver) oldest() (elements int) {
 		}
 		r.done |= 1 << k
 		elements++
+		r.sizes.noteBytes(d.N, d.SegSize)
 		if d.N >= eager {
 			bulk += d.N
 			r.flush()

@@ -82,13 +82,16 @@ func (t *transmitter) note(u *unit) {
 // account counts what was sent.
 func (t *transmitter) account(u *unit) {
 	packets, bytes, trains := 0, 0, 0
+	var sizes RunSizes
 	for i, m := range u.meta {
 		packets += u.runs[i].Segments
+		sizes.note(u.runs[i].Segments)
 		bytes += m.inner
 		trains += m.trains
 		m.peer.trafficOf(t.lane.index).tx.Add(uint64(m.bytes))
 	}
 	t.lane.stats.tx.add(packets, bytes, trains, len(u.runs))
+	t.lane.stats.tx.sizes.publish(&sizes)
 }
 
 // sent notes that something, data or a keepalive, goes out under keys.

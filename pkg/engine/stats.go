@@ -3,6 +3,9 @@
 package engine
 
 import (
+	"math/bits"
+	"sync/atomic"
+
 	"github.com/ropewalk/ropewalk/pkg/crew"
 	"github.com/ropewalk/ropewalk/pkg/drop"
 )
@@ -19,17 +22,20 @@ type Stats struct {
 // LaneStats is a snapshot of one lane. Bytes are those of inner packets. A train is one element at the TUN, of one or
 // more packets; a run is one element at the underlay, of one or more messages.
 type LaneStats struct {
-	TxPackets uint64            `json:"tx_packets"`
-	TxBytes   uint64            `json:"tx_bytes"`
-	TxTrains  uint64            `json:"tx_trains"`
-	TxRuns    uint64            `json:"tx_runs"`
-	RxPackets uint64            `json:"rx_packets"`
-	RxBytes   uint64            `json:"rx_bytes"`
-	RxTrains  uint64            `json:"rx_trains"`
-	RxRuns    uint64            `json:"rx_runs"`
-	TxCrew    crew.Stats        `json:"tx_crew"` // of runs that were offered to the crew
-	RxCrew    crew.Stats        `json:"rx_crew"`
-	Drops     map[string]uint64 `json:"drops"`
+	TxPackets uint64     `json:"tx_packets"`
+	TxBytes   uint64     `json:"tx_bytes"`
+	TxTrains  uint64     `json:"tx_trains"`
+	TxRuns    uint64     `json:"tx_runs"`
+	RxPackets uint64     `json:"rx_packets"`
+	RxBytes   uint64     `json:"rx_bytes"`
+	RxTrains  uint64     `json:"rx_trains"`
+	RxRuns    uint64     `json:"rx_runs"`
+	TxCrew    crew.Stats `json:"tx_crew"` // of units that were offered to the crew
+	RxCrew    crew.Stats `json:"rx_crew"`
+	// How large the runs were. What is received counts as it came, and what is sent if it could be.
+	TxRunSizes RunSizes          `json:"tx_run_sizes"`
+	RxRunSizes RunSizes          `json:"rx_run_sizes"`
+	Drops      map[string]uint64 `json:"drops"`
 }
 
 // Stats returns a snapshot; it is consistent per counter, not across counters.
@@ -48,8 +54,69 @@ func (l *lane) snapshot() LaneStats {
 		TxPackets: tx.packets.Load(), TxBytes: tx.bytes.Load(), TxTrains: tx.trains.Load(), TxRuns: tx.runs.Load(),
 		RxPackets: rx.packets.Load(), RxBytes: rx.bytes.Load(), RxTrains: rx.trains.Load(), RxRuns: rx.runs.Load(),
 		TxCrew: l.sealing.Stats(), RxCrew: l.opening.Stats(),
+		TxRunSizes: tx.sizes.load(), RxRunSizes: rx.sizes.load(),
 		Drops: dropMap(&l.stats.drops),
 	}
+}
+
+// sizeClasses is how many sizes of runs are told apart: powers of two, and beyond.
+const sizeClasses = 8
+
+// RunSizes says how many messages runs had.
+type RunSizes struct {
+	// Runs are those of at most 1<<i messages that are not in the class before; the last class has no bound.
+	Runs     [sizeClasses]uint64 `json:"runs"`
+	Messages uint64              `json:"messages"`
+}
+
+// Add adds other to r.
+func (r *RunSizes) Add(other *RunSizes) {
+	for i, n := range other.Runs {
+		r.Runs[i] += n
+	}
+	r.Messages += other.Messages
+}
+
+// note counts a run of n messages, at least one.
+func (r *RunSizes) note(n int) {
+	r.Runs[min(bits.Len(uint(n-1)), sizeClasses-1)]++
+	r.Messages += uint64(n)
+}
+
+// noteBytes counts a run of n bytes in messages of size bytes; 0 stands for a single one.
+func (r *RunSizes) noteBytes(n, size int) {
+	if size <= 0 || n <= size {
+		r.note(1)
+		return
+	}
+	r.note((n + size - 1) / size)
+}
+
+// sizeCounters are the RunSizes of one direction, which are published once per batch.
+type sizeCounters struct {
+	runs     [sizeClasses]atomic.Uint64
+	messages atomic.Uint64
+}
+
+// publish adds what a batch had.
+func (c *sizeCounters) publish(batch *RunSizes) {
+	if batch.Messages == 0 {
+		return
+	}
+	for i, n := range batch.Runs {
+		if n > 0 {
+			c.runs[i].Add(n)
+		}
+	}
+	c.messages.Add(batch.Messages)
+}
+
+func (c *sizeCounters) load() (r RunSizes) {
+	for i := range c.runs {
+		r.Runs[i] = c.runs[i].Load()
+	}
+	r.Messages = c.messages.Load()
+	return r
 }
 
 func dropMap(c *drop.Counters) map[string]uint64 {

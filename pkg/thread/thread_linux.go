@@ -70,7 +70,7 @@ func Own(name string, o Options) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("setting time slices of %s for thread %s: %w", o.Slice, name, err)
+		return fmt.Errorf("setting how thread %s is scheduled: %w", name, err)
 	}
 	return nil
 }
