@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xdp
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/ropewalk/ropewalk/pkg/gate"
+	"github.com/ropewalk/ropewalk/pkg/xsk"
+)
+
+// circuit is one AF_XDP socket in use by a lane. The keeper makes and ends it; each gate is for one goroutine of the lane.
+type circuit struct {
+	socket  *xsk.Socket
+	device  int
+	rx, tx  gate.Gate
+	offload bool // of UDP checksums
+	// down says that nothing can be sent until the device is up.
+	down atomic.Bool
+	// failure says why the socket is of no more use.
+	failure atomic.Pointer[error]
+}
+
+func newCircuit(s *xsk.Socket, device int) *circuit {
+	return &circuit{socket: s, device: device, rx: gate.New(), tx: gate.New(), offload: s.Features().TxChecksum}
+}
+
+// works reports whether the circuit can carry anything.
+func (c *circuit) works() bool { return !c.down.Load() && c.failure.Load() == nil }
+
+// holds reports whether the kernel left frames where they are, as it does in copy mode when the device's queue is full. A driver
+// without copies fetches them itself.
+func (c *circuit) holds() bool {
+	return c.socket.Features().Mode != xsk.ZeroCopy && c.socket.Pending() > 0
+}
+
+// blame notes an error of the socket, and reports whether the keeper has something to do about it. Errors that may pass are not
+// noted.
+func (c *circuit) blame(err error) bool {
+	switch {
+	case err == nil:
+		return false
+	case errors.Is(err, xsk.ErrDown):
+		return !c.down.Swap(true)
+	case errors.Is(err, xsk.ErrGone), errors.Is(err, xsk.ErrQueueGone):
+		reason := err // so that err stays on the stack
+		return c.failure.CompareAndSwap(nil, &reason)
+	}
+	return false
+}
+
+// err is why the circuit does not work, nil if it does.
+func (c *circuit) err() error {
+	switch failure := c.failure.Load(); {
+	case failure != nil:
+		return *failure
+	case c.down.Load():
+		return xsk.ErrDown
+	}
+	return nil
+}
+
+// retire ends the circuit once both goroutines have left it. They must have been told to: a lane that has no circuit any more
+// leaves when its bell rings. It returns the socket's last counters, and how many frames were submitted and never sent.
+func (c *circuit) retire() (stats xsk.Stats, lost int, err error) {
+	c.rx.Shut()
+	c.tx.Shut()
+	lost = c.socket.Pending()
+	err = c.socket.Close()
+	stats, _ = c.socket.Stats() // they do not fail once it is closed
+	return stats, lost, err
+}

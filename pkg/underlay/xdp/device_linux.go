@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xdp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/ropewalk/ropewalk/pkg/xsk"
+)
+
+// The intervals between attempts to get what could not be had: a queue that was closed just now is free again soon, and what is
+// used by somebody else, or is not there, may stay so.
+const (
+	firstRetry = 20 * time.Millisecond
+	lastRetry  = time.Minute
+)
+
+// hardware is the type of links that no driver of virtual devices made (rtnl_link_ops).
+const hardware = "device"
+
+// device is the network device as far as the keeper has it in hand.
+type device struct {
+	index     int // 0: there is none
+	attached  bool
+	addresses []netip.Addr
+	retryAt   time.Time // zero: nothing is missing that a retry would bring
+	retryIn   time.Duration
+}
+
+// report is what status tells.
+type report struct {
+	attached bool
+	err      error
+	lanes    []laneReport
+}
+
+type laneReport struct {
+	err       error // why there is no circuit
+	fallbacks uint64
+	lost      uint64
+	down      bool      // the circuit's device was down when last seen
+	before    xsk.Stats // of the sockets that are closed
+}
+
+// hasten makes the next retry come soon, after a change.
+func (d *device) hasten() { d.retryIn = 0 }
+
+// later sets the time of the next retry.
+func (d *device) later(now time.Time) {
+	d.retryIn = min(max(2*d.retryIn, firstRetry), lastRetry)
+	d.retryAt = now.Add(d.retryIn)
+}
+
+func (d *device) needsMending(lanes []*lane, now time.Time) bool {
+	if !d.retryAt.IsZero() && !now.Before(d.retryAt) {
+		return true
+	}
+	return slices.ContainsFunc(lanes, func(l *lane) bool {
+		c := l.circuit.Load()
+		return c != nil && !c.works()
+	})
+}
+
+// mend makes the most of the device as it is now.
+func (k *keeper) mend(now time.Time) {
+	k.device.retryAt = time.Time{}
+	link, err := k.find()
+	if err != nil {
+		k.lose(err)
+		k.note(fmt.Errorf("finding %s: %w", k.config.Device, err))
+		if _, absent := errors.AsType[netlink.LinkNotFoundError](err); !absent { // what is absent is announced when it comes
+			k.device.later(now)
+		}
+		return
+	}
+	if k.equip(link) {
+		k.device.later(now)
+	} else {
+		k.device.hasten()
+	}
+}
+
+// equip gives the device its program and the lanes their sockets, and reports whether something is missing that may be had later.
+func (k *keeper) equip(link netlink.Link) (again bool) {
+	k.device.index = link.Attrs().Index
+	errAddresses := k.tellAddresses()
+	err := k.attach(link)
+	k.note(errors.Join(err, errAddresses))
+	again = err != nil && !errors.Is(err, errTrains) || errAddresses != nil
+	up := link.Attrs().Flags&net.FlagUp != 0
+	for i, l := range k.port.lanes {
+		if err != nil && l.circuit.Load() == nil {
+			k.blame(i, err) // a socket would come into being without zero-copy
+			continue
+		}
+		again = k.mendLane(i, l, up) || again
+	}
+	return again
+}
+
+// find returns the device, under whatever name it goes by now, and gives up one that is gone.
+func (k *keeper) find() (link netlink.Link, err error) {
+	if k.device.index != 0 {
+		if link, err = k.resolver.nl.LinkByIndex(k.device.index); err == nil {
+			return link, nil
+		}
+		k.lose(err)
+	}
+	return k.resolver.nl.LinkByName(k.config.Device)
+}
+
+// lose gives up the device because it is gone.
+func (k *keeper) lose(err error) {
+	if k.device.index != 0 {
+		_ = k.abandon(fmt.Errorf("%w (%w)", xsk.ErrGone, err)) // what is gone leaves nothing to undo
+		return
+	}
+	for i := range k.port.lanes {
+		k.blame(i, fmt.Errorf("%w (%w)", xsk.ErrGone, err))
+	}
+}
+
+// abandon gives all of the device back.
+func (k *keeper) abandon(reason error) error {
+	var errs []error
+	for i, l := range k.port.lanes {
+		errs = append(errs, k.retire(i, l))
+		k.blame(i, reason)
+	}
+	if k.device.attached {
+		errs = append(errs, k.config.Program.Detach())
+	}
+	k.device = device{}
+	k.note(reason)
+	return errors.Join(errs...)
+}
+
+// tellAddresses tells the program which addresses are the host's. After an error it has some of them.
+func (k *keeper) tellAddresses() error {
+	addresses, err := k.resolver.local()
+	if err != nil || slices.Equal(addresses, k.device.addresses) {
+		return err
+	}
+	if err := k.config.Program.SetAddresses(addresses); err != nil {
+		return fmt.Errorf("telling the XDP program this host's addresses: %w", err)
+	}
+	k.device.addresses = addresses
+	return nil
+}
+
+// errTrains says why there is no generic mode. It never passes by itself.
+var errTrains = fmt.Errorf("%w: generic mode on a virtual device, where several datagrams may come as one packet", errors.ErrUnsupported)
+
+// attach puts the program in front of the device.
+func (k *keeper) attach(link netlink.Link) error {
+	switch {
+	case k.device.attached:
+		return nil
+	case k.config.Mode == xsk.Generic && !k.config.NoTrains && link.Type() != hardware:
+		return errTrains
+	}
+	if err := k.config.Program.Attach(k.device.index, k.config.Mode == xsk.Generic); err != nil {
+		return fmt.Errorf("attaching the XDP program: %w", err)
+	}
+	k.device.attached = true
+	return nil
+}
+
+// mendLane reports whether something is missing that may be had later.
+func (k *keeper) mendLane(i int, l *lane, up bool) (again bool) {
+	if c := l.circuit.Load(); c != nil {
+		k.probe(c, up)
+		k.count(i, c)
+		if c.failure.Load() == nil {
+			return false // what is down is announced when it is up
+		}
+		reason := c.err()
+		_ = k.retire(i, l) // the socket is closed whatever it says
+		k.blame(i, reason)
+	}
+	if !up {
+		k.blame(i, xsk.ErrDown)
+		return false
+	}
+	err := k.open(i, l)
+	k.blame(i, err)
+	// A queue that the device does not have is announced when it has.
+	return err != nil && !errors.Is(err, xsk.ErrNoQueue)
+}
+
+// probe finds out whether a circuit is up.
+func (k *keeper) probe(c *circuit, up bool) {
+	if !up {
+		c.blame(xsk.ErrDown)
+		return
+	}
+	err := c.socket.Check()
+	if err == nil {
+		c.down.Store(false)
+	}
+	c.blame(err)
+}
+
+// open gives a lane its socket.
+func (k *keeper) open(i int, l *lane) error {
+	config := k.config.socket(k.device.index, i)
+	config.Patience = -1 // it is tried again
+	socket, err := xsk.Open(config)
+	if err != nil {
+		return err
+	}
+	if err := k.config.Program.SetSocket(i, socket.FD()); err != nil {
+		return errors.Join(err, socket.Close())
+	}
+	l.set(newCircuit(socket, k.device.index))
+	return nil
+}
+
+// retire takes a lane's socket away, if it has one. What arrives goes up the stack from here on.
+func (k *keeper) retire(i int, l *lane) error {
+	c := l.circuit.Load()
+	if c == nil {
+		return nil
+	}
+	errRemove := k.config.Program.RemoveSocket(i)
+	l.set(nil)
+	stats, lost, err := c.retire()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r := &k.report.lanes[i]
+	r.before = addStats(r.before, stats)
+	r.lost += uint64(lost)
+	r.down = false
+	return errors.Join(errRemove, err)
+}
+
+// count notes that a circuit stopped working.
+func (k *keeper) count(i int, c *circuit) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r := &k.report.lanes[i]
+	if !c.works() && !r.down {
+		r.fallbacks++
+	}
+	r.down = !c.works()
+}
+
+// blame says why a lane has no socket.
+func (k *keeper) blame(i int, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.report.lanes[i].err = err
+}
+
+// note says how the device is.
+func (k *keeper) note(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.report.attached, k.report.err = k.device.attached, err
+}
+
+// status puts together what the goroutines know.
+func (k *keeper) status() Status {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := Status{Attached: k.report.attached, Err: k.report.err, Targets: k.port.table.reasons()}
+	for i, l := range k.port.lanes {
+		s.Lanes = append(s.Lanes, l.status(&k.report.lanes[i]))
+	}
+	return s
+}
+
+// status adds what the lane has counted to what is reported of it.
+func (l *lane) status(r *laneReport) LaneStatus {
+	s := LaneStatus{
+		Err: r.err, Fallbacks: r.fallbacks, Socket: r.before,
+		Received: l.rx.received.load(), Malformed: l.rx.malformed.load(),
+		Sent: l.tx.sent.load(), Slow: l.tx.slow.load(), Long: l.tx.long.load(), Lost: l.tx.lost.load() + r.lost,
+	}
+	if c := l.circuit.Load(); c != nil {
+		now, _ := c.socket.Stats() // what the kernel does not tell stays zero
+		s.Err, s.Features, s.Socket = c.err(), c.socket.Features(), addStats(s.Socket, now)
+	}
+	return s
+}

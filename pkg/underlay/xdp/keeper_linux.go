@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xdp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/vishvananda/netns"
+)
+
+const (
+	// settle is how often changes of the network are followed at most. The first is at once.
+	settle = 100 * time.Millisecond
+	// review is how often the paths in use are looked at without a reason: for what the kernel announces to nobody, such as path
+	// MTUs learned, and for neighbours to be confirmed.
+	review = 10 * time.Second
+	// forget is after how many reviews an unused path is forgotten.
+	forget = 30
+)
+
+// keeper keeps sockets, program and paths as the network wants them. All its work is done by one goroutine, whose thread is
+// in the Port's network namespace; the others only leave word.
+type keeper struct {
+	port     *Port
+	config   Config
+	mark     atomic.Uint32
+	cancel   context.CancelFunc
+	finished sync.WaitGroup
+	closeErr error // what went wrong at the end
+
+	// The goroutine's own:
+	ctx      context.Context
+	watcher  *watcher
+	resolver *resolver
+	device   device
+	settled  time.Time // before which changes of the network wait
+	pending  bool      // whether some do
+	reviewAt time.Time // zero: nothing is in use
+	idle     map[target]int
+
+	mu     sync.Mutex // guards what status reads
+	report report
+}
+
+// startKeeper returns when everything was tried once.
+func startKeeper(p *Port, c *Config) (*keeper, error) {
+	home, err := netns.Get()
+	if err != nil {
+		return nil, fmt.Errorf("finding the network namespace: %w", err)
+	}
+	defer home.Close()
+	k := &keeper{port: p, config: *c, idle: map[target]int{}}
+	k.mark.Store(c.Mark)
+	k.report.lanes = make([]laneReport, len(p.lanes))
+	k.ctx, k.cancel = context.WithCancel(context.Background())
+	ready := make(chan error)
+	k.finished.Go(func() { k.run(home, ready) })
+	if err := <-ready; err != nil {
+		k.cancel()
+		k.finished.Wait()
+		return nil, err
+	}
+	return k, nil
+}
+
+// run keeps its thread, which ends with it: it may be in a namespace that is not the process's.
+func (k *keeper) run(home netns.NsHandle, ready chan<- error) {
+	runtime.LockOSThread()
+	err := k.begin(home)
+	if err == nil {
+		k.mend(time.Now())
+	}
+	ready <- err
+	if err != nil {
+		return
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for k.ctx.Err() == nil {
+		select {
+		case <-k.ctx.Done():
+		case <-k.port.wake:
+		case <-timer.C:
+		}
+		now := time.Now()
+		k.turn(now)
+		timer.Stop()
+		if next := k.next(); !next.IsZero() {
+			timer.Reset(max(next.Sub(now), 0))
+		}
+	}
+	k.closeErr = k.end()
+}
+
+func (k *keeper) begin(home netns.NsHandle) error {
+	here, err := netns.Get()
+	if err != nil {
+		return fmt.Errorf("finding the network namespace: %w", err)
+	}
+	defer here.Close()
+	if !here.Equal(home) {
+		if err := netns.Set(home); err != nil {
+			return fmt.Errorf("entering the network namespace: %w", err)
+		}
+	}
+	if k.resolver, err = newResolver(k.config.FrameSize); err != nil {
+		return err
+	}
+	if k.watcher, err = watch(k.ctx, k.port.wake); err != nil {
+		k.resolver.nl.Close()
+		return err
+	}
+	return nil
+}
+
+// end undoes everything.
+func (k *keeper) end() error {
+	errs := []error{k.abandon(errClosed)}
+	k.watcher.finished.Wait()
+	k.resolver.nl.Close()
+	return errors.Join(errs...)
+}
+
+var errClosed = errors.New("the port is closed")
+
+// stop ends the keeper.
+func (k *keeper) stop() error {
+	k.cancel()
+	k.finished.Wait()
+	return k.closeErr
+}
+
+func (k *keeper) setMark(mark uint32) {
+	k.mark.Store(mark)
+	k.port.table.clear()
+}
+
+// turn does all there is to do.
+func (k *keeper) turn(now time.Time) {
+	changed, hops := k.watcher.news()
+	k.pending = k.pending || changed
+	follow := k.pending && !now.Before(k.settled)
+	if follow {
+		k.pending, k.settled = false, now.Add(settle)
+	}
+	if follow || k.device.needsMending(k.port.lanes, now) {
+		if follow {
+			k.device.hasten()
+		}
+		k.mend(now)
+	}
+	asked, era := k.port.table.questions()
+	switch {
+	case follow:
+		k.resolve(k.port.table.targets(), era)
+	case k.due(now):
+		k.review(now, era)
+	case len(hops) > 0:
+		asked = append(asked, k.behind(hops)...)
+		fallthrough
+	default:
+		k.resolve(asked, era)
+	}
+	if k.reviewAt.IsZero() && k.inUse() {
+		k.reviewAt = now.Add(review)
+	}
+}
+
+// next is when the next turn is due, whatever happens; zero is never.
+func (k *keeper) next() time.Time {
+	next := k.reviewAt
+	if k.pending {
+		next = earlier(next, k.settled)
+	}
+	return earlier(next, k.device.retryAt)
+}
+
+// earlier takes the zero time for never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
