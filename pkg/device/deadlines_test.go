@@ -31,10 +31,10 @@ const (
 	ruleInterval = 25
 )
 
-func (b *rulebook) filter(from, to netip.AddrPort, datagram []byte) underlay.Verdict {
-	whole := !b.cut.Load()
-	b.timeline.filter(from, to, datagram)
+func (b *rulebook) filter(from, _ netip.AddrPort, datagram []byte) underlay.Verdict {
 	b.mu.Lock()
+	whole := !b.cut.Load()
+	b.note(from, datagram)
 	b.whole = append(b.whole, whole)
 	b.mu.Unlock()
 	if whole {
@@ -43,10 +43,15 @@ func (b *rulebook) filter(from, to netip.AddrPort, datagram []byte) underlay.Ver
 	return underlay.Drop
 }
 
-// follows tells whether, within d of message i, one comes that matches.
+// follows tells whether, within d of message i, one comes that matches. What happens in the same instant has no order, for
+// timers either.
 func (b *rulebook) follows(i int, d time.Duration, match func(j int) bool) bool {
-	for j := i + 1; j < len(b.seen) && b.seen[j].at.Sub(b.seen[i].at) <= d+ruleSlack; j++ {
-		if match(j) {
+	first := i
+	for first > 0 && b.seen[first-1].at.Equal(b.seen[i].at) {
+		first--
+	}
+	for j := first; j < len(b.seen) && b.seen[j].at.Sub(b.seen[i].at) <= d+ruleSlack; j++ {
+		if j != i && match(j) {
 			return true
 		}
 	}

@@ -34,9 +34,14 @@ type passage struct {
 func (l *timeline) filter(from, _ netip.AddrPort, datagram []byte) underlay.Verdict {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.note(from, datagram)
+	return underlay.Deliver
+}
+
+// note is called with mu held.
+func (l *timeline) note(from netip.AddrPort, datagram []byte) {
 	kind, _ := wire.Classify(datagram)
 	l.seen = append(l.seen, passage{time.Now(), from.Addr(), kind, len(datagram)})
-	return underlay.Deliver
 }
 
 // take returns when host n has sent messages that match, since the last call of forget.

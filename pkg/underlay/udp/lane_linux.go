@@ -89,6 +89,9 @@ func (l *lane) TryRecv(rx []underlay.Datagrams) int {
 	return n
 }
 
+// FD is the lane's socket: readable when TryRecv has something, or the port is closed.
+func (l *lane) FD() int { return l.fd }
+
 // Send implements underlay.Lane.
 func (l *lane) Send(runs []underlay.Run) (failed int) {
 	if !l.sending.Enter() {

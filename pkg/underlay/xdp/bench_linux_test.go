@@ -39,12 +39,12 @@ var ways = []struct {
 	open func(p *pair) (a, b underlay.Port)
 }{
 	{"xdp", func(p *pair) (a, b underlay.Port) {
-		x, y := p.everything(0, Config{Mode: xsk.Copy}, udp.Config{}), p.everything(1, Config{Mode: xsk.Copy}, udp.Config{})
+		x, y := p.everything(0, Config{Way: Way{Mode: xsk.Copy}}, udp.Config{}), p.everything(1, Config{Way: Way{Mode: xsk.Copy}}, udp.Config{})
 		p.meet(x, y)
 		return x, y
 	}},
 	{"xdp, checksums in software", func(p *pair) (a, b underlay.Port) {
-		c := Config{Mode: xsk.Copy, NoChecksumOffload: true}
+		c := Config{Way: Way{Mode: xsk.Copy}, NoChecksumOffload: true}
 		x, y := p.everything(0, c, udp.Config{}), p.everything(1, c, udp.Config{})
 		p.meet(x, y)
 		return x, y

@@ -23,16 +23,12 @@ type Program interface {
 	RemoveSocket(queue int) error
 	// SetAddresses says which addresses are this host's.
 	SetAddresses(addresses []netip.Addr) error
+	// Close ends it, after Detach.
+	Close() error
 }
 
-// Config says how to open a Port.
-type Config struct {
-	// UDP is the slow path. Its lanes must have a method FD() int: the descriptor to wait for, with poll(2), until there is
-	// something for TryRecv. The Port owns it once opened. In generic mode it should be without UDP_GRO (see datapath.Classify).
-	UDP underlay.Port
-	// Program selects what AF_XDP receives. The Port attaches and detaches it; it stays the caller's to close, after the Port.
-	// What it selects may be no longer than MaxFrame.
-	Program Program
+// Way is a device and how it is used. The zero Way is none: all goes by the UDP port. Ways are comparable.
+type Way struct {
 	// Device is the name of the network device whose queues are used: lane i has queue i. Lanes beyond its queues go by UDP.
 	Device string
 	// Mode is how frames come from and to the device; with xsk.Generic the program is attached in generic mode.
@@ -42,11 +38,28 @@ type Config struct {
 	// in one piece. One that fits into a frame looks like a datagram, whose parts nobody could tell any more. Hardware, and what
 	// passes for it, has its trains turned off by the kernel (dev_disable_gro_hw). Native programs always see packets.
 	NoTrains bool
+	// FrameSize is 2048 or 4096; 0 is 2048.
+	FrameSize int
+	// Program selects what AF_XDP receives. The Port attaches, detaches and closes it. What it selects may be no longer than
+	// MaxFrame.
+	Program Program
+	// Final says, of a Way without a device, that no change of the network can make it another one: so none is waited for.
+	Final bool
+}
+
+// Config says how to open a Port.
+type Config struct {
+	// UDP is the slow path. Its lanes must have a method FD() int: the descriptor to wait for, with poll(2), until there is
+	// something for TryRecv. The Port owns it once opened. In generic mode it should be without UDP_GRO (see datapath.Classify).
+	UDP underlay.Port
+	// Way is the first one, and the only one without Choose.
+	Way
+	// Choose, if set, is asked for the Way at first, whenever the network has changed, and after Reconsider. One goroutine calls it, whose
+	// thread is in the Port's network namespace. Another Way takes the place of the present one, whose program is closed.
+	Choose func() Way
 	// Frames are how many wait for each lane in each direction at most: a power of two from 64 to 65,536, or 0 for the
 	// default of package xsk. It bounds the delay.
 	Frames int
-	// FrameSize is 2048 or 4096; 0 is 2048.
-	FrameSize int
 	// Mark is the SO_MARK that the UDP port has: routing follows it.
 	Mark uint32
 	// NoChecksumOffload computes UDP checksums here even where the device, or the kernel for it, would.
@@ -69,16 +82,27 @@ type waiter interface {
 	FD() int
 }
 
+// check refuses a Way that cannot be.
+func (w *Way) check() error {
+	switch {
+	case w.Program == nil:
+		return errors.New("no XDP program")
+	case w.Device == "":
+		return errors.New("no device")
+	case w.FrameSize != 0 && w.FrameSize != 2048 && w.FrameSize != 4096:
+		return fmt.Errorf("frames of %d bytes", w.FrameSize)
+	}
+	return nil
+}
+
 func (c *Config) waiters() ([]waiter, error) {
 	switch {
 	case c.UDP == nil:
 		return nil, errors.New("no UDP port")
-	case c.Program == nil:
-		return nil, errors.New("no XDP program")
-	case c.Device == "":
-		return nil, errors.New("no device")
-	case c.FrameSize != 0 && c.FrameSize != 2048 && c.FrameSize != 4096:
-		return nil, fmt.Errorf("frames of %d bytes", c.FrameSize)
+	case c.Choose == nil:
+		if err := c.Way.check(); err != nil {
+			return nil, err
+		}
 	}
 	list := make([]waiter, c.UDP.Lanes())
 	for i := range list {

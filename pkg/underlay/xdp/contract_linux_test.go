@@ -22,11 +22,11 @@ var modes = []struct {
 	config Config
 	udp    udp.Config
 }{
-	{"native", Config{Mode: xsk.Copy}, udp.Config{}},
-	{"native with checksums in software", Config{Mode: xsk.Copy, NoChecksumOffload: true}, udp.Config{}},
-	{"lingering", Config{Mode: xsk.Copy, Linger: true}, udp.Config{}},
+	{"native", Config{Way: Way{Mode: xsk.Copy}}, udp.Config{}},
+	{"native with checksums in software", Config{Way: Way{Mode: xsk.Copy}, NoChecksumOffload: true}, udp.Config{}},
+	{"lingering", Config{Way: Way{Mode: xsk.Copy}, Linger: true}, udp.Config{}},
 	// In generic mode trains would reach the socket as one datagram.
-	{"generic", Config{Mode: xsk.Generic, NoTrains: true}, udp.Config{NoGSO: true, NoGRO: true}},
+	{"generic", Config{Way: Way{Mode: xsk.Generic, NoTrains: true}}, udp.Config{NoGSO: true, NoGRO: true}},
 }
 
 func TestPortsKeepTheContract(t *testing.T) {
@@ -62,7 +62,7 @@ func TestTheSelectionHoldsForTheUDPSockets(t *testing.T) {
 func TestBothSocketsHaveTheirTurnWithOneElement(t *testing.T) {
 	const each = 100
 	p := newPair(t, 1)
-	a, b := p.classify(0, Config{Mode: xsk.Copy}, udp.Config{NoGRO: true}), p.stock(1)
+	a, b := p.classify(0, Config{Way: Way{Mode: xsk.Copy}}, udp.Config{NoGRO: true}), p.stock(1)
 	to := p.endpoint(0, a, false)
 	for i := range 2 * each { // data of different sizes, which share no element, and handshakes
 		_, err := b.WriteToUDPAddrPort(message(byte(4-3*(i%2)), 200+i), to.Dst)

@@ -36,9 +36,10 @@ type device struct {
 
 // report is what status tells.
 type report struct {
-	attached bool
-	err      error
-	lanes    []laneReport
+	attached  bool
+	listening bool // to changes of the network
+	err       error
+	lanes     []laneReport
 }
 
 type laneReport struct {
@@ -71,6 +72,13 @@ func (d *device) needsMending(lanes []*lane, now time.Time) bool {
 // mend makes the most of the device as it is now.
 func (k *keeper) mend(now time.Time) {
 	k.device.retryAt = time.Time{}
+	if k.config.Device == "" {
+		for i := range k.port.lanes {
+			k.blame(i, errNoWay)
+		}
+		k.note(errNoWay)
+		return
+	}
 	link, err := k.find()
 	if err != nil {
 		k.lose(err)
@@ -263,7 +271,7 @@ func (k *keeper) blame(i int, err error) {
 func (k *keeper) note(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.report.attached, k.report.err = k.device.attached, err
+	k.report.attached, k.report.listening, k.report.err = k.device.attached, k.watcher != nil, err
 }
 
 // status puts together what the goroutines know.

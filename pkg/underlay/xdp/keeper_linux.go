@@ -30,13 +30,15 @@ type keeper struct {
 	port     *Port
 	config   Config
 	mark     atomic.Uint32
+	doubt    atomic.Bool // the way is to be chosen anew
 	cancel   context.CancelFunc
 	finished sync.WaitGroup
 	closeErr error // what went wrong at the end
 
 	// The goroutine's own:
 	ctx      context.Context
-	watcher  *watcher
+	watcher  *watcher // nil while nothing that changes matters
+	deafen   context.CancelFunc
 	resolver *resolver
 	device   device
 	settled  time.Time // before which changes of the network wait
@@ -74,6 +76,9 @@ func (k *keeper) run(home netns.NsHandle, ready chan<- error) {
 	runtime.LockOSThread()
 	err := k.begin(home)
 	if err == nil {
+		if k.config.Choose != nil {
+			k.take(k.config.Choose())
+		}
 		k.mend(time.Now())
 	}
 	ready <- err
@@ -112,22 +117,83 @@ func (k *keeper) begin(home netns.NsHandle) error {
 	if k.resolver, err = newResolver(k.config.FrameSize); err != nil {
 		return err
 	}
-	if k.watcher, err = watch(k.ctx, k.port.wake); err != nil {
+	if err := k.listen(); err != nil {
 		k.resolver.nl.Close()
 		return err
 	}
 	return nil
 }
 
+// listen begins to watch the network, if that is not done already; rest ends it.
+func (k *keeper) listen() (err error) {
+	if k.watcher != nil {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(k.ctx)
+	if k.watcher, err = watch(ctx, k.port.wake); err != nil {
+		cancel()
+		k.watcher = nil
+		return err
+	}
+	k.deafen = cancel
+	return nil
+}
+
+func (k *keeper) rest() {
+	if k.watcher != nil {
+		k.deafen()
+		k.watcher.finished.Wait()
+		k.watcher = nil
+	}
+}
+
 // end undoes everything.
 func (k *keeper) end() error {
 	errs := []error{k.abandon(errClosed)}
-	k.watcher.finished.Wait()
+	if k.config.Program != nil {
+		errs = append(errs, k.config.Program.Close())
+	}
+	k.rest()
 	k.resolver.nl.Close()
 	return errors.Join(errs...)
 }
 
-var errClosed = errors.New("the port is closed")
+var (
+	errClosed = errors.New("the port is closed")
+	errOther  = errors.New("another way was chosen")
+	errNoWay  = errors.New("no device is in use")
+)
+
+// reconsider takes the Way that is right now, and listens to the network before it asks.
+func (k *keeper) reconsider() {
+	if k.config.Choose == nil {
+		return
+	}
+	if err := k.listen(); err != nil {
+		k.doubt.Store(true)
+		k.device.later(time.Now())
+		k.note(err)
+		return
+	}
+	k.take(k.config.Choose())
+}
+
+// take has another Way take the place of the present one.
+func (k *keeper) take(w Way) {
+	if w == k.config.Way {
+		return
+	}
+	_ = k.abandon(errOther) // what it says is what the kernel has forgotten already
+	if old := k.config.Program; old != nil && old != w.Program {
+		_ = old.Close()
+	}
+	k.config.Way = w
+	k.resolver.limit = frameLimit(w.FrameSize)
+	k.port.table.clear()
+	if w.Device == "" && w.Final {
+		k.rest()
+	}
+}
 
 // stop ends the keeper.
 func (k *keeper) stop() error {
@@ -143,11 +209,15 @@ func (k *keeper) setMark(mark uint32) {
 
 // turn does all there is to do.
 func (k *keeper) turn(now time.Time) {
-	changed, hops := k.watcher.news()
+	changed, hops := k.news()
 	k.pending = k.pending || changed
 	follow := k.pending && !now.Before(k.settled)
 	if follow {
 		k.pending, k.settled = false, now.Add(settle)
+	}
+	if k.doubt.Swap(false) || follow {
+		k.reconsider()
+		follow = true
 	}
 	if follow || k.device.needsMending(k.port.lanes, now) {
 		if follow {
@@ -170,6 +240,14 @@ func (k *keeper) turn(now time.Time) {
 	if k.reviewAt.IsZero() && k.inUse() {
 		k.reviewAt = now.Add(review)
 	}
+}
+
+// news returns what has changed since the last call.
+func (k *keeper) news() (changed bool, hops map[hop]struct{}) {
+	if k.watcher == nil {
+		return false, nil
+	}
+	return k.watcher.news()
 }
 
 // next is when the next turn is due, whatever happens; zero is never.

@@ -29,7 +29,7 @@ type scene struct {
 
 func newScene(t *testing.T) *scene {
 	p := newPair(t, 1)
-	s := &scene{pair: p, port: p.classify(0, Config{Mode: xsk.Copy}, udp.Config{}), peer: p.stock(1)}
+	s := &scene{pair: p, port: p.classify(0, Config{Way: Way{Mode: xsk.Copy}}, udp.Config{}), peer: p.stock(1)}
 	s.to = p.at(1, s.peer, false)
 	express(t, s.port, &s.to)
 	s.drain()
@@ -359,7 +359,7 @@ func TestADeviceThatComesBackIsUsedAgain(t *testing.T) {
 // TestTaggedFramesAreSentAndReceived needs no VLAN in the kernel: the program looks behind tags whoever they are for.
 func TestTaggedFramesAreSentAndReceived(t *testing.T) {
 	p := newPair(t, 1)
-	a, b := p.classify(0, Config{Mode: xsk.Copy}, udp.Config{}), p.classify(1, Config{Mode: xsk.Copy}, udp.Config{})
+	a, b := p.classify(0, Config{Way: Way{Mode: xsk.Copy}}, udp.Config{}), p.classify(1, Config{Way: Way{Mode: xsk.Copy}}, udp.Config{})
 	p.meet(a, b)
 	for _, ipv6 := range []bool{false, true} {
 		to := p.endpoint(1, b, ipv6)
@@ -402,7 +402,7 @@ func TestAVLANUponTheDeviceIsNoOtherDevice(t *testing.T) {
 		must(t, err)
 		must(t, p.hosts[end].SetUp("vlan", 0, inside[end]))
 	}
-	a, b := p.classify(0, Config{Mode: xsk.Copy}, udp.Config{}), p.classify(1, Config{Mode: xsk.Copy}, udp.Config{})
+	a, b := p.classify(0, Config{Way: Way{Mode: xsk.Copy}}, udp.Config{}), p.classify(1, Config{Way: Way{Mode: xsk.Copy}}, udp.Config{})
 	to := underlay.Endpoint{Dst: netip.AddrPortFrom(inside[1].Addr(), b.LocalPort())}
 	express(t, a, &to)
 	for _, size := range []int{100, 1472} {
@@ -430,7 +430,7 @@ func TestLinkLocalPeersAreReachedBothWays(t *testing.T) {
 	for end := range 2 {
 		must(t, p.hosts[end].SetUp(p.devs[end], 0, inside[end]))
 	}
-	a, b := p.classify(0, Config{Mode: xsk.Copy}, udp.Config{}), p.classify(1, Config{Mode: xsk.Copy}, udp.Config{})
+	a, b := p.classify(0, Config{Way: Way{Mode: xsk.Copy}}, udp.Config{}), p.classify(1, Config{Way: Way{Mode: xsk.Copy}}, udp.Config{})
 	to := underlay.Endpoint{
 		Dst: netip.AddrPortFrom(inside[1].Addr(), b.LocalPort()), Src: inside[0].Addr(), Scope: uint32(p.indexOf(0, p.devs[0])),
 	}
@@ -465,7 +465,7 @@ func TestLinkLocalPeersAreReachedBothWays(t *testing.T) {
 func TestLanesBeyondTheQueuesGoByUDP(t *testing.T) {
 	p := newPair(t, 2)
 	u := p.openUDP(0, udp.Config{Lanes: 3})
-	a := p.open(0, u, newEverything(t, u.LocalPort()), Config{Mode: xsk.Copy})
+	a := p.open(0, u, newEverything(t, u.LocalPort()), Config{Way: Way{Mode: xsk.Copy}})
 	st := a.Status()
 	if st.Ready() != 2 || !errors.Is(st.Lanes[2].Err, xsk.ErrNoQueue) {
 		t.Fatalf("%+v", st)
@@ -484,7 +484,7 @@ func TestLanesBeyondTheQueuesGoByUDP(t *testing.T) {
 // TestTrainsKeepGenericModeFromVirtualDevices: two datagrams in a packet that fits into a frame would become one.
 func TestTrainsKeepGenericModeFromVirtualDevices(t *testing.T) {
 	p := newPair(t, 1)
-	a := p.classify(0, Config{Mode: xsk.Generic}, udp.Config{})
+	a := p.classify(0, Config{Way: Way{Mode: xsk.Generic}}, udp.Config{})
 	st := a.Status()
 	if !errors.Is(st.Err, errors.ErrUnsupported) || st.Attached || st.Ready() != 0 || a.keeper.config.Program.Detach() != nil {
 		t.Fatalf("%+v", st)
@@ -507,8 +507,8 @@ func TestTrainsKeepGenericModeFromVirtualDevices(t *testing.T) {
 
 func TestADeviceInUseIsTriedAgain(t *testing.T) {
 	p := newPair(t, 1)
-	first := p.everything(0, Config{Mode: xsk.Copy}, udp.Config{})
-	second := p.everything(0, Config{Mode: xsk.Copy}, udp.Config{})
+	first := p.everything(0, Config{Way: Way{Mode: xsk.Copy}}, udp.Config{})
+	second := p.everything(0, Config{Way: Way{Mode: xsk.Copy}}, udp.Config{})
 	st := second.Status()
 	if st.Err == nil || st.Attached || st.Ready() != 0 {
 		t.Fatalf("two at one device: %+v", st)
@@ -524,14 +524,13 @@ func TestClosingGivesEverythingBack(t *testing.T) {
 	for range 3 {
 		u, err := p.openRaw(0)
 		must(t, err)
-		port := p.open(0, u, newEverything(t, u.LocalPort()), Config{Mode: xsk.Copy})
+		port := p.open(0, u, newEverything(t, u.LocalPort()), Config{Way: Way{Mode: xsk.Copy}})
 		peer := p.stock(1)
 		to := p.at(1, peer, false)
 		express(t, port, &to)
 		sendOne(t, port.Lane(0), &to, message(4, 100))
 		must(t, port.Close())
 		must(t, port.Close())
-		must(t, unix.Close(u.epoll))
 		e := port.keeper.config.Program.(*everything)
 		must(t, errors.Join(e.program.Close(), e.xsks.Close(), peer.Close()))
 	}
@@ -553,13 +552,10 @@ func (p *pair) do0(f func() (bool, error)) (yes bool) {
 	return yes
 }
 
-// openRaw opens a UDP port whose epoll instance the test closes itself.
+// openRaw opens a UDP port that nobody closes.
 func (p *pair) openRaw(end int) (*polled, error) {
 	u := &polled{host: p.hosts[end]}
 	err := p.hosts[end].Do(func() (err error) { u.Port, err = udp.Open(udp.Config{Lanes: p.queue}); return err })
-	if err == nil {
-		u.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	}
 	return u, err
 }
 
@@ -577,13 +573,14 @@ func TestNonsenseIsRefused(t *testing.T) {
 	p := newPair(t, 1)
 	u := p.openUDP(0, udp.Config{})
 	e := newEverything(t, u.LocalPort())
+	pipe, _ := underlay.Pipe(1)
 	for name, c := range map[string]Config{
 		"nothing":                {},
-		"no program":             {UDP: u, Device: "lo"},
-		"no device":              {UDP: u, Program: e},
-		"no UDP port":            {Program: e, Device: "lo"},
-		"frames of another size": {UDP: u, Program: e, Device: "lo", FrameSize: 1000},
-		"lanes without a waiter": {UDP: u.Port, Program: e, Device: "lo"},
+		"no program":             {UDP: u, Way: Way{Device: "lo"}},
+		"no device":              {UDP: u, Way: Way{Program: e}},
+		"no UDP port":            {Way: Way{Program: e, Device: "lo"}},
+		"frames of another size": {UDP: u, Way: Way{Program: e, Device: "lo", FrameSize: 1000}},
+		"lanes without a waiter": {UDP: pipe, Way: Way{Program: e, Device: "lo"}},
 	} {
 		if port, err := Open(c); err == nil {
 			t.Errorf("%s was opened", name)

@@ -6,7 +6,7 @@ import "time"
 
 // resolve finds out how to reach targets, and lets the lanes know of what is new.
 func (k *keeper) resolve(targets []target, era int) {
-	if len(targets) == 0 {
+	if len(targets) == 0 || k.watcher == nil {
 		return
 	}
 	k.resolver.device = k.device.index
@@ -81,7 +81,9 @@ func (k *keeper) review(now time.Time, era int) {
 			followed[p.hop] = struct{}{}
 		}
 	}
-	k.watcher.follows(followed)
+	if k.watcher != nil {
+		k.watcher.follows(followed)
+	}
 	k.resolve(used, era)
 	for _, to := range used {
 		k.confirm(to)

@@ -110,6 +110,12 @@ func (p *Port) SetSelection(s *underlay.Selection) (plans int, err error) {
 // Features implements underlay.Port: what the UDP port can do. Status says what AF_XDP can.
 func (p *Port) Features() underlay.Features { return p.udp.Features() }
 
+// Reconsider has Config.Choose asked again, soon.
+func (p *Port) Reconsider() {
+	p.keeper.doubt.Store(true)
+	ring(p.wake)
+}
+
 // Status says how the port is.
 func (p *Port) Status() Status { return p.keeper.status() }
 

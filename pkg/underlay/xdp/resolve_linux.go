@@ -34,10 +34,15 @@ func newResolver(frameSize int) (*resolver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening a netlink socket: %w", err)
 	}
+	return &resolver{nl: h, limit: frameLimit(frameSize)}, nil
+}
+
+// frameLimit is the longest IP packet that a frame of that Way.FrameSize holds.
+func frameLimit(frameSize int) int {
 	if frameSize == 0 {
 		frameSize = xsk.DefaultFrameSize
 	}
-	return &resolver{nl: h, limit: frameSize - xsk.TxHeadroom - ethernetLen - vlanLen}, nil
+	return frameSize - xsk.TxHeadroom - ethernetLen - vlanLen
 }
 
 // begin prepares for a series of questions.

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -100,12 +99,10 @@ func requireXDP(t testing.TB) {
 	must(t, rlimit.RemoveMemlock())
 }
 
-// polled is a UDP port whose lanes can be waited for. Which of the port's sockets is a lane's is not known here, so a lane
-// waits for all of them, and looks in vain at times.
+// polled is a UDP port in the namespace of one end.
 type polled struct {
 	*udp.Port
-	host  *netlab.Host
-	epoll int
+	host *netlab.Host
 }
 
 // OpenSource opens it where the port is, whoever calls.
@@ -117,52 +114,16 @@ func (p *polled) OpenSource(port uint16) (source int, err error) {
 	return source, err
 }
 
-type polledLane struct {
-	underlay.Lane
-	fd int
-}
-
-func (l polledLane) FD() int { return l.fd }
-
-func (p *polled) Lane(i int) underlay.Lane { return polledLane{p.Port.Lane(i), p.epoll} }
-
 // openUDP opens the slow path at one end.
 func (p *pair) openUDP(end int, c udp.Config) *polled {
 	p.Helper()
-	before := sockets(p.TB)
 	u := &polled{host: p.hosts[end]}
 	must(p.TB, p.hosts[end].Do(func() (err error) {
 		u.Port, err = udp.Open(c)
 		return err
 	}))
 	p.Cleanup(func() { _ = u.Close() })
-	var err error
-	u.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	must(p.TB, err)
-	p.Cleanup(func() { _ = unix.Close(u.epoll) })
-	for fd := range sockets(p.TB) {
-		if !before[fd] {
-			must(p.TB, unix.EpollCtl(u.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN}))
-		}
-	}
 	return u
-}
-
-// sockets lists the process's UDP sockets.
-func sockets(t testing.TB) map[int]bool {
-	t.Helper()
-	list := map[int]bool{}
-	entries, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
-	for _, e := range entries {
-		fd, err := strconv.Atoi(e.Name())
-		must(t, err)
-		kind, errKind := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
-		if errKind == nil && kind == unix.IPPROTO_UDP {
-			list[fd] = true
-		}
-	}
-	return list
 }
 
 // open opens a port at one end.
@@ -261,6 +222,8 @@ func (e *everything) RemoveSocket(queue int) error {
 }
 
 func (e *everything) SetAddresses([]netip.Addr) error { return nil }
+
+func (e *everything) Close() error { return nil } // its test does
 
 // takeAll redirects whole packets of UDP to a port, with at most one VLAN tag, that fit into a frame.
 func takeAll(xsks int, port uint16) asm.Instructions {

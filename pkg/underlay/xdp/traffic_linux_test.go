@@ -100,7 +100,7 @@ func recvOne(t testing.TB, l underlay.Receiver) ([]byte, underlay.Endpoint) {
 func TestAStockPeerTakesEveryChecksum(t *testing.T) {
 	for _, software := range []bool{false, true} {
 		p := newPair(t, 1)
-		a, b := p.classify(0, Config{Mode: xsk.Copy, NoChecksumOffload: software}, udp.Config{}), p.stock(1)
+		a, b := p.classify(0, Config{Way: Way{Mode: xsk.Copy}, NoChecksumOffload: software}, udp.Config{}), p.stock(1)
 		var got [2000]byte
 		for _, ipv6 := range []bool{false, true} {
 			to := p.at(1, b, ipv6)
@@ -160,7 +160,7 @@ func TestDataOfAStockPeerComesByAFXDPAndTheRestByUDP(t *testing.T) {
 func TestTrainsArriveAsTrains(t *testing.T) {
 	const segments, size = 45, 1400
 	p := newPair(t, 1)
-	a, b := p.classify(0, Config{Mode: xsk.Copy}, udp.Config{}), p.classify(1, Config{Mode: xsk.Copy}, udp.Config{})
+	a, b := p.classify(0, Config{Way: Way{Mode: xsk.Copy}}, udp.Config{}), p.classify(1, Config{Way: Way{Mode: xsk.Copy}}, udp.Config{})
 	p.meet(a, b)
 	to := p.endpoint(1, b, false)
 	train := bytes.Repeat(message(4, size), segments)
@@ -184,7 +184,7 @@ func TestTrainsArriveAsTrains(t *testing.T) {
 func TestOrderHoldsWhileTheWayChanges(t *testing.T) {
 	const sources, rounds = 3, 400
 	p := newPair(t, 2)
-	a, b := p.everything(0, Config{Mode: xsk.Copy}, udp.Config{NoGSO: true}), p.everything(1, Config{Mode: xsk.Copy}, udp.Config{})
+	a, b := p.everything(0, Config{Way: Way{Mode: xsk.Copy}}, udp.Config{NoGSO: true}), p.everything(1, Config{Way: Way{Mode: xsk.Copy}}, udp.Config{})
 	p.meet(a, b)
 	for i := range sources {
 		_, err := a.OpenSource(uint16(61000 + i))

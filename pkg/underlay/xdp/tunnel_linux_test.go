@@ -117,7 +117,7 @@ func (l *tunnel) openPort(end int, o engines.PortOptions, m tunnelMode) underlay
 	if !m.express[end] {
 		return l.openUDP(end, slow)
 	}
-	p := l.classify(end, Config{Mode: m.mode, NoTrains: true, Mark: o.Mark}, slow)
+	p := l.classify(end, Config{Way: Way{Mode: m.mode, NoTrains: true}, Mark: o.Mark}, slow)
 	l.ports[end] = p
 	return p
 }
