@@ -45,9 +45,13 @@ test-race: need-root need-tun deps-test bin/wireguard-go ## the same tests under
 test-kernels: need-root deps-kernels build ## interop in virtual machines: Linux 5.10, 6.1, 6.12 and 7.2
 	$(GO) test -tags kernels -count=1 -timeout 45m -v ./test/kernels # 20 minutes a machine at most, two at once
 
+.PHONY: test-page
+test-page: need-go deps-page ## the web page beside the metrics, in headless Chromium (installs it: 400 MB)
+	$(GO) test -count=1 -timeout 10m ./pkg/view/page
+
 .PHONY: check
 check: need-go ## format, vet, lint and layer order
-	@out=$$($(GOFUMPT) -l cmd pkg test); [ -z "$$out" ] || { echo "not formatted (run make fmt):"; echo "$$out"; exit 1; }
+	@out=$$($(GOFUMPT) -l cmd pkg test deploy); [ -z "$$out" ] || { echo "not formatted (run make fmt):"; echo "$$out"; exit 1; }
 	$(GO) vet ./...
 	$(GO) vet -tags kernels ./test/...
 	$(GOLANGCI) run ./...
@@ -55,7 +59,7 @@ check: need-go ## format, vet, lint and layer order
 
 .PHONY: fmt
 fmt: ## format all Go code
-	$(GOFUMPT) -w cmd pkg test
+	$(GOFUMPT) -w cmd pkg test deploy
 
 .PHONY: generate
 generate: need-go deps-generate ## rebuild all generated files
@@ -113,6 +117,70 @@ ci: deps-test deps-kernels check check-generated test test-race bench-smoke ## w
 	$(BIN) demo --seconds 4
 	@echo 'ci: all targets passed'
 
+# ---- packages: what users install, in build/dist. The same sources give the same bytes.
+
+NFPM := $(GO) run github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
+DIST := build/dist
+DIST_ARCHES := amd64 arm64
+DIST_PROGRAMS := $(DIST_ARCHES:%=$(DIST)/ropewalk-linux-%)
+# A Debian version begins with a digit: a tag's own, or one that is older than every release.
+DEB_VERSION ?= $(shell echo '$(VERSION)' | sed -E "/^v?[0-9]+\./!s/^/0~git$$(git log -1 --format=%cs 2>\/dev\/null | tr -d -)./; s/^v//; s/-/+/g")
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+
+.PHONY: dist
+dist: deb ## static programs for amd64 and arm64, .deb packages, SBOMs and checksums, in build/dist
+	cd $(DIST) && sha256sum ropewalk-linux-* ropewalk_*.deb >SHA256SUMS
+
+.PHONY: $(DIST_PROGRAMS)
+$(DIST_PROGRAMS): $(DIST)/ropewalk-linux-%: need-go
+	@mkdir -p $(DIST)
+	CGO_ENABLED=0 GOOS=linux GOARCH=$* $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/ropewalk
+	$(GO) run ./deploy/sbom $@ '$(VERSION)' >$@.cdx.json
+
+# What a package has besides the program; the manual and the completions come from the program that runs here.
+.PHONY: dist-stage
+dist-stage: build
+	@rm -rf build/stage && mkdir -p build/stage/man
+	$(BIN) docs man build/stage/man && gzip -9n build/stage/man/*
+	for shell in bash zsh fish; do $(BIN) completion $$shell >build/stage/ropewalk.$$shell || exit 1; done
+	GO='$(GO)' deploy/deb/notices.sh $(BIN) >build/stage/copyright
+
+.PHONY: deb
+deb: $(DIST_ARCHES:%=deb-%) ## .deb packages for amd64 and arm64, in build/dist
+
+.PHONY: $(DIST_ARCHES:%=deb-%)
+$(DIST_ARCHES:%=deb-%): deb-%: $(DIST)/ropewalk-linux-% dist-stage
+	@rm -rf build/stage-$* && cp -r build/stage build/stage-$* && cp $<.cdx.json build/stage-$*/ropewalk.cdx.json
+	@rm -f $(DIST)/ropewalk_*_$*.deb
+	ARCH=$* DEB_VERSION='$(DEB_VERSION)' BINARY=$< STAGE=build/stage-$* $(NFPM) package -f deploy/deb/nfpm.yaml -p deb -t $(DIST)/
+
+# ARCH is the image's; `make image ARCH=arm64` needs no arm64 machine.
+ARCH ?= $(shell $(GO) env GOARCH)
+BUILDAH ?= buildah
+IMAGE ?= ropewalk:$(ARCH)
+IMAGE_ARCHIVE ?= $(DIST)/ropewalk-image-$(ARCH).tar
+.PHONY: image
+image: need-buildah $(DIST)/ropewalk-linux-$(ARCH) dist-stage ## container image for $(ARCH), as an OCI archive in build/dist
+	@rm -rf build/image && mkdir -p build/image
+	cp $(DIST)/ropewalk-linux-$(ARCH) build/image/ropewalk
+	cp $(DIST)/ropewalk-linux-$(ARCH).cdx.json build/image/ropewalk.cdx.json && cp build/stage/copyright build/image/
+	$(BUILDAH) build --arch $(ARCH) --timestamp $(SOURCE_DATE_EPOCH) --build-arg VERSION='$(VERSION)' \
+	  --build-arg REVISION="$$(git rev-parse HEAD 2>/dev/null)" -t $(IMAGE) -f deploy/image/Containerfile build/image
+	@rm -f $(IMAGE_ARCHIVE)
+	$(BUILDAH) push $(IMAGE) oci-archive:$(IMAGE_ARCHIVE):ropewalk
+
+.PHONY: test-package
+test-package: need-root need-tun deps-package dist ## the packages: their files, units, reproducibility, and the image
+	$(GO) test -count=1 -timeout 20m -v ./test/package -dist $(CURDIR)/$(DIST)
+
+.PHONY: need-buildah
+need-buildah:
+	@command -v $(BUILDAH) >/dev/null || { echo 'missing: buildah (apt-get install buildah)'; exit 1; }
+
+.PHONY: deps-package
+deps-package:
+	$(call apt_install,wireguard-tools iproute2 nftables systemd dpkg xz-utils buildah)
+
 .PHONY: clean
 clean: ## remove what was built
 	rm -rf bin build
@@ -140,7 +208,11 @@ endef
 
 .PHONY: deps-test
 deps-test: need-go
-	$(call apt_install,wireguard-tools iproute2 nftables gcc libc6-dev)
+	$(call apt_install,wireguard-tools iproute2 nftables gcc libc6-dev prometheus)
+
+.PHONY: deps-page
+deps-page:
+	$(call apt_install,chromium)
 
 .PHONY: deps-scale
 deps-scale:

@@ -194,7 +194,10 @@ func writeBenchTable(out io.Writer, r *bench.Report) error {
 }
 
 func (o benchOptions) writeJSON(out io.Writer, r *bench.Report) error {
-	text, err := json.MarshalIndent(r, "", "  ")
+	text, err := json.MarshalIndent(struct {
+		header
+		*bench.Report
+	}{headerOf("BenchReport"), r}, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encoding the report: %w", err)
 	}

@@ -5,7 +5,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -26,7 +25,7 @@ type demoLive struct {
 
 func newDemoLive(out io.Writer, quiet bool) *demoLive {
 	tty := isTerminal(out)
-	return &demoLive{out: out, quiet: quiet, tty: tty, style: demoStyle{color: tty && os.Getenv("NO_COLOR") == ""}}
+	return &demoLive{out: out, quiet: quiet, tty: tty, style: demoStyle{color: colorMode(tty)}}
 }
 
 // say announces a step.

@@ -14,8 +14,9 @@ func newDownCmd() *cobra.Command {
 		Short: "Take down an interface and undo what up did",
 		Long: "down undoes what up, or wg-quick(8), did for the interface, saves its state with SaveConfig = true, and waits for\n" +
 			"the daemon to end. It also removes what is left of an interface whose daemon was killed.",
-		Example: "  ropewalk down wg0",
-		Args:    usageArgs(cobra.ExactArgs(1)),
+		Example:           "  ropewalk down wg0",
+		Args:              usageArgs(cobra.ExactArgs(1)),
+		ValidArgsFunction: completeConfig,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withInterface(cmd, args[0], func(r *quick.Runner, i quick.Interface) error {
 				return r.Down(cmd.Context(), i)

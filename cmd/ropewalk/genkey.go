@@ -17,6 +17,7 @@ func newGenkeyCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:     "genkey",
 		Short:   "Print a new private key",
+		Long:    "genkey prints a new private key in base64. It warns when it goes into a file that others may read.",
 		Example: "  umask 077; ropewalk genkey > private.key",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -12,8 +12,10 @@ import (
 
 func newGenpskCmd() *cobra.Command {
 	return &cobra.Command{
-		Use:     "genpsk",
-		Short:   "Print a new preshared key",
+		Use:   "genpsk",
+		Short: "Print a new preshared key",
+		Long: "genpsk prints a new preshared key in base64, which both peers of a pair are given. It warns when it goes into a file that\n" +
+			"others may read.",
 		Example: "  umask 077; ropewalk genpsk > preshared.key",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

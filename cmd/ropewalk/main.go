@@ -6,11 +6,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -19,20 +17,17 @@ import (
 // version is set by the linker.
 var version = "dev"
 
-// Exit codes.
-const (
-	exitError = 1
-	exitUsage = 2
-)
-
 func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), stopSignals()...)
-	err := newRootCmd().ExecuteContext(ctx)
+	root := newRootCmd()
+	err := unknownCommand(root, root.ExecuteContext(ctx))
 	cancel()
 	if err == nil {
 		return
 	}
-	fmt.Fprintf(os.Stderr, "ropewalk: %v\n", err)
+	if text := err.Error(); text != "" {
+		fmt.Fprintf(os.Stderr, "ropewalk: %s\n", printable(text))
+	}
 	os.Exit(exitCode(err))
 }
 
@@ -45,35 +40,37 @@ func stopSignals() []os.Signal {
 	return signals
 }
 
-// usageError marks a mistake in the command line itself.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
-func exitCode(err error) int {
-	var usage usageError
-	if errors.As(err, &usage) || strings.HasPrefix(err.Error(), "unknown command") {
-		return exitUsage
-	}
-	return exitError
-}
-
 func newRootCmd() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "ropewalk",
 		Short: "A WireGuard-compatible datapath that uses all NIC queues and cores",
 		Long: "ropewalk is a WireGuard-compatible datapath. It carries whole packet trains between a multi-queue TUN and\n" +
-			"UDP GSO/GRO sockets, one lane per core, and is configured with wg(8) or wg-quick's files.",
-		Version:           version,
-		SilenceUsage:      true,
-		SilenceErrors:     true,
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+			"UDP GSO/GRO sockets, one lane per core, and is configured with wg(8) or wg-quick's files, or with commands of its own\n" +
+			"that do the same: set, setconf, addconf, syncconf, show, showconf, up, down.\n\n" +
+			"It exits with 0 when all went well, 1 after an error, 2 when the command line is wrong, 3 when a check failed, 4 when\n" +
+			"none failed but some warned, and 5 when no daemon answers for the interface.",
+		Example:            "  ropewalk up wg0\n  ropewalk show wg0 --lanes\n  ropewalk down wg0",
+		Version:            version,
+		SilenceUsage:       true,
+		SilenceErrors:      true,
+		DisableSuggestions: true, // see unknownCommand
+		CompletionOptions:  cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(
-		newRunCmd(), newUpCmd(), newDownCmd(), newStripCmd(), newSaveCmd(),
-		newShowCmd(), newGenkeyCmd(), newGenpskCmd(), newPubkeyCmd(),
-		newSpreadCmd(), newDemoCmd(), newBenchCmd(), newTrafficCmd(),
-	)
+	root.SetFlagErrorFunc(flagError)
+	root.SetHelpCommand(newHelpCmd())
+	addGroup(root, "Tunnels:", newRunCmd(), newUpCmd(), newDownCmd(), newReloadCmd(), newSaveCmd(), newStripCmd(), newLogCmd())
+	addGroup(root, "What wg does:", newShowCmd(), newTopCmd(), newShowconfCmd(), newSetCmd(), newSetconfCmd(), newAddconfCmd(), newSyncconfCmd(),
+		newGenkeyCmd(), newGenpskCmd(), newPubkeyCmd())
+	addGroup(root, "This host:", newDoctorCmd(), newSpreadCmd(), newBenchCmd(), newDemoCmd())
+	root.AddCommand(newTrafficCmd(), newCompletionCmd(), newVersionCmd(), newDocsCmd())
 	return root
+}
+
+// addGroup adds commands that the help lists under a title.
+func addGroup(root *cobra.Command, title string, commands ...*cobra.Command) {
+	root.AddGroup(&cobra.Group{ID: title, Title: title})
+	for _, c := range commands {
+		c.GroupID = title
+	}
+	root.AddCommand(commands...)
 }

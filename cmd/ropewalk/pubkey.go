@@ -17,6 +17,7 @@ func newPubkeyCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:     "pubkey",
 		Short:   "Read a private key and print its public key",
+		Long:    "pubkey reads a private key in base64 from standard input and prints the public key that belongs to it.",
 		Example: "  ropewalk pubkey < private.key > public.key",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -6,12 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/signal"
 	"runtime"
-	"strings"
 	"sync"
 	"syscall"
 
@@ -26,8 +24,6 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/thread"
 	"github.com/ropewalk/ropewalk/pkg/tun"
 	"github.com/ropewalk/ropewalk/pkg/uapi"
-	"github.com/ropewalk/ropewalk/pkg/underlay"
-	"github.com/ropewalk/ropewalk/pkg/underlay/udp"
 )
 
 // runOptions are the flags of `ropewalk run`.
@@ -36,9 +32,12 @@ type runOptions struct {
 	nice     int
 	workers  workersFlag
 	mtu      int
-	logLevel string
+	log      logOptions
+	level    *slog.LevelVar // of the logger that log describes
 	spread   config.SpreadMode
 	ports    spread.Ports
+	metrics  metricsFlags
+	underlay underlayFlags
 }
 
 func newRunCmd() *cobra.Command {
@@ -48,12 +47,13 @@ func newRunCmd() *cobra.Command {
 		Short: "Create a tunnel interface and serve it in the foreground",
 		Long: "run creates the TUN interface, serves /var/run/wireguard/INTERFACE.sock for wg(8), and carries packets until it\n" +
 			"is stopped by SIGTERM or SIGINT, or the interface is deleted. It is a drop-in for `wireguard-go -f INTERFACE`.\n" +
-			"LOG_LEVEL=debug|verbose|info|warn|error|silent sets what is logged.",
-		Example: "  ropewalk run wg0\n  ropewalk run --lanes 4 wg0\n  ropewalk run --spread off wg0",
-		Args:    usageArgs(cobra.ExactArgs(1)),
+			"LOG_LEVEL=debug|verbose|info|warn|error|silent sets what is logged; `ropewalk log` changes that while it runs.",
+		Example:           "  ropewalk run wg0\n  ropewalk run --lanes 4 wg0\n  ropewalk run --spread off wg0",
+		Args:              usageArgs(cobra.ExactArgs(1)),
+		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("log-level") {
-				o.logLevel = knownLevel(os.Getenv("LOG_LEVEL"))
+				o.log.level = knownLevel(os.Getenv("LOG_LEVEL"))
 			}
 			return run(cmd.Context(), args[0], o)
 		},
@@ -67,8 +67,11 @@ func newRunCmd() *cobra.Command {
 	cmd.Flags().IntVar(&o.mtu, "mtu", 0, "MTU of the new interface (default 1420)")
 	cmd.Flags().TextVar(&o.spread, "spread", config.SpreadAuto,
 		"spread inner flows over source ports: `auto|off|on`\n(auto: towards peers that say they gather; on: towards all)")
+	completeFlag(cmd, "spread", "auto", "off", "on")
 	cmd.Flags().Var(portsFlag{&o.ports}, "spread-ports", "source ports to spread over, without the listen port")
-	cmd.Flags().StringVar(&o.logLevel, "log-level", "", "debug, info, warn, error or silent (default: LOG_LEVEL, else info)")
+	o.underlay.add(cmd)
+	o.log.flags(cmd)
+	o.metrics.add(cmd.Flags())
 	cmd.Flags().BoolP("foreground", "f", true, "stay in the foreground (always; accepted for wireguard-go's sake)")
 	return cmd
 }
@@ -104,12 +107,18 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 }
 
 func run(ctx context.Context, name string, o runOptions) error {
-	log, err := newLogger(os.Stderr, o.logLevel)
+	if err := inheritLog(); err != nil {
+		return err
+	}
+	log, level, err := o.log.open(os.Stderr)
 	if err != nil {
 		return usageError{err}
 	}
+	o.level = level
+	cpus := runtime.GOMAXPROCS(0) // what the process may use: by its affinity, and by its cgroup's quota
+	o.workers = workersFlag(o.workers.number(cpus))
 	if o.lanes == 0 {
-		o.lanes = min(runtime.NumCPU(), config.MaxLanes)
+		o.lanes = min(cpus, config.MaxLanes)
 	}
 	if o.lanes < 1 || o.lanes > config.MaxLanes {
 		return usageError{fmt.Errorf("--lanes %d: want 1 to %d", o.lanes, config.MaxLanes)}
@@ -118,23 +127,28 @@ func run(ctx context.Context, name string, o runOptions) error {
 		return usageError{fmt.Errorf("--nice %d: want -20 to 19", o.nice)}
 	}
 	// Each lane has two threads that linger in system calls with a processor each, and each worker one. The others need some too.
-	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 2*o.lanes+o.workers.number(runtime.NumCPU())+2))
+	runtime.GOMAXPROCS(max(cpus, 2*o.lanes+int(o.workers)+2))
 	return serve(ctx, log, name, o)
 }
 
 // serve makes the interface and its socket, and undoes both in reverse.
 func serve(ctx context.Context, log *slog.Logger, name string, o runOptions) (err error) {
 	signal.Ignore(syscall.SIGPIPE) // a log reader that goes away must not take the tunnel with it
+	exporter, err := o.metrics.listen(log)
+	if err != nil {
+		return err
+	}
+	defer exporter.close()
 	t, err := tun.Open(tun.Config{Name: name, Queues: o.lanes, MTU: o.mtu, Linger: true})
 	if err != nil {
 		return err
 	}
 	steer(log, t)
 	plans := &planner{log: log, logged: map[string]bool{}}
-	helpers := startWorkers(log, o.workers.number(runtime.NumCPU()))
+	helpers := startWorkers(log, int(o.workers))
 	defer helpers.Close() // after the device, whose lanes use them
 	d := device.New(device.Config{
-		TUN: t, OpenPort: openUDP, Plan: plans.plan, Log: log, Clock: engine.BootClock(), Begin: ownThread(log, o.nice),
+		TUN: t, OpenPort: openPort(log, o.underlay.device), Plan: plans.plan, Log: log, Clock: engine.BootClock(), Begin: ownThread(log, o.nice),
 		Crew: helpers,
 	})
 	if err := configureSpread(log, d, o); err != nil {
@@ -157,16 +171,18 @@ func serve(ctx context.Context, log *slog.Logger, name string, o runOptions) (er
 	if err := watchClock(ctx, d.ClockJumped); err != nil {
 		log.Warn("keys may be erased late when the machine was suspended", "error", err)
 	}
+	exporter.start(ctx, d)
 	go func() {
 		<-d.Done()
 		cancel()
 	}()
-	return (&uapi.Server{Handler: d, Log: log}).Serve(ctx, l)
+	defer announce(ctx, log, t.Name())()
+	return (&uapi.Server{Handler: d, Log: log, Level: o.level}).Serve(ctx, l)
 }
 
 // configureSpread tells the device how to spread, and its operator what may make that worse.
 func configureSpread(log *slog.Logger, d *device.Device, o runOptions) error {
-	if err := d.Configure(config.Device{Spread: &o.spread, SpreadPorts: &o.ports}); err != nil {
+	if err := d.Configure(config.Device{Spread: &o.spread, SpreadPorts: &o.ports, Underlay: &o.underlay.mode}); err != nil {
 		return fmt.Errorf("setting how to spread: %w", err)
 	}
 	if o.spread == config.SpreadOff {
@@ -233,38 +249,4 @@ func ownThread(log *slog.Logger, nice int) func(loop string) {
 			once.Do(func() { log.Warn("lanes are not scheduled as they should be", "nice", nice, "error", err) })
 		}
 	}
-}
-
-func openUDP(o device.PortOptions) (underlay.Port, error) {
-	return udp.Open(udp.Config{
-		Port: o.Port, Lanes: o.Lanes, Mark: o.Mark, ReceiveBuffer: receiveBuffer(o.Lanes), Linger: true,
-	})
-}
-
-// knownLevel is level, or the default for what only other programs understand: LOG_LEVEL is shared with them.
-func knownLevel(level string) string {
-	if _, err := newLogger(io.Discard, level); err != nil {
-		return ""
-	}
-	return level
-}
-
-// newLogger understands the level names of wireguard-go as well.
-func newLogger(w io.Writer, level string) (*slog.Logger, error) {
-	var l slog.Level
-	switch strings.ToLower(level) {
-	case "", "info":
-		l = slog.LevelInfo
-	case "debug", "verbose":
-		l = slog.LevelDebug
-	case "warn", "warning":
-		l = slog.LevelWarn
-	case "error":
-		l = slog.LevelError
-	case "silent":
-		return slog.New(slog.DiscardHandler), nil
-	default:
-		return nil, fmt.Errorf("log level %q: want debug, info, warn, error or silent", level)
-	}
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: l})), nil
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,40 +20,50 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
+// showFlags are the flags of `ropewalk show`.
+type showFlags struct{ lanes, json, keys bool }
+
 func newShowCmd() *cobra.Command {
-	var lanes bool
+	var o showFlags
 	cmd := &cobra.Command{
 		Use:   "show [INTERFACE | all | interfaces] [SELECTOR]",
 		Short: "Show interfaces and peers, as wg(8) does",
-		Long: "show prints what `wg show` prints, for interfaces that a userspace process serves: ropewalk or another. Selectors,\n" +
-			"for scripts: " + selectorNames() + ".\n" +
-			"--lanes adds what wg does not know of: lanes, and how the flows to each peer are spread.\n" +
-			"WG_COLOR_MODE=always|never|auto and NO_COLOR control colours; WG_HIDE_KEYS=never shows secret keys.",
-		Example: "  ropewalk show\n  ropewalk show wg0 --lanes\n  ropewalk show wg0 latest-handshakes",
-		Args:    usageArgs(cobra.MaximumNArgs(2)),
+		Long: "show prints what `wg show` prints, for interfaces that a userspace process serves: ropewalk or another. Selectors, for\n" +
+			"scripts:\n" + selectorLines() + "\n" +
+			"--lanes adds what wg does not know of: how the flows to each peer are spread, what each lane, and the crew that helps\n" +
+			"them, has carried, what carries the datagrams, how lanes are selected, and what was dropped, by reason.\n" +
+			"--json prints all that in one document, without keys unless --show-keys is given as well.\n" +
+			"WG_COLOR_MODE=always|never|auto and NO_COLOR control colours; WG_HIDE_KEYS=never shows secret keys, but not in JSON.",
+		Example: "  ropewalk show\n  ropewalk show wg0 --lanes\n  ropewalk show wg0 latest-handshakes\n" +
+			"  ropewalk show --json | jq '.interfaces[].peers[].endpoint'",
+		Args:              usageArgs(cobra.MaximumNArgs(2)),
+		ValidArgsFunction: completeShow,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s := shower{dir: uapi.DefaultDir, out: cmd.OutOrStdout(), opt: showOptions(cmd.OutOrStdout()), now: time.Now}
-			s.opt.Lanes = lanes
+			s := shower{dir: socketDir(), out: cmd.OutOrStdout(), opt: showOptions(cmd.OutOrStdout()), now: time.Now}
+			s.apply(o)
 			return s.run(args)
 		},
 	}
-	cmd.Flags().BoolVar(&lanes, "lanes", false, "show lanes and spreading too, below what wg shows")
+	cmd.Flags().BoolVar(&o.lanes, "lanes", false, "show lanes, spreading, underlay and drops too, below what wg shows")
+	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&o.keys, "show-keys", false, "show private and preshared keys")
 	return cmd
 }
 
-func selectorNames() string {
-	var names []string
-	for _, sel := range show.Selectors() {
-		names = append(names, string(sel))
+// selectorLines are the selectors, six in a line.
+func selectorLines() string {
+	var lines []string
+	for names := range slices.Chunk(selectors(), 6) {
+		lines = append(lines, "  "+strings.Join(names, " "))
 	}
-	return strings.Join(names, ", ")
+	return strings.Join(lines, "\n")
 }
 
 func showOptions(out io.Writer) show.Options {
 	f, ok := out.(*os.File)
 	terminal := ok && term.IsTerminal(int(f.Fd()))
 	return show.Options{
-		Color:    show.ColorMode(os.Getenv("WG_COLOR_MODE"), os.Getenv("NO_COLOR") != "", terminal),
+		Color:    colorMode(terminal),
 		ShowKeys: os.Getenv("WG_HIDE_KEYS") == "never",
 		ZoneName: interfaceName,
 	}
@@ -69,26 +80,44 @@ func interfaceName(index uint32) string {
 
 // shower is one run of `ropewalk show`.
 type shower struct {
-	dir uapi.Dir
-	out io.Writer
-	opt show.Options
-	now func() time.Time
+	dir  uapi.Dir
+	out  io.Writer
+	opt  show.Options
+	json bool
+	now  func() time.Time
 }
 
-func (s *shower) run(args []string) error {
-	target := "all"
+// apply turns on what the flags ask for. In JSON, which often goes on to others, keys are only what --show-keys asks for.
+func (s *shower) apply(o showFlags) {
+	s.json, s.opt.Lanes = o.json, o.lanes
+	s.opt.ShowKeys = o.keys || (s.opt.ShowKeys && !o.json)
+}
+
+// parse returns what to show of which interface, "all" for all of them.
+func (s *shower) parse(args []string) (target string, sel show.Selector, err error) {
+	target = "all"
 	if len(args) > 0 {
 		target = args[0]
 	}
-	var sel show.Selector
 	if len(args) > 1 {
 		var ok bool
-		if sel, ok = show.ParseSelector(args[1]); !ok || target == "interfaces" {
-			return usageError{fmt.Errorf("invalid parameter %q: want one of %s", args[1], selectorNames())}
+		if sel, ok = show.ParseSelector(args[1]); !ok {
+			return "", "", unknownWord("selector", args[1], selectors())
+		}
+		if target == "interfaces" {
+			return "", "", usageError{fmt.Errorf("interfaces have no selector, got %q", args[1])}
 		}
 	}
-	if s.opt.Lanes && (sel != "" || target == "interfaces") {
-		return usageError{errors.New("--lanes is for the form without a selector")}
+	if (s.opt.Lanes || s.json) && (sel != "" || target == "interfaces") {
+		return "", "", usageError{errors.New("--lanes and --json are for the form without a selector")}
+	}
+	return target, sel, nil
+}
+
+func (s *shower) run(args []string) error {
+	target, sel, err := s.parse(args)
+	if err != nil {
+		return err
 	}
 	switch target {
 	case "interfaces":
@@ -139,6 +168,9 @@ func (s *shower) print(devices []config.Status, sel show.Selector, withName bool
 		// The clock is read last: a handshake during the queries would seem to come from the future.
 		opt := s.opt
 		opt.Now = s.now()
+		if s.json {
+			return show.JSON(s.out, devices, opt)
+		}
 		return show.Pretty(s.out, devices, opt)
 	}
 	for _, st := range devices {
@@ -150,10 +182,7 @@ func (s *shower) print(devices []config.Status, sel show.Selector, withName bool
 }
 
 func (s *shower) status(name string) (config.Status, error) {
-	client, err := s.dir.Dial(name)
-	if uapi.IsRefused(err) {
-		return config.Status{}, s.notServed(name)
-	}
+	client, err := reach(s.dir, name)
 	if err != nil {
 		return config.Status{}, err
 	}
@@ -166,28 +195,22 @@ func (s *shower) addLanes(st *config.Status) error {
 	if !s.opt.Lanes {
 		return nil
 	}
-	client, err := s.dir.Dial(st.Name)
+	client, err := reach(s.dir, st.Name)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	var stats struct {
-		Spread *config.SpreadReport `json:"spread"`
-	}
-	if err := client.Stats(&stats); err != nil {
+	stats := new(show.Stats)
+	if err := client.Stats(stats); err != nil {
 		return fmt.Errorf("the lanes of %s are not shown: %w", st.Name, err)
 	}
 	if stats.Spread == nil {
 		return fmt.Errorf("the lanes of %s are not shown: its daemon does not tell them", st.Name)
 	}
 	st.AddSpread(*stats.Spread)
-	return nil
-}
-
-// notServed tells an interface of the kernel's own WireGuard, or of any other kind, from none.
-func (s *shower) notServed(name string) error {
-	if _, err := net.InterfaceByName(name); err == nil {
-		return fmt.Errorf("interface %s is not served by a userspace process (no socket in %s); for WireGuard in the kernel use wg(8)", name, s.dir)
+	if s.opt.Stats == nil {
+		s.opt.Stats = map[string]*show.Stats{}
 	}
-	return fmt.Errorf("no such interface: %s", name)
+	s.opt.Stats[st.Name] = stats
+	return nil
 }

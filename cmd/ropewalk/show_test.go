@@ -69,7 +69,8 @@ func TestShowAddsLanesThatTheDaemonTells(t *testing.T) {
 	} {
 		out.Reset()
 		var want bytes.Buffer
-		if err := show.Pretty(&want, tc.of, show.Options{Now: s.now(), Lanes: true}); err != nil {
+		opt := show.Options{Now: s.now(), Lanes: true, Stats: map[string]*show.Stats{"a0": {}, "b0": {}}}
+		if err := show.Pretty(&want, tc.of, opt); err != nil {
 			t.Fatal(err)
 		}
 		err := s.run(tc.args)
@@ -118,6 +119,24 @@ func TestShowSelectsOfOneInterfaceOrAll(t *testing.T) {
 	}
 }
 
+func TestShowPrintsJSONWithoutKeys(t *testing.T) {
+	s, out, devices := twoDevices(t)
+	s.opt.ShowKeys = true // by WG_HIDE_KEYS=never
+	s.apply(showFlags{json: true})
+	var want bytes.Buffer
+	if err := show.JSON(&want, devices, show.Options{Now: s.now()}); err != nil {
+		t.Fatal(err)
+	}
+	err := s.run(nil)
+	if diff := cmp.Diff(want.String(), out.String()); diff != "" || err != nil {
+		t.Errorf("%v %s", err, diff)
+	}
+	s.apply(showFlags{json: true, keys: true})
+	if !s.opt.ShowKeys {
+		t.Error("--show-keys does not show keys")
+	}
+}
+
 func TestShowListsInterfaces(t *testing.T) {
 	s, out, _ := twoDevices(t)
 	if err := s.run([]string{"interfaces"}); err != nil || out.String() != "a0 b0\n" {
@@ -130,7 +149,7 @@ func TestShowTellsKernelInterfacesFromNone(t *testing.T) {
 	if err := s.run([]string{"lo"}); err == nil || !strings.Contains(err.Error(), "not served by a userspace process") {
 		t.Error(err)
 	}
-	if err := s.run([]string{"nosuch0"}); err == nil || err.Error() != "no such interface: nosuch0" || exitCode(err) != exitError {
+	if err := s.run([]string{"nosuch0"}); err == nil || err.Error() != "no such interface: nosuch0" || exitCode(err) != exitUnreachable {
 		t.Error(err)
 	}
 }
@@ -142,10 +161,12 @@ func TestShowRefusesWrongUsage(t *testing.T) {
 			t.Errorf("%v: %v", args, err)
 		}
 	}
-	s.opt.Lanes = true
-	for _, args := range [][]string{{"a0", "dump"}, {"interfaces"}} {
-		if err := s.run(args); err == nil || exitCode(err) != exitUsage || out.Len() != 0 {
-			t.Errorf("%v --lanes: %v", args, err)
+	for _, o := range []showFlags{{lanes: true}, {json: true}} {
+		s.apply(o)
+		for _, args := range [][]string{{"a0", "dump"}, {"interfaces"}} {
+			if err := s.run(args); err == nil || exitCode(err) != exitUsage || out.Len() != 0 {
+				t.Errorf("%v %+v: %v", args, o, err)
+			}
 		}
 	}
 	if _, _, err := execute(t, newShowCmd(), "", "a0", "peers", "more"); err == nil || exitCode(err) != exitUsage {

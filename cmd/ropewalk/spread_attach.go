@@ -44,8 +44,9 @@ func newSpreadAttachCmd() *cobra.Command {
 			"  ropewalk spread attach eth0 --port 51820 --peer 192.0.2.7 --peer '[2001:db8::7]:51821' --lanes 16\n" +
 			"  ropewalk spread attach eth0 --port 51820 --ports 61003,61017,61040   # as the receiver's spread plan says\n" +
 			"  ropewalk spread attach eth0 --port 51820 --watch                     # under systemd",
-		Args: usageArgs(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error { return printing(spreadAttach(cmd, args[0], o)) },
+		Args:              usageArgs(cobra.ExactArgs(1)),
+		ValidArgsFunction: completeDevice,
+		RunE:              func(cmd *cobra.Command, args []string) error { return printing(spreadAttach(cmd, args[0], o)) },
 	}
 	f := cmd.Flags()
 	f.Uint16Var(&o.cfg.Port, "port", 0, "the tunnel's listen port")
@@ -55,6 +56,7 @@ func newSpreadAttachCmd() *cobra.Command {
 	f.StringVar(&o.ports, "ports", spread.DefaultPorts.String(), "range FIRST-LAST to take them from, or a plan PORT,PORT,…")
 	f.StringVar(&o.peerPorts, "peer-ports", "", "range that the peers spread over (default: that of --ports)")
 	f.StringVar(&o.gather, "gather", "", "auto, tc, xdp or none (default: as the device has it, at first auto)")
+	completeFlag(cmd, "gather", "auto", "tc", "xdp", "none")
 	f.StringVar(&o.mark, "mark", "", "mask of the mark's bits that hold the flow, for a userspace WireGuard that sets them")
 	f.DurationVar(&o.cfg.Gap, "gap", 0,
 		fmt.Sprintf("silence after which a flow may take another port\n(default: as the device has it, at first %s)", spread.DefaultGap))

@@ -15,8 +15,9 @@ func newSpreadDetachCmd() *cobra.Command {
 		Short: "Undo what spread attach did",
 		Long: "detach ends spreading on the device, for one tunnel or for all, and removes every trace of it. It is no error that\n" +
 			"nothing is attached, or that the device is gone.",
-		Example: "  ropewalk spread detach eth0\n  ropewalk spread detach eth0 --port 51820",
-		Args:    usageArgs(cobra.ExactArgs(1)),
+		Example:           "  ropewalk spread detach eth0\n  ropewalk spread detach eth0 --port 51820",
+		Args:              usageArgs(cobra.ExactArgs(1)),
+		ValidArgsFunction: completeDevice,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return printing(new(adopt.Host).Detach(cmd.Context(), args[0], port))
 		},

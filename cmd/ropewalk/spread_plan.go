@@ -4,13 +4,11 @@ package main
 
 import (
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"strconv"
 	"strings"
 
@@ -80,11 +78,12 @@ func spreadPlanMain(out io.Writer, s spreadScene, asJSON bool) error {
 		return err
 	}
 	if asJSON {
-		enc := json.NewEncoder(out)
-		enc.SetIndent("", "  ")
-		return enc.Encode(report)
+		return writeJSON(out, struct {
+			header
+			*spreadReport
+		}{headerOf("SpreadPlan"), report})
 	}
-	style := demoStyle{color: isTerminal(out) && os.Getenv("NO_COLOR") == ""}
+	style := demoStyle{color: colored(out)}
 	if _, err := io.WriteString(out, report.render(style)); err != nil {
 		return fmt.Errorf("writing the picture: %w", err)
 	}

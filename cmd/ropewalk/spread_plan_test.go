@@ -6,15 +6,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"flag"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"unicode/utf8"
 )
-
-var updatePlan = flag.Bool("update-plan", false, "rewrite the golden files of spread plan")
 
 func spreadPlan(t *testing.T, args ...string) (string, error) {
 	t.Helper()
@@ -40,6 +35,14 @@ func spreadPlanReport(t *testing.T, args ...string) spreadReport {
 	return r
 }
 
+func TestSpreadPlanIsOneJSONDocument(t *testing.T) {
+	got, err := spreadPlan(t, "--flows", "4", "--queues", "2", "--lanes", "2", "--rounds", "3", "--json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "spread-plan-json", got)
+}
+
 func TestSpreadPlanDrawsTheLoadOfEachQueue(t *testing.T) {
 	for name, args := range map[string][]string{
 		"spread-plan":            {"--seed", "1"},
@@ -49,22 +52,7 @@ func TestSpreadPlanDrawsTheLoadOfEachQueue(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		path := filepath.Join("testdata", name+".golden")
-		if *updatePlan {
-			if err := os.MkdirAll("testdata", 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got != string(want) {
-			t.Errorf("%s:\n%s\nwant\n%s", name, got, want)
-		}
+		golden(t, name, got)
 		for line := range strings.Lines(got) {
 			if utf8.RuneCountInString(line) > 81 {
 				t.Errorf("%d columns: %s", utf8.RuneCountInString(line), line)

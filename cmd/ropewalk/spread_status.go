@@ -3,27 +3,21 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/ropewalk/ropewalk/pkg/adopt"
 )
-
-// spreadStatusSchema is raised when a member of the JSON changes its meaning or goes away; new ones may come without.
-const spreadStatusSchema = 1
 
 const spreadBarWidth = 40
 
 // spreadStatus is what --json prints.
 type spreadStatus struct {
-	Schema  int                  `json:"schema"`
+	header
 	Devices []adopt.DeviceStatus `json:"devices"`
 	// Leftovers are directories with pins of network namespaces that seem to be gone.
 	Leftovers []string `json:"leftovers,omitempty"`
@@ -36,8 +30,9 @@ func newSpreadStatusCmd() *cobra.Command {
 		Short: "Show what is spread, over which ports, and what is wrong",
 		Long: "status shows, for one device or for all in this network namespace: the hooks and their programs, each tunnel's peers\n" +
 			"with a bar for what each lane carried lately, counters, what came in by which receive queue, and what is wrong.",
-		Example: "  ropewalk spread status\n  ropewalk spread status eth0 --json",
-		Args:    usageArgs(cobra.MaximumNArgs(1)),
+		Example:           "  ropewalk spread status\n  ropewalk spread status eth0 --json",
+		Args:              usageArgs(cobra.MaximumNArgs(1)),
+		ValidArgsFunction: completeDevice,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			device := ""
 			if len(args) > 0 {
@@ -46,13 +41,13 @@ func newSpreadStatusCmd() *cobra.Command {
 			return printing(showSpread(cmd, device, asJSON))
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, with the version of its schema")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
 // showSpread prints the status of one device, or for "" of all, and then what is left of other network namespaces.
 func showSpread(cmd *cobra.Command, device string, asJSON bool) error {
-	st := spreadStatus{Schema: spreadStatusSchema}
+	st := spreadStatus{header: headerOf("SpreadStatus")}
 	host := new(adopt.Host)
 	devices, err := host.Status(cmd.Context(), device)
 	if err == nil && device == "" {
@@ -64,15 +59,13 @@ func showSpread(cmd *cobra.Command, device string, asJSON bool) error {
 	st.Devices = devices
 	out := cmd.OutOrStdout()
 	if asJSON {
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		return e.Encode(st)
+		return writeJSON(out, st)
 	}
 	where := "in this network namespace"
 	if device != "" {
 		where = "on " + device
 	}
-	style := demoStyle{color: spreadColor(out)}
+	style := demoStyle{color: colored(out)}
 	_, err = io.WriteString(out, renderSpread(devices, where, style)+renderLeftovers(st.Leftovers, style))
 	return err
 }
@@ -83,11 +76,6 @@ func renderLeftovers(dirs []string, s demoStyle) string {
 		fmt.Fprintf(&b, "%s pins of a network namespace that seems to be gone; if it is: rm -r %s\n", s.bad("✗"), printable(dir))
 	}
 	return b.String()
-}
-
-func spreadColor(out io.Writer) bool {
-	f, ok := out.(*os.File)
-	return ok && os.Getenv("NO_COLOR") == "" && term.IsTerminal(int(f.Fd()))
 }
 
 // renderSpread is the status for people, at most 80 columns wide but for what others named.

@@ -167,6 +167,8 @@ func enterSpreadLab(t *testing.T) {
 	}
 }
 
+const noSpread = "{\n  \"apiVersion\": \"ropewalk/v1\",\n  \"kind\": \"SpreadStatus\",\n  \"devices\": []\n}\n"
+
 func TestSpreadCommandsFromAttachToDetach(t *testing.T) {
 	enterSpreadLab(t)
 	c, err := net.ListenUDP("udp4", &net.UDPAddr{Port: 51820}) // a userspace WireGuard
@@ -189,10 +191,10 @@ func TestSpreadCommandsFromAttachToDetach(t *testing.T) {
 	}
 	out, _, err := runSpread("status", "near", "--json")
 	var st struct {
-		Schema  int
-		Devices []map[string]any
+		APIVersion string
+		Devices    []map[string]any
 	}
-	if err != nil || json.Unmarshal([]byte(out), &st) != nil || st.Schema != 1 || len(st.Devices) != 1 {
+	if err != nil || json.Unmarshal([]byte(out), &st) != nil || st.APIVersion != "ropewalk/v1" || len(st.Devices) != 1 {
 		t.Fatalf("%v: %s", err, out)
 	}
 	for _, key := range []string{"device", "spread", "gather", "tunnels", "counters", "queues", "problems"} {
@@ -211,7 +213,7 @@ func TestSpreadCommandsFromAttachToDetach(t *testing.T) {
 			t.Errorf("detach %q: %q, %v", args, out, err)
 		}
 	}
-	if out, _, err = runSpread("status", "--json"); err != nil || out != "{\n  \"schema\": 1,\n  \"devices\": []\n}\n" {
+	if out, _, err = runSpread("status", "--json"); err != nil || out != noSpread {
 		t.Errorf("%v: %q", err, out)
 	}
 }

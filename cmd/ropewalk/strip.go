@@ -18,9 +18,10 @@ func newStripCmd() *cobra.Command {
 		Short: "Print a wg-quick file without wg-quick's and ropewalk's keys",
 		Long: "strip prints the file with only what wg(8) understands, private key included, for\n" +
 			"`wg syncconf wg0 <(ropewalk strip wg0)`.",
-		Example: "  ropewalk strip wg0",
-		Args:    usageArgs(cobra.ExactArgs(1)),
-		RunE:    func(cmd *cobra.Command, args []string) error { return strip(cmd, args[0]) },
+		Example:           "  ropewalk strip wg0",
+		Args:              usageArgs(cobra.ExactArgs(1)),
+		ValidArgsFunction: completeConfig,
+		RunE:              func(cmd *cobra.Command, args []string) error { return strip(cmd, args[0]) },
 	}
 }
 

@@ -19,7 +19,9 @@ import (
 )
 
 func newUpCmd() *cobra.Command {
-	return &cobra.Command{
+	var o metricsFlags
+	var logs logOptions
+	cmd := &cobra.Command{
 		Use:   "up CONFIG_FILE | INTERFACE",
 		Short: "Bring up an interface from a wg-quick file",
 		Long: "up starts `ropewalk run` for the interface and configures it, its addresses, MTU, DNS and routes as wg-quick(8)\n" +
@@ -27,22 +29,35 @@ func newUpCmd() *cobra.Command {
 			"undone. The daemon's log is " + quick.DefaultRunDir + "/INTERFACE.log. WG_ENDPOINT_RESOLUTION_RETRIES=N|infinity sets how often\n" +
 			"a name server that does not answer is asked again (default 15).\n" +
 			"Beside wg-quick's keys, [Interface] may have Spread=auto|off|on, Lanes=N and SpreadPorts=FIRST-LAST: the flags of\n" +
-			"`ropewalk run`.",
-		Example: "  ropewalk up wg0\n  ropewalk up ./wg0.conf",
-		Args:    usageArgs(cobra.ExactArgs(1)),
+			"`ropewalk run`. The --metrics and --log flags are passed on to it.",
+		Example:           "  ropewalk up wg0\n  ropewalk up ./wg0.conf\n  ropewalk up --metrics 127.0.0.1:9820 wg0",
+		Args:              usageArgs(cobra.ExactArgs(1)),
+		ValidArgsFunction: completeConfig,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			more, err := o.args()
+			if err != nil {
+				return err
+			}
+			logFlags, err := logs.args()
+			if err != nil {
+				return usageError{err}
+			}
 			return withInterface(cmd, args[0], func(r *quick.Runner, i quick.Interface) error {
-				return r.Up(cmd.Context(), i)
+				r.Daemon = withArgs(r.Daemon, slices.Concat(more, logFlags))
+				return bringUp(cmd.Context(), r, i)
 			})
 		},
 	}
+	o.add(cmd.Flags())
+	logs.flags(cmd)
+	return cmd
 }
 
 // withInterface opens the interface's file and calls f with it and a Runner.
 func withInterface(cmd *cobra.Command, arg string, f func(*quick.Runner, quick.Interface) error) error {
 	i, err := quick.Open(quick.DefaultDir, arg)
 	if err != nil {
-		return withHint(err)
+		return withHint(keyHint(err))
 	}
 	for _, warning := range i.File.Warnings {
 		fmt.Fprintln(cmd.ErrOrStderr(), warning)

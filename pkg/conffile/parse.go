@@ -145,6 +145,7 @@ func (p *parser) set(key *key, value string) {
 	case key.list != nil && key.quick:
 		values, set = items(value), key.list
 	case key.list != nil:
+		p.peer().ModifyAllowedIPs = false // each line decides anew, as in wg(8); it is the only list of its kind
 		values, set = strings.Split(value, ","), key.list
 	}
 	for _, v := range values {

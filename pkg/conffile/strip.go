@@ -30,7 +30,7 @@ func Strip(w io.Writer, r io.Reader) error {
 		if strings.HasPrefix(key, "[") {
 			inInterface = strings.EqualFold(key, "[Interface]")
 		}
-		if !inInterface || !isQuickKey(key) {
+		if !inInterface || !IsQuickKey(key) {
 			b.WriteString(strings.Trim(line, " \t"))
 			b.WriteByte('\n')
 		}
@@ -51,7 +51,8 @@ func quickName(line string) string {
 	return strings.Trim(line, space)
 }
 
-func isQuickKey(name string) bool {
+// IsQuickKey reports whether wg-quick or ropewalk has a key of that name, which wg(8) has not.
+func IsQuickKey(name string) bool {
 	return slices.ContainsFunc(slices.Concat(quickKeys(), spreadKeys()), func(k key) bool { return strings.EqualFold(k.name, name) })
 }
 

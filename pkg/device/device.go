@@ -90,6 +90,7 @@ type Device struct {
 	limiter   peer.Limiter
 	refusals  refusals
 	staged    atomic.Int64 // bytes held for all peers
+	outcomes  handshakeCounters
 
 	stop    chan struct{} // closed by Close
 	done    chan struct{} // closed when everything has ended

@@ -184,6 +184,7 @@ func (p *Peer) respond(r *noise.Responder, signed bool, now int64) {
 	p.timers.ResponseSent(now)
 	p.transmit(msg[:], now)
 	p.arm(now)
+	p.dev.outcomes.answered.Add(1)
 	p.dev.log.Debug("handshake answered", "peer", p.key, "endpoint", p.lane.Endpoint.Load().Dst)
 }
 
@@ -240,6 +241,7 @@ func (d *Device) openResponse(msg []byte, from underlay.Endpoint) drop.Reason {
 	}
 	p.heard(len(msg), from, now)
 	p.timers.SessionDerived(now)
+	p.dev.outcomes.completed.Add(1)
 	p.completed(now)
 	staged := len(p.staged.elements) > 0
 	p.establish(b, true)
@@ -322,6 +324,7 @@ func (p *Peer) sendInitiation(now int64) {
 		p.endAttempt()
 		return
 	}
+	p.dev.outcomes.initiated.Add(1)
 	p.dev.log.Debug("handshake initiated", "peer", p.key, "endpoint", p.lane.Endpoint.Load().Dst)
 	p.transmit(msg[:], now)
 	p.timers.InitiationSent(now, p.dev.jitter())

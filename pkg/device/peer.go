@@ -174,6 +174,7 @@ func (p *Peer) do(a peer.Actions, now int64) {
 		p.jar = nil
 	}
 	if a.Has(peer.GiveUp) {
+		p.dev.outcomes.gaveUp.Add(1)
 		p.dev.log.Info("handshake gave up", "peer", p.key, "after", time.Duration(peer.RekeyAttemptTime).String())
 		p.dropStaged()
 		p.endAttempt()

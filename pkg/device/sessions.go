@@ -104,6 +104,7 @@ func (p *Peer) confirm(now int64) {
 	b := s.next
 	s.next = nil
 	p.lane.Unconfirmed.Store(nil)
+	p.dev.outcomes.confirmed.Add(1)
 	p.completed(now)
 	p.succeed(b)
 	if b.signed {

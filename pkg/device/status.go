@@ -64,6 +64,8 @@ type Stats struct {
 	Spread    config.SpreadReport   `json:"spread"`
 	Selection SelectionReport       `json:"selection"`
 	Way       config.UnderlayReport `json:"way"`
+	// Handshakes are those of all peers that there are and were.
+	Handshakes HandshakeStats `json:"handshakes"`
 }
 
 // Stats returns a snapshot of what the lanes have carried and dropped. It holds no secrets.
@@ -73,6 +75,7 @@ func (d *Device) Stats() any {
 		s.Up, s.Underlay = true, port.Features()
 	}
 	s.Spread, s.Selection, s.Way = d.spreadReport(), d.selection.report(), d.wayReport()
+	s.Handshakes = d.outcomes.snapshot()
 	return s
 }
 

@@ -14,7 +14,8 @@ import (
 type Options struct {
 	Color    bool                      // ANSI colours, in the pretty form only; see ColorMode
 	Lanes    bool                      // lines on lanes and spreading below wg(8)'s own, in the pretty form only
-	ShowKeys bool                      // private and preshared keys in the pretty form, in place of "(hidden)"
+	Stats    map[string]*Stats         // by name of a device, for Lanes: what its daemon has counted, where it tells
+	ShowKeys bool                      // private and preshared keys in the pretty form, in place of "(hidden)", and in JSON
 	Now      time.Time                 // what "ago" is counted from
 	ZoneName func(index uint32) string // name of an interface; nil or "" prints the index
 }

@@ -28,21 +28,33 @@ const bulkLimit = 3 * time.Minute
 
 func (b bulk) run(t *testing.T) {
 	t.Helper()
+	must(t, b.carry())
+}
+
+// carry is run for any goroutine.
+func (b bulk) carry() error {
 	var ln net.Listener
-	must(t, b.to.host.do(func() (err error) {
+	err := b.to.host.do(func() (err error) {
 		ln, err = net.ListenTCP("tcp", &net.TCPAddr{IP: b.to.inner(b.v6).AsSlice()})
 		return err
-	}))
+	})
+	if err != nil {
+		return err
+	}
 	defer ln.Close()
 	results := make(chan error, 2*b.streams)
 	addr := netip.AddrPortFrom(b.to.inner(b.v6), uint16(ln.Addr().(*net.TCPAddr).Port))
 	for i := range b.streams {
 		// One after the other, so that accepted connections have the order of dialled ones.
 		client, err := dialTCP(b.from.host, addr)
-		must(t, err)
+		if err != nil {
+			return err
+		}
 		defer client.Close()
 		server, err := ln.Accept()
-		must(t, err)
+		if err != nil {
+			return err
+		}
 		defer server.Close()
 		up, down := pattern(b.bytes, uint64(2*i)), pattern(b.bytes, uint64(2*i+1))
 		halfway := b.halfway
@@ -52,11 +64,10 @@ func (b bulk) run(t *testing.T) {
 		go func() { results <- transfer(client, up, down, halfway) }()
 		go func() { results <- transfer(server, down, up, nil) }()
 	}
-	var err error
 	for range 2 * b.streams {
 		err = errors.Join(err, <-results)
 	}
-	must(t, err)
+	return err
 }
 
 func dialTCP(h *host, to netip.AddrPort) (c *net.TCPConn, err error) {

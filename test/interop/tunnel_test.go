@@ -79,6 +79,13 @@ func (x *tunnel) restart(t *testing.T, peers ...wgtypes.PeerConfig) {
 	t.Helper()
 	must(t, x.stop())
 	x.stop = nil
+	x.wantGone(t)
+	x.start(t, peers...)
+}
+
+// wantGone waits until the interface is.
+func (x *tunnel) wantGone(t *testing.T) {
+	t.Helper()
 	eventually(t, x.String()+" to be gone", patience, func() error {
 		_, err := x.host.nl.LinkByName(x.ifname)
 		if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -86,7 +93,6 @@ func (x *tunnel) restart(t *testing.T, peers ...wgtypes.PeerConfig) {
 		}
 		return errors.Join(errors.New("the interface is still there"), err)
 	})
-	x.start(t, peers...)
 }
 
 func (x *tunnel) setMTU() error {

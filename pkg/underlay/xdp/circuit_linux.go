@@ -20,10 +20,13 @@ type circuit struct {
 	down atomic.Bool
 	// failure says why the socket is of no more use.
 	failure atomic.Pointer[error]
+	// ending says that no more frames come: what is left goes first, and then empty is closed.
+	ending atomic.Bool
+	empty  chan struct{}
 }
 
 func newCircuit(s *xsk.Socket, device int) *circuit {
-	return &circuit{socket: s, device: device, rx: gate.New(), tx: gate.New(), offload: s.Features().TxChecksum}
+	return &circuit{socket: s, device: device, rx: gate.New(), tx: gate.New(), offload: s.Features().TxChecksum, empty: make(chan struct{})}
 }
 
 // works reports whether the circuit can carry anything.
@@ -59,6 +62,18 @@ func (c *circuit) err() error {
 		return xsk.ErrDown
 	}
 	return nil
+}
+
+// drained notes that a receiver found nothing, and is called by the receiving goroutine alone.
+func (c *circuit) drained() {
+	if !c.ending.Load() {
+		return
+	}
+	select {
+	case <-c.empty:
+	default:
+		close(c.empty)
+	}
 }
 
 // retire ends the circuit once both goroutines have left it. They must have been told to: a lane that has no circuit any more

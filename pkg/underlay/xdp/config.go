@@ -100,7 +100,7 @@ func (c *Config) waiters() ([]waiter, error) {
 	case c.UDP == nil:
 		return nil, errors.New("no UDP port")
 	case c.Choose == nil:
-		if err := c.Way.check(); err != nil {
+		if err := c.check(); err != nil {
 			return nil, err
 		}
 	}

@@ -98,7 +98,7 @@ func (k *keeper) mend(now time.Time) {
 // equip gives the device its program and the lanes their sockets, and reports whether something is missing that may be had later.
 func (k *keeper) equip(link netlink.Link) (again bool) {
 	k.device.index = link.Attrs().Index
-	errAddresses := k.tellAddresses()
+	errAddresses := k.tellAddresses(link)
 	err := k.attach(link)
 	k.note(errors.Join(err, errAddresses))
 	again = err != nil && !errors.Is(err, errTrains) || errAddresses != nil
@@ -135,6 +135,37 @@ func (k *keeper) lose(err error) {
 	}
 }
 
+// drainTime bounds how long lanes are waited for to take what AF_XDP has received before their sockets are closed.
+const drainTime = 20 * time.Millisecond
+
+// drain stops what arrives by AF_XDP, and has the lanes take what has arrived. A lane that nobody receives from keeps it.
+func (k *keeper) drain() {
+	var list []*circuit
+	for i, l := range k.port.lanes {
+		if c := l.circuit.Load(); c != nil && c.works() && k.config.Program.RemoveSocket(i) == nil {
+			list = append(list, c)
+		}
+	}
+	if len(list) == 0 {
+		return
+	}
+	rest() // a device that is at it hands over what it has for the sockets
+	for _, c := range list {
+		c.ending.Store(true)
+	}
+	for _, l := range k.port.lanes {
+		l.ring()
+	}
+	late := time.After(drainTime)
+	for _, c := range list {
+		select {
+		case <-c.empty:
+		case <-late:
+			return
+		}
+	}
+}
+
 // abandon gives all of the device back.
 func (k *keeper) abandon(reason error) error {
 	var errs []error
@@ -151,8 +182,14 @@ func (k *keeper) abandon(reason error) error {
 }
 
 // tellAddresses tells the program which addresses are the host's. After an error it has some of them.
-func (k *keeper) tellAddresses() error {
+//
+// Link-local ones are left out when others are stacked upon the device, or it is part of another: the scope of who sends to them
+// is that of the device on top, which only the stack finds out.
+func (k *keeper) tellAddresses(link netlink.Link) error {
 	addresses, err := k.resolver.local()
+	if err == nil && slices.ContainsFunc(addresses, isScoped) && k.resolver.isStacked(link) {
+		addresses = slices.DeleteFunc(addresses, isScoped)
+	}
 	if err != nil || slices.Equal(addresses, k.device.addresses) {
 		return err
 	}

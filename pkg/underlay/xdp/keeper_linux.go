@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// settle is how often changes of the network are followed at most. The first is at once.
+	// settle is how often changes of the network, and calls of Reconsider, are followed at most. The first is at once.
 	settle = 100 * time.Millisecond
 	// review is how often the paths in use are looked at without a reason: for what the kernel announces to nobody, such as path
 	// MTUs learned, and for neighbours to be confirmed.
@@ -170,19 +170,25 @@ func (k *keeper) reconsider() {
 		return
 	}
 	if err := k.listen(); err != nil {
-		k.doubt.Store(true)
-		k.device.later(time.Now())
+		k.pending = true // it is tried again
 		k.note(err)
 		return
 	}
 	k.take(k.config.Choose())
 }
 
+// quiet reports whether no change of the network matters.
+func (w *Way) quiet() bool { return w.Device == "" && w.Final }
+
 // take has another Way take the place of the present one.
 func (k *keeper) take(w Way) {
+	if w.quiet() {
+		defer k.rest()
+	}
 	if w == k.config.Way {
 		return
 	}
+	k.drain()
 	_ = k.abandon(errOther) // what it says is what the kernel has forgotten already
 	if old := k.config.Program; old != nil && old != w.Program {
 		_ = old.Close()
@@ -190,9 +196,6 @@ func (k *keeper) take(w Way) {
 	k.config.Way = w
 	k.resolver.limit = frameLimit(w.FrameSize)
 	k.port.table.clear()
-	if w.Device == "" && w.Final {
-		k.rest()
-	}
 }
 
 // stop ends the keeper.
@@ -210,19 +213,15 @@ func (k *keeper) setMark(mark uint32) {
 // turn does all there is to do.
 func (k *keeper) turn(now time.Time) {
 	changed, hops := k.news()
-	k.pending = k.pending || changed
+	doubt := k.doubt.Swap(false)
+	k.pending = k.pending || changed || doubt
 	follow := k.pending && !now.Before(k.settled)
 	if follow {
 		k.pending, k.settled = false, now.Add(settle)
-	}
-	if k.doubt.Swap(false) || follow {
 		k.reconsider()
-		follow = true
+		k.device.hasten()
 	}
 	if follow || k.device.needsMending(k.port.lanes, now) {
-		if follow {
-			k.device.hasten()
-		}
 		k.mend(now)
 	}
 	asked, era := k.port.table.questions()

@@ -103,6 +103,9 @@ const patience = 8
 // take receives what there is without waiting, from both sockets. Neither keeps the other from its share of rx: with only one
 // element they take turns.
 func (l *lane) take(c *circuit, rx []underlay.Datagrams) (n int) {
+	if n = l.takeOlder(c, rx); n > 0 {
+		return n
+	}
 	due := c == nil || l.rx.slow || l.rx.turns >= patience
 	room := len(rx)
 	if due && (room > 1 || l.rx.turns > 0) {
@@ -121,6 +124,31 @@ func (l *lane) take(c *circuit, rx []underlay.Datagrams) (n int) {
 		n = l.rx.receive(c, rx, l.port)
 	}
 	return n
+}
+
+// backlog bounds the looks at the UDP socket for what came before there was a circuit, in case it never gets empty.
+const backlog = 64
+
+// takeOlder receives what came by the way before, when that has just changed, so that nothing overtakes it: from the UDP socket
+// before a new circuit, and from the circuit that is ending before the UDP socket.
+func (l *lane) takeOlder(c *circuit, rx []underlay.Datagrams) (n int) {
+	if c != l.rx.last {
+		l.rx.last, l.rx.older = c, 0
+		if c != nil {
+			l.rx.older = backlog
+		}
+	}
+	if l.rx.older > 0 {
+		l.rx.older--
+		if n = l.slow.TryRecv(rx); n == 0 {
+			l.rx.older = 0
+		}
+		return n
+	}
+	if c != nil && c.ending.Load() {
+		return l.rx.receive(c, rx, l.port)
+	}
+	return 0
 }
 
 // wait blocks until one of the sockets has something, or the bell rings.

@@ -20,6 +20,8 @@ type receiver struct {
 	descs  [rxBatch]xsk.Desc
 	turns  int  // without a look at the UDP socket
 	slow   bool // whether there is, or was just now, something at the UDP socket
+	last   *circuit
+	older  int // how often more the UDP socket is looked at for what came before last was there
 
 	received, malformed counter
 }
@@ -38,6 +40,7 @@ func (r *receiver) receive(c *circuit, rx []underlay.Datagrams, p *Port) int {
 		c.socket.Refill(r.descs[:n])
 	}
 	if frames == 0 {
+		c.drained()
 		return 0
 	}
 	r.received.add(frames - bad)

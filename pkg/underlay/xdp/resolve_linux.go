@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -116,7 +117,7 @@ func (r *resolver) isLocal(a netip.Addr, scope uint32) bool {
 
 // oif is the index of the interface that a link-local address is on.
 func oif(a netip.Addr, scope uint32) int {
-	if a.IsLinkLocalUnicast() && a.Is6() {
+	if isScoped(a) {
 		return int(scope)
 	}
 	return 0
@@ -261,6 +262,21 @@ func (r *resolver) confirm(h hop) {
 	// Should it fail, the neighbour is asked for again when it has become unusable.
 	_ = r.nl.NeighSet(&netlink.Neigh{
 		LinkIndex: h.device, Family: int(hostnet.FamilyOf(h.addr)), Flags: netlink.NTF_USE, IP: h.addr.AsSlice(),
+	})
+}
+
+// isScoped reports whether an address is one on every link.
+func isScoped(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() }
+
+// isStacked reports whether there are devices upon a device, VLANs above all, or it is part of one. It errs on that side.
+func (r *resolver) isStacked(link netlink.Link) bool {
+	if link.Attrs().MasterIndex != 0 {
+		return true
+	}
+	all, err := hostnet.Dump(r.nl.LinkList)
+	return err != nil || slices.ContainsFunc(all, func(l netlink.Link) bool {
+		a := l.Attrs()
+		return a.ParentIndex == link.Attrs().Index && a.NetNsID < 0 && a.Index != a.ParentIndex
 	})
 }
 

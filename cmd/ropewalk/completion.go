@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"github.com/spf13/cobra"
+)
+
+// shells are those that completion is written for.
+func shells() []string { return []string{"bash", "zsh", "fish"} }
+
+func newCompletionCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "completion bash | zsh | fish",
+		Short: "Print the completion script of a shell",
+		Long: "completion prints a script that completes commands, flags, interfaces, peers and keywords. Packages install it; by\n" +
+			"hand it goes to\n" +
+			"  bash  /etc/bash_completion.d/ropewalk (needs bash-completion)\n" +
+			"  zsh   a file _ropewalk in a directory of $fpath\n" +
+			"  fish  ~/.config/fish/completions/ropewalk.fish",
+		Example:   "  source <(ropewalk completion bash)\n  ropewalk completion fish > ~/.config/fish/completions/ropewalk.fish",
+		Args:      usageArgs(cobra.ExactArgs(1)),
+		ValidArgs: shells(),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			root, out := cmd.Root(), cmd.OutOrStdout()
+			switch args[0] {
+			case "bash":
+				return root.GenBashCompletionV2(out, true)
+			case "zsh":
+				return root.GenZshCompletion(out)
+			case "fish":
+				return root.GenFishCompletion(out, true)
+			}
+			return unknownWord("shell", args[0], shells())
+		},
+	}
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/ropewalk/ropewalk/pkg/doctor"
+	"github.com/ropewalk/ropewalk/pkg/doctor/facts"
+	"github.com/ropewalk/ropewalk/pkg/show"
+)
+
+// doctorHands keep settings in memory.
+type doctorHands map[string]string
+
+func (doctorHands) Place() (doctor.Place, error) { return doctor.Place{Boot: "b", Network: "n"}, nil }
+
+func (h doctorHands) Read(c doctor.Change) (string, error) { return h[c.Setting()], nil }
+
+func (h doctorHands) Write(c doctor.Change, value string) error {
+	h[c.Setting()] = value
+	return nil
+}
+
+const doctorJIT = "net.core.bpf_jit_enable"
+
+// doctorOf runs the command on a host whose eBPF compiler is as hands have it.
+func doctorOf(t *testing.T, o doctorOptions, hands doctorHands, input string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	d := doctorRun{o: o, hands: hands, in: strings.NewReader(input), out: &out}
+	d.gather = func(context.Context) (*facts.Facts, error) {
+		return &facts.Facts{
+			Pre: true, Kernel: facts.Kernel{Release: "6.12.1", BTF: facts.Known(true)},
+			Sysctls: map[string]facts.Answer[string]{facts.BPFJIT: facts.Known(hands[doctorJIT])},
+		}, nil
+	}
+	err := d.run(t.Context())
+	return out.String(), err
+}
+
+func doctorRecord(t *testing.T) string {
+	t.Helper()
+	return filepath.Join(t.TempDir(), "undo.json")
+}
+
+func TestDoctorAsksBeforeItChangesAnything(t *testing.T) {
+	for answer, want := range map[string]string{"y\n": "1", "yes\n": "1", "n\n": "0", "\n": "0", "": "0", "nyet": "0"} {
+		hands := doctorHands{doctorJIT: "0"}
+		out, err := doctorOf(t, doctorOptions{fix: true, record: doctorRecord(t)}, hands, answer)
+		if hands[doctorJIT] != want {
+			t.Errorf("%q: the value is %s, want %s", answer, hands[doctorJIT], want)
+		}
+		if want == "0" && (err == nil || exitCode(err) != exitError) {
+			t.Errorf("%q: %v", answer, err)
+		}
+		plan := strings.Index(out, `net.core.bpf_jit_enable: "0" -> "1"`)
+		if question := strings.Index(out, "[y/N]"); plan < 0 || question < plan {
+			t.Errorf("%q: the plan is not shown before the question: %s", answer, out)
+		}
+	}
+}
+
+func TestDoctorTakesBackWhatItChanged(t *testing.T) {
+	hands, record := doctorHands{doctorJIT: "0"}, doctorRecord(t)
+	out, _ := doctorOf(t, doctorOptions{fix: true, yes: true, record: record}, hands, "")
+	if hands[doctorJIT] != "1" || !strings.Contains(out, "done: sysctl -w net.core.bpf_jit_enable=1") {
+		t.Error(hands, out)
+	}
+	out, err := doctorOf(t, doctorOptions{undo: true, record: record}, hands, "")
+	if hands[doctorJIT] != "0" || err != nil || !strings.Contains(out, `"1" -> "0"`) {
+		t.Error(hands, err, out)
+	}
+	if _, err := doctorOf(t, doctorOptions{undo: true, record: record}, hands, ""); err == nil || !strings.Contains(err.Error(), "nothing to take back") {
+		t.Error(err)
+	}
+}
+
+func TestDoctorExitsByWhatItFound(t *testing.T) {
+	for _, c := range []struct {
+		summary doctor.Summary
+		strict  bool
+		want    int
+	}{
+		{doctor.Summary{OK: 3, Unknown: 2}, false, 0},
+		{doctor.Summary{Warnings: 1}, false, exitWarnings},
+		{doctor.Summary{Warnings: 1}, true, exitFailed},
+		{doctor.Summary{Warnings: 1, Failed: 1}, false, exitFailed},
+		{doctor.Summary{Unknown: 1}, true, 0},
+	} {
+		d := doctorRun{o: doctorOptions{strict: c.strict}}
+		got, err := 0, d.verdict(c.summary)
+		if err != nil {
+			got = exitCode(printing(err))
+		}
+		if got != c.want {
+			t.Errorf("%+v, strict %v: %d, want %d", c.summary, c.strict, got, c.want)
+		}
+	}
+}
+
+func TestDoctorRefusesContradictions(t *testing.T) {
+	for _, args := range [][]string{
+		{"--pre", "wg0"},
+		{"--undo", "--fix"},
+		{"--undo", "wg0"},
+		{"--fix", "--json"},
+		{"--yes"},
+		{"--port", "70000"},
+		{"--nope"},
+		{"--device", "no-such-device"},
+	} {
+		root := newRootCmd()
+		root.SetArgs(append([]string{"doctor"}, args...))
+		root.SetOut(&bytes.Buffer{})
+		if err := root.Execute(); err == nil || exitCode(err) != exitUsage {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+}
+
+func TestDoctorSaysWhenNobodyServesATunnel(t *testing.T) {
+	root := newRootCmd()
+	root.SetArgs([]string{"doctor", "no-such-tunnel"})
+	if err := root.Execute(); err == nil || exitCode(err) != exitUnreachable {
+		t.Error(err)
+	}
+}
+
+func TestDoctorsJSONIsOfTheSameSchemaAsAllOthers(t *testing.T) {
+	if doctor.APIVersion != show.APIVersion {
+		t.Errorf("%s and %s", doctor.APIVersion, show.APIVersion)
+	}
+}
+
+// asNobody runs the command without any privilege. The program is handed over as a descriptor: nobody may not look into
+// the directory that it is in.
+func asNobody(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root to become nobody")
+	}
+	program, err := os.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	cmd := exec.CommandContext(t.Context(), "/proc/self/fd/3")
+	cmd.Args = append([]string{"ropewalk", "doctor"}, args...) // by which the test's program tells that it is to be this one
+	cmd.ExtraFiles = []*os.File{program}
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run()
+	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
+		t.Fatal(err)
+	} else if ok {
+		code = exit.ExitCode()
+	}
+	return out.String(), errs.String(), code
+}
+
+func TestDoctorTellsNobodyWhatItMayNotSee(t *testing.T) {
+	out, errs, code := asNobody(t, "--pre", "--json")
+	if code != exitFailed || strings.Contains(out+errs, "panic") {
+		t.Fatalf("exit code %d: %s%s", code, out, errs)
+	}
+	var report doctor.Report
+	if err := json.Unmarshal([]byte(out), &report); err != nil {
+		t.Fatal(err, out)
+	}
+	status := map[string]doctor.Finding{}
+	for _, f := range report.Findings {
+		status[f.Check] = f
+	}
+	if f := status["capabilities"]; f.Status != doctor.Failed || !strings.Contains(f.Found, "CAP_NET_ADMIN") {
+		t.Errorf("%+v", f)
+	}
+	for _, id := range []string{"tun-offloads", "tun-steer", "tcx", "xdp-sockets"} {
+		if f := status[id]; f.Status != doctor.Unknown || !strings.Contains(f.Found, "not permitted") && !strings.Contains(f.Found, "denied") {
+			t.Errorf("%s: %+v", id, f)
+		}
+	}
+	if f := status["udp-gso"]; f.Status != doctor.OK {
+		t.Errorf("%+v", f)
+	}
+}
+
+func TestDoctorMendsNothingForNobody(t *testing.T) {
+	record := filepath.Join(t.TempDir(), "undo.json")
+	out, errs, code := asNobody(t, "--pre", "--fix", "--yes", "--device", "lo", "--record", record)
+	if code == 0 || strings.Contains(out, "done:") || strings.Contains(out+errs, "panic") {
+		t.Errorf("exit code %d: %s%s", code, out, errs)
+	}
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ropewalk/ropewalk/pkg/uapi"
+)
+
+func newLogCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "log INTERFACE [LEVEL]",
+		Short: "Show or change what a running daemon logs",
+		Long: "log changes the level from which the interface's daemon logs, until it ends: " + strings.Join(uapi.Levels(), ", ") + ".\n" +
+			"Without a level it prints the present one. At debug every handshake is logged, at info a peer's first, its moves,\n" +
+			"and that it cannot be reached.",
+		Example:           "  ropewalk log wg0 debug\n  ropewalk log wg0",
+		Args:              usageArgs(cobra.RangeArgs(1, 2)),
+		ValidArgsFunction: completeLog,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			level := ""
+			if len(args) == 2 {
+				level = args[1]
+				if _, err := uapi.ParseLevel(level); err != nil {
+					return unknownWord("level", level, uapi.Levels())
+				}
+			}
+			return logLevel(cmd.OutOrStdout(), socketDir(), args[0], level)
+		},
+	}
+}
+
+// logLevel prints the level when it does not set one.
+func logLevel(out io.Writer, dir uapi.Dir, name, level string) error {
+	return withDaemon(dir, name, func(c *uapi.Client) error {
+		var err error
+		if level != "" {
+			_, err = c.SetLogLevel(level)
+		} else if level, err = c.LogLevel(); err == nil {
+			_, err = fmt.Fprintln(out, level)
+		}
+		if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) {
+			return fmt.Errorf("the daemon of %s is not ropewalk's, or one of before this command: %w", name, err)
+		}
+		return err
+	})
+}

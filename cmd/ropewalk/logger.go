@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ropewalk/ropewalk/pkg/uapi"
+)
+
+// logOptions are the flags that say what is logged, and how.
+type logOptions struct{ level, format string }
+
+func logFormats() []string { return []string{"text", "json"} }
+
+func (o *logOptions) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&o.level, "log-level", "", "debug, info, warn, error or silent (default: LOG_LEVEL, else info)")
+	cmd.Flags().StringVar(&o.format, "log-format", "text", "form of each line of the log: text or json")
+	completeFlag(cmd, "log-level", uapi.Levels()...)
+	completeFlag(cmd, "log-format", logFormats()...)
+}
+
+// args are the arguments that tell `run` what o says. The environment is handed on as it is.
+func (o *logOptions) args() ([]string, error) {
+	if _, _, err := o.open(io.Discard); err != nil {
+		return nil, err
+	}
+	args := []string{"--log-format", o.format}
+	if o.level != "" {
+		args = append(args, "--log-level", o.level)
+	}
+	return args, nil
+}
+
+// open returns a logger to w, and its level, which may be changed at any time.
+func (o *logOptions) open(w io.Writer) (*slog.Logger, *slog.LevelVar, error) {
+	level := new(slog.LevelVar)
+	if o.level != "" {
+		l, err := uapi.ParseLevel(o.level)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%w%s", err, didYouMean(o.level, uapi.Levels()))
+		}
+		level.Set(l)
+	}
+	options := &slog.HandlerOptions{Level: level}
+	switch strings.ToLower(o.format) {
+	case "", "text":
+		return slog.New(slog.NewTextHandler(w, options)), level, nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, options)), level, nil
+	}
+	return nil, nil, fmt.Errorf("--log-format %.20q: want %s", o.format, strings.Join(logFormats(), " or "))
+}
+
+// newLogger logs text from a level on.
+func newLogger(w io.Writer, level string) (*slog.Logger, error) {
+	log, _, err := (&logOptions{level: level}).open(w)
+	return log, err
+}
+
+// knownLevel is level, or the default for what only other programs understand: LOG_LEVEL is shared with them.
+func knownLevel(level string) string {
+	if _, err := uapi.ParseLevel(level); err != nil {
+		return ""
+	}
+	return level
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ropewalk/ropewalk/pkg/conffile"
+	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/quick"
+	"github.com/ropewalk/ropewalk/pkg/uapi"
+)
+
+func newReloadCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "reload CONFIG_FILE | INTERFACE",
+		Short: "Read an interface's wg-quick file again and keep its sessions",
+		Long: "reload changes the keys, the peers and how to spread to what the file says now. Peers that stay keep their sessions: no\n" +
+			"packet is lost. What [Interface] does not mention stays as it is, such as a private key that a PostUp command set, or the\n" +
+			"mark that up chose for a default route. Addresses, MTU, DNS, routes, Lanes and commands are not looked at: those need\n" +
+			"`ropewalk down` and `ropewalk up`.",
+		Example:           "  ropewalk reload wg0\n  systemctl reload ropewalk@wg0",
+		Args:              usageArgs(cobra.ExactArgs(1)),
+		ValidArgsFunction: completeConfig,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return withInterface(cmd, args[0], func(r *quick.Runner, i quick.Interface) error {
+				return notifyReload(func() error { return reload(cmd.Context(), r, i) })
+			})
+		},
+	}
+}
+
+func reload(ctx context.Context, r *quick.Runner, i quick.Interface) error {
+	return withDaemon(r.Sockets, i.Name, func(c *uapi.Client) error {
+		st, err := c.Status()
+		if err != nil {
+			return err
+		}
+		dev, err := resync(ctx, i.File, r.Resolve, st.Peers)
+		if err != nil {
+			return err
+		}
+		return c.Configure(dev)
+	})
+}
+
+// resync is what `ropewalk syncconf` would do, without removing what the file does not mention. The private key may have come
+// from a credential: those are gone once a service has started.
+func resync(ctx context.Context, f *conffile.File, resolve conffile.Resolver, peers []config.PeerStatus) (config.Device, error) {
+	dev, err := f.Sync(ctx, resolve, peers)
+	if err != nil {
+		return config.Device{}, err
+	}
+	conf := &f.Interface
+	dev.PrivateKey, dev.ListenPort, dev.FwMark = conf.PrivateKey, conf.ListenPort, conf.FwMark
+	dev.Spread, dev.SpreadPorts = conf.Spread, conf.SpreadPorts
+	return dev, nil
+}

@@ -1,0 +1,512 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ropewalk/ropewalk/pkg/bench"
+	"github.com/ropewalk/ropewalk/pkg/metrics"
+	"github.com/ropewalk/ropewalk/pkg/netlab"
+	"github.com/ropewalk/ropewalk/pkg/uapi"
+)
+
+func TestMetricsFlagsReachTheDaemon(t *testing.T) {
+	wd, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		flags metricsFlags
+		want  []string
+	}{
+		{metricsFlags{}, nil},
+		{metricsFlags{addr: ":9820"}, []string{"--metrics", ":9820", "--metrics-per-peer", "auto"}},
+		{
+			metricsFlags{addr: ":9820", config: "web.yml", Options: metrics.Options{PerPeer: metrics.PerPeerOff, WireGuardNames: true}},
+			[]string{
+				"--metrics", ":9820", "--metrics-per-peer", "off", "--metrics-config", filepath.Join(wd, "web.yml"),
+				"--metrics-wireguard-names",
+			},
+		},
+	} {
+		got, err := tt.flags.args()
+		if diff := cmp.Diff(tt.want, got); diff != "" || err != nil {
+			t.Errorf("%v\n%s", err, diff)
+		}
+		var daemon []string
+		withArgs(func(_ string, flags []string) *exec.Cmd { daemon = flags; return nil }, got)("wg0", []string{"--lanes", "2"})
+		if diff := cmp.Diff(append([]string{"--lanes", "2"}, tt.want...), daemon); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+func TestMetricsFlagsWithoutAnAddressAreUsageErrors(t *testing.T) {
+	for _, command := range []string{"run", "up"} {
+		for _, flag := range []string{"--metrics-config=x", "--metrics-per-peer=on", "--metrics-wireguard-names"} {
+			_, _, err := execute(t, newRootCmd(), "", command, flag, "wg0")
+			if err == nil || exitCode(err) != exitUsage || !strings.Contains(err.Error(), "--metrics HOST:PORT") {
+				t.Errorf("%s %s: %v", command, flag, err)
+			}
+		}
+		_, _, err := execute(t, newRootCmd(), "", command, "--metrics=:0", "--metrics-per-peer=some", "wg0")
+		if err == nil || exitCode(err) != exitUsage || !strings.Contains(err.Error(), "want auto, on or off") {
+			t.Errorf("%s: %v", command, err)
+		}
+	}
+}
+
+func TestRunWithAMetricsAddressInUseMakesNoInterface(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, _, err = execute(t, newRootCmd(), "", "run", "--log-level", "silent", "--metrics", l.Addr().String(), "rwnometrics")
+	if !errors.Is(err, syscall.EADDRINUSE) || exitCode(err) != exitError {
+		t.Error(err)
+	}
+	if _, err := net.InterfaceByName("rwnometrics"); err == nil {
+		t.Error("the interface was made")
+	}
+}
+
+// metricsDaemonEnv makes this test binary, run again, a daemon with these arguments: see TestMetricsDaemonProcess.
+const metricsDaemonEnv = "ROPEWALK_TEST_METRICS_DAEMON"
+
+// TestMetricsDaemonProcess is no test but the daemons of the other tests.
+func TestMetricsDaemonProcess(t *testing.T) {
+	args := os.Getenv(metricsDaemonEnv)
+	if args == "" {
+		t.Skip("run by the tests of metrics")
+	}
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer cancel()
+	root := newRootCmd()
+	root.SetArgs(slices.Concat([]string{"run"}, strings.Fields(args), os.Args[len(os.Args)-1:]))
+	if err := root.ExecuteContext(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const (
+	scrapeAddr     = "127.0.0.1:9820"
+	prometheusAddr = "127.0.0.1:9090"
+)
+
+// metricsLab is two hosts with a tunnel, whose left daemon serves metrics.
+type metricsLab struct {
+	left, right *demoSide
+	client      *http.Client // from inside the left host
+}
+
+func newMetricsLab(t *testing.T) *metricsLab {
+	t.Helper()
+	lab, err := netlab.New("metrics")
+	if errors.Is(err, netlab.ErrPrivileges) {
+		t.Skip(err)
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(err)
+	t.Cleanup(func() {
+		if err := lab.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	m := &metricsLab{}
+	m.left, err = newDemoSide(lab, newDemoPlace("left", 1))
+	must(err)
+	m.right, err = newDemoSide(lab, newDemoPlace("right", 2))
+	must(err)
+	_, err = lab.Cable(m.left.host, m.right.host, netlab.CableConfig{AddrsA: m.left.cable[:], AddrsB: m.right.cable[:]})
+	must(err)
+	t.Setenv(metricsDaemonEnv, "--lanes 2 --metrics-wireguard-names --metrics "+scrapeAddr)
+	for _, s := range []*demoSide{m.left, m.right} {
+		must(s.start(t.Context(), []string{"/proc/self/exe", "-test.run=^TestMetricsDaemonProcess$", "--"}, func(error) {}))
+		t.Cleanup(s.kill)
+	}
+	transport := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+		err = m.left.host.Do(func() error {
+			conn, err = (&net.Dialer{}).DialContext(ctx, network, addr)
+			return err
+		})
+		return conn, err
+	}}
+	t.Cleanup(transport.CloseIdleConnections)
+	m.client = &http.Client{Transport: transport, Timeout: 20 * time.Second}
+	return m
+}
+
+func (m *metricsLab) get(url string) (status int, body string, err error) {
+	resp, err := m.client.Get(url)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	all, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(all), err
+}
+
+// eventually waits until f returns nil.
+func (m *metricsLab) eventually(t *testing.T, what string, f func() error) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("waiting for %s: %v", what, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// load sends TCP through the tunnel, and packets that no peer may have, until the test ends.
+func (m *metricsLab) load(t *testing.T) {
+	t.Helper()
+	var l net.Listener
+	var to net.Conn
+	var nobody net.Conn
+	err := errors.Join(m.right.host.Do(func() (err error) {
+		l, err = net.Listen("tcp", netip.AddrPortFrom(m.right.tunnel[0].Addr(), 0).String())
+		return err
+	}), m.left.host.Do(func() (err error) {
+		if to, err = net.DialTimeout("tcp", l.Addr().String(), 20*time.Second); err != nil {
+			return err
+		}
+		nobody, err = net.Dial("udp", netip.AddrPortFrom(m.right.tunnel[0].Addr().Next().Next(), 9).String())
+		return err
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ended sync.WaitGroup
+	ended.Go(func() { _, _ = io.Copy(io.Discard, from) })
+	ended.Go(func() {
+		block := make([]byte, 256<<10)
+		tick := time.NewTicker(20 * time.Millisecond) // a load, not a flood: others use the machine too
+		defer tick.Stop()
+		for range tick.C {
+			_, _ = nobody.Write([]byte("to nobody"))
+			if _, err := to.Write(block); err != nil {
+				return
+			}
+		}
+	})
+	t.Cleanup(func() {
+		for _, c := range []io.Closer{to, from, nobody, l} {
+			c.Close()
+		}
+		ended.Wait()
+	})
+}
+
+// sample returns the value of the series that begins so in a scrape.
+func sample(scrape, series string) (float64, error) {
+	for line := range strings.Lines(scrape) {
+		if rest, ok := strings.CutPrefix(line, series+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(rest), 64)
+		}
+	}
+	return 0, fmt.Errorf("no %s in\n%s", series, scrape)
+}
+
+func TestRunningTunnelIsSeenInPrometheus(t *testing.T) {
+	m := newMetricsLab(t)
+	if status, body, err := m.get("http://" + scrapeAddr + "/readyz"); status != 503 || err != nil {
+		t.Errorf("ready before it is up: %d, %s, %v", status, body, err)
+	}
+	for _, err := range []error{m.right.setUp(m.left), m.left.setUp(m.right)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.eventually(t, "the daemon to be ready", func() error {
+		status, body, err := m.get("http://" + scrapeAddr + "/readyz")
+		if status != 200 {
+			return fmt.Errorf("%d, %s, %w", status, body, err)
+		}
+		return nil
+	})
+	m.load(t)
+	t.Run("scrape", m.checkScrape)
+	t.Run("prometheus", m.checkPrometheus)
+}
+
+// checkScrape looks at what the daemon says itself.
+func (m *metricsLab) checkScrape(t *testing.T) {
+	series := func(format string, args ...any) string {
+		return strings.ReplaceAll(fmt.Sprintf(format, args...), "IF", m.left.iface)
+	}
+	peer := m.right.key.Public().Base64()
+	allowed := fmt.Sprintf("%s/32,%s/128", m.right.tunnel[0].Addr(), m.right.tunnel[1].Addr())
+	var text string
+	m.eventually(t, "the figures of a load", func() (err error) {
+		if _, text, err = m.get("http://" + scrapeAddr + "/metrics"); err != nil {
+			return err
+		}
+		sent := 0.0
+		for _, lane := range []string{"0", "1", "slow"} {
+			n, err := sample(text, series(`ropewalk_lane_transmit_bytes_total{interface="IF",lane="%s"}`, lane))
+			if err != nil {
+				return err
+			}
+			sent += n
+		}
+		if sent < 1<<20 {
+			return fmt.Errorf("%v bytes sent", sent)
+		}
+		return nil
+	})
+	for name, least := range map[string]float64{
+		`ropewalk_interface_up{interface="IF"}`:                                                              1,
+		`ropewalk_handshakes_started_total{interface="IF",role="initiator"}`:                                 1,
+		`ropewalk_handshakes_total{interface="IF",result="completed",role="initiator"}`:                      1,
+		`ropewalk_lanes{interface="IF"}`:                                                                     2,
+		`ropewalk_peers{interface="IF",state="established"}`:                                                 1,
+		`ropewalk_dropped_packets_total{interface="IF",reason="tx_no_peer",stage="transmit"}`:                1,
+		`ropewalk_run_messages_count{direction="transmit",interface="IF"}`:                                   10,
+		`ropewalk_run_messages_sum{direction="transmit",interface="IF"}`:                                     500,
+		`ropewalk_run_messages_sum{direction="receive",interface="IF"}`:                                      10,
+		`ropewalk_peer_transmit_bytes_total{interface="IF",public_key="` + peer + `"}`:                       1 << 20,
+		`ropewalk_peer_last_handshake_timestamp_seconds{interface="IF",public_key="` + peer + `"}`:           float64(time.Now().Add(-time.Hour).Unix()),
+		`wireguard_sent_bytes_total{allowed_ips="` + allowed + `",interface="IF",public_key="` + peer + `"}`: 1 << 20,
+	} {
+		if v, err := sample(text, series("%s", name)); err != nil || v < least {
+			t.Errorf("%s: %v, want %v: %v", name, v, least, err)
+		}
+	}
+	for _, secret := range []string{m.left.key.Base64(), m.left.key.Hex(), m.right.key.Base64()} {
+		if strings.Contains(text, secret) {
+			t.Error("a private key is in the scrape")
+		}
+	}
+	m.agreesWithTheSocket(t, text, series)
+	if promtool, err := exec.LookPath("promtool"); err == nil {
+		check := exec.Command(promtool, "check", "metrics")
+		check.Stdin = strings.NewReader(text)
+		// The compatible names are not ours: promtool may find fault with them alone.
+		if out, err := check.CombinedOutput(); err != nil || bytes.Contains(out, []byte("ropewalk_")) {
+			t.Errorf("%v\n%s", err, out)
+		}
+	}
+}
+
+// agreesWithTheSocket compares messages by size, and all messages, with what the control socket says later.
+func (m *metricsLab) agreesWithTheSocket(t *testing.T, text string, series func(string, ...any) string) {
+	t.Helper()
+	var stats struct {
+		Lanes []struct {
+			TxPackets uint64 `json:"tx_packets"`
+		} `json:"lanes"`
+	}
+	c, err := uapi.Dial(m.left.iface)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Stats(&stats); err != nil {
+		t.Fatal(err)
+	}
+	for i, l := range stats.Lanes {
+		n, err := sample(text, series(`ropewalk_lane_transmit_packets_total{interface="IF",lane="%d"}`, i))
+		if err != nil || n > float64(l.TxPackets) {
+			t.Errorf("lane %d: %v scraped, then %d: %v", i, n, l.TxPackets, err)
+		}
+	}
+	sum, _ := sample(text, series(`ropewalk_run_messages_sum{direction="transmit",interface="IF"}`))
+	all := 0.0
+	for _, lane := range []string{"0", "1", "slow"} {
+		n, _ := sample(text, series(`ropewalk_lane_transmit_packets_total{interface="IF",lane="%s"}`, lane))
+		all += n
+	}
+	// A snapshot is consistent per counter alone.
+	if sum < all/2 || sum > all*2 {
+		t.Errorf("%v messages in runs, %v sent", sum, all)
+	}
+}
+
+const prometheusConfig = `
+global: {scrape_interval: 1s, evaluation_interval: 1s}
+rule_files: [%s]
+scrape_configs:
+  - job_name: ropewalk
+    static_configs: [{targets: ["` + scrapeAddr + `"]}]
+`
+
+// checkPrometheus has Debian's Prometheus scrape the daemon, and asks it all that the dashboard and the rules ask.
+func (m *metricsLab) checkPrometheus(t *testing.T) {
+	program, err := exec.LookPath("prometheus")
+	if err != nil {
+		t.Skip("needs Debian's package prometheus (make deps-test installs it)")
+	}
+	dir := t.TempDir()
+	rules, err := filepath.Abs("../../deploy/prometheus/rules.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(dir, "prometheus.yml")
+	if err := os.WriteFile(config, []byte(fmt.Sprintf(prometheusConfig, rules)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server, err := bench.StartProcess(t.Context(), m.left.host, program, "--config.file="+config,
+		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+prometheusAddr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if t.Failed() {
+			t.Log(server.Log())
+		}
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	m.eventually(t, "ten scrapes", func() error {
+		if err := server.Err(); err != nil {
+			t.Fatal(err)
+		}
+		n, err := m.query(`min(count_over_time(ropewalk_interface_up[5m])) >= 10`)
+		if err == nil && n == 0 {
+			err = errors.New("fewer")
+		}
+		return err
+	})
+	m.askDashboard(t)
+	m.askRules(t)
+}
+
+// query returns how many series a query answers with.
+func (m *metricsLab) query(expr string) (series int, err error) {
+	var answer struct {
+		Status, Error string
+		Warnings      []string
+		Data          struct{ Result []json.RawMessage }
+	}
+	_, body, err := m.get("http://" + prometheusAddr + "/api/v1/query?query=" + url.QueryEscape(expr))
+	if err != nil {
+		return 0, err
+	}
+	if err := json.Unmarshal([]byte(body), &answer); err != nil {
+		return 0, fmt.Errorf("%w: %s", err, body)
+	}
+	if answer.Status != "success" || answer.Warnings != nil {
+		return 0, fmt.Errorf("%s %v", answer.Error, answer.Warnings)
+	}
+	return len(answer.Data.Result), nil
+}
+
+func (m *metricsLab) askDashboard(t *testing.T) {
+	t.Helper()
+	text, err := os.ReadFile("../../deploy/grafana/ropewalk.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal(text, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	// Metrics of XDP are there only where it is in use.
+	variables := strings.NewReplacer("$instance", ".*", "$interface", ".*", "$__rate_interval", "10s")
+	asked := 0
+	for _, p := range dashboard.Panels {
+		for _, target := range p.Targets {
+			asked++
+			if n, err := m.query(variables.Replace(target.Expr)); err != nil || n == 0 && !strings.Contains(target.Expr, "ropewalk_xdp_") {
+				t.Errorf("%s: %d series, %v: %s", p.Title, n, err, target.Expr)
+			}
+		}
+	}
+	if asked < 20 {
+		t.Errorf("the dashboard asks %d things", asked)
+	}
+}
+
+// askRules checks that Prometheus has evaluated every rule, that those which record did, and that none alerts.
+func (m *metricsLab) askRules(t *testing.T) {
+	t.Helper()
+	var answer struct {
+		Data struct {
+			Groups []struct {
+				Rules []struct {
+					Name, Type, Health, LastError, State string
+				}
+			}
+		}
+	}
+	evaluated := 0
+	m.eventually(t, "all rules to be evaluated", func() error {
+		_, body, err := m.get("http://" + prometheusAddr + "/api/v1/rules")
+		if err != nil {
+			return err
+		}
+		if err := json.Unmarshal([]byte(body), &answer); err != nil {
+			return err
+		}
+		evaluated = 0
+		for _, g := range answer.Data.Groups {
+			for _, r := range g.Rules {
+				if r.Health == "unknown" {
+					return fmt.Errorf("%s has not been", r.Name)
+				}
+				evaluated++
+			}
+		}
+		return nil
+	})
+	if evaluated < 10 {
+		t.Errorf("%d rules", evaluated)
+	}
+	for _, g := range answer.Data.Groups {
+		for _, r := range g.Rules {
+			if r.Health != "ok" || r.State == "firing" || r.State == "pending" {
+				t.Errorf("%+v", r)
+			}
+			if r.Type != "recording" {
+				continue
+			}
+			if n, err := m.query(r.Name); n == 0 || err != nil {
+				t.Errorf("%s: %d series, %v", r.Name, n, err)
+			}
+		}
+	}
+}

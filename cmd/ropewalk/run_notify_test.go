@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/conffile"
+	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/noise"
+	"github.com/ropewalk/ropewalk/pkg/uapi"
+)
+
+func TestWatchdogIsFedOnlyWhileTheDeviceAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var logged bytes.Buffer
+		var feeds atomic.Int32
+		var failing atomic.Bool
+		stuck := make(chan struct{})
+		w := watchdog{
+			period: time.Second, feed: func() { feeds.Add(1) }, log: slog.New(slog.NewTextHandler(&logged, nil)),
+			check: func() error {
+				if failing.Load() {
+					return errors.New("no answer")
+				}
+				<-stuck
+				return nil
+			},
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			w.run(ctx)
+		}()
+		expect := func(want int32, when string) {
+			t.Helper()
+			synctest.Wait()
+			if n := feeds.Load(); n != want {
+				t.Errorf("%s: fed %d times, want %d", when, n, want)
+			}
+		}
+		time.Sleep(10 * time.Second)
+		expect(0, "while a check takes long")
+		close(stuck)
+		expect(2, "when it passes at last, and the one that was due meanwhile")
+		time.Sleep(3500 * time.Millisecond)
+		expect(5, "while checks pass")
+		failing.Store(true)
+		time.Sleep(10 * time.Second)
+		expect(5, "while checks fail")
+		if !strings.Contains(logged.String(), "no answer") {
+			t.Errorf("log: %q", logged.String())
+		}
+		cancel()
+		<-done
+	})
+}
+
+func TestADeviceWithoutAnswersOrLoopsHasNoPulse(t *testing.T) {
+	dir := uapi.Dir(t.TempDir())
+	threads := []string{"main", "rw-tx0", "rw-tx1", "rw-rx0", "rw-rx1"}
+	p := &pulse{socket: dir, name: "rwt0", threads: func() ([]string, error) { return threads, nil }}
+	if err := p.check(); !uapi.IsRefused(err) {
+		t.Errorf("without a daemon: %v", err)
+	}
+	l, err := dir.Listen("rwt0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	device := &lanesDevice{lanes: 2}
+	device.up.Store(true)
+	go func() { served <- uapi.Serve(ctx, l, device) }()
+	if err := p.check(); err != nil {
+		t.Error(err)
+	}
+	threads = slices.Delete(threads, 2, 3)
+	if err := p.check(); err == nil || !strings.Contains(err.Error(), "of 2 lanes, 1 transmit and 2 receive") {
+		t.Errorf("without a loop: %v", err)
+	}
+	threads = []string{"rw-tx0", "rw-tx1"}
+	device.up.Store(false)
+	if err := p.check(); err != nil {
+		t.Errorf("an interface that is down does not receive: %v", err)
+	}
+	cancel()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLoopsThatCouldNotBeNamedAreNotMissed(t *testing.T) {
+	p := &pulse{threads: func() ([]string, error) { return []string{"ropewalk"}, nil }}
+	for range 3 {
+		if err := p.checkLoops(2, true); err != nil {
+			t.Error(err)
+		}
+	}
+	names, err := threadNames()
+	if err != nil || len(names) == 0 {
+		t.Errorf("%q, %v", names, err)
+	}
+}
+
+// lanesDevice answers as a device of some lanes does.
+type lanesDevice struct {
+	lanes int
+	up    atomic.Bool
+}
+
+func (*lanesDevice) Status() config.Status         { return config.Status{} }
+func (*lanesDevice) Configure(config.Device) error { return nil }
+
+func (d *lanesDevice) Stats() any {
+	return map[string]any{"up": d.up.Load(), "lanes": make([]struct{}, d.lanes)}
+}
+
+func TestPrivateKeyCredentialIsUsedAndNeverWritten(t *testing.T) {
+	key, other := noise.PrivateKey{1}, noise.PrivateKey{2}
+	for name, tc := range map[string]struct {
+		file string // of the credential, "-" for none
+		in   conffile.Interface
+		want *noise.PrivateKey
+		err  string
+	}{
+		"none":                    {file: "-", in: conffile.Interface{PrivateKey: &other}, want: &other},
+		"none and no key":         {file: "-"},
+		"one":                     {file: key.Base64() + "\n", want: &key},
+		"the same twice":          {file: key.Base64(), in: conffile.Interface{PrivateKey: &key}, want: &key},
+		"another one in the file": {file: key.Base64(), in: conffile.Interface{PrivateKey: &other}, err: "not that of the credential"},
+		"one that would be saved": {file: key.Base64(), in: conffile.Interface{SaveConfig: true}, err: "SaveConfig"},
+		"an empty one":            {file: "", err: "is empty"},
+		"no key":                  {file: key.Base64()[1:], err: "one base64 key"},
+	} {
+		dir := t.TempDir()
+		if tc.file != "-" {
+			if err := os.WriteFile(filepath.Join(dir, privateKeyCredential), []byte(tc.file), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f := &conffile.File{Interface: tc.in}
+		err := useCredential(dir, f)
+		if tc.err == "" && err != nil || tc.err != "" && (err == nil || !strings.Contains(err.Error(), tc.err)) {
+			t.Errorf("%s: %v, want %q", name, err, tc.err)
+		}
+		if err != nil && (strings.Contains(err.Error(), key.Base64()[1:20]) || strings.Contains(err.Error(), other.Base64()[:20])) {
+			t.Errorf("%s: the error tells the key", name)
+		}
+		if got := f.Interface.PrivateKey; tc.err == "" && (got == nil) != (tc.want == nil) || tc.err == "" && got != nil && *got != *tc.want {
+			t.Errorf("%s: another key", name)
+		}
+	}
+	if err := useCredential("", &conffile.File{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestReloadKeepsWhatTheFileDoesNotMention(t *testing.T) {
+	port := uint16(51820)
+	keep, drop := noise.PublicKey{1}, noise.PublicKey{2}
+	f := &conffile.File{Peers: []conffile.Peer{{PublicKey: keep, AllowedIPs: []config.AllowedIP{{Prefix: netip.MustParsePrefix("10.0.0.1/32")}}}}}
+	f.Interface.ListenPort = &port
+	dev, err := resync(t.Context(), f, nil, []config.PeerStatus{{PublicKey: keep}, {PublicKey: drop}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if dev.PrivateKey != nil || dev.FwMark != nil || dev.Spread != nil || dev.SpreadPorts != nil || dev.ReplacePeers {
+		t.Errorf("removes what the file does not mention: %+v", dev)
+	}
+	if dev.ListenPort != &port || len(dev.Peers) != 2 || !dev.Peers[0].Remove || dev.Peers[0].PublicKey != drop || dev.Peers[1].PublicKey != keep {
+		t.Errorf("%+v", dev)
+	}
+}
+
+func TestDaemonIsHandedTheWatchdogAndTheJournal(t *testing.T) {
+	var st syscall.Stat_t
+	if err := syscall.Fstat(2, &st); err != nil {
+		t.Fatal(err)
+	}
+	for stream, journal := range map[string]bool{"": false, "1:2": false, fmt.Sprintf("%d:%d", st.Dev, st.Ino): true} {
+		t.Setenv("JOURNAL_STREAM", stream)
+		t.Setenv("WATCHDOG_PID", "1")
+		t.Setenv("WATCHDOG_USEC", "3000000")
+		cmd := exec.Command("true")
+		handOver(cmd)
+		env := strings.Join(cmd.Env, "\n") + "\n"
+		if strings.Contains(env, "WATCHDOG_PID") || !strings.Contains(env, "WATCHDOG_USEC=3000000\n") || !strings.Contains(env, startedByUp+"=1\n") {
+			t.Errorf("%q: %s", stream, env)
+		}
+		if got := strings.Contains(env, logFromUp+"=1\n"); got != journal || (len(cmd.ExtraFiles) == 1) != journal {
+			t.Errorf("%q: the journal is handed over: %v, want %v", stream, got, journal)
+		}
+	}
+}
+
+func TestOnlyTheProcessThatTheManagerStartedIsTheService(t *testing.T) {
+	self := strconv.Itoa(os.Getpid())
+	for _, tc := range []struct {
+		socket, started string
+		want            bool
+	}{{"", "", false}, {"", self, false}, {"/run/x", "", true}, {"/run/x", self, true}, {"/run/x", "1", false}} {
+		t.Setenv("NOTIFY_SOCKET", tc.socket)
+		t.Setenv("SYSTEMD_EXEC_PID", tc.started)
+		if got := isService(); got != tc.want {
+			t.Errorf("%+v: %v", tc, got)
+		}
+	}
+}

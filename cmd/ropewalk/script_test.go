@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
+)
+
+// TestMain makes this test binary be ropewalk when it is called so, by scripts and by the daemons that those start.
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"ropewalk": main})
+}
+
+// scriptEnv names the script that a copy of this process, in namespaces of its own, is to run.
+const scriptEnv = "ROPEWALK_TEST_SCRIPT"
+
+// TestScripts runs the program as users do, each script in its own network and mount namespace.
+func TestScripts(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, for namespaces")
+	}
+	scripts, err := filepath.Glob("testdata/script/*.txtar")
+	if err != nil || len(scripts) == 0 {
+		t.Fatal("no scripts: ", err)
+	}
+	for _, script := range scripts {
+		t.Run(strings.TrimSuffix(filepath.Base(script), ".txtar"), func(t *testing.T) {
+			cmd := exec.Command("/proc/self/exe", "-test.run=^TestScriptInNamespaces$", "-test.v")
+			cmd.Env = append(os.Environ(), scriptEnv+"="+script, "GORACE=atexit_sleep_ms=0")
+			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
+			out, err := cmd.CombinedOutput()
+			switch {
+			case errors.Is(err, unix.EPERM):
+				t.Skip("needs namespaces: ", err)
+			case strings.Contains(string(out), "--- SKIP"):
+				t.Skipf("%s", out)
+			case err != nil:
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// TestScriptInNamespaces is no test but what TestScripts runs.
+func TestScriptInNamespaces(t *testing.T) {
+	script := os.Getenv(scriptEnv)
+	if script == "" {
+		t.Skip("run by TestScripts")
+	}
+	f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
+	if err != nil {
+		t.Skip("needs TUN devices: ", err)
+	}
+	f.Close()
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		t.Fatal(err)
+	}
+	for dir, kind := range map[string]string{"/run": "tmpfs", "/sys/fs/bpf": "bpf"} { // /var/run leads to /run
+		if err := unix.Mount(kind, dir, kind, 0, ""); err != nil {
+			t.Skipf("needs %s on %s: %v", kind, dir, err)
+		}
+	}
+	testscript.Run(t, testscript.Params{
+		Files: []string{script}, RequireExplicitExec: true, UpdateScripts: *update,
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
+	})
+}
+
+// exits runs a program and wants its exit code: exits 2 ropewalk show …
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE PROGRAM ...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	err = ts.Exec(args[1], args[2:]...)
+	if e, ok := errors.AsType[*exec.ExitError](err); ok {
+		got = e.ExitCode()
+	} else if err != nil {
+		ts.Fatalf("%v", err)
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/ropewalk/ropewalk/pkg/conffile"
+	"github.com/ropewalk/ropewalk/pkg/uapi"
+)
+
+func newShowconfCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "showconf INTERFACE",
+		Short: "Print an interface's configuration as a file, as wg(8) does",
+		Long: "showconf prints the file that would configure the interface as it is now, for setconf and the like. It has the\n" +
+			"private key in it.",
+		Example:           "  umask 077; ropewalk showconf wg0 > wg0.conf",
+		Args:              usageArgs(cobra.ExactArgs(1)),
+		ValidArgsFunction: completeInterface,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			warnIfPublic(cmd.ErrOrStderr(), cmd.OutOrStdout())
+			return withDaemon(socketDir(), args[0], func(c *uapi.Client) error {
+				st, err := c.Status()
+				if err != nil {
+					return err
+				}
+				return conffile.ShowConf(cmd.OutOrStdout(), st, interfaceName)
+			})
+		},
+	}
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/quick"
+)
+
+// bringUp brings the interface up. A service manager is then told that the service is ready, and that the daemon is its main
+// process from now on: this one ends.
+func bringUp(ctx context.Context, r *quick.Runner, i quick.Interface) error {
+	if err := useCredential(os.Getenv("CREDENTIALS_DIRECTORY"), i.File); err != nil {
+		return err
+	}
+	if !isService() {
+		return r.Up(ctx, i)
+	}
+	var started *exec.Cmd
+	start := r.Daemon
+	r.Daemon = func(name string, flags []string) *exec.Cmd {
+		started = start(name, flags)
+		handOver(started)
+		return started
+	}
+	if err := r.Up(ctx, i); err != nil {
+		return err
+	}
+	message := daemon.SdNotifyReady
+	if started != nil && started.Process != nil {
+		message = fmt.Sprintf("MAINPID=%d\n%s", started.Process.Pid, message)
+	}
+	if _, err := daemon.SdNotify(false, message); err != nil {
+		return fmt.Errorf("telling the service manager that %s is ready: %w", i.Name, err)
+	}
+	return nil
+}
+
+// isService reports whether a service manager started this very process, and wants to hear of it. A hook that calls for another
+// interface has the environment of a service too.
+func isService() bool {
+	started := os.Getenv("SYSTEMD_EXEC_PID") // systemd.exec(5)
+	return os.Getenv("NOTIFY_SOCKET") != "" && (started == "" || started == strconv.Itoa(os.Getpid()))
+}
+
+// handOver gives the daemon what the service manager gave to this process: the watchdog, and the journal.
+func handOver(cmd *exec.Cmd) {
+	cmd.Env = slices.DeleteFunc(cmd.Environ(), func(v string) bool { return strings.HasPrefix(v, "WATCHDOG_PID=") })
+	cmd.Env = append(cmd.Env, startedByUp+"=1")
+	if isJournal(os.Stderr, os.Getenv("JOURNAL_STREAM")) {
+		cmd.Env = append(cmd.Env, logFromUp+"=1")
+		cmd.ExtraFiles = []*os.File{os.Stderr} // logFromUpFD
+	}
+}
+
+// isJournal reports whether f is the stream to the journal that JOURNAL_STREAM names as device:inode (systemd.exec(5)).
+func isJournal(f *os.File, stream string) bool {
+	var st unix.Stat_t
+	return stream != "" && unix.Fstat(int(f.Fd()), &st) == nil && stream == fmt.Sprintf("%d:%d", st.Dev, st.Ino)
+}
+
+// notifyReload tells the service manager, if there is one, that f is a reload.
+func notifyReload(f func() error) error {
+	if !isService() {
+		return f()
+	}
+	_, err := daemon.SdNotify(false, daemon.SdNotifyReloading+"\n"+daemon.SdNotifyMonotonicUsec())
+	if err != nil {
+		return fmt.Errorf("telling the service manager of a reload: %w", err)
+	}
+	err = f()
+	_, told := daemon.SdNotify(false, daemon.SdNotifyReady) // after a failure too: what was served still is
+	return errors.Join(err, told)
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conffile
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/noise"
+	"github.com/ropewalk/ropewalk/pkg/spread"
+)
+
+func TestSignsModifyAllowedIPs(t *testing.T) {
+	key := publicKey.Base64()
+	a, b := netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/64")
+	for value, want := range map[string]config.Peer{
+		"+10.0.0.0/8,-fd00::/64": {AllowedIPs: []config.AllowedIP{{Prefix: a}, {Prefix: b, Remove: true}}},
+		"-10.0.0.0/8":            {AllowedIPs: []config.AllowedIP{{Prefix: a, Remove: true}}},
+		"10.0.0.0/8":             {AllowedIPs: []config.AllowedIP{{Prefix: a}}, ReplaceAllowedIPs: true},
+		"":                       {ReplaceAllowedIPs: true},
+	} {
+		want.PublicKey = publicKey
+		dev, _, err := ParseArgs(t.Context(), []string{"peer", key, "allowed-ips", value}, NewResolver(Lookup{}))
+		if diff := cmp.Diff([]config.Peer{want}, dev.Peers, exact); diff != "" || err != nil {
+			t.Errorf("%q: %v %s", value, err, diff)
+		}
+	}
+}
+
+func TestSyncRemovesPresharedKeysThatTheFileDoesNotHave(t *testing.T) {
+	f, err := Parse("", strings.NewReader("[Peer]\nPublicKey = "+publicKey.Base64()+"\n"), WG)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		now  config.PeerStatus
+		want []config.Peer
+	}{
+		{config.PeerStatus{PublicKey: publicKey, PresharedKey: psk}, []config.Peer{{PublicKey: publicKey, PresharedKey: new(noise.PresharedKey), ReplaceAllowedIPs: true}}},
+		{config.PeerStatus{PublicKey: publicKey}, []config.Peer{{PublicKey: publicKey, ReplaceAllowedIPs: true}}},
+		{config.PeerStatus{PublicKey: noise.PublicKey{9}}, []config.Peer{{PublicKey: noise.PublicKey{9}, Remove: true}, {PublicKey: publicKey, ReplaceAllowedIPs: true}}},
+	} {
+		dev, err := f.Sync(t.Context(), NewResolver(Lookup{}), []config.PeerStatus{tc.now})
+		if diff := cmp.Diff(tc.want, dev.Peers, exact); diff != "" || err != nil || dev.ReplacePeers {
+			t.Errorf("%v, %v %s", dev.ReplacePeers, err, diff)
+		}
+	}
+}
+
+func TestEachListOfAllowedIPsDecidesAnewWhetherItModifies(t *testing.T) {
+	for text, want := range map[string]bool{"+10.0.0.0/8": false, "+10.0.0.0/8\nAllowedIPs = 10.1.0.0/16": true, "10.1.0.0/16\nAllowedIPs = -10.0.0.0/8": false} {
+		f, err := Parse("", strings.NewReader("[Peer]\nPublicKey = "+publicKey.Base64()+"\nAllowedIPs = "+text+"\n"), WG)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dev, err := f.Additions(t.Context(), NewResolver(Lookup{}))
+		if err != nil || dev.Peers[0].ReplaceAllowedIPs != want {
+			t.Errorf("file, %q: %v", text, err)
+		}
+		words := []string{"peer", publicKey.Base64()}
+		for line := range strings.SplitSeq(text, "\nAllowedIPs = ") {
+			words = append(words, "allowed-ips", line)
+		}
+		dev, _, err = ParseArgs(t.Context(), words, NewResolver(Lookup{}))
+		if err != nil || dev.Peers[0].ReplaceAllowedIPs != want {
+			t.Errorf("words, %q: %v", text, err)
+		}
+	}
+}
+
+func TestSetKnowsRopewalksOwnSettings(t *testing.T) {
+	words := []string{"spread", "off", "spread-ports", "2000-3000", "underlay", "xdp"}
+	dev, _, err := ParseArgs(t.Context(), words, NewResolver(Lookup{}))
+	want := config.Device{
+		Spread: new(config.SpreadOff), SpreadPorts: &spread.Ports{First: 2000, Last: 3000}, Underlay: new(config.UnderlayXDP),
+	}
+	if diff := cmp.Diff(want, dev, exact); diff != "" || err != nil {
+		t.Error(err, diff)
+	}
+}
+
+func TestSetSaysWhatIsWrong(t *testing.T) {
+	key, secret := publicKey.Base64(), privateKey.Base64()
+	absent := filepath.Join(t.TempDir(), "absent")
+	for _, tc := range []struct {
+		words []string
+		want  string
+	}{
+		{[]string{"per"}, `invalid argument "per"`},
+		{[]string{secret}, "invalid argument"},
+		{[]string{"listen-port", "65536"}, `listen-port: want 0-65535, got "65536"`},
+		{[]string{"listen-port"}, "listen-port: a value is missing"},
+		{[]string{"remove"}, "remove: belongs behind a peer"},
+		{[]string{"peer", key, "fwmark", "1"}, "fwmark: belongs before the first peer"},
+		{[]string{"peer", "x"}, `peer: want a base64 key of 44 characters, got "x"`},
+		{[]string{"private-key", absent}, "private-key: want a file with one base64 key, or an empty one for none; \"" + absent + "\": no such file or directory"},
+		{[]string{"private-key", secret}, "private-key: want the name of a file that holds the key, so that it is not seen among the processes; got a key"},
+		{[]string{"underlay", "tcp"}, `underlay: want "auto", "udp" or "xdp", got "tcp"`},
+		{[]string{"spread", "often"}, `spread: want "auto", "off" or "on", got "often"`},
+	} {
+		_, _, err := ParseArgs(t.Context(), tc.words, NewResolver(Lookup{}))
+		if _, ok := errors.AsType[*ArgError](err); !ok || err.Error() != tc.want {
+			t.Errorf("%q: got %v, want %s", tc.words, err, tc.want)
+		}
+	}
+}
+
+func TestEveryKeywordIsKnownToCompletion(t *testing.T) {
+	if diff := cmp.Diff([]string{"listen-port", "fwmark", "private-key", "spread", "spread-ports", "underlay", "peer"}, Keywords(false)); diff != "" {
+		t.Error(diff)
+	}
+	want := []string{"peer", "remove", "preshared-key", "endpoint", "persistent-keepalive", "allowed-ips"}
+	if diff := cmp.Diff(want, Keywords(true)); diff != "" {
+		t.Error(diff)
+	}
+	if TakesValue("remove") || TakesValue("nonsense") || !TakesValue("peer") {
+		t.Error("which words take a value")
+	}
+}
+
+func FuzzSetWords(f *testing.F) {
+	f.Add("peer " + publicKey.Base64() + " allowed-ips +10.0.0.0/8,-::/0 endpoint [::1]:5 remove")
+	f.Add("listen-port 5 fwmark off spread on spread-ports 2000-3000 underlay udp")
+	f.Add("peer x")
+	resolve := NewResolver(Lookup{IP: func(context.Context, string) ([]netip.Addr, error) { return nil, errors.New("no names here") }})
+	f.Fuzz(func(t *testing.T, line string) {
+		if strings.Contains(line, "-key") { // would read files of any name
+			t.Skip()
+		}
+		dev, _, err := ParseArgs(t.Context(), strings.Fields(line), resolve)
+		if err != nil && (dev.Peers != nil || dev.ListenPort != nil) {
+			t.Error("both a change and an error")
+		}
+	})
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conffile
+
+import (
+	"bytes"
+	"context"
+	"slices"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/noise"
+)
+
+// Sync returns the change that makes a device what the file says, as Device does, but keeps the sessions of the peers
+// that are in both, as `wg syncconf` does: peers that the file does not have are removed by name, and so are preshared keys
+// (older wg(8)s leave those).
+func (f *File) Sync(ctx context.Context, resolve Resolver, current []config.PeerStatus) (config.Device, error) {
+	dev, err := f.Device(ctx, resolve)
+	if err != nil || len(dev.Peers) == 0 {
+		return dev, err
+	}
+	dev.ReplacePeers = false
+	kept := make(map[noise.PublicKey]*config.Peer, len(dev.Peers))
+	for i := range dev.Peers {
+		kept[dev.Peers[i].PublicKey] = &dev.Peers[i]
+	}
+	var changes []config.Peer // first, so that what goes does not take along what others were given
+	for i := range current {
+		now := &current[i]
+		switch peer := kept[now.PublicKey]; {
+		case peer == nil:
+			changes = append(changes, config.Peer{PublicKey: now.PublicKey, Remove: true})
+		case peer.PresharedKey == nil && !now.PresharedKey.IsZero():
+			peer.PresharedKey = new(noise.PresharedKey)
+		}
+	}
+	slices.SortFunc(changes, func(a, b config.Peer) int { return bytes.Compare(b.PublicKey[:], a.PublicKey[:]) })
+	dev.Peers = append(changes, dev.Peers...)
+	return dev, nil
+}

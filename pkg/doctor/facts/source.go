@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"strconv"
+	"strings"
+)
+
+// maxFile bounds what is read of one file, in bytes: /proc/net/udp of a host with thousands of sockets.
+const maxFile = 4 << 20
+
+// source reads files of a host below a root: /proc, /sys, /dev. Whatever stands in them, it returns an error or a value
+// within bounds.
+type source struct{ root fs.FS }
+
+// text is a file's text, without the space around it.
+func (s source) text(path string) (string, error) {
+	f, err := s.root.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxFile))
+	if err != nil {
+		return "", fmt.Errorf("reading /%s: %w", path, err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+func (s source) number(path string) (int, error) {
+	text, err := s.text(path)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return 0, fmt.Errorf("reading /%s: %q is no number", path, shorten(text))
+	}
+	return n, nil
+}
+
+// names lists a directory.
+func (s source) names(path string) ([]string, error) {
+	entries, err := fs.ReadDir(s.root, path)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	return names, nil
+}
+
+// cpus reads a list of processors.
+func (s source) cpus(path string) ([]int, error) {
+	text, err := s.text(path)
+	if err != nil {
+		return nil, err
+	}
+	list, err := parseList(text)
+	if err != nil {
+		return nil, fmt.Errorf("reading /%s: %w", path, err)
+	}
+	return list, nil
+}
+
+// mask reads a bitmap of processors.
+func (s source) mask(path string) ([]int, error) {
+	text, err := s.text(path)
+	if err != nil {
+		return nil, err
+	}
+	list, err := ParseMask(text)
+	if err != nil {
+		return nil, fmt.Errorf("reading /%s: %w", path, err)
+	}
+	return list, nil
+}
+
+// maxCPUs is the largest NR_CPUS of Linux.
+const maxCPUs = 8192
+
+// parseList reads "0-3,8" (cpulist_parse of Linux); an empty text is no processors.
+func parseList(text string) ([]int, error) {
+	var list []int
+	for item := range strings.SplitSeq(text, ",") {
+		if item == "" {
+			continue
+		}
+		first, last, ranged := strings.Cut(item, "-")
+		if !ranged {
+			last = first
+		}
+		a, errA := strconv.ParseUint(first, 10, 16)
+		b, errB := strconv.ParseUint(last, 10, 16)
+		if errA != nil || errB != nil || a > b || b >= maxCPUs || len(list) > maxCPUs {
+			return nil, fmt.Errorf("%q is no list of processors", shorten(text))
+		}
+		for ; a <= b; a++ {
+			list = append(list, int(a))
+		}
+	}
+	return list, nil
+}
+
+// ParseMask reads a bitmap of processors such as "00000000,0000000f", most significant word first.
+func ParseMask(text string) ([]int, error) {
+	words := strings.Split(text, ",")
+	if len(words) > maxCPUs/32 {
+		return nil, fmt.Errorf("%q is no bitmap of processors", shorten(text))
+	}
+	var list []int
+	for i := range words {
+		word := words[len(words)-1-i]
+		bits, err := strconv.ParseUint(word, 16, 32)
+		if err != nil {
+			return nil, fmt.Errorf("%q is no bitmap of processors", shorten(text))
+		}
+		for bit := range 32 {
+			if bits>>bit&1 != 0 {
+				list = append(list, 32*i+bit)
+			}
+		}
+	}
+	return list, nil
+}
+
+// Mask is the bitmap that ParseMask reads, for writing to rps_cpus.
+func Mask(cpus []int) string {
+	var words []uint32
+	for _, c := range cpus {
+		for len(words) <= c/32 {
+			words = append(words, 0)
+		}
+		words[c/32] |= 1 << (c % 32)
+	}
+	if len(words) == 0 {
+		return "0"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%x", words[len(words)-1])
+	for i := len(words) - 2; i >= 0; i-- {
+		fmt.Fprintf(&b, ",%08x", words[i])
+	}
+	return b.String()
+}
+
+// shorten keeps a message readable, whatever is quoted in it.
+func shorten(text string) string {
+	const most = 60
+	if len(text) > most {
+		return text[:most] + "..."
+	}
+	return text
+}

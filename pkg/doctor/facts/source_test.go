@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// tree is a file system of texts; a name that ends in @ is a symbolic link.
+func tree(files map[string]string) source {
+	m := fstest.MapFS{}
+	for name, text := range files {
+		f := &fstest.MapFile{Data: []byte(text), Mode: 0o644}
+		if link, ok := strings.CutSuffix(name, "@"); ok {
+			name, f.Mode = link, fs.ModeSymlink
+		}
+		m[name] = f
+	}
+	return source{m}
+}
+
+func TestListsOfProcessors(t *testing.T) {
+	for text, want := range map[string][]int{
+		"": nil, "0": {0}, "0-3": {0, 1, 2, 3}, "0,2-3,8": {0, 2, 3, 8}, "8191": {8191},
+	} {
+		if got, err := parseList(text); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"x", "3-1", "-1", "0-", "8192", "0-99999999", "0 1", strings.Repeat("0-8191,", 3)} {
+		if got, err := parseList(text); err == nil {
+			t.Errorf("%q: %d processors", text, len(got))
+		}
+	}
+}
+
+func TestBitmapsOfProcessorsGoThereAndBack(t *testing.T) {
+	for text, want := range map[string][]int{
+		"0": nil, "3": {0, 1}, "00000000,0000000f": {0, 1, 2, 3}, "1,00000000": {32}, "80000000,00000001,00000000": {32, 95},
+	} {
+		got, err := ParseMask(text)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+		again, err := ParseMask(Mask(got))
+		if err != nil || !slices.Equal(again, want) {
+			t.Errorf("%q is written as %q", text, Mask(got))
+		}
+	}
+	for _, text := range []string{"", "x", "1,,2", "100000000", strings.Repeat("0,", 300) + "0"} {
+		if got, err := ParseMask(text); err == nil {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}
+
+func TestCapabilitiesAndLimitsAreRead(t *testing.T) {
+	s := tree(map[string]string{
+		"proc/thread-self/status": "Name:\tx\nCapEff:\t000001ffffffffff\n",
+		"proc/self/limits":        "Limit  Soft Limit  Hard Limit  Units\nMax locked memory         8388608              unlimited            bytes\n",
+	})
+	p := s.process()
+	if p.Capabilities.Err != nil || p.Capabilities.Value != 0x1ffffffffff || p.Memlock.Err != nil || p.Memlock.Value != 8<<20 {
+		t.Errorf("%+v", p)
+	}
+	s = tree(map[string]string{"proc/self/limits": "Max locked memory unlimited unlimited bytes"})
+	if n, err := s.memlock(); err != nil || n != NoLimit {
+		t.Errorf("%d, %v", n, err)
+	}
+}
+
+func TestProcessorsAreRead(t *testing.T) {
+	s := tree(map[string]string{
+		cpuDir + "/online": "0-3\n", cpuDir + "/smt/active": "1\n", "sys/devices/system/node/online": "0",
+		cpuDir + "/cpu0/topology/thread_siblings_list": "0,2", cpuDir + "/cpu1/topology/thread_siblings_list": "1,3",
+		cpuDir + "/cpu2/topology/thread_siblings_list": "0,2", cpuDir + "/cpu3/topology/thread_siblings_list": "1,3",
+		cpuDir + "/cpu1/cpufreq/scaling_governor": "powersave\n",
+		cpuDir + "/cpu0/cpuidle/state0/name":      "POLL\n", cpuDir + "/cpu0/cpuidle/state0/latency": "0\n",
+		cpuDir + "/cpu0/cpuidle/state1/name": "C6\n", cpuDir + "/cpu0/cpuidle/state1/latency": "133\n", cpuDir + "/cpu0/cpuidle/state1/disable": "1\n",
+		"dev/cpu_dma_latency": "\x0a\x00\x00\x00",
+	})
+	want := CPU{
+		Online: Known([]int{0, 1, 2, 3}), SMT: Known(true), Cores: 2, Governors: Known(map[int]string{1: "powersave"}),
+		Idle:    Known([]IdleState{{Name: "POLL"}, {Name: "C6", Latency: 133 * time.Microsecond, Off: true}}),
+		Latency: Known(10 * time.Microsecond), Nodes: Known([]int{0}),
+	}
+	if diff := cmp.Diff(want, s.cpu()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+const udpTable = `   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops
+  123: 0100007F:CA6C 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 4711 2 0000000000000000 0
+  124: 00000000:CA6D 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 0 2 0000000000000000 0
+`
+
+const udp6Table = `  sl  local_address                         remote_address                        st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops
+  123: B80D0120000000000000000001000000:CA6C 00000000000000000000000000000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 4712 2 0000000000000000 0
+`
+
+func TestSocketsAreReadWithTheirOwners(t *testing.T) {
+	s := tree(map[string]string{
+		"proc/thread-self/net/udp": udpTable, "proc/thread-self/net/udp6": udp6Table,
+		"proc/42/comm": "unbound\n", "proc/42/fd/3@": "socket:[4711]", "proc/42/fd/4@": "/dev/null", "proc/x/comm": "x",
+	})
+	list, err := s.sockets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.name(list, func(k Socket) bool { return k.Addr.Port() == 51820 })
+	want := []Socket{
+		{Addr: netip.MustParseAddrPort("127.0.0.1:51820"), Inode: 4711, PID: 42, Process: "unbound"},
+		{Addr: netip.MustParseAddrPort("0.0.0.0:51821")},
+		{Addr: netip.MustParseAddrPort("[2001:db8::1]:51820"), Inode: 4712},
+	}
+	if diff := cmp.Diff(want, list, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestAHostWithoutIPv6HasSocketsToo(t *testing.T) {
+	list, err := tree(map[string]string{"proc/thread-self/net/udp": udpTable}).sockets()
+	if err != nil || len(list) != 2 {
+		t.Errorf("%v, %v", list, err)
+	}
+}
+
+const interrupts = `           CPU0       CPU1
+ 37:          0          0 PCI-MSIX-0000:00:03.0   0-edge      virtio2-config
+ 38:          0      31587 PCI-MSIX-0000:00:03.0   1-edge      virtio2-input.0
+ 39:      26907          0 PCI-MSIX-0000:00:03.0   2-edge      virtio2-output.0
+ 40:          0      31587 PCI-MSIX-0000:00:03.0   3-edge      virtio2-input.1
+ 41:          0      31587 PCI-MSIX-0000:00:04.0   1-edge      other-rx
+NMI:          0          0   Non-maskable interrupts
+`
+
+func TestInterruptsOfReceiveQueuesAreFound(t *testing.T) {
+	pci := "sys/devices/pci0000:00/0000:00:03.0"
+	s := tree(map[string]string{
+		"proc/interrupts": interrupts, "proc/irq/38/effective_affinity_list": "1\n", "proc/irq/38/smp_affinity_list": "0-1\n",
+		"proc/irq/40/effective_affinity_list": "\n", "proc/irq/40/smp_affinity_list": "0-1\n",
+		"sys/class/net/eth0@": "../../devices/pci0000:00/0000:00:03.0/virtio2/net/eth0",
+		pci + "/msi_irqs/37":  "msix", pci + "/msi_irqs/38": "msix", pci + "/msi_irqs/39": "msix", pci + "/msi_irqs/40": "msix",
+	})
+	want := []IRQ{{38, "virtio2-input.0", []int{1}}, {40, "virtio2-input.1", []int{0, 1}}}
+	got, err := s.irqs("eth0")
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Error(err, diff)
+	}
+}
+
+func TestIrqbalanceIsFoundByItsName(t *testing.T) {
+	for comm, want := range map[string]bool{"irqbalance\n": true, "bash\n": false} {
+		got, err := tree(map[string]string{"proc/7/comm": comm}).runs("irqbalance")
+		if got != want || err != nil {
+			t.Errorf("%q: %v, %v", comm, got, err)
+		}
+	}
+	if _, err := tree(nil).runs("irqbalance"); err == nil {
+		t.Error("without /proc it is known not to run")
+	}
+}
+
+// hostile are texts that no kernel writes.
+func hostile() []string {
+	return []string{
+		"", "\x00", "-1", "99999999999999999999", "0-99999999", "%s%n", strings.Repeat("A", 1<<16), strings.Repeat("0,", 1<<16),
+		"a:b:c\n:::\n", "\n\n\n", "CapEff:\t\nMax locked memory\n", "CapEff:\tzz\nMax locked memory -5\n", udpTable[:200] + "\n1: x x\n",
+	}
+}
+
+func TestHostileFilesAreErrorsAndNothingWorse(t *testing.T) {
+	for _, text := range hostile() {
+		s := tree(map[string]string{
+			"proc/thread-self/status": text, "proc/self/limits": text, "proc/thread-self/net/udp": text, "proc/thread-self/net/udp6": text,
+			"proc/interrupts": text, "proc/irq/38/effective_affinity_list": text, "proc/1/comm": text, "proc/1/fd/3@": text,
+			cpuDir + "/online": text, cpuDir + "/smt/active": text, cpuDir + "/cpu0/cpufreq/scaling_governor": text,
+			cpuDir + "/cpu0/cpuidle/state0/latency": text, cpuDir + "/cpu0/topology/thread_siblings_list": text, "dev/cpu_dma_latency": text,
+			"sys/devices/system/node/online": text, "sys/class/net/eth0/ifindex": "2", "sys/class/net/eth0/speed": text,
+			"sys/class/net/eth0/queues/rx-0/rps_cpus": text, "sys/class/net/eth0/queues/tx-0/xps_cpus": text,
+			"sys/class/net/eth0/device/numa_node": text, "sys/class/net/evil@": "../../../../../etc",
+		})
+		s.process()
+		c := s.cpu()
+		if len(c.Online.Value) > maxCPUs {
+			t.Errorf("%d processors", len(c.Online.Value))
+		}
+		list, _ := s.sockets()
+		s.name(list, func(Socket) bool { return true })
+		_, _ = s.irqs("eth0")
+		_, _ = s.irqs("evil")
+		n := NIC{Name: "eth0", Index: 2}
+		s.sysfs(&n)
+		s.defaultRoute("proc/interrupts", parseRoute4)
+		f := &Facts{}
+		s.network(f)
+		s.clock(time.Now())
+	}
+}
+
+func TestFilesOfAnyLengthAreReadInPart(t *testing.T) {
+	text, err := tree(map[string]string{"proc/x": strings.Repeat("x", maxFile+5)}).text("proc/x")
+	if err != nil || len(text) != maxFile {
+		t.Errorf("%d bytes, %v", len(text), err)
+	}
+}
+
+func TestLinksOfSysfsThatLeadInACircleEnd(t *testing.T) {
+	s := tree(map[string]string{"sys/class/net/a/lower_b/x": "", "sys/class/net/b/lower_a/x": "", "sys/class/net/b/lower_c/x": ""})
+	for _, l := range s.below(nil, wanted{device: "a"}, maxDepth) {
+		if l.device == "" {
+			t.Error("a device without a name")
+		}
+	}
+}
+
+func TestADeviceOfAnotherNamespaceIsNotReadFromSysfs(t *testing.T) {
+	s := tree(map[string]string{"sys/class/net/eth0/ifindex": "3", "sys/class/net/eth0/queues/rx-0/rps_cpus": "1"})
+	n := NIC{Name: "eth0", Index: 2}
+	s.sysfs(&n)
+	if n.RPS.Err == nil || n.IRQs.Err == nil || n.XPS.Err == nil {
+		t.Errorf("%+v", n)
+	}
+}
+
+func TestAbsentFilesAreTold(t *testing.T) {
+	if _, err := tree(nil).text("proc/x"); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+func TestTheBestDefaultRouteIsTaken(t *testing.T) {
+	s := tree(map[string]string{
+		"r4": `Iface	Destination	Gateway 	Flags	RefCnt	Use	Metric	Mask		MTU	Window	IRTT
+eth1	00000000	0200A8C0	0003	0	0	600	00000000	0	0	0
+eth0	00000000	0200A8C0	0003	0	0	100	00000000	0	0	0
+*	00000000	00000000	0201	0	0	1	00000000	0	0	0
+eth2	00000000	00000000	0001	0	0	0	000000FF	0	0	0
+`,
+		"r6": strings.Repeat("0", 32) + " 00 " + strings.Repeat("0", 32) + " 00 " + strings.Repeat("0", 32) + " ffffffff 00000001 00000000 00200200       lo\n" +
+			strings.Repeat("0", 32) + " 00 " + strings.Repeat("0", 32) + " 00 fe80" + strings.Repeat("0", 28) + " 00000400 00000001 00000000 00000003     eth3\n",
+		"bad": "eth0 00000000\nx y z\n\n",
+	})
+	for path, want := range map[string]string{"r4": "eth0", "bad": "", "none": ""} {
+		if got := s.defaultRoute(path, parseRoute4); got != want {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+	if got := s.defaultRoute("r6", parseRoute6); got != "eth3" {
+		t.Errorf("IPv6: %q", got)
+	}
+}
+
+func FuzzParseRoutes(f *testing.F) {
+	f.Add("eth0 00000000 0200A8C0 0003 0 0 100 00000000 0 0 0")
+	f.Add("0 00 0 00 0 400 1 0 3 eth3")
+	f.Fuzz(func(t *testing.T, line string) {
+		for _, parse := range []func([]string) (route, bool){parseRoute4, parseRoute6} {
+			if r, ok := parse(strings.Fields(line)); ok && r.device == "" {
+				t.Errorf("%q: %+v", line, r)
+			}
+		}
+	})
+}
+
+func FuzzParseList(f *testing.F) {
+	for _, text := range []string{"0-3,8", "", "0-8191", "x"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if list, err := parseList(text); err == nil && len(list) > 3*maxCPUs {
+			t.Errorf("%d processors", len(list))
+		}
+	})
+}
+
+func FuzzParseMask(f *testing.F) {
+	for _, text := range []string{"0", "ff", "1,00000000", "zz"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		list, err := ParseMask(text)
+		if err != nil {
+			return
+		}
+		if again, err := ParseMask(Mask(list)); err != nil || !slices.Equal(list, again) {
+			t.Errorf("%q: %v, then %v (%v)", text, list, again, err)
+		}
+	})
+}
+
+func FuzzParseSockets(f *testing.F) {
+	f.Add(udpTable)
+	f.Add(udp6Table)
+	f.Add("\n1: 0:0 0 0 0 0 0 0 0 0\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		list, err := parseSockets(text)
+		for _, s := range list {
+			if err == nil && !s.Addr.IsValid() {
+				t.Errorf("%+v", s)
+			}
+		}
+	})
+}
+
+func FuzzParseInterrupts(f *testing.F) {
+	f.Add(interrupts)
+	f.Add(": \n1:\n")
+	f.Fuzz(func(_ *testing.T, text string) {
+		for _, name := range parseInterrupts(text) {
+			ofQueue(name)
+		}
+	})
+}

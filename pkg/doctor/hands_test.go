@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/doctor/facts"
+	"github.com/ropewalk/ropewalk/pkg/uapi"
+)
+
+// enterNamespace moves the test into a network namespace of its own, with a /sys that shows it, and a veth called uplink.
+// The thread is never unlocked, so that all of it ends with the test's goroutine.
+func enterNamespace(t *testing.T) {
+	t.Helper()
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
+		runtime.UnlockOSThread()
+		if errors.Is(err, unix.EPERM) {
+			t.Skip("needs root: creating a network namespace is not permitted")
+		}
+		t.Fatal(err)
+	}
+	err := errors.Join(
+		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+		unix.Mount("sysfs", "/sys", "sysfs", 0, ""),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "uplink"}, PeerName: "far"}); err != nil {
+		t.Skipf("needs veth links: %v", err)
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func read(t *testing.T, c Change) string {
+	t.Helper()
+	v, err := Host{t.Context()}.Read(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestWhatTheDoctorFindsOnAHostItMendsAndTakesBack(t *testing.T) {
+	enterNamespace(t)
+	hands, path := Host{t.Context()}, recordPath(t)
+	write(t, "/proc/sys/net/ipv4/ip_local_port_range", "32768 65535")
+	write(t, "/proc/sys/net/ipv4/ip_local_reserved_ports", "8080")
+	list := Change{Kind: Offload, Target: "uplink", Key: featureList}
+	if err := hands.Write(list, "on"); err != nil {
+		t.Fatal(err)
+	}
+	examine := func() Report {
+		f, err := facts.Gather(t.Context(), facts.Options{
+			Pre: true, Devices: []string{"uplink"}, Dir: uapi.Dir(t.TempDir()), Now: time.Now,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return Examine(f)
+	}
+	r := examine()
+	var mine []Change // others may be about this machine's processors
+	for _, c := range r.Changes() {
+		if c.Target == "uplink" || c.Target == facts.ReservedPorts {
+			mine = append(mine, c)
+		}
+	}
+	if len(mine) != 2 {
+		t.Fatalf("want changes of rx-gro-list and of the reserved ports, got %+v", mine)
+	}
+	made, err := Treat(hands, path, mine)
+	if err != nil || len(made) != 2 {
+		t.Fatalf("made %v, %v", made, err)
+	}
+	r = examine()
+	for _, f := range r.Findings {
+		if f.Check == "spread-ports" && f.Status != OK || f.Check == "nic-gro" && strings.Contains(f.Found, "rx-gro-list on") {
+			t.Errorf("not mended: %+v", f)
+		}
+	}
+	if got := read(t, mine[len(mine)-1]); got != "8080,61000-61999" {
+		t.Errorf("reserved ports %q", got)
+	}
+	if outcomes, err := Undo(hands, path); err != nil || len(outcomes) != 2 || outcomes[0].Note != "" || outcomes[1].Note != "" {
+		t.Errorf("outcomes %+v, %v", outcomes, err)
+	}
+	if got := read(t, list); got != "on" {
+		t.Errorf("rx-gro-list is %s", got)
+	}
+	if got := read(t, Change{Kind: Sysctl, Target: facts.ReservedPorts}); got != "8080" {
+		t.Errorf("reserved ports %q", got)
+	}
+}
+
+func TestEmptyListsOfPortsAreRestored(t *testing.T) {
+	enterNamespace(t)
+	path := recordPath(t)
+	c := Change{Kind: Sysctl, Target: facts.ReservedPorts, Before: "", After: "61000-61999"}
+	if _, err := Treat(Host{t.Context()}, path, []Change{c}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Undo(Host{t.Context()}, path); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, c); got != "" {
+		t.Errorf("reserved ports %q", got)
+	}
+}
+
+func TestBitmapsInSysfsAreChangedAndRestored(t *testing.T) {
+	enterNamespace(t)
+	path := recordPath(t)
+	c := Change{Kind: Sysfs, Target: "class/net/uplink/queues/rx-0/rps_cpus", Before: "0", After: "1"}
+	if _, err := Treat(Host{t.Context()}, path, []Change{c}); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, c); got != "1" {
+		t.Errorf("bitmap %q", got)
+	}
+	if _, err := Undo(Host{t.Context()}, path); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, c); got != "0" {
+		t.Errorf("bitmap %q", got)
+	}
+}
+
+func TestUndoAfterTheDeviceIsGone(t *testing.T) {
+	enterNamespace(t)
+	path := recordPath(t)
+	all := []Change{
+		{Kind: Sysfs, Target: "class/net/uplink/queues/rx-0/rps_cpus", Before: "0", After: "1"},
+		{Kind: Offload, Target: "uplink", Key: featureList, Before: "off", After: "on"},
+	}
+	if _, err := Treat(Host{t.Context()}, path, all); err != nil {
+		t.Fatal(err)
+	}
+	l, err := netlink.LinkByName("uplink")
+	if err == nil {
+		err = netlink.LinkDel(l)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	outcomes, err := Undo(Host{t.Context()}, path)
+	if err != nil || len(outcomes) != 2 || outcomes[0].Note == "" || outcomes[1].Note == "" {
+		t.Errorf("outcomes %+v, %v", outcomes, err)
+	}
+}
+
+func TestADeviceThatHashesNothingIsToldSo(t *testing.T) {
+	enterNamespace(t)
+	c := Change{Kind: FlowHash, Target: "uplink", Key: "udp4", Before: "sd", After: "sdfn"}
+	if _, err := (Host{t.Context()}).Read(c); err == nil {
+		t.Error("a veth hashes")
+	}
+	err := Host{t.Context()}.Write(c, "sdfn")
+	if err == nil || !strings.Contains(err.Error(), "ethtool -N uplink rx-flow-hash udp4 sdfn") {
+		t.Error(err)
+	}
+	if _, err := (Host{t.Context()}).Read(Change{Kind: Offload, Target: "uplink", Key: "x"}); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+func TestPlacesDiffer(t *testing.T) {
+	here, err := Host{t.Context()}.Place()
+	if err != nil || here.Boot == "" || here.Network == "" {
+		t.Fatal(here, err)
+	}
+	enterNamespace(t)
+	there, err := Host{t.Context()}.Place()
+	if err != nil || there.Boot != here.Boot || there.Network == here.Network {
+		t.Error(there, err)
+	}
+}

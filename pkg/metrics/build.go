@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"runtime"
+	"runtime/debug"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// newBuildInfo returns the metric that says what runs. The revision is the one that the go tool stamped, or empty.
+func newBuildInfo(version string) prometheus.Collector {
+	def := definitions[buildInfo]
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: def.name, Help: def.help,
+		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version(), "revision": revision()},
+	})
+	info.Set(1)
+	return info
+}
+
+func revision() string {
+	build, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, s := range build.Settings {
+		if s.Key == "vcs.revision" {
+			return s.Value
+		}
+	}
+	return ""
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"errors"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/peer"
+)
+
+// PerPeer says when there are metrics of single peers. The zero PerPeer is PerPeerAuto.
+type PerPeer uint8
+
+// When there are.
+const (
+	PerPeerAuto PerPeer = iota // up to MaxPeers of them
+	PerPeerOn                  // always
+	PerPeerOff                 // never
+)
+
+// MaxPeers is how many peers PerPeerAuto shows one by one.
+const MaxPeers = 256
+
+// String returns auto, on or off.
+func (p PerPeer) String() string {
+	switch p {
+	case PerPeerOn:
+		return "on"
+	case PerPeerOff:
+		return "off"
+	default:
+		return "auto"
+	}
+}
+
+// MarshalText implements encoding.TextMarshaler with String.
+func (p PerPeer) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler: it is what String returns, in any case.
+func (p *PerPeer) UnmarshalText(text []byte) error {
+	for _, mode := range []PerPeer{PerPeerAuto, PerPeerOn, PerPeerOff} {
+		if strings.EqualFold(string(text), mode.String()) {
+			*p = mode
+			return nil
+		}
+	}
+	return errors.New("want auto, on or off")
+}
+
+func (p PerPeer) shows(peers int) bool {
+	return p == PerPeerOn || p == PerPeerAuto && peers <= MaxPeers
+}
+
+// peers shows the peers, one by one if they are not too many.
+func (s *scrape) peers() {
+	one := s.options.PerPeer.shows(len(s.Peers))
+	s.flag(peersAggregated, !one)
+	s.summary()
+	if !one {
+		return
+	}
+	for i := range s.Peers {
+		p := &s.Peers[i]
+		s.peer(p)
+		if s.options.WireGuardNames {
+			s.wireGuardNames(p)
+		}
+	}
+}
+
+// summary shows all peers together. There are no totals of bytes here: they would go down when a peer is removed, and the
+// lanes have such that do not.
+func (s *scrape) summary() {
+	states := map[string]int{"established": 0, "idle": 0, "never": 0}
+	spread := 0
+	var last time.Time
+	for i := range s.Peers {
+		p := &s.Peers[i]
+		states[p.state(s.At)]++
+		if p.SpreadPorts > 0 {
+			spread++
+		}
+		if p.LastHandshake.After(last) {
+			last = p.LastHandshake
+		}
+	}
+	for state, n := range states {
+		s.emit(peers, float64(n), state)
+	}
+	s.emit(peersSpread, float64(spread))
+	s.emit(lastHandshake, unix(last))
+}
+
+// state is how the peer counts in ropewalk_peers: nothing can be sent in a session older than Reject-After-Time.
+func (p *Peer) state(now time.Time) string {
+	switch {
+	case p.LastHandshake.IsZero():
+		return "never"
+	case now.Sub(p.LastHandshake) > time.Duration(peer.RejectAfterTime):
+		return "idle"
+	default:
+		return "established"
+	}
+}
+
+func (s *scrape) peer(p *Peer) {
+	s.emit(peerInfo, 1, p.PublicKey, p.Endpoint, prefixes(p.AllowedIPs, maxPrefixes))
+	s.count(peerReceiveBytes, p.RxBytes, p.PublicKey)
+	s.count(peerTransmitBytes, p.TxBytes, p.PublicKey)
+	s.emit(peerLastHandshake, unix(p.LastHandshake), p.PublicKey)
+	s.emit(peerKeepalive, float64(p.Keepalive), p.PublicKey)
+	s.emit(peerSpreadPorts, float64(p.SpreadPorts), p.PublicKey)
+}
+
+// wireGuardNames shows a peer as prometheus_wireguard_exporter does, allowed IPs as a label included.
+func (s *scrape) wireGuardNames(p *Peer) {
+	allowed := prefixes(p.AllowedIPs, len(p.AllowedIPs))
+	s.count(wgSentBytes, p.TxBytes, p.PublicKey, allowed)
+	s.count(wgReceivedBytes, p.RxBytes, p.PublicKey, allowed)
+	s.emit(wgLatestHandshake, float64(int64(unix(p.LastHandshake))), p.PublicKey, allowed)
+}
+
+// maxPrefixes is how many allowed IPs of a peer are shown: a label is no place for a routing table.
+const maxPrefixes = 16
+
+// prefixes writes the first limit prefixes as wg(8) does, and how many more there are.
+func prefixes(all []netip.Prefix, limit int) string {
+	var b strings.Builder
+	for i, p := range all {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		if i == limit {
+			b.WriteString("+" + strconv.Itoa(len(all)-i))
+			break
+		}
+		b.WriteString(p.String())
+	}
+	return b.String()
+}
+
+// unix is t in Unix time, 0 for the zero time.
+func unix(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixMilli()) / 1e3
+}

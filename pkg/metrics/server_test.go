@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/crypto/bcrypt"
+)
+
+// testServer serves d on a port of the loopback until the test ends.
+func testServer(t *testing.T, d Device, o Options, webConfig string) (addr string) {
+	t.Helper()
+	s, err := Listen(ServerConfig{Addr: "127.0.0.1:0", WebConfig: webConfig, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- s.Serve(ctx, Content{
+			Version:    "v1.2.3",
+			Collectors: []prometheus.Collector{NewCollector(FromDevice(d, time.Now), o)},
+			Ready:      func() error { return Ready(d) },
+			Pages:      map[string]http.Handler{"GET /more": http.NotFoundHandler()},
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error("the server ended with", err)
+		}
+		if conn, err := net.Dial("tcp", s.Addr().String()); err == nil {
+			conn.Close()
+			t.Error("somebody still listens")
+		}
+	})
+	return s.Addr().String()
+}
+
+func get(t testing.TB, client *http.Client, url string) (status int, body string) {
+	t.Helper()
+	resp, err := client.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	all, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(all)
+}
+
+func TestServerAnswersScrapesAndHealthChecks(t *testing.T) {
+	d := newFake()
+	addr := testServer(t, d, Options{}, "")
+	for path, want := range map[string]string{
+		"/metrics": `ropewalk_build_info{goversion="go`,
+		"/healthz": "ok\n",
+		"/readyz":  "ok\n",
+	} {
+		if status, body := get(t, http.DefaultClient, "http://"+addr+path); status != 200 || !strings.Contains(body, want) {
+			t.Errorf("%s: %d, %.300s", path, status, body)
+		}
+	}
+	_, body := get(t, http.DefaultClient, "http://"+addr+"/metrics")
+	for _, want := range []string{"\ngo_goroutines ", "\nprocess_open_fds ", `version="v1.2.3"`, "\nropewalk_peers{"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("a scrape has no %q", want)
+		}
+	}
+	d.mu.Lock()
+	d.stats.Up = false
+	d.mu.Unlock()
+	if status, body := get(t, http.DefaultClient, "http://"+addr+"/readyz"); status != 503 || body != "not ready: "+errDown.Error()+"\n" {
+		t.Errorf("%d, %s", status, body)
+	}
+	if status, _ := get(t, http.DefaultClient, "http://"+addr+"/healthz"); status != 200 {
+		t.Errorf("alive: %d", status)
+	}
+	for _, path := range []string{"/", "/debug/pprof/", "/metrics/..%2f", "/more"} {
+		if status, _ := get(t, http.DefaultClient, "http://"+addr+path); status != 404 {
+			t.Errorf("%s: %d", path, status)
+		}
+	}
+}
+
+func TestServerRefusesWhatIsNoScrape(t *testing.T) {
+	addr := testServer(t, newFake(), Options{}, "")
+	for name, tt := range map[string]struct{ request, want string }{
+		"another method":    {"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", "405"},
+		"a big head":        {"GET /metrics HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 2*maxHeader) + "\r\n\r\n", "431"},
+		"no HTTP":           {"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", "400"},
+		"no host":           {"GET /metrics HTTP/1.1\r\n\r\n", "400"},
+		"two lengths":       {"GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", "400"},
+		"a path beyond all": {"GET /../../etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n", "307"},
+	} {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(conn, tt.request) // the answer may come before it is all written
+		line, err := bufio.NewReader(conn).ReadString('\n')
+		if fields := strings.Fields(line); len(fields) < 2 || fields[1] != tt.want {
+			t.Errorf("%s: %q, %v", name, line, err)
+		}
+		conn.Close()
+	}
+}
+
+func TestRequestWithABodyIsAnsweredWithoutReadingIt(t *testing.T) {
+	addr := testServer(t, newFake(), Options{}, "")
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", 1<<40)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if !resp.Close {
+		t.Error("the connection is kept, with the body still to come")
+	}
+}
+
+func TestSlowClientsDoNotKeepOthersOutForLong(t *testing.T) {
+	// That slow heads end is net/http's work; here, that it is told to, and that there are not too many of them.
+	if headerTimeout <= 0 || readTimeout <= 0 || writeTimeout <= 0 || idleTimeout <= 0 {
+		t.Error("a client may take for ever")
+	}
+	addr := testServer(t, newFake(), Options{}, "")
+	var idle []net.Conn
+	for range maxClients {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		idle = append(idle, conn)
+		fmt.Fprint(conn, "GET /metrics HTTP/1.1\r\n") // and nothing more
+	}
+	late, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer late.Close()
+	fmt.Fprint(late, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+	idle[0].Close() // as the server would, in time
+	if resp, err := http.ReadResponse(bufio.NewReader(late), nil); err != nil || resp.StatusCode != 200 {
+		t.Error(resp, err)
+	}
+	for _, conn := range idle {
+		conn.Close()
+	}
+}
+
+func TestNoMoreClientsThanTheLimitAreServedAtOnce(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := limit(inner, 2)
+	accepted := make(chan net.Conn)
+	go func() {
+		defer close(accepted)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			accepted <- conn
+		}
+	}()
+	for range 3 {
+		conn, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	first, second := <-accepted, <-accepted
+	if n := len(l.(*limited).slots); n != 2 {
+		t.Errorf("%d slots taken", n)
+	}
+	first.Close()
+	first.Close() // gives back one slot only
+	third := <-accepted
+	second.Close()
+	third.Close()
+	if err := errors.Join(l.Close(), l.Close()); err != nil {
+		t.Error(err)
+	}
+	if _, more := <-accepted; more {
+		t.Error("accepted after Close")
+	}
+}
+
+func TestAddressInUseIsSaidClearly(t *testing.T) {
+	first, err := Listen(ServerConfig{Addr: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	_, err = Listen(ServerConfig{Addr: first.Addr().String()})
+	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "another program listens there") ||
+		!strings.Contains(err.Error(), first.Addr().String()) {
+		t.Error(err)
+	}
+	for _, addr := range []string{"here", "127.0.0.1", "127.0.0.1:99999", "256.0.0.1:80x"} {
+		if s, err := Listen(ServerConfig{Addr: addr}); err == nil {
+			s.Close()
+			t.Errorf("%s: accepted", addr)
+		} else if !strings.Contains(err.Error(), "serving metrics on "+addr) {
+			t.Error(err)
+		}
+	}
+}
+
+// writeTLS writes a web config with TLS and a user, and returns its path and a client for it.
+func writeTLS(t *testing.T, user, password string) (path string, client *http.Client) {
+	t.Helper()
+	dir := t.TempDir()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	config := fmt.Sprintf("tls_server_config:\n  cert_file: cert.pem\n  key_file: key.pem\nbasic_auth_users:\n  %s: %s\n", user, hash)
+	for name, text := range map[string][]byte{
+		"cert.pem": certificate, "key.pem": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
+		"web.yml": []byte(config),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(certificate)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}
+	t.Cleanup(transport.CloseIdleConnections)
+	return filepath.Join(dir, "web.yml"), &http.Client{Transport: transport}
+}
+
+func TestWebConfigAsksForTLSAndAPassword(t *testing.T) {
+	path, client := writeTLS(t, "scraper", "a secret")
+	addr := testServer(t, newFake(), Options{}, path)
+	for _, page := range []string{"/metrics", "/healthz"} {
+		if status, _ := get(t, client, "https://"+addr+page); status != 401 {
+			t.Errorf("%s without a password: %d", page, status)
+		}
+		if status, _ := get(t, client, "https://scraper:another@"+addr+page); status != 401 {
+			t.Errorf("%s with a wrong password: %d", page, status)
+		}
+		if status, _ := get(t, client, "https://scraper:a%20secret@"+addr+page); status != 200 {
+			t.Errorf("%s with the password: %d", page, status)
+		}
+	}
+	if status, body := get(t, http.DefaultClient, "http://"+addr+"/metrics"); status != 400 || strings.Contains(body, "ropewalk") {
+		t.Errorf("without TLS: %d", status)
+	}
+}
+
+func TestBadWebConfigIsFatal(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"unknown": "tls: yes\n", "syntax": "\t", "hash": "basic_auth_users: {a: plain}\n",
+		"secret":      testPrivateKey.Base64() + "\n",
+		"certificate": "tls_server_config: {cert_file: none.pem, key_file: none.pem}\n",
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := Listen(ServerConfig{Addr: "127.0.0.1:0", WebConfig: path}); err == nil {
+			s.Close()
+			t.Errorf("%s: accepted", name)
+		} else if !strings.Contains(err.Error(), "reading the metrics config "+path) || strings.Contains(err.Error(), testPrivateKey.Base64()[:4]) {
+			t.Error(err)
+		}
+	}
+	if _, err := Listen(ServerConfig{Addr: "127.0.0.1:0", WebConfig: filepath.Join(dir, "none")}); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+func TestScrapesWhilePeersComeAndGo(t *testing.T) {
+	d := newFake()
+	addr := testServer(t, d, Options{WireGuardNames: true}, "")
+	stop := make(chan struct{})
+	var churn sync.WaitGroup
+	churn.Go(func() {
+		for n := 0; ; n++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			d.mu.Lock()
+			d.status.Peers = nil
+			for i := range n % (2 * MaxPeers) {
+				d.status.Peers = append(d.status.Peers, fakePeer(n+i, time.Minute))
+			}
+			d.mu.Unlock()
+		}
+	})
+	var scrapes sync.WaitGroup
+	for range maxScrapes {
+		scrapes.Go(func() {
+			for range 20 {
+				resp, err := http.Get("http://" + addr + "/metrics")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				body, err := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				// Too many at once is an answer too.
+				if err != nil || resp.StatusCode != 200 && resp.StatusCode != 503 {
+					t.Errorf("%d, %v: %.200s", resp.StatusCode, err, body)
+				}
+			}
+		})
+	}
+	scrapes.Wait()
+	close(stop)
+	churn.Wait()
+}
+
+func TestServerWhoseListenerFailsSaysSo(t *testing.T) {
+	s, err := Listen(ServerConfig{Addr: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	if err := s.Serve(t.Context(), Content{}); err == nil || !strings.Contains(err.Error(), "serving metrics") {
+		t.Error(err)
+	}
+	twice := prometheus.NewGauge(prometheus.GaugeOpts{Name: "a", Help: "b"})
+	if s, err = Listen(ServerConfig{Addr: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Serve(t.Context(), Content{Collectors: []prometheus.Collector{twice, twice}}); err == nil {
+		t.Error("a metric was registered twice")
+	}
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/device"
+)
+
+// Snapshot is what one interface is and has done, at one moment. It holds no secrets.
+type Snapshot struct {
+	At         time.Time
+	Interface  string
+	PublicKey  string // base64; empty without an identity
+	ListenPort uint16
+	Peers      []Peer
+	Stats      device.Stats
+}
+
+// Peer is what one peer is, at one moment.
+type Peer struct {
+	PublicKey     string // base64
+	Endpoint      string // empty when unknown
+	AllowedIPs    []netip.Prefix
+	LastHandshake time.Time // zero when never
+	Keepalive     uint16    // seconds, 0 for off
+	RxBytes       uint64    // of WireGuard messages, as wg(8) counts
+	TxBytes       uint64
+	SpreadPorts   int // source ports that its flows are spread over; 0 when they are not
+}
+
+// Source returns a snapshot. It is called once per scrape, by several goroutines at once if there are several scrapes.
+type Source func() Snapshot
+
+// Device is what FromDevice reads; *device.Device is one.
+type Device interface {
+	Status() config.Status
+	Stats() any // device.Stats
+}
+
+// FromDevice is the Source for a device. Keys other than public ones never leave it.
+func FromDevice(d Device, now func() time.Time) Source {
+	return func() Snapshot {
+		status := d.Status()
+		stats, _ := d.Stats().(device.Stats)
+		s := Snapshot{
+			At: now(), Interface: label(status.Name), ListenPort: status.ListenPort, Stats: stats,
+			Peers: make([]Peer, len(status.Peers)),
+		}
+		if !status.PublicKey.IsZero() {
+			s.PublicKey = status.PublicKey.Base64()
+		}
+		for i := range status.Peers {
+			s.Peers[i] = fromPeer(&status.Peers[i])
+		}
+		return s
+	}
+}
+
+func fromPeer(p *config.PeerStatus) Peer {
+	out := Peer{
+		PublicKey: p.PublicKey.Base64(), AllowedIPs: p.AllowedIPs, LastHandshake: p.LastHandshake, Keepalive: p.Keepalive,
+		RxBytes: p.RxBytes, TxBytes: p.TxBytes, SpreadPorts: p.Spread.Ports,
+	}
+	if p.Endpoint.AddrPort.IsValid() {
+		out.Endpoint = p.Endpoint.AddrPort.String()
+	}
+	return out
+}
+
+// Why a device is not ready.
+var (
+	errDown  = errors.New("the interface is down, or its port could not be opened")
+	errNoKey = errors.New("the interface has no private key")
+)
+
+// Ready tells why a device carries no packets: its interface is down, or it has no identity. It is nil when it can.
+func Ready(d Device) error {
+	stats, _ := d.Stats().(device.Stats)
+	switch {
+	case !stats.Up:
+		return errDown
+	case d.Status().PublicKey.IsZero():
+		return errNoKey
+	}
+	return nil
+}
+
+// label makes a name that the kernel took a label: those of devices may have any bytes in them.
+func label(name string) string { return strings.ToValidUTF8(name, "\uFFFD") }

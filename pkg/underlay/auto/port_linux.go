@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package auto
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/underlay"
+	"github.com/ropewalk/ropewalk/pkg/underlay/xdp"
+)
+
+// mostPeers is how many peers' routes are looked up for a choice.
+const mostPeers = 64
+
+// Config says how to open a Port.
+type Config struct {
+	// UDP carries what does not go by AF_XDP. The Port owns it once opened.
+	UDP underlay.Port
+	// Mode is the way that is wanted.
+	Mode config.UnderlayMode
+	// Device is the network device whose queues AF_XDP uses; empty for the one that most peers are reached by.
+	Device string
+	// Mark is the SO_MARK that the UDP port has.
+	Mark uint32
+	// Linger has lanes hold their processor while traffic flows (package linger).
+	Linger bool
+	Log    *slog.Logger
+}
+
+// Port is an xdp.Port that chooses its device and way. Its methods may be called by any goroutine.
+type Port struct {
+	*xdp.Port
+	*known
+	log    *slog.Logger
+	device string
+	port   uint16
+
+	tally tally // of all programs that there were
+
+	mu      sync.Mutex // guards all below
+	mode    config.UnderlayMode
+	mark    uint32
+	now     choice
+	where   string  // the device that it is about
+	wanted  xdp.Way // without a program
+	check   bool    // the program is to check receiver indices
+	refused refusal // of the program for wanted
+	way     xdp.Way // wanted with its program, or the zero Way
+	program *program
+}
+
+// refusal is why there is no program, and until when none is tried again.
+type refusal struct {
+	err   error
+	until time.Time
+}
+
+// again is how long it takes until a program that could not be had is tried again, if there is reason to choose.
+const again = time.Minute
+
+var (
+	_ underlay.Port     = (*Port)(nil)
+	_ underlay.Selector = (*Port)(nil)
+	_ underlay.Guard    = (*Port)(nil)
+	_ underlay.Switcher = (*Port)(nil)
+)
+
+// Open returns a port that goes by UDP until it is guarded (underlay.Guard), and from then on by the way that it chooses. It
+// belongs to the calling thread's network namespace. Errors are xdp.Open's, after which Config.UDP is still the caller's.
+func Open(c Config) (*Port, error) {
+	p := &Port{log: c.Log, device: c.Device, port: c.UDP.LocalPort(), mode: c.Mode, mark: c.Mark}
+	p.known = newKnown(p.reconsider)
+	x, err := xdp.Open(xdp.Config{UDP: c.UDP, Choose: p.choose, Mark: c.Mark, Linger: c.Linger})
+	if err != nil {
+		return nil, err
+	}
+	p.Port = x
+	return p, nil
+}
+
+// reconsider has the choice made anew, soon.
+func (p *Port) reconsider() {
+	if p.Port != nil {
+		p.Reconsider()
+	}
+}
+
+// SetMode implements underlay.Switcher.
+func (p *Port) SetMode(mode config.UnderlayMode) {
+	p.mu.Lock()
+	p.mode = mode
+	p.mu.Unlock()
+	p.reconsider()
+}
+
+// SetMark implements underlay.Port.
+func (p *Port) SetMark(mark uint32) error {
+	if err := p.Port.SetMark(mark); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	p.mark = mark
+	p.mu.Unlock()
+	p.reconsider()
+	return nil
+}
+
+// choose implements xdp.Config.Choose.
+func (p *Port) choose() xdp.Way {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now, f, check := p.look()
+	next := xdp.Way{Final: f.device == "" && f.noDevice == nil}
+	if now.xdp {
+		next = xdp.Way{Device: f.device, Mode: now.mode, FrameSize: frameSize(f.mtu)}
+	}
+	if next != p.wanted || check != p.check {
+		p.enter(nil) // the xdp.Port closes the program
+		p.wanted, p.check, p.refused = next, check, refusal{}
+		p.way, p.program = next, nil
+	}
+	if now.xdp && p.program == nil {
+		now = p.equip(now)
+	}
+	if now != p.now || f.device != p.where {
+		p.now, p.where = now, f.device
+		p.say()
+	}
+	return p.way
+}
+
+// equip gives the way its program, or gives it up. The caller holds mu.
+func (p *Port) equip(now choice) choice {
+	if r := &p.refused; r.err == nil || !time.Now().Before(r.until) {
+		program, err := load(p.port, p.wanted.FrameSize, p.check, &p.tally)
+		if err == nil {
+			p.enter(program)
+			p.program, p.way = program, p.wanted
+			p.way.Program = program
+			return now
+		}
+		p.refused = refusal{err, time.Now().Add(again)}
+	}
+	p.way = xdp.Way{}
+	return choice{reason: p.refused.err.Error()}
+}
+
+// notYet is why a port begins with UDP.
+const notYet = "the port was opened just now"
+
+// look chooses. The caller holds mu.
+func (p *Port) look() (now choice, f facts, check bool) {
+	ready, check, peers := p.state(mostPeers)
+	switch {
+	case p.mode == config.UnderlayUDP:
+		return choice{reason: asConfigured}, f, check
+	case !ready:
+		return choice{reason: notYet}, f, check
+	}
+	f = gather(&question{device: p.device, now: p.way.Device, peers: peers, mark: p.mark})
+	return choose(p.mode, &f), f, check
+}
+
+// say logs the choice. The caller holds mu.
+func (p *Port) say() {
+	way, level := config.UnderlayUDP, slog.LevelDebug
+	switch {
+	case p.now.xdp:
+		way, level = config.UnderlayXDP, slog.LevelInfo
+	case p.mode == config.UnderlayXDP && (p.where != "" || p.device != "" && p.now.reason != notYet):
+		level = slog.LevelWarn
+	}
+	p.log.Log(context.Background(), level, "the way of data messages", "way", way, "device", p.where, "reason", p.now.reason)
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package auto
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+
+	"github.com/ropewalk/ropewalk/pkg/datapath"
+	"github.com/ropewalk/ropewalk/pkg/datapath/hook"
+	"github.com/ropewalk/ropewalk/pkg/underlay/xdp"
+)
+
+// program is the classifier as package xdp wants it. The xdp.Port closes it, while those who make peers known, or count, may still
+// have it in hand: once closed, they get os.ErrClosed.
+type program struct {
+	*datapath.Classify
+	tally *tally // gets the last counters
+
+	mu     sync.RWMutex
+	closed bool
+}
+
+var (
+	_ xdp.Program = (*program)(nil)
+	_ register    = (*program)(nil)
+)
+
+func load(port uint16, frame int, check bool, t *tally) (*program, error) {
+	c, err := datapath.LoadClassify(datapath.ClassifyOptions{
+		Port: port, MaxFrame: xdp.MaxFrame(frame), CheckIndices: check,
+		Source: datapath.Budget{Every: datapath.SourceEvery, Burst: datapath.SourceBurst},
+		Total:  datapath.Budget{Every: datapath.TotalEvery, Burst: datapath.TotalBurst},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("loading the XDP program: %w", err)
+	}
+	return &program{Classify: c, tally: t}, nil
+}
+
+// Attach implements xdp.Program.
+func (p *program) Attach(device int, generic bool) error {
+	if generic {
+		return p.Classify.Attach(device, hook.XDPGeneric)
+	}
+	return p.Classify.Attach(device, hook.XDPNative)
+}
+
+// Close implements xdp.Program.
+func (p *program) Close() error {
+	errDetach := p.Detach() // first, or packets after the last count would not be counted
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	p.tally.add(p.Classify)
+	return errors.Join(errDetach, p.Classify.Close())
+}
+
+// AddIndex implements register, as do the others.
+func (p *program) AddIndex(index uint32) error {
+	return p.use(func() error { return p.Classify.AddIndex(index) })
+}
+
+func (p *program) RemoveIndex(index uint32) error {
+	return p.use(func() error { return p.Classify.RemoveIndex(index) })
+}
+
+func (p *program) AddSource(a netip.Addr) error {
+	return p.use(func() error { return p.Classify.AddSource(a) })
+}
+
+func (p *program) RemoveSource(a netip.Addr) error {
+	return p.use(func() error { return p.Classify.RemoveSource(a) })
+}
+
+// use calls f unless the program is closed, which it then is not before f returns.
+func (p *program) use(f func() error) error {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.closed {
+		return os.ErrClosed
+	}
+	return f()
+}

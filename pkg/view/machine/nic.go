@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
+
+	"github.com/ropewalk/ropewalk/pkg/view"
+)
+
+// Bounds of what is believed and walked.
+const (
+	maxQueue = 1 << 12
+	maxDepth = 6 // of VLANs on bonds on ...
+	maxNICs  = 16
+)
+
+// find returns the NICs below the routes to the endpoints; without endpoints, below the default routes.
+func (r *Reader) find(tunnel string, endpoints []netip.Addr, mark uint32) []string {
+	if len(endpoints) == 0 { // addresses of documentation (RFC 5737, RFC 3849) are routed by default
+		endpoints = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+	}
+	var nics []string
+	for _, to := range endpoints[:min(len(endpoints), maxDestinations)] {
+		device := routeDevice(to, mark)
+		if device != "" && device != "lo" && device != tunnel {
+			nics = r.below(nics, device, maxDepth)
+		}
+	}
+	return nics
+}
+
+// routeDevice is "" for no route.
+func routeDevice(to netip.Addr, mark uint32) string {
+	if !to.IsValid() {
+		return ""
+	}
+	routes, err := netlink.RouteGetWithOptions(to.Unmap().WithZone("").AsSlice(), &netlink.RouteGetOptions{Oif: to.Zone(), Mark: mark})
+	if err != nil || len(routes) == 0 {
+		return ""
+	}
+	l, err := netlink.LinkByIndex(routes[0].LinkIndex)
+	if err != nil {
+		return ""
+	}
+	return l.Attrs().Name
+}
+
+// below appends the device, or what it stands on where that is a VLAN, a bond or a bridge.
+func (r *Reader) below(nics []string, device string, depth int) []string {
+	lower, _ := filepath.Glob(filepath.Join(r.root, "sys/class/net", device, "lower_*"))
+	if len(lower) == 0 || depth == 0 {
+		if !slices.Contains(nics, device) && len(nics) < maxNICs {
+			nics = append(nics, device)
+		}
+		return nics
+	}
+	for _, path := range lower {
+		nics = r.below(nics, strings.TrimPrefix(filepath.Base(path), "lower_"), depth-1)
+	}
+	return nics
+}
+
+// vectors are a device's MSI interrupts, which sysfs has beside it, or for virtio beside the PCI device that it is on.
+func (r *Reader) vectors(device string) []int {
+	if !r.sameNamespace(device) {
+		return nil
+	}
+	dir, err := filepath.EvalSymlinks(filepath.Join(r.root, "sys/class/net", device, "device"))
+	if err != nil {
+		return nil
+	}
+	for range 2 {
+		entries, err := os.ReadDir(filepath.Join(dir, "msi_irqs"))
+		if err == nil {
+			return numbers(entries)
+		}
+		dir = filepath.Dir(dir)
+	}
+	return nil
+}
+
+// sameNamespace tells whether sysfs, which shows the network namespace that it was mounted in, means the same device.
+func (r *Reader) sameNamespace(device string) bool {
+	if r.root != "/" {
+		return true
+	}
+	l, err := netlink.LinkByName(device)
+	return err == nil && strings.TrimSpace(r.text("sys/class/net/"+device+"/ifindex")) == strconv.Itoa(l.Attrs().Index)
+}
+
+func numbers(entries []os.DirEntry) []int {
+	var list []int
+	for _, e := range entries {
+		if n, err := strconv.Atoi(e.Name()); err == nil {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// countedQueues are those that the kernel or the driver counts: netlink has them for drivers that no longer do it for
+// `ethtool -S` (virtio_net since Linux 6.10).
+func countedQueues(device string) map[int]*view.QueueCounters {
+	if queues := queueStats(device); len(queues) > 0 {
+		return queues
+	}
+	e, err := ethtool.NewEthtool()
+	if err != nil {
+		return map[int]*view.QueueCounters{}
+	}
+	defer e.Close()
+	stats, err := e.Stats(device)
+	if err != nil {
+		return map[int]*view.QueueCounters{}
+	}
+	return queuesIn(stats)
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package package_test
+
+import (
+	"bufio"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// patience is for what is known to happen.
+const patience = 60 * time.Second
+
+// manager is a service manager of which nothing exists but the socket, with namespaces for its services.
+type manager struct {
+	t      *testing.T
+	socket *net.UnixConn
+	holder int // process whose network and mount namespaces services are in
+	said   []string
+}
+
+func newManager(t *testing.T) *manager {
+	t.Helper()
+	needRoot(t)
+	path := filepath.Join(t.TempDir(), "notify")
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { socket.Close() })
+	m := &manager{t: t, socket: socket}
+	holder := exec.Command("unshare", "--net", "--mount", "bash", "-ec", "mount -t tmpfs tmpfs /run; ip link set lo up; echo; exec sleep infinity")
+	out, err := holder.StdoutPipe()
+	if err == nil {
+		err = holder.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = holder.Process.Kill()
+		_ = holder.Wait()
+	})
+	if _, err := bufio.NewReader(out).ReadByte(); err != nil {
+		t.Skip("needs namespaces: ", err)
+	}
+	m.holder = holder.Process.Pid
+	return m
+}
+
+// command returns one that runs as a service with a watchdog.
+func (m *manager) command(args ...string) *exec.Cmd {
+	enter := []string{"-t", strconv.Itoa(m.holder), "--net", "--mount", program(m.t)}
+	cmd := exec.Command("nsenter", append(enter, args...)...)
+	cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+m.socket.LocalAddr().String(), "WATCHDOG_USEC=300000")
+	return cmd
+}
+
+func (m *manager) run(args ...string) {
+	m.t.Helper()
+	if out, err := m.command(args...).CombinedOutput(); err != nil {
+		m.t.Fatalf("%q: %v\n%s", args, err, out)
+	}
+}
+
+// receive returns the next message, or none within the time.
+func (m *manager) receive(within time.Duration) (string, bool) {
+	m.t.Helper()
+	var b [4096]byte
+	if err := m.socket.SetReadDeadline(time.Now().Add(within)); err != nil {
+		m.t.Fatal(err)
+	}
+	n, err := m.socket.Read(b[:])
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return "", false
+	}
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.said = append(m.said, string(b[:n]))
+	return string(b[:n]), true
+}
+
+// await waits for a message with the line, which may be the beginning of one.
+func (m *manager) await(line string) string {
+	m.t.Helper()
+	for {
+		message, ok := m.receive(patience)
+		if !ok {
+			m.t.Fatalf("never %q after %q", line, m.said)
+		}
+		if strings.Contains("\n"+message, "\n"+line) {
+			return message
+		}
+	}
+}
+
+func TestServiceManagerIsToldHowTheDaemonIs(t *testing.T) {
+	m := newManager(t)
+	daemon := m.command("run", "rwp0")
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	m.await("READY=1")
+	m.await("WATCHDOG=1")
+	if err := daemon.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	m.await("STOPPING=1")
+	if err := daemon.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestServiceManagerIsToldOfTheWholeLifeOfATunnel(t *testing.T) {
+	m := newManager(t)
+	conf := filepath.Join(t.TempDir(), "rwp0.conf")
+	if err := os.WriteFile(conf, []byte("[Interface]\nAddress = 10.99.0.1/32\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.run("up", conf)
+	ready := m.await("MAINPID=")
+	if !strings.Contains(ready, "\nREADY=1") {
+		t.Errorf("%q says which process is the main one before that is ready", ready)
+	}
+	for _, message := range m.said[:len(m.said)-1] {
+		if strings.Contains(message, "READY=1") {
+			t.Errorf("%q before the interface had its addresses", message)
+		}
+	}
+	m.await("WATCHDOG=1")
+	m.run("reload", conf)
+	if message := m.await("RELOADING=1"); !strings.Contains(message, "\nMONOTONIC_USEC=") {
+		t.Errorf("%q does not say when (sd_notify(3))", message)
+	}
+	m.await("READY=1")
+	m.await("WATCHDOG=1")
+
+	free := m.occupy("rwp0")
+	// One check may have been answered and another one begun before.
+	feeds := 0
+	for message, ok := m.receive(time.Second); ok; message, ok = m.receive(time.Second) {
+		if strings.Contains(message, "WATCHDOG=1") {
+			feeds++
+		}
+		if feeds > 2 {
+			t.Fatal("the watchdog is fed while the control socket answers nobody")
+		}
+	}
+	free()
+	m.await("WATCHDOG=1")
+	m.run("down", conf)
+	m.await("STOPPING=1")
+}
+
+// occupy takes all connections that the daemon serves at once, until what it returns is called.
+func (m *manager) occupy(name string) (free func()) {
+	m.t.Helper()
+	var conns []net.Conn
+	free = func() {
+		for _, c := range conns {
+			c.Close()
+		}
+	}
+	m.t.Cleanup(free)
+	path := "/proc/" + strconv.Itoa(m.holder) + "/root/run/wireguard/" + name + ".sock"
+	for range 64 { // maxConns of pkg/uapi
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		conns = append(conns, c)
+		if _, err := c.Write([]byte("g")); err != nil { // else it is not waited for long
+			m.t.Fatal(err)
+		}
+	}
+	return free
+}
