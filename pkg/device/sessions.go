@@ -48,8 +48,8 @@ func (p *Peer) unbind(b *binding) {
 	if b == nil {
 		return
 	}
+	p.dev.refuseIndex(b.index) // before somebody else may draw it
 	p.dev.engine.Sessions.Remove(b.index)
-	p.dev.refuseIndex(b.index)
 	b.session.Keys.Store(nil)
 	if b.keys != nil {
 		b.keys.Wipe()

@@ -7,7 +7,7 @@ import "github.com/ropewalk/ropewalk/pkg/config"
 // Switcher is a Port with more than one way for data messages. Its methods may be called by any goroutine.
 type Switcher interface {
 	// SetMode says which way is wanted. It returns at once, and the way changes soon after; what is under way at that moment
-	// may be lost, and sessions, sources and the selection of lanes stay.
+	// may be lost or, where lanes differ, overtaken, and sessions, sources and the selection of lanes stay.
 	SetMode(mode config.UnderlayMode)
 	// Report says which way it is, and why.
 	Report() config.UnderlayReport

@@ -121,7 +121,7 @@ func (k *known) enter(r register) {
 func (k *known) state(most int) (ready, check bool, peers []netip.Addr) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.ready {
+	if k.ready && most > 0 {
 		peers = slices.SortedFunc(maps.Keys(k.sources), netip.Addr.Compare)
 	}
 	return k.ready, !k.unchecked, peers[:min(len(peers), most)]

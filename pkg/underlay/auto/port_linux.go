@@ -74,7 +74,7 @@ var (
 func Open(c Config) (*Port, error) {
 	p := &Port{log: c.Log, device: c.Device, port: c.UDP.LocalPort(), mode: c.Mode, mark: c.Mark}
 	p.known = newKnown(p.reconsider)
-	x, err := xdp.Open(xdp.Config{UDP: c.UDP, Choose: p.choose, Mark: c.Mark, Linger: c.Linger})
+	x, err := xdp.Open(xdp.Config{UDP: c.UDP, Choose: p.choose, Changed: p.became, Mark: c.Mark, Linger: c.Linger})
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +154,11 @@ const notYet = "the port was opened just now"
 
 // look chooses. The caller holds mu.
 func (p *Port) look() (now choice, f facts, check bool) {
-	ready, check, peers := p.state(mostPeers)
+	most := mostPeers
+	if p.mode == config.UnderlayUDP {
+		most = 0
+	}
+	ready, check, peers := p.state(most)
 	switch {
 	case p.mode == config.UnderlayUDP:
 		return choice{reason: asConfigured}, f, check
@@ -163,6 +167,19 @@ func (p *Port) look() (now choice, f facts, check bool) {
 	}
 	f = gather(&question{device: p.device, now: p.way.Device, peers: peers, mark: p.mark})
 	return choose(p.mode, &f), f, check
+}
+
+// became implements xdp.Config.Changed: it logs what became of the choice.
+func (p *Port) became(ready int, why error) {
+	if ready == 0 {
+		p.log.Warn("AF_XDP is not to be had: data messages go by UDP", "reason", why)
+		return
+	}
+	args := []any{"lanes", ready}
+	if why != nil {
+		args = append(args, "others", why)
+	}
+	p.log.Info("data messages go by AF_XDP", args...)
 }
 
 // say logs the choice. The caller holds mu.
@@ -174,5 +191,5 @@ func (p *Port) say() {
 	case p.mode == config.UnderlayXDP && (p.where != "" || p.device != "" && p.now.reason != notYet):
 		level = slog.LevelWarn
 	}
-	p.log.Log(context.Background(), level, "the way of data messages", "way", way, "device", p.where, "reason", p.now.reason)
+	p.log.Log(context.Background(), level, "the way of data messages was chosen", "way", way, "device", p.where, "reason", p.now.reason)
 }

@@ -180,6 +180,30 @@ func TestTheWayChangesUnderTraffic(t *testing.T) {
 	}
 }
 
+func TestChangesOfTheWayLeaveNothingBehind(t *testing.T) {
+	requireXDP(t)
+	s := newScene(t)
+	s.open(byXDP, "", slog.DiscardHandler)
+	s.port.SetGuarded()
+	open := func() int {
+		list, err := os.ReadDir("/proc/self/fd")
+		must(t, err)
+		return len(list)
+	}
+	first := 0
+	for i := range 6 {
+		s.port.SetMode(byXDP)
+		s.awaitWay(byXDP)
+		s.port.SetMode(byUDP)
+		s.awaitWay(byUDP)
+		s.await("rest", func() bool { return s.attached(s.dev) == 0 && s.listeners() == 0 })
+		if i == 0 {
+			first = open()
+		}
+	}
+	s.await("no more descriptors than after the first", func() bool { return open() <= first })
+}
+
 // numbers are those of messages that arrived.
 type numbers struct {
 	mu   sync.Mutex
@@ -233,7 +257,8 @@ func TestAStrangersProgramIsLeftAloneAndReported(t *testing.T) {
 	s := newScene(t)
 	remove := s.obstruct()
 	stranger := s.attached(s.dev)
-	s.open(byXDP, "", slog.DiscardHandler)
+	log := &levels{Handler: slog.DiscardHandler}
+	s.open(byXDP, "", log)
 	s.port.SetGuarded()
 	s.await("the reason", func() bool {
 		r := s.port.Report()
@@ -243,8 +268,10 @@ func TestAStrangersProgramIsLeftAloneAndReported(t *testing.T) {
 	if got := s.attached(s.dev); got != stranger {
 		t.Errorf("program %d in the place of %d", got, stranger)
 	}
+	s.await("the warning", func() bool { return log.has("WARN", "stranger") })
 	remove()
 	s.awaitWay(byXDP)
+	s.await("the news", func() bool { return log.has("INFO", "lanes=1") })
 	s.arrives("a message")
 }
 

@@ -3,6 +3,7 @@
 package auto
 
 import (
+	"bufio"
 	"fmt"
 	"log/slog"
 	"os"
@@ -18,7 +19,40 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/underlay/udp"
 )
 
-const childEnv = "ROPEWALK_TEST_WITHOUT_CAP_BPF"
+// TestAKilledProcessLeavesNothingBehind has a child process open the port that is not there to close it.
+func TestAKilledProcessLeavesNothingBehind(t *testing.T) {
+	if os.Getenv(childEnv) != "" {
+		beTheChild(t)
+		select {} // until killed
+	}
+	requireXDP(t)
+	s := newScene(t)
+	cmd := s.here.Command(t.Context(), os.Args[0], "-test.v", "-test.run=^"+s.Name()+"$")
+	cmd.Env = append(os.Environ(), childEnv+"=1", childStays+"=1")
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	ready := false
+	for lines := bufio.NewScanner(out); !ready && lines.Scan(); {
+		ready = strings.HasPrefix(lines.Text(), "way xdp")
+	}
+	if !ready || s.attached(s.dev) == 0 {
+		t.Errorf("ready %v, program %d", ready, s.attached(s.dev))
+	}
+	must(t, cmd.Process.Kill())
+	_ = cmd.Wait() // it was killed
+	for end := time.Now().Add(deadline); s.attached(s.dev) != 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the program is left behind")
+		}
+	}
+}
+
+// childEnv is set for a child process, and childStays for one that ends with its port open.
+const (
+	childEnv   = "ROPEWALK_TEST_CHILD"
+	childStays = "ROPEWALK_TEST_CHILD_STAYS"
+)
 
 // TestWithoutTheRightToLoadProgramsItGoesByUDP has a child process with the rights for everything else.
 func TestWithoutTheRightToLoadProgramsItGoesByUDP(t *testing.T) {
@@ -70,10 +104,15 @@ func beTheChild(t *testing.T) {
 	must(t, err)
 	p.AddSource(farAt.Addr())
 	p.SetGuarded()
-	for end := time.Now().Add(deadline); p.Report().Reason == notYet && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
+	stays := os.Getenv(childStays) != ""
+	for end := time.Now().Add(deadline); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if r := p.Report(); r.Way == byXDP || !stays && r.Reason != notYet {
+			break
+		}
 	}
 	r := p.Report()
 	fmt.Printf("way %v because %s\n", r.Way, r.Reason)
-	must(t, p.Close())
+	if !stays {
+		must(t, p.Close())
+	}
 }

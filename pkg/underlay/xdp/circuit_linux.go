@@ -20,9 +20,9 @@ type circuit struct {
 	down atomic.Bool
 	// failure says why the socket is of no more use.
 	failure atomic.Pointer[error]
-	// ending says that no more frames come: what is left goes first, and then empty is closed.
-	ending atomic.Bool
-	empty  chan struct{}
+	// ending says that what has arrived goes first, and final that no more frames come: empty is closed after the last.
+	ending, final atomic.Bool
+	empty         chan struct{}
 }
 
 func newCircuit(s *xsk.Socket, device int) *circuit {
@@ -66,7 +66,7 @@ func (c *circuit) err() error {
 
 // drained notes that a receiver found nothing, and is called by the receiving goroutine alone.
 func (c *circuit) drained() {
-	if !c.ending.Load() {
+	if !c.final.Load() {
 		return
 	}
 	select {

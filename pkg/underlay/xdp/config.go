@@ -57,6 +57,9 @@ type Config struct {
 	// Choose, if set, is asked for the Way at first, whenever the network has changed, and after Reconsider. One goroutine calls it, whose
 	// thread is in the Port's network namespace. Another Way takes the place of the present one, whose program is closed.
 	Choose func() Way
+	// Changed, if set, is told by the same goroutine how many lanes have an AF_XDP socket on the Way's device, and why the others have
+	// none, when that has become other. What may pass within a second is not told.
+	Changed func(ready int, why error)
 	// Frames are how many wait for each lane in each direction at most: a power of two from 64 to 65,536, or 0 for the
 	// default of package xsk. It bounds the delay.
 	Frames int

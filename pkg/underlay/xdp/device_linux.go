@@ -142,7 +142,12 @@ const drainTime = 20 * time.Millisecond
 func (k *keeper) drain() {
 	var list []*circuit
 	for i, l := range k.port.lanes {
-		if c := l.circuit.Load(); c != nil && c.works() && k.config.Program.RemoveSocket(i) == nil {
+		c := l.circuit.Load()
+		if c == nil || !c.works() {
+			continue
+		}
+		c.ending.Store(true)
+		if k.config.Program.RemoveSocket(i) == nil {
 			list = append(list, c)
 		}
 	}
@@ -151,12 +156,12 @@ func (k *keeper) drain() {
 	}
 	rest() // a device that is at it hands over what it has for the sockets
 	for _, c := range list {
-		c.ending.Store(true)
+		c.final.Store(true)
 	}
 	for _, l := range k.port.lanes {
 		l.ring()
 	}
-	late := time.After(drainTime)
+	late := time.After(k.patience)
 	for _, c := range list {
 		select {
 		case <-c.empty:
@@ -309,6 +314,39 @@ func (k *keeper) note(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.report.attached, k.report.listening, k.report.err = k.device.attached, k.watcher != nil, err
+}
+
+// outcome is what Config.Changed is told, of a device. It is comparable.
+type outcome struct {
+	device string
+	ready  int
+	why    string
+}
+
+// passing is how long retries must have gone on before what they are for is told.
+const passing = time.Second
+
+// tell calls Config.Changed if there is something new.
+func (k *keeper) tell() {
+	if k.config.Changed == nil {
+		return
+	}
+	now := outcome{device: k.config.Device}
+	if now.device == "" {
+		k.told = now
+		return
+	}
+	s := k.status()
+	why := s.trouble()
+	if why != nil {
+		now.why = why.Error()
+	}
+	now.ready = s.Ready()
+	if now == k.told || why != nil && !k.device.retryAt.IsZero() && k.device.retryIn < passing {
+		return
+	}
+	k.told = now
+	k.config.Changed(now.ready, why)
 }
 
 // status puts together what the goroutines know.

@@ -45,6 +45,8 @@ type keeper struct {
 	pending  bool      // whether some do
 	reviewAt time.Time // zero: nothing is in use
 	idle     map[target]int
+	told     outcome       // what Config.Changed was told last
+	patience time.Duration // of drain
 
 	mu     sync.Mutex // guards what status reads
 	report report
@@ -57,7 +59,7 @@ func startKeeper(p *Port, c *Config) (*keeper, error) {
 		return nil, fmt.Errorf("finding the network namespace: %w", err)
 	}
 	defer home.Close()
-	k := &keeper{port: p, config: *c, idle: map[target]int{}}
+	k := &keeper{port: p, config: *c, idle: map[target]int{}, patience: drainTime}
 	k.mark.Store(c.Mark)
 	k.report.lanes = make([]laneReport, len(p.lanes))
 	k.ctx, k.cancel = context.WithCancel(context.Background())
@@ -76,10 +78,9 @@ func (k *keeper) run(home netns.NsHandle, ready chan<- error) {
 	runtime.LockOSThread()
 	err := k.begin(home)
 	if err == nil {
-		if k.config.Choose != nil {
-			k.take(k.config.Choose())
-		}
+		k.reconsider()
 		k.mend(time.Now())
+		k.tell()
 	}
 	ready <- err
 	if err != nil {
@@ -124,18 +125,22 @@ func (k *keeper) begin(home netns.NsHandle) error {
 	return nil
 }
 
-// listen begins to watch the network, if that is not done already; rest ends it.
-func (k *keeper) listen() (err error) {
-	if k.watcher != nil {
+// listen begins to watch the network, if that is not done already; rest ends it. Neighbours, of which there may be many, matter
+// only to those who write frames.
+func (k *keeper) listen() error {
+	neighbours := k.config.Device != ""
+	if k.watcher != nil && k.watcher.neighbours == neighbours {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(k.ctx)
-	if k.watcher, err = watch(ctx, k.port.wake); err != nil {
+	w, err := watch(ctx, k.port.wake, neighbours)
+	if err != nil {
 		cancel()
-		k.watcher = nil
 		return err
 	}
-	k.deafen = cancel
+	k.pending = k.pending || k.watcher != nil // what the one before has not read yet
+	k.rest()
+	k.watcher, k.deafen = w, cancel
 	return nil
 }
 
@@ -169,12 +174,17 @@ func (k *keeper) reconsider() {
 	if k.config.Choose == nil {
 		return
 	}
-	if err := k.listen(); err != nil {
+	err := k.listen()
+	if err == nil {
+		k.take(k.config.Choose())
+	}
+	if err == nil && k.watcher != nil {
+		err = k.listen() // as the new Way wants it
+	}
+	if err != nil {
 		k.pending = true // it is tried again
 		k.note(err)
-		return
 	}
-	k.take(k.config.Choose())
 }
 
 // quiet reports whether no change of the network matters.
@@ -223,6 +233,7 @@ func (k *keeper) turn(now time.Time) {
 	}
 	if follow || k.device.needsMending(k.port.lanes, now) {
 		k.mend(now)
+		k.tell()
 	}
 	asked, era := k.port.table.questions()
 	switch {

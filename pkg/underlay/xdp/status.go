@@ -64,6 +64,19 @@ func (s *Status) Ready() (n int) {
 	return n
 }
 
+// trouble is why the device, or the first lane without an AF_XDP socket, is not in use.
+func (s *Status) trouble() error {
+	if s.Err != nil {
+		return s.Err
+	}
+	for i := range s.Lanes {
+		if err := s.Lanes[i].Err; err != nil {
+			return fmt.Errorf("lane %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
 // Why says to people what keeps datagrams from AF_XDP: of the device, the first lane without a socket, or the way to those that are
 // sent to. It is empty when nothing does.
 func (s *Status) Why() string {

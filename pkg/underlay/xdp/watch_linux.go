@@ -25,8 +25,9 @@ type hop struct {
 // watcher listens to what the kernel says about links, addresses, routes, rules and neighbours. Nothing of it is kept but that
 // something changed: what is true now is for the keeper to ask.
 type watcher struct {
-	socket *nl.NetlinkSocket
-	wake   chan struct{}
+	socket     *nl.NetlinkSocket
+	wake       chan struct{}
+	neighbours bool // listens to what becomes of them too
 
 	mu       sync.Mutex
 	watched  map[hop]struct{}
@@ -39,14 +40,19 @@ type watcher struct {
 const watchErrorPause = 100 * time.Millisecond
 
 // watch begins to listen in the calling thread's network namespace, until ctx ends. Each change that matters rings wake.
-func watch(ctx context.Context, wake chan struct{}) (*watcher, error) {
-	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH,
-		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
-		unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE)
+func watch(ctx context.Context, wake chan struct{}, neighbours bool) (*watcher, error) {
+	groups := []uint{
+		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE,
+		unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
+	}
+	if neighbours {
+		groups = append(groups, unix.RTNLGRP_NEIGH)
+	}
+	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, groups...)
 	if err != nil {
 		return nil, fmt.Errorf("subscribing to changes of the network: %w", err)
 	}
-	w := &watcher{socket: socket, wake: wake, watched: map[hop]struct{}{}, hops: map[hop]struct{}{}}
+	w := &watcher{socket: socket, wake: wake, neighbours: neighbours, watched: map[hop]struct{}{}, hops: map[hop]struct{}{}}
 	context.AfterFunc(ctx, socket.Close) // which wakes Receive
 	w.finished.Go(func() { w.listen(ctx) })
 	return w, nil

@@ -162,7 +162,7 @@ func TestAnIdlePortHasNothingToDo(t *testing.T) {
 
 func TestWatchingEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	w, err := watch(ctx, make(chan struct{}, 1))
+	w, err := watch(ctx, make(chan struct{}, 1), true)
 	if err != nil {
 		t.Fatal(err)
 	}

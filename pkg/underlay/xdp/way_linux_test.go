@@ -3,12 +3,15 @@
 package xdp
 
 import (
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/ropewalk/ropewalk/pkg/underlay"
 	"github.com/ropewalk/ropewalk/pkg/underlay/udp"
 	"github.com/ropewalk/ropewalk/pkg/xsk"
 )
@@ -77,6 +80,112 @@ func TestTheWayChangesAsChosenAndDatagramsGoOn(t *testing.T) {
 	}
 }
 
+// leaver is a program that says when it is told to leave a queue alone.
+type leaver struct {
+	*everything
+	left chan struct{}
+	once sync.Once
+}
+
+func (l *leaver) RemoveSocket(queue int) error {
+	err := l.everything.RemoveSocket(queue)
+	l.once.Do(func() { close(l.left) })
+	return err
+}
+
+// TestNothingIsLostOrOvertakenWhereWaysMeet: what nobody has received yet when the way changes comes before what comes by the next
+// one.
+func TestNothingIsLostOrOvertakenWhereWaysMeet(t *testing.T) {
+	p := newPair(t, 1)
+	u := p.openUDP(0, udp.Config{})
+	var c chooser
+	var port *Port
+	must(t, p.hosts[0].Do(func() (err error) {
+		port, err = Open(Config{UDP: u, Choose: c.choose})
+		return err
+	}))
+	t.Cleanup(func() { must(t, port.Close()) })
+	port.keeper.patience = deadline // the keeper is at rest, and reads it when it is woken
+	peer := p.stock(1)
+	sent := 0
+	send := func() {
+		for range 5 {
+			sent++
+			_, err := peer.WriteToUDPAddrPort(message(4, 100+sent), netip.AddrPortFrom(addrs4[0].Addr(), port.LocalPort()))
+			must(t, err)
+		}
+	}
+	got := 0
+	receive := func() {
+		t.Helper()
+		for got < sent {
+			b, _ := recvOne(t, port.Lane(0))
+			if got++; len(b) != 100+got {
+				t.Fatalf("%d bytes, want %d", len(b), 100+got)
+			}
+		}
+	}
+	for range 3 {
+		send()
+		program := &leaver{everything: newEverything(t, u.LocalPort()), left: make(chan struct{})}
+		c.set(Way{Device: p.devs[0], Mode: xsk.Copy, Program: program})
+		port.Reconsider()
+		await(t, "a socket", func() bool { return lanesReady(port) == 1 })
+		send()
+		receive()
+		send()
+		c.set(Way{})
+		port.Reconsider()
+		<-program.left
+		send()
+		receive()
+		done := make(chan struct{})
+		go func() { // who finds nothing more lets the keeper go on
+			defer close(done)
+			_, _ = port.Lane(0).Recv([]underlay.Datagrams{{Buf: make([]byte, 65535)}})
+		}()
+		await(t, "no socket", func() bool { return lanesReady(port) == 0 })
+		sent, got = sent+1, got+1
+		_, err := peer.WriteToUDPAddrPort(message(4, 100+sent), netip.AddrPortFrom(addrs4[0].Addr(), port.LocalPort()))
+		must(t, err)
+		<-done
+	}
+	if r := port.Status().Lanes[0].Received; r < 10 {
+		t.Errorf("%d by AF_XDP", r)
+	}
+}
+
+func lanesReady(p *Port) int {
+	s := p.Status()
+	return s.Ready()
+}
+
+func TestWhatBecameOfTheDeviceIsTold(t *testing.T) {
+	p := newPair(t, 1)
+	u := p.openUDP(0, udp.Config{})
+	news := make(chan int, 100)
+	p.open(0, u, newEverything(t, u.LocalPort()), Config{
+		Way: Way{Mode: xsk.Copy}, Changed: func(ready int, _ error) { news <- ready },
+	})
+	s := &scene{pair: p}
+	next := func(want int) {
+		t.Helper()
+		select {
+		case got := <-news:
+			if got != want {
+				t.Fatalf("%d lanes, want %d", got, want)
+			}
+		case <-time.After(deadline):
+			t.Fatal("nothing is told")
+		}
+	}
+	next(1)
+	s.link(0, netlink.LinkSetDown)
+	next(0)
+	s.link(0, netlink.LinkSetUp)
+	next(1)
+}
+
 func listening(p *Port) bool {
 	p.keeper.mu.Lock()
 	defer p.keeper.mu.Unlock()
@@ -108,6 +217,11 @@ func TestAChangeOfTheNetworkHasTheWayChosenAgain(t *testing.T) {
 	asked = c.asked.Load()
 	s.link(0, setMTU(1500))
 	s.link(0, setMTU(1400))
-	port.Reconsider()
-	await(t, "to be asked once", func() bool { return c.asked.Load() == asked+1 })
+	for i := range int32(2) { // when it is asked the second time, what the first came to is told
+		port.Reconsider()
+		await(t, "to be asked once", func() bool { return c.asked.Load() == asked+i+1 })
+	}
+	if listening(port) {
+		t.Error("it listens again")
+	}
 }

@@ -21,10 +21,18 @@
 // What is sent by AF_XDP is seen by no netfilter, tc, IPsec policy or packet socket, and neither limited nor shaped by a qdisc. The
 // kernel does not know that the neighbour is in use, so it is told.
 //
+// While a queue has an AF_XDP socket the kernel lets nobody take it away (ethtool -L gives EINVAL): that takes the Way to be another
+// one first.
+//
 // # Order
 //
 // The runs of a lane leave in order, whichever way each takes: before one goes by the UDP socket, the frames before it are with the
 // device. A qdisc that holds packets back can still have them overtaken when a target's way changes, which is when route or
 // neighbour do. Single long datagrams would have it change all the time; so a target that anything was too long for stays with the
 // UDP socket until its path changes. What SendTo and SendRun send goes by the UDP socket always.
+//
+// What arrives keeps its order when another Way is chosen: a lane takes what the UDP socket holds before it turns to a new AF_XDP
+// socket, and an AF_XDP socket is closed when its lane has taken what was left in it, or has not come for it in 20 ms. Left are the
+// packets that are on their way through the stack at that moment, and those of flows for which the kernel chooses the UDP socket
+// of another lane than the device's queue has. When a device is lost, so is what its sockets hold.
 package xdp
