@@ -15,7 +15,7 @@ import (
 func (l *lab) inMiddle(t *testing.T, change func()) {
 	t.Helper()
 	reached, changed, result := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	b := bulk{from: l.left, to: l.right, streams: 2, bytes: 1 << 20, halfway: func() error {
+	b := bulk{from: l.left, to: l.right, streams: 2, bytes: 256 << 10, halfway: func() error {
 		close(reached)
 		<-changed
 		return nil
@@ -63,7 +63,7 @@ func TestTheWayChangesUnderTrafficWithinTheSession(t *testing.T) {
 
 // TestExpressComesBackWhenTheLinkDoes pulls the cable at either end in the middle of a TCP stream, and puts it back.
 func TestExpressComesBackWhenTheLinkDoes(t *testing.T) {
-	forPairings(t, []pairing{{express, express}, {express, wireguardGo}}, func(t *testing.T, p pairing) {
+	forPairings(t, []pairing{{express, express}}, func(t *testing.T, p pairing) {
 		forBothFamilies(t, func(t *testing.T, v6 bool) {
 			for _, right := range []bool{false, true} {
 				t.Run("at "+side(right), func(t *testing.T) {

@@ -26,7 +26,7 @@ func mortal(process *atomic.Pointer[daemon], underlay string) implementation {
 // so that the stack has the packets of whoever comes next: first a ropewalk over sockets, in the end one over AF_XDP again. The
 // stream goes on.
 func TestAKilledRopewalkLeavesTheDeviceToTheKernel(t *testing.T) {
-	forPairings(t, []pairing{{express, express}, {express, wireguardGo}}, func(t *testing.T, p pairing) {
+	forPairings(t, []pairing{{express, wireguardGo}}, func(t *testing.T, p pairing) {
 		forBothFamilies(t, func(t *testing.T, v6 bool) {
 			var process atomic.Pointer[daemon]
 			l := newLab(t, p, v6)

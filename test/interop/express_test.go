@@ -118,7 +118,7 @@ func (x *tunnel) wantWay(t *testing.T, want string) {
 	eventually(t, x.String()+" to go by "+want, patience, func() error { return x.onWay(t, want) })
 }
 
-// startByExpress starts both sides, and waits until those that are to use AF_XDP do.
+// startByExpress starts both sides, and waits until those that are to use AF_XDP do, with each other's neighbours found.
 func (l *lab) startByExpress(t *testing.T) {
 	t.Helper()
 	l.start(t)
@@ -127,6 +127,9 @@ func (l *lab) startByExpress(t *testing.T) {
 	}
 	for _, x := range l.both() {
 		serveEcho(t, x.host)
+	}
+	for _, x := range l.express() {
+		l.wantByXDP(t, x)
 	}
 }
 
@@ -148,7 +151,7 @@ func (x *tunnel) wantClean(t *testing.T) {
 	must(t, err)
 	s := w.sum()
 	if s.Received == 0 || s.Sent == 0 || s.Lost > s.Sent/100 {
-		t.Errorf("%s received %d datagrams by AF_XDP, sent %d and lost %d", x, s.Received, s.Sent, s.Lost)
+		t.Errorf("%s received %d datagrams by AF_XDP, sent %d and lost %d: %+v", x, s.Received, s.Sent, s.Lost, w)
 	}
 	if s.Malformed != 0 || s.Fallbacks != 0 {
 		t.Errorf("%s found %d datagrams malformed and fell back %d times", x, s.Malformed, s.Fallbacks)
