@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -18,6 +19,7 @@ import (
 var version = "dev"
 
 func main() {
+	runtime.LockOSThread() // the first thread, whose name is the process's: no lane may get it, and give it its own
 	ctx, cancel := signal.NotifyContext(context.Background(), stopSignals()...)
 	root := newRootCmd()
 	err := unknownCommand(root, root.ExecuteContext(ctx))

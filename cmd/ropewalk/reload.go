@@ -55,6 +55,6 @@ func resync(ctx context.Context, f *conffile.File, resolve conffile.Resolver, pe
 	}
 	conf := &f.Interface
 	dev.PrivateKey, dev.ListenPort, dev.FwMark = conf.PrivateKey, conf.ListenPort, conf.FwMark
-	dev.Spread, dev.SpreadPorts = conf.Spread, conf.SpreadPorts
+	dev.Spread, dev.SpreadPorts, dev.Underlay = conf.Spread, conf.SpreadPorts, conf.Underlay
 	return dev, nil
 }

@@ -51,7 +51,7 @@ func keywords() []keyword {
 		}},
 		{name: "spread", set: file(setSpread)},
 		{name: "spread-ports", set: file(setSpreadPorts)},
-		{name: "underlay", set: setUnderlay},
+		{name: "underlay", set: file(setUnderlay)},
 		{name: "peer", set: func(p *argParser, value string) string { return p.addPeer(value) }},
 		{name: "remove", peer: true, bare: true, set: func(p *argParser, _ string) string {
 			p.extra().remove = true
@@ -85,8 +85,7 @@ func TakesValue(word string) bool {
 // argParser collects the words of `set` in a File, and what a file cannot say beside it.
 type argParser struct {
 	parser
-	underlay *config.UnderlayMode
-	extras   []argPeer // one for each peer
+	extras []argPeer // one for each peer
 }
 
 // argPeer is what `set` says of a peer beyond a file's [Peer].
@@ -101,15 +100,6 @@ func (p *argParser) addPeer(value string) string {
 	p.file.Peers = append(p.file.Peers, Peer{})
 	p.extras = append(p.extras, argPeer{})
 	return setPublicKey(&p.parser, value)
-}
-
-func setUnderlay(p *argParser, value string) string {
-	mode, err := config.ParseUnderlayMode(value)
-	if err != nil {
-		return `"auto", "udp" or "xdp"`
-	}
-	p.underlay = &mode
-	return ""
 }
 
 // setAllowedIPs takes the empty list, which leaves a peer none, as wg(8) does.
@@ -144,7 +134,8 @@ func ParseArgs(ctx context.Context, words []string, resolve Resolver) (dev confi
 	if err != nil {
 		return config.Device{}, nil, err
 	}
-	dev.Spread, dev.SpreadPorts, dev.Underlay = p.file.Interface.Spread, p.file.Interface.SpreadPorts, p.underlay
+	own := &p.file.Interface
+	dev.Spread, dev.SpreadPorts, dev.Underlay = own.Spread, own.SpreadPorts, own.Underlay
 	for i, extra := range p.extras {
 		peer := &dev.Peers[i]
 		peer.ReplaceAllowedIPs = peer.ReplaceAllowedIPs && extra.listed

@@ -46,6 +46,7 @@ type Interface struct {
 	Spread      *config.SpreadMode
 	Lanes       int           // 0 for the default
 	SpreadPorts *spread.Ports // as config.CheckPorts wants them
+	Underlay    *config.UnderlayMode
 }
 
 // Peer is what one [Peer] section says.

@@ -59,7 +59,7 @@ func (f *File) Format(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	b.WriteString("[Interface]\n")
 	formatQuick(b, &f.Interface)
-	formatSpread(b, &f.Interface)
+	formatOwn(b, &f.Interface)
 	if p := f.Interface.ListenPort; p != nil {
 		fmt.Fprintf(b, "ListenPort = %d\n", *p)
 	}

@@ -185,7 +185,7 @@ func (p *parser) keys() []key {
 	case p.dialect == WG:
 		return interfaceKeys()
 	}
-	return slices.Concat(interfaceKeys(), quickKeys(), spreadKeys())
+	return slices.Concat(interfaceKeys(), quickKeys(), ownKeys())
 }
 
 func (p *parser) keyNames() string {

@@ -37,8 +37,8 @@ func parse(t testing.TB, text string, dialect Dialect) *File {
 	return f
 }
 
-// ownKeys are those that wg-quick does not have.
-const ownKeys = "SPREAD = Off # ours\n lanes=4\nSpreadPorts = 2000-3000\nSpread=\n"
+// ownLines are those that wg-quick does not have.
+const ownLines = "SPREAD = Off # ours\n lanes=4\nSpreadPorts = 2000-3000\nUnderlay = XDP\nSpread=\n"
 
 // full has every key, in odd but legal spellings.
 var full = "\ufeff# a comment\r\n [Interface] # here too\r\n" +
@@ -46,7 +46,7 @@ var full = "\ufeff# a comment\r\n [Interface] # here too\r\n" +
 	"ListenPort=5 1 8 2 0\n FWMARK = 0xca6c # hex\n" +
 	"Address = 10.0.0.2/24, fd00::2/64\nADDRESS = 10.9.9.9\n" +
 	"DNS = 192.0.2.53, corp.example fd00::53\nMTU = 1420\nTable = off\nSaveConfig = TRUE\n" +
-	ownKeys + "PreUp = echo 'a  b' = c # comment\nPostUp=one\nPostUp =  two  \nPreDown = x\nPostDown = y\nPreUp =\n" +
+	ownLines + "PreUp = echo 'a  b' = c # comment\nPostUp=one\nPostUp =  two  \nPreDown = x\nPostDown = y\nPreUp =\n" +
 	"[PEER]\nPublicKey=" + publicKey.Base64() + "\nPresharedKey = " + psk.Base64() + "\n" +
 	"AllowedIPs = 10.0.0.1/24, fd00::/64\nallowedips = 192.0.2.1\nEndpoint = vpn.example.com : 51820\nPersistentKeepalive = OFF\n" +
 	"[Peer]\nPublicKey = " + publicKey.Base64() + "\nAllowedIPs = +10.1.0.0/16, -10.2.0.0/16, 10.3.0.0/16\nEndpoint = ::1:5"
@@ -62,6 +62,7 @@ func TestParseUnderstandsEveryKey(t *testing.T) {
 			DNSSearch: []string{"corp.example"}, MTU: 1420, Table: "off", SaveConfig: true,
 			PreUp: []string{"echo 'a  b' = c"}, PostUp: []string{"one", "two"}, PreDown: []string{"x"}, PostDown: []string{"y"},
 			Spread: new(config.SpreadOff), Lanes: 4, SpreadPorts: &spread.Ports{First: 2000, Last: 3000},
+			Underlay: new(config.UnderlayXDP),
 		},
 		Peers: []Peer{{
 			PublicKey: publicKey, PresharedKey: &psk, Endpoint: "vpn.example.com:51820", Keepalive: new(uint16(0)),
@@ -151,9 +152,10 @@ func TestQuickKeysThatAreWrongAreReported(t *testing.T) {
 	}
 }
 
-func TestSpreadKeysThatAreWrongAreReported(t *testing.T) {
+func TestOwnKeysThatAreWrongAreReported(t *testing.T) {
 	for in, want := range map[string]string{
 		"Spread = sometimes":        `wg0.conf:2: Spread: want "auto", "off" or "on", got "sometimes"`,
+		"Underlay = dpdk":           `wg0.conf:2: Underlay: want "auto", "udp" or "xdp", got "dpdk"`,
 		"lanes = 0":                 `wg0.conf:2: Lanes: want 1-256, got "0"`,
 		"Lanes = 257":               `wg0.conf:2: Lanes: want 1-256, got "257"`,
 		"Lanes = all":               `wg0.conf:2: Lanes: want 1-256, got "all"`,
@@ -176,8 +178,8 @@ func TestSpreadKeysThatAreWrongAreReported(t *testing.T) {
 	}
 }
 
-func TestSpreadKeysAreNoneOfWGs(t *testing.T) {
-	for _, line := range []string{"Spread = on", "Lanes = 4", "SpreadPorts = 2000-3000"} {
+func TestOwnKeysAreNoneOfWGs(t *testing.T) {
+	for _, line := range []string{"Spread = on", "Lanes = 4", "SpreadPorts = 2000-3000", "Underlay = udp"} {
 		if _, err := Parse("f", strings.NewReader("[Interface]\n"+line), WG); err == nil {
 			t.Errorf("%q is accepted", line)
 		}

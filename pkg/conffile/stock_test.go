@@ -159,7 +159,7 @@ func TestStripIsWGQuicks(t *testing.T) {
 		t.Skip("needs root, without which wg-quick calls sudo")
 	}
 	for _, text := range []string{
-		strings.Replace(strings.TrimPrefix(full, "\ufeff"), ownKeys, "", 1), "", "\n\n", "[Interface]", "MTU = 1\n[Interface]\nMTU = 2\n[Peer]\nMTU = 3\n",
+		strings.Replace(strings.TrimPrefix(full, "\ufeff"), ownLines, "", 1), "", "\n\n", "[Interface]", "MTU = 1\n[Interface]\nMTU = 2\n[Peer]\nMTU = 3\n",
 		" [interface] # c\n\tAddress=1\n  ListenPort = 5  \n address = 2 # c\n#MTU = 5\nMTU\nPreUp = a = b\n",
 		"[Inter face]\nMTU = 1\n[Interface]x\nMTU = 2\n", "[Interface]\r\nMTU = 1\r\nListenPort = 1\r\n", "a\\\nb\\n\n*\n",
 		"[Interface]\nSaveConfig = true\nDNS = 1.1.1.1,x\nTable=auto\nPostDown = x\n[Interface]\nPreDown=y\n[peer]\nPreDown=z",

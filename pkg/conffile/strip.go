@@ -53,7 +53,7 @@ func quickName(line string) string {
 
 // IsQuickKey reports whether wg-quick or ropewalk has a key of that name, which wg(8) has not.
 func IsQuickKey(name string) bool {
-	return slices.ContainsFunc(slices.Concat(quickKeys(), spreadKeys()), func(k key) bool { return strings.EqualFold(k.name, name) })
+	return slices.ContainsFunc(slices.Concat(quickKeys(), ownKeys()), func(k key) bool { return strings.EqualFold(k.name, name) })
 }
 
 // scanRawLines is bufio.ScanLines without its care for carriage returns, which the shell does not take either.

@@ -60,6 +60,9 @@ func daemonFlags(conf *conffile.Interface) []string {
 	if conf.SpreadPorts != nil {
 		flags = append(flags, "--spread-ports", conf.SpreadPorts.String())
 	}
+	if conf.Underlay != nil {
+		flags = append(flags, "--underlay", conf.Underlay.String())
+	}
 	return flags
 }
 

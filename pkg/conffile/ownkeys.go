@@ -11,12 +11,13 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// spreadKeys are the keys that ropewalk adds to [Interface].
-func spreadKeys() []key {
+// ownKeys are the keys that ropewalk adds to [Interface].
+func ownKeys() []key {
 	return []key{
 		{name: "Spread", quick: true, set: setSpread},
 		{name: "Lanes", quick: true, set: setLanes},
 		{name: "SpreadPorts", quick: true, set: setSpreadPorts},
+		{name: "Underlay", quick: true, set: setUnderlay},
 	}
 }
 
@@ -47,6 +48,15 @@ func setSpreadPorts(p *parser, value string) string {
 	return ""
 }
 
+func setUnderlay(p *parser, value string) string {
+	mode, err := config.ParseUnderlayMode(value)
+	if err != nil {
+		return `"auto", "udp" or "xdp"`
+	}
+	p.file.Interface.Underlay = &mode
+	return ""
+}
+
 // checkPorts reports source ports among which the listen port is. A default range gives way to it, a chosen one is a
 // mistake.
 func (p *parser) checkPorts() {
@@ -59,7 +69,7 @@ func (p *parser) checkPorts() {
 	}
 }
 
-func formatSpread(b *bufio.Writer, i *Interface) {
+func formatOwn(b *bufio.Writer, i *Interface) {
 	if i.Spread != nil {
 		fmt.Fprintf(b, "Spread = %v\n", *i.Spread)
 	}
@@ -68,5 +78,8 @@ func formatSpread(b *bufio.Writer, i *Interface) {
 	}
 	if i.SpreadPorts != nil {
 		fmt.Fprintf(b, "SpreadPorts = %v\n", *i.SpreadPorts)
+	}
+	if i.Underlay != nil {
+		fmt.Fprintf(b, "Underlay = %v\n", *i.Underlay)
 	}
 }
