@@ -5,7 +5,6 @@ package kernels
 import (
 	"context"
 	"errors"
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -67,6 +66,20 @@ func (r *results) reboot() []string {
 	return unique(tests)
 }
 
+// skipping returns the arguments of a test binary that leaves out these tests as well.
+func skipping(argv []string, tests ...string) []string {
+	const flag, end = "-test.skip=^(", ")$"
+	var rest []string
+	for _, arg := range argv {
+		if list, ok := strings.CutPrefix(arg, flag); ok {
+			tests = append(strings.Split(strings.TrimSuffix(list, end), "|"), tests...)
+		} else {
+			rest = append(rest, arg)
+		}
+	}
+	return append(rest, flag+strings.Join(tests, "|")+end)
+}
+
 // remaining returns the steps that have not ended, each without the tests that have: those which reboot left.
 func (r *results) remaining(steps []plan.Step) []plan.Step {
 	var left []plan.Step
@@ -82,7 +95,7 @@ func (r *results) remaining(steps []plan.Step) []plan.Step {
 			}
 		}
 		if len(over) > 0 {
-			s.Argv = append(slices.Clone(s.Argv), fmt.Sprintf("-test.skip=^(%s)$", strings.Join(over, "|")))
+			s.Argv = skipping(s.Argv, over...)
 		}
 		left = append(left, s)
 	}

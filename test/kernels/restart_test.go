@@ -182,3 +182,14 @@ func TestFailureStaysOneWhenTheTestRunsAgain(t *testing.T) {
 		t.Errorf("Err() = %v", err)
 	}
 }
+
+func TestWhatIsLeftOutStaysLeftOutAfterARestart(t *testing.T) {
+	first := skipping([]string{"/tests/udp", "-test.v"}, "TestSlow")
+	got := strings.Join(skipping(first, "TestA", "TestB"), " ")
+	if want := "/tests/udp -test.v -test.skip=^(TestSlow|TestA|TestB)$"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if len(first) != 3 {
+		t.Errorf("the first list has changed: %v", first)
+	}
+}
