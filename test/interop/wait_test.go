@@ -9,7 +9,7 @@ import (
 
 // patience is how long anything may take that needs no timer of WireGuard's to run out. It covers several lost
 // handshakes (5 s each) on a machine that is emulated and overloaded.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // eventually waits until what holds; check returns nil then, and otherwise says what is wrong.
 func eventually(t *testing.T, what string, limit time.Duration, check func() error) {

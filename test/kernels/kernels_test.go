@@ -139,7 +139,7 @@ func (m *matrixRun) run(t *testing.T, k *unpacked) {
 // elsewhere are tests that are about ropewalk and no kernel, and take minutes in an emulator: `make test` runs them.
 func elsewhere() []string {
 	return []string{
-		"TestExpressRekeysWithoutLosingAPacket", "TestExpressFollowsAPeerThatRoams", "TestTheWayChangesUnderTrafficWithinTheSession",
+		"TestExpressCarriesEverythingBothWays", "TestExpressCarriesEverythingOverIPv4", "TestExpressRekeysWithoutLosingAPacket", "TestExpressFollowsAPeerThatRoams", "TestTheWayChangesUnderTrafficWithinTheSession",
 		"TestExpressComesBackWhenTheLinkDoes", "TestAKilledRopewalkLeavesTheDeviceToTheKernel",
 	}
 }
