@@ -3,7 +3,9 @@
 SHELL := /bin/bash
 GO ?= go
 BIN := bin/ropewalk
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+ifndef VERSION # once: a tree that changes meanwhile would give another each time
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+endif
 LDFLAGS := -s -w -X main.version=$(VERSION)
 # Versions of the tools that only developers need; `go run` fetches them by name.
 GOLANGCI := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
@@ -41,9 +43,14 @@ test-race: need-root need-tun deps-test bin/wireguard-go ## the same tests under
 	@echo 'the race detector itself: a racy program must fail'
 	! CGO_ENABLED=1 $(GO) run -race ./test/racecanary >/dev/null 2>&1
 
+ARM64_TESTS := ./pkg/xsk ./pkg/underlay/xdp ./pkg/packet ./pkg/offload ./pkg/wire ./pkg/noise ./pkg/session ./pkg/chachapoly ./pkg/spread ./pkg/config ./pkg/gate
+.PHONY: test-arm64
+test-arm64: need-go deps-arm64 ## what needs no device, as arm64 code under qemu-user; without capabilities, so that all else skips
+	GOARCH=arm64 CGO_ENABLED=0 $(GO) test -count=1 -exec 'setpriv --bounding-set=-all --inh-caps=-all qemu-aarch64-static' $(ARM64_TESTS)
+
 .PHONY: test-kernels
 test-kernels: need-root deps-kernels build ## interop in virtual machines: Linux 5.10, 6.1, 6.12 and 7.2
-	$(GO) test -tags kernels -count=1 -timeout 45m -v ./test/kernels # 20 minutes a machine at most, two at once
+	$(GO) test -tags kernels -count=1 -timeout 55m -v ./test/kernels # 25 minutes a machine at most, two at once
 
 .PHONY: test-page
 test-page: need-go deps-page ## the web page beside the metrics, in headless Chromium (installs it: 400 MB)
@@ -70,14 +77,14 @@ check-generated: generate ## fail if a generated file was not up to date
 	git diff --exit-code --stat -- pkg/drop/reasons.go pkg/datapath/events.go 'pkg/datapath/*_bpfel.*' 'pkg/chachapoly/*_amd64.s' 'pkg/packet/*_amd64.s'
 
 .PHONY: soak
-soak: need-go ## a minute of traffic with rekeys forced every second
-	$(GO) test -count=1 -timeout 10m ./test/soak -soak 1m -v
+soak: need-go ## a minute of traffic with rekeys forced every second; ARGS="-underlay xdp -soak 10m" for others
+	$(GO) test -count=1 -timeout 30m ./test/soak -soak 1m -v $(ARGS)
 
 .PHONY: fuzz-smoke
 fuzz-smoke: need-go ## every fuzz target for $(FUZZTIME)
-	@set -e; for f in $$(grep -rlE '^func Fuzz' --include=*_test.go pkg); do \
+	@set -e; for f in $$(grep -rlE '^func Fuzz' --include=*_test.go pkg test); do \
 	  for t in $$(grep -oE '^func Fuzz[A-Za-z0-9_]+' $$f | cut -c6-); do \
-	    echo "$$t ($$(dirname $$f))"; $(GO) test -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./$$(dirname $$f); done; done
+	    echo "$$t ($$(dirname $$f))"; (cd $$(dirname $$f) && $(GO) test -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x .); done; done
 
 .PHONY: bench-smoke
 bench-smoke: need-go ## every benchmark once, so that none rots
@@ -111,7 +118,7 @@ scale-check: need-go need-root need-tun deps-scale build ## measure on two cores
 	$(GO) run ./test/scale check --ropewalk $(BIN) $(ARGS)
 
 .PHONY: ci
-ci: deps-test deps-kernels check check-generated test test-race bench-smoke ## what CI runs
+ci: deps-test deps-kernels deps-page check check-generated test test-arm64 test-race test-package bench-smoke ## what CI runs
 	$(MAKE) test-kernels || $(MAKE) test-kernels # on a busy host an emulated machine may be too slow for a deadline; twice is a fault
 	$(MAKE) fuzz-smoke FUZZTIME=3000x # a count: a limit in time sometimes ends as a failure of the fuzzing engine itself
 	$(BIN) demo --seconds 4
@@ -137,22 +144,24 @@ $(DIST_PROGRAMS): $(DIST)/ropewalk-linux-%: need-go
 	CGO_ENABLED=0 GOOS=linux GOARCH=$* $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/ropewalk
 	$(GO) run ./deploy/sbom $@ '$(VERSION)' >$@.cdx.json
 
-# What a package has besides the program; the manual and the completions come from the program that runs here.
+# What a package has besides the program; the manual and the completions come from a program that runs here, and has this version.
+STAGE := build/stage
 .PHONY: dist-stage
-dist-stage: build
-	@rm -rf build/stage && mkdir -p build/stage/man
-	$(BIN) docs man build/stage/man && gzip -9n build/stage/man/*
-	for shell in bash zsh fish; do $(BIN) completion $$shell >build/stage/ropewalk.$$shell || exit 1; done
-	GO='$(GO)' deploy/deb/notices.sh $(BIN) >build/stage/copyright
+dist-stage: need-go
+	@rm -rf $(STAGE)/common && mkdir -p $(STAGE)/common/man
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(STAGE)/ropewalk ./cmd/ropewalk
+	$(STAGE)/ropewalk docs man $(STAGE)/common/man && gzip -9n $(STAGE)/common/man/*
+	for shell in bash zsh fish; do $(STAGE)/ropewalk completion $$shell >$(STAGE)/common/ropewalk.$$shell || exit 1; done
+	GO='$(GO)' deploy/deb/notices.sh $(STAGE)/ropewalk >$(STAGE)/common/copyright
 
 .PHONY: deb
 deb: $(DIST_ARCHES:%=deb-%) ## .deb packages for amd64 and arm64, in build/dist
 
 .PHONY: $(DIST_ARCHES:%=deb-%)
 $(DIST_ARCHES:%=deb-%): deb-%: $(DIST)/ropewalk-linux-% dist-stage
-	@rm -rf build/stage-$* && cp -r build/stage build/stage-$* && cp $<.cdx.json build/stage-$*/ropewalk.cdx.json
+	@rm -rf $(STAGE)/$* && cp -r $(STAGE)/common $(STAGE)/$* && cp $<.cdx.json $(STAGE)/$*/ropewalk.cdx.json
 	@rm -f $(DIST)/ropewalk_*_$*.deb
-	ARCH=$* DEB_VERSION='$(DEB_VERSION)' BINARY=$< STAGE=build/stage-$* $(NFPM) package -f deploy/deb/nfpm.yaml -p deb -t $(DIST)/
+	ARCH=$* DEB_VERSION='$(DEB_VERSION)' BINARY=$< STAGE=$(STAGE)/$* $(NFPM) package -f deploy/deb/nfpm.yaml -p deb -t $(DIST)/
 
 # ARCH is the image's; `make image ARCH=arm64` needs no arm64 machine.
 ARCH ?= $(shell $(GO) env GOARCH)
@@ -161,16 +170,16 @@ IMAGE ?= ropewalk:$(ARCH)
 IMAGE_ARCHIVE ?= $(DIST)/ropewalk-image-$(ARCH).tar
 .PHONY: image
 image: need-buildah $(DIST)/ropewalk-linux-$(ARCH) dist-stage ## container image for $(ARCH), as an OCI archive in build/dist
-	@rm -rf build/image && mkdir -p build/image
-	cp $(DIST)/ropewalk-linux-$(ARCH) build/image/ropewalk
-	cp $(DIST)/ropewalk-linux-$(ARCH).cdx.json build/image/ropewalk.cdx.json && cp build/stage/copyright build/image/
-	$(BUILDAH) build --arch $(ARCH) --timestamp $(SOURCE_DATE_EPOCH) --build-arg VERSION='$(VERSION)' \
-	  --build-arg REVISION="$$(git rev-parse HEAD 2>/dev/null)" -t $(IMAGE) -f deploy/image/Containerfile build/image
+	@rm -rf $(STAGE)/image && mkdir -p $(STAGE)/image
+	cp $(DIST)/ropewalk-linux-$(ARCH) $(STAGE)/image/ropewalk
+	cp $(DIST)/ropewalk-linux-$(ARCH).cdx.json $(STAGE)/image/ropewalk.cdx.json && cp $(STAGE)/common/copyright $(STAGE)/image/
+	$(BUILDAH) build --arch $(ARCH) --timestamp $(SOURCE_DATE_EPOCH) --target ropewalk --build-arg VERSION='$(VERSION)' \
+	  --build-arg REVISION="$$(git rev-parse HEAD 2>/dev/null)" -t $(IMAGE) -f deploy/image/Containerfile $(STAGE)/image
 	@rm -f $(IMAGE_ARCHIVE)
 	$(BUILDAH) push $(IMAGE) oci-archive:$(IMAGE_ARCHIVE):ropewalk
 
 .PHONY: test-package
-test-package: need-root need-tun deps-package dist ## the packages: their files, units, reproducibility, and the image
+test-package: need-root need-tun deps-package dist bin/wireguard-go ## the packages: their files, units, reproducibility, and the image
 	$(GO) test -count=1 -timeout 20m -v ./test/package -dist $(CURDIR)/$(DIST)
 
 .PHONY: need-buildah
@@ -179,7 +188,7 @@ need-buildah:
 
 .PHONY: deps-package
 deps-package:
-	$(call apt_install,wireguard-tools iproute2 nftables systemd dpkg xz-utils buildah)
+	$(call apt_install,wireguard-tools iproute2 nftables systemd dbus dpkg xz-utils util-linux buildah)
 
 .PHONY: clean
 clean: ## remove what was built
@@ -208,7 +217,11 @@ endef
 
 .PHONY: deps-test
 deps-test: need-go
-	$(call apt_install,wireguard-tools iproute2 nftables gcc libc6-dev prometheus)
+	$(call apt_install,wireguard-tools iproute2 nftables gcc libc6-dev prometheus curl jq groff-base zsh fish bash-completion util-linux)
+
+.PHONY: deps-arm64
+deps-arm64:
+	$(call apt_install,qemu-user-static util-linux)
 
 .PHONY: deps-page
 deps-page:

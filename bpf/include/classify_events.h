@@ -19,6 +19,7 @@ enum classify_event {
 	CLASSIFY_FRAGMENT,   // IP fragments left to the kernel, as far as they show their ports
 	CLASSIFY_MALFORMED,  // packets left to the kernel: their headers contradict each other about the length
 	CLASSIFY_MARTIAN,    // data messages left to the kernel: no peer can have their source address
+	CLASSIFY_UNSUMMED,   // data messages left to the kernel: another CPU would find their checksum, left to the device, wrong
 	CLASSIFY_EVENTS,
 };
 

@@ -33,6 +33,9 @@ volatile const u8 check_indices;
 volatile const u32 places;
 volatile const u16 cpu_at[CLASSIFY_PLACES];
 
+/* Whether the device's packets may have their checksum left to it, as those from a veth's other end. */
+volatile const u8 unsummed;
+
 /* See guard.h. Nanoseconds; an interval of 0 is no limit. */
 volatile const u64 source_interval;
 volatile const u64 source_tolerance;

@@ -146,6 +146,8 @@ func completeSetWord(name, word string, inPeer bool) ([]string, cobra.ShellCompD
 		return []string{"auto", "off", "on"}, noFiles
 	case "underlay":
 		return []string{"auto", "udp", "xdp"}, noFiles
+	case "rx-cpus":
+		return []string{"off", "auto"}, noFiles
 	case "persistent-keepalive", "fwmark":
 		return []string{"off"}, noFiles
 	}

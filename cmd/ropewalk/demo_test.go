@@ -14,13 +14,13 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.zx2c4.com/wireguard/conn"
 	wgdevice "golang.zx2c4.com/wireguard/device"
 	"golang.zx2c4.com/wireguard/ipc"
 	wgtun "golang.zx2c4.com/wireguard/tun"
 
+	"github.com/ropewalk/ropewalk/pkg/demo"
 	"github.com/ropewalk/ropewalk/pkg/netlab"
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
@@ -149,7 +149,7 @@ func TestDemoPassesWithBothImplementations(t *testing.T) {
 			if err := demoMain(t.Context(), &out, o); err != nil {
 				t.Fatalf("%v\n%s", err, out.String())
 			}
-			var r demoReport
+			var r demo.Report
 			if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 				t.Fatal(err)
 			}
@@ -234,34 +234,6 @@ func TestDemoRefusesBadOptions(t *testing.T) {
 		var usage usageError
 		if err := demoMain(t.Context(), &bytes.Buffer{}, o); !errors.As(err, &usage) {
 			t.Errorf("%s: got %v", name, err)
-		}
-	}
-}
-
-func TestStaleSocketsOfKilledDemosAreRemoved(t *testing.T) {
-	dir := t.TempDir()
-	old := time.Now().Add(-time.Hour)
-	mk := func(name string, mod time.Time) string {
-		path := filepath.Join(dir, name)
-		fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = errors.Join(
-			syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}), syscall.Close(fd), os.Chtimes(path, mod, mod))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	stale, young, foreign := mk("rwabcdel.sock", old), mk("rwabcder.sock", time.Now()), mk("wg0.sock", old)
-	removeStaleSockets(dir)
-	if _, err := os.Lstat(stale); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%s is still there", stale)
-	}
-	for _, path := range []string{young, foreign} {
-		if _, err := os.Lstat(path); err != nil {
-			t.Error(err)
 		}
 	}
 }

@@ -31,7 +31,7 @@ func newDocsCmd() *cobra.Command {
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return writeManual(cmd.Root(), args[0]) },
-	})
+	}, newDocsConfigurationCmd())
 	return cmd
 }
 

@@ -45,7 +45,7 @@ func newDoctorCmd() *cobra.Command {
 			return interfaces(), noFiles
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			d := doctorRun{o: o, hands: doctor.Host{Context: cmd.Context()}, in: cmd.InOrStdin(), out: cmd.OutOrStdout()}
+			d := doctorRun{o: o, hands: doctor.Host{}, in: cmd.InOrStdin(), out: cmd.OutOrStdout()}
 			d.gather = func(ctx context.Context) (*facts.Facts, error) { return o.gather(ctx, args) }
 			return printing(d.run(cmd.Context()))
 		},

@@ -4,8 +4,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,27 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
+
+	"github.com/ropewalk/ropewalk/test/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
-
-// golden compares with a file of testdata.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name+".golden")
-	if *update {
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(got), 0o644)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatalf("%v (go test ./cmd/ropewalk -run %s -update writes it)", err, t.Name())
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (if it is as it should be now, -update):\n%s", name, diff)
-	}
-}
 
 // walk calls f with every command that users see.
 func walk(cmd *cobra.Command, f func(*cobra.Command)) {
@@ -56,7 +36,7 @@ func TestHelpIsThatOfTheGoldenFiles(t *testing.T) {
 			}
 			texts[i] = out
 		}
-		golden(t, filepath.Join("help", strings.Join(words, "-")), texts[0])
+		golden.Check(t, filepath.Join("testdata", "help", strings.Join(words, "-")+".golden"), texts[0])
 		if diff := cmp.Diff(texts[0], texts[1]); diff != "" {
 			t.Errorf("%s: help and --help differ:\n%s", cmd.CommandPath(), diff)
 		}

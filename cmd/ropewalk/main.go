@@ -60,7 +60,7 @@ func newRootCmd() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(newHelpCmd())
-	addGroup(root, "Tunnels:", newRunCmd(), newUpCmd(), newDownCmd(), newReloadCmd(), newSaveCmd(), newStripCmd(), newLogCmd())
+	addGroup(root, "Tunnels:", newRunCmd(), newUpCmd(), newDownCmd(), newReloadCmd(), newUpgradeCmd(), newSaveCmd(), newStripCmd(), newLogCmd())
 	addGroup(root, "What wg does:", newShowCmd(), newTopCmd(), newShowconfCmd(), newSetCmd(), newSetconfCmd(), newAddconfCmd(), newSyncconfCmd(),
 		newGenkeyCmd(), newGenpskCmd(), newPubkeyCmd())
 	addGroup(root, "This host:", newDoctorCmd(), newSpreadCmd(), newBenchCmd(), newDemoCmd())

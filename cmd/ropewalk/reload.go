@@ -19,8 +19,8 @@ func newReloadCmd() *cobra.Command {
 		Short: "Read an interface's wg-quick file again and keep its sessions",
 		Long: "reload changes the keys, the peers and how to spread to what the file says now. Peers that stay keep their sessions: no\n" +
 			"packet is lost. What [Interface] does not mention stays as it is, such as a private key that a PostUp command set, or the\n" +
-			"mark that up chose for a default route. Addresses, MTU, DNS, routes, Lanes and commands are not looked at: those need\n" +
-			"`ropewalk down` and `ropewalk up`.",
+			"mark that up chose for a default route. Addresses, MTU, DNS, routes, Lanes, Metrics and commands are not looked at: those\n" +
+			"need `ropewalk down` and `ropewalk up`.",
 		Example:           "  ropewalk reload wg0\n  systemctl reload ropewalk@wg0",
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeConfig,
@@ -42,7 +42,7 @@ func reload(ctx context.Context, r *quick.Runner, i quick.Interface) error {
 		if err != nil {
 			return err
 		}
-		return c.Configure(dev)
+		return explainWay(c, &dev, c.Configure(dev))
 	})
 }
 
@@ -55,6 +55,6 @@ func resync(ctx context.Context, f *conffile.File, resolve conffile.Resolver, pe
 	}
 	conf := &f.Interface
 	dev.PrivateKey, dev.ListenPort, dev.FwMark = conf.PrivateKey, conf.ListenPort, conf.FwMark
-	dev.Spread, dev.SpreadPorts, dev.Underlay = conf.Spread, conf.SpreadPorts, conf.Underlay
+	dev.Spread, dev.SpreadPorts, dev.Underlay, dev.ReceiveCPUs = conf.Spread, conf.SpreadPorts, conf.Underlay, conf.ReceiveCPUs
 	return dev, nil
 }

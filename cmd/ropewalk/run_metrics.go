@@ -10,12 +10,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 
-	"github.com/ropewalk/ropewalk/pkg/device"
 	"github.com/ropewalk/ropewalk/pkg/metrics"
 )
 
@@ -36,12 +36,12 @@ func (f *metricsFlags) add(flags *pflag.FlagSet) {
 		"show peers under the names of the common WireGuard exporter too")
 }
 
-// args are the arguments that tell `run` what f says. Files are named so that another directory does not matter.
+// args are the arguments that tell `run` what f says beside the address. Files are named so that another directory does not matter.
 func (f *metricsFlags) args() ([]string, error) {
 	if f.addr == "" {
 		return nil, f.check()
 	}
-	args := []string{"--metrics", f.addr, "--metrics-per-peer", f.PerPeer.String()}
+	args := []string{"--metrics-per-peer", f.PerPeer.String()}
 	if f.config != "" {
 		path, err := filepath.Abs(f.config)
 		if err != nil {
@@ -63,48 +63,101 @@ func (f *metricsFlags) check() error {
 	return nil
 }
 
-// metricsServer serves the metrics of a device that is yet to be made. A nil one does nothing.
+// content is what there is to see of d.
+func (f *metricsFlags) content(d metrics.Device) metrics.Content {
+	return metrics.Content{
+		Version:    version,
+		Collectors: []prometheus.Collector{metrics.NewCollector(metrics.FromDevice(d, time.Now), f.Options)},
+		Ready:      func() error { return metrics.Ready(d) },
+		Pages:      livePages(d, f.Options),
+	}
+}
+
+// metricsServer serves metrics of what is yet to be made. A nil one does nothing.
 type metricsServer struct {
-	*metrics.Server
-	options metrics.Options
-	log     *slog.Logger
-	ended   chan struct{} // nil until it serves
+	server *metrics.Server // nil until the daemon that was taken over has given the address up
+	config metrics.ServerConfig
+	log    *slog.Logger
+	ended  chan struct{} // nil until it serves
+}
+
+// server returns one that does not listen yet, nil if no metrics are wanted.
+func (f *metricsFlags) server(log *slog.Logger) (*metricsServer, error) {
+	if f.addr == "" {
+		return nil, f.check()
+	}
+	c := metrics.ServerConfig{Addr: f.addr, WebConfig: f.config, Log: log}
+	return &metricsServer{config: c, log: log}, nil
 }
 
 // listen returns a server, nil if no metrics are wanted.
 func (f *metricsFlags) listen(log *slog.Logger) (*metricsServer, error) {
-	if f.addr == "" {
-		return nil, f.check()
-	}
-	s, err := metrics.Listen(metrics.ServerConfig{Addr: f.addr, WebConfig: f.config, Log: log})
-	if err != nil {
+	s, err := f.server(log)
+	if s == nil {
 		return nil, err
 	}
-	return &metricsServer{Server: s, options: f.Options, log: log}, nil
+	if s.server, err = metrics.Listen(s.config); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
-// start serves the metrics of d until ctx ends.
-func (s *metricsServer) start(ctx context.Context, d *device.Device) {
+// succeed returns a server that listens once the daemon that is to be taken over has given the address up, or now if it has another one.
+// What else is wrong is known before that daemon is gone.
+func (f *metricsFlags) succeed(log *slog.Logger) (*metricsServer, error) {
+	s, err := f.listen(log)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return f.server(log)
+	}
+	return s, err
+}
+
+// await listens once the daemon that was taken over has given the address up. The tunnel is served already: that nobody can see it is
+// no reason to stop.
+func (s *metricsServer) await(ctx context.Context) (listens bool) {
+	for tries := 0; ; tries++ {
+		l, err := metrics.Listen(s.config)
+		if err == nil {
+			s.server = l
+			return true
+		}
+		if tries == addressTries || !errors.Is(err, syscall.EADDRINUSE) {
+			s.log.Error("metrics are not served", "error", err)
+			return false
+		}
+		if tries == 0 {
+			s.log.Info("waiting for the address of the metrics", "address", s.config.Addr)
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(addressPause):
+		}
+	}
+}
+
+// An address is given up when the daemon before has answered its last scrape.
+const (
+	addressTries = 100
+	addressPause = 100 * time.Millisecond
+)
+
+// start serves c until ctx ends.
+func (s *metricsServer) start(ctx context.Context, c metrics.Content) {
 	if s == nil {
 		return
 	}
-	s.log.Info("serving metrics", "address", s.Addr())
 	s.ended = make(chan struct{})
 	go func() {
 		defer close(s.ended)
-		if err := s.Serve(ctx, s.content(d)); err != nil {
+		if s.server == nil && !s.await(ctx) {
+			return
+		}
+		s.log.Info("serving metrics", "address", s.server.Addr().String())
+		if err := s.server.Serve(ctx, c); err != nil {
 			s.log.Error("metrics are no longer served", "error", err) // packets are still carried
 		}
 	}()
-}
-
-func (s *metricsServer) content(d *device.Device) metrics.Content {
-	return metrics.Content{
-		Version:    version,
-		Collectors: []prometheus.Collector{metrics.NewCollector(metrics.FromDevice(d, time.Now), s.options)},
-		Ready:      func() error { return metrics.Ready(d) },
-		Pages:      livePages(d, s.options),
-	}
 }
 
 // close waits for the server's end, if it was started, and gives its address up.
@@ -116,7 +169,9 @@ func (s *metricsServer) close() {
 		<-s.ended
 		return
 	}
-	_ = s.Close() // it has answered nobody
+	if s.server != nil {
+		_ = s.server.Close() // it has answered nobody
+	}
 }
 
 // withArgs returns a starter of daemons, as quick.Runner has, that gives them more arguments.

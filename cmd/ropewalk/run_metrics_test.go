@@ -28,6 +28,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ropewalk/ropewalk/pkg/bench"
+	"github.com/ropewalk/ropewalk/pkg/demo"
 	"github.com/ropewalk/ropewalk/pkg/metrics"
 	"github.com/ropewalk/ropewalk/pkg/netlab"
 	"github.com/ropewalk/ropewalk/pkg/uapi"
@@ -43,12 +44,11 @@ func TestMetricsFlagsReachTheDaemon(t *testing.T) {
 		want  []string
 	}{
 		{metricsFlags{}, nil},
-		{metricsFlags{addr: ":9820"}, []string{"--metrics", ":9820", "--metrics-per-peer", "auto"}},
+		{metricsFlags{addr: ":9820"}, []string{"--metrics-per-peer", "auto"}},
 		{
 			metricsFlags{addr: ":9820", config: "web.yml", Options: metrics.Options{PerPeer: metrics.PerPeerOff, WireGuardNames: true}},
 			[]string{
-				"--metrics", ":9820", "--metrics-per-peer", "off", "--metrics-config", filepath.Join(wd, "web.yml"),
-				"--metrics-wireguard-names",
+				"--metrics-per-peer", "off", "--metrics-config", filepath.Join(wd, "web.yml"), "--metrics-wireguard-names",
 			},
 		},
 	} {
@@ -65,9 +65,9 @@ func TestMetricsFlagsReachTheDaemon(t *testing.T) {
 }
 
 func TestMetricsFlagsWithoutAnAddressAreUsageErrors(t *testing.T) {
-	for _, command := range []string{"run", "up"} {
+	for command, of := range map[string]string{"run": "wg0", "up": writeConf(t, "wg0", "[Interface]\n")} {
 		for _, flag := range []string{"--metrics-config=x", "--metrics-per-peer=on", "--metrics-wireguard-names"} {
-			_, _, err := execute(t, newRootCmd(), "", command, flag, "wg0")
+			_, _, err := execute(t, newRootCmd(), "", command, flag, of)
 			if err == nil || exitCode(err) != exitUsage || !strings.Contains(err.Error(), "--metrics HOST:PORT") {
 				t.Errorf("%s %s: %v", command, flag, err)
 			}
@@ -119,7 +119,7 @@ const (
 
 // metricsLab is two hosts with a tunnel, whose left daemon serves metrics.
 type metricsLab struct {
-	left, right *demoSide
+	left, right *demo.Side
 	client      *http.Client // from inside the left host
 }
 
@@ -142,19 +142,19 @@ func newMetricsLab(t *testing.T) *metricsLab {
 		}
 	})
 	m := &metricsLab{}
-	m.left, err = newDemoSide(lab, newDemoPlace("left", 1))
+	m.left, err = demo.NewSide(lab, demo.NewPlace("left", 1))
 	must(err)
-	m.right, err = newDemoSide(lab, newDemoPlace("right", 2))
+	m.right, err = demo.NewSide(lab, demo.NewPlace("right", 2))
 	must(err)
-	_, err = lab.Cable(m.left.host, m.right.host, netlab.CableConfig{AddrsA: m.left.cable[:], AddrsB: m.right.cable[:]})
+	_, err = lab.Cable(m.left.Host, m.right.Host, netlab.CableConfig{AddrsA: m.left.Cable[:], AddrsB: m.right.Cable[:]})
 	must(err)
 	t.Setenv(metricsDaemonEnv, "--lanes 2 --metrics-wireguard-names --metrics "+scrapeAddr)
-	for _, s := range []*demoSide{m.left, m.right} {
-		must(s.start(t.Context(), []string{"/proc/self/exe", "-test.run=^TestMetricsDaemonProcess$", "--"}, func(error) {}))
-		t.Cleanup(s.kill)
+	for _, s := range []*demo.Side{m.left, m.right} {
+		must(s.Start(t.Context(), []string{"/proc/self/exe", "-test.run=^TestMetricsDaemonProcess$", "--"}, func(error) {}))
+		t.Cleanup(s.Kill)
 	}
 	transport := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
-		err = m.left.host.Do(func() error {
+		err = m.left.Host.Do(func() error {
 			conn, err = (&net.Dialer{}).DialContext(ctx, network, addr)
 			return err
 		})
@@ -197,14 +197,14 @@ func (m *metricsLab) load(t *testing.T) {
 	var l net.Listener
 	var to net.Conn
 	var nobody net.Conn
-	err := errors.Join(m.right.host.Do(func() (err error) {
-		l, err = net.Listen("tcp", netip.AddrPortFrom(m.right.tunnel[0].Addr(), 0).String())
+	err := errors.Join(m.right.Host.Do(func() (err error) {
+		l, err = net.Listen("tcp", netip.AddrPortFrom(m.right.Tunnel[0].Addr(), 0).String())
 		return err
-	}), m.left.host.Do(func() (err error) {
+	}), m.left.Host.Do(func() (err error) {
 		if to, err = net.DialTimeout("tcp", l.Addr().String(), 20*time.Second); err != nil {
 			return err
 		}
-		nobody, err = net.Dial("udp", netip.AddrPortFrom(m.right.tunnel[0].Addr().Next().Next(), 9).String())
+		nobody, err = net.Dial("udp", netip.AddrPortFrom(m.right.Tunnel[0].Addr().Next().Next(), 9).String())
 		return err
 	}))
 	if err != nil {
@@ -250,7 +250,7 @@ func TestRunningTunnelIsSeenInPrometheus(t *testing.T) {
 	if status, body, err := m.get("http://" + scrapeAddr + "/readyz"); status != 503 || err != nil {
 		t.Errorf("ready before it is up: %d, %s, %v", status, body, err)
 	}
-	for _, err := range []error{m.right.setUp(m.left), m.left.setUp(m.right)} {
+	for _, err := range []error{m.right.SetUp(m.left), m.left.SetUp(m.right)} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -270,10 +270,10 @@ func TestRunningTunnelIsSeenInPrometheus(t *testing.T) {
 // checkScrape looks at what the daemon says itself.
 func (m *metricsLab) checkScrape(t *testing.T) {
 	series := func(format string, args ...any) string {
-		return strings.ReplaceAll(fmt.Sprintf(format, args...), "IF", m.left.iface)
+		return strings.ReplaceAll(fmt.Sprintf(format, args...), "IF", m.left.Interface)
 	}
-	peer := m.right.key.Public().Base64()
-	allowed := fmt.Sprintf("%s/32,%s/128", m.right.tunnel[0].Addr(), m.right.tunnel[1].Addr())
+	peer := m.right.Key.Public().Base64()
+	allowed := fmt.Sprintf("%s/32,%s/128", m.right.Tunnel[0].Addr(), m.right.Tunnel[1].Addr())
 	var text string
 	m.eventually(t, "the figures of a load", func() (err error) {
 		if _, text, err = m.get("http://" + scrapeAddr + "/metrics"); err != nil {
@@ -310,7 +310,7 @@ func (m *metricsLab) checkScrape(t *testing.T) {
 			t.Errorf("%s: %v, want %v: %v", name, v, least, err)
 		}
 	}
-	for _, secret := range []string{m.left.key.Base64(), m.left.key.Hex(), m.right.key.Base64()} {
+	for _, secret := range []string{m.left.Key.Base64(), m.left.Key.Hex(), m.right.Key.Base64()} {
 		if strings.Contains(text, secret) {
 			t.Error("a private key is in the scrape")
 		}
@@ -334,7 +334,7 @@ func (m *metricsLab) agreesWithTheSocket(t *testing.T, text string, series func(
 			TxPackets uint64 `json:"tx_packets"`
 		} `json:"lanes"`
 	}
-	c, err := uapi.Dial(m.left.iface)
+	c, err := uapi.Dial(m.left.Interface)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -383,7 +383,7 @@ func (m *metricsLab) checkPrometheus(t *testing.T) {
 	if err := os.WriteFile(config, []byte(fmt.Sprintf(prometheusConfig, rules)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	server, err := bench.StartProcess(t.Context(), m.left.host, program, "--config.file="+config,
+	server, err := bench.StartProcess(t.Context(), m.left.Host, program, "--config.file="+config,
 		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+prometheusAddr)
 	if err != nil {
 		t.Fatal(err)

@@ -4,17 +4,17 @@ package main
 
 import (
 	"fmt"
-	"log/slog"
 	"strconv"
 
 	"github.com/ropewalk/ropewalk/pkg/crew"
+	"github.com/ropewalk/ropewalk/pkg/daemon"
 )
 
 // workersFlag is a flag whose value is a number of workers, or autoWorkers.
 type workersFlag int
 
 // autoWorkers leaves the number to the machine.
-const autoWorkers workersFlag = -1
+const autoWorkers workersFlag = daemon.AutoWorkers
 
 // Set implements pflag.Value.
 func (f *workersFlag) Set(s string) error {
@@ -40,25 +40,3 @@ func (f *workersFlag) String() string {
 
 // Type implements pflag.Value: what the help calls the value.
 func (*workersFlag) Type() string { return "auto|number" }
-
-// maxAutoWorkers is what one direction of a lane can use: with two its own part takes longer than theirs, and there are two
-// directions.
-const maxAutoWorkers = 4
-
-// number is how many workers there are to be where the process may use so many CPUs. A flow that one lane cannot carry keeps
-// two busy already, the lane's and its application's; what is left can help.
-func (f workersFlag) number(cpus int) int {
-	if f == autoWorkers {
-		return min(max(cpus-2, 0), maxAutoWorkers)
-	}
-	return int(f)
-}
-
-// startWorkers returns a crew of n, or none where it cannot be had: lanes carry everything without it too.
-func startWorkers(log *slog.Logger, n int) *crew.Crew {
-	c, err := crew.Start(crew.Config{Workers: n, Linger: true})
-	if err != nil {
-		log.Warn("lanes go without workers", "error", err)
-	}
-	return c
-}

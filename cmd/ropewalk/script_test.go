@@ -14,6 +14,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/golden"
 )
 
 // TestMain makes this test binary be ropewalk when it is called so, by scripts and by the daemons that those start.
@@ -71,7 +73,7 @@ func TestScriptInNamespaces(t *testing.T) {
 		}
 	}
 	testscript.Run(t, testscript.Params{
-		Files: []string{script}, RequireExplicitExec: true, UpdateScripts: *update,
+		Files: []string{script}, RequireExplicitExec: true, UpdateScripts: golden.Update(),
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
 	})
 }

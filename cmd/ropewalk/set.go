@@ -25,6 +25,7 @@ func newSetCmd() *cobra.Command {
 			"  spread auto|off|on      as `ropewalk run --spread` (not known to wg)\n" +
 			"  spread-ports FIRST-LAST as `ropewalk run --spread-ports` (not known to wg)\n" +
 			"  underlay auto|udp|xdp   what carries data messages (not known to wg)\n" +
+			"  rx-cpus off|auto|LIST   as `ropewalk run --rx-cpus` (not known to wg)\n" +
 			"Of a peer, which is added where there is none with that key:\n" +
 			"  peer KEY                the peer that what follows is about\n" +
 			"  remove                  remove it\n" +
@@ -69,7 +70,7 @@ func set(cmd *cobra.Command, dir uapi.Dir, name string, words []string) error {
 		return setError(err)
 	}
 	warn(cmd, warnings)
-	return withDaemon(dir, name, func(c *uapi.Client) error { return c.Configure(dev) })
+	return withDaemon(dir, name, func(c *uapi.Client) error { return explainWay(c, &dev, c.Configure(dev)) })
 }
 
 // setError makes a mistake in the words a usage error, with the word that was probably meant.

@@ -31,8 +31,8 @@ func newShowCmd() *cobra.Command {
 		Long: "show prints what `wg show` prints, for interfaces that a userspace process serves: ropewalk or another. Selectors, for\n" +
 			"scripts:\n" + selectorLines() + "\n" +
 			"--lanes adds what wg does not know of: how the flows to each peer are spread, what each lane, and the crew that helps\n" +
-			"them, has carried, what carries the datagrams, how lanes are selected, and what was dropped, by reason.\n" +
-			"--json prints all that in one document, without keys unless --show-keys is given as well.\n" +
+			"them, has carried, with which cipher, what carries the datagrams, how lanes are selected, and what was dropped, by reason.\n" +
+			"--json prints what is shown as one document, with --lanes that part too, and no keys without --show-keys.\n" +
 			"WG_COLOR_MODE=always|never|auto and NO_COLOR control colours; WG_HIDE_KEYS=never shows secret keys, but not in JSON.",
 		Example: "  ropewalk show\n  ropewalk show wg0 --lanes\n  ropewalk show wg0 latest-handshakes\n" +
 			"  ropewalk show --json | jq '.interfaces[].peers[].endpoint'",
@@ -45,7 +45,7 @@ func newShowCmd() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&o.lanes, "lanes", false, "show lanes, spreading, underlay and drops too, below what wg shows")
-	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON, with --lanes what that adds too")
 	cmd.Flags().BoolVar(&o.keys, "show-keys", false, "show private and preshared keys")
 	return cmd
 }

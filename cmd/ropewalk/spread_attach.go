@@ -26,6 +26,7 @@ type spreadAttachOptions struct {
 	gather    string
 	mark      string
 	watch     bool
+	metrics   spreadMetrics
 	cfg       adopt.Config
 }
 
@@ -43,7 +44,8 @@ func newSpreadAttachCmd() *cobra.Command {
 		Example: "  ropewalk spread attach eth0 --port 51820\n" +
 			"  ropewalk spread attach eth0 --port 51820 --peer 192.0.2.7 --peer '[2001:db8::7]:51821' --lanes 16\n" +
 			"  ropewalk spread attach eth0 --port 51820 --ports 61003,61017,61040   # as the receiver's spread plan says\n" +
-			"  ropewalk spread attach eth0 --port 51820 --watch                     # under systemd",
+			"  ropewalk spread attach eth0 --port 51820 --watch                     # under systemd\n" +
+			"  ropewalk spread attach eth0 --port 51820 --watch --metrics 127.0.0.1:9821",
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeDevice,
 		RunE:              func(cmd *cobra.Command, args []string) error { return printing(spreadAttach(cmd, args[0], o)) },
@@ -61,6 +63,7 @@ func newSpreadAttachCmd() *cobra.Command {
 	f.DurationVar(&o.cfg.Gap, "gap", 0,
 		fmt.Sprintf("silence after which a flow may take another port\n(default: as the device has it, at first %s)", spread.DefaultGap))
 	f.BoolVar(&o.watch, "watch", false, "stay in the foreground and keep it so: devices that return, peers that move")
+	o.metrics.add(f)
 	return cmd
 }
 
@@ -68,6 +71,9 @@ func spreadAttach(cmd *cobra.Command, device string, o spreadAttachOptions) erro
 	cfg, err := o.config(device)
 	if err == nil && cfg.Gap == 0 && cmd.Flags().Changed("gap") {
 		err = errors.New("--gap 0: want 1ms to 1m")
+	}
+	if err == nil {
+		err = o.metrics.check(o.watch)
 	}
 	if err != nil {
 		return usageError{err}
@@ -79,7 +85,9 @@ func spreadAttach(cmd *cobra.Command, device string, o spreadAttachOptions) erro
 		if err != nil {
 			return err
 		}
-		return spreadUsage(host.Watch(cmd.Context(), cfg, log, func(r adopt.Report) { printSpreadReport(out, errs, r) }))
+		return o.metrics.during(cmd.Context(), log, func() error {
+			return spreadUsage(host.Watch(cmd.Context(), cfg, log, func(r adopt.Report) { printSpreadReport(out, errs, r) }))
+		})
 	}
 	report, err := host.Attach(cmd.Context(), cfg)
 	if err != nil {

@@ -16,7 +16,9 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/picture"
 	"github.com/ropewalk/ropewalk/pkg/spread"
+	"github.com/ropewalk/ropewalk/pkg/spreadplan"
 )
 
 // spreadPlanOptions are the flags of `ropewalk spread plan`.
@@ -72,27 +74,27 @@ func newSpreadPlanCmd() *cobra.Command {
 	return cmd
 }
 
-func spreadPlanMain(out io.Writer, s spreadScene, asJSON bool) error {
-	report, err := s.run()
+func spreadPlanMain(out io.Writer, s spreadplan.Scene, asJSON bool) error {
+	report, err := s.Run()
 	if err != nil {
 		return err
 	}
 	if asJSON {
 		return writeJSON(out, struct {
 			header
-			*spreadReport
+			*spreadplan.Report
 		}{headerOf("SpreadPlan"), report})
 	}
-	style := demoStyle{color: colored(out)}
-	if _, err := io.WriteString(out, report.render(style)); err != nil {
+	style := picture.Style{Color: colored(out)}
+	if _, err := io.WriteString(out, report.Render(style)); err != nil {
 		return fmt.Errorf("writing the picture: %w", err)
 	}
 	return nil
 }
 
 // scene makes what is to be played of the flags. changed tells which of them were given.
-func (o *spreadPlanOptions) scene(changed func(flag string) bool) (spreadScene, error) {
-	s := spreadScene{flows: o.flows, lanes: o.lanes, rounds: o.rounds, seed: o.seed}
+func (o *spreadPlanOptions) scene(changed func(flag string) bool) (spreadplan.Scene, error) {
+	s := spreadplan.Scene{Flows: o.flows, Lanes: o.lanes, Rounds: o.rounds, Seed: o.seed}
 	err := errors.Join(
 		inRange("flows", o.flows, 1, planMaxFlows), inRange("queues", o.queues, 1, planMaxQueues),
 		inRange("lanes", o.lanes, 0, spread.MaxPorts), inRange("rounds", o.rounds, 1, planMaxRounds), o.addresses(&s),
@@ -112,7 +114,7 @@ func (o *spreadPlanOptions) scene(changed func(flag string) bool) (spreadScene, 
 		}
 	}
 	rss, err := hostnet.ReadRSS(o.device)
-	s.rss, s.source = rss.RSS, fmt.Sprintf("%s (%s)", o.device, rss.Driver)
+	s.RSS, s.Source = rss.RSS, fmt.Sprintf("%s (%s)", o.device, rss.Driver)
 	return s, err
 }
 
@@ -123,34 +125,34 @@ func inRange(flag string, v, least, most int) error {
 	return nil
 }
 
-func (o *spreadPlanOptions) addresses(s *spreadScene) (err error) {
-	if s.from, err = netip.ParseAddr(o.from); err != nil {
+func (o *spreadPlanOptions) addresses(s *spreadplan.Scene) (err error) {
+	if s.From, err = netip.ParseAddr(o.from); err != nil {
 		return fmt.Errorf("--from: %w", err)
 	}
-	if s.to, err = netip.ParseAddrPort(o.to); err != nil {
+	if s.To, err = netip.ParseAddrPort(o.to); err != nil {
 		return fmt.Errorf("--to: %w", err)
 	}
-	if s.from.Unmap().Is4() != s.to.Addr().Unmap().Is4() {
-		return fmt.Errorf("--from %s and --to %s: want one IP version", s.from, s.to)
+	if s.From.Unmap().Is4() != s.To.Addr().Unmap().Is4() {
+		return fmt.Errorf("--from %s and --to %s: want one IP version", s.From, s.To)
 	}
-	if s.candidates, err = config.ParsePorts(o.ports); err != nil {
+	if s.Candidates, err = config.ParsePorts(o.ports); err != nil {
 		return fmt.Errorf("--ports: %w", err)
 	}
 	return nil
 }
 
 // madeUp sets the RSS that the flags describe.
-func (o *spreadPlanOptions) madeUp(s *spreadScene, changed func(string) bool) error {
+func (o *spreadPlanOptions) madeUp(s *spreadplan.Scene, changed func(string) bool) error {
 	key, err := o.parseKey()
 	if err != nil {
 		return usageError{fmt.Errorf("--key: %w", err)}
 	}
-	s.rss, s.source = spread.RSS{Key: key, Indirection: spread.EqualIndirection(o.queues)}, "Microsoft's RSS key"
+	s.RSS, s.Source = spread.RSS{Key: key, Indirection: spread.EqualIndirection(o.queues)}, "Microsoft's RSS key"
 	if changed("key") {
-		s.source = "the given RSS key"
+		s.Source = "the given RSS key"
 	}
 	if o.key == planRandomKey {
-		s.source = "a random RSS key"
+		s.Source = "a random RSS key"
 	}
 	if o.indir == "equal" {
 		return nil
@@ -158,7 +160,7 @@ func (o *spreadPlanOptions) madeUp(s *spreadScene, changed func(string) bool) er
 	if changed("queues") {
 		return usageError{errors.New("--queues and a list of --indir exclude each other")}
 	}
-	if s.rss.Indirection, err = parseIndirection(o.indir); err != nil {
+	if s.RSS.Indirection, err = parseIndirection(o.indir); err != nil {
 		return usageError{fmt.Errorf("--indir: %w", err)}
 	}
 	return nil

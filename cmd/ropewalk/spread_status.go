@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ropewalk/ropewalk/pkg/adopt"
+	"github.com/ropewalk/ropewalk/pkg/picture"
 )
 
 const spreadBarWidth = 40
@@ -65,21 +66,21 @@ func showSpread(cmd *cobra.Command, device string, asJSON bool) error {
 	if device != "" {
 		where = "on " + device
 	}
-	style := demoStyle{color: colored(out)}
+	style := picture.Style{Color: colored(out)}
 	_, err = io.WriteString(out, renderSpread(devices, where, style)+renderLeftovers(st.Leftovers, style))
 	return err
 }
 
-func renderLeftovers(dirs []string, s demoStyle) string {
+func renderLeftovers(dirs []string, s picture.Style) string {
 	var b strings.Builder
 	for _, dir := range dirs {
-		fmt.Fprintf(&b, "%s pins of a network namespace that seems to be gone; if it is: rm -r %s\n", s.bad("✗"), printable(dir))
+		fmt.Fprintf(&b, "%s pins of a network namespace that seems to be gone; if it is: rm -r %s\n", s.Bad("✗"), printable(dir))
 	}
 	return b.String()
 }
 
 // renderSpread is the status for people, at most 80 columns wide but for what others named.
-func renderSpread(devices []adopt.DeviceStatus, where string, s demoStyle) string {
+func renderSpread(devices []adopt.DeviceStatus, where string, s picture.Style) string {
 	if len(devices) == 0 {
 		return "nothing is spread " + printable(where) + "\n"
 	}
@@ -93,18 +94,18 @@ func renderSpread(devices []adopt.DeviceStatus, where string, s demoStyle) strin
 	return b.String()
 }
 
-func renderSpreadDevice(b *strings.Builder, s demoStyle, d adopt.DeviceStatus) {
-	fmt.Fprintf(b, "%s\n", s.bold(printable(d.Device)))
+func renderSpreadDevice(b *strings.Builder, s picture.Style, d adopt.DeviceStatus) {
+	fmt.Fprintf(b, "%s\n", s.Bold(printable(d.Device)))
 	renderSpreadHook(b, s, "spread", d.Spread)
 	renderSpreadHook(b, s, "gather", d.Gather)
 	for _, p := range d.Problems {
-		fmt.Fprintf(b, "  %s %s\n", s.bad("✗"), printable(p))
+		fmt.Fprintf(b, "  %s %s\n", s.Bad("✗"), printable(p))
 	}
 	for _, t := range d.Tunnels {
 		renderSpreadTunnel(b, s, t)
 	}
 	if i := slices.IndexFunc(d.Queues, func(n uint64) bool { return n > 0 }); i >= 0 {
-		fmt.Fprintf(b, "\n  %s\n", s.bold("datagrams in, by receive queue"))
+		fmt.Fprintf(b, "\n  %s\n", s.Bold("datagrams in, by receive queue"))
 		renderSpreadQueues(b, s, d.Queues)
 	}
 	first := true
@@ -116,14 +117,14 @@ func renderSpreadDevice(b *strings.Builder, s demoStyle, d adopt.DeviceStatus) {
 			b.WriteByte('\n')
 			first = false
 		}
-		fmt.Fprintf(b, "  %14s  %s\n", thousands(c.Count), s.faint(c.Help))
+		fmt.Fprintf(b, "  %14s  %s\n", picture.Thousands(c.Count), s.Faint(c.Help))
 	}
 }
 
-func renderSpreadHook(b *strings.Builder, s demoStyle, name string, h adopt.HookStatus) {
-	state := s.good(h.State)
+func renderSpreadHook(b *strings.Builder, s picture.Style, name string, h adopt.HookStatus) {
+	state := s.Good(h.State)
 	if h.State != "attached" {
-		state = s.bad(h.State)
+		state = s.Bad(h.State)
 	}
 	switch {
 	case h.State == adopt.UnknownState:
@@ -134,12 +135,12 @@ func renderSpreadHook(b *strings.Builder, s demoStyle, name string, h adopt.Hook
 		fmt.Fprintf(b, "  %s  %s by %s, program %d (%s)\n", name, state, h.Kind, h.Program, printable(h.Name))
 	}
 	if h.Why != "" {
-		fmt.Fprintf(b, "          %s\n", s.faint(h.Why))
+		fmt.Fprintf(b, "          %s\n", s.Faint(h.Why))
 	}
 }
 
-func renderSpreadTunnel(b *strings.Builder, s demoStyle, t adopt.TunnelStatus) {
-	fmt.Fprintf(b, "\n  %s  UDP port %d, lanes in %s\n", s.bold(printable(t.Name)), t.Port, t.Ports)
+func renderSpreadTunnel(b *strings.Builder, s picture.Style, t adopt.TunnelStatus) {
+	fmt.Fprintf(b, "\n  %s  UDP port %d, lanes in %s\n", s.Bold(printable(t.Name)), t.Port, t.Ports)
 	for _, p := range t.Peers {
 		fmt.Fprintf(b, "    peer %s, gathered from %s\n", p.Endpoint, p.Gather)
 		var most float64
@@ -147,24 +148,24 @@ func renderSpreadTunnel(b *strings.Builder, s demoStyle, t adopt.TunnelStatus) {
 			most = max(most, l.Share)
 		}
 		if most == 0 {
-			fmt.Fprintf(b, "      %s\n", s.faint(fmt.Sprintf("nothing left lately by its %s", countOf(len(p.Lanes), "lane"))))
+			fmt.Fprintf(b, "      %s\n", s.Faint(fmt.Sprintf("nothing left lately by its %s", countOf(len(p.Lanes), "lane"))))
 			continue
 		}
 		for _, l := range p.Lanes {
-			bar := barOf(l.Share/most, spreadBarWidth, " ")
-			fmt.Fprintf(b, "      %5d %s %5.1f%%\n", l.Port, s.bar(bar), 100*l.Share)
+			bar := picture.Bar(l.Share/most, spreadBarWidth, " ")
+			fmt.Fprintf(b, "      %5d %s %5.1f%%\n", l.Port, s.Bar(bar), 100*l.Share)
 		}
 	}
 }
 
-func renderSpreadQueues(b *strings.Builder, s demoStyle, queues []uint64) {
+func renderSpreadQueues(b *strings.Builder, s picture.Style, queues []uint64) {
 	var sum uint64
 	for _, n := range queues {
 		sum += n
 	}
 	most := max(slices.Max(queues), 1)
 	for i, n := range queues {
-		bar := barOf(float64(n)/float64(most), spreadBarWidth, " ")
-		fmt.Fprintf(b, "    %3d %s %13s %6s\n", i, s.bar(bar), thousands(n), percent(n, sum))
+		bar := picture.Bar(float64(n)/float64(most), spreadBarWidth, " ")
+		fmt.Fprintf(b, "    %3d %s %13s %6s\n", i, s.Bar(bar), picture.Thousands(n), picture.Percent(n, sum))
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/adopt"
+	"github.com/ropewalk/ropewalk/pkg/picture"
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
@@ -110,7 +111,7 @@ func TestSpreadStatusIsDrawn(t *testing.T) {
 		Queues:   []uint64{10, 0, 30},
 		Problems: []string{"something is wrong: mend it"},
 	}
-	got := renderSpread([]adopt.DeviceStatus{st}, "", demoStyle{})
+	got := renderSpread([]adopt.DeviceStatus{st}, "", picture.Style{})
 	want := strings.TrimPrefix(`
 eth0
   spread  attached by tcx, program 17 (spread)
@@ -137,11 +138,11 @@ eth0
 	if got != want {
 		t.Error(cmp.Diff(want, got))
 	}
-	if got := renderLeftovers([]string{"/sys/fs/bpf/x"}, demoStyle{}); got != "✗ pins of a network namespace that seems to be gone; "+
+	if got := renderLeftovers([]string{"/sys/fs/bpf/x"}, picture.Style{}); got != "✗ pins of a network namespace that seems to be gone; "+
 		"if it is: rm -r /sys/fs/bpf/x\n" {
 		t.Errorf("%q", got)
 	}
-	if got := renderSpread(nil, "on eth0", demoStyle{}); got != "nothing is spread on eth0\n" {
+	if got := renderSpread(nil, "on eth0", picture.Style{}); got != "nothing is spread on eth0\n" {
 		t.Errorf("%q", got)
 	}
 }
@@ -239,13 +240,13 @@ func TestNamesReachTheTerminalQuoted(t *testing.T) {
 	})
 	_, _, err := runSpread("attach", evil, "--port", "1", "--peer", evil)
 	for _, got := range []string{
-		renderSpread([]adopt.DeviceStatus{st}, "", demoStyle{}), renderSpread(nil, "on "+evil, demoStyle{}), report.String(), err.Error(),
+		renderSpread([]adopt.DeviceStatus{st}, "", picture.Style{}), renderSpread(nil, "on "+evil, picture.Style{}), report.String(), err.Error(),
 	} {
 		if strings.ContainsAny(got, "\x1b") || !strings.Contains(got, `v\x1b[31m`) {
 			t.Errorf("%q", got)
 		}
 	}
-	if got := renderSpread([]adopt.DeviceStatus{st}, "", demoStyle{}); !strings.Contains(got, "  spread  unknown\n") {
+	if got := renderSpread([]adopt.DeviceStatus{st}, "", picture.Style{}); !strings.Contains(got, "  spread  unknown\n") {
 		t.Errorf("%s", got)
 	}
 	if got := printable("as it is: \"x\", é\n✗ so"); got != "as it is: \"x\", é\n✗ so" {

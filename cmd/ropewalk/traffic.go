@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ropewalk/ropewalk/pkg/picture"
 	"github.com/ropewalk/ropewalk/pkg/traffic"
 )
 
@@ -115,10 +116,10 @@ func trafficLine(r traffic.Result) string {
 		return fmt.Sprintf("ping: %d of %d came back, p50 %s, p99 %s, max %s",
 			r.Packets, r.SentPackets, r.Latency.P50, r.Latency.P99, r.Latency.Max)
 	case r.Kind == traffic.TCP:
-		return fmt.Sprintf("tcp: %s, %d corrupt", bitRate(r.BitsPerSecond), r.Corrupt)
+		return fmt.Sprintf("tcp: %s, %d corrupt", picture.BitRate(r.BitsPerSecond), r.Corrupt)
 	}
-	return fmt.Sprintf("udp: %s, %s, %d lost, %d reordered, %d duplicated, %d corrupt", bitRate(r.BitsPerSecond),
-		packetRate(r.PacketsPerSecond), r.LostPackets, r.Reordered, r.Duplicated, r.Corrupt)
+	return fmt.Sprintf("udp: %s, %s, %d lost, %d reordered, %d duplicated, %d corrupt", picture.BitRate(r.BitsPerSecond),
+		picture.PacketRate(r.PacketsPerSecond), r.LostPackets, r.Reordered, r.Duplicated, r.Corrupt)
 }
 
 // parseRate reads bits per second with an optional k, M or G.

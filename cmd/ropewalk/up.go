@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -28,21 +29,25 @@ func newUpCmd() *cobra.Command {
 			"does. INTERFACE alone means " + quick.DefaultDir + "/INTERFACE.conf. When a step fails, or on Ctrl-C, all that was done is\n" +
 			"undone. The daemon's log is " + quick.DefaultRunDir + "/INTERFACE.log. WG_ENDPOINT_RESOLUTION_RETRIES=N|infinity sets how often\n" +
 			"a name server that does not answer is asked again (default 15).\n" +
-			"Beside wg-quick's keys, [Interface] may have Spread=auto|off|on, Lanes=N and SpreadPorts=FIRST-LAST: the flags of\n" +
-			"`ropewalk run`. The --metrics and --log flags are passed on to it.",
+			"Beside wg-quick's keys, [Interface] may have Spread=auto|off|on, Lanes=N, SpreadPorts=FIRST-LAST,\n" +
+			"Underlay=auto|udp|xdp, RxCPUs=off|auto|LIST and Metrics=HOST:PORT: the flags of `ropewalk run`. The --metrics flags,\n" +
+			"which go before the file, and the --log flags are passed on to it.",
 		Example:           "  ropewalk up wg0\n  ropewalk up ./wg0.conf\n  ropewalk up --metrics 127.0.0.1:9820 wg0",
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeConfig,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			more, err := o.args()
-			if err != nil {
-				return err
-			}
 			logFlags, err := logs.args()
 			if err != nil {
 				return usageError{err}
 			}
 			return withInterface(cmd, args[0], func(r *quick.Runner, i quick.Interface) error {
+				conf := &i.File.Interface
+				conf.Metrics = cmp.Or(o.addr, conf.Metrics) // so that it is in what is printed, too
+				o.addr = conf.Metrics
+				more, err := o.args()
+				if err != nil {
+					return err
+				}
 				r.Daemon = withArgs(r.Daemon, slices.Concat(more, logFlags))
 				return bringUp(cmd.Context(), r, i)
 			})

@@ -5,7 +5,7 @@ set -eu
 go=${GO:-go}
 echo "ropewalk: https://github.com/ropewalk/ropewalk"
 echo
-cat LICENSE
+cat "${LICENSE:-LICENSE}"
 goroot=$($go env GOROOT)
 modules=$($go version -m "$1" | awk '$1 == "dep" { print $2 }')
 for m in std $modules; do

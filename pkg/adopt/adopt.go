@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/datapath/hook"
@@ -59,6 +60,9 @@ type Config struct {
 	Port uint16
 	// Peers are the peers' endpoints; a port of 0 stands for Port. None: what the tunnel says, at the moment.
 	Peers []netip.AddrPort
+	// Quiet are endpoints of further peers, which are gathered from and not spread towards: those that have not said yet
+	// that they gather. With any, Peers are those named, none if there are none.
+	Quiet []netip.AddrPort
 	// Lanes is the number of ports to spread over, at most spread.MaxPorts; 0: as many as there are.
 	Lanes int
 	// Ports is the range that those are taken from: the first that nobody has. Zero: spread.DefaultPorts.
@@ -68,6 +72,11 @@ type Config struct {
 	Plan []uint16
 	// PeerPorts is the range of ports that peers spread over. Zero: Ports, or spread.DefaultPorts with a Plan.
 	PeerPorts spread.Ports
+	// PortsOf is the same for single endpoints of Peers and Quiet, with their port, where that is another range.
+	PortsOf map[netip.AddrPort]spread.Ports
+	// PlanOf are the very ports to take towards single endpoints of Peers, in order, as those plan them, out of Ports; with a
+	// Plan there are none. Where one of them is somebody else's, the peer has the same ports as the others.
+	PlanOf map[netip.AddrPort][]uint16
 	// Gather is how gathering is attached, for all tunnels on the device. Empty: as it is, or GatherAuto where nothing is
 	// attached.
 	Gather Gather
@@ -118,8 +127,14 @@ func (c Config) withDefaults() (Config, error) {
 	if err := c.checkPorts(); err != nil {
 		return c, err
 	}
+	if err := c.checkPlans(); err != nil {
+		return c, err
+	}
 	return c, c.checkPeers()
 }
+
+// named are the peers that the Config names.
+func (c *Config) named() []netip.AddrPort { return slices.Concat(c.Peers, c.Quiet) }
 
 // broadcast is the limited one (RFC 919, section 7).
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
@@ -129,7 +144,7 @@ func (c *Config) checkPeers() error {
 	if c.PeerPorts.Len() == 0 {
 		return invalid("the peers' ports %s are no range", c.PeerPorts)
 	}
-	for _, p := range c.Peers {
+	for _, p := range c.named() {
 		a := p.Addr().Unmap().WithZone("")
 		if !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a == broadcast {
 			return invalid("%s is no peer's address", a)
@@ -137,15 +152,24 @@ func (c *Config) checkPeers() error {
 		if zone := p.Addr().Zone(); zone != "" && zone != c.Device {
 			return invalid("peer %s is not on %s: its zone is of another device", p.Addr(), c.Device)
 		}
-		if port := cmp.Or(p.Port(), c.Port); c.PeerPorts.Contains(port) {
+		at := netip.AddrPortFrom(a, cmp.Or(p.Port(), c.Port))
+		if ports := c.portsOf(at); ports.Contains(at.Port()) {
 			return invalid("the ports %s that peers spread over hold the listen port of peer %s; choose others with "+
-				"--peer-ports, or with --ports at both ends", c.PeerPorts, netip.AddrPortFrom(p.Addr(), port))
+				"--peer-ports, or with --ports at both ends", ports, at)
 		}
 	}
-	if len(c.Peers) == 0 && c.PeerPorts.Contains(c.Port) {
+	if len(c.named()) == 0 && c.PeerPorts.Contains(c.Port) {
 		return invalid("the ports %s that peers spread over hold the listen port %d; choose others with --peer-ports", c.PeerPorts, c.Port)
 	}
 	return nil
+}
+
+// portsOf returns the ports that a peer spreads over.
+func (c *Config) portsOf(peer netip.AddrPort) spread.Ports {
+	if ports, ok := c.PortsOf[peer]; ok {
+		return ports
+	}
+	return c.PeerPorts
 }
 
 // planPorts makes the number of lanes agree with the plan, if there is one; else there is a range.
@@ -163,12 +187,35 @@ func (c *Config) planPorts() error {
 		return invalid("%d lanes, but %d planned ports", c.Lanes, len(c.Plan))
 	}
 	c.Lanes = len(c.Plan)
-	seen := map[uint16]bool{}
-	for _, p := range c.Plan {
-		if seen[p] {
+	return checkTwice(c.Plan)
+}
+
+func checkTwice(plan []uint16) error {
+	for i, p := range plan {
+		if slices.Contains(plan[:i], p) {
 			return invalid("planned port %d is named twice", p)
 		}
-		seen[p] = true
+	}
+	return nil
+}
+
+// checkPlans makes sure that the plans of single peers can be followed.
+func (c *Config) checkPlans() error {
+	if len(c.PlanOf) > 0 && c.Plan != nil {
+		return invalid("a plan for all, and others for single peers")
+	}
+	for peer, plan := range c.PlanOf {
+		if len(plan) == 0 || len(plan) > spread.MaxPorts {
+			return invalid("%d ports planned by %s: want 1 to %d", len(plan), peer, spread.MaxPorts)
+		}
+		for _, p := range plan {
+			if !c.Ports.Contains(p) {
+				return invalid("port %d, planned by %s, is not of %s", p, peer, c.Ports)
+			}
+		}
+		if err := checkTwice(plan); err != nil {
+			return err
+		}
 	}
 	return nil
 }

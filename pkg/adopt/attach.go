@@ -30,6 +30,8 @@ type Report struct {
 	Lanes []uint16 `json:"lanes"`
 	// Peers are the endpoints of those that flows are spread towards.
 	Peers []netip.AddrPort `json:"peers"`
+	// Quiet are the endpoints of those that are gathered from only.
+	Quiet []netip.AddrPort `json:"quiet,omitempty"`
 	// Skipped are peers that are not, until a later Attach, or Watch, finds them otherwise.
 	Skipped []Skipped `json:"skipped,omitempty"`
 	// Spread and Gather say by what kind of hook ("tcx"); Gather is "none" where there is none.
@@ -46,17 +48,18 @@ type Skipped struct {
 
 // Attach spreads a tunnel's packets on a device and gathers those of its peers. On one where that is done already it
 // changes ports and peers, replaces the programs in place, and attaches again what lost its device. When it fails,
-// everything is as it was before.
+// everything is as it was before, but for programs already replaced, where the process has no CAP_SYS_ADMIN to hold on to the
+// old ones.
 //
 // Where another process is at work, it waits until that has ended, and gives up with ctx, or after some seconds; so do
 // Status and Detach. The error says what to do. It may wrap ErrInvalid, ErrNoDevice, ErrNoTunnel, hook.ErrNoFS, a *hook.BusyError,
 // ebpf.ErrNotSupported, datapath.ErrFull or os.ErrPermission.
 func (h *Host) Attach(ctx context.Context, cfg Config) (Report, error) {
-	return h.attach(ctx, cfg, nil)
+	return h.attach(ctx, cfg, memory{})
 }
 
-// attach is Attach for a caller who keeps, by the peers' keys, which canonical ports it has seen.
-func (h *Host) attach(ctx context.Context, cfg Config, ports map[string]uint16) (Report, error) {
+// attach is Attach for a caller who keeps what is known from before.
+func (h *Host) attach(ctx context.Context, cfg Config, known memory) (Report, error) {
 	if _, err := h.mounted(); err != nil { // what is refused is refused before anything is mounted
 		if _, err := h.plan(pins{}, cfg, memory{}); err != nil {
 			return Report{}, describe(cfg, err)
@@ -67,7 +70,10 @@ func (h *Host) attach(ctx context.Context, cfg Config, ports map[string]uint16) 
 		return Report{}, describe(cfg, err)
 	}
 	defer unlock()
-	pl, err := h.plan(p, cfg, memory{ports, p.canonicalPorts(cfg)})
+	if len(cfg.named()) == 0 {
+		known.at = p.canonicalPorts(cfg)
+	}
+	pl, err := h.plan(p, cfg, known)
 	if err != nil {
 		return Report{}, describe(cfg, err)
 	}
@@ -200,14 +206,13 @@ func read(s *datapath.State, port uint16) (*datapath.Tunnel, []datapath.Peer, er
 	return nil, peers, nil
 }
 
-// firstLane returns a peer's first lane as it is, or for a new peer a random one: hosts shall differ in it.
-func firstLane(present []datapath.Peer, endpoint netip.AddrPort) uint32 {
-	for _, p := range present {
-		if p.Endpoint == endpoint {
-			return p.First
-		}
+// byEndpoint are the peers of one tunnel.
+func byEndpoint(peers []datapath.Peer) map[netip.AddrPort]*datapath.Peer {
+	all := make(map[netip.AddrPort]*datapath.Peer, len(peers))
+	for i := range peers {
+		all[peers[i].Endpoint] = &peers[i]
 	}
-	return rand.Uint32()
+	return all
 }
 
 // settle makes a tunnel and its peers be as given, and tells whether they were not. What is right already is left alone.
@@ -216,9 +221,10 @@ func settle(s *datapath.State, tunnel datapath.Tunnel, peers []datapath.Peer) (c
 	if err != nil {
 		return false, err
 	}
+	wanted, there := byEndpoint(peers), byEndpoint(present)
 	// The old go first: one that moved may have the address of another that did.
 	for _, p := range present {
-		if !slices.ContainsFunc(peers, func(q datapath.Peer) bool { return q.Endpoint == p.Endpoint }) {
+		if wanted[p.Endpoint] == nil {
 			changed = true
 			if err := s.DeletePeer(tunnel.Port, p.Endpoint); err != nil {
 				return true, err
@@ -235,15 +241,9 @@ func settle(s *datapath.State, tunnel datapath.Tunnel, peers []datapath.Peer) (c
 			return true, err
 		}
 	}
-	for _, p := range peers {
-		if p.First == 0 {
-			p.First = firstLane(present, p.Endpoint)
-		}
-		if slices.ContainsFunc(present, func(q datapath.Peer) bool { return samePeer(p, q) }) {
-			continue
-		}
+	if others := unlike(peers, there); len(others) > 0 {
 		changed = true
-		if err := s.SetPeer(p); err != nil {
+		if err := s.SetPeers(others); err != nil {
 			return true, err
 		}
 	}
@@ -251,6 +251,28 @@ func settle(s *datapath.State, tunnel datapath.Tunnel, peers []datapath.Peer) (c
 		return changed, nil
 	}
 	return true, s.SetTunnel(tunnel)
+}
+
+// unlike are the peers that are not there like that, the new ones last: where there is no room for all, the others need none.
+func unlike(peers []datapath.Peer, there map[netip.AddrPort]*datapath.Peer) (others []datapath.Peer) {
+	var fresh []datapath.Peer
+	for _, p := range peers {
+		was := there[p.Endpoint]
+		switch {
+		case p.First != 0:
+		case was != nil:
+			p.First = was.First
+		default:
+			p.First = rand.Uint32() // hosts shall differ in it
+		}
+		switch {
+		case was == nil:
+			fresh = append(fresh, p)
+		case !samePeer(p, *was):
+			others = append(others, p)
+		}
+	}
+	return append(others, fresh...)
 }
 
 // sameTunnel compares tunnels whose lanes are in ascending order.
@@ -324,17 +346,22 @@ func (c *change) attach(place hook.Place, p *ebpf.Program) (kind string, err err
 	}
 	var old *ebpf.Program
 	if before.State == hook.Attached {
-		// Nothing else holds the old one once it is replaced; without it, it cannot come back.
-		if old, err = ebpf.NewProgramFromID(before.Program); err != nil {
+		// Nothing else holds the old one once it is replaced; without it, it cannot come back. Without CAP_SYS_ADMIN nobody gets
+		// hold of it: the new one then stays when a later step fails, and does what the old one did, by the same maps.
+		if old, err = ebpf.NewProgramFromID(before.Program); err != nil && !errors.Is(err, os.ErrPermission) {
 			return "", fmt.Errorf("holding on to the present program: %w", err)
 		}
 	}
 	c.onFailure(func() error {
-		if old == nil {
+		switch {
+		case old != nil:
+			defer old.Close()
+			return h.Attach(old)
+		case before.State == hook.Attached:
+			return nil
+		default:
 			return h.Detach()
 		}
-		defer old.Close()
-		return h.Attach(old)
 	})
 	if err := h.Attach(p); err != nil {
 		if place == hook.XDP {

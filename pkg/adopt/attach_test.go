@@ -36,6 +36,33 @@ func eachHook(t *testing.T, test func(r *rig, gather Gather)) {
 	}
 }
 
+func TestQuietPeersAreGatheredFromAndNotSpreadTowards(t *testing.T) {
+	r := newRig(t)
+	cfg := r.here.config()
+	cfg.Quiet = []netip.AddrPort{netip.AddrPortFrom(thereAddr, port)}
+	if report := r.here.attach(cfg); len(report.Peers) != 0 || len(report.Quiet) != 1 {
+		r.Errorf("%+v", report)
+	}
+	receiver := r.there.socket(port, 0)
+	for flow, ports := range r.sources(r.senders(), receiver) {
+		if len(ports) != 1 || !ports[port] {
+			r.Errorf("flow %d came from %v", flow, ports)
+		}
+	}
+	cfg.Peers, cfg.Quiet = cfg.Quiet, nil
+	r.here.attach(cfg)
+	r.there.detach(port)
+	lanes := map[uint16]bool{}
+	for _, ports := range r.sources(r.senders(), receiver) {
+		for p := range ports {
+			lanes[p] = true
+		}
+	}
+	if lanes[port] || len(lanes) != flows {
+		r.Errorf("spread over %v", lanes)
+	}
+}
+
 func TestFlowsSpreadAndAreGathered(t *testing.T) {
 	eachHook(t, func(r *rig, gather Gather) {
 		cfg := r.here.config()

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -37,22 +38,19 @@ func (h *Host) plan(p pins, cfg Config, known memory) (*plan, error) {
 		return nil, err
 	}
 	pl := &plan{cfg: cfg, report: Report{Device: cfg.Device, Tunnel: unknown, Port: cfg.Port}}
-	if err := pl.findDevice(p); err != nil {
+	if err := pl.findDevice(p, known); err != nil {
 		return nil, err
 	}
 	if err := h.findTunnel(pl, known); err != nil {
 		return nil, err
 	}
-	if err := pl.choosePorts(p); err != nil {
+	if err := pl.choosePorts(p, known); err != nil {
 		return nil, err
-	}
-	for i := range pl.peers {
-		pl.peers[i].Lanes = pl.report.Lanes
 	}
 	return pl, nil
 }
 
-func (pl *plan) findDevice(p pins) error {
+func (pl *plan) findDevice(p pins, known memory) error {
 	l, err := netlink.LinkByName(pl.cfg.Device)
 	if _, ok := errors.AsType[netlink.LinkNotFoundError](err); ok {
 		return fmt.Errorf("%w: %s", ErrNoDevice, pl.cfg.Device)
@@ -69,7 +67,7 @@ func (pl *plan) findDevice(p pins) error {
 			"(`ip route get PEER` shows it)", a.Name)
 	}
 	pl.index, pl.ethernet = a.Index, a.EncapType == "ether"
-	if err := errors.Join(pl.onlyName(p), pl.onlyOthers()); err != nil {
+	if err := errors.Join(pl.onlyName(p), pl.onlyOthers(known.others)); err != nil {
 		return err
 	}
 	if err := pl.keep(p); err != nil {
@@ -104,9 +102,13 @@ func (pl *plan) onlyName(p pins) error {
 	return nil
 }
 
-// onlyOthers refuses peers that the routes say are this host itself, or a broadcast address of one of its networks.
-func (pl *plan) onlyOthers() error {
-	for _, p := range pl.cfg.Peers {
+// onlyOthers refuses peers that the routes say are this host itself, or a broadcast address of one of its networks. That is
+// said of the moment in which a peer is new: those that were none before are not asked for again, as there may be thousands.
+func (pl *plan) onlyOthers(before map[netip.Addr]bool) error {
+	for _, p := range pl.cfg.named() {
+		if before[p.Addr()] {
+			continue
+		}
 		routes, err := netlink.RouteGet(p.Addr().Unmap().WithZone("").AsSlice())
 		if err != nil {
 			continue // there may be a way to it later
@@ -115,6 +117,9 @@ func (pl *plan) onlyOthers() error {
 			if r.Type == unix.RTN_LOCAL || r.Type == unix.RTN_BROADCAST {
 				return fmt.Errorf("%s is no peer's address: it is this host's own, or broadcast", p.Addr())
 			}
+		}
+		if before != nil {
+			before[p.Addr()] = true
 		}
 	}
 	return nil
@@ -201,7 +206,7 @@ func (pl *plan) acceptTunnel(t *Tunnel, owner udpOwner) error {
 			"socket, and would take one port; if it puts the flow into bits of its packets' mark, name those with --mark "+
 			"(`ropewalk run` needs none of this: it spreads by itself)", pl.cfg.Port, process)
 	}
-	if t != nil || len(pl.cfg.Peers) > 0 {
+	if t != nil || len(pl.cfg.named()) > 0 {
 		return nil
 	}
 	if process == "" {
@@ -225,7 +230,7 @@ func namesOf(tunnels []Tunnel) string {
 }
 
 // choosePorts fills in the tunnel.
-func (pl *plan) choosePorts(p pins) error {
+func (pl *plan) choosePorts(p pins, known memory) error {
 	if err := pl.cfg.checkEphemeral(); err != nil {
 		return err
 	}
@@ -242,13 +247,52 @@ func (pl *plan) choosePorts(p pins) error {
 			taken[port] = fmt.Sprintf("the tunnel on port %d", t.Port)
 		}
 	}
+	if pl.cfg.Plan == nil && known.run != nil {
+		own = known.run.among(own)
+	}
 	lanes, err := taken.lanes(pl.cfg, own)
 	if err != nil {
 		return err
 	}
+	if known.run != nil {
+		*known.run = lanes
+	}
 	pl.report.Lanes = lanes
-	pl.tunnel = datapath.Tunnel{Port: pl.cfg.Port, Lanes: slices.Sorted(slices.Values(lanes)), MarkMask: pl.cfg.Mark}
+	pl.tunnel = datapath.Tunnel{Port: pl.cfg.Port, Lanes: pl.giveLanes(taken), MarkMask: pl.cfg.Mark}
 	return nil
+}
+
+// giveLanes gives each peer that is spread to its ports, and returns all of them, in ascending order.
+func (pl *plan) giveLanes(taken claims) []uint16 {
+	used, without := map[uint16]bool{}, map[uint16][]netip.AddrPort{}
+	note := func(ports []uint16) {
+		for _, p := range ports {
+			used[p] = true
+		}
+	}
+	note(pl.report.Lanes)
+	for i := range pl.peers {
+		p := &pl.peers[i]
+		if _, isQuiet := slices.BinarySearchFunc(pl.report.Quiet, p.Endpoint, netip.AddrPort.Compare); isQuiet {
+			continue
+		}
+		p.Lanes = pl.report.Lanes
+		plan, planned := pl.cfg.PlanOf[p.Endpoint]
+		if !planned {
+			continue
+		}
+		if port, who := taken.among(plan); who != "" {
+			without[port] = append(without[port], p.Endpoint)
+			continue
+		}
+		p.Lanes = plan
+		note(plan)
+	}
+	for _, port := range slices.Sorted(maps.Keys(without)) {
+		pl.warn("port %d belongs to %s: peers that plan it (%d, the first at %s) get the same ports as those that plan nothing",
+			port, taken[port], len(without[port]), without[port][0])
+	}
+	return slices.Sorted(maps.Keys(used))
 }
 
 func (h *Host) owners() (map[uint16]udpOwner, error) {
@@ -262,21 +306,36 @@ func (pl *plan) warn(format string, args ...any) {
 	pl.report.Warnings = append(pl.report.Warnings, fmt.Sprintf(format, args...))
 }
 
-// choosePeers takes the peers named, or else those of the tunnel that have an endpoint.
+// choosePeers takes the peers named, or else those of the tunnel that have an endpoint. Who is named as both is quiet.
 func (pl *plan) choosePeers(t *Tunnel, known memory) {
-	var endpoints []netip.AddrPort
-	if len(pl.cfg.Peers) > 0 {
-		for _, e := range pl.cfg.Peers {
-			endpoints = append(endpoints, netip.AddrPortFrom(e.Addr().Unmap().WithZone(""), cmp.Or(e.Port(), pl.cfg.Port)))
-		}
-	} else {
+	quiet, endpoints := pl.endpoints(pl.cfg.Quiet), pl.endpoints(pl.cfg.Peers)
+	if len(pl.cfg.named()) == 0 {
 		endpoints = pl.tunnelPeers(t, known)
 	}
-	slices.SortFunc(endpoints, netip.AddrPort.Compare)
-	for _, e := range slices.Compact(endpoints) {
-		pl.peers = append(pl.peers, datapath.Peer{Tunnel: pl.cfg.Port, Endpoint: e, Gather: pl.cfg.PeerPorts})
-		pl.report.Peers = append(pl.report.Peers, e)
+	quiet = sorted(quiet)
+	endpoints = slices.DeleteFunc(endpoints, func(e netip.AddrPort) bool {
+		_, isQuiet := slices.BinarySearchFunc(quiet, e, netip.AddrPort.Compare)
+		return isQuiet
+	})
+	endpoints = sorted(endpoints)
+	pl.report.Peers, pl.report.Quiet = endpoints, quiet
+	for _, e := range sorted(slices.Concat(endpoints, quiet)) {
+		pl.peers = append(pl.peers, datapath.Peer{Tunnel: pl.cfg.Port, Endpoint: e, Gather: pl.cfg.portsOf(e)})
 	}
+}
+
+// endpoints completes those of a Config.
+func (pl *plan) endpoints(named []netip.AddrPort) (all []netip.AddrPort) {
+	for _, e := range named {
+		all = append(all, netip.AddrPortFrom(e.Addr().Unmap().WithZone(""), cmp.Or(e.Port(), pl.cfg.Port)))
+	}
+	return all
+}
+
+// sorted orders endpoints and leaves out what is there twice.
+func sorted(endpoints []netip.AddrPort) []netip.AddrPort {
+	slices.SortFunc(endpoints, netip.AddrPort.Compare)
+	return slices.Compact(endpoints)
 }
 
 // tunnelPeers returns the canonical endpoints of a tunnel's peers. Of several at one address only that can be said that
@@ -305,6 +364,9 @@ func (pl *plan) tunnelPeers(t *Tunnel, known memory) (endpoints []netip.AddrPort
 type memory struct {
 	ports map[string]uint16     // by the peer's key, kept over calls; may be nil
 	at    map[netip.Addr]uint16 // by the peer's address, from the device's present state
+	// others are addresses that are none of this host's, kept over calls; may be nil.
+	others map[netip.Addr]bool
+	run    *run // kept over calls; may be nil
 }
 
 // canonical returns a peer's endpoint with its canonical port. A peer that spreads already was perhaps heard last from a

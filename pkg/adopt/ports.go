@@ -77,6 +77,16 @@ func (c claims) first(r spread.Ports) (uint16, string) {
 	return 0, ""
 }
 
+// among returns the first of some ports that somebody has, and who.
+func (c claims) among(ports []uint16) (uint16, string) {
+	for _, p := range ports {
+		if who := c[p]; who != "" {
+			return p, who
+		}
+	}
+	return 0, ""
+}
+
 // lanes chooses the ports that data messages leave from. current is what the tunnel has, if it has any, and it keeps
 // that when it may. Without a wish for a number, there are as many as fit.
 func (c claims) lanes(cfg Config, current []uint16) ([]uint16, error) {
@@ -92,9 +102,10 @@ func (c claims) lanes(cfg Config, current []uint16) ([]uint16, error) {
 	if n == 0 {
 		n = min(cfg.Ports.Len(), spread.MaxPorts)
 	}
-	if len(current) == n && slices.Equal(current, portsOf(around(current))) &&
-		cfg.Ports.Contains(current[0]) && cfg.Ports.Contains(current[n-1]) {
-		return current, nil
+	if len(current) == n || cfg.PlanOf != nil { // then there are ports of peers' plans among them
+		if run, ok := neighbours(current, cfg.Ports, n); ok {
+			return run, nil
+		}
 	}
 	for ; n > 0; n /= 2 {
 		if r, ok := c.free(cfg.Ports, n); ok {
@@ -107,6 +118,41 @@ func (c claims) lanes(cfg Config, current []uint16) ([]uint16, error) {
 	p, who := c.first(cfg.Ports)
 	return nil, fmt.Errorf("no %d neighbouring ports of %s are free (%d belongs to %s); choose others with "+
 		"--ports, or fewer with --lanes", max(n, 1), cfg.Ports, p, who)
+}
+
+// run is what those peers had at last that plan nothing. Others' plans may make up another one, in front of it.
+type run []uint16
+
+// among returns the run if the tunnel has all of it still, or else all that the tunnel has, in ascending order.
+func (r run) among(all []uint16) []uint16 {
+	for _, p := range r {
+		if _, has := slices.BinarySearch(all, p); !has {
+			return all
+		}
+	}
+	if len(r) == 0 {
+		return all
+	}
+	return r
+}
+
+// neighbours returns the first n of some ports in ascending order that are neighbours in the range.
+func neighbours(ports []uint16, r spread.Ports, n int) ([]uint16, bool) {
+	run := 0
+	for i, p := range ports {
+		switch {
+		case !r.Contains(p):
+			run = 0
+		case run > 0 && ports[i-1]+1 == p:
+			run++
+		default:
+			run = 1
+		}
+		if run == n {
+			return ports[i+1-n : i+1], true
+		}
+	}
+	return nil, false
 }
 
 // around returns the range from the first to the last of ports in ascending order.

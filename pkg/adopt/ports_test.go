@@ -4,6 +4,7 @@ package adopt
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -40,6 +41,8 @@ func TestLanesAreTheFirstFreePorts(t *testing.T) {
 		{"not what it has of another number", nil, Config{Ports: r, Lanes: 4}, between(110, 114), between(100, 103), ""},
 		{"not what it has of another range", nil, Config{Ports: r, Lanes: 4}, between(130, 133), between(100, 103), ""},
 		{"not what was planned", nil, Config{Ports: r, Lanes: 3}, []uint16{105, 107, 109}, between(100, 102), ""},
+		{"what it has, among what peers plan", nil, Config{Ports: r, Lanes: 4, PlanOf: map[netip.AddrPort][]uint16{}}, append(between(110, 113), 115, 120), between(110, 113), ""},
+		{"nothing of what peers alone plan", nil, Config{Ports: r, Lanes: 4, PlanOf: map[netip.AddrPort][]uint16{}}, []uint16{105, 106, 107, 109}, between(100, 103), ""},
 		{"a plan", []uint16{101, 130}, Config{Plan: []uint16{131, 100}}, nil, []uint16{131, 100}, ""},
 		{"a plan that it has", []uint16{131}, Config{Plan: []uint16{131, 100}}, []uint16{100, 131}, []uint16{131, 100}, ""},
 		{"a plan that is taken", []uint16{131}, Config{Plan: []uint16{131, 100}}, nil, nil, "planned port 131 belongs to x"},
@@ -52,6 +55,25 @@ func TestLanesAreTheFirstFreePorts(t *testing.T) {
 		got, err := c.lanes(tt.cfg, tt.current)
 		if !slices.Equal(got, tt.want) || (err == nil) != (tt.fault == "") || err != nil && !strings.HasPrefix(err.Error(), tt.fault) {
 			t.Errorf("%s: %d, %v, want %d, %q", tt.name, got, err, tt.want, tt.fault)
+		}
+	}
+}
+
+// TestPortsStayWhenPlansMakeUpARunBeforeThem: another run would be another port for each flow.
+func TestPortsStayWhenPlansMakeUpARunBeforeThem(t *testing.T) {
+	cfg := Config{Ports: spread.Ports{First: 100, Last: 131}, Lanes: 4, PlanOf: map[netip.AddrPort][]uint16{}}
+	own := portsOf(spread.Ports{First: 108, Last: 111})
+	all := slices.Concat(portsOf(spread.Ports{First: 100, Last: 103}), own)
+	for _, c := range []struct {
+		last run
+		want []uint16
+	}{
+		{own, own},
+		{nil, all[:4]},                          // nobody knows better
+		{[]uint16{110, 111, 112, 113}, all[:4]}, // which it does not have
+	} {
+		if got, err := (claims{}).lanes(cfg, c.last.among(all)); err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%d: %d, %v, want %d", c.last, got, err, c.want)
 		}
 	}
 }

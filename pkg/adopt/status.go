@@ -273,9 +273,12 @@ func (t *TunnelStatus) readPeers(state *datapath.State, peers []datapath.Peer) e
 
 // checkMoved reports peers that were heard from where nothing is known of them.
 func (s *DeviceStatus) checkMoved(ts TunnelStatus, t Tunnel) {
+	known := make(map[netip.Addr]bool, len(ts.Peers)) // there may be thousands of both
+	for _, p := range ts.Peers {
+		known[p.Endpoint.Addr()] = true
+	}
 	for _, p := range t.Peers {
-		known := slices.ContainsFunc(ts.Peers, func(q PeerStatus) bool { return q.Endpoint.Addr() == p.Endpoint.Addr() })
-		if p.Endpoint.IsValid() && !known {
+		if p.Endpoint.IsValid() && !known[p.Endpoint.Addr()] {
 			s.problem("peer %s of %s is at %s, where nothing is spread: attach again, or use --watch", p.Key, t.Name, p.Endpoint)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"net/netip"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -36,6 +38,31 @@ const settleLinks = 100 * time.Millisecond
 //
 // It must stay in the network namespace in which it is called: where a process has several, on a locked thread.
 func (h *Host) Watch(ctx context.Context, cfg Config, log *slog.Logger, attached func(Report)) error {
+	return h.Follow(ctx, Course{Config: cfg, Log: log, Attached: attached})
+}
+
+// Course is what Follow keeps to.
+type Course struct {
+	// Config to begin with.
+	Config Config
+	// Changes bring other ones; nil: there are none. Nobody receives from it once Follow has returned: who sends selects on that, too.
+	Changes <-chan Change
+	Log     *slog.Logger
+	// Attached is called with the first Report and with each that tells of a change that nobody asked for.
+	Attached func(Report)
+}
+
+// Change is another Config, with the Device, Port and Gap of the one before.
+type Change struct {
+	Config Config
+	// Done is told what came of it: an error is that of Attach, and what was refused is tried again as time goes on.
+	Done func(Report, error)
+}
+
+// Follow is Watch where what is wanted may change meanwhile. A change writes to the programs' maps what is different, and
+// leaves the programs alone.
+func (h *Host) Follow(ctx context.Context, course Course) error {
+	cfg, log := course.Config, course.Log
 	done := make(chan struct{})
 	defer close(done)
 	updates := make(chan netlink.LinkUpdate, 64)
@@ -45,12 +72,15 @@ func (h *Host) Watch(ctx context.Context, cfg Config, log *slog.Logger, attached
 	if err != nil {
 		return fmt.Errorf("subscribing to link changes: %w", err)
 	}
-	w := &watcher{host: h, cfg: cfg, log: log, attached: attached, ports: map[string]uint16{}}
-	r, err := h.attach(ctx, cfg, w.ports)
+	w := &watcher{
+		host: h, cfg: cfg, log: log, attached: course.Attached, changes: course.Changes,
+		known: memory{ports: map[string]uint16{}, others: map[netip.Addr]bool{}, run: new(run)},
+	}
+	r, err := h.attach(ctx, cfg, w.known)
 	if err != nil {
 		return err
 	}
-	attached(r)
+	w.attached(r)
 	w.run(ctx, updates)
 	return nil
 }
@@ -60,12 +90,13 @@ type watcher struct {
 	cfg      Config
 	log      *slog.Logger
 	attached func(Report)
-	ports    map[string]uint16 // canonical ports that were seen, by the peers' keys
-	trouble  string            // what was logged last
-	every    time.Duration     // how long to wait at first
-	wait     time.Duration     // until the next look
-	deaf     bool              // there are no link messages any more
-	traffic  int64             // of the tunnel, at the last look
+	changes  <-chan Change
+	known    memory
+	trouble  string        // what was logged last
+	every    time.Duration // how long to wait at first
+	wait     time.Duration // until the next look
+	deaf     bool          // there are no link messages any more
+	traffic  int64         // of the tunnel, at the last look
 }
 
 func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
@@ -86,6 +117,9 @@ func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
 			case burst == nil && u.Attrs().Name == w.cfg.Device:
 				burst = time.After(settleLinks)
 			}
+		case c := <-w.changes:
+			w.change(ctx, c)
+			timer.Reset(w.wait)
 		case <-burst:
 			burst = nil
 			w.look(ctx)
@@ -97,9 +131,27 @@ func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
 	}
 }
 
+// change makes another Config the one to keep to.
+func (w *watcher) change(ctx context.Context, c Change) {
+	now := &w.cfg
+	if c.Config.Device != now.Device || c.Config.Port != now.Port || c.Config.Gap != now.Gap {
+		c.Done(Report{}, invalid("another device, port or gap is no change of what is followed"))
+		return
+	}
+	w.cfg = c.Config
+	named := map[netip.Addr]bool{}
+	for _, e := range w.cfg.named() {
+		named[e.Addr()] = true
+	}
+	maps.DeleteFunc(w.known.others, func(a netip.Addr, _ bool) bool { return !named[a] })
+	found, err := w.host.mend(ctx, w.cfg, w.known)
+	w.wait, w.traffic = w.every, found.traffic
+	c.Done(found.report, err)
+}
+
 // look mends what is not as it should be.
 func (w *watcher) look(ctx context.Context) {
-	found, err := w.host.mend(ctx, w.cfg, w.ports)
+	found, err := w.host.mend(ctx, w.cfg, w.known)
 	w.pace(found.traffic, found.changed || err != nil)
 	switch {
 	case ctx.Err() != nil:
@@ -137,10 +189,10 @@ type findings struct {
 }
 
 // mend is Attach where the programs stay if they are as they should be.
-func (h *Host) mend(ctx context.Context, cfg Config, ports map[string]uint16) (findings, error) {
-	found, err := h.settleState(ctx, cfg, ports)
+func (h *Host) mend(ctx context.Context, cfg Config, known memory) (findings, error) {
+	found, err := h.settleState(ctx, cfg, known)
 	if errors.Is(err, errAttach) {
-		report, err := h.attach(ctx, cfg, ports)
+		report, err := h.attach(ctx, cfg, known)
 		return findings{report: report, changed: true}, err
 	}
 	return found, err
@@ -150,13 +202,16 @@ func (h *Host) mend(ctx context.Context, cfg Config, ports map[string]uint16) (f
 var errAttach = errors.New("the programs are not attached")
 
 // settleState changes what the programs work on, without loading any.
-func (h *Host) settleState(ctx context.Context, cfg Config, ports map[string]uint16) (findings, error) {
+func (h *Host) settleState(ctx context.Context, cfg Config, known memory) (findings, error) {
 	p, unlock, err := h.open(ctx)
 	if err != nil {
 		return findings{}, describe(cfg, err)
 	}
 	defer unlock()
-	pl, err := h.plan(p, cfg, memory{ports, p.canonicalPorts(cfg)})
+	if len(cfg.named()) == 0 {
+		known.at = p.canonicalPorts(cfg)
+	}
+	pl, err := h.plan(p, cfg, known)
 	if err != nil {
 		return findings{}, describe(cfg, err)
 	}

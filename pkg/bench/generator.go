@@ -72,6 +72,8 @@ type Outcome struct {
 	// Cores is how many of the machine's processors worked, on average over the time that the traffic took, on both ends,
 	// the generator and whatever else runs.
 	Cores float64
+	// Shares says whose work that was.
+	Shares Shares
 }
 
 // Gbps is the payload received, in Gbit/s.
@@ -99,44 +101,59 @@ func (l *Lab) Send(ctx context.Context, f Flow) (Outcome, error) {
 	if f.Reverse {
 		from, to = l.B, l.A
 	}
-	addr := l.Addrs(to)[0]
-	if f.IPv6 {
-		addr = l.Addrs(to)[1]
-	}
-	f.Server = netip.AddrPortFrom(addr, serverPort)
+	f.Server = l.serverAt(to, f.IPv6)
+	sharesBefore := l.cpuTimes(to) // outside: looking through /proc is work too
 	before, err := busyCPU()
 	if err != nil {
 		return Outcome{}, err
 	}
-	res, err := l.client(ctx, from.Host, f.Config)
-	if err == nil && res.Corrupt != 0 {
-		err = fmt.Errorf("%d pieces of %s traffic arrived damaged", res.Corrupt, res.Kind)
-	}
+	res, sender, err := l.client(ctx, from.Host, f.Config)
 	after, err2 := busyCPU()
-	if err = errors.Join(l.died(), err, err2); err != nil {
+	shares := l.cpuTimes(to).since(sharesBefore)
+	shares.sender = sender
+	if err = errors.Join(l.died(), err, damage(res), err2); err != nil {
 		return Outcome{}, err
 	}
 	o := Outcome{Result: res}
 	if res.Seconds > 0 {
 		o.Cores = (after - before).Seconds() / res.Seconds
+		o.Shares = shares.over(res.Seconds)
 	}
 	return o, nil
 }
 
-// client runs `ropewalk traffic client` in a host.
-func (l *Lab) client(ctx context.Context, h *netlab.Host, cfg traffic.Config) (traffic.Result, error) {
+// serverAt is where a side's traffic server is reached.
+func (l *Lab) serverAt(s *Side, ipv6 bool) netip.AddrPort {
+	addr := l.Addrs(s)[0]
+	if ipv6 {
+		addr = l.Addrs(s)[1]
+	}
+	return netip.AddrPortFrom(addr, serverPort)
+}
+
+// damage is an error if data arrived that was not sent so.
+func damage(res traffic.Result) error {
+	if res.Corrupt == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d pieces of %s traffic arrived damaged", res.Corrupt, res.Kind)
+}
+
+// client runs `ropewalk traffic client` in a host, and also returns the CPU time that it took.
+func (l *Lab) client(ctx context.Context, h *netlab.Host, cfg traffic.Config) (traffic.Result, time.Duration, error) {
 	argv := append(slices.Clone(l.cfg.Traffic), clientArgs(cfg)...)
 	cmd := h.Command(ctx, argv...)
 	var out, diag bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &diag
 	err := cmd.Run()
 	if ctx.Err() != nil {
-		return traffic.Result{}, context.Cause(ctx)
+		return traffic.Result{}, 0, context.Cause(ctx)
 	}
 	if err != nil {
-		return traffic.Result{}, fmt.Errorf("running %s: %w: %s", strings.Join(argv, " "), err, strings.TrimSpace(diag.String()))
+		return traffic.Result{}, 0, fmt.Errorf("running %s: %w: %s", strings.Join(argv, " "), err, strings.TrimSpace(diag.String()))
 	}
-	return parseResult(out.Bytes())
+	res, err := parseResult(out.Bytes())
+	return res, cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), err
 }
 
 func clientArgs(c traffic.Config) []string {

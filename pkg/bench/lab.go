@@ -64,6 +64,8 @@ type Lab struct {
 
 	cfg    LabConfig
 	net    *netlab.Lab
+	cable  *netlab.Cable
+	aside  *aside  // nil until a trial needs it
 	splice *splice // nil unless cfg.splice
 }
 
@@ -74,7 +76,9 @@ func NewLab(ctx context.Context, cfg LabConfig) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	removeStaleSockets(string(uapi.DefaultDir))
+	if err := uapi.DefaultDir.Sweep(socketGlob, socketGrace); err != nil {
+		cfg.Log.Debug("sockets of labs that were killed stay", "error", err)
+	}
 	l := &Lab{cfg: cfg, net: lab}
 	if err := l.build(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("making a lab: %w", err), l.Close())
@@ -89,7 +93,7 @@ func (l *Lab) build(ctx context.Context) (err error) {
 	if l.B, err = newSide(l.net, "b", 2); err != nil {
 		return err
 	}
-	_, err = l.net.Cable(l.A.Host, l.B.Host, netlab.CableConfig{
+	l.cable, err = l.net.Cable(l.A.Host, l.B.Host, netlab.CableConfig{
 		Queues: l.cfg.Queues, AddrsA: l.A.Cable[:], AddrsB: l.B.Cable[:],
 	})
 	if err != nil {

@@ -85,6 +85,7 @@ func throughput(f Flow) func(context.Context, *Lab, time.Duration) (Sample, erro
 			more["loss_percent"] = o.LossPercent()
 			more["sent_gbps"] = float64(o.SentBytes) * 8 / 1e9 / d.Seconds()
 			more["reordered"] = float64(o.Reordered)
+			o.Shares.addTo(more)
 		}
 		return Sample{Value: o.Gbps(), More: more}, nil
 	}

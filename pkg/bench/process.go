@@ -61,6 +61,9 @@ func StartProcess(ctx context.Context, h *netlab.Host, argv ...string) (*Process
 // PIDs are the process and, while they live, those of its group: what it started.
 func (p *Process) PIDs() []int { return groupMembers(p.cmd.Process.Pid) }
 
+// argv is the command that was started.
+func (p *Process) argv() []string { return slices.Clone(p.cmd.Args) }
+
 // Log is the end of what the process wrote, whole lines.
 func (p *Process) Log() string { return p.log.String() }
 
@@ -99,6 +102,13 @@ func (p *Process) Stop() error {
 		return fmt.Errorf("stopping %s: %w%s", p.cmd.Path, p.err, p.LastWords())
 	}
 	return nil
+}
+
+// kill ends the process and its group without asking. It is a good end.
+func (p *Process) kill() {
+	p.stopping.Store(true)
+	_ = unix.Kill(-p.cmd.Process.Pid, unix.SIGKILL)
+	<-p.done
 }
 
 // endedBy tells whether a process died of a signal, which is a good end if it was sent for that.

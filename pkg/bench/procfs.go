@@ -80,6 +80,34 @@ func parsePidStat(text string) (pid, pgrp int, zombie bool) {
 	return pid, pgrp, rest[0] == "Z" || rest[0] == "X"
 }
 
+// cpuTime is what all processes have worked so far, the kernel's work for them included.
+func cpuTime(pids []int) (sum time.Duration) {
+	for _, pid := range pids {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err == nil {
+			sum += parseCPUTime(string(text))
+		}
+	}
+	return sum
+}
+
+// parseCPUTime reads utime and stime, fields 14 and 15, of a /proc/PID/stat; 0 of one that is none.
+func parseCPUTime(text string) time.Duration {
+	rest := strings.Fields(text[strings.LastIndexByte(text, ')')+1:]) // begins with field 3
+	if len(rest) < 13 {
+		return 0
+	}
+	var ticks uint64
+	for _, field := range rest[11:13] {
+		n, err := strconv.ParseUint(field, 10, 62)
+		if err != nil {
+			return 0
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * (time.Second / ticksPerSecond)
+}
+
 // peakRSS is the largest resident set that each process has had, summed, in bytes.
 func peakRSS(pids []int) (uint64, error) {
 	var sum uint64

@@ -7,16 +7,13 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"errors"
-	"flag"
 	"io"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-)
 
-var update = flag.Bool("update", false, "write the golden files")
+	"github.com/ropewalk/ropewalk/test/golden"
+)
 
 // exampleReport has figures of all stages, one that failed, and a name from outside that tries to be more than text.
 func exampleReport() *Report {
@@ -55,30 +52,12 @@ func exampleReport() *Report {
 	return r
 }
 
-// golden compares with a file of testdata, or writes it.
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s: %s", name, diff)
-	}
-}
-
 func TestTableIsAligned(t *testing.T) {
 	var b bytes.Buffer
 	if err := WriteTable(&b, exampleReport()); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "table.txt", b.Bytes())
+	golden.Check(t, "testdata/table.txt", b.Bytes())
 }
 
 func TestJSONKeepsItsNames(t *testing.T) {
@@ -86,7 +65,7 @@ func TestJSONKeepsItsNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "report.json", append(text, '\n'))
+	golden.Check(t, "testdata/report.json", append(text, '\n'))
 	var back Report
 	if err := json.Unmarshal(text, &back); err != nil {
 		t.Fatal(err)

@@ -12,7 +12,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/config"
@@ -24,7 +23,7 @@ import (
 const (
 	listenPort = 51820
 	readyLimit = 30 * time.Second
-	readyPoll  = 10 * time.Millisecond
+	readyPoll  = time.Millisecond
 )
 
 // Side is one end of a Lab: a host, its end of the cable and, unless the Lab is raw, its end of the tunnel. Index 0 of
@@ -127,6 +126,29 @@ func (s *Side) configure(peer *Side, mtu int) error {
 	return s.Host.SetUp(s.Iface, mtu, s.Tunnel[:]...)
 }
 
+// kill ends the daemon without any warning and returns when its interface is gone too.
+func (s *Side) kill(ctx context.Context) error {
+	s.Daemon.kill()
+	ctx, cancel := context.WithTimeout(ctx, readyLimit)
+	defer cancel()
+	tick := time.NewTicker(readyPoll)
+	defer tick.Stop()
+	for {
+		err := s.Host.Do(func() error {
+			_, err := net.InterfaceByName(s.Iface)
+			return err
+		})
+		if err != nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s to go: %w", s.Iface, context.Cause(ctx))
+		}
+	}
+}
+
 // stop ends the server and the daemon, and removes the control socket should one be left.
 func (s *Side) stop() error {
 	var errs []error
@@ -143,23 +165,9 @@ func (s *Side) stop() error {
 	return errors.Join(errs...)
 }
 
-// socketGlob matches the control sockets of all labs: see NewLab for the names.
-const socketGlob = "rb?????[ab].sock"
-
-// removeStaleSockets removes the control sockets of labs that were killed, whose daemons netlab's sweep killed in turn.
-// A young one may belong to a daemon that is about to listen.
-func removeStaleSockets(dir string) {
-	paths, _ := filepath.Glob(filepath.Join(dir, socketGlob))
-	for _, path := range paths {
-		info, err := os.Lstat(path)
-		if err != nil || time.Since(info.ModTime()) < time.Minute {
-			continue
-		}
-		conn, err := net.Dial("unix", path)
-		if err == nil {
-			conn.Close()
-		} else if errors.Is(err, syscall.ECONNREFUSED) {
-			_ = os.Remove(path)
-		}
-	}
-}
+const (
+	// socketGlob matches the control sockets of all labs: see NewLab for the names.
+	socketGlob = "rb?????[ab].sock"
+	// socketGrace is how old one must be to be swept: another lab's daemon may be about to listen.
+	socketGrace = time.Minute
+)

@@ -52,6 +52,7 @@ func keywords() []keyword {
 		{name: "spread", set: file(setSpread)},
 		{name: "spread-ports", set: file(setSpreadPorts)},
 		{name: "underlay", set: file(setUnderlay)},
+		{name: "rx-cpus", set: file(setReceiveCPUs)},
 		{name: "peer", set: func(p *argParser, value string) string { return p.addPeer(value) }},
 		{name: "remove", peer: true, bare: true, set: func(p *argParser, _ string) string {
 			p.extra().remove = true
@@ -135,7 +136,7 @@ func ParseArgs(ctx context.Context, words []string, resolve Resolver) (dev confi
 		return config.Device{}, nil, err
 	}
 	own := &p.file.Interface
-	dev.Spread, dev.SpreadPorts, dev.Underlay = own.Spread, own.SpreadPorts, own.Underlay
+	dev.Spread, dev.SpreadPorts, dev.Underlay, dev.ReceiveCPUs = own.Spread, own.SpreadPorts, own.Underlay, own.ReceiveCPUs
 	for i, extra := range p.extras {
 		peer := &dev.Peers[i]
 		peer.ReplaceAllowedIPs = peer.ReplaceAllowedIPs && extra.listed

@@ -76,10 +76,10 @@ func TestEachListOfAllowedIPsDecidesAnewWhetherItModifies(t *testing.T) {
 }
 
 func TestSetKnowsRopewalksOwnSettings(t *testing.T) {
-	words := []string{"spread", "off", "spread-ports", "2000-3000", "underlay", "xdp"}
+	words := []string{"spread", "off", "spread-ports", "2000-3000", "underlay", "udp", "rx-cpus", "auto"}
 	dev, _, err := ParseArgs(t.Context(), words, NewResolver(Lookup{}))
 	want := config.Device{
-		Spread: new(config.SpreadOff), SpreadPorts: &spread.Ports{First: 2000, Last: 3000}, Underlay: new(config.UnderlayXDP),
+		Spread: new(config.SpreadOff), SpreadPorts: &spread.Ports{First: 2000, Last: 3000}, Underlay: new(config.UnderlayUDP), ReceiveCPUs: &config.ReceiveCPUs{Auto: true},
 	}
 	if diff := cmp.Diff(want, dev, exact); diff != "" || err != nil {
 		t.Error(err, diff)
@@ -102,6 +102,7 @@ func TestSetSaysWhatIsWrong(t *testing.T) {
 		{[]string{"peer", "x"}, `peer: want a base64 key of 44 characters, got "x"`},
 		{[]string{"private-key", absent}, "private-key: want a file with one base64 key, or an empty one for none; \"" + absent + "\": no such file or directory"},
 		{[]string{"private-key", secret}, "private-key: want the name of a file that holds the key, so that it is not seen among the processes; got a key"},
+		{[]string{"rx-cpus", "all"}, `rx-cpus: want "off", "auto" or a list of processors such as 0-3,8, got "all"`},
 		{[]string{"underlay", "tcp"}, `underlay: want "auto", "udp" or "xdp", got "tcp"`},
 		{[]string{"spread", "often"}, `spread: want "auto", "off" or "on", got "often"`},
 	} {
@@ -113,7 +114,7 @@ func TestSetSaysWhatIsWrong(t *testing.T) {
 }
 
 func TestEveryKeywordIsKnownToCompletion(t *testing.T) {
-	if diff := cmp.Diff([]string{"listen-port", "fwmark", "private-key", "spread", "spread-ports", "underlay", "peer"}, Keywords(false)); diff != "" {
+	if diff := cmp.Diff([]string{"listen-port", "fwmark", "private-key", "spread", "spread-ports", "underlay", "rx-cpus", "peer"}, Keywords(false)); diff != "" {
 		t.Error(diff)
 	}
 	want := []string{"peer", "remove", "preshared-key", "endpoint", "persistent-keepalive", "allowed-ips"}
@@ -127,7 +128,7 @@ func TestEveryKeywordIsKnownToCompletion(t *testing.T) {
 
 func FuzzSetWords(f *testing.F) {
 	f.Add("peer " + publicKey.Base64() + " allowed-ips +10.0.0.0/8,-::/0 endpoint [::1]:5 remove")
-	f.Add("listen-port 5 fwmark off spread on spread-ports 2000-3000 underlay udp")
+	f.Add("listen-port 5 fwmark off spread on spread-ports 2000-3000 underlay udp rx-cpus 0-3")
 	f.Add("peer x")
 	resolve := NewResolver(Lookup{IP: func(context.Context, string) ([]netip.Addr, error) { return nil, errors.New("no names here") }})
 	f.Fuzz(func(t *testing.T, line string) {

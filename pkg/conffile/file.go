@@ -47,6 +47,8 @@ type Interface struct {
 	Lanes       int           // 0 for the default
 	SpreadPorts *spread.Ports // as config.CheckPorts wants them
 	Underlay    *config.UnderlayMode
+	ReceiveCPUs *config.ReceiveCPUs
+	Metrics     string // host:port to serve metrics at, "" for nowhere
 }
 
 // Peer is what one [Peer] section says.

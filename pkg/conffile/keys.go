@@ -21,6 +21,14 @@ type key struct {
 	set func(p *parser, value string) (want string)
 	// list sets the value of a list item by item, in place of set.
 	list func(p *parser, item string) (want string)
+	doc  doc
+}
+
+// doc is what people are told of a key, in Markdown.
+type doc struct {
+	values, byDefault, about string
+
+	restart bool // a change needs `ropewalk down` and `up`; those of quick keys do all
 }
 
 const wantKey = "a base64 key of 44 characters"
@@ -29,23 +37,56 @@ func interfaceKeys() []key {
 	return []key{
 		{name: "PrivateKey", secret: true, set: func(p *parser, v string) string {
 			return setKey(&p.file.Interface.PrivateKey, v)
+		}, doc: doc{
+			values:    "key, base64",
+			byDefault: "the credential, else none",
+			about:     "This end's private key, as `ropewalk genkey` makes it. Without one the interface is there and carries nothing.",
 		}},
 		{name: "ListenPort", set: func(p *parser, v string) string {
 			return setNumber(&p.file.Interface.ListenPort, v, 10, 16, "0-65535")
+		}, doc: doc{
+			values:    "0–65535",
+			byDefault: "0: the kernel chooses",
+			about:     "The UDP port. Handshakes, and all data that is not spread, leave from it.",
 		}},
-		{name: "FwMark", set: setFwMark},
+		{name: "FwMark", set: setFwMark, doc: doc{
+			values:    "0–0xffffffff, `off`",
+			byDefault: "`off`; where a peer has a default route, a free table's number",
+			about:     "The mark (SO_MARK) of the tunnel's own datagrams, for routing rules.",
+		}},
 	}
 }
 
 func peerKeys() []key {
 	return []key{
-		{name: "PublicKey", set: setPublicKey},
+		{name: "PublicKey", set: setPublicKey, doc: doc{
+			values:    "key, base64",
+			byDefault: "must be there",
+			about:     "The peer's public key, and its name.",
+		}},
 		{name: "PresharedKey", secret: true, set: func(p *parser, v string) string {
 			return setKey(&p.peer().PresharedKey, v)
+		}, doc: doc{
+			values:    "key, base64",
+			byDefault: "none",
+			about:     "A secret that both ends share, mixed into each handshake, as `ropewalk genpsk` makes it.",
 		}},
-		{name: "AllowedIPs", list: addAllowedIP},
-		{name: "Endpoint", set: setEndpoint},
-		{name: "PersistentKeepalive", set: setKeepalive},
+		{name: "AllowedIPs", list: addAllowedIP, doc: doc{
+			values:    "list of prefixes",
+			byDefault: "none",
+			about: "Inner addresses that are the peer's: what is sent to them goes to it, and only they are taken from it. " +
+				"With `+` or `-` before each, these are added or removed.",
+		}},
+		{name: "Endpoint", set: setEndpoint, doc: doc{
+			values:    "`host:port`, `[address]:port`",
+			byDefault: "none: who has not been heard from cannot be reached",
+			about:     "Where the peer is at first. A name is resolved once, when the file is read; from then on the peer is where it was last heard from.",
+		}},
+		{name: "PersistentKeepalive", set: setKeepalive, doc: doc{
+			values:    "0–65535 s, `off`",
+			byDefault: "`off`",
+			about:     "How often to send something when nothing is sent: what a NAT or a firewall between needs, 25 as a rule.",
+		}},
 	}
 }
 

@@ -5,7 +5,9 @@ package conffile
 import (
 	"bufio"
 	"fmt"
+	"net"
 	"strconv"
+	"strings"
 
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/spread"
@@ -14,10 +16,38 @@ import (
 // ownKeys are the keys that ropewalk adds to [Interface].
 func ownKeys() []key {
 	return []key{
-		{name: "Spread", quick: true, set: setSpread},
-		{name: "Lanes", quick: true, set: setLanes},
-		{name: "SpreadPorts", quick: true, set: setSpreadPorts},
-		{name: "Underlay", quick: true, set: setUnderlay},
+		{name: "Spread", quick: true, set: setSpread, doc: doc{
+			values:    "`auto`, `off`, `on`",
+			byDefault: "`auto`",
+			about: "Whether inner flows leave from source ports of their own: towards peers that say they gather, towards none, towards all. " +
+				"[Spread](spread.md).",
+		}},
+		{name: "Lanes", quick: true, set: setLanes, doc: doc{
+			values:    "1–" + strconv.Itoa(config.MaxLanes),
+			byDefault: "one per processor",
+			about:     "Lanes: TUN queues, workers and sockets.", restart: true,
+		}},
+		{name: "SpreadPorts", quick: true, set: setSpreadPorts, doc: doc{
+			values:    "`first-last`, from " + strconv.Itoa(config.MinSpreadPort) + " on",
+			byDefault: "`" + spread.DefaultPorts.String() + "`",
+			about:     "Source ports to spread over, the `ListenPort` not among them.",
+		}},
+		{name: "Underlay", quick: true, set: setUnderlay, doc: doc{
+			values:    "`auto`, `udp`, `xdp`",
+			byDefault: "`auto`",
+			about:     "What carries data messages: UDP sockets, AF_XDP, or what suits the device. [Underlay](underlay.md).",
+		}},
+		{name: "RxCPUs", quick: true, set: setReceiveCPUs, doc: doc{
+			values:    "`off`, `auto`, a list as `0-3,8`",
+			byDefault: "`off`",
+			about: "Processors over which the kernel spreads, by source port, what its UDP sockets receive. " +
+				"[Receive CPUs](underlay.md#receive-cpus).",
+		}},
+		{name: "Metrics", quick: true, set: setMetrics, doc: doc{
+			values:    "`host:port`",
+			byDefault: "none",
+			about:     "Where metrics are served. [Metrics](metrics.md).", restart: true,
+		}},
 	}
 }
 
@@ -57,6 +87,28 @@ func setUnderlay(p *parser, value string) string {
 	return ""
 }
 
+func setReceiveCPUs(p *parser, value string) string {
+	cpus, err := config.ParseReceiveCPUs(value)
+	if err != nil {
+		return `"off", "auto" or a list of processors such as 0-3,8`
+	}
+	p.file.Interface.ReceiveCPUs, p.cpusAt = &cpus, p.number
+	return ""
+}
+
+// setMetrics wants host:port, where no host means all addresses.
+func setMetrics(p *parser, value string) string {
+	_, port, err := net.SplitHostPort(value)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil || strings.ContainsAny(value, " \t") {
+		return "address:port, [IPv6 address]:port or name:port"
+	}
+	p.file.Interface.Metrics = value
+	return ""
+}
+
 // checkPorts reports source ports among which the listen port is. A default range gives way to it, a chosen one is a
 // mistake.
 func (p *parser) checkPorts() {
@@ -65,6 +117,16 @@ func (p *parser) checkPorts() {
 		p.errs = append(p.errs, &LineError{
 			File: p.name, Line: p.portsAt, Key: "SpreadPorts",
 			Want: fmt.Sprintf("a range without the ListenPort, %d", *conf.ListenPort), Got: strconv.Quote(conf.SpreadPorts.String()),
+		})
+	}
+}
+
+// checkReceiveCPUs reports processors beside an underlay that has no use for them.
+func (p *parser) checkReceiveCPUs() {
+	conf := &p.file.Interface
+	if conf.Underlay != nil && conf.ReceiveCPUs != nil && config.CheckReceiveCPUs(*conf.Underlay, *conf.ReceiveCPUs) != nil {
+		p.errs = append(p.errs, &LineError{
+			File: p.name, Line: p.cpusAt, Key: "RxCPUs", Want: `"off" beside Underlay = xdp`, Got: strconv.Quote(conf.ReceiveCPUs.String()),
 		})
 	}
 }
@@ -81,5 +143,11 @@ func formatOwn(b *bufio.Writer, i *Interface) {
 	}
 	if i.Underlay != nil {
 		fmt.Fprintf(b, "Underlay = %v\n", *i.Underlay)
+	}
+	if i.ReceiveCPUs != nil {
+		fmt.Fprintf(b, "RxCPUs = %v\n", *i.ReceiveCPUs)
+	}
+	if i.Metrics != "" {
+		fmt.Fprintf(b, "Metrics = %s\n", i.Metrics)
 	}
 }

@@ -48,6 +48,7 @@ func Parse(name string, r io.Reader, dialect Dialect) (*File, error) {
 	}
 	p.endPeer()
 	p.checkPorts()
+	p.checkReceiveCPUs()
 	if len(p.errs) > 0 {
 		return nil, p.errs
 	}
@@ -81,6 +82,7 @@ type parser struct {
 	number  int  // of the line
 	peerAt  int  // the line of the last [Peer]
 	hasKey  bool // the last [Peer] has its PublicKey
+	cpusAt  int  // the line of the last RxCPUs
 	portsAt int  // the line of the last SpreadPorts
 }
 

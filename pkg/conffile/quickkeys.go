@@ -10,23 +10,47 @@ import (
 
 // quickKeys are the keys that wg-quick(8) adds to [Interface].
 func quickKeys() []key {
-	hook := func(name string, list func(*Interface) *[]string) key {
+	hook := func(name, when string, list func(*Interface) *[]string) key {
 		return key{name: name, quick: true, set: func(p *parser, v string) string {
 			commands := list(&p.file.Interface)
 			*commands = append(*commands, v)
 			return ""
+		}, doc: doc{
+			values:    "command",
+			byDefault: "none",
+			about:     "What bash, or else sh, runs " + when + "; `%i` is the interface. May be given several times.",
 		}}
 	}
 	return []key{
-		{name: "Address", quick: true, list: addAddress},
-		{name: "DNS", quick: true, list: addDNS},
-		{name: "MTU", quick: true, set: setMTU},
-		{name: "Table", quick: true, set: setTable},
-		{name: "SaveConfig", quick: true, set: setSaveConfig},
-		hook("PreUp", func(i *Interface) *[]string { return &i.PreUp }),
-		hook("PostUp", func(i *Interface) *[]string { return &i.PostUp }),
-		hook("PreDown", func(i *Interface) *[]string { return &i.PreDown }),
-		hook("PostDown", func(i *Interface) *[]string { return &i.PostDown }),
+		{name: "Address", quick: true, list: addAddress, doc: doc{
+			values:    "list of addresses",
+			byDefault: "none",
+			about:     "The interface's own inner addresses, with their prefix lengths.",
+		}},
+		{name: "DNS", quick: true, list: addDNS, doc: doc{
+			values:    "list of addresses and domains",
+			byDefault: "none",
+			about:     "Servers and search domains that resolvconf is told while the interface is up.",
+		}},
+		{name: "MTU", quick: true, set: setMTU, doc: doc{
+			values:    strconv.Itoa(minMTU) + "–" + strconv.Itoa(maxMTU) + " bytes",
+			byDefault: "that towards the endpoints, else of the default route, less 80",
+			about:     "The tunnel's MTU. Set it where paths to peers differ.",
+		}},
+		{name: "Table", quick: true, set: setTable, doc: doc{
+			values:    "`auto`, `off`, a table",
+			byDefault: "`auto`",
+			about:     "Where routes to `AllowedIPs` go: the main table, with rules for default routes; nowhere; or the table with this number or name.",
+		}},
+		{name: "SaveConfig", quick: true, set: setSaveConfig, doc: doc{
+			values:    "`true`, `false`",
+			byDefault: "`false`",
+			about:     "Whether the file is written anew, with what the interface has by then, when it goes down. Comments are lost.",
+		}},
+		hook("PreUp", "before the interface is there", func(i *Interface) *[]string { return &i.PreUp }),
+		hook("PostUp", "when all is done", func(i *Interface) *[]string { return &i.PostUp }),
+		hook("PreDown", "before anything is undone", func(i *Interface) *[]string { return &i.PreDown }),
+		hook("PostDown", "when all is undone", func(i *Interface) *[]string { return &i.PostDown }),
 	}
 }
 

@@ -20,8 +20,9 @@ type Device struct {
 	Spread       *SpreadMode
 	SpreadPorts  *spread.Ports // the source ports to spread over; see CheckPorts
 	Underlay     *UnderlayMode
-	ReplacePeers bool   // remove all peers first
-	Peers        []Peer // in the order given
+	ReceiveCPUs  *ReceiveCPUs // not with UnderlayXDP
+	ReplacePeers bool         // remove all peers first
+	Peers        []Peer       // in the order given
 }
 
 // Peer is one change to one peer.
@@ -74,4 +75,8 @@ type PeerStatus struct {
 	Keepalive     uint16 // seconds, 0 for off
 	AllowedIPs    []netip.Prefix
 	Spread        PeerSpread
+	Packets       PeerPackets // zero where not known: the control socket does not tell them
 }
+
+// PeerPackets counts WireGuard messages from and to a peer, and those of them that were dropped.
+type PeerPackets struct{ Rx, Tx, RxDrops, TxDrops uint64 }

@@ -62,6 +62,8 @@ type UnderlayReport struct {
 	XDP    []XDPLane         `json:"xdp,omitempty"`    // by lane
 	Events map[string]uint64 `json:"events,omitempty"` // what the XDP program made of packets to the port
 	Drops  map[string]uint64 `json:"drops,omitempty"`  // those that it dropped, by reason
+
+	ReceiveCPUs *ReceiveCPUsReport `json:"rx_cpus,omitempty"` // nil: none are wanted
 }
 
 // XDPLane is how one lane's AF_XDP socket is. Counters run since the port was opened.
@@ -73,4 +75,11 @@ type XDPLane struct {
 	Lost      uint64 `json:"lost"`      // datagrams that the device did not take in time, or went away with
 	Fallbacks uint64 `json:"fallbacks"` // how often a working socket was lost
 	Malformed uint64 `json:"malformed"`
+	// The frame ledger: both stay zero. Rejected were refused because they were malformed, Misowned named by who did not have them.
+	Rejected uint64 `json:"rejected"`
+	Misowned uint64 `json:"misowned"`
+	// Frames that are out now: RXHeld received and not given back, TXHeld being written, TXKernel with the kernel, not sent yet.
+	RXHeld   int `json:"rx_held"`
+	TXHeld   int `json:"tx_held"`
+	TXKernel int `json:"tx_kernel"`
 }

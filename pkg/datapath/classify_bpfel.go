@@ -23,8 +23,8 @@ type classifyAddress struct {
 
 type classifyCounters struct {
 	_      structs.HostLayout
-	Events [11]uint64
-	Drops  [40]uint64
+	Events [12]uint64
+	Drops  [41]uint64
 }
 
 type classifyTotal struct {
@@ -57,6 +57,7 @@ const (
 	classifyVarSourceTolerance = "source_tolerance"
 	classifyVarTotalInterval   = "total_interval"
 	classifyVarTotalTolerance  = "total_tolerance"
+	classifyVarUnsummed        = "unsummed"
 )
 
 // loadClassify returns the embedded CollectionSpec for classify.
@@ -134,6 +135,7 @@ type classifyVariableSpecs struct {
 	SourceTolerance *ebpf.VariableSpec `ebpf:"source_tolerance"`
 	TotalInterval   *ebpf.VariableSpec `ebpf:"total_interval"`
 	TotalTolerance  *ebpf.VariableSpec `ebpf:"total_tolerance"`
+	Unsummed        *ebpf.VariableSpec `ebpf:"unsummed"`
 }
 
 // classifyObjects contains all objects after they have been loaded into the kernel.
@@ -195,6 +197,7 @@ type classifyVariables struct {
 	SourceTolerance *ebpf.Variable `ebpf:"source_tolerance"`
 	TotalInterval   *ebpf.Variable `ebpf:"total_interval"`
 	TotalTolerance  *ebpf.Variable `ebpf:"total_tolerance"`
+	Unsummed        *ebpf.Variable `ebpf:"unsummed"`
 }
 
 // classifyPrograms contains all programs after they have been loaded into the kernel.

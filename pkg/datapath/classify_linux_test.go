@@ -302,6 +302,50 @@ func TestDataGoesToTheCPUOfItsFlow(t *testing.T) {
 	verdicts(t, c, []classifyRow{{"a socket comes first", toUs(false, unchanged), xdpRedirect, "socket"}})
 }
 
+// TestOnlyFinishedChecksumsGoToAnotherCPU has the sums that a host leaves to its device: those of the pseudo-header (RFC 768, RFC
+// 8200 section 8.1), not inverted.
+func TestOnlyFinishedChecksumsGoToAnotherCPU(t *testing.T) {
+	var rows []classifyRow
+	for _, v6 := range []bool{false, true} {
+		for _, size := range []int{48, 96, 777, 1400} {
+			in := toUs(v6, carrying(message(4, size)))
+			name := fmt.Sprintf("v6 %v, %d bytes", v6, size)
+			at, sum := pseudoSum(in, v6)
+			rows = append(rows,
+				classifyRow{name + ", unfinished", set(in, at, byte(sum>>8), byte(sum)), xdpPass, "unsummed"},
+				classifyRow{name + ", one more", set(in, at, byte((sum+1)>>8), byte(sum+1)), xdpRedirect, "spread"},
+				classifyRow{name + ", finished", in, xdpRedirect, "spread"},
+				classifyRow{name + ", none", set(in, at, 0, 0), xdpRedirect, "spread"})
+		}
+	}
+	verdicts(t, newClassify(t, ClassifyOptions{CPUs: possibleCPUs(t), Unsummed: true}), rows)
+	for i := range rows { // devices that finish them are not suspected
+		rows[i].verdict, rows[i].counts = xdpRedirect, "spread"
+	}
+	verdicts(t, newClassify(t, ClassifyOptions{CPUs: possibleCPUs(t)}), rows)
+	for i := range rows { // and sockets do not look
+		rows[i].counts = "socket"
+	}
+	c := newClassify(t, ClassifyOptions{CPUs: possibleCPUs(t), Unsummed: true})
+	defer unix.Close(addSocket(t, c, 0))
+	verdicts(t, c, rows)
+}
+
+// pseudoSum returns the offset of the UDP checksum in a frame without VLAN tags or options, and the sum of its pseudo-header.
+func pseudoSum(frame []byte, v6 bool) (at int, sum uint16) {
+	first, udp := 14+12, 14+20 // of the addresses, of UDP
+	if v6 {
+		first, udp = 14+8, 14+40
+	}
+	words := slices.Concat(frame[first:udp], frame[udp+4:udp+6], []byte{0, 17})
+	total := uint32(0)
+	for i := 0; i < len(words); i += 2 {
+		total += uint32(binary.BigEndian.Uint16(words[i:]))
+		total = total&0xffff + total>>16
+	}
+	return udp + 6, uint16(total)
+}
+
 // TestLanesTakeCPUsInTurn takes one of two CPUs away, so that its flows are seen to stay.
 func TestLanesTakeCPUsInTurn(t *testing.T) {
 	cpus := possibleCPUs(t)
@@ -345,6 +389,7 @@ func TestEachClassifyConfigurationLoads(t *testing.T) {
 			Port:     uint16(1 + i/2*r.IntN(2000)), // port 1 often: the verifier takes other paths
 			MaxFrame: r.IntN(2) * 3498, CheckIndices: r.IntN(2) == 0, MultiBuffer: i%2 == 0,
 			Source: budgets[r.IntN(3)], Total: budgets[r.IntN(4)], CPUs: cpus[:r.IntN(len(cpus)+1)],
+			Unsummed: r.IntN(2) == 0,
 		}
 		if r.IntN(2) == 0 {
 			o.Lanes = spread.Ports{First: 61000, Last: uint16(61000 + r.IntN(3))}

@@ -67,6 +67,7 @@ const (
 	ClassifyFragment                        // IP fragments left to the kernel, as far as they show their ports
 	ClassifyMalformed                       // packets left to the kernel: their headers contradict each other about the length
 	ClassifyMartian                         // data messages left to the kernel: no peer can have their source address
+	ClassifyUnsummed                        // data messages left to the kernel: another CPU would find their checksum, left to the device, wrong
 
 	// ClassifyEventCount is the number of events.
 	ClassifyEventCount = iota
@@ -84,6 +85,7 @@ var classifyEventNames = [ClassifyEventCount]string{
 	"fragment",
 	"malformed",
 	"martian",
+	"unsummed",
 }
 
 var classifyEventHelps = [ClassifyEventCount]string{
@@ -98,4 +100,5 @@ var classifyEventHelps = [ClassifyEventCount]string{
 	"IP fragments left to the kernel, as far as they show their ports",
 	"packets left to the kernel: their headers contradict each other about the length",
 	"data messages left to the kernel: no peer can have their source address",
+	"data messages left to the kernel: another CPU would find their checksum, left to the device, wrong",
 }

@@ -39,33 +39,40 @@ type Peer struct {
 	Gather spread.Ports
 }
 
-// SetPeer adds a peer, or changes the one of that tunnel and endpoint, whose loads are kept. When there are too many,
-// errors.Is(err, ErrFull). It is refused, and changes nothing, if a lane is not of its tunnel, or if the ports to gather
-// cannot be told from those of another peer at the same address.
-func (s *State) SetPeer(p Peer) error {
-	if err := s.setPeer(p); err != nil {
-		return fmt.Errorf("setting the peer %v of the tunnel on port %d: %w", p.Endpoint, p.Tunnel, err)
+// SetPeers adds peers, or changes those of the same tunnel and endpoint, whose loads are kept. When there are too many,
+// errors.Is(err, ErrFull). One is refused, and changes nothing, if a lane is not of its tunnel, or if the ports to gather
+// cannot be told from those of another peer at the same address; those before it are set by then, and those behind it are not.
+func (s *State) SetPeers(peers []Peer) error {
+	if len(peers) == 0 {
+		return nil
+	}
+	r, err := s.roster()
+	if err != nil {
+		return fmt.Errorf("setting %d peers: %w", len(peers), err)
+	}
+	for i := range peers {
+		if err := s.setPeer(r, &peers[i]); err != nil {
+			return fmt.Errorf("setting the peer %v of the tunnel on port %d: %w", peers[i].Endpoint, peers[i].Tunnel, err)
+		}
 	}
 	return nil
 }
 
-func (s *State) setPeer(p Peer) error {
+func (s *State) setPeer(r *roster, p *Peer) error {
 	if err := p.check(); err != nil {
 		return err
 	}
-	if err := s.checkLanes(p); err != nil {
-		return err
-	}
-	if err := s.checkNeighbours(p); err != nil {
+	if err := r.check(p); err != nil {
 		return err
 	}
 	if err := s.putPeer(p); err != nil {
 		return err
 	}
-	return s.putSource(p)
+	r.add(p)
+	return s.putSource(r, p)
 }
 
-func (s *State) putPeer(p Peer) error {
+func (s *State) putPeer(p *Peer) error {
 	key := peerKey(p.Tunnel, p.Endpoint)
 	var value spreadPeer
 	if err := absent(s.maps.Peers.Lookup(&key, &value)); err != nil {
@@ -78,7 +85,7 @@ func (s *State) putPeer(p Peer) error {
 	return explainPut(s.maps.Peers.Put(&key, &value))
 }
 
-func (p Peer) check() error {
+func (p *Peer) check() error {
 	switch {
 	case !p.Endpoint.Addr().IsValid() || p.Endpoint.Port() == 0:
 		return errors.New("not an endpoint")
@@ -92,57 +99,22 @@ func (p Peer) check() error {
 	return nil
 }
 
-// checkLanes returns an error unless the tunnel exists and has all the lanes.
-func (s *State) checkLanes(p Peer) error {
-	if slices.Contains(p.Lanes, p.Tunnel) {
-		return errors.New("the canonical port is no lane")
-	}
-	for _, port := range append([]uint16{p.Tunnel}, p.Lanes...) {
-		var owner spreadLocalPort
-		if err := s.maps.LocalPorts.Lookup(uint32(port), &owner); err != nil {
-			return fmt.Errorf("reading the eBPF map of ports: %w", err)
-		}
-		if hostOrder(owner.Canonical.Raw) != p.Tunnel || p.Tunnel == 0 {
-			return fmt.Errorf("port %d is not of that tunnel", port)
-		}
-	}
-	return nil
-}
-
-// checkNeighbours returns an error if a packet from the peer's address could be its and another's.
-func (s *State) checkNeighbours(p Peer) error {
-	key := sourceKey(p.Tunnel, p.Endpoint.Addr())
-	var other spreadSource
-	if err := s.maps.Sources.Lookup(&key, &other); absent(err) != nil {
-		return fmt.Errorf("reading the eBPF map of sources: %w", err)
-	}
-	port, taken := hostOrder(other.Canonical.Raw), spread.Ports{First: other.First, Last: other.Last}
-	switch {
-	case port == p.Endpoint.Port():
-	case port != 0 && p.Gather != spread.Ports{}:
-		return fmt.Errorf("the ports %v of the peer on port %d of that address are gathered already", taken, port)
-	case taken.Contains(p.Endpoint.Port()):
-		return fmt.Errorf("the canonical port is among the ports %v of the peer on port %d of that address", taken, port)
-	}
-	for port := int(p.Gather.First); port <= int(p.Gather.Last) && port != 0; port++ {
-		key, value := peerKey(p.Tunnel, netip.AddrPortFrom(p.Endpoint.Addr(), uint16(port))), spreadPeer{}
-		if err := s.maps.Peers.Lookup(&key, &value); err == nil {
-			return fmt.Errorf("the ports to gather, %v, contain %d, on which there is another peer", p.Gather, port)
-		} else if absent(err) != nil {
-			return fmt.Errorf("reading the eBPF map of peers: %w", err)
-		}
-	}
-	return nil
-}
-
 // putSource makes the peer's ports gathered, or no longer. There is room: no peer has more than one source.
-func (s *State) putSource(p Peer) error {
+func (s *State) putSource(r *roster, p *Peer) error {
+	key := sourceKey(p.Tunnel, p.Endpoint.Addr())
 	if p.Gather == (spread.Ports{}) {
+		if hostOrder(r.sources[key].Canonical.Raw) != p.Endpoint.Port() {
+			return nil
+		}
+		delete(r.sources, key)
 		return s.deleteSource(p.Tunnel, p.Endpoint)
 	}
-	key := sourceKey(p.Tunnel, p.Endpoint.Addr())
 	value := spreadSource{First: p.Gather.First, Last: p.Gather.Last}
 	value.Canonical.Raw = networkOrder(p.Endpoint.Port())
+	if r.sources[key] == value {
+		return nil
+	}
+	r.sources[key] = value
 	return explainPut(s.maps.Sources.Put(&key, &value))
 }
 
@@ -174,39 +146,29 @@ func (s *State) DeletePeer(tunnel uint16, endpoint netip.AddrPort) error {
 
 // Peers returns the peers by tunnel and endpoint, ascending.
 func (s *State) Peers() ([]Peer, error) {
+	sources, err := s.sources()
+	if err != nil {
+		return nil, fmt.Errorf("listing peers: %w", err)
+	}
 	var peers []Peer
-	var key spreadPeerKey
-	var value spreadPeer
-	entries := s.maps.Peers.Iterate()
-	for entries.Next(&key, &value) {
+	err = eachEntry(s.maps.Peers, func(key *spreadPeerKey, value *spreadPeer) {
 		p := Peer{Tunnel: hostOrder(key.Tunnel.Raw), Endpoint: key.endpoint(), First: value.First}
 		for _, lane := range value.Ports[:min(value.Lanes, spread.MaxPorts)] {
 			p.Lanes = append(p.Lanes, hostOrder(lane.Raw))
 		}
-		peers = append(peers, p)
-	}
-	if err := entries.Err(); err != nil {
-		return nil, fmt.Errorf("listing peers: %w", err)
-	}
-	for i := range peers {
-		if err := s.getSource(&peers[i]); err != nil {
-			return nil, fmt.Errorf("listing peers: %w", err)
+		source := sources[sourceKey(p.Tunnel, p.Endpoint.Addr())]
+		if hostOrder(source.Canonical.Raw) == p.Endpoint.Port() {
+			p.Gather = spread.Ports{First: source.First, Last: source.Last}
 		}
+		peers = append(peers, p)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing peers: %w", err)
 	}
 	slices.SortFunc(peers, func(a, b Peer) int {
 		return cmp.Or(cmp.Compare(a.Tunnel, b.Tunnel), a.Endpoint.Compare(b.Endpoint))
 	})
 	return peers, nil
-}
-
-func (s *State) getSource(p *Peer) error {
-	key := sourceKey(p.Tunnel, p.Endpoint.Addr())
-	var value spreadSource
-	err := s.maps.Sources.Lookup(&key, &value)
-	if err == nil && hostOrder(value.Canonical.Raw) == p.Endpoint.Port() {
-		p.Gather = spread.Ports{First: value.First, Last: value.Last}
-	}
-	return absent(err)
 }
 
 // explainPut says what is the matter when an element cannot be added.

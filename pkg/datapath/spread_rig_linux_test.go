@@ -65,6 +65,9 @@ func newSpread(t testing.TB, o SpreadOptions) *Spread {
 	return s
 }
 
+// SetPeer is SetPeers of one.
+func (s *State) SetPeer(p Peer) error { return s.SetPeers([]Peer{p}) }
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

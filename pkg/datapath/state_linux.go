@@ -10,7 +10,7 @@ import (
 )
 
 // State is the tunnels, peers, flows and counters that the programs of a Spread work on. Methods may be used
-// concurrently except SetTunnel, RemoveTunnel, SetPeer and DeletePeer, of which one runs at a time, over all processes
+// concurrently except SetTunnel, RemoveTunnel, SetPeers and DeletePeer, of which one runs at a time, over all processes
 // that opened the same State.
 type State struct {
 	maps spreadMaps

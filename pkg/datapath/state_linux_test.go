@@ -160,9 +160,11 @@ func TestAFullMapOfPeersRefusesOneMore(t *testing.T) {
 		return Peer{Tunnel: 51820, Endpoint: netip.AddrPortFrom(address, 51820), Gather: between(61000, 61010)}
 	}
 	most := int(s.maps.Peers.MaxEntries())
+	var all []Peer
 	for i := range most {
-		must(t, s.SetPeer(peer(i)))
+		all = append(all, peer(i))
 	}
+	must(t, s.SetPeers(all))
 	err := s.SetPeer(peer(most))
 	if !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "10.0.64.0:51820") {
 		t.Errorf("one more: %v", err)

@@ -59,8 +59,12 @@ func (s *State) keepsLanes(t Tunnel) error {
 	if err != nil {
 		return err
 	}
+	lanes := make(map[uint16]bool, len(t.Lanes))
+	for _, lane := range t.Lanes {
+		lanes[lane] = true
+	}
+	outside := func(lane uint16) bool { return !lanes[lane] }
 	for _, p := range peers {
-		outside := func(lane uint16) bool { return !slices.Contains(t.Lanes, lane) }
 		if i := slices.IndexFunc(p.Lanes, outside); p.Tunnel == t.Port && i >= 0 {
 			return fmt.Errorf("the lane port %d of peer %v is not among its ports", p.Lanes[i], p.Endpoint)
 		}

@@ -34,7 +34,7 @@ func (p *Peer) Wake() { p.post(taskTimer) }
 // holds mu.
 func (p *Peer) arm(now int64) {
 	next := p.timers.Next(now, &p.lane.Activity)
-	for _, at := range []int64{p.hello.next(), p.askAgainAt} {
+	for _, at := range []int64{p.hello.next(), p.askAgainAt, p.insistAt} {
 		if at != 0 && (next == 0 || at < next) {
 			next = at
 		}

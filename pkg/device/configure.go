@@ -3,6 +3,7 @@
 package device
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -17,7 +18,7 @@ import (
 )
 
 // Configure applies a change as a whole, or returns an error and changes nothing. Errors are those of opening the
-// port (syscall.EADDRINUSE among them), of setting the mark, and ErrTooManyPeers.
+// port (syscall.EADDRINUSE among them), of setting the mark, ErrTooManyPeers, and config.ErrReceiveCPUs.
 func (d *Device) Configure(c config.Device) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -27,7 +28,7 @@ func (d *Device) Configure(c config.Device) error {
 	if err := d.checkPeers(&c); err != nil {
 		return err
 	}
-	if err := d.checkSpread(&c); err != nil {
+	if err := cmp.Or(d.checkSpread(&c), d.checkUnderlay(&c)); err != nil {
 		return err
 	}
 	private := clamped(c.PrivateKey)
@@ -39,7 +40,7 @@ func (d *Device) Configure(c config.Device) error {
 		return err
 	}
 	d.configureSpread(c.Spread, c.SpreadPorts)
-	d.configureUnderlay(c.Underlay)
+	d.configureUnderlay(c.Underlay, c.ReceiveCPUs)
 	if private != nil && !private.Equal(d.private) {
 		d.adopt(*private, id)
 	}

@@ -43,6 +43,7 @@ type PortOptions struct {
 	Lanes int
 	Mark  uint32 // SO_MARK, 0 for none
 	Mode  config.UnderlayMode
+	CPUs  config.ReceiveCPUs
 }
 
 // Config is what a Device is made of. Plan, Rand, Wall, Clock and Begin may be nil.
@@ -73,6 +74,7 @@ type Device struct {
 	started    bool
 	link       bool // the interface is administratively up
 	up, closed bool // up: so is the device; without a port it cannot follow the link
+	leaving    bool // its state is wanted at the end
 
 	peersMu sync.RWMutex // guards peers for readers that do not hold mu
 	peers   map[noise.PublicKey]*Peer
@@ -81,16 +83,18 @@ type Device struct {
 	spreading atomic.Pointer[spreading]
 	sources   sources
 	selection selection
-	guard     atomic.Pointer[guardRef] // nil while there is none
-	mark      atomic.Uint32            // changed by who holds mu
-	way       atomic.Uint32            // config.UnderlayMode, changed by who holds mu
-	port      atomic.Pointer[portRef]  // nil while down
+	guard     atomic.Pointer[guardRef]           // nil while there is none
+	mark      atomic.Uint32                      // changed by who holds mu
+	way       atomic.Uint32                      // config.UnderlayMode, changed by who holds mu
+	cpus      atomic.Pointer[config.ReceiveCPUs] // nil for none, changed by who holds mu
+	port      atomic.Pointer[portRef]            // nil while down
 	inbox     inbox
 	tasks     tasks
 	limiter   peer.Limiter
 	refusals  refusals
 	staged    atomic.Int64 // bytes held for all peers
 	outcomes  handshakeCounters
+	discarded socketDrops
 
 	stop    chan struct{} // closed by Close
 	done    chan struct{} // closed when everything has ended
@@ -176,7 +180,10 @@ func (d *Device) supervise() {
 	d.mu.Lock()
 	d.closed = true
 	d.down()
-	d.removePeers(slices.Collect(maps.Values(d.peers))...)
+	leaving := d.leaving
+	if !leaving {
+		d.removePeers(slices.Collect(maps.Values(d.peers))...)
+	}
 	d.mu.Unlock()
 	if err := d.cfg.TUN.Close(); err != nil {
 		d.log.Debug("closing the tun device", "error", err)
@@ -184,7 +191,9 @@ func (d *Device) supervise() {
 	d.engine.Wait()
 	close(d.stop)
 	d.workers.Wait()
-	d.log.Info("interface closed", "interface", d.cfg.TUN.Name())
+	if !leaving {
+		d.log.Info("interface closed", "interface", d.cfg.TUN.Name())
+	}
 	close(d.done)
 }
 
@@ -252,7 +261,7 @@ func (d *Device) bringUp(listen uint16, mark uint32) error {
 
 func (d *Device) openPort(port uint16, mark uint32) (underlay.Port, error) {
 	p, err := d.cfg.OpenPort(PortOptions{
-		Port: port, Lanes: d.engine.Lanes(), Mark: mark, Mode: config.UnderlayMode(d.way.Load()),
+		Port: port, Lanes: d.engine.Lanes(), Mark: mark, Mode: config.UnderlayMode(d.way.Load()), CPUs: d.receiveCPUs(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("opening UDP port %d: %w", port, err)
@@ -266,6 +275,7 @@ func (d *Device) attach(port underlay.Port) error {
 	if err := d.engine.Detach(); err != nil {
 		d.log.Warn("closing the old port", "error", err)
 	}
+	d.discarded.follow(nil, d.engine.Lanes())
 	d.resetGuard(port)
 	if err := d.engine.Attach(port); err != nil {
 		d.resetGuard(nil)
@@ -273,6 +283,7 @@ func (d *Device) attach(port underlay.Port) error {
 	}
 	d.listenPort = port.LocalPort()
 	d.port.Store(&portRef{port})
+	d.discarded.follow(port, d.engine.Lanes())
 	d.resetSources()
 	d.resetSelection()
 	d.askAnew(true)
@@ -292,4 +303,5 @@ func (d *Device) down() {
 	if err := d.engine.Detach(); err != nil {
 		d.log.Warn("closing the port", "error", err)
 	}
+	d.discarded.follow(nil, d.engine.Lanes())
 }

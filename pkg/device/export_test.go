@@ -3,6 +3,8 @@
 package device
 
 import (
+	"time"
+
 	"github.com/ropewalk/ropewalk/pkg/drop"
 	"github.com/ropewalk/ropewalk/pkg/noise"
 	"github.com/ropewalk/ropewalk/pkg/session"
@@ -21,6 +23,12 @@ const (
 
 // Coalesced is when a timer fires that is asked for at an instant.
 func Coalesced(now, at int64) int64 { return coalesced(now, at) }
+
+// Earlier has the peer have signed a timestamp before, as Resume does.
+func (p *Peer) Earlier(t noise.Timestamp) { p.takeUp(&PeerState{Signed: Timestamp(t)}) }
+
+// Sign returns the timestamp of the next initiation if the wall clock shows wall.
+func (p *Peer) Sign(wall time.Time) noise.Timestamp { return p.tai.Now(wall) }
 
 // Follow applies an event of a device that was not started.
 func (d *Device) Follow(ev tun.Event) { d.follow(ev) }
@@ -86,6 +94,12 @@ func (p *Peer) Initiate() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sendInitiation(p.dev.clock())
+}
+
+// Occupy keeps the peer's slow side busy until it is let go.
+func (p *Peer) Occupy() (letGo func()) {
+	p.mu.Lock()
+	return p.mu.Unlock
 }
 
 // Sessions returns the key pair to send with, and the one that waits for confirmation.

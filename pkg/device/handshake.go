@@ -337,6 +337,7 @@ func (p *Peer) createInitiation(msg *wire.Initiation, now int64) (*binding, erro
 		return nil, err
 	}
 	timestamp := p.tai.Now(p.dev.cfg.Wall())
+	p.signedAt = timestamp
 	if p.dev.spreading.Load().mode != config.SpreadOff {
 		timestamp = timestamp.Signed()
 	}

@@ -5,6 +5,8 @@ package device_test
 import (
 	"bytes"
 	"crypto/rand"
+	"net/netip"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,9 +49,9 @@ func TestTwoDevicesCarryBothFamiliesOverBothFamilies(t *testing.T) {
 			if d := b.PeerStatus(a).Endpoint.AddrPort; d != a.Outside(outer6) {
 				t.Errorf("endpoint %v, want %v", d, a.Outside(outer6))
 			}
-			if b.PeerStatus(a).LastHandshake.IsZero() || a.PeerStatus(b).LastHandshake.IsZero() {
-				t.Error("a side has no time of its last handshake")
-			}
+			b.Await("both sides have the time of their last handshake", func() bool {
+				return !b.PeerStatus(a).LastHandshake.IsZero() && !a.PeerStatus(b).LastHandshake.IsZero()
+			})
 		})
 	}
 }
@@ -155,23 +157,79 @@ func (l lateResponses) SendTo(to *underlay.Endpoint, datagram []byte) error {
 	return nil
 }
 
-// TestAnAnswerThatRacesWithConfirmationStartsNoHandshake: a responder's TUN may have an answer for a lane before a
-// worker has promoted the session that the question came under.
-func TestAnAnswerThatRacesWithConfirmationStartsNoHandshake(t *testing.T) {
-	var seen messages
+// unheard counts, and loses data messages until they are to be heard.
+type unheard struct {
+	messages
+	heard atomic.Bool
+}
+
+func (u *unheard) filter(from, to netip.AddrPort, datagram []byte) underlay.Verdict {
+	if kind, _ := wire.Classify(datagram); kind == wire.TypeData && !u.heard.Load() {
+		return underlay.Drop
+	}
+	return u.messages.filter(from, to, datagram)
+}
+
+// unconfirmed returns two hosts with a session that a, which has initiated, may use, and has not used. Nobody works at b but its lanes.
+func unconfirmed(t *testing.T) (seen *unheard, a, b *devicetest.Host) {
+	t.Helper()
+	seen = &unheard{}
 	lan := devicetest.NewLAN(seen.filter)
-	a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{Stop: true})
+	a, b = lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{Stop: true})
 	devicetest.Connect(a, b)
 	b.Follow(tun.Event{Up: true, MTU: 1420})
-	defer b.Shut()
+	t.Cleanup(b.Shut)
 	a.Send(flow.Element(a.To(b, 1, false).UDP(nil)))
-	b.Await("the initiation is answered", func() bool {
+	b.Await("the initiation is answered, and the answer has arrived", func() bool {
 		b.StepLetters()
-		_, unconfirmed := b.PeerOf(a.Public()).Sessions()
-		return unconfirmed != nil
+		current, _ := a.PeerOf(b.Public()).Sessions()
+		return current != nil
 	})
+	return seen, a, b
+}
+
+// TestAnswersAreOfTheSessionOfTheQuestion: a peer that has begun anew has forgotten the session before.
+func TestAnswersAreOfTheSessionOfTheQuestion(t *testing.T) {
+	seen, a, b := unconfirmed(t)
+	peer := b.PeerOf(a.Public())
+	_, fresh := peer.Sessions()
+	seen.heard.Store(true)
+	a.Send(flow.Element(a.To(b, 1, false).UDP(nil)))
+	b.Next()
+	if current, _ := peer.Sessions(); current != fresh || fresh == nil {
+		t.Errorf("the answer goes with %v, want %v", current, fresh)
+	}
+}
+
+// TestLanesLeaveToWorkersWhatCanWait: to log, to set timers, and to say hello, for which up to 64 ports are opened.
+func TestLanesLeaveToWorkersWhatCanWait(t *testing.T) {
+	seen, a, b := unconfirmed(t)
+	seen.heard.Store(true)
+	a.Send(flow.Element(a.To(b, 1, false).UDP(nil)))
+	b.Next() // so the session has been used
+	if n := seen.sent(2, wire.TypeData); n != 0 || !b.PeerStatus(a).LastHandshake.IsZero() {
+		t.Errorf("a lane said %d hellos, and took the handshake to be complete: %v", n, b.PeerStatus(a).LastHandshake)
+	}
+	b.Step()
+	if n := seen.sent(2, wire.TypeData); n == 0 || b.PeerStatus(a).LastHandshake.IsZero() {
+		t.Errorf("a worker said %d hellos, handshake complete: %v", n, b.PeerStatus(a).LastHandshake)
+	}
+}
+
+// TestAnAnswerThatRacesWithConfirmationStartsNoHandshake: while the slow side is busy, a responder's TUN may have an answer for a
+// lane before a worker has promoted the session that the question came under.
+func TestAnAnswerThatRacesWithConfirmationStartsNoHandshake(t *testing.T) {
+	seen, a, b := unconfirmed(t)
+	peer := b.PeerOf(a.Public())
+	letGo := peer.Occupy()
+	seen.heard.Store(true)
+	a.Send(flow.Element(a.To(b, 1, false).UDP(nil)))
 	b.Next() // so the session has been used, and the task to confirm it waits
-	b.PeerOf(a.Public()).Stage(flow.Element(b.To(a, 2, false).UDP(nil)), 1)
+	letGo()
+	if current, _ := peer.Sessions(); current != nil {
+		t.Error("the session was confirmed by a lane, although the slow side was busy")
+	}
+	peer.Stage(flow.Element(b.To(a, 2, false).UDP(nil)), 1)
 	b.Step()
 	if got := a.Next(); len(got) != 1 {
 		t.Fatalf("%d packets came back", len(got))
@@ -183,7 +241,8 @@ func TestAnAnswerThatRacesWithConfirmationStartsNoHandshake(t *testing.T) {
 
 func TestReplayedInitiationIsRefused(t *testing.T) {
 	lan := devicetest.NewLAN(nil)
-	h, s := lan.Host(t, 1, devicetest.Options{Stop: true}), newStranger(t, lan, 66)
+	frozen := func() int64 { return int64(time.Hour) } // all come within HandshakeInitiationRate
+	h, s := lan.Host(t, 1, devicetest.Options{Stop: true, Clock: frozen}), newStranger(t, lan, 66)
 	h.Follow(tun.Event{Up: true, MTU: 1420})
 	defer h.Shut()
 	h.Apply(config.Device{Peers: []config.Peer{s.asPeer()}})

@@ -22,3 +22,12 @@ func (c *handshakeCounters) snapshot() HandshakeStats {
 		Answered: c.answered.Load(), Confirmed: c.confirmed.Load(),
 	}
 }
+
+// resume begins with what another device has counted.
+func (c *handshakeCounters) resume(before HandshakeStats) {
+	c.initiated.Add(before.Initiated)
+	c.completed.Add(before.Completed)
+	c.gaveUp.Add(before.GaveUp)
+	c.answered.Add(before.Answered)
+	c.confirmed.Add(before.Confirmed)
+}

@@ -56,6 +56,11 @@ type Peer struct {
 	greatest      noise.Timestamp // of the initiations accepted
 	lastConsumed  int64           // when the last initiation was accepted
 	lastHandshake time.Time       // wall clock
+	signedAt      noise.Timestamp // of our last initiation
+	resumed       *SessionState   // what start is to go on with, nil for nothing
+	left          *SessionState   // what halt has ended
+	insistAt      int64           // when the handshake of a device that has resumed is tried again, 0 for never
+	insistences   int             // how often it was
 }
 
 // Format prints the public key, whatever the verb: a Peer holds secrets.
@@ -103,9 +108,7 @@ func (p *Peer) attend() {
 		return
 	}
 	now := p.dev.clock()
-	if tasks&taskConfirm != 0 {
-		p.confirm(now)
-	}
+	p.confirm(now) // whatever was posted: a lane may have promoted since
 	if tasks&taskHandshake != 0 && p.sessionWanted(now) {
 		p.initiate(now)
 	}
@@ -120,6 +123,7 @@ func (p *Peer) attend() {
 		p.do(p.timers.Fire(now, &p.lane.Activity), now)
 		p.hellos(now)
 		p.askAgain(now)
+		p.insist(now)
 	}
 	p.arm(now)
 }
@@ -144,9 +148,16 @@ func (p *Peer) Rekey() {
 	}
 }
 
-// Confirm implements engine.Owner.
+// Confirm implements engine.Owner. The key pair is promoted at once if it can be: the host may answer before a worker has come to
+// it, and the session before this one may be dead at a peer that has begun anew. All else that follows is left to a worker.
 func (p *Peer) Confirm(keys *session.Keypair) {
 	p.used.Store(keys)
+	if p.mu.TryLock() {
+		if p.running {
+			p.promote()
+		}
+		p.mu.Unlock()
+	}
 	p.post(taskConfirm)
 }
 
@@ -199,6 +210,7 @@ func (p *Peer) start() {
 	p.timers.SetKeepalive(p.keepalive)
 	p.timers.Start()
 	p.forgetHello(errNoSession)
+	p.resume(p.dev.clock())
 	p.arm(p.dev.clock())
 }
 
@@ -206,7 +218,11 @@ func (p *Peer) start() {
 func (p *Peer) halt() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.running {
+		p.left = p.sessionState()
+	}
 	p.running = false
+	p.resumed, p.insistAt = nil, 0
 	p.disarm()
 	p.timers.Stop(&p.lane.Activity)
 	p.forgetSessions()

@@ -25,6 +25,7 @@ type binding struct {
 type sessions struct {
 	current, next *binding
 	previous      [2]*binding // newest first
+	confirmed     *binding    // one of these: promoted, of which the timers have yet to hear
 }
 
 // all returns all key pairs; those that there are not are nil.
@@ -95,8 +96,9 @@ func (p *Peer) retire(b *binding) {
 	s.previous[0], s.previous[1] = b, s.previous[0]
 }
 
-// confirm promotes the responder's new key pair, which the initiator has used. The caller holds mu.
-func (p *Peer) confirm(now int64) {
+// promote makes the responder's new key pair, which the initiator has used, the one to send with. Lanes call it: what else there is
+// to do may take long, and is left to confirm. The caller holds mu.
+func (p *Peer) promote() {
 	s := &p.sessions
 	if s.next == nil || s.next.keys != p.used.Load() {
 		return
@@ -105,8 +107,19 @@ func (p *Peer) confirm(now int64) {
 	s.next = nil
 	p.lane.Unconfirmed.Store(nil)
 	p.dev.outcomes.confirmed.Add(1)
-	p.completed(now)
 	p.succeed(b)
+	s.confirmed = b
+}
+
+// confirm does what follows from the initiator's having used the key pair. The caller holds mu.
+func (p *Peer) confirm(now int64) {
+	p.promote()
+	b := p.sessions.confirmed
+	if b == nil {
+		return
+	}
+	p.sessions.confirmed = nil
+	p.completed(now)
 	if b.signed {
 		p.confirmed(now)
 	}

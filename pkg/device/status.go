@@ -8,6 +8,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/engine"
+	"github.com/ropewalk/ropewalk/pkg/session"
 	"github.com/ropewalk/ropewalk/pkg/tun"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
@@ -50,7 +51,7 @@ func (p *Peer) status() config.PeerStatus {
 		s.Endpoint = config.Endpoint{AddrPort: to.Dst, Scope: to.Scope}
 	}
 	s.RxBytes, s.TxBytes = p.lane.Traffic()
-	s.Spread = p.hello.state
+	s.Spread, s.Packets = p.hello.state, config.PeerPackets(p.lane.Packets())
 	return s
 }
 
@@ -66,16 +67,19 @@ type Stats struct {
 	Way       config.UnderlayReport `json:"way"`
 	// Handshakes are those of all peers that there are and were.
 	Handshakes HandshakeStats `json:"handshakes"`
+	Cipher     string         `json:"cipher"`  // the ChaCha20-Poly1305 that is used
+	Workers    int            `json:"workers"` // that help lanes
 }
 
 // Stats returns a snapshot of what the lanes have carried and dropped. It holds no secrets.
 func (d *Device) Stats() any {
-	s := Stats{Interface: d.cfg.TUN.Name(), TUN: d.cfg.TUN.Features(), Stats: d.engine.Stats()}
+	s := Stats{Interface: d.cfg.TUN.Name(), TUN: d.cfg.TUN.Features(), Stats: d.carried()}
 	if port := d.port.Load(); port != nil {
 		s.Up, s.Underlay = true, port.Features()
 	}
 	s.Spread, s.Selection, s.Way = d.spreadReport(), d.selection.report(), d.wayReport()
 	s.Handshakes = d.outcomes.snapshot()
+	s.Cipher, s.Workers = session.Cipher(), d.cfg.Crew.Workers()
 	return s
 }
 

@@ -3,18 +3,55 @@
 package device
 
 import (
+	"cmp"
+	"fmt"
+	"syscall"
+
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
-// configureUnderlay changes the way that data messages take. The caller holds mu.
-func (d *Device) configureUnderlay(mode *config.UnderlayMode) {
-	if mode == nil || config.UnderlayMode(d.way.Swap(uint32(*mode))) == *mode {
+// checkUnderlay refuses a change after which way and processors contradict each other. The caller holds mu.
+func (d *Device) checkUnderlay(c *config.Device) error {
+	mode, cpus := config.UnderlayMode(d.way.Load()), d.receiveCPUs()
+	if c.Underlay != nil {
+		mode = *c.Underlay
+	}
+	if c.ReceiveCPUs != nil {
+		cpus = *c.ReceiveCPUs
+	}
+	if err := config.CheckReceiveCPUs(mode, cpus); err != nil {
+		return fmt.Errorf("configuring the underlay: %w (%w)", err, syscall.EINVAL)
+	}
+	return nil
+}
+
+// configureUnderlay changes the way that data messages take, and over which processors the kernel spreads its part. The caller
+// holds mu.
+func (d *Device) configureUnderlay(mode *config.UnderlayMode, cpus *config.ReceiveCPUs) {
+	newMode := mode != nil && config.UnderlayMode(d.way.Swap(uint32(*mode))) != *mode
+	newCPUs := cpus != nil && !cpus.Equal(d.receiveCPUs())
+	if newCPUs {
+		d.cpus.Store(cpus)
+	}
+	s, ok := d.switcher()
+	if !ok {
 		return
 	}
-	if s, ok := d.switcher(); ok {
+	if newMode {
 		s.SetMode(*mode)
 	}
+	if newCPUs {
+		s.SetReceiveCPUs(*cpus)
+	}
+}
+
+// receiveCPUs are those that are wanted.
+func (d *Device) receiveCPUs() config.ReceiveCPUs {
+	if c := d.cpus.Load(); c != nil {
+		return *c
+	}
+	return config.ReceiveCPUs{}
 }
 
 // switcher returns the port that is open now, if it has more than one way.
@@ -27,6 +64,14 @@ func (d *Device) switcher() (underlay.Switcher, bool) {
 	return s, ok
 }
 
+// receiveCPUsState is what a State says of them: nothing unless there is something to say.
+func (d *Device) receiveCPUsState() *config.ReceiveCPUs {
+	if c := d.cpus.Load(); c != nil && c.On() {
+		return c
+	}
+	return nil
+}
+
 // wayReport says by what way data messages go.
 func (d *Device) wayReport() config.UnderlayReport {
 	if s, ok := d.switcher(); ok {
@@ -35,6 +80,9 @@ func (d *Device) wayReport() config.UnderlayReport {
 	r := config.UnderlayReport{Mode: config.UnderlayMode(d.way.Load()), Way: config.UnderlayUDP}
 	if d.port.Load() == nil {
 		r.Reason = errDown.Error()
+	}
+	if c := d.receiveCPUs(); c.On() {
+		r.ReceiveCPUs = &config.ReceiveCPUsReport{Mode: c, Reason: cmp.Or(r.Reason, "the port has no way to")}
 	}
 	return r
 }

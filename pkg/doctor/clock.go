@@ -13,14 +13,10 @@ import (
 
 func clockChecks() []Check {
 	return []Check{
-		{
-			ID: "clock", Looks: "the wall clock, and whether it is synchronised", judge: judgeClock,
-			Why: "a handshake carries the time, and peers refuse one that is earlier than the last (replay protection)",
-		},
-		{
-			ID: "clock-source", Looks: "what the kernel reads the time from", judge: judgeClockSource,
-			Why: "the clock is read once per batch: sources that are no processor register cost a microsecond each time",
-		},
+		check("clock", "the wall clock, and whether it is synchronised", judgeClock,
+			"a handshake carries the time, and peers refuse one that is earlier than the last (replay protection)"),
+		check("clock-source", "what the kernel reads the time from", judgeClockSource,
+			"the clock is read once per batch: sources that are no processor register cost a microsecond each time"),
 	}
 }
 

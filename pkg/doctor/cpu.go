@@ -12,22 +12,14 @@ import (
 
 func cpuChecks() []Check {
 	return []Check{
-		{
-			ID: "cpu-count", Looks: "processors, and how many share a core (SMT)", judge: judgeCPUs,
-			Why: "a lane for each is what makes the tunnel faster than one core",
-		},
-		{
-			ID: "cpu-cipher", Looks: "the ChaCha20-Poly1305 that this processor can run", judge: judgeCipher,
-			Why: "sealing and opening is the largest part of a lane's work",
-		},
-		{
-			ID: "cpu-governor", Looks: "who sets the processors' frequency", Fixable: true, judge: judgeGovernor,
-			Why: "others than performance raise it only after the load has been there for milliseconds",
-		},
-		{
-			ID: "cpu-idle", Looks: "idle states, and what /dev/cpu_dma_latency allows", judge: judgeIdle,
-			Why: "the first packet after a pause waits until its processor has woken up",
-		},
+		check("cpu-count", "processors, and how many share a core (SMT)", judgeCPUs,
+			"a lane for each is what makes the tunnel faster than one core"),
+		check("cpu-cipher", "the ChaCha20-Poly1305 that this processor can run", judgeCipher,
+			"sealing and opening is the largest part of a lane's work"),
+		check("cpu-governor", "who sets the processors' frequency", judgeGovernor,
+			"others than performance raise it only after the load has been there for milliseconds").fixable(),
+		check("cpu-idle", "idle states, and what /dev/cpu_dma_latency allows", judgeIdle,
+			"the first packet after a pause waits until its processor has woken up"),
 	}
 }
 

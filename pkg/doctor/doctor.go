@@ -47,6 +47,31 @@ type Check struct {
 	judge   func(*facts.Facts, *recorder)
 }
 
+// check makes a Check of the host.
+func check(id, looks string, judge func(*facts.Facts, *recorder), why string) Check {
+	return Check{ID: id, Looks: looks, Why: why, judge: judge}
+}
+
+// checkNICs makes one of each underlay device.
+func checkNICs(id, looks string, judge func(*facts.Facts, *facts.NIC, *recorder), why string) Check {
+	return check(id, looks, eachNIC(judge), why)
+}
+
+// checkDaemons makes one of each tunnel that ropewalk serves and that is up.
+func checkDaemons(id, looks string, judge func(*facts.Facts, string, *facts.Stats, *recorder), why string) Check {
+	return check(id, looks, eachDaemon(judge), why).running()
+}
+
+func (c Check) fixable() Check {
+	c.Fixable = true
+	return c
+}
+
+func (c Check) running() Check {
+	c.Running = true
+	return c
+}
+
 // Finding is what a check found of one subject.
 type Finding struct {
 	Check   string  `json:"check"`
@@ -72,7 +97,7 @@ func Checks() []Check {
 		{SectionProcess, processChecks()},
 		{SectionNIC, append(nicChecks(), queueChecks()...)},
 		{SectionCPU, cpuChecks()},
-		{SectionHost, hostChecks()},
+		{SectionHost, append(hostChecks(), pluginChecks()...)},
 		{SectionClock, clockChecks()},
 		{SectionTunnels, append(tunnelChecks(), fastChecks()...)},
 	} {

@@ -63,6 +63,8 @@ func kernelCases() []ill {
 		{"kernel-btf", func(f *facts.Facts) { f.Kernel.BTF.Value = false }, Warning, "not there", "CONFIG_DEBUG_INFO_BTF"},
 		{"udp-gso", func(f *facts.Facts) { f.Kernel.UDP.Value.GSO = false }, Warning, "UDP_SEGMENT", "4.18"},
 		{"udp-gro", func(f *facts.Facts) { f.Kernel.UDP.Value.GRO = false }, Warning, "UDP_GRO", "5.12"},
+		{"udp-filter", func(f *facts.Facts) { f.Kernel.UDP.Value.Filter = false }, Warning, "SO_ATTACH_FILTER", "seccomp"},
+		{"udp-filter", func(f *facts.Facts) { f.Kernel.UDP.Value = underlay.Features{} }, OK, "nothing to refuse", ""},
 		{"tun-offloads", func(f *facts.Facts) { f.Kernel.TUN.Value.USO = false }, Warning, "USO does not", "6.2"},
 		{"tun-offloads", func(f *facts.Facts) { f.Kernel.TUN = facts.Known(tun.Features{}) }, Warning, "neither", "tun module"},
 		{"tun-steer", func(f *facts.Facts) { f.Kernel.Steer = unix.ENOSYS }, Warning, "does not load", "CONFIG_BPF_SYSCALL"},
@@ -104,7 +106,7 @@ func processCases() []ill {
 func nicCases() []ill {
 	unsupported := fmt.Errorf("asking: %w", unix.EOPNOTSUPP)
 	noRSS := facts.Unknown[hostnet.RSS](hostnet.ErrNoRSS)
-	one := func(n *facts.NIC) { n.Channels = facts.Known(facts.Channels{Combined: 1, MaxCombined: 1}) }
+	one := func(n *facts.NIC) { n.Channels = facts.Known(hostnet.Channels{Combined: 1, MaxCombined: 1}) }
 	return []ill{
 		{"nic-driver", nic(func(n *facts.NIC) { n.XDPDriver.Value.ZeroCopy = false }), OK, "copies", ""},
 		{"nic-driver", nic(func(n *facts.NIC) { n.XDPDriver.Value = xsk.Capabilities{} }), Warning, "no native XDP", "UDP sockets"},
@@ -114,15 +116,15 @@ func nicCases() []ill {
 		{"nic-xdp", nic(func(n *facts.NIC) { n.XDP = facts.Known(facts.XDP{Attached: true, ID: 9, Name: "xdp_lb"}) }), Warning, `program 9 "xdp_lb"`, "bpftool prog show id 9"},
 		{"nic-xdp", nic(func(n *facts.NIC) { n.XDP = facts.Known(facts.XDP{Attached: true, Generic: true, Name: "classify"}) }), OK, "generic", ""},
 		{"nic-channels", nic(func(n *facts.NIC) { n.Channels.Value.Combined = 2 }), Warning, "2 receive queues of 16", "ethtool -L eth0 combined 4"},
-		{"nic-channels", nic(func(n *facts.NIC) { n.Channels = facts.Known(facts.Channels{RX: 1, MaxRX: 3}) }), Warning, "1 receive queues of 3", "ethtool -L eth0 rx 3"},
+		{"nic-channels", nic(func(n *facts.NIC) { n.Channels = facts.Known(hostnet.Channels{RX: 1, MaxRX: 3}) }), Warning, "1 receive queues of 3", "ethtool -L eth0 rx 3"},
 		{"nic-channels", nic(one), Warning, "one receive queue", "nic-rps"},
-		{"nic-channels", nic(func(n *facts.NIC) { n.Channels = facts.Known(facts.Channels{Combined: 2, MaxCombined: 2}) }), OK, "all that it has", ""},
+		{"nic-channels", nic(func(n *facts.NIC) { n.Channels = facts.Known(hostnet.Channels{Combined: 2, MaxCombined: 2}) }), OK, "all that it has", ""},
 		{"nic-channels", nic(func(n *facts.NIC) { n.Virtual = true }), OK, "virtual", ""},
 		{"nic-rings", nic(func(n *facts.NIC) { n.Rings.Value.RX = 256 }), Warning, "256 packets, of 8192", "ethtool -G eth0 rx 512"},
-		{"nic-rings", nic(func(n *facts.NIC) { n.Rings = facts.Known(facts.Rings{RX: 256, MaxRX: 256}) }), OK, "256", ""},
+		{"nic-rings", nic(func(n *facts.NIC) { n.Rings = facts.Known(hostnet.Rings{RX: 256, MaxRX: 256}) }), OK, "256", ""},
 		{"nic-rings", nic(func(n *facts.NIC) { n.Rings.Err = unsupported }), OK, "none to set", ""},
-		{"nic-coalescing", nic(func(n *facts.NIC) { n.Coalescing.Value = facts.Coalescing{RX: time.Millisecond} }), Warning, "1ms", "ethtool -C eth0 rx-usecs 50"},
-		{"nic-coalescing", nic(func(n *facts.NIC) { n.Coalescing.Value = facts.Coalescing{RX: 8 * time.Microsecond} }), OK, "8µs", ""},
+		{"nic-coalescing", nic(func(n *facts.NIC) { n.Coalescing.Value = hostnet.Coalescing{RX: time.Millisecond} }), Warning, "1ms", "ethtool -C eth0 rx-usecs 50"},
+		{"nic-coalescing", nic(func(n *facts.NIC) { n.Coalescing.Value = hostnet.Coalescing{RX: 8 * time.Microsecond} }), OK, "8µs", ""},
 		{"nic-rss", nic(func(n *facts.NIC) { n.RSS.Value.Indirection = spread.EqualIndirection(2) }), Warning, "2 of 4 queues", "ethtool -X eth0 equal 4"},
 		{"nic-rss", nic(func(n *facts.NIC) { n.RSS.Value.Function = spread.OtherFunction }), Warning, "not Toeplitz", "hfunc toeplitz"},
 		{"nic-rss", nic(func(n *facts.NIC) { n.RSS = noRSS }), Warning, "does not tell", "nothing"},
@@ -132,10 +134,10 @@ func nicCases() []ill {
 		{"nic-udp-hash", both(nic(one), nic(func(n *facts.NIC) { n.RSS.Value.UDP4 = spread.AddressesOnly })), OK, "one queue", ""},
 		{"nic-udp-hash", nic(func(n *facts.NIC) { n.RSS = noRSS }), OK, "does not choose", ""},
 		{"nic-gro", sysctl(facts.Forward4, "1"), Warning, "rx-udp-gro-forwarding off", "ethtool -K eth0 rx-udp-gro-forwarding on"},
-		{"nic-gro", nic(func(n *facts.NIC) { n.Features.Value[featureList] = facts.Feature{On: true} }), Warning, "rx-gro-list on", "ethtool -K eth0 rx-gro-list off"},
-		{"nic-gro", nic(func(n *facts.NIC) { n.Features.Value[featureList] = facts.Feature{On: true, Fixed: true} }), OK, "rx-gro-list on", ""},
-		{"nic-gro", nic(func(n *facts.NIC) { n.Features.Value[featureGRO] = facts.Feature{} }), Warning, "rx-gro off", "ethtool -K eth0 rx-gro on"},
-		{"nic-gro", nic(func(n *facts.NIC) { n.Features.Value[featureGRO], n.Virtual = facts.Feature{}, true }), OK, "rx-gro off", ""},
+		{"nic-gro", nic(func(n *facts.NIC) { n.Features.Value[featureList] = hostnet.Feature{On: true} }), Warning, "rx-gro-list on", "ethtool -K eth0 rx-gro-list off"},
+		{"nic-gro", nic(func(n *facts.NIC) { n.Features.Value[featureList] = hostnet.Feature{On: true, Fixed: true} }), OK, "rx-gro-list on", ""},
+		{"nic-gro", nic(func(n *facts.NIC) { n.Features.Value[featureGRO] = hostnet.Feature{} }), Warning, "rx-gro off", "ethtool -K eth0 rx-gro on"},
+		{"nic-gro", nic(func(n *facts.NIC) { n.Features.Value[featureGRO], n.Virtual = hostnet.Feature{}, true }), OK, "rx-gro off", ""},
 		{"nic-mtu", nic(func(n *facts.NIC) { n.MTU = 1359 }), Warning, "1359", "mtu 1500"},
 		{"nic-mtu", nic(func(n *facts.NIC) { n.MTU = 1360 }), OK, "1360", ""},
 		{"nic-numa", func(f *facts.Facts) { f.CPU.Nodes.Value = []int{0, 1} }, Warning, "on node 0 of 2", "numactl --cpunodebind=0"},
@@ -145,7 +147,7 @@ func nicCases() []ill {
 
 func queueCases() []ill {
 	oneQueue := nic(func(n *facts.NIC) {
-		n.Channels = facts.Known(facts.Channels{Combined: 1, MaxCombined: 1})
+		n.Channels = facts.Known(hostnet.Channels{Combined: 1, MaxCombined: 1})
 		n.RPS = facts.Known(map[string][]int{"rx-0": nil})
 	})
 	return []ill{
@@ -255,6 +257,37 @@ func portCases() []ill {
 	}
 }
 
+func pluginCases() []ill {
+	plugin := func(how func(*facts.Plugin)) func(*facts.Facts) {
+		return func(f *facts.Facts) {
+			p := facts.Plugin{Product: "Cilium", Device: "cilium_wg0", Port: facts.Known(uint16(51871)), Lower: []string{"eth0"}}
+			how(&p)
+			f.Plugins.Value = append(f.Plugins.Value, p)
+		}
+	}
+	as := func(*facts.Plugin) {}
+	oneQueue := nic(func(n *facts.NIC) { n.Channels = facts.Known(hostnet.Channels{Combined: 1, MaxCombined: 1}) })
+	kernelOwn := func(f *facts.Facts) {
+		f.Pre, f.Port, f.Tunnels = true, 51871, nil
+		f.Sockets = facts.Known([]facts.Socket{{Addr: netip.MustParseAddrPort("0.0.0.0:51871")}})
+	}
+	return []ill{
+		{"cni", plugin(as), Warning, "Cilium's WireGuard, port 51871, not spread on eth0", "ropewalk spread attach eth0 --port 51871 --watch\n# on each node"},
+		{"cni", plugin(func(p *facts.Plugin) { p.Spread = facts.Known([]string{"eth0"}) }), OK, "spread on eth0", ""},
+		{"cni", plugin(func(p *facts.Plugin) { p.Lower, p.Spread = []string{"eth0", "eth1"}, facts.Known([]string{"eth0"}) }), Warning, "not spread on eth1:", "attach eth1"},
+		{
+			"cni", plugin(func(p *facts.Plugin) { p.Lower = []string{"eth0", "eth1"} }), Warning, "not spread on eth0, eth1:",
+			"ropewalk spread attach eth0 --port 51871 --watch &\nropewalk spread attach eth1 --port 51871 --watch\n# on each node",
+		},
+		{"cni", plugin(func(p *facts.Plugin) { p.Lower = nil }), OK, "no peer", ""},
+		{"cni", plugin(func(p *facts.Plugin) { p.Port.Err = unix.EPERM }), Unknown, "not permitted", ""},
+		{"cni", plugin(func(p *facts.Plugin) { p.Spread.Err = unix.EPERM }), Unknown, "not permitted", ""},
+		{"cni", func(f *facts.Facts) { f.Plugins.Err = unix.EPERM }, Unknown, "not permitted", ""},
+		{"cni", both(oneQueue, plugin(as)), OK, "one receive queue", ""},
+		{"port", both(kernelOwn, plugin(as)), Failed, "held by Cilium's cilium_wg0", "choose another"},
+	}
+}
+
 func tunnelCases() []ill {
 	kind := func(k facts.Kind) func(*facts.Facts) { return func(f *facts.Facts) { f.Tunnels[0].Kind = k } }
 	dead := func(f *facts.Facts) {
@@ -283,11 +316,23 @@ func fastCases() []ill {
 	fewer.Lanes, fewer.XDP = 3, []config.XDPLane{{}, {Error: "queue 3 is not there"}}
 	none := config.UnderlayReport{Mode: config.UnderlayXDP, Way: config.UnderlayUDP, Reason: "another's program"}
 	auto := config.UnderlayReport{Way: config.UnderlayUDP, Reason: "the driver copies"}
+	shared := func(cpus ...int) config.UnderlayReport {
+		return config.UnderlayReport{ReceiveCPUs: &config.ReceiveCPUsReport{CPUs: cpus, Device: "eth0"}}
+	}
+	unsummed := shared(0, 1)
+	unsummed.Events = map[string]uint64{"spread": 9, "unsummed": 5}
+	enough := config.UnderlayReport{ReceiveCPUs: &config.ReceiveCPUsReport{Mode: config.ReceiveCPUs{Auto: true}, Reason: "enough queues"}}
+	refused := config.UnderlayReport{ReceiveCPUs: &config.ReceiveCPUsReport{Mode: config.ReceiveCPUs{List: []int{3}}, Reason: "another's program"}}
 	return []ill{
 		{"fast-underlay", way(xdp), OK, "AF_XDP on eth0 (zerocopy)", ""},
 		{"fast-underlay", way(fewer), Warning, "3 of 4 lanes: queue 3 is not there", "ethtool -L eth0 combined 4"},
 		{"fast-underlay", way(none), Warning, "although AF_XDP is configured: another's program", "nic-xdp"},
 		{"fast-underlay", way(auto), OK, "UDP sockets: the driver copies", ""},
+		{"fast-rx-cpus", way(auto), OK, "not asked for", ""},
+		{"fast-rx-cpus", way(shared(0, 1)), OK, "CPUs 0-1, of what eth0 receives", ""},
+		{"fast-rx-cpus", way(unsummed), Warning, "leaves checksums", "tx off"},
+		{"fast-rx-cpus", way(enough), OK, "none: enough queues", ""},
+		{"fast-rx-cpus", way(refused), Warning, "although 3 are asked for: another's program", "rx-cpus off"},
 		{"fast-udp", stats(func(s *facts.Stats) { s.Underlay.GSO = false }), Warning, "refused it (EIO)", "ethtool -K eth0 tx on\nip link set dev wg0 down && ip link set dev wg0 up"},
 		{"fast-udp", both(stats(func(s *facts.Stats) { s.Underlay.GRO = false }), func(f *facts.Facts) {
 			f.Kernel.UDP = facts.Known(underlay.Features{GSO: true})
@@ -312,7 +357,7 @@ func fastCases() []ill {
 }
 
 func cases() []ill {
-	return slices.Concat(kernelCases(), processCases(), nicCases(), queueCases(), cpuCases(), hostCases(), portCases(), tunnelCases(), fastCases())
+	return slices.Concat(kernelCases(), processCases(), nicCases(), queueCases(), cpuCases(), hostCases(), portCases(), pluginCases(), tunnelCases(), fastCases())
 }
 
 func TestAHealthyHostPassesEveryCheck(t *testing.T) {

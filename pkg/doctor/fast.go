@@ -11,43 +11,30 @@ import (
 	"strings"
 
 	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/datapath"
 	"github.com/ropewalk/ropewalk/pkg/doctor/facts"
 )
 
 func fastChecks() []Check {
 	return []Check{
-		{
-			ID: "fast-underlay", Running: true, Looks: "by what way data messages go: UDP sockets or AF_XDP", judge: eachDaemon(judgeFastUnderlay),
-			Why: "AF_XDP goes past most of the kernel's network path, where the device can do it without copies",
-		},
-		{
-			ID: "fast-udp", Running: true, Looks: "whether the daemon uses GSO and GRO on its sockets", judge: eachDaemon(judgeFastUDP),
-			Why: "without them each datagram is a system call",
-		},
-		{
-			ID: "fast-tun", Running: true, Looks: "whether it uses TSO and USO on its TUN", judge: eachDaemon(judgeFastTUN),
-			Why: "without them applications hand over single packets",
-		},
-		{
-			ID: "fast-steer", Running: true, Looks: "whether a program chooses its TUN queues", judge: eachDaemon(judgeFastSteer),
-			Why: "without it one lane may do all transmit work for a peer",
-		},
-		{
-			ID: "fast-select", Running: true, Looks: "whether source ports choose its receiving lanes", judge: eachDaemon(judgeFastSelect),
-			Why: "otherwise a hash does, which leaves lanes idle",
-		},
-		{
-			ID: "fast-crew", Running: true, Looks: "whether idle workers help lanes that stay behind", judge: eachDaemon(judgeFastCrew),
-			Why: "one flow that is more than a core can carry is sealed and opened by several",
-		},
-		{
-			ID: "fast-spread", Running: true, Looks: "towards how many peers it spreads", judge: eachDaemon(judgeFastSpread),
-			Why: "towards others all flows are one flow to the peer's NIC",
-		},
-		{
-			ID: "fast-cipher", Running: true, Looks: "the ChaCha20-Poly1305 that it runs", judge: eachDaemon(judgeFastCipher),
-			Why: "sealing and opening is the largest part of a lane's work",
-		},
+		checkDaemons("fast-underlay", "by what way data messages go: UDP sockets or AF_XDP", judgeFastUnderlay,
+			"AF_XDP goes past most of the kernel's network path, where the device can do it without copies"),
+		checkDaemons("fast-rx-cpus", "whether processors share the kernel's part of receiving", judgeFastReceiveCPUs,
+			"a peer that spreads fills as many as the NIC has queues; with fewer queues than processors, the others idle"),
+		checkDaemons("fast-udp", "whether the daemon uses GSO and GRO on its sockets", judgeFastUDP,
+			"without them each datagram is a system call"),
+		checkDaemons("fast-tun", "whether it uses TSO and USO on its TUN", judgeFastTUN,
+			"without them applications hand over single packets"),
+		checkDaemons("fast-steer", "whether a program chooses its TUN queues", judgeFastSteer,
+			"without it one lane may do all transmit work for a peer"),
+		checkDaemons("fast-select", "whether source ports choose its receiving lanes", judgeFastSelect,
+			"otherwise a hash does, which leaves lanes idle"),
+		checkDaemons("fast-crew", "whether idle workers help lanes that stay behind", judgeFastCrew,
+			"one flow that is more than a core can carry is sealed and opened by several"),
+		checkDaemons("fast-spread", "towards how many peers it spreads", judgeFastSpread,
+			"towards others all flows are one flow to the peer's NIC"),
+		checkDaemons("fast-cipher", "the ChaCha20-Poly1305 that it runs", judgeFastCipher,
+			"sealing and opening is the largest part of a lane's work"),
 	}
 }
 
@@ -81,6 +68,28 @@ func judgeFastUnderlay(_ *facts.Facts, name string, s *facts.Stats, r *recorder)
 		r.ok(name, "UDP sockets, as configured")
 	default:
 		r.ok(name, "UDP sockets: %s", why)
+	}
+}
+
+func judgeFastReceiveCPUs(_ *facts.Facts, name string, s *facts.Stats, r *recorder) {
+	if s.Way == nil || s.Way.ReceiveCPUs == nil {
+		r.ok(name, "off: not asked for")
+		return
+	}
+	cpus := s.Way.ReceiveCPUs
+	why := cmp.Or(cpus.Reason, "the daemon does not say why")
+	switch {
+	case len(cpus.CPUs) > 0 && 2*s.Way.Events[datapath.ClassifyUnsummed.String()] > s.Way.Events[datapath.ClassifySpread.String()]:
+		r.warn(name, fmt.Sprintf("CPUs %s, but many messages stay where they are: %s leaves checksums to this end", config.FormatCPUs(cpus.CPUs),
+			"the other end of "+cpus.Device), "ethtool -K DEVICE tx off   # at the other end of "+quote(cpus.Device)+", if that is a veth; or here: "+
+			"ropewalk set "+quote(name)+" rx-cpus off")
+	case len(cpus.CPUs) > 0:
+		r.ok(name, "CPUs %s, of what %s receives", config.FormatCPUs(cpus.CPUs), cpus.Device)
+	case cpus.Mode.Auto:
+		r.ok(name, "none: %s", why)
+	default:
+		r.warn(name, fmt.Sprintf("none, although %v are asked for: %s", cpus.Mode, why),
+			"see nic-driver, nic-xdp and capabilities; or ropewalk set "+quote(name)+" rx-cpus off")
 	}
 }
 

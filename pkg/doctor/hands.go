@@ -3,15 +3,12 @@
 package doctor
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"strings"
 
-	"github.com/safchain/ethtool"
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/doctor/facts"
@@ -19,8 +16,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// Host is the Hands of this host, in the network namespace of the calling thread. Its Context ends commands that it runs.
-type Host struct{ Context context.Context }
+// Host is the Hands of this host, in the network namespace of the calling thread.
+type Host struct{}
 
 var _ Hands = Host{}
 
@@ -40,7 +37,7 @@ func (Host) Place() (Place, error) {
 }
 
 // Read implements Hands.
-func (h Host) Read(c Change) (string, error) {
+func (Host) Read(c Change) (string, error) {
 	switch c.Kind {
 	case Sysctl, Sysfs:
 		b, err := os.ReadFile(c.path())
@@ -57,29 +54,38 @@ func (h Host) Read(c Change) (string, error) {
 }
 
 // Write implements Hands.
-func (h Host) Write(c Change, value string) error {
+func (Host) Write(c Change, value string) error {
 	switch c.Kind {
 	case Sysctl, Sysfs:
 		return writeFile(c.path(), value+"\n")
 	case Offload:
-		return writeOffload(c, value == onOff(true))
+		return hostnet.SetFeature(c.Target, c.Key, value == onOff(true))
 	case FlowHash:
-		return h.writeFlowHash(c, value)
+		return writeFlowHash(c, value)
 	}
 	return errForeign
 }
 
-// writeFlowHash leaves the ioctl to the tool, which ends with 0 also when the driver refuses, and then says so.
-func (h Host) writeFlowHash(c Change, value string) error {
-	out, err := exec.CommandContext(h.Context, "ethtool", "-N", c.Target, "rx-flow-hash", c.Key, value).CombinedOutput()
-	said := strings.TrimSpace(string(out))
-	if err == nil && said != "" {
-		err = errIgnored
+// The letters that ethtool has for hashed fields.
+const (
+	fourTuple     = "sdfn"
+	addressesOnly = "sd"
+)
+
+func writeFlowHash(c Change, value string) error {
+	fields, known := map[string]spread.Fields{fourTuple: spread.FourTuple, addressesOnly: spread.AddressesOnly}[value]
+	if !known {
+		return errNoValue
 	}
-	if err != nil {
-		return fmt.Errorf("running `%s`: %w (%s)", c.command(value), err, said)
+	return hostnet.SetUDPFields(c.Target, c.family(), fields)
+}
+
+// family is that of the flows whose hash is changed.
+func (c Change) family() hostnet.Family {
+	if c.Key == "udp6" {
+		return hostnet.IPv6
 	}
-	return nil
+	return hostnet.IPv4
 }
 
 func (c Change) path() string {
@@ -108,29 +114,15 @@ func writeFile(path, text string) error {
 }
 
 func readOffload(c Change) (string, error) {
-	e, err := ethtool.NewEthtool()
+	all, err := hostnet.ReadFeatures(c.Target)
 	if err != nil {
 		return "", err
 	}
-	defer e.Close()
-	all, err := e.Features(c.Target)
-	if err != nil {
-		return "", err
-	}
-	on, there := all[c.Key]
+	f, there := all[c.Key]
 	if !there {
 		return "", fs.ErrNotExist
 	}
-	return onOff(on), nil
-}
-
-func writeOffload(c Change, on bool) error {
-	e, err := ethtool.NewEthtool()
-	if err != nil {
-		return err
-	}
-	defer e.Close()
-	return e.Change(c.Target, map[string]bool{c.Key: on})
+	return onOff(f.On), nil
 }
 
 func readFlowHash(c Change) (string, error) {
@@ -139,14 +131,14 @@ func readFlowHash(c Change) (string, error) {
 		return "", err
 	}
 	fields := rss.UDP4
-	if c.Key == "udp6" {
+	if c.family() == hostnet.IPv6 {
 		fields = rss.UDP6
 	}
 	switch fields {
 	case spread.FourTuple:
-		return "sdfn", nil
+		return fourTuple, nil
 	case spread.AddressesOnly:
-		return "sd", nil
+		return addressesOnly, nil
 	}
 	return "", errNoValue
 }

@@ -31,7 +31,7 @@ func healthy() *facts.Facts {
 	return &facts.Facts{
 		Port: 51820,
 		Kernel: facts.Kernel{
-			Release: "6.12.3-amd64", BTF: facts.Known(true), UDP: facts.Known(underlay.Features{GSO: true, GRO: true}),
+			Release: "6.12.3-amd64", BTF: facts.Known(true), UDP: facts.Known(underlay.Features{GSO: true, GRO: true, Filter: true}),
 			TUN: facts.Known(tun.Features{TSO: true, USO: true}),
 		},
 		Process: facts.Process{
@@ -57,9 +57,9 @@ func healthy() *facts.Facts {
 func healthyNIC() facts.NIC {
 	return facts.NIC{
 		Name: "eth0", Why: "default route", Index: 2, MTU: 1500, Driver: facts.Known("mlx5_core"), Speed: 25000,
-		Channels: facts.Known(facts.Channels{Combined: 4, MaxCombined: 16}),
-		Rings:    facts.Known(facts.Rings{RX: 1024, MaxRX: 8192, TX: 1024, MaxTX: 8192}), Coalescing: facts.Known(facts.Coalescing{Adaptive: true}),
-		Features: facts.Known(map[string]facts.Feature{featureGRO: {On: true}, featureForwarding: {}, featureList: {}}),
+		Channels: facts.Known(hostnet.Channels{Combined: 4, MaxCombined: 16}),
+		Rings:    facts.Known(hostnet.Rings{RX: 1024, MaxRX: 8192, TX: 1024, MaxTX: 8192}), Coalescing: facts.Known(hostnet.Coalescing{Adaptive: true}),
+		Features: facts.Known(map[string]hostnet.Feature{featureGRO: {On: true}, featureForwarding: {}, featureList: {}}),
 		RSS: facts.Known(hostnet.RSS{RSS: spread.RSS{
 			Device: "eth0", Key: spread.MicrosoftKey(), Indirection: spread.EqualIndirection(4),
 		}}),
@@ -111,10 +111,11 @@ func unknown() *facts.Facts {
 		Sockets: facts.Unknown[[]facts.Socket](errHidden),
 		Clock:   facts.Clock{Now: time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC), Synchronised: facts.Unknown[bool](errHidden), Source: facts.Unknown[string](errHidden)},
 		Tunnels: []facts.Tunnel{{Name: "wg0", Stats: facts.Unknown[facts.Stats](errHidden)}},
+		Plugins: facts.Unknown[[]facts.Plugin](errHidden),
 		NICs: []facts.NIC{{
-			Name: "eth0", Driver: facts.Unknown[string](errHidden), Channels: facts.Unknown[facts.Channels](errHidden),
-			Rings: facts.Unknown[facts.Rings](errHidden), Coalescing: facts.Unknown[facts.Coalescing](errHidden),
-			Features: facts.Unknown[map[string]facts.Feature](errHidden), RSS: facts.Unknown[hostnet.RSS](errHidden),
+			Name: "eth0", Driver: facts.Unknown[string](errHidden), Channels: facts.Unknown[hostnet.Channels](errHidden),
+			Rings: facts.Unknown[hostnet.Rings](errHidden), Coalescing: facts.Unknown[hostnet.Coalescing](errHidden),
+			Features: facts.Unknown[map[string]hostnet.Feature](errHidden), RSS: facts.Unknown[hostnet.RSS](errHidden),
 			XDP: facts.Unknown[facts.XDP](errHidden), XDPDriver: facts.Unknown[xsk.Capabilities](errHidden),
 			IRQs: facts.Unknown[[]facts.IRQ](errHidden), RPS: facts.Unknown[map[string][]int](errHidden), XPS: facts.Unknown[map[string][]int](errHidden),
 		}},

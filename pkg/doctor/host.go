@@ -19,42 +19,24 @@ import (
 
 func hostChecks() []Check {
 	return []Check{
-		{
-			ID: "socket-buffers", Looks: "net.core.rmem_max and wmem_max", judge: judgeBuffers,
-			Why: "they bound socket buffers, which must hold whole trains, of a process without CAP_NET_ADMIN",
-		},
-		{
-			ID: "backlog", Looks: "net.core.netdev_max_backlog", Fixable: true, judge: judgeBacklog,
-			Why: "packets that RPS or a virtual device hands to another processor wait there, and are dropped when it is full",
-		},
-		{
-			ID: "ip-forward", Looks: "whether this host forwards packets", judge: judgeForward,
-			Why: "a host whose peers reach others through it must; one that only ends tunnels need not",
-		},
-		{
-			ID: "rp-filter", Looks: "reverse path filters of underlay and tunnels", judge: judgeRPFilter,
-			Why: "a strict one drops what arrives by another device than the answer would leave by",
-		},
-		{
-			ID: "src-valid-mark", Looks: "src_valid_mark, for tunnels with a mark", Fixable: true, judge: judgeSrcValidMark,
-			Why: "with a strict filter and without it, peers' packets are dropped when all traffic is routed into the tunnel",
-		},
-		{
-			ID: "conntrack", Looks: "how full the table of connections is", judge: judgeConntrack,
-			Why: "each source port of a spread tunnel is an entry, and new ones are dropped when the table is full",
-		},
-		{
-			ID: "spread-ports", Looks: "whether the kernel gives the spread ports to others", Fixable: true, judge: judgeSpreadPorts,
-			Why: "a port that another socket has been given cannot be spread over",
-		},
-		{
-			ID: "port", Looks: "who else listens on the tunnel's port", judge: judgePort,
-			Why: "two cannot share it: one of them does not start, or takes the other's packets",
-		},
-		{
-			ID: "mtu", Looks: "the tunnel's MTU against the path to each peer", Running: true, judge: judgeMTUChain,
-			Why: "outer packets that do not fit are fragmented, which costs more than all offloads bring",
-		},
+		check("socket-buffers", "net.core.rmem_max and wmem_max", judgeBuffers,
+			"they bound socket buffers, which must hold whole trains, of a process without CAP_NET_ADMIN"),
+		check("backlog", "net.core.netdev_max_backlog", judgeBacklog,
+			"packets that RPS or a virtual device hands to another processor wait there, and are dropped when it is full").fixable(),
+		check("ip-forward", "whether this host forwards packets", judgeForward,
+			"a host whose peers reach others through it must; one that only ends tunnels need not"),
+		check("rp-filter", "reverse path filters of underlay and tunnels", judgeRPFilter,
+			"a strict one drops what arrives by another device than the answer would leave by"),
+		check("src-valid-mark", "src_valid_mark, for tunnels with a mark", judgeSrcValidMark,
+			"with a strict filter and without it, peers' packets are dropped when all traffic is routed into the tunnel").fixable(),
+		check("conntrack", "how full the table of connections is", judgeConntrack,
+			"each source port of a spread tunnel is an entry, and new ones are dropped when the table is full"),
+		check("spread-ports", "whether the kernel gives the spread ports to others", judgeSpreadPorts,
+			"a port that another socket has been given cannot be spread over").fixable(),
+		check("port", "who else listens on the tunnel's port", judgePort,
+			"two cannot share it: one of them does not start, or takes the other's packets"),
+		check("mtu", "the tunnel's MTU against the path to each peer", judgeMTUChain,
+			"outer packets that do not fit are fragmented, which costs more than all offloads bring").running(),
 	}
 }
 
@@ -252,11 +234,7 @@ func judgeSpreadPorts(f *facts.Facts, r *recorder) {
 			r.ok(use.tunnel, "spread is off")
 			continue
 		}
-		var each []uint16
-		for p := int(use.ports.First); p <= int(use.ports.Last); p++ {
-			each = append(each, uint16(p))
-		}
-		given := local.Value.Among(each)
+		given := local.Value.Among(use.ports.All())
 		if given.Len() == 0 {
 			r.ok(use.tunnel, "%s are not among those that the kernel gives away (%s)", use.ports, local.Value.Range)
 			continue

@@ -13,42 +13,26 @@ import (
 
 func kernelChecks() []Check {
 	return []Check{
-		{
-			ID: "kernel-release", Looks: "the kernel's release", judge: judgeRelease,
-			Why: "Linux 5.10 is the oldest kernel that ropewalk runs on; 7.0 to 7.1-rc4 lose the last datagram of a UDP train",
-		},
-		{
-			ID: "kernel-btf", Looks: "type information of the kernel", judge: judgeBTF,
-			Why: "tools that trace the datapath (bpftrace, pwru) need it; ropewalk itself does without",
-		},
-		{
-			ID: "udp-gso", Looks: "UDP_SEGMENT, on a socket", judge: judgeUDPGSO,
-			Why: "with it one system call sends a whole train of datagrams; without, one each",
-		},
-		{
-			ID: "udp-gro", Looks: "UDP_GRO, on a socket", judge: judgeUDPGRO,
-			Why: "with it one system call receives a whole train of datagrams; without, one each",
-		},
-		{
-			ID: "tun-offloads", Looks: "TSO and USO, on a TUN that is made to try", judge: judgeTUNOffloads,
-			Why: "with them applications hand over whole trains, of TCP (TSO) and of UDP such as QUIC (USO); without, single packets",
-		},
-		{
-			ID: "tun-steer", Looks: "the eBPF program that chooses TUN queues, by loading it", judge: judgeSteer,
-			Why: "it keeps a flow in one lane both ways; without it flows follow their answers, and one lane may do the work of all",
-		},
-		{
-			ID: "tcx", Looks: "tcx links, by attaching to no device", judge: judgeTCX,
-			Why: "`ropewalk spread` attaches its programs by them, beside those of others; clsact filters serve as well",
-		},
-		{
-			ID: "xdp-sockets", Looks: "AF_XDP, by opening a socket", judge: judgeXDPSocket,
-			Why: "the AF_XDP underlay needs them; UDP sockets serve where there are none",
-		},
-		{
-			ID: "bpf-jit", Looks: "the eBPF compiler", Fixable: true, judge: judgeJIT,
-			Why: "interpreted programs cost several times as much per packet",
-		},
+		check("kernel-release", "the kernel's release", judgeRelease,
+			"Linux 5.10 is the oldest kernel that ropewalk runs on; 7.0 to 7.1-rc4 lose the last datagram of a UDP train"),
+		check("kernel-btf", "type information of the kernel", judgeBTF,
+			"tools that trace the datapath (bpftrace, pwru) need it; ropewalk itself does without"),
+		check("udp-gso", "UDP_SEGMENT, on a socket", judgeUDPGSO,
+			"with it one system call sends a whole train of datagrams; without, one each"),
+		check("udp-gro", "UDP_GRO, on a socket", judgeUDPGRO,
+			"with it one system call receives a whole train of datagrams; without, one each"),
+		check("udp-filter", "a filter against trains of handshake initiations, on a socket", judgeUDPFilter,
+			"without it a flood of them takes the room of data in the sockets' buffers, unless AF_XDP is used"),
+		check("tun-offloads", "TSO and USO, on a TUN that is made to try", judgeTUNOffloads,
+			"with them applications hand over whole trains, of TCP (TSO) and of UDP such as QUIC (USO); without, single packets"),
+		check("tun-steer", "the eBPF program that chooses TUN queues, by loading it", judgeSteer,
+			"it keeps a flow in one lane both ways; without it flows follow their answers, and one lane may do the work of all"),
+		check("tcx", "tcx links, by attaching to no device", judgeTCX,
+			"`ropewalk spread` attaches its programs by them, beside those of others; clsact filters serve as well"),
+		check("xdp-sockets", "AF_XDP, by opening a socket", judgeXDPSocket,
+			"the AF_XDP underlay needs them; UDP sockets serve where there are none"),
+		check("bpf-jit", "the eBPF compiler", judgeJIT,
+			"interpreted programs cost several times as much per packet").fixable(),
 	}
 }
 
@@ -90,6 +74,15 @@ func judgeUDPGSO(f *facts.Facts, r *recorder) {
 
 func judgeUDPGRO(f *facts.Facts, r *recorder) {
 	probed(r, f.Kernel.UDP.Err, f.Kernel.UDP.Value.GRO, "UDP_GRO", "boot Linux 5.12 or later: before, it is not fit for use")
+}
+
+func judgeUDPFilter(f *facts.Facts, r *recorder) {
+	u := f.Kernel.UDP
+	if u.Err == nil && !u.Value.GRO {
+		r.ok("", "nothing to refuse: without UDP_GRO no trains arrive")
+		return
+	}
+	probed(r, u.Err, u.Value.Filter, "SO_ATTACH_FILTER", "allow it where it is forbidden: a seccomp profile or a security module (see the daemon's log)")
 }
 
 func probed(r *recorder, err error, there bool, name, mend string) {

@@ -17,46 +17,26 @@ import (
 
 func nicChecks() []Check {
 	return []Check{
-		{
-			ID: "nic-driver", Looks: "the driver, and whether it runs XDP natively and AF_XDP without copies", judge: judgeDrivers,
-			Why: "AF_XDP pays where the driver has both; elsewhere UDP sockets are as fast",
-		},
-		{
-			ID: "nic-xdp", Looks: "the XDP program on the device", judge: eachNIC(judgeXDP),
-			Why: "a device has room for one XDP program: with another's there, ropewalk's cannot be attached",
-		},
-		{
-			ID: "nic-channels", Looks: "queues in use, against processors", judge: eachNIC(judgeChannels),
-			Why: "each queue brings one more core to work on what arrives",
-		},
-		{
-			ID: "nic-rings", Looks: "how many packets a queue holds", judge: eachNIC(judgeRings),
-			Why: "trains arrive faster than a core takes them off: a short queue loses their ends",
-		},
-		{
-			ID: "nic-coalescing", Looks: "how long the NIC waits before it interrupts", judge: eachNIC(judgeCoalescing),
-			Why: "every round trip through the tunnel waits that long, too",
-		},
-		{
-			ID: "nic-rss", Looks: "hash function, key and indirection table", judge: eachNIC(judgeRSS),
-			Why: "source ports that land evenly on the queues are planned from them",
-		},
-		{
-			ID: "nic-udp-hash", Looks: "whether the NIC hashes UDP ports", Fixable: true, judge: eachNIC(judgeUDPHash),
-			Why: "spread gives each flow a source port of its own; a NIC that does not hash ports puts all on one queue",
-		},
-		{
-			ID: "nic-gro", Looks: "GRO, rx-udp-gro-forwarding and rx-gro-list", Fixable: true, judge: eachNIC(judgeGRO),
-			Why: "GRO makes trains of what arrives; of UDP that is forwarded only with rx-udp-gro-forwarding, which rx-gro-list overrides",
-		},
-		{
-			ID: "nic-mtu", Looks: "the device's MTU", judge: eachNIC(judgeMTU),
-			Why: "below 1360 bytes no IPv6 packet of 1280 fits into the tunnel",
-		},
-		{
-			ID: "nic-numa", Looks: "the NUMA node of the NIC", judge: eachNIC(judgeNUMA),
-			Why: "lanes on another node fetch every packet across the interconnect",
-		},
+		check("nic-driver", "the driver, and whether it runs XDP natively and AF_XDP without copies", judgeDrivers,
+			"AF_XDP pays where the driver has both; elsewhere UDP sockets are as fast"),
+		checkNICs("nic-xdp", "the XDP program on the device", judgeXDP,
+			"a device has room for one XDP program: with another's there, ropewalk's cannot be attached"),
+		checkNICs("nic-channels", "queues in use, against processors", judgeChannels,
+			"each queue brings one more core to work on what arrives"),
+		checkNICs("nic-rings", "how many packets a queue holds", judgeRings,
+			"trains arrive faster than a core takes them off: a short queue loses their ends"),
+		checkNICs("nic-coalescing", "how long the NIC waits before it interrupts", judgeCoalescing,
+			"every round trip through the tunnel waits that long, too"),
+		checkNICs("nic-rss", "hash function, key and indirection table", judgeRSS,
+			"source ports that land evenly on the queues are planned from them"),
+		checkNICs("nic-udp-hash", "whether the NIC hashes UDP ports", judgeUDPHash,
+			"spread gives each flow a source port of its own; a NIC that does not hash ports puts all on one queue").fixable(),
+		checkNICs("nic-gro", "GRO, rx-udp-gro-forwarding and rx-gro-list", judgeGRO,
+			"GRO makes trains of what arrives; of UDP that is forwarded only with rx-udp-gro-forwarding, which rx-gro-list overrides").fixable(),
+		checkNICs("nic-mtu", "the device's MTU", judgeMTU,
+			"below 1360 bytes no IPv6 packet of 1280 fits into the tunnel"),
+		checkNICs("nic-numa", "the NUMA node of the NIC", judgeNUMA,
+			"lanes on another node fetch every packet across the interconnect"),
 	}
 }
 
@@ -240,7 +220,7 @@ func judgeUDPHash(_ *facts.Facts, n *facts.NIC, r *recorder) {
 	}{{"udp4", n.RSS.Value.UDP4}, {"udp6", n.RSS.Value.UDP6}} {
 		switch family.fields {
 		case spread.AddressesOnly:
-			changes = append(changes, Change{Kind: FlowHash, Target: n.Name, Key: family.key, Before: "sd", After: "sdfn"})
+			changes = append(changes, Change{Kind: FlowHash, Target: n.Name, Key: family.key, Before: addressesOnly, After: fourTuple})
 		case spread.OtherFields:
 			r.warn(n.Name, family.key+" is hashed by other fields than addresses and ports",
 				fmt.Sprintf("ethtool -N %s rx-flow-hash %s sdfn", quote(n.Name), family.key))

@@ -15,22 +15,14 @@ import (
 
 func processChecks() []Check {
 	return []Check{
-		{
-			ID: "tun-device", Looks: "/dev/net/tun, by opening it", judge: judgeTUNDevice,
-			Why: "a tunnel is a TUN; a container may show the node and still forbid to open it",
-		},
-		{
-			ID: "capabilities", Looks: "this process's effective capabilities", judge: judgeCapabilities,
-			Why: "CAP_NET_ADMIN makes the TUN, CAP_BPF and CAP_PERFMON load eBPF, CAP_NET_RAW opens AF_XDP sockets",
-		},
-		{
-			ID: "memlock", Looks: "how much memory may be locked", judge: judgeMemlock,
-			Why: "the memory of AF_XDP sockets is charged to it, and before Linux 5.11 eBPF maps are",
-		},
-		{
-			ID: "bpffs", Looks: "the BPF file system", judge: judgeBPFFS,
-			Why: "what `ropewalk spread` attaches is pinned there and outlives the command",
-		},
+		check("tun-device", "/dev/net/tun, by opening it", judgeTUNDevice,
+			"a tunnel is a TUN; a container may show the node and still forbid to open it"),
+		check("capabilities", "this process's effective capabilities", judgeCapabilities,
+			"CAP_NET_ADMIN makes the TUN, CAP_BPF and CAP_PERFMON load eBPF, CAP_NET_RAW opens AF_XDP sockets"),
+		check("memlock", "how much memory may be locked", judgeMemlock,
+			"the memory of AF_XDP sockets is charged to it, and before Linux 5.11 eBPF maps are"),
+		check("bpffs", "the BPF file system", judgeBPFFS,
+			"what `ropewalk spread` attaches is pinned there and outlives the command"),
 	}
 }
 

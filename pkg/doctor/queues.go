@@ -16,22 +16,14 @@ import (
 
 func queueChecks() []Check {
 	return []Check{
-		{
-			ID: "nic-irq-affinity", Looks: "which processors the queues interrupt", judge: eachNIC(judgeAffinity),
-			Why: "queues that interrupt the same processor are as good as one",
-		},
-		{
-			ID: "irqbalance", Looks: "whether irqbalance runs", judge: judgeIrqbalance,
-			Why: "it moves interrupts by its own measure, away from the lanes that work on them",
-		},
-		{
-			ID: "nic-rps", Looks: "RPS, which spreads packets over processors in software", Fixable: true, judge: eachNIC(judgeRPS),
-			Why: "one queue needs it to reach more processors than one; with several it only moves each packet once more",
-		},
-		{
-			ID: "nic-xps", Looks: "XPS, which gives processors transmit queues of their own", Fixable: true, judge: eachNIC(judgeXPS),
-			Why: "processors that share a transmit queue wait for each other's lock",
-		},
+		checkNICs("nic-irq-affinity", "which processors the queues interrupt", judgeAffinity,
+			"queues that interrupt the same processor are as good as one"),
+		check("irqbalance", "whether irqbalance runs", judgeIrqbalance,
+			"it moves interrupts by its own measure, away from the lanes that work on them"),
+		checkNICs("nic-rps", "RPS, which spreads packets over processors in software", judgeRPS,
+			"one queue needs it to reach more processors than one; with several it only moves each packet once more").fixable(),
+		checkNICs("nic-xps", "XPS, which gives processors transmit queues of their own", judgeXPS,
+			"processors that share a transmit queue wait for each other's lock").fixable(),
 	}
 }
 

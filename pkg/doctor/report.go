@@ -8,6 +8,8 @@ import (
 	"io"
 	"strconv"
 	"strings"
+
+	"github.com/ropewalk/ropewalk/pkg/picture"
 )
 
 // APIVersion is that of the report's JSON form. Fields may be added within one version.
@@ -105,7 +107,7 @@ func (r *Report) WriteText(w io.Writer, s Style) error {
 				b.WriteByte('\n')
 			}
 			section = f.Section
-			b.WriteString(s.paint("1", string(section)) + "\n")
+			b.WriteString(s.ink().Bold(string(section)) + "\n")
 		}
 		s.finding(&b, f)
 	}
@@ -114,24 +116,20 @@ func (r *Report) WriteText(w io.Writer, s Style) error {
 	return err
 }
 
-// The marks of findings: tick, warning, cross; and the colours (ECMA-48).
+// ink is what the report is drawn with.
+func (s Style) ink() picture.Style { return picture.Style{Color: s.Color} }
+
+// The marks of findings: tick, warning, cross.
 func (s Style) mark(status Status) string {
 	switch status {
 	case OK:
-		return s.paint("32", "✓")
+		return s.ink().Good("✓")
 	case Warning:
-		return s.paint("33", "!")
+		return s.ink().Doubtful("!")
 	case Failed:
-		return s.paint("31;1", "✗")
+		return s.ink().Bad("✗")
 	}
-	return s.paint("2", "?")
-}
-
-func (s Style) paint(code, text string) string {
-	if !s.Color {
-		return text
-	}
-	return "\x1b[" + code + "m" + text + "\x1b[0m"
+	return s.ink().Faint("?")
 }
 
 func (s Style) finding(b *strings.Builder, f *Finding) {
@@ -141,13 +139,13 @@ func (s Style) finding(b *strings.Builder, f *Finding) {
 	}
 	fmt.Fprintf(b, "  %s %s: %s\n", s.mark(f.Status), clean(name), clean(f.Found))
 	if s.Verbose || f.Status == Warning || f.Status == Failed {
-		fmt.Fprintf(b, "      %s %s\n", s.paint("2", "why:"), clean(f.Why))
+		fmt.Fprintf(b, "      %s %s\n", s.ink().Faint("why:"), clean(f.Why))
 	}
 	if f.Mend == "" {
 		return
 	}
 	for i, line := range strings.Split(f.Mend, "\n") {
-		label := s.paint("2", "mend:")
+		label := s.ink().Faint("mend:")
 		if i > 0 {
 			label = "     "
 		}

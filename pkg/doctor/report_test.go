@@ -5,7 +5,6 @@ package doctor
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"os"
 	"strings"
 	"testing"
@@ -13,26 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ropewalk/ropewalk/pkg/doctor/facts"
+	"github.com/ropewalk/ropewalk/pkg/hostnet"
+	"github.com/ropewalk/ropewalk/test/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
-
-// golden compares with a file, or writes it.
-func golden(t *testing.T, path string, got []byte) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s (go test -update writes it anew): %s", path, diff)
-	}
-}
 
 // mixed is a host with findings of all kinds.
 func mixed() Report {
@@ -51,7 +33,7 @@ func TestReportForPeople(t *testing.T) {
 	if err := r.WriteText(&b, Style{}); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "testdata/report.txt", b.Bytes())
+	golden.Check(t, "testdata/report.txt", b.Bytes())
 }
 
 func TestReportForScripts(t *testing.T) {
@@ -60,7 +42,7 @@ func TestReportForScripts(t *testing.T) {
 	if err := r.WriteJSON(&b); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "testdata/report.json", b.Bytes())
+	golden.Check(t, "testdata/report.json", b.Bytes())
 	var back Report
 	if err := json.Unmarshal(b.Bytes(), &back); err != nil {
 		t.Fatal(err)
@@ -90,7 +72,7 @@ func TestColourIsForThoseWhoAskForIt(t *testing.T) {
 func TestNamesOfDevicesDoNotReachTheTerminalOrTheShell(t *testing.T) {
 	f := healthy()
 	f.NICs[0].Name = "a\x1b[2J;b"
-	f.NICs[0].Features.Value[featureGRO] = facts.Feature{}
+	f.NICs[0].Features.Value[featureGRO] = hostnet.Feature{}
 	r := Examine(f)
 	var b bytes.Buffer
 	if err := r.WriteText(&b, Style{}); err != nil {
@@ -147,5 +129,5 @@ func TestTheDocumentationListsTheChecks(t *testing.T) {
 		}
 		b.WriteString("| `" + c.ID + "` | " + c.Looks + " | " + c.Why + " | " + fix + " |\n")
 	}
-	golden(t, docPath, []byte(before+docBegin+b.String()+docEnd+after))
+	golden.Check(t, docPath, []byte(before+docBegin+b.String()+docEnd+after))
 }

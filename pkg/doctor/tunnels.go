@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,10 +12,8 @@ import (
 )
 
 func tunnelChecks() []Check {
-	return []Check{{
-		ID: "tunnel", Running: true, Looks: "who serves each tunnel, and whether it answers", judge: judgeTunnel,
-		Why: "ropewalk's own daemon tells what it does; in front of the kernel's WireGuard only spread can be used",
-	}}
+	return []Check{check("tunnel", "who serves each tunnel, and whether it answers", judgeTunnel,
+		"ropewalk's own daemon tells what it does; in front of the kernel's WireGuard only spread can be used").running()}
 }
 
 func judgeTunnel(f *facts.Facts, r *recorder) {
@@ -83,7 +82,7 @@ func holders(f *facts.Facts, port uint16, self string) []string {
 		case s.Addr.Port() != port:
 		case s.Inode == 0:
 			if kind != facts.InKernel && len(others) == 0 {
-				others = append(others, "the kernel (a WireGuard device?)")
+				others = append(others, cmp.Or(pluginOf(f, port), "the kernel (a WireGuard device?)"))
 			}
 		case s.PID == 0:
 			if self == "" && len(others) == 0 {

@@ -19,7 +19,7 @@ func TestReasonsHaveNamesAndHelp(t *testing.T) {
 
 // TestNumbersOfReasonsStay: eBPF programs that are loaded go on counting by the numbers they were built with.
 func TestNumbersOfReasonsStay(t *testing.T) {
-	for reason, want := range map[Reason]uint8{TXVnetHeader: 1, RXTooShort: 13, HSQueueFull: 26, HelloUnwanted: 37, HSSourceBudget: 38, HSTotalBudget: 39} {
+	for reason, want := range map[Reason]uint8{TXVnetHeader: 1, RXTooShort: 13, HSQueueFull: 26, HelloUnwanted: 37, HSSourceBudget: 38, HSTotalBudget: 39, RXSocket: 40} {
 		if uint8(reason) != want {
 			t.Errorf("%v is %d, was %d", reason, uint8(reason), want)
 		}

@@ -44,6 +44,7 @@ const (
 	HelloUnwanted                  // a hello while spreading is off, or one too many within a second
 	HSSourceBudget                 // initiations from one IPv4 address or IPv6 /64 beyond its budget, dropped in XDP
 	HSTotalBudget                  // initiations from all sources together beyond what one CPU lets in, dropped in XDP
+	RXSocket                       // dropped by the kernel at a socket: the buffer was full, or a flood's train or a wrong checksum was refused
 
 	// Count is the number of reasons, None included.
 	Count = iota
@@ -90,6 +91,7 @@ var names = [Count]string{
 	"hello_unwanted",
 	"hs_source_budget",
 	"hs_total_budget",
+	"rx_socket",
 }
 
 var helps = [Count]string{
@@ -133,4 +135,5 @@ var helps = [Count]string{
 	"a hello while spreading is off, or one too many within a second",
 	"initiations from one IPv4 address or IPv6 /64 beyond its budget, dropped in XDP",
 	"initiations from all sources together beyond what one CPU lets in, dropped in XDP",
+	"dropped by the kernel at a socket: the buffer was full, or a flood's train or a wrong checksum was refused",
 }

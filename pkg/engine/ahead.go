@@ -10,8 +10,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
 
-// maxOpened bounds the messages of a train that is opened ahead; UDP GRO makes none of more (UDP_GRO_CNT_MAX).
-const maxOpened = 64
+// maxOpened bounds the messages of a train that is opened ahead: arrival.summed has a bit for each, and no way in makes longer ones.
+const maxOpened = underlay.MaxCoalesced
 
 // lookahead is those trains of the line that are on the lane's desk, to be decrypted before the lane comes to them. All that
 // keeps an order (the replay window, merging, writing) is left to the lane. So is the payload, but for the copy that the kernel

@@ -73,8 +73,9 @@ type Engine struct {
 	Sessions *session.Table[*Session]
 	Routes   peer.AllowedIPs[*Peer]
 	// Slow counts drops that happen away from the lanes, in handshakes and staging.
-	Slow drop.Counters
-	slow slowLane
+	Slow   drop.Counters
+	slow   slowLane
+	before *Stats // of another engine; nil for none
 
 	mu       sync.Mutex // serialises Attach and Detach
 	port     underlay.Port

@@ -58,13 +58,17 @@ type Peer struct {
 	traffic []atomic.Pointer[laneTraffic] // of each lane, nil until it carries something for the peer
 }
 
-// traffic is bytes of WireGuard messages carried for a peer.
-type traffic struct{ rx, tx atomic.Uint64 }
+// traffic is what was carried for a peer: bytes of WireGuard messages, messages, and those that were dropped.
+type traffic struct {
+	rx, tx               atomic.Uint64
+	rxPackets, txPackets atomic.Uint64
+	rxDrops, txDrops     atomic.Uint64
+}
 
 // laneTraffic is that of one lane, alone on its cache lines.
 type laneTraffic struct {
 	traffic
-	_ [112]byte
+	_ [80]byte
 }
 
 // NewPeer returns a peer of e for owner. It is reachable only once Routes and Sessions lead to it.
@@ -84,6 +88,27 @@ func (p *Peer) Traffic() (rx, tx uint64) {
 	return rx, tx
 }
 
+// PeerPackets counts WireGuard messages, from a peer (Rx) and to it (Tx). Those dropped are the peer's own: messages of its
+// session that were refused, or had something in them that was, and messages to it that were given up, or packets before they
+// became such.
+type PeerPackets struct{ Rx, Tx, RxDrops, TxDrops uint64 }
+
+// Packets returns how many messages were received from and sent to the peer.
+func (p *Peer) Packets() PeerPackets {
+	sum := p.slow.packets()
+	for i := range p.traffic {
+		if t := p.traffic[i].Load(); t != nil {
+			n := t.packets()
+			sum = PeerPackets{sum.Rx + n.Rx, sum.Tx + n.Tx, sum.RxDrops + n.RxDrops, sum.TxDrops + n.TxDrops}
+		}
+	}
+	return sum
+}
+
+func (t *traffic) packets() PeerPackets {
+	return PeerPackets{t.rxPackets.Load(), t.txPackets.Load(), t.rxDrops.Load(), t.txDrops.Load()}
+}
+
 // trafficOf returns the counters of lane i, those of the slow path if there is no such lane.
 func (p *Peer) trafficOf(i int) *traffic {
 	if i >= len(p.traffic) {
@@ -97,8 +122,10 @@ func (p *Peer) trafficOf(i int) *traffic {
 	return &t.traffic
 }
 
-// CountSlow adds messages that did not pass through a lane: handshakes, keepalives, staged packets.
+// CountSlow adds the bytes of a message that did not pass through a lane: of a handshake.
 func (p *Peer) CountSlow(rx, tx int) {
 	p.slow.rx.Add(uint64(rx))
 	p.slow.tx.Add(uint64(tx))
+	p.slow.rxPackets.Add(uint64(min(rx, 1)))
+	p.slow.txPackets.Add(uint64(min(tx, 1)))
 }

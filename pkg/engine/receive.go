@@ -243,11 +243,12 @@ func (r *receiver) data(run []byte, size int, d *underlay.Datagrams) {
 // deliver takes the messages of one run, a part of d, as they were opened. Bit i of summed says that the checksums of the
 // packet in message i are right.
 func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.Message, summed uint64, d *underlay.Datagrams) {
-	authentic, data, hello := 0, false, false
+	authentic, refused, rejected, data, hello := 0, 0, 0, false, false
 	for i := range opened {
 		m := &opened[i]
 		if m.Drop != drop.None {
 			r.drop(m.Drop, 1)
+			refused++
 			continue
 		}
 		authentic += len(m.Plain) + wire.DataOverhead
@@ -258,27 +259,34 @@ func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.M
 			r.drop(s.Peer.Owner.Hello(m.Plain, d.From), 1)
 		default:
 			data = true
-			r.packet(m.Plain, s.Peer, d.ECN, summed>>i&1 != 0)
+			if !r.packet(m.Plain, s.Peer, d.ECN, summed>>i&1 != 0) {
+				rejected++
+			}
 		}
 	}
+	count := s.Peer.trafficOf(r.lane.index)
+	if refused+rejected > 0 {
+		count.rxDrops.Add(uint64(refused + rejected))
+	}
 	if authentic > 0 {
-		s.Peer.trafficOf(r.lane.index).rx.Add(uint64(authentic))
+		count.rx.Add(uint64(authentic))
+		count.rxPackets.Add(uint64(len(opened) - refused))
 		s.Peer.received(r.now, keys, data, hello, d.From)
 	}
 }
 
-// packet checks one decrypted packet of p and gives it to the merger. A mark that its outer header met on the way goes
-// on with it (RFC 6040, section 4.2); like the in-kernel device, ropewalk lets packets pass that cannot bear one.
-func (r *receiver) packet(plain []byte, p *Peer, outer packet.ECN, summed bool) {
+// packet checks one decrypted packet of p and gives it to the merger, or drops it. A mark that its outer header met on the
+// way goes on with it (RFC 6040, section 4.2); like the in-kernel device, ropewalk lets packets pass that cannot bear one.
+func (r *receiver) packet(plain []byte, p *Peer, outer packet.ECN, summed bool) bool {
 	n, ok := packet.Length(plain)
 	if !ok {
 		r.drop(drop.RXInnerMalformed, 1)
-		return
+		return false
 	}
 	plain = plain[:n]
 	if r.routes.lookup(&r.lane.engine.Routes, packet.Source(plain)) != p {
 		r.drop(drop.RXInnerSpoofed, 1)
-		return
+		return false
 	}
 	if outer == packet.CE {
 		packet.SetCE(plain)
@@ -290,6 +298,7 @@ func (r *receiver) packet(plain []byte, p *Peer, outer packet.ECN, summed bool) 
 	} else {
 		r.merger.Add(plain)
 	}
+	return true
 }
 
 // received notes that authentic messages came in under keys. A hello says in words where the peer is, and may come from

@@ -225,7 +225,7 @@ func TestRoamsOnAnyAuthenticatedMessageAndNoOther(t *testing.T) {
 		{"keepalive", elsewhere, func(r *rig) []byte { return r.message(r.remote, nil) }, 1},
 		{"our other address", otherSource, func(r *rig) []byte { return r.message(r.remote, nil) }, 1},
 		{"the same endpoint", there, func(r *rig) []byte { return r.message(r.remote, nil) }, 0},
-		{"forged", elsewhere, func(r *rig) []byte { return append(r.message(r.remote, nil)[:31], 0xff) }, 0},
+		{"forged", elsewhere, func(r *rig) []byte { return forged(r.message(r.remote, nil)) }, 0},
 		{"replayed", elsewhere, func(r *rig) []byte {
 			msg := r.message(r.remote, nil)
 			r.receive(msg, len(msg))
@@ -249,6 +249,27 @@ func TestKeepaliveIsCountedAndNotDelivered(t *testing.T) {
 	if len(r.delivered()) != 0 || r.allDrops() != 0 || rx != wire.KeepaliveSize {
 		t.Errorf("%d bytes received, %d drops", rx, r.allDrops())
 	}
+	if got, want := r.peer.Packets(), (PeerPackets{Rx: 1}); got != want {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestWhatIsRefusedCountsForItsPeer(t *testing.T) {
+	r := newRig(t)
+	spoofed := r.message(r.remote, out4.UDP(nil))
+	forged := append(bytes.Clone(spoofed[:len(spoofed)-1]), 0xff)
+	for _, msg := range [][]byte{spoofed, forged, r.message(r.remote, in4.UDP(nil))} {
+		r.receive(msg, len(msg))
+	}
+	if got, want := r.peer.Packets(), (PeerPackets{Rx: 2, RxDrops: 2}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// forged returns a message with a wrong tag.
+func forged(msg []byte) []byte {
+	msg[len(msg)-1] ^= 1
+	return msg
 }
 
 func TestFirstUseOfANewSessionConfirmsIt(t *testing.T) {
@@ -260,8 +281,8 @@ func TestFirstUseOfANewSessionConfirmsIt(t *testing.T) {
 	if len(r.owner.confirmed) != 0 {
 		t.Fatal("a message of the old session confirmed the new one")
 	}
-	forged := append(r.message(theirs, nil)[:31], 0xff)
-	r.receive(forged, len(forged))
+	wrong := forged(r.message(theirs, nil))
+	r.receive(wrong, len(wrong))
 	if len(r.owner.confirmed) != 0 {
 		t.Fatal("a forged message confirmed a session")
 	}

@@ -41,8 +41,14 @@ func (u *unit) move(g *group, to int) int {
 
 // giveUp drops the messages of a group that begins with m: its session is of no use any more.
 func (t *transmitter) giveUp(m *runMeta, messages int, why drop.Reason) {
-	t.drop(why, messages)
+	t.lose(m.peer, why, messages)
 	m.peer.Owner.Rekey()
+}
+
+// lose drops n messages to p, or packets that were to become such.
+func (t *transmitter) lose(p *Peer, why drop.Reason, n int) {
+	t.drop(why, n)
+	p.trafficOf(t.lane.index).txDrops.Add(uint64(n))
 }
 
 // send sends what has been sealed, counts it, and empties u.
@@ -88,7 +94,9 @@ func (t *transmitter) account(u *unit) {
 		sizes.note(u.runs[i].Segments)
 		bytes += m.inner
 		trains += m.trains
-		m.peer.trafficOf(t.lane.index).tx.Add(uint64(m.bytes))
+		to := m.peer.trafficOf(t.lane.index)
+		to.tx.Add(uint64(m.bytes))
+		to.txPackets.Add(uint64(u.runs[i].Segments))
 	}
 	t.lane.stats.tx.add(packets, bytes, trains, len(u.runs))
 	t.lane.stats.tx.sizes.publish(&sizes)
@@ -115,9 +123,9 @@ func (t *transmitter) dropFailed(u *unit) {
 			u.runs[kept], u.meta[kept] = u.runs[i], u.meta[i]
 			kept++
 		case errors.Is(err, underlay.ErrTooBig):
-			t.drop(drop.TXTooBig, u.runs[i].Segments)
+			t.lose(u.meta[i].peer, drop.TXTooBig, u.runs[i].Segments)
 		default:
-			t.drop(drop.TXSendError, u.runs[i].Segments)
+			t.lose(u.meta[i].peer, drop.TXSendError, u.runs[i].Segments)
 		}
 	}
 	u.runs, u.meta = u.runs[:kept], u.meta[:kept]
@@ -125,7 +133,7 @@ func (t *transmitter) dropFailed(u *unit) {
 
 func (t *transmitter) dropRuns(u *unit, r drop.Reason) {
 	for i := range u.runs {
-		t.drop(r, u.runs[i].Segments)
+		t.lose(u.meta[i].peer, r, u.runs[i].Segments)
 	}
 	u.runs, u.meta = u.runs[:0], u.meta[:0]
 }

@@ -82,7 +82,7 @@ func (e *Engine) Transmit(p *Peer, keys *session.Keypair, element []byte) {
 	switch {
 	case !t.parse(slot[slack : slack+n]):
 	case p.Endpoint.Load() == nil:
-		t.drop(drop.TXNoEndpoint, t.train.Segments())
+		t.lose(p, drop.TXNoEndpoint, t.train.Segments())
 	default:
 		t.carry(slot, p, keys)
 		t.flush()
@@ -102,11 +102,11 @@ func (e *Engine) Hello(p *Peer, keys *session.Keypair, source int, hello []byte)
 func (e *Engine) say(p *Peer, keys *session.Keypair, source int, plain []byte) {
 	e.slow.mu.Lock()
 	defer e.slow.mu.Unlock()
+	t := e.slow.transmitter(e)
 	if p.Endpoint.Load() == nil {
-		e.Slow.Add(drop.TXNoEndpoint, 1)
+		t.lose(p, drop.TXNoEndpoint, 1)
 		return
 	}
-	t := e.slow.transmitter(e)
 	n := copy(t.slots[0][wire.DataHeaderLen:], plain)
 	t.single(t.slots[0], n, p, keys, source)
 	t.flush()

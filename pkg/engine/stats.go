@@ -45,6 +45,9 @@ func (e *Engine) Stats() Stats {
 		s.Lanes = append(s.Lanes, l.snapshot())
 	}
 	s.Slow = e.slow.lane.snapshot()
+	if e.before != nil {
+		s.add(e.before)
+	}
 	return s
 }
 

@@ -103,7 +103,7 @@ func (t *transmitter) element(slot []byte, n int) {
 		t.drop(drop.TXNoPeer, t.train.Segments())
 		return
 	case p.Endpoint.Load() == nil:
-		t.drop(drop.TXNoEndpoint, t.train.Segments())
+		t.lose(p, drop.TXNoEndpoint, t.train.Segments())
 		return
 	}
 	keys := p.Current.Load()
@@ -149,7 +149,7 @@ func (t *transmitter) single(slot []byte, n int, p *Peer, keys *session.Keypair,
 	padded := wire.PaddedLen(n, t.mtu)
 	msg := slot[:wire.DataOverhead+padded]
 	if len(msg) > underlay.MaxDatagramRun {
-		t.drop(drop.TXTooBig, 1)
+		t.lose(p, drop.TXTooBig, 1)
 		return nil
 	}
 	clear(slot[wire.DataHeaderLen+n : wire.DataHeaderLen+padded])
@@ -175,7 +175,7 @@ func (t *transmitter) split(p *Peer, keys *session.Keypair) {
 	stride := wire.DataOverhead + wire.PaddedLen(segLen, t.mtu)
 	perRun := min(underlay.MaxRunSegments, underlay.MaxDatagramRun/stride)
 	if perRun == 0 {
-		t.drop(drop.TXTooBig, segments)
+		t.lose(p, drop.TXTooBig, segments)
 		return
 	}
 	source := t.source(p)

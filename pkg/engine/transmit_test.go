@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -147,6 +148,13 @@ func TestEachPacketThatCannotLeaveIsCounted(t *testing.T) {
 			if len(r.sent()) != 0 || r.engine.Stats().Lanes[0].TxPackets != 0 {
 				t.Error("something was sent")
 			}
+			want := PeerPackets{TxDrops: c.n}
+			if slices.Contains([]drop.Reason{drop.TXVnetHeader, drop.TXMalformed, drop.TXNoPeer}, c.want) { // nobody's
+				want = PeerPackets{}
+			}
+			if got := r.peer.Packets(); got != want {
+				t.Errorf("the peer's: %+v, want %+v", got, want)
+			}
 		})
 	}
 }
@@ -244,5 +252,8 @@ func TestSentBytesAreThoseOfMessages(t *testing.T) {
 	s := r.engine.Stats().Lanes[0]
 	if s.TxPackets != 4 || s.TxTrains != 2 || s.TxBytes != 32+140+140+90 || s.TxRuns != 2 {
 		t.Errorf("stats %+v", s)
+	}
+	if got, want := r.peer.Packets(), (PeerPackets{Tx: 4}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }

@@ -71,6 +71,7 @@ func TestMissingLinkIsSaidSo(t *testing.T) {
 		"Addresses":     addrErr,
 		"SetLinkUp":     SetLinkUp("absent0", 1420),
 		"DeleteLink":    DeleteLink("absent0"),
+		"RemoveAddress": RemoveAddress("absent0", netip.MustParsePrefix("10.0.0.1/24")),
 		"AddAddress":    AddAddress("absent0", netip.MustParsePrefix("10.0.0.1/24")),
 		"AddRoute":      AddRoute(Route{Dst: netip.MustParsePrefix("10.0.0.0/8"), Link: "absent0"}),
 		"OmitLinkLocal": OmitLinkLocal("absent0"),
@@ -113,6 +114,14 @@ func TestLinkIsConfiguredAndDeleted(t *testing.T) {
 	}
 	if diff := cmp.Diff(texts(addrs), withoutLinkLocal(got)); diff != "" {
 		t.Error(diff)
+	}
+	for range 2 { // the second time, it is not there
+		if err := RemoveAddress("hn0", addrs[0]); err != nil {
+			t.Error(err)
+		}
+	}
+	if got, err = Addresses("hn0"); err != nil || len(withoutLinkLocal(got)) != 1 || got[0] != addrs[1] {
+		t.Errorf("it has %v, %v", got, err)
 	}
 	if err := DeleteLink("hn0"); err != nil {
 		t.Fatal(err)

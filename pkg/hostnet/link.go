@@ -9,6 +9,7 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // ErrNoLink is in the chain of the error for a link that does not exist.
@@ -96,6 +97,18 @@ func AddAddress(name string, addr netip.Prefix) error {
 	}
 	if err != nil {
 		return fmt.Errorf("adding address %s to %s: %w", addr, name, err)
+	}
+	return nil
+}
+
+// RemoveAddress removes an address with the host's bits. That it is not there is no error.
+func RemoveAddress(name string, addr netip.Prefix) error {
+	l, err := find(name)
+	if err == nil {
+		err = netlink.AddrDel(l, &netlink.Addr{IPNet: ipNet(addr)})
+	}
+	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		return fmt.Errorf("removing address %s from %s: %w", addr, name, err)
 	}
 	return nil
 }

@@ -3,7 +3,6 @@
 package hostnet
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -60,10 +59,10 @@ func readRSS(device string, call ethtool, release string) (RSS, error) {
 		r.UDP6, err = readFields(call, udpV6Flow)
 	}
 	if err == nil {
-		r.Channels, err = readChannels(call)
+		r.Channels, err = receiveChannels(call)
 	}
 	if err == nil {
-		r.Driver, err = readDriver(call)
+		r.Driver, err = knownDriver(call)
 	}
 	if err != nil {
 		return RSS{}, rssError(device, err)
@@ -185,6 +184,36 @@ const (
 	hashPorts     = 1<<6 | 1<<7 // RXH_L4_B_0_1, RXH_L4_B_2_3
 )
 
+// SetUDPFields sets by which fields a device hashes UDP over one of the families, as `ethtool -N DEVICE rx-flow-hash` does:
+// spread.FourTuple or spread.AddressesOnly. Some drivers take it and do otherwise: ReadRSS tells. It needs CAP_NET_ADMIN.
+func SetUDPFields(device string, family Family, fields spread.Fields) error {
+	_, err := asked(device, "setting the hashed fields", func(call ethtool) (struct{}, error) {
+		return struct{}{}, setFields(call, flowOf(family), fields)
+	})
+	return err
+}
+
+func flowOf(family Family) uint32 {
+	if family == IPv6 {
+		return udpV6Flow
+	}
+	return udpV4Flow
+}
+
+func setFields(call ethtool, flow uint32, fields spread.Fields) error {
+	b := request(unix.ETHTOOL_SRXFH, rxnfcLen)
+	binary.NativeEndian.PutUint32(b[rxnfcFlow:], flow)
+	switch fields {
+	case spread.FourTuple:
+		binary.NativeEndian.PutUint64(b[rxnfcData:], hashAddresses|hashPorts)
+	case spread.AddressesOnly:
+		binary.NativeEndian.PutUint64(b[rxnfcData:], hashAddresses)
+	default:
+		return fmt.Errorf("fields %v: %w", fields, unix.EINVAL)
+	}
+	return call(b)
+}
+
 func readFields(call ethtool, flow uint32) (spread.Fields, error) {
 	b := request(unix.ETHTOOL_GRXFH, rxnfcLen)
 	binary.NativeEndian.PutUint32(b[rxnfcFlow:], flow)
@@ -200,61 +229,20 @@ func readFields(call ethtool, flow uint32) (spread.Fields, error) {
 	return spread.OtherFields, nil
 }
 
-// struct ethtool_channels.
-const (
-	channelsRX       = 20 // offset of rx_count
-	channelsCombined = 32
-	channelsLen      = 36
-)
-
-func readChannels(call ethtool) (int, error) {
-	b := request(unix.ETHTOOL_GCHANNELS, channelsLen)
-	if ok, err := told(call(b)); !ok {
+// receiveChannels is 0 where the driver does not tell.
+func receiveChannels(call ethtool) (int, error) {
+	c, err := channels(call)
+	if ok, err := told(err); !ok {
 		return 0, err
 	}
-	rx, combined := uint32At(b, channelsRX), uint32At(b, channelsCombined)
-	if rx > maxQueue || combined > maxQueue {
-		return 0, fmt.Errorf("%d and %d channels: %w", rx, combined, errContradicts)
-	}
-	return int(rx + combined), nil
+	return c.RX + c.Combined, nil
 }
 
-// struct ethtool_drvinfo.
-const (
-	drvinfoDriver = 4 // offset
-	drvinfoLen    = 196
-	driverLen     = 32
-)
-
-func readDriver(call ethtool) (string, error) {
-	b := request(unix.ETHTOOL_GDRVINFO, drvinfoLen)
-	if ok, err := told(call(b)); !ok {
+// knownDriver is "" where there is none that tells its name.
+func knownDriver(call ethtool) (string, error) {
+	name, err := driverName(call)
+	if ok, err := told(err); !ok {
 		return "", err
 	}
-	name, _, _ := bytes.Cut(b[drvinfoDriver:drvinfoDriver+driverLen], []byte{0})
-	return string(bytes.Map(printable, name)), nil
+	return name, nil
 }
-
-// printable keeps what a driver's name consists of.
-func printable(c rune) rune {
-	if c <= ' ' || c > '~' {
-		return '?'
-	}
-	return c
-}
-
-// told reports whether a command that drivers need not know has answered.
-func told(err error) (bool, error) {
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-func request(command uint32, n int) []byte {
-	b := make([]byte, n)
-	binary.NativeEndian.PutUint32(b, command)
-	return b
-}
-
-func uint32At(b []byte, offset int) uint32 { return binary.NativeEndian.Uint32(b[offset:]) }

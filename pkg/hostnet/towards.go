@@ -3,13 +3,11 @@
 package hostnet
 
 import (
-	"bytes"
-	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 )
 
 // Towards returns the link that packets with that mark to a peer leave by; of a VLAN, the device below it, which has the queues.
@@ -33,22 +31,28 @@ func Towards(peer netip.Addr, mark uint32) (Link, error) {
 	return Link{}, fmt.Errorf("finding the device towards %s: %w", peer, err)
 }
 
-// driverInfoLen is the size of struct ethtool_drvinfo, in which the driver's name follows the command.
-const driverInfoLen, driverNameLen = 196, 32
-
-// Driver returns the name of a device's driver, as `ethtool -i` does. Errors are the kernel's: EOPNOTSUPP for one that tells none,
-// ENODEV.
-func Driver(device string) (string, error) {
-	call, done, err := openEthtool(device)
+// HasVLANs tells whether VLANs of this network namespace are upon a device.
+func HasVLANs(index int) (bool, error) {
+	all, err := Dump(netlink.LinkList)
 	if err != nil {
-		return "", fmt.Errorf("asking for the driver of %s: %w", device, err)
+		return false, fmt.Errorf("listing links: %w", err)
 	}
-	defer done()
-	request := make([]byte, driverInfoLen)
-	binary.NativeEndian.PutUint32(request, unix.ETHTOOL_GDRVINFO)
-	if err := call(request); err != nil {
-		return "", fmt.Errorf("asking for the driver of %s: %w", device, err)
+	return slices.ContainsFunc(all, func(l netlink.Link) bool {
+		a := l.Attrs()
+		return l.Type() == "vlan" && a.ParentIndex == index && a.NetNsID < 0
+	}), nil
+}
+
+// DeviceTowards names the link that packets with that mark to an address leave by, whatever stands below it; "" where there
+// is no route.
+func DeviceTowards(to netip.Addr, mark uint32) string {
+	index, err := linkTowards(netip.Addr{}, to, mark)
+	if err != nil {
+		return ""
 	}
-	name, _, _ := bytes.Cut(request[4:4+driverNameLen], []byte{0})
-	return string(name), nil
+	l, err := Dump(func() (netlink.Link, error) { return netlink.LinkByIndex(index) })
+	if err != nil {
+		return ""
+	}
+	return l.Attrs().Name
 }

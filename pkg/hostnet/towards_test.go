@@ -26,6 +26,15 @@ func TestTowardsAPeerIsTheDeviceWithTheQueues(t *testing.T) {
 		t.Skipf("needs VLAN links: %v", err)
 	}
 	mustLinkUp(t, "near.7")
+	far, err := FindLink("far")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for index, want := range map[int]bool{near.Index: true, far.Index: false} {
+		if has, err := HasVLANs(index); err != nil || has != want {
+			t.Errorf("VLANs upon %d: %v, %v, want %v", index, has, err, want)
+		}
+	}
 	if err := AddAddress("near.7", netip.MustParsePrefix("198.51.100.2/24")); err != nil {
 		t.Fatal(err)
 	}
@@ -33,6 +42,16 @@ func TestTowardsAPeerIsTheDeviceWithTheQueues(t *testing.T) {
 		if l, err := Towards(netip.MustParseAddr(peer), 0); err != nil || l.Name != "near" {
 			t.Errorf("towards %s: %+v, %v", peer, l, err)
 		}
+	}
+	for to, want := range map[string]string{
+		"192.0.2.9": "near", "::ffff:192.0.2.9": "near", "198.51.100.9": "near.7", "203.0.113.1": "", "127.0.0.1": "lo",
+	} {
+		if got := DeviceTowards(netip.MustParseAddr(to), 0); got != want {
+			t.Errorf("towards %s: %q, want %q", to, got, want)
+		}
+	}
+	if got := DeviceTowards(netip.Addr{}, 0); got != "" {
+		t.Errorf("towards nothing: %q", got)
 	}
 	for _, peer := range []netip.Addr{{}, netip.MustParseAddr("203.0.113.1")} {
 		if l, err := Towards(peer, 0); err == nil {

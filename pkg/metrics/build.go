@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// newBuildInfo returns the metric that says what runs. The revision is the one that the go tool stamped, or empty.
-func newBuildInfo(version string) prometheus.Collector {
+// NewBuildInfo returns the metric that says what runs. The revision is the one that the go tool stamped, or empty.
+func NewBuildInfo(version string) prometheus.Collector {
 	def := definitions[buildInfo]
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: def.name, Help: def.help,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ropewalk/ropewalk/pkg/drop"
 	"github.com/ropewalk/ropewalk/pkg/engine"
 )
 
@@ -85,13 +86,15 @@ func truth(b bool) float64 {
 // device shows what the interface is.
 func (s *scrape) device() {
 	st := &s.Stats
-	s.emit(interfaceInfo, 1, s.PublicKey, strconv.Itoa(int(s.ListenPort)))
+	s.emit(interfaceInfo, 1, s.PublicKey, strconv.Itoa(int(s.ListenPort)), st.Cipher)
 	s.flag(interfaceUp, st.Up)
 	s.emit(lanes, float64(len(st.Lanes)))
+	s.emit(workers, float64(st.Workers))
 	for feature, on := range map[string]bool{
 		"tun_tso": st.TUN.TSO, "tun_uso": st.TUN.USO, "tun_steer": st.TUN.Steer,
 		"underlay_gso": st.Underlay.GSO, "underlay_gro": st.Underlay.GRO, "underlay_select": st.Underlay.Select,
 		"underlay_ipv4": st.Underlay.IPv4, "underlay_ipv6": st.Underlay.IPv6,
+		"underlay_filter": st.Underlay.Filter,
 	} {
 		s.flag(featureEnabled, on, feature)
 	}
@@ -119,11 +122,13 @@ func (s *scrape) lanes() {
 		l := &s.Stats.Lanes[i]
 		name := strconv.Itoa(i)
 		s.lane(name, l, sum(l.Drops))
+		s.count(laneSocketDropped, l.Drops[drop.RXSocket.String()], name)
 		s.crew(name, l)
 		tx.Add(&l.TxRunSizes)
 		rx.Add(&l.RxRunSizes)
 	}
 	slow := &s.Stats.Slow
+	s.count(laneSocketDropped, slow.Drops[drop.RXSocket.String()], slowLane)
 	s.lane(slowLane, slow, sum(slow.Drops)+sum(s.Stats.Drops))
 	tx.Add(&slow.TxRunSizes)
 	rx.Add(&slow.RxRunSizes)

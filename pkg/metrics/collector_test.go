@@ -5,31 +5,33 @@ package metrics
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"fmt"
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/drop"
+	"github.com/ropewalk/ropewalk/test/golden"
 )
-
-var update = flag.Bool("update", false, "write what is expected anew")
 
 // scrapeText returns what a scrape of d says, in the text format.
 func scrapeText(t testing.TB, d Device, o Options) string {
 	t.Helper()
+	return collected(t, NewCollector(FromDevice(d, func() time.Time { return testNow }), o))
+}
+
+// collected returns what a collector has, in the text format.
+func collected(t testing.TB, c prometheus.Collector) string {
+	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
-	if err := registry.Register(NewCollector(FromDevice(d, func() time.Time { return testNow }), o)); err != nil {
+	if err := registry.Register(c); err != nil {
 		t.Fatal(err)
 	}
 	families, err := registry.Gather()
@@ -55,35 +57,25 @@ func samples(text string) (lines []string) {
 	return lines
 }
 
-func golden(t *testing.T, path, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s is another (go test ./pkg/metrics -update):\n%s", path, diff)
-	}
-}
-
 func TestScrapeOfADeviceIsTheGoldenOne(t *testing.T) {
-	golden(t, filepath.Join("testdata", "scrape.txt"), scrapeText(t, newFake(), Options{}))
-	golden(t, filepath.Join("testdata", "scrape-wireguard-names.txt"),
+	golden.Check(t, filepath.Join("testdata", "scrape.txt"), scrapeText(t, newFake(), Options{}))
+	golden.Check(t, filepath.Join("testdata", "scrape-wireguard-names.txt"),
 		scrapeText(t, newFake(), Options{PerPeer: PerPeerOn, WireGuardNames: true}))
 }
 
 func TestPromtoolFindsNothingToMend(t *testing.T) {
+	checkByPromtool(t, scrapeText(t, newFake(), Options{}))
+}
+
+// checkByPromtool has promtool look at a scrape.
+func checkByPromtool(t *testing.T, text string) {
+	t.Helper()
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
 		t.Skip("needs promtool, of Debian's package prometheus (make deps-test installs it)")
 	}
 	cmd := exec.Command(promtool, "check", "metrics")
-	cmd.Stdin = strings.NewReader(scrapeText(t, newFake(), Options{}))
+	cmd.Stdin = strings.NewReader(text)
 	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -128,7 +120,7 @@ func TestManyPeersAreShownTogetherUnlessAskedFor(t *testing.T) {
 		text := scrapeText(t, d, Options{PerPeer: tt.mode, WireGuardNames: true})
 		want := 0
 		if tt.each {
-			want = 9 * tt.peers
+			want = 13 * tt.peers
 		}
 		keys := 0
 		for _, line := range samples(text) {
@@ -157,8 +149,8 @@ func TestNumberOfSeriesIsBounded(t *testing.T) {
 	for n := range manyPeers {
 		d.status.Peers = append(d.status.Peers, fakePeer(n, time.Minute))
 	}
-	// 9 of each lane, 8 of the crew and 6 of XDP for each, 10 buckets each way, one per reason, and a handful of the device.
-	if n, most := len(samples(scrapeText(t, d, Options{}))), config.MaxLanes*(9+8+6)+9+2*10+2*int(drop.Count)+45; n > most {
+	// 10 of each lane, 8 of the crew and 11 of XDP for each, 10 buckets each way, one per reason, and a handful of the device.
+	if n, most := len(samples(scrapeText(t, d, Options{}))), config.MaxLanes*(10+8+11)+10+2*10+2*int(drop.Count)+46; n > most {
 		t.Errorf("%d series, want %d at most", n, most)
 	}
 }

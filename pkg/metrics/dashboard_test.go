@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/ropewalk/ropewalk/test/golden"
 )
 
 // The dashboard deploy/grafana/ropewalk.json is written from the code: go test ./pkg/metrics -run Dashboard -update
@@ -86,7 +88,8 @@ var panels = []panel{
 		queries: []query{{"sum by (stage, reason) (rate(ropewalk_dropped_packets_total$sel[$w])) > 0", "{{stage}}: {{reason}}"}},
 	},
 	{
-		title: "Handshakes", help: "By our role; and messages of handshakes that were refused, by reason.", width: 12, queries: []query{
+		title: "Handshakes", help: "By our role, those begun too; and messages of handshakes that were refused, by reason.", width: 12, queries: []query{
+			{"sum by (interface, role) (increase(ropewalk_handshakes_started_total$sel[$w]))", "{{interface}} {{role}} begun"},
 			{"sum by (interface, role, result) (increase(ropewalk_handshakes_total$sel[$w]))", "{{interface}} {{role}} {{result}}"},
 			{`sum by (interface, reason) (increase(ropewalk_dropped_packets_total{instance=~"$instance",interface=~"$interface",stage="handshake"}[$w]))`, "{{interface}} {{reason}}"},
 		},
@@ -101,6 +104,16 @@ var panels = []panel{
 			{"topk(10, 8 * rate(ropewalk_peer_transmit_bytes_total$sel[$w]))", "to {{public_key}}"},
 			{"topk(10, 8 * rate(ropewalk_peer_receive_bytes_total$sel[$w]))", "from {{public_key}}"},
 		},
+	},
+	{
+		title: "Packets of peers", help: "WireGuard messages, handshakes and keepalives too.", unit: "pps", width: 12, queries: []query{
+			{"topk(10, rate(ropewalk_peer_transmit_packets_total$sel[$w]))", "to {{public_key}}"},
+			{"topk(10, rate(ropewalk_peer_receive_packets_total$sel[$w]))", "from {{public_key}}"},
+		},
+	},
+	{
+		title: "Drops by peer", help: "Of a peer's messages those that were refused, of messages to it those that lanes gave up.", unit: "pps", width: 12,
+		queries: []query{{"topk(10, rate(ropewalk_peer_dropped_packets_total$sel[$w]))", "{{direction}} {{public_key}}"}},
 	},
 
 	{
@@ -219,7 +232,7 @@ func TestDashboardIsWhatTheCodeSays(t *testing.T) {
 	if !json.Valid(text) {
 		t.Fatal("no JSON")
 	}
-	golden(t, filepath.Join("..", "..", "deploy", "grafana", "ropewalk.json"), string(text)+"\n")
+	golden.Check(t, filepath.Join("..", "..", "deploy", "grafana", "ropewalk.json"), string(text)+"\n")
 }
 
 func TestDashboardPanelsDoNotOverlap(t *testing.T) {

@@ -9,12 +9,13 @@ import (
 	"testing"
 
 	"github.com/ropewalk/ropewalk/pkg/drop"
+	"github.com/ropewalk/ropewalk/test/golden"
 )
 
 // The page docs/metrics.md is written from the code: go test ./pkg/metrics -run Documentation -update
 const docsHead = `# Metrics
 
-` + "`ropewalk run --metrics 127.0.0.1:9820 wg0` (and `ropewalk up --metrics …`) serves what the tunnel does to Prometheus, at `/metrics`;" + `
+` + "`ropewalk run --metrics 127.0.0.1:9820 wg0` (and `ropewalk up --metrics …`, or `Metrics = 127.0.0.1:9820` in its file) serves what the tunnel does to Prometheus, at `/metrics`;" + `
 ` + "`/healthz` answers as long as the process lives, `/readyz` once the interface is up and has a private key. Nothing is served" + `
 unless asked for. Each scrape takes a snapshot: packets cost no more for it. This page is written by
 ` + "`go test ./pkg/metrics -update`." + `
@@ -43,6 +44,15 @@ sent, or persistent keepalives are on.
 | --- | --- | --- | --- |
 `
 
+const docsSpread = `
+## Spread for another WireGuard
+
+` + "`ropewalk spread attach eth0 --port 51820 --watch --metrics 127.0.0.1:9821`" + ` serves these instead, for all devices of the network namespace:
+
+| metric | type | labels | what it says |
+| --- | --- | --- | --- |
+`
+
 const docsReasons = `
 ## Reasons
 
@@ -52,16 +62,22 @@ The label ` + "`reason` of `ropewalk_dropped_packets_total`" + `.
 | --- | --- | --- |
 `
 
+func writeDefinitions(b *strings.Builder, list []definition) {
+	for _, d := range list {
+		labels := "`" + strings.Join(strings.Fields(d.labels), "`, `") + "`"
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", d.name, d.kind, labels, d.help)
+	}
+}
+
 func TestDocumentationListsAllMetricsAndReasons(t *testing.T) {
 	var b strings.Builder
 	fmt.Fprintf(&b, docsHead, MaxPeers, maxPrefixes)
-	for _, d := range definitions {
-		labels := "`" + strings.Join(strings.Fields(d.labels), "`, `") + "`"
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", d.name, d.kind, labels, d.help)
-	}
+	writeDefinitions(&b, definitions[:])
+	b.WriteString(docsSpread)
+	writeDefinitions(&b, spreadDefinitions[:])
 	b.WriteString(docsReasons)
 	for r := drop.None + 1; r < drop.Count; r++ {
 		fmt.Fprintf(&b, "| %s | `%s` | %s |\n", stage(r.String()), r, r.Help())
 	}
-	golden(t, filepath.Join("..", "..", "docs", "metrics.md"), b.String())
+	golden.Check(t, filepath.Join("..", "..", "docs", "metrics.md"), b.String())
 }

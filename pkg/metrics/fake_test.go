@@ -57,6 +57,7 @@ func fakePeer(n int, ago time.Duration) config.PeerStatus {
 		PublicKey: fakeKey(n), PresharedKey: testPresharedKey,
 		AllowedIPs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), 32)},
 		RxBytes:    uint64(1000 * n), TxBytes: uint64(2000 * n),
+		Packets: config.PeerPackets{Rx: uint64(10 * n), Tx: uint64(20 * n), RxDrops: uint64(n), TxDrops: 1},
 	}
 	if ago >= 0 {
 		p.LastHandshake = testNow.Add(-ago)
@@ -75,8 +76,9 @@ func newFake() *fakeDevice {
 			Peers: []config.PeerStatus{fakePeer(1, -1), fakePeer(2, time.Hour), spread},
 		},
 		stats: device.Stats{
+			Cipher: "avx512", Workers: 2,
 			Interface: "wg0", Up: true, TUN: tun.Features{TSO: true, Steer: true},
-			Underlay: underlay.Features{GSO: true, GRO: true, IPv4: true, IPv6: true, Select: true},
+			Underlay: underlay.Features{GSO: true, GRO: true, IPv4: true, IPv6: true, Select: true, Filter: true},
 			Stats: engine.Stats{
 				Lanes: []engine.LaneStats{fakeLane(1), fakeLane(2)},
 				Slow: engine.LaneStats{
@@ -88,11 +90,14 @@ func newFake() *fakeDevice {
 			Way: config.UnderlayReport{
 				Mode: config.UnderlayAuto, Way: config.UnderlayXDP, Device: "eth0", How: "zerocopy", Lanes: 1,
 				XDP: []config.XDPLane{
-					{Received: 1000, Sent: 900, Slow: 4, Lost: 3, Fallbacks: 1, Malformed: 2},
+					{Received: 1000, Sent: 900, Slow: 4, Lost: 3, Fallbacks: 1, Malformed: 2, RXHeld: 5, TXHeld: 6, TXKernel: 7},
 					{Error: "the device has no such queue"},
 				},
 				Events: map[string]uint64{"socket": 1000, "stack": 50},
 				Drops:  map[string]uint64{"hs_source_budget": 12},
+				ReceiveCPUs: &config.ReceiveCPUsReport{
+					Mode: config.ReceiveCPUs{Auto: true}, CPUs: []int{0, 1, 4}, Device: "eth0",
+				},
 			},
 			Handshakes: device.HandshakeStats{Initiated: 30, Completed: 9, GaveUp: 1, Answered: 8, Confirmed: 7},
 			Selection:  device.SelectionReport{ByPort: true, Plans: 1, Wanted: 2},
@@ -107,6 +112,6 @@ func fakeLane(n uint64) engine.LaneStats {
 		TxRunSizes: engine.RunSizes{Runs: [8]uint64{10 * n, 2 * n, n, n, n, 5 * n, 0, 0}, Messages: 100 * n},
 		RxRunSizes: engine.RunSizes{Runs: [8]uint64{30 * n, 0, 0, 0, 0, 0, 9 * n, n}, Messages: 900 * n},
 		TxCrew:     crew.Stats{Offered: 10 * n, Done: 7 * n, TakenBack: 2 * n, BackOffs: 1},
-		Drops:      map[string]uint64{"rx_replay": 3 * n, "tx_send_error": 10},
+		Drops:      map[string]uint64{"rx_replay": 3 * n, "tx_send_error": 10, "rx_socket": 4 * n},
 	}
 }

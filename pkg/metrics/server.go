@@ -142,7 +142,7 @@ func (a atLeast) Enabled(ctx context.Context, l slog.Level) bool {
 func (s *Server) handler(c Content) (http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	all := append([]prometheus.Collector{
-		newBuildInfo(c.Version), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		NewBuildInfo(c.Version), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	}, c.Collectors...)
 	for _, collector := range all {
 		if err := registry.Register(collector); err != nil {

@@ -31,6 +31,7 @@ type Peer struct {
 	Keepalive     uint16    // seconds, 0 for off
 	RxBytes       uint64    // of WireGuard messages, as wg(8) counts
 	TxBytes       uint64
+	Packets       config.PeerPackets
 	SpreadPorts   int // source ports that its flows are spread over; 0 when they are not
 }
 
@@ -65,7 +66,7 @@ func FromDevice(d Device, now func() time.Time) Source {
 func fromPeer(p *config.PeerStatus) Peer {
 	out := Peer{
 		PublicKey: p.PublicKey.Base64(), AllowedIPs: p.AllowedIPs, LastHandshake: p.LastHandshake, Keepalive: p.Keepalive,
-		RxBytes: p.RxBytes, TxBytes: p.TxBytes, SpreadPorts: p.Spread.Ports,
+		RxBytes: p.RxBytes, TxBytes: p.TxBytes, Packets: p.Packets, SpreadPorts: p.Spread.Ports,
 	}
 	if p.Endpoint.AddrPort.IsValid() {
 		out.Endpoint = p.Endpoint.AddrPort.String()

@@ -2,7 +2,11 @@
 
 package metrics
 
-import "strconv"
+import (
+	"strconv"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
+)
 
 // underlay shows by what way data messages go, and what became of them in XDP. Where that is not in use there is nothing of
 // it: its counters begin with the port.
@@ -10,6 +14,9 @@ func (s *scrape) underlay() {
 	w := &s.Stats.Way
 	s.emit(underlayInfo, 1, w.Mode.String(), w.Way.String(), label(w.Device), w.How)
 	s.emit(xdpLanes, float64(w.Lanes))
+	if r := w.ReceiveCPUs; r != nil {
+		s.emit(receiveCPUs, float64(len(r.CPUs)), label(r.Device))
+	}
 	for event, n := range w.Events {
 		s.count(xdpEvents, n, event)
 	}
@@ -24,5 +31,15 @@ func (s *scrape) underlay() {
 		s.count(xdpLost, l.Lost, name)
 		s.count(xdpFallbacks, l.Fallbacks, name)
 		s.count(xdpMalformed, l.Malformed, name)
+		s.frames(l, name)
 	}
+}
+
+// frames shows the ledger of a lane's frames.
+func (s *scrape) frames(l *config.XDPLane, lane string) {
+	s.count(xdpRejected, l.Rejected, lane)
+	s.count(xdpMisowned, l.Misowned, lane)
+	s.emit(xdpHeld, float64(l.RXHeld), lane, "rx")
+	s.emit(xdpHeld, float64(l.TXHeld), lane, "tx")
+	s.emit(xdpHeld, float64(l.TXKernel), lane, "kernel")
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -48,10 +49,30 @@ func (l *Lab) Cable(a, b *Host, cfg CableConfig) (*Cable, error) {
 	if err := c.lay(a, b, cfg); err != nil {
 		return nil, fmt.Errorf("laying a cable from %s to %s: %w", a.name, b.name, explain(err))
 	}
-	if err := errors.Join(a.plugIn(c.DeviceA, rss, cfg.AddrsA), b.plugIn(c.DeviceB, rss, cfg.AddrsB)); err != nil {
+	err := errors.Join(a.plugIn(c.DeviceA, rss, cfg.AddrsA), b.plugIn(c.DeviceB, rss, cfg.AddrsB))
+	if err == nil {
+		err = errors.Join(a.awaitUp(c.DeviceA), b.awaitUp(c.DeviceB))
+	}
+	if err != nil {
 		return nil, errors.Join(err, a.removeLink(c.DeviceA))
 	}
 	return c, nil
+}
+
+// upTime bounds the wait for a device's queueing discipline: until a worker of the kernel's (linkwatch) has seen that the other end
+// is up, all that leaves is dropped.
+const upTime = 20 * time.Second
+
+// awaitUp waits until what is sent by a device leaves. That it takes longer is no error.
+func (h *Host) awaitUp(device string) error {
+	return h.netlink(func(nl *netlink.Handle) error {
+		for end := time.Now().Add(upTime); ; time.Sleep(time.Millisecond) {
+			l, err := nl.LinkByName(device)
+			if err != nil || l.Attrs().OperState == netlink.OperUp || time.Now().After(end) {
+				return err
+			}
+		}
+	})
 }
 
 // plugIn brings up a cable's end.

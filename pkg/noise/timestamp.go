@@ -68,6 +68,15 @@ func (c *Clock) Now(wall time.Time) Timestamp {
 	return t
 }
 
+// Resume has all timestamps from now on come after t, which another Clock has given, even if the wall clock has gone back.
+func (c *Clock) Resume(t Timestamp) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t.After(c.last) {
+		c.last = t.WithLowBits(0)
+	}
+}
+
 // next returns the label one Granule after t.
 func (t Timestamp) next() Timestamp {
 	seconds, nanos := binary.BigEndian.Uint64(t[:]), binary.BigEndian.Uint32(t[8:])

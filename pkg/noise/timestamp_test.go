@@ -96,6 +96,24 @@ func TestClockNeverRepeatsNorGoesBack(t *testing.T) {
 	}
 }
 
+func TestClockGoesOnAfterAnother(t *testing.T) {
+	for _, ns := range []int64{0, 500_000_000, 999_999_999} {
+		wall := time.Unix(1000, ns)
+		at := NewTimestamp(wall)
+		for _, last := range []Timestamp{{}, at, at.Signed(), at.WithLowBits(lowMask)} {
+			for _, ahead := range []time.Duration{-time.Hour, 0, time.Hour} {
+				var clock Clock
+				clock.Resume(last)
+				clock.Resume(Timestamp{}) // an earlier one says nothing
+				got := clock.Now(wall.Add(ahead))
+				if !got.After(last) || got.LowBits() != 0 || ahead > 0 && got != NewTimestamp(wall.Add(ahead)).WithLowBits(0) {
+					t.Errorf("%x, %v ahead: %x", last[:], ahead, got[:])
+				}
+			}
+		}
+	}
+}
+
 func TestClockIsWithinAGranuleOfTheWallClock(t *testing.T) {
 	for ns := int64(0); ns < 1e9; ns += 1_234_567 {
 		wall := time.Unix(1000, ns)

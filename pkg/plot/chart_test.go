@@ -6,16 +6,13 @@ import (
 	"bytes"
 	"encoding/xml"
 	"errors"
-	"flag"
 	"io"
 	"math"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-)
 
-var update = flag.Bool("update", false, "write the golden files")
+	"github.com/ropewalk/ropewalk/test/golden"
+)
 
 // examples are one chart of each kind, with what charts have to cope with.
 func examples() map[string][]byte {
@@ -57,19 +54,7 @@ func examples() map[string][]byte {
 
 func TestChartsAreThoseOfTheGoldenFiles(t *testing.T) {
 	for name, got := range examples() {
-		path := filepath.Join("testdata", name+".svg")
-		if *update {
-			if err := os.WriteFile(path, got, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(got, want) {
-			t.Errorf("%s differs: look at it after go test -run Golden -update", path)
-		}
+		golden.Check(t, "testdata/"+name+".svg", got)
 	}
 }
 

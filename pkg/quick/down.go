@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
@@ -13,7 +15,8 @@ import (
 
 // Down takes the interface down, whoever brought it up. A PreDown hook or, with SaveConfig, a save that fails leaves
 // everything as it is; after that, a step that fails does not keep the others from being taken. Of an interface whose
-// daemon was killed, it removes what is left. When there is neither the error is ErrNotWireGuard.
+// daemon was killed, it removes what is left; a daemon of Up's that does not answer within Timeout is ended, and nothing is saved.
+// When there is neither the error is ErrNotWireGuard.
 func (r *Runner) Down(ctx context.Context, i Interface) error {
 	unlock, err := r.lock(i.Name)
 	if err != nil {
@@ -39,8 +42,8 @@ func (j *job) prepareDown(ctx context.Context) (table uint32, err error) {
 	preDown := hooks(j.Name, conf.PreDown)
 	st, known := j.recall()
 	status, err := j.status()
-	if errors.Is(err, ErrNotWireGuard) && known && !j.replaced(st) {
-		j.warn("the daemon of %s is gone; removing what it left", j.Name)
+	if what := fateOf(err); what != "" && known && !j.replaced(st) {
+		j.warn("the daemon of %s %s", j.Name, what)
 		if err := j.takeAll(ctx, preDown); err != nil {
 			j.warn("%v", err)
 		}
@@ -64,6 +67,18 @@ func (j *job) prepareDown(ctx context.Context) (table uint32, err error) {
 	return defaultRouteTable(conf.Table, status), nil
 }
 
+// fateOf tells from the error of status what has become of a daemon that will not answer, and what is done about that; empty if it
+// may be none of that.
+func fateOf(err error) string {
+	switch {
+	case errors.Is(err, ErrNotWireGuard):
+		return "is gone; removing what it left"
+	case errors.Is(err, errSilent):
+		return "does not answer; ending it"
+	}
+	return ""
+}
+
 // replaced reports whether an interface of that name exists that is not the one remembered.
 func (j *job) replaced(st state) bool {
 	link, err := hostnet.FindLink(j.Name)
@@ -85,7 +100,10 @@ func defaultRouteTable(table string, st config.Status) uint32 {
 	return 0
 }
 
-// status asks the interface's daemon. ErrNotWireGuard says that there is no such interface or daemon here.
+// errSilent says that a daemon took longer than the timeout to answer.
+var errSilent = errors.New("its daemon does not answer")
+
+// status asks the interface's daemon. ErrNotWireGuard says that there is no such interface or daemon here, errSilent that it hangs.
 func (j *job) status() (config.Status, error) {
 	_, err := hostnet.FindLink(j.Name)
 	if errors.Is(err, hostnet.ErrNoLink) {
@@ -99,7 +117,13 @@ func (j *job) status() (config.Status, error) {
 		return config.Status{}, fmt.Errorf("`%s' %w: %w", j.Name, ErrNotWireGuard, err)
 	}
 	defer c.Close()
-	return c.Status()
+	late := time.AfterFunc(j.timeout(), func() { _ = c.Close() })
+	defer late.Stop()
+	st, err := c.Status()
+	if errors.Is(err, net.ErrClosed) {
+		err = fmt.Errorf("reading the status of %s: %w", j.Name, errSilent)
+	}
+	return st, err
 }
 
 // sweep removes what a killed daemon of the interface left behind.

@@ -63,6 +63,12 @@ func daemonFlags(conf *conffile.Interface) []string {
 	if conf.Underlay != nil {
 		flags = append(flags, "--underlay", conf.Underlay.String())
 	}
+	if conf.ReceiveCPUs != nil {
+		flags = append(flags, "--rx-cpus", conf.ReceiveCPUs.String())
+	}
+	if conf.Metrics != "" {
+		flags = append(flags, "--metrics", conf.Metrics)
+	}
 	return flags
 }
 

@@ -5,6 +5,7 @@ package quick
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
 )
@@ -375,6 +377,53 @@ func TestDaemonThatOutlivesItsInterfaceIsKilled(t *testing.T) {
 	}
 	if ended, err := p.ended(time.Minute); !ended || err != nil {
 		t.Errorf("ended %v, %v", ended, err)
+	}
+}
+
+// suspend stops a process, and waits until its last thread has stopped: the signal comes when it comes.
+func (h *testHost) suspend(p process) {
+	h.t.Helper()
+	h.must(unix.PidfdSendSignal(p.fd, unix.SIGSTOP, nil, 0))
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", p.pid))
+		h.must(err)
+		running := slices.ContainsFunc(threads, func(path string) bool {
+			status, err := os.ReadFile(path)
+			return err == nil && !strings.Contains(string(status), "\nState:\tT")
+		})
+		if len(threads) > 0 && !running {
+			return
+		}
+		if time.Now().After(deadline) {
+			h.t.Fatalf("process %d does not stop", p.pid)
+		}
+	}
+}
+
+// TestDownEndsADaemonThatHangs, and takes away what it had, though it could not be asked for it.
+func TestDownEndsADaemonThatHangs(t *testing.T) {
+	h := newHost(t)
+	before := h.snapshot()
+	i := h.open("wg0", strings.Replace(everything, "DNS", "SaveConfig = true\nDNS", 1))
+	h.up(i)
+	p, err := (&job{Runner: h.Runner, Interface: i}).findProcess()
+	h.must(err)
+	defer p.close()
+	h.suspend(p)
+	h.Timeout = 200 * time.Millisecond
+	late := h.Down(t.Context(), i)
+	if ended, err := p.ended(time.Minute); !ended || err != nil {
+		t.Errorf("ended %v, %v", ended, err)
+	}
+	if !strings.Contains(h.stderr.String(), "does not answer") {
+		t.Error(h.stderr.String())
+	}
+	if late != nil { // with so little time the last wait may end before the kernel has ended the process
+		h.must(h.Down(t.Context(), i))
+	}
+	h.must(hostnet.SetSrcValidMark(false))
+	if diff := cmp.Diff(before, h.snapshot()); diff != "" {
+		t.Error(diff)
 	}
 }
 

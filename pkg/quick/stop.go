@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
 // stopDaemon deletes the interface, which ends its daemon, and waits for that. It also does away with the socket of a
@@ -75,26 +76,18 @@ func (j *job) findProcess() (process, error) {
 	return process{fd: fd, pid: pid, ours: st.PID == pid}, nil
 }
 
-// socketOwner returns the process that listens on a socket (SO_PEERCRED, unix(7)).
+// socketOwner returns the process that listens on a socket.
 func socketOwner(path string) (int, error) {
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err != nil {
 		return 0, err
 	}
 	defer conn.Close()
-	raw, err := conn.(*net.UnixConn).SyscallConn()
+	owner, err := uapi.PeerOf(conn.(*net.UnixConn))
 	if err != nil {
 		return 0, err
 	}
-	var cred *unix.Ucred
-	var credErr error
-	err = raw.Control(func(fd uintptr) {
-		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	})
-	if err = errors.Join(err, credErr); err != nil {
-		return 0, err
-	}
-	return int(cred.Pid), nil
+	return int(owner.Pid), nil
 }
 
 // waitEnd waits for the process to end. One of ours that does not is made to.

@@ -58,6 +58,8 @@ type lanesJSON struct {
 	Lanes     []LaneStats            `json:"lanes"`
 	Slow      LaneStats              `json:"slow"`
 	Drops     map[string]uint64      `json:"drops"` // all, those of lanes too
+	Cipher    string                 `json:"cipher,omitempty"`
+	Workers   *int                   `json:"workers,omitempty"`
 }
 
 type spreadJSON struct {
@@ -109,7 +111,8 @@ func (opt *Options) interfaceJSON(st *config.Status) interfaceJSON {
 func newLanesJSON(st *config.Status, s *Stats) *lanesJSON {
 	return &lanesJSON{
 		Up: s.Up, Spread: spreadJSON{st.Spread, st.SpreadPorts.First, st.SpreadPorts.Last},
-		TUN: s.TUN, Underlay: s.Underlay, Way: s.Way, Selection: s.Selection, Lanes: s.Lanes, Slow: s.Slow, Drops: s.allDrops(),
+		TUN: s.TUN, Underlay: s.Underlay, Way: s.Way, Selection: s.Selection, Lanes: s.Lanes, Slow: s.Slow, Drops: s.AllDrops(),
+		Cipher: s.Cipher, Workers: s.Workers,
 	}
 }
 

@@ -13,10 +13,12 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/crew"
 	"github.com/ropewalk/ropewalk/pkg/device"
+	"github.com/ropewalk/ropewalk/pkg/drop"
 	"github.com/ropewalk/ropewalk/pkg/engine"
 	"github.com/ropewalk/ropewalk/pkg/show"
 	"github.com/ropewalk/ropewalk/pkg/tun"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
+	"github.com/ropewalk/ropewalk/test/golden"
 )
 
 // counted is what the sample's daemon has counted, in the daemon's own words.
@@ -24,11 +26,11 @@ func counted() device.Stats {
 	lane := engine.LaneStats{
 		TxPackets: 1, TxBytes: 2000, TxTrains: 3, TxRuns: 4, RxPackets: 5, RxBytes: 6 << 20, RxTrains: 7, RxRuns: 8,
 		TxCrew: crew.Stats{Offered: 9, Done: 8, TakenBack: 1, BackOffs: 2}, RxCrew: crew.Stats{Offered: 3, Done: 2},
-		Drops: map[string]uint64{"replay": 5, "bad_tag": 1},
+		Drops: map[string]uint64{"replay": 5, "bad_tag": 1, drop.RXSocket.String(): 2},
 	}
 	return device.Stats{
 		Interface: "wg0", Up: true, TUN: tun.Features{TSO: true, USO: true, Steer: true},
-		Underlay: underlay.Features{GSO: true, GRO: true, IPv4: true, IPv6: true, Select: true},
+		Underlay: underlay.Features{GSO: true, GRO: true, IPv4: true, IPv6: true, Select: true, Filter: true},
 		Stats: engine.Stats{
 			Lanes: []engine.LaneStats{lane, {}}, Slow: engine.LaneStats{TxPackets: 2, Drops: map[string]uint64{"down": 5}},
 			Drops: map[string]uint64{"replay": 1, "bad_mac1": 7},
@@ -36,8 +38,10 @@ func counted() device.Stats {
 		Way: config.UnderlayReport{
 			Mode: config.UnderlayAuto, Way: config.UnderlayXDP, Device: "eth0", How: "copy", Lanes: 2, Reason: "it has no zero-copy",
 			XDP: []config.XDPLane{{Received: 5}, {Error: "busy"}}, Events: map[string]uint64{"to_socket": 5}, Drops: map[string]uint64{"guard": 3},
+			ReceiveCPUs: &config.ReceiveCPUsReport{Mode: config.ReceiveCPUs{Auto: true}, Device: "eth0", Reason: "AF_XDP has it"},
 		},
 		Selection: device.SelectionReport{ByPort: true, Plans: 1, Wanted: 2, Reason: "one plan too many"},
+		Cipher:    "avx512", Workers: 2,
 	}
 }
 
@@ -59,14 +63,15 @@ func TestStatsAreWhatTheDaemonSends(t *testing.T) {
 	lane := show.LaneStats{
 		TxPackets: 1, TxBytes: 2000, TxTrains: 3, TxRuns: 4, RxPackets: 5, RxBytes: 6 << 20, RxTrains: 7, RxRuns: 8,
 		TxCrew: show.CrewStats{Offered: 9, Done: 8, TakenBack: 1, BackOffs: 2}, RxCrew: show.CrewStats{Offered: 3, Done: 2},
-		Drops: map[string]uint64{"replay": 5, "bad_tag": 1},
+		Drops: map[string]uint64{"replay": 5, "bad_tag": 1, "rx_socket": 2},
 	}
 	want := &show.Stats{
 		Up: true, TUN: show.TUNFeatures{TSO: true, USO: true, Steer: true},
-		Underlay: show.UnderlayFeatures{GSO: true, GRO: true, IPv4: true, IPv6: true, Select: true},
+		Underlay: show.UnderlayFeatures{GSO: true, GRO: true, IPv4: true, IPv6: true, Select: true, Filter: true},
 		Lanes:    []show.LaneStats{lane, {}}, Slow: show.LaneStats{TxPackets: 2, Drops: map[string]uint64{"down": 5}},
 		Drops: map[string]uint64{"replay": 1, "bad_mac1": 7}, Spread: new(config.SpreadReport),
 		Way: new(counted().Way), Selection: &show.Selection{ByPort: true, Plans: 1, Wanted: 2, Reason: "one plan too many"},
+		Cipher: "avx512", Workers: new(2),
 	}
 	got := decoded(t, counted())
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -85,18 +90,21 @@ func asJSON(t *testing.T, opt show.Options, devices ...config.Status) string {
 
 func TestJSONIsThatOfTheGoldenFiles(t *testing.T) {
 	opt := show.Options{Now: now, ZoneName: zoneName}
-	golden(t, "json", asJSON(t, opt, sample(), config.Status{Name: "bare"}))
+	golden.Check(t, "testdata/json.golden", asJSON(t, opt, sample(), config.Status{Name: "bare"}))
 	opt.Lanes, opt.Stats = true, map[string]*show.Stats{"wg0": decoded(t, counted())}
-	golden(t, "json-lanes", asJSON(t, opt, spreading()))
+	golden.Check(t, "testdata/json-lanes.golden", asJSON(t, opt, spreading()))
 }
 
 func TestStatsAreShownBelowLanes(t *testing.T) {
-	udp := &show.Stats{Up: true, Way: &config.UnderlayReport{Way: config.UnderlayUDP, Reason: "eth0 is a veth"}}
+	udp := &show.Stats{Up: true, Way: &config.UnderlayReport{
+		Way: config.UnderlayUDP, Reason: "eth0 is a veth",
+		ReceiveCPUs: &config.ReceiveCPUsReport{CPUs: []int{0, 1, 2, 4}, Device: "eth0"},
+	}}
 	down := &show.Stats{Lanes: []show.LaneStats{{}}, Selection: &show.Selection{}}
 	opt := show.Options{Now: now, ZoneName: zoneName, Lanes: true, Stats: map[string]*show.Stats{"wg0": decoded(t, counted()), "down": down, "udp": udp}}
 	st := spreading()
 	st.Peers = nil
-	golden(t, "stats", pretty(t, opt, st, config.Status{Name: "down", Lanes: 1, Spread: config.SpreadOff},
+	golden.Check(t, "testdata/stats.golden", pretty(t, opt, st, config.Status{Name: "down", Lanes: 1, Spread: config.SpreadOff},
 		config.Status{Name: "udp", Lanes: 1, Spread: config.SpreadOff}))
 }
 

@@ -26,22 +26,47 @@ func (p *printer) lanes(st *config.Status) {
 	}
 }
 
+// socketDrop is the reason of what the kernel has dropped at a lane's socket.
+const socketDrop = "rx_socket"
+
 // stats prints what the daemon has counted.
 func (p *printer) stats(s *Stats) {
 	for i := range s.Lanes {
 		l := &s.Lanes[i]
-		p.field(fmt.Sprintf("lane %d", i), fmt.Sprintf("%s in %s received, %s in %s sent",
-			p.bytes(l.RxBytes), count(l.RxPackets, "packet"), p.bytes(l.TxBytes), count(l.TxPackets, "packet")))
+		text := fmt.Sprintf("%s in %s received, %s in %s sent",
+			p.bytes(l.RxBytes), count(l.RxPackets, "packet"), p.bytes(l.TxBytes), count(l.TxPackets, "packet"))
+		if n := l.Drops[socketDrop]; n > 0 {
+			text += fmt.Sprintf(", %d dropped at its socket", n)
+		}
+		p.field(fmt.Sprintf("lane %d", i), text)
 	}
-	if tx, rx := s.crew(); tx.Offered+rx.Offered > 0 {
-		p.field("crew", fmt.Sprintf("sealed %d of %s offered, opened %d of %d", tx.Done, count(tx.Offered, "train"), rx.Done, rx.Offered))
+	if text := crewText(s); text != "" {
+		p.field("crew", text)
+	}
+	if s.Cipher != "" {
+		p.field("cipher", s.Cipher)
 	}
 	p.field("underlay", underlayText(s))
+	if s.Way != nil && s.Way.ReceiveCPUs != nil && s.Up {
+		p.field("rx cpus", receiveCPUsText(s.Way.ReceiveCPUs))
+	}
 	p.field("tun", cmp.Or(strings.TrimPrefix(listed(feature{"TSO", s.TUN.TSO}, feature{"USO", s.TUN.USO}, feature{"steered", s.TUN.Steer}), ", "), none))
 	if s.Selection != nil && s.Up {
 		p.field("selection", selectionText(s.Selection))
 	}
-	p.field("drops", dropsText(s.allDrops()))
+	p.field("drops", dropsText(s.AllDrops()))
+}
+
+// crewText is "2 workers, sealed 5 of 7 trains offered, opened 0 of 0", or as much of it as there is.
+func crewText(s *Stats) string {
+	var parts []string
+	if s.Workers != nil {
+		parts = append(parts, count(uint64(*s.Workers), "worker"))
+	}
+	if tx, rx := s.crew(); tx.Offered+rx.Offered > 0 {
+		parts = append(parts, fmt.Sprintf("sealed %d of %s offered, opened %d of %d", tx.Done, count(tx.Offered, "train"), rx.Done, rx.Offered))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // underlayText is "xdp on eth0, zerocopy, 4 lanes; udp, GSO, GRO, IPv4, IPv6", or the latter alone with the reason.
@@ -50,12 +75,25 @@ func underlayText(s *Stats) string {
 		return none + ", the interface is down"
 	}
 	u := s.Underlay
-	text := "udp" + listed(feature{"GSO", u.GSO}, feature{"GRO", u.GRO}, feature{"IPv4", u.IPv4}, feature{"IPv6", u.IPv6})
+	text := "udp" + listed(feature{"GSO", u.GSO}, feature{"GRO", u.GRO}, feature{"IPv4", u.IPv4}, feature{"IPv6", u.IPv6},
+		feature{"filter", u.Filter})
 	if w := s.Way; w != nil && w.Way == config.UnderlayXDP {
 		text = fmt.Sprintf("xdp on %s, %s, %s; ", w.Device, w.How, count(uint64(w.Lanes), "lane")) + text
 	}
 	if s.Way != nil && s.Way.Reason != "" {
 		text += " (" + s.Way.Reason + ")"
+	}
+	return text
+}
+
+// receiveCPUsText is "0-3 on eth0", or "none" with the reason.
+func receiveCPUsText(r *config.ReceiveCPUsReport) string {
+	text := none
+	if len(r.CPUs) > 0 {
+		text = config.FormatCPUs(r.CPUs) + " on " + r.Device
+	}
+	if r.Reason != "" {
+		text += " (" + r.Reason + ")"
 	}
 	return text
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/show"
 	"github.com/ropewalk/ropewalk/pkg/spread"
+	"github.com/ropewalk/ropewalk/test/golden"
 )
 
 // spreading is the sample with each form that spreading takes.
@@ -30,8 +31,8 @@ func TestLanesAreThoseOfTheGoldenFile(t *testing.T) {
 	off := config.Status{Name: "off", Spread: config.SpreadOff, SpreadPorts: spread.DefaultPorts, Lanes: 1}
 	foreign := sample()
 	foreign.Name, foreign.Peers = "foreign", foreign.Peers[:2]
-	golden(t, "lanes", pretty(t, show.Options{Now: now, ZoneName: zoneName, Lanes: true}, spreading(), off, foreign))
-	golden(t, "lanes-color", pretty(t, show.Options{Now: now, ZoneName: zoneName, Lanes: true, Color: true}, spreading()))
+	golden.Check(t, "testdata/lanes.golden", pretty(t, show.Options{Now: now, ZoneName: zoneName, Lanes: true}, spreading(), off, foreign))
+	golden.Check(t, "testdata/lanes-color.golden", pretty(t, show.Options{Now: now, ZoneName: zoneName, Lanes: true, Color: true}, spreading()))
 }
 
 func TestLanesAreShownOnlyWhenAskedFor(t *testing.T) {

@@ -3,10 +3,8 @@
 package show_test
 
 import (
-	"flag"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,9 +14,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/noise"
 	"github.com/ropewalk/ropewalk/pkg/show"
+	"github.com/ropewalk/ropewalk/test/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files; the tests against wg(8) then say whether they are right")
 
 // now is when the golden files were made.
 var now = time.Unix(1_800_000_000, 0)
@@ -48,31 +45,15 @@ func sample() config.Status {
 	}
 }
 
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name+".golden")
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", name, diff)
-	}
-}
-
+// TestPrettyFormIsThatOfTheGoldenFiles: after -update the tests against wg(8) say whether they are right.
 func TestPrettyFormIsThatOfTheGoldenFiles(t *testing.T) {
-	golden(t, "pretty", pretty(t, show.Options{Now: now, ZoneName: zoneName}, sample(), config.Status{Name: "bare"}))
-	golden(t, "color", pretty(t, show.Options{Now: now, ZoneName: zoneName, Color: true, ShowKeys: true}, sample()))
+	golden.Check(t, "testdata/pretty.golden", pretty(t, show.Options{Now: now, ZoneName: zoneName}, sample(), config.Status{Name: "bare"}))
+	golden.Check(t, "testdata/color.golden", pretty(t, show.Options{Now: now, ZoneName: zoneName, Color: true, ShowKeys: true}, sample()))
 }
 
 func TestSelectorsPrintTheGoldenFiles(t *testing.T) {
 	for _, sel := range show.Selectors() {
-		golden(t, string(sel), selected(t, sample(), sel, false)+"--all--\n"+selected(t, sample(), sel, true)+
+		golden.Check(t, "testdata/"+string(sel)+".golden", selected(t, sample(), sel, false)+"--all--\n"+selected(t, sample(), sel, true)+
 			"--bare--\n"+selected(t, config.Status{Name: "bare"}, sel, true))
 	}
 }

@@ -19,6 +19,8 @@ type Stats struct {
 	Drops     map[string]uint64      `json:"drops"` // by reason, without those of lanes
 	Spread    *config.SpreadReport   `json:"spread"`
 	Selection *Selection             `json:"selection"`
+	Cipher    string                 `json:"cipher"`  // "" if the daemon does not tell
+	Workers   *int                   `json:"workers"` // nil if it does not
 }
 
 // TUNFeatures are the offloads of the interface.
@@ -35,6 +37,7 @@ type UnderlayFeatures struct {
 	IPv4   bool `json:"ipv4"`
 	IPv6   bool `json:"ipv6"`
 	Select bool `json:"select"`
+	Filter bool `json:"filter"`
 }
 
 // LaneStats is what one lane has carried: inner packets and their bytes, trains at the TUN, runs at the underlay.
@@ -68,8 +71,8 @@ type Selection struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// allDrops are those of lanes, of what no lane carries and of the XDP program, by reason.
-func (s *Stats) allDrops() map[string]uint64 {
+// AllDrops are those of lanes, of what no lane carries and of the XDP program, by reason.
+func (s *Stats) AllDrops() map[string]uint64 {
 	sum := maps.Clone(s.Drops)
 	if sum == nil {
 		sum = map[string]uint64{}

@@ -26,6 +26,15 @@ func (p Ports) Len() int {
 	return int(p.Last) - int(p.First) + 1
 }
 
+// All returns the ports in order.
+func (p Ports) All() []uint16 {
+	all := make([]uint16, p.Len())
+	for i := range all {
+		all[i] = p.First + uint16(i)
+	}
+	return all
+}
+
 // Contains tells whether port is in the range.
 func (p Ports) Contains(port uint16) bool { return p.Len() > 0 && p.First <= port && port <= p.Last }
 

@@ -2,7 +2,10 @@
 
 package spread
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 func TestRangesOfPorts(t *testing.T) {
 	for _, c := range []struct {
@@ -43,6 +46,14 @@ func TestRangesOverlapBothWaysRound(t *testing.T) {
 	} {
 		if c.a.Overlaps(c.b) != c.want || c.b.Overlaps(c.a) != c.want {
 			t.Errorf("%s and %s overlap: want %t", c.a, c.b, c.want)
+		}
+	}
+}
+
+func TestAllPortsOfARangeAreInOrder(t *testing.T) {
+	for ports, want := range map[Ports][]uint16{{First: 65533, Last: 65535}: {65533, 65534, 65535}, {First: 7, Last: 7}: {7}, {}: {}} {
+		if got := ports.All(); !slices.Equal(got, want) {
+			t.Errorf("%v: %v", ports, got)
 		}
 	}
 }

@@ -4,6 +4,7 @@ package tun
 
 import (
 	"fmt"
+	"log/slog"
 	"strings"
 )
 
@@ -41,6 +42,12 @@ type Config struct {
 	NoUSO bool
 	// Linger has Read hold its processor while traffic flows (package linger).
 	Linger bool
+	// Log gets a line when Open has to wait for a name; nil for none.
+	Log *slog.Logger
+	// Persist leaves the interface, its addresses and routes where they are when the device closes or the process dies, and
+	// adopts one of that name that was left so: one that is a multi-queue TUN, that no process uses, and that Open has
+	// made persistent. Queues are not bound to their number before, MTU and QueueLen are set anew. Remove deletes it.
+	Persist bool
 }
 
 // complete returns c with its defaults filled in, or an error for what no kernel would take.

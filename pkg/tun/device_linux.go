@@ -5,12 +5,13 @@ package tun
 import (
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
 )
 
-// device is a non-persistent TUN: the kernel deletes the interface with its last descriptor, however the process ends.
+// device is a TUN. Unless it is persistent the kernel deletes the interface with its last descriptor, however the process ends.
 type device struct {
 	name     string
 	features Features
@@ -19,6 +20,7 @@ type device struct {
 	lost     chan struct{} // from the queues to the monitor
 	monitor  *monitor
 	steering steering
+	resting  sync.Once // of the readers
 	closing  sync.Once
 }
 
@@ -27,7 +29,8 @@ var _ Device = (*device)(nil)
 // Open creates the interface in the network namespace of the calling thread. It is down at first and has no addresses.
 //
 // An interface of that name that exists already is an error that satisfies errors.Is(err, syscall.EBUSY), so that two
-// processes never share one's queues; a missing privilege satisfies errors.Is(err, os.ErrPermission), a missing
+// processes never share one's queues. One that goes away because its process has just been killed is waited for, two seconds at
+// most. A missing privilege satisfies errors.Is(err, os.ErrPermission), a missing
 // /dev/net/tun errors.Is(err, os.ErrNotExist).
 func Open(c Config) (Device, error) {
 	c, err := c.complete()
@@ -52,7 +55,7 @@ func explainOpen(err error) error {
 }
 
 func (d *device) open(c *Config) error {
-	fd, name, err := attachQueue(c.Name, true)
+	fd, name, err := awaitFirst(c, os.DirFS("/proc"))
 	if err != nil {
 		return err
 	}
@@ -68,8 +71,14 @@ func (d *device) open(c *Config) error {
 		}
 		d.queues = append(d.queues, newQueue(fd, d.stop, d.lost, c.Linger))
 	}
-	d.monitor, err = startMonitor(fd, d.lost, name, c)
-	return err
+	if d.monitor, err = startMonitor(fd, d.lost, name, c); err != nil || !c.Persist {
+		return err
+	}
+	if err := d.persist(); err != nil {
+		d.monitor.close()
+		return err
+	}
+	return nil
 }
 
 // Name implements Device; a later renaming does not change it.
@@ -105,12 +114,10 @@ func (d *device) Close() (err error) {
 
 // close wakes the readers, and closes descriptors once nobody can be using them.
 func (d *device) close() error {
-	one := [8]byte{1} // any count but 0 makes the eventfd readable, for good as nobody reads it
-	if _, err := unix.Write(d.stop, one[:]); err != nil {
-		return fmt.Errorf("waking the readers of %s: %w", d.name, err)
+	if err := d.StopReading(); err != nil {
+		return err
 	}
 	for _, q := range d.queues {
-		q.reading.Shut()
 		q.writing.Shut()
 		q.inject.writing.Shut()
 	}

@@ -49,20 +49,29 @@ func startMonitor(fd int, lost <-chan struct{}, name string, c *Config) (*monito
 		l.close()
 		return nil, err
 	}
-	m := &monitor{
-		fd: fd, lost: lost, link: l,
-		events: make(chan Event, 1), done: make(chan struct{}), ended: make(chan struct{}),
-	}
+	m := newMonitor(fd, lost)
+	m.link = l
 	if at, err := m.locate(); err == nil {
 		m.home = at.id
 		at.close()
 	}
+	m.send(l.state)
+	m.begin()
+	return m, nil
+}
+
+func newMonitor(fd int, lost <-chan struct{}) *monitor {
+	return &monitor{
+		fd: fd, lost: lost, events: make(chan Event, 1), done: make(chan struct{}), ended: make(chan struct{}),
+	}
+}
+
+func (m *monitor) begin() {
+	var err error
 	if m.abroad, err = openAbroad(); err != nil {
 		m.abroad = nil // it looks at intervals then
 	}
-	m.send(l.state)
 	go m.run()
-	return m, nil
 }
 
 func (m *monitor) close() {
@@ -76,7 +85,12 @@ func (m *monitor) close() {
 func (m *monitor) run() {
 	defer close(m.ended)
 	defer close(m.events)
-	for l := m.link; l != nil; {
+	l := m.link
+	if l == nil { // it was abroad from the beginning
+		l = m.wander()
+		m.settle(l, l == nil)
+	}
+	for l != nil {
 		m.follow(l)
 		m.settle(nil, false)
 		l.close()

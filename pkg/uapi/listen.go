@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -20,6 +22,8 @@ type Listener struct {
 	dir  Dir
 	path string
 	id   os.FileInfo // what the path is while it is this socket
+	kept atomic.Bool // the path is another Listener's
+	hold hold
 }
 
 // Listen creates the socket of a device in DefaultDir. See Dir.Listen.
@@ -85,6 +89,28 @@ func removeStale(path string) error {
 	return os.Remove(path)
 }
 
+// Sweep removes the sockets that match glob (filepath.Match) and that nobody serves, but none that is younger than a grace: there,
+// a daemon may be about to listen.
+func (d Dir) Sweep(glob string, grace time.Duration) error {
+	unlock, err := d.lock()
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	paths, err := filepath.Glob(filepath.Join(string(d), glob))
+	errs := []error{err}
+	for _, path := range paths {
+		info, err := os.Lstat(path)
+		if err == nil && info.Mode().Type() == os.ModeSocket && time.Since(info.ModTime()) >= grace && !alive(path) {
+			errs = append(errs, os.Remove(path))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // alive reports whether a process listens on the socket. Only a refused connection says that none does; a full listen
 // queue, for one, does not.
 func alive(path string) bool {
@@ -124,6 +150,10 @@ func ownerOnly(_, _ string, c syscall.RawConn) error {
 
 // Close stops listening and removes the socket, unless another has taken its place. Connections stay open.
 func (l *Listener) Close() error {
+	defer func() { _ = l.Release() }() // whoever accepts learns of it
+	if l.kept.Load() {
+		return l.UnixListener.Close()
+	}
 	unlock, err := l.dir.lock()
 	if err != nil {
 		return errors.Join(err, l.UnixListener.Close())

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 	"github.com/ropewalk/ropewalk/pkg/uapi/uapitest"
@@ -147,6 +148,44 @@ func TestInterfacesListsServedSocketsOnly(t *testing.T) {
 	}
 	if names, err := (dir + "/none").Interfaces(); err != nil || len(names) != 0 {
 		t.Error(names, err)
+	}
+}
+
+func TestOnlyOldDeadSocketsOfThatNameAreSwept(t *testing.T) {
+	dir := uapitest.NewDir(t)
+	for name, age := range map[string]time.Duration{"rwold": 2 * time.Minute, "rwyoung": 0, "rwserved": 2 * time.Minute, "wg0": 2 * time.Minute} {
+		if name == "rwserved" {
+			listen(t, dir, name)
+		} else {
+			stale(t, dir, name)
+		}
+		aged(t, dir, name, age)
+	}
+	if err := os.WriteFile(string(dir)+"/rwfile.sock", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	aged(t, dir, "rwfile", 2*time.Minute)
+	if err := dir.Sweep("rw*.sock", time.Minute); err != nil {
+		t.Error(err)
+	}
+	left, err := filepath.Glob(string(dir) + "/*.sock")
+	for i := range left {
+		left[i] = filepath.Base(left[i])
+	}
+	if want := []string{"rwfile.sock", "rwserved.sock", "rwyoung.sock", "wg0.sock"}; err != nil || !slices.Equal(left, want) {
+		t.Errorf("%v, %v; want %v", left, err, want)
+	}
+	if err := (dir + "/none").Sweep("rw*.sock", 0); err != nil {
+		t.Error("no directory: ", err)
+	}
+}
+
+// aged makes the file of a socket look so old.
+func aged(t *testing.T, dir uapi.Dir, name string, age time.Duration) {
+	t.Helper()
+	when := time.Now().Add(-age)
+	if err := os.Chtimes(string(dir)+"/"+name+".sock", when, when); err != nil {
+		t.Fatal(err)
 	}
 }
 

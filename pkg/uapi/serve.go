@@ -24,6 +24,12 @@ type Server struct {
 	Log     *slog.Logger   // failed operations, never their values; slog.Default() when nil
 	Level   *slog.LevelVar // what the log operation reads and changes; nil for a level that is fixed
 	Idle    time.Duration  // how long a client may take to its next request; 60 s when 0. To begin its first it has 5 s at most
+	// TakeOver gives the device to who is at the other end, and returns nil once it has; nil: it is not given away. Its error is
+	// an answer, so that nothing may have been written before it. The connection stays the Server's.
+	TakeOver func(*net.UnixConn) error
+	// Upgrade starts the program at path as the successor of this process, and returns when that has taken over, or has not, at the
+	// latest soon after ctx, which is Serve's; answered is then called when the client knows. nil: none is started.
+	Upgrade func(ctx context.Context, path string) (answered func(), err error)
 }
 
 // Serve answers clients until ctx ends. See Server.Serve.
@@ -92,36 +98,46 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 	for {
 		lines.restart(maxRequest)
 		conn.SetReadDeadline(time.Now().Add(idle))
-		answer, more := s.operation(lines)
+		answer, more, answered := s.operation(ctx, lines, conn)
 		if len(answer) == 0 {
 			return
 		}
 		conn.SetWriteDeadline(time.Now().Add(replyTimeout))
-		if _, err := conn.Write(answer); err != nil || !more {
+		_, err := conn.Write(answer)
+		if answered != nil {
+			answered()
+		}
+		if err != nil || !more {
 			return
 		}
 	}
 }
 
 // operation reads one operation, carries it out and returns the answer, which is empty when the client has gone. more
-// says whether the connection can be used further.
-func (s *Server) operation(lines *lineReader) (answer []byte, more bool) {
+// says whether the connection can be used further, and answered, if set, is to be called once the client has the answer.
+func (s *Server) operation(ctx context.Context, lines *lineReader, conn net.Conn) (answer []byte, more bool, answered func()) {
 	op, err := lines.next()
 	if isGone(err) {
-		return nil, false
+		return nil, false, nil
 	}
 	var body []byte
-	if err == nil {
+	switch {
+	case err != nil:
+	case op == opUpgrade:
+		answered, err = s.upgrade(ctx, lines, conn)
+	case op == opTakeOver:
+		err = s.takeOver(lines, conn)
+	default:
 		body, err = s.dispatch(op, lines)
 	}
 	if isGone(err) {
-		return nil, false
+		return nil, false, nil
 	}
 	if err != nil {
 		s.logger().Warn("configuration request refused", "operation", knownOp(op), "error", err)
 		body = nil
 	}
-	return appendReply(body, errnoOf(err)), !isFatal(err)
+	return appendReply(body, errnoOf(err)), !isFatal(err), answered
 }
 
 // isGone reports an end of the stream, which nobody is left to hear about.
@@ -138,7 +154,7 @@ func isFatal(err error) bool {
 // knownOp keeps what is not an operation, and might be a key, out of the log.
 func knownOp(op string) string {
 	switch op {
-	case opGet, opSet, opStats, opLog:
+	case opGet, opSet, opStats, opLog, opTakeOver, opUpgrade:
 		return op
 	}
 	return "unknown"

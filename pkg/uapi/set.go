@@ -93,6 +93,8 @@ func (p *setParser) setDevice(key, value string) (err error) {
 		p.dev.SpreadPorts, err = parsed(value, config.ParsePorts)
 	case keyUnderlay:
 		p.dev.Underlay, err = parsed(value, config.ParseUnderlayMode)
+	case keyReceiveCPUs:
+		p.dev.ReceiveCPUs, err = parsed(value, config.ParseReceiveCPUs)
 	case "replace_peers":
 		p.dev.ReplacePeers, err = flag(value)
 	default:
@@ -199,6 +201,9 @@ func WriteSet(w io.Writer, dev config.Device) error {
 	}
 	if dev.Underlay != nil {
 		writeLine(b, keyUnderlay, dev.Underlay.String())
+	}
+	if dev.ReceiveCPUs != nil {
+		writeLine(b, keyReceiveCPUs, dev.ReceiveCPUs.String())
 	}
 	writeFlag(b, "replace_peers", dev.ReplacePeers)
 	for i := range dev.Peers {

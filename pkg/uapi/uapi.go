@@ -4,7 +4,7 @@
 // texts of its get and set operations, the Unix socket that wg(8) looks for, its server and its client. What stock
 // tools never send is added: the operation "stats=1", which answers with one line of JSON, "log=1", which answers with
 // the log level ("level=info") after setting it where the request has such a line, and in a set operation's body the device keys "spread" (auto, off or on) and "spread_ports" (61000-61999). What get answers is WireGuard's alone, so
-// how a device spreads is in the JSON (config.SpreadReport).
+// how a device spreads is in the JSON (config.SpreadReport). "takeover=1" and "upgrade=1" are for a daemon and its successor.
 package uapi
 
 import (
@@ -44,6 +44,9 @@ const (
 	opSet   = "set=1"
 	opStats = "stats=1"
 	opLog   = "log=1"
+
+	opTakeOver = "takeover=1"
+	opUpgrade  = "upgrade=1"
 )
 
 // Device keys of ropewalk's own.
@@ -51,4 +54,5 @@ const (
 	keySpread      = "spread"
 	keySpreadPorts = "spread_ports"
 	keyUnderlay    = "underlay"
+	keyReceiveCPUs = "rx_cpus"
 )

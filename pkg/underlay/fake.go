@@ -112,6 +112,7 @@ type Fake struct {
 var (
 	_ Port     = (*Fake)(nil)
 	_ Selector = (*Fake)(nil)
+	_ Counter  = (*Fake)(nil)
 )
 
 // Endpoint is how others reach this port.
@@ -194,9 +195,18 @@ func (f *Fake) Selection() Selection {
 	return Selection{}
 }
 
-// Features implements Port: a Fake does everything.
+// Features implements Port: a Fake does everything but filter.
 func (f *Fake) Features() Features {
 	return Features{GSO: true, GRO: true, IPv4: true, IPv6: true, Select: f.selection.Load() != nil}
+}
+
+// SocketDrops implements Counter: a lane has room for a number of elements.
+func (f *Fake) SocketDrops(lanes []uint64) (sources uint64) {
+	clear(lanes)
+	for i := range min(len(lanes), len(f.lanes)) {
+		lanes[i] = f.lanes[i].lost.Load()
+	}
+	return f.strays.lost.Load()
 }
 
 // Close implements Port.

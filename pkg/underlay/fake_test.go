@@ -139,3 +139,22 @@ func TestFakeKeepsTheSelectorsContract(t *testing.T) {
 		return underlaytest.Subject{A: a, B: b, ToB: b.Endpoint}
 	})
 }
+
+func TestFakeCountsWhatItHasNoRoomFor(t *testing.T) {
+	a, b := underlay.Pipe(2)
+	to := b.Endpoint(false)
+	const sent = 1500
+	for range sent {
+		if err := a.SendTo(&to, []byte{1}); err != nil { // arrives at lane 0
+			t.Fatal(err)
+		}
+	}
+	rx, received := []underlay.Datagrams{{Buf: make([]byte, 65535)}}, 0
+	for b.Lane(0).TryRecv(rx) > 0 {
+		received++
+	}
+	lanes := make([]uint64, 3)
+	if sources := b.SocketDrops(lanes); received == sent || lanes[0] != uint64(sent-received) || lanes[1]+lanes[2]+sources != 0 {
+		t.Errorf("%d of %d received, %v and %d of the sources dropped", received, sent, lanes, sources)
+	}
+}

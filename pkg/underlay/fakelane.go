@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ropewalk/ropewalk/pkg/packet"
 )
@@ -29,6 +30,7 @@ type fakeLane struct {
 	count  int
 	free   [][]byte      // payloads to use again, the last used first
 	held   []fakeElement // delayed by the filter
+	lost   atomic.Uint64 // for want of room
 	closed bool
 }
 
@@ -143,7 +145,11 @@ func (l *fakeLane) judge(v Verdict, e fakeElement) {
 // push appends one element with a copy of parts as its payload, or loses it when the ring is full; segSize 0 is a
 // single datagram. Call it with mu held.
 func (l *fakeLane) push(head fakeElement, parts [][]byte) {
-	if l.closed || l.count == len(l.ring) {
+	if l.closed {
+		return
+	}
+	if l.count == len(l.ring) {
+		l.lost.Add(1)
 		return
 	}
 	e := &l.ring[(l.head+l.count)%len(l.ring)]

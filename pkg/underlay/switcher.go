@@ -9,6 +9,9 @@ type Switcher interface {
 	// SetMode says which way is wanted. It returns at once, and the way changes soon after; what is under way at that moment
 	// may be lost or, where lanes differ, overtaken, and sessions, sources and the selection of lanes stay.
 	SetMode(mode config.UnderlayMode)
+	// SetReceiveCPUs says over which processors the kernel is to spread its share of receiving where UDP sockets have the data
+	// messages. It returns at once, too; flows that change processors may have some of what is under way overtaken.
+	SetReceiveCPUs(cpus config.ReceiveCPUs)
 	// Report says which way it is, and why.
 	Report() config.UnderlayReport
 }

@@ -18,6 +18,10 @@ const MaxDatagramRun = 65507
 // MaxRunSegments is the largest number of datagrams in one Run (UDP_MAX_SEGMENTS of Linux before 6.11).
 const MaxRunSegments = 64
 
+// MaxCoalesced is the largest number of datagrams that UDP_GRO coalesces (UDP_GRO_CNT_MAX), and so whoever else does. The engine has
+// nobody open longer elements ahead of their lane.
+const MaxCoalesced = 64
+
 // MaxSources is the largest number of sources of one Port, the canonical port not counted.
 const MaxSources = 255
 
@@ -130,4 +134,6 @@ type Features struct {
 	IPv6 bool
 	// Select: a Selection is in force (Selector).
 	Select bool
+	// Filter: trains of handshake initiations, which only a flood has, are refused before they take room.
+	Filter bool
 }

@@ -8,8 +8,10 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/crew"
 	"github.com/ropewalk/ropewalk/pkg/drop"
 	"github.com/ropewalk/ropewalk/pkg/engine"
@@ -327,6 +329,9 @@ func (f *Frame) balances() Balances {
 
 func features(s *Sample) []string {
 	list := []string{}
+	if s.Stats.Up {
+		list = append(list, underlayName(&s.Stats.Way))
+	}
 	for _, f := range []struct {
 		name string
 		on   bool
@@ -345,4 +350,12 @@ func features(s *Sample) []string {
 		}
 	}
 	return list
+}
+
+// underlayName is udp, or xdp with the kind of sockets, such as "xdp zerocopy".
+func underlayName(way *config.UnderlayReport) string {
+	if way.Way != config.UnderlayXDP {
+		return config.UnderlayUDP.String()
+	}
+	return strings.TrimSuffix(way.Way.String()+" "+way.How, " ")
 }

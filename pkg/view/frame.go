@@ -15,7 +15,7 @@ type Frame struct {
 	PublicKey  string    `json:"public_key"`
 	ListenPort uint16    `json:"listen_port"`
 	Up         bool      `json:"up"`
-	Features   []string  `json:"features"` // offloads and other fast paths in use
+	Features   []string  `json:"features"` // the way of data messages, offloads and other fast paths in use
 
 	Rx        Flow     `json:"rx"` // inner packets of all lanes, and of what no lane carried
 	Tx        Flow     `json:"tx"`

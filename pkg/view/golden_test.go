@@ -3,34 +3,14 @@
 package view
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/ropewalk/ropewalk/test/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name+".golden")
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatalf("%v (go test ./pkg/view -update writes it)", err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (if it is as it should be now, -update):\n%s", name, diff)
-	}
-}
 
 func TestScreensAreThoseOfTheGoldenFiles(t *testing.T) {
 	f := between(tunnel(1, 4, 6), tunnel(2, 4, 6))
@@ -40,7 +20,7 @@ func TestScreensAreThoseOfTheGoldenFiles(t *testing.T) {
 			o := Options{Width: size[0], Height: size[1], View: v, Keys: true}
 			text := Render(f, o)
 			checkScreen(t, text, o)
-			golden(t, fmt.Sprintf("%s-%dx%d", v, size[0], size[1]), text)
+			golden.Check(t, fmt.Sprintf("testdata/%s-%dx%d.golden", v, size[0], size[1]), text)
 		}
 	}
 }
@@ -62,7 +42,7 @@ func TestOtherScreensAreThoseOfTheGoldenFiles(t *testing.T) {
 	} {
 		text := Render(tt.Frame, tt.Options)
 		checkScreen(t, text, tt.Options)
-		golden(t, name, text)
+		golden.Check(t, "testdata/"+name+".golden", text)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/picture"
 )
 
 // scaled prints v with three digits and the prefix of its unit: "4.21 G", "0 ".
@@ -77,21 +79,12 @@ func ago(seconds float64) string {
 
 // bar draws a share of width columns, in eighths of one; in ASCII in whole ones. More than nothing is never empty.
 func bar(share float64, width int, ascii bool) string {
-	share = min(max(share, 0), 1)
-	if ascii {
-		n := int(share*float64(width) + 0.5)
-		if share > 0 {
-			n = max(n, 1)
-		}
-		return strings.Repeat("#", n) + strings.Repeat(".", width-n)
+	if !ascii {
+		return picture.FineBar(share, width)
 	}
-	eighths := int(share*float64(width)*8 + 0.5)
+	n := int(min(max(share, 0), 1)*float64(width) + 0.5)
 	if share > 0 {
-		eighths = max(eighths, 1)
+		n = max(n, 1)
 	}
-	text := strings.Repeat("█", eighths/8)
-	if part := eighths % 8; part > 0 {
-		text += string(rune('▐' - part)) // ▏ is one eighth, ▉ seven
-	}
-	return text + strings.Repeat(" ", width-(eighths+7)/8)
+	return strings.Repeat("#", n) + strings.Repeat(".", width-n)
 }

@@ -53,6 +53,21 @@ func tunnel(n uint64, lanes, peers int) Sample {
 	return s
 }
 
+func TestFeaturesBeginWithTheWayOfDataMessages(t *testing.T) {
+	for want, way := range map[string]config.UnderlayReport{
+		"udp": {}, "xdp copy": {Way: config.UnderlayXDP, How: "copy", Device: "eth0"}, "xdp": {Way: config.UnderlayXDP},
+	} {
+		s := tunnel(1, 1, 0)
+		s.Stats.Way = way
+		if got := between(Sample{}, s).Features[0]; got != want {
+			t.Errorf("%+v: %q", way, got)
+		}
+	}
+	if got := between(Sample{}, Sample{}).Features; len(got) != 0 {
+		t.Errorf("down: %q", got)
+	}
+}
+
 func between(a, b Sample) *Frame { return Compare(&a, &b) }
 
 func TestRatesAreWhatCountersGrewByPerSecond(t *testing.T) {

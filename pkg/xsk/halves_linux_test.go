@@ -347,7 +347,7 @@ func TestTheLedgerAgreesWithAPlainOne(t *testing.T) {
 			}
 			checkFramesAre(t, s, Frames{
 				RxKernel: o.count("rx kernel"), RxUser: o.count("rx user"),
-				TxFree: o.count("free"), TxUser: o.count("tx user"), TxKernel: o.count("tx ring") + o.count("sent"),
+				TxFree: o.count("free"), TxUser: o.count("tx user"), TxKernel: o.count("tx ring") + o.count("sent"), TxDone: o.count("sent"),
 			})
 		}
 		if stats, _ := s.Stats(); stats.Misowned != 0 || stats.Rejected != 0 {
@@ -494,5 +494,17 @@ func checkFramesAre(t *testing.T, s *Socket, want Frames) {
 	t.Helper()
 	if got := s.Frames(); got != want {
 		t.Fatalf("frames %+v, want %+v", got, want)
+	}
+	if got := census(s); got != want {
+		t.Fatalf("the ledgers have %+v, want %+v", got, want)
+	}
+}
+
+// census is Frames by going through the ledgers, for when neither half is in use.
+func census(s *Socket) Frames {
+	return Frames{
+		RxKernel: s.rx.frames.count(kernel), RxUser: s.rx.frames.count(user),
+		TxFree: s.tx.frames.count(free), TxUser: s.tx.frames.count(user), TxKernel: s.tx.frames.count(kernel),
+		TxDone: int(s.tx.completion.pending()),
 	}
 }

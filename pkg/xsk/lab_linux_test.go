@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/netlab"
+	"github.com/ropewalk/ropewalk/pkg/netlab/netlabtest"
 )
 
 // etherType is that of the frames of these tests (IEEE 802, local experimental): nothing else is taken from the kernel.
@@ -57,24 +58,9 @@ func newLink(t testing.TB, queues int) *cable { return newLinkMTU(t, queues, 150
 
 func newLinkMTU(t testing.TB, queues, mtu int) *cable {
 	t.Helper()
-	if fd, err := (linux{}).socket(); err != nil {
-		t.Skipf("needs AF_XDP: %v", explainSocket(err))
-	} else {
-		_ = unix.Close(fd)
-	}
-	lab, err := netlab.New("xsk")
-	if errors.Is(err, netlab.ErrPrivileges) {
-		t.Skipf("needs network namespaces: %v", err)
-	}
-	check(t, err)
-	t.Cleanup(func() { check(t, lab.Close()) })
-	a, err := lab.Host("a")
-	if errors.Is(err, netlab.ErrPrivileges) {
-		t.Skipf("needs network namespaces: %v", err)
-	}
-	check(t, err)
-	b, err := lab.Host("b")
-	check(t, err)
+	netlabtest.NeedAFXDP(t)
+	lab, hosts := netlabtest.Hosts(t, "xsk", "a", "b")
+	a, b := hosts[0], hosts[1]
 	c, err := lab.Cable(a, b, netlab.CableConfig{Queues: queues, MTU: mtu})
 	check(t, err)
 	l := &cable{lab: lab, ends: [2]*end{{host: a, device: c.DeviceA}, {host: b, device: c.DeviceB}}}

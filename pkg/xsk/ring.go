@@ -23,8 +23,12 @@ const flagNeedWakeup = 1 << 0
 
 func (x indices) needsWakeup() bool { return x.flags.Load()&flagNeedWakeup != 0 }
 
-// pending is how many items are in the ring.
-func (x indices) pending() uint32 { return x.producer.Load() - x.consumer.Load() }
+// pending is how many items are in the ring, for any goroutine. The consumer's index is read first: read last, it may be ahead of the
+// producer's by then, and the difference four billion. So what both ends do in between counts as pending.
+func (x indices) pending() uint32 {
+	taken := x.consumer.Load()
+	return x.producer.Load() - taken
+}
 
 // producer is the end of a ring that fills it. It belongs to one goroutine.
 type producer[T Desc | uint64] struct {

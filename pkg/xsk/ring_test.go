@@ -101,3 +101,30 @@ func TestRingsCarryItemsBetweenThreads(t *testing.T) {
 	})
 	both.Wait()
 }
+
+// TestPendingIsNeverBehindItself: who belongs to neither end sees both indices move, and must not see fewer than none.
+func TestPendingIsNeverBehindItself(t *testing.T) {
+	const total = 200_000
+	p, c := newRing(64, ^uint32(0)-total/2)
+	watched := c.indices
+	var done atomic.Bool
+	var all sync.WaitGroup
+	all.Go(func() {
+		for !done.Load() {
+			if n := watched.pending(); n > 2*total {
+				t.Errorf("%d pending", n)
+				return
+			}
+		}
+	})
+	var into [16]uint64
+	for next := 0; next < total; next += len(into) {
+		for range into {
+			p.push(0)
+		}
+		p.publish()
+		c.take(c.peek(into[:]))
+	}
+	done.Store(true)
+	all.Wait()
+}

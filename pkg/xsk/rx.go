@@ -11,7 +11,7 @@ type rx struct {
 	fill   producer[uint64]
 	frames ledger
 
-	received, misowned, wakes atomic.Uint64
+	received, refilled, misowned, wakes atomic.Uint64
 }
 
 // start gives the kernel all frames. It must come before bind: drivers expect to find as many as they have
@@ -65,6 +65,7 @@ func (r *rx) refill(descs []Desc) {
 		r.fill.push(r.frames.base(d.Addr)) // there is room: the ring has a place for every frame
 	}
 	r.fill.publish()
+	count(&r.refilled, len(descs)-strays)
 	count(&r.misowned, strays)
 }
 

@@ -11,8 +11,8 @@ import (
 )
 
 // Socket is an AF_XDP socket on one queue. Receive, Refill and WakeRx are for one goroutine, Reserve, Submit, Release,
-// Reap, OffloadChecksum, Pending and WakeTx for one, which may be the same; Frame, FD, Features, Check and Stats are
-// for any. None of them allocates or, but for the Wakes, Check and Stats, calls the kernel. Close is for when both
+// Reap, OffloadChecksum and WakeTx for one, which may be the same; Frame, FD, Features, Frames, Pending, Nudge, Check and
+// Stats are for any. None of them allocates or, but for the Wakes, Nudge, Check and Stats, calls the kernel. Close is for when both
 // goroutines have left.
 type Socket struct {
 	sys      system
@@ -82,7 +82,7 @@ func (s *Socket) Release(descs []Desc) { s.tx.release(descs) }
 // Reap takes back the frames that were sent, and returns how many. Reserve calls it when it has too few.
 func (s *Socket) Reap() int { return s.tx.reap() }
 
-// Pending is how many submitted frames the kernel has not looked at yet.
+// Pending is how many submitted frames the kernel has not looked at yet. Any goroutine may ask.
 func (s *Socket) Pending() int { return int(s.tx.ring.pending()) }
 
 // OffloadChecksum has the device, or the kernel for it, compute the Internet checksum of the packet from byte start to
@@ -93,13 +93,28 @@ func (s *Socket) OffloadChecksum(d *Desc, start, offset uint16) bool {
 	return s.tx.requestChecksum(d, start, offset)
 }
 
-// Frames says where all frames are. It is for whoever has both halves, or while neither is in use.
+// Frames says where all frames are, by the counters. It may be asked by any goroutine; while the halves are at work, frames that
+// change hands meanwhile may be missing or counted twice. Once closed, there are none.
 func (s *Socket) Frames() Frames {
-	return Frames{
-		RxKernel: s.rx.frames.count(kernel), RxUser: s.rx.frames.count(user),
-		TxFree: s.tx.frames.count(free), TxUser: s.tx.frames.count(user), TxKernel: s.tx.frames.count(kernel),
+	s.statsMu.Lock()
+	defer s.statsMu.Unlock()
+	if s.closed {
+		return Frames{}
 	}
+	f := Frames{
+		RxUser:   difference(s.rx.received.Load(), s.rx.refilled.Load()),
+		TxKernel: difference(s.tx.sent.Load(), s.tx.completed.Load()),
+		TxDone:   int(s.tx.completion.pending()),
+		TxUser:   difference(s.tx.reserved.Load(), s.tx.sent.Load()+s.tx.released.Load()),
+	}
+	f.TxDone = min(f.TxDone, f.TxKernel)
+	f.RxKernel = max(len(s.rx.frames.owners)-f.RxUser, 0)
+	f.TxFree = max(len(s.tx.frames.owners)-f.TxUser-f.TxKernel, 0)
+	return f
 }
+
+// difference is how far one counter is ahead of another, and 0 if it seems to be behind, because it was read earlier.
+func difference(ahead, behind uint64) int { return max(int(ahead-behind), 0) }
 
 // Stats returns the counters. Once closed, they are as they were.
 func (s *Socket) Stats() (Stats, error) {
@@ -115,7 +130,7 @@ func (s *Socket) readStats() (Stats, error) {
 	stats := Stats{
 		Received: s.rx.received.Load(), Sent: s.tx.sent.Load(), Completed: s.tx.completed.Load(),
 		Rejected: s.tx.rejected.Load(), Misowned: s.rx.misowned.Load() + s.tx.misowned.Load(),
-		TxRefused: s.tx.refused.Load(), RxWakes: s.rx.wakes.Load(), TxWakes: s.tx.wakes.Load(),
+		TxRefused: s.tx.refused.Load() + s.tx.dropped.Load(), RxWakes: s.rx.wakes.Load(), TxWakes: s.tx.wakes.Load(),
 	}
 	var k unix.XDPStatistics // what an older kernel does not know stays zero
 	if _, err := s.sys.getBytes(s.fd, unix.SOL_XDP, unix.XDP_STATISTICS, statistics(&k)); err != nil {

@@ -20,7 +20,10 @@ type tx struct {
 	metadata   bool   // whether frames may carry requests for the device
 	umem       []byte
 
-	sent, completed, rejected, misowned, refused, wakes atomic.Uint64
+	reserved, released, sent, completed, rejected, misowned, refused, wakes atomic.Uint64
+
+	// dropped is refused for those who nudge, of whom there may be several.
+	dropped atomic.Uint64
 }
 
 // start puts all frames on the free list, the lowest on top.
@@ -44,6 +47,7 @@ func (t *tx) reserve(into []Desc) int {
 		t.frames.move(base, free, user)
 		into[i] = Desc{Addr: base + TxHeadroom, Len: uint32(t.limit - TxHeadroom)}
 	}
+	count(&t.reserved, n)
 	return n
 }
 
@@ -140,5 +144,6 @@ func (t *tx) release(descs []Desc) {
 		}
 		t.free = append(t.free, t.frames.base(d.Addr))
 	}
+	count(&t.released, len(descs)-strays)
 	count(&t.misowned, strays)
 }

@@ -90,6 +90,27 @@ func (s *Socket) wakeTxOnce() (moved, again bool, err error) {
 	return moved, false, stateError("sendto", errno)
 }
 
+// Nudge has the kernel go on with what was submitted, for as long as frames are seen to leave, but may be called by any goroutine beside
+// the one that sends: so that frames which the device did not take at first do not wait until there are more. It makes no more calls
+// than those that are pending at first could take. Errors: as for WakeTx, but for ErrQueueGone in copy mode, which only the sender can
+// tell from frames that were submitted meanwhile.
+func (s *Socket) Nudge() error {
+	for most := 1 + s.Pending()/leastBatch; s.fd >= 0 && s.Pending() > 0 && most > 0; most-- {
+		before := s.tx.ring.consumer.Load()
+		errno := s.sys.send(s.fd)
+		switch {
+		case errno == unix.EBUSY: // as in wakeTxOnce
+			s.tx.dropped.Add(1)
+		case !isTransient(errno):
+			return stateError("sendto", errno)
+		}
+		if s.tx.ring.consumer.Load() == before {
+			break
+		}
+	}
+	return nil
+}
+
 // Check asks the kernel for the state of the Socket: nil, ErrDown, ErrGone or os.ErrClosed. In copy mode it cannot see
 // that the queue is gone; WakeTx does.
 func (s *Socket) Check() error {

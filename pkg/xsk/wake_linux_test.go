@@ -135,6 +135,52 @@ func TestZeroCopyIsWokenToComplete(t *testing.T) {
 	}
 }
 
+func TestNudgeGoesOnForAsLongAsFramesLeave(t *testing.T) {
+	const frames = 64
+	for name, c := range map[string]struct {
+		send       func(f *fake) unix.Errno
+		left, most int // frames still pending, and calls, at most
+		refused    uint64
+		err        error
+	}{
+		"taken in batches": {func(f *fake) unix.Errno {
+			f.transmit(leastBatch)
+			if f.tx.empty() {
+				return 0
+			}
+			return unix.EAGAIN
+		}, 0, frames / leastBatch, 0, nil},
+		"nothing taken":    {func(*fake) unix.Errno { return unix.EAGAIN }, frames, 1, 0, nil},
+		"dropped one each": {func(f *fake) unix.Errno { f.transmit(1); return unix.EBUSY }, frames - 5, 5, 5, nil},
+		"down":             {func(*fake) unix.Errno { return unix.ENETDOWN }, frames, 1, 0, ErrDown},
+		"gone":             {func(*fake) unix.Errno { return unix.ENXIO }, frames, 1, 0, ErrGone},
+		"silent":           {func(*fake) unix.Errno { return 0 }, frames, 1, 0, nil}, // the sender's to judge
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(t)
+			s := openFake(t, f, Config{})
+			calls := 0
+			f.onSend = func() unix.Errno { calls++; return c.send(f) }
+			submit(t, s, frames)
+			if err := s.Nudge(); !errors.Is(err, c.err) || s.Pending() != c.left || calls > c.most {
+				t.Errorf("%v, %d pending after %d calls", err, s.Pending(), calls)
+			}
+			if stats, _ := s.Stats(); stats.TxRefused != c.refused {
+				t.Errorf("%+v", stats)
+			}
+		})
+	}
+}
+
+func TestNudgeWithNothingPendingIsNoCall(t *testing.T) {
+	f := newFake(t)
+	s := openFake(t, f, Config{})
+	f.onSend = func() unix.Errno { t.Error("called"); return 0 }
+	if err := s.Nudge(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestWakeRxCallsOnlyASleepingKernel(t *testing.T) {
 	f := newFake(t)
 	s := openFake(t, f, Config{})

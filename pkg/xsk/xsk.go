@@ -136,7 +136,7 @@ type Stats struct {
 	TxEmpty uint64
 }
 
-// Frames says where the frames of a Socket are. The sum is Config.RxFrames + Config.TxFrames.
+// Frames says where the frames of a Socket are. The sum, without TxDone, is Config.RxFrames + Config.TxFrames.
 type Frames struct {
 	// RxKernel are in the fill ring, in the device or in the RX ring.
 	RxKernel int
@@ -148,4 +148,9 @@ type Frames struct {
 	TxUser int
 	// TxKernel are in the TX ring, in the device or in the completion ring.
 	TxKernel int
+	// TxDone are those of TxKernel that are in the completion ring, where Reserve takes them when it runs short.
+	TxDone int
 }
+
+// Idle reports whether every frame is where it is while nothing is received or sent.
+func (f Frames) Idle() bool { return f.RxUser == 0 && f.TxUser == 0 && f.TxKernel == f.TxDone }

@@ -11,10 +11,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/bench"
 	"github.com/ropewalk/ropewalk/pkg/netlab"
 )
 
@@ -49,11 +49,16 @@ func prepare(ctx context.Context, o options, out, diag io.Writer) (*comparer, er
 		return nil, err
 	}
 	c.report = report{
-		Date: time.Now(), Machine: thisMachine(), Rounds: o.rounds, Seconds: o.stretch.Seconds(),
+		Date: time.Now(), Machine: thisMachine(), Rounds: o.rounds, Seconds: o.stretch.Seconds(), Queues: o.queues,
 		Tests: measureNames(o.measures), Versions: map[string]string{ropewalkName: version},
 	}
 	for _, p := range c.peers {
 		c.report.Versions[p.name] = p.version
+	}
+	if o.more {
+		if err := c.report.resume(o.json); err != nil {
+			return nil, err
+		}
 	}
 	return c, c.save()
 }
@@ -102,17 +107,18 @@ func (c *comparer) installPeers(ctx context.Context) error {
 
 // measure takes all rounds.
 func (c *comparer) measure(ctx context.Context) error {
-	plan, tests := turns(c.rounds, peerNames(c.peers), c.raw), measureNames(c.measures)
+	plan, tests := turns(c.report.Rounds, peerNames(c.peers), c.raw), measureNames(c.measures)
+	plan = slices.DeleteFunc(plan, func(t turn) bool { return t.round <= c.report.Whole })
 	guess := func(test string) time.Duration { return guessDuration(test, c.stretch) }
 	c.progress = &progress{
-		out: c.diag, terminal: onTerminal(c.diag), rounds: c.rounds, last: time.Now(), clock: newClock(plan, tests, guess),
+		out: c.diag, terminal: onTerminal(c.diag), rounds: c.report.Rounds, last: time.Now(), clock: newClock(plan, tests, guess),
 	}
 	o := opener{
 		queues: c.queues, stretch: c.stretch, traffic: []string{c.ropewalk, "traffic"}, argv: c.argv, measures: c.measures,
 	}
 	r := runner{
 		turns: plan, tests: tests, open: o.open,
-		before: c.progress.before, after: c.progress.after, found: c.found, warn: c.warn,
+		before: c.progress.before, after: c.progress.after, found: c.found, whole: c.whole, warn: c.warn,
 	}
 	return r.run(ctx)
 }
@@ -123,6 +129,11 @@ func (c *comparer) found(s sample) error {
 	}
 	c.live.add(s)
 	c.report.Samples = append(c.report.Samples, s)
+	return c.save()
+}
+
+func (c *comparer) whole(round int) error {
+	c.report.Whole = round
 	return c.save()
 }
 
@@ -140,16 +151,29 @@ func (c *comparer) save() error {
 	if err != nil {
 		return fmt.Errorf("encoding the report: %w", err)
 	}
-	if err := os.WriteFile(c.json, append(text, '\n'), 0o644); err != nil {
+	if err := replaceFile(c.json, append(text, '\n')); err != nil {
 		return fmt.Errorf("writing the report: %w", err)
 	}
 	return nil
 }
 
+// replaceFile writes beside the file first, so that an end meanwhile leaves what was there. What is no file, as /dev/stdout, is
+// written to.
+func replaceFile(path string, text []byte) error {
+	if st, err := os.Lstat(path); err == nil && !st.Mode().IsRegular() {
+		return os.WriteFile(path, text, 0o644)
+	}
+	next := path + ".new"
+	if err := os.WriteFile(next, text, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(next, path)
+}
+
 // finish prints the table, and puts it into the document if it is complete.
 func (c *comparer) finish(complete bool) error {
 	names := peerNames(c.peers)
-	lines := c.report.summarize(c.rows, names)
+	lines := c.report.summarize(withDrops(c.rows, c.report.Samples), names)
 	if len(lines) == 0 {
 		fmt.Fprintln(c.diag, "no figures, and so no table")
 		return nil
@@ -162,7 +186,7 @@ func (c *comparer) finish(complete bool) error {
 		return nil
 	}
 	what := make(map[string]string)
-	for _, m := range bench.Measures() {
+	for _, m := range c.measures {
 		what[m.Name] = m.What
 	}
 	if err := updateFile(c.update, c.report.markdown(lines, c.peers, what)); err != nil {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -30,13 +31,25 @@ func (r *report) markdown(lines []line, peers []peer, what map[string]string) []
 	return []byte(b.String())
 }
 
+// cableColumn is that of the bare cable.
+const cableColumn = 2
+
+// writeMarkdownTable leaves out the bare cable where nobody measured it.
 func writeMarkdownTable(b *strings.Builder, lines []line, peers []peer, what map[string]string) {
+	absent := !slices.ContainsFunc(lines, func(l line) bool { return l.cable != nothing })
+	put := func(cells []string) {
+		if absent {
+			cells = slices.Delete(cells, cableColumn, cableColumn+1)
+		}
+		b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
+	}
 	head := []string{"test", "unit", "bare cable", ropewalkName}
 	for _, p := range peers {
 		head = append(head, p.title)
 	}
-	writeMarkdownRow(b, head)
-	b.WriteString(strings.Repeat("| --- ", len(head)) + "|\n")
+	rule := slices.Repeat([]string{"---"}, len(head))
+	put(head)
+	put(rule)
 	for _, l := range lines {
 		cells := []string{"`" + l.test + "`", l.unitLabel(), l.cable, l.ropewalk}
 		if l.figure == valueFigure {
@@ -45,7 +58,7 @@ func writeMarkdownTable(b *strings.Builder, lines []line, peers []peer, what map
 		for _, c := range l.peers {
 			cells = append(cells, c.markdown())
 		}
-		writeMarkdownRow(b, cells)
+		put(cells)
 	}
 }
 
@@ -54,8 +67,4 @@ func (c comparison) markdown() string {
 		return c.median
 	}
 	return fmt.Sprintf("%s (**%s**)", c.median, c.ratio)
-}
-
-func writeMarkdownRow(b *strings.Builder, cells []string) {
-	b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
 }

@@ -28,6 +28,7 @@ type options struct {
 	ropewalk   string // the program's path
 	installDir string // the directory of the peers
 	json       string // file for the report, or none
+	more       bool   // go on from what the file has
 	update     string // document for the table, or none
 }
 
@@ -37,7 +38,8 @@ func parseOptions(args []string, out io.Writer) (options, error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(out)
 	names, tests := f.String("peers", "", "comma-separated: "+strings.Join(append(peerNames(peers()), rawName), ", ")+" (default all)"),
-		f.String("tests", "", "comma-separated: "+strings.Join(measureNames(bench.Measures()), ", ")+" (default all)")
+		f.String("tests", "", "comma-separated: "+strings.Join(measureNames(bench.Measures()), ", ")+" (default all those); "+
+			"only when named: "+strings.Join(measureNames(bench.Trials()), ", "))
 	var others []peer
 	f.Func("other", "another program as NAME=COMMAND, to be named instead of or beside --peers; may be repeated", func(s string) error {
 		p, err := otherPeer(s, others)
@@ -50,6 +52,7 @@ func parseOptions(args []string, out io.Writer) (options, error) {
 	f.StringVar(&o.ropewalk, "ropewalk", "bin/ropewalk", "the ropewalk that is compared, and makes the traffic")
 	f.StringVar(&o.installDir, "install", "build/peers", "directory in which the peers are installed")
 	f.StringVar(&o.json, "json", "", "file for every figure of every round")
+	f.BoolVar(&o.more, "more", false, "add to the rounds that the --json file has of the same tests and programs")
 	f.StringVar(&o.update, "update", "", "document whose table, between "+beginMarker+" and its end, is replaced")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -59,6 +62,9 @@ func parseOptions(args []string, out io.Writer) (options, error) {
 	}
 	if o.rounds < 1 || !(*seconds > 0 && *seconds <= maxSeconds) || o.queues < 1 {
 		return o, fmt.Errorf("--rounds, --queues: want at least 1; --seconds: want up to %d", maxSeconds)
+	}
+	if o.more && o.json == "" {
+		return o, errors.New("--more: want --json too")
 	}
 	o.stretch = time.Duration(math.Ceil(*seconds * float64(time.Second)))
 	return o, o.choose(*names, others, *tests)
@@ -71,7 +77,7 @@ func (o *options) choose(names string, others []peer, tests string) error {
 		o.peers, o.raw, err = choosePeers(peers(), splitNames(names))
 	}
 	o.peers = append(o.peers, others...)
-	o.measures, err2 = chooseMeasures(bench.Measures(), splitNames(tests))
+	o.measures, err2 = chooseMeasures(bench.Measures(), bench.Trials(), splitNames(tests))
 	return errors.Join(err, err2)
 }
 

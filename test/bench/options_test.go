@@ -26,7 +26,7 @@ func TestNonsenseOnTheCommandLineIsAnError(t *testing.T) {
 	for _, args := range []string{
 		"--rounds 0", "--seconds 0", "--seconds -1", "--seconds NaN", "--seconds 1e9", "--queues 0", "more", "--rounds x", "--what",
 		"--other x", "--other =x", "--other x=", "--other tailscale=x", "--other raw=x", "--other ropewalk=x", "--other a,b=x",
-		"--other a=x --other a=y",
+		"--other a=x --other a=y", "--more",
 	} {
 		if _, err := parseOptions(strings.Fields(args), io.Discard); err == nil {
 			t.Errorf("%q is accepted", args)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -58,7 +59,7 @@ func TestChosenPeersKeepTheOrderOfTheList(t *testing.T) {
 }
 
 func TestChosenMeasuresKeepTheirOrder(t *testing.T) {
-	chosen, err := chooseMeasures(bench.Measures(), []string{"rss", "tcp1"})
+	chosen, err := chooseMeasures(bench.Measures(), bench.Trials(), []string{"rss", "tcp1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,13 +70,14 @@ func TestChosenMeasuresKeepTheirOrder(t *testing.T) {
 
 // A test that bench no longer has, or calls otherwise, would silently lose its lines in the table.
 func TestEveryCompanionBelongsToAMeasure(t *testing.T) {
-	names := strings.Join(measureNames(bench.Measures()), " ")
+	all := slices.Concat(bench.Measures(), bench.Trials())
+	names := strings.Join(measureNames(all), " ")
 	for _, c := range companions() {
 		if !regexp.MustCompile(`\b` + c.test + `\b`).MatchString(names) {
 			t.Errorf("%s: no such measure among %s", c.test, names)
 		}
 	}
-	if got := len(rows(bench.Measures())); got != len(bench.Measures())+len(companions()) {
+	if got := len(rows(all)); got != len(all)+len(companions()) {
 		t.Errorf("%d rows", got)
 	}
 }

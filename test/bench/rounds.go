@@ -71,14 +71,21 @@ type runner struct {
 	// before and after are called around each step, and found with its sample in between.
 	before, after func(step)
 	found         func(sample) error
+	whole         func(round int) error // called at the end of each round
 	warn          func(error)
 }
 
 // run takes all turns until the end, or until an error: the end of ctx, a lab in which not even the cable or ropewalk
-// comes up, or found's. What a peer cannot do is an error in its samples.
+// comes up, or found's or whole's. What a peer cannot do is an error in its samples.
 func (r *runner) run(ctx context.Context) error {
-	for _, t := range r.turns {
+	for i, t := range r.turns {
 		if err := r.take(ctx, t); err != nil {
+			return err
+		}
+		if last := i+1 == len(r.turns) || r.turns[i+1].round > t.round; !last {
+			continue
+		}
+		if err := r.whole(t.round); err != nil {
 			return err
 		}
 	}

@@ -18,6 +18,7 @@ import (
 type fakeLabs struct {
 	journal []string
 	samples []sample
+	whole   []int
 	open    map[string]bool
 	// broken are implementations that do not start, failing pairs of implementation and test that fail.
 	broken, failing map[string]error
@@ -29,6 +30,7 @@ func (f *fakeLabs) runner(turns []turn, tests ...string) *runner {
 	return &runner{
 		turns: turns, tests: tests, before: func(step) {}, after: func(step) {}, warn: func(error) {},
 		found: func(s sample) error { f.samples = append(f.samples, s); return nil },
+		whole: func(round int) error { f.whole = append(f.whole, round); return nil },
 		open: func(_ context.Context, i string) (bed, error) {
 			if err := f.broken[i]; err != nil {
 				return nil, err
@@ -87,6 +89,9 @@ func TestRopewalkAndEachPeerAreMeasuredInTurnAndTheFirstChanges(t *testing.T) {
 		t.Errorf("-want +got:\n%s", d)
 	}
 	f.allClosed(t)
+	if d := cmp.Diff([]int{1, 2}, f.whole); d != "" {
+		t.Errorf("whole rounds: -want +got:\n%s", d)
+	}
 	first, last := f.samples[2], f.samples[19]
 	if first.Round != 1 || first.Versus != "x" || first.Implementation != ropewalkName || first.Test != "tcp" {
 		t.Errorf("ropewalk's first: %+v", first)
@@ -156,6 +161,9 @@ func TestAnInterruptedRunClosesEverythingAndKeepsWhatItHas(t *testing.T) {
 	}
 	if len(f.samples) != 2 {
 		t.Errorf("want the cable's and ropewalk's samples, got %+v", f.samples)
+	}
+	if len(f.whole) > 0 {
+		t.Error("a round that was cut off counts as whole")
 	}
 	f.allClosed(t)
 }

@@ -2,7 +2,16 @@
 
 package main
 
-import "time"
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"time"
+)
 
 // sample is what one test of one implementation in one round gave.
 type sample struct {
@@ -23,9 +32,39 @@ type report struct {
 	Command  string            `json:"command"`
 	Versions map[string]string `json:"versions"` // of ropewalk and of each peer
 	Rounds   int               `json:"rounds"`
+	Whole    int               `json:"whole"`   // rounds of which all has been measured
 	Seconds  float64           `json:"seconds"` // of traffic per test
+	Queues   int               `json:"queues"`  // of the cable
 	Tests    []string          `json:"tests"`
 	Samples  []sample          `json:"samples"`
+}
+
+// resume takes over the samples of the report in a file, so that a run can be made in parts. Those of a round that was cut
+// off are left out: it is taken once more. Without a file there are none; one of another comparison is an error.
+func (r *report) resume(path string) error {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading the earlier rounds: %w", err)
+	}
+	var old report
+	if err := json.Unmarshal(text, &old); err != nil {
+		return fmt.Errorf("parsing the earlier rounds in %s: %w", path, err)
+	}
+	if !r.compares(&old) {
+		return fmt.Errorf("adding to %s: it has other tests, programs, seconds or queues, or is another machine's", path)
+	}
+	r.Whole, r.Rounds = old.Whole, r.Rounds+old.Whole
+	r.Samples = slices.DeleteFunc(old.Samples, func(s sample) bool { return s.Round > old.Whole })
+	return nil
+}
+
+// compares tells whether another run's figures are of the same things as this one's.
+func (r *report) compares(o *report) bool {
+	return slices.Equal(o.Tests, r.Tests) && maps.Equal(o.Versions, r.Versions) &&
+		o.Seconds == r.Seconds && o.Queues == r.Queues && o.Machine == r.Machine
 }
 
 // values are an implementation's figures over all rounds, in order.

@@ -4,17 +4,13 @@ package main
 
 import (
 	"bytes"
-	"flag"
-	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/ropewalk/ropewalk/test/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // exampleRows and exampleReport: three rounds against two peers, on a machine that becomes slower; one peer fails twice.
 func exampleRows() []row {
@@ -32,7 +28,7 @@ func exampleReport() *report {
 	r := &report{
 		Date:    time.Date(2026, 11, 21, 1, 28, 0, 0, time.UTC),
 		Machine: machine{Kernel: "6.18.5", CPU: "Example CPU @ 2.00GHz", Cores: 2},
-		Command: "go run ./test/bench --rounds 3", Rounds: 3, Seconds: 2.5,
+		Command: "go run ./test/bench --rounds 3", Rounds: 3, Whole: 3, Seconds: 2.5, Queues: 2,
 		Tests:    []string{"tcp1", "udpgso", "ndr64", "rss", "wakeups"},
 		Versions: map[string]string{ropewalkName: "v0.1.0", "wireguard-go": "v0.0.1", "boringtun": "0.7.1"},
 	}
@@ -65,30 +61,13 @@ func exampleReport() *report {
 	return r
 }
 
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(string(want), string(got)); d != "" {
-		t.Errorf("%s: -want +got (go test -update rewrites it):\n%s", path, d)
-	}
-}
-
 func TestTheTableInText(t *testing.T) {
 	var out bytes.Buffer
 	names := []string{"wireguard-go", "boringtun"}
 	if err := writeText(&out, exampleReport().summarize(exampleRows(), names), names); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "table.txt", out.Bytes())
+	golden.Check(t, "testdata/table.txt", out.Bytes())
 }
 
 func TestTheTableInMarkdown(t *testing.T) {
@@ -98,7 +77,19 @@ func TestTheTableInMarkdown(t *testing.T) {
 		"tcp1": "TCP, 1 stream", "udpgso": "UDP in trains", "ndr64": "highest rate", "rss": "peak memory",
 		"wakeups": "context switches",
 	}
-	golden(t, "table.md", r.markdown(r.summarize(exampleRows(), peerNames(list)), list, what))
+	golden.Check(t, "testdata/table.md", r.markdown(r.summarize(exampleRows(), peerNames(list)), list, what))
+}
+
+func TestAColumnOfNothingIsLeftOut(t *testing.T) {
+	r := exampleReport()
+	r.Samples = slices.DeleteFunc(r.Samples, func(s sample) bool { return s.Versus == rawName })
+	list := []peer{pickPeer(t, "wireguard-go")}
+	text := string(r.markdown(r.summarize(exampleRows(), peerNames(list)), list, nil))
+	for _, row := range []string{"| test | unit | ropewalk | wireguard-go |\n| --- | --- | --- | --- |\n", "| `rss`:  | MiB ↓ | 24.2 | 16.5 (**1.47**) |\n"} {
+		if !strings.Contains(text, row) {
+			t.Errorf("no %q in\n%s", row, text)
+		}
+	}
 }
 
 func TestPairsArePrintedAsTheyCome(t *testing.T) {
@@ -107,7 +98,7 @@ func TestPairsArePrintedAsTheyCome(t *testing.T) {
 	for _, s := range exampleReport().Samples[:22] {
 		live.add(s)
 	}
-	golden(t, "live.txt", out.Bytes())
+	golden.Check(t, "testdata/live.txt", out.Bytes())
 }
 
 func TestAPairIsPrintedTheSameWhicheverWasFirst(t *testing.T) {

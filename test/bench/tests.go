@@ -3,6 +3,7 @@
 package main
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -24,20 +25,42 @@ type row struct {
 
 // companions are the figures beside a test's main one that have a line of their own, below it.
 func companions() []row {
-	return []row{
+	const cores = "% of all cores: "
+	list := []row{
 		{test: "tcp4", figure: "cores_per_gbps", unit: "cores per Gbit/s", less: true},
 		{test: "udpgso", figure: "loss_percent", unit: "% lost", less: true, bare: true},
+		{test: "udpgso", figure: "sender_percent", unit: cores + "sender", bare: true},
+		{test: "udpgso", figure: "tunnel_percent", unit: cores + "both daemons", bare: true},
+		{test: "udpgso", figure: "receiver_percent", unit: cores + "receiver", bare: true},
 		{test: "udp1400", figure: "loss_percent", unit: "% lost", less: true, bare: true},
 		{test: "rtt_load", figure: "p99_ms", unit: "ms, 99 of 100 below", less: true},
 	}
+	for _, test := range []string{"flood", "flood500"} {
+		list = append(list,
+			row{test: test, figure: "alone_gbps", unit: "Gbit/s without a flood"},
+			row{test: test, figure: "elsewhere_gbps", unit: "Gbit/s, flood at another host"},
+			row{test: test, figure: "closed_gbps", unit: "Gbit/s, flood at a closed port"},
+			row{test: test, figure: "tunnel_gbps", unit: "Gbit/s, flood at the tunnel"},
+			row{test: test, figure: "elsewhere_flood_kpps", unit: "kpps of flood at another host", bare: true},
+			row{test: test, figure: "tunnel_flood_kpps", unit: "kpps of flood at the tunnel", bare: true},
+		)
+	}
+	for _, test := range []string{"gap_kill", "gap_upgrade", "gap_switch"} {
+		list = append(list,
+			row{test: test, figure: "lost", unit: "pings lost", less: true, bare: true},
+			row{test: test, figure: "late_ms", unit: "ms, the slowest answer", less: true},
+		)
+	}
+	return list
 }
 
 // rows are the table's lines for the measures.
 func rows(measures []bench.Measure) []row {
 	var list []row
 	for _, m := range measures {
-		// An idle daemon may well not wake up at all.
-		list = append(list, row{test: m.Name, figure: valueFigure, unit: m.Unit, less: m.Lower, bare: m.Name == "wakeups"})
+		// An idle daemon may well not wake up at all, and a change may well leave no hole.
+		bare := m.Name == "wakeups" || strings.HasPrefix(m.Name, "gap_")
+		list = append(list, row{test: m.Name, figure: valueFigure, unit: m.Unit, less: m.Lower, bare: bare})
 		for _, c := range companions() {
 			if c.test == m.Name {
 				list = append(list, c)
@@ -47,14 +70,44 @@ func rows(measures []bench.Measure) []row {
 	return list
 }
 
-// chooseMeasures picks by name and keeps the order, which matters: rss is a peak over what came before.
-func chooseMeasures(all []bench.Measure, names []string) ([]bench.Measure, error) {
+// withDrops adds a line for each reason for which something was dropped, below its test's last one.
+func withDrops(list []row, samples []sample) []row {
+	var all []row
+	for i, w := range list {
+		all = append(all, w)
+		if i+1 < len(list) && list[i+1].test == w.test {
+			continue
+		}
+		for _, figure := range dropFigures(w.test, samples) {
+			reason := strings.TrimPrefix(figure, bench.DropPrefix)
+			all = append(all, row{test: w.test, figure: figure, unit: "% of the flood: " + reason, bare: true})
+		}
+	}
+	return all
+}
+
+// dropFigures are the names of a test's figures that count drops, in order.
+func dropFigures(test string, samples []sample) []string {
+	found := make(map[string]bool)
+	for _, s := range samples {
+		for name := range s.Figures {
+			if s.Test == test && strings.HasPrefix(name, bench.DropPrefix) {
+				found[name] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
+}
+
+// chooseMeasures picks by name, of both lists, and keeps the order, which matters: rss is a peak over what came before. No
+// names mean the first list.
+func chooseMeasures(standard, others []bench.Measure, names []string) ([]bench.Measure, error) {
 	if len(names) == 0 {
-		return all, nil
+		return standard, nil
 	}
 	var valid []string
 	var chosen []bench.Measure
-	for _, m := range all {
+	for _, m := range slices.Concat(standard, others) {
 		valid = append(valid, m.Name)
 		if slices.Contains(names, m.Name) {
 			chosen = append(chosen, m)
@@ -73,8 +126,13 @@ func measureNames(measures []bench.Measure) []string {
 
 // guessDuration is how long a test takes before any has been timed; ndrN takes several stretches of at most 2 s.
 func guessDuration(test string, stretch time.Duration) time.Duration {
-	if strings.HasPrefix(test, "ndr") {
+	switch {
+	case strings.HasPrefix(test, "ndr"):
 		return 12 * min(stretch, 2*time.Second)
+	case strings.HasPrefix(test, "flood"):
+		return 4 * (stretch + time.Second)
+	case strings.HasPrefix(test, "gap_"):
+		return 4*stretch + 3*time.Second
 	}
 	return stretch + time.Second
 }

@@ -46,7 +46,7 @@ func needLabs(t *testing.T) {
 func TestMeasuresRopewalkAgainstWireguardGoAndLeavesNothingBehind(t *testing.T) {
 	needLabs(t)
 	ropewalk, other := needBinary(t, "ropewalk", "build"), needBinary(t, "wireguard-go", "bin/wireguard-go")
-	measures, err := chooseMeasures(bench.Measures(), []string{"tcp1", "rtt_idle", "rss"})
+	measures, err := chooseMeasures(bench.Measures(), nil, []string{"tcp1", "rtt_idle", "rss"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,12 +67,13 @@ func TestMeasuresRopewalkAgainstWireguardGoAndLeavesNothingBehind(t *testing.T) 
 		},
 		before: func(step) {}, after: func(step) {}, warn: func(err error) { t.Error(err) },
 		found: func(s sample) error { rep.Samples = append(rep.Samples, s); return nil },
+		whole: func(int) error { return nil },
 	}
 	if err := r.run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	allMeasured(t, rep.Samples)
-	if n := len(rep.summarize(rows(measures), []string{"wireguard-go"})); n != len(measures) {
+	if n := len(rep.summarize(rows(measures), []string{"wireguard-go"})); n != len(rows(measures)) {
 		t.Errorf("a table of %d lines for %d tests", n, len(measures))
 	}
 	if len(labs) != 3 {

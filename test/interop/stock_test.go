@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"strings"
 	"sync/atomic"
@@ -38,7 +39,7 @@ func complaintsIn(log string) (lines []string) {
 func TestStockPeerHearsNothingButWireGuard(t *testing.T) {
 	needs(t)
 	t.Parallel()
-	for _, stock := range []implementation{inKernel, wireguardGo} {
+	for _, stock := range stocks() {
 		t.Run(stock.name, func(t *testing.T) {
 			t.Parallel()
 			needRopewalk(t)
@@ -63,6 +64,15 @@ func TestStockPeerHearsNothingButWireGuard(t *testing.T) {
 			})
 		})
 	}
+}
+
+// stocks are WireGuards of others. Virtual machines do without wireguard-go: where all is slow, handshakes cross, and it complains of the
+// one that it gave up.
+func stocks() []implementation {
+	if os.Getenv("ROPEWALK_INTEROP_STRICT") != "" {
+		return []implementation{inKernel}
+	}
+	return []implementation{inKernel, wireguardGo}
 }
 
 // talkAfterRestart restarts one side, which then begins to talk, and looks at the counters of both.

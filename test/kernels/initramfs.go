@@ -33,7 +33,7 @@ func buildPayload(ctx context.Context, root, dir string, packages []string) (*pa
 			"PATH=/usr/bin:/bin", "HOME=/tmp", "TMPDIR=/tmp",
 			"ROPEWALK_BIN=/usr/bin/ropewalk", "WIREGUARD_GO_BIN=/usr/bin/wireguard-go",
 			// No skip for want of in-kernel WireGuard, and the tests that take minutes.
-			"ROPEWALK_INTEROP_STRICT=1", "ROPEWALK_INTEROP_LONG=1",
+			"ROPEWALK_INTEROP_STRICT=1", "ROPEWALK_INTEROP_LONG=1", "ROPEWALK_INTEROP_CARDS=1",
 			"ROPEWALK_INTEROP_CONTROL=" + os.Getenv("ROPEWALK_INTEROP_CONTROL"),
 		},
 	}
@@ -55,7 +55,8 @@ func buildPayload(ctx context.Context, root, dir string, packages []string) (*pa
 	for _, pkg := range packages {
 		name := path.Base(pkg)
 		out := filepath.Join(dir, name+".test")
-		if err := goTool(ctx, root, "test", "-c", "-trimpath", "-ldflags=-s -w", "-o", out, pkg); err != nil {
+		// In its own directory: it may be of a module of its own.
+		if err := goTool(ctx, filepath.Join(root, pkg), "test", "-c", "-trimpath", "-ldflags=-s -w", "-o", out, "."); err != nil {
 			return nil, err
 		}
 		if _, err := os.Stat(out); errors.Is(err, fs.ErrNotExist) {
@@ -68,12 +69,12 @@ func buildPayload(ctx context.Context, root, dir string, packages []string) (*pa
 }
 
 // goTool runs the go command for the machines: Linux, amd64, no libc.
-func goTool(ctx context.Context, root string, args ...string) error {
+func goTool(ctx context.Context, dir string, args ...string) error {
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = root
+	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
+		return fmt.Errorf("go %s in %s: %w\n%s", strings.Join(args, " "), dir, err, out)
 	}
 	return nil
 }
@@ -133,5 +134,10 @@ func addSystem(c *cpioWriter) error {
 	for _, applet := range []string{"sh", "cat", "ls", "ps", "true", "false", "sleep", "dmesg", "mount", "readlink"} {
 		c.Symlink("/bin/"+applet, "busybox")
 	}
-	return addProgram(c, "nft")
+	for _, name := range []string{"nft", "ip", "wg"} {
+		if err := addProgram(c, name); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -22,6 +22,8 @@ var tools = []tool{
 	{"busybox", "busybox-static"},
 	{"xz", "xz-utils"},
 	{"nft", "nftables"},
+	{"ip", "iproute2"},
+	{"wg", "wireguard-tools"},
 	{"dpkg-deb", "dpkg"},
 	{"apt-get", "apt"},
 	{"go", "golang-go"},
@@ -44,18 +46,18 @@ const processors = 2
 // errNoMarker says that the machine died before init finished: a panic, a hang until the deadline, or no boot at all.
 var errNoMarker = errors.New("the machine ended before its tests did")
 
-// boot runs one machine to its end, or until it stalls, and feeds its console to r and, line by line, to echo.
-func boot(ctx context.Context, k *unpacked, initramfs string, r *results, echo func(string)) error {
+// boot runs one machine, with cards or without (nil), to its end, or until it stalls, and feeds its console to r and, line by line, to echo.
+func boot(ctx context.Context, k *unpacked, c *cards, initramfs string, r *results, echo func(string)) error {
 	ctx, switchOff := context.WithCancelCause(ctx)
 	defer switchOff(nil)
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", qemuArgs(k.image, initramfs)...)
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", append(qemuArgs(k.image, initramfs), c.args()...)...)
 	console, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
 	}
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
-	if err := cmd.Start(); err != nil {
+	if err := c.start(cmd); err != nil {
 		return fmt.Errorf("starting QEMU: %w", err)
 	}
 	w := newWatch(processors, time.Now())

@@ -17,7 +17,7 @@ import (
 
 // wantedModules is what the tests need beyond what is built in. Those that they depend on are found.
 var wantedModules = []string{
-	"wireguard", "veth", "tun", "dummy", "vxlan", "virtio_net",
+	"wireguard", "veth", "tun", "dummy", "vxlan", "virtio_pci", "virtio_net", "8021q", "bonding", "bridge",
 	"sch_ingress", "sch_netem", "sch_tbf", "cls_bpf", "act_mirred", "nf_tables", "nfnetlink", "xfrm_user",
 	"nft_ct", "nft_chain_nat", "nft_masq",
 }

@@ -191,6 +191,20 @@ func allTests(kernels []string, by map[string]*results) []string {
 	return tests
 }
 
+// ranNowhere returns the tests that no kernel ran and that may need one of these: they would prove nothing, unnoticed. Other
+// packages' tests also run on the host, where more tools are.
+func ranNowhere(kernels []string, by map[string]*results) []string {
+	return slices.DeleteFunc(allTests(kernels, by), func(test string) bool {
+		step, _, _ := strings.Cut(test, ".")
+		if !slices.Contains([]string{"kube", "interop", "spread"}, step) {
+			return true
+		}
+		return slices.ContainsFunc(kernels, func(k string) bool {
+			return by[k] != nil && by[k].outcome[test] != skipped && by[k].outcome[test] != ""
+		})
+	})
+}
+
 func topLevel(test string) string {
 	top, _, _ := strings.Cut(test, "/")
 	return top

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 func read(console string) *results {
@@ -75,7 +76,7 @@ func TestTailKeepsTheEndAndNoControlCharacters(t *testing.T) {
 
 func TestMissingToolsAreNamedByPackage(t *testing.T) {
 	nothing := func(string) (string, error) { return "", errors.New("not found") }
-	want := []string{"qemu-system-x86", "busybox-static", "xz-utils", "nftables", "dpkg", "apt", "golang-go"}
+	want := []string{"qemu-system-x86", "busybox-static", "xz-utils", "nftables", "iproute2", "wireguard-tools", "dpkg", "apt", "golang-go"}
 	if d := cmp.Diff(want, missingTools(nothing)); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
@@ -95,4 +96,27 @@ func FuzzResults(f *testing.F) {
 			t.Error("an escape character got through")
 		}
 	})
+}
+
+func TestWhatNoKernelRanIsNamed(t *testing.T) {
+	run := func(step string, lines ...string) *results {
+		return read("ropewalk-vm-step: " + step + "\n" + strings.Join(lines, "\n") + "\nropewalk-vm-exit: 0\n")
+	}
+	both := []string{"\x16=== RUN   TestA", "\x16=== RUN   TestA/wg0", "    \x16--- SKIP: TestA/wg0 (0.00s)", "\x16--- PASS: TestA (0.00s)"}
+	ran := []string{"\x16=== RUN   TestA", "\x16=== RUN   TestA/wg0", "    \x16--- PASS: TestA/wg0 (0.00s)", "\x16--- PASS: TestA (0.00s)"}
+	for _, tc := range []struct {
+		name string
+		by   map[string]*results
+		want []string
+	}{
+		{"on both", map[string]*results{"5.10": run("kube", both...), "7.2": run("kube", both...)}, []string{"kube.TestA/wg0"}},
+		{"one ran it", map[string]*results{"5.10": run("kube", both...), "7.2": run("kube", ran...)}, nil},
+		{"one did not come to it", map[string]*results{"5.10": run("kube", both...), "7.2": run("kube")}, []string{"kube.TestA/wg0"}},
+		{"one did not boot", map[string]*results{"5.10": run("kube", both...)}, []string{"kube.TestA/wg0"}},
+		{"of a package that the host runs, too", map[string]*results{"5.10": run("tun", both...)}, nil},
+	} {
+		if d := cmp.Diff(tc.want, ranNowhere([]string{"5.10", "7.2"}, tc.by), cmpopts.EquateEmpty()); d != "" {
+			t.Errorf("%s (-want +got):\n%s", tc.name, d)
+		}
+	}
 }

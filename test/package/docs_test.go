@@ -3,18 +3,66 @@
 package package_test
 
 import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/ropewalk/ropewalk/test/docs/page"
 )
 
 // TestInstallationGuideWorks runs the commands of docs/install.md as a service of a systemd of its own.
 func TestInstallationGuideWorks(t *testing.T) {
-	commands := shellBlocks(string(read(t, "../../docs/install.md")))
+	commands := shellBlocks(t, "docs/install.md")
 	if len(commands) < 10 {
 		t.Fatalf("%d blocks of commands", len(commands))
 	}
+	guide(t, strings.Join(commands, "\n"))
+}
+
+// TestQuickStartLeadsFromWGQuickAndBack runs what docs/quickstart.md says for systemd, where the package is installed and
+// wg-quick@wg0 runs. Where the kernel has no WireGuard, wireguard-go stands in for it.
+func TestQuickStartLeadsFromWGQuickAndBack(t *testing.T) {
+	needTool(t, "wg-quick")
+	commands := shellBlocks(t, "docs/quickstart.md")
+	if len(commands) < 2 || !strings.Contains(commands[0], "enable --now ropewalk@wg0") || !strings.Contains(commands[1], "enable --now wg-quick@wg0") {
+		t.Fatalf("the first blocks are %q", commands)
+	}
+	other, err := exec.LookPath("wireguard-go")
+	if err != nil {
+		t.Skip("needs wireguard-go: ", err)
+	}
+	if other, err = filepath.Abs(other); err != nil {
+		t.Fatal(err)
+	}
+	host := "/mnt/host" // where boot.sh leaves this machine's root; /tmp, where other may lie, is another one in there
+	guide(t, fmt.Sprintf(quickStart, host+other, commands[0], commands[1]))
+}
+
+const quickStart = `
+dpkg -i --force-depends ./*.deb
+(umask 077; printf '[Interface]\nPrivateKey = %%s\nAddress = 10.99.0.1/24\nListenPort = 51820\n' "$(ropewalk genkey)" >/etc/wireguard/wg0.conf)
+mkdir -p /etc/systemd/system/wg-quick@.service.d
+printf '[Service]\nEnvironment=WG_QUICK_USERSPACE_IMPLEMENTATION=%s\n' >/etc/systemd/system/wg-quick@.service.d/go.conf
+systemctl daemon-reload
+systemctl enable --now wg-quick@wg0
+key=$(wg show wg0 public-key)
+%s
+systemctl is-active ropewalk@wg0
+if systemctl is-active wg-quick@wg0; then exit 1; fi
+test "$(ropewalk show wg0 public-key)" = "$key"
+ip -br addr show wg0 | grep -F 10.99.0.1/24
+%s
+systemctl is-active wg-quick@wg0
+if systemctl is-active ropewalk@wg0; then exit 1; fi
+test "$(wg show wg0 public-key)" = "$key"`
+
+// guide runs the commands of a page, where what was built is in the directory.
+func guide(t *testing.T, commands string) {
+	t.Helper()
 	script := "set -euo pipefail\ntrap 'echo \"FAILED: $BASH_COMMAND\"; journalctl --no-pager -n 50' ERR\n" +
-		"exec 2>&1\nset -x\nip link set lo up\ncd /opt/test\n" + strings.Join(commands, "\n") + "\nset +x\necho done\n"
+		"exec 2>&1\nset -x\nip link set lo up\ncd /opt/test\n" + commands + "\nset +x\necho done\n"
 	out := underSystemd(t, script)
 	if !strings.HasSuffix(out, "\ndone\n") {
 		t.Fatal(out)
@@ -22,12 +70,13 @@ func TestInstallationGuideWorks(t *testing.T) {
 	t.Log(out)
 }
 
-// shellBlocks returns the commands that a text says can be run.
-func shellBlocks(text string) []string {
+// shellBlocks returns the blocks of commands on a page of which nothing says how else they are run.
+func shellBlocks(t *testing.T, path string) []string {
+	t.Helper()
 	var blocks []string
-	for i, part := range strings.Split(text, "\n```") {
-		if body, ok := strings.CutPrefix(part, "sh\n"); ok && i%2 == 1 {
-			blocks = append(blocks, body)
+	for _, b := range page.Parse(path, string(read(t, "../../"+path))).Blocks {
+		if b.Lang == "sh" && b.Marker == "" {
+			blocks = append(blocks, b.Text)
 		}
 	}
 	return blocks

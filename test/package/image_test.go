@@ -31,7 +31,7 @@ func TestImageHoldsTheProgramAndSaysWhatItIs(t *testing.T) {
 	version := version(t)
 	image := "ropewalk-test:" + strconv.Itoa(os.Getpid())
 	archive := filepath.Join(t.TempDir(), "image.tar")
-	build := exec.Command("make", "image", "ARCH="+runtime.GOARCH, "IMAGE="+image, "IMAGE_ARCHIVE="+archive, "DIST="+t.TempDir(), "VERSION="+version)
+	build := exec.Command("make", "image", "ARCH="+runtime.GOARCH, "IMAGE="+image, "IMAGE_ARCHIVE="+archive, "DIST="+t.TempDir(), "STAGE="+t.TempDir(), "VERSION="+version)
 	build.Dir = filepath.Join("..", "..")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -145,6 +145,8 @@ func TestServiceManagerIsToldOfTheWholeLifeOfATunnel(t *testing.T) {
 	m.await("WATCHDOG=1")
 
 	free := m.occupy("rwp0")
+	for ok := true; ok; _, ok = m.receive(10 * time.Millisecond) { // what was said before
+	}
 	// One check may have been answered and another one begun before.
 	feeds := 0
 	for message, ok := m.receive(time.Second); ok; message, ok = m.receive(time.Second) {

@@ -99,7 +99,7 @@ func TestTheSameSourcesGiveTheSameBytes(t *testing.T) {
 	if sums[0] != sums[1] {
 		t.Error("the program depends on where it is built")
 	}
-	made := exec.Command("make", "deb-amd64", "DIST="+dir, "VERSION="+version(t))
+	made := exec.Command("make", "deb-amd64", "DIST="+dir, "STAGE="+t.TempDir(), "VERSION="+version(t))
 	made.Dir = root
 	if out, err := made.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -42,7 +42,7 @@ func underSystemd(t *testing.T, script string) string {
 	if err := os.WriteFile(filepath.Join(dir, "script"), []byte(script), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	boot := exec.CommandContext(ctx, "unshare", "--mount", "--pid", "--fork", "--kill-child", "--net", "--uts", "--ipc", "--cgroup",
 		"bash", "testdata/boot.sh", dir)

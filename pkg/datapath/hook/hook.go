@@ -107,7 +107,8 @@ type Status struct {
 // both. What is defunct, elsewhere or displaced is detached first. The program may be closed afterwards.
 //
 // Errors wrap a *BusyError where somebody else's program is in the way, and ebpf.ErrNotSupported where the kernel has no
-// such hook. A failed Attach leaves nothing new behind, and what ran before still runs.
+// such hook. A failed Attach leaves nothing new behind, and what ran before still runs, but where it had to be detached first and the
+// process has no CAP_SYS_ADMIN.
 func (h Hook) Attach(p *ebpf.Program) error {
 	if h.Device <= 0 {
 		return fmt.Errorf("attaching to device %d: no such device", h.Device)
@@ -130,15 +131,16 @@ func (h Hook) Attach(p *ebpf.Program) error {
 	return h.exchange(held, st, p)
 }
 
-// exchange detaches what is held otherwise than wanted, and attaches the program. When that fails, what ran runs again.
+// exchange detaches what is held otherwise than wanted, and attaches the program. When that fails, what ran runs again, if the process
+// may hold on to it (CAP_SYS_ADMIN).
 func (h Hook) exchange(held holder, st Status, p *ebpf.Program) error {
 	var ran *ebpf.Program
 	if st.State == Attached || st.State == Elsewhere {
 		var err error
-		if ran, err = ebpf.NewProgramFromID(st.Program); err != nil {
+		if ran, err = ebpf.NewProgramFromID(st.Program); err != nil && !errors.Is(err, fs.ErrPermission) { // needs CAP_SYS_ADMIN
 			return fmt.Errorf("holding on to the present program: %w", err)
 		}
-		defer ran.Close()
+		defer ran.Close() // nil may be closed, too
 	}
 	if err := held.detach(h); err != nil {
 		return err

@@ -46,6 +46,7 @@ type Facts struct {
 	Sockets    Answer[[]Socket]
 	Clock      Clock
 	Tunnels    []Tunnel
+	Plugins    Answer[[]Plugin]
 	// Cipher is the implementation that this program would use, Fallback the one that runs everywhere.
 	Cipher, Fallback string
 	// SpreadPorts are the source ports that a tunnel spreads over unless told otherwise.
@@ -103,10 +104,10 @@ type NIC struct {
 	Driver  Answer[string]
 	Speed   int // Mbit/s; 0 if not known
 
-	Channels   Answer[Channels]
-	Rings      Answer[Rings]
-	Coalescing Answer[Coalescing]
-	Features   Answer[map[string]Feature]
+	Channels   Answer[hostnet.Channels]
+	Rings      Answer[hostnet.Rings]
+	Coalescing Answer[hostnet.Coalescing]
+	Features   Answer[map[string]hostnet.Feature]
 	RSS        Answer[hostnet.RSS]
 	XDP        Answer[XDP]
 	XDPDriver  Answer[xsk.Capabilities]
@@ -114,24 +115,6 @@ type NIC struct {
 	RPS        Answer[map[string][]int] // processors, by receive queue ("rx-0")
 	XPS        Answer[map[string][]int] // by transmit queue
 	Node       int                      // NUMA; -1 for none
-}
-
-// Channels are a NIC's pairs of queues, and queues of one direction alone.
-type Channels struct{ RX, MaxRX, Combined, MaxCombined int }
-
-// Rings are a NIC's queues, in packets.
-type Rings struct{ RX, MaxRX, TX, MaxTX int }
-
-// Coalescing is how long a NIC waits before it interrupts.
-type Coalescing struct {
-	RX       time.Duration
-	Adaptive bool
-}
-
-// Feature is one of a device's offloads.
-type Feature struct {
-	On    bool
-	Fixed bool // nobody can change it
 }
 
 // XDP is the program that a device runs.

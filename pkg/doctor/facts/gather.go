@@ -62,6 +62,7 @@ func Gather(ctx context.Context, o Options) (*Facts, error) {
 	f.Kernel, f.Process, f.CPU, f.Clock = s.kernel(), s.process(), s.cpu(), s.clock(o.Now())
 	f.Irqbalance = answer(s.runs("irqbalance"))
 	f.SpreadPorts, f.LocalPorts = spread.DefaultPorts, answer(hostnet.ReadLocalPorts())
+	f.Plugins = answer(s.plugins(ctx))
 	s.network(f)
 	return f, nil
 }

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,34 +17,19 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/rlimit"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/doctor/facts/factstest"
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/noise"
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 	"github.com/ropewalk/ropewalk/pkg/uapi/uapitest"
 )
 
-// enterNamespace moves the test into a network namespace of its own, with a /sys that shows it. The thread is never
-// unlocked, so that both end with the test's goroutine.
+// enterNamespace moves the test into a network namespace of its own.
 func enterNamespace(t *testing.T) {
 	t.Helper()
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
-		runtime.UnlockOSThread()
-		if errors.Is(err, unix.EPERM) {
-			t.Skip("needs root: creating a network namespace is not permitted")
-		}
-		t.Fatal(err)
-	}
-	err := errors.Join(
-		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
-		unix.Mount("sysfs", "/sys", "sysfs", 0, ""),
-	)
-	if err != nil {
-		t.Fatal(err)
-	}
+	factstest.EnterNamespace(t)
 	up(t, "lo")
 }
 

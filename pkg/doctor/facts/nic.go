@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -37,28 +36,12 @@ func (s source) underlayDevices(tunnels []Tunnel) []wanted {
 	}
 	for _, t := range tunnels {
 		for _, p := range t.Peers {
-			add(routeDevice(p.Endpoint.Addr(), t.Mark), fmt.Sprintf("towards a peer of %s, %s", t.Name, p.Endpoint.Addr()))
+			add(hostnet.DeviceTowards(p.Endpoint.Addr(), t.Mark), fmt.Sprintf("towards a peer of %s, %s", t.Name, p.Endpoint.Addr()))
 		}
 	}
 	add(s.defaultRoute("proc/thread-self/net/route", parseRoute4), "default route")
 	add(s.defaultRoute("proc/thread-self/net/ipv6_route", parseRoute6), "default route of IPv6")
 	return list
-}
-
-// routeDevice is the device towards an address, of what bears a mark; "" for no route.
-func routeDevice(to netip.Addr, mark uint32) string {
-	if !to.IsValid() {
-		return ""
-	}
-	routes, err := netlink.RouteGetWithOptions(to.WithZone("").AsSlice(), &netlink.RouteGetOptions{Oif: to.Zone(), Mark: mark})
-	if err != nil || len(routes) == 0 {
-		return ""
-	}
-	l, err := netlink.LinkByIndex(routes[0].LinkIndex)
-	if err != nil {
-		return ""
-	}
-	return l.Attrs().Name
 }
 
 // maxDepth and maxNICs bound the walk below VLANs, bonds and bridges.

@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"strconv"
 	"strings"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
 )
 
 // maxFile bounds what is read of one file, in bytes: /proc/net/udp of a host with thousands of sockets.
@@ -87,23 +89,12 @@ const maxCPUs = 8192
 
 // parseList reads "0-3,8" (cpulist_parse of Linux); an empty text is no processors.
 func parseList(text string) ([]int, error) {
-	var list []int
-	for item := range strings.SplitSeq(text, ",") {
-		if item == "" {
-			continue
-		}
-		first, last, ranged := strings.Cut(item, "-")
-		if !ranged {
-			last = first
-		}
-		a, errA := strconv.ParseUint(first, 10, 16)
-		b, errB := strconv.ParseUint(last, 10, 16)
-		if errA != nil || errB != nil || a > b || b >= maxCPUs || len(list) > maxCPUs {
-			return nil, fmt.Errorf("%q is no list of processors", shorten(text))
-		}
-		for ; a <= b; a++ {
-			list = append(list, int(a))
-		}
+	if text == "" {
+		return nil, nil
+	}
+	list, ok := config.ParseCPUs(text, maxCPUs)
+	if !ok {
+		return nil, fmt.Errorf("%q is no list of processors", shorten(text))
 	}
 	return list, nil
 }

@@ -20,6 +20,9 @@ type facts struct {
 	mtu      int  // bytes
 	known    bool // the kernel tells what the driver can do (Linux 6.3), in caps
 	caps     xsk.Capabilities
+	hashed   int   // among how many receive queues the device chooses by port; 0 if it does not tell
+	cpus     []int // that the process may use
+	strips   bool  // the device takes off the tags of VLANs that are upon it
 }
 
 // choice is what becomes of a mode, for a device.
@@ -30,6 +33,10 @@ type choice struct {
 }
 
 const asConfigured = "as configured"
+
+// bonding is the driver that says it runs XDP programs, has its parts run them, and then loses what they give to a socket: the
+// kernel knows the socket's queue for one of the bond, and the frame's for one of the part.
+const bonding = "bonding"
 
 // ethernet is the length of an Ethernet header with one VLAN tag.
 const ethernet = 18
@@ -58,8 +65,12 @@ func (f *facts) enough() bool {
 // (docs/performance.md). So auto wants zero-copy; what is asked for by name may copy.
 func choose(mode config.UnderlayMode, f *facts) choice {
 	switch {
+	case mode == config.UnderlayUDP:
+		return choice{reason: asConfigured}
 	case f.device == "":
 		return choice{reason: fmt.Sprintf("no device for AF_XDP: %v", f.noDevice)}
+	case f.driver == bonding:
+		return choice{reason: fmt.Sprintf("%s is a bond, and its parts have the queues", f.device)}
 	case f.known && !f.caps.Native:
 		return choice{reason: fmt.Sprintf("the driver of %s (%s) runs no XDP programs", f.device, f.driver)}
 	case frameSize(f.mtu) == 0:

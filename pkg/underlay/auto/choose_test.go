@@ -31,9 +31,11 @@ func TestTheWayFollowsFromModeAndDevice(t *testing.T) {
 		how    xsk.Mode
 		reason string // part of it
 	}{
+		"udp":                 {config.UnderlayUDP, nic, false, 0, asConfigured},
 		"no device":           {byName, facts{noDevice: errors.New("no such link")}, false, 0, "no such link"},
 		"auto, no device":     {auto, facts{noDevice: errNoPeers}, false, 0, errNoPeers.Error()},
 		"no XDP":              {byName, with(func(f *facts) { f.caps = xsk.Capabilities{} }), false, 0, "eth0 (ice) runs no XDP"},
+		"a bond":              {byName, with(func(f *facts) { f.driver = "bonding" }), false, 0, "a bond"},
 		"jumbo":               {byName, with(func(f *facts) { f.mtu = 9000 }), false, 0, "9000"},
 		"asked for":           {byName, nic, true, xsk.Auto, asConfigured},
 		"asked for, copies":   {byName, copies, true, xsk.Copy, asConfigured},

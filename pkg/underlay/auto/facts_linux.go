@@ -7,11 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/bits"
 	"net"
 	"net/netip"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/spread"
 	"github.com/ropewalk/ropewalk/pkg/xsk"
 )
 
@@ -26,6 +30,7 @@ type question struct {
 	now    string       // the device in use, if any
 	peers  []netip.Addr // where peers are
 	mark   uint32       // of what is sent to them
+	cpus   bool         // over which processors receiving may be spread is asked too
 }
 
 // gather finds the device that most peers are reached by, unless one was asked for, and what it can do. It works in the network
@@ -34,6 +39,7 @@ func gather(q *question) facts {
 	f := facts{peers: len(q.peers)}
 	links := map[int]hostnet.Link{}
 	count := map[int]int{}
+	via := map[int][]netip.Addr{}
 	for _, p := range q.peers {
 		l, err := hostnet.Towards(p, q.mark)
 		if _, seen := links[l.Index]; err != nil || !seen && isLoopback(l.Index) {
@@ -41,6 +47,7 @@ func gather(q *question) facts {
 		}
 		links[l.Index] = l
 		count[l.Index]++
+		via[l.Index] = append(via[l.Index], p)
 	}
 	var l hostnet.Link
 	switch {
@@ -59,6 +66,9 @@ func gather(q *question) facts {
 	}
 	f.device, f.mtu, f.here, f.inUse = l.Name, l.MTU, count[l.Index], l.Name == q.now
 	f.ask(l)
+	if q.cpus && f.device != "" {
+		f.askCPUs(l, via[l.Index])
+	}
 	return f
 }
 
@@ -92,4 +102,49 @@ func (f *facts) ask(l hostnet.Link) {
 	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		f.device, f.noDevice = "", fmt.Errorf("asking what %s can do: %w", l.Name, err)
 	}
+}
+
+// askCPUs fills in what spreading over processors has to do with, for messages from those peers.
+func (f *facts) askCPUs(l hostnet.Link, peers []netip.Addr) {
+	if c, err := hostnet.ReadChannels(l.Name); err == nil {
+		f.hashed = c.RX + c.Combined
+	}
+	if rss, err := hostnet.ReadRSS(l.Name); err == nil && !byPort(&rss.RSS, peers, f.inUse) {
+		f.hashed = 1
+	}
+	if offloads, err := hostnet.ReadFeatures(l.Name); err == nil && offloads["rx-vlan-hw-parse"].On {
+		f.strips, err = hostnet.HasVLANs(l.Index)
+		f.strips = f.strips || err != nil
+	}
+	var set unix.CPUSet
+	if unix.SchedGetaffinity(0, &set) != nil {
+		return
+	}
+	for cpu := range len(set) * bits.UintSize {
+		if set.IsSet(cpu) {
+			f.cpus = append(f.cpus, cpu)
+		}
+	}
+}
+
+// byPort tells whether a NIC looks at the ports of what comes from most of the peers: it may do so for one family alone. A device in
+// use is left only where it does for more than three quarters, as by enough.
+func byPort(rss *spread.RSS, peers []netip.Addr, inUse bool) bool {
+	if len(peers) == 0 {
+		return rss.UDP4 != spread.AddressesOnly
+	}
+	blind := 0
+	for _, p := range peers {
+		fields := rss.UDP6
+		if p.Is4() {
+			fields = rss.UDP4
+		}
+		if fields == spread.AddressesOnly {
+			blind++
+		}
+	}
+	if inUse {
+		return 4*blind < len(peers)
+	}
+	return 2*blind < len(peers)
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
 func (s *scene) gather(q question) (f facts) {
@@ -60,6 +61,34 @@ func TestFactsAreThoseOfTheDeviceThatMostPeersAreReachedBy(t *testing.T) {
 	}
 	if f := s.gather(question{peers: a("192.0.2.2", "198.51.100.2", "198.51.100.3"), now: second}); !f.inUse {
 		t.Errorf("the device in use is not known: %+v", f)
+	}
+}
+
+func TestANICLooksAtPortsIfItDoesForMostPeers(t *testing.T) {
+	const four, two = spread.FourTuple, spread.AddressesOnly
+	v4, v6 := farAt.Addr(), netip.MustParseAddr("2001:db8::2")
+	for _, test := range []struct {
+		udp4, udp6  spread.Fields
+		peers       []netip.Addr
+		want, inUse bool // whether it does, and whether it does while the device is in use
+	}{
+		{four, four, []netip.Addr{v4, v6}, true, true},
+		{two, four, []netip.Addr{v4}, false, false},
+		{two, four, []netip.Addr{v6}, true, true},
+		{four, two, []netip.Addr{v6}, false, false},
+		{four, two, []netip.Addr{v4}, true, true},
+		{four, two, []netip.Addr{v4, v6}, false, false},
+		{four, two, []netip.Addr{v4, v4, v6}, true, false},
+		{four, two, []netip.Addr{v4, v4, v4, v4, v6}, true, true},
+		{spread.OtherFields, spread.OtherFields, []netip.Addr{v4, v6}, true, true},
+		{two, four, nil, false, false},
+		{four, two, nil, true, true},
+	} {
+		for inUse, want := range map[bool]bool{false: test.want, true: test.inUse} {
+			if got := byPort(&spread.RSS{UDP4: test.udp4, UDP6: test.udp6}, test.peers, inUse); got != want {
+				t.Errorf("%+v, in use %v: %v", test, inUse, got)
+			}
+		}
 	}
 }
 

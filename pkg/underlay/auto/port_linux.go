@@ -5,10 +5,12 @@ package auto
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/datapath"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 	"github.com/ropewalk/ropewalk/pkg/underlay/xdp"
 )
@@ -24,6 +26,8 @@ type Config struct {
 	Mode config.UnderlayMode
 	// Device is the network device whose queues AF_XDP uses; empty for the one that most peers are reached by.
 	Device string
+	// ReceiveCPUs are the processors over which the kernel is to spread what UDP sockets receive.
+	ReceiveCPUs config.ReceiveCPUs
 	// Mark is the SO_MARK that the UDP port has.
 	Mark uint32
 	// Linger has lanes hold their processor while traffic flows (package linger).
@@ -43,11 +47,15 @@ type Port struct {
 
 	mu      sync.Mutex // guards all below
 	mode    config.UnderlayMode
+	want    config.ReceiveCPUs
 	mark    uint32
 	now     choice
+	share   share
+	express bool    // AF_XDP was chosen once
 	where   string  // the device that it is about
 	wanted  xdp.Way // without a program
 	check   bool    // the program is to check receiver indices
+	over    []int   // the processors that it is to spread over
 	refused refusal // of the program for wanted
 	way     xdp.Way // wanted with its program, or the zero Way
 	program *program
@@ -72,7 +80,7 @@ var (
 // Open returns a port that goes by UDP until it is guarded (underlay.Guard), and from then on by the way that it chooses. It
 // belongs to the calling thread's network namespace. Errors are xdp.Open's, after which Config.UDP is still the caller's.
 func Open(c Config) (*Port, error) {
-	p := &Port{log: c.Log, device: c.Device, port: c.UDP.LocalPort(), mode: c.Mode, mark: c.Mark}
+	p := &Port{log: c.Log, device: c.Device, port: c.UDP.LocalPort(), mode: c.Mode, want: c.ReceiveCPUs, mark: c.Mark}
 	p.known = newKnown(p.reconsider)
 	x, err := xdp.Open(xdp.Config{UDP: c.UDP, Choose: p.choose, Changed: p.became, Mark: c.Mark, Linger: c.Linger})
 	if err != nil {
@@ -97,6 +105,14 @@ func (p *Port) SetMode(mode config.UnderlayMode) {
 	p.reconsider()
 }
 
+// SetReceiveCPUs implements underlay.Switcher.
+func (p *Port) SetReceiveCPUs(cpus config.ReceiveCPUs) {
+	p.mu.Lock()
+	p.want = cpus
+	p.mu.Unlock()
+	p.reconsider()
+}
+
 // SetMark implements underlay.Port.
 func (p *Port) SetMark(mark uint32) error {
 	if err := p.Port.SetMark(mark); err != nil {
@@ -113,65 +129,95 @@ func (p *Port) SetMark(mark uint32) error {
 func (p *Port) choose() xdp.Way {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now, f, check := p.look()
+	now, s, f, check := p.look()
 	next := xdp.Way{Final: f.device == "" && f.noDevice == nil}
-	if now.xdp {
+	switch {
+	case now.xdp:
 		next = xdp.Way{Device: f.device, Mode: now.mode, FrameSize: frameSize(f.mtu)}
+	case len(s.cpus) > 0:
+		next = xdp.Way{Device: f.device, NoSockets: true}
 	}
-	if next != p.wanted || check != p.check {
+	if next != p.wanted || check != p.check || !slices.Equal(s.cpus, p.over) {
 		p.enter(nil) // the xdp.Port closes the program
-		p.wanted, p.check, p.refused = next, check, refusal{}
+		p.wanted, p.check, p.over, p.refused = next, check, s.cpus, refusal{}
 		p.way, p.program = next, nil
 	}
-	if now.xdp && p.program == nil {
-		now = p.equip(now)
+	if next.Device != "" && p.program == nil {
+		now, s = p.equip(now, s, leavesSums(f.driver))
 	}
+	p.express = p.express || now.xdp
 	if now != p.now || f.device != p.where {
 		p.now, p.where = now, f.device
 		p.say()
 	}
+	if s.news() != p.share.news() {
+		p.sayShare(&s)
+	}
+	p.share = s
 	return p.way
 }
 
 // equip gives the way its program, or gives it up. The caller holds mu.
-func (p *Port) equip(now choice) choice {
+func (p *Port) equip(now choice, s share, unsummed bool) (choice, share) {
 	if r := &p.refused; r.err == nil || !time.Now().Before(r.until) {
-		program, err := load(p.port, p.wanted.FrameSize, p.check, &p.tally)
+		program, err := load(&datapath.ClassifyOptions{
+			Port: p.port, MaxFrame: xdp.MaxFrame(p.wanted.FrameSize), CheckIndices: p.check, CPUs: p.over, Unsummed: unsummed,
+		}, &p.tally)
 		if err == nil {
 			p.enter(program)
 			p.program, p.way = program, p.wanted
 			p.way.Program = program
-			return now
+			return now, s
 		}
 		p.refused = refusal{err, time.Now().Add(again)}
 	}
 	p.way = xdp.Way{}
-	return choice{reason: p.refused.err.Error()}
+	if p.wanted.NoSockets {
+		return now, share{reason: p.refused.err.Error()}
+	}
+	if s.reason != "" { // it said that AF_XDP has the messages
+		s = share{reason: p.refused.err.Error()}
+	}
+	return choice{reason: p.refused.err.Error()}, s
 }
 
 // notYet is why a port begins with UDP.
 const notYet = "the port was opened just now"
 
 // look chooses. The caller holds mu.
-func (p *Port) look() (now choice, f facts, check bool) {
-	most := mostPeers
-	if p.mode == config.UnderlayUDP {
+func (p *Port) look() (now choice, s share, f facts, check bool) {
+	most, spreads := mostPeers, p.want.On()
+	if p.mode == config.UnderlayUDP && !spreads {
 		most = 0
 	}
 	ready, check, peers := p.state(most)
 	switch {
-	case p.mode == config.UnderlayUDP:
-		return choice{reason: asConfigured}, f, check
+	case most == 0:
+		return choice{reason: asConfigured}, s, f, check
 	case !ready:
-		return choice{reason: notYet}, f, check
+		return choice{reason: notYet}, share{reason: notYet}, f, check
 	}
-	f = gather(&question{device: p.device, now: p.way.Device, peers: peers, mark: p.mark})
-	return choose(p.mode, &f), f, check
+	f = gather(&question{device: p.device, now: p.way.Device, peers: peers, mark: p.mark, cpus: spreads})
+	now = choose(p.mode, &f)
+	if spreads {
+		s = chooseCPUs(p.want, &f, now)
+	}
+	return now, s, f, check
 }
 
 // became implements xdp.Config.Changed: it logs what became of the choice.
 func (p *Port) became(ready int, why error) {
-	if ready == 0 {
+	p.mu.Lock()
+	alone, over := p.way.NoSockets, p.over
+	p.mu.Unlock()
+	switch {
+	case alone && why != nil:
+		p.log.Warn(notSpread, "reason", why)
+		return
+	case alone:
+		p.log.Info("the kernel's part of receiving is spread over processors", "cpus", config.FormatCPUs(over))
+		return
+	case ready == 0:
 		p.log.Warn("AF_XDP is not to be had: data messages go by UDP", "reason", why)
 		return
 	}
@@ -192,4 +238,17 @@ func (p *Port) say() {
 		level = slog.LevelWarn
 	}
 	p.log.Log(context.Background(), level, "the way of data messages was chosen", "way", way, "device", p.where, "reason", p.now.reason)
+}
+
+const notSpread = "the kernel's part of receiving is not spread over processors"
+
+// sayShare logs why nothing is spread. What is spread, became says.
+func (p *Port) sayShare(s *share) {
+	switch {
+	case s.reason == "" || s.reason == notYet:
+	case p.want.Auto:
+		p.log.Info(notSpread, "reason", s.news())
+	default:
+		p.log.Warn(notSpread, "reason", s.news())
+	}
 }

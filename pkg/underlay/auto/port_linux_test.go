@@ -87,11 +87,7 @@ func TestItGoesByUDPUntilGuardedAndByXDPFromThenOn(t *testing.T) {
 }
 
 func TestModeUDPLeavesNothingAndListensToNothing(t *testing.T) {
-	requireXDP(t)
-	s := newScene(t)
-	s.open(byXDP, "", slog.DiscardHandler)
-	s.port.SetGuarded()
-	s.awaitWay(byXDP)
+	s := newExpressScene(t)
 	s.await("messages by AF_XDP", func() bool {
 		s.arrives("a message")
 		return s.port.Report().Events[datapath.ClassifySocket.String()] > 0
@@ -171,12 +167,12 @@ func TestTheWayChangesUnderTraffic(t *testing.T) {
 	sent := int(next)
 	s.await("what the peer gets", func() bool { return out.has(next) })
 	lostIn, lostOut = sent-in.count(), sent-out.count()
-	t.Logf("of %d lost %d on the way in and %d on the way out; %d and %d came late", sent, lostIn, lostOut, in.late, out.late)
+	t.Logf("of %d lost %d on the way in and %d on the way out; %d and %d came late", sent, lostIn, lostOut, in.overtaken(), out.overtaken())
 	if lostIn > changes*batch || lostOut > changes*batch {
 		t.Errorf("%d and %d of %d lost at %d changes", lostIn, lostOut, sent, changes)
 	}
-	if in.late > changes*batch || out.late > changes*batch {
-		t.Errorf("%d and %d were overtaken", in.late, out.late)
+	if in.overtaken() > changes*batch || out.overtaken() > changes*batch {
+		t.Errorf("%d and %d were overtaken", in.overtaken(), out.overtaken())
 	}
 }
 
@@ -228,6 +224,12 @@ func (n *numbers) count() int {
 	return len(n.seen)
 }
 
+func (n *numbers) overtaken() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.late
+}
+
 func (n *numbers) has(number uint32) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -276,11 +278,7 @@ func TestAStrangersProgramIsLeftAloneAndReported(t *testing.T) {
 }
 
 func TestOneDeviceIsForOnePort(t *testing.T) {
-	requireXDP(t)
-	s := newScene(t)
-	s.open(byXDP, "", slog.DiscardHandler)
-	s.port.SetGuarded()
-	s.awaitWay(byXDP)
+	s := newExpressScene(t)
 	first := s.attached(s.dev)
 	second := s.another(byXDP, "", slog.DiscardHandler)
 	second.AddSource(farAt.Addr())
@@ -298,11 +296,7 @@ func TestOneDeviceIsForOnePort(t *testing.T) {
 }
 
 func TestAnotherDeviceTakesThePlaceOfOneThatIsGone(t *testing.T) {
-	requireXDP(t)
-	s := newScene(t)
-	s.open(byXDP, "", slog.DiscardHandler)
-	s.port.SetGuarded()
-	s.awaitWay(byXDP)
+	s := newExpressScene(t)
 	s.link(s.dev, netlink.LinkDel)
 	r := s.awaitWay(byUDP)
 	s.await("there is no device", func() bool {
@@ -376,11 +370,7 @@ func TestADeviceThatWasAskedForIsWaitedFor(t *testing.T) {
 }
 
 func TestWithTooManyIndicesStrangersAreLetIn(t *testing.T) {
-	requireXDP(t)
-	s := newScene(t)
-	s.open(byXDP, "", slog.DiscardHandler)
-	s.port.SetGuarded()
-	s.awaitWay(byXDP)
+	s := newExpressScene(t)
 	first := s.attached(s.dev)
 	for i := range uint32(maxChecked + 1) {
 		s.port.AddIndex(i)
@@ -404,11 +394,7 @@ func TestWithTooManyIndicesStrangersAreLetIn(t *testing.T) {
 }
 
 func TestALinkThatGoesDownAndUpIsUsedAgain(t *testing.T) {
-	requireXDP(t)
-	s := newScene(t)
-	s.open(byXDP, "", slog.DiscardHandler)
-	s.port.SetGuarded()
-	s.awaitWay(byXDP)
+	s := newExpressScene(t)
 	s.link(s.dev, netlink.LinkSetDown)
 	s.awaitWay(byUDP)
 	s.link(s.dev, netlink.LinkSetUp)

@@ -29,12 +29,11 @@ var (
 	_ register    = (*program)(nil)
 )
 
-func load(port uint16, frame int, check bool, t *tally) (*program, error) {
-	c, err := datapath.LoadClassify(datapath.ClassifyOptions{
-		Port: port, MaxFrame: xdp.MaxFrame(frame), CheckIndices: check,
-		Source: datapath.Budget{Every: datapath.SourceEvery, Burst: datapath.SourceBurst},
-		Total:  datapath.Budget{Every: datapath.TotalEvery, Burst: datapath.TotalBurst},
-	})
+// load loads the program with the budgets of a receiver, which it fills in.
+func load(o *datapath.ClassifyOptions, t *tally) (*program, error) {
+	o.Source = datapath.Budget{Every: datapath.SourceEvery, Burst: datapath.SourceBurst}
+	o.Total = datapath.Budget{Every: datapath.TotalEvery, Burst: datapath.TotalBurst}
+	c, err := datapath.LoadClassify(*o)
 	if err != nil {
 		return nil, fmt.Errorf("loading the XDP program: %w", err)
 	}

@@ -16,18 +16,23 @@ import (
 func (p *Port) Report() config.UnderlayReport {
 	p.mu.Lock()
 	r := config.UnderlayReport{Mode: p.mode, Way: config.UnderlayUDP, Device: p.where, Reason: p.now.reason}
-	program, wanted := p.program, p.now.xdp
+	program, wanted, express := p.program, p.now.xdp, p.express
+	want, over := p.want, p.share
 	p.mu.Unlock()
 	sum, ever := p.tally.with(program)
-	if !wanted && !ever {
-		return r
-	}
 	s := p.Status()
-	lanes(&r, &s)
+	if want.On() {
+		r.ReceiveCPUs = over.report(want, r.Device, s.Attached, s.Err)
+	}
+	if express {
+		lanes(&r, &s)
+	}
 	if wanted {
 		explain(&r, &s)
 	}
-	sum.report(&r)
+	if wanted || ever {
+		sum.report(&r)
+	}
 	return r
 }
 
@@ -40,6 +45,8 @@ func lanes(r *config.UnderlayReport, s *xdp.Status) {
 		l := &s.Lanes[i]
 		x := config.XDPLane{
 			Received: l.Received, Sent: l.Sent, Slow: l.Slow, Lost: l.Lost, Fallbacks: l.Fallbacks, Malformed: l.Malformed,
+			Rejected: l.Socket.Rejected, Misowned: l.Socket.Misowned,
+			RXHeld: l.Frames.RxUser, TXHeld: l.Frames.TxUser, TXKernel: l.Frames.TxKernel - l.Frames.TxDone,
 		}
 		if l.Err != nil {
 			x.Error = l.Err.Error()

@@ -21,6 +21,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/datapath"
 	"github.com/ropewalk/ropewalk/pkg/netlab"
+	"github.com/ropewalk/ropewalk/pkg/netlab/netlabtest"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 	"github.com/ropewalk/ropewalk/pkg/underlay/udp"
 )
@@ -65,23 +66,21 @@ func newScene(t *testing.T) *scene {
 	return s
 }
 
+// newExpressScene is a scene whose port goes by AF_XDP.
+func newExpressScene(t *testing.T) *scene {
+	t.Helper()
+	requireXDP(t)
+	s := newScene(t)
+	s.open(byXDP, "", slog.DiscardHandler)
+	s.port.SetGuarded()
+	s.awaitWay(byXDP)
+	return s
+}
+
 func newLab(t *testing.T) *scene {
 	t.Helper()
-	lab, err := netlab.New("auto")
-	if errors.Is(err, netlab.ErrPrivileges) {
-		t.Skip(err)
-	}
-	must(t, err)
-	t.Cleanup(func() { must(t, lab.Close()) })
-	s := &scene{T: t, lab: lab}
-	s.here, err = lab.Host("here")
-	if errors.Is(err, netlab.ErrPrivileges) {
-		t.Skip(err)
-	}
-	must(t, err)
-	s.far, err = lab.Host("far")
-	must(t, err)
-	return s
+	lab, hosts := netlabtest.Hosts(t, "auto", "here", "far")
+	return &scene{T: t, lab: lab, here: hosts[0], far: hosts[1]}
 }
 
 // cable connects the hosts, and returns the device at here.
@@ -97,11 +96,7 @@ func (s *scene) cable(here, far netip.Prefix) string {
 // requireXDP skips what needs the program and its sockets.
 func requireXDP(t *testing.T) {
 	t.Helper()
-	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Skipf("needs CAP_NET_RAW and a kernel with AF_XDP: %v", err)
-	}
-	_ = unix.Close(fd)
+	netlabtest.NeedAFXDP(t)
 	c, err := datapath.LoadClassify(datapath.ClassifyOptions{Port: 1})
 	if errors.Is(err, os.ErrPermission) {
 		t.Skipf("needs CAP_BPF: %v", err)
@@ -173,6 +168,8 @@ func message(index, number uint32) []byte {
 	b[0] = 4
 	binary.LittleEndian.PutUint32(b[4:], index)
 	binary.LittleEndian.PutUint32(b[8:], number)
+	// The checksums of all are one: one of 65,536 numbers would look as if its checksum had been left to the device.
+	binary.LittleEndian.PutUint32(b[12:], ^number)
 	return b
 }
 
@@ -211,11 +208,7 @@ func (s *scene) send(number uint32) {
 
 func (s *scene) await(what string, done func() bool) {
 	s.Helper()
-	for end := time.Now().Add(deadline); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			s.Fatalf("%s: not within %v: %+v", what, deadline, s.port.Report())
-		}
-	}
+	netlabtest.Await(s, what, done, func() any { return s.port.Report() })
 }
 
 // awaitWay waits for a way, and returns the report that has it.

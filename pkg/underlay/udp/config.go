@@ -4,6 +4,8 @@
 // and UDP_GRO where the kernel has them.
 package udp
 
+import "log/slog"
+
 // DefaultBuffer is the size in bytes asked for each socket's send and receive buffer when Config says nothing.
 const DefaultBuffer = 7 << 20
 
@@ -29,6 +31,11 @@ type Config struct {
 	NoIPv6 bool
 	// Linger has Recv hold its processor while traffic flows (package linger).
 	Linger bool
+	// Log gets a line if the kernel refuses what a port can do without; nil for none.
+	Log *slog.Logger
+	// Sockets, if set, are gone on with instead of opening others. They must be those of one Port, of as many lanes, bound to
+	// Config.Port unless that is 0; Open looks at them. They are the Port's once it is open.
+	Sockets *Sockets
 }
 
 // complete returns c with its defaults filled in.

@@ -55,13 +55,14 @@ func (l *lane) recv(rx []underlay.Datagrams) (int, error) {
 	for {
 		n, errno := recvmmsg(l.fd, msgs)
 		switch {
-		case l.port.closed.Load():
-			return 0, net.ErrClosed
-		case errno == 0:
+		case errno == 0: // it has left the socket: nobody else gets it
 			l.rx.unpack(rx[:n])
 			return n, nil
+		case l.port.closed.Load():
+			return 0, net.ErrClosed
 		case errno == unix.EAGAIN:
-			if err := linger.Poll([]unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}}, l.linger); err != nil {
+			fds := [...]unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}, {Fd: int32(l.port.strays.stop), Events: unix.POLLIN}}
+			if err := linger.Poll(fds[:], l.linger); err != nil {
 				return 0, err
 			}
 		case errno != unix.EINTR:
@@ -76,11 +77,8 @@ func (l *lane) TryRecv(rx []underlay.Datagrams) int {
 		return 0
 	}
 	n, errno := recvmmsg(l.fd, l.rx.prepare(rx))
-	switch {
-	case l.port.closed.Load():
-		n = 0
-	case errno != 0:
-		if n = 0; errno != unix.EAGAIN && errno != unix.EINTR {
+	if errno != 0 {
+		if n = 0; errno != unix.EAGAIN && errno != unix.EINTR && !l.port.closed.Load() {
 			l.late = errno // the kernel tells it once
 		}
 	}
@@ -89,7 +87,7 @@ func (l *lane) TryRecv(rx []underlay.Datagrams) int {
 	return n
 }
 
-// FD is the lane's socket: readable when TryRecv has something, or the port is closed.
+// FD is the lane's socket: readable when TryRecv has something, or the port is closed without Keep.
 func (l *lane) FD() int { return l.fd }
 
 // Send implements underlay.Lane.

@@ -21,6 +21,7 @@ type Port struct {
 	gro     bool
 	gso     atomic.Bool // revoked when the kernel answers EIO
 	selects atomic.Bool // a selection is in force
+	filter  bool        // trains of initiations are refused
 	lanes   []*lane
 	strays  *strays
 	sources *underlay.Sources // a handle is a descriptor; that of source 0 is not used, as each lane has its own
@@ -30,11 +31,14 @@ type Port struct {
 	// mu keeps the sockets open for those who are not a lane's owner: SendTo and SetMark hold it for reading.
 	mu      sync.RWMutex
 	senders sync.Pool // of *letter
+	drops   odometers
+	gone    bool // the sockets are closed
 	// opening is held by OpenSource, by SetMark, whose mark the next source gets, by SetSelection, and by Close to end them.
 	opening sync.Mutex
 	config  Config // for the next source
 	room    int    // for the next selection, in instructions
 
+	kept     bool               // Close leaves the sockets alone: Keep has handed them on
 	replaces bool               // a selection may follow another
 	standing underlay.Selection // the last one, and how many of its plans fit
 	fit      int
@@ -48,6 +52,9 @@ func Open(c Config) (*Port, error) {
 	c = c.complete()
 	if c.Lanes > MaxLanes {
 		return nil, fmt.Errorf("opening %d lanes: at most %d", c.Lanes, MaxLanes)
+	}
+	if c.Sockets != nil {
+		return adopt(&c)
 	}
 	socks, port, err := openSockets(&c)
 	if err != nil {
@@ -63,6 +70,22 @@ func Open(c Config) (*Port, error) {
 	return p, nil
 }
 
+// adopt is Open for sockets that there are.
+func adopt(c *Config) (*Port, error) {
+	socks, port, err := adoptSockets(c)
+	if err != nil {
+		return nil, err
+	}
+	p := newPort(c, socks, port)
+	if p.strays, err = newStrays(p); err != nil {
+		return nil, err
+	}
+	if err := p.adoptSources(c.Sockets); err != nil {
+		return nil, errors.Join(err, p.strays.close())
+	}
+	return p, nil
+}
+
 func newPort(c *Config, socks []*socket, port uint16) *Port {
 	p := &Port{
 		port: port, family: socks[0].family, gro: socks[0].gro, config: c.ofSources(socks[0].family),
@@ -71,6 +94,11 @@ func newPort(c *Config, socks []*socket, port uint16) *Port {
 	p.gso.Store(socks[0].gso)
 	for _, s := range socks {
 		p.lanes = append(p.lanes, newLane(p, s.fd, c.Linger))
+	}
+	refused := firstRefusal(socks)
+	p.filter = p.gro && refused == nil
+	if refused != nil && c.Log != nil {
+		c.Log.Warn("floods of handshakes may push data out of the sockets' buffers", "port", port, "error", refused)
 	}
 	p.senders.New = func() any { return newLetter(p) }
 	return p
@@ -91,7 +119,7 @@ func (p *Port) LocalPort() uint16 { return p.port }
 // Features implements underlay.Port.
 func (p *Port) Features() underlay.Features {
 	return underlay.Features{
-		GSO: p.gso.Load(), GRO: p.gro, IPv4: true, IPv6: p.family == unix.AF_INET6, Select: p.selects.Load(),
+		GSO: p.gso.Load(), GRO: p.gro, IPv4: true, IPv6: p.family == unix.AF_INET6, Select: p.selects.Load(), Filter: p.filter,
 	}
 }
 
@@ -122,7 +150,7 @@ func (p *Port) SetMark(mark uint32) error {
 	defer p.mu.RUnlock()
 	p.opening.Lock()
 	defer p.opening.Unlock()
-	if p.closed.Load() {
+	if p.closed.Load() || p.kept {
 		return net.ErrClosed
 	}
 	p.config.Mark = mark
@@ -155,19 +183,24 @@ func (p *Port) Close() (err error) {
 }
 
 // close first makes every blocked system call return: on an unconnected UDP socket shutdown(2) says ENOTCONN, and wakes
-// receivers and senders all the same. Descriptors are closed once nobody can be using them.
+// receivers and senders all the same. Sockets that are kept it would end for their next user too; who sends then leaves when
+// there is room. Descriptors are closed once nobody can be using them.
 func (p *Port) close() error {
-	p.end()
-	for fd := range p.sockets {
-		_ = unix.Shutdown(fd, unix.SHUT_RDWR)
+	kept := p.end()
+	if !kept {
+		for fd := range p.sockets {
+			_ = unix.Shutdown(fd, unix.SHUT_RDWR)
+		}
 	}
+	p.strays.wake()
 	for _, l := range p.lanes {
 		l.receiving.Shut()
 		l.sending.Shut()
 	}
-	p.strays.wake()
+	p.strays.receiving.Shut()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.lastDrops(kept)
 	errs := []error{p.strays.close()}
 	for fd := range p.sockets {
 		if err := unix.Close(fd); err != nil {
@@ -177,9 +210,10 @@ func (p *Port) close() error {
 	return errors.Join(errs...)
 }
 
-// end makes p refuse all that is new: no source is added afterwards.
-func (p *Port) end() {
+// end makes p refuse all that is new: no source is added afterwards. It tells whether the sockets are to be left alone.
+func (p *Port) end() (kept bool) {
 	p.opening.Lock()
 	defer p.opening.Unlock()
 	p.closed.Store(true)
+	return p.kept
 }

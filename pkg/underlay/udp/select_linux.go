@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -23,7 +24,7 @@ func (p *Port) SetSelection(s *underlay.Selection) (plans int, err error) {
 	defer p.mu.RUnlock()
 	p.opening.Lock()
 	defer p.opening.Unlock()
-	if p.closed.Load() {
+	if p.closed.Load() || p.kept {
 		return 0, net.ErrClosed
 	}
 	switch {
@@ -44,13 +45,21 @@ func (p *Port) SetSelection(s *underlay.Selection) (plans int, err error) {
 	return plans, nil
 }
 
-// keep leaves the selection that stands as it is.
+// keep leaves the selection that stands as it is. Who has resumed puts the same plans together in an order of his own.
 func (p *Port) keep(s *underlay.Selection) (plans int, err error) {
-	if s.Equal(&p.standing) {
+	now, standing := byAddress(s), byAddress(&p.standing)
+	if now.Equal(&standing) {
 		return p.fit, nil
 	}
 	return 0, fmt.Errorf("choosing lanes anew (Linux %s may not survive it, CVE-2026-52910): %w",
 		kernelRelease(), underlay.ErrSelectionStands)
+}
+
+// byAddress returns a selection that selects the same, whatever the order of the plans: of those for one address the first stays so.
+func byAddress(s *underlay.Selection) underlay.Selection {
+	c := s.Clone()
+	slices.SortStableFunc(c.Plans, func(a, b underlay.Plan) int { return a.From.Compare(b.From) })
+	return c
 }
 
 // attach leaves plans out, from the last, until the kernel takes the program. What it has not taken once it is not asked again.

@@ -105,6 +105,14 @@ func TestLanesAreNumberedAsTheyWereBound(t *testing.T) {
 	}
 }
 
+// runOn keeps the test's thread, which ends with it, on a CPU.
+func runOn(t *testing.T, cpu int) {
+	t.Helper()
+	var one unix.CPUSet
+	one.Set(cpu)
+	must(t, unix.SchedSetaffinity(0, &one))
+}
+
 // TestFlowStaysOnItsLaneWhicheverCPUItArrivesAt is why lanes are not chosen by CPU. On the loopback, as on a veth, a
 // datagram arrives at the CPU that its sender runs on, and the scheduler moves senders.
 func TestFlowStaysOnItsLaneWhicheverCPUItArrivesAt(t *testing.T) {
@@ -120,11 +128,7 @@ func TestFlowStaysOnItsLaneWhicheverCPUItArrivesAt(t *testing.T) {
 		choose(p)
 		came, to := listen(p), loopback(p, false)
 		for _, cpu := range []int{cpus[0], cpus[1], cpus[0]} {
-			var one unix.CPUSet
-			one.Set(cpu)
-			if err := unix.SchedSetaffinity(0, &one); err != nil {
-				t.Fatal(err)
-			}
+			runOn(t, cpu)
 			for range 10 {
 				r := underlay.Run{To: &to, Parts: [][]byte{{1}}, Segments: 1, Source: source}
 				if err := a.SendRun(&r); err != nil {
@@ -347,5 +351,31 @@ func TestFirstSelectionStandsWhereAnotherIsUnsafe(t *testing.T) {
 			t.Errorf("%s: %d, %v", name, plans, err)
 		}
 		expect(name)
+	}
+}
+
+// TestPlansInAnotherOrderAreNoOtherSelection: who goes on with the sockets comes to his peers in an order of his own.
+func TestPlansInAnotherOrderAreNoOtherSelection(t *testing.T) {
+	requireNamespace(t)
+	p := open(t, Config{Lanes: 4})
+	p.replaces = false
+	at := func(last byte, port uint16) underlay.Plan {
+		return underlay.Plan{From: netip.AddrFrom4([4]byte{192, 0, 2, last}), Ports: []uint16{port}}
+	}
+	of := func(plans ...underlay.Plan) *underlay.Selection {
+		s := defaultRange()
+		s.Plans = plans
+		return s
+	}
+	selectLanes(t, p, of(at(1, 61001), at(2, 61002), at(2, 61003)))
+	selectLanes(t, p, of(at(2, 61002), at(2, 61003), at(1, 61001)))
+	for name, s := range map[string]*underlay.Selection{
+		"for one address": of(at(1, 61001), at(2, 61003), at(2, 61002)), // the first counts
+		"fewer":           of(at(2, 61002), at(1, 61001)),
+		"other ports":     of(at(1, 61001), at(2, 61002), at(2, 61004)),
+	} {
+		if plans, err := p.SetSelection(s); plans != 0 || !errors.Is(err, underlay.ErrSelectionStands) {
+			t.Errorf("%s: %d, %v", name, plans, err)
+		}
 	}
 }

@@ -29,6 +29,7 @@ const (
 	loadWord = load | unix.BPF_W
 	loadHalf = load | unix.BPF_H
 	loadByte = load | unix.BPF_B
+	loadLen  = unix.BPF_LD | unix.BPF_LEN | unix.BPF_W
 	compute  = unix.BPF_ALU | unix.BPF_K
 	toIndex  = unix.BPF_MISC | unix.BPF_TAX
 

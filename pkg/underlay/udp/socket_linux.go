@@ -15,6 +15,8 @@ type socket struct {
 	fd       int
 	family   int // AF_INET6 takes IPv4 too
 	gso, gro bool
+	refused  error // of the filter; nil: it is there, or has nothing to do
+	bound    bool  // before it became ours
 }
 
 // openSocket returns an unbound socket with all options set but SO_REUSEPORT.
@@ -49,6 +51,9 @@ type option struct {
 
 func (s *socket) configure(c *Config) error {
 	for _, o := range s.options() {
+		if s.bound && o.option == unix.IPV6_V6ONLY && o.level == unix.SOL_IPV6 {
+			continue // as it was when it was bound
+		}
 		if err := unix.SetsockoptInt(s.fd, o.level, o.option, o.value); err != nil {
 			return fmt.Errorf("setting %s: %w", o.name, err)
 		}
@@ -60,6 +65,9 @@ func (s *socket) configure(c *Config) error {
 	}
 	s.setBuffers(c)
 	s.probeOffloads(c)
+	if s.gro {
+		s.refused = s.refuseTrainsOfInitiations()
+	}
 	return nil
 }
 

@@ -17,6 +17,7 @@ func (c *Config) ofSources(family int) Config {
 	s := *c
 	s.NoIPv6 = family == unix.AF_INET
 	s.NoGRO = true
+	s.Sockets = nil
 	s.ReceiveBuffer = strayBuffer
 	return s
 }
@@ -26,7 +27,7 @@ func (c *Config) ofSources(family int) Config {
 func (p *Port) OpenSource(port uint16) (source int, err error) {
 	p.opening.Lock()
 	defer p.opening.Unlock()
-	if p.closed.Load() {
+	if p.closed.Load() || p.kept {
 		return 0, net.ErrClosed
 	}
 	return p.sources.Add(port, func() (fd int, err error) {

@@ -86,11 +86,8 @@ func (s *strays) recv(rx []underlay.Datagrams) (int, error) {
 	}
 }
 
-// wake makes a Recv that waits return, once the port is closed.
-func (s *strays) wake() {
-	_, _ = unix.Write(s.stop, []byte{7: 1}) // an eventfd takes any eight bytes but all ones
-	s.receiving.Shut()
-}
+// wake makes a Recv that waits return, once the port is closed: that of a lane too, if its socket does not.
+func (s *strays) wake() { _, _ = unix.Write(s.stop, []byte{7: 1}) } // an eventfd takes any eight bytes but all ones
 
 // close gives the descriptors back, when nobody is in Recv.
 func (s *strays) close() error { return errors.Join(unix.Close(s.epoll), unix.Close(s.stop)) }

@@ -25,15 +25,24 @@ type circuit struct {
 	empty         chan struct{}
 }
 
-func newCircuit(s *xsk.Socket, device int) *circuit {
-	return &circuit{socket: s, device: device, rx: gate.New(), tx: gate.New(), offload: s.Features().TxChecksum, empty: make(chan struct{})}
+func newCircuit(s *xsk.Socket, d *device) *circuit {
+	f := s.Features()
+	return &circuit{
+		socket: s, device: d.index, rx: gate.New(), tx: gate.New(), offload: offloads(&f, d.completes), empty: make(chan struct{}),
+	}
+}
+
+// offloads reports whether checksums may be asked for: without copies the driver says so itself (Features), with copies
+// completesChecksums.
+func offloads(f *xsk.Features, completes bool) bool {
+	return f.TxChecksum && (f.Mode == xsk.ZeroCopy || completes)
 }
 
 // works reports whether the circuit can carry anything.
 func (c *circuit) works() bool { return !c.down.Load() && c.failure.Load() == nil }
 
 // holds reports whether the kernel left frames where they are, as it does in copy mode when the device's queue is full. A driver
-// without copies fetches them itself.
+// without copies fetches them itself. Any goroutine in one of the gates may ask.
 func (c *circuit) holds() bool {
 	return c.socket.Features().Mode != xsk.ZeroCopy && c.socket.Pending() > 0
 }

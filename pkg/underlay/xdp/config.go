@@ -43,6 +43,8 @@ type Way struct {
 	// Program selects what AF_XDP receives. The Port attaches, detaches and closes it. What it selects may be no longer than
 	// MaxFrame.
 	Program Program
+	// NoSockets has the program work alone: no lane gets an AF_XDP socket, and all goes by the UDP port.
+	NoSockets bool
 	// Final says, of a Way without a device, that no change of the network can make it another one: so none is waited for.
 	Final bool
 }
@@ -58,7 +60,7 @@ type Config struct {
 	// thread is in the Port's network namespace. Another Way takes the place of the present one, whose program is closed.
 	Choose func() Way
 	// Changed, if set, is told by the same goroutine how many lanes have an AF_XDP socket on the Way's device, and why the others have
-	// none, when that has become other. What may pass within a second is not told.
+	// none, when that has become other, or with NoSockets the Program. What may pass within a second is not told.
 	Changed func(ready int, why error)
 	// Frames are how many wait for each lane in each direction at most: a power of two from 64 to 65,536, or 0 for the
 	// default of package xsk. It bounds the delay.
@@ -122,6 +124,5 @@ func (c *Config) waiters() ([]waiter, error) {
 func (c *Config) socket(device, queue int) xsk.Config {
 	return xsk.Config{
 		Interface: device, Queue: queue, Mode: c.Mode, FrameSize: c.FrameSize, RxFrames: c.Frames, TxFrames: c.Frames,
-		TxChecksum: !c.NoChecksumOffload,
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -54,7 +55,42 @@ func TestTheSelectionHoldsForTheUDPSockets(t *testing.T) {
 			t.Errorf("%+v", st)
 		}
 		toB := func(ipv6 bool) underlay.Endpoint { return p.endpoint(1, b, ipv6) }
-		return underlaytest.Subject{A: p.openUDP(0, udp.Config{}), B: b, ToB: toB}
+		a := p.openUDP(0, udp.Config{})
+		p.acquaint(a, b)
+		return underlaytest.Subject{A: a, B: b, ToB: toB}
+	})
+}
+
+// acquaint waits until what a sends by UDP arrives at b over both families, and keeps their neighbours as they are then. A device that
+// has come up just now discards what it is given before the kernel has found time to start its queue: the answers that make neighbours
+// too, and three seconds without them are the end of the datagram that waits for them. The contract's are sent once.
+func (p *pair) acquaint(a *polled, b *Port) {
+	p.Helper()
+	for _, ipv6 := range []bool{false, true} {
+		to := p.endpoint(1, b, ipv6)
+		p.probe(a, b, &to)
+		p.setNeighbour(0, p.neighbour(0, to.Dst.Addr()), netlink.NUD_PERMANENT)
+	}
+}
+
+// probe sends one datagram after the other until one arrives: each when the one before must have arrived or been given up, so that
+// none is left over.
+func (p *pair) probe(a *polled, b *Port, to *underlay.Endpoint) {
+	p.Helper()
+	const givenUp = 5 * time.Second
+	rx := elements(1, 65535)
+	var sent time.Time
+	await(p.TB, "a datagram over a new cable", func() bool {
+		if time.Since(sent) > givenUp {
+			sent = time.Now()
+			must(p.TB, a.SendTo(to, message(2, 92)))
+		}
+		for i := range b.Lanes() {
+			if b.Lane(i).TryRecv(rx) > 0 {
+				return true
+			}
+		}
+		return false
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/ropewalk/ropewalk/pkg/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/xsk"
 )
 
@@ -29,6 +30,7 @@ const hardware = "device"
 type device struct {
 	index     int // 0: there is none
 	attached  bool
+	completes bool // the UDP checksums of frames that are copied
 	addresses []netip.Addr
 	retryAt   time.Time // zero: nothing is missing that a retry would bring
 	retryIn   time.Duration
@@ -48,6 +50,7 @@ type laneReport struct {
 	lost      uint64
 	down      bool      // the circuit's device was down when last seen
 	before    xsk.Stats // of the sockets that are closed
+	leaving   *circuit  // whose socket is being closed: those of it are not in before yet
 }
 
 // hasten makes the next retry come soon, after a change.
@@ -98,12 +101,17 @@ func (k *keeper) mend(now time.Time) {
 // equip gives the device its program and the lanes their sockets, and reports whether something is missing that may be had later.
 func (k *keeper) equip(link netlink.Link) (again bool) {
 	k.device.index = link.Attrs().Index
+	k.device.completes = completesChecksums(link.Attrs().Name)
 	errAddresses := k.tellAddresses(link)
 	err := k.attach(link)
 	k.note(errors.Join(err, errAddresses))
 	again = err != nil && !errors.Is(err, errTrains) || errAddresses != nil
 	up := link.Attrs().Flags&net.FlagUp != 0
 	for i, l := range k.port.lanes {
+		if k.config.NoSockets {
+			k.blame(i, errNoSockets)
+			continue
+		}
 		if err != nil && l.circuit.Load() == nil {
 			k.blame(i, err) // a socket would come into being without zero-copy
 			continue
@@ -217,7 +225,7 @@ func (k *keeper) attach(link netlink.Link) error {
 		return errTrains
 	}
 	if err := k.config.Program.Attach(k.device.index, k.config.Mode == xsk.Generic); err != nil {
-		return fmt.Errorf("attaching the XDP program: %w", err)
+		return err // it says what it is about
 	}
 	k.device.attached = true
 	return nil
@@ -262,6 +270,8 @@ func (k *keeper) probe(c *circuit, up bool) {
 func (k *keeper) open(i int, l *lane) error {
 	config := k.config.socket(k.device.index, i)
 	config.Patience = -1 // it is tried again
+	copies := config.Mode == xsk.Copy || config.Mode == xsk.Generic
+	config.TxChecksum = !k.config.NoChecksumOffload && (k.device.completes || !copies)
 	socket, err := xsk.Open(config)
 	if err != nil {
 		return err
@@ -269,8 +279,17 @@ func (k *keeper) open(i int, l *lane) error {
 	if err := k.config.Program.SetSocket(i, socket.FD()); err != nil {
 		return errors.Join(err, socket.Close())
 	}
-	l.set(newCircuit(socket, k.device.index))
+	l.set(newCircuit(socket, &k.device))
 	return nil
+}
+
+// completesChecksums reports whether a device's frames leave copy mode with the checksums that were asked for. Only those of a veth are
+// known to, whose other end believes that they are right. Drivers of hardware (igb, ixgbe) look for the headers where the
+// stack would have said that they are, and xsk_build_skb does not say; for virtio_net (IFF_TX_SKB_NO_LINEAR) Linux 6.8 to 6.17 forgets the
+// request. Without hardware the kernel would compute them as we do, so nothing is lost.
+func completesChecksums(device string) bool {
+	driver, err := hostnet.Driver(device)
+	return err == nil && driver == "veth"
 }
 
 // retire takes a lane's socket away, if it has one. What arrives goes up the stack from here on.
@@ -280,12 +299,15 @@ func (k *keeper) retire(i int, l *lane) error {
 		return nil
 	}
 	errRemove := k.config.Program.RemoveSocket(i)
+	r := &k.report.lanes[i]
+	k.mu.Lock()
+	r.leaving = c
+	k.mu.Unlock()
 	l.set(nil)
 	stats, lost, err := c.retire()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	r := &k.report.lanes[i]
-	r.before = addStats(r.before, stats)
+	r.before, r.leaving = addStats(r.before, stats), nil
 	r.lost += uint64(lost)
 	r.down = false
 	return errors.Join(errRemove, err)
@@ -318,9 +340,10 @@ func (k *keeper) note(err error) {
 
 // outcome is what Config.Changed is told, of a device. It is comparable.
 type outcome struct {
-	device string
-	ready  int
-	why    string
+	device  string
+	program Program // if it works alone: what it does, only who chose it can tell
+	ready   int
+	why     string
 }
 
 // passing is how long retries must have gone on before what they are for is told.
@@ -342,6 +365,9 @@ func (k *keeper) tell() {
 		now.why = why.Error()
 	}
 	now.ready = s.Ready()
+	if k.config.NoSockets {
+		now.program = k.config.Program
+	}
 	if now == k.told || why != nil && !k.device.retryAt.IsZero() && k.device.retryIn < passing {
 		return
 	}
@@ -367,9 +393,16 @@ func (l *lane) status(r *laneReport) LaneStatus {
 		Received: l.rx.received.load(), Malformed: l.rx.malformed.load(),
 		Sent: l.tx.sent.load(), Slow: l.tx.slow.load(), Long: l.tx.long.load(), Lost: l.tx.lost.load() + r.lost,
 	}
-	if c := l.circuit.Load(); c != nil {
-		now, _ := c.socket.Stats() // what the kernel does not tell stays zero
-		s.Err, s.Features, s.Socket = c.err(), c.socket.Features(), addStats(s.Socket, now)
+	c := l.circuit.Load()
+	switch {
+	case c != nil:
+		s.Err, s.Features, s.Frames = c.err(), c.socket.Features(), c.socket.Frames()
+	case r.leaving != nil:
+		c = r.leaving
+	default:
+		return s
 	}
+	now, _ := c.socket.Stats() // what the kernel does not tell stays zero
+	s.Socket = addStats(s.Socket, now)
 	return s
 }

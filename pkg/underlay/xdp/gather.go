@@ -51,7 +51,7 @@ func (g *gatherer) add(f *flow, payload []byte) {
 // join appends a datagram to an element, if it fits in size and place.
 func join(d *underlay.Datagrams, payload []byte) bool {
 	n := len(payload)
-	if n == 0 || n > d.SegSize || d.N%d.SegSize != 0 || d.N+n > len(d.Buf) || d.Truncated {
+	if n == 0 || n > d.SegSize || d.N%d.SegSize != 0 || d.N+n > len(d.Buf) || d.N >= underlay.MaxCoalesced*d.SegSize || d.Truncated {
 		return false
 	}
 	d.N += copy(d.Buf[d.N:], payload)

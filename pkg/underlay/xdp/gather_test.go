@@ -49,6 +49,7 @@ func TestNeighboursOfOneFlowAndSizeShareAnElement(t *testing.T) {
 		{"marks", []in{{1, 100, 0}, {1, 100, packet.CE}, {1, 100, 0}}, []shape{{1, 200, 100}, {1, 100, 100}}},
 		{"empty ones", []in{{1, 0, 0}, {1, 0, 0}, {1, 10, 0}, {1, 0, 0}}, []shape{{1, 0, 0}, {1, 0, 0}, {1, 10, 10}, {1, 0, 0}}},
 		{"more than an element holds", many(7, in{1, 200, 0}), []shape{{1, 1000, 200}, {1, 400, 200}}},
+		{"more than UDP_GRO joins", many(65, in{1, 10, 0}), []shape{{1, 640, 10}, {1, 10, 10}}},
 	} {
 		rx := elements(20, 1000)
 		var g gatherer

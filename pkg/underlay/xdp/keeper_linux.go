@@ -125,15 +125,14 @@ func (k *keeper) begin(home netns.NsHandle) error {
 	return nil
 }
 
-// listen begins to watch the network, if that is not done already; rest ends it. Neighbours, of which there may be many, matter
-// only to those who write frames.
+// listen begins to watch the network, if that is not done already; rest ends it.
 func (k *keeper) listen() error {
-	neighbours := k.config.Device != ""
-	if k.watcher != nil && k.watcher.neighbours == neighbours {
+	c := concerns{neighbours: k.config.Device != "" && !k.config.NoSockets, queues: k.config.Device != ""}
+	if k.watcher != nil && k.watcher.concerns == c {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(k.ctx)
-	w, err := watch(ctx, k.port.wake, neighbours)
+	w, err := watch(ctx, k.port.wake, c)
 	if err != nil {
 		cancel()
 		return err

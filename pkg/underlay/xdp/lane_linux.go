@@ -160,7 +160,7 @@ func (l *lane) wait(c *circuit) error {
 	if c != nil {
 		fds[express] = unix.PollFd{Fd: int32(c.socket.FD()), Events: unix.POLLIN}
 	}
-	if err := linger.Poll(fds[:], l.port.linger); err != nil {
+	if err := l.poll(c, fds[:]); err != nil {
 		return fmt.Errorf("waiting for datagrams: %w", err)
 	}
 	if fds[bell].Revents != 0 {
@@ -168,6 +168,24 @@ func (l *lane) wait(c *circuit) error {
 		_, _ = unix.Read(l.bell, count[:]) // it does not block, and what it read says nothing
 	}
 	l.rx.slow = l.rx.slow || fds[slow].Revents != 0
+	return nil
+}
+
+// heldPause is how long frames that the device did not take wait for another try, in milliseconds.
+const heldPause = 2
+
+// poll waits for one of fds, but not for long while the circuit holds frames: nobody else would try to send them before there are
+// more, which may wait for an answer to these.
+func (l *lane) poll(c *circuit, fds []unix.PollFd) error {
+	if c == nil || !c.works() || !c.holds() {
+		return linger.Poll(fds, l.port.linger)
+	}
+	if err := c.socket.Nudge(); c.blame(err) {
+		ring(l.port.wake)
+	}
+	if _, err := unix.Poll(fds, heldPause); err != nil && err != unix.EINTR {
+		return err
+	}
 	return nil
 }
 
@@ -189,6 +207,13 @@ func (l *lane) Send(runs []underlay.Run) (failed int) {
 	}
 	l.sending.Leave()
 	return failed
+}
+
+// leave has the receiving goroutine look after frames that the device did not take: the sending one may have nothing more to send.
+func (l *lane) leave(c *circuit) {
+	if c.works() && c.holds() {
+		l.ring()
+	}
 }
 
 // close gives the descriptor back, when nobody is in the lane.

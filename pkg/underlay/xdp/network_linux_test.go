@@ -86,6 +86,12 @@ func (s *scene) link(end int, change func(netlink.Link) error) {
 	})
 }
 
+// awaitPath waits until lanes know a path of the peer that is as it should be.
+func (s *scene) awaitPath(what string, is func(*path) bool) {
+	s.Helper()
+	await(s.TB, what, func() bool { return is(s.port.table.find(targetOf(&s.to))) && inForce(s.port.table) })
+}
+
 func TestFramesFollowTheNeighbour(t *testing.T) {
 	s := newScene(t)
 	s.expect(100, true)
@@ -94,7 +100,7 @@ func TestFramesFollowTheNeighbour(t *testing.T) {
 	known := s.neighbour(0, s.to.Dst.Addr())
 	known.HardwareAddr = addr[:]
 	s.setNeighbour(0, known, netlink.NUD_REACHABLE)
-	await(t, "the new address", func() bool { return s.port.table.find(targetOf(&s.to)).way.to == addr })
+	s.awaitPath("the new address", func(p *path) bool { return p.way.to == addr })
 	s.expect(101, true)
 }
 
@@ -102,7 +108,7 @@ func TestOwnAddressesOfTheDeviceAreFollowed(t *testing.T) {
 	s := newScene(t)
 	addr := mac{2, 5, 4, 3, 2, 1}
 	s.link(0, func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, addr[:]) })
-	await(t, "the new address", func() bool { return s.port.table.find(targetOf(&s.to)).way.from == addr })
+	s.awaitPath("the new address", func(p *path) bool { return p.way.from == addr })
 	express(t, s.port, &s.to) // the kernel forgot its neighbours
 	s.drain()
 	s.expect(100, true)
@@ -112,9 +118,7 @@ func TestAnUnknownNeighbourIsTheKernelsToFind(t *testing.T) {
 	s := newScene(t)
 	known := s.neighbour(0, s.to.Dst.Addr())
 	s.do(0, func() error { return netlink.NeighDel(&known) })
-	await(t, "to be without the neighbour", func() bool {
-		return s.port.table.get(targetOf(&s.to)).reason == NoNeighbour
-	})
+	s.awaitPath("to be without the neighbour", func(p *path) bool { return p.reason == NoNeighbour })
 	s.expect(100, false)
 	express(t, s.port, &s.to)
 	s.drain()
@@ -252,10 +256,10 @@ func TestWhatIsTooLongStaysWithTheKernelUntilTheWayChanges(t *testing.T) {
 	for end := range 2 {
 		s.link(end, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1600) })
 	}
-	await(t, "the new MTU", func() bool { return s.port.table.find(targetOf(&s.to)).way.mtu == 1600 })
+	s.awaitPath("the new MTU", func(p *path) bool { return p.way.mtu == 1600 })
 	s.expect(most+1, true)
 	s.link(0, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1400) })
-	await(t, "the new MTU", func() bool { return s.port.table.find(targetOf(&s.to)).way.mtu == 1400 })
+	s.awaitPath("the new MTU", func(p *path) bool { return p.way.mtu == 1400 })
 	s.expect(1400-28, true)
 	s.expect(1400-28+1, false)
 }
@@ -272,10 +276,7 @@ func TestARoutesMTUAndHopLimitAreFollowed(t *testing.T) {
 			LinkIndex: l.Attrs().Index, Dst: dst, Scope: netlink.SCOPE_LINK, MTU: 1300, Hoplimit: 17,
 		})
 	})
-	await(t, "the route", func() bool {
-		w := s.port.table.find(targetOf(&s.to)).way
-		return w.mtu == 1300 && w.hops == 17
-	})
+	s.awaitPath("the route", func(p *path) bool { return p.way.mtu == 1300 && p.way.hops == 17 })
 	s.expect(1300-28, true)
 }
 

@@ -47,6 +47,7 @@ type table struct {
 	mu    sync.Mutex
 	paths map[target]*path
 	asked []target      // what lanes found missing
+	stale bool          // lanes may remember other paths than these
 	era   int           // changes when all that is known is void
 	wake  chan struct{} // tells the keeper, with room for one
 }
@@ -84,6 +85,7 @@ func (t *table) put(to target, p *path, era int) {
 	if old := t.paths[to]; old != nil && era == t.era {
 		p.used.Store(old.used.Load())
 		t.paths[to] = p
+		t.stale = true
 	}
 }
 
@@ -92,6 +94,7 @@ func (t *table) remove(to target) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.paths, to)
+	t.stale = true
 }
 
 // clear makes all paths unknown, at once, and begins an era.
@@ -101,11 +104,24 @@ func (t *table) clear() {
 	clear(t.paths)
 	t.asked = nil
 	t.era++
-	t.generation.Add(1)
+	t.stale = true
+	t.renew()
 }
 
-// flush makes lanes look again.
-func (t *table) flush() { t.generation.Add(1) }
+// flush makes lanes look again, if anything has changed.
+func (t *table) flush() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.renew()
+}
+
+// renew is flush for who holds mu.
+func (t *table) renew() {
+	if t.stale {
+		t.stale = false
+		t.generation.Add(1)
+	}
+}
 
 // get returns the path of a target that is known, else nil.
 func (t *table) get(to target) *path {

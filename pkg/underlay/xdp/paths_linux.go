@@ -11,7 +11,6 @@ func (k *keeper) resolve(targets []target, era int) {
 	}
 	k.resolver.device = k.device.index
 	k.resolver.begin(k.mark.Load())
-	changed := false
 	for _, to := range targets {
 		old := k.port.table.get(to)
 		if old == nil {
@@ -24,15 +23,12 @@ func (k *keeper) resolve(targets []target, era int) {
 		}
 		if p.reason != old.reason || p.way != old.way || p.hop != old.hop {
 			k.port.table.put(to, p, era)
-			changed = true
 		}
 		if p.hop != (hop{}) && old.used.Load() {
 			k.resolver.confirm(p.hop)
 		}
 	}
-	if changed {
-		k.port.table.flush()
-	}
+	k.port.table.flush()
 }
 
 // again looks a second time at a path whose neighbour was not known: what happened before the neighbour was followed would

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/netlab"
+	"github.com/ropewalk/ropewalk/pkg/netlab/netlabtest"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 	"github.com/ropewalk/ropewalk/pkg/underlay/udp"
 	"github.com/ropewalk/ropewalk/pkg/xsk"
@@ -37,11 +38,7 @@ func must(t testing.TB, err error) {
 // await calls done until it reports true.
 func await(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	for end := time.Now().Add(deadline); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within %v", what, deadline)
-		}
-	}
+	netlabtest.Await(t, what, done, nil)
 }
 
 // pair is two hosts with a cable between them.
@@ -62,21 +59,11 @@ var (
 func newPair(t testing.TB, queues int) *pair {
 	t.Helper()
 	requireXDP(t)
-	lab, err := netlab.New("xdp")
-	if errors.Is(err, netlab.ErrPrivileges) {
-		t.Skip(err)
-	}
-	must(t, err)
-	t.Cleanup(func() { must(t, lab.Close()) })
-	p := &pair{TB: t, lab: lab, queue: queues}
-	for i, name := range []string{"a", "b"} {
-		p.hosts[i], err = lab.Host(name)
-		if errors.Is(err, netlab.ErrPrivileges) {
-			t.Skip(err)
-		}
-		must(t, err)
+	lab, hosts := netlabtest.Hosts(t, "xdp", "a", "b")
+	p := &pair{TB: t, lab: lab, hosts: [2]*netlab.Host(hosts), queue: queues}
+	for _, h := range hosts {
 		// No news of the device's own addresses long after it is up.
-		must(t, p.hosts[i].Do(func() error {
+		must(t, h.Do(func() error {
 			return os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0)
 		}))
 	}
@@ -91,11 +78,7 @@ func newPair(t testing.TB, queues int) *pair {
 
 func requireXDP(t testing.TB) {
 	t.Helper()
-	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Skipf("needs CAP_NET_RAW and a kernel with AF_XDP: %v", err)
-	}
-	_ = unix.Close(fd)
+	netlabtest.NeedAFXDP(t)
 	must(t, rlimit.RemoveMemlock())
 }
 
@@ -154,14 +137,20 @@ func express(t testing.TB, p *Port, to *underlay.Endpoint) {
 	awaitReason(t, p, to, Express)
 }
 
+// inForce tells whether lanes know all that is in a table.
+func inForce(t *table) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.stale
+}
+
 func awaitReason(t testing.TB, p *Port, to *underlay.Endpoint, want Reason) {
 	t.Helper()
 	key := targetOf(to)
 	end := time.Now().Add(deadline)
 	for try := 0; ; try++ {
-		known := p.table.find(key)
-		last := known.reason
-		if last == want {
+		last := p.table.find(key).reason
+		if last == want && inForce(p.table) {
 			return
 		}
 		if time.Now().After(end) {

@@ -55,6 +55,7 @@ func (s *sender) send(l *lane, c *circuit, runs []underlay.Run) (failed int) {
 	}
 	failed += s.detour(l, c, runs[first:])
 	s.flush(c)
+	l.leave(c)
 	return failed
 }
 
@@ -150,7 +151,7 @@ func (s *sender) reserve(c *circuit, descs []xsk.Desc) bool {
 	return true
 }
 
-// flush has the kernel send what was submitted. What the device does not take in time goes with what is sent next.
+// flush has the kernel send what was submitted. What the device does not take in time goes with what is sent next, or when it can.
 func (s *sender) flush(c *circuit) {
 	for try := 0; s.queued && try < txTries && s.wake(c) && c.holds(); try++ {
 		s.queued = true

@@ -3,6 +3,7 @@
 package xdp
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/ropewalk/ropewalk/pkg/xsk"
@@ -42,6 +43,9 @@ func (r Reason) String() string {
 	}[min(r, reasons)]
 }
 
+// errNoSockets is why lanes have no socket with Way.NoSockets: nothing is wrong.
+var errNoSockets = errors.New("no AF_XDP socket is wanted")
+
 // Status is how a Port is.
 type Status struct {
 	// Attached is that the XDP program is in front of the device.
@@ -70,7 +74,7 @@ func (s *Status) trouble() error {
 		return s.Err
 	}
 	for i := range s.Lanes {
-		if err := s.Lanes[i].Err; err != nil {
+		if err := s.Lanes[i].Err; err != nil && !errors.Is(err, errNoSockets) {
 			return fmt.Errorf("lane %d: %w", i, err)
 		}
 	}
@@ -84,7 +88,7 @@ func (s *Status) Why() string {
 		return s.Err.Error()
 	}
 	for i := range s.Lanes {
-		if err := s.Lanes[i].Err; err != nil {
+		if err := s.Lanes[i].Err; err != nil && !errors.Is(err, errNoSockets) {
 			return fmt.Sprintf("%d of %d lanes have no AF_XDP socket: lane %d: %v", len(s.Lanes)-s.Ready(), len(s.Lanes), i, err)
 		}
 	}
@@ -128,4 +132,12 @@ type LaneStatus struct {
 	Lost uint64
 	// Socket are the counters of the lane's AF_XDP socket, of those before it too.
 	Socket xsk.Stats
+	// Frames is where those of the lane's AF_XDP socket are. While the lane is at work, some may be missing or counted twice.
+	Frames xsk.Frames
+}
+
+// Balanced reports whether the books of the lane's AF_XDP sockets are in order: no frame was refused, or named by who did not have
+// it, and, when nothing is received or sent, all are back.
+func (s *LaneStatus) Balanced() bool {
+	return s.Socket.Rejected+s.Socket.Misowned+s.Socket.RxInvalid+s.Socket.TxInvalid == 0 && s.Frames.Idle()
 }

@@ -4,7 +4,10 @@ package xdp
 
 import (
 	"errors"
+	"sync"
 	"testing"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/ropewalk/ropewalk/pkg/xsk"
 )
@@ -36,4 +39,36 @@ func TestStatusSaysWhy(t *testing.T) {
 			seen[text] = true
 		}
 	}
+}
+
+// TestCountersDoNotGoBackWhileASocketIsClosed has the lane be slow to leave it: who asks meanwhile would take what is missing for a new
+// beginning.
+func TestCountersDoNotGoBackWhileASocketIsClosed(t *testing.T) {
+	s := newScene(t)
+	s.expect(500, true)
+	l := s.port.lanes[0]
+	c := l.circuit.Load()
+	sent := s.port.Status().Lanes[0].Socket.Sent
+	if sent == 0 || !c.rx.Enter() {
+		t.Fatalf("%d sent, or somebody receives", sent)
+	}
+	leave := sync.OnceFunc(c.rx.Leave)
+	t.Cleanup(leave) // before the port is closed, which waits for it
+	s.link(0, netlink.LinkDel)
+	await(t, "the lane to have no socket", func() bool { return l.circuit.Load() == nil })
+	check := func() {
+		t.Helper()
+		if now := s.port.Status().Lanes[0].Socket.Sent; now != sent {
+			t.Errorf("%d sent, and %d before", now, sent)
+		}
+	}
+	check()
+	leave()
+	await(t, "the socket to be closed", func() bool {
+		k := s.port.keeper
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		return k.report.lanes[0].leaving == nil
+	})
+	check()
 }

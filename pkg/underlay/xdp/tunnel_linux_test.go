@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/crew"
 	engines "github.com/ropewalk/ropewalk/pkg/device"
 	"github.com/ropewalk/ropewalk/pkg/noise"
 	"github.com/ropewalk/ropewalk/pkg/packet"
@@ -40,7 +41,10 @@ type tunnel struct {
 	*pair
 	keys    [2]noise.PrivateKey
 	devices [2]*engines.Device
-	ports   [2]*Port // nil at an end with UDP alone
+	ports   [2]*Port      // nil at an end with UDP alone
+	choose  [2]func() Way // instead of the tunnelMode, if set
+	crew    [2]*crew.Crew
+	wrap    [2]func(*Port) underlay.Port // puts something in front of an AF_XDP port; nil: nothing
 }
 
 // tunnelMode is how the ends of a tunnel send and receive.
@@ -64,15 +68,20 @@ const tunnelPort = 51820
 
 func newTunnel(t testing.TB, m tunnelMode, lanes int) *tunnel {
 	l := &tunnel{pair: newPair(t, lanes)}
+	l.startBoth(m)
+	return l
+}
+
+func (l *tunnel) startBoth(m tunnelMode) {
+	l.Helper()
 	for end := range l.keys {
 		var err error
 		l.keys[end], err = noise.NewPrivateKey(rand.Reader)
-		must(t, err)
+		must(l.TB, err)
 	}
 	for end := range l.devices {
 		l.start(end, m)
 	}
-	return l
 }
 
 func (l *tunnel) start(end int, m tunnelMode) {
@@ -84,10 +93,14 @@ func (l *tunnel) start(end int, m tunnelMode) {
 	}))
 	opened := make(chan struct{})
 	l.devices[end] = engines.New(engines.Config{
-		TUN: inside, Log: slog.New(slog.DiscardHandler),
+		TUN: inside, Log: slog.New(slog.DiscardHandler), Crew: l.crew[end],
 		OpenPort: func(o engines.PortOptions) (underlay.Port, error) {
 			defer close(opened)
-			return l.openPort(end, o, m), nil
+			p := l.openPort(end, o, m)
+			if wrap := l.wrap[end]; wrap != nil {
+				p = wrap(l.ports[end])
+			}
+			return p, nil
 		},
 	})
 	l.Cleanup(l.devices[end].Close)
@@ -116,6 +129,14 @@ func (l *tunnel) openPort(end int, o engines.PortOptions, m tunnelMode) underlay
 	slow := udp.Config{Port: o.Port, Lanes: o.Lanes, Mark: o.Mark, NoGRO: m.mode == xsk.Generic, NoGSO: m.mode == xsk.Generic}
 	if !m.express[end] {
 		return l.openUDP(end, slow)
+	}
+	if choose := l.choose[end]; choose != nil {
+		u := l.openUDP(end, slow)
+		must(l.TB, l.hosts[end].Do(func() (err error) {
+			l.ports[end], err = Open(Config{UDP: u, Choose: choose, Mark: o.Mark})
+			return err
+		}))
+		return l.ports[end]
 	}
 	p := l.classify(end, Config{Way: Way{Mode: m.mode, NoTrains: true}, Mark: o.Mark}, slow)
 	l.ports[end] = p

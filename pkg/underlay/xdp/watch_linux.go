@@ -22,12 +22,11 @@ type hop struct {
 	addr   netip.Addr
 }
 
-// watcher listens to what the kernel says about links, addresses, routes, rules and neighbours. Nothing of it is kept but that
+// watcher listens to what the kernel says about links, addresses, routes, rules, neighbours and queues. Nothing of it is kept but that
 // something changed: what is true now is for the keeper to ask.
 type watcher struct {
-	socket     *nl.NetlinkSocket
-	wake       chan struct{}
-	neighbours bool // listens to what becomes of them too
+	wake     chan struct{}
+	concerns concerns
 
 	mu       sync.Mutex
 	watched  map[hop]struct{}
@@ -36,32 +35,55 @@ type watcher struct {
 	finished sync.WaitGroup
 }
 
+// concerns are what a watcher listens to beside what concerns everybody.
+type concerns struct {
+	neighbours bool // of which there may be many: they matter only to those who write frames
+	queues     bool
+}
+
 // watchErrorPause keeps a lasting error from taking a core.
 const watchErrorPause = 100 * time.Millisecond
 
 // watch begins to listen in the calling thread's network namespace, until ctx ends. Each change that matters rings wake.
-func watch(ctx context.Context, wake chan struct{}, neighbours bool) (*watcher, error) {
+func watch(ctx context.Context, wake chan struct{}, c concerns) (*watcher, error) {
 	groups := []uint{
 		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE,
 		unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
 	}
-	if neighbours {
+	if c.neighbours {
 		groups = append(groups, unix.RTNLGRP_NEIGH)
 	}
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, groups...)
 	if err != nil {
 		return nil, fmt.Errorf("subscribing to changes of the network: %w", err)
 	}
-	w := &watcher{socket: socket, wake: wake, neighbours: neighbours, watched: map[hop]struct{}{}, hops: map[hop]struct{}{}}
-	context.AfterFunc(ctx, socket.Close) // which wakes Receive
-	w.finished.Go(func() { w.listen(ctx) })
+	w := &watcher{wake: wake, concerns: c, watched: map[hop]struct{}{}, hops: map[hop]struct{}{}}
+	w.listen(ctx, socket, w.note)
+	if c.queues {
+		if queues, err := subscribeQueues(); err == nil {
+			w.listen(ctx, queues, w.noteQueues)
+		} // or queues are noticed when something else changes
+	}
 	return w, nil
 }
 
-func (w *watcher) listen(ctx context.Context) {
+// listen notes what a socket says, until ctx ends. It has finished when the socket is closed.
+func (w *watcher) listen(ctx context.Context, socket *nl.NetlinkSocket, note func([]syscall.NetlinkMessage, error) bool) {
+	closed := make(chan struct{})
+	context.AfterFunc(ctx, func() {
+		socket.Close() // which wakes Receive
+		close(closed)
+	})
+	w.finished.Go(func() {
+		w.hear(ctx, socket, note)
+		<-closed
+	})
+}
+
+func (w *watcher) hear(ctx context.Context, socket *nl.NetlinkSocket, note func([]syscall.NetlinkMessage, error) bool) {
 	for ctx.Err() == nil {
-		messages, _, err := w.socket.Receive()
-		if w.note(messages, err) {
+		messages, _, err := socket.Receive()
+		if note(messages, err) {
 			ring(w.wake)
 		}
 		if err != nil {

@@ -160,9 +160,32 @@ func TestAnIdlePortHasNothingToDo(t *testing.T) {
 	}
 }
 
+func TestNeighboursAreListenedToOnlyForThoseWhoWriteFrames(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	k := &keeper{port: &Port{wake: make(chan struct{}, 1)}, ctx: ctx}
+	for _, c := range []struct {
+		way  Way
+		want concerns
+	}{
+		{Way{}, concerns{}},
+		{Way{Device: "lo"}, concerns{neighbours: true, queues: true}},
+		{Way{Device: "lo", NoSockets: true}, concerns{queues: true}},
+	} {
+		k.config.Way = c.way
+		if err := k.listen(); err != nil {
+			t.Fatal(err)
+		}
+		if got := k.watcher.concerns; got != c.want {
+			t.Errorf("%+v: listens to %+v", c.way, got)
+		}
+	}
+	k.rest()
+}
+
 func TestWatchingEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	w, err := watch(ctx, make(chan struct{}, 1), true)
+	w, err := watch(ctx, make(chan struct{}, 1), concerns{true, true})
 	if err != nil {
 		t.Fatal(err)
 	}

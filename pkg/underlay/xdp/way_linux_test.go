@@ -186,6 +186,34 @@ func TestWhatBecameOfTheDeviceIsTold(t *testing.T) {
 	next(1)
 }
 
+// TestAnotherProgramThatWorksAloneIsTold although nothing else is other.
+func TestAnotherProgramThatWorksAloneIsTold(t *testing.T) {
+	p := newPair(t, 1)
+	u := p.openUDP(0, udp.Config{})
+	var c chooser
+	var alone [4]Way // made before the port, whose cleanup is to be the first
+	for i := range alone {
+		alone[i] = Way{Device: p.devs[0], NoSockets: true, Program: &closed{everything: newEverything(t, u.LocalPort())}}
+	}
+	c.set(alone[0])
+	news := make(chan int, 100)
+	var port *Port
+	must(t, p.hosts[0].Do(func() (err error) {
+		port, err = Open(Config{UDP: u, Choose: c.choose, Changed: func(ready int, _ error) { news <- ready }})
+		return err
+	}))
+	t.Cleanup(func() { must(t, port.Close()) })
+	for _, next := range alone[1:] {
+		select {
+		case <-news:
+		case <-time.After(deadline):
+			t.Fatal("nothing is told")
+		}
+		c.set(next)
+		port.Reconsider()
+	}
+}
+
 func listening(p *Port) bool {
 	p.keeper.mu.Lock()
 	defer p.keeper.mu.Unlock()

@@ -10,9 +10,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 
+	"github.com/ropewalk/ropewalk/pkg/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/view"
 )
 
@@ -30,28 +30,12 @@ func (r *Reader) find(tunnel string, endpoints []netip.Addr, mark uint32) []stri
 	}
 	var nics []string
 	for _, to := range endpoints[:min(len(endpoints), maxDestinations)] {
-		device := routeDevice(to, mark)
+		device := hostnet.DeviceTowards(to, mark)
 		if device != "" && device != "lo" && device != tunnel {
 			nics = r.below(nics, device, maxDepth)
 		}
 	}
 	return nics
-}
-
-// routeDevice is "" for no route.
-func routeDevice(to netip.Addr, mark uint32) string {
-	if !to.IsValid() {
-		return ""
-	}
-	routes, err := netlink.RouteGetWithOptions(to.Unmap().WithZone("").AsSlice(), &netlink.RouteGetOptions{Oif: to.Zone(), Mark: mark})
-	if err != nil || len(routes) == 0 {
-		return ""
-	}
-	l, err := netlink.LinkByIndex(routes[0].LinkIndex)
-	if err != nil {
-		return ""
-	}
-	return l.Attrs().Name
 }
 
 // below appends the device, or what it stands on where that is a VLAN, a bond or a bridge.
@@ -113,12 +97,7 @@ func countedQueues(device string) map[int]*view.QueueCounters {
 	if queues := queueStats(device); len(queues) > 0 {
 		return queues
 	}
-	e, err := ethtool.NewEthtool()
-	if err != nil {
-		return map[int]*view.QueueCounters{}
-	}
-	defer e.Close()
-	stats, err := e.Stats(device)
+	stats, err := hostnet.ReadCounters(device)
 	if err != nil {
 		return map[int]*view.QueueCounters{}
 	}

@@ -5,19 +5,9 @@
 # output. To be called in new mount, PID, network, UTS, IPC and cgroup namespaces.
 set -e
 work=$1
-mount --make-rprivate /
-mount -t tmpfs tmpfs "$work/layer"
-mkdir "$work"/layer/{up,work,root}
-root=$work/layer/root
-mount -t overlay overlay -o "lowerdir=/,upperdir=$work/layer/up,workdir=$work/layer/work" "$root"
-mount -t proc proc "$root/proc"
-mount -t sysfs sysfs "$root/sys"
+. "${BASH_SOURCE%/*}/../../docs/testdata/layer.sh"
 mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
 mount -t bpf bpf "$root/sys/fs/bpf"
-for dir in run tmp dev; do mount -t tmpfs tmpfs "$root/$dir"; done
-mkdir "$root"/dev/{net,pts,shm}
-for node in null zero full random urandom tty net/tun; do cp -a "/dev/$node" "$root/dev/$node"; done
-mount -t devpts -o newinstance,ptmxmode=0666 devpts "$root/dev/pts" && ln -s pts/ptmx "$root/dev/ptmx"
 
 units=$root/etc/systemd/system
 rm -rf "$units"/*.wants
@@ -34,7 +24,7 @@ DefaultDependencies=no
 After=systemd-journald.socket dbus.socket
 [Service]
 Type=oneshot
-TimeoutStartSec=120
+TimeoutStartSec=400
 ExecStart=/bin/bash /opt/test/script
 ExecStopPost=/bin/systemctl exit --force
 StandardOutput=append:/mnt/host$work/output

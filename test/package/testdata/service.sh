@@ -85,6 +85,42 @@ sed -i /Nonsense/d /etc/wireguard/wg0.conf
 [ "$(systemctl is-active ropewalk@wg0)" = active ]
 say a bad file fails the reload and nothing else
 
+# An upgrade: the package unpacks a program over the one that runs, and the daemon is replaced by it.
+link() { cat /sys/class/net/wg0/ifindex; }
+settled() { [ "$(systemctl is-active ropewalk@wg0)" = active ] && [ "$(prop MainPID ropewalk@wg0)" != "$pid" ] && [ ! -d "/proc/$pid" ]; }
+since=$(prop ActiveEnterTimestampMonotonic ropewalk@wg0)
+index=$(link)
+dpkg -i --force-depends /opt/test/*.deb >/dev/null
+[ "$(prop MainPID ropewalk@wg0)" = "$pid" ]
+for _ in 1 2; do
+	before=$(ropewalk show wg0 latest-handshakes | grep -F "$pub1" | cut -f 2)
+	ropewalk upgrade wg0
+	until_true settled
+	pid=$(prop MainPID ropewalk@wg0)
+	readlink "/proc/$pid/exe" | grep -qxF /usr/bin/ropewalk
+	grep -qF "ropewalk@wg0.service" "/proc/$pid/cgroup"
+	[ "$(awk '/^CapBnd/ { print $2 }' "/proc/$pid/status")" = 000000c000803400 ]
+	[ "$(link)" = "$index" ]
+	ip -br addr show wg0 | grep -q 10.99.0.1/32
+	[ "$(prop ActiveEnterTimestampMonotonic ropewalk@wg0)" = "$since" ]
+	[ "$(prop NRestarts ropewalk@wg0)" = 0 ]
+	[ "$(ropewalk show wg0 latest-handshakes | grep -F "$pub1" | cut -f 2)" -ge "$before" ]
+	ropewalk show wg0 peers | grep -qxF "$pub2"
+	was=$(rx)
+	until_true more
+done
+systemctl reload ropewalk@wg0
+say an upgrade in place keeps the unit, the interface and the peers, names the new process, and can be reloaded
+mkdir -m 700 /root/new
+cp /usr/bin/ropewalk /root/new/
+if /root/new/ropewalk upgrade wg0 2>/tmp/refused; then exit 1; fi
+grep -q 'goes on as it is' /tmp/refused
+journalctl -o cat -u ropewalk@wg0 | grep -q 'starting the new daemon.*/root/new/ropewalk'
+[ "$(prop MainPID ropewalk@wg0)" = "$pid" ]
+was=$(rx)
+until_true more
+say a program that the unit cannot see does not take over, and the daemon goes on
+
 restarted() { local p; p=$(prop MainPID ropewalk@wg0); [ "$(systemctl is-active ropewalk@wg0)" = active ] && [ "$p" != "$pid" ] && [ "$p" != 0 ]; }
 kill -KILL "$pid"
 until_true restarted
@@ -93,7 +129,7 @@ ip -br addr show wg0 | grep -q 10.99.0.1/32
 say a daemon that is killed is started again
 
 mkdir -p /run/systemd/system/ropewalk@wg0.service.d
-printf '[Service]\nWatchdogSec=3s\n' >/run/systemd/system/ropewalk@wg0.service.d/watchdog.conf
+printf '[Service]\nWatchdogSec=6s\n' >/run/systemd/system/ropewalk@wg0.service.d/watchdog.conf
 systemctl daemon-reload
 systemctl restart ropewalk@wg0
 pid=$(prop MainPID ropewalk@wg0)
@@ -102,6 +138,15 @@ feeds() { [ "$(prop WatchdogTimestampMonotonic ropewalk@wg0)" != "$fed" ]; }
 until_true feeds
 [ "$(prop MainPID ropewalk@wg0)" = "$pid" ]
 say the watchdog is fed
+ropewalk upgrade wg0
+until_true settled
+pid=$(prop MainPID ropewalk@wg0)
+for _ in 1 2 3 4; do # longer than the watchdog's time
+	fed=$(prop WatchdogTimestampMonotonic ropewalk@wg0)
+	until_true feeds
+done
+[ "$(prop MainPID ropewalk@wg0)" = "$pid" ]
+say the watchdog is fed by the new daemon after an upgrade
 kill -STOP "$pid"
 until_true restarted
 journalctl -u ropewalk@wg0 | grep -q 'Watchdog timeout'
@@ -120,7 +165,27 @@ if ip link show wg0 2>/dev/null || ip link show wg1 2>/dev/null; then exit 1; fi
 [ -z "$(ls /run/wireguard)" ]
 say stopping takes interface and socket away
 systemctl start ropewalk@wg1
+
+# The other unit, on a device that is none's; a tunnel whose packets have their flow in the mark is like the kernel's to it.
+ip link add rwp0 type veth peer name rwp1
+ip link set rwp0 up
+printf 'PORT=51991\nARGS=--mark 0xff00 --peer 192.0.2.1\n' >/etc/ropewalk/spread-rwp0.conf
+trap 'echo "FAILED in line $LINENO"; journalctl --no-pager -o cat -u "ropewalk-spread@*" | tail -60' ERR
+systemctl enable --now ropewalk-spread@rwp0 2>/dev/null
+spreads() { ropewalk spread status rwp0 | grep -q 51991; }
+until_true spreads
+[ "$(systemctl is-active ropewalk-spread@rwp0)" = active ]
+if journalctl -o cat -u 'ropewalk-spread@*' | grep -E 'level=(WARN|ERROR)'; then exit 1; fi
+systemctl restart ropewalk-spread@rwp0
+spreads
+systemctl stop ropewalk-spread@rwp0
+spreads
+ropewalk spread detach rwp0
+if spreads; then exit 1; fi
+systemctl start ropewalk-spread@rwp0
+say the other unit spreads on a device, whose programs stay when it stops
 dpkg -r ropewalk >/dev/null
 if ip link show wg1 2>/dev/null; then exit 1; fi
+[ "$(systemctl is-active ropewalk-spread@rwp0)" != active ]
 say removing the package stops what runs
 echo done

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/ropewalk/ropewalk/pkg/conffile"
+	"github.com/ropewalk/ropewalk/test/golden"
+)
+
+func TestConfigurationPageIsWrittenFromTheCode(t *testing.T) {
+	got, errs, err := execute(t, newRootCmd(), "", "docs", "configuration")
+	if err != nil || errs != "" {
+		t.Fatal(err, errs)
+	}
+	golden.Check(t, "../../docs/configuration.md", got)
+}
+
+func TestConfigurationPageHasEveryCommandAndFlag(t *testing.T) {
+	page := configurationPage(newRootCmd())
+	walk(newRootCmd(), func(cmd *cobra.Command) {
+		_, after, ok := strings.Cut(page, "| **`"+strings.ReplaceAll(strings.TrimPrefix(cmd.UseLine(), "ropewalk "), "|", `\|`)+"`** |")
+		if !ok && cmd.HasParent() {
+			t.Errorf("%s is not there", cmd.CommandPath())
+		}
+		flags, _, _ := strings.Cut(after, "| **`")
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			row := "| " + strings.ReplaceAll(flagForms(f), "|", `\|`) + " |"
+			if cmd.HasParent() && f.Name != "help" && !f.Hidden && !strings.Contains(flags, row) {
+				t.Errorf("%s --%s is not there", cmd.CommandPath(), f.Name)
+			}
+		})
+	})
+}
+
+// TestEnvironmentIsWhatTheCodeReads looks at all calls of os.Getenv and os.LookupEnv.
+func TestEnvironmentIsWhatTheCodeReads(t *testing.T) {
+	internal := map[string]bool{"ROPEWALK_STARTED_BY_UP": true, "ROPEWALK_LOG_FROM_UP": true} // from `up` to its daemon
+	read := environmentRead(t, ".", "../../pkg")
+	known := map[string]bool{}
+	for _, v := range environment() {
+		known[v.name] = true
+		if !read[v.name] && !v.foreign {
+			t.Errorf("nothing reads %s", v.name)
+		}
+	}
+	for name := range read {
+		if !known[name] && !internal[name] {
+			t.Errorf("%s is read and not in the table of environment.go", name)
+		}
+	}
+}
+
+// environmentRead returns the names of variables that the packages below the directories read. Where a name is no literal it is
+// a string of the same file, or of a constant of the same package.
+func environmentRead(t *testing.T, dirs ...string) map[string]bool {
+	t.Helper()
+	names := map[string]bool{}
+	for _, dir := range dirs {
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case d.IsDir() && d.Name() == "testdata":
+				return filepath.SkipDir
+			case !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+				return nil
+			}
+			return addEnvironment(names, path)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(names) < 5 {
+		t.Errorf("only %v were found", names)
+	}
+	return names
+}
+
+func addEnvironment(names map[string]bool, path string) error {
+	file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+	if err != nil {
+		return err
+	}
+	indirect := false
+	ast.Inspect(file, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok || !readsEnvironment(call.Fun) {
+			return true
+		}
+		if lit, ok := call.Args[0].(*ast.BasicLit); ok {
+			name, _ := strconv.Unquote(lit.Value)
+			names[name] = true
+		} else {
+			indirect = true
+		}
+		return true
+	})
+	if indirect {
+		addConstants(names, file)
+	}
+	return nil
+}
+
+func readsEnvironment(f ast.Expr) bool {
+	sel, ok := f.(*ast.SelectorExpr)
+	if !ok || sel.Sel.Name != "Getenv" && sel.Sel.Name != "LookupEnv" {
+		return false
+	}
+	pkg, ok := sel.X.(*ast.Ident)
+	return ok && (pkg.Name == "os" || pkg.Name == "unix" || pkg.Name == "syscall")
+}
+
+// addConstants adds what looks like the name of a variable.
+func addConstants(names map[string]bool, file *ast.File) {
+	ast.Inspect(file, func(n ast.Node) bool {
+		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+			name, _ := strconv.Unquote(lit.Value)
+			if len(name) > 3 && strings.Trim(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") == "" {
+				names[name] = true
+			}
+		}
+		return true
+	})
+}
+
+// TestReloadTakesTheKeysThatTheReferenceSays: fields of what reload applies are named as keys are, but for one.
+func TestReloadTakesTheKeysThatTheReferenceSays(t *testing.T) {
+	values := map[string]string{
+		"PrivateKey": manualPrivate, "ListenPort": "51821", "FwMark": "7", "Address": "10.0.0.1/24", "DNS": "192.0.2.1", "MTU": "1420", "Table": "off",
+		"SaveConfig": "false", "PreUp": "x", "PostUp": "x", "PreDown": "x", "PostDown": "x",
+		"Spread": "on", "Lanes": "2", "SpreadPorts": "2000-3000", "Underlay": "udp", "RxCPUs": "0-1", "Metrics": "127.0.0.1:9820",
+	}
+	var text strings.Builder
+	text.WriteString("[Interface]\n")
+	for _, k := range conffile.Keys() {
+		if k.Section == "Interface" {
+			text.WriteString(k.Name + " = " + values[k.Name] + "\n")
+		}
+	}
+	file, err := conffile.Parse("wg0.conf", strings.NewReader(text.String()), conffile.Quick)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := resync(t.Context(), file, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range conffile.Keys() {
+		field := reflect.ValueOf(dev).FieldByName(strings.Replace(k.Name, "RxCPUs", "ReceiveCPUs", 1))
+		taken := field.IsValid() && !field.IsZero()
+		if k.Section == "Interface" && taken != k.Reload {
+			t.Errorf("reload takes %s: %v; the reference says %v", k.Name, taken, k.Reload)
+		}
+	}
+}

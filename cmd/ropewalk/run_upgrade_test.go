@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/ropewalk/ropewalk/pkg/uapi"
+)
+
+func TestSuccessorHasTheFlagsOfTheDaemonBefore(t *testing.T) {
+	for args, want := range map[string]string{
+		"ropewalk run wg0": "run --takeover wg0",
+		"/usr/bin/ropewalk run --lanes 2 --takeover wg0":  "run --takeover --lanes 2 wg0",
+		"ropewalk run -f wg0 --metrics 127.0.0.1:9820 --": "run --takeover -f wg0 --metrics 127.0.0.1:9820 --",
+	} {
+		if got := strings.Join(successorArgs(strings.Fields(args)), " "); got != want {
+			t.Errorf("%s: %s, want %s", args, got, want)
+		}
+	}
+}
+
+func TestUpgradeSaysWhoHasTheTunnel(t *testing.T) {
+	late, other := fmt.Errorf("reading: %w", os.ErrDeadlineExceeded), errors.New("no such directory")
+	for want, err := range map[string]error{
+		"goes on as it is":     &uapi.Error{Errno: syscall.ETIMEDOUT},
+		"restart it instead":   &uapi.Error{Errno: syscall.EPROTO},
+		"has just handed over": fmt.Errorf("upgrading: %w", &uapi.Error{Errno: syscall.ENODEV}),
+		"may still hand over":  late,
+		other.Error():          other,
+	} {
+		if got := upgradeError("wg0", err); !strings.Contains(got.Error(), want) {
+			t.Errorf("%v: %v", err, got)
+		}
+	}
+	if err := upgradeError("wg0", nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestUpgradeAndTakeoverWantADaemonThatRuns(t *testing.T) {
+	if err := upgrade(uapi.Dir(t.TempDir()), "rwnobody"); exitCode(err) != exitUnreachable {
+		t.Error(err)
+	}
+	_, _, err := execute(t, newRootCmd(), "", "run", "--takeover", "--log-level", "silent", "rwnobody")
+	if exitCode(err) != exitUnreachable {
+		t.Error(err)
+	}
+	_, _, err = execute(t, newRootCmd(), "", "run", "--takeover", "--upgrade", "rwnobody")
+	if exitCode(err) != exitUsage {
+		t.Errorf("both at once: %d, %v", exitCode(err), err)
+	}
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/ropewalk/ropewalk/pkg/netlab"
+)
+
+// aside is what a Lab has for traffic that is none of the tunnel's: an address of its own on A's cable, from which B is
+// reached as the tunnel reaches it, and a host on a cable of its own that has nothing to do with B.
+type aside struct {
+	from  netip.Addr // at A, towards B
+	other netip.Addr // the host that is not B
+	away  netip.Addr // at A, towards that host
+}
+
+// setAside adds the aside to the Lab, once.
+func (l *Lab) setAside() (*aside, error) {
+	if l.aside != nil {
+		return l.aside, nil
+	}
+	address := func(s string) netip.Prefix { return netip.PrefixFrom(netip.MustParseAddr(s), 24) }
+	from, away, other := address("192.168.77.3"), address("192.168.79.1"), address("192.168.79.2")
+	if err := l.A.Host.SetUp(l.cable.DeviceA, 0, from); err != nil {
+		return nil, err
+	}
+	h, err := l.net.Host("c")
+	if err != nil {
+		return nil, err
+	}
+	_, err = l.net.Cable(l.A.Host, h, netlab.CableConfig{
+		Queues: l.cfg.Queues, AddrsA: []netip.Prefix{away}, AddrsB: []netip.Prefix{other},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connecting another host: %w", err)
+	}
+	l.aside = &aside{from: from.Addr(), other: other.Addr(), away: away.Addr()}
+	return l.aside, nil
+}

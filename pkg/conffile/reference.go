@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conffile
+
+// Key describes a key of the files for people. Its texts are Markdown.
+type Key struct {
+	Section string // "Interface" or "Peer"
+	Name    string
+	Origin  string // whose key it is: "wg", "wg-quick" or "ropewalk"
+	Values  string // what it may be
+	Default string // what holds where it is not given
+	About   string
+	Reload  bool // whether `ropewalk reload` does what a change of it says
+}
+
+// Keys lists all keys that files of the Quick dialect may have, in the order of their documentation. Those of wg are the
+// keys of the WG dialect. The caller owns the list.
+func Keys() []Key {
+	var all []Key
+	add := func(section, origin string, keys []key) {
+		for _, k := range keys {
+			all = append(all, Key{section, k.name, origin, k.doc.values, k.doc.byDefault, k.doc.about, origin != "wg-quick" && !k.doc.restart})
+		}
+	}
+	add("Interface", "wg", interfaceKeys())
+	add("Interface", "wg-quick", quickKeys())
+	add("Interface", "ropewalk", ownKeys())
+	add("Peer", "wg", peerKeys())
+	return all
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/engine"
+	"github.com/ropewalk/ropewalk/pkg/noise"
+	"github.com/ropewalk/ropewalk/pkg/spread"
+	"github.com/ropewalk/ropewalk/pkg/wire"
+)
+
+// State is what a device was when it left, for another one to resume. It holds the private and preshared keys in the clear, and no
+// session: those end with their device, so that no nonce can be used by two.
+type State struct {
+	PrivateKey  Secret              `json:"private_key"`
+	ListenPort  uint16              `json:"listen_port"`
+	FwMark      uint32              `json:"fwmark"`
+	Spread      config.SpreadMode   `json:"spread"`
+	SpreadPorts spread.Ports        `json:"spread_ports"`
+	Underlay    config.UnderlayMode `json:"underlay"`
+	ReceiveCPUs *config.ReceiveCPUs `json:"rx_cpus,omitempty"` // nil for none, which daemons before it can read
+	Peers       []PeerState         `json:"peers"`
+	Stats       engine.Stats        `json:"stats"`
+	Handshakes  HandshakeStats      `json:"handshakes"`
+}
+
+// PeerState is that of a peer.
+type PeerState struct {
+	PublicKey     noise.PublicKey    `json:"public_key"`
+	PresharedKey  Secret             `json:"preshared_key"`
+	Endpoint      netip.AddrPort     `json:"endpoint"`
+	Scope         uint32             `json:"scope"`
+	Source        netip.Addr         `json:"source"`
+	Keepalive     uint16             `json:"keepalive"`
+	AllowedIPs    []netip.Prefix     `json:"allowed_ips"`
+	LastHandshake time.Time          `json:"last_handshake"`
+	Traffic       engine.PeerTraffic `json:"traffic"`
+	// Greatest is the timestamp of the last initiation accepted, Signed that of the last one sent, LastConsumed when the former was,
+	// by the clock of the machine (engine.BootClock).
+	Greatest     Timestamp     `json:"greatest"`
+	Signed       Timestamp     `json:"signed"`
+	LastConsumed int64         `json:"last_consumed"`
+	Session      *SessionState `json:"session"` // nil: there was none
+}
+
+// SessionState is what two ropewalks knew of each other, while they had a session.
+type SessionState struct {
+	Hello    []byte     `json:"hello"`    // the peer's last, as in wire.AppendHello; empty for none
+	Ropewalk bool       `json:"ropewalk"` // the peer may be sent hellos
+	Own      netip.Addr `json:"own"`      // our address that its last came to
+	Heard    bool       `json:"heard"`    // it has been heard from another port than the canonical one
+	Plan     []uint16   `json:"plan"`     // the ports that it is to use
+}
+
+// Secret is a key that is written in the clear to a State's text, and nowhere else.
+type Secret [noise.KeySize]byte
+
+// Format prints a placeholder, whatever the verb.
+func (Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "(secret)") }
+
+// LogValue logs a placeholder.
+func (Secret) LogValue() slog.Value { return slog.StringValue("(secret)") }
+
+// MarshalJSON reveals the key.
+func (s Secret) MarshalJSON() ([]byte, error) { return json.Marshal(s[:]) }
+
+// UnmarshalJSON is the inverse of MarshalJSON.
+func (s *Secret) UnmarshalJSON(text []byte) error { return fixed(text, s[:]) }
+
+// Timestamp is a noise.Timestamp in a State's text.
+type Timestamp noise.Timestamp
+
+// MarshalJSON returns base64.
+func (t Timestamp) MarshalJSON() ([]byte, error) { return json.Marshal(t[:]) }
+
+// UnmarshalJSON is the inverse of MarshalJSON.
+func (t *Timestamp) UnmarshalJSON(text []byte) error { return fixed(text, t[:]) }
+
+// fixed parses bytes of a known number.
+func fixed(text []byte, into []byte) error {
+	var raw []byte
+	defer func() { clear(raw) }()
+	if json.Unmarshal(text, &raw) != nil || len(raw) != len(into) {
+		return fmt.Errorf("want %d bytes of base64", len(into)) // the input may be a secret
+	}
+	copy(into, raw)
+	return nil
+}
+
+// Format prints nothing of what is inside, whatever the verb.
+func (s *State) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "state of a device") }
+
+// LogValue logs nothing of what is inside.
+func (s *State) LogValue() slog.Value { return slog.StringValue("state of a device") }
+
+// Encode returns the state's text, which holds the keys in the clear.
+func (s *State) Encode() ([]byte, error) {
+	b, err := json.Marshal((*plainState)(s))
+	if err != nil {
+		return nil, fmt.Errorf("writing the state of a device: %w", err)
+	}
+	return b, nil
+}
+
+type plainState State
+
+// errState says that a text is not that of a State. What is wrong with it is not said: it may be next to a key.
+var errState = errors.New("not the state of a device")
+
+// stateText is what ParseState reads: a State with counters.
+type stateText struct {
+	*plainState
+	Stats      counters[engine.Stats]   `json:"stats"`
+	Handshakes counters[HandshakeStats] `json:"handshakes"`
+}
+
+// counters may have members that are not known.
+type counters[T any] struct{ are T }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (c *counters[T]) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, &c.are) }
+
+// ParseState is the inverse of Encode. A member that it does not know is an error, as it would be lost, unless it is a counter.
+func ParseState(text []byte) (*State, error) {
+	s := new(State)
+	of := stateText{plainState: (*plainState)(s)}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if d.Decode(&of) != nil || d.More() {
+		return nil, errState
+	}
+	s.Stats, s.Handshakes = of.Stats.are, of.Handshakes.are
+	if len(s.Peers) > MaxPeers || len(s.Stats.Lanes) > config.MaxLanes || s.Stats.Drops == nil {
+		return nil, errState
+	}
+	for i := range s.Peers {
+		if !s.Peers[i].valid() {
+			return nil, fmt.Errorf("peer %d: %w", i, errState)
+		}
+	}
+	return s, nil
+}
+
+func (p *PeerState) valid() bool {
+	a := p.Endpoint.Addr()
+	if p.PublicKey.IsZero() || a.Is4In6() || a.Zone() != "" || p.Source.Is4In6() || p.Source.Zone() != "" {
+		return false
+	}
+	for _, prefix := range p.AllowedIPs {
+		if !prefix.IsValid() || prefix != prefix.Masked() || prefix.Addr().Is4In6() {
+			return false
+		}
+	}
+	s := p.Session
+	if s == nil {
+		return true
+	}
+	var h wire.Hello
+	return len(s.Plan) <= spread.MaxPorts && (len(s.Hello) == 0 || wire.ParseHello(s.Hello, &h) == nil)
+}

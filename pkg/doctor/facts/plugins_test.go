@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/adopt"
+	"github.com/ropewalk/ropewalk/pkg/hostnet"
+)
+
+func TestPluginsAreKnownByTheirDevices(t *testing.T) {
+	got := named([]hostnet.Link{
+		{Name: "eth0", Kind: "device"},
+		{Name: "cilium_wg0", Kind: "wireguard"},
+		{Name: "wg0", Kind: "wireguard"},
+		{Name: "flannel-wg", Kind: "dummy"},
+		{Name: "wg-v6.cali", Kind: "wireguard"},
+	})
+	want := []Plugin{
+		{Product: "Cilium", Device: "cilium_wg0", Port: Known(uint16(51871))},
+		{Product: "Calico", Device: "wg-v6.cali", Port: Known(uint16(51821))},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestPluginsPortAndLowerDevicesAreTheKernels(t *testing.T) {
+	peer := func(addr string) adopt.TunnelPeer {
+		return adopt.TunnelPeer{Endpoint: netip.AddrPortFrom(netip.MustParseAddr(addr), 4444)}
+	}
+	tunnels := []adopt.Tunnel{{Name: "flannel-wg", Port: 4444, Peers: []adopt.TunnelPeer{
+		peer("192.0.2.1"), peer("198.51.100.1"), {}, peer("192.0.2.2"),
+	}}}
+	towards := func(a netip.Addr) string {
+		return map[string]string{"192.0.2.1": "eth1", "192.0.2.2": "eth1", "198.51.100.1": "eth0"}[a.String()]
+	}
+	p := Plugin{Device: "flannel-wg", Port: Known(uint16(51820))}
+	p.configured(tunnels, nil, towards)
+	want := Plugin{Device: "flannel-wg", Port: Known(uint16(4444)), Lower: []string{"eth0", "eth1"}}
+	if diff := cmp.Diff(want, p); diff != "" {
+		t.Error(diff)
+	}
+	p = Plugin{Device: "flannel-wg", Port: Known(uint16(51820))}
+	p.configured(nil, unix.EPERM, towards)
+	want = Plugin{Device: "flannel-wg", Port: Answer[uint16]{Value: 51820, Err: unix.EPERM}}
+	if diff := cmp.Diff(want, p, cmpopts.EquateErrors()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestSpreadIsWhatIsAttachedForThePort(t *testing.T) {
+	tunnels := func(port uint16) []adopt.TunnelStatus { return []adopt.TunnelStatus{{Port: port}} }
+	attached, detached := adopt.HookStatus{State: "attached"}, adopt.HookStatus{State: "detached"}
+	got := spreadOn([]adopt.DeviceStatus{
+		{Device: "eth0", Spread: attached, Tunnels: tunnels(51871)},
+		{Device: "eth1", Spread: detached, Tunnels: tunnels(51871)},
+		{Device: "eth2", Spread: attached, Tunnels: tunnels(51820)},
+	}, 51871)
+	if diff := cmp.Diff([]string{"eth0"}, got); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ropewalk/ropewalk/pkg/adopt"
+	"github.com/ropewalk/ropewalk/test/golden"
+)
+
+func spreading(context.Context) ([]adopt.DeviceStatus, error) {
+	peer := func(lanes int) adopt.PeerStatus { return adopt.PeerStatus{Lanes: make([]adopt.LaneStatus, lanes)} }
+	return []adopt.DeviceStatus{
+		{
+			Device: "eth0", Spread: adopt.HookStatus{State: "attached", Kind: "tcx"}, Gather: adopt.HookStatus{State: "attached", Kind: "xdp"},
+			Tunnels: []adopt.TunnelStatus{
+				{Name: "cilium_wg0", Port: 51871, Peers: []adopt.PeerStatus{peer(16), peer(64), peer(0)}},
+				{Name: "wg\xff", Port: 51820, Peers: []adopt.PeerStatus{peer(16)}},
+			},
+			Counters: []adopt.Counter{{Name: "spread", Count: 1 << 40}, {Name: "no_lane"}}, Queues: []uint64{7, 0, 9},
+		},
+		{
+			Device: "eth1", Spread: adopt.HookStatus{State: adopt.UnknownState, Kind: "tcx"}, Gather: adopt.HookStatus{State: "detached", Kind: "none"},
+			Problems: []string{"it cannot be read", "nor mended"},
+		},
+	}, nil
+}
+
+func TestSpreadIsScrapedAsTheGoldenFileHasIt(t *testing.T) {
+	text := collected(t, NewSpreadCollector(spreading))
+	golden.Check(t, filepath.Join("testdata", "spread.txt"), text)
+	checkByPromtool(t, text)
+}
+
+func TestWhereNothingIsSpreadThereIsNothingToScrape(t *testing.T) {
+	none := func(context.Context) ([]adopt.DeviceStatus, error) { return nil, nil }
+	if text := collected(t, NewSpreadCollector(none)); text != "" {
+		t.Error(text)
+	}
+}
+
+func TestAScrapeFailsWhereDevicesCannotBeLookedAt(t *testing.T) {
+	for why, source := range map[string]SpreadSource{
+		"not permitted": func(context.Context) ([]adopt.DeviceStatus, error) { return nil, errors.New("not permitted") },
+		"for too long": func(ctx context.Context) ([]adopt.DeviceStatus, error) {
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			registry, began := prometheus.NewRegistry(), time.Now()
+			registry.MustRegister(NewSpreadCollector(source))
+			if _, err := registry.Gather(); err == nil || !strings.Contains(err.Error(), why) {
+				t.Errorf("want %s: %v", why, err)
+			}
+			if took := time.Since(began); took >= 10*time.Second {
+				t.Errorf("Prometheus does not wait for %s", took)
+			}
+		})
+	}
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tun
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// persistentAlias is the alias (ifalias) of interfaces that were made persistent here: of no other is it known that nobody wants
+// it for himself.
+const persistentAlias = "ropewalk: persistent"
+
+// Why an interface that exists already is not adopted, or not removed.
+var (
+	errForeign = errors.New("it is not one that ropewalk has left behind")
+	errInUse   = errors.New("another process uses it")
+)
+
+// attachFirst makes the first queue, and with it the interface, or adopts a persistent one.
+func attachFirst(c *Config) (fd int, name string, err error) {
+	fd, name, err = attachQueue(c.Name, true)
+	if !c.Persist || !errors.Is(err, unix.EBUSY) {
+		return fd, name, err
+	}
+	if _, err := findPersistent(c.Name, 0); err != nil {
+		return -1, "", fmt.Errorf("adopting interface %s: %w", c.Name, err)
+	}
+	if fd, name, err = attachQueue(c.Name, false); err != nil {
+		return -1, "", err
+	}
+	if _, err := findPersistent(c.Name, 1); err != nil { // somebody else was as quick
+		_ = unix.Close(fd)
+		return -1, "", fmt.Errorf("adopting interface %s: %w", c.Name, err)
+	}
+	return fd, name, nil
+}
+
+// findPersistent returns the interface of that name if it was left behind and has so many queues in use. Errors satisfy
+// errors.Is(err, syscall.EBUSY), but those of a name that nobody has.
+func findPersistent(name string, queues int) (netlink.Link, error) {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("finding interface %s: %w", name, err)
+	}
+	t, ok := l.(*netlink.Tuntap)
+	const flags = netlink.TUNTAP_MULTI_QUEUE
+	switch {
+	case !ok, t.Mode != netlink.TUNTAP_MODE_TUN, t.NonPersist, t.Attrs().Alias != persistentAlias, t.Flags&flags == 0:
+		return nil, fmt.Errorf("%w: %w", errForeign, syscall.EBUSY)
+	case t.Queues > queues:
+		return nil, fmt.Errorf("%w: %w", errInUse, syscall.EBUSY)
+	}
+	return l, nil
+}
+
+// persist lets the interface outlive its descriptors.
+func (d *device) persist() error {
+	if err := d.monitor.link.handle.LinkSetAlias(d.monitor.link.ref(), persistentAlias); err != nil {
+		return fmt.Errorf("marking interface %s as persistent: %w", d.name, err)
+	}
+	if err := unix.IoctlSetInt(d.queues[0].fd, unix.TUNSETPERSIST, 1); err != nil {
+		return fmt.Errorf("making interface %s persistent: %w", d.name, err)
+	}
+	return nil
+}
+
+// Remove deletes a persistent interface that no process uses, in the network namespace of the calling thread. One that is in use,
+// or that was not made persistent by Open, is an error that satisfies errors.Is(err, syscall.EBUSY); that there is none of
+// that name is no error.
+func Remove(name string) error {
+	l, err := findPersistent(name, 0)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil
+	}
+	if err == nil {
+		err = netlink.LinkDel(l)
+	}
+	if err != nil {
+		return fmt.Errorf("removing interface %s: %w", name, err)
+	}
+	return nil
+}

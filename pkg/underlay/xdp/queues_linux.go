@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xdp
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// subscribeQueues begins to listen to what is changed with ethtool in the calling thread's network namespace: of the number of a
+// device's queues, rtnetlink says nothing. Kernels without CONFIG_ETHTOOL_NETLINK do not tell at all.
+func subscribeQueues() (*nl.NetlinkSocket, error) {
+	family, err := netlink.GenlFamilyGet(unix.ETHTOOL_GENL_NAME)
+	if err != nil {
+		return nil, fmt.Errorf("looking for ethtool's netlink family: %w", err)
+	}
+	socket, err := nl.Subscribe(unix.NETLINK_GENERIC)
+	if err != nil {
+		return nil, fmt.Errorf("subscribing to ethtool's changes: %w", err)
+	}
+	if err := joinMonitor(socket, family); err != nil {
+		socket.Close()
+		return nil, fmt.Errorf("subscribing to ethtool's changes: %w", err)
+	}
+	return socket, nil
+}
+
+// joinMonitor has a socket hear what ethtool announces. nl.Subscribe itself knows only groups up to 32, and families come after each
+// other.
+func joinMonitor(socket *nl.NetlinkSocket, family *netlink.GenlFamily) error {
+	i := slices.IndexFunc(family.Groups, func(g netlink.GenlMulticastGroup) bool { return g.Name == unix.ETHTOOL_MCGRP_MONITOR_NAME })
+	if i < 0 {
+		return errors.ErrUnsupported
+	}
+	return unix.SetsockoptInt(socket.GetFd(), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, int(family.Groups[i].ID))
+}
+
+// noteQueues is note for ethtool's messages: each begins with a generic netlink header, whose first byte says what it is about.
+func (w *watcher) noteQueues(messages []syscall.NetlinkMessage, err error) (matters bool) {
+	matters = err != nil
+	for i := range messages {
+		data := messages[i].Data
+		matters = matters || len(data) > 0 && data[0] == unix.ETHTOOL_MSG_CHANNELS_NTF
+	}
+	if matters {
+		w.mu.Lock()
+		w.changed = true
+		w.mu.Unlock()
+	}
+	return matters
+}

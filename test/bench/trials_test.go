@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/bench"
+)
+
+// TestTrialsAreTakenAndTheTunnelIsThereAfterwards takes each for a moment: what they find depends on the machine, but not
+// that a flood arrives and that a daemon which was killed is missed.
+func TestTrialsAreTakenAndTheTunnelIsThereAfterwards(t *testing.T) {
+	needLabs(t)
+	ropewalk := needBinary(t, "ropewalk", "build")
+	measures := slices.Concat(bench.Trials(), bench.Measures()[:1])
+	o := opener{
+		queues: 2, stretch: 300 * time.Millisecond, traffic: []string{ropewalk, "traffic"}, measures: measures,
+		argv: map[string][]string{ropewalkName: {ropewalk, "run"}},
+	}
+	b, err := o.open(t.Context(), ropewalkName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lab := b.(*tunnel).lab
+	for _, c := range []struct {
+		test    string
+		figures []string // that are more than nothing
+	}{
+		{"flood500", []string{"alone_gbps", "elsewhere_flood_kpps", "closed_flood_kpps", "tunnel_flood_kpps"}},
+		{"gap_kill", []string{valueFigure, "lost", "sent", "load_gbps"}},
+		{"gap_upgrade", []string{"sent", "load_gbps"}},
+		{"gap_switch", []string{"sent", "load_gbps"}},
+		{measures[len(measures)-1].Name, []string{valueFigure}},
+	} {
+		figures, err := b.measure(t.Context(), c.test)
+		if err != nil {
+			t.Errorf("%s: %v", c.test, err)
+		}
+		for _, name := range c.figures {
+			if !(figures[name] > 0) {
+				t.Errorf("%s: %s is %v of %v", c.test, name, figures[name], figures)
+			}
+		}
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	isGone(t, lab)
+}

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package docs
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ropewalk/ropewalk/test/docs/page"
+)
+
+// TestEveryBlockOfShellIsRunOrHasAReason, and what is not run is shell at least.
+func TestEveryBlockOfShellIsRunOrHasAReason(t *testing.T) {
+	_, notRun, err := plan(pages(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pages(t) {
+		for _, b := range p.Blocks {
+			if b.Lang != "sh" && b.Lang != "console" {
+				continue
+			}
+			check := exec.Command("bash", "-n")
+			check.Stdin = strings.NewReader(b.Text)
+			if out, err := check.CombinedOutput(); err != nil {
+				t.Errorf("%s: %v: %s", b.Name(), err, out)
+			}
+			if reason, ok := notRun[b.Name()]; ok {
+				t.Logf("%s is not run: %s", b.Name(), reason)
+			}
+		}
+	}
+}
+
+func TestExceptionsAreOfBlocksThatExist(t *testing.T) {
+	all := pages(t)
+	for _, e := range exceptions() {
+		found := false
+		for _, p := range all {
+			for _, b := range p.Blocks {
+				found = found || b.Page == e.page && strings.HasPrefix(b.First(), e.begins) && b.Marker == "" && b.Lang != ""
+			}
+		}
+		if !found {
+			t.Errorf("%s has no block that begins with %q and has no comment", e.page, e.begins)
+		}
+	}
+}
+
+// TestMakeTargetsThatAreNamedExist looks in blocks and in the middle of sentences.
+func TestMakeTargetsThatAreNamedExist(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets := map[string]bool{"deb-amd64": true, "deb-arm64": true}
+	for _, m := range regexp.MustCompile(`(?m)^([a-z][a-z0-9-]*):`).FindAllStringSubmatch(string(text), -1) {
+		targets[m[1]] = true
+	}
+	target := regexp.MustCompile(`^[a-z][a-z0-9-]*$`)
+	for _, p := range pages(t) {
+		if p.Path == "CHANGELOG.md" {
+			continue
+		}
+		check := func(line int, text string) {
+			for _, args := range page.Calls(text, "make") {
+				for _, arg := range args {
+					if !target.MatchString(arg) {
+						break // a variable, or the sentence goes on
+					}
+					if !targets[arg] {
+						t.Errorf("%s:%d: the Makefile has no target %s", p.Path, line, arg)
+					}
+				}
+			}
+		}
+		for _, b := range p.Blocks {
+			check(b.Line, b.Text)
+		}
+		for _, s := range p.Spans {
+			check(s.Line, s.Text)
+		}
+	}
+}
+
+// TestBenchmarksAndTestsThatAreNamedExist looks at `go test -run … -bench … PACKAGE`.
+func TestBenchmarksAndTestsThatAreNamedExist(t *testing.T) {
+	found := 0
+	for _, p := range pages(t) {
+		check := func(line int, text string) {
+			for _, args := range page.Calls(text, "go") {
+				if len(args) == 0 || args[0] != "test" || p.Path == "CHANGELOG.md" {
+					continue
+				}
+				found++
+				if err := checkGoTest(args[1:]); err != nil {
+					t.Errorf("%s:%d: go %s: %v", p.Path, line, strings.Join(args, " "), err)
+				}
+			}
+		}
+		for _, b := range p.Blocks {
+			check(b.Line, b.Text)
+		}
+		for _, s := range p.Spans {
+			check(s.Line, s.Text)
+		}
+	}
+	if found < 8 {
+		t.Errorf("only %d were found", found)
+	}
+}
+
+// checkGoTest looks whether the packages have what -run and -bench name.
+func checkGoTest(args []string) error {
+	var names []string
+	patterns := map[string]string{} // by what the functions begin with
+	for i, arg := range args {
+		switch {
+		case strings.HasPrefix(arg, "./") && !strings.HasSuffix(arg, "..."):
+			found, err := testFunctions(arg)
+			if err != nil {
+				return err
+			}
+			names = append(names, found...)
+		case arg == "-bench" && i+1 < len(args):
+			patterns["Benchmark"] = args[i+1]
+		case arg == "-run" && i+1 < len(args):
+			patterns["Test"] = args[i+1]
+		}
+	}
+	for kind, pattern := range patterns {
+		re, err := regexp.Compile(strings.ReplaceAll(pattern, `\|`, "|"))
+		if err != nil {
+			return err
+		}
+		matches := func(name string) bool { return strings.HasPrefix(name, kind) && re.MatchString(name) }
+		if len(names) > 0 && pattern != "^$" && !slices.ContainsFunc(names, matches) {
+			return fmt.Errorf("no %s is named %s", kind, pattern)
+		}
+	}
+	return nil
+}
+
+// testFunctions are those of a package.
+func testFunctions(dir string) ([]string, error) {
+	files, err := filepath.Glob(filepath.Join(root, dir, "*_test.go"))
+	if err != nil || len(files) == 0 {
+		return nil, fmt.Errorf("%s has no tests", dir)
+	}
+	return declared(files)
+}
+
+// declared are the tests and benchmarks of some files.
+func declared(files []string) (names []string, err error) {
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range regexp.MustCompile(`(?m)^func ((?:Test|Benchmark)\w+)`).FindAllSubmatch(text, -1) {
+			names = append(names, string(m[1]))
+		}
+	}
+	return names, nil
+}
+
+// TestTestsThatAreNamedExist in some package, of other modules too. Comments that say why a block is not run name tests as well.
+func TestTestsThatAreNamedExist(t *testing.T) {
+	names, found := allTests(t), 0
+	check := func(p *page.Page, line int, name string) {
+		found++
+		if !slices.Contains(names, name) {
+			t.Errorf("%s:%d: no test is named %s", p.Path, line, name)
+		}
+	}
+	name := regexp.MustCompile(`\bTest[A-Z]\w+`)
+	for _, p := range pages(t) {
+		for _, s := range p.Spans {
+			if name.FindString(s.Text) == s.Text {
+				check(p, s.Line, s.Text)
+			}
+		}
+		for _, b := range p.Blocks {
+			for _, n := range name.FindAllString(b.Marker, -1) {
+				check(p, b.Line, n)
+			}
+		}
+	}
+	if found < 5 {
+		t.Errorf("only %d were found", found)
+	}
+}
+
+// allTests are those of all packages.
+func allTests(t *testing.T) []string {
+	t.Helper()
+	var files []string
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && slices.Contains([]string{".git", "build"}, d.Name()) {
+			return fs.SkipDir
+		}
+		if strings.HasSuffix(path, "_test.go") {
+			files = append(files, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := declared(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+func TestMarkersThatAreWrongAreFound(t *testing.T) {
+	for marker, want := range map[string]bool{
+		"test: tunnel": true, "not run: for a good reason": true, "": true,
+		"not run: no": false, "tset: tunnel": false, "not run": false,
+	} {
+		_, _, err := meaning(page.Block{Page: "docs/x.md", Marker: marker, Lang: "sh"})
+		if (err == nil) != want {
+			t.Errorf("%q: %v", marker, err)
+		}
+	}
+	for text, want := range map[string]bool{
+		"<!-- test: next -->\n```sh\nx\n```\n":                                       false,
+		"<!-- test: host -->\n```\nx\n```\n":                                         false,
+		"```sh\nx\n```\n<!-- test: next -->\n```sh\ny\n```\n":                        true,
+		"<!-- not run: it is too dear -->\n```sh\nx\n```\n<!-- x -->\n```ini\n```\n": true,
+	} {
+		_, _, err := plan([]*page.Page{page.Parse("docs/x.md", text)})
+		if (err == nil) != want {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package docs
+
+import (
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ropewalk/ropewalk/test/docs/page"
+)
+
+func TestLinksLeadSomewhere(t *testing.T) {
+	byPath := map[string]*page.Page{}
+	for _, p := range pages(t) {
+		byPath[p.Path] = p
+	}
+	links := 0
+	for _, p := range byPath {
+		for _, l := range p.Links {
+			if strings.Contains(l.Text, "://") {
+				continue
+			}
+			links++
+			target, fragment, _ := strings.Cut(l.Text, "#")
+			to := p.Path
+			if target != "" {
+				to = path.Join(path.Dir(p.Path), target)
+			}
+			if _, err := os.Stat(filepath.Join(root, to)); err != nil {
+				t.Errorf("%s:%d: %s is not there", p.Path, l.Line, l.Text)
+			} else if fragment != "" && (byPath[to] == nil || !slices.Contains(byPath[to].Anchors, fragment)) {
+				t.Errorf("%s:%d: %s has no #%s", p.Path, l.Line, to, fragment)
+			}
+		}
+	}
+	if links < 40 {
+		t.Errorf("only %d links were found", links)
+	}
+}
+
+func TestIndexLeadsToEveryPage(t *testing.T) {
+	all := pages(t)
+	i := slices.IndexFunc(all, func(p *page.Page) bool { return p.Path == "docs/README.md" })
+	if i < 0 {
+		t.Fatal("docs/README.md is not there")
+	}
+	for _, p := range all {
+		name, ok := strings.CutPrefix(p.Path, "docs/")
+		if ok && name != "README.md" && !slices.ContainsFunc(all[i].Links, func(l page.Span) bool { return l.Text == name }) {
+			t.Errorf("docs/README.md does not lead to %s", name)
+		}
+	}
+}
+
+// TestPathsThatAreNamedExist looks at what is set as code and begins with a directory of the repository.
+func TestPathsThatAreNamedExist(t *testing.T) {
+	named := regexp.MustCompile(`^(\./)?(bpf|cmd|deploy|docs|pkg|test)/[A-Za-z0-9_./@-]+$`)
+	for _, p := range pages(t) {
+		if p.Path == "CHANGELOG.md" {
+			continue
+		}
+		spans := slices.Clone(p.Spans)
+		for _, b := range p.Blocks {
+			for _, words := range page.Commands(b.Text) {
+				for _, w := range words {
+					spans = append(spans, page.Span{Line: b.Line, Text: w})
+				}
+			}
+		}
+		for _, s := range spans {
+			name := strings.TrimSuffix(strings.TrimRight(s.Text, ".,"), "/...")
+			if !named.MatchString(name) {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join(root, name)); err != nil {
+				t.Errorf("%s:%d: %s is not there", p.Path, s.Line, s.Text)
+			}
+		}
+	}
+}
+
+// TestArchitectureHasEveryPackage of pkg in its table of layers.
+func TestArchitectureHasEveryPackage(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "docs/architecture.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, layers, _ := strings.Cut(string(text), "\n## The layers\n")
+	layers, _, _ = strings.Cut(layers, "\nWhat differs")
+	listed := map[string]bool{}
+	for line := range strings.Lines(layers) {
+		if cells := strings.Split(line, "|"); len(cells) > 2 {
+			for _, m := range regexp.MustCompile("`([a-z]+(?:/[a-z]+)*)`").FindAllStringSubmatch(cells[1], -1) {
+				listed[m[1]] = true
+			}
+		}
+	}
+	packages, err := os.ReadDir(filepath.Join(root, "pkg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range packages {
+		if p.IsDir() && !listed[p.Name()] {
+			t.Errorf("docs/architecture.md does not say what pkg/%s holds", p.Name())
+		}
+		delete(listed, p.Name())
+	}
+	for name := range listed {
+		if _, err := os.Stat(filepath.Join(root, "pkg", name)); err != nil {
+			t.Errorf("docs/architecture.md has a package %s that is not there", name)
+		}
+	}
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package docs
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ropewalk/ropewalk/pkg/drop"
+)
+
+// TestOperationsExplainsEveryDropReason: a row for each, in their order, with the words of the one list, what to look at and what
+// mends it.
+func TestOperationsExplainsEveryDropReason(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := regexp.MustCompile("(?m)^\\| `((?:tx|rx|hs|hello)_[a-z0-9_]+)` \\| ([^|]+) \\| ([^|]+) \\| ([^|]+) \\|$")
+	var got, want [][2]string
+	for _, m := range row.FindAllStringSubmatch(string(text), -1) {
+		got = append(got, [2]string{m[1], m[2]})
+	}
+	for r := drop.None + 1; r < drop.Count; r++ {
+		want = append(want, [2]string{r.String(), r.Help()})
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the table of reasons in docs/operations.md:\n%s", diff)
+	}
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package page
+
+import (
+	"path"
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// Commands returns the words of each command in a piece of shell, those in subshells and substitutions too. Lines that are no shell, such
+// as some of what a command prints, are passed over.
+func Commands(text string) (commands [][]string) {
+	read := 1 // lines
+	for stmt, err := range syntax.NewParser().StmtsSeq(strings.NewReader(text)) {
+		if err != nil {
+			return append(commands, Commands(below(text, read))...)
+		}
+		read = int(stmt.End().Line())
+		syntax.Walk(stmt, func(n syntax.Node) bool {
+			if call, ok := n.(*syntax.CallExpr); ok && len(call.Args) > 0 {
+				commands = append(commands, words(text, call.Args))
+			}
+			return true
+		})
+	}
+	return commands
+}
+
+// below is what follows so many lines.
+func below(text string, lines int) string {
+	for range lines {
+		_, text, _ = strings.Cut(text, "\n")
+	}
+	return text
+}
+
+func words(text string, args []*syntax.Word) (words []string) {
+	for _, w := range args {
+		words = append(words, unquoted(text, w.Parts))
+	}
+	return words
+}
+
+// unquoted is as the shell would have it, but that nothing in it is replaced.
+func unquoted(text string, parts []syntax.WordPart) string {
+	var b strings.Builder
+	for _, part := range parts {
+		switch part := part.(type) {
+		case *syntax.Lit:
+			b.WriteString(strings.ReplaceAll(part.Value, `\`, ""))
+		case *syntax.SglQuoted:
+			b.WriteString(part.Value)
+		case *syntax.DblQuoted:
+			b.WriteString(unquoted(text, part.Parts))
+		default:
+			b.WriteString(text[part.Pos().Offset():part.End().Offset()])
+		}
+	}
+	return b.String()
+}
+
+// Calls returns the arguments of each call of the program, whatever directory its name stands with and whatever calls it:
+// sudo, env, ip netns exec.
+func Calls(text, program string) [][]string {
+	var calls [][]string
+	for _, words := range Commands(text) {
+		for i, word := range words {
+			if path.Base(word) == program && leadsToProgram(words[:i]) {
+				calls = append(calls, words[i+1:])
+				break
+			}
+		}
+	}
+	return calls
+}
+
+// leadsToProgram reports whether what follows the words is a program that they call.
+func leadsToProgram(words []string) bool {
+	if len(words) == 0 {
+		return true
+	}
+	switch words[0] {
+	case "sudo", "exec", "env", "$": // the last is a prompt
+		return true
+	case "ip":
+		return len(words) == 4 && words[1] == "netns" && words[2] == "exec"
+	}
+	return false
+}

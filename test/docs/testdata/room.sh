@@ -1,0 +1,35 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs a script where nothing that it does reaches the machine: with a root that is this machine's under a layer of its own, and
+# in namespaces that end with it. room.sh DIRECTORY REPOSITORY: the directory has bin/, programs that the script may call, and
+# the script. To be called in new mount, network, PID, UTS and IPC namespaces.
+set -eu
+work=$1 repository=$2
+. "${BASH_SOURCE%/*}/layer.sh"
+mount --bind "$root/sys/devices/virtual/net" "$root/sys/devices/virtual/net"
+mount -o remount,bind,ro "$root/sys" # but for this namespace's devices
+for dir in "$root"/sys/devices/system/cpu/cpufreq "$root"/sys/devices/system/cpu/cpu*/cpufreq; do # doctor would set a governor
+	if [ -d "$dir" ]; then mount -t tmpfs -o ro tmpfs "$dir"; fi
+done
+mount -t bpf -o mode=700 bpf "$root/sys/fs/bpf"
+mkdir "$root/run/netns" "$root/src"
+ln -s /proc/self/fd "$root/dev/fd" && ln -s /proc/self/fd/0 "$root/dev/stdin" && ln -s /proc/self/fd/1 "$root/dev/stdout"
+# Of the kernel's variables only those of the network are this namespace's own.
+mount --bind "$root/proc/sys/net" "$root/proc/sys/net"
+mount --bind "$root/proc/sys" "$root/proc/sys"
+mount --bind "$root/proc/sys/net" "$root/proc/sys/net"
+mount -o remount,bind,ro "$root/proc/sys"
+mkdir "$work"/layer/{srcup,srcwork}
+mount -t overlay overlay -o "lowerdir=$repository,upperdir=$work/layer/srcup,workdir=$work/layer/srcwork" "$root/src"
+mkdir -p "$root/src/bin"
+cp "$work"/bin/* "$root/src/bin/"
+cp "$work"/bin/* "$root/usr/bin/"
+cp "$work/script" "$root/tmp/script"
+rm -rf "$root"/etc/wireguard "$root"/etc/ropewalk "$root"/var/lib/ropewalk
+mkdir -p "$root/etc/wireguard" && chmod 700 "$root/etc/wireguard"
+mkdir "$root/tmp/old"
+cd "$root"
+pivot_root . tmp/old
+umount -l /tmp/old
+cd /src
+exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LC_ALL=C.UTF-8 bash /tmp/script

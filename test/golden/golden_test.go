@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package golden_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/ropewalk/ropewalk/test/golden"
+)
+
+// failures counts instead of failing.
+type failures struct {
+	testing.TB
+	errors, fatal int
+}
+
+func (f *failures) Helper()               {}
+func (f *failures) Errorf(string, ...any) { f.errors++ }
+func (f *failures) Fatalf(format string, args ...any) {
+	f.fatal++
+	panic(fmt.Sprintf(format, args...))
+}
+
+func TestAFileThatDiffersFailsTheTest(t *testing.T) {
+	if golden.Update() {
+		t.Skip("-update writes what differs")
+	}
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte("text\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	golden.Check(t, path, "text\n")
+	golden.Check(t, path, []byte("text\n"))
+	var f failures
+	golden.Check(&f, path, "other\n")
+	func() {
+		defer func() { _ = recover() }()
+		golden.Check(&f, path+".absent", "")
+	}()
+	if f.errors != 1 || f.fatal != 1 {
+		t.Errorf("%d differ, %d are missing", f.errors, f.fatal)
+	}
+}
