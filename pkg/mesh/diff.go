@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"bytes"
+	"net/netip"
+	"slices"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/noise"
+)
+
+// Told is which endpoint each peer was given last, by its key. The device's own word is no substitute: it is where the
+// peer was heard last.
+type Told map[noise.PublicKey]netip.AddrPort
+
+// Diff returns the changes that make a device's peers those of a plan, in the order in which to apply them, and none if it
+// has them. An endpoint is changed only where the plan has another than before: what roaming has learned stays.
+//
+// Nothing is taken away unless complete, which tells that the plan is made of all nodes that there are: a plan made while
+// caches fill lacks some.
+func Diff(want []Peer, have []config.PeerStatus, told Told, complete bool) []config.Peer {
+	present := make(map[noise.PublicKey]*config.PeerStatus, len(have))
+	for i := range have {
+		present[have[i].PublicKey] = &have[i]
+	}
+	var changes []config.Peer
+	wanted := make(map[noise.PublicKey]bool, len(want))
+	for i := range want {
+		wanted[want[i].Key] = true
+	}
+	if complete {
+		for key := range present {
+			if !wanted[key] {
+				changes = append(changes, config.Peer{PublicKey: key, Remove: true})
+			}
+		}
+		slices.SortFunc(changes, func(a, b config.Peer) int { return bytes.Compare(a.PublicKey[:], b.PublicKey[:]) })
+	}
+	var additions []config.Peer
+	for i := range want {
+		w := &want[i]
+		st := present[w.Key]
+		if st == nil {
+			additions = append(additions, addition(w))
+			continue
+		}
+		taken, added := w.allowedIPs(st, complete)
+		if len(taken) > 0 { // before another peer gets them
+			changes = append(changes, config.Peer{PublicKey: w.Key, UpdateOnly: true, AllowedIPs: taken})
+		}
+		c := config.Peer{PublicKey: w.Key, UpdateOnly: true, AllowedIPs: added, Endpoint: w.moved(st, told)}
+		if c.Endpoint != nil || len(c.AllowedIPs) > 0 {
+			additions = append(additions, c)
+		}
+	}
+	return append(changes, additions...)
+}
+
+func addition(w *Peer) config.Peer {
+	c := config.Peer{PublicKey: w.Key, ReplaceAllowedIPs: true}
+	if w.Endpoint.IsValid() {
+		c.Endpoint = &config.Endpoint{AddrPort: w.Endpoint}
+	}
+	for _, p := range w.AllowedIPs {
+		c.AllowedIPs = append(c.AllowedIPs, config.AllowedIP{Prefix: p})
+	}
+	return c
+}
+
+// moved returns the endpoint if it has to be told.
+func (p *Peer) moved(st *config.PeerStatus, told Told) *config.Endpoint {
+	if !p.Endpoint.IsValid() {
+		return nil
+	}
+	last, known := told[p.Key]
+	if known && last == p.Endpoint || !known && st.Endpoint.AddrPort.IsValid() {
+		return nil
+	}
+	return &config.Endpoint{AddrPort: p.Endpoint}
+}
+
+// allowedIPs returns which are too many, and which are missing.
+func (p *Peer) allowedIPs(st *config.PeerStatus, complete bool) (taken, added []config.AllowedIP) {
+	has := make(map[netip.Prefix]bool, len(st.AllowedIPs))
+	for _, a := range st.AllowedIPs {
+		has[a] = true
+	}
+	for _, a := range p.AllowedIPs {
+		if !has[a] {
+			added = append(added, config.AllowedIP{Prefix: a})
+		}
+		delete(has, a)
+	}
+	if !complete {
+		return nil, added
+	}
+	for _, a := range st.AllowedIPs {
+		if has[a] {
+			taken = append(taken, config.AllowedIP{Prefix: a, Remove: true})
+		}
+	}
+	return taken, added
+}
+
+// Remember keeps which endpoints the changes tell, and forgets peers that they remove.
+func (t Told) Remember(changes []config.Peer) {
+	for i := range changes {
+		switch c := &changes[i]; {
+		case c.Remove:
+			delete(t, c.PublicKey)
+		case c.Endpoint != nil:
+			t[c.PublicKey] = c.Endpoint.AddrPort
+		}
+	}
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/noise"
+)
+
+// apply is a device that is given changes: an address belongs to the peer that was given it last.
+func apply(have []config.PeerStatus, changes []config.Peer) []config.PeerStatus {
+	have = slices.Clone(have)
+	index := make(map[noise.PublicKey]int, len(have))
+	owner := make(map[netip.Prefix]int)
+	for i := range have {
+		have[i].AllowedIPs = slices.Clone(have[i].AllowedIPs)
+		index[have[i].PublicKey] = i
+		for _, a := range have[i].AllowedIPs {
+			owner[a] = i
+		}
+	}
+	gone := map[noise.PublicKey]bool{}
+	for _, c := range changes {
+		i, there := index[c.PublicKey]
+		switch {
+		case c.Remove:
+			gone[c.PublicKey] = true
+			continue
+		case !there && c.UpdateOnly:
+			continue
+		case !there:
+			i = len(have)
+			index[c.PublicKey] = i
+			have = append(have, config.PeerStatus{PublicKey: c.PublicKey})
+		}
+		if c.Endpoint != nil {
+			have[i].Endpoint = *c.Endpoint
+		}
+		if c.ReplaceAllowedIPs {
+			have[i].AllowedIPs = nil
+		}
+		for _, a := range c.AllowedIPs {
+			holder, held := owner[a.Prefix]
+			if held && (holder == i || !a.Remove) {
+				have[holder].AllowedIPs = slices.DeleteFunc(have[holder].AllowedIPs, func(p netip.Prefix) bool { return p == a.Prefix })
+				delete(owner, a.Prefix)
+			}
+			if !a.Remove {
+				have[i].AllowedIPs = append(have[i].AllowedIPs, a.Prefix)
+				owner[a.Prefix] = i
+			}
+		}
+	}
+	return slices.DeleteFunc(have, func(p config.PeerStatus) bool { return gone[p.PublicKey] })
+}
+
+func TestDeviceGetsNoMoreThanWhatChanges(t *testing.T) {
+	roamed := netip.MustParseAddrPort("203.0.113.77:4242")
+	rebooted := peer(2, "10.244.2.0/24")
+	rebooted.Key = noise.PublicKey{22}
+	for _, c := range []struct {
+		name     string
+		want     []Peer
+		edit     func(have []config.PeerStatus, told Told) []config.PeerStatus
+		partial  bool
+		changes  int
+		allowed  map[byte][]string // by the first byte of the key, of what the device has in the end
+		endpoint netip.AddrPort    // of the first peer, in the end
+	}{
+		{
+			name: "nothing", want: []Peer{peer(2, "10.244.2.0/24"), peer(3, "10.244.3.0/24")},
+			allowed: map[byte][]string{2: {"10.244.2.0/24"}, 3: {"10.244.3.0/24"}}, endpoint: peer(2).Endpoint,
+		},
+		{
+			name: "what roaming has learned stays (kilo #34)", want: []Peer{peer(2, "10.244.2.0/24"), peer(3, "10.244.3.0/24")},
+			edit: func(have []config.PeerStatus, _ Told) []config.PeerStatus {
+				have[0].Endpoint.AddrPort = roamed
+				return have
+			},
+			allowed: map[byte][]string{2: {"10.244.2.0/24"}, 3: {"10.244.3.0/24"}}, endpoint: roamed,
+		},
+		{
+			name: "also after a restart, which forgets what was told", want: []Peer{peer(2, "10.244.2.0/24"), peer(3, "10.244.3.0/24")},
+			edit: func(have []config.PeerStatus, told Told) []config.PeerStatus {
+				have[0].Endpoint.AddrPort = roamed
+				clear(told)
+				return have
+			},
+			allowed: map[byte][]string{2: {"10.244.2.0/24"}, 3: {"10.244.3.0/24"}}, endpoint: roamed,
+		},
+		{
+			name: "a node has moved", want: []Peer{peer(2, "10.244.2.0/24"), peer(3, "10.244.3.0/24")},
+			edit: func(have []config.PeerStatus, told Told) []config.PeerStatus {
+				have[0].Endpoint.AddrPort = roamed
+				told[noise.PublicKey{2}] = netip.MustParseAddrPort("192.0.2.200:1")
+				return have
+			},
+			changes: 1, allowed: map[byte][]string{2: {"10.244.2.0/24"}, 3: {"10.244.3.0/24"}}, endpoint: peer(2).Endpoint,
+		},
+		{
+			name: "a key changed with a reboot: the new one gets all (cilium #25492, #35644)",
+			want: []Peer{peer(3, "10.244.3.0/24"), rebooted}, changes: 2,
+			allowed: map[byte][]string{3: {"10.244.3.0/24"}, 22: {"10.244.2.0/24"}}, endpoint: peer(3).Endpoint,
+		},
+		{
+			name: "the same while caches fill: the old one loses what the new one gets",
+			want: []Peer{rebooted}, partial: true, changes: 1,
+			allowed: map[byte][]string{2: nil, 3: {"10.244.3.0/24"}, 22: {"10.244.2.0/24"}}, endpoint: peer(2).Endpoint,
+		},
+		{
+			name: "allowed IPs were lost: they are applied again (cilium #35644)",
+			want: []Peer{peer(2, "10.244.2.0/24", "2001:db8:2::/64"), peer(3, "10.244.3.0/24")},
+			edit: func(have []config.PeerStatus, _ Told) []config.PeerStatus {
+				have[1].AllowedIPs = nil
+				return have
+			},
+			changes: 2, allowed: map[byte][]string{2: {"10.244.2.0/24", "2001:db8:2::/64"}, 3: {"10.244.3.0/24"}}, endpoint: peer(2).Endpoint,
+		},
+		{
+			name: "nothing is taken away while caches fill (cilium #34095)", want: []Peer{peer(2)}, partial: true,
+			allowed: map[byte][]string{2: {"10.244.2.0/24"}, 3: {"10.244.3.0/24"}}, endpoint: peer(2).Endpoint,
+		},
+		{
+			name: "and is once they are full", want: []Peer{peer(2)}, changes: 2,
+			allowed: map[byte][]string{2: nil}, endpoint: peer(2).Endpoint,
+		},
+		{
+			name: "a prefix moves between nodes", want: []Peer{peer(2, "10.244.3.0/24"), peer(3, "10.244.2.0/24")}, changes: 4,
+			allowed: map[byte][]string{2: {"10.244.3.0/24"}, 3: {"10.244.2.0/24"}}, endpoint: peer(2).Endpoint,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			told := Told{}
+			first := Diff([]Peer{peer(2, "10.244.2.0/24"), peer(3, "10.244.3.0/24")}, nil, told, true)
+			told.Remember(first)
+			have := apply(nil, first)
+			if c.edit != nil {
+				have = c.edit(have, told)
+			}
+			changes := Diff(c.want, have, told, !c.partial)
+			if len(changes) != c.changes {
+				t.Errorf("%d changes: %+v", len(changes), changes)
+			}
+			told.Remember(changes)
+			have = apply(have, changes)
+			got := map[byte][]string{}
+			for _, p := range have {
+				got[p.PublicKey[0]] = nil
+				for _, a := range p.AllowedIPs {
+					got[p.PublicKey[0]] = append(got[p.PublicKey[0]], a.String())
+				}
+				slices.Sort(got[p.PublicKey[0]])
+			}
+			if diff := cmp.Diff(c.allowed, got, cmpopts.EquateEmpty()); diff != "" {
+				t.Error("-want +got\n" + diff)
+			}
+			if have[0].Endpoint.AddrPort != c.endpoint {
+				t.Errorf("the endpoint is %s, want %s", have[0].Endpoint.AddrPort, c.endpoint)
+			}
+			if again := Diff(c.want, have, told, !c.partial); len(again) > 0 {
+				t.Errorf("it does not end: %+v", again)
+			}
+		})
+	}
+}
+
+// TestChurnEndsWithWhatIsWanted is cilium #20925: after any sequence of plans, seen in part or whole, a whole one is all
+// that the device has.
+func TestChurnEndsWithWhatIsWanted(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 7))
+	var have []config.PeerStatus
+	told := Told{}
+	for round := range 300 {
+		var nodes []Node
+		for i := range 12 {
+			if i == 0 || r.IntN(3) > 0 {
+				nodes = append(nodes, node(byte(i), func(n *Node) { n.Agent.Key[1] = byte(r.IntN(2)) }))
+			}
+		}
+		plan, err := Tunnel("n0", nodes, TunnelConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		complete := r.IntN(2) == 0
+		changes := Diff(plan.Peers, have, told, complete)
+		told.Remember(changes)
+		have = apply(have, changes)
+		if again := Diff(plan.Peers, have, told, complete); len(again) > 0 {
+			t.Fatalf("round %d: %+v are left", round, again)
+		}
+		if complete && len(have) != len(plan.Peers) {
+			t.Fatalf("round %d: %d peers, want %d", round, len(have), len(plan.Peers))
+		}
+	}
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import "net/netip"
+
+// Bytes that an encapsulation puts around an IP packet.
+const (
+	ipv4Header = 20
+	ipv6Header = 40
+	udpHeader  = 8
+	// WireGuard is the header of a data message and its authentication tag (paper, section 5.4.6). Padding adds nothing to a
+	// packet as large as the MTU, which it never exceeds.
+	WireGuard = 16 + 16
+	// VXLAN is its header and the inner Ethernet header (RFC 7348, section 5).
+	VXLAN = 8 + 14
+)
+
+// MinMTU is what IPv6 needs (RFC 8200, section 5).
+const MinMTU = 1280
+
+// Layer is an encapsulation in UDP.
+type Layer struct {
+	// IPv6: its outer packets are.
+	IPv6 bool
+	// Bytes are those between the UDP header and the inner IP packet.
+	Bytes int
+}
+
+// Overhead is what the layer adds to an IP packet.
+func (l Layer) Overhead() int {
+	if l.IPv6 {
+		return ipv6Header + udpHeader + l.Bytes
+	}
+	return ipv4Header + udpHeader + l.Bytes
+}
+
+// MTU returns the largest IP packet that fits a link with all layers around it.
+func MTU(link int, layers ...Layer) int {
+	for _, l := range layers {
+		link -= l.Overhead()
+	}
+	return link
+}
+
+// Through is WireGuard's layer towards an endpoint.
+func Through(endpoint netip.Addr) Layer {
+	return Layer{IPv6: !endpoint.Unmap().Is4(), Bytes: WireGuard}
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"net/netip"
+	"testing"
+)
+
+// padded is what WireGuard makes of an inner packet (paper, section 5.4.6): padded to 16 bytes, but not beyond the MTU.
+func padded(n, mtu int) int { return min((n+15)/16*16, max(mtu, n)) }
+
+// TestMTUIsRightToTheByteUnderNestedEncapsulation is cilium #28413, where one byte more stopped all traffic. It counts the
+// bytes of the headers around a packet, one by one.
+func TestMTUIsRightToTheByteUnderNestedEncapsulation(t *testing.T) {
+	four, six := Through(netip.MustParseAddr("192.0.2.1")), Through(netip.MustParseAddr("2001:db8::1"))
+	vxlan := Layer{Bytes: VXLAN}
+	for _, c := range []struct {
+		name   string
+		link   int
+		layers []Layer
+		want   int
+	}{
+		{"IPv4", 1500, []Layer{four}, 1440},
+		{"IPv6", 1500, []Layer{six}, 1420},
+		{"IPv4 in IPv6", 1500, []Layer{Through(netip.MustParseAddr("::ffff:192.0.2.1"))}, 1440},
+		{"VXLAN in WireGuard, jumbo frames", 9001, []Layer{four, vxlan}, 8891},
+		{"WireGuard in VXLAN", 1450, []Layer{six, vxlan}, 1320},
+		{"a small virtual switch (k3s #5101)", 1400, []Layer{six}, 1320},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			mtu := MTU(c.link, c.layers...)
+			if mtu != c.want {
+				t.Errorf("%d, want %d", mtu, c.want)
+			}
+			for n, fits := range map[int]bool{mtu: true, mtu + 1: false} {
+				size := n
+				for i := len(c.layers) - 1; i >= 0; i-- {
+					l := c.layers[i]
+					if l.Bytes == WireGuard {
+						size = 16 + padded(size, MTU(c.link, c.layers[:i+1]...)) + 16
+					} else {
+						size += 14 + 8
+					}
+					size += 8 + 20
+					if l.IPv6 {
+						size += 20
+					}
+				}
+				if (size <= c.link) != fits {
+					t.Errorf("a packet of %d bytes is %d on a link of %d", n, size, c.link)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/noise"
+)
+
+func TestKeyChangesOnlyOnceOthersAcceptTheNext(t *testing.T) {
+	limits := RotationLimits{Learn: 10 * time.Second, Patience: 10 * time.Minute}
+	for _, c := range []struct {
+		name string
+		r    Rotation
+		want RotationStep
+	}{
+		{"nobody asks", Rotation{Current: 1}, RotationRest},
+		{"it is of the generation asked for", Rotation{Asked: 3, Current: 3}, RotationRest},
+		{"it is of a later one: somebody took the request back", Rotation{Asked: 2, Current: 3}, RotationRest},
+		{"another is asked for", Rotation{Asked: 2, Current: 1}, RotationMake},
+		{"it is made, and nobody knows", Rotation{Asked: 2, Current: 1, Next: 2, Announced: -1}, RotationAnnounce},
+		{"a change that began goes on, asked for or not", Rotation{Current: 1, Next: 2, Announced: -1}, RotationAnnounce},
+		{"it was told just now", Rotation{Asked: 2, Current: 1, Next: 2}, RotationAwait},
+		{"it was told for almost long enough", Rotation{Current: 1, Next: 2, Announced: 10*time.Second - 1}, RotationAwait},
+		{"all accept it, but not for long enough", Rotation{Current: 1, Next: 2, Announced: 9 * time.Second}, RotationAwait},
+		{"all accept it", Rotation{Current: 1, Next: 2, Announced: 10 * time.Second}, RotationSwitch},
+		{"one does not yet", Rotation{Current: 1, Next: 2, Announced: time.Minute, Waiting: 1}, RotationAwait},
+		{"one never does", Rotation{Current: 1, Next: 2, Announced: 10 * time.Minute, Waiting: 1}, RotationSwitch},
+		{"two at once: one after the other", Rotation{Asked: 3, Current: 1, Next: 2, Announced: time.Minute}, RotationSwitch},
+		{"the second", Rotation{Asked: 3, Current: 2}, RotationMake},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := c.r.Step(limits); got != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// TestKeyChangeEndsWhereverItIsInterrupted has a node forget, at any step, all but what it keeps on disk and what the
+// cluster has.
+func TestKeyChangeEndsWhereverItIsInterrupted(t *testing.T) {
+	limits := RotationLimits{Learn: time.Second, Patience: time.Minute}
+	for crash := range 8 {
+		r, announced := Rotation{Asked: 2, Current: 1, Announced: -1}, false
+		for step := range 20 {
+			if step == crash && announced {
+				r.Announced = 0
+			}
+			switch r.Step(limits) {
+			case RotationRest:
+				if r.Current != 2 {
+					t.Fatalf("interrupted at %d: it rests at %+v", crash, r)
+				}
+			case RotationMake:
+				r.Next = r.Asked
+			case RotationAnnounce:
+				r.Announced, announced = 0, true
+			case RotationAwait:
+				r.Announced += limits.Learn / 2
+			case RotationSwitch:
+				r.Current, r.Next, r.Announced, announced = r.Next, 0, -1, false
+			}
+		}
+		if r.Current != 2 || r.Next != 0 {
+			t.Errorf("interrupted at %d: %+v", crash, r)
+		}
+	}
+}
+
+// at is a peer's status, which has handshaken at that second; 0: never.
+func at(key byte, second int64, allowed ...string) config.PeerStatus {
+	st := config.PeerStatus{PublicKey: noise.PublicKey{key}, AllowedIPs: prefixesOf(allowed...)}
+	if second != 0 {
+		st.LastHandshake = time.Unix(second, 0)
+	}
+	return st
+}
+
+func TestAllowedIPsFollowTheKeyThatHandshakesLast(t *testing.T) {
+	const pods, others = "10.244.3.0/24", "10.244.2.0/24"
+	next := Peer{Node: "n3", Key: noise.PublicKey{9}, Endpoint: peer(3).Endpoint, Succeeds: noise.PublicKey{3}}
+	for _, c := range []struct {
+		name  string
+		plan  []Peer
+		have  []config.PeerStatus
+		owner byte
+		moves int
+	}{
+		{"no key changes", []Peer{peer(2, others), peer(3, pods)}, []config.PeerStatus{at(2, 5, others), at(3, 0, pods)}, 3, 0},
+		{"none of the two has", []Peer{peer(3, pods), next}, []config.PeerStatus{at(3, 0, pods), at(9, 0)}, 3, 0},
+		{"only the old one has", []Peer{peer(3, pods), next}, []config.PeerStatus{at(3, 5, pods), at(9, 0)}, 3, 0},
+		{"the new one has", []Peer{peer(3, pods), next}, []config.PeerStatus{at(3, 5, pods), at(9, 6)}, 9, 2},
+		{"only the new one has", []Peer{peer(3, pods), next}, []config.PeerStatus{at(3, 0, pods), at(9, 6)}, 9, 2},
+		{"they are there already", []Peer{peer(3, pods), next}, []config.PeerStatus{at(3, 5), at(9, 6, pods)}, 9, 0},
+		{"the node was restored from before", []Peer{peer(3, pods), next}, []config.PeerStatus{at(3, 7), at(9, 6, pods)}, 3, 2},
+		{"others are left alone", []Peer{peer(2, others), peer(3, pods), next}, []config.PeerStatus{at(2, 0), at(3, 5, pods), at(9, 6)}, 9, 2},
+		{"the device does not have it yet", []Peer{peer(3, pods), next}, []config.PeerStatus{at(3, 5, pods)}, 3, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := slices.Clone(c.plan)
+			var owners []byte
+			for _, p := range Shift(c.plan, c.have) {
+				if slices.Contains(p.AllowedIPs, prefixesOf(pods)[0]) {
+					owners = append(owners, p.Key[0])
+				}
+			}
+			if !slices.Equal(owners, []byte{c.owner}) {
+				t.Errorf("they are those of %v, want %d", owners, c.owner)
+			}
+			if diff := cmp.Diff(before, c.plan, equal); diff != "" {
+				t.Error("the plan itself was changed: " + diff)
+			}
+			moves := Moves(c.plan, c.have)
+			if len(moves) != c.moves {
+				t.Errorf("%d moves: %+v", len(moves), moves)
+			}
+			for _, p := range apply(c.have, moves) {
+				if slices.Contains(p.AllowedIPs, prefixesOf(pods)[0]) && p.PublicKey[0] != c.owner {
+					t.Errorf("the device has them at %d", p.PublicKey[0])
+				}
+			}
+			if c.moves == 0 {
+				return
+			}
+			if changes := Diff(Shift(c.plan, c.have), apply(c.have, moves), Told{
+				{2}: peer(2).Endpoint, {3}: peer(3).Endpoint, {9}: next.Endpoint,
+			}, true); len(changes) > 0 && len(c.plan) == 2 {
+				t.Errorf("the next look changes it: %+v", changes)
+			}
+		})
+	}
+}
+
+func BenchmarkShiftOf5000NodesThatAllChange(b *testing.B) {
+	nodes := cluster(5000, ModeMesh)
+	for i := range nodes {
+		nodes[i].Agent.NextKey = nodes[i].Agent.Key
+		nodes[i].Agent.NextKey[2] = 2
+	}
+	plan, err := Tunnel("node-0", nodes, TunnelConfig{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	have := apply(nil, Diff(plan.Peers, nil, nil, true))
+	for b.Loop() {
+		if m := Moves(plan.Peers, have); len(m) > 0 || len(plan.Peers) != 9998 {
+			b.Fatal(len(m), len(plan.Peers))
+		}
+	}
+}
+
+func TestKeyThatSucceedsNoneTakesNobodysAllowedIPs(t *testing.T) {
+	peers := []Peer{
+		{Node: "a", Key: noise.PublicKey{1}, AllowedIPs: prefixesOf("10.244.1.0/24")},
+		{Node: "b", Key: noise.PublicKey{3}, Succeeds: noise.PublicKey{9}}, // which is no peer: the file that it was kept in is another's work
+	}
+	if got := Shift(peers, []config.PeerStatus{at(3, 5)}); len(got[0].AllowedIPs) != 1 || len(got[1].AllowedIPs) != 0 {
+		t.Errorf("%+v", got)
+	}
+}

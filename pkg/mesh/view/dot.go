@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// WriteDOT writes the graph for Graphviz.
+func (m *Mesh) WriteDOT(out io.Writer) error {
+	var b bytes.Buffer
+	b.WriteString("graph ropewalk {\n")
+	fmt.Fprintf(&b, "  graph [layout=circo, bgcolor=transparent, labelloc=t, fontname=\"sans-serif\", label=%s];\n", quote(m.title()))
+	b.WriteString("  node [shape=box, style=rounded, fontname=\"sans-serif\", fontsize=11];\n")
+	b.WriteString("  edge [fontname=\"sans-serif\", fontsize=9];\n")
+	worst := m.worst()
+	for i := range m.Nodes {
+		n := &m.Nodes[i]
+		fmt.Fprintf(&b, "  %s [label=%s, color=%s, fontcolor=%s];\n", quote(n.Name), quote(strings.Join(append([]string{n.Name}, n.about()...), "\n")),
+			quote(nodeColour(worst[n.Name])), quote(nodeColour(worst[n.Name])))
+	}
+	for i := range m.Links {
+		l := &m.Links[i]
+		a, z, direction := l.A, l.B, ""
+		if l.Kind == OneWay {
+			if a, z, direction = l.A, l.B, ", dir=forward"; l.Back.Spreads == Yes {
+				a, z = l.B, l.A
+			}
+		}
+		s := l.Kind.stroke()
+		fmt.Fprintf(&b, "  %s -- %s [color=%s, style=%s%s, tooltip=%s];\n", quote(a), quote(z), quote(s.colour), s.dot, direction, quote(l.title()))
+	}
+	b.WriteString("}\n")
+	_, err := out.Write(b.Bytes())
+	return err
+}
+
+// quote makes a DOT string. Graphviz reads \n, \N and the like in labels, so that a backslash of the text is doubled.
+func quote(text string) string {
+	lines := strings.Split(text, "\n")
+	for i := range lines {
+		lines[i] = strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(clean(lines[i]))
+	}
+	return `"` + strings.Join(lines, `\n`) + `"`
+}
+
+// stroke is how a kind of link is drawn. No two kinds differ in colour alone.
+type stroke struct {
+	colour string // has contrast on white as well as on black
+	dash   string // SVG's, "" for none
+	dot    string // Graphviz' style
+}
+
+func (k Kind) stroke() stroke {
+	switch k {
+	case BothWays:
+		return stroke{"#1fa37f", "", "bold"}
+	case OneWay:
+		return stroke{"#3b8ad9", "12 4", "solid"}
+	case Tunnel:
+		return stroke{"#8b949e", "", "solid"}
+	case Silent:
+		return stroke{"#e08a1e", "7 5", "dashed"}
+	default:
+		return stroke{"#d95f4e", "2 5", "dotted"}
+	}
+}
+
+func nodeColour(worst Severity) string {
+	switch worst {
+	case Failed:
+		return "#d95f4e"
+	case Warning:
+		return "#e08a1e"
+	default:
+		return "#76808c"
+	}
+}
+
+func (m *Mesh) title() string {
+	if m.Name == "" {
+		return m.Summary().String()
+	}
+	return m.Name + ", " + m.Summary().String()
+}
+
+// about is what is written beneath a node's name.
+func (n *Node) about() []string {
+	var lines []string
+	switch {
+	case n.OptOut:
+		lines = append(lines, "opted out")
+	case n.Origin != Whole:
+		lines = append(lines, string(n.Origin))
+	case n.Told.Mode == "":
+		lines = append(lines, "silent agent")
+	case n.keyless():
+		lines = append(lines, "no key")
+	}
+	if pods := several(n.cidrs(), 1); pods != "" {
+		lines = append(lines, pods)
+	}
+	if n.Told.MTU != 0 {
+		lines = append(lines, fmt.Sprintf("MTU %d", n.Told.MTU))
+	}
+	return lines
+}
+
+// title says all of a link.
+func (l *Link) title() string {
+	return fmt.Sprintf("%s - %s: %s (%s there, %s back)", l.A, l.B, l.Kind, l.There, l.Back)
+}

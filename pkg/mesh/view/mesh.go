@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/mesh"
+)
+
+// Mesh is what there is to see of a cluster.
+type Mesh struct {
+	Name  string
+	Time  time.Time
+	Nodes []Node // by name
+	// Links are those between any two nodes that administrators have not left out, by names. None where there are more than
+	// MaxLinked nodes.
+	Links    []Link
+	Findings []Finding // the worst first
+	sees     map[string]sight
+}
+
+// MaxLinked bounds the nodes of which each pair is looked at: that grows with the cube of their number.
+const MaxLinked = 500
+
+// observers are as many nodes' eyes as a larger cluster is looked at with.
+const observers = 50
+
+// Link is a pair of nodes.
+type Link struct {
+	A, B string // A is before B
+	Kind Kind
+	// There is from A to B, Back from B to A.
+	There, Back Way
+}
+
+// Way is one direction of a link.
+type Way struct {
+	Peer    bool  // the other is a peer
+	Spreads Truth // flows are spread towards the other
+	Stale   bool  // the other does not answer handshakes
+}
+
+// Kind is a link's state.
+type Kind string
+
+// The kinds, the best first.
+const (
+	BothWays Kind = "spread"         // both spread towards each other
+	OneWay   Kind = "spread-one-way" // one of them does
+	Tunnel   Kind = "tunnel"         // neither is known to
+	Silent   Kind = "stale"          // one does not get an answer to its handshakes
+	Nothing  Kind = "none"           // they are not each other's peers
+)
+
+// Kinds returns all, the best first.
+func Kinds() []Kind { return []Kind{BothWays, OneWay, Tunnel, Silent, Nothing} }
+
+// sight is what one node has of the others, as its agent decides it.
+type sight struct {
+	peers   map[string]bool // true: it would spread towards it
+	count   int             // of peers
+	spreads int             // towards as many nodes, where all goes well
+}
+
+// Look returns what there is to see.
+func Look(c Cluster) Mesh {
+	m := Mesh{Name: c.Name, Time: c.Time, Nodes: slices.Clone(c.Nodes)}
+	slices.SortFunc(m.Nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
+	all, problems := m.known(), problems{}
+	m.sees = make(map[string]sight, len(m.Nodes))
+	for i := 0; i < len(m.Nodes); i += m.step() {
+		m.sees[m.Nodes[i].Name] = see(&m.Nodes[i], all, problems)
+	}
+	if m.linked() {
+		m.link()
+	}
+	m.Findings = m.examine(problems)
+	return m
+}
+
+// find returns the node of that name, or nil.
+func (m *Mesh) find(name string) *Node {
+	i, found := slices.BinarySearchFunc(m.Nodes, name, func(n Node, name string) int { return cmp.Compare(n.Name, name) })
+	if !found {
+		return nil
+	}
+	return &m.Nodes[i]
+}
+
+// linked tells whether all nodes are looked at from all.
+func (m *Mesh) linked() bool { return len(m.Nodes) <= MaxLinked }
+
+func (m *Mesh) step() int {
+	if m.linked() {
+		return 1
+	}
+	return len(m.Nodes) / observers
+}
+
+// known are the nodes as the agents know them. Those that cannot take part because they have told no key are left out, and
+// are found by what they lack.
+func (m *Mesh) known() []mesh.Node {
+	var all []mesh.Node
+	for i := range m.Nodes {
+		n := m.Nodes[i].Node
+		if m.Nodes[i].Origin == NoNode {
+			continue
+		}
+		if m.Nodes[i].Origin != Whole || m.Nodes[i].keyless() {
+			n.Agent = nil
+		}
+		all = append(all, n)
+	}
+	return all
+}
+
+// keyless tells whether the node would be a peer if it had a key.
+func (n *Node) keyless() bool {
+	return n.Agent != nil && n.Agent.Mode == mesh.ModeMesh && n.Agent.Key.IsZero()
+}
+
+// takesPart tells whether the node has an agent that works.
+func (n *Node) takesPart() bool {
+	return n.Origin == Whole && n.Agent != nil && !n.OptOut && !n.keyless()
+}
+
+// problems are what agents find wrong with others, and how many of those who look do.
+type problems map[mesh.Problem]int
+
+// see looks with one node's eyes.
+func see(n *Node, all []mesh.Node, found problems) sight {
+	s := sight{peers: map[string]bool{}}
+	if !n.takesPart() {
+		return s
+	}
+	if n.Agent.Mode == mesh.ModeSpread {
+		plan := mesh.Spread(n.Name, all, true)
+		for i := range plan.Peers {
+			s.peers[plan.Peers[i].Node] = plan.Peers[i].Spread
+		}
+		found.add(plan.Problems)
+		s.count, s.spreads = len(plan.Peers), plan.SpreadsTo()
+		return s
+	}
+	plan, err := mesh.Tunnel(n.Name, all, mesh.TunnelConfig{Cleartext: true}) // strictness is about routes
+	if err != nil {
+		return s
+	}
+	for i := range plan.Peers {
+		s.peers[plan.Peers[i].Node] = true
+	}
+	found.add(plan.Problems)
+	s.count, s.spreads = len(s.peers), len(s.peers)
+	return s
+}
+
+func (p problems) add(found []mesh.Problem) {
+	for _, f := range found {
+		p[f]++
+	}
+}
+
+// link looks at each pair.
+func (m *Mesh) link() {
+	for i := range m.Nodes {
+		for j := i + 1; j < len(m.Nodes); j++ {
+			a, b := &m.Nodes[i], &m.Nodes[j]
+			if a.OptOut || b.OptOut || a.Origin == NoNode || b.Origin == NoNode {
+				continue
+			}
+			l := Link{A: a.Name, B: b.Name, There: m.way(a, b), Back: m.way(b, a)}
+			l.Kind = l.kind()
+			m.Links = append(m.Links, l)
+		}
+	}
+}
+
+// way is what one node does towards another.
+func (m *Mesh) way(from, to *Node) Way {
+	s := m.sees[from.Name]
+	would, isPeer := s.peers[to.Name]
+	w := Way{Peer: isPeer, Spreads: No, Stale: isPeer && slices.Contains(from.Told.Stale.Nodes, to.Name)}
+	switch {
+	case !would || from.Told.SpreadsTo == 0:
+	case from.Told.SpreadsTo >= s.spreads:
+		w.Spreads = Yes
+	default: // towards some, and it does not tell which
+		w.Spreads = Unknown
+	}
+	return w
+}
+
+func (l *Link) kind() Kind {
+	there, back := l.There.Spreads == Yes, l.Back.Spreads == Yes
+	switch {
+	case !l.There.Peer || !l.Back.Peer:
+		return Nothing
+	case l.There.Stale || l.Back.Stale:
+		return Silent
+	case there && back:
+		return BothWays
+	case there || back:
+		return OneWay
+	}
+	return Tunnel
+}
+
+// Only returns the same with the links of some nodes alone, and the nodes at their ends.
+func (m Mesh) Only(wanted func(name string) bool) Mesh {
+	ends := map[string]bool{}
+	m.Links = slices.DeleteFunc(slices.Clone(m.Links), func(l Link) bool {
+		keep := wanted(l.A) || wanted(l.B)
+		ends[l.A] = ends[l.A] || keep
+		ends[l.B] = ends[l.B] || keep
+		return !keep
+	})
+	m.Nodes = slices.DeleteFunc(slices.Clone(m.Nodes), func(n Node) bool { return !ends[n.Name] && !wanted(n.Name) })
+	m.Findings = slices.DeleteFunc(slices.Clone(m.Findings), func(f Finding) bool { return !slices.ContainsFunc(f.Nodes, wanted) })
+	return m
+}
+
+// Has tells whether there is a node that is wanted.
+func (m *Mesh) Has(wanted func(name string) bool) bool {
+	return slices.ContainsFunc(m.Nodes, func(n Node) bool { return wanted(n.Name) })
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Summary counts.
+type Summary struct {
+	Nodes    int
+	OptedOut int
+	Modes    map[string]int // of the nodes that did not opt out and whose agent has told something
+	Versions map[string]int // of agents
+	Links    map[Kind]int   // empty where pairs were not looked at
+	Failed   int            // findings
+	Warnings int
+}
+
+// Summary counts what there is.
+func (m *Mesh) Summary() Summary {
+	s := Summary{Nodes: len(m.Nodes), Modes: map[string]int{}, Versions: map[string]int{}, Links: map[Kind]int{}}
+	for i := range m.Nodes {
+		n := &m.Nodes[i]
+		switch {
+		case n.OptOut:
+			s.OptedOut++
+		case n.Told.Mode != "":
+			s.Modes[string(n.Told.Mode)]++
+		}
+		if n.Told.AgentVersion != "" {
+			s.Versions[n.Told.AgentVersion]++
+		}
+	}
+	for i := range m.Links {
+		s.Links[m.Links[i].Kind]++
+	}
+	for i := range m.Findings {
+		if m.Findings[i].Severity == Failed {
+			s.Failed++
+		} else {
+			s.Warnings++
+		}
+	}
+	return s
+}
+
+// String is "4 nodes: 3 mesh, 1 without an agent's word; agents 0.7.0".
+func (s Summary) String() string {
+	var parts []string
+	with := 0
+	for _, mode := range slices.Sorted(maps.Keys(s.Modes)) {
+		parts = append(parts, fmt.Sprintf("%d %s", s.Modes[mode], mode))
+		with += s.Modes[mode]
+	}
+	if s.OptedOut > 0 {
+		parts = append(parts, fmt.Sprintf("%d opted out", s.OptedOut))
+	}
+	if without := s.Nodes - with - s.OptedOut; without > 0 {
+		parts = append(parts, fmt.Sprintf("%d without an agent's word", without))
+	}
+	text := plural(s.Nodes, "node")
+	if len(parts) > 0 {
+		text += ": " + strings.Join(parts, ", ")
+	}
+	if versions := slices.Sorted(maps.Keys(s.Versions)); len(versions) > 0 {
+		text += "; agents " + strings.Join(versions, ", ")
+	}
+	return text
+}
+
+// Verdict is "2 checks failed, 1 warning".
+func (s Summary) Verdict() string {
+	if s.Failed+s.Warnings == 0 {
+		return "all is well"
+	}
+	return plural(s.Failed, "check") + " failed, " + plural(s.Warnings, "warning")
+}
+
+func isIPv6(p netip.Prefix) bool { return !p.Addr().Is4() }

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+)
+
+// Style is how text is written.
+type Style struct {
+	Color bool
+	// Problems leaves out the nodes that nothing was found of.
+	Problems bool
+	// Links lists the links, too.
+	Links bool
+}
+
+// WriteText writes the table of nodes, if wanted that of links, and what was found.
+func (m *Mesh) WriteText(out io.Writer, s Style) error {
+	var b bytes.Buffer
+	summary := m.Summary()
+	if m.Name != "" {
+		b.WriteString(clean(m.Name) + ", ")
+	}
+	fmt.Fprintf(&b, "%s\n", clean(summary.String()))
+	if rows := m.nodeRows(s); len(rows) > 1 {
+		b.WriteByte('\n')
+		table(&b, rows)
+	}
+	if s.Links {
+		b.WriteByte('\n')
+		table(&b, m.linkRows())
+	}
+	b.WriteByte('\n')
+	m.writeFindings(&b, s)
+	_, err := out.Write(b.Bytes())
+	return err
+}
+
+// WriteFindings writes what was found, and a verdict.
+func (m *Mesh) WriteFindings(out io.Writer, s Style) error {
+	var b bytes.Buffer
+	m.writeFindings(&b, s)
+	_, err := out.Write(b.Bytes())
+	return err
+}
+
+func (m *Mesh) writeFindings(b *bytes.Buffer, s Style) {
+	for _, f := range m.Findings {
+		names := several(f.Nodes, 4)
+		if names != "" {
+			names += ": "
+		}
+		fmt.Fprintf(b, "%s %s%s\n", s.severity(f.Severity), clean(names), clean(short(f.Found, 500)))
+		if f.Mend != "" {
+			fmt.Fprintf(b, "        mend: %s\n", clean(f.Mend))
+		}
+	}
+	fmt.Fprintf(b, "%s\n", m.Summary().Verdict())
+}
+
+func (s Style) severity(v Severity) string {
+	text, colour := "warning", "33"
+	if v == Failed {
+		text, colour = "failed ", "31"
+	}
+	if !s.Color {
+		return text
+	}
+	return "\x1b[" + colour + "m" + text + "\x1b[0m"
+}
+
+// several names some of many.
+func several(names []string, most int) string {
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
+
+func (m *Mesh) nodeRows(s Style) [][]string {
+	rows := [][]string{{"NODE", "MODE", "KEY", "ENDPOINT", "PODS", "MTU", "PEERS", "SPREADS TO", "GATHERS", "STALE", "READY"}}
+	worst := m.worst()
+	for i := range m.Nodes {
+		n := &m.Nodes[i]
+		if s.Problems && worst[n.Name] == "" {
+			continue
+		}
+		rows = append(rows, m.row(n))
+	}
+	return rows
+}
+
+func (m *Mesh) row(n *Node) []string {
+	t := &n.Told
+	mode := string(t.Mode)
+	if n.OptOut {
+		mode = "opted out"
+	} else if n.Origin != Whole {
+		mode = string(n.Origin)
+	}
+	row := []string{n.Name, mode, keyMark(n), first(t.Endpoints), several(n.cidrs(), 2), number(t.MTU)}
+	if t.Mode == "" {
+		return append(row, "", "", "", "", readiness(n))
+	}
+	peers := strconv.Itoa(t.Peers)
+	if s, looked := m.sees[n.Name]; looked && n.takesPart() {
+		peers += fmt.Sprintf("/%d", s.count) // that it should have
+	}
+	gathers := ""
+	if n.Agent != nil && t.Mode == "spread" {
+		gathers = string(truth(n.Agent.Gathers))
+	}
+	return append(row, peers, strconv.Itoa(t.SpreadsTo), gathers, number(t.Stale.Count), readiness(n))
+}
+
+// keyMark is the beginning of a key, by which people tell keys apart, and "+" behind it while there is a next one.
+func keyMark(n *Node) string {
+	key := n.key()
+	if key == "" {
+		return ""
+	}
+	if n.nextKey() != "" {
+		return key[:8] + "+"
+	}
+	return key[:8]
+}
+
+func readiness(n *Node) string {
+	switch {
+	case n.Told.Mode == "" && n.Told.Ready == Unknown:
+		return ""
+	case n.Kubelet == No:
+		return string(n.Told.Ready) + ", node not ready"
+	}
+	return string(n.Told.Ready)
+}
+
+func first(texts []string) string {
+	if len(texts) == 0 {
+		return ""
+	}
+	return texts[0]
+}
+
+// number is "" for zero.
+func number(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
+
+func (m *Mesh) linkRows() [][]string {
+	rows := [][]string{{"NODE", "NODE", "LINK", "THERE", "BACK"}}
+	for i := range m.Links {
+		l := &m.Links[i]
+		rows = append(rows, []string{l.A, l.B, l.Kind.String(), l.There.String(), l.Back.String()})
+	}
+	return rows
+}
+
+// String says it for people.
+func (k Kind) String() string {
+	switch k {
+	case BothWays:
+		return "spread both ways"
+	case OneWay:
+		return "spread one way"
+	case Tunnel:
+		return "tunnel, not known to spread"
+	case Silent:
+		return "stale handshake"
+	default:
+		return "no tunnel"
+	}
+}
+
+// String says it for people.
+func (w Way) String() string {
+	switch {
+	case !w.Peer:
+		return "no peer"
+	case w.Stale:
+		return "no answer"
+	case w.Spreads == Yes:
+		return "spread"
+	case w.Spreads == Unknown:
+		return "spread, perhaps"
+	}
+	return "one flow"
+}
+
+// table writes columns, two spaces apart. A cell that is empty is a dash.
+func table(b *bytes.Buffer, rows [][]string) {
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		for i := range row {
+			row[i] = cmp.Or(clean(row[i]), "-")
+		}
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	_ = w.Flush() // a Buffer takes all
+}
+
+// worst is the worst that was found of each node, "" for nothing.
+func (m *Mesh) worst() map[string]Severity {
+	worst := map[string]Severity{}
+	for _, f := range slices.Backward(m.Findings) { // in their order: the failed ones last
+		for _, name := range f.Nodes {
+			worst[name] = f.Severity
+		}
+	}
+	return worst
+}
+
+// clean makes a text from the API one line that a terminal does not act on.
+func clean(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case strconv.IsPrint(r):
+			return r
+		case r == '\n', r == '\t':
+			return ' '
+		}
+		return '?'
+	}, text)
+}
+
+// short cuts a text to at most that many runes.
+func short(text string, most int) string {
+	for i := range text {
+		if most == 0 {
+			return text[:i] + "…"
+		}
+		most--
+	}
+	return text
+}
