@@ -52,6 +52,20 @@ test-arm64: need-go deps-arm64 ## what needs no device, as arm64 code under qemu
 test-kernels: need-root deps-kernels build ## interop in virtual machines: Linux 5.10, 6.1, 6.12 and 7.2
 	$(GO) test -tags kernels -count=1 -timeout 55m -v ./test/kernels # 25 minutes a machine at most, two at once
 
+.PHONY: test-kube
+test-kube: need-root need-tun deps-kube helm-lint ## the Kubernetes agent: its module, and four nodes with a real API server (first build: minutes)
+	cd pkg/kube && CGO_ENABLED=1 $(GO) test -race -timeout 30m ./...
+	cd test/kube && $(GO) vet ./... && $(GOLANGCI) run ./... # here and not in check, which need not build Kubernetes
+	cd test/kube && $(GO) test -count=1 -timeout 40m ./...
+
+.PHONY: helm-lint
+helm-lint: need-go ## the charts, what is made of them, and kustomize's bases; the alerting rules of agents
+	cd test/kube/deploy && $(GO) vet ./... && $(GOLANGCI) run ./... && $(GO) test -count=1 ./...
+
+.PHONY: manifests
+manifests: need-go ## make anew what is made of the Helm chart: kustomize's bases and docs/helm-values.md
+	cd test/kube/deploy && $(GO) test -count=1 . -update
+
 .PHONY: test-page
 test-page: need-go deps-page ## the web page beside the metrics, in headless Chromium (installs it: 400 MB)
 	$(GO) test -count=1 -timeout 10m ./pkg/view/page
@@ -62,6 +76,7 @@ check: need-go ## format, vet, lint and layer order
 	$(GO) vet ./...
 	$(GO) vet -tags kernels ./test/...
 	$(GOLANGCI) run ./...
+	cd pkg/kube && $(GO) vet ./... && $(GOLANGCI) run ./... # a module of its own
 	GOARCH=arm64 $(GO) vet ./cmd/... ./pkg/...
 
 .PHONY: fmt
@@ -71,10 +86,12 @@ fmt: ## format all Go code
 .PHONY: generate
 generate: need-go deps-generate ## rebuild all generated files
 	$(GO) generate ./pkg/...
+	cd pkg/kube && $(GO) generate ./...
 
 .PHONY: check-generated
 check-generated: generate ## fail if a generated file was not up to date
-	git diff --exit-code --stat -- pkg/drop/reasons.go pkg/datapath/events.go 'pkg/datapath/*_bpfel.*' 'pkg/chachapoly/*_amd64.s' 'pkg/packet/*_amd64.s'
+	git diff --exit-code --stat -- pkg/drop/reasons.go pkg/datapath/events.go 'pkg/datapath/*_bpfel.*' 'pkg/chachapoly/*_amd64.s' 'pkg/packet/*_amd64.s' \
+	  'pkg/kube/v1alpha1/zz_*.go' deploy/crd
 
 .PHONY: soak
 soak: need-go ## a minute of traffic with rekeys forced every second; ARGS="-underlay xdp -soak 10m" for others
@@ -118,7 +135,7 @@ scale-check: need-go need-root need-tun deps-scale build ## measure on two cores
 	$(GO) run ./test/scale check --ropewalk $(BIN) $(ARGS)
 
 .PHONY: ci
-ci: deps-test deps-kernels deps-page check check-generated test test-arm64 test-race test-package bench-smoke ## what CI runs
+ci: deps-test deps-kernels deps-kube deps-page check check-generated test test-arm64 test-race test-kube test-package bench-smoke ## what CI runs
 	$(MAKE) test-kernels || $(MAKE) test-kernels # on a busy host an emulated machine may be too slow for a deadline; twice is a fault
 	$(MAKE) fuzz-smoke FUZZTIME=3000x # a count: a limit in time sometimes ends as a failure of the fuzzing engine itself
 	$(BIN) demo --seconds 4
@@ -178,6 +195,27 @@ image: need-buildah $(DIST)/ropewalk-linux-$(ARCH) dist-stage ## container image
 	@rm -f $(IMAGE_ARCHIVE)
 	$(BUILDAH) push $(IMAGE) oci-archive:$(IMAGE_ARCHIVE):ropewalk
 
+IMAGE_AGENT ?= ropewalk-agent:$(ARCH)
+IMAGE_AGENT_ARCHIVE ?= $(DIST)/ropewalk-agent-image-$(ARCH).tar
+AGENT_PROGRAMS := $(DIST_ARCHES:%=$(DIST)/ropewalk-agent-linux-%)
+
+.PHONY: $(AGENT_PROGRAMS)
+$(AGENT_PROGRAMS): $(DIST)/ropewalk-agent-linux-%: need-go
+	@mkdir -p $(DIST)
+	cd pkg/kube && CGO_ENABLED=0 GOOS=linux GOARCH=$* $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(abspath $@) ./cmd/ropewalk-agent
+	$(GO) run ./deploy/sbom $@ '$(VERSION)' >$@.cdx.json
+
+.PHONY: image-agent
+image-agent: need-buildah $(DIST)/ropewalk-linux-$(ARCH) $(DIST)/ropewalk-agent-linux-$(ARCH) dist-stage ## container image of the Kubernetes agent for $(ARCH), as an OCI archive in build/dist
+	@rm -rf $(STAGE)/image-agent && mkdir -p $(STAGE)/image-agent
+	for p in ropewalk ropewalk-agent; do cp $(DIST)/$$p-linux-$(ARCH) $(STAGE)/image-agent/$$p && cp $(DIST)/$$p-linux-$(ARCH).cdx.json $(STAGE)/image-agent/$$p.cdx.json || exit 1; done
+	cp $(STAGE)/common/copyright $(STAGE)/image-agent/
+	cd pkg/kube && GO='$(GO)' LICENSE=../../LICENSE ../../deploy/deb/notices.sh $(abspath $(STAGE))/image-agent/ropewalk-agent >$(abspath $(STAGE))/image-agent/copyright-agent
+	$(BUILDAH) build --arch $(ARCH) --timestamp $(SOURCE_DATE_EPOCH) --build-arg VERSION='$(VERSION)' --target agent \
+	  --build-arg REVISION="$$(git rev-parse HEAD 2>/dev/null)" -t $(IMAGE_AGENT) -f deploy/image/Containerfile $(STAGE)/image-agent
+	@rm -f $(IMAGE_AGENT_ARCHIVE)
+	$(BUILDAH) push $(IMAGE_AGENT) oci-archive:$(IMAGE_AGENT_ARCHIVE):ropewalk-agent
+
 .PHONY: test-package
 test-package: need-root need-tun deps-package dist bin/wireguard-go ## the packages: their files, units, reproducibility, and the image
 	$(GO) test -count=1 -timeout 20m -v ./test/package -dist $(CURDIR)/$(DIST)
@@ -218,6 +256,10 @@ endef
 .PHONY: deps-test
 deps-test: need-go
 	$(call apt_install,wireguard-tools iproute2 nftables gcc libc6-dev prometheus curl jq groff-base zsh fish bash-completion util-linux)
+
+.PHONY: deps-kube
+deps-kube: need-go
+	$(call apt_install,crun iproute2 prometheus util-linux wireguard-tools gcc libc6-dev buildah)
 
 .PHONY: deps-arm64
 deps-arm64:

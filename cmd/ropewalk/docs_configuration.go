@@ -64,7 +64,7 @@ const commandsHead = `
 
 Besides these each has ` + "`--help`" + `. Arguments are in the manual (` + "`man ropewalk-set`" + `) and in the help (` + "`ropewalk help set`" + `).
 Exit codes: 0 all went well, 1 an error, 2 a wrong command line, 3 a check failed, 4 none failed but some warned, 5 no daemon answers
-for the interface.
+for the interface. The agent's flags: ` + "`ropewalk-agent --help`, [Kubernetes](kubernetes.md)." + `
 
 | flag | default | what it says |
 | --- | --- | --- |

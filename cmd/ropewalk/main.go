@@ -64,6 +64,7 @@ func newRootCmd() *cobra.Command {
 	addGroup(root, "What wg does:", newShowCmd(), newTopCmd(), newShowconfCmd(), newSetCmd(), newSetconfCmd(), newAddconfCmd(), newSyncconfCmd(),
 		newGenkeyCmd(), newGenpskCmd(), newPubkeyCmd())
 	addGroup(root, "This host:", newDoctorCmd(), newSpreadCmd(), newBenchCmd(), newDemoCmd())
+	addGroup(root, "Kubernetes:", newAgentCmd(), newMeshCmd())
 	root.AddCommand(newTrafficCmd(), newCompletionCmd(), newVersionCmd(), newDocsCmd())
 	return root
 }

@@ -26,7 +26,7 @@ const defaultTimeout = 25 * time.Minute
 // defaultPackages are those whose behaviour depends on the kernel.
 var defaultPackages = []string{
 	"./pkg/tun", "./pkg/underlay/udp", "./pkg/offload", "./pkg/hostnet", "./pkg/datapath", "./pkg/datapath/hook", "./pkg/adopt",
-	"./test/interop", "./test/spread",
+	"./pkg/kube", "./test/interop", "./test/spread",
 }
 
 // TestKernels is the matrix. As many machines run at once as go test -parallel says (one per core);
@@ -166,7 +166,7 @@ func elsewhere() []string {
 	}
 }
 
-// spared tells whether a step, whose eBPF takes minutes to verify in an emulator, is left out on a kernel.
+// spared tells whether a step, whose eBPF takes minutes to verify in an emulator, is left out on a kernel. ./pkg/kube runs in short on all.
 func spared(kernel, step string) bool {
 	oldest, newest := matrix[0].name, matrix[len(matrix)-1].name
 	switch step {

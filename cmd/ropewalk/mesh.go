@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ropewalk/ropewalk/pkg/mesh/command"
+)
+
+// newMeshCmd checks the command line, and has the agent's program do what it says: that one has Kubernetes' client.
+func newMeshCmd() *cobra.Command {
+	return group(command.New(func(cmd *cobra.Command, verb command.Verb, o command.Options) error {
+		path, err := findAgent()
+		if err != nil {
+			return err
+		}
+		err = syscall.Exec(path, append([]string{agentBinary, "mesh"}, command.Line(cmd, verb, o)...), os.Environ())
+		return fmt.Errorf("running %s: %w", path, err)
+	}))
+}

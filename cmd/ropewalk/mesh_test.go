@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/ropewalk/ropewalk/test/golden"
+)
+
+// TestMeshHandsItsLineToTheAgentsProgram stands a script in for that.
+func TestMeshHandsItsLineToTheAgentsProgram(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/mesh", RequireExplicitExec: true, UpdateScripts: golden.Update(),
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
+	})
+}
+
+func TestMeshMistakesAreUsageErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		"mesh stauts":             `unknown command "stauts"; did you mean "status"?`,
+		"mesh graph --fromat svg": `unknown flag: --fromat; did you mean "--format"?`,
+		"mesh graph --format png": `--format "png": want svg, dot, json`,
+		"mesh status [":           `"[" is no pattern of nodes`,
+		"mesh check --timeout 0s": "--timeout: want a time to wait",
+	} {
+		_, _, err := execute(t, newRootCmd(), "", strings.Fields(text)...)
+		if err == nil || exitCode(err) != exitUsage || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+func TestMeshWithoutTheAgentsProgramSaysSo(t *testing.T) {
+	own, err := os.Executable()
+	if err == nil {
+		_, err = os.Stat(filepath.Join(filepath.Dir(own), agentBinary))
+	}
+	if _, onPath := exec.LookPath(agentBinary); err == nil || onPath == nil {
+		t.Skip("the agent's program is installed here")
+	}
+	_, _, err = execute(t, newRootCmd(), "", "mesh", "status")
+	if err == nil || exitCode(err) != exitError || !strings.Contains(err.Error(), agentBinary+", and is not installed") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,109 @@
+{{- define "ropewalk.name" -}}
+{{- if contains "ropewalk-agent" .Release.Name }}{{ .Release.Name | trunc 63 | trimSuffix "-" }}{{ else }}{{ printf "%s-ropewalk-agent" .Release.Name | trunc 63 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{- define "ropewalk.serviceAccount" -}}
+{{ .Values.serviceAccount.name | default (include "ropewalk.name" .) }}
+{{- end }}
+
+{{- define "ropewalk.selector" -}}
+app.kubernetes.io/name: ropewalk-agent
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "ropewalk.labels" -}}
+{{ include "ropewalk.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "ropewalk.image" -}}
+{{- with .Values.image -}}
+{{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end -}}
+{{- end }}
+
+{{- /* Which modes a node may be in: "spread", "mesh" or both. */}}
+{{- define "ropewalk.modes" -}}
+{{- if or .Values.modeOverride .Values.cleanup.enabled }}spread mesh{{ else }}{{ .Values.mode }}{{ end }}
+{{- end }}
+
+{{- define "ropewalk.capabilities" -}}
+{{- if .Values.capabilities }}
+{{- toYaml .Values.capabilities }}
+{{- else -}}
+- NET_ADMIN
+- BPF
+{{- if and (contains "spread" (include "ropewalk.modes" .)) (not .Values.cleanup.enabled) }}
+- PERFMON
+{{- end }}
+{{- if and (contains "mesh" (include "ropewalk.modes" .)) (not .Values.cleanup.enabled) }}
+- SYS_NICE
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* The node's own address, so that no other of the node's is bound; the brackets are for IPv6 and do no harm. */}}
+{{- define "ropewalk.listen" -}}
+{{- if .Values.metrics.enabled }}[$(HOST_IP)]{{ else }}127.0.0.1{{ end }}:{{ .Values.metrics.port }}
+{{- end }}
+
+{{- define "ropewalk.args" -}}
+{{- $modes := include "ropewalk.modes" . }}
+{{- if .Values.cleanup.enabled -}}
+- cleanup
+- --stay
+{{- if .Values.cleanup.keys }}
+- --keys
+{{- end }}
+{{- else -}}
+- --mode={{ .Values.mode }}
+{{- with .Values.port }}
+- --port={{ . }}
+{{- end }}
+{{- with .Values.spreadPorts }}
+- --spread-ports={{ . }}
+{{- end }}
+{{- end }}
+{{- if contains "spread" $modes }}
+{{- if and .Values.spread.mark (not .Values.cleanup.enabled) }}
+- --mark={{ int64 .Values.spread.mark }}
+{{- end }}
+- --bpf-fs=/run/ropewalk/bpf
+{{- end }}
+- --key-dir=/var/lib/ropewalk/keys
+{{- if contains "mesh" $modes }}
+- --tunnel={{ .Values.mesh.tunnel }}
+{{- if not .Values.cleanup.enabled }}
+{{- with .Values.metrics.perPeer }}
+{{- if ne . "off" }}
+- --metrics-per-peer={{ . }}
+{{- end }}
+{{- end }}
+{{- with .Values.mesh.mtu }}
+- --mtu={{ . }}
+{{- end }}
+{{- range .Values.mesh.podCIDRs }}
+- --pod-cidr={{ . }}
+{{- end }}
+{{- if .Values.mesh.cleartext }}
+- --cleartext
+{{- end }}
+{{- end }}
+{{- end }}
+- --listen=$(LISTEN)
+- --log-level={{ .Values.logLevel }}
+{{- if not .Values.cleanup.enabled }}
+{{- range .Values.extraArgs }}
+- {{ . | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "ropewalk.probe" -}}
+httpGet:
+{{- if not .Values.metrics.enabled }}
+  host: 127.0.0.1
+{{- end }}
+  port: {{ .Values.metrics.port }}
+{{- end }}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/kube"
+	"github.com/ropewalk/ropewalk/pkg/mesh"
+	"github.com/ropewalk/ropewalk/pkg/spread"
+)
+
+// options are the flags that need a look before they are a Config.
+type options struct {
+	cfg      kube.Config
+	mode     string
+	ports    string
+	pods     []string
+	server   apiOptions
+	listen   string
+	logLevel string
+}
+
+func newAgentCmd() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "ropewalk-agent --mode spread|mesh",
+		Short: "The Kubernetes agent of ropewalk: one per node, as a DaemonSet",
+		Long: "In the mode spread the agent spreads and gathers for the WireGuard that the cluster has: Cilium's, Calico's, flannel's or\n" +
+			"k3s's. It changes no key, no route and nothing of the CNI, and spreads towards a node only after that one has said\n" +
+			"that it gathers. In the mode mesh ropewalk itself is the tunnel between the nodes' pods.\n\n" +
+			"What it attached stays when it ends, so that an upgrade loses nothing.",
+		Version: version, Args: usageArgs(cobra.NoArgs), SilenceUsage: true, SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runAgent(cmd.Context(), o) },
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	f := cmd.Flags()
+	f.StringVar(&o.mode, "mode", string(mesh.ModeSpread), "spread or mesh, unless the RopewalkNode says otherwise")
+	f.StringVar(&o.cfg.Node, "node", os.Getenv("NODE_NAME"), "the node's name (default: NODE_NAME)")
+	o.server.add(f, "as a pod finds it")
+	f.Uint16Var(&o.cfg.Port, "port", 0, "the tunnel's listen port (spread: that of the cluster's WireGuard; mesh: 51820)")
+	f.StringVar(&o.ports, "spread-ports", spread.DefaultPorts.String(), "source ports to spread over")
+	f.Uint32Var(&o.cfg.Mark, "mark", 0, "mode spread: bits of a packet's mark that hold its flow, for a userspace WireGuard")
+	f.StringVar(&o.cfg.BPF, "bpf-fs", "", "mode spread: the BPF file system to pin in (default: /sys/fs/bpf)")
+	f.DurationVar(&o.cfg.Full, "full-every", kube.FullEvery, "how often all is looked at although nothing happened")
+	f.DurationVar(&o.cfg.Learn, "learn", kube.LearnTime, "time that other nodes are given to learn of this one before it spreads towards them")
+	f.StringVar(&o.listen, "listen", "127.0.0.1:9567", "where /healthz, /readyz and /metrics are served; empty: nowhere")
+	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
+	addMeshFlags(f, &o)
+	cmd.AddCommand(newCleanupCmd(), newMeshCmd())
+	return cmd
+}
+
+// apiOptions say how to reach an API server from outside of a pod.
+type apiOptions struct{ url, token, ca, name string }
+
+// add adds the flags; otherwise is which server it is without them.
+func (o *apiOptions) add(f *pflag.FlagSet, otherwise string) {
+	f.StringVar(&o.url, "server", "", "URL of the API server (default: "+otherwise+")")
+	f.StringVar(&o.token, "token-file", "", "file with the token, with --server")
+	f.StringVar(&o.ca, "ca-file", "", "file with the API server's CA, with --server")
+	f.StringVar(&o.name, "server-name", "", "name in the API server's certificate, with --server (default: that of its URL)")
+}
+
+func (o apiOptions) config() (*rest.Config, error) {
+	if o.url == "" {
+		return rest.InClusterConfig()
+	}
+	return &rest.Config{
+		Host: o.url, BearerTokenFile: o.token, TLSClientConfig: rest.TLSClientConfig{CAFile: o.ca, ServerName: o.name},
+	}, nil
+}
+
+func (o options) config(log *slog.Logger) (cfg kube.Config, err error) {
+	cfg = o.cfg
+	if cfg.Node == "" {
+		return cfg, usageError{errors.New("which node is this? Set --node or NODE_NAME")}
+	}
+	if cfg.Ports, err = config.ParsePorts(o.ports); err != nil {
+		return cfg, usageError{fmt.Errorf("--spread-ports: %w", err)}
+	}
+	if cfg.Pods, err = parsePrefixes(o.pods); err != nil {
+		return cfg, err
+	}
+	if cfg.API, err = o.server.config(); err != nil {
+		return cfg, fmt.Errorf("finding the API server: %w", err)
+	}
+	cfg.API.UserAgent = "ropewalk-agent/" + version
+	cfg.Mode, cfg.Log, cfg.Version = mesh.Mode(o.mode), log, version
+	return cfg, nil
+}
+
+func runAgent(ctx context.Context, o options) error {
+	log, err := newLogger(o.logLevel)
+	if err != nil {
+		return err
+	}
+	klog.SetSlogLogger(log)
+	cfg, err := o.config(log)
+	if err != nil {
+		return err
+	}
+	a, err := kube.New(cfg)
+	if err != nil {
+		return err
+	}
+	if o.listen != "" {
+		if err := serve(ctx, o.listen, kube.Content{Stats: a.Stats(), Version: version, Log: log}); err != nil {
+			return err
+		}
+	}
+	log.Info("agent begins", "node", cfg.Node, "mode", o.mode, "version", version)
+	return a.Run(ctx)
+}
+
+// serve answers probes and Prometheus at an address until ctx ends.
+func serve(ctx context.Context, at string, c kube.Content) error {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", at)
+	if err != nil {
+		return fmt.Errorf("listening for probes: %w", err)
+	}
+	go func() {
+		if err := kube.Serve(ctx, l, c); err != nil {
+			c.Log.Error("probes are no longer answered", "error", err)
+		}
+	}()
+	return nil
+}

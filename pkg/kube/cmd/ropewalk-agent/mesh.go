@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/spf13/pflag"
+
+	"github.com/ropewalk/ropewalk/pkg/kube"
+	"github.com/ropewalk/ropewalk/pkg/metrics"
+)
+
+// addMeshFlags adds those of the mode mesh.
+func addMeshFlags(f *pflag.FlagSet, o *options) {
+	f.StringVar(&o.cfg.Tunnel, "tunnel", kube.DefaultTunnel, "mode mesh: the interface's name")
+	f.StringVar(&o.cfg.KeyDir, "key-dir", kube.DefaultKeyDir, "directory of the node's key and of what administrators asked for, which must outlive the pod")
+	f.TextVar(&o.cfg.PerPeer, "metrics-per-peer", metrics.PerPeerOff,
+		fmt.Sprintf("mode mesh: metrics of single peers, ten for each on every node: `auto|on|off` (auto: while there are at most %d)", metrics.MaxPeers))
+	f.IntVar(&o.cfg.MTU, "mtu", 0, "mode mesh: MTU of the tunnel (default: what fits the node's interface)")
+	f.BoolVar(&o.cfg.Cleartext, "cleartext", false, "mode mesh: let through, unencrypted, what is for pods of nodes that are no peers (default: drop it)")
+	f.StringSliceVar(&o.pods, "pod-cidr", nil, "mode mesh: prefix of the cluster's pods, to drop what is for nodes that nobody knows (repeatable)")
+}
+
+func parsePrefixes(texts []string) (all []netip.Prefix, err error) {
+	for _, t := range texts {
+		p, err := netip.ParsePrefix(t)
+		if err != nil {
+			return nil, usageError{fmt.Errorf("--pod-cidr: %w", err)}
+		}
+		all = append(all, p.Masked())
+	}
+	return all, nil
+}

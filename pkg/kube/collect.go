@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/ropewalk/ropewalk/pkg/metrics"
+)
+
+// newRegistry returns a registry of all that an agent shows. Which metrics there are depends on its mode, which may change, so
+// that collectors describe none beforehand.
+func newRegistry(s *Stats, version string) *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		metrics.NewBuildInfo(version), collect(s.counters), collect(s.tunnel), collect(s.spreads))
+	return r
+}
+
+// collect is a prometheus.Collector that is not checked beforehand.
+type collect func(chan<- prometheus.Metric)
+
+// Describe implements prometheus.Collector.
+func (c collect) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c collect) Collect(ch chan<- prometheus.Metric) { c(ch) }
+
+// counters are the agent's own.
+func (s *Stats) counters(ch chan<- prometheus.Metric) {
+	for _, m := range []struct {
+		name, help string
+		kind       prometheus.ValueType
+		value      int64
+	}{
+		{"reconciles_total", "How often everything was looked at.", prometheus.CounterValue, int64(s.Reconciles.Load())},
+		{"reconcile_failures_total", "How often not everything could be done.", prometheus.CounterValue, int64(s.Failures.Load())},
+		{"changes_total", "Changes made to the node's network.", prometheus.CounterValue, int64(s.Changes.Load())},
+		{"drift_total", "Changes made although the cluster had not changed: somebody else on the host had.", prometheus.CounterValue, int64(s.Drift.Load())},
+		{"peers", "Other nodes that are peers.", prometheus.GaugeValue, s.Peers.Load()},
+		{"spreads_to", "Other nodes that flows are spread towards.", prometheus.GaugeValue, s.SpreadsTo.Load()},
+		{"problems", "Nodes that cannot be dealt with as they want.", prometheus.GaugeValue, s.Problems.Load()},
+	} {
+		desc := prometheus.NewDesc("ropewalk_agent_"+m.name, m.help, nil, nil)
+		ch <- prometheus.MustNewConstMetric(desc, m.kind, float64(m.value))
+	}
+}
+
+// tunnel shows the engine as `ropewalk run` does. Of what it has dropped, tx_no_peer is what was for nodes that are no peers, which would have
+// left in the clear.
+func (s *Stats) tunnel(ch chan<- prometheus.Metric) {
+	e := s.engine.Load()
+	if e == nil {
+		return
+	}
+	d, ok := (*e).(metrics.Device)
+	if !ok {
+		return
+	}
+	metrics.NewCollector(metrics.FromDevice(d, time.Now), metrics.Options{PerPeer: s.perPeer}).Collect(ch)
+}
+
+// spreads shows what spreads as `ropewalk spread attach --metrics` does.
+func (s *Stats) spreads(ch chan<- prometheus.Metric) {
+	if look := s.spread.Load(); look != nil {
+		metrics.NewSpreadCollector(*look).Collect(ch)
+	}
+}

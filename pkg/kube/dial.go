@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+// dialled are the addresses at which the API server was reached, whatever its name: nothing for them goes into a tunnel that
+// needs the API to come up.
+type dialled struct {
+	known []netip.Addr // without a name
+	next  func(ctx context.Context, network, address string) (net.Conn, error)
+	found func() // is called when there is one more
+
+	mu    sync.Mutex
+	addrs []netip.Addr
+}
+
+// dialTimeout and keepAlive are client-go's own.
+const (
+	dialTimeout = 30 * time.Second
+	keepAlive   = 30 * time.Second
+)
+
+func (d *dialled) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	next := d.next
+	if next == nil {
+		next = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
+	}
+	c, err := next(ctx, network, address)
+	if err == nil {
+		d.note(c.RemoteAddr())
+	}
+	return c, err
+}
+
+func (d *dialled) note(at net.Addr) {
+	tcp, ok := at.(*net.TCPAddr)
+	if !ok {
+		return
+	}
+	addr := tcp.AddrPort().Addr().Unmap().WithZone("")
+	d.mu.Lock()
+	fresh := !slices.Contains(d.known, addr) && !slices.Contains(d.addrs, addr)
+	if fresh {
+		d.addrs = append(d.addrs, addr)
+		d.addrs = d.addrs[max(0, len(d.addrs)-maxDialled):]
+	}
+	d.mu.Unlock()
+	if fresh {
+		d.found()
+	}
+}
+
+// maxDialled is how many addresses count, the latest.
+const maxDialled = 16
+
+func (d *dialled) all() []netip.Addr {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Concat(d.known, d.addrs)
+}

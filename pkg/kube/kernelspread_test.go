@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/ropewalk/ropewalk/pkg/adopt"
+	"github.com/ropewalk/ropewalk/pkg/datapath/hook"
+)
+
+// TestAgentsSpreadTunnelsThatOthersHaveMade is spread mode as it is meant: the kernel's WireGuard is the CNI's, as Cilium and
+// flannel (k3s) make it, and knows nothing of ropewalk.
+func TestAgentsSpreadTunnelsThatOthersHaveMade(t *testing.T) {
+	for _, c := range []cni{
+		{"cilium_wg0", 51871, "0xe00"},
+		{"flannel-wg", 51820, "0"},
+	} {
+		t.Run(c.device, func(t *testing.T) {
+			u := newTunnels(t, c)
+			agents := u.startAgents()
+			u.must(u.cross(u.a, u.b).shook()) // the first handshake, with the programs in its way
+			u.cross(u.b, u.a)
+
+			for _, a := range agents {
+				a.kill()
+			}
+			u.wantAttached()
+			u.a.forgets(u.b)
+			u.a.knows(u.b)
+			u.must(u.cross(u.a, u.b).shook())
+		})
+	}
+}
+
+// wantAttached fails unless the programs of both nodes are where they should be.
+func (u *tunnels) wantAttached() {
+	u.Helper()
+	for _, n := range []*testNode{u.a, u.b} {
+		var all []adopt.DeviceStatus
+		u.must(n.host.Do(func() (err error) {
+			all, err = (&adopt.Host{FS: n.bpf}).Status(u.Context(), "")
+			return err
+		}))
+		attached := hook.Attached.String()
+		if !slices.ContainsFunc(all, func(d adopt.DeviceStatus) bool {
+			return d.Device == n.device && d.Spread.State == attached && d.Gather.State == attached && len(d.Problems) == 0
+		}) {
+			u.Errorf("on %s there is %+v", n.name, all)
+		}
+	}
+}

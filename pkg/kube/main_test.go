@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"testing"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/ropewalk/ropewalk/pkg/mesh"
+	"github.com/ropewalk/ropewalk/pkg/netlab"
+)
+
+// agentEnv makes the test binary an agent, and is its orders: a network namespace has a process of its own for one, and
+// where the tests run there may be no other binary.
+const agentEnv = "ROPEWALK_TEST_AGENT"
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(agentEnv); text != "" {
+		if err := beAgent([]byte(text)); err != nil {
+			slog.Error("the agent ends", "error", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// orders are what an agent in spread mode is started with.
+type orders struct{ Node, Server, BPF string }
+
+func beAgent(text []byte) error {
+	var o orders
+	if err := json.Unmarshal(text, &o); err != nil {
+		return fmt.Errorf("reading the agent's orders: %w", err)
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	klog.SetSlogLogger(log)
+	a, err := New(Config{
+		Node: o.Node, API: &rest.Config{Host: o.Server}, Mode: mesh.ModeSpread, Version: "test", Log: log, BPF: o.BPF, Learn: 1,
+	})
+	if err != nil {
+		return err
+	}
+	return a.Run(context.Background())
+}
+
+// agentProcess is an agent in a namespace.
+type agentProcess struct {
+	t   *testing.T
+	cmd *netlab.Command
+	log bytes.Buffer // may be read once the process has ended
+}
+
+func startAgent(t *testing.T, h *netlab.Host, o orders) *agentProcess {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &agentProcess{t: t, cmd: h.Command(context.Background(), self)}
+	a.cmd.Env = append(os.Environ(), agentEnv+"="+string(text))
+	a.cmd.Stdout, a.cmd.Stderr = &a.log, &a.log
+	if err := a.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.kill)
+	return a
+}
+
+// kill ends it as the kernel does when memory runs out. It may be called again.
+func (a *agentProcess) kill() {
+	if a.cmd.ProcessState != nil {
+		return
+	}
+	_ = a.cmd.Process.Kill()
+	_ = a.cmd.Wait()
+	if a.t.Failed() {
+		a.t.Logf("log of an agent:\n%s", a.log.String())
+	}
+}

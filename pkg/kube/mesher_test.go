@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"errors"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/kube/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/mesh"
+	"github.com/ropewalk/ropewalk/pkg/noise"
+)
+
+// fakeEngine is a tunnel without packets.
+type fakeEngine struct {
+	mu      sync.Mutex
+	status  config.Status
+	changes []config.Device
+	done    chan struct{}
+	deaf    bool // it takes no other key
+}
+
+func (e *fakeEngine) Configure(c config.Device) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.deaf && c.PrivateKey != nil {
+		return errDeaf
+	}
+	e.changes = append(e.changes, c)
+	if c.PrivateKey != nil {
+		e.status.PublicKey = c.PrivateKey.Public()
+	}
+	if c.ReplacePeers {
+		e.status.Peers = nil
+	}
+	for _, p := range c.Peers {
+		i := slices.IndexFunc(e.status.Peers, func(st config.PeerStatus) bool { return st.PublicKey == p.PublicKey })
+		switch {
+		case p.Remove && i >= 0:
+			e.status.Peers = slices.Delete(e.status.Peers, i, i+1)
+			continue
+		case i < 0 && (p.Remove || p.UpdateOnly):
+			continue
+		case i < 0:
+			i = len(e.status.Peers)
+			e.status.Peers = append(e.status.Peers, config.PeerStatus{PublicKey: p.PublicKey})
+		}
+		st := &e.status.Peers[i]
+		for _, a := range p.AllowedIPs {
+			st.AllowedIPs = slices.DeleteFunc(st.AllowedIPs, func(has netip.Prefix) bool { return has == a.Prefix })
+			if !a.Remove {
+				st.AllowedIPs = append(st.AllowedIPs, a.Prefix)
+			}
+		}
+		if p.Keepalive != nil {
+			st.Keepalive = *p.Keepalive
+		}
+	}
+	return nil
+}
+
+var errDeaf = errors.New("deaf")
+
+func (e *fakeEngine) Status() config.Status {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	st := e.status
+	st.Peers = slices.Clone(st.Peers)
+	for i := range st.Peers {
+		st.Peers[i].AllowedIPs = slices.Clone(st.Peers[i].AllowedIPs)
+	}
+	return st
+}
+
+func (e *fakeEngine) Done() <-chan struct{} { return e.done }
+func (e *fakeEngine) Close()                { close(e.done) }
+
+// plug makes it deaf, or not.
+func (e *fakeEngine) plug(deaf bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.deaf = deaf
+}
+
+// toldSince are the changes after the first n.
+func (e *fakeEngine) toldSince(n int) []config.Device {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.changes[n:])
+}
+
+// forgets takes all peers from it, as another program may.
+func (e *fakeEngine) forgets() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.status.Peers = nil
+}
+
+// shakes notes a handshake with a peer.
+func (e *fakeEngine) shakes(key noise.PublicKey) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range e.status.Peers {
+		if e.status.Peers[i].PublicKey == key {
+			e.status.Peers[i].LastHandshake = time.Now()
+		}
+	}
+}
+
+// fakeNetwork is a host that does as it is told.
+type fakeNetwork struct {
+	routing    *Routing
+	routed     int // how often routes were looked at
+	refuse     bool
+	interfaces int // how often an interface was looked at
+	pods       []netip.Prefix
+	mtu        int
+	off        int   // what is to be put right of the interface, once
+	broken     error // of LinkMTU
+	unable     error // of SetInterface
+}
+
+func (n *fakeNetwork) SetRoutes(_ string, r *Routing, refuse bool) (int, error) {
+	n.routing, n.refuse = r, refuse
+	n.routed++
+	return 0, nil
+}
+
+func (n *fakeNetwork) SetInterface(_ string, mtu int, pods []netip.Prefix) (int, error) {
+	n.interfaces++
+	n.mtu, n.pods = mtu, pods
+	changes := n.off
+	n.off = 0
+	return changes, n.unable
+}
+
+func (n *fakeNetwork) RemoveInterface(string) error { return nil }
+
+func (n *fakeNetwork) LinkMTU([]netip.Addr) (int, error) { return 1500, n.broken }
+
+// meshNode is the i-th node, as in pkg/mesh's tests.
+func meshNode(i byte, key noise.PublicKey) mesh.Node {
+	addr := netip.AddrFrom4([4]byte{192, 0, 2, i})
+	return mesh.Node{
+		Name: string('a' + rune(i)), Created: time.Unix(int64(i), 0), Addrs: []netip.Addr{addr},
+		PodCIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, i, 0}), 24)},
+		Agent:    &mesh.Agent{Mode: mesh.ModeMesh, Key: key, Endpoints: []netip.AddrPort{netip.AddrPortFrom(addr, DefaultPort)}},
+	}
+}
+
+// newTestMesher returns one with all that it changes, and the engines that it opens.
+func newTestMesher(t *testing.T) (*mesher, *fakeNetwork, func() *fakeEngine) {
+	t.Helper()
+	var last *fakeEngine
+	n := &fakeNetwork{}
+	cfg := Config{
+		KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Network: n,
+		Open: func(string, int, *slog.Logger) (Engine, error) {
+			last = &fakeEngine{done: make(chan struct{})}
+			return last, nil
+		},
+	}
+	m := newMesher(cfg.withDefaults(), nil, func() []netip.Addr { return nil }, func() {})
+	t.Cleanup(m.leave)
+	return m, n, func() *fakeEngine { return last }
+}
+
+func (m *mesher) look(t *testing.T, l look) result {
+	t.Helper()
+	r, err := m.do(t.Context(), l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestInterfaceIsLookedAtEachTime(t *testing.T) {
+	m, n, engine := newTestMesher(t)
+	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+	pods := own.PodCIDRs
+	own.PodCIDRs = nil // which the controller manager gives it in a moment (calico #8039)
+	l := look{nodes: []mesh.Node{own, other}, own: own}
+	m.look(t, l)
+	first := engine()
+	own.PodCIDRs = pods
+	l.own, l.nodes[0], l.spec.MTU = own, own, 1400
+	m.look(t, l)
+	if n.interfaces != 2 || !slices.Equal(n.pods, pods) || n.mtu != 1400 {
+		t.Errorf("%+v", n)
+	}
+	l.spec.Port = 7
+	if r := m.look(t, l); r.status.Endpoints[0] != "192.0.2.0:7" || engine() != first {
+		t.Errorf("%+v; another engine: %v", r.status, engine() != first)
+	}
+	if !n.refuse || len(n.routing.Routes) != 1 || n.routing.Routes[0] != other.PodCIDRs[0] {
+		t.Errorf("%+v", n.routing)
+	}
+}
+
+func TestRoutesAreLookedAtAgainOnlyWhenTheTunnelIsNotAsItWas(t *testing.T) {
+	m, n, _ := newTestMesher(t)
+	l := look{own: meshNode(0, noise.PublicKey{})}
+	l.nodes = []mesh.Node{l.own}
+	for _, c := range []struct {
+		name   string
+		change func()
+		want   int
+	}{
+		{"at first", func() {}, 2},
+		{"as it was", func() {}, 1},
+		{"somebody took the interface down", func() { n.off = 1 }, 2},
+		{"the engine is gone", m.leave, 2},
+		{"as it was again", func() {}, 1},
+	} {
+		n.routed = 0
+		c.change()
+		m.look(t, l)
+		if n.routed != c.want {
+			t.Errorf("%s: %d times, want %d", c.name, n.routed, c.want)
+		}
+	}
+}
+
+func TestTunnelThatEndsAtOnceIsNotOpenedInALoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _, engine := newTestMesher(t)
+		l := look{own: meshNode(0, noise.PublicKey{})}
+		l.nodes = []mesh.Node{l.own}
+		m.look(t, l)
+		m.engine = ended{engine()}
+		if _, err := m.do(t.Context(), l); !errors.Is(err, errEnded) {
+			t.Error("it is opened again at once:", err)
+		}
+		m.look(t, l)
+		time.Sleep(2 * shortLife)
+		m.engine = ended{m.engine}
+		m.look(t, l) // one that lived is
+		m.leave()
+	})
+}
+
+// ended is an engine that has.
+type ended struct{ Engine }
+
+func (ended) Done() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+func TestKeyIsChangedOnceOthersHaveHadTheTimeToLearnIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _, engine := newTestMesher(t)
+		own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+		l := look{nodes: []mesh.Node{own, other}, own: own}
+		r := m.look(t, l)
+		synctest.Wait()
+		if st := engine().Status(); st.Peers[0].Keepalive == 0 {
+			t.Error("a peer that knows an engine before this one is not told that it is gone")
+		}
+		time.Sleep(2 * nudgeFor)
+		l.told = m.look(t, l).status
+		first := l.told.PublicKey
+		if st := engine().Status(); st.Peers[0].Keepalive != 0 {
+			t.Error("keepalives go on")
+		}
+		l.spec.KeyGeneration = 2
+		r = m.look(t, l)
+		if r.status.PublicKey != first || r.status.NextPublicKey == "" || r.wait != 0 {
+			t.Fatalf("%+v", r)
+		}
+		time.Sleep(time.Hour) // the API is away
+		if r = m.look(t, l); r.status.PublicKey != first {
+			t.Fatal("it changed although nobody could know")
+		}
+		next := r.status.NextPublicKey
+		l.told = r.status
+		if r = m.look(t, l); r.status.PublicKey != first || r.wait != LearnTime || len(r.notes) != 1 {
+			t.Fatalf("%+v", r)
+		}
+		time.Sleep(r.wait)
+		r = m.look(t, l)
+		if r.status.PublicKey != next || r.status.NextPublicKey != "" || r.status.KeyGeneration != 2 {
+			t.Fatalf("%+v", r)
+		}
+		synctest.Wait()
+		if st := engine().Status(); st.PublicKey.Base64() != string(next) || st.Peers[0].Keepalive == 0 {
+			t.Errorf("%s; peers are not made to shake hands: %d", st.PublicKey, st.Peers[0].Keepalive)
+		}
+		time.Sleep(2 * nudgeFor)
+		if st := engine().Status(); st.Peers[0].Keepalive != 0 {
+			t.Error("keepalives go on")
+		}
+		if names, err := os.ReadDir(m.cfg.KeyDir); err != nil || len(names) != 1 || names[0].Name() != "private-2.key" {
+			t.Error(names, err)
+		}
+		m.leave()
+	})
+}
+
+func TestAllowedIPsMoveAsSoonAsAPeerUsesItsNextKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _, engine := newTestMesher(t)
+		own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+		other.Agent.NextKey = noise.PublicKey{2}
+		l := look{nodes: []mesh.Node{own, other}, own: own}
+		owner := func() noise.PublicKey {
+			for _, p := range engine().Status().Peers {
+				if len(p.AllowedIPs) > 0 {
+					return p.PublicKey
+				}
+			}
+			return noise.PublicKey{}
+		}
+		if r := m.look(t, l); r.status.Peers != 1 || owner() != other.Agent.Key {
+			t.Fatalf("%d peers, of %s", r.status.Peers, owner())
+		}
+		engine().shakes(noise.PublicKey{2})
+		time.Sleep(20 * time.Millisecond)
+		synctest.Wait()
+		if owner() != (noise.PublicKey{2}) {
+			t.Errorf("they are %s's", owner())
+		}
+		m.look(t, l) // which knows nothing else yet
+		if owner() != (noise.PublicKey{2}) {
+			t.Errorf("the next look gives them back to %s", owner())
+		}
+		other.Agent.Key, other.Agent.NextKey = noise.PublicKey{2}, noise.PublicKey{}
+		l.nodes[1] = other
+		m.look(t, l)
+		if st := engine().Status(); len(st.Peers) != 1 || owner() != (noise.PublicKey{2}) {
+			t.Errorf("%+v", st)
+		}
+		m.leave()
+	})
+}
+
+func TestWhatAdministratorsAskedForOutlivesTheRopewalkNode(t *testing.T) {
+	n := parseNode(t, aNode)
+	a := &Agent{cfg: Config{KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}.withDefaults()}
+	asked := v1alpha1.NodeSpec{Mode: v1alpha1.ModeMesh, Port: 7}
+	routing := &Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}, Exempt: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}
+	a.remember(memory{Node: n.UID, Mode: mesh.ModeMesh, Spec: asked, Routing: routing})
+	host := &fakeNetwork{}
+	again := &Agent{cfg: a.cfg}
+	again.cfg.Network = host
+	again.guard()
+	if host.routing == nil || !slices.Equal(host.routing.Routes, routing.Routes) || !slices.Equal(host.routing.Exempt, routing.Exempt) || !host.refuse {
+		t.Errorf("before the API is reached: %+v", host)
+	}
+	made := &v1alpha1.RopewalkNode{}
+	made.Generation = 1
+	if got := again.specOf(n, made); got != asked {
+		t.Errorf("made anew: %+v", got)
+	}
+	made.Generation = 2
+	if got := again.specOf(n, made); got != (v1alpha1.NodeSpec{}) {
+		t.Errorf("administrators took it back: %+v", got)
+	}
+	made.Generation, n.UID = 1, "u2"
+	if got := again.specOf(n, made); got != (v1alpha1.NodeSpec{}) {
+		t.Errorf("another node of that name: %+v", got)
+	}
+}
+
+func TestEngineThatDidNotTakeTheKeyIsGivenItAgain(t *testing.T) {
+	m, _, engine := newTestMesher(t)
+	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+	l := look{nodes: []mesh.Node{own, other}, own: own}
+	m.look(t, l)
+	if err := m.keys.prepare(2); err != nil {
+		t.Fatal(err)
+	}
+	engine().plug(true)
+	if err := m.switchKey(); !errors.Is(err, errDeaf) {
+		t.Fatal(err)
+	}
+	engine().plug(false)
+	r := m.look(t, l)
+	if st := engine().Status(); st.PublicKey.Base64() != string(r.status.PublicKey) || len(st.Peers) != 1 || len(st.Peers[0].AllowedIPs) == 0 {
+		t.Errorf("others are told of %s, and it has %+v", r.status.PublicKey, st)
+	}
+}
+
+func TestNothingIsRefusedBeforeTheAPIIsReachedWhereCleartextIsWanted(t *testing.T) {
+	n := &fakeNetwork{refuse: true}
+	a := &Agent{cfg: Config{KeyDir: t.TempDir(), Cleartext: true, Network: n, Log: slog.New(slog.DiscardHandler)}.withDefaults()}
+	a.remember(memory{Mode: mesh.ModeMesh, Routing: &Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}}})
+	a.guard()
+	if n.routing == nil || n.refuse {
+		t.Errorf("%+v", n)
+	}
+}
+
+func TestExemptPrefixIsNotRoutedAsWell(t *testing.T) {
+	p := netip.MustParsePrefix("10.244.2.0/24")
+	r := &Routing{Routes: []netip.Prefix{p}, Exempt: []netip.Prefix{p}}
+	if keys := r.keys(true, true); len(keys) != 1 || keys[0].kind != unix.RTN_THROW {
+		t.Errorf("%+v", keys)
+	}
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/hostnet"
+)
+
+const (
+	// protocol marks the agent's routes and rules (rtm_protocol; the kernel leaves numbers above RTPROT_STATIC to daemons).
+	protocol netlink.RouteProtocol = 82
+	// table is the agent's own. What a CNI or a cloud's agent has in the main table is neither replaced nor obeyed, and is
+	// there again when the agent's rule goes.
+	table = 8282
+	// rulePriority is in front of the main table's (32766) and behind the local one's (0).
+	rulePriority = 8282
+	// lastResort is the metric of the routes that drop what has no tunnel to go through. Dropped without a word: a pod's
+	// connections outlive the time until the tunnel is there again.
+	lastResort = 1 << 30
+)
+
+// routeKey is what tells the agent's routes apart.
+type routeKey struct {
+	dst  netip.Prefix
+	kind int // RTN_UNICAST: into the tunnel; RTN_BLACKHOLE: dropped; RTN_THROW: as the other tables say
+}
+
+// setRouting makes the agent's routes lead into the tunnel, if there is one, and drop what is for them otherwise, if refuse.
+// A nil Routing is none at all. It returns how many it changed. Routes of others are left alone.
+func setRouting(tunnel string, r *Routing, refuse bool) (changes int, err error) {
+	index := 0
+	l, err := hostnet.FindLink(tunnel)
+	if err == nil && l.Up {
+		index = l.Index
+	} else if err != nil && !errors.Is(err, hostnet.ErrNoLink) {
+		return 0, err
+	}
+	have, err := ownRoutes()
+	if err != nil {
+		return 0, err
+	}
+	want := r.keys(index != 0, refuse)
+	wanted := make(map[routeKey]bool, len(want))
+	for _, k := range want {
+		wanted[k] = true
+		mtu := r.MTU[k.dst]
+		if old, ok := have[k]; ok && (k.kind != unix.RTN_UNICAST || old.LinkIndex == index && old.MTU == mtu) {
+			continue
+		}
+		changes++
+		if err := netlink.RouteReplace(k.route(index, mtu)); err != nil {
+			return changes, fmt.Errorf("adding a route to %s: %w", k.dst, err)
+		}
+	}
+	n, err := setRules(want)
+	if changes += n; err != nil {
+		return changes, err
+	}
+	for k, old := range have {
+		if wanted[k] {
+			continue
+		}
+		changes++
+		if err := netlink.RouteDel(&old); err != nil && !errors.Is(err, unix.ESRCH) {
+			return changes, fmt.Errorf("removing the route to %s: %w", k.dst, err)
+		}
+	}
+	return changes, nil
+}
+
+// keys are what there should be, exceptions first, then what drops: at no time does anything take a way that it should not.
+func (r *Routing) keys(tunnel, refuse bool) (keys []routeKey) {
+	if r == nil {
+		return nil
+	}
+	exempt := make(map[netip.Prefix]bool, len(r.Exempt))
+	for _, p := range r.Exempt {
+		keys = append(keys, routeKey{p, unix.RTN_THROW})
+		exempt[p] = true
+	}
+	for _, p := range r.Routes {
+		if exempt[p] { // to the kernel, both are the same route
+			continue
+		}
+		if refuse {
+			keys = append(keys, routeKey{p, unix.RTN_BLACKHOLE})
+		}
+		if tunnel {
+			keys = append(keys, routeKey{p, unix.RTN_UNICAST})
+		}
+	}
+	return keys
+}
+
+func (k routeKey) route(index, mtu int) *netlink.Route {
+	r := &netlink.Route{
+		Dst: &net.IPNet{IP: k.dst.Addr().AsSlice(), Mask: net.CIDRMask(k.dst.Bits(), k.dst.Addr().BitLen())}, Protocol: protocol,
+		Table: table, Type: k.kind,
+	}
+	switch {
+	case k.kind == unix.RTN_BLACKHOLE:
+		r.Priority = lastResort
+	case k.kind == unix.RTN_THROW && k.dst.Addr().Is4():
+		r.Scope = netlink.SCOPE_HOST // or a gateway, which the kernel looks for among routes of a narrower scope, is not excepted
+	case k.kind == unix.RTN_UNICAST:
+		r.LinkIndex, r.MTU = index, mtu
+		if k.dst.Addr().Is4() {
+			r.Scope = netlink.SCOPE_LINK
+		}
+	}
+	return r
+}
+
+// ownRoutes are the agent's, an earlier one's included.
+func ownRoutes() (map[routeKey]netlink.Route, error) {
+	own := map[routeKey]netlink.Route{}
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		routes, err := hostnet.Dump(func() ([]netlink.Route, error) {
+			filter := &netlink.Route{Protocol: protocol, Table: table}
+			return netlink.RouteListFiltered(family, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE) //nolint:forbidigo // within hostnet.Dump
+		})
+		if err != nil {
+			return nil, fmt.Errorf("listing routes: %w", err)
+		}
+		for _, r := range routes {
+			if r.Dst == nil {
+				continue
+			}
+			addr, _ := netip.AddrFromSlice(r.Dst.IP)
+			bits, _ := r.Dst.Mask.Size()
+			own[routeKey{netip.PrefixFrom(addr.Unmap(), bits), r.Type}] = r
+		}
+	}
+	return own, nil
+}
+
+// setRules makes the table count for the families that it has routes of.
+func setRules(want []routeKey) (changes int, err error) {
+	for _, family := range hostnet.Families() {
+		wanted := false
+		for _, k := range want {
+			wanted = wanted || hostnet.FamilyOf(k.dst.Addr()) == family
+		}
+		n, err := setRule(family, wanted)
+		if changes += n; err != nil {
+			return changes, err
+		}
+	}
+	return changes, nil
+}
+
+func setRule(family hostnet.Family, wanted bool) (changes int, err error) {
+	r := netlink.NewRule()
+	r.Family, r.Table, r.Priority, r.Protocol = int(family), table, rulePriority, uint8(protocol)
+	have, err := hostnet.Dump(func() ([]netlink.Rule, error) {
+		return netlink.RuleListFiltered(int(family), &netlink.Rule{Table: table, Priority: rulePriority}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PRIORITY) //nolint:forbidigo // within hostnet.Dump
+	})
+	if err != nil {
+		return 0, fmt.Errorf("listing %s rules: %w", family, err)
+	}
+	switch there := len(have) > 0; {
+	case there == wanted:
+		return 0, nil
+	case wanted:
+		err = netlink.RuleAdd(r)
+	default:
+		err = netlink.RuleDel(r)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("changing the %s rule for table %d: %w", family, table, err)
+	}
+	return 1, nil
+}
+
+// apiAddrs are the API server's addresses, if its host names any.
+func apiAddrs(host string) []netip.Addr {
+	if u, err := url.Parse(host); err == nil && u.Host != "" {
+		host = u.Hostname()
+	}
+	if a, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{a.Unmap()}
+	}
+	return nil
+}

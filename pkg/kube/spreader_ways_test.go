@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/ropewalk/ropewalk/pkg/adopt"
+	"github.com/ropewalk/ropewalk/pkg/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/mesh"
+	"github.com/ropewalk/ropewalk/pkg/netlab"
+	"github.com/ropewalk/ropewalk/pkg/spread"
+)
+
+// withRoutes calls f in a namespace of its own, with 192.0.2.0/24 on eth0, 10.244.0.0/16 on the tunnel tun0, and routes that lead
+// nowhere.
+func withRoutes(t *testing.T, f func() error) {
+	t.Helper()
+	lab, err := netlab.New("ways")
+	if errors.Is(err, netlab.ErrPrivileges) {
+		t.Skip(err)
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(err)
+	defer func() { must(lab.Close()) }()
+	h, err := lab.Host("node")
+	must(err)
+	must(h.Do(func() error {
+		attrs := func(name string) netlink.LinkAttrs {
+			a := netlink.NewLinkAttrs()
+			a.Name = name
+			return a
+		}
+		tun := &netlink.Tuntap{LinkAttrs: attrs("tun0"), Mode: netlink.TUNTAP_MODE_TUN}
+		eth := &netlink.Veth{LinkAttrs: attrs("eth0"), PeerName: "far"}
+		far := &netlink.Device{LinkAttrs: attrs("far")}
+		for device, cidr := range map[netlink.Link]string{eth: "192.0.2.1/24", tun: "10.244.1.1/16"} {
+			addr, err := netlink.ParseAddr(cidr)
+			if err = errors.Join(err, netlink.LinkAdd(device), netlink.AddrAdd(device, addr), netlink.LinkSetUp(device)); err != nil {
+				return err
+			}
+		}
+		return errors.Join(netlink.LinkSetUp(far), f())
+	}))
+}
+
+func TestWaysLeadByDevicesThatOuterPacketsLeaveBy(t *testing.T) {
+	withRoutes(t, func() error {
+		var w ways
+		for addr, want := range map[string]string{
+			"192.0.2.2": "eth0", "10.244.2.10": "", "192.0.2.1": "", "127.0.0.1": "", "192.0.2.255": "", "198.51.100.1": "", "2001:db8::1": "",
+		} {
+			if got, err := w.towards(netip.MustParseAddr(addr)); got != want || err != nil {
+				t.Errorf("%s: %q, %v, want %q", addr, got, err, want)
+			}
+		}
+		if err := hostnet.DeleteLink("eth0"); err != nil {
+			return err
+		}
+		if got, err := w.towards(netip.MustParseAddr("192.0.2.2")); got != "eth0" || err != nil {
+			t.Errorf("what is known is asked for again: %q, %v", got, err)
+		}
+		return nil
+	})
+}
+
+// TestNodeThatIsInATunnelKeepsNobodyFromSpreading: an address among a tunnel's pods, say.
+func TestNodeThatIsInATunnelKeepsNobodyFromSpreading(t *testing.T) {
+	withRoutes(t, func() error {
+		s := newSpreader(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+		var plan mesh.SpreadPlan
+		for _, at := range []string{"192.0.2.2:51820", "10.244.2.10:51820", "192.0.2.255:51820"} {
+			plan.Peers = append(plan.Peers, mesh.SpreadPeer{
+				Node: at, Endpoints: []netip.AddrPort{netip.MustParseAddrPort(at)}, Gather: spread.DefaultPorts, Spread: true,
+			})
+		}
+		configs, err := s.configs(plan, true)
+		if err != nil || len(configs) != 1 || len(configs["eth0"].Peers) != 1 {
+			t.Errorf("%+v, %v", configs, err)
+		}
+		return nil
+	})
+}
+
+func TestNodeGathersWhenMostAreGatheredFrom(t *testing.T) {
+	s := newSpreader(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+	peers := []string{"192.0.2.2:51820", "192.0.2.3:51820"}
+	s.watching["eth0"] = &watching{present: towards(map[string][]string{"eth0": peers})["eth0"]}
+	for _, c := range []struct {
+		devices map[string][]string
+		want    bool
+	}{
+		{map[string][]string{}, false},
+		{map[string][]string{"eth0": peers[:1]}, true},
+		{map[string][]string{"eth1": peers[:1]}, false},
+		{map[string][]string{"eth0": peers, "docker0": {"172.17.0.9:51820"}}, true},
+		{map[string][]string{"eth0": peers[:1], "eth1": {"198.51.100.1:51820"}}, false},
+		{map[string][]string{"eth0": {peers[0], peers[1], "192.0.2.4:51820"}}, true}, // one that did not come in
+		{map[string][]string{"eth0": {peers[0], "192.0.2.4:51820", "192.0.2.5:51820"}}, false},
+	} {
+		if got := s.gathers(towards(c.devices)); got != c.want {
+			t.Errorf("%v: %t", c.devices, got)
+		}
+	}
+}
+
+// TestWhatIsAttachedIsToldWhileTheTunnelCannotBeFound: others would stop spreading for a hiccup.
+func TestWhatIsAttachedIsToldWhileTheTunnelCannotBeFound(t *testing.T) {
+	s := newSpreader(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+	l := look{}
+	l.told.Endpoints = append(l.told.Endpoints, "192.0.2.1:51820")
+	if r := s.asBefore(l); r.status.Gathers || len(r.status.Endpoints) > 0 {
+		t.Errorf("nothing is attached, and told is %+v", r.status)
+	}
+	s.watching["eth0"] = &watching{cfg: adopt.Config{}}
+	if r := s.asBefore(l); !r.status.Gathers || len(r.status.Endpoints) != 1 || r.spread == nil {
+		t.Errorf("%+v", r)
+	}
+}

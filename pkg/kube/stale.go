@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"slices"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/kube/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/mesh"
+	"github.com/ropewalk/ropewalk/pkg/noise"
+)
+
+// stale finds the nodes that do not answer handshakes. Its zero value is ready; it must not be used concurrently.
+type stale struct {
+	silence mesh.Silence
+}
+
+// look returns what to tell of the peers that a device has: nil where all answer or are not talked to, so that nothing is
+// written in normal life.
+func (s *stale) look(now time.Time, have []config.PeerStatus, want []mesh.Peer) *v1alpha1.StalePeers {
+	silent := s.silence.Look(now, have)
+	if len(silent) == 0 {
+		return nil
+	}
+	names := make(map[noise.PublicKey]string, len(want))
+	for i := range want {
+		if want[i].Succeeds.IsZero() { // a key that is not in use yet need not answer
+			names[want[i].Key] = want[i].Node
+		}
+	}
+	var nodes []string
+	for _, key := range silent {
+		if name, known := names[key]; known {
+			nodes = append(nodes, name)
+		}
+	}
+	if len(nodes) == 0 {
+		return nil
+	}
+	slices.Sort(nodes)
+	return &v1alpha1.StalePeers{Count: int32(len(nodes)), Nodes: nodes[:min(len(nodes), v1alpha1.MaxStaleNodes)]}
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestDefinitionIsOfTheseTypes finds one that somebody forgot to generate: each field's JSON name and each column is in it.
+// What the API server makes of it is tested in test/kube.
+func TestDefinitionIsOfTheseTypes(t *testing.T) {
+	text, err := os.ReadFile("../../../deploy/crd/ropewalk.io_ropewalknodes.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("node.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := 0
+	for line := range strings.Lines(string(source)) {
+		if _, tag, ok := strings.Cut(line, "`json:\""); ok {
+			name, _, _ := strings.Cut(strings.SplitN(tag, "\"", 2)[0], ",")
+			if name == "" {
+				continue
+			}
+			fields++
+			if !strings.Contains(string(text), name+":") {
+				t.Errorf("the definition lacks %s: run go generate", name)
+			}
+		}
+		if _, column, ok := strings.Cut(line, "printcolumn:name=\""); ok {
+			if name, _, _ := strings.Cut(column, "\""); !strings.Contains(string(text), "name: "+name+"\n") {
+				t.Errorf("the definition lacks the column %s: run go generate", name)
+			}
+		}
+	}
+	if fields < 20 {
+		t.Errorf("only %d fields were found", fields)
+	}
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+
+	"github.com/ropewalk/ropewalk/pkg/adopt"
+)
+
+// watching keeps the programs of one device as they should be.
+type watching struct {
+	cfg     adopt.Config // that is wanted
+	present adopt.Config // that came to be; where what is wanted does not, this goes on
+	failed  bool         // to become what is wanted
+	log     *slog.Logger
+	warned  []string // lately: said again at each look, they are logged once
+	cancel  context.CancelFunc
+	changes chan adopt.Change
+	done    chan struct{}
+	mends   atomic.Int64 // since the last mended
+	reports atomic.Int64
+}
+
+// watch attaches, and goes on in a goroutine. again is called when that finds something changed.
+func watch(ctx context.Context, host *adopt.Host, cfg adopt.Config, log *slog.Logger, again func()) (*watching, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	w := &watching{cfg: cfg, present: cfg, log: log, cancel: cancel, changes: make(chan adopt.Change), done: make(chan struct{})}
+	first := make(chan error, 1)
+	go func() {
+		defer close(w.done)
+		first <- host.Follow(ctx, adopt.Course{Config: cfg, Changes: w.changes, Log: log, Attached: func(r adopt.Report) {
+			w.tell(r)
+			if w.reports.Add(1) == 1 {
+				first <- nil
+				return
+			}
+			w.mends.Add(1)
+			again()
+		}})
+	}()
+	if err := <-first; err != nil {
+		cancel()
+		<-w.done
+		return nil, err
+	}
+	return w, nil
+}
+
+func (w *watching) tell(r adopt.Report) {
+	w.log.Info("spreading", "device", r.Device, "tunnel", r.Tunnel, "port", r.Port, "ports", len(r.Lanes),
+		"peers", len(r.Peers), "quiet", len(r.Quiet), "spread", r.Spread, "gather", r.Gather)
+	for _, warning := range r.Warnings {
+		if !slices.Contains(w.warned, warning) {
+			w.log.Warn("not all is spread as wanted", "device", r.Device, "why", warning)
+		}
+	}
+	w.warned = r.Warnings
+}
+
+// errUnwatched says that a device is not looked after any more.
+var errUnwatched = errors.New("what looks after the device has ended")
+
+// change makes cfg what is wanted, with the programs as they are. An error leaves in place what was before, as far as it goes.
+func (w *watching) change(ctx context.Context, cfg adopt.Config) error {
+	w.cfg, w.failed = cfg, true
+	result := make(chan error, 1)
+	c := adopt.Change{Config: cfg, Done: func(r adopt.Report, err error) {
+		if err == nil {
+			w.tell(r)
+		}
+		result <- err
+	}}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-w.done:
+		return errUnwatched
+	case w.changes <- c:
+	}
+	if err := <-result; err != nil {
+		return fmt.Errorf("%w; what was before goes on, and nodes that are new are not gathered from", err)
+	}
+	w.present, w.failed = cfg, false
+	return nil
+}
+
+// gathersFrom is how many of the peers of a Config are gathered from as it says.
+func (w *watching) gathersFrom(cfg adopt.Config) (n int) {
+	for at, ports := range cfg.PortsOf {
+		if w.present.PortsOf[at] == ports {
+			n++
+		}
+	}
+	return n
+}
+
+// stop leaves all in place.
+func (w *watching) stop() {
+	w.cancel()
+	<-w.done
+}
+
+func (w *watching) ended() bool { return closed(w.done) }
+
+// mended is how often something had to be put right since the last call.
+func (w *watching) mended() int { return int(w.mends.Swap(0)) }

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+)
+
+const (
+	namespace = "ropewalk-system"
+	account   = "ropewalk-agent"
+	patience  = 3 * time.Minute // of a machine that has other things to do, too
+)
+
+// api is a running API server with what an administrator applies before the agents come.
+type api struct {
+	*testing.T
+	cfg     *rest.Config
+	clients kubernetes.Interface
+	dynamic dynamic.Interface
+	mapper  *restmapper.DeferredDiscoveryRESTMapper
+}
+
+func startAPI(t *testing.T) *api {
+	t.Helper()
+	server, err := sharedServer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := rest.CopyConfig(server)
+	cfg.QPS, cfg.Burst = 500, 500
+	a := &api{T: t, cfg: cfg, clients: kubernetes.NewForConfigOrDie(cfg), dynamic: dynamic.NewForConfigOrDie(cfg)}
+	a.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(a.clients.Discovery()))
+	a.applyFile("crd/ropewalk.io_ropewalknodes.yaml")
+	a.eventually("the definition is established", func() error {
+		_, err := a.dynamic.Resource(rwnodes).List(t.Context(), metav1.ListOptions{})
+		return err
+	})
+	a.applyFile("kustomize/base/agent.yaml")
+	(&lab{api: a}).clear() // of what the test before left
+	return a
+}
+
+var rwnodes = schema.GroupVersionResource{Group: "ropewalk.io", Version: "v1alpha1", Resource: "ropewalknodes"}
+
+func (a *api) must(err error) {
+	a.Helper()
+	if err != nil {
+		a.Fatal(err)
+	}
+}
+
+func (a *api) eventually(what string, try func() error) {
+	a.Helper()
+	a.eventuallyWithin(patience, what, try)
+}
+
+func (a *api) eventuallyWithin(most time.Duration, what string, try func() error) {
+	a.Helper()
+	deadline := time.Now().Add(most)
+	for {
+		err := try()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			a.Fatalf("it never happens: %s: %v", what, err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// applyFile applies what deploy/ has, as `kubectl apply --server-side` does: with the API server's own checks.
+func (a *api) applyFile(name string) {
+	a.Helper()
+	f, err := os.Open(filepath.Join("..", "..", "deploy", name))
+	a.must(err)
+	defer f.Close()
+	d := yaml.NewYAMLOrJSONDecoder(f, 4096)
+	for {
+		var o unstructured.Unstructured
+		err := d.Decode(&o)
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		a.must(err)
+		if len(o.Object) > 0 {
+			a.apply(&o)
+		}
+	}
+}
+
+func (a *api) apply(o *unstructured.Unstructured) {
+	a.Helper()
+	a.mapper.Reset()
+	m, err := a.mapper.RESTMapping(o.GroupVersionKind().GroupKind(), o.GroupVersionKind().Version)
+	a.must(err)
+	var r dynamic.ResourceInterface = a.dynamic.Resource(m.Resource)
+	if o.GetNamespace() != "" {
+		r = a.dynamic.Resource(m.Resource).Namespace(o.GetNamespace())
+	}
+	_, err = r.Apply(a.Context(), o.GetName(), o, metav1.ApplyOptions{FieldManager: "test", Force: true})
+	a.must(err)
+}
+
+// token returns the agents' own, without the claim of a node.
+func (a *api) token() string {
+	a.Helper()
+	tr, err := a.clients.CoreV1().ServiceAccounts(namespace).CreateToken(a.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	a.must(err)
+	return tr.Status.Token
+}
+
+// door is where the nodes reach the API server: a listener in a namespace of theirs.
+type door struct {
+	a      *api
+	open   func() (net.Listener, error)
+	target string
+
+	mu    sync.Mutex
+	l     net.Listener
+	conns map[net.Conn]bool
+}
+
+func (a *api) newDoor(open func() (net.Listener, error)) *door {
+	u, err := url.Parse(a.cfg.Host)
+	a.must(err)
+	target := u.Host
+	if target == "" {
+		target = strings.TrimPrefix(a.cfg.Host, "https://")
+	}
+	d := &door{a: a, open: open, target: target, conns: map[net.Conn]bool{}}
+	d.unlock()
+	a.Cleanup(d.lock)
+	return d
+}
+
+// unlock lets nodes in.
+func (d *door) unlock() {
+	l, err := d.open()
+	d.a.must(err)
+	d.mu.Lock()
+	d.l = l
+	d.mu.Unlock()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go d.pass(c)
+		}
+	}()
+}
+
+// lock throws everybody out, and lets nobody in.
+func (d *door) lock() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.l != nil {
+		d.l.Close()
+	}
+	d.l = nil
+	for c := range d.conns {
+		c.Close()
+	}
+}
+
+func (d *door) pass(c net.Conn) {
+	s, err := new(net.Dialer).DialContext(context.Background(), "tcp", d.target)
+	if err != nil {
+		c.Close()
+		return
+	}
+	d.mu.Lock()
+	if d.l == nil { // it was locked meanwhile
+		d.mu.Unlock()
+		c.Close()
+		s.Close()
+		return
+	}
+	d.conns[c], d.conns[s] = true, true
+	d.mu.Unlock()
+	var both sync.WaitGroup
+	for _, way := range [][2]net.Conn{{c, s}, {s, c}} {
+		both.Go(func() {
+			_, _ = io.Copy(way[0], way[1])
+			c.Close()
+			s.Close()
+		})
+	}
+	both.Wait()
+	d.mu.Lock()
+	delete(d.conns, c)
+	delete(d.conns, s)
+	d.mu.Unlock()
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package deploy
+
+import (
+	"flag"
+	"io"
+	"log"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/lint"
+	"helm.sh/helm/v3/pkg/lint/support"
+)
+
+var update = flag.Bool("update", false, "write the files anew that are made of the chart")
+
+func TestMain(m *testing.M) {
+	log.SetOutput(io.Discard) // Helm tells of each symbolic link
+	os.Exit(m.Run())
+}
+
+// root is the repository.
+const root = "../../.."
+
+func chartPath(chart string) string { return filepath.Join(root, "deploy", chart) }
+
+func TestFilesMadeOfTheChartAreUpToDate(t *testing.T) {
+	for _, m := range files() {
+		text, err := m.text(root)
+		if err == nil {
+			err = check(root, m.path, text, *update)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestEveryValueIsDocumented(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(chartPath(agentChart), "values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	values, err := readValues(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := check(root, "docs/helm-values.md", valuesPage(values), *update); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestValueWithoutAnExplanationIsAnError(t *testing.T) {
+	for _, text := range []string{"a: 1\n", "# a\na: 1\nb:\n  # c\n  c: 1\n  d: 2\n", "[", ""} {
+		if v, err := readValues([]byte(text)); err == nil {
+			t.Errorf("%q: %v", text, v)
+		}
+	}
+}
+
+func TestChartsPassHelmLint(t *testing.T) {
+	for chart, sets := range map[string][]Values{
+		agentChart: {{}, {"mode": "mesh"}, {"cleanup": Values{"enabled": true}}, everything()},
+		crdsChart:  {{}, {"keep": false}},
+	} {
+		for _, values := range sets {
+			values, err := clone(values)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range lint.AllWithKubeVersion(chartPath(chart), values, namespace, nil).Messages {
+				if m.Severity > support.InfoSev {
+					t.Errorf("%s with %v: %v", chart, values, m)
+				}
+			}
+		}
+	}
+}
+
+func TestSchemaRefusesWhatIsWrong(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		values Values
+	}{
+		{"a mode that is none", Values{"mode": "both"}},
+		{"a name that is misspelt", Values{"mod": "mesh"}},
+		{"a misspelt name within", Values{"mesh": Values{"MTU": 1400}}},
+		{"a port beyond the last", Values{"port": 65536}},
+		{"a port as text", Values{"port": "51820"}},
+		{"one port as a range", Values{"spreadPorts": "51820"}},
+		{"an MTU below IPv4's", Values{"mesh": Values{"mtu": 500}}},
+		{"an address as a prefix", Values{"mesh": Values{"podCIDRs": []any{"10.244.0.0"}}}},
+		{"an interface's name that is too long", Values{"mesh": Values{"tunnel": "sixteen-letters-"}}},
+		{"a limit on CPU", Values{"resources": Values{"limits": Values{"cpu": "1"}}}},
+		{"all capabilities", Values{"capabilities": []any{"ALL"}}},
+		{"the capability that is as good as all", Values{"capabilities": []any{"NET_ADMIN", "SYS_ADMIN"}}},
+		{"a PodMonitor of metrics that nobody reaches", Values{"metrics": Values{"podMonitor": Values{"enabled": true}}}},
+		{"a digest that is none", Values{"image": Values{"digest": "latest"}}},
+		{"no node at a time", Values{"maxUnavailable": 0}},
+		{"no node at a time, of many", Values{"maxUnavailable": "0%"}},
+		{"an argument that is no flag", Values{"extraArgs": []any{"cleanup"}}},
+		{"a URL as a host", Values{"apiServer": Values{"host": "https://192.0.2.1"}}},
+	} {
+		if _, err := Render(chartPath(agentChart), Release{Name: "r", Namespace: namespace}, c.values); err == nil {
+			t.Errorf("%s: %v is taken", c.name, c.values)
+		} else if !strings.Contains(err.Error(), "schema") {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+// one returns the only object of that kind.
+func one(t *testing.T, text, kind string) map[string]any {
+	t.Helper()
+	all, err := objects(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all = slices.DeleteFunc(all, func(o map[string]any) bool { return o["kind"] != kind })
+	if len(all) != 1 {
+		t.Fatalf("%d of the kind %s", len(all), kind)
+	}
+	return all[0]
+}
+
+func render(t *testing.T, r Release, values Values) string {
+	t.Helper()
+	manifests, err := Render(chartPath(agentChart), r, values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream(manifests)
+}
+
+// at follows a path of keys and indices.
+func at(t *testing.T, o any, path ...any) any {
+	t.Helper()
+	for _, step := range path {
+		switch step := step.(type) {
+		case string:
+			m, _ := o.(map[string]any)
+			o = m[step]
+		case int:
+			l, _ := o.([]any)
+			if step >= len(l) {
+				return nil
+			}
+			o = l[step]
+		}
+	}
+	return o
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package deploy
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+)
+
+// build does what `kustomize build` does.
+func build(t *testing.T, fs filesys.FileSystem, dir string) string {
+	t.Helper()
+	m, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(fs, dir)
+	if err != nil {
+		t.Fatalf("%s: %v", dir, err)
+	}
+	text, err := m.AsYaml()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// byName are objects as JSON by what they are.
+func byName(t *testing.T, text string) map[string]string {
+	t.Helper()
+	all, err := objects(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := map[string]string{}
+	for _, o := range all {
+		if labels, ok := at(t, o, "metadata", "labels").(map[string]any); ok {
+			delete(labels, "app.kubernetes.io/managed-by")
+		}
+		if pod := at(t, o, "spec", "template"); o["kind"] == "DaemonSet" {
+			delete(at(t, pod, "metadata", "labels").(map[string]any), "app.kubernetes.io/managed-by")
+			sortEnv(t, pod)
+		}
+		if o["kind"] == "ConfigMap" { // deploy/grafana has it, with labels of its own
+			o = map[string]any{"kind": o["kind"], "metadata": o["metadata"], "data": o["data"]}
+			delete(at(t, o, "metadata").(map[string]any), "labels")
+		}
+		b, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m[fmt.Sprint(o["kind"], " ", at(t, o, "metadata", "name"))] = string(b)
+	}
+	return m
+}
+
+func TestKustomizeBuildsTheDefinition(t *testing.T) {
+	one(t, build(t, filesys.MakeFsOnDisk(), filepath.Join(root, "deploy", "crd")), "CustomResourceDefinition")
+}
+
+func TestKustomizeBuildsWhatTheChartRenders(t *testing.T) {
+	on := Values{"enabled": true}
+	metrics := Values{"enabled": true, "podMonitor": on, "rules": on, "dashboard": on}
+	for _, c := range []struct {
+		base       string
+		monitoring bool
+		values     Values
+	}{
+		{"base", false, Values{}},
+		{"mesh", false, Values{"mode": "mesh"}},
+		{"cleanup", false, Values{"cleanup": on}},
+		{"base", true, Values{"metrics": metrics}},
+		{"mesh", true, Values{"mode": "mesh", "metrics": metrics}},
+	} {
+		got := byName(t, kustomized(t, c.base, c.monitoring))
+		want := byName(t, render(t, here(), c.values))
+		delete(got, "Namespace "+namespace)
+		if !maps.Equal(got, want) {
+			for name := range want {
+				if got[name] != want[name] {
+					t.Errorf("%s, monitoring %v: %s:\n%s\nthe chart has:\n%s", c.base, c.monitoring, name, got[name], want[name])
+				}
+			}
+			t.Errorf("%s, monitoring %v: %d objects, the chart has %d", c.base, c.monitoring, len(got), len(want))
+		}
+	}
+}
+
+// TestPolicyComesBeforeTheAgents is about kubectl and kustomize: Helm has an order of its own, in which what it does not know is
+// last (docs/kubernetes.md).
+func TestPolicyComesBeforeTheAgents(t *testing.T) {
+	for _, base := range []string{"base", "mesh", "cleanup"} {
+		text := kustomized(t, base, false)
+		last := strings.LastIndex(text, "kind: ValidatingAdmissionPolicyBinding")
+		if agents := strings.Index(text, "kind: DaemonSet"); last < 0 || agents < last {
+			t.Errorf("%s: the policy is at %d, the agents at %d", base, last, agents)
+		}
+		if rights := strings.Index(text, "kind: ClusterRoleBinding"); rights < last {
+			t.Errorf("%s: the policy is at %d, the agents' rights at %d", base, last, rights)
+		}
+	}
+}
+
+// kustomized builds one of the bases, with the component or without.
+func kustomized(t *testing.T, base string, monitoring bool) string {
+	t.Helper()
+	dir := filepath.Join(root, "deploy", "kustomize")
+	if !monitoring {
+		return build(t, filesys.MakeFsOnDisk(), filepath.Join(dir, base))
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	over := t.TempDir()
+	relative, err := filepath.Rel(over, abs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("resources: [%s/%s]\ncomponents: [%s/monitoring]\n", relative, base, relative)
+	fs := filesys.MakeFsOnDisk()
+	if err := fs.WriteFile(filepath.Join(over, "kustomization.yaml"), []byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	return build(t, fs, over)
+}
+
+// sortEnv orders a pod's variables by name, but for those that others refer to, which come first.
+func sortEnv(t *testing.T, pod any) {
+	t.Helper()
+	env := at(t, pod, "spec", "containers", 0, "env").([]any)
+	slices.SortFunc(env, func(a, b any) int { return strings.Compare(at(t, a, "name").(string), at(t, b, "name").(string)) })
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package deploy tests what deploy/ has for Kubernetes, and makes of the Helm chart what is made of it: the kustomize
+// bases, what test/kube applies to a real API server, and docs/helm-values.md. `make manifests` writes them anew.
+//
+// It is a module of its own, because Helm wants other versions of what the API server in test/kube is made of.
+package deploy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"helm.sh/helm/v3/pkg/releaseutil"
+	"sigs.k8s.io/yaml"
+)
+
+// Values are a chart's, as in a file of values.
+type Values = map[string]any
+
+// Release is how a chart is installed.
+type Release struct {
+	Name, Namespace string
+	// Service is who manages what comes of it; empty: Helm.
+	Service string
+}
+
+// Render does what `helm template` does: the manifests of the chart in a directory, in the order in which they are
+// installed. Values that the chart's schema refuses are an error.
+func Render(dir string, r Release, values Values) ([]releaseutil.Manifest, error) {
+	c, err := loader.Load(dir)
+	if err != nil {
+		return nil, fmt.Errorf("loading the chart %s: %w", dir, err)
+	}
+	if values, err = clone(values); err != nil {
+		return nil, fmt.Errorf("taking values for the chart %s: %w", dir, err)
+	}
+	options := chartutil.ReleaseOptions{Name: r.Name, Namespace: r.Namespace, Revision: 1, IsInstall: true}
+	caps := chartutil.DefaultCapabilities.Copy()
+	caps.KubeVersion = chartutil.KubeVersion{Version: "v1.36.3", Major: "1", Minor: "36"}
+	all, err := chartutil.ToRenderValues(c, values, options, caps)
+	if err != nil {
+		return nil, fmt.Errorf("taking values for the chart %s: %w", dir, err)
+	}
+	if r.Service != "" {
+		all["Release"].(map[string]any)["Service"] = r.Service
+	}
+	files, err := engine.Render(c, all)
+	if err != nil {
+		return nil, fmt.Errorf("rendering the chart %s: %w", dir, err)
+	}
+	maps.DeleteFunc(files, func(name, _ string) bool { return strings.HasSuffix(name, "NOTES.txt") })
+	hooks, manifests, err := releaseutil.SortManifests(files, caps.APIVersions, releaseutil.InstallOrder)
+	if err == nil && len(hooks) > 0 {
+		err = fmt.Errorf("it has hooks, which kubectl and kustomize would not run")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("sorting what the chart %s renders: %w", dir, err)
+	}
+	return manifests, nil
+}
+
+// clone copies values, in which Helm fills in presets.
+func clone(values Values) (Values, error) {
+	c := Values{}
+	b, err := yaml.Marshal(values)
+	if err == nil {
+		err = yaml.Unmarshal(b, &c)
+	}
+	return c, err
+}
+
+// stream is the manifests as one text, without what only Helm reads.
+func stream(manifests []releaseutil.Manifest) string {
+	var b strings.Builder
+	for _, m := range manifests {
+		fmt.Fprintf(&b, "---\n%s\n", strings.TrimSpace(m.Content))
+	}
+	return b.String()
+}
+
+// objects parses the manifests.
+func objects(text string) ([]map[string]any, error) {
+	split := releaseutil.SplitManifests(text)
+	var all []map[string]any
+	for _, name := range slices.SortedFunc(maps.Keys(split), byNumber) {
+		var o map[string]any
+		if err := yaml.Unmarshal([]byte(split[name]+"\n"), &o); err != nil {
+			return nil, fmt.Errorf("parsing %s: %w", split[name], err)
+		}
+		if len(o) > 0 {
+			all = append(all, o)
+		}
+	}
+	return all, nil
+}
+
+// byNumber orders SplitManifests' names.
+func byNumber(a, b string) int {
+	if len(a) != len(b) {
+		return len(a) - len(b)
+	}
+	return strings.Compare(a, b)
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package deploy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func here() Release { return Release{Name: "ropewalk-agent", Namespace: namespace} }
+
+func agentContainer(t *testing.T, values Values) (pod, container map[string]any) {
+	t.Helper()
+	ds := one(t, render(t, here(), values), "DaemonSet")
+	pod = at(t, ds, "spec", "template", "spec").(map[string]any)
+	return pod, at(t, pod, "containers", 0).(map[string]any)
+}
+
+func TestAgentHasTheRightsOfItsModeAndNoMore(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		values  Values
+		caps    string
+		volumes string
+	}{
+		{"spread", Values{}, "[NET_ADMIN BPF PERFMON]", "[bpf state]"},
+		{"mesh", Values{"mode": "mesh"}, "[NET_ADMIN BPF SYS_NICE]", "[state tun sockets]"},
+		{"either", Values{"modeOverride": true}, "[NET_ADMIN BPF PERFMON SYS_NICE]", "[bpf state tun sockets]"},
+		{"cleanup", Values{"cleanup": Values{"enabled": true}}, "[NET_ADMIN BPF]", "[bpf state sockets]"}, // nodes of the mode spread may have no TUN
+		{"asked for", Values{"capabilities": []any{"NET_ADMIN"}}, "[NET_ADMIN]", "[bpf state]"},
+	} {
+		pod, container := agentContainer(t, c.values)
+		security := at(t, container, "securityContext")
+		if got := fmt.Sprint(at(t, security, "capabilities", "add")); got != c.caps {
+			t.Errorf("%s: capabilities %s", c.name, got)
+		}
+		if fmt.Sprint(at(t, security, "capabilities", "drop")) != "[ALL]" || at(t, security, "privileged") != false ||
+			at(t, security, "allowPrivilegeEscalation") != false || at(t, security, "readOnlyRootFilesystem") != true ||
+			at(t, pod, "securityContext", "seccompProfile", "type") != "RuntimeDefault" {
+			t.Errorf("%s: %v", c.name, security)
+		}
+		var volumes, mounts []string
+		for _, v := range at(t, pod, "volumes").([]any) {
+			volumes = append(volumes, fmt.Sprint(at(t, v, "name")))
+		}
+		for _, v := range at(t, container, "volumeMounts").([]any) {
+			mounts = append(mounts, fmt.Sprint(at(t, v, "name")))
+		}
+		if fmt.Sprint(volumes) != c.volumes || !slices.Equal(volumes, mounts) {
+			t.Errorf("%s: volumes %v, mounts %v", c.name, volumes, mounts)
+		}
+		if limits := at(t, container, "resources", "limits").(map[string]any); limits["cpu"] != nil {
+			t.Errorf("%s: a limit on CPU", c.name)
+		}
+	}
+}
+
+// TestMarkOfHighBitsIsWrittenInDigits is about numbers of values, which are floating-point to Helm.
+func TestMarkOfHighBitsIsWrittenInDigits(t *testing.T) {
+	_, container := agentContainer(t, Values{"spread": Values{"mark": uint32(0xffff0000)}})
+	if args := at(t, container, "args").([]any); !slices.Contains(args, any("--mark=4294901760")) {
+		t.Error(args)
+	}
+}
+
+func TestMetricsAreOnLoopbackUnlessAskedFor(t *testing.T) {
+	listen := func(c map[string]any) (value string) {
+		for _, e := range at(t, c, "env").([]any) {
+			if at(t, e, "name") == "LISTEN" {
+				value = at(t, e, "value").(string)
+			}
+		}
+		return value
+	}
+	_, c := agentContainer(t, Values{})
+	if listen(c) != "127.0.0.1:9567" || c["ports"] != nil || at(t, c, "livenessProbe", "httpGet", "host") != "127.0.0.1" {
+		t.Error(listen(c), c["ports"], c["livenessProbe"])
+	}
+	_, c = agentContainer(t, Values{"metrics": Values{"enabled": true, "port": 9999}})
+	if listen(c) != "[$(HOST_IP)]:9999" || at(t, c, "ports", 0, "containerPort") == nil || at(t, c, "livenessProbe", "httpGet", "host") != nil {
+		t.Error(listen(c), c["ports"], c["livenessProbe"])
+	}
+}
+
+func TestSinglePeersHaveMetricsOnlyIfAskedFor(t *testing.T) {
+	for value, want := range map[string]bool{"off": false, "auto": true} {
+		_, c := agentContainer(t, Values{"mode": "mesh", "metrics": Values{"perPeer": value}})
+		if got := strings.Contains(fmt.Sprint(at(t, c, "args")), "--metrics-per-peer=auto"); got != want {
+			t.Errorf("%s: %v", value, at(t, c, "args"))
+		}
+	}
+}
+
+func TestPolicyIsAboutTheAccountThatAgentsHave(t *testing.T) {
+	for want, values := range map[string]Values{
+		"system:serviceaccount:elsewhere:other-ropewalk-agent": {},
+		"system:serviceaccount:elsewhere:given":                {"serviceAccount": Values{"name": "given"}},
+	} {
+		text := render(t, Release{Name: "other", Namespace: "elsewhere"}, values)
+		policy := one(t, text, "ValidatingAdmissionPolicy")
+		expression := at(t, policy, "spec", "matchConditions", 0, "expression").(string)
+		if expression != `request.userInfo.username == "`+want+`"` {
+			t.Errorf("%s, want %s", expression, want)
+		}
+		account := one(t, text, "ServiceAccount")
+		name := fmt.Sprintf("system:serviceaccount:%s:%s", at(t, account, "metadata", "namespace"), at(t, account, "metadata", "name"))
+		pod := at(t, one(t, text, "DaemonSet"), "spec", "template", "spec")
+		if name != want || !strings.HasSuffix(want, ":"+at(t, pod, "serviceAccountName").(string)) {
+			t.Errorf("the account is %s, want %s", name, want)
+		}
+		binding := one(t, text, "ValidatingAdmissionPolicyBinding")
+		if at(t, binding, "spec", "policyName") != at(t, policy, "metadata", "name") {
+			t.Error("the binding is of another policy")
+		}
+	}
+}
+
+func TestCleanupTakesTheSamePodsPlace(t *testing.T) {
+	agent := one(t, render(t, here(), Values{}), "DaemonSet")
+	cleanup := one(t, render(t, here(), Values{"cleanup": Values{"enabled": true, "keys": true}}), "DaemonSet")
+	for _, path := range [][]any{{"metadata", "name"}, {"spec", "selector"}} {
+		if a, b := fmt.Sprint(at(t, agent, path...)), fmt.Sprint(at(t, cleanup, path...)); a != b {
+			t.Errorf("%v: %s and %s: both would run", path, a, b)
+		}
+	}
+	args := fmt.Sprint(at(t, cleanup, "spec", "template", "spec", "containers", 0, "args"))
+	if !strings.HasPrefix(args, "[cleanup --stay --keys ") || strings.Contains(args, "--mode") {
+		t.Error(args)
+	}
+}
+
+func TestDefinitionStaysWhenItsReleaseGoes(t *testing.T) {
+	for keep, want := range map[bool]any{true: "keep", false: nil} {
+		manifests, err := Render(chartPath(crdsChart), here(), Values{"keep": keep})
+		if err != nil {
+			t.Fatal(err)
+		}
+		crd := one(t, stream(manifests), "CustomResourceDefinition")
+		if at(t, crd, "metadata", "annotations", "helm.sh/resource-policy") != want {
+			t.Error(keep, at(t, crd, "metadata", "annotations"))
+		}
+	}
+}

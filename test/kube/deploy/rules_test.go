@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package deploy
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+func promtool(t *testing.T, args ...string) {
+	t.Helper()
+	tool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("needs promtool, of Debian's package prometheus (make deps-kube installs it)")
+	}
+	if out, err := exec.Command(tool, args...).CombinedOutput(); err != nil {
+		t.Errorf("promtool %v: %v\n%s", args, err, out)
+	}
+}
+
+func TestAgentsAlertsGoOffWhenTheyShould(t *testing.T) {
+	promtool(t, "test", "rules", "testdata/agent-rules_test.yml")
+}
+
+// TestRulesArriveAsTheyAre looks for what rendering may have done to them: they have braces of their own.
+func TestRulesArriveAsTheyAre(t *testing.T) {
+	on := Values{"enabled": true}
+	rule := one(t, render(t, here(), Values{"metrics": Values{"enabled": true, "rules": on}}), "PrometheusRule")
+	var want []any
+	for _, name := range []string{"agent-rules.yml", "rules.yml"} {
+		text, err := os.ReadFile(filepath.Join(chartPath(agentChart), "files", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var file map[string]any
+		if err := yaml.Unmarshal(text, &file); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, file["groups"].([]any)...)
+	}
+	if got := at(t, rule, "spec", "groups"); !reflect.DeepEqual(got, want) {
+		t.Errorf("%v\nwant\n%v", got, want)
+	}
+	text, err := yaml.Marshal(at(t, rule, "spec"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "rules.yml")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	promtool(t, "check", "rules", file)
+}
+
+func TestDashboardArrivesAsItIs(t *testing.T) {
+	on := Values{"enabled": true}
+	config := one(t, render(t, here(), Values{"metrics": Values{"enabled": true, "dashboard": on}}), "ConfigMap")
+	text, _ := at(t, config, "data", "ropewalk.json").(string)
+	want, err := os.ReadFile(filepath.Join(root, "deploy", "grafana", "ropewalk.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text != string(want) || !json.Valid([]byte(text)) {
+		t.Errorf("%d bytes, want %d", len(text), len(want))
+	}
+	if at(t, config, "metadata", "labels", "grafana_dashboard") != "1" {
+		t.Error("Grafana's sidecar does not find it")
+	}
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/ropewalk/ropewalk/pkg/kube/v1alpha1"
+)
+
+func TestSpreadNeedsNoMoreThanItsManifestGives(t *testing.T) {
+	needRuntime(t)
+	bpf := mountBPF(t)
+	l := newLab(t, 2)
+	for _, n := range l.nodes {
+		n.tunnelSocket = n.socket(0)
+		n.run(kustomized("base"), bpf, "--port", strconv.Itoa(port), "--mark", strconv.Itoa(markMask))
+	}
+	l.told("both spread", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.SpreadsTo == 1 })
+	l.eventually("flows are spread, and gathered", func() error { return spreads(l.nodes[0], l.nodes[1]) })
+}
+
+func TestMeshNeedsNoMoreThanItsManifestGives(t *testing.T) {
+	needRuntime(t)
+	l := newLab(t, 2)
+	var pods []*pod
+	var all []*container
+	for _, n := range l.nodes {
+		pods = append(pods, n.addPod())
+		all = append(all, n.run(kustomized("mesh"), "", "--pod-cidr", "10.244.0.0/16"))
+	}
+	l.told("both are peers", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" && st.Peers == 1 })
+	l.reach(pods)
+	keys := filepath.Join(all[0].paths["/var/lib/ropewalk"], "keys")
+	dir, err := os.Stat(keys)
+	l.must(err)
+	names, err := os.ReadDir(keys)
+	l.must(err)
+	if dir.Mode().Perm() != 0o700 || len(names) == 0 {
+		t.Errorf("%s: %v, %v", keys, dir.Mode(), names)
+	}
+	for _, name := range names {
+		st, err := name.Info()
+		if errors.Is(err, os.ErrNotExist) { // it was in the making, and has its name by now
+			continue
+		}
+		l.must(err)
+		if st.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v", name, st.Mode())
+		}
+	}
+}
+
+// pinned are the entries of a BPF file system but for those that the kernel puts there.
+func pinned(t *testing.T, bpf string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(bpf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), ".debug") {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}
+
+// TestCleanupLeavesNothing ends agents of both modes and runs on their nodes what the chart does for cleaning up.
+func TestCleanupLeavesNothing(t *testing.T) {
+	needRuntime(t)
+	bpf := mountBPF(t)
+	l := newLab(t, 4)
+	var agents []*container
+	for i, n := range l.nodes {
+		if i < 2 {
+			n.tunnelSocket = n.socket(0)
+			agents = append(agents, n.run(kustomized("base"), bpf, "--port", strconv.Itoa(port), "--mark", strconv.Itoa(markMask)))
+		} else {
+			agents = append(agents, n.run(kustomized("mesh"), bpf, "--pod-cidr", "10.244.0.0/16"))
+		}
+	}
+	l.told("each has a peer", func(st v1alpha1.NodeStatus) bool { return st.Peers == 1 })
+	l.eventually("something is there to clean up", func() error {
+		if routes := l.nodes[2].routes(); len(pinned(t, bpf)) == 0 || !strings.Contains(routes, "ropewalk0") {
+			return errors.New(routes)
+		}
+		return nil
+	})
+	for i, n := range l.nodes {
+		agents[i].stop()
+		n.cleanUp(bpf)
+	}
+	if pins := pinned(t, bpf); len(pins) > 0 {
+		t.Errorf("pins are left: %v", pins)
+	}
+	keys := filepath.Join(agents[3].paths["/var/lib/ropewalk"], "keys")
+	if left, err := os.ReadDir(keys); err != nil || len(left) == 0 {
+		t.Errorf("nobody asked to remove keys: %v", err)
+	}
+	l.nodes[3].cleanUp(bpf, "--keys")
+	if _, err := os.Stat(keys); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("keys are left: %v", err)
+	}
+}
+
+// cleanUp runs what takes the agent's place on the node.
+func (n *node) cleanUp(bpf string, args ...string) {
+	n.l.Helper()
+	c := n.run(kustomized("cleanup"), bpf, args...)
+	n.l.eventually("all is taken away", func() error {
+		if !strings.Contains(c.log.String(), "nothing of an agent is left") {
+			return errors.New(c.log.String())
+		}
+		return nil
+	})
+	c.stop()
+	if st, err := n.l.status(n.name); err != nil || st.Mode != "" || st.PublicKey != "" || len(st.Endpoints) > 0 || st.Gathers {
+		n.l.Errorf("%s still tells: %+v, %v", n.name, st, err)
+	}
+	if left := n.routes(); strings.Contains(left, "ropewalk0") || strings.Contains(left, "proto 82") || strings.Contains(left, "unreachable 10.") {
+		n.l.Errorf("something is left on %s:\n%s", n.name, left)
+	}
+}
+
+// routes are the node's, of all tables, and its links.
+func (n *node) routes() string {
+	n.l.Helper()
+	out, err := n.host.Command(n.l.Context(), "sh", "-c", "ip route show table all; ip -6 route show table all; ip rule; ip link").CombinedOutput()
+	n.l.must(err)
+	return string(out)
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+)
+
+// TestManifestsAreAdmitted applies all that comes of the chart, with all turned on, too, as `kubectl apply --server-side`
+// does: with the API server's own checks.
+func TestManifestsAreAdmitted(t *testing.T) {
+	a := startAPI(t)
+	for _, plural := range []string{"podmonitors", "prometheusrules"} {
+		a.defineMonitoring(plural)
+	}
+	for _, path := range []string{kustomized("base"), kustomized("mesh"), kustomized("cleanup"), "testdata/everything.yaml"} {
+		for _, o := range manifest(t, path) {
+			a.eventually(path+": "+o.GetKind(), func() error { return a.applied(o) })
+		}
+		a.podsAreAdmittedOnlyAsPrivileged(path)
+	}
+}
+
+// applied is apply for what may have to wait until its kind is established.
+func (a *api) applied(o *unstructured.Unstructured) error {
+	a.mapper.Reset()
+	m, err := a.mapper.RESTMapping(o.GroupVersionKind().GroupKind(), o.GroupVersionKind().Version)
+	if err != nil {
+		return err
+	}
+	options := metav1.ApplyOptions{FieldManager: "test", Force: true}
+	if o.GetNamespace() != "" {
+		_, err = a.dynamic.Resource(m.Resource).Namespace(o.GetNamespace()).Apply(a.Context(), o.GetName(), o, options)
+	} else {
+		_, err = a.dynamic.Resource(m.Resource).Apply(a.Context(), o.GetName(), o, options)
+	}
+	if apierrors.IsInvalid(err) {
+		a.Fatal(err)
+	}
+	return err
+}
+
+// defineMonitoring defines a kind of the Prometheus operator's, whose definitions clusters may or may not have. It is changed
+// until the API server tells of it: of two that come at once, the server's discovery may miss the second until it changes.
+func (a *api) defineMonitoring(plural string) {
+	a.Helper()
+	kind := map[string]string{"podmonitors": "PodMonitor", "prometheusrules": "PrometheusRule"}[plural]
+	group := "monitoring.coreos.com"
+	try := 0
+	a.eventually("there are "+plural, func() error {
+		try++
+		err := a.applied(&unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+			"metadata": map[string]any{"name": plural + "." + group, "annotations": map[string]any{"try": strconv.Itoa(try)}},
+			"spec": map[string]any{
+				"group": group, "scope": "Namespaced", "names": map[string]any{"plural": plural, "kind": kind},
+				"versions": []any{map[string]any{
+					"name": "v1", "served": true, "storage": true,
+					"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+				}},
+			},
+		}})
+		if err == nil {
+			a.mapper.Reset()
+			_, err = a.mapper.RESTMapping(schema.GroupKind{Group: group, Kind: kind}, "v1")
+		}
+		return err
+	})
+}
+
+// podsAreAdmittedOnlyAsPrivileged makes a DaemonSet's pod, which no controller does here.
+func (a *api) podsAreAdmittedOnlyAsPrivileged(path string) {
+	a.Helper()
+	template := agentPod(a, path)
+	for name, value := range template.Labels {
+		if errs := validation.IsValidLabelValue(value); len(errs) > 0 {
+			a.Errorf("%s: the label %s: %v", path, name, errs)
+		}
+	}
+	enforce := func(level string) {
+		patch := `{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"` + level + `"}}}`
+		_, err := a.clients.CoreV1().Namespaces().Patch(a.Context(), namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		a.must(err)
+	}
+	admitted := func() error {
+		_, err := a.clients.CoreV1().Pods(namespace).Create(a.Context(), &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "agent-", Labels: template.Labels}, Spec: template.Spec,
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	a.eventually(path+": its pod is admitted", admitted)
+	enforce("baseline")
+	a.eventually("a namespace for lesser pods is known to be one", func() error {
+		if err := admitted(); err == nil || !strings.Contains(err.Error(), "violates PodSecurity") {
+			return apierrors.NewConflict(corev1.Resource("pods"), "agent", err)
+		}
+		return nil
+	})
+	enforce("privileged")
+	a.eventually("and known no more", admitted)
+}
+
+func TestPolicyTakesOnlyWhatGoesWithItsNode(t *testing.T) {
+	l := newLab(t, 2)
+	l.allow() // so that only the policy is left to refuse
+	n := l.nodes[0]
+	cfg := rest.AnonymousClientConfig(l.cfg)
+	cfg.BearerToken = l.nodeToken(n.name)
+	agent := dynamic.NewForConfigOrDie(cfg).Resource(rwnodes)
+	own, err := l.clients.CoreV1().Nodes().Get(t.Context(), n.name, metav1.GetOptions{})
+	l.must(err)
+	other, err := l.clients.CoreV1().Nodes().Get(t.Context(), l.nodes[1].name, metav1.GetOptions{})
+	l.must(err)
+	owner := func(node *corev1.Node, more map[string]any) map[string]any {
+		o := map[string]any{"apiVersion": "v1", "kind": "Node", "name": node.Name, "uid": string(node.UID)}
+		for k, v := range more {
+			o[k] = v
+		}
+		return o
+	}
+	try := func(name string, meta map[string]any) error {
+		meta["name"] = name
+		_, err := agent.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "ropewalk.io/v1alpha1", "kind": "RopewalkNode", "metadata": meta,
+		}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	right := []any{owner(own, nil)}
+	l.eventually("the policy admits what an agent makes", func() error { return try(n.name, map[string]any{"ownerReferences": right}) })
+	for what, c := range map[string]struct {
+		name string
+		meta map[string]any
+	}{
+		"without an owner":         {n.name, map[string]any{}},
+		"owned by another node":    {n.name, map[string]any{"ownerReferences": []any{owner(other, nil)}}},
+		"with two owners":          {n.name, map[string]any{"ownerReferences": []any{owner(own, nil), owner(other, nil)}}},
+		"in its node's way":        {n.name, map[string]any{"ownerReferences": []any{owner(own, map[string]any{"blockOwnerDeletion": true})}}},
+		"with a finalizer":         {n.name, map[string]any{"ownerReferences": right, "finalizers": []any{"example.org/never"}}},
+		"with labels":              {n.name, map[string]any{"ownerReferences": right, "labels": map[string]any{"a": "b"}}},
+		"with annotations":         {n.name, map[string]any{"ownerReferences": right, "annotations": map[string]any{"a": "b"}}},
+		"in the name of another":   {other.Name, map[string]any{"ownerReferences": []any{owner(other, nil)}}},
+		"in the name of no node":   {"node-99", map[string]any{"ownerReferences": right}},
+		"under a name to be found": {"", map[string]any{"generateName": n.name, "ownerReferences": right}},
+	} {
+		l.eventually("the policy refuses one "+what, func() error {
+			if err := try(c.name, c.meta); err == nil || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'ropewalk-agent'") {
+				return apierrors.NewConflict(corev1.Resource("ropewalknodes"), c.name, err)
+			}
+			return nil
+		})
+	}
+}

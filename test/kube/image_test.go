@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// buildah runs it without an OCI runtime.
+func buildah(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("buildah", args...)
+	cmd.Stderr = t.Output()
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("buildah %q: %v", args, err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// TestImageIsWhatTheManifestsStart builds the agent's image as a release does, from nothing but static programs.
+func TestImageIsWhatTheManifestsStart(t *testing.T) {
+	if _, err := exec.LookPath("buildah"); os.Geteuid() != 0 || err != nil {
+		t.Skip("needs root and buildah, of Debian's package of that name", err)
+	}
+	const version = "1.2.3"
+	image := "ropewalk-agent-test:" + strconv.Itoa(os.Getpid())
+	archive := filepath.Join(t.TempDir(), "image.tar")
+	build := exec.Command("make", "image-agent", "ARCH="+runtime.GOARCH, "IMAGE_AGENT="+image, "IMAGE_AGENT_ARCHIVE="+archive,
+		"DIST="+t.TempDir(), "STAGE="+t.TempDir(), "VERSION="+version)
+	build.Dir = filepath.Join("..", "..")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Cleanup(func() { buildah(t, "rmi", image) })
+	var inspected struct {
+		OCIv1 struct {
+			Architecture string
+			Config       struct{ Entrypoint []string }
+		}
+	}
+	if err := json.Unmarshal([]byte(buildah(t, "inspect", "--type", "image", image)), &inspected); err != nil {
+		t.Fatal(err)
+	}
+	entry := inspected.OCIv1.Config.Entrypoint
+	if inspected.OCIv1.Architecture != runtime.GOARCH || len(entry) != 1 {
+		t.Fatalf("%+v", inspected)
+	}
+	box := buildah(t, "from", "oci-archive:"+archive)
+	t.Cleanup(func() { buildah(t, "rm", box) })
+	for _, base := range []string{"base", "mesh", "cleanup"} {
+		if command := agentPod(t, kustomized(base)).Spec.Containers[0].Command; !slices.Equal(command, entry) {
+			t.Errorf("%s starts %q, the image %q", base, command, entry)
+		}
+	}
+	for program, want := range map[string]string{entry[0]: "ropewalk-agent version " + version, "/usr/bin/ropewalk": "ropewalk version " + version} {
+		if got := buildah(t, "run", "--isolation", "chroot", box, "--", program, "--version"); got != want {
+			t.Errorf("%s says %q, want %q", program, got, want)
+		}
+	}
+	root := buildah(t, "mount", box)
+	for _, name := range []string{"copyright", "copyright-agent", "ropewalk.cdx.json", "ropewalk-agent.cdx.json"} {
+		st, err := os.Stat(filepath.Join(root, "usr/share/doc/ropewalk", name))
+		if err == nil && st.Size() == 0 {
+			err = errors.New("it is empty")
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const joiners = 200
+
+// joinerProgram runs agents without hosts.
+var joinerProgram = sync.OnceValues(func() (string, error) { return build("./internal/joiners") })
+
+// crowd is nodes that join, with their agents in one process.
+type crowd struct {
+	*api
+	dir     string
+	names   []string
+	to      io.WriteCloser
+	answers *bufio.Scanner
+}
+
+// joined is what the agent of one has done.
+type joined struct {
+	Name                                 string
+	Peers, Added, Removed, Writes, Looks int
+}
+
+func (a *api) newCrowd() *crowd {
+	a.Helper()
+	bin, err := joinerProgram()
+	a.must(err)
+	c := &crowd{api: a, dir: a.TempDir()}
+	a.must(os.WriteFile(filepath.Join(c.dir, "ca"), a.cfg.CAData, 0o600))
+	cmd := exec.Command(bin, "-server", a.cfg.Host, "-dir", c.dir)
+	cmd.Stderr = os.Stderr
+	c.to, err = cmd.StdinPipe()
+	a.must(err)
+	from, err := cmd.StdoutPipe()
+	a.must(err)
+	c.answers = bufio.NewScanner(from)
+	c.answers.Buffer(nil, 1<<20)
+	a.must(cmd.Start())
+	a.Cleanup(func() {
+		c.to.Close()
+		_ = cmd.Wait()
+	})
+	return c
+}
+
+// join makes n more nodes, of which no agent knows.
+func (c *crowd) join(n int) (names []string) {
+	c.Helper()
+	for range n {
+		names = append(names, fmt.Sprintf("joiner-%d", len(c.names)+len(names)))
+	}
+	first := len(c.names)
+	c.names = append(c.names, names...)
+	var all sync.WaitGroup
+	for w := range 8 {
+		all.Go(func() {
+			for i := w; i < n; i += 8 {
+				c.create(names[i], first+i)
+			}
+		})
+	}
+	all.Wait()
+	return names
+}
+
+func (c *crowd) create(name string, i int) {
+	pods := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i), 0}), 24).String()
+	nodes := c.clients.CoreV1().Nodes()
+	made, err := nodes.Create(c.Context(), &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{PodCIDR: pods, PodCIDRs: []string{pods}},
+	}, metav1.CreateOptions{})
+	if err == nil {
+		addr := netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)}).String()
+		made.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: addr}}
+		_, err = nodes.UpdateStatus(c.Context(), made, metav1.UpdateOptions{})
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(c.dir, name), []byte(c.nodeToken(name)), 0o600)
+	}
+	if err != nil {
+		c.Error(err)
+	}
+}
+
+func (c *crowd) begin(names []string) {
+	c.Helper()
+	for _, name := range names {
+		_, err := fmt.Fprintln(c.to, "begin "+name)
+		c.must(err)
+	}
+}
+
+func (c *crowd) report() (all []joined) {
+	c.Helper()
+	_, err := fmt.Fprintln(c.to, "report")
+	c.must(err)
+	if !c.answers.Scan() {
+		c.Fatal("the agents have ended", c.answers.Err())
+	}
+	c.must(json.Unmarshal(c.answers.Bytes(), &all))
+	return all
+}
+
+// meet waits until all are peers of all, and returns what the busiest has done.
+func (c *crowd) meet() (most joined) {
+	c.Helper()
+	var all []joined
+	c.eventuallyWithin(5*patience, "all are peers of all", func() error {
+		all = c.report()
+		for _, j := range all {
+			if j.Peers != len(c.names)-1 {
+				return fmt.Errorf("%s has %d peers", j.Name, j.Peers)
+			}
+		}
+		return nil
+	})
+	for _, j := range all {
+		if j.Added != j.Peers || j.Removed != 0 {
+			c.Errorf("%s flapped: %+v", j.Name, j)
+		}
+		most.Writes, most.Looks = max(most.Writes, j.Writes), max(most.Looks, j.Looks)
+	}
+	return most
+}
+
+// TestTwoHundredNodesJoinAtOnce has each agent add each other's key once, and take none away, with no more than a few writes
+// of its own, however many others there are.
+func TestTwoHundredNodesJoinAtOnce(t *testing.T) {
+	a := startAPI(t)
+	t.Cleanup((&lab{api: a}).clear)
+	c := a.newCrowd()
+	names := c.join(joiners)
+	began := time.Now()
+	c.begin(names)
+	first := c.meet()
+	took := time.Since(began)
+	c.begin(c.join(1))
+	second := c.meet()
+	t.Logf("%d nodes joined in %s, and one more; an agent wrote at most %d and then %d times, and looked at most %d and then %d times",
+		joiners, took.Round(100*time.Millisecond), first.Writes, second.Writes, first.Looks, second.Looks)
+	// The RopewalkNode, its status, and again and again a count of peers, every ten seconds at most at this size.
+	if limit := 8 + int(time.Since(began)/(10*time.Second)); second.Writes > limit {
+		t.Errorf("an agent wrote %d times, want at most %d", second.Writes, limit)
+	}
+}

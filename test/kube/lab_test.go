@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/ropewalk/ropewalk/pkg/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/kube/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/netlab"
+)
+
+const (
+	port     = 51820
+	markMask = 0xffff0000
+	apiAddr  = "192.0.2.254"
+)
+
+// lab is a cluster: nodes on a bridge, which the API server is on, too.
+type lab struct {
+	*api
+	net    *netlab.Lab
+	fabric *netlab.Host
+	nodes  []*node
+	door   *door
+	dir    string // the token and the CA
+	dual   bool   // nodes and pods have IPv6, too
+}
+
+// node is one node: the i-th has the address 192.0.2.i and the pods 10.244.i.0/24, and where there is IPv6, 2001:db8::i and
+// fd00:244:i::/64.
+type node struct {
+	l      *lab
+	name   string
+	host   *netlab.Host
+	addr   netip.Addr
+	addr6  netip.Addr
+	pods   netip.Prefix
+	pods6  netip.Prefix
+	device string
+	wire   string // the bridge's end of its cable
+	keys   string // its directory of keys
+	agent  *agent
+
+	tunnelSocket *net.UDPConn // of a WireGuard that is not ropewalk's
+}
+
+func newLab(t *testing.T, nodes int) *lab {
+	t.Helper()
+	return layLab(t, nodes, false)
+}
+
+func layLab(t *testing.T, nodes int, dual bool) *lab {
+	t.Helper()
+	nl, err := netlab.New("kube")
+	if errors.Is(err, netlab.ErrPrivileges) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := nl.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	l := &lab{api: startAPI(t), net: nl, dir: t.TempDir(), dual: dual}
+	t.Cleanup(l.clear)
+	l.layFabric()
+	for i := 1; i <= nodes; i++ {
+		l.addNode(i)
+	}
+	for _, n := range l.nodes {
+		n.layRoutes()
+	}
+	return l
+}
+
+// cniProtocol marks the routes of layRoutes.
+const cniProtocol = 99
+
+// layRoutes gives a node what a cloud, or a CNI without an overlay, does: the way to all other nodes' pods, in the clear.
+func (n *node) layRoutes() {
+	n.l.Helper()
+	n.l.must(n.host.Forward())
+	for _, o := range n.l.nodes {
+		if o == n {
+			continue
+		}
+		via := o.addrs()
+		for i, p := range o.allPods() {
+			n.l.must(n.host.Do(func() error {
+				return netlink.RouteAdd(&netlink.Route{
+					Dst: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}, Gw: via[i].AsSlice(), Protocol: cniProtocol,
+				})
+			}))
+		}
+	}
+}
+
+// allPods are those of all versions of IP that there are, and addrs the node's own, in the same order.
+func (n *node) allPods() []netip.Prefix {
+	if !n.l.dual {
+		return []netip.Prefix{n.pods}
+	}
+	return []netip.Prefix{n.pods, n.pods6}
+}
+
+func (n *node) addrs() []netip.Addr {
+	if !n.l.dual {
+		return []netip.Addr{n.addr}
+	}
+	return []netip.Addr{n.addr, n.addr6}
+}
+
+// lostRoutes are those of layRoutes that are gone.
+func (n *node) lostRoutes() int {
+	n.l.Helper()
+	var left int
+	n.l.must(n.host.Do(func() error {
+		routes, err := hostnet.Dump(func() ([]netlink.Route, error) {
+			return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: cniProtocol}, netlink.RT_FILTER_PROTOCOL)
+		})
+		left = len(routes)
+		return err
+	}))
+	return len(n.l.nodes) - 1 - left
+}
+
+// clear takes what there is of a cluster from the API server, which tests share.
+func (l *lab) clear() {
+	ctx := context.Background()
+	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
+	err := errors.Join(
+		l.clients.CoreV1().Nodes().DeleteCollection(ctx, now, metav1.ListOptions{}),
+		l.dynamic.Resource(rwnodes).DeleteCollection(ctx, now, metav1.ListOptions{}),
+		l.clients.CoreV1().Pods(namespace).DeleteCollection(ctx, now, metav1.ListOptions{}),
+	)
+	if err != nil {
+		l.Error(err)
+	}
+}
+
+func (l *lab) layFabric() {
+	l.Helper()
+	var err error
+	l.fabric, err = l.net.Host("fabric")
+	l.must(err)
+	l.must(l.fabric.Do(func() error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = "bridge0"
+		return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs})
+	}))
+	l.must(l.fabric.SetUp("bridge0", 1500, netip.MustParsePrefix(apiAddr+"/24")))
+	l.door = l.newDoor(func() (ln net.Listener, err error) {
+		err = l.fabric.Do(func() error {
+			ln, err = new(net.ListenConfig).Listen(context.Background(), "tcp", apiAddr+":6443")
+			return err
+		})
+		return ln, err
+	})
+	l.must(os.WriteFile(filepath.Join(l.dir, "ca"), l.cfg.CAData, 0o600))
+}
+
+func (l *lab) addNode(i int) {
+	l.Helper()
+	n := &node{
+		l: l, name: fmt.Sprintf("node-%d", i), addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}),
+		pods: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), 0}), 24), keys: filepath.Join(l.TempDir(), "keys"),
+		addr6: netip.MustParseAddr(fmt.Sprintf("2001:db8::%d", i)), pods6: netip.MustParsePrefix(fmt.Sprintf("fd00:244:%d::/64", i)),
+	}
+	var own []netip.Prefix
+	for _, a := range n.addrs() {
+		bits := 64
+		if a.Is4() {
+			bits = 24
+		}
+		own = append(own, netip.PrefixFrom(a, bits))
+	}
+	var err error
+	n.host, err = l.net.Host(fmt.Sprintf("n%d", i))
+	l.must(err)
+	c, err := l.net.Cable(l.fabric, n.host, netlab.CableConfig{AddrsB: own})
+	l.must(err)
+	n.wire, n.device = c.DeviceA, c.DeviceB
+	l.must(l.fabric.Do(func() error {
+		b, err := netlink.LinkByName("bridge0")
+		if err != nil {
+			return err
+		}
+		port, err := netlink.LinkByName(n.wire)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetMaster(port, b)
+	}))
+	n.join()
+	l.nodes = append(l.nodes, n)
+}
+
+// join writes the node, as a kubelet and the controller manager do.
+func (n *node) join() {
+	n.l.Helper()
+	nodes := n.l.clients.CoreV1().Nodes()
+	spec := corev1.NodeSpec{PodCIDR: n.pods.String()}
+	for _, p := range n.allPods() {
+		spec.PodCIDRs = append(spec.PodCIDRs, p.String())
+	}
+	made, err := nodes.Create(n.l.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name}, Spec: spec}, metav1.CreateOptions{})
+	n.l.must(err)
+	made.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: n.name}}
+	for _, a := range n.addrs() {
+		made.Status.Addresses = append(made.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
+	}
+	_, err = nodes.UpdateStatus(n.l.Context(), made, metav1.UpdateOptions{})
+	n.l.must(err)
+}
+
+// agent is one that runs.
+type agent struct {
+	cmd    *netlab.Command
+	cancel context.CancelFunc
+	log    *lockedBuffer
+	done   chan struct{}
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// start starts the node's agent, with the rights that agents have: its token is of a pod on this node.
+func (n *node) start(args ...string) {
+	n.l.Helper()
+	bin, err := agentBinary()
+	n.l.must(err)
+	token := filepath.Join(n.l.dir, n.name)
+	n.l.must(os.WriteFile(token, []byte(n.l.nodeToken(n.name)), 0o600))
+	u, err := url.Parse(n.l.cfg.Host)
+	n.l.must(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	argv := append([]string{
+		bin, "--node", n.name, "--server", "https://" + apiAddr + ":6443", "--server-name", u.Hostname(),
+		"--token-file", token, "--ca-file", filepath.Join(n.l.dir, "ca"), "--learn", "1s", "--log-level", "debug",
+		"--listen", probes,
+	}, args...)
+	a := &agent{cmd: n.host.Command(ctx, argv...), cancel: cancel, log: &lockedBuffer{}, done: make(chan struct{})}
+	a.cmd.Stdout, a.cmd.Stderr = a.log, a.log
+	n.l.must(a.cmd.Start())
+	go func() {
+		_ = a.cmd.Wait()
+		close(a.done)
+	}()
+	n.agent = a
+	n.l.Cleanup(func() {
+		n.stop()
+		if n.l.Failed() {
+			n.l.Logf("%s:\n%s", n.name, a.log)
+		}
+	})
+}
+
+// kill ends the agent as the kernel does when memory runs out.
+func (n *node) kill() {
+	n.l.Helper()
+	n.l.must(n.agent.cmd.Process.Kill())
+	<-n.agent.done
+	n.agent.cancel()
+	n.agent = nil
+}
+
+// stop ends the agent, if it runs, in good order.
+func (n *node) stop() {
+	if n.agent != nil {
+		n.agent.cancel()
+		<-n.agent.done
+		n.agent = nil
+	}
+}
+
+// probes is where agents answer, each in its node.
+const probes = "127.0.0.1:9567"
+
+// metrics returns what the agent counts.
+func (n *node) metrics() (text string, err error) {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, to string) (c net.Conn, err error) {
+		doErr := n.host.Do(func() error {
+			c, err = new(net.Dialer).DialContext(ctx, network, to)
+			return err
+		})
+		return c, doErr
+	}}}
+	r, err := client.Get("http://" + probes + "/metrics")
+	if err != nil {
+		return "", err
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	return string(b), err
+}
+
+// gauge returns a metric of the agent's, -1 if it has none.
+func (n *node) gauge(name string) int {
+	n.l.Helper()
+	text, err := n.metrics()
+	n.l.must(err)
+	for line := range strings.Lines(text) {
+		if value, ok := strings.CutPrefix(line, "ropewalk_agent_"+name+" "); ok {
+			v, err := strconv.Atoi(strings.TrimSpace(value))
+			n.l.must(err)
+			return v
+		}
+	}
+	return -1
+}
+
+// shows waits until the agent's metrics have that in them.
+func (n *node) shows(want string) {
+	n.l.Helper()
+	n.l.eventually(n.name+" shows "+want, func() error {
+		text, err := n.metrics()
+		if err == nil && !strings.Contains(text, want) {
+			err = errors.New(text)
+		}
+		return err
+	})
+}
+
+// ask writes the node's spec, as administrators do.
+func (n *node) ask(spec map[string]any) error {
+	_, err := n.l.dynamic.Resource(rwnodes).Apply(n.l.Context(), n.name, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "ropewalk.io/v1alpha1", "kind": "RopewalkNode", "metadata": map[string]any{"name": n.name}, "spec": spec,
+	}}, metav1.ApplyOptions{FieldManager: "administrator", Force: true})
+	return err
+}
+
+// observes writes the node's spec, another than before, and waits until the agent has dealt with it. It then has with all that
+// was written to any RopewalkNode before: it learns of that by the same watch.
+func (n *node) observes(spec map[string]any) {
+	n.l.Helper()
+	n.l.must(n.ask(spec))
+	asked, err := n.l.dynamic.Resource(rwnodes).Get(n.l.Context(), n.name, metav1.GetOptions{})
+	n.l.must(err)
+	n.l.eventually(n.name+" observes what is asked for", func() error {
+		st, err := n.l.status(n.name)
+		if err == nil && st.ObservedGeneration != asked.GetGeneration() {
+			err = fmt.Errorf("it is at generation %d, of %d", st.ObservedGeneration, asked.GetGeneration())
+		}
+		return err
+	})
+}
+
+// tell writes the node's status, as its agent does.
+func (n *node) tell(status map[string]any) error {
+	rn := n.l.dynamic.Resource(rwnodes)
+	owner, err := n.l.clients.CoreV1().Nodes().Get(n.l.Context(), n.name, metav1.GetOptions{})
+	n.l.must(err)
+	o := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "ropewalk.io/v1alpha1", "kind": "RopewalkNode", "metadata": map[string]any{"name": n.name},
+	}}
+	o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.name, UID: owner.UID}})
+	options := metav1.ApplyOptions{FieldManager: "ropewalk-agent", Force: true}
+	if _, err := rn.Apply(n.l.Context(), n.name, o, options); err != nil {
+		return err
+	}
+	o = o.DeepCopy()
+	o.SetOwnerReferences(nil)
+	o.Object["status"] = status
+	_, err = rn.ApplyStatus(n.l.Context(), n.name, o, options)
+	return err
+}
+
+// status returns what the node's agent tells.
+func (l *lab) status(name string) (v1alpha1.NodeStatus, error) {
+	o, err := l.dynamic.Resource(rwnodes).Get(l.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		return v1alpha1.NodeStatus{}, err
+	}
+	var rn v1alpha1.RopewalkNode
+	err = runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &rn)
+	return rn.Status, err
+}
+
+// told waits until the status of all nodes is as it should be.
+func (l *lab) told(what string, right func(v1alpha1.NodeStatus) bool) {
+	l.Helper()
+	l.eventually(what, func() error {
+		for _, n := range l.nodes {
+			st, err := l.status(n.name)
+			if err != nil {
+				return err
+			}
+			if !right(st) {
+				text, _ := json.Marshal(st)
+				return fmt.Errorf("%s: %s", n.name, text)
+			}
+		}
+		return nil
+	})
+}

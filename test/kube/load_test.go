@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// load is traffic between two pods: one TCP connection that echoes the secret, and pings.
+type load struct {
+	l    *lab
+	what string
+	stop chan struct{}
+	done sync.WaitGroup
+	open []io.Closer
+
+	mu       sync.Mutex
+	broken   error // of the connection
+	rounds   int
+	longest  time.Duration // that a round took
+	sent     int
+	answered map[uint16]time.Time
+	began    time.Time
+}
+
+const (
+	loadPort  = 8081
+	pingEvery = 5 * time.Millisecond
+	pingID    = 0x4321
+)
+
+// burden begins.
+func (l *lab) burden(what string, from, to *pod) *load {
+	l.Helper()
+	b := &load{l: l, what: what, stop: make(chan struct{}), answered: map[uint16]time.Time{}, began: time.Now()}
+	server := to.listen(loadPort)
+	client := from.dial(netip.AddrPortFrom(to.addr, loadPort))
+	var pings net.PacketConn
+	l.must(from.host.Do(func() (err error) {
+		pings, err = new(net.ListenConfig).ListenPacket(l.Context(), "ip4:icmp", from.addr.String())
+		return err
+	}))
+	b.done.Go(func() { b.echo(client) })
+	b.done.Go(func() { b.ask(pings, to.addr) })
+	b.done.Go(func() { b.hear(pings) })
+	b.open = []io.Closer{client, server, pings}
+	l.Cleanup(b.end)
+	return b
+}
+
+// listen echoes what any connection brings.
+func (p *pod) listen(port uint16) net.Listener {
+	var s net.Listener
+	p.n.l.must(p.host.Do(func() (err error) {
+		s, err = new(net.ListenConfig).Listen(context.Background(), "tcp", netip.AddrPortFrom(p.addr, port).String())
+		return err
+	}))
+	go func() {
+		for {
+			c, err := s.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				_, _ = io.Copy(c, c)
+			}()
+		}
+	}()
+	return s
+}
+
+func (p *pod) dial(to netip.AddrPort) net.Conn {
+	var c net.Conn
+	p.n.l.must(p.host.Do(func() (err error) {
+		c, err = (&net.Dialer{Timeout: patience}).DialContext(context.Background(), "tcp", to.String())
+		return err
+	}))
+	return c
+}
+
+func (b *load) ended() bool {
+	select {
+	case <-b.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// echo sends again and again, and looks at what comes back.
+func (b *load) echo(c net.Conn) {
+	out, back := secret[:22*700], make([]byte, 22*700)
+	for !b.ended() {
+		at := time.Now()
+		err := c.SetDeadline(at.Add(patience))
+		if err == nil {
+			_, err = c.Write(out)
+		}
+		if err == nil {
+			_, err = io.ReadFull(c, back)
+		}
+		if err == nil && !bytes.Equal(out, back) {
+			err = errors.New("something else came back")
+		}
+		b.mu.Lock()
+		b.broken = err
+		b.rounds++
+		b.longest = max(b.longest, time.Since(at))
+		b.mu.Unlock()
+		if err != nil {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (b *load) ask(c net.PacketConn, to netip.Addr) {
+	t := time.NewTicker(pingEvery)
+	defer t.Stop()
+	for !b.ended() {
+		<-t.C
+		b.mu.Lock()
+		seq := b.sent
+		b.sent++
+		b.mu.Unlock()
+		request := make([]byte, 8)
+		request[0] = 8
+		binary.BigEndian.PutUint16(request[4:], pingID)
+		binary.BigEndian.PutUint16(request[6:], uint16(seq))
+		sum := uint32(0x0800) + pingID + uint32(uint16(seq))
+		binary.BigEndian.PutUint16(request[2:], ^uint16(sum+sum>>16))
+		_, _ = c.WriteTo(request, &net.IPAddr{IP: to.AsSlice()}) // what cannot be sent is lost
+	}
+}
+
+func (b *load) hear(c net.PacketConn) {
+	buf := make([]byte, 256)
+	for !b.ended() {
+		_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		n, _, err := c.ReadFrom(buf)
+		if err != nil || n < 8 || buf[0] != 0 || binary.BigEndian.Uint16(buf[4:]) != pingID {
+			continue
+		}
+		b.mu.Lock()
+		b.answered[binary.BigEndian.Uint16(buf[6:])] = time.Now()
+		b.mu.Unlock()
+	}
+}
+
+func (b *load) end() {
+	if !b.ended() {
+		close(b.stop)
+	}
+	b.done.Wait()
+	for _, c := range b.open {
+		c.Close()
+	}
+}
+
+// carries waits until the connection has got further.
+func (b *load) carries() {
+	b.l.Helper()
+	b.mu.Lock()
+	at := b.rounds
+	b.mu.Unlock()
+	b.l.eventually(b.what+": the connection goes on", func() error {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.broken != nil {
+			b.l.Fatalf("%s: a TCP connection is lost: %v", b.what, b.broken)
+		}
+		if b.rounds < at+3 {
+			return errors.New("nothing comes back")
+		}
+		return nil
+	})
+}
+
+// finish ends it, after the connection has got further, and reports. It fails if the connection was lost.
+func (b *load) finish() {
+	b.l.Helper()
+	b.carries()
+	b.end()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	lost, run, gap := 0, 0, 0
+	for i := range b.sent - int(200*time.Millisecond/pingEvery) { // those may be under way
+		run++
+		if _, ok := b.answered[uint16(i)]; ok {
+			run = 0
+		} else {
+			lost++
+		}
+		gap = max(gap, run)
+	}
+	b.l.Logf("%s: in %s %d echoes over one TCP connection, the longest took %d ms; of %d pings %d were lost, at most %d ms in a row",
+		b.what, time.Since(b.began).Round(time.Second), b.rounds, b.longest.Milliseconds(), b.sent, lost, gap*int(pingEvery.Milliseconds()))
+}

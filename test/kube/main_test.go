@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// agentBinary is built once, from the source that the tests are of, and as images have it.
+var agentBinary = sync.OnceValues(func() (string, error) { return build("./cmd/ropewalk-agent") })
+
+// build builds a program of the agent's module, static, so that it runs in a container that has nothing else.
+func build(program string) (string, error) {
+	bin := filepath.Join(suite.TempDir(), filepath.Base(program))
+	build := exec.Command("go", "build", "-o", bin, program)
+	build.Dir = filepath.Join("..", "..", "pkg", "kube")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building %s: %w\n%s", program, err, out)
+	}
+	return bin, nil
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	suite.close()
+	os.Exit(code)
+}

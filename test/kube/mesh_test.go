@@ -1,0 +1,489 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ropewalk/ropewalk/pkg/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/kube/v1alpha1"
+)
+
+// away is how long the API server is.
+var away = flag.Duration("away", time.Minute, "how long the API server is away")
+
+// startMesh starts the agent. All tunnels of the machine share one directory of sockets, so each has a name of its own.
+func (n *node) startMesh(args ...string) {
+	n.l.Helper()
+	n.start(append([]string{
+		"--mode", "mesh", "--key-dir", n.keys, "--tunnel", n.tunnel(), "--pod-cidr", "10.244.0.0/16",
+	}, args...)...)
+}
+
+func (n *node) tunnel() string { return "k" + n.l.net.Tag() + n.name[len("node-"):] }
+
+// newMesh is a lab in which all nodes have a pod and an agent. Before that, all could be read that was said.
+func newMesh(t *testing.T, nodes int) (*lab, []*pod) {
+	t.Helper()
+	l := newLab(t, nodes)
+	var pods []*pod
+	for _, n := range l.nodes {
+		pods = append(pods, n.addPod())
+	}
+	l.openly(pods)
+	for _, n := range l.nodes {
+		n.startMesh()
+	}
+	l.told("all are peers of all", func(st v1alpha1.NodeStatus) bool {
+		return st.Mode == v1alpha1.ModeMesh && st.PublicKey != "" && int(st.Peers) == nodes-1
+	})
+	return l, pods
+}
+
+// reach waits until each pod has reached each other.
+func (l *lab) reach(pods []*pod) {
+	l.Helper()
+	for _, from := range pods {
+		for _, to := range pods {
+			if from != to {
+				l.eventually("a ping from "+from.n.name+" to "+to.n.name, func() error { return from.ping(to) })
+			}
+		}
+	}
+}
+
+// openly has pods reach each other while there is no agent: what leaves in the clear arrives, and is seen.
+func (l *lab) openly(pods []*pod) {
+	l.Helper()
+	e := l.eavesdrop()
+	l.reach(pods)
+	if len(e.end(l)) == 0 {
+		l.Error("nothing can be read where nothing is encrypted")
+	}
+}
+
+// refused pings for a while, in vain.
+func (l *lab) refused(from, to *pod) {
+	l.Helper()
+	for range 3 {
+		if err := from.ping(to); err == nil {
+			l.Errorf("%s reaches %s without a tunnel", from.n.name, to.n.name)
+		}
+	}
+}
+
+// dropped is how many packets the node's tunnel says that it has dropped, for that reason.
+func (n *node) dropped(reason string) int {
+	n.l.Helper()
+	text, err := n.metrics()
+	n.l.must(err)
+	series := fmt.Sprintf("ropewalk_dropped_packets_total{interface=%q,reason=%q,", n.tunnel(), reason)
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, series) {
+			v, err := strconv.Atoi(strings.TrimSpace(line[strings.LastIndex(line, " "):]))
+			n.l.must(err)
+			return v
+		}
+	}
+	return -1
+}
+
+func TestPodsReachEachOtherAndNobodyReadsIt(t *testing.T) {
+	l := newLab(t, 4)
+	var pods []*pod
+	for _, n := range l.nodes {
+		pods = append(pods, n.addPod())
+	}
+	l.openly(pods)
+	for _, n := range l.nodes {
+		n.startMesh()
+	}
+	l.told("all are peers of all", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" && st.Peers == 3 && st.MTU == 1440 })
+	e := l.eavesdrop()
+	l.reach(pods)
+	for i, from := range pods {
+		if err := from.exchange(pods[(i+1)%len(pods)]); err != nil {
+			t.Error(err)
+		}
+	}
+	l.eventually("encrypted messages are seen", func() error {
+		if n := e.seen(); n < 100 {
+			return fmt.Errorf("only %d were", n)
+		}
+		return nil
+	})
+	for _, n := range l.nodes {
+		n.shows(fmt.Sprintf("ropewalk_interface_up{interface=%q} 1\n", n.tunnel()))
+		n.shows(fmt.Sprintf("ropewalk_peers{interface=%q,state=\"established\"} 3\n", n.tunnel()))
+	}
+
+	// A node leaves: the others forget its key, and what is for its pods goes nowhere.
+	gone := l.nodes[3]
+	gone.stop()
+	l.refused(pods[3], pods[0])
+	l.must(l.clients.CoreV1().Nodes().Delete(t.Context(), gone.name, metav1.DeleteOptions{}))
+	l.nodes = l.nodes[:3]
+	l.told("a node leaves", func(st v1alpha1.NodeStatus) bool { return st.Peers == 2 })
+	l.refused(pods[0], pods[3])
+	l.eventually("packets that would have left in the clear are counted", func() error {
+		if n := l.nodes[0].dropped("tx_no_peer"); n < 3 {
+			return fmt.Errorf("%d are", n)
+		}
+		return nil
+	})
+	l.reach(pods[:3])
+
+	// Somebody takes the agent's routes away: it notices, and counts that.
+	l.nodes[0].reboot()
+	l.eventually("they are there again", func() error {
+		n := l.nodes[0].gauge("drift_total")
+		if n < 2 && l.nodes[0].ruled() {
+			l.nodes[0].reboot() // a look for another reason came first, which counts nothing
+		}
+		if n < 2 || !l.nodes[0].ruled() {
+			return fmt.Errorf("%d changes", n)
+		}
+		return nil
+	})
+	l.reach(pods[:3])
+	e.stop(l)
+}
+
+func TestPodsOfBothVersionsOfIPReachEachOtherAndNobodyReadsIt(t *testing.T) {
+	l := layLab(t, 2, true)
+	var pods []*pod
+	for _, n := range l.nodes {
+		pods = append(pods, n.addPod())
+	}
+	kinds := [][]*pod{pods, six(pods)}
+	for _, of := range kinds {
+		l.openly(of)
+	}
+	for _, n := range l.nodes {
+		n.startMesh("--pod-cidr", pods6)
+	}
+	l.told("both are peers", func(st v1alpha1.NodeStatus) bool { return st.Peers == 1 && st.MTU == 1420 && len(st.PodCIDRs) == 2 })
+	e := l.eavesdrop()
+	for _, of := range kinds {
+		l.reach(of)
+		if err := of[0].exchange(of[1]); err != nil {
+			t.Error(err)
+		}
+	}
+	n := l.nodes[1]
+	n.kill()
+	for _, of := range kinds {
+		l.refused(of[1], of[0])
+	}
+	n.startMesh("--pod-cidr", pods6)
+	for _, of := range kinds {
+		l.reach(of)
+	}
+	e.stop(l)
+}
+
+func TestNodeKeepsItsKeyUnlessThatIsLost(t *testing.T) {
+	l, pods := newMesh(t, 2)
+	l.reach(pods)
+	e := l.eavesdrop()
+	n := l.nodes[1]
+	first, err := l.status(n.name)
+	l.must(err)
+	n.stop()
+	// While its agent is away, nothing leaves in the clear.
+	l.refused(pods[1], pods[0])
+	n.startMesh()
+	l.reach(pods)
+	if again, err := l.status(n.name); err != nil || again.PublicKey != first.PublicKey {
+		t.Errorf("after a restart its key is %s, was %s (%v)", again.PublicKey, first.PublicKey, err)
+	}
+
+	n.stop()
+	l.must(os.RemoveAll(n.keys))
+	n.startMesh()
+	l.eventually("another key", func() error {
+		st, err := l.status(n.name)
+		if err == nil && st.PublicKey == first.PublicKey {
+			err = errors.New("it is the same")
+		}
+		return err
+	})
+	l.reach(pods)
+	e.stop(l)
+	st, err := os.Stat(filepath.Join(n.keys, "private.key"))
+	if err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", st, err)
+	}
+}
+
+func TestRebootedNodeSendsNothingInTheClearBeforeItReachesTheAPI(t *testing.T) {
+	l, pods := newMesh(t, 2)
+	l.reach(pods)
+	n := l.nodes[1]
+	n.stop()
+	l.door.lock()
+	n.reboot()
+	e := l.eavesdrop()
+	n.startMesh()
+	l.eventually("the first routes", func() error {
+		if n.ruled() {
+			return nil
+		}
+		return errors.New("there are none")
+	})
+	l.reach(pods) // through the tunnel as it was
+	l.door.unlock()
+	l.eventually("it has reached the API", func() error {
+		if n.gauge("reconciles_total") < 1 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	l.reach(pods)
+	e.stop(l)
+}
+
+// reboot forgets what the kernel does.
+func (n *node) reboot() {
+	n.l.Helper()
+	n.l.must(n.host.Do(func() error {
+		routes, err := hostnet.Dump(func() ([]netlink.Route, error) {
+			return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: ropewalkTable}, netlink.RT_FILTER_TABLE)
+		})
+		for _, r := range routes {
+			err = errors.Join(err, netlink.RouteDel(&r))
+		}
+		rules, listErr := rulesIPv4()
+		for _, r := range rules {
+			if r.Protocol == ropewalkProtocol {
+				err = errors.Join(err, netlink.RuleDel(&r))
+			}
+		}
+		return errors.Join(err, listErr)
+	}))
+}
+
+func rulesIPv4() ([]netlink.Rule, error) {
+	return hostnet.Dump(func() ([]netlink.Rule, error) { return netlink.RuleList(netlink.FAMILY_V4) })
+}
+
+// ropewalkProtocol marks the agent's rules, which lead to its table.
+const (
+	ropewalkProtocol = 82
+	ropewalkTable    = 8282
+)
+
+// ruled tells whether the agent's rule is there.
+func (n *node) ruled() (yes bool) {
+	n.l.Helper()
+	n.l.must(n.host.Do(func() error {
+		rules, err := rulesIPv4()
+		for _, r := range rules {
+			yes = yes || r.Protocol == ropewalkProtocol
+		}
+		return err
+	}))
+	return yes
+}
+
+func TestTunnelsOutliveTheAPIServerUnderLoad(t *testing.T) {
+	l, pods := newMesh(t, 2)
+	l.reach(pods)
+	b := l.burden("the API server is away", pods[0], pods[1])
+	b.carries()
+	before := l.changes()
+	l.door.lock()
+	time.Sleep(*away) // what is waited for is that nothing happens
+	b.carries()
+	if after := l.changes(); !slices.Equal(after, before) {
+		t.Errorf("agents have made %v changes, and %v before the API server was away", after, before)
+	}
+	l.door.unlock()
+	b.carries()
+	n := l.nodes[1]
+	l.eventually("the agent follows the cluster again", func() error {
+		l.must(n.ask(map[string]any{"mtu": int64(1400)}))
+		st, err := l.status(n.name)
+		if err == nil && st.MTU != 1400 {
+			err = fmt.Errorf("the MTU is %d", st.MTU)
+		}
+		return err
+	})
+	b.finish()
+}
+
+// changes are how many each agent has made.
+func (l *lab) changes() (all []int) {
+	l.Helper()
+	for _, n := range l.nodes {
+		made := n.gauge("changes_total")
+		if made < 1 {
+			l.Errorf("%s counts %d changes, and has a tunnel", n.name, made)
+		}
+		all = append(all, made)
+	}
+	return all
+}
+
+func TestAgentThatBeginsWhileTheAPIServerIsAwayCarriesUnderLoad(t *testing.T) {
+	l, pods := newMesh(t, 2)
+	l.reach(pods)
+	e := l.eavesdrop()
+	n := l.nodes[1]
+	b := l.burden("an agent is killed, and begins anew while the API server is away", pods[0], pods[1])
+	b.carries()
+	l.door.lock()
+	n.kill()
+	n.startMesh()
+	b.carries()
+	if looks := n.gauge("reconciles_total"); looks != 0 {
+		t.Errorf("the API was reached %d times", looks)
+	}
+	l.door.unlock()
+	l.eventually("it has reached the API", func() error {
+		if n.gauge("peers") != 1 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	b.finish()
+	e.stop(l)
+	if log := n.agent.log.String(); strings.Count(log, "tunnel is up") != 1 || strings.Count(log, "peers changed") != 1 {
+		t.Errorf("the tunnel was not left as it was when the API was reached:\n%s", log)
+	}
+}
+
+func TestLostRopewalkNodesTakeNoPeerAway(t *testing.T) {
+	l, pods := newMesh(t, 2)
+	l.must(l.nodes[0].ask(map[string]any{"mtu": int64(1400)}))
+	l.told("one has another MTU", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" })
+	l.reach(pods)
+	before := map[string]string{}
+	for _, n := range l.nodes {
+		l.eventually("the MTU", func() error {
+			st, err := l.status(n.name)
+			if n == l.nodes[0] && err == nil && st.MTU != 1400 {
+				err = errors.New("not yet")
+			}
+			return err
+		})
+		before[n.name] = n.agent.log.String()
+	}
+	b := l.burden("all RopewalkNodes are deleted", pods[0], pods[1])
+	b.carries()
+	l.must(l.dynamic.Resource(rwnodes).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
+	l.told("agents make them anew", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" })
+	b.finish()
+	for _, n := range l.nodes {
+		if after := n.agent.log.String()[len(before[n.name]):]; strings.Contains(after, "peers changed") || strings.Contains(after, "tunnel is up") {
+			t.Errorf("%s: %s", n.name, after)
+		}
+	}
+	if st, err := l.status(l.nodes[0].name); err != nil || st.MTU != 1400 {
+		t.Errorf("what administrators asked for is gone: an MTU of %d, %v", st.MTU, err)
+	}
+}
+
+func TestKeyChangesUnderLoad(t *testing.T) {
+	l, pods := newMesh(t, 3)
+	l.reach(pods)
+	e := l.eavesdrop()
+	n := l.nodes[1]
+	out, in := l.burden("the sender's key changes", pods[1], pods[0]), l.burden("the receiver's key changes", pods[2], pods[1])
+	for generation := int64(2); generation <= 3; generation++ {
+		before, err := l.status(n.name)
+		l.must(err)
+		out.carries()
+		in.carries()
+		l.must(n.ask(map[string]any{"keyGeneration": generation}))
+		l.eventually("another key", func() error {
+			st, err := l.status(n.name)
+			if err == nil && (st.PublicKey == before.PublicKey || st.KeyGeneration != generation || st.NextPublicKey != "") {
+				err = fmt.Errorf("of generation %d, next %q", st.KeyGeneration, st.NextPublicKey)
+			}
+			return err
+		})
+	}
+	out.carries()
+	in.carries()
+	for _, o := range []*node{l.nodes[0], l.nodes[2]} {
+		l.eventually(o.name+" forgets the old key", func() error {
+			if peers := o.gauge("peers"); peers != 2 {
+				return fmt.Errorf("it has %d peers", peers)
+			}
+			return nil
+		})
+	}
+	out.finish()
+	in.finish()
+	l.reach(pods)
+	e.stop(l)
+	if names, err := os.ReadDir(n.keys); err != nil || !slices.ContainsFunc(names, func(d os.DirEntry) bool { return d.Name() == "private-3.key" }) ||
+		slices.ContainsFunc(names, func(d os.DirEntry) bool { return d.Name() == "private.key" || d.Name() == "private-2.key" }) {
+		t.Errorf("the old keys are kept: %v, %v", names, err)
+	}
+	n.stop()
+	n.startMesh()
+	l.reach(pods)
+}
+
+func TestConnectionsOutliveAnAgentThatIsKilledAndUpgraded(t *testing.T) {
+	l, pods := newMesh(t, 2)
+	l.reach(pods)
+	e := l.eavesdrop()
+	n := l.nodes[1]
+	b := l.burden("an agent is killed, and begins anew", pods[0], pods[1])
+	b.carries()
+	n.kill()
+	n.startMesh()
+	b.finish()
+	b = l.burden("an agent is upgraded", pods[0], pods[1])
+	b.carries()
+	n.stop()
+	n.startMesh()
+	b.finish()
+	e.stop(l)
+}
+
+func TestAnotherModeLeavesNothingOfTheFirst(t *testing.T) {
+	bpf := mountBPF(t)
+	l, pods := newMesh(t, 2)
+	l.reach(pods)
+	for _, n := range l.nodes {
+		n.stop()
+		if !n.ruled() {
+			t.Error("what drops cleartext does not outlive the agent")
+		}
+		n.tunnelSocket = n.socket(0)
+		n.startSpread(bpf)
+	}
+	l.told("all spread", func(st v1alpha1.NodeStatus) bool { return st.Mode == v1alpha1.ModeSpread && st.Gathers })
+	for _, n := range l.nodes {
+		if n.ruled() || n.lostRoutes() != 0 {
+			t.Errorf("%s: a rule of the tunnel's is left: %v; %d routes of the CNI's are gone", n.name, n.ruled(), n.lostRoutes())
+		}
+	}
+	l.reach(pods) // in the clear, as without any agent
+}
+
+func TestAgentWritesOnlyItsOwnNode(t *testing.T) {
+	l := newLab(t, 2)
+	slices.Reverse(l.nodes)
+	for _, n := range l.nodes {
+		n.startMesh()
+	}
+	l.told("both tell", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" })
+	l.hostile(l.nodes[0].name, l.nodes[1].name)
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+)
+
+// tooMuch binds agents to more rights than they have.
+var tooMuch = &unstructured.Unstructured{Object: map[string]any{
+	"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": map[string]any{"name": "too-much"},
+	"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+	"subjects": []any{map[string]any{"kind": "ServiceAccount", "name": account, "namespace": namespace}},
+}}
+
+// allow gives agents more rights than they have until the test ends, so that only the policy is left to stop them.
+func (l *lab) allow() {
+	l.Helper()
+	l.apply(tooMuch.DeepCopy())
+	l.Cleanup(func() {
+		_ = l.dynamic.Resource(grants).Delete(context.Background(), tooMuch.GetName(), metav1.DeleteOptions{})
+	})
+}
+
+// attack is what the agent of one node may not do. byPolicy: RBAC alone would let it.
+type attack struct {
+	what     string
+	byPolicy bool
+	try      func(options dry) error
+}
+
+// dry has the API server decide and change nothing.
+type dry []string
+
+// attacks are tried with the token of one node's agent, and with one that is of no node.
+func (l *lab) attacks(own, other string) []attack {
+	as := func(token string) dynamic.ResourceInterface {
+		cfg := rest.AnonymousClientConfig(l.cfg)
+		cfg.BearerToken = token
+		return dynamic.NewForConfigOrDie(cfg).Resource(rwnodes)
+	}
+	object := func(name string, parts map[string]any) *unstructured.Unstructured {
+		o := map[string]any{"apiVersion": "ropewalk.io/v1alpha1", "kind": "RopewalkNode", "metadata": map[string]any{"name": name}}
+		for part, fields := range parts {
+			o[part] = fields
+		}
+		return &unstructured.Unstructured{Object: o}
+	}
+	key := map[string]any{"status": map[string]any{"mode": "mesh", "publicKey": strings.Repeat("A", 42) + "E="}}
+	spec := map[string]any{"spec": map[string]any{"endpoint": "192.0.2.66"}}
+	agent, nobody := as(l.nodeToken(own)), as(l.token())
+	status := func(r dynamic.ResourceInterface, name string, d dry) error {
+		_, err := r.ApplyStatus(l.Context(), name, object(name, key), metav1.ApplyOptions{FieldManager: "hostile", Force: true, DryRun: d})
+		return err
+	}
+	return []attack{
+		{"another node's key", true, func(d dry) error { return status(agent, other, d) }},
+		{"a token that is of no node", true, func(d dry) error { return status(nobody, own, d) }},
+		{"a key for a node that is none", true, func(d dry) error {
+			_, err := agent.Create(l.Context(), object("node-99", nil), metav1.CreateOptions{DryRun: d})
+			return err
+		}},
+		{"its own spec", false, func(d dry) error {
+			_, err := agent.Apply(l.Context(), own, object(own, spec), metav1.ApplyOptions{FieldManager: "hostile", Force: true, DryRun: d})
+			return err
+		}},
+		{"to be rid of a node", false, func(d dry) error { return agent.Delete(l.Context(), other, metav1.DeleteOptions{DryRun: d}) }},
+	}
+}
+
+// byPolicy tells whether an error is the policy's word.
+func byPolicy(err error) bool {
+	return (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'ropewalk-agent'")
+}
+
+var (
+	bindings = schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingadmissionpolicybindings"}
+	grants   = schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"}
+)
+
+// hostile has all attacks fail: for want of rights where that is so, and by the policy in any case, since a node's agent
+// may get more rights. Without the policy they succeed, so that it is known what stops them. None changes anything.
+func (l *lab) hostile(own, other string) {
+	l.Helper()
+	attacks := l.attacks(own, other)
+	dryRun := dry{metav1.DryRunAll}
+	fail := func(a attack, right func(error) bool) {
+		l.Helper()
+		l.eventually("it is refused: "+a.what, func() error { // policies and rights take effect a moment after they are written
+			if err := a.try(dryRun); !right(err) {
+				return errors.Join(errors.New("the answer is another"), err)
+			}
+			return nil
+		})
+	}
+	for _, a := range attacks {
+		if a.byPolicy {
+			fail(a, byPolicy)
+		} else {
+			fail(a, apierrors.IsForbidden)
+		}
+	}
+	l.allow()
+	for _, a := range attacks {
+		fail(a, byPolicy)
+	}
+	binding, err := l.dynamic.Resource(bindings).Get(l.Context(), "ropewalk-agent", metav1.GetOptions{})
+	l.must(err)
+	l.must(l.dynamic.Resource(bindings).Delete(l.Context(), binding.GetName(), metav1.DeleteOptions{})) // the next test makes it anew
+	for _, a := range attacks {
+		l.eventually("without the policy it succeeds: "+a.what, func() error { return a.try(dryRun) })
+	}
+}

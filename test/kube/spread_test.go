@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/kube/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/netlab"
+	"github.com/ropewalk/ropewalk/pkg/spread"
+)
+
+const flows = 16
+
+// startSpread starts the agent. All nodes share a BPF file system, which keeps their namespaces apart.
+func (n *node) startSpread(bpf string) {
+	n.l.Helper()
+	n.start("--mode", "spread", "--port", strconv.Itoa(port), "--mark", strconv.Itoa(markMask), "--bpf-fs", bpf)
+}
+
+// mountBPF mounts a BPF file system for the test.
+func mountBPF(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
+		t.Skipf("needs root and a kernel with a BPF file system: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// socket is one of a node's WireGuard that is not the kernel's: its packets carry their flow in their mark.
+func (n *node) socket(flow int) *net.UDPConn {
+	n.l.Helper()
+	var c *net.UDPConn
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var err error
+		ctlErr := raw.Control(func(fd uintptr) {
+			err = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1),
+				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, flow<<16))
+		})
+		return errors.Join(err, ctlErr)
+	}}
+	n.l.must(n.host.Do(func() error {
+		p, err := config.ListenPacket(n.l.Context(), "udp4", netip.AddrPortFrom(n.addr, port).String())
+		if err == nil {
+			c = p.(*net.UDPConn)
+		}
+		return err
+	}))
+	n.l.Cleanup(func() { c.Close() })
+	return c
+}
+
+// sources sends data messages of several flows, and returns from which ports they went over the receiver's wire, and from
+// which they arrived.
+func sources(from, to *node) (wire, arrived map[uint16]bool) {
+	l := from.l
+	l.Helper()
+	wire, arrived = map[uint16]bool{}, map[uint16]bool{}
+	var mu sync.Mutex
+	c, err := l.fabric.Capture(netlab.CaptureConfig{Device: to.wire, Handle: func(p netlab.Packet) {
+		if src, ok := dataMessage(p.Data, from.addr); ok && p.Outgoing {
+			mu.Lock()
+			defer mu.Unlock()
+			wire[src] = true
+		}
+	}})
+	l.must(err)
+	var senders []*net.UDPConn
+	for flow := range flows {
+		senders = append(senders, from.socket(flow+1))
+	}
+	m := make([]byte, 96)
+	m[0] = 4
+	for _, s := range senders { // at once: see spreads
+		_, err := s.WriteToUDPAddrPort(m, netip.AddrPortFrom(to.addr, port))
+		l.must(errors.Join(err, s.Close()))
+	}
+	receiver := to.tunnelSocket
+	l.must(receiver.SetReadDeadline(time.Now().Add(patience)))
+	for range senders {
+		_, at, err := receiver.ReadFromUDPAddrPort(m)
+		l.must(err)
+		arrived[at.Port()] = true
+	}
+	l.must(c.Stop())
+	l.must(c.Close())
+	return wire, arrived
+}
+
+// dataMessage returns the source port of an Ethernet frame with one of WireGuard's from an address.
+func dataMessage(b []byte, from netip.Addr) (uint16, bool) {
+	if len(b) < 14+20+8+4 || binary.BigEndian.Uint16(b[12:]) != 0x0800 || b[14+9] != unix.IPPROTO_UDP {
+		return 0, false
+	}
+	a := from.As4()
+	return binary.BigEndian.Uint16(b[34:]), string(b[26:30]) == string(a[:]) && b[42] == 4
+}
+
+func TestFlowsSpreadBetweenNodesThatGather(t *testing.T) {
+	bpf := mountBPF(t)
+	l := newLab(t, 4)
+	for _, n := range l.nodes {
+		n.tunnelSocket = n.socket(0) // which stays: the tunnel is there
+	}
+	three := l.nodes[:3]
+	for _, n := range three {
+		n.startSpread(bpf)
+	}
+	l.nodes = three
+	l.told("three agents spread to two others", func(st v1alpha1.NodeStatus) bool {
+		return st.Mode == v1alpha1.ModeSpread && st.Gathers && st.Peers == 2 && st.SpreadsTo == 2
+	})
+	for _, n := range three {
+		n.shows(fmt.Sprintf("ropewalk_spread_peers{device=%q,port=\"%d\",tunnel=\"?\"} 2\n", n.device, port))
+	}
+	l.nodes = l.nodes[:4]
+	if err := spreads(l.nodes[0], l.nodes[1]); err != nil {
+		t.Error(err)
+	}
+	wire, arrived := sources(l.nodes[0], l.nodes[3]) // which has no agent
+	if len(wire) != 1 || !wire[port] || !arrived[port] {
+		t.Errorf("to a node without an agent: went from %v, arrived from %v", wire, arrived)
+	}
+
+	l.nodes[3].startSpread(bpf)
+	l.told("a fourth joins", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.Peers == 3 })
+	l.eventually("flows spread towards it, and it gathers", func() error { return spreads(l.nodes[0], l.nodes[3]) })
+}
+
+// spreads has flows spread from one node to another, and gathered there. Two flows may share a lane: what a lane carries is
+// forgotten after a second (see bpf/include/lane.h), and a busy machine may take as long to send.
+func spreads(from, to *node) error {
+	wire, arrived := sources(from, to)
+	if len(wire) < flows/2 || len(arrived) != 1 || !arrived[port] {
+		return fmt.Errorf("went from %v, arrived from %v", wire, arrived)
+	}
+	for p := range wire {
+		if !spread.DefaultPorts.Contains(p) {
+			return fmt.Errorf("went from %d", p)
+		}
+	}
+	return nil
+}
+
+func TestSpreadingOutlivesAnAgentThatIsKilledAndUpgraded(t *testing.T) {
+	bpf := mountBPF(t)
+	l := newLab(t, 2)
+	for _, n := range l.nodes {
+		n.tunnelSocket = n.socket(0)
+		n.startSpread(bpf)
+	}
+	a, b := l.nodes[0], l.nodes[1]
+	l.told("both spread", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.SpreadsTo == 1 })
+	l.eventually("flows are spread", func() error { return spreads(a, b) })
+	for what, end := range map[string]func(*node){"killed": (*node).kill, "stopped": (*node).stop} {
+		end(a)
+		end(b)
+		for range 3 {
+			if err := spreads(a, b); err != nil {
+				t.Errorf("%s, and not there: %v", what, err)
+			}
+		}
+		for _, n := range l.nodes {
+			n.startSpread(bpf)
+		}
+		l.eventually(what+": both have begun anew", func() error {
+			if err := spreads(a, b); err != nil { // no message is lost, and none takes the canonical port, meanwhile
+				t.Fatalf("%s, while it begins anew: %v", what, err)
+			}
+			for _, n := range l.nodes {
+				if !strings.Contains(n.agent.log.String(), "msg=spreading") {
+					return errors.New(n.name + " has not")
+				}
+			}
+			return nil
+		})
+	}
+}
+
+func TestNodeThatLiesHarmsNoOthersSpreading(t *testing.T) {
+	bpf := mountBPF(t)
+	l := newLab(t, 3)
+	for _, n := range l.nodes[:2] {
+		n.tunnelSocket = n.socket(0)
+		n.startSpread(bpf)
+	}
+	liar := l.nodes[2]
+	l.nodes = l.nodes[:2]
+	l.told("both spread", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.SpreadsTo == 1 })
+	mtu := int64(1400)
+	for what, status := range map[string]map[string]any{
+		"two ports at one address":        {"endpoints": []any{"192.0.2.3:51820", "192.0.2.3:51821"}},
+		"a port that it spreads over":     {"endpoints": []any{"192.0.2.3:61000"}},
+		"all ports":                       {"endpoints": []any{"192.0.2.3:51820"}, "spreadPorts": map[string]any{"first": int64(1024), "last": int64(65535)}},
+		"another's address":               {"endpoints": []any{"192.0.2.1:51820"}},
+		"this node's address, as its own": {"endpoints": []any{"192.0.2.2:51820", "192.0.2.255:51820", "127.0.0.1:51820"}},
+	} {
+		status["mode"], status["gathers"] = "spread", true
+		l.must(liar.tell(status))
+		mtu++
+		for _, n := range l.nodes {
+			n.observes(map[string]any{"mtu": mtu})
+		}
+		l.eventually(what+": flows are spread nevertheless", func() error { return spreads(l.nodes[0], l.nodes[1]) })
+	}
+	l.told("both still gather", func(st v1alpha1.NodeStatus) bool { return st.Gathers })
+}

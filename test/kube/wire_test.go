@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netlab"
+)
+
+// eavesdropper sees all that goes between the nodes.
+type eavesdropper struct {
+	mu        sync.Mutex
+	plain     []string // what it could read, the first few
+	encrypted int      // WireGuard's data messages
+	other     int
+	all       []*netlab.Capture
+}
+
+func (l *lab) eavesdrop() *eavesdropper {
+	l.Helper()
+	e := &eavesdropper{}
+	for _, n := range l.nodes {
+		c, err := l.fabric.Capture(netlab.CaptureConfig{Device: n.wire, SnapLen: 512, Handle: e.see})
+		l.must(err)
+		e.all = append(e.all, c)
+	}
+	return e
+}
+
+// end has it hear no more, and returns what it could read, the first few.
+func (e *eavesdropper) end(l *lab) []string {
+	l.Helper()
+	for _, c := range e.all {
+		l.must(c.Stop())
+		if missed := c.Stats().Missed; missed > 0 {
+			l.Errorf("%d packets were not looked at", missed)
+		}
+		l.must(c.Close())
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.plain
+}
+
+// stop ends it, and fails the test if anything could be read.
+func (e *eavesdropper) stop(l *lab) {
+	l.Helper()
+	for _, text := range e.end(l) {
+		l.Error("on the wire, readable: " + text)
+	}
+}
+
+// seen returns how many data messages there were.
+func (e *eavesdropper) seen() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.encrypted
+}
+
+func (e *eavesdropper) see(p netlab.Packet) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch why, encrypted := inspect(p.Data); {
+	case encrypted:
+		e.encrypted++
+	case why != "" && len(e.plain) < 5:
+		e.plain = append(e.plain, why)
+	default:
+		e.other++
+	}
+}
+
+// inspect tells what of a frame should not be there, or that it is a data message.
+func inspect(b []byte) (why string, encrypted bool) {
+	if bytes.Contains(b, secret[:22]) {
+		return "the secret", false
+	}
+	src, dst, payload, protocol := outer(b)
+	for _, pods := range []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix(pods6)} {
+		if pods.Contains(src) || pods.Contains(dst) {
+			return fmt.Sprintf("a packet from %s to %s", src, dst), false
+		}
+	}
+	return "", protocol == unix.IPPROTO_UDP && len(payload) > 8 && payload[8] == 4
+}
+
+// outer are a frame's addresses and what is behind its IP header, nothing if that is none or has options.
+func outer(b []byte) (src, dst netip.Addr, payload []byte, protocol byte) {
+	if len(b) < 14+20 {
+		return src, dst, nil, 0
+	}
+	switch p := b[14:]; {
+	case binary.BigEndian.Uint16(b[12:]) == unix.ETH_P_IP:
+		return netip.AddrFrom4([4]byte(p[12:16])), netip.AddrFrom4([4]byte(p[16:20])), p[20:], p[9]
+	case binary.BigEndian.Uint16(b[12:]) == unix.ETH_P_IPV6 && len(p) >= 40:
+		return netip.AddrFrom16([16]byte(p[8:24])), netip.AddrFrom16([16]byte(p[24:40])), p[40:], p[6]
+	}
+	return src, dst, nil, 0
+}
