@@ -63,7 +63,7 @@ helm-lint: need-go ## the charts, what is made of them, and kustomize's bases; t
 	cd test/kube/deploy && $(GO) vet ./... && $(GOLANGCI) run ./... && $(GO) test -count=1 ./...
 
 .PHONY: manifests
-manifests: need-go ## make anew what is made of the Helm chart: kustomize's bases and docs/helm-values.md
+manifests: need-go ## make anew the copies in the Helm charts, and what is made of the charts: kustomize's bases, docs/helm-values.md
 	cd test/kube/deploy && $(GO) test -count=1 . -update
 
 .PHONY: test-page

@@ -61,6 +61,16 @@ func files() []made {
 	}
 }
 
+// copies are what a chart holds of files that stand elsewhere: Helm packs nothing from outside a chart, and not every
+// way in which a tree travels keeps symbolic links.
+func copies() map[string]string {
+	return map[string]string{
+		"deploy/helm/ropewalk-agent/files/dashboard.json":                "deploy/grafana/ropewalk.json",
+		"deploy/helm/ropewalk-agent/files/rules.yml":                     "deploy/prometheus/rules.yml",
+		"deploy/helm/ropewalk-crds/files/ropewalk.io_ropewalknodes.yaml": "deploy/crd/ropewalk.io_ropewalknodes.yaml",
+	}
+}
+
 const madeHeader = "# SPDX-License-Identifier: Apache-2.0\n# Made of the chart in deploy/helm/ropewalk-agent by `make manifests`: change that.\n"
 
 // namespaceManifest is the namespace as agents need it: pods on the host's network are admitted at no other level.
