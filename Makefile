@@ -169,7 +169,7 @@ dist-stage: need-go
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(STAGE)/ropewalk ./cmd/ropewalk
 	$(STAGE)/ropewalk docs man $(STAGE)/common/man && gzip -9n $(STAGE)/common/man/*
 	for shell in bash zsh fish; do $(STAGE)/ropewalk completion $$shell >$(STAGE)/common/ropewalk.$$shell || exit 1; done
-	GO='$(GO)' deploy/deb/notices.sh $(STAGE)/ropewalk >$(STAGE)/common/copyright
+	GO='$(GO)' sh deploy/deb/notices.sh $(STAGE)/ropewalk >$(STAGE)/common/copyright
 
 .PHONY: deb
 deb: $(DIST_ARCHES:%=deb-%) ## .deb packages for amd64 and arm64, in build/dist
@@ -210,7 +210,7 @@ image-agent: need-buildah $(DIST)/ropewalk-linux-$(ARCH) $(DIST)/ropewalk-agent-
 	@rm -rf $(STAGE)/image-agent && mkdir -p $(STAGE)/image-agent
 	for p in ropewalk ropewalk-agent; do cp $(DIST)/$$p-linux-$(ARCH) $(STAGE)/image-agent/$$p && cp $(DIST)/$$p-linux-$(ARCH).cdx.json $(STAGE)/image-agent/$$p.cdx.json || exit 1; done
 	cp $(STAGE)/common/copyright $(STAGE)/image-agent/
-	cd pkg/kube && GO='$(GO)' LICENSE=../../LICENSE ../../deploy/deb/notices.sh $(abspath $(STAGE))/image-agent/ropewalk-agent >$(abspath $(STAGE))/image-agent/copyright-agent
+	cd pkg/kube && GO='$(GO)' LICENSE=../../LICENSE sh ../../deploy/deb/notices.sh $(abspath $(STAGE))/image-agent/ropewalk-agent >$(abspath $(STAGE))/image-agent/copyright-agent
 	$(BUILDAH) build --arch $(ARCH) --timestamp $(SOURCE_DATE_EPOCH) --build-arg VERSION='$(VERSION)' --target agent \
 	  --build-arg REVISION="$$(git rev-parse HEAD 2>/dev/null)" -t $(IMAGE_AGENT) -f deploy/image/Containerfile $(STAGE)/image-agent
 	@rm -f $(IMAGE_AGENT_ARCHIVE)
