@@ -12,6 +12,9 @@ GOLANGCI := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.
 GOFUMPT := $(GO) run mvdan.cc/gofumpt@v0.12.0
 BENCHSTAT := $(GO) run golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 FUZZTIME ?= 10s
+# One way of building for all that does not ask for another, so that a new machine compiles everything once.
+export CGO_ENABLED := 0
+export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS)) -trimpath
 # The tests compare with other implementations; bin/ holds the one that is built here.
 export PATH := $(CURDIR)/bin:$(PATH)
 
@@ -24,10 +27,10 @@ build: $(BIN) ## build bin/ropewalk (static)
 
 .PHONY: $(BIN)
 $(BIN): need-go
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/ropewalk
+	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/ropewalk
 
 bin/wireguard-go: need-go
-	CGO_ENABLED=0 $(GO) build -trimpath -o $@ golang.zx2c4.com/wireguard
+	$(GO) build -o $@ golang.zx2c4.com/wireguard
 
 .PHONY: demo
 demo: need-root need-tun build ## two hosts in namespaces, real traffic through ropewalk
@@ -39,14 +42,14 @@ test: need-root need-tun deps-test build bin/wireguard-go ## all tests that need
 
 .PHONY: test-race
 test-race: need-root need-tun deps-test bin/wireguard-go ## the same tests under the race detector
-	CGO_ENABLED=1 $(GO) test -race -timeout 30m ./...
+	CGO_ENABLED=1 $(GO) test -race -short -timeout 30m ./...
 	@echo 'the race detector itself: a racy program must fail'
 	! CGO_ENABLED=1 $(GO) run -race ./test/racecanary >/dev/null 2>&1
 
 ARM64_TESTS := ./pkg/xsk ./pkg/underlay/xdp ./pkg/packet ./pkg/offload ./pkg/wire ./pkg/noise ./pkg/session ./pkg/chachapoly ./pkg/spread ./pkg/config ./pkg/gate
 .PHONY: test-arm64
 test-arm64: need-go deps-arm64 ## what needs no device, as arm64 code under qemu-user; without capabilities, so that all else skips
-	GOARCH=arm64 CGO_ENABLED=0 $(GO) test -count=1 -exec 'setpriv --bounding-set=-all --inh-caps=-all qemu-aarch64-static' $(ARM64_TESTS)
+	GOARCH=arm64 $(GO) test -count=1 -exec 'setpriv --bounding-set=-all --inh-caps=-all qemu-aarch64-static' $(ARM64_TESTS)
 
 .PHONY: test-kernels
 test-kernels: need-root deps-kernels build ## interop in virtual machines: Linux 5.10, 6.1, 6.12 and 7.2
@@ -55,8 +58,12 @@ test-kernels: need-root deps-kernels build ## interop in virtual machines: Linux
 .PHONY: test-kube
 test-kube: need-root need-tun deps-kube helm-lint ## the Kubernetes agent: its module, and four nodes with a real API server (first build: minutes)
 	cd pkg/kube && CGO_ENABLED=1 $(GO) test -race -timeout 30m ./...
-	cd test/kube && $(GO) vet ./... && $(GOLANGCI) run ./... # here and not in check, which need not build Kubernetes
+	cd test/kube && $(GOLANGCI) run --fast-only ./... # the rest of the linters reads all of Kubernetes: make lint-kube
 	cd test/kube && $(GO) test -count=1 -timeout 40m ./...
+
+.PHONY: lint-kube
+lint-kube: need-go ## all linters on the tests with a real API server (first time: 10 minutes)
+	cd test/kube && $(GO) vet ./... && $(GOLANGCI) run ./...
 
 .PHONY: helm-lint
 helm-lint: need-go ## the charts, what is made of them, and kustomize's bases; the alerting rules of agents
@@ -99,9 +106,11 @@ soak: need-go ## a minute of traffic with rekeys forced every second; ARGS="-und
 
 .PHONY: fuzz-smoke
 fuzz-smoke: need-go ## every fuzz target for $(FUZZTIME)
-	@set -e; for f in $$(grep -rlE '^func Fuzz' --include=*_test.go pkg test); do \
-	  for t in $$(grep -oE '^func Fuzz[A-Za-z0-9_]+' $$f | cut -c6-); do \
-	    echo "$$t ($$(dirname $$f))"; (cd $$(dirname $$f) && $(GO) test -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x .); done; done
+	@set -e; at=$$(mktemp -d); trap 'rm -rf $$at' EXIT; \
+	for dir in $$(grep -rlE '^func Fuzz' --include=*_test.go pkg test | xargs -n1 dirname | sort -u); do \
+	  (cd $$dir && $(GO) test -c -fuzz Fuzz -o $$at/fuzz . && \
+	    for t in $$(grep -ohE '^func Fuzz[A-Za-z0-9_]+' *_test.go | cut -c6-); do \
+	      echo "$$t ($$dir)"; $$at/fuzz -test.run '^$$' -test.fuzz "^$$t\$$" -test.fuzztime $(FUZZTIME) -test.fuzzminimizetime 10x -test.fuzzcachedir $$at/corpus || exit 1; done) || exit 1; done
 
 .PHONY: bench-smoke
 bench-smoke: need-go ## every benchmark once, so that none rots
@@ -137,7 +146,7 @@ scale-check: need-go need-root need-tun deps-scale build ## measure on two cores
 .PHONY: ci
 ci: deps-test deps-kernels deps-kube deps-page check check-generated test test-arm64 test-race test-kube test-package bench-smoke ## what CI runs
 	$(MAKE) test-kernels || $(MAKE) test-kernels # on a busy host an emulated machine may be too slow for a deadline; twice is a fault
-	$(MAKE) fuzz-smoke FUZZTIME=3000x # a count: a limit in time sometimes ends as a failure of the fuzzing engine itself
+	$(MAKE) fuzz-smoke FUZZTIME=1000x # a count: a limit in time sometimes ends as a failure of the fuzzing engine itself
 	$(BIN) demo --seconds 4
 	@echo 'ci: all targets passed'
 
@@ -158,7 +167,7 @@ dist: deb ## static programs for amd64 and arm64, .deb packages, SBOMs and check
 .PHONY: $(DIST_PROGRAMS)
 $(DIST_PROGRAMS): $(DIST)/ropewalk-linux-%: need-go
 	@mkdir -p $(DIST)
-	CGO_ENABLED=0 GOOS=linux GOARCH=$* $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/ropewalk
+	GOOS=linux GOARCH=$* $(GO) build -ldflags '$(LDFLAGS)' -o $@ ./cmd/ropewalk
 	$(GO) run ./deploy/sbom $@ '$(VERSION)' >$@.cdx.json
 
 # What a package has besides the program; the manual and the completions come from a program that runs here, and has this version.
@@ -166,7 +175,7 @@ STAGE := build/stage
 .PHONY: dist-stage
 dist-stage: need-go
 	@rm -rf $(STAGE)/common && mkdir -p $(STAGE)/common/man
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(STAGE)/ropewalk ./cmd/ropewalk
+	$(GO) build -ldflags '$(LDFLAGS)' -o $(STAGE)/ropewalk ./cmd/ropewalk
 	$(STAGE)/ropewalk docs man $(STAGE)/common/man && gzip -9n $(STAGE)/common/man/*
 	for shell in bash zsh fish; do $(STAGE)/ropewalk completion $$shell >$(STAGE)/common/ropewalk.$$shell || exit 1; done
 	GO='$(GO)' sh deploy/deb/notices.sh $(STAGE)/ropewalk >$(STAGE)/common/copyright
@@ -202,7 +211,7 @@ AGENT_PROGRAMS := $(DIST_ARCHES:%=$(DIST)/ropewalk-agent-linux-%)
 .PHONY: $(AGENT_PROGRAMS)
 $(AGENT_PROGRAMS): $(DIST)/ropewalk-agent-linux-%: need-go
 	@mkdir -p $(DIST)
-	cd pkg/kube && CGO_ENABLED=0 GOOS=linux GOARCH=$* $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(abspath $@) ./cmd/ropewalk-agent
+	cd pkg/kube && GOOS=linux GOARCH=$* $(GO) build -ldflags '$(LDFLAGS)' -o $(abspath $@) ./cmd/ropewalk-agent
 	$(GO) run ./deploy/sbom $@ '$(VERSION)' >$@.cdx.json
 
 .PHONY: image-agent

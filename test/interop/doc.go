@@ -10,6 +10,6 @@
 //	ROPEWALK_BIN               the binary to test; built from cmd/ropewalk when empty
 //	WIREGUARD_GO_BIN           wireguard-go; built from the module in go.mod when empty
 //	ROPEWALK_INTEROP_LONG=1    also the tests that wait for WireGuard's two-minute timers
-//	ROPEWALK_INTEROP_STRICT=1  a kernel without WireGuard is a failure, not a skip
+//	ROPEWALK_INTEROP_STRICT=1  in a virtual machine: a kernel without WireGuard is a failure, not a skip, and is what ropewalk talks to
 //	ROPEWALK_INTEROP_CONTROL=1 also the kernel against wireguard-go: when that fails too, the test is wrong
 package interop

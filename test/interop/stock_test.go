@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
 	"strings"
 	"sync/atomic"
@@ -69,7 +68,7 @@ func TestStockPeerHearsNothingButWireGuard(t *testing.T) {
 // stocks are WireGuards of others. Virtual machines do without wireguard-go: where all is slow, handshakes cross, and it complains of the
 // one that it gave up.
 func stocks() []implementation {
-	if os.Getenv("ROPEWALK_INTEROP_STRICT") != "" {
+	if inMachine() {
 		return []implementation{inKernel}
 	}
 	return []implementation{inKernel, wireguardGo}
