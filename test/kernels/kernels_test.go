@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -50,17 +49,23 @@ func TestKernels(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := &matrixRun{t: t, payload: p, results: map[string]*results{}}
-	t.Run("linux", func(t *testing.T) {
-		for _, s := range endsFirst(list) {
-			t.Run(s.name, func(t *testing.T) {
-				t.Parallel()
-				if err := failures[s.name]; err != nil {
-					t.Fatal(err)
-				}
-				m.run(t, kernels[s.name])
-			})
-		}
-	})
+	ends, between := apart(list)
+	for _, group := range []struct {
+		name   string
+		series []series
+	}{{"ends", ends}, {"between", between}} { // those that have most to do first, and together
+		t.Run(group.name, func(t *testing.T) {
+			for _, s := range group.series {
+				t.Run(s.name, func(t *testing.T) {
+					t.Parallel()
+					if err := failures[s.name]; err != nil {
+						t.Fatal(err)
+					}
+					m.run(t, kernels[s.name])
+				})
+			}
+		})
+	}
 	fmt.Printf("\n%s\n", table(seriesNames(list), m.results))
 	if os.Getenv("KERNELS") == "" && os.Getenv("KERNELS_RUN") == "" {
 		for _, test := range ranNowhere(seriesNames(list), m.results) {
@@ -69,11 +74,16 @@ func TestKernels(t *testing.T) {
 	}
 }
 
-// endsFirst begins with the oldest and the newest, which have most to do.
-func endsFirst(list []series) []series {
-	end := func(s series) bool { return s.name == oldest() || s.name == newest() }
-	return append(slices.DeleteFunc(slices.Clone(list), func(s series) bool { return !end(s) }),
-		slices.DeleteFunc(slices.Clone(list), end)...)
+// apart separates the oldest and the newest from those between.
+func apart(list []series) (ends, between []series) {
+	for _, s := range list {
+		if s.name == oldest() || s.name == newest() {
+			ends = append(ends, s)
+		} else {
+			between = append(between, s)
+		}
+	}
+	return ends, between
 }
 
 func fetchKernels(t *testing.T, root string, list []series) (map[string]*unpacked, map[string]error) {
