@@ -181,7 +181,9 @@ func elsewhere() []string {
 		"TestPeersSetTogetherAreAsThoseSetOneByOne", "TestSpreadChoosesLanesAsTheModelDoes", "TestAFullTableOfFlowsKeepsOrder",
 		"TestABudgetIsATokenBucket", "TestOldLoadsFadeAsInTheModel", "TestOnePacketIsOneCount", "TestLanesTakeCPUsInTurn",
 		"TestMorePeersThanAreReadAtOnceAreListed", "TestAFullMapOfPeersRefusesOneMore", "TestAFullMapOfIndicesRefusesOneMore",
-		"TestFailedAttachLeavesAllAsItWas", "TestSecondTunnelKeepsHowTheDeviceIsAttached",
+		"TestFailedAttachLeavesAllAsItWas", "TestSecondTunnelKeepsHowTheDeviceIsAttached", "TestUpgradeMissesNoPacket",
+		"TestForeignPinIsNamedAndHidesNoOtherDevice", "TestRenamedDeviceIsNotAttachedTwice", "TestRenamedDeviceIsReported",
+		"TestPlansOfTunnelsInterlock", "TestGatherCanBeChanged", "TestWatchFollowsPeers",
 		"TestAnEngineThatDoesNotSpreadIsOneFlow", "TestSpreadIsOffBehindANAT", "TestSpreadIsOffThroughAStatefulFirewall",
 	}
 }
