@@ -7,7 +7,8 @@ import (
 	"sync"
 )
 
-const tailLen = 2048
+// tailLen is enough for a crash: what led to it stands at the top of many lines.
+const tailLen = 16 << 10
 
 // tail is a writer that keeps the end of what is written to it.
 type tail struct {

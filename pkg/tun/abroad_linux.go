@@ -9,7 +9,6 @@ import (
 	"os"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -21,12 +20,11 @@ import (
 // a number in the socket's, and tells nobody without CAP_NET_BROADCAST. That a namespace comes to its end it does not
 // tell: the number goes first.
 type abroad struct {
-	handle *netlink.Handle // for the numbers
-	socket *os.File        // in no group while the interface is at home
-	heard  chan struct{}   // has a token when something may have happened
+	handle   *netlink.Handle // for the numbers
+	listener                 // in no group while the interface is at home
+	heard    chan struct{}   // has a token when something may have happened
 
 	nsid, index atomic.Int64 // what to hear of, anyone while nsid is anywhere
-	ended       chan struct{}
 }
 
 // anywhere is no number of a namespace.
@@ -41,7 +39,7 @@ func openAbroad() (*abroad, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening a netlink socket: %w", err)
 	}
-	a := &abroad{socket: os.NewFile(uintptr(fd), "netlink"), heard: make(chan struct{}, 1)}
+	a := &abroad{listener: listener{socket: os.NewFile(uintptr(fd), "netlink")}, heard: make(chan struct{}, 1)}
 	// Without an address, the socket passes for the kernel, which does not hear itself.
 	err = errors.Join(unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
 		unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_LISTEN_ALL_NSID, 1))
@@ -72,19 +70,16 @@ func (a *abroad) begin() error {
 	if err := a.eachGroup(unix.NETLINK_ADD_MEMBERSHIP); err != nil {
 		return fmt.Errorf("subscribing to link changes: %w", errors.Join(err, a.eachGroup(unix.NETLINK_DROP_MEMBERSHIP)))
 	}
-	if err := a.socket.SetReadDeadline(time.Time{}); err != nil {
+	if err := a.listener.begin(16<<10, a.hear); err != nil {
 		return errors.Join(err, a.eachGroup(unix.NETLINK_DROP_MEMBERSHIP))
 	}
-	a.ended = make(chan struct{})
-	go a.listen()
 	return nil
 }
 
 // end stops listening. What is left to be read is for nobody, and harmless to begin's next listener.
 func (a *abroad) end() {
 	_ = a.eachGroup(unix.NETLINK_DROP_MEMBERSHIP)
-	_ = a.socket.SetReadDeadline(time.Unix(1, 0))
-	<-a.ended
+	a.listener.end()
 }
 
 func (a *abroad) eachGroup(option int) error {
@@ -121,32 +116,15 @@ func (a *abroad) heed(ns netns.NsHandle, index int) error {
 	return nil
 }
 
-// listen leaves a token for what concerns the interface, and for messages that the kernel had to discard.
-func (a *abroad) listen() {
-	defer close(a.ended)
-	raw, err := a.socket.SyscallConn()
-	if err != nil {
-		return
-	}
-	message, control := make([]byte, 16<<10), make([]byte, unix.CmsgSpace(4))
-	for {
-		var n, m, flags int
-		var failed error
-		err := raw.Read(func(fd uintptr) bool {
-			n, m, flags, _, failed = unix.Recvmsg(int(fd), message, control, unix.MSG_DONTWAIT)
-			return failed != unix.EAGAIN
-		})
-		if err != nil {
-			return
-		}
-		if failed == nil && flags&unix.MSG_TRUNC == 0 && !a.concerns(message[:n], control[:m]) {
-			continue
-		}
+// hear leaves a token for what concerns the interface, and for messages that the kernel had to discard.
+func (a *abroad) hear(message, control []byte, err error) (more bool) {
+	if err != nil || a.concerns(message, control) {
 		select {
 		case a.heard <- struct{}{}:
 		default:
 		}
 	}
+	return true
 }
 
 // concerns tells whether a message may be about the interface. One that cannot be read may.

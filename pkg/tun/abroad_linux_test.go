@@ -56,7 +56,7 @@ func TestOnlyWhatConcernsTheInterfaceIsHeardAbroad(t *testing.T) {
 		"a message that is cut off": {rtnl(unix.RTM_NEWLINK, index)[:20], from(nsid), nsid, true},
 		"none":                      {nil, nil, nsid, false},
 	} {
-		a := &abroad{}
+		a := new(abroad)
 		a.nsid.Store(tt.watched)
 		a.index.Store(index)
 		if got := a.concerns(tt.message, tt.control); got != tt.want {
@@ -69,7 +69,7 @@ func FuzzMessagesFromAbroad(f *testing.F) {
 	f.Add(rtnl(unix.RTM_NEWLINK, 12), from(7))
 	f.Add(rtnl(unix.RTM_DELLINK, 12)[:24], from(-1)[:18])
 	f.Fuzz(func(_ *testing.T, message, control []byte) {
-		a := &abroad{}
+		a := new(abroad)
 		a.nsid.Store(7)
 		a.concerns(message, control)
 	})

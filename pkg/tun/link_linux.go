@@ -15,9 +15,6 @@ import (
 // maxGSOSize is the largest gso_max_size for a train in one IP packet (GSO_LEGACY_MAX_SIZE of Linux).
 const maxGSOSize = 65536
 
-// subscriptionBuffer, in bytes, holds some hundred changes of other interfaces while the reader is held up.
-const subscriptionBuffer = 1 << 20
-
 // addrGenNone is IN6_ADDR_GEN_MODE_NONE: no link-local address of the kernel's own making.
 const addrGenNone = 1
 
@@ -28,11 +25,10 @@ const ipv6MinMTU = 1280
 // link is the interface as seen over netlink from one network namespace. Its sockets stay in that namespace, whichever
 // thread uses them, and keep it alive.
 type link struct {
-	handle  *netlink.Handle
-	index   int
-	state   Event                   // when it was looked up
-	updates chan netlink.LinkUpdate // nil without a subscription
-	done    chan struct{}
+	handle *netlink.Handle
+	index  int
+	state  Event     // when it was looked up
+	feed   *linkFeed // nil without a subscription
 }
 
 // openLink finds the interface in namespace ns, nil for that of the calling thread.
@@ -54,7 +50,14 @@ func followLink(ns *netns.NsHandle, name string) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(l.subscribe(ns), l.find(name)); err != nil {
+	l.feed, err = openFeed(ns)
+	if err == nil {
+		err = l.find(name)
+	}
+	if err == nil {
+		err = l.feed.begin(l.index)
+	}
+	if err != nil {
 		l.close()
 		return nil, err
 	}
@@ -73,16 +76,6 @@ func dialLink(ns *netns.NsHandle) (*link, error) {
 	return &link{handle: handle}, nil
 }
 
-func (l *link) subscribe(ns *netns.NsHandle) error {
-	updates, done := make(chan netlink.LinkUpdate, 16), make(chan struct{})
-	options := netlink.LinkSubscribeOptions{Namespace: ns, ReceiveBufferSize: subscriptionBuffer}
-	if err := netlink.LinkSubscribeWithOptions(updates, done, options); err != nil {
-		return fmt.Errorf("subscribing to link changes: %w", err)
-	}
-	l.updates, l.done = updates, done
-	return nil
-}
-
 func (l *link) find(name string) error {
 	found, err := l.handle.LinkByName(name)
 	if err != nil {
@@ -93,12 +86,9 @@ func (l *link) find(name string) error {
 	return nil
 }
 
-// close ends the subscription. The subscriber's goroutine may be waiting to deliver, so what it has is thrown away.
 func (l *link) close() {
-	if l.updates != nil {
-		close(l.done)
-		for range l.updates { // until the subscriber has left
-		}
+	if l.feed != nil {
+		l.feed.close()
 	}
 	l.handle.Close()
 }

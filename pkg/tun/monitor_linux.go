@@ -114,17 +114,11 @@ func (m *monitor) follow(l *link) {
 		select {
 		case <-m.done:
 			return
-		case u, ok := <-l.updates:
-			if !ok {
+		case c, ok := <-l.feed.changes:
+			if !ok || c.gone {
 				return
 			}
-			if int(u.Index) != l.index || u.Family != unix.AF_UNSPEC {
-				continue
-			}
-			if u.Header.Type == unix.RTM_DELLINK {
-				return
-			}
-			m.report(l, stateOf(u.Attrs()))
+			m.report(l, c.state)
 		}
 	}
 }

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tun
+
+import (
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+func parsed(t *testing.T, message []byte) []linkChange {
+	t.Helper()
+	f := &linkFeed{index: 12, changes: make(chan linkChange, 16), done: make(chan struct{})}
+	if !f.hear(message, nil, nil) {
+		t.Error("wants no more")
+	}
+	close(f.changes)
+	var all []linkChange
+	for c := range f.changes {
+		all = append(all, c)
+	}
+	return all
+}
+
+func TestAFeedTellsOfItsLinkAlone(t *testing.T) {
+	up := rtnl(unix.RTM_NEWLINK, 12)
+	up[unix.NLMSG_HDRLEN+8] = unix.IFF_UP
+	ofBridge := rtnl(unix.RTM_DELLINK, 12)
+	ofBridge[unix.NLMSG_HDRLEN] = unix.AF_BRIDGE
+	for name, tt := range map[string]struct {
+		message []byte
+		want    []linkChange
+	}{
+		"the link is up":       {up, []linkChange{{state: Event{Up: true}}}},
+		"it goes":              {rtnl(unix.RTM_DELLINK, 12), []linkChange{{gone: true}}},
+		"it leaves a bridge":   {ofBridge, nil},
+		"another one goes":     {rtnl(unix.RTM_DELLINK, 13), nil},
+		"it gets an address":   {rtnl(unix.RTM_NEWADDR, 12), nil},
+		"two, one about it":    {append(rtnl(unix.RTM_DELLINK, 13), rtnl(unix.RTM_DELLINK, 12)...), []linkChange{{gone: true}}},
+		"there is nothing new": {nil, nil},
+	} {
+		got := parsed(t, tt.message)
+		if len(got) != len(tt.want) || len(got) == 1 && got[0] != tt.want[0] {
+			t.Errorf("%s: got %v, want %v", name, got, tt.want)
+		}
+	}
+}
+
+func TestAFeedEndsWhereChangesWereLost(t *testing.T) {
+	for name, tt := range map[string]struct {
+		message []byte
+		err     error
+	}{
+		"the socket's buffer was full": {nil, unix.ENOBUFS},
+		"a message was cut off":        {nil, errCut},
+		"a message cannot be read":     {rtnl(unix.RTM_NEWLINK, 12)[:20], nil},
+	} {
+		f := &linkFeed{index: 12, changes: make(chan linkChange)}
+		if f.hear(tt.message, nil, tt.err) {
+			t.Errorf("%s: wants more", name)
+		}
+		select {
+		case _, ok := <-f.changes:
+			if ok {
+				t.Errorf("%s: tells of a change", name)
+			}
+		default:
+			t.Errorf("%s: nobody would notice", name)
+		}
+	}
+}
+
+// TestALinkClosesWhileChangesAreWaiting: more than the feed holds, and nobody reads.
+func TestALinkClosesWhileChangesAreWaiting(t *testing.T) {
+	twoNamespaces(t)
+	lo, err := netlink.LinkByName("lo")
+	must(t, err)
+	for range 5 {
+		l, err := followLink(nil, "lo")
+		must(t, err)
+		for i := range 2 * cap(l.feed.changes) {
+			must(t, netlink.LinkSetMTU(lo, 1300+i%2))
+		}
+		closed := make(chan struct{})
+		go func() {
+			l.close()
+			close(closed)
+		}()
+		select {
+		case <-closed:
+		case <-time.After(time.Minute):
+			t.Fatal("does not close")
+		}
+	}
+}
