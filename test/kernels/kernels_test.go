@@ -23,12 +23,6 @@ import (
 
 const defaultTimeout = 25 * time.Minute
 
-// defaultPackages are those whose behaviour depends on the kernel.
-var defaultPackages = []string{
-	"./pkg/tun", "./pkg/underlay/udp", "./pkg/offload", "./pkg/hostnet", "./pkg/datapath", "./pkg/datapath/hook", "./pkg/adopt",
-	"./pkg/kube", "./test/interop", "./test/spread",
-}
-
 // TestKernels is the matrix. As many machines run at once as go test -parallel says (one per core);
 // their consoles are streamed, each line behind its kernel.
 func TestKernels(t *testing.T) {
@@ -165,61 +159,6 @@ func (m *matrixRun) run(t *testing.T, k *unpacked) {
 	if err != nil {
 		t.Errorf("Linux %s: %v\nend of its console:\n%s", k.release, err, r.Tail())
 	}
-}
-
-// elsewhere are tests that are about ropewalk and no kernel, and take minutes in an emulator: `make test` runs them.
-func elsewhere() []string {
-	return []string{
-		"TestExpressCarriesEverythingBothWays", "TestExpressCarriesEverythingOverIPv4", "TestExpressRekeysWithoutLosingAPacket",
-		"TestExpressFollowsAPeerThatRoams", "TestTheWayChangesUnderTrafficWithinTheSession", "TestExpressComesBackWhenTheLinkDoes",
-		"TestAKilledRopewalkLeavesTheDeviceToTheKernel",
-		"TestConnectionsLiveThroughTenUpgradesInARow", "TestConnectionsLiveThroughUpgradesOverExpress", "TestTunnelGoesOnWhereAnUpgradeFails",
-		"TestUpgradeIsAskedOfTheDaemonThatRuns", "TestOnlyOneDaemonAtATimeIsGivenTheTunnel",
-		"TestAnInterfaceThatWasRenamedIsUpgradedAgainAndAgain",
-		"TestFlowsFallEvenlyOnLanes", "TestNoSingleDatagramHasDataRefused", "TestFilterLooksAllAlongATrain",
-		"TestProgramSelectsAsTheSelectionSays", "TestProgramIsNeverTooLong",
-		"TestPeersSetTogetherAreAsThoseSetOneByOne", "TestSpreadChoosesLanesAsTheModelDoes", "TestAFullTableOfFlowsKeepsOrder",
-		"TestABudgetIsATokenBucket", "TestOldLoadsFadeAsInTheModel", "TestOnePacketIsOneCount", "TestLanesTakeCPUsInTurn",
-		"TestMorePeersThanAreReadAtOnceAreListed", "TestAFullMapOfPeersRefusesOneMore", "TestAFullMapOfIndicesRefusesOneMore",
-		"TestFailedAttachLeavesAllAsItWas", "TestSecondTunnelKeepsHowTheDeviceIsAttached", "TestUpgradeMissesNoPacket",
-		"TestForeignPinIsNamedAndHidesNoOtherDevice", "TestRenamedDeviceIsNotAttachedTwice", "TestRenamedDeviceIsReported",
-		"TestPlansOfTunnelsInterlock", "TestGatherCanBeChanged", "TestWatchFollowsPeers",
-		"TestAnEngineThatDoesNotSpreadIsOneFlow", "TestSpreadIsOffBehindANAT", "TestSpreadIsOffThroughAStatefulFirewall",
-	}
-}
-
-// leftToOthers are tests for which one kernel or two are enough: what old kernels lack is missed on the oldest, what others' modules do to
-// a spread tunnel is seen on the newest, and the kernel's WireGuard talks on both as it does on those between.
-func leftToOthers(kernel string) []string {
-	var tests []string
-	if kernel != oldest() {
-		tests = append(tests, "TestSocketsKeepTheContract", "TestSocketsKeepTheSelectorsContract", "TestEachFlowOfAnEngineTunnelKeepsAPort")
-	}
-	if kernel != newest() {
-		tests = append(tests, "TestFlowsKeepOrderOnABadNetwork", "TestSpreadHealsWhenTheDeviceIsBack", "TestPortPerPacketReorders",
-			"TestSpreadPutsNoTCPSegmentOutOfOrder")
-	}
-	if kernel != oldest() && kernel != newest() {
-		tests = append(tests, "TestWrongSecretIsRefusedUntilCorrected", "TestHandshakesThatCrossLeaveAWorkingTunnel",
-			"TestHandshakeFromEitherSideTeachesTheOtherTheEndpoint", "TestTunnelRecoversWhenAPeerRestarts", "TestEndpointFollowsAPeerThatRoams",
-			"TestPersistentKeepaliveNeedsNoTraffic", "TestDataWithoutAnswerIsAnsweredByAKeepalive", "TestRekeysAfterTwoMinutesWithoutLosingAPacket",
-			"TestStockPeerHearsNothingButWireGuard", "TestStockPeerComplainsOfWhatIsNotWireGuard")
-	}
-	return tests
-}
-
-func oldest() string { return matrix[0].name }
-func newest() string { return matrix[len(matrix)-1].name }
-
-// spared tells whether a step, whose eBPF takes minutes to verify in an emulator, is left out on a kernel. ./pkg/kube runs in short on all.
-func spared(kernel, step string) bool {
-	switch step {
-	case "datapath", "hook":
-		return kernel != oldest() && kernel != newest()
-	case "adopt":
-		return kernel != newest()
-	}
-	return false
 }
 
 // steps run each test binary; its own timeout ends a hanging test with a trace of where it hangs, if there is time left.
