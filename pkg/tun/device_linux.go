@@ -21,6 +21,7 @@ type device struct {
 	monitor  *monitor
 	steering steering
 	resting  sync.Once // of the readers
+	rested   error     // whether they do
 	closing  sync.Once
 }
 

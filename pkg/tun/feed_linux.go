@@ -3,6 +3,7 @@
 package tun
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"syscall"
@@ -67,42 +68,58 @@ func (f *linkFeed) close() {
 	_ = f.socket.Close()
 }
 
-// hear delivers what is about the link. A message that was lost may have been: that breaks the subscription.
+// hear delivers what is about the link. A message that is lost may be, too: that breaks the subscription.
 func (f *linkFeed) hear(message, _ []byte, err error) (more bool) {
-	messages, unread := syscall.ParseNetlinkMessage(message)
-	if err != nil || unread != nil {
+	if err == nil {
+		err = f.deliver(message)
+	}
+	if err != nil && !errors.Is(err, errEnded) {
 		close(f.changes)
-		return false
+	}
+	return err == nil
+}
+
+// deliver returns errEnded when nobody takes changes any more.
+func (f *linkFeed) deliver(message []byte) error {
+	messages, err := syscall.ParseNetlinkMessage(message)
+	if err != nil {
+		return err
 	}
 	for i := range messages {
-		c, ok := changeOf(&messages[i], f.index)
-		if !ok {
+		if !isAbout(&messages[i], f.index) {
 			continue
+		}
+		c, err := changeOf(&messages[i])
+		if err != nil {
+			return err
 		}
 		select {
 		case f.changes <- c:
 		case <-f.done:
-			return false
+			return errEnded
 		}
 	}
-	return true
+	return nil
 }
 
-// changeOf reads a message about a link, false for one about anything else. One of a family is about a bridge's port.
-func changeOf(m *syscall.NetlinkMessage, index int) (c linkChange, ok bool) {
+// isAbout tells whether a message is about a link itself. One of a family is about a bridge's port.
+func isAbout(m *syscall.NetlinkMessage, index int) bool {
 	if kind := m.Header.Type; kind != unix.RTM_NEWLINK && kind != unix.RTM_DELLINK || len(m.Data) < unix.SizeofIfInfomsg {
-		return linkChange{}, false
+		return false
 	}
-	if info := nl.DeserializeIfInfomsg(m.Data); int(info.Index) != index || info.Family != unix.AF_UNSPEC {
-		return linkChange{}, false
-	}
+	info := nl.DeserializeIfInfomsg(m.Data)
+	return int(info.Index) == index && info.Family == unix.AF_UNSPEC
+}
+
+// changeOf reads a message about a link.
+func changeOf(m *syscall.NetlinkMessage) (linkChange, error) {
 	if m.Header.Type == unix.RTM_DELLINK {
-		return linkChange{gone: true}, true
+		return linkChange{gone: true}, nil
 	}
 	header := unix.NlMsghdr(m.Header)
 	l, err := netlink.LinkDeserialize(&header, m.Data)
 	if err != nil {
-		return linkChange{}, false
+		return linkChange{}, fmt.Errorf("reading a link message: %w", err)
 	}
-	return linkChange{state: stateOf(l.Attrs())}, true
+	return linkChange{state: stateOf(l.Attrs())}, nil
 }

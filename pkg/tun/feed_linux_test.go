@@ -3,6 +3,7 @@
 package tun
 
 import (
+	"encoding/binary"
 	"testing"
 	"time"
 
@@ -56,6 +57,7 @@ func TestAFeedEndsWhereChangesWereLost(t *testing.T) {
 		"the socket's buffer was full": {nil, unix.ENOBUFS},
 		"a message was cut off":        {nil, errCut},
 		"a message cannot be read":     {rtnl(unix.RTM_NEWLINK, 12)[:20], nil},
+		"an attribute cannot be read":  {withAttribute(rtnl(unix.RTM_NEWLINK, 12), 3), nil},
 	} {
 		f := &linkFeed{index: 12, changes: make(chan linkChange)}
 		if f.hear(tt.message, nil, tt.err) {
@@ -94,4 +96,12 @@ func TestALinkClosesWhileChangesAreWaiting(t *testing.T) {
 			t.Fatal("does not close")
 		}
 	}
+}
+
+// withAttribute appends the header of an attribute that is shorter than that.
+func withAttribute(message []byte, length uint16) []byte {
+	message = binary.NativeEndian.AppendUint16(message, length)
+	message = binary.NativeEndian.AppendUint16(message, unix.IFLA_MTU)
+	binary.NativeEndian.PutUint32(message, uint32(len(message)))
+	return message
 }

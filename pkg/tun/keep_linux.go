@@ -44,18 +44,20 @@ func closeAll(fds []int) error {
 }
 
 // StopReading implements Keeper.
-func (d *device) StopReading() (err error) {
-	d.resting.Do(func() {
-		one := [8]byte{1} // any count but 0 makes the eventfd readable, for good as nobody reads it
-		if _, werr := unix.Write(d.stop, one[:]); werr != nil {
-			err = fmt.Errorf("waking the readers of %s: %w", d.name, werr)
-			return
-		}
-		for _, q := range d.queues {
-			q.reading.Shut()
-		}
-	})
-	return err
+func (d *device) StopReading() error {
+	d.resting.Do(func() { d.rested = d.stopReading() })
+	return d.rested
+}
+
+func (d *device) stopReading() error {
+	one := [8]byte{1} // any count but 0 makes the eventfd readable, for good as nobody reads it
+	if _, err := unix.Write(d.stop, one[:]); err != nil {
+		return fmt.Errorf("waking the readers of %s: %w", d.name, err)
+	}
+	for _, q := range d.queues {
+		q.reading.Shut()
+	}
+	return nil
 }
 
 // Adopt returns a Device over the queues of an interface that another Device has kept (Keeper), in this process or another. It

@@ -19,8 +19,12 @@ type listener struct {
 	ended  chan struct{} // nil before the first beginning
 }
 
-// errCut says that a datagram was longer than the buffer.
-var errCut = errors.New("a netlink message was cut off")
+var (
+	// errCut says that a datagram was longer than the buffer.
+	errCut = errors.New("a netlink message was cut off")
+	// errEnded says that there is nothing more to be read: end's deadline.
+	errEnded = errors.New("reading has ended")
+)
 
 // kernel is the port of what the kernel sends.
 const kernel = 0
@@ -41,7 +45,7 @@ func (l *listener) begin(size int, hear func(message, control []byte, err error)
 		message, control := make([]byte, size), make([]byte, unix.CmsgSpace(4))
 		for more := true; more; {
 			m, c, err := receive(raw, message, control)
-			if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, os.ErrClosed) {
+			if errors.Is(err, errEnded) {
 				return
 			}
 			more = hear(m, c, err)
@@ -70,7 +74,7 @@ func receive(raw syscall.RawConn, message, control []byte) ([]byte, []byte, erro
 		})
 		switch sender, ok := from.(*unix.SockaddrNetlink); {
 		case err != nil:
-			return nil, nil, err
+			return nil, nil, fmt.Errorf("%w: %w", errEnded, err)
 		case failed != nil:
 			return nil, nil, failed
 		case flags&unix.MSG_TRUNC != 0:

@@ -146,6 +146,11 @@ func (m *monitor) send(e Event) {
 // wander reports the interface's state until it is in its first namespace, and returns its link there; nil when it is gone
 // or the monitor closed. An interface that lives where we may not look has no events, but an end.
 func (m *monitor) wander() *link {
+	select {
+	case <-m.done:
+		return nil
+	default:
+	}
 	var heard <-chan struct{}
 	ears := m.abroad
 	if m.deaf = true; ears != nil && ears.begin() == nil {
