@@ -59,7 +59,7 @@ func TestIndexLeadsToEveryPage(t *testing.T) {
 
 // TestPathsThatAreNamedExist looks at what is set as code and begins with a directory of the repository.
 func TestPathsThatAreNamedExist(t *testing.T) {
-	named := regexp.MustCompile(`^(\./)?(bpf|cmd|deploy|docs|pkg|test)/[A-Za-z0-9_./@-]+$`)
+	named, found := regexp.MustCompile(`^(\./)?(bpf|cmd|deploy|docs|pkg|test)/[A-Za-z0-9_./@-]+$`), 0
 	for _, p := range pages(t) {
 		if p.Path == "CHANGELOG.md" {
 			continue
@@ -77,10 +77,14 @@ func TestPathsThatAreNamedExist(t *testing.T) {
 			if !named.MatchString(name) {
 				continue
 			}
+			found++
 			if _, err := os.Stat(filepath.Join(root, name)); err != nil {
 				t.Errorf("%s:%d: %s is not there", p.Path, s.Line, s.Text)
 			}
 		}
+	}
+	if found < 25 {
+		t.Errorf("only %d were found", found)
 	}
 }
 

@@ -45,6 +45,20 @@ func TestCommandsOfTheDocumentationWork(t *testing.T) {
 	}
 }
 
+// TestWgQuickIsThereWhereTheKernelHasWireGuard: wg0 is the kernel's then, which ropewalk refuses to show.
+func TestWgQuickIsThereWhereTheKernelHasWireGuard(t *testing.T) {
+	needRooms(t)
+	needTool(t, "wg-quick")
+	fixtures, err := os.ReadFile("testdata/fixtures.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := inRoom(t, string(fixtures)+"ropewalk() { if [ \"$1\" = show ]; then return 1; fi; command ropewalk \"$@\"; }\nwg_quick\necho done\n")
+	if err != nil || !strings.Contains(out, "\ndone\n") {
+		t.Error(err, out)
+	}
+}
+
 // optional are programs that blocks call and not every machine has. What is not among them is a mistake where it is missing.
 func optional() []string { return []string{"curl", "jq", "wg", "wg-quick"} }
 

@@ -23,8 +23,8 @@ import (
 
 const defaultTimeout = 25 * time.Minute
 
-// TestKernels is the matrix. As many machines run at once as go test -parallel says (one per core);
-// their consoles are streamed, each line behind its kernel.
+// TestKernels is the matrix: one pair of machines after the other, the two at once where go test -parallel allows it, as
+// make test-kernels does on any machine. Their consoles are streamed, each line behind its kernel.
 func TestKernels(t *testing.T) {
 	if pkgs := missingTools(exec.LookPath); len(pkgs) > 0 {
 		t.Fatalf("programs are missing; apt-get install %s", strings.Join(pkgs, " "))

@@ -4,6 +4,9 @@ package kernels
 
 import (
 	"errors"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -82,6 +85,24 @@ func TestMissingToolsAreNamedByPackage(t *testing.T) {
 	}
 	if got := missingTools(func(s string) (string, error) { return s, nil }); got != nil {
 		t.Errorf("missing %v where everything is there", got)
+	}
+}
+
+// TestMakefileInstallsTheTools: all but those without which make would not have come so far.
+func TestMakefileInstallsTheTools(t *testing.T) {
+	text, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := regexp.MustCompile(`(?m)^deps-kernels:.*\n\t\$\(call apt_install,(.*)\)$`).FindStringSubmatch(string(text))
+	if rule == nil {
+		t.Fatal("the Makefile has no deps-kernels")
+	}
+	installed := strings.Fields(rule[1])
+	for _, tool := range tools {
+		if !slices.Contains([]string{"apt", "golang-go"}, tool.pkg) && !slices.Contains(installed, tool.pkg) {
+			t.Errorf("make deps-kernels does not install %s, for %s", tool.pkg, tool.name)
+		}
 	}
 }
 

@@ -3,7 +3,9 @@
 package page
 
 import (
+	"iter"
 	"path"
+	"slices"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
@@ -59,6 +61,24 @@ func unquoted(text string, parts []syntax.WordPart) string {
 		}
 	}
 	return b.String()
+}
+
+// Calls yields the calls of the program in blocks and in the middle of sentences: the line of the block or the span, and the
+// arguments.
+func (p *Page) Calls(program string) iter.Seq2[int, []string] {
+	return func(yield func(int, []string) bool) {
+		pieces := slices.Clone(p.Spans)
+		for _, b := range p.Blocks {
+			pieces = append(pieces, Span{b.Line, b.Text})
+		}
+		for _, piece := range pieces {
+			for _, args := range Calls(piece.Text, program) {
+				if !yield(piece.Line, args) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // Calls returns the arguments of each call of the program, whatever directory its name stands with and whatever calls it:

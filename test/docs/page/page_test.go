@@ -55,6 +55,24 @@ func TestCommandsAreFoundWithinOthers(t *testing.T) {
 	}
 }
 
+func TestCallsAreOfBlocksAndSentences(t *testing.T) {
+	p := Parse("docs/a.md", "`make build`, or `ropewalk make`:\n\n```sh\nmake a b\nsudo make c\n```\n")
+	type call struct {
+		Line int
+		Args []string
+	}
+	var got []call
+	for line, args := range p.Calls("make") {
+		got = append(got, call{line, args})
+	}
+	if diff := cmp.Diff([]call{{1, []string{"build"}}, {4, []string{"a", "b"}}, {4, []string{"c"}}}, got); diff != "" {
+		t.Error(diff)
+	}
+	for range p.Calls("make") {
+		break // an iterator that goes on after this panics
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add(sample)
 	f.Add("```sh\ncat <<\n")

@@ -10,14 +10,32 @@ until_true() { for _ in $(seq 600); do if "$@" >/dev/null 2>&1; then return 0; f
 # served waits as a reader would who looks before he goes on.
 served() { until_true ropewalk show "$1"; }
 
-# answers says something to the other host through wg0, and looks whether there is a session by then.
+# answers says something to the other host through wg0, and looks whether there is a session by then: by ropewalk, or the program named.
 answers() {
 	echo >/dev/udp/10.99.0.2/9
-	[ "$(ropewalk show wg0 latest-handshakes | cut -f2)" -gt 0 ]
+	[ "$("${1:-ropewalk}" show wg0 latest-handshakes | cut -f2)" -gt 0 ]
 }
 
-# two_hosts: eth0 of this one leads to the other's, 192.0.2.1 to 192.0.2.2; keys and /etc/wireguard/wg0.conf are there.
-two_hosts() {
+# wg_conf N KEY PEER PEER'S-KEY writes the configuration of host N, whose peer is host PEER; the keys are files.
+wg_conf() {
+	cat <<-CONF
+		[Interface]
+		PrivateKey = $(cat "$2")
+		Address = 10.99.0.$1/24
+		ListenPort = 51820
+
+		[Peer]
+		PublicKey = $(ropewalk pubkey <"$4")
+		AllowedIPs = 10.99.0.$3/32
+		Endpoint = 192.0.2.$3:51820
+	CONF
+}
+
+# The fixtures.
+
+# host: eth0 leads to the other host's, 192.0.2.1 to 192.0.2.2; keys and /etc/wireguard/wg0.conf are there. eth1 is a device that
+# nothing goes by, which doctor is asked about.
+host() {
 	ip link set lo up
 	ip netns add other
 	ip link add eth0 numrxqueues 2 numtxqueues 2 type veth peer name eth0 netns other
@@ -33,40 +51,15 @@ two_hosts() {
 		mkdir /root/other
 		ropewalk genkey >/etc/wireguard/wg0.key
 		ropewalk genkey >/root/other/wg0.key
-		cat >/etc/wireguard/wg0.conf <<-CONF
-			[Interface]
-			PrivateKey = $(cat /etc/wireguard/wg0.key)
-			Address = 10.99.0.1/24
-			ListenPort = 51820
-
-			[Peer]
-			PublicKey = $(ropewalk pubkey </root/other/wg0.key)
-			AllowedIPs = 10.99.0.2/32
-			Endpoint = 192.0.2.2:51820
-		CONF
-		cat >/root/other/wg0.conf <<-CONF
-			[Interface]
-			PrivateKey = $(cat /root/other/wg0.key)
-			Address = 10.99.0.2/24
-			ListenPort = 51820
-
-			[Peer]
-			PublicKey = $(ropewalk pubkey </etc/wireguard/wg0.key)
-			AllowedIPs = 10.99.0.1/32
-			Endpoint = 192.0.2.1:51820
-		CONF
+		wg_conf 1 /etc/wireguard/wg0.key 2 /root/other/wg0.key >/etc/wireguard/wg0.conf
+		wg_conf 2 /root/other/wg0.key 1 /etc/wireguard/wg0.key >/root/other/wg0.conf
 	)
-	peer=$(ropewalk pubkey </root/other/wg0.key)
 	# Its sockets and records are in directories of its own: both hosts share a file system.
-	ip netns exec other unshare --mount bash -c 'mount -t tmpfs tmpfs /run; exec ropewalk up /root/other/wg0.conf' 9>&-
+	ip netns exec other unshare --mount bash -c 'mount -t tmpfs tmpfs /run; exec ropewalk up /root/other/wg0.conf'
 }
 
-# The fixtures.
-
-host() { two_hosts; }
-
 tunnel() {
-	two_hosts
+	host
 	ropewalk up --metrics 127.0.0.1:9820 wg0
 	until_true answers
 }
@@ -78,10 +71,11 @@ untidy() {
 	exec < <(yes)
 }
 
+# wg_quick makes wg0 the kernel's where that has WireGuard, and ropewalk does not show such a one.
 wg_quick() {
-	two_hosts
+	host
 	WG_QUICK_USERSPACE_IMPLEMENTATION=wireguard-go wg-quick up wg0
-	until_true answers
+	until_true answers wg
 }
 
 program() { cp /usr/bin/ropewalk /tmp/ropewalk; }
