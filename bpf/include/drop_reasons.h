@@ -52,7 +52,7 @@ enum drop_reason {
 	/* initiations that the XDP program in front of a receiver does not let in */
 	DROP_HS_SOURCE_BUDGET,      // initiations from one IPv4 address or IPv6 /64 beyond its budget, dropped in XDP
 	DROP_HS_TOTAL_BUDGET,       // initiations from all sources together beyond what one CPU lets in, dropped in XDP
-	/* what the kernel has not let into a lane's socket, by its own counter (SK_MEMINFO_DROPS) */
+	/* what the kernel has not let into a lane's sockets, by its own counters (SK_MEMINFO_DROPS, XDP_STATISTICS) */
 	DROP_RX_SOCKET,             // dropped by the kernel at a socket: the buffer was full, or a flood's train or a wrong checksum was refused
 	DROP_REASONS,
 };

@@ -177,7 +177,7 @@ func places(cpus []int) (at [maxPlaces]uint16) {
 }
 
 // cpuQueue is how many frames wait for a CPU at most: four milliseconds' worth where it takes half a million a second. What does not fit is
-// counted by nobody here, and with 512 a busy CPU lost a tenth; the socket behind it is the bound, and counts.
+// counted by nobody here, so it is long enough for the socket behind it to be the bound, which counts.
 const cpuQueue uint32 = 2048
 
 // addCPUs makes the threads that take frames up the stack.
