@@ -76,6 +76,7 @@ type Config struct {
 	PortsOf map[netip.AddrPort]spread.Ports
 	// PlanOf are the very ports to take towards single endpoints of Peers, in order, as those plan them, out of Ports; with a
 	// Plan there are none. Where one of them is somebody else's, the peer has the same ports as the others.
+	// An empty map is not nil: it says that the tunnel may have ports of former plans, beside those that it keeps for all peers.
 	PlanOf map[netip.AddrPort][]uint16
 	// Gather is how gathering is attached, for all tunnels on the device. Empty: as it is, or GatherAuto where nothing is
 	// attached.
@@ -187,10 +188,10 @@ func (c *Config) planPorts() error {
 		return invalid("%d lanes, but %d planned ports", c.Lanes, len(c.Plan))
 	}
 	c.Lanes = len(c.Plan)
-	return checkTwice(c.Plan)
+	return checkDistinct(c.Plan)
 }
 
-func checkTwice(plan []uint16) error {
+func checkDistinct(plan []uint16) error {
 	for i, p := range plan {
 		if slices.Contains(plan[:i], p) {
 			return invalid("planned port %d is named twice", p)
@@ -213,7 +214,7 @@ func (c *Config) checkPlans() error {
 				return invalid("port %d, planned by %s, is not of %s", p, peer, c.Ports)
 			}
 		}
-		if err := checkTwice(plan); err != nil {
+		if err := checkDistinct(plan); err != nil {
 			return err
 		}
 	}

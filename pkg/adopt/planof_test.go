@@ -76,8 +76,14 @@ func TestPeersHaveTheirPlansAndTheTunnelAllPorts(t *testing.T) {
 // follow runs Follow until the test's end, and returns what changes it.
 func (s *side) follow(cfg Config) (change func(Config) (Report, error), reports <-chan Report) {
 	s.r.Helper()
+	return s.followEvery(time.Hour, cfg)
+}
+
+// followEvery is follow with looks as often as that.
+func (s *side) followEvery(every time.Duration, cfg Config) (change func(Config) (Report, error), reports <-chan Report) {
+	s.r.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	s.host.refresh = time.Hour
+	s.host.refresh = every
 	changes, out, done := make(chan Change), make(chan Report, 100), make(chan error, 1)
 	go func() {
 		done <- s.lab.Do(func() error {
@@ -147,6 +153,27 @@ func TestChangeOfPeersLoadsNoProgram(t *testing.T) {
 	}
 	if ports := r.here.status().Tunnels[0].Ports; ports != "61000-61063" {
 		t.Errorf("ports %s", ports)
+	}
+}
+
+// TestWhatWasBeforeAnInvalidChangeGoesOn: what is detached then is attached again.
+func TestWhatWasBeforeAnInvalidChangeGoesOn(t *testing.T) {
+	r := newRig(t)
+	cfg := r.here.config()
+	cfg.Peers = []netip.AddrPort{netip.AddrPortFrom(thereAddr, port)}
+	change, reports := r.here.followEvery(200*time.Millisecond, cfg) // long enough that others get at the lock between
+	r.next(reports)
+	bad := cfg
+	bad.Lanes = spread.MaxPorts + 1
+	if _, err := change(bad); !errors.Is(err, ErrInvalid) {
+		t.Fatal(err)
+	}
+	r.here.detach(0)
+	if again := r.next(reports); !slices.Equal(again.Peers, cfg.Peers) {
+		t.Errorf("%+v", again)
+	}
+	if st := r.here.status(); st == nil || st.Spread.State != "attached" {
+		t.Errorf("%+v", st)
 	}
 }
 

@@ -19,7 +19,7 @@ func (c *Config) candidates() []uint16 {
 	if c.Plan != nil {
 		return c.Plan
 	}
-	return portsOf(c.Ports)
+	return c.Ports.All()
 }
 
 // wanted is how the candidates were asked for: "61000-61999", "61003,61017".
@@ -109,7 +109,7 @@ func (c claims) lanes(cfg Config, current []uint16) ([]uint16, error) {
 	}
 	for ; n > 0; n /= 2 {
 		if r, ok := c.free(cfg.Ports, n); ok {
-			return portsOf(r), nil
+			return r.All(), nil
 		}
 		if cfg.Lanes != 0 {
 			break
@@ -161,14 +161,6 @@ func around(ports []uint16) spread.Ports {
 		return spread.Ports{}
 	}
 	return spread.Ports{First: ports[0], Last: ports[len(ports)-1]}
-}
-
-func portsOf(r spread.Ports) []uint16 {
-	ports := make([]uint16, r.Len())
-	for i := range ports {
-		ports[i] = r.First + uint16(i)
-	}
-	return ports
 }
 
 // checkEphemeral refuses ports that the kernel may give to any socket by itself: while such a socket has a lane port, it

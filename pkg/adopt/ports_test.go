@@ -16,7 +16,7 @@ import (
 
 func TestLanesAreTheFirstFreePorts(t *testing.T) {
 	r := spread.Ports{First: 100, Last: 131}
-	between := func(first, last uint16) []uint16 { return portsOf(spread.Ports{First: first, Last: last}) }
+	between := func(first, last uint16) []uint16 { return spread.Ports{First: first, Last: last}.All() }
 	for _, tt := range []struct {
 		name    string
 		taken   []uint16
@@ -62,8 +62,8 @@ func TestLanesAreTheFirstFreePorts(t *testing.T) {
 // TestPortsStayWhenPlansMakeUpARunBeforeThem: another run would be another port for each flow.
 func TestPortsStayWhenPlansMakeUpARunBeforeThem(t *testing.T) {
 	cfg := Config{Ports: spread.Ports{First: 100, Last: 131}, Lanes: 4, PlanOf: map[netip.AddrPort][]uint16{}}
-	own := portsOf(spread.Ports{First: 108, Last: 111})
-	all := slices.Concat(portsOf(spread.Ports{First: 100, Last: 103}), own)
+	own := spread.Ports{First: 108, Last: 111}.All()
+	all := slices.Concat(spread.Ports{First: 100, Last: 103}.All(), own)
 	for _, c := range []struct {
 		last run
 		want []uint16

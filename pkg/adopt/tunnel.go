@@ -25,7 +25,9 @@ type Tunnel struct {
 	Port uint16
 	// Userspace tells that a process serves it, not the kernel.
 	Userspace bool
-	Peers     []TunnelPeer
+	// Mark is what its own datagrams carry (SO_MARK), for routing rules; 0 for none.
+	Mark  uint32
+	Peers []TunnelPeer
 	// Traffic is how many bytes it has received from, and sent to, those it now has as peers.
 	Traffic int64
 }
@@ -83,7 +85,9 @@ func (WireGuard) Tunnels() ([]Tunnel, error) {
 }
 
 func tunnelOf(d *wgtypes.Device) Tunnel {
-	t := Tunnel{Name: d.Name, Port: uint16(d.ListenPort), Userspace: d.Type == wgtypes.Userspace}
+	t := Tunnel{
+		Name: d.Name, Port: uint16(d.ListenPort), Userspace: d.Type == wgtypes.Userspace, Mark: uint32(d.FirewallMark),
+	}
 	for _, p := range d.Peers {
 		peer := TunnelPeer{Key: p.PublicKey.String()}
 		if p.Endpoint != nil {

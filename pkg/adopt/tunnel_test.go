@@ -6,6 +6,7 @@ import (
 	"net"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"golang.zx2c4.com/wireguard/wgctrl"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
@@ -49,6 +50,13 @@ func TestKernelTunnelIsFoundWithItsPeers(t *testing.T) {
 	cfg.Device = "wg0"
 	if _, err := r.here.try(cfg); err == nil {
 		t.Error("the tunnel's own device is accepted")
+	}
+}
+
+func TestTunnelIsWhatItsDeviceSays(t *testing.T) {
+	d := &wgtypes.Device{Name: "wg0", ListenPort: port, FirewallMark: 0xffffffff, Type: wgtypes.LinuxKernel}
+	if diff := cmp.Diff(Tunnel{Name: "wg0", Port: port, Mark: 0xffffffff}, tunnelOf(d)); diff != "" {
+		t.Error(diff)
 	}
 }
 

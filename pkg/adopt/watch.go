@@ -45,7 +45,8 @@ func (h *Host) Watch(ctx context.Context, cfg Config, log *slog.Logger, attached
 type Course struct {
 	// Config to begin with.
 	Config Config
-	// Changes bring other ones; nil: there are none. Nobody receives from it once Follow has returned: who sends selects on that, too.
+	// Changes bring other ones; nil: there are none. It is never closed. Nobody receives from it once Follow has returned: who sends
+	// selects on that, too.
 	Changes <-chan Change
 	Log     *slog.Logger
 	// Attached is called with the first Report and with each that tells of a change that nobody asked for.
@@ -55,7 +56,8 @@ type Course struct {
 // Change is another Config, with the Device, Port and Gap of the one before.
 type Change struct {
 	Config Config
-	// Done is told what came of it: an error is that of Attach, and what was refused is tried again as time goes on.
+	// Done is told what came of it: an error is that of Attach. After one that wraps ErrInvalid, the Config before is kept to; what
+	// was refused otherwise is tried again as time goes on.
 	Done func(Report, error)
 }
 
@@ -64,7 +66,6 @@ type Change struct {
 func (h *Host) Follow(ctx context.Context, course Course) error {
 	cfg, log := course.Config, course.Log
 	done := make(chan struct{})
-	defer close(done)
 	updates := make(chan netlink.LinkUpdate, 64)
 	err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{
 		ErrorCallback: func(err error) { log.Debug("link messages were lost", "error", err) }, // the timer makes up for it
@@ -72,6 +73,11 @@ func (h *Host) Follow(ctx context.Context, course Course) error {
 	if err != nil {
 		return fmt.Errorf("subscribing to link changes: %w", err)
 	}
+	defer func() {
+		close(done)
+		for range updates { // until the subscriber, which may be waiting to deliver, has left
+		}
+	}()
 	w := &watcher{
 		host: h, cfg: cfg, log: log, attached: course.Attached, changes: course.Changes,
 		known: memory{ports: map[string]uint16{}, others: map[netip.Addr]bool{}, run: new(run)},
@@ -136,6 +142,10 @@ func (w *watcher) change(ctx context.Context, c Change) {
 	now := &w.cfg
 	if c.Config.Device != now.Device || c.Config.Port != now.Port || c.Config.Gap != now.Gap {
 		c.Done(Report{}, invalid("another device, port or gap is no change of what is followed"))
+		return
+	}
+	if _, err := c.Config.withDefaults(); err != nil { // it would be refused each time, and nothing mended any more
+		c.Done(Report{}, describe(c.Config, err))
 		return
 	}
 	w.cfg = c.Config

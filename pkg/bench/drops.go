@@ -10,8 +10,12 @@ import (
 // dropCounts are a device's drops by reason.
 type dropCounts map[string]uint64
 
-// since is what came on top of an earlier count, without the reasons of which there is nothing new.
+// since is what came on top of an earlier count, without the reasons of which there is nothing new. Of a count that is not known
+// that cannot be said.
 func (c dropCounts) since(before dropCounts) dropCounts {
+	if before == nil {
+		return nil
+	}
 	fresh := dropCounts{}
 	for reason, n := range c {
 		if n > before[reason] {
@@ -21,7 +25,7 @@ func (c dropCounts) since(before dropCounts) dropCounts {
 	return fresh
 }
 
-// drops counts what a side's daemon has dropped so far; nothing where it is not ropewalk, which does not say.
+// drops counts what a side's daemon has dropped so far; nil where that is not known: only ropewalk says it.
 func (s *Side) drops() dropCounts {
 	c, err := uapi.Dial(s.Iface)
 	if err != nil {

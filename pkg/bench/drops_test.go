@@ -18,6 +18,9 @@ func TestOnlyWhatIsNewCounts(t *testing.T) {
 	if got := dropCounts(nil).since(nil); len(got) != 0 {
 		t.Errorf("of a daemon that does not say: %v", got)
 	}
+	if got := before.since(nil); len(got) != 0 {
+		t.Errorf("before is not known: %v", got)
+	}
 }
 
 func TestDropsAreAShareOfTheFlood(t *testing.T) {

@@ -5,10 +5,12 @@ package bench
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/show"
 	"github.com/ropewalk/ropewalk/pkg/traffic"
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
@@ -63,7 +65,7 @@ func takenOver(ctx context.Context, _ *Lab, s *Side, _ int) error {
 	select {
 	case <-old.Done():
 		s.Daemon = next
-		return nil
+		return old.Stop() // why its end was not a good one
 	case <-next.Done():
 		err = next.Err()
 	case <-time.After(readyLimit):
@@ -75,8 +77,9 @@ func takenOver(ctx context.Context, _ *Lab, s *Side, _ int) error {
 	return errors.Join(err, next.Stop())
 }
 
-// switched changes the underlay of a daemon that runs, as `ropewalk set` does.
-func switched(_ context.Context, _ *Lab, s *Side, i int) error {
+// switched changes the underlay of a daemon that runs, as `ropewalk set` does, and returns when data messages go that way: one
+// that is not to be had is no error of `ropewalk set`.
+func switched(ctx context.Context, _ *Lab, s *Side, i int) error {
 	mode := config.UnderlayUDP
 	if i%2 == 1 {
 		mode = config.UnderlayXDP
@@ -86,7 +89,25 @@ func switched(_ context.Context, _ *Lab, s *Side, i int) error {
 		return err
 	}
 	defer c.Close()
-	return c.Configure(config.Device{Underlay: &mode})
+	if err := c.Configure(config.Device{Underlay: &mode}); err != nil {
+		return err
+	}
+	return s.await(ctx, func() error { return goesBy(c, mode) })
+}
+
+// goesBy returns nil if a daemon's data messages go that way, or else why they do not.
+func goesBy(c *uapi.Client, way config.UnderlayMode) error {
+	var st show.Stats
+	if err := c.Stats(&st); err != nil {
+		return err
+	}
+	switch {
+	case st.Way == nil:
+		return errors.New("the daemon does not tell by what way data messages go")
+	case st.Way.Way != way:
+		return fmt.Errorf("data messages go by %s, not by %s: %s", st.Way.Way, way, st.Way.Reason)
+	}
+	return nil
 }
 
 func (l *Lab) other(s *Side) *Side {

@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -13,6 +14,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/netlab"
@@ -81,6 +84,21 @@ func (s *Side) start(ctx context.Context, daemon Daemon, iface string) (err erro
 
 // await repeats f until it succeeds, the daemon dies or the time is over.
 func (s *Side) await(ctx context.Context, f func() error) error {
+	err := poll(ctx, s.Daemon.Done(), f)
+	switch {
+	case errors.Is(err, errEnded):
+		return s.Daemon.Err()
+	case err != nil:
+		return fmt.Errorf("waiting for the daemon of %s: %w%s", s.Iface, err, s.Daemon.LastWords())
+	}
+	return nil
+}
+
+// errEnded is poll's answer when there is nothing left to wait for.
+var errEnded = errors.New("it has ended")
+
+// poll repeats f until it succeeds, what is waited for has ended (nil: it does not) or the time is over.
+func poll(ctx context.Context, ended <-chan struct{}, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
 	tick := time.NewTicker(readyPoll)
@@ -92,10 +110,10 @@ func (s *Side) await(ctx context.Context, f func() error) error {
 		}
 		select {
 		case <-tick.C:
-		case <-s.Daemon.Done():
-			return s.Daemon.Err()
+		case <-ended:
+			return errEnded
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for the daemon of %s: %w: %w%s", s.Iface, context.Cause(ctx), err, s.Daemon.LastWords())
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
 	}
 }
@@ -129,24 +147,19 @@ func (s *Side) configure(peer *Side, mtu int) error {
 // kill ends the daemon without any warning and returns when its interface is gone too.
 func (s *Side) kill(ctx context.Context) error {
 	s.Daemon.kill()
-	ctx, cancel := context.WithTimeout(ctx, readyLimit)
-	defer cancel()
-	tick := time.NewTicker(readyPoll)
-	defer tick.Stop()
-	for {
-		err := s.Host.Do(func() error {
-			_, err := net.InterfaceByName(s.Iface)
-			return err
-		})
-		if err != nil {
-			return nil
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return fmt.Errorf("waiting for %s to go: %w", s.Iface, context.Cause(ctx))
-		}
+	if err := poll(ctx, nil, func() error { return s.Host.Do(func() error { return absent(s.Iface) }) }); err != nil {
+		return fmt.Errorf("waiting for %s to go: %w", s.Iface, err)
 	}
+	return nil
+}
+
+// absent returns nil if there is no device of that name.
+func absent(device string) error {
+	_, err := netlink.LinkByName(device)
+	if _, gone := errors.AsType[netlink.LinkNotFoundError](err); gone {
+		return nil
+	}
+	return cmp.Or(err, errors.New("it is still there"))
 }
 
 // stop ends the server and the daemon, and removes the control socket should one be left.

@@ -28,7 +28,7 @@ type key struct {
 type doc struct {
 	values, byDefault, about string
 
-	restart bool // a change needs `ropewalk down` and `up`; those of quick keys do all
+	restart bool // a change needs `ropewalk down` and `up`; those that wg-quick has do all
 }
 
 const wantKey = "a base64 key of 44 characters"

@@ -19,7 +19,11 @@ func Keys() []Key {
 	var all []Key
 	add := func(section, origin string, keys []key) {
 		for _, k := range keys {
-			all = append(all, Key{section, k.name, origin, k.doc.values, k.doc.byDefault, k.doc.about, origin != "wg-quick" && !k.doc.restart})
+			all = append(all, Key{
+				Section: section, Name: k.name, Origin: origin,
+				Values: k.doc.values, Default: k.doc.byDefault, About: k.doc.about,
+				Reload: origin != "wg-quick" && !k.doc.restart,
+			})
 		}
 	}
 	add("Interface", "wg", interfaceKeys())

@@ -181,6 +181,10 @@ const (
 	ipHopByHop   = 0
 	wgHeaderLen  = 16
 	wgMinDataLen = 32
+
+	wgInitiationLen  = 148
+	wgResponseLen    = 92
+	wgCookieReplyLen = 64
 )
 
 // classify says what an Ethernet frame is, of which the beginning is enough, and of a WireGuard message its source port.
@@ -234,7 +238,7 @@ func classifyICMP(p []byte) frameKind {
 	if protocol != ipUDP || len(quoted) < 8 || binary.BigEndian.Uint16(quoted[2:]) != tunnelPort {
 		return frameForeign
 	}
-	if n := int(binary.BigEndian.Uint16(quoted[4:])) - 8; n != 148 && n != 92 {
+	if n := int(binary.BigEndian.Uint16(quoted[4:])) - 8; n != wgInitiationLen && n != wgResponseLen {
 		return frameForeign
 	}
 	return frameRefused
@@ -281,7 +285,7 @@ func classifyUDP(p []byte) (kind frameKind, port uint16) {
 // classifyMessage checks type, reserved bytes and length (WireGuard paper §5.4) of a UDP payload of n bytes.
 func classifyMessage(m []byte, n int) frameKind {
 	switch t := binary.LittleEndian.Uint32(m); {
-	case t == 1 && n == 148, t == 2 && n == 92, t == 3 && n == 64:
+	case t == 1 && n == wgInitiationLen, t == 2 && n == wgResponseLen, t == 3 && n == wgCookieReplyLen:
 		return frameHandshake
 	case t == 4 && n >= wgMinDataLen:
 		return frameData

@@ -63,7 +63,7 @@ func (s source) plugins(ctx context.Context) ([]Plugin, error) {
 	}
 	tunnels, err := adopt.WireGuard{}.Tunnels()
 	for i := range found {
-		found[i].configured(tunnels, err, func(peer netip.Addr) string { return hostnet.DeviceTowards(peer, 0) })
+		found[i].configured(tunnels, err, hostnet.DeviceTowards)
 	}
 	spread, err := new(adopt.Host).Status(ctx, "")
 	for i := range found {
@@ -85,18 +85,21 @@ func named(links []hostnet.Link) []Plugin {
 	return found
 }
 
-// configured takes over what the kernel tells of the device.
-func (p *Plugin) configured(tunnels []adopt.Tunnel, err error, towards func(netip.Addr) string) {
+// configured takes over what the kernel tells of the device. What leads back into a tunnel, or to this host, is no device to spread on.
+func (p *Plugin) configured(tunnels []adopt.Tunnel, err error, towards func(to netip.Addr, mark uint32) string) {
 	p.Port.Err = err
-	i := slices.IndexFunc(tunnels, func(t adopt.Tunnel) bool { return t.Name == p.Device })
+	tunnel := func(name string) int {
+		return slices.IndexFunc(tunnels, func(t adopt.Tunnel) bool { return t.Name == name })
+	}
+	i := tunnel(p.Device)
 	if i < 0 {
 		return
 	}
 	p.Port = Known(tunnels[i].Port)
 	peers := tunnels[i].Peers
 	for _, peer := range peers[:min(len(peers), maxPeers)] {
-		device := towards(peer.Endpoint.Addr())
-		if device != "" && !slices.Contains(p.Lower, device) {
+		device := towards(peer.Endpoint.Addr(), tunnels[i].Mark)
+		if device != "" && device != "lo" && tunnel(device) < 0 && !slices.Contains(p.Lower, device) {
 			p.Lower = append(p.Lower, device)
 		}
 	}

@@ -38,7 +38,7 @@ func TestPluginsPortAndLowerDevicesAreTheKernels(t *testing.T) {
 	tunnels := []adopt.Tunnel{{Name: "flannel-wg", Port: 4444, Peers: []adopt.TunnelPeer{
 		peer("192.0.2.1"), peer("198.51.100.1"), {}, peer("192.0.2.2"),
 	}}}
-	towards := func(a netip.Addr) string {
+	towards := func(a netip.Addr, _ uint32) string {
 		return map[string]string{"192.0.2.1": "eth1", "192.0.2.2": "eth1", "198.51.100.1": "eth0"}[a.String()]
 	}
 	p := Plugin{Device: "flannel-wg", Port: Known(uint16(51820))}
@@ -51,6 +51,33 @@ func TestPluginsPortAndLowerDevicesAreTheKernels(t *testing.T) {
 	p.configured(nil, unix.EPERM, towards)
 	want = Plugin{Device: "flannel-wg", Port: Answer[uint16]{Value: 51820, Err: unix.EPERM}}
 	if diff := cmp.Diff(want, p, cmpopts.EquateErrors()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestPluginsLowerDevicesAreNoTunnels: where routes go by mark, what has none is led into the tunnel, on which attach refuses to spread.
+func TestPluginsLowerDevicesAreNoTunnels(t *testing.T) {
+	peer := func(addr string) adopt.TunnelPeer {
+		return adopt.TunnelPeer{Endpoint: netip.MustParseAddrPort(addr)}
+	}
+	const mark = 0x100000
+	tunnels := []adopt.Tunnel{
+		{Name: "wg0", Port: 7},
+		{Name: "wireguard.cali", Port: 51820, Mark: mark, Peers: []adopt.TunnelPeer{
+			peer("192.0.2.1:51820"), peer("198.51.100.1:51820"), peer("203.0.113.1:51820"), peer("203.0.113.2:51820"),
+		}},
+	}
+	towards := func(a netip.Addr, m uint32) string {
+		return map[netip.Addr]map[uint32]string{
+			netip.MustParseAddr("192.0.2.1"):    {0: "wireguard.cali", mark: "eth0"},
+			netip.MustParseAddr("198.51.100.1"): {mark: "wireguard.cali"},
+			netip.MustParseAddr("203.0.113.1"):  {mark: "wg0"},
+			netip.MustParseAddr("203.0.113.2"):  {mark: "lo"},
+		}[a][m]
+	}
+	p := Plugin{Device: "wireguard.cali"}
+	p.configured(tunnels, nil, towards)
+	if diff := cmp.Diff([]string{"eth0"}, p.Lower); diff != "" {
 		t.Error(diff)
 	}
 }
