@@ -28,14 +28,19 @@ func newAgentCmd() *cobra.Command {
 			if len(args) > 0 && (args[0] == "--help" || args[0] == "-h") {
 				return cmd.Help()
 			}
-			path, err := findAgent()
-			if err != nil {
-				return err
-			}
-			err = syscall.Exec(path, append([]string{agentBinary}, args...), os.Environ())
-			return fmt.Errorf("running %s: %w", path, err)
+			return execAgent(args...)
 		},
 	}
+}
+
+// execAgent has the agent's program take this one's place. It returns only an error.
+func execAgent(args ...string) error {
+	path, err := findAgent()
+	if err != nil {
+		return err
+	}
+	err = syscall.Exec(path, append([]string{agentBinary}, args...), os.Environ())
+	return fmt.Errorf("running %s: %w", path, err)
 }
 
 func findAgent() (string, error) {

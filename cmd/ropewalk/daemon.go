@@ -3,10 +3,8 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net"
-	"os"
 
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
@@ -27,7 +25,7 @@ func reach(dir uapi.Dir, name string) (*uapi.Client, error) {
 	switch {
 	case uapi.IsRefused(err):
 		return nil, codedError{exitUnreachable, notServed(dir, name)}
-	case errors.Is(err, os.ErrDeadlineExceeded):
+	case uapi.IsSilent(err):
 		return nil, codedError{exitUnreachable, err}
 	case err != nil:
 		return nil, withHint(err)

@@ -3,10 +3,6 @@
 package main
 
 import (
-	"fmt"
-	"os"
-	"syscall"
-
 	"github.com/spf13/cobra"
 
 	"github.com/ropewalk/ropewalk/pkg/mesh/command"
@@ -15,11 +11,6 @@ import (
 // newMeshCmd checks the command line, and has the agent's program do what it says: that one has Kubernetes' client.
 func newMeshCmd() *cobra.Command {
 	return group(command.New(func(cmd *cobra.Command, verb command.Verb, o command.Options) error {
-		path, err := findAgent()
-		if err != nil {
-			return err
-		}
-		err = syscall.Exec(path, append([]string{agentBinary, "mesh"}, command.Line(cmd, verb, o)...), os.Environ())
-		return fmt.Errorf("running %s: %w", path, err)
+		return execAgent(append([]string{"mesh"}, command.Line(cmd, verb, o)...)...)
 	}))
 }

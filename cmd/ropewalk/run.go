@@ -29,7 +29,7 @@ type runOptions struct {
 	ports    spread.Ports
 	metrics  metricsFlags
 	underlay underlayFlags
-	upgrade  upgradeFlags
+	takeover bool
 }
 
 func newRunCmd() *cobra.Command {
@@ -44,12 +44,6 @@ func newRunCmd() *cobra.Command {
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			switch {
-			case o.upgrade.ask && o.upgrade.takeover:
-				return usageError{errors.New("--takeover runs the new daemon here, --upgrade where the old one runs: one of them")}
-			case o.upgrade.ask:
-				return upgrade(socketDir(), args[0])
-			}
 			if !cmd.Flags().Changed("log-level") {
 				o.log.level = knownLevel(os.Getenv("LOG_LEVEL"))
 			}
@@ -68,7 +62,8 @@ func newRunCmd() *cobra.Command {
 	completeFlag(cmd, "spread", "auto", "off", "on")
 	cmd.Flags().Var(portsFlag{&o.ports}, "spread-ports", "source ports to spread over, without the listen port")
 	o.underlay.add(cmd)
-	o.upgrade.add(cmd)
+	cmd.Flags().BoolVar(&o.takeover, "takeover", false,
+		"take the interface over from the daemon that serves it: connections, routes\nand counters stay (docs/upgrade.md)")
 	o.log.flags(cmd)
 	o.metrics.add(cmd.Flags())
 	cmd.Flags().BoolP("foreground", "f", true, "stay in the foreground (always; accepted for wireguard-go's sake)")
@@ -113,16 +108,14 @@ func run(ctx context.Context, name string, o runOptions) error {
 	if err != nil {
 		return usageError{err}
 	}
-	if o.lanes < 0 || o.lanes > config.MaxLanes {
-		return usageError{fmt.Errorf("--lanes %d: want 1 to %d", o.lanes, config.MaxLanes)}
-	}
-	if o.nice < -20 || o.nice > 19 {
-		return usageError{fmt.Errorf("--nice %d: want -20 to 19", o.nice)}
+	tunnel := o.daemon(name, log, level)
+	if err := tunnel.Check(); err != nil {
+		return usageError{err}
 	}
 	if err := o.underlay.check(); err != nil {
 		return err
 	}
-	return serve(ctx, log, o.daemon(name, log, level), o)
+	return serve(ctx, log, tunnel, o)
 }
 
 // daemon is what the flags say of the tunnel.
@@ -131,8 +124,11 @@ func (o *runOptions) daemon(name string, log *slog.Logger, level *slog.LevelVar)
 		Name: name, MTU: o.mtu, Lanes: o.lanes, Workers: int(o.workers), Nice: o.nice,
 		Spread: o.spread, SpreadPorts: o.ports, Underlay: o.underlay.mode, UnderlayDevice: o.underlay.device,
 		ReceiveCPUs: o.underlay.cpus,
-		Log:         log, Level: level, Upgrade: startSuccessor,
-		HandedOver: func(name string, heir int) { bequeath(log, name, heir) },
+		Log:         log, Level: level,
+		Upgrade: func(path, now string) (*daemon.Successor, error) {
+			return startSuccessor(path, successorArgs(os.Args, name, now))
+		},
+		HandedOver: func(name string, heir int) { announceSuccessor(log, name, heir) },
 	}
 }
 
@@ -160,7 +156,7 @@ func serve(ctx context.Context, log *slog.Logger, tunnel daemon.Options, o runOp
 // begin has the tunnel run, and listens for those who read its metrics: first of all, since a tunnel that is to be seen and is not
 // would go unnoticed. Where the address is that of a daemon that still runs, the tunnel goes before.
 func (o *runOptions) begin(ctx context.Context, log *slog.Logger, tunnel daemon.Options) (*daemon.Daemon, *metricsServer, error) {
-	if o.upgrade.takeover {
+	if o.takeover {
 		exporter, err := o.metrics.succeed(log)
 		if err != nil {
 			return nil, nil, err

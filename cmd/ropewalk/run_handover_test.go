@@ -76,6 +76,28 @@ func TestTheMetricsAddressOfTheDaemonBeforeIsWaitedFor(t *testing.T) {
 	s.close()
 }
 
+// TestAMetricsAddressThatIsServedIsLoggedBeforeTheTunnelIs, for who looks into the log once that answers.
+func TestAMetricsAddressThatIsServedIsLoggedBeforeTheTunnelIs(t *testing.T) {
+	flags := metricsFlags{addr: "127.0.0.1:0"}
+	said := make(logged, 100)
+	s, err := flags.listen(slog.New(said))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	s.start(ctx, flags.content(silentDevice{}))
+	select {
+	case first := <-said:
+		if first.Message != "serving metrics" {
+			t.Error(first.Message)
+		}
+	default:
+		t.Error("nothing is logged yet")
+	}
+	cancel()
+	s.close()
+}
+
 // TestOnlyTheMetricsAddressIsWaitedFor: what else is wrong with the flags is found while the daemon before is there.
 func TestOnlyTheMetricsAddressIsWaitedFor(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)

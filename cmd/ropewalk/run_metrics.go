@@ -148,16 +148,26 @@ func (s *metricsServer) start(ctx context.Context, c metrics.Content) {
 		return
 	}
 	s.ended = make(chan struct{})
+	listens := s.server != nil
+	if listens { // said before the tunnel is served: who starts the daemon may look for it once that is
+		s.logAddress()
+	}
 	go func() {
 		defer close(s.ended)
-		if s.server == nil && !s.await(ctx) {
-			return
+		if !listens {
+			if !s.await(ctx) {
+				return
+			}
+			s.logAddress()
 		}
-		s.log.Info("serving metrics", "address", s.server.Addr().String())
 		if err := s.server.Serve(ctx, c); err != nil {
 			s.log.Error("metrics are no longer served", "error", err) // packets are still carried
 		}
 	}()
+}
+
+func (s *metricsServer) logAddress() {
+	s.log.Info("serving metrics", "address", s.server.Addr().String())
 }
 
 // close waits for the server's end, if it was started, and gives its address up.

@@ -31,6 +31,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/demo"
 	"github.com/ropewalk/ropewalk/pkg/metrics"
 	"github.com/ropewalk/ropewalk/pkg/netlab"
+	"github.com/ropewalk/ropewalk/pkg/netlab/netlabtest"
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
@@ -125,23 +126,15 @@ type metricsLab struct {
 
 func newMetricsLab(t *testing.T) *metricsLab {
 	t.Helper()
-	lab, err := netlab.New("metrics")
-	if errors.Is(err, netlab.ErrPrivileges) {
-		t.Skip(err)
-	}
+	lab, _ := netlabtest.Hosts(t, "metrics")
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	must(err)
-	t.Cleanup(func() {
-		if err := lab.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 	m := &metricsLab{}
+	var err error
 	m.left, err = demo.NewSide(lab, demo.NewPlace("left", 1))
 	must(err)
 	m.right, err = demo.NewSide(lab, demo.NewPlace("right", 2))

@@ -18,11 +18,10 @@ import (
 // announce tells the service manager, if there is one (sd_notify(3)), that the interface is served, and feeds its watchdog
 // until ctx ends. What it returns tells it that the daemon stops.
 func announce(ctx context.Context, log *slog.Logger, name string) (stopping func()) {
-	byUp := os.Getenv(startedByUp) != ""
-	if !byUp && !isService() {
+	if !speaksForService() {
 		return func() {}
 	}
-	if !byUp {
+	if os.Getenv(startedByUp) == "" {
 		tell(log, daemon.SdNotifyReady)
 	}
 	timeout, err := daemon.SdWatchdogEnabled(false)
@@ -39,6 +38,10 @@ func announce(ctx context.Context, log *slog.Logger, name string) (stopping func
 	}
 	return func() { tell(log, daemon.SdNotifyStopping) }
 }
+
+// speaksForService reports whether the service manager wants to hear from this daemon: it is the service, or that service's
+// `ropewalk up` has started it. One that a hook of a service has started, for another interface, is neither.
+func speaksForService() bool { return os.Getenv(startedByUp) != "" || isService() }
 
 // tell sends a message to the service manager. Without one it does nothing.
 func tell(log *slog.Logger, message string) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -221,6 +222,69 @@ func TestOnlyTheProcessThatTheManagerStartedIsTheService(t *testing.T) {
 		t.Setenv("SYSTEMD_EXEC_PID", tc.started)
 		if got := isService(); got != tc.want {
 			t.Errorf("%+v: %v", tc, got)
+		}
+	}
+}
+
+// TestTheServiceHearsOfItsOwnUpgradesOnly, from the daemon and from those after it.
+func TestTheServiceHearsOfItsOwnUpgradesOnly(t *testing.T) {
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manager.Close()
+	heard := func() string {
+		t.Helper()
+		tell(slog.New(slog.DiscardHandler), "end") // so that there is something to read
+		b := make([]byte, 100)
+		n, err := manager.Read(b)
+		if err == nil && string(b[:n]) != "end" {
+			_, err = manager.Read(make([]byte, 100))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b[:n])
+	}
+	self := strconv.Itoa(os.Getpid())
+	for name, tc := range map[string]struct {
+		env  map[string]string
+		want string
+	}{
+		"run by the manager":      {map[string]string{"SYSTEMD_EXEC_PID": self, "WATCHDOG_PID": self}, "MAINPID=7"},
+		"run by an older manager": {map[string]string{"WATCHDOG_PID": self}, "MAINPID=7"},
+		"up by the manager":       {map[string]string{"SYSTEMD_EXEC_PID": "1", startedByUp: "1"}, "MAINPID=7"},
+		"up by a hook of its":     {map[string]string{"SYSTEMD_EXEC_PID": "1", "WATCHDOG_PID": "1"}, "end"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("NOTIFY_SOCKET", manager.LocalAddr().String())
+			for _, name := range []string{"SYSTEMD_EXEC_PID", "WATCHDOG_PID", startedByUp} {
+				t.Setenv(name, "") // as if it were not set, and restored at the end
+			}
+			for name, value := range tc.env {
+				t.Setenv(name, value)
+			}
+			for generation := range 3 {
+				announceSuccessor(slog.New(slog.DiscardHandler), "rwnobody", 7)
+				if got := heard(); got != tc.want {
+					t.Errorf("daemon %d: %q, want %q", generation, got, tc.want)
+				}
+				setEnv(t, successorEnv(os.Environ()))
+				if os.Getenv("SYSTEMD_EXEC_PID") == self {
+					t.Setenv("SYSTEMD_EXEC_PID", "1") // to a successor that is another process's number
+				}
+			}
+		})
+	}
+}
+
+// setEnv makes env the environment of this process.
+func setEnv(t *testing.T, env []string) {
+	t.Helper()
+	for _, v := range os.Environ() {
+		name, _, _ := strings.Cut(v, "=")
+		if !slices.Contains(env, v) {
+			t.Setenv(name, "")
 		}
 	}
 }

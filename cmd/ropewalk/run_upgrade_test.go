@@ -10,16 +10,19 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
 func TestSuccessorHasTheFlagsOfTheDaemonBefore(t *testing.T) {
 	for args, want := range map[string]string{
-		"ropewalk run wg0": "run --takeover wg0",
+		"ropewalk run wg0":                                "run --takeover wg0",
+		"ropewalk run --underlay udp rwx%d":               "run --takeover --underlay udp rwx7",
 		"/usr/bin/ropewalk run --lanes 2 --takeover wg0":  "run --takeover --lanes 2 wg0",
 		"ropewalk run -f wg0 --metrics 127.0.0.1:9820 --": "run --takeover -f wg0 --metrics 127.0.0.1:9820 --",
 	} {
-		if got := strings.Join(successorArgs(strings.Fields(args)), " "); got != want {
+		if got := strings.Join(successorArgs(strings.Fields(args), "rwx%d", "rwx7"), " "); got != want {
 			t.Errorf("%s: %s, want %s", args, got, want)
 		}
 	}
@@ -43,6 +46,31 @@ func TestUpgradeSaysWhoHasTheTunnel(t *testing.T) {
 	}
 }
 
+// TestADaemonThatLetsNobodyInIsUnreachable: so many wait for it.
+func TestADaemonThatLetsNobodyInIsUnreachable(t *testing.T) {
+	dir := uapi.Dir(t.TempDir())
+	l, err := dir.Listen("rwfull")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	raw, err := l.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.Control(func(fd uintptr) { err = unix.Listen(int(fd), 0) }); err != nil {
+		t.Fatal(err)
+	}
+	waiting, err := reach(dir, "rwfull")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer waiting.Close()
+	if _, err := reach(dir, "rwfull"); err == nil || exitCode(err) != exitUnreachable || uapi.IsRefused(err) {
+		t.Error(err)
+	}
+}
+
 func TestUpgradeAndTakeoverWantADaemonThatRuns(t *testing.T) {
 	if err := upgrade(uapi.Dir(t.TempDir()), "rwnobody"); exitCode(err) != exitUnreachable {
 		t.Error(err)
@@ -50,9 +78,5 @@ func TestUpgradeAndTakeoverWantADaemonThatRuns(t *testing.T) {
 	_, _, err := execute(t, newRootCmd(), "", "run", "--takeover", "--log-level", "silent", "rwnobody")
 	if exitCode(err) != exitUnreachable {
 		t.Error(err)
-	}
-	_, _, err = execute(t, newRootCmd(), "", "run", "--takeover", "--upgrade", "rwnobody")
-	if exitCode(err) != exitUsage {
-		t.Errorf("both at once: %d, %v", exitCode(err), err)
 	}
 }

@@ -41,9 +41,9 @@ type Options struct {
 
 	Log   *slog.Logger
 	Level *slog.LevelVar // of Log, for the control socket; nil if it is fixed
-	// Upgrade starts the program at path as the daemon's successor, which is to call TakeOver, and returns how to end it; nil:
-	// there is no upgrade on request.
-	Upgrade func(path string) (*Successor, error)
+	// Upgrade starts the program at path as the daemon's successor, which is to call TakeOver for the interface called name now, and
+	// returns how to end it; nil: there is no upgrade on request.
+	Upgrade func(path, name string) (*Successor, error)
 	// HandedOver, if there is one, is told once which process has the tunnel called name now (0: not known), before whoever asked for
 	// that hears of it and before Serve returns.
 	HandedOver func(name string, pid int)
@@ -69,11 +69,11 @@ func (o Options) complete() Options {
 	return o
 }
 
-// check finds what cannot be.
-func (o *Options) check() error {
+// Check finds what cannot be.
+func (o *Options) Check() error {
 	switch {
-	case o.Lanes < 1 || o.Lanes > config.MaxLanes:
-		return fmt.Errorf("%d lanes: want 1 to %d", o.Lanes, config.MaxLanes)
+	case o.Lanes < 0 || o.Lanes > config.MaxLanes:
+		return fmt.Errorf("%d lanes: want 1 to %d, or 0 for one for each CPU", o.Lanes, config.MaxLanes)
 	case o.Nice < -20 || o.Nice > 19:
 		return fmt.Errorf("a nice value of %d: want -20 to 19", o.Nice)
 	}
@@ -111,7 +111,7 @@ type tunnel struct {
 // uapi.Listen.
 func Open(o Options) (*Daemon, error) {
 	o = o.complete()
-	if err := o.check(); err != nil {
+	if err := o.Check(); err != nil {
 		return nil, err
 	}
 	t, err := tun.Open(tun.Config{Name: o.Name, Queues: o.Lanes, MTU: o.MTU, Linger: true, Log: o.Log, Persist: o.Persist})

@@ -42,6 +42,12 @@ func (d *Daemon) handOver(conn *net.UnixConn) error {
 		return fmt.Errorf("handing %s over twice: %w", d.Name(), syscall.EBUSY)
 	}
 	defer d.handing.Unlock()
+	d.mu.RLock()
+	err := d.refuseOnceLeft("handing over")
+	d.mu.RUnlock()
+	if err != nil {
+		return err
+	}
 	l := link{conn}
 	if err := l.offer(); err != nil {
 		return err
@@ -58,25 +64,29 @@ func (d *Daemon) handOver(conn *net.UnixConn) error {
 		d.log.Warn("the tunnel stays here: it cannot be handed over", "error", err)
 		return nil
 	}
-	if err == nil {
-		err = d.give(l, k)
-	}
-	if err != nil {
+	if err := d.give(l, k); err != nil {
 		d.log.Warn("the tunnel goes on here: the other daemon has not taken it over", "error", err)
 		d.goOn(k)
 		return nil
 	}
 	d.left = true
-	d.listener.Leave()
 	_ = closeAll(k.fds())
 	heir := pidOf(conn)
 	d.log.Info("another process has the tunnel", "interface", k.Name, "pid", heir, "after", time.Since(began).String())
-	go d.bow(k.Name, heir)
+	go d.endAfterHandOver(k.Name, heir)
 	return nil
 }
 
-// bow ends the Daemon once all who have to know of the process that has the tunnel do.
-func (d *Daemon) bow(name string, heir int) {
+// refuseOnceLeft is an error once another process has the tunnel, for what is asked of this one. The caller holds mu.
+func (d *Daemon) refuseOnceLeft(doing string) error {
+	if !d.left {
+		return nil
+	}
+	return fmt.Errorf("%s %s: %w: %w", doing, d.tunnel.tun.Name(), ErrHandedOver, syscall.ENODEV)
+}
+
+// endAfterHandOver ends the Daemon once all who have to know of the process that has the tunnel do.
+func (d *Daemon) endAfterHandOver(name string, heir int) {
 	if d.o.HandedOver != nil {
 		d.o.HandedOver(name, heir)
 	}
@@ -85,11 +95,11 @@ func (d *Daemon) bow(name string, heir int) {
 	d.end()
 }
 
-// rest stops the tunnel and keeps all that it is made of. It returns nil if it has not touched it, or if it had ended. The caller
-// holds mu.
+// rest stops the tunnel and keeps all that it is made of. It returns nil and an error if it has not touched it, or if it had
+// ended. The caller holds mu.
 func (d *Daemon) rest() (k *kept, err error) {
 	keeper, ok := d.tunnel.tun.(tun.Keeper)
-	if !ok || d.left {
+	if !ok {
 		return nil, errors.ErrUnsupported
 	}
 	if err := d.listener.Hold(); err != nil { // from now on it is open who will answer
@@ -148,6 +158,11 @@ func (d *Daemon) give(l link, k *kept) error {
 	if err := l.hear(sayReady, stillTime+peerTime*time.Duration(len(k.state.Peers))); err != nil {
 		return fmt.Errorf("waiting until it has everything: %w", err)
 	}
+	// Before the other daemon begins: an end of this one from now on must not take its control socket away. If this one's end has
+	// begun, the socket is as good as gone: nothing is given.
+	if err := d.listener.Leave(); err != nil {
+		return fmt.Errorf("leaving the control socket: %w", err)
+	}
 	if err := l.say(sayYours); err != nil {
 		return err
 	}
@@ -175,6 +190,7 @@ func isEnd(err error) bool {
 
 // goOn has a tunnel at rest run again. The caller holds mu.
 func (d *Daemon) goOn(k *kept) {
+	d.own() // the other daemon may have got that far
 	t, err := d.revive(k)
 	if err != nil {
 		d.log.Error("the tunnel cannot go on", "error", err)
@@ -183,7 +199,6 @@ func (d *Daemon) goOn(k *kept) {
 		return
 	}
 	_ = closeAll([]int{k.control})
-	d.own()                  // the other daemon may have got that far
 	_ = d.listener.Release() // it fails for one that is closed, which ends the Daemon anyway
 	d.tunnel = t
 	t.Start()

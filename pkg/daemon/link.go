@@ -86,7 +86,7 @@ func (l link) hearOffer() error {
 	var b [offerSize]byte
 	n, err := l.readOffer(b[:])
 	switch {
-	case bytes.HasPrefix(b[:n], []byte(refused)):
+	case bytes.HasPrefix(b[:n], []byte(uapi.RefusalPrefix)):
 		return uapi.Refusal(b[:n])
 	case err != nil:
 		return fmt.Errorf("the daemon hands nothing over: %w", err)
@@ -99,13 +99,10 @@ func (l link) hearOffer() error {
 	return nil
 }
 
-// refused is how the answer of a daemon begins that hands nothing over (errno=-16, and an empty line).
-const refused = "errno="
-
 // readOffer fills b, or reads a refusal up to the end of its line: that may be shorter, and the connection stays open after it.
 func (l link) readOffer(b []byte) (n int, err error) {
 	for n < len(b) && err == nil {
-		if bytes.HasPrefix(b[:n], []byte(refused)) && bytes.ContainsRune(b[:n], '\n') {
+		if bytes.HasPrefix(b[:n], []byte(uapi.RefusalPrefix)) && bytes.ContainsRune(b[:n], '\n') {
 			return n, nil
 		}
 		var m int

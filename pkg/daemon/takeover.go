@@ -18,7 +18,7 @@ import (
 // satisfies uapi.IsRefused; ErrVersion is one that cannot hand over to this one, a *uapi.Error one that does not want to.
 func TakeOver(ctx context.Context, o Options) (*Daemon, error) {
 	o = o.complete()
-	if err := o.check(); err != nil {
+	if err := o.Check(); err != nil {
 		return nil, err
 	}
 	c, err := uapi.Dial(o.Name)
@@ -116,7 +116,7 @@ func (d *Daemon) take(l link, k *kept) (err error) {
 	if d.listener, err = uapi.DefaultDir.Resume(k.Name, k.control); err != nil {
 		return errors.Join(err, closeAll(k.queues), k.sockets.Close())
 	}
-	d.listener.Leave() // the file is not ours yet
+	_ = d.listener.Leave() // the file is not ours yet; nobody else can have closed it
 	d.o.Name, d.o.Lanes = k.Name, k.Queues
 	makeRoom(k.Queues, d.o.Workers)
 	if d.tunnel, err = d.revive(k); err != nil {

@@ -24,6 +24,14 @@ const upgradeTime = 30 * time.Second
 // errEndedEarly says that a successor has ended and the tunnel is still here.
 var errEndedEarly = errors.New("the new daemon ended without taking over")
 
+// endedEarly adds what became of the successor, nil if it has reported success.
+func endedEarly(cause error) error {
+	if cause == nil {
+		return errEndedEarly
+	}
+	return fmt.Errorf("%w: %w", errEndedEarly, cause)
+}
+
 // errLate says that a successor took longer than upgradeTime.
 var errLate = fmt.Errorf("it has not taken over within %s: %w", upgradeTime, syscall.ETIMEDOUT)
 
@@ -42,7 +50,7 @@ func (d *Daemon) upgrade(ctx context.Context, path string) (answered func(), err
 	}
 	defer d.upgrading.Unlock()
 	d.log.Info("starting the new daemon", "program", path)
-	next, err := d.o.Upgrade(path)
+	next, err := d.o.Upgrade(path, d.Name())
 	if err != nil {
 		return nil, fmt.Errorf("starting %s: %w", path, err)
 	}
@@ -51,16 +59,12 @@ func (d *Daemon) upgrade(ctx context.Context, path string) (answered func(), err
 	select {
 	case <-d.given:
 	case cause := <-next.Ended:
-		err = d.unlessGiven(func() error {
-			d.log.Warn("the tunnel stays here", "error", errEndedEarly, "cause", cause)
-			return errEndedEarly
-		})
+		err = d.unlessGiven(func() error { return endedEarly(cause) })
 	case <-ctx.Done():
 		err = d.unlessGiven(func() error {
 			next.Kill()
 			<-next.Ended
-			d.log.Warn("the tunnel stays here: the new daemon was ended", "cause", context.Cause(ctx))
-			return fmt.Errorf("waiting for the new daemon: %w", context.Cause(ctx))
+			return fmt.Errorf("waiting for the new daemon, which was ended: %w", context.Cause(ctx))
 		})
 	}
 	if err != nil {
@@ -74,8 +78,8 @@ func (d *Daemon) upgrade(ctx context.Context, path string) (answered func(), err
 func (d *Daemon) await() error {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	if d.left {
-		return fmt.Errorf("upgrading %s: %w: %w", d.tunnel.tun.Name(), ErrHandedOver, syscall.ENODEV)
+	if err := d.refuseOnceLeft("upgrading"); err != nil {
+		return err
 	}
 	d.upgrades.Add(1)
 	return nil

@@ -11,11 +11,13 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
 // Down takes the interface down, whoever brought it up. A PreDown hook or, with SaveConfig, a save that fails leaves
 // everything as it is; after that, a step that fails does not keep the others from being taken. Of an interface whose
-// daemon was killed, it removes what is left; a daemon of Up's that does not answer within Timeout is ended, and nothing is saved.
+// daemon was killed, it removes what is left; a daemon of Up's that does not answer within Timeout is ended, and nothing is saved
+// (one that does not even let it in ends with its interface, or Down says that it does not).
 // When there is neither the error is ErrNotWireGuard.
 func (r *Runner) Down(ctx context.Context, i Interface) error {
 	unlock, err := r.lock(i.Name)
@@ -100,7 +102,7 @@ func defaultRouteTable(table string, st config.Status) uint32 {
 	return 0
 }
 
-// errSilent says that a daemon took longer than the timeout to answer.
+// errSilent says that a daemon took longer than the timeout to answer, or lets nobody in.
 var errSilent = errors.New("its daemon does not answer")
 
 // status asks the interface's daemon. ErrNotWireGuard says that there is no such interface or daemon here, errSilent that it hangs.
@@ -113,14 +115,17 @@ func (j *job) status() (config.Status, error) {
 		return config.Status{}, err
 	}
 	c, err := j.Sockets.Dial(j.Name)
-	if err != nil {
+	switch {
+	case uapi.IsSilent(err):
+		return config.Status{}, fmt.Errorf("asking for the status of %s: %w: %w", j.Name, errSilent, err)
+	case err != nil:
 		return config.Status{}, fmt.Errorf("`%s' %w: %w", j.Name, ErrNotWireGuard, err)
 	}
 	defer c.Close()
 	late := time.AfterFunc(j.timeout(), func() { _ = c.Close() })
 	defer late.Stop()
 	st, err := c.Status()
-	if errors.Is(err, net.ErrClosed) {
+	if errors.Is(err, net.ErrClosed) || uapi.IsSilent(err) {
 		err = fmt.Errorf("reading the status of %s: %w", j.Name, errSilent)
 	}
 	return st, err

@@ -36,8 +36,8 @@ type Runner struct {
 	// interface is deleted or SIGTERM comes. It is run in a session of its own. The flags are those of `ropewalk run`
 	// that the file asks for.
 	Daemon func(name string, flags []string) *exec.Cmd
-	// Timeout bounds how long a daemon may take to serve its interface, to open its UDP port, and to end; 0 for 15 seconds
-	// each.
+	// Timeout bounds how long a daemon may take to serve its interface, to open its UDP port, to say what it is before it is taken
+	// down, and to end, of itself and after each signal; 0 for 15 seconds each.
 	Timeout time.Duration
 }
 

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
 func defaultNet() *net.IPNet { return &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)} }
@@ -421,6 +422,46 @@ func TestDownEndsADaemonThatHangs(t *testing.T) {
 	if late != nil { // with so little time the last wait may end before the kernel has ended the process
 		h.must(h.Down(t.Context(), i))
 	}
+	h.must(hostnet.SetSrcValidMark(false))
+	if diff := cmp.Diff(before, h.snapshot()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestDownSaysThatADaemonLivesThatLetsNobodyIn: so many wait for it that it cannot be found by its socket.
+func TestDownSaysThatADaemonLivesThatLetsNobodyIn(t *testing.T) {
+	h := newHost(t)
+	if err := os.WriteFile("/proc/sys/net/core/somaxconn", []byte("1"), 0o600); err != nil {
+		t.Skip("needs /proc/sys/net/core of its namespace: ", err)
+	}
+	before := h.snapshot()
+	i := h.open("wg0", everything)
+	h.up(i)
+	p, err := (&job{Runner: h.Runner, Interface: i}).findProcess()
+	h.must(err)
+	defer p.close()
+	h.suspend(p)
+	for err = nil; !uapi.IsSilent(err); {
+		var c *uapi.Client
+		if c, err = h.Sockets.Dial("wg0"); err == nil {
+			defer c.Close()
+		} else if !uapi.IsSilent(err) {
+			t.Fatal(err)
+		}
+	}
+	h.Timeout = 50 * time.Millisecond
+	err = h.Down(t.Context(), i)
+	if want := fmt.Sprintf("process %d goes on after its interface is gone", p.pid); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	if said := h.stderr.String(); !strings.Contains(said, "does not answer") || strings.Contains(said, "is gone") {
+		t.Error(said)
+	}
+	h.must(unix.PidfdSendSignal(p.fd, unix.SIGKILL, nil, 0))
+	if ended, err := p.ended(time.Minute); !ended || err != nil {
+		t.Fatalf("ended %v, %v", ended, err)
+	}
+	h.must(h.Down(t.Context(), i))
 	h.must(hostnet.SetSrcValidMark(false))
 	if diff := cmp.Diff(before, h.snapshot()); diff != "" {
 		t.Error(diff)

@@ -58,10 +58,16 @@ type process struct {
 }
 
 // findProcess finds the daemon by whom its socket belongs to. It must be found before the interface, and with it the
-// socket, goes away.
+// socket, goes away. One that lets nobody in is known by what is remembered: that number may be another process's by now,
+// so it is none to end.
 func (j *job) findProcess() (process, error) {
 	none := process{fd: -1}
+	st, _ := j.recall()
 	pid, err := socketOwner(filepath.Join(string(j.Sockets), j.Name+".sock"))
+	silent := uapi.IsSilent(err)
+	if silent {
+		pid, err = st.PID, nil
+	}
 	if err != nil || pid <= 1 {
 		return none, nil // no daemon, or one whose socket was made by init for it
 	}
@@ -72,8 +78,7 @@ func (j *job) findProcess() (process, error) {
 	if err != nil {
 		return none, fmt.Errorf("finding the daemon of %s: %w", j.Name, err)
 	}
-	st, _ := j.recall()
-	return process{fd: fd, pid: pid, ours: st.PID == pid}, nil
+	return process{fd: fd, pid: pid, ours: st.PID == pid && !silent}, nil
 }
 
 // socketOwner returns the process that listens on a socket.

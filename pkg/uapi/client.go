@@ -32,8 +32,9 @@ func Dial(name string) (*Client, error) {
 	return DefaultDir.Dial(name)
 }
 
-// Dial connects to the daemon of an interface. When there is none the error is os.ErrNotExist, and when it has died
-// without removing its socket, syscall.ECONNREFUSED.
+// Dial connects to the daemon of an interface. When there is none the error is os.ErrNotExist, when it has died
+// without removing its socket, syscall.ECONNREFUSED, and when so many wait for it already that nobody else can,
+// syscall.EAGAIN.
 func (d Dir) Dial(name string) (*Client, error) {
 	path, err := d.path(name)
 	if err != nil {
@@ -109,7 +110,7 @@ func (c *Client) readStats() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if value, ok := strings.CutPrefix(string(raw), "errno="); ok {
+	if value, ok := strings.CutPrefix(string(raw), errnoPrefix); ok {
 		var r reply
 		return nil, errors.Join(r.set(value), c.lines.skip(), r.err())
 	}
@@ -154,4 +155,11 @@ func (d Dir) Interfaces() ([]string, error) {
 // IsRefused reports whether the daemon is gone: it left no socket, or a dead one.
 func IsRefused(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED)
+}
+
+// IsSilent reports whether there is a daemon that does not answer: it was not in time, or so many wait for it that nobody else can
+// (unix(7)).
+func IsSilent(err error) bool {
+	e, ok := errors.AsType[net.Error](err)
+	return ok && e.Timeout() // of EAGAIN, too
 }

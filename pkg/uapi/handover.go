@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -73,13 +74,13 @@ func (s *Server) upgrade(ctx context.Context, lines *lineReader, conn net.Conn) 
 		return nil, err
 	case !ok || key != "path" || !filepath.IsAbs(value):
 		return nil, &Error{Errno: unix.EINVAL, Err: errors.New("want path= and an absolute path")}
-	case s.Upgrade == nil:
+	}
+	c, ok := conn.(*net.UnixConn)
+	if !ok || s.Upgrade == nil {
 		return nil, &Error{Errno: unix.EOPNOTSUPP, Err: errors.New("this daemon starts no successor")}
 	}
-	if c, ok := conn.(*net.UnixConn); ok {
-		if err := checkUser(c); err != nil {
-			return nil, err
-		}
+	if err := checkUser(c); err != nil {
+		return nil, err
 	}
 	answered, err = s.Upgrade(ctx, value)
 	return answered, wrapHandler(err)
@@ -98,14 +99,18 @@ func (c *Client) TakeOver() (*net.UnixConn, error) {
 	return conn, nil
 }
 
-// Refusal reads what a daemon has answered that does not hand its interface over, after the first bytes of it: an *Error. Anything
-// else is io.ErrUnexpectedEOF.
+// RefusalPrefix begins what a daemon answers that does not hand its interface over (errno=-16, and an empty line).
+const RefusalPrefix = errnoPrefix
+
+// Refusal reads such an answer, after the first bytes of it: an *Error. Anything else is io.ErrUnexpectedEOF.
 func Refusal(first []byte) error {
-	var n int
-	if _, err := fmt.Sscanf(string(first), "errno=%d", &n); err != nil || n == 0 {
+	value, ok := strings.CutPrefix(string(first), RefusalPrefix)
+	value, _, _ = strings.Cut(value, "\n")
+	var r reply
+	if !ok || r.set(value) != nil || r.errno == 0 {
 		return io.ErrUnexpectedEOF
 	}
-	return &Error{Errno: unix.Errno(max(n, -n))}
+	return r.err()
 }
 
 // Upgrade has the daemon start the program at path, which is absolute, as its successor, and waits until that has the interface.
@@ -134,12 +139,23 @@ func (l *Listener) Keep() (fd int, err error) {
 	return fd, nil
 }
 
-// Leave has Close leave the socket's file alone: another Listener has it. Own undoes it.
-func (l *Listener) Leave() { l.kept.Store(true) }
+// Leave has Close leave the socket's file alone: another Listener has it. Own undoes it. It fails with net.ErrClosed once Close has
+// begun, which takes the file away.
+func (l *Listener) Leave() error {
+	l.fate.Lock()
+	defer l.fate.Unlock()
+	if l.closed {
+		return net.ErrClosed
+	}
+	l.kept = true
+	return nil
+}
 
 // Own undoes Leave, and makes the socket this process's: who connects sees it as the one that listens (SO_PEERCRED).
 func (l *Listener) Own() error {
-	l.kept.Store(false)
+	l.fate.Lock()
+	l.kept = false
+	l.fate.Unlock()
 	raw, err := l.SyscallConn()
 	if err != nil {
 		return err

@@ -251,3 +251,57 @@ func TestWhoConnectsWhileTheSocketIsHeldIsAnsweredByWhoGoesOn(t *testing.T) {
 	serveOn(t, &Server{Level: &levels[1]}, next)
 	want(waiting, "error")
 }
+
+// TestNobodyWhoseUserIsUnknownMayUpgrade: only a Unix socket tells it.
+func TestNobodyWhoseUserIsUnknownMayUpgrade(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	s := &Server{Upgrade: func(context.Context, string) (func(), error) {
+		t.Error("a successor was started")
+		return func() {}, nil
+	}}
+	go func() { served <- s.Serve(ctx, l) }()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newClient("wgt0", conn)
+	defer c.Close()
+	if err := c.Upgrade("/new"); !errors.Is(err, syscall.EOPNOTSUPP) {
+		t.Error(err)
+	}
+	cancel()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTheFileOfASocketIsLeftOrRemovedNeverBoth: what Leave has said holds for a Close that comes after it.
+func TestTheFileOfASocketIsLeftOrRemovedNeverBoth(t *testing.T) {
+	d := Dir(t.TempDir())
+	path := filepath.Join(string(d), "wgt0.sock")
+	l, err := d.Listen("wgt0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(l.Leave(), l.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(path); err != nil {
+		t.Errorf("a socket that was left: %v", err)
+	}
+	if err := l.Own(); !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+	_ = l.Close() // it is closed already, but removes what is its own again
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a socket that was left and is owned again: %v", err)
+	}
+	if err := l.Leave(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("left after it was removed: %v", err)
+	}
+}

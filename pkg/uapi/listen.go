@@ -9,7 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"sync/atomic"
+	"sync"
 	"syscall"
 	"time"
 
@@ -22,8 +22,11 @@ type Listener struct {
 	dir  Dir
 	path string
 	id   os.FileInfo // what the path is while it is this socket
-	kept atomic.Bool // the path is another Listener's
 	hold hold
+
+	fate   sync.Mutex // of the path
+	kept   bool       // it is another Listener's
+	closed bool       // Close has decided about it
 }
 
 // Listen creates the socket of a device in DefaultDir. See Dir.Listen.
@@ -151,7 +154,7 @@ func ownerOnly(_, _ string, c syscall.RawConn) error {
 // Close stops listening and removes the socket, unless another has taken its place. Connections stay open.
 func (l *Listener) Close() error {
 	defer func() { _ = l.Release() }() // whoever accepts learns of it
-	if l.kept.Load() {
+	if l.leaves() {
 		return l.UnixListener.Close()
 	}
 	unlock, err := l.dir.lock()
@@ -167,4 +170,12 @@ func (l *Listener) Close() error {
 		err = nil
 	}
 	return errors.Join(err, l.UnixListener.Close())
+}
+
+// leaves reports whether Close leaves the path alone. From then on Leave fails.
+func (l *Listener) leaves() bool {
+	l.fate.Lock()
+	defer l.fate.Unlock()
+	l.closed = true
+	return l.kept
 }

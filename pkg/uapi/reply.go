@@ -9,6 +9,9 @@ import (
 	"syscall"
 )
 
+// errnoPrefix begins the line that ends every answer.
+const errnoPrefix = "errno="
+
 // reply is the errno line that ends every answer.
 type reply struct {
 	seen  bool
@@ -38,7 +41,7 @@ func (r *reply) err() error {
 
 // appendReply writes the end of an answer, the errno negated as wg(8) expects.
 func appendReply(b []byte, errno syscall.Errno) []byte {
-	b = append(b, "errno="...)
+	b = append(b, errnoPrefix...)
 	b = strconv.AppendInt(b, -int64(errno), 10)
 	return append(b, "\n\n"...)
 }

@@ -24,8 +24,8 @@ type Server struct {
 	Log     *slog.Logger   // failed operations, never their values; slog.Default() when nil
 	Level   *slog.LevelVar // what the log operation reads and changes; nil for a level that is fixed
 	Idle    time.Duration  // how long a client may take to its next request; 60 s when 0. To begin its first it has 5 s at most
-	// TakeOver gives the device to who is at the other end, and returns nil once it has; nil: it is not given away. Its error is
-	// an answer, so that nothing may have been written before it. The connection stays the Server's.
+	// TakeOver offers the device to who is at the other end, and returns nil when that has it, or has not taken it; nil: it is not
+	// given away. Its error is an answer, so that nothing may have been written before it. The connection stays the Server's.
 	TakeOver func(*net.UnixConn) error
 	// Upgrade starts the program at path as the successor of this process, and returns when that has taken over, or has not, at the
 	// latest soon after ctx, which is Serve's; answered is then called when the client knows. nil: none is started.

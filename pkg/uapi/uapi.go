@@ -3,8 +3,10 @@
 // Package uapi speaks WireGuard's cross-platform configuration protocol (https://www.wireguard.com/xplatform/): the
 // texts of its get and set operations, the Unix socket that wg(8) looks for, its server and its client. What stock
 // tools never send is added: the operation "stats=1", which answers with one line of JSON, "log=1", which answers with
-// the log level ("level=info") after setting it where the request has such a line, and in a set operation's body the device keys "spread" (auto, off or on) and "spread_ports" (61000-61999). What get answers is WireGuard's alone, so
-// how a device spreads is in the JSON (config.SpreadReport). "takeover=1" and "upgrade=1" are for a daemon and its successor.
+// the log level ("level=info") after setting it where the request has such a line, and in a set operation's body the
+// device keys "spread" (auto, off or on), "spread_ports" (61000-61999), "underlay" (auto, udp or xdp) and "rx_cpus" (off,
+// auto or 0-3,8). What get answers is WireGuard's alone, so how a device spreads, and by what way, is in the JSON
+// (config.SpreadReport). "takeover=1" and "upgrade=1" are for a daemon and its successor.
 package uapi
 
 import (

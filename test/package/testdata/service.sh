@@ -109,6 +109,8 @@ for _ in 1 2; do
 	was=$(rx)
 	until_true more
 done
+ropewalk upgrade hooked
+[ "$(prop MainPID ropewalk@wg0)" = "$pid" ]
 systemctl reload ropewalk@wg0
 say an upgrade in place keeps the unit, the interface and the peers, names the new process, and can be reloaded
 mkdir -m 700 /root/new
