@@ -71,8 +71,7 @@ const (
 
 // doer does what a mode is about.
 type doer interface {
-	// do makes the node be as the cluster wants it, and returns what to tell of it, as far as it got. force: although nothing
-	// seems to have changed.
+	// do makes the node be as the cluster wants it, and returns what to tell of it, as far as it got.
 	do(ctx context.Context, look look) (result, error)
 	// undo ends it, on a node that opts out or changes its mode.
 	undo(ctx context.Context) error
@@ -86,14 +85,14 @@ type look struct {
 	own   mesh.Node
 	spec  v1alpha1.NodeSpec
 	told  v1alpha1.NodeStatus // what the cluster has of this node
-	force bool
-	fresh bool // the host may be another than before
+	fresh bool                // the host may be another than before
 }
 
 // result is what doing came to.
 type result struct {
 	status  v1alpha1.NodeStatus // what the mode knows of it
 	changes int
+	mended  int      // of the changes, those of what somebody else on the host is known to have changed
 	notes   []string // what is not as it should be with this node, for people
 	// problems are those of other nodes. They go to the log and a metric: in a status, one node's would make all others
 	// write theirs.
@@ -228,11 +227,8 @@ func (a *Agent) reconcile(ctx context.Context, w work) error {
 	asked := a.asked.Load()
 	unasked := asked == a.done
 	n, rn, err := a.own(ctx)
-	if err != nil && a.doer == nil { // what was resumed is looked after until it is
-		return errors.Join(err, a.resume())
-	}
 	if err != nil {
-		return err
+		return a.carryOn(n, err)
 	}
 	rn = rn.DeepCopy()
 	rn.Spec = a.specOf(n, rn)
@@ -246,11 +242,27 @@ func (a *Agent) reconcile(ctx context.Context, w work) error {
 	a.stats.Reconciles.Add(1)
 	res.engine = a.engine()
 	a.stats.note(&res, err)
-	if err == nil && w != changed && unasked && res.changes > 0 {
-		a.stats.Drift.Add(uint64(res.changes))
-		a.cfg.Log.Warn("what somebody else on the host changed is put right", "changes", res.changes)
+	drift := res.mended
+	if err == nil && w != changed && unasked {
+		drift = res.changes
+	}
+	if drift > 0 {
+		a.stats.Drift.Add(uint64(drift))
+		a.cfg.Log.Warn("what somebody else on the host changed is put right", "changes", drift)
 	}
 	return errors.Join(err, a.tell(ctx, rn, res, err))
+}
+
+// carryOn keeps all as it was last while the cluster does not say what this node should be, unless n has become another than that was
+// of: its pods' addresses may be somebody else's by now.
+func (a *Agent) carryOn(n *node, why error) error {
+	if errors.Is(why, errNoNode) || errors.Is(why, errEarlier) {
+		a.stats.Ready.Store(false)
+	}
+	if n != nil && n.UID != a.memory.Node {
+		return why
+	}
+	return errors.Join(why, a.resume())
 }
 
 // own returns this node as the cluster has it.
@@ -272,11 +284,17 @@ func (a *Agent) own(ctx context.Context) (n *node, rn *v1alpha1.RopewalkNode, er
 
 // engine is the tunnel's, whatever became of a look; nil: none runs.
 func (a *Agent) engine() Engine {
-	m, _ := a.doer.(*mesher)
-	if m = cmp.Or(m, a.early); m == nil {
+	m := a.mesher()
+	if m == nil {
 		return nil
 	}
 	return m.engine
+}
+
+// mesher is the one that carries; nil: none does.
+func (a *Agent) mesher() *mesher {
+	m, _ := a.doer.(*mesher)
+	return cmp.Or(m, a.early)
 }
 
 // make creates the node's RopewalkNode, unless it has and only not seen it yet.
@@ -306,7 +324,7 @@ func (a *Agent) do(ctx context.Context, n *node, rn *v1alpha1.RopewalkNode, w wo
 		return result{notes: []string{"the node opted out"}}, a.doer.undo(ctx)
 	}
 	res, err := a.doer.do(ctx, look{
-		nodes: a.cluster.all(), own: own, spec: rn.Spec, told: rn.Status, force: w == full, fresh: w != changed,
+		nodes: a.cluster.all(), own: own, spec: rn.Spec, told: rn.Status, fresh: w != changed,
 	})
 	res.status.Mode = v1alpha1.Mode(mode)
 	if res.wait > 0 {

@@ -26,6 +26,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/kube/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/netlab"
+	"github.com/ropewalk/ropewalk/pkg/netlab/netlabtest"
 	"github.com/ropewalk/ropewalk/pkg/tun"
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
@@ -33,22 +34,8 @@ import (
 // emptyHost is one with nothing but a loopback device, and a name for a tunnel that no other host of the machine has.
 func emptyHost(t *testing.T) (h *netlab.Host, tunnel string) {
 	t.Helper()
-	lab, err := netlab.New("cleanup")
-	if errors.Is(err, netlab.ErrPrivileges) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := lab.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	if h, err = lab.Host("node"); err != nil {
-		t.Fatal(err)
-	}
-	return h, "c" + lab.Tag()
+	lab, hosts := netlabtest.Hosts(t, "cleanup", "node")
+	return hosts[0], "c" + lab.Tag()
 }
 
 func in(t *testing.T, h *netlab.Host, f func() error) {

@@ -36,8 +36,8 @@ func (s *Stats) counters(ch chan<- prometheus.Metric) {
 		kind       prometheus.ValueType
 		value      int64
 	}{
-		{"reconciles_total", "How often everything was looked at.", prometheus.CounterValue, int64(s.Reconciles.Load())},
-		{"reconcile_failures_total", "How often not everything could be done.", prometheus.CounterValue, int64(s.Failures.Load())},
+		{"reconciles_total", "How often everything was looked at, by what the cluster says.", prometheus.CounterValue, int64(s.Reconciles.Load())},
+		{"reconcile_failures_total", "How often not everything could be found out, done or told.", prometheus.CounterValue, int64(s.Failures.Load())},
 		{"changes_total", "Changes made to the node's network.", prometheus.CounterValue, int64(s.Changes.Load())},
 		{"drift_total", "Changes made although the cluster had not changed: somebody else on the host had.", prometheus.CounterValue, int64(s.Drift.Load())},
 		{"peers", "Other nodes that are peers.", prometheus.GaugeValue, s.Peers.Load()},

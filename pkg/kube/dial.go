@@ -6,6 +6,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -47,8 +48,12 @@ func (d *dialled) note(at net.Addr) {
 	}
 	addr := tcp.AddrPort().Addr().Unmap().WithZone("")
 	d.mu.Lock()
-	fresh := !slices.Contains(d.known, addr) && !slices.Contains(d.addrs, addr)
-	if fresh {
+	i, known := slices.Index(d.addrs, addr), slices.Contains(d.known, addr)
+	fresh := i < 0 && !known
+	if i >= 0 {
+		d.addrs = slices.Delete(d.addrs, i, i+1)
+	}
+	if !known {
 		d.addrs = append(d.addrs, addr)
 		d.addrs = d.addrs[max(0, len(d.addrs)-maxDialled):]
 	}
@@ -58,11 +63,26 @@ func (d *dialled) note(at net.Addr) {
 	}
 }
 
-// maxDialled is how many addresses count, the latest.
+// maxDialled is how many addresses count: those that were reached last, which come last.
 const maxDialled = 16
 
 func (d *dialled) all() []netip.Addr {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Concat(d.known, d.addrs)
+}
+
+// apiAddrs are the API server's addresses, if its host names any. As to client-go, that is a URL, or a host with or without a port.
+func apiAddrs(host string) []netip.Addr {
+	u, err := url.Parse(host)
+	if err != nil || u.Host == "" {
+		u, err = url.Parse("https://" + host)
+	}
+	if err != nil {
+		return nil
+	}
+	if a, err := netip.ParseAddr(u.Hostname()); err == nil {
+		return []netip.Addr{a.Unmap()}
+	}
+	return nil
 }

@@ -30,15 +30,56 @@ func TestAPIServerWithANameIsNeverBehindTheTunnel(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := []netip.Addr{netip.MustParseAddr("192.0.2.254"), netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")}
+	want := []netip.Addr{netip.MustParseAddr("192.0.2.254"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("198.51.100.1")}
 	if got := d.all(); !slices.Equal(got, want) || found != 2 {
 		t.Errorf("%v, told of %d", got, found)
 	}
-	for i := range 100 {
-		at = netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), 443).String()
-		_, _ = d.dial(t.Context(), "tcp", "")
+}
+
+func TestAddressesThatTheAPIServerWasReachedAtLastAreKept(t *testing.T) {
+	at := ""
+	d := &dialled{
+		found: func() {},
+		next:  func(context.Context, string, string) (net.Conn, error) { return reached{at: at}, nil },
 	}
-	if n := len(d.all()); n > maxDialled+1 {
-		t.Errorf("%d are kept", n)
+	reach := func(i byte) netip.Addr {
+		addr := netip.AddrFrom4([4]byte{203, 0, 113, i})
+		at = netip.AddrPortFrom(addr, 443).String()
+		if _, err := d.dial(t.Context(), "tcp", ""); err != nil {
+			t.Fatal(err)
+		}
+		return addr
+	}
+	for i := range byte(100) {
+		reach(0) // again and again, among others that come and go
+		reach(i)
+	}
+	var want []netip.Addr
+	for i := byte(100 - maxDialled + 1); i < 99; i++ {
+		want = append(want, netip.AddrFrom4([4]byte{203, 0, 113, i}))
+	}
+	want = append(want, reach(0), reach(99))
+	if got := d.all(); !slices.Equal(got, want) {
+		t.Errorf("%v\nwant\n%v", got, want)
+	}
+}
+
+func TestAddressesOfTheAPIServerAreReadFromItsHost(t *testing.T) {
+	for host, want := range map[string][]netip.Addr{
+		"https://192.0.2.1:6443":           {netip.MustParseAddr("192.0.2.1")},
+		"https://192.0.2.1":                {netip.MustParseAddr("192.0.2.1")},
+		"https://[2001:db8::1]:443/prefix": {netip.MustParseAddr("2001:db8::1")},
+		"https://[::ffff:192.0.2.1]:6443":  {netip.MustParseAddr("192.0.2.1")},
+		"192.0.2.1":                        {netip.MustParseAddr("192.0.2.1")},
+		"192.0.2.1:6443":                   {netip.MustParseAddr("192.0.2.1")},
+		"[2001:db8::1]:443":                {netip.MustParseAddr("2001:db8::1")},
+		"[2001:db8::1]":                    {netip.MustParseAddr("2001:db8::1")},
+		"https://api.example.org:6443":     nil,
+		"api.example.org:6443":             nil,
+		"":                                 nil,
+	} {
+		if got := apiAddrs(host); !slices.Equal(got, want) {
+			t.Errorf("%q: %v, want %v", host, got, want)
+		}
 	}
 }

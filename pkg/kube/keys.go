@@ -3,7 +3,6 @@
 package kube
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -46,27 +45,7 @@ func readKey(path string) (noise.PrivateKey, error) {
 	return k, err
 }
 
-// writeKey makes the file appear whole or not at all, whenever the power goes.
+// writeKey makes the file appear, unless another agent was faster.
 func writeKey(dir, path string, k noise.PrivateKey) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(dir, keyFile+".*") // whose mode is 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(k.Base64() + "\n")
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Link(f.Name(), path) // fails where another agent was faster
-	}
-	return errors.Join(err, os.Remove(f.Name()), syncDir(dir))
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return writeWhole(dir, keyFile+".*", []byte(k.Base64()+"\n"), func(from string) error { return os.Link(from, path) })
 }

@@ -66,21 +66,7 @@ func (m *memory) keep(dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(dir, memoryFile+".*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil { // it is for the time after a power cut
-		err = os.Rename(f.Name(), filepath.Join(dir, memoryFile))
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return syncDir(dir)
+	return writeWhole(dir, memoryFile+".*", text, func(from string) error { return os.Rename(from, filepath.Join(dir, memoryFile)) })
 }
 
 // sweep removes what a crash has left of a file in the making.
@@ -136,8 +122,8 @@ func (a *Agent) guard() {
 // resume makes routes and tunnel be as they were kept, whether for the first time or because something on the host changed. A
 // peer that is none any more is one until the API is reached, as it is to agents that run.
 func (a *Agent) resume() error {
-	m := &a.memory
-	if m.Mode != mesh.ModeMesh || m.Routing == nil {
+	m, carrier := &a.memory, a.mesher()
+	if m.Mode != mesh.ModeMesh || m.Routing == nil || a.doer != nil && carrier == nil { // or another mode has begun
 		return nil
 	}
 	if _, err := a.cfg.Network.SetRoutes(a.cfg.Tunnel, m.Routing, !a.cfg.Cleartext); err != nil {
@@ -146,10 +132,11 @@ func (a *Agent) resume() error {
 	if m.Tunnel == nil || a.modeOf(m.Spec) != mesh.ModeMesh { // an agent for another mode has no rights for a tunnel
 		return nil
 	}
-	if a.early == nil {
-		a.early = newMesher(a.cfg, m.Tunnel, a.api.all, a.again)
+	if carrier == nil {
+		carrier = newMesher(a.cfg, m.Tunnel, a.api.all, a.again)
+		a.early = carrier
 	}
-	err := a.early.resume(m)
-	a.stats.showEngine(a.early.engine)
+	err := carrier.resume(m)
+	a.stats.showEngine(carrier.engine)
 	return err
 }

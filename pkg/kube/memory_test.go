@@ -4,6 +4,7 @@ package kube
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/rest"
 
@@ -257,6 +259,101 @@ func TestTunnelIsPutRightWhileTheClusterDoesNotKnowTheNode(t *testing.T) {
 	}
 	if n.routing == nil || len((*engines)[0].Status().Peers) != 1 {
 		t.Errorf("%+v, %+v", n.routing, (*engines)[0].Status().Peers)
+	}
+}
+
+// TestRunningAgentPutsTheTunnelRightWhileTheClusterDoesNotSayWhatItIs: as one does that has just begun.
+func TestRunningAgentPutsTheTunnelRightWhileTheClusterDoesNotSayWhatItIs(t *testing.T) {
+	for what, c := range map[string]struct {
+		change func(*Agent) error
+		right  bool
+		ready  bool
+	}{
+		"the node is gone": {
+			func(a *Agent) error { return a.cluster.nodes.GetStore().Delete(parseNode(t, aNode)) }, true, false,
+		},
+		"the RopewalkNode is gone, and the API refuses another": {
+			func(a *Agent) (err error) {
+				a.client, err = newClient(refusing(t, func(*http.Request) {}, http.StatusForbidden))
+				return errors.Join(err, a.cluster.agents.GetStore().Delete(agentOf("u1")))
+			}, true, true,
+		},
+		"it is another node": {
+			func(a *Agent) error {
+				n := parseNode(t, aNode)
+				n.UID = "u2"
+				return a.cluster.nodes.GetStore().Update(n)
+			}, false, false,
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			a, n := agentThatLooked(t, slog.New(slog.DiscardHandler))
+			if err := c.change(a); err != nil {
+				t.Fatal(err)
+			}
+			n.routing = nil
+			m := a.mesher()
+			m.engine, m.opened = ended{m.engine}, time.Now().Add(-2*shortLife)
+			if err := a.reconcile(t.Context(), onHost); err == nil {
+				t.Fatal("all is well")
+			}
+			if right := n.routing != nil && !closed(m.engine.Done()); right != c.right || a.early != nil || a.mesher() != m {
+				t.Errorf("%+v; put right %v, want %v; another tunnel beside it %v", n.routing, right, c.right, a.early != nil)
+			}
+			if c.right && *a.stats.engine.Load() != m.engine {
+				t.Error("the metrics are those of the tunnel that ended")
+			}
+			if ready := a.stats.Ready.Load(); ready != c.ready {
+				t.Errorf("ready %v, want %v", ready, c.ready)
+			}
+		})
+	}
+}
+
+func TestAgentOfAnotherModeBringsNoTunnelBack(t *testing.T) {
+	a, n := agentThatLooked(t, slog.New(slog.DiscardHandler))
+	a.doer.leave()
+	a.doer, a.mode, n.routing = &fakeDoer{}, mesh.ModeSpread, nil
+	if err := a.cluster.nodes.GetStore().Delete(parseNode(t, aNode)); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.reconcile(t.Context(), full); !errors.Is(err, errNoNode) {
+		t.Fatal(err)
+	}
+	if n.routing != nil || a.mesher() != nil {
+		t.Errorf("%+v", n.routing)
+	}
+}
+
+// fakeDoer has done what it is said to have.
+type fakeDoer struct{ result result }
+
+func (d *fakeDoer) do(context.Context, look) (result, error) { return d.result, nil }
+func (d *fakeDoer) undo(context.Context) error               { return nil }
+func (d *fakeDoer) leave()                                   {}
+
+func TestWhatIsKnownToBeSomebodyElsesCountsWhateverElseChanged(t *testing.T) {
+	var log bytes.Buffer
+	a, _ := agentThatLooked(t, slog.New(slog.NewTextHandler(&log, nil)))
+	a.doer.leave()
+	d := &fakeDoer{}
+	a.doer = d
+	for _, c := range []struct {
+		name   string
+		result result
+		drift  uint64
+	}{
+		{"only the cluster changed", result{changes: 2}, 0},
+		{"both did", result{changes: 3, mended: 1}, 1},
+	} {
+		a.asked.Add(1)
+		d.result = c.result
+		if err := a.reconcile(t.Context(), changed); err != nil {
+			t.Fatal(err)
+		}
+		if drift := a.stats.Drift.Load(); drift != c.drift || strings.Contains(log.String(), "put right") != (c.drift > 0) {
+			t.Errorf("%s: %d, and logged is\n%s", c.name, drift, &log)
+		}
 	}
 }
 

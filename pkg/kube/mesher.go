@@ -24,7 +24,8 @@ type mesher struct {
 	engine    Engine // nil: none runs
 	fresh     bool   // it has no peers yet
 	opened    time.Time
-	setup     setup // of the engine
+	rest      time.Duration // between opened and the next engine
+	setup     setup         // of the engine
 	told      mesh.Told
 	holders   mesh.Holders
 	nudging   *nudging  // nil: nobody was yet
@@ -134,7 +135,7 @@ func (m *mesher) settle(peers []mesh.Peer) (int, error) {
 	m.unfollow()
 	defer m.follow(peers)
 	st := m.engine.Status()
-	changes := mesh.Diff(mesh.Shift(peers, st.Peers), st.Peers, m.told, true)
+	changes := mesh.Diff(mesh.Shift(peers, st.Peers), st.Peers, m.told)
 	if len(changes) == 0 {
 		return 0, nil
 	}

@@ -237,14 +237,28 @@ func TestTunnelThatEndsAtOnceIsNotOpenedInALoop(t *testing.T) {
 		l := look{own: meshNode(0, noise.PublicKey{})}
 		l.nodes = []mesh.Node{l.own}
 		m.look(t, l)
-		m.engine = ended{engine()}
-		if _, err := m.do(t.Context(), l); !errors.Is(err, errEnded) {
-			t.Error("it is opened again at once:", err)
+		for _, rest := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+			last := engine()
+			m.engine = ended{last}
+			for range 3 {
+				if _, err := m.do(t.Context(), l); !errors.Is(err, errEnded) || engine() != last {
+					t.Fatalf("it is opened again less than %ds after the one before: %v", rest, err)
+				}
+				time.Sleep(rest * time.Second / 3)
+			}
+			time.Sleep(time.Second)
+			if m.look(t, l); engine() == last {
+				t.Fatalf("it is not opened again after %ds", rest)
+			}
 		}
-		m.look(t, l)
 		time.Sleep(2 * shortLife)
-		m.engine = ended{m.engine}
-		m.look(t, l) // one that lived is
+		for _, again := range []bool{true, false} { // one that lived is at once
+			last := engine()
+			m.engine = ended{last}
+			if _, err := m.do(t.Context(), l); (err == nil) != again || (engine() != last) != again {
+				t.Errorf("another %v, want %v: %v", engine() != last, again, err)
+			}
+		}
 		m.leave()
 	})
 }

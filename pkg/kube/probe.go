@@ -23,7 +23,7 @@ type prober struct {
 	identity *noise.Identity
 	asked    map[noise.PublicKey]*question
 	sent     map[uint32]*question // by the index of the last message
-	last     time.Time            // when something was asked
+	last     time.Time            // when somebody was asked
 }
 
 // question is a handshake that waits for its response.
@@ -74,7 +74,6 @@ func (p *prober) waiting(st config.Status) (n int, err error) {
 		return len(pending), fmt.Errorf("asking whether peers accept the next key: %w", err)
 	}
 	defer c.Close()
-	p.last = time.Now()
 	for key, at := range pending {
 		p.ask(c, at, key)
 	}
@@ -112,6 +111,7 @@ func (p *prober) ask(c *net.UDPConn, at netip.AddrPort, key noise.PublicKey) {
 	}
 	if err == nil {
 		_, _ = c.WriteToUDPAddrPort(msg[:], at)
+		p.last = time.Now() // of each: with many peers, the first was asked a while ago
 	}
 }
 

@@ -132,6 +132,12 @@ func TestPeersBehindOneAddressAreAskedEach(t *testing.T) {
 	if n, err := p.waiting(st); err != nil || n != 2 {
 		t.Errorf("%d do not accept it, want both: %v", n, err)
 	}
+	for i := range st.Peers { // what may follow waits from the last of them on, however many there are
+		p.last = time.Time{}
+		if p.ask(nobody, st.Peers[i].Endpoint.AddrPort, st.Peers[i].PublicKey); p.last.IsZero() {
+			t.Error("it is not noted when a peer was asked")
+		}
+	}
 }
 
 func FuzzAnswersToAProbe(f *testing.F) {

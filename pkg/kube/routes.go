@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"net/url"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -179,15 +178,4 @@ func setRule(family hostnet.Family, wanted bool) (changes int, err error) {
 		return 0, fmt.Errorf("changing the %s rule for table %d: %w", family, table, err)
 	}
 	return 1, nil
-}
-
-// apiAddrs are the API server's addresses, if its host names any.
-func apiAddrs(host string) []netip.Addr {
-	if u, err := url.Parse(host); err == nil && u.Host != "" {
-		host = u.Hostname()
-	}
-	if a, err := netip.ParseAddr(host); err == nil {
-		return []netip.Addr{a.Unmap()}
-	}
-	return nil
 }

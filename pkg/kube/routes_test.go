@@ -13,31 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
-	"github.com/ropewalk/ropewalk/pkg/netlab"
+	"github.com/ropewalk/ropewalk/pkg/netlab/netlabtest"
 )
 
 // inNamespace runs f in a network namespace with a device that stands for a tunnel.
 func inNamespace(t *testing.T, f func() error) {
 	t.Helper()
-	l, err := netlab.New("routes")
-	if errors.Is(err, netlab.ErrPrivileges) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	h, err := l.Host("h")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := h.Do(f); err != nil {
-		t.Fatal(err)
-	}
+	_, hosts := netlabtest.Hosts(t, "routes", "h")
+	in(t, hosts[0], f)
 }
 
 // way tells which device what is for an address leaves by, "" for none.
@@ -101,68 +84,100 @@ func TestTunnelsAddressesAreThoseOfThePodsThatTheNodeHasNow(t *testing.T) {
 	})
 }
 
+// routed are the addresses of a host and of its tunnel, in one version of IP.
+type routed struct {
+	own, tunnel    string       // with the prefix
+	gateway        string       // on the host's link, with what leads by it in the main table
+	near           netip.Prefix // of the host's link, with the gateway
+	neighbor       string       // in near
+	all, pods      netip.Prefix // pods of others: all, and one node's
+	ownPods        netip.Prefix // part of all
+	inPods, inRest string       // within pods, and within all
+}
+
 func TestRoutesOfOthersAreNeitherReplacedNorObeyed(t *testing.T) {
-	inNamespace(t, func() error {
-		pods := netip.MustParsePrefix("10.244.2.0/24")
-		err := errors.Join(addLink("eth9", "192.0.2.1/24"), addLink("tunnel", "10.244.1.0/32"))
-		if err != nil {
-			return err
+	for family, c := range map[hostnet.Family]routed{
+		hostnet.IPv4: {
+			own: "192.0.2.1/24", tunnel: "10.244.1.0/32", gateway: "192.0.2.2", near: netip.MustParsePrefix("192.0.2.0/25"), neighbor: "192.0.2.9",
+			all: netip.MustParsePrefix("10.244.0.0/16"), pods: netip.MustParsePrefix("10.244.2.0/24"), ownPods: netip.MustParsePrefix("10.244.1.0/24"),
+			inPods: "10.244.2.10", inRest: "10.244.77.1",
+		},
+		hostnet.IPv6: {
+			own: "2001:db8::1/64", tunnel: "2001:db8:244:1::/128", gateway: "2001:db8::2", near: netip.MustParsePrefix("2001:db8::/120"), neighbor: "2001:db8::9",
+			all: netip.MustParsePrefix("2001:db8:244::/48"), pods: netip.MustParsePrefix("2001:db8:244:2::/64"), ownPods: netip.MustParsePrefix("2001:db8:244:1::/64"),
+			inPods: "2001:db8:244:2::10", inRest: "2001:db8:244:77::1",
+		},
+	} {
+		t.Run(family.String(), func(t *testing.T) { inNamespace(t, func() error { return c.test(t, family) }) })
+	}
+}
+
+// cniRoute is what a CNI has in the main table for the same pods.
+func (c *routed) cniRoute() *netlink.Route {
+	dst := &net.IPNet{IP: c.pods.Addr().AsSlice(), Mask: net.CIDRMask(c.pods.Bits(), c.pods.Addr().BitLen())}
+	return &netlink.Route{Dst: dst, Gw: net.ParseIP(c.gateway), Protocol: 99}
+}
+
+func (c *routed) routing() *Routing {
+	gateway := netip.MustParseAddr(c.gateway)
+	return &Routing{
+		Routes: []netip.Prefix{c.all, c.pods, c.near},
+		Exempt: []netip.Prefix{c.ownPods, netip.PrefixFrom(gateway, gateway.BitLen())},
+	}
+}
+
+// wantWays fails unless what is for the addresses leaves by these devices.
+func wantWays(t *testing.T, what string, want map[string]string) {
+	t.Helper()
+	for addr, device := range want {
+		if got, err := way(addr); err != nil || got != device {
+			t.Errorf("%s: what is for %s leaves by %q, want %q (%v)", what, addr, got, device, err)
 		}
-		cni := &netlink.Route{Dst: &net.IPNet{IP: pods.Addr().AsSlice(), Mask: net.CIDRMask(24, 32)}, Gw: net.ParseIP("192.0.2.2"), Protocol: 99}
-		if err := netlink.RouteAdd(cni); err != nil {
-			return err
-		}
-		expect := func(what string, want map[string]string) {
-			t.Helper()
-			for addr, device := range want {
-				if got, err := way(addr); err != nil || got != device {
-					t.Errorf("%s: what is for %s leaves by %q, want %q (%v)", what, addr, got, device, err)
-				}
-			}
-		}
-		r := &Routing{
-			Routes: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), pods, netip.MustParsePrefix("192.0.2.0/25")},
-			Exempt: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("192.0.2.2/32")},
-		}
-		set := func(what string, r *Routing, refuse, changed bool) {
-			t.Helper()
-			n, err := setRouting("tunnel", r, refuse)
-			if err != nil || (n > 0) != changed {
-				t.Errorf("%s: %d changes, %v", what, n, err)
-			}
-		}
-		set("with a tunnel", r, true, true)
-		expect("with a tunnel", map[string]string{"10.244.2.10": "tunnel", "10.244.77.1": "tunnel", "192.0.2.2": "eth9", "192.0.2.9": "tunnel"})
-		set("again", r, true, false)
-		if err := netlink.RouteReplace(cni); err != nil { // as the CNI does all the time
-			return err
-		}
-		expect("the CNI insists", map[string]string{"10.244.2.10": "tunnel"})
-		r.MTU = map[netip.Prefix]int{pods: 1300}
-		set("the other end takes less", r, true, true)
-		set("again", r, true, false)
-		if routes, err := netlink.RouteGet(net.ParseIP("10.244.2.10")); err != nil || routes[0].MTU != 1300 {
-			t.Errorf("%v, %v", routes, err)
-		}
-		l, err := netlink.LinkByName("tunnel")
-		if err != nil {
-			return err
-		}
-		if err := netlink.LinkDel(l); err != nil {
-			return err
-		}
-		expect("without the tunnel", map[string]string{"10.244.2.10": "", "10.244.77.1": "", "192.0.2.2": "eth9"})
-		set("it is noticed", r, true, false)
-		set("cleartext is wanted", r, false, true)
-		expect("cleartext is wanted", map[string]string{"10.244.2.10": "eth9"})
-		set("refused again", r, true, true)
-		set("undone", nil, false, true)
-		expect("undone", map[string]string{"10.244.2.10": "eth9", "192.0.2.9": "eth9"})
-		set("undone twice", nil, false, false)
-		rules, err := netlink.RuleList(netlink.FAMILY_V4)
-		if len(rules) != 3 {
-			t.Errorf("%d rules are left: %v", len(rules), rules)
-		}
+	}
+}
+
+func (c *routed) test(t *testing.T, family hostnet.Family) error {
+	rules, err := netlink.RuleList(int(family))
+	cni := c.cniRoute()
+	err = errors.Join(err, addLink("eth9", c.own), addLink("tunnel", c.tunnel), netlink.RouteAdd(cni))
+	if err != nil {
 		return err
-	})
+	}
+	expect := func(what string, want map[string]string) { t.Helper(); wantWays(t, what, want) }
+	set := func(what string, r *Routing, refuse, changed bool) {
+		t.Helper()
+		if n, err := setRouting("tunnel", r, refuse); err != nil || (n > 0) != changed {
+			t.Errorf("%s: %d changes, %v", what, n, err)
+		}
+	}
+	r := c.routing()
+	set("with a tunnel", r, true, true)
+	expect("with a tunnel", map[string]string{c.inPods: "tunnel", c.inRest: "tunnel", c.gateway: "eth9", c.neighbor: "tunnel"})
+	set("again", r, true, false)
+	if err := netlink.RouteReplace(cni); err != nil { // as the CNI does all the time
+		return err
+	}
+	expect("the CNI insists", map[string]string{c.inPods: "tunnel"})
+	r.MTU = map[netip.Prefix]int{c.pods: 1300}
+	set("the other end takes less", r, true, true)
+	set("again", r, true, false)
+	if routes, err := netlink.RouteGet(net.ParseIP(c.inPods)); err != nil || routes[0].MTU != 1300 {
+		t.Errorf("%v, %v", routes, err)
+	}
+	if err := hostnet.DeleteLink("tunnel"); err != nil {
+		return err
+	}
+	expect("without the tunnel", map[string]string{c.inPods: "", c.inRest: "", c.gateway: "eth9"})
+	set("it is noticed", r, true, false)
+	set("cleartext is wanted", r, false, true)
+	expect("cleartext is wanted", map[string]string{c.inPods: "eth9"})
+	set("refused again", r, true, true)
+	set("undone", nil, false, true)
+	expect("undone", map[string]string{c.inPods: "eth9", c.neighbor: "eth9"})
+	set("undone twice", nil, false, false)
+	left, err := netlink.RuleList(int(family))
+	if len(left) != len(rules) {
+		t.Errorf("%d rules are left, of %d: %v", len(left), len(rules), left)
+	}
+	return err
 }

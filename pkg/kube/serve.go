@@ -35,8 +35,9 @@ type Content struct {
 }
 
 // Serve answers the kubelet's probes and Prometheus until ctx ends, and returns nil then. /healthz is well unless a look never
-// ends: a cluster whose API is away must not lose its tunnels too. /readyz is while all on the node is as it should be. /metrics
-// has the agent's counters, and in mesh mode those of `ropewalk run`, in spread mode those of `ropewalk spread`.
+// ends: a cluster whose API is away must not lose its tunnels too. /readyz is while all on the node is as it should be, or
+// was when the API was last there. /metrics has the agent's counters, and in mesh mode those of `ropewalk run`, in spread mode those
+// of `ropewalk spread`.
 func Serve(ctx context.Context, l net.Listener, c Content) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {

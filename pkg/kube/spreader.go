@@ -71,7 +71,7 @@ func (s *spreader) do(ctx context.Context, l look) (result, error) {
 		r.status.Gathers, r.status.Plans = len(s.watching) > 0, l.told.Plans
 		return r, err
 	}
-	r.changes, err = s.settle(ctx, configs, l.force)
+	err = s.settle(ctx, &r, configs)
 	r.status.Gathers = s.gathers(configs)
 	s.planner.plan(&r, configs, s.cfg.Ports)
 	return r, err
@@ -163,7 +163,7 @@ func withPeer(cfg adopt.Config, p *mesh.SpreadPeer, at netip.AddrPort) adopt.Con
 }
 
 // settle makes what is watched what is wanted. Where a device fails, the others go on.
-func (s *spreader) settle(ctx context.Context, wanted map[string]adopt.Config, force bool) (changes int, err error) {
+func (s *spreader) settle(ctx context.Context, r *result, wanted map[string]adopt.Config) error {
 	var errs []error
 	if !s.swept {
 		err := s.detach(ctx, func(device string) bool { _, still := wanted[device]; return !still })
@@ -173,22 +173,18 @@ func (s *spreader) settle(ctx context.Context, wanted map[string]adopt.Config, f
 	for _, device := range slices.Sorted(maps.Keys(s.watching)) { // so that the same errors are the same text
 		w := s.watching[device]
 		cfg, still := wanted[device]
+		r.mended += w.mended()
 		switch {
 		case !still:
-			changes++
+			r.changes++
 			w.stop()
 			if err := s.host.Detach(ctx, device, s.port); err != nil {
 				errs, s.swept = append(errs, err), false // the next look finds it
 			}
 			delete(s.watching, device)
-		case w.ended():
-			w.stop()
-			delete(s.watching, device)
 		case w.failed || !sameConfig(cfg, w.cfg):
-			changes++
+			r.changes++
 			errs = append(errs, w.change(ctx, cfg))
-		case force:
-			changes += w.mended()
 		}
 	}
 	for _, device := range slices.Sorted(maps.Keys(wanted)) {
@@ -196,7 +192,7 @@ func (s *spreader) settle(ctx context.Context, wanted map[string]adopt.Config, f
 		if s.watching[device] != nil {
 			continue
 		}
-		changes++
+		r.changes++
 		w, err := watch(ctx, s.host, cfg, s.cfg.Log, s.again)
 		if err != nil {
 			errs = append(errs, err)
@@ -204,7 +200,8 @@ func (s *spreader) settle(ctx context.Context, wanted map[string]adopt.Config, f
 		}
 		s.watching[device] = w
 	}
-	return changes, errors.Join(errs...)
+	r.changes += r.mended
+	return errors.Join(errs...)
 }
 
 func sameConfig(a, b adopt.Config) bool {

@@ -12,7 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/adopt"
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/mesh"
-	"github.com/ropewalk/ropewalk/pkg/netlab"
+	"github.com/ropewalk/ropewalk/pkg/netlab/netlabtest"
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
@@ -20,21 +20,8 @@ import (
 // nowhere.
 func withRoutes(t *testing.T, f func() error) {
 	t.Helper()
-	lab, err := netlab.New("ways")
-	if errors.Is(err, netlab.ErrPrivileges) {
-		t.Skip(err)
-	}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(err)
-	defer func() { must(lab.Close()) }()
-	h, err := lab.Host("node")
-	must(err)
-	must(h.Do(func() error {
+	_, hosts := netlabtest.Hosts(t, "ways", "node")
+	in(t, hosts[0], func() error {
 		attrs := func(name string) netlink.LinkAttrs {
 			a := netlink.NewLinkAttrs()
 			a.Name = name
@@ -50,7 +37,7 @@ func withRoutes(t *testing.T, f func() error) {
 			}
 		}
 		return errors.Join(netlink.LinkSetUp(far), f())
-	}))
+	})
 }
 
 func TestWaysLeadByDevicesThatOuterPacketsLeaveBy(t *testing.T) {
@@ -109,6 +96,21 @@ func TestNodeGathersWhenMostAreGatheredFrom(t *testing.T) {
 	} {
 		if got := s.gathers(towards(c.devices)); got != c.want {
 			t.Errorf("%v: %t", c.devices, got)
+		}
+	}
+}
+
+func TestWhatWasPutRightOfADeviceIsTakenNoteOfAtTheNextLook(t *testing.T) {
+	s := newSpreader(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+	s.swept = true
+	wanted := towards(map[string][]string{"eth0": {"192.0.2.2:51820"}})
+	w := &watching{cfg: wanted["eth0"]}
+	w.mends.Add(2)
+	s.watching["eth0"] = w
+	for _, want := range []int{2, 0} {
+		var r result
+		if err := s.settle(t.Context(), &r, wanted); err != nil || r.mended != want || r.changes != want {
+			t.Errorf("%d, of %d changes, want %d: %v", r.mended, r.changes, want, err)
 		}
 	}
 }

@@ -11,15 +11,16 @@ import (
 
 // Stats are an agent's counters. They may be read at any time.
 type Stats struct {
-	Reconciles atomic.Uint64 // how often all was looked at
-	Failures   atomic.Uint64 // of those, how often not all could be done
+	Reconciles atomic.Uint64 // how often all was looked at, by what the cluster says
+	Failures   atomic.Uint64 // how often not all could be found out, done or told: with what the cluster says, or without
 	Changes    atomic.Uint64 // what was changed on the node
 	// Drift is what had to be changed although the cluster had not: somebody else on the host changed it, or an event was lost.
 	Drift     atomic.Uint64
 	Peers     atomic.Int64
 	SpreadsTo atomic.Int64
 	Problems  atomic.Int64
-	Ready     atomic.Bool // all was done, at the last look
+	// Ready tells that all was done, at the last look by what the cluster says. It is false once the cluster has no such node.
+	Ready atomic.Bool
 
 	perPeer metrics.PerPeer // what is shown of the tunnel's single peers
 

@@ -41,21 +41,26 @@ func (m *mesher) setupOf(l look) (setup, error) {
 	return s, nil
 }
 
-// errEnded says that an engine did not even live for a minute.
+// errEnded says that an engine did not live for long, and that it is too early for another.
 var errEnded = errors.New("the tunnel ended by itself")
 
-// shortLife is that of an engine that is not opened again at once.
-const shortLife = time.Minute
+const (
+	// shortLife is that of an engine before the next rests.
+	shortLife = time.Minute
+	// firstRest is the least time from one engine to the next. It doubles with each short life in a row, up to shortLife.
+	firstRest = time.Second
+)
 
 // run has an engine run, with that setup, and returns how much of that it had to put right.
 func (m *mesher) run(want setup, pods []netip.Prefix) (changes int, err error) {
 	if m.engine != nil && closed(m.engine.Done()) {
 		m.leave()
-		if time.Since(m.opened) < shortLife {
-			return 0, fmt.Errorf("running the tunnel %s: %w", m.cfg.Tunnel, errEnded)
-		}
+		m.rest = restAfter(time.Since(m.opened), m.rest)
 	}
 	if m.engine == nil {
+		if time.Since(m.opened) < m.rest {
+			return 0, fmt.Errorf("running the tunnel %s: %w", m.cfg.Tunnel, errEnded)
+		}
 		if err := m.open(want); err != nil {
 			return 0, err
 		}
@@ -69,6 +74,14 @@ func (m *mesher) run(want setup, pods []netip.Prefix) (changes int, err error) {
 	m.setup = want
 	n, err := m.cfg.Network.SetInterface(m.cfg.Tunnel, want.mtu, pods)
 	return changes + n, err
+}
+
+// restAfter is how long after an engine was opened the next one may be, if it lived for that long after a rest.
+func restAfter(lived, rest time.Duration) time.Duration {
+	if lived >= shortLife {
+		return 0
+	}
+	return min(max(2*rest, firstRest), shortLife)
 }
 
 // open has an engine begin.

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/netlab"
+	"github.com/ropewalk/ropewalk/pkg/netlab/netlabtest"
 )
 
 // cni is what a CNI's WireGuard is like.
@@ -58,15 +59,8 @@ type testNode struct {
 
 func newTunnels(t *testing.T, c cni) *tunnels {
 	t.Helper()
-	lab, err := netlab.New("tunnels")
-	if errors.Is(err, netlab.ErrPrivileges) {
-		t.Skip(err)
-	}
-	u := &tunnels{T: t, cni: c, lab: lab, api: newFakeAPI()}
-	u.must(err)
-	t.Cleanup(func() { u.try(lab.Close()) })
-	u.router, err = lab.Host("router")
-	u.must(err)
+	lab, hosts := netlabtest.Hosts(t, "tunnels", "router")
+	u := &tunnels{T: t, cni: c, lab: lab, router: hosts[0], api: newFakeAPI()}
 	u.needKernel()
 	u.must(u.router.Forward())
 	u.serveAPI()

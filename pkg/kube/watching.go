@@ -4,7 +4,6 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -63,10 +62,8 @@ func (w *watching) tell(r adopt.Report) {
 	w.warned = r.Warnings
 }
 
-// errUnwatched says that a device is not looked after any more.
-var errUnwatched = errors.New("what looks after the device has ended")
-
-// change makes cfg what is wanted, with the programs as they are. An error leaves in place what was before, as far as it goes.
+// change makes cfg what is wanted, with the programs as they are. An error leaves in place what was before, as far as it goes. ctx is to
+// be done when that of watch is: nobody takes changes then.
 func (w *watching) change(ctx context.Context, cfg adopt.Config) error {
 	w.cfg, w.failed = cfg, true
 	result := make(chan error, 1)
@@ -79,8 +76,6 @@ func (w *watching) change(ctx context.Context, cfg adopt.Config) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-w.done:
-		return errUnwatched
 	case w.changes <- c:
 	}
 	if err := <-result; err != nil {
@@ -105,8 +100,6 @@ func (w *watching) stop() {
 	w.cancel()
 	<-w.done
 }
-
-func (w *watching) ended() bool { return closed(w.done) }
 
 // mended is how often something had to be put right since the last call.
 func (w *watching) mended() int { return int(w.mends.Swap(0)) }

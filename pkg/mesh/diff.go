@@ -17,10 +17,7 @@ type Told map[noise.PublicKey]netip.AddrPort
 
 // Diff returns the changes that make a device's peers those of a plan, in the order in which to apply them, and none if it
 // has them. An endpoint is changed only where the plan has another than before: what roaming has learned stays.
-//
-// Nothing is taken away unless complete, which tells that the plan is made of all nodes that there are: a plan made while
-// caches fill lacks some.
-func Diff(want []Peer, have []config.PeerStatus, told Told, complete bool) []config.Peer {
+func Diff(want []Peer, have []config.PeerStatus, told Told) []config.Peer {
 	present := make(map[noise.PublicKey]*config.PeerStatus, len(have))
 	for i := range have {
 		present[have[i].PublicKey] = &have[i]
@@ -30,14 +27,12 @@ func Diff(want []Peer, have []config.PeerStatus, told Told, complete bool) []con
 	for i := range want {
 		wanted[want[i].Key] = true
 	}
-	if complete {
-		for key := range present {
-			if !wanted[key] {
-				changes = append(changes, config.Peer{PublicKey: key, Remove: true})
-			}
+	for key := range present {
+		if !wanted[key] {
+			changes = append(changes, config.Peer{PublicKey: key, Remove: true})
 		}
-		slices.SortFunc(changes, func(a, b config.Peer) int { return bytes.Compare(a.PublicKey[:], b.PublicKey[:]) })
 	}
+	slices.SortFunc(changes, func(a, b config.Peer) int { return bytes.Compare(a.PublicKey[:], b.PublicKey[:]) })
 	var additions []config.Peer
 	for i := range want {
 		w := &want[i]
@@ -46,7 +41,7 @@ func Diff(want []Peer, have []config.PeerStatus, told Told, complete bool) []con
 			additions = append(additions, addition(w))
 			continue
 		}
-		taken, added := w.allowedIPs(st, complete)
+		taken, added := w.allowedIPs(st)
 		if len(taken) > 0 { // before another peer gets them
 			changes = append(changes, config.Peer{PublicKey: w.Key, UpdateOnly: true, AllowedIPs: taken})
 		}
@@ -82,7 +77,7 @@ func (p *Peer) moved(st *config.PeerStatus, told Told) *config.Endpoint {
 }
 
 // allowedIPs returns which are too many, and which are missing.
-func (p *Peer) allowedIPs(st *config.PeerStatus, complete bool) (taken, added []config.AllowedIP) {
+func (p *Peer) allowedIPs(st *config.PeerStatus) (taken, added []config.AllowedIP) {
 	has := make(map[netip.Prefix]bool, len(st.AllowedIPs))
 	for _, a := range st.AllowedIPs {
 		has[a] = true
@@ -92,9 +87,6 @@ func (p *Peer) allowedIPs(st *config.PeerStatus, complete bool) (taken, added []
 			added = append(added, config.AllowedIP{Prefix: a})
 		}
 		delete(has, a)
-	}
-	if !complete {
-		return nil, added
 	}
 	for _, a := range st.AllowedIPs {
 		if has[a] {

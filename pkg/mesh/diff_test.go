@@ -70,7 +70,6 @@ func TestDeviceGetsNoMoreThanWhatChanges(t *testing.T) {
 		name     string
 		want     []Peer
 		edit     func(have []config.PeerStatus, told Told) []config.PeerStatus
-		partial  bool
 		changes  int
 		allowed  map[byte][]string // by the first byte of the key, of what the device has in the end
 		endpoint netip.AddrPort    // of the first peer, in the end
@@ -111,11 +110,6 @@ func TestDeviceGetsNoMoreThanWhatChanges(t *testing.T) {
 			allowed: map[byte][]string{3: {"10.244.3.0/24"}, 22: {"10.244.2.0/24"}}, endpoint: peer(3).Endpoint,
 		},
 		{
-			name: "the same while caches fill: the old one loses what the new one gets",
-			want: []Peer{rebooted}, partial: true, changes: 1,
-			allowed: map[byte][]string{2: nil, 3: {"10.244.3.0/24"}, 22: {"10.244.2.0/24"}}, endpoint: peer(2).Endpoint,
-		},
-		{
 			name: "allowed IPs were lost: they are applied again (cilium #35644)",
 			want: []Peer{peer(2, "10.244.2.0/24", "2001:db8:2::/64"), peer(3, "10.244.3.0/24")},
 			edit: func(have []config.PeerStatus, _ Told) []config.PeerStatus {
@@ -125,11 +119,7 @@ func TestDeviceGetsNoMoreThanWhatChanges(t *testing.T) {
 			changes: 2, allowed: map[byte][]string{2: {"10.244.2.0/24", "2001:db8:2::/64"}, 3: {"10.244.3.0/24"}}, endpoint: peer(2).Endpoint,
 		},
 		{
-			name: "nothing is taken away while caches fill (cilium #34095)", want: []Peer{peer(2)}, partial: true,
-			allowed: map[byte][]string{2: {"10.244.2.0/24"}, 3: {"10.244.3.0/24"}}, endpoint: peer(2).Endpoint,
-		},
-		{
-			name: "and is once they are full", want: []Peer{peer(2)}, changes: 2,
+			name: "one has lost its pods, another has left", want: []Peer{peer(2)}, changes: 2,
 			allowed: map[byte][]string{2: nil}, endpoint: peer(2).Endpoint,
 		},
 		{
@@ -139,13 +129,13 @@ func TestDeviceGetsNoMoreThanWhatChanges(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			told := Told{}
-			first := Diff([]Peer{peer(2, "10.244.2.0/24"), peer(3, "10.244.3.0/24")}, nil, told, true)
+			first := Diff([]Peer{peer(2, "10.244.2.0/24"), peer(3, "10.244.3.0/24")}, nil, told)
 			told.Remember(first)
 			have := apply(nil, first)
 			if c.edit != nil {
 				have = c.edit(have, told)
 			}
-			changes := Diff(c.want, have, told, !c.partial)
+			changes := Diff(c.want, have, told)
 			if len(changes) != c.changes {
 				t.Errorf("%d changes: %+v", len(changes), changes)
 			}
@@ -165,15 +155,14 @@ func TestDeviceGetsNoMoreThanWhatChanges(t *testing.T) {
 			if have[0].Endpoint.AddrPort != c.endpoint {
 				t.Errorf("the endpoint is %s, want %s", have[0].Endpoint.AddrPort, c.endpoint)
 			}
-			if again := Diff(c.want, have, told, !c.partial); len(again) > 0 {
+			if again := Diff(c.want, have, told); len(again) > 0 {
 				t.Errorf("it does not end: %+v", again)
 			}
 		})
 	}
 }
 
-// TestChurnEndsWithWhatIsWanted is cilium #20925: after any sequence of plans, seen in part or whole, a whole one is all
-// that the device has.
+// TestChurnEndsWithWhatIsWanted is cilium #20925: after any sequence of plans, the last one is all that the device has.
 func TestChurnEndsWithWhatIsWanted(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	var have []config.PeerStatus
@@ -189,14 +178,13 @@ func TestChurnEndsWithWhatIsWanted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		complete := r.IntN(2) == 0
-		changes := Diff(plan.Peers, have, told, complete)
+		changes := Diff(plan.Peers, have, told)
 		told.Remember(changes)
 		have = apply(have, changes)
-		if again := Diff(plan.Peers, have, told, complete); len(again) > 0 {
+		if again := Diff(plan.Peers, have, told); len(again) > 0 {
 			t.Fatalf("round %d: %+v are left", round, again)
 		}
-		if complete && len(have) != len(plan.Peers) {
+		if len(have) != len(plan.Peers) {
 			t.Fatalf("round %d: %d peers, want %d", round, len(have), len(plan.Peers))
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"github.com/gaissmai/bart"
 )
 
 // prefixes are those of a node's pods that it may have.
@@ -27,8 +29,8 @@ const (
 	minBits6 = 48
 )
 
-// why tells what is wrong with a prefix for pods, whoever has it; "" if nothing is. cluster are the cluster's, if known.
-func why(p netip.Prefix, cluster []netip.Prefix) string {
+// unfitForPods tells what is wrong with a prefix for pods, whoever has it; "" if nothing is. cluster are the cluster's, if known.
+func unfitForPods(p netip.Prefix, cluster []netip.Prefix) string {
 	a := p.Addr()
 	switch {
 	case len(cluster) > 0:
@@ -60,14 +62,19 @@ type claim struct {
 func ownPrefixes(nodes []Node, cluster []netip.Prefix) map[string]prefixes {
 	mine := make(map[string]prefixes, len(nodes))
 	var all []claim
-	at := residents(nodes)
+	var at atAddrs
+	if len(cluster) == 0 {
+		at = residents(nodes)
+	}
 	for i := range nodes {
 		n := &nodes[i]
 		for _, p := range n.PodCIDRs {
 			p = p.Masked()
-			reason := why(p, cluster)
-			if elder := at.elderWithin(p, n); reason == "" && len(cluster) == 0 && elder != nil {
-				reason = "holds an address of " + elder.Name
+			reason := unfitForPods(p, cluster)
+			if reason == "" {
+				if elder := at.elderWithin(p, n); elder != nil {
+					reason = "holds an address of " + elder.Name
+				}
 			}
 			if reason != "" {
 				of := mine[n.Name]
@@ -168,41 +175,20 @@ func comparePrefixes(a, b netip.Prefix) int {
 }
 
 // owners finds the node that an address is a pod's of.
-type owners struct {
-	all  []netip.Prefix // apart, in order
-	node []string
-}
+type owners struct{ table bart.Table[string] }
 
 func newOwners(mine map[string]prefixes) *owners {
-	type owned struct {
-		prefix netip.Prefix
-		node   string
-	}
-	var list []owned
+	o := &owners{}
 	for name, of := range mine {
 		for _, p := range of.own {
-			list = append(list, owned{p, name})
+			o.table.Insert(p, name)
 		}
-	}
-	slices.SortFunc(list, func(a, b owned) int { return comparePrefixes(a.prefix, b.prefix) })
-	o := &owners{}
-	for _, l := range list {
-		if n := len(o.all); n > 0 && contains(o.all[n-1], l.prefix) {
-			continue // the same node's: of others' there is none
-		}
-		o.all, o.node = append(o.all, l.prefix), append(o.node, l.node)
 	}
 	return o
 }
 
 // of returns the node's name, "" for none.
 func (o *owners) of(a netip.Addr) string {
-	i, found := slices.BinarySearchFunc(o.all, a, func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
-	if !found {
-		i--
-	}
-	if i < 0 || !o.all[i].Contains(a) {
-		return ""
-	}
-	return o.node[i]
+	name, _ := o.table.Lookup(a)
+	return name
 }

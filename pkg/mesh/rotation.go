@@ -108,7 +108,7 @@ func Moves(peers []Peer, have []config.PeerStatus) []config.Peer {
 		if st == nil {
 			continue
 		}
-		less, more := p.allowedIPs(st, true)
+		less, more := p.allowedIPs(st)
 		if len(less) > 0 {
 			taken = append(taken, config.Peer{PublicKey: p.Key, UpdateOnly: true, AllowedIPs: less})
 		}

@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/gaissmai/bart"
+
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
@@ -254,25 +256,16 @@ func (t *tunnel) exempt(nodes []Node) {
 	p.Exempt = parts(p.Routes, slices.Compact(all))
 }
 
-// parts returns those of all that are within any route. Both are in order.
+// parts returns those of all that are within any route, in their order.
 func parts(routes, all []netip.Prefix) (within []netip.Prefix) {
-	i := 0
-	var around []netip.Prefix // the routes that hold what comes next, as a stack
+	var table bart.Lite
+	for _, r := range routes {
+		table.Insert(r)
+	}
 	for _, p := range all {
-		for ; i < len(routes) && comparePrefixes(routes[i], p) <= 0; i++ {
-			around = append(outerOf(around, routes[i]), routes[i])
-		}
-		if around = outerOf(around, p); len(around) > 0 {
+		if table.LookupPrefix(p) {
 			within = append(within, p)
 		}
 	}
 	return within
-}
-
-// outerOf drops from a stack of prefixes what does not hold p.
-func outerOf(stack []netip.Prefix, p netip.Prefix) []netip.Prefix {
-	for len(stack) > 0 && !contains(stack[len(stack)-1], p) {
-		stack = stack[:len(stack)-1]
-	}
-	return stack
 }

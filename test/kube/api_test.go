@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -16,10 +15,10 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -52,13 +51,13 @@ func startAPI(t *testing.T) *api {
 	cfg.QPS, cfg.Burst = 500, 500
 	a := &api{T: t, cfg: cfg, clients: kubernetes.NewForConfigOrDie(cfg), dynamic: dynamic.NewForConfigOrDie(cfg)}
 	a.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(a.clients.Discovery()))
-	a.applyFile("crd/ropewalk.io_ropewalknodes.yaml")
+	a.applyFile(filepath.Join("..", "..", "deploy", "crd", "ropewalk.io_ropewalknodes.yaml"))
 	a.eventually("the definition is established", func() error {
 		_, err := a.dynamic.Resource(rwnodes).List(t.Context(), metav1.ListOptions{})
 		return err
 	})
-	a.applyFile("kustomize/base/agent.yaml")
-	(&lab{api: a}).clear() // of what the test before left
+	a.applyFile(kustomized("base"))
+	a.clear() // of what the test before left
 	return a
 }
 
@@ -91,37 +90,46 @@ func (a *api) eventuallyWithin(most time.Duration, what string, try func() error
 	}
 }
 
-// applyFile applies what deploy/ has, as `kubectl apply --server-side` does: with the API server's own checks.
-func (a *api) applyFile(name string) {
+// applyFile applies what a file has.
+func (a *api) applyFile(path string) {
 	a.Helper()
-	f, err := os.Open(filepath.Join("..", "..", "deploy", name))
-	a.must(err)
-	defer f.Close()
-	d := yaml.NewYAMLOrJSONDecoder(f, 4096)
-	for {
-		var o unstructured.Unstructured
-		err := d.Decode(&o)
-		if errors.Is(err, io.EOF) {
-			return
-		}
-		a.must(err)
-		if len(o.Object) > 0 {
-			a.apply(&o)
-		}
+	for _, o := range manifest(a, path) {
+		a.must(a.apply(o))
 	}
 }
 
-func (a *api) apply(o *unstructured.Unstructured) {
+// apply does as `kubectl apply --server-side` does: with the API server's own checks. The error is one that may go once the
+// object's kind is established.
+func (a *api) apply(o *unstructured.Unstructured) error {
 	a.Helper()
 	a.mapper.Reset()
 	m, err := a.mapper.RESTMapping(o.GroupVersionKind().GroupKind(), o.GroupVersionKind().Version)
-	a.must(err)
+	if err != nil {
+		return err
+	}
 	var r dynamic.ResourceInterface = a.dynamic.Resource(m.Resource)
 	if o.GetNamespace() != "" {
 		r = a.dynamic.Resource(m.Resource).Namespace(o.GetNamespace())
 	}
 	_, err = r.Apply(a.Context(), o.GetName(), o, metav1.ApplyOptions{FieldManager: "test", Force: true})
-	a.must(err)
+	if apierrors.IsInvalid(err) {
+		a.Fatal(err)
+	}
+	return err
+}
+
+// clear takes what there is of a cluster from the API server, which tests share.
+func (a *api) clear() {
+	ctx := context.Background()
+	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
+	err := errors.Join(
+		a.clients.CoreV1().Nodes().DeleteCollection(ctx, now, metav1.ListOptions{}),
+		a.dynamic.Resource(rwnodes).DeleteCollection(ctx, now, metav1.ListOptions{}),
+		a.clients.CoreV1().Pods(namespace).DeleteCollection(ctx, now, metav1.ListOptions{}),
+	)
+	if err != nil {
+		a.Error(err)
+	}
 }
 
 // token returns the agents' own, without the claim of a node.

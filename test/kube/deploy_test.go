@@ -27,29 +27,10 @@ func TestManifestsAreAdmitted(t *testing.T) {
 	}
 	for _, path := range []string{kustomized("base"), kustomized("mesh"), kustomized("cleanup"), "testdata/everything.yaml"} {
 		for _, o := range manifest(t, path) {
-			a.eventually(path+": "+o.GetKind(), func() error { return a.applied(o) })
+			a.eventually(path+": "+o.GetKind(), func() error { return a.apply(o) })
 		}
 		a.podsAreAdmittedOnlyAsPrivileged(path)
 	}
-}
-
-// applied is apply for what may have to wait until its kind is established.
-func (a *api) applied(o *unstructured.Unstructured) error {
-	a.mapper.Reset()
-	m, err := a.mapper.RESTMapping(o.GroupVersionKind().GroupKind(), o.GroupVersionKind().Version)
-	if err != nil {
-		return err
-	}
-	options := metav1.ApplyOptions{FieldManager: "test", Force: true}
-	if o.GetNamespace() != "" {
-		_, err = a.dynamic.Resource(m.Resource).Namespace(o.GetNamespace()).Apply(a.Context(), o.GetName(), o, options)
-	} else {
-		_, err = a.dynamic.Resource(m.Resource).Apply(a.Context(), o.GetName(), o, options)
-	}
-	if apierrors.IsInvalid(err) {
-		a.Fatal(err)
-	}
-	return err
 }
 
 // defineMonitoring defines a kind of the Prometheus operator's, whose definitions clusters may or may not have. It is changed
@@ -61,7 +42,7 @@ func (a *api) defineMonitoring(plural string) {
 	try := 0
 	a.eventually("there are "+plural, func() error {
 		try++
-		err := a.applied(&unstructured.Unstructured{Object: map[string]any{
+		err := a.apply(&unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
 			"metadata": map[string]any{"name": plural + "." + group, "annotations": map[string]any{"try": strconv.Itoa(try)}},
 			"spec": map[string]any{
@@ -130,32 +111,38 @@ func TestPolicyTakesOnlyWhatGoesWithItsNode(t *testing.T) {
 		}
 		return o
 	}
-	try := func(name string, meta map[string]any) error {
+	try := func(name string, meta, spec map[string]any) error {
 		meta["name"] = name
-		_, err := agent.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "ropewalk.io/v1alpha1", "kind": "RopewalkNode", "metadata": meta,
-		}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		o := map[string]any{"apiVersion": "ropewalk.io/v1alpha1", "kind": "RopewalkNode", "metadata": meta}
+		if spec != nil {
+			o["spec"] = spec
+		}
+		_, err := agent.Create(t.Context(), &unstructured.Unstructured{Object: o}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	}
 	right := []any{owner(own, nil)}
-	l.eventually("the policy admits what an agent makes", func() error { return try(n.name, map[string]any{"ownerReferences": right}) })
+	l.eventually("the policy admits what an agent makes", func() error { return try(n.name, map[string]any{"ownerReferences": right}, nil) })
 	for what, c := range map[string]struct {
 		name string
 		meta map[string]any
+		spec map[string]any
 	}{
-		"without an owner":         {n.name, map[string]any{}},
-		"owned by another node":    {n.name, map[string]any{"ownerReferences": []any{owner(other, nil)}}},
-		"with two owners":          {n.name, map[string]any{"ownerReferences": []any{owner(own, nil), owner(other, nil)}}},
-		"in its node's way":        {n.name, map[string]any{"ownerReferences": []any{owner(own, map[string]any{"blockOwnerDeletion": true})}}},
-		"with a finalizer":         {n.name, map[string]any{"ownerReferences": right, "finalizers": []any{"example.org/never"}}},
-		"with labels":              {n.name, map[string]any{"ownerReferences": right, "labels": map[string]any{"a": "b"}}},
-		"with annotations":         {n.name, map[string]any{"ownerReferences": right, "annotations": map[string]any{"a": "b"}}},
-		"in the name of another":   {other.Name, map[string]any{"ownerReferences": []any{owner(other, nil)}}},
-		"in the name of no node":   {"node-99", map[string]any{"ownerReferences": right}},
-		"under a name to be found": {"", map[string]any{"generateName": n.name, "ownerReferences": right}},
+		"without an owner":      {n.name, map[string]any{}, nil},
+		"owned by another node": {n.name, map[string]any{"ownerReferences": []any{owner(other, nil)}}, nil},
+		"with two owners":       {n.name, map[string]any{"ownerReferences": []any{owner(own, nil), owner(other, nil)}}, nil},
+		"in its node's way": {
+			n.name, map[string]any{"ownerReferences": []any{owner(own, map[string]any{"blockOwnerDeletion": true})}}, nil,
+		},
+		"with a finalizer":         {n.name, map[string]any{"ownerReferences": right, "finalizers": []any{"example.org/never"}}, nil},
+		"with labels":              {n.name, map[string]any{"ownerReferences": right, "labels": map[string]any{"a": "b"}}, nil},
+		"with annotations":         {n.name, map[string]any{"ownerReferences": right, "annotations": map[string]any{"a": "b"}}, nil},
+		"in the name of another":   {other.Name, map[string]any{"ownerReferences": []any{owner(other, nil)}}, nil},
+		"in the name of no node":   {"node-99", map[string]any{"ownerReferences": right}, nil},
+		"under a name to be found": {"", map[string]any{"generateName": n.name, "ownerReferences": right}, nil},
+		"that asks for something":  {n.name, map[string]any{"ownerReferences": right}, map[string]any{"endpoint": "192.0.2.66"}},
 	} {
 		l.eventually("the policy refuses one "+what, func() error {
-			if err := try(c.name, c.meta); err == nil || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'ropewalk-agent'") {
+			if err := try(c.name, c.meta, c.spec); err == nil || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'ropewalk-agent'") {
 				return apierrors.NewConflict(corev1.Resource("ropewalknodes"), c.name, err)
 			}
 			return nil

@@ -5,6 +5,7 @@ package kube
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -69,19 +70,21 @@ func (c *crowd) join(n int) (names []string) {
 	}
 	first := len(c.names)
 	c.names = append(c.names, names...)
+	errs := make([]error, n)
 	var all sync.WaitGroup
 	for w := range 8 {
 		all.Go(func() {
 			for i := w; i < n; i += 8 {
-				c.create(names[i], first+i)
+				errs[i] = c.create(names[i], first+i)
 			}
 		})
 	}
 	all.Wait()
+	c.must(errors.Join(errs...))
 	return names
 }
 
-func (c *crowd) create(name string, i int) {
+func (c *crowd) create(name string, i int) error {
 	pods := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i), 0}), 24).String()
 	nodes := c.clients.CoreV1().Nodes()
 	made, err := nodes.Create(c.Context(), &corev1.Node{
@@ -92,12 +95,14 @@ func (c *crowd) create(name string, i int) {
 		made.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: addr}}
 		_, err = nodes.UpdateStatus(c.Context(), made, metav1.UpdateOptions{})
 	}
-	if err == nil {
-		err = os.WriteFile(filepath.Join(c.dir, name), []byte(c.nodeToken(name)), 0o600)
-	}
 	if err != nil {
-		c.Error(err)
+		return err
 	}
+	token, err := c.askNodeToken(name)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(c.dir, name), []byte(token), 0o600)
 }
 
 func (c *crowd) begin(names []string) {
@@ -145,7 +150,7 @@ func (c *crowd) meet() (most joined) {
 // of its own, however many others there are.
 func TestTwoHundredNodesJoinAtOnce(t *testing.T) {
 	a := startAPI(t)
-	t.Cleanup((&lab{api: a}).clear)
+	t.Cleanup(a.clear)
 	c := a.newCrowd()
 	names := c.join(joiners)
 	began := time.Now()

@@ -148,20 +148,6 @@ func (n *node) lostRoutes() int {
 	return len(n.l.nodes) - 1 - left
 }
 
-// clear takes what there is of a cluster from the API server, which tests share.
-func (l *lab) clear() {
-	ctx := context.Background()
-	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
-	err := errors.Join(
-		l.clients.CoreV1().Nodes().DeleteCollection(ctx, now, metav1.ListOptions{}),
-		l.dynamic.Resource(rwnodes).DeleteCollection(ctx, now, metav1.ListOptions{}),
-		l.clients.CoreV1().Pods(namespace).DeleteCollection(ctx, now, metav1.ListOptions{}),
-	)
-	if err != nil {
-		l.Error(err)
-	}
-}
-
 func (l *lab) layFabric() {
 	l.Helper()
 	var err error

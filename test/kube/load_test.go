@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"testing"
 	"time"
 )
 
@@ -27,7 +28,7 @@ type load struct {
 	rounds   int
 	longest  time.Duration // that a round took
 	sent     int
-	answered map[uint16]time.Time
+	answered map[int]bool // by number
 	began    time.Time
 }
 
@@ -40,7 +41,7 @@ const (
 // burden begins.
 func (l *lab) burden(what string, from, to *pod) *load {
 	l.Helper()
-	b := &load{l: l, what: what, stop: make(chan struct{}), answered: map[uint16]time.Time{}, began: time.Now()}
+	b := &load{l: l, what: what, stop: make(chan struct{}), answered: map[int]bool{}, began: time.Now()}
 	server := to.listen(loadPort)
 	client := from.dial(netip.AddrPortFrom(to.addr, loadPort))
 	var pings net.PacketConn
@@ -151,8 +152,22 @@ func (b *load) hear(c net.PacketConn) {
 			continue
 		}
 		b.mu.Lock()
-		b.answered[binary.BigEndian.Uint16(buf[6:])] = time.Now()
+		b.answered[ping(b.sent, binary.BigEndian.Uint16(buf[6:]))] = true
 		b.mu.Unlock()
+	}
+}
+
+// ping returns the number of the last of that many pings that has seq: it is the low 16 bits, which come again after minutes.
+func ping(sent int, seq uint16) int { return sent - 1 - int(uint16(sent-1)-seq) }
+
+func TestPingsAreToldApartByMoreThanTheirSixteenBits(t *testing.T) {
+	const again = 1 << 16
+	for _, c := range []struct{ sent, number int }{
+		{1, 0}, {3, 1}, {again, 0}, {again + 1, again}, {again + 1, again - 1}, {3*again + 7, 3*again - 9},
+	} {
+		if got := ping(c.sent, uint16(c.number)); got != c.number {
+			t.Errorf("of %d pings it is %d, want %d", c.sent, got, c.number)
+		}
 	}
 }
 
@@ -195,7 +210,7 @@ func (b *load) finish() {
 	lost, run, gap := 0, 0, 0
 	for i := range b.sent - int(200*time.Millisecond/pingEvery) { // those may be under way
 		run++
-		if _, ok := b.answered[uint16(i)]; ok {
+		if b.answered[i] {
 			run = 0
 		} else {
 			lost++

@@ -101,16 +101,8 @@ func (n *node) dropped(reason string) int {
 }
 
 func TestPodsReachEachOtherAndNobodyReadsIt(t *testing.T) {
-	l := newLab(t, 4)
-	var pods []*pod
-	for _, n := range l.nodes {
-		pods = append(pods, n.addPod())
-	}
-	l.openly(pods)
-	for _, n := range l.nodes {
-		n.startMesh()
-	}
-	l.told("all are peers of all", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" && st.Peers == 3 && st.MTU == 1440 })
+	l, pods := newMesh(t, 4)
+	l.told("the MTU", func(st v1alpha1.NodeStatus) bool { return st.MTU == 1440 })
 	e := l.eavesdrop()
 	l.reach(pods)
 	for i, from := range pods {
@@ -480,7 +472,6 @@ func TestAnotherModeLeavesNothingOfTheFirst(t *testing.T) {
 
 func TestAgentWritesOnlyItsOwnNode(t *testing.T) {
 	l := newLab(t, 2)
-	slices.Reverse(l.nodes)
 	for _, n := range l.nodes {
 		n.startMesh()
 	}

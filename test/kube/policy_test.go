@@ -25,7 +25,7 @@ var tooMuch = &unstructured.Unstructured{Object: map[string]any{
 // allow gives agents more rights than they have until the test ends, so that only the policy is left to stop them.
 func (l *lab) allow() {
 	l.Helper()
-	l.apply(tooMuch.DeepCopy())
+	l.must(l.apply(tooMuch.DeepCopy()))
 	l.Cleanup(func() {
 		_ = l.dynamic.Resource(grants).Delete(context.Background(), tooMuch.GetName(), metav1.DeleteOptions{})
 	})

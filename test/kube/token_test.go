@@ -11,6 +11,13 @@ import (
 // nodeToken returns a token as the kubelet gives it to the agent's pod: bound to the pod, which is bound to the node.
 func (a *api) nodeToken(node string) string {
 	a.Helper()
+	token, err := a.askNodeToken(node)
+	a.must(err)
+	return token
+}
+
+// askNodeToken is nodeToken for other goroutines than the test's.
+func (a *api) askNodeToken(node string) (string, error) {
 	pods := a.clients.CoreV1().Pods(namespace)
 	name := "agent-" + node
 	pod, err := pods.Get(a.Context(), name, metav1.GetOptions{})
@@ -22,13 +29,17 @@ func (a *api) nodeToken(node string) string {
 				Containers: []corev1.Container{{Name: "agent", Image: "agent"}},
 			},
 		}, metav1.CreateOptions{})
-		a.must(err)
+	}
+	if err != nil {
+		return "", err
 	}
 	tr, err := a.clients.CoreV1().ServiceAccounts(namespace).CreateToken(a.Context(), account, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{
 			BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID},
 		},
 	}, metav1.CreateOptions{})
-	a.must(err)
-	return tr.Status.Token
+	if err != nil {
+		return "", err
+	}
+	return tr.Status.Token, nil
 }

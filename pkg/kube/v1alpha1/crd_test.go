@@ -4,6 +4,7 @@ package v1alpha1
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -15,12 +16,8 @@ func TestDefinitionIsOfTheseTypes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source, err := os.ReadFile("node.go")
-	if err != nil {
-		t.Fatal(err)
-	}
 	fields := 0
-	for line := range strings.Lines(string(source)) {
+	for line := range strings.Lines(sources(t)) {
 		if _, tag, ok := strings.Cut(line, "`json:\""); ok {
 			name, _, _ := strings.Cut(strings.SplitN(tag, "\"", 2)[0], ",")
 			if name == "" {
@@ -40,4 +37,25 @@ func TestDefinitionIsOfTheseTypes(t *testing.T) {
 	if fields < 20 {
 		t.Errorf("only %d fields were found", fields)
 	}
+}
+
+// sources is all of the package that is neither generated nor a test.
+func sources(t *testing.T) string {
+	t.Helper()
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, f := range files {
+		if strings.HasPrefix(f, "zz_") || strings.HasSuffix(f, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(text)
+	}
+	return all.String()
 }

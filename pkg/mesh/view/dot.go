@@ -26,7 +26,8 @@ func (m *Mesh) WriteDOT(out io.Writer) error {
 		l := &m.Links[i]
 		a, z, direction := l.A, l.B, ""
 		if l.Kind == OneWay {
-			if a, z, direction = l.A, l.B, ", dir=forward"; l.Back.Spreads == Yes {
+			direction = ", dir=forward"
+			if l.Back.Spreads == Yes {
 				a, z = l.B, l.A
 			}
 		}

@@ -5,6 +5,7 @@ package view
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -260,6 +261,8 @@ func (e *examiner) mtus() {
 		}
 	}
 }
+
+func isIPv6(p netip.Prefix) bool { return !p.Addr().Is4() }
 
 // most returns what there is most of; of several the smallest.
 func most[K cmp.Ordered](count map[K]int) (usual K) {

@@ -182,13 +182,15 @@ func (m *Mesh) link() {
 func (m *Mesh) way(from, to *Node) Way {
 	s := m.sees[from.Name]
 	would, isPeer := s.peers[to.Name]
-	w := Way{Peer: isPeer, Spreads: No, Stale: isPeer && slices.Contains(from.Told.Stale.Nodes, to.Name)}
+	stale := from.Told.Stale
+	w := Way{Peer: isPeer, Spreads: No, Stale: isPeer && slices.Contains(stale.Nodes, to.Name)}
 	switch {
 	case !would || from.Told.SpreadsTo == 0:
-	case from.Told.SpreadsTo >= s.spreads:
-		w.Spreads = Yes
-	default: // towards some, and it does not tell which
+	case from.Told.SpreadsTo < s.spreads, // towards some, and it does not tell which
+		!w.Stale && stale.Count > len(stale.Nodes): // the other may be one of those that it does not name
 		w.Spreads = Unknown
+	default:
+		w.Spreads = Yes
 	}
 	return w
 }

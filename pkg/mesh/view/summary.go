@@ -5,7 +5,6 @@ package view
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 )
@@ -80,5 +79,3 @@ func (s Summary) Verdict() string {
 	}
 	return plural(s.Failed, "check") + " failed, " + plural(s.Warnings, "warning")
 }
-
-func isIPv6(p netip.Prefix) bool { return !p.Addr().Is4() }

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/ropewalk/ropewalk/pkg/mesh"
 )
 
 // Style is how text is written.
@@ -115,7 +117,7 @@ func (m *Mesh) row(n *Node) []string {
 		peers += fmt.Sprintf("/%d", s.count) // that it should have
 	}
 	gathers := ""
-	if n.Agent != nil && t.Mode == "spread" {
+	if n.Agent != nil && t.Mode == mesh.ModeSpread {
 		gathers = string(truth(n.Agent.Gathers))
 	}
 	return append(row, peers, strconv.Itoa(t.SpreadsTo), gathers, number(t.Stale.Count), readiness(n))

@@ -235,6 +235,7 @@ func TestLinkIsWhatItsTwoEndsMakeOfIt(t *testing.T) {
 		"one, perhaps":     {func(c *Cluster) { c.Nodes[0].Told.SpreadsTo, c.Nodes[1].Told.SpreadsTo = 1, 0 }, Tunnel},
 		"stale":            {func(c *Cluster) { c.Nodes[1].Told.Stale = Stale{1, []string{"node-01"}} }, Silent},
 		"another is stale": {func(c *Cluster) { c.Nodes[1].Told.Stale = Stale{1, []string{"node-03"}} }, BothWays},
+		"stale, perhaps":   {func(c *Cluster) { c.Nodes[1].Told.Stale = Stale{2, []string{"node-03"}} }, OneWay},
 		"no key":           {func(c *Cluster) { c.Nodes[1].Agent.Key = [32]byte{} }, Nothing},
 		"modes differ":     {func(c *Cluster) { c.Nodes[1].Agent.Mode = mesh.ModeSpread }, Nothing},
 		"mode spread":      {spreading, BothWays},

@@ -115,17 +115,18 @@ func runAgent(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	if o.listen != "" {
-		if err := serve(ctx, o.listen, kube.Content{Stats: a.Stats(), Version: version, Log: log}); err != nil {
-			return err
-		}
+	if err := serve(ctx, o.listen, kube.Content{Stats: a.Stats(), Version: version, Log: log}); err != nil {
+		return err
 	}
 	log.Info("agent begins", "node", cfg.Node, "mode", o.mode, "version", version)
 	return a.Run(ctx)
 }
 
-// serve answers probes and Prometheus at an address until ctx ends.
+// serve answers probes and Prometheus at an address until ctx ends; at an empty one, it answers nobody.
 func serve(ctx context.Context, at string, c kube.Content) error {
+	if at == "" { // which net takes for any port of all addresses
+		return nil
+	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", at)
 	if err != nil {
 		return fmt.Errorf("listening for probes: %w", err)

@@ -48,7 +48,7 @@ func newCleanupCmd() *cobra.Command {
 	f.BoolVar(&o.cfg.Keys, "keys", false, "remove the node's keys, too")
 	f.DurationVar(&o.cfg.Learn, "learn", kube.LearnTime, "time that other nodes are given to learn that this one has no agent any more")
 	f.BoolVar(&o.stay, "stay", false, "stay when all is done, and say so on /readyz, so that a DaemonSet can tell")
-	f.StringVar(&o.listen, "listen", "127.0.0.1:9567", "where /healthz and /readyz are served, with --stay")
+	f.StringVar(&o.listen, "listen", "127.0.0.1:9567", "where /healthz and /readyz are served, with --stay; empty: nowhere")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	return cmd
 }

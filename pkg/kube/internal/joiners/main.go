@@ -33,6 +33,7 @@ func main() {
 	flag.Parse()
 	if err := run(*server, *dir); err != nil {
 		slog.Error("the nodes end", "error", err)
+		os.Exit(1) //nolint:forbidigo // this is a command
 	}
 }
 

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ropewalk/ropewalk/pkg/kube"
+)
+
+func TestNothingListensAtNoAddress(t *testing.T) {
+	before := sockets(t)
+	if err := serve(t.Context(), "", kube.Content{Stats: new(kube.Stats), Log: slog.New(slog.DiscardHandler)}); err != nil {
+		t.Fatal(err)
+	}
+	if n := sockets(t); n != before {
+		t.Errorf("%d sockets, and %d before", n, before)
+	}
+}
+
+// sockets is how many the process has.
+func sockets(t *testing.T) (n int) {
+	t.Helper()
+	files, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if at, err := os.Readlink(f); err == nil && strings.HasPrefix(at, "socket:") {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"errors"
+	"os"
+)
+
+// writeWhole makes a file of the directory appear whole or not at all, whenever the power goes, which nobody else may read. What
+// is written has a name of the pattern until put gives it, by a link or a rename, the file's own.
+func writeWhole(dir, pattern string, text []byte, put func(from string) error) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, pattern) // whose mode is 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = put(f.Name())
+	}
+	gone := os.Remove(f.Name())
+	if errors.Is(gone, os.ErrNotExist) { // put has renamed it
+		gone = nil
+	}
+	return errors.Join(err, gone, syncDir(dir))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
