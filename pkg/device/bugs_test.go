@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/ropewalk/ropewalk/pkg/config"
@@ -107,6 +108,9 @@ func TestWithoutIPv6ItCarriesOnOverIPv4(t *testing.T) {
 	}}})
 	a.Send(flow.Element(devicetest.Ends(1, 9, 1, false).UDP(nil)))
 	a.Await("the initiation over IPv6 has failed", func() bool { return a.Drops(drop.TXSendError) == 1 })
+	a.Await("it counts for its peer", func() bool {
+		return slices.ContainsFunc(a.Status().Peers, func(p config.PeerStatus) bool { return p.PublicKey == stranded && p.Packets.TxDrops > 0 })
+	})
 	talk(t, a, b)
 	carries(t, a, b, true, 100)
 }

@@ -24,8 +24,8 @@ const (
 // Coalesced is when a timer fires that is asked for at an instant.
 func Coalesced(now, at int64) int64 { return coalesced(now, at) }
 
-// Earlier has the peer have signed a timestamp before, as Resume does.
-func (p *Peer) Earlier(t noise.Timestamp) { p.takeUp(&PeerState{Signed: Timestamp(t)}) }
+// Earlier has the peer have initiated with a timestamp before, as Resume does.
+func (p *Peer) Earlier(t noise.Timestamp) { p.takeUp(&PeerState{Initiated: Timestamp(t)}) }
 
 // Sign returns the timestamp of the next initiation if the wall clock shows wall.
 func (p *Peer) Sign(wall time.Time) noise.Timestamp { return p.tai.Now(wall) }

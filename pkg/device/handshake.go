@@ -71,22 +71,20 @@ func (d *Device) sendCookie(id *identity, msg []byte, from underlay.Endpoint) {
 		d.log.Error("creating a cookie reply", "error", err)
 		return
 	}
-	d.send(&from, reply[:])
+	d.engine.Slow.Add(d.send(&from, reply[:]), 1)
 }
 
-// send sends one slow-path message, and counts it if it cannot.
-func (d *Device) send(to *underlay.Endpoint, msg []byte) bool {
+// send sends one slow-path message.
+func (d *Device) send(to *underlay.Endpoint, msg []byte) drop.Reason {
 	port := d.port.Load()
 	if port == nil {
-		d.engine.Slow.Add(drop.TXDown, 1)
-		return false
+		return drop.TXDown
 	}
 	if err := port.SendTo(to, msg); err != nil {
 		d.log.Debug("sending a handshake message", "endpoint", to.Dst, "error", err)
-		d.engine.Slow.Add(drop.TXSendError, 1)
-		return false
+		return drop.TXSendError
 	}
-	return true
+	return drop.None
 }
 
 // openCookie gives a cookie to the peer whose message it answers. It proves nothing about where the peer is, so it
@@ -280,13 +278,15 @@ func (p *Peer) completed(now int64) {
 func (p *Peer) transmit(msg []byte, now int64) {
 	to := p.lane.Endpoint.Load()
 	if to == nil {
-		p.dev.engine.Slow.Add(drop.TXNoEndpoint, 1)
+		p.lose(drop.TXNoEndpoint, 1)
 		return
 	}
 	p.lane.Activity.Sent(now, false) // before the answer can be there
-	if p.dev.send(to, msg) {
-		p.lane.CountSlow(0, len(msg))
+	if why := p.dev.send(to, msg); why != drop.None {
+		p.lose(why, 1)
+		return
 	}
+	p.lane.CountSlow(0, len(msg))
 }
 
 // initiate starts a handshake unless one is under way or was started too recently. In the latter case what is staged
@@ -337,7 +337,7 @@ func (p *Peer) createInitiation(msg *wire.Initiation, now int64) (*binding, erro
 		return nil, err
 	}
 	timestamp := p.tai.Now(p.dev.cfg.Wall())
-	p.signedAt = timestamp
+	p.initiatedAt = timestamp
 	if p.dev.spreading.Load().mode != config.SpreadOff {
 		timestamp = timestamp.Signed()
 	}

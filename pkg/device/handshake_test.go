@@ -216,6 +216,52 @@ func TestLanesLeaveToWorkersWhatCanWait(t *testing.T) {
 	}
 }
 
+// TestLanesLeaveWhatIsStagedToWorkers: the lane that finds a session confirmed would have to send it all.
+func TestLanesLeaveWhatIsStagedToWorkers(t *testing.T) {
+	seen, a, b := unconfirmed(t)
+	peer := b.PeerOf(a.Public())
+	peer.Stage(flow.Element(b.To(a, 0, false).UDP(nil)), 1)
+	seen.heard.Store(true)
+	a.Send(flow.Element(a.To(b, 1, false).UDP(nil)))
+	b.Next() // so the session has been used
+	if current, _ := peer.Sessions(); current != nil || b.StagedBytes() == 0 || seen.sent(2, wire.TypeData) != 0 {
+		t.Errorf("a lane has sent %d messages, and left %d bytes", seen.sent(2, wire.TypeData), b.StagedBytes())
+	}
+	peer.Stage(flow.Element(b.To(a, 1, false).UDP(nil)), 1) // an answer, as there is still no session
+	b.Step()
+	wantPorts(t, a, 2)
+	if n := seen.sent(2, wire.TypeInitiation); n != 0 {
+		t.Errorf("the responder initiated %d handshakes of its own", n)
+	}
+}
+
+// TestLanesUnbindNothing: to refuse an index may take a system call.
+func TestLanesUnbindNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := devicetest.NewLAN(nil)
+		a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{Stop: true})
+		devicetest.Connect(a, b)
+		b.Follow(tun.Event{Up: true, MTU: 1420})
+		defer b.Shut()
+		for range 4 {
+			a.PeerOf(b.Public()).Initiate()
+			synctest.Wait()
+			b.StepLetters()
+			synctest.Wait()
+			if current, unconfirmed := b.PeerOf(a.Public()).Sessions(); current == nil || unconfirmed != nil {
+				t.Fatal("no lane has promoted the session")
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if n := b.Indices(); n != 4 {
+			t.Errorf("%d indices are bound, want those of all sessions", n)
+		}
+		if b.Step(); b.Indices() != 3 {
+			t.Errorf("%d indices are bound once a worker has come, want 3", b.Indices())
+		}
+	})
+}
+
 // TestAnAnswerThatRacesWithConfirmationStartsNoHandshake: while the slow side is busy, a responder's TUN may have an answer for a
 // lane before a worker has promoted the session that the question came under.
 func TestAnAnswerThatRacesWithConfirmationStartsNoHandshake(t *testing.T) {

@@ -87,7 +87,7 @@ func (p *Peer) state() PeerState {
 	defer p.mu.Unlock()
 	s := PeerState{
 		PublicKey: p.key, PresharedKey: Secret(p.psk), Keepalive: p.keepalive, AllowedIPs: p.dev.engine.Routes.Prefixes(p.lane),
-		LastHandshake: p.lastHandshake, Traffic: p.lane.Counted(), Greatest: Timestamp(p.greatest), Signed: Timestamp(p.signedAt),
+		LastHandshake: p.lastHandshake, Traffic: p.lane.Counted(), Greatest: Timestamp(p.greatest), Initiated: Timestamp(p.initiatedAt),
 		LastConsumed: p.lastConsumed, Session: p.left,
 	}
 	if to := p.lane.Endpoint.Load(); to != nil {
@@ -158,8 +158,8 @@ func (p *Peer) takeUp(s *PeerState) {
 	}
 	p.lane.Resume(s.Traffic)
 	p.lastHandshake, p.lastConsumed = s.LastHandshake, s.LastConsumed
-	p.greatest, p.signedAt = noise.Timestamp(s.Greatest), noise.Timestamp(s.Signed)
-	p.tai.Resume(p.signedAt)
+	p.greatest, p.initiatedAt = noise.Timestamp(s.Greatest), noise.Timestamp(s.Initiated)
+	p.tai.Resume(p.initiatedAt)
 	p.resumed = s.Session
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -105,7 +106,7 @@ func TestInitiationsOfBeforeAreNotTakenAgain(t *testing.T) {
 		devicetest.Connect(a, b)
 		talk(t, a, b) // a initiates
 		old, from := seen.latest(wire.TypeInitiation), underlay.Endpoint{Dst: a.Outside(false)}
-		if s := handedOn(t, a); s.Peers[0].Signed == (device.Timestamp{}) {
+		if s := handedOn(t, a); s.Peers[0].Initiated == (device.Timestamp{}) {
 			t.Error("the timestamp of the last initiation is not known")
 		}
 		c := resumed(t, lan, handedOn(t, b), 2, devicetest.Options{})
@@ -332,4 +333,54 @@ func TestSessionsOfADeviceThatWasNeverUpAreHandedOn(t *testing.T) {
 			t.Error("its session is not known")
 		}
 	})
+}
+
+// deafening loses so many responses.
+type deafening struct {
+	timeline
+	lose atomic.Int32
+}
+
+func (d *deafening) filter(from, to netip.AddrPort, datagram []byte) underlay.Verdict {
+	verdict := d.timeline.filter(from, to, datagram)
+	if kind, _ := wire.Classify(datagram); kind == wire.TypeResponse && d.lose.Add(-1) >= 0 {
+		return underlay.Drop
+	}
+	return verdict
+}
+
+// TestADeviceThatHasResumedInsists: it tries again before its timers would, at first soon, until it is answered, and not for ever.
+func TestADeviceThatHasResumedInsists(t *testing.T) {
+	steps := []time.Duration{0, 60 * time.Millisecond, 310 * time.Millisecond, 1060 * time.Millisecond, 3060 * time.Millisecond}
+	for lost, want := range map[int32][]time.Duration{0: steps[:1], 2: steps[:3], 100: steps} {
+		synctest.Test(t, func(t *testing.T) {
+			l := &deafening{}
+			l.lan = devicetest.NewLAN(l.filter)
+			a, b := l.lan.Host(t, 1, devicetest.Options{}), l.lan.Host(t, 2, devicetest.Options{})
+			devicetest.Connect(a, b)
+			talk(t, a, b)
+			time.Sleep(time.Second)
+			s := handedOn(t, a)
+			c := l.lan.Host(t, 1, devicetest.Options{Stop: true})
+			if err := c.Resume(s); err != nil {
+				t.Fatal(err)
+			}
+			l.forget()
+			l.lose.Store(lost)
+			c.Start()
+			time.Sleep(8 * time.Second) // the timers' own retry comes 5 s after the last
+			var at []time.Duration
+			sent := l.take(1, initiations)
+			for _, moment := range sent {
+				at = append(at, moment.Sub(sent[0]))
+			}
+			if diff := cmp.Diff(want, at); diff != "" {
+				t.Errorf("%d responses lost, initiations: %s", lost, diff)
+			}
+			completed := c.Stats().(device.Stats).Handshakes.Completed - s.Handshakes.Completed
+			if answered := lost < 100; (completed == 1) != answered {
+				t.Errorf("%d responses lost: %d handshakes are complete", lost, completed)
+			}
+		})
+	}
 }

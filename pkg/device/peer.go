@@ -56,7 +56,7 @@ type Peer struct {
 	greatest      noise.Timestamp // of the initiations accepted
 	lastConsumed  int64           // when the last initiation was accepted
 	lastHandshake time.Time       // wall clock
-	signedAt      noise.Timestamp // of our last initiation
+	initiatedAt   noise.Timestamp // of our last initiation
 	resumed       *SessionState   // what start is to go on with, nil for nothing
 	left          *SessionState   // what halt has ended
 	insistAt      int64           // when the handshake of a device that has resumed is tried again, 0 for never
@@ -149,11 +149,13 @@ func (p *Peer) Rekey() {
 }
 
 // Confirm implements engine.Owner. The key pair is promoted at once if it can be: the host may answer before a worker has come to
-// it, and the session before this one may be dead at a peer that has begun anew. All else that follows is left to a worker.
+// it, and the session before this one may be dead at a peer that has begun anew. All else that follows is left to a worker, and so
+// is promoting where packets are staged, all of which would be sent here: while they are, there is no session that an answer could
+// leave by, and it is staged behind them.
 func (p *Peer) Confirm(keys *session.Keypair) {
 	p.used.Store(keys)
 	if p.mu.TryLock() {
-		if p.running {
+		if p.running && len(p.staged.elements) == 0 {
 			p.promote()
 		}
 		p.mu.Unlock()

@@ -21,16 +21,17 @@ type binding struct {
 // be under way, and, at a responder, one that the initiator has not used yet.
 //
 // The paper keeps one previous key pair. Two are kept here: when both sides initiate at once, either may be the one
-// that the peer sends with, until it has heard from us.
+// that the peer sends with, until it has heard from us. A third stays until a worker unbinds it: lanes promote,
+// and unbinding may take long.
 type sessions struct {
 	current, next *binding
-	previous      [2]*binding // newest first
+	previous      [3]*binding // newest first
 	confirmed     *binding    // one of these: promoted, of which the timers have yet to hear
 }
 
 // all returns all key pairs; those that there are not are nil.
 func (s *sessions) all() []*binding {
-	return []*binding{s.current, s.next, s.previous[0], s.previous[1]}
+	return append([]*binding{s.current, s.next}, s.previous[:]...)
 }
 
 // bind reserves a receiver index that leads to p.
@@ -60,6 +61,7 @@ func (p *Peer) unbind(b *binding) {
 // establish makes b, with its keys complete, part of the sessions: an initiator sends with it at once, a responder
 // only after the initiator has. Staged packets leave before lanes may use the keys. The caller holds mu.
 func (p *Peer) establish(b *binding, initiator bool) {
+	defer p.discard()
 	s := &p.sessions
 	b.session.Keys.Store(b.keys)
 	if !initiator {
@@ -89,15 +91,21 @@ func (p *Peer) succeed(b *binding) {
 	}
 }
 
-// retire keeps b for what is still under way, in place of the oldest.
+// retire keeps b for what is still under way. Of those before it one more than is wanted may be left for discard.
 func (p *Peer) retire(b *binding) {
+	p.discard()
 	s := &p.sessions
-	p.unbind(s.previous[1])
-	s.previous[0], s.previous[1] = b, s.previous[0]
+	s.previous[0], s.previous[1], s.previous[2] = b, s.previous[0], s.previous[1]
 }
 
-// promote makes the responder's new key pair, which the initiator has used, the one to send with. Lanes call it: what else there is
-// to do may take long, and is left to confirm. The caller holds mu.
+// discard unbinds the key pair that is too old. Lanes find none: whoever establishes what they promote has called it.
+func (p *Peer) discard() {
+	p.unbind(p.sessions.previous[2])
+	p.sessions.previous[2] = nil
+}
+
+// promote makes the responder's new key pair, which the initiator has used, the one to send with. Lanes call it while nothing is
+// staged: what else there is to do may take long, and is left to confirm. The caller holds mu.
 func (p *Peer) promote() {
 	s := &p.sessions
 	if s.next == nil || s.next.keys != p.used.Load() {
@@ -114,6 +122,7 @@ func (p *Peer) promote() {
 // confirm does what follows from the initiator's having used the key pair. The caller holds mu.
 func (p *Peer) confirm(now int64) {
 	p.promote()
+	p.discard()
 	b := p.sessions.confirmed
 	if b == nil {
 		return

@@ -36,11 +36,11 @@ func (p *Peer) Stage(element []byte, packets int) {
 	defer p.mu.Unlock()
 	switch keys := p.lane.Current.Load(); {
 	case !p.running:
-		p.dev.engine.Slow.Add(drop.TXDown, packets)
+		p.lose(drop.TXDown, packets)
 	case keys.Usable(p.dev.clock()):
 		p.dev.engine.Transmit(p.lane, keys, element)
 	case p.remote == nil:
-		p.dev.engine.Slow.Add(drop.TXNoSession, packets)
+		p.lose(drop.TXNoSession, packets)
 	default:
 		p.stage(staged{append([]byte(nil), element...), packets})
 		p.post(taskHandshake)
@@ -51,10 +51,10 @@ func (p *Peer) Stage(element []byte, packets int) {
 func (p *Peer) stage(e staged) {
 	q, n := &p.staged, len(e.bytes)
 	for len(q.elements) > 0 && (len(q.elements) >= maxStaged || q.bytes+n > maxStagedBytes) {
-		p.dev.engine.Slow.Add(drop.TXStagedOverflow, p.unstage().packets)
+		p.lose(drop.TXStagedOverflow, p.unstage().packets)
 	}
 	if q.bytes+n > stagedFloor && p.dev.staged.Load()+int64(n) > maxStagedTotal {
-		p.dev.engine.Slow.Add(drop.TXStagedOverflow, e.packets)
+		p.lose(drop.TXStagedOverflow, e.packets)
 		return
 	}
 	q.elements = append(q.elements, e)
@@ -76,7 +76,10 @@ func (p *Peer) unstage() staged {
 // dropStaged lets all go. The caller holds mu.
 func (p *Peer) dropStaged() {
 	for len(p.staged.elements) > 0 {
-		p.dev.engine.Slow.Add(drop.TXStagedExpired, p.unstage().packets)
+		p.lose(drop.TXStagedExpired, p.unstage().packets)
 	}
 	p.staged.elements = nil
 }
+
+// lose counts what was to be sent to the peer.
+func (p *Peer) lose(why drop.Reason, n int) { p.dev.engine.Lose(p.lane, why, n) }

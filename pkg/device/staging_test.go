@@ -62,6 +62,9 @@ func TestStagingKeepsTheNewestElements(t *testing.T) {
 	if n := a.Drops(drop.TXStagedOverflow); n != extra {
 		t.Errorf("%d elements overflowed, want %d", n, extra)
 	}
+	if n := a.PeerStatus(b).Packets.TxDrops; n != extra {
+		t.Errorf("%d packets to the peer were dropped, want %d", n, extra)
+	}
 	b.Await("what was staged has left", func() bool {
 		a.Step()
 		return a.StagedBytes() == 0
@@ -104,6 +107,11 @@ func TestStagingIsBoundedInBytes(t *testing.T) {
 	}
 	if staged, late := a.Drops(drop.TXStagedExpired), a.Drops(drop.TXStagedOverflow); staged+late != uint64(30*len(peers)) {
 		t.Errorf("%d and %d elements counted of %d", staged, late, 30*len(peers))
+	}
+	for _, p := range a.Status().Peers {
+		if p.Packets.TxDrops != 30 {
+			t.Errorf("%d packets counted of 30 to a peer", p.Packets.TxDrops)
+		}
 	}
 }
 

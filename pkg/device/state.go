@@ -45,10 +45,10 @@ type PeerState struct {
 	AllowedIPs    []netip.Prefix     `json:"allowed_ips"`
 	LastHandshake time.Time          `json:"last_handshake"`
 	Traffic       engine.PeerTraffic `json:"traffic"`
-	// Greatest is the timestamp of the last initiation accepted, Signed that of the last one sent, LastConsumed when the former was,
-	// by the clock of the machine (engine.BootClock).
+	// Greatest is the timestamp of the last initiation accepted, Initiated that of the last one sent, LastConsumed when the former
+	// was, by the clock of the machine (engine.BootClock).
 	Greatest     Timestamp     `json:"greatest"`
-	Signed       Timestamp     `json:"signed"`
+	Initiated    Timestamp     `json:"initiated"`
 	LastConsumed int64         `json:"last_consumed"`
 	Session      *SessionState `json:"session"` // nil: there was none
 }

@@ -91,7 +91,12 @@ func (p *Peer) Traffic() (rx, tx uint64) {
 // PeerPackets counts WireGuard messages, from a peer (Rx) and to it (Tx). Those dropped are the peer's own: messages of its
 // session that were refused, or had something in them that was, and messages to it that were given up, or packets before they
 // became such.
-type PeerPackets struct{ Rx, Tx, RxDrops, TxDrops uint64 }
+type PeerPackets struct {
+	Rx      uint64 `json:"rx"`
+	Tx      uint64 `json:"tx"`
+	RxDrops uint64 `json:"rx_drops"`
+	TxDrops uint64 `json:"tx_drops"`
+}
 
 // Packets returns how many messages were received from and sent to the peer.
 func (p *Peer) Packets() PeerPackets {
@@ -122,7 +127,7 @@ func (p *Peer) trafficOf(i int) *traffic {
 	return &t.traffic
 }
 
-// CountSlow adds the bytes of a message that did not pass through a lane: of a handshake.
+// CountSlow adds one message of a handshake, which did not pass through a lane: its bytes in its direction, and 0 in the other.
 func (p *Peer) CountSlow(rx, tx int) {
 	p.slow.rx.Add(uint64(rx))
 	p.slow.tx.Add(uint64(tx))

@@ -256,7 +256,10 @@ func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.M
 		case len(m.Plain) == 0:
 		case wire.IsHello(m.Plain):
 			hello = true
-			r.drop(s.Peer.Owner.Hello(m.Plain, d.From), 1)
+			if why := s.Peer.Owner.Hello(m.Plain, d.From); why != drop.None {
+				r.drop(why, 1)
+				rejected++
+			}
 		default:
 			data = true
 			if !r.packet(m.Plain, s.Peer, d.ECN, summed>>i&1 != 0) {

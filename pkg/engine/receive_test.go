@@ -264,6 +264,12 @@ func TestWhatIsRefusedCountsForItsPeer(t *testing.T) {
 	if got, want := r.peer.Packets(), (PeerPackets{Rx: 2, RxDrops: 2}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
+	r.owner.refusal = drop.HelloUnwanted
+	hello := r.message(r.remote, wire.AppendHello(nil, &wire.Hello{}))
+	r.receive(hello, len(hello))
+	if got, want := r.peer.Packets(), (PeerPackets{Rx: 3, RxDrops: 3}); got != want || r.drops(drop.HelloUnwanted) != 1 {
+		t.Errorf("with a hello that is unwanted: %+v, want %+v", got, want)
+	}
 }
 
 // forged returns a message with a wrong tag.

@@ -261,6 +261,7 @@ type owner struct {
 	roams     []underlay.Endpoint
 	heard     int
 	hellos    [][]byte
+	refusal   drop.Reason // of hellos
 	onStage   func()
 }
 
@@ -276,7 +277,7 @@ func (o *owner) Roam(from underlay.Endpoint)   { o.roams = append(o.roams, from)
 func (o *owner) Hear()                         { o.heard++ }
 func (o *owner) Hello(plain []byte, _ underlay.Endpoint) drop.Reason {
 	o.hellos = append(o.hellos, bytes.Clone(plain))
-	return drop.None
+	return o.refusal
 }
 
 // control takes handshake messages.

@@ -89,6 +89,12 @@ func (e *Engine) Transmit(p *Peer, keys *session.Keypair, element []byte) {
 	}
 }
 
+// Lose counts n messages to p, or packets that were to become such, that were dropped away from the lanes.
+func (e *Engine) Lose(p *Peer, why drop.Reason, n int) {
+	e.Slow.Add(why, n)
+	p.slow.txDrops.Add(uint64(n))
+}
+
 // Keepalive sends p an empty message under keys.
 func (e *Engine) Keepalive(p *Peer, keys *session.Keypair) { e.say(p, keys, 0, nil) }
 

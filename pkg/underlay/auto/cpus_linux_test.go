@@ -143,6 +143,9 @@ func TestAFlowKeepsItsOrderThroughAnotherProcessor(t *testing.T) {
 	if late := in.overtaken(); late > 0 || in.count() < messages/2 {
 		t.Errorf("%d of %d were overtaken (%d batches lost their last)", late, in.count(), lost)
 	}
+	if n := s.port.Report().Events[datapath.ClassifySpread.String()]; n < uint64(in.count()/2) {
+		t.Errorf("only %d of %d came through another processor", n, in.count())
+	}
 }
 
 func TestAStrangersProgramKeepsProcessorsFromSharing(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -44,11 +45,11 @@ func TestOnlyTrainsOfInitiationsAreKeptOut(t *testing.T) {
 				t.Fatalf("%d not sent: %v", n, runs[0].Err)
 			}
 			var got []int
-			for rx := []underlay.Datagrams{{Buf: make([]byte, 65535)}}; len(got) == 0 || got[len(got)-1] != 32; {
-				if _, err := at.Lane(0).Recv(rx); err != nil {
-					t.Fatal(err)
+			rx, late := []underlay.Datagrams{{Buf: make([]byte, 65535)}}, time.Now().Add(20*time.Second)
+			for (len(got) == 0 || got[len(got)-1] != 32) && time.Now().Before(late) {
+				if at.Lane(0).TryRecv(rx) > 0 {
+					got = append(got, rx[0].N)
 				}
-				got = append(got, rx[0].N)
 			}
 			want := []int{148, 2 * 148, 92, 3 * 92, 3 * 64, 60 * 148, 148 + 96, 148 + 144, 2 * 148, 148 + 147, 40*148 + 96, 32}
 			if len(got) != len(want) {

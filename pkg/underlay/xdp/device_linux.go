@@ -270,6 +270,7 @@ func (k *keeper) probe(c *circuit, up bool) {
 func (k *keeper) open(i int, l *lane) error {
 	config := k.config.socket(k.device.index, i)
 	config.Patience = -1 // it is tried again
+	// Checksums can be asked for only before it is known whether a socket of mode Auto copies; once it is, offloads has the last word.
 	copies := config.Mode == xsk.Copy || config.Mode == xsk.Generic
 	config.TxChecksum = !k.config.NoChecksumOffload && (k.device.completes || !copies)
 	socket, err := xsk.Open(config)
