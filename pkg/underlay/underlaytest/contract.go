@@ -406,13 +406,25 @@ func closedPortAnswersErrClosed(t *testing.T, s Subject) {
 	}
 }
 
+// allocations is how often f allocates at the least: others in the process, who look after the device, may do so meanwhile.
+func allocations(f func()) float64 {
+	least := testing.AllocsPerRun(20, f)
+	for range 9 {
+		if least == 0 {
+			break
+		}
+		least = min(least, testing.AllocsPerRun(20, f))
+	}
+	return least
+}
+
 func sendAndReceiveWithoutAllocating(t *testing.T, s Subject) {
 	to := s.ToB(false)
 	rx := newRX(64, 65535)
 	for _, segments := range []int{1, 45} {
 		runs := []underlay.Run{makeRun(&to, segments, 1400, 1400, 1, 1), makeRun(&to, segments, 1000, 900, segments, 1)}
 		runs[1].ECN = packet.ECT0
-		allocs := testing.AllocsPerRun(20, func() {
+		allocs := allocations(func() {
 			if s.A.Lane(0).Send(runs) != 0 {
 				t.Fatal(runs[0].Err, runs[1].Err)
 			}
@@ -431,7 +443,7 @@ func sendAndReceiveWithoutAllocating(t *testing.T, s Subject) {
 		}
 	}
 	datagram := make([]byte, 148)
-	allocs := testing.AllocsPerRun(20, func() {
+	allocs := allocations(func() {
 		if err := s.A.SendTo(&to, datagram); err != nil {
 			t.Fatal(err)
 		}

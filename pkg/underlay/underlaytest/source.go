@@ -280,7 +280,7 @@ func sourcesSendWithoutAllocating(t *testing.T, s Subject) {
 		runs = append(runs, fromSource(makeRun(&to, 3, 500, 500, 1, 1), i%3))
 	}
 	rx := newRX(64, 65535)
-	allocs := testing.AllocsPerRun(20, func() {
+	allocs := allocations(func() {
 		if s.A.Lane(0).Send(runs) != 0 {
 			t.Fatal(runs[0].Err)
 		}

@@ -166,7 +166,7 @@ func tryRecvAllocatesNothing(t *testing.T, s Subject) {
 	to := s.ToB(false)
 	rx := newRX(8, 65535)
 	runs := []underlay.Run{makeRun(&to, 1, 1400, 1400, 1, 1)}
-	allocs := testing.AllocsPerRun(20, func() {
+	allocs := allocations(func() {
 		if s.A.Lane(0).Send(runs) != 0 {
 			t.Fatal(runs[0].Err)
 		}
