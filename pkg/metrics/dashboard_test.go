@@ -112,7 +112,7 @@ var panels = []panel{
 		},
 	},
 	{
-		title: "Drops by peer", help: "Of a peer's messages those that were refused, of messages to it those that lanes gave up.", unit: "pps", width: 12,
+		title: "Drops by peer", help: "Of a peer's messages those that were refused, of messages to it those that were given up.", unit: "pps", width: 12,
 		queries: []query{{"topk(10, rate(ropewalk_peer_dropped_packets_total$sel[$w]))", "{{direction}} {{public_key}}"}},
 	},
 

@@ -158,7 +158,7 @@ var definitions = [familyCount]definition{
 	peerTransmitBytes:   {"ropewalk_peer_transmit_bytes_total", counter, "Bytes of WireGuard messages sent to a peer, as wg(8) counts.", "interface public_key"},
 	peerReceivePackets:  {"ropewalk_peer_receive_packets_total", counter, "WireGuard messages received from a peer, handshakes and keepalives too.", "interface public_key"},
 	peerTransmitPackets: {"ropewalk_peer_transmit_packets_total", counter, "WireGuard messages sent to a peer, handshakes and keepalives too.", "interface public_key"},
-	peerDropped:         {"ropewalk_peer_dropped_packets_total", counter, "Messages of a peer's session that were refused on the way in (receive), and messages to it that lanes gave up (transmit); ropewalk_dropped_packets_total has why, and more.", "interface public_key direction"},
+	peerDropped:         {"ropewalk_peer_dropped_packets_total", counter, "Messages of a peer's session that were refused on the way in (receive), and messages to it, or packets before they became such, that were given up (transmit); ropewalk_dropped_packets_total has why, and more.", "interface public_key direction"},
 	peerLastHandshake:   {"ropewalk_peer_last_handshake_timestamp_seconds", gauge, "When the latest handshake with a peer was complete, in Unix time; 0 for never. An idle peer makes none.", "interface public_key"},
 	peerKeepalive:       {"ropewalk_peer_persistent_keepalive_seconds", gauge, "The interval of persistent keepalives to a peer; 0 for off.", "interface public_key"},
 	peerSpreadPorts:     {"ropewalk_peer_spread_ports", gauge, "Source ports that the flows to a peer are spread over; 0 when they are not.", "interface public_key"},
