@@ -125,8 +125,8 @@ func (o *runOptions) daemon(name string, log *slog.Logger, level *slog.LevelVar)
 		Spread: o.spread, SpreadPorts: o.ports, Underlay: o.underlay.mode, UnderlayDevice: o.underlay.device,
 		ReceiveCPUs: o.underlay.cpus,
 		Log:         log, Level: level,
-		Upgrade: func(path, now string) (*daemon.Successor, error) {
-			return startSuccessor(path, successorArgs(os.Args, name, now))
+		Upgrade: func(path, made string) (*daemon.Successor, error) {
+			return startSuccessor(path, successorArgs(os.Args, name, made))
 		},
 		HandedOver: func(name string, heir int) { announceSuccessor(log, name, heir) },
 	}

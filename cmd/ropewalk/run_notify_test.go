@@ -26,6 +26,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/noise"
 	"github.com/ropewalk/ropewalk/pkg/uapi"
+	"github.com/ropewalk/ropewalk/pkg/uapi/uapitest"
 )
 
 func TestWatchdogIsFedOnlyWhileTheDeviceAnswers(t *testing.T) {
@@ -228,11 +229,15 @@ func TestOnlyTheProcessThatTheManagerStartedIsTheService(t *testing.T) {
 
 // TestTheServiceHearsOfItsOwnUpgradesOnly, from the daemon and from those after it.
 func TestTheServiceHearsOfItsOwnUpgradesOnly(t *testing.T) {
-	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"})
+	path := filepath.Join(string(uapitest.NewDir(t)), "notify")
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer manager.Close()
+	if err := manager.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
 	heard := func() string {
 		t.Helper()
 		tell(slog.New(slog.DiscardHandler), "end") // so that there is something to read

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/uapi"
+	"github.com/ropewalk/ropewalk/pkg/uapi/uapitest"
 )
 
 func TestSuccessorHasTheFlagsOfTheDaemonBefore(t *testing.T) {
@@ -48,7 +49,7 @@ func TestUpgradeSaysWhoHasTheTunnel(t *testing.T) {
 
 // TestADaemonThatLetsNobodyInIsUnreachable: so many wait for it.
 func TestADaemonThatLetsNobodyInIsUnreachable(t *testing.T) {
-	dir := uapi.Dir(t.TempDir())
+	dir := uapitest.NewDir(t)
 	l, err := dir.Listen("rwfull")
 	if err != nil {
 		t.Fatal(err)

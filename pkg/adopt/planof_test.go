@@ -169,9 +169,25 @@ func TestWhatWasBeforeAnInvalidChangeGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.here.detach(0)
+	stop, asked := make(chan struct{}), make(chan struct{})
+	go func() { // more often than the watcher looks, which must look all the same
+		defer close(asked)
+		for range time.Tick(50 * time.Millisecond) {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if _, err := change(bad); !errors.Is(err, ErrInvalid) {
+				t.Error(err)
+			}
+		}
+	}()
 	if again := r.next(reports); !slices.Equal(again.Peers, cfg.Peers) {
 		t.Errorf("%+v", again)
 	}
+	close(stop)
+	<-asked
 	if st := r.here.status(); st == nil || st.Spread.State != "attached" {
 		t.Errorf("%+v", st)
 	}

@@ -124,8 +124,9 @@ func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
 				burst = time.After(settleLinks)
 			}
 		case c := <-w.changes:
-			w.change(ctx, c)
-			timer.Reset(w.wait)
+			if w.change(ctx, c) {
+				timer.Reset(w.wait)
+			}
 		case <-burst:
 			burst = nil
 			w.look(ctx)
@@ -137,16 +138,16 @@ func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
 	}
 }
 
-// change makes another Config the one to keep to.
-func (w *watcher) change(ctx context.Context, c Change) {
+// change makes another Config the one to keep to, and mends what is not as that says, unless the Config is refused.
+func (w *watcher) change(ctx context.Context, c Change) (looked bool) {
 	now := &w.cfg
 	if c.Config.Device != now.Device || c.Config.Port != now.Port || c.Config.Gap != now.Gap {
 		c.Done(Report{}, invalid("another device, port or gap is no change of what is followed"))
-		return
+		return false
 	}
 	if _, err := c.Config.withDefaults(); err != nil { // it would be refused each time, and nothing mended any more
 		c.Done(Report{}, describe(c.Config, err))
-		return
+		return false
 	}
 	w.cfg = c.Config
 	named := map[netip.Addr]bool{}
@@ -157,6 +158,7 @@ func (w *watcher) change(ctx context.Context, c Change) {
 	found, err := w.host.mend(ctx, w.cfg, w.known)
 	w.wait, w.traffic = w.every, found.traffic
 	c.Done(found.report, err)
+	return true
 }
 
 // look mends what is not as it should be.

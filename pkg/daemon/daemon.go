@@ -41,10 +41,10 @@ type Options struct {
 
 	Log   *slog.Logger
 	Level *slog.LevelVar // of Log, for the control socket; nil if it is fixed
-	// Upgrade starts the program at path as the daemon's successor, which is to call TakeOver for the interface called name now, and
+	// Upgrade starts the program at path as the daemon's successor, which is to call TakeOver for the interface called name, and
 	// returns how to end it; nil: there is no upgrade on request.
 	Upgrade func(path, name string) (*Successor, error)
-	// HandedOver, if there is one, is told once which process has the tunnel called name now (0: not known), before whoever asked for
+	// HandedOver, if there is one, is told once which process has the tunnel called name by then (0: not known), before whoever asked for
 	// that hears of it and before Serve returns.
 	HandedOver func(name string, pid int)
 }
@@ -204,7 +204,7 @@ func (d *Daemon) current() *device.Device {
 	return d.tunnel.Device
 }
 
-// Name is the interface's name, as the kernel has it.
+// Name is the name that the interface and its control socket were made with, which a later renaming does not change.
 func (d *Daemon) Name() string {
 	d.mu.RLock()
 	defer d.mu.RUnlock()

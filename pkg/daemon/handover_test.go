@@ -22,6 +22,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/device"
 	"github.com/ropewalk/ropewalk/pkg/uapi"
+	"github.com/ropewalk/ropewalk/pkg/uapi/uapitest"
 )
 
 // daemonEnv makes this test binary, run again, the daemon of an interface: see TestDaemonProcess.
@@ -137,7 +138,7 @@ func TestADaemonThatIsStoppedInTheHandOverLeavesTheControlSocket(t *testing.T) {
 
 // TestNothingIsGivenOnceTheControlSocketIsGone: the other daemon could not be reached.
 func TestNothingIsGivenOnceTheControlSocketIsGone(t *testing.T) {
-	listener, err := uapi.Dir(t.TempDir()).Listen("rwd0")
+	listener, err := uapitest.NewDir(t).Listen("rwd0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +167,7 @@ func TestNothingIsGivenOnceTheControlSocketIsGone(t *testing.T) {
 
 // TestATunnelThatCannotGoOnLeavesNoControlSocket: it was left to the other daemon, which has not taken it.
 func TestATunnelThatCannotGoOnLeavesNoControlSocket(t *testing.T) {
-	dir := t.TempDir()
+	dir := string(uapitest.NewDir(t))
 	listener, err := uapi.Dir(dir).Listen("rwd0")
 	if err != nil {
 		t.Fatal(err)

@@ -246,23 +246,36 @@ func (a *Agent) reconcile(ctx context.Context, w work) error {
 	if err == nil && w != changed && unasked {
 		drift = res.changes
 	}
-	if drift > 0 {
-		a.stats.Drift.Add(uint64(drift))
-		a.cfg.Log.Warn("what somebody else on the host changed is put right", "changes", drift)
-	}
+	a.drifted(drift)
 	return errors.Join(err, a.tell(ctx, rn, res, err))
 }
 
-// carryOn keeps all as it was last while the cluster does not say what this node should be, unless n has become another than that was
-// of: its pods' addresses may be somebody else's by now.
+// drifted tells of changes that undid what somebody else did.
+func (a *Agent) drifted(changes int) {
+	if changes > 0 {
+		a.stats.Drift.Add(uint64(changes))
+		a.cfg.Log.Warn("what somebody else on the host changed is put right", "changes", changes)
+	}
+}
+
+// carryOn keeps the tunnel as it was last while the cluster does not say what this node should be. One that this agent made ends to be
+// looked after when n has become another node than it was of: its pods' addresses may be somebody else's by now.
 func (a *Agent) carryOn(n *node, why error) error {
 	if errors.Is(why, errNoNode) || errors.Is(why, errEarlier) {
 		a.stats.Ready.Store(false)
 	}
-	if n != nil && n.UID != a.memory.Node {
+	if a.doer == nil {
+		return errors.Join(why, a.resume())
+	}
+	m := a.mesher()
+	if m == nil || n != nil && n.UID != a.memory.Node {
 		return why
 	}
-	return errors.Join(why, a.resume())
+	changes, err := m.renew()
+	a.stats.Changes.Add(uint64(changes))
+	a.stats.showEngine(m.engine)
+	a.drifted(changes)
+	return errors.Join(why, err)
 }
 
 // own returns this node as the cluster has it.

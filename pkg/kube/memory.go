@@ -122,8 +122,8 @@ func (a *Agent) guard() {
 // resume makes routes and tunnel be as they were kept, whether for the first time or because something on the host changed. A
 // peer that is none any more is one until the API is reached, as it is to agents that run.
 func (a *Agent) resume() error {
-	m, carrier := &a.memory, a.mesher()
-	if m.Mode != mesh.ModeMesh || m.Routing == nil || a.doer != nil && carrier == nil { // or another mode has begun
+	m := &a.memory
+	if m.Mode != mesh.ModeMesh || m.Routing == nil {
 		return nil
 	}
 	if _, err := a.cfg.Network.SetRoutes(a.cfg.Tunnel, m.Routing, !a.cfg.Cleartext); err != nil {
@@ -132,11 +132,10 @@ func (a *Agent) resume() error {
 	if m.Tunnel == nil || a.modeOf(m.Spec) != mesh.ModeMesh { // an agent for another mode has no rights for a tunnel
 		return nil
 	}
-	if carrier == nil {
-		carrier = newMesher(a.cfg, m.Tunnel, a.api.all, a.again)
-		a.early = carrier
+	if a.early == nil {
+		a.early = newMesher(a.cfg, m.Tunnel, a.api.all, a.again)
 	}
-	err := carrier.resume(m)
-	a.stats.showEngine(carrier.engine)
+	err := a.early.resume(m)
+	a.stats.showEngine(a.early.engine)
 	return err
 }

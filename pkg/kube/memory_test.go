@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/ropewalk/ropewalk/pkg/kube/v1alpha1"
@@ -247,18 +248,38 @@ func TestWhatIsKeptHoldsNoSecrets(t *testing.T) {
 	}
 }
 
+// TestTunnelIsPutRightWhileTheClusterDoesNotKnowTheNode is about an agent that has just begun.
 func TestTunnelIsPutRightWhileTheClusterDoesNotKnowTheNode(t *testing.T) {
-	dir := t.TempDir()
-	remembering(t, dir, meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}))
-	a, n, engines := agentAt(t, dir, nil)
-	a.guard()
-	n.routing = nil
-	(*engines)[0].forgets()
-	if err := a.reconcile(t.Context(), onHost); !errors.Is(err, errNoNode) {
-		t.Fatal(err)
-	}
-	if n.routing == nil || len((*engines)[0].Status().Peers) != 1 {
-		t.Errorf("%+v, %+v", n.routing, (*engines)[0].Status().Peers)
+	for what, c := range map[string]struct {
+		node types.UID // "" for none
+		err  error
+	}{
+		"there is none":                       {"", errNoNode},
+		"it is another, whose agent is to go": {"u2", errEarlier},
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir := t.TempDir()
+			remembering(t, dir, meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}))
+			a, n, engines := agentAt(t, dir, nil)
+			a.guard()
+			if c.node != "" {
+				other := parseNode(t, aNode)
+				other.Name, other.UID = a.cfg.Node, c.node
+				old := agentOf("u1")
+				old.Name = a.cfg.Node
+				if err := errors.Join(a.cluster.nodes.GetStore().Add(other), a.cluster.agents.GetStore().Add(old)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			n.routing = nil
+			(*engines)[0].forgets()
+			if err := a.reconcile(t.Context(), onHost); !errors.Is(err, c.err) {
+				t.Fatal(err)
+			}
+			if n.routing == nil || len((*engines)[0].Status().Peers) != 1 {
+				t.Errorf("%+v, %+v", n.routing, (*engines)[0].Status().Peers)
+			}
+		})
 	}
 }
 
@@ -291,7 +312,8 @@ func TestRunningAgentPutsTheTunnelRightWhileTheClusterDoesNotSayWhatItIs(t *test
 			if err := c.change(a); err != nil {
 				t.Fatal(err)
 			}
-			n.routing = nil
+			n.routing, n.off = nil, 1
+			a.memory.Routing, a.memory.Tunnel = nil, nil // which may be of an earlier look: of the last that all went well in
 			m := a.mesher()
 			m.engine, m.opened = ended{m.engine}, time.Now().Add(-2*shortLife)
 			if err := a.reconcile(t.Context(), onHost); err == nil {
@@ -299,6 +321,9 @@ func TestRunningAgentPutsTheTunnelRightWhileTheClusterDoesNotSayWhatItIs(t *test
 			}
 			if right := n.routing != nil && !closed(m.engine.Done()); right != c.right || a.early != nil || a.mesher() != m {
 				t.Errorf("%+v; put right %v, want %v; another tunnel beside it %v", n.routing, right, c.right, a.early != nil)
+			}
+			if changes := a.stats.Drift.Load(); changes != 0 != c.right {
+				t.Errorf("%d changes are counted", changes)
 			}
 			if c.right && *a.stats.engine.Load() != m.engine {
 				t.Error("the metrics are those of the tunnel that ended")

@@ -32,7 +32,16 @@ type mesher struct {
 	handover  *handover // nil: no peer's key changes
 	handovers mesh.Handovers
 	stale     stale
+	last      *wanted // nil: nothing was yet
 	again     func()
+}
+
+// wanted is what the cluster has said that a tunnel is to be.
+type wanted struct {
+	keyGeneration int64
+	setup         setup
+	routing       *Routing
+	kept          *kept
 }
 
 // newMesher returns one that knows who has which key by what an agent before it has kept, if any.
@@ -64,6 +73,7 @@ func (m *mesher) do(_ context.Context, l look) (r result, err error) {
 	}
 	r.routing = &Routing{Routes: plan.Routes, Exempt: plan.Exempt, MTU: smaller(plan.MTU, want.mtu)}
 	r.kept = &kept{Addrs: l.own.Addrs, Pods: l.own.PodCIDRs, Peers: plan.Peers}
+	m.last = &wanted{l.spec.KeyGeneration, want, r.routing, r.kept}
 	if r.changes, err = m.carry(want, r.routing, r.kept); err != nil {
 		return r, err
 	}
@@ -85,6 +95,17 @@ func (m *mesher) resume(before *memory) error {
 		_, err = m.carry(want, before.Routing, before.Tunnel)
 	}
 	return err
+}
+
+// renew makes the tunnel be as it was last to be, and returns how many changes that took.
+func (m *mesher) renew() (changes int, err error) {
+	if m.last == nil {
+		return 0, nil
+	}
+	if err := m.openKeys(m.last.keyGeneration); err != nil {
+		return 0, err
+	}
+	return m.carry(m.last.setup, m.last.routing, m.last.kept)
 }
 
 // openKeys reads the node's keys, unless a tunnel runs with them: an agent that ended meanwhile may have changed them.
@@ -187,6 +208,7 @@ func portsOf(p spread.Ports) *v1alpha1.Ports {
 // undo ends the tunnel: what is for other nodes' pods goes where the cluster's other routes say.
 func (m *mesher) undo(context.Context) error {
 	m.leave()
+	m.last = nil
 	_, err := m.cfg.Network.SetRoutes(m.cfg.Tunnel, nil, false)
 	if err := m.cfg.Network.RemoveInterface(m.cfg.Tunnel); err != nil { // without routes, it is in nobody's way
 		m.cfg.Log.Warn("the tunnel's interface stays", "interface", m.cfg.Tunnel, "error", err)

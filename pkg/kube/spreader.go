@@ -173,7 +173,9 @@ func (s *spreader) settle(ctx context.Context, r *result, wanted map[string]adop
 	for _, device := range slices.Sorted(maps.Keys(s.watching)) { // so that the same errors are the same text
 		w := s.watching[device]
 		cfg, still := wanted[device]
-		r.mended += w.mended()
+		if n := w.mended(); !w.failed { // else it may be what was refused that could be done in the end
+			r.mended += n
+		}
 		switch {
 		case !still:
 			r.changes++

@@ -3,6 +3,7 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"testing"
@@ -112,6 +113,14 @@ func TestWhatWasPutRightOfADeviceIsTakenNoteOfAtTheNextLook(t *testing.T) {
 		if err := s.settle(t.Context(), &r, wanted); err != nil || r.mended != want || r.changes != want {
 			t.Errorf("%d, of %d changes, want %d: %v", r.mended, r.changes, want, err)
 		}
+	}
+	w.failed = true // what was refused may have been done since
+	w.mends.Add(1)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var r result
+	if err := s.settle(ctx, &r, wanted); !errors.Is(err, context.Canceled) || r.mended != 0 {
+		t.Errorf("%d: %v", r.mended, err)
 	}
 }
 

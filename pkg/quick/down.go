@@ -76,7 +76,7 @@ func fateOf(err error) string {
 	case errors.Is(err, ErrNotWireGuard):
 		return "is gone; removing what it left"
 	case errors.Is(err, errSilent):
-		return "does not answer; ending it"
+		return "does not answer; taking its interface away"
 	}
 	return ""
 }

@@ -55,6 +55,7 @@ type process struct {
 	fd   int  // pidfd, -1 for none
 	pid  int  // for messages
 	ours bool // a Runner started it, so it may be killed
+	lost bool // there is one, and nobody knows which
 }
 
 // findProcess finds the daemon by whom its socket belongs to. It must be found before the interface, and with it the
@@ -68,6 +69,7 @@ func (j *job) findProcess() (process, error) {
 	if silent {
 		pid, err = st.PID, nil
 	}
+	none.lost = silent
 	if err != nil || pid <= 1 {
 		return none, nil // no daemon, or one whose socket was made by init for it
 	}
@@ -97,6 +99,9 @@ func socketOwner(path string) (int, error) {
 
 // waitEnd waits for the process to end. One of ours that does not is made to.
 func (p process) waitEnd(timeout time.Duration) error {
+	if p.lost {
+		return errors.New("it lets nobody in, and which process it is nobody knows")
+	}
 	if p.fd < 0 {
 		return nil
 	}

@@ -8,7 +8,7 @@ type StalePeers struct {
 	// +kubebuilder:validation:Minimum=0
 	Count int32 `json:"count"`
 
-	// Nodes are their names, the first ones where there are more than fit.
+	// Nodes are their names in ascending order, the first ones where there are more than fit.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=10

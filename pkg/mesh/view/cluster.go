@@ -78,5 +78,10 @@ type Told struct {
 // Stale is the peers that do not answer a node's handshakes.
 type Stale struct {
 	Count int
-	Nodes []string // some of them, where there are many
+	Nodes []string // in ascending order, the first ones where there are many
+}
+
+// mayHide tells whether a node that is not named may be one of them.
+func (s *Stale) mayHide(name string) bool {
+	return s.Count > len(s.Nodes) && (len(s.Nodes) == 0 || name > s.Nodes[len(s.Nodes)-1])
 }

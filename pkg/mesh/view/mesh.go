@@ -187,7 +187,7 @@ func (m *Mesh) way(from, to *Node) Way {
 	switch {
 	case !would || from.Told.SpreadsTo == 0:
 	case from.Told.SpreadsTo < s.spreads, // towards some, and it does not tell which
-		!w.Stale && stale.Count > len(stale.Nodes): // the other may be one of those that it does not name
+		stale.mayHide(to.Name):
 		w.Spreads = Unknown
 	default:
 		w.Spreads = Yes
