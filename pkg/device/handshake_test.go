@@ -238,16 +238,21 @@ func TestLanesLeaveWhatIsStagedToWorkers(t *testing.T) {
 // TestLanesUnbindNothing: to refuse an index may take a system call.
 func TestLanesUnbindNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lan := devicetest.NewLAN(nil)
+		seen := &unheard{}
+		lan := devicetest.NewLAN(seen.filter)
 		a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{Stop: true})
 		devicetest.Connect(a, b)
 		b.Follow(tun.Event{Up: true, MTU: 1420})
 		defer b.Shut()
 		for range 4 {
+			seen.heard.Store(false) // while the slow side is busy with the handshake, lanes promote nothing
 			a.PeerOf(b.Public()).Initiate()
 			synctest.Wait()
 			b.StepLetters()
 			synctest.Wait()
+			seen.heard.Store(true)
+			a.Send(flow.Element(a.To(b, 1, false).UDP(nil)))
+			b.Next()
 			if current, unconfirmed := b.PeerOf(a.Public()).Sessions(); current == nil || unconfirmed != nil {
 				t.Fatal("no lane has promoted the session")
 			}
