@@ -144,17 +144,19 @@ func (m *matrixRun) run(t *testing.T, k *unpacked) {
 		}
 	}
 	initramfs := filepath.Join(t.TempDir(), "initramfs")
-	once := func(ctx context.Context, steps []plan.Step) error {
-		if err := m.payload.writeInitramfs(initramfs, k, steps); err != nil {
-			return err
-		}
-		return boot(ctx, k, c, initramfs, r, echo)
-	}
 	say := func(format string, args ...any) {
 		fmt.Printf("Linux %s: %s\nend of its console:\n%s\n", k.release, fmt.Sprintf(format, args...), r.Tail())
 	}
-	began := time.Now()
-	err = runMachine(ctx, r, m.steps(k.series.name, limit), once, say)
+	machine := func(ctx context.Context, r *results, steps []plan.Step) error {
+		return runMachine(ctx, r, steps, func(ctx context.Context, steps []plan.Step) error {
+			if err := m.payload.writeInitramfs(initramfs, k, steps); err != nil {
+				return err
+			}
+			return boot(ctx, k, c, initramfs, r, echo)
+		}, say)
+	}
+	began, steps := time.Now(), m.steps(k.series.name, limit)
+	err = onceMore(ctx, r, machine(ctx, r, steps), steps, machine, say)
 	t.Logf("Linux %s: %s, %d restarts", k.release, time.Since(began).Round(time.Second), r.restarts)
 	if err != nil {
 		t.Errorf("Linux %s: %v\nend of its console:\n%s", k.release, err, r.Tail())

@@ -101,3 +101,55 @@ func (r *results) remaining(steps []plan.Step) []plan.Step {
 	}
 	return left
 }
+
+// again returns the steps that ended ill, each without the tests that passed or do not count on this kernel; none where that would
+// tell nothing: the kernel broke, or not all was run.
+func (r *results) again(steps []plan.Step) []plan.Step {
+	if r.oops != "" || !r.done {
+		return nil
+	}
+	var ill []plan.Step
+	for _, s := range steps {
+		if !r.ill[s.Name] {
+			continue
+		}
+		var well []string
+		for _, test := range r.order {
+			name, ok := strings.CutPrefix(test, s.Name+".")
+			if o := r.outcome[test]; ok && topLevel(name) == name && (o == passed || o == skipped) {
+				well = append(well, regexp.QuoteMeta(name))
+			}
+		}
+		if len(well) > 0 {
+			s.Argv = skipping(s.Argv, well...)
+		}
+		ill = append(ill, s)
+	}
+	return ill
+}
+
+// onceMore runs what ended ill on another machine, with nothing beside it: on a busy host an emulated one may be too slow for a
+// deadline. Twice is a fault. err is how the first one ended, and what is returned unless the second ends well.
+func onceMore(ctx context.Context, r *results, err error, steps []plan.Step,
+	run func(context.Context, *results, []plan.Step) error, say func(format string, args ...any),
+) error {
+	ill := r.again(steps)
+	if err == nil || len(ill) == 0 || ctx.Err() != nil {
+		return err
+	}
+	say("%v; once more", err)
+	next := newResults()
+	if again := run(ctx, next, ill); again != nil {
+		return errors.Join(err, again)
+	}
+	for _, test := range next.order {
+		if _, known := r.outcome[test]; !known {
+			r.order = append(r.order, test)
+		}
+		if r.outcome[test] = next.outcome[test]; next.outcome[test] == passed {
+			r.outcome[test] = second
+		}
+		r.seconds[test] = next.seconds[test]
+	}
+	return nil
+}

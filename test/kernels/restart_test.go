@@ -193,3 +193,46 @@ func TestWhatIsLeftOutStaysLeftOutAfterARestart(t *testing.T) {
 		t.Errorf("the first list has changed: %v", first)
 	}
 }
+
+func TestWhatFailedRunsOnceMore(t *testing.T) {
+	const bFails = bBegins + "    \x16--- FAIL: TestB/x (0.10s)\n\x16--- FAIL: TestB (0.10s)\n"
+	const illEnd = "\nropewalk-vm-step-end: udp 1\n\nropewalk-vm-exit: 1\n"
+	skipA := "/tests/udp -test.skip=^(TestA)$"
+	for _, tc := range []struct {
+		name        string
+		first, then string
+		want        string // what the second machine had to do, "" for no second one
+		err         string
+	}{
+		{"all passes", udpBegins + aPasses + bPasses + udpEnds, "", "", ""},
+		{"a test fails, and passes", udpBegins + aPasses + bFails + illEnd, udpBegins + bPasses + udpEnds, skipA, ""},
+		{"it fails again", udpBegins + aPasses + bFails + illEnd, udpBegins + bFails + illEnd, skipA, "failed: udp.TestB\nfailed: udp.TestB"},
+		{"the binary ends in the middle", udpBegins + aPasses + bBegins + illEnd, udpBegins + bPasses + udpEnds, skipA, ""},
+		{"nothing runs again", udpBegins + aPasses + bFails + illEnd, udpBegins + udpEnds, skipA, "failed: udp.TestB\nno test ran"},
+		{"the kernel broke", udpBegins + bFails + anOops + "\n" + illEnd, "", "", "the kernel broke: "},
+		{"not all was run", udpBegins + bFails, "", "", "failed: udp.TestB"},
+	} {
+		steps, did := []plan.Step{{Name: "udp", Argv: []string{"/tests/udp"}}}, ""
+		feed := func(r *results, console string) {
+			for line := range strings.Lines(console) {
+				r.Line(strings.TrimSuffix(line, "\n"))
+			}
+		}
+		r := newResults()
+		feed(r, tc.first)
+		err := onceMore(t.Context(), r, r.Err(), steps, func(_ context.Context, next *results, steps []plan.Step) error {
+			did = strings.Join(steps[0].Argv, " ")
+			feed(next, tc.then)
+			return next.Err()
+		}, t.Logf)
+		if did != tc.want {
+			t.Errorf("%s: ran %q, want %q", tc.name, did, tc.want)
+		}
+		if got := fmt.Sprint(err); tc.err == "" && err != nil || !strings.HasPrefix(got, tc.err) && tc.err != "" {
+			t.Errorf("%s: %s, want %s", tc.name, got, tc.err)
+		}
+		if tc.want != "" && tc.err == "" && r.outcome["udp.TestB"] != second {
+			t.Errorf("%s: TestB is %s", tc.name, r.outcome["udp.TestB"])
+		}
+	}
+}

@@ -20,6 +20,7 @@ const (
 	skipped = "skip"
 	lost    = "LOST" // began and never ended
 	absent  = "-"
+	second  = "2nd" // failed, and passed when it ran once more
 )
 
 // results reads go test's verbose output from a console and remembers how each test ended. Not for concurrent use.
@@ -29,6 +30,7 @@ type results struct {
 	outcome  map[string]string
 	seconds  map[string]string
 	ended    map[string]bool // steps
+	ill      map[string]bool // steps that ended with an exit code
 	tail     []string        // the last lines of the console
 	done     bool            // init has finished
 	exitCode int             // the highest of init and its steps
@@ -39,7 +41,7 @@ type results struct {
 const tailLines = 80
 
 func newResults() *results {
-	return &results{outcome: map[string]string{}, seconds: map[string]string{}, ended: map[string]bool{}}
+	return &results{outcome: map[string]string{}, seconds: map[string]string{}, ended: map[string]bool{}, ill: map[string]bool{}}
 }
 
 // With -test.v=test2json a control character marks go test's own lines, wherever on the line they start: what a test
@@ -76,7 +78,7 @@ func (r *results) marker(line string) {
 	if rest, ok := strings.CutPrefix(line, plan.StepEndMarker); ok {
 		name, exit, _ := strings.Cut(strings.TrimSpace(rest), " ")
 		if code, err := strconv.Atoi(exit); err == nil {
-			r.ended[name] = true
+			r.ended[name], r.ill[name] = true, code != 0
 			r.exitCode = max(r.exitCode, code)
 		}
 	}
