@@ -10,8 +10,6 @@ import (
 	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 	"github.com/ropewalk/ropewalk/pkg/uapi/uapitest"
 )
@@ -50,23 +48,7 @@ func TestUpgradeSaysWhoHasTheTunnel(t *testing.T) {
 // TestADaemonThatLetsNobodyInIsUnreachable: so many wait for it.
 func TestADaemonThatLetsNobodyInIsUnreachable(t *testing.T) {
 	dir := uapitest.NewDir(t)
-	l, err := dir.Listen("rwfull")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	raw, err := l.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := raw.Control(func(fd uintptr) { err = unix.Listen(int(fd), 0) }); err != nil {
-		t.Fatal(err)
-	}
-	waiting, err := reach(dir, "rwfull")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer waiting.Close()
+	uapitest.Full(t, dir, "rwfull")
 	if _, err := reach(dir, "rwfull"); err == nil || exitCode(err) != exitUnreachable || uapi.IsRefused(err) {
 		t.Error(err)
 	}

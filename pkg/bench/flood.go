@@ -23,7 +23,7 @@ const (
 	floodTrains = 32
 )
 
-// flood is one sender of initiations that knows no limit, on a goroutine of its own.
+// flood is one sender of initiations that knows no limit, in a goroutine of its own.
 type flood struct {
 	fd     int
 	to     unix.Sockaddr

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/ropewalk/ropewalk/pkg/uapi/uapitest"
 )
 
@@ -25,23 +23,7 @@ func TestADaemonThatCannotBeFoundIsNotTakenForGone(t *testing.T) {
 	if err := find(); err != nil {
 		t.Errorf("without a daemon: %v", err)
 	}
-	l, err := dir.Listen("rwfull")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	raw, err := l.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := raw.Control(func(fd uintptr) { err = unix.Listen(int(fd), 0) }); err != nil {
-		t.Fatal(err)
-	}
-	waiting, err := dir.Dial("rwfull")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer waiting.Close()
+	uapitest.Full(t, dir, "rwfull")
 	if err := find(); err == nil || !strings.Contains(err.Error(), "lets nobody in") {
 		t.Errorf("with one: %v", err)
 	}

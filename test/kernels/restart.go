@@ -128,8 +128,8 @@ func (r *results) again(steps []plan.Step) []plan.Step {
 	return ill
 }
 
-// onceMore runs what ended ill on another machine, with nothing beside it: on a busy host an emulated one may be too slow for a
-// deadline. Twice is a fault. err is how the first one ended, and what is returned unless the second ends well.
+// onceMore runs what ended ill again, on a machine that has nothing else to do: on a busy host an emulated one may be too slow for
+// a deadline. Twice is a fault. err is how the first one ended, and what is returned unless the second ends well.
 func onceMore(ctx context.Context, r *results, err error, steps []plan.Step,
 	run func(context.Context, *results, []plan.Step) error, say func(format string, args ...any),
 ) error {

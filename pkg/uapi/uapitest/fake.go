@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
@@ -90,6 +92,30 @@ func NewDir(tb testing.TB) uapi.Dir {
 	}
 	tb.Cleanup(func() { os.RemoveAll(dir) })
 	return uapi.Dir(dir)
+}
+
+// Full has somebody listen on a device's socket in dir who lets nobody in, and has as many wait for it as can (unix(7)), until the
+// test ends.
+func Full(tb testing.TB, dir uapi.Dir, name string) {
+	tb.Helper()
+	l, err := dir.Listen(name)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { l.Close() })
+	raw, err := l.SyscallConn()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var failed error
+	if err := raw.Control(func(fd uintptr) { failed = unix.Listen(int(fd), 0) }); err != nil || failed != nil {
+		tb.Fatal(err, failed)
+	}
+	waiting, err := dir.Dial(name)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { waiting.Close() })
 }
 
 // Serve serves a device's socket in dir until the test ends.
