@@ -10,25 +10,25 @@ import (
 	"time"
 )
 
-// TestWatchingTheClockEndsWithItsContext: that a jump is told cannot be tested without one.
-func TestWatchingTheClockEndsWithItsContext(t *testing.T) {
+// TestClockWatchEndsWithItsContext does not cover a jump, which would need the host's clock to be set.
+func TestClockWatchEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	before := timers(t)
 	if err := watchClock(ctx, func() {}); err != nil {
 		t.Fatal(err)
 	}
 	if n := timers(t); n != before+1 {
-		t.Errorf("%d timers more are open, want 1", n-before)
+		t.Errorf("%d additional timers, want 1", n-before)
 	}
 	cancel()
 	for deadline := time.Now().Add(30 * time.Second); timers(t) != before; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("a timer is left open")
+			t.Fatal("the timer is still open")
 		}
 	}
 }
 
-// timers is how many of our descriptors are timers.
+// timers returns how many descriptors of this process are timers.
 func timers(t *testing.T) (n int) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")

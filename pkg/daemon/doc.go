@@ -1,5 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package daemon puts a tunnel together that runs in this process: the TUN and its steering, the crew, the device, the control
-// socket, and what watches the host for them. It hands all of that over to another process, or takes it over from one.
+// Package daemon assembles a tunnel that runs in this process: the TUN device with its steering program, the worker pool, the device,
+// the UDP port, the control socket, and the watchers of routes and clock. It also upgrades a running tunnel in place: the tunnel moves to
+// another process.
+//
+// The command `ropewalk run` and the Kubernetes agent call it. Start reading with Open in daemon.go. Calls run downwards: daemon.go
+// (the life of a Daemon), tunnel.go (assembling or restoring a tunnel), then one file for each part: steer.go, workers.go, ports.go,
+// portplan.go, clock.go.
+//
+// An upgrade is read in this order: predecessor.go (start the successor, stop the tunnel, send it, or restart it on failure),
+// successor.go (receive the tunnel and start it), package handover (the messages between the two processes and the format of the state).
 package daemon

@@ -20,15 +20,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/daemon/handover"
 	"github.com/ropewalk/ropewalk/pkg/device"
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 	"github.com/ropewalk/ropewalk/pkg/uapi/uapitest"
 )
 
-// daemonEnv makes this test binary, run again, the daemon of an interface: see TestDaemonProcess.
+// daemonEnv makes the test binary a daemon for the interface of that name: see TestDaemonProcess.
 const daemonEnv = "ROPEWALK_TEST_DAEMON"
 
-// TestDaemonProcess is no test but the daemon of others.
+// TestDaemonProcess is the daemon process of other tests.
 func TestDaemonProcess(t *testing.T) {
 	name := os.Getenv(daemonEnv)
 	if name == "" {
@@ -46,7 +47,7 @@ func TestDaemonProcess(t *testing.T) {
 	}
 }
 
-// startDaemon has another process serve an interface, in network namespaces of the test's own, and returns both.
+// startDaemon starts a process that serves an interface in new namespaces, and returns the interface's name and the process ID.
 func startDaemon(t *testing.T) (name string, pid int) {
 	t.Helper()
 	enterNamespaces(t)
@@ -77,7 +78,7 @@ func startDaemon(t *testing.T) (name string, pid int) {
 	}
 }
 
-// answers waits for the daemon of an interface to answer.
+// answers fails if the daemon of an interface does not answer.
 func answers(name string) error {
 	c, err := uapi.Dial(name)
 	if err != nil {
@@ -88,26 +89,26 @@ func answers(name string) error {
 	return err
 }
 
-// TestTheControlSocketOfATunnelThatGoesOnIsItsDaemons has a new daemon die when it has made the socket its own.
-func TestTheControlSocketOfATunnelThatGoesOnIsItsDaemons(t *testing.T) {
+// TestPredecessorOwnsSocketAgainAfterFailedHandover closes the connection after the successor has owned the socket.
+func TestPredecessorOwnsSocketAgainAfterFailedHandover(t *testing.T) {
 	name, pid := startDaemon(t)
-	l, fds := receiveFrom(t, name)
-	err := errors.Join(l.say(sayReady), l.hear(sayYours, calmTime), unix.Listen(fds[1], unix.SOMAXCONN)) // as uapi.Listener.Own
+	c, tunnel := requestFrom(t, name)
+	err := errors.Join(c.Send(handover.Ready), c.Await(handover.Commit, handover.Timeout), unix.Listen(tunnel.ControlFD, unix.SOMAXCONN)) // as uapi.Listener.Own
 	if owner := ownerOf(t, name); owner != os.Getpid() {
-		t.Errorf("process %d has the socket, not the new daemon", owner)
+		t.Errorf("process %d owns the socket, not the successor", owner)
 	}
-	if err := errors.Join(err, closeAll(fds), l.Close(), answers(name)); err != nil { // it answers when it goes on
+	if err := errors.Join(err, tunnel.CloseFDs(), c.Close(), answers(name)); err != nil { // it answers when it runs again
 		t.Fatal(err)
 	}
 	if owner := ownerOf(t, name); owner != pid {
-		t.Errorf("process %d has the socket, not %d", owner, pid)
+		t.Errorf("process %d owns the socket, not %d", owner, pid)
 	}
 }
 
-// socketOf is the path of the control socket.
+// socketOf returns the path of the control socket.
 func socketOf(name string) string { return filepath.Join(string(uapi.DefaultDir), name+".sock") }
 
-// ownerOf is the process that listens on the control socket.
+// ownerOf returns the process that listens on the control socket.
 func ownerOf(t *testing.T, name string) int {
 	t.Helper()
 	conn, err := net.Dial("unix", socketOf(name))
@@ -115,130 +116,134 @@ func ownerOf(t *testing.T, name string) int {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	return pidOf(conn.(*net.UnixConn))
+	return handover.Conn{UnixConn: conn.(*net.UnixConn)}.PID()
 }
 
-// TestADaemonThatIsStoppedInTheHandOverLeavesTheControlSocket to the one that was told that the tunnel is its.
-func TestADaemonThatIsStoppedInTheHandOverLeavesTheControlSocket(t *testing.T) {
+// TestStoppedPredecessorKeepsSocketFileAfterCommit sends SIGTERM to the predecessor between Commit and Started.
+func TestStoppedPredecessorKeepsSocketFileAfterCommit(t *testing.T) {
 	name, pid := startDaemon(t)
-	l, fds := receiveFrom(t, name)
-	if err := errors.Join(l.say(sayReady), l.hear(sayYours, calmTime), unix.Kill(pid, unix.SIGTERM)); err != nil {
+	c, tunnel := requestFrom(t, name)
+	if err := errors.Join(c.Send(handover.Ready), c.Await(handover.Commit, handover.Timeout), unix.Kill(pid, unix.SIGTERM)); err != nil {
 		t.Fatal(err)
 	}
 	if err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
 		t.Fatal(err)
 	}
-	if owner := ownerOf(t, name); owner != pid { // as nobody has made it its own
-		t.Errorf("process %d has the socket, not %d", owner, pid)
+	if owner := ownerOf(t, name); owner != pid { // the successor has not called Own
+		t.Errorf("process %d owns the socket, not %d", owner, pid)
 	}
-	if err := errors.Join(closeAll(fds), os.Remove(socketOf(name))); err != nil {
+	if err := errors.Join(tunnel.CloseFDs(), os.Remove(socketOf(name))); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestNothingIsGivenOnceTheControlSocketIsGone: the other daemon could not be reached.
-func TestNothingIsGivenOnceTheControlSocketIsGone(t *testing.T) {
+// TestHandoverFailsAfterControlSocketIsClosed: without its control socket the successor could not be reached.
+func TestHandoverFailsAfterControlSocketIsClosed(t *testing.T) {
 	listener, err := uapitest.NewDir(t).Listen("rwd0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	here, there := linked(t)
+	predecessor, successor := connPair(t)
 	d := &Daemon{log: slog.New(slog.DiscardHandler), listener: listener}
-	given := make(chan error, 1)
-	k := &kept{control: -1, handoff: handoff{Name: "rwd0", Queues: 1, state: &device.State{}}}
-	if k.control, err = listener.Keep(); err != nil {
+	stopped := &handover.Tunnel{State: handover.State{Name: "rwd0", Device: &device.State{}}}
+	if stopped.ControlFD, err = listener.DupFD(); err != nil {
 		t.Fatal(err)
 	}
-	go func() { given <- d.give(here, k) }()
-	fds, err := there.receive()
-	if err = errors.Join(err, listener.Close(), closeAll(fds), there.say(sayReady)); err != nil {
+	if err := errors.Join(listener.Close(), successor.Send(handover.Ready)); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-given; !errors.Is(err, net.ErrClosed) {
-		t.Errorf("given: %v", err)
+	if err := d.send(predecessor, stopped); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("sent: %v", err)
 	}
-	if err := errors.Join(closeAll(k.fds()), here.Close()); err != nil {
+	if err := errors.Join(stopped.CloseFDs(), predecessor.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if err := there.hear(sayYours, calmTime); !errors.Is(err, io.EOF) {
-		t.Error(err)
+	got, err := io.ReadAll(successor)
+	if want := "\x00\x00\x00\x02\x00"; err != nil || string(got) != want { // the descriptors, and no Commit
+		t.Errorf("sent %q, %v; want %q", got, err, want)
 	}
 }
 
-// TestATunnelThatCannotGoOnLeavesNoControlSocket: it was left to the other daemon, which has not taken it.
-func TestATunnelThatCannotGoOnLeavesNoControlSocket(t *testing.T) {
+// TestFailedRestartRemovesControlSocket has a socket that was disowned for a successor, and a handover that failed.
+func TestFailedRestartRemovesControlSocket(t *testing.T) {
 	dir := string(uapitest.NewDir(t))
 	listener, err := uapi.Dir(dir).Listen("rwd0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &Daemon{log: slog.New(slog.DiscardHandler), listener: listener, ended: make(chan struct{})}
-	k := &kept{control: -1, handoff: handoff{Name: "rwd0"}} // a tunnel without queues
-	if k.control, err = listener.Keep(); err != nil {
+	d := &Daemon{log: slog.New(slog.DiscardHandler), listener: listener, done: make(chan struct{})}
+	stopped := &handover.Tunnel{State: handover.State{Name: "rwd0"}} // a tunnel without queues
+	if stopped.ControlFD, err = listener.DupFD(); err != nil {
 		t.Fatal(err)
 	}
-	if err := listener.Leave(); err != nil {
+	if err := listener.Disown(); err != nil {
 		t.Fatal(err)
 	}
-	d.goOn(k)
-	<-d.ended
+	d.restartTunnel(stopped)
+	<-d.done
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("files that still exist: %v, %v", left, err)
 	}
 }
 
-func TestADaemonThatHasHandedOverOffersNothing(t *testing.T) {
-	here, there := linked(t)
-	d := upgradable(nil)
-	d.left = true
-	if err := d.handOver(here.UnixConn); !errors.Is(err, syscall.ENODEV) || !errors.Is(err, ErrHandedOver) {
+func TestSecondHandoverIsRefusedWithoutOffer(t *testing.T) {
+	predecessor, successor := connPair(t)
+	d := newUpgradeDaemon(nil)
+	d.handedOver = true
+	if err := d.sendHandover(predecessor.UnixConn); !errors.Is(err, syscall.ENODEV) || !errors.Is(err, ErrHandedOver) {
 		t.Error(err)
 	}
-	if err := errors.Join(here.Close(), there.hearOffer()); !errors.Is(err, io.EOF) {
-		t.Errorf("it offers: %v", err)
+	predecessor.Close()
+	if _, err := successor.RequestTunnel(t.Context()); !errors.Is(err, io.EOF) {
+		t.Errorf("offer after a handover: %v", err)
 	}
 }
 
-// linked are the two ends of a link.
-func linked(t *testing.T) (here, there link) {
+func TestReceiveHandoverWithoutPredecessorFails(t *testing.T) {
+	_, err := TakeOver(t.Context(), Options{Name: "rwnobody", Log: slog.New(slog.DiscardHandler)})
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+// connPair returns both ends of a handover connection.
+func connPair(t *testing.T) (predecessor, successor handover.Conn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, l := range []*link{&here, &there} {
-		f := os.NewFile(uintptr(fds[i]), "link")
+	for i, c := range []*handover.Conn{&predecessor, &successor} {
+		f := os.NewFile(uintptr(fds[i]), "handover")
 		conn, err := net.FileConn(f)
 		if err := errors.Join(err, f.Close()); err != nil {
 			t.Fatal(err)
 		}
-		l.UnixConn = conn.(*net.UnixConn)
-		t.Cleanup(func() { _ = l.Close() })
+		c.UnixConn = conn.(*net.UnixConn)
+		t.Cleanup(func() { _ = c.Close() })
 	}
-	return here, there
+	return predecessor, successor
 }
 
-// receiveFrom has the daemon of an interface rest and send everything, and returns the link and the descriptors.
-func receiveFrom(t *testing.T, name string) (l link, fds []int) {
+// requestFrom makes the daemon of an interface stop its tunnel and send it, and returns the connection and the tunnel.
+func requestFrom(t *testing.T, name string) (handover.Conn, *handover.Tunnel) {
 	t.Helper()
-	c, err := uapi.Dial(name)
+	client, err := uapi.Dial(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := c.TakeOver()
+	conn, err := client.TakeOver()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	l = link{conn}
-	if err := errors.Join(l.hearOffer(), l.say(sayTake)); err != nil {
+	c := handover.Conn{UnixConn: conn}
+	tunnel, err := c.RequestTunnel(t.Context())
+	if err != nil {
 		t.Fatal(err)
 	}
-	if fds, err = l.receive(); err != nil {
-		t.Fatal(errors.Join(err, closeAll(fds)))
-	}
-	return l, fds
+	return c, tunnel
 }

@@ -16,17 +16,17 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/underlay/udp"
 )
 
-// ports opens the UDP ports of one device, one after the other.
+// ports opens the UDP port of one device, and another one whenever the listen port changes.
 type ports struct {
 	log    *slog.Logger
-	device string // of AF_XDP, empty for the one that most peers are reached by
+	device string // the network device for AF_XDP; empty for the one that most peers are reached through
 
 	mu        sync.Mutex
-	inherited *udp.Sockets // for the first port; nil for none
-	now       *udp.Port    // the last one
+	inherited *udp.Sockets // of the predecessor, for the first port; nil for none
+	latest    *udp.Port    // the last port opened
 }
 
-// open opens the UDP port, and puts in front of it what chooses the way.
+// open opens the UDP port, and the underlay that chooses between it and AF_XDP.
 func (p *ports) open(o device.PortOptions) (underlay.Port, error) {
 	u, err := p.sockets(o)
 	if err != nil {
@@ -38,11 +38,11 @@ func (p *ports) open(o device.PortOptions) (underlay.Port, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.now = u
+	p.latest = u
 	return a, nil
 }
 
-// sockets opens those of a port, or goes on with the inherited ones.
+// sockets opens the sockets of a port, or uses the inherited ones.
 func (p *ports) sockets(o device.PortOptions) (*udp.Port, error) {
 	c := udp.Config{Port: o.Port, Lanes: o.Lanes, Mark: o.Mark, ReceiveBuffer: receiveBuffer(o.Lanes), Linger: true, Log: p.log}
 	p.mu.Lock()
@@ -54,31 +54,31 @@ func (p *ports) sockets(o device.PortOptions) (*udp.Port, error) {
 		if err == nil {
 			return u, nil
 		}
-		p.log.Warn("the sockets of before are of no use: others are opened", "error", errors.Join(err, s.Close()))
+		p.log.Warn("using inherited sockets failed, opening new ones", "error", errors.Join(err, s.Close()))
 		c.Sockets = nil
 	}
 	return udp.Open(c)
 }
 
-// keep fills in the sockets of the port that is open now, if any.
-func (p *ports) keep(s *udp.Sockets) error {
+// dupSockets fills in s with duplicates of the open port's sockets. Without an open port it leaves s empty.
+func (p *ports) dupSockets(s *udp.Sockets) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.now == nil {
+	if p.latest == nil {
 		return nil
 	}
-	now, err := p.now.Keep()
+	sockets, err := p.latest.Keep()
 	switch {
 	case err == nil:
-		*s = *now
+		*s = *sockets
 	case !errors.Is(err, net.ErrClosed): // the interface is down
 		return err
 	}
 	return nil
 }
 
-// discard closes what was inherited and not used.
-func (p *ports) discard() error {
+// closeInherited closes inherited sockets that no port has used.
+func (p *ports) closeInherited() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.inherited == nil {
@@ -89,20 +89,20 @@ func (p *ports) discard() error {
 	return err
 }
 
-// receiveBuffer bounds the queue in front of a lane, in bytes. It is what a bulk transfer makes others wait for: 7 MiB,
-// which other tunnels take, holds 15 ms at 4 Gbit/s. A peer that spreads fills all lanes, so that each gets a part; with
-// less than half a MiB, trains are lost (docs/performance.md).
+// receiveBuffer returns the size of a lane's socket receive buffer in bytes. A full buffer of bulk traffic delays all other packets: 7 MiB,
+// which other tunnels use, is 15 ms at 4 Gbit/s. A peer that spreads fills all lanes, so each lane gets a part. With less than half a MiB,
+// trains are dropped (docs/performance.md).
 func receiveBuffer(lanes int) int { return max(1<<20/lanes, 512<<10) }
 
-// warnOfLocalPorts tells of spread ports that the kernel gives to other sockets too.
+// warnOfLocalPorts warns if spread ports are in the kernel's range of local ports, which it gives to other sockets too.
 func warnOfLocalPorts(log *slog.Logger, ports spread.Ports) {
 	local, err := hostnet.ReadLocalPorts()
 	if err != nil {
-		log.Debug("whether other sockets are given the spread ports is not known", "error", err)
+		log.Debug("reading the local port range failed, not checking the spread ports", "error", err)
 		return
 	}
-	if given := local.Among(ports.All()); given.Len() > 0 {
-		log.Warn("the kernel gives some of the spread ports to other sockets too: those it has given away are left out",
-			"spread_ports", ports, "local_port_range", local.Range, "to_reserve", local.Reserving(given))
+	if overlap := local.Among(ports.All()); overlap.Len() > 0 {
+		log.Warn("spread ports overlap the local port range, ports in use are skipped",
+			"spread_ports", ports, "local_port_range", local.Range, "reserve", local.Reserving(overlap))
 	}
 }

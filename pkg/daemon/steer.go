@@ -12,14 +12,14 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tun"
 )
 
-// steer makes the flow hash choose the TUN queue. Where it cannot, flows follow their answers: all transmit work for one
-// peer may then fall to one lane, and nothing else is lost.
+// steer loads the program that chooses the TUN queue by flow hash. Without it the kernel sends a flow to the queue that its answers
+// arrive on: all transmit work for one peer may then be on one lane. Nothing else is lost.
 func steer(log *slog.Logger, t tun.Device) {
 	if len(t.Queues()) == 1 {
 		return
 	}
 	if err := attachSteer(t); err != nil {
-		log.Warn("lanes are not steered", "interface", t.Name(), "error", err)
+		log.Warn("attaching the steering program failed, flows may share a lane", "interface", t.Name(), "error", err)
 	}
 }
 
@@ -35,13 +35,16 @@ func attachSteer(t tun.Device) error {
 	return errors.Join(s.SetSteering(program.FD()), program.Close())
 }
 
-// ownThread gives each loop of a lane a thread that perf and top can tell from the others, and that does not wait long.
+// ownThread returns a function that locks a lane's loop to its thread, names the thread for perf and top, and gives it a short time
+// slice and the nice value.
 func ownThread(log *slog.Logger, nice int) func(loop string) {
 	var once sync.Once
 	return func(loop string) {
 		err := thread.Own("rw-"+loop, thread.Options{Slice: thread.MinSlice, Nice: nice})
 		if err != nil {
-			once.Do(func() { log.Warn("lanes are not scheduled as they should be", "nice", nice, "error", err) })
+			once.Do(func() {
+				log.Warn("setting thread scheduling failed, lanes run with defaults", "nice", nice, "error", err)
+			})
 		}
 	}
 }

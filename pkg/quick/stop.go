@@ -90,7 +90,7 @@ func socketOwner(path string) (int, error) {
 		return 0, err
 	}
 	defer conn.Close()
-	owner, err := uapi.PeerOf(conn.(*net.UnixConn))
+	owner, err := uapi.PeerCredentials(conn.(*net.UnixConn))
 	if err != nil {
 		return 0, err
 	}

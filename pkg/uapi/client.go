@@ -32,9 +32,8 @@ func Dial(name string) (*Client, error) {
 	return DefaultDir.Dial(name)
 }
 
-// Dial connects to the daemon of an interface. When there is none the error is os.ErrNotExist, when it has died
-// without removing its socket, syscall.ECONNREFUSED, and when so many wait for it already that nobody else can,
-// syscall.EAGAIN.
+// Dial connects to the daemon of an interface. The error is os.ErrNotExist when there is no socket, syscall.ECONNREFUSED when the
+// daemon died without removing its socket, and syscall.EAGAIN when its listen queue is full.
 func (d Dir) Dial(name string) (*Client, error) {
 	path, err := d.path(name)
 	if err != nil {
@@ -56,10 +55,10 @@ func (c *Client) Close() error {
 	return c.conn.Close()
 }
 
-// Status asks what the device is. Status.Name is the name that was dialled.
+// Status returns the present state of the device. Status.Name is the name that was dialled.
 func (c *Client) Status() (config.Status, error) {
 	if err := c.send([]byte(opGet + "\n\n")); err != nil {
-		return config.Status{}, fmt.Errorf("asking interface %s for its status: %w", c.name, err)
+		return config.Status{}, fmt.Errorf("requesting the status of interface %s: %w", c.name, err)
 	}
 	st, err := parseGet(c.lines)
 	if err != nil {
@@ -69,7 +68,7 @@ func (c *Client) Status() (config.Status, error) {
 	return st, nil
 }
 
-// Configure applies the change, as a whole or not at all where the daemon is ropewalk.
+// Configure applies a change. ropewalk's daemon applies all of it or nothing.
 func (c *Client) Configure(dev config.Device) error {
 	var b bytes.Buffer
 	b.WriteString(opSet + "\n")
@@ -87,8 +86,8 @@ func (c *Client) Configure(dev config.Device) error {
 	return nil
 }
 
-// Stats asks for the device's statistics and stores them in into, as json.Unmarshal does. Only ropewalk's daemon knows
-// this operation: others close the connection.
+// Stats requests the device's statistics and stores them in into, as json.Unmarshal does. Only ropewalk's daemon has this
+// operation: others close the connection.
 func (c *Client) Stats(into any) error {
 	err := c.send([]byte(opStats + "\n\n"))
 	var raw []byte
@@ -104,7 +103,7 @@ func (c *Client) Stats(into any) error {
 	return nil
 }
 
-// readStats reads a line of JSON and the reply after it, or the reply alone of a daemon that refused.
+// readStats reads a line of JSON and the reply after it, or only the reply if the daemon refuses.
 func (c *Client) readStats() ([]byte, error) {
 	raw, err := c.lines.long()
 	if err != nil {
@@ -131,7 +130,7 @@ func Interfaces() ([]string, error) {
 	return DefaultDir.Interfaces()
 }
 
-// Interfaces lists, sorted, the interfaces whose socket a process serves. No directory means no interfaces.
+// Interfaces lists, sorted, the interfaces whose socket a process serves. A missing directory means no interfaces.
 func (d Dir) Interfaces() ([]string, error) {
 	entries, err := os.ReadDir(string(d))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -152,14 +151,14 @@ func (d Dir) Interfaces() ([]string, error) {
 	return names, nil
 }
 
-// IsRefused reports whether the daemon is gone: it left no socket, or a dead one.
+// IsRefused reports whether an error of Dial means that no daemon runs: there is no socket, or a dead one.
 func IsRefused(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED)
 }
 
-// IsSilent reports whether there is a daemon that does not answer: it was not in time, or so many wait for it that nobody else can
-// (unix(7)).
+// IsSilent reports whether an error means that a daemon runs and does not answer: an operation timed out, or the listen queue of its
+// socket is full (unix(7)).
 func IsSilent(err error) bool {
 	e, ok := errors.AsType[net.Error](err)
-	return ok && e.Timeout() // of EAGAIN, too
+	return ok && e.Timeout() // true for EAGAIN, too
 }

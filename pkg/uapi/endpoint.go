@@ -15,7 +15,7 @@ import (
 func parseEndpoint(s string) (*config.Endpoint, error) {
 	ap, err := netip.ParseAddrPort(s)
 	if err != nil {
-		return nil, invalid("want address:port, got %d bytes that are not", len(s))
+		return nil, invalid("want address:port, got %d other bytes", len(s))
 	}
 	ep := &config.Endpoint{AddrPort: netip.AddrPortFrom(ap.Addr().WithZone(""), ap.Port())}
 	if zone := ap.Addr().Zone(); zone != "" {
@@ -37,7 +37,7 @@ func zoneIndex(zone string) (uint32, error) {
 	return uint32(ifi.Index), nil
 }
 
-// formatEndpoint writes the zone as a number, which every reader of the protocol understands.
+// formatEndpoint writes the zone as a number, which every implementation of the protocol accepts.
 func formatEndpoint(ep config.Endpoint) string {
 	addr := ep.AddrPort.Addr()
 	if ep.Scope != 0 && addr.Is6() {

@@ -14,18 +14,18 @@ import (
 // errnoUnknown is what wireguard-go reports for an error without an errno (ipc.IpcErrorUnknown).
 const errnoUnknown = syscall.Errno(55)
 
-// Error is an operation that failed. errors.Is finds its errno: errors.Is(err, syscall.EADDRINUSE).
+// Error is the failure of an operation. errors.Is finds its errno: errors.Is(err, syscall.EADDRINUSE).
 // Its text never holds the value of a key.
 type Error struct {
 	Errno syscall.Errno // positive; the protocol carries it negated
-	Line  int           // of the request, from 1; 0 when no line is to blame
-	Key   string        // empty when no key is to blame
-	Err   error         // what was wrong; nil in errors received by a Client
+	Line  int           // of the request, from 1; 0 when the error is not in a line
+	Key   string        // empty when the error is not in a key
+	Err   error         // the cause; nil in errors received by a Client
 
-	fatal bool // the connection cannot be followed any further
+	fatal bool // the rest of the connection cannot be parsed
 }
 
-// Error says which line and key were wrong and why.
+// Error names the line and the key, and says what is wrong.
 func (e *Error) Error() string {
 	var b strings.Builder
 	if e.Line > 0 {
@@ -45,7 +45,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap gives errors.Is and errors.As the errno and the cause.
+// Unwrap returns the errno and the cause.
 func (e *Error) Unwrap() []error {
 	if e.Err == nil {
 		return []error{e.Errno}
@@ -53,7 +53,7 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Errno, e.Err}
 }
 
-// errnoOf chooses the errno that a client sees for an error of a Handler or of the parser; 0 for nil.
+// errnoOf returns the errno that a client sees for an error of a Handler or of the parser; 0 for nil.
 func errnoOf(err error) syscall.Errno {
 	if err == nil {
 		return 0

@@ -15,7 +15,7 @@ import (
 )
 
 // WriteGet writes the answer to a get operation, without the errno line and the empty line that end it. Like
-// wireguard-go it leaves out what the device does not have. The text holds the keys in the clear.
+// wireguard-go it leaves out keys without a value. The text holds the keys in the clear.
 func WriteGet(w io.Writer, st config.Status) error {
 	b := bufio.NewWriter(w)
 	if !st.PrivateKey.IsZero() {
@@ -55,7 +55,7 @@ func writeGetPeer(b *bufio.Writer, p *config.PeerStatus) {
 }
 
 // parseGet reads the answer to a get operation up to its empty line. The error is the daemon's *Error when its errno
-// is not 0. Keys that it does not know are skipped: other daemons have keys of their own.
+// is not 0. Unknown keys are skipped: other daemons add keys.
 func parseGet(lines *lineReader) (config.Status, error) {
 	p := getParser{}
 	for {
@@ -114,7 +114,7 @@ func (p *getParser) addPeer(value string) error {
 	return nil
 }
 
-// endPeer joins the two lines of a handshake's time.
+// endPeer combines the seconds and nanoseconds of a handshake's time, which are two lines.
 func (p *getParser) endPeer() {
 	if n := len(p.st.Peers); n > 0 && (p.sec != 0 || p.nsec != 0) {
 		p.st.Peers[n-1].LastHandshake = time.Unix(int64(p.sec), int64(p.nsec))
@@ -159,7 +159,7 @@ func (p *getParser) setPeer(peer *config.PeerStatus, key, value string) (err err
 	return err
 }
 
-// maxSeconds is more than any calendar needs and small enough for time.Time's arithmetic.
+// maxSeconds is some 35,000 years, which time.Time can represent.
 const maxSeconds = 1 << 40
 
 // below returns a parser for numbers below a limit.

@@ -18,7 +18,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-func TestWriteGetLeavesOutWhatTheDeviceDoesNotHave(t *testing.T) {
+func TestWriteGetOmitsUnsetKeys(t *testing.T) {
 	var b bytes.Buffer
 	err := WriteGet(&b, config.Status{Peers: []config.PeerStatus{{PublicKey: mustHex[noise.PublicKey](t, hexA)}}})
 	want := "public_key=" + hexA + "\npreshared_key=" + hex0 + "\nprotocol_version=1\nlast_handshake_time_sec=0\n" +
@@ -28,7 +28,7 @@ func TestWriteGetLeavesOutWhatTheDeviceDoesNotHave(t *testing.T) {
 	}
 }
 
-func TestGetAnswersOnlyWhatWireGuardHasKeysFor(t *testing.T) {
+func TestGetAnswerHasWireGuardKeysOnly(t *testing.T) {
 	var with, without bytes.Buffer
 	st := config.Status{ListenPort: 5, Peers: []config.PeerStatus{{PublicKey: mustHex[noise.PublicKey](t, hexA)}}}
 	if err := WriteGet(&without, st); err != nil {
@@ -55,14 +55,14 @@ func TestClientSkipsKeysOfOtherDaemons(t *testing.T) {
 	}
 }
 
-func TestClientJoinsTheTwoHalvesOfAHandshakeTime(t *testing.T) {
+func TestClientCombinesHandshakeSecondsAndNanoseconds(t *testing.T) {
 	st, err := parseGetString("public_key=" + hexA + "\nlast_handshake_time_sec=5\nlast_handshake_time_nsec=6\npublic_key=" + hexB + "\nerrno=0\n\n")
 	if err != nil || !st.Peers[0].LastHandshake.Equal(time.Unix(5, 6)) || !st.Peers[1].LastHandshake.IsZero() {
 		t.Error(st.Peers, err)
 	}
 }
 
-func TestClientRefusesAnswersThatAreCutOffOrWrong(t *testing.T) {
+func TestClientRejectsTruncatedOrMalformedAnswers(t *testing.T) {
 	for in, want := range map[string]error{
 		"":                                  io.ErrUnexpectedEOF,
 		"listen_port=5\n":                   io.ErrUnexpectedEOF,

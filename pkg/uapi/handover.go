@@ -11,60 +11,39 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Two operations are for a daemon and its successor. "takeover=1" makes the connection one between the two, which speak on it as
-// they like. "upgrade=1" with a line "path=…" has the daemon start its successor from that file, and is answered when that
-// has the interface, or has not.
+// This file holds what an upgrade needs of the control socket: two operations, and a listening socket that passes from the predecessor
+// to the successor.
+//
+// Operation "takeover=1" turns the connection into one between predecessor and successor, with a protocol of their own (package
+// daemon/handover). Operation "upgrade=1" with a line "path=…" makes the daemon start that program as its successor. The answer comes
+// when the successor has the interface, or has failed.
 
-// takeOver hands the connection to the daemon. What it returns on success ends the connection.
-func (s *Server) takeOver(lines *lineReader, conn net.Conn) error {
+// handover passes the connection to the daemon. Its result on success ends the connection.
+func (s *Server) handover(lines *lineReader, conn net.Conn) error {
 	if err := wantEnd(lines); err != nil {
 		return err
 	}
 	c, ok := conn.(*net.UnixConn)
-	if !ok || s.TakeOver == nil || lines.r.Buffered() > 0 {
-		return &Error{Errno: unix.EOPNOTSUPP, Err: errors.New("this device is not handed over")}
+	if !ok || s.Handover == nil || lines.r.Buffered() > 0 {
+		return &Error{Errno: unix.EOPNOTSUPP, Err: errors.New("this daemon does not support handover")}
 	}
 	if err := checkUser(c); err != nil {
 		return err
 	}
-	if err := s.TakeOver(c); err != nil {
+	if err := s.Handover(c); err != nil {
 		return wrapHandler(err)
 	}
 	return io.EOF
 }
 
-// checkUser lets in who runs as the same user as this process, or as root. The mode of the socket says the same; this holds for a
-// connection that was made before it was set, too.
-func checkUser(c *net.UnixConn) error {
-	peer, err := PeerOf(c)
-	switch {
-	case err != nil:
-		return wrapHandler(err)
-	case peer.Uid != 0 && int(peer.Uid) != os.Geteuid():
-		return &Error{Errno: unix.EPERM, Err: fmt.Errorf("asked for by user %d", peer.Uid)}
-	}
-	return nil
-}
-
-// PeerOf returns who is at the other end of c (SO_PEERCRED, unix(7)): who connected, or who listens. A process that is in another PID
-// namespace has the Pid 0.
-func PeerOf(c *net.UnixConn) (*unix.Ucred, error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var peer *unix.Ucred
-	var failed error
-	err = raw.Control(func(fd uintptr) { peer, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	return peer, errors.Join(err, failed)
-}
-
-// upgrade has the daemon start its successor. answered is to be called when the client has its answer.
-func (s *Server) upgrade(ctx context.Context, lines *lineReader, conn net.Conn) (answered func(), err error) {
+// upgrade makes the daemon start its successor. The caller calls replied once the client has its answer.
+func (s *Server) upgrade(ctx context.Context, lines *lineReader, conn net.Conn) (replied func(), err error) {
 	key, value, ok, err := lines.pair()
 	if err == nil && ok {
 		err = wantEnd(lines)
@@ -77,32 +56,58 @@ func (s *Server) upgrade(ctx context.Context, lines *lineReader, conn net.Conn) 
 	}
 	c, ok := conn.(*net.UnixConn)
 	if !ok || s.Upgrade == nil {
-		return nil, &Error{Errno: unix.EOPNOTSUPP, Err: errors.New("this daemon starts no successor")}
+		return nil, &Error{Errno: unix.EOPNOTSUPP, Err: errors.New("this daemon does not support upgrades")}
 	}
 	if err := checkUser(c); err != nil {
 		return nil, err
 	}
-	answered, err = s.Upgrade(ctx, value)
-	return answered, wrapHandler(err)
+	replied, err = s.Upgrade(ctx, value)
+	return replied, wrapHandler(err)
 }
 
-// TakeOver asks the daemon for its interface. The connection is the caller's then, with nothing read from it; the Client must not
-// be used any more, and need not be closed.
+// checkUser refuses clients that run neither as root nor as the user of this process. The mode of the socket's file does the same, but
+// not for connections made before the mode was set.
+func checkUser(c *net.UnixConn) error {
+	peer, err := PeerCredentials(c)
+	switch {
+	case err != nil:
+		return wrapHandler(err)
+	case peer.Uid != 0 && int(peer.Uid) != os.Geteuid():
+		return &Error{Errno: unix.EPERM, Err: fmt.Errorf("not permitted for user %d", peer.Uid)}
+	}
+	return nil
+}
+
+// PeerCredentials returns the credentials of the process at the other end of c (SO_PEERCRED, unix(7)): the one that connected, or the one that
+// listens. A process in another PID namespace has Pid 0.
+func PeerCredentials(c *net.UnixConn) (*unix.Ucred, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var peer *unix.Ucred
+	var failed error
+	err = raw.Control(func(fd uintptr) { peer, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	return peer, errors.Join(err, failed)
+}
+
+// TakeOver asks the daemon to hand its interface over. It returns the connection, which is the caller's, and has read nothing from it.
+// The Client must not be used any more, and need not be closed.
 func (c *Client) TakeOver() (*net.UnixConn, error) {
 	conn, ok := c.conn.(*net.UnixConn)
 	if !ok {
 		return nil, errors.ErrUnsupported
 	}
-	if err := c.send([]byte(opTakeOver + "\n\n")); err != nil {
-		return nil, fmt.Errorf("asking for interface %s: %w", c.name, err)
+	if err := c.send([]byte(opHandover + "\n\n")); err != nil {
+		return nil, fmt.Errorf("requesting the handover of interface %s: %w", c.name, err)
 	}
 	return conn, nil
 }
 
-// RefusalPrefix begins what a daemon answers that does not hand its interface over (errno=-16, and an empty line).
+// RefusalPrefix begins the answer of a daemon that refuses a handover (errno=-16, and an empty line).
 const RefusalPrefix = errnoPrefix
 
-// Refusal reads such an answer, after the first bytes of it: an *Error. Anything else is io.ErrUnexpectedEOF.
+// Refusal parses the first bytes of such an answer, and returns its *Error. For any other bytes it returns io.ErrUnexpectedEOF.
 func Refusal(first []byte) error {
 	value, ok := strings.CutPrefix(string(first), RefusalPrefix)
 	value, _, _ = strings.Cut(value, "\n")
@@ -113,7 +118,7 @@ func Refusal(first []byte) error {
 	return r.err()
 }
 
-// Upgrade has the daemon start the program at path, which is absolute, as its successor, and waits until that has the interface.
+// Upgrade makes the daemon start the program at path (absolute) as its successor, and waits until the successor has the interface.
 func (c *Client) Upgrade(path string) error {
 	err := c.send([]byte(opUpgrade + "\npath=" + path + "\n\n"))
 	if err == nil {
@@ -125,8 +130,8 @@ func (c *Client) Upgrade(path string) error {
 	return nil
 }
 
-// Keep returns a descriptor of the socket for Resume, owned by the caller.
-func (l *Listener) Keep() (fd int, err error) {
+// DupFD returns a new descriptor of the socket for Dir.ListenFD. The caller owns it.
+func (l *Listener) DupFD() (fd int, err error) {
 	raw, err := l.SyscallConn()
 	if err != nil {
 		return -1, err
@@ -139,34 +144,8 @@ func (l *Listener) Keep() (fd int, err error) {
 	return fd, nil
 }
 
-// Leave has Close leave the socket's file alone: another Listener has it. Own undoes it. It fails with net.ErrClosed once Close has
-// begun, which takes the file away.
-func (l *Listener) Leave() error {
-	l.fate.Lock()
-	defer l.fate.Unlock()
-	if l.closed {
-		return net.ErrClosed
-	}
-	l.kept = true
-	return nil
-}
-
-// Own undoes Leave, and makes the socket this process's: who connects sees it as the one that listens (SO_PEERCRED).
-func (l *Listener) Own() error {
-	l.fate.Lock()
-	l.kept = false
-	l.fate.Unlock()
-	raw, err := l.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var failed error
-	err = raw.Control(func(fd uintptr) { failed = unix.Listen(int(fd), unix.SOMAXCONN) }) // net/unix/af_unix.c, unix_listen
-	return errors.Join(err, failed)
-}
-
-// Resume goes on with the socket of a device, of which another Listener has kept the descriptor. It owns that in any case.
-func (d Dir) Resume(name string, fd int) (*Listener, error) {
+// ListenFD returns a Listener for the socket of a device, from a descriptor of DupFD. It owns the descriptor, on error too.
+func (d Dir) ListenFD(name string, fd int) (*Listener, error) {
 	path, err := d.path(name)
 	if err != nil {
 		_ = unix.Close(fd)
@@ -181,7 +160,7 @@ func (d Dir) Resume(name string, fd int) (*Listener, error) {
 	ul, ok := l.(*net.UnixListener)
 	if !ok || ul.Addr().String() != path {
 		_ = l.Close()
-		return nil, fmt.Errorf("listening on %s: not its socket", path)
+		return nil, fmt.Errorf("listening on %s: the descriptor is another socket", path)
 	}
 	ul.SetUnlinkOnClose(false)
 	id, err := os.Lstat(path)
@@ -190,4 +169,80 @@ func (d Dir) Resume(name string, fd int) (*Listener, error) {
 		return nil, fmt.Errorf("listening on %s: %w", path, err)
 	}
 	return &Listener{UnixListener: ul, dir: d, path: path, id: id}, nil
+}
+
+// Disown makes Close leave the socket's file in place: another Listener owns it. Own undoes it. Disown fails with net.ErrClosed once
+// Close has begun, which removes the file.
+func (l *Listener) Disown() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return net.ErrClosed
+	}
+	l.disowned = true
+	return nil
+}
+
+// Own undoes Disown, and makes this process the one that clients see as the listening process (SO_PEERCRED).
+func (l *Listener) Own() error {
+	l.mu.Lock()
+	l.disowned = false
+	l.mu.Unlock()
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) { failed = unix.Listen(int(fd), unix.SOMAXCONN) }) // net/unix/af_unix.c, unix_listen
+	return errors.Join(err, failed)
+}
+
+// pause makes Accept wait.
+type pause struct {
+	mu   sync.Mutex
+	done chan struct{} // closed by Resume; nil while Accept is not paused
+}
+
+// Pause makes Accept wait until Resume. New clients wait in the listen queue, for Resume or for another process that accepts from the
+// same socket (Dir.ListenFD). An Accept under way may still return one client.
+func (l *Listener) Pause() error {
+	l.pause.mu.Lock()
+	defer l.pause.mu.Unlock()
+	if l.pause.done == nil {
+		l.pause.done = make(chan struct{})
+	}
+	return l.SetDeadline(time.Unix(1, 0))
+}
+
+// Resume undoes Pause.
+func (l *Listener) Resume() error {
+	l.pause.mu.Lock()
+	defer l.pause.mu.Unlock()
+	if l.pause.done == nil {
+		return nil
+	}
+	err := l.SetDeadline(time.Time{})
+	close(l.pause.done)
+	l.pause.done = nil
+	return err
+}
+
+// Accept implements net.Listener. It waits while the Listener is paused.
+func (l *Listener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.UnixListener.Accept()
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return conn, err
+		}
+		l.pause.wait()
+	}
+}
+
+func (p *pause) wait() {
+	p.mu.Lock()
+	done := p.done
+	p.mu.Unlock()
+	if done != nil {
+		<-done
+	}
 }

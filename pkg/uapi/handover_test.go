@@ -39,26 +39,26 @@ func dialed(t *testing.T, d Dir) *Client {
 	return c
 }
 
-func TestSocketIsGoneOnWithByAnotherListener(t *testing.T) {
+func TestSocketPassesToAnotherListener(t *testing.T) {
 	d := Dir(t.TempDir())
 	first, err := d.Listen("wgt0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	fd, err := first.Keep()
+	fd, err := first.DupFD()
 	if err != nil {
 		t.Fatal(err)
 	}
-	first.Leave()
+	first.Disown()
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
 	waiting, err := net.Dial("unix", filepath.Join(string(d), "wgt0.sock"))
 	if err != nil {
-		t.Fatalf("nobody can connect meanwhile: %v", err)
+		t.Fatalf("no client can connect between the two listeners: %v", err)
 	}
 	defer waiting.Close()
-	next, err := d.Resume("wgt0", fd)
+	next, err := d.ListenFD("wgt0", fd)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,18 +74,18 @@ func TestSocketIsGoneOnWithByAnotherListener(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Lstat(filepath.Join(string(d), "wgt0.sock")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the socket's file is left: %v", err)
+		t.Errorf("the socket's file still exists: %v", err)
 	}
 }
 
-func TestOnlyTheSocketOfTheDeviceIsGoneOnWith(t *testing.T) {
+func TestListenFDRefusesAnotherDevicesSocket(t *testing.T) {
 	d := Dir(t.TempDir())
 	l, err := d.Listen("other")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	fd, err := l.Keep()
+	fd, err := l.DupFD()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,29 +94,29 @@ func TestOnlyTheSocketOfTheDeviceIsGoneOnWith(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer own.Close()
-	if _, err := d.Resume("wgt0", fd); err == nil {
-		t.Error("another device's socket is taken")
+	if _, err := d.ListenFD("wgt0", fd); err == nil {
+		t.Error("ListenFD accepts another device's socket")
 	}
 }
 
-func TestTakeOverHandsTheConnectionOn(t *testing.T) {
+func TestHandoverPassesTheConnectionToTheDaemon(t *testing.T) {
 	d := Dir(t.TempDir())
 	l, err := d.Listen("wgt0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	refuse := errors.Join(errors.New("not now"), syscall.EBUSY)
-	give := make(chan error, 2)
-	give <- refuse
-	give <- nil
-	serveOn(t, &Server{TakeOver: func(c *net.UnixConn) error {
-		err := <-give
+	results := make(chan error, 2)
+	results <- refuse
+	results <- nil
+	serveOn(t, &Server{Handover: func(c *net.UnixConn) error {
+		err := <-results
 		if err == nil {
-			_, err = c.Write([]byte("yours"))
+			_, err = c.Write([]byte("offer"))
 		}
 		return err
 	}}, l)
-	for _, want := range []string{"errno=-16\n\n", "yours"} {
+	for _, want := range []string{"errno=-16\n\n", "offer"} {
 		c := dialed(t, d)
 		conn, err := c.TakeOver()
 		if err != nil {
@@ -138,12 +138,12 @@ func TestUpgradeIsAnsweredBeforeTheDaemonEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	heard, answered := make(chan struct{}), make(chan struct{})
+	answered, replied := make(chan struct{}), make(chan struct{})
 	serveOn(t, &Server{Upgrade: func(_ context.Context, path string) (func(), error) {
 		if path != "/new" {
 			return nil, syscall.ENOENT
 		}
-		return func() { <-heard; close(answered) }, nil
+		return func() { <-answered; close(replied) }, nil
 	}}, l)
 	c := dialed(t, d)
 	for path, want := range map[string]error{"/old": syscall.ENOENT, "new": syscall.EINVAL, "": syscall.EINVAL} {
@@ -154,41 +154,41 @@ func TestUpgradeIsAnsweredBeforeTheDaemonEnds(t *testing.T) {
 	if err := c.Upgrade("/new"); err != nil {
 		t.Error(err)
 	}
-	close(heard)
+	close(answered)
 	select {
-	case <-answered:
+	case <-replied:
 	case <-time.After(time.Minute):
-		t.Error("nobody is told of the answer")
+		t.Error("the daemon is not notified after the answer")
 	}
 }
 
-func TestTheEndOfTheServerEndsAnUpgrade(t *testing.T) {
+func TestServerShutdownCancelsUpgrade(t *testing.T) {
 	d := Dir(t.TempDir())
 	l, err := d.Listen("wgt0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	s := &Server{Upgrade: func(of context.Context, _ string) (func(), error) {
+	s := &Server{Upgrade: func(ctx context.Context, _ string) (func(), error) {
 		cancel()
 		select {
-		case <-of.Done():
+		case <-ctx.Done():
 		case <-time.After(time.Minute):
-			t.Error("it hears nothing of that")
+			t.Error("the context of the upgrade does not end")
 		}
-		return nil, of.Err()
+		return nil, ctx.Err()
 	}}
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx, l) }()
 	if err := dialed(t, d).Upgrade("/new"); err == nil {
-		t.Error("answered as if it had succeeded")
+		t.Error("the client sees success")
 	}
 	if err := <-served; err != nil {
 		t.Error(err)
 	}
 }
 
-func TestServersThatHandNothingOverSaySo(t *testing.T) {
+func TestUnsupportedUpgradeAndHandoverAreRefused(t *testing.T) {
 	d := Dir(t.TempDir())
 	l, err := d.Listen("wgt0")
 	if err != nil {
@@ -208,14 +208,14 @@ func TestServersThatHandNothingOverSaySo(t *testing.T) {
 	}
 }
 
-// TestWhoConnectsWhileTheSocketIsHeldIsAnsweredByWhoGoesOn, be it another Listener or the same one.
-func TestWhoConnectsWhileTheSocketIsHeldIsAnsweredByWhoGoesOn(t *testing.T) {
+// TestPausedSocketQueuesClientsForSuccessor also covers a Listener that resumes itself.
+func TestPausedSocketQueuesClientsForSuccessor(t *testing.T) {
 	d := Dir(t.TempDir())
 	l, err := d.Listen("wgt0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	fd, err := l.Keep()
+	fd, err := l.DupFD()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,21 +230,21 @@ func TestWhoConnectsWhileTheSocketIsHeldIsAnsweredByWhoGoesOn(t *testing.T) {
 	}
 	want(dialed(t, d), "info")
 	for range 3 {
-		if err := l.Hold(); err != nil {
+		if err := l.Pause(); err != nil {
 			t.Fatal(err)
 		}
 		waiting := dialed(t, d)
-		if err := l.Release(); err != nil {
+		if err := l.Resume(); err != nil {
 			t.Fatal(err)
 		}
 		want(waiting, "info")
 	}
-	if err := errors.Join(l.Hold(), l.Hold()); err != nil {
+	if err := errors.Join(l.Pause(), l.Pause()); err != nil {
 		t.Fatal(err)
 	}
 	waiting := dialed(t, d)
-	l.Leave()
-	next, err := d.Resume("wgt0", fd)
+	l.Disown()
+	next, err := d.ListenFD("wgt0", fd)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,8 +252,8 @@ func TestWhoConnectsWhileTheSocketIsHeldIsAnsweredByWhoGoesOn(t *testing.T) {
 	want(waiting, "error")
 }
 
-// TestNobodyWhoseUserIsUnknownMayUpgrade: only a Unix socket tells it.
-func TestNobodyWhoseUserIsUnknownMayUpgrade(t *testing.T) {
+// TestUpgradeIsRefusedForUnknownUser connects by TCP: only a Unix socket reports the client's user.
+func TestUpgradeIsRefusedForUnknownUser(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -280,28 +280,28 @@ func TestNobodyWhoseUserIsUnknownMayUpgrade(t *testing.T) {
 	}
 }
 
-// TestTheFileOfASocketIsLeftOrRemovedNeverBoth: what Leave has said holds for a Close that comes after it.
-func TestTheFileOfASocketIsLeftOrRemovedNeverBoth(t *testing.T) {
+// TestCloseKeepsDisownedFileAndRemovesOwnedFile also checks the order of Disown, Own and Close.
+func TestCloseKeepsDisownedFileAndRemovesOwnedFile(t *testing.T) {
 	d := Dir(t.TempDir())
 	path := filepath.Join(string(d), "wgt0.sock")
 	l, err := d.Listen("wgt0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(l.Leave(), l.Close()); err != nil {
+	if err := errors.Join(l.Disown(), l.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Lstat(path); err != nil {
-		t.Errorf("a socket that was left: %v", err)
+		t.Errorf("the file of a disowned socket: %v", err)
 	}
 	if err := l.Own(); !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
 	}
-	_ = l.Close() // it is closed already, but removes what is its own again
+	_ = l.Close() // the socket is closed already, but the file is its own again
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a socket that was left and is owned again: %v", err)
+		t.Errorf("the file of a socket that is owned again: %v", err)
 	}
-	if err := l.Leave(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("left after it was removed: %v", err)
+	if err := l.Disown(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("disowned after the file was removed: %v", err)
 	}
 }

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lineReader reads the lines of one operation and bounds both a line and the whole operation.
+// lineReader reads the lines of one operation, and limits the size of a line and of the operation.
 type lineReader struct {
 	r     *bufio.Reader
 	line  int   // number of the line just read, from 1
-	left  int64 // bytes this operation may still have
+	left  int64 // bytes left of the operation's limit
 	ended bool  // the empty line was read
 }
 
@@ -29,7 +29,7 @@ func (l *lineReader) restart(limit int64) {
 	l.line, l.left, l.ended = 0, limit, false
 }
 
-// await returns when there is something to read. It reads nothing.
+// await waits until there is something to read. It consumes nothing.
 func (l *lineReader) await() error {
 	_, err := l.r.Peek(1)
 	return err
@@ -70,7 +70,7 @@ func (l *lineReader) pair() (key, value string, ok bool, err error) {
 	return key, value, true, nil
 }
 
-// long returns the next line, which only the limit of the whole operation bounds. The line is the caller's.
+// long returns the next line, which may be as long as the limit of the operation. The line is the caller's.
 func (l *lineReader) long() ([]byte, error) {
 	var line []byte
 	for {

@@ -19,14 +19,14 @@ import (
 // Listener is the socket of one device, open to this process's user only.
 type Listener struct {
 	*net.UnixListener
-	dir  Dir
-	path string
-	id   os.FileInfo // what the path is while it is this socket
-	hold hold
+	dir   Dir
+	path  string
+	id    os.FileInfo // of the socket's file, to recognise it
+	pause pause
 
-	fate   sync.Mutex // of the path
-	kept   bool       // it is another Listener's
-	closed bool       // Close has decided about it
+	mu       sync.Mutex // guards the fields below
+	disowned bool       // another Listener owns the file
+	closed   bool       // Close has begun
 }
 
 // Listen creates the socket of a device in DefaultDir. See Dir.Listen.
@@ -35,8 +35,8 @@ func Listen(name string) (*Listener, error) {
 }
 
 // Listen creates the socket of a device, and the directory if there is none. A socket that a dead process left behind
-// is replaced; for one that somebody serves the error is syscall.EADDRINUSE, and anything else in its place is left
-// alone. Of several processes that try at once, one succeeds.
+// is replaced. For one that a process serves the error is syscall.EADDRINUSE. A file that is no socket is left alone. If
+// several processes call Listen at once, one succeeds.
 func (d Dir) Listen(name string) (*Listener, error) {
 	path, err := d.path(name)
 	if err != nil {
@@ -56,8 +56,8 @@ func (d Dir) Listen(name string) (*Listener, error) {
 	return d.bind(path)
 }
 
-// lock serialises all who create or remove sockets in the directory, for the moment that takes. The lock is on the
-// directory itself: a lock file could not be removed without a race.
+// lock serialises the creation and removal of sockets in the directory. The lock is on the directory itself: a lock file
+// could not be removed without a race.
 func (d Dir) lock() (unlock func(), err error) {
 	f, err := os.Open(string(d))
 	if err != nil {
@@ -76,7 +76,7 @@ func (d Dir) lock() (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// removeStale makes the path free for bind, or says why it is not. The caller holds the lock.
+// removeStale removes a dead socket from path, so that bind can succeed. Its error says why it cannot. The caller holds the lock.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -92,8 +92,8 @@ func removeStale(path string) error {
 	return os.Remove(path)
 }
 
-// Sweep removes the sockets that match glob (filepath.Match) and that nobody serves, but none that is younger than a grace: there,
-// a daemon may be about to listen.
+// Sweep removes the sockets that match glob (filepath.Match), that no process serves, and that are at least as old as the grace
+// period: a daemon may be about to listen on a younger one.
 func (d Dir) Sweep(glob string, grace time.Duration) error {
 	unlock, err := d.lock()
 	if errors.Is(err, os.ErrNotExist) {
@@ -114,8 +114,8 @@ func (d Dir) Sweep(glob string, grace time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// alive reports whether a process listens on the socket. Only a refused connection says that none does; a full listen
-// queue, for one, does not.
+// alive reports whether a process listens on the socket. Only a refused connection proves that none does. A full listen
+// queue does not.
 func alive(path string) bool {
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
@@ -151,10 +151,11 @@ func ownerOnly(_, _ string, c syscall.RawConn) error {
 	return err
 }
 
-// Close stops listening and removes the socket, unless another has taken its place. Connections stay open.
+// Close stops listening, and removes the socket's file unless it is disowned or belongs to another socket by now. Connections stay
+// open.
 func (l *Listener) Close() error {
-	defer func() { _ = l.Release() }() // whoever accepts learns of it
-	if l.leaves() {
+	defer func() { _ = l.Resume() }() // so that a paused Accept returns
+	if l.beginClose() {
 		return l.UnixListener.Close()
 	}
 	unlock, err := l.dir.lock()
@@ -172,10 +173,10 @@ func (l *Listener) Close() error {
 	return errors.Join(err, l.UnixListener.Close())
 }
 
-// leaves reports whether Close leaves the path alone. From then on Leave fails.
-func (l *Listener) leaves() bool {
-	l.fate.Lock()
-	defer l.fate.Unlock()
+// beginClose makes Disown fail from now on, and reports whether the file is disowned.
+func (l *Listener) beginClose() (disowned bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.closed = true
-	return l.kept
+	return l.disowned
 }

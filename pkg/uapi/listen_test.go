@@ -38,7 +38,7 @@ func stale(t *testing.T, dir uapi.Dir, name string) {
 	l.Close()
 }
 
-func TestSocketIsForItsOwnerOnlyAndGoesWithItsListener(t *testing.T) {
+func TestSocketIsPrivateAndRemovedOnClose(t *testing.T) {
 	dir := uapitest.NewDir(t) + "/made"
 	l := listen(t, dir, "wg0")
 	info, err := os.Lstat(string(dir) + "/wg0.sock")
@@ -56,7 +56,7 @@ func TestSocketIsForItsOwnerOnlyAndGoesWithItsListener(t *testing.T) {
 	}
 }
 
-func TestListenReplacesADeadSocketButNotALiveOne(t *testing.T) {
+func TestListenReplacesDeadButNotLiveSocket(t *testing.T) {
 	dir := uapitest.NewDir(t)
 	stale(t, dir, "wg0")
 	listen(t, dir, "wg0")
@@ -65,7 +65,7 @@ func TestListenReplacesADeadSocketButNotALiveOne(t *testing.T) {
 	}
 }
 
-func TestListenLeavesWhatIsNotASocketAlone(t *testing.T) {
+func TestListenKeepsFileThatIsNoSocket(t *testing.T) {
 	dir := uapitest.NewDir(t)
 	path := string(dir) + "/wg0.sock"
 	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
@@ -79,7 +79,7 @@ func TestListenLeavesWhatIsNotASocketAlone(t *testing.T) {
 	}
 }
 
-func TestOneOfManyListenersSucceeds(t *testing.T) {
+func TestOneOfManyConcurrentListenersSucceeds(t *testing.T) {
 	for range 20 {
 		dir := uapitest.NewDir(t)
 		stale(t, dir, "wg0")
@@ -106,7 +106,7 @@ func TestOneOfManyListenersSucceeds(t *testing.T) {
 	}
 }
 
-func TestCloseLeavesASuccessorsSocket(t *testing.T) {
+func TestCloseKeepsSocketOfLaterListener(t *testing.T) {
 	dir := uapitest.NewDir(t)
 	first := listen(t, dir, "wg0")
 	if err := os.Remove(string(dir) + "/wg0.sock"); err != nil {
@@ -121,7 +121,7 @@ func TestCloseLeavesASuccessorsSocket(t *testing.T) {
 	}
 }
 
-func TestNamesThatLeadElsewhereAreRefused(t *testing.T) {
+func TestInvalidInterfaceNamesAreRefused(t *testing.T) {
 	dir := uapitest.NewDir(t)
 	for _, name := range []string{"", ".", "..", "../x", "a/b", "a b", "a:b", "sixteen-bytes-xx", "a\x00b", "a\n"} {
 		if _, err := dir.Listen(name); !errors.Is(err, syscall.EINVAL) {
@@ -133,7 +133,7 @@ func TestNamesThatLeadElsewhereAreRefused(t *testing.T) {
 	}
 }
 
-func TestInterfacesListsServedSocketsOnly(t *testing.T) {
+func TestInterfacesListsOnlyServedSockets(t *testing.T) {
 	dir := uapitest.NewDir(t)
 	for _, name := range []string{"b", "a"} {
 		listen(t, dir, name)
@@ -151,7 +151,7 @@ func TestInterfacesListsServedSocketsOnly(t *testing.T) {
 	}
 }
 
-func TestOnlyOldDeadSocketsOfThatNameAreSwept(t *testing.T) {
+func TestSweepRemovesOnlyOldDeadMatchingSockets(t *testing.T) {
 	dir := uapitest.NewDir(t)
 	for name, age := range map[string]time.Duration{"rwold": 2 * time.Minute, "rwyoung": 0, "rwserved": 2 * time.Minute, "wg0": 2 * time.Minute} {
 		if name == "rwserved" {
@@ -180,7 +180,7 @@ func TestOnlyOldDeadSocketsOfThatNameAreSwept(t *testing.T) {
 	}
 }
 
-// aged makes the file of a socket look so old.
+// aged sets the modification time of a socket's file back.
 func aged(t *testing.T, dir uapi.Dir, name string, age time.Duration) {
 	t.Helper()
 	when := time.Now().Add(-age)
@@ -189,7 +189,7 @@ func aged(t *testing.T, dir uapi.Dir, name string, age time.Duration) {
 	}
 }
 
-func TestDialTellsThatTheDaemonIsGone(t *testing.T) {
+func TestDialReportsThatNoDaemonRuns(t *testing.T) {
 	dir := uapitest.NewDir(t)
 	stale(t, dir, "dead")
 	for _, name := range []string{"dead", "none"} {

@@ -13,16 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LevelSilent is above every level that is logged.
+// LevelSilent is above every level of a log line, so that nothing is logged.
 const LevelSilent = slog.Level(100)
 
-// levelName is a level and what it is called.
+// levelName is a level and one of its names.
 type levelName struct {
 	name  string
 	level slog.Level
 }
 
-// levelNames lists the levels, the most talkative first, and then other names for them: those of wireguard-go.
+// levelNames lists the levels, the most verbose first, and then the other names that wireguard-go has for them.
 func levelNames() []levelName {
 	return []levelName{
 		{"debug", slog.LevelDebug},
@@ -35,10 +35,10 @@ func levelNames() []levelName {
 	}
 }
 
-// Levels returns the names of the levels, the most talkative first.
+// Levels returns the names of the levels, the most verbose first.
 func Levels() []string { return []string{"debug", "info", "warn", "error", "silent"} }
 
-// ParseLevel returns the level of that name, in any case; it knows wireguard-go's names as well.
+// ParseLevel returns the level of that name, in upper or lower case. It accepts wireguard-go's names too.
 func ParseLevel(name string) (slog.Level, error) {
 	names := levelNames()
 	i := slices.IndexFunc(names, func(l levelName) bool { return strings.EqualFold(l.name, name) })
@@ -58,10 +58,10 @@ func LevelName(level slog.Level) string {
 	return names[i].name
 }
 
-// log answers with the level that is logged from, after changing it where the request has one.
+// log implements the log operation: it changes the log level if the request has one, and answers with the level.
 func (s *Server) log(lines *lineReader) ([]byte, error) {
 	if s.Level == nil {
-		return nil, refuse(lines, &Error{Errno: unix.EOPNOTSUPP, Err: errors.New("the log level is fixed")})
+		return nil, refuse(lines, &Error{Errno: unix.EOPNOTSUPP, Err: errors.New("the log level cannot be changed")})
 	}
 	key, value, ok, err := lines.pair()
 	if err == nil && ok {
@@ -79,7 +79,7 @@ func (s *Server) setLevel(key, value string, lines *lineReader) error {
 	case key != "level":
 		return refuse(lines, &Error{Errno: unix.EINVAL, Line: lines.line, Err: errors.New("want level=")})
 	case err != nil:
-		return refuse(lines, &Error{Errno: unix.EINVAL, Line: lines.line, Key: key, Err: errors.New("not a level")})
+		return refuse(lines, &Error{Errno: unix.EINVAL, Line: lines.line, Key: key, Err: errors.New("unknown log level")})
 	}
 	if err := wantEnd(lines); err != nil {
 		return err
@@ -89,11 +89,11 @@ func (s *Server) setLevel(key, value string, lines *lineReader) error {
 	return nil
 }
 
-// LogLevel asks for the name of the level from which the daemon logs. Only ropewalk's knows this operation: others close
-// the connection.
+// LogLevel returns the name of the daemon's log level. Only ropewalk's daemon has this operation: others close the
+// connection.
 func (c *Client) LogLevel() (string, error) { return c.logLevel("") }
 
-// SetLogLevel changes the level from which the daemon logs, until it ends, and returns its name. See LogLevel.
+// SetLogLevel changes the daemon's log level until the daemon ends, and returns the level's name. See LogLevel.
 func (c *Client) SetLogLevel(name string) (string, error) { return c.logLevel("level=" + name + "\n") }
 
 func (c *Client) logLevel(body string) (level string, err error) {
@@ -102,7 +102,7 @@ func (c *Client) logLevel(body string) (level string, err error) {
 		level, err = parseLevel(c.lines)
 	}
 	if err != nil {
-		return "", fmt.Errorf("asking interface %s for its log level: %w", c.name, err)
+		return "", fmt.Errorf("requesting the log level of interface %s: %w", c.name, err)
 	}
 	return level, nil
 }

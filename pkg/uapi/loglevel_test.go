@@ -15,7 +15,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi/uapitest"
 )
 
-// serveLevel serves a device whose log level can be changed, and returns a client and what is logged.
+// serveLevel serves a device whose log level can be changed, and returns a client and the log.
 func serveLevel(t *testing.T, level *slog.LevelVar) (*uapi.Client, *bytes.Buffer) {
 	t.Helper()
 	dir := uapitest.NewDir(t)
@@ -56,7 +56,7 @@ func TestLogLevelIsReadAndChangedThroughTheSocket(t *testing.T) {
 		}
 	}
 	if _, err := client.SetLogLevel("loud"); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("a level that there is not: %v", err)
+		t.Errorf("an unknown level: %v", err)
 	}
 	if _, err := client.SetLogLevel("debug\nlevel=info"); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("two levels: %v", err)
@@ -66,7 +66,7 @@ func TestLogLevelIsReadAndChangedThroughTheSocket(t *testing.T) {
 	}
 }
 
-func TestLogLevelIsFixedWhereItCannotBeChanged(t *testing.T) {
+func TestLogLevelChangeIsRefusedWithoutLevelVar(t *testing.T) {
 	client, _ := serveLevel(t, nil)
 	if _, err := client.SetLogLevel("debug"); !errors.Is(err, syscall.EOPNOTSUPP) {
 		t.Error(err)
@@ -76,7 +76,7 @@ func TestLogLevelIsFixedWhereItCannotBeChanged(t *testing.T) {
 	}
 }
 
-func TestLevelsHaveTheirNames(t *testing.T) {
+func TestLevelNamesAndAliasesAreParsed(t *testing.T) {
 	for name, want := range map[string]string{"verbose": "debug", "WARNING": "warn", "Silent": "silent", "error": "error"} {
 		level, err := uapi.ParseLevel(name)
 		if got := uapi.LevelName(level); got != want || err != nil {
@@ -84,7 +84,7 @@ func TestLevelsHaveTheirNames(t *testing.T) {
 		}
 	}
 	if _, err := uapi.ParseLevel(""); err == nil {
-		t.Error("no name is a level")
+		t.Error("an empty name is accepted as a level")
 	}
 	if got := uapi.LevelName(slog.LevelInfo + 1); got != "INFO+1" {
 		t.Error(got)

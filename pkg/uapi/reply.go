@@ -46,7 +46,7 @@ func appendReply(b []byte, errno syscall.Errno) []byte {
 	return append(b, "\n\n"...)
 }
 
-// parseReply reads an answer that is an errno only.
+// parseReply reads an answer without a body.
 func parseReply(lines *lineReader) error {
 	var r reply
 	for {

@@ -22,14 +22,16 @@ import (
 type Server struct {
 	Handler Handler
 	Log     *slog.Logger   // failed operations, never their values; slog.Default() when nil
-	Level   *slog.LevelVar // what the log operation reads and changes; nil for a level that is fixed
-	Idle    time.Duration  // how long a client may take to its next request; 60 s when 0. To begin its first it has 5 s at most
-	// TakeOver offers the device to who is at the other end, and returns nil when that has it, or has not taken it; nil: it is not
-	// given away. Its error is an answer, so that nothing may have been written before it. The connection stays the Server's.
-	TakeOver func(*net.UnixConn) error
-	// Upgrade starts the program at path as the successor of this process, and returns when that has taken over, or has not, at the
-	// latest soon after ctx, which is Serve's; answered is then called when the client knows. nil: none is started.
-	Upgrade func(ctx context.Context, path string) (answered func(), err error)
+	Level   *slog.LevelVar // read and changed by the log operation; nil for a fixed level
+	Idle    time.Duration  // until a client's next request; 60 s when 0. Its first request must begin within 5 s
+	// Handover hands the device over to the process at the other end. It returns nil when that process has the device, and when it did
+	// not take it. An error is sent as the answer, so Handover must not have written anything then. The connection stays the
+	// Server's. nil: the operation is not supported.
+	Handover func(*net.UnixConn) error
+	// Upgrade starts the program at path as the successor of this process. It returns when the successor has the device or has failed,
+	// at the latest soon after the end of ctx, which is Serve's. The Server calls replied once the client has its answer. nil: the
+	// operation is not supported.
+	Upgrade func(ctx context.Context, path string) (replied func(), err error)
 }
 
 // Serve answers clients until ctx ends. See Server.Serve.
@@ -66,7 +68,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// accept outlasts a shortage of descriptors or memory, which other parts of the process cause and end.
+// accept retries while descriptors or memory are short: other parts of the process cause and end that.
 func accept(ctx context.Context, l net.Listener) (net.Conn, error) {
 	for {
 		conn, err := l.Accept()
@@ -98,14 +100,14 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 	for {
 		lines.restart(maxRequest)
 		conn.SetReadDeadline(time.Now().Add(idle))
-		answer, more, answered := s.operation(ctx, lines, conn)
+		answer, more, replied := s.operation(ctx, lines, conn)
 		if len(answer) == 0 {
 			return
 		}
 		conn.SetWriteDeadline(time.Now().Add(replyTimeout))
 		_, err := conn.Write(answer)
-		if answered != nil {
-			answered()
+		if replied != nil {
+			replied()
 		}
 		if err != nil || !more {
 			return
@@ -114,8 +116,8 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 }
 
 // operation reads one operation, carries it out and returns the answer, which is empty when the client has gone. more
-// says whether the connection can be used further, and answered, if set, is to be called once the client has the answer.
-func (s *Server) operation(ctx context.Context, lines *lineReader, conn net.Conn) (answer []byte, more bool, answered func()) {
+// says whether the connection can be used further. The caller calls replied, if it is set, once the client has the answer.
+func (s *Server) operation(ctx context.Context, lines *lineReader, conn net.Conn) (answer []byte, more bool, replied func()) {
 	op, err := lines.next()
 	if isGone(err) {
 		return nil, false, nil
@@ -124,9 +126,9 @@ func (s *Server) operation(ctx context.Context, lines *lineReader, conn net.Conn
 	switch {
 	case err != nil:
 	case op == opUpgrade:
-		answered, err = s.upgrade(ctx, lines, conn)
-	case op == opTakeOver:
-		err = s.takeOver(lines, conn)
+		replied, err = s.upgrade(ctx, lines, conn)
+	case op == opHandover:
+		err = s.handover(lines, conn)
 	default:
 		body, err = s.dispatch(op, lines)
 	}
@@ -134,13 +136,13 @@ func (s *Server) operation(ctx context.Context, lines *lineReader, conn net.Conn
 		return nil, false, nil
 	}
 	if err != nil {
-		s.logger().Warn("configuration request refused", "operation", knownOp(op), "error", err)
+		s.logger().Warn("refusing configuration request", "operation", knownOp(op), "error", err)
 		body = nil
 	}
-	return appendReply(body, errnoOf(err)), !isFatal(err), answered
+	return appendReply(body, errnoOf(err)), !isFatal(err), replied
 }
 
-// isGone reports an end of the stream, which nobody is left to hear about.
+// isGone reports whether the stream has ended, so that there is no client to answer.
 func isGone(err error) bool {
 	_, ok := errors.AsType[*Error](err)
 	return err != nil && !ok
@@ -151,10 +153,10 @@ func isFatal(err error) bool {
 	return ok && e.fatal
 }
 
-// knownOp keeps what is not an operation, and might be a key, out of the log.
+// knownOp replaces unknown operations, which might be keys, in the log.
 func knownOp(op string) string {
 	switch op {
-	case opGet, opSet, opStats, opLog, opTakeOver, opUpgrade:
+	case opGet, opSet, opStats, opLog, opHandover, opUpgrade:
 		return op
 	}
 	return "unknown"
@@ -175,7 +177,7 @@ func (s *Server) dispatch(op string, lines *lineReader) ([]byte, error) {
 	return nil, &Error{Errno: unix.EPROTO, Line: 1, Err: errors.New("unknown operation"), fatal: true}
 }
 
-// set parses everything before it applies anything. A request that was cut off is not applied.
+// set parses the whole request before it applies it. A truncated request is not applied.
 func (s *Server) set(lines *lineReader) error {
 	dev, err := parseSet(lines)
 	if err != nil {
@@ -216,7 +218,7 @@ func wantEnd(lines *lineReader) error {
 	return err
 }
 
-// refuse reads the rest of a bad operation, so that the answer is err and the next operation is found.
+// refuse skips the rest of a bad operation, so that the next one can be read, and returns err.
 func refuse(lines *lineReader, err error) error {
 	if skipErr := lines.skip(); skipErr != nil {
 		return skipErr
@@ -224,7 +226,7 @@ func refuse(lines *lineReader, err error) error {
 	return err
 }
 
-// wrapHandler makes an *Error of a Handler's error.
+// wrapHandler converts a Handler's error into an *Error.
 func wrapHandler(err error) error {
 	if err == nil {
 		return nil

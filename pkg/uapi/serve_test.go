@@ -42,7 +42,7 @@ func dial(t *testing.T, dir uapi.Dir, name string) *uapi.Client {
 	return c
 }
 
-// raw sends text to a fresh connection, ends it there, and returns all that comes back.
+// raw sends text on a new connection, closes its sending side, and returns the whole answer.
 func raw(t *testing.T, dir uapi.Dir, text string) string {
 	t.Helper()
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: string(dir) + "/wg0.sock"})
@@ -68,7 +68,7 @@ func serve(t *testing.T) (*uapitest.Device, uapi.Dir) {
 	return dev, dir
 }
 
-func TestClientSeesTheDevicesStatus(t *testing.T) {
+func TestClientReadsDeviceStatus(t *testing.T) {
 	dev, dir := serve(t)
 	c := dial(t, dir, "wg0")
 	r := rand.New(rand.NewPCG(1, 1))
@@ -85,7 +85,7 @@ func TestClientSeesTheDevicesStatus(t *testing.T) {
 	}
 }
 
-func TestClientConfiguresTheDeviceInOneStep(t *testing.T) {
+func TestClientSendsOneChangeAsAWhole(t *testing.T) {
 	dev, dir := serve(t)
 	c := dial(t, dir, "wg0")
 	want := config.Device{
@@ -116,7 +116,7 @@ func TestClientReadsStatsLongerThanALine(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	dev.ReportStats(func() {}) // json cannot have it
+	dev.ReportStats(func() {}) // a func cannot be JSON
 	if err := c.Stats(&got); !errors.Is(err, syscall.Errno(55)) {
 		t.Error(err)
 	}
@@ -125,7 +125,7 @@ func TestClientReadsStatsLongerThanALine(t *testing.T) {
 	}
 }
 
-func TestHandlersErrnoReachesTheClient(t *testing.T) {
+func TestClientGetsErrnoOfHandler(t *testing.T) {
 	dev, dir := serve(t)
 	c := dial(t, dir, "wg0")
 	for _, tc := range []struct {
@@ -158,11 +158,11 @@ func TestOneConnectionCarriesManyRequests(t *testing.T) {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff([]config.Device{{FwMark: new(uint32(2))}}, dev.Take(), exact); diff != "" {
-		t.Errorf("not exactly the good request was applied:\n%s", diff)
+		t.Errorf("applied changes differ from the valid request:\n%s", diff)
 	}
 }
 
-func TestRequestsThatAreCutOffAreNotApplied(t *testing.T) {
+func TestTruncatedRequestsAreNotApplied(t *testing.T) {
 	dev, dir := serve(t)
 	for _, text := range []string{"", "se", "set=1\n", "set=1\nlisten_port=5\n", "set=1\nlisten_port=5", "get=1\n"} {
 		if got := raw(t, dir, text); got != "" {
@@ -183,7 +183,7 @@ func TestUnknownOperationEndsTheConnection(t *testing.T) {
 	}
 }
 
-func TestLineWithoutEndIsCutOff(t *testing.T) {
+func TestOverlongLineEndsTheConnection(t *testing.T) {
 	_, dir := serve(t)
 	if got := raw(t, dir, "set=1\n"+strings.Repeat("x", 1<<20)); got != "errno=-7\n\n" && got != "" { // a reset may overtake it
 		t.Errorf("answer %q", got)
@@ -237,7 +237,7 @@ func TestIdleClientsAreDisconnected(t *testing.T) {
 	}
 }
 
-func TestSilentClientsKeepOthersWaitingForSecondsOnly(t *testing.T) {
+func TestIdleClientsBlockOthersForSecondsOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		l := make(pipes)
@@ -267,7 +267,7 @@ func TestSilentClientsKeepOthersWaitingForSecondsOnly(t *testing.T) {
 	})
 }
 
-func TestServeEndsWithItsContextAndItsClients(t *testing.T) {
+func TestServeClosesClientsWhenContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		l := make(pipes)
@@ -305,7 +305,7 @@ func (s *shortage) Accept() (net.Conn, error) {
 	return s.pipes.Accept()
 }
 
-func TestServeOutlastsAShortageOfDescriptors(t *testing.T) {
+func TestServeRetriesWhenOutOfDescriptors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		l := &shortage{pipes: make(pipes)}

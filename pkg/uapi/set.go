@@ -27,7 +27,7 @@ func ParseSet(r io.Reader) (config.Device, error) {
 	return dev, err
 }
 
-// parseSet treats io.EOF between lines as the end; whoever must not, looks at lines.ended.
+// parseSet treats io.EOF between lines as the end of the operation. lines.ended tells the two apart.
 func parseSet(lines *lineReader) (config.Device, error) {
 	var p setParser
 	for {
@@ -44,11 +44,11 @@ func parseSet(lines *lineReader) (config.Device, error) {
 	}
 }
 
-// at completes an *Error that does not know yet where it is.
+// at adds the line and the key to an *Error that has none.
 func at(err error, line int, key string) error {
 	if e, ok := errors.AsType[*Error](err); ok && e.Line == 0 {
 		e.Line = line
-		if len(key) <= 32 { // longer ones are not keys but might be secrets that went astray
+		if len(key) <= 32 { // a longer one is not a key, and might be a misplaced secret
 			e.Key = key
 		}
 	}
@@ -98,7 +98,7 @@ func (p *setParser) setDevice(key, value string) (err error) {
 	case "replace_peers":
 		p.dev.ReplacePeers, err = flag(value)
 	default:
-		return invalid("not a key of a device")
+		return invalid("unknown device key")
 	}
 	return err
 }
@@ -116,7 +116,7 @@ func setPeer(p *config.Peer, key, value string) (err error) {
 	case "persistent_keepalive_interval":
 		p.Keepalive, err = number[uint16](value)
 	case "replace_allowed_ips":
-		// The protocol works from top to bottom: what was added before this line goes too.
+		// The protocol applies lines in order: entries added before this line are removed too.
 		p.AllowedIPs = nil
 		p.ReplaceAllowedIPs, err = flag(value)
 	case "allowed_ip":
@@ -126,7 +126,7 @@ func setPeer(p *config.Peer, key, value string) (err error) {
 			err = invalid(`want "1"`)
 		}
 	default:
-		return invalid("not a key of a peer")
+		return invalid("unknown peer key")
 	}
 	return err
 }
@@ -135,7 +135,7 @@ func addAllowedIP(p *config.Peer, value string) error {
 	value, remove := strings.CutPrefix(value, "-")
 	prefix, err := netip.ParsePrefix(value)
 	if err != nil {
-		return invalid("want an address and prefix length, got %d bytes that are not", len(value))
+		return invalid("want an address and prefix length, got %d other bytes", len(value))
 	}
 	p.AllowedIPs = append(p.AllowedIPs, config.AllowedIP{Prefix: prefix.Masked(), Remove: remove})
 	return nil
@@ -150,21 +150,21 @@ func hexKey[K noise.Key](value string) (*K, error) {
 }
 
 func wantHexKey(value string) error {
-	return invalid("want 64 hexadecimal digits, got %d bytes that are not", len(value))
+	return invalid("want 64 hexadecimal digits, got %d other bytes", len(value))
 }
 
-// number parses a decimal number of as many bits as N has.
+// number parses a decimal number that fits N.
 func number[N uint16 | uint32 | uint64](value string) (*N, error) {
 	largest := uint64(^N(0))
 	v, err := strconv.ParseUint(value, 10, bits.Len64(largest))
 	if err != nil {
-		return nil, invalid("want 0-%d, got %d bytes that are not", largest, len(value))
+		return nil, invalid("want 0-%d, got %d other bytes", largest, len(value))
 	}
 	n := N(v)
 	return &n, nil
 }
 
-// parsed makes a parser's error the protocol's.
+// parsed calls a parser and converts its error into an *Error.
 func parsed[T any](value string, parse func(string) (T, error)) (*T, error) {
 	v, err := parse(value)
 	if err != nil {
@@ -175,7 +175,7 @@ func parsed[T any](value string, parse func(string) (T, error)) (*T, error) {
 
 func flag(value string) (bool, error) {
 	if value != "true" {
-		return false, invalid(`want "true", got %d bytes that are not`, len(value))
+		return false, invalid(`want "true", got %d other bytes`, len(value))
 	}
 	return true, nil
 }

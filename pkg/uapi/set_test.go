@@ -17,7 +17,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// exact compares what go-cmp cannot look into.
+// exact compares types whose fields go-cmp cannot read.
 var exact = cmp.Options{
 	cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
 	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
@@ -69,7 +69,7 @@ func TestParseSetUnderstandsEveryKey(t *testing.T) {
 	}
 }
 
-func TestParseSetWorksFromTopToBottom(t *testing.T) {
+func TestParseSetAppliesLinesInOrder(t *testing.T) {
 	dev, err := ParseSet(strings.NewReader("listen_port=1\nlisten_port=2\npublic_key=" + hexA +
 		"\nallowed_ip=10.0.0.0/8\nreplace_allowed_ips=true\nallowed_ip=10.1.0.0/16\n"))
 	if err != nil {
@@ -83,7 +83,7 @@ func TestParseSetWorksFromTopToBottom(t *testing.T) {
 	}
 }
 
-func TestParseSetNamesTheZoneByInterface(t *testing.T) {
+func TestParseSetResolvesInterfaceNameAsZone(t *testing.T) {
 	dev, err := ParseSet(strings.NewReader("public_key=" + hexA + "\nendpoint=[fe80::1%lo]:7\n"))
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func TestParseSetNamesTheZoneByInterface(t *testing.T) {
 	}
 }
 
-func TestParseSetRefusesWithLineAndKey(t *testing.T) {
+func TestParseSetErrorsHaveLineAndKey(t *testing.T) {
 	peer := "public_key=" + hexA + "\n"
 	for _, tc := range []struct {
 		in    string
@@ -145,7 +145,7 @@ func TestParseSetRefusesWithLineAndKey(t *testing.T) {
 			t.Errorf("%.40q: errors.Is does not find the errno", tc.in)
 		}
 		if diff := cmp.Diff(config.Device{}, dev, exact); diff != "" {
-			t.Errorf("%.40q: came with a device: %s", tc.in, diff)
+			t.Errorf("%.40q: error and a device: %s", tc.in, diff)
 		}
 	}
 }
@@ -183,7 +183,7 @@ func FuzzParseSet(f *testing.F) {
 		}
 		again, err := ParseSet(&b)
 		if err != nil {
-			t.Fatalf("what WriteSet wrote: %v", err)
+			t.Fatalf("parsing the output of WriteSet: %v", err)
 		}
 		if diff := cmp.Diff(dev, again, exact); diff != "" {
 			t.Error(diff)

@@ -104,7 +104,7 @@ func TestStockWGReportsTheErrno(t *testing.T) {
 		dev.Refuse(errno)
 		r := wg.Run(t, "", nil, "set", "wg0", "listen-port", "7")
 		if r.Code != 1 || !strings.Contains(strings.ToLower(r.Stderr), errno.Error()) {
-			t.Errorf("%v: wg exits %d and says %q", errno, r.Code, r.Stderr)
+			t.Errorf("%v: wg exits with %d and stderr %q", errno, r.Code, r.Stderr)
 		}
 	}
 }

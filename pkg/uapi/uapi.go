@@ -1,12 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package uapi speaks WireGuard's cross-platform configuration protocol (https://www.wireguard.com/xplatform/): the
-// texts of its get and set operations, the Unix socket that wg(8) looks for, its server and its client. What stock
-// tools never send is added: the operation "stats=1", which answers with one line of JSON, "log=1", which answers with
-// the log level ("level=info") after setting it where the request has such a line, and in a set operation's body the
-// device keys "spread" (auto, off or on), "spread_ports" (61000-61999), "underlay" (auto, udp or xdp) and "rx_cpus" (off,
-// auto or 0-3,8). What get answers is WireGuard's alone, so how a device spreads, and by what way, is in the JSON
-// (config.SpreadReport). "takeover=1" and "upgrade=1" are for a daemon and its successor.
 package uapi
 
 import (
@@ -17,7 +10,7 @@ import (
 
 // Handler is the device behind a socket. Its methods may be called by several connections at once.
 type Handler interface {
-	// Status returns what the device is now.
+	// Status returns the present state of the device.
 	Status() config.Status
 	// Configure applies the whole change or nothing. An error that holds an *Error or a syscall.Errno decides the errno
 	// the client sees; any other error is reported as errno 55, as wireguard-go does.
@@ -26,16 +19,15 @@ type Handler interface {
 	Stats() any
 }
 
-// Limits of one socket. A client that goes beyond one gets an error reply, where one is still possible, and is
-// disconnected.
+// Limits of one socket. A client that exceeds one is disconnected, after an error reply where one is still possible.
 const (
 	maxLine        = 4096                   // bytes in one line; the longest legitimate one has under 200
 	maxRequest     = 64 << 20               // bytes in one request: over a million allowed IPs
 	maxReply       = 512 << 20              // bytes a client accepts for one answer
 	maxConns       = 64                     // clients served at once; others wait in the listen queue
-	firstTimeout   = 5 * time.Second        // from connecting to the first byte, so that silent clients do not keep others waiting
-	idleTimeout    = 60 * time.Second       // from then to the end of that request, and from there to the end of the next
-	replyTimeout   = 30 * time.Second       // for a client to take its answer
+	firstTimeout   = 5 * time.Second        // from connecting to the first byte, so that idle clients do not block others for long
+	idleTimeout    = 60 * time.Second       // from the first byte to the end of a request, and from there to the end of the next
+	replyTimeout   = 30 * time.Second       // for a client to read its answer
 	acceptPause    = 100 * time.Millisecond // before the next try when descriptors or memory ran out
 	requestTimeout = 60 * time.Second       // for a daemon to answer Client
 )
@@ -47,11 +39,11 @@ const (
 	opStats = "stats=1"
 	opLog   = "log=1"
 
-	opTakeOver = "takeover=1"
+	opHandover = "takeover=1" // the value is part of the handover protocol: daemons of other releases use it
 	opUpgrade  = "upgrade=1"
 )
 
-// Device keys of ropewalk's own.
+// Device keys that only ropewalk has.
 const (
 	keySpread      = "spread"
 	keySpreadPorts = "spread_ports"

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package uapitest helps to test against uapi sockets: a device that only records, random statuses, and the installed
-// wg(8) pointed at a test's own socket directory.
 package uapitest
 
 import (
@@ -18,8 +16,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
-// Device is a uapi.Handler that reports what it was given and records what it is asked for. Its zero value is ready;
-// safe for concurrent use.
+// Device is a uapi.Handler that returns a status set by the test, and records changes. Its zero value is ready. It is safe for
+// concurrent use.
 type Device struct {
 	mu      sync.Mutex
 	status  config.Status
@@ -52,14 +50,14 @@ func (d *Device) Stats() any {
 	return d.stats
 }
 
-// Report makes the device have this status.
+// Report sets the status that the device returns.
 func (d *Device) Report(st config.Status) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.status = st
 }
 
-// ReportStats makes the device have these statistics.
+// ReportStats sets the statistics that the device returns.
 func (d *Device) ReportStats(stats any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -85,7 +83,7 @@ func (d *Device) Take() []config.Device {
 // NewDir returns an empty directory with a path short enough for sockets. It is removed when the test ends.
 func NewDir(tb testing.TB) uapi.Dir {
 	tb.Helper()
-	// TempDir is no use: its path, which holds the test's name, may exceed the 108 bytes of a socket address.
+	// Not TempDir: its path holds the test's name and may exceed the 108 bytes of a socket address.
 	dir, err := os.MkdirTemp("/tmp", "uapi") //nolint:usetesting // see above
 	if err != nil {
 		tb.Fatal(err)
@@ -94,8 +92,7 @@ func NewDir(tb testing.TB) uapi.Dir {
 	return uapi.Dir(dir)
 }
 
-// Full has somebody listen on a device's socket in dir who lets nobody in, and has as many wait for it as can (unix(7)), until the
-// test ends.
+// Full listens on a device's socket in dir, accepts no client, and fills the listen queue (unix(7)), until the test ends.
 func Full(tb testing.TB, dir uapi.Dir, name string) {
 	tb.Helper()
 	l, err := dir.Listen(name)

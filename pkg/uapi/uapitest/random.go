@@ -12,7 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// RandomStatus returns a status in which every field takes its unusual values too. Handshakes are at most three years
+// RandomStatus returns a status whose fields often have unusual values. Handshakes are at most three years
 // before now and at most an hour after it.
 func RandomStatus(r *rand.Rand, name string, now time.Time) config.Status {
 	st := config.Status{
@@ -62,7 +62,7 @@ func randomEndpoint(r *rand.Rand) config.Endpoint {
 	addr := randomAddr(r)
 	ep := config.Endpoint{AddrPort: netip.AddrPortFrom(addr, uint16(r.Uint64()))}
 	if addr.Is6() && addr.IsLinkLocalUnicast() {
-		ep.Scope = uint32(pick(r, 1, 4077)) // the loopback interface, and none
+		ep.Scope = uint32(pick(r, 1, 4077)) // the loopback interface, and one that does not exist
 	}
 	return ep
 }

@@ -14,19 +14,19 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
-// Stock is the installed wg(8) in namespaces of its own, in which a test's directory stands for /var/run/wireguard:
-// neither the host's interfaces nor other tests' sockets are in its sight.
+// Stock is the installed wg(8) in mount and network namespaces of its own. A test's directory is mounted at /var/run/wireguard, so wg
+// sees neither the host's interfaces nor the sockets of other tests.
 type Stock struct {
 	dir uapi.Dir
 }
 
-// Result is what a command did.
+// Result is the output and the exit status of a command.
 type Result struct {
 	Stdout, Stderr string
 	Code           int
 }
 
-// NewStock skips the test when wg is not installed, or its namespaces cannot be had.
+// NewStock skips the test when wg is not installed, or namespaces cannot be created.
 func NewStock(tb testing.TB, dir uapi.Dir) *Stock {
 	tb.Helper()
 	if _, err := exec.LookPath("wg"); err != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package daemon
+package handover
 
 import (
 	"cmp"
@@ -15,19 +15,19 @@ import (
 	"github.com/ropewalk/ropewalk/test/golden"
 )
 
-// TestWhatIsHandedOverIsThatOfItsVersion: daemons of one Version must understand each other, of whatever release they are. What is new
-// needs another Version, unless it is left out while it says nothing (omitempty).
-func TestWhatIsHandedOverIsThatOfItsVersion(t *testing.T) {
-	got := fmt.Sprintf("version %d\n%s", Version, shape("", reflect.TypeFor[handoff]())+shape("device.", reflect.TypeFor[device.State]()))
+// TestStateFormatMatchesItsVersion guards the format: daemons of all releases with one Version must understand each other. A new member
+// needs a new Version, unless it is omitted while it has no value (omitempty).
+func TestStateFormatMatchesItsVersion(t *testing.T) {
+	got := fmt.Sprintf("version %d\n%s", Version, shape("", reflect.TypeFor[State]())+shape("device.", reflect.TypeFor[device.State]()))
 	golden.Check(t, "testdata/shape.golden", got)
 }
 
-// shape is a line for each member of a type. Counters are left out: those may differ.
+// shape returns a line for each member of a type. It omits counters, which may differ between releases.
 func shape(path string, of reflect.Type) string {
 	var b strings.Builder
 	for f := range of.Fields() {
 		name := cmp.Or(f.Tag.Get("json"), f.Name)
-		if !f.IsExported() || name == "stats" || name == "handshakes" {
+		if !f.IsExported() || name == "-" || name == "stats" || name == "handshakes" {
 			continue
 		}
 		fmt.Fprintf(&b, "%s%s %s\n", path, name, f.Type)
@@ -45,7 +45,7 @@ func element(t reflect.Type) reflect.Type {
 	return t
 }
 
-// hasText reports whether a type writes itself.
+// hasText reports whether a type has its own JSON or text encoding.
 func hasText(t reflect.Type) bool {
 	p := reflect.PointerTo(t)
 	return p.Implements(reflect.TypeFor[json.Marshaler]()) || p.Implements(reflect.TypeFor[encoding.TextMarshaler]())

@@ -16,12 +16,12 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-func TestLanesWithoutTheirPrecedenceAreWarnedOfOnce(t *testing.T) {
+func TestThreadSchedulingFailureIsLoggedOnce(t *testing.T) {
 	var b bytes.Buffer
 	begin := ownThread(slog.New(slog.NewTextHandler(&b, nil)), 0)
 	var loops sync.WaitGroup
 	for range 4 {
-		loops.Go(func() { begin("a\x00b") }) // a name that no thread can have
+		loops.Go(func() { begin("a\x00b") }) // an invalid thread name
 	}
 	loops.Wait()
 	if n := strings.Count(b.String(), "\n"); n != 1 || !strings.Contains(b.String(), "level=WARN") {
@@ -29,7 +29,7 @@ func TestLanesWithoutTheirPrecedenceAreWarnedOfOnce(t *testing.T) {
 	}
 }
 
-func TestWorkersAreForCPUsThatNobodyElseNeeds(t *testing.T) {
+func TestAutoWorkersLeaveTwoCPUsFree(t *testing.T) {
 	for wanted, want := range map[int][]int{AutoWorkers: {0, 0, 1, 2, 4, 4}, 0: {0, 0, 0, 0, 0, 0}, 3: {3, 3, 3, 3, 3, 3}} {
 		for i, cpus := range []int{1, 2, 3, 4, 6, 64} {
 			if n := workers(wanted, cpus); n != want[i] {
@@ -39,17 +39,17 @@ func TestWorkersAreForCPUsThatNobodyElseNeeds(t *testing.T) {
 	}
 }
 
-// TestALaterTunnelOfAProcessIsLikeItsFirst: what the first has made room for are no CPUs.
-func TestALaterTunnelOfAProcessIsLikeItsFirst(t *testing.T) {
+// TestSecondTunnelHasTheSameDefaults raises GOMAXPROCS for the first tunnel, which must not count as CPUs for the second.
+func TestSecondTunnelHasTheSameDefaults(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	first := Options{Workers: AutoWorkers}.complete()
-	makeRoom(64, 4)
+	raiseGOMAXPROCS(64, 4)
 	if next := (Options{Workers: AutoWorkers}).complete(); next.Lanes != first.Lanes || next.Workers != first.Workers {
 		t.Errorf("%d lanes and %d workers, before that %d and %d", next.Lanes, next.Workers, first.Lanes, first.Workers)
 	}
 }
 
-func TestSpreadPortsThatTheKernelGivesAwayAreWarnedOf(t *testing.T) {
+func TestSpreadPortsInLocalPortRangeAreLogged(t *testing.T) {
 	enterNamespaces(t)
 	for _, tt := range []struct {
 		local, reserved string
@@ -73,7 +73,7 @@ func TestSpreadPortsThatTheKernelGivesAwayAreWarnedOf(t *testing.T) {
 	}
 }
 
-// enterNamespaces gives the test's goroutine namespaces of its own, whose thread ends with it.
+// enterNamespaces moves the test's goroutine to new network and mount namespaces, which end with its thread.
 func enterNamespaces(t *testing.T) {
 	t.Helper()
 	runtime.LockOSThread()
