@@ -11,14 +11,14 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/config"
 )
 
-// ArgError is one thing wrong with the words of `set`. Its text never holds what might be a secret key.
+// ArgError is a mistake in the arguments of `set`. Its text never holds what might be a secret key.
 type ArgError struct {
-	Word  string   // the keyword, or a word that is none; empty when it might be a secret
-	Known []string // the keywords that could stand there, when Word is none of them
-	Fault string   // what is wrong otherwise
+	Word  string   // the keyword, or the unknown word; empty when it might be a secret
+	Known []string // the keywords allowed there, when Word is none of them
+	Fault string   // the mistake, when Word is a keyword
 }
 
-// Error is "allowed-ips: want addresses …" or "invalid argument "per"".
+// Error returns text such as `allowed-ips: want addresses …` or `invalid argument "per"`.
 func (e *ArgError) Error() string {
 	switch {
 	case e.Known != nil && e.Word == "":
@@ -29,16 +29,16 @@ func (e *ArgError) Error() string {
 	return e.Word + ": " + e.Fault
 }
 
-// keyword is one word of `set`, which its value follows unless bare is set.
+// keyword is a keyword of `set`. A value follows it, unless bare is set.
 type keyword struct {
 	name   string
-	peer   bool                                           // of the peer before it, not of the device
-	secret bool                                           // the value stays out of errors
-	bare   bool                                           // has no value
+	peer   bool                                           // applies to the peer before it, not to the device
+	secret bool                                           // errors do not quote the value
+	bare   bool                                           // no value follows
 	set    func(p *argParser, value string) (want string) // as of key
 }
 
-// keywords lists them in the order of wg(8)'s usage text, ropewalk's own last of each part.
+// keywords lists the keywords in the order of wg(8)'s usage text. In each part, those that only ropewalk has come last.
 func keywords() []keyword {
 	file := func(set func(*parser, string) string) func(*argParser, string) string {
 		return func(p *argParser, value string) string { return set(&p.parser, value) }
@@ -67,7 +67,7 @@ func keywords() []keyword {
 	}
 }
 
-// Keywords returns the words that may follow: those of a device, and with peer set those of a peer.
+// Keywords returns the keywords that are allowed: those of a device, or after the first peer those of a peer.
 func Keywords(peer bool) []string {
 	var names []string
 	for _, k := range keywords() {
@@ -78,36 +78,36 @@ func Keywords(peer bool) []string {
 	return names
 }
 
-// TakesValue reports whether a word is a keyword of `set` that a value follows.
+// TakesValue reports whether a word is a keyword of `set` with a value.
 func TakesValue(word string) bool {
 	return slices.ContainsFunc(keywords(), func(k keyword) bool { return k.name == word && !k.bare })
 }
 
-// argParser collects the words of `set` in a File, and what a file cannot say beside it.
+// argParser collects the arguments of `set` in a File, and in extras what a file cannot express.
 type argParser struct {
 	parser
-	extras []argPeer // one for each peer
+	extras []peerExtra // one for each peer
 }
 
-// argPeer is what `set` says of a peer beyond a file's [Peer].
-type argPeer struct {
+// peerExtra holds settings of a peer that `set` has and a file's [Peer] has not.
+type peerExtra struct {
 	remove bool
-	listed bool // allowed IPs were given, be they none
+	listed bool // allowed-ips was given, possibly with an empty list
 }
 
-func (p *argParser) extra() *argPeer { return &p.extras[len(p.extras)-1] }
+func (p *argParser) extra() *peerExtra { return &p.extras[len(p.extras)-1] }
 
 func (p *argParser) addPeer(value string) string {
 	p.file.Peers = append(p.file.Peers, Peer{})
-	p.extras = append(p.extras, argPeer{})
+	p.extras = append(p.extras, peerExtra{})
 	return setPublicKey(&p.parser, value)
 }
 
-// setAllowedIPs takes the empty list, which leaves a peer none, as wg(8) does.
+// setAllowedIPs accepts the empty list, which removes all allowed IPs, as wg(8) does.
 func setAllowedIPs(p *argParser, value string) string {
 	p.extra().listed = true
-	p.peer().ModifyAllowedIPs = false // each list decides anew
-	value = squeeze(value)
+	p.peer().ModifyAllowedIPs = false // each list decides by itself
+	value = removeSpace(value)
 	if value == "" {
 		return ""
 	}
@@ -119,9 +119,9 @@ func setAllowedIPs(p *argParser, value string) string {
 	return ""
 }
 
-// ParseArgs reads the words that follow the interface in `wg set`: keywords and their values. private-key and
-// preshared-key name files, which are read; an empty one removes the key. resolve is called for each endpoint, once all
-// words have been found good. warnings are for people, in the words of wg(8). Errors are *ArgError, or a Resolver's.
+// ParseArgs parses the arguments that follow the interface in `wg set`: keywords and their values. The values of private-key and
+// preshared-key are file names. ParseArgs reads the files. An empty file removes the key. It calls resolve for each endpoint after all
+// arguments have been found valid. warnings are texts for the user, worded as wg(8) does. Errors are *ArgError, or a Resolver's.
 func ParseArgs(ctx context.Context, words []string, resolve Resolver) (dev config.Device, warnings []string, err error) {
 	var p argParser
 	for len(words) > 0 {
@@ -135,37 +135,37 @@ func ParseArgs(ctx context.Context, words []string, resolve Resolver) (dev confi
 	if err != nil {
 		return config.Device{}, nil, err
 	}
-	own := &p.file.Interface
-	dev.Spread, dev.SpreadPorts, dev.Underlay, dev.ReceiveCPUs = own.Spread, own.SpreadPorts, own.Underlay, own.ReceiveCPUs
+	conf := &p.file.Interface
+	dev.Spread, dev.SpreadPorts, dev.Underlay, dev.ReceiveCPUs = conf.Spread, conf.SpreadPorts, conf.Underlay, conf.ReceiveCPUs
 	for i, extra := range p.extras {
 		peer := &dev.Peers[i]
 		peer.ReplaceAllowedIPs = peer.ReplaceAllowedIPs && extra.listed
-		if extra.remove { // whatever else was said of it, as in wg(8)
+		if extra.remove { // whatever else was given for the peer, as in wg(8)
 			*peer = config.Peer{PublicKey: peer.PublicKey, Remove: true}
 		}
 	}
 	return dev, p.file.Warnings, nil
 }
 
-// take handles a keyword with its value, and returns how many words that were.
+// take handles a keyword with its value, and returns how many words it has used.
 func (p *argParser) take(words []string) (int, error) {
 	word := words[0]
 	known := keywords()
 	i := slices.IndexFunc(known, func(k keyword) bool { return k.name == word })
 	if i < 0 {
-		return 0, &ArgError{Word: presentable(word, "x"), Known: Keywords(len(p.extras) > 0)}
+		return 0, &ArgError{Word: safeName(word, "x"), Known: Keywords(len(p.extras) > 0)}
 	}
 	k := known[i]
 	switch {
 	case k.peer && len(p.extras) == 0:
-		return 0, &ArgError{Word: word, Fault: "belongs behind a peer"}
+		return 0, &ArgError{Word: word, Fault: "must follow a peer"}
 	case !k.peer && word != "peer" && len(p.extras) > 0:
-		return 0, &ArgError{Word: word, Fault: "belongs before the first peer"}
+		return 0, &ArgError{Word: word, Fault: "must precede the first peer"}
 	case k.bare:
 		k.set(p, "")
 		return 1, nil
 	case len(words) == 1:
-		return 0, &ArgError{Word: word, Fault: "a value is missing"}
+		return 0, &ArgError{Word: word, Fault: "missing value"}
 	}
 	if want := k.set(p, words[1]); want != "" {
 		fault := "want " + want

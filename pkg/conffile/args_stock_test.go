@@ -18,7 +18,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi/uapitest"
 )
 
-// keyFiles are files with a key, good and bad, by name.
+// keyFiles are key files, valid and invalid, by name.
 func keyFiles(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -34,7 +34,7 @@ func keyFiles(t *testing.T) string {
 	return dir
 }
 
-// setWords are command lines, those of devices and those of a peer, that both programs are given.
+// setWords are arguments for both programs, of a device and of a peer.
 func setWords(dir string) [][]string {
 	var all [][]string
 	add := func(word string, values ...string) {
@@ -99,7 +99,7 @@ func TestSetAgreesWithStockWG(t *testing.T) {
 	}
 }
 
-// someFile is a random file about some of the peers, and some that are new.
+// someFile returns a random file with some of the peers, and some new ones.
 func someFile(r *rand.Rand, peers []config.PeerStatus) string {
 	var b strings.Builder
 	b.WriteString("[Interface]\n")
@@ -142,7 +142,7 @@ func TestSyncAgreesWithStockWG(t *testing.T) {
 		}
 		got, err := f.Sync(t.Context(), NewResolver(Lookup{}), st.Peers)
 		want := dev.Take()
-		for i := range got.Peers { // older ones leave preshared keys that the file does not have
+		for i := range got.Peers { // older versions keep preshared keys that the file does not have
 			if psk := got.Peers[i].PresharedKey; psk != nil && psk.IsZero() && want[0].Peers[i].PresharedKey == nil {
 				got.Peers[i].PresharedKey = nil
 			}

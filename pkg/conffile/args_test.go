@@ -34,7 +34,7 @@ func TestSignsModifyAllowedIPs(t *testing.T) {
 	}
 }
 
-func TestSyncRemovesPresharedKeysThatTheFileDoesNotHave(t *testing.T) {
+func TestSyncRemovesPresharedKeysMissingFromFile(t *testing.T) {
 	f, err := Parse("", strings.NewReader("[Peer]\nPublicKey = "+publicKey.Base64()+"\n"), WG)
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +54,7 @@ func TestSyncRemovesPresharedKeysThatTheFileDoesNotHave(t *testing.T) {
 	}
 }
 
-func TestEachListOfAllowedIPsDecidesAnewWhetherItModifies(t *testing.T) {
+func TestLastAllowedIPsListDecidesReplaceOrModify(t *testing.T) {
 	for text, want := range map[string]bool{"+10.0.0.0/8": false, "+10.0.0.0/8\nAllowedIPs = 10.1.0.0/16": true, "10.1.0.0/16\nAllowedIPs = -10.0.0.0/8": false} {
 		f, err := Parse("", strings.NewReader("[Peer]\nPublicKey = "+publicKey.Base64()+"\nAllowedIPs = "+text+"\n"), WG)
 		if err != nil {
@@ -75,7 +75,7 @@ func TestEachListOfAllowedIPsDecidesAnewWhetherItModifies(t *testing.T) {
 	}
 }
 
-func TestSetKnowsRopewalksOwnSettings(t *testing.T) {
+func TestSetAcceptsRopewalkKeywords(t *testing.T) {
 	words := []string{"spread", "off", "spread-ports", "2000-3000", "underlay", "udp", "rx-cpus", "auto"}
 	dev, _, err := ParseArgs(t.Context(), words, NewResolver(Lookup{}))
 	want := config.Device{
@@ -86,7 +86,7 @@ func TestSetKnowsRopewalksOwnSettings(t *testing.T) {
 	}
 }
 
-func TestSetSaysWhatIsWrong(t *testing.T) {
+func TestSetErrorsNameKeywordAndMistake(t *testing.T) {
 	key, secret := publicKey.Base64(), privateKey.Base64()
 	absent := filepath.Join(t.TempDir(), "absent")
 	for _, tc := range []struct {
@@ -96,13 +96,13 @@ func TestSetSaysWhatIsWrong(t *testing.T) {
 		{[]string{"per"}, `invalid argument "per"`},
 		{[]string{secret}, "invalid argument"},
 		{[]string{"listen-port", "65536"}, `listen-port: want 0-65535, got "65536"`},
-		{[]string{"listen-port"}, "listen-port: a value is missing"},
-		{[]string{"remove"}, "remove: belongs behind a peer"},
-		{[]string{"peer", key, "fwmark", "1"}, "fwmark: belongs before the first peer"},
+		{[]string{"listen-port"}, "listen-port: missing value"},
+		{[]string{"remove"}, "remove: must follow a peer"},
+		{[]string{"peer", key, "fwmark", "1"}, "fwmark: must precede the first peer"},
 		{[]string{"peer", "x"}, `peer: want a base64 key of 44 characters, got "x"`},
 		{[]string{"private-key", absent}, "private-key: want a file with one base64 key, or an empty one for none; \"" + absent + "\": no such file or directory"},
-		{[]string{"private-key", secret}, "private-key: want the name of a file that holds the key, so that it is not seen among the processes; got a key"},
-		{[]string{"rx-cpus", "all"}, `rx-cpus: want "off", "auto" or a list of processors such as 0-3,8, got "all"`},
+		{[]string{"private-key", secret}, "private-key: want the name of a file with the key, because arguments are visible in process lists; got a key"},
+		{[]string{"rx-cpus", "all"}, `rx-cpus: want "off", "auto" or a list of CPUs such as 0-3,8, got "all"`},
 		{[]string{"underlay", "tcp"}, `underlay: want "auto", "udp" or "xdp", got "tcp"`},
 		{[]string{"spread", "often"}, `spread: want "auto", "off" or "on", got "often"`},
 	} {
@@ -113,7 +113,7 @@ func TestSetSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestEveryKeywordIsKnownToCompletion(t *testing.T) {
+func TestKeywordsAreThoseOfTheirSection(t *testing.T) {
 	if diff := cmp.Diff([]string{"listen-port", "fwmark", "private-key", "spread", "spread-ports", "underlay", "rx-cpus", "peer"}, Keywords(false)); diff != "" {
 		t.Error(diff)
 	}
@@ -122,7 +122,7 @@ func TestEveryKeywordIsKnownToCompletion(t *testing.T) {
 		t.Error(diff)
 	}
 	if TakesValue("remove") || TakesValue("nonsense") || !TakesValue("peer") {
-		t.Error("which words take a value")
+		t.Error("TakesValue is wrong for remove, nonsense or peer")
 	}
 }
 
@@ -137,7 +137,7 @@ func FuzzSetWords(f *testing.F) {
 		}
 		dev, _, err := ParseArgs(t.Context(), strings.Fields(line), resolve)
 		if err != nil && (dev.Peers != nil || dev.ListenPort != nil) {
-			t.Error("both a change and an error")
+			t.Error("ParseArgs returns both a change and an error")
 		}
 	})
 }

@@ -15,16 +15,16 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/config"
 )
 
-// Resolver finds the address of an endpoint, given as in a file: address:port, [address%zone]:port or name:port.
+// Resolver resolves an endpoint, written as in a file: address:port, [address%zone]:port or name:port.
 type Resolver func(ctx context.Context, endpoint string) (config.Endpoint, error)
 
-// Forever makes a Resolver try without end.
+// Forever makes a Resolver retry without limit.
 const Forever = -1
 
 const (
 	defaultRetries = 15
 	firstDelay     = time.Second
-	longestDelay   = 20 * time.Second
+	maxDelay       = 20 * time.Second
 )
 
 // ParseRetries reads the value of WG_ENDPOINT_RESOLUTION_RETRIES: a number, "infinity" for Forever, 15 when empty.
@@ -42,17 +42,17 @@ func ParseRetries(value string) (int, error) {
 	return int(n), nil
 }
 
-// Lookup says how a Resolver finds names. A zero Lookup uses this host's resolver and interfaces, without retries.
+// Lookup configures a Resolver. The zero value uses this host's resolver and interfaces, without retries.
 type Lookup struct {
-	Retries int                                                          // of errors that may pass; or Forever
+	Retries int                                                          // after temporary errors; or Forever
 	IP      func(ctx context.Context, host string) ([]netip.Addr, error) // in order of preference
-	Zone    func(name string) (index uint32, err error)                  // of an interface
-	Wait    func(ctx context.Context, d time.Duration) error             // between two tries
-	Retry   func(endpoint string, err error, next time.Duration)         // is told before each wait; may be nil
+	Zone    func(name string) (index uint32, err error)                  // interface index
+	Wait    func(ctx context.Context, d time.Duration) error             // between two attempts
+	Retry   func(endpoint string, err error, next time.Duration)         // called before each wait; may be nil
 }
 
-// NewResolver returns a Resolver. It takes the first address of a name, and repeats lookups that failed for a reason
-// that may pass, after a second and then 1.2 times longer each time, as wg(8) does, up to 20 seconds.
+// NewResolver returns a Resolver. It uses the first address of a name. It retries lookups that failed with a temporary error, after 1 s
+// and then 1.2 times longer each time, up to 20 s, as wg(8) does.
 func NewResolver(l Lookup) Resolver {
 	if l.IP == nil {
 		l.IP = func(ctx context.Context, host string) ([]netip.Addr, error) {
@@ -86,13 +86,13 @@ func (l *Lookup) resolve(ctx context.Context, endpoint string) (config.Endpoint,
 	return ep, nil
 }
 
-// address returns a literal address as it is, and otherwise looks the name up until that succeeds or is hopeless.
+// address parses a literal address. It looks a name up, with retries.
 func (l *Lookup) address(ctx context.Context, endpoint, host string) (netip.Addr, error) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return addr, nil
 	}
 	delay := firstDelay
-	for try := 0; ; try++ {
+	for attempt := 0; ; attempt++ {
 		addrs, err := l.IP(ctx, host)
 		if err == nil && len(addrs) > 0 {
 			return addrs[0].Unmap(), nil
@@ -100,7 +100,7 @@ func (l *Lookup) address(ctx context.Context, endpoint, host string) (netip.Addr
 		if err == nil {
 			err = errors.New("name has no address")
 		}
-		if !passing(err) || try == l.Retries {
+		if !isTemporary(err) || attempt == l.Retries {
 			return netip.Addr{}, err
 		}
 		if l.Retry != nil {
@@ -109,12 +109,12 @@ func (l *Lookup) address(ctx context.Context, endpoint, host string) (netip.Addr
 		if werr := l.Wait(ctx, delay); werr != nil {
 			return netip.Addr{}, errors.Join(err, werr)
 		}
-		delay = min(delay*6/5, longestDelay)
+		delay = min(delay*6/5, maxDelay)
 	}
 }
 
-// passing reports whether a lookup may succeed later: the name server or the way to it failed, not the name.
-func passing(err error) bool {
+// isTemporary reports whether a lookup may succeed later: the name server or the network failed, not the name.
+func isTemporary(err error) bool {
 	dns, ok := errors.AsType[*net.DNSError](err)
 	return ok && !dns.IsNotFound && (dns.IsTemporary || dns.IsTimeout)
 }
@@ -149,7 +149,7 @@ type hostPort struct {
 	port uint16
 }
 
-// splitEndpoint splits at the last colon, so that IPv6 does without brackets too, as in wg(8).
+// splitEndpoint splits at the last colon. IPv6 addresses need no brackets, as in wg(8).
 func splitEndpoint(s string) (hostPort, error) {
 	var host, port string
 	i := strings.LastIndexByte(s, ':')

@@ -14,7 +14,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/config"
 )
 
-// names is a resolver with one name, which fails as often as told before it answers.
+// names is a fake DNS with one name. Its lookups fail a number of times before they succeed.
 type names struct {
 	failures int
 	err      error
@@ -74,8 +74,8 @@ func TestResolverAcceptsWhatWGAccepts(t *testing.T) {
 	}
 }
 
-func TestResolverRepeatsOnlyFailuresThatMayPass(t *testing.T) {
-	passes := &net.DNSError{Err: "server misbehaving", IsTemporary: true}
+func TestResolverRetriesOnlyTemporaryErrors(t *testing.T) {
+	temporary := &net.DNSError{Err: "server misbehaving", IsTemporary: true}
 	final := &net.DNSError{Err: "no such host", IsNotFound: true, IsTemporary: true}
 	for _, tc := range []struct {
 		err               error
@@ -83,10 +83,10 @@ func TestResolverRepeatsOnlyFailuresThatMayPass(t *testing.T) {
 		waits             int
 		ok                bool
 	}{
-		{passes, 3, 15, 3, true},
-		{passes, 100, 2, 2, false},
-		{passes, 1, 0, 0, false},
-		{passes, 40, Forever, 40, true},
+		{temporary, 3, 15, 3, true},
+		{temporary, 100, 2, 2, false},
+		{temporary, 1, 0, 0, false},
+		{temporary, 40, Forever, 40, true},
 		{final, 1, 15, 0, false},
 		{errors.New("other"), 1, 15, 0, false},
 	} {
@@ -95,16 +95,16 @@ func TestResolverRepeatsOnlyFailuresThatMayPass(t *testing.T) {
 		if (err == nil) != tc.ok || len(n.waits) != tc.waits {
 			t.Errorf("%+v: waited %v, error %v", tc, n.waits, err)
 		}
-		if !slices.IsSorted(n.waits) || (len(n.waits) > 20 && n.waits[len(n.waits)-1] != longestDelay) {
+		if !slices.IsSorted(n.waits) || (len(n.waits) > 20 && n.waits[len(n.waits)-1] != maxDelay) {
 			t.Errorf("waits %v", n.waits)
 		}
 	}
 }
 
-func TestResolverStopsWaitingWithItsContext(t *testing.T) {
+func TestResolverStopsWhenContextEnds(t *testing.T) {
 	n := &names{failures: 1, err: &net.DNSError{IsTimeout: true}}
 	l := n.lookup(Forever)
-	l.Wait = nil // the real one
+	l.Wait = nil // use the real clock
 	ctx, cancel := context.WithCancel(t.Context())
 	l.Retry = func(string, error, time.Duration) { cancel() }
 	if _, err := NewResolver(l)(ctx, "vpn.example:55"); !errors.Is(err, context.Canceled) {
@@ -112,7 +112,7 @@ func TestResolverStopsWaitingWithItsContext(t *testing.T) {
 	}
 }
 
-func TestRetriesAreANumberOrInfinity(t *testing.T) {
+func TestParseRetriesAcceptsNumberOrInfinity(t *testing.T) {
 	for in, want := range map[string]int{"": 15, "0": 0, "7": 7, "infinity": Forever} {
 		if got, err := ParseRetries(in); got != want || err != nil {
 			t.Errorf("%q: %d, %v", in, got, err)

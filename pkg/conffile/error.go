@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// LineError is one thing wrong with a file. Its text never holds the value of a secret key.
+// LineError is a mistake in a file. Its text never holds the value of a secret key.
 type LineError struct {
 	File  string // as given to Parse
 	Line  int    // from 1
-	Key   string // as ropewalk spells it, or as the file does when it is unknown; empty for none, and for what might be secret
-	Fault string // what is wrong, where Want alone does not say it
-	Want  string // what was expected, if anything in particular
-	Got   string // what was found, quoted; empty when it might be secret
+	Key   string // as documented, or as in the file when it is unknown; empty for none, and when it might be a secret
+	Fault string // the mistake, where Want is not enough
+	Want  string // the expected value, if known
+	Got   string // the value in the file, quoted; empty when it might be a secret
 }
 
-// Error is "wg0.conf:7: PersistentKeepalive: want 0-65535 or "off", got "x"".
+// Error returns text such as `wg0.conf:7: PersistentKeepalive: want 0-65535 or "off", got "x"`.
 func (e *LineError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s:%d: ", e.File, e.Line)
@@ -38,13 +38,13 @@ func (e *LineError) Error() string {
 	return b.String()
 }
 
-// maxErrors bounds what is said about one file, which may not be a configuration at all.
+// maxErrors limits the errors about one file, which may not be a configuration at all.
 const maxErrors = 20
 
-// Error is everything wrong with a file, at most 20 lines of it. errors.As finds each *LineError.
+// Error lists the mistakes in a file, at most 20. errors.As finds each *LineError.
 type Error []*LineError
 
-// Error gives each fault a line.
+// Error returns one line for each mistake.
 func (e Error) Error() string {
 	texts := make([]string, len(e))
 	for i, line := range e {
@@ -53,7 +53,7 @@ func (e Error) Error() string {
 	return strings.Join(texts, "\n")
 }
 
-// Unwrap returns the faults.
+// Unwrap returns the mistakes.
 func (e Error) Unwrap() []error {
 	errs := make([]error, len(e))
 	for i, line := range e {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conffile reads and writes the configuration files of wg(8) and wg-quick(8).
 package conffile
 
 import (
@@ -11,28 +10,28 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// Dialect says which keys a file may have.
+// Dialect selects the keys that a file may have.
 type Dialect uint8
 
 const (
 	WG    Dialect = iota // the keys of wg(8), for setconf, addconf and syncconf
-	Quick                // those, and in [Interface] wg-quick(8)'s and ropewalk's
+	Quick                // the keys of WG, and in [Interface] those of wg-quick(8) and ropewalk
 )
 
 // File is a parsed file. A nil or zero field was not given.
 type File struct {
 	Interface Interface
 	Peers     []Peer
-	Warnings  []string // for people, in the words of wg(8)
+	Warnings  []string // texts for the user, worded as wg(8) does
 }
 
-// Interface is what the [Interface] sections say. The fields after FwMark are wg-quick's, and then ropewalk's.
+// Interface holds the keys of the [Interface] sections: wg(8)'s, then wg-quick's from Address, then ropewalk's from Spread.
 type Interface struct {
 	PrivateKey *noise.PrivateKey
 	ListenPort *uint16
 	FwMark     *uint32
 
-	Address    []netip.Prefix // with the host's bits; an address without prefix length has its full length
+	Address    []netip.Prefix // with host bits; an address without prefix length has the full length
 	DNS        []netip.Addr
 	DNSSearch  []string
 	MTU        int    // bytes
@@ -45,18 +44,18 @@ type Interface struct {
 
 	Spread      *config.SpreadMode
 	Lanes       int           // 0 for the default
-	SpreadPorts *spread.Ports // as config.CheckPorts wants them
+	SpreadPorts *spread.Ports // valid for config.CheckPorts
 	Underlay    *config.UnderlayMode
 	ReceiveCPUs *config.ReceiveCPUs
-	Metrics     string // host:port to serve metrics at, "" for nowhere
+	Metrics     string // host:port to serve metrics at, "" for none
 }
 
-// Peer is what one [Peer] section says.
+// Peer holds the keys of one [Peer] section.
 type Peer struct {
 	PublicKey    noise.PublicKey
 	PresharedKey *noise.PresharedKey
 	AllowedIPs   []config.AllowedIP // in the order given, masked
-	// ModifyAllowedIPs says that an entry had a sign: the peer's other allowed IPs stay. Without one they are replaced.
+	// ModifyAllowedIPs is set if an entry had a sign: the peer's other allowed IPs stay. Otherwise they are replaced.
 	ModifyAllowedIPs bool
 	Endpoint         string  // host:port or [host]:port, the host not resolved yet; valid for a Resolver
 	Keepalive        *uint16 // seconds, 0 for off

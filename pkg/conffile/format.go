@@ -18,12 +18,12 @@ func ShowConf(w io.Writer, st config.Status, zoneName func(uint32) string) error
 	return FromStatus(st, zoneName).Format(w)
 }
 
-// FromStatus returns the file that would configure a device so. See ShowConf for zoneName.
+// FromStatus returns the file that describes the configuration of a device. See ShowConf for zoneName.
 func FromStatus(st config.Status, zoneName func(uint32) string) *File {
 	f := &File{Interface: Interface{
-		PrivateKey: unlessZero(st.PrivateKey),
-		ListenPort: unlessZero(st.ListenPort),
-		FwMark:     unlessZero(st.FwMark),
+		PrivateKey: nilIfZero(st.PrivateKey),
+		ListenPort: nilIfZero(st.ListenPort),
+		FwMark:     nilIfZero(st.FwMark),
 	}}
 	for i := range st.Peers {
 		f.Peers = append(f.Peers, fromPeer(&st.Peers[i], zoneName))
@@ -34,8 +34,8 @@ func FromStatus(st config.Status, zoneName func(uint32) string) *File {
 func fromPeer(st *config.PeerStatus, zoneName func(uint32) string) Peer {
 	p := Peer{
 		PublicKey:    st.PublicKey,
-		PresharedKey: unlessZero(st.PresharedKey),
-		Keepalive:    unlessZero(st.Keepalive),
+		PresharedKey: nilIfZero(st.PresharedKey),
+		Keepalive:    nilIfZero(st.Keepalive),
 	}
 	if st.Endpoint.AddrPort.IsValid() {
 		p.Endpoint = show.Endpoint(st.Endpoint, zoneName)
@@ -46,20 +46,20 @@ func fromPeer(st *config.PeerStatus, zoneName func(uint32) string) Peer {
 	return p
 }
 
-func unlessZero[T comparable](v T) *T {
+func nilIfZero[T comparable](v T) *T {
 	if v == *new(T) {
 		return nil
 	}
 	return &v
 }
 
-// Format writes the file: wg-quick's keys first, in the order `wg-quick save` has them, ropewalk's, then the rest as `wg
-// showconf` does. Parse reads the same File back. The text holds the keys in the clear.
+// Format writes the file: wg-quick's keys in the order of `wg-quick save`, then ropewalk's keys, then the rest as `wg showconf`
+// does. Parse reads the same File back. The text holds the keys in the clear.
 func (f *File) Format(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	b.WriteString("[Interface]\n")
 	formatQuick(b, &f.Interface)
-	formatOwn(b, &f.Interface)
+	formatRopewalk(b, &f.Interface)
 	if p := f.Interface.ListenPort; p != nil {
 		fmt.Fprintf(b, "ListenPort = %d\n", *p)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-func TestShowConfLeavesOutWhatIsNotSet(t *testing.T) {
+func TestShowConfOmitsUnsetKeys(t *testing.T) {
 	st := config.Status{
 		ListenPort: 51820, FwMark: 0xca6c, PrivateKey: privateKey,
 		Peers: []config.PeerStatus{{
@@ -41,7 +41,7 @@ func TestShowConfLeavesOutWhatIsNotSet(t *testing.T) {
 	}
 }
 
-func TestStripKeepsEverythingButQuicksAndOurKeys(t *testing.T) {
+func TestStripRemovesQuickAndRopewalkKeysOnly(t *testing.T) {
 	var b bytes.Buffer
 	err := Strip(&b, strings.NewReader("\ufeff[Interface]\n# note\n  ListenPort = 1 # x\nmtu=5\nPostUp = a\n"+
 		"Spread = on\n lanes=4\nSPREADPORTS = 1-2 # x\nunderlay = udp\nrxcpus = 1,0\nmetrics=:1\n[Peer]\nMTU = 5\nLanes = 5"))
@@ -51,7 +51,7 @@ func TestStripKeepsEverythingButQuicksAndOurKeys(t *testing.T) {
 	}
 }
 
-func TestStripNamesTheLineThatIsTooLong(t *testing.T) {
+func TestStripErrorNamesTheOverlongLine(t *testing.T) {
 	err := Strip(io.Discard, strings.NewReader("\n"+strings.Repeat("#", maxLine+1)))
 	if want := "reading line 2 of the configuration to strip: longer than 16777216 bytes"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
@@ -62,7 +62,7 @@ func resolveNothing(context.Context, string) (config.Endpoint, error) {
 	return config.Endpoint{}, errors.New("no resolver")
 }
 
-func TestDeviceRemovesWhatTheFileDoesNotMention(t *testing.T) {
+func TestDeviceResetsSettingsMissingFromFile(t *testing.T) {
 	f := parse(t, "[Peer]\nPublicKey="+publicKey.Base64(), WG)
 	got, err := f.Device(t.Context(), resolveNothing)
 	want := config.Device{
@@ -74,7 +74,7 @@ func TestDeviceRemovesWhatTheFileDoesNotMention(t *testing.T) {
 	}
 }
 
-func TestAdditionsKeepWhatTheFileDoesNotMention(t *testing.T) {
+func TestAdditionsKeepSettingsMissingFromFile(t *testing.T) {
 	f := parse(t, "[Interface]\nListenPort=5\n[Peer]\nPublicKey="+publicKey.Base64()+"\nAllowedIPs=-10.0.0.0/8", WG)
 	got, err := f.Additions(t.Context(), resolveNothing)
 	want := config.Device{ListenPort: new(uint16(5)), Peers: []config.Peer{{
@@ -85,7 +85,7 @@ func TestAdditionsKeepWhatTheFileDoesNotMention(t *testing.T) {
 	}
 }
 
-func TestUnresolvedEndpointMakesNoDevice(t *testing.T) {
+func TestUnresolvedEndpointIsAnError(t *testing.T) {
 	f := parse(t, "[Peer]\nPublicKey="+publicKey.Base64()+"\nEndpoint=vpn.example:5", WG)
 	if dev, err := f.Device(t.Context(), resolveNothing); err == nil || dev.Peers != nil {
 		t.Error(dev, err)

@@ -15,14 +15,14 @@ import (
 
 const (
 	keySize    = 44      // bytes of a key in base64
-	maxKeyFile = 4 << 10 // bytes, of which a key takes 44 and white space may take the rest
+	maxKeyFile = 4 << 10 // bytes; white space may follow the key
 )
 
-// errKeyFile is what a key file should have been.
+// errKeyFile describes valid key files. It completes "want …".
 var errKeyFile = errors.New("a file with one base64 key, or an empty one for none")
 
-// ReadKeyFile reads a file as `wg set … private-key` does: a key that only white space follows, or nothing, which is the
-// zero key. Errors do not hold what the file holds; wrong contents are such that describe what they should be.
+// ReadKeyFile reads a key from a file, as `wg set … private-key` does. Only white space may follow the key. An empty file is the zero
+// key. Errors never quote the file. The error for invalid contents describes valid ones.
 func ReadKeyFile[K noise.Key](path string) (key K, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -44,10 +44,10 @@ func ReadKeyFile[K noise.Key](path string) (key K, err error) {
 	return key, nil
 }
 
-// setKeyFile stores the key that a file holds.
+// setKeyFile stores the key in a file.
 func setKeyFile[K noise.Key](field **K, path string) (want string) {
 	if _, err := noise.ParseBase64[K](path); err == nil {
-		return "the name of a file that holds the key, so that it is not seen among the processes; got a key"
+		return "the name of a file with the key, because arguments are visible in process lists; got a key"
 	}
 	k, err := ReadKeyFile[K](path)
 	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {

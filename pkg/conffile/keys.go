@@ -15,20 +15,20 @@ import (
 // key is one key of a section.
 type key struct {
 	name   string
-	secret bool // the value stays out of errors
+	secret bool // errors do not quote the value
 	quick  bool // wg-quick's or ropewalk's: white space matters in the name and in the value
-	// set stores the value, which is not empty, and returns "" or what it should have been.
+	// set stores a value, which is not empty. For an invalid value it returns a description of valid ones, else "".
 	set func(p *parser, value string) (want string)
-	// list sets the value of a list item by item, in place of set.
+	// list stores one item of a list. It replaces set.
 	list func(p *parser, item string) (want string)
 	doc  doc
 }
 
-// doc is what people are told of a key, in Markdown.
+// doc is the documentation of a key, in Markdown.
 type doc struct {
-	values, byDefault, about string
+	values, defaultValue, about string
 
-	restart bool // a change needs `ropewalk down` and `up`; those that wg-quick has do all
+	restart bool // a change needs `ropewalk down` and `up`, as it does for all keys of wg-quick
 }
 
 const wantKey = "a base64 key of 44 characters"
@@ -38,21 +38,21 @@ func interfaceKeys() []key {
 		{name: "PrivateKey", secret: true, set: func(p *parser, v string) string {
 			return setKey(&p.file.Interface.PrivateKey, v)
 		}, doc: doc{
-			values:    "key, base64",
-			byDefault: "the credential, else none",
-			about:     "This end's private key, as `ropewalk genkey` makes it. Without one the interface is there and carries nothing.",
+			values:       "key, base64",
+			defaultValue: "the credential, else none",
+			about:        "The local private key, as `ropewalk genkey` prints it. Without one the interface exists and carries nothing.",
 		}},
 		{name: "ListenPort", set: func(p *parser, v string) string {
 			return setNumber(&p.file.Interface.ListenPort, v, 10, 16, "0-65535")
 		}, doc: doc{
-			values:    "0–65535",
-			byDefault: "0: the kernel chooses",
-			about:     "The UDP port. Handshakes, and all data that is not spread, leave from it.",
+			values:       "0–65535",
+			defaultValue: "0: the kernel chooses",
+			about:        "The local UDP port. Handshakes, and all data that is not spread, have it as source port.",
 		}},
 		{name: "FwMark", set: setFwMark, doc: doc{
-			values:    "0–0xffffffff, `off`",
-			byDefault: "`off`; where a peer has a default route, a free table's number",
-			about:     "The mark (SO_MARK) of the tunnel's own datagrams, for routing rules.",
+			values:       "0–0xffffffff, `off`",
+			defaultValue: "`off`; if a peer has a default route, the number of a free routing table",
+			about:        "The mark (SO_MARK) of the tunnel's own datagrams, for routing rules.",
 		}},
 	}
 }
@@ -60,32 +60,32 @@ func interfaceKeys() []key {
 func peerKeys() []key {
 	return []key{
 		{name: "PublicKey", set: setPublicKey, doc: doc{
-			values:    "key, base64",
-			byDefault: "must be there",
-			about:     "The peer's public key, and its name.",
+			values:       "key, base64",
+			defaultValue: "required",
+			about:        "The peer's public key, which identifies the peer.",
 		}},
 		{name: "PresharedKey", secret: true, set: func(p *parser, v string) string {
 			return setKey(&p.peer().PresharedKey, v)
 		}, doc: doc{
-			values:    "key, base64",
-			byDefault: "none",
-			about:     "A secret that both ends share, mixed into each handshake, as `ropewalk genpsk` makes it.",
+			values:       "key, base64",
+			defaultValue: "none",
+			about:        "A secret that both ends share, mixed into each handshake, as `ropewalk genpsk` prints it.",
 		}},
 		{name: "AllowedIPs", list: addAllowedIP, doc: doc{
-			values:    "list of prefixes",
-			byDefault: "none",
-			about: "Inner addresses that are the peer's: what is sent to them goes to it, and only they are taken from it. " +
-				"With `+` or `-` before each, these are added or removed.",
+			values:       "list of prefixes",
+			defaultValue: "none",
+			about: "The peer's inner addresses: packets to them are sent to the peer, and packets from the peer must have one as source. " +
+				"With `+` or `-` before each, prefixes are added to or removed from the present ones.",
 		}},
 		{name: "Endpoint", set: setEndpoint, doc: doc{
-			values:    "`host:port`, `[address]:port`",
-			byDefault: "none: who has not been heard from cannot be reached",
-			about:     "Where the peer is at first. A name is resolved once, when the file is read; from then on the peer is where it was last heard from.",
+			values:       "`host:port`, `[address]:port`",
+			defaultValue: "none: the peer is unreachable until it sends a packet",
+			about:        "The peer's initial address. A name is resolved once, when the file is read. Afterwards the endpoint is the source of the peer's last authenticated packet.",
 		}},
 		{name: "PersistentKeepalive", set: setKeepalive, doc: doc{
-			values:    "0–65535 s, `off`",
-			byDefault: "`off`",
-			about:     "How often to send something when nothing is sent: what a NAT or a firewall between needs, 25 as a rule.",
+			values:       "0–65535 s, `off`",
+			defaultValue: "`off`",
+			about:        "Interval of keepalive packets while nothing else is sent. Needed behind a NAT or a stateful firewall, usually 25.",
 		}},
 	}
 }
@@ -144,7 +144,7 @@ func setEndpoint(p *parser, value string) string {
 	return ""
 }
 
-// addAllowedIP adds one entry. A sign makes the list modify what the peer has, instead of replacing it
+// addAllowedIP adds one entry. A sign makes the list modify the peer's allowed IPs, instead of replacing them
 // (wireguard-tools 1.0.20250521).
 func addAllowedIP(p *parser, item string) string {
 	peer := p.peer()
@@ -165,7 +165,7 @@ func addAllowedIP(p *parser, item string) string {
 	return ""
 }
 
-// parsePrefix accepts an address alone, which means its full length, and leading zeros in the length, as wg(8) does.
+// parsePrefix also accepts an address alone, which means its full length, and leading zeros in the length, as wg(8) does.
 func parsePrefix(s string) (netip.Prefix, error) {
 	text, length, hasLength := strings.Cut(s, "/")
 	addr, err := netip.ParseAddr(text)

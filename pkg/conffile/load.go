@@ -11,11 +11,11 @@ import (
 	"regexp"
 )
 
-// ErrName is a path that does not end in the name of an interface and ".conf".
+// ErrName is the error for a path that does not end in an interface name and ".conf".
 var ErrName = errors.New("the config file must be a valid interface name, followed by .conf")
 
-// Locate finds what wg-quick's argument means: a name alone is NAME.conf in dir, anything else is a path. It returns the
-// path and the name of the interface; the file need not exist.
+// Locate interprets an argument as wg-quick does: a name alone is NAME.conf in dir, anything else is a path. It returns the
+// path and the name of the interface. The file need not exist.
 func Locate(dir, arg string) (path, name string, err error) {
 	path = arg
 	if regexp.MustCompile(`^[a-zA-Z0-9_=+.-]{1,15}$`).MatchString(arg) {
@@ -28,7 +28,7 @@ func Locate(dir, arg string) (path, name string, err error) {
 	return path, match[1], nil
 }
 
-// Load parses the file at path and adds to its Warnings when others may read it.
+// Load parses the file at path. It adds a warning if other users may read the file.
 func Load(path string, dialect Dialect) (*File, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -41,7 +41,7 @@ func Load(path string, dialect Dialect) (*File, error) {
 	}
 	warning, err := accessWarning(path, f)
 	if err != nil {
-		return nil, fmt.Errorf("checking who may read %s: %w", path, err)
+		return nil, fmt.Errorf("checking the permissions of %s: %w", path, err)
 	}
 	if warning != "" {
 		file.Warnings = append([]string{warning}, file.Warnings...)
@@ -49,8 +49,8 @@ func Load(path string, dialect Dialect) (*File, error) {
 	return file, nil
 }
 
-// accessWarning follows wg-quick: the file is world accessible when others have the same right to it and to its
-// directory. Only regular files are looked at.
+// accessWarning follows wg-quick: a regular file is world accessible when other users have the same permission on it and on
+// its directory.
 func accessWarning(path string, f *os.File) (string, error) {
 	info, err := f.Stat()
 	if err != nil || !info.Mode().IsRegular() {

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-func TestLoadWarnsWhenOthersMayReachTheFile(t *testing.T) {
+func TestLoadWarnsOfWorldAccessibleFile(t *testing.T) {
 	for _, tc := range []struct {
 		dir, file os.FileMode
 		warn      bool
@@ -19,7 +19,7 @@ func TestLoadWarnsWhenOthersMayReachTheFile(t *testing.T) {
 		{0o755, 0o644, true},
 		{0o755, 0o600, false},
 		{0o700, 0o644, false},
-		{0o711, 0o604, false}, // as in wg-quick: only a right to both counts
+		{0o711, 0o604, false}, // as in wg-quick: file and directory must share a permission
 		{0o755, 0o640, false},
 		{0o777, 0o602, true},
 	} {
@@ -48,13 +48,13 @@ func TestLoadWarnsWhenOthersMayReachTheFile(t *testing.T) {
 	}
 }
 
-func TestLoadErrorsAreOsErrors(t *testing.T) {
+func TestLoadOfMissingFileIsErrNotExist(t *testing.T) {
 	if _, err := Load(filepath.Join(t.TempDir(), "none.conf"), WG); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
 }
 
-func TestLocateFollowsWGQuick(t *testing.T) {
+func TestLocateInterpretsArgumentsAsWGQuick(t *testing.T) {
 	for _, tc := range []struct{ arg, path, name string }{
 		{"wg0", "/etc/wireguard/wg0.conf", "wg0"},
 		{"a=b+c_d-e.f", "/etc/wireguard/a=b+c_d-e.f.conf", "a=b+c_d-e.f"},

@@ -12,23 +12,22 @@ import (
 	"strings"
 )
 
-// maxFile bounds a file, in bytes; maxLine one of its lines, in bytes.
+// maxFile is the largest file, maxLine the longest line, both in bytes.
 const (
 	maxFile = 64 << 20
 	maxLine = 16 << 20
 )
 
-// newLines returns a scanner of lines up to maxLine, whose longer ones end it with bufio.ErrTooLong.
+// newLines returns a scanner for lines of up to maxLine bytes. A longer line ends it with bufio.ErrTooLong.
 func newLines(r io.Reader) *bufio.Scanner {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxLine+1) // and the newline
 	return lines
 }
 
-// Parse reads a configuration. Errors in it are an Error, with the name for their position and all of them together;
-// then there is no File. As in wg(8), keys and section names are case-insensitive, white space does not count, a "#"
-// starts a comment, a repeated key replaces the value, repeated AllowedIPs add up, and sections may repeat. A byte-order
-// mark and CR LF are accepted.
+// Parse reads a configuration. For mistakes in it, it returns an Error that lists them with name as the file's name, and no File. As
+// in wg(8), keys and section names are case-insensitive, white space is ignored, "#" starts a comment, a repeated key replaces the
+// value, repeated AllowedIPs add up, and sections may repeat. A byte-order mark and CR LF are accepted.
 func Parse(name string, r io.Reader, dialect Dialect) (*File, error) {
 	p := parser{name: name, dialect: dialect}
 	limited := &io.LimitedReader{R: r, N: maxFile + 1}
@@ -55,7 +54,7 @@ func Parse(name string, r io.Reader, dialect Dialect) (*File, error) {
 	return &p.file, nil
 }
 
-// cleanLine removes a comment, and a byte-order mark where one may be.
+// cleanLine removes a comment, and in the first line a byte-order mark.
 func cleanLine(line []byte, number int) string {
 	if number == 1 {
 		line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf"))
@@ -78,19 +77,19 @@ type parser struct {
 	file    File
 	errs    Error
 
-	section section
-	number  int  // of the line
-	peerAt  int  // the line of the last [Peer]
-	hasKey  bool // the last [Peer] has its PublicKey
-	cpusAt  int  // the line of the last RxCPUs
-	portsAt int  // the line of the last SpreadPorts
+	section   section
+	number    int  // of the line
+	peerLine  int  // the line of the last [Peer]
+	hasKey    bool // the last [Peer] has its PublicKey
+	cpusLine  int  // the line of the last RxCPUs
+	portsLine int  // the line of the last SpreadPorts
 }
 
 func (p *parser) parseLine(line string) {
-	text := squeeze(line)
+	text := removeSpace(line)
 	switch {
 	case strings.Contains(text, "\x00"):
-		p.fault("", "text without zero bytes", "")
+		p.fault("", "text without NUL bytes", "")
 	case text == "":
 	case strings.HasPrefix(text, "["):
 		p.enter(text)
@@ -99,14 +98,14 @@ func (p *parser) parseLine(line string) {
 	}
 }
 
-// enter begins a section.
+// enter handles a line that begins a section.
 func (p *parser) enter(text string) {
 	switch strings.ToLower(text) {
 	case "[interface]":
 		p.section = interfaceSection
 	case "[peer]":
 		p.endPeer()
-		p.section, p.peerAt, p.hasKey = peerSection, p.number, false
+		p.section, p.peerLine, p.hasKey = peerSection, p.number, false
 		p.file.Peers = append(p.file.Peers, Peer{})
 	default:
 		p.section = noSection
@@ -116,12 +115,12 @@ func (p *parser) enter(text string) {
 
 func (p *parser) endPeer() {
 	if len(p.file.Peers) > 0 && !p.hasKey {
-		p.errs = append(p.errs, &LineError{File: p.name, Line: p.peerAt, Want: "a PublicKey in this [Peer]"})
+		p.errs = append(p.errs, &LineError{File: p.name, Line: p.peerLine, Want: "a PublicKey in this [Peer]"})
 	}
 	p.hasKey = true // reported once
 }
 
-// assign handles a key = value line. raw still has its white space, for the values that need it.
+// assign handles a key = value line. raw still has its white space, which some values need.
 func (p *parser) assign(raw string) {
 	name, value, ok := strings.Cut(raw, "=")
 	key, found := p.lookup(name)
@@ -129,13 +128,13 @@ func (p *parser) assign(raw string) {
 	case p.section == noSection:
 		p.fault("", "[Interface] or [Peer] before this line", "")
 	case !found:
-		p.report(LineError{Key: presentable(name, value), Fault: "unknown key", Want: "one of " + p.keyNames()})
+		p.report(LineError{Key: safeName(name, value), Fault: "unknown key", Want: "one of " + p.keyNames()})
 	case ok && strings.Trim(value, space) != "":
 		if !key.quick {
-			value = squeeze(value)
+			value = removeSpace(value)
 		}
 		p.set(key, strings.Trim(value, space))
-	case !ok || !key.quick: // wg-quick takes an empty value for none, wg(8) for a mistake
+	case !ok || !key.quick: // an empty value means unset for wg-quick, and is a mistake for wg(8)
 		p.fault(key.name, "a value", "")
 	}
 }
@@ -147,7 +146,7 @@ func (p *parser) set(key *key, value string) {
 	case key.list != nil && key.quick:
 		values, set = items(value), key.list
 	case key.list != nil:
-		p.peer().ModifyAllowedIPs = false // each line decides anew, as in wg(8); it is the only list of its kind
+		p.peer().ModifyAllowedIPs = false // each line decides by itself, as in wg(8); AllowedIPs is the only such list
 		values, set = strings.Split(value, ","), key.list
 	}
 	for _, v := range values {
@@ -169,7 +168,7 @@ func (p *parser) lookup(name string) (*key, bool) {
 		if k.quick {
 			return strings.EqualFold(k.name, strings.Trim(name, space))
 		}
-		return strings.EqualFold(k.name, squeeze(name))
+		return strings.EqualFold(k.name, removeSpace(name))
 	})
 	if i < 0 {
 		return nil, false
@@ -177,7 +176,7 @@ func (p *parser) lookup(name string) (*key, bool) {
 	return &keys[i], true
 }
 
-// keys lists the keys that the current section may have.
+// keys returns the keys allowed in the current section.
 func (p *parser) keys() []key {
 	switch {
 	case p.section == peerSection:
@@ -187,7 +186,7 @@ func (p *parser) keys() []key {
 	case p.dialect == WG:
 		return interfaceKeys()
 	}
-	return slices.Concat(interfaceKeys(), quickKeys(), ownKeys())
+	return slices.Concat(interfaceKeys(), quickKeys(), ropewalkKeys())
 }
 
 func (p *parser) keyNames() string {
@@ -207,16 +206,16 @@ func (p *parser) report(e LineError) {
 	p.errs = append(p.errs, &e)
 }
 
-// maxName is the longest name, in bytes, that presentable lets through: the known ones have up to 19, and a WireGuard
-// key has 43 before its "=".
-const maxName = 24
+// maxNameLen is the longest name, in bytes, that safeName returns. Known names have up to 19, and a WireGuard key has 43
+// before its "=".
+const maxNameLen = 24
 
-// presentable returns the name of an unknown key for an error, or "" when it might be a secret: one that stands alone,
-// or the end of one, with its padding, that was broken over two lines.
-func presentable(name, value string) string {
+// safeName returns the name of an unknown key for an error, or "" when it might be a secret: a line with nothing but a secret,
+// or the end of a secret, with its padding, that was broken over two lines.
+func safeName(name, value string) string {
 	name = strings.Trim(name, space)
 	const word = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
-	if len(name) > maxName || strings.Trim(name, word) != "" || strings.Trim(value, space+"=") == "" {
+	if len(name) > maxNameLen || strings.Trim(name, word) != "" || strings.Trim(value, space+"=") == "" {
 		return ""
 	}
 	return name
@@ -227,11 +226,11 @@ func (p *parser) peer() *Peer {
 	return &p.file.Peers[len(p.file.Peers)-1]
 }
 
-// space is the white space that isspace(3) knows in the C locale.
+// space is the white space of isspace(3) in the C locale.
 const space = " \t\n\v\f\r"
 
-// squeeze removes all white space.
-func squeeze(s string) string {
+// removeSpace removes all white space.
+func removeSpace(s string) string {
 	return strings.Map(func(r rune) rune {
 		if strings.ContainsRune(space, r) {
 			return -1

@@ -51,7 +51,7 @@ var full = "\ufeff# a comment\r\n [Interface] # here too\r\n" +
 	"AllowedIPs = 10.0.0.1/24, fd00::/64\nallowedips = 192.0.2.1\nEndpoint = vpn.example.com : 51820\nPersistentKeepalive = OFF\n" +
 	"[Peer]\nPublicKey = " + publicKey.Base64() + "\nAllowedIPs = +10.1.0.0/16, -10.2.0.0/16, 10.3.0.0/16\nEndpoint = ::1:5"
 
-func TestParseUnderstandsEveryKey(t *testing.T) {
+func TestParseReadsEveryKey(t *testing.T) {
 	want := &File{
 		Interface: Interface{
 			PrivateKey: &privateKey, ListenPort: new(uint16(51820)), FwMark: new(uint32(0xca6c)),
@@ -86,7 +86,7 @@ func TestParseUnderstandsEveryKey(t *testing.T) {
 	}
 }
 
-func TestErrorsNameFileLineKeyAndExpectation(t *testing.T) {
+func TestErrorsNameFileLineKeyAndWant(t *testing.T) {
 	peer := "[Peer]\nPublicKey = " + publicKey.Base64() + "\n"
 	for _, tc := range []struct{ in, want string }{
 		{peer + "PersistentKeepalive = x", `wg0.conf:3: PersistentKeepalive: want 0-65535 or "off", got "x"`},
@@ -100,7 +100,7 @@ func TestErrorsNameFileLineKeyAndExpectation(t *testing.T) {
 		{"[Interface]\nNoise = 1", `wg0.conf:2: Noise: unknown key, want one of PrivateKey, ListenPort, FwMark`},
 		{"[Interface]\nMTU = 1420", `wg0.conf:2: MTU: unknown key, want one of PrivateKey, ListenPort, FwMark`},
 		{"[Interface]\nNoise", `wg0.conf:2: unknown key, want one of PrivateKey, ListenPort, FwMark`},
-		{"[Interface]\nListen\x00Port = 1", `wg0.conf:2: want text without zero bytes`},
+		{"[Interface]\nListen\x00Port = 1", `wg0.conf:2: want text without NUL bytes`},
 		{"ListenPort = 1", `wg0.conf:1: want [Interface] or [Peer] before this line`},
 		{"junk", `wg0.conf:1: want [Interface] or [Peer] before this line`},
 		{"#\n" + strings.Repeat("#", maxLine+1), `wg0.conf:2: longer than 16777216 bytes`},
@@ -123,7 +123,7 @@ func TestErrorsNameFileLineKeyAndExpectation(t *testing.T) {
 	}
 }
 
-func TestAllFaultsAreReportedAtOnce(t *testing.T) {
+func TestParseReportsAllMistakesAtOnce(t *testing.T) {
 	_, err := Parse("f", strings.NewReader("[Interface]\nListenPort = x\n[Peer]\nEndpoint = y\n"), WG)
 	list, ok := errors.AsType[Error](err)
 	if !ok || len(list) != 3 {
@@ -138,7 +138,7 @@ func TestAllFaultsAreReportedAtOnce(t *testing.T) {
 	}
 }
 
-func TestQuickKeysThatAreWrongAreReported(t *testing.T) {
+func TestInvalidQuickValuesAreReported(t *testing.T) {
 	for _, line := range []string{
 		"Address = 10.0.0.1/33", "Address = host", "DNS = 1.2.3", "DNS = fd00::x", "MTU = 67", "MTU = many", "Table = a b",
 		"SaveConfig = yes", "Pre Up = x",
@@ -152,11 +152,11 @@ func TestQuickKeysThatAreWrongAreReported(t *testing.T) {
 	}
 }
 
-func TestOwnKeysThatAreWrongAreReported(t *testing.T) {
+func TestInvalidRopewalkValuesAreReported(t *testing.T) {
 	for in, want := range map[string]string{
 		"Spread = sometimes":                         `wg0.conf:2: Spread: want "auto", "off" or "on", got "sometimes"`,
-		"RxCPUs = 3-1":                               `wg0.conf:2: RxCPUs: want "off", "auto" or a list of processors such as 0-3,8, got "3-1"`,
-		"RxCPUs = auto\nUnderlay = xdp":              `wg0.conf:2: RxCPUs: want "off" beside Underlay = xdp, got "auto"`,
+		"RxCPUs = 3-1":                               `wg0.conf:2: RxCPUs: want "off", "auto" or a list of CPUs such as 0-3,8, got "3-1"`,
+		"RxCPUs = auto\nUnderlay = xdp":              `wg0.conf:2: RxCPUs: want "off" with Underlay = xdp, got "auto"`,
 		"Underlay = dpdk":                            `wg0.conf:2: Underlay: want "auto", "udp" or "xdp", got "dpdk"`,
 		"Metrics = 9820":                             `wg0.conf:2: Metrics: want address:port, [IPv6 address]:port or name:port, got "9820"`,
 		"Metrics = ::1:9820":                         `wg0.conf:2: Metrics: want address:port, [IPv6 address]:port or name:port, got "::1:9820"`,
@@ -184,7 +184,7 @@ func TestOwnKeysThatAreWrongAreReported(t *testing.T) {
 	}
 }
 
-func TestOwnKeysAreNoneOfWGs(t *testing.T) {
+func TestRopewalkKeysAreUnknownInWGDialect(t *testing.T) {
 	for _, line := range []string{"Spread = on", "Lanes = 4", "SpreadPorts = 2000-3000", "Underlay = udp", "RxCPUs = 0-3", "Metrics = :9820"} {
 		if _, err := Parse("f", strings.NewReader("[Interface]\n"+line), WG); err == nil {
 			t.Errorf("%q is accepted", line)
@@ -208,7 +208,7 @@ func TestErrorsNeverQuoteASecret(t *testing.T) {
 	}
 }
 
-func TestParseIsBounded(t *testing.T) {
+func TestParseLimitsLineAndFileSize(t *testing.T) {
 	for _, end := range []string{"", "\n"} {
 		parse(t, strings.Repeat("#", maxLine)+end, WG)
 	}
@@ -220,7 +220,7 @@ func TestParseIsBounded(t *testing.T) {
 	}
 }
 
-// endless is comments for ever.
+// endless is an infinite comment.
 type endless struct{}
 
 func (*endless) Read(b []byte) (int, error) {

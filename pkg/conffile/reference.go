@@ -2,15 +2,15 @@
 
 package conffile
 
-// Key describes a key of the files for people. Its texts are Markdown.
+// Key is the documentation of a key. Its texts are Markdown.
 type Key struct {
 	Section string // "Interface" or "Peer"
 	Name    string
-	Origin  string // whose key it is: "wg", "wg-quick" or "ropewalk"
-	Values  string // what it may be
-	Default string // what holds where it is not given
+	Origin  string // the program that introduced it: "wg", "wg-quick" or "ropewalk"
+	Values  string // valid values
+	Default string // the value if it is not given
 	About   string
-	Reload  bool // whether `ropewalk reload` does what a change of it says
+	Reload  bool // whether `ropewalk reload` applies a change
 }
 
 // Keys lists all keys that files of the Quick dialect may have, in the order of their documentation. Those of wg are the
@@ -21,14 +21,14 @@ func Keys() []Key {
 		for _, k := range keys {
 			all = append(all, Key{
 				Section: section, Name: k.name, Origin: origin,
-				Values: k.doc.values, Default: k.doc.byDefault, About: k.doc.about,
+				Values: k.doc.values, Default: k.doc.defaultValue, About: k.doc.about,
 				Reload: origin != "wg-quick" && !k.doc.restart,
 			})
 		}
 	}
 	add("Interface", "wg", interfaceKeys())
 	add("Interface", "wg-quick", quickKeys())
-	add("Interface", "ropewalk", ownKeys())
+	add("Interface", "ropewalk", ropewalkKeys())
 	add("Peer", "wg", peerKeys())
 	return all
 }

@@ -7,15 +7,17 @@ import (
 	"testing"
 )
 
-func TestEveryKeyIsExplainedToPeople(t *testing.T) {
+func TestEveryKeyIsDocumentedOnce(t *testing.T) {
+	seen := map[string]bool{}
 	for _, k := range Keys() {
-		if k.Values == "" || k.Default == "" || !strings.HasSuffix(k.About, ".") {
-			t.Errorf("%s: its doc says %q, %q, %q", k.Name, k.Values, k.Default, k.About)
+		if k.Values == "" || k.Default == "" || k.About == "" || seen[k.Section+k.Name] {
+			t.Errorf("%s: documented as %q, %q, %q; seen before: %v", k.Name, k.Values, k.Default, k.About, seen[k.Section+k.Name])
 		}
+		seen[k.Section+k.Name] = true
 	}
 }
 
-func TestDocumentedKeysAreThoseThatFilesMayHave(t *testing.T) {
+func TestDocumentedKeysAreAcceptedInTheirDialect(t *testing.T) {
 	for _, k := range Keys() {
 		for dialect, want := range map[Dialect]bool{WG: k.Origin == "wg", Quick: true} {
 			_, err := Parse("f", strings.NewReader("["+k.Section+"]\n"+k.Name+" = \n"), dialect)

@@ -18,7 +18,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi/uapitest"
 )
 
-// zoneName knows the only interface of a fresh network namespace.
+// zoneName returns the name of lo, the only interface of a new network namespace.
 func zoneName(index uint32) string {
 	if index == 1 {
 		return "lo"
@@ -35,7 +35,7 @@ func write(t *testing.T, text string) string {
 	return path
 }
 
-// TestParseAgreesWithStockWG gives the same texts to both and compares what reaches the device.
+// TestParseAgreesWithStockWG gives the same files to both programs and compares the changes that the device gets.
 func TestParseAgreesWithStockWG(t *testing.T) {
 	var dev uapitest.Device
 	dir := uapitest.NewDir(t)
@@ -108,7 +108,7 @@ func stockTexts() []string {
 	return texts
 }
 
-func TestShowConfIsStockWGs(t *testing.T) {
+func TestShowConfMatchesStockWG(t *testing.T) {
 	var dev uapitest.Device
 	dir := uapitest.NewDir(t)
 	wg := uapitest.NewStock(t, dir)
@@ -127,7 +127,7 @@ func TestShowConfIsStockWGs(t *testing.T) {
 	}
 }
 
-func TestStockWGAcceptsWhatStripLeaves(t *testing.T) {
+func TestStockWGAcceptsStrippedFile(t *testing.T) {
 	var dev uapitest.Device
 	dir := uapitest.NewDir(t)
 	wg := uapitest.NewStock(t, dir)
@@ -135,7 +135,7 @@ func TestStockWGAcceptsWhatStripLeaves(t *testing.T) {
 	text := "[Interface]\nSpread = on\nPrivateKey = " + privateKey.Base64() + "\nlanes = 4\nListenPort = 5\nMTU = 1300\n" +
 		"SpreadPorts = 2000-3000\n[Peer]\nPublicKey = " + publicKey.Base64() + "\nAllowedIPs = 10.0.0.0/8\n"
 	if r := wg.Run(t, "", nil, "setconf", "wg0", write(t, text)); r.Code == 0 {
-		t.Error("wg takes the file as it is")
+		t.Error("wg accepts the file without strip")
 	}
 	var b bytes.Buffer
 	if err := Strip(&b, strings.NewReader(text)); err != nil {
@@ -151,7 +151,7 @@ func TestStockWGAcceptsWhatStripLeaves(t *testing.T) {
 	}
 }
 
-func TestStripIsWGQuicks(t *testing.T) {
+func TestStripMatchesWGQuick(t *testing.T) {
 	if _, err := exec.LookPath("wg-quick"); err != nil {
 		t.Skip("needs wg-quick(8): ", err)
 	}

@@ -12,9 +12,9 @@ import (
 	"strings"
 )
 
-// Strip copies a file without wg-quick's keys and ropewalk's, else byte for byte as `wg-quick strip` does: comments and the keys of wg(8)
-// stay, lines lose the blanks around them, and an empty line follows. It does not check what it copies; Parse does.
-// A byte-order mark, which wg-quick would trip over, is dropped.
+// Strip copies a file without the keys of wg-quick and ropewalk, otherwise byte for byte as `wg-quick strip` does: it keeps comments and the
+// keys of wg(8), trims blanks from lines, and appends an empty line. It does not check the file: Parse does. It drops a byte-order mark,
+// which wg-quick cannot handle.
 func Strip(w io.Writer, r io.Reader) error {
 	b := bufio.NewWriter(w)
 	lines := newLines(io.LimitReader(r, maxFile))
@@ -44,19 +44,19 @@ func Strip(w io.Writer, r io.Reader) error {
 	return b.Flush()
 }
 
-// quickName is what wg-quick takes for a line's key: all before the first "=" or "#".
+// quickName returns a line's key as wg-quick finds it: the text before the first "=" or "#".
 func quickName(line string) string {
 	line, _, _ = strings.Cut(line, "#")
 	line, _, _ = strings.Cut(line, "=")
 	return strings.Trim(line, space)
 }
 
-// IsQuickKey reports whether wg-quick or ropewalk has a key of that name, which wg(8) has not.
+// IsQuickKey reports whether name is a key of wg-quick or ropewalk, and not of wg(8).
 func IsQuickKey(name string) bool {
-	return slices.ContainsFunc(slices.Concat(quickKeys(), ownKeys()), func(k key) bool { return strings.EqualFold(k.name, name) })
+	return slices.ContainsFunc(slices.Concat(quickKeys(), ropewalkKeys()), func(k key) bool { return strings.EqualFold(k.name, name) })
 }
 
-// scanRawLines is bufio.ScanLines without its care for carriage returns, which the shell does not take either.
+// scanRawLines is bufio.ScanLines, but keeps carriage returns, as the shell does.
 func scanRawLines(data []byte, atEOF bool) (advance int, token []byte, err error) {
 	if i := bytes.IndexByte(data, '\n'); i >= 0 {
 		return i + 1, data[:i], nil

@@ -11,9 +11,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// Sync returns the change that makes a device what the file says, as Device does, but keeps the sessions of the peers
-// that are in both, as `wg syncconf` does: peers that the file does not have are removed by name, and so are preshared keys
-// (older wg(8)s leave those).
+// Sync returns the change that gives a device the file's configuration, as Device does, but keeps the sessions of peers that are in
+// both, as `wg syncconf` does. It removes peers, and preshared keys, that the file does not have (older wg(8) versions keep the
+// preshared keys).
 func (f *File) Sync(ctx context.Context, resolve Resolver, current []config.PeerStatus) (config.Device, error) {
 	dev, err := f.Device(ctx, resolve)
 	if err != nil || len(dev.Peers) == 0 {
@@ -24,7 +24,7 @@ func (f *File) Sync(ctx context.Context, resolve Resolver, current []config.Peer
 	for i := range dev.Peers {
 		kept[dev.Peers[i].PublicKey] = &dev.Peers[i]
 	}
-	var changes []config.Peer // first, so that what goes does not take along what others were given
+	var changes []config.Peer // removals first, so that they cannot affect what the other peers are given
 	for i := range current {
 		now := &current[i]
 		switch peer := kept[now.PublicKey]; {

@@ -16,41 +16,41 @@ func quickKeys() []key {
 			*commands = append(*commands, v)
 			return ""
 		}, doc: doc{
-			values:    "command",
-			byDefault: "none",
-			about:     "What bash, or else sh, runs " + when + "; `%i` is the interface. May be given several times.",
+			values:       "command",
+			defaultValue: "none",
+			about:        "Command that bash, or else sh, runs " + when + "; `%i` is the interface. May be given several times.",
 		}}
 	}
 	return []key{
 		{name: "Address", quick: true, list: addAddress, doc: doc{
-			values:    "list of addresses",
-			byDefault: "none",
-			about:     "The interface's own inner addresses, with their prefix lengths.",
+			values:       "list of addresses",
+			defaultValue: "none",
+			about:        "The interface's inner addresses, with their prefix lengths.",
 		}},
 		{name: "DNS", quick: true, list: addDNS, doc: doc{
-			values:    "list of addresses and domains",
-			byDefault: "none",
-			about:     "Servers and search domains that resolvconf is told while the interface is up.",
+			values:       "list of addresses and domains",
+			defaultValue: "none",
+			about:        "DNS servers and search domains, set with resolvconf while the interface is up.",
 		}},
 		{name: "MTU", quick: true, set: setMTU, doc: doc{
-			values:    strconv.Itoa(minMTU) + "–" + strconv.Itoa(maxMTU) + " bytes",
-			byDefault: "that towards the endpoints, else of the default route, less 80",
-			about:     "The tunnel's MTU. Set it where paths to peers differ.",
+			values:       strconv.Itoa(minMTU) + "–" + strconv.Itoa(maxMTU) + " bytes",
+			defaultValue: "the path MTU of the endpoints, else of the default route, minus 80",
+			about:        "The interface's MTU. Set it if path MTUs of peers differ.",
 		}},
 		{name: "Table", quick: true, set: setTable, doc: doc{
-			values:    "`auto`, `off`, a table",
-			byDefault: "`auto`",
-			about:     "Where routes to `AllowedIPs` go: the main table, with rules for default routes; nowhere; or the table with this number or name.",
+			values:       "`auto`, `off`, a table",
+			defaultValue: "`auto`",
+			about:        "The table for routes to `AllowedIPs`: `auto` for the main table, with rules for default routes; `off` for no routes; or the number or name of a table.",
 		}},
 		{name: "SaveConfig", quick: true, set: setSaveConfig, doc: doc{
-			values:    "`true`, `false`",
-			byDefault: "`false`",
-			about:     "Whether the file is written anew, with what the interface has by then, when it goes down. Comments are lost.",
+			values:       "`true`, `false`",
+			defaultValue: "`false`",
+			about:        "Whether `down` replaces the file with the present configuration of the interface. Comments are lost.",
 		}},
-		hook("PreUp", "before the interface is there", func(i *Interface) *[]string { return &i.PreUp }),
-		hook("PostUp", "when all is done", func(i *Interface) *[]string { return &i.PostUp }),
-		hook("PreDown", "before anything is undone", func(i *Interface) *[]string { return &i.PreDown }),
-		hook("PostDown", "when all is undone", func(i *Interface) *[]string { return &i.PostDown }),
+		hook("PreUp", "before the interface is created", func(i *Interface) *[]string { return &i.PreUp }),
+		hook("PostUp", "after everything else", func(i *Interface) *[]string { return &i.PostUp }),
+		hook("PreDown", "before anything is removed", func(i *Interface) *[]string { return &i.PreDown }),
+		hook("PostDown", "after everything is removed", func(i *Interface) *[]string { return &i.PostDown }),
 	}
 }
 
@@ -68,8 +68,8 @@ func addAddress(p *parser, item string) string {
 	return ""
 }
 
-// addDNS takes what is no address for a search domain. wg-quick decides by the characters: digits and dots, or a colon,
-// make an address; such an item has to be a valid one here.
+// addDNS adds an address or a search domain. wg-quick takes an item of digits and dots, or with a colon, for an address. Such an item
+// must be a valid address here.
 func addDNS(p *parser, item string) string {
 	addr, err := netip.ParseAddr(item)
 	switch {

@@ -13,40 +13,40 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// ownKeys are the keys that ropewalk adds to [Interface].
-func ownKeys() []key {
+// ropewalkKeys are the keys that ropewalk adds to [Interface].
+func ropewalkKeys() []key {
 	return []key{
 		{name: "Spread", quick: true, set: setSpread, doc: doc{
-			values:    "`auto`, `off`, `on`",
-			byDefault: "`auto`",
-			about: "Whether inner flows leave from source ports of their own: towards peers that say they gather, towards none, towards all. " +
+			values:       "`auto`, `off`, `on`",
+			defaultValue: "`auto`",
+			about: "Whether inner flows have source ports of their own: `auto` towards peers that announce gather, `off` towards none, `on` towards all. " +
 				"[Spread](spread.md).",
 		}},
 		{name: "Lanes", quick: true, set: setLanes, doc: doc{
-			values:    "1–" + strconv.Itoa(config.MaxLanes),
-			byDefault: "one per processor",
-			about:     "Lanes: TUN queues, workers and sockets.", restart: true,
+			values:       "1–" + strconv.Itoa(config.MaxLanes),
+			defaultValue: "one per CPU",
+			about:        "Lanes: TUN queues, workers and sockets.", restart: true,
 		}},
 		{name: "SpreadPorts", quick: true, set: setSpreadPorts, doc: doc{
-			values:    "`first-last`, from " + strconv.Itoa(config.MinSpreadPort) + " on",
-			byDefault: "`" + spread.DefaultPorts.String() + "`",
-			about:     "Source ports to spread over, the `ListenPort` not among them.",
+			values:       "`first-last`, from " + strconv.Itoa(config.MinSpreadPort) + " on",
+			defaultValue: "`" + spread.DefaultPorts.String() + "`",
+			about:        "Source ports to spread over, without the `ListenPort`.",
 		}},
 		{name: "Underlay", quick: true, set: setUnderlay, doc: doc{
-			values:    "`auto`, `udp`, `xdp`",
-			byDefault: "`auto`",
-			about:     "What carries data messages: UDP sockets, AF_XDP, or what suits the device. [Underlay](underlay.md).",
+			values:       "`auto`, `udp`, `xdp`",
+			defaultValue: "`auto`",
+			about:        "How data messages are sent and received: UDP sockets, AF_XDP, or `auto` by the network device. [Underlay](underlay.md).",
 		}},
 		{name: "RxCPUs", quick: true, set: setReceiveCPUs, doc: doc{
-			values:    "`off`, `auto`, a list as `0-3,8`",
-			byDefault: "`off`",
-			about: "Processors over which the kernel spreads, by source port, what its UDP sockets receive. " +
+			values:       "`off`, `auto`, a list as `0-3,8`",
+			defaultValue: "`off`",
+			about: "CPUs over which the kernel distributes received datagrams, by source port, for UDP sockets. " +
 				"[Receive CPUs](underlay.md#receive-cpus).",
 		}},
 		{name: "Metrics", quick: true, set: setMetrics, doc: doc{
-			values:    "`host:port`",
-			byDefault: "none",
-			about:     "Where metrics are served. [Metrics](metrics.md).", restart: true,
+			values:       "`host:port`",
+			defaultValue: "none",
+			about:        "The address at which metrics are served. [Metrics](metrics.md).", restart: true,
 		}},
 	}
 }
@@ -74,7 +74,7 @@ func setSpreadPorts(p *parser, value string) string {
 	if err != nil {
 		return fmt.Sprintf("two ports from %d on, such as %v", config.MinSpreadPort, spread.DefaultPorts)
 	}
-	p.file.Interface.SpreadPorts, p.portsAt = &ports, p.number
+	p.file.Interface.SpreadPorts, p.portsLine = &ports, p.number
 	return ""
 }
 
@@ -90,13 +90,13 @@ func setUnderlay(p *parser, value string) string {
 func setReceiveCPUs(p *parser, value string) string {
 	cpus, err := config.ParseReceiveCPUs(value)
 	if err != nil {
-		return `"off", "auto" or a list of processors such as 0-3,8`
+		return `"off", "auto" or a list of CPUs such as 0-3,8`
 	}
-	p.file.Interface.ReceiveCPUs, p.cpusAt = &cpus, p.number
+	p.file.Interface.ReceiveCPUs, p.cpusLine = &cpus, p.number
 	return ""
 }
 
-// setMetrics wants host:port, where no host means all addresses.
+// setMetrics accepts host:port. An empty host means all addresses.
 func setMetrics(p *parser, value string) string {
 	_, port, err := net.SplitHostPort(value)
 	if err == nil {
@@ -109,29 +109,29 @@ func setMetrics(p *parser, value string) string {
 	return ""
 }
 
-// checkPorts reports source ports among which the listen port is. A default range gives way to it, a chosen one is a
+// checkPorts reports spread ports that include the listen port. The default range skips the listen port, but a configured range is a
 // mistake.
 func (p *parser) checkPorts() {
 	conf := &p.file.Interface
 	if conf.SpreadPorts != nil && conf.ListenPort != nil && conf.SpreadPorts.Contains(*conf.ListenPort) {
 		p.errs = append(p.errs, &LineError{
-			File: p.name, Line: p.portsAt, Key: "SpreadPorts",
+			File: p.name, Line: p.portsLine, Key: "SpreadPorts",
 			Want: fmt.Sprintf("a range without the ListenPort, %d", *conf.ListenPort), Got: strconv.Quote(conf.SpreadPorts.String()),
 		})
 	}
 }
 
-// checkReceiveCPUs reports processors beside an underlay that has no use for them.
+// checkReceiveCPUs reports RxCPUs together with an underlay that does not use them.
 func (p *parser) checkReceiveCPUs() {
 	conf := &p.file.Interface
 	if conf.Underlay != nil && conf.ReceiveCPUs != nil && config.CheckReceiveCPUs(*conf.Underlay, *conf.ReceiveCPUs) != nil {
 		p.errs = append(p.errs, &LineError{
-			File: p.name, Line: p.cpusAt, Key: "RxCPUs", Want: `"off" beside Underlay = xdp`, Got: strconv.Quote(conf.ReceiveCPUs.String()),
+			File: p.name, Line: p.cpusLine, Key: "RxCPUs", Want: `"off" with Underlay = xdp`, Got: strconv.Quote(conf.ReceiveCPUs.String()),
 		})
 	}
 }
 
-func formatOwn(b *bufio.Writer, i *Interface) {
+func formatRopewalk(b *bufio.Writer, i *Interface) {
 	if i.Spread != nil {
 		fmt.Fprintf(b, "Spread = %v\n", *i.Spread)
 	}
