@@ -27,13 +27,13 @@ func Address(addr netip.Addr) string {
 	return text
 }
 
-// Prefix formats a prefix, its address as Address does.
+// Prefix formats a prefix. Its address is formatted by Address.
 func Prefix(prefix netip.Prefix) string {
 	return Address(prefix.Addr()) + "/" + strconv.Itoa(prefix.Bits())
 }
 
-// Endpoint formats an endpoint as wg(8) does: IPv6 in brackets, the zone by name where zoneName knows one, and "(none)"
-// when it is unknown. zoneName may be nil.
+// Endpoint formats an endpoint as wg(8) does: IPv6 in brackets, the zone as the name that zoneName returns, or as a number if it returns
+// none. An unknown endpoint is "(none)". zoneName may be nil.
 func Endpoint(ep config.Endpoint, zoneName func(uint32) string) string {
 	addr := ep.AddrPort.Addr()
 	switch {

@@ -11,11 +11,11 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/config"
 )
 
-// APIVersion is the schema of all JSON that ropewalk prints. Within it members may come, but none goes away or changes its
+// APIVersion is the version of all JSON that ropewalk prints. Within a version, members may be added, but not removed or changed in
 // meaning.
 const APIVersion = "ropewalk/v1"
 
-// document is what JSON prints. Times are in seconds since 1970, and beside them in RFC 3339.
+// document is the output of JSON. It has each time twice: in seconds since 1970 and in RFC 3339.
 type document struct {
 	APIVersion string          `json:"apiVersion"`
 	Kind       string          `json:"kind"` // InterfaceList
@@ -57,7 +57,7 @@ type lanesJSON struct {
 	Selection *Selection             `json:"selection,omitempty"`
 	Lanes     []LaneStats            `json:"lanes"`
 	Slow      LaneStats              `json:"slow"`
-	Drops     map[string]uint64      `json:"drops"` // all, those of lanes too
+	Drops     map[string]uint64      `json:"drops"` // all, including the lanes' drops
 	Cipher    string                 `json:"cipher,omitempty"`
 	Workers   *int                   `json:"workers,omitempty"`
 }
@@ -68,8 +68,8 @@ type spreadJSON struct {
 	LastPort  uint16            `json:"last_port"`
 }
 
-// JSON prints devices as one document, peers in the order of the pretty form. Keys are left out unless Options.ShowKeys is
-// set; what Options.Lanes adds comes from Options.Stats.
+// JSON prints devices as one document, peers in the order of the pretty form. Secret keys are omitted unless Options.ShowKeys is
+// set. Options.Lanes adds members from Options.Stats.
 func JSON(w io.Writer, devices []config.Status, opt Options) error {
 	d := document{
 		APIVersion: APIVersion, Kind: "InterfaceList", Time: opt.Now.UTC().Format(time.RFC3339), TimeUnix: opt.Now.Unix(),

@@ -21,7 +21,7 @@ import (
 	"github.com/ropewalk/ropewalk/test/golden"
 )
 
-// counted is what the sample's daemon has counted, in the daemon's own words.
+// counted returns the daemon's statistics of the sample.
 func counted() device.Stats {
 	lane := engine.LaneStats{
 		TxPackets: 1, TxBytes: 2000, TxTrains: 3, TxRuns: 4, RxPackets: 5, RxBytes: 6 << 20, RxTrains: 7, RxRuns: 8,
@@ -45,7 +45,7 @@ func counted() device.Stats {
 	}
 }
 
-// decoded is what show makes of a daemon's statistics.
+// decoded returns a daemon's statistics as a show.Stats.
 func decoded(t *testing.T, s any) *show.Stats {
 	t.Helper()
 	text, err := json.Marshal(s)
@@ -59,10 +59,10 @@ func decoded(t *testing.T, s any) *show.Stats {
 	return got
 }
 
-func TestStatsAreWhatTheDaemonSends(t *testing.T) {
+func TestStatsDecodesDaemonStatistics(t *testing.T) {
 	lane := show.LaneStats{
 		TxPackets: 1, TxBytes: 2000, TxTrains: 3, TxRuns: 4, RxPackets: 5, RxBytes: 6 << 20, RxTrains: 7, RxRuns: 8,
-		TxCrew: show.CrewStats{Offered: 9, Done: 8, TakenBack: 1, BackOffs: 2}, RxCrew: show.CrewStats{Offered: 3, Done: 2},
+		TxWorkers: show.WorkerStats{Offered: 9, Done: 8, TakenBack: 1, BackOffs: 2}, RxWorkers: show.WorkerStats{Offered: 3, Done: 2},
 		Drops: map[string]uint64{"replay": 5, "bad_tag": 1, "rx_socket": 2},
 	}
 	want := &show.Stats{
@@ -88,14 +88,14 @@ func asJSON(t *testing.T, opt show.Options, devices ...config.Status) string {
 	return b.String()
 }
 
-func TestJSONIsThatOfTheGoldenFiles(t *testing.T) {
+func TestJSONMatchesGoldenFiles(t *testing.T) {
 	opt := show.Options{Now: now, ZoneName: zoneName}
 	golden.Check(t, "testdata/json.golden", asJSON(t, opt, sample(), config.Status{Name: "bare"}))
 	opt.Lanes, opt.Stats = true, map[string]*show.Stats{"wg0": decoded(t, counted())}
 	golden.Check(t, "testdata/json-lanes.golden", asJSON(t, opt, spreading()))
 }
 
-func TestStatsAreShownBelowLanes(t *testing.T) {
+func TestPrettyStatsMatchGoldenFile(t *testing.T) {
 	udp := &show.Stats{Up: true, Way: &config.UnderlayReport{
 		Way: config.UnderlayUDP, Reason: "eth0 is a veth",
 		ReceiveCPUs: &config.ReceiveCPUsReport{CPUs: []int{0, 1, 2, 4}, Device: "eth0"},
@@ -108,7 +108,7 @@ func TestStatsAreShownBelowLanes(t *testing.T) {
 		config.Status{Name: "udp", Lanes: 1, Spread: config.SpreadOff}))
 }
 
-func TestJSONHoldsNoKeysUnlessAskedTo(t *testing.T) {
+func TestJSONOmitsSecretKeysWithoutShowKeys(t *testing.T) {
 	st := sample()
 	secrets := []string{st.PrivateKey.Base64()}
 	for i := range st.Peers {

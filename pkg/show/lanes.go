@@ -13,7 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/config"
 )
 
-// lanes prints what a device has that wg(8) does not know of.
+// lanes prints the fields of a device that wg(8) does not have.
 func (p *printer) lanes(st *config.Status) {
 	text := st.Spread.String()
 	if st.Spread != config.SpreadOff {
@@ -26,10 +26,10 @@ func (p *printer) lanes(st *config.Status) {
 	}
 }
 
-// socketDrop is the reason of what the kernel has dropped at a lane's socket.
+// socketDrop is the drop reason of datagrams that the kernel dropped at a lane's socket.
 const socketDrop = "rx_socket"
 
-// stats prints what the daemon has counted.
+// stats prints the daemon's counters.
 func (p *printer) stats(s *Stats) {
 	for i := range s.Lanes {
 		l := &s.Lanes[i]
@@ -40,8 +40,8 @@ func (p *printer) stats(s *Stats) {
 		}
 		p.field(fmt.Sprintf("lane %d", i), text)
 	}
-	if text := crewText(s); text != "" {
-		p.field("crew", text)
+	if text := workersText(s); text != "" {
+		p.field("workers", text)
 	}
 	if s.Cipher != "" {
 		p.field("cipher", s.Cipher)
@@ -57,19 +57,20 @@ func (p *printer) stats(s *Stats) {
 	p.field("drops", dropsText(s.AllDrops()))
 }
 
-// crewText is "2 workers, sealed 5 of 7 trains offered, opened 0 of 0", or as much of it as there is.
-func crewText(s *Stats) string {
+// workersText returns text such as "2, sealed 5 of 7 trains offered, opened 0 of 0", without the parts that are unknown.
+func workersText(s *Stats) string {
 	var parts []string
 	if s.Workers != nil {
-		parts = append(parts, count(uint64(*s.Workers), "worker"))
+		parts = append(parts, strconv.Itoa(*s.Workers))
 	}
-	if tx, rx := s.crew(); tx.Offered+rx.Offered > 0 {
+	if tx, rx := s.workers(); tx.Offered+rx.Offered > 0 {
 		parts = append(parts, fmt.Sprintf("sealed %d of %s offered, opened %d of %d", tx.Done, count(tx.Offered, "train"), rx.Done, rx.Offered))
 	}
 	return strings.Join(parts, ", ")
 }
 
-// underlayText is "xdp on eth0, zerocopy, 4 lanes; udp, GSO, GRO, IPv4, IPv6", or the latter alone with the reason.
+// underlayText returns text such as "xdp on eth0, zerocopy, 4 lanes; udp, GSO, GRO, IPv4, IPv6". Without XDP it returns the part from
+// "udp", with the reason.
 func underlayText(s *Stats) string {
 	if !s.Up {
 		return none + ", the interface is down"
@@ -86,7 +87,7 @@ func underlayText(s *Stats) string {
 	return text
 }
 
-// receiveCPUsText is "0-3 on eth0", or "none" with the reason.
+// receiveCPUsText returns text such as "0-3 on eth0", or "(none)" with the reason.
 func receiveCPUsText(r *config.ReceiveCPUsReport) string {
 	text := none
 	if len(r.CPUs) > 0 {
@@ -98,13 +99,13 @@ func receiveCPUsText(r *config.ReceiveCPUsReport) string {
 	return text
 }
 
-// feature is something that may be there.
+// feature is an offload, or another feature, that may be available.
 type feature struct {
 	name string
 	on   bool
 }
 
-// listed is ", GSO, GRO", or "" when there is nothing.
+// listed returns the available features, each after a comma, such as ", GSO, GRO".
 func listed(features ...feature) string {
 	var b strings.Builder
 	for _, f := range features {
@@ -129,7 +130,7 @@ func selectionText(s *Selection) string {
 	return text
 }
 
-// dropsText names the most frequent reasons first.
+// dropsText lists the most frequent reasons first.
 func dropsText(drops map[string]uint64) string {
 	if len(drops) == 0 {
 		return none
@@ -144,15 +145,15 @@ func dropsText(drops map[string]uint64) string {
 	return strings.Join(texts, ", ")
 }
 
-// count is "1 packet" or "2 packets".
-func count(n uint64, what string) string {
+// count returns text such as "1 packet" or "2 packets".
+func count(n uint64, noun string) string {
 	if n == 1 {
-		return "1 " + what
+		return "1 " + noun
 	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// peerSpreadText is "16 ports, planned", or "off" with the reason.
+// peerSpreadText returns text such as "16 ports, planned", or "off" with the reason.
 func peerSpreadText(s config.PeerSpread) string {
 	switch {
 	case !s.Active && s.Reason == "":

@@ -12,7 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/test/golden"
 )
 
-// spreading is the sample with each form that spreading takes.
+// spreading returns the sample with every form of spread.
 func spreading() config.Status {
 	st := sample()
 	st.Spread, st.SpreadPorts, st.Lanes = config.SpreadAuto, spread.DefaultPorts, 4
@@ -27,7 +27,7 @@ func spreading() config.Status {
 	return st
 }
 
-func TestLanesAreThoseOfTheGoldenFile(t *testing.T) {
+func TestLanesMatchGoldenFiles(t *testing.T) {
 	off := config.Status{Name: "off", Spread: config.SpreadOff, SpreadPorts: spread.DefaultPorts, Lanes: 1}
 	foreign := sample()
 	foreign.Name, foreign.Peers = "foreign", foreign.Peers[:2]
@@ -35,15 +35,15 @@ func TestLanesAreThoseOfTheGoldenFile(t *testing.T) {
 	golden.Check(t, "testdata/lanes-color.golden", pretty(t, show.Options{Now: now, ZoneName: zoneName, Lanes: true, Color: true}, spreading()))
 }
 
-func TestLanesAreShownOnlyWhenAskedFor(t *testing.T) {
+func TestLanesAreShownOnlyWithOptionsLanes(t *testing.T) {
 	opt := show.Options{Now: now, ZoneName: zoneName}
 	plain := pretty(t, opt, sample())
 	if got := pretty(t, opt, spreading()); got != plain {
-		t.Errorf("not what wg prints:\n%s", got)
+		t.Errorf("output differs from wg:\n%s", got)
 	}
 	for _, sel := range show.Selectors() {
 		if got := selected(t, spreading(), sel, true); got != selected(t, sample(), sel, true) {
-			t.Errorf("%s: not what wg prints:\n%s", sel, got)
+			t.Errorf("%s: output differs from wg:\n%s", sel, got)
 		}
 	}
 	opt.Lanes = true
@@ -54,6 +54,6 @@ func TestLanesAreShownOnlyWhenAskedFor(t *testing.T) {
 		}
 	}
 	if got := strings.Join(kept, ""); got != plain {
-		t.Errorf("without its own lines it is not what wg prints:\n%s", got)
+		t.Errorf("without Options.Lanes the output differs from wg:\n%s", got)
 	}
 }

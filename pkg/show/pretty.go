@@ -16,7 +16,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/config"
 )
 
-// Pretty prints devices in the form meant for people, with an empty line between two.
+// Pretty prints devices in the human-readable form of `wg show`, with an empty line between two.
 func Pretty(w io.Writer, devices []config.Status, opt Options) error {
 	b := bufio.NewWriter(w)
 	for i := range devices {
@@ -29,7 +29,7 @@ func Pretty(w io.Writer, devices []config.Status, opt Options) error {
 	return b.Flush()
 }
 
-// Colours, as wg(8) uses them.
+// Colours of wg(8).
 const (
 	reset  = "\x1b[0m"
 	bold   = "\x1b[1m"
@@ -99,7 +99,7 @@ func (p *printer) device(st *config.Status) {
 	}
 }
 
-// byHandshake returns the peers in wg(8)'s order: latest handshake first, those without one last, otherwise as given.
+// byHandshake returns the peers in the order of wg(8): latest handshake first, no handshake last, otherwise as given.
 func byHandshake(peers []config.PeerStatus) []config.PeerStatus {
 	peers = slices.Clone(peers)
 	slices.SortStableFunc(peers, func(a, b config.PeerStatus) int {
@@ -109,7 +109,7 @@ func byHandshake(peers []config.PeerStatus) []config.PeerStatus {
 	return peers
 }
 
-// unix returns the second, 0 for never.
+// unix returns the Unix time in seconds, 0 for the zero time.
 func unix(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -160,7 +160,7 @@ func (p *printer) ago(sec int64) string {
 	return p.duration(uint64(now-sec)) + " ago"
 }
 
-// duration names every unit that is not zero, the largest first; a year has 365 days.
+// duration prints every unit that is not zero, the largest first. A year has 365 days.
 func (p *printer) duration(seconds uint64) string {
 	units := []struct {
 		name    string
@@ -181,7 +181,7 @@ func (p *printer) duration(seconds uint64) string {
 	return strings.Join(parts, ", ")
 }
 
-// bytes uses binary units, the largest being TiB.
+// bytes prints a size in binary units up to TiB.
 func (p *printer) bytes(n uint64) string {
 	if n < 1024 {
 		return fmt.Sprintf("%d %s", n, p.paint("B", cyan))

@@ -46,15 +46,15 @@ func ParseSelector(name string) (sel Selector, ok bool) {
 	return Selector(name), slices.Contains(Selectors(), Selector(name))
 }
 
-// Select prints what the selector asks of one device: tab-separated fields, a line for the device or for each peer in
-// the order given. withName puts the device's name where `wg show all` does, before each line but for Endpoints. Keys are
+// Select prints the fields of the selector for one device: tab-separated, one line for the device or for each peer in
+// the order given. withName prints the device's name as `wg show all` does: before each line, but only once for Endpoints. Keys are
 // not hidden.
 func Select(w io.Writer, st config.Status, sel Selector, withName bool, opt Options) error {
 	r := rows{b: bufio.NewWriter(w), zoneName: opt.ZoneName}
 	if withName {
 		r.prefix = st.Name + "\t"
 	}
-	if sel == Endpoints { // here wg(8) names the device once, even with no peers
+	if sel == Endpoints { // wg(8) prints the name once, even without peers
 		r.b.WriteString(r.prefix)
 		r.prefix = ""
 	}

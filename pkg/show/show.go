@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package show prints device status exactly as wg(8) does (compared byte for byte with version 1.0.20210914). It reads
-// neither the environment nor the clock: what depends on them is passed in.
 package show
 
 import (
@@ -10,18 +8,18 @@ import (
 	"time"
 )
 
-// Options say how to print.
+// Options control the output.
 type Options struct {
 	Color    bool                      // ANSI colours, in the pretty form only; see ColorMode
-	Lanes    bool                      // lines on lanes and spreading below wg(8)'s own, in the pretty form only
-	Stats    map[string]*Stats         // by name of a device, for Lanes: what its daemon has counted, where it tells
+	Lanes    bool                      // lanes and spread, after wg(8)'s fields, in the pretty form and JSON
+	Stats    map[string]*Stats         // for Lanes: the daemon's counters by device name; may lack devices
 	ShowKeys bool                      // private and preshared keys in the pretty form, in place of "(hidden)", and in JSON
-	Now      time.Time                 // what "ago" is counted from
-	ZoneName func(index uint32) string // name of an interface; nil or "" prints the index
+	Now      time.Time                 // the present time, for "ago"
+	ZoneName func(index uint32) string // returns the name of an interface; nil or "" prints the index
 }
 
-// ColorMode decides on colours as wg(8) does. mode is the value of WG_COLOR_MODE: "always" or "never"; with anything else
-// there are colours on a terminal, unless noColor says that NO_COLOR is set (https://no-color.org).
+// ColorMode reports whether to print colours, as wg(8) does. mode is the value of WG_COLOR_MODE: "always" or "never". With any
+// other value, there are colours on a terminal, unless NO_COLOR is set (noColor, https://no-color.org).
 func ColorMode(mode string, noColor, terminal bool) bool {
 	switch mode {
 	case "always":
@@ -32,7 +30,7 @@ func ColorMode(mode string, noColor, terminal bool) bool {
 	return terminal && !noColor
 }
 
-// Interfaces prints the names on one line, as `wg show interfaces` does, and nothing when there are none.
+// Interfaces prints the names on one line, as `wg show interfaces` does. It prints nothing for no names.
 func Interfaces(w io.Writer, names []string) error {
 	b := bufio.NewWriter(w)
 	for i, name := range names {

@@ -17,10 +17,10 @@ import (
 	"github.com/ropewalk/ropewalk/test/golden"
 )
 
-// now is when the golden files were made.
+// now is the time in the golden files.
 var now = time.Unix(1_800_000_000, 0)
 
-// sample has a peer for each form that a field can take.
+// sample returns a device with a peer for each form of each field.
 func sample() config.Status {
 	priv := noise.PrivateKey{31: 1}.Clamp()
 	ago := func(seconds int64) time.Time { return now.Add(-time.Duration(seconds) * time.Second) }
@@ -45,20 +45,20 @@ func sample() config.Status {
 	}
 }
 
-// TestPrettyFormIsThatOfTheGoldenFiles: after -update the tests against wg(8) say whether they are right.
-func TestPrettyFormIsThatOfTheGoldenFiles(t *testing.T) {
+// TestPrettyMatchesGoldenFiles uses files that TestGoldenSampleMatchesStockWG compares with wg(8): run that after -update.
+func TestPrettyMatchesGoldenFiles(t *testing.T) {
 	golden.Check(t, "testdata/pretty.golden", pretty(t, show.Options{Now: now, ZoneName: zoneName}, sample(), config.Status{Name: "bare"}))
 	golden.Check(t, "testdata/color.golden", pretty(t, show.Options{Now: now, ZoneName: zoneName, Color: true, ShowKeys: true}, sample()))
 }
 
-func TestSelectorsPrintTheGoldenFiles(t *testing.T) {
+func TestSelectorsMatchGoldenFiles(t *testing.T) {
 	for _, sel := range show.Selectors() {
 		golden.Check(t, "testdata/"+string(sel)+".golden", selected(t, sample(), sel, false)+"--all--\n"+selected(t, sample(), sel, true)+
 			"--bare--\n"+selected(t, config.Status{Name: "bare"}, sel, true))
 	}
 }
 
-func TestSecretsAreHiddenUnlessAskedFor(t *testing.T) {
+func TestPrettyHidesSecretsWithoutShowKeys(t *testing.T) {
 	st := sample()
 	secrets := []string{st.PrivateKey.Base64(), st.Peers[2].PresharedKey.Base64()}
 	for _, secret := range secrets {
@@ -66,12 +66,12 @@ func TestSecretsAreHiddenUnlessAskedFor(t *testing.T) {
 			t.Error("a secret key is in the pretty form")
 		}
 		if !strings.Contains(pretty(t, show.Options{Now: now, ShowKeys: true}, st), secret) {
-			t.Error("a secret key is not shown although asked for")
+			t.Error("a secret key is missing with ShowKeys")
 		}
 	}
 }
 
-func TestPrettyLeavesTheOrderOfPeersAlone(t *testing.T) {
+func TestPrettyDoesNotModifyPeers(t *testing.T) {
 	st := sample()
 	pretty(t, show.Options{Now: now}, st)
 	if diff := cmp.Diff(sample().Peers[0].PublicKey, st.Peers[0].PublicKey); diff != "" {
@@ -98,18 +98,18 @@ func TestColorFollowsModeThenNoColorThenTerminal(t *testing.T) {
 	}
 }
 
-func TestUnknownSelectorIsNotAccepted(t *testing.T) {
+func TestParseSelectorRejectsUnknownNames(t *testing.T) {
 	for _, name := range []string{"", "Peers", "peer", "interfaces"} {
 		if _, ok := show.ParseSelector(name); ok {
-			t.Errorf("%q is a selector", name)
+			t.Errorf("%q is accepted as a selector", name)
 		}
 	}
 	if sel, ok := show.ParseSelector("dump"); !ok || sel != show.Dump {
-		t.Error("dump is not a selector")
+		t.Error("dump is not accepted as a selector")
 	}
 }
 
-func TestZoneWithoutNameIsANumber(t *testing.T) {
+func TestUnnamedZoneIsPrintedAsNumber(t *testing.T) {
 	ep := config.Endpoint{AddrPort: netip.MustParseAddrPort("[fe80::1]:2"), Scope: 7}
 	if got := show.Endpoint(ep, nil); got != "[fe80::1%7]:2" {
 		t.Error(got)
@@ -119,7 +119,7 @@ func TestZoneWithoutNameIsANumber(t *testing.T) {
 	}
 }
 
-// failing is a full disk.
+// failing is a writer that fails, such as on a full disk.
 type failing struct{}
 
 func (failing) Write([]byte) (int, error) { return 0, os.ErrClosed }
@@ -136,7 +136,7 @@ func TestWriteErrorsAreReported(t *testing.T) {
 	}
 }
 
-// zoneName knows the only interface of a fresh network namespace.
+// zoneName returns the name of lo, the only interface of a new network namespace.
 func zoneName(index uint32) string {
 	if index == 1 {
 		return "lo"

@@ -8,19 +8,19 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/config"
 )
 
-// Stats is what a daemon's stats operation tells, as far as it is shown. Members that the daemon does not send are zero.
+// Stats is the part of the daemon's stats answer that is shown. Members that the daemon does not send are zero.
 type Stats struct {
 	Up        bool                   `json:"up"`
 	TUN       TUNFeatures            `json:"tun"`
 	Underlay  UnderlayFeatures       `json:"underlay"`
 	Way       *config.UnderlayReport `json:"way"`
 	Lanes     []LaneStats            `json:"lanes"`
-	Slow      LaneStats              `json:"slow"`  // what no lane carried
-	Drops     map[string]uint64      `json:"drops"` // by reason, without those of lanes
+	Slow      LaneStats              `json:"slow"`  // packets outside the lanes' fast path
+	Drops     map[string]uint64      `json:"drops"` // by reason, without the lanes' drops
 	Spread    *config.SpreadReport   `json:"spread"`
 	Selection *Selection             `json:"selection"`
-	Cipher    string                 `json:"cipher"`  // "" if the daemon does not tell
-	Workers   *int                   `json:"workers"` // nil if it does not
+	Cipher    string                 `json:"cipher"`  // "" if the daemon does not send it
+	Workers   *int                   `json:"workers"` // nil if the daemon does not send it
 }
 
 // TUNFeatures are the offloads of the interface.
@@ -30,7 +30,7 @@ type TUNFeatures struct {
 	Steer bool `json:"steer"`
 }
 
-// UnderlayFeatures are what the UDP sockets of the underlay can do.
+// UnderlayFeatures are the features of the underlay's UDP sockets.
 type UnderlayFeatures struct {
 	GSO    bool `json:"gso"`
 	GRO    bool `json:"gro"`
@@ -40,7 +40,7 @@ type UnderlayFeatures struct {
 	Filter bool `json:"filter"`
 }
 
-// LaneStats is what one lane has carried: inner packets and their bytes, trains at the TUN, runs at the underlay.
+// LaneStats counts the traffic of one lane: inner packets and their bytes, trains at the TUN device, runs at the underlay.
 type LaneStats struct {
 	TxPackets uint64            `json:"tx_packets"`
 	TxBytes   uint64            `json:"tx_bytes"`
@@ -50,20 +50,20 @@ type LaneStats struct {
 	RxBytes   uint64            `json:"rx_bytes"`
 	RxTrains  uint64            `json:"rx_trains"`
 	RxRuns    uint64            `json:"rx_runs"`
-	TxCrew    CrewStats         `json:"tx_crew"`
-	RxCrew    CrewStats         `json:"rx_crew"`
+	TxWorkers WorkerStats       `json:"tx_crew"`
+	RxWorkers WorkerStats       `json:"rx_crew"`
 	Drops     map[string]uint64 `json:"drops"`
 }
 
-// CrewStats is what became of the trains that a lane offered to workers.
-type CrewStats struct {
+// WorkerStats counts the trains that a lane offered to workers.
+type WorkerStats struct {
 	Offered   uint64 `json:"offered"`
 	Done      uint64 `json:"done"`
 	TakenBack uint64 `json:"taken_back"`
 	BackOffs  uint64 `json:"back_offs"`
 }
 
-// Selection says how the lanes of what arrives are chosen.
+// Selection describes how the kernel selects the lane of a received datagram.
 type Selection struct {
 	ByPort bool   `json:"by_port"`
 	Plans  int    `json:"plans"`
@@ -71,7 +71,7 @@ type Selection struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// AllDrops are those of lanes, of what no lane carries and of the XDP program, by reason.
+// AllDrops returns the sum of all drops by reason: those of the lanes, outside the lanes, and of the XDP program.
 func (s *Stats) AllDrops() map[string]uint64 {
 	sum := maps.Clone(s.Drops)
 	if sum == nil {
@@ -90,16 +90,16 @@ func (s *Stats) AllDrops() map[string]uint64 {
 	return sum
 }
 
-// crew adds up what the lanes offered, sending and receiving.
-func (s *Stats) crew() (tx, rx CrewStats) {
+// workers returns the sum over all lanes, for sending and for receiving.
+func (s *Stats) workers() (tx, rx WorkerStats) {
 	for i := range s.Lanes {
-		tx.add(s.Lanes[i].TxCrew)
-		rx.add(s.Lanes[i].RxCrew)
+		tx.add(s.Lanes[i].TxWorkers)
+		rx.add(s.Lanes[i].RxWorkers)
 	}
 	return tx, rx
 }
 
-func (c *CrewStats) add(o CrewStats) {
+func (c *WorkerStats) add(o WorkerStats) {
 	c.Offered += o.Offered
 	c.Done += o.Done
 	c.TakenBack += o.TakenBack

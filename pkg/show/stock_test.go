@@ -33,7 +33,7 @@ func pretty(t *testing.T, opt show.Options, devices ...config.Status) string {
 	return b.String()
 }
 
-func TestSelectorsPrintWhatStockWGPrints(t *testing.T) {
+func TestSelectorsMatchStockWG(t *testing.T) {
 	var dev uapitest.Device
 	dir := uapitest.NewDir(t)
 	wg := uapitest.NewStock(t, dir)
@@ -53,7 +53,7 @@ func TestSelectorsPrintWhatStockWGPrints(t *testing.T) {
 	}
 }
 
-func TestPrettyFormIsStockWGs(t *testing.T) {
+func TestPrettyMatchesStockWG(t *testing.T) {
 	var dev uapitest.Device
 	dir := uapitest.NewDir(t)
 	wg := uapitest.NewStock(t, dir)
@@ -74,12 +74,12 @@ func TestPrettyFormIsStockWGs(t *testing.T) {
 		want := wg.Run(t, "", env, "show").Stdout
 		if !matchesAtSomeTime(t, want, from, time.Now(), show.Options{Color: color, ShowKeys: keys, ZoneName: zoneName}, st) {
 			got := pretty(t, show.Options{Color: color, ShowKeys: keys, ZoneName: zoneName, Now: from}, st)
-			t.Fatalf("at no second while it ran (-wg +ropewalk):\n%s", cmp.Diff(want, got))
+			t.Fatalf("no match for any second of the run (-wg +ropewalk):\n%s", cmp.Diff(want, got))
 		}
 	}
 }
 
-// matchesAtSomeTime compares with the output for each second in which wg may have read the clock.
+// matchesAtSomeTime compares wg's output with that for each second in which wg may have read the clock.
 func matchesAtSomeTime(t *testing.T, want string, from, to time.Time, opt show.Options, devices ...config.Status) bool {
 	t.Helper()
 	for sec := from.Unix(); sec <= to.Unix(); sec++ {
@@ -91,7 +91,7 @@ func matchesAtSomeTime(t *testing.T, want string, from, to time.Time, opt show.O
 	return false
 }
 
-func TestSeveralDevicesAreSeparatedAsStockWGDoes(t *testing.T) {
+func TestSeveralDevicesMatchStockWG(t *testing.T) {
 	dir := uapitest.NewDir(t)
 	wg := uapitest.NewStock(t, dir)
 	r := rand.New(rand.NewPCG(5, 6))
@@ -106,7 +106,7 @@ func TestSeveralDevicesAreSeparatedAsStockWGDoes(t *testing.T) {
 	want := wg.Run(t, "", nil, "show").Stdout
 	opt := show.Options{ZoneName: zoneName}
 	to := time.Now()
-	// The order of wg's list is that of the directory.
+	// wg lists interfaces in directory order.
 	if !matchesAtSomeTime(t, want, from, to, opt, devices["a0"], devices["b0"]) &&
 		!matchesAtSomeTime(t, want, from, to, opt, devices["b0"], devices["a0"]) {
 		t.Errorf("wg printed:\n%s", want)
@@ -123,7 +123,7 @@ func TestSeveralDevicesAreSeparatedAsStockWGDoes(t *testing.T) {
 	}
 }
 
-func TestGoldenSampleIsWhatStockWGPrints(t *testing.T) {
+func TestGoldenSampleMatchesStockWG(t *testing.T) {
 	var dev uapitest.Device
 	dir := uapitest.NewDir(t)
 	wg := uapitest.NewStock(t, dir)
