@@ -20,7 +20,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
 )
 
-// startDaemon makes the interface by starting the process that serves it, and waits until it does.
+// startDaemon starts the process that creates and serves the interface, and waits until it serves.
 type startDaemon struct {
 	link  string
 	flags []string // of `ropewalk run`
@@ -47,18 +47,18 @@ func (s startDaemon) run(ctx context.Context, j *job) error {
 	}
 	d := &daemon{cmd: cmd, exited: make(chan struct{})}
 	go d.wait()
-	err = j.remember(state{PID: cmd.Process.Pid})
+	err = j.saveState(state{PID: cmd.Process.Pid})
 	if err == nil {
-		err = d.serving(ctx, j)
+		err = d.waitUntilServing(ctx, j)
 	}
 	if err != nil {
 		d.kill(j.timeout())
-		return errors.Join(fmt.Errorf("starting the daemon of %s: %w%s", s.link, err, tail(log)), j.forget())
+		return errors.Join(fmt.Errorf("starting the daemon of %s: %w%s", s.link, err, tail(log)), j.removeState())
 	}
 	return nil
 }
 
-// createLog begins the interface's log anew, readable by its owner only.
+// createLog creates or truncates the interface's log file, readable by its owner only.
 func (j *job) createLog() (*os.File, error) {
 	path := filepath.Join(j.RunDir, j.Name+".log")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|os.O_APPEND|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
@@ -71,7 +71,7 @@ func (j *job) createLog() (*os.File, error) {
 	return f, nil
 }
 
-// daemon is a process that this one started.
+// daemon is a child process.
 type daemon struct {
 	cmd    *exec.Cmd
 	exited chan struct{} // closed when the process has ended
@@ -82,11 +82,11 @@ func (d *daemon) wait() {
 	close(d.exited)
 }
 
-// pollInterval is how often to look whether a daemon serves.
+// pollInterval is the interval of checks whether a daemon is ready.
 const pollInterval = 10 * time.Millisecond
 
-// serving waits until the daemon answers on its socket and the interface exists.
-func (d *daemon) serving(ctx context.Context, j *job) error {
+// waitUntilServing waits until the daemon answers on its socket and the interface exists.
+func (d *daemon) waitUntilServing(ctx context.Context, j *job) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, j.timeout(), errors.New("it does not answer on its socket"))
 	defer cancel()
 	ticker := time.NewTicker(pollInterval)
@@ -94,7 +94,7 @@ func (d *daemon) serving(ctx context.Context, j *job) error {
 	for !j.answers() {
 		select {
 		case <-d.exited:
-			return fmt.Errorf("it ended: %s", d.cmd.ProcessState)
+			return fmt.Errorf("it exited: %s", d.cmd.ProcessState)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-ticker.C:
@@ -104,10 +104,10 @@ func (d *daemon) serving(ctx context.Context, j *job) error {
 	if err != nil {
 		return err
 	}
-	return j.amend(func(st *state) { st.Link = link.Index })
+	return j.updateState(func(st *state) { st.Link = link.Index })
 }
 
-// answers reports whether somebody serves the interface.
+// answers reports whether a daemon answers on the interface's socket.
 func (j *job) answers() bool {
 	c, err := j.Sockets.Dial(j.Name)
 	if err != nil {
@@ -118,9 +118,9 @@ func (j *job) answers() bool {
 	return err == nil
 }
 
-// kill ends the process: with SIGTERM, so that it removes its socket, or else with SIGKILL.
+// kill ends the process with SIGTERM, so that it removes its socket, and after grace with SIGKILL.
 func (d *daemon) kill(grace time.Duration) {
-	_ = d.cmd.Process.Signal(syscall.SIGTERM) // fails only when it has ended
+	_ = d.cmd.Process.Signal(syscall.SIGTERM) // fails only after its exit
 	select {
 	case <-d.exited:
 	case <-time.After(grace):
@@ -129,13 +129,13 @@ func (d *daemon) kill(grace time.Duration) {
 	}
 }
 
-// Bounds of how much of the log goes into an error.
+// Limits for the part of the log that goes into an error.
 const (
 	tailBytes = 4096
 	tailLines = 10
 )
 
-// tail returns the log's last lines, each on a line of its own after a line break.
+// tail returns the log's last lines, after a line break.
 func tail(log *os.File) string {
 	info, err := log.Stat()
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 var ErrNoResolvconf = errors.New("setting DNS servers: resolvconf is not installed (openresolv and systemd have one); " +
 	"install it, or remove DNS from the file")
 
-// setDNS makes resolvconf prefer the servers, exclusively (-x), for as long as the entry is there.
+// setDNS adds a resolvconf entry. While it exists, only its servers are used (-x).
 type setDNS struct {
 	entry   string
 	servers []netip.Addr
@@ -30,7 +30,7 @@ func (s setDNS) run(ctx context.Context, j *job) error {
 	if j.Tools.Resolvconf == "" {
 		return ErrNoResolvconf
 	}
-	err := j.amend(func(st *state) { st.DNS = true })
+	err := j.updateState(func(st *state) { st.DNS = true })
 	if err == nil {
 		_, err = pipe(ctx, s.text(), j.Tools.Resolvconf, "-a", s.entry, "-m", "0", "-x")
 	}
@@ -68,8 +68,8 @@ func (s unsetDNS) run(ctx context.Context, j *job) error {
 
 func (unsetDNS) undo() Step { return nil }
 
-// dnsPrefix is what Debian's resolvconf wants before the name, so that its interface-order ranks the entry: the first
-// line there that is letters, digits or hyphens and a star, such as "tun*", makes "tun.".
+// dnsPrefix returns a prefix for entry names, so that Debian's resolvconf ranks the entry by its interface-order: the first
+// line of that file with letters, digits or hyphens and a star, such as "tun*", gives "tun.".
 func (r *Runner) dnsPrefix() string {
 	b, err := fs.ReadFile(r.Root, "etc/resolvconf/interface-order")
 	if err != nil {
@@ -82,8 +82,8 @@ func (r *Runner) dnsPrefix() string {
 	return string(m[1]) + "."
 }
 
-// currentDNS returns the servers and search domains that resolvconf has for the interface. ok is false when it cannot
-// be asked.
+// currentDNS returns the servers and search domains that resolvconf has for the interface. ok is false when they cannot
+// be read.
 func (j *job) currentDNS(ctx context.Context) (servers []netip.Addr, search []string, ok bool) {
 	entry := j.dnsPrefix() + j.Name
 	var text string
@@ -102,7 +102,7 @@ func (j *job) currentDNS(ctx context.Context) (servers []netip.Addr, search []st
 	return servers, search, true
 }
 
-// parseResolv reads the lines of resolv.conf(5) that setDNS writes and passes over others.
+// parseResolv reads the lines of resolv.conf(5) that setDNS writes, and ignores others.
 func parseResolv(text string) (servers []netip.Addr, search []string) {
 	lines := bufio.NewScanner(strings.NewReader(text))
 	for lines.Scan() {

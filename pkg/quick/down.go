@@ -14,11 +14,12 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
-// Down takes the interface down, whoever brought it up. A PreDown hook or, with SaveConfig, a save that fails leaves
-// everything as it is; after that, a step that fails does not keep the others from being taken. Of an interface whose
-// daemon was killed, it removes what is left; a daemon of Up's that does not answer within Timeout is ended, and nothing is saved
-// (one that does not even let it in ends with its interface, or Down says that it does not).
-// When there is neither the error is ErrNotWireGuard.
+// Down takes the interface down, also if wg-quick brought it up. If a PreDown hook fails, or with SaveConfig the save, Down changes
+// nothing. After that, it executes all steps even if one fails.
+//
+// If the daemon was killed, Down removes its leftovers. If a daemon started by Up does not answer within Timeout, Down kills it and
+// saves nothing. A daemon with a full listen queue is not killed: it exits when its interface is deleted, or Down returns an error.
+// The error is ErrNotWireGuard when there is neither an interface nor leftovers.
 func (r *Runner) Down(ctx context.Context, i Interface) error {
 	unlock, err := r.lock(i.Name)
 	if err != nil {
@@ -30,23 +31,23 @@ func (r *Runner) Down(ctx context.Context, i Interface) error {
 	if err != nil {
 		return err
 	}
-	ctx = context.WithoutCancel(ctx) // half of it down is worse than an interruption ignored
-	err = j.takeAll(ctx, PlanDown(i, table, r.dnsPrefix()))
+	ctx = context.WithoutCancel(ctx) // ignoring an interruption is better than an interface that is half down
+	err = j.executeAll(ctx, PlanDown(i, table, r.dnsPrefix()))
 	if err == nil {
-		err = j.forget()
+		err = j.removeState()
 	}
-	return errors.Join(err, j.takeAll(ctx, hooks(i.Name, i.File.Interface.PostDown)))
+	return errors.Join(err, j.executeAll(ctx, hooks(i.Name, i.File.Interface.PostDown)))
 }
 
-// prepareDown does what comes before the interface is touched and returns the table of its default routes, if any.
+// prepareDown runs the hooks and the save that precede all changes, and returns the table of the interface's default routes, or 0.
 func (j *job) prepareDown(ctx context.Context) (table uint32, err error) {
 	conf := &j.File.Interface
 	preDown := hooks(j.Name, conf.PreDown)
-	st, known := j.recall()
+	st, known := j.loadState()
 	status, err := j.status()
-	if what := fateOf(err); what != "" && known && !j.replaced(st) {
-		j.warn("the daemon of %s %s", j.Name, what)
-		if err := j.takeAll(ctx, preDown); err != nil {
+	if problem := missingDaemon(err); problem != "" && known && !j.interfaceReplaced(st) {
+		j.warn("the daemon of %s %s", j.Name, problem)
+		if err := j.executeAll(ctx, preDown); err != nil {
 			j.warn("%v", err)
 		}
 		return st.Table, nil
@@ -55,7 +56,7 @@ func (j *job) prepareDown(ctx context.Context) (table uint32, err error) {
 		return 0, err
 	}
 	var done progress // PreDown hooks have nothing to undo
-	if err := done.take(ctx, j, preDown); err != nil {
+	if err := done.execute(ctx, j, preDown); err != nil {
 		return 0, err
 	}
 	if conf.SaveConfig {
@@ -69,27 +70,27 @@ func (j *job) prepareDown(ctx context.Context) (table uint32, err error) {
 	return defaultRouteTable(conf.Table, status), nil
 }
 
-// fateOf tells from the error of status what has become of a daemon that will not answer, and what is done about that; empty if it
-// may be none of that.
-func fateOf(err error) string {
+// missingDaemon returns a warning for the error of status: the daemon is not running or hangs, and how Down continues. It returns "" for
+// any other error.
+func missingDaemon(err error) string {
 	switch {
 	case errors.Is(err, ErrNotWireGuard):
-		return "is gone; removing what it left"
-	case errors.Is(err, errSilent):
-		return "does not answer; taking its interface away"
+		return "is not running; removing its leftovers"
+	case errors.Is(err, errUnresponsive):
+		return "does not answer; deleting its interface"
 	}
 	return ""
 }
 
-// replaced reports whether an interface of that name exists that is not the one remembered.
-func (j *job) replaced(st state) bool {
+// interfaceReplaced reports whether another interface has the name of the one in the saved state.
+func (j *job) interfaceReplaced(st state) bool {
 	link, err := hostnet.FindLink(j.Name)
 	return err == nil && link.Index != st.Link
 }
 
-// defaultRouteTable tells, as wg-quick does, from the device where its default routes would be: 0 for nowhere.
+// defaultRouteTable derives the table of the default routes from the device's status, as wg-quick does; 0 for none.
 func defaultRouteTable(table string, st config.Status) uint32 {
-	if !automatic(table) {
+	if !isAuto(table) {
 		return 0
 	}
 	for i := range st.Peers {
@@ -102,10 +103,11 @@ func defaultRouteTable(table string, st config.Status) uint32 {
 	return 0
 }
 
-// errSilent says that a daemon took longer than the timeout to answer, or lets nobody in.
-var errSilent = errors.New("its daemon does not answer")
+// errUnresponsive is the error for a daemon that does not answer in time, or whose listen queue is full.
+var errUnresponsive = errors.New("its daemon does not answer")
 
-// status asks the interface's daemon. ErrNotWireGuard says that there is no such interface or daemon here, errSilent that it hangs.
+// status requests the status from the interface's daemon. Errors: ErrNotWireGuard without such an interface or daemon, errUnresponsive
+// for a daemon that hangs.
 func (j *job) status() (config.Status, error) {
 	_, err := hostnet.FindLink(j.Name)
 	if errors.Is(err, hostnet.ErrNoLink) {
@@ -117,23 +119,23 @@ func (j *job) status() (config.Status, error) {
 	c, err := j.Sockets.Dial(j.Name)
 	switch {
 	case uapi.IsSilent(err):
-		return config.Status{}, fmt.Errorf("asking for the status of %s: %w: %w", j.Name, errSilent, err)
+		return config.Status{}, fmt.Errorf("requesting the status of %s: %w: %w", j.Name, errUnresponsive, err)
 	case err != nil:
 		return config.Status{}, fmt.Errorf("`%s' %w: %w", j.Name, ErrNotWireGuard, err)
 	}
 	defer c.Close()
-	late := time.AfterFunc(j.timeout(), func() { _ = c.Close() })
-	defer late.Stop()
+	timeout := time.AfterFunc(j.timeout(), func() { _ = c.Close() })
+	defer timeout.Stop()
 	st, err := c.Status()
 	if errors.Is(err, net.ErrClosed) || uapi.IsSilent(err) {
-		err = fmt.Errorf("reading the status of %s: %w", j.Name, errSilent)
+		err = fmt.Errorf("reading the status of %s: %w", j.Name, errUnresponsive)
 	}
 	return st, err
 }
 
-// sweep removes what a killed daemon of the interface left behind.
-func (j *job) sweep(ctx context.Context) error {
-	st, known := j.recall()
+// removeLeftovers removes rules, firewall, DNS entry and socket of the interface's earlier daemon, if that was killed.
+func (j *job) removeLeftovers(ctx context.Context) error {
+	st, known := j.loadState()
 	if !known {
 		return nil
 	}
@@ -145,9 +147,9 @@ func (j *job) sweep(ctx context.Context) error {
 	if st.DNS {
 		steps = append(steps, unsetDNS{j.dnsPrefix() + j.Name})
 	}
-	if err := j.takeAll(ctx, steps); err != nil {
-		return fmt.Errorf("removing what an earlier %s left: %w", j.Name, err)
+	if err := j.executeAll(ctx, steps); err != nil {
+		return fmt.Errorf("removing leftovers of an earlier %s: %w", j.Name, err)
 	}
 	j.removeStaleSocket()
-	return j.forget()
+	return j.removeState()
 }

@@ -22,15 +22,15 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
-// What a fake daemon can be told to do.
+// Modes of the fake daemon.
 const (
 	fakeWorks    = "works"
-	fakeDies     = "dies"     // at once, with a word in its log
-	fakeSilent   = "silent"   // makes the interface, never serves it
+	fakeDies     = "dies"     // exits at once, with a line in its log
+	fakeSilent   = "silent"   // creates the interface, never serves it
 	fakeStubborn = "stubborn" // survives the interface and SIGTERM
 	fakeTaken    = "taken"    // finds its port in use
 	fakeFreed    = "freed"    // finds its port in use when the link comes up, and free when asked again
-	fakeDeaf     = "deaf"     // never hears that the link is up
+	fakeNoPort   = "noport"   // never notices that the link is up
 )
 
 const fakeArg = "fake-daemon"
@@ -53,14 +53,14 @@ func lookPath(name string) (string, error) { return exec.LookPath(name) }
 func fakeCommand(mode string, sockets uapi.Dir) func(name string, flags []string) *exec.Cmd {
 	return func(name string, _ []string) *exec.Cmd {
 		cmd := exec.Command("/proc/self/exe", fakeArg, mode, string(sockets), name)
-		// The race detector would have it wait a second before it exits.
+		// The race detector would delay its exit by a second.
 		cmd.Env = append(cmd.Environ(), "GORACE=atexit_sleep_ms=0")
 		return cmd
 	}
 }
 
-// fakeDaemon is `ropewalk run NAME` without the datapath: it makes a TUN and serves a device in memory until the TUN is
-// deleted or SIGTERM comes.
+// fakeDaemon is `ropewalk run NAME` without the data path: it creates a TUN device and serves a device in memory until the TUN device
+// is deleted or SIGTERM arrives.
 func fakeDaemon(mode string, sockets uapi.Dir, name string) error {
 	if mode == fakeDies {
 		return fmt.Errorf("fake daemon of %s: no luck", name)
@@ -98,7 +98,7 @@ func fakeDaemon(mode string, sockets uapi.Dir, name string) error {
 	return err
 }
 
-// drain reads until the interface is gone.
+// drain reads until the interface is deleted.
 func drain(tun *os.File) {
 	buf := make([]byte, 65535)
 	for {
@@ -108,20 +108,20 @@ func drain(tun *os.File) {
 	}
 }
 
-// fakeDevice remembers its configuration as a device does, for what these tests ask.
+// fakeDevice keeps the part of a device's configuration that these tests read.
 type fakeDevice struct {
 	mode   string
 	mu     sync.Mutex
 	status config.Status
-	opened bool // its port, on request
+	opened bool // its port, by Configure
 }
 
-// Stats has what a device's has and these tests ask.
+// Stats returns the part of a device's statistics that these tests read.
 func (d *fakeDevice) Stats() any {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	follows := d.mode == fakeWorks || d.mode == fakeStubborn
-	return map[string]bool{"up": d.opened || follows && d.linkUp()}
+	noticesLink := d.mode == fakeWorks || d.mode == fakeStubborn
+	return map[string]bool{"up": d.opened || noticesLink && d.linkUp()}
 }
 
 func (d *fakeDevice) linkUp() bool {
@@ -129,7 +129,7 @@ func (d *fakeDevice) linkUp() bool {
 	return err == nil && link.Up
 }
 
-// open is what a device does when its port is set.
+// open opens the port, as a device does when its port is set.
 func (d *fakeDevice) open() error {
 	switch {
 	case !d.linkUp():

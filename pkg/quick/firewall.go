@@ -12,7 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
 )
 
-// Firewall is what filters packets on the host.
+// Firewall is the tool that filters packets on the host.
 type Firewall uint8
 
 const (
@@ -32,8 +32,8 @@ func (t Tools) firewall() Firewall {
 	return NoFirewall
 }
 
-// addFirewall goes with a default route: packets to the tunnel's addresses that come from elsewhere are dropped unless a
-// host's own, and the mark of the tunnel's packets is kept in conntrack, so that answers pass reverse path filtering.
+// addFirewall adds the firewall rules for a default route. They drop packets to the tunnel's addresses that arrive on other interfaces from
+// non-local sources. They keep the mark of the tunnel's packets in conntrack, so that answers pass reverse path filtering.
 type addFirewall struct {
 	link   string
 	family hostnet.Family
@@ -76,10 +76,10 @@ func (s addFirewall) run(ctx context.Context, j *job) error {
 
 func (s addFirewall) undo() Step { return removeFirewall{s.link} }
 
-// nftTable is the name of an interface's nftables tables: wg-quick's, so that it finds them too.
+// nftTable returns the name of an interface's nftables tables. It is wg-quick's name, so that wg-quick finds them.
 func nftTable(link string) string { return "wg-quick-" + link }
 
-// nftRules is one transaction for nft. The flush makes it the same whether or not an earlier table was left behind.
+// nftRules returns one transaction for nft. It first flushes tables that an earlier daemon may have left.
 func (s addFirewall) nftRules() string {
 	family := "ip"
 	if s.family == hostnet.IPv6 {
@@ -107,19 +107,21 @@ func (s addFirewall) iptables() string {
 	return "iptables"
 }
 
-// marker is how an interface's iptables rules are found again: wg-quick's comment.
-func marker(link string) string { return `-m comment --comment "wg-quick(8) rule for ` + link + `"` }
+// ruleComment returns the comment by which an interface's iptables rules are found. It is wg-quick's.
+func ruleComment(link string) string {
+	return `-m comment --comment "wg-quick(8) rule for ` + link + `"`
+}
 
-// iptablesRules is input for iptables-restore -n.
+// iptablesRules returns input for iptables-restore -n.
 func (s addFirewall) iptablesRules() string {
 	var b strings.Builder
 	b.WriteString("*raw\n")
 	for _, addr := range s.addrs {
 		fmt.Fprintf(&b, "-I PREROUTING ! -i %s -d %s -m addrtype ! --src-type LOCAL -j DROP %s\n",
-			s.link, addr, marker(s.link))
+			s.link, addr, ruleComment(s.link))
 	}
 	b.WriteString("COMMIT\n*mangle\n")
-	fmt.Fprintf(&b, "-I POSTROUTING -m mark --mark %d -p udp -j CONNMARK --save-mark %s\n", s.mark, marker(s.link))
-	fmt.Fprintf(&b, "-I PREROUTING -p udp -j CONNMARK --restore-mark %s\nCOMMIT\n", marker(s.link))
+	fmt.Fprintf(&b, "-I POSTROUTING -m mark --mark %d -p udp -j CONNMARK --save-mark %s\n", s.mark, ruleComment(s.link))
+	fmt.Fprintf(&b, "-I PREROUTING -p udp -j CONNMARK --restore-mark %s\nCOMMIT\n", ruleComment(s.link))
 	return b.String()
 }

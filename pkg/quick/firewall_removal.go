@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// removeFirewall deletes whatever addFirewall made for the interface, of both families and with either tool.
+// removeFirewall deletes all rules of addFirewall for the interface, of both address families and both tools.
 type removeFirewall struct{ link string }
 
 func (removeFirewall) String() string { return "" }
@@ -42,7 +42,8 @@ func (s removeFirewall) removeNft(ctx context.Context, j *job) error {
 	return err
 }
 
-// nftDeletions picks the interface's tables from the lines of `nft list tables`, such as "table ip wg-quick-wg0".
+// nftDeletions returns nft commands that delete the interface's tables. tables is the output of `nft list tables`, such as
+// "table ip wg-quick-wg0".
 func (s removeFirewall) nftDeletions(tables string) string {
 	var b strings.Builder
 	for line := range strings.Lines(tables) {
@@ -71,14 +72,14 @@ func (s removeFirewall) removeIptables(ctx context.Context, j *job, save, restor
 	return err
 }
 
-// iptablesDeletions turns the output of iptables-save into what makes iptables-restore -n delete the interface's rules.
+// iptablesDeletions converts output of iptables-save into input for iptables-restore -n that deletes the interface's rules.
 func (s removeFirewall) iptablesDeletions(rules string) string {
 	var b strings.Builder
 	found := false
 	for line := range strings.Lines(rules) {
 		rule, appended := strings.CutPrefix(line, "-A ")
 		switch {
-		case appended && strings.Contains(rule, marker(s.link)):
+		case appended && strings.Contains(rule, ruleComment(s.link)):
 			found = true
 			b.WriteString("-D " + rule)
 		case strings.HasPrefix(line, "*"), strings.TrimSpace(line) == "COMMIT":

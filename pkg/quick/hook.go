@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// hook is one command of PreUp, PostUp, PreDown or PostDown.
+// hook runs one command of PreUp, PostUp, PreDown or PostDown.
 type hook struct{ command string }
 
-// hooks replaces %i by the interface's name, as wg-quick does.
+// hooks returns a step for each command, with %i replaced by the interface's name, as in wg-quick.
 func hooks(name string, commands []string) []Step {
 	steps := make([]Step, len(commands))
 	for i, c := range commands {
@@ -28,7 +28,7 @@ func (s hook) String() string { return s.command }
 
 func (hook) undo() Step { return nil }
 
-// hookGrace is how long a hook has to follow SIGTERM after an interruption.
+// hookGrace is the time between SIGTERM and SIGKILL for a hook after an interruption.
 const hookGrace = 5 * time.Second
 
 func (s hook) run(ctx context.Context, j *job) error {
@@ -51,8 +51,8 @@ func (s hook) run(ctx context.Context, j *job) error {
 	return nil
 }
 
-// shell returns how to run a hook: with bash under the options that wg-quick itself runs with and hooks inherit, else
-// with sh, which lacks two of them.
+// shell returns the command line of a hook: bash with the options of wg-quick, which hooks inherit there, else sh, which lacks
+// two of them.
 func (t Tools) shell(command string) ([]string, error) {
 	switch {
 	case t.Bash != "":

@@ -33,8 +33,7 @@ type testHost struct {
 	stderr bytes.Buffer
 }
 
-// newHost skips where it cannot make one. The test's goroutine is in the namespace until its end, and the namespace ends
-// with its thread.
+// newHost skips the test if it cannot create a host. The test's goroutine stays in the namespace, which ends with its thread.
 func newHost(t *testing.T) *testHost {
 	t.Helper()
 	f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
@@ -97,7 +96,7 @@ func (h *testHost) must(err error) {
 	}
 }
 
-// open writes the file of an interface and opens it. Interfaces in a namespace of the test's own may have any name.
+// open writes the file of an interface and opens it. Any name is free in the test's namespace.
 func (h *testHost) open(name, text string) Interface {
 	h.t.Helper()
 	path := filepath.Join(h.dir, name+".conf")
@@ -108,7 +107,7 @@ func (h *testHost) open(name, text string) Interface {
 	return i
 }
 
-// up brings an interface up and takes it down when the test ends, if that has not happened by then.
+// up brings an interface up, and takes it down when the test ends if it is still up.
 func (h *testHost) up(i Interface) {
 	h.t.Helper()
 	h.t.Cleanup(func() {
@@ -120,7 +119,7 @@ func (h *testHost) up(i Interface) {
 	h.must(h.Up(h.t.Context(), i))
 }
 
-// snapshot is all that an interface may have left on the host, a line each.
+// snapshot returns all host state that an interface may change, one line each.
 func (h *testHost) snapshot() []string {
 	h.t.Helper()
 	lines := slices.Concat(h.links(), h.routes(), h.rules(), h.firewall(), h.files())
@@ -129,7 +128,7 @@ func (h *testHost) snapshot() []string {
 	return append(lines, fmt.Sprintf("src_valid_mark %v", valid))
 }
 
-// dumped repeats a dump that a change of the kernel's own, such as the end of duplicate address detection, interrupted.
+// dumped repeats a netlink dump that was interrupted by a change, such as the end of duplicate address detection.
 func dumped[T any](list func() ([]T, error)) (all []T, err error) {
 	for range 20 {
 		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -158,7 +157,7 @@ func (h *testHost) links() []string {
 	return lines
 }
 
-// routes leaves out those that the kernel makes for addresses, some in its own time: the local table and link-local ones.
+// routes omits the local table and link-local routes: the kernel adds them for addresses, some with a delay.
 func (h *testHost) routes() []string {
 	routes, err := dumped(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{}, netlink.RT_FILTER_TABLE)
@@ -206,11 +205,11 @@ func (h *testHost) firewall() []string {
 			lines = append(lines, "nft "+line)
 		}
 	}
-	slices.Sort(lines) // the order of tables is that of their making
+	slices.Sort(lines) // tables are listed in order of creation
 	return lines
 }
 
-// files lists what is remembered, sockets and DNS entries. Of a directory of sockets that others use too, it lists none.
+// files lists saved states, sockets and DNS entries. It omits the default directory of sockets, which other tests use too.
 func (h *testHost) files() []string {
 	dirs := []string{h.RunDir, filepath.Join(h.dir, "dns")}
 	if h.Sockets != uapi.DefaultDir {

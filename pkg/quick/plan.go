@@ -15,25 +15,25 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// Facts are what a Plan has to know about the host.
+// Facts are the properties of the host that Plan depends on.
 type Facts struct {
-	EndpointMTUs []int    // MTUs (bytes) towards the endpoints that routing reaches
+	EndpointMTUs []int    // path MTUs (bytes) of the endpoints that have a route
 	DefaultMTU   int      // MTU (bytes) of the default route, 0 without one
-	Table        uint32   // number of the table that the file names, if it does
+	Table        uint32   // number of the table in the file, if it has one
 	FreeTable    uint32   // first unused table from 51820 on
 	SrcValidMark bool     // net.ipv4.conf.all.src_valid_mark is set already
-	Firewall     Firewall // what to filter with
-	DNSPrefix    string   // what resolvconf wants before the interface's name: "", or such as "tun."
+	Firewall     Firewall // the firewall tool
+	DNSPrefix    string   // prefix of resolvconf entries: "", or such as "tun."
 }
 
-// What Table may say besides a table.
+// Values of Table that are no table.
 const (
 	tableAuto = "auto"
 	tableOff  = "off"
 )
 
-// Plan returns the steps that bring an interface up once its PreUp hooks have run; dev is what its file says. The result
-// depends on nothing else.
+// Plan returns the steps that bring an interface up after its PreUp hooks. dev is the file's configuration of the device. Plan is a pure
+// function.
 func Plan(i Interface, dev config.Device, facts Facts) []Step {
 	conf := &i.File.Interface
 	steps := []Step{startDaemon{i.Name, daemonFlags(conf)}, configure{link: i.Name, path: i.Path, dev: dev}}
@@ -48,7 +48,7 @@ func Plan(i Interface, dev config.Device, facts Facts) []Step {
 	return append(steps, hooks(i.Name, conf.PostUp)...)
 }
 
-// daemonFlags are those of `ropewalk run` for the keys that are ropewalk's own.
+// daemonFlags returns the flags of `ropewalk run` for ropewalk's keys.
 func daemonFlags(conf *conffile.Interface) []string {
 	var flags []string
 	if conf.Lanes != 0 {
@@ -72,8 +72,8 @@ func daemonFlags(conf *conffile.Interface) []string {
 	return flags
 }
 
-// PlanDown returns the steps that take an interface down between its PreDown and PostDown hooks. Each of them leaves
-// alone what is not there. table is where its default route is, 0 for none.
+// PlanDown returns the steps that take an interface down, between its PreDown and PostDown hooks. Steps with nothing to remove succeed.
+// table is the table of the default route, 0 for none.
 func PlanDown(i Interface, table uint32, dnsPrefix string) []Step {
 	var steps []Step
 	if table != 0 {
@@ -86,15 +86,14 @@ func PlanDown(i Interface, table uint32, dnsPrefix string) []Step {
 	return append(steps, removeFirewall{i.Name})
 }
 
-// overhead is what WireGuard adds to an inner packet, over IPv6: 40 bytes of IP, 8 of UDP, 32 of its own (WireGuard
-// paper §5.4.6).
+// overhead is the size of WireGuard's encapsulation over IPv6: 40 bytes of IP, 8 of UDP, 32 of WireGuard (paper §5.4.6).
 const (
 	overhead   = 80
 	defaultMTU = 1500
 )
 
-// tunnelMTU follows wg-quick: the largest path MTU of the endpoints', so that a file means the same to both. Who has
-// endpoints on paths of different MTUs sets MTU=.
+// tunnelMTU returns the MTU that wg-quick would set, from the largest path MTU of the endpoints. If path MTUs differ, the user has to
+// set MTU=.
 func tunnelMTU(configured int, facts Facts) int {
 	switch {
 	case configured != 0:
@@ -107,8 +106,7 @@ func tunnelMTU(configured int, facts Facts) int {
 	return defaultMTU - overhead
 }
 
-// planRoutes follows the file's Table: nothing, everything into one table, or the main table with policy routing for
-// default routes.
+// planRoutes plans routes by the file's Table: none, all in one table, or the main table with policy routing for default routes.
 func planRoutes(i Interface, dev config.Device, facts Facts) []Step {
 	conf := &i.File.Interface
 	if conf.Table == tableOff {
@@ -118,18 +116,18 @@ func planRoutes(i Interface, dev config.Device, facts Facts) []Step {
 	policy := policyRouting{i: i, facts: facts, mark: fwMark(dev)}
 	for _, dst := range allowedIPs(dev) {
 		switch {
-		case !automatic(conf.Table):
+		case !isAuto(conf.Table):
 			steps = append(steps, addRoute{i.Name, dst, facts.Table, conf.Table})
 		case dst.Bits() == 0:
 			steps = append(steps, policy.defaultRoute(dst)...)
-		case !connected(conf.Address, dst):
+		case !hasConnectedRoute(conf.Address, dst):
 			steps = append(steps, addRoute{link: i.Name, dst: dst})
 		}
 	}
 	return steps
 }
 
-func automatic(table string) bool { return table == "" || table == tableAuto }
+func isAuto(table string) bool { return table == "" || table == tableAuto }
 
 func fwMark(dev config.Device) uint32 {
 	if dev.FwMark == nil {
@@ -138,7 +136,7 @@ func fwMark(dev config.Device) uint32 {
 	return *dev.FwMark
 }
 
-// policyRouting plans default routes that the tunnel's own packets, which carry the mark, do not take.
+// policyRouting plans default routes for all packets but the tunnel's own, which have the mark.
 type policyRouting struct {
 	i     Interface
 	facts Facts
@@ -176,21 +174,20 @@ func addressesOf(prefixes []netip.Prefix, family hostnet.Family) []netip.Addr {
 	return addrs
 }
 
-// connected reports whether one of the routes that the kernel makes for the addresses leads to all of dst. It makes none
-// for a single IPv4 address.
-func connected(addrs []netip.Prefix, dst netip.Prefix) bool {
+// hasConnectedRoute reports whether a route that the kernel adds for an address covers dst. The kernel adds none for an IPv4 /32.
+func hasConnectedRoute(addrs []netip.Prefix, dst netip.Prefix) bool {
 	return slices.ContainsFunc(addrs, func(a netip.Prefix) bool {
 		single := a.Addr().Is4() && a.IsSingleIP()
 		return !single && a.Bits() <= dst.Bits() && a.Contains(dst.Addr())
 	})
 }
 
-// allowedIPs returns all prefixes that peers have once dev is applied, in the order in which wg-quick routes them: long
-// prefixes first, and those of one length by their text, backwards.
+// allowedIPs returns all prefixes that peers have after dev is applied, in wg-quick's order of routes: longest prefix first, and prefixes
+// of one length in reverse order of their text.
 func allowedIPs(dev config.Device) []netip.Prefix {
 	owners := map[netip.Prefix]noise.PublicKey{}
 	for i := range dev.Peers {
-		if !own(dev, &dev.Peers[i]) {
+		if !isSelf(dev, &dev.Peers[i]) {
 			applyPeer(owners, &dev.Peers[i])
 		}
 	}
@@ -204,12 +201,12 @@ func allowedIPs(dev config.Device) []netip.Prefix {
 	return prefixes
 }
 
-// own reports whether the peer is the device itself, which a device ignores.
-func own(dev config.Device, p *config.Peer) bool {
+// isSelf reports whether the peer has the device's own public key. A device ignores such a peer.
+func isSelf(dev config.Device, p *config.Peer) bool {
 	return dev.PrivateKey != nil && !dev.PrivateKey.IsZero() && dev.PrivateKey.Public() == p.PublicKey
 }
 
-// applyPeer does to owners what a device does with one peer's change: a prefix belongs to the last peer that claims it.
+// applyPeer applies one peer's change to owners, as a device does: a prefix belongs to the last peer that lists it.
 func applyPeer(owners map[netip.Prefix]noise.PublicKey, p *config.Peer) {
 	if p.Remove || p.ReplaceAllowedIPs {
 		for prefix, key := range owners {

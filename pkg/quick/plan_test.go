@@ -40,7 +40,7 @@ func parse(t *testing.T, name, text string) (Interface, config.Device) {
 	return Interface{Name: name, Path: "/etc/wireguard/" + name + ".conf", File: file}, dev
 }
 
-// shown are the commands that steps echo.
+// shown returns the commands that steps echo.
 func shown(steps []Step) []string {
 	var lines []string
 	for _, s := range steps {
@@ -51,7 +51,7 @@ func shown(steps []Step) []string {
 	return lines
 }
 
-func TestPlanEchoesWhatWgQuickWouldDo(t *testing.T) {
+func TestPlanEchoesTheCommandsOfWgQuick(t *testing.T) {
 	facts := Facts{EndpointMTUs: []int{1400}, DefaultMTU: 1500, FreeTable: 51820, Firewall: Nftables}
 	with := func(change func(*Facts)) Facts { f := facts; change(&f); return f }
 	for _, c := range []struct {
@@ -70,7 +70,7 @@ ip link set mtu 1320 up dev wg0
 ip -4 route add 10.8.0.0/16 dev wg0`,
 		},
 		{
-			name: "ropewalk's own keys", facts: facts,
+			name: "ropewalk keys", facts: facts,
 			file: "[Interface]\nSpreadPorts=2000-3000\nLanes=4\nUnderlay=udp\nRxCPUs=3,2\nMetrics=:9820\nSpread=OFF\n",
 			want: `
 ropewalk run --lanes 4 --spread off --spread-ports 2000-3000 --underlay udp --rx-cpus 2-3 --metrics :9820 wg0
@@ -98,7 +98,7 @@ sysctl -q net.ipv4.conf.all.src_valid_mark=1
 nft -f -`,
 		},
 		{
-			name: "a fwmark of its own, src_valid_mark set, iptables", file: "[Interface]\nFwMark=0x2a\n[Peer]\nPublicKey=$A\nAllowedIPs=0.0.0.0/0\n",
+			name: "fwmark in the file, src_valid_mark set, iptables", file: "[Interface]\nFwMark=0x2a\n[Peer]\nPublicKey=$A\nAllowedIPs=0.0.0.0/0\n",
 			facts: with(func(f *Facts) { f.SrcValidMark, f.Firewall = true, Iptables }),
 			want: `
 ropewalk run wg0
@@ -118,7 +118,7 @@ wg setconf wg0 <(ropewalk strip /etc/wireguard/wg0.conf)
 ip link set mtu 1320 up dev wg0`,
 		},
 		{
-			name: "a table of its own", facts: with(func(f *Facts) { f.Table = 4711 }),
+			name: "table in the file", facts: with(func(f *Facts) { f.Table = 4711 }),
 			file: "[Interface]\nAddress=10.9.0.1/24\nTable=vpn\n[Peer]\nPublicKey=$A\nAllowedIPs=0.0.0.0/0,10.9.0.0/24,::/0\n",
 			want: `
 ropewalk run wg0
@@ -159,7 +159,7 @@ ip link set mtu 1280 up dev wg0`,
 	}
 }
 
-func TestTunnelMTUIsThatOfTheWidestPathAsInWgQuick(t *testing.T) {
+func TestTunnelMTUIsFromLargestPathMTU(t *testing.T) {
 	for _, c := range []struct {
 		configured int
 		facts      Facts
@@ -176,7 +176,7 @@ func TestTunnelMTUIsThatOfTheWidestPathAsInWgQuick(t *testing.T) {
 	}
 }
 
-func TestPrefixesAlreadyConnectedGetNoRoute(t *testing.T) {
+func TestPrefixesWithConnectedRouteGetNoRoute(t *testing.T) {
 	addrs := []netip.Prefix{
 		netip.MustParsePrefix("10.9.0.1/24"), netip.MustParsePrefix("10.7.0.1/32"),
 		netip.MustParsePrefix("fd09::1/64"), netip.MustParsePrefix("fd07::1/128"),
@@ -185,13 +185,13 @@ func TestPrefixesAlreadyConnectedGetNoRoute(t *testing.T) {
 		"10.9.0.0/24": true, "10.9.0.7/32": true, "10.9.0.0/16": false, "10.9.1.0/24": false, "10.7.0.1/32": false,
 		"fd09::/64": true, "fd09::5/128": true, "fd09::/48": false, "fd07::1/128": true, "::/1": false, "0.0.0.0/1": false,
 	} {
-		if got := connected(addrs, netip.MustParsePrefix(prefix)); got != want {
+		if got := hasConnectedRoute(addrs, netip.MustParsePrefix(prefix)); got != want {
 			t.Errorf("%s: got %v", prefix, got)
 		}
 	}
 }
 
-func TestAPrefixBelongsToTheLastPeerThatClaimsIt(t *testing.T) {
+func TestPrefixBelongsToLastPeerThatListsIt(t *testing.T) {
 	_, dev := parse(t, "wg0", `[Interface]
 PrivateKey=$KEY
 [Peer]
@@ -235,8 +235,8 @@ func texts(prefixes []netip.Prefix) string {
 	return "[" + strings.Join(s, " ") + "]"
 }
 
-// The oracle is the very pipeline that wg-quick sends prefixes through.
-func TestRoutesAreSortedAsBySort(t *testing.T) {
+// TestRoutesAreSortedAsInWgQuick compares with the pipeline that wg-quick sorts prefixes with.
+func TestRoutesAreSortedAsInWgQuick(t *testing.T) {
 	sort, err := exec.LookPath("sort")
 	if err != nil {
 		t.Skip("needs sort(1)")
@@ -270,7 +270,7 @@ func randomPrefix(rnd *rand.Rand) netip.Prefix {
 	return netip.PrefixFrom(addr, rnd.IntN(addr.BitLen()+1)).Masked()
 }
 
-func TestPlanDownIsInWgQuicksOrder(t *testing.T) {
+func TestPlanDownHasTheOrderOfWgQuick(t *testing.T) {
 	i, _ := parse(t, "wg0", "[Interface]\nDNS=10.9.0.53\n")
 	want := []Step{
 		removeRules{2, 51820}, removeRules{10, 51820}, stopDaemon{"wg0"}, unsetDNS{"tun.wg0"}, removeFirewall{"wg0"},

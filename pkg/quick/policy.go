@@ -9,7 +9,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
 )
 
-// addMarkRule sends all packets but the tunnel's own, which carry the mark, to the table of that number.
+// addMarkRule adds a rule that routes all packets without the mark by the table of the same number. The tunnel's own packets have the mark.
 type addMarkRule struct {
 	family hostnet.Family
 	mark   uint32
@@ -25,10 +25,10 @@ func (s addMarkRule) run(context.Context, *job) error {
 
 func (s addMarkRule) undo() Step { return removeRules(s) }
 
-// addSuppressRule lets the main table's routes, the default routes excepted, go before the rule of addMarkRule.
+// addSuppressRule adds a rule that looks up the main table, without its default routes, before the rule of addMarkRule.
 type addSuppressRule struct {
 	family hostnet.Family
-	mark   uint32 // of the rule that it goes with
+	mark   uint32 // of the addMarkRule that it belongs to
 }
 
 func (s addSuppressRule) String() string {
@@ -41,8 +41,8 @@ func (s addSuppressRule) run(context.Context, *job) error {
 
 func (s addSuppressRule) undo() Step { return removeRules(s) }
 
-// removeRules deletes the pairs of rules that addMarkRule and addSuppressRule made, and says so for each. Unlike
-// wg-quick it leaves the suppressing rules of other tunnels alone.
+// removeRules deletes and echoes the rules of addMarkRule and addSuppressRule. Unlike wg-quick it keeps the suppress rules of other
+// tunnels.
 type removeRules struct {
 	family hostnet.Family
 	mark   uint32
@@ -73,9 +73,9 @@ func (s removeRules) deletion(rule hostnet.Rule) string {
 	return fmt.Sprintf("ip %s rule delete table %d", familyFlag(s.family), s.mark)
 }
 
-// pairs picks from rules in the kernel's order. The suppressing rule of a pair, added last, stands right before the
-// other; it is returned, and so deleted, after it: without it for a moment, packets for the main table's networks would
-// go into the tunnel.
+// pairs selects the tunnel's rules from rules in the kernel's order. The suppress rule of a pair, added last, is directly before the mark
+// rule. It is returned, and so deleted, after the mark rule: with only the mark rule, packets for the main table's networks would enter
+// the tunnel.
 func (s removeRules) pairs(rules []hostnet.Rule) []hostnet.Rule {
 	var picked []hostnet.Rule
 	for i, rule := range rules {
@@ -94,8 +94,8 @@ func suppresses(r hostnet.Rule) bool {
 	return r.OnlyMore && r.NotMark == 0 && r.Table == hostnet.MainTable
 }
 
-// setSrcValidMark makes reverse path filtering take the mark into account, without which it would drop the answers to
-// the tunnel's packets: the default route they came by is not the one that unmarked packets would take.
+// setSrcValidMark makes reverse path filtering use the mark. Without it, the kernel would drop the answers to the tunnel's packets: they
+// arrive by another default route than that of unmarked packets.
 type setSrcValidMark struct{}
 
 func (setSrcValidMark) String() string { return "sysctl -q net.ipv4.conf.all.src_valid_mark=1" }

@@ -18,7 +18,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/conffile"
 )
 
-func TestOpenFindsTheFileThatWgQuickWouldFind(t *testing.T) {
+func TestOpenFindsTheFileOfWgQuick(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +45,7 @@ func TestOpenFindsTheFileThatWgQuickWouldFind(t *testing.T) {
 	}
 }
 
-func TestReplacedFileIsPrivateAndWhole(t *testing.T) {
+func TestReplaceFileIsPrivateAndComplete(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "wg0.conf")
 	for _, p := range []string{path, path + ".tmp"} {
@@ -69,7 +69,7 @@ func TestReplacedFileIsPrivateAndWhole(t *testing.T) {
 	}
 }
 
-func TestFailedReplacementLeavesTheOldFile(t *testing.T) {
+func TestFailedReplaceKeepsTheOldFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "absent", "wg0.conf")
 	if err := replaceFile(path, []byte("new")); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), path) {
 		t.Errorf("got %v", err)
@@ -101,7 +101,7 @@ func TestHooksRunAsWgQuickRunsThem(t *testing.T) {
 	} {
 		var out, echo bytes.Buffer
 		j := &job{Runner: &Runner{Stdin: strings.NewReader("input\n"), Stdout: &out, Stderr: &echo, Tools: tools}}
-		err := j.takeAll(t.Context(), hooks("wg0", []string{command}))
+		err := j.executeAll(t.Context(), hooks("wg0", []string{command}))
 		if err != nil || out.String() != want {
 			t.Errorf("%s: got %q, %v, want %q", command, out.String(), err, want)
 		}
@@ -111,7 +111,7 @@ func TestHooksRunAsWgQuickRunsThem(t *testing.T) {
 	}
 }
 
-func TestHookFailsWithItsFirstFailingCommand(t *testing.T) {
+func TestHookStopsAtFirstFailingCommand(t *testing.T) {
 	tools := FindTools(lookPath)
 	for name, tools := range map[string]Tools{"bash": {Bash: tools.Bash}, "sh": {Sh: tools.Sh}, "no shell": {}} {
 		var out bytes.Buffer
@@ -146,7 +146,7 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-func TestDNSPrefixIsDebiansFirstStarredInterface(t *testing.T) {
+func TestDNSPrefixComesFromDebiansInterfaceOrder(t *testing.T) {
 	for file, want := range map[string]string{
 		"# comment\nlo.inet6\nlo.inet\nlo.@(dhclient|pump)\nlo\ntun*\ntap*\n": "tun.",
 		"lo\n":              "",

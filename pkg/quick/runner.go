@@ -18,8 +18,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
-// Runner brings interfaces up and down in the network namespace of the calling thread. It keeps no state in memory:
-// what it has to remember is in RunDir. Its methods may be called concurrently; for one interface, the second fails.
+// Runner brings interfaces up and down in the network namespace of the calling thread. It keeps its state in RunDir, not in
+// memory. Its methods may be called concurrently, but for one interface the second call fails.
 type Runner struct {
 	// Stdin and Stdout are for hooks. Stderr is for hooks, commands echoed as wg-quick does, and warnings.
 	Stdin          io.Reader
@@ -27,21 +27,21 @@ type Runner struct {
 
 	Tools   Tools
 	Root    fs.FS    // the host's file system, os.DirFS("/")
-	Sockets uapi.Dir // where daemons serve their interfaces
-	RunDir  string   // for logs and what is remembered; made if it does not exist
+	Sockets uapi.Dir // directory of the daemons' sockets
+	RunDir  string   // directory for logs and state; created if it does not exist
 
 	Resolve conffile.Resolver
 
-	// Daemon returns the command, not started, that makes an interface and serves it in the foreground until the
-	// interface is deleted or SIGTERM comes. It is run in a session of its own. The flags are those of `ropewalk run`
-	// that the file asks for.
+	// Daemon returns the command, not started, that creates an interface and serves it in the foreground until the
+	// interface is deleted or SIGTERM arrives. It runs in a session of its own. flags are flags of `ropewalk run` for
+	// the file's keys.
 	Daemon func(name string, flags []string) *exec.Cmd
-	// Timeout bounds how long a daemon may take to serve its interface, to open its UDP port, to say what it is before it is taken
-	// down, and to end, of itself and after each signal; 0 for 15 seconds each.
+	// Timeout limits each of these: the daemon's start, the opening of its UDP port, its answer before Down, its exit, and its exit after
+	// each signal. 0 is 15 s.
 	Timeout time.Duration
 }
 
-// DefaultRunDir is for what does not outlive a boot.
+// DefaultRunDir is the usual RunDir, which is empty after a boot.
 const DefaultRunDir = "/run/ropewalk"
 
 const defaultTimeout = 15 * time.Second
@@ -61,8 +61,8 @@ func (r *Runner) warn(format string, args ...any) {
 	fmt.Fprintf(r.Stderr, "Warning: "+format+"\n", args...)
 }
 
-// Up makes the interface as its file says. When that fails, or ctx ends, everything done so far is undone. What a killed
-// daemon of the interface left behind is removed first. Errors: ErrExists, ErrNoResolvconf, and those of the steps.
+// Up brings the interface up as its file describes. When a step fails, or ctx ends, Up undoes all steps. It first removes leftovers of a
+// killed daemon. Errors: ErrExists, ErrNoResolvconf, and those of the steps.
 func (r *Runner) Up(ctx context.Context, i Interface) (err error) {
 	unlock, err := r.lock(i.Name)
 	if err != nil {
@@ -76,7 +76,7 @@ func (r *Runner) Up(ctx context.Context, i Interface) (err error) {
 	if len(i.File.Interface.DNS) > 0 && r.Tools.Resolvconf == "" {
 		return ErrNoResolvconf
 	}
-	if err := j.sweep(ctx); err != nil {
+	if err := j.removeLeftovers(ctx); err != nil {
 		return err
 	}
 	var done progress
@@ -89,7 +89,7 @@ func (r *Runner) Up(ctx context.Context, i Interface) (err error) {
 }
 
 func (j *job) up(ctx context.Context, done *progress) error {
-	if err := done.take(ctx, j, hooks(j.Name, j.File.Interface.PreUp)); err != nil {
+	if err := done.execute(ctx, j, hooks(j.Name, j.File.Interface.PreUp)); err != nil {
 		return err
 	}
 	dev, err := j.File.Device(ctx, j.Resolve)
@@ -100,10 +100,10 @@ func (j *job) up(ctx context.Context, done *progress) error {
 	if err != nil {
 		return err
 	}
-	return done.take(ctx, j, Plan(j.Interface, dev, facts))
+	return done.execute(ctx, j, Plan(j.Interface, dev, facts))
 }
 
-// checkAbsent fails when the interface exists, or when a daemon serves one of its name in another namespace.
+// checkAbsent fails when the interface exists, or when a daemon serves an interface of that name in another network namespace.
 func (j *job) checkAbsent() error {
 	_, err := hostnet.FindLink(j.Name)
 	if err == nil {
@@ -124,16 +124,16 @@ func (j *job) checkAbsent() error {
 	return nil
 }
 
-// progress are the steps taken so far.
+// progress is the list of completed steps.
 type progress []Step
 
-// take takes the steps in order until one fails or ctx ends.
-func (p *progress) take(ctx context.Context, j *job, steps []Step) error {
+// execute executes the steps in order until one fails or ctx ends.
+func (p *progress) execute(ctx context.Context, j *job, steps []Step) error {
 	for _, s := range steps {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("bringing %s up: %w", j.Name, context.Cause(ctx))
 		}
-		if err := j.take(ctx, s); err != nil {
+		if err := j.execute(ctx, s); err != nil {
 			return err
 		}
 		*p = append(*p, s)
@@ -141,38 +141,38 @@ func (p *progress) take(ctx context.Context, j *job, steps []Step) error {
 	return nil
 }
 
-// undo takes back what was done, last first. An error does not stop it.
+// undo undoes the completed steps, last first. It continues after an error.
 func (p *progress) undo(ctx context.Context, j *job) error {
 	var errs []error
 	for n := len(*p) - 1; n >= 0; n-- {
 		if s := (*p)[n].undo(); s != nil {
-			errs = append(errs, j.take(ctx, s))
+			errs = append(errs, j.execute(ctx, s))
 		}
 	}
 	*p = nil
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("undoing what was done: %w", err)
+		return fmt.Errorf("undoing completed steps: %w", err)
 	}
-	return j.forget()
+	return j.removeState()
 }
 
-func (j *job) take(ctx context.Context, s Step) error {
+func (j *job) execute(ctx context.Context, s Step) error {
 	if text := s.String(); text != "" {
 		j.echo(text)
 	}
 	return s.run(ctx, j)
 }
 
-// takeAll takes all steps, whatever becomes of each.
-func (j *job) takeAll(ctx context.Context, steps []Step) error {
+// executeAll executes all steps, even if some fail.
+func (j *job) executeAll(ctx context.Context, steps []Step) error {
 	var errs []error
 	for _, s := range steps {
-		errs = append(errs, j.take(ctx, s))
+		errs = append(errs, j.execute(ctx, s))
 	}
 	return errors.Join(errs...)
 }
 
-// facts asks the host what the Plan has to know.
+// facts reads the Facts of the host.
 func (j *job) facts(dev config.Device) (Facts, error) {
 	conf := &j.File.Interface
 	f := Facts{Firewall: j.Tools.firewall(), DNSPrefix: j.dnsPrefix()}
@@ -182,7 +182,7 @@ func (j *job) facts(dev config.Device) (Facts, error) {
 	var err error
 	switch {
 	case conf.Table == tableOff:
-	case !automatic(conf.Table):
+	case !isAuto(conf.Table):
 		f.Table, err = hostnet.TableNumber(j.Root, conf.Table)
 	default:
 		if f.SrcValidMark, err = hostnet.SrcValidMark(); errors.Is(err, os.ErrNotExist) {
@@ -195,8 +195,8 @@ func (j *job) facts(dev config.Device) (Facts, error) {
 	return f, err
 }
 
-// pathMTUs asks routing. An endpoint that it does not reach, or a missing default route, has no say.
-func pathMTUs(dev config.Device) (endpoints []int, byDefault int) {
+// pathMTUs returns the path MTUs of the endpoints that have a route, and that of the default route, 0 without one.
+func pathMTUs(dev config.Device) (endpoints []int, defaultRoute int) {
 	for i := range dev.Peers {
 		ep := dev.Peers[i].Endpoint
 		if ep == nil {
@@ -206,17 +206,17 @@ func pathMTUs(dev config.Device) (endpoints []int, byDefault int) {
 			endpoints = append(endpoints, mtu)
 		}
 	}
-	byDefault, err := hostnet.DefaultRouteMTU()
+	defaultRoute, err := hostnet.DefaultRouteMTU()
 	if err != nil {
-		byDefault = 0
+		defaultRoute = 0
 	}
-	return endpoints, byDefault
+	return endpoints, defaultRoute
 }
 
-// firstTable is where wg-quick starts to look for a table for default routes.
+// firstTable is the first table that wg-quick tries for default routes.
 const firstTable = 51820
 
-// freeTable returns the first table from firstTable on that has no routes and that no rule looks at.
+// freeTable returns the first table from firstTable on without routes and rules.
 func freeTable() (uint32, error) {
 	used := map[uint32]bool{}
 	for _, family := range hostnet.Families() {

@@ -42,12 +42,12 @@ Endpoint = 198.51.100.1:51820
 AllowedIPs = 0.0.0.0/0, ::/0, 10.7.0.0/16
 `
 
-// added are the lines that are in after and not in before.
+// added returns the lines that are in after and not in before.
 func added(before, after []string) []string {
 	return slices.DeleteFunc(slices.Clone(after), func(line string) bool { return slices.Contains(before, line) })
 }
 
-func TestUpMakesTheHostAsTheFileSaysAndDownUndoesIt(t *testing.T) {
+func TestUpConfiguresHostAndDownRevertsIt(t *testing.T) {
 	h := newHost(t)
 	before := h.snapshot()
 	i := h.open("wg0", everything)
@@ -78,7 +78,7 @@ func TestUpMakesTheHostAsTheFileSaysAndDownUndoesIt(t *testing.T) {
 		h.wantFirewall()
 	}
 	h.must(h.Down(t.Context(), i))
-	h.must(hostnet.SetSrcValidMark(false)) // which wg-quick leaves set as well
+	h.must(hostnet.SetSrcValidMark(false)) // Down keeps it set, as wg-quick does
 	if diff := cmp.Diff(before, h.snapshot()); diff != "" {
 		t.Error(diff)
 	}
@@ -132,7 +132,7 @@ func TestUpEchoesThePlan(t *testing.T) {
 	}
 }
 
-func TestInterfacesUpTwiceIsRefusedAndDownTwiceToo(t *testing.T) {
+func TestSecondUpAndSecondDownAreRefused(t *testing.T) {
 	h := newHost(t)
 	i := h.open("wg0", everything)
 	h.up(i)
@@ -152,7 +152,7 @@ func TestInterfacesUpTwiceIsRefusedAndDownTwiceToo(t *testing.T) {
 	h.wantHooks("PreUp", "PostUp", "PreDown", "PostDown")
 }
 
-// failing is a step that cannot be taken.
+// failing is a step that always fails.
 type failing struct{}
 
 var errInjected = errors.New("injected")
@@ -161,7 +161,7 @@ func (failing) String() string                  { return "false" }
 func (failing) run(context.Context, *job) error { return errInjected }
 func (failing) undo() Step                      { return nil }
 
-func TestFailureAfterAnyStepLeavesNothingBehind(t *testing.T) {
+func TestFailureAfterAnyStepUndoesAllSteps(t *testing.T) {
 	h := newHost(t)
 	i := h.open("wg0", everything)
 	dev, err := i.File.Device(t.Context(), h.Resolve)
@@ -176,7 +176,7 @@ func TestFailureAfterAnyStepLeavesNothingBehind(t *testing.T) {
 	plan := Plan(i, dev, facts)
 	for n := range len(plan) + 1 {
 		var done progress
-		err := done.take(t.Context(), j, append(slices.Clone(plan[:n]), failing{}))
+		err := done.execute(t.Context(), j, append(slices.Clone(plan[:n]), failing{}))
 		if !errors.Is(err, errInjected) {
 			t.Fatalf("after %d steps: %v", n, err)
 		}
@@ -187,8 +187,8 @@ func TestFailureAfterAnyStepLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// spoils make one step of bringing everything up fail; they return the file to use.
-func spoils() map[string]func(*testHost) string {
+// failures are setups that make one step of Up fail. Each returns the file to use.
+func failures() map[string]func(*testHost) string {
 	edit := func(old, new string) func(*testHost) string {
 		return func(*testHost) string { return strings.Replace(everything, old, new, 1) }
 	}
@@ -206,7 +206,7 @@ func spoils() map[string]func(*testHost) string {
 		"address":       edit("10.9.0.1/24,", "10.9.0.1/24, 10.9.0.1/24,"),
 		"dead daemon":   daemon(fakeDies),
 		"silent daemon": daemon(fakeSilent),
-		"deaf daemon":   daemon(fakeDeaf),
+		"no port":       daemon(fakeNoPort),
 		"port in use": func(h *testHost) string {
 			h.Daemon = fakeCommand(fakeTaken, h.Sockets)
 			return everything
@@ -224,16 +224,16 @@ func spoils() map[string]func(*testHost) string {
 	}
 }
 
-// Unlike the test above, this one has the steps themselves fail.
+// TestFailingStepLeavesNothingBehind makes the steps themselves fail, unlike the test above.
 func TestFailingStepLeavesNothingBehind(t *testing.T) {
-	for name, spoil := range spoils() {
+	for name, setUp := range failures() {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t)
 			nft := h.Tools.Nft
 			before := h.snapshot()
-			i := h.open("wg0", spoil(h))
+			i := h.open("wg0", setUp(h))
 			if err := h.Up(t.Context(), i); err == nil {
-				t.Fatal("it came up")
+				t.Fatal("Up succeeded")
 			}
 			h.Tools.Nft = nft
 			if diff := cmp.Diff(before, h.snapshot()); diff != "" {
@@ -243,11 +243,11 @@ func TestFailingStepLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-func TestErrorOfADeadDaemonHasTheEndOfItsLog(t *testing.T) {
+func TestErrorOfDeadDaemonHasEndOfItsLog(t *testing.T) {
 	h := newHost(t)
 	h.Daemon = fakeCommand(fakeDies, h.Sockets)
 	err := h.Up(t.Context(), h.open("wg0", everything))
-	want := "starting the daemon of wg0: it ended: exit status 1\nfake daemon of wg0: no luck"
+	want := "starting the daemon of wg0: it exited: exit status 1\nfake daemon of wg0: no luck"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -257,7 +257,7 @@ func TestErrorOfADeadDaemonHasTheEndOfItsLog(t *testing.T) {
 	}
 }
 
-func TestUpFailsWithTheReasonWhenThePortIsInUse(t *testing.T) {
+func TestUpReportsPortInUse(t *testing.T) {
 	for text, port := range map[string]string{everything: "0", strings.Replace(everything, "DNS", "ListenPort = 51820\nDNS", 1): "51820"} {
 		h := newHost(t)
 		h.Daemon = fakeCommand(fakeTaken, h.Sockets)
@@ -276,7 +276,7 @@ func TestUpFailsWithTheReasonWhenThePortIsInUse(t *testing.T) {
 	}
 }
 
-func TestUpGoesOnWhenThePortIsFreeAtTheSecondTry(t *testing.T) {
+func TestUpRetriesOpeningThePort(t *testing.T) {
 	h := newHost(t)
 	h.Daemon = fakeCommand(fakeFreed, h.Sockets)
 	h.up(h.open("wg0", strings.Replace(everything, "DNS", "ListenPort = 51820\nDNS", 1)))
@@ -314,7 +314,7 @@ func (h *testHost) killDaemon(i Interface) {
 	h.must(err)
 	defer p.close()
 	h.must(syscall.Kill(p.pid, syscall.SIGKILL))
-	if ended, err := p.ended(time.Minute); !ended || err != nil {
+	if ended, err := p.pollExit(time.Minute); !ended || err != nil {
 		h.t.Fatalf("ended %v, %v", ended, err)
 	}
 	for _, err := hostnet.FindLink(i.Name); err == nil; _, err = hostnet.FindLink(i.Name) {
@@ -322,7 +322,7 @@ func (h *testHost) killDaemon(i Interface) {
 	}
 }
 
-func TestDownRemovesWhatAKilledDaemonLeft(t *testing.T) {
+func TestDownRemovesLeftoversOfKilledDaemon(t *testing.T) {
 	h := newHost(t)
 	before := h.snapshot()
 	i := h.open("wg0", strings.Replace(everything, "DNS", "SaveConfig = true\nDNS", 1))
@@ -339,7 +339,7 @@ func TestDownRemovesWhatAKilledDaemonLeft(t *testing.T) {
 	}
 }
 
-func TestUpAfterAKilledDaemonIsLikeUp(t *testing.T) {
+func TestUpReplacesLeftoversOfKilledDaemon(t *testing.T) {
 	h := newHost(t)
 	i := h.open("wg0", everything)
 	h.up(i)
@@ -351,7 +351,7 @@ func TestUpAfterAKilledDaemonIsLikeUp(t *testing.T) {
 	}
 }
 
-func TestInterfaceThatReplacedAKilledOneIsLeftAlone(t *testing.T) {
+func TestDownKeepsAnotherInterfaceOfThatName(t *testing.T) {
 	h := newHost(t)
 	i := h.open("wg0", everything)
 	h.up(i)
@@ -372,16 +372,16 @@ func TestDaemonThatOutlivesItsInterfaceIsKilled(t *testing.T) {
 	h.must(err)
 	defer p.close()
 	h.Timeout = 50 * time.Millisecond
-	// With so little time the last wait may end before the kernel has ended the process.
+	// The timeout is so short that the last wait may end before the process has exited.
 	if err := h.Down(t.Context(), i); err != nil {
 		t.Log(err)
 	}
-	if ended, err := p.ended(time.Minute); !ended || err != nil {
+	if ended, err := p.pollExit(time.Minute); !ended || err != nil {
 		t.Errorf("ended %v, %v", ended, err)
 	}
 }
 
-// suspend stops a process, and waits until its last thread has stopped: the signal comes when it comes.
+// suspend stops a process, and waits until its last thread has stopped. Signal delivery is asynchronous.
 func (h *testHost) suspend(p process) {
 	h.t.Helper()
 	h.must(unix.PidfdSendSignal(p.fd, unix.SIGSTOP, nil, 0))
@@ -401,8 +401,8 @@ func (h *testHost) suspend(p process) {
 	}
 }
 
-// TestDownEndsADaemonThatHangs, and takes away what it had, though it could not be asked for it.
-func TestDownEndsADaemonThatHangs(t *testing.T) {
+// TestDownKillsHangingDaemonAndCleansUp has a daemon that does not answer with its status.
+func TestDownKillsHangingDaemonAndCleansUp(t *testing.T) {
 	h := newHost(t)
 	before := h.snapshot()
 	i := h.open("wg0", strings.Replace(everything, "DNS", "SaveConfig = true\nDNS", 1))
@@ -412,14 +412,14 @@ func TestDownEndsADaemonThatHangs(t *testing.T) {
 	defer p.close()
 	h.suspend(p)
 	h.Timeout = 200 * time.Millisecond
-	late := h.Down(t.Context(), i)
-	if ended, err := p.ended(time.Minute); !ended || err != nil {
+	downErr := h.Down(t.Context(), i)
+	if ended, err := p.pollExit(time.Minute); !ended || err != nil {
 		t.Errorf("ended %v, %v", ended, err)
 	}
 	if !strings.Contains(h.stderr.String(), "does not answer") {
 		t.Error(h.stderr.String())
 	}
-	if late != nil { // with so little time the last wait may end before the kernel has ended the process
+	if downErr != nil { // the timeout is so short that the last wait may end before the process has exited
 		h.must(h.Down(t.Context(), i))
 	}
 	h.must(hostnet.SetSrcValidMark(false))
@@ -428,8 +428,8 @@ func TestDownEndsADaemonThatHangs(t *testing.T) {
 	}
 }
 
-// TestDownSaysThatADaemonLivesThatLetsNobodyIn: so many wait for it that it cannot be found by its socket.
-func TestDownSaysThatADaemonLivesThatLetsNobodyIn(t *testing.T) {
+// TestDownReportsDaemonWithFullListenQueue has a daemon that cannot be found by its socket.
+func TestDownReportsDaemonWithFullListenQueue(t *testing.T) {
 	h := newHost(t)
 	if err := os.WriteFile("/proc/sys/net/core/somaxconn", []byte("1"), 0o600); err != nil {
 		t.Skip("needs /proc/sys/net/core of its namespace: ", err)
@@ -451,14 +451,14 @@ func TestDownSaysThatADaemonLivesThatLetsNobodyIn(t *testing.T) {
 	}
 	h.Timeout = 50 * time.Millisecond
 	err = h.Down(t.Context(), i)
-	if want := fmt.Sprintf("process %d goes on after its interface is gone", p.pid); err == nil || !strings.Contains(err.Error(), want) {
+	if want := fmt.Sprintf("process %d is still running after its interface was deleted", p.pid); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)
 	}
-	if said := h.stderr.String(); !strings.Contains(said, "does not answer") || strings.Contains(said, "is gone") {
-		t.Error(said)
+	if out := h.stderr.String(); !strings.Contains(out, "does not answer") || strings.Contains(out, "is not running") {
+		t.Error(out)
 	}
 	h.must(unix.PidfdSendSignal(p.fd, unix.SIGKILL, nil, 0))
-	if ended, err := p.ended(time.Minute); !ended || err != nil {
+	if ended, err := p.pollExit(time.Minute); !ended || err != nil {
 		t.Fatalf("ended %v, %v", ended, err)
 	}
 	h.must(h.Down(t.Context(), i))
@@ -468,7 +468,7 @@ func TestDownSaysThatADaemonLivesThatLetsNobodyIn(t *testing.T) {
 	}
 }
 
-func TestDefaultRoutesOfTwoInterfacesDoNotMeet(t *testing.T) {
+func TestDefaultRoutesOfTwoInterfacesAreIndependent(t *testing.T) {
 	h := newHost(t)
 	first, second := h.open("wg0", everything), h.open("wg1", strings.NewReplacer(".9.", ".8.", "fd09", "fd08", ".7.", ".6.", "DNS", "MTU = 1320\nDNS").Replace(everything))
 	h.up(first)
@@ -486,13 +486,13 @@ func TestDefaultRoutesOfTwoInterfacesDoNotMeet(t *testing.T) {
 	}
 }
 
-func TestTwoRunnersDoNotWorkOnOneInterface(t *testing.T) {
+func TestLockedInterfaceIsRefused(t *testing.T) {
 	h := newHost(t)
 	i := h.open("wg0", everything)
 	unlock, err := h.lock("wg0")
 	h.must(err)
 	if err := h.Up(t.Context(), i); err == nil {
-		t.Error("it came up")
+		t.Error("Up succeeded")
 	}
 	if err := h.Down(t.Context(), i); err == nil || errors.Is(err, ErrNotWireGuard) {
 		t.Errorf("down: got %v", err)
@@ -501,7 +501,7 @@ func TestTwoRunnersDoNotWorkOnOneInterface(t *testing.T) {
 	h.up(i)
 }
 
-func TestInterfaceServedInAnotherNamespaceExists(t *testing.T) {
+func TestInterfaceServedInAnotherNamespaceIsErrExists(t *testing.T) {
 	h := newHost(t)
 	l, err := h.Sockets.Listen("wg0")
 	h.must(err)
@@ -511,7 +511,7 @@ func TestInterfaceServedInAnotherNamespaceExists(t *testing.T) {
 	}
 }
 
-func TestWithoutAFirewallThereIsAWarning(t *testing.T) {
+func TestUpWarnsWithoutFirewallTools(t *testing.T) {
 	h := newHost(t)
 	h.Tools = Tools{Bash: h.Tools.Bash, Sh: h.Tools.Sh, Resolvconf: h.Tools.Resolvconf}
 	h.up(h.open("wg0", everything))
@@ -520,7 +520,7 @@ func TestWithoutAFirewallThereIsAWarning(t *testing.T) {
 	}
 }
 
-func TestInterfaceHasNoLinkLocalAddressLikeTheKernels(t *testing.T) {
+func TestInterfaceHasNoLinkLocalAddress(t *testing.T) {
 	h := newHost(t)
 	h.up(h.open("wg0", everything))
 	addrs, err := hostnet.Addresses("wg0")

@@ -13,9 +13,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
 )
 
-// Save writes the interface's present configuration to its file: keys and peers as the daemon has them, addresses, DNS
-// and, if the file had one, MTU as the host has them, the rest as it was. Comments are lost. The file is replaced as a
-// whole, and only its owner can read it. Errors: ErrNotWireGuard.
+// Save writes the interface's present configuration to its file: keys and peers from the daemon; addresses, DNS and, if the file has
+// one, the MTU from the host; the rest from the file. Comments are lost. The file is replaced atomically, and only its owner can read
+// it. Errors: ErrNotWireGuard.
 func (r *Runner) Save(ctx context.Context, i Interface) error {
 	return (&job{Runner: r, Interface: i}).save(ctx)
 }
@@ -42,7 +42,7 @@ func (j *job) save(ctx context.Context) error {
 	return replaceFile(j.Path, append(bytes.TrimRight(b.Bytes(), "\n"), '\n'))
 }
 
-// hostSettings replaces what the host may have otherwise than the file.
+// hostSettings replaces addresses, DNS and MTU by the host's.
 func (j *job) hostSettings(ctx context.Context, conf *conffile.Interface) error {
 	addrs, err := hostnet.Addresses(j.Name)
 	if err != nil {
@@ -62,7 +62,7 @@ func (j *job) hostSettings(ctx context.Context, conf *conffile.Interface) error 
 	return nil
 }
 
-// zoneName names the interface of a link-local endpoint.
+// zoneName returns the name of an interface, for the zone of a link-local endpoint.
 func zoneName(index uint32) string {
 	ifi, err := net.InterfaceByIndex(int(index))
 	if err != nil {

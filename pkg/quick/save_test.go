@@ -33,7 +33,7 @@ AllowedIPs = 10.9.0.0/16
 PersistentKeepalive = 25
 `
 
-func TestDownWithSaveConfigSavesWhatTheHostHas(t *testing.T) {
+func TestDownWithSaveConfigSavesHostState(t *testing.T) {
 	h := newHost(t)
 	i := h.open("wg0", toSave)
 	h.up(i)
@@ -74,7 +74,7 @@ PersistentKeepalive = 25
 	}
 }
 
-func TestSavedFileBringsTheSameInterfaceUp(t *testing.T) {
+func TestSavedFileRestoresTheSameInterface(t *testing.T) {
 	h := newHost(t)
 	i := h.open("wg0", everything)
 	h.up(i)
@@ -89,7 +89,7 @@ func TestSavedFileBringsTheSameInterfaceUp(t *testing.T) {
 	}
 }
 
-func TestSaveOfNoInterfaceLeavesTheFile(t *testing.T) {
+func TestSaveWithoutInterfaceKeepsTheFile(t *testing.T) {
 	h := newHost(t)
 	i := h.open("wg0", toSave)
 	before, err := os.ReadFile(i.Path)

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// state is what a Runner has to know of an interface it brought up once its daemon cannot be asked any more.
+// state is what a Runner saves about an interface that it brought up. Down needs it when the daemon does not answer.
 type state struct {
 	PID   int    `json:"pid"`
 	Link  int    `json:"link"`  // index of the interface
@@ -24,21 +24,21 @@ type state struct {
 
 func (j *job) statePath() string { return filepath.Join(j.RunDir, j.Name+".json") }
 
-// remember replaces what is known; the namespace is the caller's.
-func (j *job) remember(st state) error {
+// saveState replaces the saved state, and sets its NetNS to the caller's.
+func (j *job) saveState(st state) error {
 	var err error
 	if st.NetNS, err = networkNamespace(); err != nil {
 		return err
 	}
 	b, err := json.Marshal(st)
 	if err != nil {
-		return fmt.Errorf("remembering %s: %w", j.Name, err)
+		return fmt.Errorf("saving the state of %s: %w", j.Name, err)
 	}
 	return replaceFile(j.statePath(), append(b, '\n'))
 }
 
-// recall reports whether anything is known of an interface in the caller's namespace. What cannot be read is nothing.
-func (j *job) recall() (state, bool) {
+// loadState returns the saved state, if there is one for the caller's network namespace. It treats an unreadable state as none.
+func (j *job) loadState() (state, bool) {
 	var st state
 	b, err := os.ReadFile(j.statePath())
 	if err == nil {
@@ -51,14 +51,14 @@ func (j *job) recall() (state, bool) {
 	return st, true
 }
 
-func (j *job) forget() error {
+func (j *job) removeState() error {
 	if err := os.Remove(j.statePath()); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("forgetting %s: %w", j.Name, err)
+		return fmt.Errorf("removing the state of %s: %w", j.Name, err)
 	}
 	return nil
 }
 
-// networkNamespace identifies the calling thread's.
+// networkNamespace returns the inode of the calling thread's network namespace.
 func networkNamespace() (uint64, error) {
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
@@ -67,7 +67,7 @@ func networkNamespace() (uint64, error) {
 	return st.Ino, nil
 }
 
-// recordTable remembers the table before any rule leads to it.
+// recordTable saves the table before any rule refers to it.
 type recordTable struct{ table uint32 }
 
 func (recordTable) String() string { return "" }
@@ -75,21 +75,43 @@ func (recordTable) String() string { return "" }
 func (recordTable) undo() Step { return nil }
 
 func (s recordTable) run(_ context.Context, j *job) error {
-	return j.amend(func(st *state) { st.Table = s.table })
+	return j.updateState(func(st *state) { st.Table = s.table })
 }
 
-// amend changes what is known.
-func (j *job) amend(change func(*state)) error {
-	st, _ := j.recall()
+// updateState changes the saved state.
+func (j *job) updateState(change func(*state)) error {
+	st, _ := j.loadState()
 	change(&st)
-	return j.remember(st)
+	return j.saveState(st)
 }
 
-// lock keeps other Runners from working on the interface at the same time. It does not wait: a hook that calls for its
+// RecordSuccessor records an upgrade: process to has succeeded process from as the daemon of an interface. A Runner with this runDir may
+// then kill the successor, as it might have killed the predecessor. It changes nothing if from was not started by a Runner. It fails
+// while a Runner works on the interface.
+func Succeed(runDir, name string, from, to int) error {
+	r := &Runner{RunDir: runDir}
+	j := &job{r, Interface{Name: name}}
+	if st, ok := j.loadState(); !ok || st.PID != from {
+		return nil
+	}
+	unlock, err := r.lock(name)
+	if err != nil {
+		return fmt.Errorf("recording the successor: %w", err)
+	}
+	defer unlock()
+	st, ok := j.loadState() // again, under the lock
+	if !ok || st.PID != from {
+		return nil
+	}
+	st.PID = to
+	return j.saveState(st)
+}
+
+// lock keeps other Runners from working on the interface at the same time. It does not wait: a hook that runs ropewalk for its
 // own interface would wait forever.
 func (r *Runner) lock(name string) (unlock func(), err error) {
 	if err := os.MkdirAll(r.RunDir, 0o755); err != nil {
-		return nil, fmt.Errorf("creating the directory for what is remembered: %w", err)
+		return nil, fmt.Errorf("creating the state directory: %w", err)
 	}
 	path := filepath.Join(r.RunDir, name+".lock")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
@@ -105,14 +127,14 @@ func (r *Runner) lock(name string) (unlock func(), err error) {
 		return nil, fmt.Errorf("locking %s: %w", name, err)
 	}
 	return func() {
-		// A process that is just being forked has a copy of the descriptor, so closing alone would unlock too late.
+		// Unlock first: a child that is being forked has a copy of the descriptor, so Close alone might unlock too late.
 		_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
 		f.Close()
 	}, nil
 }
 
-// replaceFile writes a file that only its owner can read, and puts it in place when it is safe on disk: whoever reads
-// path sees the old content or the new, even after a crash. path.tmp is used meanwhile.
+// replaceFile writes path.tmp, readable by its owner only, syncs it, and renames it to path. Readers of path see the old content or the
+// new, even after a crash.
 func replaceFile(path string, content []byte) error {
 	tmp := path + ".tmp"
 	err := os.Remove(tmp)

@@ -12,18 +12,17 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
 )
 
-// Step is one change to the host. It is a value: nothing happens until a Runner takes it.
+// Step is one change to the host. It is a value: nothing happens until a Runner executes it.
 type Step interface {
-	// String is the command that would do the same, as wg-quick echoes it; empty for a step that says itself what it
-	// does, or that nobody needs to see.
+	// String returns the equivalent command, as wg-quick echoes it. It is empty for a step that echoes itself, or that is not echoed.
 	String() string
-	// run makes the change. When it fails it leaves nothing behind.
+	// run makes the change. If it fails, it undoes its own part.
 	run(ctx context.Context, j *job) error
-	// undo returns the step that takes the change back, or nil where that happens when the interface is deleted.
+	// undo returns the step that reverts the change, or nil if deleting the interface reverts it.
 	undo() Step
 }
 
-// job is an interface in a Runner's hands.
+// job is a Runner with the interface that it works on.
 type job struct {
 	*Runner
 	Interface
@@ -50,12 +49,12 @@ type linkUp struct {
 func (s linkUp) String() string { return fmt.Sprintf("ip link set mtu %d up dev %s", s.mtu, s.link) }
 
 func (s linkUp) run(ctx context.Context, j *job) error {
-	// Without IPv6 on the host this fails, and then there are no link-local addresses to omit.
+	// This fails on a host without IPv6, which has no link-local addresses to omit.
 	_ = hostnet.OmitLinkLocal(s.link)
 	if err := hostnet.SetLinkUp(s.link, s.mtu); err != nil {
 		return err
 	}
-	return j.listening(ctx)
+	return j.waitForPort(ctx)
 }
 
 func (linkUp) undo() Step { return nil }
@@ -109,7 +108,7 @@ func (s setFwMark) run(_ context.Context, j *job) error {
 
 func (setFwMark) undo() Step { return nil }
 
-// flag is ip's option for an address's family.
+// flag returns the option of ip(8) for an address's family.
 func flag(addr netip.Addr) string { return familyFlag(hostnet.FamilyOf(addr)) }
 
 func familyFlag(f hostnet.Family) string {

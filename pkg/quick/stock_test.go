@@ -17,7 +17,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
-// stockFiles are brought up by wg-quick and by ropewalk, and must leave the same state.
+// stockFiles are brought up by wg-quick and by ropewalk. The host state must be the same.
 func stockFiles() map[string]string {
 	return map[string]string{
 		"everything": everything,
@@ -43,14 +43,14 @@ AllowedIPs = 192.168.0.0/16, 192.168.7.0/24, fd00::/8, 10.7.0.0/24
 	}
 }
 
-// The oracle is the installed wg-quick with wireguard-go.
-func TestLeavesTheStateThatWgQuickLeaves(t *testing.T) {
+// TestUpLeavesTheHostStateOfWgQuick compares with the installed wg-quick and wireguard-go.
+func TestUpLeavesTheHostStateOfWgQuick(t *testing.T) {
 	for name, text := range stockFiles() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t)
 			stock := h.stock()
-			i := h.open("wq"+strconv.Itoa(int(h.namespace()%1e9)), text) // wg(8) knows one directory of sockets only
+			i := h.open("wq"+strconv.Itoa(int(h.namespace()%1e9)), text) // wg(8) has a fixed directory of sockets
 			before := h.snapshot()
 			stock("up", i.Path)
 			want := h.snapshot()
@@ -109,7 +109,7 @@ func (h *testHost) namespace() uint64 {
 	return n
 }
 
-// withoutOwnFiles is a snapshot without what ropewalk remembers and wg-quick does not.
+// withoutOwnFiles returns a snapshot without the state files of ropewalk, which wg-quick does not have.
 func (h *testHost) withoutOwnFiles() []string {
 	var lines []string
 	for _, line := range h.snapshot() {
@@ -120,7 +120,7 @@ func (h *testHost) withoutOwnFiles() []string {
 	return lines
 }
 
-func TestEitherToolTakesDownWhatTheOtherBroughtUp(t *testing.T) {
+func TestEitherToolTakesDownTheOthersInterface(t *testing.T) {
 	h := newHost(t)
 	stock := h.stock()
 	i := h.open("wx"+strconv.Itoa(int(h.namespace()%1e9)), everything)

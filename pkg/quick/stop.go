@@ -16,8 +16,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
-// stopDaemon deletes the interface, which ends its daemon, and waits for that. It also does away with the socket of a
-// daemon that was killed.
+// stopDaemon deletes the interface, and waits for its daemon to exit. It also removes the socket of a daemon that was killed.
 type stopDaemon struct{ link string }
 
 func (stopDaemon) String() string { return "" }
@@ -36,42 +35,41 @@ func (s stopDaemon) run(_ context.Context, j *job) error {
 			return err
 		}
 	}
-	if err := p.waitEnd(j.timeout()); err != nil {
+	if err := p.waitExit(j.timeout()); err != nil {
 		return fmt.Errorf("stopping the daemon of %s: %w", s.link, err)
 	}
 	j.removeStaleSocket()
 	return nil
 }
 
-// removeStaleSocket takes the dead daemon's socket over and closes it. It fails when there is a living one.
+// removeStaleSocket removes the socket of a dead daemon: Listen replaces it, and Close removes it. Listen fails for a running daemon.
 func (j *job) removeStaleSocket() {
 	if l, err := j.Sockets.Listen(j.Name); err == nil {
 		l.Close()
 	}
 }
 
-// process is another process, or none at all.
+// process is a daemon's process, or none.
 type process struct {
-	fd   int  // pidfd, -1 for none
-	pid  int  // for messages
-	ours bool // a Runner started it, so it may be killed
-	lost bool // there is one, and nobody knows which
+	fd      int  // pidfd, -1 for none
+	pid     int  // for messages
+	ours    bool // a Runner started it, so it may be killed
+	unknown bool // a daemon runs, and its process ID is unknown
 }
 
-// findProcess finds the daemon by whom its socket belongs to. It must be found before the interface, and with it the
-// socket, goes away. One that lets nobody in is known by what is remembered: that number may be another process's by now,
-// so it is none to end.
+// findProcess finds the daemon by the owner of its socket, before the interface and the socket are removed. If the listen queue of the
+// socket is full, it uses the saved process ID. Another process may have that ID by now, so it must not be killed.
 func (j *job) findProcess() (process, error) {
 	none := process{fd: -1}
-	st, _ := j.recall()
+	st, _ := j.loadState()
 	pid, err := socketOwner(filepath.Join(string(j.Sockets), j.Name+".sock"))
-	silent := uapi.IsSilent(err)
-	if silent {
+	unresponsive := uapi.IsSilent(err)
+	if unresponsive {
 		pid, err = st.PID, nil
 	}
-	none.lost = silent
+	none.unknown = unresponsive
 	if err != nil || pid <= 1 {
-		return none, nil // no daemon, or one whose socket was made by init for it
+		return none, nil // no daemon, or one whose socket was created by init
 	}
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -80,7 +78,7 @@ func (j *job) findProcess() (process, error) {
 	if err != nil {
 		return none, fmt.Errorf("finding the daemon of %s: %w", j.Name, err)
 	}
-	return process{fd: fd, pid: pid, ours: st.PID == pid && !silent}, nil
+	return process{fd: fd, pid: pid, ours: st.PID == pid && !unresponsive}, nil
 }
 
 // socketOwner returns the process that listens on a socket.
@@ -97,34 +95,34 @@ func socketOwner(path string) (int, error) {
 	return int(owner.Pid), nil
 }
 
-// waitEnd waits for the process to end. One of ours that does not is made to.
-func (p process) waitEnd(timeout time.Duration) error {
-	if p.lost {
-		return errors.New("it lets nobody in, and which process it is nobody knows")
+// waitExit waits for the process to exit. If the process is ours, waitExit kills it after the timeout.
+func (p process) waitExit(timeout time.Duration) error {
+	if p.unknown {
+		return errors.New("its listen queue is full and its process ID is unknown")
 	}
 	if p.fd < 0 {
 		return nil
 	}
-	ended, err := p.ended(timeout)
+	exited, err := p.pollExit(timeout)
 	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
-		if ended || err != nil || !p.ours {
+		if exited || err != nil || !p.ours {
 			break
 		}
 		if err = unix.PidfdSendSignal(p.fd, sig, nil, 0); errors.Is(err, unix.ESRCH) {
 			return nil
 		}
 		if err == nil {
-			ended, err = p.ended(timeout)
+			exited, err = p.pollExit(timeout)
 		}
 	}
-	if err == nil && !ended {
-		err = fmt.Errorf("process %d goes on after its interface is gone", p.pid)
+	if err == nil && !exited {
+		err = fmt.Errorf("process %d is still running after its interface was deleted", p.pid)
 	}
 	return err
 }
 
-// ended waits at most that long.
-func (p process) ended(timeout time.Duration) (bool, error) {
+// pollExit waits for the exit, at most timeout, and reports whether the process has exited.
+func (p process) pollExit(timeout time.Duration) (bool, error) {
 	deadline := time.Now().Add(timeout)
 	fds := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
 	for {

@@ -9,8 +9,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi/uapitest"
 )
 
-// TestADaemonThatCannotBeFoundIsNotTakenForGone: it lets nobody in, and no Runner remembers which process it is.
-func TestADaemonThatCannotBeFoundIsNotTakenForGone(t *testing.T) {
+// TestUnidentifiableDaemonIsAnError has a daemon with a full listen queue and no saved process ID.
+func TestUnidentifiableDaemonIsAnError(t *testing.T) {
 	dir := uapitest.NewDir(t)
 	find := func() error {
 		p, err := (&job{Runner: &Runner{Sockets: dir, RunDir: t.TempDir()}, Interface: Interface{Name: "rwfull"}}).findProcess()
@@ -18,13 +18,13 @@ func TestADaemonThatCannotBeFoundIsNotTakenForGone(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer p.close()
-		return p.waitEnd(0)
+		return p.waitExit(0)
 	}
 	if err := find(); err != nil {
 		t.Errorf("without a daemon: %v", err)
 	}
 	uapitest.Full(t, dir, "rwfull")
-	if err := find(); err == nil || !strings.Contains(err.Error(), "lets nobody in") {
+	if err := find(); err == nil || !strings.Contains(err.Error(), "listen queue is full") {
 		t.Errorf("with one: %v", err)
 	}
 }

@@ -17,12 +17,12 @@ type Tools struct {
 	Resolvconf string // sets DNS servers
 	Nft        string // filters packets
 
-	// What filters packets where there is no Nft.
+	// Filter packets without Nft.
 	IptablesSave, IptablesRestore   string
 	Ip6tablesSave, Ip6tablesRestore string
 }
 
-// FindTools looks for the programs with look, which is exec.LookPath or behaves like it.
+// FindTools finds the programs with look, which is exec.LookPath or a replacement for it.
 func FindTools(look func(name string) (string, error)) Tools {
 	find := func(name string) string {
 		path, err := look(name)
@@ -41,7 +41,7 @@ func FindTools(look func(name string) (string, error)) Tools {
 	}
 }
 
-// pipe runs a program with the given standard input and returns its output. The error says what it complained about.
+// pipe runs a program with the given standard input and returns its output. The error has its standard error.
 func pipe(ctx context.Context, input, path string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = append(cmd.Environ(), "LC_ALL=C")
@@ -53,8 +53,8 @@ func pipe(ctx context.Context, input, path string, args ...string) (string, erro
 		return stdout.String(), nil
 	}
 	command := strings.Join(append([]string{filepath.Base(path)}, args...), " ")
-	if complaint := strings.TrimSpace(stderr.String()); complaint != "" {
-		return "", fmt.Errorf("running %s: %w: %s", command, err, complaint)
+	if message := strings.TrimSpace(stderr.String()); message != "" {
+		return "", fmt.Errorf("running %s: %w: %s", command, err, message)
 	}
 	return "", fmt.Errorf("running %s: %w", command, err)
 }

@@ -4,25 +4,25 @@ package quick
 
 import "testing"
 
-func TestADaemonThatUpHasStartedMayBeSucceeded(t *testing.T) {
+func TestSuccessorReplacesSavedProcessID(t *testing.T) {
 	dir := t.TempDir()
 	r := &Runner{RunDir: dir}
 	j := &job{r, Interface{Name: "wg0"}}
 	if err := Succeed(dir, "wg0", 7, 8); err != nil {
-		t.Errorf("of an interface of which nothing is known: %v", err)
+		t.Errorf("an interface without saved state: %v", err)
 	}
-	if _, ok := j.recall(); ok {
-		t.Error("something was written of a daemon that nobody has started")
+	if _, ok := j.loadState(); ok {
+		t.Error("state was written for a daemon that no Runner started")
 	}
-	if err := j.remember(state{PID: 7, Table: 51820, DNS: true}); err != nil {
+	if err := j.saveState(state{PID: 7, Table: 51820, DNS: true}); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct{ from, to, want int }{{6, 9, 7}, {7, 8, 8}, {7, 9, 8}} {
 		if err := Succeed(dir, "wg0", tt.from, tt.to); err != nil {
 			t.Fatal(err)
 		}
-		if st, ok := j.recall(); !ok || st.PID != tt.want || st.Table != 51820 || !st.DNS {
-			t.Errorf("%d is succeeded by %d: %+v", tt.from, tt.to, st)
+		if st, ok := j.loadState(); !ok || st.PID != tt.want || st.Table != 51820 || !st.DNS {
+			t.Errorf("%d succeeded by %d: %+v", tt.from, tt.to, st)
 		}
 	}
 	unlock, err := r.lock("wg0")
@@ -31,6 +31,6 @@ func TestADaemonThatUpHasStartedMayBeSucceeded(t *testing.T) {
 	}
 	defer unlock()
 	if err := Succeed(dir, "wg0", 8, 9); err == nil {
-		t.Error("what is remembered is changed while somebody works on it")
+		t.Error("the state was changed while another Runner has the lock")
 	}
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
-// linkGrace is how long a daemon may take to follow its link before it is asked why it does not: it hears of the link
-// from the kernel, in its own time.
+// linkGrace is how long a daemon may take to notice that its link is up, before retryPort asks for the reason. The kernel notifies the
+// daemon asynchronously.
 const linkGrace = 200 * time.Millisecond
 
-// listening waits until the daemon has opened its UDP port, which it does when the link comes up, and says why it cannot.
-func (j *job) listening(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, j.timeout(), errors.New("its daemon does not follow the link"))
+// waitForPort waits until the daemon has opened its UDP port, which it does when the link comes up. Its error has the daemon's reason.
+func (j *job) waitForPort(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, j.timeout(), errors.New("its daemon did not open the UDP port in time"))
 	defer cancel()
 	c, err := j.Sockets.Dial(j.Name)
 	if err != nil {
@@ -53,8 +53,8 @@ func isUp(c *uapi.Client) (bool, error) {
 	return stats.Up, err
 }
 
-// retryPort sets the listen port to what it is. A daemon whose link is up then tries to open it, and the answer is how
-// that went; one that has come up meanwhile keeps its port.
+// retryPort sets the listen port to its present value. A daemon whose link is up then tries to open the port, and answers with the
+// result. A daemon that has opened it meanwhile keeps it.
 func retryPort(c *uapi.Client) error {
 	st, err := c.Status()
 	if err != nil {
@@ -66,7 +66,7 @@ func retryPort(c *uapi.Client) error {
 	return nil
 }
 
-// portHint says what to do about a port that cannot be opened.
+// portHint returns advice for a port that cannot be opened.
 func portHint(err error) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
