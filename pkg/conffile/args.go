@@ -11,7 +11,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/config"
 )
 
-// ArgError is a mistake in the arguments of `set`. Its text never holds what might be a secret key.
+// ArgError is a mistake in the arguments of `set`. Its text never holds a word that might be a secret key.
 type ArgError struct {
 	Word  string   // the keyword, or the unknown word; empty when it might be a secret
 	Known []string // the keywords allowed there, when Word is none of them

@@ -247,7 +247,7 @@ func FuzzParse(f *testing.F) {
 		}
 		again, err := Parse("again", &b, Quick)
 		if err != nil {
-			t.Fatalf("what Format wrote: %v", err)
+			t.Fatalf("parsing the output of Format: %v", err)
 		}
 		if diff := cmp.Diff(file, again, exact); diff != "" {
 			t.Error(diff)

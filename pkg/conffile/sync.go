@@ -24,7 +24,7 @@ func (f *File) Sync(ctx context.Context, resolve Resolver, current []config.Peer
 	for i := range dev.Peers {
 		kept[dev.Peers[i].PublicKey] = &dev.Peers[i]
 	}
-	var changes []config.Peer // removals first, so that they cannot affect what the other peers are given
+	var changes []config.Peer // removals first, so that they cannot affect the settings of the other peers
 	for i := range current {
 		now := &current[i]
 		switch peer := kept[now.PublicKey]; {

@@ -93,7 +93,8 @@ func answers(name string) error {
 func TestPredecessorOwnsSocketAgainAfterFailedHandover(t *testing.T) {
 	name, pid := startDaemon(t)
 	c, tunnel := requestFrom(t, name)
-	err := errors.Join(c.Send(handover.Ready), c.Await(handover.Commit, handover.Timeout), unix.Listen(tunnel.ControlFD, unix.SOMAXCONN)) // as uapi.Listener.Own
+	// unix.Listen as in uapi.Listener.Own.
+	err := errors.Join(c.Send(handover.Ready), c.Await(handover.Commit, handover.Timeout), unix.Listen(tunnel.ControlFD, unix.SOMAXCONN))
 	if owner := ownerOf(t, name); owner != os.Getpid() {
 		t.Errorf("process %d owns the socket, not the successor", owner)
 	}

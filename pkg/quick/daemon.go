@@ -78,7 +78,7 @@ type daemon struct {
 }
 
 func (d *daemon) wait() {
-	_ = d.cmd.Wait() // ProcessState says how it ended
+	_ = d.cmd.Wait() // ProcessState has the exit status
 	close(d.exited)
 }
 

@@ -29,7 +29,7 @@ const (
 	fakeSilent   = "silent"   // creates the interface, never serves it
 	fakeStubborn = "stubborn" // survives the interface and SIGTERM
 	fakeTaken    = "taken"    // finds its port in use
-	fakeFreed    = "freed"    // finds its port in use when the link comes up, and free when asked again
+	fakeFreed    = "freed"    // finds its port in use when the link comes up, and free at the next Configure
 	fakeNoPort   = "noport"   // never notices that the link is up
 )
 

@@ -57,7 +57,7 @@ func TestUpLeavesTheHostStateOfWgQuick(t *testing.T) {
 			stock("down", i.Path)
 			h.must(hostnet.SetSrcValidMark(false))
 			if diff := cmp.Diff(before, h.snapshot()); diff != "" {
-				t.Fatalf("wg-quick left behind: %s", diff)
+				t.Fatalf("leftovers of wg-quick: %s", diff)
 			}
 			h.up(i)
 			if diff := cmp.Diff(want, h.withoutOwnFiles()); diff != "" {

@@ -25,7 +25,7 @@ type Error struct {
 	fatal bool // the rest of the connection cannot be parsed
 }
 
-// Error names the line and the key, and says what is wrong.
+// Error returns the line, the key and the cause, as far as they are known.
 func (e *Error) Error() string {
 	var b strings.Builder
 	if e.Line > 0 {

@@ -76,7 +76,8 @@ func (d Dir) lock() (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// removeStale removes a dead socket from path, so that bind can succeed. Its error says why it cannot. The caller holds the lock.
+// removeStale removes a dead socket from path, so that bind can succeed. It fails for a live socket and for other files. The caller
+// holds the lock.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -85,7 +86,7 @@ func removeStale(path string) error {
 	case err != nil:
 		return err
 	case info.Mode().Type() != os.ModeSocket:
-		return fmt.Errorf("not a socket, left alone: %w", unix.EEXIST)
+		return fmt.Errorf("the file exists and is not a socket: %w", unix.EEXIST)
 	case alive(path):
 		return fmt.Errorf("another process serves this interface: %w", unix.EADDRINUSE)
 	}

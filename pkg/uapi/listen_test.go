@@ -52,7 +52,7 @@ func TestSocketIsPrivateAndRemovedOnClose(t *testing.T) {
 		t.Error(err)
 	}
 	if entries, err := os.ReadDir(string(dir)); err != nil || len(entries) != 0 {
-		t.Errorf("left behind: %v, %v", entries, err)
+		t.Errorf("files after Close: %v, %v", entries, err)
 	}
 }
 

@@ -115,8 +115,8 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 	}
 }
 
-// operation reads one operation, carries it out and returns the answer, which is empty when the client has gone. more
-// says whether the connection can be used further. The caller calls replied, if it is set, once the client has the answer.
+// operation reads one operation, carries it out and returns the answer, which is empty when the client has disconnected.
+// more reports whether the connection can be used further. The caller calls replied, if it is set, once the client has the answer.
 func (s *Server) operation(ctx context.Context, lines *lineReader, conn net.Conn) (answer []byte, more bool, replied func()) {
 	op, err := lines.next()
 	if isGone(err) {

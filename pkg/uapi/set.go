@@ -27,7 +27,7 @@ func ParseSet(r io.Reader) (config.Device, error) {
 	return dev, err
 }
 
-// parseSet treats io.EOF between lines as the end of the operation. lines.ended tells the two apart.
+// parseSet treats io.EOF between lines as the end of the operation. lines.ended distinguishes it from the empty line.
 func parseSet(lines *lineReader) (config.Device, error) {
 	var p setParser
 	for {
@@ -180,7 +180,7 @@ func flag(value string) (bool, error) {
 	return true, nil
 }
 
-// WriteSet writes the body of the set operation that asks for dev, without the empty line that ends it. The text holds
+// WriteSet writes the body of the set operation for the change dev, without the empty line that ends it. The text holds
 // the keys in the clear.
 func WriteSet(w io.Writer, dev config.Device) error {
 	b := bufio.NewWriter(w)

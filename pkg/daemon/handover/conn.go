@@ -214,7 +214,7 @@ func (c Conn) receiveTunnel() (*Tunnel, error) {
 	return t, nil
 }
 
-// assignFDs is the inverse of FDs. There are as many as the state says.
+// assignFDs is the inverse of FDs. The number of descriptors must match the state.
 func (t *Tunnel) assignFDs(fds []int) {
 	t.ControlFD, fds = fds[0], fds[1:]
 	t.QueueFDs, fds = fds[:t.Queues], fds[t.Queues:]
