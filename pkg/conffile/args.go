@@ -55,7 +55,7 @@ func keywords() []keyword {
 		{name: "rx-cpus", set: file(setReceiveCPUs)},
 		{name: "peer", set: func(p *argParser, value string) string { return p.addPeer(value) }},
 		{name: "remove", peer: true, bare: true, set: func(p *argParser, _ string) string {
-			p.extra().remove = true
+			p.lastExtra().remove = true
 			return ""
 		}},
 		{name: "preshared-key", peer: true, secret: true, set: func(p *argParser, path string) string {
@@ -95,7 +95,7 @@ type peerExtra struct {
 	listed bool // allowed-ips was given, possibly with an empty list
 }
 
-func (p *argParser) extra() *peerExtra { return &p.extras[len(p.extras)-1] }
+func (p *argParser) lastExtra() *peerExtra { return &p.extras[len(p.extras)-1] }
 
 func (p *argParser) addPeer(value string) string {
 	p.file.Peers = append(p.file.Peers, Peer{})
@@ -105,7 +105,7 @@ func (p *argParser) addPeer(value string) string {
 
 // setAllowedIPs accepts the empty list, which removes all allowed IPs, as wg(8) does.
 func setAllowedIPs(p *argParser, value string) string {
-	p.extra().listed = true
+	p.lastExtra().listed = true
 	p.peer().ModifyAllowedIPs = false // each list decides by itself
 	value = removeSpace(value)
 	if value == "" {
@@ -125,7 +125,7 @@ func setAllowedIPs(p *argParser, value string) string {
 func ParseArgs(ctx context.Context, words []string, resolve Resolver) (dev config.Device, warnings []string, err error) {
 	var p argParser
 	for len(words) > 0 {
-		n, err := p.take(words)
+		n, err := p.parseKeyword(words)
 		if err != nil {
 			return config.Device{}, nil, err
 		}
@@ -147,8 +147,8 @@ func ParseArgs(ctx context.Context, words []string, resolve Resolver) (dev confi
 	return dev, p.file.Warnings, nil
 }
 
-// take handles a keyword with its value, and returns how many words it has used.
-func (p *argParser) take(words []string) (int, error) {
+// parseKeyword handles a keyword with its value, and returns how many words it has used.
+func (p *argParser) parseKeyword(words []string) (int, error) {
 	word := words[0]
 	known := keywords()
 	i := slices.IndexFunc(known, func(k keyword) bool { return k.name == word })

@@ -54,8 +54,8 @@ func quickKeys() []key {
 	}
 }
 
-// items splits a list as wg-quick does, at commas and white space.
-func items(value string) []string {
+// splitList splits a list as wg-quick does, at commas and white space.
+func splitList(value string) []string {
 	return strings.FieldsFunc(value, func(r rune) bool { return r == ',' || strings.ContainsRune(space, r) })
 }
 

@@ -18,8 +18,8 @@ const (
 	maxLine = 16 << 20
 )
 
-// newLines returns a scanner for lines of up to maxLine bytes. A longer line ends it with bufio.ErrTooLong.
-func newLines(r io.Reader) *bufio.Scanner {
+// newLineScanner returns a scanner for lines of up to maxLine bytes. A longer line ends it with bufio.ErrTooLong.
+func newLineScanner(r io.Reader) *bufio.Scanner {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxLine+1) // and the newline
 	return lines
@@ -31,7 +31,7 @@ func newLines(r io.Reader) *bufio.Scanner {
 func Parse(name string, r io.Reader, dialect Dialect) (*File, error) {
 	p := parser{name: name, dialect: dialect}
 	limited := &io.LimitedReader{R: r, N: maxFile + 1}
-	lines := newLines(limited)
+	lines := newLineScanner(limited)
 	for len(p.errs) < maxErrors && lines.Scan() {
 		p.number++
 		p.parseLine(cleanLine(lines.Bytes(), p.number))
@@ -144,7 +144,7 @@ func (p *parser) set(key *key, value string) {
 	values, set := []string{value}, key.set
 	switch {
 	case key.list != nil && key.quick:
-		values, set = items(value), key.list
+		values, set = splitList(value), key.list
 	case key.list != nil:
 		p.peer().ModifyAllowedIPs = false // each line decides by itself, as in wg(8); AllowedIPs is the only such list
 		values, set = strings.Split(value, ","), key.list

@@ -17,7 +17,7 @@ import (
 // which wg-quick cannot handle.
 func Strip(w io.Writer, r io.Reader) error {
 	b := bufio.NewWriter(w)
-	lines := newLines(io.LimitReader(r, maxFile))
+	lines := newLineScanner(io.LimitReader(r, maxFile))
 	lines.Split(scanRawLines)
 	inInterface := false
 	number := 1

@@ -11,8 +11,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// Sync returns the change that gives a device the file's configuration, as Device does, but keeps the sessions of peers that are in
-// both, as `wg syncconf` does. It removes peers, and preshared keys, that the file does not have (older wg(8) versions keep the
+// Sync returns the change that gives a device the file's configuration, as `wg syncconf` does. Unlike Device, it keeps the sessions of
+// peers that are in both. It removes peers, and preshared keys, that the file does not have (older wg(8) versions keep the
 // preshared keys).
 func (f *File) Sync(ctx context.Context, resolve Resolver, current []config.PeerStatus) (config.Device, error) {
 	dev, err := f.Device(ctx, resolve)

@@ -8,6 +8,9 @@
 // (the life of a Daemon), tunnel.go (assembling or restoring a tunnel), then one file for each part: steer.go, workers.go, ports.go,
 // portplan.go, clock.go.
 //
-// An upgrade is read in this order: predecessor.go (start the successor, stop the tunnel, send it, or restart it on failure),
-// successor.go (receive the tunnel and start it), package handover (the messages between the two processes and the format of the state).
+// Read about upgrades in this order:
+//
+//   - predecessor.go: start the successor, stop the tunnel and send it, or restart it on failure.
+//   - successor.go: receive the tunnel and start it.
+//   - package handover: the messages between the two processes, and the format of the state.
 package daemon

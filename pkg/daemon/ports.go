@@ -60,7 +60,8 @@ func (p *ports) sockets(o device.PortOptions) (*udp.Port, error) {
 	return udp.Open(c)
 }
 
-// dupSockets fills in s with duplicates of the open port's sockets. Without an open port it leaves s empty.
+// dupSockets fills in s with duplicates of the open port's sockets. Without an open port it leaves s empty. Afterwards the
+// port's sockets do not change any more, and closing the port leaves the duplicates as they are.
 func (p *ports) dupSockets(s *udp.Sockets) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -35,8 +35,8 @@ func attachSteer(t tun.Device) error {
 	return errors.Join(s.SetSteering(program.FD()), program.Close())
 }
 
-// ownThread returns a function that locks a lane's loop to its thread, names the thread for perf and top, and gives it a short time
-// slice and the nice value.
+// ownThread returns a function that locks a lane's loop to its thread. It names the thread for perf and top, and sets a short time slice
+// and the nice value.
 func ownThread(log *slog.Logger, nice int) func(loop string) {
 	var once sync.Once
 	return func(loop string) {

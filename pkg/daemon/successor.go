@@ -47,7 +47,7 @@ func (d *Daemon) receiveHandover(ctx context.Context, c handover.Conn) error {
 	if err != nil {
 		return err
 	}
-	if err := d.take(c, t); err != nil {
+	if err := d.acceptTunnel(c, t); err != nil {
 		return err
 	}
 	d.start()
@@ -58,8 +58,8 @@ func (d *Daemon) receiveHandover(ctx context.Context, c handover.Conn) error {
 	return nil
 }
 
-// take restores the tunnel, and waits until the predecessor has committed the handover. It starts nothing.
-func (d *Daemon) take(c handover.Conn, t *handover.Tunnel) (err error) {
+// acceptTunnel restores the tunnel, and waits until the predecessor has committed the handover. It starts nothing.
+func (d *Daemon) acceptTunnel(c handover.Conn, t *handover.Tunnel) (err error) {
 	d.listener, err = uapi.DefaultDir.ListenFD(t.Name, t.ControlFD)
 	t.ControlFD = -1 // owned by the listener, or closed
 	if err != nil {

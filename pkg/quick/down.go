@@ -45,7 +45,7 @@ func (j *job) prepareDown(ctx context.Context) (table uint32, err error) {
 	preDown := hooks(j.Name, conf.PreDown)
 	st, known := j.loadState()
 	status, err := j.status()
-	if problem := missingDaemon(err); problem != "" && known && !j.interfaceReplaced(st) {
+	if problem := daemonProblem(err); problem != "" && known && !j.interfaceReplaced(st) {
 		j.warn("the daemon of %s %s", j.Name, problem)
 		if err := j.executeAll(ctx, preDown); err != nil {
 			j.warn("%v", err)
@@ -70,9 +70,9 @@ func (j *job) prepareDown(ctx context.Context) (table uint32, err error) {
 	return defaultRouteTable(conf.Table, status), nil
 }
 
-// missingDaemon returns a warning for the error of status: the daemon is not running or hangs, and how Down continues. It returns "" for
+// daemonProblem returns a warning for the error of status: the daemon is not running or hangs, and how Down continues. It returns "" for
 // any other error.
-func missingDaemon(err error) string {
+func daemonProblem(err error) string {
 	switch {
 	case errors.Is(err, ErrNotWireGuard):
 		return "is not running; removing its leftovers"

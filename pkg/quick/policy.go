@@ -57,7 +57,7 @@ func (s removeRules) run(_ context.Context, j *job) error {
 	if err != nil {
 		return err
 	}
-	for _, rule := range s.pairs(rules) {
+	for _, rule := range s.selectRules(rules) {
 		j.echo(s.deletion(rule))
 		if err := hostnet.DeleteRule(rule); err != nil {
 			return err
@@ -73,10 +73,10 @@ func (s removeRules) deletion(rule hostnet.Rule) string {
 	return fmt.Sprintf("ip %s rule delete table %d", familyFlag(s.family), s.mark)
 }
 
-// pairs selects the tunnel's rules from rules in the kernel's order. The suppress rule of a pair, added last, is directly before the mark
+// selectRules selects the tunnel's rules from rules in the kernel's order. The suppress rule of a pair, added last, is directly before the mark
 // rule. It is returned, and so deleted, after the mark rule: with only the mark rule, packets for the main table's networks would enter
 // the tunnel.
-func (s removeRules) pairs(rules []hostnet.Rule) []hostnet.Rule {
+func (s removeRules) selectRules(rules []hostnet.Rule) []hostnet.Rule {
 	var picked []hostnet.Rule
 	for i, rule := range rules {
 		if rule.Table != s.mark || rule.NotMark != s.mark {

@@ -50,7 +50,7 @@ func (p *printer) stats(s *Stats) {
 	if s.Way != nil && s.Way.ReceiveCPUs != nil && s.Up {
 		p.field("rx cpus", receiveCPUsText(s.Way.ReceiveCPUs))
 	}
-	p.field("tun", cmp.Or(strings.TrimPrefix(listed(feature{"TSO", s.TUN.TSO}, feature{"USO", s.TUN.USO}, feature{"steered", s.TUN.Steer}), ", "), none))
+	p.field("tun", cmp.Or(strings.TrimPrefix(joinFeatures(feature{"TSO", s.TUN.TSO}, feature{"USO", s.TUN.USO}, feature{"steered", s.TUN.Steer}), ", "), none))
 	if s.Selection != nil && s.Up {
 		p.field("selection", selectionText(s.Selection))
 	}
@@ -76,7 +76,7 @@ func underlayText(s *Stats) string {
 		return none + ", the interface is down"
 	}
 	u := s.Underlay
-	text := "udp" + listed(feature{"GSO", u.GSO}, feature{"GRO", u.GRO}, feature{"IPv4", u.IPv4}, feature{"IPv6", u.IPv6},
+	text := "udp" + joinFeatures(feature{"GSO", u.GSO}, feature{"GRO", u.GRO}, feature{"IPv4", u.IPv4}, feature{"IPv6", u.IPv6},
 		feature{"filter", u.Filter})
 	if w := s.Way; w != nil && w.Way == config.UnderlayXDP {
 		text = fmt.Sprintf("xdp on %s, %s, %s; ", w.Device, w.How, count(uint64(w.Lanes), "lane")) + text
@@ -105,8 +105,8 @@ type feature struct {
 	on   bool
 }
 
-// listed returns the available features, each after a comma, such as ", GSO, GRO".
-func listed(features ...feature) string {
+// joinFeatures returns the available features, each after a comma, such as ", GSO, GRO".
+func joinFeatures(features ...feature) string {
 	var b strings.Builder
 	for _, f := range features {
 		if f.on {

@@ -105,7 +105,7 @@ func (c *Client) Stats(into any) error {
 
 // readStats reads a line of JSON and the reply after it, or only the reply if the daemon refuses.
 func (c *Client) readStats() ([]byte, error) {
-	raw, err := c.lines.long()
+	raw, err := c.lines.longLine()
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func (c *Client) readStats() ([]byte, error) {
 }
 
 func (c *Client) send(request []byte) error {
-	c.lines.restart(maxReply)
+	c.lines.beginOperation(maxReply)
 	if err := c.conn.SetDeadline(time.Now().Add(requestTimeout)); err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (d Dir) Interfaces() ([]string, error) {
 			continue
 		}
 		path, err := d.path(name)
-		if err == nil && alive(path) {
+		if err == nil && isServed(path) {
 			names = append(names, name)
 		}
 	}

@@ -15,12 +15,12 @@ import (
 func parseEndpoint(s string) (*config.Endpoint, error) {
 	ap, err := netip.ParseAddrPort(s)
 	if err != nil {
-		return nil, invalid("want address:port, got %d other bytes", len(s))
+		return nil, invalidError("want address:port, got %d other bytes", len(s))
 	}
 	ep := &config.Endpoint{AddrPort: netip.AddrPortFrom(ap.Addr().WithZone(""), ap.Port())}
 	if zone := ap.Addr().Zone(); zone != "" {
 		if ep.Scope, err = zoneIndex(zone); err != nil {
-			return nil, invalid("%w", err)
+			return nil, invalidError("%w", err)
 		}
 	}
 	return ep, nil

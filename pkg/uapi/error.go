@@ -67,10 +67,10 @@ func errnoOf(err error) syscall.Errno {
 	return errnoUnknown
 }
 
-func invalid(format string, args ...any) *Error {
+func invalidError(format string, args ...any) *Error {
 	return &Error{Errno: unix.EINVAL, Err: fmt.Errorf(format, args...)}
 }
 
-func protocol(format string, args ...any) *Error {
+func protocolError(format string, args ...any) *Error {
 	return &Error{Errno: unix.EPROTO, Err: fmt.Errorf(format, args...)}
 }

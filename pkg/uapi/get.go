@@ -69,7 +69,7 @@ func parseGet(lines *lineReader) (config.Status, error) {
 			err = p.set(key, value)
 		}
 		if err != nil {
-			return config.Status{}, at(err, lines.line, key)
+			return config.Status{}, withPosition(err, lines.line, key)
 		}
 	}
 }
@@ -167,7 +167,7 @@ func below(limit uint64) func(string) (*uint64, error) {
 	return func(value string) (*uint64, error) {
 		n, err := number[uint64](value)
 		if err == nil && *n >= limit {
-			return nil, invalid("want less than %d, got %q", limit, value)
+			return nil, invalidError("want less than %d, got %q", limit, value)
 		}
 		return n, err
 	}

@@ -26,7 +26,7 @@ import (
 
 // handover passes the connection to the daemon. Its result on success ends the connection.
 func (s *Server) handover(lines *lineReader, conn net.Conn) error {
-	if err := wantEnd(lines); err != nil {
+	if err := readEnd(lines); err != nil {
 		return err
 	}
 	c, ok := conn.(*net.UnixConn)
@@ -46,7 +46,7 @@ func (s *Server) handover(lines *lineReader, conn net.Conn) error {
 func (s *Server) upgrade(ctx context.Context, lines *lineReader, conn net.Conn) (replied func(), err error) {
 	key, value, ok, err := lines.pair()
 	if err == nil && ok {
-		err = wantEnd(lines)
+		err = readEnd(lines)
 	}
 	switch {
 	case err != nil:

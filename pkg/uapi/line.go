@@ -24,13 +24,13 @@ func newLineReader(r io.Reader, limit int64) *lineReader {
 	return &lineReader{r: bufio.NewReaderSize(r, maxLine), left: limit}
 }
 
-// restart begins the next operation of the same connection.
-func (l *lineReader) restart(limit int64) {
+// beginOperation begins the next operation of the same connection.
+func (l *lineReader) beginOperation(limit int64) {
 	l.line, l.left, l.ended = 0, limit, false
 }
 
-// await waits until there is something to read. It consumes nothing.
-func (l *lineReader) await() error {
+// waitReadable waits until there is something to read. It consumes nothing.
+func (l *lineReader) waitReadable() error {
 	_, err := l.r.Peek(1)
 	return err
 }
@@ -63,15 +63,15 @@ func (l *lineReader) pair() (key, value string, ok bool, err error) {
 	}
 	key, value, found := strings.Cut(line, "=")
 	if !found {
-		e := protocol("want key=value")
+		e := protocolError("want key=value")
 		e.Line = l.line
 		return "", "", false, e
 	}
 	return key, value, true, nil
 }
 
-// long returns the next line, which may be as long as the limit of the operation. The line is the caller's.
-func (l *lineReader) long() ([]byte, error) {
+// longLine returns the next line, which may be as long as the limit of the operation. The line is the caller's.
+func (l *lineReader) longLine() ([]byte, error) {
 	var line []byte
 	for {
 		part, err := l.r.ReadSlice('\n')

@@ -87,7 +87,7 @@ func removeStale(path string) error {
 		return err
 	case info.Mode().Type() != os.ModeSocket:
 		return fmt.Errorf("the file exists and is not a socket: %w", unix.EEXIST)
-	case alive(path):
+	case isServed(path):
 		return fmt.Errorf("another process serves this interface: %w", unix.EADDRINUSE)
 	}
 	return os.Remove(path)
@@ -108,16 +108,16 @@ func (d Dir) Sweep(glob string, grace time.Duration) error {
 	errs := []error{err}
 	for _, path := range paths {
 		info, err := os.Lstat(path)
-		if err == nil && info.Mode().Type() == os.ModeSocket && time.Since(info.ModTime()) >= grace && !alive(path) {
+		if err == nil && info.Mode().Type() == os.ModeSocket && time.Since(info.ModTime()) >= grace && !isServed(path) {
 			errs = append(errs, os.Remove(path))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// alive reports whether a process listens on the socket. Only a refused connection proves that none does. A full listen
+// isServed reports whether a process listens on the socket. Only a refused connection proves that none does. A full listen
 // queue does not.
-func alive(path string) bool {
+func isServed(path string) bool {
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
 		conn.Close()

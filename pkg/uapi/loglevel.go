@@ -81,7 +81,7 @@ func (s *Server) setLevel(key, value string, lines *lineReader) error {
 	case err != nil:
 		return refuse(lines, &Error{Errno: unix.EINVAL, Line: lines.line, Key: key, Err: errors.New("unknown log level")})
 	}
-	if err := wantEnd(lines); err != nil {
+	if err := readEnd(lines); err != nil {
 		return err
 	}
 	s.Level.Set(level)

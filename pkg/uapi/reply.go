@@ -22,7 +22,7 @@ type reply struct {
 func (r *reply) set(value string) error {
 	n, err := strconv.ParseInt(value, 10, 32)
 	if err != nil {
-		return protocol("want a number, got %q", value)
+		return protocolError("want a number, got %q", value)
 	}
 	r.seen, r.errno = true, syscall.Errno(max(n, -n))
 	return nil
@@ -32,7 +32,7 @@ func (r *reply) set(value string) error {
 func (r *reply) err() error {
 	switch {
 	case !r.seen:
-		return protocol("answer without errno")
+		return protocolError("answer without errno")
 	case r.errno != 0:
 		return &Error{Errno: r.errno}
 	}

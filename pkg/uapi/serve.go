@@ -94,11 +94,11 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 		idle = idleTimeout
 	}
 	conn.SetReadDeadline(time.Now().Add(min(idle, firstTimeout)))
-	if lines.await() != nil {
+	if lines.waitReadable() != nil {
 		return
 	}
 	for {
-		lines.restart(maxRequest)
+		lines.beginOperation(maxRequest)
 		conn.SetReadDeadline(time.Now().Add(idle))
 		answer, more, replied := s.operation(ctx, lines, conn)
 		if len(answer) == 0 {
@@ -119,7 +119,7 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 // more reports whether the connection can be used further. The caller calls replied, if it is set, once the client has the answer.
 func (s *Server) operation(ctx context.Context, lines *lineReader, conn net.Conn) (answer []byte, more bool, replied func()) {
 	op, err := lines.next()
-	if isGone(err) {
+	if isDisconnected(err) {
 		return nil, false, nil
 	}
 	var body []byte
@@ -132,7 +132,7 @@ func (s *Server) operation(ctx context.Context, lines *lineReader, conn net.Conn
 	default:
 		body, err = s.dispatch(op, lines)
 	}
-	if isGone(err) {
+	if isDisconnected(err) {
 		return nil, false, nil
 	}
 	if err != nil {
@@ -142,8 +142,8 @@ func (s *Server) operation(ctx context.Context, lines *lineReader, conn net.Conn
 	return appendReply(body, errnoOf(err)), !isFatal(err), replied
 }
 
-// isGone reports whether the stream has ended, so that there is no client to answer.
-func isGone(err error) bool {
+// isDisconnected reports whether the stream has ended, so that there is no client to answer.
+func isDisconnected(err error) bool {
 	_, ok := errors.AsType[*Error](err)
 	return err != nil && !ok
 }
@@ -181,7 +181,7 @@ func (s *Server) dispatch(op string, lines *lineReader) ([]byte, error) {
 func (s *Server) set(lines *lineReader) error {
 	dev, err := parseSet(lines)
 	if err != nil {
-		if isGone(err) || isFatal(err) {
+		if isDisconnected(err) || isFatal(err) {
 			return err
 		}
 		return refuse(lines, err)
@@ -193,7 +193,7 @@ func (s *Server) set(lines *lineReader) error {
 }
 
 func (s *Server) get(lines *lineReader) ([]byte, error) {
-	if err := wantEnd(lines); err != nil {
+	if err := readEnd(lines); err != nil {
 		return nil, err
 	}
 	var b bytes.Buffer
@@ -202,15 +202,15 @@ func (s *Server) get(lines *lineReader) ([]byte, error) {
 }
 
 func (s *Server) stats(lines *lineReader) ([]byte, error) {
-	if err := wantEnd(lines); err != nil {
+	if err := readEnd(lines); err != nil {
 		return nil, err
 	}
 	b, err := json.Marshal(s.Handler.Stats())
 	return append(b, '\n'), wrapHandler(err)
 }
 
-// wantEnd reads the empty line after an operation without a body.
-func wantEnd(lines *lineReader) error {
+// readEnd reads the empty line after an operation without a body.
+func readEnd(lines *lineReader) error {
 	rest, err := lines.next()
 	if err == nil && rest != "" {
 		return refuse(lines, &Error{Errno: unix.EINVAL, Line: lines.line, Err: errors.New("want an empty line")})

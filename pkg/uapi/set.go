@@ -22,7 +22,7 @@ func ParseSet(r io.Reader) (config.Device, error) {
 	lines := newLineReader(r, maxRequest)
 	dev, err := parseSet(lines)
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return config.Device{}, &Error{Errno: errnoOf(invalid("")), Line: lines.line, Err: err}
+		return config.Device{}, &Error{Errno: errnoOf(invalidError("")), Line: lines.line, Err: err}
 	}
 	return dev, err
 }
@@ -39,13 +39,13 @@ func parseSet(lines *lineReader) (config.Device, error) {
 			err = p.set(key, value)
 		}
 		if err != nil {
-			return config.Device{}, at(err, lines.line, key)
+			return config.Device{}, withPosition(err, lines.line, key)
 		}
 	}
 }
 
-// at adds the line and the key to an *Error that has none.
-func at(err error, line int, key string) error {
+// withPosition adds the line and the key to an *Error that has none.
+func withPosition(err error, line int, key string) error {
 	if e, ok := errors.AsType[*Error](err); ok && e.Line == 0 {
 		e.Line = line
 		if len(key) <= 32 { // a longer one is not a key, and might be a misplaced secret
@@ -98,7 +98,7 @@ func (p *setParser) setDevice(key, value string) (err error) {
 	case "replace_peers":
 		p.dev.ReplacePeers, err = flag(value)
 	default:
-		return invalid("unknown device key")
+		return invalidError("unknown device key")
 	}
 	return err
 }
@@ -123,10 +123,10 @@ func setPeer(p *config.Peer, key, value string) (err error) {
 		err = addAllowedIP(p, value)
 	case "protocol_version":
 		if value != "1" {
-			err = invalid(`want "1"`)
+			err = invalidError(`want "1"`)
 		}
 	default:
-		return invalid("unknown peer key")
+		return invalidError("unknown peer key")
 	}
 	return err
 }
@@ -135,7 +135,7 @@ func addAllowedIP(p *config.Peer, value string) error {
 	value, remove := strings.CutPrefix(value, "-")
 	prefix, err := netip.ParsePrefix(value)
 	if err != nil {
-		return invalid("want an address and prefix length, got %d other bytes", len(value))
+		return invalidError("want an address and prefix length, got %d other bytes", len(value))
 	}
 	p.AllowedIPs = append(p.AllowedIPs, config.AllowedIP{Prefix: prefix.Masked(), Remove: remove})
 	return nil
@@ -150,7 +150,7 @@ func hexKey[K noise.Key](value string) (*K, error) {
 }
 
 func wantHexKey(value string) error {
-	return invalid("want 64 hexadecimal digits, got %d other bytes", len(value))
+	return invalidError("want 64 hexadecimal digits, got %d other bytes", len(value))
 }
 
 // number parses a decimal number that fits N.
@@ -158,7 +158,7 @@ func number[N uint16 | uint32 | uint64](value string) (*N, error) {
 	largest := uint64(^N(0))
 	v, err := strconv.ParseUint(value, 10, bits.Len64(largest))
 	if err != nil {
-		return nil, invalid("want 0-%d, got %d other bytes", largest, len(value))
+		return nil, invalidError("want 0-%d, got %d other bytes", largest, len(value))
 	}
 	n := N(v)
 	return &n, nil
@@ -168,14 +168,14 @@ func number[N uint16 | uint32 | uint64](value string) (*N, error) {
 func parsed[T any](value string, parse func(string) (T, error)) (*T, error) {
 	v, err := parse(value)
 	if err != nil {
-		return nil, invalid("%w", err)
+		return nil, invalidError("%w", err)
 	}
 	return &v, nil
 }
 
 func flag(value string) (bool, error) {
 	if value != "true" {
-		return false, invalid(`want "true", got %d other bytes`, len(value))
+		return false, invalidError(`want "true", got %d other bytes`, len(value))
 	}
 	return true, nil
 }

@@ -71,7 +71,7 @@ func (d *Device) Refuse(err error) {
 	d.refusal = err
 }
 
-// Take returns the changes accepted since the last Take.
+// Take returns the changes accepted since the last call.
 func (d *Device) Take() []config.Device {
 	d.mu.Lock()
 	defer d.mu.Unlock()
