@@ -44,8 +44,8 @@ func successorExited(exit error) error {
 // errUpgradeTimeout is the error for a successor that exceeds upgradeTimeout.
 var errUpgradeTimeout = fmt.Errorf("no handover within %s: %w", upgradeTimeout, syscall.ETIMEDOUT)
 
-// upgrade implements uapi.Server.Upgrade: it starts a successor, and waits until that has the tunnel. The end of ctx is the end of this
-// daemon: the successor is killed then, unless it has the tunnel.
+// upgrade handles an upgrade request on the control socket: it starts a successor, and waits until that has the tunnel. ctx ends with this
+// daemon. The successor is killed then, unless it has the tunnel.
 func (d *Daemon) upgrade(ctx context.Context, path string) (replied func(), err error) {
 	if err := d.addUpgradeReply(); err != nil {
 		return nil, err
