@@ -171,13 +171,13 @@ $(DIST_PROGRAMS): $(DIST)/ropewalk-linux-%: need-go
 	GOOS=linux GOARCH=$* $(GO) build -ldflags '$(LDFLAGS)' -o $@ ./cmd/ropewalk
 	$(GO) run ./deploy/sbom $@ '$(VERSION)' >$@.cdx.json
 
-# What a package has besides the program; the manual and the completions come from a program that runs here, and has this version.
+# Files of a package besides the program. The generator of the manual needs the build tag docs, so that the program stays without it.
 STAGE := build/stage
 .PHONY: dist-stage
 dist-stage: need-go
 	@rm -rf $(STAGE)/common && mkdir -p $(STAGE)/common/man
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(STAGE)/ropewalk ./cmd/ropewalk
-	$(STAGE)/ropewalk docs man $(STAGE)/common/man && gzip -9n $(STAGE)/common/man/*
+	$(GO) run -ldflags '$(LDFLAGS)' -tags docs ./cmd/ropewalk docs man $(STAGE)/common/man && gzip -9n $(STAGE)/common/man/*
 	for shell in bash zsh fish; do $(STAGE)/ropewalk completion $$shell >$(STAGE)/common/ropewalk.$$shell || exit 1; done
 	GO='$(GO)' sh deploy/deb/notices.sh $(STAGE)/ropewalk >$(STAGE)/common/copyright
 

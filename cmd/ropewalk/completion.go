@@ -19,7 +19,7 @@ func newCompletionCmd() *cobra.Command {
 			"  zsh   a file _ropewalk in a directory of $fpath\n" +
 			"  fish  ~/.config/fish/completions/ropewalk.fish",
 		Example:   "  source <(ropewalk completion bash)\n  ropewalk completion fish > ~/.config/fish/completions/ropewalk.fish",
-		Args:      usageArgs(cobra.ExactArgs(1)),
+		Args:      usageArgs(cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs)),
 		ValidArgs: shells(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			root, out := cmd.Root(), cmd.OutOrStdout()
@@ -28,10 +28,9 @@ func newCompletionCmd() *cobra.Command {
 				return root.GenBashCompletionV2(out, true)
 			case "zsh":
 				return root.GenZshCompletion(out)
-			case "fish":
+			default: // fish: OnlyValidArgs admits nothing else
 				return root.GenFishCompletion(out, true)
 			}
-			return unknownWord("shell", args[0], shells())
 		},
 	}
 }

@@ -26,7 +26,7 @@ func newHelpCmd() *cobra.Command {
 			for len(rest) > 0 {
 				next, _, err := at.Find(rest[:1])
 				if err != nil || next == at {
-					return unknownWord("command", rest[0], subcommandNames(at))
+					return unknownSubcommand(at, rest[0])
 				}
 				at, rest = next, rest[1:]
 			}

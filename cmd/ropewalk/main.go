@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -21,13 +22,12 @@ var version = "dev"
 func main() {
 	runtime.LockOSThread() // the first thread, whose name is the process's: no lane may get it, and give it its own
 	ctx, cancel := signal.NotifyContext(context.Background(), stopSignals()...)
-	root := newRootCmd()
-	err := unknownCommand(root, root.ExecuteContext(ctx))
+	err := newRootCmd().ExecuteContext(ctx)
 	cancel()
 	if err == nil {
 		return
 	}
-	if text := err.Error(); text != "" {
+	if text := strings.TrimRight(err.Error(), "\n"); text != "" {
 		fmt.Fprintf(os.Stderr, "ropewalk: %s\n", printable(text))
 	}
 	os.Exit(exitCode(err))
@@ -51,12 +51,14 @@ func newRootCmd() *cobra.Command {
 			"that do the same: set, setconf, addconf, syncconf, show, showconf, up, down.\n\n" +
 			"It exits with 0 when all went well, 1 after an error, 2 when the command line is wrong, 3 when a check failed, 4 when\n" +
 			"none failed but some warned, and 5 when no daemon answers for the interface.",
-		Example:            "  ropewalk up wg0\n  ropewalk show wg0 --lanes\n  ropewalk down wg0",
-		Version:            version,
-		SilenceUsage:       true,
-		SilenceErrors:      true,
-		DisableSuggestions: true, // see unknownCommand
-		CompletionOptions:  cobra.CompletionOptions{DisableDefaultCmd: true},
+		Example: "  ropewalk up wg0\n  ropewalk show wg0 --lanes\n  ropewalk down wg0",
+		Version: version,
+
+		SilenceUsage:  true,
+		SilenceErrors: true, // main prints them
+
+		SuggestionsMinimumDistance: suggestionDistance,
+		CompletionOptions:          cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(newHelpCmd())
@@ -65,7 +67,8 @@ func newRootCmd() *cobra.Command {
 		newGenkeyCmd(), newGenpskCmd(), newPubkeyCmd())
 	addGroup(root, "This host:", newDoctorCmd(), newSpreadCmd(), newBenchCmd(), newDemoCmd())
 	addGroup(root, "Kubernetes:", newAgentCmd(), newMeshCmd())
-	root.AddCommand(newTrafficCmd(), newCompletionCmd(), newVersionCmd(), newDocsCmd())
+	root.AddCommand(newTrafficCmd(), newCompletionCmd(), newVersionCmd())
+	root.AddCommand(buildTagCommands()...)
 	return root
 }
 

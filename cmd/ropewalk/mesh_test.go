@@ -21,8 +21,8 @@ func TestMeshHandsItsLineToTheAgentsProgram(t *testing.T) {
 
 func TestMeshMistakesAreUsageErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		"mesh stauts":             `unknown command "stauts"; did you mean "status"?`,
-		"mesh graph --fromat svg": `unknown flag: --fromat; did you mean "--format"?`,
+		"mesh stauts":             "unknown command \"stauts\" for \"ropewalk mesh\"\n\nDid you mean this?\n\tstatus\n",
+		"mesh graph --fromat svg": "unknown flag: --fromat\n\nDid you mean this?\n\t--format\n",
 		"mesh graph --format png": `--format "png": want svg, dot, json`,
 		"mesh status [":           `"[" is no pattern of nodes`,
 		"mesh check --timeout 0s": "--timeout: want a time to wait",

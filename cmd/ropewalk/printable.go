@@ -13,7 +13,7 @@ import (
 func printable(text string) string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
-		acts := func(r rune) bool { return !strconv.IsPrint(r) }
+		acts := func(r rune) bool { return r != '\t' && !strconv.IsPrint(r) }
 		if strings.ContainsFunc(line, acts) || !utf8.ValidString(line) {
 			quoted := strconv.Quote(line)
 			lines[i] = quoted[1 : len(quoted)-1]

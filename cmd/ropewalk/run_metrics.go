@@ -58,7 +58,7 @@ func (f *metricsFlags) args() ([]string, error) {
 // check finds flags that would have no effect.
 func (f *metricsFlags) check() error {
 	if f.addr == "" && (f.config != "" || f.Options != metrics.Options{}) {
-		return usageError{errors.New("the --metrics-… flags say how metrics are served: say where with --metrics HOST:PORT")}
+		return usageError{errors.New("the --metrics-* flags need an address: add --metrics HOST:PORT")}
 	}
 	return nil
 }

@@ -114,7 +114,7 @@ func quickKeyHint(err error) error {
 	return keyHint(err)
 }
 
-// keyHint says what the first misspelt key of a file was probably meant to be.
+// keyHint adds suggestions for the first unknown key of a file.
 func keyHint(err error) error {
 	lines, _ := errors.AsType[conffile.Error](err)
 	for _, line := range lines {
@@ -122,24 +122,9 @@ func keyHint(err error) error {
 		if !ok || line.Key == "" {
 			continue
 		}
-		if meant := nearestFold(line.Key, strings.Split(known, ", ")); meant != "" {
-			return fmt.Errorf("%w\ndid you mean %q?", err, meant)
+		if suggestions := didYouMean(line.Key, strings.Split(known, ", ")); suggestions != "" {
+			return fmt.Errorf("%w%s", err, suggestions)
 		}
 	}
 	return err
-}
-
-// nearestFold is nearest for words that are written with capitals.
-func nearestFold(word string, known []string) string {
-	lower := make([]string, len(known))
-	for i, k := range known {
-		lower[i] = strings.ToLower(k)
-	}
-	meant := nearest(word, lower)
-	for i, k := range lower {
-		if k == meant {
-			return known[i]
-		}
-	}
-	return ""
 }

@@ -55,7 +55,7 @@ func newSpreadAttachCmd() *cobra.Command {
 	f.StringArrayVar(&o.peers, "peer", nil, "a peer's ADDRESS[:PORT], its listen port being PORT or that of --port\n"+
 		"(repeatable; default: the peers that the tunnel knows)")
 	f.IntVar(&o.cfg.Lanes, "lanes", 0, fmt.Sprintf("ports to spread over (default: all, at most %d)", spread.MaxPorts))
-	f.StringVar(&o.ports, "ports", spread.DefaultPorts.String(), "range FIRST-LAST to take them from, or a plan PORT,PORT,…")
+	f.StringVar(&o.ports, "ports", spread.DefaultPorts.String(), "range FIRST-LAST to take them from, or a plan PORT,PORT,...")
 	f.StringVar(&o.peerPorts, "peer-ports", "", "range that the peers spread over (default: that of --ports)")
 	f.StringVar(&o.gather, "gather", "", "auto, tc, xdp or none (default: as the device has it, at first auto)")
 	completeFlag(cmd, "gather", "auto", "tc", "xdp", "none")
@@ -155,7 +155,7 @@ func parseSpreadPorts(s string) (spread.Ports, []uint16, error) {
 	for item := range strings.SplitSeq(s, ",") {
 		port, err := strconv.ParseUint(strings.TrimSpace(item), 10, 16)
 		if err != nil || port == 0 {
-			return spread.Ports{}, nil, errors.New("want FIRST-LAST or PORT,PORT,…")
+			return spread.Ports{}, nil, errors.New("want FIRST-LAST or PORT,PORT,...")
 		}
 		list = append(list, uint16(port))
 	}

@@ -132,7 +132,7 @@ func TestTopRefusesWhatItCannotShow(t *testing.T) {
 		{topFlags{once: true, json: true}, served, nil, exitUsage, "choose one"},
 		{topFlags{once: true, interval: time.Millisecond}, served, nil, exitUsage, "want 100ms to 1m0s"},
 		{topFlags{once: true, interval: time.Hour}, served, nil, exitUsage, "want 100ms to 1m0s"},
-		{topFlags{once: true, view: "pears"}, served, nil, exitUsage, `did you mean "peers"?`},
+		{topFlags{once: true, view: "pears"}, served, nil, exitUsage, "\n\tpeers\n"},
 		{topFlags{}, served, nil, exitUsage, "not a terminal"},
 		{topFlags{once: true}, nobody, nil, exitUnreachable, "no interface is served"},
 		{topFlags{once: true}, served, []string{"wg7"}, exitUnreachable, "wg7"},

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/exporter-toolkit/web"
+	"golang.org/x/net/netutil"
 )
 
 // What a client may cost. The server stands beside the packets, and whoever reaches its port may be nobody's friend.
@@ -67,7 +68,7 @@ func Listen(cfg ServerConfig) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("serving metrics on %s: %w", cfg.Addr, err)
 	}
-	return &Server{cfg: cfg, listener: limit(l, maxClients)}, nil
+	return &Server{cfg: cfg, listener: netutil.LimitListener(l, maxClients)}, nil
 }
 
 // unquoted is an error of the YAML parser without what it quotes from the file: that may be a key, if it is another file.

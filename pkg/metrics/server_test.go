@@ -108,7 +108,7 @@ func TestServerAnswersScrapesAndHealthChecks(t *testing.T) {
 	}
 }
 
-func TestServerRefusesWhatIsNoScrape(t *testing.T) {
+func TestServerRejectsOtherRequests(t *testing.T) {
 	addr := testServer(t, newFake(), Options{}, "")
 	for name, tt := range map[string]struct{ request, want string }{
 		"another method":    {"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", "405"},
@@ -131,7 +131,7 @@ func TestServerRefusesWhatIsNoScrape(t *testing.T) {
 	}
 }
 
-func TestRequestWithABodyIsAnsweredWithoutReadingIt(t *testing.T) {
+func TestRequestBodyIsNotRead(t *testing.T) {
 	addr := testServer(t, newFake(), Options{}, "")
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -149,10 +149,10 @@ func TestRequestWithABodyIsAnsweredWithoutReadingIt(t *testing.T) {
 	}
 }
 
-func TestSlowClientsDoNotKeepOthersOutForLong(t *testing.T) {
-	// That slow heads end is net/http's work; here, that it is told to, and that there are not too many of them.
+func TestConnectionsAreLimited(t *testing.T) {
+	// net/http ends slow requests. This test checks that it is configured to, and that the number of connections is limited.
 	if headerTimeout <= 0 || readTimeout <= 0 || writeTimeout <= 0 || idleTimeout <= 0 {
-		t.Error("a client may take for ever")
+		t.Error("a client may take forever")
 	}
 	addr := testServer(t, newFake(), Options{}, "")
 	var idle []net.Conn
@@ -170,8 +170,18 @@ func TestSlowClientsDoNotKeepOthersOutForLong(t *testing.T) {
 	}
 	defer late.Close()
 	fmt.Fprint(late, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-	idle[0].Close() // as the server would, in time
-	if resp, err := http.ReadResponse(bufio.NewReader(late), nil); err != nil || resp.StatusCode != 200 {
+	if err := late.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	answer := bufio.NewReader(late)
+	if _, err := answer.Peek(1); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a client beyond the limit of %d is answered: %v", maxClients, err)
+	}
+	idle[0].Close() // the server does so after headerTimeout
+	if err := late.SetReadDeadline(time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := http.ReadResponse(answer, nil); err != nil || resp.StatusCode != 200 {
 		t.Error(resp, err)
 	}
 	for _, conn := range idle {
@@ -179,48 +189,7 @@ func TestSlowClientsDoNotKeepOthersOutForLong(t *testing.T) {
 	}
 }
 
-func TestNoMoreClientsThanTheLimitAreServedAtOnce(t *testing.T) {
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := limit(inner, 2)
-	accepted := make(chan net.Conn)
-	go func() {
-		defer close(accepted)
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			accepted <- conn
-		}
-	}()
-	for range 3 {
-		conn, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-	}
-	first, second := <-accepted, <-accepted
-	if n := len(l.(*limited).slots); n != 2 {
-		t.Errorf("%d slots taken", n)
-	}
-	first.Close()
-	first.Close() // gives back one slot only
-	third := <-accepted
-	second.Close()
-	third.Close()
-	if err := errors.Join(l.Close(), l.Close()); err != nil {
-		t.Error(err)
-	}
-	if _, more := <-accepted; more {
-		t.Error("accepted after Close")
-	}
-}
-
-func TestAddressInUseIsSaidClearly(t *testing.T) {
+func TestAddressInUseIsReported(t *testing.T) {
 	first, err := Listen(ServerConfig{Addr: "127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
@@ -282,7 +251,7 @@ func writeTLS(t *testing.T, user, password string) (path string, client *http.Cl
 	return filepath.Join(dir, "web.yml"), &http.Client{Transport: transport}
 }
 
-func TestWebConfigAsksForTLSAndAPassword(t *testing.T) {
+func TestWebConfigRequiresTLSAndPassword(t *testing.T) {
 	path, client := writeTLS(t, "scraper", "a secret")
 	addr := testServer(t, newFake(), Options{}, path)
 	for _, page := range []string{"/metrics", "/healthz"} {
@@ -301,7 +270,7 @@ func TestWebConfigAsksForTLSAndAPassword(t *testing.T) {
 	}
 }
 
-func TestBadWebConfigIsFatal(t *testing.T) {
+func TestListenRejectsInvalidWebConfig(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"unknown": "tls: yes\n", "syntax": "\t", "hash": "basic_auth_users: {a: plain}\n",
@@ -324,7 +293,7 @@ func TestBadWebConfigIsFatal(t *testing.T) {
 	}
 }
 
-func TestScrapesWhilePeersComeAndGo(t *testing.T) {
+func TestConcurrentScrapesWhilePeersChange(t *testing.T) {
 	d := newFake()
 	addr := testServer(t, d, Options{WireGuardNames: true}, "")
 	stop := make(chan struct{})
@@ -367,7 +336,7 @@ func TestScrapesWhilePeersComeAndGo(t *testing.T) {
 	churn.Wait()
 }
 
-func TestServerWhoseListenerFailsSaysSo(t *testing.T) {
+func TestServeReturnsListenerAndRegistryErrors(t *testing.T) {
 	s, err := Listen(ServerConfig{Addr: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

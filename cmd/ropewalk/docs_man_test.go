@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// TestManualHasPageForEveryCommand builds the generator, which only a program with the build tag docs has.
+func TestManualHasPageForEveryCommand(t *testing.T) {
+	compiler, err := exec.LookPath("go")
+	if err != nil {
+		t.Skip("needs the Go toolchain: ", err)
+	}
+	dir := t.TempDir()
+	if out, err := exec.Command(compiler, "run", "-tags", "docs", ".", "docs", "man", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	walk(newRootCmd(), func(cmd *cobra.Command) {
+		name := strings.ReplaceAll(cmd.CommandPath(), " ", "-") + ".8"
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil || !bytes.Contains(text, []byte(".SH EXAMPLE")) {
+			t.Errorf("%s: %v", name, err)
+		}
+	})
+	groff, err := exec.LookPath("groff")
+	if err != nil {
+		t.Skip("needs groff to check the pages: ", err)
+	}
+	pages, err := filepath.Glob(filepath.Join(dir, "*.8"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The default of --key is a word that fits in no line: no warnings about breaks.
+	check := exec.Command(groff, append([]string{"-man", "-Tutf8", "-ww", "-Wbreak", "-z"}, pages...)...)
+	if out, err := check.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

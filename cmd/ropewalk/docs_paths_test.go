@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"github.com/ropewalk/ropewalk/pkg/datapath/hook"
+	"github.com/ropewalk/ropewalk/pkg/doctor"
+	"github.com/ropewalk/ropewalk/pkg/quick"
+	"github.com/ropewalk/ropewalk/pkg/uapi"
+)
+
+// pathInfo describes a path that a tunnel uses. Its text is Markdown.
+type pathInfo struct{ path, about string }
+
+// paths lists all of them, for docs/configuration.md.
+func paths() []pathInfo {
+	return []pathInfo{
+		{quick.DefaultDir + "/wg0.conf", "configuration; mode 0600 if it holds a private key, and 0700 for the directory"},
+		{string(uapi.DefaultDir) + "/wg0.sock", "control socket of the daemon for `wg` and `ropewalk`, mode 0600"},
+		{quick.DefaultRunDir + "/wg0.log", "log of a daemon that `ropewalk up` started outside systemd, mode 0600; systemd's is in the journal"},
+		{quick.DefaultRunDir, "state that `ropewalk down` needs to undo `ropewalk up`"},
+		{hook.DefaultFS + "/ropewalk", "pins of the programs that `ropewalk spread attach` attached (BPF file system)"},
+		{doctor.DefaultRecord, "the settings that `ropewalk doctor --fix` changed, with their old values"},
+		{"/etc/default/ropewalk", "`ARGS=`: arguments of `ropewalk up` for all tunnels that systemd runs"},
+		{"/etc/ropewalk/wg0.env", "the same for one tunnel"},
+		{"/etc/ropewalk/spread-eth0.conf", "`PORT=` and `ARGS=` of `ropewalk-spread@eth0`"},
+		{"/etc/credstore/ropewalk.wg0.private-key", "the private key as a systemd credential"},
+	}
+}
