@@ -292,9 +292,9 @@ func (m *metricsLab) checkScrape(t *testing.T) {
 		`ropewalk_lanes{interface="IF"}`:                                                                     2,
 		`ropewalk_peers{interface="IF",state="established"}`:                                                 1,
 		`ropewalk_dropped_packets_total{interface="IF",reason="tx_no_peer",stage="transmit"}`:                1,
-		`ropewalk_run_messages_count{direction="transmit",interface="IF"}`:                                   10,
-		`ropewalk_run_messages_sum{direction="transmit",interface="IF"}`:                                     500,
-		`ropewalk_run_messages_sum{direction="receive",interface="IF"}`:                                      10,
+		`ropewalk_udp_batch_messages_count{direction="transmit",interface="IF"}`:                                   10,
+		`ropewalk_udp_batch_messages_sum{direction="transmit",interface="IF"}`:                                     500,
+		`ropewalk_udp_batch_messages_sum{direction="receive",interface="IF"}`:                                      10,
 		`ropewalk_peer_transmit_bytes_total{interface="IF",public_key="` + peer + `"}`:                       1 << 20,
 		`ropewalk_peer_last_handshake_timestamp_seconds{interface="IF",public_key="` + peer + `"}`:           float64(time.Now().Add(-time.Hour).Unix()),
 		`wireguard_sent_bytes_total{allowed_ips="` + allowed + `",interface="IF",public_key="` + peer + `"}`: 1 << 20,
@@ -341,7 +341,7 @@ func (m *metricsLab) agreesWithTheSocket(t *testing.T, text string, series func(
 			t.Errorf("lane %d: %v scraped, then %d: %v", i, n, l.TxPackets, err)
 		}
 	}
-	sum, _ := sample(text, series(`ropewalk_run_messages_sum{direction="transmit",interface="IF"}`))
+	sum, _ := sample(text, series(`ropewalk_udp_batch_messages_sum{direction="transmit",interface="IF"}`))
 	all := 0.0
 	for _, lane := range []string{"0", "1", "slow"} {
 		n, _ := sample(text, series(`ropewalk_lane_transmit_packets_total{interface="IF",lane="%s"}`, lane))

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metrics shows Prometheus what a tunnel does. A Collector takes a snapshot per scrape, so nothing is counted
-// twice and packets cost nothing more; a Server answers scrapes over HTTP, and says whether the tunnel is alive and ready.
+// Package metrics exports the state and counters of a tunnel to Prometheus. A Collector takes a snapshot per scrape, so
+// metrics add no cost per packet. A Server answers scrapes and health checks over HTTP.
 //
-// Peers have labels that never change (interface and public_key); what may change is in ropewalk_peer_info alone. Private and
-// preshared keys do not get as far as a Snapshot.
+// The labels of a peer (interface and public_key) never change. Values that may change, such as its endpoint, are only in
+// ropewalk_peer_info. A Snapshot holds no private and no preshared key.
 package metrics
 
 import (
@@ -17,20 +17,20 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/engine"
 )
 
-// Options says what a Collector shows. The zero Options are the usual ones.
+// Options selects optional metrics. The zero Options are the default.
 type Options struct {
 	PerPeer        PerPeer
-	WireGuardNames bool // also show peers under the names of the common WireGuard exporter
+	WireGuardNames bool // also export peers under the names of prometheus_wireguard_exporter
 }
 
-// Collector is a prometheus.Collector of one interface. It may be scraped by several goroutines at once.
+// Collector is a prometheus.Collector for one interface. It is safe for concurrent use.
 type Collector struct {
 	source  Source
 	options Options
 	desc    [familyCount]*prometheus.Desc
 }
 
-// NewCollector returns a Collector of what source says.
+// NewCollector returns a Collector of the snapshots that source returns.
 func NewCollector(source Source, o Options) *Collector {
 	return &Collector{source: source, options: o, desc: descriptors()}
 }
@@ -55,14 +55,14 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	s.peers()
 }
 
-// scrape is one answer in the making.
+// scrape is one scrape in progress.
 type scrape struct {
 	*Collector
 	Snapshot
 	ch chan<- prometheus.Metric
 }
 
-// emit sends one value of a family. The interface is always the first label.
+// emit sends one sample of a family. The interface is always the first label.
 func (s *scrape) emit(f family, v float64, labels ...string) {
 	labels = append([]string{s.Interface}, labels...)
 	m, err := prometheus.NewConstMetric(s.desc[f], definitions[f].kind.valueType(), v, labels...)
@@ -74,16 +74,16 @@ func (s *scrape) emit(f family, v float64, labels ...string) {
 
 func (s *scrape) count(f family, n uint64, labels ...string) { s.emit(f, float64(n), labels...) }
 
-func (s *scrape) flag(f family, on bool, labels ...string) { s.emit(f, truth(on), labels...) }
+func (s *scrape) flag(f family, on bool, labels ...string) { s.emit(f, boolValue(on), labels...) }
 
-func truth(b bool) float64 {
+func boolValue(b bool) float64 {
 	if b {
 		return 1
 	}
 	return 0
 }
 
-// device shows what the interface is.
+// device emits the metrics of the interface itself.
 func (s *scrape) device() {
 	st := &s.Stats
 	s.emit(interfaceInfo, 1, s.PublicKey, strconv.Itoa(int(s.ListenPort)), st.Cipher)
@@ -102,7 +102,7 @@ func (s *scrape) device() {
 	s.emit(selectionPlans, float64(st.Selection.Plans), "in_force")
 }
 
-// handshakes shows what became of them, by our role.
+// handshakes emits the numbers of handshakes by the local role.
 func (s *scrape) handshakes() {
 	h := &s.Stats.Handshakes
 	s.count(handshakesStarted, h.Initiated, "initiator")
@@ -112,10 +112,10 @@ func (s *scrape) handshakes() {
 	s.count(handshakes, h.Confirmed, "responder", "completed")
 }
 
-// slowLane is the label of what no lane carried.
+// slowLane is the label of packets that are processed outside the lanes.
 const slowLane = "slow"
 
-// lanes shows what each lane did, and how large the runs of all were.
+// lanes emits the counters of each lane, and the sizes of runs over all lanes.
 func (s *scrape) lanes() {
 	var tx, rx engine.RunSizes
 	for i := range s.Stats.Lanes {
@@ -123,7 +123,7 @@ func (s *scrape) lanes() {
 		name := strconv.Itoa(i)
 		s.lane(name, l, sum(l.Drops))
 		s.count(laneSocketDropped, l.Drops[drop.RXSocket.String()], name)
-		s.crew(name, l)
+		s.workers(name, l)
 		tx.Add(&l.TxRunSizes)
 		rx.Add(&l.RxRunSizes)
 	}
@@ -148,22 +148,23 @@ func (s *scrape) lane(name string, l *engine.LaneStats, drops uint64) {
 	s.count(laneDropped, drops, name)
 }
 
-func (s *scrape) crew(name string, l *engine.LaneStats) {
+// workers emits the counters of the jobs that a lane submitted to the worker pool.
+func (s *scrape) workers(lane string, l *engine.LaneStats) {
 	for _, d := range []struct {
-		label                           string
-		offered, done, taken, backedOff uint64
+		direction                            string
+		submitted, done, takenBack, backoffs uint64
 	}{
 		{"transmit", l.TxCrew.Offered, l.TxCrew.Done, l.TxCrew.TakenBack, l.TxCrew.BackOffs},
 		{"receive", l.RxCrew.Offered, l.RxCrew.Done, l.RxCrew.TakenBack, l.RxCrew.BackOffs},
 	} {
-		s.count(crewOffered, d.offered, name, d.label)
-		s.count(crewCollected, d.done, name, d.label, "worker")
-		s.count(crewCollected, d.taken, name, d.label, "lane")
-		s.count(crewBackOffs, d.backedOff, name, d.label)
+		s.count(workerSubmitted, d.submitted, lane, d.direction)
+		s.count(workerCompleted, d.done, lane, d.direction, "worker")
+		s.count(workerCompleted, d.takenBack, lane, d.direction, "lane")
+		s.count(workerBackoffs, d.backoffs, lane, d.direction)
 	}
 }
 
-// sizes shows a histogram, whose buckets are cumulative.
+// sizes emits the histogram of messages per run. Its buckets are cumulative.
 func (s *scrape) sizes(r *engine.RunSizes, direction string) {
 	buckets := make(map[float64]uint64, len(r.Runs)-1)
 	total := uint64(0)
@@ -173,9 +174,9 @@ func (s *scrape) sizes(r *engine.RunSizes, direction string) {
 			buckets[float64(uint(1)<<i)] = total
 		}
 	}
-	m, err := prometheus.NewConstHistogram(s.desc[runMessages], total, float64(r.Messages), buckets, s.Interface, direction)
+	m, err := prometheus.NewConstHistogram(s.desc[udpBatchMessages], total, float64(r.Messages), buckets, s.Interface, direction)
 	if err != nil {
-		m = prometheus.NewInvalidMetric(s.desc[runMessages], err)
+		m = prometheus.NewInvalidMetric(s.desc[udpBatchMessages], err)
 	}
 	s.ch <- m
 }

@@ -21,13 +21,13 @@ import (
 	"github.com/ropewalk/ropewalk/test/golden"
 )
 
-// scrapeText returns what a scrape of d says, in the text format.
+// scrapeText returns a scrape of d in the text format.
 func scrapeText(t testing.TB, d Device, o Options) string {
 	t.Helper()
 	return collected(t, NewCollector(FromDevice(d, func() time.Time { return testNow }), o))
 }
 
-// collected returns what a collector has, in the text format.
+// collected returns the metrics of a collector in the text format.
 func collected(t testing.TB, c prometheus.Collector) string {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -47,7 +47,7 @@ func collected(t testing.TB, c prometheus.Collector) string {
 	return b.String()
 }
 
-// samples returns the lines of a scrape that are no comments.
+// samples returns the lines of a scrape without comments.
 func samples(text string) (lines []string) {
 	for line := range strings.Lines(text) {
 		if !strings.HasPrefix(line, "#") {
@@ -57,17 +57,17 @@ func samples(text string) (lines []string) {
 	return lines
 }
 
-func TestScrapeOfADeviceIsTheGoldenOne(t *testing.T) {
+func TestScrapeMatchesGoldenFile(t *testing.T) {
 	golden.Check(t, filepath.Join("testdata", "scrape.txt"), scrapeText(t, newFake(), Options{}))
 	golden.Check(t, filepath.Join("testdata", "scrape-wireguard-names.txt"),
 		scrapeText(t, newFake(), Options{PerPeer: PerPeerOn, WireGuardNames: true}))
 }
 
-func TestPromtoolFindsNothingToMend(t *testing.T) {
+func TestScrapePassesPromtool(t *testing.T) {
 	checkByPromtool(t, scrapeText(t, newFake(), Options{}))
 }
 
-// checkByPromtool has promtool look at a scrape.
+// checkByPromtool runs `promtool check metrics` on a scrape.
 func checkByPromtool(t *testing.T, text string) {
 	t.Helper()
 	promtool, err := exec.LookPath("promtool")
@@ -81,7 +81,7 @@ func checkByPromtool(t *testing.T, text string) {
 	}
 }
 
-func TestScrapeHoldsNoSecretAndNoEndpointBeyondTheInfoMetric(t *testing.T) {
+func TestScrapeHasNoSecretAndEndpointsOnlyInInfo(t *testing.T) {
 	text := scrapeText(t, newFake(), Options{PerPeer: PerPeerOn, WireGuardNames: true})
 	for _, secret := range []string{
 		testPrivateKey.Base64(), testPrivateKey.Hex(), testPresharedKey.Base64(), testPresharedKey.Hex(),
@@ -100,7 +100,7 @@ func TestScrapeHoldsNoSecretAndNoEndpointBeyondTheInfoMetric(t *testing.T) {
 	}
 }
 
-func TestManyPeersAreShownTogetherUnlessAskedFor(t *testing.T) {
+func TestManyPeersAreAggregatedUnlessConfigured(t *testing.T) {
 	for _, tt := range []struct {
 		peers int
 		mode  PerPeer
@@ -134,7 +134,7 @@ func TestManyPeersAreShownTogetherUnlessAskedFor(t *testing.T) {
 		if all := fmt.Sprintf("ropewalk_peers{interface=\"wg0\",state=\"established\"} %d\n", tt.peers); !strings.Contains(text, all) {
 			t.Errorf("%d peers, %v: no %s", tt.peers, tt.mode, all)
 		}
-		if one := fmt.Sprintf("ropewalk_peers_aggregated{interface=\"wg0\"} %v\n", truth(!tt.each)); !strings.Contains(text, one) {
+		if one := fmt.Sprintf("ropewalk_peers_aggregated{interface=\"wg0\"} %v\n", boolValue(!tt.each)); !strings.Contains(text, one) {
 			t.Errorf("%d peers, %v: no %s", tt.peers, tt.mode, one)
 		}
 	}
@@ -149,7 +149,7 @@ func TestNumberOfSeriesIsBounded(t *testing.T) {
 	for n := range manyPeers {
 		d.status.Peers = append(d.status.Peers, fakePeer(n, time.Minute))
 	}
-	// 10 of each lane, 8 of the crew and 11 of XDP for each, 10 buckets each way, one per reason, and a handful of the device.
+	// Per lane 10, 8 for worker jobs and 11 for XDP; 10 buckets per direction; one per drop reason; and 46 for the device.
 	if n, most := len(samples(scrapeText(t, d, Options{}))), config.MaxLanes*(10+8+11)+10+2*10+2*int(drop.Count)+46; n > most {
 		t.Errorf("%d series, want %d at most", n, most)
 	}
@@ -157,7 +157,7 @@ func TestNumberOfSeriesIsBounded(t *testing.T) {
 
 const manyPeers = 1 << 16
 
-func TestPeerWithARoutingTableHasAShortLabel(t *testing.T) {
+func TestLabelOfManyAllowedIPsIsShortened(t *testing.T) {
 	var all []netip.Prefix
 	for n := range 1000 {
 		all = append(all, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(n >> 8), byte(n), 0}), 24))
@@ -176,7 +176,7 @@ func TestPeerWithARoutingTableHasAShortLabel(t *testing.T) {
 	}
 }
 
-func TestEveryReasonOfADropIsCountedOnceAndHasAStage(t *testing.T) {
+func TestEveryDropReasonHasOneSeriesAndStage(t *testing.T) {
 	text := scrapeText(t, newFake(), Options{})
 	for r := drop.None + 1; r < drop.Count; r++ {
 		label := fmt.Sprintf("ropewalk_dropped_packets_total{interface=\"wg0\",reason=%q", r)
@@ -195,7 +195,7 @@ func TestEveryReasonOfADropIsCountedOnceAndHasAStage(t *testing.T) {
 	}
 }
 
-func TestDropsOfTheLanesAreAllDrops(t *testing.T) {
+func TestDropsByLaneEqualDropsByReason(t *testing.T) {
 	var byLane, byReason float64
 	for _, line := range samples(scrapeText(t, newFake(), Options{})) {
 		var v float64
@@ -215,7 +215,7 @@ func TestDropsOfTheLanesAreAllDrops(t *testing.T) {
 	}
 }
 
-func TestInterfaceWithAnOddNameIsShown(t *testing.T) {
+func TestInterfaceNameIsEscapedInLabels(t *testing.T) {
 	d := newFake()
 	d.status.Name = "a\xff\"\n"
 	if text := scrapeText(t, d, Options{}); !strings.Contains(text, `interface="a`+"\uFFFD"+`\"\n"`) {
@@ -223,7 +223,7 @@ func TestInterfaceWithAnOddNameIsShown(t *testing.T) {
 	}
 }
 
-func TestDeviceIsReadyOnceItIsUpAndHasAKey(t *testing.T) {
+func TestReadyNeedsInterfaceUpAndPrivateKey(t *testing.T) {
 	d := newFake()
 	if err := Ready(d); err != nil {
 		t.Error(err)
@@ -239,7 +239,7 @@ func TestDeviceIsReadyOnceItIsUpAndHasAKey(t *testing.T) {
 	}
 }
 
-func TestModesOfPeersHaveNamesInAnyCase(t *testing.T) {
+func TestPerPeerParsesNamesInAnyCase(t *testing.T) {
 	for _, mode := range []PerPeer{PerPeerAuto, PerPeerOn, PerPeerOff} {
 		text, _ := mode.MarshalText()
 		got := PerPeer(9)
@@ -249,6 +249,6 @@ func TestModesOfPeersHaveNamesInAnyCase(t *testing.T) {
 	}
 	var p PerPeer
 	if p != PerPeerAuto || p.UnmarshalText([]byte("sometimes")) == nil {
-		t.Error("accepted")
+		t.Error("an unknown mode is accepted")
 	}
 }

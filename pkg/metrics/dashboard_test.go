@@ -13,12 +13,12 @@ import (
 	"github.com/ropewalk/ropewalk/test/golden"
 )
 
-// The dashboard deploy/grafana/ropewalk.json is written from the code: go test ./pkg/metrics -run Dashboard -update
+// deploy/grafana/ropewalk.json is generated from this file: go test ./pkg/metrics -run Dashboard -update
 
-// query is one line of a panel.
+// query is one query of a panel, with the legend of its series.
 type query struct{ expr, legend string }
 
-// panel is one panel: a third, or a half, or all of the width.
+// panel is one panel of the dashboard, which is 24 columns wide.
 type panel struct {
 	title, help, kind, unit string
 	width                   int
@@ -26,19 +26,20 @@ type panel struct {
 	queries                 []query
 }
 
-// In queries, $sel stands for the selected interfaces, and $w for the window of rates.
+// In queries, $sel stands for the label matchers of the selected interfaces, $lanes for the same without lane slow, and $w for
+// the range of rates.
 var panels = []panel{
 	{title: "Interfaces up", kind: "stat", width: 4, queries: []query{{"ropewalk_interface_up$sel", "{{instance}} {{interface}}"}}},
 	{
-		title: "Peers", help: "Established: a handshake in the last 180 s. A peer without traffic is idle, and that is well.", kind: "stat", width: 8,
+		title: "Peers", help: "Established: a handshake in the last 180 s. An idle peer has no traffic; that is normal.", kind: "stat", width: 8,
 		queries: []query{{"sum by (state) (ropewalk_peers$sel)", "{{state}}"}},
 	},
-	{title: "Peers spread to", kind: "stat", width: 4, queries: []query{{"sum(ropewalk_peers_spread$sel)", "spread"}}},
+	{title: "Peers with spreading", kind: "stat", width: 4, queries: []query{{"sum(ropewalk_peers_spread$sel)", "spread"}}},
 	{title: "Lanes", kind: "stat", width: 4, queries: []query{{"ropewalk_lanes$sel", "{{instance}} {{interface}}"}}},
 	{title: "Version", kind: "stat", width: 4, queries: []query{{"count by (version) (ropewalk_build_info)", "{{version}}"}}},
 
 	{
-		title: "Throughput", help: "Inner packets.", unit: "bps", width: 12, queries: []query{
+		title: "Throughput", help: "Bytes of inner packets.", unit: "bps", width: 12, queries: []query{
 			{"8 * sum without (lane) (rate(ropewalk_lane_transmit_bytes_total$sel[$w]))", "{{instance}} {{interface}} sent"},
 			{"8 * sum without (lane) (rate(ropewalk_lane_receive_bytes_total$sel[$w]))", "{{instance}} {{interface}} received"},
 		},
@@ -51,33 +52,33 @@ var panels = []panel{
 	},
 
 	{
-		title: "Lanes: sent", help: "Each lane has a TUN queue of its own.", unit: "pps", width: 8, stack: true,
+		title: "Lanes: sent", help: "Each lane has its own TUN queue.", unit: "pps", width: 8, stack: true,
 		queries: []query{{"sum by (lane) (rate(ropewalk_lane_transmit_packets_total$sel[$w]))", "lane {{lane}}"}},
 	},
 	{
-		title: "Lanes: received", help: "Each lane has a socket of its own, and with spreading a queue of the NIC.", unit: "pps", width: 8, stack: true,
+		title: "Lanes: received", help: "Each lane has its own socket. With spreading, each has its own NIC queue.", unit: "pps", width: 8, stack: true,
 		queries: []query{{"sum by (lane) (rate(ropewalk_lane_receive_packets_total$sel[$w]))", "lane {{lane}}"}},
 	},
 	{
-		title: "Busiest lane against the mean", help: "1 is even; the number of lanes is all in one.", width: 8, queries: []query{
+		title: "Busiest lane / mean", help: "1 is an even load. The number of lanes means that one lane carries everything.", width: 8, queries: []query{
 			{"max without (lane) (rate(ropewalk_lane_transmit_bytes_total$lanes[$w])) / avg without (lane) (rate(ropewalk_lane_transmit_bytes_total$lanes[$w]))", "{{instance}} {{interface}} sent"},
 			{"max without (lane) (rate(ropewalk_lane_receive_bytes_total$lanes[$w])) / avg without (lane) (rate(ropewalk_lane_receive_bytes_total$lanes[$w]))", "{{instance}} {{interface}} received"},
 		},
 	},
 
 	{
-		title: "Messages per system call's element", help: "How long the runs are that UDP_SEGMENT and UDP_GRO carry.", width: 8, queries: []query{
-			{"histogram_quantile(0.5, sum by (direction, le) (rate(ropewalk_run_messages_bucket$sel[$w])))", "{{direction}} median"},
-			{"histogram_quantile(0.95, sum by (direction, le) (rate(ropewalk_run_messages_bucket$sel[$w])))", "{{direction}} 95%"},
-			{"sum by (direction) (rate(ropewalk_run_messages_sum$sel[$w])) / sum by (direction) (rate(ropewalk_run_messages_count$sel[$w]))", "{{direction}} mean"},
+		title: "Messages per run", help: "Length of the runs that UDP_SEGMENT and UDP_GRO carry.", width: 8, queries: []query{
+			{"histogram_quantile(0.5, sum by (direction, le) (rate(ropewalk_udp_batch_messages_bucket$sel[$w])))", "{{direction}} median"},
+			{"histogram_quantile(0.95, sum by (direction, le) (rate(ropewalk_udp_batch_messages_bucket$sel[$w])))", "{{direction}} 95%"},
+			{"sum by (direction) (rate(ropewalk_udp_batch_messages_sum$sel[$w])) / sum by (direction) (rate(ropewalk_udp_batch_messages_count$sel[$w]))", "{{direction}} mean"},
 		},
 	},
 	{
-		title: "Sizes of runs sent", kind: "heatmap", width: 8,
-		queries: []query{{`sum by (le) (increase(ropewalk_run_messages_bucket{instance=~"$instance",interface=~"$interface",direction="transmit"}[$w]))`, "{{le}}"}},
+		title: "Run length, sent", kind: "heatmap", width: 8,
+		queries: []query{{`sum by (le) (increase(ropewalk_udp_batch_messages_bucket{instance=~"$instance",interface=~"$interface",direction="transmit"}[$w]))`, "{{le}}"}},
 	},
 	{
-		title: "Packets per train at the TUN", width: 8, queries: []query{
+		title: "Packets per train (TUN device)", width: 8, queries: []query{
 			{"sum without (lane) (rate(ropewalk_lane_transmit_packets_total$sel[$w])) / sum without (lane) (rate(ropewalk_lane_transmit_trains_total$sel[$w]))", "{{instance}} {{interface}} sent"},
 			{"sum without (lane) (rate(ropewalk_lane_receive_packets_total$sel[$w])) / sum without (lane) (rate(ropewalk_lane_receive_trains_total$sel[$w]))", "{{instance}} {{interface}} received"},
 		},
@@ -88,15 +89,15 @@ var panels = []panel{
 		queries: []query{{"sum by (stage, reason) (rate(ropewalk_dropped_packets_total$sel[$w])) > 0", "{{stage}}: {{reason}}"}},
 	},
 	{
-		title: "Handshakes", help: "By our role, those begun too; and messages of handshakes that were refused, by reason.", width: 12, queries: []query{
-			{"sum by (interface, role) (increase(ropewalk_handshakes_started_total$sel[$w]))", "{{interface}} {{role}} begun"},
+		title: "Handshakes", help: "By local role: started and ended; and handshake messages that were refused, by reason.", width: 12, queries: []query{
+			{"sum by (interface, role) (increase(ropewalk_handshakes_started_total$sel[$w]))", "{{interface}} {{role}} started"},
 			{"sum by (interface, role, result) (increase(ropewalk_handshakes_total$sel[$w]))", "{{interface}} {{role}} {{result}}"},
 			{`sum by (interface, reason) (increase(ropewalk_dropped_packets_total{instance=~"$instance",interface=~"$interface",stage="handshake"}[$w]))`, "{{interface}} {{reason}}"},
 		},
 	},
 
 	{
-		title: "Time since the peers' last handshake", help: "Above 180 s a peer is idle, or does not answer: see what is sent to it.", unit: "s", width: 12,
+		title: "Time since the peers' last handshake", help: "Above 180 s a peer is idle, or it does not answer the packets sent to it.", unit: "s", width: 12,
 		queries: []query{{"time() - (ropewalk_peer_last_handshake_timestamp_seconds$sel > 0)", "{{interface}} {{public_key}}"}},
 	},
 	{
@@ -106,32 +107,32 @@ var panels = []panel{
 		},
 	},
 	{
-		title: "Packets of peers", help: "WireGuard messages, handshakes and keepalives too.", unit: "pps", width: 12, queries: []query{
+		title: "Peers with most packets", help: "WireGuard messages, including handshakes and keepalives.", unit: "pps", width: 12, queries: []query{
 			{"topk(10, rate(ropewalk_peer_transmit_packets_total$sel[$w]))", "to {{public_key}}"},
 			{"topk(10, rate(ropewalk_peer_receive_packets_total$sel[$w]))", "from {{public_key}}"},
 		},
 	},
 	{
-		title: "Drops by peer", help: "Of a peer's messages those that were refused, of messages to it those that were given up.", unit: "pps", width: 12,
+		title: "Drops by peer", help: "Messages from a peer that were refused, and messages to it that were dropped.", unit: "pps", width: 12,
 		queries: []query{{"topk(10, rate(ropewalk_peer_dropped_packets_total$sel[$w]))", "{{direction}} {{public_key}}"}},
 	},
 
 	{
-		title: "Crew: who did what was offered", unit: "ops", width: 8, queries: []query{
-			{"sum by (direction, by) (rate(ropewalk_crew_collected_units_total$sel[$w]))", "{{direction}} {{by}}"},
-			{"sum by (direction) (rate(ropewalk_crew_back_offs_total$sel[$w]))", "{{direction}} back-offs"},
+		title: "Worker jobs by who completed them", unit: "ops", width: 8, queries: []query{
+			{"sum by (direction, by) (rate(ropewalk_worker_jobs_completed_total$sel[$w]))", "{{direction}} {{by}}"},
+			{"sum by (direction) (rate(ropewalk_worker_backoffs_total$sel[$w]))", "{{direction}} backoffs"},
 		},
 	},
 	{
-		title: "AF_XDP", help: "Where data messages go by that way: what the XDP program did, and what it and the sockets lost.", unit: "pps", width: 24, queries: []query{
+		title: "AF_XDP", help: "Verdicts and drops of the XDP program, and datagrams that its sockets lost.", unit: "pps", width: 24, queries: []query{
 			{"sum by (event) (rate(ropewalk_xdp_packets_total$sel[$w]))", "{{event}}"},
 			{"sum by (reason) (rate(ropewalk_xdp_dropped_packets_total$sel[$w]))", "dropped: {{reason}}"},
 			{"sum(rate(ropewalk_xdp_lost_datagrams_total$sel[$w]))", "lost"},
-			{"sum(rate(ropewalk_xdp_slow_runs_total$sel[$w]))", "runs by UDP sockets"},
+			{"sum(rate(ropewalk_xdp_udp_runs_total$sel[$w]))", "runs sent by UDP sockets"},
 		},
 	},
 	{
-		title: "CPU", help: "Of the process, in cores.", width: 8,
+		title: "CPU", help: "CPU time of the process, in cores.", width: 8,
 		queries: []query{{"sum by (instance) (rate(process_cpu_seconds_total[$w]) * on (job, instance) group_left () ropewalk_build_info)", "{{instance}}"}},
 	},
 	{
@@ -139,7 +140,7 @@ var panels = []panel{
 		queries: []query{{"sum by (instance) (process_resident_memory_bytes * on (job, instance) group_left () ropewalk_build_info)", "{{instance}}"}},
 	},
 	{
-		title: "Fast paths", help: "1: in use; 0: the slow path works instead.", kind: "table", width: 12,
+		title: "Fast paths", help: "1: in use; 0: the fallback is in use.", kind: "table", width: 12,
 		queries: []query{{"min by (instance, interface, feature) (ropewalk_feature_enabled$sel)", ""}},
 	},
 	{
@@ -223,14 +224,14 @@ func (p panel) render(id int, source, place object) object {
 	}
 }
 
-func TestDashboardIsWhatTheCodeSays(t *testing.T) {
+func TestDashboardIsCurrent(t *testing.T) {
 	text, err := json.MarshalIndent(dashboard(), "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}
 	text = []byte(strings.NewReplacer(`\u003c`, "<", `\u003e`, ">", `\u0026`, "&").Replace(string(text)))
 	if !json.Valid(text) {
-		t.Fatal("no JSON")
+		t.Fatal("invalid JSON")
 	}
 	golden.Check(t, filepath.Join("..", "..", "deploy", "grafana", "ropewalk.json"), string(text)+"\n")
 }
@@ -243,7 +244,7 @@ func TestDashboardPanelsDoNotOverlap(t *testing.T) {
 			for y := range at["h"].(int) {
 				cell := [2]int{at["x"].(int) + x, at["y"].(int) + y}
 				if cell[0] >= 24 || taken[cell] != "" {
-					t.Fatalf("%q: %v is taken by %q, or outside", p["title"], cell, taken[cell])
+					t.Fatalf("%q: %v is outside, or overlaps with %q", p["title"], cell, taken[cell])
 				}
 				taken[cell] = p["title"].(string)
 			}
@@ -251,10 +252,10 @@ func TestDashboardPanelsDoNotOverlap(t *testing.T) {
 	}
 }
 
-// metricName finds the names of ropewalk's metrics in a query.
+// metricName matches the names of ropewalk's metrics in a query.
 var metricName = regexp.MustCompile(`\bropewalk_[a-z_]+`)
 
-// unknownMetrics returns the names in text that no metric has.
+// unknownMetrics returns the metric names in text that do not exist.
 func unknownMetrics(text string) (unknown []string) {
 	for _, name := range metricName.FindAllString(text, -1) {
 		known := slices.ContainsFunc(definitions[:], func(d definition) bool {
@@ -270,13 +271,13 @@ func unknownMetrics(text string) (unknown []string) {
 	return unknown
 }
 
-func TestDashboardAsksForMetricsThatAreThere(t *testing.T) {
+func TestDashboardQueriesExistingMetrics(t *testing.T) {
 	used := 0
 	for _, p := range panels {
 		for _, q := range p.queries {
 			used += len(metricName.FindAllString(q.expr, -1))
 			if unknown := unknownMetrics(q.expr); unknown != nil {
-				t.Errorf("%s: no metric is called %v", p.title, unknown)
+				t.Errorf("%s: unknown metrics %v", p.title, unknown)
 			}
 		}
 	}

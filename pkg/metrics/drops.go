@@ -8,7 +8,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/drop"
 )
 
-// drops shows each reason of the closed list, those that never happened too: a rate needs the zero before the first one.
+// drops emits every drop reason, including those with count 0: rate() needs the 0 before the first drop.
 func (s *scrape) drops() {
 	for r := drop.None + 1; r < drop.Count; r++ {
 		name := r.String()
@@ -20,7 +20,7 @@ func (s *scrape) drops() {
 	}
 }
 
-// stage is where packets were on their way, which the name of a reason begins with.
+// stage returns the stage of processing that the prefix of a drop reason names.
 func stage(reason string) string {
 	prefix, _, _ := strings.Cut(reason, "_")
 	switch prefix {

@@ -18,7 +18,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
-// fakeDevice is a device that is what the test says.
+// fakeDevice is a device whose state the test sets.
 type fakeDevice struct {
 	mu     sync.Mutex
 	status config.Status
@@ -41,7 +41,7 @@ func (f *fakeDevice) Stats() any {
 
 var testNow = time.Unix(1_800_000_000, 0)
 
-// fakeKey is the n-th of keys that look like keys.
+// fakeKey returns the n-th of some keys that look random.
 func fakeKey(n int) noise.PublicKey {
 	return sha256.Sum256(binary.BigEndian.AppendUint64(nil, uint64(n)))
 }
@@ -51,7 +51,7 @@ var (
 	testPresharedKey = noise.PresharedKey(fakeKey(1001))
 )
 
-// fakePeer is the n-th peer: its last handshake was so long ago, never if it is negative.
+// fakePeer returns the n-th peer. Its last handshake was ago before testNow; a negative ago means never.
 func fakePeer(n int, ago time.Duration) config.PeerStatus {
 	p := config.PeerStatus{
 		PublicKey: fakeKey(n), PresharedKey: testPresharedKey,
@@ -66,7 +66,7 @@ func fakePeer(n int, ago time.Duration) config.PeerStatus {
 	return p
 }
 
-// newFake returns a device with two lanes and the peers that tell all states apart.
+// newFake returns a device with two lanes and a peer in each state.
 func newFake() *fakeDevice {
 	spread := fakePeer(3, 90*time.Second)
 	spread.Keepalive, spread.Spread = 25, config.PeerSpread{Active: true, Ports: 16}

@@ -12,17 +12,17 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/peer"
 )
 
-// PerPeer says when there are metrics of single peers. The zero PerPeer is PerPeerAuto.
+// PerPeer selects when metrics of single peers are exported. The zero PerPeer is PerPeerAuto.
 type PerPeer uint8
 
-// When there are.
+// Values of PerPeer.
 const (
-	PerPeerAuto PerPeer = iota // up to MaxPeers of them
+	PerPeerAuto PerPeer = iota // while there are at most MaxPeers peers
 	PerPeerOn                  // always
 	PerPeerOff                 // never
 )
 
-// MaxPeers is how many peers PerPeerAuto shows one by one.
+// MaxPeers is the number of peers up to which PerPeerAuto exports each peer.
 const MaxPeers = 256
 
 // String returns auto, on or off.
@@ -40,7 +40,7 @@ func (p PerPeer) String() string {
 // MarshalText implements encoding.TextMarshaler with String.
 func (p PerPeer) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// UnmarshalText implements encoding.TextUnmarshaler: it is what String returns, in any case.
+// UnmarshalText implements encoding.TextUnmarshaler for the results of String, ignoring case.
 func (p *PerPeer) UnmarshalText(text []byte) error {
 	for _, mode := range []PerPeer{PerPeerAuto, PerPeerOn, PerPeerOff} {
 		if strings.EqualFold(string(text), mode.String()) {
@@ -51,16 +51,17 @@ func (p *PerPeer) UnmarshalText(text []byte) error {
 	return errors.New("want auto, on or off")
 }
 
-func (p PerPeer) shows(peers int) bool {
+// exports reports whether each of that many peers has its own metrics.
+func (p PerPeer) exports(peers int) bool {
 	return p == PerPeerOn || p == PerPeerAuto && peers <= MaxPeers
 }
 
-// peers shows the peers, one by one if they are not too many.
+// peers emits the summary of all peers, and the metrics of each if they are to be exported.
 func (s *scrape) peers() {
-	one := s.options.PerPeer.shows(len(s.Peers))
-	s.flag(peersAggregated, !one)
+	each := s.options.PerPeer.exports(len(s.Peers))
+	s.flag(peersAggregated, !each)
 	s.summary()
-	if !one {
+	if !each {
 		return
 	}
 	for i := range s.Peers {
@@ -72,8 +73,8 @@ func (s *scrape) peers() {
 	}
 }
 
-// summary shows all peers together. There are no totals of bytes here: they would go down when a peer is removed, and the
-// lanes have such that do not.
+// summary emits the metrics of all peers together. It has no totals of bytes: they would decrease when a peer is removed.
+// The counters of the lanes do not.
 func (s *scrape) summary() {
 	states := map[string]int{"established": 0, "idle": 0, "never": 0}
 	spread := 0
@@ -95,7 +96,7 @@ func (s *scrape) summary() {
 	s.emit(lastHandshake, unix(last))
 }
 
-// state is how the peer counts in ropewalk_peers: nothing can be sent in a session older than Reject-After-Time.
+// state returns the value of the label state in ropewalk_peers. No session is older than Reject-After-Time.
 func (p *Peer) state(now time.Time) string {
 	switch {
 	case p.LastHandshake.IsZero():
@@ -120,7 +121,7 @@ func (s *scrape) peer(p *Peer) {
 	s.emit(peerSpreadPorts, float64(p.SpreadPorts), p.PublicKey)
 }
 
-// wireGuardNames shows a peer as prometheus_wireguard_exporter does, allowed IPs as a label included.
+// wireGuardNames emits the metrics of prometheus_wireguard_exporter for a peer. Like there, allowed IPs are a label.
 func (s *scrape) wireGuardNames(p *Peer) {
 	allowed := prefixes(p.AllowedIPs, len(p.AllowedIPs))
 	s.count(wgSentBytes, p.TxBytes, p.PublicKey, allowed)
@@ -128,10 +129,10 @@ func (s *scrape) wireGuardNames(p *Peer) {
 	s.emit(wgLatestHandshake, float64(int64(unix(p.LastHandshake))), p.PublicKey, allowed)
 }
 
-// maxPrefixes is how many allowed IPs of a peer are shown: a label is no place for a routing table.
+// maxPrefixes is the maximum number of allowed IPs in a label: a peer may have a whole routing table.
 const maxPrefixes = 16
 
-// prefixes writes the first limit prefixes as wg(8) does, and how many more there are.
+// prefixes formats the first limit prefixes as wg(8) does, followed by the number of further ones, such as "+2".
 func prefixes(all []netip.Prefix, limit int) string {
 	var b strings.Builder
 	for i, p := range all {
@@ -147,7 +148,7 @@ func prefixes(all []netip.Prefix, limit int) string {
 	return b.String()
 }
 
-// unix is t in Unix time, 0 for the zero time.
+// unix returns t as Unix time in seconds, 0 for the zero time.
 func unix(t time.Time) float64 {
 	if t.IsZero() {
 		return 0

@@ -11,10 +11,10 @@ import (
 	"testing"
 )
 
-// rulesDir is where the recording and alerting rules are, and their own tests.
+// rulesDir holds the recording and alerting rules, and their promtool tests.
 const rulesDir = "../../deploy/prometheus"
 
-func TestRulesPassTheirOwnTests(t *testing.T) {
+func TestRulesPassPromtool(t *testing.T) {
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
 		t.Skip("needs promtool, of Debian's package prometheus (make deps-test installs it)")
@@ -28,27 +28,27 @@ func TestRulesPassTheirOwnTests(t *testing.T) {
 	}
 }
 
-// recorded finds the names that recording rules make.
+// recorded matches the names of recorded series.
 var recorded = regexp.MustCompile(`interface:ropewalk_[a-z_:0-9]+`)
 
-func TestRulesAskForMetricsThatAreThere(t *testing.T) {
+func TestRulesQueryExistingMetrics(t *testing.T) {
 	for _, name := range []string{"rules.yml", "rules_test.yml"} {
 		text, err := os.ReadFile(filepath.Join(rulesDir, name))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if unknown := unknownMetrics(recorded.ReplaceAllString(string(text), "")); unknown != nil {
-			t.Errorf("%s: no metric is called %v", name, unknown)
+			t.Errorf("%s: unknown metrics %v", name, unknown)
 		}
 		for _, record := range recorded.FindAllString(string(text), -1) {
 			if !strings.Contains(string(text), "record: "+record+"\n") {
-				t.Errorf("%s: nothing records %s", name, record)
+				t.Errorf("%s: no rule records %s", name, record)
 			}
 		}
 	}
 }
 
-func TestEveryAlertIsTested(t *testing.T) {
+func TestEveryAlertHasPromtoolTest(t *testing.T) {
 	rules, err := os.ReadFile(filepath.Join(rulesDir, "rules.yml"))
 	if err != nil {
 		t.Fatal(err)
@@ -58,9 +58,8 @@ func TestEveryAlertIsTested(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, alert := range regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(string(rules), -1) {
-		// Somewhere it fires.
 		if !regexp.MustCompile(`alertname: ` + alert[1] + `\n\s+exp_alerts:`).Match(tests) {
-			t.Errorf("no test expects %s", alert[1])
+			t.Errorf("no promtool test expects alert %s to fire", alert[1])
 		}
 	}
 }

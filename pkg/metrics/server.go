@@ -21,49 +21,49 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// What a client may cost. The server stands beside the packets, and whoever reaches its port may be nobody's friend.
+// Limits on clients. The server runs in the process that carries packets, and clients may be hostile.
 const (
-	headerTimeout = 5 * time.Second  // for a request's head
+	headerTimeout = 5 * time.Second  // for the header of a request
 	readTimeout   = 10 * time.Second // for a whole request
-	writeTimeout  = 30 * time.Second // for a request and its answer
-	idleTimeout   = 2 * time.Minute  // between requests: more than a scrape interval
-	maxHeader     = 16 << 10         // bytes
+	writeTimeout  = 30 * time.Second // for a request and its response
+	idleTimeout   = 2 * time.Minute  // between requests; longer than a scrape interval
+	maxHeader     = 16 << 10         // bytes of a header
 	maxClients    = 32               // connections
-	maxScrapes    = 4                // answers in the making
-	closeTimeout  = 2 * time.Second  // for answers under way when the server ends
+	maxScrapes    = 4                // concurrent scrapes
+	closeTimeout  = 2 * time.Second  // for responses in progress when the server stops
 	headerSlack   = 4 << 10          // bytes that net/http adds to maxHeader
 )
 
-// ServerConfig is what a Server is made of.
+// ServerConfig configures a Server.
 type ServerConfig struct {
 	Addr      string // host:port; port 0 lets the kernel choose
-	WebConfig string // file of TLS and basic authentication, in the exporter toolkit's form; empty for neither
+	WebConfig string // file for TLS and basic authentication, in the format of the exporter toolkit; empty for neither
 	Log       *slog.Logger
 }
 
-// Content is what a Server answers with.
+// Content is what a Server serves.
 type Content struct {
 	Version    string
 	Collectors []prometheus.Collector
-	Ready      func() error            // nil, or why the tunnel is not ready
-	Pages      map[string]http.Handler // further ones, by http.ServeMux's patterns
+	Ready      func() error            // returns why the tunnel is not ready, nil if it is; may be nil
+	Pages      map[string]http.Handler // further pages by pattern of http.ServeMux
 }
 
-// Server answers scrapes at /metrics, and health checks at /healthz and /readyz.
+// Server serves /metrics and the health checks /healthz and /readyz.
 type Server struct {
 	cfg      ServerConfig
 	listener net.Listener
 }
 
-// Listen binds the address and reads the web config, so that what is wrong with either is known before anything else
-// begins. errors.Is finds syscall.EADDRINUSE where somebody else has the address.
+// Listen binds the address and validates the web config, so that errors in either are known before the tunnel starts. The
+// error wraps syscall.EADDRINUSE if another process listens on the address.
 func Listen(cfg ServerConfig) (*Server, error) {
 	if err := web.Validate(cfg.WebConfig); err != nil {
 		return nil, fmt.Errorf("reading the metrics config %s: %w", cfg.WebConfig, unquoted{err})
 	}
 	l, err := net.Listen("tcp", cfg.Addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("serving metrics on %s: another program listens there: choose another port, or end it: %w", cfg.Addr, err)
+		return nil, fmt.Errorf("serving metrics on %s: another program listens on this address: %w", cfg.Addr, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("serving metrics on %s: %w", cfg.Addr, err)
@@ -71,7 +71,7 @@ func Listen(cfg ServerConfig) (*Server, error) {
 	return &Server{cfg: cfg, listener: netutil.LimitListener(l, maxClients)}, nil
 }
 
-// unquoted is an error of the YAML parser without what it quotes from the file: that may be a key, if it is another file.
+// unquoted is an error of the YAML parser without its quotes from the file, which may be a secret if the path was wrong.
 type unquoted struct{ error }
 
 // Error implements error.
@@ -79,16 +79,16 @@ func (e unquoted) Error() string {
 	return regexp.MustCompile("`[^`]*`").ReplaceAllString(e.error.Error(), "this value")
 }
 
-// Unwrap returns the error as it was.
+// Unwrap returns the original error.
 func (e unquoted) Unwrap() error { return e.error }
 
-// Addr is where the server listens.
+// Addr returns the address on which the server listens.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
-// Close gives the address up. A server that serves is ended by its context instead.
+// Close closes the listener. Cancel the context of Serve to stop a running server.
 func (s *Server) Close() error { return s.listener.Close() }
 
-// Serve answers until ctx ends, then closes everything and returns nil. It returns an error if the server fails before.
+// Serve serves c until ctx ends, then closes all connections and returns nil. It returns an error if the server fails earlier.
 func (s *Server) Serve(ctx context.Context, c Content) error {
 	handler, err := s.handler(c)
 	if err != nil {
@@ -103,7 +103,7 @@ func (s *Server) Serve(ctx context.Context, c Content) error {
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
-		s.end(server)
+		s.shut(server)
 	})
 	err = web.Serve(s.listener, server, &web.FlagConfig{WebConfigFile: &s.cfg.WebConfig}, s.toolkitLog())
 	if !stop() {
@@ -113,22 +113,22 @@ func (s *Server) Serve(ctx context.Context, c Content) error {
 	return errors.Join(fmt.Errorf("serving metrics: %w", err), server.Close())
 }
 
-// end lets answers under way finish, but not for long.
-func (s *Server) end(server *http.Server) {
+// shut waits up to closeTimeout for responses in progress, then closes all connections.
+func (s *Server) shut(server *http.Server) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	_ = s.Close() // Shutdown does not know of the listener before web.Serve has given it over
+	_ = s.Close() // Shutdown closes the listener only after web.Serve has passed it on
 	if server.Shutdown(ctx) != nil {
 		_ = server.Close()
 	}
 }
 
-// toolkitLog keeps to itself what the exporter toolkit says of every start.
+// toolkitLog returns a logger that hides the exporter toolkit's messages about every start.
 func (s *Server) toolkitLog() *slog.Logger {
 	return slog.New(atLeast{s.cfg.Log.Handler(), slog.LevelWarn})
 }
 
-// atLeast is a slog.Handler for what is not below a level.
+// atLeast is a slog.Handler with a minimum level.
 type atLeast struct {
 	slog.Handler
 	level slog.Level
@@ -139,7 +139,7 @@ func (a atLeast) Enabled(ctx context.Context, l slog.Level) bool {
 	return l >= a.level && a.Handler.Enabled(ctx, l)
 }
 
-// handler is all that the server answers.
+// handler returns the handler of all pages.
 func (s *Server) handler(c Content) (http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	all := append([]prometheus.Collector{
@@ -169,7 +169,7 @@ func ready(c Content) error {
 	return c.Ready()
 }
 
-// answer is that to a health check.
+// answer writes the response to a health check.
 func answer(w http.ResponseWriter, err error) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	if err != nil {

@@ -54,7 +54,7 @@ func testServer(t *testing.T, d Device, o Options, webConfig string) (addr strin
 		}
 		if conn, err := net.Dial("tcp", s.Addr().String()); err == nil {
 			conn.Close()
-			t.Error("somebody still listens")
+			t.Error("the address is still in use")
 		}
 	})
 	return s.Addr().String()
@@ -99,7 +99,7 @@ func TestServerAnswersScrapesAndHealthChecks(t *testing.T) {
 		t.Errorf("%d, %s", status, body)
 	}
 	if status, _ := get(t, http.DefaultClient, "http://"+addr+"/healthz"); status != 200 {
-		t.Errorf("alive: %d", status)
+		t.Errorf("/healthz of an interface that is down: %d", status)
 	}
 	for _, path := range []string{"/", "/debug/pprof/", "/metrics/..%2f", "/more"} {
 		if status, _ := get(t, http.DefaultClient, "http://"+addr+path); status != 404 {
@@ -111,12 +111,12 @@ func TestServerAnswersScrapesAndHealthChecks(t *testing.T) {
 func TestServerRejectsOtherRequests(t *testing.T) {
 	addr := testServer(t, newFake(), Options{}, "")
 	for name, tt := range map[string]struct{ request, want string }{
-		"another method":    {"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", "405"},
-		"a big head":        {"GET /metrics HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 2*maxHeader) + "\r\n\r\n", "431"},
-		"no HTTP":           {"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", "400"},
-		"no host":           {"GET /metrics HTTP/1.1\r\n\r\n", "400"},
-		"two lengths":       {"GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", "400"},
-		"a path beyond all": {"GET /../../etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n", "307"},
+		"another method":        {"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", "405"},
+		"a large header":        {"GET /metrics HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 2*maxHeader) + "\r\n\r\n", "431"},
+		"no HTTP":               {"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", "400"},
+		"no host":               {"GET /metrics HTTP/1.1\r\n\r\n", "400"},
+		"two lengths":           {"GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", "400"},
+		"a path above the root": {"GET /../../etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n", "307"},
 	} {
 		conn, err := net.Dial("tcp", addr)
 		if err != nil {
@@ -145,7 +145,7 @@ func TestRequestBodyIsNotRead(t *testing.T) {
 	}
 	resp.Body.Close()
 	if !resp.Close {
-		t.Error("the connection is kept, with the body still to come")
+		t.Error("the connection is kept although the body was not read")
 	}
 }
 
@@ -196,7 +196,7 @@ func TestAddressInUseIsReported(t *testing.T) {
 	}
 	defer first.Close()
 	_, err = Listen(ServerConfig{Addr: first.Addr().String()})
-	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "another program listens there") ||
+	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "another program listens on this address") ||
 		!strings.Contains(err.Error(), first.Addr().String()) {
 		t.Error(err)
 	}

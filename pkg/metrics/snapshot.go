@@ -12,17 +12,17 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/device"
 )
 
-// Snapshot is what one interface is and has done, at one moment. It holds no secrets.
+// Snapshot is the state and the counters of one interface at one moment. It holds no secrets.
 type Snapshot struct {
 	At         time.Time
 	Interface  string
-	PublicKey  string // base64; empty without an identity
+	PublicKey  string // base64; empty without a private key
 	ListenPort uint16
 	Peers      []Peer
 	Stats      device.Stats
 }
 
-// Peer is what one peer is, at one moment.
+// Peer is the state and the counters of one peer at one moment.
 type Peer struct {
 	PublicKey     string // base64
 	Endpoint      string // empty when unknown
@@ -32,19 +32,19 @@ type Peer struct {
 	RxBytes       uint64    // of WireGuard messages, as wg(8) counts
 	TxBytes       uint64
 	Packets       config.PeerPackets
-	SpreadPorts   int // source ports that its flows are spread over; 0 when they are not
+	SpreadPorts   int // source ports over which its flows are spread; 0 if they are not
 }
 
-// Source returns a snapshot. It is called once per scrape, by several goroutines at once if there are several scrapes.
+// Source returns a snapshot. It is called once per scrape; scrapes may run concurrently.
 type Source func() Snapshot
 
-// Device is what FromDevice reads; *device.Device is one.
+// Device is the source of FromDevice; *device.Device implements it.
 type Device interface {
 	Status() config.Status
 	Stats() any // device.Stats
 }
 
-// FromDevice is the Source for a device. Keys other than public ones never leave it.
+// FromDevice returns the Source for a device. Its snapshots hold no key but public ones.
 func FromDevice(d Device, now func() time.Time) Source {
 	return func() Snapshot {
 		status := d.Status()
@@ -74,13 +74,14 @@ func fromPeer(p *config.PeerStatus) Peer {
 	return out
 }
 
-// Why a device is not ready.
+// Reasons why a device is not ready.
 var (
-	errDown  = errors.New("the interface is down, or its port could not be opened")
+	errDown  = errors.New("the interface is down, or its UDP port could not be opened")
 	errNoKey = errors.New("the interface has no private key")
 )
 
-// Ready tells why a device carries no packets: its interface is down, or it has no identity. It is nil when it can.
+// Ready returns why a device carries no packets: its interface is down, or it has no private key. It returns nil if the device
+// is ready.
 func Ready(d Device) error {
 	stats, _ := d.Stats().(device.Stats)
 	switch {
@@ -92,5 +93,5 @@ func Ready(d Device) error {
 	return nil
 }
 
-// label makes a name that the kernel took a label: those of devices may have any bytes in them.
+// label makes the name of a device a valid label: such a name may hold bytes that are not UTF-8.
 func label(name string) string { return strings.ToValidUTF8(name, "\uFFFD") }

@@ -16,11 +16,11 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/datapath/hook"
 )
 
-// SpreadSource looks at the devices, as an adopt.Host's Status does. It is called once per scrape, by several goroutines at once
-// if there are several scrapes.
+// SpreadSource returns the status of the devices on which source ports are spread, as an adopt.Host's Status does. It is
+// called once per scrape; scrapes may run concurrently.
 type SpreadSource func(context.Context) ([]adopt.DeviceStatus, error)
 
-// The families of SpreadCollector.
+// spreadFamily identifies a metric family of SpreadCollector.
 type spreadFamily int
 
 const (
@@ -33,23 +33,23 @@ const (
 	spreadFamilyCount
 )
 
-// spreadDefinitions is the closed list of these. The documentation is generated from it.
+// spreadDefinitions is the closed list of these families. docs/metrics.md is generated from it.
 var spreadDefinitions = [spreadFamilyCount]definition{
-	spreadAttached: {"ropewalk_spread_attached", gauge, "Whether the program of a hook (spread, gather) is attached; gather may be of kind none.", "device hook kind"},
-	spreadProblems: {"ropewalk_spread_problems", gauge, "What is wrong with a device; `ropewalk spread status` tells it in words.", "device"},
-	spreadPeers:    {"ropewalk_spread_peers", gauge, "Peers towards which a tunnel is spread.", "device tunnel port"},
-	spreadLanes:    {"ropewalk_spread_lanes", gauge, "Source ports towards a peer, the most that one has.", "device tunnel port"},
-	spreadEvents:   {"ropewalk_spread_events_total", counter, "How often something happened to packets of the tunnels, as `ropewalk spread status --json` names it.", "device event"},
-	spreadQueues:   {"ropewalk_spread_receive_queue_datagrams_total", counter, "Datagrams for the tunnels that came in, by receive queue.", "device queue"},
+	spreadAttached: {"ropewalk_spread_attached", gauge, "1 if the program of a hook (spread, gather) is attached, else 0. The kind is tcx, tc, xdp or none.", "device hook kind"},
+	spreadProblems: {"ropewalk_spread_problems", gauge, "Number of problems of a device; `ropewalk spread status` describes them.", "device"},
+	spreadPeers:    {"ropewalk_spread_peers", gauge, "Peers to which the flows of a tunnel are spread.", "device tunnel port"},
+	spreadLanes:    {"ropewalk_spread_lanes", gauge, "Source ports used for a peer: the maximum over the peers of the tunnel.", "device tunnel port"},
+	spreadEvents:   {"ropewalk_spread_events_total", counter, "Events of the spread and gather programs; the names are those of `ropewalk spread status --json`.", "device event"},
+	spreadQueues:   {"ropewalk_spread_receive_queue_datagrams_total", counter, "Datagrams received for the tunnels, by receive queue.", "device queue"},
 }
 
-// SpreadCollector is a prometheus.Collector of what spreads on the devices of a host.
+// SpreadCollector is a prometheus.Collector for the spread and gather programs on the devices of a host.
 type SpreadCollector struct {
 	source SpreadSource
 	desc   [spreadFamilyCount]*prometheus.Desc
 }
 
-// NewSpreadCollector returns a SpreadCollector of what source says.
+// NewSpreadCollector returns a SpreadCollector of the status that source returns.
 func NewSpreadCollector(source SpreadSource) *SpreadCollector {
 	c := &SpreadCollector{source: source}
 	for f, def := range spreadDefinitions {
@@ -65,18 +65,19 @@ func (c *SpreadCollector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// lookFor is how long a look at the devices may take: less than the 10 s that Prometheus waits, so that it learns what is wrong.
-const lookFor = 5 * time.Second
+// statusTimeout limits reading the status of the devices. It is less than the 10 s that Prometheus waits, so that the scrape
+// returns an error.
+const statusTimeout = 5 * time.Second
 
-var errSlow = errors.New("another process holds what spreads for too long")
+var errStatusTimeout = errors.New("another process holds the lock of the spread programs for too long")
 
-// Collect implements prometheus.Collector. Where the devices cannot be looked at, the scrape fails.
+// Collect implements prometheus.Collector. If the status of the devices cannot be read, the scrape fails.
 func (c *SpreadCollector) Collect(ch chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), lookFor, errSlow)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), statusTimeout, errStatusTimeout)
 	defer cancel()
 	devices, err := c.source(ctx)
 	if err != nil {
-		ch <- prometheus.NewInvalidMetric(c.desc[spreadAttached], fmt.Errorf("looking at what spreads: %w", err))
+		ch <- prometheus.NewInvalidMetric(c.desc[spreadAttached], fmt.Errorf("reading the status of spread devices: %w", err))
 		return
 	}
 	for i := range devices {
@@ -93,8 +94,8 @@ func (c *SpreadCollector) device(ch chan<- prometheus.Metric, d *adopt.DeviceSta
 		}
 		ch <- m
 	}
-	emit(spreadAttached, truth(d.Spread.State == hook.Attached.String()), "spread", d.Spread.Kind)
-	emit(spreadAttached, truth(d.Gather.State == hook.Attached.String()), "gather", d.Gather.Kind)
+	emit(spreadAttached, boolValue(d.Spread.State == hook.Attached.String()), "spread", d.Spread.Kind)
+	emit(spreadAttached, boolValue(d.Gather.State == hook.Attached.String()), "gather", d.Gather.Kind)
 	emit(spreadProblems, float64(len(d.Problems)))
 	for _, t := range d.Tunnels {
 		name, port := label(t.Name), strconv.Itoa(int(t.Port))

@@ -30,28 +30,28 @@ func spreading(context.Context) ([]adopt.DeviceStatus, error) {
 		},
 		{
 			Device: "eth1", Spread: adopt.HookStatus{State: adopt.UnknownState, Kind: "tcx"}, Gather: adopt.HookStatus{State: "detached", Kind: "none"},
-			Problems: []string{"it cannot be read", "nor mended"},
+			Problems: []string{"the program cannot be read", "the link is gone"},
 		},
 	}, nil
 }
 
-func TestSpreadIsScrapedAsTheGoldenFileHasIt(t *testing.T) {
+func TestSpreadScrapeMatchesGoldenFile(t *testing.T) {
 	text := collected(t, NewSpreadCollector(spreading))
 	golden.Check(t, filepath.Join("testdata", "spread.txt"), text)
 	checkByPromtool(t, text)
 }
 
-func TestWhereNothingIsSpreadThereIsNothingToScrape(t *testing.T) {
+func TestSpreadScrapeIsEmptyWithoutDevices(t *testing.T) {
 	none := func(context.Context) ([]adopt.DeviceStatus, error) { return nil, nil }
 	if text := collected(t, NewSpreadCollector(none)); text != "" {
 		t.Error(text)
 	}
 }
 
-func TestAScrapeFailsWhereDevicesCannotBeLookedAt(t *testing.T) {
+func TestSpreadScrapeFailsWithoutStatus(t *testing.T) {
 	for why, source := range map[string]SpreadSource{
 		"not permitted": func(context.Context) ([]adopt.DeviceStatus, error) { return nil, errors.New("not permitted") },
-		"for too long": func(ctx context.Context) ([]adopt.DeviceStatus, error) {
+		"lock of the spread programs": func(ctx context.Context) ([]adopt.DeviceStatus, error) {
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
 		},
@@ -63,7 +63,7 @@ func TestAScrapeFailsWhereDevicesCannotBeLookedAt(t *testing.T) {
 				t.Errorf("want %s: %v", why, err)
 			}
 			if took := time.Since(began); took >= 10*time.Second {
-				t.Errorf("Prometheus does not wait for %s", took)
+				t.Errorf("the scrape takes %s, longer than Prometheus waits", took)
 			}
 		})
 	}

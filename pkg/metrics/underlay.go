@@ -8,26 +8,26 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/config"
 )
 
-// underlay shows by what way data messages go, and what became of them in XDP. Where that is not in use there is nothing of
-// it: its counters begin with the port.
+// underlay emits the path of data messages, and the counters of XDP. The counters of XDP are absent while it is not in use;
+// they start at 0 when the port is opened.
 func (s *scrape) underlay() {
-	w := &s.Stats.Way
-	s.emit(underlayInfo, 1, w.Mode.String(), w.Way.String(), label(w.Device), w.How)
-	s.emit(xdpLanes, float64(w.Lanes))
-	if r := w.ReceiveCPUs; r != nil {
+	u := &s.Stats.Way
+	s.emit(underlayInfo, 1, u.Mode.String(), u.Way.String(), label(u.Device), u.How)
+	s.emit(xdpLanes, float64(u.Lanes))
+	if r := u.ReceiveCPUs; r != nil {
 		s.emit(receiveCPUs, float64(len(r.CPUs)), label(r.Device))
 	}
-	for event, n := range w.Events {
+	for event, n := range u.Events {
 		s.count(xdpEvents, n, event)
 	}
-	for reason, n := range w.Drops {
+	for reason, n := range u.Drops {
 		s.count(xdpDropped, n, reason)
 	}
-	for i := range w.XDP {
-		l, name := &w.XDP[i], strconv.Itoa(i)
+	for i := range u.XDP {
+		l, name := &u.XDP[i], strconv.Itoa(i)
 		s.count(xdpReceived, l.Received, name)
 		s.count(xdpSent, l.Sent, name)
-		s.count(xdpSlow, l.Slow, name)
+		s.count(xdpUDPRuns, l.Slow, name)
 		s.count(xdpLost, l.Lost, name)
 		s.count(xdpFallbacks, l.Fallbacks, name)
 		s.count(xdpMalformed, l.Malformed, name)
@@ -35,10 +35,10 @@ func (s *scrape) underlay() {
 	}
 }
 
-// frames shows the ledger of a lane's frames.
+// frames emits the use of the frames of a lane's AF_XDP socket.
 func (s *scrape) frames(l *config.XDPLane, lane string) {
 	s.count(xdpRejected, l.Rejected, lane)
-	s.count(xdpMisowned, l.Misowned, lane)
+	s.count(xdpOwnership, l.Misowned, lane)
 	s.emit(xdpHeld, float64(l.RXHeld), lane, "rx")
 	s.emit(xdpHeld, float64(l.TXHeld), lane, "tx")
 	s.emit(xdpHeld, float64(l.TXKernel), lane, "kernel")
