@@ -13,15 +13,16 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// agentBinary is a program of its own.
+// agentBinary is the program of the Kubernetes agent.
 const agentBinary = "ropewalk-agent"
 
 func newAgentCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "agent",
-		Short: "The Kubernetes agent (runs " + agentBinary + ", from beside this program or the PATH)",
-		Long: "agent runs " + agentBinary + ", one per node of a Kubernetes cluster, with the same arguments. It is a program of its own, because\n" +
-			"Kubernetes' client would make this one larger by a quarter. `" + agentBinary + " --help` lists its flags.",
+		Short: "Run the Kubernetes agent (" + agentBinary + ")",
+		Long: "agent runs " + agentBinary + " with the same arguments. The agent runs once on each node of a Kubernetes cluster. It is a separate\n" +
+			"program, because the Kubernetes client would make this one a quarter larger. It is looked for in the directory of this\n" +
+			"program, then in the PATH. `" + agentBinary + " --help` lists its flags.",
 		Example:            "  ropewalk agent --mode spread --node $NODE_NAME",
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -33,7 +34,7 @@ func newAgentCmd() *cobra.Command {
 	}
 }
 
-// execAgent has the agent's program take this one's place. It returns only an error.
+// execAgent replaces this process by the agent's program. It returns only if that fails.
 func execAgent(args ...string) error {
 	path, err := findAgent()
 	if err != nil {
@@ -52,7 +53,7 @@ func findAgent() (string, error) {
 	}
 	path, err := exec.LookPath(agentBinary)
 	if errors.Is(err, exec.ErrNotFound) {
-		return "", fmt.Errorf("the Kubernetes agent is a program of its own, %s, and is not installed", agentBinary)
+		return "", fmt.Errorf("the Kubernetes agent is a separate program, %s, and is not installed", agentBinary)
 	}
 	return path, err
 }

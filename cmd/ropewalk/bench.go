@@ -29,27 +29,27 @@ type benchOptions struct {
 	lanes   []int
 	json    string
 	plots   string
-	self    []string // command that is ropewalk
-	prefix  string   // of the namespaces
-	command string   // as the user gave it
+	self    []string // command that runs ropewalk
+	prefix  string   // of the namespaces' names
+	command string   // command line that repeats the measurement
 }
 
 const (
 	benchSeconds      = 2
 	benchQuickSeconds = 0.5
-	// benchLeastSeconds is ten ticks of the clock by which the kernel counts the processors' time.
-	benchLeastSeconds = 0.1
+	// benchMinSeconds is ten ticks of the clock with which the kernel accounts CPU time.
+	benchMinSeconds = 0.1
 )
 
 func newBenchCmd() *cobra.Command {
 	o := benchOptions{self: []string{"/proc/self/exe"}}
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure what this machine can carry, and what limits it",
-		Long: "bench measures what this machine's cores, its TUN and its UDP sockets carry by themselves, then TCP through a\n" +
-			"tunnel between two network namespaces, by lanes and streams, with its latency and its limits for small packets.\n" +
-			"It ends with what that means: how much one tunnel carries here, and what limits it. It needs root (all but the\n" +
-			"stage crypto), touches no existing interface, and removes all it made. Run it on a machine that is otherwise idle.",
+		Short: "Measure the throughput of a tunnel on this machine, and what limits it",
+		Long: "bench measures the throughput of a tunnel on this machine, and what limits it. It measures encryption, the TUN device and\n" +
+			"UDP sockets alone, then TCP through a tunnel between two network namespaces: by lanes and streams, with latency and the\n" +
+			"limits for small packets. Every stage but crypto needs root. bench changes no existing interface and removes everything\n" +
+			"that it created. Run it on an idle machine.",
 		Example: "  sudo ropewalk bench\n  sudo ropewalk bench --quick --json -\n" +
 			"  sudo ropewalk bench --plots figures\n  ropewalk bench --only crypto",
 		Args: usageArgs(cobra.NoArgs),
@@ -62,16 +62,16 @@ func newBenchCmd() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&o.quick, "quick", false, "about 20 seconds: shorter stretches, fewer figures")
-	f.Float64Var(&o.seconds, "seconds", benchSeconds, "seconds of each stretch of traffic (--quick: 0.5)")
-	f.StringSliceVar(&o.only, "only", nil, "stages to run: "+strings.Join(bench.Stages(), ", "))
-	f.IntSliceVar(&o.lanes, "lanes", nil, "numbers of lanes to measure (default 1, 2, 4 ... up to the number of cores)")
-	f.StringVar(&o.json, "json", "", "write the result as JSON to a file, or with - to standard output instead of the table")
-	f.StringVar(&o.plots, "plots", "", "draw each figure into a directory, as SVG")
+	f.BoolVar(&o.quick, "quick", false, "take about 20 seconds: shorter measurements, and fewer of them")
+	f.Float64Var(&o.seconds, "seconds", benchSeconds, "duration of each measurement in seconds (--quick: 0.5)")
+	f.StringSliceVar(&o.only, "only", nil, "stages to run (default: all): "+strings.Join(bench.Stages(), ", "))
+	f.IntSliceVar(&o.lanes, "lanes", nil, "numbers of lanes to measure (default: 1, 2, 4 ... up to the number of cores)")
+	f.StringVar(&o.json, "json", "", "write the report as JSON to a file; - writes it to standard output instead of the table")
+	f.StringVar(&o.plots, "plots", "", "write the plots as SVG files into a directory")
 	return cmd
 }
 
-// benchCommand is the command line that makes the same figures: what it writes where is left out.
+// benchCommand returns the command line that repeats the measurement, without the flags for output.
 func benchCommand(cmd *cobra.Command) string {
 	words := []string{"sudo", "ropewalk", "bench"}
 	for _, name := range []string{"quick", "seconds", "only", "lanes"} {
@@ -87,17 +87,17 @@ func benchCommand(cmd *cobra.Command) string {
 	return strings.Join(words, " ")
 }
 
-// check finds mistakes before anything is measured.
+// check validates the flags before anything is measured.
 func (o benchOptions) check() error {
 	if _, err := secondsFlag(o.seconds); err != nil {
 		return err
 	}
-	if o.seconds < benchLeastSeconds {
-		return fmt.Errorf("--seconds %v: want at least %v", o.seconds, benchLeastSeconds)
+	if o.seconds < benchMinSeconds {
+		return fmt.Errorf("--seconds %v: want at least %v", o.seconds, benchMinSeconds)
 	}
 	for _, s := range o.only {
 		if !slices.Contains(bench.Stages(), s) {
-			return fmt.Errorf("--only %s: want some of %s", s, strings.Join(bench.Stages(), ", "))
+			return fmt.Errorf("--only %s: want one or more of %s", s, strings.Join(bench.Stages(), ", "))
 		}
 	}
 	for i, n := range o.lanes {
@@ -111,26 +111,26 @@ func (o benchOptions) check() error {
 	return o.checkJSON()
 }
 
-// checkJSON finds out what can be known of the file before there is something to write into it.
+// checkJSON checks before the measurement that the file for --json can be created.
 func (o benchOptions) checkJSON() error {
 	if o.json == "" || o.json == "-" {
 		return nil
 	}
 	if st, err := os.Stat(o.json); err == nil && st.IsDir() {
-		return fmt.Errorf("--json %s: it is a directory", o.json)
+		return fmt.Errorf("--json %s: is a directory", o.json)
 	}
 	if st, err := os.Stat(filepath.Dir(o.json)); err != nil || !st.IsDir() {
-		return fmt.Errorf("--json %s: there is no directory %s", o.json, filepath.Dir(o.json))
+		return fmt.Errorf("--json %s: no such directory: %s", o.json, filepath.Dir(o.json))
 	}
 	return nil
 }
 
-// needsRoot tells whether any stage makes namespaces.
+// needsRoot reports whether any stage creates namespaces.
 func (o benchOptions) needsRoot() bool {
 	return !slices.Equal(slices.Compact(slices.Sorted(slices.Values(o.only))), []string{bench.StageCrypto})
 }
 
-// benchMain measures, then writes what came of it.
+// benchMain runs the measurements and writes the report.
 func benchMain(ctx context.Context, out, progress io.Writer, o benchOptions) error {
 	if err := o.check(); err != nil {
 		return usageError{err}
@@ -145,7 +145,7 @@ func benchMain(ctx context.Context, out, progress io.Writer, o benchOptions) err
 			return fmt.Errorf("creating the directory for plots: %w", err)
 		}
 	}
-	live := &benchLive{out: progress, tty: isTerminal(progress)}
+	live := &benchProgress{out: progress, tty: isTerminal(progress)}
 	report, err := bench.Run(ctx, bench.Config{
 		Stages: o.only, Stretch: time.Duration(o.seconds * float64(time.Second)), Quick: o.quick, Lanes: o.lanes,
 		Daemon: o.daemon, Traffic: slices.Concat(o.self, []string{"traffic"}), Prefix: o.prefix, Progress: live.show,
@@ -161,12 +161,12 @@ func benchMain(ctx context.Context, out, progress io.Writer, o benchOptions) err
 	return errors.Join(o.write(out, report), err)
 }
 
-// daemon runs both ends with so many lanes.
+// daemon returns the command of a daemon with that many lanes.
 func (o benchOptions) daemon(lanes int) bench.Daemon {
 	return bench.Command(slices.Concat(o.self, []string{"run", "--log-level", "error", "--lanes", strconv.Itoa(lanes)})...)
 }
 
-// write puts the report where it was asked for.
+// write writes the report to each output that the flags name.
 func (o benchOptions) write(out io.Writer, r *bench.Report) error {
 	var errs []error
 	if o.json != "-" {
@@ -183,7 +183,7 @@ func (o benchOptions) write(out io.Writer, r *bench.Report) error {
 	return errors.Join(errs...)
 }
 
-// writeBenchTable makes errors printable: they may quote what a daemon wrote.
+// writeBenchTable escapes the table for a terminal: errors in it may quote the output of a daemon.
 func writeBenchTable(out io.Writer, r *bench.Report) error {
 	var b strings.Builder
 	if err := bench.WriteTable(&b, r); err != nil {
@@ -209,14 +209,14 @@ func (o benchOptions) writeJSON(out io.Writer, r *bench.Report) error {
 	return os.WriteFile(o.json, text, 0o644)
 }
 
-// benchLive shows what is measured: on a terminal one line that changes, elsewhere a line per stage.
-type benchLive struct {
+// benchProgress shows the current measurement: on a terminal in one line that is overwritten, else in a line per stage.
+type benchProgress struct {
 	out   io.Writer
 	tty   bool
 	stage string
 }
 
-func (l *benchLive) show(p bench.Progress) {
+func (l *benchProgress) show(p bench.Progress) {
 	switch {
 	case l.tty:
 		fmt.Fprintf(l.out, "\r[%2d/%d] %s: %s ...\x1b[K", p.Done+1, p.Total, p.Stage, p.What)
@@ -226,8 +226,8 @@ func (l *benchLive) show(p bench.Progress) {
 	l.stage = p.Stage
 }
 
-// clear removes the line that changes.
-func (l *benchLive) clear() {
+// clear removes the line from the terminal.
+func (l *benchProgress) clear() {
 	if l.tty {
 		fmt.Fprint(l.out, "\r\x1b[K")
 	}

@@ -22,10 +22,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netlab"
 )
 
-// benchEnv makes this test binary, run again, ropewalk: see TestBenchProcess.
+// benchEnv makes a child process of this test binary run ropewalk: see TestBenchProcess.
 const benchEnv = "ROPEWALK_TEST_BENCH"
 
-// TestBenchProcess is no test but ropewalk itself, with the arguments behind --.
+// TestBenchProcess is not a test: it runs ropewalk with the arguments after --.
 func TestBenchProcess(t *testing.T) {
 	if os.Getenv(benchEnv) == "" {
 		t.Skip("run by the tests of the benchmark")
@@ -39,7 +39,7 @@ func TestBenchProcess(t *testing.T) {
 	}
 }
 
-// benchWith returns options for a short run whose processes are this binary, or skips where there can be none.
+// benchWith returns options for a short run whose processes are this binary. It skips the test without privileges.
 func benchWith(t *testing.T) benchOptions {
 	t.Helper()
 	err := bench.Probe()
@@ -58,7 +58,7 @@ func benchWith(t *testing.T) benchOptions {
 				t.Errorf("the benchmark left %v, %v", left, err)
 			}
 		}
-		// Those of before may have ended.
+		// Children from before the test are not its own.
 		for _, pid := range benchChildren(t) {
 			if !slices.Contains(children, pid) {
 				t.Errorf("the benchmark left process %s", pid)
@@ -71,7 +71,7 @@ func benchWith(t *testing.T) benchOptions {
 	}
 }
 
-// benchChildren are the processes that this one started and that have not ended.
+// benchChildren returns the running child processes of this one.
 func benchChildren(t *testing.T) (pids []string) {
 	t.Helper()
 	paths, err := filepath.Glob("/proc/self/task/*/children")
@@ -87,7 +87,7 @@ func benchChildren(t *testing.T) (pids []string) {
 	return pids
 }
 
-func TestBenchMeasuresEverythingAndLeavesNothing(t *testing.T) {
+func TestBenchMeasuresAllStagesAndCleansUp(t *testing.T) {
 	o := benchWith(t)
 	o.plots = filepath.Join(t.TempDir(), "plots")
 	var out, progress bytes.Buffer
@@ -111,7 +111,7 @@ func TestBenchMeasuresEverythingAndLeavesNothing(t *testing.T) {
 	}
 }
 
-// checkReport wants all figures, and those positive that cannot be 0.
+// checkReport checks that all stages have figures, and that figures are positive unless they may be 0.
 func checkReport(t *testing.T, r *bench.Report) {
 	t.Helper()
 	if r.Schema != bench.Schema || r.Verdict == nil || r.Verdict.Best.Gbps <= 0 || r.Version == "" {
@@ -120,14 +120,14 @@ func checkReport(t *testing.T, r *bench.Report) {
 	stages := map[string]int{}
 	for _, f := range r.Figures {
 		stages[f.Stage]++
-		// On a machine that is busy enough even the lowest rate loses packets, and a daemon may sleep through.
-		if maybe := f.Name == "ndr64" || f.Name == "wakeups"; f.Error != "" || f.Value < 0 || f.Value == 0 && !maybe {
+		// On a busy machine even the lowest rate loses packets, and a daemon may not wake up at all.
+		if mayBeZero := f.Name == "ndr64" || f.Name == "wakeups"; f.Error != "" || f.Value < 0 || f.Value == 0 && !mayBeZero {
 			t.Errorf("%+v", f)
 		}
 	}
 	for _, s := range bench.Stages() {
 		if stages[s] == 0 {
-			t.Errorf("nothing of stage %s", s)
+			t.Errorf("no figures of stage %s", s)
 		}
 	}
 }
@@ -148,7 +148,7 @@ func checkXML(t *testing.T, path string) {
 	}
 }
 
-// cancelWhen calls cancel when it is written a text.
+// cancelWhen is a writer that calls cancel when text is written to it.
 type cancelWhen struct {
 	text   string
 	cancel func()
@@ -161,7 +161,7 @@ func (c cancelWhen) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestBenchThatIsInterruptedLeavesNothing(t *testing.T) {
+func TestBenchCleansUpWhenInterrupted(t *testing.T) {
 	o := benchWith(t)
 	o.seconds, o.only = 60, []string{bench.StageTunnel}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -172,17 +172,17 @@ func TestBenchThatIsInterruptedLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestBenchRefusesWhatItCannotMeasure(t *testing.T) {
+func TestBenchRejectsInvalidOptions(t *testing.T) {
 	good := benchOptions{seconds: 1}
 	for name, change := range map[string]func(*benchOptions){
-		"no time":          func(o *benchOptions) { o.seconds = 0 },
-		"hardly any time":  func(o *benchOptions) { o.seconds = 0.01 },
-		"lanes twice":      func(o *benchOptions) { o.lanes = []int{2, 1, 2} },
-		"nowhere to write": func(o *benchOptions) { o.json = filepath.Join(t.TempDir(), "missing", "x.json") },
-		"a directory":      func(o *benchOptions) { o.json = t.TempDir() },
-		"an unknown stage": func(o *benchOptions) { o.only = []string{"disk"} },
-		"no lanes":         func(o *benchOptions) { o.lanes = []int{0} },
-		"too many lanes":   func(o *benchOptions) { o.lanes = []int{1, 10000} },
+		"no time":           func(o *benchOptions) { o.seconds = 0 },
+		"too little time":   func(o *benchOptions) { o.seconds = 0.01 },
+		"lanes twice":       func(o *benchOptions) { o.lanes = []int{2, 1, 2} },
+		"missing directory": func(o *benchOptions) { o.json = filepath.Join(t.TempDir(), "missing", "x.json") },
+		"a directory":       func(o *benchOptions) { o.json = t.TempDir() },
+		"an unknown stage":  func(o *benchOptions) { o.only = []string{"disk"} },
+		"no lanes":          func(o *benchOptions) { o.lanes = []int{0} },
+		"too many lanes":    func(o *benchOptions) { o.lanes = []int{1, 10000} },
 	} {
 		o := good
 		change(&o)
@@ -193,14 +193,14 @@ func TestBenchRefusesWhatItCannotMeasure(t *testing.T) {
 	}
 }
 
-func TestBenchOfCryptoNeedsNoRoot(t *testing.T) {
+func TestOnlyCryptoStageNeedsNoRoot(t *testing.T) {
 	if (benchOptions{only: []string{bench.StageCrypto}}).needsRoot() || !(benchOptions{}).needsRoot() ||
 		!(benchOptions{only: []string{bench.StageCrypto, bench.StageRaw}}).needsRoot() {
-		t.Error("what needs root is confused")
+		t.Error("needsRoot is wrong for a stage")
 	}
 }
 
-func TestBenchTellsTheCommandThatMakesTheFigures(t *testing.T) {
+func TestBenchReportHasCommandThatRepeatsIt(t *testing.T) {
 	cmd := newBenchCmd()
 	if err := cmd.ParseFlags([]string{"--quick", "--lanes", "1,4", "--only", "crypto,tun", "--json", "x", "--plots", "y"}); err != nil {
 		t.Fatal(err)
@@ -210,9 +210,9 @@ func TestBenchTellsTheCommandThatMakesTheFigures(t *testing.T) {
 	}
 }
 
-func TestBenchProgressIsOneLineOnATerminal(t *testing.T) {
+func TestBenchProgressIsOneLineOnTerminal(t *testing.T) {
 	var b bytes.Buffer
-	live := &benchLive{out: &b, tty: true}
+	live := &benchProgress{out: &b, tty: true}
 	live.show(bench.Progress{Stage: "tun", What: "write", Done: 4, Total: 20})
 	live.show(bench.Progress{Stage: "tun", What: "read", Done: 5, Total: 20})
 	live.clear()

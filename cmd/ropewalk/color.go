@@ -9,11 +9,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/show"
 )
 
-// colored tells whether what is written to out may have colours: on a terminal, unless NO_COLOR or WG_COLOR_MODE says
-// otherwise.
+// colored reports whether output to out has colours: on a terminal, unless NO_COLOR or WG_COLOR_MODE overrides that.
 func colored(out io.Writer) bool { return colorMode(isTerminal(out)) }
 
-// colorMode is colored for what is known to be a terminal, or none.
+// colorMode is colored for an output that is already known to be a terminal or not.
 func colorMode(terminal bool) bool {
 	return show.ColorMode(os.Getenv("WG_COLOR_MODE"), os.Getenv("NO_COLOR") != "", terminal)
 }

@@ -18,7 +18,7 @@ import (
 
 const noFiles = cobra.ShellCompDirectiveNoFileComp
 
-// interfaces are those that a daemon serves; none when they cannot be listed.
+// interfaces returns the interfaces that a daemon serves, nil if they cannot be listed.
 func interfaces() []string {
 	names, err := socketDir().Interfaces()
 	if err != nil {
@@ -27,7 +27,7 @@ func interfaces() []string {
 	return names
 }
 
-// completeInterface completes the only argument.
+// completeInterface completes an interface as the only argument.
 func completeInterface(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, noFiles
@@ -73,7 +73,7 @@ func selectors() []string {
 	return names
 }
 
-// completeConfig completes what up and down take: a name in wg-quick's directory, or a file.
+// completeConfig completes the argument of up and down: a name in wg-quick's directory, or a file.
 func completeConfig(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, noFiles
@@ -91,7 +91,7 @@ func completeConfig(_ *cobra.Command, args []string, _ string) ([]string, cobra.
 	return names, cobra.ShellCompDirectiveDefault
 }
 
-// completeFlag completes a flag that has few values. The flag exists.
+// completeFlag completes the values of a flag. It panics if there is no such flag.
 func completeFlag(cmd *cobra.Command, flag string, values ...string) {
 	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, noFiles))
 	if err != nil {
@@ -99,7 +99,7 @@ func completeFlag(cmd *cobra.Command, flag string, values ...string) {
 	}
 }
 
-// completeDevice completes a network device of this host.
+// completeDevice completes a network device of this host as the only argument.
 func completeDevice(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	devices, err := net.Interfaces()
 	if len(args) > 0 || err != nil {
@@ -112,7 +112,7 @@ func completeDevice(_ *cobra.Command, args []string, _ string) ([]string, cobra.
 	return names, noFiles
 }
 
-// completeSet completes the words of set: keywords, and values where they are known.
+// completeSet completes the keywords of set, and the values that are known.
 func completeSet(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) == 0 {
 		return interfaces(), noFiles
@@ -133,7 +133,7 @@ func completeSet(_ *cobra.Command, args []string, _ string) ([]string, cobra.She
 	return completeSetWord(args[0], word, inPeer)
 }
 
-// completeSetWord completes the value of a keyword, or the next keyword where none waits for its value.
+// completeSetWord completes the value of keyword word. If word is empty, it completes the next keyword.
 func completeSetWord(name, word string, inPeer bool) ([]string, cobra.ShellCompDirective) {
 	switch word {
 	case "":
@@ -154,7 +154,7 @@ func completeSetWord(name, word string, inPeer bool) ([]string, cobra.ShellCompD
 	return nil, noFiles
 }
 
-// peerKeys are the public keys of an interface's peers, each with what it may send from.
+// peerKeys returns the public keys of an interface's peers, each with its allowed IPs as the description.
 func peerKeys(name string) []string {
 	var keys []string
 	_ = withDaemon(socketDir(), name, func(c *uapi.Client) error {

@@ -6,15 +6,15 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// shells are those that completion is written for.
+// shells returns the shells for which there is a completion script.
 func shells() []string { return []string{"bash", "zsh", "fish"} }
 
 func newCompletionCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash | zsh | fish",
 		Short: "Print the completion script of a shell",
-		Long: "completion prints a script that completes commands, flags, interfaces, peers and keywords. Packages install it; by\n" +
-			"hand it goes to\n" +
+		Long: "completion prints a script that completes commands, flags, interfaces, peers and keywords. Packages install it. To\n" +
+			"install it by hand, write it to:\n" +
 			"  bash  /etc/bash_completion.d/ropewalk (needs bash-completion)\n" +
 			"  zsh   a file _ropewalk in a directory of $fpath\n" +
 			"  fish  ~/.config/fish/completions/ropewalk.fish",

@@ -12,11 +12,11 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// privateKeyCredential is the name of the credential with the interface's private key, as `ropewalk genkey` prints it.
+// privateKeyCredential is the name of the credential that holds the interface's private key in base64.
 const privateKeyCredential = "private-key"
 
-// useCredential takes the private key from the directory of credentials that the service manager gives to the service
-// (systemd.exec(5), LoadCredential=), where there is such a credential. dir is empty when there are none at all.
+// useCredential sets the private key of f from the service's credential (systemd.exec(5), LoadCredential=), if there is one.
+// dir is the directory of credentials, or empty if the service has none.
 func useCredential(dir string, f *conffile.File) error {
 	if dir == "" {
 		return nil
@@ -30,9 +30,9 @@ func useCredential(dir string, f *conffile.File) error {
 	case key.IsZero():
 		return fmt.Errorf("the credential %s is empty", privateKeyCredential)
 	case f.Interface.SaveConfig:
-		return fmt.Errorf("the credential %s is not for a file with SaveConfig = true, which would write it into that file", privateKeyCredential)
+		return fmt.Errorf("the credential %s cannot be used with SaveConfig = true, which would write the key into the file", privateKeyCredential)
 	case f.Interface.PrivateKey != nil && *f.Interface.PrivateKey != key:
-		return fmt.Errorf("the file has a PrivateKey that is not that of the credential %s: remove one", privateKeyCredential)
+		return fmt.Errorf("PrivateKey in the file differs from the credential %s: remove one of them", privateKeyCredential)
 	}
 	f.Interface.PrivateKey = &key
 	return nil

@@ -9,9 +9,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
-// withDaemon calls f with a connection to the daemon of an interface.
+// withDaemon calls f with a connection to the daemon of an interface, and closes the connection.
 func withDaemon(dir uapi.Dir, name string, f func(*uapi.Client) error) error {
-	client, err := reach(dir, name)
+	client, err := dialDaemon(dir, name)
 	if err != nil {
 		return err
 	}
@@ -19,8 +19,8 @@ func withDaemon(dir uapi.Dir, name string, f func(*uapi.Client) error) error {
 	return f(client)
 }
 
-// reach connects to the daemon of an interface. Where there is none, the command exits with exitUnreachable.
-func reach(dir uapi.Dir, name string) (*uapi.Client, error) {
+// dialDaemon connects to the daemon of an interface. If there is none, its error has the exit code exitUnreachable.
+func dialDaemon(dir uapi.Dir, name string) (*uapi.Client, error) {
 	client, err := dir.Dial(name)
 	switch {
 	case uapi.IsRefused(err):
@@ -33,13 +33,13 @@ func reach(dir uapi.Dir, name string) (*uapi.Client, error) {
 	return client, nil
 }
 
-// notServed tells an interface of the kernel's own WireGuard, or of any other kind, from none.
+// notServed returns an error that distinguishes an interface without a daemon from one that does not exist.
 func notServed(dir uapi.Dir, name string) error {
 	if _, err := net.InterfaceByName(name); err == nil {
-		return fmt.Errorf("interface %s is not served by a userspace process (no socket in %s); for WireGuard in the kernel use wg(8)", name, dir)
+		return fmt.Errorf("interface %s is not served by a userspace process (no socket in %s); use wg(8) for WireGuard in the kernel", name, dir)
 	}
 	return fmt.Errorf("no such interface: %s", name)
 }
 
-// socketDir is where the sockets of daemons are.
+// socketDir returns the directory of the daemons' control sockets.
 func socketDir() uapi.Dir { return uapi.DefaultDir }

@@ -30,12 +30,12 @@ func newDemoCmd() *cobra.Command {
 	var o demoOptions
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Run two tunnel ends in network namespaces and show what they do",
-		Long: "demo makes two hosts out of network namespaces, lays a multi-queue cable between them, starts ropewalk in both,\n" +
-			"sends verified TCP and UDP traffic through the tunnel, without and with spreading it over source ports, and\n" +
-			"captures on the cable to check that all of it is encrypted. It ends with a picture of what each receive queue\n" +
-			"got. It needs root and nothing else, touches no existing interface, and removes all it made. The exit code is 0\n" +
-			"only if traffic flowed, was encrypted, arrived whole and in order, and spread over the queues.",
+		Short: "Run a tunnel between two network namespaces and check its traffic",
+		Long: "demo runs a tunnel between two network namespaces and checks its traffic. It connects them with a multi-queue link,\n" +
+			"starts ropewalk in both, and sends TCP and UDP with a known pattern through the tunnel, without and with spreading over\n" +
+			"source ports. It captures packets on the link to check that all of them are encrypted, and ends with the load of each\n" +
+			"receive queue. demo needs root. It changes no existing interface and removes everything that it created. The exit code\n" +
+			"is 0 only if all data arrived unchanged, in order and encrypted, and was spread over the queues.",
 		Example: "  sudo ropewalk demo\n  sudo ropewalk demo --seconds 20 --streams 16 --json",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -43,11 +43,11 @@ func newDemoCmd() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.Float64Var(&o.seconds, "seconds", 8, "seconds of traffic: half TCP, half UDP; half without and half with spreading")
-	f.IntVar(&o.streams, "streams", 8, "parallel streams, each a flow of its own")
-	f.IntVar(&o.queues, "queues", 8, "queues of the cable")
-	f.BoolVar(&o.json, "json", false, "print the report as JSON, and nothing else")
-	f.StringVar(&o.daemon, "daemon", "/proc/self/exe run", "command that serves an interface, given as its last argument")
+	f.Float64Var(&o.seconds, "seconds", 8, "duration of the traffic in seconds: half TCP, half UDP; half without and half with spreading")
+	f.IntVar(&o.streams, "streams", 8, "number of parallel streams; each is one flow")
+	f.IntVar(&o.queues, "queues", 8, "number of queues of the link")
+	f.BoolVar(&o.json, "json", false, "print only the report, as JSON")
+	f.StringVar(&o.daemon, "daemon", "/proc/self/exe run", "command that serves the interface given as its last argument")
 	_ = f.MarkHidden("daemon")
 	return cmd
 }
@@ -63,12 +63,12 @@ func (o demoOptions) check() error {
 		return fmt.Errorf("--queues %d: want 1 to %d", o.queues, demo.MaxQueues)
 	}
 	if len(strings.Fields(o.daemon)) == 0 {
-		return errors.New("--daemon: want a command")
+		return errors.New("--daemon: is empty: want a command")
 	}
 	return nil
 }
 
-// demoMain runs the demo and prints its report. A check that failed is an error.
+// demoMain runs the demo and prints its report. It returns an error if a check failed.
 func demoMain(ctx context.Context, out io.Writer, o demoOptions) error {
 	if err := o.check(); err != nil {
 		return usageError{err}

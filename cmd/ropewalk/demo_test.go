@@ -25,13 +25,13 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
-// demoDaemonEnv makes this test binary, run again, a daemon: see TestDemoDaemonProcess.
+// demoDaemonEnv makes a child process of this test binary a daemon: see TestDemoDaemonProcess.
 const demoDaemonEnv = "ROPEWALK_TEST_DAEMON"
 
-// dyingAfter is how many reads of its TUN the daemon "dying" survives.
-const dyingAfter = 50
+// readsBeforeExit is the number of TUN reads after which the daemon "exiting" ends.
+const readsBeforeExit = 50
 
-// TestDemoDaemonProcess is no test but the daemons of the other tests: ropewalk's, and the Go reference implementation.
+// TestDemoDaemonProcess is not a test: it is the daemon process of the other tests, ropewalk or wireguard-go.
 func TestDemoDaemonProcess(t *testing.T) {
 	kind := os.Getenv(demoDaemonEnv)
 	if kind == "" {
@@ -48,29 +48,29 @@ func TestDemoDaemonProcess(t *testing.T) {
 		}
 		return
 	}
-	serveReference(t, ctx, iface, kind == "dying")
+	serveReference(t, ctx, iface, kind == "exiting")
 }
 
-// dyingTUN ends the process in the middle of its work.
-type dyingTUN struct {
+// exitingTUN ends the process after some reads.
+type exitingTUN struct {
 	wgtun.Device
 	reads atomic.Int64
 }
 
-func (d *dyingTUN) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
-	if d.reads.Add(1) > dyingAfter {
+func (e *exitingTUN) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
+	if e.reads.Add(1) > readsBeforeExit {
 		os.Exit(3)
 	}
-	return d.Device.Read(bufs, sizes, offset)
+	return e.Device.Read(bufs, sizes, offset)
 }
 
-func serveReference(t *testing.T, ctx context.Context, iface string, dying bool) {
+func serveReference(t *testing.T, ctx context.Context, iface string, exiting bool) {
 	dev, err := wgtun.CreateTUN(iface, 1420)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if dying {
-		dev = &dyingTUN{Device: dev}
+	if exiting {
+		dev = &exitingTUN{Device: dev}
 	}
 	file, err := ipc.UAPIOpen(iface)
 	if err != nil {
@@ -95,7 +95,7 @@ func serveReference(t *testing.T, ctx context.Context, iface string, dying bool)
 	<-ctx.Done()
 }
 
-// demoWith returns options whose daemon is this binary, or skips where a demo cannot run.
+// demoWith returns options whose daemon is this binary. It skips the test without privileges.
 func demoWith(t *testing.T, kind string) demoOptions {
 	t.Helper()
 	lab, err := netlab.New("probe")
@@ -113,11 +113,11 @@ func demoWith(t *testing.T, kind string) demoOptions {
 		t.Skipf("the demo needs a TUN device: %v", err)
 	}
 	t.Setenv(demoDaemonEnv, kind)
-	before := demoTraces(t)
+	before := demoLeftovers(t)
 	t.Cleanup(func() {
-		for _, trace := range demoTraces(t) {
-			if !strings.Contains(strings.Join(before, " "), trace) {
-				t.Errorf("the demo left %s", trace)
+		for _, path := range demoLeftovers(t) {
+			if !strings.Contains(strings.Join(before, " "), path) {
+				t.Errorf("the demo left %s", path)
 			}
 		}
 	})
@@ -126,7 +126,7 @@ func demoWith(t *testing.T, kind string) demoOptions {
 	}
 }
 
-func demoTraces(t *testing.T) []string {
+func demoLeftovers(t *testing.T) []string {
 	t.Helper()
 	var all []string
 	for _, pattern := range []string{
@@ -169,7 +169,7 @@ func TestDemoPassesWithBothImplementations(t *testing.T) {
 	}
 }
 
-func TestDemoEndsCleanlyWhenInterrupted(t *testing.T) {
+func TestDemoCleansUpWhenInterrupted(t *testing.T) {
 	o := demoWith(t, "reference")
 	o.json, o.seconds = false, 3600
 	ctx, cancel := context.WithCancel(t.Context())
@@ -180,7 +180,7 @@ func TestDemoEndsCleanlyWhenInterrupted(t *testing.T) {
 	}
 }
 
-// cancelOn cancels when a text is written.
+// cancelOn is a writer that calls cancel when text is written to it.
 type cancelOn struct {
 	text   string
 	cancel func()
@@ -193,8 +193,8 @@ func (c *cancelOn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestDemoSaysWhenADaemonDies(t *testing.T) {
-	o := demoWith(t, "dying")
+func TestDemoReportsDaemonThatEnds(t *testing.T) {
+	o := demoWith(t, "exiting")
 	o.seconds = 3600
 	err := demoMain(t.Context(), &bytes.Buffer{}, o)
 	if err == nil || !strings.Contains(err.Error(), "ended by itself") {
@@ -202,7 +202,7 @@ func TestDemoSaysWhenADaemonDies(t *testing.T) {
 	}
 }
 
-func TestDemoShowsWhatADaemonThatCannotStartWrote(t *testing.T) {
+func TestDemoShowsOutputOfFailedDaemon(t *testing.T) {
 	o := demoWith(t, "reference")
 	script := filepath.Join(t.TempDir(), "daemon")
 	if err := os.WriteFile(script, []byte("#!/bin/sh\necho no such luck >&2\nexit 4\n"), 0o755); err != nil {
@@ -215,7 +215,7 @@ func TestDemoShowsWhatADaemonThatCannotStartWrote(t *testing.T) {
 	}
 }
 
-func TestDemoRefusesBadOptions(t *testing.T) {
+func TestDemoRejectsInvalidOptions(t *testing.T) {
 	good := demoOptions{seconds: 1, streams: 1, queues: 1, daemon: "x"}
 	if err := good.check(); err != nil {
 		t.Fatal(err)

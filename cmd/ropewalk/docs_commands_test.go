@@ -12,9 +12,9 @@ import (
 	"github.com/ropewalk/ropewalk/test/docs/page"
 )
 
-// TestCommandsInTheDocumentationExist parses every call of ropewalk in all pages, those in the middle of a sentence too. What is
-// before a version that no longer exists is in the changelog alone.
-func TestCommandsInTheDocumentationExist(t *testing.T) {
+// TestCommandsInDocumentationExist parses every call of ropewalk in all pages, including those inside sentences. Only the changelog
+// may mention commands that no longer exist.
+func TestCommandsInDocumentationExist(t *testing.T) {
 	pages, err := page.ReadAll(page.Root(2))
 	if err != nil || len(pages) < 10 {
 		t.Fatal(len(pages), err)
@@ -44,11 +44,11 @@ func TestCommandsInTheDocumentationExist(t *testing.T) {
 	}
 }
 
-// checkCall looks whether there is the command, and whether it has the flags.
+// checkCall checks that the command exists and has the flags.
 func checkCall(args []string) error {
 	var words []string
 	for _, arg := range args {
-		if arg != "…" && arg != "..." && arg != "$@" { // and so on
+		if arg != "…" && arg != "..." && arg != "$@" { // stands for further arguments
 			words = append(words, arg)
 		}
 	}
@@ -95,7 +95,7 @@ func checkFlags(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-func TestCommandsThatDoNotExistAreFound(t *testing.T) {
+func TestCheckCallFindsUnknownCommandsAndFlags(t *testing.T) {
 	for line, want := range map[string]bool{
 		"show wg0 --lanes": true, "help set": true, "run --spread auto|off|on wg0": true, "set|setconf|show": true, "up --metrics …": true, "--help": true, "": true, "$@": true,
 		"run --lane 1 wg0": false, "shwo wg0": false, "spread atach eth0": false, "set|stconf": false, "doctor -z": false,

@@ -32,50 +32,50 @@ func newDoctorCmd() *cobra.Command {
 	var o doctorOptions
 	cmd := &cobra.Command{
 		Use:   "doctor [INTERFACE...]",
-		Short: "Say what keeps this host from carrying a tunnel fast, and what mends it",
-		Long: "doctor looks at the kernel, by trying; at privileges, NICs, processors, sysctls and the clock; and at the tunnels that\n" +
-			"run: which fast paths each uses, and why not the others. Of what is not well it says why it matters and the command\n" +
-			"that mends it. It changes nothing unless told to with --fix, which first shows what it would do, asks, and\n" +
-			"remembers what was before: --undo restores that. Docs: docs/doctor.md.\n" +
-			"Exit code: 0 all is well, 3 a check failed, 4 there are warnings, 1 an error, 2 wrong usage,\n" +
-			"5 nobody serves a named interface.",
+		Short: "Check this host for what slows a tunnel down, and show how to fix it",
+		Long: "doctor checks this host for what slows a tunnel down, and shows how to fix it. It probes the kernel's features, and reads\n" +
+			"privileges, NICs, CPUs, sysctls and the clock. For each running tunnel it reports which fast paths are in use, and why the\n" +
+			"others are not. Each problem comes with its effect and the command that fixes it. doctor changes nothing without --fix,\n" +
+			"which shows its changes, asks, and records the old values: --undo restores them. Documentation: docs/doctor.md.\n" +
+			"Exit code: 0 no problem, 3 a check failed, 4 no check failed but some warned, 1 error, 2 wrong command line, 5 no daemon\n" +
+			"answers for an interface.",
 		Example: "  ropewalk doctor\n  ropewalk doctor --pre --port 51820\n  ropewalk doctor --json wg0\n  ropewalk doctor --fix && ropewalk doctor --undo",
 		Args:    func(_ *cobra.Command, args []string) error { return o.check(args) },
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return interfaces(), noFiles
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			d := doctorRun{o: o, hands: doctor.Host{}, in: cmd.InOrStdin(), out: cmd.OutOrStdout()}
+			d := doctorRun{o: o, settings: doctor.Host{}, in: cmd.InOrStdin(), out: cmd.OutOrStdout()}
 			d.gather = func(ctx context.Context) (*facts.Facts, error) { return o.gather(ctx, args) }
 			return printing(d.run(cmd.Context()))
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&o.pre, "pre", false, "before a tunnel runs: leave out what is about running ones")
+	f.BoolVar(&o.pre, "pre", false, "before a tunnel runs: omit the checks of running tunnels")
 	f.BoolVar(&o.json, "json", false, "print JSON (apiVersion "+doctor.APIVersion+")")
-	f.BoolVar(&o.fix, "fix", false, "show what can be changed at run time, ask, and change it")
-	f.BoolVar(&o.undo, "undo", false, "take back what --fix has changed")
+	f.BoolVar(&o.fix, "fix", false, "show the settings that can be fixed at run time, ask, and change them")
+	f.BoolVar(&o.undo, "undo", false, "restore the settings that --fix changed")
 	f.BoolVarP(&o.yes, "yes", "y", false, "with --fix, do not ask")
-	f.BoolVar(&o.strict, "strict", false, "exit with 3 for warnings, too")
-	f.BoolVarP(&o.verbose, "verbose", "v", false, "say why it matters of what is well, too")
-	f.StringSliceVar(&o.devices, "device", nil, "NICs to look at (default: those of the default route and of the routes to peers)")
-	f.Uint16Var(&o.port, "port", 51820, "port that a tunnel is to listen on, where none runs")
-	f.StringVar(&o.record, "record", doctor.DefaultRecord, "where --fix writes, and --undo reads, what was before")
+	f.BoolVar(&o.strict, "strict", false, "exit with 3 also if there are only warnings")
+	f.BoolVarP(&o.verbose, "verbose", "v", false, "also explain the checks that passed")
+	f.StringSliceVar(&o.devices, "device", nil, "NICs to check (default: those of the default route and of the routes to peers)")
+	f.Uint16Var(&o.port, "port", 51820, "listen port to check if no tunnel runs")
+	f.StringVar(&o.record, "record", doctor.DefaultRecord, "file with the old values, which --fix writes and --undo reads")
 	_ = cmd.RegisterFlagCompletionFunc("device", completeDevice)
 	return cmd
 }
 
-// check refuses flags that contradict each other.
+// check rejects flags that contradict each other.
 func (o *doctorOptions) check(args []string) error {
 	switch {
 	case o.pre && len(args) > 0:
-		return usageError{errors.New("--pre is for before a tunnel runs: name no INTERFACE with it")}
+		return usageError{errors.New("--pre is for use before a tunnel runs: it takes no INTERFACE")}
 	case o.undo && (o.fix || o.json || o.pre || len(args) > 0):
-		return usageError{errors.New("--undo goes with --record alone")}
+		return usageError{errors.New("--undo can be combined with --record only")}
 	case o.fix && o.json:
-		return usageError{errors.New("--fix and --json exclude each other")}
+		return usageError{errors.New("--fix and --json cannot be combined")}
 	case o.yes && !o.fix:
-		return usageError{errors.New("--yes is for --fix")}
+		return usageError{errors.New("--yes needs --fix")}
 	}
 	return nil
 }
@@ -95,11 +95,11 @@ func (o *doctorOptions) gather(ctx context.Context, tunnels []string) (*facts.Fa
 
 // doctorRun is one run of the command.
 type doctorRun struct {
-	o      doctorOptions
-	gather func(context.Context) (*facts.Facts, error)
-	hands  doctor.Hands
-	in     io.Reader
-	out    io.Writer
+	o        doctorOptions
+	gather   func(context.Context) (*facts.Facts, error)
+	settings doctor.Hands
+	in       io.Reader
+	out      io.Writer
 }
 
 func (d *doctorRun) run(ctx context.Context) error {
@@ -126,21 +126,21 @@ func (d *doctorRun) run(ctx context.Context) error {
 	return d.fix(ctx, report.Changes())
 }
 
-// fix shows the plan, asks, carries it out, and judges what came of it.
+// fix shows the changes, asks, makes them, and examines the host again.
 func (d *doctorRun) fix(ctx context.Context, changes []doctor.Change) error {
 	if len(changes) == 0 {
-		fmt.Fprintln(d.out, "\nNothing here can be mended at run time.")
+		fmt.Fprintln(d.out, "\nNothing can be fixed at run time.")
 	} else {
 		d.plan(changes)
-		if !d.o.yes && !d.agreed() {
+		if !d.o.yes && !d.confirmed() {
 			return errors.New("nothing was changed")
 		}
-		made, err := doctor.Treat(d.hands, d.o.record, changes)
+		made, err := doctor.Treat(d.settings, d.o.record, changes)
 		for _, c := range made {
 			fmt.Fprintf(d.out, "done: %s\n", printable(c.Command()))
 		}
 		if len(made) > 0 {
-			fmt.Fprintln(d.out, "until the next start of the machine, or `ropewalk doctor --undo`")
+			fmt.Fprintln(d.out, "these changes last until the next reboot, or until `ropewalk doctor --undo`")
 		}
 		if err != nil {
 			return err
@@ -155,35 +155,35 @@ func (d *doctorRun) fix(ctx context.Context, changes []doctor.Change) error {
 }
 
 func (d *doctorRun) plan(changes []doctor.Change) {
-	fmt.Fprintln(d.out, "\nThis would be changed:")
+	fmt.Fprintln(d.out, "\nChanges to make:")
 	for _, c := range changes {
 		fmt.Fprintf(d.out, "  %s\n      %s\n", printable(fmt.Sprintf("%s: %q -> %q", c.Setting(), c.Before, c.After)), printable(c.Command()))
 	}
 }
 
-func (d *doctorRun) agreed() bool {
-	fmt.Fprint(d.out, "Change it? [y/N] ")
+func (d *doctorRun) confirmed() bool {
+	fmt.Fprint(d.out, "Make these changes? [y/N] ")
 	answer, _ := bufio.NewReader(d.in).ReadString('\n')
 	answer = strings.ToLower(strings.TrimSpace(answer))
 	return answer == "y" || answer == "yes"
 }
 
 func (d *doctorRun) undo() error {
-	outcomes, err := doctor.Undo(d.hands, d.o.record)
+	outcomes, err := doctor.Undo(d.settings, d.o.record)
 	for _, o := range outcomes {
 		line := fmt.Sprintf("%s: %q -> %q", o.Change.Setting(), o.Change.After, o.Change.Before)
 		if o.Note != "" {
-			line = fmt.Sprintf("%s: left alone, %s", o.Change.Setting(), o.Note)
+			line = fmt.Sprintf("%s: not changed: %s", o.Change.Setting(), o.Note)
 		}
 		fmt.Fprintln(d.out, printable(line))
 	}
 	if errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("there is nothing to take back: %w", err)
+		return fmt.Errorf("there is nothing to undo: %w", err)
 	}
 	return err
 }
 
-// verdict is nil if all is well. The report has said the rest.
+// verdict returns the exit code of the report as an error without text, nil if there is no problem.
 func (d *doctorRun) verdict(s doctor.Summary) error {
 	switch {
 	case s.Failed > 0, s.Warnings > 0 && d.o.strict:

@@ -19,29 +19,29 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/show"
 )
 
-// doctorHands keep settings in memory.
-type doctorHands map[string]string
+// fakeSettings keeps the host's settings in memory.
+type fakeSettings map[string]string
 
-func (doctorHands) Place() (doctor.Place, error) { return doctor.Place{Boot: "b", Network: "n"}, nil }
+func (fakeSettings) Place() (doctor.Place, error) { return doctor.Place{Boot: "b", Network: "n"}, nil }
 
-func (h doctorHands) Read(c doctor.Change) (string, error) { return h[c.Setting()], nil }
+func (s fakeSettings) Read(c doctor.Change) (string, error) { return s[c.Setting()], nil }
 
-func (h doctorHands) Write(c doctor.Change, value string) error {
-	h[c.Setting()] = value
+func (s fakeSettings) Write(c doctor.Change, value string) error {
+	s[c.Setting()] = value
 	return nil
 }
 
 const doctorJIT = "net.core.bpf_jit_enable"
 
-// doctorOf runs the command on a host whose eBPF compiler is as hands have it.
-func doctorOf(t *testing.T, o doctorOptions, hands doctorHands, input string) (string, error) {
+// runDoctor runs the command on a host with the given setting of the eBPF JIT compiler.
+func runDoctor(t *testing.T, o doctorOptions, settings fakeSettings, input string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
-	d := doctorRun{o: o, hands: hands, in: strings.NewReader(input), out: &out}
+	d := doctorRun{o: o, settings: settings, in: strings.NewReader(input), out: &out}
 	d.gather = func(context.Context) (*facts.Facts, error) {
 		return &facts.Facts{
 			Pre: true, Kernel: facts.Kernel{Release: "6.12.1", BTF: facts.Known(true)},
-			Sysctls: map[string]facts.Answer[string]{facts.BPFJIT: facts.Known(hands[doctorJIT])},
+			Sysctls: map[string]facts.Answer[string]{facts.BPFJIT: facts.Known(settings[doctorJIT])},
 		}, nil
 	}
 	err := d.run(t.Context())
@@ -53,12 +53,12 @@ func doctorRecord(t *testing.T) string {
 	return filepath.Join(t.TempDir(), "undo.json")
 }
 
-func TestDoctorAsksBeforeItChangesAnything(t *testing.T) {
+func TestDoctorFixAsksBeforeChanges(t *testing.T) {
 	for answer, want := range map[string]string{"y\n": "1", "yes\n": "1", "n\n": "0", "\n": "0", "": "0", "nyet": "0"} {
-		hands := doctorHands{doctorJIT: "0"}
-		out, err := doctorOf(t, doctorOptions{fix: true, record: doctorRecord(t)}, hands, answer)
-		if hands[doctorJIT] != want {
-			t.Errorf("%q: the value is %s, want %s", answer, hands[doctorJIT], want)
+		settings := fakeSettings{doctorJIT: "0"}
+		out, err := runDoctor(t, doctorOptions{fix: true, record: doctorRecord(t)}, settings, answer)
+		if settings[doctorJIT] != want {
+			t.Errorf("%q: the value is %s, want %s", answer, settings[doctorJIT], want)
 		}
 		if want == "0" && (err == nil || exitCode(err) != exitError) {
 			t.Errorf("%q: %v", answer, err)
@@ -70,22 +70,22 @@ func TestDoctorAsksBeforeItChangesAnything(t *testing.T) {
 	}
 }
 
-func TestDoctorTakesBackWhatItChanged(t *testing.T) {
-	hands, record := doctorHands{doctorJIT: "0"}, doctorRecord(t)
-	out, _ := doctorOf(t, doctorOptions{fix: true, yes: true, record: record}, hands, "")
-	if hands[doctorJIT] != "1" || !strings.Contains(out, "done: sysctl -w net.core.bpf_jit_enable=1") {
-		t.Error(hands, out)
+func TestDoctorUndoRestoresSettings(t *testing.T) {
+	settings, record := fakeSettings{doctorJIT: "0"}, doctorRecord(t)
+	out, _ := runDoctor(t, doctorOptions{fix: true, yes: true, record: record}, settings, "")
+	if settings[doctorJIT] != "1" || !strings.Contains(out, "done: sysctl -w net.core.bpf_jit_enable=1") {
+		t.Error(settings, out)
 	}
-	out, err := doctorOf(t, doctorOptions{undo: true, record: record}, hands, "")
-	if hands[doctorJIT] != "0" || err != nil || !strings.Contains(out, `"1" -> "0"`) {
-		t.Error(hands, err, out)
+	out, err := runDoctor(t, doctorOptions{undo: true, record: record}, settings, "")
+	if settings[doctorJIT] != "0" || err != nil || !strings.Contains(out, `"1" -> "0"`) {
+		t.Error(settings, err, out)
 	}
-	if _, err := doctorOf(t, doctorOptions{undo: true, record: record}, hands, ""); err == nil || !strings.Contains(err.Error(), "nothing to take back") {
+	if _, err := runDoctor(t, doctorOptions{undo: true, record: record}, settings, ""); err == nil || !strings.Contains(err.Error(), "nothing to undo") {
 		t.Error(err)
 	}
 }
 
-func TestDoctorExitsByWhatItFound(t *testing.T) {
+func TestDoctorExitCodeFollowsFindings(t *testing.T) {
 	for _, c := range []struct {
 		summary doctor.Summary
 		strict  bool
@@ -108,7 +108,7 @@ func TestDoctorExitsByWhatItFound(t *testing.T) {
 	}
 }
 
-func TestDoctorRefusesContradictions(t *testing.T) {
+func TestDoctorRejectsContradictingFlags(t *testing.T) {
 	for _, args := range [][]string{
 		{"--pre", "wg0"},
 		{"--undo", "--fix"},
@@ -128,7 +128,7 @@ func TestDoctorRefusesContradictions(t *testing.T) {
 	}
 }
 
-func TestDoctorSaysWhenNobodyServesATunnel(t *testing.T) {
+func TestDoctorOfUnservedInterfaceIsUnreachable(t *testing.T) {
 	root := newRootCmd()
 	root.SetArgs([]string{"doctor", "no-such-tunnel"})
 	if err := root.Execute(); err == nil || exitCode(err) != exitUnreachable {
@@ -136,14 +136,14 @@ func TestDoctorSaysWhenNobodyServesATunnel(t *testing.T) {
 	}
 }
 
-func TestDoctorsJSONIsOfTheSameSchemaAsAllOthers(t *testing.T) {
+func TestDoctorUsesCommonAPIVersion(t *testing.T) {
 	if doctor.APIVersion != show.APIVersion {
 		t.Errorf("%s and %s", doctor.APIVersion, show.APIVersion)
 	}
 }
 
-// asNobody runs the command without any privilege. The program is handed over as a descriptor: nobody may not look into
-// the directory that it is in.
+// asNobody runs the command as user nobody, without capabilities. The program is passed as a file descriptor, because nobody
+// cannot read its directory.
 func asNobody(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -155,7 +155,7 @@ func asNobody(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	}
 	defer program.Close()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/fd/3")
-	cmd.Args = append([]string{"ropewalk", "doctor"}, args...) // by which the test's program tells that it is to be this one
+	cmd.Args = append([]string{"ropewalk", "doctor"}, args...) // makes TestMain run ropewalk
 	cmd.ExtraFiles = []*os.File{program}
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
@@ -170,7 +170,7 @@ func asNobody(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	return out.String(), errs.String(), code
 }
 
-func TestDoctorTellsNobodyWhatItMayNotSee(t *testing.T) {
+func TestDoctorReportsUnknownWithoutPrivileges(t *testing.T) {
 	out, errs, code := asNobody(t, "--pre", "--json")
 	if code != exitFailed || strings.Contains(out+errs, "panic") {
 		t.Fatalf("exit code %d: %s%s", code, out, errs)
@@ -196,7 +196,7 @@ func TestDoctorTellsNobodyWhatItMayNotSee(t *testing.T) {
 	}
 }
 
-func TestDoctorMendsNothingForNobody(t *testing.T) {
+func TestDoctorFixesNothingWithoutPrivileges(t *testing.T) {
 	record := filepath.Join(t.TempDir(), "undo.json")
 	out, errs, code := asNobody(t, "--pre", "--fix", "--yes", "--device", "lo", "--record", record)
 	if code == 0 || strings.Contains(out, "done:") || strings.Contains(out+errs, "panic") {

@@ -11,9 +11,9 @@ import (
 func newDownCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "down CONFIG_FILE | INTERFACE",
-		Short: "Take down an interface and undo what up did",
-		Long: "down undoes what up, or wg-quick(8), did for the interface, saves its state with SaveConfig = true, and waits for\n" +
-			"the daemon to end. It also removes what is left of an interface whose daemon was killed.",
+		Short: "Take down an interface and undo the changes of up",
+		Long: "down takes down an interface: it undoes the changes of up or wg-quick(8) and waits for the daemon to end. With\n" +
+			"SaveConfig = true it first saves the interface's state to its file. It also cleans up after a daemon that was killed.",
 		Example:           "  ropewalk down wg0",
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeConfig,

@@ -21,13 +21,13 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// codedError ends the command with a code of its own. What it wraps may be nil, for a command that has said all already.
+// codedError is an error with its own exit code. err is nil if the command has already printed everything.
 type codedError struct {
 	code int
 	err  error
 }
 
-// Error is "" when there is nothing more to say.
+// Error returns "" if there is nothing more to print.
 func (e codedError) Error() string {
 	if e.err == nil {
 		return ""
@@ -37,10 +37,10 @@ func (e codedError) Error() string {
 
 func (e codedError) Unwrap() error { return e.err }
 
-// ExitCode is what the program ends with.
+// ExitCode returns the exit code of the process.
 func (e codedError) ExitCode() int { return e.code }
 
-// exitCode returns what the process exits with for an error that is not nil.
+// exitCode returns the exit code of the process for an error that is not nil. cobra has no type for unknown commands.
 func exitCode(err error) int {
 	if _, ok := errors.AsType[usageError](err); ok || strings.HasPrefix(err.Error(), "unknown command") {
 		return exitUsage

@@ -17,7 +17,7 @@ func newGenkeyCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:     "genkey",
 		Short:   "Print a new private key",
-		Long:    "genkey prints a new private key in base64. It warns when it goes into a file that others may read.",
+		Long:    "genkey prints a new private key in base64. It warns if standard output is a file that others can access.",
 		Example: "  umask 077; ropewalk genkey > private.key",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -31,7 +31,7 @@ func newGenkeyCmd() *cobra.Command {
 	}
 }
 
-// printKey fails where the key did not arrive, a full disk for one.
+// printKey prints a key. It returns an error if that fails, for example on a full disk.
 func printKey(w io.Writer, base64 string) error {
 	if _, err := fmt.Fprintln(w, base64); err != nil {
 		return fmt.Errorf("writing the key: %w", err)
@@ -39,7 +39,7 @@ func printKey(w io.Writer, base64 string) error {
 	return nil
 }
 
-// warnIfPublic says what wg(8) says about a secret that goes into a file which others have any right to.
+// warnIfPublic prints wg(8)'s warning if out is a file that other users have any access to.
 func warnIfPublic(warnings, out io.Writer) {
 	f, ok := out.(*os.File)
 	if !ok {

@@ -14,8 +14,8 @@ func newGenpskCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "genpsk",
 		Short: "Print a new preshared key",
-		Long: "genpsk prints a new preshared key in base64, which both peers of a pair are given. It warns when it goes into a file that\n" +
-			"others may read.",
+		Long: "genpsk prints a new preshared key in base64. Configure it on both peers. It warns if standard output is a file that others\n" +
+			"can access.",
 		Example: "  umask 077; ropewalk genpsk > preshared.key",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -6,12 +6,12 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newHelpCmd is cobra's help, but what there is no help for is a usage error.
+// newHelpCmd returns a replacement for cobra's help command, which exits with 0 for an unknown command.
 func newHelpCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:                   "help [COMMAND]",
 		Short:                 "Show the help of a command",
-		Long:                  "help shows the help of a command, as its flag --help does, or without one the list of commands.",
+		Long:                  "help shows the help of a command, as its flag --help does. Without an argument it lists the commands.",
 		DisableFlagsInUseLine: true,
 		Example:               "  ropewalk help show\n  ropewalk help spread attach",
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {

@@ -10,7 +10,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/show"
 )
 
-// header begins every JSON document that a command prints. Within a version members may come, but none goes away or
+// header begins every JSON document that a command prints. Within an API version, fields are only added: none is removed or
 // changes its meaning.
 type header struct {
 	APIVersion string `json:"apiVersion"`
@@ -19,7 +19,7 @@ type header struct {
 
 func headerOf(kind string) header { return header{show.APIVersion, kind} }
 
-// writeJSON prints a document, indented.
+// writeJSON prints an indented document.
 func writeJSON(out io.Writer, document any) error {
 	e := json.NewEncoder(out)
 	e.SetIndent("", "  ")

@@ -14,7 +14,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// A pair from wg(8)'s manual page and wg pubkey.
+// The private key in wg(8)'s manual page, and the output of wg pubkey for it.
 const (
 	manualPrivate = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk="
 	manualPublic  = "HIgo9xNzJMWLKASShiTqIybxZ0U3wGLiUeJ1PKf8ykw="
@@ -33,7 +33,7 @@ func execute(t *testing.T, cmd *cobra.Command, stdin string, args ...string) (st
 	return out.String(), errs.String(), err
 }
 
-func TestGenkeyPrintsAClampedKeyAndANewlineOnly(t *testing.T) {
+func TestGenkeyPrintsClampedKey(t *testing.T) {
 	stdout, stderr, err := execute(t, newGenkeyCmd(), "")
 	if err != nil || stderr != "" || len(stdout) != 45 || !strings.HasSuffix(stdout, "=\n") {
 		t.Fatalf("%d bytes, %q, %v", len(stdout), stderr, err)
@@ -43,18 +43,18 @@ func TestGenkeyPrintsAClampedKeyAndANewlineOnly(t *testing.T) {
 		t.Error("not a clamped key")
 	}
 	if again, _, _ := execute(t, newGenkeyCmd(), ""); again == stdout {
-		t.Error("the same key twice")
+		t.Error("two calls print the same key")
 	}
 }
 
-func TestGenpskPrintsAKeyAndANewlineOnly(t *testing.T) {
+func TestGenpskPrintsKey(t *testing.T) {
 	stdout, stderr, err := execute(t, newGenpskCmd(), "")
 	if err != nil || stderr != "" || len(stdout) != 45 {
 		t.Fatalf("%d bytes, %q, %v", len(stdout), stderr, err)
 	}
 }
 
-func TestPubkeyAcceptsWhatStockWGAccepts(t *testing.T) {
+func TestPubkeyAcceptsSameInputAsWG(t *testing.T) {
 	for _, in := range []string{
 		manualPrivate, manualPrivate + "\n", manualPrivate + "\n\n", manualPrivate + " \t\v\f\r\n", manualPrivate + "\x00",
 	} {
@@ -77,7 +77,7 @@ func TestPubkeyAcceptsWhatStockWGAccepts(t *testing.T) {
 	}
 }
 
-func TestSecretsWarnAboutFilesThatOthersMayRead(t *testing.T) {
+func TestGenkeyWarnsAboutWorldAccessibleFile(t *testing.T) {
 	const warning = "Warning: writing to world accessible file.\nConsider setting the umask to 077 and trying again.\n"
 	for mode, want := range map[os.FileMode]string{0o600: "", 0o660: "", 0o644: warning, 0o601: warning} {
 		f, err := os.Create(filepath.Join(t.TempDir(), "key"))
@@ -100,7 +100,7 @@ func TestSecretsWarnAboutFilesThatOthersMayRead(t *testing.T) {
 	}
 }
 
-func TestKeyThatDoesNotArriveIsAnError(t *testing.T) {
+func TestGenkeyFailsOnFullDisk(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
 		t.Skip("needs /dev/full: ", err)
@@ -111,7 +111,7 @@ func TestKeyThatDoesNotArriveIsAnError(t *testing.T) {
 	cmd.SetArgs(nil)
 	cmd.SilenceUsage, cmd.SilenceErrors = true, true
 	if err := cmd.Execute(); err == nil {
-		t.Error("genkey into a full disk succeeds")
+		t.Error("genkey to a full disk succeeds")
 	}
 }
 

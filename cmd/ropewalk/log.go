@@ -17,10 +17,10 @@ import (
 func newLogCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "log INTERFACE [LEVEL]",
-		Short: "Show or change what a running daemon logs",
-		Long: "log changes the level from which the interface's daemon logs, until it ends: " + strings.Join(uapi.Levels(), ", ") + ".\n" +
-			"Without a level it prints the present one. At debug every handshake is logged, at info a peer's first, its moves,\n" +
-			"and that it cannot be reached.",
+		Short: "Show or change the log level of a running daemon",
+		Long: "log changes the log level of the interface's daemon until the daemon ends. Levels: " + strings.Join(uapi.Levels(), ", ") + ".\n" +
+			"Without a level it prints the current one. Level debug logs every handshake; level info logs a peer's first handshake,\n" +
+			"changes of its endpoint, and when it becomes unreachable.",
 		Example:           "  ropewalk log wg0 debug\n  ropewalk log wg0",
 		Args:              usageArgs(cobra.RangeArgs(1, 2)),
 		ValidArgsFunction: completeLog,
@@ -37,7 +37,7 @@ func newLogCmd() *cobra.Command {
 	}
 }
 
-// logLevel prints the level when it does not set one.
+// logLevel sets the log level of a daemon, or prints it if level is empty.
 func logLevel(out io.Writer, dir uapi.Dir, name, level string) error {
 	return withDaemon(dir, name, func(c *uapi.Client) error {
 		var err error
@@ -47,7 +47,7 @@ func logLevel(out io.Writer, dir uapi.Dir, name, level string) error {
 			_, err = fmt.Fprintln(out, level)
 		}
 		if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) {
-			return fmt.Errorf("the daemon of %s is not ropewalk's, or one of before this command: %w", name, err)
+			return fmt.Errorf("the daemon of %s is not ropewalk, or too old for this command: %w", name, err)
 		}
 		return err
 	})

@@ -13,19 +13,19 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
-// logOptions are the flags that say what is logged, and how.
+// logOptions are the flags for the log level and format.
 type logOptions struct{ level, format string }
 
 func logFormats() []string { return []string{"text", "json"} }
 
 func (o *logOptions) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&o.level, "log-level", "", "debug, info, warn, error or silent (default: LOG_LEVEL, else info)")
-	cmd.Flags().StringVar(&o.format, "log-format", "text", "form of each line of the log: text or json")
+	cmd.Flags().StringVar(&o.level, "log-level", "", "log level: debug, info, warn, error or silent (default: LOG_LEVEL, else info)")
+	cmd.Flags().StringVar(&o.format, "log-format", "text", "log format: text or json")
 	completeFlag(cmd, "log-level", uapi.Levels()...)
 	completeFlag(cmd, "log-format", logFormats()...)
 }
 
-// args are the arguments that tell `run` what o says. The environment is handed on as it is.
+// args returns o as arguments of `ropewalk run`, which also inherits LOG_LEVEL.
 func (o *logOptions) args() ([]string, error) {
 	if _, _, err := o.open(io.Discard); err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func (o *logOptions) args() ([]string, error) {
 	return args, nil
 }
 
-// open returns a logger to w, and its level, which may be changed at any time.
+// open returns a logger that writes to w, and its level, which may be changed at any time.
 func (o *logOptions) open(w io.Writer) (*slog.Logger, *slog.LevelVar, error) {
 	level := new(slog.LevelVar)
 	if o.level != "" {
@@ -57,13 +57,13 @@ func (o *logOptions) open(w io.Writer) (*slog.Logger, *slog.LevelVar, error) {
 	return nil, nil, fmt.Errorf("--log-format %.20q: want %s", o.format, strings.Join(logFormats(), " or "))
 }
 
-// newLogger logs text from a level on.
+// newLogger returns a logger in text format.
 func newLogger(w io.Writer, level string) (*slog.Logger, error) {
 	log, _, err := (&logOptions{level: level}).open(w)
 	return log, err
 }
 
-// knownLevel is level, or the default for what only other programs understand: LOG_LEVEL is shared with them.
+// knownLevel returns level, or "" if it is unknown: other programs use LOG_LEVEL too, with other values.
 func knownLevel(level string) string {
 	if _, err := uapi.ParseLevel(level); err != nil {
 		return ""

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command ropewalk is a WireGuard-compatible datapath. One file per command; this package is the only one that reads
-// the environment and exits.
+// Command ropewalk is a WireGuard-compatible datapath. Each command has a file of its name. Only this package reads the
+// environment and exits the process.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 var version = "dev"
 
 func main() {
-	runtime.LockOSThread() // the first thread, whose name is the process's: no lane may get it, and give it its own
+	runtime.LockOSThread() // no lane may run on the main thread: lanes rename their threads, and this one's name is the process's
 	ctx, cancel := signal.NotifyContext(context.Background(), stopSignals()...)
 	err := newRootCmd().ExecuteContext(ctx)
 	cancel()
@@ -33,7 +33,7 @@ func main() {
 	os.Exit(exitCode(err))
 }
 
-// stopSignals are those that end a command in good order. A closed terminal (SIGHUP) is one, unless nohup says otherwise.
+// stopSignals returns the signals that stop a command cleanly. SIGHUP (the terminal was closed) is one, unless nohup ignores it.
 func stopSignals() []os.Signal {
 	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) {
@@ -46,11 +46,11 @@ func newRootCmd() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "ropewalk",
 		Short: "A WireGuard-compatible datapath that uses all NIC queues and cores",
-		Long: "ropewalk is a WireGuard-compatible datapath. It carries whole packet trains between a multi-queue TUN and\n" +
-			"UDP GSO/GRO sockets, one lane per core, and is configured with wg(8) or wg-quick's files, or with commands of its own\n" +
-			"that do the same: set, setconf, addconf, syncconf, show, showconf, up, down.\n\n" +
-			"It exits with 0 when all went well, 1 after an error, 2 when the command line is wrong, 3 when a check failed, 4 when\n" +
-			"none failed but some warned, and 5 when no daemon answers for the interface.",
+		Long: "ropewalk is a WireGuard-compatible datapath. It carries packet trains (GSO, GRO) between a multi-queue TUN device\n" +
+			"and UDP sockets, with one lane per core. wg(8) and wg-quick's files configure it, and so do its own commands: set,\n" +
+			"setconf, addconf, syncconf, show, showconf, up, down.\n\n" +
+			"Exit codes: 0 success, 1 error, 2 wrong command line, 3 a check failed, 4 no check failed but some warned, 5 no daemon\n" +
+			"answers for the interface.",
 		Example: "  ropewalk up wg0\n  ropewalk show wg0 --lanes\n  ropewalk down wg0",
 		Version: version,
 
@@ -63,16 +63,16 @@ func newRootCmd() *cobra.Command {
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(newHelpCmd())
 	addGroup(root, "Tunnels:", newRunCmd(), newUpCmd(), newDownCmd(), newReloadCmd(), newUpgradeCmd(), newSaveCmd(), newStripCmd(), newLogCmd())
-	addGroup(root, "What wg does:", newShowCmd(), newTopCmd(), newShowconfCmd(), newSetCmd(), newSetconfCmd(), newAddconfCmd(), newSyncconfCmd(),
+	addGroup(root, "Configuration, as wg(8) does:", newShowCmd(), newTopCmd(), newShowconfCmd(), newSetCmd(), newSetconfCmd(), newAddconfCmd(), newSyncconfCmd(),
 		newGenkeyCmd(), newGenpskCmd(), newPubkeyCmd())
-	addGroup(root, "This host:", newDoctorCmd(), newSpreadCmd(), newBenchCmd(), newDemoCmd())
+	addGroup(root, "Host:", newDoctorCmd(), newSpreadCmd(), newBenchCmd(), newDemoCmd())
 	addGroup(root, "Kubernetes:", newAgentCmd(), newMeshCmd())
 	root.AddCommand(newTrafficCmd(), newCompletionCmd(), newVersionCmd())
 	root.AddCommand(buildTagCommands()...)
 	return root
 }
 
-// addGroup adds commands that the help lists under a title.
+// addGroup adds commands that the help lists under a common title.
 func addGroup(root *cobra.Command, title string, commands ...*cobra.Command) {
 	root.AddGroup(&cobra.Group{ID: title, Title: title})
 	for _, c := range commands {

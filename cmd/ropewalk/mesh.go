@@ -8,7 +8,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/mesh/command"
 )
 
-// newMeshCmd checks the command line, and has the agent's program do what it says: that one has Kubernetes' client.
+// newMeshCmd parses the command line and runs the agent's program with it, which contains the Kubernetes client.
 func newMeshCmd() *cobra.Command {
 	return group(command.New(func(cmd *cobra.Command, verb command.Verb, o command.Options) error {
 		return execAgent(append([]string{"mesh"}, command.Line(cmd, verb, o)...)...)

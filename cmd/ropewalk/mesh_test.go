@@ -11,15 +11,15 @@ import (
 	"github.com/ropewalk/ropewalk/test/golden"
 )
 
-// TestMeshHandsItsLineToTheAgentsProgram stands a script in for that.
-func TestMeshHandsItsLineToTheAgentsProgram(t *testing.T) {
+// TestMeshPassesArgumentsToAgentProgram uses a script as the agent's program.
+func TestMeshPassesArgumentsToAgentProgram(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/mesh", RequireExplicitExec: true, UpdateScripts: golden.Update(),
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
 	})
 }
 
-func TestMeshMistakesAreUsageErrors(t *testing.T) {
+func TestMeshRejectsInvalidArguments(t *testing.T) {
 	for text, want := range map[string]string{
 		"mesh stauts":             "unknown command \"stauts\" for \"ropewalk mesh\"\n\nDid you mean this?\n\tstatus\n",
 		"mesh graph --fromat svg": "unknown flag: --fromat\n\nDid you mean this?\n\t--format\n",
@@ -34,8 +34,8 @@ func TestMeshMistakesAreUsageErrors(t *testing.T) {
 	}
 }
 
-func TestMeshWithoutTheAgentsProgramSaysSo(t *testing.T) {
-	t.Setenv("PATH", t.TempDir()) // and beside a test binary there is none
+func TestMeshNeedsAgentProgram(t *testing.T) {
+	t.Setenv("PATH", t.TempDir()) // nor is it in the directory of the test binary
 	_, _, err := execute(t, newRootCmd(), "", "mesh", "status")
 	if err == nil || exitCode(err) != exitError || !strings.Contains(err.Error(), agentBinary+", and is not installed") {
 		t.Error(err)

@@ -8,13 +8,13 @@ import (
 	"unicode/utf8"
 )
 
-// printable returns text for a terminal: lines with characters that a terminal could act on, which names of devices and
-// programs may have, are quoted as in Go.
+// printable returns text that is safe for a terminal: lines with control characters, which names of devices and programs may
+// contain, are quoted as in Go. Tabs are left.
 func printable(text string) string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
-		acts := func(r rune) bool { return r != '\t' && !strconv.IsPrint(r) }
-		if strings.ContainsFunc(line, acts) || !utf8.ValidString(line) {
+		control := func(r rune) bool { return r != '\t' && !strconv.IsPrint(r) }
+		if strings.ContainsFunc(line, control) || !utf8.ValidString(line) {
 			quoted := strconv.Quote(line)
 			lines[i] = quoted[1 : len(quoted)-1]
 		}
@@ -29,7 +29,7 @@ func (e printableError) Error() string { return printable(e.error.Error()) }
 
 func (e printableError) Unwrap() error { return e.error }
 
-// printing makes what a command returns printable.
+// printing makes the text of the error of a command printable.
 func printing(err error) error {
 	if err == nil {
 		return nil

@@ -16,8 +16,8 @@ import (
 func newPubkeyCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:     "pubkey",
-		Short:   "Read a private key and print its public key",
-		Long:    "pubkey reads a private key in base64 from standard input and prints the public key that belongs to it.",
+		Short:   "Print the public key of a private key",
+		Long:    "pubkey prints the public key of a private key, which it reads in base64 from standard input.",
 		Example: "  ropewalk pubkey < private.key > public.key",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -40,7 +40,7 @@ var (
 	errKeyTrailing = errors.New("trailing characters found after key")
 )
 
-// readPrivateKey accepts what `wg pubkey` does: a key that nothing precedes and only white space or zero bytes follow.
+// readPrivateKey accepts the same input as `wg pubkey`: a key, followed only by white space or zero bytes.
 func readPrivateKey(r io.Reader) (noise.PrivateKey, error) {
 	in, err := io.ReadAll(io.LimitReader(r, maxKeyInput))
 	if err != nil {

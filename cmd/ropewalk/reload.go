@@ -16,11 +16,11 @@ import (
 func newReloadCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "reload CONFIG_FILE | INTERFACE",
-		Short: "Read an interface's wg-quick file again and keep its sessions",
-		Long: "reload changes the keys, the peers and how to spread to what the file says now. Peers that stay keep their sessions: no\n" +
-			"packet is lost. What [Interface] does not mention stays as it is, such as a private key that a PostUp command set, or the\n" +
-			"mark that up chose for a default route. Addresses, MTU, DNS, routes, Lanes, Metrics and commands are not looked at: those\n" +
-			"need `ropewalk down` and `ropewalk up`.",
+		Short: "Apply a changed wg-quick file to an interface and keep its sessions",
+		Long: "reload applies the keys, the peers and the spread and underlay settings of the interface's file to the running tunnel.\n" +
+			"Peers that stay in the file keep their sessions: no packet is lost. Settings that [Interface] does not mention are kept,\n" +
+			"such as a private key that a PostUp command set, or the fwmark that up chose for a default route. reload ignores\n" +
+			"addresses, MTU, DNS, routes, Lanes, Metrics and commands: they need `ropewalk down` and `ropewalk up`.",
 		Example:           "  ropewalk reload wg0\n  systemctl reload ropewalk@wg0",
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeConfig,
@@ -42,12 +42,12 @@ func reload(ctx context.Context, r *quick.Runner, i quick.Interface) error {
 		if err != nil {
 			return err
 		}
-		return explainWay(c, &dev, c.Configure(dev))
+		return explainUnderlay(c, &dev, c.Configure(dev))
 	})
 }
 
-// resync is what `ropewalk syncconf` would do, without removing what the file does not mention. The private key may have come
-// from a credential: those are gone once a service has started.
+// resync returns the changes of `ropewalk syncconf`, except that settings which the file does not mention are kept. One of
+// them may be a private key from a credential, which is not readable any more once a service has started.
 func resync(ctx context.Context, f *conffile.File, resolve conffile.Resolver, peers []config.PeerStatus) (config.Device, error) {
 	dev, err := f.Sync(ctx, resolve, peers)
 	if err != nil {

@@ -37,9 +37,10 @@ func newRunCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run INTERFACE",
 		Short: "Create a tunnel interface and serve it in the foreground",
-		Long: "run creates the TUN interface, serves /var/run/wireguard/INTERFACE.sock for wg(8), and carries packets until it\n" +
-			"is stopped by SIGTERM or SIGINT, or the interface is deleted. It is a drop-in for `wireguard-go -f INTERFACE`.\n" +
-			"LOG_LEVEL=debug|verbose|info|warn|error|silent sets what is logged; `ropewalk log` changes that while it runs.",
+		Long: "run creates a TUN interface and runs its tunnel in the foreground, until SIGTERM or SIGINT, or until the interface is\n" +
+			"deleted. The control socket for wg(8) is /var/run/wireguard/INTERFACE.sock. run is a drop-in for\n" +
+			"`wireguard-go -f INTERFACE`. LOG_LEVEL=debug|verbose|info|warn|error|silent sets the log level; `ropewalk log` changes\n" +
+			"it at run time.",
 		Example:           "  ropewalk run wg0\n  ropewalk run --lanes 4 wg0\n  ropewalk run --spread off wg0\n  ropewalk run --takeover wg0",
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -50,23 +51,23 @@ func newRunCmd() *cobra.Command {
 			return run(cmd.Context(), args[0], o)
 		},
 	}
-	cmd.Flags().IntVar(&o.lanes, "lanes", 0, "lanes: TUN queues, workers and sockets (default: one per CPU)")
+	cmd.Flags().IntVar(&o.lanes, "lanes", 0, "number of lanes, each with a TUN queue, threads and a socket (default: one per CPU)")
 	cmd.Flags().IntVar(&o.nice, "nice", daemon.LaneNice,
-		"added to the nice value of the lanes' threads: below zero, they go before\napplications, as the kernel's own network path does; 0 for not")
+		"increment of the nice value of the lanes' threads; a negative one runs them before\napplications, as the kernel's network stack does")
 	cmd.Flags().Var(&o.workers, "workers",
-		"workers that help lanes whose flow is more than one core can carry; 0 for none\n"+
-			"(auto: one for each CPU beyond two, at most 4; they rest while no core is idle)")
-	cmd.Flags().IntVar(&o.mtu, "mtu", 0, "MTU of the new interface (default 1420)")
+		"worker threads that encrypt and decrypt for lanes whose flow exceeds one core; 0: none\n"+
+			"(auto: one per CPU beyond two, at most 4; unused while no core is idle)")
+	cmd.Flags().IntVar(&o.mtu, "mtu", 0, "MTU of the new interface (default: 1420)")
 	cmd.Flags().TextVar(&o.spread, "spread", config.SpreadAuto,
-		"spread inner flows over source ports: `auto|off|on`\n(auto: towards peers that say they gather; on: towards all)")
+		"spread inner flows over source ports: `auto|off|on`\n(auto: to peers that support gathering; on: to all peers)")
 	completeFlag(cmd, "spread", "auto", "off", "on")
-	cmd.Flags().Var(portsFlag{&o.ports}, "spread-ports", "source ports to spread over, without the listen port")
+	cmd.Flags().Var(portsFlag{&o.ports}, "spread-ports", "source ports to spread over; the listen port must not be among them")
 	o.underlay.add(cmd)
 	cmd.Flags().BoolVar(&o.takeover, "takeover", false,
-		"take the interface over from the daemon that serves it: connections, routes\nand counters stay (docs/upgrade.md)")
+		"take over the interface from its running daemon: connections, routes\nand counters are kept (docs/upgrade.md)")
 	o.log.flags(cmd)
 	o.metrics.add(cmd.Flags())
-	cmd.Flags().BoolP("foreground", "f", true, "stay in the foreground (always; accepted for wireguard-go's sake)")
+	cmd.Flags().BoolP("foreground", "f", true, "stay in the foreground (always on; for compatibility with wireguard-go)")
 	return cmd
 }
 
@@ -87,10 +88,10 @@ func (f portsFlag) String() string {
 	return f.ports.String()
 }
 
-// Type implements pflag.Value: what the help calls the value.
+// Type implements pflag.Value. The help shows it as the value.
 func (portsFlag) Type() string { return "first-last" }
 
-// usageArgs makes a wrong number of arguments a usage error.
+// usageArgs turns an error of check into a usage error that shows the usage line.
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
@@ -118,23 +119,23 @@ func run(ctx context.Context, name string, o runOptions) error {
 	return serve(ctx, log, tunnel, o)
 }
 
-// daemon is what the flags say of the tunnel.
+// daemon returns the options of the daemon according to the flags.
 func (o *runOptions) daemon(name string, log *slog.Logger, level *slog.LevelVar) daemon.Options {
 	return daemon.Options{
 		Name: name, MTU: o.mtu, Lanes: o.lanes, Workers: int(o.workers), Nice: o.nice,
 		Spread: o.spread, SpreadPorts: o.ports, Underlay: o.underlay.mode, UnderlayDevice: o.underlay.device,
 		ReceiveCPUs: o.underlay.cpus,
 		Log:         log, Level: level,
-		Upgrade: func(path, made string) (*daemon.Successor, error) {
-			return startSuccessor(path, successorArgs(os.Args, name, made))
+		Upgrade: func(path, created string) (*daemon.Successor, error) {
+			return startSuccessor(path, successorArgs(os.Args, name, created))
 		},
-		HandedOver: func(name string, heir int) { announceSuccessor(log, name, heir) },
+		HandedOver: func(name string, pid int) { announceSuccessor(log, name, pid) },
 	}
 }
 
-// serve makes the interface and its socket, or takes them over, and undoes that in reverse.
+// serve creates the interface and its control socket, or takes them over, serves them, and closes them in reverse order.
 func serve(ctx context.Context, log *slog.Logger, tunnel daemon.Options, o runOptions) error {
-	signal.Ignore(syscall.SIGPIPE) // a log reader that goes away must not take the tunnel with it
+	signal.Ignore(syscall.SIGPIPE) // a closed pipe on stderr must not end the tunnel
 	d, exporter, err := o.begin(ctx, log, tunnel)
 	if err != nil {
 		return err
@@ -144,20 +145,20 @@ func serve(ctx context.Context, log *slog.Logger, tunnel daemon.Options, o runOp
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	exporter.start(ctx, o.metrics.content(d))
-	stopping := announce(ctx, log, d.Name())
+	notifyStopping := notifyReady(ctx, log, d.Name())
 	err = d.Serve(ctx)
 	if errors.Is(err, daemon.ErrHandedOver) {
 		return nil
 	}
-	stopping()
+	notifyStopping()
 	return err
 }
 
-// begin has the tunnel run, and listens for those who read its metrics: first of all, since a tunnel that is to be seen and is not
-// would go unnoticed. Where the address is that of a daemon that still runs, the tunnel goes before.
+// begin starts the tunnel and the metrics server. It binds the address of the metrics first, so that a wrong address is an error
+// before the tunnel runs. In a takeover the old daemon may still hold that address: the tunnel then starts first.
 func (o *runOptions) begin(ctx context.Context, log *slog.Logger, tunnel daemon.Options) (*daemon.Daemon, *metricsServer, error) {
 	if o.takeover {
-		exporter, err := o.metrics.succeed(log)
+		exporter, err := o.metrics.listenOrWait(log)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/metrics"
 )
 
-// metricsFlags are the flags that say whether and how metrics are served.
+// metricsFlags are the flags for serving metrics.
 type metricsFlags struct {
 	addr   string
 	config string
@@ -28,15 +28,15 @@ type metricsFlags struct {
 
 // add adds the flags to those of `run` and `up`.
 func (f *metricsFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.addr, "metrics", "", "serve metrics to Prometheus at `host:port`, with /healthz and /readyz (default: not)")
-	flags.StringVar(&f.config, "metrics-config", "", "`file` of TLS and basic authentication for --metrics (the web config of Prometheus)")
+	flags.StringVar(&f.addr, "metrics", "", "serve Prometheus metrics, /healthz and /readyz at `host:port` (default: off)")
+	flags.StringVar(&f.config, "metrics-config", "", "`file` for TLS and basic authentication of --metrics (Prometheus' web config)")
 	flags.TextVar(&f.PerPeer, "metrics-per-peer", metrics.PerPeerAuto,
-		fmt.Sprintf("metrics of single peers: `auto|on|off` (auto: while there are at most %d)", metrics.MaxPeers))
+		fmt.Sprintf("metrics of single peers: `auto|on|off` (auto: on for at most %d peers)", metrics.MaxPeers))
 	flags.BoolVar(&f.WireGuardNames, "metrics-wireguard-names", false,
-		"show peers under the names of the common WireGuard exporter too")
+		"also export peers under the names of prometheus_wireguard_exporter")
 }
 
-// args are the arguments that tell `run` what f says beside the address. Files are named so that another directory does not matter.
+// args returns f, except the address, as arguments of `ropewalk run`. Paths are absolute: the daemon has another directory.
 func (f *metricsFlags) args() ([]string, error) {
 	if f.addr == "" {
 		return nil, f.check()
@@ -45,7 +45,7 @@ func (f *metricsFlags) args() ([]string, error) {
 	if f.config != "" {
 		path, err := filepath.Abs(f.config)
 		if err != nil {
-			return nil, fmt.Errorf("finding the metrics config: %w", err)
+			return nil, fmt.Errorf("resolving the path of the metrics config: %w", err)
 		}
 		args = append(args, "--metrics-config", path)
 	}
@@ -55,7 +55,7 @@ func (f *metricsFlags) args() ([]string, error) {
 	return args, nil
 }
 
-// check finds flags that would have no effect.
+// check rejects flags that have no effect without an address.
 func (f *metricsFlags) check() error {
 	if f.addr == "" && (f.config != "" || f.Options != metrics.Options{}) {
 		return usageError{errors.New("the --metrics-* flags need an address: add --metrics HOST:PORT")}
@@ -63,25 +63,25 @@ func (f *metricsFlags) check() error {
 	return nil
 }
 
-// content is what there is to see of d.
+// content returns what the server serves for d.
 func (f *metricsFlags) content(d metrics.Device) metrics.Content {
 	return metrics.Content{
 		Version:    version,
 		Collectors: []prometheus.Collector{metrics.NewCollector(metrics.FromDevice(d, time.Now), f.Options)},
 		Ready:      func() error { return metrics.Ready(d) },
-		Pages:      livePages(d, f.Options),
+		Pages:      webPages(d, f.Options),
 	}
 }
 
-// metricsServer serves metrics of what is yet to be made. A nil one does nothing.
+// metricsServer is a metrics server that may be created before the tunnel. The methods of a nil metricsServer do nothing.
 type metricsServer struct {
-	server *metrics.Server // nil until the daemon that was taken over has given the address up
+	server *metrics.Server // nil until the address is bound
 	config metrics.ServerConfig
 	log    *slog.Logger
-	ended  chan struct{} // nil until it serves
+	ended  chan struct{} // nil until start; closed when serving ends
 }
 
-// server returns one that does not listen yet, nil if no metrics are wanted.
+// server returns a server that does not listen yet, nil if metrics are off.
 func (f *metricsFlags) server(log *slog.Logger) (*metricsServer, error) {
 	if f.addr == "" {
 		return nil, f.check()
@@ -90,7 +90,7 @@ func (f *metricsFlags) server(log *slog.Logger) (*metricsServer, error) {
 	return &metricsServer{config: c, log: log}, nil
 }
 
-// listen returns a server, nil if no metrics are wanted.
+// listen returns a server that listens, nil if metrics are off.
 func (f *metricsFlags) listen(log *slog.Logger) (*metricsServer, error) {
 	s, err := f.server(log)
 	if s == nil {
@@ -102,9 +102,9 @@ func (f *metricsFlags) listen(log *slog.Logger) (*metricsServer, error) {
 	return s, nil
 }
 
-// succeed returns a server that listens once the daemon that is to be taken over has given the address up, or now if it has another one.
-// What else is wrong is known before that daemon is gone.
-func (f *metricsFlags) succeed(log *slog.Logger) (*metricsServer, error) {
+// listenOrWait returns a server that listens, or one that will listen once the old daemon releases the address. Any other error is
+// returned while the old daemon still serves the tunnel.
+func (f *metricsFlags) listenOrWait(log *slog.Logger) (*metricsServer, error) {
 	s, err := f.listen(log)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return f.server(log)
@@ -112,34 +112,34 @@ func (f *metricsFlags) succeed(log *slog.Logger) (*metricsServer, error) {
 	return s, err
 }
 
-// await listens once the daemon that was taken over has given the address up. The tunnel is served already: that nobody can see it is
-// no reason to stop.
-func (s *metricsServer) await(ctx context.Context) (listens bool) {
+// waitForAddress retries until the old daemon releases the address. It reports whether the server listens. A failure is only
+// logged: the tunnel runs already.
+func (s *metricsServer) waitForAddress(ctx context.Context) (listens bool) {
 	for tries := 0; ; tries++ {
 		l, err := metrics.Listen(s.config)
 		if err == nil {
 			s.server = l
 			return true
 		}
-		if tries == addressTries || !errors.Is(err, syscall.EADDRINUSE) {
-			s.log.Error("metrics are not served", "error", err)
+		if tries == addressAttempts || !errors.Is(err, syscall.EADDRINUSE) {
+			s.log.Error("serving metrics failed, continuing without", "error", err)
 			return false
 		}
 		if tries == 0 {
-			s.log.Info("waiting for the address of the metrics", "address", s.config.Addr)
+			s.log.Info("metrics address in use, waiting for it", "address", s.config.Addr)
 		}
 		select {
 		case <-ctx.Done():
 			return false
-		case <-time.After(addressPause):
+		case <-time.After(addressRetryInterval):
 		}
 	}
 }
 
-// An address is given up when the daemon before has answered its last scrape.
+// The old daemon releases the address after it has answered its last scrape.
 const (
-	addressTries = 100
-	addressPause = 100 * time.Millisecond
+	addressAttempts      = 100
+	addressRetryInterval = 100 * time.Millisecond
 )
 
 // start serves c until ctx ends.
@@ -149,19 +149,19 @@ func (s *metricsServer) start(ctx context.Context, c metrics.Content) {
 	}
 	s.ended = make(chan struct{})
 	listens := s.server != nil
-	if listens { // said before the tunnel is served: who starts the daemon may look for it once that is
+	if listens { // logged before the tunnel is ready: scripts read the address from the log at that point
 		s.logAddress()
 	}
 	go func() {
 		defer close(s.ended)
 		if !listens {
-			if !s.await(ctx) {
+			if !s.waitForAddress(ctx) {
 				return
 			}
 			s.logAddress()
 		}
 		if err := s.server.Serve(ctx, c); err != nil {
-			s.log.Error("metrics are no longer served", "error", err) // packets are still carried
+			s.log.Error("metrics server failed, continuing without", "error", err)
 		}
 	}()
 }
@@ -170,7 +170,7 @@ func (s *metricsServer) logAddress() {
 	s.log.Info("serving metrics", "address", s.server.Addr().String())
 }
 
-// close waits for the server's end, if it was started, and gives its address up.
+// close releases the address. If the server was started, close waits until its context ends it.
 func (s *metricsServer) close() {
 	if s == nil {
 		return
@@ -180,11 +180,11 @@ func (s *metricsServer) close() {
 		return
 	}
 	if s.server != nil {
-		_ = s.server.Close() // it has answered nobody
+		_ = s.server.Close() // no client was served
 	}
 }
 
-// withArgs returns a starter of daemons, as quick.Runner has, that gives them more arguments.
+// withArgs wraps a function that returns the command of a daemon (quick.Runner.Daemon): it adds more arguments.
 func withArgs(start func(string, []string) *exec.Cmd, more []string) func(string, []string) *exec.Cmd {
 	return func(name string, flags []string) *exec.Cmd { return start(name, slices.Concat(flags, more)) }
 }

@@ -35,7 +35,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
-func TestMetricsFlagsReachTheDaemon(t *testing.T) {
+func TestUpPassesMetricsFlagsToDaemon(t *testing.T) {
 	wd, err := os.Getwd()
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func TestMetricsFlagsReachTheDaemon(t *testing.T) {
 	}
 }
 
-func TestMetricsFlagsWithoutAnAddressAreUsageErrors(t *testing.T) {
+func TestMetricsFlagsNeedAnAddress(t *testing.T) {
 	for command, of := range map[string]string{"run": "wg0", "up": writeConf(t, "wg0", "[Interface]\n")} {
 		for _, flag := range []string{"--metrics-config=x", "--metrics-per-peer=on", "--metrics-wireguard-names"} {
 			_, _, err := execute(t, newRootCmd(), "", command, flag, of)
@@ -80,7 +80,7 @@ func TestMetricsFlagsWithoutAnAddressAreUsageErrors(t *testing.T) {
 	}
 }
 
-func TestRunWithAMetricsAddressInUseMakesNoInterface(t *testing.T) {
+func TestRunFailsEarlyIfMetricsAddressInUse(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -91,14 +91,14 @@ func TestRunWithAMetricsAddressInUseMakesNoInterface(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := net.InterfaceByName("rwnometrics"); err == nil {
-		t.Error("the interface was made")
+		t.Error("the interface was created")
 	}
 }
 
-// metricsDaemonEnv makes this test binary, run again, a daemon with these arguments: see TestMetricsDaemonProcess.
+// metricsDaemonEnv makes a child process of this test binary a daemon with these arguments: see TestMetricsDaemonProcess.
 const metricsDaemonEnv = "ROPEWALK_TEST_METRICS_DAEMON"
 
-// TestMetricsDaemonProcess is no test but the daemons of the other tests.
+// TestMetricsDaemonProcess is not a test: it is the daemon process of the other tests.
 func TestMetricsDaemonProcess(t *testing.T) {
 	args := os.Getenv(metricsDaemonEnv)
 	if args == "" {
@@ -118,10 +118,10 @@ const (
 	prometheusAddr = "127.0.0.1:9090"
 )
 
-// metricsLab is two hosts with a tunnel, whose left daemon serves metrics.
+// metricsLab is a pair of hosts with a tunnel. The daemon of the left one serves metrics.
 type metricsLab struct {
 	left, right *demo.Side
-	client      *http.Client // from inside the left host
+	client      *http.Client // in the left host's network namespace
 }
 
 func newMetricsLab(t *testing.T) *metricsLab {
@@ -169,7 +169,7 @@ func (m *metricsLab) get(url string) (status int, body string, err error) {
 }
 
 // eventually waits until f returns nil.
-func (m *metricsLab) eventually(t *testing.T, what string, f func() error) {
+func (m *metricsLab) eventually(t *testing.T, condition string, f func() error) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for {
@@ -178,18 +178,18 @@ func (m *metricsLab) eventually(t *testing.T, what string, f func() error) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("waiting for %s: %v", what, err)
+			t.Fatalf("waiting for %s: %v", condition, err)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
 }
 
-// load sends TCP through the tunnel, and packets that no peer may have, until the test ends.
+// load sends TCP through the tunnel, and packets to an address that no peer has, until the test ends.
 func (m *metricsLab) load(t *testing.T) {
 	t.Helper()
 	var l net.Listener
 	var to net.Conn
-	var nobody net.Conn
+	var noPeer net.Conn
 	err := errors.Join(m.right.Host.Do(func() (err error) {
 		l, err = net.Listen("tcp", netip.AddrPortFrom(m.right.Tunnel[0].Addr(), 0).String())
 		return err
@@ -197,7 +197,7 @@ func (m *metricsLab) load(t *testing.T) {
 		if to, err = net.DialTimeout("tcp", l.Addr().String(), 20*time.Second); err != nil {
 			return err
 		}
-		nobody, err = net.Dial("udp", netip.AddrPortFrom(m.right.Tunnel[0].Addr().Next().Next(), 9).String())
+		noPeer, err = net.Dial("udp", netip.AddrPortFrom(m.right.Tunnel[0].Addr().Next().Next(), 9).String())
 		return err
 	}))
 	if err != nil {
@@ -211,24 +211,24 @@ func (m *metricsLab) load(t *testing.T) {
 	ended.Go(func() { _, _ = io.Copy(io.Discard, from) })
 	ended.Go(func() {
 		block := make([]byte, 256<<10)
-		tick := time.NewTicker(20 * time.Millisecond) // a load, not a flood: others use the machine too
+		tick := time.NewTicker(20 * time.Millisecond) // limits the load: other tests run too
 		defer tick.Stop()
 		for range tick.C {
-			_, _ = nobody.Write([]byte("to nobody"))
+			_, _ = noPeer.Write([]byte("to no peer"))
 			if _, err := to.Write(block); err != nil {
 				return
 			}
 		}
 	})
 	t.Cleanup(func() {
-		for _, c := range []io.Closer{to, from, nobody, l} {
+		for _, c := range []io.Closer{to, from, noPeer, l} {
 			c.Close()
 		}
 		ended.Wait()
 	})
 }
 
-// sample returns the value of the series that begins so in a scrape.
+// sample returns the value of a series in a scrape.
 func sample(scrape, series string) (float64, error) {
 	for line := range strings.Lines(scrape) {
 		if rest, ok := strings.CutPrefix(line, series+" "); ok {
@@ -238,10 +238,10 @@ func sample(scrape, series string) (float64, error) {
 	return 0, fmt.Errorf("no %s in\n%s", series, scrape)
 }
 
-func TestRunningTunnelIsSeenInPrometheus(t *testing.T) {
+func TestPrometheusScrapesRunningTunnel(t *testing.T) {
 	m := newMetricsLab(t)
 	if status, body, err := m.get("http://" + scrapeAddr + "/readyz"); status != 503 || err != nil {
-		t.Errorf("ready before it is up: %d, %s, %v", status, body, err)
+		t.Errorf("/readyz before the interface is up: %d, %s, %v", status, body, err)
 	}
 	for _, err := range []error{m.right.SetUp(m.left), m.left.SetUp(m.right)} {
 		if err != nil {
@@ -260,7 +260,7 @@ func TestRunningTunnelIsSeenInPrometheus(t *testing.T) {
 	t.Run("prometheus", m.checkPrometheus)
 }
 
-// checkScrape looks at what the daemon says itself.
+// checkScrape checks a scrape of the daemon.
 func (m *metricsLab) checkScrape(t *testing.T) {
 	series := func(format string, args ...any) string {
 		return strings.ReplaceAll(fmt.Sprintf(format, args...), "IF", m.left.Interface)
@@ -268,7 +268,7 @@ func (m *metricsLab) checkScrape(t *testing.T) {
 	peer := m.right.Key.Public().Base64()
 	allowed := fmt.Sprintf("%s/32,%s/128", m.right.Tunnel[0].Addr(), m.right.Tunnel[1].Addr())
 	var text string
-	m.eventually(t, "the figures of a load", func() (err error) {
+	m.eventually(t, "the metrics to show the load", func() (err error) {
 		if _, text, err = m.get("http://" + scrapeAddr + "/metrics"); err != nil {
 			return err
 		}
@@ -285,22 +285,22 @@ func (m *metricsLab) checkScrape(t *testing.T) {
 		}
 		return nil
 	})
-	for name, least := range map[string]float64{
+	for name, lowest := range map[string]float64{
 		`ropewalk_interface_up{interface="IF"}`:                                                              1,
 		`ropewalk_handshakes_started_total{interface="IF",role="initiator"}`:                                 1,
 		`ropewalk_handshakes_total{interface="IF",result="completed",role="initiator"}`:                      1,
 		`ropewalk_lanes{interface="IF"}`:                                                                     2,
 		`ropewalk_peers{interface="IF",state="established"}`:                                                 1,
 		`ropewalk_dropped_packets_total{interface="IF",reason="tx_no_peer",stage="transmit"}`:                1,
-		`ropewalk_udp_batch_messages_count{direction="transmit",interface="IF"}`:                                   10,
-		`ropewalk_udp_batch_messages_sum{direction="transmit",interface="IF"}`:                                     500,
-		`ropewalk_udp_batch_messages_sum{direction="receive",interface="IF"}`:                                      10,
+		`ropewalk_udp_batch_messages_count{direction="transmit",interface="IF"}`:                             10,
+		`ropewalk_udp_batch_messages_sum{direction="transmit",interface="IF"}`:                               500,
+		`ropewalk_udp_batch_messages_sum{direction="receive",interface="IF"}`:                                10,
 		`ropewalk_peer_transmit_bytes_total{interface="IF",public_key="` + peer + `"}`:                       1 << 20,
 		`ropewalk_peer_last_handshake_timestamp_seconds{interface="IF",public_key="` + peer + `"}`:           float64(time.Now().Add(-time.Hour).Unix()),
 		`wireguard_sent_bytes_total{allowed_ips="` + allowed + `",interface="IF",public_key="` + peer + `"}`: 1 << 20,
 	} {
-		if v, err := sample(text, series("%s", name)); err != nil || v < least {
-			t.Errorf("%s: %v, want %v: %v", name, v, least, err)
+		if v, err := sample(text, series("%s", name)); err != nil || v < lowest {
+			t.Errorf("%s: %v, want %v: %v", name, v, lowest, err)
 		}
 	}
 	for _, secret := range []string{m.left.Key.Base64(), m.left.Key.Hex(), m.right.Key.Base64()} {
@@ -308,19 +308,19 @@ func (m *metricsLab) checkScrape(t *testing.T) {
 			t.Error("a private key is in the scrape")
 		}
 	}
-	m.agreesWithTheSocket(t, text, series)
+	m.compareWithSocket(t, text, series)
 	if promtool, err := exec.LookPath("promtool"); err == nil {
 		check := exec.Command(promtool, "check", "metrics")
 		check.Stdin = strings.NewReader(text)
-		// The compatible names are not ours: promtool may find fault with them alone.
+		// promtool may complain about the names of prometheus_wireguard_exporter, but not about ropewalk's.
 		if out, err := check.CombinedOutput(); err != nil || bytes.Contains(out, []byte("ropewalk_")) {
 			t.Errorf("%v\n%s", err, out)
 		}
 	}
 }
 
-// agreesWithTheSocket compares messages by size, and all messages, with what the control socket says later.
-func (m *metricsLab) agreesWithTheSocket(t *testing.T, text string, series func(string, ...any) string) {
+// compareWithSocket compares the counters of messages with those that the control socket reports later.
+func (m *metricsLab) compareWithSocket(t *testing.T, text string, series func(string, ...any) string) {
 	t.Helper()
 	var stats struct {
 		Lanes []struct {
@@ -347,7 +347,7 @@ func (m *metricsLab) agreesWithTheSocket(t *testing.T, text string, series func(
 		n, _ := sample(text, series(`ropewalk_lane_transmit_packets_total{interface="IF",lane="%s"}`, lane))
 		all += n
 	}
-	// A snapshot is consistent per counter alone.
+	// A snapshot is consistent only for each counter.
 	if sum < all/2 || sum > all*2 {
 		t.Errorf("%v messages in runs, %v sent", sum, all)
 	}
@@ -361,7 +361,7 @@ scrape_configs:
     static_configs: [{targets: ["` + scrapeAddr + `"]}]
 `
 
-// checkPrometheus has Debian's Prometheus scrape the daemon, and asks it all that the dashboard and the rules ask.
+// checkPrometheus runs Prometheus with the alerting rules, and runs all queries of the dashboard and the rules.
 func (m *metricsLab) checkPrometheus(t *testing.T) {
 	program, err := exec.LookPath("prometheus")
 	if err != nil {
@@ -395,15 +395,15 @@ func (m *metricsLab) checkPrometheus(t *testing.T) {
 		}
 		n, err := m.query(`min(count_over_time(ropewalk_interface_up[5m])) >= 10`)
 		if err == nil && n == 0 {
-			err = errors.New("fewer")
+			err = errors.New("fewer than ten")
 		}
 		return err
 	})
-	m.askDashboard(t)
-	m.askRules(t)
+	m.queryDashboard(t)
+	m.checkRules(t)
 }
 
-// query returns how many series a query answers with.
+// query returns the number of series in the result of a query.
 func (m *metricsLab) query(expr string) (series int, err error) {
 	var answer struct {
 		Status, Error string
@@ -423,7 +423,7 @@ func (m *metricsLab) query(expr string) (series int, err error) {
 	return len(answer.Data.Result), nil
 }
 
-func (m *metricsLab) askDashboard(t *testing.T) {
+func (m *metricsLab) queryDashboard(t *testing.T) {
 	t.Helper()
 	text, err := os.ReadFile("../../deploy/grafana/ropewalk.json")
 	if err != nil {
@@ -438,24 +438,24 @@ func (m *metricsLab) askDashboard(t *testing.T) {
 	if err := json.Unmarshal(text, &dashboard); err != nil {
 		t.Fatal(err)
 	}
-	// Metrics of XDP are there only where it is in use.
+	// Metrics of XDP are absent here, because it is not in use.
 	variables := strings.NewReplacer("$instance", ".*", "$interface", ".*", "$__rate_interval", "10s")
-	asked := 0
+	queries := 0
 	for _, p := range dashboard.Panels {
 		for _, target := range p.Targets {
-			asked++
+			queries++
 			if n, err := m.query(variables.Replace(target.Expr)); err != nil || n == 0 && !strings.Contains(target.Expr, "ropewalk_xdp_") {
 				t.Errorf("%s: %d series, %v: %s", p.Title, n, err, target.Expr)
 			}
 		}
 	}
-	if asked < 20 {
-		t.Errorf("the dashboard asks %d things", asked)
+	if queries < 20 {
+		t.Errorf("the dashboard has %d queries", queries)
 	}
 }
 
-// askRules checks that Prometheus has evaluated every rule, that those which record did, and that none alerts.
-func (m *metricsLab) askRules(t *testing.T) {
+// checkRules checks that Prometheus has evaluated every rule, that recording rules recorded, and that no alert fires.
+func (m *metricsLab) checkRules(t *testing.T) {
 	t.Helper()
 	var answer struct {
 		Data struct {
@@ -479,7 +479,7 @@ func (m *metricsLab) askRules(t *testing.T) {
 		for _, g := range answer.Data.Groups {
 			for _, r := range g.Rules {
 				if r.Health == "unknown" {
-					return fmt.Errorf("%s has not been", r.Name)
+					return fmt.Errorf("%s has not been evaluated", r.Name)
 				}
 				evaluated++
 			}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestRunRefusesFlagsThatCannotBe(t *testing.T) {
+func TestRunRejectsInvalidFlagValues(t *testing.T) {
 	for _, tc := range []struct{ flag, value, want string }{
 		{"--spread", "sometimes", "want auto, off or on"},
 		{"--spread-ports", "61000", "want two ports, such as 61000-61999"},

@@ -17,22 +17,22 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
-// takeoverFlag is that of startSuccessor.
+// takeoverFlag is the flag of `ropewalk run` that a successor gets.
 const takeoverFlag = "--takeover"
 
-// takeoverError says what to do where there is something to be done.
+// takeoverError adds advice to an error of a takeover.
 func takeoverError(err error) error {
 	switch {
 	case uapi.IsRefused(err):
 		return codedError{exitUnreachable, fmt.Errorf("%w (without %s the interface is created)", err, takeoverFlag)}
 	case errors.Is(err, daemon.ErrVersion), errors.Is(err, syscall.EPROTO):
-		return fmt.Errorf("%w: it goes on; restart it instead", err)
+		return fmt.Errorf("%w: the old daemon continues; restart it instead", err)
 	}
 	return err
 }
 
-// startSuccessor starts the program at path with arguments of successorArgs. Whoever supervises this process is told of it once it has
-// taken over (announceSuccessor).
+// startSuccessor starts the program at path with the arguments of successorArgs. The service manager is notified after the
+// takeover (announceSuccessor).
 func startSuccessor(path string, args []string) (*daemon.Successor, error) {
 	cmd := exec.Command(path, args...)
 	cmd.Env = successorEnv(os.Environ())
@@ -45,42 +45,42 @@ func startSuccessor(path string, args []string) (*daemon.Successor, error) {
 	return &daemon.Successor{Ended: ended, Kill: func() { _ = cmd.Process.Kill() }}, nil
 }
 
-// successorArgs are the arguments of a daemon that takes over, from one with these that was asked for the interface wanted and serves
-// it as name: wanted may have a %d.
-func successorArgs(args []string, wanted, name string) []string {
+// successorArgs returns the arguments of a daemon that takes over from one with args. requested is the interface in args, and name
+// the interface that was created: requested may contain %d.
+func successorArgs(args []string, requested, name string) []string {
 	args = slices.DeleteFunc(slices.Clone(args[1:]), func(a string) bool { return a == takeoverFlag })
-	if i := slices.Index(args, wanted); i >= 0 {
+	if i := slices.Index(args, requested); i >= 0 {
 		args[i] = name
 	}
 	i := slices.Index(args, "run")
 	return slices.Insert(args, i+1, takeoverFlag)
 }
 
-// successorEnv is the environment of a daemon that takes over from one with this. The numbers of the service's processes
-// (systemd.exec(5)) are not the successor's, and would keep it from being the service; those of a service that this process is none of
-// stay, and keep the successor out of it too.
+// successorEnv returns the environment of a daemon that takes over from one with env. If this process is the service, it removes
+// the service's process IDs (systemd.exec(5)): they differ from the successor's, which would then not count as the service. If it
+// is not, they stay, so that the successor does not count as the service either.
 func successorEnv(env []string) []string {
-	without := []string{logFromUp}
-	if speaksForService() {
-		without = append(without, "WATCHDOG_PID", "SYSTEMD_EXEC_PID")
+	remove := []string{logFromUp}
+	if notifiesService() {
+		remove = append(remove, "WATCHDOG_PID", "SYSTEMD_EXEC_PID")
 	}
 	return slices.DeleteFunc(env, func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
-		return slices.Contains(without, name)
+		return slices.Contains(remove, name)
 	})
 }
 
-// announceSuccessor tells who has to know which process the daemon is now: `ropewalk down`, which ends one that `ropewalk up` has started,
-// and the service manager, if this is the service. It hears it from this one, which it believes.
-func announceSuccessor(log *slog.Logger, name string, heir int) {
-	if heir == 0 {
-		log.Warn("the new daemon's process is not known here: ropewalk down and the service manager do not learn of it", "interface", name)
+// announceSuccessor records the process ID of the new daemon for `ropewalk down`, which ends a daemon that `ropewalk up` started. If
+// this process is the service, it also notifies the service manager, which accepts a new main process only from the old one.
+func announceSuccessor(log *slog.Logger, name string, pid int) {
+	if pid == 0 {
+		log.Warn("process ID of the new daemon is unknown, ropewalk down and the service manager keep the old one", "interface", name)
 		return
 	}
-	if err := quick.Succeed(quick.DefaultRunDir, name, os.Getpid(), heir); err != nil {
-		log.Warn("ropewalk down does not know the new daemon", "error", err)
+	if err := quick.Succeed(quick.DefaultRunDir, name, os.Getpid(), pid); err != nil {
+		log.Warn("recording the new daemon for ropewalk down failed", "interface", name, "error", err)
 	}
-	if speaksForService() {
-		tell(log, fmt.Sprintf("MAINPID=%d", heir))
+	if notifiesService() {
+		sdNotify(log, fmt.Sprintf("MAINPID=%d", pid))
 	}
 }

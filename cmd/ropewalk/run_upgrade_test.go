@@ -14,7 +14,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi/uapitest"
 )
 
-func TestSuccessorHasTheFlagsOfTheDaemonBefore(t *testing.T) {
+func TestSuccessorHasFlagsOfOldDaemon(t *testing.T) {
 	for args, want := range map[string]string{
 		"ropewalk run wg0":                                "run --takeover wg0",
 		"ropewalk run --underlay udp rwx%d":               "run --takeover --underlay udp rwx7",
@@ -27,14 +27,14 @@ func TestSuccessorHasTheFlagsOfTheDaemonBefore(t *testing.T) {
 	}
 }
 
-func TestUpgradeSaysWhoHasTheTunnel(t *testing.T) {
+func TestUpgradeErrorNamesDaemonThatServes(t *testing.T) {
 	late, other := fmt.Errorf("reading: %w", os.ErrDeadlineExceeded), errors.New("no such directory")
 	for want, err := range map[string]error{
-		"goes on as it is":     &uapi.Error{Errno: syscall.ETIMEDOUT},
-		"restart it instead":   &uapi.Error{Errno: syscall.EPROTO},
-		"has just handed over": fmt.Errorf("upgrading: %w", &uapi.Error{Errno: syscall.ENODEV}),
-		"may still hand over":  late,
-		other.Error():          other,
+		"the old daemon of wg0 continues": &uapi.Error{Errno: syscall.ETIMEDOUT},
+		"restart it instead":              &uapi.Error{Errno: syscall.EPROTO},
+		"has just been replaced":          fmt.Errorf("upgrading: %w", &uapi.Error{Errno: syscall.ENODEV}),
+		"may still complete":              late,
+		other.Error():                     other,
 	} {
 		if got := upgradeError("wg0", err); !strings.Contains(got.Error(), want) {
 			t.Errorf("%v: %v", err, got)
@@ -45,16 +45,16 @@ func TestUpgradeSaysWhoHasTheTunnel(t *testing.T) {
 	}
 }
 
-// TestADaemonThatLetsNobodyInIsUnreachable: so many wait for it.
-func TestADaemonThatLetsNobodyInIsUnreachable(t *testing.T) {
+// TestDaemonWithFullBacklogIsUnreachable uses a socket whose backlog of connections is full.
+func TestDaemonWithFullBacklogIsUnreachable(t *testing.T) {
 	dir := uapitest.NewDir(t)
 	uapitest.Full(t, dir, "rwfull")
-	if _, err := reach(dir, "rwfull"); err == nil || exitCode(err) != exitUnreachable || uapi.IsRefused(err) {
+	if _, err := dialDaemon(dir, "rwfull"); err == nil || exitCode(err) != exitUnreachable || uapi.IsRefused(err) {
 		t.Error(err)
 	}
 }
 
-func TestUpgradeAndTakeoverWantADaemonThatRuns(t *testing.T) {
+func TestUpgradeAndTakeoverNeedRunningDaemon(t *testing.T) {
 	if err := upgrade(uapi.Dir(t.TempDir()), "rwnobody"); exitCode(err) != exitUnreachable {
 		t.Error(err)
 	}

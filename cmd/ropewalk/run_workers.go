@@ -13,7 +13,7 @@ import (
 // workersFlag is a flag whose value is a number of workers, or autoWorkers.
 type workersFlag int
 
-// autoWorkers leaves the number to the machine.
+// autoWorkers derives the number from the number of CPUs.
 const autoWorkers workersFlag = daemon.AutoWorkers
 
 // Set implements pflag.Value.
@@ -38,5 +38,5 @@ func (f *workersFlag) String() string {
 	return strconv.Itoa(int(*f))
 }
 
-// Type implements pflag.Value: what the help calls the value.
+// Type implements pflag.Value. The help shows it as the value.
 func (*workersFlag) Type() string { return "auto|number" }

@@ -10,10 +10,9 @@ import (
 
 func newSaveCmd() *cobra.Command {
 	return &cobra.Command{
-		Use:   "save CONFIG_FILE | INTERFACE",
-		Short: "Save an interface's present state to its file",
-		Long: "save replaces the interface's file by one that would bring it up as it is now, readable by its owner only.\n" +
-			"Comments are lost.",
+		Use:               "save CONFIG_FILE | INTERFACE",
+		Short:             "Save the current state of an interface to its file",
+		Long:              "save replaces the interface's file by one with its current state. Only the owner can read the new file. Comments are lost.",
 		Example:           "  ropewalk save wg0",
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeConfig,

@@ -18,15 +18,15 @@ import (
 	"github.com/ropewalk/ropewalk/test/golden"
 )
 
-// TestMain makes this test binary be ropewalk when it is called so, by scripts and by the daemons that those start.
+// TestMain makes this test binary run ropewalk if it is called by that name: by scripts, and by the daemons that they start.
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"ropewalk": main})
 }
 
-// scriptEnv names the script that a copy of this process, in namespaces of its own, is to run.
+// scriptEnv names the script that a child process in new namespaces runs.
 const scriptEnv = "ROPEWALK_TEST_SCRIPT"
 
-// TestScripts runs the program as users do, each script in its own network and mount namespace.
+// TestScripts runs each script in its own network and mount namespace.
 func TestScripts(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, for namespaces")
@@ -53,7 +53,7 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// TestScriptInNamespaces is no test but what TestScripts runs.
+// TestScriptInNamespaces is not a test: TestScripts runs it in a child process.
 func TestScriptInNamespaces(t *testing.T) {
 	script := os.Getenv(scriptEnv)
 	if script == "" {
@@ -67,7 +67,7 @@ func TestScriptInNamespaces(t *testing.T) {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		t.Fatal(err)
 	}
-	for dir, kind := range map[string]string{"/run": "tmpfs", "/sys/fs/bpf": "bpf"} { // /var/run leads to /run
+	for dir, kind := range map[string]string{"/run": "tmpfs", "/sys/fs/bpf": "bpf"} { // /var/run is a link to /run
 		if err := unix.Mount(kind, dir, kind, 0, ""); err != nil {
 			t.Skipf("needs %s on %s: %v", kind, dir, err)
 		}
@@ -78,7 +78,7 @@ func TestScriptInNamespaces(t *testing.T) {
 	})
 }
 
-// exits runs a program and wants its exit code: exits 2 ropewalk show …
+// exits runs a program and checks its exit code: exits 2 ropewalk show …
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits CODE PROGRAM ...")

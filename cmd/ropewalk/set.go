@@ -18,29 +18,29 @@ func newSetCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "set INTERFACE KEYWORD VALUE ...",
 		Short: "Change an interface and its peers, as wg(8) does",
-		Long: "set changes what it is told to, all at once or not at all. Of the interface, before the first peer:\n" +
+		Long: "set changes settings of an interface and its peers, all of them or, on an error, none. Settings of the interface, which\n" +
+			"precede the first peer:\n" +
 			"  listen-port PORT        0 lets the kernel choose\n" +
-			"  fwmark MARK             0 or off for none; hexadecimal with 0x\n" +
+			"  fwmark MARK             0 or off for none; 0x for hexadecimal\n" +
 			"  private-key FILE        an empty file removes the key\n" +
-			"  spread auto|off|on      as `ropewalk run --spread` (not known to wg)\n" +
-			"  spread-ports FIRST-LAST as `ropewalk run --spread-ports` (not known to wg)\n" +
-			"  underlay auto|udp|xdp   what carries data messages (not known to wg)\n" +
-			"  rx-cpus off|auto|LIST   as `ropewalk run --rx-cpus` (not known to wg)\n" +
-			"Of a peer, which is added where there is none with that key:\n" +
-			"  peer KEY                the peer that what follows is about\n" +
-			"  remove                  remove it\n" +
+			"  spread auto|off|on      as `ropewalk run --spread` (not in wg)\n" +
+			"  spread-ports FIRST-LAST as `ropewalk run --spread-ports` (not in wg)\n" +
+			"  underlay auto|udp|xdp   as `ropewalk run --underlay` (not in wg)\n" +
+			"  rx-cpus off|auto|LIST   as `ropewalk run --rx-cpus` (not in wg)\n" +
+			"Settings of a peer, which is added if it does not exist:\n" +
+			"  peer KEY                selects the peer for the keywords after it\n" +
+			"  remove                  removes the peer\n" +
 			"  preshared-key FILE      an empty file removes the key\n" +
-			"  endpoint HOST:PORT      the host by address or name\n" +
+			"  endpoint HOST:PORT      the host is an address or a name\n" +
 			"  persistent-keepalive N  seconds between keepalives; 0 or off for none\n" +
-			"  allowed-ips LIST        these instead of those it has; with + or - before each, these are added or removed\n" +
-			"WG_ENDPOINT_RESOLUTION_RETRIES=N|infinity sets how often a name server that does not answer is asked again\n" +
-			"(default 15).",
+			"  allowed-ips LIST        replaces the allowed IPs; with + or - before each prefix, adds or removes it\n" +
+			"WG_ENDPOINT_RESOLUTION_RETRIES=N|infinity sets the number of retries when a name server does not answer (default 15).",
 		Example: "  ropewalk set wg0 listen-port 51820 private-key /etc/wireguard/private.key\n" +
 			"  ropewalk set wg0 peer 'xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=' endpoint vpn.example.org:51820 \\\n" +
 			"      allowed-ips 10.0.0.0/24,fd00::/64 persistent-keepalive 25\n" +
 			"  ropewalk set wg0 peer 'xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=' allowed-ips +10.0.1.0/24,-10.0.0.0/24\n" +
 			"  ropewalk set wg0 peer 'xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=' remove",
-		DisableFlagParsing:    true, // "-10.0.0.0/24" is no flag
+		DisableFlagParsing:    true, // "-10.0.0.0/24" is not a flag
 		DisableFlagsInUseLine: true,
 		ValidArgsFunction:     completeSet,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -48,14 +48,14 @@ func newSetCmd() *cobra.Command {
 				return cmd.Help()
 			}
 			if len(args) < 2 {
-				return usageError{fmt.Errorf("want an interface and what to set\nusage: %s", cmd.UseLine())}
+				return usageError{fmt.Errorf("want an interface and at least one setting\nusage: %s", cmd.UseLine())}
 			}
 			return set(cmd, socketDir(), args[0], args[1:])
 		},
 	}
 }
 
-// wantsHelp finds the flag in a command that parses none.
+// wantsHelp finds the help flag: set does not parse flags.
 func wantsHelp(args []string) bool {
 	return slices.Contains(args, "--help") || len(args) > 0 && args[0] == "-h"
 }
@@ -70,21 +70,21 @@ func set(cmd *cobra.Command, dir uapi.Dir, name string, words []string) error {
 		return setError(err)
 	}
 	warn(cmd, warnings)
-	return withDaemon(dir, name, func(c *uapi.Client) error { return explainWay(c, &dev, c.Configure(dev)) })
+	return withDaemon(dir, name, func(c *uapi.Client) error { return explainUnderlay(c, &dev, c.Configure(dev)) })
 }
 
-// setError makes a mistake in the words a usage error, with the word that was probably meant.
+// setError turns an error in the arguments into a usage error, and adds suggestions for an unknown keyword.
 func setError(err error) error {
 	arg, ok := errors.AsType[*conffile.ArgError](err)
 	switch {
 	case !ok:
 		return err
 	case arg.Known != nil:
-		meant := didYouMean(arg.Word, arg.Known)
-		if meant == "" {
-			meant = ": want one of " + strings.Join(arg.Known, ", ")
+		hint := didYouMean(arg.Word, arg.Known)
+		if hint == "" {
+			hint = ": want one of " + strings.Join(arg.Known, ", ")
 		}
-		return usageError{fmt.Errorf("%w%s", err, meant)}
+		return usageError{fmt.Errorf("%w%s", err, hint)}
 	}
 	return usageError{err}
 }

@@ -19,13 +19,13 @@ import (
 func newSetconfCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "setconf INTERFACE FILE",
-		Short: "Make an interface what a file says, as wg(8) does",
-		Long: "setconf replaces the interface's configuration by what the file says: what the file does not mention is removed,\n" +
-			"and all sessions end. The file has wg(8)'s keys only; see `ropewalk strip` for those of wg-quick, and\n" +
-			"`ropewalk syncconf` for keeping sessions.",
+		Short: "Replace the configuration of an interface by a file, as wg(8) does",
+		Long: "setconf replaces the configuration of an interface by that of a file. Settings and peers that are not in the file are\n" +
+			"removed, and all sessions end; `ropewalk syncconf` keeps sessions. The file may have wg(8)'s keys only: `ropewalk strip`\n" +
+			"removes those of wg-quick.",
 		Example: "  ropewalk setconf wg0 wg0.conf\n  ropewalk setconf wg0 <(ropewalk strip wg0)",
 	}
-	return applying(cmd, func(ctx context.Context, f *conffile.File, resolve conffile.Resolver, _ *uapi.Client) (config.Device, error) {
+	return applyCommand(cmd, func(ctx context.Context, f *conffile.File, resolve conffile.Resolver, _ *uapi.Client) (config.Device, error) {
 		return f.Device(ctx, resolve)
 	})
 }
@@ -33,12 +33,12 @@ func newSetconfCmd() *cobra.Command {
 func newAddconfCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "addconf INTERFACE FILE",
-		Short: "Add what a file says to an interface, as wg(8) does",
-		Long: "addconf adds the file's peers to those that the interface has, and changes of the rest only what the file mentions.\n" +
-			"The file has wg(8)'s keys only; see `ropewalk strip` for those of wg-quick.",
+		Short: "Add the configuration of a file to an interface, as wg(8) does",
+		Long: "addconf adds the configuration of a file to an interface: it adds peers, and changes only settings that are in the file.\n" +
+			"The file may have wg(8)'s keys only: `ropewalk strip` removes those of wg-quick.",
 		Example: "  ropewalk addconf wg0 more-peers.conf",
 	}
-	return applying(cmd, func(ctx context.Context, f *conffile.File, resolve conffile.Resolver, _ *uapi.Client) (config.Device, error) {
+	return applyCommand(cmd, func(ctx context.Context, f *conffile.File, resolve conffile.Resolver, _ *uapi.Client) (config.Device, error) {
 		return f.Additions(ctx, resolve)
 	})
 }
@@ -46,13 +46,13 @@ func newAddconfCmd() *cobra.Command {
 func newSyncconfCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "syncconf INTERFACE FILE",
-		Short: "Make an interface what a file says and keep its sessions, as wg(8) does",
-		Long: "syncconf does what setconf does, but the peers that are both in the file and on the interface keep their sessions: it\n" +
-			"is the way to reload a file while traffic flows. The file has wg(8)'s keys only; see `ropewalk strip` for those of\n" +
-			"wg-quick.",
+		Short: "Replace the configuration by a file and keep sessions, as wg(8) does",
+		Long: "syncconf replaces the configuration of an interface by that of a file, as setconf does, but keeps sessions: peers that\n" +
+			"are both in the file and on the interface lose no packet. The file may have wg(8)'s keys only: `ropewalk strip` removes\n" +
+			"those of wg-quick.",
 		Example: "  ropewalk syncconf wg0 <(ropewalk strip wg0)",
 	}
-	return applying(cmd, func(ctx context.Context, f *conffile.File, resolve conffile.Resolver, c *uapi.Client) (config.Device, error) {
+	return applyCommand(cmd, func(ctx context.Context, f *conffile.File, resolve conffile.Resolver, c *uapi.Client) (config.Device, error) {
 		st, err := c.Status()
 		if err != nil {
 			return config.Device{}, err
@@ -61,20 +61,20 @@ func newSyncconfCmd() *cobra.Command {
 	})
 }
 
-// changer makes of a file what a device is to be told. It may ask the device what it is now.
-type changer func(context.Context, *conffile.File, conffile.Resolver, *uapi.Client) (config.Device, error)
+// diffFunc returns the changes that a file makes to a device. It may read the current state of the device from the client.
+type diffFunc func(context.Context, *conffile.File, conffile.Resolver, *uapi.Client) (config.Device, error)
 
-// applying completes a command that applies a file to an interface.
-func applying(cmd *cobra.Command, change changer) *cobra.Command {
+// applyCommand completes a command that applies a file to an interface.
+func applyCommand(cmd *cobra.Command, diff diffFunc) *cobra.Command {
 	cmd.Args = usageArgs(cobra.ExactArgs(2))
 	cmd.ValidArgsFunction = completeInterfaceAndFile
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return applyFile(cmd, socketDir(), args[0], args[1], change)
+		return applyFile(cmd, socketDir(), args[0], args[1], diff)
 	}
 	return cmd
 }
 
-func applyFile(cmd *cobra.Command, dir uapi.Dir, name, path string, change changer) error {
+func applyFile(cmd *cobra.Command, dir uapi.Dir, name, path string, diff diffFunc) error {
 	resolve, err := newResolver(cmd)
 	if err != nil {
 		return err
@@ -85,7 +85,7 @@ func applyFile(cmd *cobra.Command, dir uapi.Dir, name, path string, change chang
 	}
 	warn(cmd, f.Warnings)
 	return withDaemon(dir, name, func(c *uapi.Client) error {
-		dev, err := change(cmd.Context(), f, resolve, c)
+		dev, err := diff(cmd.Context(), f, resolve, c)
 		if err != nil {
 			return err
 		}
@@ -93,7 +93,7 @@ func applyFile(cmd *cobra.Command, dir uapi.Dir, name, path string, change chang
 	})
 }
 
-// readConf reads a file of wg(8)'s, which does not mind who else may.
+// readConf reads a file in wg(8)'s format. Like wg(8), it accepts a file that others can read.
 func readConf(path string) (*conffile.File, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -103,12 +103,12 @@ func readConf(path string) (*conffile.File, error) {
 	return conffile.Parse(path, f, conffile.WG)
 }
 
-// quickKeyHint says what to do with a file of wg-quick's.
+// quickKeyHint adds a hint if the file has keys of wg-quick, else that of keyHint.
 func quickKeyHint(err error) error {
 	lines, _ := errors.AsType[conffile.Error](err)
 	for _, line := range lines {
 		if conffile.IsQuickKey(line.Key) {
-			return fmt.Errorf("%w\nthis is a file for `ropewalk up`: `ropewalk strip` leaves what belongs here", err)
+			return fmt.Errorf("%w\nthis is a wg-quick file, for `ropewalk up`: `ropewalk strip` removes wg-quick's keys", err)
 		}
 	}
 	return keyHint(err)

@@ -28,12 +28,12 @@ func newShowCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show [INTERFACE | all | interfaces] [SELECTOR]",
 		Short: "Show interfaces and peers, as wg(8) does",
-		Long: "show prints what `wg show` prints, for interfaces that a userspace process serves: ropewalk or another. Selectors, for\n" +
-			"scripts:\n" + selectorLines() + "\n" +
-			"--lanes adds what wg does not know of: how the flows to each peer are spread, what each lane, and the crew that helps\n" +
-			"them, has carried, with which cipher, what carries the datagrams, how lanes are selected, and what was dropped, by reason.\n" +
-			"--json prints what is shown as one document, with --lanes that part too, and no keys without --show-keys.\n" +
-			"WG_COLOR_MODE=always|never|auto and NO_COLOR control colours; WG_HIDE_KEYS=never shows secret keys, but not in JSON.",
+		Long: "show prints interfaces and peers as `wg show` does, for every interface that a userspace process serves: ropewalk or\n" +
+			"another. Selectors, for scripts:\n" + selectorLines() + "\n" +
+			"--lanes adds ropewalk's own state and counters: how the flows to each peer are spread, the traffic of each lane and of\n" +
+			"the workers, the cipher, the underlay, the selection of lanes, and drops by reason. --json prints one document, without\n" +
+			"secret keys unless --show-keys is given. WG_COLOR_MODE=always|never|auto and NO_COLOR control colours;\n" +
+			"WG_HIDE_KEYS=never shows secret keys, but not in JSON.",
 		Example: "  ropewalk show\n  ropewalk show wg0 --lanes\n  ropewalk show wg0 latest-handshakes\n" +
 			"  ropewalk show --json | jq '.interfaces[].peers[].endpoint'",
 		Args:              usageArgs(cobra.MaximumNArgs(2)),
@@ -44,13 +44,13 @@ func newShowCmd() *cobra.Command {
 			return s.run(args)
 		},
 	}
-	cmd.Flags().BoolVar(&o.lanes, "lanes", false, "show lanes, spreading, underlay and drops too, below what wg shows")
-	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON, with --lanes what that adds too")
+	cmd.Flags().BoolVar(&o.lanes, "lanes", false, "also show lanes, workers, spreading, underlay and drops")
+	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&o.keys, "show-keys", false, "show private and preshared keys")
 	return cmd
 }
 
-// selectorLines are the selectors, six in a line.
+// selectorLines returns the selectors, six per line.
 func selectorLines() string {
 	var lines []string
 	for names := range slices.Chunk(selectors(), 6) {
@@ -69,7 +69,7 @@ func showOptions(out io.Writer) show.Options {
 	}
 }
 
-// interfaceName returns "" for an index that no interface has here, which is then printed as a number.
+// interfaceName returns the name of an interface, or "" if there is none with that index: the caller then prints the index.
 func interfaceName(index uint32) string {
 	ifi, err := net.InterfaceByIndex(int(index))
 	if err != nil {
@@ -87,13 +87,13 @@ type shower struct {
 	now  func() time.Time
 }
 
-// apply turns on what the flags ask for. In JSON, which often goes on to others, keys are only what --show-keys asks for.
+// apply applies the flags. JSON is often passed on, so it has secret keys only with --show-keys.
 func (s *shower) apply(o showFlags) {
 	s.json, s.opt.Lanes = o.json, o.lanes
 	s.opt.ShowKeys = o.keys || (s.opt.ShowKeys && !o.json)
 }
 
-// parse returns what to show of which interface, "all" for all of them.
+// parse returns the interface to show, "all" for all of them, and the selector.
 func (s *shower) parse(args []string) (target string, sel show.Selector, err error) {
 	target = "all"
 	if len(args) > 0 {
@@ -105,11 +105,11 @@ func (s *shower) parse(args []string) (target string, sel show.Selector, err err
 			return "", "", unknownWord("selector", args[1], selectors())
 		}
 		if target == "interfaces" {
-			return "", "", usageError{fmt.Errorf("interfaces have no selector, got %q", args[1])}
+			return "", "", usageError{fmt.Errorf("interfaces takes no selector, got %q", args[1])}
 		}
 	}
 	if (s.opt.Lanes || s.json) && (sel != "" || target == "interfaces") {
-		return "", "", usageError{errors.New("--lanes and --json are for the form without a selector")}
+		return "", "", usageError{errors.New("--lanes and --json cannot be combined with a selector")}
 	}
 	return target, sel, nil
 }
@@ -141,7 +141,7 @@ func (s *shower) interfaces() error {
 	return show.Interfaces(s.out, names)
 }
 
-// all shows what it can, even where one interface cannot be reached, and then fails.
+// all shows all interfaces. If some cannot be read, it shows the others and returns an error.
 func (s *shower) all(sel show.Selector) error {
 	names, err := s.dir.Interfaces()
 	if err != nil {
@@ -165,7 +165,7 @@ func (s *shower) all(sel show.Selector) error {
 
 func (s *shower) print(devices []config.Status, sel show.Selector, withName bool) error {
 	if sel == "" {
-		// The clock is read last: a handshake during the queries would seem to come from the future.
+		// The clock is read last: otherwise a handshake during the queries would be in the future.
 		opt := s.opt
 		opt.Now = s.now()
 		if s.json {
@@ -182,7 +182,7 @@ func (s *shower) print(devices []config.Status, sel show.Selector, withName bool
 }
 
 func (s *shower) status(name string) (config.Status, error) {
-	client, err := reach(s.dir, name)
+	client, err := dialDaemon(s.dir, name)
 	if err != nil {
 		return config.Status{}, err
 	}
@@ -190,22 +190,22 @@ func (s *shower) status(name string) (config.Status, error) {
 	return client.Status()
 }
 
-// addLanes adds what --lanes asks for. Other daemons than ropewalk's cannot tell, and are shown without.
+// addLanes adds the statistics for --lanes. Other daemons than ropewalk have none: they are shown without, with an error.
 func (s *shower) addLanes(st *config.Status) error {
 	if !s.opt.Lanes {
 		return nil
 	}
-	client, err := reach(s.dir, st.Name)
+	client, err := dialDaemon(s.dir, st.Name)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
 	stats := new(show.Stats)
 	if err := client.Stats(stats); err != nil {
-		return fmt.Errorf("the lanes of %s are not shown: %w", st.Name, err)
+		return fmt.Errorf("reading the lanes of %s: %w", st.Name, err)
 	}
 	if stats.Spread == nil {
-		return fmt.Errorf("the lanes of %s are not shown: its daemon does not tell them", st.Name)
+		return fmt.Errorf("reading the lanes of %s: its daemon does not report them", st.Name)
 	}
 	st.AddSpread(*stats.Spread)
 	if s.opt.Stats == nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi/uapitest"
 )
 
-// twoDevices serves b0 and a0, with handshakes at the clock's own time.
+// twoDevices serves the interfaces b0 and a0. The clock of the command is that of their handshakes.
 func twoDevices(t *testing.T) (*shower, *bytes.Buffer, []config.Status) {
 	t.Helper()
 	now := time.Unix(1_800_000_000, 0)
@@ -57,7 +57,7 @@ func TestShowPrintsAllInterfacesByName(t *testing.T) {
 	}
 }
 
-func TestShowAddsLanesThatTheDaemonTells(t *testing.T) {
+func TestShowAddsLanesOfDaemon(t *testing.T) {
 	s, out, devices := twoDevices(t)
 	s.opt.Lanes = true
 	for _, tc := range []struct {
@@ -83,7 +83,7 @@ func TestShowAddsLanesThatTheDaemonTells(t *testing.T) {
 	}
 }
 
-func TestShowSaysWhenADaemonCannotTellItsLanes(t *testing.T) {
+func TestShowReportsDaemonWithoutLanes(t *testing.T) {
 	s, out, _ := twoDevices(t)
 	s.opt.Lanes = true
 	uapitest.Serve(t, s.dir, "c0", &uapitest.Device{})
@@ -96,7 +96,7 @@ func TestShowSaysWhenADaemonCannotTellItsLanes(t *testing.T) {
 	}
 }
 
-func TestShowSelectsOfOneInterfaceOrAll(t *testing.T) {
+func TestShowSelectorOfOneOrAllInterfaces(t *testing.T) {
 	s, out, devices := twoDevices(t)
 	for _, tc := range []struct {
 		args []string
@@ -144,7 +144,7 @@ func TestShowListsInterfaces(t *testing.T) {
 	}
 }
 
-func TestShowTellsKernelInterfacesFromNone(t *testing.T) {
+func TestShowDistinguishesUnservedAndMissingInterface(t *testing.T) {
 	s, _, _ := twoDevices(t)
 	if err := s.run([]string{"lo"}); err == nil || !strings.Contains(err.Error(), "not served by a userspace process") {
 		t.Error(err)
@@ -154,7 +154,7 @@ func TestShowTellsKernelInterfacesFromNone(t *testing.T) {
 	}
 }
 
-func TestShowRefusesWrongUsage(t *testing.T) {
+func TestShowRejectsInvalidUse(t *testing.T) {
 	s, out, _ := twoDevices(t)
 	for _, args := range [][]string{{"a0", "nonsense"}, {"interfaces", "peers"}, {"all", ""}} {
 		if err := s.run(args); err == nil || exitCode(err) != exitUsage || out.Len() != 0 {
@@ -174,13 +174,13 @@ func TestShowRefusesWrongUsage(t *testing.T) {
 	}
 }
 
-func TestShowShowsTheRestWhenOneInterfaceFails(t *testing.T) {
+func TestShowContinuesAfterFailingInterface(t *testing.T) {
 	s, out, _ := twoDevices(t)
 	l, err := s.dir.Listen("c0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func() { // accepts, and hangs up without an answer
+	go func() { // closes each connection without an answer
 		for {
 			conn, err := l.Accept()
 			if err != nil {
@@ -196,7 +196,7 @@ func TestShowShowsTheRestWhenOneInterfaceFails(t *testing.T) {
 	}
 }
 
-func TestShowOptionsComeFromTheEnvironment(t *testing.T) {
+func TestShowReadsEnvironment(t *testing.T) {
 	t.Setenv("WG_COLOR_MODE", "always")
 	t.Setenv("WG_HIDE_KEYS", "never")
 	if opt := showOptions(os.Stdout); !opt.Color || !opt.ShowKeys {

@@ -13,8 +13,8 @@ func newShowconfCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "showconf INTERFACE",
 		Short: "Print an interface's configuration as a file, as wg(8) does",
-		Long: "showconf prints the file that would configure the interface as it is now, for setconf and the like. It has the\n" +
-			"private key in it.",
+		Long: "showconf prints the current configuration of an interface as a file for setconf, addconf and syncconf. The file contains\n" +
+			"the private key.",
 		Example:           "  umask 077; ropewalk showconf wg0 > wg0.conf",
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeInterface,

@@ -18,7 +18,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// spreadAttachOptions are the flags of `ropewalk spread attach` that need a look before they are a Config.
+// spreadAttachOptions are the flags of `ropewalk spread attach`.
 type spreadAttachOptions struct {
 	peers     []string
 	ports     string
@@ -34,16 +34,17 @@ func newSpreadAttachCmd() *cobra.Command {
 	var o spreadAttachOptions
 	cmd := &cobra.Command{
 		Use:   "attach DEVICE --port PORT",
-		Short: "Spread a tunnel's packets on the device that they leave through, and gather its peers'",
-		Long: "attach gives the data messages of the tunnel that listens on PORT source ports by inner flow, as they leave through\n" +
-			"DEVICE, and undoes on the way in what the peers did. It goes on when the command ends; the next attach changes it\n" +
-			"in place, without losing a packet. Attach again when peers move or the device was away, or let --watch do it.\n\n" +
-			"Gathering is at tc ingress, which turns no offload off. --gather xdp costs less per packet, but attaching XDP to a\n" +
-			"veth turns TSO and UDP GSO of its other end off, and on virtio_net the guest's receive offloads.\n\n" +
-			"--gather and --gap are of the device: they hold for all tunnels on it, and stay as they are when not given.",
+		Short: "Attach spreading and gathering for a tunnel to a device",
+		Long: "attach attaches BPF programs to DEVICE that spread and gather a tunnel's packets. They give the data messages of the\n" +
+			"tunnel that listens on PORT a source port for each inner flow, and restore the source port of its peers' messages. The\n" +
+			"programs stay attached when the command ends; another attach updates them in place, without losing a packet. Attach\n" +
+			"again after a peer's endpoint has changed or the device was recreated, or use --watch.\n\n" +
+			"The gather program runs at tc ingress, where it disables no offload. --gather xdp costs less per packet, but XDP on a\n" +
+			"veth disables TSO and UDP GSO of the other end, and on virtio_net the guest's receive offloads.\n\n" +
+			"--gather and --gap apply to all tunnels on the device. Without these flags the device keeps its settings.",
 		Example: "  ropewalk spread attach eth0 --port 51820\n" +
 			"  ropewalk spread attach eth0 --port 51820 --peer 192.0.2.7 --peer '[2001:db8::7]:51821' --lanes 16\n" +
-			"  ropewalk spread attach eth0 --port 51820 --ports 61003,61017,61040   # as the receiver's spread plan says\n" +
+			"  ropewalk spread attach eth0 --port 51820 --ports 61003,61017,61040   # from the receiver's spread plan\n" +
 			"  ropewalk spread attach eth0 --port 51820 --watch                     # under systemd\n" +
 			"  ropewalk spread attach eth0 --port 51820 --watch --metrics 127.0.0.1:9821",
 		Args:              usageArgs(cobra.ExactArgs(1)),
@@ -51,18 +52,18 @@ func newSpreadAttachCmd() *cobra.Command {
 		RunE:              func(cmd *cobra.Command, args []string) error { return printing(spreadAttach(cmd, args[0], o)) },
 	}
 	f := cmd.Flags()
-	f.Uint16Var(&o.cfg.Port, "port", 0, "the tunnel's listen port")
-	f.StringArrayVar(&o.peers, "peer", nil, "a peer's ADDRESS[:PORT], its listen port being PORT or that of --port\n"+
-		"(repeatable; default: the peers that the tunnel knows)")
-	f.IntVar(&o.cfg.Lanes, "lanes", 0, fmt.Sprintf("ports to spread over (default: all, at most %d)", spread.MaxPorts))
-	f.StringVar(&o.ports, "ports", spread.DefaultPorts.String(), "range FIRST-LAST to take them from, or a plan PORT,PORT,...")
-	f.StringVar(&o.peerPorts, "peer-ports", "", "range that the peers spread over (default: that of --ports)")
-	f.StringVar(&o.gather, "gather", "", "auto, tc, xdp or none (default: as the device has it, at first auto)")
+	f.Uint16Var(&o.cfg.Port, "port", 0, "listen port of the tunnel")
+	f.StringArrayVar(&o.peers, "peer", nil, "address of a peer, ADDRESS[:PORT]; PORT is its listen port (default: that of --port)\n"+
+		"(repeatable; default: the tunnel's peers)")
+	f.IntVar(&o.cfg.Lanes, "lanes", 0, fmt.Sprintf("number of ports to spread over (default: all, at most %d)", spread.MaxPorts))
+	f.StringVar(&o.ports, "ports", spread.DefaultPorts.String(), "source ports: a range FIRST-LAST, or a plan PORT,PORT,...")
+	f.StringVar(&o.peerPorts, "peer-ports", "", "range of the peers' source ports (default: that of --ports)")
+	f.StringVar(&o.gather, "gather", "", "gather program: auto, tc, xdp or none (default: the device's setting, at first auto)")
 	completeFlag(cmd, "gather", "auto", "tc", "xdp", "none")
-	f.StringVar(&o.mark, "mark", "", "mask of the mark's bits that hold the flow, for a userspace WireGuard that sets them")
+	f.StringVar(&o.mark, "mark", "", "mask of the fwmark bits in which a userspace WireGuard stores the flow")
 	f.DurationVar(&o.cfg.Gap, "gap", 0,
-		fmt.Sprintf("silence after which a flow may take another port\n(default: as the device has it, at first %s)", spread.DefaultGap))
-	f.BoolVar(&o.watch, "watch", false, "stay in the foreground and keep it so: devices that return, peers that move")
+		fmt.Sprintf("idle time after which a flow may change its port\n(default: the device's setting, at first %s)", spread.DefaultGap))
+	f.BoolVar(&o.watch, "watch", false, "stay in the foreground and follow changes of devices and peers")
 	o.metrics.add(f)
 	return cmd
 }
@@ -97,7 +98,7 @@ func spreadAttach(cmd *cobra.Command, device string, o spreadAttachOptions) erro
 	return nil
 }
 
-// spreadUsage makes a request that can be right on no host a usage error.
+// spreadUsage turns an error that does not depend on the host into a usage error.
 func spreadUsage(err error) error {
 	if errors.Is(err, adopt.ErrInvalid) {
 		return usageError{err}
@@ -105,6 +106,7 @@ func spreadUsage(err error) error {
 	return err
 }
 
+// config returns the flags as a Config.
 func (o spreadAttachOptions) config(device string) (cfg adopt.Config, err error) {
 	cfg = o.cfg
 	cfg.Device, cfg.Gather = device, adopt.Gather(o.gather)
@@ -133,7 +135,7 @@ func (o spreadAttachOptions) config(device string) (cfg adopt.Config, err error)
 	return cfg, nil
 }
 
-// parseSpreadPeer reads an address with or without a port, which is then 0.
+// parseSpreadPeer parses ADDRESS or ADDRESS:PORT. Without a port, the port of the result is 0.
 func parseSpreadPeer(s string) (netip.AddrPort, error) {
 	if a, err := netip.ParseAddr(strings.Trim(s, "[]")); err == nil {
 		return netip.AddrPortFrom(a, 0), nil
@@ -145,7 +147,7 @@ func parseSpreadPeer(s string) (netip.AddrPort, error) {
 	return p, nil
 }
 
-// parseSpreadPorts reads a range or a list.
+// parseSpreadPorts parses a range or a list of ports.
 func parseSpreadPorts(s string) (spread.Ports, []uint16, error) {
 	if strings.Contains(s, "-") {
 		r, err := config.ParsePorts(s)
@@ -163,19 +165,20 @@ func parseSpreadPorts(s string) (spread.Ports, []uint16, error) {
 }
 
 func printSpreadReport(out, errs io.Writer, r adopt.Report) {
-	fmt.Fprintf(out, "%s: %s (UDP port %d) spreads over %s towards %s; spread by %s, gather by %s\n", printable(r.Device), printable(r.Tunnel), r.Port,
+	fmt.Fprintf(out, "%s: %s (UDP port %d) spreads over %s to %s; spread by %s, gather by %s\n", printable(r.Device), printable(r.Tunnel), r.Port,
 		countOf(len(r.Lanes), "port"), countOf(len(r.Peers), "peer"), r.Spread, r.Gather)
 	for _, s := range r.Skipped {
-		fmt.Fprintf(errs, "ropewalk: peer %s is left alone: %s\n", s.Key, printable(s.Why))
+		fmt.Fprintf(errs, "ropewalk: skipping peer %s: %s\n", s.Key, printable(s.Why))
 	}
 	for _, w := range r.Warnings {
 		fmt.Fprintf(errs, "ropewalk: warning: %s\n", printable(w))
 	}
 }
 
-func countOf(n int, what string) string {
+// countOf returns "1 port" or "2 ports".
+func countOf(n int, noun string) string {
 	if n == 1 {
-		return "1 " + what
+		return "1 " + noun
 	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return fmt.Sprintf("%d %ss", n, noun)
 }

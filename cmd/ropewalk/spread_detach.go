@@ -12,9 +12,9 @@ func newSpreadDetachCmd() *cobra.Command {
 	var port uint16
 	cmd := &cobra.Command{
 		Use:   "detach DEVICE",
-		Short: "Undo what spread attach did",
-		Long: "detach ends spreading on the device, for one tunnel or for all, and removes every trace of it. It is no error that\n" +
-			"nothing is attached, or that the device is gone.",
+		Short: "Detach spreading from a device",
+		Long: "detach ends spreading on a device, for one tunnel or for all, and removes its programs and pins. It succeeds if nothing\n" +
+			"is attached, or if the device no longer exists.",
 		Example:           "  ropewalk spread detach eth0\n  ropewalk spread detach eth0 --port 51820",
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeDevice,
@@ -22,6 +22,6 @@ func newSpreadDetachCmd() *cobra.Command {
 			return printing(new(adopt.Host).Detach(cmd.Context(), args[0], port))
 		},
 	}
-	cmd.Flags().Uint16Var(&port, "port", 0, "listen port of the one tunnel to detach (default: all)")
+	cmd.Flags().Uint16Var(&port, "port", 0, "listen port of the tunnel to detach (default: all tunnels)")
 	return cmd
 }

@@ -14,26 +14,26 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/metrics"
 )
 
-// spreadMetrics are the flags of `spread attach --watch` that say whether and how metrics are served.
+// spreadMetrics are the flags of `spread attach --watch` for serving metrics.
 type spreadMetrics struct{ addr, config string }
 
 func (m *spreadMetrics) add(flags *pflag.FlagSet) {
-	flags.StringVar(&m.addr, "metrics", "", "with --watch: serve metrics to Prometheus at `host:port` (default: not)")
-	flags.StringVar(&m.config, "metrics-config", "", "`file` of TLS and basic authentication for --metrics (the web config of Prometheus)")
+	flags.StringVar(&m.addr, "metrics", "", "with --watch: serve Prometheus metrics at `host:port` (default: off)")
+	flags.StringVar(&m.config, "metrics-config", "", "`file` for TLS and basic authentication of --metrics (Prometheus' web config)")
 }
 
-// check finds flags that would have no effect.
+// check rejects flags that have no effect without another one.
 func (m *spreadMetrics) check(watch bool) error {
 	switch {
 	case m.addr != "" && !watch:
-		return errors.New("--metrics is served as long as the command runs: give --watch as well")
+		return errors.New("--metrics needs --watch: metrics are served while the command runs")
 	case m.config != "" && m.addr == "":
-		return errors.New("--metrics-config says how metrics are served: say where with --metrics HOST:PORT")
+		return errors.New("--metrics-config needs an address: add --metrics HOST:PORT")
 	}
 	return nil
 }
 
-// during serves metrics while f runs, if that is wanted.
+// during runs f, and meanwhile serves metrics if the flags ask for them.
 func (m *spreadMetrics) during(ctx context.Context, log *slog.Logger, f func() error) error {
 	s, err := (&metricsFlags{addr: m.addr, config: m.config}).listen(log)
 	if err != nil {

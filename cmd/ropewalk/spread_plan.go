@@ -35,7 +35,7 @@ const (
 	planMaxQueues = 4096
 	planMaxRounds = 10_000
 	planMaxTable  = 1 << 16
-	// planMaxWork bounds flows times rounds, so that the command ends.
+	// planMaxWork limits flows times rounds, and so the duration of the command.
 	planMaxWork = 5_000_000
 )
 
@@ -44,10 +44,10 @@ func newSpreadPlanCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Show how flows would load a NIC's receive queues",
-		Long: "plan draws the load per receive queue of equal flows with random inner addresses and ports, for three ways to\n" +
-			"choose a flow's outer source port: by its hash alone; the least loaded port; the least loaded of ports that the\n" +
-			"receiver planned, knowing its NIC's Toeplitz key and indirection table. It runs the code that the datapath runs,\n" +
-			"and changes nothing. With --device it reads key and table of a NIC of this host.",
+		Long: "plan shows how flows would load a NIC's receive queues. It simulates flows of equal rate with random inner addresses and\n" +
+			"ports, and three ways to choose the outer source port of a flow: by a hash; the least loaded port; the least loaded of\n" +
+			"the ports that the receiver selects with its NIC's Toeplitz key and indirection table. The simulation runs the code of\n" +
+			"the datapath and changes nothing. With --device it reads the key and the table of a NIC of this host.",
 		Example: "  ropewalk spread plan --flows 16 --queues 16\n  ropewalk spread plan --device eth0 --from 192.0.2.7 --to 198.51.100.1:51820",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -59,17 +59,17 @@ func newSpreadPlanCmd() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.IntVar(&o.flows, "flows", 16, "inner flows, all of one rate")
-	f.IntVar(&o.queues, "queues", 16, "receive queues of the NIC")
-	f.IntVar(&o.lanes, "lanes", 0, "outer source ports to use; 0 for one per queue")
-	f.StringVar(&o.key, "key", hex.EncodeToString(spread.MicrosoftKey()), "RSS key: hexadecimal, with colons or without, or random (by --seed, as many drivers do)")
-	f.StringVar(&o.indir, "indir", "equal", "indirection table: queues separated by commas, or equal")
-	f.StringVar(&o.device, "device", "", "read key and table of this device")
-	f.StringVar(&o.from, "from", "198.51.100.1", "sender's address")
-	f.StringVar(&o.to, "to", "203.0.113.1:51820", "receiver's endpoint")
+	f.IntVar(&o.flows, "flows", 16, "number of inner flows, all of the same rate")
+	f.IntVar(&o.queues, "queues", 16, "number of receive queues of the NIC")
+	f.IntVar(&o.lanes, "lanes", 0, "number of outer source ports; 0: one per queue")
+	f.StringVar(&o.key, "key", hex.EncodeToString(spread.MicrosoftKey()), "RSS key in hexadecimal, with or without colons, or random (from --seed; many drivers\nuse a random key)")
+	f.StringVar(&o.indir, "indir", "equal", "indirection table: a comma-separated list of queues, or equal")
+	f.StringVar(&o.device, "device", "", "read the RSS key and indirection table of this device")
+	f.StringVar(&o.from, "from", "198.51.100.1", "address of the sender")
+	f.StringVar(&o.to, "to", "203.0.113.1:51820", "endpoint of the receiver")
 	f.StringVar(&o.ports, "ports", spread.DefaultPorts.String(), "source ports to choose from")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the random flows")
-	f.IntVar(&o.rounds, "rounds", 101, "rounds, each with other flows; the first is drawn")
+	f.IntVar(&o.rounds, "rounds", 101, "number of rounds, each with other flows; the first one is drawn")
 	f.BoolVar(&o.json, "json", false, "print JSON")
 	return cmd
 }
@@ -87,12 +87,12 @@ func spreadPlanMain(out io.Writer, s spreadplan.Scene, asJSON bool) error {
 	}
 	style := picture.Style{Color: colored(out)}
 	if _, err := io.WriteString(out, report.Render(style)); err != nil {
-		return fmt.Errorf("writing the picture: %w", err)
+		return fmt.Errorf("writing the plan: %w", err)
 	}
 	return nil
 }
 
-// scene makes what is to be played of the flags. changed tells which of them were given.
+// scene returns the simulation according to the flags. changed reports whether a flag was given.
 func (o *spreadPlanOptions) scene(changed func(flag string) bool) (spreadplan.Scene, error) {
 	s := spreadplan.Scene{Flows: o.flows, Lanes: o.lanes, Rounds: o.rounds, Seed: o.seed}
 	err := errors.Join(
@@ -106,11 +106,11 @@ func (o *spreadPlanOptions) scene(changed func(flag string) bool) (spreadplan.Sc
 		return s, usageError{err}
 	}
 	if o.device == "" {
-		return s, o.madeUp(&s, changed)
+		return s, o.rssFromFlags(&s, changed)
 	}
 	for _, flag := range []string{"key", "indir", "queues"} {
 		if changed(flag) {
-			return s, usageError{fmt.Errorf("--%s and --device exclude each other", flag)}
+			return s, usageError{fmt.Errorf("--%s and --device cannot be combined", flag)}
 		}
 	}
 	rss, err := hostnet.ReadRSS(o.device)
@@ -118,13 +118,14 @@ func (o *spreadPlanOptions) scene(changed func(flag string) bool) (spreadplan.Sc
 	return s, err
 }
 
-func inRange(flag string, v, least, most int) error {
-	if v < least || v > most {
-		return fmt.Errorf("--%s %d: want %d to %d", flag, v, least, most)
+func inRange(flag string, v, lowest, highest int) error {
+	if v < lowest || v > highest {
+		return fmt.Errorf("--%s %d: want %d to %d", flag, v, lowest, highest)
 	}
 	return nil
 }
 
+// addresses sets the endpoints and the candidate ports of s.
 func (o *spreadPlanOptions) addresses(s *spreadplan.Scene) (err error) {
 	if s.From, err = netip.ParseAddr(o.from); err != nil {
 		return fmt.Errorf("--from: %w", err)
@@ -133,7 +134,7 @@ func (o *spreadPlanOptions) addresses(s *spreadplan.Scene) (err error) {
 		return fmt.Errorf("--to: %w", err)
 	}
 	if s.From.Unmap().Is4() != s.To.Addr().Unmap().Is4() {
-		return fmt.Errorf("--from %s and --to %s: want one IP version", s.From, s.To)
+		return fmt.Errorf("--from %s and --to %s: want addresses of the same IP version", s.From, s.To)
 	}
 	if s.Candidates, err = config.ParsePorts(o.ports); err != nil {
 		return fmt.Errorf("--ports: %w", err)
@@ -141,8 +142,8 @@ func (o *spreadPlanOptions) addresses(s *spreadplan.Scene) (err error) {
 	return nil
 }
 
-// madeUp sets the RSS that the flags describe.
-func (o *spreadPlanOptions) madeUp(s *spreadplan.Scene, changed func(string) bool) error {
+// rssFromFlags sets the RSS key and table of s according to the flags.
+func (o *spreadPlanOptions) rssFromFlags(s *spreadplan.Scene, changed func(string) bool) error {
 	key, err := o.parseKey()
 	if err != nil {
 		return usageError{fmt.Errorf("--key: %w", err)}
@@ -158,7 +159,7 @@ func (o *spreadPlanOptions) madeUp(s *spreadplan.Scene, changed func(string) boo
 		return nil
 	}
 	if changed("queues") {
-		return usageError{errors.New("--queues and a list of --indir exclude each other")}
+		return usageError{errors.New("--queues cannot be combined with a list in --indir")}
 	}
 	if s.RSS.Indirection, err = parseIndirection(o.indir); err != nil {
 		return usageError{fmt.Errorf("--indir: %w", err)}
@@ -166,7 +167,7 @@ func (o *spreadPlanOptions) madeUp(s *spreadplan.Scene, changed func(string) boo
 	return nil
 }
 
-// planRandomKey stands for a key such as drivers make when they start (netdev_rss_key_fill).
+// planRandomKey is the value of --key for a random key, as drivers generate one (netdev_rss_key_fill).
 const planRandomKey = "random"
 
 func (o *spreadPlanOptions) parseKey() ([]byte, error) {

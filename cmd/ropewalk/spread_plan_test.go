@@ -38,7 +38,7 @@ func spreadPlanReport(t *testing.T, args ...string) spreadplan.Report {
 	return r
 }
 
-func TestSpreadPlanIsOneJSONDocument(t *testing.T) {
+func TestSpreadPlanJSONMatchesGolden(t *testing.T) {
 	got, err := spreadPlan(t, "--flows", "4", "--queues", "2", "--lanes", "2", "--rounds", "3", "--json")
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func TestSpreadPlanIsOneJSONDocument(t *testing.T) {
 	golden.Check(t, "testdata/spread-plan-json.golden", got)
 }
 
-func TestSpreadPlanDrawsTheLoadOfEachQueue(t *testing.T) {
+func TestSpreadPlanTextMatchesGolden(t *testing.T) {
 	for name, args := range map[string][]string{
 		"spread-plan":            {"--seed", "1"},
 		"spread-plan-random-key": {"--seed", "7", "--key", "random"},
@@ -64,7 +64,7 @@ func TestSpreadPlanDrawsTheLoadOfEachQueue(t *testing.T) {
 	}
 }
 
-func TestPlannedPortsLoadSixteenQueuesEvenlyAndAHashDoesNot(t *testing.T) {
+func TestSpreadPlanLoadsQueuesEvenlyUnlikeHash(t *testing.T) {
 	r := spreadPlanReport(t)
 	if len(r.Choices) != 3 || r.NoPlan != "" {
 		t.Fatalf("got %+v", r)
@@ -82,12 +82,12 @@ func TestPlannedPortsLoadSixteenQueuesEvenlyAndAHashDoesNot(t *testing.T) {
 			sum += load
 		}
 		if sum != 16 {
-			t.Errorf("%s: %v flows arrive of 16", c.Name, sum)
+			t.Errorf("%s: %v of 16 flows are counted", c.Name, sum)
 		}
 	}
 }
 
-func TestSpreadPlanIsTheSameForTheSameSeed(t *testing.T) {
+func TestSpreadPlanDependsOnSeedOnly(t *testing.T) {
 	first, err := spreadPlan(t, "--seed", "9")
 	second, _ := spreadPlan(t, "--seed", "9")
 	other, _ := spreadPlan(t, "--seed", "10")
@@ -96,7 +96,7 @@ func TestSpreadPlanIsTheSameForTheSameSeed(t *testing.T) {
 	}
 }
 
-func TestSpreadPlanTakesKeysTablesAndIPv6(t *testing.T) {
+func TestSpreadPlanAcceptsKeyTableAndIPv6(t *testing.T) {
 	key := strings.TrimSuffix(strings.Repeat("6d:5a:", 20), ":")
 	r := spreadPlanReport(t, "--key", key, "--indir", "7, 3,7,3", "--from", "2001:db8::1", "--to", "[2001:db8::2]:1", "--rounds", "1")
 	if len(r.Queues) != 2 || r.Queues[0] != 3 || r.Queues[1] != 7 {
@@ -104,7 +104,7 @@ func TestSpreadPlanTakesKeysTablesAndIPv6(t *testing.T) {
 	}
 }
 
-func TestSpreadPlanUsesAsManyPortsAsAsked(t *testing.T) {
+func TestSpreadPlanUsesGivenNumberOfPorts(t *testing.T) {
 	for lanes, want := range map[string]int{"0": 16, "4": 4, "32": 32} {
 		for _, c := range spreadPlanReport(t, "--lanes", lanes, "--rounds", "1").Choices {
 			if len(c.Ports) != want {
@@ -114,7 +114,7 @@ func TestSpreadPlanUsesAsManyPortsAsAsked(t *testing.T) {
 	}
 }
 
-func TestPlanForAHashByAddressesSaysWhyThereIsNone(t *testing.T) {
+func TestSpreadPlanExplainsHashWithoutPorts(t *testing.T) {
 	o := spreadPlanOptions{flows: 4, queues: 4, rounds: 1, indir: "equal", key: strings.Repeat("6d5a", 20), from: "192.0.2.1", to: "192.0.2.2:1", ports: "61000-61999"}
 	s, err := o.scene(func(string) bool { return false })
 	if err != nil {
@@ -132,7 +132,7 @@ func TestPlanForAHashByAddressesSaysWhyThereIsNone(t *testing.T) {
 	}
 }
 
-func TestSpreadPlanRefusesNonsense(t *testing.T) {
+func TestSpreadPlanRejectsInvalidFlags(t *testing.T) {
 	for _, args := range [][]string{
 		{"--flows", "0"},
 		{"--flows", "10001"},

@@ -16,11 +16,11 @@ import (
 
 const spreadBarWidth = 40
 
-// spreadStatus is what --json prints.
+// spreadStatus is the document that --json prints.
 type spreadStatus struct {
 	header
 	Devices []adopt.DeviceStatus `json:"devices"`
-	// Leftovers are directories with pins of network namespaces that seem to be gone.
+	// Leftovers are directories with pins of network namespaces that probably no longer exist.
 	Leftovers []string `json:"leftovers,omitempty"`
 }
 
@@ -28,9 +28,9 @@ func newSpreadStatusCmd() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status [DEVICE]",
-		Short: "Show what is spread, over which ports, and what is wrong",
-		Long: "status shows, for one device or for all in this network namespace: the hooks and their programs, each tunnel's peers\n" +
-			"with a bar for what each lane carried lately, counters, what came in by which receive queue, and what is wrong.",
+		Short: "Show spreading on devices, its counters and problems",
+		Long: "status shows spreading on one device, or on all devices of this network namespace: the hooks and their programs, the\n" +
+			"peers of each tunnel with the recent load of each source port, counters, received datagrams by queue, and problems.",
 		Example:           "  ropewalk spread status\n  ropewalk spread status eth0 --json",
 		Args:              usageArgs(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: completeDevice,
@@ -46,7 +46,7 @@ func newSpreadStatusCmd() *cobra.Command {
 	return cmd
 }
 
-// showSpread prints the status of one device, or for "" of all, and then what is left of other network namespaces.
+// showSpread prints the status of one device. For "" it prints that of all devices, and leftovers of network namespaces.
 func showSpread(cmd *cobra.Command, device string, asJSON bool) error {
 	st := spreadStatus{header: headerOf("SpreadStatus")}
 	host := new(adopt.Host)
@@ -74,15 +74,15 @@ func showSpread(cmd *cobra.Command, device string, asJSON bool) error {
 func renderLeftovers(dirs []string, s picture.Style) string {
 	var b strings.Builder
 	for _, dir := range dirs {
-		fmt.Fprintf(&b, "%s pins of a network namespace that seems to be gone; if it is: rm -r %s\n", s.Bad("✗"), printable(dir))
+		fmt.Fprintf(&b, "%s pins of a network namespace that probably no longer exists; if so: rm -r %s\n", s.Bad("✗"), printable(dir))
 	}
 	return b.String()
 }
 
-// renderSpread is the status for people, at most 80 columns wide but for what others named.
+// renderSpread returns the status as text. It is at most 80 columns wide, except for names of devices and tunnels.
 func renderSpread(devices []adopt.DeviceStatus, where string, s picture.Style) string {
 	if len(devices) == 0 {
-		return "nothing is spread " + printable(where) + "\n"
+		return "no spreading " + printable(where) + "\n"
 	}
 	var b strings.Builder
 	for i, d := range devices {
@@ -105,7 +105,7 @@ func renderSpreadDevice(b *strings.Builder, s picture.Style, d adopt.DeviceStatu
 		renderSpreadTunnel(b, s, t)
 	}
 	if i := slices.IndexFunc(d.Queues, func(n uint64) bool { return n > 0 }); i >= 0 {
-		fmt.Fprintf(b, "\n  %s\n", s.Bold("datagrams in, by receive queue"))
+		fmt.Fprintf(b, "\n  %s\n", s.Bold("received datagrams by queue"))
 		renderSpreadQueues(b, s, d.Queues)
 	}
 	first := true
@@ -140,7 +140,7 @@ func renderSpreadHook(b *strings.Builder, s picture.Style, name string, h adopt.
 }
 
 func renderSpreadTunnel(b *strings.Builder, s picture.Style, t adopt.TunnelStatus) {
-	fmt.Fprintf(b, "\n  %s  UDP port %d, lanes in %s\n", s.Bold(printable(t.Name)), t.Port, t.Ports)
+	fmt.Fprintf(b, "\n  %s  UDP port %d, source ports in %s\n", s.Bold(printable(t.Name)), t.Port, t.Ports)
 	for _, p := range t.Peers {
 		fmt.Fprintf(b, "    peer %s, gathered from %s\n", p.Endpoint, p.Gather)
 		var most float64
@@ -148,7 +148,7 @@ func renderSpreadTunnel(b *strings.Builder, s picture.Style, t adopt.TunnelStatu
 			most = max(most, l.Share)
 		}
 		if most == 0 {
-			fmt.Fprintf(b, "      %s\n", s.Faint(fmt.Sprintf("nothing left lately by its %s", countOf(len(p.Lanes), "lane"))))
+			fmt.Fprintf(b, "      %s\n", s.Faint(fmt.Sprintf("no recent traffic on its %s", countOf(len(p.Lanes), "source port"))))
 			continue
 		}
 		for _, l := range p.Lanes {

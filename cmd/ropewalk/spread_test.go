@@ -22,7 +22,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// runSpread runs the command in the calling thread.
+// runSpread runs `ropewalk spread` in the calling thread.
 func runSpread(args ...string) (out, errs string, err error) {
 	root := newRootCmd()
 	var stdout, stderr bytes.Buffer
@@ -53,7 +53,7 @@ func TestSpreadFlagsBecomeAConfig(t *testing.T) {
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 		t.Error(diff)
 	}
-	o.gather = "" // and the gap: what the device has stays
+	o.gather = "" // the device keeps its setting, as with the gap
 	if got, err = o.config("eth0"); err != nil || got.Gather != "" || got.Gap != 0 {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -63,7 +63,7 @@ func TestSpreadFlagsBecomeAConfig(t *testing.T) {
 	}
 }
 
-func TestSpreadMistakesAreUsageErrors(t *testing.T) {
+func TestSpreadRejectsInvalidFlags(t *testing.T) {
 	for _, tt := range []struct{ args, want string }{
 		{"attach", "accepts 1 arg(s)"},
 		{"attach lo --port x", "invalid argument"},
@@ -96,7 +96,7 @@ func TestSpreadMistakesAreUsageErrors(t *testing.T) {
 	}
 }
 
-func TestSpreadStatusIsDrawn(t *testing.T) {
+func TestSpreadStatusIsRendered(t *testing.T) {
 	st := adopt.DeviceStatus{
 		Device: "eth0",
 		Spread: adopt.HookStatus{State: "attached", Kind: "tcx", Program: 17, Name: "spread", Why: "so it is"},
@@ -109,7 +109,7 @@ func TestSpreadStatusIsDrawn(t *testing.T) {
 		}}},
 		Counters: []adopt.Counter{{Name: "spread", Count: 1234567, Help: "data messages"}, {Name: "error", Help: "never shown"}},
 		Queues:   []uint64{10, 0, 30},
-		Problems: []string{"something is wrong: mend it"},
+		Problems: []string{"the link is gone: attach again"},
 	}
 	got := renderSpread([]adopt.DeviceStatus{st}, "", picture.Style{})
 	want := strings.TrimPrefix(`
@@ -118,17 +118,17 @@ eth0
           so it is
   gather  none
           asked for
-  ✗ something is wrong: mend it
+  ✗ the link is gone: attach again
 
-  wg0  UDP port 51820, lanes in 61000-61002
+  wg0  UDP port 51820, source ports in 61000-61002
     peer 192.0.2.7:51820, gathered from 61000-61999
       61000 ████████████████████████████████████████  50.0%
       61001 ████████████████████                      25.0%
       61002 ████████████████████                      25.0%
     peer [2001:db8::7]:51820, gathered from 61000-61999
-      nothing left lately by its 1 lane
+      no recent traffic on its 1 source port
 
-  datagrams in, by receive queue
+  received datagrams by queue
       0 █████████████                                       10  25.0%
       1                                                      0   0.0%
       2 ████████████████████████████████████████            30  75.0%
@@ -138,17 +138,17 @@ eth0
 	if got != want {
 		t.Error(cmp.Diff(want, got))
 	}
-	if got := renderLeftovers([]string{"/sys/fs/bpf/x"}, picture.Style{}); got != "✗ pins of a network namespace that seems to be gone; "+
-		"if it is: rm -r /sys/fs/bpf/x\n" {
+	if got := renderLeftovers([]string{"/sys/fs/bpf/x"}, picture.Style{}); got != "✗ pins of a network namespace that probably no longer exists; "+
+		"if so: rm -r /sys/fs/bpf/x\n" {
 		t.Errorf("%q", got)
 	}
-	if got := renderSpread(nil, "on eth0", picture.Style{}); got != "nothing is spread on eth0\n" {
+	if got := renderSpread(nil, "on eth0", picture.Style{}); got != "no spreading on eth0\n" {
 		t.Errorf("%q", got)
 	}
 }
 
-// enterSpreadLab moves the test into network and mount namespaces of its own, with a device and a BPF file system where
-// commands look for it. The thread ends with the test's goroutine.
+// enterSpreadLab moves the test into new network and mount namespaces, with a veth device and a BPF file system at its usual
+// path. The thread ends with the test's goroutine.
 func enterSpreadLab(t *testing.T) {
 	t.Helper()
 	runtime.LockOSThread()
@@ -186,7 +186,7 @@ func TestSpreadCommandsFromAttachToDetach(t *testing.T) {
 			}
 			t.Fatal(err)
 		}
-		if !strings.HasPrefix(out, "near: ? (UDP port 51820) spreads over 3 ports towards 1 peer; spread by ") || errs != "" {
+		if !strings.HasPrefix(out, "near: ? (UDP port 51820) spreads over 3 ports to 1 peer; spread by ") || errs != "" {
 			t.Errorf("%q, %q", out, errs)
 		}
 	}
@@ -227,7 +227,7 @@ func TestSpreadNeedsATunnel(t *testing.T) {
 	}
 }
 
-func TestNamesReachTheTerminalQuoted(t *testing.T) {
+func TestControlCharactersInNamesAreEscaped(t *testing.T) {
 	const evil = "v\x1b[31m"
 	st := adopt.DeviceStatus{
 		Device: evil, Spread: adopt.HookStatus{State: adopt.UnknownState, Kind: "none"},

@@ -16,7 +16,7 @@ func newStripCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "strip CONFIG_FILE | INTERFACE",
 		Short: "Print a wg-quick file without wg-quick's and ropewalk's keys",
-		Long: "strip prints the file with only what wg(8) understands, private key included, for\n" +
+		Long: "strip prints a wg-quick file with only the keys that wg(8) understands, including the private key, for\n" +
 			"`wg syncconf wg0 <(ropewalk strip wg0)`.",
 		Example:           "  ropewalk strip wg0",
 		Args:              usageArgs(cobra.ExactArgs(1)),

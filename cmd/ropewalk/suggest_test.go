@@ -21,9 +21,9 @@ func TestMistakesHaveExitCodeAndSuggestion(t *testing.T) {
 		{[]string{"show", "--lnes"}, exitUsage, "unknown flag: --lnes\n\nDid you mean this?\n\t--lanes\n"},
 		{[]string{"show", "--xyzzy"}, exitUsage, `unknown flag: --xyzzy`},
 		{[]string{"show", "wg0", "dumpp"}, exitUsage, "unknown selector \"dumpp\"\n\nDid you mean this?\n\tdump\n"},
-		{[]string{"show", "interfaces", "dump"}, exitUsage, `interfaces have no selector, got "dump"`},
-		{[]string{"set"}, exitUsage, "want an interface and what to set"},
-		{[]string{"set", "nosuch0"}, exitUsage, "want an interface and what to set"},
+		{[]string{"show", "interfaces", "dump"}, exitUsage, `interfaces takes no selector, got "dump"`},
+		{[]string{"set"}, exitUsage, "want an interface and at least one setting"},
+		{[]string{"set", "nosuch0"}, exitUsage, "want an interface and at least one setting"},
 		{[]string{"set", "nosuch0", "per", "x"}, exitUsage, "invalid argument \"per\"\n\nDid you mean this?\n\tpeer\n"},
 		{[]string{"set", "nosuch0", "xyzzy"}, exitUsage, `invalid argument "xyzzy": want one of listen-port, fwmark, `},
 		{[]string{"set", "nosuch0", manualPrivate}, exitUsage, `invalid argument: want one of listen-port, fwmark, `},
@@ -48,7 +48,7 @@ func TestMistakesHaveExitCodeAndSuggestion(t *testing.T) {
 
 func TestSetconfExplainsKeysItDoesNotKnow(t *testing.T) {
 	for text, want := range map[string]string{
-		"[Interface]\nAddress = 10.0.0.1/24\n": "this is a file for `ropewalk up`",
+		"[Interface]\nAddress = 10.0.0.1/24\n": "this is a wg-quick file, for `ropewalk up`",
 		"[Interface]\nListenProt = 5\n":        "Did you mean this?\n\tListenPort\n",
 		"[Peer]\nAllowedIP = 5\n":              "Did you mean this?\n\tAllowedIPs\n",
 	} {

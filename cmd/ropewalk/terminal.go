@@ -9,7 +9,7 @@ import (
 	"golang.org/x/term"
 )
 
-// isTerminal reports whether out is one that understands cursor control.
+// isTerminal reports whether out is a terminal with cursor control.
 func isTerminal(out io.Writer) bool {
 	f, ok := out.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"

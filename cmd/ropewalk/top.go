@@ -34,12 +34,12 @@ func newTopCmd() *cobra.Command {
 	var o topFlags
 	cmd := &cobra.Command{
 		Use:   "top [INTERFACE]",
-		Short: "Show live what peers, lanes, NIC queues and cores do",
-		Long: "top shows rates of peers, lanes, the queues of the NIC towards the peers, and cores; how many packets go in one train\n" +
-			"and how many messages in one system call; what is dropped, and why; and which lane, queue and core is the busiest, and\n" +
-			"by how much. It asks the daemon once per interval. INTERFACE may be left out where one alone is served.\n" +
+		Short: "Show live rates of peers, lanes, NIC queues and cores",
+		Long: "top shows live rates of peers, lanes, the queues of the NIC that reaches the peers, and cores. It also shows packets per\n" +
+			"train, messages per system call, drops by reason, and the busiest lane, queue and core. It queries the daemon once per\n" +
+			"interval. INTERFACE may be omitted if only one interface is served.\n" +
 			"Keys: q quit, tab or 1 to 5 view, s sort, r reverse, space pause, + and - interval, ? help.\n" +
-			"--once prints one frame of one interval as plain text, --json as JSON. NO_COLOR turns colours off.",
+			"--once prints the rates of one interval as text, --json as JSON. NO_COLOR turns colours off.",
 		Example:           "  ropewalk top\n  ropewalk top wg0 --view lanes\n  ropewalk top wg0 --json | jq .balance",
 		Args:              usageArgs(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: completeInterface,
@@ -47,10 +47,10 @@ func newTopCmd() *cobra.Command {
 			return o.run(cmd, socketDir(), args)
 		},
 	}
-	cmd.Flags().BoolVar(&o.once, "once", false, "print one frame as plain text, and end")
-	cmd.Flags().BoolVar(&o.json, "json", false, "print one frame as JSON, and end")
+	cmd.Flags().BoolVar(&o.once, "once", false, "print the rates of one interval as text, and exit")
+	cmd.Flags().BoolVar(&o.json, "json", false, "print the rates of one interval as JSON, and exit")
 	cmd.Flags().DurationVar(&o.interval, "interval", time.Second, "time between two samples")
-	cmd.Flags().StringVar(&o.view, "view", view.Overview.String(), "the `view` to begin with: "+strings.Join(view.Views(), ", "))
+	cmd.Flags().StringVar(&o.view, "view", view.Overview.String(), "first `view`: "+strings.Join(view.Views(), ", "))
 	completeFlag(cmd, "view", view.Views()...)
 	return cmd
 }
@@ -70,7 +70,7 @@ func (o *topFlags) run(cmd *cobra.Command, dir uapi.Dir, args []string) error {
 		return o.one(cmd.Context(), cmd.OutOrStdout(), t.sample, options)
 	}
 	if !isTerminal(cmd.OutOrStdout()) {
-		return usageError{errors.New("standard output is not a terminal: --once or --json print one frame")}
+		return usageError{errors.New("standard output is not a terminal: use --once or --json")}
 	}
 	return live.Run(cmd.Context(), live.Config{
 		Sample: t.sample, Interval: o.interval, Options: options,
@@ -78,10 +78,10 @@ func (o *topFlags) run(cmd *cobra.Command, dir uapi.Dir, args []string) error {
 	})
 }
 
-// options are how to draw, and errors of the command line.
+// options returns the options for rendering, or a usage error.
 func (o *topFlags) options(out io.Writer) (view.Options, error) {
 	if o.once && o.json {
-		return view.Options{}, usageError{errors.New("--once and --json are two forms of the same: choose one")}
+		return view.Options{}, usageError{errors.New("--once and --json cannot be combined")}
 	}
 	if o.interval < live.MinInterval || o.interval > live.MaxInterval {
 		return view.Options{}, usageError{fmt.Errorf("--interval %s: want %s to %s", o.interval, live.MinInterval, live.MaxInterval)}
@@ -95,7 +95,7 @@ func (o *topFlags) options(out io.Writer) (view.Options, error) {
 	return view.Options{}, unknownWord("view", o.view, view.Views())
 }
 
-// outputWidth is that of the terminal, or what COLUMNS says, or one that suits a page.
+// outputWidth returns the width of the terminal, else $COLUMNS, else 120.
 func outputWidth(out io.Writer) int {
 	if f, ok := out.(*os.File); ok {
 		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 0 {
@@ -108,8 +108,8 @@ func outputWidth(out io.Writer) int {
 	return 120
 }
 
-// utf8Locale follows the locale of locale(7): the first variable that is set decides. Where none is, as in services, most
-// readers know UTF-8.
+// utf8Locale reports whether the locale uses UTF-8. The first set variable decides (locale(7)). If none is set, as in services,
+// it assumes UTF-8.
 func utf8Locale() bool {
 	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
 		if value := strings.ToLower(os.Getenv(name)); value != "" {
@@ -119,7 +119,7 @@ func utf8Locale() bool {
 	return true
 }
 
-// topInterface is the one named, or the only one.
+// topInterface returns the interface in args, or the only one that is served.
 func topInterface(dir uapi.Dir, args []string) (string, error) {
 	if len(args) > 0 {
 		return args[0], nil
@@ -136,7 +136,7 @@ func topInterface(dir uapi.Dir, args []string) (string, error) {
 	return names[0], nil
 }
 
-// one prints what happens within an interval.
+// one prints the rates of one interval.
 func (o *topFlags) one(ctx context.Context, out io.Writer, sample func() (view.Sample, error), options view.Options) error {
 	before, err := sample()
 	if err != nil {
@@ -163,7 +163,7 @@ func (o *topFlags) one(ctx context.Context, out io.Writer, sample func() (view.S
 	return err
 }
 
-// topSource asks a daemon, on one connection while it lasts. It may be closed while it asks.
+// topSource samples a daemon. It keeps one connection, and connects again after an error. It may be closed concurrently.
 type topSource struct {
 	dir     uapi.Dir
 	name    string
@@ -178,9 +178,9 @@ func (t *topSource) sample() (view.Sample, error) {
 	if err != nil {
 		return view.Sample{}, err
 	}
-	s, err := t.ask(client)
+	s, err := t.query(client)
 	if err != nil {
-		t.close() // the next sample connects anew
+		t.close() // the next sample connects again
 	}
 	return s, err
 }
@@ -189,12 +189,12 @@ func (t *topSource) connection() (client *uapi.Client, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.client == nil {
-		t.client, err = reach(t.dir, t.name)
+		t.client, err = dialDaemon(t.dir, t.name)
 	}
 	return t.client, err
 }
 
-func (t *topSource) ask(client *uapi.Client) (view.Sample, error) {
+func (t *topSource) query(client *uapi.Client) (view.Sample, error) {
 	status, err := client.Status()
 	if err != nil {
 		return view.Sample{}, err
@@ -204,7 +204,7 @@ func (t *topSource) ask(client *uapi.Client) (view.Sample, error) {
 		return view.Sample{}, err
 	}
 	if stats.Interface == "" {
-		return view.Sample{}, fmt.Errorf("interface %s is not served by ropewalk: its daemon does not tell what its lanes do", t.name)
+		return view.Sample{}, fmt.Errorf("interface %s is not served by ropewalk: its daemon does not report lanes", t.name)
 	}
 	return t.machine.Sample(&status, stats), nil
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/view/machine"
 )
 
-// topHandler is a device with a peer that carries a million bytes between any two questions.
+// topHandler is a device with a peer that receives a million bytes between two requests.
 type topHandler struct {
 	stats  any
 	asked  uint64
@@ -84,7 +84,7 @@ func runTop(t *testing.T, o topFlags, dir uapi.Dir, args ...string) (string, err
 	return out.String(), err
 }
 
-func TestTopPrintsOneFrameForScripts(t *testing.T) {
+func TestTopPrintsTextAndJSON(t *testing.T) {
 	t.Setenv("LC_ALL", "C.UTF-8")
 	h := &topHandler{}
 	h.secret[3] = 77
@@ -112,7 +112,7 @@ func TestTopPrintsOneFrameForScripts(t *testing.T) {
 	}
 }
 
-func TestTopDrawsInASCIIWhereTheLocaleHasNoMore(t *testing.T) {
+func TestTopUsesASCIIInOtherLocales(t *testing.T) {
 	t.Setenv("LC_ALL", "C")
 	text, err := runTop(t, topFlags{once: true}, serveTop(t, "wg0", &topHandler{}))
 	if err != nil || !strings.Contains(text, "####") || strings.ContainsFunc(text, func(r rune) bool { return r > '~' }) {
@@ -120,7 +120,7 @@ func TestTopDrawsInASCIIWhereTheLocaleHasNoMore(t *testing.T) {
 	}
 }
 
-func TestTopRefusesWhatItCannotShow(t *testing.T) {
+func TestTopRejectsInvalidUse(t *testing.T) {
 	served, nobody := serveTop(t, "wg0", &topHandler{}), uapi.Dir(t.TempDir())
 	for _, tt := range []struct {
 		flags topFlags
@@ -129,7 +129,7 @@ func TestTopRefusesWhatItCannotShow(t *testing.T) {
 		code  int
 		want  string
 	}{
-		{topFlags{once: true, json: true}, served, nil, exitUsage, "choose one"},
+		{topFlags{once: true, json: true}, served, nil, exitUsage, "cannot be combined"},
 		{topFlags{once: true, interval: time.Millisecond}, served, nil, exitUsage, "want 100ms to 1m0s"},
 		{topFlags{once: true, interval: time.Hour}, served, nil, exitUsage, "want 100ms to 1m0s"},
 		{topFlags{once: true, view: "pears"}, served, nil, exitUsage, "\n\tpeers\n"},
@@ -145,7 +145,7 @@ func TestTopRefusesWhatItCannotShow(t *testing.T) {
 	}
 }
 
-func TestTopEndsWhenItIsStopped(t *testing.T) {
+func TestTopStopsWhenCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	o := topFlags{interval: time.Minute}
@@ -155,7 +155,7 @@ func TestTopEndsWhenItIsStopped(t *testing.T) {
 	}
 }
 
-func TestTopConnectsAnewWhenItsDaemonWasReplaced(t *testing.T) {
+func TestTopReconnectsToReplacedDaemon(t *testing.T) {
 	dir := serveTop(t, "wg0", &topHandler{})
 	s := &topSource{dir: dir, name: "wg0", machine: machine.New()}
 	defer s.close()
@@ -171,7 +171,7 @@ func TestTopConnectsAnewWhenItsDaemonWasReplaced(t *testing.T) {
 	}
 }
 
-func TestThePageShowsPeersWhereTheMetricsDo(t *testing.T) {
+func TestWebPageShowsPeersIfMetricsDo(t *testing.T) {
 	for _, tt := range []struct {
 		mode  metrics.PerPeer
 		peers int

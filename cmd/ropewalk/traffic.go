@@ -22,7 +22,7 @@ func newTrafficCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:    "traffic",
 		Short:  "Generate and verify test traffic",
-		Long:   "traffic sends a known pattern over TCP or UDP and reports what arrived, was lost, reordered or damaged.",
+		Long:   "traffic sends a known pattern over TCP or UDP, and reports received, lost, reordered and corrupt data.",
 		Hidden: true,
 	}
 	cmd.AddCommand(newTrafficServerCmd(), newTrafficClientCmd())
@@ -49,7 +49,7 @@ func newTrafficServerCmd() *cobra.Command {
 			return s.Serve(cmd.Context())
 		},
 	}
-	cmd.Flags().StringVar(&listen, "listen", "[::]:"+trafficPort, "address and port")
+	cmd.Flags().StringVar(&listen, "listen", "[::]:"+trafficPort, "address and port to listen on")
 	return cmd
 }
 
@@ -76,7 +76,7 @@ func newTrafficClientCmd() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&o.kind, "kind", "tcp", "tcp, udp or ping")
 	f.IntVar(&o.cfg.Streams, "streams", 1, "parallel streams")
-	f.Float64Var(&o.seconds, "seconds", 5, "how long to send")
+	f.Float64Var(&o.seconds, "seconds", 5, "duration of the transfer in seconds")
 	f.IntVar(&o.cfg.Size, "size", traffic.DefaultSize, "UDP payload in bytes")
 	f.IntVar(&o.cfg.Train, "train", 1, "UDP datagrams per send (UDP_SEGMENT)")
 	f.StringVar(&o.rate, "rate", "0", "payload bits per second over all streams, with k, M or G; 0 is unlimited")
@@ -107,13 +107,13 @@ func runTrafficClient(cmd *cobra.Command, o trafficOptions, server string) (err 
 	return nil
 }
 
-// trafficLine is a Result in one line.
+// trafficLine returns a Result in one line.
 func trafficLine(r traffic.Result) string {
 	switch {
 	case r.Kind == traffic.Ping && r.Latency == nil:
-		return fmt.Sprintf("ping: none of %d came back", r.SentPackets)
+		return fmt.Sprintf("ping: no reply to %d packets", r.SentPackets)
 	case r.Kind == traffic.Ping:
-		return fmt.Sprintf("ping: %d of %d came back, p50 %s, p99 %s, max %s",
+		return fmt.Sprintf("ping: %d replies to %d packets, p50 %s, p99 %s, max %s",
 			r.Packets, r.SentPackets, r.Latency.P50, r.Latency.P99, r.Latency.Max)
 	case r.Kind == traffic.TCP:
 		return fmt.Sprintf("tcp: %s, %d corrupt", picture.BitRate(r.BitsPerSecond), r.Corrupt)
@@ -122,7 +122,7 @@ func trafficLine(r traffic.Result) string {
 		picture.PacketRate(r.PacketsPerSecond), r.LostPackets, r.Reordered, r.Duplicated, r.Corrupt)
 }
 
-// parseRate reads bits per second with an optional k, M or G.
+// parseRate parses bits per second with an optional suffix k, M or G.
 func parseRate(s string) (float64, error) {
 	unit := 1.0
 	for suffix, factor := range map[string]float64{"k": 1e3, "M": 1e6, "G": 1e9} {
@@ -138,7 +138,7 @@ func parseRate(s string) (float64, error) {
 	return n * unit, nil
 }
 
-// secondsFlag accepts what is more than nothing and less than a day.
+// secondsFlag returns the duration of --seconds, which is limited to a day.
 func secondsFlag(s float64) (time.Duration, error) {
 	if !(s > 0 && s <= 86400) {
 		return 0, fmt.Errorf("--seconds %v: want more than 0 and at most 86400", s)

@@ -50,7 +50,7 @@ func runTraffic(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
-func TestTrafficCommandsTalkToEachOther(t *testing.T) {
+func TestTrafficClientMeasuresAgainstServer(t *testing.T) {
 	addr := startTrafficServer(t)
 	for _, c := range []struct {
 		args []string
@@ -58,7 +58,7 @@ func TestTrafficCommandsTalkToEachOther(t *testing.T) {
 	}{
 		{[]string{"--kind", "tcp", "--streams", "2"}, "tcp: "},
 		{[]string{"--kind", "udp", "--rate", "10M", "--train", "8"}, " 0 reordered, 0 duplicated, 0 corrupt"},
-		{[]string{"--kind", "ping", "--size", "64"}, "came back, p50 "},
+		{[]string{"--kind", "ping", "--size", "64"}, " replies to "},
 	} {
 		out, err := runTraffic(t, append([]string{"client", "--seconds", "0.1", addr}, c.args...)...)
 		if err != nil || !strings.Contains(out, c.want) {
@@ -78,7 +78,7 @@ func TestTrafficClientPrintsJSON(t *testing.T) {
 	}
 }
 
-func TestTrafficUsageErrors(t *testing.T) {
+func TestTrafficRejectsInvalidFlags(t *testing.T) {
 	for _, args := range [][]string{
 		{"server", "--listen", "nowhere"},
 		{"client", "nowhere"},
@@ -93,7 +93,7 @@ func TestTrafficUsageErrors(t *testing.T) {
 	}
 }
 
-func TestRatesHaveUnits(t *testing.T) {
+func TestParseRateAcceptsUnits(t *testing.T) {
 	for in, want := range map[string]float64{"0": 0, "1500": 1500, "10k": 1e4, "2.5M": 2.5e6, "2G": 2e9} {
 		if got, err := parseRate(in); err != nil || math.Abs(got-want) > 1e-6 {
 			t.Errorf("%q: %v, %v", in, got, err)

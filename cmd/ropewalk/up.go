@@ -25,13 +25,13 @@ func newUpCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up CONFIG_FILE | INTERFACE",
 		Short: "Bring up an interface from a wg-quick file",
-		Long: "up starts `ropewalk run` for the interface and configures it, its addresses, MTU, DNS and routes as wg-quick(8)\n" +
-			"does. INTERFACE alone means " + quick.DefaultDir + "/INTERFACE.conf. When a step fails, or on Ctrl-C, all that was done is\n" +
-			"undone. The daemon's log is " + quick.DefaultRunDir + "/INTERFACE.log. WG_ENDPOINT_RESOLUTION_RETRIES=N|infinity sets how often\n" +
-			"a name server that does not answer is asked again (default 15).\n" +
-			"Beside wg-quick's keys, [Interface] may have Spread=auto|off|on, Lanes=N, SpreadPorts=FIRST-LAST,\n" +
-			"Underlay=auto|udp|xdp, RxCPUs=off|auto|LIST and Metrics=HOST:PORT: the flags of `ropewalk run`. The --metrics flags,\n" +
-			"which go before the file, and the --log flags are passed on to it.",
+		Long: "up brings up an interface from a wg-quick file. It starts `ropewalk run`, then configures addresses, MTU, DNS and routes\n" +
+			"as wg-quick(8) does. INTERFACE alone means " + quick.DefaultDir + "/INTERFACE.conf. If a step fails, or on Ctrl-C, up undoes\n" +
+			"its changes. The log of the daemon is " + quick.DefaultRunDir + "/INTERFACE.log. WG_ENDPOINT_RESOLUTION_RETRIES=N|infinity sets\n" +
+			"the number of retries when a name server does not answer (default 15).\n" +
+			"Besides wg-quick's keys, [Interface] may have Spread=auto|off|on, Lanes=N, SpreadPorts=FIRST-LAST,\n" +
+			"Underlay=auto|udp|xdp, RxCPUs=off|auto|LIST and Metrics=HOST:PORT, which correspond to flags of `ropewalk run`. up passes\n" +
+			"the --log and --metrics flags on to it; --metrics takes precedence over the file.",
 		Example:           "  ropewalk up wg0\n  ropewalk up ./wg0.conf\n  ropewalk up --metrics 127.0.0.1:9820 wg0",
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeConfig,
@@ -42,7 +42,7 @@ func newUpCmd() *cobra.Command {
 			}
 			return withInterface(cmd, args[0], func(r *quick.Runner, i quick.Interface) error {
 				conf := &i.File.Interface
-				conf.Metrics = cmp.Or(o.addr, conf.Metrics) // so that it is in what is printed, too
+				conf.Metrics = cmp.Or(o.addr, conf.Metrics) // r.Up prints the command line with it
 				o.addr = conf.Metrics
 				more, err := o.args()
 				if err != nil {
@@ -105,10 +105,10 @@ func newResolver(cmd *cobra.Command) (conffile.Resolver, error) {
 	}), nil
 }
 
-// withHint adds what is most often the matter.
+// withHint adds advice to a permission error.
 func withHint(err error) error {
 	if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 {
-		return fmt.Errorf("%w (this needs root: try sudo)", err)
+		return fmt.Errorf("%w (needs root: try sudo)", err)
 	}
 	return err
 }

@@ -12,14 +12,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// buildInfo is what `ropewalk version --json` prints.
+// buildInfo is the document that `ropewalk version --json` prints.
 type buildInfo struct {
 	header
 	Version  string `json:"version"`
-	Revision string `json:"revision,omitempty"`      // of git
+	Revision string `json:"revision,omitempty"`      // git commit
 	Time     string `json:"revision_time,omitempty"` // RFC 3339
 	TimeUnix int64  `json:"revision_time_unix,omitempty"`
-	Modified bool   `json:"modified"` // the sources differ from the revision
+	Modified bool   `json:"modified"` // the sources had uncommitted changes
 	Go       string `json:"go_version"`
 	OS       string `json:"os"`
 	Arch     string `json:"arch"`
@@ -30,7 +30,7 @@ func newVersionCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version and how it was built",
-		Long:    "version prints the version, the revision that it was built from, and the Go release and platform that it was built for.",
+		Long:    "version prints the version, the git revision, and the Go release and platform of the build.",
 		Example: "  ropewalk version\n  ropewalk version --json",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -46,7 +46,7 @@ func newVersionCmd() *cobra.Command {
 	return cmd
 }
 
-// thisBuild reads what the Go toolchain noted. It notes the revision only with -buildvcs.
+// thisBuild returns the build information that the Go toolchain recorded. The revision is there only with -buildvcs.
 func thisBuild() buildInfo {
 	b := buildInfo{
 		header: headerOf("Version"), Version: version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,

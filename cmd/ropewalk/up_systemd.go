@@ -18,8 +18,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/quick"
 )
 
-// bringUp brings the interface up. A service manager is then told that the service is ready, and that the daemon is its main
-// process from now on: this one ends.
+// bringUp brings the interface up. If a service manager started this process, it then notifies the manager that the service is
+// ready, and that its main process is now the daemon.
 func bringUp(ctx context.Context, r *quick.Runner, i quick.Interface) error {
 	if err := useCredential(os.Getenv("CREDENTIALS_DIRECTORY"), i.File); err != nil {
 		return err
@@ -31,7 +31,7 @@ func bringUp(ctx context.Context, r *quick.Runner, i quick.Interface) error {
 	start := r.Daemon
 	r.Daemon = func(name string, flags []string) *exec.Cmd {
 		started = start(name, flags)
-		handOver(started)
+		passServiceContext(started)
 		return started
 	}
 	if err := r.Up(ctx, i); err != nil {
@@ -42,20 +42,20 @@ func bringUp(ctx context.Context, r *quick.Runner, i quick.Interface) error {
 		message = fmt.Sprintf("MAINPID=%d\n%s", started.Process.Pid, message)
 	}
 	if _, err := daemon.SdNotify(false, message); err != nil {
-		return fmt.Errorf("telling the service manager that %s is ready: %w", i.Name, err)
+		return fmt.Errorf("notifying the service manager that %s is ready: %w", i.Name, err)
 	}
 	return nil
 }
 
-// isService reports whether a service manager started this very process, and wants to hear of it. A hook that calls for another
-// interface has the environment of a service too.
+// isService reports whether a service manager started this process and expects notifications from it. A hook of the service that
+// runs ropewalk for another interface has the same environment, except that SYSTEMD_EXEC_PID is not its process ID.
 func isService() bool {
 	started := os.Getenv("SYSTEMD_EXEC_PID") // systemd.exec(5)
 	return os.Getenv("NOTIFY_SOCKET") != "" && (started == "" || started == strconv.Itoa(os.Getpid()))
 }
 
-// handOver gives the daemon what the service manager gave to this process: the watchdog, and the journal.
-func handOver(cmd *exec.Cmd) {
+// passServiceContext passes what the service manager gave this process to the daemon: the watchdog and the journal.
+func passServiceContext(cmd *exec.Cmd) {
 	cmd.Env = slices.DeleteFunc(cmd.Environ(), func(v string) bool { return strings.HasPrefix(v, "WATCHDOG_PID=") })
 	cmd.Env = append(cmd.Env, startedByUp+"=1")
 	if isJournal(os.Stderr, os.Getenv("JOURNAL_STREAM")) {
@@ -70,16 +70,16 @@ func isJournal(f *os.File, stream string) bool {
 	return stream != "" && unix.Fstat(int(f.Fd()), &st) == nil && stream == fmt.Sprintf("%d:%d", st.Dev, st.Ino)
 }
 
-// notifyReload tells the service manager, if there is one, that f is a reload.
+// notifyReload runs f as a reload of the service: it notifies the service manager, if there is one, before and after f.
 func notifyReload(f func() error) error {
 	if !isService() {
 		return f()
 	}
 	_, err := daemon.SdNotify(false, daemon.SdNotifyReloading+"\n"+daemon.SdNotifyMonotonicUsec())
 	if err != nil {
-		return fmt.Errorf("telling the service manager of a reload: %w", err)
+		return fmt.Errorf("notifying the service manager of a reload: %w", err)
 	}
 	err = f()
-	_, told := daemon.SdNotify(false, daemon.SdNotifyReady) // after a failure too: what was served still is
-	return errors.Join(err, told)
+	_, notifyErr := daemon.SdNotify(false, daemon.SdNotifyReady) // also after a failure: the tunnel still runs
+	return errors.Join(err, notifyErr)
 }

@@ -15,13 +15,13 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/device"
 )
 
-// silentDevice has nothing to say.
+// silentDevice has an empty status.
 type silentDevice struct{}
 
 func (silentDevice) Status() config.Status { return config.Status{} }
 func (silentDevice) Stats() any            { return device.Stats{} }
 
-// logged is a log whose records are received from it.
+// logged is a slog.Handler that sends its records to a channel.
 type logged chan slog.Record
 
 func (l logged) Enabled(context.Context, slog.Level) bool { return true }
@@ -31,20 +31,19 @@ func (l logged) WithGroup(string) slog.Handler            { return l }
 func (l logged) Handle(_ context.Context, r slog.Record) error {
 	select {
 	case l <- r:
-	default: // nobody reads any more
+	default: // the test does not read any more
 	}
 	return nil
 }
 
-// TestTheMetricsAddressOfTheDaemonBeforeIsWaitedFor: the tunnel is served meanwhile.
-func TestTheMetricsAddressOfTheDaemonBeforeIsWaitedFor(t *testing.T) {
-	before, err := net.Listen("tcp", "127.0.0.1:0")
+func TestMetricsWaitForAddressOfOldDaemon(t *testing.T) {
+	oldDaemon, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	flags := metricsFlags{addr: before.Addr().String()}
-	waits := make(logged, 100)
-	s, err := flags.server(slog.New(waits))
+	flags := metricsFlags{addr: oldDaemon.Addr().String()}
+	records := make(logged, 100)
+	s, err := flags.server(slog.New(records))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,14 +51,14 @@ func TestTheMetricsAddressOfTheDaemonBeforeIsWaitedFor(t *testing.T) {
 	defer cancel()
 	s.start(ctx, flags.content(silentDevice{}))
 	select {
-	case first := <-waits:
-		if !strings.HasPrefix(first.Message, "waiting") {
+	case first := <-records:
+		if !strings.Contains(first.Message, "waiting") {
 			t.Fatal(first.Message)
 		}
 	case <-s.ended:
-		t.Fatal("it has not waited")
+		t.Fatal("the server has not waited")
 	}
-	if err := before.Close(); err != nil {
+	if err := oldDaemon.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
@@ -76,18 +75,18 @@ func TestTheMetricsAddressOfTheDaemonBeforeIsWaitedFor(t *testing.T) {
 	s.close()
 }
 
-// TestAMetricsAddressThatIsServedIsLoggedBeforeTheTunnelIs, for who looks into the log once that answers.
-func TestAMetricsAddressThatIsServedIsLoggedBeforeTheTunnelIs(t *testing.T) {
+// TestMetricsAddressIsLoggedBeforeServing: scripts read the address from the log once the tunnel is ready.
+func TestMetricsAddressIsLoggedBeforeServing(t *testing.T) {
 	flags := metricsFlags{addr: "127.0.0.1:0"}
-	said := make(logged, 100)
-	s, err := flags.listen(slog.New(said))
+	records := make(logged, 100)
+	s, err := flags.listen(slog.New(records))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	s.start(ctx, flags.content(silentDevice{}))
 	select {
-	case first := <-said:
+	case first := <-records:
 		if first.Message != "serving metrics" {
 			t.Error(first.Message)
 		}
@@ -98,40 +97,40 @@ func TestAMetricsAddressThatIsServedIsLoggedBeforeTheTunnelIs(t *testing.T) {
 	s.close()
 }
 
-// TestOnlyTheMetricsAddressIsWaitedFor: what else is wrong with the flags is found while the daemon before is there.
-func TestOnlyTheMetricsAddressIsWaitedFor(t *testing.T) {
+// TestOtherMetricsErrorsAreNotWaitedFor: they are returned while the old daemon still serves the tunnel.
+func TestOtherMetricsErrorsAreNotWaitedFor(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	before, err := net.Listen("tcp", "127.0.0.1:0")
+	oldDaemon, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer before.Close()
-	taken := before.Addr().String()
-	if s, err := (&metricsFlags{addr: taken}).succeed(log); err != nil || s == nil || s.server != nil {
-		t.Errorf("an address that is taken: %+v, %v", s, err)
+	defer oldDaemon.Close()
+	inUse := oldDaemon.Addr().String()
+	if s, err := (&metricsFlags{addr: inUse}).listenOrWait(log); err != nil || s == nil || s.server != nil {
+		t.Errorf("an address in use: %+v, %v", s, err)
 	}
-	if s, err := (&metricsFlags{addr: taken, config: t.TempDir() + "/none.yml"}).succeed(log); err == nil || s != nil {
-		t.Errorf("a config that is not there: %+v", s)
+	if s, err := (&metricsFlags{addr: inUse, config: t.TempDir() + "/none.yml"}).listenOrWait(log); err == nil || s != nil {
+		t.Errorf("a missing config: %+v", s)
 	}
-	if s, err := (&metricsFlags{addr: "127.0.0.1:http:0"}).succeed(log); err == nil || s != nil {
-		t.Errorf("no address: %+v", s)
+	if s, err := (&metricsFlags{addr: "127.0.0.1:http:0"}).listenOrWait(log); err == nil || s != nil {
+		t.Errorf("an invalid address: %+v", s)
 	}
-	s, err := (&metricsFlags{addr: "127.0.0.1:0"}).succeed(log)
+	s, err := (&metricsFlags{addr: "127.0.0.1:0"}).listenOrWait(log)
 	if err != nil || s.server == nil {
-		t.Fatalf("an address that is free: %+v, %v", s, err)
+		t.Fatalf("a free address: %+v, %v", s, err)
 	}
 	s.close()
 }
 
-func TestWhoWaitsForAMetricsAddressCanBeStopped(t *testing.T) {
+func TestWaitingForMetricsAddressIsCancelled(t *testing.T) {
 	other, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	said := make(logged, 100)
+	records := make(logged, 100)
 	flags := metricsFlags{addr: other.Addr().String()}
-	s, err := flags.server(slog.New(said))
+	s, err := flags.server(slog.New(records))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,10 +138,10 @@ func TestWhoWaitsForAMetricsAddressCanBeStopped(t *testing.T) {
 	s.start(ctx, flags.content(silentDevice{}))
 	cancel()
 	s.close()
-	close(said)
-	for r := range said {
+	close(records)
+	for r := range records {
 		if r.Level >= slog.LevelWarn {
-			t.Errorf("it has waited to the end: %s", r.Message)
+			t.Errorf("the wait was not cancelled: %s", r.Message)
 		}
 	}
 }

@@ -26,13 +26,13 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
-// quickDaemonEnv makes this test binary, run again, `ropewalk run NAME`: see TestQuickDaemonProcess.
+// quickDaemonEnv makes a child process of this test binary run `ropewalk run NAME`: see TestQuickDaemonProcess.
 const quickDaemonEnv = "ROPEWALK_TEST_QUICK_DAEMON"
 
-// TestQuickDaemonProcess is no test but the daemon of TestUpRunsTheEngineAndDownEndsIt.
+// TestQuickDaemonProcess is not a test: it is the daemon process of TestUpRunsDaemonAndDownEndsIt.
 func TestQuickDaemonProcess(t *testing.T) {
 	if os.Getenv(quickDaemonEnv) == "" {
-		t.Skip("run by TestUpRunsTheEngineAndDownEndsIt")
+		t.Skip("run by TestUpRunsDaemonAndDownEndsIt")
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer cancel()
@@ -57,7 +57,7 @@ const quickConf = "[Interface]\nPrivateKey = " + manualPrivate + "\n# addresses\
 	"Lanes = 3\nSpread = off\nSpreadPorts = 2000-3000\n" +
 	"[Peer]\nPublicKey = xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=\nAllowedIPs = 0.0.0.0/0\n"
 
-func TestStripPrintsWhatWgQuickPrints(t *testing.T) {
+func TestStripMatchesWgQuickStrip(t *testing.T) {
 	path := writeConf(t, "wg0", quickConf)
 	stdout, stderr, err := execute(t, newStripCmd(), "", path)
 	want := "[Interface]\nPrivateKey = " + manualPrivate + "\n# addresses\nListenPort = 0\n" +
@@ -67,7 +67,7 @@ func TestStripPrintsWhatWgQuickPrints(t *testing.T) {
 	}
 }
 
-func TestQuickCommandsSayWhatIsWrongWithTheirArgument(t *testing.T) {
+func TestQuickCommandsReportInvalidFiles(t *testing.T) {
 	bad := writeConf(t, "wg0", "[Interface]\nAddress = nowhere\n")
 	for _, newCmd := range []func() *cobra.Command{newUpCmd, newDownCmd, newSaveCmd, newStripCmd} {
 		name := newCmd().Name()
@@ -87,7 +87,7 @@ func TestQuickCommandsSayWhatIsWrongWithTheirArgument(t *testing.T) {
 	}
 }
 
-func TestWorldAccessibleFileIsWarnedOf(t *testing.T) {
+func TestQuickCommandsWarnAboutWorldAccessibleFile(t *testing.T) {
 	path := writeConf(t, "absent0", quickConf)
 	if err := errors.Join(os.Chmod(path, 0o644), os.Chmod(filepath.Dir(path), 0o755)); err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestWorldAccessibleFileIsWarnedOf(t *testing.T) {
 	}
 }
 
-func TestUpRunsTheEngineAndDownEndsIt(t *testing.T) {
+func TestUpRunsDaemonAndDownEndsIt(t *testing.T) {
 	enterNetworkNamespace(t)
 	name := fmt.Sprintf("rwu%d", os.Getpid())
 	i, err := quick.Open("", writeConf(t, name, quickConf))
@@ -124,7 +124,7 @@ func TestUpRunsTheEngineAndDownEndsIt(t *testing.T) {
 	if err := r.Up(t.Context(), i); err != nil {
 		t.Fatal(err)
 	}
-	checkEngine(t, name)
+	checkInterface(t, name)
 	if err := r.Down(t.Context(), i); err != nil {
 		t.Error(err)
 	}
@@ -133,8 +133,8 @@ func TestUpRunsTheEngineAndDownEndsIt(t *testing.T) {
 	}
 }
 
-// checkEngine looks at the interface from outside.
-func checkEngine(t *testing.T, name string) {
+// checkInterface checks the interface in the kernel and on the control socket.
+func checkInterface(t *testing.T, name string) {
 	t.Helper()
 	link, err := hostnet.FindLink(name)
 	if err != nil || !link.Up || link.MTU != 1300 {
@@ -155,7 +155,7 @@ func checkEngine(t *testing.T, name string) {
 	}
 }
 
-// enterNetworkNamespace moves the test into a namespace that ends with its goroutine.
+// enterNetworkNamespace moves the test into a new network namespace, which ends with its goroutine.
 func enterNetworkNamespace(t *testing.T) {
 	t.Helper()
 	f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)

@@ -12,19 +12,20 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/view/page"
 )
 
-// livePages are the web page beside the metrics, and what it fetches. It shows single peers where the metrics do.
-func livePages(d metrics.Device, o metrics.Options) map[string]http.Handler {
-	reader := machine.New()
+// webPages returns the live web page of the metrics server, and the data that it fetches. It shows single peers if the metrics do.
+func webPages(d metrics.Device, o metrics.Options) map[string]http.Handler {
+	host := machine.New()
 	return page.Handlers(page.Config{
 		Sample: func() view.Sample {
 			status := d.Status()
 			stats, _ := d.Stats().(device.Stats)
-			return reader.Sample(&status, stats)
+			return host.Sample(&status, stats)
 		},
 		ShowPeers: func(peers int) bool { return showsPeers(o, peers) },
 	})
 }
 
+// showsPeers reports whether each of that many peers is shown.
 func showsPeers(o metrics.Options, peers int) bool {
 	return o.PerPeer == metrics.PerPeerOn || o.PerPeer == metrics.PerPeerAuto && peers <= metrics.MaxPeers
 }

@@ -29,15 +29,15 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi/uapitest"
 )
 
-func TestWatchdogIsFedOnlyWhileTheDeviceAnswers(t *testing.T) {
+func TestWatchdogIsNotifiedOnlyWhileDeviceAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var logged bytes.Buffer
-		var feeds atomic.Int32
+		var notifications atomic.Int32
 		var failing atomic.Bool
 		stuck := make(chan struct{})
 		w := watchdog{
-			period: time.Second, feed: func() { feeds.Add(1) }, log: slog.New(slog.NewTextHandler(&logged, nil)),
+			period: time.Second, notify: func() { notifications.Add(1) }, log: slog.New(slog.NewTextHandler(&logged, nil)),
 			check: func() error {
 				if failing.Load() {
 					return errors.New("no answer")
@@ -54,14 +54,14 @@ func TestWatchdogIsFedOnlyWhileTheDeviceAnswers(t *testing.T) {
 		expect := func(want int32, when string) {
 			t.Helper()
 			synctest.Wait()
-			if n := feeds.Load(); n != want {
-				t.Errorf("%s: fed %d times, want %d", when, n, want)
+			if n := notifications.Load(); n != want {
+				t.Errorf("%s: %d notifications, want %d", when, n, want)
 			}
 		}
 		time.Sleep(10 * time.Second)
-		expect(0, "while a check takes long")
+		expect(0, "while a check blocks")
 		close(stuck)
-		expect(2, "when it passes at last, and the one that was due meanwhile")
+		expect(2, "after it passed, and the one that was due meanwhile")
 		time.Sleep(3500 * time.Millisecond)
 		expect(5, "while checks pass")
 		failing.Store(true)
@@ -75,11 +75,11 @@ func TestWatchdogIsFedOnlyWhileTheDeviceAnswers(t *testing.T) {
 	})
 }
 
-func TestADeviceWithoutAnswersOrLoopsHasNoPulse(t *testing.T) {
+func TestHealthCheckNeedsAnswerAndLaneThreads(t *testing.T) {
 	dir := uapi.Dir(t.TempDir())
 	threads := []string{"main", "rw-tx0", "rw-tx1", "rw-rx0", "rw-rx1"}
-	p := &pulse{socket: dir, name: "rwt0", threads: func() ([]string, error) { return threads, nil }}
-	if err := p.check(); !uapi.IsRefused(err) {
+	check := &healthCheck{socket: dir, name: "rwt0", threads: func() ([]string, error) { return threads, nil }}
+	if err := check.check(); !uapi.IsRefused(err) {
 		t.Errorf("without a daemon: %v", err)
 	}
 	l, err := dir.Listen("rwt0")
@@ -91,17 +91,17 @@ func TestADeviceWithoutAnswersOrLoopsHasNoPulse(t *testing.T) {
 	device := &lanesDevice{lanes: 2}
 	device.up.Store(true)
 	go func() { served <- uapi.Serve(ctx, l, device) }()
-	if err := p.check(); err != nil {
+	if err := check.check(); err != nil {
 		t.Error(err)
 	}
 	threads = slices.Delete(threads, 2, 3)
-	if err := p.check(); err == nil || !strings.Contains(err.Error(), "of 2 lanes, 1 transmit and 2 receive") {
-		t.Errorf("without a loop: %v", err)
+	if err := check.check(); err == nil || !strings.Contains(err.Error(), "of 2 lanes, 1 transmit and 2 receive") {
+		t.Errorf("with a lane that has stopped: %v", err)
 	}
 	threads = []string{"rw-tx0", "rw-tx1"}
 	device.up.Store(false)
-	if err := p.check(); err != nil {
-		t.Errorf("an interface that is down does not receive: %v", err)
+	if err := check.check(); err != nil {
+		t.Errorf("an interface that is down has no receive threads: %v", err)
 	}
 	cancel()
 	if err := <-served; err != nil {
@@ -109,10 +109,10 @@ func TestADeviceWithoutAnswersOrLoopsHasNoPulse(t *testing.T) {
 	}
 }
 
-func TestLoopsThatCouldNotBeNamedAreNotMissed(t *testing.T) {
-	p := &pulse{threads: func() ([]string, error) { return []string{"ropewalk"}, nil }}
+func TestHealthCheckIgnoresThreadsWithoutNames(t *testing.T) {
+	check := &healthCheck{threads: func() ([]string, error) { return []string{"ropewalk"}, nil }}
 	for range 3 {
-		if err := p.checkLoops(2, true); err != nil {
+		if err := check.checkLoops(2, true); err != nil {
 			t.Error(err)
 		}
 	}
@@ -122,7 +122,7 @@ func TestLoopsThatCouldNotBeNamedAreNotMissed(t *testing.T) {
 	}
 }
 
-// lanesDevice answers as a device of some lanes does.
+// lanesDevice is a device with a number of lanes.
 type lanesDevice struct {
 	lanes int
 	up    atomic.Bool
@@ -135,22 +135,22 @@ func (d *lanesDevice) Stats() any {
 	return map[string]any{"up": d.up.Load(), "lanes": make([]struct{}, d.lanes)}
 }
 
-func TestPrivateKeyCredentialIsUsedAndNeverWritten(t *testing.T) {
+func TestPrivateKeyCredentialIsUsedAndNeverSaved(t *testing.T) {
 	key, other := noise.PrivateKey{1}, noise.PrivateKey{2}
 	for name, tc := range map[string]struct {
-		file string // of the credential, "-" for none
+		file string // contents of the credential, "-" for none
 		in   conffile.Interface
 		want *noise.PrivateKey
 		err  string
 	}{
-		"none":                    {file: "-", in: conffile.Interface{PrivateKey: &other}, want: &other},
-		"none and no key":         {file: "-"},
-		"one":                     {file: key.Base64() + "\n", want: &key},
-		"the same twice":          {file: key.Base64(), in: conffile.Interface{PrivateKey: &key}, want: &key},
-		"another one in the file": {file: key.Base64(), in: conffile.Interface{PrivateKey: &other}, err: "not that of the credential"},
-		"one that would be saved": {file: key.Base64(), in: conffile.Interface{SaveConfig: true}, err: "SaveConfig"},
-		"an empty one":            {file: "", err: "is empty"},
-		"no key":                  {file: key.Base64()[1:], err: "one base64 key"},
+		"none":                        {file: "-", in: conffile.Interface{PrivateKey: &other}, want: &other},
+		"none and no key in the file": {file: "-"},
+		"one":                         {file: key.Base64() + "\n", want: &key},
+		"the same key in the file":    {file: key.Base64(), in: conffile.Interface{PrivateKey: &key}, want: &key},
+		"another key in the file":     {file: key.Base64(), in: conffile.Interface{PrivateKey: &other}, err: "differs from the credential"},
+		"with SaveConfig":             {file: key.Base64(), in: conffile.Interface{SaveConfig: true}, err: "SaveConfig"},
+		"an empty file":               {file: "", err: "is empty"},
+		"an invalid key":              {file: key.Base64()[1:], err: "one base64 key"},
 	} {
 		dir := t.TempDir()
 		if tc.file != "-" {
@@ -164,10 +164,10 @@ func TestPrivateKeyCredentialIsUsedAndNeverWritten(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, tc.err)
 		}
 		if err != nil && (strings.Contains(err.Error(), key.Base64()[1:20]) || strings.Contains(err.Error(), other.Base64()[:20])) {
-			t.Errorf("%s: the error tells the key", name)
+			t.Errorf("%s: the error contains the key", name)
 		}
 		if got := f.Interface.PrivateKey; tc.err == "" && (got == nil) != (tc.want == nil) || tc.err == "" && got != nil && *got != *tc.want {
-			t.Errorf("%s: another key", name)
+			t.Errorf("%s: wrong key", name)
 		}
 	}
 	if err := useCredential("", &conffile.File{}); err != nil {
@@ -175,7 +175,7 @@ func TestPrivateKeyCredentialIsUsedAndNeverWritten(t *testing.T) {
 	}
 }
 
-func TestReloadKeepsWhatTheFileDoesNotMention(t *testing.T) {
+func TestReloadKeepsSettingsMissingInFile(t *testing.T) {
 	port := uint16(51820)
 	keep, drop := noise.PublicKey{1}, noise.PublicKey{2}
 	f := &conffile.File{Peers: []conffile.Peer{{PublicKey: keep, AllowedIPs: []config.AllowedIP{{Prefix: netip.MustParsePrefix("10.0.0.1/32")}}}}}
@@ -185,14 +185,14 @@ func TestReloadKeepsWhatTheFileDoesNotMention(t *testing.T) {
 		t.Fatal(err)
 	}
 	if dev.PrivateKey != nil || dev.FwMark != nil || dev.Spread != nil || dev.SpreadPorts != nil || dev.ReplacePeers {
-		t.Errorf("removes what the file does not mention: %+v", dev)
+		t.Errorf("removes settings that the file does not mention: %+v", dev)
 	}
 	if dev.ListenPort != &port || len(dev.Peers) != 2 || !dev.Peers[0].Remove || dev.Peers[0].PublicKey != drop || dev.Peers[1].PublicKey != keep {
 		t.Errorf("%+v", dev)
 	}
 }
 
-func TestDaemonIsHandedTheWatchdogAndTheJournal(t *testing.T) {
+func TestDaemonInheritsWatchdogAndJournal(t *testing.T) {
 	var st syscall.Stat_t
 	if err := syscall.Fstat(2, &st); err != nil {
 		t.Fatal(err)
@@ -202,18 +202,18 @@ func TestDaemonIsHandedTheWatchdogAndTheJournal(t *testing.T) {
 		t.Setenv("WATCHDOG_PID", "1")
 		t.Setenv("WATCHDOG_USEC", "3000000")
 		cmd := exec.Command("true")
-		handOver(cmd)
+		passServiceContext(cmd)
 		env := strings.Join(cmd.Env, "\n") + "\n"
 		if strings.Contains(env, "WATCHDOG_PID") || !strings.Contains(env, "WATCHDOG_USEC=3000000\n") || !strings.Contains(env, startedByUp+"=1\n") {
 			t.Errorf("%q: %s", stream, env)
 		}
 		if got := strings.Contains(env, logFromUp+"=1\n"); got != journal || (len(cmd.ExtraFiles) == 1) != journal {
-			t.Errorf("%q: the journal is handed over: %v, want %v", stream, got, journal)
+			t.Errorf("%q: the journal is passed on: %v, want %v", stream, got, journal)
 		}
 	}
 }
 
-func TestOnlyTheProcessThatTheManagerStartedIsTheService(t *testing.T) {
+func TestOnlyProcessStartedByManagerIsService(t *testing.T) {
 	self := strconv.Itoa(os.Getpid())
 	for _, tc := range []struct {
 		socket, started string
@@ -227,8 +227,8 @@ func TestOnlyTheProcessThatTheManagerStartedIsTheService(t *testing.T) {
 	}
 }
 
-// TestTheServiceHearsOfItsOwnUpgradesOnly, from the daemon and from those after it.
-func TestTheServiceHearsOfItsOwnUpgradesOnly(t *testing.T) {
+// TestOnlyServiceDaemonsNotifyUpgrades covers the daemon and its successors.
+func TestOnlyServiceDaemonsNotifyUpgrades(t *testing.T) {
 	path := filepath.Join(string(uapitest.NewDir(t)), "notify")
 	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
@@ -238,9 +238,9 @@ func TestTheServiceHearsOfItsOwnUpgradesOnly(t *testing.T) {
 	if err := manager.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	heard := func() string {
+	receive := func() string {
 		t.Helper()
-		tell(slog.New(slog.DiscardHandler), "end") // so that there is something to read
+		sdNotify(slog.New(slog.DiscardHandler), "end") // so that there is always a message to read
 		b := make([]byte, 100)
 		n, err := manager.Read(b)
 		if err == nil && string(b[:n]) != "end" {
@@ -259,31 +259,31 @@ func TestTheServiceHearsOfItsOwnUpgradesOnly(t *testing.T) {
 		"run by the manager":      {map[string]string{"SYSTEMD_EXEC_PID": self, "WATCHDOG_PID": self}, "MAINPID=7"},
 		"run by an older manager": {map[string]string{"WATCHDOG_PID": self}, "MAINPID=7"},
 		"up by the manager":       {map[string]string{"SYSTEMD_EXEC_PID": "1", startedByUp: "1"}, "MAINPID=7"},
-		"up by a hook of its":     {map[string]string{"SYSTEMD_EXEC_PID": "1", "WATCHDOG_PID": "1"}, "end"},
+		"up by a hook of it":      {map[string]string{"SYSTEMD_EXEC_PID": "1", "WATCHDOG_PID": "1"}, "end"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("NOTIFY_SOCKET", manager.LocalAddr().String())
 			for _, name := range []string{"SYSTEMD_EXEC_PID", "WATCHDOG_PID", startedByUp} {
-				t.Setenv(name, "") // as if it were not set, and restored at the end
+				t.Setenv(name, "") // restored after the test
 			}
 			for name, value := range tc.env {
 				t.Setenv(name, value)
 			}
 			for generation := range 3 {
 				announceSuccessor(slog.New(slog.DiscardHandler), "rwnobody", 7)
-				if got := heard(); got != tc.want {
+				if got := receive(); got != tc.want {
 					t.Errorf("daemon %d: %q, want %q", generation, got, tc.want)
 				}
 				setEnv(t, successorEnv(os.Environ()))
 				if os.Getenv("SYSTEMD_EXEC_PID") == self {
-					t.Setenv("SYSTEMD_EXEC_PID", "1") // to a successor that is another process's number
+					t.Setenv("SYSTEMD_EXEC_PID", "1") // the successor has another process ID
 				}
 			}
 		})
 	}
 }
 
-// setEnv makes env the environment of this process.
+// setEnv sets the environment of this process to env until the test ends.
 func setEnv(t *testing.T, env []string) {
 	t.Helper()
 	for _, v := range os.Environ() {
