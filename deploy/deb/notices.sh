@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Prints the licences of everything that a program is made of: notices.sh PROGRAM, in the module it was built from.
+# Prints the licences of all modules linked into a program. Usage: notices.sh PROGRAM, in the module from which it was built.
 set -eu
 go=${GO:-go}
 echo "ropewalk: https://github.com/ropewalk/ropewalk"

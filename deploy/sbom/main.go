@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command sbom prints what a Go program is made of as CycloneDX 1.6 (https://cyclonedx.org/docs/1.6/json/). It reads the
-// program itself, so that it lists what was linked, and nothing that was not. The same program gives the same bytes.
+// Command sbom prints the SBOM of a Go program in CycloneDX 1.6 (https://cyclonedx.org/docs/1.6/json/). It reads the build
+// information in the program, which lists exactly the linked modules. The same program gives the same bytes; cyclonedx-gomod
+// cannot do that, because it always writes the current time (https://github.com/CycloneDX/cyclonedx-gomod/issues/648).
 package main
 
 import (
@@ -32,7 +33,7 @@ func run(w io.Writer, args []string) error {
 	}
 	info, err := buildinfo.ReadFile(args[0])
 	if err != nil {
-		return fmt.Errorf("reading what %s is made of: %w", args[0], err)
+		return fmt.Errorf("reading the build information of %s: %w", args[0], err)
 	}
 	program, err := os.ReadFile(args[0])
 	if err != nil {
@@ -47,7 +48,7 @@ func run(w io.Writer, args []string) error {
 	return out.Encode(doc)
 }
 
-// bom and what it holds are the parts of the format that are used here.
+// bom is a CycloneDX document. It has only the fields that this program writes.
 type bom struct {
 	Format       string       `json:"bomFormat"`
 	Spec         string       `json:"specVersion"`
@@ -87,7 +88,7 @@ type dependency struct {
 	DependsOn []string `json:"dependsOn,omitempty"`
 }
 
-// describe lists the program's modules and Go's standard library. digest is the program's.
+// describe returns the SBOM of a program: its modules and Go's standard library. digest is the SHA-256 of the program.
 func describe(info *buildinfo.BuildInfo, digest [sha256.Size]byte, version string) (*bom, error) {
 	self := module("application", info.Main.Path, version)
 	self.Hashes = []hash{{"SHA-256", hex.EncodeToString(digest[:])}}
@@ -115,16 +116,16 @@ func describe(info *buildinfo.BuildInfo, digest [sha256.Size]byte, version strin
 	return doc, nil
 }
 
-// module names a Go module as package URLs do (https://github.com/package-url/purl-spec).
+// module returns the component of a Go module, identified by its package URL (https://github.com/package-url/purl-spec).
 func module(kind, path, version string) component {
 	purl := "pkg:golang/" + path + "@" + strings.ReplaceAll(version, "+", "%2B")
 	return component{Type: kind, Ref: purl, Name: path, Version: version, PURL: purl}
 }
 
-// moduleHash is what go.sum has of a module: the SHA-256 of the list of its files, in base64.
+// moduleHash returns the hash of a module in go.sum: the SHA-256 of the list of its files.
 func moduleHash(dep *debug.Module) ([]hash, error) {
 	if dep.Sum == "" {
-		return nil, nil // a directory
+		return nil, nil // replaced by a directory
 	}
 	sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(dep.Sum, "h1:"))
 	if err != nil {
@@ -133,19 +134,19 @@ func moduleHash(dep *debug.Module) ([]hash, error) {
 	return []hash{{"SHA-256", hex.EncodeToString(sum)}}, nil
 }
 
-// settings are those of the build that make a difference to what runs.
+// settings returns the build settings that affect the compiled program.
 func settings(all []debug.BuildSetting) []property {
-	var some []property
+	var relevant []property
 	for _, s := range all {
 		switch s.Key {
 		case "GOARCH", "GOOS", "GOAMD64", "GOARM64", "CGO_ENABLED", "-trimpath", "vcs.revision":
-			some = append(some, property{"ropewalk:build:" + s.Key, s.Value})
+			relevant = append(relevant, property{"ropewalk:build:" + s.Key, s.Value})
 		}
 	}
-	return some
+	return relevant
 }
 
-// serial makes a UUID of the program's digest (RFC 9562 §5.8, version 8), so that one program has one.
+// serial derives the serial number from the digest of the program (a UUID of version 8, RFC 9562 §5.8), so that it is reproducible.
 func serial(digest [sha256.Size]byte) string {
 	u := digest[:16]
 	u[6], u[8] = u[6]&0x0f|0x80, u[8]&0x3f|0x80

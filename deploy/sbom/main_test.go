@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestEveryModuleIsListedWithItsHash(t *testing.T) {
+func TestSBOMListsEveryModuleWithHash(t *testing.T) {
 	info := &debug.BuildInfo{
 		GoVersion: "go1.26.0",
 		Main:      debug.Module{Path: "example.org/program"},
@@ -50,11 +50,11 @@ func TestEveryModuleIsListedWithItsHash(t *testing.T) {
 	}
 	info.Deps[0].Sum = "h1:*"
 	if _, err := describe(info, [32]byte{}, "v1.0.0"); err == nil {
-		t.Error("a checksum that is none is taken")
+		t.Error("an invalid checksum is accepted")
 	}
 }
 
-func TestAProgramIsDescribedTheSameEachTime(t *testing.T) {
+func TestSBOMIsReproducible(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -70,14 +70,14 @@ func TestAProgramIsDescribedTheSameEachTime(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoProgramIsRefused(t *testing.T) {
+func TestRunRejectsInvalidArguments(t *testing.T) {
 	text := filepath.Join(t.TempDir(), "text")
-	if err := os.WriteFile(text, []byte("no program"), 0o600); err != nil {
+	if err := os.WriteFile(text, []byte("not a program"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{nil, {text}, {text, "v1"}, {text + "x", "v1"}} {
 		if err := run(&bytes.Buffer{}, args); err == nil {
-			t.Errorf("%q is taken", args)
+			t.Errorf("%q is accepted", args)
 		}
 	}
 }
