@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
+	"github.com/ropewalk/ropewalk/test/docs/page"
 	"github.com/ropewalk/ropewalk/test/golden"
 )
 
@@ -49,6 +50,16 @@ func TestEveryCommandHasHelpAndExample(t *testing.T) {
 		for line := range strings.Lines(cmd.Long + "\n" + cmd.Example) {
 			if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > 130 {
 				t.Errorf("%s: a line of %d columns: %s", cmd.CommandPath(), n, line)
+			}
+		}
+	})
+}
+
+func TestExamplesUseExistingCommandsAndFlags(t *testing.T) {
+	walk(newRootCmd(), func(cmd *cobra.Command) {
+		for _, args := range page.Calls(cmd.Example, "ropewalk") {
+			if err := checkCall(args); err != nil {
+				t.Errorf("%s: ropewalk %s: %v", cmd.CommandPath(), strings.Join(args, " "), err)
 			}
 		}
 	})

@@ -115,17 +115,17 @@ func (f *metricsFlags) listenOrWait(log *slog.Logger) (*metricsServer, error) {
 // waitForAddress retries until the old daemon releases the address. It reports whether the server listens. A failure is only
 // logged: the tunnel runs already.
 func (s *metricsServer) waitForAddress(ctx context.Context) (listens bool) {
-	for tries := 0; ; tries++ {
+	for attempt := 1; ; attempt++ {
 		l, err := metrics.Listen(s.config)
 		if err == nil {
 			s.server = l
 			return true
 		}
-		if tries == addressAttempts || !errors.Is(err, syscall.EADDRINUSE) {
+		if attempt > addressAttempts || !errors.Is(err, syscall.EADDRINUSE) {
 			s.log.Error("serving metrics failed, continuing without", "error", err)
 			return false
 		}
-		if tries == 0 {
+		if attempt == 1 {
 			s.log.Info("metrics address in use, waiting for it", "address", s.config.Addr)
 		}
 		select {

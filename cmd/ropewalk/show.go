@@ -45,7 +45,7 @@ func newShowCmd() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&o.lanes, "lanes", false, "also show lanes, workers, spreading, underlay and drops")
-	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON; with --lanes, including its statistics")
 	cmd.Flags().BoolVar(&o.keys, "show-keys", false, "show private and preshared keys")
 	return cmd
 }

@@ -34,6 +34,7 @@ func newTrafficServerCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "server",
 		Short:   "Receive test traffic until stopped",
+		Long:    "server receives and checks test traffic until it is stopped.",
 		Example: "  ropewalk traffic server --listen 10.77.0.2:" + trafficPort,
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -67,6 +68,7 @@ func newTrafficClientCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "client ADDRESS:PORT",
 		Short:   "Send test traffic to a server",
+		Long:    "client sends test traffic to a server and prints its rate, losses and latency.",
 		Example: "  ropewalk traffic client --kind udp --streams 8 --train 40 --rate 2G 10.77.0.2:" + trafficPort,
 		Args:    usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"github.com/coreos/go-systemd/v22/daemon"
-	"golang.org/x/sys/unix"
+	"github.com/coreos/go-systemd/v22/journal"
 
 	"github.com/ropewalk/ropewalk/pkg/quick"
 )
@@ -58,16 +58,10 @@ func isService() bool {
 func passServiceContext(cmd *exec.Cmd) {
 	cmd.Env = slices.DeleteFunc(cmd.Environ(), func(v string) bool { return strings.HasPrefix(v, "WATCHDOG_PID=") })
 	cmd.Env = append(cmd.Env, startedByUp+"=1")
-	if isJournal(os.Stderr, os.Getenv("JOURNAL_STREAM")) {
+	if ok, err := journal.StderrIsJournalStream(); ok && err == nil { // an error means that JOURNAL_STREAM is malformed
 		cmd.Env = append(cmd.Env, logFromUp+"=1")
 		cmd.ExtraFiles = []*os.File{os.Stderr} // logFromUpFD
 	}
-}
-
-// isJournal reports whether f is the stream to the journal that JOURNAL_STREAM names as device:inode (systemd.exec(5)).
-func isJournal(f *os.File, stream string) bool {
-	var st unix.Stat_t
-	return stream != "" && unix.Fstat(int(f.Fd()), &st) == nil && stream == fmt.Sprintf("%d:%d", st.Dev, st.Ino)
 }
 
 // notifyReload runs f as a reload of the service: it notifies the service manager, if there is one, before and after f.
