@@ -71,7 +71,7 @@ func successorEnv(env []string) []string {
 }
 
 // announceSuccessor records the process ID of the new daemon for `ropewalk down`, which ends a daemon that `ropewalk up` started. If
-// this process is the service, it also notifies the service manager, which accepts a new main process only from the old one.
+// this process is the service, it also notifies the service manager: the manager trusts the main process that it knows.
 func announceSuccessor(log *slog.Logger, name string, pid int) {
 	if pid == 0 {
 		log.Warn("process ID of the new daemon is unknown, ropewalk down and the service manager keep the old one", "interface", name)

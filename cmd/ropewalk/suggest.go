@@ -5,7 +5,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -18,13 +17,12 @@ const suggestionDistance = 2
 // didYouMean lists the known words that resemble word, in the form that cobra gives its own suggestions. It is empty if
 // none does.
 func didYouMean(word string, known []string) string {
-	// cobra's search is for commands only, and every command has the empty word as a prefix.
-	commands := &cobra.Command{SuggestionsMinimumDistance: suggestionDistance}
+	if word == "" { // a prefix of every word
+		return ""
+	}
+	commands := &cobra.Command{SuggestionsMinimumDistance: suggestionDistance} // cobra searches commands only
 	for _, name := range known {
 		commands.AddCommand(&cobra.Command{Use: name, Run: func(*cobra.Command, []string) {}})
-	}
-	if word == "" {
-		return ""
 	}
 	found := commands.SuggestionsFor(word)
 	if len(found) == 0 {
@@ -71,8 +69,7 @@ func group(cmd *cobra.Command) *cobra.Command {
 
 // unknownSubcommand returns cobra's error for an unknown command. cobra itself checks only the subcommands of the root.
 func unknownSubcommand(cmd *cobra.Command, word string) error {
-	names := slices.DeleteFunc(subcommandNames(cmd), func(name string) bool { return name == "help" })
-	return usageError{fmt.Errorf("unknown command %q for %q%s", word, cmd.CommandPath(), didYouMean(word, names))}
+	return usageError{fmt.Errorf("unknown command %q for %q%s", word, cmd.CommandPath(), didYouMean(word, subcommandNames(cmd)))}
 }
 
 func subcommandNames(cmd *cobra.Command) []string {

@@ -120,8 +120,8 @@ var definitions = [familyCount]definition{
 	laneReceiveTrains:   {"ropewalk_lane_receive_trains_total", counter, "Packets and trains (GRO) written to the TUN device.", "interface lane"},
 	laneReceiveRuns:     {"ropewalk_lane_receive_runs_total", counter, "Messages and runs of messages (UDP_GRO) received from the UDP socket.", "interface lane"},
 	laneDropped:         {"ropewalk_lane_dropped_packets_total", counter, "Packets that a lane dropped, for any reason. Lane slow counts handshake messages and packets that waited for a session.", "interface lane"},
-	laneSocketDropped:   {"ropewalk_lane_socket_dropped_total", counter, "Datagrams that the kernel dropped at the lane's socket; a run coalesced by GRO counts as one. Lane slow counts those at the secondary sockets. They are also in the lane's dropped packets, with reason rx_socket.", "interface lane"},
-	udpBatchMessages:    {"ropewalk_udp_batch_messages", histogram, "Messages in one datagram or run passed between the lanes and their UDP sockets.", "interface direction"},
+	laneSocketDropped:   {"ropewalk_lane_socket_dropped_total", counter, "Datagrams that the kernel dropped at the lane's socket; a run coalesced by GRO counts as one. Lane slow counts those at the sockets of spread source ports. The dropped packets of the lane include them, with reason rx_socket.", "interface lane"},
+	udpBatchMessages:    {"ropewalk_udp_batch_messages", histogram, "Messages per run passed between the lanes and their UDP sockets; a single message is a run of 1.", "interface direction"},
 
 	workerSubmitted: {"ropewalk_worker_jobs_submitted_total", counter, "Encryption and decryption jobs that a lane submitted to the workers.", "interface lane direction"},
 	workerCompleted: {"ropewalk_worker_jobs_completed_total", counter, "Submitted jobs that were completed by a worker, or by the lane after it took them back.", "interface lane direction by"},
