@@ -1,78 +1,87 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
 /*
- * classify: in front of an engine's receiver. Data messages to the canonical port go to the AF_XDP socket of their
- * receive queue; where it has none, to the CPU of their flow if flows are spread over CPUs, else up the stack, like
- * everything else: handshakes, cookies, keepalives. Initiations beyond their budget (guard.h), to whichever of the
- * tunnel's ports, and, on demand, data messages for a session that does not exist are dropped.
+ * classify (XDP): runs in front of an engine's receiver and decides for each packet to the listen port:
  *
- * Only what is addressed to this host is looked at. The same device may carry others' WireGuard traffic to the same
- * port, which is forwarded, so that a packet's destination must be among the addresses that Go read from the host's own
- * tables.
+ * - A data message goes to the AF_XDP socket of its receive queue.
+ * - Without such a socket, it goes to the CPU of its flow if a cpumap is configured, else up the stack.
+ * - Handshakes, cookie replies and keepalives go up the stack.
+ * - Initiations beyond the rate limits are dropped (ratelimit.h), at any of the tunnel's ports.
+ * - With check_indices, data messages with an unknown receiver index are dropped.
  *
- * A socket's messages bypass what the stack checks. Of that, here is checked: IP version and header length; that the
- * packet is no fragment; that its destination is ours and its source can be a peer's; that the lengths of IP and UDP
- * header agree and the frame holds as much. Not checked are the checksums: the payload has its authentication tag, and
- * with a changed destination or length a packet does not get this far or fails that tag. Left is the source, which a
- * peer's endpoint follows (WireGuard paper, section 2.1): changed on the way, it stays wrong until the peer's next
- * message, which any attacker could do by forwarding a message from elsewhere. Firewalls, taps and rp_filter do not see
- * these messages either; they do see the handshake, without which there is no session to have messages.
+ * The program handles only packets to an address of this host, which Go reads from the host's routing tables. The same
+ * device may forward other hosts' WireGuard traffic to the same port.
+ *
+ * Messages given to a socket bypass the checks of the IP stack. The program itself checks:
+ *
+ * - the IP version and header length
+ * - that the packet is not a fragment
+ * - that the destination is local and the source is not martian
+ * - that the IP and UDP lengths agree and the frame is complete
+ *
+ * It does not verify checksums. The payload has its authentication tag. A corrupted destination or length fails one of
+ * the checks above, or that tag. A corrupted source remains: it becomes the peer's endpoint (WireGuard paper, section
+ * 2.1) until the peer's next message. Any attacker could do the same by forwarding a message from another address.
+ *
+ * Firewalls, packet taps and rp_filter do not see these messages. They do see the handshake, and without a handshake
+ * there is no session.
  */
 
 #include "include/classify_maps.h"
 #include "include/flow_hash.h"
-#include "include/guard.h"
-#include "include/message.h"
-#include "include/outer.h"
+#include "include/parse.h"
+#include "include/ratelimit.h"
+#include "include/wireguard.h"
 
-INLINE int is_ours(const struct outer *o)
+INLINE int is_local(const struct outer *o)
 {
 	struct address destination = {};
 
-	if (o->v6 && !o->v6->dst[0].raw) /* ::/64, of which nothing comes from outside, and where the map has IPv4's */
+	/* No packet arrives for ::/64, and the map holds IPv4 addresses there. */
+	if (o->v6 && !o->v6->dst[0].raw)
 		return 0;
 	outer_dst(o, destination.words);
 	return bpf_map_lookup_elem(&addresses, &destination) != 0;
 }
 
-/* Returns whether a socket takes the frame and gets all of the message. */
-INLINE int fits(struct xdp_md *xdp, const struct outer *o, u32 len)
+/* Returns whether the frame is complete and short enough for an AF_XDP socket. */
+INLINE int fits_socket(struct xdp_md *xdp, const struct outer *o, u32 len)
 {
 	u32 frame = xdp->data_end - xdp->data;
 
-	if (frags)
+	if (multi_buffer)
 		frame = bpf_xdp_get_buff_len(xdp);
-	return frame <= max_frame && o->at + len <= frame;
+	return frame <= max_frame && o->udp_offset + len <= frame;
 }
 
 /*
- * Returns the CPU of an outer flow. Adjacent source ports, as lanes have, get adjacent places; peers that all use the
- * same port begin at different ones.
+ * Returns the CPU of an outer flow. Adjacent source ports, as lanes have them, get adjacent entries of cpu_table. The
+ * hash of the address gives each peer another first entry.
  */
 INLINE u32 choose_cpu(const struct outer *o)
 {
 	be32 source[4] = {};
-	u64 place;
+	u64 entry;
 
 	outer_src(o, source);
-	place = mix(mix((u64)source[0].raw << 32 | source[1].raw) + ((u64)source[2].raw << 32 | source[3].raw)) >> 32;
-	place = (place + host16(o->udp->ports.src)) % places;
-	__asm__ volatile(""
-			 : "+r"(place)); /* or the compiler would know it to be in bounds, and the verifier would not */
-	return cpu_at[place & (CLASSIFY_PLACES - 1)];
+	entry = mix(mix((u64)source[0].raw << 32 | source[1].raw) + ((u64)source[2].raw << 32 | source[3].raw)) >> 32;
+	entry = (entry + host16(o->udp->ports.src)) % cpu_entries;
+	/* Hides the range from the compiler, which would else omit the mask below that the verifier needs. */
+	__asm__ volatile("" : "+r"(entry));
+	return cpu_table[entry & (CLASSIFY_CPU_ENTRIES - 1)];
 }
 
 /*
- * Returns whether the checksum is no more than the sum of the pseudo-header: the rest was left to the device, which does
- * not tell. Of the checksums that are complete one in 65,536 looks the same. A CPU gets the frame alone, without the skb
- * that says which it is (CHECKSUM_PARTIAL).
+ * Returns whether the checksum covers only the pseudo-header, because the rest was left to the device
+ * (CHECKSUM_PARTIAL). A cpumap passes on the frame without that skb flag. One in 65,536 complete checksums looks the
+ * same.
  */
-INLINE int is_unsummed(const struct outer *o)
+INLINE int is_checksum_partial(const struct outer *o)
 {
 	be32 words[8] = {};
-	u64 sum = (u64)PROTO_UDP << 8; /* as a little-endian load sees it */
+	u64 sum = (u64)PROTO_UDP << 8; /* as a little-endian load reads it */
 
-	outer_src(o, words); /* what mapping adds to IPv4's is 0xffff, which is zero */
+	outer_src(o, words); /* the prefix of a mapped IPv4 address adds 0xffff, which is zero in this sum */
 	outer_dst(o, words + 4);
 	sum += o->udp->len.raw;
 	for (int i = 0; i < 8; i++)
@@ -82,41 +91,41 @@ INLINE int is_unsummed(const struct outer *o)
 	return o->udp->checksum.raw == sum;
 }
 
-/* Returns whether nobody can have that source, or none that a peer has. Where the stack checks for it, it drops. */
+/* Returns whether no peer can have the source address. The stack drops these packets where it checks for them. */
 INLINE int is_martian(const struct outer *o)
 {
 	u32 first;
 
-	if (o->v6) /* multicast, or of ::/64, where the loopback and mapped IPv4 addresses are */
+	if (o->v6) /* multicast, or in ::/64, which holds the loopback address and mapped IPv4 addresses */
 		return (host64(o->v6->src[0]) >> 56) == 0xff || !o->v6->src[0].raw;
 	first = o->v4 ? host32(o->v4->src) >> 24 : 0;
 	return first == 0 || first == 127 || first >= 224;
 }
 
-INLINE int take_data(struct xdp_md *xdp, const struct outer *o, u32 index)
+INLINE int classify_data(struct xdp_md *xdp, const struct outer *o, u32 index)
 {
 	u32 len = host16(o->udp->len);
-	int fit;
+	int fits;
 
 	if (check_indices && !bpf_map_lookup_elem(&indices, &index))
 		return drop(DROP_RX_UNKNOWN_INDEX);
 	if (len == sizeof(*o->udp) + KEEPALIVE_LEN)
 		return pass(CLASSIFY_KEEPALIVE);
-	if ((s32)len != o->room)
+	if ((s32)len != o->ip_room)
 		return pass(CLASSIFY_MALFORMED);
 	if (is_martian(o))
 		return pass(CLASSIFY_MARTIAN);
-	fit = fits(xdp, o, len);
-	if (fit && bpf_redirect_map(&xsks, xdp->rx_queue_index, XDP_PASS) == XDP_REDIRECT)
+	fits = fits_socket(xdp, o, len);
+	if (fits && bpf_redirect_map(&xsks, xdp->rx_queue_index, XDP_PASS) == XDP_REDIRECT)
 		return redirected(CLASSIFY_SOCKET);
-	if (places && unsummed && is_unsummed(o))
-		return pass(CLASSIFY_UNSUMMED);
-	if (places && bpf_redirect_map(&cpus, choose_cpu(o), XDP_PASS) == XDP_REDIRECT)
-		return redirected(CLASSIFY_SPREAD);
-	return pass(fit ? CLASSIFY_NO_SOCKET : CLASSIFY_LONG);
+	if (cpu_entries && checksum_partial && is_checksum_partial(o))
+		return pass(CLASSIFY_CHECKSUM_PARTIAL);
+	if (cpu_entries && bpf_redirect_map(&cpus, choose_cpu(o), XDP_PASS) == XDP_REDIRECT)
+		return redirected(CLASSIFY_CPUMAP);
+	return pass(fits ? CLASSIFY_NO_SOCKET : CLASSIFY_TOO_LONG);
 }
 
-/* Returns the message, or null if not even its first words are here. */
+/* Returns the message, or null if the packet is too short for one. */
 INLINE const struct message *find_message(const struct outer *o, void *end)
 {
 	const struct message *m = (void *)(o->udp + 1);
@@ -129,34 +138,34 @@ INLINE int is_initiation(const struct outer *o, const struct message *m)
 	return m->type == INITIATION && host16(o->udp->len) == sizeof(*o->udp) + INITIATION_LEN;
 }
 
-/* To the canonical port. */
-INLINE int take_packet(struct xdp_md *xdp, const struct outer *o, void *end)
+/* Handles a packet to the listen port. */
+INLINE int classify_listen_port(struct xdp_md *xdp, const struct outer *o, void *end)
 {
 	const struct message *m = find_message(o, end);
 
-	if (!is_ours(o))
-		return pass(CLASSIFY_FOREIGN);
+	if (!is_local(o))
+		return pass(CLASSIFY_NOT_LOCAL);
 	if (o->fragment)
 		return pass(CLASSIFY_FRAGMENT);
-	if (outer_lies(o))
+	if (bad_length(o))
 		return pass(CLASSIFY_MALFORMED);
 	if (!m)
 		return pass(CLASSIFY_OTHER);
 	if (m->type == DATA_MESSAGE && host16(o->udp->len) >= sizeof(*o->udp) + KEEPALIVE_LEN)
-		return take_data(xdp, o, m->index);
+		return classify_data(xdp, o, m->index);
 	if (is_initiation(o, m))
-		return guard(o, m, end);
+		return limit_initiation(o, m, end);
 	return pass(CLASSIFY_OTHER);
 }
 
-/* To a port of the range of lanes, of which this host's tunnel need not have every one. */
-INLINE int take_stray(const struct outer *o, void *end)
+/* Handles a packet to the range of lane ports. Some ports of that range may belong to other sockets. */
+INLINE int classify_lane_port(const struct outer *o, void *end)
 {
 	const struct message *m = find_message(o, end);
 
-	if (!m || o->fragment || outer_lies(o) || !is_initiation(o, m) || !is_ours(o))
+	if (!m || o->fragment || bad_length(o) || !is_initiation(o, m) || !is_local(o))
 		return XDP_PASS;
-	return guard(o, m, end);
+	return limit_initiation(o, m, end);
 }
 
 SEC("xdp")
@@ -166,13 +175,13 @@ int classify(struct xdp_md *xdp)
 	struct outer o;
 	u16 to;
 
-	if (look(data, end, 1, &o) != LOOK_UDP)
+	if (parse_outer(data, end, 1, &o) != UDP_FOUND)
 		return XDP_PASS;
 	to = host16(o.udp->ports.dst);
-	if (to == port)
-		return take_packet(xdp, &o, end);
-	if (first_lane <= to && to <= last_lane)
-		return take_stray(&o, end);
+	if (to == listen_port)
+		return classify_listen_port(xdp, &o, end);
+	if (first_lane_port <= to && to <= last_lane_port)
+		return classify_lane_port(&o, end);
 	return XDP_PASS;
 }
 

@@ -1,48 +1,52 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
 /*
- * spread (egress): a tunnel's data messages get the source port of their flow's lane.
- * gather (ingress) and gather_xdp: datagrams from a peer's lane ports get its canonical port back, and those to a lane
- * port of ours go to the listen port.
+ * Source-port entropy for the data messages of a WireGuard tunnel.
  *
- * Handshakes and keepalives keep the canonical port on the way out. Every packet goes on.
+ * spread (tc egress): sets the source port of each data message to its flow's lane port. Handshakes and keepalives
+ * keep the listen port.
+ *
+ * gather_tc (tc ingress) and gather_xdp (XDP): restore the ports on the receiving side, see restore.h.
+ *
+ * All three let every packet continue.
  */
 
-#include "include/gather.h"
 #include "include/lane.h"
-#include "include/message.h"
-#include "include/outer.h"
+#include "include/parse.h"
+#include "include/restore.h"
+#include "include/rewrite.h"
+#include "include/wireguard.h"
 
-INLINE u32 datagrams(const struct __sk_buff *skb)
+INLINE u32 datagram_count(const struct __sk_buff *skb)
 {
 	return skb->gso_segs ? skb->gso_segs : 1;
 }
 
-/* Returns whether the packet is a data message, or a train of them, that carries an inner packet. */
+/* Returns whether the packet is a data message that carries an inner packet, or a train of such messages. */
 INLINE int is_data(struct __sk_buff *skb, const struct outer *o, u32 len)
 {
 	u32 type, message = skb->gso_size ? skb->gso_size : len;
 
-	return message > KEEPALIVE_LEN && !bpf_skb_load_bytes(skb, o->at + sizeof(*o->udp), &type, sizeof(type)) &&
-	       type == DATA_MESSAGE;
+	return message > KEEPALIVE_LEN &&
+	       !bpf_skb_load_bytes(skb, o->udp_offset + sizeof(*o->udp), &type, sizeof(type)) && type == DATA_MESSAGE;
 }
 
 INLINE struct peer *find_peer(const struct outer *o)
 {
-	struct peer_key key = {.port = o->udp->ports.dst, .tunnel = o->udp->ports.src};
+	struct peer_key key = {.port = o->udp->ports.dst, .listen_port = o->udp->ports.src};
 
 	outer_dst(o, key.address);
 	return bpf_map_lookup_elem(&peers, &key);
 }
 
-/* Returns the flow of a message: its hash, or what its sender put into the mark. */
+/* Returns the flow of a message: the skb's hash, or the mark's flow bits, which it clears. */
 INLINE u32 take_flow(struct __sk_buff *skb, u32 mark_mask)
 {
 	u32 flow;
 
 	if (!mark_mask)
 		return bpf_get_hash_recalc(skb);
-	/* Whatever bits they are, they reach those that choose the entry (Fibonacci hashing) and the first lane. */
+	/* Fibonacci hashing: each bit of the mark affects the bits that choose the table entry and the first lane. */
 	flow = (skb->mark & mark_mask) * 0x9e3779b1;
 	skb->mark &= ~mark_mask;
 	return flow ^ flow >> 16;
@@ -57,11 +61,11 @@ INLINE void spread_message(struct __sk_buff *skb, struct peer *peer, u32 mark_ma
 	if (lanes == 0 || lanes > SPREAD_LANES)
 		return;
 	new.src = peer->ports[choose_lane(peer, lanes, take_flow(skb, mark_mask), skb->len) & (SPREAD_LANES - 1)];
-	if (!replace_ports(skb, o->at, old, new, BPF_F_INVALIDATE_HASH)) {
-		count(EVENT_SPREAD_ERROR, 1);
+	if (!replace_ports(skb, o->udp_offset, old, new, BPF_F_INVALIDATE_HASH)) {
+		count(EVENT_EGRESS_ERROR, 1);
 		return;
 	}
-	count(EVENT_SPREAD, datagrams(skb));
+	count(EVENT_SPREAD, datagram_count(skb));
 	if (skb->gso_size)
 		count(EVENT_SPREAD_TRAIN, 1);
 }
@@ -74,22 +78,22 @@ int spread(struct __sk_buff *skb)
 	struct peer *peer;
 	u32 len;
 
-	if (look_skb(skb, l2, &o) != LOOK_UDP)
+	if (parse_skb(skb, l2, &o) != UDP_FOUND)
 		return TCX_NEXT;
-	local = find_port(o.udp->ports.src);
-	if (!local || local->canonical.raw != o.udp->ports.src.raw)
+	local = find_local_port(o.udp->ports.src);
+	if (!local || local->listen_port.raw != o.udp->ports.src.raw)
 		return TCX_NEXT;
 	len = host16(o.udp->len);
 	if (o.fragment) {
-		count(EVENT_SPREAD_FRAGMENT, 1);
-	} else if (outer_lies(&o) || o.at + len > skb->len) {
-		count(EVENT_SPREAD_MALFORMED, 1);
+		count(EVENT_EGRESS_FRAGMENT, 1);
+	} else if (bad_length(&o) || o.udp_offset + len > skb->len) {
+		count(EVENT_EGRESS_MALFORMED, 1);
 	} else if (is_data(skb, &o, len - sizeof(*o.udp))) {
 		peer = find_peer(&o);
 		if (peer)
 			spread_message(skb, peer, local->mark_mask, &o);
 		else
-			count(EVENT_NO_PEER, datagrams(skb));
+			count(EVENT_NO_PEER, datagram_count(skb));
 	}
 	return TCX_NEXT;
 }
@@ -101,15 +105,15 @@ int gather_tc(struct __sk_buff *skb)
 	struct udp_header old;
 	struct ports new;
 
-	/* No queue recorded is the first: then there is no other. */
-	if (look_skb(skb, l2, &o) != LOOK_UDP ||
-	    !gather(&o, skb->queue_mapping ? skb->queue_mapping - 1 : 0, datagrams(skb), &new))
+	/* A driver that records no queue has only one: count its packets for queue 0. */
+	if (parse_skb(skb, l2, &o) != UDP_FOUND ||
+	    !restored_ports(&o, skb->queue_mapping ? skb->queue_mapping - 1 : 0, datagram_count(skb), &new))
 		return TCX_NEXT;
 	old = *o.udp;
-	if (replace_ports(skb, o.at, old, new, 0))
-		count_gathered(old.ports, new, datagrams(skb));
+	if (replace_ports(skb, o.udp_offset, old, new, 0))
+		count_restored(old.ports, new, datagram_count(skb));
 	else
-		count(EVENT_GATHER_ERROR, 1);
+		count(EVENT_INGRESS_ERROR, 1);
 	return TCX_NEXT;
 }
 
@@ -121,14 +125,14 @@ int gather_xdp(struct xdp_md *xdp)
 	struct udp_header *udp;
 	struct ports old, new;
 
-	if (look(data, end, l2, &o) != LOOK_UDP || !gather(&o, xdp->rx_queue_index, 1, &new))
+	if (parse_outer(data, end, l2, &o) != UDP_FOUND || !restored_ports(&o, xdp->rx_queue_index, 1, &new))
 		return XDP_PASS;
 	udp = o.udp;
 	old = udp->ports;
 	udp->ports = new;
 	if (udp->checksum.raw)
-		udp->checksum.raw = corrected(udp->checksum.raw, both(old), both(new));
-	count_gathered(old, new, 1);
+		udp->checksum.raw = update_checksum(udp->checksum.raw, port_pair(old), port_pair(new));
+	count_restored(old, new, 1);
 	return XDP_PASS;
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
 /*
- * steer: the queue of a TUN that an inner packet or train goes to (TUNSETSTEERINGEBPF). The driver takes the low 16
- * bits of what is returned, modulo the number of queues. Without this it sends a flow to the queue on which the
- * opposite direction was last written, and that is for the sender's network to choose.
+ * steer: chooses the TUN queue of an inner packet or train (TUNSETSTEERINGEBPF). The driver takes the low 16 bits of
+ * the result modulo the number of queues. Without this program the driver uses the queue on which the flow's opposite
+ * direction was last written, and the sender's network decides which one that is.
  */
 
 #include "include/bpf.h"

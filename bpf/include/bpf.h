@@ -3,8 +3,8 @@
 #define ROPEWALK_BPF_H
 
 /*
- * What the programs need of the kernel's eBPF interface (include/uapi/linux/bpf.h), and no more: with no system header
- * in the build, every machine with the pinned clang makes the same bytes.
+ * The parts of the kernel's eBPF interface (include/uapi/linux/bpf.h) that the programs use. The build includes no system
+ * header, so every machine with the pinned clang produces the same object files.
  */
 
 typedef unsigned char u8;
@@ -14,7 +14,7 @@ typedef int s32;
 typedef unsigned long long u64;
 typedef long long s64;
 
-/* Values in network order have types of their own; host16() and its like read them. */
+/* Values in network order have their own types. host16(), host32() and host64() convert them. */
 typedef struct {
 	u16 raw;
 } be16;
@@ -25,7 +25,7 @@ typedef struct {
 	u64 raw;
 } be64;
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "network order is taken to be the other one");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the host must be little-endian");
 
 #define SEC(name) __attribute__((section(name), used))
 #define INLINE static inline __attribute__((always_inline))
@@ -45,13 +45,13 @@ INLINE u64 host64(be64 v)
 	return __builtin_bswap64(v.raw);
 }
 
-/* How a map is described (tools/lib/bpf/bpf_helpers.h). */
+/* BTF map definitions: __uint and __type of tools/lib/bpf/bpf_helpers.h. */
 // clang-format off
 #define UINT(name, value) int (*name)[value]
 #define TYPE(name, type) type *name
 // clang-format on
 
-/* Types of maps, and their flag for memory that is taken as elements come. Preallocated where it is not set. */
+/* Map types, and the flag that allocates elements on demand. */
 enum {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
@@ -62,19 +62,19 @@ enum {
 	BPF_F_NO_PREALLOC = 1,
 };
 
-/* The packet, as programs see it; the verifier knows the members by their offsets. */
+/* The packet context. The verifier identifies the members by their offsets. */
 struct __sk_buff {
 	u32 len;
 	u32 pkt_type;
 	u32 mark;
-	u32 queue_mapping; /* on ingress the receive queue plus one, or 0 if the driver did not say */
+	u32 queue_mapping; /* on ingress the receive queue plus one; 0: not recorded by the driver */
 	u32 unused[15];
 	u32 data;
 	u32 data_end;
 	u32 more[20];
 	u32 gso_segs;
 	u64 sk;
-	u32 gso_size; /* of a train: the bytes of payload in each segment but the last. Linux 5.7 */
+	u32 gso_size; /* of a train: the payload bytes of each segment but the last. Linux 5.7 */
 };
 
 _Static_assert(__builtin_offsetof(struct __sk_buff, data) == 76, "include/uapi/linux/bpf.h");
@@ -89,7 +89,7 @@ struct xdp_md {
 	u32 rx_queue_index;
 };
 
-/* What programs of those kinds return: TCX_NEXT is the same as TC_ACT_UNSPEC. */
+/* Return codes of tc and XDP programs. TCX_NEXT equals TC_ACT_UNSPEC. */
 enum {
 	TCX_NEXT = -1,
 	XDP_DROP = 1,
@@ -100,39 +100,42 @@ enum {
 /* Returns the element, or null. */
 static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 
-/* Adds the element or replaces it. Returns 0 if there was room. */
+/* Adds or replaces the element. Returns 0, or an error if the map is full. */
 static long (*const bpf_map_update_elem)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
 
 /* CLOCK_MONOTONIC in nanoseconds. */
 static u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
 
 enum {
-	BPF_F_RECOMPUTE_CSUM = 1,  /* keep what the device summed up over the packet true */
-	BPF_F_INVALIDATE_HASH = 2, /* bpf_set_hash_invalid() without the call */
+	BPF_F_RECOMPUTE_CSUM = 1,  /* update the device's checksum over the packet (CHECKSUM_COMPLETE) */
+	BPF_F_INVALIDATE_HASH = 2, /* saves a call of bpf_set_hash_invalid() */
 };
 
-/* Writes into the packet, unsharing it first if need be. Pointers into the packet are invalid afterwards. */
+/* Writes into the packet, after unsharing it if needed. Invalidates all pointers into the packet. */
 static long (*const bpf_skb_store_bytes)(struct __sk_buff *skb, u32 offset, const void *from, u32 len,
 					 u64 flags) = (void *)9;
 
-/* The size of from and to goes into flags too. */
-#define BPF_F_MARK_MANGLED_0 32 /* a sum of 0 is none, and stays; one that becomes 0 is written as 0xffff */
+/* A checksum of 0 means none and is kept. A result of 0 is written as 0xffff. */
+#define BPF_F_MARK_MANGLED_0 32
 
-/* Corrects a checksum for the replacement of what it covers, unless only the pseudo header is summed up so far. */
+/*
+ * Updates a checksum after a replacement, except where it covers only the pseudo-header (CHECKSUM_PARTIAL). The low bits
+ * of flags hold the size of from and to.
+ */
 static long (*const bpf_l4_csum_replace)(struct __sk_buff *skb, u32 offset, u64 from, u64 to, u64 flags) = (void *)11;
 
-/* Copies len bytes at offset from the start of the packet; all of them, or none and an error. Linux 4.5. */
+/* Copies len bytes at offset from the start of the packet: either all of them, or none and an error. Linux 4.5. */
 static long (*const bpf_skb_load_bytes)(const struct __sk_buff *skb, u32 offset, void *to, u32 len) = (void *)26;
 
-/* Returns the hash of the packet's flow, which it computes if nobody has yet. Linux 4.8. */
+/* Returns the hash of the packet's flow, and computes it if needed. Linux 4.8. */
 static u32 (*const bpf_get_hash_recalc)(struct __sk_buff *skb) = (void *)34;
 
-/* Moves the first len bytes to where data and data_end show them. Linux 4.9. */
+/* Moves the first len bytes into the linear part, between data and data_end. Linux 4.9. */
 static long (*const bpf_skb_pull_data)(struct __sk_buff *skb, u32 len) = (void *)39;
 
 /*
- * Sends the packet to what a map of sockets, CPUs or devices has at a key, and returns XDP_REDIRECT; where it has
- * nothing, returns the verdict in the lower bits of flags. Linux 5.3.
+ * Redirects the packet to the socket, CPU or device that the map has at that key, and returns XDP_REDIRECT. If the map
+ * has none, it returns the action in the lower bits of flags. Linux 5.3.
  */
 static long (*const bpf_redirect_map)(void *map, u32 key, u64 flags) = (void *)51;
 

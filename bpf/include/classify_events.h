@@ -3,23 +3,22 @@
 #define ROPEWALK_CLASSIFY_EVENTS_H
 
 /*
- * What classify made of the packets to the canonical port, each of which counts as one event or as one drop reason; of all
- * others nothing is counted. Go's datapath.ClassifyEvent is generated from it (make generate). Each line is
- * `CLASSIFY_NAME, // help`.
+ * Counters of the classify program, for packets to the listen port. Each such packet counts as one event or as one drop
+ * reason. Go's ClassifyEvent is generated from this enum (make generate). Each line is `CLASSIFY_NAME, // help`.
  */
 enum classify_event {
-	CLASSIFY_SOCKET,     // data messages given to the AF_XDP socket of their receive queue
-	CLASSIFY_SPREAD,     // data messages given to the CPU of their flow, which takes them up the stack
-	CLASSIFY_NO_SOCKET,  // data messages left to the kernel: their receive queue has no socket
-	CLASSIFY_LONG,       // data messages left to the kernel: sockets do not take so long a frame, or only part of it came
-	CLASSIFY_KEEPALIVE,  // keepalives left to the kernel
-	CLASSIFY_INITIATION, // handshake initiations left to the kernel, within their budget
-	CLASSIFY_OTHER,      // responses, cookies, and what is no WireGuard message, left to the kernel
-	CLASSIFY_FOREIGN,    // packets to the port at an address that is not ours, left to the kernel
-	CLASSIFY_FRAGMENT,   // IP fragments left to the kernel, as far as they show their ports
-	CLASSIFY_MALFORMED,  // packets left to the kernel: their headers contradict each other about the length
-	CLASSIFY_MARTIAN,    // data messages left to the kernel: no peer can have their source address
-	CLASSIFY_UNSUMMED,   // data messages left to the kernel: another CPU would find their checksum, left to the device, wrong
+	CLASSIFY_SOCKET,           // data messages redirected to the AF_XDP socket of their receive queue
+	CLASSIFY_CPUMAP,           // data messages redirected to the CPU of their flow (cpumap), where the kernel receives them
+	CLASSIFY_NO_SOCKET,        // data messages passed to the kernel: their receive queue has no AF_XDP socket
+	CLASSIFY_TOO_LONG,         // data messages passed to the kernel: the frame is too long for AF_XDP sockets, or incomplete
+	CLASSIFY_KEEPALIVE,        // keepalives passed to the kernel
+	CLASSIFY_INITIATION,       // handshake initiations passed to the kernel, within the rate limits
+	CLASSIFY_OTHER,            // handshake responses, cookie replies and non-WireGuard packets passed to the kernel
+	CLASSIFY_NOT_LOCAL,        // packets passed to the kernel: their destination is not an address of this host
+	CLASSIFY_FRAGMENT,         // IP fragments passed to the kernel; only first fragments have ports and are counted
+	CLASSIFY_MALFORMED,        // packets passed to the kernel: the UDP length is invalid
+	CLASSIFY_MARTIAN,          // data messages passed to the kernel: no peer can have their source address
+	CLASSIFY_CHECKSUM_PARTIAL, // data messages passed to the kernel instead of a cpumap: their checksum is left to the device
 	CLASSIFY_EVENTS,
 };
 

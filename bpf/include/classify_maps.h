@@ -6,37 +6,37 @@
 #include "classify_events.h"
 #include "drop_reasons.h"
 
-/* Configuration and state of classify. Nothing of it is pinned: it ends with the process that loaded it. */
+/* Configuration and maps of the classify program. Nothing is pinned: all ends with the process that loaded it. */
 enum {
-	CLASSIFY_QUEUES = 256, /* what comes on later ones goes up the stack */
-	CLASSIFY_PLACES = 256,
+	CLASSIFY_QUEUES = 256, /* packets of further receive queues go up the stack */
+	CLASSIFY_CPU_ENTRIES = 256,
 	CLASSIFY_ADDRESSES = 1024,
 	CLASSIFY_INDICES = 65536,
 	CLASSIFY_SOURCES = 16384,
 };
 
-/* The canonical port, and the range of those of lanes, where only the guard works. All in host order. */
-volatile const u16 port;
-volatile const u16 first_lane = 1;
-volatile const u16 last_lane;
+/* In host order: the listen port, and the range of lane ports, of which only initiations are rate-limited. */
+volatile const u16 listen_port;
+volatile const u16 first_lane_port = 1;
+volatile const u16 last_lane_port;
 
-/* The longest frame that a socket takes, from its Ethernet header on. */
+/* The longest frame that a socket accepts, in bytes from the Ethernet header on. */
 volatile const u32 max_frame = 0xffffffff;
 
-/* Whether sockets take frames of several buffers. Needs Linux 5.18 to load. */
-volatile const u8 frags;
+/* Whether sockets accept frames of several buffers. The program then needs Linux 5.18. */
+volatile const u8 multi_buffer;
 
-/* Whether data messages must name an index of the map of indices. */
+/* Whether the receiver index of a data message must be in the indices map. */
 volatile const u8 check_indices;
 
-/* Over how many places of cpu_at flows are spread where their queue has no socket; 0: over none. */
-volatile const u32 places;
-volatile const u16 cpu_at[CLASSIFY_PLACES];
+/* The CPUs of flows whose receive queue has no socket, and the number of valid entries; 0: no cpumap. */
+volatile const u32 cpu_entries;
+volatile const u16 cpu_table[CLASSIFY_CPU_ENTRIES];
 
-/* Whether the device's packets may have their checksum left to it, as those from a veth's other end. */
-volatile const u8 unsummed;
+/* Whether packets may arrive with their checksum left to the device, as from the other end of a veth. */
+volatile const u8 checksum_partial;
 
-/* See guard.h. Nanoseconds; an interval of 0 is no limit. */
+/* Rate limits (ratelimit.h): emission interval and tolerance in nanoseconds. An interval of 0 is no limit. */
 volatile const u64 source_interval;
 volatile const u64 source_tolerance;
 volatile const u64 total_interval;
@@ -47,7 +47,7 @@ struct address {
 	be32 words[4];
 };
 
-/* This host's. */
+/* Addresses of this host. */
 struct {
 	UINT(type, BPF_MAP_TYPE_HASH);
 	UINT(map_flags, BPF_F_NO_PREALLOC);
@@ -64,7 +64,7 @@ struct {
 	TYPE(value, u32);
 } xsks SEC(".maps");
 
-/* By the CPU's number, of which Go says how many there can be. The value is the length of its queue in frames. */
+/* By CPU number. Go sets max_entries to the number of CPUs. The value is the length of the CPU's queue in frames. */
 struct {
 	UINT(type, BPF_MAP_TYPE_CPUMAP);
 	UINT(max_entries, 1);
@@ -81,7 +81,7 @@ struct {
 	TYPE(value, u8);
 } indices SEC(".maps");
 
-/* Words of guard.h by source: whoever sends initiations, the longest silent of whom are forgotten, */
+/* TATs (ratelimit.h) of sources that sent initiations. The least recently used are evicted. */
 struct {
 	UINT(type, BPF_MAP_TYPE_LRU_HASH);
 	UINT(max_entries, CLASSIFY_SOURCES);
@@ -89,33 +89,33 @@ struct {
 	TYPE(value, u64);
 } sources SEC(".maps");
 
-/* and those that peers were last heard from. */
+/* TATs of the sources from which peers sent their last authenticated message. */
 struct {
 	UINT(type, BPF_MAP_TYPE_HASH);
 	UINT(map_flags, BPF_F_NO_PREALLOC);
 	UINT(max_entries, CLASSIFY_SOURCES);
 	TYPE(key, struct address);
 	TYPE(value, u64);
-} known SEC(".maps");
+} peer_sources SEC(".maps");
 
-/* Words of guard.h of many sources together. */
+/* Rate limits that many sources share on one CPU. */
 enum {
-	TOTAL_BARE,   /* of those not in known: without a cookie, */
-	TOTAL_COOKIE, /* and with what may be one */
-	TOTAL_KNOWN,  /* of those in known: beyond their own budgets */
-	TOTALS,
+	LIMIT_NO_MAC2, /* sources that are not peers': initiations without mac2 */
+	LIMIT_MAC2,    /* sources that are not peers': initiations with mac2 */
+	LIMIT_PEERS,   /* peers' sources: initiations beyond the source's own limit */
+	LIMITS,
 };
 
-struct total {
-	u64 words[TOTALS];
+struct cpu_limits {
+	u64 tat[LIMITS];
 };
 
 struct {
 	UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	UINT(max_entries, 1);
 	TYPE(key, u32);
-	TYPE(value, struct total);
-} totals SEC(".maps");
+	TYPE(value, struct cpu_limits);
+} cpu_limits SEC(".maps");
 
 struct counters {
 	u64 events[CLASSIFY_EVENTS];
@@ -129,24 +129,24 @@ struct {
 	TYPE(value, struct counters);
 } counters SEC(".maps");
 
-INLINE struct counters *own_counters(void)
+INLINE struct counters *cpu_counters(void)
 {
 	u32 key = 0;
 
 	return bpf_map_lookup_elem(&counters, &key);
 }
 
-/* Counts the packet, which goes up the stack. */
+/* Counts the packet and lets it go up the stack. */
 INLINE int pass(enum classify_event event)
 {
-	struct counters *all = own_counters();
+	struct counters *all = cpu_counters();
 
 	if (all)
 		all->events[event]++;
 	return XDP_PASS;
 }
 
-/* Counts the packet, which is for a socket or CPU. */
+/* Counts a packet that was redirected to a socket or CPU. */
 INLINE int redirected(enum classify_event event)
 {
 	pass(event);
@@ -155,7 +155,7 @@ INLINE int redirected(enum classify_event event)
 
 INLINE int drop(enum drop_reason reason)
 {
-	struct counters *all = own_counters();
+	struct counters *all = cpu_counters();
 
 	if (all)
 		all->drops[reason]++;

@@ -3,57 +3,57 @@
 #define ROPEWALK_DROP_REASONS_H
 
 /*
- * Why a packet was discarded. The one list for eBPF and Go: pkg/drop is generated from it (make generate).
- * Each line is `NAME, // help`; the help text becomes the operator's documentation. Append only, before DROP_REASONS.
+ * Reasons for which packets are discarded, in eBPF and Go. Go's package drop is generated from this enum (make generate).
+ * Each line is `NAME, // help`. The help text appears in the operator's documentation. Append only, before DROP_REASONS.
  */
 enum drop_reason {
 	DROP_NONE,                  // not dropped
 	/* from the TUN towards the underlay */
-	DROP_TX_VNET_HEADER,        // the TUN returned a virtio-net header that contradicts its packet
-	DROP_TX_MALFORMED,          // the inner packet is neither IPv4 nor IPv6, or lies about its length
+	DROP_TX_VNET_HEADER,        // the TUN's virtio-net header does not match its packet
+	DROP_TX_MALFORMED,          // the inner packet is neither IPv4 nor IPv6, or its length is invalid
 	DROP_TX_NO_PEER,            // no peer's allowed IPs cover the destination
 	DROP_TX_NO_ENDPOINT,        // the peer has no endpoint to send to
-	DROP_TX_STAGED_OVERFLOW,    // too much was waiting for a handshake; one had to go
-	DROP_TX_STAGED_EXPIRED,     // the handshake that packets waited for never completed
+	DROP_TX_STAGED_OVERFLOW,    // the queue of packets waiting for a handshake was full
+	DROP_TX_STAGED_EXPIRED,     // the packet was waiting for a handshake that did not complete
 	DROP_TX_EXHAUSTED,          // the session may send no more messages (Reject-After-Messages)
-	DROP_TX_SEND_ERROR,         // the kernel refused to send the datagram
+	DROP_TX_SEND_ERROR,         // the kernel returned an error when sending the datagram
 	DROP_TX_TOO_BIG,            // the datagram exceeds what UDP or the path can carry
 	DROP_TX_DOWN,               // the interface is down
-	DROP_TX_TUN_READ,           // the TUN gave an error instead of a packet
-	DROP_TX_NO_SESSION,         // there is no session and none can be made, or it ended before the packet was encrypted
+	DROP_TX_TUN_READ,           // reading from the TUN failed
+	DROP_TX_NO_SESSION,         // no session exists and none can be established, or the session ended before the packet was encrypted
 	/* from the underlay towards the TUN */
 	DROP_RX_TOO_SHORT,          // shorter than the smallest WireGuard message
 	DROP_RX_BAD_TYPE,           // unknown message type, or reserved bits set
-	DROP_RX_BAD_LENGTH,         // a handshake or cookie message of the wrong length
+	DROP_RX_BAD_LENGTH,         // a handshake message or cookie reply of the wrong length
 	DROP_RX_TRUNCATED,          // the datagram did not fit the receive buffer
 	DROP_RX_UNKNOWN_INDEX,      // no session or handshake has this receiver index
-	DROP_RX_EXPIRED,            // the session is older than Reject-After-Time or has taken Reject-After-Messages
+	DROP_RX_EXPIRED,            // the session is older than Reject-After-Time or has received Reject-After-Messages
 	DROP_RX_AUTH,               // the authentication tag is wrong
-	DROP_RX_REPLAY,             // the counter was seen before or lies behind the replay window
-	DROP_RX_INNER_MALFORMED,    // the decrypted packet is neither IPv4 nor IPv6, or lies about its length
-	DROP_RX_INNER_SPOOFED,      // the decrypted source address belongs to another peer or to none
-	DROP_RX_TUN_WRITE,          // the TUN refused the packet
+	DROP_RX_REPLAY,             // the counter was received before or is behind the replay window
+	DROP_RX_INNER_MALFORMED,    // the decrypted packet is neither IPv4 nor IPv6, or its length is invalid
+	DROP_RX_INNER_SPOOFED,      // the source address of the decrypted packet is not in the peer's allowed IPs
+	DROP_RX_TUN_WRITE,          // writing to the TUN failed
 	DROP_RX_DOWN,               // the interface is down
-	DROP_RX_RECEIVE,            // the socket gave an error instead of a datagram
+	DROP_RX_RECEIVE,            // receiving from the socket failed
 	/* handshakes */
-	DROP_HS_QUEUE_FULL,         // more handshake messages than the workers can take
-	DROP_HS_BAD_MAC1,           // mac1 is wrong: the sender does not know our public key
-	DROP_HS_NO_COOKIE,          // under load and without a valid mac2: answered with a cookie
-	DROP_HS_RATE_LIMITED,       // under load and too many from this source address
-	DROP_HS_INVALID,            // the handshake does not decrypt or does not fit its state
-	DROP_HS_UNKNOWN_PEER,       // a valid initiation from a key that is not configured
-	DROP_HS_REPLAY,             // the initiation's timestamp is not later than the last one
-	DROP_HS_FLOOD,              // initiations from one peer faster than one per 20 ms
-	DROP_HS_BAD_COOKIE,         // a cookie reply that fits no message we sent
-	/* hellos of authenticated peers */
+	DROP_HS_QUEUE_FULL,         // the queue of received handshake messages was full
+	DROP_HS_BAD_MAC1,           // mac1 is invalid: the sender does not know this host's public key
+	DROP_HS_NO_COOKIE,          // under load, a message without a valid mac2: a cookie was sent in reply
+	DROP_HS_RATE_LIMITED,       // under load, a message beyond the rate limit of its source address
+	DROP_HS_INVALID,            // the handshake message does not decrypt, or is not expected in the handshake's state
+	DROP_HS_UNKNOWN_PEER,       // a valid initiation from a public key that is not configured
+	DROP_HS_REPLAY,             // the initiation's timestamp is not later than the peer's last one
+	DROP_HS_FLOOD,              // a peer's initiation less than 20 ms after its last one
+	DROP_HS_BAD_COOKIE,         // a cookie reply to no message that this host sent
+	/* hellos (capability exchange) of authenticated peers */
 	DROP_HELLO_INVALID,         // a hello that is truncated or malformed
-	DROP_HELLO_VERSION,         // a hello of a version this release does not know
-	DROP_HELLO_UNWANTED,        // a hello while spreading is off, or one too many within a second
-	/* initiations that the XDP program in front of a receiver does not let in */
-	DROP_HS_SOURCE_BUDGET,      // initiations from one IPv4 address or IPv6 /64 beyond its budget, dropped in XDP
-	DROP_HS_TOTAL_BUDGET,       // initiations from all sources together beyond what one CPU lets in, dropped in XDP
-	/* what the kernel has not let into a lane's sockets, by its own counters (SK_MEMINFO_DROPS, XDP_STATISTICS) */
-	DROP_RX_SOCKET,             // dropped by the kernel at a socket: the buffer was full, or a flood's train or a wrong checksum was refused
+	DROP_HELLO_VERSION,         // a hello of an unsupported version
+	DROP_HELLO_UNWANTED,        // a hello while spreading is off, or more than one within a second
+	/* initiations dropped by the XDP program in front of the receiver */
+	DROP_HS_XDP_SOURCE_LIMIT,   // initiations beyond the rate limit of their IPv4 address or IPv6 /64, dropped in XDP
+	DROP_HS_XDP_TOTAL_LIMIT,    // initiations beyond a CPU's rate limit for all sources together, dropped in XDP
+	/* dropped by the kernel at a lane's sockets, by its own counters (SK_MEMINFO_DROPS, XDP_STATISTICS) */
+	DROP_RX_SOCKET,             // dropped by the kernel at the socket: the receive buffer was full, the socket filter refused a train of initiations, or the checksum was wrong
 	DROP_REASONS,
 };
 

@@ -5,11 +5,9 @@
 #include "bpf.h"
 #include "ip.h"
 
-/*
- * The symmetric hash of an inner flow: the twin of FlowHash in Go's pkg/packet, where it is defined.
- */
+/* The symmetric hash of an inner flow, as FlowHash of Go's package packet defines it. */
 
-/* A bijection of 64-bit words in which every input bit reaches every output bit. */
+/* A bijective mixing function: every bit of the input affects every bit of the output. */
 INLINE u64 mix(u64 x)
 {
 	const u64 odd = 0xd6e8feb86659fd93ULL;
@@ -21,23 +19,23 @@ INLINE u64 mix(u64 x)
 	return x ^ x >> 32;
 }
 
-INLINE u64 ipv4_end(be32 address, be16 port)
+INLINE u64 hash_ipv4_endpoint(be32 address, be16 port)
 {
 	return mix((u64)host32(address) << 16 | host16(port));
 }
 
-INLINE u64 ipv6_end(const be64 address[2], be16 port)
+INLINE u64 hash_ipv6_endpoint(const be64 address[2], be16 port)
 {
 	return mix(mix(host64(address[0])) + host64(address[1]) + host16(port));
 }
 
-/* Adding up the ends makes the hash symmetric. */
-INLINE u32 hash_ends(u64 src, u64 dst, u8 protocol)
+/* The sum makes the hash symmetric. */
+INLINE u32 hash_endpoints(u64 src, u64 dst, u8 protocol)
 {
 	return mix(src + dst + protocol) >> 32;
 }
 
-/* Returns zero ports for a packet that shows none. */
+/* Returns the ports, or zeros for a packet without readable ports. */
 INLINE struct ports load_ports(struct __sk_buff *skb, const struct transport *t)
 {
 	struct ports ports = {};
@@ -46,7 +44,7 @@ INLINE struct ports load_ports(struct __sk_buff *skb, const struct transport *t)
 	case PROTO_TCP:
 	case PROTO_UDP:
 	case PROTO_SCTP:
-		if (t->reached && t->end - t->offset >= sizeof(ports))
+		if (t->found && t->end - t->offset >= sizeof(ports))
 			bpf_skb_load_bytes(skb, t->offset, &ports, sizeof(ports));
 	}
 	return ports;
@@ -61,7 +59,7 @@ INLINE u32 ipv4_flow_hash(struct __sk_buff *skb)
 	if (bpf_skb_load_bytes(skb, 0, &ip, sizeof(ip)) || !ipv4_transport(skb, &ip, &t))
 		return 0;
 	ports = load_ports(skb, &t);
-	return hash_ends(ipv4_end(ip.src, ports.src), ipv4_end(ip.dst, ports.dst), t.protocol);
+	return hash_endpoints(hash_ipv4_endpoint(ip.src, ports.src), hash_ipv4_endpoint(ip.dst, ports.dst), t.protocol);
 }
 
 INLINE u32 ipv6_flow_hash(struct __sk_buff *skb)
@@ -73,10 +71,10 @@ INLINE u32 ipv6_flow_hash(struct __sk_buff *skb)
 	if (bpf_skb_load_bytes(skb, 0, &ip, sizeof(ip)) || !ipv6_transport(skb, &ip, &t))
 		return 0;
 	ports = load_ports(skb, &t);
-	return hash_ends(ipv6_end(ip.src, ports.src), ipv6_end(ip.dst, ports.dst), t.protocol);
+	return hash_endpoints(hash_ipv6_endpoint(ip.src, ports.src), hash_ipv6_endpoint(ip.dst, ports.dst), t.protocol);
 }
 
-/* Returns the hash of the packet's flow; 0 for what is no IP packet. The packet starts with its IP header. */
+/* Returns the hash of the packet's flow, or 0 if it is not a valid IP packet. The packet begins with its IP header. */
 INLINE u32 flow_hash(struct __sk_buff *skb)
 {
 	u8 version;

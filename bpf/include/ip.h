@@ -5,8 +5,8 @@
 #include "bpf.h"
 
 /*
- * Where the transport header of an IP packet is: the twin of Length and FindTransport in Go's pkg/packet, which it must
- * agree with on every packet, also on malformed ones.
+ * Finds the transport header of an inner IP packet. It must agree with Length and FindTransport of Go's package packet on
+ * every packet, also on malformed ones.
  */
 
 /* IANA protocol numbers. */
@@ -34,7 +34,7 @@ struct ipv4_header {
 	be32 dst;
 };
 
-/* More Fragments and the fragment's offset: zero only in a packet that is whole. */
+/* More Fragments and the fragment offset. Both are zero only in an unfragmented packet. */
 #define IPV4_FRAGMENT 0x3fff
 #define IPV4_OFFSET 0x1fff
 
@@ -48,13 +48,13 @@ struct ipv6_header {
 	be64 dst[2];
 };
 
-/* How each extension header that may be skipped begins (RFC 8200, section 4). */
+/* The first bytes of each extension header that can be skipped (RFC 8200, section 4). */
 struct ipv6_extension {
 	u8 next_header;
 	u8 len; /* in 8 bytes, without the first 8 */
 };
 
-/* How the headers of TCP, UDP and SCTP begin. */
+/* The first bytes of the TCP, UDP and SCTP headers. */
 struct ports {
 	be16 src;
 	be16 dst;
@@ -63,30 +63,31 @@ struct ports {
 /* Bounds the walk over extension headers. RFC 8200, section 4.1, allows seven in a packet. */
 #define IPV6_MAX_EXTENSIONS 8
 
-/* What follows the IP header. All positions are in bytes from its start. */
+/* The position of the transport header. Offsets are in bytes from the start of the IP header. */
 struct transport {
 	u32 offset;
-	u32 end;     /* where the packet ends by its own account */
-	u8 protocol; /* of a fragment: what all its datagram's fragments carry */
-	u8 reached;  /* whether the protocol's header is at offset */
+	u32 end;     /* of the packet, by its IP header */
+	u8 protocol; /* for a fragment: the same in all fragments of the datagram */
+	u8 found;    /* whether the transport header is at offset */
 };
 
-/* Returns whether the packet's lengths are true; if not, t is unusable. */
+/* Returns whether the IP header's lengths are valid. If not, t must not be used. */
 INLINE int ipv4_transport(struct __sk_buff *skb, const struct ipv4_header *ip, struct transport *t)
 {
 	t->offset = (ip->version_ihl & 0x0f) * 4;
 	t->end = host16(ip->total_len);
 	t->protocol = ip->protocol;
-	t->reached = (host16(ip->fragment) & IPV4_FRAGMENT) == 0;
+	t->found = (host16(ip->fragment) & IPV4_FRAGMENT) == 0;
 	return t->offset >= sizeof(*ip) && t->offset <= t->end && t->end <= skb->len;
 }
 
-INLINE int ipv6_skipped(u8 protocol)
+/* Returns whether the parser skips this extension header. */
+INLINE int ipv6_skippable(u8 protocol)
 {
 	return protocol == PROTO_HOPOPTS || protocol == PROTO_ROUTING || protocol == PROTO_DSTOPTS;
 }
 
-/* Moves t behind the extension header it is at. Returns whether that is inside the packet; if not, t stays. */
+/* Moves t past the extension header at its offset. If that is outside the packet, it returns 0 and t is unchanged. */
 INLINE int ipv6_skip(struct __sk_buff *skb, struct transport *t)
 {
 	struct ipv6_extension extension;
@@ -102,23 +103,23 @@ INLINE int ipv6_skip(struct __sk_buff *skb, struct transport *t)
 	return 1;
 }
 
-/* Returns whether the packet's length is true; if not, t is unusable. */
+/* Returns whether the IP header's length is valid. If not, t must not be used. */
 INLINE int ipv6_transport(struct __sk_buff *skb, const struct ipv6_header *ip, struct transport *t)
 {
 	t->offset = sizeof(*ip);
 	t->end = sizeof(*ip) + host16(ip->payload_len);
 	t->protocol = ip->next_header;
-	t->reached = 0;
+	t->found = 0;
 	if (t->end > skb->len)
 		return 0;
-	for (int i = 0; i < IPV6_MAX_EXTENSIONS && !t->reached; i++) {
-		if (!ipv6_skipped(t->protocol))
-			t->reached = 1;
+	for (int i = 0; i < IPV6_MAX_EXTENSIONS && !t->found; i++) {
+		if (!ipv6_skippable(t->protocol))
+			t->found = 1;
 		else if (!ipv6_skip(skb, t))
 			break;
 	}
 	if (t->protocol == PROTO_FRAGMENT) {
-		t->reached = 0;
+		t->found = 0;
 		/* The fragment header begins with the protocol, which is the same in all fragments of a datagram. */
 		if (t->offset < t->end)
 			bpf_skb_load_bytes(skb, t->offset, &t->protocol, sizeof(t->protocol));

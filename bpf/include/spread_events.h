@@ -3,24 +3,24 @@
 #define ROPEWALK_SPREAD_EVENTS_H
 
 /*
- * What spread and gather did to packets of configured tunnels; of all others nothing is counted. Go's datapath.Event is
- * generated from it (make generate). Each line is `EVENT_NAME, // help`. Datagrams of a train count one by one. Append
- * only, before SPREAD_EVENTS; another length is another layout of the maps.
+ * Counters of the spread and gather programs, for packets of configured tunnels only. Go's Event is generated from this
+ * enum (make generate). Each line is `EVENT_NAME, // help`. Each datagram of a train counts. Append only, before
+ * SPREAD_EVENTS: the enum's length is part of the maps' layout.
  */
 enum spread_event {
-	EVENT_SPREAD,             // data messages that left with the port of their flow's lane
-	EVENT_SPREAD_TRAIN,       // trains among them, each rewritten at once
-	EVENT_FLOW_NEW,           // flows that took a lane for the first time
-	EVENT_FLOW_AGAIN,         // flows that took a lane again after a silence longer than the gap
-	EVENT_NO_PEER,            // data messages left alone: no configured peer has this address and port
-	EVENT_SPREAD_FRAGMENT,    // outgoing IP fragments left alone, as far as they show their ports
-	EVENT_SPREAD_MALFORMED,   // outgoing packets left alone: their headers contradict each other
-	EVENT_SPREAD_ERROR,       // data messages left alone: the kernel had no memory to change them
-	EVENT_GATHER_SOURCE,      // datagrams from a peer's lane port that were given its canonical port back
-	EVENT_GATHER_DESTINATION, // datagrams to a lane port of ours that were given to the listen port
-	EVENT_GATHER_FRAGMENT,    // incoming IP fragments left alone, as far as they show their ports
-	EVENT_GATHER_MALFORMED,   // incoming packets left alone: their headers contradict each other
-	EVENT_GATHER_ERROR,       // datagrams left alone: the kernel had no memory to change them
+	EVENT_SPREAD,            // data messages sent with the source port of their flow's lane
+	EVENT_SPREAD_TRAIN,      // GSO trains among them, each rewritten at once
+	EVENT_FLOW_NEW,          // flows assigned to a lane for the first time
+	EVENT_FLOW_REASSIGNED,   // flows assigned to a lane again, after a silence longer than the gap
+	EVENT_NO_PEER,           // data messages not spread: no configured peer has this address and port
+	EVENT_EGRESS_FRAGMENT,   // outgoing IP fragments not spread; only first fragments have ports and are counted
+	EVENT_EGRESS_MALFORMED,  // outgoing packets not spread: the UDP length is invalid
+	EVENT_EGRESS_ERROR,      // data messages not spread: the kernel had no memory to rewrite them
+	EVENT_GATHER,            // datagrams from a peer's lane port whose source port was restored
+	EVENT_TO_LISTEN_PORT,    // datagrams to a lane port of this host that were redirected to the listen port
+	EVENT_INGRESS_FRAGMENT,  // incoming IP fragments left unchanged; only first fragments have ports and are counted
+	EVENT_INGRESS_MALFORMED, // incoming packets left unchanged: the UDP length is invalid
+	EVENT_INGRESS_ERROR,     // datagrams left unchanged: the kernel had no memory to rewrite them
 	SPREAD_EVENTS,
 };
 

@@ -6,31 +6,32 @@
 #include "spread_events.h"
 
 /*
- * Configuration and state of spread and gather. The maps are pinned and outlive the programs: a change of their layout,
- * or of what a value means, needs another layout number in pkg/datapath, by which pins are kept apart.
+ * Configuration and maps of the spread and gather programs. The maps are pinned and outlive the programs. A change of
+ * their layout, or of the meaning of a value, needs a new layout number in Go (pins_linux.go), which is part of the
+ * pins' path.
  */
 enum {
 	SPREAD_PORTS = 65536,
 	SPREAD_FLOWS = 65536,
-	SPREAD_LANES = 64, /* of one peer */
+	SPREAD_LANES = 64, /* per peer */
 	SPREAD_PEERS = 16384,
-	SPREAD_QUEUES = 256, /* counted apart; what comes from later ones counts as the last */
+	SPREAD_QUEUES = 256, /* receive queues with a counter; the last one also counts all further queues */
 };
 
-/* Whether packets begin with an Ethernet header. Those of TUN, WireGuard and IP tunnels do not. */
+/* Whether packets begin with an Ethernet header. Those of TUN, WireGuard and IP tunnel devices do not. */
 volatile const u8 l2 = 1;
 
-/* How long a flow must have been silent to take another lane, in ticks of 1,024 ns. */
-volatile const u64 gap = 488281;
+/* The flowlet gap: how long a flow must be silent before it may change its lane, in ticks of 1,024 ns. */
+volatile const u64 flowlet_gap = 488281;
 
-/* What one of this host's UDP ports has to do with a tunnel. */
+/* The tunnel to which a UDP port of this host belongs. */
 struct local_port {
-	be16 canonical; /* the tunnel's listen port, for that port itself and its lane ports; 0: the port is not ours */
+	be16 listen_port; /* of the tunnel, whose listen port or lane port this is; 0: no tunnel's */
 	u16 unused;
-	u32 mark_mask; /* of the listen port: the bits of the mark that hold the flow; 0: the flow is the hash */
+	u32 mark_mask; /* for the listen port: the bits of the mark that hold the flow; 0: the flow is the skb's hash */
 };
 
-/* By the port in host order. All the maps' memory but that of peers is taken when they are made. */
+/* By port in host order. */
 struct {
 	UINT(type, BPF_MAP_TYPE_ARRAY);
 	UINT(max_entries, SPREAD_PORTS);
@@ -38,18 +39,18 @@ struct {
 	TYPE(value, struct local_port);
 } local_ports SEC(".maps");
 
-/* One endpoint of a tunnel's peer. IPv4 addresses are mapped into IPv6 (RFC 4291, section 2.5.5.2). */
+/* A peer's endpoint and its tunnel. IPv4 addresses are mapped into IPv6 (RFC 4291, section 2.5.5.2). */
 struct peer_key {
 	be32 address[4];
-	be16 port;   /* the peer's canonical port */
-	be16 tunnel; /* this host's */
+	be16 port;        /* of the endpoint */
+	be16 listen_port; /* of the tunnel on this host */
 };
 
 struct peer {
-	u32 lanes; /* how many ports there are; 0: nothing is spread */
+	u32 lanes; /* number of valid ports; 0: messages to this peer are not spread */
 	be16 ports[SPREAD_LANES];
-	u32 first; /* the lane that is taken first, modulo lanes */
-	u64 loads[SPREAD_LANES]; /* see lane.h */
+	u32 first; /* the lane, modulo lanes, that wins among equally loaded ones */
+	u64 loads[SPREAD_LANES]; /* packed, see lane.h */
 };
 
 struct {
@@ -62,14 +63,14 @@ struct {
 
 struct source_key {
 	be32 address[4];
-	be16 tunnel; /* this host's */
+	be16 listen_port; /* of the tunnel on this host */
 	u16 unused;
 };
 
 /* The lane ports of the peer at an address. */
 struct source {
-	be16 canonical;
-	u16 first; /* in host order */
+	be16 endpoint_port;
+	u16 first; /* of the lane ports, in host order */
 	u16 last;
 	u16 unused;
 };
@@ -82,7 +83,7 @@ struct {
 	TYPE(value, struct source);
 } sources SEC(".maps");
 
-/* By the upper 16 bits of the flow. See lane.h. */
+/* Packed flow entries (lane.h), by the upper 16 bits of the flow. */
 struct {
 	UINT(type, BPF_MAP_TYPE_ARRAY);
 	UINT(max_entries, SPREAD_FLOWS);
@@ -101,7 +102,7 @@ struct {
 	TYPE(value, struct counters);
 } counters SEC(".maps");
 
-/* Datagrams that came in for a tunnel, by receive queue. */
+/* Datagrams received for tunnels, by receive queue. */
 struct {
 	UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	UINT(max_entries, SPREAD_QUEUES);
@@ -109,12 +110,13 @@ struct {
 	TYPE(value, u64);
 } queues SEC(".maps");
 
-INLINE struct local_port *find_port(be16 port)
+/* Returns the entry of a port that belongs to a tunnel, or null. */
+INLINE struct local_port *find_local_port(be16 port)
 {
 	u32 key = host16(port);
 	struct local_port *found = bpf_map_lookup_elem(&local_ports, &key);
 
-	return found && found->canonical.raw ? found : 0;
+	return found && found->listen_port.raw ? found : 0;
 }
 
 INLINE void count(enum spread_event event, u64 n)

@@ -18,82 +18,82 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/datapath/hook"
 )
 
-// unknown is the name of a tunnel of which nothing but its port is known.
-const unknown = "?"
+// unknownName is the name of a tunnel of which only the port is known.
+const unknownName = "?"
 
-// Report is what an Attach came to.
+// Report is the result of an Attach.
 type Report struct {
 	Device string `json:"device"`
 	Tunnel string `json:"tunnel"` // its name, "?" if unknown
 	Port   uint16 `json:"port"`
-	// Lanes are the ports that flows are spread over, in order.
+	// Lanes are the source ports over which flows are spread, in order.
 	Lanes []uint16 `json:"lanes"`
-	// Peers are the endpoints of those that flows are spread towards.
+	// Peers are the endpoints to which flows are spread.
 	Peers []netip.AddrPort `json:"peers"`
-	// Quiet are the endpoints of those that are gathered from only.
-	Quiet []netip.AddrPort `json:"quiet,omitempty"`
-	// Skipped are peers that are not, until a later Attach, or Watch, finds them otherwise.
+	// Quiet are the endpoints from which packets are gathered, but to which none are spread.
+	Quiet []netip.AddrPort `json:"gather_only,omitempty"`
+	// Skipped are peers that are not configured. A later Attach, or Watch, may add them.
 	Skipped []Skipped `json:"skipped,omitempty"`
-	// Spread and Gather say by what kind of hook ("tcx"); Gather is "none" where there is none.
+	// Spread and Gather are the kinds of the hooks, such as "tcx". Gather is "none" if no gather program is attached.
 	Spread   string   `json:"spread"`
 	Gather   string   `json:"gather"`
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// Skipped is a peer that is left alone.
+// Skipped is a peer that is neither spread to nor gathered from.
 type Skipped struct {
 	Key string `json:"key"` // public, base64
-	Why string `json:"why"`
+	Why string `json:"reason"`
 }
 
-// Attach spreads a tunnel's packets on a device and gathers those of its peers. On one where that is done already it
-// changes ports and peers, replaces the programs in place, and attaches again what lost its device. When it fails,
-// everything is as it was before, but for programs already replaced, where the process has no CAP_SYS_ADMIN to hold on to the
-// old ones.
+// Attach spreads a tunnel's packets on a device, and gathers those of its peers. If the device is attached already, Attach
+// updates ports and peers, replaces the programs in place, and repairs attachments that lost their device. If it fails, it
+// restores the previous state. The exception are programs that it had already replaced, if the process has no
+// CAP_SYS_ADMIN.
 //
-// Where another process is at work, it waits until that has ended, and gives up with ctx, or after some seconds; so do
-// Status and Detach. The error says what to do. It may wrap ErrInvalid, ErrNoDevice, ErrNoTunnel, hook.ErrNoFS, a *hook.BusyError,
+// If another process holds the lock, Attach waits until ctx ends, at most some seconds. So do Status and Detach. The error
+// says how to proceed. It may wrap ErrInvalid, ErrNoDevice, ErrNoTunnel, hook.ErrNoBPFFS, a *hook.BusyError,
 // ebpf.ErrNotSupported, datapath.ErrFull or os.ErrPermission.
 func (h *Host) Attach(ctx context.Context, cfg Config) (Report, error) {
-	return h.attach(ctx, cfg, memory{})
+	return h.attach(ctx, cfg, history{})
 }
 
-// attach is Attach for a caller who keeps what is known from before.
-func (h *Host) attach(ctx context.Context, cfg Config, known memory) (Report, error) {
-	if _, err := h.mounted(); err != nil { // what is refused is refused before anything is mounted
-		if _, err := h.plan(pins{}, cfg, memory{}); err != nil {
-			return Report{}, describe(cfg, err)
+// attach is Attach with the history of earlier calls.
+func (h *Host) attach(ctx context.Context, cfg Config, known history) (Report, error) {
+	if _, err := h.mounted(); err != nil { // report an invalid Config before mounting anything
+		if _, err := h.plan(pins{}, cfg, history{}); err != nil {
+			return Report{}, wrapError(cfg, err)
 		}
 	}
 	p, unlock, err := h.open(ctx)
 	if err != nil {
-		return Report{}, describe(cfg, err)
+		return Report{}, wrapError(cfg, err)
 	}
 	defer unlock()
-	if len(cfg.named()) == 0 {
-		known.at = p.canonicalPorts(cfg)
+	if len(cfg.configuredPeers()) == 0 {
+		known.portByAddress = p.canonicalPorts(cfg)
 	}
 	pl, err := h.plan(p, cfg, known)
 	if err != nil {
-		return Report{}, describe(cfg, err)
+		return Report{}, wrapError(cfg, err)
 	}
 	c := &change{host: h, pins: p, plan: pl}
-	if err := c.do(); err != nil {
-		return Report{}, describe(cfg, errors.Join(err, c.undo()))
+	if err := c.apply(); err != nil {
+		return Report{}, wrapError(cfg, errors.Join(err, c.rollBack()))
 	}
 	return pl.report, nil
 }
 
-func describe(cfg Config, err error) error {
-	return fmt.Errorf("spreading UDP port %d on %s: %w", cfg.Port, cfg.Device, err)
+func wrapError(cfg Config, err error) error {
+	return fmt.Errorf("attaching spread for UDP port %d to %s: %w", cfg.Port, cfg.Device, err)
 }
 
-// open returns the pins, locked.
+// open locks the pins, and mounts a BPF file system if needed.
 func (h *Host) open(ctx context.Context) (pins, func(), error) {
 	root := h.FS
 	if root == "" {
 		var err error
-		if root, err = hook.FS(); err != nil {
+		if root, err = hook.BPFFS(); err != nil {
 			return pins{}, nil, err
 		}
 	}
@@ -105,36 +105,36 @@ func (h *Host) open(ctx context.Context) (pins, func(), error) {
 	return p, unlock, err
 }
 
-// change carries out a plan, and undoes what it did when a step fails.
+// change applies a plan, and rolls it back if a step fails.
 type change struct {
-	host  *Host
-	pins  pins
-	plan  *plan
-	undos []func() error
+	host      *Host
+	pins      pins
+	plan      *plan
+	rollbacks []func() error
 }
 
-func (c *change) undo() error {
+func (c *change) rollBack() error {
 	var errs []error
-	for _, f := range slices.Backward(c.undos) {
+	for _, f := range slices.Backward(c.rollbacks) {
 		errs = append(errs, f())
 	}
 	return errors.Join(errs...)
 }
 
-func (c *change) onFailure(f func() error) { c.undos = append(c.undos, f) }
+func (c *change) onFailure(f func() error) { c.rollbacks = append(c.rollbacks, f) }
 
-// step lets tests fail before a step.
+// step is called before each step and lets tests make it fail.
 func (c *change) step(name string) error {
-	if c.host.between == nil {
+	if c.host.beforeStep == nil {
 		return nil
 	}
-	return c.host.between(name)
+	return c.host.beforeStep(name)
 }
 
-func (c *change) do() error {
+func (c *change) apply() error {
 	dir := c.pins.device(c.plan.cfg.Device)
 	c.onFailure(func() error { hook.RemoveEmpty(c.pins.fs, dir); return nil })
-	if err := hook.MakeOwn(c.pins.fs, dir); err != nil {
+	if err := hook.MakePinDir(c.pins.fs, dir); err != nil {
 		return err
 	}
 	s, err := c.load()
@@ -142,13 +142,13 @@ func (c *change) do() error {
 		return err
 	}
 	defer s.Close()
-	if err := c.configure(&s.State); err != nil {
+	if err := c.writeState(&s.State); err != nil {
 		return err
 	}
-	return c.hookUp(s)
+	return c.attachPrograms(s)
 }
 
-// load loads the programs with the device's state, old or new.
+// load loads the programs with the device's pinned maps, or with new ones.
 func (c *change) load() (*datapath.Spread, error) {
 	if err := c.step("load"); err != nil {
 		return nil, err
@@ -161,17 +161,17 @@ func (c *change) load() (*datapath.Spread, error) {
 	return datapath.LoadSpread(datapath.SpreadOptions{L2: c.plan.ethernet, Gap: c.plan.cfg.Gap, PinDir: dir})
 }
 
-// configure makes the state say what the plan says of the tunnel.
-func (c *change) configure(s *datapath.State) error {
+// writeState writes the plan's tunnel and peers to the maps.
+func (c *change) writeState(s *datapath.State) error {
 	if err := c.step("configure"); err != nil {
 		return err
 	}
 	dir := c.pins.state(c.plan.cfg.Device)
-	before, peers, err := read(s, c.plan.cfg.Port)
+	before, peers, err := readTunnel(s, c.plan.cfg.Port)
 	if err != nil {
 		return err
 	}
-	c.onFailure(func() error { // s may be closed by then
+	c.onFailure(func() error { // opens the state again, since s may be closed by then
 		s, err := datapath.OpenState(dir)
 		if err != nil {
 			return err
@@ -180,15 +180,15 @@ func (c *change) configure(s *datapath.State) error {
 		if before == nil {
 			return s.RemoveTunnel(c.plan.cfg.Port)
 		}
-		_, err = settle(s, *before, peers)
+		_, err = syncTunnel(s, *before, peers)
 		return err
 	})
-	_, err = settle(s, c.plan.tunnel, c.plan.peers)
+	_, err = syncTunnel(s, c.plan.tunnel, c.plan.peers)
 	return err
 }
 
-// read returns a tunnel, or nil, and its peers.
-func read(s *datapath.State, port uint16) (*datapath.Tunnel, []datapath.Peer, error) {
+// readTunnel returns a tunnel, or nil if there is none, and its peers.
+func readTunnel(s *datapath.State, port uint16) (*datapath.Tunnel, []datapath.Peer, error) {
 	tunnels, err := s.Tunnels()
 	if err != nil {
 		return nil, nil, err
@@ -206,7 +206,7 @@ func read(s *datapath.State, port uint16) (*datapath.Tunnel, []datapath.Peer, er
 	return nil, peers, nil
 }
 
-// byEndpoint are the peers of one tunnel.
+// byEndpoint indexes the peers of one tunnel.
 func byEndpoint(peers []datapath.Peer) map[netip.AddrPort]*datapath.Peer {
 	all := make(map[netip.AddrPort]*datapath.Peer, len(peers))
 	for i := range peers {
@@ -215,14 +215,14 @@ func byEndpoint(peers []datapath.Peer) map[netip.AddrPort]*datapath.Peer {
 	return all
 }
 
-// settle makes a tunnel and its peers be as given, and tells whether they were not. What is right already is left alone.
-func settle(s *datapath.State, tunnel datapath.Tunnel, peers []datapath.Peer) (changed bool, err error) {
-	now, present, err := read(s, tunnel.Port)
+// syncTunnel writes the differences to the wanted tunnel and peers, and reports whether there were any.
+func syncTunnel(s *datapath.State, tunnel datapath.Tunnel, peers []datapath.Peer) (changed bool, err error) {
+	now, present, err := readTunnel(s, tunnel.Port)
 	if err != nil {
 		return false, err
 	}
 	wanted, there := byEndpoint(peers), byEndpoint(present)
-	// The old go first: one that moved may have the address of another that did.
+	// Remove old peers first: a new peer may have the address of a removed one.
 	for _, p := range present {
 		if wanted[p.Endpoint] == nil {
 			changed = true
@@ -232,7 +232,7 @@ func settle(s *datapath.State, tunnel datapath.Tunnel, peers []datapath.Peer) (c
 		}
 	}
 	wide := tunnel
-	if now != nil { // its peers may not lose their lanes before they have others
+	if now != nil { // keep the old lanes until all peers have new ones
 		wide.Lanes = slices.Compact(slices.Sorted(slices.Values(slices.Concat(now.Lanes, tunnel.Lanes))))
 	}
 	if now == nil || !sameTunnel(*now, wide) {
@@ -241,7 +241,7 @@ func settle(s *datapath.State, tunnel datapath.Tunnel, peers []datapath.Peer) (c
 			return true, err
 		}
 	}
-	if others := unlike(peers, there); len(others) > 0 {
+	if others := changedPeers(peers, there); len(others) > 0 {
 		changed = true
 		if err := s.SetPeers(others); err != nil {
 			return true, err
@@ -253,8 +253,8 @@ func settle(s *datapath.State, tunnel datapath.Tunnel, peers []datapath.Peer) (c
 	return true, s.SetTunnel(tunnel)
 }
 
-// unlike are the peers that are not there like that, the new ones last: where there is no room for all, the others need none.
-func unlike(peers []datapath.Peer, there map[netip.AddrPort]*datapath.Peer) (others []datapath.Peer) {
+// changedPeers returns the peers that must be written: first those that exist already, which always fit, then new ones.
+func changedPeers(peers []datapath.Peer, there map[netip.AddrPort]*datapath.Peer) (others []datapath.Peer) {
 	var fresh []datapath.Peer
 	for _, p := range peers {
 		was := there[p.Endpoint]
@@ -263,7 +263,7 @@ func unlike(peers []datapath.Peer, there map[netip.AddrPort]*datapath.Peer) (oth
 		case was != nil:
 			p.First = was.First
 		default:
-			p.First = rand.Uint32() // hosts shall differ in it
+			p.First = rand.Uint32() // see datapath.Peer.First
 		}
 		switch {
 		case was == nil:
@@ -275,7 +275,7 @@ func unlike(peers []datapath.Peer, there map[netip.AddrPort]*datapath.Peer) (oth
 	return append(others, fresh...)
 }
 
-// sameTunnel compares tunnels whose lanes are in ascending order.
+// sameTunnel compares tunnels with sorted lanes.
 func sameTunnel(a, b datapath.Tunnel) bool {
 	return a.Port == b.Port && a.MarkMask == b.MarkMask && slices.Equal(a.Lanes, b.Lanes)
 }
@@ -284,14 +284,14 @@ func samePeer(a, b datapath.Peer) bool {
 	return a.Endpoint == b.Endpoint && a.Gather == b.Gather && slices.Equal(a.Lanes, b.Lanes)
 }
 
-// hookUp attaches gather before spread, so that answers to lane ports are understood when the first is used.
-func (c *change) hookUp(s *datapath.Spread) error {
+// attachPrograms attaches gather before spread, so that answers to lane ports are understood from the first packet on.
+func (c *change) attachPrograms(s *datapath.Spread) error {
 	type part struct {
-		place   hook.Place
+		place   hook.AttachPoint
 		program *ebpf.Program
 	}
 	var on []part
-	off := []hook.Place{hook.Ingress, hook.XDP}
+	off := []hook.AttachPoint{hook.Ingress, hook.XDP}
 	switch c.plan.cfg.Gather {
 	case GatherXDP:
 		on, off = append(on, part{hook.XDP, s.XDP()}), off[:1]
@@ -333,12 +333,12 @@ func orNone(s string) string {
 	return s
 }
 
-func (c *change) hook(place hook.Place) hook.Hook {
+func (c *change) hook(place hook.AttachPoint) hook.Hook {
 	return c.pins.hook(c.plan.cfg.Device, c.plan.index, place, c.host.kind)
 }
 
-// attach attaches one program; undone, what was there before is there again.
-func (c *change) attach(place hook.Place, p *ebpf.Program) (kind string, err error) {
+// attach attaches one program. Its rollback restores the previous one.
+func (c *change) attach(place hook.AttachPoint, p *ebpf.Program) (kind string, err error) {
 	h := c.hook(place)
 	before, err := h.Status()
 	if err != nil {
@@ -346,10 +346,10 @@ func (c *change) attach(place hook.Place, p *ebpf.Program) (kind string, err err
 	}
 	var old *ebpf.Program
 	if before.State == hook.Attached {
-		// Nothing else holds the old one once it is replaced; without it, it cannot come back. Without CAP_SYS_ADMIN nobody gets
-		// hold of it: the new one then stays when a later step fails, and does what the old one did, by the same maps.
+		// The old program is freed once it is replaced, unless this process opens it, which needs CAP_SYS_ADMIN. Without that
+		// the new program stays if a later step fails. It does the same as the old one, with the same maps.
 		if old, err = ebpf.NewProgramFromID(before.Program); err != nil && !errors.Is(err, os.ErrPermission) {
-			return "", fmt.Errorf("holding on to the present program: %w", err)
+			return "", fmt.Errorf("opening the present program: %w", err)
 		}
 	}
 	c.onFailure(func() error {
@@ -365,7 +365,7 @@ func (c *change) attach(place hook.Place, p *ebpf.Program) (kind string, err err
 	})
 	if err := h.Attach(p); err != nil {
 		if place == hook.XDP {
-			return "", fmt.Errorf("%w; gather by tc instead: --gather tc", err)
+			return "", fmt.Errorf("%w; to gather with tc instead, use --gather tc", err)
 		}
 		return "", err
 	}

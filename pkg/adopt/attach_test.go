@@ -36,12 +36,12 @@ func eachHook(t *testing.T, test func(r *rig, gather Gather)) {
 	}
 }
 
-func TestQuietPeersAreGatheredFromAndNotSpreadTowards(t *testing.T) {
+func TestGatherOnlyPeersAreNotSpreadTo(t *testing.T) {
 	r := newRig(t)
 	cfg := r.here.config()
 	cfg.Quiet = []netip.AddrPort{netip.AddrPortFrom(thereAddr, port)}
 	if report := r.here.attach(cfg); len(report.Peers) != 0 || len(report.Quiet) != 1 {
-		r.Errorf("%+v", report)
+		r.Errorf("unexpected report %+v", report)
 	}
 	receiver := r.there.socket(port, 0)
 	for flow, ports := range r.sources(r.senders(), receiver) {
@@ -63,20 +63,20 @@ func TestQuietPeersAreGatheredFromAndNotSpreadTowards(t *testing.T) {
 	}
 }
 
-func TestFlowsSpreadAndAreGathered(t *testing.T) {
+func TestFlowsAreSpreadAndGathered(t *testing.T) {
 	eachHook(t, func(r *rig, gather Gather) {
 		cfg := r.here.config()
 		cfg.Gather = gather
 		report := r.here.attach(cfg)
 		if len(report.Lanes) != spread.MaxPorts || report.Tunnel != "wg0" || len(report.Peers) != 1 {
-			r.Errorf("%+v", report)
+			r.Errorf("unexpected report %+v", report)
 		}
 		senders, receiver := r.senders(), r.there.socket(port, 0)
 		used := map[uint16]bool{}
 		for flow, ports := range r.sources(senders, receiver) {
 			for p := range ports {
 				if used[p] || !slices.Contains(report.Lanes, p) {
-					r.Errorf("flow %d came from %d, another's or none of %d", flow, p, report.Lanes)
+					r.Errorf("flow %d came from port %d: shared with another flow, or not one of %d", flow, p, report.Lanes)
 				}
 				used[p] = true
 			}
@@ -84,10 +84,10 @@ func TestFlowsSpreadAndAreGathered(t *testing.T) {
 				r.Errorf("flow %d came from %v", flow, ports)
 			}
 		}
-		// A stock peer answers to where it heard from.
+		// A peer without ropewalk answers to the source port of the last packet.
 		_, err := receiver.WriteToUDPAddrPort(message(0, 0), netip.AddrPortFrom(hereAddr, report.Lanes[0]))
 		r.must(err)
-		r.must(senders[0].Close()) // which of the sockets gets it is the kernel's choice: leave one
+		r.must(senders[0].Close()) // keep one socket: the kernel chooses which one receives
 		for _, s := range senders[2:] {
 			r.must(s.Close())
 		}
@@ -117,23 +117,23 @@ func TestFlowsSpreadAndAreGathered(t *testing.T) {
 	})
 }
 
-func TestAttachAgainChangesInPlace(t *testing.T) {
+func TestSecondAttachChangesInPlace(t *testing.T) {
 	eachHook(t, func(r *rig, gather Gather) {
 		cfg := r.here.config()
 		cfg.Gather = gather
 		first, before := r.here.attach(cfg), r.here.status()
 		if again := r.here.attach(cfg); !cmp.Equal(first, again, addrs()) {
-			r.Errorf("the second time: %s", cmp.Diff(first, again, addrs()))
+			r.Errorf("second attach, report (-first +second):\n%s", cmp.Diff(first, again, addrs()))
 		}
 		after := r.here.status()
 		if before.Spread.Program == after.Spread.Program || before.Gather.Program == after.Gather.Program {
-			r.Errorf("programs stayed: %+v, %+v", before, after)
+			r.Errorf("programs were not replaced: %+v, %+v", before, after)
 		}
 		before.Spread.Program, before.Gather.Program = after.Spread.Program, after.Gather.Program
 		if diff := cmp.Diff(before, after, addrs()); diff != "" || len(after.Problems) > 0 {
-			r.Errorf("%s, %q", diff, after.Problems)
+			r.Errorf("status changed (-before +after):\n%s\nproblems: %q", diff, after.Problems)
 		}
-		// Other lanes and peers, and back.
+		// Change lanes and peers, and change them back.
 		cfg.Lanes, cfg.Ports = 8, spread.Ports{First: 62000, Last: 62100}
 		cfg.Peers = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.9:0"), netip.MustParseAddrPort("[2001:db8::7]:51821")}
 		other := r.here.attach(cfg)
@@ -147,7 +147,7 @@ func TestAttachAgainChangesInPlace(t *testing.T) {
 		cfg = r.here.config()
 		cfg.Gather = gather
 		if back := r.here.attach(cfg); !cmp.Equal(first, back, addrs()) {
-			r.Errorf("back: %s", cmp.Diff(first, back, addrs()))
+			r.Errorf("after changing back (-first +back):\n%s", cmp.Diff(first, back, addrs()))
 		}
 		r.here.detach(0)
 		r.here.detach(0)
@@ -159,9 +159,9 @@ func addrs() cmp.Option {
 	return cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })
 }
 
-// TestUpgradeMissesNoPacket attaches again and again at both ends while a flow sends: no message leaves unspread, and
-// none comes in ungathered.
-func TestUpgradeMissesNoPacket(t *testing.T) {
+// TestUpgradeProcessesEachPacket attaches repeatedly at both ends while a flow sends. Every message must be spread and
+// gathered.
+func TestUpgradeProcessesEachPacket(t *testing.T) {
 	eachHook(t, func(r *rig, gather Gather) {
 		here, there := r.here.config(), r.there.config()
 		here.Gather, there.Gather = gather, gather
@@ -173,7 +173,7 @@ func TestUpgradeMissesNoPacket(t *testing.T) {
 	})
 }
 
-// flow sends while something is done several times, and checks where each message comes from.
+// flow sends a flow's messages while do runs several times, and checks the source port of each message.
 func (r *rig) flow(sender, receiver *net.UDPConn, do func(), right func(from uint16) bool) {
 	r.Helper()
 	var stop atomic.Bool
@@ -203,23 +203,23 @@ func (r *rig) flow(sender, receiver *net.UDPConn, do func(), right func(from uin
 	r.must(<-done)
 }
 
-func TestDeviceThatReturnsIsHealed(t *testing.T) {
+func TestAttachRepairsReturnedDevice(t *testing.T) {
 	eachHook(t, func(r *rig, gather Gather) {
 		cfg := r.here.config()
 		cfg.Gather = gather
 		report := r.here.attach(cfg)
 		r.unplug()
 		if st := r.here.status(); st == nil || !strings.Contains(strings.Join(st.Problems, "\n"), "the device is gone") {
-			r.Errorf("gone: %+v", st)
+			r.Errorf("without the device: %+v", st)
 		}
 		r.plug()
 		st := r.here.status()
 		if st.Spread.State != "defunct" || st.Gather.State != "defunct" || len(st.Problems) != 2 {
-			r.Errorf("back: %+v", st)
+			r.Errorf("after the device returned: %+v", st)
 		}
 		r.here.attach(cfg)
 		if st := r.here.status(); st.Spread.State != "attached" || st.Gather.State != "attached" || len(st.Problems) > 0 {
-			r.Errorf("healed: %+v", st)
+			r.Errorf("after attaching again: %+v", st)
 		}
 		for flow, ports := range r.sources(r.senders(), r.there.socket(port, 0)) {
 			for p := range ports {
@@ -253,15 +253,15 @@ func TestTunnelsShareADevice(t *testing.T) {
 	b := r.here.attach(cfg)
 	for _, p := range b.Lanes {
 		if slices.Contains(a.Lanes, p) {
-			t.Fatalf("both have %d", p)
+			t.Fatalf("both tunnels use port %d", p)
 		}
 	}
 	if st := r.here.status(); len(st.Tunnels) != 2 || st.Tunnels[1].Name != "wg1" || len(st.Problems) > 0 {
-		t.Errorf("%+v", st)
+		t.Errorf("unexpected status %+v", st)
 	}
 	r.here.detach(port)
 	if st := r.here.status(); len(st.Tunnels) != 1 || st.Spread.State != "attached" {
-		t.Errorf("%+v", st)
+		t.Errorf("unexpected status %+v", st)
 	}
 	r.here.detach(port)
 	r.here.detach(51821)
@@ -289,17 +289,17 @@ func TestGatherCanBeChanged(t *testing.T) {
 	r.here.clean()
 }
 
-// gap is what a device's programs were loaded with.
+// gap returns the flowlet gap of a device's programs.
 func (s *side) gap() (gap time.Duration) {
 	s.r.Helper()
 	var err error
-	gap, err = datapath.ProgramGap(ebpf.ProgramID(s.status().Spread.Program))
+	gap, err = datapath.ProgramFlowletGap(ebpf.ProgramID(s.status().Spread.Program))
 	s.r.must(err)
 	return gap.Truncate(time.Millisecond)
 }
 
-// TestSecondTunnelKeepsHowTheDeviceIsAttached: what is not asked for stays as it is, also for one that was away.
-func TestSecondTunnelKeepsHowTheDeviceIsAttached(t *testing.T) {
+// TestSecondTunnelInheritsDeviceSettings checks that unset fields keep the device's settings, also after the device returned.
+func TestSecondTunnelInheritsDeviceSettings(t *testing.T) {
 	for _, gather := range []Gather{GatherXDP, GatherTC, GatherNone} {
 		t.Run(string(gather), func(t *testing.T) {
 			r := newRig(t)
@@ -311,7 +311,7 @@ func TestSecondTunnelKeepsHowTheDeviceIsAttached(t *testing.T) {
 			first := r.here.attach(cfg)
 			again := r.here.config()
 			again.Port = 51821
-			for range 3 { // as long as is wished: it does not drift
+			for range 3 { // repeated reads must not change the gap
 				if report := r.here.attach(again); report.Gather != first.Gather || r.here.gap() != cfg.Gap {
 					t.Fatalf("gather %s, gap %s; want %s, %s", report.Gather, r.here.gap(), first.Gather, cfg.Gap)
 				}
@@ -319,27 +319,27 @@ func TestSecondTunnelKeepsHowTheDeviceIsAttached(t *testing.T) {
 			r.unplug()
 			r.plug()
 			if report := r.here.attach(again); report.Gather != first.Gather || r.here.gap() != cfg.Gap {
-				t.Errorf("after its return: gather %s, gap %s", report.Gather, r.here.gap())
+				t.Errorf("after the device returned: gather %s, gap %s", report.Gather, r.here.gap())
 			}
 			again.Gather, again.Gap = GatherAuto, 9*time.Millisecond
 			if report := r.here.attach(again); report.Gather == "none" || report.Gather == "xdp" || r.here.gap() != again.Gap {
-				t.Errorf("asked for: gather %s, gap %s", report.Gather, r.here.gap())
+				t.Errorf("with explicit settings: gather %s, gap %s", report.Gather, r.here.gap())
 			}
 			r.here.detach(0)
 			if r.here.attach(r.here.config()); r.here.gap() != spread.DefaultGap {
-				t.Errorf("anew: gap %s", r.here.gap())
+				t.Errorf("after a new attach: gap %s", r.here.gap())
 			}
 		})
 	}
 }
 
-// TestFailedAttachLeavesAllAsItWas fails before each step, of the first attach and of one that changes everything.
-func TestFailedAttachLeavesAllAsItWas(t *testing.T) {
+// TestFailedAttachIsRolledBack fails before each step: of the first attach, and of one that changes everything.
+func TestFailedAttachIsRolledBack(t *testing.T) {
 	eachHook(t, func(r *rig, gather Gather) {
 		cfg := r.here.config()
 		cfg.Gather = gather
 		var steps []string
-		r.here.host.between = func(step string) error { steps = append(steps, step); return nil }
+		r.here.host.beforeStep = func(step string) error { steps = append(steps, step); return nil }
 		r.here.attach(cfg)
 		r.here.detach(0)
 		stop := errors.New("stopped")
@@ -352,45 +352,45 @@ func TestFailedAttachLeavesAllAsItWas(t *testing.T) {
 			}
 		}
 		for _, s := range steps {
-			r.here.host.between = failAt(s)
+			r.here.host.beforeStep = failAt(s)
 			if _, err := r.here.try(cfg); !errors.Is(err, stop) {
 				r.Errorf("%s: %v", s, err)
 			}
 			r.here.clean()
 		}
-		r.here.host.between = nil
+		r.here.host.beforeStep = nil
 		r.here.attach(cfg)
 		before := r.here.status()
 		cfg.Lanes, cfg.Ports = 8, spread.Ports{First: 62000, Last: 62100}
 		cfg.Peers = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.9:1")}
 		for _, s := range steps {
-			r.here.host.between = failAt(s)
+			r.here.host.beforeStep = failAt(s)
 			if _, err := r.here.try(cfg); !errors.Is(err, stop) {
-				r.Errorf("again, %s: %v", s, err)
+				r.Errorf("second attach, step %s: %v", s, err)
 			}
 			if diff := cmp.Diff(before, r.here.status(), addrs()); diff != "" {
-				r.Errorf("again, %s: %s", s, diff)
+				r.Errorf("second attach, step %s: state changed:\n%s", s, diff)
 			}
 		}
 	})
 }
 
-func TestOwnDeviceOfEachNamespace(t *testing.T) {
+func TestNamespacesKeepSeparatePins(t *testing.T) {
 	r := newRig(t)
 	r.here.attach(r.here.config())
-	if st := r.there.status(); st != nil { // its device has the same name
-		t.Errorf("%+v", st)
+	if st := r.there.status(); st != nil { // its device has the same name in another namespace
+		t.Errorf("unexpected status %+v", st)
 	}
 	r.there.attach(r.there.config())
 	r.here.detach(0)
 	if st := r.there.status(); st == nil || st.Spread.State != "attached" || len(st.Problems) > 0 {
-		t.Errorf("%+v", st)
+		t.Errorf("unexpected status %+v", st)
 	}
 	r.there.detach(0)
 	r.there.clean()
 }
 
-// rename gives a device of the side another name.
+// setName renames a device of the side.
 func (s *side) setName(from, to string) {
 	s.r.Helper()
 	s.do(func() error {
@@ -409,7 +409,7 @@ func TestRenamedDeviceIsReported(t *testing.T) {
 		r.here.attach(cfg)
 		r.here.setName(r.here.device, "renamed")
 		problems := strings.Join(r.here.status().Problems, "\n")
-		if !strings.Contains(problems, "has another name now, renamed,") || strings.Contains(problems, "is gone") {
+		if !strings.Contains(problems, "was renamed to renamed or moved") || strings.Contains(problems, "is gone") {
 			r.Errorf("no device has the name: %s", problems)
 		}
 		r.here.do(func() error {

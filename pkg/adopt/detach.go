@@ -14,11 +14,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/datapath/hook"
 )
 
-// Detach ends spreading and gathering on a device for the tunnel with that listen port, or with port 0 for all. With the
-// last tunnel the programs and all pins go. It is no error that there is nothing, or that the device is gone.
+// Detach ends spreading and gathering on a device for the tunnel with that listen port, or for all tunnels if port is 0.
+// With the last tunnel it removes the programs and all pins. It returns nil if nothing is attached or the device is gone.
 //
-// A peer that does not gather may still answer to a lane port, until it hears from the listen port again: with the next
-// packet of any kind that the tunnel sends.
+// A peer that does not gather may still answer to a lane port, until the next packet that it receives from the tunnel.
 func (h *Host) Detach(ctx context.Context, device string, port uint16) error {
 	p, unlock, err := h.openMounted(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -34,7 +33,7 @@ func (h *Host) Detach(ctx context.Context, device string, port uint16) error {
 	return nil
 }
 
-// mounted returns where to pin, if there is a BPF file system: the error may be fs.ErrNotExist.
+// mounted returns the BPF file system. If there is none, the error is fs.ErrNotExist.
 func (h *Host) mounted() (string, error) {
 	if h.FS != "" {
 		return h.FS, nil
@@ -42,7 +41,7 @@ func (h *Host) mounted() (string, error) {
 	return hook.MountedFS()
 }
 
-// openMounted is open where nothing is to be made.
+// openMounted is open without creating or mounting anything.
 func (h *Host) openMounted(ctx context.Context) (pins, func(), error) {
 	root, err := h.mounted()
 	if err != nil {
@@ -65,7 +64,7 @@ func (p pins) detach(device string, port uint16) error {
 	}
 	index := deviceIndex(device)
 	var errs []error
-	for _, place := range places() {
+	for _, place := range hookOrder() {
 		errs = append(errs, p.hook(device, index, place, hook.Best).Detach())
 	}
 	errs = append(errs, datapath.RemoveState(p.state(device)))
@@ -73,7 +72,7 @@ func (p pins) detach(device string, port uint16) error {
 	return errors.Join(errs...)
 }
 
-// removeTunnel returns how many tunnels are left.
+// removeTunnel removes a tunnel and returns the number of remaining ones.
 func (p pins) removeTunnel(device string, port uint16) (left int, err error) {
 	s, err := datapath.OpenState(p.state(device))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -90,7 +89,7 @@ func (p pins) removeTunnel(device string, port uint16) (left int, err error) {
 	return len(tunnels), err
 }
 
-// deviceIndex returns 0 for a device that is gone.
+// deviceIndex returns the device's index, or 0 if it is gone.
 func deviceIndex(name string) int {
 	l, err := netlink.LinkByName(name)
 	if err != nil {

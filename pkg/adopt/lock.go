@@ -19,26 +19,26 @@ import (
 )
 
 const (
-	lockPatience = 10 * time.Second
-	lockPoll     = 10 * time.Millisecond
+	defaultLockTimeout = 10 * time.Second
+	lockPoll           = 10 * time.Millisecond
 )
 
-// errHeld is why waiting for a lock ends.
-var errHeld = errors.New("try again when it has ended")
+// errLockTimeout is the cause with which waiting for the lock ends.
+var errLockTimeout = errors.New("retry when that process has ended")
 
-// lock keeps other processes from changing anything until unlock. It is on the directory of all namespaces' pins, which
-// others cannot open, unlike the file system's root. With create the directory is made, and removed if it stays empty;
-// without, the error is fs.ErrNotExist where it is not there.
+// lock excludes other processes until unlock. It locks the directory that contains the pins of all namespaces. Other users
+// cannot open that, unlike the root of the file system. If create is set, the directory is created, and removed again if
+// it stays empty. Otherwise the error is fs.ErrNotExist if it does not exist.
 func (h *Host) lock(ctx context.Context, p pins, create bool) (unlock func(), err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(h.patience, lockPatience), errHeld)
+	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(h.lockTimeout, defaultLockTimeout), errLockTimeout)
 	defer cancel()
 	dir := filepath.Dir(p.dir)
 	for {
 		if create {
-			err = hook.MakeOwn(p.fs, dir)
+			err = hook.MakePinDir(p.fs, dir)
 		}
 		if err == nil {
-			err = hook.CheckOwn(p.fs, p.dir)
+			err = hook.CheckPinDir(p.fs, p.dir)
 		}
 		if err != nil {
 			return nil, err
@@ -58,7 +58,7 @@ func (h *Host) lock(ctx context.Context, p pins, create bool) (unlock func(), er
 	}
 }
 
-// lockDir returns nil if the directory was removed while it waited.
+// lockDir locks a directory. It returns nil if the directory was removed while it waited.
 func lockDir(ctx context.Context, dir string) (*os.File, error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -87,13 +87,13 @@ func acquire(ctx context.Context, f *os.File) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s holds it: %w", lockHolder(f), context.Cause(ctx))
+			return fmt.Errorf("held by %s: %w", lockHolder(f), context.Cause(ctx))
 		case <-ticker.C:
 		}
 	}
 }
 
-// lockHolder tells who has the lock on a file, by the kernel's table (proc_locks(5)).
+// lockHolder returns the process that holds a file's lock, from /proc/locks (proc_locks(5)).
 func lockHolder(f *os.File) string {
 	var st unix.Stat_t
 	table, err := os.ReadFile("/proc/locks")

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hold takes the lock as another process would.
+// hold locks the directory as another process would.
 func (r *rig) hold(dir string) *os.File {
 	r.Helper()
 	f, err := os.Open(dir)
@@ -25,19 +25,19 @@ func (r *rig) hold(dir string) *os.File {
 	return f
 }
 
-func TestLockOnTheFileSystemsRootBlocksNobody(t *testing.T) {
+func TestLockOnBPFFSRootBlocksNobody(t *testing.T) {
 	r := newRig(t)
 	r.hold(r.fs)
 	r.here.attach(r.here.config())
 	if st := r.here.status(); st == nil {
-		t.Error("no status")
+		t.Error("status is missing")
 	}
 	r.here.detach(0)
 	r.here.clean()
 }
 
-// each does all that waits for the lock, and returns the errors.
-func (s *side) each(ctx context.Context) (errs []error) {
+// allCalls calls each method that waits for the lock, and returns the errors.
+func (s *side) allCalls(ctx context.Context) (errs []error) {
 	s.do(func() error {
 		_, attach := s.host.Attach(ctx, s.config())
 		_, status := s.host.Status(ctx, "")
@@ -47,44 +47,44 @@ func (s *side) each(ctx context.Context) (errs []error) {
 	return errs
 }
 
-func TestWaitingForTheLockEndsWithTheContext(t *testing.T) {
+func TestLockWaitEndsWithContext(t *testing.T) {
 	r := newRig(t)
 	r.here.attach(r.here.config())
 	r.hold(filepath.Join(r.fs, "ropewalk", "spread"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	for _, err := range r.here.each(ctx) {
+	for _, err := range r.here.allCalls(ctx) {
 		if !errors.Is(err, context.Canceled) {
-			t.Errorf("%v", err)
+			t.Errorf("unexpected error %v", err)
 		}
 	}
 }
 
-func TestWaitingForTheLockEndsAndNamesItsHolder(t *testing.T) {
+func TestLockTimeoutNamesHolder(t *testing.T) {
 	r := newRig(t)
 	r.here.attach(r.here.config())
 	f := r.hold(filepath.Join(r.fs, "ropewalk", "spread"))
-	r.here.host.patience = time.Millisecond
-	for _, err := range r.here.each(t.Context()) {
-		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("(process %d) holds it", os.Getpid())) ||
+	r.here.host.lockTimeout = time.Millisecond
+	for _, err := range r.here.allCalls(t.Context()) {
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("(process %d): retry", os.Getpid())) ||
 			!strings.Contains(err.Error(), r.fs+"/ropewalk/spread") {
-			t.Errorf("%v", err)
+			t.Errorf("unexpected error %v", err)
 		}
 	}
-	r.here.host.patience = 0
+	r.here.host.lockTimeout = 0
 	r.must(f.Close())
 	r.here.detach(0)
 	r.here.clean()
 }
 
-// TestLockIsThatOfTheDirectoryInPlace: who waited for a directory that was removed meanwhile has the lock of nothing.
-func TestLockIsThatOfTheDirectoryInPlace(t *testing.T) {
+// TestLockFollowsReplacedDirectory: a lock on a directory that was removed while waiting must not count.
+func TestLockFollowsReplacedDirectory(t *testing.T) {
 	r := newRig(t)
 	dir := filepath.Join(r.fs, "ropewalk", "spread")
 	r.must(os.MkdirAll(dir, 0o700))
 	held := r.hold(dir)
 	done := make(chan []error)
-	go func() { done <- r.here.each(t.Context()) }()
+	go func() { done <- r.here.allCalls(t.Context()) }()
 	r.must(os.Remove(dir))
 	r.must(held.Close())
 	for _, err := range <-done {
@@ -93,14 +93,14 @@ func TestLockIsThatOfTheDirectoryInPlace(t *testing.T) {
 	r.here.clean()
 }
 
-func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
+func TestDirectoryOfOtherUserIsRejected(t *testing.T) {
 	r := newRig(t)
 	dir := filepath.Join(r.fs, "ropewalk")
 	r.must(os.Mkdir(dir, 0o755))
 	r.must(os.Chown(dir, 4711, 4711))
-	for _, err := range r.here.each(t.Context()) {
+	for _, err := range r.here.allCalls(t.Context()) {
 		if err == nil || !strings.Contains(err.Error(), dir+" belongs to user 4711") {
-			t.Errorf("%v", err)
+			t.Errorf("unexpected error %v", err)
 		}
 	}
 	r.must(os.Remove(dir))

@@ -19,11 +19,11 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// plan is what a Config comes to on this host at this moment.
+// plan is the result of a Config on this host at this moment.
 type plan struct {
 	cfg      Config
 	index    int  // the device's
-	ethernet bool // its packets begin with an Ethernet header
+	ethernet bool // whether its packets begin with an Ethernet header
 	owners   map[uint16]udpOwner
 	tunnel   datapath.Tunnel
 	peers    []datapath.Peer
@@ -31,13 +31,13 @@ type plan struct {
 	traffic  int64 // Tunnel.Traffic, 0 if unknown
 }
 
-// plan decides everything and changes nothing.
-func (h *Host) plan(p pins, cfg Config, known memory) (*plan, error) {
+// plan makes all decisions and changes nothing.
+func (h *Host) plan(p pins, cfg Config, known history) (*plan, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	pl := &plan{cfg: cfg, report: Report{Device: cfg.Device, Tunnel: unknown, Port: cfg.Port}}
+	pl := &plan{cfg: cfg, report: Report{Device: cfg.Device, Tunnel: unknownName, Port: cfg.Port}}
 	if err := pl.findDevice(p, known); err != nil {
 		return nil, err
 	}
@@ -50,38 +50,38 @@ func (h *Host) plan(p pins, cfg Config, known memory) (*plan, error) {
 	return pl, nil
 }
 
-func (pl *plan) findDevice(p pins, known memory) error {
+func (pl *plan) findDevice(p pins, known history) error {
 	l, err := netlink.LinkByName(pl.cfg.Device)
 	if _, ok := errors.AsType[netlink.LinkNotFoundError](err); ok {
 		return fmt.Errorf("%w: %s", ErrNoDevice, pl.cfg.Device)
 	}
 	if err != nil {
-		return fmt.Errorf("looking at %s: %w", pl.cfg.Device, err)
+		return fmt.Errorf("reading the device %s: %w", pl.cfg.Device, err)
 	}
 	a := l.Attrs()
 	switch {
 	case a.Flags&net.FlagLoopback != 0:
-		return fmt.Errorf("%s is the loopback device: what it carries reaches no NIC, so there is nothing to spread", a.Name)
+		return fmt.Errorf("%s is the loopback device: its packets reach no NIC, so there is nothing to spread", a.Name)
 	case l.Type() == "wireguard":
-		return fmt.Errorf("%s is a tunnel itself: name the device that its outer packets leave through "+
+		return fmt.Errorf("%s is the tunnel itself: name the device through which its outer packets leave "+
 			"(`ip route get PEER` shows it)", a.Name)
 	}
 	pl.index, pl.ethernet = a.Index, a.EncapType == "ether"
-	if err := errors.Join(pl.onlyName(p), pl.onlyOthers(known.others)); err != nil {
+	if err := errors.Join(pl.checkNotRenamed(p), pl.checkRemote(known.remoteAddresses)); err != nil {
 		return err
 	}
-	if err := pl.keep(p); err != nil {
+	if err := pl.inheritSettings(p); err != nil {
 		return err
 	}
 	if l.Type() == "veth" && pl.cfg.Gather == GatherXDP {
-		pl.warn("XDP on a veth turns TSO and UDP GSO off at its other end; --gather tc does not")
+		pl.warn("XDP on a veth disables TSO and UDP GSO at its other end; --gather tc does not")
 	}
 	return nil
 }
 
-// onlyName refuses a device that has the programs already, from when it had another name: twice, they would count and
-// gather twice.
-func (pl *plan) onlyName(p pins) error {
+// checkNotRenamed returns an error if the device already has the programs, attached under a former name. A second pair would
+// count and gather twice.
+func (pl *plan) checkNotRenamed(p pins) error {
 	if p.dir == "" {
 		return nil
 	}
@@ -93,29 +93,29 @@ func (pl *plan) onlyName(p pins) error {
 		if name == pl.cfg.Device {
 			continue
 		}
-		// What cannot be read is not attached by these pins, as far as anybody can say.
+		// Unreadable pins count as not attached.
 		if at, _ := p.attachedTo(name); slices.Contains(at, pl.index) {
-			return fmt.Errorf("%s has the programs already, from when it was called %s: run `ropewalk spread detach %s`, and "+
-				"try again", pl.cfg.Device, name, name)
+			return fmt.Errorf("%s already has the programs, attached under its former name %s: run `ropewalk spread detach %s`, and "+
+				"retry", pl.cfg.Device, name, name)
 		}
 	}
 	return nil
 }
 
-// onlyOthers refuses peers that the routes say are this host itself, or a broadcast address of one of its networks. That is
-// said of the moment in which a peer is new: those that were none before are not asked for again, as there may be thousands.
-func (pl *plan) onlyOthers(before map[netip.Addr]bool) error {
-	for _, p := range pl.cfg.named() {
+// checkRemote returns an error for a peer whose address is local to this host or a broadcast address, by the routing table.
+// It checks only peers that are not in before, since there may be thousands, and adds them to it.
+func (pl *plan) checkRemote(before map[netip.Addr]bool) error {
+	for _, p := range pl.cfg.configuredPeers() {
 		if before[p.Addr()] {
 			continue
 		}
 		routes, err := netlink.RouteGet(p.Addr().Unmap().WithZone("").AsSlice())
 		if err != nil {
-			continue // there may be a way to it later
+			continue // there may be a route later
 		}
 		for _, r := range routes {
 			if r.Type == unix.RTN_LOCAL || r.Type == unix.RTN_BROADCAST {
-				return fmt.Errorf("%s is no peer's address: it is this host's own, or broadcast", p.Addr())
+				return fmt.Errorf("%s is not a valid peer address: it is local to this host, or a broadcast address", p.Addr())
 			}
 		}
 		if before != nil {
@@ -125,11 +125,12 @@ func (pl *plan) onlyOthers(before map[netip.Addr]bool) error {
 	return nil
 }
 
-// keep fills in what the Config leaves as it is on the device: another tunnel may have been attached to it otherwise.
-func (pl *plan) keep(p pins) error {
+// inheritSettings sets fields that the Config leaves unset to the device's present settings, which may come from another
+// tunnel.
+func (pl *plan) inheritSettings(p pins) error {
 	c := &pl.cfg
 	if (c.Gather == "" || c.Gap == 0) && p.dir != "" {
-		gather, gap, err := p.present(c.Device, pl.index)
+		gather, gap, err := p.currentSettings(c.Device, pl.index)
 		if err != nil {
 			return err
 		}
@@ -140,12 +141,12 @@ func (pl *plan) keep(p pins) error {
 }
 
 // findTunnel finds the tunnel by its port, and its peers.
-func (h *Host) findTunnel(pl *plan, known memory) error {
+func (h *Host) findTunnel(pl *plan, known history) error {
 	tunnels, err := h.finder().Tunnels()
 	if err != nil {
 		return err
 	}
-	if pl.owners, err = h.owners(); err != nil {
+	if pl.owners, err = h.readUDPOwners(); err != nil {
 		return err
 	}
 	owner, bound := pl.owners[pl.cfg.Port]
@@ -164,14 +165,14 @@ func (h *Host) findTunnel(pl *plan, known memory) error {
 		return fmt.Errorf("%w listens on UDP port %d (%s)", ErrNoTunnel, pl.cfg.Port, namesOf(tunnels))
 	}
 	if inRange != nil {
-		return fmt.Errorf("the ports %s hold the listen port %d of %s; choose others with --ports", pl.cfg.wanted(), inRange.Port, inRange.Name)
+		return fmt.Errorf("the ports %s contain the listen port %d of %s; choose others with --ports", pl.cfg.portsString(), inRange.Port, inRange.Name)
 	}
-	if err := pl.acceptTunnel(found, owner); err != nil {
+	if err := pl.checkTunnelOwner(found, owner); err != nil {
 		return err
 	}
 	if found != nil && !bound {
-		pl.warn("%s has no socket on port %d in this network namespace: it is down, or was made in another one, through which "+
-			"its packets then go", found.Name, pl.cfg.Port)
+		pl.warn("%s has no socket on port %d in this network namespace: it is down, or was created in another namespace, where "+
+			"its packets are sent", found.Name, pl.cfg.Port)
 	}
 	if found != nil {
 		pl.traffic = found.Traffic
@@ -187,8 +188,9 @@ func (h *Host) finder() Finder {
 	return h.Tunnels
 }
 
-// acceptTunnel refuses what cannot be spread. A nil tunnel stands for a socket that nothing is known of but its owner.
-func (pl *plan) acceptTunnel(t *Tunnel, owner udpOwner) error {
+// checkTunnelOwner returns an error for a tunnel that cannot be spread. A nil tunnel stands for a socket of which only the
+// owner is known.
+func (pl *plan) checkTunnelOwner(t *Tunnel, owner udpOwner) error {
 	if t != nil && !t.Userspace {
 		pl.report.Tunnel = t.Name
 		return nil
@@ -202,18 +204,18 @@ func (pl *plan) acceptTunnel(t *Tunnel, owner udpOwner) error {
 		process = cmp.Or(process, "a process")
 	}
 	if process != "" && pl.cfg.Mark == 0 {
-		return fmt.Errorf("UDP port %d belongs to %s, not to the kernel's WireGuard: all its packets carry the hash of its "+
-			"socket, and would take one port; if it puts the flow into bits of its packets' mark, name those with --mark "+
-			"(`ropewalk run` needs none of this: it spreads by itself)", pl.cfg.Port, process)
+		return fmt.Errorf("UDP port %d belongs to %s, not to the kernel's WireGuard: all its packets have the hash of its "+
+			"socket, and would use one port; if it writes the flow into bits of its packets' mark, select those with --mark "+
+			"(`ropewalk run` does not need this command: it spreads by itself)", pl.cfg.Port, process)
 	}
-	if t != nil || len(pl.cfg.named()) > 0 {
+	if t != nil || len(pl.cfg.configuredPeers()) > 0 {
 		return nil
 	}
 	if process == "" {
-		process = "the kernel, but to no device of this network namespace (a WireGuard device that was moved to another cannot " +
-			"be asked from here)"
+		process = "the kernel, but to no device of this network namespace (a WireGuard device that was moved to another one " +
+			"cannot be queried from here)"
 	}
-	return fmt.Errorf("UDP port %d belongs to %s: its peers are not known; name them with --peer", pl.cfg.Port, process)
+	return fmt.Errorf("UDP port %d belongs to %s: its peers are unknown; name them with --peer", pl.cfg.Port, process)
 }
 
 func namesOf(tunnels []Tunnel) string {
@@ -229,16 +231,16 @@ func namesOf(tunnels []Tunnel) string {
 	return "there are " + strings.Join(names, ", ")
 }
 
-// choosePorts fills in the tunnel.
-func (pl *plan) choosePorts(p pins, known memory) error {
+// choosePorts chooses the tunnel's source ports.
+func (pl *plan) choosePorts(p pins, known history) error {
 	if err := pl.cfg.checkEphemeral(); err != nil {
 		return err
 	}
-	others, own, err := p.others(pl.cfg.Port)
+	others, current, err := p.otherTunnels(pl.cfg.Port)
 	if err != nil {
 		return err
 	}
-	taken := claims{}
+	taken := portOwners{}
 	for port := range pl.owners {
 		taken[port] = "a UDP socket of this host"
 	}
@@ -247,23 +249,23 @@ func (pl *plan) choosePorts(p pins, known memory) error {
 			taken[port] = fmt.Sprintf("the tunnel on port %d", t.Port)
 		}
 	}
-	if pl.cfg.Plan == nil && known.run != nil {
-		own = known.run.among(own)
+	if pl.cfg.Plan == nil && known.sharedPorts != nil {
+		current = known.sharedPorts.keepIn(current)
 	}
-	lanes, err := taken.lanes(pl.cfg, own)
+	lanes, err := taken.chooseLanes(pl.cfg, current)
 	if err != nil {
 		return err
 	}
-	if known.run != nil {
-		*known.run = lanes
+	if known.sharedPorts != nil {
+		*known.sharedPorts = lanes
 	}
 	pl.report.Lanes = lanes
-	pl.tunnel = datapath.Tunnel{Port: pl.cfg.Port, Lanes: pl.giveLanes(taken), MarkMask: pl.cfg.Mark}
+	pl.tunnel = datapath.Tunnel{Port: pl.cfg.Port, Lanes: pl.assignLanes(taken), MarkMask: pl.cfg.Mark}
 	return nil
 }
 
-// giveLanes gives each peer that is spread to its ports, and returns all of them, in ascending order.
-func (pl *plan) giveLanes(taken claims) []uint16 {
+// assignLanes sets the lanes of each peer that is not gather-only, and returns all lane ports, sorted.
+func (pl *plan) assignLanes(taken portOwners) []uint16 {
 	used, without := map[uint16]bool{}, map[uint16][]netip.AddrPort{}
 	note := func(ports []uint16) {
 		for _, p := range ports {
@@ -281,7 +283,7 @@ func (pl *plan) giveLanes(taken claims) []uint16 {
 		if !planned {
 			continue
 		}
-		if port, who := taken.among(plan); who != "" {
+		if port, who := taken.firstTakenOf(plan); who != "" {
 			without[port] = append(without[port], p.Endpoint)
 			continue
 		}
@@ -289,15 +291,15 @@ func (pl *plan) giveLanes(taken claims) []uint16 {
 		note(plan)
 	}
 	for _, port := range slices.Sorted(maps.Keys(without)) {
-		pl.warn("port %d belongs to %s: peers that plan it (%d, the first at %s) get the same ports as those that plan nothing",
+		pl.warn("port %d belongs to %s: peers with that port in their port plan (%d, the first at %s) use the same ports as peers without one",
 			port, taken[port], len(without[port]), without[port][0])
 	}
 	return slices.Sorted(maps.Keys(used))
 }
 
-func (h *Host) owners() (map[uint16]udpOwner, error) {
-	if h.noProc != nil {
-		return h.noProc, nil
+func (h *Host) readUDPOwners() (map[uint16]udpOwner, error) {
+	if h.udpOwners != nil {
+		return h.udpOwners, nil
 	}
 	return udpPorts()
 }
@@ -306,10 +308,11 @@ func (pl *plan) warn(format string, args ...any) {
 	pl.report.Warnings = append(pl.report.Warnings, fmt.Sprintf(format, args...))
 }
 
-// choosePeers takes the peers named, or else those of the tunnel that have an endpoint. Who is named as both is quiet.
-func (pl *plan) choosePeers(t *Tunnel, known memory) {
+// choosePeers chooses the peers of the Config, or else those of the tunnel that have an endpoint. A peer in both Peers and
+// Quiet is gather-only.
+func (pl *plan) choosePeers(t *Tunnel, known history) {
 	quiet, endpoints := pl.endpoints(pl.cfg.Quiet), pl.endpoints(pl.cfg.Peers)
-	if len(pl.cfg.named()) == 0 {
+	if len(pl.cfg.configuredPeers()) == 0 {
 		endpoints = pl.tunnelPeers(t, known)
 	}
 	quiet = sorted(quiet)
@@ -324,7 +327,7 @@ func (pl *plan) choosePeers(t *Tunnel, known memory) {
 	}
 }
 
-// endpoints completes those of a Config.
+// endpoints returns endpoints of the Config without zones, and with Port in place of port 0.
 func (pl *plan) endpoints(named []netip.AddrPort) (all []netip.AddrPort) {
 	for _, e := range named {
 		all = append(all, netip.AddrPortFrom(e.Addr().Unmap().WithZone(""), cmp.Or(e.Port(), pl.cfg.Port)))
@@ -332,15 +335,15 @@ func (pl *plan) endpoints(named []netip.AddrPort) (all []netip.AddrPort) {
 	return all
 }
 
-// sorted orders endpoints and leaves out what is there twice.
+// sorted sorts endpoints and removes duplicates.
 func sorted(endpoints []netip.AddrPort) []netip.AddrPort {
 	slices.SortFunc(endpoints, netip.AddrPort.Compare)
 	return slices.Compact(endpoints)
 }
 
-// tunnelPeers returns the canonical endpoints of a tunnel's peers. Of several at one address only that can be said that
-// a NAT is between: they are left alone.
-func (pl *plan) tunnelPeers(t *Tunnel, known memory) (endpoints []netip.AddrPort) {
+// tunnelPeers returns the canonical endpoints of a tunnel's peers. It skips peers that share an address: there is a NAT
+// between.
+func (pl *plan) tunnelPeers(t *Tunnel, known history) (endpoints []netip.AddrPort) {
 	at := map[netip.Addr]int{}
 	for _, p := range t.Peers {
 		if p.Endpoint.IsValid() {
@@ -352,41 +355,41 @@ func (pl *plan) tunnelPeers(t *Tunnel, known memory) (endpoints []netip.AddrPort
 		case !p.Endpoint.IsValid():
 			pl.skip(p, "it has no endpoint yet")
 		case at[p.Endpoint.Addr()] > 1:
-			pl.skip(p, fmt.Sprintf("other peers have its address %s too, which is then a NAT's", p.Endpoint.Addr()))
+			pl.skip(p, fmt.Sprintf("other peers have the same address %s, so it belongs to a NAT", p.Endpoint.Addr()))
 		default:
-			endpoints = append(endpoints, pl.canonical(p, known))
+			endpoints = append(endpoints, pl.canonicalEndpoint(p, known))
 		}
 	}
 	return endpoints
 }
 
-// memory is what is known of canonical ports from before.
-type memory struct {
-	ports map[string]uint16     // by the peer's key, kept over calls; may be nil
-	at    map[netip.Addr]uint16 // by the peer's address, from the device's present state
-	// others are addresses that are none of this host's, kept over calls; may be nil.
-	others map[netip.Addr]bool
-	run    *run // kept over calls; may be nil
+// history is what earlier calls learned about peers and ports.
+type history struct {
+	endpointPorts map[string]uint16     // by the peer's key, kept over calls; may be nil
+	portByAddress map[netip.Addr]uint16 // by the peer's address, from the device's maps
+	// remoteAddresses are addresses that are not local to this host, kept over calls; may be nil.
+	remoteAddresses map[netip.Addr]bool
+	sharedPorts     *sharedPorts // kept over calls; may be nil
 }
 
-// canonical returns a peer's endpoint with its canonical port. A peer that spreads already was perhaps heard last from a
-// lane port. The tunnel then does not know the other any more: it is the one known from before, or as good as certainly
-// the same as ours.
-func (pl *plan) canonical(p TunnelPeer, known memory) netip.AddrPort {
+// canonicalEndpoint returns a peer's endpoint with its canonical port. The tunnel may have last received from a lane port of
+// a peer that already spreads, and then no longer knows the canonical port. That is the one of an earlier call, or else
+// most likely the same as this host's.
+func (pl *plan) canonicalEndpoint(p TunnelPeer, known history) netip.AddrPort {
 	if !pl.cfg.PeerPorts.Contains(p.Endpoint.Port()) {
-		if known.ports != nil {
-			known.ports[p.Key] = p.Endpoint.Port()
+		if known.endpointPorts != nil {
+			known.endpointPorts[p.Key] = p.Endpoint.Port()
 		}
 		return p.Endpoint
 	}
-	port, ok := known.ports[p.Key]
+	port, ok := known.endpointPorts[p.Key]
 	if !ok {
-		port, ok = known.at[p.Endpoint.Addr()]
+		port, ok = known.portByAddress[p.Endpoint.Addr()]
 	}
 	if !ok {
 		port = pl.cfg.Port
-		pl.warn("peer %s was heard last from a lane port (%s); its listen port is taken to be %d, as here. If it is not, name "+
-			"it with --peer %s:PORT", p.Key, p.Endpoint, port, p.Endpoint.Addr())
+		pl.warn("the last packet of peer %s came from a lane port (%s); assuming listen port %d, as on this host; if it differs, "+
+			"set it with --peer %s:PORT", p.Key, p.Endpoint, port, p.Endpoint.Addr())
 	}
 	return netip.AddrPortFrom(p.Endpoint.Addr(), port)
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// privileged is where the ports end that need CAP_NET_BIND_SERVICE (ip_unprivileged_port_start's default).
+// privileged is the first port that needs no CAP_NET_BIND_SERVICE (default of ip_unprivileged_port_start).
 const privileged = 1024
 
-// candidates are the ports that the lanes are taken from.
+// candidates returns the ports from which lanes are chosen.
 func (c *Config) candidates() []uint16 {
 	if c.Plan != nil {
 		return c.Plan
@@ -22,8 +22,8 @@ func (c *Config) candidates() []uint16 {
 	return c.Ports.All()
 }
 
-// wanted is how the candidates were asked for: "61000-61999", "61003,61017".
-func (c *Config) wanted() string {
+// portsString formats the candidates as they were configured: "61000-61999" or "61003,61017".
+func (c *Config) portsString() string {
 	if c.Plan == nil {
 		return c.Ports.String()
 	}
@@ -34,41 +34,41 @@ func (c *Config) checkPorts() error {
 	ports := c.candidates()
 	switch n := len(ports); {
 	case n == 0:
-		return invalid("the ports %s are no range", c.Ports)
+		return invalid("the ports %s are not a range", c.Ports)
 	case slices.Min(ports) < privileged:
-		return invalid("the ports %s are partly privileged (below %d), where firewalls and services expect others; "+
-			"choose higher ones with --ports", c.wanted(), privileged)
+		return invalid("the ports %s include privileged ones (below %d), which firewalls and services reserve for others; "+
+			"choose higher ones with --ports", c.portsString(), privileged)
 	case slices.Contains(ports, c.Port):
-		return invalid("the ports %s hold the tunnel's listen port %d, which handshakes keep for themselves; choose others "+
-			"with --ports", c.wanted(), c.Port)
+		return invalid("the ports %s contain the tunnel's listen port %d, which is reserved for handshakes; choose others "+
+			"with --ports", c.portsString(), c.Port)
 	case c.Lanes < 0 || c.Lanes > spread.MaxPorts:
 		return invalid("%d lanes: want 1 to %d", c.Lanes, spread.MaxPorts)
 	case c.Lanes > n:
-		return invalid("%d lanes need as many ports, and %s are %d; widen --ports or lower --lanes", c.Lanes, c.Ports, n)
+		return invalid("%d lanes need as many ports, but %s are %d; widen --ports or lower --lanes", c.Lanes, c.Ports, n)
 	}
 	return nil
 }
 
-// claims is who has which of the host's UDP ports.
-type claims map[uint16]string
+// portOwners maps the host's used UDP ports to a description of their owner.
+type portOwners map[uint16]string
 
-// free returns the first run of n ports in the range that nobody has.
-func (c claims) free(r spread.Ports, n int) (spread.Ports, bool) {
-	run := 0
+// free returns the first n contiguous ports in the range that are unused.
+func (c portOwners) free(r spread.Ports, n int) (spread.Ports, bool) {
+	length := 0
 	for p := int(r.First); p <= int(r.Last); p++ {
-		run++
+		length++
 		if c[uint16(p)] != "" {
-			run = 0
+			length = 0
 		}
-		if run == n {
+		if length == n {
 			return spread.Ports{First: uint16(p - n + 1), Last: uint16(p)}, true
 		}
 	}
 	return spread.Ports{}, false
 }
 
-// first returns the first port of the range that somebody has, and who.
-func (c claims) first(r spread.Ports) (uint16, string) {
+// firstTaken returns the first used port of the range, and its owner.
+func (c portOwners) firstTaken(r spread.Ports) (uint16, string) {
 	for p := int(r.First); p <= int(r.Last); p++ {
 		if who := c[uint16(p)]; who != "" {
 			return uint16(p), who
@@ -77,8 +77,8 @@ func (c claims) first(r spread.Ports) (uint16, string) {
 	return 0, ""
 }
 
-// among returns the first of some ports that somebody has, and who.
-func (c claims) among(ports []uint16) (uint16, string) {
+// firstTakenOf returns the first used port of a list, and its owner.
+func (c portOwners) firstTakenOf(ports []uint16) (uint16, string) {
 	for _, p := range ports {
 		if who := c[p]; who != "" {
 			return p, who
@@ -87,13 +87,13 @@ func (c claims) among(ports []uint16) (uint16, string) {
 	return 0, ""
 }
 
-// lanes chooses the ports that data messages leave from. current is what the tunnel has, if it has any, and it keeps
-// that when it may. Without a wish for a number, there are as many as fit.
-func (c claims) lanes(cfg Config, current []uint16) ([]uint16, error) {
+// chooseLanes chooses the source ports of data messages. current are the tunnel's present ones, which it keeps if possible.
+// If the Config sets no number of lanes, it chooses as many as are free.
+func (c portOwners) chooseLanes(cfg Config, current []uint16) ([]uint16, error) {
 	if cfg.Plan != nil {
 		for _, p := range cfg.Plan {
 			if who := c[p]; who != "" && !slices.Contains(current, p) {
-				return nil, fmt.Errorf("planned port %d belongs to %s; have the receiver plan others", p, who)
+				return nil, fmt.Errorf("planned port %d belongs to %s; the receiver must plan other ports", p, who)
 			}
 		}
 		return cfg.Plan, nil
@@ -102,9 +102,9 @@ func (c claims) lanes(cfg Config, current []uint16) ([]uint16, error) {
 	if n == 0 {
 		n = min(cfg.Ports.Len(), spread.MaxPorts)
 	}
-	if len(current) == n || cfg.PlanOf != nil { // then there are ports of peers' plans among them
-		if run, ok := neighbours(current, cfg.Ports, n); ok {
-			return run, nil
+	if len(current) == n || cfg.PlanOf != nil { // then current also contains ports of peers' plans
+		if ports, ok := contiguous(current, cfg.Ports, n); ok {
+			return ports, nil
 		}
 	}
 	for ; n > 0; n /= 2 {
@@ -115,16 +115,17 @@ func (c claims) lanes(cfg Config, current []uint16) ([]uint16, error) {
 			break
 		}
 	}
-	p, who := c.first(cfg.Ports)
-	return nil, fmt.Errorf("no %d neighbouring ports of %s are free (%d belongs to %s); choose others with "+
+	p, who := c.firstTaken(cfg.Ports)
+	return nil, fmt.Errorf("no %d contiguous ports of %s are free (%d belongs to %s); choose others with "+
 		"--ports, or fewer with --lanes", max(n, 1), cfg.Ports, p, who)
 }
 
-// run is what those peers had at last that plan nothing. Others' plans may make up another one, in front of it.
-type run []uint16
+// sharedPorts are the ports that peers without a port plan share. Ports of peers' plans may form another contiguous range
+// before them.
+type sharedPorts []uint16
 
-// among returns the run if the tunnel has all of it still, or else all that the tunnel has, in ascending order.
-func (r run) among(all []uint16) []uint16 {
+// keepIn returns the shared ports if all contains them, or else all. all must be sorted.
+func (r sharedPorts) keepIn(all []uint16) []uint16 {
 	for _, p := range r {
 		if _, has := slices.BinarySearch(all, p); !has {
 			return all
@@ -136,35 +137,35 @@ func (r run) among(all []uint16) []uint16 {
 	return r
 }
 
-// neighbours returns the first n of some ports in ascending order that are neighbours in the range.
-func neighbours(ports []uint16, r spread.Ports, n int) ([]uint16, bool) {
-	run := 0
+// contiguous returns the first n contiguous ports in the range, out of sorted ports.
+func contiguous(ports []uint16, r spread.Ports, n int) ([]uint16, bool) {
+	length := 0
 	for i, p := range ports {
 		switch {
 		case !r.Contains(p):
-			run = 0
-		case run > 0 && ports[i-1]+1 == p:
-			run++
+			length = 0
+		case length > 0 && ports[i-1]+1 == p:
+			length++
 		default:
-			run = 1
+			length = 1
 		}
-		if run == n {
+		if length == n {
 			return ports[i+1-n : i+1], true
 		}
 	}
 	return nil, false
 }
 
-// around returns the range from the first to the last of ports in ascending order.
-func around(ports []uint16) spread.Ports {
+// portSpan returns the range from the first to the last of sorted ports.
+func portSpan(ports []uint16) spread.Ports {
 	if len(ports) == 0 {
 		return spread.Ports{}
 	}
 	return spread.Ports{First: ports[0], Last: ports[len(ports)-1]}
 }
 
-// checkEphemeral refuses ports that the kernel may give to any socket by itself: while such a socket has a lane port, it
-// shares it with the tunnel.
+// checkEphemeral returns an error for ports that the kernel may assign to any socket. Such a socket would share a lane port
+// with the tunnel.
 func (c *Config) checkEphemeral() error {
 	local, err := hostnet.ReadLocalPorts()
 	if err != nil {
@@ -174,6 +175,6 @@ func (c *Config) checkEphemeral() error {
 	if given.Len() == 0 {
 		return nil
 	}
-	return fmt.Errorf("the ports %s overlap the ephemeral ports %s (net.ipv4.ip_local_port_range), which the kernel hands to "+
-		"any socket; choose others with --ports, or keep them from it: %s", c.wanted(), local.Range, local.Reserving(given))
+	return fmt.Errorf("the ports %s overlap the ephemeral ports %s (net.ipv4.ip_local_port_range), which the kernel assigns to "+
+		"any socket; choose others with --ports, or reserve them: %s", c.portsString(), local.Range, local.Reserving(given))
 }

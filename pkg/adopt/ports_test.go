@@ -35,7 +35,7 @@ func TestLanesAreTheFirstFreePorts(t *testing.T) {
 			[]uint16{100, 102},
 			Config{Ports: spread.Ports{First: 100, Last: 102}, Lanes: 2},
 			nil, nil,
-			"no 2 neighbouring ports of 100-102 are free (100 belongs to x)",
+			"no 2 contiguous ports of 100-102 are free (100 belongs to x)",
 		},
 		{"what it has", []uint16{112}, Config{Ports: r, Lanes: 4}, between(110, 113), between(110, 113), ""},
 		{"not what it has of another number", nil, Config{Ports: r, Lanes: 4}, between(110, 114), between(100, 103), ""},
@@ -48,31 +48,31 @@ func TestLanesAreTheFirstFreePorts(t *testing.T) {
 		{"a plan that is taken", []uint16{131}, Config{Plan: []uint16{131, 100}}, nil, nil, "planned port 131 belongs to x"},
 		{"a plan that is taken beside its own", []uint16{131}, Config{Plan: []uint16{131, 100}}, []uint16{130, 132}, nil, "planned port 131 belongs to x"},
 	} {
-		c := claims{}
+		c := portOwners{}
 		for _, p := range tt.taken {
 			c[p] = "x"
 		}
-		got, err := c.lanes(tt.cfg, tt.current)
+		got, err := c.chooseLanes(tt.cfg, tt.current)
 		if !slices.Equal(got, tt.want) || (err == nil) != (tt.fault == "") || err != nil && !strings.HasPrefix(err.Error(), tt.fault) {
 			t.Errorf("%s: %d, %v, want %d, %q", tt.name, got, err, tt.want, tt.fault)
 		}
 	}
 }
 
-// TestPortsStayWhenPlansMakeUpARunBeforeThem: another run would be another port for each flow.
-func TestPortsStayWhenPlansMakeUpARunBeforeThem(t *testing.T) {
+// TestSharedPortsStayWhenPeerPlansPrecedeThem: a change of the shared ports would change each flow's port.
+func TestSharedPortsStayWhenPeerPlansPrecedeThem(t *testing.T) {
 	cfg := Config{Ports: spread.Ports{First: 100, Last: 131}, Lanes: 4, PlanOf: map[netip.AddrPort][]uint16{}}
 	own := spread.Ports{First: 108, Last: 111}.All()
 	all := slices.Concat(spread.Ports{First: 100, Last: 103}.All(), own)
 	for _, c := range []struct {
-		last run
+		last sharedPorts
 		want []uint16
 	}{
 		{own, own},
-		{nil, all[:4]},                          // nobody knows better
-		{[]uint16{110, 111, 112, 113}, all[:4]}, // which it does not have
+		{nil, all[:4]},                          // no shared ports known
+		{[]uint16{110, 111, 112, 113}, all[:4]}, // not the tunnel's ports
 	} {
-		if got, err := (claims{}).lanes(cfg, c.last.among(all)); err != nil || !slices.Equal(got, c.want) {
+		if got, err := (portOwners{}).chooseLanes(cfg, c.last.keepIn(all)); err != nil || !slices.Equal(got, c.want) {
 			t.Errorf("%d: %d, %v, want %d", c.last, got, err, c.want)
 		}
 	}
@@ -83,7 +83,7 @@ const table = `   sl  local_address rem_address   st tx_queue rx_queue tr tm->wh
  1186: 00000000000000000000000000000000:CA6D 00000000000000000000000000000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 27392 2 0 0
 `
 
-func TestSocketTableIsRead(t *testing.T) {
+func TestReadSocketsParsesUDPTable(t *testing.T) {
 	owners := map[uint16]udpOwner{}
 	if err := readSockets(strings.NewReader(table), owners); err != nil {
 		t.Fatal(err)

@@ -27,8 +27,8 @@ import (
 const (
 	port  = 51820
 	flows = 16
-	// markMask is where the sockets of these tests, as a userspace WireGuard would, put the flow: there is no kernel's
-	// WireGuard on every machine, whose packets carry their inner hash.
+	// markMask selects the mark bits in which the tests' sockets put the flow, as a userspace WireGuard would. Kernel WireGuard,
+	// whose packets carry the hash of the inner packet, is not available on every machine.
 	markMask = 0xffff0000
 )
 
@@ -55,7 +55,7 @@ type side struct {
 	host   *Host
 }
 
-// fakeFinder says what tunnels there are.
+// fakeFinder is a Finder with a fixed list of tunnels.
 type fakeFinder struct {
 	mu      sync.Mutex
 	tunnels []Tunnel
@@ -74,7 +74,7 @@ func (f *fakeFinder) set(tunnels ...Tunnel) {
 	f.tunnels = tunnels
 }
 
-// wg is a kernel's tunnel on the port that the tests use, with the peers at these endpoints; "" stands for none.
+// wg returns a kernel tunnel on the tests' port with peers at these endpoints; "" means no endpoint.
 func wg(endpoints ...string) Tunnel {
 	t := Tunnel{Name: "wg0", Port: port}
 	for i, e := range endpoints {
@@ -89,7 +89,7 @@ func wg(endpoints ...string) Tunnel {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	lab, err := netlab.New("adopt")
+	lab, err := netlab.New("spreader")
 	if errors.Is(err, netlab.ErrPrivileges) {
 		t.Skip(err)
 	}
@@ -112,10 +112,10 @@ func (r *rig) side(name string, addr netip.Addr) *side {
 	h, err := r.lab.Host(name)
 	r.must(err)
 	f := &fakeFinder{}
-	return &side{r: r, lab: h, addr: addr, finder: f, host: &Host{FS: r.fs, Tunnels: f, refresh: time.Hour}}
+	return &side{r: r, lab: h, addr: addr, finder: f, host: &Host{FS: r.fs, Tunnels: f, pollInterval: time.Hour}}
 }
 
-// plug lays the cable.
+// plug connects the hosts with a cable.
 func (r *rig) plug() {
 	r.Helper()
 	c, err := r.lab.Cable(r.here.lab, r.there.lab, netlab.CableConfig{
@@ -134,7 +134,7 @@ func (r *rig) must(err error) {
 	}
 }
 
-// rename gives the device the same name each time, and one that cannot be a file's name in a BPF file system.
+// rename gives the device a fixed name, which is not a valid file name in a BPF file system.
 func (s *side) rename(from string) {
 	s.r.Helper()
 	s.device = "cable.7"
@@ -166,7 +166,7 @@ func (s *side) do(f func() error) {
 
 func (s *side) config() Config { return Config{Device: s.device, Port: port, Mark: markMask} }
 
-// try attaches, and skips where the kernel has none of what was asked for.
+// try attaches, and skips the test if the kernel does not support it.
 func (s *side) try(cfg Config) (report Report, err error) {
 	s.r.Helper()
 	doErr := s.lab.Do(func() error {
@@ -192,7 +192,7 @@ func (s *side) detach(port uint16) {
 	s.do(func() error { return s.host.Detach(s.r.Context(), s.device, port) })
 }
 
-// status returns that of the device, or nil if nothing is attached.
+// status returns the device's status, or nil if nothing is attached.
 func (s *side) status() *DeviceStatus {
 	s.r.Helper()
 	var all []DeviceStatus
@@ -206,11 +206,11 @@ func (s *side) status() *DeviceStatus {
 	return &all[0]
 }
 
-// pins are the paths of all in the BPF file system.
+// pins returns all paths in the BPF file system.
 func (r *rig) pins() (paths []string) {
 	r.Helper()
 	r.must(filepath.WalkDir(r.fs, func(path string, d fs.DirEntry, err error) error {
-		if !strings.Contains(d.Name(), ".") && path != r.fs { // the kernel's own have a dot
+		if !strings.Contains(d.Name(), ".") && path != r.fs { // files of the kernel have a dot
 			paths = append(paths, strings.TrimPrefix(path, r.fs))
 		}
 		return err
@@ -218,11 +218,11 @@ func (r *rig) pins() (paths []string) {
 	return paths
 }
 
-// clean fails if anything is left: pins, or a clsact qdisc.
+// clean fails if pins or a clsact qdisc are left.
 func (s *side) clean() {
 	s.r.Helper()
 	if pins := s.r.pins(); len(pins) > 0 {
-		s.r.Errorf("pins are left: %q", pins)
+		s.r.Errorf("pins left: %q", pins)
 	}
 	s.do(func() error {
 		l, err := netlink.LinkByName(s.device)
@@ -232,14 +232,14 @@ func (s *side) clean() {
 		qdiscs, err := netlink.QdiscList(l)
 		for _, q := range qdiscs {
 			if q.Type() == "clsact" {
-				s.r.Error("a clsact qdisc is left")
+				s.r.Error("a clsact qdisc was not removed")
 			}
 		}
 		return err
 	})
 }
 
-// socket opens one on a port, which several may share, whose packets carry a flow in their mark.
+// socket opens a socket on a port, which several may share. Its packets carry the flow in their mark.
 func (s *side) socket(port uint16, flow int) *net.UDPConn {
 	s.r.Helper()
 	var c *net.UDPConn
@@ -262,7 +262,7 @@ func (s *side) socket(port uint16, flow int) *net.UDPConn {
 	return c
 }
 
-// message is a WireGuard data message (paper, section 5.4.6), numbered.
+// message returns a numbered WireGuard data message (paper, section 5.4.6).
 func message(flow, n int) []byte {
 	m := make([]byte, 96)
 	m[0] = 4
@@ -271,7 +271,7 @@ func message(flow, n int) []byte {
 	return m
 }
 
-// arrival is a message as it came in.
+// arrival is a received message.
 type arrival struct {
 	from    netip.AddrPort
 	flow, n int
@@ -284,12 +284,12 @@ func (r *rig) receive(c *net.UDPConn) arrival {
 	n, from, err := c.ReadFromUDPAddrPort(b)
 	r.must(err)
 	if n != 96 {
-		r.Fatalf("%d bytes came in", n)
+		r.Fatalf("received %d bytes, want a data message", n)
 	}
 	return arrival{from, int(binary.LittleEndian.Uint32(b[16:])), int(binary.LittleEndian.Uint32(b[20:]))}
 }
 
-// sources sends some messages of each flow from here to there, and returns by flow from which ports they came.
+// sources sends some messages of each flow from here to there, and returns their source ports by flow.
 func (r *rig) sources(senders []*net.UDPConn, receiver *net.UDPConn) map[int]map[uint16]bool {
 	r.Helper()
 	to := netip.AddrPortFrom(thereAddr, port)
@@ -310,7 +310,7 @@ func (r *rig) sources(senders []*net.UDPConn, receiver *net.UDPConn) map[int]map
 	return from
 }
 
-// senders are sockets of here's tunnel, one for each flow.
+// senders returns sockets of here's tunnel, one per flow.
 func (r *rig) senders() (all []*net.UDPConn) {
 	for flow := range flows {
 		all = append(all, r.here.socket(port, flow+1))
@@ -318,12 +318,12 @@ func (r *rig) senders() (all []*net.UDPConn) {
 	return all
 }
 
-// eventually waits for what happens in its own time.
+// eventually waits until done returns true.
 func (r *rig) eventually(what string, done func() bool) {
 	r.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !done(); {
 		if time.Now().After(deadline) {
-			r.Fatalf("it never happens: %s", what)
+			r.Fatalf("timed out waiting: %s", what)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}

@@ -17,22 +17,22 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/datapath/hook"
 )
 
-// DeviceStatus is what is attached to one device, and what is wrong with it.
+// DeviceStatus is the status of one device, with its problems.
 type DeviceStatus struct {
 	Device string     `json:"device"`
 	Spread HookStatus `json:"spread"`
-	// Gather is one of two hooks, ingress or XDP.
+	// Gather is the ingress or XDP hook.
 	Gather  HookStatus     `json:"gather"`
 	Tunnels []TunnelStatus `json:"tunnels"`
-	// Counters are how often each event happened on the device, in a fixed order, zeros too.
+	// Counters holds the device's event counters in a fixed order, including zeros.
 	Counters []Counter `json:"counters"`
-	// Queues are how many datagrams came in for the tunnels, by receive queue.
+	// Queues holds the number of datagrams received for the tunnels, by receive queue.
 	Queues []uint64 `json:"queues"`
-	// Problems are what is wrong, each with what to do; empty when all is well.
+	// Problems lists the problems, each with its fix.
 	Problems []string `json:"problems"`
 }
 
-// UnknownState is that of a hook that cannot be read: the device's problems say why.
+// UnknownState is the state of a hook that cannot be read. The device's problems give the reason.
 const UnknownState = "unknown"
 
 // HookStatus is one hook of a device.
@@ -41,10 +41,10 @@ type HookStatus struct {
 	Kind    string `json:"kind"`  // of hook.Kind, "none" when detached
 	Program uint32 `json:"program,omitempty"`
 	Name    string `json:"name,omitempty"` // the program's
-	Why     string `json:"why"`            // of this kind
+	Why     string `json:"reason"`         // for this kind
 }
 
-// Counter is how often something happened.
+// Counter is one event counter (datapath.Event).
 type Counter struct {
 	Name  string `json:"name"`
 	Count uint64 `json:"count"`
@@ -62,7 +62,7 @@ type TunnelStatus struct {
 
 // PeerStatus is one peer of a tunnel.
 type PeerStatus struct {
-	Endpoint netip.AddrPort `json:"endpoint"` // canonical
+	Endpoint netip.AddrPort `json:"endpoint"` // canonicalEndpoint
 	Gather   string         `json:"gather"`   // the range of ports that it may spread over
 	Lanes    []LaneStatus   `json:"lanes"`
 }
@@ -70,14 +70,14 @@ type PeerStatus struct {
 // LaneStatus is one lane towards a peer.
 type LaneStatus struct {
 	Port uint16 `json:"port"`
-	// Load is what left by it lately, in bytes, halved every 134 ms.
+	// Load is the number of bytes sent recently: it is halved every 134 ms.
 	Load uint64 `json:"load"`
-	// Share is its part of what left to the peer lately, 0 to 1.
+	// Share is the lane's share of the peer's load, 0 to 1.
 	Share float64 `json:"share"`
 }
 
-// Status tells what is attached to a device, or to all in the network namespace for "". None is no error. It changes
-// nothing, and mounts nothing.
+// Status returns the status of a device, or of all devices in the network namespace if device is empty. It returns an
+// empty slice if nothing is attached. It changes and mounts nothing.
 func (h *Host) Status(ctx context.Context, device string) ([]DeviceStatus, error) {
 	p, unlock, err := h.openMounted(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -92,7 +92,7 @@ func (h *Host) Status(ctx context.Context, device string) ([]DeviceStatus, error
 		return nil, err
 	}
 	tunnels, findErr := h.finder().Tunnels()
-	owners, err := h.owners()
+	owners, err := h.readUDPOwners()
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (h *Host) Status(ctx context.Context, device string) ([]DeviceStatus, error
 		}
 		st := p.deviceStatus(name, tunnels, owners)
 		if findErr != nil {
-			st.problem("the tunnels cannot be asked: %v", findErr)
+			st.problem("the tunnels cannot be listed: %v", findErr)
 		}
 		all = append(all, st)
 	}
@@ -114,49 +114,49 @@ func (s *DeviceStatus) problem(format string, args ...any) {
 	s.Problems = append(s.Problems, fmt.Sprintf(format, args...))
 }
 
-// deviceStatus makes what cannot be read one of the device's problems, and none of other devices.
+// deviceStatus reads one device's status. Errors become problems of this device only.
 func (p pins) deviceStatus(name string, tunnels []Tunnel, owners map[uint16]udpOwner) DeviceStatus {
 	st := DeviceStatus{
 		Device: name, Spread: HookStatus{State: UnknownState, Kind: "none"}, Gather: HookStatus{State: UnknownState, Kind: "none"},
 		Tunnels: []TunnelStatus{}, Counters: []Counter{}, Queues: []uint64{}, Problems: []string{},
 	}
-	if err := hook.CheckOwn(p.fs, p.device(name)); err != nil {
+	if err := hook.CheckPinDir(p.fs, p.device(name)); err != nil {
 		st.problem("%v", err)
 	}
 	p.hookStatus(&st, deviceIndex(name))
 	s, err := datapath.OpenState(p.state(name))
 	switch {
 	case errors.Is(err, datapath.ErrOtherLayout):
-		st.problem("it is of another version of ropewalk: attach again to replace its programs, or detach")
+		st.problem("attached by another version of ropewalk: attach again to replace its programs, or detach")
 		return st
 	case errors.Is(err, fs.ErrNotExist):
-		st.problem("its state is not all there, somebody removed pins in %s: attach again, or detach", p.state(name))
+		st.problem("pins are missing in %s: attach again to restore them, or detach", p.state(name))
 		return st
 	case err != nil:
-		st.problem("its state cannot be read: %v", err)
+		st.problem("the pinned maps cannot be read: %v", err)
 		return st
 	}
 	defer s.Close()
 	if err := errors.Join(st.readTunnels(s, tunnels, owners), st.readCounters(s)); err != nil {
-		st.problem("its state cannot be read: %v", err)
+		st.problem("the pinned maps cannot be read: %v", err)
 	}
 	return st
 }
 
-// hookStatus reads the hooks. Index 0 says that no device has this name.
+// hookStatus reads the hooks. Index 0 means that no device has this name.
 func (p pins) hookStatus(st *DeviceStatus, index int) {
 	egress, err := p.hook(st.Device, index, hook.Egress, hook.Best).Status()
 	if err != nil {
-		st.problem("spread is unknown: %v", err)
+		st.problem("the spread hook cannot be read: %v", err)
 	} else {
 		st.Spread = hookStatusOf(egress, whySpread(egress.Kind))
 		if egress.State == hook.Detached {
-			st.problem("spread is not attached: attach again, or detach what is left")
+			st.problem("spread is not attached: attach again, or detach")
 		}
 	}
-	_, gather, gatherErr := p.gathering(st.Device, index)
+	_, gather, gatherErr := p.gatherHook(st.Device, index)
 	if gatherErr != nil {
-		st.problem("gather is unknown: %v", gatherErr)
+		st.problem("the gather hook cannot be read: %v", gatherErr)
 	} else {
 		st.Gather = hookStatusOf(gather, whyGather(gather.Kind))
 	}
@@ -167,14 +167,14 @@ func (p pins) hookStatus(st *DeviceStatus, index int) {
 	st.hookProblem("gather", gather, index)
 }
 
-// nameProblem tells what became of a device whose name is gone, and which is now the one of that index, if any.
+// nameProblem reports a device that no longer exists under its name. now is the index that it has now, or 0.
 func (s *DeviceStatus) nameProblem(now int) {
 	if now == 0 {
-		s.problem("the device is gone: attach again when it is back, or leave `ropewalk spread attach --watch` running")
+		s.problem("the device is gone: attach again when it is back, or keep `ropewalk spread attach --watch` running")
 		return
 	}
-	s.problem("the device has another name now, %s, or is in another network namespace, and the programs with it: detach "+
-		"it by this name, then attach to it by the other", deviceName(now))
+	s.problem("the device was renamed to %s or moved to another network namespace, with its programs: detach "+
+		"it under this name, then attach it under the other", deviceName(now))
 }
 
 func hookStatusOf(s hook.Status, why string) HookStatus {
@@ -188,7 +188,7 @@ func hookStatusOf(s hook.Status, why string) HookStatus {
 func whySpread(k hook.Kind) string {
 	switch k {
 	case hook.TCX:
-		return "the kernel has tcx: the program is the first at egress, and others run after it"
+		return "the kernel has tcx: the program runs first at egress, and others run after it"
 	case hook.Clsact:
 		return "the kernel has no tcx (Linux 6.6): the program is a filter on a clsact qdisc"
 	}
@@ -210,11 +210,11 @@ func (s *DeviceStatus) hookProblem(what string, at hook.Status, index int) {
 	switch {
 	case index == 0:
 	case at.State == hook.Defunct:
-		s.problem("%s is defunct: the device was away, or somebody detached the program; attach again", what)
-	case at.State == hook.Displaced:
-		s.problem("%s was displaced by program %d (%s): attach again", what, at.Other, hook.ProgramName(at.Other))
-	case at.State == hook.Elsewhere:
-		s.problem("%s is attached to %s, which had this name: attach again", what, deviceName(at.Device))
+		s.problem("%s is defunct: the device was removed, or the program was detached by force: attach again", what)
+	case at.State == hook.Replaced:
+		s.problem("%s was replaced by program %d (%s): attach again", what, at.Other, hook.ProgramName(at.Other))
+	case at.State == hook.OnOtherDevice:
+		s.problem("%s is attached to %s, which had this name before: attach again", what, deviceName(at.Device))
 	}
 }
 
@@ -236,18 +236,18 @@ func (s *DeviceStatus) readTunnels(state *datapath.State, tunnels []Tunnel, owne
 		return err
 	}
 	for _, t := range present {
-		ts := TunnelStatus{Name: unknown, Port: t.Port, Ports: around(t.Lanes).String(), Mark: t.MarkMask, Peers: []PeerStatus{}}
+		ts := TunnelStatus{Name: unknownName, Port: t.Port, Ports: portSpan(t.Lanes).String(), Mark: t.MarkMask, Peers: []PeerStatus{}}
 		i := slices.IndexFunc(tunnels, func(found Tunnel) bool { return found.Port == t.Port })
 		if _, bound := owners[t.Port]; i >= 0 {
 			ts.Name = tunnels[i].Name
 		} else if !bound {
-			s.problem("no tunnel listens on UDP port %d any more, as far as can be seen from this network namespace", t.Port)
+			s.problem("no tunnel in this network namespace listens on UDP port %d", t.Port)
 		}
 		if err := ts.readPeers(state, peers); err != nil {
 			return err
 		}
 		if len(ts.Peers) == 0 {
-			s.problem("port %d has no peers yet: attach again when they have been heard, or use --watch", t.Port)
+			s.problem("port %d has no peers yet: attach again when they have an endpoint, or use --watch", t.Port)
 		}
 		s.Tunnels = append(s.Tunnels, ts)
 		if i >= 0 {
@@ -271,15 +271,15 @@ func (t *TunnelStatus) readPeers(state *datapath.State, peers []datapath.Peer) e
 	return nil
 }
 
-// checkMoved reports peers that were heard from where nothing is known of them.
+// checkMoved reports peers whose present endpoint is not configured.
 func (s *DeviceStatus) checkMoved(ts TunnelStatus, t Tunnel) {
-	known := make(map[netip.Addr]bool, len(ts.Peers)) // there may be thousands of both
+	known := make(map[netip.Addr]bool, len(ts.Peers)) // a map, since there may be thousands of both
 	for _, p := range ts.Peers {
 		known[p.Endpoint.Addr()] = true
 	}
 	for _, p := range t.Peers {
 		if p.Endpoint.IsValid() && !known[p.Endpoint.Addr()] {
-			s.problem("peer %s of %s is at %s, where nothing is spread: attach again, or use --watch", p.Key, t.Name, p.Endpoint)
+			s.problem("peer %s of %s moved to %s, which is not spread to: attach again, or use --watch", p.Key, t.Name, p.Endpoint)
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/datapath/hook"
 )
 
-// dir is where the side's device has its pins.
+// dir returns the directory of the pins of the side's device.
 func (s *side) dir() string {
 	s.r.Helper()
 	var dir string
@@ -44,8 +44,8 @@ func problems(st *DeviceStatus) string {
 	return strings.Join(st.Problems, "\n")
 }
 
-// TestForeignPinIsNamedAndHidesNoOtherDevice has somebody else's map where a link of one device, and its state, should be.
-func TestForeignPinIsNamedAndHidesNoOtherDevice(t *testing.T) {
+// TestForeignPinIsReportedForItsDeviceOnly pins a foreign map at the path of a device's link or map.
+func TestForeignPinIsReportedForItsDeviceOnly(t *testing.T) {
 	for i, name := range []string{"egress", "ingress", "egress", "ingress", "xdp", "state/state-1/peers"} {
 		kind := hook.Best
 		if i < 2 {
@@ -96,29 +96,29 @@ func TestForeignPinIsNamedAndHidesNoOtherDevice(t *testing.T) {
 	}
 }
 
-func TestRemovedStateIsReportedAndMadeAgain(t *testing.T) {
+func TestRemovedStateIsReportedAndRestored(t *testing.T) {
 	r := newRig(t)
 	r.here.attach(r.here.config())
 	r.must(os.Remove(filepath.Join(r.here.dir(), "state", "state-1", "peers")))
-	if got := problems(r.here.status()); !strings.Contains(got, "somebody removed pins in") || strings.Contains(got, "version") {
-		t.Errorf("a map: %s", got)
+	if got := problems(r.here.status()); !strings.Contains(got, "pins are missing in") || strings.Contains(got, "version") {
+		t.Errorf("one map removed: %s", got)
 	}
 	r.here.attach(r.here.config())
 	if got := problems(r.here.status()); got != "" {
-		t.Errorf("again: %s", got)
+		t.Errorf("after attaching again: %s", got)
 	}
 	state := filepath.Join(r.here.dir(), "state")
 	r.must(os.Rename(filepath.Join(state, "state-1"), filepath.Join(state, "state-7")))
-	if got := problems(r.here.status()); !strings.Contains(got, "of another version of ropewalk") {
-		t.Errorf("another layout: %s", got)
+	if got := problems(r.here.status()); !strings.Contains(got, "by another version of ropewalk") {
+		t.Errorf("other layout: %s", got)
 	}
 	r.must(os.RemoveAll(state))
-	if got := problems(r.here.status()); !strings.Contains(got, "somebody removed pins in") {
-		t.Errorf("all of it: %s", got)
+	if got := problems(r.here.status()); !strings.Contains(got, "pins are missing in") {
+		t.Errorf("all maps removed: %s", got)
 	}
 }
 
-func TestStrayDirectoryIsNoDevice(t *testing.T) {
+func TestUnrelatedDirectoryIsNotADevice(t *testing.T) {
 	r := newRig(t)
 	r.here.attach(r.here.config())
 	net := filepath.Dir(r.here.dir())
@@ -133,20 +133,20 @@ func TestStrayDirectoryIsNoDevice(t *testing.T) {
 	})
 }
 
-func TestNonsenseIsNoPeer(t *testing.T) {
+func TestInvalidPeerEndpointsAreRejected(t *testing.T) {
 	r := newRig(t)
 	for _, tt := range []struct{ peer, want string }{
-		{"255.255.255.255", "is no peer's address"},
-		{"::ffff:255.255.255.255", "is no peer's address"},
-		{"224.0.0.7", "is no peer's address"},
-		{"ff02::1", "is no peer's address"},
-		{"127.0.0.7", "is no peer's address"},
-		{"::1", "is no peer's address"},
-		{"0.0.0.0", "is no peer's address"},
-		{"192.0.2.1", "is this host's own"},
-		{"::ffff:192.0.2.1", "is this host's own"},
-		{"192.0.2.255", "or broadcast"},
-		{"fe80::7%other", "its zone is of another device"},
+		{"255.255.255.255", "is not a valid peer address"},
+		{"::ffff:255.255.255.255", "is not a valid peer address"},
+		{"224.0.0.7", "is not a valid peer address"},
+		{"ff02::1", "is not a valid peer address"},
+		{"127.0.0.7", "is not a valid peer address"},
+		{"::1", "is not a valid peer address"},
+		{"0.0.0.0", "is not a valid peer address"},
+		{"192.0.2.1", "is local to this host"},
+		{"::ffff:192.0.2.1", "is local to this host"},
+		{"192.0.2.255", "or a broadcast address"},
+		{"fe80::7%other", "its zone names another device"},
 	} {
 		cfg := r.here.config()
 		cfg.Peers = []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr(tt.peer), 0)}
@@ -175,10 +175,10 @@ func TestNonsenseIsNoPeer(t *testing.T) {
 	}
 }
 
-// TestPinsOfNamespacesThatAreGoneAreReported: only where nothing is attached and nobody is in the namespace.
-func TestPinsOfNamespacesThatAreGoneAreReported(t *testing.T) {
+// TestStalePinsAreReported: only if nothing is attached and no process is in the namespace.
+func TestStalePinsAreReported(t *testing.T) {
 	r := newRig(t)
-	linked := r.there.attach(r.there.config()).Spread != "clsact" // whose pins do not know their device
+	linked := r.there.attach(r.there.config()).Spread != "clsact" // pins of clsact filters do not record their device
 	leftovers := func() (left []string) {
 		r.here.do(func() (err error) {
 			left, err = r.here.host.Leftovers()
@@ -188,14 +188,14 @@ func TestPinsOfNamespacesThatAreGoneAreReported(t *testing.T) {
 	}
 	gone := filepath.Join(r.fs, "ropewalk", "spread", "net-7")
 	if left := leftovers(); len(left) > 0 {
-		t.Errorf("of a live one: %q", left)
+		t.Errorf("pins of a live namespace reported: %q", left)
 	}
 	r.must(unix.Rename(filepath.Dir(r.there.dir()), gone))
 	if _, err := os.Lstat(filepath.Join(gone, filepath.Base(r.there.dir()), "egress")); err != nil {
 		t.Fatal(err)
 	}
 	if left := leftovers(); len(left) > 0 && linked {
-		t.Errorf("of one whose device is there: %q", left)
+		t.Errorf("pins with an attached device reported: %q", left)
 	}
 	r.unplug()
 	if left := leftovers(); len(left) != 1 || left[0] != gone {

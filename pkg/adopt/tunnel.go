@@ -18,24 +18,24 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
 )
 
-// Tunnel is a WireGuard device of this network namespace.
+// Tunnel is a WireGuard device in this network namespace.
 type Tunnel struct {
 	Name string
 	// Port is its listen port, 0 for none.
 	Port uint16
-	// Userspace tells that a process serves it, not the kernel.
+	// Userspace is set if a process implements it, not the kernel.
 	Userspace bool
-	// Mark is what its own datagrams carry (SO_MARK), for routing rules; 0 for none.
+	// Mark is the mark of its datagrams (fwmark, SO_MARK), for routing rules; 0 for none.
 	Mark  uint32
 	Peers []TunnelPeer
-	// Traffic is how many bytes it has received from, and sent to, those it now has as peers.
+	// Traffic is the number of bytes exchanged with its present peers.
 	Traffic int64
 }
 
-// TunnelPeer is a peer as its tunnel has it.
+// TunnelPeer is a peer of a Tunnel.
 type TunnelPeer struct {
 	Key string // public, base64
-	// Endpoint is where the peer was heard last; invalid if it has none.
+	// Endpoint is the peer's endpoint; invalid if it has none.
 	Endpoint netip.AddrPort
 }
 
@@ -47,14 +47,14 @@ type Finder interface {
 // WireGuard finds the kernel's WireGuard devices, and those of processes with a UAPI socket.
 type WireGuard struct{}
 
-// uapiSockets is where userspace implementations listen; it is the same in all network namespaces.
+// uapiSockets matches the UAPI sockets of userspace implementations, in all network namespaces.
 const uapiSockets = "/var/run/wireguard/*.sock"
 
-// Tunnels lists them by name. It needs CAP_NET_ADMIN.
+// Tunnels returns the tunnels, sorted by name. It needs CAP_NET_ADMIN.
 func (WireGuard) Tunnels() ([]Tunnel, error) {
 	client, err := wgctrl.New()
 	if err != nil {
-		return nil, fmt.Errorf("asking for WireGuard devices: %w", err)
+		return nil, fmt.Errorf("listing WireGuard devices: %w", err)
 	}
 	defer client.Close()
 	links, err := hostnet.Links()
@@ -72,12 +72,12 @@ func (WireGuard) Tunnels() ([]Tunnel, error) {
 		if l.Kind != "wireguard" && !served[name] {
 			continue
 		}
-		// One at a time: a dead process's socket, which its list stumbles over, hides no other tunnel so.
+		// Read devices one by one: client.Devices fails for all if one UAPI socket belongs to a dead process.
 		d, err := client.Device(name)
 		if err == nil {
 			tunnels = append(tunnels, tunnelOf(d))
 		} else if l.Kind == "wireguard" && !errors.Is(err, os.ErrNotExist) {
-			return nil, fmt.Errorf("asking for the WireGuard device %s: %w", name, err)
+			return nil, fmt.Errorf("reading the WireGuard device %s: %w", name, err)
 		}
 	}
 	slices.SortFunc(tunnels, func(a, b Tunnel) int { return cmp.Compare(a.Name, b.Name) })

@@ -12,7 +12,7 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
-// TestKernelTunnelIsFoundWithItsPeers attaches to one of the kernel's own.
+// TestKernelTunnelIsFoundWithItsPeers attaches to a kernel tunnel.
 func TestKernelTunnelIsFoundWithItsPeers(t *testing.T) {
 	r := newRig(t)
 	r.here.host.Tunnels = nil
@@ -53,7 +53,7 @@ func TestKernelTunnelIsFoundWithItsPeers(t *testing.T) {
 	}
 }
 
-func TestTunnelIsWhatItsDeviceSays(t *testing.T) {
+func TestTunnelOfConvertsDevice(t *testing.T) {
 	d := &wgtypes.Device{Name: "wg0", ListenPort: port, FirewallMark: 0xffffffff, Type: wgtypes.LinuxKernel}
 	if diff := cmp.Diff(Tunnel{Name: "wg0", Port: port, Mark: 0xffffffff}, tunnelOf(d)); diff != "" {
 		t.Error(diff)

@@ -19,70 +19,70 @@ import (
 )
 
 const (
-	// refreshEvery is how long a peer that roamed or is new may go unspread, while there is traffic. The kernel tells of
-	// neither, so there is nothing to wait for.
-	refreshEvery = 5 * time.Second
-	// refreshLess is how much less often, at the least, a tunnel is looked at that nobody uses.
-	refreshLess = 12
-	// quiet is how many bytes a tunnel carries between two looks that nobody uses: keepalives and handshakes.
-	quiet = 16 << 10
+	// defaultPollInterval is the interval at which a tunnel in use is checked for new and moved peers. The kernel sends no
+	// notifications of these.
+	defaultPollInterval = 5 * time.Second
+	// maxPollBackoff is the factor by which the poll interval of an idle tunnel grows at most.
+	maxPollBackoff = 12
+	// idleBytes is the most traffic between two polls of an idle tunnel: keepalives and handshakes.
+	idleBytes = 16 << 10
 )
 
-// settleLinks is how long a burst of link messages may last before it is acted on.
-const settleLinks = 100 * time.Millisecond
+// linkDebounce is the time for which link updates are collected before they are acted on.
+const linkDebounce = 100 * time.Millisecond
 
-// Watch attaches, and attaches again until ctx ends whatever comes off: when a device comes back, when somebody detached
-// a program by force, when a peer has another endpoint, is new or is gone. It calls attached with the first Report and with
-// each that tells of a change. It leaves all in place when ctx ends, and then returns nil. Its error is that of the first
-// Attach; later ones are logged, each once, and tried again.
+// Watch attaches, and repairs the attachment until ctx ends: when the device returns, when a program was detached by force,
+// and when a peer is new, gone or has another endpoint. It calls attached with the first Report and with each Report of a
+// change. When ctx ends it returns nil and leaves everything attached. It returns the error of the first Attach. Later
+// errors are logged once each, and retried.
 //
-// It must stay in the network namespace in which it is called: where a process has several, on a locked thread.
+// It must stay in the network namespace in which it is called. A process with several needs a locked thread.
 func (h *Host) Watch(ctx context.Context, cfg Config, log *slog.Logger, attached func(Report)) error {
 	return h.Follow(ctx, Course{Config: cfg, Log: log, Attached: attached})
 }
 
-// Course is what Follow keeps to.
+// Course configures Follow.
 type Course struct {
-	// Config to begin with.
+	// Config is the initial configuration.
 	Config Config
-	// Changes bring other ones; nil: there are none. It is never closed. Nobody receives from it once Follow has returned: who sends
-	// selects on that, too.
+	// Changes delivers new configurations; nil: none. It is never closed. Follow does not receive from it after it has
+	// returned, so senders must also wait for that.
 	Changes <-chan Change
 	Log     *slog.Logger
-	// Attached is called with the first Report and with each that tells of a change that nobody asked for.
+	// Attached is called with the first Report, and with each Report of a change that did not come from Changes.
 	Attached func(Report)
 }
 
 // Change is another Config, with the Device, Port and Gap of the one before.
 type Change struct {
 	Config Config
-	// Done is told what came of it: an error is that of Attach. After one that wraps ErrInvalid, the Config before is kept to; what
-	// was refused otherwise is tried again as time goes on.
+	// Done is called with the result of the change; errors are those of Attach. After an error that wraps ErrInvalid, the
+	// previous Config stays in use. After other errors the new one is retried periodically.
 	Done func(Report, error)
 }
 
-// Follow is Watch where what is wanted may change meanwhile. A change writes to the programs' maps what is different, and
-// leaves the programs alone.
+// Follow is Watch with a configuration that may change. A change writes only the differences to the programs' maps, and
+// does not reload the programs.
 func (h *Host) Follow(ctx context.Context, course Course) error {
 	cfg, log := course.Config, course.Log
 	done := make(chan struct{})
 	updates := make(chan netlink.LinkUpdate, 64)
 	err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{
-		ErrorCallback: func(err error) { log.Debug("link messages were lost", "error", err) }, // the timer makes up for it
+		ErrorCallback: func(err error) { log.Debug("link updates lost, polling instead", "error", err) },
 	})
 	if err != nil {
-		return fmt.Errorf("subscribing to link changes: %w", err)
+		return fmt.Errorf("subscribing to link updates: %w", err)
 	}
 	defer func() {
 		close(done)
-		for range updates { // until the subscriber, which may be waiting to deliver, has left
+		for range updates { // unblock the subscriber, until it closes the channel
 		}
 	}()
 	w := &watcher{
 		host: h, cfg: cfg, log: log, attached: course.Attached, changes: course.Changes,
-		known: memory{ports: map[string]uint16{}, others: map[netip.Addr]bool{}, run: new(run)},
+		history: history{endpointPorts: map[string]uint16{}, remoteAddresses: map[netip.Addr]bool{}, sharedPorts: new(sharedPorts)},
 	}
-	r, err := h.attach(ctx, cfg, w.known)
+	r, err := h.attach(ctx, cfg, w.history)
 	if err != nil {
 		return err
 	}
@@ -92,22 +92,22 @@ func (h *Host) Follow(ctx context.Context, course Course) error {
 }
 
 type watcher struct {
-	host     *Host
-	cfg      Config
-	log      *slog.Logger
-	attached func(Report)
-	changes  <-chan Change
-	known    memory
-	trouble  string        // what was logged last
-	every    time.Duration // how long to wait at first
-	wait     time.Duration // until the next look
-	deaf     bool          // there are no link messages any more
-	traffic  int64         // of the tunnel, at the last look
+	host          *Host
+	cfg           Config
+	log           *slog.Logger
+	attached      func(Report)
+	changes       <-chan Change
+	history       history
+	lastError     string        // the last logged error
+	interval      time.Duration // the shortest time between two polls
+	wait          time.Duration // until the next poll
+	noLinkUpdates bool          // the link subscription ended
+	traffic       int64         // of the tunnel, at the last poll
 }
 
 func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
-	w.every = cmp.Or(w.host.refresh, refreshEvery)
-	w.wait = w.every
+	w.interval = cmp.Or(w.host.pollInterval, defaultPollInterval)
+	w.wait = w.interval
 	timer := time.NewTimer(w.wait)
 	defer timer.Stop()
 	var burst <-chan time.Time
@@ -118,10 +118,10 @@ func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
 		case u, ok := <-updates:
 			switch {
 			case !ok:
-				updates, w.deaf, w.wait = nil, true, w.every
+				updates, w.noLinkUpdates, w.wait = nil, true, w.interval
 				timer.Reset(w.wait)
 			case burst == nil && u.Attrs().Name == w.cfg.Device:
-				burst = time.After(settleLinks)
+				burst = time.After(linkDebounce)
 			}
 		case c := <-w.changes:
 			if w.change(ctx, c) {
@@ -129,121 +129,121 @@ func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
 			}
 		case <-burst:
 			burst = nil
-			w.look(ctx)
+			w.reconcile(ctx)
 			timer.Reset(w.wait)
 		case <-timer.C:
-			w.look(ctx)
+			w.reconcile(ctx)
 			timer.Reset(w.wait)
 		}
 	}
 }
 
-// change makes another Config the one to keep to, and mends what is not as that says, unless the Config is refused.
+// change replaces the Config unless it is invalid, and reconciles with it.
 func (w *watcher) change(ctx context.Context, c Change) (looked bool) {
 	now := &w.cfg
 	if c.Config.Device != now.Device || c.Config.Port != now.Port || c.Config.Gap != now.Gap {
-		c.Done(Report{}, invalid("another device, port or gap is no change of what is followed"))
+		c.Done(Report{}, invalid("device, port and gap cannot be changed while watching"))
 		return false
 	}
-	if _, err := c.Config.withDefaults(); err != nil { // it would be refused each time, and nothing mended any more
-		c.Done(Report{}, describe(c.Config, err))
+	if _, err := c.Config.withDefaults(); err != nil { // otherwise each later reconcile would fail
+		c.Done(Report{}, wrapError(c.Config, err))
 		return false
 	}
 	w.cfg = c.Config
 	named := map[netip.Addr]bool{}
-	for _, e := range w.cfg.named() {
+	for _, e := range w.cfg.configuredPeers() {
 		named[e.Addr()] = true
 	}
-	maps.DeleteFunc(w.known.others, func(a netip.Addr, _ bool) bool { return !named[a] })
-	found, err := w.host.mend(ctx, w.cfg, w.known)
-	w.wait, w.traffic = w.every, found.traffic
+	maps.DeleteFunc(w.history.remoteAddresses, func(a netip.Addr, _ bool) bool { return !named[a] })
+	found, err := w.host.reconcile(ctx, w.cfg, w.history)
+	w.wait, w.traffic = w.interval, found.traffic
 	c.Done(found.report, err)
 	return true
 }
 
-// look mends what is not as it should be.
-func (w *watcher) look(ctx context.Context) {
-	found, err := w.host.mend(ctx, w.cfg, w.known)
-	w.pace(found.traffic, found.changed || err != nil)
+// reconcile restores the configured state.
+func (w *watcher) reconcile(ctx context.Context) {
+	found, err := w.host.reconcile(ctx, w.cfg, w.history)
+	w.schedule(found.traffic, found.changed || err != nil)
 	switch {
 	case ctx.Err() != nil:
-	case err != nil && err.Error() != w.trouble:
-		w.trouble = err.Error()
-		w.log.Warn("not spreading as wanted; trying again", "error", err)
+	case err != nil && err.Error() != w.lastError:
+		w.lastError = err.Error()
+		w.log.Warn("reconciling spread failed, retrying", "device", w.cfg.Device, "port", w.cfg.Port, "error", err)
 	case err == nil:
-		if w.trouble != "" {
-			w.log.Info("spreading as wanted again", "device", w.cfg.Device, "port", w.cfg.Port)
+		if w.lastError != "" {
+			w.log.Info("reconciling spread succeeded after failures", "device", w.cfg.Device, "port", w.cfg.Port)
 		}
-		w.trouble = ""
+		w.lastError = ""
 		if found.changed {
 			w.attached(found.report)
 		}
 	}
 }
 
-// pace chooses when to look next: less and less often while nobody uses the tunnel and nothing is to be mended. What then
-// goes unspread for longer is the beginning of what comes next.
-func (w *watcher) pace(traffic int64, busy bool) {
-	used := traffic-w.traffic < 0 || traffic-w.traffic > quiet
+// schedule sets the time of the next poll. It backs off while the tunnel is idle and there is nothing to repair. The first
+// packets after a longer pause may then be unspread for longer.
+func (w *watcher) schedule(traffic int64, busy bool) {
+	used := traffic-w.traffic < 0 || traffic-w.traffic > idleBytes
 	w.traffic = traffic
-	if busy || used || w.deaf {
-		w.wait = w.every
+	if busy || used || w.noLinkUpdates {
+		w.wait = w.interval
 		return
 	}
-	w.wait = min(2*w.wait, refreshLess*w.every)
+	w.wait = min(2*w.wait, maxPollBackoff*w.interval)
 }
 
-// findings are what a look found and did.
-type findings struct {
+// reconcileResult is the result of a reconcile.
+type reconcileResult struct {
 	report  Report
 	changed bool
 	traffic int64 // Tunnel.Traffic, 0 if unknown
 }
 
-// mend is Attach where the programs stay if they are as they should be.
-func (h *Host) mend(ctx context.Context, cfg Config, known memory) (findings, error) {
-	found, err := h.settleState(ctx, cfg, known)
-	if errors.Is(err, errAttach) {
+// reconcile updates the maps, and calls attach only if a program is not attached.
+func (h *Host) reconcile(ctx context.Context, cfg Config, known history) (reconcileResult, error) {
+	found, err := h.reconcileState(ctx, cfg, known)
+	if errors.Is(err, errNotAttached) {
 		report, err := h.attach(ctx, cfg, known)
-		return findings{report: report, changed: true}, err
+		return reconcileResult{report: report, changed: true}, err
 	}
 	return found, err
 }
 
-// errAttach says that settling the state is not enough.
-var errAttach = errors.New("the programs are not attached")
+// errNotAttached means that updating the maps is not enough.
+var errNotAttached = errors.New("the programs are not attached")
 
-// settleState changes what the programs work on, without loading any.
-func (h *Host) settleState(ctx context.Context, cfg Config, known memory) (findings, error) {
+// reconcileState updates the maps without loading any program.
+func (h *Host) reconcileState(ctx context.Context, cfg Config, known history) (reconcileResult, error) {
 	p, unlock, err := h.open(ctx)
 	if err != nil {
-		return findings{}, describe(cfg, err)
+		return reconcileResult{}, wrapError(cfg, err)
 	}
 	defer unlock()
-	if len(cfg.named()) == 0 {
-		known.at = p.canonicalPorts(cfg)
+	if len(cfg.configuredPeers()) == 0 {
+		known.portByAddress = p.canonicalPorts(cfg)
 	}
 	pl, err := h.plan(p, cfg, known)
 	if err != nil {
-		return findings{}, describe(cfg, err)
+		return reconcileResult{}, wrapError(cfg, err)
 	}
-	if err := pl.hooked(p); err != nil {
-		return findings{}, err
+	if err := pl.checkAttached(p); err != nil {
+		return reconcileResult{}, err
 	}
 	s, err := datapath.OpenState(p.state(cfg.Device))
 	if err != nil {
-		return findings{}, fmt.Errorf("%w: %w", errAttach, err)
+		return reconcileResult{}, fmt.Errorf("%w: %w", errNotAttached, err)
 	}
 	defer s.Close()
-	changed, err := settle(s, pl.tunnel, pl.peers)
+	changed, err := syncTunnel(s, pl.tunnel, pl.peers)
 	if err != nil {
-		err = describe(cfg, err)
+		err = wrapError(cfg, err)
 	}
-	return findings{pl.report, changed, pl.traffic}, err
+	return reconcileResult{pl.report, changed, pl.traffic}, err
 }
 
-// hooked returns errAttach unless all hooks that there should be are attached, and fills in the report.
-func (pl *plan) hooked(p pins) error {
+// checkAttached returns errNotAttached unless all configured hooks are attached. It fills in the report.
+func (pl *plan) checkAttached(p pins) error {
 	gather := hook.Ingress
 	if pl.cfg.Gather == GatherXDP {
 		gather = hook.XDP
@@ -261,7 +261,7 @@ func (pl *plan) hooked(p pins) error {
 		pl.report.Gather = "none"
 	}
 	if spread.State != hook.Attached || (gathers.State != hook.Attached && pl.cfg.Gather != GatherNone) {
-		return errAttach
+		return errNotAttached
 	}
 	return nil
 }

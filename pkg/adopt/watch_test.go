@@ -17,7 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// syncBuffer is a log that may be read while it is written.
+// syncBuffer is a bytes.Buffer for concurrent use.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -35,11 +35,11 @@ func (s *syncBuffer) has(text string) bool {
 	return strings.Contains(s.b.String(), text)
 }
 
-// watch runs Watch until the test's end or stop.
+// watch runs Watch until stop or the test's end.
 func (s *side) watch(every time.Duration) (reports <-chan Report, log *syncBuffer, stop func()) {
 	s.r.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	s.host.refresh = every
+	s.host.pollInterval = every
 	out := make(chan Report, 100)
 	log = &syncBuffer{}
 	done := make(chan error, 1)
@@ -69,37 +69,37 @@ func (r *rig) next(reports <-chan Report) Report {
 
 func TestWatchFollowsPeers(t *testing.T) {
 	r := newRig(t)
-	reports, log, stop := r.here.watch(200 * time.Millisecond) // long enough that others get at the lock between
+	reports, log, stop := r.here.watch(200 * time.Millisecond) // long enough for other processes to get the lock
 	r.next(reports)
 	program := r.here.status().Spread.Program
 	r.here.finder.set(wg("192.0.2.2:51820", "198.51.100.7:4000"))
 	if report := r.next(reports); len(report.Peers) != 2 {
-		t.Errorf("a new one: %+v", report)
+		t.Errorf("new peer: %+v", report)
 	}
-	r.here.finder.set(wg("192.0.2.2:51820", "198.51.100.9:61009")) // roamed, and heard from a lane port
+	r.here.finder.set(wg("192.0.2.2:51820", "198.51.100.9:61009")) // roamed, and last heard from a lane port
 	if report := r.next(reports); len(report.Peers) != 2 || report.Peers[1].String() != "198.51.100.9:4000" {
-		t.Errorf("roamed: %+v", report)
+		t.Errorf("roamed peer: %+v", report)
 	}
 	r.here.finder.set(wg("192.0.2.2:51820"))
 	if report := r.next(reports); len(report.Peers) != 1 {
-		t.Errorf("removed: %+v", report)
+		t.Errorf("removed peer: %+v", report)
 	}
 	r.here.finder.set()
 	r.eventually("trouble is logged", func() bool { return log.has("no tunnel listens") })
 	r.here.finder.set(wg("192.0.2.2:51820"))
-	r.eventually("its end is logged", func() bool { return log.has("as wanted again") })
+	r.eventually("the recovery is logged", func() bool { return log.has("succeeded after failures") })
 	stop()
 	st := r.here.status()
 	if st.Spread.State != "attached" || st.Spread.Program != program || len(st.Problems) > 0 {
-		t.Errorf("after its end: %+v", st)
+		t.Errorf("after Watch ended: %+v", st)
 	}
 	r.here.detach(0)
 	r.here.clean()
 }
 
-func TestWatchHealsADeviceThatReturns(t *testing.T) {
+func TestWatchRepairsReturnedDevice(t *testing.T) {
 	r := newRig(t)
-	// Link messages alone bring it back: the timer is far away.
+	// Link updates alone must repair it: the next poll is far away.
 	reports, log, _ := r.here.watch(time.Hour)
 	first := r.next(reports)
 	r.unplug()
@@ -113,18 +113,18 @@ func TestWatchHealsADeviceThatReturns(t *testing.T) {
 	}
 }
 
-func TestWatchAttachesAgainWhatWasDetached(t *testing.T) {
+func TestWatchReattachesDetachedPrograms(t *testing.T) {
 	r := newRig(t)
-	reports, _, _ := r.here.watch(200 * time.Millisecond) // long enough that others get at the lock between
+	reports, _, _ := r.here.watch(200 * time.Millisecond) // long enough for other processes to get the lock
 	r.next(reports)
-	r.here.detach(0) // for good only when Watch has ended
+	r.here.detach(0) // Watch attaches again
 	r.next(reports)
 	if st := r.here.status(); st == nil || st.Spread.State != "attached" {
 		t.Errorf("%+v", st)
 	}
 }
 
-func TestWatchEndsWithTheFirstAttachsError(t *testing.T) {
+func TestWatchReturnsFirstAttachError(t *testing.T) {
 	r := newRig(t)
 	r.here.finder.set()
 	err := r.here.lab.Do(func() error {
@@ -136,11 +136,11 @@ func TestWatchEndsWithTheFirstAttachsError(t *testing.T) {
 	r.here.clean()
 }
 
-// TestWatchWithoutLinkMessagesGoesOnLooking: netlink ends the subscription at the first message that it has to discard.
-func TestWatchWithoutLinkMessagesGoesOnLooking(t *testing.T) {
+// TestWatchKeepsPollingWithoutLinkUpdates: the subscription ends when the netlink socket overruns.
+func TestWatchKeepsPollingWithoutLinkUpdates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		w := &watcher{host: &Host{refresh: time.Hour}}
+		w := &watcher{host: &Host{pollInterval: time.Hour}}
 		updates := make(chan netlink.LinkUpdate)
 		close(updates)
 		go w.run(ctx, updates)
@@ -148,15 +148,15 @@ func TestWatchWithoutLinkMessagesGoesOnLooking(t *testing.T) {
 		cancel()
 		synctest.Wait()
 		for range 3 {
-			if w.pace(0, false); w.wait != time.Hour {
-				t.Errorf("the next look is %v away, want 1 h", w.wait)
+			if w.schedule(0, false); w.wait != time.Hour {
+				t.Errorf("next poll in %v, want 1 h", w.wait)
 			}
 		}
 	})
 }
 
-func TestWatchLooksLessOftenAtATunnelThatNobodyUses(t *testing.T) {
-	w := &watcher{every: time.Second, wait: time.Second}
+func TestWatchBacksOffOnIdleTunnel(t *testing.T) {
+	w := &watcher{interval: time.Second, wait: time.Second}
 	for _, step := range []struct {
 		name    string
 		traffic int64
@@ -176,8 +176,8 @@ func TestWatchLooksLessOftenAtATunnelThatNobodyUses(t *testing.T) {
 		{"a peer was removed, and its count with it", 5, false, 1},
 		{"no longer there", 0, true, 1},
 	} {
-		if w.pace(step.traffic, step.busy); w.wait != step.want*time.Second {
-			t.Errorf("%s: the next look is %v away, want %d s", step.name, w.wait, step.want)
+		if w.schedule(step.traffic, step.busy); w.wait != step.want*time.Second {
+			t.Errorf("%s: next poll in %v, want %d s", step.name, w.wait, step.want)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// BenchmarkClassify has what a packet costs on each way out of the program. BenchmarkNothing is what the measuring costs.
+// BenchmarkClassify measures the cost of a packet for each outcome. BenchmarkEmptyProgram measures the overhead.
 func BenchmarkClassify(b *testing.B) {
 	ample := Budget{Every: time.Nanosecond, Burst: 1}
 	base := ClassifyOptions{Source: ample, Total: ample, MaxFrame: 1514, Lanes: spread.Ports{First: 61000, Last: 61999}}
@@ -26,13 +26,13 @@ func BenchmarkClassify(b *testing.B) {
 	}
 	checked := with(func(o *ClassifyOptions) { o.CheckIndices = true })
 	spreading := with(func(o *ClassifyOptions) { o.CPUs = []int{0} })
-	v4, v6 := toUs(false, unchanged), toUs(true, unchanged)
+	v4, v6 := toHost(false, unchanged), toHost(true, unchanged)
 	for _, bb := range []struct {
 		name   string
 		o      ClassifyOptions
 		in     []byte
 		socket bool
-		known  bool // the index and the source
+		known  bool // whether the receiver index and the source are known
 	}{
 		{"not UDP", base, set(v4, 14+9, 6), true, false},
 		{"UDP of others", base, data(them4, from(us4, 51819)).bytes(), true, false},
@@ -43,13 +43,13 @@ func BenchmarkClassify(b *testing.B) {
 		{"data without a socket", base, v4, false, false},
 		{"data to a CPU", spreading, v4, false, false},
 		{"data of an unknown index", checked, v4, true, false},
-		{"keepalive", base, toUs(false, carrying(message(4, 32))), true, false},
-		{"response", base, toUs(false, carrying(message(2, 92))), true, false},
-		{"initiation, unguarded", with(func(o *ClassifyOptions) { o.Source, o.Total = Budget{}, Budget{} }), toUs(false, carrying(initiation())), true, false},
-		{"initiation of a source seen", base, toUs(false, carrying(initiation())), true, false},
-		{"initiation of a known source", base, toUs(false, carrying(initiation())), true, true},
-		{"initiation beyond its source's budget", with(func(o *ClassifyOptions) { o.Source = atMost(1) }), toUs(false, carrying(initiation())), true, false},
-		{"initiation beyond the CPU's budget", with(func(o *ClassifyOptions) { o.Source, o.Total = Budget{}, atMost(1) }), toUs(false, carrying(initiation())), true, false},
+		{"keepalive", base, toHost(false, withPayload(message(4, 32))), true, false},
+		{"response", base, toHost(false, withPayload(message(2, 92))), true, false},
+		{"initiation, unguarded", with(func(o *ClassifyOptions) { o.Source, o.Total = Budget{}, Budget{} }), toHost(false, withPayload(initiation())), true, false},
+		{"initiation of a source seen", base, toHost(false, withPayload(initiation())), true, false},
+		{"initiation of a known source", base, toHost(false, withPayload(initiation())), true, true},
+		{"initiation beyond its source's limit", with(func(o *ClassifyOptions) { o.Source = limitOf(1) }), toHost(false, withPayload(initiation())), true, false},
+		{"initiation beyond the CPU's limit", with(func(o *ClassifyOptions) { o.Source, o.Total = Budget{}, limitOf(1) }), toHost(false, withPayload(initiation())), true, false},
 	} {
 		b.Run(bb.name, func(b *testing.B) {
 			c := newClassify(b, bb.o)
@@ -69,8 +69,7 @@ func BenchmarkClassify(b *testing.B) {
 	})
 }
 
-// newSources returns what initiations cost whose sources were never seen, by the kernel's own statistics, while the map
-// is full of others.
+// newSources returns the cost of initiations from new sources while the map is full, by the kernel's run-time statistics.
 func newSources(b *testing.B, c *Classify) float64 {
 	b.Helper()
 	send := func(net, n int) {

@@ -27,9 +27,9 @@ type classifyCounters struct {
 	Drops  [41]uint64
 }
 
-type classifyTotal struct {
-	_     structs.HostLayout
-	Words [3]uint64
+type classifyCpuLimits struct {
+	_   structs.HostLayout
+	Tat [3]uint64
 }
 
 // Names of all BPF objects in the ELF.
@@ -38,26 +38,26 @@ type classifyTotal struct {
 const (
 	classifyMapAddresses       = "addresses"
 	classifyMapCounters        = "counters"
+	classifyMapCpuLimits       = "cpu_limits"
 	classifyMapCpus            = "cpus"
 	classifyMapIndices         = "indices"
-	classifyMapKnown           = "known"
+	classifyMapPeerSources     = "peer_sources"
 	classifyMapSources         = "sources"
-	classifyMapTotals          = "totals"
 	classifyMapXsks            = "xsks"
 	classifyProgClassify       = "classify"
 	classifyVarCheckIndices    = "check_indices"
-	classifyVarCpuAt           = "cpu_at"
-	classifyVarFirstLane       = "first_lane"
-	classifyVarFrags           = "frags"
-	classifyVarLastLane        = "last_lane"
+	classifyVarChecksumPartial = "checksum_partial"
+	classifyVarCpuEntries      = "cpu_entries"
+	classifyVarCpuTable        = "cpu_table"
+	classifyVarFirstLanePort   = "first_lane_port"
+	classifyVarLastLanePort    = "last_lane_port"
+	classifyVarListenPort      = "listen_port"
 	classifyVarMaxFrame        = "max_frame"
-	classifyVarPlaces          = "places"
-	classifyVarPort            = "port"
+	classifyVarMultiBuffer     = "multi_buffer"
 	classifyVarSourceInterval  = "source_interval"
 	classifyVarSourceTolerance = "source_tolerance"
 	classifyVarTotalInterval   = "total_interval"
 	classifyVarTotalTolerance  = "total_tolerance"
-	classifyVarUnsummed        = "unsummed"
 )
 
 // loadClassify returns the embedded CollectionSpec for classify.
@@ -109,14 +109,14 @@ type classifyProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type classifyMapSpecs struct {
-	Addresses *ebpf.MapSpec `ebpf:"addresses"`
-	Counters  *ebpf.MapSpec `ebpf:"counters"`
-	Cpus      *ebpf.MapSpec `ebpf:"cpus"`
-	Indices   *ebpf.MapSpec `ebpf:"indices"`
-	Known     *ebpf.MapSpec `ebpf:"known"`
-	Sources   *ebpf.MapSpec `ebpf:"sources"`
-	Totals    *ebpf.MapSpec `ebpf:"totals"`
-	Xsks      *ebpf.MapSpec `ebpf:"xsks"`
+	Addresses   *ebpf.MapSpec `ebpf:"addresses"`
+	Counters    *ebpf.MapSpec `ebpf:"counters"`
+	CpuLimits   *ebpf.MapSpec `ebpf:"cpu_limits"`
+	Cpus        *ebpf.MapSpec `ebpf:"cpus"`
+	Indices     *ebpf.MapSpec `ebpf:"indices"`
+	PeerSources *ebpf.MapSpec `ebpf:"peer_sources"`
+	Sources     *ebpf.MapSpec `ebpf:"sources"`
+	Xsks        *ebpf.MapSpec `ebpf:"xsks"`
 }
 
 // classifyVariableSpecs contains global variables before they are loaded into the kernel.
@@ -124,18 +124,18 @@ type classifyMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type classifyVariableSpecs struct {
 	CheckIndices    *ebpf.VariableSpec `ebpf:"check_indices"`
-	CpuAt           *ebpf.VariableSpec `ebpf:"cpu_at"`
-	FirstLane       *ebpf.VariableSpec `ebpf:"first_lane"`
-	Frags           *ebpf.VariableSpec `ebpf:"frags"`
-	LastLane        *ebpf.VariableSpec `ebpf:"last_lane"`
+	ChecksumPartial *ebpf.VariableSpec `ebpf:"checksum_partial"`
+	CpuEntries      *ebpf.VariableSpec `ebpf:"cpu_entries"`
+	CpuTable        *ebpf.VariableSpec `ebpf:"cpu_table"`
+	FirstLanePort   *ebpf.VariableSpec `ebpf:"first_lane_port"`
+	LastLanePort    *ebpf.VariableSpec `ebpf:"last_lane_port"`
+	ListenPort      *ebpf.VariableSpec `ebpf:"listen_port"`
 	MaxFrame        *ebpf.VariableSpec `ebpf:"max_frame"`
-	Places          *ebpf.VariableSpec `ebpf:"places"`
-	Port            *ebpf.VariableSpec `ebpf:"port"`
+	MultiBuffer     *ebpf.VariableSpec `ebpf:"multi_buffer"`
 	SourceInterval  *ebpf.VariableSpec `ebpf:"source_interval"`
 	SourceTolerance *ebpf.VariableSpec `ebpf:"source_tolerance"`
 	TotalInterval   *ebpf.VariableSpec `ebpf:"total_interval"`
 	TotalTolerance  *ebpf.VariableSpec `ebpf:"total_tolerance"`
-	Unsummed        *ebpf.VariableSpec `ebpf:"unsummed"`
 }
 
 // classifyObjects contains all objects after they have been loaded into the kernel.
@@ -158,25 +158,25 @@ func (o *classifyObjects) Close() error {
 //
 // It can be passed to loadClassifyObjects or ebpf.CollectionSpec.LoadAndAssign.
 type classifyMaps struct {
-	Addresses *ebpf.Map `ebpf:"addresses"`
-	Counters  *ebpf.Map `ebpf:"counters"`
-	Cpus      *ebpf.Map `ebpf:"cpus"`
-	Indices   *ebpf.Map `ebpf:"indices"`
-	Known     *ebpf.Map `ebpf:"known"`
-	Sources   *ebpf.Map `ebpf:"sources"`
-	Totals    *ebpf.Map `ebpf:"totals"`
-	Xsks      *ebpf.Map `ebpf:"xsks"`
+	Addresses   *ebpf.Map `ebpf:"addresses"`
+	Counters    *ebpf.Map `ebpf:"counters"`
+	CpuLimits   *ebpf.Map `ebpf:"cpu_limits"`
+	Cpus        *ebpf.Map `ebpf:"cpus"`
+	Indices     *ebpf.Map `ebpf:"indices"`
+	PeerSources *ebpf.Map `ebpf:"peer_sources"`
+	Sources     *ebpf.Map `ebpf:"sources"`
+	Xsks        *ebpf.Map `ebpf:"xsks"`
 }
 
 func (m *classifyMaps) Close() error {
 	return _ClassifyClose(
 		m.Addresses,
 		m.Counters,
+		m.CpuLimits,
 		m.Cpus,
 		m.Indices,
-		m.Known,
+		m.PeerSources,
 		m.Sources,
-		m.Totals,
 		m.Xsks,
 	)
 }
@@ -186,18 +186,18 @@ func (m *classifyMaps) Close() error {
 // It can be passed to loadClassifyObjects or ebpf.CollectionSpec.LoadAndAssign.
 type classifyVariables struct {
 	CheckIndices    *ebpf.Variable `ebpf:"check_indices"`
-	CpuAt           *ebpf.Variable `ebpf:"cpu_at"`
-	FirstLane       *ebpf.Variable `ebpf:"first_lane"`
-	Frags           *ebpf.Variable `ebpf:"frags"`
-	LastLane        *ebpf.Variable `ebpf:"last_lane"`
+	ChecksumPartial *ebpf.Variable `ebpf:"checksum_partial"`
+	CpuEntries      *ebpf.Variable `ebpf:"cpu_entries"`
+	CpuTable        *ebpf.Variable `ebpf:"cpu_table"`
+	FirstLanePort   *ebpf.Variable `ebpf:"first_lane_port"`
+	LastLanePort    *ebpf.Variable `ebpf:"last_lane_port"`
+	ListenPort      *ebpf.Variable `ebpf:"listen_port"`
 	MaxFrame        *ebpf.Variable `ebpf:"max_frame"`
-	Places          *ebpf.Variable `ebpf:"places"`
-	Port            *ebpf.Variable `ebpf:"port"`
+	MultiBuffer     *ebpf.Variable `ebpf:"multi_buffer"`
 	SourceInterval  *ebpf.Variable `ebpf:"source_interval"`
 	SourceTolerance *ebpf.Variable `ebpf:"source_tolerance"`
 	TotalInterval   *ebpf.Variable `ebpf:"total_interval"`
 	TotalTolerance  *ebpf.Variable `ebpf:"total_tolerance"`
-	Unsummed        *ebpf.Variable `ebpf:"unsummed"`
 }
 
 // classifyPrograms contains all programs after they have been loaded into the kernel.

@@ -17,79 +17,81 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// ClassifyOptions says what a Classify looks for. It is fixed once loaded; see TakeOver.
+// ClassifyOptions configures a Classify. They are fixed once it is loaded; TakeOver replaces it by another one.
 type ClassifyOptions struct {
-	// Port is the tunnel's listen port, the canonical one.
+	// Port is the tunnel's listen port.
 	Port uint16
-	// Lanes holds the tunnel's other ports, if it has any, and perhaps ports of others: only initiations to them are looked
-	// at, and those only for their budget.
+	// Lanes is a range that contains the tunnel's lane ports. Only initiations to these ports are handled, for their rate
+	// limits. The range may contain ports of other sockets. Empty: none.
 	Lanes spread.Ports
-	// MaxFrame is the longest frame that the AF_XDP sockets take, in bytes from the Ethernet header on. Longer ones go up the
-	// stack, where a socket would drop them. Zero: all frames of one buffer.
+	// MaxFrame is the longest frame that the AF_XDP sockets accept, in bytes from the Ethernet header on. Longer ones go up
+	// the stack instead of being dropped at the socket. Zero: all frames of one buffer.
 	MaxFrame int
-	// MultiBuffer tells that the sockets take frames of several buffers (XDP_USE_SG, Linux 6.6). If not, those go up the stack.
+	// MultiBuffer is set if the sockets accept frames of several buffers (XDP_USE_SG, Linux 6.6). Otherwise such frames go
+	// up the stack.
 	MultiBuffer bool
 	// CheckIndices drops data messages and keepalives whose receiver index was not added (drop.RXUnknownIndex).
 	CheckIndices bool
-	// Source limits the handshake initiations of one IPv4 address or IPv6 /64 (drop.HSSourceBudget).
+	// Source limits the handshake initiations of one IPv4 address or IPv6 /64 (drop.HSXDPSourceLimit).
 	Source Budget
-	// Total limits those of all sources together, on each CPU, except of the sources that were added (drop.HSTotalBudget): so
-	// many without a cookie, and again so many with what may be one. Sources that were added share a third such budget for
-	// what is beyond their own, or whoever sends in a peer's name could lock it out with a trickle.
+	// Total limits the initiations of all other sources together, on each CPU (drop.HSXDPTotalLimit). Initiations with and
+	// without mac2 have one such limit each. Sources added with AddSource are exempt. Their initiations beyond Source share
+	// a third limit of this size: otherwise a small spoofed flood could lock out a peer.
 	Total Budget
-	// CPUs take data messages up the stack whose receive queue has no socket, each outer flow on one of them, by its source
-	// address and port. For devices that receive on fewer queues than there are CPUs. Not for XDPGeneric, beside which the
-	// kernel's own RPS does the same. What does not fit a CPU's queue is lost, and counted by the kernel
-	// (xdp:xdp_cpumap_enqueue) alone. None: messages stay on the CPU that received them.
+	// CPUs process the data messages whose receive queue has no socket (cpumap). Each outer flow uses one CPU, chosen by its
+	// source address and port. This is for devices with fewer receive queues than CPUs. It does not work with XDPGeneric,
+	// where the kernel's RPS serves the same purpose. If a CPU's queue is full, messages are dropped, and only the kernel
+	// counts them (tracepoint xdp:xdp_cpumap_enqueue). Empty: messages stay on the CPU that received them.
 	CPUs []int
-	// Unsummed tells that checksums may have been left to the device, as a veth's other end does (unless ethtool -K tx off). A CPU
-	// would find them wrong, and drop what has them: such messages stay where they are, and so does one in 65,536 of the others,
-	// which may be overtaken by its flow.
+	// Unsummed is set if packets may arrive with their checksum left to the device (CHECKSUM_PARTIAL), as from the other end
+	// of a veth (unless ethtool -K tx off). After a cpumap the kernel would drop them for a wrong checksum, so they stay on
+	// the CPU that received them. So does one in 65,536 of the other messages, which may be reordered within its flow.
 	Unsummed bool
 }
 
-// Classify is the XDP program in front of an engine's receiver, with its state. It gives data messages to the AF_XDP
-// socket of their receive queue, lets everything else go up the stack, and drops what its guards find; bpf/classify.bpf.c
-// says what is checked and why that is enough, bpf/include/guard.h how peers get through a flood. Until addresses are
-// set, all goes up the stack; until sockets are, all data messages do. What is attached or set ends with the process.
+// Classify is the XDP program in front of an engine's receiver, with its maps. It redirects data messages to the AF_XDP
+// socket of their receive queue, drops packets beyond the configured limits, and passes all others up the stack.
+// bpf/classify.bpf.c describes its checks, and bpf/include/ratelimit.h how peers complete handshakes during a flood.
+// Until SetAddresses is called, all packets go up the stack. Until SetSocket is called, all data messages do. The
+// attachment and all settings end with the process.
 //
-// In generic mode the kernel coalesces datagrams before they get here (UDP_GRO) when the port's ordinary socket asks for
-// it, or when a veth's other end sends trains, and a socket cannot tell a train from a message: there the ordinary socket
-// must not ask, and MaxFrame should be what the MTU allows.
+// In generic mode the kernel coalesces datagrams before the program runs, if the port's UDP socket enables UDP_GRO or if
+// the other end of a veth sends trains. An AF_XDP socket cannot tell a train from a message. In this mode the UDP socket
+// must not enable UDP_GRO, and MaxFrame should be the longest frame of the MTU.
 //
-// Attach, TakeOver, Detach and Close are for one goroutine at a time; all other methods may be used concurrently.
+// Attach, TakeOver, Detach and Close must not run concurrently. All other methods may be used concurrently.
 type Classify struct {
-	program *ebpf.Program
-	maps    classifyMaps
-	spreads bool // over CPUs
-	held    *hook.Held
+	program    *ebpf.Program
+	maps       classifyMaps
+	usesCPUMap bool
+	link       *hook.UnpinnedLink
 
-	mu        sync.Mutex
-	addresses map[netip.Addr]struct{}
-	sources   map[classifyAddress]int // how often each was added
+	mu         sync.Mutex
+	addresses  map[netip.Addr]struct{}
+	sourceRefs map[classifyAddress]int // how often each was added
 }
 
 // LoadClassify loads the program. It needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and before Linux 5.11
-// CAP_SYS_RESOURCE where RLIMIT_MEMLOCK is low; their lack satisfies errors.Is(err, os.ErrPermission). What this kernel
-// cannot do satisfies errors.Is(err, ebpf.ErrNotSupported).
+// CAP_SYS_RESOURCE if RLIMIT_MEMLOCK is low. Without them errors.Is(err, os.ErrPermission). If the kernel does not
+// support an option, errors.Is(err, ebpf.ErrNotSupported).
 func LoadClassify(o ClassifyOptions) (*Classify, error) {
 	spec, err := classifySpec(o)
 	if err != nil {
 		return nil, fmt.Errorf("configuring the eBPF program classify: %w", err)
 	}
-	// A limit that cannot be lifted may still be high enough: the load tells.
+	// If the limit cannot be raised, it may still be high enough. Otherwise the load fails.
 	_ = rlimit.RemoveMemlock()
 	var objects classifyObjects
 	if err := loadXDP(spec, classifyProgClassify, &objects, nil); err != nil {
-		// What the verifier says of a helper that it does not know; what it says of a lack of rights is EACCES.
+		// The verifier returns EINVAL for an unknown helper, and EACCES for missing capabilities.
 		if o.MultiBuffer && errors.As(err, new(*ebpf.VerifierError)) && errors.Is(err, unix.EINVAL) {
-			return nil, fmt.Errorf("loading the eBPF program classify: %w: frames of several buffers need Linux 5.18", ebpf.ErrNotSupported)
+			return nil, fmt.Errorf("loading the eBPF program classify: %w: multi-buffer frames need Linux 5.18", ebpf.ErrNotSupported)
 		}
-		return nil, explainLoad("classify", err)
+		return nil, explainLoadError("classify", err)
 	}
 	c := &Classify{
-		program: objects.Classify, maps: objects.classifyMaps, spreads: len(o.CPUs) > 0,
-		addresses: map[netip.Addr]struct{}{}, sources: map[classifyAddress]int{},
+		program: objects.Classify, maps: objects.classifyMaps, usesCPUMap: len(o.CPUs) > 0,
+		addresses: map[netip.Addr]struct{}{}, sourceRefs: map[classifyAddress]int{},
 	}
 	if err := c.addCPUs(o.CPUs); err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -106,24 +108,24 @@ func classifySpec(o ClassifyOptions) (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, err
 	}
-	sourceInterval, sourceTolerance, sourceErr := o.Source.words()
-	totalInterval, totalTolerance, totalErr := o.Total.words()
+	sourceInterval, sourceTolerance, sourceErr := o.Source.gcra()
+	totalInterval, totalTolerance, totalErr := o.Total.gcra()
 	if err := errors.Join(sourceErr, totalErr); err != nil {
 		return nil, err
 	}
 	values := map[string]any{
-		classifyVarPort: o.Port, classifyVarFrags: o.MultiBuffer, classifyVarCheckIndices: o.CheckIndices, classifyVarUnsummed: o.Unsummed,
+		classifyVarListenPort: o.Port, classifyVarMultiBuffer: o.MultiBuffer, classifyVarCheckIndices: o.CheckIndices, classifyVarChecksumPartial: o.Unsummed,
 		classifyVarSourceInterval: sourceInterval, classifyVarSourceTolerance: sourceTolerance,
 		classifyVarTotalInterval: totalInterval, classifyVarTotalTolerance: totalTolerance,
 	}
 	if o.Lanes.Len() > 0 {
-		values[classifyVarFirstLane], values[classifyVarLastLane] = o.Lanes.First, o.Lanes.Last
+		values[classifyVarFirstLanePort], values[classifyVarLastLanePort] = o.Lanes.First, o.Lanes.Last
 	}
 	if o.MaxFrame > 0 {
 		values[classifyVarMaxFrame] = uint32(o.MaxFrame)
 	}
 	if len(o.CPUs) > 0 {
-		values[classifyVarPlaces], values[classifyVarCpuAt] = uint32(len(o.CPUs)), places(o.CPUs)
+		values[classifyVarCpuEntries], values[classifyVarCpuTable] = uint32(len(o.CPUs)), cpuTable(o.CPUs)
 		spec.Maps[classifyMapCpus].MaxEntries = uint32(slices.Max(o.CPUs)) + 1
 	}
 	for name, value := range values {
@@ -137,15 +139,15 @@ func classifySpec(o ClassifyOptions) (*ebpf.CollectionSpec, error) {
 func (o ClassifyOptions) check() error {
 	switch {
 	case o.Port == 0:
-		return errors.New("port 0 is none")
+		return errors.New("no listen port")
 	case o.MaxFrame < 0:
-		return fmt.Errorf("frames of %d bytes", o.MaxFrame)
+		return fmt.Errorf("invalid maximum frame length %d", o.MaxFrame)
 	case o.Lanes.Len() == 0 && o.Lanes != spread.Ports{}:
-		return fmt.Errorf("no such ports: %v", o.Lanes)
+		return fmt.Errorf("invalid range of lane ports %v", o.Lanes)
 	case o.Lanes.Contains(o.Port):
-		return fmt.Errorf("the ports %v of lanes contain the listen port", o.Lanes)
-	case len(o.CPUs) > maxPlaces:
-		return fmt.Errorf("%d CPUs, at most %d are possible", len(o.CPUs), maxPlaces)
+		return fmt.Errorf("the lane ports %v contain the listen port %d", o.Lanes, o.Port)
+	case len(o.CPUs) > maxCPUEntries:
+		return fmt.Errorf("%d CPUs exceed the maximum of %d", len(o.CPUs), maxCPUEntries)
 	}
 	return checkCPUs(o.CPUs)
 }
@@ -160,98 +162,98 @@ func checkCPUs(cpus []int) error {
 	}
 	for _, cpu := range cpus {
 		if cpu < 0 || cpu >= all {
-			return fmt.Errorf("no such CPU: %d", cpu)
+			return fmt.Errorf("CPU %d does not exist", cpu)
 		}
 	}
 	return nil
 }
 
-// maxPlaces is CLASSIFY_PLACES.
-const maxPlaces = 256
+// maxCPUEntries is CLASSIFY_CPU_ENTRIES of the C header.
+const maxCPUEntries = 256
 
-func places(cpus []int) (at [maxPlaces]uint16) {
+func cpuTable(cpus []int) (at [maxCPUEntries]uint16) {
 	for i, cpu := range cpus {
 		at[i] = uint16(cpu)
 	}
 	return at
 }
 
-// cpuQueue is how many frames wait for a CPU at most: four milliseconds' worth where it takes half a million a second. What does not fit is
-// counted by nobody here, so it is long enough for the socket behind it to be the bound, which counts.
-const cpuQueue uint32 = 2048
+// cpuQueueLength is the length of a CPU's cpumap queue in frames: 4 ms at half a million frames per second. Frames beyond
+// it are dropped without a counter of ropewalk. It is long enough for the socket's buffer, which is counted, to fill first.
+const cpuQueueLength uint32 = 2048
 
-// addCPUs makes the threads that take frames up the stack.
+// addCPUs adds the CPUs to the cpumap. For each the kernel starts a thread that passes frames up the stack.
 func (c *Classify) addCPUs(cpus []int) error {
 	for _, cpu := range cpus {
-		if err := c.maps.Cpus.Put(uint32(cpu), cpuQueue); err != nil {
-			return fmt.Errorf("spreading over CPU %d: %w", cpu, err)
+		if err := c.maps.Cpus.Put(uint32(cpu), cpuQueueLength); err != nil {
+			return fmt.Errorf("adding CPU %d to the cpumap: %w", cpu, err)
 		}
 	}
 	return nil
 }
 
-// Attach puts the program in front of a device's receiver: hook.XDPNative, or hook.XDPGeneric where the driver has no
-// XDP. The device's packets begin with an Ethernet header. It stays until Detach or Close, and at the longest until the process ends, when packets go up the stack again.
-// Errors are those of hook.Hook.Attach: programs of others are named (*hook.BusyError) and stay where they are.
+// Attach attaches the program to a device: with hook.XDPNative, or with hook.XDPGeneric if the driver does not support XDP.
+// The device's packets must begin with an Ethernet header. The program stays attached until Detach, Close or the end of
+// the process. Errors are those of hook.Hook.Attach: a *hook.BusyError reports another program, which stays attached.
 func (c *Classify) Attach(device int, kind hook.Kind) error {
-	if c.held != nil {
-		return errors.New("attaching classify: it is attached already")
+	if c.link != nil {
+		return errors.New("attaching classify: already attached")
 	}
-	if err := c.checkKind(kind); err != nil {
+	if err := c.checkMode(kind); err != nil {
 		return fmt.Errorf("attaching classify: %w", err)
 	}
-	held, err := hook.Hook{Device: device, Place: hook.XDP, Kind: kind}.Hold(c.program)
+	held, err := hook.Hook{Device: device, AttachPoint: hook.XDP, Kind: kind}.AttachUnpinned(c.program)
 	if err != nil {
-		return err // it says what was attached where
+		return err // it names the hook
 	}
-	c.held = held
+	c.link = held
 	return nil
 }
 
-// checkKind refuses to spread in generic mode: what is to go to a CPU is lost there, before Linux 5.15 always, and from a
-// veth on 6.18 too.
-func (c *Classify) checkKind(kind hook.Kind) error {
-	if c.spreads && kind == hook.XDPGeneric {
-		return fmt.Errorf("%w: spreading over CPUs in generic mode; use RPS (/sys/class/net/*/queues/rx-*/rps_cpus)", ebpf.ErrNotSupported)
+// checkMode rejects a cpumap in generic mode, where redirected packets are lost: always before Linux 5.15, and on 6.18 on
+// a veth.
+func (c *Classify) checkMode(kind hook.Kind) error {
+	if c.usesCPUMap && kind == hook.XDPGeneric {
+		return fmt.Errorf("%w: a cpumap does not work in generic mode; use RPS (/sys/class/net/*/queues/rx-*/rps_cpus)", ebpf.ErrNotSupported)
 	}
 	return nil
 }
 
-// TakeOver attaches the program in the place of another one, which is not attached any more then: no packet meets none
-// or both. Sockets, addresses, indices and sources must have been set before, so that none is missed.
+// TakeOver atomically replaces another, attached Classify: every packet is handled by exactly one of them. Set sockets,
+// addresses, indices and sources before, so that no packet is misclassified.
 func (c *Classify) TakeOver(other *Classify) error {
-	if c.held != nil || other.held == nil {
-		return errors.New("taking over from another classify: only what is attached can be taken over, by what is not")
+	if c.link != nil || other.link == nil {
+		return errors.New("taking over from another classify: the other must be attached, and this one must not")
 	}
-	if err := c.checkKind(other.held.Kind()); err != nil {
+	if err := c.checkMode(other.link.Kind()); err != nil {
 		return fmt.Errorf("taking over from another classify: %w", err)
 	}
-	if err := other.held.Replace(c.program); err != nil {
+	if err := other.link.Replace(c.program); err != nil {
 		return fmt.Errorf("taking over from another classify: %w", err)
 	}
-	c.held, other.held = other.held, nil
+	c.link, other.link = other.link, nil
 	return nil
 }
 
-// Status tells whether and how the program is attached: hook.Defunct when its device is gone.
+// Status reports whether and how the program is attached. The state is hook.Defunct if the device is gone.
 func (c *Classify) Status() (hook.Status, error) {
-	if c.held == nil {
+	if c.link == nil {
 		return hook.Status{}, nil
 	}
-	return c.held.Status()
+	return c.link.Status()
 }
 
-// Detach takes the program off. No error if it is not attached.
+// Detach detaches the program. It returns nil if it is not attached.
 func (c *Classify) Detach() error {
-	if c.held == nil {
+	if c.link == nil {
 		return nil
 	}
-	held := c.held
-	c.held = nil
+	held := c.link
+	c.link = nil
 	return held.Close()
 }
 
-// Close takes the program off, and gives it and its maps back.
+// Close detaches the program and closes it and its maps.
 func (c *Classify) Close() error {
 	return errors.Join(c.Detach(), c.program.Close(), c.maps.Close())
 }

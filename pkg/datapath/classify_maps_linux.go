@@ -9,41 +9,41 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/drop"
 )
 
-// ClassifyQueues is how many receive queues can have a socket. What comes on later ones goes up the stack.
+// ClassifyQueues is the number of receive queues that can have a socket. Packets of further queues go up the stack.
 const ClassifyQueues = 256
 
-// ClassifyIndices and ClassifySources are how many fit at once.
+// Capacities of the maps of receiver indices and of sources.
 const (
 	ClassifyIndices = 65536
 	ClassifySources = 16384
 )
 
-// present is the value of elements that only have to be there.
+// present is the value of each element in a map that is used as a set.
 const present uint8 = 1
 
-// SetSocket gives the data messages of a receive queue to an AF_XDP socket, which is bound to that queue of the device.
-// Closing the socket, or the end of its process, undoes it by itself.
+// SetSocket redirects the data messages of a receive queue to an AF_XDP socket that is bound to that queue. The kernel
+// removes the entry when the socket is closed.
 func (c *Classify) SetSocket(queue, fd int) error {
 	if queue < 0 || queue >= ClassifyQueues {
-		return fmt.Errorf("giving queue %d to a socket: only the first %d can have one", queue, ClassifyQueues)
+		return fmt.Errorf("setting the AF_XDP socket of queue %d: only the first %d queues can have one", queue, ClassifyQueues)
 	}
 	if err := c.maps.Xsks.Put(uint32(queue), uint32(fd)); err != nil {
-		return fmt.Errorf("giving queue %d to a socket: %w", queue, err)
+		return fmt.Errorf("setting the AF_XDP socket of queue %d: %w", queue, err)
 	}
 	return nil
 }
 
-// RemoveSocket lets the data messages of a receive queue go up the stack again. No error if it has no socket.
+// RemoveSocket lets the data messages of a receive queue go up the stack again. It returns nil if the queue has no socket.
 func (c *Classify) RemoveSocket(queue int) error {
-	if err := absent(c.maps.Xsks.Delete(uint32(queue))); err != nil {
-		return fmt.Errorf("taking queue %d from its socket: %w", queue, err)
+	if err := ignoreNotExist(c.maps.Xsks.Delete(uint32(queue))); err != nil {
+		return fmt.Errorf("removing the AF_XDP socket of queue %d: %w", queue, err)
 	}
 	return nil
 }
 
-// SetAddresses says which addresses are this host's: those that the tunnel's ordinary socket would receive at, on
-// whatever device they are. Packets to any others are none of ours. Those that stay are never missed in between. When
-// there are too many, errors.Is(err, ErrFull), and some of the new ones are missing.
+// SetAddresses sets the addresses of this host, on all devices: those at which the tunnel's UDP socket receives. Packets to
+// any other address go up the stack. Addresses that were set before stay in the map without interruption. If there are
+// too many, errors.Is(err, ErrFull), and some of the new ones are missing.
 func (c *Classify) SetAddresses(addresses []netip.Addr) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,13 +57,13 @@ func (c *Classify) SetAddresses(addresses []netip.Addr) error {
 		if _, stays := next[a]; stays {
 			continue
 		}
-		if err := absent(c.maps.Addresses.Delete(addressKey(a))); err != nil {
+		if err := ignoreNotExist(c.maps.Addresses.Delete(addressKey(a))); err != nil {
 			return fmt.Errorf("removing the address %v: %w", a, err)
 		}
 		delete(c.addresses, a)
 	}
 	for a := range next {
-		if err := explainPut(c.maps.Addresses.Put(addressKey(a), present)); err != nil {
+		if err := explainPutError(c.maps.Addresses.Put(addressKey(a), present)); err != nil {
 			return fmt.Errorf("adding the address %v: %w", a, err)
 		}
 		c.addresses[a] = struct{}{}
@@ -71,64 +71,64 @@ func (c *Classify) SetAddresses(addresses []netip.Addr) error {
 	return nil
 }
 
-// AddIndex makes a receiver index known, for CheckIndices. To be called before any peer can learn it, which is when the
-// handshake message with it is sent. When there are too many, errors.Is(err, ErrFull): then load another Classify without
-// CheckIndices and let it take over, or messages are lost.
+// AddIndex adds a receiver index, for CheckIndices. Call it before the handshake message with the index is sent. If there
+// are too many, errors.Is(err, ErrFull). In that case load a Classify without CheckIndices and let it take over, or
+// messages are lost.
 func (c *Classify) AddIndex(index uint32) error {
-	if err := explainPut(c.maps.Indices.Put(index, present)); err != nil {
+	if err := explainPutError(c.maps.Indices.Put(index, present)); err != nil {
 		return fmt.Errorf("adding a receiver index: %w", err)
 	}
 	return nil
 }
 
-// RemoveIndex makes a receiver index unknown. No error if it was.
+// RemoveIndex removes a receiver index. It returns nil if there is none.
 func (c *Classify) RemoveIndex(index uint32) error {
-	if err := absent(c.maps.Indices.Delete(index)); err != nil {
+	if err := ignoreNotExist(c.maps.Indices.Delete(index)); err != nil {
 		return fmt.Errorf("removing a receiver index: %w", err)
 	}
 	return nil
 }
 
-// AddSource says that a peer was heard from at an address, authenticated, or is configured there: its initiations need
-// nothing of the Total budget, and nobody else can push its Source budget out of memory. Peers may share an address, or
-// an IPv6 /64: each addition is undone by one RemoveSource. When there are too many, errors.Is(err, ErrFull), and the
-// peer's initiations count like a stranger's.
+// AddSource adds the address of a peer's configured endpoint, or of its last authenticated message. Its initiations do not
+// use the Total limit, and other sources cannot evict its Source limit. Peers may share an address or an IPv6 /64: each
+// AddSource needs one RemoveSource. If there are too many, errors.Is(err, ErrFull), and the peer's initiations are limited
+// like those of unknown sources.
 func (c *Classify) AddSource(address netip.Addr) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	key := limitedAs(address)
-	if c.sources[key] == 0 {
-		if err := explainPut(c.maps.Known.Put(key, uint64(0))); err != nil {
-			return fmt.Errorf("adding the source %v: %w", address, err)
+	key := limitKey(address)
+	if c.sourceRefs[key] == 0 {
+		if err := explainPutError(c.maps.PeerSources.Put(key, uint64(0))); err != nil {
+			return fmt.Errorf("adding the peer source %v: %w", address, err)
 		}
 	}
-	c.sources[key]++
+	c.sourceRefs[key]++
 	return nil
 }
 
-// RemoveSource undoes one AddSource. No error if there was none.
+// RemoveSource reverts one AddSource. It returns nil if there was none.
 func (c *Classify) RemoveSource(address netip.Addr) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	key := limitedAs(address)
-	if c.sources[key] > 1 {
-		c.sources[key]--
+	key := limitKey(address)
+	if c.sourceRefs[key] > 1 {
+		c.sourceRefs[key]--
 		return nil
 	}
-	if err := absent(c.maps.Known.Delete(key)); err != nil {
-		return fmt.Errorf("removing the source %v: %w", address, err)
+	if err := ignoreNotExist(c.maps.PeerSources.Delete(key)); err != nil {
+		return fmt.Errorf("removing the peer source %v: %w", address, err)
 	}
-	delete(c.sources, key)
+	delete(c.sourceRefs, key)
 	return nil
 }
 
-// ClassifyCounters is what became of the packets to the tunnel's ports: each is one event or one drop.
+// ClassifyCounters holds the counters of a Classify. Each packet to the listen port counts as one event or one drop.
 type ClassifyCounters struct {
 	Events [ClassifyEventCount]uint64
 	Drops  [drop.Count]uint64
 }
 
-// Counters returns the sums over all CPUs since the program was loaded. It is not atomic over all of them.
+// Counters returns the sums over all CPUs since the program was loaded. The snapshot is not atomic.
 func (c *Classify) Counters() (ClassifyCounters, error) {
 	var sum ClassifyCounters
 	var cpus []classifyCounters
@@ -147,14 +147,14 @@ func (c *Classify) Counters() (ClassifyCounters, error) {
 }
 
 func addressKey(a netip.Addr) (key classifyAddress) {
-	for i, word := range words(a) {
-		key.Words[i].Raw = word
+	for i, w := range addressWords(a) {
+		key.Words[i].Raw = w
 	}
 	return key
 }
 
-// limitedAs returns what initiations from an address are limited as: the IPv4 address or the IPv6 /64.
-func limitedAs(a netip.Addr) classifyAddress {
+// limitKey returns the key under which the program limits initiations from an address: the IPv4 address or IPv6 /64.
+func limitKey(a netip.Addr) classifyAddress {
 	key := addressKey(a)
 	if !a.Unmap().Is4() {
 		key.Words[2].Raw, key.Words[3].Raw = 0, 0

@@ -19,11 +19,11 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netlab"
 )
 
-// pier is a host that sends, and one behind classify that receives.
-type pier struct {
+// vethPair is a sending host, and a receiving one with classify.
+type vethPair struct {
 	*testing.T
 	sender, receiver *netlab.Host
-	device           string // the receiver's
+	device           string // of the receiver
 }
 
 const (
@@ -31,17 +31,17 @@ const (
 	pierTo   = "198.51.100.1:51820"
 )
 
-// newPier makes hosts whose messages carry whole checksums: those that go through another CPU need them.
-func newPier(t *testing.T) *pier {
+// newVethPair creates two hosts that send complete checksums, which a cpumap needs.
+func newVethPair(t *testing.T) *vethPair {
 	t.Helper()
-	loadClassifyFor(t, ClassifyOptions{Port: 1}) // or skip
+	loadClassifyFor(t, ClassifyOptions{Port: 1}) // skips without privileges
 	lab, err := netlab.New("classify")
 	if errors.Is(err, netlab.ErrPrivileges) {
 		t.Skip(err)
 	}
 	must(t, err)
 	t.Cleanup(func() { must(t, lab.Close()) })
-	p := &pier{T: t}
+	p := &vethPair{T: t}
 	p.sender, err = lab.Host("sender")
 	must(t, err)
 	p.receiver, err = lab.Host("receiver")
@@ -57,7 +57,7 @@ func newPier(t *testing.T) *pier {
 }
 
 // do runs f in the receiver's namespace with its device.
-func (p *pier) do(f func(device int) error) {
+func (p *vethPair) do(f func(device int) error) {
 	p.Helper()
 	must(p.T, p.receiver.Do(func() error {
 		dev, err := net.InterfaceByName(p.device)
@@ -69,15 +69,15 @@ func (p *pier) do(f func(device int) error) {
 }
 
 // classify loads and attaches the program, with the receiver's address.
-func (p *pier) classify(o ClassifyOptions, kind hook.Kind) *Classify {
+func (p *vethPair) classify(o ClassifyOptions, kind hook.Kind) *Classify {
 	p.Helper()
 	c := newClassify(p.T, o)
 	p.do(func(device int) error { return c.Attach(device, kind) })
 	return c
 }
 
-// exchange sends messages to the receiver's ordinary socket, and fails unless all of them arrive.
-func (p *pier) exchange(payloads ...[]byte) {
+// exchange sends messages to the receiver's UDP socket, and fails unless all arrive.
+func (p *vethPair) exchange(payloads ...[]byte) {
 	p.Helper()
 	var in, out *net.UDPConn
 	must(p.T, p.receiver.Do(func() (err error) {
@@ -102,41 +102,41 @@ func (p *pier) exchange(payloads ...[]byte) {
 	}
 }
 
-// eachMode runs a test natively and in generic mode.
+// eachMode runs a test in native and generic mode.
 func eachMode(t *testing.T, test func(t *testing.T, kind hook.Kind)) {
 	for _, kind := range []hook.Kind{hook.XDPNative, hook.XDPGeneric} {
 		t.Run(kind.String(), func(t *testing.T) { test(t, kind) })
 	}
 }
 
-func TestWithoutASocketTheKernelReceivesEverything(t *testing.T) {
+func TestKernelReceivesEverythingWithoutSocket(t *testing.T) {
 	eachMode(t, func(t *testing.T, kind hook.Kind) {
-		p := newPier(t)
-		c := p.classify(ClassifyOptions{Source: atMost(2), Total: atMost(5)}, kind)
+		p := newVethPair(t)
+		c := p.classify(ClassifyOptions{Source: limitOf(2), Total: limitOf(5)}, kind)
 		p.exchange(message(4, 1000), message(4, 32), initiation(), withMAC2(), message(2, 92), message(3, 64), []byte("x"))
-		got := classified(t, c, ClassifyCounters{})
+		got := countsSince(t, c, ClassifyCounters{})
 		if got["no_socket"] != 1 || got["keepalive"] != 1 || got["initiation"] != 2 || got["other"] != 3 || len(got) != 4 {
 			t.Errorf("counted %v", got)
 		}
 	})
 }
 
-func TestDataArrivesThroughTheCPUOfItsFlow(t *testing.T) {
-	p := newPier(t)
+func TestCPUMapDeliversData(t *testing.T) {
+	p := newVethPair(t)
 	c := p.classify(ClassifyOptions{CPUs: possibleCPUs(t)}, hook.XDPNative)
 	p.exchange(message(4, 1000), message(4, 999), initiation(), message(4, 48))
-	if got := classified(t, c, ClassifyCounters{}); got["spread"] != 3 || got["initiation"] != 1 || len(got) != 2 {
+	if got := countsSince(t, c, ClassifyCounters{}); got["cpumap"] != 3 || got["initiation"] != 1 || len(got) != 2 {
 		t.Errorf("counted %v", got)
 	}
 }
 
-// TestEachQueueHasItsSocket runs the program as the device's queues do.
-func TestEachQueueHasItsSocket(t *testing.T) {
-	p := newPier(t)
+// TestEachQueueUsesItsOwnSocket runs the program on different receive queues.
+func TestEachQueueUsesItsOwnSocket(t *testing.T) {
+	p := newVethPair(t)
 	c := p.classify(ClassifyOptions{}, hook.XDPNative)
 	fd := addSocket(t, c, 1)
 	defer unix.Close(fd)
-	in := toUs(false, unchanged)
+	in := toHost(false, unchanged)
 	for queue, want := range []uint32{xdpPass, xdpRedirect} {
 		var verdict uint32
 		var refused error
@@ -161,8 +161,8 @@ func TestEachQueueHasItsSocket(t *testing.T) {
 // xdpMD is struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
 type xdpMD [6]uint32
 
-func TestSpreadingOverCPUsIsRefusedInGenericMode(t *testing.T) {
-	p := newPier(t)
+func TestCPUMapIsRejectedInGenericMode(t *testing.T) {
+	p := newVethPair(t)
 	c := newClassify(t, ClassifyOptions{CPUs: []int{0}})
 	p.do(func(device int) error {
 		if err := c.Attach(device, hook.XDPGeneric); !errors.Is(err, ebpf.ErrNotSupported) || !strings.Contains(err.Error(), "RPS") {
@@ -175,14 +175,14 @@ func TestSpreadingOverCPUsIsRefusedInGenericMode(t *testing.T) {
 		t.Errorf("in another's place: %v", err)
 	}
 	p.exchange(message(4, 100))
-	if got := classified(t, old, ClassifyCounters{}); got["no_socket"] != 1 {
+	if got := countsSince(t, old, ClassifyCounters{}); got["no_socket"] != 1 {
 		t.Errorf("the other one counted %v", got)
 	}
 }
 
-func TestAnotherClassifyTakesOver(t *testing.T) {
+func TestTakeOverReplacesAttachedClassify(t *testing.T) {
 	eachMode(t, func(t *testing.T, kind hook.Kind) {
-		p := newPier(t)
+		p := newVethPair(t)
 		old := p.classify(ClassifyOptions{}, kind)
 		if st, err := old.Status(); err != nil || st.State != hook.Attached || st.Kind != kind {
 			t.Errorf("seen from another namespace: %+v, %v", st, err)
@@ -191,15 +191,15 @@ func TestAnotherClassifyTakesOver(t *testing.T) {
 		next := newClassify(t, ClassifyOptions{CheckIndices: true})
 		must(t, next.AddIndex(binary.LittleEndian.Uint32(message(4, 100)[4:])))
 		p.do(func(device int) error {
-			if err := next.Attach(device, kind); !errors.As(err, new(*hook.BusyError)) || !strings.Contains(err.Error(), "(classify) already holds") {
+			if err := next.Attach(device, kind); !errors.As(err, new(*hook.BusyError)) || !strings.Contains(err.Error(), "(classify) is already attached") {
 				t.Errorf("beside another: %v", err)
 			}
 			return nil
 		})
 		must(t, next.TakeOver(old))
-		must(t, old.Detach()) // leaves alone what is not its own any more
+		must(t, old.Detach()) // must not detach its successor
 		p.exchange(message(4, 101))
-		if got := classified(t, next, ClassifyCounters{}); got["no_socket"] != 1 {
+		if got := countsSince(t, next, ClassifyCounters{}); got["no_socket"] != 1 {
 			t.Errorf("counted %v", got)
 		}
 		if err := next.TakeOver(old); err == nil {
@@ -207,7 +207,7 @@ func TestAnotherClassifyTakesOver(t *testing.T) {
 		}
 		must(t, next.Detach())
 		p.exchange(message(4, 102))
-		if got := classified(t, next, ClassifyCounters{}); got["no_socket"] != 1 {
+		if got := countsSince(t, next, ClassifyCounters{}); got["no_socket"] != 1 {
 			t.Errorf("after the detachment: %v", got)
 		}
 		p.do(func(device int) error { return next.Attach(device, kind) })

@@ -2,7 +2,7 @@
 
 //go:build ignore
 
-// gen writes Go's names of C enums: gen {GO_TYPE C_PREFIX HEADER}... OUTPUT
+// gen writes Go constants, names and help texts for C enums: gen {GO_TYPE C_PREFIX HEADER}... OUTPUT
 package main
 
 import (
@@ -41,8 +41,8 @@ func main() {
 	}
 }
 
-// render writes the constants, names and help texts of one enum. Constants are called by the type or, if its name ends
-// in Event, by what is before that.
+// render writes the constants, names and help texts of one enum. The constants' prefix is the type's name without a
+// trailing Event.
 func render(b *bytes.Buffer, kind, header string, rows [][]string) {
 	prefix, list := kind, strings.ToLower(kind[:1])+kind[1:]
 	if short := strings.TrimSuffix(kind, "Event"); short != "" {
@@ -70,6 +70,10 @@ func render(b *bytes.Buffer, kind, header string, rows [][]string) {
 func camel(s string) string {
 	var b strings.Builder
 	for _, w := range strings.Split(s, "_") {
+		if w == "CPUMAP" {
+			b.WriteString("CPUMap")
+			continue
+		}
 		b.WriteString(w[:1] + strings.ToLower(w[1:]))
 	}
 	return b.String()

@@ -10,7 +10,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/packet"
 )
 
-// What a datagram's UDP checksum is.
+// Kinds of UDP checksums.
 const (
 	whole = iota
 	none
@@ -22,7 +22,7 @@ type datagram struct {
 	payload  []byte
 	checksum int
 	tags     []uint16 // EtherTypes of VLAN tags
-	options  int      // words of IPv4 options
+	options  int      // in words of 4 bytes
 }
 
 // message returns a WireGuard message of that type and size.
@@ -63,7 +63,7 @@ func (d datagram) bytes() []byte {
 		binary.BigEndian.PutUint16(udp[6:], udpChecksum(ip, udp))
 	}
 	if d.options > 0 {
-		ip = options(ip, d.options)
+		ip = addIPv4Options(ip, d.options)
 	}
 	return slices.Concat(ethernet(ethertype, d.tags...), ip)
 }
@@ -78,7 +78,7 @@ func ethernet(ethertype uint16, tags ...uint16) []byte {
 	return binary.BigEndian.AppendUint16(b, ethertype)
 }
 
-// udpChecksum is RFC 768's, word by word.
+// udpChecksum returns the UDP checksum (RFC 768).
 func udpChecksum(ip, udp []byte) uint16 {
 	addresses := ip[12:20]
 	if packet.VersionOf(ip) == packet.Version6 {
@@ -96,8 +96,8 @@ func udpChecksum(ip, udp []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// summingToZero returns a data message whose checksum is 0, written as 0xffff, when it goes from src to dst.
-func summingToZero(src, dst string) []byte {
+// checksumZeroFlow returns a data message whose checksum is 0, written as 0xffff, when it goes from src to dst.
+func checksumZeroFlow(src, dst string) []byte {
 	d := datagram{src: src, dst: dst, payload: message(4, 96)}
 	d.payload[94], d.payload[95] = 0, 0
 	b := d.bytes()

@@ -34,7 +34,7 @@ func ipv4(p packet.Protocol, size int) []byte {
 	ip := make([]byte, packet.IPv4HeaderLen, packet.IPv4HeaderLen+size)
 	ip[0], ip[8], ip[9] = 0x45, 64, byte(p)
 	copy(ip[12:], []byte{192, 0, 2, 1, 198, 51, 100, 2})
-	return lengthen(append(ip, transport(size)...))
+	return fixLength(append(ip, transport(size)...))
 }
 
 // ipv6 returns a packet from 2001:db8::1 to fd00::2 with size bytes behind its header.
@@ -43,11 +43,11 @@ func ipv6(p packet.Protocol, size int) []byte {
 	ip[0], ip[6], ip[7] = 0x60, byte(p), 64
 	copy(ip[8:], []byte{0x20, 0x01, 0x0d, 0xb8, 15: 1})
 	copy(ip[24:], []byte{0xfd, 15: 2})
-	return lengthen(append(ip, transport(size)...))
+	return fixLength(append(ip, transport(size)...))
 }
 
-// lengthen makes the header tell the length that there is.
-func lengthen(ip []byte) []byte {
+// fixLength sets the header's length to the packet's.
+func fixLength(ip []byte) []byte {
 	if packet.VersionOf(ip) == packet.Version4 {
 		packet.IPv4(ip).SetTotalLen(len(ip))
 	} else {
@@ -71,15 +71,15 @@ func reverse(ip []byte) []byte {
 	return out
 }
 
-// options inserts words of IPv4 options.
-func options(ip []byte, words int) []byte {
+// addIPv4Options inserts words of IPv4 options.
+func addIPv4Options(ip []byte, words int) []byte {
 	out := slices.Insert(clone(ip), packet.IPv4HeaderLen, make([]byte, 4*words)...)
 	out[0] += byte(words)
-	return lengthen(out)
+	return fixLength(out)
 }
 
-// extend inserts IPv6 extension headers of 8*(1+length) bytes each; fragment headers are of 8.
-func extend(ip []byte, length int, types ...packet.Protocol) []byte {
+// addIPv6Extensions inserts IPv6 extension headers of 8*(1+length) bytes each; fragment headers are of 8.
+func addIPv6Extensions(ip []byte, length int, types ...packet.Protocol) []byte {
 	out := clone(ip)
 	for _, p := range slices.Backward(types) {
 		size := 8 + 8*length
@@ -91,10 +91,10 @@ func extend(ip []byte, length int, types ...packet.Protocol) []byte {
 		out = slices.Insert(out, packet.IPv6HeaderLen, header...)
 		out[6] = byte(p)
 	}
-	return lengthen(out)
+	return fixLength(out)
 }
 
-// generator makes packets of all kinds, half of them damaged.
+// generator generates packets of all kinds, half of them malformed.
 type generator struct{ *rand.Rand }
 
 func newGenerator(seed uint64) generator { return generator{rand.New(rand.NewPCG(seed, seed))} }
@@ -106,7 +106,7 @@ func (g generator) bytes(b []byte) {
 	}
 }
 
-// next returns a packet of at least a byte, and what kind it is.
+// next returns a packet of at least one byte, and its kind.
 func (g generator) next() (kind string, ip []byte) {
 	switch g.IntN(10) {
 	case 0:
@@ -140,7 +140,7 @@ func (g generator) ipv4() []byte {
 		binary.BigEndian.PutUint16(ip[6:], edges[g.IntN(len(edges))])
 	}
 	if g.IntN(3) == 0 {
-		ip = options(ip, 1+g.IntN(10))
+		ip = addIPv4Options(ip, 1+g.IntN(10))
 	}
 	return ip
 }
@@ -150,12 +150,12 @@ func (g generator) ipv6() []byte {
 	g.bytes(ip[8:])
 	skipped := []packet.Protocol{packet.HopByHop, packet.Routing, packet.DestOptions, packet.Fragment}
 	for range g.IntN(4) * g.IntN(4) {
-		ip = extend(ip, g.IntN(3), skipped[g.IntN(10)%len(skipped)])
+		ip = addIPv6Extensions(ip, g.IntN(3), skipped[g.IntN(10)%len(skipped)])
 	}
 	return ip
 }
 
-// damage changes a byte of the header, or cuts or pads the packet.
+// damage changes a byte of the header, or truncates or pads the packet.
 func (g generator) damage(ip []byte) []byte {
 	switch g.IntN(3) {
 	case 0:

@@ -15,34 +15,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// layout is the number of the maps' layout and meaning: any change to what bpf/include/spread_maps.h and lane.h say
-// of them raises it.
+// layout numbers the maps' layout. Increment it with any change to the layout or meaning of the maps in
+// bpf/include/spread_maps.h and lane.h.
 const layout = 1
 
 const layoutPrefix = "state-"
 
-// layoutDir is where the maps of this layout are pinned.
+// layoutDir returns the directory in which maps of this layout are pinned.
 func layoutDir(pinDir string) string {
 	return filepath.Join(pinDir, fmt.Sprint(layoutPrefix, layout))
 }
 
-// makePinDir makes the directory for maps; the empty one stays empty.
-func makePinDir(pinDir string) (string, error) {
+// createPinDir creates the directory for the maps of this layout and returns it. An empty pinDir means no pinning.
+func createPinDir(pinDir string) (string, error) {
 	if pinDir == "" {
 		return "", nil
 	}
-	if err := checkBpffs(pinDir); err != nil {
+	if err := checkBPFFS(pinDir); err != nil {
 		return "", fmt.Errorf("pinning eBPF maps in %s: %w", pinDir, err)
 	}
 	dir := layoutDir(pinDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", fmt.Errorf("making the directory for pinned eBPF maps: %w", err)
+		return "", fmt.Errorf("creating the directory for pinned eBPF maps: %w", err)
 	}
 	return dir, nil
 }
 
-// checkBpffs looks at the part of a path that is there.
-func checkBpffs(path string) error {
+// checkBPFFS returns an error unless the existing part of a path is in a BPF file system.
+func checkBPFFS(path string) error {
 	var fs unix.Statfs_t
 	for {
 		err := unix.Statfs(path, &fs)
@@ -51,17 +51,17 @@ func checkBpffs(path string) error {
 			continue
 		}
 		if err == nil && fs.Type != unix.BPF_FS_MAGIC {
-			err = errors.New("not a bpffs (mount -t bpf -o mode=700 bpf /sys/fs/bpf)")
+			err = errors.New("not a BPF file system (mount -t bpf -o mode=700 bpf /sys/fs/bpf)")
 		}
 		return err
 	}
 }
 
-// ErrOtherLayout is returned for state that another version of ropewalk pinned.
-var ErrOtherLayout = errors.New("it is of another version of ropewalk")
+// ErrOtherLayout is returned for maps that were pinned with another layout.
+var ErrOtherLayout = errors.New("pinned by another version of ropewalk")
 
-// OpenState opens what a LoadSpread, perhaps of another process, pinned in a directory. That there is none of this
-// layout, or not all of it, satisfies errors.Is(err, os.ErrNotExist), and ErrOtherLayout too if there is one of another.
+// OpenState opens the maps that LoadSpread, perhaps in another process, pinned in a directory. If maps of this layout are
+// missing, errors.Is(err, os.ErrNotExist), and also errors.Is(err, ErrOtherLayout) if there are maps of another layout.
 func OpenState(pinDir string) (*State, error) {
 	spec, err := loadSpread()
 	if err != nil {
@@ -83,7 +83,7 @@ func OpenState(pinDir string) (*State, error) {
 	return &s, nil
 }
 
-// otherLayout returns ErrOtherLayout if there is state, and none of this layout.
+// otherLayout returns ErrOtherLayout if there are pinned maps, but none of this layout.
 func otherLayout(pinDir string) error {
 	dirs, _ := filepath.Glob(filepath.Join(pinDir, layoutPrefix+"*"))
 	if len(dirs) == 0 || slices.Contains(dirs, layoutDir(pinDir)) {
@@ -92,7 +92,7 @@ func otherLayout(pinDir string) error {
 	return ErrOtherLayout
 }
 
-// stateSpecs returns the maps that hold state; those of variables belong to one loading of the programs.
+// stateSpecs returns the maps that are pinned. Maps of global variables belong to one load of the programs.
 func stateSpecs(spec *ebpf.CollectionSpec) map[string]*ebpf.MapSpec {
 	specs := make(map[string]*ebpf.MapSpec)
 	for name, m := range spec.Maps {
@@ -114,11 +114,11 @@ func openPinned(path string, want *ebpf.MapSpec) (*ebpf.Map, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("opening the pinned eBPF map %s: %w", path, err)
 	}
-	return nil, fmt.Errorf("opening the pinned eBPF map %s: %w (if it is somebody else's, remove it by hand: `rm -r %s`)", path, err, path)
+	return nil, fmt.Errorf("opening the pinned eBPF map %s: %w (if it is not ropewalk's, remove it: `rm -r %s`)", path, err, path)
 }
 
-// RemoveState removes what is pinned in a directory, of every layout, and then the directory if nothing else is in it.
-// Attached programs keep what they use. No error if there is nothing.
+// RemoveState unpins the maps of every layout in a directory, and removes the directory if it is empty then. Attached
+// programs keep the maps that they use. It returns nil if there are none.
 func RemoveState(pinDir string) error {
 	dirs, err := filepath.Glob(filepath.Join(pinDir, layoutPrefix+"*"))
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Repeated runs get the packet that the one before left, so that the lanes here are the canonical port: all is done as
-// for a lane, and the packet stays. The flow comes from the mark, whose bits the first run clears, since the hash would
-// be computed anew each time, which that of WireGuard's packets is not.
+// Each run gets the packet that the previous one changed. The only lane port here is therefore the listen port, so that
+// the packet stays the same. The flow comes from the mark: a hash would be computed in each run, while packets of
+// WireGuard already have one.
 func BenchmarkSpread(b *testing.B) {
 	udp := data(from(us4, 51819), them4).bytes()
 	for _, bb := range []struct {
@@ -49,8 +49,8 @@ func BenchmarkSpread(b *testing.B) {
 	}
 }
 
-// What the measuring itself costs: less this, the others are what a packet costs.
-func BenchmarkNothing(b *testing.B) {
+// BenchmarkEmptyProgram measures the overhead, to be subtracted from the others.
+func BenchmarkEmptyProgram(b *testing.B) {
 	loadSpreadFor(b, SpreadOptions{})
 	for kind, name := range map[ebpf.ProgramType]string{ebpf.SchedCLS: "tc", ebpf.XDP: "xdp"} {
 		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -62,8 +62,8 @@ func BenchmarkNothing(b *testing.B) {
 	}
 }
 
-// What gather changes it does not change again: that is measured by the kernel's own statistics, over single runs, less
-// what those make of a packet that is passed at once, plus what that costs when repeated.
+// Gather does not change a packet twice. Its cost is therefore measured over single runs, by the kernel's run-time
+// statistics. The overhead of single runs is corrected by a packet that is passed unchanged.
 func BenchmarkGather(b *testing.B) {
 	s := newGather(b)
 	for name, p := range map[string]*ebpf.Program{"tc": s.Ingress(), "xdp": s.XDP()} {
@@ -79,7 +79,7 @@ func BenchmarkGather(b *testing.B) {
 	}
 }
 
-// repeatRun reports what a packet costs.
+// repeatRun reports the cost of a packet over repeated runs.
 func repeatRun(b *testing.B, p *ebpf.Program, in []byte) float64 {
 	b.Helper()
 	_, each, err := p.Benchmark(in, 1000000, b.ResetTimer)
@@ -90,7 +90,7 @@ func repeatRun(b *testing.B, p *ebpf.Program, in []byte) float64 {
 	return float64(each.Nanoseconds())
 }
 
-// singleRuns returns what a packet costs when it is new to the program each time.
+// singleRuns returns the cost of a packet over single runs.
 func singleRuns(b *testing.B, p *ebpf.Program, in []byte) float64 {
 	b.Helper()
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)

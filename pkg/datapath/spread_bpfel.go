@@ -19,8 +19,8 @@ type spreadCounters struct {
 }
 
 type spreadLocalPort struct {
-	_         structs.HostLayout
-	Canonical struct {
+	_          structs.HostLayout
+	ListenPort struct {
 		_   structs.HostLayout
 		Raw uint16
 	}
@@ -49,15 +49,15 @@ type spreadPeerKey struct {
 		_   structs.HostLayout
 		Raw uint16
 	}
-	Tunnel struct {
+	ListenPort struct {
 		_   structs.HostLayout
 		Raw uint16
 	}
 }
 
 type spreadSource struct {
-	_         structs.HostLayout
-	Canonical struct {
+	_            structs.HostLayout
+	EndpointPort struct {
 		_   structs.HostLayout
 		Raw uint16
 	}
@@ -72,7 +72,7 @@ type spreadSourceKey struct {
 		_   structs.HostLayout
 		Raw uint32
 	}
-	Tunnel struct {
+	ListenPort struct {
 		_   structs.HostLayout
 		Raw uint16
 	}
@@ -92,7 +92,7 @@ const (
 	spreadProgGatherTc  = "gather_tc"
 	spreadProgGatherXdp = "gather_xdp"
 	spreadProgSpread    = "spread"
-	spreadVarGap        = "gap"
+	spreadVarFlowletGap = "flowlet_gap"
 	spreadVarL2         = "l2"
 )
 
@@ -159,8 +159,8 @@ type spreadMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type spreadVariableSpecs struct {
-	Gap *ebpf.VariableSpec `ebpf:"gap"`
-	L2  *ebpf.VariableSpec `ebpf:"l2"`
+	FlowletGap *ebpf.VariableSpec `ebpf:"flowlet_gap"`
+	L2         *ebpf.VariableSpec `ebpf:"l2"`
 }
 
 // spreadObjects contains all objects after they have been loaded into the kernel.
@@ -206,8 +206,8 @@ func (m *spreadMaps) Close() error {
 //
 // It can be passed to loadSpreadObjects or ebpf.CollectionSpec.LoadAndAssign.
 type spreadVariables struct {
-	Gap *ebpf.Variable `ebpf:"gap"`
-	L2  *ebpf.Variable `ebpf:"l2"`
+	FlowletGap *ebpf.Variable `ebpf:"flowlet_gap"`
+	L2         *ebpf.Variable `ebpf:"l2"`
 }
 
 // spreadPrograms contains all programs after they have been loaded into the kernel.

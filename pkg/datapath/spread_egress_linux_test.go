@@ -12,7 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/packet"
 )
 
-// spreadRow is a packet, and what is to become of it: the packet want, or itself if that is nil.
+// spreadRow is a packet with its expected result want; nil: unchanged.
 type spreadRow struct {
 	name   string
 	in     []byte
@@ -21,7 +21,7 @@ type spreadRow struct {
 	counts map[Event]uint64
 }
 
-// spreadRows has a row per branch of spread, but for those of the lane's choice.
+// spreadRows has a row per branch of spread, without those of the choice of a lane.
 func spreadRows() []spreadRow {
 	m4, m6 := data(us4, them4), data(us6, them6)
 	l4, l6 := data(from(us4, lane), them4), data(from(us6, lane), them6)
@@ -40,15 +40,15 @@ func spreadRows() []spreadRow {
 	rows := []spreadRow{
 		row("v4", m4, l4, func(*datagram) {}),
 		row("v4 without a checksum", m4, l4, func(d *datagram) { d.checksum = none }),
-		row("v4 whose checksum becomes 0", m4, l4, func(d *datagram) { d.payload = summingToZero(from(us4, lane), them4) }),
-		row("v4 whose checksum was 0", m4, l4, func(d *datagram) { d.payload = summingToZero(us4, them4) }),
+		row("v4 whose checksum becomes 0", m4, l4, func(d *datagram) { d.payload = checksumZeroFlow(from(us4, lane), them4) }),
+		row("v4 whose checksum was 0", m4, l4, func(d *datagram) { d.payload = checksumZeroFlow(us4, them4) }),
 		row("v4 with options", m4, l4, func(d *datagram) { d.options = 1 }),
 		row("v4 with all options", m4, l4, func(d *datagram) { d.options = 10 }),
 		row("v4 with a VLAN tag", m4, l4, func(d *datagram) { d.tags = []uint16{0x8100} }),
 		row("v4 with two VLAN tags and options", m4, l4, func(d *datagram) { d.tags, d.options = []uint16{0x88a8, 0x8100}, 10 }),
 		row("v4 of the least size", m4, l4, func(d *datagram) { d.payload = message(4, 33) }),
 		row("v6", m6, l6, func(*datagram) {}),
-		row("v6 whose checksum becomes 0", m6, l6, func(d *datagram) { d.payload = summingToZero(from(us6, lane), them6) }),
+		row("v6 whose checksum becomes 0", m6, l6, func(d *datagram) { d.payload = checksumZeroFlow(from(us6, lane), them6) }),
 		row("v6 without a checksum", m6, l6, func(d *datagram) { d.checksum = none }),
 		row("v6 with two VLAN tags", m6, l6, func(d *datagram) { d.tags = []uint16{0x8100, 0x8100} }),
 		{"a train", m4.bytes(), train(10, 96), l4.bytes(), map[Event]uint64{EventSpread: 10, EventSpreadTrain: 1}},
@@ -66,16 +66,18 @@ func spreadRows() []spreadRow {
 		alone("another v6 address", data(us6, "[2001:db8:2::3]:51821").bytes(), EventNoPeer),
 		alone("another peer's handshake", data(us4, "203.0.113.3:51821").with(func(d *datagram) { d.payload = message(1, 148) }).bytes()),
 	}
-	return append(rows, hardRows(m4.bytes(), m6.bytes(), EventSpreadFragment, EventSpreadMalformed)...)
+	return append(rows, invalidRows(m4.bytes(), m6.bytes(), EventEgressFragment, EventEgressMalformed)...)
 }
 
-// hardRows are packets that neither spread nor gather touches, made of good ones.
-func hardRows(v4, v6 []byte, fragment, malformed Event) []spreadRow {
+// invalidRows returns invalid variants of valid packets, which neither spread nor gather changes.
+func invalidRows(v4, v6 []byte, fragment, malformed Event) []spreadRow {
 	const ip, udp4, udp6 = 14, 14 + 20, 14 + 40
 	alone := func(name string, in []byte, events ...Event) spreadRow {
 		return spreadRow{name, in, skb{}, nil, once(events...)}
 	}
-	extended := func(types ...packet.Protocol) []byte { return slices.Concat(v6[:ip], extend(v6[ip:], 0, types...)) }
+	extended := func(types ...packet.Protocol) []byte {
+		return slices.Concat(v6[:ip], addIPv6Extensions(v6[ip:], 0, types...))
+	}
 	fragmented := extended(packet.Fragment)
 	return []spreadRow{
 		alone("v4 first fragment", set(v4, ip+6, 0x20, 0), fragment),
@@ -104,11 +106,11 @@ func hardRows(v4, v6 []byte, fragment, malformed Event) []spreadRow {
 func TestSpreadChangesOnlyDataMessagesOfTunnels(t *testing.T) {
 	s := newSpread(t, SpreadOptions{L2: true})
 	for _, row := range spreadRows() {
-		forget(t, s)
+		clearFlows(t, s)
 		before := counters(t, s)
 		out, after, refused := runTC(t, s.Egress(), row.in, row.ctx)
 		if refused {
-			t.Errorf("%s: the kernel refuses the packet", row.name)
+			t.Errorf("%s: the kernel rejects the packet", row.name)
 			continue
 		}
 		want, counts := row.in, maps.Clone(row.counts)
@@ -127,7 +129,7 @@ func TestSpreadChangesOnlyDataMessagesOfTunnels(t *testing.T) {
 	}
 }
 
-func TestSpreadReadsPacketsWithoutEthernet(t *testing.T) {
+func TestSpreadHandlesPacketsWithoutEthernetHeader(t *testing.T) {
 	s := newSpread(t, SpreadOptions{})
 	for _, ends := range [][2]string{{us4, them4}, {us6, them6}} {
 		in, want := data(ends[0], ends[1]).bytes(), data(from(ends[0], lane), ends[1]).bytes()
@@ -140,8 +142,8 @@ func TestSpreadReadsPacketsWithoutEthernet(t *testing.T) {
 	}
 }
 
-// every runs f on packets of all kinds cut to every length that the kernel takes for a test.
-func everyCut(f func(in []byte) (refused bool)) (runs int) {
+// forEachTruncation runs f on packets of all kinds, truncated to every length that the kernel accepts for a test.
+func forEachTruncation(f func(in []byte) (refused bool)) (runs int) {
 	for _, in := range [][]byte{
 		data(us4, them4).bytes(), data(us6, them6).bytes(),
 		data(us4, them4).with(func(d *datagram) { d.tags, d.options = []uint16{0x88a8, 0x8100}, 10 }).bytes(),
@@ -156,10 +158,10 @@ func everyCut(f func(in []byte) (refused bool)) (runs int) {
 	return runs
 }
 
-func TestSpreadLeavesCutPacketsAlone(t *testing.T) {
+func TestSpreadLeavesTruncatedPacketsUnchanged(t *testing.T) {
 	for _, o := range []SpreadOptions{{L2: true}, {}} {
 		s := newSpread(t, o)
-		runs := everyCut(func(in []byte) bool {
+		runs := forEachTruncation(func(in []byte) bool {
 			if !o.L2 && len(in) > 28 {
 				in = in[14:]
 			}
@@ -172,19 +174,19 @@ func TestSpreadLeavesCutPacketsAlone(t *testing.T) {
 		if runs < 400 {
 			t.Errorf("%d runs", runs)
 		}
-		if got := counted(t, s, Counters{}); got[EventSpread] != 0 || got[EventSpreadMalformed] == 0 {
+		if got := counted(t, s, Counters{}); got[EventSpread] != 0 || got[EventEgressMalformed] == 0 {
 			t.Errorf("counted %v", got)
 		}
 	}
 }
 
-func TestSpreadTakesTheFlowFromTheMarkAndClearsIt(t *testing.T) {
+func TestSpreadReadsAndClearsFlowMark(t *testing.T) {
 	s := newSpread(t, SpreadOptions{L2: true})
 	for _, tt := range []struct{ mask, mark, after uint32 }{
 		{0, 0x12345678, 0x12345678}, {0xffff0000, 0x12345678, 0x5678}, {0xff00, 0x12345678, 0x12340078}, {0xffffffff, 0x12345678, 0},
 	} {
 		must(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: tt.mask}))
-		forget(t, s)
+		clearFlows(t, s)
 		for _, kind := range []byte{1, 4} {
 			want := tt.mark
 			if kind == 4 {
@@ -206,13 +208,13 @@ func TestSpreadTakesTheFlowFromTheMarkAndClearsIt(t *testing.T) {
 	}
 }
 
-// markFlow is the twin of take_flow in bpf/spread.bpf.c.
+// markFlow computes the same as take_flow in bpf/spread.bpf.c.
 func markFlow(mark, mask uint32) uint32 {
 	flow := (mark & mask) * 0x9e3779b1
 	return flow ^ flow>>16
 }
 
-func TestSpreadLeavesPeersWithoutLanesAlone(t *testing.T) {
+func TestSpreadSkipsPeersWithoutLanes(t *testing.T) {
 	s := newSpread(t, SpreadOptions{L2: true})
 	must(t, s.SetPeer(Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort(them4)}))
 	in := data(us4, them4).bytes()

@@ -12,7 +12,7 @@ import (
 
 // gatherRows has a row per branch of gather.
 func gatherRows() []spreadRow {
-	source, destination := once(EventGatherSource), once(EventGatherDestination)
+	source, destination := once(EventGather), once(EventToListenPort)
 	row := func(name, src, dst, wantSrc, wantDst string, counts map[Event]uint64, change func(*datagram)) spreadRow {
 		return spreadRow{name, data(src, dst).with(change).bytes(), skb{}, data(wantSrc, wantDst).with(change).bytes(), counts}
 	}
@@ -24,8 +24,8 @@ func gatherRows() []spreadRow {
 	rows := []spreadRow{
 		row("v4", lane4, us4, them4, us4, source, as),
 		row("v4 without a checksum", lane4, us4, them4, us4, source, func(d *datagram) { d.checksum = none }),
-		row("v4 whose checksum becomes 0", lane4, us4, them4, us4, source, func(d *datagram) { d.payload = summingToZero(them4, us4) }),
-		row("v4 whose checksum was 0", lane4, us4, them4, us4, source, func(d *datagram) { d.payload = summingToZero(lane4, us4) }),
+		row("v4 whose checksum becomes 0", lane4, us4, them4, us4, source, func(d *datagram) { d.payload = checksumZeroFlow(them4, us4) }),
+		row("v4 whose checksum was 0", lane4, us4, them4, us4, source, func(d *datagram) { d.payload = checksumZeroFlow(lane4, us4) }),
 		row("v4 with a VLAN tag and options", lane4, us4, them4, us4, source, func(d *datagram) { d.tags, d.options = []uint16{0x8100}, 3 }),
 		row("v6", lane6, us6, them6, us6, source, as),
 		row("v6 with two VLAN tags", lane6, us6, them6, us6, source, func(d *datagram) { d.tags = []uint16{0x88a8, 0x8100} }),
@@ -33,8 +33,8 @@ func gatherRows() []spreadRow {
 		row("the last of the range", from(them4, 62999), us4, them4, us4, source, as),
 		row("a handshake to a lane port", them4, ours4, them4, us4, destination, func(d *datagram) { d.payload = message(1, 148) }),
 		row("a keepalive to a lane port", them6, from(us6, lane), them6, us6, destination, func(d *datagram) { d.payload = message(4, 32) }),
-		row("a lane port to a lane port", lane4, ours4, them4, us4, once(EventGatherSource, EventGatherDestination), as),
-		row("a v6 lane port to a lane port", lane6, from(us6, 61999), them6, us6, once(EventGatherSource, EventGatherDestination), as),
+		row("a lane port to a lane port", lane4, ours4, them4, us4, once(EventGather, EventToListenPort), as),
+		row("a v6 lane port to a lane port", lane6, from(us6, 61999), them6, us6, once(EventGather, EventToListenPort), as),
 		row("a stock peer to a lane port", "203.0.113.9:40000", ours4, "203.0.113.9:40000", us4, destination, as),
 		alone("canonical to canonical", them4, us4),
 		alone("before the range", from(them4, 61999), us4), alone("behind the range", from(them4, 63000), us4),
@@ -45,11 +45,11 @@ func gatherRows() []spreadRow {
 		alone("v6 of another address", from("[2001:db8:2::3]:1", gathers), us6),
 		alone("no tunnel's port", lane4, from(us4, 51819)), alone("behind our lane ports", them4, from(us4, 62000)),
 	}
-	hard := hardRows(data(lane4, ours4).bytes(), data(lane6, us6).bytes(), EventGatherFragment, EventGatherMalformed)
+	hard := invalidRows(data(lane4, ours4).bytes(), data(lane6, us6).bytes(), EventIngressFragment, EventIngressMalformed)
 	return append(rows, hard...)
 }
 
-// newGather returns a Spread with a stock peer more.
+// newGather returns a Spread with an additional peer that does not spread.
 func newGather(t testing.TB) *Spread {
 	t.Helper()
 	s := newSpread(t, SpreadOptions{L2: true})
@@ -57,7 +57,7 @@ func newGather(t testing.TB) *Spread {
 	return s
 }
 
-// eachGather runs f with tc's gather and with XDP's.
+// eachGather runs f with the gather programs for tc and XDP.
 func eachGather(t *testing.T, s *Spread, f func(t *testing.T, run func(in []byte, ctx skb) (out []byte, refused bool))) {
 	t.Run("tc", func(t *testing.T) {
 		f(t, func(in []byte, ctx skb) ([]byte, bool) {
@@ -70,14 +70,14 @@ func eachGather(t *testing.T, s *Spread, f func(t *testing.T, run func(in []byte
 	})
 }
 
-func TestGatherPutsCanonicalPortsBack(t *testing.T) {
+func TestGatherRestoresPorts(t *testing.T) {
 	s := newGather(t)
 	eachGather(t, s, func(t *testing.T, run func([]byte, skb) ([]byte, bool)) {
 		for _, row := range gatherRows() {
 			before := counters(t, s)
 			out, refused := run(row.in, row.ctx)
 			if refused {
-				t.Errorf("%s: the kernel refuses the packet", row.name)
+				t.Errorf("%s: the kernel rejects the packet", row.name)
 				continue
 			}
 			want := row.in
@@ -94,14 +94,14 @@ func TestGatherPutsCanonicalPortsBack(t *testing.T) {
 	})
 }
 
-func TestGatherCountsEachDatagramOfATrain(t *testing.T) {
+func TestGatherCountsEachTrainDatagram(t *testing.T) {
 	s := newGather(t)
 	in := data(from(them4, gathers), from(us4, lane)).bytes()
 	out, _, _ := runTC(t, s.Ingress(), in, train(7, 96))
 	if want := data(them4, us4).bytes(); !bytes.Equal(out, want) {
 		t.Errorf("% x, want\n% x", out, want)
 	}
-	want := map[Event]uint64{EventGatherSource: 7, EventGatherDestination: 7}
+	want := map[Event]uint64{EventGather: 7, EventToListenPort: 7}
 	if got := counted(t, s, Counters{}); !maps.Equal(got, want) {
 		t.Errorf("counted %v, want %v", got, want)
 	}
@@ -110,7 +110,7 @@ func TestGatherCountsEachDatagramOfATrain(t *testing.T) {
 	}
 }
 
-func TestGatherCountsWhatComesForATunnel(t *testing.T) {
+func TestQueueCountsCoverTunnelDatagrams(t *testing.T) {
 	s := newGather(t)
 	eachGather(t, s, func(t *testing.T, run func([]byte, skb) ([]byte, bool)) {
 		before := append(queueSums(t, s), 0)[0]
@@ -124,7 +124,7 @@ func TestGatherCountsWhatComesForATunnel(t *testing.T) {
 	})
 }
 
-// queueSums adds up the CPUs.
+// queueSums returns the queue counters, summed over CPUs.
 func queueSums(t testing.TB, s *Spread) (sums []uint64) {
 	t.Helper()
 	queues, err := s.QueueCounts()
@@ -139,12 +139,12 @@ func queueSums(t testing.TB, s *Spread) (sums []uint64) {
 	return sums
 }
 
-// Cut packets may have their ports changed where their header is whole: the kernel drops them, and nothing else of
-// them may change.
-func TestGatherChangesNothingButPortsOfCutPackets(t *testing.T) {
+// The ports of a truncated packet may change if its UDP header is complete: the kernel drops the packet. Nothing else may
+// change.
+func TestGatherChangesOnlyPortsOfTruncatedPackets(t *testing.T) {
 	s := newGather(t)
 	eachGather(t, s, func(t *testing.T, run func([]byte, skb) ([]byte, bool)) {
-		runs := everyCut(func(in []byte) bool {
+		runs := forEachTruncation(func(in []byte) bool {
 			out, refused := run(in, skb{})
 			if refused {
 				return true

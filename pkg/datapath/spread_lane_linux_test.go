@@ -11,24 +11,24 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// chooser runs spread on flows beside the model of pkg/spread, which is given the time that the program read.
-type chooser struct {
+// laneModel runs the program and the Go model of package spread side by side. The model gets the time that the program read.
+type laneModel struct {
 	t     *testing.T
 	s     *Spread
 	flows *spread.Flows
 	loads map[string]*spread.Loads
 	lanes int
-	now   int64 // of the last run
+	now   int64 // of the last run, nanoseconds
 }
 
-// first is a lane that flows do not begin with by chance.
+// first is the peers' first lane. It is not 0, so that a missing value is noticed.
 const first = 77
 
-func newChooser(t *testing.T, lanes int, gap time.Duration, peers ...string) *chooser {
+func newLaneModel(t *testing.T, lanes int, gap time.Duration, peers ...string) *laneModel {
 	t.Helper()
 	s := loadSpreadFor(t, SpreadOptions{L2: true, Gap: gap})
 	must(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xffffffff}))
-	c := &chooser{t: t, s: s, flows: spread.NewFlows(16, gap), loads: map[string]*spread.Loads{}, lanes: lanes}
+	c := &laneModel{t: t, s: s, flows: spread.NewFlows(16, gap), loads: map[string]*spread.Loads{}, lanes: lanes}
 	for _, endpoint := range peers {
 		p := Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort(endpoint), First: first}
 		for i := range lanes {
@@ -40,8 +40,8 @@ func newChooser(t *testing.T, lanes int, gap time.Duration, peers ...string) *ch
 	return c
 }
 
-// step sends a message of a flow, and fails unless C and Go choose the same lane.
-func (c *chooser) step(peer string, mark uint32, size int) int {
+// step sends a message of a flow. It fails unless C and Go choose the same lane.
+func (c *laneModel) step(peer string, mark uint32, size int) int {
 	c.t.Helper()
 	us := us4
 	if netip.MustParseAddrPort(peer).Addr().Is6() {
@@ -50,7 +50,7 @@ func (c *chooser) step(peer string, mark uint32, size int) int {
 	in := data(us, peer).with(func(d *datagram) { d.payload = message(4, size) }).bytes()
 	out, _, refused := runTC(c.t, c.s.Egress(), in, skb{skbMark: mark})
 	if refused {
-		c.t.Fatal("the kernel refuses the packet")
+		c.t.Fatal("the kernel rejects the packet")
 	}
 	flow := markFlow(mark, 0xffffffff)
 	var word uint64
@@ -64,8 +64,8 @@ func (c *chooser) step(peer string, mark uint32, size int) int {
 	return got
 }
 
-// sameLoads fails unless C and Go have the same loads.
-func (c *chooser) sameLoads() {
+// checkLoads fails unless C and Go have the same loads.
+func (c *laneModel) checkLoads() {
 	c.t.Helper()
 	for endpoint, loads := range c.loads {
 		var peer spreadPeer
@@ -85,38 +85,38 @@ func (c *chooser) sameLoads() {
 	}
 }
 
-func TestSpreadChoosesLanesAsTheModelDoes(t *testing.T) {
+func TestLaneChoiceMatchesGoModel(t *testing.T) {
 	for _, lanes := range []int{1, 2, 3, 16, 63, 64} {
 		for _, gap := range []time.Duration{time.Microsecond, 300 * time.Microsecond, time.Hour} {
-			c := newChooser(t, lanes, gap, them4, them6)
+			c := newLaneModel(t, lanes, gap, them4, them6)
 			r := rand.New(rand.NewPCG(uint64(lanes), uint64(gap)))
 			for range 2000 {
-				// Several marks share an entry of the table now and then, also those of different peers.
+				// Some marks share an entry of the flow table, also across peers.
 				mark, size := uint32(r.IntN(100))*0x01000193, 33+r.IntN(1400)
 				c.step([]string{them4, them6}[r.IntN(2)], mark, size)
 			}
-			c.sameLoads()
-			c.settled(gap)
+			c.checkLoads()
+			c.checkFlowCounts(gap)
 		}
 	}
 }
 
-// settled checks how often lanes were chosen, where the gap leaves no doubt.
-func (c *chooser) settled(gap time.Duration) {
+// checkFlowCounts checks the number of lane choices, for gaps that determine it.
+func (c *laneModel) checkFlowCounts(gap time.Duration) {
 	c.t.Helper()
 	got := counted(c.t, c.s, Counters{})
 	if got[EventSpread] != 2000 || got[EventFlowNew] > 100 || got[EventFlowNew] < 50 {
 		c.t.Errorf("gap %v: counted %v", gap, got)
 	}
-	if gap == time.Hour && got[EventFlowAgain] != 0 {
+	if gap == time.Hour && got[EventFlowReassigned] != 0 {
 		c.t.Errorf("gap %v: counted %v", gap, got)
 	}
 }
 
-// Loads of long ago, up to where the epochs' difference no longer fits a shift, count as they do in the model.
-func TestOldLoadsFadeAsInTheModel(t *testing.T) {
+// Loads of different age, up to an epoch difference beyond 64, decay as in the Go model.
+func TestLoadDecayMatchesGoModel(t *testing.T) {
 	for _, epochs := range []int64{0, 1, 2, 7, 30, 39, 40, 63, 64, 65, 1 << 20} {
-		c := newChooser(t, 5, time.Microsecond, them4)
+		c := newLaneModel(t, 5, time.Microsecond, them4)
 		c.step(them4, 1, 100)
 		r := rand.New(rand.NewPCG(uint64(epochs), 0))
 		then := c.now - epochs<<27
@@ -134,12 +134,12 @@ func TestOldLoadsFadeAsInTheModel(t *testing.T) {
 		for i := range uint32(20) {
 			c.step(them4, 1+i*0x01000193, 1000)
 		}
-		c.sameLoads()
+		c.checkLoads()
 	}
 }
 
-func TestSixteenFlowsTakeSixteenLanes(t *testing.T) {
-	c := newChooser(t, 16, time.Hour, them4)
+func TestSixteenFlowsUseSixteenLanes(t *testing.T) {
+	c := newLaneModel(t, 16, time.Hour, them4)
 	taken := map[int]int{}
 	for i := range uint32(160) {
 		taken[c.step(them4, 1+i%16, 1400)]++
@@ -151,8 +151,8 @@ func TestSixteenFlowsTakeSixteenLanes(t *testing.T) {
 	}
 }
 
-// The lanes of a mark of which the mask leaves few bits differ too.
-func TestFewMarkBitsAreEnough(t *testing.T) {
+// A mask of few bits still selects different lanes.
+func TestFewMarkBitsSelectAllLanes(t *testing.T) {
 	for _, shift := range []int{0, 8, 16, 24, 28} {
 		seen := map[uint32]bool{}
 		for i := range uint32(16) {
@@ -164,8 +164,8 @@ func TestFewMarkBitsAreEnough(t *testing.T) {
 	}
 }
 
-// All entries of the table in use: nothing is lost, and each flow keeps its lane.
-func TestAFullTableOfFlowsKeepsOrder(t *testing.T) {
+// With all entries of the table in use, each flow keeps its lane.
+func TestFullFlowTableKeepsFlowsOnLanes(t *testing.T) {
 	s := newSpread(t, SpreadOptions{L2: true, Gap: time.Hour})
 	must(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xffff0000}))
 	var lanes []uint16
@@ -187,13 +187,13 @@ func TestAFullTableOfFlowsKeepsOrder(t *testing.T) {
 		}
 	}
 	got := counted(t, s, Counters{})
-	if got[EventSpread] != 1<<17 || got[EventFlowNew] != 1<<16 || got[EventFlowAgain] != 0 {
+	if got[EventSpread] != 1<<17 || got[EventFlowNew] != 1<<16 || got[EventFlowReassigned] != 0 {
 		t.Errorf("counted %v", got)
 	}
 }
 
-// A lane that is left from when the peer had more is one of those that it has now.
-func TestLanesOutsideThePeersAreFolded(t *testing.T) {
+// A lane of a flow entry beyond the peer's present lanes wraps around.
+func TestLaneBeyondPeerLanesWraps(t *testing.T) {
 	s := newSpread(t, SpreadOptions{L2: true, Gap: time.Hour})
 	must(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xffff0000}))
 	must(t, s.SetPeer(Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort(them4), Lanes: []uint16{61001, 61002, 61003}}))

@@ -13,47 +13,47 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// tickShift makes the program's ticks of nanoseconds (bpf/include/lane.h).
+// tickShift converts nanoseconds to the program's ticks (bpf/include/lane.h).
 const tickShift = 10
 
-// SpreadOptions says for which kind of device a Spread is loaded, and where its state is kept.
+// SpreadOptions configures a Spread for one device.
 type SpreadOptions struct {
-	// L2 tells that the device's packets begin with an Ethernet header. Those of TUN, WireGuard and IP tunnels do not.
+	// L2 is set if the device's packets begin with an Ethernet header. Those of TUN, WireGuard and IP tunnels do not.
 	L2 bool
-	// Gap is how long a flow must have been silent before it may take another lane; zero means spread.DefaultGap. It must be
-	// longer than the delays of two lanes can differ, or a flow that moves overtakes itself.
+	// Gap is the flowlet gap: how long a flow must be silent before it may change its lane. Zero means spread.DefaultGap. It
+	// must exceed the difference between the delays of any two lanes, or a flow that changes its lane is reordered.
 	Gap time.Duration
-	// PinDir is a directory in a bpffs, made if it is not there, in which the state is pinned, so that it outlives the
-	// process and the next one goes on with it. Empty: the state ends with the programs. State of another layout is
-	// never touched: a version of ropewalk with another layout begins with empty maps beside it.
+	// PinDir is the directory in a BPF file system where the maps are pinned. It is created if needed. Pinned maps outlive
+	// the process, and the next LoadSpread reuses them. Empty: the maps end with the programs. Maps of another layout are
+	// kept: a version of ropewalk with another layout begins with empty maps beside them.
 	PinDir string
 }
 
-// Spread is the programs that give data messages the source port of their flow's lane, and put the canonical port back
-// on the other side, with the State that they work on. They do nothing until they are attached, and touch nothing but
-// packets of configured tunnels.
+// Spread holds the programs that give data messages the source port of their flow's lane, the programs that restore the
+// ports on the receiving side, and their State. They do nothing until they are attached, and change only packets of
+// configured tunnels.
 type Spread struct {
 	State
 	egress, ingress, xdp *ebpf.Program
 }
 
 // LoadSpread loads the programs. It needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and before Linux 5.11
-// CAP_SYS_RESOURCE where RLIMIT_MEMLOCK is low; their lack satisfies errors.Is(err, os.ErrPermission).
+// CAP_SYS_RESOURCE if RLIMIT_MEMLOCK is low. Without them errors.Is(err, os.ErrPermission).
 func LoadSpread(o SpreadOptions) (*Spread, error) {
 	spec, err := spreadSpec(o)
 	if err != nil {
 		return nil, err
 	}
-	pins, err := makePinDir(o.PinDir)
+	pins, err := createPinDir(o.PinDir)
 	if err != nil {
 		return nil, err
 	}
-	// A limit that cannot be lifted may still be high enough: the load tells.
+	// If the limit cannot be raised, it may still be high enough. Otherwise the load fails.
 	_ = rlimit.RemoveMemlock()
 	var objects spreadObjects
 	pinned := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pins}}
 	if err := loadXDP(spec, spreadProgGatherXdp, &objects, pinned); err != nil {
-		return nil, explainLoad("spread", err)
+		return nil, explainLoadError("spread", err)
 	}
 	return &Spread{State: newState(&objects.spreadMaps), egress: objects.Spread, ingress: objects.GatherTc, xdp: objects.GatherXdp}, nil
 }
@@ -61,7 +61,7 @@ func LoadSpread(o SpreadOptions) (*Spread, error) {
 // spreadSpec returns the programs and maps with their configuration filled in.
 func spreadSpec(o SpreadOptions) (*ebpf.CollectionSpec, error) {
 	if o.Gap < 0 {
-		return nil, fmt.Errorf("loading the eBPF program spread: gap of %v", o.Gap)
+		return nil, fmt.Errorf("loading the eBPF program spread: invalid flowlet gap %v", o.Gap)
 	}
 	if o.Gap == 0 {
 		o.Gap = spread.DefaultGap
@@ -70,7 +70,7 @@ func spreadSpec(o SpreadOptions) (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the eBPF program spread: %w", err)
 	}
-	if err := errors.Join(spec.Variables["l2"].Set(o.L2), spec.Variables["gap"].Set(uint64(o.Gap)>>tickShift)); err != nil {
+	if err := errors.Join(spec.Variables[spreadVarL2].Set(o.L2), spec.Variables[spreadVarFlowletGap].Set(uint64(o.Gap)>>tickShift)); err != nil {
 		return nil, fmt.Errorf("configuring the eBPF program spread: %w", err)
 	}
 	if o.PinDir != "" {
@@ -81,17 +81,17 @@ func spreadSpec(o SpreadOptions) (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
-// Egress is the program for tc egress: tcx, or clsact in direct-action mode. It always lets the next program go on.
+// Egress is the spread program for tc egress: tcx, or clsact in direct-action mode. It always returns TCX_NEXT.
 func (s *Spread) Egress() *ebpf.Program { return s.egress }
 
-// Ingress is gather for tc ingress: tcx, or clsact in direct-action mode. It always lets the next program go on.
+// Ingress is the gather program for tc ingress: tcx, or clsact in direct-action mode. It always returns TCX_NEXT.
 func (s *Spread) Ingress() *ebpf.Program { return s.ingress }
 
-// XDP is gather for XDP, in place of Ingress. It passes every packet. It is for devices that check checksums
-// themselves: one that only one end of has been summed up, as a veth carries, it cannot tell from a whole one.
+// XDP is the gather program for XDP, to be used instead of Ingress. It always returns XDP_PASS. It needs a device whose
+// packets have complete checksums: it cannot recognize a partial one (CHECKSUM_PARTIAL), as a veth carries.
 func (s *Spread) XDP() *ebpf.Program { return s.xdp }
 
-// Close gives programs and maps back. What is attached or pinned stays.
+// Close closes programs and maps. Attached programs and pinned maps stay.
 func (s *Spread) Close() error {
 	return errors.Join(s.egress.Close(), s.ingress.Close(), s.xdp.Close(), s.State.Close())
 }

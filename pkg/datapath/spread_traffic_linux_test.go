@@ -23,12 +23,12 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/packet"
 )
 
-// street is three hosts in a row: what left leaves to be summed up, the middle one sums up before it forwards, and
-// right checks.
-type street struct {
+// network is three hosts in a row. left sends packets with partial checksums, middle completes them when it forwards, and
+// right verifies them.
+type network struct {
 	t                   *testing.T
 	left, middle, right *netlab.Host
-	out, in, last       string // the devices of left towards middle, and of middle and right that packets arrive on
+	out, in, last       string // devices: left's egress, and the ingress of middle and right
 	listener            *net.UDPConn
 }
 
@@ -37,16 +37,16 @@ var streetAddrs = map[string][2]string{
 	"v6": {"[2001:db8:1::1]:51820", "[2001:db8:2::2]:51821"},
 }
 
-func newStreet(t *testing.T) *street {
+func newNetwork(t *testing.T) *network {
 	t.Helper()
-	loadSpreadFor(t, SpreadOptions{}) // or skip
+	loadSpreadFor(t, SpreadOptions{}) // skips without privileges
 	lab, err := netlab.New("datapath")
 	if errors.Is(err, netlab.ErrPrivileges) {
 		t.Skip(err)
 	}
 	must(t, err)
 	t.Cleanup(func() { must(t, lab.Close()) })
-	s := &street{t: t}
+	s := &network{t: t}
 	for name, h := range map[string]**netlab.Host{"left": &s.left, "middle": &s.middle, "right": &s.right} {
 		*h, err = lab.Host(name)
 		must(t, err)
@@ -79,14 +79,14 @@ func newStreet(t *testing.T) *street {
 	return s
 }
 
-// as is the street for a subtest.
-func (s *street) as(t *testing.T) *street {
+// withT returns the network for a subtest.
+func (s *network) withT(t *testing.T) *network {
 	c := *s
 	c.t = t
 	return &c
 }
 
-// withoutChecksumOffload makes the kernel sum up what leaves by a device (ETHTOOL_STXCSUM).
+// withoutChecksumOffload makes the kernel compute the checksums of a device's packets (ETHTOOL_STXCSUM).
 func withoutChecksumOffload(device string) error {
 	const stxcsum = 0x17
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -99,7 +99,7 @@ func withoutChecksumOffload(device string) error {
 	if err != nil {
 		return err
 	}
-	// The kernel reads the request during the call only.
+	// The kernel reads the request only during the call.
 	type request struct {
 		name [unix.IFNAMSIZ]byte
 		data unsafe.Pointer
@@ -113,8 +113,8 @@ func withoutChecksumOffload(device string) error {
 	return nil
 }
 
-// attach puts a program on a host's device, until the test ends.
-func (s *street) attach(h *netlab.Host, device string, p *ebpf.Program, at ebpf.AttachType) {
+// attach attaches a program to a host's device until the test ends.
+func (s *network) attach(h *netlab.Host, device string, p *ebpf.Program, at ebpf.AttachType) {
 	s.t.Helper()
 	var l link.Link
 	err := h.Do(func() error {
@@ -137,7 +137,7 @@ func (s *street) attach(h *netlab.Host, device string, p *ebpf.Program, at ebpf.
 }
 
 // dial returns a socket of left from the first address to the second.
-func (s *street) dial(ends [2]string) *net.UDPConn {
+func (s *network) dial(ends [2]string) *net.UDPConn {
 	s.t.Helper()
 	var c *net.UDPConn
 	must(s.t, s.left.Do(func() error {
@@ -152,8 +152,8 @@ func (s *street) dial(ends [2]string) *net.UDPConn {
 	return c
 }
 
-// listen makes right receive on an address.
-func (s *street) listen(address string) {
+// listen opens right's socket on an address.
+func (s *network) listen(address string) {
 	s.t.Helper()
 	must(s.t, s.right.Do(func() (err error) {
 		s.listener, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(endpoint(address)))
@@ -163,8 +163,8 @@ func (s *street) listen(address string) {
 	s.t.Cleanup(func() { must(s.t, listener.Close()) })
 }
 
-// receive returns the next datagram, and the port that it came from.
-func (s *street) receive() (payload []byte, port uint16) {
+// receive returns the next datagram and its source port.
+func (s *network) receive() (payload []byte, port uint16) {
 	s.t.Helper()
 	b := make([]byte, 9000)
 	must(s.t, s.listener.SetReadDeadline(time.Now().Add(20*time.Second)))
@@ -195,13 +195,13 @@ func reusePort(_, _ string, raw syscall.RawConn) error {
 	return err
 }
 
-// exchange sends a train and single messages from the first address to the second, and fails unless right receives all
-// of them from the wanted port.
-func (s *street) exchange(ends [2]string, port uint16) {
+// exchange sends a train and single messages from the first address to the second. It fails unless right receives all of
+// them from the given port.
+func (s *network) exchange(ends [2]string, port uint16) {
 	s.t.Helper()
 	s.listen(ends[1])
 	c := s.dial(ends)
-	s.reach(c)
+	s.checkDelivery(c)
 	var sent [][]byte
 	for i := range 20 {
 		m := message(4, 1000+len(sent)/20)
@@ -217,7 +217,7 @@ func (s *street) exchange(ends [2]string, port uint16) {
 	}
 	for i, want := range sent {
 		got, from := s.receive()
-		for len(got) > 0 && got[0] == 1 { // of reach
+		for len(got) > 0 && got[0] == 1 { // a handshake of checkDelivery
 			got, from = s.receive()
 		}
 		if !bytes.Equal(got, want) || from != port {
@@ -226,8 +226,8 @@ func (s *street) exchange(ends [2]string, port uint16) {
 	}
 }
 
-// reach sends handshakes until one arrives: what waits for hosts to find each other may be dropped where they take long.
-func (s *street) reach(c *net.UDPConn) {
+// checkDelivery sends handshakes until one arrives. Packets that wait for neighbour discovery may be dropped.
+func (s *network) checkDelivery(c *net.UDPConn) {
 	s.t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; {
 		_, err := c.Write(message(1, 148))
@@ -242,8 +242,8 @@ func (s *street) reach(c *net.UDPConn) {
 	}
 }
 
-// leave loads spread for left and attaches it where packets leave.
-func (s *street) leave(lanes ...uint16) *Spread {
+// spreadFrom loads spread for left and attaches it where packets leave.
+func (s *network) spreadFrom(lanes ...uint16) *Spread {
 	s.t.Helper()
 	spread := loadSpreadFor(s.t, SpreadOptions{L2: true, Gap: time.Hour})
 	must(s.t, spread.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999)}))
@@ -254,8 +254,8 @@ func (s *street) leave(lanes ...uint16) *Spread {
 	return spread
 }
 
-// arrive loads gather for what left sends.
-func arrive(t *testing.T) *Spread {
+// loadGather loads gather for what left sends.
+func loadGather(t *testing.T) *Spread {
 	t.Helper()
 	gather := loadSpreadFor(t, SpreadOptions{L2: true})
 	must(t, gather.SetTunnel(Tunnel{Port: 51821}))
@@ -265,12 +265,12 @@ func arrive(t *testing.T) *Spread {
 	return gather
 }
 
-func TestTrainsAndUnfinishedChecksumsArriveWhole(t *testing.T) {
-	street := newStreet(t)
+func TestSpreadKeepsTrainsAndPartialChecksumsValid(t *testing.T) {
+	street := newNetwork(t)
 	for family, ends := range streetAddrs {
 		t.Run(family, func(t *testing.T) {
-			s := street.as(t)
-			spread := s.leave(61234)
+			s := street.withT(t)
+			spread := s.spreadFrom(61234)
 			s.exchange(ends, 61234)
 			got := counted(t, spread, Counters{})
 			if got[EventSpread] != 30 || got[EventSpreadTrain] != 1 || got[EventFlowNew] != 1 {
@@ -281,9 +281,9 @@ func TestTrainsAndUnfinishedChecksumsArriveWhole(t *testing.T) {
 }
 
 // What stands behind spread has its turn, and sees no hash of the flow that the packet no longer tells.
-func TestSpreadLetsTheNextProgramGoOnWithANewHash(t *testing.T) {
-	s := newStreet(t)
-	s.leave(61234)
+func TestSpreadContinuesToNextProgramWithNewHash(t *testing.T) {
+	s := newNetwork(t)
+	s.spreadFrom(61234)
 	hash, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
 	must(t, err)
 	defer hash.Close()
@@ -313,26 +313,26 @@ func TestSpreadLetsTheNextProgramGoOnWithANewHash(t *testing.T) {
 }
 
 // At the middle host the checksums are unfinished, which XDP cannot tell; at the right one they are whole.
-func TestGatheredDatagramsArriveWhole(t *testing.T) {
+func TestGatheredDatagramsArriveIntact(t *testing.T) {
 	for family, ends := range streetAddrs {
-		s := newStreet(t)
-		s.leave(61234)
-		for name, f := range map[string]func(s *street, gather *Spread){
-			"tc in the middle": func(s *street, gather *Spread) {
+		s := newNetwork(t)
+		s.spreadFrom(61234)
+		for name, f := range map[string]func(s *network, gather *Spread){
+			"tc in the middle": func(s *network, gather *Spread) {
 				s.attach(s.middle, s.in, gather.Ingress(), ebpf.AttachTCXIngress)
 			},
-			"tc": func(s *street, gather *Spread) {
+			"tc": func(s *network, gather *Spread) {
 				s.attach(s.right, s.last, gather.Ingress(), ebpf.AttachTCXIngress)
 			},
-			"xdp": func(s *street, gather *Spread) {
+			"xdp": func(s *network, gather *Spread) {
 				s.attach(s.right, s.last, gather.XDP(), ebpf.AttachXDP)
 			},
 		} {
 			t.Run(fmt.Sprint(family, "/", name), func(t *testing.T) {
-				s, gather := s.as(t), arrive(t)
+				s, gather := s.withT(t), loadGather(t)
 				f(s, gather)
 				s.exchange(ends, 51820)
-				if got := counted(t, gather, Counters{}); got[EventGatherSource] != 30 {
+				if got := counted(t, gather, Counters{}); got[EventGather] != 30 {
 					t.Errorf("counted %v", got)
 				}
 				if sums := queueSums(t, gather); len(sums) == 0 {
@@ -344,8 +344,8 @@ func TestGatheredDatagramsArriveWhole(t *testing.T) {
 }
 
 // A packet of more than a page that says that its header is only as long as Ethernet's has the rest in other memory.
-func TestHeadersInAnotherPartOfThePacketAreFound(t *testing.T) {
-	s := newStreet(t)
+func TestNonlinearHeadersAreParsed(t *testing.T) {
+	s := newNetwork(t)
 	them := "198.51.100.9:51821" // the middle host
 	must(t, s.middle.Do(func() (err error) {
 		s.listener, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(endpoint(them)))
@@ -354,22 +354,22 @@ func TestHeadersInAnotherPartOfThePacketAreFound(t *testing.T) {
 	defer s.listener.Close()
 	for name, tt := range map[string]struct {
 		port, want uint16
-		attach     func(s *street) *Spread
+		attach     func(s *network) *Spread
 		event      Event
 	}{
-		"spread": {51820, 61234, func(s *street) *Spread {
-			spread := s.leave(61234)
+		"spread": {51820, 61234, func(s *network) *Spread {
+			spread := s.spreadFrom(61234)
 			must(s.t, spread.SetPeer(Peer{Tunnel: 51820, Endpoint: endpoint(them), Lanes: []uint16{61234}}))
 			return spread
 		}, EventSpread},
-		"gather": {61234, 51820, func(s *street) *Spread {
-			gather := arrive(s.t)
+		"gather": {61234, 51820, func(s *network) *Spread {
+			gather := loadGather(s.t)
 			s.attach(s.middle, s.in, gather.Ingress(), ebpf.AttachTCXIngress)
 			return gather
-		}, EventGatherSource},
+		}, EventGather},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := s.as(t)
+			s := s.withT(t)
 			programs := tt.attach(s)
 			want := message(4, 6000)
 			s.sendScattered(datagram{src: from(us4, tt.port), dst: them, payload: want}.bytes())
@@ -384,7 +384,7 @@ func TestHeadersInAnotherPartOfThePacketAreFound(t *testing.T) {
 }
 
 // sendScattered sends a packet from left to the middle host with no more than its Ethernet header in the first part.
-func (s *street) sendScattered(frame []byte) {
+func (s *network) sendScattered(frame []byte) {
 	s.t.Helper()
 	binary.BigEndian.PutUint16(frame[14+10:], packet.Checksum(frame[14:34]))
 	var to net.HardwareAddr
@@ -417,13 +417,13 @@ func (s *street) sendScattered(frame []byte) {
 }
 
 // Each connected socket has a hash of its own, as each inner flow has.
-func TestFlowsOfTheKernelsHashKeepTheirPort(t *testing.T) {
-	s := newStreet(t)
+func TestKernelHashFlowsKeepTheirPort(t *testing.T) {
+	s := newNetwork(t)
 	lanes := make([]uint16, 16)
 	for i := range lanes {
 		lanes[i] = 61100 + uint16(i)
 	}
-	spread := s.leave(lanes...)
+	spread := s.spreadFrom(lanes...)
 	ends := streetAddrs["v4"]
 	s.listen(ends[1])
 	var sockets []*net.UDPConn
@@ -451,15 +451,15 @@ func TestFlowsOfTheKernelsHashKeepTheirPort(t *testing.T) {
 	if len(distinct) < 8 {
 		t.Errorf("16 flows on %d ports: %v", len(distinct), ports)
 	}
-	if got := counted(t, spread, Counters{}); got[EventFlowNew] > 16 || got[EventFlowAgain] != 0 {
+	if got := counted(t, spread, Counters{}); got[EventFlowNew] > 16 || got[EventFlowReassigned] != 0 {
 		t.Errorf("counted %v", got)
 	}
 }
 
 // The receive queues of a veth are its peer's transmit queues, which follow the hash of the new ports.
-func TestQueueCountsTellTheQueues(t *testing.T) {
-	s, gather := newStreet(t), arrive(t)
-	s.leave(61001, 61002, 61003, 61004, 61005, 61006, 61007, 61008)
+func TestQueueCountsReportReceiveQueues(t *testing.T) {
+	s, gather := newNetwork(t), loadGather(t)
+	s.spreadFrom(61001, 61002, 61003, 61004, 61005, 61006, 61007, 61008)
 	s.attach(s.middle, s.in, gather.Ingress(), ebpf.AttachTCXIngress)
 	ends := streetAddrs["v4"]
 	s.listen(ends[1])

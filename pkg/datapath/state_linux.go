@@ -9,22 +9,22 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// State is the tunnels, peers, flows and counters that the programs of a Spread work on. Methods may be used
-// concurrently except SetTunnel, RemoveTunnel, SetPeers and DeletePeer, of which one runs at a time, over all processes
-// that opened the same State.
+// State holds the maps of a Spread: tunnels, peers, flows and counters. Methods may be used concurrently, except SetTunnel,
+// RemoveTunnel, SetPeers and DeletePeer: only one of these may run at a time, over all processes that opened the same
+// State.
 type State struct {
 	maps spreadMaps
 }
 
 func newState(maps *spreadMaps) State { return State{maps: *maps} }
 
-// Close gives the maps back. What is pinned, or in use by programs, stays.
+// Close closes the maps. Maps that are pinned or in use by programs stay.
 func (s *State) Close() error { return s.maps.Close() }
 
-// Counters is how often each Event happened.
+// Counters holds the count of each Event.
 type Counters [EventCount]uint64
 
-// Counters returns the sums over all CPUs since the State was made. It is not atomic over all events.
+// Counters returns the sums over all CPUs since the maps were created. The snapshot is not atomic.
 func (s *State) Counters() (Counters, error) {
 	var sum Counters
 	var cpus []spreadCounters
@@ -39,8 +39,8 @@ func (s *State) Counters() (Counters, error) {
 	return sum, nil
 }
 
-// QueueCounts returns how many datagrams came in for the tunnels, by receive queue and then by CPU, gathered or not.
-// Queues behind the last that received any are left out; those from the 256th are counted as one.
+// QueueCounts returns the number of datagrams received for the tunnels, by receive queue and CPU, whether or not their
+// ports were restored. It omits queues after the last one with datagrams. The 256th counts all further queues too.
 func (s *State) QueueCounts() ([][]uint64, error) {
 	var queues [][]uint64
 	used := 0
@@ -59,8 +59,8 @@ func (s *State) QueueCounts() ([][]uint64, error) {
 	return queues[:used], nil
 }
 
-// absent makes an error of a lookup or deletion that found nothing nil.
-func absent(err error) error {
+// ignoreNotExist returns nil for the error of a lookup or deletion that found no element.
+func ignoreNotExist(err error) error {
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil
 	}

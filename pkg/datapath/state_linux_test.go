@@ -25,7 +25,7 @@ import (
 
 var equality = cmp.Options{cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })}
 
-// bpffs mounts one that only the test's thread sees; the thread is thrown away with the test's goroutine.
+// bpffs mounts a BPF file system that only the test's thread sees. The thread ends with the test's goroutine.
 func bpffs(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -42,10 +42,10 @@ func bpffs(t *testing.T) string {
 
 func endpoint(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 
-func TestStateReturnsWhatWasSet(t *testing.T) {
+func TestStateReturnsStoredTunnelsAndPeers(t *testing.T) {
 	s := loadSpreadFor(t, SpreadOptions{})
 	tunnels := []Tunnel{
-		{Port: 1, Lanes: []uint16{2, 60001, 60003}}, // in between are another's
+		{Port: 1, Lanes: []uint16{2, 60001, 60003}}, // the ports in between belong to another tunnel
 		{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xff00},
 		{Port: 51821, Lanes: []uint16{60000, 60002, 64000}},
 		{Port: 65535, Lanes: ports(65000, 65534)},
@@ -112,7 +112,7 @@ func entries(t *testing.T, m *ebpf.Map) (n int) {
 	return n
 }
 
-func TestStateRefusesWhatCannotBe(t *testing.T) {
+func TestStateRejectsInvalidTunnelsAndPeers(t *testing.T) {
 	s := loadSpreadFor(t, SpreadOptions{})
 	tunnels := []Tunnel{{Port: 51820, Lanes: ports(61000, 61999)}, {Port: 51821, Lanes: ports(62000, 62999)}}
 	peers := []Peer{
@@ -125,34 +125,34 @@ func TestStateRefusesWhatCannotBe(t *testing.T) {
 		want string
 		err  error
 	}{
-		{"port 0 is none", s.SetTunnel(Tunnel{})},
-		{"port 0 is none", s.SetTunnel(Tunnel{Port: 1, Lanes: []uint16{2, 0}})},
-		{"the listen port is no lane", s.SetTunnel(Tunnel{Port: 5, Lanes: ports(5, 9)})},
+		{"port 0 is invalid", s.SetTunnel(Tunnel{})},
+		{"port 0 is invalid", s.SetTunnel(Tunnel{Port: 1, Lanes: []uint16{2, 0}})},
+		{"the listen port cannot be a lane port", s.SetTunnel(Tunnel{Port: 5, Lanes: ports(5, 9)})},
 		{"port 61999 belongs to the tunnel on port 51820", s.SetTunnel(Tunnel{Port: 1, Lanes: ports(61999, 61999)})},
 		{"port 51821 belongs to the tunnel on port 51821", s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(51821, 61999)})},
 		{"port 61000 belongs to the tunnel on port 51820", s.SetTunnel(Tunnel{Port: 61000})},
-		{"the lane port 61500 of peer 203.0.113.2:7 is not among its ports", s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61499)})},
-		{"not an endpoint", s.SetPeer(Peer{Tunnel: 51820})},
-		{"not an endpoint", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(0)})},
-		{"65 lanes, at most 64", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(9), Lanes: make([]uint16, 65)})},
-		{"port 51822 is not of that tunnel", s.SetPeer(Peer{Tunnel: 51822, Endpoint: at(9)})},
-		{"port 0 is not of that tunnel", s.SetPeer(Peer{Endpoint: at(9)})},
-		{"port 62000 is not of that tunnel", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(9), Lanes: []uint16{61000, 62000}})},
-		{"the canonical port is no lane", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(9), Lanes: []uint16{51820}})},
-		{"no such ports to gather: 9-8", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(10), Gather: between(9, 8)})},
-		{"contain the canonical port", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(9), Gather: between(9, 9)})},
-		{"gathered already", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(9), Gather: between(100, 200)})},
-		{"among the ports 61000-61999", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(61001)})},
-		{"contain 7, on which", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(51821), Gather: between(1, 10)})},
+		{"peer 203.0.113.2:7 uses the lane port 61500, which is not among the new ones", s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61499)})},
+		{"invalid endpoint", s.SetPeer(Peer{Tunnel: 51820})},
+		{"invalid endpoint", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(0)})},
+		{"65 lanes exceed the maximum of 64", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(9), Lanes: make([]uint16, 65)})},
+		{"port 51822 does not belong to a tunnel", s.SetPeer(Peer{Tunnel: 51822, Endpoint: at(9)})},
+		{"port 0 does not belong to a tunnel", s.SetPeer(Peer{Endpoint: at(9)})},
+		{"port 62000 is not a lane port of that tunnel", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(9), Lanes: []uint16{61000, 62000}})},
+		{"the listen port cannot be a lane port", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(9), Lanes: []uint16{51820}})},
+		{"invalid range of lane ports to gather: 9-8", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(10), Gather: between(9, 8)})},
+		{"contain the endpoint port", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(9), Gather: between(9, 9)})},
+		{"already has the lane ports", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(9), Gather: between(100, 200)})},
+		{"one of the lane ports 61000-61999", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(61001)})},
+		{"contain the endpoint port 7 of another", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(51821), Gather: between(1, 10)})},
 	} {
 		if tt.err == nil || !strings.Contains(tt.err.Error(), tt.want) {
-			t.Errorf("%v: want it to say %q", tt.err, tt.want)
+			t.Errorf("error %v, want %q", tt.err, tt.want)
 		}
 	}
 	expect(t, &s.State, tunnels, []Peer{peers[1], peers[0]})
 }
 
-func TestAFullMapOfPeersRefusesOneMore(t *testing.T) {
+func TestFullPeerMapReturnsErrFull(t *testing.T) {
 	s := loadSpreadFor(t, SpreadOptions{})
 	must(t, s.SetTunnel(Tunnel{Port: 51820}))
 	peer := func(i int) Peer {
@@ -169,7 +169,7 @@ func TestAFullMapOfPeersRefusesOneMore(t *testing.T) {
 	if !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "10.0.64.0:51820") {
 		t.Errorf("one more: %v", err)
 	}
-	must(t, s.SetPeer(peer(0))) // a change needs no room
+	must(t, s.SetPeer(peer(0))) // an update needs no new entry
 	must(t, s.DeletePeer(51820, peer(1).Endpoint))
 	must(t, s.SetPeer(peer(most)))
 	peers, err := s.Peers()
@@ -179,7 +179,7 @@ func TestAFullMapOfPeersRefusesOneMore(t *testing.T) {
 	}
 }
 
-func TestStateOutlivesTheProcessThatPinnedIt(t *testing.T) {
+func TestPinnedStateOutlivesProcess(t *testing.T) {
 	dir := filepath.Join(bpffs(t), "ropewalk", "eth0")
 	if _, err := OpenState(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("nothing pinned: %v", err)
@@ -213,7 +213,7 @@ func TestStateOutlivesTheProcessThatPinnedIt(t *testing.T) {
 	}
 }
 
-func TestStateOfAnotherLayoutIsLeftAlone(t *testing.T) {
+func TestStateOfOtherLayoutIsKept(t *testing.T) {
 	dir := filepath.Join(bpffs(t), "eth0")
 	other := filepath.Join(dir, layoutPrefix+"0")
 	must(t, os.MkdirAll(other, 0o700))
@@ -240,59 +240,60 @@ func TestStateOfAnotherLayoutIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestPinsNeedABpffs(t *testing.T) {
+func TestPinningRequiresBPFFS(t *testing.T) {
 	loadSpreadFor(t, SpreadOptions{})
 	_, err := LoadSpread(SpreadOptions{PinDir: filepath.Join(t.TempDir(), "x")})
-	if err == nil || !strings.Contains(err.Error(), "not a bpffs") {
+	if err == nil || !strings.Contains(err.Error(), "not a BPF file system") {
 		t.Errorf("%v", err)
 	}
 }
 
-// What is pinned is read by other versions: a difference here needs another layout number.
-func TestLayoutIsWhatItsNumberSays(t *testing.T) {
+// Other versions read the pinned maps: a difference here needs a new layout number.
+func TestMapLayoutMatchesItsNumber(t *testing.T) {
 	spec, err := loadSpread()
 	must(t, err)
 	var got []string
 	for name, m := range stateSpecs(spec) {
 		got = append(got, fmt.Sprintf("%s %v key %d %v value %d %v max %d flags %d", name, m.Type, m.KeySize, m.Key, m.ValueSize, m.Value, m.MaxEntries, m.Flags))
 	}
-	for _, name := range []string{"gap", "l2"} {
+	for _, name := range []string{spreadVarFlowletGap, spreadVarL2} {
 		v := spec.Variables[name]
 		got = append(got, fmt.Sprintf("%s %d bytes at %d of %s", name, v.Size(), v.Offset, v.SectionName))
 	}
 	slices.Sort(got)
 	want := []string{
 		`counters PerCPUArray key 4 Typedef:"u32"[Int:"unsigned int"] value 104 Struct:"counters"[fields=1 fieldNames=[events]] max 1 flags 0`,
+		"flowlet_gap 8 bytes at 8 of .rodata",
 		`flows Array key 4 Typedef:"u32"[Int:"unsigned int"] value 8 Typedef:"u64"[Int:"unsigned long long"] max 65536 flags 0`,
-		"gap 8 bytes at 8 of .rodata", "l2 1 bytes at 0 of .rodata",
-		`local_ports Array key 4 Typedef:"u32"[Int:"unsigned int"] value 8 Struct:"local_port"[fields=3 fieldNames=[canonical unused mark_mask]] max 65536 flags 0`,
-		`peers Hash key 20 Struct:"peer_key"[fields=3 fieldNames=[address port tunnel]] value 648 Struct:"peer"[fields=4 fieldNames=[lanes ports first loads]] max 16384 flags 1`,
+		"l2 1 bytes at 0 of .rodata",
+		`local_ports Array key 4 Typedef:"u32"[Int:"unsigned int"] value 8 Struct:"local_port"[fields=3 fieldNames=[listen_port unused mark_mask]] max 65536 flags 0`,
+		`peers Hash key 20 Struct:"peer_key"[fields=3 fieldNames=[address port listen_port]] value 648 Struct:"peer"[fields=4 fieldNames=[lanes ports first loads]] max 16384 flags 1`,
 		`queues PerCPUArray key 4 Typedef:"u32"[Int:"unsigned int"] value 8 Typedef:"u64"[Int:"unsigned long long"] max 256 flags 0`,
-		`sources Hash key 20 Struct:"source_key"[fields=3 fieldNames=[address tunnel unused]] value 8 Struct:"source"[fields=4 fieldNames=[canonical first last unused]] max 16384 flags 1`,
+		`sources Hash key 20 Struct:"source_key"[fields=3 fieldNames=[address listen_port unused]] value 8 Struct:"source"[fields=4 fieldNames=[endpoint_port first last unused]] max 16384 flags 1`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" || layout != 1 {
 		t.Errorf("layout %d (-want +got):\n%s", layout, diff)
 	}
 }
 
-func TestEveryConfigurationLoads(t *testing.T) {
+func TestSpreadLoadsInEveryConfiguration(t *testing.T) {
 	for _, l2 := range []bool{false, true} {
 		for _, gap := range []time.Duration{0, time.Nanosecond, time.Microsecond, time.Hour, 1<<63 - 1} {
 			loadSpreadFor(t, SpreadOptions{L2: l2, Gap: gap})
 		}
 	}
-	if _, err := LoadSpread(SpreadOptions{Gap: -1}); err == nil || !strings.Contains(err.Error(), "gap of -1ns") {
-		t.Errorf("a negative gap: %v", err)
+	if _, err := LoadSpread(SpreadOptions{Gap: -1}); err == nil || !strings.Contains(err.Error(), "invalid flowlet gap -1ns") {
+		t.Errorf("negative gap: %v", err)
 	}
 }
 
-func TestGapOfALoadedProgramIsRead(t *testing.T) {
+func TestProgramFlowletGapReadsLoadedProgram(t *testing.T) {
 	for _, gap := range []time.Duration{time.Millisecond, 300 * time.Millisecond, spread.DefaultGap, time.Minute} {
 		s := loadSpreadFor(t, SpreadOptions{Gap: gap})
 		info, err := s.Egress().Info()
 		must(t, err)
 		id, _ := info.ID()
-		got, err := ProgramGap(id)
+		got, err := ProgramFlowletGap(id)
 		must(t, err)
 		if got < gap || got>>tickShift != gap>>tickShift {
 			t.Errorf("%v, want %v", got, gap)
@@ -300,7 +301,7 @@ func TestGapOfALoadedProgramIsRead(t *testing.T) {
 	}
 }
 
-func TestGapOfAProgramOfAnotherVersionIsNotKnown(t *testing.T) {
+func TestProgramFlowletGapOfOtherVersionIsZero(t *testing.T) {
 	loadSpreadFor(t, SpreadOptions{})
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
@@ -310,13 +311,13 @@ func TestGapOfAProgramOfAnotherVersionIsNotKnown(t *testing.T) {
 	info, err := p.Info()
 	must(t, err)
 	id, _ := info.ID()
-	if gap, err := ProgramGap(id); gap != 0 || err != nil {
+	if gap, err := ProgramFlowletGap(id); gap != 0 || err != nil {
 		t.Errorf("%v, %v", gap, err)
 	}
 }
 
-func TestLoadSpreadLeavesNoDescriptorBehind(t *testing.T) {
-	loadSpreadFor(t, SpreadOptions{}) // first use may open what stays
+func TestFailedLoadSpreadLeaksNoDescriptor(t *testing.T) {
+	loadSpreadFor(t, SpreadOptions{}) // the first load may open descriptors that stay open
 	before := descriptors(t)
 	s, err := LoadSpread(SpreadOptions{})
 	must(t, err)

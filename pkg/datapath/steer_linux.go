@@ -11,20 +11,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Steer is the program that chooses the TUN queue of an inner packet or train by packet.FlowHash, the hash that all
-// lanes follow. It is a socket filter for TUNSETSTEERINGEBPF, and keeps no state.
+// Steer is the program that chooses the TUN queue of an inner packet or train by packet.FlowHash, which also selects the
+// lane elsewhere. It is a socket filter for TUNSETSTEERINGEBPF, without state.
 type Steer struct {
 	program *ebpf.Program
 }
 
-// LoadSteer loads the program. It needs CAP_BPF, and before Linux 5.11 CAP_SYS_RESOURCE where RLIMIT_MEMLOCK is low;
-// their lack satisfies errors.Is(err, os.ErrPermission).
+// LoadSteer loads the program. It needs CAP_BPF, and before Linux 5.11 CAP_SYS_RESOURCE if RLIMIT_MEMLOCK is low. Without
+// them errors.Is(err, os.ErrPermission).
 func LoadSteer() (*Steer, error) {
-	// A limit that cannot be lifted may still be high enough: the load tells.
+	// If the limit cannot be raised, it may still be high enough. Otherwise the load fails.
 	_ = rlimit.RemoveMemlock()
 	var objects steerObjects
 	if err := loadSteerObjects(&objects, nil); err != nil {
-		return nil, explainLoad("steer", err)
+		return nil, explainLoadError("steer", err)
 	}
 	return &Steer{program: objects.Steer}, nil
 }
@@ -32,22 +32,22 @@ func LoadSteer() (*Steer, error) {
 // FD is the program's descriptor, valid until Close.
 func (s *Steer) FD() int { return s.program.FD() }
 
-// Close gives the program back. A device that it was attached to keeps it.
+// Close closes the program. A device to which it is attached keeps it.
 func (s *Steer) Close() error { return s.program.Close() }
 
-// SteerQueue returns the queue out of queues, which is at least one, that a device with Steer attached puts a packet
-// on, given its packet.FlowHash. The driver keeps only 16 bits of the hash (tun_ebpf_select_queue of Linux).
+// SteerQueue returns the queue that a TUN with Steer attached selects for a packet with that packet.FlowHash. queues is at
+// least one. The driver uses only 16 bits of the hash (tun_ebpf_select_queue in Linux).
 func SteerQueue(hash uint32, queues int) int { return int(uint16(hash)) % queues }
 
-// explainLoad says what is missing for a program to load.
-func explainLoad(name string, err error) error {
+// explainLoadError adds the missing requirement to the error of a failed load.
+func explainLoadError(name string, err error) error {
 	switch {
-	case errors.Is(err, unix.EPERM): // the library's own words send the reader to RLIMIT_MEMLOCK first
+	case errors.Is(err, unix.EPERM): // the library's message suggests RLIMIT_MEMLOCK first
 		return fmt.Errorf("loading the eBPF program %s: %w (needs CAP_BPF, before Linux 5.11 CAP_SYS_RESOURCE too, and in "+
 			"a container a seccomp profile that allows bpf)", name, unix.EPERM)
 	case errors.Is(err, unix.ENOSYS):
 		return fmt.Errorf("loading the eBPF program %s: %w (needs a kernel with CONFIG_BPF_SYSCALL)", name, err)
-	case errors.As(err, new(*ebpf.VerifierError)) && errors.Is(err, unix.EACCES): // its word for both
+	case errors.As(err, new(*ebpf.VerifierError)) && errors.Is(err, unix.EACCES): // the verifier returns EACCES for either
 		return fmt.Errorf("loading the eBPF program %s: %w (needs Linux 5.10, and CAP_PERFMON)", name, err)
 	case errors.As(err, new(*ebpf.VerifierError)):
 		return fmt.Errorf("loading the eBPF program %s: %w (needs Linux 5.10)", name, err)

@@ -15,8 +15,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/packet"
 )
 
-// skipUnprivileged skips where loading was not allowed. What the verifier refuses is "permission denied" too (EACCES), and
-// is a fault where it happens: a kernel that cannot run a program must not look like a lack of rights.
+// skipUnprivileged skips the test if the process may not load programs (EPERM). EACCES, which the verifier returns, fails
+// the test: an unsupported program must not look like missing privileges.
 func skipUnprivileged(t testing.TB, err error) {
 	t.Helper()
 	if errors.Is(err, os.ErrPermission) && !errors.As(err, new(*ebpf.VerifierError)) {
@@ -24,7 +24,7 @@ func skipUnprivileged(t testing.TB, err error) {
 	}
 }
 
-// load loads the program, or skips where that is not allowed.
+// load loads the program, or skips the test without privileges.
 func load(t testing.TB) *Steer {
 	t.Helper()
 	s, err := LoadSteer()
@@ -40,11 +40,11 @@ func load(t testing.TB) *Steer {
 	return s
 }
 
-// maxRun is what BPF_PROG_TEST_RUN surely takes: a page less its own needs.
+// maxRun is a packet length that BPF_PROG_TEST_RUN always accepts: a page without its overhead.
 const maxRun = 3000
 
-// run returns what the program returns for a packet. The kernel takes an Ethernet header off first, and refuses a
-// packet with nothing behind it.
+// run returns the program's result for a packet. The kernel removes an Ethernet header first, and rejects a packet with
+// nothing behind it.
 func run(t testing.TB, s *Steer, ip []byte) uint32 {
 	t.Helper()
 	const ethernet = 14
@@ -58,24 +58,24 @@ func run(t testing.TB, s *Steer, ip []byte) uint32 {
 	return value
 }
 
-// agrees fails unless C and Go return the same for a packet.
-func agrees(t testing.TB, s *Steer, name string, ip []byte) {
+// checkHash fails unless C and Go return the same hash for a packet.
+func checkHash(t testing.TB, s *Steer, name string, ip []byte) {
 	t.Helper()
 	if got, want := run(t, s, ip), packet.FlowHash(ip); got != want {
 		t.Errorf("%s: % x: hash %#08x, want %#08x", name, ip, got, want)
 	}
 }
 
-// What a packet has to do with the whole datagram of its flow.
+// The relation of a packet's hash to that of the complete datagram of its flow.
 const (
-	sameFlow = iota // the same hash
-	noPorts         // the hash of one that shows no ports
-	noFlow          // 0
-	another         // neither
+	sameFlow  = iota // the same hash
+	noPorts          // the hash without ports
+	noFlow           // 0
+	otherFlow        // any other hash
 )
 
 // One row per branch of bpf/include/ip.h and bpf/include/flow_hash.h.
-func TestSteerHashesEachKindOfPacketAsGoDoes(t *testing.T) {
+func TestSteerMatchesGoFlowHash(t *testing.T) {
 	s := load(t)
 	v4, v6 := ipv4(packet.UDP, 8), ipv6(packet.UDP, 8)
 	for _, tt := range []struct {
@@ -86,10 +86,10 @@ func TestSteerHashesEachKindOfPacketAsGoDoes(t *testing.T) {
 	}{
 		{"v4", v4, v4, sameFlow},
 		{"v4 reversed", v4, reverse(v4), sameFlow},
-		{"v4 TCP", v4, ipv4(packet.TCP, 20), another},
-		{"v4 SCTP", v4, ipv4(packet.SCTP, 12), another},
-		{"v4 ICMP", v4, ipv4(packet.ICMP, 8), another},
-		{"v4 with options", v4, options(v4, 5), sameFlow},
+		{"v4 TCP", v4, ipv4(packet.TCP, 20), otherFlow},
+		{"v4 SCTP", v4, ipv4(packet.SCTP, 12), otherFlow},
+		{"v4 ICMP", v4, ipv4(packet.ICMP, 8), otherFlow},
+		{"v4 with options", v4, addIPv4Options(v4, 5), sameFlow},
 		{"v4 with padding", v4, append(clone(v4), 1, 2, 3), sameFlow},
 		{"v4 first fragment", v4, set(v4, 6, 0x20, 0), noPorts},
 		{"v4 later fragment", v4, set(v4, 6, 0, 7), noPorts},
@@ -106,23 +106,23 @@ func TestSteerHashesEachKindOfPacketAsGoDoes(t *testing.T) {
 		{"v4 with options beyond the end", v4, set(v4, 0, 0x4f), noFlow},
 		{"v6", v6, v6, sameFlow},
 		{"v6 reversed", v6, reverse(v6), sameFlow},
-		{"v6 TCP", v6, ipv6(packet.TCP, 20), another},
-		{"v6 ICMP", v6, ipv6(packet.ICMPv6, 8), another},
+		{"v6 TCP", v6, ipv6(packet.TCP, 20), otherFlow},
+		{"v6 ICMP", v6, ipv6(packet.ICMPv6, 8), otherFlow},
 		{"v6 with a flow label", v6, set(v6, 1, 0xf, 0xff, 0xff), sameFlow},
-		{"v6 with one extension header", v6, extend(v6, 0, packet.HopByHop), sameFlow},
-		{"v6 with long extension headers", v6, extend(v6, 3, packet.HopByHop, packet.Routing, packet.DestOptions), sameFlow},
-		{"v6 with seven extension headers", v6, extend(v6, 0, repeat(packet.DestOptions, 7)...), sameFlow},
-		{"v6 with eight extension headers", v6, extend(v6, 0, repeat(packet.DestOptions, 8)...), noPorts},
-		{"v6 with nine extension headers", v6, extend(v6, 0, repeat(packet.DestOptions, 9)...), another},
-		{"v6 fragment", v6, extend(v6, 0, packet.Fragment), noPorts},
-		{"v6 fragment behind an extension header", v6, extend(v6, 1, packet.Routing, packet.Fragment), noPorts},
-		{"v6 fragment behind eight", v6, extend(v6, 0, append(repeat(packet.Routing, 8), packet.Fragment)...), noPorts},
-		{"v6 fragment that ends before its header", v6, set(ipv6(packet.Fragment, 0), 6, 44), another},
-		{"v6 with an extension header cut", v6, ipv6(packet.HopByHop, 7), another},
-		{"v6 with an extension header beyond the end", v6, set(extend(v6, 0, packet.HopByHop), 41, 2), another},
-		{"v6 with an extension header up to the end", v6, set(extend(v6, 0, packet.HopByHop), 41, 1), noPorts},
-		{"v6 with an extension header cut and padding", v6, append(ipv6(packet.HopByHop, 7), 0), another},
-		{"v6 without a next header", v6, ipv6(packet.NoNext, 0), another},
+		{"v6 with one extension header", v6, addIPv6Extensions(v6, 0, packet.HopByHop), sameFlow},
+		{"v6 with long extension headers", v6, addIPv6Extensions(v6, 3, packet.HopByHop, packet.Routing, packet.DestOptions), sameFlow},
+		{"v6 with seven extension headers", v6, addIPv6Extensions(v6, 0, repeat(packet.DestOptions, 7)...), sameFlow},
+		{"v6 with eight extension headers", v6, addIPv6Extensions(v6, 0, repeat(packet.DestOptions, 8)...), noPorts},
+		{"v6 with nine extension headers", v6, addIPv6Extensions(v6, 0, repeat(packet.DestOptions, 9)...), otherFlow},
+		{"v6 fragment", v6, addIPv6Extensions(v6, 0, packet.Fragment), noPorts},
+		{"v6 fragment behind an extension header", v6, addIPv6Extensions(v6, 1, packet.Routing, packet.Fragment), noPorts},
+		{"v6 fragment behind eight", v6, addIPv6Extensions(v6, 0, append(repeat(packet.Routing, 8), packet.Fragment)...), noPorts},
+		{"v6 fragment that ends before its header", v6, set(ipv6(packet.Fragment, 0), 6, 44), otherFlow},
+		{"v6 with an extension header cut", v6, ipv6(packet.HopByHop, 7), otherFlow},
+		{"v6 with an extension header beyond the end", v6, set(addIPv6Extensions(v6, 0, packet.HopByHop), 41, 2), otherFlow},
+		{"v6 with an extension header up to the end", v6, set(addIPv6Extensions(v6, 0, packet.HopByHop), 41, 1), noPorts},
+		{"v6 with an extension header cut and padding", v6, append(ipv6(packet.HopByHop, 7), 0), otherFlow},
+		{"v6 without a next header", v6, ipv6(packet.NoNext, 0), otherFlow},
 		{"v6 with the ports cut", v6, ipv6(packet.UDP, 3), noPorts},
 		{"v6 with the ports cut and padding", v6, append(ipv6(packet.UDP, 3), 0xcd), noPorts},
 		{"v6 longer than there is", v6, set(v6, 5, v6[5]+1), noFlow},
@@ -130,14 +130,14 @@ func TestSteerHashesEachKindOfPacketAsGoDoes(t *testing.T) {
 		{"neither version", v4, set(v4, 0, 0x55), noFlow},
 		{"one byte", v4, []byte{0x45}, noFlow},
 	} {
-		agrees(t, s, tt.name, tt.ip)
+		checkHash(t, s, tt.name, tt.ip)
 		if got := kindOf(t, s, tt.like, tt.ip); got != tt.kind {
 			t.Errorf("%s: kind %d, want %d", tt.name, got, tt.kind)
 		}
 	}
 }
 
-// kindOf compares ip with a whole UDP packet.
+// kindOf compares the hash of ip with that of a complete UDP packet.
 func kindOf(t *testing.T, s *Steer, like, ip []byte) int {
 	t.Helper()
 	bare := ipv4(packet.UDP, 0)
@@ -152,10 +152,10 @@ func kindOf(t *testing.T, s *Steer, like, ip []byte) int {
 	case run(t, s, bare):
 		return noPorts
 	}
-	return another
+	return otherFlow
 }
 
-func TestSteerHashesRandomPacketsAsGoDoes(t *testing.T) {
+func TestSteerMatchesGoFlowHashOnRandomPackets(t *testing.T) {
 	s := load(t)
 	g := newGenerator(1)
 	kinds := map[string]int{}
@@ -163,7 +163,7 @@ func TestSteerHashesRandomPacketsAsGoDoes(t *testing.T) {
 	for range rounds {
 		name, ip := g.next()
 		kinds[name]++
-		agrees(t, s, name, ip)
+		checkHash(t, s, name, ip)
 		if packet.FlowHash(ip) != 0 {
 			kinds["with a flow"]++
 		}
@@ -185,12 +185,12 @@ func FuzzSteer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, ip []byte) {
 		if len(ip) > 0 && len(ip) <= maxRun {
-			agrees(t, s, "fuzz", ip)
+			checkHash(t, s, "fuzz", ip)
 		}
 	})
 }
 
-func TestSteerQueueUsesAsMuchOfTheHashAsTheDriver(t *testing.T) {
+func TestSteerQueueUsesLow16HashBits(t *testing.T) {
 	for _, tt := range []struct {
 		hash         uint32
 		queues, want int
@@ -201,7 +201,7 @@ func TestSteerQueueUsesAsMuchOfTheHashAsTheDriver(t *testing.T) {
 	}
 }
 
-func TestLoadErrorsSayWhatIsMissing(t *testing.T) {
+func TestLoadErrorsNameMissingRequirement(t *testing.T) {
 	for _, tt := range []struct {
 		err  error
 		want string
@@ -212,14 +212,14 @@ func TestLoadErrorsSayWhatIsMissing(t *testing.T) {
 		{&ebpf.VerifierError{Cause: unix.EINVAL}, "(needs Linux 5.10)"},
 		{&ebpf.VerifierError{Cause: unix.EACCES}, "(needs Linux 5.10, and CAP_PERFMON)"},
 	} {
-		err := explainLoad("steer", fmt.Errorf("wrapped: %w", tt.err))
+		err := explainLoadError("steer", fmt.Errorf("wrapped: %w", tt.err))
 		if !errors.Is(err, tt.err) || !strings.Contains(strings.Replace(err.Error(), "wrapped: ", "", 1), tt.want) {
-			t.Errorf("%v: want it to say %q", err, tt.want)
+			t.Errorf("error %v, want %q", err, tt.want)
 		}
 	}
 }
 
-// descriptors counts what this process has open.
+// descriptors returns the number of open file descriptors.
 func descriptors(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -229,8 +229,8 @@ func descriptors(t *testing.T) int {
 	return len(entries)
 }
 
-func TestLoadLeavesNoDescriptorBehind(t *testing.T) {
-	load(t) // first use may open what stays
+func TestLoadSteerLeaksNoDescriptor(t *testing.T) {
+	load(t) // the first load may open descriptors that stay open
 	before := descriptors(t)
 	s, err := LoadSteer()
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tun"
 )
 
-// rig is a steered TUN in a network namespace of its own, and the host that sends into it.
+// rig is a TUN with Steer in its own network namespace, and a host that sends into it.
 type rig struct {
 	t        *testing.T
 	device   tun.Steerer
@@ -33,7 +33,7 @@ type arrival struct {
 	ip    []byte
 }
 
-// newRig moves the test's goroutine into a new network namespace; the thread is thrown away with the goroutine.
+// newRig moves the test's goroutine into a new network namespace. The thread ends with the goroutine.
 func newRig(t *testing.T, queues int) *rig {
 	t.Helper()
 	s := load(t)
@@ -59,7 +59,7 @@ func newRig(t *testing.T, queues int) *rig {
 	r.must(err)
 	t.Cleanup(func() { _ = unix.Close(r.socket) })
 	for i, q := range r.queues {
-		go r.watch(i, q)
+		go r.readQueue(i, q)
 	}
 	return r
 }
@@ -71,8 +71,8 @@ func (r *rig) must(err error) {
 	}
 }
 
-// watch reports what arrives on a queue, until the device is closed.
-func (r *rig) watch(i int, q tun.Queue) {
+// readQueue reports what arrives on a queue, until the device is closed.
+func (r *rig) readQueue(i int, q tun.Queue) {
 	bufs, sizes := [][]byte{make([]byte, tun.MaxElement)}, []int{0}
 	for {
 		if _, err := q.Read(bufs, sizes); err != nil {
@@ -98,7 +98,7 @@ func (r *rig) queueOf(ip []byte) int {
 	for deadline := time.After(20 * time.Second); ; {
 		select {
 		case a := <-r.arrivals:
-			if bytes.Equal(a.ip, ip) { // the host may have something to say of its own
+			if bytes.Equal(a.ip, ip) { // skip packets that the host sends by itself
 				return a.queue
 			}
 		case <-deadline:
@@ -107,18 +107,18 @@ func (r *rig) queueOf(ip []byte) int {
 	}
 }
 
-// flows are one packet of each of many flows, of both versions.
+// flows returns one packet of each of many flows, of both IP versions.
 func flows() (out [][]byte) {
 	for i := range 40 {
 		out = append(out, set(ipv4(packet.UDP, 60), 20, byte(i)), set(ipv6(packet.TCP, 60), 40, byte(i)))
 	}
-	return append(out, ipv4(packet.ICMP, 30), set(ipv4(packet.UDP, 60), 6, 0, 7), options(ipv4(packet.TCP, 40), 3),
-		extend(ipv6(packet.UDP, 60), 1, packet.DestOptions), extend(ipv6(packet.UDP, 60), 0, packet.Fragment),
+	return append(out, ipv4(packet.ICMP, 30), set(ipv4(packet.UDP, 60), 6, 0, 7), addIPv4Options(ipv4(packet.TCP, 40), 3),
+		addIPv6Extensions(ipv6(packet.UDP, 60), 1, packet.DestOptions), addIPv6Extensions(ipv6(packet.UDP, 60), 0, packet.Fragment),
 		set(ipv4(packet.UDP, 60), 2, 0, 0), set(ipv4(packet.UDP, 60), 0, 0x15))
 }
 
-func TestBothDirectionsOfAFlowStayOnTheQueueOfItsHash(t *testing.T) {
-	for _, queues := range []int{1, 2, 3, 4} { // three shows how much of the hash the driver uses
+func TestSteerKeepsBothDirectionsOnOneQueue(t *testing.T) {
+	for _, queues := range []int{1, 2, 3, 4} { // with three queues the number of used hash bits matters
 		t.Run(fmt.Sprint(queues), func(t *testing.T) {
 			r := newRig(t, queues)
 			used := map[int]bool{}
@@ -127,7 +127,7 @@ func TestBothDirectionsOfAFlowStayOnTheQueueOfItsHash(t *testing.T) {
 				used[want] = true
 				answer := reverse(ip)
 				if packet.FlowHash(answer) != packet.FlowHash(ip) {
-					answer = ip // reverse does not know its options
+					answer = ip // reverse does not support options
 				}
 				for i, q := range r.queues {
 					if got := r.queueOf(ip); got != want {
@@ -136,7 +136,7 @@ func TestBothDirectionsOfAFlowStayOnTheQueueOfItsHash(t *testing.T) {
 					if got := r.queueOf(answer); got != want {
 						t.Fatalf("the answer to % x: queue %d, want %d", ip, got, want)
 					}
-					// Without steering this would move the flow to queue i; garbage the kernel refuses.
+					// Without steering this would move the flow to queue i. The kernel rejects malformed packets.
 					if err := q.Write([][]byte{make([]byte, offload.VnetHdrLen), answer}); err != nil && packet.FlowHash(ip) != 0 {
 						t.Fatalf("writing to queue %d: %v", i, err)
 					}
@@ -149,7 +149,7 @@ func TestBothDirectionsOfAFlowStayOnTheQueueOfItsHash(t *testing.T) {
 	}
 }
 
-func TestRemovedSteeringNoLongerChooses(t *testing.T) {
+func TestRemovedSteeringNoLongerSelectsQueue(t *testing.T) {
 	r := newRig(t, 2)
 	ip := ipv4(packet.UDP, 60)
 	steered := SteerQueue(packet.FlowHash(ip), 2)
@@ -158,7 +158,7 @@ func TestRemovedSteeringNoLongerChooses(t *testing.T) {
 	}
 	r.must(r.device.SetSteering(-1))
 	other := 1 - steered
-	for deadline := time.Now().Add(20 * time.Second); ; { // the driver forgets an answer after three seconds
+	for deadline := time.Now().Add(20 * time.Second); ; { // the driver's flow entry expires after three seconds
 		r.must(r.queues[other].Write([][]byte{make([]byte, offload.VnetHdrLen), reverse(ip)}))
 		if r.queueOf(ip) == other {
 			return

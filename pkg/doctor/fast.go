@@ -79,7 +79,7 @@ func judgeFastReceiveCPUs(_ *facts.Facts, name string, s *facts.Stats, r *record
 	cpus := s.Way.ReceiveCPUs
 	why := cmp.Or(cpus.Reason, "the daemon does not say why")
 	switch {
-	case len(cpus.CPUs) > 0 && 2*s.Way.Events[datapath.ClassifyUnsummed.String()] > s.Way.Events[datapath.ClassifySpread.String()]:
+	case len(cpus.CPUs) > 0 && 2*s.Way.Events[datapath.ClassifyChecksumPartial.String()] > s.Way.Events[datapath.ClassifyCPUMap.String()]:
 		r.warn(name, fmt.Sprintf("CPUs %s, but many messages stay where they are: %s leaves checksums to this end", config.FormatCPUs(cpus.CPUs),
 			"the other end of "+cpus.Device), "ethtool -K DEVICE tx off   # at the other end of "+quote(cpus.Device)+", if that is a veth; or here: "+
 			"ropewalk set "+quote(name)+" rx-cpus off")

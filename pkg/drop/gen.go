@@ -17,8 +17,8 @@ import (
 
 var line = regexp.MustCompile(`(?m)^\s*DROP_([A-Z0-9_]+),\s*// (.+)$`)
 
-// initialisms keep their capitals in Go names.
-var initialisms = map[string]string{"TX": "TX", "RX": "RX", "HS": "HS", "TUN": "TUN", "MAC1": "MAC1"}
+// initialisms maps the words of C names that stay in capitals in Go names.
+var initialisms = map[string]string{"TX": "TX", "RX": "RX", "HS": "HS", "TUN": "TUN", "MAC1": "MAC1", "XDP": "XDP"}
 
 func main() {
 	src, err := os.ReadFile(os.Args[1])

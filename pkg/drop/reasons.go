@@ -5,46 +5,46 @@ package drop
 // The reasons, in the order of the C enum.
 const (
 	None             Reason = iota // not dropped
-	TXVnetHeader                   // the TUN returned a virtio-net header that contradicts its packet
-	TXMalformed                    // the inner packet is neither IPv4 nor IPv6, or lies about its length
+	TXVnetHeader                   // the TUN's virtio-net header does not match its packet
+	TXMalformed                    // the inner packet is neither IPv4 nor IPv6, or its length is invalid
 	TXNoPeer                       // no peer's allowed IPs cover the destination
 	TXNoEndpoint                   // the peer has no endpoint to send to
-	TXStagedOverflow               // too much was waiting for a handshake; one had to go
-	TXStagedExpired                // the handshake that packets waited for never completed
+	TXStagedOverflow               // the queue of packets waiting for a handshake was full
+	TXStagedExpired                // the packet was waiting for a handshake that did not complete
 	TXExhausted                    // the session may send no more messages (Reject-After-Messages)
-	TXSendError                    // the kernel refused to send the datagram
+	TXSendError                    // the kernel returned an error when sending the datagram
 	TXTooBig                       // the datagram exceeds what UDP or the path can carry
 	TXDown                         // the interface is down
-	TXTUNRead                      // the TUN gave an error instead of a packet
-	TXNoSession                    // there is no session and none can be made, or it ended before the packet was encrypted
+	TXTUNRead                      // reading from the TUN failed
+	TXNoSession                    // no session exists and none can be established, or the session ended before the packet was encrypted
 	RXTooShort                     // shorter than the smallest WireGuard message
 	RXBadType                      // unknown message type, or reserved bits set
-	RXBadLength                    // a handshake or cookie message of the wrong length
+	RXBadLength                    // a handshake message or cookie reply of the wrong length
 	RXTruncated                    // the datagram did not fit the receive buffer
 	RXUnknownIndex                 // no session or handshake has this receiver index
-	RXExpired                      // the session is older than Reject-After-Time or has taken Reject-After-Messages
+	RXExpired                      // the session is older than Reject-After-Time or has received Reject-After-Messages
 	RXAuth                         // the authentication tag is wrong
-	RXReplay                       // the counter was seen before or lies behind the replay window
-	RXInnerMalformed               // the decrypted packet is neither IPv4 nor IPv6, or lies about its length
-	RXInnerSpoofed                 // the decrypted source address belongs to another peer or to none
-	RXTUNWrite                     // the TUN refused the packet
+	RXReplay                       // the counter was received before or is behind the replay window
+	RXInnerMalformed               // the decrypted packet is neither IPv4 nor IPv6, or its length is invalid
+	RXInnerSpoofed                 // the source address of the decrypted packet is not in the peer's allowed IPs
+	RXTUNWrite                     // writing to the TUN failed
 	RXDown                         // the interface is down
-	RXReceive                      // the socket gave an error instead of a datagram
-	HSQueueFull                    // more handshake messages than the workers can take
-	HSBadMAC1                      // mac1 is wrong: the sender does not know our public key
-	HSNoCookie                     // under load and without a valid mac2: answered with a cookie
-	HSRateLimited                  // under load and too many from this source address
-	HSInvalid                      // the handshake does not decrypt or does not fit its state
-	HSUnknownPeer                  // a valid initiation from a key that is not configured
-	HSReplay                       // the initiation's timestamp is not later than the last one
-	HSFlood                        // initiations from one peer faster than one per 20 ms
-	HSBadCookie                    // a cookie reply that fits no message we sent
+	RXReceive                      // receiving from the socket failed
+	HSQueueFull                    // the queue of received handshake messages was full
+	HSBadMAC1                      // mac1 is invalid: the sender does not know this host's public key
+	HSNoCookie                     // under load, a message without a valid mac2: a cookie was sent in reply
+	HSRateLimited                  // under load, a message beyond the rate limit of its source address
+	HSInvalid                      // the handshake message does not decrypt, or is not expected in the handshake's state
+	HSUnknownPeer                  // a valid initiation from a public key that is not configured
+	HSReplay                       // the initiation's timestamp is not later than the peer's last one
+	HSFlood                        // a peer's initiation less than 20 ms after its last one
+	HSBadCookie                    // a cookie reply to no message that this host sent
 	HelloInvalid                   // a hello that is truncated or malformed
-	HelloVersion                   // a hello of a version this release does not know
-	HelloUnwanted                  // a hello while spreading is off, or one too many within a second
-	HSSourceBudget                 // initiations from one IPv4 address or IPv6 /64 beyond its budget, dropped in XDP
-	HSTotalBudget                  // initiations from all sources together beyond what one CPU lets in, dropped in XDP
-	RXSocket                       // dropped by the kernel at a socket: the buffer was full, or a flood's train or a wrong checksum was refused
+	HelloVersion                   // a hello of an unsupported version
+	HelloUnwanted                  // a hello while spreading is off, or more than one within a second
+	HSXDPSourceLimit               // initiations beyond the rate limit of their IPv4 address or IPv6 /64, dropped in XDP
+	HSXDPTotalLimit                // initiations beyond a CPU's rate limit for all sources together, dropped in XDP
+	RXSocket                       // dropped by the kernel at the socket: the receive buffer was full, the socket filter refused a train of initiations, or the checksum was wrong
 
 	// Count is the number of reasons, None included.
 	Count = iota
@@ -89,51 +89,51 @@ var names = [Count]string{
 	"hello_invalid",
 	"hello_version",
 	"hello_unwanted",
-	"hs_source_budget",
-	"hs_total_budget",
+	"hs_xdp_source_limit",
+	"hs_xdp_total_limit",
 	"rx_socket",
 }
 
 var helps = [Count]string{
 	"not dropped",
-	"the TUN returned a virtio-net header that contradicts its packet",
-	"the inner packet is neither IPv4 nor IPv6, or lies about its length",
+	"the TUN's virtio-net header does not match its packet",
+	"the inner packet is neither IPv4 nor IPv6, or its length is invalid",
 	"no peer's allowed IPs cover the destination",
 	"the peer has no endpoint to send to",
-	"too much was waiting for a handshake; one had to go",
-	"the handshake that packets waited for never completed",
+	"the queue of packets waiting for a handshake was full",
+	"the packet was waiting for a handshake that did not complete",
 	"the session may send no more messages (Reject-After-Messages)",
-	"the kernel refused to send the datagram",
+	"the kernel returned an error when sending the datagram",
 	"the datagram exceeds what UDP or the path can carry",
 	"the interface is down",
-	"the TUN gave an error instead of a packet",
-	"there is no session and none can be made, or it ended before the packet was encrypted",
+	"reading from the TUN failed",
+	"no session exists and none can be established, or the session ended before the packet was encrypted",
 	"shorter than the smallest WireGuard message",
 	"unknown message type, or reserved bits set",
-	"a handshake or cookie message of the wrong length",
+	"a handshake message or cookie reply of the wrong length",
 	"the datagram did not fit the receive buffer",
 	"no session or handshake has this receiver index",
-	"the session is older than Reject-After-Time or has taken Reject-After-Messages",
+	"the session is older than Reject-After-Time or has received Reject-After-Messages",
 	"the authentication tag is wrong",
-	"the counter was seen before or lies behind the replay window",
-	"the decrypted packet is neither IPv4 nor IPv6, or lies about its length",
-	"the decrypted source address belongs to another peer or to none",
-	"the TUN refused the packet",
+	"the counter was received before or is behind the replay window",
+	"the decrypted packet is neither IPv4 nor IPv6, or its length is invalid",
+	"the source address of the decrypted packet is not in the peer's allowed IPs",
+	"writing to the TUN failed",
 	"the interface is down",
-	"the socket gave an error instead of a datagram",
-	"more handshake messages than the workers can take",
-	"mac1 is wrong: the sender does not know our public key",
-	"under load and without a valid mac2: answered with a cookie",
-	"under load and too many from this source address",
-	"the handshake does not decrypt or does not fit its state",
-	"a valid initiation from a key that is not configured",
-	"the initiation's timestamp is not later than the last one",
-	"initiations from one peer faster than one per 20 ms",
-	"a cookie reply that fits no message we sent",
+	"receiving from the socket failed",
+	"the queue of received handshake messages was full",
+	"mac1 is invalid: the sender does not know this host's public key",
+	"under load, a message without a valid mac2: a cookie was sent in reply",
+	"under load, a message beyond the rate limit of its source address",
+	"the handshake message does not decrypt, or is not expected in the handshake's state",
+	"a valid initiation from a public key that is not configured",
+	"the initiation's timestamp is not later than the peer's last one",
+	"a peer's initiation less than 20 ms after its last one",
+	"a cookie reply to no message that this host sent",
 	"a hello that is truncated or malformed",
-	"a hello of a version this release does not know",
-	"a hello while spreading is off, or one too many within a second",
-	"initiations from one IPv4 address or IPv6 /64 beyond its budget, dropped in XDP",
-	"initiations from all sources together beyond what one CPU lets in, dropped in XDP",
-	"dropped by the kernel at a socket: the buffer was full, or a flood's train or a wrong checksum was refused",
+	"a hello of an unsupported version",
+	"a hello while spreading is off, or more than one within a second",
+	"initiations beyond the rate limit of their IPv4 address or IPv6 /64, dropped in XDP",
+	"initiations beyond a CPU's rate limit for all sources together, dropped in XDP",
+	"dropped by the kernel at the socket: the receive buffer was full, the socket filter refused a train of initiations, or the checksum was wrong",
 }

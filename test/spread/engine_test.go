@@ -130,25 +130,25 @@ func (l *lab) showLanes(s *side) string {
 	return out
 }
 
-// TestEachFlowOfAnEngineTunnelKeepsAPort has two ropewalks find each other without being told, and spread.
-func TestEachFlowOfAnEngineTunnelKeepsAPort(t *testing.T) {
+// TestEngineTunnelFlowsKeepTheirPort has two ropewalks find each other without being told, and spread.
+func TestEngineTunnelFlowsKeepTheirPort(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		t.Run("over "+familyName(v6), func(t *testing.T) {
 			l := newLab(t)
-			l.layNetwork(v6, true)
+			l.connectHosts(v6, true)
 			l.startEngine()
 			l.awaitSpread()
 			o := l.sendEngine()
 			t.Logf("on: %v", o)
-			if !o.apart() {
+			if !o.flowsOnSeparateQueues() {
 				t.Errorf("spread: %v", o)
 			}
 			if !strings.Contains(l.showLanes(l.left), " ports") {
 				t.Errorf("spreading, it shows\n%s", l.showLanes(l.left))
 			}
-			l.inOrder("on", fewSegments)
+			l.checkInOrder("on", fewSegments)
 			for _, s := range l.both() {
-				l.wantEndpoint(s)
+				l.checkEndpoint(s)
 			}
 		})
 	}
@@ -159,26 +159,26 @@ func TestEachFlowOfAnEngineTunnelKeepsAPort(t *testing.T) {
 func (l *lab) sendEngine() outcome {
 	l.Helper()
 	for attempt := 1; ; attempt++ {
-		o, f := l.sendFlows(l.watch(l.router, toRight), rounds, func() { l.wantEndpoint(l.right) })
-		if o.apart() && (o.reordered > 0 || o.overtook > 0) {
+		o, f := l.sendFlows(l.watch(l.router, toRight), rounds, func() { l.checkEndpoint(l.right) })
+		if o.flowsOnSeparateQueues() && (o.reordered > 0 || o.overtook > 0) {
 			l.Errorf("spread: %v", o)
 		}
-		if attempt == attempts || o.apart() {
+		if attempt == attempts || o.flowsOnSeparateQueues() {
 			return o
 		}
 		l.Logf("once more, rounds took up to %s: %v", f.slowest, o)
 	}
 }
 
-// TestAnEngineThatDoesNotSpreadIsOneFlow is what the test above is compared with.
-func TestAnEngineThatDoesNotSpreadIsOneFlow(t *testing.T) {
+// TestEngineWithoutSpreadUsesOnePort is what the test above is compared with.
+func TestEngineWithoutSpreadUsesOnePort(t *testing.T) {
 	l := newLab(t)
-	l.layNetwork(false, true)
+	l.connectHosts(false, true)
 	l.startEngine("--spread", "off")
 	o := l.send(rounds)
 	t.Logf("off: %v", o)
-	if !o.unspread() || o.busiest() < 0.95*queues {
+	if !o.allOnOnePort() || o.busiestQueueShare() < 0.95*queues {
 		t.Errorf("without spreading: %v", o)
 	}
-	l.inOrder("off", fewSegments)
+	l.checkInOrder("off", fewSegments)
 }

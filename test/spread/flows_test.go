@@ -20,22 +20,22 @@ var primes = []int{17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 7
 
 const (
 	flowCount = queues
-	unit      = 16 // of WireGuard's padding
+	sizeUnit  = 16 // of WireGuard's padding
 	perRound  = 8  // packets of each flow
 )
 
 // flowOf returns the flow that a data message, or a train of them, of n bytes belongs to.
 func flowOf(n int) (flow, messages int, ok bool) {
 	for i, p := range primes {
-		if n%(p*unit) == 0 && n/(p*unit) <= 2*perRound {
-			return i, n / (p * unit), true
+		if n%(p*sizeUnit) == 0 && n/(p*sizeUnit) <= 2*perRound {
+			return i, n / (p * sizeUnit), true
 		}
 	}
 	return 0, 0, false
 }
 
 // payloadLen is that of flow i's datagrams: without the message's header and tag, and the IPv4 and UDP headers.
-func payloadLen(flow int) int { return (primes[flow]-2)*unit - 28 }
+func payloadLen(flow int) int { return (primes[flow]-2)*sizeUnit - 28 }
 
 // flows are UDP flows of equal rate from left to right.
 type flows struct {

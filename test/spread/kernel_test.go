@@ -132,8 +132,8 @@ func (l *lab) status(s *side) *adopt.DeviceStatus {
 	return &st.Devices[0]
 }
 
-// noErrors asserts that a tunnel's interface has counted no error: none but WireGuard's own messages have come to it.
-func (l *lab) noErrors() {
+// checkNoErrors asserts that a tunnel's interface has counted no error: none but WireGuard's own messages have come to it.
+func (l *lab) checkNoErrors() {
 	l.Helper()
 	for _, s := range l.both() {
 		l.must(s.host.Do(func() error {
@@ -163,37 +163,37 @@ const rounds = 25
 // stands still between two flows' first packets for so long that the load of the first is forgotten.
 const attempts = 5
 
-// TestEachFlowOfAKernelTunnelKeepsAPortAndAQueue is the post of 2023: the tunnel is one flow to the NIC and takes one
+// TestKernelTunnelFlowsKeepPortAndQueue is the post of 2023: the tunnel is one flow to the NIC and takes one
 // queue; spread, it takes them all, evenly where the receiver plans the ports, and no message overtakes another of its
 // flow. The tunnels notice nothing.
-func TestEachFlowOfAKernelTunnelKeepsAPortAndAQueue(t *testing.T) {
+func TestKernelTunnelFlowsKeepPortAndQueue(t *testing.T) {
 	needKernel(t)
 	for _, v6 := range []bool{false, true} {
 		t.Run("over "+familyName(v6), func(t *testing.T) {
 			l := newLab(t)
-			l.layNetwork(v6, true)
+			l.connectHosts(v6, true)
 			l.startKernel()
 			off := l.send(rounds)
 			l.Logf("off:       %v", off)
-			if !off.unspread() || off.busiest() < 0.95*queues || off.overtook+int(off.reordered) > 0 {
+			if !off.allOnOnePort() || off.busiestQueueShare() < 0.95*queues || off.overtook+int(off.reordered) > 0 {
 				l.Errorf("without spreading: %v", off)
 			}
 			for _, s := range l.both() {
 				l.attach(s)
 			}
 			l.Logf("unplanned: %v", l.sendSpread(func(outcome) bool { return true }))
-			l.Logf("by hash:   busiest queue %.2f times the mean", l.byHash())
+			l.Logf("by hash:   busiest queue %.2f times the mean", l.sendByHash())
 			l.detachBoth()
 			planned := l.sendPlanned()
 			l.Logf("planned:   %v", planned)
-			if planned.busiest() > 1.25 {
+			if planned.busiestQueueShare() > 1.25 {
 				l.Errorf("with planned ports: %v, by queue: %v", planned, planned.queues)
 			}
 			l.detachBoth()
-			if o := l.send(5); !o.unspread() {
+			if o := l.send(5); !o.allOnOnePort() {
 				l.Errorf("detached: %v", o)
 			}
-			l.noErrors()
+			l.checkNoErrors()
 		})
 	}
 }
@@ -201,7 +201,7 @@ func TestEachFlowOfAKernelTunnelKeepsAPortAndAQueue(t *testing.T) {
 // sendPlanned attaches with planned ports and sends.
 func (l *lab) sendPlanned() outcome {
 	l.Helper()
-	return l.sendSpread(outcome.apart, func() {
+	return l.sendSpread(outcome.flowsOnSeparateQueues, func() {
 		for _, s := range l.both() {
 			_ = l.detach(s)
 		}
@@ -218,10 +218,10 @@ func (l *lab) sendSpread(good func(outcome) bool, prepare ...func()) outcome {
 			p()
 		}
 		o, _ := l.sendFlows(l.watch(l.router, toRight), rounds, func() {
-			l.wantEndpoint(l.left)
-			l.wantEndpoint(l.right)
+			l.checkEndpoint(l.left)
+			l.checkEndpoint(l.right)
 		})
-		if o.moved() > 0 || o.overtook+int(o.reordered) > 0 || o.distinct() < flowCount/2 {
+		if o.movedFlows() > 0 || o.overtook+int(o.reordered) > 0 || o.distinctPorts() < flowCount/2 {
 			l.Errorf("spread: %v", o)
 		}
 		for i, ports := range o.ports {
@@ -236,24 +236,24 @@ func (l *lab) sendSpread(good func(outcome) bool, prepare ...func()) outcome {
 	}
 }
 
-// TestSpreadHealsWhenTheDeviceIsBack takes the left side's cable away and lays another.
-func TestSpreadHealsWhenTheDeviceIsBack(t *testing.T) {
+// TestSpreadRecoversWhenDeviceReturns takes the left side's cable away and lays another.
+func TestSpreadRecoversWhenDeviceReturns(t *testing.T) {
 	needKernel(t)
 	l := newLab(t)
-	l.layNetwork(false, true)
+	l.connectHosts(false, true)
 	l.startKernel()
 	l.attachPlanned()
 	l.must(l.left.host.Do(func() error { return netlink.LinkDel(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: cable}}) }))
 	if st := l.status(l.left); st == nil || !strings.Contains(strings.Join(st.Problems, "\n"), "the device is gone") {
 		t.Errorf("without its device: %+v", st)
 	}
-	l.layLeft()
+	l.connectLeft()
 	l.connect()
-	if o := l.send(5); !o.unspread() {
+	if o := l.send(5); !o.allOnOnePort() {
 		t.Errorf("back, and not attached: %v", o)
 	}
-	planned := l.sendSpread(outcome.apart, l.attachPlanned)
-	if planned.busiest() > 1.25 {
+	planned := l.sendSpread(outcome.flowsOnSeparateQueues, l.attachPlanned)
+	if planned.busiestQueueShare() > 1.25 {
 		t.Errorf("healed: %v", planned)
 	}
 	for _, s := range l.both() {
@@ -261,5 +261,5 @@ func TestSpreadHealsWhenTheDeviceIsBack(t *testing.T) {
 			t.Errorf("%s, healed: %+v", s.name, st)
 		}
 	}
-	l.noErrors()
+	l.checkNoErrors()
 }

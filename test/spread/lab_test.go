@@ -109,11 +109,11 @@ func (l *lab) other(s *side) *side {
 	return l.left
 }
 
-// layNetwork connects the sides through a router, whose fromLeft leads to the left and whose toRight to the right. With
+// connectHosts connects the sides through a router, whose fromLeft leads to the left and whose toRight to the right. With
 // RSS, the cable to the right has queues, and chooses among them as a NIC does. It does so where packets enter it, and a
 // kernel keeps what a socket sends, in a tunnel too, on the queue that it once had (sk_tx_queue_get), unless it only
 // forwards it: hence the router.
-func (l *lab) layNetwork(v6, rss bool) {
+func (l *lab) connectHosts(v6, rss bool) {
 	l.Helper()
 	left, right, far := "10.9.0.2/24", "203.0.113.2/24", "203.0.113.1/24"
 	if v6 {
@@ -122,7 +122,7 @@ func (l *lab) layNetwork(v6, rss bool) {
 	l.left.outer, l.right.outer = netip.MustParsePrefix(left), netip.MustParsePrefix(right)
 	l.router = l.newHost("router")
 	l.must(l.router.Forward())
-	l.layLeft()
+	l.connectLeft()
 	cfg := netlab.CableConfig{AddrsA: []netip.Prefix{netip.MustParsePrefix(far)}, AddrsB: []netip.Prefix{l.right.outer}}
 	if rss {
 		l.rss = netlab.NewRSS(queues)
@@ -139,8 +139,8 @@ func (l *lab) layNetwork(v6, rss bool) {
 	}
 }
 
-// layLeft connects the left side with the router. When that cable is gone it may be called again.
-func (l *lab) layLeft() {
+// connectLeft connects the left side with the router. When that cable is gone it may be called again.
+func (l *lab) connectLeft() {
 	l.Helper()
 	near := netip.PrefixFrom(l.left.outer.Addr().Prev(), l.left.outer.Bits())
 	laid, err := l.net.Cable(l.left.host, l.router, netlab.CableConfig{
@@ -205,8 +205,8 @@ func (s *side) wg(f func(*wgctrl.Client) error) error {
 	})
 }
 
-// wantEndpoint fails unless s has the other side's canonical endpoint.
-func (l *lab) wantEndpoint(s *side) {
+// checkEndpoint fails unless s has the other side's canonical endpoint.
+func (l *lab) checkEndpoint(s *side) {
 	l.Helper()
 	l.must(s.wg(func(c *wgctrl.Client) error {
 		d, err := c.Device(s.ifname)

@@ -22,8 +22,8 @@ func (l *lab) nft(err error) {
 	l.must(err)
 }
 
-// startBehind runs ropewalk at both ends, of which only the left one knows where the other is.
-func (l *lab) startBehind() {
+// startBehindNAT runs ropewalk at both ends, of which only the left one knows where the other is.
+func (l *lab) startBehindNAT() {
 	l.Helper()
 	for _, s := range l.both() {
 		l.startDaemon(s)
@@ -33,8 +33,8 @@ func (l *lab) startBehind() {
 	l.connect()
 }
 
-// wantOff waits until a side does not spread, for a reason that it also shows, with the words in it.
-func (l *lab) wantOff(s *side, words string) {
+// wantSpreadOff waits until a side does not spread, for a reason that it also shows, with the words in it.
+func (l *lab) wantSpreadOff(s *side, words string) {
 	l.Helper()
 	f := l.newFlows()
 	defer f.close()
@@ -54,22 +54,22 @@ func (l *lab) wantOff(s *side, words string) {
 func (l *lab) wantOnePort() {
 	l.Helper()
 	o, _ := l.sendFlows(l.watch(l.left.host, cable), 5, func() {})
-	if !o.unspread() || o.reordered > 0 {
+	if !o.allOnOnePort() || o.reordered > 0 {
 		l.Errorf("not spread: %v", o)
 	}
 }
 
-// TestSpreadIsOffBehindANAT has one side behind a masquerade, one that keeps ports and one that does not: each of both ends
+// TestSpreadIsOffBehindNAT has one side behind a masquerade, one that keeps ports and one that does not: each of both ends
 // finds out, and says so.
-func TestSpreadIsOffBehindANAT(t *testing.T) {
+func TestSpreadIsOffBehindNAT(t *testing.T) {
 	for name, ports := range map[string]netlab.NATPorts{"that keeps ports": {}, "that changes ports": {First: 30000, Last: 30100}} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)
-			l.layNetwork(false, false)
+			l.connectHosts(false, false)
 			l.nft(l.router.Masquerade(toRight, ports))
-			l.startBehind()
+			l.startBehindNAT()
 			for _, s := range l.both() {
-				l.wantOff(s, "behind a NAT")
+				l.wantSpreadOff(s, "behind a NAT")
 				t.Logf("%s: %s", s.name, l.spreading(s).Reason)
 			}
 			l.wantOnePort()
@@ -77,13 +77,13 @@ func TestSpreadIsOffBehindANAT(t *testing.T) {
 	}
 }
 
-// TestSpreadIsOffThroughAStatefulFirewall has the left side behind a firewall that admits answers only: what the right one
+// TestSpreadIsOffBehindStatefulFirewall has the left side behind a firewall that admits answers only: what the right one
 // would send from other ports does not get through, so it does not spread, whatever it hears. The left one may.
-func TestSpreadIsOffThroughAStatefulFirewall(t *testing.T) {
+func TestSpreadIsOffBehindStatefulFirewall(t *testing.T) {
 	l := newLab(t)
-	l.layNetwork(false, false)
+	l.connectHosts(false, false)
 	l.nft(l.router.AdmitAnswers(toRight))
-	l.startBehind()
+	l.startBehindNAT()
 	f := l.newFlows()
 	defer f.close()
 	l.eventually("the left side to spread", func() error {
@@ -96,6 +96,6 @@ func TestSpreadIsOffThroughAStatefulFirewall(t *testing.T) {
 	if o := l.send(5); o.reordered > 0 {
 		t.Errorf("%v", o)
 	}
-	l.wantOff(l.right, "a firewall may keep them")
+	l.wantSpreadOff(l.right, "a firewall may keep them")
 	t.Logf("right: %s", l.spreading(l.right).Reason)
 }

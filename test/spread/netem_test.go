@@ -29,9 +29,9 @@ func (l *lab) impair(h *netlab.Host, device string) {
 	l.must(err)
 }
 
-// TestFlowsKeepOrderOnABadNetwork has a network behind the first router that loses and reorders. Up to there each flow has
+// TestFlowsKeepOrderOnImpairedNetwork has a network behind the first router that loses and reorders. Up to there each flow has
 // one port and its messages are in order; what arrives is what was sent, and TCP gets through.
-func TestFlowsKeepOrderOnABadNetwork(t *testing.T) {
+func TestFlowsKeepOrderOnImpairedNetwork(t *testing.T) {
 	for _, kind := range []struct {
 		name  string
 		need  func(*testing.T)
@@ -51,21 +51,21 @@ func TestFlowsKeepOrderOnABadNetwork(t *testing.T) {
 		t.Run(kind.name, func(t *testing.T) {
 			kind.need(t)
 			l := newLab(t)
-			l.layNetwork(false, false)
+			l.connectHosts(false, false)
 			l.impair(l.router, fromLeft)
 			l.impair(l.router, toRight)
 			kind.start(l)
-			l.sendBadly()
+			l.sendOverImpairedNetwork()
 			t.Logf("TCP segments out of order: %d", l.transfer(streamBytes/8))
 			for _, s := range l.both() {
-				l.wantEndpoint(s)
+				l.checkEndpoint(s)
 			}
 		})
 	}
 }
 
-// sendBadly sends rounds of which some is lost and some late, and checks what leaves the left side and what arrives.
-func (l *lab) sendBadly() {
+// sendOverImpairedNetwork sends rounds of which some is lost and some late, and checks what leaves the left side and what arrives.
+func (l *lab) sendOverImpairedNetwork() {
 	l.Helper()
 	f, w := l.newFlows(), l.watch(l.left.host, cable)
 	defer f.close()
@@ -74,11 +74,11 @@ func (l *lab) sendBadly() {
 	}
 	o, got, sent := w.end(), f.got.Load(), f.numbers*flowCount
 	l.Logf("%d of %d datagrams arrived, %d late; %d ports, %d flows on more than one, %d messages overtaken on the way out",
-		got, sent, f.reordered.Load(), o.distinct(), o.moved(), o.overtook)
+		got, sent, f.reordered.Load(), o.distinctPorts(), o.movedFlows(), o.overtook)
 	if got < sent/2 || f.corrupt.Load() > 0 {
 		l.Errorf("%d of %d datagrams arrived, %d of them corrupt", got, sent, f.corrupt.Load())
 	}
-	if o.overtook > 0 && len(o.mixed) == 0 || o.distinct() < flowCount/2 {
+	if o.overtook > 0 && len(o.mixed) == 0 || o.distinctPorts() < flowCount/2 {
 		l.Errorf("rounds took %s at most, and this left: %v", f.slowest, o)
 	}
 }

@@ -108,9 +108,9 @@ func addNetem(at netlink.QdiscAttrs, how netlink.NetemQdiscAttrs) error {
 	return err
 }
 
-// byHash is what the busiest of the right side's queues has on average, as a multiple of the mean, if each flow takes a
+// sendByHash is what the busiest of the right side's queues has on average, as a multiple of the mean, if each flow takes a
 // port by its hash, as tunnels like VXLAN have it.
-func (l *lab) byHash() (busiest float64) {
+func (l *lab) sendByHash() (busiest float64) {
 	l.Helper()
 	const draws = 1000
 	rng := rand.New(rand.NewPCG(1, 2))

@@ -31,7 +31,7 @@ func TestPortPerPacketReorders(t *testing.T) {
 		t.Skipf("needs nft(8): %v", err)
 	}
 	l := newLab(t)
-	l.layNetwork(false, true)
+	l.connectHosts(false, true)
 	l.startKernel()
 	for _, s := range l.both() {
 		cmd := s.host.Command(context.Background(), "nft", "-f", "-")
@@ -47,7 +47,7 @@ func TestPortPerPacketReorders(t *testing.T) {
 	if outOfOrder == 0 {
 		t.Error("nothing came out of order, and nothing would have been noticed")
 	}
-	if o.moved() != flowCount {
-		t.Errorf("%d flows are on more than one port, want all: this is not the recipe", o.moved())
+	if o.movedFlows() != flowCount {
+		t.Errorf("%d flows are on more than one port, want all: this is not the recipe", o.movedFlows())
 	}
 }

@@ -116,10 +116,10 @@ func netstat(group, name string) (uint64, error) {
 	return 0, fmt.Errorf("there is no %s%s", group, name)
 }
 
-// inOrder transfers until no more than so many segments arrive out of order, a few times at most: the kernel's tunnel
+// checkInOrder transfers until no more than so many segments arrive out of order, a few times at most: the kernel's tunnel
 // itself may, once in a long while, let a packet overtake another when two processors send at once. What spreads by packet
 // does it each time.
-func (l *lab) inOrder(what string, limit uint64) {
+func (l *lab) checkInOrder(what string, limit uint64) {
 	l.Helper()
 	var seen []uint64
 	for range attempts {
@@ -134,17 +134,17 @@ func (l *lab) inOrder(what string, limit uint64) {
 	}
 }
 
-// TestSpreadPutsNoTCPSegmentOutOfOrder has TCP over a kernel's tunnel with spreading off and on.
-func TestSpreadPutsNoTCPSegmentOutOfOrder(t *testing.T) {
+// TestSpreadKeepsTCPSegmentsInOrder has TCP over a kernel's tunnel with spreading off and on.
+func TestSpreadKeepsTCPSegmentsInOrder(t *testing.T) {
 	needKernel(t)
 	l := newLab(t)
-	l.layNetwork(false, true)
+	l.connectHosts(false, true)
 	l.startKernel()
-	l.inOrder("off", 0)
+	l.checkInOrder("off", 0)
 	l.attachPlanned()
-	l.inOrder("on", 0)
+	l.checkInOrder("on", 0)
 	for _, s := range l.both() {
-		l.wantEndpoint(s)
+		l.checkEndpoint(s)
 	}
-	l.noErrors()
+	l.checkNoErrors()
 }

@@ -49,7 +49,7 @@ func (w *watch) take(p netlab.Packet) {
 	defer w.mu.Unlock()
 	flow, n, ok := flowOf(m.length)
 	if !ok {
-		if m.length >= primes[0]*unit { // else a keepalive or a hello
+		if m.length >= primes[0]*sizeUnit { // else a keepalive or a hello
 			w.mixed[m.port]++
 		}
 		return
@@ -120,8 +120,8 @@ func (w *watch) end() (o outcome) {
 	return o
 }
 
-// busiest is the load of the busiest queue as a multiple of the mean.
-func (o outcome) busiest() float64 {
+// busiestQueueShare is the load of the busiest queue as a multiple of the mean.
+func (o outcome) busiestQueueShare() float64 {
 	var sum uint64
 	for _, n := range o.queues {
 		sum += n
@@ -129,25 +129,25 @@ func (o outcome) busiest() float64 {
 	return float64(slices.Max(o.queues)) * float64(len(o.queues)) / float64(max(sum, 1))
 }
 
-// distinct is from how many ports all flows together left.
-func (o outcome) distinct() int {
+// distinctPorts is from how many ports all flows together left.
+func (o outcome) distinctPorts() int {
 	ports := slices.AppendSeq(slices.Concat(o.ports[:]...), maps.Keys(o.mixed))
 	slices.Sort(ports)
 	return len(slices.Compact(ports))
 }
 
-// unspread tells that all flows left together, from the canonical port.
-func (o outcome) unspread() bool {
-	return o.distinct() == 1 && (len(o.mixed) > 0 || o.ports[0][0] == port) && (len(o.mixed) == 0 || o.mixed[port] > 0)
+// allOnOnePort tells that all flows left together, from the canonical port.
+func (o outcome) allOnOnePort() bool {
+	return o.distinctPorts() == 1 && (len(o.mixed) > 0 || o.ports[0][0] == port) && (len(o.mixed) == 0 || o.mixed[port] > 0)
 }
 
-// apart tells that each flow left from one port of its own.
-func (o outcome) apart() bool {
-	return o.moved() == 0 && o.distinct() == flowCount && len(o.mixed) == 0
+// flowsOnSeparateQueues tells that each flow left from one port of its own.
+func (o outcome) flowsOnSeparateQueues() bool {
+	return o.movedFlows() == 0 && o.distinctPorts() == flowCount && len(o.mixed) == 0
 }
 
-// moved tells flows that left from more than one port.
-func (o outcome) moved() (flows int) {
+// movedFlows tells flows that left from more than one port.
+func (o outcome) movedFlows() (flows int) {
 	for _, p := range o.ports {
 		if len(p) > 1 {
 			flows++
@@ -158,7 +158,7 @@ func (o outcome) moved() (flows int) {
 
 func (o outcome) String() string {
 	return fmt.Sprintf("%d ports, busiest queue %.2f times the mean, %d flows on more than one port, reordered: %d sent, %d received",
-		o.distinct(), o.busiest(), o.moved(), o.overtook, o.reordered)
+		o.distinctPorts(), o.busiestQueueShare(), o.movedFlows(), o.overtook, o.reordered)
 }
 
 // send sends rounds of new flows in step and returns what became of them.

@@ -12,69 +12,69 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultFS is where distributions and bpftool mount the BPF file system.
+// DefaultFS is the usual mount point of the BPF file system.
 const DefaultFS = "/sys/fs/bpf"
 
-// ErrNoFS is wrapped by the errors of FS: there is no BPF file system to pin in.
-var ErrNoFS = errors.New("no BPF file system")
+// ErrNoBPFFS is wrapped by the errors of BPFFS if there is no BPF file system.
+var ErrNoBPFFS = errors.New("no BPF file system")
 
-// FS returns a directory with a BPF file system that outlives the process: DefaultFS, where it is mounted, if nothing is
-// there, as bpftool does.
+// BPFFS returns a directory with a BPF file system that outlives the process. It mounts one at DefaultFS if there is none,
+// as bpftool does.
 //
-// A process in a mount namespace of its own, as `ip netns exec` makes one with a fresh /sys, sees an empty DefaultFS, and
-// what it mounts there goes when it ends. There FS returns the path to that of the first process.
-func FS() (string, error) { return findFS(DefaultFS, "/proc/1/root"+DefaultFS, "/proc/1/ns/mnt") }
+// In a mount namespace of its own, such as `ip netns exec` creates with a fresh /sys, DefaultFS is empty and a mount there
+// disappears with the process. BPFFS then returns the path of the first process's BPF file system.
+func BPFFS() (string, error) { return findBPFFS(DefaultFS, "/proc/1/root"+DefaultFS, "/proc/1/ns/mnt") }
 
-// MountedFS returns what FS would without mounting anything, or an error that is fs.ErrNotExist.
+// MountedFS returns the same as BPFFS, but mounts nothing. Without a BPF file system the error is fs.ErrNotExist.
 func MountedFS() (string, error) {
 	for _, dir := range []string{DefaultFS, "/proc/1/root" + DefaultFS} {
-		if isFS(dir) {
+		if isBPFFS(dir) {
 			return dir, nil
 		}
 	}
-	return "", fmt.Errorf("%w: %w", ErrNoFS, fs.ErrNotExist)
+	return "", fmt.Errorf("%w: %w", ErrNoBPFFS, fs.ErrNotExist)
 }
 
-func findFS(dir, first, firstNamespace string) (string, error) {
-	if isFS(dir) {
+func findBPFFS(dir, first, firstNamespace string) (string, error) {
+	if isBPFFS(dir) {
 		return dir, nil
 	}
-	if isFS(first) {
+	if isBPFFS(first) {
 		return first, nil
 	}
-	if why := passing(firstNamespace); why != "" {
-		return "", fmt.Errorf("%w at %s, and one mounted from here may go with the command: %s; in the host's mount "+
-			"namespace (not in ip netns exec) run `mount -t bpf -o mode=700 bpf %s`, and try again", ErrNoFS, dir, why, dir)
+	if why := temporaryMount(firstNamespace); why != "" {
+		return "", fmt.Errorf("%w at %s, and a mount made by this process may end with it: %s; in the host's mount "+
+			"namespace (not in ip netns exec) run `mount -t bpf -o mode=700 bpf %s`, and retry", ErrNoBPFFS, dir, why, dir)
 	}
 	if err := unix.Mount("bpf", dir, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
-		return "", fmt.Errorf("%w at %s, and mounting one: %w; as root run `mount -t bpf -o mode=700 bpf %s`, and try again "+
-			"(a container needs the host's: mount it as a volume)", ErrNoFS, dir, err, dir)
+		return "", fmt.Errorf("%w at %s, and mounting one failed: %w; as root run `mount -t bpf -o mode=700 bpf %s`, and retry "+
+			"(a container needs the host's as a volume)", ErrNoBPFFS, dir, err, dir)
 	}
 	return dir, nil
 }
 
-func isFS(dir string) bool {
+func isBPFFS(dir string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(dir, &st) == nil && st.Type == unix.BPF_FS_MAGIC
 }
 
-// passing says why what is mounted now may not stay, or "".
-func passing(firstNamespace string) string {
+// temporaryMount returns the reason why a mount made now would not outlive the process, or "".
+func temporaryMount(firstNamespace string) string {
 	mine, err := os.Readlink("/proc/thread-self/ns/mnt")
 	first, firstErr := os.Readlink(firstNamespace)
 	if err := errors.Join(err, firstErr); err != nil {
-		return fmt.Sprintf("it cannot be told whether this is the host's mount namespace (%v)", err)
+		return fmt.Sprintf("cannot determine whether this is the host's mount namespace (%v)", err)
 	}
 	if mine != first {
-		return "this is a mount namespace of its own"
+		return "this is not the host's mount namespace"
 	}
 	if self, _ := os.Readlink("/proc/self"); self == "1" {
-		return "its process is the first of its PID namespace"
+		return "this process is the first of its PID namespace"
 	}
 	return ""
 }
 
-// RemoveEmpty removes dir and those of its parents up to, and without, root that are empty.
+// RemoveEmpty removes dir and its parents below root, as far as they are empty.
 func RemoveEmpty(root, dir string) {
 	for dir != root && len(dir) > len(root) && os.Remove(dir) == nil {
 		dir = filepath.Dir(dir)

@@ -8,12 +8,12 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// BusyError says that somebody else's program holds a place that takes but one.
+// BusyError is returned if another program occupies an attach point that takes only one program.
 type BusyError struct {
-	Device  int
-	Place   Place
-	Program ebpf.ProgramID // zero if unknown
-	Name    string         // the program's or the filter's, empty if unknown
+	Device      int
+	AttachPoint AttachPoint
+	Program     ebpf.ProgramID // zero if unknown
+	Name        string         // the program's or the filter's, empty if unknown
 }
 
 func (e *BusyError) Error() string {
@@ -24,20 +24,20 @@ func (e *BusyError) Error() string {
 	if e.Name != "" {
 		who += fmt.Sprintf(" (%s)", e.Name)
 	}
-	what := fmt.Sprintf("%s already holds the %s hook", who, e.Place)
+	text := fmt.Sprintf("%s is already attached to the %s hook", who, e.AttachPoint)
 	if e.Dispatcher() {
-		what += "; it is the dispatcher by which libxdp runs several programs, and joining those would mean to put another in " +
-			"its place, which is not done: `xdp-loader status` lists them, `xdp-loader unload` makes room"
+		text += "; it is libxdp's dispatcher, which runs several programs and is not replaced: `xdp-loader status` lists " +
+			"them, `xdp-loader unload` removes them"
 	}
-	return what
+	return text
 }
 
-// dispatcherName is that of libxdp's dispatcher (lib/libxdp/protocol.org of xdp-tools), as far as the kernel keeps it.
+// dispatcherName is the name of libxdp's dispatcher (lib/libxdp/protocol.org of xdp-tools), truncated as in the kernel.
 const dispatcherName = "xdp_dispatcher"
 
-// Dispatcher tells whether the program in the way is libxdp's dispatcher, which calls the programs of all that go by its
-// convention. It is not joined: how many it calls is fixed when it is loaded, and the kernel removes the functions that
-// are left over, so that one more program takes a new dispatcher with all the others' programs attached to it again, in
-// place of the old one: under libxdp's lock, with its pins. That is replacing what others own. Programs attached here are
-// safe from libxdp in turn: links do not let themselves be replaced.
-func (e *BusyError) Dispatcher() bool { return e.Place == XDP && e.Name == dispatcherName }
+// Dispatcher reports whether the other program is libxdp's dispatcher, which calls several XDP programs in turn. This
+// package does not add a program to it. The number of programs is fixed when a dispatcher is loaded, and the kernel removes
+// its unused functions. One more program needs a new dispatcher to which all the others are attached again, under libxdp's
+// lock and with its pins. That would replace programs of other owners. In turn, libxdp cannot replace programs attached
+// here: a link is not replaced by another attachment.
+func (e *BusyError) Dispatcher() bool { return e.AttachPoint == XDP && e.Name == dispatcherName }

@@ -15,14 +15,14 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
 )
 
-// priority is that of all filters made here: before what tc chooses for those that name none (from 49152 down), and not
-// one of the small numbers that people and other programs choose.
+// priority is the priority of all filters of this package. It precedes those that tc assigns by default (from 49152 down),
+// and differs from the small numbers that people and other programs choose.
 const priority = 71
 
-// filter is a program held by a filter on a clsact qdisc.
+// filter is a program attached by a filter on a clsact qdisc.
 type filter struct{ program *ebpf.Program }
 
-func loadFilter(pin string) (holder, error) {
+func loadFilter(pin string) (attachment, error) {
 	p, err := ebpf.LoadPinnedProgram(pin, nil)
 	if err != nil {
 		return nil, err
@@ -44,17 +44,17 @@ func (f *filter) status(h Hook) (Status, error) {
 	}
 	st.State, st.Device = Attached, at.Device
 	if other := ebpf.ProgramID(there.Id); other != id {
-		st.State, st.Other = Displaced, other
+		st.State, st.Other = Replaced, other
 	} else if h.Device != 0 && at.Device != h.Device {
-		st.State = Elsewhere
+		st.State = OnOtherDevice
 	}
 	return st, nil
 }
 
-// locate returns the filter, or nil, and the hook with the device that has it. A pinned program, unlike a link, does not
-// know its device, whose name may be another by now: where it is not on the one expected, all are looked at.
+// locate returns the filter, or nil, and the hook on the filter's device. A pinned program, unlike a link, does not record
+// its device, which may have been renamed. If the filter is not on the expected device, locate searches all devices.
 func (f *filter) locate(h Hook) (Hook, *netlink.BpfFilter, error) {
-	there, err := h.find()
+	there, err := h.findFilter()
 	if err != nil || there != nil {
 		return h, there, err
 	}
@@ -69,7 +69,7 @@ func (f *filter) locate(h Hook) (Hook, *netlink.BpfFilter, error) {
 	for _, l := range links {
 		at := h
 		at.Device = l.Index
-		if there, err := at.find(); err == nil && there != nil && ebpf.ProgramID(there.Id) == id {
+		if there, err := at.findFilter(); err == nil && there != nil && ebpf.ProgramID(there.Id) == id {
 			return at, there, nil
 		}
 	}
@@ -80,15 +80,15 @@ func (f *filter) replace(h Hook, p *ebpf.Program) error {
 	return h.putFilter(p, f.program)
 }
 
-// detach leaves alone what somebody put in the filter's place.
+// detach keeps a filter that another program put in this one's place.
 func (f *filter) detach(h Hook) error {
 	h, there, err := f.locate(h)
 	if err != nil {
 		return err
 	}
 	if there != nil && there.Name == h.Name {
-		if err := netlink.FilterDel(there); err != nil && !gone(err) {
-			return fmt.Errorf("removing the %s filter: %w", h.Place, err)
+		if err := netlink.FilterDel(there); err != nil && !isGone(err) {
+			return fmt.Errorf("removing the %s filter: %w", h.AttachPoint, err)
 		}
 	}
 	if err := removePin(h.Pin); err != nil {
@@ -97,28 +97,28 @@ func (f *filter) detach(h Hook) error {
 	return h.removeQdisc()
 }
 
-// removeLost removes a filter whose pin somebody removed: unlike a link, it does not go with it.
-func (h Hook) removeLost() error {
-	if h.Place == XDP {
+// removeUnpinnedFilter removes a filter without a pin. A link ends with its pin, a filter does not.
+func (h Hook) removeUnpinnedFilter() error {
+	if h.AttachPoint == XDP {
 		return nil
 	}
 	if there, err := h.qdisc(); err != nil || there != "clsact" {
 		return err
 	}
-	lost, err := h.find()
+	lost, err := h.findFilter()
 	if err != nil {
 		return err
 	}
 	if lost != nil && lost.Name == h.Name {
-		if err := netlink.FilterDel(lost); err != nil && !gone(err) {
-			return fmt.Errorf("removing the %s filter: %w", h.Place, err)
+		if err := netlink.FilterDel(lost); err != nil && !isGone(err) {
+			return fmt.Errorf("removing the %s filter: %w", h.AttachPoint, err)
 		}
 	}
 	return h.removeQdisc()
 }
 
-// find returns the filter that has this one's number, or nil.
-func (h Hook) find() (*netlink.BpfFilter, error) {
+// findFilter returns the filter with this hook's priority and handle, or nil.
+func (h Hook) findFilter() (*netlink.BpfFilter, error) {
 	if h.Device == 0 {
 		return nil, nil
 	}
@@ -132,7 +132,7 @@ func (h Hook) find() (*netlink.BpfFilter, error) {
 }
 
 func (h Hook) parent() uint32 {
-	if h.Place == Ingress {
+	if h.AttachPoint == Ingress {
 		return netlink.HANDLE_MIN_INGRESS
 	}
 	return netlink.HANDLE_MIN_EGRESS
@@ -142,22 +142,22 @@ func (h Hook) createFilter(p *ebpf.Program) error {
 	if err := h.ensureQdisc(p); err != nil {
 		return err
 	}
-	there, err := h.find()
+	there, err := h.findFilter()
 	if err == nil && there != nil && there.Name != h.Name {
 		id := ebpf.ProgramID(there.Id)
-		err = &BusyError{Device: h.Device, Place: h.Place, Program: id, Name: there.Name}
+		err = &BusyError{Device: h.Device, AttachPoint: h.AttachPoint, Program: id, Name: there.Name}
 	}
 	if err == nil {
 		err = h.putFilter(p, nil)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("attaching to the %s hook (clsact): %w", h.Place, err), h.removeQdisc())
+		return errors.Join(fmt.Errorf("attaching to the %s hook (clsact): %w", h.AttachPoint, err), h.removeQdisc())
 	}
 	return nil
 }
 
-// putFilter pins the program in place of the one that is pinned, or of nil, and then adds the filter or replaces it,
-// which the kernel does at once (cls_bpf_change). When that fails, the pin is as it was.
+// putFilter pins the program, in place of the pinned one if that is not nil, and then adds or atomically replaces the filter
+// (cls_bpf_change). On failure it restores the pin.
 func (h Hook) putFilter(p, pinned *ebpf.Program) error {
 	if err := replacePin(p, h.Pin); err != nil {
 		return err
@@ -187,13 +187,13 @@ func (h Hook) filter() *netlink.BpfFilter {
 	}
 }
 
-// replacePin puts the program's pin in the place of another, if there is one.
+// replacePin pins the program, and atomically replaces the pin of another one.
 func replacePin(p *ebpf.Program, pin string) error {
 	next := pin + "_next"
 	if err := removePin(next); err != nil {
 		return err
 	}
-	clone, err := p.Clone() // the program remembers where it is pinned, and belongs to the caller
+	clone, err := p.Clone() // p belongs to the caller, and Pin would record the path in it
 	if err != nil {
 		return fmt.Errorf("pinning a program: %w", err)
 	}
@@ -217,11 +217,11 @@ func removePin(pin string) error {
 func programID(p *ebpf.Program) (ebpf.ProgramID, error) {
 	info, err := p.Info()
 	if err != nil {
-		return 0, fmt.Errorf("reading a program: %w", err)
+		return 0, fmt.Errorf("reading the info of a program: %w", err)
 	}
 	id, ok := info.ID()
 	if !ok {
-		return 0, errors.New("reading a program: the kernel does not tell its number")
+		return 0, errors.New("reading the ID of a program: not supported by the kernel")
 	}
 	return id, nil
 }

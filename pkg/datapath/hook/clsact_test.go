@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// eventually waits for what the kernel does in its own time.
+// eventually waits until done returns true: some kernel operations are asynchronous.
 func (r *rig) eventually(done func() bool, why func() string) {
 	r.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !done(); {
@@ -28,7 +28,7 @@ func (r *rig) eventually(done func() bool, why func() string) {
 	}
 }
 
-func TestQdiscOfAnotherStays(t *testing.T) {
+func TestExistingQdiscIsKept(t *testing.T) {
 	r := newRig(t)
 	h := r.hook(Egress, Clsact)
 	r.must(netlink.QdiscAdd(h.clsact()))
@@ -39,7 +39,7 @@ func TestQdiscOfAnotherStays(t *testing.T) {
 	}
 }
 
-func TestQdiscStaysWhileAnotherUsesIt(t *testing.T) {
+func TestQdiscStaysWhileOtherFiltersUseIt(t *testing.T) {
 	r := newRig(t)
 	h := r.hook(Egress, Clsact)
 	c := r.counter(Ingress, unspec)
@@ -53,7 +53,7 @@ func TestQdiscStaysWhileAnotherUsesIt(t *testing.T) {
 	}
 }
 
-func TestQdiscGoesWithTheLastHook(t *testing.T) {
+func TestQdiscIsRemovedWithLastHook(t *testing.T) {
 	r := newRig(t)
 	egress, ingress := r.hook(Egress, Clsact), r.hook(Ingress, Clsact)
 	r.must(egress.Attach(r.counter(Egress, unspec).Program))
@@ -68,7 +68,7 @@ func TestQdiscGoesWithTheLastHook(t *testing.T) {
 	}
 }
 
-func TestAnothersFilterIsLeftAlone(t *testing.T) {
+func TestForeignFilterIsKept(t *testing.T) {
 	r := newRig(t)
 	h := r.hook(Egress, Clsact)
 	other, mine := r.counter(Egress, unspec), r.counter(Egress, unspec)
@@ -87,16 +87,16 @@ func TestAnothersFilterIsLeftAlone(t *testing.T) {
 	r.must(netlink.FilterDel(h.filter()))
 	r.must(h.Attach(mine.Program))
 	put()
-	if st := r.state(h); st.State != Displaced || st.Other != r.id(other) {
+	if st := r.state(h); st.State != Replaced || st.Other != r.id(other) {
 		r.Errorf("%+v", st)
 	}
 	r.must(h.Detach())
-	if f, err := h.find(); err != nil || f == nil || f.Name != "somebodys" {
+	if f, err := h.findFilter(); err != nil || f == nil || f.Name != "somebodys" {
 		r.Errorf("%v, %v", f, err)
 	}
 }
 
-func TestFilterWithoutItsPinIsTakenOver(t *testing.T) { // a process was killed between the two
+func TestFilterWithoutPinIsReplaced(t *testing.T) { // as if the process was killed before it pinned the filter
 	r := newRig(t)
 	h := r.hook(Egress, Clsact)
 	r.must(h.Attach(r.counter(Egress, unspec).Program))
@@ -112,7 +112,7 @@ func TestFilterWithoutItsPinIsTakenOver(t *testing.T) { // a process was killed 
 	}
 }
 
-func TestIngressQdiscIsExplained(t *testing.T) {
+func TestIngressQdiscIsReportedAsConflict(t *testing.T) {
 	r := newRig(t)
 	h := r.hook(Egress, Clsact)
 	r.must(netlink.QdiscAdd(&netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
@@ -124,10 +124,10 @@ func TestIngressQdiscIsExplained(t *testing.T) {
 	}
 }
 
-func TestFailedPinLeavesNothing(t *testing.T) {
-	eachKind(t, func(r *rig, h Hook) {
+func TestFailedPinLeavesNoFilter(t *testing.T) {
+	forEachKind(t, func(r *rig, h Hook) {
 		h.Pin = filepath.Join(r.fs, "absent", "pin")
-		err := h.Attach(r.counter(h.Place, verdict(h.Place)).Program)
+		err := h.Attach(r.counter(h.AttachPoint, verdict(h.AttachPoint)).Program)
 		if h.Kind == TCX && errors.Is(err, ebpf.ErrNotSupported) {
 			r.Skipf("needs Linux 6.6: %v", err)
 		}
@@ -135,15 +135,15 @@ func TestFailedPinLeavesNothing(t *testing.T) {
 			r.Errorf("%v", err)
 		}
 		h.Pin = filepath.Join(r.fs, "pin")
-		c := r.counter(h.Place, verdict(h.Place))
+		c := r.counter(h.AttachPoint, verdict(h.AttachPoint))
 		if r.hasQdisc() {
 			r.Error("a qdisc is left")
 		}
-		r.must(h.Attach(c.Program)) // nothing is in the way
+		r.must(h.Attach(c.Program)) // nothing was left behind
 	})
 }
 
-// block makes it impossible to pin there.
+// block makes pinning at that path fail.
 func (r *rig) block(pin string) (unblock func()) {
 	r.Helper()
 	inner := filepath.Join(pin+"_next", "in_the_way")
@@ -151,7 +151,7 @@ func (r *rig) block(pin string) (unblock func()) {
 	return func() { r.must(errors.Join(os.Remove(inner), os.Remove(pin+"_next"))) }
 }
 
-func TestQdiscThatCannotBeNotedIsRemoved(t *testing.T) {
+func TestQdiscIsRemovedWhenItsPinFails(t *testing.T) {
 	r := newRig(t)
 	h, c := r.hook(Egress, Clsact), r.counter(Egress, unspec)
 	unblock := r.block(h.QdiscPin)
@@ -165,8 +165,8 @@ func TestQdiscThatCannotBeNotedIsRemoved(t *testing.T) {
 	r.must(h.Attach(c.Program))
 }
 
-// TestFailedReplacementLeavesTheOldProgram fails before and after the pin is made.
-func TestFailedReplacementLeavesTheOldProgram(t *testing.T) {
+// TestFailedReplacementKeepsOldProgram fails before and after the pin is made.
+func TestFailedReplacementKeepsOldProgram(t *testing.T) {
 	r := newRig(t)
 	h, old := r.hook(Egress, Clsact), r.counter(Egress, unspec)
 	r.must(h.Attach(old.Program))
@@ -190,7 +190,7 @@ func TestFailedReplacementLeavesTheOldProgram(t *testing.T) {
 	r.waitFor(old, 10)
 }
 
-func TestProgramThatFitsNoFilterLeavesNothing(t *testing.T) {
+func TestProgramOfWrongTypeLeavesNoFilter(t *testing.T) {
 	r := newRig(t)
 	h := r.hook(Egress, Clsact)
 	if err := h.Attach(r.counter(XDP, xdpPass).Program); err == nil || len(r.pins()) > 0 || r.hasQdisc() {
@@ -198,8 +198,8 @@ func TestProgramThatFitsNoFilterLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestFailedChangeOfKindLeavesTheOldProgram asks for the other kind with a program that neither takes.
-func TestFailedChangeOfKindLeavesTheOldProgram(t *testing.T) {
+// TestFailedChangeOfKindKeepsOldProgram requests the other kind with a program of the wrong type.
+func TestFailedChangeOfKindKeepsOldProgram(t *testing.T) {
 	for kind, other := range map[Kind]Kind{TCX: Clsact, Clsact: TCX} {
 		t.Run(kind.String(), func(t *testing.T) {
 			r := newRig(t)
@@ -216,7 +216,7 @@ func TestFailedChangeOfKindLeavesTheOldProgram(t *testing.T) {
 	}
 }
 
-func TestFailedMoveLeavesTheOldProgram(t *testing.T) {
+func TestFailedMoveKeepsOldProgram(t *testing.T) {
 	r := newRig(t)
 	h, c := r.hook(Egress, TCX), r.counter(Egress, unspec)
 	r.attach(h, c.Program)
@@ -233,52 +233,52 @@ func TestFailedMoveLeavesTheOldProgram(t *testing.T) {
 	}
 }
 
-func TestBPFFileSystemIsFoundOrMounted(t *testing.T) {
+func TestBPFFSIsFoundOrMounted(t *testing.T) {
 	r := newRig(t)
 	plain, none := t.TempDir(), filepath.Join(r.fs, "none")
 	for _, tt := range []struct{ dir, first, want string }{
 		{r.fs, none, r.fs}, {plain, r.fs, r.fs}, {plain, none, plain},
 	} {
-		got, err := findFS(tt.dir, tt.first, "/proc/thread-self/ns/mnt")
-		if err != nil || got != tt.want || !isFS(got) {
+		got, err := findBPFFS(tt.dir, tt.first, "/proc/thread-self/ns/mnt")
+		if err != nil || got != tt.want || !isBPFFS(got) {
 			r.Errorf("%s, %s: %s, %v", tt.dir, tt.first, got, err)
 		}
 	}
 	r.must(unix.Unmount(plain, 0))
-	_, err := findFS(none, none, "/proc/thread-self/ns/mnt")
-	if !errors.Is(err, ErrNoFS) || !strings.Contains(err.Error(), "`mount -t bpf -o mode=700 bpf "+none+"`") {
+	_, err := findBPFFS(none, none, "/proc/thread-self/ns/mnt")
+	if !errors.Is(err, ErrNoBPFFS) || !strings.Contains(err.Error(), "`mount -t bpf -o mode=700 bpf "+none+"`") {
 		r.Errorf("%v", err)
 	}
 }
 
-// TestMountThatWouldVanishIsRefused is `ip netns exec`.
-func TestMountThatWouldVanishIsRefused(t *testing.T) {
+// TestMountInOwnNamespaceIsRejected runs as under `ip netns exec`.
+func TestMountInOwnNamespaceIsRejected(t *testing.T) {
 	newRig(t)
 	plain := t.TempDir()
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		t.Skipf("needs a mount namespace: %v", err)
 	}
-	_, err := findFS(plain, plain, "/proc/self/ns/mnt")
-	if !errors.Is(err, ErrNoFS) || !strings.Contains(err.Error(), "(not in ip netns exec) run `mount -t bpf -o mode=700 bpf "+plain+"`") || isFS(plain) {
+	_, err := findBPFFS(plain, plain, "/proc/self/ns/mnt")
+	if !errors.Is(err, ErrNoBPFFS) || !strings.Contains(err.Error(), "(not in ip netns exec) run `mount -t bpf -o mode=700 bpf "+plain+"`") || isBPFFS(plain) {
 		t.Errorf("%v", err)
 	}
 }
 
-// TestMountThatMayVanishIsRefused: of what cannot be told, nothing is hoped, unless something is mounted already.
-func TestMountThatMayVanishIsRefused(t *testing.T) {
+// TestMountInUnknownNamespaceIsRejected: an unknown namespace is rejected unless a BPF file system is mounted.
+func TestMountInUnknownNamespaceIsRejected(t *testing.T) {
 	r := newRig(t)
 	plain := t.TempDir()
-	_, err := findFS(plain, plain, filepath.Join(plain, "unreadable"))
-	if !errors.Is(err, ErrNoFS) || !strings.Contains(err.Error(), "cannot be told") ||
-		!strings.Contains(err.Error(), "`mount -t bpf -o mode=700 bpf "+plain+"`") || isFS(plain) {
+	_, err := findBPFFS(plain, plain, filepath.Join(plain, "unreadable"))
+	if !errors.Is(err, ErrNoBPFFS) || !strings.Contains(err.Error(), "cannot determine") ||
+		!strings.Contains(err.Error(), "`mount -t bpf -o mode=700 bpf "+plain+"`") || isBPFFS(plain) {
 		t.Errorf("%v", err)
 	}
-	if got, err := findFS(r.fs, plain, filepath.Join(plain, "unreadable")); got != r.fs || err != nil {
+	if got, err := findBPFFS(r.fs, plain, filepath.Join(plain, "unreadable")); got != r.fs || err != nil {
 		t.Errorf("%s, %v", got, err)
 	}
 }
 
-func TestRemoveEmptyStopsAtTheRootAndAtWhatIsInUse(t *testing.T) {
+func TestRemoveEmptyKeepsRootAndUsedDirectories(t *testing.T) {
 	root := t.TempDir()
 	for _, dir := range []string{"a/b/c", "a/d"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o700); err != nil {

@@ -1,11 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hook holds eBPF programs on network devices, so that they stay when the process ends: tcx links where the
-// kernel has them (Linux 6.6), filters on a clsact qdisc elsewhere, and XDP links. What is held is pinned in a BPF file
-// system, which is the only record of it. The package knows nothing of what the programs do.
-//
-// Every function works in the network namespace of the calling thread and keeps no state. Two processes must not change
-// one hook at the same time; that is for the caller to see to.
 package hook
 
 import (
@@ -16,21 +10,21 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Place is where on a device a program is called.
-type Place uint8
+// AttachPoint is the point in a device's packet path at which a program runs.
+type AttachPoint uint8
 
-// The places. At the two of tc, the program is put before all others, since any of those may end the walk (TC_ACT_OK
-// does); so that the others run too, it must return TC_ACT_UNSPEC.
+// The attach points. At Egress and Ingress (tc) the program runs before all others, since any other may end the processing
+// (TC_ACT_OK does). It must return TC_ACT_UNSPEC so that the others run too.
 const (
-	Egress Place = iota + 1
+	Egress AttachPoint = iota + 1
 	Ingress
 	XDP
 )
 
-// Kind is what holds a program at its place.
+// Kind is the kernel mechanism that attaches a program.
 type Kind uint8
 
-// The kinds. Best is TCX where the kernel has it, else Clsact; at XDP it is XDPNative.
+// The kinds. Best is TCX if the kernel supports it (Linux 6.6), else Clsact. At XDP it is XDPNative.
 const (
 	Best Kind = iota
 	TCX
@@ -39,81 +33,83 @@ const (
 	XDPGeneric
 )
 
-// String is the kind's name, "tcx" for one.
+// String returns the kind's name, such as "tcx".
 func (k Kind) String() string {
 	return [...]string{"best", "tcx", "clsact", "xdp", "xdp-generic"}[min(k, XDPGeneric)]
 }
 
-// String is the place's name, "egress" for one.
-func (p Place) String() string {
+// String returns the attach point's name, such as "egress".
+func (p AttachPoint) String() string {
 	return [...]string{"nowhere", "egress", "ingress", "xdp"}[min(p, XDP)]
 }
 
-// Hook is one program's place on one device.
+// Hook is the attachment of one program to one device.
 type Hook struct {
-	// Device is the device's index. With zero, for one that is gone or whose name is, Status and Detach work, wherever the
-	// program is attached, and Attach does not.
-	Device int
-	Place  Place
-	// Kind is what to hold the program with.
+	// Device is the index of the network device. Zero stands for a device that is gone or was renamed: Status and Detach
+	// work, wherever the program is attached, and Attach fails.
+	Device      int
+	AttachPoint AttachPoint
+	// Kind is the kind to attach the program with.
 	Kind Kind
-	// Pin is the path of the pin: the link's, or for Clsact the program's. Its directory exists and is in a BPF file
+	// Pin is the path at which the link, or for Clsact the program, is pinned. Its directory must exist in a BPF file
 	// system, which allows no dots in names.
 	Pin string
-	// QdiscPin is where it is noted that the device's clsact qdisc was made here. All hooks on a device share it.
+	// QdiscPin is the path of a pin that records that this package added the device's clsact qdisc. All hooks of a device
+	// share it.
 	QdiscPin string
-	// Name and Handle tell this filter of Clsact from others; those with this package's priority and another name are
-	// left alone. Handle is not zero.
+	// Name and Handle identify the filter of Clsact. Filters with another name are kept, even with this package's priority.
+	// Handle must not be zero.
 	Name   string
 	Handle uint32
 }
 
-// State is how a hook is.
+// State is the state of a hook.
 type State uint8
 
 // The states.
 const (
 	// Detached: nothing is pinned.
 	Detached State = iota
-	// Attached: the program is called for the device's packets.
+	// Attached: the program runs for the device's packets.
 	Attached
-	// Defunct: it is pinned but called for nothing, since its device is gone or somebody detached it by force.
+	// Defunct: the program is pinned but not attached, since its device is gone or it was detached by force.
 	Defunct
-	// Elsewhere: it is attached to another device than asked for, whose name may have been this one's.
-	Elsewhere
-	// Displaced: somebody put another program in its place.
-	Displaced
+	// OnOtherDevice: the program is attached to another device than Hook.Device, which may have had the same name.
+	OnOtherDevice
+	// Replaced: another program took this one's place.
+	Replaced
 )
 
-// String is the state's name, "attached" for one.
+// String returns the state's name, such as "attached".
 func (s State) String() string {
-	return [...]string{"detached", "attached", "defunct", "elsewhere", "displaced"}[min(s, Displaced)]
+	return [...]string{"detached", "attached", "defunct", "on-other-device", "replaced"}[min(s, Replaced)]
 }
 
-// Status is how a hook is, and what is there.
+// Status is the state of a hook and its programs.
 type Status struct {
 	State State
 	// Kind is Best when Detached.
 	Kind Kind
-	// Device is the index of the device that the program is attached to, zero for none.
+	// Device is the index of the device to which the program is attached, or zero.
 	Device int
-	// Program is what is held.
+	// Program is the ID of this hook's program.
 	Program ebpf.ProgramID
-	// Other is the program that displaced it.
+	// Other is the ID of the program that replaced it.
 	Other ebpf.ProgramID
 }
 
-// Attach makes the program the one that is held. One that is held already is replaced in place: no packet meets none or
-// both. What is defunct, elsewhere or displaced is detached first. The program may be closed afterwards.
+// Attach attaches the program. A program that is already attached by this hook is replaced atomically: every packet is
+// handled by exactly one of them. If the hook's state is Defunct, OnOtherDevice or Replaced, it is detached first. The
+// program may be closed afterwards.
 //
-// Errors wrap a *BusyError where somebody else's program is in the way, and ebpf.ErrNotSupported where the kernel has no
-// such hook. A failed Attach leaves nothing new behind, and what ran before still runs, but where it had to be detached first and the
-// process has no CAP_SYS_ADMIN.
+// Errors wrap a *BusyError if another program occupies the attach point, and ebpf.ErrNotSupported if the kernel does not
+// support the hook. A failed Attach adds nothing, and the previous program keeps running. The exception is a program that
+// had to be detached first, if the process has no CAP_SYS_ADMIN.
 func (h Hook) Attach(p *ebpf.Program) error {
 	if h.Device <= 0 {
-		return fmt.Errorf("attaching to device %d: no such device", h.Device)
+		return fmt.Errorf("attaching to device %d: invalid device index", h.Device)
 	}
-	held, err := h.load()
+	held, err := h.loadPin()
 	if err != nil {
 		return err
 	}
@@ -125,22 +121,22 @@ func (h Hook) Attach(p *ebpf.Program) error {
 	if err != nil {
 		return err
 	}
-	if st.State == Attached && h.wants(st.Kind) {
+	if st.State == Attached && h.acceptsKind(st.Kind) {
 		return held.replace(h, p)
 	}
-	return h.exchange(held, st, p)
+	return h.reattach(held, st, p)
 }
 
-// exchange detaches what is held otherwise than wanted, and attaches the program. When that fails, what ran runs again, if the process
-// may hold on to it (CAP_SYS_ADMIN).
-func (h Hook) exchange(held holder, st Status, p *ebpf.Program) error {
+// reattach detaches the present program and attaches the new one. If that fails, it attaches the old program again, for
+// which it needs CAP_SYS_ADMIN.
+func (h Hook) reattach(held attachment, st Status, p *ebpf.Program) error {
 	var ran *ebpf.Program
-	if st.State == Attached || st.State == Elsewhere {
+	if st.State == Attached || st.State == OnOtherDevice {
 		var err error
 		if ran, err = ebpf.NewProgramFromID(st.Program); err != nil && !errors.Is(err, fs.ErrPermission) { // needs CAP_SYS_ADMIN
-			return fmt.Errorf("holding on to the present program: %w", err)
+			return fmt.Errorf("opening the present program: %w", err)
 		}
-		defer ran.Close() // nil may be closed, too
+		defer ran.Close() // Close accepts nil
 	}
 	if err := held.detach(h); err != nil {
 		return err
@@ -154,9 +150,9 @@ func (h Hook) exchange(held holder, st Status, p *ebpf.Program) error {
 	return err
 }
 
-// Status tells how the hook is, by what the kernel says now.
+// Status returns the hook's present status, as reported by the kernel.
 func (h Hook) Status() (Status, error) {
-	held, err := h.load()
+	held, err := h.loadPin()
 	if err != nil || held == nil {
 		return Status{}, err
 	}
@@ -164,25 +160,25 @@ func (h Hook) Status() (Status, error) {
 	return held.status(h)
 }
 
-// Detach takes the program off, if it is still there, and removes the pin. It is no error that there is nothing.
+// Detach detaches the program if it is attached, and removes the pin. It returns nil if there is nothing to detach.
 func (h Hook) Detach() error {
-	held, err := h.load()
+	held, err := h.loadPin()
 	switch {
 	case err != nil:
 		return err
 	case held == nil:
-		return h.removeLost()
+		return h.removeUnpinnedFilter()
 	}
 	defer held.close()
 	return held.detach(h)
 }
 
-// wants tells whether what is held may stay of its kind.
-func (h Hook) wants(k Kind) bool {
+// acceptsKind reports whether a program that is attached with that kind may keep it.
+func (h Hook) acceptsKind(k Kind) bool {
 	switch {
 	case h.Kind != Best:
 		return k == h.Kind
-	case h.Place == XDP:
+	case h.AttachPoint == XDP:
 		return k == XDPNative
 	}
 	return k == TCX || k == Clsact
@@ -190,7 +186,7 @@ func (h Hook) wants(k Kind) bool {
 
 func (h Hook) create(p *ebpf.Program) error {
 	switch {
-	case h.Place == XDP:
+	case h.AttachPoint == XDP:
 		return h.createXDP(p)
 	case h.Kind == Clsact:
 		return h.createFilter(p)
@@ -202,16 +198,16 @@ func (h Hook) create(p *ebpf.Program) error {
 	return err
 }
 
-// holder is what a pin stands for.
-type holder interface {
+// attachment is a pinned link, or a pinned program with its filter.
+type attachment interface {
 	status(h Hook) (Status, error)
 	replace(h Hook, p *ebpf.Program) error
 	detach(h Hook) error
 	close()
 }
 
-// load returns nil where nothing is pinned.
-func (h Hook) load() (holder, error) {
+// loadPin returns nil if nothing is pinned.
+func (h Hook) loadPin() (attachment, error) {
 	held, err := loadLink(h.Pin)
 	if errors.Is(err, errNoLink) {
 		held, err = loadFilter(h.Pin)
@@ -220,7 +216,7 @@ func (h Hook) load() (holder, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading the pin %s: %w (if it is somebody else's, remove it by hand: `rm -r %s`)", h.Pin, err, h.Pin)
+		return nil, fmt.Errorf("reading the pin %s: %w (if it is not ropewalk's, remove it: `rm -r %s`)", h.Pin, err, h.Pin)
 	}
 	return held, nil
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// eachKind runs a test at every hook that there is.
-func eachKind(t *testing.T, test func(r *rig, h Hook)) {
+// forEachKind runs a test with every kind of hook.
+func forEachKind(t *testing.T, test func(r *rig, h Hook)) {
 	for _, k := range []struct {
-		place Place
+		place AttachPoint
 		kind  Kind
 	}{{Egress, TCX}, {Ingress, TCX}, {Egress, Clsact}, {Ingress, Clsact}, {XDP, XDPNative}, {XDP, XDPGeneric}} {
 		t.Run(k.place.String()+" by "+k.kind.String(), func(t *testing.T) {
@@ -25,15 +25,16 @@ func eachKind(t *testing.T, test func(r *rig, h Hook)) {
 	}
 }
 
-func verdict(p Place) int32 {
+func verdict(p AttachPoint) int32 {
 	if p == XDP {
 		return xdpPass
 	}
 	return unspec
 }
 
-// feed is where packets go in that come by the place. A veth passes the mark on in a namespace.
-func feed(p Place) string {
+// senderDevice returns the device to send on, so that packets pass the attach point. A veth keeps the mark within a
+// namespace.
+func senderDevice(p AttachPoint) string {
 	if p == Egress {
 		return "near"
 	}
@@ -41,8 +42,8 @@ func feed(p Place) string {
 }
 
 func TestAttachedProgramIsCalledUntilDetached(t *testing.T) {
-	eachKind(t, func(r *rig, h Hook) {
-		c := r.counter(h.Place, verdict(h.Place))
+	forEachKind(t, func(r *rig, h Hook) {
+		c := r.counter(h.AttachPoint, verdict(h.AttachPoint))
 		if st := r.state(h); st != (Status{}) {
 			r.Errorf("before: %+v", st)
 		}
@@ -51,7 +52,7 @@ func TestAttachedProgramIsCalledUntilDetached(t *testing.T) {
 		if st := r.state(h); st != want {
 			r.Errorf("attached: %+v, want %+v", st, want)
 		}
-		s := r.sender(feed(h.Place))
+		s := r.sender(senderDevice(h.AttachPoint))
 		r.must(s.send(10))
 		r.waitFor(c, 10)
 		r.must(h.Detach())
@@ -67,9 +68,9 @@ func TestAttachedProgramIsCalledUntilDetached(t *testing.T) {
 	})
 }
 
-func TestAttachOutlivesTheProgramsDescriptor(t *testing.T) {
-	eachKind(t, func(r *rig, h Hook) {
-		c := r.counter(h.Place, verdict(h.Place))
+func TestAttachmentOutlivesProgramDescriptor(t *testing.T) {
+	forEachKind(t, func(r *rig, h Hook) {
+		c := r.counter(h.AttachPoint, verdict(h.AttachPoint))
 		r.attach(h, c.Program)
 		id := r.id(c)
 		r.must(c.Close())
@@ -79,16 +80,16 @@ func TestAttachOutlivesTheProgramsDescriptor(t *testing.T) {
 	})
 }
 
-// TestReplacementMissesNoPacket replaces the program while packets flow: each is counted once, by the old or the new.
-func TestReplacementMissesNoPacket(t *testing.T) {
-	eachKind(t, func(r *rig, h Hook) {
-		if h.Place == XDP {
-			r.Skip("an XDP program cannot tell this test's packets from others")
+// TestReplacementCountsEachPacketOnce replaces the program while packets flow. Each packet must be counted once.
+func TestReplacementCountsEachPacketOnce(t *testing.T) {
+	forEachKind(t, func(r *rig, h Hook) {
+		if h.AttachPoint == XDP {
+			r.Skip("an XDP program cannot identify this test's packets")
 		}
-		first := r.counter(h.Place, unspec)
-		programs := []*counter{first, r.counterOf(first.counts, h.Place, unspec)}
+		first := r.counter(h.AttachPoint, unspec)
+		programs := []*counter{first, r.counterOf(first.counts, h.AttachPoint, unspec)}
 		r.attach(h, first.Program)
-		s := r.sender(feed(h.Place))
+		s := r.sender(senderDevice(h.AttachPoint))
 		const packets = 300
 		sent := make(chan error, 1)
 		go func() {
@@ -114,14 +115,14 @@ func TestReplacementMissesNoPacket(t *testing.T) {
 			r.Errorf("%d packets sent, %d counted", packets, got)
 		}
 		if st := r.state(h); st.Program != r.id(programs[1]) {
-			r.Errorf("program %d is held, want the last", st.Program)
+			r.Errorf("program %d is attached, want the last one", st.Program)
 		}
 	})
 }
 
-func TestAttachHealsWhatLostItsDevice(t *testing.T) {
-	eachKind(t, func(r *rig, h Hook) {
-		c := r.counter(h.Place, verdict(h.Place))
+func TestAttachRepairsDefunctHook(t *testing.T) {
+	forEachKind(t, func(r *rig, h Hook) {
+		c := r.counter(h.AttachPoint, verdict(h.AttachPoint))
 		r.attach(h, c.Program)
 		r.unplug()
 		r.plug()
@@ -142,8 +143,8 @@ func TestAttachHealsWhatLostItsDevice(t *testing.T) {
 }
 
 func TestDetachWorksWithoutTheDevice(t *testing.T) {
-	eachKind(t, func(r *rig, h Hook) {
-		c := r.counter(h.Place, verdict(h.Place))
+	forEachKind(t, func(r *rig, h Hook) {
+		c := r.counter(h.AttachPoint, verdict(h.AttachPoint))
 		r.attach(h, c.Program)
 		r.unplug()
 		h.Device = 0
@@ -157,10 +158,10 @@ func TestDetachWorksWithoutTheDevice(t *testing.T) {
 	})
 }
 
-// TestDetachLeavesNothingWhenThePinIsGone: a link goes with its pin, a filter does not.
-func TestDetachLeavesNothingWhenThePinIsGone(t *testing.T) {
-	eachKind(t, func(r *rig, h Hook) {
-		c := r.counter(h.Place, verdict(h.Place))
+// TestDetachCleansUpWithoutPin: a link ends with its pin, a filter does not.
+func TestDetachCleansUpWithoutPin(t *testing.T) {
+	forEachKind(t, func(r *rig, h Hook) {
+		c := r.counter(h.AttachPoint, verdict(h.AttachPoint))
 		r.attach(h, c.Program)
 		r.must(removePin(h.Pin))
 		r.must(h.Detach())
@@ -170,9 +171,9 @@ func TestDetachLeavesNothingWhenThePinIsGone(t *testing.T) {
 	})
 }
 
-func TestAttachMovesToTheDeviceAskedFor(t *testing.T) {
-	eachKind(t, func(r *rig, h Hook) {
-		c := r.counter(h.Place, verdict(h.Place))
+func TestAttachMovesToRequestedDevice(t *testing.T) {
+	forEachKind(t, func(r *rig, h Hook) {
+		c := r.counter(h.AttachPoint, verdict(h.AttachPoint))
 		r.attach(h, c.Program)
 		far, err := netlink.LinkByName("far")
 		r.must(err)
@@ -182,7 +183,7 @@ func TestAttachMovesToTheDeviceAskedFor(t *testing.T) {
 			r.Errorf("without the device: %+v", st)
 		}
 		h.Device = far.Attrs().Index
-		if st := r.state(h); st.State != Elsewhere || st.Device != before.Device {
+		if st := r.state(h); st.State != OnOtherDevice || st.Device != before.Device {
 			r.Errorf("%+v", st)
 		}
 		r.must(h.Attach(c.Program))
@@ -190,16 +191,16 @@ func TestAttachMovesToTheDeviceAskedFor(t *testing.T) {
 			r.Errorf("%+v", st)
 		}
 		if h.Kind == Clsact {
-			if there, err := before.find(); there != nil || err != nil || r.hasQdisc() {
+			if there, err := before.findFilter(); there != nil || err != nil || r.hasQdisc() {
 				r.Errorf("left behind: %+v, %v, a qdisc: %v", there, err, r.hasQdisc())
 			}
 		}
 	})
 }
 
-// TestOthersProgramsStillRun has another's program that ends the walk: this one is before it.
-func TestOthersProgramsStillRun(t *testing.T) {
-	for _, place := range []Place{Egress, Ingress} {
+// TestOtherProgramsStillRun attaches another program that ends the processing (TC_ACT_OK). This one runs before it.
+func TestOtherProgramsStillRun(t *testing.T) {
+	for _, place := range []AttachPoint{Egress, Ingress} {
 		t.Run(place.String(), func(t *testing.T) {
 			r := newRig(t)
 			other, mine := r.counter(place, 0), r.counter(place, unspec)
@@ -214,19 +215,19 @@ func TestOthersProgramsStillRun(t *testing.T) {
 			r.must(err)
 			defer l.Close()
 			r.attach(r.hook(place, TCX), mine.Program)
-			r.must(r.sender(feed(place)).send(10))
+			r.must(r.sender(senderDevice(place)).send(10))
 			r.waitFor(other, 10)
 			if n := r.count(mine); n != 10 {
 				r.Errorf("%d packets, want 10", n)
 			}
 			r.must(r.hook(place, TCX).Detach())
-			r.must(r.sender(feed(place)).send(10))
+			r.must(r.sender(senderDevice(place)).send(10))
 			r.waitFor(other, 20)
 		})
 	}
 }
 
-func TestBestIsTCXWhereThereIsOne(t *testing.T) {
+func TestBestPrefersTCX(t *testing.T) {
 	r := newRig(t)
 	c := r.counter(Egress, unspec)
 	h := r.hook(Egress, TCX)
@@ -237,7 +238,7 @@ func TestBestIsTCXWhereThereIsOne(t *testing.T) {
 	if st := r.state(h); st.Kind != TCX {
 		r.Errorf("%+v", st)
 	}
-	// What is held by the lesser kind stays of it: replacing it is in place.
+	// A program that is attached with clsact is replaced in place, and stays with clsact.
 	r.must(h.Detach())
 	h.Kind = Clsact
 	r.must(h.Attach(c.Program))
@@ -253,7 +254,7 @@ func TestBestIsTCXWhereThereIsOne(t *testing.T) {
 	}
 }
 
-func TestAnothersXDPProgramIsNamed(t *testing.T) {
+func TestForeignXDPProgramIsReported(t *testing.T) {
 	r := newRig(t)
 	other, mine := r.counter(XDP, xdpPass), r.counter(XDP, xdpPass)
 	held := r.hook(XDP, XDPNative)
@@ -262,7 +263,7 @@ func TestAnothersXDPProgramIsNamed(t *testing.T) {
 	h.Pin += "_mine"
 	err := h.Attach(mine.Program)
 	busy, ok := errors.AsType[*BusyError](err)
-	if !ok || busy.Program != r.id(other) || !strings.Contains(err.Error(), "(count_xdp) already holds the xdp hook") {
+	if !ok || busy.Program != r.id(other) || !strings.Contains(err.Error(), "(count_xdp) is already attached to the xdp hook") {
 		r.Errorf("%v", err)
 	}
 	if len(r.pins()) != 1 {
@@ -270,7 +271,7 @@ func TestAnothersXDPProgramIsNamed(t *testing.T) {
 	}
 }
 
-func TestDefunctAfterAForcedDetachment(t *testing.T) {
+func TestForcedDetachmentIsDefunct(t *testing.T) {
 	r := newRig(t)
 	c := r.counter(Egress, unspec)
 	h := r.hook(Egress, TCX)
@@ -288,7 +289,7 @@ func TestDefunctAfterAForcedDetachment(t *testing.T) {
 	}
 }
 
-// waitFor waits until a program has counted n packets; a veth delivers in its own time.
+// waitFor waits until a program has counted n packets. A veth delivers asynchronously.
 func (r *rig) waitFor(c *counter, n uint64) {
 	r.Helper()
 	r.eventually(func() bool { return r.count(c) >= n }, func() string { return "packets are missing" })

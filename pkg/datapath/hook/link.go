@@ -12,22 +12,22 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// errNoLink says that a pin is of something else.
+// errNoLink is returned for a pin that is not a link.
 var errNoLink = errors.New("not a link")
 
-// pinned is a tcx or XDP link.
-type pinned struct{ link link.Link }
+// xdpOrTCXLink is a tcx or XDP link.
+type xdpOrTCXLink struct{ link link.Link }
 
-// loadLink returns an error that is fs.ErrNotExist where nothing is pinned, and errNoLink where no link is.
-func loadLink(pin string) (holder, error) {
+// loadLink returns fs.ErrNotExist if nothing is pinned, and errNoLink if the pin is not a link.
+func loadLink(pin string) (attachment, error) {
 	l, err := link.LoadPinnedLink(pin, nil)
 	if err == nil {
-		return &pinned{l}, nil
+		return &xdpOrTCXLink{l}, nil
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	// The library has no error of its own for a pin of another type.
+	// The library has no specific error for a pin of another type.
 	if p, programErr := ebpf.LoadPinnedProgram(pin, nil); programErr == nil {
 		p.Close()
 		return nil, errNoLink
@@ -35,9 +35,9 @@ func loadLink(pin string) (holder, error) {
 	return nil, err
 }
 
-func (l *pinned) close() { l.link.Close() }
+func (l *xdpOrTCXLink) close() { l.link.Close() }
 
-func (l *pinned) status(h Hook) (Status, error) {
+func (l *xdpOrTCXLink) status(h Hook) (Status, error) {
 	info, err := l.link.Info()
 	if err != nil {
 		return Status{}, fmt.Errorf("reading the link at %s: %w", h.Pin, err)
@@ -54,21 +54,21 @@ func (l *pinned) status(h Hook) (Status, error) {
 	case st.Device == 0:
 		st.State = Defunct
 	case h.Device != 0 && st.Device != h.Device:
-		st.State = Elsewhere
+		st.State = OnOtherDevice
 	}
 	return st, nil
 }
 
-func (l *pinned) replace(h Hook, p *ebpf.Program) error {
+func (l *xdpOrTCXLink) replace(h Hook, p *ebpf.Program) error {
 	if err := l.link.Update(p); err != nil {
-		return fmt.Errorf("replacing the program at the %s hook: %w", h.Place, err)
+		return fmt.Errorf("replacing the program at the %s hook: %w", h.AttachPoint, err)
 	}
 	return nil
 }
 
-// detach is not left to the last descriptor: it is done when it returns.
-func (l *pinned) detach(h Hook) error {
-	// A link whose device is gone has nothing to detach from, and says so in several ways.
+// detach detaches before it closes, so that the program is off when it returns.
+func (l *xdpOrTCXLink) detach(h Hook) error {
+	// If the device is gone, Detach fails with one of several errors, and there is nothing to detach.
 	_ = l.link.Detach()
 	if err := os.Remove(h.Pin); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("removing the pin %s: %w", h.Pin, err)
@@ -76,23 +76,23 @@ func (l *pinned) detach(h Hook) error {
 	return nil
 }
 
-// keep pins a new link, or breaks it.
-func (h Hook) keep(l link.Link) error {
+// pinLink pins a new link, or detaches it if that fails.
+func (h Hook) pinLink(l link.Link) error {
 	defer l.Close()
 	if err := l.Pin(h.Pin); err != nil {
-		return errors.Join(fmt.Errorf("pinning the %s link at %s: %w", h.Place, h.Pin, err), l.Detach())
+		return errors.Join(fmt.Errorf("pinning the %s link at %s: %w", h.AttachPoint, h.Pin, err), l.Detach())
 	}
 	return nil
 }
 
 func (h Hook) createTCX(p *ebpf.Program) error {
 	at := ebpf.AttachTCXEgress
-	if h.Place == Ingress {
+	if h.AttachPoint == Ingress {
 		at = ebpf.AttachTCXIngress
 	}
 	l, err := link.AttachTCX(link.TCXOptions{Interface: h.Device, Program: p, Attach: at, Anchor: link.Head()})
 	if err != nil {
-		return fmt.Errorf("attaching to the %s hook (tcx): %w", h.Place, err)
+		return fmt.Errorf("attaching to the %s hook (tcx): %w", h.AttachPoint, err)
 	}
-	return h.keep(l)
+	return h.pinLink(l)
 }

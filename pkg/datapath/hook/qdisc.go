@@ -14,8 +14,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
 )
 
-// ensureQdisc makes the device's clsact qdisc if it has none, and notes that it did by pinning the program again: there
-// is no other place to write it down.
+// ensureQdisc adds a clsact qdisc to the device if it has none. It records this by pinning the program at QdiscPin too,
+// since the BPF file system is the only record of this package.
 func (h Hook) ensureQdisc(p *ebpf.Program) error {
 	there, err := h.qdisc()
 	switch {
@@ -25,7 +25,7 @@ func (h Hook) ensureQdisc(p *ebpf.Program) error {
 		return nil
 	case there != "":
 		return fmt.Errorf("attaching to the %s hook: the device has a qdisc of type %s, which has no egress hook; remove it "+
-			"(tc qdisc del dev DEVICE ingress), or have its owner use clsact, and try again", h.Place, there)
+			"(tc qdisc del dev DEVICE ingress), or have its owner use clsact, and retry", h.AttachPoint, there)
 	}
 	err = netlink.QdiscAdd(h.clsact())
 	if errors.Is(err, unix.ENOENT) {
@@ -44,10 +44,10 @@ func (h Hook) ensureQdisc(p *ebpf.Program) error {
 	return nil
 }
 
-// removeQdisc removes the clsact qdisc if it was made here and nothing uses it any more.
+// removeQdisc removes the clsact qdisc if this package added it and it has no filters.
 func (h Hook) removeQdisc() error {
 	if _, err := os.Lstat(h.QdiscPin); err != nil {
-		return nil //nolint:nilerr // not made here
+		return nil //nolint:nilerr // not added by this package
 	}
 	there, err := h.qdisc()
 	if err != nil {
@@ -59,20 +59,20 @@ func (h Hook) removeQdisc() error {
 				return err
 			}
 		}
-		if err := netlink.QdiscDel(h.clsact()); err != nil && !gone(err) {
+		if err := netlink.QdiscDel(h.clsact()); err != nil && !isGone(err) {
 			return fmt.Errorf("removing the clsact qdisc: %w", err)
 		}
 	}
 	return removePin(h.QdiscPin)
 }
 
-// qdisc returns the type of what the device has where a clsact qdisc goes, or "".
+// qdisc returns the type of the device's ingress or clsact qdisc, or "".
 func (h Hook) qdisc() (string, error) {
 	if h.Device == 0 {
 		return "", nil
 	}
 	qdiscs, err := hostnet.Dump(func() ([]netlink.Qdisc, error) { return netlink.QdiscList(deviceOf(h.Device)) })
-	if gone(err) {
+	if isGone(err) {
 		return "", nil
 	}
 	for _, q := range qdiscs {
@@ -92,10 +92,10 @@ func (h Hook) clsact() netlink.Qdisc {
 	}}
 }
 
-// listFilters returns none for a device that is gone, or has no such qdisc.
+// listFilters returns no filters and no error if the device or its qdisc is gone.
 func listFilters(device int, parent uint32) ([]netlink.Filter, error) {
 	filters, err := hostnet.Dump(func() ([]netlink.Filter, error) { return netlink.FilterList(deviceOf(device), parent) })
-	if gone(err) {
+	if isGone(err) {
 		return nil, nil
 	}
 	if err != nil {
@@ -108,7 +108,7 @@ func deviceOf(index int) netlink.Link {
 	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: index}}
 }
 
-// gone tells whether what an operation was for, or its device or qdisc, is no longer there.
-func gone(err error) bool {
+// isGone reports whether the filter, qdisc or device of a failed operation no longer exists.
+func isGone(err error) bool {
 	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL)
 }

@@ -17,15 +17,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rig is a cable in a network namespace of its own, and a BPF file system of its own.
+// rig is a veth pair in its own network namespace, with its own BPF file system.
 type rig struct {
 	*testing.T
 	device int // its peer is called "far"
 	fs     string
 }
 
-// newRig moves the test into a network namespace. The thread is never unlocked, so it, and with it the namespace, ends
-// with the test's goroutine.
+// newRig moves the test into a new network namespace. The thread is never unlocked, so thread and namespace end with the
+// test's goroutine.
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	runtime.LockOSThread()
@@ -43,7 +43,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// plug makes the cable, with a new index each time.
+// plug creates the veth pair, with a new index each time.
 func (r *rig) plug() {
 	r.Helper()
 	err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "near", TxQLen: -1}, PeerName: "far"})
@@ -72,11 +72,11 @@ func (r *rig) must(err error) {
 	}
 }
 
-// hook is one at that place; it skips where the kernel has no such kind.
-func (r *rig) hook(place Place, kind Kind) Hook {
+// hook returns a hook at that attach point. It skips the test if the kernel does not support the kind.
+func (r *rig) hook(place AttachPoint, kind Kind) Hook {
 	r.Helper()
 	return Hook{
-		Device: r.device, Place: place, Kind: kind, Name: "test_" + place.String(), Handle: 7,
+		Device: r.device, AttachPoint: place, Kind: kind, Name: "test_" + place.String(), Handle: 7,
 		Pin: filepath.Join(r.fs, place.String()), QdiscPin: filepath.Join(r.fs, "clsact"),
 	}
 }
@@ -97,20 +97,20 @@ func (r *rig) state(h Hook) Status {
 	return st
 }
 
-// pins are what is left in the BPF file system.
+// pins returns the files in the BPF file system.
 func (r *rig) pins() (names []string) {
 	r.Helper()
 	entries, err := os.ReadDir(r.fs)
 	r.must(err)
 	for _, e := range entries {
-		if !strings.Contains(e.Name(), ".") { // the kernel's own have one
+		if !strings.Contains(e.Name(), ".") { // files of the kernel have a dot
 			names = append(names, e.Name())
 		}
 	}
 	return names
 }
 
-// qdiscs are the types of those that the cable has apart from its own.
+// hasQdisc reports whether the device has a clsact or ingress qdisc.
 func (r *rig) hasQdisc() bool {
 	r.Helper()
 	kind, err := r.hook(Egress, Clsact).qdisc()
@@ -118,24 +118,24 @@ func (r *rig) hasQdisc() bool {
 	return kind != ""
 }
 
-// counter is a program that counts the packets with the test's mark and has no say in what becomes of them.
+// counter is a program that counts the packets with the test's mark and lets them continue.
 type counter struct {
 	*ebpf.Program
 	counts *ebpf.Map
 }
 
-// verdicts that let the packet go on.
+// verdicts that let the packet continue.
 const (
 	unspec  = -1
 	xdpPass = 2
 )
 
-// mark tells a test's packets from those that the kernel sends by itself.
+// mark identifies a test's packets among those that the kernel sends by itself.
 const mark = 0x7e57
 
 const skbMark = 8 // offset in struct __sk_buff
 
-func (r *rig) counter(place Place, verdict int32) *counter {
+func (r *rig) counter(place AttachPoint, verdict int32) *counter {
 	r.Helper()
 	counts, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	if err != nil {
@@ -145,7 +145,7 @@ func (r *rig) counter(place Place, verdict int32) *counter {
 	return r.counterOf(counts, place, verdict)
 }
 
-func (r *rig) counterOf(counts *ebpf.Map, place Place, verdict int32) *counter {
+func (r *rig) counterOf(counts *ebpf.Map, place AttachPoint, verdict int32) *counter {
 	r.Helper()
 	spec := &ebpf.ProgramSpec{Name: "count_" + place.String(), Type: ebpf.SchedCLS, License: "GPL"}
 	if place == XDP {

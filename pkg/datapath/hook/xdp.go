@@ -18,11 +18,11 @@ func (h Hook) createXDP(p *ebpf.Program) error {
 	if err != nil {
 		return err
 	}
-	return h.keep(l)
+	return h.pinLink(l)
 }
 
 func (h Hook) linkXDP(p *ebpf.Program) (link.Link, error) {
-	if err := h.xdpBusy(); err != nil {
+	if err := h.checkXDPFree(); err != nil {
 		return nil, err
 	}
 	mode := link.XDPDriverMode
@@ -33,19 +33,19 @@ func (h Hook) linkXDP(p *ebpf.Program) (link.Link, error) {
 	switch {
 	case err == nil:
 		return l, nil
-	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST): // came since it was looked
-		return nil, fmt.Errorf("attaching to the XDP hook: %w", &BusyError{Device: h.Device, Place: XDP})
+	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST): // attached since the check
+		return nil, fmt.Errorf("attaching to the XDP hook: %w", &BusyError{Device: h.Device, AttachPoint: XDP})
 	case errors.Is(err, unix.EOPNOTSUPP):
-		return nil, fmt.Errorf("attaching to the XDP hook: the device's driver runs no XDP natively: %w (%w)", ebpf.ErrNotSupported, err)
+		return nil, fmt.Errorf("attaching to the XDP hook: the device's driver does not support native XDP: %w (%w)", ebpf.ErrNotSupported, err)
 	}
-	return nil, fmt.Errorf("attaching to the XDP hook (the driver may want a smaller MTU): %w", err)
+	return nil, fmt.Errorf("attaching to the XDP hook (the driver may need a smaller MTU): %w", err)
 }
 
-// xdpBusy tells whose program is there. A device takes one in each mode, but not natively and in generic mode at once.
-func (h Hook) xdpBusy() error {
+// checkXDPFree returns a BusyError if the device has an XDP program. A device cannot have a native and a generic one.
+func (h Hook) checkXDPFree() error {
 	l, err := netlink.LinkByIndex(h.Device)
 	if err != nil {
-		return fmt.Errorf("looking at device %d: %w", h.Device, err)
+		return fmt.Errorf("reading device %d: %w", h.Device, err)
 	}
 	x := l.Attrs().Xdp
 	if x == nil || !x.Attached {
@@ -53,10 +53,10 @@ func (h Hook) xdpBusy() error {
 	}
 	id := ebpf.ProgramID(x.ProgId)
 	return fmt.Errorf("attaching to the XDP hook: %w",
-		&BusyError{Device: h.Device, Place: XDP, Program: id, Name: ProgramName(id)})
+		&BusyError{Device: h.Device, AttachPoint: XDP, Program: id, Name: ProgramName(id)})
 }
 
-// xdpKind tells how the device runs its XDP program.
+// xdpKind returns the mode in which the device runs its XDP program.
 func xdpKind(device int) Kind {
 	l, err := netlink.LinkByIndex(device)
 	if err == nil && l.Attrs().Xdp != nil && l.Attrs().Xdp.AttachMode == nl.XDP_ATTACHED_SKB {

@@ -72,7 +72,7 @@ func TestProcessorsShareWhatUDPSocketsReceiveUntilToldNotTo(t *testing.T) {
 	if r.Way != byUDP || r.ReceiveCPUs.Device != s.dev || r.ReceiveCPUs.Reason != "" || r.XDP != nil || s.attached(s.dev) == 0 {
 		t.Errorf("%+v, of that %+v", r, r.ReceiveCPUs)
 	}
-	spread := datapath.ClassifySpread.String()
+	spread := datapath.ClassifyCPUMap.String()
 	s.await("messages through other processors", func() bool {
 		s.arrives("a message")
 		return s.port.Report().Events[spread] > 0
@@ -101,7 +101,7 @@ func TestMessagesWithoutAChecksumStayAtTheProcessorThatHasThem(t *testing.T) {
 	s.sharing(ours(t))
 	s.await("messages that stay", func() bool {
 		s.arrives("a message")
-		return s.port.Report().Events[datapath.ClassifyUnsummed.String()] > 0
+		return s.port.Report().Events[datapath.ClassifyChecksumPartial.String()] > 0
 	})
 	s.port.SetReceiveCPUs(config.ReceiveCPUs{Auto: true})
 	s.await("the reason", func() bool {
@@ -143,7 +143,7 @@ func TestAFlowKeepsItsOrderThroughAnotherProcessor(t *testing.T) {
 	if late := in.overtaken(); late > 0 || in.count() < messages/2 {
 		t.Errorf("%d of %d were overtaken (%d batches lost their last)", late, in.count(), lost)
 	}
-	if n := s.port.Report().Events[datapath.ClassifySpread.String()]; n < uint64(in.count()/2) {
+	if n := s.port.Report().Events[datapath.ClassifyCPUMap.String()]; n < uint64(in.count()/2) {
 		t.Errorf("only %d of %d came through another processor", n, in.count())
 	}
 }

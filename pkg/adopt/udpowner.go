@@ -14,13 +14,13 @@ import (
 	"strings"
 )
 
-// udpOwner is who has a UDP port. Sockets of the kernel belong to no process.
+// udpOwner is the owner of a UDP port. Sockets of the kernel have no process.
 type udpOwner struct {
 	inode   uint64
-	process string // "wireguard-go (process 123)", empty if none was found
+	process string // "wireguard-go (process 123)", empty if unknown
 }
 
-// udpPorts returns the UDP ports that sockets of the calling thread's network namespace are bound to.
+// udpPorts returns the bound UDP ports of the calling thread's network namespace.
 func udpPorts() (map[uint16]udpOwner, error) {
 	owners := map[uint16]udpOwner{}
 	for _, name := range []string{"udp", "udp6"} {
@@ -40,8 +40,8 @@ func udpPorts() (map[uint16]udpOwner, error) {
 	return owners, nil
 }
 
-// readSockets reads the kernel's table (Linux's Documentation/networking/proc_net_tcp.rst); lines that it does not
-// understand, the heading among them, are nobody's.
+// readSockets parses the kernel's table (Linux, Documentation/networking/proc_net_tcp.rst). It skips lines that it cannot
+// parse, such as the heading.
 func readSockets(r io.Reader, owners map[uint16]udpOwner) error {
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
@@ -59,7 +59,7 @@ func readSockets(r io.Reader, owners map[uint16]udpOwner) error {
 	return lines.Err()
 }
 
-// findProcess returns which process has a socket, or "" if none that may be looked into.
+// findProcess returns the process that has a socket, or "" if none is found among those that this process may inspect.
 func findProcess(inode uint64) string {
 	want := fmt.Sprintf("socket:[%d]", inode)
 	links, _ := filepath.Glob("/proc/[0-9]*/fd/*")

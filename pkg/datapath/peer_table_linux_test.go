@@ -12,8 +12,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// somePeers are at few addresses and ports, so that many are in others' way.
-func somePeers(r *rand.Rand, n int) (peers []Peer) {
+// randomPeers returns peers at few addresses and ports, so that many conflict.
+func randomPeers(r *rand.Rand, n int) (peers []Peer) {
 	for range n {
 		address := netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(12))})
 		p := Peer{Tunnel: uint16(51820 + r.IntN(3)), Endpoint: netip.AddrPortFrom(address, uint16(1000+r.IntN(30)))}
@@ -29,8 +29,8 @@ func somePeers(r *rand.Rand, n int) (peers []Peer) {
 	return peers
 }
 
-// TestPeersSetTogetherAreAsThoseSetOneByOne: what is known of those before in the same call is what the maps say.
-func TestPeersSetTogetherAreAsThoseSetOneByOne(t *testing.T) {
+// TestSetPeersMatchesOneByOne checks that conflicts within one call are found as those with the maps.
+func TestSetPeersMatchesOneByOne(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 3 {
 		single, together := loadSpreadFor(t, SpreadOptions{}), loadSpreadFor(t, SpreadOptions{})
@@ -38,7 +38,7 @@ func TestPeersSetTogetherAreAsThoseSetOneByOne(t *testing.T) {
 			must(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61063)}))
 			must(t, s.SetTunnel(Tunnel{Port: 51821}))
 		}
-		peers := somePeers(r, 60)
+		peers := randomPeers(r, 60)
 		var good []Peer
 		for i, p := range peers {
 			err := single.SetPeer(p)
@@ -48,7 +48,7 @@ func TestPeersSetTogetherAreAsThoseSetOneByOne(t *testing.T) {
 			if i%20 != 19 && err == nil {
 				continue
 			}
-			// The last one is refused by those before it in the call, and by those of calls before.
+			// The last one conflicts with peers of this call, or of earlier ones.
 			if got := together.SetPeers(append(good, p)); fmt.Sprint(got) != fmt.Sprint(err) {
 				t.Fatalf("%+v: together %v, one by one %v", p, got, err)
 			}
@@ -65,18 +65,18 @@ func TestPeersSetTogetherAreAsThoseSetOneByOne(t *testing.T) {
 	}
 }
 
-func TestPeersInOneCallMustNotBeInEachOthersWay(t *testing.T) {
+func TestSetPeersRejectsConflictWithinOneCall(t *testing.T) {
 	s := loadSpreadFor(t, SpreadOptions{})
 	must(t, s.SetTunnel(Tunnel{Port: 51820}))
 	first := Peer{Tunnel: 51820, Endpoint: endpoint("192.0.2.1:7")}
 	err := s.SetPeers([]Peer{first, {Tunnel: 51820, Endpoint: endpoint("192.0.2.1:51821"), Gather: between(1, 10)}, {Tunnel: 51820, Endpoint: endpoint("192.0.2.2:7")}})
-	if err == nil || !strings.Contains(err.Error(), "contain 7, on which there is another peer") {
+	if err == nil || !strings.Contains(err.Error(), "contain the endpoint port 7 of another peer") {
 		t.Error(err)
 	}
-	expect(t, &s.State, []Tunnel{{Port: 51820}}, []Peer{first}) // what is behind is not set
+	expect(t, &s.State, []Tunnel{{Port: 51820}}, []Peer{first}) // peers after the invalid one are not set
 }
 
-// manyPeers are those of a large cluster.
+// manyPeers returns the peers of a large cluster.
 func manyPeers(n int) (peers []Peer) {
 	for i := range n {
 		address := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
@@ -87,7 +87,7 @@ func manyPeers(n int) (peers []Peer) {
 	return peers
 }
 
-func TestMorePeersThanAreReadAtOnceAreListed(t *testing.T) {
+func TestPeersListsSeveralBatches(t *testing.T) {
 	s := loadSpreadFor(t, SpreadOptions{})
 	tunnel := Tunnel{Port: 51820, Lanes: ports(61000, 61999)}
 	must(t, s.SetTunnel(tunnel))
@@ -96,7 +96,7 @@ func TestMorePeersThanAreReadAtOnceAreListed(t *testing.T) {
 	expect(t, &s.State, []Tunnel{tunnel}, peers)
 }
 
-// BenchmarkPeers is a cluster of 5,000 nodes.
+// BenchmarkPeers uses the peers of a cluster of 5,000 nodes.
 func BenchmarkPeers(b *testing.B) {
 	s := loadSpreadFor(b, SpreadOptions{})
 	must(b, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999)}))

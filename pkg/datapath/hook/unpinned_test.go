@@ -12,19 +12,19 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-func eachXDP(t *testing.T, test func(r *rig, h Hook)) {
+func forEachXDPMode(t *testing.T, test func(r *rig, h Hook)) {
 	for _, kind := range []Kind{XDPNative, XDPGeneric} {
 		t.Run(kind.String(), func(t *testing.T) {
 			r := newRig(t)
-			test(r, Hook{Device: r.device, Place: XDP, Kind: kind})
+			test(r, Hook{Device: r.device, AttachPoint: XDP, Kind: kind})
 		})
 	}
 }
 
-func TestHeldProgramIsCalledUntilClose(t *testing.T) {
-	eachXDP(t, func(r *rig, h Hook) {
+func TestUnpinnedProgramRunsUntilClose(t *testing.T) {
+	forEachXDPMode(t, func(r *rig, h Hook) {
 		c := r.counter(XDP, xdpPass)
-		held, err := h.Hold(c.Program)
+		held, err := h.AttachUnpinned(c.Program)
 		r.must(err)
 		id := r.id(c)
 		st, err := held.Status()
@@ -32,7 +32,7 @@ func TestHeldProgramIsCalledUntilClose(t *testing.T) {
 		if want := (Status{State: Attached, Kind: h.Kind, Device: r.device, Program: id}); st != want {
 			r.Errorf("held: %+v, want %+v", st, want)
 		}
-		s := r.sender(feed(XDP))
+		s := r.sender(senderDevice(XDP))
 		r.must(s.send(10))
 		r.waitFor(c, 10)
 		next := r.counter(XDP, xdpPass)
@@ -56,10 +56,10 @@ func TestHeldProgramIsCalledUntilClose(t *testing.T) {
 	})
 }
 
-// TestHeldProgramGoesWithItsProcess has the descriptor closed and nothing else done, which is all that a killed process does.
-func TestHeldProgramGoesWithItsProcess(t *testing.T) {
-	eachXDP(t, func(r *rig, h Hook) {
-		held, err := h.Hold(r.counter(XDP, xdpPass).Program)
+// TestUnpinnedProgramEndsWithItsProcess only closes the descriptor, as happens when a process is killed.
+func TestUnpinnedProgramEndsWithItsProcess(t *testing.T) {
+	forEachXDPMode(t, func(r *rig, h Hook) {
+		held, err := h.AttachUnpinned(r.counter(XDP, xdpPass).Program)
 		r.must(err)
 		r.must(held.link.Close())
 		r.eventually(func() bool {
@@ -70,9 +70,9 @@ func TestHeldProgramGoesWithItsProcess(t *testing.T) {
 	})
 }
 
-func TestHeldProgramOutlivesItsDevice(t *testing.T) {
-	eachXDP(t, func(r *rig, h Hook) {
-		held, err := h.Hold(r.counter(XDP, xdpPass).Program)
+func TestUnpinnedLinkSurvivesDeviceRemoval(t *testing.T) {
+	forEachXDPMode(t, func(r *rig, h Hook) {
+		held, err := h.AttachUnpinned(r.counter(XDP, xdpPass).Program)
 		r.must(err)
 		r.unplug()
 		st, err := held.Status()
@@ -84,38 +84,38 @@ func TestHeldProgramOutlivesItsDevice(t *testing.T) {
 	})
 }
 
-func TestHoldLeavesAnothersProgramAlone(t *testing.T) {
-	eachXDP(t, func(r *rig, h Hook) {
+func TestAttachUnpinnedKeepsForeignProgram(t *testing.T) {
+	forEachXDPMode(t, func(r *rig, h Hook) {
 		other, mine := r.counter(XDP, xdpPass), r.counter(XDP, xdpPass)
-		held, err := h.Hold(other.Program)
+		held, err := h.AttachUnpinned(other.Program)
 		r.must(err)
 		for _, kind := range []Kind{XDPNative, XDPGeneric} {
 			again := h
 			again.Kind = kind
-			_, err = again.Hold(mine.Program)
+			_, err = again.AttachUnpinned(mine.Program)
 			busy, ok := errors.AsType[*BusyError](err)
 			if !ok || busy.Program != r.id(other) || busy.Name != "count_xdp" || busy.Dispatcher() {
 				r.Errorf("%v: %v", kind, err)
 			}
 		}
 		r.must(held.Close())
-		held, err = h.Hold(mine.Program)
+		held, err = h.AttachUnpinned(mine.Program)
 		r.must(err)
 		r.must(held.Close())
 	})
 }
 
-func TestHoldIsForXDPOnADevice(t *testing.T) {
-	if _, err := (Hook{Device: 1, Place: Egress}).Hold(nil); !errors.Is(err, ebpf.ErrNotSupported) {
+func TestAttachUnpinnedRequiresXDPAndDevice(t *testing.T) {
+	if _, err := (Hook{Device: 1, AttachPoint: Egress}).AttachUnpinned(nil); !errors.Is(err, ebpf.ErrNotSupported) {
 		t.Errorf("at egress: %v", err)
 	}
-	if _, err := (Hook{Place: XDP}).Hold(nil); err == nil || !strings.Contains(err.Error(), "no such device") {
+	if _, err := (Hook{AttachPoint: XDP}).AttachUnpinned(nil); err == nil || !strings.Contains(err.Error(), "invalid device index") {
 		t.Errorf("without a device: %v", err)
 	}
 }
 
-// TestLibxdpsDispatcherIsNamedAndStays has a program of the dispatcher's name, attached as libxdp does it, by netlink.
-func TestLibxdpsDispatcherIsNamedAndStays(t *testing.T) {
+// TestLibxdpDispatcherIsReportedAndKept attaches a program with the dispatcher's name by netlink, as libxdp does.
+func TestLibxdpDispatcherIsReportedAndKept(t *testing.T) {
 	r := newRig(t)
 	dispatcher, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: dispatcherName, Type: ebpf.XDP, License: "GPL",
@@ -131,12 +131,12 @@ func TestLibxdpsDispatcherIsNamedAndStays(t *testing.T) {
 	r.must(netlink.LinkSetXdpFdWithFlags(l, dispatcher.FD(), driver))
 	mine := r.counter(XDP, xdpPass)
 	for _, attach := range []func() error{
-		func() error { _, err := r.hook(XDP, XDPNative).Hold(mine.Program); return err },
+		func() error { _, err := r.hook(XDP, XDPNative).AttachUnpinned(mine.Program); return err },
 		func() error { return r.hook(XDP, XDPNative).Attach(mine.Program) },
 	} {
 		err = attach()
 		busy, ok := errors.AsType[*BusyError](err)
-		if !ok || !busy.Dispatcher() || !strings.Contains(err.Error(), "(xdp_dispatcher) already holds the xdp hook; it is the dispatcher by which libxdp") {
+		if !ok || !busy.Dispatcher() || !strings.Contains(err.Error(), "(xdp_dispatcher) is already attached to the xdp hook; it is libxdp's dispatcher") {
 			r.Errorf("%v", err)
 		}
 	}

@@ -14,12 +14,12 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/datapath/hook"
 )
 
-// namedNamespaces is where `ip netns` and Docker keep network namespaces.
-var namedNamespaces = [...]string{"/run/netns/*", "/run/docker/netns/*"}
+// namespaceGlobs match the network namespaces that `ip netns` and Docker create.
+var namespaceGlobs = [...]string{"/run/netns/*", "/run/docker/netns/*"}
 
-// Leftovers returns the directories with pins of other network namespaces that seem to be gone: no process is in them,
-// they have none of the usual names, and nothing is attached. They are for people to remove: a namespace may be kept
-// where nobody looks, by a descriptor for one.
+// Leftovers returns the directories of pins that probably belong to deleted network namespaces: no process is in the
+// namespace, it has none of the usual names, and nothing is attached. An operator should remove them. Ropewalk does not,
+// since a namespace can also be kept by a file descriptor.
 func (h *Host) Leftovers() ([]string, error) {
 	root, err := h.mounted()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -32,13 +32,13 @@ func (h *Host) Leftovers() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := hook.CheckOwn(root, own.dir); err != nil {
+	if err := hook.CheckPinDir(root, own.dir); err != nil {
 		return nil, err
 	}
 	var idle []string
 	dirs, _ := filepath.Glob(filepath.Join(filepath.Dir(own.dir), netPrefix+"*"))
 	for _, dir := range dirs {
-		if dir != own.dir && (pins{root, dir}).idle() {
+		if dir != own.dir && (pins{root, dir}).isIdle() {
 			idle = append(idle, dir)
 		}
 	}
@@ -55,8 +55,8 @@ func (h *Host) Leftovers() ([]string, error) {
 	return left, nil
 }
 
-// idle tells whether nothing is attached, as far as can be seen.
-func (p pins) idle() bool {
+// isIdle reports whether nothing is attached, as far as this process can see.
+func (p pins) isIdle() bool {
 	devices, err := p.devices()
 	if err != nil {
 		return false
@@ -69,10 +69,10 @@ func (p pins) idle() bool {
 	return true
 }
 
-// liveNamespaces returns the inodes of those that some process's thread is in, or that have a name.
+// liveNamespaces returns the inodes of the network namespaces that have a process, a thread or a name.
 func liveNamespaces() map[string]bool {
 	live := map[string]bool{}
-	for _, pattern := range append(namedNamespaces[:], "/proc/[0-9]*/task/[0-9]*/ns/net") {
+	for _, pattern := range append(namespaceGlobs[:], "/proc/[0-9]*/task/[0-9]*/ns/net") {
 		paths, _ := filepath.Glob(pattern)
 		for _, path := range paths {
 			var st unix.Stat_t

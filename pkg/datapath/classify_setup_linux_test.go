@@ -14,14 +14,14 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/drop"
 )
 
-// The verdicts of classify beside xdpPass.
+// Verdicts of classify besides xdpPass.
 const (
 	xdpDrop     = 1
 	xdpRedirect = 4
 )
 
-// atMost is a budget that is not refilled while tests run.
-func atMost(n int) Budget { return Budget{Every: time.Hour, Burst: n} }
+// limitOf returns a rate limit that is not refilled during a test.
+func limitOf(n int) Budget { return Budget{Every: time.Hour, Burst: n} }
 
 func loadClassifyFor(t testing.TB, o ClassifyOptions) *Classify {
 	t.Helper()
@@ -34,7 +34,7 @@ func loadClassifyFor(t testing.TB, o ClassifyOptions) *Classify {
 	return c
 }
 
-// newClassify returns the program for the tests' tunnel, with its addresses.
+// newClassify loads the program for the tests' tunnel and sets its addresses.
 func newClassify(t testing.TB, o ClassifyOptions) *Classify {
 	t.Helper()
 	o.Port = 51820
@@ -43,8 +43,8 @@ func newClassify(t testing.TB, o ClassifyOptions) *Classify {
 	return c
 }
 
-// addSocket gives the queue to an AF_XDP socket. It is not bound, in which the program does not see a difference; but since
-// Linux 7.2 it must have a ring to receive into.
+// addSocket sets the AF_XDP socket of a queue. The socket is not bound, which makes no difference to the program. Since
+// Linux 7.2 it needs a receive ring.
 func addSocket(t testing.TB, c *Classify, queue int) (fd int) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
@@ -58,8 +58,8 @@ func addSocket(t testing.TB, c *Classify, queue int) (fd int) {
 	return fd
 }
 
-// classify returns the verdict on a packet, which stays as it is, and what was counted. refused tells that the kernel
-// does not take such a packet for a test.
+// classify returns the verdict on a packet, which must not change, and the counters. refused is set if the kernel does not
+// accept the packet for BPF_PROG_TEST_RUN.
 func classify(t testing.TB, c *Classify, in []byte) (verdict uint32, counts map[string]uint64, refused bool) {
 	t.Helper()
 	before, err := c.Counters()
@@ -72,11 +72,11 @@ func classify(t testing.TB, c *Classify, in []byte) (verdict uint32, counts map[
 	if !bytes.Equal(o.DataOut, in) {
 		t.Errorf("% x became\n% x", in, o.DataOut)
 	}
-	return verdict, classified(t, c, before), false
+	return verdict, countsSince(t, c, before), false
 }
 
-// classified returns what was counted since before, by the names of events and drop reasons.
-func classified(t testing.TB, c *Classify, before ClassifyCounters) map[string]uint64 {
+// countsSince returns the counters' differences to before, by the names of events and drop reasons.
+func countsSince(t testing.TB, c *Classify, before ClassifyCounters) map[string]uint64 {
 	t.Helper()
 	after, err := c.Counters()
 	must(t, err)
@@ -94,8 +94,8 @@ func classified(t testing.TB, c *Classify, before ClassifyCounters) map[string]u
 	return counts
 }
 
-// verdicts runs packets that the kernel must take, and checks that each has the wanted verdict and one count.
-func verdicts(t *testing.T, c *Classify, rows []classifyRow) {
+// checkRows runs packets and checks verdict and counter of each.
+func checkRows(t *testing.T, c *Classify, rows []classifyRow) {
 	t.Helper()
 	for _, row := range rows {
 		verdict, counts, refused := classify(t, c, row.in)
@@ -110,7 +110,7 @@ func verdicts(t *testing.T, c *Classify, rows []classifyRow) {
 	}
 }
 
-// classifyRow is a packet, and what becomes of it. Empty counts are none.
+// classifyRow is a packet with its verdict and the name of its counter, empty for none.
 type classifyRow struct {
 	name    string
 	in      []byte
@@ -118,8 +118,8 @@ type classifyRow struct {
 	counts  string
 }
 
-// toUs is a packet from the tests' peer to the tunnel's canonical port.
-func toUs(v6 bool, change func(*datagram)) []byte {
+// toHost returns a packet from the tests' peer to the tunnel's listen port.
+func toHost(v6 bool, change func(*datagram)) []byte {
 	d := data(them4, us4)
 	if v6 {
 		d = data(them6, us6)
@@ -129,17 +129,17 @@ func toUs(v6 bool, change func(*datagram)) []byte {
 
 func unchanged(*datagram) {}
 
-func carrying(payload []byte) func(*datagram) { return func(d *datagram) { d.payload = payload } }
+func withPayload(payload []byte) func(*datagram) { return func(d *datagram) { d.payload = payload } }
 
 func initiation() []byte { return set(message(1, 148), 132, make([]byte, 16)...) }
 
 func withMAC2() []byte { return set(initiation(), 147, 1) }
 
-// initiationFrom is a packet from another address.
+// initiationFrom returns an initiation from that address.
 func initiationFrom(address string) []byte {
 	d := data(netip.AddrPortFrom(netip.MustParseAddr(address), 1).String(), us4)
 	if netip.MustParseAddr(address).Is6() {
 		d.dst = us6
 	}
-	return d.with(carrying(initiation())).bytes()
+	return d.with(withPayload(initiation())).bytes()
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// The ends of the tests' tunnel: us and them are canonical.
+// Endpoints of the tests' tunnel, with the canonical ports.
 const (
 	us4, them4 = "198.51.100.1:51820", "203.0.113.2:51821"
 	us6, them6 = "[2001:db8:1::1]:51820", "[2001:db8:2::2]:51821"
 
-	lane    = 61005 // ours
-	gathers = 62005 // one of theirs
+	lane    = 61005 // a lane port of this host
+	gathers = 62005 // a lane port of the peer
 )
 
 // from returns the endpoint with another port.
@@ -28,7 +28,7 @@ func from(endpoint string, port uint16) string {
 
 func between(first, last uint16) spread.Ports { return spread.Ports{First: first, Last: last} }
 
-// ports are those of a range.
+// ports returns the ports of a range.
 func ports(first, last uint16) (all []uint16) {
 	for p := int(first); p <= int(last); p++ {
 		all = append(all, uint16(p))
@@ -65,7 +65,7 @@ func newSpread(t testing.TB, o SpreadOptions) *Spread {
 	return s
 }
 
-// SetPeer is SetPeers of one.
+// SetPeer calls SetPeers with one peer.
 func (s *State) SetPeer(p Peer) error { return s.SetPeers([]Peer{p}) }
 
 func must(t testing.TB, err error) {
@@ -75,7 +75,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// skb is struct __sk_buff, word by word.
+// skb is struct __sk_buff as an array of u32.
 type skb [48]uint32
 
 const (
@@ -89,14 +89,14 @@ func train(segs, size uint32) (c skb) {
 	return c
 }
 
-// The verdicts that let a packet go on.
+// Verdicts that let a packet continue.
 const (
 	tcxNext = 0xffffffff
 	xdpPass = 2
 )
 
-// runTC returns what the program makes of a packet and its context. refused tells that the kernel does not take such a
-// packet for a test.
+// runTC runs a program and returns the packet and its context. refused is set if the kernel does not accept the packet for
+// BPF_PROG_TEST_RUN.
 func runTC(t testing.TB, p *ebpf.Program, in []byte, c skb) (out []byte, after skb, refused bool) {
 	t.Helper()
 	out = make([]byte, len(in)+256)
@@ -131,7 +131,7 @@ func counters(t testing.TB, s *Spread) Counters {
 	return c
 }
 
-// counted returns what was counted since before.
+// counted returns the counters' differences to before.
 func counted(t testing.TB, s *Spread, before Counters) map[Event]uint64 {
 	t.Helper()
 	events := map[Event]uint64{}
@@ -143,7 +143,7 @@ func counted(t testing.TB, s *Spread, before Counters) map[Event]uint64 {
 	return events
 }
 
-// once makes the wanted counts of events that happen once.
+// once returns the counts of events that happen once.
 func once(events ...Event) map[Event]uint64 {
 	m := map[Event]uint64{}
 	for _, e := range events {
@@ -152,8 +152,8 @@ func once(events ...Event) map[Event]uint64 {
 	return m
 }
 
-// forget makes all flows new.
-func forget(t testing.TB, s *Spread) {
+// clearFlows clears the flow table.
+func clearFlows(t testing.TB, s *Spread) {
 	t.Helper()
 	keys := make([]uint32, s.maps.Flows.MaxEntries())
 	for i := range keys {
@@ -163,7 +163,7 @@ func forget(t testing.TB, s *Spread) {
 	must(t, err)
 }
 
-// sourcePort is that of a packet without VLAN tags or options.
+// sourcePort returns the source port of a packet without VLAN tags or options.
 func sourcePort(b []byte) uint16 {
 	at := 14 + 20
 	if b[14]>>4 == 6 {

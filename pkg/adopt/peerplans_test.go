@@ -16,7 +16,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-func TestPlanOfAPeerIsCheckedBeforeAnythingIsDone(t *testing.T) {
+func TestInvalidPeerPlanIsRejectedBeforeAnyChange(t *testing.T) {
 	at := netip.MustParseAddrPort("192.0.2.2:51820")
 	many := make([]uint16, spread.MaxPorts+1)
 	for i := range many {
@@ -28,11 +28,11 @@ func TestPlanOfAPeerIsCheckedBeforeAnythingIsDone(t *testing.T) {
 		fault string
 	}{
 		{[]uint16{61007, 61000}, func(*Config) {}, ""},
-		{[]uint16{}, func(*Config) {}, "0 ports planned by"},
-		{many, func(*Config) {}, "65 ports planned by"},
-		{[]uint16{60999}, func(*Config) {}, "port 60999, planned by"},
-		{[]uint16{61000, 61000}, func(*Config) {}, "planned port 61000 is named twice"},
-		{[]uint16{61000}, func(c *Config) { c.Plan = []uint16{61001} }, "a plan for all, and others"},
+		{[]uint16{}, func(*Config) {}, "0 ports in the port plan of"},
+		{many, func(*Config) {}, "65 ports in the port plan of"},
+		{[]uint16{60999}, func(*Config) {}, "port 60999 in the port plan of"},
+		{[]uint16{61000, 61000}, func(*Config) {}, "planned port 61000 occurs twice"},
+		{[]uint16{61000}, func(c *Config) { c.Plan = []uint16{61001} }, "a port plan for all peers excludes"},
 	} {
 		cfg := Config{Device: "eth0", Port: port, Peers: []netip.AddrPort{at}, PlanOf: map[netip.AddrPort][]uint16{at: c.plan}}
 		c.edit(&cfg)
@@ -43,10 +43,10 @@ func TestPlanOfAPeerIsCheckedBeforeAnythingIsDone(t *testing.T) {
 	}
 }
 
-func TestPeersHaveTheirPlansAndTheTunnelAllPorts(t *testing.T) {
+func TestPeersUseTheirPortPlans(t *testing.T) {
 	a, b, quiet, taken := netip.MustParseAddrPort("192.0.2.1:51820"), netip.MustParseAddrPort("192.0.2.2:51820"),
 		netip.MustParseAddrPort("192.0.2.3:51820"), netip.MustParseAddrPort("192.0.2.4:51820")
-	another := netip.MustParseAddrPort("192.0.2.5:51820") // with one warning for both: there may be thousands
+	another := netip.MustParseAddrPort("192.0.2.5:51820") // one warning covers both: there may be thousands
 	cfg, err := Config{
 		Device: "eth0", Port: port, Peers: []netip.AddrPort{a, b, taken, another}, Quiet: []netip.AddrPort{quiet},
 		PlanOf: map[netip.AddrPort][]uint16{b: {61900, 61001}, quiet: {61500}, taken: {61901, 61777}, another: {61777}},
@@ -55,9 +55,9 @@ func TestPeersHaveTheirPlansAndTheTunnelAllPorts(t *testing.T) {
 		t.Fatal(err)
 	}
 	pl := plan{cfg: cfg}
-	pl.choosePeers(nil, memory{})
+	pl.choosePeers(nil, history{})
 	pl.report.Lanes = []uint16{61000, 61001}
-	all := pl.giveLanes(claims{61777: "x"})
+	all := pl.assignLanes(portOwners{61777: "x"})
 	if want := []uint16{61000, 61001, 61900}; !slices.Equal(all, want) {
 		t.Errorf("the tunnel has %d, want %d", all, want)
 	}
@@ -68,22 +68,22 @@ func TestPeersHaveTheirPlansAndTheTunnelAllPorts(t *testing.T) {
 	if fmt.Sprint(lanes) != "[[61000 61001] [61900 61001] [] [61000 61001] [61000 61001]]" {
 		t.Errorf("%d", lanes)
 	}
-	if len(pl.report.Warnings) != 1 || !strings.HasPrefix(pl.report.Warnings[0], "port 61777 belongs to x: peers that plan it (2, the first at 192.0.2.4:51820)") {
+	if len(pl.report.Warnings) != 1 || !strings.HasPrefix(pl.report.Warnings[0], "port 61777 belongs to x: peers with that port in their port plan (2, the first at 192.0.2.4:51820)") {
 		t.Errorf("%q", pl.report.Warnings)
 	}
 }
 
-// follow runs Follow until the test's end, and returns what changes it.
+// follow runs Follow until the test's end. It returns a function that changes the Config, and the reports.
 func (s *side) follow(cfg Config) (change func(Config) (Report, error), reports <-chan Report) {
 	s.r.Helper()
 	return s.followEvery(time.Hour, cfg)
 }
 
-// followEvery is follow with looks as often as that.
+// followEvery is follow with that poll interval.
 func (s *side) followEvery(every time.Duration, cfg Config) (change func(Config) (Report, error), reports <-chan Report) {
 	s.r.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	s.host.refresh = every
+	s.host.pollInterval = every
 	changes, out, done := make(chan Change), make(chan Report, 100), make(chan error, 1)
 	go func() {
 		done <- s.lab.Do(func() error {
@@ -103,14 +103,14 @@ func (s *side) followEvery(every time.Duration, cfg Config) (change func(Config)
 			<-back
 		case err = <-done:
 			done <- err // for the cleanup
-			s.r.Fatal("nobody follows any more: ", err)
+			s.r.Fatal("Follow has ended: ", err)
 		}
 		return report, err
 	}, out
 }
 
-// TestChangeOfPeersLoadsNoProgram: in a large cluster, peers come and go all the time.
-func TestChangeOfPeersLoadsNoProgram(t *testing.T) {
+// TestPeerChangeLoadsNoProgram: in a large cluster, peers change frequently.
+func TestPeerChangeLoadsNoProgram(t *testing.T) {
 	r := newRig(t)
 	cfg := r.here.config()
 	there, other := netip.AddrPortFrom(thereAddr, port), netip.MustParseAddrPort("192.0.2.77:51820")
@@ -132,7 +132,7 @@ func TestChangeOfPeersLoadsNoProgram(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 	}
-	// What is refused changes nothing.
+	// An invalid change has no effect.
 	bad := cfg
 	bad.PlanOf = map[netip.AddrPort][]uint16{there: {53}}
 	if _, err := change(bad); !errors.Is(err, ErrInvalid) {
@@ -146,7 +146,7 @@ func TestChangeOfPeersLoadsNoProgram(t *testing.T) {
 	if after := r.here.status(); fmt.Sprint(after.Tunnels) != fmt.Sprint(st.Tunnels) {
 		t.Errorf("%+v, before %+v", after.Tunnels, st.Tunnels)
 	}
-	// Back to the same ports for all: the tunnel keeps those, and gives the others back.
+	// Remove the port plans: the tunnel keeps the shared ports and releases the others.
 	cfg.PlanOf = map[netip.AddrPort][]uint16{}
 	if report, err = change(cfg); err != nil || len(report.Lanes) != spread.MaxPorts || report.Lanes[0] != 61000 {
 		t.Errorf("%+v, %v", report, err)
@@ -156,12 +156,12 @@ func TestChangeOfPeersLoadsNoProgram(t *testing.T) {
 	}
 }
 
-// TestWhatWasBeforeAnInvalidChangeGoesOn: what is detached then is attached again.
-func TestWhatWasBeforeAnInvalidChangeGoesOn(t *testing.T) {
+// TestInvalidChangeKeepsPreviousConfig: programs that are detached afterwards are attached again.
+func TestInvalidChangeKeepsPreviousConfig(t *testing.T) {
 	r := newRig(t)
 	cfg := r.here.config()
 	cfg.Peers = []netip.AddrPort{netip.AddrPortFrom(thereAddr, port)}
-	change, reports := r.here.followEvery(200*time.Millisecond, cfg) // long enough that others get at the lock between
+	change, reports := r.here.followEvery(200*time.Millisecond, cfg) // long enough for other processes to get the lock
 	r.next(reports)
 	bad := cfg
 	bad.Lanes = spread.MaxPorts + 1
@@ -170,7 +170,7 @@ func TestWhatWasBeforeAnInvalidChangeGoesOn(t *testing.T) {
 	}
 	r.here.detach(0)
 	stop, asked := make(chan struct{}), make(chan struct{})
-	go func() { // more often than the watcher looks, which must look all the same
+	go func() { // more often than the watcher polls, which must poll nevertheless
 		defer close(asked)
 		for range time.Tick(50 * time.Millisecond) {
 			select {
@@ -193,8 +193,8 @@ func TestWhatWasBeforeAnInvalidChangeGoesOn(t *testing.T) {
 	}
 }
 
-// TestPlannedPortsAreThoseOnTheWire: the flows towards a peer leave from the ports that it planned, and from no other.
-func TestPlannedPortsAreThoseOnTheWire(t *testing.T) {
+// TestPlannedPortsAppearOnWire: flows to a peer use exactly the ports of its plan.
+func TestPlannedPortsAppearOnWire(t *testing.T) {
 	r := newRig(t)
 	cfg := r.here.config()
 	there := netip.AddrPortFrom(thereAddr, port)
@@ -211,8 +211,8 @@ func TestPlannedPortsAreThoseOnTheWire(t *testing.T) {
 	}
 }
 
-// BenchmarkLookAt5000Peers is what is decided at each look, but for what the kernel is asked.
-func BenchmarkLookAt5000Peers(b *testing.B) {
+// BenchmarkReconcile5000Peers measures the plan of a reconcile, without its queries of the kernel.
+func BenchmarkReconcile5000Peers(b *testing.B) {
 	cfg := Config{Device: "eth0", Port: port, PlanOf: map[netip.AddrPort][]uint16{}, PortsOf: map[netip.AddrPort]spread.Ports{}}
 	for i := range 5000 {
 		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), port)
@@ -230,9 +230,9 @@ func BenchmarkLookAt5000Peers(b *testing.B) {
 			b.Fatal(err)
 		}
 		pl := plan{cfg: c}
-		pl.choosePeers(nil, memory{})
+		pl.choosePeers(nil, history{})
 		pl.report.Lanes = []uint16{61000}
-		pl.giveLanes(claims{})
+		pl.assignLanes(portOwners{})
 		if len(pl.peers) != 5000 || len(byEndpoint(pl.peers)) != 5000 {
 			b.Fatal(len(pl.peers))
 		}

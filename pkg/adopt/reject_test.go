@@ -19,8 +19,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// TestRefusesWithTheReason is what cannot be, each with what to do, and that nothing is left behind.
-func TestRefusesWithTheReason(t *testing.T) {
+// TestAttachRejectsInvalidConfig checks that each error says how to fix it, and that no pins are left.
+func TestAttachRejectsInvalidConfig(t *testing.T) {
 	r := newRig(t)
 	other := Tunnel{Name: "wg7", Port: 61500}
 	elsewhere := Tunnel{Name: "wg1", Port: 51821}
@@ -38,33 +38,33 @@ func TestRefusesWithTheReason(t *testing.T) {
 		{"another's port", nil, []Tunnel{elsewhere, other}, "no tunnel listens on UDP port 51820 (there are wg1 on 51821, wg7 on 61500)", ErrNoTunnel},
 		{
 			"listen port in the range", func(c *Config) { c.Ports = spread.Ports{First: 51800, Last: 51900} }, nil,
-			"the ports 51800-51900 hold the tunnel's listen port 51820", ErrInvalid,
+			"the ports 51800-51900 contain the tunnel's listen port 51820", ErrInvalid,
 		},
-		{"another tunnel in the range", nil, []Tunnel{wg(), other}, "the ports 61000-61999 hold the listen port 61500 of wg7", nil},
+		{"another tunnel in the range", nil, []Tunnel{wg(), other}, "the ports 61000-61999 contain the listen port 61500 of wg7", nil},
 		{
 			"ephemeral ports", func(c *Config) { c.Ports = spread.Ports{First: 60900, Last: 61100} }, nil,
 			"sysctl -w net.ipv4.ip_local_reserved_ports=60900-60999", nil,
 		},
 		{"a plan with an ephemeral port", func(c *Config) { c.Plan = []uint16{61000, 60999} }, nil, "the ports 61000,60999 overlap the ephemeral", nil},
-		{"a plan with the listen port", func(c *Config) { c.Plan = []uint16{51820, 61000} }, nil, "the ports 51820,61000 hold the tunnel's", ErrInvalid},
-		{"a plan with another tunnel", func(c *Config) { c.Plan = []uint16{61499, 61500} }, []Tunnel{wg(), other}, "hold the listen port 61500 of wg7", nil},
-		{"a plan with no port", func(c *Config) { c.Plan = []uint16{61499, 0} }, nil, "61499,0 are partly privileged", ErrInvalid},
-		{"privileged ports", func(c *Config) { c.Ports = spread.Ports{First: 1000, Last: 1100} }, nil, "partly privileged (below 1024)", ErrInvalid},
-		{"no range", func(c *Config) { c.Ports = spread.Ports{First: 62000, Last: 61000} }, nil, "the ports 62000-61000 are no range", ErrInvalid},
+		{"a plan with the listen port", func(c *Config) { c.Plan = []uint16{51820, 61000} }, nil, "the ports 51820,61000 contain the tunnel's", ErrInvalid},
+		{"a plan with another tunnel", func(c *Config) { c.Plan = []uint16{61499, 61500} }, []Tunnel{wg(), other}, "contain the listen port 61500 of wg7", nil},
+		{"a plan with no port", func(c *Config) { c.Plan = []uint16{61499, 0} }, nil, "61499,0 include privileged ones", ErrInvalid},
+		{"privileged ports", func(c *Config) { c.Ports = spread.Ports{First: 1000, Last: 1100} }, nil, "include privileged ones (below 1024)", ErrInvalid},
+		{"no range", func(c *Config) { c.Ports = spread.Ports{First: 62000, Last: 61000} }, nil, "the ports 62000-61000 are not a range", ErrInvalid},
 		{
 			"more lanes than ports", func(c *Config) { c.Lanes, c.Ports = 9, spread.Ports{First: 61000, Last: 61007} }, nil,
-			"9 lanes need as many ports, and 61000-61007 are 8", ErrInvalid,
+			"9 lanes need as many ports, but 61000-61007 are 8", ErrInvalid,
 		},
 		{"too many lanes", func(c *Config) { c.Lanes = 65 }, nil, "65 lanes: want 1 to 64", ErrInvalid},
-		{"no such gathering", func(c *Config) { c.Gather = "dpdk" }, nil, `gathering by "dpdk"`, ErrInvalid},
+		{"no such gathering", func(c *Config) { c.Gather = "dpdk" }, nil, `invalid gather mode "dpdk"`, ErrInvalid},
 		{"no such gap", func(c *Config) { c.Gap = -1 }, nil, "want 1ms to 1m", ErrInvalid},
-		{"a plan with a port twice", func(c *Config) { c.Plan = []uint16{61000, 61001, 61000} }, nil, "61000 is named twice", ErrInvalid},
+		{"a plan with a port twice", func(c *Config) { c.Plan = []uint16{61000, 61001, 61000} }, nil, "61000 occurs twice", ErrInvalid},
 		{"a plan and another number", func(c *Config) { c.Plan, c.Lanes = []uint16{61000, 61001}, 3 }, nil, "3 lanes, but 2 planned", ErrInvalid},
 		{
 			"a peer's port in the range", func(c *Config) { c.Peers = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.2:61007")} }, nil,
-			"hold the listen port of peer 192.0.2.2:61007", ErrInvalid,
+			"contain the listen port of peer 192.0.2.2:61007", ErrInvalid,
 		},
-		{"no peer", func(c *Config) { c.Peers = []netip.AddrPort{netip.MustParseAddrPort("[::]:7")} }, nil, ":: is no peer's address", ErrInvalid},
+		{"no peer", func(c *Config) { c.Peers = []netip.AddrPort{netip.MustParseAddrPort("[::]:7")} }, nil, ":: is not a valid peer address", ErrInvalid},
 	} {
 		cfg, tunnels := r.here.config(), tt.tunnels
 		if tt.change != nil {
@@ -79,7 +79,7 @@ func TestRefusesWithTheReason(t *testing.T) {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
 		}
 		if !errors.Is(tt.is, ErrInvalid) && errors.Is(err, ErrInvalid) {
-			t.Errorf("%s: a usage error", tt.name)
+			t.Errorf("%s: the error wraps ErrInvalid", tt.name)
 		}
 		r.here.clean()
 	}
@@ -93,7 +93,7 @@ func TestReservedPortsAreAccepted(t *testing.T) {
 	r.here.attach(cfg)
 }
 
-func TestSocketsOfProcessesAreTold(t *testing.T) {
+func TestPortErrorNamesOwningProcess(t *testing.T) {
 	r := newRig(t)
 	r.here.finder.set()
 	r.here.socket(port, 1)
@@ -119,7 +119,7 @@ func TestUserspaceTunnelsNeedAMark(t *testing.T) {
 	user := wg("192.0.2.2:51820")
 	user.Userspace = true
 	r.here.finder.set(user)
-	if _, err := r.here.try(r.here.config()); !errors.Is(err, ErrNoTunnel) { // its socket is in another namespace
+	if _, err := r.here.try(r.here.config()); !errors.Is(err, ErrNoTunnel) { // the tunnel's socket is in another namespace
 		t.Errorf("%v", err)
 	}
 	r.here.socket(port, 1)
@@ -131,11 +131,11 @@ func TestUserspaceTunnelsNeedAMark(t *testing.T) {
 	r.here.attach(r.here.config())
 }
 
-// TestKernelSocketWithoutADevice is a WireGuard device that was moved into a container.
-func TestKernelSocketWithoutADevice(t *testing.T) {
+// TestKernelSocketWithoutDeviceNeedsPeers has a WireGuard device that was moved into a container.
+func TestKernelSocketWithoutDeviceNeedsPeers(t *testing.T) {
 	r := newRig(t)
 	r.here.finder.set()
-	r.here.host.noProc = map[uint16]udpOwner{port: {inode: ^uint64(0)}}
+	r.here.host.udpOwners = map[uint16]udpOwner{port: {inode: ^uint64(0)}}
 	cfg := r.here.config()
 	cfg.Mark = 0
 	if _, err := r.here.try(cfg); err == nil || !strings.Contains(err.Error(), "was moved to another") {
@@ -145,16 +145,16 @@ func TestKernelSocketWithoutADevice(t *testing.T) {
 	r.here.attach(cfg)
 }
 
-func TestTunnelThatIsDownIsAttachedWithAWarning(t *testing.T) {
+func TestTunnelThatIsDownCausesWarning(t *testing.T) {
 	r := newRig(t)
-	r.here.host.noProc = map[uint16]udpOwner{}
+	r.here.host.udpOwners = map[uint16]udpOwner{}
 	report := r.here.attach(r.here.config())
 	if len(report.Warnings) != 1 || !strings.Contains(report.Warnings[0], "wg0 has no socket on port 51820") {
 		t.Errorf("%q", report.Warnings)
 	}
 }
 
-func TestAnothersXDPProgramIsNamedAndStays(t *testing.T) {
+func TestForeignXDPProgramIsReportedAndKept(t *testing.T) {
 	r := newRig(t)
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "somebodys", Type: ebpf.XDP, License: "GPL",
@@ -175,13 +175,13 @@ func TestAnothersXDPProgramIsNamedAndStays(t *testing.T) {
 	cfg.Gather = GatherXDP
 	_, err = r.here.try(cfg)
 	busy, ok := errors.AsType[*hook.BusyError](err)
-	if !ok || busy.Name != "somebodys" || !strings.Contains(err.Error(), "(somebodys) already holds the xdp hook; gather by tc instead") {
+	if !ok || busy.Name != "somebodys" || !strings.Contains(err.Error(), "(somebodys) is already attached to the xdp hook; to gather with tc instead") {
 		t.Errorf("%v", err)
 	}
 	r.here.clean()
 	r.here.attach(r.here.config()) // tc is free
 	if _, err = r.here.try(cfg); err == nil {
-		t.Error("the second time")
+		t.Error("second attach succeeded")
 	}
 	if st := r.here.status(); st.Gather.State != "attached" || st.Gather.Kind == "xdp" || len(st.Problems) > 0 {
 		t.Errorf("%+v", st)
@@ -196,20 +196,20 @@ func TestPeersWithoutAUsableEndpointAreSkipped(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 	if len(report.Skipped) != 3 || report.Skipped[0] != (Skipped{"b", "it has no endpoint yet"}) ||
-		!strings.Contains(report.Skipped[2].Why, "a NAT's") {
+		!strings.Contains(report.Skipped[2].Why, "belongs to a NAT") {
 		t.Errorf("%+v", report.Skipped)
 	}
 }
 
-// TestPeerHeardFromALanePort is a peer that spread before this end gathered.
-func TestPeerHeardFromALanePort(t *testing.T) {
+// TestPeerHeardFromLanePortKeepsCanonicalPort has a peer that spreads before this end gathers.
+func TestPeerHeardFromLanePortKeepsCanonicalPort(t *testing.T) {
 	r := newRig(t)
 	r.here.finder.set(wg("192.0.2.2:61007"))
 	report := r.here.attach(r.here.config())
 	if report.Peers[0].Port() != port || !strings.Contains(strings.Join(report.Warnings, "\n"), "--peer 192.0.2.2:PORT") {
 		t.Errorf("%+v", report)
 	}
-	// What the state knows from before is better than the guess.
+	// The port in the maps has priority over the assumed one.
 	r.here.finder.set(wg("192.0.2.2:7777"))
 	r.here.attach(r.here.config())
 	r.here.finder.set(wg("192.0.2.2:61007"))
@@ -231,9 +231,9 @@ func TestPlannedPortsKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// TestPlansOfTunnelsInterlock: a plan takes its very ports, and what is between them is free for others, their listen
-// ports and what the kernel gives away too.
-func TestPlansOfTunnelsInterlock(t *testing.T) {
+// TestTunnelsMayInterleavePlannedPorts: a plan uses exactly its ports. Ports between them remain available to other tunnels,
+// as listen ports, and as ephemeral ports.
+func TestTunnelsMayInterleavePlannedPorts(t *testing.T) {
 	r := newRig(t)
 	second := wg("192.0.2.2:61500")
 	second.Name, second.Port = "wg1", 61500
@@ -247,9 +247,9 @@ func TestPlansOfTunnelsInterlock(t *testing.T) {
 	}
 	b.Plan = []uint16{61041, 61002, 61004}
 	report := r.here.attach(b)
-	a.Plan = []uint16{61005, 61040, 61001} // one stays
+	a.Plan = []uint16{61005, 61040, 61001} // one port stays
 	r.here.attach(a)
-	b.Plan = append(b.Plan, 61003) // and one is free now
+	b.Plan = append(b.Plan, 61003) // free since the change above
 	r.here.attach(b)
 	st := r.here.status()
 	var lanes [2][]uint16

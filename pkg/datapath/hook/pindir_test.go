@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-func TestOnlyDirectoriesOfOurOwnAreUsed(t *testing.T) {
+func TestDirectoriesOfOtherUsersAreRejected(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to give files away")
 	}
@@ -32,9 +32,9 @@ func TestOnlyDirectoriesOfOurOwnAreUsed(t *testing.T) {
 		}, "/a/b belongs to user 4711"},
 		{"others may write", func(_, dir string) error {
 			return errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o770))
-		}, "others can write to"},
-		{"a link", func(root, dir string) error { return os.Symlink(root, filepath.Dir(dir)) }, "/a is no directory"},
-		{"a file", func(_, dir string) error { return os.WriteFile(filepath.Dir(dir), nil, 0o600) }, "/a is no directory"},
+		}, "other users can write to"},
+		{"a link", func(root, dir string) error { return os.Symlink(root, filepath.Dir(dir)) }, "/a is not a directory"},
+		{"a file", func(_, dir string) error { return os.WriteFile(filepath.Dir(dir), nil, 0o600) }, "/a is not a directory"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			root := t.TempDir()
@@ -42,7 +42,7 @@ func TestOnlyDirectoriesOfOurOwnAreUsed(t *testing.T) {
 			if err := tt.prepare(root, dir); err != nil {
 				t.Fatal(err)
 			}
-			for _, err := range []error{CheckOwn(root, dir), MakeOwn(root, dir)} {
+			for _, err := range []error{CheckPinDir(root, dir), MakePinDir(root, dir)} {
 				if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 					t.Errorf("%v, want %q", err, tt.want)
 				}

@@ -11,40 +11,40 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-func TestEachPeerMayHaveAnotherRangeOfPorts(t *testing.T) {
+func TestPeersMayHaveDifferentPortRanges(t *testing.T) {
 	a, b := netip.MustParseAddrPort("192.0.2.1:51820"), netip.MustParseAddrPort("192.0.2.2:61500")
 	own := spread.Ports{First: 40000, Last: 40099}
 	cfg := Config{
 		Device: "eth0", Port: 51820, Peers: []netip.AddrPort{a}, Quiet: []netip.AddrPort{b},
-		PortsOf: map[netip.AddrPort]spread.Ports{b: own}, // without which its port would be among PeerPorts
+		PortsOf: map[netip.AddrPort]spread.Ports{b: own}, // otherwise its port would be in PeerPorts
 	}
 	c, err := cfg.withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}
 	pl := plan{cfg: c}
-	pl.choosePeers(nil, memory{})
+	pl.choosePeers(nil, history{})
 	if len(pl.peers) != 2 || pl.peers[0].Gather != spread.DefaultPorts || pl.peers[1].Gather != own {
 		t.Errorf("%+v", pl.peers)
 	}
 	cfg.PortsOf[a] = spread.Ports{First: 51000, Last: 52000}
 	if _, err := cfg.withDefaults(); !errors.Is(err, ErrInvalid) {
-		t.Errorf("a range that holds its peer's port: %v", err)
+		t.Errorf("a range that contains the peer's port: %v", err)
 	}
 }
 
-func TestPeersThatAreThereAreSetBeforeNewOnes(t *testing.T) {
+func TestExistingPeersAreUpdatedBeforeNewOnes(t *testing.T) {
 	peer := func(last byte, lanes ...uint16) datapath.Peer {
 		return datapath.Peer{Tunnel: port, Endpoint: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, last}), port), Lanes: lanes}
 	}
 	present := []datapath.Peer{peer(2, 61000), peer(3, 61000)}
-	others := unlike([]datapath.Peer{peer(1, 61000), peer(2, 61000), peer(3, 61001)}, byEndpoint(present))
+	others := changedPeers([]datapath.Peer{peer(1, 61000), peer(2, 61000), peer(3, 61001)}, byEndpoint(present))
 	if len(others) != 2 || others[0].Endpoint != present[1].Endpoint {
 		t.Errorf("%+v", others)
 	}
 }
 
-func TestPeerThatIsNamedTwiceIsOne(t *testing.T) {
+func TestPeerConfiguredTwiceIsOnePeer(t *testing.T) {
 	a, b := netip.MustParseAddrPort("192.0.2.1:51820"), netip.MustParseAddrPort("192.0.2.2:51820")
 	for _, cfg := range []Config{
 		{Peers: []netip.AddrPort{b, a, a, b}},
@@ -57,7 +57,7 @@ func TestPeerThatIsNamedTwiceIsOne(t *testing.T) {
 			t.Fatal(err)
 		}
 		pl := plan{cfg: cfg}
-		pl.choosePeers(nil, memory{})
+		pl.choosePeers(nil, history{})
 		if len(pl.peers) != 2 || pl.peers[0].Endpoint != a || pl.peers[1].Endpoint != b || len(pl.report.Peers)+len(pl.report.Quiet) != 2 {
 			t.Errorf("%+v: %+v", cfg, pl)
 		}

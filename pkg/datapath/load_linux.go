@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loadXDP loads all of a specification, of which the named program is XDP, into objects. Where the kernel knows frames of
-// several buffers (Linux 5.18), the program may be attached to devices that have them: it reads only the headers, which are
-// in the first.
+// loadXDP loads a collection with the named XDP program into objects. If the kernel supports multi-buffer frames (Linux
+// 5.18), the program declares that it does too. It reads only the headers, which are in the first buffer.
 func loadXDP(spec *ebpf.CollectionSpec, program string, objects any, o *ebpf.CollectionOptions) error {
 	xdp := spec.Programs[program]
 	xdp.Flags |= unix.BPF_F_XDP_HAS_FRAGS

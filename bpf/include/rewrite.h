@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+#ifndef ROPEWALK_REWRITE_H
+#define ROPEWALK_REWRITE_H
+
+#include "parse.h"
+
+/* Rewriting of UDP ports, with the checksum's update. */
+
+/* Returns both ports as one u32, for comparison and checksums. */
+INLINE u32 port_pair(struct ports ports)
+{
+	u32 pair;
+
+	__builtin_memcpy(&pair, &ports, sizeof(pair));
+	return pair;
+}
+
+/* Replaces the ports of the UDP header at that offset. Returns 0 if there was no memory to make the header writable. */
+INLINE int replace_ports(struct __sk_buff *skb, u32 udp_offset, struct udp_header old, struct ports new, u64 flags)
+{
+	/*
+	 * The updated checksum cancels the changed ports in the device's sum (CHECKSUM_COMPLETE). Without a checksum
+	 * nothing cancels them, and the sum must be updated.
+	 */
+	if (!old.checksum.raw)
+		flags |= BPF_F_RECOMPUTE_CSUM;
+	if (bpf_skb_store_bytes(skb, udp_offset, &new, sizeof(new), flags))
+		return 0;
+	/* The header is writable by now, so this cannot fail. */
+	bpf_l4_csum_replace(skb, udp_offset + __builtin_offsetof(struct udp_header, checksum), port_pair(old.ports),
+			    port_pair(new), BPF_F_MARK_MANGLED_0 | sizeof(new));
+	return 1;
+}
+
+/* Returns the checksum after 32 of the bits that it covers changed (RFC 1624, equation 3). */
+INLINE u16 update_checksum(u16 checksum, u32 from, u32 to)
+{
+	u64 sum = (u64)(u16)~checksum + (u32)~from + to;
+
+	for (int i = 0; i < 3; i++)
+		sum = (sum & 0xffff) + (sum >> 16);
+	checksum = ~sum;
+	return checksum ? checksum : 0xffff;
+}
+
+#endif

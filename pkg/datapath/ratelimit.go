@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// Budget is a token bucket: it admits Burst packets at once, and one per Every afterwards. The zero value is no limit.
+type Budget struct {
+	Every time.Duration
+	Burst int
+}
+
+// Rate limits for handshake initiations that leave most of a core for data during a flood. An initiation costs the
+// handshake workers 0.1 to 0.2 ms, and a peer sends at most one in five seconds (Rekey-Timeout). The limit of a source
+// is enough for 250 peers behind one address that all lost their sessions, and admits the first 100 at once.
+const (
+	SourceEvery = 20 * time.Millisecond
+	SourceBurst = 100
+	TotalEvery  = 500 * time.Microsecond
+	TotalBurst  = 1000
+)
+
+// addressWords returns what the eBPF program knows of the budget: what a token costs, and how far ahead they may be taken.
+func (b Budget) gcra() (interval, tolerance uint64, err error) {
+	if b == (Budget{}) {
+		return 0, 0, nil
+	}
+	if b.Every <= 0 || b.Burst < 1 || int64(b.Burst) > math.MaxInt64/4/int64(b.Every) {
+		return 0, 0, fmt.Errorf("invalid rate limit: burst %d, one every %v", b.Burst, b.Every)
+	}
+	return uint64(b.Every), uint64(b.Burst-1) * uint64(b.Every), nil
+}
