@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package spread holds the tests of what spreading is for: between two network namespaces whose cable has as many queues
-// as a NIC and chooses them as one does, each flow of a tunnel arrives on a queue of its own, and in order. The tunnel is
-// the kernel's WireGuard with `ropewalk spread attach` at both ends, or `ropewalk run`. Beside it runs what others tried:
-// a source port for each packet.
+// Package spread tests spreading between two network namespaces. The cable between them has as many queues as a NIC, and
+// selects them as a NIC does. Each flow of a tunnel must arrive on a queue of its own, and in order. The tunnel is the
+// kernel's WireGuard with `ropewalk spread attach` at both ends, or `ropewalk run`. For comparison, one test selects a new
+// source port for each packet.
 //
-// Flows are told apart on the wire, encrypted, by the size of their packets. Nothing here measures speed, and what is
-// counted is sent in step: no round begins before the one before it has arrived, so that nothing is ever lost.
+// The tests identify a flow on the wire, where it is encrypted, by the size of its packets. They do not measure speed. A
+// round of packets begins only after the previous one has arrived, so that no packet is lost.
 //
-// The tests need root and eBPF. Those with the kernel's WireGuard and with netem run in the machines of test/kernels.
-// The environment is that of test/interop.
+// The tests need root and eBPF. Those that need the kernel's WireGuard or netem run in the virtual machines of
+// test/kernels. The environment variables are those of test/interop.
 package spread

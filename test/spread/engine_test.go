@@ -21,7 +21,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
-// daemon is a `ropewalk run`.
+// daemon is a running `ropewalk run`.
 type daemon struct {
 	cmd    *netlab.Command
 	log    lockedBuffer
@@ -87,7 +87,7 @@ func (l *lab) startDaemon(s *side, args ...string) {
 	})
 }
 
-// spreading returns what a side's daemon says of the way to its peer.
+// spreading returns the spread state that a side's daemon reports for its peer.
 func (l *lab) spreading(s *side) config.PeerSpread {
 	l.Helper()
 	c, err := uapi.Dial(s.ifname)
@@ -97,12 +97,12 @@ func (l *lab) spreading(s *side) config.PeerSpread {
 	l.must(c.Stats(&stats))
 	p, ok := stats.Spread.Peers[l.other(s).key.PublicKey().String()]
 	if !ok {
-		l.Fatalf("%s says nothing of its peer: %+v", s.name, stats.Spread)
+		l.Fatalf("%s reports no spread state of its peer: %+v", s.name, stats.Spread)
 	}
 	return p
 }
 
-// awaitSpread waits until the two have found each other, talking meanwhile.
+// awaitSpread sends packets until both sides spread.
 func (l *lab) awaitSpread() {
 	l.Helper()
 	f := l.newFlows()
@@ -119,7 +119,7 @@ func (l *lab) awaitSpread() {
 	})
 }
 
-// showLanes is what `ropewalk show --lanes` prints of the tunnel, on the side s.
+// showLanes returns the output of `ropewalk show --lanes` on the side s.
 func (l *lab) showLanes(s *side) string {
 	l.Helper()
 	out, err := l.run(s, "show", s.ifname, "--lanes")
@@ -130,7 +130,7 @@ func (l *lab) showLanes(s *side) string {
 	return out
 }
 
-// TestEngineTunnelFlowsKeepTheirPort has two ropewalks find each other without being told, and spread.
+// TestEngineTunnelFlowsKeepTheirPort runs two ropewalks that negotiate spreading by themselves.
 func TestEngineTunnelFlowsKeepTheirPort(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		t.Run("over "+familyName(v6), func(t *testing.T) {
@@ -140,7 +140,7 @@ func TestEngineTunnelFlowsKeepTheirPort(t *testing.T) {
 			l.awaitSpread()
 			o := l.sendEngine()
 			t.Logf("on: %v", o)
-			if !o.flowsOnSeparateQueues() {
+			if !o.flowsOnSeparatePorts() {
 				t.Errorf("spread: %v", o)
 			}
 			if !strings.Contains(l.showLanes(l.left), " ports") {
@@ -154,23 +154,23 @@ func TestEngineTunnelFlowsKeepTheirPort(t *testing.T) {
 	}
 }
 
-// sendEngine sends until each flow has kept a port of its own, a few times at most: where the machine stands still for as
-// long as a flow has to pause, flows may change their port, and overtake what stands in another processor's queue.
+// sendEngine sends until each flow keeps a port of its own, with a few retries. If the machine stalls for longer than the
+// flowlet gap, a flow may change its port and be reordered between two processors' queues.
 func (l *lab) sendEngine() outcome {
 	l.Helper()
 	for attempt := 1; ; attempt++ {
 		o, f := l.sendFlows(l.watch(l.router, toRight), rounds, func() { l.checkEndpoint(l.right) })
-		if o.flowsOnSeparateQueues() && (o.reordered > 0 || o.overtook > 0) {
+		if o.flowsOnSeparatePorts() && (o.reordered > 0 || o.overtook > 0) {
 			l.Errorf("spread: %v", o)
 		}
-		if attempt == attempts || o.flowsOnSeparateQueues() {
+		if attempt == attempts || o.flowsOnSeparatePorts() {
 			return o
 		}
-		l.Logf("once more, rounds took up to %s: %v", f.slowest, o)
+		l.Logf("retrying, rounds took up to %s: %v", f.slowest, o)
 	}
 }
 
-// TestEngineWithoutSpreadUsesOnePort is what the test above is compared with.
+// TestEngineWithoutSpreadUsesOnePort is the control of the test above.
 func TestEngineWithoutSpreadUsesOnePort(t *testing.T) {
 	l := newLab(t)
 	l.connectHosts(false, true)

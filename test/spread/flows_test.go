@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// primes tell the flows apart: the data messages of flow i are primes[i] times 16 bytes long, so that the length of a
-// train, too, of less than 17 of them, belongs to one flow only.
+// primes identify the flows: data messages of flow i are primes[i] times 16 bytes long. The length of a train of fewer than
+// 17 messages then also identifies its flow.
 var primes = []int{17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79}
 
 const (
@@ -24,7 +24,7 @@ const (
 	perRound  = 8  // packets of each flow
 )
 
-// flowOf returns the flow that a data message, or a train of them, of n bytes belongs to.
+// flowOf returns the flow of a data message, or a train of them, of n bytes.
 func flowOf(n int) (flow, messages int, ok bool) {
 	for i, p := range primes {
 		if n%(p*sizeUnit) == 0 && n/(p*sizeUnit) <= 2*perRound {
@@ -34,7 +34,7 @@ func flowOf(n int) (flow, messages int, ok bool) {
 	return 0, 0, false
 }
 
-// payloadLen is that of flow i's datagrams: without the message's header and tag, and the IPv4 and UDP headers.
+// payloadLen is the payload length of flow i's datagrams: without the message's header and tag, and the IPv4 and UDP headers.
 func payloadLen(flow int) int { return (primes[flow]-2)*sizeUnit - 28 }
 
 // flows are UDP flows of equal rate from left to right.
@@ -51,7 +51,7 @@ type flows struct {
 	reordered, corrupt atomic.Uint64
 }
 
-// newFlows opens the sockets, which are flows that nobody has seen before.
+// newFlows opens the sockets of new flows.
 func (l *lab) newFlows() *flows {
 	l.Helper()
 	f := &flows{lab: l, arrived: make(chan struct{}, 1)}
@@ -89,7 +89,7 @@ func (f *flows) close() {
 	}
 }
 
-// receive judges what arrives. A datagram is late if a later one of its flow came before it.
+// receive checks the datagrams that arrive. A datagram is late if a later one of its flow arrived before it.
 func (f *flows) receive() {
 	var next [flowCount]uint64
 	b := make([]byte, 2048)
@@ -133,7 +133,7 @@ func parseDatagram(b []byte) (flow int, number uint64, ok bool) {
 	return flow, number, string(b) == string(datagram(flow, number))
 }
 
-// round sends some datagrams of each flow, in turn, and waits until all have arrived, or none has for that long.
+// round sends some datagrams of each flow in turn. It waits until all have arrived, or none arrives for the time quiet.
 func (f *flows) round(quiet time.Duration) (complete bool) {
 	f.Helper()
 	before, want := f.begun, f.got.Load()

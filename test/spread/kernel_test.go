@@ -19,7 +19,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/adopt"
 )
 
-// probeInKernel is done once: does the kernel know the link type?
+// probeInKernel reports whether the kernel supports the link type. It runs once.
 var probeInKernel = sync.OnceValue(func() error {
 	err := netlink.LinkAdd(wireguardLink("spreadprobe"))
 	if err == nil {
@@ -34,8 +34,7 @@ func wireguardLink(name string) netlink.Link {
 	return &netlink.Wireguard{LinkAttrs: attrs}
 }
 
-// needKernel makes the tunnel one of the kernel's WireGuard, at both ends. It skips where there is none, unless there
-// should be.
+// needKernel skips the test if the kernel has no WireGuard. If the environment requires it, the test fails.
 func needKernel(t *testing.T) {
 	t.Helper()
 	switch err := probeInKernel(); {
@@ -49,18 +48,18 @@ func needKernel(t *testing.T) {
 	}
 }
 
-// startKernel makes the tunnel, and brings it up with a session.
+// startKernel creates the tunnel and establishes a session.
 func (l *lab) startKernel() {
 	l.Helper()
 	for _, s := range l.both() {
 		l.must(s.host.Do(func() error { return netlink.LinkAdd(wireguardLink(s.ifname)) }))
 		l.configure(s, l.other(s).endpoint())
-		l.Cleanup(func() { _ = l.detach(s) }) // while the host is there
+		l.Cleanup(func() { _ = l.detach(s) }) // while the host exists
 	}
 	l.connect()
 }
 
-// connect sends until something arrives.
+// connect sends packets until one arrives.
 func (l *lab) connect() {
 	l.Helper()
 	f := l.newFlows()
@@ -81,7 +80,7 @@ func (l *lab) run(s *side, args ...string) (string, error) {
 	return string(out), err
 }
 
-// attach spreads and gathers what s sends and receives. No flow may take another port while the test lasts.
+// attach spreads and gathers the packets of s. The gap is so long that no flow changes its port during the test.
 func (l *lab) attach(s *side, args ...string) {
 	l.Helper()
 	args = append([]string{"spread", "attach", cable, "--port", strconv.Itoa(port), "--gap", "1m"}, args...)
@@ -92,7 +91,7 @@ func (l *lab) attach(s *side, args ...string) {
 	l.Logf("%s: %s", s.name, strings.TrimSpace(out))
 }
 
-// attachPlanned gives both sides the ports that the other has planned.
+// attachPlanned attaches both sides with the port plan of the other.
 func (l *lab) attachPlanned() {
 	l.Helper()
 	for _, s := range l.both() {
@@ -119,7 +118,7 @@ func (l *lab) detachBoth() {
 	}
 }
 
-// status is that of s's device; nil when nothing is attached.
+// status returns the status of s's device, or nil if nothing is attached.
 func (l *lab) status(s *side) *adopt.DeviceStatus {
 	l.Helper()
 	out, err := l.run(s, "spread", "status", "--json")
@@ -132,7 +131,7 @@ func (l *lab) status(s *side) *adopt.DeviceStatus {
 	return &st.Devices[0]
 }
 
-// checkNoErrors asserts that a tunnel's interface has counted no error: none but WireGuard's own messages have come to it.
+// checkNoErrors fails if a tunnel's interface counted an error: it must receive only valid WireGuard messages.
 func (l *lab) checkNoErrors() {
 	l.Helper()
 	for _, s := range l.both() {
@@ -159,13 +158,13 @@ func familyName(v6 bool) string {
 
 const rounds = 25
 
-// attempts is how often flows may begin that share a lane by chance: one entry of the flow table, or a machine that
-// stands still between two flows' first packets for so long that the load of the first is forgotten.
+// attempts is the number of retries after flows share a lane by chance: if they share an entry of the flow table, or if the
+// machine stalls between their first packets until the load of the first has decayed.
 const attempts = 5
 
-// TestKernelTunnelFlowsKeepPortAndQueue is the post of 2023: the tunnel is one flow to the NIC and takes one
-// queue; spread, it takes them all, evenly where the receiver plans the ports, and no message overtakes another of its
-// flow. The tunnels notice nothing.
+// TestKernelTunnelFlowsKeepPortAndQueue reproduces "WireGuard IRQ distribution" (lists.zx2c4.com, May 2023). Without
+// spreading the tunnel is one flow to the NIC and uses one queue. With spreading it uses all queues, evenly if the receiver
+// plans the ports. Each flow stays in order, and WireGuard counts no errors.
 func TestKernelTunnelFlowsKeepPortAndQueue(t *testing.T) {
 	needKernel(t)
 	for _, v6 := range []bool{false, true} {
@@ -201,7 +200,7 @@ func TestKernelTunnelFlowsKeepPortAndQueue(t *testing.T) {
 // sendPlanned attaches with planned ports and sends.
 func (l *lab) sendPlanned() outcome {
 	l.Helper()
-	return l.sendSpread(outcome.flowsOnSeparateQueues, func() {
+	return l.sendSpread(outcome.flowsOnSeparatePorts, func() {
 		for _, s := range l.both() {
 			_ = l.detach(s)
 		}
@@ -209,8 +208,8 @@ func (l *lab) sendPlanned() outcome {
 	})
 }
 
-// sendSpread sends, after preparations if there are any, until the outcome is good, and checks what must hold each time:
-// each flow has one port, none overtakes itself, all is gathered, and the tunnels see the canonical endpoints only.
+// sendSpread runs prepare and sends, until the outcome is good. Each time it checks that each flow has one port and is in
+// order, that all source ports are restored, and that the tunnels know only the canonical endpoints.
 func (l *lab) sendSpread(good func(outcome) bool, prepare ...func()) outcome {
 	l.Helper()
 	for attempt := 1; ; attempt++ {
@@ -236,7 +235,7 @@ func (l *lab) sendSpread(good func(outcome) bool, prepare ...func()) outcome {
 	}
 }
 
-// TestSpreadRecoversWhenDeviceReturns takes the left side's cable away and lays another.
+// TestSpreadRecoversWhenDeviceReturns replaces the left side's cable.
 func TestSpreadRecoversWhenDeviceReturns(t *testing.T) {
 	needKernel(t)
 	l := newLab(t)
@@ -250,15 +249,15 @@ func TestSpreadRecoversWhenDeviceReturns(t *testing.T) {
 	l.connectLeft()
 	l.connect()
 	if o := l.send(5); !o.allOnOnePort() {
-		t.Errorf("back, and not attached: %v", o)
+		t.Errorf("after the device returned, before attaching: %v", o)
 	}
-	planned := l.sendSpread(outcome.flowsOnSeparateQueues, l.attachPlanned)
+	planned := l.sendSpread(outcome.flowsOnSeparatePorts, l.attachPlanned)
 	if planned.busiestQueueShare() > 1.25 {
-		t.Errorf("healed: %v", planned)
+		t.Errorf("after attaching again: %v", planned)
 	}
 	for _, s := range l.both() {
 		if st := l.status(s); st == nil || len(st.Problems) > 0 {
-			t.Errorf("%s, healed: %+v", s.name, st)
+			t.Errorf("%s, after attaching again: %+v", s.name, st)
 		}
 	}
 	l.checkNoErrors()

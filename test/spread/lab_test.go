@@ -28,11 +28,11 @@ const (
 	// The router's devices.
 	fromLeft = "cable0"
 	toRight  = "cable1"
-	// patience is how long anything may take on a machine that is emulated and overloaded.
+	// patience is the timeout of all waits. It suits an emulated and overloaded machine.
 	patience = 60 * time.Second
 )
 
-// side is one host and its end of the tunnel.
+// side is one host with its end of the tunnel.
 type side struct {
 	name   string
 	host   *netlab.Host
@@ -42,7 +42,7 @@ type side struct {
 	inner  netip.Prefix
 }
 
-// lab is two sides. Left is the one that sends.
+// lab is the test network of two sides. The left one sends.
 type lab struct {
 	*testing.T
 	net         *netlab.Lab
@@ -52,10 +52,10 @@ type lab struct {
 	bin         string
 }
 
-// interfaces numbers all interfaces of the process: UAPI sockets share one directory, whatever the namespace.
+// interfaces numbers all interfaces of the process, since the UAPI sockets of all namespaces share one directory.
 var interfaces atomic.Uint32
 
-// newLab makes two hosts that nothing connects yet.
+// newLab creates two hosts that are not connected yet.
 func newLab(t *testing.T) *lab {
 	t.Helper()
 	bin := ropewalk.Need(t)
@@ -109,10 +109,9 @@ func (l *lab) other(s *side) *side {
 	return l.left
 }
 
-// connectHosts connects the sides through a router, whose fromLeft leads to the left and whose toRight to the right. With
-// RSS, the cable to the right has queues, and chooses among them as a NIC does. It does so where packets enter it, and a
-// kernel keeps what a socket sends, in a tunnel too, on the queue that it once had (sk_tx_queue_get), unless it only
-// forwards it: hence the router.
+// connectHosts connects the sides through a router with the devices fromLeft and toRight. With rss, the cable to the right
+// has queues and selects them as a NIC does, for packets that enter it. The kernel keeps a socket's packets, also those of a
+// tunnel, on the queue of the first one (sk_tx_queue_get). Forwarded packets are not kept on a queue, which needs a router.
 func (l *lab) connectHosts(v6, rss bool) {
 	l.Helper()
 	left, right, far := "10.9.0.2/24", "203.0.113.2/24", "203.0.113.1/24"
@@ -139,7 +138,7 @@ func (l *lab) connectHosts(v6, rss bool) {
 	}
 }
 
-// connectLeft connects the left side with the router. When that cable is gone it may be called again.
+// connectLeft connects the left side with the router. It may be called again after the cable was deleted.
 func (l *lab) connectLeft() {
 	l.Helper()
 	near := netip.PrefixFrom(l.left.outer.Addr().Prev(), l.left.outer.Bits())
@@ -153,7 +152,7 @@ func (l *lab) connectLeft() {
 	l.must(serveQueues(l.router, laid.DeviceB, l.TempDir()))
 }
 
-// rename gives a device of the calling thread's namespace another name, if it is not its own. It is down then.
+// rename renames a device of the calling thread's namespace, and sets it down, unless it has that name already.
 func rename(from, to string) error {
 	if from == to {
 		return nil
@@ -165,7 +164,7 @@ func rename(from, to string) error {
 	return errors.Join(netlink.LinkSetDown(link), netlink.LinkSetName(link, to))
 }
 
-// serveQueues gives the queues to the right what those of a NIC have: processors of their own, and delays.
+// serveQueues assigns a processor to each queue of the right side, and a different delay, as on a NIC.
 func (l *lab) serveQueues() {
 	l.Helper()
 	l.must(serveQueues(l.right.host, cable, l.TempDir()))
@@ -178,7 +177,7 @@ func (l *lab) serveQueues() {
 
 func (s *side) endpoint() netip.AddrPort { return netip.AddrPortFrom(s.outer.Addr(), port) }
 
-// configure gives s the other side as its peer; endpoint may be invalid: not known.
+// configure adds the other side as a peer of s. An invalid endpoint means unknown.
 func (l *lab) configure(s *side, endpoint netip.AddrPort) {
 	l.Helper()
 	y, listen := l.other(s), port
@@ -193,7 +192,7 @@ func (l *lab) configure(s *side, endpoint netip.AddrPort) {
 	}))
 }
 
-// wg runs f with a client of both WireGuards, the kernel's and those of processes.
+// wg runs f with a client for kernel and userspace WireGuard.
 func (s *side) wg(f func(*wgctrl.Client) error) error {
 	return s.host.Do(func() error {
 		c, err := wgctrl.New()
@@ -216,24 +215,24 @@ func (l *lab) checkEndpoint(s *side) {
 		want := l.other(s).endpoint()
 		at := d.Peers[0].Endpoint.AddrPort()
 		if got := netip.AddrPortFrom(at.Addr().Unmap(), at.Port()); got != want {
-			return fmt.Errorf("to %s, its peer is at %s, not at %s", s.name, got, want)
+			return fmt.Errorf("the peer of %s has endpoint %s, want %s", s.name, got, want)
 		}
 		return nil
 	}))
 }
 
-// plan returns the ports for what s sends such that each queue of the other side's NIC gets one.
+// plan returns the source ports for s that map to one queue each of the other side's NIC.
 func (l *lab) plan(s *side) []uint16 {
 	l.Helper()
 	ports, err := spread.Plan(l.rss, s.outer.Addr(), l.other(s).endpoint(), spread.DefaultPorts, queues)
 	l.must(err)
 	if len(ports) != queues {
-		l.Fatalf("%d ports are planned for %d queues", len(ports), queues)
+		l.Fatalf("the plan has %d ports for %d queues", len(ports), queues)
 	}
 	return ports
 }
 
-// eventually waits for what happens in its own time; check returns nil then, and otherwise says what is wrong.
+// eventually waits until check returns nil.
 func (l *lab) eventually(what string, check func() error) {
 	l.Helper()
 	deadline := time.Now().Add(patience)

@@ -13,7 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netlab"
 )
 
-// nft skips where there is no nftables.
+// nft skips the test if nftables is missing.
 func (l *lab) nft(err error) {
 	l.Helper()
 	if errors.Is(err, netlab.ErrNoNft) {
@@ -22,7 +22,7 @@ func (l *lab) nft(err error) {
 	l.must(err)
 }
 
-// startBehindNAT runs ropewalk at both ends, of which only the left one knows where the other is.
+// startBehindNAT runs ropewalk at both ends. Only the left one has the other's endpoint.
 func (l *lab) startBehindNAT() {
 	l.Helper()
 	for _, s := range l.both() {
@@ -33,15 +33,15 @@ func (l *lab) startBehindNAT() {
 	l.connect()
 }
 
-// wantSpreadOff waits until a side does not spread, for a reason that it also shows, with the words in it.
+// wantSpreadOff waits until a side reports that it does not spread, with a reason that contains words.
 func (l *lab) wantSpreadOff(s *side, words string) {
 	l.Helper()
 	f := l.newFlows()
 	defer f.close()
-	l.eventually(s.name+" to say "+words, func() error {
+	l.eventually(s.name+" to report "+words, func() error {
 		f.round(time.Second)
 		if p := l.spreading(s); p.Active || !strings.Contains(p.Reason, words) {
-			return fmt.Errorf("it says %+v", p)
+			return fmt.Errorf("spread state is %+v", p)
 		}
 		return nil
 	})
@@ -50,7 +50,7 @@ func (l *lab) wantSpreadOff(s *side, words string) {
 	}
 }
 
-// wantOnePort sends and checks that all left from the canonical port.
+// wantOnePort sends, and checks that all packets have the canonical source port.
 func (l *lab) wantOnePort() {
 	l.Helper()
 	o, _ := l.sendFlows(l.watch(l.left.host, cable), 5, func() {})
@@ -59,8 +59,7 @@ func (l *lab) wantOnePort() {
 	}
 }
 
-// TestSpreadIsOffBehindNAT has one side behind a masquerade, one that keeps ports and one that does not: each of both ends
-// finds out, and says so.
+// TestSpreadIsOffBehindNAT has one side behind a masquerade, which keeps ports or changes them. Both ends must detect it.
 func TestSpreadIsOffBehindNAT(t *testing.T) {
 	for name, ports := range map[string]netlab.NATPorts{"that keeps ports": {}, "that changes ports": {First: 30000, Last: 30100}} {
 		t.Run(name, func(t *testing.T) {
@@ -77,8 +76,8 @@ func TestSpreadIsOffBehindNAT(t *testing.T) {
 	}
 }
 
-// TestSpreadIsOffBehindStatefulFirewall has the left side behind a firewall that admits answers only: what the right one
-// would send from other ports does not get through, so it does not spread, whatever it hears. The left one may.
+// TestSpreadIsOffBehindStatefulFirewall has the left side behind a firewall that admits only replies. It would drop packets
+// of the right side from other ports, so the right side must not spread. The left side may.
 func TestSpreadIsOffBehindStatefulFirewall(t *testing.T) {
 	l := newLab(t)
 	l.connectHosts(false, false)

@@ -12,7 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netlab"
 )
 
-// impair makes what a host sends by a device suffer: 1% is lost, and the rest is 5 to 15 ms late.
+// impair drops 1% of the packets that a host sends through a device, and delays the others by 5 to 15 ms.
 func (l *lab) impair(h *netlab.Host, device string) {
 	l.Helper()
 	err := h.Do(func() error {
@@ -29,8 +29,8 @@ func (l *lab) impair(h *netlab.Host, device string) {
 	l.must(err)
 }
 
-// TestFlowsKeepOrderOnImpairedNetwork has a network behind the first router that loses and reorders. Up to there each flow has
-// one port and its messages are in order; what arrives is what was sent, and TCP gets through.
+// TestFlowsKeepOrderOnImpairedNetwork has a network that drops and reorders packets behind the first router.
+// Before it, each flow has one port and is in order. Behind it, datagrams are intact and TCP completes.
 func TestFlowsKeepOrderOnImpairedNetwork(t *testing.T) {
 	for _, kind := range []struct {
 		name  string
@@ -64,7 +64,8 @@ func TestFlowsKeepOrderOnImpairedNetwork(t *testing.T) {
 	}
 }
 
-// sendOverImpairedNetwork sends rounds of which some is lost and some late, and checks what leaves the left side and what arrives.
+// sendOverImpairedNetwork sends rounds with loss and reordering, and checks the packets that leave
+// the left side and those that arrive.
 func (l *lab) sendOverImpairedNetwork() {
 	l.Helper()
 	f, w := l.newFlows(), l.watch(l.left.host, cable)
@@ -79,6 +80,6 @@ func (l *lab) sendOverImpairedNetwork() {
 		l.Errorf("%d of %d datagrams arrived, %d of them corrupt", got, sent, f.corrupt.Load())
 	}
 	if o.overtook > 0 && len(o.mixed) == 0 || o.distinctPorts() < flowCount/2 {
-		l.Errorf("rounds took %s at most, and this left: %v", f.slowest, o)
+		l.Errorf("rounds took up to %s, sent: %v", f.slowest, o)
 	}
 }

@@ -20,9 +20,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// serveQueues gives each receive queue of a device one processor, in turn, as the interrupts of a NIC have them: packets
-// of one queue stay in order, and those of two overtake each other. By itself a veth lets the processor that sends receive.
-// The thread that has another view of /sys is never used again.
+// serveQueues assigns a processor to each receive queue of a device, as with a NIC's interrupts. Packets of one queue stay
+// in order, and those of two queues may be reordered. By default a veth receives on the sending processor. The thread that
+// mounted another /sys is not reused.
 func serveQueues(h *netlab.Host, device, dir string) error {
 	result := make(chan error, 1)
 	go func() {
@@ -35,7 +35,7 @@ func serveQueues(h *netlab.Host, device, dir string) error {
 		}()
 	}()
 	if err := <-result; err != nil {
-		return fmt.Errorf("giving the queues of %s in %s their processors: %w", device, h.Name(), err)
+		return fmt.Errorf("assigning processors to the queues of %s in %s: %w", device, h.Name(), err)
 	}
 	return nil
 }
@@ -74,11 +74,11 @@ func steerQueues(device string) error {
 	return nil
 }
 
-// errNoNetem says that the kernel has no netem.
+// errNoNetem is returned if the kernel has no netem.
 var errNoNetem = errors.New("this kernel has no netem (make test-kernels runs kernels that have)")
 
-// delayQueues makes queues differ by milliseconds, as those of a NIC do whose processors have different things to do: each
-// keeps its order, and packets of one flow on two of them come out of order. It goes for what the device sends.
+// delayQueues gives the transmit queues of a device delays that differ by milliseconds, as on a NIC whose processors have
+// different loads. Each queue stays in order. Packets of one flow on two queues arrive out of order.
 func delayQueues(h *netlab.Host, device string) error {
 	return h.Do(func() error {
 		link, err := netlink.LinkByName(device)
@@ -108,8 +108,8 @@ func addNetem(at netlink.QdiscAttrs, how netlink.NetemQdiscAttrs) error {
 	return err
 }
 
-// sendByHash is what the busiest of the right side's queues has on average, as a multiple of the mean, if each flow takes a
-// port by its hash, as tunnels like VXLAN have it.
+// sendByHash returns the average load of the right side's busiest queue, as a multiple of the mean, if each flow's port is
+// chosen by its hash, as VXLAN does.
 func (l *lab) sendByHash() (busiest float64) {
 	l.Helper()
 	const draws = 1000

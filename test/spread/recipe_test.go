@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// recipe is what the author of the post did, at both ends: on the way out each packet takes its source port from its IP
-// ID, on the way in the listen port is put back (lists.zx2c4.com, "WireGuard IRQ distribution", May 2023).
+// recipe is the configuration from "WireGuard IRQ distribution" (lists.zx2c4.com, May 2023), for both ends: each outgoing
+// packet gets a source port from its IP ID, and each incoming one gets the listen port back.
 const recipe = `table inet raw {
   chain POSTROUTING {
     type filter hook postrouting priority raw; policy accept;
@@ -23,8 +23,8 @@ const recipe = `table inet raw {
 }
 `
 
-// TestPortPerPacketReorders shows what spreading by packet does, with the same traffic: the queues are even, each flow is on
-// all of them, and out of order. So the tests that find nothing out of order would find it.
+// TestPortPerPacketReorders spreads the same traffic by packet: the queues are evenly loaded, but each flow uses all of them
+// and is out of order. It proves that the other tests would detect reordering.
 func TestPortPerPacketReorders(t *testing.T) {
 	needKernel(t)
 	if _, err := exec.LookPath("nft"); err != nil {
@@ -45,9 +45,9 @@ func TestPortPerPacketReorders(t *testing.T) {
 	outOfOrder := l.transfer(streamBytes)
 	t.Logf("by packet: TCP segments out of order: %d", outOfOrder)
 	if outOfOrder == 0 {
-		t.Error("nothing came out of order, and nothing would have been noticed")
+		t.Error("no segment was out of order, so the other tests cannot detect reordering")
 	}
 	if o.movedFlows() != flowCount {
-		t.Errorf("%d flows are on more than one port, want all: this is not the recipe", o.movedFlows())
+		t.Errorf("%d flows used more than one port, want all", o.movedFlows())
 	}
 }

@@ -18,18 +18,16 @@ import (
 
 const (
 	streams = 8
-	// sendBuffer bounds what a stream has under way, so that no queue on the way overflows: nothing is lost, and whatever
-	// arrives out of order has been overtaken.
+	// sendBuffer bounds a stream's data in flight, so that no queue overflows. Without loss, every out-of-order segment was
+	// reordered.
 	sendBuffer  = 24 << 10
 	streamBytes = 1 << 20
-	// fewSegments is a twentieth of what is transferred. A daemon's thread that moves to another processor between two sends
-	// may have the second overtake the first, in the backlogs that the kernel keeps for each processor, spread or not. What
-	// spreads by packet puts half of all segments out of order.
+	// fewSegments is a twentieth of all segments. If a daemon's thread migrates between two sends, the packets may be reordered
+	// in the kernel's per-processor backlogs, with or without spreading. Spreading by packet reorders half of all segments.
 	fewSegments = streams * streamBytes / 1400 / 20
 )
 
-// transfer sends TCP streams from left to right and checks each byte. It returns how many segments came to each host
-// out of order.
+// transfer sends TCP streams from left to right and checks each byte. It returns the number of out-of-order segments.
 func (l *lab) transfer(n int) (outOfOrder uint64) {
 	l.Helper()
 	before := l.outOfOrder()
@@ -47,7 +45,7 @@ func (l *lab) transfer(n int) (outOfOrder uint64) {
 			return err
 		}))
 		defer out.Close()
-		in, err := ln.AcceptTCP() // one after the other: it is this stream's
+		in, err := ln.AcceptTCP() // streams run one by one, so this is the right one
 		l.must(err)
 		defer in.Close()
 		data := bytes.Repeat([]byte{byte(i), 1, 2, 3, 5, 8, 13}, n/7)
@@ -74,12 +72,12 @@ func receiveStream(c *net.TCPConn, data []byte) error {
 	}
 	got, err := io.ReadAll(c)
 	if err == nil && !bytes.Equal(got, data) {
-		err = fmt.Errorf("%d bytes arrived, or others than the %d that were sent", len(got), len(data))
+		err = fmt.Errorf("received %d bytes that differ from the %d bytes sent", len(got), len(data))
 	}
 	return err
 }
 
-// outOfOrder is how many TCP segments both hosts have put aside because one before them was missing.
+// outOfOrder returns the number of TCP segments that both hosts queued out of order.
 func (l *lab) outOfOrder() (n uint64) {
 	l.Helper()
 	for _, s := range l.both() {
@@ -113,12 +111,11 @@ func netstat(group, name string) (uint64, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("there is no %s%s", group, name)
+	return 0, fmt.Errorf("counter %s%s not found", group, name)
 }
 
-// checkInOrder transfers until no more than so many segments arrive out of order, a few times at most: the kernel's tunnel
-// itself may, once in a long while, let a packet overtake another when two processors send at once. What spreads by packet
-// does it each time.
+// checkInOrder transfers until at most limit segments arrive out of order, with a few retries. The kernel's tunnel itself may
+// rarely reorder packets when two processors send at the same time. Spreading by packet reorders each time.
 func (l *lab) checkInOrder(what string, limit uint64) {
 	l.Helper()
 	var seen []uint64
@@ -130,11 +127,11 @@ func (l *lab) checkInOrder(what string, limit uint64) {
 	}
 	l.Logf("%s: TCP segments out of order: %v", what, seen)
 	if seen[len(seen)-1] > limit {
-		l.Errorf("%s: each time, more than %d TCP segments came out of order: %v", what, limit, seen)
+		l.Errorf("%s: in all attempts, more than %d TCP segments were out of order: %v", what, limit, seen)
 	}
 }
 
-// TestSpreadKeepsTCPSegmentsInOrder has TCP over a kernel's tunnel with spreading off and on.
+// TestSpreadKeepsTCPSegmentsInOrder transfers TCP through a kernel tunnel with spreading off and on.
 func TestSpreadKeepsTCPSegmentsInOrder(t *testing.T) {
 	needKernel(t)
 	l := newLab(t)

@@ -14,15 +14,14 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netlab"
 )
 
-// watch looks at what comes from the left side, encrypted, where it leaves by a device: behind everything that changes or
-// delays it there.
+// watch captures the encrypted packets of the left side as they leave a device, after all programs and qdiscs.
 type watch struct {
 	*lab
 	capture *netlab.Capture
 
 	mu       sync.Mutex
-	sent     [flowCount]map[uint16]int // messages by flow and source port
-	last     [flowCount]uint64         // counter of the flow's last message, and one
+	sent     [flowCount]map[uint16]int // number of messages, by flow and source port
+	last     [flowCount]uint64         // counter of the flow's last message, plus one
 	overtook int
 	mixed    map[uint16]int // trains of several flows, by source port
 }
@@ -61,7 +60,7 @@ func (w *watch) take(p netlab.Packet) {
 	w.last[flow] = m.counter + 1
 }
 
-// message is a WireGuard data message, or a train of them, of which the first is parsed.
+// message is a WireGuard data message, or a train whose first message is parsed.
 type message struct {
 	port    uint16 // source
 	counter uint64
@@ -90,11 +89,11 @@ func parseMessage(p netlab.Packet) (m message, ok bool) {
 	}, true
 }
 
-// outcome is what became of some rounds.
+// outcome is the result of some rounds.
 type outcome struct {
-	ports     [flowCount][]uint16 // that each flow left from
-	overtook  int                 // messages that left after a later one of their flow
-	reordered uint64              // datagrams that arrived so
+	ports     [flowCount][]uint16 // source ports of each flow
+	overtook  int                 // messages sent after a later one of their flow
+	reordered uint64              // datagrams that arrived out of order
 	queues    []uint64            // packets by queue
 	mixed     map[uint16]int      // trains of several flows, by source port
 }
@@ -129,24 +128,24 @@ func (o outcome) busiestQueueShare() float64 {
 	return float64(slices.Max(o.queues)) * float64(len(o.queues)) / float64(max(sum, 1))
 }
 
-// distinctPorts is from how many ports all flows together left.
+// distinctPorts is the number of source ports of all flows together.
 func (o outcome) distinctPorts() int {
 	ports := slices.AppendSeq(slices.Concat(o.ports[:]...), maps.Keys(o.mixed))
 	slices.Sort(ports)
 	return len(slices.Compact(ports))
 }
 
-// allOnOnePort tells that all flows left together, from the canonical port.
+// allOnOnePort reports whether all flows used the canonical source port.
 func (o outcome) allOnOnePort() bool {
 	return o.distinctPorts() == 1 && (len(o.mixed) > 0 || o.ports[0][0] == port) && (len(o.mixed) == 0 || o.mixed[port] > 0)
 }
 
-// flowsOnSeparateQueues tells that each flow left from one port of its own.
-func (o outcome) flowsOnSeparateQueues() bool {
+// flowsOnSeparatePorts reports whether each flow used one source port of its own.
+func (o outcome) flowsOnSeparatePorts() bool {
 	return o.movedFlows() == 0 && o.distinctPorts() == flowCount && len(o.mixed) == 0
 }
 
-// movedFlows tells flows that left from more than one port.
+// movedFlows returns the number of flows that used more than one source port.
 func (o outcome) movedFlows() (flows int) {
 	for _, p := range o.ports {
 		if len(p) > 1 {
@@ -161,14 +160,14 @@ func (o outcome) String() string {
 		o.distinctPorts(), o.busiestQueueShare(), o.movedFlows(), o.overtook, o.reordered)
 }
 
-// send sends rounds of new flows in step and returns what became of them.
+// send sends rounds of new flows, one after the other, and returns their outcome.
 func (l *lab) send(rounds int) outcome {
 	l.Helper()
 	o, _ := l.sendFlows(l.watch(l.router, toRight), rounds, func() {})
 	return o
 }
 
-// sendFlows has them watched, and calls between after each round.
+// sendFlows is send with a capture. It calls between after each round.
 func (l *lab) sendFlows(w *watch, rounds int, between func()) (outcome, *flows) {
 	l.Helper()
 	f := l.newFlows()
@@ -182,7 +181,7 @@ func (l *lab) sendFlows(w *watch, rounds int, between func()) (outcome, *flows) 
 	o := w.end()
 	o.reordered = f.reordered.Load()
 	if n := f.corrupt.Load(); n > 0 {
-		l.Errorf("%d datagrams are not what was sent", n)
+		l.Errorf("%d datagrams are corrupt", n)
 	}
 	return o, f
 }
