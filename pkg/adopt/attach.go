@@ -30,7 +30,7 @@ type Report struct {
 	Lanes []uint16 `json:"lanes"`
 	// Peers are the endpoints to which flows are spread.
 	Peers []netip.AddrPort `json:"peers"`
-	// Quiet are the endpoints from which packets are gathered, but to which none are spread.
+	// GatherOnly are the endpoints from which packets are gathered, but to which none are spread.
 	Quiet []netip.AddrPort `json:"gather_only,omitempty"`
 	// Skipped are peers that are not configured. A later Attach, or Watch, may add them.
 	Skipped []Skipped `json:"skipped,omitempty"`
@@ -40,7 +40,7 @@ type Report struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// Skipped is a peer that is neither spread to nor gathered from.
+// SkippedPeer is a peer that is neither spread to nor gathered from.
 type Skipped struct {
 	Key string `json:"key"` // public, base64
 	Why string `json:"reason"`
@@ -287,7 +287,7 @@ func samePeer(a, b datapath.Peer) bool {
 // attachPrograms attaches gather before spread, so that answers to lane ports are understood from the first packet on.
 func (c *change) attachPrograms(s *datapath.Spread) error {
 	type part struct {
-		place   hook.AttachPoint
+		point   hook.AttachPoint
 		program *ebpf.Program
 	}
 	var on []part
@@ -301,14 +301,14 @@ func (c *change) attachPrograms(s *datapath.Spread) error {
 	}
 	on = append(on, part{hook.Egress, s.Egress()})
 	for _, p := range on {
-		if err := c.step(p.place.String()); err != nil {
+		if err := c.step(p.point.String()); err != nil {
 			return err
 		}
-		kind, err := c.attach(p.place, p.program)
+		kind, err := c.attach(p.point, p.program)
 		if err != nil {
 			return err
 		}
-		if p.place == hook.Egress {
+		if p.point == hook.Egress {
 			c.plan.report.Spread = kind
 		} else {
 			c.plan.report.Gather = kind
@@ -318,8 +318,8 @@ func (c *change) attachPrograms(s *datapath.Spread) error {
 	if err := c.step("detach"); err != nil {
 		return err
 	}
-	for _, place := range off {
-		if err := c.hook(place).Detach(); err != nil {
+	for _, point := range off {
+		if err := c.hook(point).Detach(); err != nil {
 			return err
 		}
 	}
@@ -333,13 +333,13 @@ func orNone(s string) string {
 	return s
 }
 
-func (c *change) hook(place hook.AttachPoint) hook.Hook {
-	return c.pins.hook(c.plan.cfg.Device, c.plan.index, place, c.host.kind)
+func (c *change) hook(point hook.AttachPoint) hook.Hook {
+	return c.pins.hook(c.plan.cfg.Device, c.plan.index, point, c.host.kind)
 }
 
 // attach attaches one program. Its rollback restores the previous one.
-func (c *change) attach(place hook.AttachPoint, p *ebpf.Program) (kind string, err error) {
-	h := c.hook(place)
+func (c *change) attach(point hook.AttachPoint, p *ebpf.Program) (kind string, err error) {
+	h := c.hook(point)
 	before, err := h.Status()
 	if err != nil {
 		return "", err
@@ -364,7 +364,7 @@ func (c *change) attach(place hook.AttachPoint, p *ebpf.Program) (kind string, e
 		}
 	})
 	if err := h.Attach(p); err != nil {
-		if place == hook.XDP {
+		if point == hook.XDP {
 			return "", fmt.Errorf("%w; to gather with tc instead, use --gather tc", err)
 		}
 		return "", err

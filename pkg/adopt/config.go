@@ -34,7 +34,7 @@ type Gather string
 
 // The modes. Auto is GatherTC, since tc ingress disables no offloads. XDP costs less per packet, but a driver may disable
 // offloads for it: on a veth TSO and UDP GSO of the other end, on virtio_net the guest's receive offloads (TSO, UFO, LRO).
-// GatherNone is for peers that never spread and never answer to a lane port. A peer that gathers does not do the latter.
+// GatherNone is for peers that never spread and never answer to a lane port. The latter holds only for peers that gather.
 const (
 	GatherAuto Gather = "auto"
 	GatherTC   Gather = "tc"
@@ -50,28 +50,28 @@ type Config struct {
 	Port uint16
 	// Peers are the peers' endpoints. A port of 0 means Port. Empty: the present endpoints of the tunnel's peers.
 	Peers []netip.AddrPort
-	// Quiet are endpoints of further peers, from which packets are gathered but to which none are spread: peers that have not
-	// announced yet that they gather. If Quiet is set, Peers must name all others: the tunnel's peers are not used.
+	// GatherOnly are endpoints of further peers, from which packets are gathered but to which none are spread: peers that have not
+	// announced yet that they gather. If GatherOnly is set, Peers must name all others: the tunnel's peers are not used.
 	Quiet []netip.AddrPort
 	// Lanes is the number of ports to spread over, at most spread.MaxPorts. Zero: as many as are free.
 	Lanes int
 	// Ports is the range of source ports. The first free ones are used. Zero: spread.DefaultPorts.
 	Ports spread.Ports
-	// Plan is the port plan of a receiver: the exact source ports, in order. It replaces Lanes and Ports. Ports between them
+	// PortPlan is the port plan of a receiver: the exact source ports, in order. It replaces Lanes and Ports. Ports between them
 	// are left to others.
 	Plan []uint16
-	// PeerPorts is the range of the peers' lane ports. Zero: Ports, or spread.DefaultPorts with a Plan.
+	// PeerPorts is the range of the peers' lane ports. Zero: Ports, or spread.DefaultPorts with a PortPlan.
 	PeerPorts spread.Ports
-	// PortsOf overrides PeerPorts for single endpoints of Peers and Quiet, with their port.
+	// PeerPortRanges overrides PeerPorts for single endpoints of Peers and GatherOnly, with their port.
 	PortsOf map[netip.AddrPort]spread.Ports
-	// PlanOf holds the port plans of single endpoints of Peers, in order, out of Ports. It must be empty if Plan is set. If a
+	// PeerPlans holds the port plans of single endpoints of Peers, in order, out of Ports. It must be empty if PortPlan is set. If a
 	// planned port belongs to another socket, the peer uses the same ports as peers without a plan. An empty map, unlike
 	// nil, means that the tunnel may have ports of former plans besides those that all peers share.
 	PlanOf map[netip.AddrPort][]uint16
 	// Gather is the hook of the gather program, for all tunnels on the device. Empty: unchanged, or GatherAuto if nothing is
 	// attached.
 	Gather Gather
-	// Mark selects the bits of a packet's mark (SO_MARK) that hold its flow. Zero: the flow is the packet's hash, which the
+	// MarkMask selects the bits of a packet's mark (SO_MARK) that hold its flow. Zero: the flow is the packet's hash, which the
 	// kernel's WireGuard sets from the inner packet.
 	Mark uint32
 	// Gap is the flowlet gap: how long a flow must be silent before it may change its source port, for all tunnels on the

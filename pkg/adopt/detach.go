@@ -64,8 +64,8 @@ func (p pins) detach(device string, port uint16) error {
 	}
 	index := deviceIndex(device)
 	var errs []error
-	for _, place := range hookOrder() {
-		errs = append(errs, p.hook(device, index, place, hook.Best).Detach())
+	for _, point := range hookOrder() {
+		errs = append(errs, p.hook(device, index, point, hook.Best).Detach())
 	}
 	errs = append(errs, datapath.RemoveState(p.state(device)))
 	hook.RemoveEmpty(p.fs, p.device(device))

@@ -69,7 +69,7 @@ func TestPeersUseTheirPortPlans(t *testing.T) {
 		t.Errorf("%d", lanes)
 	}
 	if len(pl.report.Warnings) != 1 || !strings.HasPrefix(pl.report.Warnings[0], "port 61777 belongs to x: peers with that port in their port plan (2, the first at 192.0.2.4:51820)") {
-		t.Errorf("%q", pl.report.Warnings)
+		t.Errorf("unexpected warnings: %q", pl.report.Warnings)
 	}
 }
 
@@ -136,7 +136,7 @@ func TestPeerChangeLoadsNoProgram(t *testing.T) {
 	bad := cfg
 	bad.PlanOf = map[netip.AddrPort][]uint16{there: {53}}
 	if _, err := change(bad); !errors.Is(err, ErrInvalid) {
-		t.Errorf("%v", err)
+		t.Errorf("unexpected error: %v", err)
 	}
 	bad = cfg
 	bad.Port = 1
@@ -189,7 +189,7 @@ func TestInvalidChangeKeepsPreviousConfig(t *testing.T) {
 	close(stop)
 	<-asked
 	if st := r.here.status(); st == nil || st.Spread.State != "attached" {
-		t.Errorf("%+v", st)
+		t.Errorf("unexpected status: %+v", st)
 	}
 }
 

@@ -25,7 +25,7 @@ func TestPeersMayHaveDifferentPortRanges(t *testing.T) {
 	pl := plan{cfg: c}
 	pl.choosePeers(nil, history{})
 	if len(pl.peers) != 2 || pl.peers[0].Gather != spread.DefaultPorts || pl.peers[1].Gather != own {
-		t.Errorf("%+v", pl.peers)
+		t.Errorf("unexpected peers: %+v", pl.peers)
 	}
 	cfg.PortsOf[a] = spread.Ports{First: 51000, Last: 52000}
 	if _, err := cfg.withDefaults(); !errors.Is(err, ErrInvalid) {

@@ -82,18 +82,18 @@ func (p pins) state(device string) string { return filepath.Join(p.device(device
 const filterHandle = 1
 
 // hook returns a hook of a device. Index 0 stands for a device that is gone.
-func (p pins) hook(device string, index int, place hook.AttachPoint, kind hook.Kind) hook.Hook {
+func (p pins) hook(device string, index int, point hook.AttachPoint, kind hook.Kind) hook.Hook {
 	name := "ropewalk_gather"
-	if place == hook.Egress {
+	if point == hook.Egress {
 		name = "ropewalk_spread"
 	}
-	if place == hook.XDP {
+	if point == hook.XDP {
 		kind = hook.XDPNative
 	}
 	dir := p.device(device)
 	return hook.Hook{
-		Device: index, AttachPoint: place, Kind: kind, Name: name, Handle: filterHandle,
-		Pin: filepath.Join(dir, place.String()), QdiscPin: filepath.Join(dir, qdiscPin),
+		Device: index, AttachPoint: point, Kind: kind, Name: name, Handle: filterHandle,
+		Pin: filepath.Join(dir, point.String()), QdiscPin: filepath.Join(dir, qdiscPin),
 	}
 }
 
@@ -103,8 +103,8 @@ func hookOrder() []hook.AttachPoint { return []hook.AttachPoint{hook.Egress, hoo
 // attachedTo returns the indices of the devices to which a device's programs are attached, also after a rename.
 func (p pins) attachedTo(device string) (indices []int, err error) {
 	index := deviceIndex(device)
-	for _, place := range hookOrder() {
-		st, err := p.hook(device, index, place, hook.Best).Status()
+	for _, point := range hookOrder() {
+		st, err := p.hook(device, index, point, hook.Best).Status()
 		if err != nil {
 			return nil, err
 		}
@@ -137,13 +137,13 @@ func (p pins) currentSettings(device string, index int) (gather Gather, gap time
 	if err != nil || egress.State == hook.Detached {
 		return "", 0, err
 	}
-	place, at, err := p.gatherHook(device, index)
+	point, at, err := p.gatherHook(device, index)
 	switch {
 	case err != nil:
 		return "", 0, err
 	case at.State == hook.Detached:
 		gather = GatherNone
-	case place == hook.XDP:
+	case point == hook.XDP:
 		gather = GatherXDP
 	default:
 		gather = GatherTC

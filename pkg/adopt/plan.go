@@ -63,7 +63,7 @@ func (pl *plan) findDevice(p pins, known history) error {
 	case a.Flags&net.FlagLoopback != 0:
 		return fmt.Errorf("%s is the loopback device: its packets reach no NIC, so there is nothing to spread", a.Name)
 	case l.Type() == "wireguard":
-		return fmt.Errorf("%s is the tunnel itself: name the device through which its outer packets leave "+
+		return fmt.Errorf("%s is a WireGuard device: name the device through which its outer packets leave "+
 			"(`ip route get PEER` shows it)", a.Name)
 	}
 	pl.index, pl.ethernet = a.Index, a.EncapType == "ether"
@@ -309,7 +309,7 @@ func (pl *plan) warn(format string, args ...any) {
 }
 
 // choosePeers chooses the peers of the Config, or else those of the tunnel that have an endpoint. A peer in both Peers and
-// Quiet is gather-only.
+// GatherOnly is gather-only.
 func (pl *plan) choosePeers(t *Tunnel, known history) {
 	quiet, endpoints := pl.endpoints(pl.cfg.Quiet), pl.endpoints(pl.cfg.Peers)
 	if len(pl.cfg.configuredPeers()) == 0 {
@@ -363,7 +363,7 @@ func (pl *plan) tunnelPeers(t *Tunnel, known history) (endpoints []netip.AddrPor
 	return endpoints
 }
 
-// history is what earlier calls learned about peers and ports.
+// history is the knowledge of earlier calls about peers and ports.
 type history struct {
 	endpointPorts map[string]uint16     // by the peer's key, kept over calls; may be nil
 	portByAddress map[netip.Addr]uint16 // by the peer's address, from the device's maps

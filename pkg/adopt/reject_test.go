@@ -102,7 +102,7 @@ func TestPortErrorNamesOwningProcess(t *testing.T) {
 	_, err := r.here.try(cfg)
 	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("(process %d), not to the kernel's", os.Getpid())) ||
 		!strings.Contains(err.Error(), "--mark") {
-		t.Errorf("%v", err)
+		t.Errorf("unexpected error: %v", err)
 	}
 	cfg.Mark = markMask
 	if _, err = r.here.try(cfg); err == nil || !strings.Contains(err.Error(), "name them with --peer") {
@@ -110,7 +110,7 @@ func TestPortErrorNamesOwningProcess(t *testing.T) {
 	}
 	cfg.Peers = []netip.AddrPort{netip.AddrPortFrom(thereAddr, 0)}
 	if report := r.here.attach(cfg); report.Tunnel != "?" || len(report.Peers) != 1 {
-		t.Errorf("%+v", report)
+		t.Errorf("unexpected report: %+v", report)
 	}
 }
 
@@ -120,13 +120,13 @@ func TestUserspaceTunnelsNeedAMark(t *testing.T) {
 	user.Userspace = true
 	r.here.finder.set(user)
 	if _, err := r.here.try(r.here.config()); !errors.Is(err, ErrNoTunnel) { // the tunnel's socket is in another namespace
-		t.Errorf("%v", err)
+		t.Errorf("unexpected error: %v", err)
 	}
 	r.here.socket(port, 1)
 	cfg := r.here.config()
 	cfg.Mark = 0
 	if _, err := r.here.try(cfg); err == nil || !strings.Contains(err.Error(), "not to the kernel's WireGuard") {
-		t.Errorf("%v", err)
+		t.Errorf("unexpected error: %v", err)
 	}
 	r.here.attach(r.here.config())
 }
@@ -139,7 +139,7 @@ func TestKernelSocketWithoutDeviceNeedsPeers(t *testing.T) {
 	cfg := r.here.config()
 	cfg.Mark = 0
 	if _, err := r.here.try(cfg); err == nil || !strings.Contains(err.Error(), "was moved to another") {
-		t.Errorf("%v", err)
+		t.Errorf("unexpected error: %v", err)
 	}
 	cfg.Peers = []netip.AddrPort{netip.AddrPortFrom(thereAddr, 0)}
 	r.here.attach(cfg)
@@ -150,14 +150,14 @@ func TestTunnelThatIsDownCausesWarning(t *testing.T) {
 	r.here.host.udpOwners = map[uint16]udpOwner{}
 	report := r.here.attach(r.here.config())
 	if len(report.Warnings) != 1 || !strings.Contains(report.Warnings[0], "wg0 has no socket on port 51820") {
-		t.Errorf("%q", report.Warnings)
+		t.Errorf("unexpected warnings: %q", report.Warnings)
 	}
 }
 
 func TestForeignXDPProgramIsReportedAndKept(t *testing.T) {
 	r := newRig(t)
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: "somebodys", Type: ebpf.XDP, License: "GPL",
+		Name: "foreign", Type: ebpf.XDP, License: "GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
 	})
 	r.must(err)
@@ -175,8 +175,8 @@ func TestForeignXDPProgramIsReportedAndKept(t *testing.T) {
 	cfg.Gather = GatherXDP
 	_, err = r.here.try(cfg)
 	busy, ok := errors.AsType[*hook.BusyError](err)
-	if !ok || busy.Name != "somebodys" || !strings.Contains(err.Error(), "(somebodys) is already attached to the xdp hook; to gather with tc instead") {
-		t.Errorf("%v", err)
+	if !ok || busy.Name != "foreign" || !strings.Contains(err.Error(), "(foreign) is already attached to the xdp hook; to gather with tc instead") {
+		t.Errorf("unexpected error: %v", err)
 	}
 	r.here.clean()
 	r.here.attach(r.here.config()) // tc is free
@@ -184,7 +184,7 @@ func TestForeignXDPProgramIsReportedAndKept(t *testing.T) {
 		t.Error("second attach succeeded")
 	}
 	if st := r.here.status(); st.Gather.State != "attached" || st.Gather.Kind == "xdp" || len(st.Problems) > 0 {
-		t.Errorf("%+v", st)
+		t.Errorf("unexpected status: %+v", st)
 	}
 }
 
@@ -197,7 +197,7 @@ func TestPeersWithoutAUsableEndpointAreSkipped(t *testing.T) {
 	}
 	if len(report.Skipped) != 3 || report.Skipped[0] != (Skipped{"b", "it has no endpoint yet"}) ||
 		!strings.Contains(report.Skipped[2].Why, "belongs to a NAT") {
-		t.Errorf("%+v", report.Skipped)
+		t.Errorf("unexpected skipped peers: %+v", report.Skipped)
 	}
 }
 
@@ -207,7 +207,7 @@ func TestPeerHeardFromLanePortKeepsCanonicalPort(t *testing.T) {
 	r.here.finder.set(wg("192.0.2.2:61007"))
 	report := r.here.attach(r.here.config())
 	if report.Peers[0].Port() != port || !strings.Contains(strings.Join(report.Warnings, "\n"), "--peer 192.0.2.2:PORT") {
-		t.Errorf("%+v", report)
+		t.Errorf("unexpected report: %+v", report)
 	}
 	// The port in the maps has priority over the assumed one.
 	r.here.finder.set(wg("192.0.2.2:7777"))
@@ -215,7 +215,7 @@ func TestPeerHeardFromLanePortKeepsCanonicalPort(t *testing.T) {
 	r.here.finder.set(wg("192.0.2.2:61007"))
 	report = r.here.attach(r.here.config())
 	if report.Peers[0].Port() != 7777 || strings.Contains(strings.Join(report.Warnings, ""), "lane port") {
-		t.Errorf("%+v", report)
+		t.Errorf("unexpected report: %+v", report)
 	}
 }
 
@@ -243,7 +243,7 @@ func TestTunnelsMayInterleavePlannedPorts(t *testing.T) {
 	r.here.attach(a)
 	b.Plan = []uint16{61041, 61003}
 	if _, err := r.here.try(b); err == nil || !strings.Contains(err.Error(), "planned port 61003 belongs to the tunnel on port 51820") {
-		t.Errorf("%v", err)
+		t.Errorf("unexpected error: %v", err)
 	}
 	b.Plan = []uint16{61041, 61002, 61004}
 	report := r.here.attach(b)

@@ -122,7 +122,7 @@ func TestUnrelatedDirectoryIsNotADevice(t *testing.T) {
 	r := newRig(t)
 	r.here.attach(r.here.config())
 	net := filepath.Dir(r.here.dir())
-	r.must(os.Mkdir(filepath.Join(net, "stray"), 0o700))
+	r.must(os.Mkdir(filepath.Join(net, "unrelated"), 0o700))
 	r.foreignMap(filepath.Join(net, "map"))
 	r.here.do(func() error {
 		all, err := r.here.host.Status(t.Context(), "")
@@ -171,7 +171,7 @@ func TestInvalidPeerEndpointsAreRejected(t *testing.T) {
 	cfg := r.here.config()
 	cfg.Peers = []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr("fe80::7%"+r.here.device), 0)}
 	if report := r.here.attach(cfg); fmt.Sprint(report.Peers) != "[[fe80::7]:51820]" {
-		t.Errorf("%+v", report)
+		t.Errorf("unexpected report: %+v", report)
 	}
 }
 

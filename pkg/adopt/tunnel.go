@@ -25,7 +25,7 @@ type Tunnel struct {
 	Port uint16
 	// Userspace is set if a process implements it, not the kernel.
 	Userspace bool
-	// Mark is the mark of its datagrams (fwmark, SO_MARK), for routing rules; 0 for none.
+	// FwMark is the mark of its datagrams (SO_MARK), for routing rules; 0 for none.
 	Mark  uint32
 	Peers []TunnelPeer
 	// Traffic is the number of bytes exchanged with its present peers.

@@ -42,10 +42,10 @@ func TestKernelTunnelIsFoundWithItsPeers(t *testing.T) {
 	cfg.Mark = 0
 	report := r.here.attach(cfg)
 	if report.Tunnel != "wg0" || len(report.Peers) != 2 || len(report.Skipped) != 1 || len(report.Warnings) > 0 {
-		t.Errorf("%+v", report)
+		t.Errorf("unexpected report: %+v", report)
 	}
 	if st := r.here.status(); st.Tunnels[0].Name != "wg0" || len(st.Problems) > 0 {
-		t.Errorf("%+v", st)
+		t.Errorf("unexpected status: %+v", st)
 	}
 	cfg.Device = "wg0"
 	if _, err := r.here.try(cfg); err == nil {

@@ -41,7 +41,7 @@ func (h *Host) Watch(ctx context.Context, cfg Config, log *slog.Logger, attached
 	return h.Follow(ctx, Course{Config: cfg, Log: log, Attached: attached})
 }
 
-// Course configures Follow.
+// FollowOptions configures Follow.
 type Course struct {
 	// Config is the initial configuration.
 	Config Config
@@ -63,8 +63,8 @@ type Change struct {
 
 // Follow is Watch with a configuration that may change. A change writes only the differences to the programs' maps, and
 // does not reload the programs.
-func (h *Host) Follow(ctx context.Context, course Course) error {
-	cfg, log := course.Config, course.Log
+func (h *Host) Follow(ctx context.Context, options Course) error {
+	cfg, log := options.Config, options.Log
 	done := make(chan struct{})
 	updates := make(chan netlink.LinkUpdate, 64)
 	err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{
@@ -79,7 +79,7 @@ func (h *Host) Follow(ctx context.Context, course Course) error {
 		}
 	}()
 	w := &watcher{
-		host: h, cfg: cfg, log: log, attached: course.Attached, changes: course.Changes,
+		host: h, cfg: cfg, log: log, attached: options.Attached, changes: options.Changes,
 		history: history{endpointPorts: map[string]uint16{}, remoteAddresses: map[netip.Addr]bool{}, sharedPorts: new(sharedPorts)},
 	}
 	r, err := h.attach(ctx, cfg, w.history)

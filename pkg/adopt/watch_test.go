@@ -109,7 +109,7 @@ func TestWatchRepairsReturnedDevice(t *testing.T) {
 		t.Errorf("%+v", again)
 	}
 	if st := r.here.status(); st.Spread.State != "attached" || len(st.Problems) > 0 {
-		t.Errorf("%+v", st)
+		t.Errorf("unexpected status: %+v", st)
 	}
 }
 
@@ -120,7 +120,7 @@ func TestWatchReattachesDetachedPrograms(t *testing.T) {
 	r.here.detach(0) // Watch attaches again
 	r.next(reports)
 	if st := r.here.status(); st == nil || st.Spread.State != "attached" {
-		t.Errorf("%+v", st)
+		t.Errorf("unexpected status: %+v", st)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestWatchReturnsFirstAttachError(t *testing.T) {
 		return r.here.host.Watch(t.Context(), r.here.config(), slog.New(slog.DiscardHandler), func(Report) { t.Error("attached") })
 	})
 	if !errors.Is(err, ErrNoTunnel) {
-		t.Errorf("%v", err)
+		t.Errorf("unexpected error: %v", err)
 	}
 	r.here.clean()
 }

@@ -19,9 +19,9 @@ import (
 
 // ClassifyOptions configures a Classify. They are fixed once it is loaded; TakeOver replaces it by another one.
 type ClassifyOptions struct {
-	// Port is the tunnel's listen port.
+	// ListenPort is the tunnel's listen port.
 	Port uint16
-	// Lanes is a range that contains the tunnel's lane ports. Only initiations to these ports are handled, for their rate
+	// LanePorts is a range that contains the tunnel's lane ports. Only initiations to these ports are handled, for their rate
 	// limits. The range may contain ports of other sockets. Empty: none.
 	Lanes spread.Ports
 	// MaxFrame is the longest frame that the AF_XDP sockets accept, in bytes from the Ethernet header on. Longer ones go up
@@ -32,10 +32,10 @@ type ClassifyOptions struct {
 	MultiBuffer bool
 	// CheckIndices drops data messages and keepalives whose receiver index was not added (drop.RXUnknownIndex).
 	CheckIndices bool
-	// Source limits the handshake initiations of one IPv4 address or IPv6 /64 (drop.HSXDPSourceLimit).
+	// SourceLimit limits the handshake initiations of one IPv4 address or IPv6 /64 (drop.HSXDPSourceLimit).
 	Source Budget
-	// Total limits the initiations of all other sources together, on each CPU (drop.HSXDPTotalLimit). Initiations with and
-	// without mac2 have one such limit each. Sources added with AddSource are exempt. Their initiations beyond Source share
+	// TotalLimit limits the initiations of all other sources together, on each CPU (drop.HSXDPTotalLimit). Initiations with and
+	// without mac2 have one such limit each. Sources added with AddPeerSource are exempt. Their initiations beyond SourceLimit share
 	// a third limit of this size: otherwise a small spoofed flood could lock out a peer.
 	Total Budget
 	// CPUs process the data messages whose receive queue has no socket (cpumap). Each outer flow uses one CPU, chosen by its
@@ -43,7 +43,7 @@ type ClassifyOptions struct {
 	// where the kernel's RPS serves the same purpose. If a CPU's queue is full, messages are dropped, and only the kernel
 	// counts them (tracepoint xdp:xdp_cpumap_enqueue). Empty: messages stay on the CPU that received them.
 	CPUs []int
-	// Unsummed is set if packets may arrive with their checksum left to the device (CHECKSUM_PARTIAL), as from the other end
+	// ChecksumPartial is set if packets may arrive with their checksum left to the device (CHECKSUM_PARTIAL), as from the other end
 	// of a veth (unless ethtool -K tx off). After a cpumap the kernel would drop them for a wrong checksum, so they stay on
 	// the CPU that received them. So does one in 65,536 of the other messages, which may be reordered within its flow.
 	Unsummed bool

@@ -133,7 +133,7 @@ func TestClosedSocketReturnsQueueToStack(t *testing.T) {
 		t.Errorf("a queue too many: %v", err)
 	}
 	if err := c.SetSocket(0, 0); err == nil {
-		t.Error("what is no socket is taken for one")
+		t.Error("SetSocket accepted a descriptor that is not an AF_XDP socket")
 	}
 }
 
@@ -141,7 +141,7 @@ func eventually(t *testing.T, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("it never came to pass")
+			t.Fatal("timed out waiting")
 		}
 	}
 }
@@ -214,7 +214,7 @@ func TestFullIndexMapReturnsErrFull(t *testing.T) {
 		must(t, c.AddIndex(i))
 	}
 	if err := c.AddIndex(ClassifyIndices); !errors.Is(err, ErrFull) {
-		t.Errorf("one more: %v", err)
+		t.Errorf("adding one more: %v", err)
 	}
 	must(t, c.AddIndex(3))
 	must(t, c.RemoveIndex(3))
@@ -251,7 +251,7 @@ func TestTooManyAddressesReturnErrFull(t *testing.T) {
 	}
 	must(t, c.SetAddresses(many))
 	if err := c.SetAddresses(append(many, endpoint(us4).Addr())); !errors.Is(err, ErrFull) {
-		t.Errorf("one more: %v", err)
+		t.Errorf("adding one more: %v", err)
 	}
 	must(t, c.SetAddresses([]netip.Addr{endpoint(us4).Addr()}))
 	checkRows(t, c, []classifyRow{{"fewer", toHost(false, unchanged), xdpPass, "no_socket"}})
@@ -469,10 +469,10 @@ func TestFailedLoadClassifyLeaksNoDescriptor(t *testing.T) {
 	must(t, err)
 	must(t, c.Close())
 	if _, err := LoadClassify(ClassifyOptions{}); err == nil {
-		t.Error("loaded")
+		t.Error("loading succeeded")
 	}
 	if after := descriptors(t); after != before {
-		t.Errorf("%d descriptors, then %d", before, after)
+		t.Errorf("%d descriptors before, %d after", before, after)
 	}
 }
 

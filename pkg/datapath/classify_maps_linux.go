@@ -89,9 +89,9 @@ func (c *Classify) RemoveIndex(index uint32) error {
 	return nil
 }
 
-// AddSource adds the address of a peer's configured endpoint, or of its last authenticated message. Its initiations do not
-// use the Total limit, and other sources cannot evict its Source limit. Peers may share an address or an IPv6 /64: each
-// AddSource needs one RemoveSource. If there are too many, errors.Is(err, ErrFull), and the peer's initiations are limited
+// AddPeerSource adds the address of a peer's configured endpoint, or of its last authenticated message. Its initiations do not
+// use TotalLimit, and other sources cannot evict its SourceLimit. Peers may share an address or an IPv6 /64: each
+// AddPeerSource needs one RemovePeerSource. If there are too many, errors.Is(err, ErrFull), and the peer's initiations are limited
 // like those of unknown sources.
 func (c *Classify) AddSource(address netip.Addr) error {
 	c.mu.Lock()
@@ -106,7 +106,7 @@ func (c *Classify) AddSource(address netip.Addr) error {
 	return nil
 }
 
-// RemoveSource reverts one AddSource. It returns nil if there was none.
+// RemovePeerSource reverts one AddPeerSource. It returns nil if there was none.
 func (c *Classify) RemoveSource(address netip.Addr) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -71,7 +71,7 @@ func TestPeersPassDuringSpoofedSourceFlood(t *testing.T) {
 	for i := range 200 {
 		verdict, counts, _ := classify(t, c, initiationFrom(fmt.Sprintf("10.%d.%d.%d", r.IntN(256), r.IntN(256), r.IntN(256))))
 		if (verdict == xdpPass) != (i < 10) || counts[totalLimit] != b2u(i >= 10) {
-			t.Fatalf("invented source %d: verdict %d, %v", i, verdict, counts)
+			t.Fatalf("spoofed source %d: verdict %d, %v", i, verdict, counts)
 		}
 	}
 	stranger := data("192.0.2.9:1", us4)
@@ -142,7 +142,7 @@ func TestFullPeerSourceMapReturnsErrFull(t *testing.T) {
 	}
 	for range 2 {
 		if err := c.AddSource(address(ClassifySources)); !errors.Is(err, ErrFull) {
-			t.Errorf("one more: %v", err)
+			t.Errorf("adding one more: %v", err)
 		}
 	}
 	must(t, c.AddSource(address(0)))
@@ -164,7 +164,7 @@ func TestRateLimitRefillsOverTime(t *testing.T) {
 		return n
 	}
 	if n := drain(); n != 3 {
-		t.Errorf("%d at first, want the burst of 3", n)
+		t.Errorf("%d initiations passed at first, want the burst of 3", n)
 	}
 	for _, tt := range []struct {
 		hours, want int
@@ -173,7 +173,7 @@ func TestRateLimitRefillsOverTime(t *testing.T) {
 		must(t, c.maps.Sources.Lookup(key, &word))
 		must(t, c.maps.Sources.Put(key, word-uint64(min(time.Duration(tt.hours)*time.Hour, time.Duration(word)))))
 		if n := drain(); n != tt.want {
-			t.Errorf("%d after %d hours, want %d", n, tt.hours, tt.want)
+			t.Errorf("%d initiations passed after %d hours, want %d", n, tt.hours, tt.want)
 		}
 	}
 }
@@ -188,7 +188,7 @@ func TestRateLimitIsTokenBucket(t *testing.T) {
 		c := newClassify(t, ClassifyOptions{Source: limitOf(burst)})
 		tokens := float64(burst)
 		for range 60 {
-			// A quarter of an hour's multiples, so that the test's own time makes no difference to what is left over.
+			// Multiples of a quarter of an hour, so that the run time of the test does not change the remainder.
 			if quarters := r.IntN(4) * r.IntN(4); quarters > 0 && tokens < float64(burst) {
 				var word uint64
 				must(t, c.maps.Sources.Lookup(key, &word))

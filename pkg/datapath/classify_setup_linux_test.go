@@ -52,7 +52,7 @@ func addSocket(t testing.TB, c *Classify, queue int) (fd int) {
 		t.Skipf("needs CAP_NET_RAW and a kernel with AF_XDP: %v", err)
 	}
 	if err := unix.SetsockoptInt(fd, unix.SOL_XDP, unix.XDP_RX_RING, 64); err != nil {
-		t.Fatalf("giving the socket a ring: %v", err)
+		t.Fatalf("setting up the receive ring: %v", err)
 	}
 	must(t, c.SetSocket(queue, fd))
 	return fd
@@ -101,7 +101,7 @@ func checkRows(t *testing.T, c *Classify, rows []classifyRow) {
 		verdict, counts, refused := classify(t, c, row.in)
 		switch {
 		case refused:
-			t.Errorf("%s: the kernel refuses the packet", row.name)
+			t.Errorf("%s: the kernel rejects the packet", row.name)
 		case verdict != row.verdict:
 			t.Errorf("%s: verdict %d, want %d", row.name, verdict, row.verdict)
 		case row.counts == "" && len(counts) > 0, row.counts != "" && (len(counts) != 1 || counts[row.counts] != 1):

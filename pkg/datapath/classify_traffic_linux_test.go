@@ -116,7 +116,7 @@ func TestKernelReceivesEverythingWithoutSocket(t *testing.T) {
 		p.exchange(message(4, 1000), message(4, 32), initiation(), withMAC2(), message(2, 92), message(3, 64), []byte("x"))
 		got := countsSince(t, c, ClassifyCounters{})
 		if got["no_socket"] != 1 || got["keepalive"] != 1 || got["initiation"] != 2 || got["other"] != 3 || len(got) != 4 {
-			t.Errorf("counted %v", got)
+			t.Errorf("unexpected counters %v", got)
 		}
 	})
 }
@@ -126,7 +126,7 @@ func TestCPUMapDeliversData(t *testing.T) {
 	c := p.classify(ClassifyOptions{CPUs: possibleCPUs(t)}, hook.XDPNative)
 	p.exchange(message(4, 1000), message(4, 999), initiation(), message(4, 48))
 	if got := countsSince(t, c, ClassifyCounters{}); got["cpumap"] != 3 || got["initiation"] != 1 || len(got) != 2 {
-		t.Errorf("counted %v", got)
+		t.Errorf("unexpected counters %v", got)
 	}
 }
 
@@ -166,13 +166,13 @@ func TestCPUMapIsRejectedInGenericMode(t *testing.T) {
 	c := newClassify(t, ClassifyOptions{CPUs: []int{0}})
 	p.do(func(device int) error {
 		if err := c.Attach(device, hook.XDPGeneric); !errors.Is(err, ebpf.ErrNotSupported) || !strings.Contains(err.Error(), "RPS") {
-			t.Errorf("%v", err)
+			t.Errorf("unexpected error: %v", err)
 		}
 		return nil
 	})
 	old := p.classify(ClassifyOptions{}, hook.XDPGeneric)
 	if err := c.TakeOver(old); !errors.Is(err, ebpf.ErrNotSupported) || !strings.Contains(err.Error(), "RPS") {
-		t.Errorf("in another's place: %v", err)
+		t.Errorf("TakeOver: %v", err)
 	}
 	p.exchange(message(4, 100))
 	if got := countsSince(t, old, ClassifyCounters{}); got["no_socket"] != 1 {
@@ -192,7 +192,7 @@ func TestTakeOverReplacesAttachedClassify(t *testing.T) {
 		must(t, next.AddIndex(binary.LittleEndian.Uint32(message(4, 100)[4:])))
 		p.do(func(device int) error {
 			if err := next.Attach(device, kind); !errors.As(err, new(*hook.BusyError)) || !strings.Contains(err.Error(), "(classify) is already attached") {
-				t.Errorf("beside another: %v", err)
+				t.Errorf("attaching beside another program: %v", err)
 			}
 			return nil
 		})
@@ -200,10 +200,10 @@ func TestTakeOverReplacesAttachedClassify(t *testing.T) {
 		must(t, old.Detach()) // must not detach its successor
 		p.exchange(message(4, 101))
 		if got := countsSince(t, next, ClassifyCounters{}); got["no_socket"] != 1 {
-			t.Errorf("counted %v", got)
+			t.Errorf("unexpected counters %v", got)
 		}
 		if err := next.TakeOver(old); err == nil {
-			t.Error("taken over twice")
+			t.Error("second TakeOver succeeded")
 		}
 		must(t, next.Detach())
 		p.exchange(message(4, 102))

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Budget is a token bucket: it admits Burst packets at once, and one per Every afterwards. The zero value is no limit.
+// RateLimit is a token bucket: it admits Burst packets at once, and one per Interval afterwards. The zero value is no limit.
 type Budget struct {
 	Every time.Duration
 	Burst int
@@ -24,7 +24,8 @@ const (
 	TotalBurst  = 1000
 )
 
-// addressWords returns what the eBPF program knows of the budget: what a token costs, and how far ahead they may be taken.
+// gcra returns the limit as the eBPF program holds it (bpf/include/ratelimit.h), in nanoseconds: the emission interval, and
+// the tolerance by which the theoretical arrival time may be ahead of the clock.
 func (b Budget) gcra() (interval, tolerance uint64, err error) {
 	if b == (Budget{}) {
 		return 0, 0, nil

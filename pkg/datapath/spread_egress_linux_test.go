@@ -175,7 +175,7 @@ func TestSpreadLeavesTruncatedPacketsUnchanged(t *testing.T) {
 			t.Errorf("%d runs", runs)
 		}
 		if got := counted(t, s, Counters{}); got[EventSpread] != 0 || got[EventEgressMalformed] == 0 {
-			t.Errorf("counted %v", got)
+			t.Errorf("unexpected counters %v", got)
 		}
 	}
 }
@@ -222,6 +222,6 @@ func TestSpreadSkipsPeersWithoutLanes(t *testing.T) {
 		t.Errorf("% x became\n% x", in, out)
 	}
 	if got := counted(t, s, Counters{}); len(got) != 0 {
-		t.Errorf("counted %v", got)
+		t.Errorf("unexpected counters %v", got)
 	}
 }

@@ -188,7 +188,7 @@ func TestFullFlowTableKeepsFlowsOnLanes(t *testing.T) {
 	}
 	got := counted(t, s, Counters{})
 	if got[EventSpread] != 1<<17 || got[EventFlowNew] != 1<<16 || got[EventFlowReassigned] != 0 {
-		t.Errorf("counted %v", got)
+		t.Errorf("unexpected counters %v", got)
 	}
 }
 

@@ -32,7 +32,7 @@ type network struct {
 	listener            *net.UDPConn
 }
 
-var streetAddrs = map[string][2]string{
+var networkAddrs = map[string][2]string{
 	"v4": {"198.51.100.1:51820", "203.0.113.2:51821"},
 	"v6": {"[2001:db8:1::1]:51820", "[2001:db8:2::2]:51821"},
 }
@@ -237,29 +237,29 @@ func (s *network) checkDelivery(c *net.UDPConn) {
 			return
 		}
 		if time.Now().After(deadline) {
-			s.t.Fatalf("no handshake arrives: %v", err)
+			s.t.Fatalf("no handshake arrived: %v", err)
 		}
 	}
 }
 
-// spreadFrom loads spread for left and attaches it where packets leave.
+// spreadFrom loads spread for left and attaches it at egress.
 func (s *network) spreadFrom(lanes ...uint16) *Spread {
 	s.t.Helper()
 	spread := loadSpreadFor(s.t, SpreadOptions{L2: true, Gap: time.Hour})
 	must(s.t, spread.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999)}))
-	for _, ends := range streetAddrs {
+	for _, ends := range networkAddrs {
 		must(s.t, spread.SetPeer(Peer{Tunnel: 51820, Endpoint: endpoint(ends[1]), Lanes: lanes}))
 	}
 	s.attach(s.left, s.out, spread.Egress(), ebpf.AttachTCXEgress)
 	return spread
 }
 
-// loadGather loads gather for what left sends.
+// loadGather loads gather for packets from left.
 func loadGather(t *testing.T) *Spread {
 	t.Helper()
 	gather := loadSpreadFor(t, SpreadOptions{L2: true})
 	must(t, gather.SetTunnel(Tunnel{Port: 51821}))
-	for _, ends := range streetAddrs {
+	for _, ends := range networkAddrs {
 		must(t, gather.SetPeer(Peer{Tunnel: 51821, Endpoint: endpoint(ends[0]), Gather: between(61000, 61999)}))
 	}
 	return gather
@@ -267,20 +267,20 @@ func loadGather(t *testing.T) *Spread {
 
 func TestSpreadKeepsTrainsAndPartialChecksumsValid(t *testing.T) {
 	street := newNetwork(t)
-	for family, ends := range streetAddrs {
+	for family, ends := range networkAddrs {
 		t.Run(family, func(t *testing.T) {
 			s := street.withT(t)
 			spread := s.spreadFrom(61234)
 			s.exchange(ends, 61234)
 			got := counted(t, spread, Counters{})
 			if got[EventSpread] != 30 || got[EventSpreadTrain] != 1 || got[EventFlowNew] != 1 {
-				t.Errorf("counted %v", got)
+				t.Errorf("unexpected counters %v", got)
 			}
 		})
 	}
 }
 
-// What stands behind spread has its turn, and sees no hash of the flow that the packet no longer tells.
+// The program after spread runs too, and sees a packet whose old hash is invalidated.
 func TestSpreadContinuesToNextProgramWithNewHash(t *testing.T) {
 	s := newNetwork(t)
 	s.spreadFrom(61234)
@@ -298,7 +298,7 @@ func TestSpreadContinuesToNextProgramWithNewHash(t *testing.T) {
 	must(t, err)
 	defer next.Close()
 	s.attach(s.left, s.out, next, ebpf.AttachTCXEgress)
-	ends := streetAddrs["v4"]
+	ends := networkAddrs["v4"]
 	s.listen(ends[1])
 	for kind, zero := range map[byte]bool{4: true, 1: false} {
 		_, err = s.dial(ends).Write(message(kind, 148))
@@ -312,9 +312,9 @@ func TestSpreadContinuesToNextProgramWithNewHash(t *testing.T) {
 	}
 }
 
-// At the middle host the checksums are unfinished, which XDP cannot tell; at the right one they are whole.
+// At the middle host the checksums are partial, which XDP cannot detect. At the right host they are complete.
 func TestGatheredDatagramsArriveIntact(t *testing.T) {
-	for family, ends := range streetAddrs {
+	for family, ends := range networkAddrs {
 		s := newNetwork(t)
 		s.spreadFrom(61234)
 		for name, f := range map[string]func(s *network, gather *Spread){
@@ -333,7 +333,7 @@ func TestGatheredDatagramsArriveIntact(t *testing.T) {
 				f(s, gather)
 				s.exchange(ends, 51820)
 				if got := counted(t, gather, Counters{}); got[EventGather] != 30 {
-					t.Errorf("counted %v", got)
+					t.Errorf("unexpected counters %v", got)
 				}
 				if sums := queueSums(t, gather); len(sums) == 0 {
 					t.Error("no queue counted")
@@ -343,7 +343,7 @@ func TestGatheredDatagramsArriveIntact(t *testing.T) {
 	}
 }
 
-// A packet of more than a page that says that its header is only as long as Ethernet's has the rest in other memory.
+// A packet longer than a page, sent with a header length of 14 bytes, has its IP header in the non-linear part.
 func TestNonlinearHeadersAreParsed(t *testing.T) {
 	s := newNetwork(t)
 	them := "198.51.100.9:51821" // the middle host
@@ -377,13 +377,13 @@ func TestNonlinearHeadersAreParsed(t *testing.T) {
 				t.Errorf("%d bytes from port %d, want %d from %d", len(got), port, len(want), tt.want)
 			}
 			if got := counted(t, programs, Counters{}); got[tt.event] != 1 {
-				t.Errorf("counted %v", got)
+				t.Errorf("unexpected counters %v", got)
 			}
 		})
 	}
 }
 
-// sendScattered sends a packet from left to the middle host with no more than its Ethernet header in the first part.
+// sendScattered sends a packet from left to the middle host with only its Ethernet header in the linear part.
 func (s *network) sendScattered(frame []byte) {
 	s.t.Helper()
 	binary.BigEndian.PutUint16(frame[14+10:], packet.Checksum(frame[14:34]))
@@ -416,7 +416,7 @@ func (s *network) sendScattered(frame []byte) {
 	}))
 }
 
-// Each connected socket has a hash of its own, as each inner flow has.
+// Each connected socket has its own hash, like each inner flow.
 func TestKernelHashFlowsKeepTheirPort(t *testing.T) {
 	s := newNetwork(t)
 	lanes := make([]uint16, 16)
@@ -424,7 +424,7 @@ func TestKernelHashFlowsKeepTheirPort(t *testing.T) {
 		lanes[i] = 61100 + uint16(i)
 	}
 	spread := s.spreadFrom(lanes...)
-	ends := streetAddrs["v4"]
+	ends := networkAddrs["v4"]
 	s.listen(ends[1])
 	var sockets []*net.UDPConn
 	for range 16 {
@@ -452,16 +452,16 @@ func TestKernelHashFlowsKeepTheirPort(t *testing.T) {
 		t.Errorf("16 flows on %d ports: %v", len(distinct), ports)
 	}
 	if got := counted(t, spread, Counters{}); got[EventFlowNew] > 16 || got[EventFlowReassigned] != 0 {
-		t.Errorf("counted %v", got)
+		t.Errorf("unexpected counters %v", got)
 	}
 }
 
-// The receive queues of a veth are its peer's transmit queues, which follow the hash of the new ports.
+// The receive queue of a veth is its peer's transmit queue, which the kernel selects by the hash of the new ports.
 func TestQueueCountsReportReceiveQueues(t *testing.T) {
 	s, gather := newNetwork(t), loadGather(t)
 	s.spreadFrom(61001, 61002, 61003, 61004, 61005, 61006, 61007, 61008)
 	s.attach(s.middle, s.in, gather.Ingress(), ebpf.AttachTCXIngress)
-	ends := streetAddrs["v4"]
+	ends := networkAddrs["v4"]
 	s.listen(ends[1])
 	for range 64 {
 		_, err := s.dial(ends).Write(message(4, 1000))

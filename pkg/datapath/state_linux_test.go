@@ -167,7 +167,7 @@ func TestFullPeerMapReturnsErrFull(t *testing.T) {
 	must(t, s.SetPeers(all))
 	err := s.SetPeer(peer(most))
 	if !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "10.0.64.0:51820") {
-		t.Errorf("one more: %v", err)
+		t.Errorf("adding one more: %v", err)
 	}
 	must(t, s.SetPeer(peer(0))) // an update needs no new entry
 	must(t, s.DeletePeer(51820, peer(1).Endpoint))
@@ -244,7 +244,7 @@ func TestPinningRequiresBPFFS(t *testing.T) {
 	loadSpreadFor(t, SpreadOptions{})
 	_, err := LoadSpread(SpreadOptions{PinDir: filepath.Join(t.TempDir(), "x")})
 	if err == nil || !strings.Contains(err.Error(), "not a BPF file system") {
-		t.Errorf("%v", err)
+		t.Errorf("unexpected error: %v", err)
 	}
 }
 
@@ -325,10 +325,10 @@ func TestFailedLoadSpreadLeaksNoDescriptor(t *testing.T) {
 	dir := bpffs(t)
 	_, err = LoadSpread(SpreadOptions{Gap: -1, PinDir: dir})
 	if err == nil {
-		t.Error("loaded")
+		t.Error("loading succeeded")
 	}
 	if after := descriptors(t); after != before {
-		t.Errorf("%d descriptors, then %d", before, after)
+		t.Errorf("%d descriptors before, %d after", before, after)
 	}
 }
 

@@ -243,7 +243,7 @@ func TestLoadSteerLeaksNoDescriptor(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after := descriptors(t); after != before {
-		t.Errorf("%d descriptors, then %d", before, after)
+		t.Errorf("%d descriptors before, %d after", before, after)
 	}
 }
 

@@ -71,7 +71,7 @@ func (r *rig) must(err error) {
 	}
 }
 
-// readQueue reports what arrives on a queue, until the device is closed.
+// readQueue reports the packets that arrive on a queue, until the device is closed.
 func (r *rig) readQueue(i int, q tun.Queue) {
 	bufs, sizes := [][]byte{make([]byte, tun.MaxElement)}, []int{0}
 	for {

@@ -12,20 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultFS is the usual mount point of the BPF file system.
+// DefaultBPFFS is the usual mount point of the BPF file system.
 const DefaultFS = "/sys/fs/bpf"
 
 // ErrNoBPFFS is wrapped by the errors of BPFFS if there is no BPF file system.
 var ErrNoBPFFS = errors.New("no BPF file system")
 
-// BPFFS returns a directory with a BPF file system that outlives the process. It mounts one at DefaultFS if there is none,
+// BPFFS returns a directory with a BPF file system that outlives the process. It mounts one at DefaultBPFFS if there is none,
 // as bpftool does.
 //
-// In a mount namespace of its own, such as `ip netns exec` creates with a fresh /sys, DefaultFS is empty and a mount there
+// In a mount namespace of its own, such as `ip netns exec` creates with a fresh /sys, DefaultBPFFS is empty and a mount there
 // disappears with the process. BPFFS then returns the path of the first process's BPF file system.
 func BPFFS() (string, error) { return findBPFFS(DefaultFS, "/proc/1/root"+DefaultFS, "/proc/1/ns/mnt") }
 
-// MountedFS returns the same as BPFFS, but mounts nothing. Without a BPF file system the error is fs.ErrNotExist.
+// MountedBPFFS returns the same as BPFFS, but mounts nothing. Without a BPF file system the error is fs.ErrNotExist.
 func MountedFS() (string, error) {
 	for _, dir := range []string{DefaultFS, "/proc/1/root" + DefaultFS} {
 		if isBPFFS(dir) {

@@ -35,7 +35,7 @@ func TestExistingQdiscIsKept(t *testing.T) {
 	r.must(h.Attach(r.counter(Egress, unspec).Program))
 	r.must(h.Detach())
 	if !r.hasQdisc() || len(r.pins()) > 0 {
-		r.Errorf("a qdisc: %v, pins %q", r.hasQdisc(), r.pins())
+		r.Errorf("has qdisc: %v, pins %q", r.hasQdisc(), r.pins())
 	}
 }
 
@@ -49,7 +49,7 @@ func TestQdiscStaysWhileOtherFiltersUseIt(t *testing.T) {
 	r.must(netlink.FilterAdd(other))
 	r.must(h.Detach())
 	if !r.hasQdisc() {
-		r.Error("another's filter is gone with the qdisc")
+		r.Error("the foreign filter was removed with the qdisc")
 	}
 }
 
@@ -60,11 +60,11 @@ func TestQdiscIsRemovedWithLastHook(t *testing.T) {
 	r.must(ingress.Attach(r.counter(Ingress, unspec).Program))
 	r.must(egress.Detach())
 	if !r.hasQdisc() || r.state(ingress).State != Attached {
-		r.Errorf("a qdisc: %v, ingress %+v", r.hasQdisc(), r.state(ingress))
+		r.Errorf("has qdisc: %v, ingress %+v", r.hasQdisc(), r.state(ingress))
 	}
 	r.must(ingress.Detach())
 	if r.hasQdisc() || len(r.pins()) > 0 {
-		r.Errorf("a qdisc: %v, pins %q", r.hasQdisc(), r.pins())
+		r.Errorf("has qdisc: %v, pins %q", r.hasQdisc(), r.pins())
 	}
 }
 
@@ -75,23 +75,23 @@ func TestForeignFilterIsKept(t *testing.T) {
 	r.must(netlink.QdiscAdd(h.clsact()))
 	put := func() {
 		f := h.filter()
-		f.Fd, f.Name = other.FD(), "somebodys"
+		f.Fd, f.Name = other.FD(), "foreign"
 		r.must(netlink.FilterReplace(f))
 	}
 	put()
 	err := h.Attach(mine.Program)
 	busy, ok := errors.AsType[*BusyError](err)
-	if !ok || busy.Name != "somebodys" || busy.Program != r.id(other) || len(r.pins()) > 0 {
+	if !ok || busy.Name != "foreign" || busy.Program != r.id(other) || len(r.pins()) > 0 {
 		r.Errorf("%v, pins %q", err, r.pins())
 	}
 	r.must(netlink.FilterDel(h.filter()))
 	r.must(h.Attach(mine.Program))
 	put()
 	if st := r.state(h); st.State != Replaced || st.Other != r.id(other) {
-		r.Errorf("%+v", st)
+		r.Errorf("unexpected status: %+v", st)
 	}
 	r.must(h.Detach())
-	if f, err := h.findFilter(); err != nil || f == nil || f.Name != "somebodys" {
+	if f, err := h.findFilter(); err != nil || f == nil || f.Name != "foreign" {
 		r.Errorf("%v, %v", f, err)
 	}
 }
@@ -104,7 +104,7 @@ func TestFilterWithoutPinIsReplaced(t *testing.T) { // as if the process was kil
 	c := r.counter(Egress, unspec)
 	r.must(h.Attach(c.Program))
 	if st := r.state(h); st.State != Attached || st.Program != r.id(c) {
-		r.Errorf("%+v", st)
+		r.Errorf("unexpected status: %+v", st)
 	}
 	filters, err := listFilters(r.device, h.parent())
 	if err != nil || len(filters) != 1 {
@@ -132,12 +132,12 @@ func TestFailedPinLeavesNoFilter(t *testing.T) {
 			r.Skipf("needs Linux 6.6: %v", err)
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
-			r.Errorf("%v", err)
+			r.Errorf("unexpected error: %v", err)
 		}
 		h.Pin = filepath.Join(r.fs, "pin")
 		c := r.counter(h.AttachPoint, verdict(h.AttachPoint))
 		if r.hasQdisc() {
-			r.Error("a qdisc is left")
+			r.Error("the qdisc was not removed")
 		}
 		r.must(h.Attach(c.Program)) // nothing was left behind
 	})
@@ -156,7 +156,7 @@ func TestQdiscIsRemovedWhenItsPinFails(t *testing.T) {
 	h, c := r.hook(Egress, Clsact), r.counter(Egress, unspec)
 	unblock := r.block(h.QdiscPin)
 	if err := h.Attach(c.Program); err == nil || r.hasQdisc() {
-		r.Errorf("%v, a qdisc: %v", err, r.hasQdisc())
+		r.Errorf("%v, has qdisc: %v", err, r.hasQdisc())
 	}
 	unblock()
 	if len(r.pins()) > 0 {
@@ -194,7 +194,7 @@ func TestProgramOfWrongTypeLeavesNoFilter(t *testing.T) {
 	r := newRig(t)
 	h := r.hook(Egress, Clsact)
 	if err := h.Attach(r.counter(XDP, xdpPass).Program); err == nil || len(r.pins()) > 0 || r.hasQdisc() {
-		r.Errorf("%v, pins %q, a qdisc: %v", err, r.pins(), r.hasQdisc())
+		r.Errorf("%v, pins %q, has qdisc: %v", err, r.pins(), r.hasQdisc())
 	}
 }
 
@@ -207,10 +207,10 @@ func TestFailedChangeOfKindKeepsOldProgram(t *testing.T) {
 			r.attach(h, c.Program)
 			want, pins := r.state(h), r.pins()
 			if err := r.hook(Egress, other).Attach(r.counter(XDP, xdpPass).Program); err == nil {
-				r.Error("attached")
+				r.Error("attach succeeded")
 			}
 			if st := r.state(h); st != want || !slices.Equal(r.pins(), pins) || r.hasQdisc() != (kind == Clsact) {
-				r.Errorf("%+v, want %+v, pins %q, a qdisc: %v", st, want, r.pins(), r.hasQdisc())
+				r.Errorf("%+v, want %+v, pins %q, has qdisc: %v", st, want, r.pins(), r.hasQdisc())
 			}
 		})
 	}
@@ -226,7 +226,7 @@ func TestFailedMoveKeepsOldProgram(t *testing.T) {
 	next := h
 	next.Device = far.Attrs().Index
 	if err := next.Attach(r.counter(XDP, xdpPass).Program); err == nil {
-		r.Error("attached")
+		r.Error("attach succeeded")
 	}
 	if st := r.state(h); st != want {
 		r.Errorf("%+v, want %+v", st, want)
@@ -247,7 +247,7 @@ func TestBPFFSIsFoundOrMounted(t *testing.T) {
 	r.must(unix.Unmount(plain, 0))
 	_, err := findBPFFS(none, none, "/proc/thread-self/ns/mnt")
 	if !errors.Is(err, ErrNoBPFFS) || !strings.Contains(err.Error(), "`mount -t bpf -o mode=700 bpf "+none+"`") {
-		r.Errorf("%v", err)
+		r.Errorf("unexpected error: %v", err)
 	}
 }
 
@@ -260,7 +260,7 @@ func TestMountInOwnNamespaceIsRejected(t *testing.T) {
 	}
 	_, err := findBPFFS(plain, plain, "/proc/self/ns/mnt")
 	if !errors.Is(err, ErrNoBPFFS) || !strings.Contains(err.Error(), "(not in ip netns exec) run `mount -t bpf -o mode=700 bpf "+plain+"`") || isBPFFS(plain) {
-		t.Errorf("%v", err)
+		t.Errorf("unexpected error: %v", err)
 	}
 }
 
@@ -271,7 +271,7 @@ func TestMountInUnknownNamespaceIsRejected(t *testing.T) {
 	_, err := findBPFFS(plain, plain, filepath.Join(plain, "unreadable"))
 	if !errors.Is(err, ErrNoBPFFS) || !strings.Contains(err.Error(), "cannot determine") ||
 		!strings.Contains(err.Error(), "`mount -t bpf -o mode=700 bpf "+plain+"`") || isBPFFS(plain) {
-		t.Errorf("%v", err)
+		t.Errorf("unexpected error: %v", err)
 	}
 	if got, err := findBPFFS(r.fs, plain, filepath.Join(plain, "unreadable")); got != r.fs || err != nil {
 		t.Errorf("%s, %v", got, err)

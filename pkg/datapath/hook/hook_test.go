@@ -15,12 +15,12 @@ import (
 // forEachKind runs a test with every kind of hook.
 func forEachKind(t *testing.T, test func(r *rig, h Hook)) {
 	for _, k := range []struct {
-		place AttachPoint
+		point AttachPoint
 		kind  Kind
 	}{{Egress, TCX}, {Ingress, TCX}, {Egress, Clsact}, {Ingress, Clsact}, {XDP, XDPNative}, {XDP, XDPGeneric}} {
-		t.Run(k.place.String()+" by "+k.kind.String(), func(t *testing.T) {
+		t.Run(k.point.String()+" by "+k.kind.String(), func(t *testing.T) {
 			r := newRig(t)
-			test(r, r.hook(k.place, k.kind))
+			test(r, r.hook(k.point, k.kind))
 		})
 	}
 }
@@ -62,7 +62,7 @@ func TestAttachedProgramIsCalledUntilDetached(t *testing.T) {
 			r.Errorf("%d packets after the detachment", n-before)
 		}
 		if st := r.state(h); st != (Status{}) || len(r.pins()) > 0 || r.hasQdisc() {
-			r.Errorf("after: %+v, pins %q, a qdisc: %v", st, r.pins(), r.hasQdisc())
+			r.Errorf("after: %+v, pins %q, has qdisc: %v", st, r.pins(), r.hasQdisc())
 		}
 		r.must(h.Detach())
 	})
@@ -75,7 +75,7 @@ func TestAttachmentOutlivesProgramDescriptor(t *testing.T) {
 		id := r.id(c)
 		r.must(c.Close())
 		if st := r.state(h); st.State != Attached || st.Program != id {
-			r.Errorf("%+v", st)
+			r.Errorf("unexpected status: %+v", st)
 		}
 	})
 }
@@ -129,15 +129,15 @@ func TestAttachRepairsDefunctHook(t *testing.T) {
 		back := h
 		back.Device = r.device
 		if st := r.state(back); st.State != Defunct || st.Program == 0 {
-			r.Errorf("after the return: %+v", st)
+			r.Errorf("after the device returned: %+v", st)
 		}
 		r.must(back.Attach(c.Program))
 		if st := r.state(back); st.State != Attached || st.Device != r.device {
-			r.Errorf("healed: %+v", st)
+			r.Errorf("after attaching again: %+v", st)
 		}
 		r.must(back.Detach())
 		if len(r.pins()) > 0 || r.hasQdisc() {
-			r.Errorf("pins %q, a qdisc: %v", r.pins(), r.hasQdisc())
+			r.Errorf("pins %q, has qdisc: %v", r.pins(), r.hasQdisc())
 		}
 	})
 }
@@ -149,7 +149,7 @@ func TestDetachWorksWithoutTheDevice(t *testing.T) {
 		r.unplug()
 		h.Device = 0
 		if st := r.state(h); st.State != Defunct {
-			r.Errorf("%+v", st)
+			r.Errorf("unexpected status: %+v", st)
 		}
 		r.must(h.Detach())
 		if len(r.pins()) > 0 {
@@ -166,7 +166,7 @@ func TestDetachCleansUpWithoutPin(t *testing.T) {
 		r.must(removePin(h.Pin))
 		r.must(h.Detach())
 		if len(r.pins()) > 0 || r.hasQdisc() {
-			r.Errorf("pins %q, a qdisc: %v", r.pins(), r.hasQdisc())
+			r.Errorf("pins %q, has qdisc: %v", r.pins(), r.hasQdisc())
 		}
 	})
 }
@@ -184,15 +184,15 @@ func TestAttachMovesToRequestedDevice(t *testing.T) {
 		}
 		h.Device = far.Attrs().Index
 		if st := r.state(h); st.State != OnOtherDevice || st.Device != before.Device {
-			r.Errorf("%+v", st)
+			r.Errorf("unexpected status: %+v", st)
 		}
 		r.must(h.Attach(c.Program))
 		if st := r.state(h); st.State != Attached || st.Device != h.Device {
-			r.Errorf("%+v", st)
+			r.Errorf("unexpected status: %+v", st)
 		}
 		if h.Kind == Clsact {
 			if there, err := before.findFilter(); there != nil || err != nil || r.hasQdisc() {
-				r.Errorf("left behind: %+v, %v, a qdisc: %v", there, err, r.hasQdisc())
+				r.Errorf("left behind: %+v, %v, has qdisc: %v", there, err, r.hasQdisc())
 			}
 		}
 	})
@@ -200,12 +200,12 @@ func TestAttachMovesToRequestedDevice(t *testing.T) {
 
 // TestOtherProgramsStillRun attaches another program that ends the processing (TC_ACT_OK). This one runs before it.
 func TestOtherProgramsStillRun(t *testing.T) {
-	for _, place := range []AttachPoint{Egress, Ingress} {
-		t.Run(place.String(), func(t *testing.T) {
+	for _, point := range []AttachPoint{Egress, Ingress} {
+		t.Run(point.String(), func(t *testing.T) {
 			r := newRig(t)
-			other, mine := r.counter(place, 0), r.counter(place, unspec)
+			other, mine := r.counter(point, 0), r.counter(point, unspec)
 			at := ebpf.AttachTCXEgress
-			if place == Ingress {
+			if point == Ingress {
 				at = ebpf.AttachTCXIngress
 			}
 			l, err := link.AttachTCX(link.TCXOptions{Interface: r.device, Program: other.Program, Attach: at})
@@ -214,14 +214,14 @@ func TestOtherProgramsStillRun(t *testing.T) {
 			}
 			r.must(err)
 			defer l.Close()
-			r.attach(r.hook(place, TCX), mine.Program)
-			r.must(r.sender(senderDevice(place)).send(10))
+			r.attach(r.hook(point, TCX), mine.Program)
+			r.must(r.sender(senderDevice(point)).send(10))
 			r.waitFor(other, 10)
 			if n := r.count(mine); n != 10 {
 				r.Errorf("%d packets, want 10", n)
 			}
-			r.must(r.hook(place, TCX).Detach())
-			r.must(r.sender(senderDevice(place)).send(10))
+			r.must(r.hook(point, TCX).Detach())
+			r.must(r.sender(senderDevice(point)).send(10))
 			r.waitFor(other, 20)
 		})
 	}
@@ -236,7 +236,7 @@ func TestBestPrefersTCX(t *testing.T) {
 	h.Kind = Best
 	r.must(h.Attach(c.Program))
 	if st := r.state(h); st.Kind != TCX {
-		r.Errorf("%+v", st)
+		r.Errorf("unexpected status: %+v", st)
 	}
 	// A program that is attached with clsact is replaced in place, and stays with clsact.
 	r.must(h.Detach())
@@ -245,12 +245,12 @@ func TestBestPrefersTCX(t *testing.T) {
 	h.Kind = Best
 	r.must(h.Attach(c.Program))
 	if st := r.state(h); st.Kind != Clsact {
-		r.Errorf("%+v", st)
+		r.Errorf("unexpected status: %+v", st)
 	}
 	h.Kind = TCX
 	r.must(h.Attach(c.Program))
 	if st := r.state(h); st.Kind != TCX || r.hasQdisc() {
-		r.Errorf("%+v, a qdisc: %v", st, r.hasQdisc())
+		r.Errorf("%+v, has qdisc: %v", st, r.hasQdisc())
 	}
 }
 
@@ -264,7 +264,7 @@ func TestForeignXDPProgramIsReported(t *testing.T) {
 	err := h.Attach(mine.Program)
 	busy, ok := errors.AsType[*BusyError](err)
 	if !ok || busy.Program != r.id(other) || !strings.Contains(err.Error(), "(count_xdp) is already attached to the xdp hook") {
-		r.Errorf("%v", err)
+		r.Errorf("unexpected error: %v", err)
 	}
 	if len(r.pins()) != 1 {
 		r.Errorf("pins %q", r.pins())
@@ -281,11 +281,11 @@ func TestForcedDetachmentIsDefunct(t *testing.T) {
 	defer l.Close()
 	r.must(l.Detach())
 	if st := r.state(h); st.State != Defunct {
-		r.Errorf("%+v", st)
+		r.Errorf("unexpected status: %+v", st)
 	}
 	r.must(h.Attach(c.Program))
 	if st := r.state(h); st.State != Attached {
-		r.Errorf("%+v", st)
+		r.Errorf("unexpected status: %+v", st)
 	}
 }
 

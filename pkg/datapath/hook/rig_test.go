@@ -73,11 +73,11 @@ func (r *rig) must(err error) {
 }
 
 // hook returns a hook at that attach point. It skips the test if the kernel does not support the kind.
-func (r *rig) hook(place AttachPoint, kind Kind) Hook {
+func (r *rig) hook(point AttachPoint, kind Kind) Hook {
 	r.Helper()
 	return Hook{
-		Device: r.device, AttachPoint: place, Kind: kind, Name: "test_" + place.String(), Handle: 7,
-		Pin: filepath.Join(r.fs, place.String()), QdiscPin: filepath.Join(r.fs, "clsact"),
+		Device: r.device, AttachPoint: point, Kind: kind, Name: "test_" + point.String(), Handle: 7,
+		Pin: filepath.Join(r.fs, point.String()), QdiscPin: filepath.Join(r.fs, "clsact"),
 	}
 }
 
@@ -135,20 +135,20 @@ const mark = 0x7e57
 
 const skbMark = 8 // offset in struct __sk_buff
 
-func (r *rig) counter(place AttachPoint, verdict int32) *counter {
+func (r *rig) counter(point AttachPoint, verdict int32) *counter {
 	r.Helper()
 	counts, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	if err != nil {
 		r.Skipf("needs CAP_BPF: %v", err)
 	}
 	r.Cleanup(func() { counts.Close() })
-	return r.counterOf(counts, place, verdict)
+	return r.counterOf(counts, point, verdict)
 }
 
-func (r *rig) counterOf(counts *ebpf.Map, place AttachPoint, verdict int32) *counter {
+func (r *rig) counterOf(counts *ebpf.Map, point AttachPoint, verdict int32) *counter {
 	r.Helper()
-	spec := &ebpf.ProgramSpec{Name: "count_" + place.String(), Type: ebpf.SchedCLS, License: "GPL"}
-	if place == XDP {
+	spec := &ebpf.ProgramSpec{Name: "count_" + point.String(), Type: ebpf.SchedCLS, License: "GPL"}
+	if point == XDP {
 		spec.Type = ebpf.XDP
 	} else {
 		spec.Instructions = asm.Instructions{

@@ -30,7 +30,7 @@ func TestUnpinnedProgramRunsUntilClose(t *testing.T) {
 		st, err := held.Status()
 		r.must(err)
 		if want := (Status{State: Attached, Kind: h.Kind, Device: r.device, Program: id}); st != want {
-			r.Errorf("held: %+v, want %+v", st, want)
+			r.Errorf("attached: %+v, want %+v", st, want)
 		}
 		s := r.sender(senderDevice(XDP))
 		r.must(s.send(10))
@@ -78,7 +78,7 @@ func TestUnpinnedLinkSurvivesDeviceRemoval(t *testing.T) {
 		st, err := held.Status()
 		r.must(err)
 		if st.State != Defunct {
-			r.Errorf("%+v", st)
+			r.Errorf("unexpected status: %+v", st)
 		}
 		r.must(held.Close())
 	})
@@ -137,7 +137,7 @@ func TestLibxdpDispatcherIsReportedAndKept(t *testing.T) {
 		err = attach()
 		busy, ok := errors.AsType[*BusyError](err)
 		if !ok || !busy.Dispatcher() || !strings.Contains(err.Error(), "(xdp_dispatcher) is already attached to the xdp hook; it is libxdp's dispatcher") {
-			r.Errorf("%v", err)
+			r.Errorf("unexpected error: %v", err)
 		}
 	}
 	l, err = netlink.LinkByIndex(r.device)
