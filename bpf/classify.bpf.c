@@ -9,7 +9,7 @@
  * - Initiations beyond the rate limits are dropped (ratelimit.h), at any of the tunnel's ports.
  * - With check_indices, data messages with an unknown receiver index are dropped.
  *
- * The program handles only packets to an address of this host, which Go reads from the host's routing tables. The same
+ * The program handles only packets to an address of this host, which Go reads from the kernel. The same
  * device may forward other hosts' WireGuard traffic to the same port.
  *
  * Messages given to a socket bypass the checks of the IP stack. The program itself checks:

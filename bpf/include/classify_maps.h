@@ -89,7 +89,7 @@ struct {
 	TYPE(value, u64);
 } sources SEC(".maps");
 
-/* TATs of the sources from which peers sent their last authenticated message. */
+/* TATs of peers' sources: configured endpoints, and the sources of their last authenticated messages. */
 struct {
 	UINT(type, BPF_MAP_TYPE_HASH);
 	UINT(map_flags, BPF_F_NO_PREALLOC);

@@ -23,16 +23,17 @@
  * initiations with one have another limit. mac2 is a keyed BLAKE2s and cannot be verified here, so a flood with invented
  * mac2 exhausts both.
  *
- * The sources of peers, from their last authenticated message, are in a map of their own (peer_sources). Other sources
- * cannot evict them, and they consume nothing of the CPU's limits: sessions are renewed during any flood.
+ * The sources of peers are in a separate map (peer_sources): configured endpoints, and the sources of their last
+ * authenticated messages. Other sources cannot evict them, and within their own limits they consume nothing of the CPU's
+ * limits. So sessions are renewed during any flood.
  *
  * A sender that knows a peer's address and spoofs it, or shares it (NAT, the /64, a link's fe80::), exhausts that
  * source's limit. Initiations beyond it use one more CPU limit, shared by all peer sources. The peer then competes with
  * the flood for thousands of tokens a second instead of fifty. Without rate limits it would fare better only where the
- * workers can process the whole flood: they verify mac1 first, which is not possible here. The other side can still
- * renew the session: responses to this host's own initiations are not limited.
+ * workers can process the whole flood: they verify mac1 first, which is not possible here. This host can still renew
+ * the session itself: responses to its own initiations are not limited.
  *
- * Packets with IP fragments or other IPv6 extension headers are not limited, since the kernel still has to process them.
+ * IP fragments and packets with IPv6 extension headers are not limited: the kernel must first reassemble or parse them.
  */
 
 /* Takes a token at the time now. Returns whether there was one. Another CPU's clock may have put the TAT ahead of now. */

@@ -53,7 +53,7 @@ type Skipped struct {
 //
 // If another process holds the lock, Attach waits until ctx ends, at most some seconds. So do Status and Detach. The error
 // says how to proceed. It may wrap ErrInvalid, ErrNoDevice, ErrNoTunnel, hook.ErrNoBPFFS, a *hook.BusyError,
-// ebpf.ErrNotSupported, datapath.ErrFull or os.ErrPermission.
+// ebpf.ErrNotSupported, programs.ErrFull or os.ErrPermission.
 func (h *Host) Attach(ctx context.Context, cfg Config) (Report, error) {
 	return h.attach(ctx, cfg, history{})
 }
@@ -263,7 +263,7 @@ func changedPeers(peers []datapath.Peer, there map[netip.AddrPort]*datapath.Peer
 		case was != nil:
 			p.First = was.First
 		default:
-			p.First = rand.Uint32() // see datapath.Peer.First
+			p.First = rand.Uint32() // see programs.Peer.First
 		}
 		switch {
 		case was == nil:

@@ -44,7 +44,7 @@ type HookStatus struct {
 	Why     string `json:"reason"`         // for this kind
 }
 
-// Counter is one event counter (datapath.Event).
+// Counter is one event counter (programs.Event).
 type Counter struct {
 	Name  string `json:"name"`
 	Count uint64 `json:"count"`

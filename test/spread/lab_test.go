@@ -111,7 +111,8 @@ func (l *lab) other(s *side) *side {
 
 // connectHosts connects the sides through a router with the devices fromLeft and toRight. With rss, the cable to the right
 // has queues and selects them as a NIC does, for packets that enter it. The kernel keeps a socket's packets, also those of a
-// tunnel, on the queue of the first one (sk_tx_queue_get). Forwarded packets are not kept on a queue, which needs a router.
+// tunnel, on the queue of the first one (sk_tx_queue_get). It does not keep forwarded packets on a queue, so there is a
+// router between the sides.
 func (l *lab) connectHosts(v6, rss bool) {
 	l.Helper()
 	left, right, far := "10.9.0.2/24", "203.0.113.2/24", "203.0.113.1/24"
