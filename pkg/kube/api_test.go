@@ -20,8 +20,8 @@ import (
 
 // fakeAPI is as much of an API server as an agent speaks to. Nothing is ever deleted. test/kube has a real one.
 type fakeAPI struct {
-	nodes, agents *collection
-	unplanned     atomic.Bool // the definition is one without plans
+	nodes, agents   *collection
+	crdWithoutPlans atomic.Bool // the definition is one without plans
 }
 
 func newFakeAPI() *fakeAPI {
@@ -92,7 +92,7 @@ func (a *fakeAPI) apply(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	if a.unplanned.Load() && bytes.Contains(applied.Status, []byte(`"plans"`)) {
+	if a.crdWithoutPlans.Load() && bytes.Contains(applied.Status, []byte(`"plans"`)) {
 		http.Error(w, "failed to create typed patch object: .status.plans: field not declared in schema", http.StatusInternalServerError)
 		return
 	}
@@ -125,7 +125,7 @@ type collection struct {
 
 	mu    sync.Mutex
 	past  []event
-	grown chan struct{} // closed as soon as more has happened
+	grown chan struct{} // isClosed as soon as more has happened
 }
 
 // put adds an object, or replaces it.
@@ -169,7 +169,7 @@ func (c *collection) since(version int) ([]event, <-chan struct{}) {
 	return slices.Clone(c.past[min(version, len(c.past)):]), c.grown
 }
 
-// watch answers a watch, with what there is at first if asked for: client-go lists so (KEP 3157).
+// followDevice answers a watch, with what there is at first if asked for: client-go lists so (KEP 3157).
 func (c *collection) watch(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	at, _ := strconv.Atoi(q.Get("resourceVersion"))

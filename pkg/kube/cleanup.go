@@ -27,14 +27,14 @@ import (
 type CleanupConfig struct {
 	// Config is the agent's. Of it, Node, API, BPF, Tunnel, KeyDir, Learn, Version and Log are used. Without an API, nobody is told.
 	Config
-	// Keys says that the node's keys go, too: with the next one it is another node to all others.
-	Keys bool
-	// Tell is for how long the API is tried, to tell the others; 0: TellTime.
-	Tell time.Duration
+	// RemoveKeys says that the node's keys go, too: with the next one it is another node to all others.
+	RemoveKeys bool
+	// PublishTimeout is for how long the API is tried, to tell the others; 0: DefaultPublishTimeout.
+	PublishTimeout time.Duration
 }
 
-// TellTime is for how long Cleanup tries to tell the others: what they do not learn of costs them traffic.
-const TellTime = 2 * time.Minute
+// DefaultPublishTimeout is for how long Cleanup tries to tell the others: what they do not learn of costs them traffic.
+const DefaultPublishTimeout = 2 * time.Minute
 
 // Cleanup takes away all that agents left on this host, in either mode: it tells the others that this node has no agent any
 // more, gives them the time to learn of it, and then removes programs, routes and the tunnel. What is not there is no error.
@@ -44,7 +44,7 @@ const TellTime = 2 * time.Minute
 // from then on it goes wherever the cluster's other routes lead.
 func Cleanup(ctx context.Context, c CleanupConfig) error {
 	c.Config = c.withDefaults()
-	if err := c.resign(ctx); err != nil {
+	if err := c.withdraw(ctx); err != nil {
 		c.Log.Warn("others are not told, and learn of it by handshakes that fail", "error", err)
 	}
 	if err := ctx.Err(); err != nil {
@@ -53,8 +53,8 @@ func Cleanup(ctx context.Context, c CleanupConfig) error {
 	return errors.Join(c.removePrograms(ctx), c.removeTunnel(), c.removeRoutes(), c.removeFiles())
 }
 
-// resign leaves of the node's status only that it has no agent, and waits until the others know.
-func (c *CleanupConfig) resign(ctx context.Context) error {
+// withdraw leaves of the node's status only that it has no agent, and waits until the others know.
+func (c *CleanupConfig) withdraw(ctx context.Context) error {
 	if c.API == nil || c.Node == "" {
 		return nil
 	}
@@ -62,39 +62,39 @@ func (c *CleanupConfig) resign(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = c.tell(ctx, client)
+	err = c.publish(ctx, client)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	c.Log.Info("others are told", "node", c.Node, "wait", c.Learn)
+	c.Log.Info("others are told", "node", c.Node, "wait", c.Propagation)
 	select {
 	case <-ctx.Done():
-	case <-time.After(c.Learn):
+	case <-time.After(c.Propagation):
 	}
 	return nil
 }
 
-// tellPause is how long to wait before the API is tried again, at first, and tellPauseMax at most.
-const tellPause, tellPauseMax = 200 * time.Millisecond, 10 * time.Second
+// publishRetryMin is how long to wait before the API is tried again, at first, and publishRetryMax at most.
+const publishRetryMin, publishRetryMax = 200 * time.Millisecond, 10 * time.Second
 
-// tell writes the status until that succeeds, is refused (an admission policy's refusal is an invalid object) or there is
+// publish writes the status until that succeeds, is refused (an admission policy's refusal is an invalid object) or there is
 // nothing to write it to, or it is time to go on.
-func (c *CleanupConfig) tell(ctx context.Context, client *client) error {
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.Tell, TellTime))
+func (c *CleanupConfig) publish(ctx context.Context, client *client) error {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.PublishTimeout, DefaultPublishTimeout))
 	defer cancel()
-	for pause := tellPause; ; pause = min(2*pause, tellPauseMax) {
-		err := c.tellOnce(ctx, client)
+	for pause := publishRetryMin; ; pause = min(2*pause, publishRetryMax) {
+		err := c.publishOnce(ctx, client)
 		if err == nil || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
 			return err
 		}
 		level := slog.LevelDebug
-		if pause == tellPause {
+		if pause == publishRetryMin {
 			level = slog.LevelWarn
 		}
-		c.Log.Log(ctx, level, "the others are not told yet; trying again", "error", err, "most", cmp.Or(c.Tell, TellTime))
+		c.Log.Log(ctx, level, "the others are not told yet; trying again", "error", err, "most", cmp.Or(c.PublishTimeout, DefaultPublishTimeout))
 		select {
 		case <-ctx.Done():
 			return err
@@ -103,7 +103,7 @@ func (c *CleanupConfig) tell(ctx context.Context, client *client) error {
 	}
 }
 
-func (c *CleanupConfig) tellOnce(ctx context.Context, client *client) error {
+func (c *CleanupConfig) publishOnce(ctx context.Context, client *client) error {
 	return client.apply(ctx, c.Node, v1alpha1.NodeStatus{AgentVersion: c.Version, Conditions: []metav1.Condition{{
 		Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "CleanedUp", LastTransitionTime: metav1.Now(),
 		Message: "the node has no agent any more",
@@ -149,7 +149,7 @@ func (c *CleanupConfig) removeTunnel() error {
 }
 
 func (c *CleanupConfig) removeRoutes() error {
-	n, err := setRouting(c.Tunnel, nil, false)
+	n, err := applyRouting(c.Tunnel, nil, false)
 	if n > 0 {
 		c.Log.Info("routes are removed", "routes", n)
 	}
@@ -159,8 +159,8 @@ func (c *CleanupConfig) removeRoutes() error {
 // removeFiles removes what agents keep in their directory, keys only if they are to go, and the directory if nothing else is in
 // it.
 func (c *CleanupConfig) removeFiles() error {
-	patterns := []string{memoryFile + "*"}
-	if c.Keys {
+	patterns := []string{stateFile + "*"}
+	if c.RemoveKeys {
 		patterns = append(patterns, "private*.key", "private*.key.*")
 	}
 	var errs []error

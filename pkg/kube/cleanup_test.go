@@ -48,7 +48,7 @@ func in(t *testing.T, h *netlab.Host, f func() error) {
 func cleanupOf(t *testing.T, tunnel string) CleanupConfig {
 	t.Helper()
 	return CleanupConfig{Config: Config{
-		Tunnel: tunnel, KeyDir: filepath.Join(t.TempDir(), "keys"), Log: slog.New(slog.DiscardHandler), Learn: time.Nanosecond,
+		Tunnel: tunnel, KeyDir: filepath.Join(t.TempDir(), "keys"), Log: slog.New(slog.DiscardHandler), Propagation: time.Nanosecond,
 	}}
 }
 
@@ -71,7 +71,7 @@ func addForeignTunnel(name string) error {
 	return netlink.LinkAdd(&netlink.Tuntap{LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TUN})
 }
 
-func TestCleanupTakesAwayTunnelAndRoutes(t *testing.T) {
+func TestCleanupRemovesTunnelAndRoutes(t *testing.T) {
 	h, tunnel := emptyHost(t)
 	c := cleanupOf(t, tunnel)
 	pods := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
@@ -79,7 +79,7 @@ func TestCleanupTakesAwayTunnelAndRoutes(t *testing.T) {
 		if err := addTunnel(tunnel); err != nil {
 			return err
 		}
-		if _, err := setRouting(tunnel, &Routing{Routes: pods}, true); err != nil {
+		if _, err := applyRouting(tunnel, &Routing{Routes: pods}, true); err != nil {
 			return err
 		}
 		for range 2 { // the second time, nothing is there
@@ -90,14 +90,14 @@ func TestCleanupTakesAwayTunnelAndRoutes(t *testing.T) {
 		if _, err := netlink.LinkByName(tunnel); !errors.As(err, new(netlink.LinkNotFoundError)) {
 			t.Errorf("the tunnel is there: %v", err)
 		}
-		if left, err := ownRoutes(); err != nil || len(left) > 0 {
+		if left, err := agentRoutes(); err != nil || len(left) > 0 {
 			t.Errorf("routes are left: %v, %v", left, err)
 		}
 		return nil
 	})
 }
 
-func TestCleanupLeavesWhatIsNotTheAgents(t *testing.T) {
+func TestCleanupKeepsForeignInterfaces(t *testing.T) {
 	h, tunnel := emptyHost(t)
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = tunnel
@@ -121,9 +121,9 @@ func TestCleanupLeavesWhatIsNotTheAgents(t *testing.T) {
 	}
 }
 
-func TestModeThatEndsTakesAwayOnlyItsOwnTunnel(t *testing.T) {
+func TestTearDownRemovesOnlyOwnTunnel(t *testing.T) {
 	h, tunnel := emptyHost(t)
-	m := newMesher(Config{Tunnel: tunnel, Log: slog.New(slog.DiscardHandler)}.withDefaults(), nil, nil, func() {})
+	m := newMeshReconciler(Config{Tunnel: tunnel, Log: slog.New(slog.DiscardHandler)}.withDefaults(), nil, nil, func() {})
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = tunnel
 	for _, c := range []struct {
@@ -137,7 +137,7 @@ func TestModeThatEndsTakesAwayOnlyItsOwnTunnel(t *testing.T) {
 		{"nothing", func() error { return nil }, false},
 	} {
 		in(t, h, func() error {
-			if err := errors.Join(c.add(), m.undo(t.Context())); err != nil {
+			if err := errors.Join(c.add(), m.tearDown(t.Context())); err != nil {
 				return err
 			}
 			l, err := netlink.LinkByName(tunnel)
@@ -152,7 +152,7 @@ func TestModeThatEndsTakesAwayOnlyItsOwnTunnel(t *testing.T) {
 	}
 }
 
-func TestCleanupDoesNotPullTheTunnelFromUnderAnAgent(t *testing.T) {
+func TestCleanupRefusesWhileAgentRuns(t *testing.T) {
 	h, tunnel := emptyHost(t)
 	l, err := uapi.Listen(tunnel)
 	if err != nil {
@@ -171,7 +171,7 @@ func TestCleanupDoesNotPullTheTunnelFromUnderAnAgent(t *testing.T) {
 	})
 }
 
-func TestCleanupRemovesKeysOnlyWhenAsked(t *testing.T) {
+func TestCleanupRemovesKeysOnRequest(t *testing.T) {
 	h, tunnel := emptyHost(t)
 	for _, c := range []struct {
 		name        string
@@ -184,7 +184,7 @@ func TestCleanupRemovesKeysOnlyWhenAsked(t *testing.T) {
 		{"nothing", true, nil, nil},
 	} {
 		cfg := cleanupOf(t, tunnel)
-		cfg.Keys = c.keys
+		cfg.RemoveKeys = c.keys
 		for _, name := range c.there {
 			err := errors.Join(os.MkdirAll(cfg.KeyDir, 0o700), os.WriteFile(filepath.Join(cfg.KeyDir, name), nil, 0o600))
 			if err != nil {
@@ -206,8 +206,8 @@ func TestCleanupRemovesKeysOnlyWhenAsked(t *testing.T) {
 	}
 }
 
-// refusing is an API server that answers with codes, one after the other and then the last, and calls told before each.
-func refusing(t *testing.T, told func(*http.Request), codes ...int) *rest.Config {
+// serverAnswering is an API server that answers with codes, one after the other and then the last, and calls told before each.
+func serverAnswering(t *testing.T, told func(*http.Request), codes ...int) *rest.Config {
 	t.Helper()
 	var mu sync.Mutex
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -224,14 +224,14 @@ func refusing(t *testing.T, told func(*http.Request), codes ...int) *rest.Config
 	return &rest.Config{Host: server.URL}
 }
 
-func TestCleanupTellsTheOthersFirst(t *testing.T) {
+func TestCleanupPublishesBeforeRemoving(t *testing.T) {
 	h, tunnel := emptyHost(t)
 	for code, about := range map[int]string{
 		http.StatusOK: "told", http.StatusNotFound: "nobody knows it", http.StatusForbidden: "may not tell, and goes on",
 		http.StatusUnprocessableEntity: "a policy refuses it, and it goes on",
 	} {
 		cfg := cleanupOf(t, tunnel)
-		memory := filepath.Join(cfg.KeyDir, memoryFile)
+		memory := filepath.Join(cfg.KeyDir, stateFile)
 		if err := errors.Join(os.MkdirAll(cfg.KeyDir, 0o700), os.WriteFile(memory, nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
@@ -239,7 +239,7 @@ func TestCleanupTellsTheOthersFirst(t *testing.T) {
 		var status map[string]any
 		var before error // whether what is to be removed was there when the others were told
 		tries := 0
-		cfg.API = refusing(t, func(r *http.Request) {
+		cfg.API = serverAnswering(t, func(r *http.Request) {
 			var body map[string]any
 			_ = json.NewDecoder(r.Body).Decode(&body)
 			path, status = r.URL.Path, nil
@@ -258,11 +258,11 @@ func TestCleanupTellsTheOthersFirst(t *testing.T) {
 	}
 }
 
-func TestOthersAreToldOnceTheAPIAnswers(t *testing.T) {
+func TestCleanupRetriesPublishing(t *testing.T) {
 	tries := 0
-	c := CleanupConfig{Config: Config{Node: "n1", Log: slog.New(slog.DiscardHandler), Learn: time.Nanosecond}}
-	c.API = refusing(t, func(*http.Request) { tries++ }, http.StatusInternalServerError, http.StatusUnauthorized, http.StatusOK)
-	if err := c.resign(t.Context()); err != nil || tries != 3 {
+	c := CleanupConfig{Config: Config{Node: "n1", Log: slog.New(slog.DiscardHandler), Propagation: time.Nanosecond}}
+	c.API = serverAnswering(t, func(*http.Request) { tries++ }, http.StatusInternalServerError, http.StatusUnauthorized, http.StatusOK)
+	if err := c.withdraw(t.Context()); err != nil || tries != 3 {
 		t.Errorf("after %d tries: %v", tries, err)
 	}
 }
@@ -272,7 +272,7 @@ type answering func(*http.Request) (*http.Response, error)
 
 func (a answering) RoundTrip(r *http.Request) (*http.Response, error) { return a(r) }
 
-func TestWriteThatIsNotAnsweredEnds(t *testing.T) {
+func TestUnansweredWriteTimesOut(t *testing.T) {
 	for what, server := range map[string]answering{
 		"never answers": func(r *http.Request) (*http.Response, error) {
 			<-r.Context().Done()
@@ -293,7 +293,7 @@ func TestWriteThatIsNotAnsweredEnds(t *testing.T) {
 				func() error { return c.apply(t.Context(), "n1", v1alpha1.NodeStatus{}) },
 			} {
 				began := time.Now()
-				if err, took := write(), time.Since(began); err == nil || took > writeFor {
+				if err, took := write(), time.Since(began); err == nil || took > writeTimeoutAPI {
 					t.Errorf("a server that %s is waited for for %s: %v", what, took, err)
 				}
 			}
@@ -301,11 +301,11 @@ func TestWriteThatIsNotAnsweredEnds(t *testing.T) {
 	}
 }
 
-func TestNodeIsCleanedThoughTheAPINeverAnswers(t *testing.T) {
+func TestCleanupProceedsWithoutAPI(t *testing.T) {
 	tries := 0
-	c := CleanupConfig{Config: Config{Node: "n1", Log: slog.New(slog.DiscardHandler)}, Tell: 10 * time.Millisecond}
-	c.API = refusing(t, func(*http.Request) { tries++ }, http.StatusInternalServerError)
-	if err := c.resign(t.Context()); err == nil || t.Context().Err() != nil {
+	c := CleanupConfig{Config: Config{Node: "n1", Log: slog.New(slog.DiscardHandler)}, PublishTimeout: 10 * time.Millisecond}
+	c.API = serverAnswering(t, func(*http.Request) { tries++ }, http.StatusInternalServerError)
+	if err := c.withdraw(t.Context()); err == nil || t.Context().Err() != nil {
 		t.Errorf("after %d tries: %v", tries, err)
 	}
 }

@@ -30,7 +30,7 @@ type client struct {
 
 func newClient(cfg *rest.Config) (*client, error) {
 	scheme := runtime.NewScheme()
-	addNodes(scheme)
+	registerNodeTypes(scheme)
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return nil, err
 	}
@@ -54,9 +54,9 @@ func newClient(cfg *rest.Config) (*client, error) {
 	return &client{core: core, own: own}, nil
 }
 
-// writeFor is how long a write may take, with all that client-go repeats of it: it does so for as long as a server says, and
+// writeTimeoutAPI is how long a write may take, with all that client-go repeats of it: it does so for as long as a server says, and
 // meanwhile nothing else is done for the node.
-const writeFor = 10 * time.Second
+const writeTimeoutAPI = 10 * time.Second
 
 // create makes the RopewalkNode of a node, which owns it: with the node, it goes. One that is there already is no error.
 func (c *client) create(ctx context.Context, owner *node) error {
@@ -67,7 +67,7 @@ func (c *client) create(ctx context.Context, owner *node) error {
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: owner.Name, UID: owner.UID}},
 		},
 	}
-	ctx, cancel := context.WithTimeout(ctx, writeFor)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeoutAPI)
 	defer cancel()
 	err := c.own.Post().Resource(v1alpha1.Resource).Body(n).Do(ctx).Error()
 	if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -82,7 +82,7 @@ func (c *client) apply(ctx context.Context, name string, status v1alpha1.NodeSta
 		"apiVersion": v1alpha1.GroupVersion().String(), "kind": v1alpha1.Kind, "metadata": map[string]string{"name": name},
 		"status": status,
 	})
-	ctx, cancel := context.WithTimeout(ctx, writeFor)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeoutAPI)
 	defer cancel()
 	if err == nil {
 		err = c.own.Patch(types.ApplyPatchType).Resource(v1alpha1.Resource).Name(name).SubResource("status").

@@ -20,7 +20,7 @@ import (
 // patience is how long anything may take on a machine that is emulated and overloaded.
 const patience = time.Minute
 
-func TestClusterFollowsWhatAnAgentWrites(t *testing.T) {
+func TestClusterFollowsAgentStatus(t *testing.T) {
 	api := newFakeAPI()
 	if err := api.addNode("a", netip.MustParseAddr("192.0.2.1"), netip.MustParsePrefix("10.244.1.0/24")); err != nil {
 		t.Fatal(err)
@@ -41,7 +41,7 @@ func TestClusterFollowsWhatAnAgentWrites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k.run(t.Context())
+	k.start(t.Context())
 	if !cache.WaitForCacheSync(t.Context().Done(), k.synced) {
 		t.Fatal("the picture is never whole")
 	}
@@ -79,13 +79,13 @@ func TestClusterFollowsWhatAnAgentWrites(t *testing.T) {
 	}
 }
 
-// TestNodesOtherPlansAreTakenOnceAMinute: a node that was taken over is not to keep all others busy.
-func TestNodesOtherPlansAreTakenOnceAMinute(t *testing.T) {
+// TestPlanChangesAreRateLimited: a node that was taken over is not to keep all others busy.
+func TestPlanChangesAreRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int32
-		k := &cluster{changed: func() { calls.Add(1) }}
+		k := &cluster{trigger: func() { calls.Add(1) }}
 		n := parseNode(t, aNode)
-		var w word
+		var w agentState
 		for i, step := range []struct {
 			pass   time.Duration
 			says   v1alpha1.Port
@@ -110,8 +110,8 @@ func TestNodesOtherPlansAreTakenOnceAMinute(t *testing.T) {
 				rn.Status.Plans = []v1alpha1.Plan{{IPFamily: v1alpha1.IPv4, Ports: []v1alpha1.Port{step.says}}}
 			}
 			before := w
-			m, now := before.recall(n, rn)
-			k.callAfter(now.pace(before, &m))
+			m, now := before.update(n, rn)
+			k.triggerAfter(now.limitPlanChanges(before, &m))
 			w = now
 			got := uint16(0)
 			if len(m.Agent.Plans.V4) > 0 {

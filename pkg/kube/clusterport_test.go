@@ -8,7 +8,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/adopt"
 )
 
-func TestTunnelOfTheClusterIsFound(t *testing.T) {
+func TestClusterTunnelPortIsFound(t *testing.T) {
 	cilium, flannel := adopt.Tunnel{Name: "cilium_wg0", Port: 51871}, adopt.Tunnel{Name: "flannel-wg", Port: 51820}
 	mine, user := adopt.Tunnel{Name: "wg0", Port: 1000}, adopt.Tunnel{Name: "wg1", Port: 2000, Userspace: true}
 	for _, c := range []struct {

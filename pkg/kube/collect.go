@@ -16,21 +16,21 @@ import (
 func newRegistry(s *Stats, version string) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		metrics.NewBuildInfo(version), collect(s.counters), collect(s.tunnel), collect(s.spreads))
+		metrics.NewBuildInfo(version), collectorFunc(s.collectCounters), collectorFunc(s.collectTunnel), collectorFunc(s.collectSpread))
 	return r
 }
 
-// collect is a prometheus.Collector that is not checked beforehand.
-type collect func(chan<- prometheus.Metric)
+// collectorFunc is a prometheus.Collector that is not checked beforehand.
+type collectorFunc func(chan<- prometheus.Metric)
 
 // Describe implements prometheus.Collector.
-func (c collect) Describe(chan<- *prometheus.Desc) {}
+func (c collectorFunc) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
-func (c collect) Collect(ch chan<- prometheus.Metric) { c(ch) }
+func (c collectorFunc) Collect(ch chan<- prometheus.Metric) { c(ch) }
 
-// counters are the agent's own.
-func (s *Stats) counters(ch chan<- prometheus.Metric) {
+// collectCounters are the agent's own.
+func (s *Stats) collectCounters(ch chan<- prometheus.Metric) {
 	for _, m := range []struct {
 		name, help string
 		kind       prometheus.ValueType
@@ -49,9 +49,9 @@ func (s *Stats) counters(ch chan<- prometheus.Metric) {
 	}
 }
 
-// tunnel shows the engine as `ropewalk run` does. Of what it has dropped, tx_no_peer is what was for nodes that are no peers, which would have
+// collectTunnel shows the engine as `ropewalk run` does. Of what it has dropped, tx_no_peer is what was for nodes that are no peers, which would have
 // left in the clear.
-func (s *Stats) tunnel(ch chan<- prometheus.Metric) {
+func (s *Stats) collectTunnel(ch chan<- prometheus.Metric) {
 	e := s.engine.Load()
 	if e == nil {
 		return
@@ -60,11 +60,11 @@ func (s *Stats) tunnel(ch chan<- prometheus.Metric) {
 	if !ok {
 		return
 	}
-	metrics.NewCollector(metrics.FromDevice(d, time.Now), metrics.Options{PerPeer: s.perPeer}).Collect(ch)
+	metrics.NewCollector(metrics.FromDevice(d, time.Now), metrics.Options{PerPeer: s.perPeerMetrics}).Collect(ch)
 }
 
-// spreads shows what spreads as `ropewalk spread attach --metrics` does.
-func (s *Stats) spreads(ch chan<- prometheus.Metric) {
+// collectSpread shows what spreads as `ropewalk spread attach --metrics` does.
+func (s *Stats) collectSpread(ch chan<- prometheus.Metric) {
 	if look := s.spread.Load(); look != nil {
 		metrics.NewSpreadCollector(*look).Collect(ch)
 	}

@@ -62,23 +62,23 @@ func toAgent(st *v1alpha1.NodeStatus) *mesh.Agent {
 	for _, p := range st.Plans {
 		switch p.IPFamily {
 		case v1alpha1.IPv4:
-			a.Plans.V4 = toPlan(p.Ports)
+			a.Plans.V4 = toPortPlan(p.Ports)
 		case v1alpha1.IPv6:
-			a.Plans.V6 = toPlan(p.Ports)
+			a.Plans.V6 = toPortPlan(p.Ports)
 		}
 	}
 	return a
 }
 
-// toPlan reads a plan. What is no port is none in pkg/mesh either.
-func toPlan(ports []v1alpha1.Port) (plan []uint16) {
+// toPortPlan reads a plan. What is no port is none in pkg/mesh either.
+func toPortPlan(ports []v1alpha1.Port) (plan []uint16) {
 	for _, p := range ports[:min(len(ports), spread.MaxPorts+1)] {
 		plan = append(plan, uint16(max(0, min(p, 65535))))
 	}
 	return plan
 }
 
-// sameNode compares what the cluster itself tells of two nodes.
-func sameNode(a, b mesh.Node) bool {
+// sameNodeObject compares what the cluster itself tells of two nodes.
+func sameNodeObject(a, b mesh.Node) bool {
 	return a.Name == b.Name && a.Created.Equal(b.Created) && slices.Equal(a.Addrs, b.Addrs) && slices.Equal(a.PodCIDRs, b.PodCIDRs)
 }

@@ -47,7 +47,7 @@ func agentOf(uid string) *v1alpha1.RopewalkNode {
 	}
 }
 
-func TestOnlyWhatCanBeBelievedIsRead(t *testing.T) {
+func TestConversionDropsUntrustedFields(t *testing.T) {
 	n := parseNode(t, aNode)
 	want := mesh.Node{
 		Name: "n1", OptOut: true, Endpoint: netip.MustParseAddr("198.51.100.1"),
@@ -70,40 +70,40 @@ func TestOnlyWhatCanBeBelievedIsRead(t *testing.T) {
 	}
 }
 
-func TestHeartbeatsAreNoChange(t *testing.T) {
+func TestHeartbeatsAreIrrelevantUpdates(t *testing.T) {
 	a, b := parseNode(t, aNode), parseNode(t, aNode)
 	b.ResourceVersion = "2"
-	if differ(a, b, "") {
+	if isRelevantUpdate(a, b, "") {
 		t.Error("a new version with nothing new is a change")
 	}
 	for what, text := range map[string]string{
 		"an address": strings.ReplaceAll(aNode, "192.0.2.1", "192.0.2.2"), "its pods": strings.ReplaceAll(aNode, "10.244.1.0", "10.244.2.0"),
 		"another node of that name": strings.ReplaceAll(aNode, "u1", "u2"),
 	} {
-		if !differ(a, parseNode(t, text), "") {
+		if !isRelevantUpdate(a, parseNode(t, text), "") {
 			t.Error(what + " is no change")
 		}
 	}
 	before, after := agentOf("u1"), agentOf("u1")
 	after.Status.Peers, after.Status.SpreadsTo, after.Status.AgentVersion = 1000, 1000, "2"
-	if differ(before, after, "other") {
+	if isRelevantUpdate(before, after, "other") {
 		t.Error("how many peers another node counts is a change: each node that joins would have all nodes look twice")
 	}
-	if !differ(before, after, before.Name) {
+	if !isRelevantUpdate(before, after, before.Name) {
 		t.Error("what the API has of the node itself is no change")
 	}
 	planned := agentOf("u1")
 	planned.Status.Plans = []v1alpha1.Plan{{IPFamily: v1alpha1.IPv4, Ports: []v1alpha1.Port{61003, 61001}}}
-	if !differ(before, planned, "other") {
+	if !isRelevantUpdate(before, planned, "other") {
 		t.Error("a plan of ports is no change")
 	}
 	after.Status.NextPublicKey = v1alpha1.PublicKey(noise.PublicKey{8}.Base64())
-	if !differ(before, after, "other") {
+	if !isRelevantUpdate(before, after, "other") {
 		t.Error("a next key is no change (cilium #25492)")
 	}
 }
 
-func TestWhatIsMissingSaysNothing(t *testing.T) {
+func TestMissingRopewalkNodeKeepsLastState(t *testing.T) {
 	n := parseNode(t, aNode)
 	said := agentOf("u1")
 	said.UID, said.Generation = "r1", 2
@@ -134,10 +134,10 @@ func TestWhatIsMissingSaysNothing(t *testing.T) {
 		{"the node is another of that name", other, nil, "", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, w := word{}.recall(n, said)
-			for range 2 { // again, it is the same
+			_, w := agentState{}.update(n, said)
+			for range 2 { // trigger, it is the same
 				var m mesh.Node
-				m, w = w.recall(c.n, c.rn)
+				m, w = w.update(c.n, c.rn)
 				mode := mesh.Mode("")
 				if m.Agent != nil {
 					mode = m.Agent.Mode
@@ -150,7 +150,7 @@ func TestWhatIsMissingSaysNothing(t *testing.T) {
 	}
 }
 
-func TestCopiesShareNothing(t *testing.T) {
+func TestDeepCopySharesNothing(t *testing.T) {
 	l := &nodeList{Items: []node{*parseNode(t, aNode)}}
 	c := l.DeepCopyObject().(*nodeList)
 	c.Items[0].Spec.PodCIDRs[0], c.Items[0].Status.Addresses[0].Address = "changed", "changed"
@@ -159,7 +159,7 @@ func TestCopiesShareNothing(t *testing.T) {
 	}
 }
 
-func FuzzAgentsThatLieDoNoHarm(f *testing.F) {
+func FuzzHostileStatus(f *testing.F) {
 	f.Add("192.0.2.1:51820", "key", int32(61000), int32(61999), "198.51.100.1", int32(61000), int32(61001))
 	f.Add("[::ffff:192.0.2.1%eth0]:0", strings.Repeat("A", 44), int32(-1), int32(1<<30), "fe80::1%x", int32(51820), int32(-1))
 	f.Fuzz(func(t *testing.T, endpoint, key string, first, last int32, at string, one, two int32) {

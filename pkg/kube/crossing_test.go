@@ -43,7 +43,7 @@ type crossing struct {
 // sight is what the data messages of one round look like on the wire.
 type sight struct {
 	ports [flowCount]map[uint16]bool // their sources
-	last  map[stretch]uint64         // counters
+	last  map[stretch]uint64         // collectCounters
 	// Messages behind a later one of their flow, and those among them that are from its port.
 	overtook, overtookInLane int
 }
@@ -106,7 +106,7 @@ func (c *crossing) rounds() {
 	}
 }
 
-// open opens the sockets, which are flows that nobody has seen before.
+// openEngine opens the sockets, which are flows that nobody has seen before.
 func (c *crossing) open() {
 	c.Helper()
 	c.must(c.to.host.Do(func() (err error) {

@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// dialled are the addresses at which the API server was reached, whatever its name: nothing for them goes into a tunnel that
+// apiDialer are the addresses at which the API server was reached, whatever its name: nothing for them goes into a tunnel that
 // needs the API to come up.
-type dialled struct {
-	known []netip.Addr // without a name
-	next  func(ctx context.Context, network, address string) (net.Conn, error)
-	found func() // is called when there is one more
+type apiDialer struct {
+	literal   []netip.Addr // without a name
+	next      func(ctx context.Context, network, address string) (net.Conn, error)
+	onNewAddr func() // is called when there is one more
 
 	mu    sync.Mutex
 	addrs []netip.Addr
@@ -29,47 +29,47 @@ const (
 	keepAlive   = 30 * time.Second
 )
 
-func (d *dialled) dial(ctx context.Context, network, address string) (net.Conn, error) {
+func (d *apiDialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	next := d.next
 	if next == nil {
 		next = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
 	}
 	c, err := next(ctx, network, address)
 	if err == nil {
-		d.note(c.RemoteAddr())
+		d.record(c.RemoteAddr())
 	}
 	return c, err
 }
 
-func (d *dialled) note(at net.Addr) {
+func (d *apiDialer) record(at net.Addr) {
 	tcp, ok := at.(*net.TCPAddr)
 	if !ok {
 		return
 	}
 	addr := tcp.AddrPort().Addr().Unmap().WithZone("")
 	d.mu.Lock()
-	i, known := slices.Index(d.addrs, addr), slices.Contains(d.known, addr)
+	i, known := slices.Index(d.addrs, addr), slices.Contains(d.literal, addr)
 	fresh := i < 0 && !known
 	if i >= 0 {
 		d.addrs = slices.Delete(d.addrs, i, i+1)
 	}
 	if !known {
 		d.addrs = append(d.addrs, addr)
-		d.addrs = d.addrs[max(0, len(d.addrs)-maxDialled):]
+		d.addrs = d.addrs[max(0, len(d.addrs)-maxAPIAddrs):]
 	}
 	d.mu.Unlock()
 	if fresh {
-		d.found()
+		d.onNewAddr()
 	}
 }
 
-// maxDialled is how many addresses count: those that were reached last, which come last.
-const maxDialled = 16
+// maxAPIAddrs is how many addresses count: those that were reached last, which come last.
+const maxAPIAddrs = 16
 
-func (d *dialled) all() []netip.Addr {
+func (d *apiDialer) all() []netip.Addr {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return slices.Concat(d.known, d.addrs)
+	return slices.Concat(d.literal, d.addrs)
 }
 
 // apiAddrs are the API server's addresses, if its host names any. As to client-go, that is a URL, or a host with or without a port.

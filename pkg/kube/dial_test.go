@@ -18,11 +18,11 @@ type reached struct {
 
 func (r reached) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(r.at)) }
 
-// TestAPIServerWithANameIsNeverBehindTheTunnel is cilium #28965 for one that is not given by its address.
-func TestAPIServerWithANameIsNeverBehindTheTunnel(t *testing.T) {
+// TestResolvedAPIServerBypassesTunnel is cilium #28965 for one that is not given by its address.
+func TestResolvedAPIServerBypassesTunnel(t *testing.T) {
 	at, found := "", 0
-	d := &dialled{
-		known: []netip.Addr{netip.MustParseAddr("192.0.2.254")}, found: func() { found++ },
+	d := &apiDialer{
+		literal: []netip.Addr{netip.MustParseAddr("192.0.2.254")}, onNewAddr: func() { found++ },
 		next: func(context.Context, string, string) (net.Conn, error) { return reached{at: at}, nil },
 	}
 	for _, at = range []string{"192.0.2.254:443", "198.51.100.1:6443", "[::ffff:198.51.100.1]:6443", "[2001:db8::1]:443", "198.51.100.1:6443"} {
@@ -36,11 +36,11 @@ func TestAPIServerWithANameIsNeverBehindTheTunnel(t *testing.T) {
 	}
 }
 
-func TestAddressesThatTheAPIServerWasReachedAtLastAreKept(t *testing.T) {
+func TestRecentAPIServerAddressesAreKept(t *testing.T) {
 	at := ""
-	d := &dialled{
-		found: func() {},
-		next:  func(context.Context, string, string) (net.Conn, error) { return reached{at: at}, nil },
+	d := &apiDialer{
+		onNewAddr: func() {},
+		next:      func(context.Context, string, string) (net.Conn, error) { return reached{at: at}, nil },
 	}
 	reach := func(i byte) netip.Addr {
 		addr := netip.AddrFrom4([4]byte{203, 0, 113, i})
@@ -51,11 +51,11 @@ func TestAddressesThatTheAPIServerWasReachedAtLastAreKept(t *testing.T) {
 		return addr
 	}
 	for i := range byte(100) {
-		reach(0) // again and again, among others that come and go
+		reach(0) // trigger and again, among others that come and go
 		reach(i)
 	}
 	var want []netip.Addr
-	for i := byte(100 - maxDialled + 1); i < 99; i++ {
+	for i := byte(100 - maxAPIAddrs + 1); i < 99; i++ {
 		want = append(want, netip.AddrFrom4([4]byte{203, 0, 113, i}))
 	}
 	want = append(want, reach(0), reach(99))
@@ -64,7 +64,7 @@ func TestAddressesThatTheAPIServerWasReachedAtLastAreKept(t *testing.T) {
 	}
 }
 
-func TestAddressesOfTheAPIServerAreReadFromItsHost(t *testing.T) {
+func TestAPIServerAddressIsParsedFromHost(t *testing.T) {
 	for host, want := range map[string][]netip.Addr{
 		"https://192.0.2.1:6443":           {netip.MustParseAddr("192.0.2.1")},
 		"https://192.0.2.1":                {netip.MustParseAddr("192.0.2.1")},

@@ -46,7 +46,7 @@ func open(o daemon.Options) (Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &inProcess{Daemon: d, served: make(chan struct{})}
+	e := &servedDaemon{Daemon: d, served: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	e.cancel = cancel
 	go func() {
@@ -58,15 +58,15 @@ func open(o daemon.Options) (Engine, error) {
 	return e, nil
 }
 
-// inProcess is a Daemon whose control socket is served.
-type inProcess struct {
+// servedDaemon is a Daemon whose control socket is served.
+type servedDaemon struct {
 	*daemon.Daemon
 	cancel context.CancelFunc
 	served chan struct{}
 }
 
 // Close ends the tunnel.
-func (e *inProcess) Close() {
+func (e *servedDaemon) Close() {
 	e.cancel()
 	<-e.served
 	e.Daemon.Close()

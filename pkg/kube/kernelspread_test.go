@@ -10,9 +10,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/datapath/hook"
 )
 
-// TestAgentsSpreadTunnelsThatOthersHaveMade is spread mode as it is meant: the kernel's WireGuard is the CNI's, as Cilium and
+// TestAgentsSpreadForeignWireGuardTunnels is spread mode as it is meant: the kernel's WireGuard is the CNI's, as Cilium and
 // flannel (k3s) make it, and knows nothing of ropewalk.
-func TestAgentsSpreadTunnelsThatOthersHaveMade(t *testing.T) {
+func TestAgentsSpreadForeignWireGuardTunnels(t *testing.T) {
 	for _, c := range []cni{
 		{"cilium_wg0", 51871, "0xe00"},
 		{"flannel-wg", 51820, "0"},

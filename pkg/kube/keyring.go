@@ -64,7 +64,7 @@ func generationOf(name string) (int64, bool) {
 // it is.
 func openKeyring(dir string, asked int64, rand io.Reader) (*keyring, error) {
 	r := &keyring{dir: dir, rand: rand}
-	numbers, err := r.list()
+	numbers, err := r.generations()
 	if err != nil {
 		return nil, fmt.Errorf("looking for the node's key: %w", err)
 	}
@@ -84,8 +84,8 @@ func openKeyring(dir string, asked int64, rand io.Reader) (*keyring, error) {
 	return r, nil
 }
 
-// list returns the numbers of the generations that there are, in order.
-func (r *keyring) list() (numbers []int64, err error) {
+// generations returns the numbers of the generations that there are, in order.
+func (r *keyring) generations() (numbers []int64, err error) {
 	entries, err := os.ReadDir(r.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

@@ -47,5 +47,5 @@ func readKey(path string) (noise.PrivateKey, error) {
 
 // writeKey makes the file appear, unless another agent was faster.
 func writeKey(dir, path string, k noise.PrivateKey) error {
-	return writeWhole(dir, keyFile+".*", []byte(k.Base64()+"\n"), func(from string) error { return os.Link(from, path) })
+	return writeFileAtomically(dir, keyFile+".*", []byte(k.Base64()+"\n"), func(from string) error { return os.Link(from, path) })
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-func TestKeyIsMadeOnceAndKept(t *testing.T) {
+func TestKeyIsGeneratedOnce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "not", "there")
 	k, err := openKeyring(dir, 0, rand.Reader)
 	if err != nil || k.current.key.IsZero() || k.current.number != 1 {
@@ -32,7 +32,7 @@ func TestKeyIsMadeOnceAndKept(t *testing.T) {
 	}
 }
 
-func TestBadKeyIsAnErrorAndStays(t *testing.T) {
+func TestInvalidKeyFileIsKeptAndRejected(t *testing.T) {
 	good, err := noise.NewPrivateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func TestBadKeyIsAnErrorAndStays(t *testing.T) {
 	}
 }
 
-func TestKeyThatCannotBeStoredIsNone(t *testing.T) {
+func TestUnstorableKeyIsNotUsed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func TestKeyThatCannotBeStoredIsNone(t *testing.T) {
 	}
 }
 
-func TestKeyringKnowsWhichKeyIsInUse(t *testing.T) {
+func TestKeyringUsesLowestGeneration(t *testing.T) {
 	dir := t.TempDir()
 	open := func() *keyring {
 		t.Helper()
@@ -117,13 +117,13 @@ func TestKeyringKnowsWhichKeyIsInUse(t *testing.T) {
 	}
 }
 
-func TestLostKeyIsReplacedByOneOfTheGenerationAskedFor(t *testing.T) {
+func TestLostKeyGetsRequestedGeneration(t *testing.T) {
 	if r, err := openKeyring(t.TempDir(), 5, rand.Reader); err != nil || r.current.number != 5 {
 		t.Error(r.current.number, err)
 	}
 }
 
-func TestOnlyKeysAreTakenForKeys(t *testing.T) {
+func TestKeyFileNamesAreStrict(t *testing.T) {
 	for name, want := range map[string]int64{
 		"private.key": 1, "private-2.key": 2, "private-1.key": 0, "private-02.key": 0, "private--2.key": 0, "private-.key": 0,
 		"private-2.key.123": 0, "private-+2.key": 0, "private-99999999999999999999.key": 0, "key": 0, "": 0,
@@ -134,7 +134,7 @@ func TestOnlyKeysAreTakenForKeys(t *testing.T) {
 	}
 }
 
-func TestKeyChangeGoesOnWhereAnotherAgentOrACrashHasLeftIt(t *testing.T) {
+func TestInterruptedKeyChangeContinues(t *testing.T) {
 	dir := t.TempDir()
 	one, err := openKeyring(dir, 0, rand.Reader)
 	if err != nil {

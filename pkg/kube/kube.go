@@ -39,8 +39,8 @@ type Config struct {
 	// Mark says which bits of a packet's mark hold its flow, in spread mode for a WireGuard that is not the kernel's.
 	Mark uint32
 
-	// PerPeer says in mesh mode when there are metrics of single peers. In a cluster each node has all others for peers.
-	PerPeer metrics.PerPeer
+	// PerPeerMetrics says in mesh mode when there are metrics of single peers. In a cluster each node has all others for peers.
+	PerPeerMetrics metrics.PerPeer
 
 	// BPF is in spread mode the BPF file system to pin in; empty: the system's, which is mounted where there is none.
 	BPF string
@@ -59,36 +59,36 @@ type Config struct {
 	Cleartext bool
 	Pods      []netip.Prefix
 
-	// Full is how often all is looked at although nothing happened; 0: FullEvery.
-	Full time.Duration
-	// Learn is the time that the others are given to learn of this node before it spreads towards them; 0: LearnTime.
-	Learn time.Duration
+	// ResyncPeriod is how often all is looked at although nothing happened; 0: DefaultResyncPeriod.
+	ResyncPeriod time.Duration
+	// Propagation is the time that the others are given to learn of this node before it spreads towards them; 0: DefaultPropagation.
+	Propagation time.Duration
 }
 
 // The defaults of Config.
 const (
-	DefaultPort   = 51820
-	DefaultTunnel = "ropewalk0"
-	DefaultKeyDir = "/var/lib/ropewalk"
-	FullEvery     = 5 * time.Minute
-	LearnTime     = 10 * time.Second
+	DefaultPort         = 51820
+	DefaultTunnel       = "ropewalk0"
+	DefaultKeyDir       = "/var/lib/ropewalk"
+	DefaultResyncPeriod = 5 * time.Minute
+	DefaultPropagation  = 10 * time.Second
 )
 
 func (c Config) withDefaults() Config {
 	if c.Ports == (spread.Ports{}) {
 		c.Ports = spread.DefaultPorts
 	}
-	if c.Full <= 0 {
-		c.Full = FullEvery
+	if c.ResyncPeriod <= 0 {
+		c.ResyncPeriod = DefaultResyncPeriod
 	}
-	if c.Learn == 0 {
-		c.Learn = LearnTime
+	if c.Propagation == 0 {
+		c.Propagation = DefaultPropagation
 	}
 	if c.Tunnel == "" {
 		c.Tunnel = DefaultTunnel
 	}
 	if c.Network == nil {
-		c.Network = host{}
+		c.Network = hostNetwork{}
 	}
 	if c.KeyDir == "" {
 		c.KeyDir = DefaultKeyDir

@@ -24,7 +24,7 @@ const agentEnv = "ROPEWALK_TEST_AGENT"
 
 func TestMain(m *testing.M) {
 	if text := os.Getenv(agentEnv); text != "" {
-		if err := beAgent([]byte(text)); err != nil {
+		if err := runTestAgent([]byte(text)); err != nil {
 			slog.Error("the agent ends", "error", err)
 			os.Exit(1)
 		}
@@ -33,18 +33,18 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// orders are what an agent in spread mode is started with.
-type orders struct{ Node, Server, BPF string }
+// agentOrders are what an agent in spread mode is started with.
+type agentOrders struct{ Node, Server, BPF string }
 
-func beAgent(text []byte) error {
-	var o orders
+func runTestAgent(text []byte) error {
+	var o agentOrders
 	if err := json.Unmarshal(text, &o); err != nil {
 		return fmt.Errorf("reading the agent's orders: %w", err)
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	klog.SetSlogLogger(log)
 	a, err := New(Config{
-		Node: o.Node, API: &rest.Config{Host: o.Server}, Mode: mesh.ModeSpread, Version: "test", Log: log, BPF: o.BPF, Learn: 1,
+		Node: o.Node, API: &rest.Config{Host: o.Server}, Mode: mesh.ModeSpread, Version: "test", Log: log, BPF: o.BPF, Propagation: 1,
 	})
 	if err != nil {
 		return err
@@ -59,7 +59,7 @@ type agentProcess struct {
 	log bytes.Buffer // may be read once the process has ended
 }
 
-func startAgent(t *testing.T, h *netlab.Host, o orders) *agentProcess {
+func startAgent(t *testing.T, h *netlab.Host, o agentOrders) *agentProcess {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {

@@ -26,8 +26,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// agentAt is an agent of the mode mesh that never reaches its API, and the engines that it opens.
-func agentAt(t *testing.T, dir string, change func(*Config)) (a *Agent, n *fakeNetwork, engines *[]*fakeEngine) {
+// newTestAgent is an agent of the mode mesh that never reaches its API, and the engines that it opens.
+func newTestAgent(t *testing.T, dir string, change func(*Config)) (a *Agent, n *fakeNetwork, engines *[]*fakeEngine) {
 	t.Helper()
 	n, engines = &fakeNetwork{}, &[]*fakeEngine{}
 	cfg := Config{
@@ -46,46 +46,46 @@ func agentAt(t *testing.T, dir string, change func(*Config)) (a *Agent, n *fakeN
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if a.early != nil {
-			a.early.leave()
+		if a.resumedReconciler != nil {
+			a.resumedReconciler.stop()
 		}
-		if a.doer != nil {
-			a.doer.leave()
+		if a.active != nil {
+			a.active.stop()
 		}
 		a.queue.ShutDown()
 	})
 	return a, n, engines
 }
 
-// remembering has an agent look at the cluster once, and returns what it keeps of it.
-func remembering(t *testing.T, dir string, nodes ...mesh.Node) look {
+// savedByFirstAgent has an agent look at the cluster once, and returns what it keeps of it.
+func savedByFirstAgent(t *testing.T, dir string, nodes ...mesh.Node) reconcileInput {
 	t.Helper()
-	a, _, _ := agentAt(t, dir, nil)
-	l := look{nodes: nodes, own: nodes[0]}
-	a.enterAsMesh()
-	r, err := a.doer.do(t.Context(), l)
+	a, _, _ := newTestAgent(t, dir, nil)
+	l := reconcileInput{nodes: nodes, self: nodes[0]}
+	a.enterMeshMode()
+	r, err := a.active.reconcile(t.Context(), l)
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.remember(memory{Node: "u1", Name: l.own.Name, Mode: mesh.ModeMesh, Routing: r.routing, Tunnel: r.kept})
+	a.savePersisted(persistedState{Node: "u1", Name: l.self.Name, Mode: mesh.ModeMesh, Routing: r.routing, Tunnel: r.saved})
 	return l
 }
 
-// enterAsMesh is enter without a look at the host for what another mode has left.
-func (a *Agent) enterAsMesh() {
-	m := a.early
+// enterMeshMode is enter without a look at the host for what another mode has left.
+func (a *Agent) enterMeshMode() {
+	m := a.resumedReconciler
 	if m == nil {
-		m = newMesher(a.cfg, a.memory.Tunnel, a.api.all, a.again)
+		m = newMeshReconciler(a.cfg, a.persisted.Tunnel, a.api.all, a.triggerHostChanged)
 	}
-	a.doer, a.mode, a.early = m, mesh.ModeMesh, nil
+	a.active, a.mode, a.resumedReconciler = m, mesh.ModeMesh, nil
 }
 
-func TestAgentThatBeginsWhileTheAPIIsAwayCarriesAsTheOneBefore(t *testing.T) {
+func TestRestartWithoutAPIRestoresTunnel(t *testing.T) {
 	dir := t.TempDir()
 	other := meshNode(1, noise.PublicKey{1})
-	l := remembering(t, dir, meshNode(0, noise.PublicKey{}), other)
-	a, n, engines := agentAt(t, dir, nil)
-	a.guard()
+	l := savedByFirstAgent(t, dir, meshNode(0, noise.PublicKey{}), other)
+	a, n, engines := newTestAgent(t, dir, nil)
+	a.restorePersisted()
 	if len(*engines) != 1 {
 		t.Fatalf("%d tunnels", len(*engines))
 	}
@@ -97,10 +97,10 @@ func TestAgentThatBeginsWhileTheAPIIsAwayCarriesAsTheOneBefore(t *testing.T) {
 	if k, err := openKeyring(dir, 0, nil); err != nil || st.PublicKey != k.current.public() {
 		t.Errorf("another key, %v", err)
 	}
-	if c := e.toldSince(0)[0]; *c.ListenPort != DefaultPort {
+	if c := e.configuredSince(0)[0]; *c.ListenPort != DefaultPort {
 		t.Errorf("port %d", *c.ListenPort)
 	}
-	if n.mtu != 1440 || !slices.Equal(n.pods, l.own.PodCIDRs) || !slices.Equal(n.routing.Routes, other.PodCIDRs) || !n.refuse {
+	if n.mtu != 1440 || !slices.Equal(n.pods, l.self.PodCIDRs) || !slices.Equal(n.routing.Routes, other.PodCIDRs) || !n.refuse {
 		t.Errorf("%+v", n)
 	}
 	if a.stats.engine.Load() == nil || a.stats.Ready.Load() {
@@ -108,19 +108,19 @@ func TestAgentThatBeginsWhileTheAPIIsAwayCarriesAsTheOneBefore(t *testing.T) {
 	}
 
 	// The API is reached, and says what it said before.
-	a.enterAsMesh()
-	r, err := a.doer.do(t.Context(), l)
-	if err != nil || r.changes != 0 || len(*engines) != 1 || a.early != nil {
+	a.enterMeshMode()
+	r, err := a.active.reconcile(t.Context(), l)
+	if err != nil || r.changes != 0 || len(*engines) != 1 || a.resumedReconciler != nil {
 		t.Errorf("%d changes, %d tunnels, %v", r.changes, len(*engines), err)
 	}
 }
 
-func TestTunnelIsPutRightWhileTheAPIIsAway(t *testing.T) {
+func TestTunnelIsRepairedWithoutAPI(t *testing.T) {
 	dir := t.TempDir()
 	other := meshNode(1, noise.PublicKey{1})
-	remembering(t, dir, meshNode(0, noise.PublicKey{}), other)
+	savedByFirstAgent(t, dir, meshNode(0, noise.PublicKey{}), other)
 	early := true
-	a, n, engines := agentAt(t, dir, func(c *Config) {
+	a, n, engines := newTestAgent(t, dir, func(c *Config) {
 		open := c.Open
 		c.Open = func(name string, mtu int, log *slog.Logger) (Engine, error) {
 			if early {
@@ -132,90 +132,90 @@ func TestTunnelIsPutRightWhileTheAPIIsAway(t *testing.T) {
 	})
 	carries := func() {
 		t.Helper()
-		if !a.next(t.Context()) {
+		if !a.processNext(t.Context()) {
 			t.Fatal("it has ended")
 		}
 		if n.routing == nil || len(*engines) != 1 || len((*engines)[0].Status().Peers) != 1 {
 			t.Fatalf("%+v, %d tunnels", n.routing, len(*engines))
 		}
 	}
-	a.guard()
+	a.restorePersisted()
 	if len(*engines) != 0 {
 		t.Fatal("it is opened")
 	}
 	carries() // at the next try, which nobody asks for
 
 	n.routing = nil
-	(*engines)[0].forgets()
-	a.again()
+	(*engines)[0].clearPeers()
+	a.triggerHostChanged()
 	carries()
 	if a.stats.Reconciles.Load() != 0 || a.stats.Failures.Load() != 0 {
 		t.Errorf("%d looks at a cluster that is not known", a.stats.Reconciles.Load())
 	}
 }
 
-func TestTunnelIsNotOpenedByWhatIsNoLongerWanted(t *testing.T) {
+func TestObsoleteStateOpensNoTunnel(t *testing.T) {
 	for what, change := range map[string]struct {
 		cfg    func(*Config)
-		memory func(*memory)
+		memory func(*persistedState)
 	}{
 		"the agent is for another mode":    {cfg: func(c *Config) { c.Mode = mesh.ModeSpread }},
-		"administrators want another mode": {memory: func(m *memory) { m.Spec.Mode = v1alpha1.ModeSpread }},
-		"an earlier version kept no peers": {memory: func(m *memory) { m.Tunnel = nil }},
-		"the node opted out":               {memory: func(m *memory) { m.Routing, m.Tunnel = nil, nil }},
+		"administrators want another mode": {memory: func(m *persistedState) { m.Spec.Mode = v1alpha1.ModeSpread }},
+		"an earlier version kept no peers": {memory: func(m *persistedState) { m.Tunnel = nil }},
+		"the node opted out":               {memory: func(m *persistedState) { m.Routing, m.Tunnel = nil, nil }},
 	} {
 		t.Run(what, func(t *testing.T) {
 			dir := t.TempDir()
-			remembering(t, dir, meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}))
+			savedByFirstAgent(t, dir, meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}))
 			if change.memory != nil {
-				m, err := recall(dir)
+				m, err := loadPersistedState(dir)
 				if err != nil {
 					t.Fatal(err)
 				}
 				change.memory(&m)
-				if err := m.keep(dir); err != nil {
+				if err := m.save(dir); err != nil {
 					t.Fatal(err)
 				}
 			}
-			a, _, engines := agentAt(t, dir, change.cfg)
-			a.guard()
-			if len(*engines) != 0 || a.early != nil {
+			a, _, engines := newTestAgent(t, dir, change.cfg)
+			a.restorePersisted()
+			if len(*engines) != 0 || a.resumedReconciler != nil {
 				t.Error("it is opened")
 			}
 		})
 	}
 }
 
-func TestElderNodeDoesNotTakeAYoungersKeyWhileItsAgentRestarts(t *testing.T) {
+func TestKeyOwnerSurvivesAgentRestart(t *testing.T) {
 	dir := t.TempDir()
 	own, elder, younger := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}), meshNode(2, noise.PublicKey{2})
-	l := remembering(t, dir, own, elder, younger)
+	l := savedByFirstAgent(t, dir, own, elder, younger)
 	elder.Agent.Key = younger.Agent.Key
 	l.nodes[1] = elder
 	for _, early := range []bool{true, false} {
-		a, _, _ := agentAt(t, dir, nil)
-		a.memory, _ = recall(dir)
+		a, _, _ := newTestAgent(t, dir, nil)
+		a.persisted, _ = loadPersistedState(dir)
 		if early {
-			a.guard()
+			a.restorePersisted()
 		}
-		a.enterAsMesh()
-		r, err := a.doer.do(t.Context(), l)
+		a.enterMeshMode()
+		r, err := a.active.reconcile(t.Context(), l)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(r.kept.Peers) != 1 || r.kept.Peers[0].Node != younger.Name || len(r.problems) != 1 || r.problems[0].Node != elder.Name {
-			t.Errorf("early %v: %+v, %+v", early, r.kept.Peers, r.problems)
+		if len(r.saved.Peers) != 1 || r.saved.Peers[0].Node != younger.Name || len(r.problems) != 1 || r.problems[0].Node != elder.Name {
+			t.Errorf("early %v: %+v, %+v", early, r.saved.Peers, r.problems)
 		}
-		a.doer.leave()
+		a.active.stop()
 	}
 }
 
-func TestWhatIsKeptHoldsNoSecrets(t *testing.T) {
+func TestPersistedStateHoldsNoSecrets(t *testing.T) {
 	dir := t.TempDir()
 	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
 	other.Agent.NextKey = noise.PublicKey{9}
-	remembering(t, dir, own, other)
-	text, err := os.ReadFile(filepath.Join(dir, memoryFile))
+	savedByFirstAgent(t, dir, own, other)
+	text, err := os.ReadFile(filepath.Join(dir, stateFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,42 +226,42 @@ func TestWhatIsKeptHoldsNoSecrets(t *testing.T) {
 	if strings.Contains(string(text), strings.TrimSpace(string(private))) {
 		t.Error("the node's key is in it")
 	}
-	var m, again memory
+	var m, again persistedState
 	if err := json.Unmarshal(text, &m); err != nil {
 		t.Fatal(err)
 	}
-	want := &kept{
+	want := &savedTunnel{
 		Addrs: own.Addrs, Pods: own.PodCIDRs,
 		Peers: []mesh.Peer{
 			{Node: "b", Key: noise.PublicKey{1}, Endpoint: other.Agent.Endpoints[0], AllowedIPs: []netip.Prefix{other.PodCIDRs[0], netip.MustParsePrefix("192.0.2.1/32")}},
-			{Node: "b", Key: noise.PublicKey{9}, Endpoint: other.Agent.Endpoints[0], Succeeds: noise.PublicKey{1}},
+			{Node: "b", Key: noise.PublicKey{9}, Endpoint: other.Agent.Endpoints[0], Replaces: noise.PublicKey{1}},
 		},
 	}
 	if !reflect.DeepEqual(m.Tunnel, want) {
 		t.Errorf("%+v\nwant\n%+v", m.Tunnel, want)
 	}
-	if err := m.keep(dir); err != nil {
+	if err := m.save(dir); err != nil {
 		t.Fatal(err)
 	}
-	if again, err = recall(dir); err != nil || !reflect.DeepEqual(again, m) {
+	if again, err = loadPersistedState(dir); err != nil || !reflect.DeepEqual(again, m) {
 		t.Errorf("%+v, %v", again, err)
 	}
 }
 
-// TestTunnelIsPutRightWhileTheClusterDoesNotKnowTheNode is about an agent that has just begun.
-func TestTunnelIsPutRightWhileTheClusterDoesNotKnowTheNode(t *testing.T) {
+// TestTunnelIsRepairedWhileNodeIsUnknown is about an agent that has just begun.
+func TestTunnelIsRepairedWhileNodeIsUnknown(t *testing.T) {
 	for what, c := range map[string]struct {
 		node types.UID // "" for none
 		err  error
 	}{
-		"there is none":                       {"", errNoNode},
-		"it is another, whose agent is to go": {"u2", errEarlier},
+		"there is none":                       {"", errNodeNotFound},
+		"it is another, whose agent is to go": {"u2", errStaleRopewalkNode},
 	} {
 		t.Run(what, func(t *testing.T) {
 			dir := t.TempDir()
-			remembering(t, dir, meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}))
-			a, n, engines := agentAt(t, dir, nil)
-			a.guard()
+			savedByFirstAgent(t, dir, meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}))
+			a, n, engines := newTestAgent(t, dir, nil)
+			a.restorePersisted()
 			if c.node != "" {
 				other := parseNode(t, aNode)
 				other.Name, other.UID = a.cfg.Node, c.node
@@ -272,8 +272,8 @@ func TestTunnelIsPutRightWhileTheClusterDoesNotKnowTheNode(t *testing.T) {
 				}
 			}
 			n.routing = nil
-			(*engines)[0].forgets()
-			if err := a.reconcile(t.Context(), onHost); !errors.Is(err, c.err) {
+			(*engines)[0].clearPeers()
+			if err := a.reconcile(t.Context(), hostChanged); !errors.Is(err, c.err) {
 				t.Fatal(err)
 			}
 			if n.routing == nil || len((*engines)[0].Status().Peers) != 1 {
@@ -283,8 +283,8 @@ func TestTunnelIsPutRightWhileTheClusterDoesNotKnowTheNode(t *testing.T) {
 	}
 }
 
-// TestRunningAgentPutsTheTunnelRightWhileTheClusterDoesNotSayWhatItIs: as one does that has just begun.
-func TestRunningAgentPutsTheTunnelRightWhileTheClusterDoesNotSayWhatItIs(t *testing.T) {
+// TestRunningAgentRepairsTunnelWhileNodeIsUnknown: as one does that has just begun.
+func TestRunningAgentRepairsTunnelWhileNodeIsUnknown(t *testing.T) {
 	for what, c := range map[string]struct {
 		change func(*Agent) error
 		right  bool
@@ -295,7 +295,7 @@ func TestRunningAgentPutsTheTunnelRightWhileTheClusterDoesNotSayWhatItIs(t *test
 		},
 		"the RopewalkNode is gone, and the API refuses another": {
 			func(a *Agent) (err error) {
-				a.client, err = newClient(refusing(t, func(*http.Request) {}, http.StatusForbidden))
+				a.client, err = newClient(serverAnswering(t, func(*http.Request) {}, http.StatusForbidden))
 				return errors.Join(err, a.cluster.agents.GetStore().Delete(agentOf("u1")))
 			}, true, true,
 		},
@@ -308,19 +308,19 @@ func TestRunningAgentPutsTheTunnelRightWhileTheClusterDoesNotSayWhatItIs(t *test
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			a, n := agentThatLooked(t, slog.New(slog.DiscardHandler))
+			a, n := newReconciledAgent(t, slog.New(slog.DiscardHandler))
 			if err := c.change(a); err != nil {
 				t.Fatal(err)
 			}
-			n.routing, n.off = nil, 1
-			a.memory.Routing, a.memory.Tunnel = nil, nil // which may be of an earlier look: of the last that all went well in
+			n.routing, n.pendingChanges = nil, 1
+			a.persisted.Routing, a.persisted.Tunnel = nil, nil // which may be of an earlier look: of the last that all went well in
 			m := a.mesher()
-			m.engine, m.opened = ended{m.engine}, time.Now().Add(-2*shortLife)
-			if err := a.reconcile(t.Context(), onHost); err == nil {
+			m.engine, m.opened = exitedEngine{m.engine}, time.Now().Add(-2*minEngineLife)
+			if err := a.reconcile(t.Context(), hostChanged); err == nil {
 				t.Fatal("all is well")
 			}
-			if right := n.routing != nil && !closed(m.engine.Done()); right != c.right || a.early != nil || a.mesher() != m {
-				t.Errorf("%+v; put right %v, want %v; another tunnel beside it %v", n.routing, right, c.right, a.early != nil)
+			if right := n.routing != nil && !isClosed(m.engine.Done()); right != c.right || a.resumedReconciler != nil || a.mesher() != m {
+				t.Errorf("%+v; put right %v, want %v; another tunnel beside it %v", n.routing, right, c.right, a.resumedReconciler != nil)
 			}
 			if changes := a.stats.Drift.Load(); changes != 0 != c.right {
 				t.Errorf("%d changes are counted", changes)
@@ -335,14 +335,14 @@ func TestRunningAgentPutsTheTunnelRightWhileTheClusterDoesNotSayWhatItIs(t *test
 	}
 }
 
-func TestAgentOfAnotherModeBringsNoTunnelBack(t *testing.T) {
-	a, n := agentThatLooked(t, slog.New(slog.DiscardHandler))
-	a.doer.leave()
-	a.doer, a.mode, n.routing = &fakeDoer{}, mesh.ModeSpread, nil
+func TestSpreadModeRestoresNoTunnel(t *testing.T) {
+	a, n := newReconciledAgent(t, slog.New(slog.DiscardHandler))
+	a.active.stop()
+	a.active, a.mode, n.routing = &fakeReconciler{}, mesh.ModeSpread, nil
 	if err := a.cluster.nodes.GetStore().Delete(parseNode(t, aNode)); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.reconcile(t.Context(), full); !errors.Is(err, errNoNode) {
+	if err := a.reconcile(t.Context(), periodicResync); !errors.Is(err, errNodeNotFound) {
 		t.Fatal(err)
 	}
 	if n.routing != nil || a.mesher() != nil {
@@ -350,30 +350,32 @@ func TestAgentOfAnotherModeBringsNoTunnelBack(t *testing.T) {
 	}
 }
 
-// fakeDoer has done what it is said to have.
-type fakeDoer struct{ result result }
+// fakeReconciler has done what it is said to have.
+type fakeReconciler struct{ result result }
 
-func (d *fakeDoer) do(context.Context, look) (result, error) { return d.result, nil }
-func (d *fakeDoer) undo(context.Context) error               { return nil }
-func (d *fakeDoer) leave()                                   {}
+func (d *fakeReconciler) reconcile(context.Context, reconcileInput) (result, error) {
+	return d.result, nil
+}
+func (d *fakeReconciler) tearDown(context.Context) error { return nil }
+func (d *fakeReconciler) stop()                          {}
 
-func TestWhatIsKnownToBeSomebodyElsesCountsWhateverElseChanged(t *testing.T) {
+func TestRepairsCountAsDrift(t *testing.T) {
 	var log bytes.Buffer
-	a, _ := agentThatLooked(t, slog.New(slog.NewTextHandler(&log, nil)))
-	a.doer.leave()
-	d := &fakeDoer{}
-	a.doer = d
+	a, _ := newReconciledAgent(t, slog.New(slog.NewTextHandler(&log, nil)))
+	a.active.stop()
+	d := &fakeReconciler{}
+	a.active = d
 	for _, c := range []struct {
 		name   string
 		result result
 		drift  uint64
 	}{
 		{"only the cluster changed", result{changes: 2}, 0},
-		{"both did", result{changes: 3, mended: 1}, 1},
+		{"both did", result{changes: 3, repaired: 1}, 1},
 	} {
-		a.asked.Add(1)
+		a.requested.Add(1)
 		d.result = c.result
-		if err := a.reconcile(t.Context(), changed); err != nil {
+		if err := a.reconcile(t.Context(), clusterChanged); err != nil {
 			t.Fatal(err)
 		}
 		if drift := a.stats.Drift.Load(); drift != c.drift || strings.Contains(log.String(), "put right") != (c.drift > 0) {
@@ -382,39 +384,39 @@ func TestWhatIsKnownToBeSomebodyElsesCountsWhateverElseChanged(t *testing.T) {
 	}
 }
 
-// agentThatLooked is one of the mode mesh that has looked at a cluster of its own node.
-func agentThatLooked(t *testing.T, log *slog.Logger) (*Agent, *fakeNetwork) {
+// newReconciledAgent is one of the mode mesh that has looked at a cluster of its own node.
+func newReconciledAgent(t *testing.T, log *slog.Logger) (*Agent, *fakeNetwork) {
 	t.Helper()
-	a, n, _ := agentAt(t, t.TempDir(), func(c *Config) {
-		c.Node, c.API, c.Log = "n1", refusing(t, func(*http.Request) {}, http.StatusOK), log
+	a, n, _ := newTestAgent(t, t.TempDir(), func(c *Config) {
+		c.Node, c.API, c.Log = "n1", serverAnswering(t, func(*http.Request) {}, http.StatusOK), log
 	})
 	own := agentOf("u1")
 	own.Spec = v1alpha1.NodeSpec{}
 	err := errors.Join(a.cluster.nodes.GetStore().Add(parseNode(t, aNode)), a.cluster.agents.GetStore().Add(own))
-	a.enterAsMesh()
-	if err = errors.Join(err, a.reconcile(t.Context(), changed)); err != nil {
+	a.enterMeshMode()
+	if err = errors.Join(err, a.reconcile(t.Context(), clusterChanged)); err != nil {
 		t.Fatal(err)
 	}
 	return a, n
 }
 
-func TestWhatSomebodyElseChangedIsInTheLog(t *testing.T) {
+func TestDriftIsCountedAndLogged(t *testing.T) {
 	var log bytes.Buffer
-	a, n := agentThatLooked(t, slog.New(slog.NewTextHandler(&log, nil)))
+	a, n := newReconciledAgent(t, slog.New(slog.NewTextHandler(&log, nil)))
 	for _, c := range []struct {
 		name  string
-		w     work
+		w     trigger
 		off   int
 		err   error
 		drift uint64
 	}{
-		{"the cluster changed", changed, 1, nil, 0},
-		{"nothing is off", full, 0, nil, 0},
-		{"it could not be put right", full, 1, errNoLink, 0},
-		{"somebody changed the interface", onHost, 2, nil, 2},
+		{"the cluster changed", clusterChanged, 1, nil, 0},
+		{"nothing is off", periodicResync, 0, nil, 0},
+		{"it could not be put right", periodicResync, 1, errNoInterface, 0},
+		{"somebody changed the interface", hostChanged, 2, nil, 2},
 	} {
 		log.Reset()
-		n.off, n.unable = c.off, c.err
+		n.pendingChanges, n.setInterfaceErr = c.off, c.err
 		if err := a.reconcile(t.Context(), c.w); !errors.Is(err, c.err) {
 			t.Fatal(err)
 		}
@@ -424,11 +426,11 @@ func TestWhatSomebodyElseChangedIsInTheLog(t *testing.T) {
 	}
 }
 
-func TestLookThatFailsLeavesTheTunnelsMetrics(t *testing.T) {
-	a, n := agentThatLooked(t, slog.New(slog.DiscardHandler))
+func TestFailedReconcileKeepsTunnelMetrics(t *testing.T) {
+	a, n := newReconciledAgent(t, slog.New(slog.DiscardHandler))
 	a.stats.Peers.Store(7)
-	n.broken = errNoLink
-	if err := a.reconcile(t.Context(), changed); !errors.Is(err, errNoLink) {
+	n.linkMTUErr = errNoInterface
+	if err := a.reconcile(t.Context(), clusterChanged); !errors.Is(err, errNoInterface) {
 		t.Fatal(err)
 	}
 	if a.stats.engine.Load() == nil || a.stats.Peers.Load() != 7 {
@@ -436,19 +438,19 @@ func TestLookThatFailsLeavesTheTunnelsMetrics(t *testing.T) {
 	}
 }
 
-func TestWhatIsKeptOfAnotherNodeGoes(t *testing.T) {
+func TestStateOfAnotherNodeIsDiscarded(t *testing.T) {
 	dir := t.TempDir()
-	remembering(t, dir, meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}))
-	left := filepath.Join(dir, memoryFile+".123") // of a crash
+	savedByFirstAgent(t, dir, meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}))
+	left := filepath.Join(dir, stateFile+".123") // of a crash
 	if err := os.WriteFile(left, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a, n, engines := agentAt(t, dir, func(c *Config) { c.Node = "z" })
-	a.guard()
-	if n.routing != nil || len(*engines) != 0 || a.memory.Node != "" {
+	a, n, engines := newTestAgent(t, dir, func(c *Config) { c.Node = "z" })
+	a.restorePersisted()
+	if n.routing != nil || len(*engines) != 0 || a.persisted.Node != "" {
 		t.Errorf("%+v, %d tunnels", n.routing, len(*engines))
 	}
-	for _, path := range []string{left, filepath.Join(dir, memoryFile)} {
+	for _, path := range []string{left, filepath.Join(dir, stateFile)} {
 		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s is there: %v", path, err)
 		}

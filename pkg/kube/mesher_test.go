@@ -23,18 +23,18 @@ import (
 
 // fakeEngine is a tunnel without packets.
 type fakeEngine struct {
-	mu      sync.Mutex
-	status  config.Status
-	changes []config.Device
-	done    chan struct{}
-	deaf    bool // it takes no other key
+	mu          sync.Mutex
+	status      config.Status
+	changes     []config.Device
+	done        chan struct{}
+	rejectsKeys bool // it takes no other key
 }
 
 func (e *fakeEngine) Configure(c config.Device) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.deaf && c.PrivateKey != nil {
-		return errDeaf
+	if e.rejectsKeys && c.PrivateKey != nil {
+		return errKeyRejected
 	}
 	e.changes = append(e.changes, c)
 	if c.PrivateKey != nil {
@@ -69,7 +69,7 @@ func (e *fakeEngine) Configure(c config.Device) error {
 	return nil
 }
 
-var errDeaf = errors.New("deaf")
+var errKeyRejected = errors.New("deaf")
 
 func (e *fakeEngine) Status() config.Status {
 	e.mu.Lock()
@@ -85,29 +85,29 @@ func (e *fakeEngine) Status() config.Status {
 func (e *fakeEngine) Done() <-chan struct{} { return e.done }
 func (e *fakeEngine) Close()                { close(e.done) }
 
-// plug makes it deaf, or not.
-func (e *fakeEngine) plug(deaf bool) {
+// setRejectsKeys makes it deaf, or not.
+func (e *fakeEngine) setRejectsKeys(deaf bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.deaf = deaf
+	e.rejectsKeys = deaf
 }
 
-// toldSince are the changes after the first n.
-func (e *fakeEngine) toldSince(n int) []config.Device {
+// configuredSince are the changes after the first n.
+func (e *fakeEngine) configuredSince(n int) []config.Device {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Clone(e.changes[n:])
 }
 
-// forgets takes all peers from it, as another program may.
-func (e *fakeEngine) forgets() {
+// clearPeers takes all peers from it, as another program may.
+func (e *fakeEngine) clearPeers() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.status.Peers = nil
 }
 
-// shakes notes a handshake with a peer.
-func (e *fakeEngine) shakes(key noise.PublicKey) {
+// recordHandshake notes a handshake with a peer.
+func (e *fakeEngine) recordHandshake(key noise.PublicKey) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i := range e.status.Peers {
@@ -119,34 +119,34 @@ func (e *fakeEngine) shakes(key noise.PublicKey) {
 
 // fakeNetwork is a host that does as it is told.
 type fakeNetwork struct {
-	routing    *Routing
-	routed     int // how often routes were looked at
-	refuse     bool
-	interfaces int // how often an interface was looked at
-	pods       []netip.Prefix
-	mtu        int
-	off        int   // what is to be put right of the interface, once
-	broken     error // of LinkMTU
-	unable     error // of SetInterface
+	routing           *Routing
+	setRoutesCalls    int // how often routes were looked at
+	refuse            bool
+	setInterfaceCalls int // how often an interface was looked at
+	pods              []netip.Prefix
+	mtu               int
+	pendingChanges    int   // what is to be put right of the interface, once
+	linkMTUErr        error // of LinkMTU
+	setInterfaceErr   error // of SetInterface
 }
 
 func (n *fakeNetwork) SetRoutes(_ string, r *Routing, refuse bool) (int, error) {
 	n.routing, n.refuse = r, refuse
-	n.routed++
+	n.setRoutesCalls++
 	return 0, nil
 }
 
 func (n *fakeNetwork) SetInterface(_ string, mtu int, pods []netip.Prefix) (int, error) {
-	n.interfaces++
+	n.setInterfaceCalls++
 	n.mtu, n.pods = mtu, pods
-	changes := n.off
-	n.off = 0
-	return changes, n.unable
+	changes := n.pendingChanges
+	n.pendingChanges = 0
+	return changes, n.setInterfaceErr
 }
 
 func (n *fakeNetwork) RemoveInterface(string) error { return nil }
 
-func (n *fakeNetwork) LinkMTU([]netip.Addr) (int, error) { return 1500, n.broken }
+func (n *fakeNetwork) LinkMTU([]netip.Addr) (int, error) { return 1500, n.linkMTUErr }
 
 // meshNode is the i-th node, as in pkg/mesh's tests.
 func meshNode(i byte, key noise.PublicKey) mesh.Node {
@@ -158,8 +158,8 @@ func meshNode(i byte, key noise.PublicKey) mesh.Node {
 	}
 }
 
-// newTestMesher returns one with all that it changes, and the engines that it opens.
-func newTestMesher(t *testing.T) (*mesher, *fakeNetwork, func() *fakeEngine) {
+// newTestMeshReconciler returns one with all that it changes, and the engines that it opens.
+func newTestMeshReconciler(t *testing.T) (*meshReconciler, *fakeNetwork, func() *fakeEngine) {
 	t.Helper()
 	var last *fakeEngine
 	n := &fakeNetwork{}
@@ -170,36 +170,36 @@ func newTestMesher(t *testing.T) (*mesher, *fakeNetwork, func() *fakeEngine) {
 			return last, nil
 		},
 	}
-	m := newMesher(cfg.withDefaults(), nil, func() []netip.Addr { return nil }, func() {})
-	t.Cleanup(m.leave)
+	m := newMeshReconciler(cfg.withDefaults(), nil, func() []netip.Addr { return nil }, func() {})
+	t.Cleanup(m.stop)
 	return m, n, func() *fakeEngine { return last }
 }
 
-func (m *mesher) look(t *testing.T, l look) result {
+func (m *meshReconciler) mustReconcile(t *testing.T, l reconcileInput) result {
 	t.Helper()
-	r, err := m.do(t.Context(), l)
+	r, err := m.reconcile(t.Context(), l)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-func TestInterfaceIsLookedAtEachTime(t *testing.T) {
-	m, n, engine := newTestMesher(t)
+func TestInterfaceIsCheckedOnEachReconcile(t *testing.T) {
+	m, n, engine := newTestMeshReconciler(t)
 	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
 	pods := own.PodCIDRs
 	own.PodCIDRs = nil // which the controller manager gives it in a moment (calico #8039)
-	l := look{nodes: []mesh.Node{own, other}, own: own}
-	m.look(t, l)
+	l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}
+	m.mustReconcile(t, l)
 	first := engine()
 	own.PodCIDRs = pods
-	l.own, l.nodes[0], l.spec.MTU = own, own, 1400
-	m.look(t, l)
-	if n.interfaces != 2 || !slices.Equal(n.pods, pods) || n.mtu != 1400 {
+	l.self, l.nodes[0], l.spec.MTU = own, own, 1400
+	m.mustReconcile(t, l)
+	if n.setInterfaceCalls != 2 || !slices.Equal(n.pods, pods) || n.mtu != 1400 {
 		t.Errorf("%+v", n)
 	}
 	l.spec.Port = 7
-	if r := m.look(t, l); r.status.Endpoints[0] != "192.0.2.0:7" || engine() != first {
+	if r := m.mustReconcile(t, l); r.status.Endpoints[0] != "192.0.2.0:7" || engine() != first {
 		t.Errorf("%+v; another engine: %v", r.status, engine() != first)
 	}
 	if !n.refuse || len(n.routing.Routes) != 1 || n.routing.Routes[0] != other.PodCIDRs[0] {
@@ -207,10 +207,10 @@ func TestInterfaceIsLookedAtEachTime(t *testing.T) {
 	}
 }
 
-func TestRoutesAreLookedAtAgainOnlyWhenTheTunnelIsNotAsItWas(t *testing.T) {
-	m, n, _ := newTestMesher(t)
-	l := look{own: meshNode(0, noise.PublicKey{})}
-	l.nodes = []mesh.Node{l.own}
+func TestRoutesAreRecheckedOnlyAfterTunnelChanges(t *testing.T) {
+	m, n, _ := newTestMeshReconciler(t)
+	l := reconcileInput{self: meshNode(0, noise.PublicKey{})}
+	l.nodes = []mesh.Node{l.self}
 	for _, c := range []struct {
 		name   string
 		change func()
@@ -218,92 +218,92 @@ func TestRoutesAreLookedAtAgainOnlyWhenTheTunnelIsNotAsItWas(t *testing.T) {
 	}{
 		{"at first", func() {}, 2},
 		{"as it was", func() {}, 1},
-		{"somebody took the interface down", func() { n.off = 1 }, 2},
-		{"the engine is gone", m.leave, 2},
+		{"somebody took the interface down", func() { n.pendingChanges = 1 }, 2},
+		{"the engine is gone", m.stop, 2},
 		{"as it was again", func() {}, 1},
 	} {
-		n.routed = 0
+		n.setRoutesCalls = 0
 		c.change()
-		m.look(t, l)
-		if n.routed != c.want {
-			t.Errorf("%s: %d times, want %d", c.name, n.routed, c.want)
+		m.mustReconcile(t, l)
+		if n.setRoutesCalls != c.want {
+			t.Errorf("%s: %d times, want %d", c.name, n.setRoutesCalls, c.want)
 		}
 	}
 }
 
-func TestTunnelThatEndsAtOnceIsNotOpenedInALoop(t *testing.T) {
+func TestExitingEngineIsReopenedWithBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, _, engine := newTestMesher(t)
-		l := look{own: meshNode(0, noise.PublicKey{})}
-		l.nodes = []mesh.Node{l.own}
-		m.look(t, l)
+		m, _, engine := newTestMeshReconciler(t)
+		l := reconcileInput{self: meshNode(0, noise.PublicKey{})}
+		l.nodes = []mesh.Node{l.self}
+		m.mustReconcile(t, l)
 		for _, rest := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 			last := engine()
-			m.engine = ended{last}
+			m.engine = exitedEngine{last}
 			for range 3 {
-				if _, err := m.do(t.Context(), l); !errors.Is(err, errEnded) || engine() != last {
+				if _, err := m.reconcile(t.Context(), l); !errors.Is(err, errEngineExited) || engine() != last {
 					t.Fatalf("it is opened again less than %ds after the one before: %v", rest, err)
 				}
 				time.Sleep(rest * time.Second / 3)
 			}
 			time.Sleep(time.Second)
-			if m.look(t, l); engine() == last {
+			if m.mustReconcile(t, l); engine() == last {
 				t.Fatalf("it is not opened again after %ds", rest)
 			}
 		}
-		time.Sleep(2 * shortLife)
+		time.Sleep(2 * minEngineLife)
 		for _, again := range []bool{true, false} { // one that lived is at once
 			last := engine()
-			m.engine = ended{last}
-			if _, err := m.do(t.Context(), l); (err == nil) != again || (engine() != last) != again {
+			m.engine = exitedEngine{last}
+			if _, err := m.reconcile(t.Context(), l); (err == nil) != again || (engine() != last) != again {
 				t.Errorf("another %v, want %v: %v", engine() != last, again, err)
 			}
 		}
-		m.leave()
+		m.stop()
 	})
 }
 
-// ended is an engine that has.
-type ended struct{ Engine }
+// exitedEngine is an engine that has.
+type exitedEngine struct{ Engine }
 
-func (ended) Done() <-chan struct{} {
+func (exitedEngine) Done() <-chan struct{} {
 	c := make(chan struct{})
 	close(c)
 	return c
 }
 
-func TestKeyIsChangedOnceOthersHaveHadTheTimeToLearnIt(t *testing.T) {
+func TestKeyChangesAfterPropagation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, _, engine := newTestMesher(t)
+		m, _, engine := newTestMeshReconciler(t)
 		own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
-		l := look{nodes: []mesh.Node{own, other}, own: own}
-		r := m.look(t, l)
+		l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}
+		r := m.mustReconcile(t, l)
 		synctest.Wait()
 		if st := engine().Status(); st.Peers[0].Keepalive == 0 {
 			t.Error("a peer that knows an engine before this one is not told that it is gone")
 		}
-		time.Sleep(2 * nudgeFor)
-		l.told = m.look(t, l).status
-		first := l.told.PublicKey
+		time.Sleep(2 * keepaliveDuration)
+		l.lastStatus = m.mustReconcile(t, l).status
+		first := l.lastStatus.PublicKey
 		if st := engine().Status(); st.Peers[0].Keepalive != 0 {
 			t.Error("keepalives go on")
 		}
 		l.spec.KeyGeneration = 2
-		r = m.look(t, l)
-		if r.status.PublicKey != first || r.status.NextPublicKey == "" || r.wait != 0 {
+		r = m.mustReconcile(t, l)
+		if r.status.PublicKey != first || r.status.NextPublicKey == "" || r.requeueAfter != 0 {
 			t.Fatalf("%+v", r)
 		}
 		time.Sleep(time.Hour) // the API is away
-		if r = m.look(t, l); r.status.PublicKey != first {
+		if r = m.mustReconcile(t, l); r.status.PublicKey != first {
 			t.Fatal("it changed although nobody could know")
 		}
 		next := r.status.NextPublicKey
-		l.told = r.status
-		if r = m.look(t, l); r.status.PublicKey != first || r.wait != LearnTime || len(r.notes) != 1 {
+		l.lastStatus = r.status
+		if r = m.mustReconcile(t, l); r.status.PublicKey != first || r.requeueAfter != DefaultPropagation || len(r.notes) != 1 {
 			t.Fatalf("%+v", r)
 		}
-		time.Sleep(r.wait)
-		r = m.look(t, l)
+		time.Sleep(r.requeueAfter)
+		r = m.mustReconcile(t, l)
 		if r.status.PublicKey != next || r.status.NextPublicKey != "" || r.status.KeyGeneration != 2 {
 			t.Fatalf("%+v", r)
 		}
@@ -311,23 +311,23 @@ func TestKeyIsChangedOnceOthersHaveHadTheTimeToLearnIt(t *testing.T) {
 		if st := engine().Status(); st.PublicKey.Base64() != string(next) || st.Peers[0].Keepalive == 0 {
 			t.Errorf("%s; peers are not made to shake hands: %d", st.PublicKey, st.Peers[0].Keepalive)
 		}
-		time.Sleep(2 * nudgeFor)
+		time.Sleep(2 * keepaliveDuration)
 		if st := engine().Status(); st.Peers[0].Keepalive != 0 {
 			t.Error("keepalives go on")
 		}
 		if names, err := os.ReadDir(m.cfg.KeyDir); err != nil || len(names) != 1 || names[0].Name() != "private-2.key" {
 			t.Error(names, err)
 		}
-		m.leave()
+		m.stop()
 	})
 }
 
-func TestAllowedIPsMoveAsSoonAsAPeerUsesItsNextKey(t *testing.T) {
+func TestAllowedIPsMoveWithPeersNextKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, _, engine := newTestMesher(t)
+		m, _, engine := newTestMeshReconciler(t)
 		own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
 		other.Agent.NextKey = noise.PublicKey{2}
-		l := look{nodes: []mesh.Node{own, other}, own: own}
+		l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}
 		owner := func() noise.PublicKey {
 			for _, p := range engine().Status().Peers {
 				if len(p.AllowedIPs) > 0 {
@@ -336,39 +336,39 @@ func TestAllowedIPsMoveAsSoonAsAPeerUsesItsNextKey(t *testing.T) {
 			}
 			return noise.PublicKey{}
 		}
-		if r := m.look(t, l); r.status.Peers != 1 || owner() != other.Agent.Key {
+		if r := m.mustReconcile(t, l); r.status.Peers != 1 || owner() != other.Agent.Key {
 			t.Fatalf("%d peers, of %s", r.status.Peers, owner())
 		}
-		engine().shakes(noise.PublicKey{2})
+		engine().recordHandshake(noise.PublicKey{2})
 		time.Sleep(20 * time.Millisecond)
 		synctest.Wait()
 		if owner() != (noise.PublicKey{2}) {
 			t.Errorf("they are %s's", owner())
 		}
-		m.look(t, l) // which knows nothing else yet
+		m.mustReconcile(t, l) // which knows nothing else yet
 		if owner() != (noise.PublicKey{2}) {
 			t.Errorf("the next look gives them back to %s", owner())
 		}
 		other.Agent.Key, other.Agent.NextKey = noise.PublicKey{2}, noise.PublicKey{}
 		l.nodes[1] = other
-		m.look(t, l)
+		m.mustReconcile(t, l)
 		if st := engine().Status(); len(st.Peers) != 1 || owner() != (noise.PublicKey{2}) {
 			t.Errorf("%+v", st)
 		}
-		m.leave()
+		m.stop()
 	})
 }
 
-func TestWhatAdministratorsAskedForOutlivesTheRopewalkNode(t *testing.T) {
+func TestSpecSurvivesLostRopewalkNode(t *testing.T) {
 	n := parseNode(t, aNode)
 	a := &Agent{cfg: Config{KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}.withDefaults()}
 	asked := v1alpha1.NodeSpec{Mode: v1alpha1.ModeMesh, Port: 7}
 	routing := &Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}, Exempt: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}
-	a.remember(memory{Node: n.UID, Mode: mesh.ModeMesh, Spec: asked, Routing: routing})
+	a.savePersisted(persistedState{Node: n.UID, Mode: mesh.ModeMesh, Spec: asked, Routing: routing})
 	host := &fakeNetwork{}
 	again := &Agent{cfg: a.cfg}
 	again.cfg.Network = host
-	again.guard()
+	again.restorePersisted()
 	if host.routing == nil || !slices.Equal(host.routing.Routes, routing.Routes) || !slices.Equal(host.routing.Exempt, routing.Exempt) || !host.refuse {
 		t.Errorf("before the API is reached: %+v", host)
 	}
@@ -387,36 +387,36 @@ func TestWhatAdministratorsAskedForOutlivesTheRopewalkNode(t *testing.T) {
 	}
 }
 
-func TestEngineThatDidNotTakeTheKeyIsGivenItAgain(t *testing.T) {
-	m, _, engine := newTestMesher(t)
+func TestRejectedKeyIsConfiguredAgain(t *testing.T) {
+	m, _, engine := newTestMeshReconciler(t)
 	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
-	l := look{nodes: []mesh.Node{own, other}, own: own}
-	m.look(t, l)
+	l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}
+	m.mustReconcile(t, l)
 	if err := m.keys.prepare(2); err != nil {
 		t.Fatal(err)
 	}
-	engine().plug(true)
-	if err := m.switchKey(); !errors.Is(err, errDeaf) {
+	engine().setRejectsKeys(true)
+	if err := m.switchKey(); !errors.Is(err, errKeyRejected) {
 		t.Fatal(err)
 	}
-	engine().plug(false)
-	r := m.look(t, l)
+	engine().setRejectsKeys(false)
+	r := m.mustReconcile(t, l)
 	if st := engine().Status(); st.PublicKey.Base64() != string(r.status.PublicKey) || len(st.Peers) != 1 || len(st.Peers[0].AllowedIPs) == 0 {
 		t.Errorf("others are told of %s, and it has %+v", r.status.PublicKey, st)
 	}
 }
 
-func TestNothingIsRefusedBeforeTheAPIIsReachedWhereCleartextIsWanted(t *testing.T) {
+func TestCleartextAddsNoBlackholeBeforeSync(t *testing.T) {
 	n := &fakeNetwork{refuse: true}
 	a := &Agent{cfg: Config{KeyDir: t.TempDir(), Cleartext: true, Network: n, Log: slog.New(slog.DiscardHandler)}.withDefaults()}
-	a.remember(memory{Mode: mesh.ModeMesh, Routing: &Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}}})
-	a.guard()
+	a.savePersisted(persistedState{Mode: mesh.ModeMesh, Routing: &Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}}})
+	a.restorePersisted()
 	if n.routing == nil || n.refuse {
 		t.Errorf("%+v", n)
 	}
 }
 
-func TestExemptPrefixIsNotRoutedAsWell(t *testing.T) {
+func TestExemptPrefixIsNotRouted(t *testing.T) {
 	p := netip.MustParsePrefix("10.244.2.0/24")
 	r := &Routing{Routes: []netip.Prefix{p}, Exempt: []netip.Prefix{p}}
 	if keys := r.keys(true, true); len(keys) != 1 || keys[0].kind != unix.RTN_THROW {

@@ -26,17 +26,17 @@ type Routing struct {
 	MTU map[netip.Prefix]int `json:"mtu,omitempty"`
 }
 
-// host is the Network that the process is in.
-type host struct{}
+// hostNetwork is the Network that the process is in.
+type hostNetwork struct{}
 
-func (host) SetRoutes(tunnel string, r *Routing, refuse bool) (int, error) {
-	return setRouting(tunnel, r, refuse)
+func (hostNetwork) SetRoutes(tunnel string, r *Routing, refuse bool) (int, error) {
+	return applyRouting(tunnel, r, refuse)
 }
 
-func (host) SetInterface(name string, mtu int, pods []netip.Prefix) (int, error) {
-	return setInterface(name, mtu, pods)
+func (hostNetwork) SetInterface(name string, mtu int, pods []netip.Prefix) (int, error) {
+	return configureInterface(name, mtu, pods)
 }
 
-func (host) RemoveInterface(name string) error { return RemoveTunnel(name) }
+func (hostNetwork) RemoveInterface(name string) error { return RemoveTunnel(name) }
 
-func (host) LinkMTU(addrs []netip.Addr) (int, error) { return linkMTU(addrs) }
+func (hostNetwork) LinkMTU(addrs []netip.Addr) (int, error) { return linkMTU(addrs) }

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// node is what the agent reads of the API's Node (core/v1). The rest, some ten kilobytes each, is not even kept. It is read from
+// nodeUID is what the agent reads of the API's Node (core/v1). The rest, some ten kilobytes each, is not even kept. It is read from
 // protobuf, or from JSON.
 type node struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -56,7 +56,7 @@ func (l *nodeList) DeepCopyObject() runtime.Object {
 	return c
 }
 
-func addNodes(s *runtime.Scheme) {
+func registerNodeTypes(s *runtime.Scheme) {
 	v1 := schema.GroupVersion{Version: "v1"}
 	s.AddKnownTypeWithName(v1.WithKind("Node"), &node{})
 	s.AddKnownTypeWithName(v1.WithKind("NodeList"), &nodeList{})

@@ -33,7 +33,7 @@ func (n *node) Reset() { *n = node{} }
 
 // Unmarshal reads a Node (core/v1). It keeps nothing of data.
 func (n *node) Unmarshal(data []byte) error {
-	err := each(data, func(number protowire.Number, value []byte) error {
+	err := eachField(data, func(number protowire.Number, value []byte) error {
 		switch number {
 		case nodeMetadata:
 			return n.ObjectMeta.Unmarshal(value)
@@ -52,7 +52,7 @@ func (n *node) Unmarshal(data []byte) error {
 }
 
 func (n *node) unmarshalSpec(data []byte) error {
-	return each(data, func(number protowire.Number, value []byte) error {
+	return eachField(data, func(number protowire.Number, value []byte) error {
 		if number == specPodCIDRs {
 			n.Spec.PodCIDRs = append(n.Spec.PodCIDRs, string(value))
 		}
@@ -61,12 +61,12 @@ func (n *node) unmarshalSpec(data []byte) error {
 }
 
 func (n *node) unmarshalStatus(data []byte) error {
-	return each(data, func(number protowire.Number, value []byte) error {
+	return eachField(data, func(number protowire.Number, value []byte) error {
 		if number != statusAddress {
 			return nil
 		}
 		var a nodeAddress
-		err := each(value, func(number protowire.Number, value []byte) error {
+		err := eachField(value, func(number protowire.Number, value []byte) error {
 			switch number {
 			case addressType:
 				a.Type = string(value)
@@ -85,7 +85,7 @@ func (l *nodeList) Reset() { *l = nodeList{} }
 
 // Unmarshal reads a NodeList (core/v1). It keeps nothing of data.
 func (l *nodeList) Unmarshal(data []byte) error {
-	return each(data, func(number protowire.Number, value []byte) error {
+	return eachField(data, func(number protowire.Number, value []byte) error {
 		switch number {
 		case listMetadata:
 			l.ListMeta = metav1.ListMeta{}
@@ -98,16 +98,16 @@ func (l *nodeList) Unmarshal(data []byte) error {
 	})
 }
 
-// each calls with the fields of a message that are strings or messages, and skips the others.
-func each(message []byte, with func(number protowire.Number, value []byte) error) error {
+// eachField calls with the fields of a message that are strings or messages, and skips the others.
+func eachField(message []byte, with func(number protowire.Number, value []byte) error) error {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {
-			return malformed(n)
+			return protoError(n)
 		}
 		message = message[n:]
 		if n = protowire.ConsumeFieldValue(number, kind, message); n < 0 {
-			return malformed(n)
+			return protoError(n)
 		}
 		if kind == protowire.BytesType {
 			value, _ := protowire.ConsumeBytes(message)
@@ -120,6 +120,6 @@ func each(message []byte, with func(number protowire.Number, value []byte) error
 	return nil
 }
 
-func malformed(code int) error {
+func protoError(code int) error {
 	return fmt.Errorf("malformed protobuf: %w", protowire.ParseError(code))
 }

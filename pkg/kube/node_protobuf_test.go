@@ -49,7 +49,7 @@ func encode(t testing.TB, n *node) []byte {
 	return slices.Concat(wired(nodeMetadata, metadata), wired(nodeSpec, unread, spec), wired(nodeStatus, wired(8, []byte("images")), status))
 }
 
-func TestProtobufSaysWhatJSONDoes(t *testing.T) {
+func TestProtobufDecodesLikeJSON(t *testing.T) {
 	want := parseNode(t, aNode)
 	var got node
 	if err := got.Unmarshal(encode(t, want)); err != nil {
@@ -69,10 +69,10 @@ func TestProtobufSaysWhatJSONDoes(t *testing.T) {
 	}
 }
 
-// TestProtobufIsReadAsClientGoReadsIt: what apimachinery asks of a type that it can read from protobuf is its own affair, and changes.
-func TestProtobufIsReadAsClientGoReadsIt(t *testing.T) {
+// TestProtobufDecodesLikeClientGo: what apimachinery asks of a type that it can read from protobuf is its own affair, and changes.
+func TestProtobufDecodesLikeClientGo(t *testing.T) {
 	scheme := runtime.NewScheme()
-	addNodes(scheme)
+	registerNodeTypes(scheme)
 	s := protobuf.NewSerializer(scheme, scheme)
 	one := encode(t, parseNode(t, aNode))
 	for kind, raw := range map[string][]byte{"Node": one, "NodeList": wired(listItems, one)} {

@@ -15,47 +15,47 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// nudging makes a device shake hands with its peers, by persistent keepalives that last for a moment: peers may send with the
+// handshakeTrigger makes a device shake hands with its peers, by persistent keepalives that last for a moment: peers may send with the
 // keys of an engine before, or to a key before, until they hear of this one. The first few are nudged at once, the others at a
 // pace, since many agents may begin at the same time, as in a rollout. Who is sent to meanwhile is shaken hands with at once by
 // the device itself.
-type nudging struct {
+type handshakeTrigger struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
 const (
-	// nudgeSeconds is the interval of those keepalives, in seconds. The first one is sent at once.
-	nudgeSeconds = 25
-	// nudgeBurst is how many peers are nudged at once at first, and nudgeBatch after each nudgeEvery, which is up to half longer: 200
+	// keepaliveSeconds is the interval of those keepalives, in seconds. The first one is sent at once.
+	keepaliveSeconds = 25
+	// handshakeBurst is how many peers are nudged at once at first, and handshakeBatch after each handshakeInterval, which is up to half longer: 200
 	// peers a second. Where 500 of 5,000 agents begin at once, each node has 20 handshakes a second of that.
-	nudgeBurst = 50
-	nudgeBatch = 10
-	nudgeEvery = 40 * time.Millisecond
-	// nudgeFor is how long a peer's keepalives go on: a handshake that has begun is tried again without them.
-	nudgeFor = time.Second
+	handshakeBurst    = 50
+	handshakeBatch    = 10
+	handshakeInterval = 40 * time.Millisecond
+	// keepaliveDuration is how long a peer's keepalives go on: a handshake that has begun is tried again without them.
+	keepaliveDuration = time.Second
 )
 
-// nudged are peers that have keepalives.
-type nudged struct {
+// keepaliveBatch are peers that have keepalives.
+type keepaliveBatch struct {
 	peers []noise.PublicKey
 	since time.Time
 }
 
-// nudge begins with the peers in that order.
-func nudge(e Engine, peers []noise.PublicKey, log *slog.Logger) *nudging {
+// triggerHandshakes begins with the peers in that order.
+func triggerHandshakes(e Engine, peers []noise.PublicKey, log *slog.Logger) *handshakeTrigger {
 	ctx, cancel := context.WithCancel(context.Background())
-	n := &nudging{cancel: cancel, done: make(chan struct{})}
+	n := &handshakeTrigger{cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(n.done)
-		t := turns{peers: peers}
-		for batch := nudgeBurst; len(t.peers) > 0 || len(t.on) > 0; batch = nudgeBatch {
-			pause := nudgeEvery
-			if err := t.next(e, batch); err != nil {
-				if !t.failed {
+		t := handshakeQueue{peers: peers}
+		for batch := handshakeBurst; len(t.peers) > 0 || len(t.active) > 0; batch = handshakeBatch {
+			pause := handshakeInterval
+			if err := t.step(e, batch); err != nil {
+				if !t.lastFailed {
 					log.Warn("peers are not made to shake hands; trying again", "peers", len(t.peers), "error", err)
 				}
-				t.failed, pause = true, nudgeFor
+				t.lastFailed, pause = true, keepaliveDuration
 			}
 			select {
 			case <-ctx.Done():
@@ -69,28 +69,28 @@ func nudge(e Engine, peers []noise.PublicKey, log *slog.Logger) *nudging {
 	return n
 }
 
-// turns are how far nudging is.
-type turns struct {
-	peers  []noise.PublicKey // whose turn it has yet to be
-	on     []nudged          // the eldest first
-	failed bool              // a change has
+// handshakeQueue are how far nudging is.
+type handshakeQueue struct {
+	peers      []noise.PublicKey // whose turn it has yet to be
+	active     []keepaliveBatch  // the eldest first
+	lastFailed bool              // a change has
 }
 
-// next ends the keepalives that have lasted, and begins with a batch of others. After an error it is as it was, so that none
+// step ends the keepalives that have lasted, and begins with a batch of others. After an error it is as it was, so that none
 // goes on for ever.
-func (t *turns) next(e Engine, batch int) error {
+func (t *handshakeQueue) step(e Engine, batch int) error {
 	var changes []config.Peer
-	peers, on := t.peers, t.on
-	if len(on) > 0 && time.Since(on[0].since) >= nudgeFor {
-		changes, on = keepalives(on[0].peers, 0), on[1:]
+	peers, on := t.peers, t.active
+	if len(on) > 0 && time.Since(on[0].since) >= keepaliveDuration {
+		changes, on = setKeepalive(on[0].peers, 0), on[1:]
 	}
 	if next := peers[:min(batch, len(peers))]; len(next) > 0 {
-		changes = append(changes, keepalives(next, nudgeSeconds)...)
-		peers, on = peers[len(next):], append(on, nudged{next, time.Now()})
+		changes = append(changes, setKeepalive(next, keepaliveSeconds)...)
+		peers, on = peers[len(next):], append(on, keepaliveBatch{next, time.Now()})
 	}
 	err := configurePeers(e, changes)
 	if err == nil {
-		t.peers, t.on = peers, on
+		t.peers, t.active = peers, on
 	}
 	return err
 }
@@ -103,24 +103,24 @@ func configurePeers(e Engine, changes []config.Peer) error {
 }
 
 // stop ends it. A nil one has ended.
-func (n *nudging) stop() {
+func (n *handshakeTrigger) stop() {
 	if n != nil {
 		n.cancel()
 		<-n.done
 	}
 }
 
-// keepalives are changes of peers' interval.
-func keepalives(peers []noise.PublicKey, seconds uint16) (changes []config.Peer) {
+// setKeepalive are changes of peers' interval.
+func setKeepalive(peers []noise.PublicKey, seconds uint16) (changes []config.Peer) {
 	for _, key := range peers {
 		changes = append(changes, config.Peer{PublicKey: key, UpdateOnly: true, Keepalive: &seconds})
 	}
 	return changes
 }
 
-// inTurn are the peers in the order in which to nudge them: those that were talked to last come first. Agents that begin at
+// byLastHandshake are the peers in the order in which to nudge them: those that were talked to last come first. Agents that begin at
 // once do not all begin with the same one.
-func inTurn(have []config.PeerStatus) (keys []noise.PublicKey) {
+func byLastHandshake(have []config.PeerStatus) (keys []noise.PublicKey) {
 	have = slices.Clone(have)
 	rand.Shuffle(len(have), func(i, j int) { have[i], have[j] = have[j], have[i] })
 	slices.SortStableFunc(have, func(a, b config.PeerStatus) int { return b.LastHandshake.Compare(a.LastHandshake) })

@@ -25,15 +25,15 @@ func manyPeers(n int) *fakeEngine {
 	return e
 }
 
-// nudgedPeers are those that have keepalives, and all that have had them by the changes after the first n.
-func (e *fakeEngine) nudgedPeers(n int) (now, ever map[noise.PublicKey]bool) {
+// peersWithKeepalive are those that have keepalives, and all that have had them by the changes after the first n.
+func (e *fakeEngine) peersWithKeepalive(n int) (now, ever map[noise.PublicKey]bool) {
 	now, ever = map[noise.PublicKey]bool{}, map[noise.PublicKey]bool{}
 	for _, p := range e.Status().Peers {
 		if p.Keepalive != 0 {
 			now[p.PublicKey] = true
 		}
 	}
-	for _, c := range e.toldSince(n) {
+	for _, c := range e.configuredSince(n) {
 		for _, p := range c.Peers {
 			if p.Keepalive != nil && *p.Keepalive != 0 {
 				ever[p.PublicKey] = true
@@ -43,47 +43,47 @@ func (e *fakeEngine) nudgedPeers(n int) (now, ever map[noise.PublicKey]bool) {
 	return now, ever
 }
 
-func TestPeersAreMadeToShakeHandsAtAPace(t *testing.T) {
+func TestHandshakesArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const peers = 1000
 		e := manyPeers(peers)
-		n := nudge(e, inTurn(e.Status().Peers), slog.New(slog.DiscardHandler))
+		n := triggerHandshakes(e, byLastHandshake(e.Status().Peers), slog.New(slog.DiscardHandler))
 		defer n.stop()
 		synctest.Wait()
-		if now, _ := e.nudgedPeers(0); len(now) != nudgeBurst {
+		if now, _ := e.peersWithKeepalive(0); len(now) != handshakeBurst {
 			t.Errorf("%d at once", len(now))
 		}
-		begun := nudgeBurst
+		begun := handshakeBurst
 		for range 30 {
 			time.Sleep(200 * time.Millisecond)
 			synctest.Wait()
-			now, ever := e.nudgedPeers(0)
-			if fresh := len(ever) - begun; fresh > 6*nudgeBatch || len(ever) < peers && fresh < 3*nudgeBatch {
+			now, ever := e.peersWithKeepalive(0)
+			if fresh := len(ever) - begun; fresh > 6*handshakeBatch || len(ever) < peers && fresh < 3*handshakeBatch {
 				t.Errorf("%d in 200 ms", fresh)
 			}
-			if most := nudgeBurst + 30*nudgeBatch; len(now) > most {
+			if most := handshakeBurst + 30*handshakeBatch; len(now) > most {
 				t.Errorf("%d have keepalives at once", len(now))
 			}
 			begun = len(ever)
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if now, ever := e.nudgedPeers(0); len(ever) != peers || len(now) != 0 {
+		if now, ever := e.peersWithKeepalive(0); len(ever) != peers || len(now) != 0 {
 			t.Errorf("%d of %d in all, and %d for ever", len(ever), peers, len(now))
 		}
 	})
 }
 
-func TestPeersThatWereTalkedToLastComeFirst(t *testing.T) {
+func TestRecentPeersHandshakeFirst(t *testing.T) {
 	e := manyPeers(100)
 	last, before := e.status.Peers[70].PublicKey, e.status.Peers[20].PublicKey
 	e.status.Peers[70].LastHandshake, e.status.Peers[20].LastHandshake = time.Unix(9, 0), time.Unix(8, 0)
-	turn := inTurn(e.Status().Peers)
+	turn := byLastHandshake(e.Status().Peers)
 	if turn[0] != last || turn[1] != before || len(turn) != 100 {
 		t.Error(turn[:2])
 	}
 	same := 0
-	for i, key := range inTurn(e.Status().Peers) {
+	for i, key := range byLastHandshake(e.Status().Peers) {
 		if key == turn[i] {
 			same++
 		}
@@ -93,32 +93,32 @@ func TestPeersThatWereTalkedToLastComeFirst(t *testing.T) {
 	}
 }
 
-func TestNudgingEndsWithTheEngine(t *testing.T) {
+func TestHandshakeTriggerStopsWithEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := manyPeers(1000)
-		n := nudge(e, inTurn(e.Status().Peers), slog.New(slog.DiscardHandler))
+		n := triggerHandshakes(e, byLastHandshake(e.Status().Peers), slog.New(slog.DiscardHandler))
 		synctest.Wait()
 		e.Close()
 		<-n.done
-		if _, ever := e.nudgedPeers(0); len(ever) != nudgeBurst {
+		if _, ever := e.peersWithKeepalive(0); len(ever) != handshakeBurst {
 			t.Error(len(ever))
 		}
 	})
 }
 
-func TestPeersOfANewKeyAreNudgedEvenWhileThoseOfANewEngineAre(t *testing.T) {
+func TestNewKeyRestartsHandshakeTrigger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, _, engine := newTestMesher(t)
-		defer m.leave()
+		m, _, engine := newTestMeshReconciler(t)
+		defer m.stop()
 		own := meshNode(0, noise.PublicKey{})
-		l := look{nodes: []mesh.Node{own}, own: own}
+		l := reconcileInput{nodes: []mesh.Node{own}, self: own}
 		for i := range byte(200) {
 			l.nodes = append(l.nodes, meshNode(i+1, noise.PublicKey{i + 1}))
 		}
-		m.look(t, l)
+		m.mustReconcile(t, l)
 		synctest.Wait()
 		e := engine()
-		before := len(e.toldSince(0))
+		before := len(e.configuredSince(0))
 		if err := m.keys.prepare(2); err != nil {
 			t.Fatal(err)
 		}
@@ -126,19 +126,19 @@ func TestPeersOfANewKeyAreNudgedEvenWhileThoseOfANewEngineAre(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		if now, ever := e.nudgedPeers(before); len(ever) != 200 || len(now) != 0 {
+		if now, ever := e.peersWithKeepalive(before); len(ever) != 200 || len(now) != 0 {
 			t.Errorf("%d, and %d for ever", len(ever), len(now))
 		}
 	})
 }
 
-func TestKeepalivesEndThoughAChangeFails(t *testing.T) {
+func TestKeepalivesEndDespiteFailedChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := manyPeers(200)
-		n := nudge(halting{e, time.Now()}, inTurn(e.Status().Peers), slog.New(slog.DiscardHandler))
+		n := triggerHandshakes(halting{e, time.Now()}, byLastHandshake(e.Status().Peers), slog.New(slog.DiscardHandler))
 		defer n.stop()
 		time.Sleep(time.Minute)
-		if now, ever := e.nudgedPeers(0); len(ever) != 200 || len(now) != 0 {
+		if now, ever := e.peersWithKeepalive(0); len(ever) != 200 || len(now) != 0 {
 			t.Errorf("%d, and %d for ever", len(ever), len(now))
 		}
 	})
@@ -151,8 +151,8 @@ type halting struct {
 }
 
 func (h halting) Configure(c config.Device) error {
-	if after := time.Since(h.began); after > nudgeEvery && after < 2*nudgeFor {
-		return errDeaf
+	if after := time.Since(h.began); after > handshakeInterval && after < 2*keepaliveDuration {
+		return errKeyRejected
 	}
 	return h.fakeEngine.Configure(c)
 }

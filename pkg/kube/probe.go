@@ -17,17 +17,17 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
 
-// prober finds out which peers accept a key that is not in use: it begins a handshake with it, from a port of its own, and
+// keyProber finds out which peers accept a key that is not in use: it begins a handshake with it, from a port of its own, and
 // they answer only if they know it (WireGuard paper, section 5.4.2). The handshake is not completed, so nothing else changes.
-type prober struct {
-	identity *noise.Identity
-	asked    map[noise.PublicKey]*question
-	sent     map[uint32]*question // by the index of the last message
-	last     time.Time            // when somebody was asked
+type keyProber struct {
+	identity   *noise.Identity
+	probes     map[noise.PublicKey]*keyProbe
+	sent       map[uint32]*keyProbe // by the index of the last message
+	lastSentAt time.Time            // when somebody was asked
 }
 
-// question is a handshake that waits for its response.
-type question struct {
+// keyProbe is a handshake that waits for its response.
+type keyProbe struct {
 	jar       *noise.CookieJar
 	initiator *noise.Initiator
 	clock     noise.Clock
@@ -37,33 +37,33 @@ type question struct {
 }
 
 const (
-	// answerWithin is how long a round waits for answers.
-	answerWithin = 300 * time.Millisecond
-	// liveFor is how old the handshake of a peer may be that counts.
-	liveFor = time.Duration(session.RejectAfterTime)
-	// afterProbe is how long a peer takes no other handshake from the same key for one of the same time: timestamps have 16 ms.
-	afterProbe = 100 * time.Millisecond
+	// probeTimeout is how long a round waits for answers.
+	probeTimeout = 300 * time.Millisecond
+	// maxHandshakeAge is how old the handshake of a peer may be that counts.
+	maxHandshakeAge = time.Duration(session.RejectAfterTime)
+	// probeSettleTime is how long a peer takes no other handshake from the same key for one of the same time: timestamps have 16 ms.
+	probeSettleTime = 100 * time.Millisecond
 )
 
-func newProber(key noise.PrivateKey) (*prober, error) {
+func newProber(key noise.PrivateKey) (*keyProber, error) {
 	id, err := noise.NewIdentity(key)
 	if err != nil {
 		return nil, fmt.Errorf("preparing the next key: %w", err)
 	}
-	return &prober{identity: id, asked: map[noise.PublicKey]*question{}, sent: map[uint32]*question{}}, nil
+	return &keyProber{identity: id, probes: map[noise.PublicKey]*keyProbe{}, sent: map[uint32]*keyProbe{}}, nil
 }
 
-// waiting asks the peers that there is a session with and that have not answered yet, and returns how many still have not.
-func (p *prober) waiting(st config.Status) (n int, err error) {
+// countUnconfirmed asks the peers that there is a session with and that have not answered yet, and returns how many still have not.
+func (p *keyProber) countUnconfirmed(st config.Status) (n int, err error) {
 	pending := map[noise.PublicKey]netip.AddrPort{} // several may be behind one address
 	for i := range st.Peers {
 		peer := &st.Peers[i]
-		if len(peer.AllowedIPs) == 0 || time.Since(peer.LastHandshake) > liveFor || !peer.Endpoint.AddrPort.IsValid() {
+		if len(peer.AllowedIPs) == 0 || time.Since(peer.LastHandshake) > maxHandshakeAge || !peer.Endpoint.AddrPort.IsValid() {
 			continue
 		}
-		if q := p.asked[peer.PublicKey]; q == nil || !q.accepted {
+		if q := p.probes[peer.PublicKey]; q == nil || !q.accepted {
 			pending[peer.PublicKey] = peer.Endpoint.AddrPort
-			p.question(peer)
+			p.prepare(peer)
 		}
 	}
 	if len(pending) == 0 {
@@ -75,29 +75,29 @@ func (p *prober) waiting(st config.Status) (n int, err error) {
 	}
 	defer c.Close()
 	for key, at := range pending {
-		p.ask(c, at, key)
+		p.send(c, at, key)
 	}
-	return len(pending) - p.hear(c, len(pending)), nil
+	return len(pending) - p.receiveAll(c, len(pending)), nil
 }
 
-// question prepares one for a peer.
-func (p *prober) question(peer *config.PeerStatus) {
-	if p.asked[peer.PublicKey] != nil {
+// keyProbe prepares one for a peer.
+func (p *keyProber) prepare(peer *config.PeerStatus) {
+	if p.probes[peer.PublicKey] != nil {
 		return
 	}
 	remote, err := noise.NewRemote(p.identity, peer.PublicKey)
 	if err != nil {
-		p.asked[peer.PublicKey] = &question{accepted: true} // a key that no handshake is possible with keeps nobody
+		p.probes[peer.PublicKey] = &keyProbe{accepted: true} // a key that no handshake is possible with keeps nobody
 		return
 	}
-	p.asked[peer.PublicKey] = &question{
+	p.probes[peer.PublicKey] = &keyProbe{
 		jar: noise.NewCookieJar(remote), initiator: noise.NewInitiator(remote), psk: peer.PresharedKey,
 	}
 }
 
-// ask sends a peer the first message. What is not sent is not answered.
-func (p *prober) ask(c *net.UDPConn, at netip.AddrPort, key noise.PublicKey) {
-	q := p.asked[key]
+// send sends a peer the first message. What is not sent is not answered.
+func (p *keyProber) send(c *net.UDPConn, at netip.AddrPort, key noise.PublicKey) {
+	q := p.probes[key]
 	if q.initiator == nil {
 		return
 	}
@@ -111,13 +111,13 @@ func (p *prober) ask(c *net.UDPConn, at netip.AddrPort, key noise.PublicKey) {
 	}
 	if err == nil {
 		_, _ = c.WriteToUDPAddrPort(msg[:], at)
-		p.last = time.Now() // of each: with many peers, the first was asked a while ago
+		p.lastSentAt = time.Now() // of each: with many peers, the first was asked a while ago
 	}
 }
 
-// hear takes answers until all have come or it is time, and returns how many peers accept.
-func (p *prober) hear(c *net.UDPConn, all int) (accepted int) {
-	if c.SetReadDeadline(time.Now().Add(answerWithin)) != nil {
+// receiveAll takes answers until all have come or it is time, and returns how many peers accept.
+func (p *keyProber) receiveAll(c *net.UDPConn, all int) (accepted int) {
+	if c.SetReadDeadline(time.Now().Add(probeTimeout)) != nil {
 		return 0
 	}
 	b := make([]byte, 2048)
@@ -126,15 +126,15 @@ func (p *prober) hear(c *net.UDPConn, all int) (accepted int) {
 		if err != nil {
 			return accepted
 		}
-		if p.answered(b[:n]) {
+		if p.handleReply(b[:n]) {
 			accepted++
 		}
 	}
 	return accepted
 }
 
-// answered tells whether a message is a peer's response. A cookie is kept for the next round.
-func (p *prober) answered(b []byte) bool {
+// handleReply tells whether a message is a peer's response. A cookie is kept for the next round.
+func (p *keyProber) handleReply(b []byte) bool {
 	kind, reason := wire.Classify(b)
 	if reason != drop.None || kind != wire.TypeCookieReply && kind != wire.TypeResponse {
 		return false

@@ -55,7 +55,7 @@ func respond(t *testing.T, own noise.PrivateKey, from noise.PublicKey, accepts *
 	return c.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
-func TestPeersAreAskedWhetherTheyAcceptTheNextKey(t *testing.T) {
+func TestProberFindsPeersAcceptingNextKey(t *testing.T) {
 	next, err := noise.NewPrivateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +87,7 @@ func TestPeersAreAskedWhetherTheyAcceptTheNextKey(t *testing.T) {
 		t.Helper()
 		deadline := time.Now().Add(30 * time.Second)
 		for {
-			n, err := p.waiting(st)
+			n, err := p.countUnconfirmed(st)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -104,14 +104,14 @@ func TestPeersAreAskedWhetherTheyAcceptTheNextKey(t *testing.T) {
 	ask(1)
 	accept[1].Store(true)
 	ask(0)
-	before := p.last
+	before := p.lastSentAt
 	ask(0)
-	if p.last != before {
+	if p.lastSentAt != before {
 		t.Error("who has answered is asked again")
 	}
 }
 
-func TestPeersBehindOneAddressAreAskedEach(t *testing.T) {
+func TestProberDistinguishesPeersBehindOneAddress(t *testing.T) {
 	p, err := newProber(noise.PrivateKey{1})
 	if err != nil {
 		t.Fatal(err)
@@ -129,18 +129,18 @@ func TestPeersBehindOneAddressAreAskedEach(t *testing.T) {
 			AllowedIPs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")},
 		})
 	}
-	if n, err := p.waiting(st); err != nil || n != 2 {
+	if n, err := p.countUnconfirmed(st); err != nil || n != 2 {
 		t.Errorf("%d do not accept it, want both: %v", n, err)
 	}
 	for i := range st.Peers { // what may follow waits from the last of them on, however many there are
-		p.last = time.Time{}
-		if p.ask(nobody, st.Peers[i].Endpoint.AddrPort, st.Peers[i].PublicKey); p.last.IsZero() {
+		p.lastSentAt = time.Time{}
+		if p.send(nobody, st.Peers[i].Endpoint.AddrPort, st.Peers[i].PublicKey); p.lastSentAt.IsZero() {
 			t.Error("it is not noted when a peer was asked")
 		}
 	}
 }
 
-func FuzzAnswersToAProbe(f *testing.F) {
+func FuzzProbeReply(f *testing.F) {
 	f.Add([]byte{2, 0, 0, 0, 1, 2, 3, 4, 7, 0, 0, 0})
 	f.Add(make([]byte, wire.ResponseSize))
 	f.Add(append([]byte{3, 0, 0, 0, 7}, make([]byte, 59)...))
@@ -149,11 +149,11 @@ func FuzzAnswersToAProbe(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.question(&config.PeerStatus{PublicKey: noise.PrivateKey{2}.Public()})
-		for _, q := range p.asked {
+		p.prepare(&config.PeerStatus{PublicKey: noise.PrivateKey{2}.Public()})
+		for _, q := range p.probes {
 			p.sent[7] = q
 		}
-		if p.answered(b) {
+		if p.handleReply(b) {
 			t.Error("anybody may answer")
 		}
 	})

@@ -15,27 +15,27 @@ import (
 )
 
 const (
-	// protocol marks the agent's routes and rules (rtm_protocol; the kernel leaves numbers above RTPROT_STATIC to daemons).
-	protocol netlink.RouteProtocol = 82
-	// table is the agent's own. What a CNI or a cloud's agent has in the main table is neither replaced nor obeyed, and is
+	// routeProtocol marks the agent's routes and rules (rtm_protocol; the kernel leaves numbers above RTPROT_STATIC to daemons).
+	routeProtocol netlink.RouteProtocol = 82
+	// routeTable is the agent's own. What a CNI or a cloud's agent has in the main table is neither replaced nor obeyed, and is
 	// there again when the agent's rule goes.
-	table = 8282
+	routeTable = 8282
 	// rulePriority is in front of the main table's (32766) and behind the local one's (0).
 	rulePriority = 8282
-	// lastResort is the metric of the routes that drop what has no tunnel to go through. Dropped without a word: a pod's
+	// blackholeMetric is the metric of the routes that drop what has no tunnel to go through. Dropped without a word: a pod's
 	// connections outlive the time until the tunnel is there again.
-	lastResort = 1 << 30
+	blackholeMetric = 1 << 30
 )
 
 // routeKey is what tells the agent's routes apart.
 type routeKey struct {
-	dst  netip.Prefix
-	kind int // RTN_UNICAST: into the tunnel; RTN_BLACKHOLE: dropped; RTN_THROW: as the other tables say
+	prefix netip.Prefix
+	kind   int // RTN_UNICAST: into the tunnel; RTN_BLACKHOLE: dropped; RTN_THROW: as the other tables say
 }
 
-// setRouting makes the agent's routes lead into the tunnel, if there is one, and drop what is for them otherwise, if refuse.
+// applyRouting makes the agent's routes lead into the tunnel, if there is one, and drop what is for them otherwise, if refuse.
 // A nil Routing is none at all. It returns how many it changed. Routes of others are left alone.
-func setRouting(tunnel string, r *Routing, refuse bool) (changes int, err error) {
+func applyRouting(tunnel string, r *Routing, refuse bool) (changes int, err error) {
 	index := 0
 	l, err := hostnet.FindLink(tunnel)
 	if err == nil && l.Up {
@@ -43,7 +43,7 @@ func setRouting(tunnel string, r *Routing, refuse bool) (changes int, err error)
 	} else if err != nil && !errors.Is(err, hostnet.ErrNoLink) {
 		return 0, err
 	}
-	have, err := ownRoutes()
+	have, err := agentRoutes()
 	if err != nil {
 		return 0, err
 	}
@@ -51,13 +51,13 @@ func setRouting(tunnel string, r *Routing, refuse bool) (changes int, err error)
 	wanted := make(map[routeKey]bool, len(want))
 	for _, k := range want {
 		wanted[k] = true
-		mtu := r.MTU[k.dst]
+		mtu := r.MTU[k.prefix]
 		if old, ok := have[k]; ok && (k.kind != unix.RTN_UNICAST || old.LinkIndex == index && old.MTU == mtu) {
 			continue
 		}
 		changes++
 		if err := netlink.RouteReplace(k.route(index, mtu)); err != nil {
-			return changes, fmt.Errorf("adding a route to %s: %w", k.dst, err)
+			return changes, fmt.Errorf("adding a route to %s: %w", k.prefix, err)
 		}
 	}
 	n, err := setRules(want)
@@ -70,7 +70,7 @@ func setRouting(tunnel string, r *Routing, refuse bool) (changes int, err error)
 		}
 		changes++
 		if err := netlink.RouteDel(&old); err != nil && !errors.Is(err, unix.ESRCH) {
-			return changes, fmt.Errorf("removing the route to %s: %w", k.dst, err)
+			return changes, fmt.Errorf("removing the route to %s: %w", k.prefix, err)
 		}
 	}
 	return changes, nil
@@ -102,29 +102,29 @@ func (r *Routing) keys(tunnel, refuse bool) (keys []routeKey) {
 
 func (k routeKey) route(index, mtu int) *netlink.Route {
 	r := &netlink.Route{
-		Dst: &net.IPNet{IP: k.dst.Addr().AsSlice(), Mask: net.CIDRMask(k.dst.Bits(), k.dst.Addr().BitLen())}, Protocol: protocol,
-		Table: table, Type: k.kind,
+		Dst: &net.IPNet{IP: k.prefix.Addr().AsSlice(), Mask: net.CIDRMask(k.prefix.Bits(), k.prefix.Addr().BitLen())}, Protocol: routeProtocol,
+		Table: routeTable, Type: k.kind,
 	}
 	switch {
 	case k.kind == unix.RTN_BLACKHOLE:
-		r.Priority = lastResort
-	case k.kind == unix.RTN_THROW && k.dst.Addr().Is4():
-		r.Scope = netlink.SCOPE_HOST // or a gateway, which the kernel looks for among routes of a narrower scope, is not excepted
+		r.Priority = blackholeMetric
+	case k.kind == unix.RTN_THROW && k.prefix.Addr().Is4():
+		r.Scope = netlink.SCOPE_HOST // current a gateway, which the kernel looks for among routes of a narrower scope, is not excepted
 	case k.kind == unix.RTN_UNICAST:
 		r.LinkIndex, r.MTU = index, mtu
-		if k.dst.Addr().Is4() {
+		if k.prefix.Addr().Is4() {
 			r.Scope = netlink.SCOPE_LINK
 		}
 	}
 	return r
 }
 
-// ownRoutes are the agent's, an earlier one's included.
-func ownRoutes() (map[routeKey]netlink.Route, error) {
+// agentRoutes are the agent's, an earlier one's included.
+func agentRoutes() (map[routeKey]netlink.Route, error) {
 	own := map[routeKey]netlink.Route{}
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		routes, err := hostnet.Dump(func() ([]netlink.Route, error) {
-			filter := &netlink.Route{Protocol: protocol, Table: table}
+			filter := &netlink.Route{Protocol: routeProtocol, Table: routeTable}
 			return netlink.RouteListFiltered(family, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE) //nolint:forbidigo // within hostnet.Dump
 		})
 		if err != nil {
@@ -147,7 +147,7 @@ func setRules(want []routeKey) (changes int, err error) {
 	for _, family := range hostnet.Families() {
 		wanted := false
 		for _, k := range want {
-			wanted = wanted || hostnet.FamilyOf(k.dst.Addr()) == family
+			wanted = wanted || hostnet.FamilyOf(k.prefix.Addr()) == family
 		}
 		n, err := setRule(family, wanted)
 		if changes += n; err != nil {
@@ -159,9 +159,9 @@ func setRules(want []routeKey) (changes int, err error) {
 
 func setRule(family hostnet.Family, wanted bool) (changes int, err error) {
 	r := netlink.NewRule()
-	r.Family, r.Table, r.Priority, r.Protocol = int(family), table, rulePriority, uint8(protocol)
+	r.Family, r.Table, r.Priority, r.Protocol = int(family), routeTable, rulePriority, uint8(routeProtocol)
 	have, err := hostnet.Dump(func() ([]netlink.Rule, error) {
-		return netlink.RuleListFiltered(int(family), &netlink.Rule{Table: table, Priority: rulePriority}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PRIORITY) //nolint:forbidigo // within hostnet.Dump
+		return netlink.RuleListFiltered(int(family), &netlink.Rule{Table: routeTable, Priority: rulePriority}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PRIORITY) //nolint:forbidigo // within hostnet.Dump
 	})
 	if err != nil {
 		return 0, fmt.Errorf("listing %s rules: %w", family, err)
@@ -175,7 +175,7 @@ func setRule(family hostnet.Family, wanted bool) (changes int, err error) {
 		err = netlink.RuleDel(r)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("changing the %s rule for table %d: %w", family, table, err)
+		return 0, fmt.Errorf("changing the %s rule for table %d: %w", family, routeTable, err)
 	}
 	return 1, nil
 }

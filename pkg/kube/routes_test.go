@@ -23,8 +23,8 @@ func inNamespace(t *testing.T, f func() error) {
 	in(t, hosts[0], f)
 }
 
-// way tells which device what is for an address leaves by, "" for none.
-func way(text string) (string, error) {
+// routeTo tells which device what is for an address leaves by, "" for none.
+func routeTo(text string) (string, error) {
 	routes, err := netlink.RouteGet(net.ParseIP(text))
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENETUNREACH) {
 		return "", nil
@@ -52,7 +52,7 @@ func addLink(name, addr string) error {
 	return errors.Join(err, netlink.AddrAdd(l, a), netlink.LinkSetUp(l), netlink.LinkSetUp(far))
 }
 
-func TestTunnelsAddressesAreThoseOfThePodsThatTheNodeHasNow(t *testing.T) {
+func TestInterfaceAddressesFollowPodCIDRs(t *testing.T) {
 	inNamespace(t, func() error {
 		if err := addLink("tunnel", "10.244.1.0/32"); err != nil { // of an agent before this one
 			return err
@@ -70,7 +70,7 @@ func TestTunnelsAddressesAreThoseOfThePodsThatTheNodeHasNow(t *testing.T) {
 			{[]netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")}, []netip.Prefix{netip.MustParsePrefix("10.244.9.0/32")}, 3},
 			{[]netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")}, []netip.Prefix{netip.MustParsePrefix("10.244.9.0/32")}, 0},
 		} {
-			n, err := setInterface("tunnel", 1400, c.pods)
+			n, err := configureInterface("tunnel", 1400, c.pods)
 			if err != nil || n != c.changes {
 				t.Errorf("%v: %d changes, %v", c.pods, n, err)
 			}
@@ -84,10 +84,10 @@ func TestTunnelsAddressesAreThoseOfThePodsThatTheNodeHasNow(t *testing.T) {
 	})
 }
 
-// routed are the addresses of a host and of its tunnel, in one version of IP.
+// setRoutesCalls are the addresses of a host and of its tunnel, in one version of IP.
 type routed struct {
 	own, tunnel    string       // with the prefix
-	gateway        string       // on the host's link, with what leads by it in the main table
+	gateway        string       // active the host's link, with what leads by it in the main table
 	near           netip.Prefix // of the host's link, with the gateway
 	neighbor       string       // in near
 	all, pods      netip.Prefix // pods of others: all, and one node's
@@ -95,7 +95,7 @@ type routed struct {
 	inPods, inRest string       // within pods, and within all
 }
 
-func TestRoutesOfOthersAreNeitherReplacedNorObeyed(t *testing.T) {
+func TestForeignRoutesAreUntouchedAndIgnored(t *testing.T) {
 	for family, c := range map[hostnet.Family]routed{
 		hostnet.IPv4: {
 			own: "192.0.2.1/24", tunnel: "10.244.1.0/32", gateway: "192.0.2.2", near: netip.MustParsePrefix("192.0.2.0/25"), neighbor: "192.0.2.9",
@@ -126,11 +126,11 @@ func (c *routed) routing() *Routing {
 	}
 }
 
-// wantWays fails unless what is for the addresses leaves by these devices.
-func wantWays(t *testing.T, what string, want map[string]string) {
+// wantRoutes fails unless what is for the addresses leaves by these devices.
+func wantRoutes(t *testing.T, what string, want map[string]string) {
 	t.Helper()
 	for addr, device := range want {
-		if got, err := way(addr); err != nil || got != device {
+		if got, err := routeTo(addr); err != nil || got != device {
 			t.Errorf("%s: what is for %s leaves by %q, want %q (%v)", what, addr, got, device, err)
 		}
 	}
@@ -143,10 +143,10 @@ func (c *routed) test(t *testing.T, family hostnet.Family) error {
 	if err != nil {
 		return err
 	}
-	expect := func(what string, want map[string]string) { t.Helper(); wantWays(t, what, want) }
+	expect := func(what string, want map[string]string) { t.Helper(); wantRoutes(t, what, want) }
 	set := func(what string, r *Routing, refuse, changed bool) {
 		t.Helper()
-		if n, err := setRouting("tunnel", r, refuse); err != nil || (n > 0) != changed {
+		if n, err := applyRouting("tunnel", r, refuse); err != nil || (n > 0) != changed {
 			t.Errorf("%s: %d changes, %v", what, n, err)
 		}
 	}

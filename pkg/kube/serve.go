@@ -55,11 +55,11 @@ func Serve(ctx context.Context, l net.Listener, c Content) error {
 		fmt.Fprintln(w, "ok")
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(newRegistry(c.Stats, c.Version), promhttp.HandlerOpts{
-		ErrorHandling: promhttp.ContinueOnError, ErrorLog: scrapeLog{c.Log}, MaxRequestsInFlight: maxScrapes,
+		ErrorHandling: promhttp.ContinueOnError, ErrorLog: scrapeLogger{c.Log}, MaxRequestsInFlight: maxScrapes,
 	}))
 	server := &http.Server{
 		Handler: http.MaxBytesHandler(mux, 0), ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
-		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ConnState: new(clients).note,
+		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ConnState: new(connLimiter).onStateChange,
 		ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 	}
 	context.AfterFunc(ctx, func() { _ = server.Close() })
@@ -69,10 +69,10 @@ func Serve(ctx context.Context, l net.Listener, c Content) error {
 	return nil
 }
 
-// scrapeLog is promhttp's. That a client went away it would say for each of the families that are left, and anybody can go away.
-type scrapeLog struct{ log *slog.Logger }
+// scrapeLogger is promhttp's. That a client went away it would say for each of the families that are left, and anybody can go away.
+type scrapeLogger struct{ log *slog.Logger }
 
-func (l scrapeLog) Println(v ...any) {
+func (l scrapeLogger) Println(v ...any) {
 	level := slog.LevelWarn
 	if len(v) > 0 && strings.HasPrefix(fmt.Sprint(v[0]), "error encoding") {
 		level = slog.LevelDebug
@@ -80,15 +80,15 @@ func (l scrapeLog) Println(v ...any) {
 	l.log.Log(context.Background(), level, "answering a scrape", "error", strings.TrimSpace(fmt.Sprintln(v...)))
 }
 
-// clients are the connections that are open, the eldest first. Of too many that one goes, rather than that the newest waits:
+// connLimiter are the connections that are open, the eldest first. Of too many that one goes, rather than that the newest waits:
 // who holds connections would keep the kubelet from asking, which then ends a process that is well.
-type clients struct {
+type connLimiter struct {
 	mu   sync.Mutex
 	open []net.Conn
 }
 
-// note is for http.Server.ConnState.
-func (c *clients) note(conn net.Conn, state http.ConnState) {
+// onStateChange is for http.Server.ConnState.
+func (c *connLimiter) onStateChange(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch state {

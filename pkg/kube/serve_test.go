@@ -25,12 +25,12 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/metrics"
 )
 
-func TestProbesAndMetricsAreServed(t *testing.T) {
+func TestServeAnswersProbesAndMetrics(t *testing.T) {
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := Stats{perPeer: metrics.PerPeerOff}
+	s := Stats{perPeerMetrics: metrics.PerPeerOff}
 	done := make(chan struct{})
 	var log logged
 	go func() {
@@ -59,18 +59,18 @@ func TestProbesAndMetricsAreServed(t *testing.T) {
 	if code, _ := get("/readyz"); code != http.StatusServiceUnavailable {
 		t.Error("ready before anything was done:", code)
 	}
-	s.began.Store(time.Now().Add(-time.Second).UnixNano())
+	s.busySince.Store(time.Now().Add(-time.Second).UnixNano())
 	if code, _ := get("/healthz"); code != http.StatusOK {
 		t.Error("a look that takes a second is the end:", code)
 	}
-	s.began.Store(time.Now().Add(-2 * stuck).UnixNano())
+	s.busySince.Store(time.Now().Add(-2 * maxReconcileTime).UnixNano())
 	if code, _ := get("/healthz"); code != http.StatusServiceUnavailable {
 		t.Error("stuck, and well:", code)
 	}
-	s.began.Store(0)
+	s.busySince.Store(0)
 	s.Ready.Store(true)
 	s.Drift.Add(3)
-	s.note(&result{
+	s.update(&result{
 		engine: counting{&fakeEngine{status: config.Status{Name: "ropewalk0", Peers: make([]config.PeerStatus, 1)}}},
 		spread: func(context.Context) ([]adopt.DeviceStatus, error) {
 			return []adopt.DeviceStatus{{Device: "eth0", Spread: adopt.HookStatus{Kind: "tcx", State: "attached"}}}, nil
@@ -94,7 +94,7 @@ func TestProbesAndMetricsAreServed(t *testing.T) {
 	if strings.Contains(text, "ropewalk_peer_") {
 		t.Errorf("single peers, which nobody asked for, in\n%s", text)
 	}
-	s.note(&result{spread: func(context.Context) ([]adopt.DeviceStatus, error) { return nil, errors.New("not permitted") }}, nil)
+	s.update(&result{spread: func(context.Context) ([]adopt.DeviceStatus, error) { return nil, errors.New("not permitted") }}, nil)
 	code, text := get("/metrics")
 	if code != http.StatusOK || !strings.Contains(text, "ropewalk_agent_drift_total 3\n") || strings.Contains(text, "ropewalk_interface_up") {
 		t.Errorf("what spreads cannot be looked at, and there is no tunnel: %d\n%s", code, text)
@@ -104,7 +104,7 @@ func TestProbesAndMetricsAreServed(t *testing.T) {
 	}
 }
 
-func TestProbesThatEndSaySo(t *testing.T) {
+func TestServeReportsListenerFailure(t *testing.T) {
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func (counting) Stats() any {
 	return device.Stats{Up: true, Stats: engine.Stats{Drops: map[string]uint64{"tx_no_peer": 3}, Lanes: []engine.LaneStats{{Drops: map[string]uint64{"tx_no_peer": 4}}}}}
 }
 
-func TestWhoHoldsConnectionsDoesNotKeepOthersFromAsking(t *testing.T) {
+func TestIdleConnectionsDoNotBlockProbes(t *testing.T) {
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -179,7 +179,7 @@ func TestWhoHoldsConnectionsDoesNotKeepOthersFromAsking(t *testing.T) {
 	}
 }
 
-func TestAnswerThatNobodyReadsEnds(t *testing.T) {
+func TestUnreadResponseTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := net.Pipe()
 		var s Stats

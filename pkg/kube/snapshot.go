@@ -47,7 +47,7 @@ func Snapshot(ctx context.Context, cfg *rest.Config) (view.Cluster, error) {
 	}
 	cluster := view.Cluster{Time: time.Now()}
 	err = list(ctx, c.core, "nodes", func(item []byte) error {
-		n := &seenNode{}
+		n := &fullNode{}
 		err := json.Unmarshal(item, n)
 		if err == nil {
 			err = json.Unmarshal(item, &n.node)
@@ -58,20 +58,20 @@ func Snapshot(ctx context.Context, cfg *rest.Config) (view.Cluster, error) {
 	})
 	for _, rn := range agents {
 		cluster.Nodes = append(cluster.Nodes, view.Node{
-			Node: mesh.Node{Name: rn.Name, Created: rn.CreationTimestamp.Time}, Origin: view.NoNode, Kubelet: view.Unknown, Told: told(rn),
+			Node: mesh.Node{Name: rn.Name, Created: rn.CreationTimestamp.Time}, Origin: view.NoNode, Kubelet: view.Unknown, Reported: reported(rn),
 		})
 	}
 	return cluster, err
 }
 
-// list calls with each object of a kind, page by page.
+// generations calls with each object of a kind, page by page.
 func list(ctx context.Context, c rest.Interface, resource string, with func(item []byte) error) error {
 	next := ""
 	for {
 		body, err := c.Get().Resource(resource).Param("limit", strconv.Itoa(pageSize)).Param("continue", next).
 			SetHeader("Accept", "application/json").Do(ctx).Raw()
 		if err != nil {
-			return explain(resource, err)
+			return explainListError(resource, err)
 		}
 		var page struct {
 			Metadata metav1.ListMeta   `json:"metadata"`
@@ -91,8 +91,8 @@ func list(ctx context.Context, c rest.Interface, resource string, with func(item
 	}
 }
 
-// explain says what to do about an error.
-func explain(resource string, err error) error {
+// explainListError says what to do about an error.
+func explainListError(resource string, err error) error {
 	switch {
 	case apierrors.IsNotFound(err) && resource == v1alpha1.Resource:
 		return ErrNoDefinition
@@ -104,16 +104,16 @@ func explain(resource string, err error) error {
 	return fmt.Errorf("listing %s: %w", resource, err)
 }
 
-// seenNode is what people see of a Node: more than agents go by.
-type seenNode struct {
+// fullNode is what people see of a Node: more than agents go by.
+type fullNode struct {
 	node   node
 	Status struct {
 		Conditions []metav1.Condition `json:"conditions"`
 	} `json:"status"`
 }
 
-func (n *seenNode) view(rn *v1alpha1.RopewalkNode) view.Node {
-	v := view.Node{Node: toMesh(&n.node, rn), Origin: view.Whole, Kubelet: conditionOf(n.Status.Conditions, "Ready"), Told: told(rn)}
+func (n *fullNode) view(rn *v1alpha1.RopewalkNode) view.Node {
+	v := view.Node{Node: toMesh(&n.node, rn), Origin: view.Whole, Kubelet: conditionOf(n.Status.Conditions, "Ready"), Reported: reported(rn)}
 	switch {
 	case rn == nil:
 		v.Origin = view.NoAgent
@@ -123,16 +123,16 @@ func (n *seenNode) view(rn *v1alpha1.RopewalkNode) view.Node {
 	return v
 }
 
-// told is what a node's agent tells for people.
-func told(rn *v1alpha1.RopewalkNode) view.Told {
+// reported is what a node's agent tells for people.
+func reported(rn *v1alpha1.RopewalkNode) view.Reported {
 	if rn == nil {
-		return view.Told{Ready: view.Unknown}
+		return view.Reported{Ready: view.Unknown}
 	}
 	st := &rn.Status
-	t := view.Told{
+	t := view.Reported{
 		Mode: mesh.Mode(st.Mode), MTU: int(st.MTU), Peers: int(st.Peers), SpreadsTo: int(st.SpreadsTo),
-		Ready: conditionOf(st.Conditions, v1alpha1.ConditionReady), Generation: rn.Generation, Observed: st.ObservedGeneration,
-		KeyGeneration: st.KeyGeneration, KeyAsked: rn.Spec.KeyGeneration, AgentVersion: st.AgentVersion, KernelVersion: st.KernelVersion,
+		Ready: conditionOf(st.Conditions, v1alpha1.ConditionReady), Generation: rn.Generation, ObservedGeneration: st.ObservedGeneration,
+		KeyGeneration: st.KeyGeneration, KeyRequested: rn.Spec.KeyGeneration, AgentVersion: st.AgentVersion, KernelVersion: st.KernelVersion,
 	}
 	for _, e := range st.Endpoints {
 		t.Endpoints = append(t.Endpoints, string(e))
@@ -141,7 +141,7 @@ func told(rn *v1alpha1.RopewalkNode) view.Told {
 		t.PodCIDRs = append(t.PodCIDRs, string(p))
 	}
 	if s := st.StalePeers; s != nil {
-		t.Stale = view.Stale{Count: int(s.Count), Nodes: s.Nodes}
+		t.Unresponsive = view.UnresponsivePeers{Count: int(s.Count), Nodes: s.Nodes}
 	}
 	for _, c := range st.Conditions {
 		if c.Type == v1alpha1.ConditionReady {
@@ -152,7 +152,7 @@ func told(rn *v1alpha1.RopewalkNode) view.Told {
 }
 
 // conditionOf reads one of the conditions.
-func conditionOf(conditions []metav1.Condition, kind string) view.Truth {
+func conditionOf(conditions []metav1.Condition, kind string) view.Tristate {
 	for _, c := range conditions {
 		switch {
 		case c.Type != kind:

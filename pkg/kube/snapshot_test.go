@@ -51,7 +51,7 @@ func serve(t *testing.T, nodes, agents []string) *rest.Config {
 	return &rest.Config{Host: s.URL}
 }
 
-func TestSnapshotReadsAllPagesAndTellsWhoseEachObjectIs(t *testing.T) {
+func TestSnapshotReadsAllPagesWithOwners(t *testing.T) {
 	cfg := serve(t, []string{node1, strings.ReplaceAll(node1, "1\"", "2\""), strings.ReplaceAll(node1, "1\"", "3\"")},
 		[]string{agentObject("n1", "u1"), agentObject("n2", "other") + "," + agentObject("n4", "u4")})
 	c, err := Snapshot(t.Context(), cfg)
@@ -65,13 +65,13 @@ func TestSnapshotReadsAllPagesAndTellsWhoseEachObjectIs(t *testing.T) {
 		}
 	}
 	n := c.Nodes[0]
-	if n.Kubelet != view.No || n.Told.Ready != view.Yes || n.Told.Message != "a note" || n.Told.Peers != 3 || n.Told.Stale.Count != 12 ||
-		n.Told.KeyAsked != 2 || !n.Agent.Gathers || len(n.Addrs) != 1 || len(n.PodCIDRs) != 1 {
+	if n.Kubelet != view.No || n.Reported.Ready != view.Yes || n.Reported.Message != "a note" || n.Reported.Peers != 3 || n.Reported.Unresponsive.Count != 12 ||
+		n.Reported.KeyRequested != 2 || !n.Agent.Gathers || len(n.Addrs) != 1 || len(n.PodCIDRs) != 1 {
 		t.Errorf("%+v", n)
 	}
 }
 
-func TestSnapshotSaysWhatKeepsItFromReading(t *testing.T) {
+func TestSnapshotExplainsListErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		nodes, agents string
 		want          error

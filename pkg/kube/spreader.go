@@ -16,30 +16,30 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// spreader spreads and gathers for a WireGuard that others run.
-type spreader struct {
-	cfg      Config
-	host     *adopt.Host
-	watching map[string]*watching // by device
-	port     uint16               // 0: not known yet
-	ways     ways
-	news     news
-	apart    apart
-	planner  planner
-	swept    bool   // what an earlier agent left is dealt with
-	again    func() // has all looked at again
+// spreadReconciler spreads and gathers for a WireGuard that others run.
+type spreadReconciler struct {
+	cfg            Config
+	host           *adopt.Host
+	followers      map[string]*deviceFollower // by device
+	port           uint16                     // 0: not known yet
+	egressDevices  egressDevices
+	announcement   announcement
+	unmatchedPeers unmatchedPeers
+	planner        portPlanner
+	detachedStale  bool   // what an earlier agent left is dealt with
+	trigger        func() // has all looked at again
 }
 
-// newSpreader returns one that goes on where an earlier agent ended, which spread for the tunnel on a port; 0: none is known.
-func newSpreader(cfg Config, earlier uint16, again func()) *spreader {
-	return &spreader{
-		cfg: cfg, host: &adopt.Host{FS: cfg.BPF}, watching: map[string]*watching{}, port: earlier,
-		planner: planner{read: hostnet.RSSFor, log: cfg.Log}, again: again,
+// newSpreadReconciler returns one that goes on where an earlier agent ended, which spread for the tunnel on a port; 0: none is known.
+func newSpreadReconciler(cfg Config, earlier uint16, again func()) *spreadReconciler {
+	return &spreadReconciler{
+		cfg: cfg, host: &adopt.Host{FS: cfg.BPF}, followers: map[string]*deviceFollower{}, port: earlier,
+		planner: portPlanner{read: hostnet.RSSFor, log: cfg.Log}, trigger: again,
 	}
 }
 
-// earlierPort is that of the tunnel which the node's agent has told of, in spread mode.
-func earlierPort(st *v1alpha1.NodeStatus) uint16 {
+// lastSpreadPort is that of the tunnel which the node's agent has told of, in spread mode.
+func lastSpreadPort(st *v1alpha1.NodeStatus) uint16 {
 	if st.Mode != v1alpha1.ModeSpread || len(st.Endpoints) == 0 {
 		return 0
 	}
@@ -47,54 +47,54 @@ func earlierPort(st *v1alpha1.NodeStatus) uint16 {
 	return e.Port()
 }
 
-func (s *spreader) do(ctx context.Context, l look) (result, error) {
-	r := result{spread: s.devices} // counters that come and go look like ones that begin anew
+func (s *spreadReconciler) reconcile(ctx context.Context, l reconcileInput) (result, error) {
+	r := result{spread: s.devices} // collectCounters that come and go look like ones that begin anew
 	port, tunnels, err := s.findTunnel(uint16(l.spec.Port))
 	if err != nil {
-		return s.asBefore(l), err
+		return s.unchangedResult(l), err
 	}
 	if s.port != 0 && s.port != port { // the tunnel was made anew
-		if err := s.undo(ctx); err != nil {
+		if err := s.tearDown(ctx); err != nil {
 			return r, err
 		}
 	}
 	s.port = port
-	r.status = v1alpha1.NodeStatus{Endpoints: endpointsOf(l.own, port), PodCIDRs: cidrsOf(l.own), SpreadPorts: portsOf(s.cfg.Ports)}
-	known, wait := s.news.known(&l.told, &r.status, s.cfg.Learn)
-	plan := mesh.Spread(l.own.Name, l.nodes, known)
-	r.wait = wait
-	s.meet(&r, &plan, tunnels)
+	r.status = v1alpha1.NodeStatus{Endpoints: endpointsOf(l.self, port), PodCIDRs: cidrsOf(l.self), SpreadPorts: portsOf(s.cfg.Ports)}
+	known, wait := s.announcement.propagated(&l.lastStatus, &r.status, s.cfg.Propagation)
+	plan := mesh.Spread(l.self.Name, l.nodes, known)
+	r.requeueAfter = wait
+	s.matchTunnel(&r, &plan, tunnels)
 	r.status.Peers, r.status.SpreadsTo = int32(len(plan.Peers)), int32(plan.SpreadsTo())
 	r.problems = plan.Problems
-	configs, err := s.configs(plan, l.fresh)
+	configs, err := s.configs(plan, l.hostMayHaveChanged)
 	if err != nil {
-		r.status.Gathers, r.status.Plans = len(s.watching) > 0, l.told.Plans
+		r.status.Gathers, r.status.Plans = len(s.followers) > 0, l.lastStatus.Plans
 		return r, err
 	}
-	err = s.settle(ctx, &r, configs)
+	err = s.applyConfigs(ctx, &r, configs)
 	r.status.Gathers = s.gathers(configs)
 	s.planner.plan(&r, configs, s.cfg.Ports)
 	return r, err
 }
 
 // findTunnel returns the port of the tunnel, and all tunnels that there are.
-func (s *spreader) findTunnel(asked uint16) (port uint16, tunnels []adopt.Tunnel, err error) {
+func (s *spreadReconciler) findTunnel(asked uint16) (port uint16, tunnels []adopt.Tunnel, err error) {
 	if tunnels, err = (adopt.WireGuard{}).Tunnels(); err == nil {
-		port, err = s.findPort(asked, tunnels)
+		port, err = s.tunnelPort(asked, tunnels)
 	}
 	return port, tunnels, err
 }
 
 // devices are what is attached. It may be called concurrently with all else.
-func (s *spreader) devices(ctx context.Context) ([]adopt.DeviceStatus, error) {
+func (s *spreadReconciler) devices(ctx context.Context) ([]adopt.DeviceStatus, error) {
 	return s.host.Status(ctx, "")
 }
 
-// asBefore is what to tell when nothing was found out: what is attached still is.
-func (s *spreader) asBefore(l look) (r result) {
+// unchangedResult is what to tell when nothing was found out: what is attached still is.
+func (s *spreadReconciler) unchangedResult(l reconcileInput) (r result) {
 	r.spread = s.devices
-	if len(s.watching) > 0 {
-		r.status = *l.told.DeepCopy()
+	if len(s.followers) > 0 {
+		r.status = *l.lastStatus.DeepCopy()
 		r.status.Gathers = true
 	}
 	return r
@@ -102,12 +102,12 @@ func (s *spreader) asBefore(l look) (r result) {
 
 // gathers tells whether what comes from most of the peers is gathered. A single one, where it says that it is, may be behind a
 // device that nothing can be attached to, or may not have come in there. An error elsewhere changes nothing of that.
-func (s *spreader) gathers(configs map[string]adopt.Config) bool {
+func (s *spreadReconciler) gathers(configs map[string]adopt.Config) bool {
 	from, all := 0, 0
 	for device, cfg := range configs {
 		all += len(cfg.PortsOf)
-		if w := s.watching[device]; w != nil {
-			from += w.gathersFrom(cfg)
+		if w := s.followers[device]; w != nil {
+			from += w.gatheringPeers(cfg)
 		}
 	}
 	return 2*from > all
@@ -115,15 +115,15 @@ func (s *spreader) gathers(configs map[string]adopt.Config) bool {
 
 // configs are what to attach, by the device that leads to the peers. Those without a way are left out. fresh: the ways may be
 // others than before.
-func (s *spreader) configs(plan mesh.SpreadPlan, fresh bool) (map[string]adopt.Config, error) {
+func (s *spreadReconciler) configs(plan mesh.SpreadPlan, fresh bool) (map[string]adopt.Config, error) {
 	if fresh {
-		s.ways = ways{}
+		s.egressDevices = egressDevices{}
 	}
 	configs := map[string]adopt.Config{}
 	for i := range plan.Peers {
 		p := &plan.Peers[i]
 		for _, e := range p.Endpoints {
-			device, err := s.ways.towards(e.Addr())
+			device, err := s.egressDevices.lookup(e.Addr())
 			if err != nil {
 				return nil, err
 			}
@@ -141,7 +141,7 @@ func (s *spreader) configs(plan mesh.SpreadPlan, fresh bool) (map[string]adopt.C
 }
 
 // config is that of a device without peers.
-func (s *spreader) config(device string) adopt.Config {
+func (s *spreadReconciler) config(device string) adopt.Config {
 	return adopt.Config{
 		Device: device, Port: s.port, Ports: s.cfg.Ports, Mark: s.cfg.Mark, PeerPorts: spread.DefaultPorts,
 		PortsOf: map[netip.AddrPort]spread.Ports{}, PlanOf: map[netip.AddrPort][]uint16{}, Gather: adopt.GatherAuto,
@@ -162,47 +162,47 @@ func withPeer(cfg adopt.Config, p *mesh.SpreadPeer, at netip.AddrPort) adopt.Con
 	return cfg
 }
 
-// settle makes what is watched what is wanted. Where a device fails, the others go on.
-func (s *spreader) settle(ctx context.Context, r *result, wanted map[string]adopt.Config) error {
+// applyConfigs makes what is watched what is wanted. Where a device fails, the others go on.
+func (s *spreadReconciler) applyConfigs(ctx context.Context, r *result, wanted map[string]adopt.Config) error {
 	var errs []error
-	if !s.swept {
+	if !s.detachedStale {
 		err := s.detach(ctx, func(device string) bool { _, still := wanted[device]; return !still })
-		s.swept = err == nil
+		s.detachedStale = err == nil
 		errs = append(errs, err)
 	}
-	for _, device := range slices.Sorted(maps.Keys(s.watching)) { // so that the same errors are the same text
-		w := s.watching[device]
+	for _, device := range slices.Sorted(maps.Keys(s.followers)) { // so that the same errors are the same text
+		w := s.followers[device]
 		cfg, still := wanted[device]
-		if n := w.mended(); !w.failed { // else it may be what was refused that could be done in the end
-			r.mended += n
+		if n := w.takeRepairs(); !w.changeFailed { // else it may be what was refused that could be done in the end
+			r.repaired += n
 		}
 		switch {
 		case !still:
 			r.changes++
 			w.stop()
 			if err := s.host.Detach(ctx, device, s.port); err != nil {
-				errs, s.swept = append(errs, err), false // the next look finds it
+				errs, s.detachedStale = append(errs, err), false // the next look finds it
 			}
-			delete(s.watching, device)
-		case w.failed || !sameConfig(cfg, w.cfg):
+			delete(s.followers, device)
+		case w.changeFailed || !sameConfig(cfg, w.wanted):
 			r.changes++
 			errs = append(errs, w.change(ctx, cfg))
 		}
 	}
 	for _, device := range slices.Sorted(maps.Keys(wanted)) {
 		cfg := wanted[device]
-		if s.watching[device] != nil {
+		if s.followers[device] != nil {
 			continue
 		}
 		r.changes++
-		w, err := watch(ctx, s.host, cfg, s.cfg.Log, s.again)
+		w, err := followDevice(ctx, s.host, cfg, s.cfg.Log, s.trigger)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		s.watching[device] = w
+		s.followers[device] = w
 	}
-	r.changes += r.mended
+	r.changes += r.repaired
 	return errors.Join(errs...)
 }
 
@@ -211,16 +211,16 @@ func sameConfig(a, b adopt.Config) bool {
 		slices.Equal(a.Peers, b.Peers) && slices.Equal(a.Quiet, b.Quiet)
 }
 
-// undo detaches from all devices, those of an earlier agent included.
-func (s *spreader) undo(ctx context.Context) error {
-	s.leave()
-	s.ways = ways{} // nobody follows the routes from now on
+// tearDown detaches from all devices, those of an earlier agent included.
+func (s *spreadReconciler) tearDown(ctx context.Context) error {
+	s.stop()
+	s.egressDevices = egressDevices{} // nobody follows the routes from now on
 	if s.port == 0 {
 		tunnels, err := adopt.WireGuard{}.Tunnels()
 		if err != nil {
 			return err
 		}
-		if s.port, err = s.findPort(0, tunnels); err != nil {
+		if s.port, err = s.tunnelPort(0, tunnels); err != nil {
 			return nil //nolint:nilerr // without a tunnel there is nothing that it could be attached for
 		}
 	}
@@ -228,7 +228,7 @@ func (s *spreader) undo(ctx context.Context) error {
 }
 
 // detach ends what is attached for the tunnel on some devices.
-func (s *spreader) detach(ctx context.Context, from func(device string) bool) error {
+func (s *spreadReconciler) detach(ctx context.Context, from func(device string) bool) error {
 	all, err := s.host.Status(ctx, "")
 	errs := []error{err}
 	for _, d := range all {
@@ -240,10 +240,10 @@ func (s *spreader) detach(ctx context.Context, from func(device string) bool) er
 	return errors.Join(errs...)
 }
 
-func (s *spreader) leave() {
-	for device, w := range s.watching {
+func (s *spreadReconciler) stop() {
+	for device, w := range s.followers {
 		w.stop()
-		delete(s.watching, device)
+		delete(s.followers, device)
 	}
 }
 
@@ -253,7 +253,7 @@ func endpointsOf(n mesh.Node, port uint16) (all []v1alpha1.Endpoint) {
 	if n.Endpoint.IsValid() {
 		addrs = []netip.Addr{n.Endpoint}
 	}
-	for _, a := range mesh.Usable(addrs) {
+	for _, a := range mesh.UsableAddrs(addrs) {
 		all = append(all, v1alpha1.Endpoint(netip.AddrPortFrom(a, port).String()))
 	}
 	return all

@@ -15,7 +15,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-func TestNodeThatMovedOrBeganToSpreadWaitsUntilOthersKnow(t *testing.T) {
+func TestSpreadingWaitsForPropagation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		at := func(endpoint string, first int32) *v1alpha1.NodeStatus {
 			return &v1alpha1.NodeStatus{
@@ -29,7 +29,7 @@ func TestNodeThatMovedOrBeganToSpreadWaitsUntilOthersKnow(t *testing.T) {
 		tunnel.Mode = v1alpha1.ModeMesh
 		nowhere := at("", 60500)
 		nowhere.Endpoints = nil
-		var n news
+		var n announcement
 		for i, step := range []struct {
 			told, now *v1alpha1.NodeStatus
 			pass      time.Duration
@@ -55,7 +55,7 @@ func TestNodeThatMovedOrBeganToSpreadWaitsUntilOthersKnow(t *testing.T) {
 			{nowhere, nowhere, 10 * time.Second, false},
 		} {
 			time.Sleep(step.pass) // of the fake clock
-			got, wait := n.known(step.told, step.now, 10*time.Second)
+			got, wait := n.propagated(step.told, step.now, 10*time.Second)
 			if got != step.want || got && wait > 0 {
 				t.Errorf("step %d: known %t, wait %s", i, got, wait)
 			}
@@ -63,7 +63,7 @@ func TestNodeThatMovedOrBeganToSpreadWaitsUntilOthersKnow(t *testing.T) {
 	})
 }
 
-func TestSpreadingIsComparedWithWhatTheTunnelHas(t *testing.T) {
+func TestSpreadPlanIsMatchedWithTunnelPeers(t *testing.T) {
 	tunnel := func(port uint16, peers ...string) adopt.Tunnel {
 		tunnel := adopt.Tunnel{Name: "wg0", Port: port}
 		for _, p := range peers {
@@ -81,10 +81,10 @@ func TestSpreadingIsComparedWithWhatTheTunnelHas(t *testing.T) {
 		wait     time.Duration
 	}{
 		{"all are peers", []adopt.Tunnel{tunnel(51820, "192.0.2.2:51820", "192.0.2.3:61007")}, 2, 0, 0, 0},
-		{"one is elsewhere", []adopt.Tunnel{tunnel(51820, "192.0.2.2:51820", "198.51.100.3:51820")}, 1, 1, 0, meetAgain},
-		{"all are", []adopt.Tunnel{tunnel(51820, "198.51.100.2:51820", "198.51.100.3:51820")}, 0, 0, 1, meetAgain},
-		{"one has no endpoint yet", []adopt.Tunnel{tunnel(51820, "192.0.2.2:51820", "")}, 1, 0, 0, meetAgain},
-		{"one has none, and two are elsewhere", []adopt.Tunnel{tunnel(51820, "198.51.100.2:51820", "")}, 0, 0, 1, meetAgain},
+		{"one is elsewhere", []adopt.Tunnel{tunnel(51820, "192.0.2.2:51820", "198.51.100.3:51820")}, 1, 1, 0, unmatchedGrace},
+		{"all are", []adopt.Tunnel{tunnel(51820, "198.51.100.2:51820", "198.51.100.3:51820")}, 0, 0, 1, unmatchedGrace},
+		{"one has no endpoint yet", []adopt.Tunnel{tunnel(51820, "192.0.2.2:51820", "")}, 1, 0, 0, unmatchedGrace},
+		{"one has none, and two are elsewhere", []adopt.Tunnel{tunnel(51820, "198.51.100.2:51820", "")}, 0, 0, 1, unmatchedGrace},
 		{"no peer has an endpoint yet", []adopt.Tunnel{tunnel(51820, "", "")}, 2, 0, 0, 0},
 		{"another tunnel", []adopt.Tunnel{tunnel(1, "198.51.100.2:51820")}, 2, 0, 0, 0},
 		{"a tunnel that cannot be asked", nil, 2, 0, 0, 0},
@@ -97,24 +97,24 @@ func TestSpreadingIsComparedWithWhatTheTunnelHas(t *testing.T) {
 			}})
 		}
 		synctest.Test(t, func(t *testing.T) {
-			s := newSpreader(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+			s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
 			for _, long := range []bool{false, true} {
 				plan, r := mesh.Spread("192.0.2.1", nodes, true), result{}
-				s.meet(&r, &plan, c.tunnels)
+				s.matchTunnel(&r, &plan, c.tunnels)
 				problems, notes := c.problems, c.notes
 				if !long { // the tunnel may only be late
 					problems, notes = 0, 0
 				}
-				if plan.SpreadsTo() != c.to || len(plan.Problems) != problems || len(r.notes) != notes || r.wait != c.wait || len(plan.Peers) != 2 {
+				if plan.SpreadsTo() != c.to || len(plan.Problems) != problems || len(r.notes) != notes || r.requeueAfter != c.wait || len(plan.Peers) != 2 {
 					t.Errorf("%s: %d, %+v, %+v", c.name, plan.SpreadsTo(), plan.Problems, r)
 				}
-				time.Sleep(meetAgain) // of the fake clock
+				time.Sleep(unmatchedGrace) // of the fake clock
 			}
 		})
 	}
 }
 
-func TestPortOfAnEarlierAgentIsRemembered(t *testing.T) {
+func TestLastSpreadPortIsReadFromStatus(t *testing.T) {
 	endpoints := []v1alpha1.Endpoint{"192.0.2.1:51871", "[2001:db8::1]:51871"}
 	for _, c := range []struct {
 		st   v1alpha1.NodeStatus
@@ -126,13 +126,13 @@ func TestPortOfAnEarlierAgentIsRemembered(t *testing.T) {
 		{v1alpha1.NodeStatus{Mode: v1alpha1.ModeSpread}, 0},
 		{v1alpha1.NodeStatus{Mode: v1alpha1.ModeSpread, Endpoints: []v1alpha1.Endpoint{"nonsense"}}, 0},
 	} {
-		if got := earlierPort(&c.st); got != c.want {
+		if got := lastSpreadPort(&c.st); got != c.want {
 			t.Errorf("%+v: %d, want %d", c.st, got, c.want)
 		}
 	}
 }
 
-func TestNodeTellsOfNoMoreAddressesThanTheDefinitionTakes(t *testing.T) {
+func TestEndpointsFitCRDLimit(t *testing.T) {
 	n := mesh.Node{Addrs: []netip.Addr{netip.MustParseAddr("fe80::1%eth0"), netip.MustParseAddr("::ffff:192.0.2.1")}}
 	for i := range 9 {
 		n.Addrs = append(n.Addrs, netip.AddrFrom4([4]byte{192, 0, 2, byte(2 + i)}))

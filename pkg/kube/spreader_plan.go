@@ -16,18 +16,18 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// planner plans the ports that others should take towards the node. It reads the NIC at each look, and computes only when that
+// portPlanner plans the ports that others should take towards the node. It reads the NIC at each look, and computes only when that
 // has changed. The zero planner with a read and a log is ready for use.
-type planner struct {
+type portPlanner struct {
 	// read is hostnet.RSSFor.
-	read func(local, peer netip.Addr, mark uint32) (hostnet.RSS, error)
-	log  *slog.Logger
-	last [2]planned // by version of IP
-	said [2]string  // why nothing is planned anew
+	read   func(local, peer netip.Addr, mark uint32) (hostnet.RSS, error)
+	log    *slog.Logger
+	cache  [2]cachedPlan // by version of IP
+	logged [2]string     // why nothing is planned anew
 }
 
-// planned is what was planned last, and from what.
-type planned struct {
+// cachedPlan is what was planned last, and from what.
+type cachedPlan struct {
 	rss   spread.RSS
 	to    netip.AddrPort
 	ports []uint16
@@ -35,50 +35,50 @@ type planned struct {
 }
 
 // plan adds the plans to what is told. Where a NIC does not let ports choose, people are told what to do.
-func (p *planner) plan(r *result, configs map[string]adopt.Config, candidates spread.Ports) {
+func (p *portPlanner) plan(r *result, configs map[string]adopt.Config, candidates spread.Ports) {
 	for i, family := range []v1alpha1.IPFamily{v1alpha1.IPv4, v1alpha1.IPv6} {
-		to, peer := wayIn(r.status.Endpoints, configs, family)
+		to, peer := ingress(r.status.Endpoints, configs, family)
 		if !peer.IsValid() {
 			continue
 		}
 		rss, err := p.read(netip.Addr{}, peer, 0)
-		last := &p.last[i]
+		last := &p.cache[i]
 		switch {
 		case errors.Is(err, hostnet.ErrNoRSS):
-			*last = planned{}
+			*last = cachedPlan{}
 		case err != nil: // of the moment, perhaps
 		case last.to != to || !reflect.DeepEqual(last.rss, rss.RSS):
-			*last = planned{rss: rss.RSS, to: to}
+			*last = cachedPlan{rss: rss.RSS, to: to}
 			last.ports, last.err = mesh.PlanFor(&rss.RSS, to, candidates)
 		}
-		p.say(i, family, cmp.Or(err, last.err))
+		p.logOnce(i, family, cmp.Or(err, last.err))
 		if errors.Is(last.err, spread.ErrNotByPort) {
 			r.notes = append(r.notes, last.err.Error())
 		}
 		if len(last.ports) > 0 {
-			r.status.Plans = append(r.status.Plans, v1alpha1.Plan{IPFamily: family, Ports: toPorts(last.ports)})
+			r.status.Plans = append(r.status.Plans, v1alpha1.Plan{IPFamily: family, Ports: toAPIPorts(last.ports)})
 		}
 	}
 }
 
-// say logs why nothing is planned anew, unless it was said last.
-func (p *planner) say(i int, family v1alpha1.IPFamily, why error) {
+// logOnce logs why nothing is planned anew, unless it was said last.
+func (p *portPlanner) logOnce(i int, family v1alpha1.IPFamily, why error) {
 	text := ""
 	if why != nil {
 		text = why.Error()
 	}
-	if text != p.said[i] && text != "" {
+	if text != p.logged[i] && text != "" {
 		p.log.Debug("no ports are planned anew", "family", family, "why", text)
 	}
-	p.said[i] = text
+	p.logged[i] = text
 }
 
-// wayIn returns the node's endpoint of a version of IP, and one of the peers that are reached by the same device as all others of
+// ingress returns the node's endpoint of a version of IP, and one of the peers that are reached by the same device as all others of
 // that version, but for a few; none if there are several devices, for one plan is not for all of them. The few may be one node
 // that tells of an address elsewhere.
-func wayIn(own []v1alpha1.Endpoint, configs map[string]adopt.Config, family v1alpha1.IPFamily) (to netip.AddrPort, peer netip.Addr) {
+func ingress(own []v1alpha1.Endpoint, configs map[string]adopt.Config, family v1alpha1.IPFamily) (to netip.AddrPort, peer netip.Addr) {
 	for _, text := range own {
-		if e, err := netip.ParseAddrPort(string(text)); err == nil && familyOf(e.Addr()) == family {
+		if e, err := netip.ParseAddrPort(string(text)); err == nil && ipFamilyOf(e.Addr()) == family {
 			to = e
 			break
 		}
@@ -88,7 +88,7 @@ func wayIn(own []v1alpha1.Endpoint, configs map[string]adopt.Config, family v1al
 	}
 	most, all := 0, 0
 	for _, cfg := range configs {
-		first, n := firstOf(cfg.PortsOf, family)
+		first, n := lowestOf(cfg.PortsOf, family)
 		if all += n; n > most {
 			peer, most = first, n
 		}
@@ -100,10 +100,10 @@ func wayIn(own []v1alpha1.Endpoint, configs map[string]adopt.Config, family v1al
 	return to, peer
 }
 
-// firstOf returns the first of the addresses of a version of IP, and how many there are.
-func firstOf(peers map[netip.AddrPort]spread.Ports, family v1alpha1.IPFamily) (first netip.Addr, n int) {
+// lowestOf returns the first of the addresses of a version of IP, and how many there are.
+func lowestOf(peers map[netip.AddrPort]spread.Ports, family v1alpha1.IPFamily) (first netip.Addr, n int) {
 	for e := range peers {
-		if familyOf(e.Addr()) != family {
+		if ipFamilyOf(e.Addr()) != family {
 			continue
 		}
 		if n++; !first.IsValid() || e.Addr().Less(first) {
@@ -113,14 +113,14 @@ func firstOf(peers map[netip.AddrPort]spread.Ports, family v1alpha1.IPFamily) (f
 	return first, n
 }
 
-func familyOf(a netip.Addr) v1alpha1.IPFamily {
+func ipFamilyOf(a netip.Addr) v1alpha1.IPFamily {
 	if a.Unmap().Is4() {
 		return v1alpha1.IPv4
 	}
 	return v1alpha1.IPv6
 }
 
-func toPorts(plan []uint16) []v1alpha1.Port {
+func toAPIPorts(plan []uint16) []v1alpha1.Port {
 	ports := make([]v1alpha1.Port, len(plan))
 	for i, p := range plan {
 		ports[i] = v1alpha1.Port(p)

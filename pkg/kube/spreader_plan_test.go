@@ -30,8 +30,8 @@ func (f *fakeNIC) read(_, peer netip.Addr, _ uint32) (hostnet.RSS, error) {
 	return hostnet.RSS{RSS: f.rss}, f.err
 }
 
-// towards are Configs by device, with peers.
-func towards(devices map[string][]string) map[string]adopt.Config {
+// configsFor are Configs by device, with peers.
+func configsFor(devices map[string][]string) map[string]adopt.Config {
 	configs := map[string]adopt.Config{}
 	for device, peers := range devices {
 		cfg := adopt.Config{Device: device, PortsOf: map[netip.AddrPort]spread.Ports{}}
@@ -43,17 +43,17 @@ func towards(devices map[string][]string) map[string]adopt.Config {
 	return configs
 }
 
-func planOf(p *planner, configs map[string]adopt.Config) result {
+func planOf(p *portPlanner, configs map[string]adopt.Config) result {
 	r := result{status: v1alpha1.NodeStatus{Endpoints: []v1alpha1.Endpoint{"192.0.2.1:51820", "[2001:db8::1]:51820"}}}
 	p.plan(&r, configs, spread.DefaultPorts)
 	return r
 }
 
-func TestPlanIsToldForEachVersionOfIP(t *testing.T) {
+func TestPlanIsPublishedPerIPFamily(t *testing.T) {
 	key := spread.MicrosoftKey()
 	nic := &fakeNIC{rss: spread.RSS{Device: "eth0", Key: key, Indirection: spread.EqualIndirection(8)}}
-	p := &planner{read: nic.read, log: slog.New(slog.DiscardHandler)}
-	both := towards(map[string][]string{"eth0": {"192.0.2.3:51820", "192.0.2.2:51820", "[2001:db8::2]:51820"}})
+	p := &portPlanner{read: nic.read, log: slog.New(slog.DiscardHandler)}
+	both := configsFor(map[string][]string{"eth0": {"192.0.2.3:51820", "192.0.2.2:51820", "[2001:db8::2]:51820"}})
 	plans := planOf(p, both).status.Plans
 	if len(plans) != 2 || plans[0].IPFamily != v1alpha1.IPv4 || plans[1].IPFamily != v1alpha1.IPv6 {
 		t.Fatalf("%+v", plans)
@@ -78,10 +78,10 @@ func TestPlanIsToldForEachVersionOfIP(t *testing.T) {
 	}
 }
 
-func TestPlanIsNewWhenTheNICIsAnother(t *testing.T) {
+func TestPlanFollowsNICChanges(t *testing.T) {
 	nic := &fakeNIC{rss: spread.RSS{Key: spread.MicrosoftKey(), Indirection: spread.EqualIndirection(4)}}
-	p := &planner{read: nic.read, log: slog.New(slog.DiscardHandler)}
-	configs := towards(map[string][]string{"eth0": {"192.0.2.2:51820"}})
+	p := &portPlanner{read: nic.read, log: slog.New(slog.DiscardHandler)}
+	configs := configsFor(map[string][]string{"eth0": {"192.0.2.2:51820"}})
 	steps := []struct {
 		name string
 		edit func()
@@ -97,7 +97,7 @@ func TestPlanIsNewWhenTheNICIsAnother(t *testing.T) {
 	}
 	for _, s := range steps {
 		s.edit()
-		before := p.last[0].ports
+		before := p.cache[0].ports
 		got := 0
 		for _, plan := range planOf(p, configs).status.Plans {
 			got += len(plan.Ports)
@@ -105,16 +105,16 @@ func TestPlanIsNewWhenTheNICIsAnother(t *testing.T) {
 		if got != s.want {
 			t.Errorf("%s: %d ports, want %d", s.name, got, s.want)
 		}
-		if s.name == "nothing changes" && &before[0] != &p.last[0].ports[0] {
+		if s.name == "nothing changes" && &before[0] != &p.cache[0].ports[0] {
 			t.Error("it was computed again")
 		}
 	}
 }
 
-func TestWhyNothingIsPlannedIsLoggedOnce(t *testing.T) {
+func TestPlanFailureIsLoggedOnce(t *testing.T) {
 	var log bytes.Buffer
 	nic := &fakeNIC{rss: spread.RSS{Device: "eth0", Key: spread.MicrosoftKey(), Indirection: make([]uint32, 100)}}
-	p := &planner{read: nic.read, log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	p := &portPlanner{read: nic.read, log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	for _, step := range []struct {
 		name string
 		err  error
@@ -128,45 +128,45 @@ func TestWhyNothingIsPlannedIsLoggedOnce(t *testing.T) {
 	} {
 		log.Reset()
 		nic.err = step.err
-		planOf(p, towards(map[string][]string{"eth0": {"192.0.2.2:51820"}}))
+		planOf(p, configsFor(map[string][]string{"eth0": {"192.0.2.2:51820"}}))
 		if got := log.String(); strings.Contains(got, "planned") != (step.want != "") || !strings.Contains(got, step.want) {
 			t.Errorf("%s: %q, want %q", step.name, got, step.want)
 		}
 	}
 }
 
-func TestPeopleAreToldWhereANICIgnoresPorts(t *testing.T) {
+func TestNICIgnoringPortsIsNoted(t *testing.T) {
 	nic := &fakeNIC{rss: spread.RSS{Device: "eth0", Key: spread.MicrosoftKey(), Indirection: spread.EqualIndirection(4), UDP4: spread.AddressesOnly}}
-	r := planOf(&planner{read: nic.read, log: slog.New(slog.DiscardHandler)}, towards(map[string][]string{"eth0": {"192.0.2.2:51820"}}))
+	r := planOf(&portPlanner{read: nic.read, log: slog.New(slog.DiscardHandler)}, configsFor(map[string][]string{"eth0": {"192.0.2.2:51820"}}))
 	if len(r.status.Plans) > 0 || len(r.notes) != 1 || !strings.Contains(r.notes[0], "ethtool -N eth0 rx-flow-hash udp4 sdfn") {
 		t.Errorf("%+v", r)
 	}
 }
 
-func TestNothingIsPlannedForSeveralWaysIn(t *testing.T) {
+func TestSeveralIngressDevicesGetNoPlan(t *testing.T) {
 	nic := &fakeNIC{err: errors.New("nobody asks")}
 	for _, devices := range []map[string][]string{
 		{}, {"eth0": {"192.0.2.2:51820"}, "eth1": {"198.51.100.2:51820"}},
 	} {
-		if r := planOf(&planner{read: nic.read, log: slog.New(slog.DiscardHandler)}, towards(devices)); len(r.status.Plans) > 0 || len(nic.asked) > 0 {
+		if r := planOf(&portPlanner{read: nic.read, log: slog.New(slog.DiscardHandler)}, configsFor(devices)); len(r.status.Plans) > 0 || len(nic.asked) > 0 {
 			t.Errorf("%v: %+v", devices, r)
 		}
 	}
 }
 
-func TestOneNodeElsewhereKeepsNobodyFromPlanning(t *testing.T) {
+func TestOneOutlierDoesNotPreventPlan(t *testing.T) {
 	nic := &fakeNIC{rss: spread.RSS{Key: spread.MicrosoftKey(), Indirection: spread.EqualIndirection(4)}}
 	devices := map[string][]string{"docker0": {"172.17.0.9:51820"}}
 	for i := range 7 {
 		devices["eth0"] = append(devices["eth0"], netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(2 + i)}), 51820).String())
 	}
-	if r := planOf(&planner{read: nic.read, log: slog.New(slog.DiscardHandler)}, towards(devices)); len(r.status.Plans) != 1 || nic.asked[0] != netip.MustParseAddr("192.0.2.2") {
+	if r := planOf(&portPlanner{read: nic.read, log: slog.New(slog.DiscardHandler)}, configsFor(devices)); len(r.status.Plans) != 1 || nic.asked[0] != netip.MustParseAddr("192.0.2.2") {
 		t.Errorf("%+v, asked for the way to %v", r, nic.asked)
 	}
 }
 
-func TestPlansReachTheProgramsOfTheirPeers(t *testing.T) {
-	s := newSpreader(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+func TestPeerPlansReachDeviceConfig(t *testing.T) {
+	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
 	at := netip.MustParseAddrPort("192.0.2.2:51820")
 	p := mesh.SpreadPeer{Gather: spread.DefaultPorts, Spread: true, Plans: mesh.Plans{V4: []uint16{61003, 61001}, V6: []uint16{61000}}}
 	cfg := withPeer(s.config("eth0"), &p, at)

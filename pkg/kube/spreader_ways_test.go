@@ -41,30 +41,30 @@ func withRoutes(t *testing.T, f func() error) {
 	})
 }
 
-func TestWaysLeadByDevicesThatOuterPacketsLeaveBy(t *testing.T) {
+func TestEgressDeviceIsPhysicalInterface(t *testing.T) {
 	withRoutes(t, func() error {
-		var w ways
+		var w egressDevices
 		for addr, want := range map[string]string{
 			"192.0.2.2": "eth0", "10.244.2.10": "", "192.0.2.1": "", "127.0.0.1": "", "192.0.2.255": "", "198.51.100.1": "", "2001:db8::1": "",
 		} {
-			if got, err := w.towards(netip.MustParseAddr(addr)); got != want || err != nil {
+			if got, err := w.lookup(netip.MustParseAddr(addr)); got != want || err != nil {
 				t.Errorf("%s: %q, %v, want %q", addr, got, err, want)
 			}
 		}
 		if err := hostnet.DeleteLink("eth0"); err != nil {
 			return err
 		}
-		if got, err := w.towards(netip.MustParseAddr("192.0.2.2")); got != "eth0" || err != nil {
+		if got, err := w.lookup(netip.MustParseAddr("192.0.2.2")); got != "eth0" || err != nil {
 			t.Errorf("what is known is asked for again: %q, %v", got, err)
 		}
 		return nil
 	})
 }
 
-// TestNodeThatIsInATunnelKeepsNobodyFromSpreading: an address among a tunnel's pods, say.
-func TestNodeThatIsInATunnelKeepsNobodyFromSpreading(t *testing.T) {
+// TestTunneledPeerIsLeftOut: an address among a tunnel's pods, say.
+func TestTunneledPeerIsLeftOut(t *testing.T) {
 	withRoutes(t, func() error {
-		s := newSpreader(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+		s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
 		var plan mesh.SpreadPlan
 		for _, at := range []string{"192.0.2.2:51820", "10.244.2.10:51820", "192.0.2.255:51820"} {
 			plan.Peers = append(plan.Peers, mesh.SpreadPeer{
@@ -79,10 +79,10 @@ func TestNodeThatIsInATunnelKeepsNobodyFromSpreading(t *testing.T) {
 	})
 }
 
-func TestNodeGathersWhenMostAreGatheredFrom(t *testing.T) {
-	s := newSpreader(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+func TestGathersReportsMajorityOfPeers(t *testing.T) {
+	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
 	peers := []string{"192.0.2.2:51820", "192.0.2.3:51820"}
-	s.watching["eth0"] = &watching{present: towards(map[string][]string{"eth0": peers})["eth0"]}
+	s.followers["eth0"] = &deviceFollower{applied: configsFor(map[string][]string{"eth0": peers})["eth0"]}
 	for _, c := range []struct {
 		devices map[string][]string
 		want    bool
@@ -95,45 +95,45 @@ func TestNodeGathersWhenMostAreGatheredFrom(t *testing.T) {
 		{map[string][]string{"eth0": {peers[0], peers[1], "192.0.2.4:51820"}}, true}, // one that did not come in
 		{map[string][]string{"eth0": {peers[0], "192.0.2.4:51820", "192.0.2.5:51820"}}, false},
 	} {
-		if got := s.gathers(towards(c.devices)); got != c.want {
+		if got := s.gathers(configsFor(c.devices)); got != c.want {
 			t.Errorf("%v: %t", c.devices, got)
 		}
 	}
 }
 
-func TestWhatWasPutRightOfADeviceIsTakenNoteOfAtTheNextLook(t *testing.T) {
-	s := newSpreader(Config{Ports: spread.DefaultPorts}, 51820, func() {})
-	s.swept = true
-	wanted := towards(map[string][]string{"eth0": {"192.0.2.2:51820"}})
-	w := &watching{cfg: wanted["eth0"]}
-	w.mends.Add(2)
-	s.watching["eth0"] = w
+func TestDeviceRepairsAreCountedOnce(t *testing.T) {
+	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+	s.detachedStale = true
+	wanted := configsFor(map[string][]string{"eth0": {"192.0.2.2:51820"}})
+	w := &deviceFollower{wanted: wanted["eth0"]}
+	w.repairs.Add(2)
+	s.followers["eth0"] = w
 	for _, want := range []int{2, 0} {
 		var r result
-		if err := s.settle(t.Context(), &r, wanted); err != nil || r.mended != want || r.changes != want {
-			t.Errorf("%d, of %d changes, want %d: %v", r.mended, r.changes, want, err)
+		if err := s.applyConfigs(t.Context(), &r, wanted); err != nil || r.repaired != want || r.changes != want {
+			t.Errorf("%d, of %d changes, want %d: %v", r.repaired, r.changes, want, err)
 		}
 	}
-	w.failed = true // what was refused may have been done since
-	w.mends.Add(1)
+	w.changeFailed = true // what was refused may have been done since
+	w.repairs.Add(1)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var r result
-	if err := s.settle(ctx, &r, wanted); !errors.Is(err, context.Canceled) || r.mended != 0 {
-		t.Errorf("%d: %v", r.mended, err)
+	if err := s.applyConfigs(ctx, &r, wanted); !errors.Is(err, context.Canceled) || r.repaired != 0 {
+		t.Errorf("%d: %v", r.repaired, err)
 	}
 }
 
-// TestWhatIsAttachedIsToldWhileTheTunnelCannotBeFound: others would stop spreading for a hiccup.
-func TestWhatIsAttachedIsToldWhileTheTunnelCannotBeFound(t *testing.T) {
-	s := newSpreader(Config{Ports: spread.DefaultPorts}, 51820, func() {})
-	l := look{}
-	l.told.Endpoints = append(l.told.Endpoints, "192.0.2.1:51820")
-	if r := s.asBefore(l); r.status.Gathers || len(r.status.Endpoints) > 0 {
+// TestStatusIsKeptWhileTunnelLookupFails: others would stop spreading for a hiccup.
+func TestStatusIsKeptWhileTunnelLookupFails(t *testing.T) {
+	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+	l := reconcileInput{}
+	l.lastStatus.Endpoints = append(l.lastStatus.Endpoints, "192.0.2.1:51820")
+	if r := s.unchangedResult(l); r.status.Gathers || len(r.status.Endpoints) > 0 {
 		t.Errorf("nothing is attached, and told is %+v", r.status)
 	}
-	s.watching["eth0"] = &watching{cfg: adopt.Config{}}
-	if r := s.asBefore(l); !r.status.Gathers || len(r.status.Endpoints) != 1 || r.spread == nil {
+	s.followers["eth0"] = &deviceFollower{wanted: adopt.Config{}}
+	if r := s.unchangedResult(l); !r.status.Gathers || len(r.status.Endpoints) != 1 || r.spread == nil {
 		t.Errorf("%+v", r)
 	}
 }

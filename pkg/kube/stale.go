@@ -12,21 +12,21 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// stale finds the nodes that do not answer handshakes. Its zero value is ready; it must not be used concurrently.
-type stale struct {
-	silence mesh.Silence
+// unresponsive finds the nodes that do not answer handshakes. Its zero value is ready; it must not be used concurrently.
+type unresponsive struct {
+	detector mesh.UnresponsiveDetector
 }
 
-// look returns what to tell of the peers that a device has: nil where all answer or are not talked to, so that nothing is
+// mustReconcile returns what to tell of the peers that a device has: nil where all answer or are not talked to, so that nothing is
 // written in normal life.
-func (s *stale) look(now time.Time, have []config.PeerStatus, want []mesh.Peer) *v1alpha1.StalePeers {
-	silent := s.silence.Look(now, have)
+func (s *unresponsive) update(now time.Time, have []config.PeerStatus, want []mesh.Peer) *v1alpha1.StalePeers {
+	silent := s.detector.Update(now, have)
 	if len(silent) == 0 {
 		return nil
 	}
 	names := make(map[noise.PublicKey]string, len(want))
 	for i := range want {
-		if want[i].Succeeds.IsZero() { // a key that is not in use yet need not answer
+		if want[i].Replaces.IsZero() { // a key that is not in use yet need not answer
 			names[want[i].Key] = want[i].Node
 		}
 	}

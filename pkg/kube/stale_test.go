@@ -13,7 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-func TestStalePeersAreToldByNameAndBounded(t *testing.T) {
+func TestUnresponsivePeersAreNamedAndBounded(t *testing.T) {
 	begin := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 	var have []config.PeerStatus
 	var want []mesh.Peer
@@ -22,14 +22,14 @@ func TestStalePeersAreToldByNameAndBounded(t *testing.T) {
 		have = append(have, config.PeerStatus{PublicKey: key})
 		want = append(want, mesh.Peer{Node: fmt.Sprintf("n%02d", 12-i), Key: key})
 	}
-	want[0].Succeeds = noise.PublicKey{99} // the next key of n12
-	var s stale
+	want[0].Replaces = noise.PublicKey{99} // the next key of n12
+	var s unresponsive
 	var got *v1alpha1.StalePeers
 	for i := range 4 {
 		for j := range have {
 			have[j].TxBytes += 148
 		}
-		if got = s.look(begin.Add(time.Duration(i)*5*time.Minute), have, want); i < 2 && got != nil {
+		if got = s.update(begin.Add(time.Duration(i)*5*time.Minute), have, want); i < 2 && got != nil {
 			t.Errorf("look %d: %+v", i, got)
 		}
 	}
@@ -39,7 +39,7 @@ func TestStalePeersAreToldByNameAndBounded(t *testing.T) {
 	for j := range have {
 		have[j].LastHandshake = begin.Add(20 * time.Minute)
 	}
-	if got = s.look(begin.Add(21*time.Minute), have, want); got != nil {
+	if got = s.update(begin.Add(21*time.Minute), have, want); got != nil {
 		t.Errorf("after they have answered: %+v", got)
 	}
 }

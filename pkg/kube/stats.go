@@ -22,9 +22,9 @@ type Stats struct {
 	// Ready tells that all was done, at the last look by what the cluster says. It is false once the cluster has no such node.
 	Ready atomic.Bool
 
-	perPeer metrics.PerPeer // what is shown of the tunnel's single peers
+	perPeerMetrics metrics.PerPeer // what is shown of the tunnel's single peers
 
-	began atomic.Int64 // when the present look began, in nanoseconds of Unix time; 0: there is none
+	busySince atomic.Int64 // when the present look began, in nanoseconds of Unix time; 0: there is none
 
 	engine atomic.Pointer[Engine]               // nil: there is no tunnel
 	spread atomic.Pointer[metrics.SpreadSource] // nil: nothing spreads
@@ -33,11 +33,11 @@ type Stats struct {
 // Stats returns the agent's own.
 func (a *Agent) Stats() *Stats { return &a.stats }
 
-// note shows what a look came to. One that ended before it found anything out leaves what the one before it has found.
-func (s *Stats) note(r *result, err error) {
+// onStateChange shows what a look came to. One that ended before it found anything out leaves what the one before it has found.
+func (s *Stats) update(r *result, err error) {
 	s.Changes.Add(uint64(r.changes))
-	s.showEngine(r.engine)
-	if r.lost(err) {
+	s.setEngine(r.engine)
+	if r.foundNothing(err) {
 		return
 	}
 	s.Peers.Store(int64(r.status.Peers))
@@ -50,8 +50,8 @@ func (s *Stats) note(r *result, err error) {
 	s.spread.Store(&r.spread)
 }
 
-// showEngine has the tunnel's metrics be those of an engine, or of none for nil.
-func (s *Stats) showEngine(e Engine) {
+// setEngine has the tunnel's metrics be those of an engine, or of none for nil.
+func (s *Stats) setEngine(e Engine) {
 	if e == nil {
 		s.engine.Store(nil)
 		return
@@ -59,11 +59,11 @@ func (s *Stats) showEngine(e Engine) {
 	s.engine.Store(&e)
 }
 
-// stuck is how long a look may take.
-const stuck = 5 * time.Minute
+// maxReconcileTime is how long a look may take.
+const maxReconcileTime = 5 * time.Minute
 
 // alive tells that the agent is not stuck. The API may be away.
 func (s *Stats) alive() bool {
-	began := s.began.Load()
-	return began == 0 || time.Since(time.Unix(0, began)) < stuck
+	began := s.busySince.Load()
+	return began == 0 || time.Since(time.Unix(0, began)) < maxReconcileTime
 }

@@ -18,91 +18,93 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/kube/v1alpha1"
 )
 
-// countsPerNode is how long it takes at most, for each node of the cluster, until a changed count is told: with each node that
+// countsDelayPerNode is how long it takes at most, for each node of the cluster, until a changed count is told: with each node that
 // joins all others' change, and all together are to write no more than some fifteen times a second.
-const countsPerNode = 100 * time.Millisecond
+const countsDelayPerNode = 100 * time.Millisecond
 
 // countsDue tells whether a changed count is to be told now, and sees to it that it will be. That is asked for at each look:
 // of two times for the same work, the queue keeps the earlier.
 func (a *Agent) countsDue() bool {
-	if a.counts.IsZero() {
-		most := max(a.cluster.size(), 1) * int64(countsPerNode)
-		a.counts = time.Now().Add(time.Duration(most/2 + rand.Int64N(most/2)))
+	if a.countsDueAt.IsZero() {
+		most := max(a.cluster.size(), 1) * int64(countsDelayPerNode)
+		a.countsDueAt = time.Now().Add(time.Duration(most/2 + rand.Int64N(most/2)))
 	}
-	wait := time.Until(a.counts)
+	wait := time.Until(a.countsDueAt)
 	if wait > 0 {
-		a.queue.AddAfter(changed, wait)
+		a.queue.AddAfter(clusterChanged, wait)
 	}
 	return wait <= 0
 }
 
-// tell writes the node's status, if the others have something to learn from it.
-func (a *Agent) tell(ctx context.Context, rn *v1alpha1.RopewalkNode, res result, doing error) error {
+// publish writes the node's status, if the others have something to learn from it.
+func (a *Agent) publishStatus(ctx context.Context, rn *v1alpha1.RopewalkNode, res result, doing error) error {
 	st := res.status
-	if res.lost(doing) { // what was said before stays said
+	if res.foundNothing(doing) { // what was said before stays said
 		st = *rn.Status.DeepCopy()
 		st.Gathers = false
 	}
 	st.ObservedGeneration = rn.Generation
 	st.AgentVersion, st.KernelVersion = a.cfg.Version, kernelVersion()
 	notes := res.notes
-	if len(st.Plans) > 0 && time.Since(a.last.refused) < askAgain {
-		st.Plans, notes = nil, append(slices.Clone(notes), olderDefinition)
+	if len(st.Plans) > 0 && time.Since(a.lastWrite.plansRefused) < plansRetryPeriod {
+		st.Plans, notes = nil, append(slices.Clone(notes), outdatedCRD)
 	}
-	st.Conditions = []metav1.Condition{ready(rn, notes, doing)}
-	said := a.last.or(rn)
-	news := !same(said, st)
-	if news && same(withCounts(said, st), st) && !a.countsDue() {
+	st.Conditions = []metav1.Condition{readyCondition(rn, notes, doing)}
+	said := a.lastWrite.current(rn)
+	news := !sameStatus(said, st)
+	if news && sameStatus(withCounts(said, st), st) && !a.countsDue() {
 		return nil
 	}
-	a.counts = time.Time{}
+	a.countsDueAt = time.Time{}
 	if !news {
 		return nil
 	}
 	err := a.client.apply(ctx, a.cfg.Node, st)
 	switch {
 	case err == nil:
-		a.last = written{rn.UID, rn.ResourceVersion, st, time.Now(), a.last.refused}
-	case len(st.Plans) > 0 && isUndeclared(err):
-		a.last.refused = time.Now()
-		return a.tell(ctx, rn, res, doing)
+		a.lastWrite = writtenStatus{rn.UID, rn.ResourceVersion, st, time.Now(), a.lastWrite.plansRefused}
+	case len(st.Plans) > 0 && isFieldUndeclared(err):
+		a.lastWrite.plansRefused = time.Now()
+		return a.publishStatus(ctx, rn, res, doing)
 	}
 	return err
 }
 
-// askAgain is how long a definition without plans is taken to be without: less than two full looks.
-const askAgain = 5 * time.Minute
+// plansRetryPeriod is how long a definition without plans is taken to be without: less than two full looks.
+const plansRetryPeriod = 5 * time.Minute
 
-// olderDefinition is for people: nothing else says why others send to this node as if it planned nothing.
-const olderDefinition = "the definition of RopewalkNode is older than the agent, and has no plans, so others do not learn this " +
+// outdatedCRD is for people: nothing else says why others send to this node as if it planned nothing.
+const outdatedCRD = "the definition of RopewalkNode is older than the agent, and has no plans, so others do not learn this " +
 	"node's: kubectl apply --server-side -k deploy/crd"
 
-// isUndeclared tells that an apply was refused, all of it, since the definition does not have one of its fields.
-func isUndeclared(err error) bool {
+// isFieldUndeclared tells that an apply was refused, all of it, since the definition does not have one of its fields.
+func isFieldUndeclared(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "field not declared in schema")
 }
 
-// written is what was written last.
-type written struct {
-	uid     types.UID
-	version string // of the object that it was written in place of
-	status  v1alpha1.NodeStatus
-	at      time.Time
-	refused time.Time // when the definition was found to have no plans; zero: never
+// writtenStatus is what was written last.
+type writtenStatus struct {
+	uid          types.UID
+	version      string // of the object that it was written in place of
+	status       v1alpha1.NodeStatus
+	at           time.Time
+	plansRefused time.Time // when the definition was found to have no plans; zero: never
 }
 
-// or is what the cluster has of a node's status: what was written last, if that has only not come back yet.
-func (w *written) or(rn *v1alpha1.RopewalkNode) v1alpha1.NodeStatus {
-	if w.uid == rn.UID && w.version == rn.ResourceVersion && time.Since(w.at) < unseen {
+// current is what the cluster has of a node's status: what was written last, if that has only not come back yet.
+func (w *writtenStatus) current(rn *v1alpha1.RopewalkNode) v1alpha1.NodeStatus {
+	if w.uid == rn.UID && w.version == rn.ResourceVersion && time.Since(w.at) < writeEchoTimeout {
 		return w.status
 	}
 	return rn.Status
 }
 
-func same(a, b v1alpha1.NodeStatus) bool { return reflect.DeepEqual(plain(a), plain(b)) }
+func sameStatus(a, b v1alpha1.NodeStatus) bool {
+	return reflect.DeepEqual(normalized(a), normalized(b))
+}
 
-// plain makes what is absent and what is empty equal, and times that are.
-func plain(st v1alpha1.NodeStatus) v1alpha1.NodeStatus {
+// normalized makes what is absent and what is empty equal, and times that are.
+func normalized(st v1alpha1.NodeStatus) v1alpha1.NodeStatus {
 	st = *st.DeepCopy()
 	for i := range st.Conditions {
 		st.Conditions[i].LastTransitionTime = metav1.Time{}
@@ -125,7 +127,7 @@ func withCounts(st, counts v1alpha1.NodeStatus) v1alpha1.NodeStatus {
 // maxNotes bounds a condition's message: at 5,000 nodes there may be as many.
 const maxNotes = 10
 
-func ready(rn *v1alpha1.RopewalkNode, notes []string, doing error) metav1.Condition {
+func readyCondition(rn *v1alpha1.RopewalkNode, notes []string, doing error) metav1.Condition {
 	c := metav1.Condition{
 		Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "AsItShouldBe", ObservedGeneration: rn.Generation,
 		LastTransitionTime: metav1.Now(),

@@ -17,11 +17,11 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/kube/v1alpha1"
 )
 
-func TestChangedCountIsToldThoughAnotherLookComesFirst(t *testing.T) {
+func TestChangedCountIsPublishedOnTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, _, _ := agentAt(t, t.TempDir(), nil)
+		a, _, _ := newTestAgent(t, t.TempDir(), nil)
 		a.cluster.count.Store(200) // a count is told after 10 s at least
-		a.queue.AddAfter(changed, settle)
+		a.queue.AddAfter(clusterChanged, clusterDebounce)
 		if a.countsDue() {
 			t.Error("it is told at once")
 		}
@@ -37,16 +37,16 @@ func TestChangedCountIsToldThoughAnotherLookComesFirst(t *testing.T) {
 	})
 }
 
-func TestConditionSaysWhatIsWrong(t *testing.T) {
+func TestReadyConditionReportsErrors(t *testing.T) {
 	long := metav1.NewTime(time.Unix(1, 0))
 	was := &v1alpha1.RopewalkNode{Status: v1alpha1.NodeStatus{Conditions: []metav1.Condition{{
 		Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, LastTransitionTime: long,
 	}}}}
-	c := ready(was, []string{"the node opted out"}, nil)
+	c := readyCondition(was, []string{"the node opted out"}, nil)
 	if c.Status != metav1.ConditionTrue || c.Message != "the node opted out" || c.LastTransitionTime != long {
 		t.Errorf("%+v", c)
 	}
-	c = ready(was, nil, errors.New("it is broken"))
+	c = readyCondition(was, nil, errors.New("it is broken"))
 	if c.Status != metav1.ConditionFalse || c.Message != "it is broken" || c.LastTransitionTime == long {
 		t.Errorf("%+v", c)
 	}
@@ -54,31 +54,31 @@ func TestConditionSaysWhatIsWrong(t *testing.T) {
 	for i := range 5000 {
 		many = append(many, fmt.Sprintf("n%d: %s", i, strings.Repeat("x", 1000)))
 	}
-	if c = ready(was, many, nil); len(c.Message) > 4096 {
+	if c = readyCondition(was, many, nil); len(c.Message) > 4096 {
 		t.Errorf("a message of %d bytes", len(c.Message))
 	}
 }
 
-func TestStatusIsWrittenOnlyWhenItDiffers(t *testing.T) {
+func TestSameStatusIgnoresTimesAndEmptyLists(t *testing.T) {
 	a := v1alpha1.NodeStatus{Mode: v1alpha1.ModeMesh, Peers: 1, Conditions: []metav1.Condition{{Type: "Ready", LastTransitionTime: metav1.Now()}}}
 	b := *a.DeepCopy()
 	b.Endpoints, b.PodCIDRs = []v1alpha1.Endpoint{}, []v1alpha1.CIDR{}
 	b.Conditions[0].LastTransitionTime = metav1.NewTime(time.Unix(1, 0))
-	if !same(a, b) {
+	if !sameStatus(a, b) {
 		t.Error("times, and empty lists, differ")
 	}
 	b.Peers = 2
-	if same(a, b) || !same(withCounts(a, b), b) {
+	if sameStatus(a, b) || !sameStatus(withCounts(a, b), b) {
 		t.Error("counts are not told apart from the rest")
 	}
 }
 
-func TestOlderDefinitionIsToldAllButPlans(t *testing.T) {
+func TestOutdatedCRDGetsStatusWithoutPlans(t *testing.T) {
 	api := newFakeAPI()
-	api.unplanned.Store(true)
+	api.crdWithoutPlans.Store(true)
 	s := httptest.NewServer(api.handler())
 	t.Cleanup(s.Close)
-	a, _, _ := agentAt(t, t.TempDir(), func(c *Config) { c.API = &rest.Config{Host: s.URL} })
+	a, _, _ := newTestAgent(t, t.TempDir(), func(c *Config) { c.API = &rest.Config{Host: s.URL} })
 	n := &node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "node a"}}
 	if err := a.client.create(t.Context(), n); err != nil {
 		t.Fatal(err)
@@ -87,7 +87,7 @@ func TestOlderDefinitionIsToldAllButPlans(t *testing.T) {
 	res := result{status: v1alpha1.NodeStatus{Mode: v1alpha1.ModeSpread, Gathers: true, Plans: []v1alpha1.Plan{{IPFamily: v1alpha1.IPv4, Ports: []v1alpha1.Port{61000}}}}}
 	told := func() v1alpha1.NodeStatus {
 		t.Helper()
-		if err := a.tell(t.Context(), rn, res, nil); err != nil {
+		if err := a.publishStatus(t.Context(), rn, res, nil); err != nil {
 			t.Fatal(err)
 		}
 		st, err := api.status("a")
@@ -107,28 +107,28 @@ func TestOlderDefinitionIsToldAllButPlans(t *testing.T) {
 	if st := told(); st.Gathers {
 		t.Error("it cannot be taken back")
 	}
-	api.unplanned.Store(false)
-	a.last.refused = time.Now().Add(-askAgain)
+	api.crdWithoutPlans.Store(false)
+	a.lastWrite.plansRefused = time.Now().Add(-plansRetryPeriod)
 	if st := told(); len(st.Plans) != 1 || st.Conditions[0].Message != "" {
 		t.Errorf("the definition has plans now: %+v", st)
 	}
 }
 
-func TestWhatWasWrittenIsNotWrittenAgainBeforeItComesBack(t *testing.T) {
+func TestWrittenStatusStandsUntilEchoed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old, fresh := v1alpha1.NodeStatus{Peers: 1}, v1alpha1.NodeStatus{Peers: 2}
 		rn := &v1alpha1.RopewalkNode{ObjectMeta: metav1.ObjectMeta{UID: "u", ResourceVersion: "1"}, Status: old}
-		w := written{rn.UID, rn.ResourceVersion, fresh, time.Now(), time.Time{}}
-		if got := w.or(rn); !same(got, fresh) {
+		w := writtenStatus{rn.UID, rn.ResourceVersion, fresh, time.Now(), time.Time{}}
+		if got := w.current(rn); !sameStatus(got, fresh) {
 			t.Errorf("%+v", got)
 		}
 		later := rn.DeepCopy()
 		later.ResourceVersion = "2"
-		if got := w.or(later); !same(got, old) {
+		if got := w.current(later); !sameStatus(got, old) {
 			t.Errorf("somebody wrote something else: %+v", got)
 		}
-		time.Sleep(unseen)
-		if got := w.or(rn); !same(got, old) {
+		time.Sleep(writeEchoTimeout)
+		if got := w.current(rn); !sameStatus(got, old) {
 			t.Errorf("it never comes: %+v", got)
 		}
 	})

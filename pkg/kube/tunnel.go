@@ -24,44 +24,44 @@ type setup struct {
 	mtu  int
 }
 
-// setupOf is what the tunnel should be told.
-func (m *mesher) setupOf(l look) (setup, error) {
+// desiredSetup is what the tunnel should be told.
+func (m *meshReconciler) desiredSetup(l reconcileInput) (setup, error) {
 	s := setup{port: cmp.Or(uint16(l.spec.Port), m.cfg.Port, DefaultPort), mtu: cmp.Or(int(l.spec.MTU), m.cfg.MTU)}
 	if s.mtu != 0 {
 		return s, nil
 	}
-	link, err := m.cfg.Network.LinkMTU(l.own.Addrs)
+	link, err := m.cfg.Network.LinkMTU(l.self.Addrs)
 	if err != nil {
 		return s, err
 	}
 	s.mtu = link
-	for _, a := range l.own.Addrs { // peers may be of any kind that the node is
-		s.mtu = min(s.mtu, mesh.MTU(link, mesh.Through(a)))
+	for _, a := range l.self.Addrs { // peers may be of any kind that the node is
+		s.mtu = min(s.mtu, mesh.MTU(link, mesh.WireGuardLayer(a)))
 	}
 	return s, nil
 }
 
-// errEnded says that an engine did not live for long, and that it is too early for another.
-var errEnded = errors.New("the tunnel ended by itself")
+// errEngineExited says that an engine did not live for long, and that it is too early for another.
+var errEngineExited = errors.New("the tunnel ended by itself")
 
 const (
-	// shortLife is that of an engine before the next rests.
-	shortLife = time.Minute
-	// firstRest is the least time from one engine to the next. It doubles with each short life in a row, up to shortLife.
-	firstRest = time.Second
+	// minEngineLife is that of an engine before the next rests.
+	minEngineLife = time.Minute
+	// minReopenDelay is the least time from one engine to the next. It doubles with each short life in a row, up to minEngineLife.
+	minReopenDelay = time.Second
 )
 
-// run has an engine run, with that setup, and returns how much of that it had to put right.
-func (m *mesher) run(want setup, pods []netip.Prefix) (changes int, err error) {
-	if m.engine != nil && closed(m.engine.Done()) {
-		m.leave()
-		m.rest = restAfter(time.Since(m.opened), m.rest)
+// start has an engine run, with that setup, and returns how much of that it had to put right.
+func (m *meshReconciler) ensureEngine(want setup, pods []netip.Prefix) (changes int, err error) {
+	if m.engine != nil && isClosed(m.engine.Done()) {
+		m.stop()
+		m.reopenDelay = reopenDelayAfter(time.Since(m.opened), m.reopenDelay)
 	}
 	if m.engine == nil {
-		if time.Since(m.opened) < m.rest {
-			return 0, fmt.Errorf("running the tunnel %s: %w", m.cfg.Tunnel, errEnded)
+		if time.Since(m.opened) < m.reopenDelay {
+			return 0, fmt.Errorf("running the tunnel %s: %w", m.cfg.Tunnel, errEngineExited)
 		}
-		if err := m.open(want); err != nil {
+		if err := m.openEngine(want); err != nil {
 			return 0, err
 		}
 	}
@@ -76,16 +76,16 @@ func (m *mesher) run(want setup, pods []netip.Prefix) (changes int, err error) {
 	return changes + n, err
 }
 
-// restAfter is how long after an engine was opened the next one may be, if it lived for that long after a rest.
-func restAfter(lived, rest time.Duration) time.Duration {
-	if lived >= shortLife {
+// reopenDelayAfter is how long after an engine was opened the next one may be, if it lived for that long after a rest.
+func reopenDelayAfter(lived, rest time.Duration) time.Duration {
+	if lived >= minEngineLife {
 		return 0
 	}
-	return min(max(2*rest, firstRest), shortLife)
+	return min(max(2*rest, minReopenDelay), minEngineLife)
 }
 
-// open has an engine begin.
-func (m *mesher) open(want setup) error {
+// openEngine has an engine begin.
+func (m *meshReconciler) openEngine(want setup) error {
 	e, err := m.cfg.Open(m.cfg.Tunnel, want.mtu, m.cfg.Log)
 	if err != nil {
 		return fmt.Errorf("opening the tunnel %s: %w", m.cfg.Tunnel, err)
@@ -96,16 +96,16 @@ func (m *mesher) open(want setup) error {
 		e.Close()
 		return fmt.Errorf("setting the tunnel %s up: %w", m.cfg.Tunnel, err)
 	}
-	m.engine, m.setup, m.opened, m.fresh = e, want, time.Now(), true
+	m.engine, m.setup, m.opened, m.hasNoPeers = e, want, time.Now(), true
 	go func() {
 		<-e.Done()
-		m.again()
+		m.trigger()
 	}()
 	m.cfg.Log.Info("tunnel is up", "interface", m.cfg.Tunnel, "port", want.port, "mtu", want.mtu, "key", m.keys.current.public())
 	return nil
 }
 
-func closed(c <-chan struct{}) bool {
+func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
 		return true
@@ -114,10 +114,10 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// setInterface gives the tunnel's interface its MTU, and of the node's pods the first address, by which the node itself
+// configureInterface gives the tunnel's interface its MTU, and of the node's pods the first address, by which the node itself
 // speaks to other nodes' pods: they would not let in what comes from any other. Somebody may have changed all that, and
 // the node may have got its pods only now (calico #8039), or others than before, whose addresses are another node's by now.
-func setInterface(name string, mtu int, pods []netip.Prefix) (changes int, err error) {
+func configureInterface(name string, mtu int, pods []netip.Prefix) (changes int, err error) {
 	if slices.ContainsFunc(pods, isIPv6) {
 		if err := hostnet.OmitLinkLocal(name); err != nil {
 			return 0, err
@@ -139,7 +139,7 @@ func setInterface(name string, mtu int, pods []netip.Prefix) (changes int, err e
 			return changes, err
 		}
 	}
-	n, err := removeAddresses(name, has, want)
+	n, err := removeOtherAddresses(name, has, want)
 	if changes += n; err != nil {
 		return changes, err
 	}
@@ -150,8 +150,8 @@ func setInterface(name string, mtu int, pods []netip.Prefix) (changes int, err e
 	return changes + 1, hostnet.SetLinkUp(name, mtu)
 }
 
-// removeAddresses takes from an interface the single addresses that it has and is not to have.
-func removeAddresses(name string, has, want []netip.Prefix) (changes int, err error) {
+// removeOtherAddresses takes from an interface the single addresses that it has and is not to have.
+func removeOtherAddresses(name string, has, want []netip.Prefix) (changes int, err error) {
 	for _, a := range has {
 		if !a.IsSingleIP() || a.Addr().IsLinkLocalUnicast() || slices.Contains(want, a) {
 			continue
@@ -166,8 +166,8 @@ func removeAddresses(name string, has, want []netip.Prefix) (changes int, err er
 
 func isIPv6(p netip.Prefix) bool { return !p.Addr().Is4() }
 
-// errNoLink says that the node's addresses are no interface's.
-var errNoLink = errors.New("no interface of this host has any of the node's addresses: give the MTU (--mtu, or spec.mtu)")
+// errNoInterface says that the node's addresses are no interface's.
+var errNoInterface = errors.New("no interface of this host has any of the node's addresses: give the MTU (--mtu, or spec.mtu)")
 
 // linkMTU returns the MTU of the interface that has one of the addresses, the smallest of several.
 func linkMTU(addrs []netip.Addr) (int, error) {
@@ -194,7 +194,7 @@ func linkMTU(addrs []netip.Addr) (int, error) {
 		}
 	}
 	if mtu == 0 {
-		return 0, fmt.Errorf("%w: %v", errNoLink, addrs)
+		return 0, fmt.Errorf("%w: %v", errNoInterface, addrs)
 	}
 	return mtu, nil
 }

@@ -167,7 +167,7 @@ func shareReceiving(u *tunnels, h *netlab.Host) {
 	}
 }
 
-// run runs a program on the node, and returns what it says.
+// start runs a program on the node, and returns what it says.
 func (n *testNode) run(input string, argv ...string) string {
 	n.Helper()
 	cmd := n.host.Command(n.Context(), argv...)
@@ -202,7 +202,7 @@ func (n *testNode) knows(o *testNode) {
 	n.run("", "ip", "route", "replace", o.pods.String(), "dev", n.cni.device, "src", n.inner.String())
 }
 
-// forgets removes a peer, with its session.
+// clearPeers removes a peer, with its session.
 func (n *testNode) forgets(o *testNode) {
 	n.Helper()
 	n.run("", "wg", "set", n.cni.device, "peer", o.public, "remove")
@@ -238,7 +238,7 @@ func (u *tunnels) startAgents() []*agentProcess {
 	var all []*agentProcess
 	for _, n := range []*testNode{u.a, u.b} {
 		at := netip.AddrPortFrom(n.gateway(), u.apiTo)
-		all = append(all, startAgent(u.T, n.host, orders{Node: n.name, Server: "http://" + at.String(), BPF: n.bpf}))
+		all = append(all, startAgent(u.T, n.host, agentOrders{Node: n.name, Server: "http://" + at.String(), BPF: n.bpf}))
 	}
 	u.eventually("both to spread and gather", func() (err error) {
 		for _, n := range []*testNode{u.a, u.b} {

@@ -12,34 +12,34 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/adopt"
 )
 
-// watching keeps the programs of one device as they should be.
-type watching struct {
-	cfg     adopt.Config // that is wanted
-	present adopt.Config // that came to be; where what is wanted does not, this goes on
-	failed  bool         // to become what is wanted
-	log     *slog.Logger
-	warned  []string // lately: said again at each look, they are logged once
-	cancel  context.CancelFunc
-	changes chan adopt.Change
-	done    chan struct{}
-	mends   atomic.Int64 // since the last mended
-	reports atomic.Int64
+// followers keeps the programs of one device as they should be.
+type deviceFollower struct {
+	wanted       adopt.Config // that is wanted
+	applied      adopt.Config // that came to be; where what is wanted does not, this goes on
+	changeFailed bool         // to become what is wanted
+	log          *slog.Logger
+	lastWarnings []string // lately: said again at each look, they are logged once
+	cancel       context.CancelFunc
+	changes      chan adopt.Change
+	done         chan struct{}
+	repairs      atomic.Int64 // since the last mended
+	reportCount  atomic.Int64
 }
 
-// watch attaches, and goes on in a goroutine. again is called when that finds something changed.
-func watch(ctx context.Context, host *adopt.Host, cfg adopt.Config, log *slog.Logger, again func()) (*watching, error) {
+// followDevice attaches, and goes on in a goroutine. again is called when that finds something changed.
+func followDevice(ctx context.Context, host *adopt.Host, cfg adopt.Config, log *slog.Logger, again func()) (*deviceFollower, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	w := &watching{cfg: cfg, present: cfg, log: log, cancel: cancel, changes: make(chan adopt.Change), done: make(chan struct{})}
+	w := &deviceFollower{wanted: cfg, applied: cfg, log: log, cancel: cancel, changes: make(chan adopt.Change), done: make(chan struct{})}
 	first := make(chan error, 1)
 	go func() {
 		defer close(w.done)
 		first <- host.Follow(ctx, adopt.Course{Config: cfg, Changes: w.changes, Log: log, Attached: func(r adopt.Report) {
-			w.tell(r)
-			if w.reports.Add(1) == 1 {
+			w.logReport(r)
+			if w.reportCount.Add(1) == 1 {
 				first <- nil
 				return
 			}
-			w.mends.Add(1)
+			w.repairs.Add(1)
 			again()
 		}})
 	}()
@@ -51,25 +51,25 @@ func watch(ctx context.Context, host *adopt.Host, cfg adopt.Config, log *slog.Lo
 	return w, nil
 }
 
-func (w *watching) tell(r adopt.Report) {
+func (w *deviceFollower) logReport(r adopt.Report) {
 	w.log.Info("spreading", "device", r.Device, "tunnel", r.Tunnel, "port", r.Port, "ports", len(r.Lanes),
 		"peers", len(r.Peers), "quiet", len(r.Quiet), "spread", r.Spread, "gather", r.Gather)
 	for _, warning := range r.Warnings {
-		if !slices.Contains(w.warned, warning) {
+		if !slices.Contains(w.lastWarnings, warning) {
 			w.log.Warn("not all is spread as wanted", "device", r.Device, "why", warning)
 		}
 	}
-	w.warned = r.Warnings
+	w.lastWarnings = r.Warnings
 }
 
 // change makes cfg what is wanted, with the programs as they are. An error leaves in place what was before, as far as it goes. ctx is to
 // be done when that of watch is: nobody takes changes then.
-func (w *watching) change(ctx context.Context, cfg adopt.Config) error {
-	w.cfg, w.failed = cfg, true
+func (w *deviceFollower) change(ctx context.Context, cfg adopt.Config) error {
+	w.wanted, w.changeFailed = cfg, true
 	result := make(chan error, 1)
 	c := adopt.Change{Config: cfg, Done: func(r adopt.Report, err error) {
 		if err == nil {
-			w.tell(r)
+			w.logReport(r)
 		}
 		result <- err
 	}}
@@ -81,14 +81,14 @@ func (w *watching) change(ctx context.Context, cfg adopt.Config) error {
 	if err := <-result; err != nil {
 		return fmt.Errorf("%w; what was before goes on, and nodes that are new are not gathered from", err)
 	}
-	w.present, w.failed = cfg, false
+	w.applied, w.changeFailed = cfg, false
 	return nil
 }
 
-// gathersFrom is how many of the peers of a Config are gathered from as it says.
-func (w *watching) gathersFrom(cfg adopt.Config) (n int) {
+// gatheringPeers is how many of the peers of a Config are gathered from as it says.
+func (w *deviceFollower) gatheringPeers(cfg adopt.Config) (n int) {
 	for at, ports := range cfg.PortsOf {
-		if w.present.PortsOf[at] == ports {
+		if w.applied.PortsOf[at] == ports {
 			n++
 		}
 	}
@@ -96,10 +96,10 @@ func (w *watching) gathersFrom(cfg adopt.Config) (n int) {
 }
 
 // stop leaves all in place.
-func (w *watching) stop() {
+func (w *deviceFollower) stop() {
 	w.cancel()
 	<-w.done
 }
 
-// mended is how often something had to be put right since the last call.
-func (w *watching) mended() int { return int(w.mends.Swap(0)) }
+// takeRepairs is how often something had to be put right since the last call.
+func (w *deviceFollower) takeRepairs() int { return int(w.repairs.Swap(0)) }

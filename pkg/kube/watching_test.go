@@ -12,11 +12,11 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/adopt"
 )
 
-// TestChangeThatFailsKeepsWhoWasThere: those are still gathered from, and the others are told of in the error.
-func TestChangeThatFailsKeepsWhoWasThere(t *testing.T) {
-	before := towards(map[string][]string{"eth0": {"192.0.2.2:51820"}})["eth0"]
-	after := towards(map[string][]string{"eth0": {"192.0.2.2:51820", "192.0.2.3:51820"}})["eth0"]
-	w := &watching{cfg: before, present: before, log: slog.New(slog.DiscardHandler), changes: make(chan adopt.Change), done: make(chan struct{})}
+// TestFailedChangeKeepsExistingPeers: those are still gathered from, and the others are told of in the error.
+func TestFailedChangeKeepsExistingPeers(t *testing.T) {
+	before := configsFor(map[string][]string{"eth0": {"192.0.2.2:51820"}})["eth0"]
+	after := configsFor(map[string][]string{"eth0": {"192.0.2.2:51820", "192.0.2.3:51820"}})["eth0"]
+	w := &deviceFollower{wanted: before, applied: before, log: slog.New(slog.DiscardHandler), changes: make(chan adopt.Change), done: make(chan struct{})}
 	full := errors.New("no room")
 	for _, c := range []struct {
 		err    error
@@ -24,8 +24,8 @@ func TestChangeThatFailsKeepsWhoWasThere(t *testing.T) {
 	}{{full, 1}, {nil, 2}, {full, 2}} {
 		go func() { (<-w.changes).Done(adopt.Report{}, c.err) }()
 		err := w.change(t.Context(), after)
-		if !errors.Is(err, c.err) || w.failed != (err != nil) || w.gathersFrom(after) != c.gather {
-			t.Errorf("%v: failed %t, gathers from %d", err, w.failed, w.gathersFrom(after))
+		if !errors.Is(err, c.err) || w.changeFailed != (err != nil) || w.gatheringPeers(after) != c.gather {
+			t.Errorf("%v: failed %t, gathers from %d", err, w.changeFailed, w.gatheringPeers(after))
 		}
 		if err != nil && !strings.Contains(err.Error(), "nodes that are new are not gathered from") {
 			t.Error(err)
@@ -33,11 +33,11 @@ func TestChangeThatFailsKeepsWhoWasThere(t *testing.T) {
 	}
 }
 
-func TestWarningThatStandsIsLoggedOnce(t *testing.T) {
+func TestRepeatedWarningIsLoggedOnce(t *testing.T) {
 	var log bytes.Buffer
-	w := &watching{log: slog.New(slog.NewTextHandler(&log, nil))}
+	w := &deviceFollower{log: slog.New(slog.NewTextHandler(&log, nil))}
 	for _, warnings := range [][]string{{"old"}, {"old", "new"}, {"old", "new"}, {"new"}, {"old", "new"}} {
-		w.tell(adopt.Report{Warnings: warnings})
+		w.logReport(adopt.Report{Warnings: warnings})
 	}
 	if olds, news := strings.Count(log.String(), "why=old"), strings.Count(log.String(), "why=new"); olds != 2 || news != 1 {
 		t.Errorf("%d and %d times in\n%s", olds, news, &log)

@@ -7,9 +7,9 @@ import (
 	"os"
 )
 
-// writeWhole makes a file of the directory appear whole or not at all, whenever the power goes, which nobody else may read. What
+// writeFileAtomically makes a file of the directory appear whole or not at all, whenever the power goes, which nobody else may read. What
 // is written has a name of the pattern until put gives it, by a link or a rename, the file's own.
-func writeWhole(dir, pattern string, text []byte, put func(from string) error) error {
+func writeFileAtomically(dir, pattern string, text []byte, put func(from string) error) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}

@@ -11,13 +11,13 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// Told is which endpoint each peer was given last, by its key. The device's own word is no substitute: it is where the
+// SentEndpoints is which endpoint each peer was given last, by its key. The device's own word is no substitute: it is where the
 // peer was heard last.
-type Told map[noise.PublicKey]netip.AddrPort
+type SentEndpoints map[noise.PublicKey]netip.AddrPort
 
 // Diff returns the changes that make a device's peers those of a plan, in the order in which to apply them, and none if it
 // has them. An endpoint is changed only where the plan has another than before: what roaming has learned stays.
-func Diff(want []Peer, have []config.PeerStatus, told Told) []config.Peer {
+func Diff(want []Peer, have []config.PeerStatus, told SentEndpoints) []config.Peer {
 	present := make(map[noise.PublicKey]*config.PeerStatus, len(have))
 	for i := range have {
 		present[have[i].PublicKey] = &have[i]
@@ -41,11 +41,11 @@ func Diff(want []Peer, have []config.PeerStatus, told Told) []config.Peer {
 			additions = append(additions, addition(w))
 			continue
 		}
-		taken, added := w.allowedIPs(st)
+		taken, added := w.diffAllowedIPs(st)
 		if len(taken) > 0 { // before another peer gets them
 			changes = append(changes, config.Peer{PublicKey: w.Key, UpdateOnly: true, AllowedIPs: taken})
 		}
-		c := config.Peer{PublicKey: w.Key, UpdateOnly: true, AllowedIPs: added, Endpoint: w.moved(st, told)}
+		c := config.Peer{PublicKey: w.Key, UpdateOnly: true, AllowedIPs: added, Endpoint: w.newEndpoint(st, told)}
 		if c.Endpoint != nil || len(c.AllowedIPs) > 0 {
 			additions = append(additions, c)
 		}
@@ -64,8 +64,8 @@ func addition(w *Peer) config.Peer {
 	return c
 }
 
-// moved returns the endpoint if it has to be told.
-func (p *Peer) moved(st *config.PeerStatus, told Told) *config.Endpoint {
+// newEndpoint returns the endpoint if it has to be told.
+func (p *Peer) newEndpoint(st *config.PeerStatus, told SentEndpoints) *config.Endpoint {
 	if !p.Endpoint.IsValid() {
 		return nil
 	}
@@ -76,8 +76,8 @@ func (p *Peer) moved(st *config.PeerStatus, told Told) *config.Endpoint {
 	return &config.Endpoint{AddrPort: p.Endpoint}
 }
 
-// allowedIPs returns which are too many, and which are missing.
-func (p *Peer) allowedIPs(st *config.PeerStatus) (taken, added []config.AllowedIP) {
+// diffAllowedIPs returns which are too many, and which are missing.
+func (p *Peer) diffAllowedIPs(st *config.PeerStatus) (taken, added []config.AllowedIP) {
 	has := make(map[netip.Prefix]bool, len(st.AllowedIPs))
 	for _, a := range st.AllowedIPs {
 		has[a] = true
@@ -96,8 +96,8 @@ func (p *Peer) allowedIPs(st *config.PeerStatus) (taken, added []config.AllowedI
 	return taken, added
 }
 
-// Remember keeps which endpoints the changes tell, and forgets peers that they remove.
-func (t Told) Remember(changes []config.Peer) {
+// Record keeps which endpoints the changes tell, and forgets peers that they remove.
+func (t SentEndpoints) Record(changes []config.Peer) {
 	for i := range changes {
 		switch c := &changes[i]; {
 		case c.Remove:

@@ -62,14 +62,14 @@ func apply(have []config.PeerStatus, changes []config.Peer) []config.PeerStatus 
 	return slices.DeleteFunc(have, func(p config.PeerStatus) bool { return gone[p.PublicKey] })
 }
 
-func TestDeviceGetsNoMoreThanWhatChanges(t *testing.T) {
+func TestDiffContainsOnlyChanges(t *testing.T) {
 	roamed := netip.MustParseAddrPort("203.0.113.77:4242")
 	rebooted := peer(2, "10.244.2.0/24")
 	rebooted.Key = noise.PublicKey{22}
 	for _, c := range []struct {
 		name     string
 		want     []Peer
-		edit     func(have []config.PeerStatus, told Told) []config.PeerStatus
+		edit     func(have []config.PeerStatus, told SentEndpoints) []config.PeerStatus
 		changes  int
 		allowed  map[byte][]string // by the first byte of the key, of what the device has in the end
 		endpoint netip.AddrPort    // of the first peer, in the end
@@ -80,7 +80,7 @@ func TestDeviceGetsNoMoreThanWhatChanges(t *testing.T) {
 		},
 		{
 			name: "what roaming has learned stays (kilo #34)", want: []Peer{peer(2, "10.244.2.0/24"), peer(3, "10.244.3.0/24")},
-			edit: func(have []config.PeerStatus, _ Told) []config.PeerStatus {
+			edit: func(have []config.PeerStatus, _ SentEndpoints) []config.PeerStatus {
 				have[0].Endpoint.AddrPort = roamed
 				return have
 			},
@@ -88,7 +88,7 @@ func TestDeviceGetsNoMoreThanWhatChanges(t *testing.T) {
 		},
 		{
 			name: "also after a restart, which forgets what was told", want: []Peer{peer(2, "10.244.2.0/24"), peer(3, "10.244.3.0/24")},
-			edit: func(have []config.PeerStatus, told Told) []config.PeerStatus {
+			edit: func(have []config.PeerStatus, told SentEndpoints) []config.PeerStatus {
 				have[0].Endpoint.AddrPort = roamed
 				clear(told)
 				return have
@@ -97,7 +97,7 @@ func TestDeviceGetsNoMoreThanWhatChanges(t *testing.T) {
 		},
 		{
 			name: "a node has moved", want: []Peer{peer(2, "10.244.2.0/24"), peer(3, "10.244.3.0/24")},
-			edit: func(have []config.PeerStatus, told Told) []config.PeerStatus {
+			edit: func(have []config.PeerStatus, told SentEndpoints) []config.PeerStatus {
 				have[0].Endpoint.AddrPort = roamed
 				told[noise.PublicKey{2}] = netip.MustParseAddrPort("192.0.2.200:1")
 				return have
@@ -112,7 +112,7 @@ func TestDeviceGetsNoMoreThanWhatChanges(t *testing.T) {
 		{
 			name: "allowed IPs were lost: they are applied again (cilium #35644)",
 			want: []Peer{peer(2, "10.244.2.0/24", "2001:db8:2::/64"), peer(3, "10.244.3.0/24")},
-			edit: func(have []config.PeerStatus, _ Told) []config.PeerStatus {
+			edit: func(have []config.PeerStatus, _ SentEndpoints) []config.PeerStatus {
 				have[1].AllowedIPs = nil
 				return have
 			},
@@ -128,9 +128,9 @@ func TestDeviceGetsNoMoreThanWhatChanges(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			told := Told{}
+			told := SentEndpoints{}
 			first := Diff([]Peer{peer(2, "10.244.2.0/24"), peer(3, "10.244.3.0/24")}, nil, told)
-			told.Remember(first)
+			told.Record(first)
 			have := apply(nil, first)
 			if c.edit != nil {
 				have = c.edit(have, told)
@@ -139,7 +139,7 @@ func TestDeviceGetsNoMoreThanWhatChanges(t *testing.T) {
 			if len(changes) != c.changes {
 				t.Errorf("%d changes: %+v", len(changes), changes)
 			}
-			told.Remember(changes)
+			told.Record(changes)
 			have = apply(have, changes)
 			got := map[byte][]string{}
 			for _, p := range have {
@@ -162,11 +162,11 @@ func TestDeviceGetsNoMoreThanWhatChanges(t *testing.T) {
 	}
 }
 
-// TestChurnEndsWithWhatIsWanted is cilium #20925: after any sequence of plans, the last one is all that the device has.
-func TestChurnEndsWithWhatIsWanted(t *testing.T) {
+// TestRepeatedDiffsConverge is cilium #20925: after any sequence of plans, the last one is all that the device has.
+func TestRepeatedDiffsConverge(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	var have []config.PeerStatus
-	told := Told{}
+	told := SentEndpoints{}
 	for round := range 300 {
 		var nodes []Node
 		for i := range 12 {
@@ -179,7 +179,7 @@ func TestChurnEndsWithWhatIsWanted(t *testing.T) {
 			t.Fatal(err)
 		}
 		changes := Diff(plan.Peers, have, told)
-		told.Remember(changes)
+		told.Record(changes)
 		have = apply(have, changes)
 		if again := Diff(plan.Peers, have, told); len(again) > 0 {
 			t.Fatalf("round %d: %+v are left", round, again)

@@ -11,11 +11,11 @@ import (
 
 // changing is a node whose key changes to that one.
 func changing(node string, next byte) []Peer {
-	return []Peer{{Node: node, Key: noise.PublicKey{1}}, {Node: node, Key: noise.PublicKey{next}, Succeeds: noise.PublicKey{1}}}
+	return []Peer{{Node: node, Key: noise.PublicKey{1}}, {Node: node, Key: noise.PublicKey{next}, Replaces: noise.PublicKey{1}}}
 }
 
-func TestHandoverIsLookedForLessAndLess(t *testing.T) {
-	h := Handovers{Learn: 10 * time.Second}
+func TestHandoverPollSlowsDownAndStops(t *testing.T) {
+	h := HandoverPoll{Propagation: 10 * time.Second}
 	began := time.Unix(1000, 0)
 	for _, c := range []struct {
 		after time.Duration
@@ -23,23 +23,23 @@ func TestHandoverIsLookedForLessAndLess(t *testing.T) {
 		want  time.Duration
 	}{
 		{0, []Peer{{Node: "n", Key: noise.PublicKey{1}}}, 0},
-		{0, changing("n", 2), closely},
-		{29 * time.Second, changing("n", 2), closely},
-		{31 * time.Second, changing("n", 2), loosely},
-		{32 * time.Second, append(changing("n", 2), changing("o", 4)...), closely},
-		{14 * time.Minute, changing("n", 2), loosely},
+		{0, changing("n", 2), fastInterval},
+		{29 * time.Second, changing("n", 2), fastInterval},
+		{31 * time.Second, changing("n", 2), slowInterval},
+		{32 * time.Second, append(changing("n", 2), changing("o", 4)...), fastInterval},
+		{14 * time.Minute, changing("n", 2), slowInterval},
 		{15 * time.Minute, changing("n", 2), 0},
 		{24 * time.Hour, changing("n", 2), 0},
-		{24*time.Hour + time.Second, changing("n", 3), closely},
+		{24*time.Hour + time.Second, changing("n", 3), fastInterval},
 	} {
-		if got := h.Every(began.Add(c.after), c.peers); got != c.want {
+		if got := h.Interval(began.Add(c.after), c.peers); got != c.want {
 			t.Errorf("after %s: every %s, want %s", c.after, got, c.want)
 		}
 	}
 }
 
-func TestNodeThatMakesOneNextKeyAfterTheOtherIsNotLookedForCloselyForEver(t *testing.T) {
-	h := Handovers{Learn: 10 * time.Second}
+func TestRepeatedNextKeysDoNotKeepFastPolling(t *testing.T) {
+	h := HandoverPoll{Propagation: 10 * time.Second}
 	began, often := time.Unix(1000, 0), 0
 	const hour = 3600
 	for second := range hour {
@@ -47,7 +47,7 @@ func TestNodeThatMakesOneNextKeyAfterTheOtherIsNotLookedForCloselyForEver(t *tes
 		if second%3 == 0 {
 			peers = peers[:1] // and none at times
 		}
-		if h.Every(began.Add(time.Duration(second)*time.Second), peers) == closely {
+		if h.Interval(began.Add(time.Duration(second)*time.Second), peers) == fastInterval {
 			often++
 		}
 	}
@@ -56,23 +56,23 @@ func TestNodeThatMakesOneNextKeyAfterTheOtherIsNotLookedForCloselyForEver(t *tes
 	}
 }
 
-func TestSecondChangeOfAKeyIsLookedForAsCloselyAsTheFirst(t *testing.T) {
-	h := Handovers{Learn: 10 * time.Second}
+func TestSecondKeyChangeIsPolledFastAgain(t *testing.T) {
+	h := HandoverPoll{Propagation: 10 * time.Second}
 	began := time.Unix(1000, 0)
-	h.Every(began, changing("n", 2))
-	h.Every(began.Add(20*time.Second), []Peer{{Node: "n", Key: noise.PublicKey{2}}})
-	second := []Peer{{Node: "n", Key: noise.PublicKey{2}}, {Node: "n", Key: noise.PublicKey{3}, Succeeds: noise.PublicKey{2}}}
-	if got := h.Every(began.Add(time.Minute), second); got != closely {
+	h.Interval(began, changing("n", 2))
+	h.Interval(began.Add(20*time.Second), []Peer{{Node: "n", Key: noise.PublicKey{2}}})
+	second := []Peer{{Node: "n", Key: noise.PublicKey{2}}, {Node: "n", Key: noise.PublicKey{3}, Replaces: noise.PublicKey{2}}}
+	if got := h.Interval(began.Add(time.Minute), second); got != fastInterval {
 		t.Errorf("every %s", got)
 	}
 }
 
-func TestHandoversForgetsNodesThatAreGone(t *testing.T) {
-	var h Handovers
+func TestHandoverPollForgetsRemovedNodes(t *testing.T) {
+	var h HandoverPoll
 	now := time.Unix(1000, 0)
-	h.Every(now, changing("gone", 2))
-	h.Every(now.Add(handoverLife), nil)
-	if len(h.begun) != 0 {
-		t.Error(h.begun)
+	h.Interval(now, changing("gone", 2))
+	h.Interval(now.Add(pollTimeout), nil)
+	if len(h.changes) != 0 {
+		t.Error(h.changes)
 	}
 }

@@ -64,8 +64,8 @@ type Agent struct {
 
 // Problem is why a node is not dealt with as its agent wants.
 type Problem struct {
-	Node string
-	Why  string
+	Node   string
+	Reason string
 }
 
 // maxAddrs is how many of a node's addresses count.
@@ -88,23 +88,23 @@ func (n *Node) endpoints() []netip.AddrPort {
 // addrs are those at which the node can be reached.
 func (n *Node) addrs() []netip.Addr {
 	if n.Endpoint.IsValid() {
-		return Usable([]netip.Addr{n.Endpoint})
+		return UsableAddrs([]netip.Addr{n.Endpoint})
 	}
-	return Usable(n.Addrs)
+	return UsableAddrs(n.Addrs)
 }
 
-// Usable are those of a node's addresses that count: the first eight, without what cannot be an endpoint.
-func Usable(addrs []netip.Addr) (all []netip.Addr) {
+// UsableAddrs are those of a node's addresses that count: the first eight, without what cannot be an endpoint.
+func UsableAddrs(addrs []netip.Addr) (all []netip.Addr) {
 	for _, a := range addrs[:min(len(addrs), maxAddrs)] {
-		if a = a.Unmap(); isUsable(a) {
+		if a = a.Unmap(); isUsableAddr(a) {
 			all = append(all, a)
 		}
 	}
 	return all
 }
 
-// isUsable tells whether an address can be a node's among others.
-func isUsable(a netip.Addr) bool {
+// isUsableAddr tells whether an address can be a node's among others.
+func isUsableAddr(a netip.Addr) bool {
 	limited := netip.AddrFrom4([4]byte{255, 255, 255, 255})
 	return a.IsGlobalUnicast() && a.Zone() == "" && a != limited && (!a.Is4() || a.As4()[0] != 0)
 }
@@ -118,11 +118,11 @@ func others(self string, mode Mode, nodes []Node) []*Node {
 			all = append(all, n)
 		}
 	}
-	slices.SortFunc(all, byAge)
+	slices.SortFunc(all, compareAge)
 	return all
 }
 
-func byAge(a, b *Node) int {
+func compareAge(a, b *Node) int {
 	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
 }
 
@@ -143,8 +143,8 @@ func optedOut(name string, nodes []Node) bool {
 // claims is who was there first with something.
 type claims[K comparable] map[K]*Node
 
-// take makes a thing the node's unless another has it, whom it then returns.
-func (c claims[K]) take(thing K, n *Node) (holder *Node) {
+// add makes a thing the node's unless another has it, whom it then returns.
+func (c claims[K]) claim(thing K, n *Node) (holder *Node) {
 	if holder, taken := c[thing]; taken && holder != n {
 		return holder
 	}

@@ -65,7 +65,7 @@ func planned(i byte, pods ...string) Peer {
 	return peer(i, append(pods, fmt.Sprintf("192.0.2.%d/32", i))...)
 }
 
-func TestTunnelsLeadToAllNodesThatCanBePeers(t *testing.T) {
+func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
 	both := []Peer{planned(2, "10.244.2.0/24"), planned(3, "10.244.3.0/24")}
 	without3 := []Peer{both[0], planned(3)}
 	lost3 := planned(3, "10.244.3.0/24")
@@ -121,7 +121,7 @@ func TestTunnelsLeadToAllNodesThatCanBePeers(t *testing.T) {
 		},
 		{
 			"bootstrap without a deadlock (cilium #28965, calico #5280): the API server is never behind the tunnel",
-			TunnelConfig{Direct: []netip.Addr{netip.MustParseAddr("10.244.2.64"), netip.MustParseAddr("198.51.100.1")}},
+			TunnelConfig{Bypass: []netip.Addr{netip.MustParseAddr("10.244.2.64"), netip.MustParseAddr("198.51.100.1")}},
 			func(_, _ *Node) {}, both, routes,
 			[]string{"10.244.2.64/32"},
 			"",
@@ -141,7 +141,7 @@ func TestTunnelsLeadToAllNodesThatCanBePeers(t *testing.T) {
 		},
 		{
 			"but not if the younger is known to have it: an elder takes nothing away",
-			TunnelConfig{Holders: Holders{{3}: "n3"}},
+			TunnelConfig{KeyOwners: KeyOwners{{3}: "n3"}},
 			func(two, _ *Node) { two.Agent.Key = noise.PublicKey{3} },
 			both[1:], routes, nil, "n2: its key is that of n3: a copied disk, perhaps; give it another",
 		},
@@ -153,7 +153,7 @@ func TestTunnelsLeadToAllNodesThatCanBePeers(t *testing.T) {
 		},
 		{
 			"who was known to have a key and tells another has no claim to it",
-			TunnelConfig{Holders: Holders{{2}: "n3"}},
+			TunnelConfig{KeyOwners: KeyOwners{{2}: "n3"}},
 			func(_, _ *Node) {}, both, routes, nil, "",
 		},
 		{
@@ -244,7 +244,7 @@ func TestTunnelsLeadToAllNodesThatCanBePeers(t *testing.T) {
 			"a next key is accepted before the old one goes",
 			TunnelConfig{},
 			func(_, three *Node) { three.Agent.NextKey = noise.PublicKey{9} },
-			append(slices.Clone(both), Peer{Node: "n3", Key: noise.PublicKey{9}, Endpoint: peer(3).Endpoint, Succeeds: noise.PublicKey{3}}),
+			append(slices.Clone(both), Peer{Node: "n3", Key: noise.PublicKey{9}, Endpoint: peer(3).Endpoint, Replaces: noise.PublicKey{3}}),
 			routes, nil, "",
 		},
 		{
@@ -288,12 +288,12 @@ func TestTunnelsLeadToAllNodesThatCanBePeers(t *testing.T) {
 func lines(all []Problem) string {
 	var texts []string
 	for _, p := range all {
-		texts = append(texts, p.Node+": "+p.Why)
+		texts = append(texts, p.Node+": "+p.Reason)
 	}
 	return strings.Join(texts, "\n")
 }
 
-func TestPacketsAreNoLargerThanTheOtherEndTakes(t *testing.T) {
+func TestRouteMTUFollowsRemoteTunnel(t *testing.T) {
 	tells := func(mtu int) func(*Node) { return func(n *Node) { n.Agent.MTU = mtu } }
 	got, err := Tunnel("n1", []Node{node(1, tells(9000)), node(2, tells(1320)), node(3, tells(1)), node(4)}, TunnelConfig{})
 	want := map[netip.Prefix]int{prefixesOf("10.244.2.0/24")[0]: 1320, prefixesOf("10.244.3.0/24")[0]: MinMTU}
@@ -302,7 +302,7 @@ func TestPacketsAreNoLargerThanTheOtherEndTakes(t *testing.T) {
 	}
 }
 
-func TestNodeIsToldOfItselfWhatOthersSeeOfIt(t *testing.T) {
+func TestOwnProblemsBecomeNotes(t *testing.T) {
 	nodes := []Node{node(1), node(2), node(3, func(n *Node) {
 		n.PodCIDRs = prefixesOf("10.9.0.0/24", "10.244.3.0/24")
 		n.Addrs = append(n.Addrs, netip.MustParseAddr("10.244.2.9"))
@@ -319,7 +319,7 @@ func TestNodeIsToldOfItselfWhatOthersSeeOfIt(t *testing.T) {
 	}
 }
 
-func TestNodeThatOptedOutHasNoTunnel(t *testing.T) {
+func TestOptedOutNodeHasNoTunnel(t *testing.T) {
 	nodes := []Node{node(1, func(n *Node) { n.OptOut = true }), node(2)}
 	if got, err := Tunnel("n1", nodes, TunnelConfig{}); err != nil || len(got.Peers)+len(got.Routes) > 0 {
 		t.Errorf("%+v, %v", got, err)
@@ -329,13 +329,13 @@ func TestNodeThatOptedOutHasNoTunnel(t *testing.T) {
 	}
 }
 
-func TestNodeThatTheClusterDoesNotHaveIsAnError(t *testing.T) {
+func TestTunnelOfUnknownNodeFails(t *testing.T) {
 	if _, err := Tunnel("n9", []Node{node(1)}, TunnelConfig{}); !errors.Is(err, ErrUnknownNode) {
 		t.Error(err)
 	}
 }
 
-func TestFlowsSpreadOnlyTowardsNodesThatGather(t *testing.T) {
+func TestSpreadOnlyTowardsGatheringNodes(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		known    bool
@@ -414,7 +414,7 @@ func TestFlowsSpreadOnlyTowardsNodesThatGather(t *testing.T) {
 	}
 }
 
-func TestEachPeersOwnPortsAreGathered(t *testing.T) {
+func TestGatherUsesPeersOwnPorts(t *testing.T) {
 	wide := spread.Ports{First: 40000, Last: 40099}
 	nodes := []Node{
 		node(1, spreads), node(2, spreads, func(n *Node) { n.Agent.Ports = wide }),
@@ -427,8 +427,8 @@ func TestEachPeersOwnPortsAreGathered(t *testing.T) {
 	}
 }
 
-// TestPrefixesAreOwnedAsComparingEachWithEachSays is the slow twin of nest.
-func TestPrefixesAreOwnedAsComparingEachWithEachSays(t *testing.T) {
+// TestPrefixOwnersMatchPairwiseOracle is the slow twin of nest.
+func TestPrefixOwnersMatchPairwiseOracle(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 500 {
 		nodes := make([]Node, 1+r.IntN(12))
@@ -439,20 +439,20 @@ func TestPrefixesAreOwnedAsComparingEachWithEachSays(t *testing.T) {
 				nodes[i].PodCIDRs = append(nodes[i].PodCIDRs, netip.PrefixFrom(a, 20+r.IntN(8)).Masked())
 			}
 		}
-		got := ownPrefixes(nodes, nil)
-		where := newOwners(got)
+		got := assignPrefixes(nodes, nil)
+		where := newPodOwners(got)
 		for i := range nodes {
 			for _, p := range nodes[i].PodCIDRs {
 				mine := true
 				for j := range nodes {
 					for _, o := range nodes[j].PodCIDRs {
-						mine = mine && (!o.Overlaps(p) || byAge(&nodes[j], &nodes[i]) >= 0)
+						mine = mine && (!o.Overlaps(p) || compareAge(&nodes[j], &nodes[i]) >= 0)
 					}
 				}
-				if slices.Contains(got[nodes[i].Name].own, p) != mine {
+				if slices.Contains(got[nodes[i].Name].accepted, p) != mine {
 					t.Fatalf("%v: %s of %s: want %v, got %v", nodes, p, nodes[i].Name, mine, got)
 				}
-				if name := where.of(p.Addr()); mine && name != nodes[i].Name {
+				if name := where.owner(p.Addr()); mine && name != nodes[i].Name {
 					t.Fatalf("%s is a pod's of %q, want %s", p.Addr(), name, nodes[i].Name)
 				}
 			}
@@ -480,7 +480,7 @@ func cluster(n int, mode Mode) []Node {
 
 func BenchmarkTunnelOf5000Nodes(b *testing.B) {
 	nodes := cluster(5000, ModeMesh)
-	cfg := TunnelConfig{Direct: []netip.Addr{netip.MustParseAddr("172.31.0.1")}, Pods: prefixesOf("10.0.0.0/8")}
+	cfg := TunnelConfig{Bypass: []netip.Addr{netip.MustParseAddr("172.31.0.1")}, Pods: prefixesOf("10.0.0.0/8")}
 	for b.Loop() {
 		if p, err := Tunnel("node-0", nodes, cfg); err != nil || len(p.Peers) != 4999 || len(p.Problems) > 0 {
 			b.Fatal(len(p.Peers), err, len(p.Problems))
@@ -502,7 +502,7 @@ func BenchmarkDiffOf5000NodesThatAreThere(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	have, told := apply(nil, Diff(plan.Peers, nil, nil)), Told{}
+	have, told := apply(nil, Diff(plan.Peers, nil, nil)), SentEndpoints{}
 	for b.Loop() {
 		if c := Diff(plan.Peers, have, told); len(c) > 0 {
 			b.Fatal(len(c))
@@ -510,12 +510,12 @@ func BenchmarkDiffOf5000NodesThatAreThere(b *testing.B) {
 	}
 }
 
-func TestOnlyUsableAddressesOfANodeCount(t *testing.T) {
+func TestUsableAddrsDropsInvalidOnes(t *testing.T) {
 	given := []netip.Addr{netip.MustParseAddr("fe80::1%eth0"), netip.MustParseAddr("::ffff:192.0.2.1")}
 	for i := range byte(9) {
 		given = append(given, netip.AddrFrom4([4]byte{198, 51, 100, i}))
 	}
-	if got := Usable(given); len(got) != maxAddrs-1 || got[0] != netip.MustParseAddr("192.0.2.1") {
+	if got := UsableAddrs(given); len(got) != maxAddrs-1 || got[0] != netip.MustParseAddr("192.0.2.1") {
 		t.Error(got)
 	}
 }

@@ -43,7 +43,7 @@ func MTU(link int, layers ...Layer) int {
 	return link
 }
 
-// Through is WireGuard's layer towards an endpoint.
-func Through(endpoint netip.Addr) Layer {
+// WireGuardLayer is WireGuard's layer towards an endpoint.
+func WireGuardLayer(endpoint netip.Addr) Layer {
 	return Layer{IPv6: !endpoint.Unmap().Is4(), Bytes: WireGuard}
 }

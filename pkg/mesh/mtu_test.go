@@ -10,10 +10,10 @@ import (
 // padded is what WireGuard makes of an inner packet (paper, section 5.4.6): padded to 16 bytes, but not beyond the MTU.
 func padded(n, mtu int) int { return min((n+15)/16*16, max(mtu, n)) }
 
-// TestMTUIsRightToTheByteUnderNestedEncapsulation is cilium #28413, where one byte more stopped all traffic. It counts the
+// TestMTUIsExactForNestedEncapsulation is cilium #28413, where one byte more stopped all traffic. It counts the
 // bytes of the headers around a packet, one by one.
-func TestMTUIsRightToTheByteUnderNestedEncapsulation(t *testing.T) {
-	four, six := Through(netip.MustParseAddr("192.0.2.1")), Through(netip.MustParseAddr("2001:db8::1"))
+func TestMTUIsExactForNestedEncapsulation(t *testing.T) {
+	four, six := WireGuardLayer(netip.MustParseAddr("192.0.2.1")), WireGuardLayer(netip.MustParseAddr("2001:db8::1"))
 	vxlan := Layer{Bytes: VXLAN}
 	for _, c := range []struct {
 		name   string
@@ -23,7 +23,7 @@ func TestMTUIsRightToTheByteUnderNestedEncapsulation(t *testing.T) {
 	}{
 		{"IPv4", 1500, []Layer{four}, 1440},
 		{"IPv6", 1500, []Layer{six}, 1420},
-		{"IPv4 in IPv6", 1500, []Layer{Through(netip.MustParseAddr("::ffff:192.0.2.1"))}, 1440},
+		{"IPv4 in IPv6", 1500, []Layer{WireGuardLayer(netip.MustParseAddr("::ffff:192.0.2.1"))}, 1440},
 		{"VXLAN in WireGuard, jumbo frames", 9001, []Layer{four, vxlan}, 8891},
 		{"WireGuard in VXLAN", 1450, []Layer{six, vxlan}, 1320},
 		{"a small virtual switch (k3s #5101)", 1400, []Layer{six}, 1320},

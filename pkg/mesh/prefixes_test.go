@@ -22,8 +22,8 @@ func randomPrefixes(r *rand.Rand, most, bits int) (all []netip.Prefix) {
 	return slices.Compact(all)
 }
 
-// TestExceptionsAreThePartsOfRoutes compares with asking each route.
-func TestExceptionsAreThePartsOfRoutes(t *testing.T) {
+// TestExemptionsLieWithinRoutes compares with asking each route.
+func TestExemptionsLieWithinRoutes(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 2000 {
 		routes, all := randomPrefixes(r, 6, 22), randomPrefixes(r, 12, 24)
@@ -33,14 +33,14 @@ func TestExceptionsAreThePartsOfRoutes(t *testing.T) {
 				want = append(want, p)
 			}
 		}
-		if diff := cmp.Diff(want, parts(routes, all), equal); diff != "" {
+		if diff := cmp.Diff(want, within(routes, all), equal); diff != "" {
 			t.Fatalf("of %v in %v: -want +got\n%s", all, routes, diff)
 		}
 	}
 }
 
-// liars are nodes of which one says, as often as it may, that it has what is all others'.
-func liars(n int) []Node {
+// nodesWithOneMalicious are nodes of which one says, as often as it may, that it has what is all others'.
+func nodesWithOneMalicious(n int) []Node {
 	nodes := cluster(n, ModeMesh)
 	liar := &nodes[n-1]
 	liar.Created = time.Unix(1<<40, 0)
@@ -52,9 +52,9 @@ func liars(n int) []Node {
 	return nodes
 }
 
-func TestLiarGetsNothing(t *testing.T) {
+func TestMaliciousNodeClaimsNothing(t *testing.T) {
 	const n = 600
-	plan, err := Tunnel("node-0", liars(n), TunnelConfig{Pods: prefixesOf("10.0.0.0/8")})
+	plan, err := Tunnel("node-0", nodesWithOneMalicious(n), TunnelConfig{Pods: prefixesOf("10.0.0.0/8")})
 	if err != nil || len(plan.Peers) != n-1 {
 		t.Fatal(len(plan.Peers), err)
 	}
@@ -75,8 +75,8 @@ func TestLiarGetsNothing(t *testing.T) {
 	}
 }
 
-func BenchmarkTunnelOf5000NodesOfWhichOneLies(b *testing.B) {
-	nodes := liars(5000)
+func BenchmarkTunnelOf5000NodesOneMalicious(b *testing.B) {
+	nodes := nodesWithOneMalicious(5000)
 	cfg := TunnelConfig{Pods: prefixesOf("10.0.0.0/8")}
 	for b.Loop() {
 		if p, err := Tunnel("node-0", nodes, cfg); err != nil || len(p.Peers) != 4999 {

@@ -12,22 +12,22 @@ import (
 
 // Rotation is how far the change of a node's key is, as the node itself sees it. Generations count keys; 0 is none.
 type Rotation struct {
-	Asked   int64 // what administrators want at least
-	Current int64 // of the key in use
-	Next    int64 // of the key that is made and kept, and not in use
+	Requested int64 // what administrators want at least
+	Current   int64 // of the key in use
+	Next      int64 // of the key that is made and kept, and not in use
 	// Announced is for how long the cluster has had the next key; negative: it has not got it.
 	Announced time.Duration
-	// Waiting is how many peers there is a session with that have not been seen to accept the next key.
-	Waiting int
+	// Unconfirmed is how many peers there is a session with that have not been seen to accept the next key.
+	Unconfirmed int
 }
 
 // RotationLimits say when others are thought to know a key.
 type RotationLimits struct {
-	// Learn is the time that they get at the least.
-	Learn time.Duration
-	// Patience is the time after which those that do not accept it no longer count: a node must not keep another from
+	// Propagation is the time that they get at the least.
+	Propagation time.Duration
+	// Timeout is the time after which those that do not accept it no longer count: a node must not keep another from
 	// changing its key for ever.
-	Patience time.Duration
+	Timeout time.Duration
 }
 
 // RotationStep is what a node does next.
@@ -35,10 +35,10 @@ type RotationStep string
 
 // The steps, in their order.
 const (
-	RotationRest     RotationStep = "rest"     // nothing is to be done
-	RotationMake     RotationStep = "make"     // make the key of the generation asked for, and keep it
+	RotationIdle     RotationStep = "rest"     // nothing is to be done
+	RotationGenerate RotationStep = "make"     // make the key of the generation asked for, and keep it
 	RotationAnnounce RotationStep = "announce" // tell the next key
-	RotationAwait    RotationStep = "await"    // let the others accept it
+	RotationWait     RotationStep = "await"    // let the others accept it
 	RotationSwitch   RotationStep = "switch"   // the next key is the key, and the old one is forgotten
 )
 
@@ -46,23 +46,23 @@ const (
 // is kept, and a change that has begun is not undone.
 func (r Rotation) Step(limits RotationLimits) RotationStep {
 	switch {
-	case r.Next == 0 && r.Asked <= r.Current:
-		return RotationRest
+	case r.Next == 0 && r.Requested <= r.Current:
+		return RotationIdle
 	case r.Next == 0:
-		return RotationMake
+		return RotationGenerate
 	case r.Announced < 0:
 		return RotationAnnounce
-	case r.Announced < limits.Learn || r.Waiting > 0 && r.Announced < limits.Patience:
-		return RotationAwait
+	case r.Announced < limits.Propagation || r.Unconfirmed > 0 && r.Announced < limits.Timeout:
+		return RotationWait
 	default:
 		return RotationSwitch
 	}
 }
 
-// Shift returns the peers with a node's allowed IPs at the one of its two keys that has handshaken last, which it is known
+// AssignByHandshake returns the peers with a node's allowed IPs at the one of its two keys that has handshaken last, which it is known
 // to use by that: in a plan they are at the one that it tells to use.
-func Shift(peers []Peer, have []config.PeerStatus) []Peer {
-	if !slices.ContainsFunc(peers, Peer.succeeds) {
+func AssignByHandshake(peers []Peer, have []config.PeerStatus) []Peer {
+	if !slices.ContainsFunc(peers, Peer.isReplacement) {
 		return peers
 	}
 	at := make(map[noise.PublicKey]time.Time, len(have))
@@ -76,10 +76,10 @@ func Shift(peers []Peer, have []config.PeerStatus) []Peer {
 	shifted := slices.Clone(peers)
 	for i := range peers {
 		p := &shifted[i]
-		if !p.succeeds() || !at[p.Key].After(at[p.Succeeds]) {
+		if !p.isReplacement() || !at[p.Key].After(at[p.Replaces]) {
 			continue
 		}
-		before, known := index[p.Succeeds]
+		before, known := index[p.Replaces]
 		if !known { // plans have both, but what was kept in a file may be anything
 			continue
 		}
@@ -89,12 +89,12 @@ func Shift(peers []Peer, have []config.PeerStatus) []Peer {
 	return shifted
 }
 
-// Moves returns the changes that make allowed IPs those of Shift, where that differs from what a device has, and no others.
-func Moves(peers []Peer, have []config.PeerStatus) []config.Peer {
+// AllowedIPMoves returns the changes that make allowed IPs those of Shift, where that differs from what a device has, and no others.
+func AllowedIPMoves(peers []Peer, have []config.PeerStatus) []config.Peer {
 	present := map[noise.PublicKey]*config.PeerStatus{} // of the nodes whose key changes
 	for _, p := range peers {
-		if p.succeeds() {
-			present[p.Key], present[p.Succeeds] = nil, nil
+		if p.isReplacement() {
+			present[p.Key], present[p.Replaces] = nil, nil
 		}
 	}
 	for i := range have {
@@ -103,12 +103,12 @@ func Moves(peers []Peer, have []config.PeerStatus) []config.Peer {
 		}
 	}
 	var taken, given []config.Peer
-	for _, p := range Shift(peers, have) {
+	for _, p := range AssignByHandshake(peers, have) {
 		st := present[p.Key]
 		if st == nil {
 			continue
 		}
-		less, more := p.allowedIPs(st)
+		less, more := p.diffAllowedIPs(st)
 		if len(less) > 0 {
 			taken = append(taken, config.Peer{PublicKey: p.Key, UpdateOnly: true, AllowedIPs: less})
 		}
@@ -119,5 +119,5 @@ func Moves(peers []Peer, have []config.PeerStatus) []config.Peer {
 	return append(taken, given...)
 }
 
-// succeeds tells whether the key is to take the place of another.
-func (p Peer) succeeds() bool { return !p.Succeeds.IsZero() }
+// isReplacement tells whether the key is to take the place of another.
+func (p Peer) isReplacement() bool { return !p.Replaces.IsZero() }

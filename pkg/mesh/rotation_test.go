@@ -13,27 +13,27 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-func TestKeyChangesOnlyOnceOthersAcceptTheNext(t *testing.T) {
-	limits := RotationLimits{Learn: 10 * time.Second, Patience: 10 * time.Minute}
+func TestRotationWaitsForPeersToAcceptNextKey(t *testing.T) {
+	limits := RotationLimits{Propagation: 10 * time.Second, Timeout: 10 * time.Minute}
 	for _, c := range []struct {
 		name string
 		r    Rotation
 		want RotationStep
 	}{
-		{"nobody asks", Rotation{Current: 1}, RotationRest},
-		{"it is of the generation asked for", Rotation{Asked: 3, Current: 3}, RotationRest},
-		{"it is of a later one: somebody took the request back", Rotation{Asked: 2, Current: 3}, RotationRest},
-		{"another is asked for", Rotation{Asked: 2, Current: 1}, RotationMake},
-		{"it is made, and nobody knows", Rotation{Asked: 2, Current: 1, Next: 2, Announced: -1}, RotationAnnounce},
+		{"nobody asks", Rotation{Current: 1}, RotationIdle},
+		{"it is of the generation asked for", Rotation{Requested: 3, Current: 3}, RotationIdle},
+		{"it is of a later one: somebody took the request back", Rotation{Requested: 2, Current: 3}, RotationIdle},
+		{"another is asked for", Rotation{Requested: 2, Current: 1}, RotationGenerate},
+		{"it is made, and nobody knows", Rotation{Requested: 2, Current: 1, Next: 2, Announced: -1}, RotationAnnounce},
 		{"a change that began goes on, asked for or not", Rotation{Current: 1, Next: 2, Announced: -1}, RotationAnnounce},
-		{"it was told just now", Rotation{Asked: 2, Current: 1, Next: 2}, RotationAwait},
-		{"it was told for almost long enough", Rotation{Current: 1, Next: 2, Announced: 10*time.Second - 1}, RotationAwait},
-		{"all accept it, but not for long enough", Rotation{Current: 1, Next: 2, Announced: 9 * time.Second}, RotationAwait},
+		{"it was told just now", Rotation{Requested: 2, Current: 1, Next: 2}, RotationWait},
+		{"it was told for almost long enough", Rotation{Current: 1, Next: 2, Announced: 10*time.Second - 1}, RotationWait},
+		{"all accept it, but not for long enough", Rotation{Current: 1, Next: 2, Announced: 9 * time.Second}, RotationWait},
 		{"all accept it", Rotation{Current: 1, Next: 2, Announced: 10 * time.Second}, RotationSwitch},
-		{"one does not yet", Rotation{Current: 1, Next: 2, Announced: time.Minute, Waiting: 1}, RotationAwait},
-		{"one never does", Rotation{Current: 1, Next: 2, Announced: 10 * time.Minute, Waiting: 1}, RotationSwitch},
-		{"two at once: one after the other", Rotation{Asked: 3, Current: 1, Next: 2, Announced: time.Minute}, RotationSwitch},
-		{"the second", Rotation{Asked: 3, Current: 2}, RotationMake},
+		{"one does not yet", Rotation{Current: 1, Next: 2, Announced: time.Minute, Unconfirmed: 1}, RotationWait},
+		{"one never does", Rotation{Current: 1, Next: 2, Announced: 10 * time.Minute, Unconfirmed: 1}, RotationSwitch},
+		{"two at once: one after the other", Rotation{Requested: 3, Current: 1, Next: 2, Announced: time.Minute}, RotationSwitch},
+		{"the second", Rotation{Requested: 3, Current: 2}, RotationGenerate},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := c.r.Step(limits); got != c.want {
@@ -43,27 +43,27 @@ func TestKeyChangesOnlyOnceOthersAcceptTheNext(t *testing.T) {
 	}
 }
 
-// TestKeyChangeEndsWhereverItIsInterrupted has a node forget, at any step, all but what it keeps on disk and what the
+// TestInterruptedRotationCompletes has a node forget, at any step, all but what it keeps on disk and what the
 // cluster has.
-func TestKeyChangeEndsWhereverItIsInterrupted(t *testing.T) {
-	limits := RotationLimits{Learn: time.Second, Patience: time.Minute}
+func TestInterruptedRotationCompletes(t *testing.T) {
+	limits := RotationLimits{Propagation: time.Second, Timeout: time.Minute}
 	for crash := range 8 {
-		r, announced := Rotation{Asked: 2, Current: 1, Announced: -1}, false
+		r, announced := Rotation{Requested: 2, Current: 1, Announced: -1}, false
 		for step := range 20 {
 			if step == crash && announced {
 				r.Announced = 0
 			}
 			switch r.Step(limits) {
-			case RotationRest:
+			case RotationIdle:
 				if r.Current != 2 {
 					t.Fatalf("interrupted at %d: it rests at %+v", crash, r)
 				}
-			case RotationMake:
-				r.Next = r.Asked
+			case RotationGenerate:
+				r.Next = r.Requested
 			case RotationAnnounce:
 				r.Announced, announced = 0, true
-			case RotationAwait:
-				r.Announced += limits.Learn / 2
+			case RotationWait:
+				r.Announced += limits.Propagation / 2
 			case RotationSwitch:
 				r.Current, r.Next, r.Announced, announced = r.Next, 0, -1, false
 			}
@@ -83,9 +83,9 @@ func at(key byte, second int64, allowed ...string) config.PeerStatus {
 	return st
 }
 
-func TestAllowedIPsFollowTheKeyThatHandshakesLast(t *testing.T) {
+func TestAllowedIPsFollowLatestHandshake(t *testing.T) {
 	const pods, others = "10.244.3.0/24", "10.244.2.0/24"
-	next := Peer{Node: "n3", Key: noise.PublicKey{9}, Endpoint: peer(3).Endpoint, Succeeds: noise.PublicKey{3}}
+	next := Peer{Node: "n3", Key: noise.PublicKey{9}, Endpoint: peer(3).Endpoint, Replaces: noise.PublicKey{3}}
 	for _, c := range []struct {
 		name  string
 		plan  []Peer
@@ -106,7 +106,7 @@ func TestAllowedIPsFollowTheKeyThatHandshakesLast(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			before := slices.Clone(c.plan)
 			var owners []byte
-			for _, p := range Shift(c.plan, c.have) {
+			for _, p := range AssignByHandshake(c.plan, c.have) {
 				if slices.Contains(p.AllowedIPs, prefixesOf(pods)[0]) {
 					owners = append(owners, p.Key[0])
 				}
@@ -117,7 +117,7 @@ func TestAllowedIPsFollowTheKeyThatHandshakesLast(t *testing.T) {
 			if diff := cmp.Diff(before, c.plan, equal); diff != "" {
 				t.Error("the plan itself was changed: " + diff)
 			}
-			moves := Moves(c.plan, c.have)
+			moves := AllowedIPMoves(c.plan, c.have)
 			if len(moves) != c.moves {
 				t.Errorf("%d moves: %+v", len(moves), moves)
 			}
@@ -129,7 +129,7 @@ func TestAllowedIPsFollowTheKeyThatHandshakesLast(t *testing.T) {
 			if c.moves == 0 {
 				return
 			}
-			if changes := Diff(Shift(c.plan, c.have), apply(c.have, moves), Told{
+			if changes := Diff(AssignByHandshake(c.plan, c.have), apply(c.have, moves), SentEndpoints{
 				{2}: peer(2).Endpoint, {3}: peer(3).Endpoint, {9}: next.Endpoint,
 			}); len(changes) > 0 && len(c.plan) == 2 {
 				t.Errorf("the next look changes it: %+v", changes)
@@ -138,7 +138,7 @@ func TestAllowedIPsFollowTheKeyThatHandshakesLast(t *testing.T) {
 	}
 }
 
-func BenchmarkShiftOf5000NodesThatAllChange(b *testing.B) {
+func BenchmarkAssignByHandshakeOf5000Nodes(b *testing.B) {
 	nodes := cluster(5000, ModeMesh)
 	for i := range nodes {
 		nodes[i].Agent.NextKey = nodes[i].Agent.Key
@@ -150,18 +150,18 @@ func BenchmarkShiftOf5000NodesThatAllChange(b *testing.B) {
 	}
 	have := apply(nil, Diff(plan.Peers, nil, nil))
 	for b.Loop() {
-		if m := Moves(plan.Peers, have); len(m) > 0 || len(plan.Peers) != 9998 {
+		if m := AllowedIPMoves(plan.Peers, have); len(m) > 0 || len(plan.Peers) != 9998 {
 			b.Fatal(len(m), len(plan.Peers))
 		}
 	}
 }
 
-func TestKeyThatSucceedsNoneTakesNobodysAllowedIPs(t *testing.T) {
+func TestReplacementOfUnknownKeyMovesNoAllowedIPs(t *testing.T) {
 	peers := []Peer{
 		{Node: "a", Key: noise.PublicKey{1}, AllowedIPs: prefixesOf("10.244.1.0/24")},
-		{Node: "b", Key: noise.PublicKey{3}, Succeeds: noise.PublicKey{9}}, // which is no peer: the file that it was kept in is another's work
+		{Node: "b", Key: noise.PublicKey{3}, Replaces: noise.PublicKey{9}}, // which is no peer: the file that it was kept in is another's work
 	}
-	if got := Shift(peers, []config.PeerStatus{at(3, 5)}); len(got[0].AllowedIPs) != 1 || len(got[1].AllowedIPs) != 0 {
+	if got := AssignByHandshake(peers, []config.PeerStatus{at(3, 5)}); len(got[0].AllowedIPs) != 1 || len(got[1].AllowedIPs) != 0 {
 		t.Errorf("%+v", got)
 	}
 }

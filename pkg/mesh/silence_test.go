@@ -9,7 +9,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/config"
 )
 
-func TestPeerIsSilentOnlyIfItDoesNotAnswerHandshakes(t *testing.T) {
+func TestPeerIsUnresponsiveOnlyAfterFailedHandshakes(t *testing.T) {
 	begin := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 	at := func(seconds int) time.Time { return begin.Add(time.Duration(seconds) * time.Second) }
 	type look struct {
@@ -29,17 +29,17 @@ func TestPeerIsSilentOnlyIfItDoesNotAnswerHandshakes(t *testing.T) {
 		"a counter that began anew":  {{300, 0, 9000, false}, {600, 0, 0, false}, {900, 0, 0, false}},
 		"a try that was given up on": {{300, 0, 0, false}, {400, 0, 148, false}, {600, 0, 148, true}, {900, 0, 148, true}},
 	} {
-		var s Silence
+		var s UnresponsiveDetector
 		for _, l := range looks {
 			p := config.PeerStatus{TxBytes: l.sent}
 			if l.handshake >= 0 {
 				p.LastHandshake = at(l.handshake)
 			}
-			if got := s.Look(at(l.at), []config.PeerStatus{p}); (len(got) == 1) != l.silent {
+			if got := s.Update(at(l.at), []config.PeerStatus{p}); (len(got) == 1) != l.silent {
 				t.Errorf("%s, at %d s: silent is %v", name, l.at, !l.silent)
 			}
 		}
-		if got := s.Look(at(5000), nil); len(got) > 0 || len(s.seen) > 0 {
+		if got := s.Update(at(5000), nil); len(got) > 0 || len(s.peers) > 0 {
 			t.Errorf("%s: a peer that is gone is still known", name)
 		}
 	}

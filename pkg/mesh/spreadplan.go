@@ -22,9 +22,9 @@ func (p *Plans) For(to netip.Addr) []uint16 {
 	return p.V6
 }
 
-// fits tells why a plan cannot be followed by a node that spreads over own; "": it can, or there is none. A plan is followed
+// planProblem tells why a plan cannot be followed by a node that spreads over own; "": it can, or there is none. A plan is followed
 // whole or not at all: of one that is cut short nobody knows what is left of its evenness.
-func fits(plan []uint16, own spread.Ports) string {
+func planProblem(plan []uint16, own spread.Ports) string {
 	if len(plan) > spread.MaxPorts {
 		return fmt.Sprintf("it plans %d ports, more than %d", len(plan), spread.MaxPorts)
 	}
@@ -42,11 +42,11 @@ func fits(plan []uint16, own spread.Ports) string {
 // ErrNoCommonPlan means that no ports are even for all senders at once.
 var ErrNoCommonPlan = errors.New("no ports suit all senders")
 
-// maxTable is the largest indirection table that is planned for.
-const maxTable = 4096
+// maxTableLength is the largest indirection table that is planned for.
+const maxTableLength = 4096
 
-// maxViews bounds the senders that a plan is weighed for: 128 are all that a table of that length can tell apart.
-const maxViews = 128
+// maxSenderOffsets bounds the senders that a plan is weighed for: 128 are all that a table of that length can tell apart.
+const maxSenderOffsets = 128
 
 // PlanFor returns source ports for what any node sends to an endpoint, such that it arrives evenly spread over the queues
 // that the NIC's table names, whoever the sender is; none where there is but one queue. spread.Plan does it for one sender.
@@ -67,7 +67,7 @@ func PlanFor(rss *spread.RSS, to netip.AddrPort, candidates spread.Ports) ([]uin
 	case err != nil:
 	case candidates.Len() == 0:
 		err = spread.ErrNoCandidates
-	case n == 0 || n > maxTable || n&(n-1) != 0:
+	case n == 0 || n > maxTableLength || n&(n-1) != 0:
 		err = fmt.Errorf("a table of %d entries: %w", n, ErrNoCommonPlan)
 	}
 	if err != nil {
@@ -76,21 +76,21 @@ func PlanFor(rss *spread.RSS, to netip.AddrPort, candidates spread.Ports) ([]uin
 	if len(rss.Queues()) < 2 {
 		return nil, nil
 	}
-	reached, err := entriesOf(rss, to, candidates)
+	reached, err := portEntries(rss, to, candidates)
 	if err != nil {
 		return nil, fmt.Errorf("planning ports to %s: %w", to, err)
 	}
 	return newTally(rss).choose(reached), nil
 }
 
-// reach is a port and the entry of the table that it leads to, for a sender that adds nothing.
-type reach struct {
+// portEntry is a port and the entry of the table that it leads to, for a sender that adds nothing.
+type portEntry struct {
 	port  uint16
 	entry int
 }
 
-// entriesOf returns the first port for each entry that any leads to: two with one entry meet on one queue, whoever sends.
-func entriesOf(rss *spread.RSS, to netip.AddrPort, candidates spread.Ports) (all []reach, err error) {
+// portEntries returns the first port for each entry that any leads to: two with one entry meet on one queue, whoever sends.
+func portEntries(rss *spread.RSS, to netip.AddrPort, candidates spread.Ports) (all []portEntry, err error) {
 	plain := *rss // whose queues are the entries
 	plain.Indirection = make([]uint32, len(rss.Indirection))
 	for i := range plain.Indirection {
@@ -109,7 +109,7 @@ func entriesOf(rss *spread.RSS, to netip.AddrPort, candidates spread.Ports) (all
 		}
 		if !seen[entry] {
 			seen[entry] = true
-			if all = append(all, reach{port, entry}); len(all) == len(seen) {
+			if all = append(all, portEntry{port, entry}); len(all) == len(seen) {
 				break
 			}
 		}
@@ -119,50 +119,50 @@ func entriesOf(rss *spread.RSS, to netip.AddrPort, candidates spread.Ports) (all
 
 // tally counts the ports that each kind of sender has on each queue.
 type tally struct {
-	queue   []int     // of each entry, counted from 0
-	cost    []float64 // of a port on each queue: less on one that has more of the table
-	weights float64   // of all queues
-	views   []int     // what the kinds of sender add to an entry
-	loads   [][]int   // by view and queue
-	busiest []float64 // by view
+	queueOf     []int     // of each entry, counted from 0
+	cost        []float64 // of a port on each queue: less on one that has more of the table
+	totalWeight float64   // of all queues
+	offsets     []int     // what the kinds of sender add to an entry
+	portCount   [][]int   // by view and queue
+	maxLoad     []float64 // by view
 }
 
 func newTally(rss *spread.RSS) *tally {
 	queues := rss.Queues()
-	t := &tally{queue: make([]int, len(rss.Indirection)), cost: make([]float64, len(queues))}
+	t := &tally{queueOf: make([]int, len(rss.Indirection)), cost: make([]float64, len(queues))}
 	parts := make([]int, len(queues))
 	for i, q := range rss.Indirection {
-		t.queue[i], _ = slices.BinarySearch(queues, int(q))
-		parts[t.queue[i]]++
+		t.queueOf[i], _ = slices.BinarySearch(queues, int(q))
+		parts[t.queueOf[i]]++
 	}
 	equal := slices.Max(parts)-slices.Min(parts) <= 1
 	for i, n := range parts {
 		if equal {
 			n = 1
 		}
-		t.cost[i], t.weights = 1/float64(n), t.weights+float64(n)
+		t.cost[i], t.totalWeight = 1/float64(n), t.totalWeight+float64(n)
 	}
 	// An odd factor leaves none out, and takes of a large table a few from everywhere.
 	const odd = 0x9e3779b1
-	for i := range min(len(t.queue), maxViews) {
-		t.views = append(t.views, i*odd&(len(t.queue)-1))
-		t.loads = append(t.loads, make([]int, len(queues)))
+	for i := range min(len(t.queueOf), maxSenderOffsets) {
+		t.offsets = append(t.offsets, i*odd&(len(t.queueOf)-1))
+		t.portCount = append(t.portCount, make([]int, len(queues)))
 	}
-	t.busiest = make([]float64, len(t.views))
+	t.maxLoad = make([]float64, len(t.offsets))
 	return t
 }
 
 // choose takes ports as long as they make it more even.
-func (t *tally) choose(reached []reach) []uint16 {
+func (t *tally) choose(reached []portEntry) []uint16 {
 	const hardly = 1.05
 	var ports []uint16
 	var uneven []float64
 	queues := len(t.cost)
 	for len(ports) < spread.MaxPorts && len(reached) > 0 {
 		best := t.best(reached)
-		t.take(reached[best].entry)
+		t.add(reached[best].entry)
 		ports, reached = append(ports, reached[best].port), slices.Delete(reached, best, best+1)
-		uneven = append(uneven, t.uneven(len(ports)))
+		uneven = append(uneven, t.imbalance(len(ports)))
 	}
 	few := min(queues, len(ports)) - 1
 	least := slices.Min(uneven[few:])
@@ -170,13 +170,13 @@ func (t *tally) choose(reached []reach) []uint16 {
 }
 
 // best returns the index of the port that meets the least of what was taken.
-func (t *tally) best(reached []reach) (best int) {
+func (t *tally) best(reached []portEntry) (best int) {
 	least := -1.0
 	for i, r := range reached {
 		var meets float64
-		for v, view := range t.views {
-			q := t.queue[r.entry^view]
-			meets += float64(2*t.loads[v][q]+1) * t.cost[q] // what it adds to the sum of squares
+		for v, view := range t.offsets {
+			q := t.queueOf[r.entry^view]
+			meets += float64(2*t.portCount[v][q]+1) * t.cost[q] // what it adds to the sum of squares
 		}
 		if least < 0 || meets < least {
 			best, least = i, meets
@@ -185,18 +185,18 @@ func (t *tally) best(reached []reach) (best int) {
 	return best
 }
 
-func (t *tally) take(entry int) {
-	for v, view := range t.views {
-		q := t.queue[entry^view]
-		t.loads[v][q]++
-		t.busiest[v] = max(t.busiest[v], float64(t.loads[v][q])*t.cost[q])
+func (t *tally) add(entry int) {
+	for v, view := range t.offsets {
+		q := t.queueOf[entry^view]
+		t.portCount[v][q]++
+		t.maxLoad[v] = max(t.maxLoad[v], float64(t.portCount[v][q])*t.cost[q])
 	}
 }
 
-// uneven is the load of the busiest queue as a multiple of its part, of n ports, on average over all kinds of sender.
-func (t *tally) uneven(n int) (sum float64) {
-	for _, b := range t.busiest {
+// imbalance is the load of the busiest queue as a multiple of its part, of n ports, on average over all kinds of sender.
+func (t *tally) imbalance(n int) (sum float64) {
+	for _, b := range t.maxLoad {
 		sum += b
 	}
-	return sum / float64(len(t.busiest)) * t.weights / float64(n)
+	return sum / float64(len(t.maxLoad)) * t.totalWeight / float64(n)
 }

@@ -44,7 +44,7 @@ func senders(r *rand.Rand, v6 bool) (from []netip.Addr, to netip.AddrPort) {
 	return from, to
 }
 
-// busiest is the load of the busiest queue as a multiple of its part, asked of the NIC itself.
+// maxLoad is the load of the busiest queue as a multiple of its part, asked of the NIC itself.
 func busiest(t *testing.T, rss *spread.RSS, from netip.Addr, to netip.AddrPort, ports []uint16) float64 {
 	t.Helper()
 	parts, loads := map[int]float64{}, map[int]float64{}
@@ -82,7 +82,7 @@ func reached(t *testing.T, rss *spread.RSS, to netip.AddrPort) int {
 	return len(queues)
 }
 
-func TestOnePlanTakesOneQueueEachWhoeverSends(t *testing.T) {
+func TestPlanReachesEachQueueOnceForAnySender(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, queues := range []int{2, 8, 32} {
 		for _, transform := range []spread.Transform{spread.Plain, spread.SymmetricXOR, spread.SymmetricORXOR} {
@@ -90,7 +90,7 @@ func TestOnePlanTakesOneQueueEachWhoeverSends(t *testing.T) {
 				from, to := senders(r, v6)
 				rss := nic(r, spread.EqualIndirection(queues))
 				rss.Transform = transform
-				for reached(t, rss, to) < queues { // see TestKeyThatReachesNotAllQueuesIsPlannedForAllTheSame
+				for reached(t, rss, to) < queues { // see TestDegenerateKeyStillGetsPlan
 					rss.Key = nic(r, nil).Key
 				}
 				ports, err := PlanFor(rss, to, spread.DefaultPorts)
@@ -110,8 +110,8 @@ func TestOnePlanTakesOneQueueEachWhoeverSends(t *testing.T) {
 	}
 }
 
-// TestKeyThatReachesNotAllQueuesIsPlannedForAllTheSame: where no port leads to some queues, the others have what is theirs.
-func TestKeyThatReachesNotAllQueuesIsPlannedForAllTheSame(t *testing.T) {
+// TestDegenerateKeyStillGetsPlan: where no port leads to some queues, the others have what is theirs.
+func TestDegenerateKeyStillGetsPlan(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 12))
 	from, to := senders(r, false)
 	rss := nic(r, spread.EqualIndirection(32))
@@ -135,7 +135,7 @@ func TestNearlyEveryKeyReachesAllQueues(t *testing.T) {
 	under := map[int]int{2: 1, 4: 3, 8: 6, 16: 12, 32: 20} // of 1,000, by queues
 	r, missing := rand.New(rand.NewPCG(13, 14)), map[int]int{}
 	for range keys {
-		all, err := entriesOf(nic(r, spread.EqualIndirection(32)), netip.MustParseAddrPort("10.1.2.3:51820"), spread.DefaultPorts)
+		all, err := portEntries(nic(r, spread.EqualIndirection(32)), netip.MustParseAddrPort("10.1.2.3:51820"), spread.DefaultPorts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -156,8 +156,8 @@ func TestNearlyEveryKeyReachesAllQueues(t *testing.T) {
 	}
 }
 
-// TestKeysOfDriversReachAllQueues: Microsoft's, and the one that gives both directions one hash, in 16 bits again and again.
-func TestKeysOfDriversReachAllQueues(t *testing.T) {
+// TestDriverDefaultKeysReachAllQueues: Microsoft's, and the one that gives both directions one hash, in 16 bits again and again.
+func TestDriverDefaultKeysReachAllQueues(t *testing.T) {
 	for _, to := range []string{"10.1.2.3:51820", "[2001:db8::1:1]:51820"} {
 		for _, key := range [][]byte{spread.MicrosoftKey(), bytes.Repeat([]byte{0x6d, 0x5a}, 26)} {
 			rss := &spread.RSS{Key: key, Indirection: spread.EqualIndirection(32)}
@@ -170,9 +170,9 @@ func TestKeysOfDriversReachAllQueues(t *testing.T) {
 	}
 }
 
-// TestOnePlanForAllIsHardlyWorseThanOneForEach compares with spread.Plan, which knows the sender, and with the ports that are
+// TestCommonPlanNearlyMatchesPerSenderPlan compares with spread.Plan, which knows the sender, and with the ports that are
 // taken where nothing is planned.
-func TestOnePlanForAllIsHardlyWorseThanOneForEach(t *testing.T) {
+func TestCommonPlanNearlyMatchesPerSenderPlan(t *testing.T) {
 	weighted := slices.Concat(slices.Repeat([]uint32{0}, 64), slices.Repeat([]uint32{1}, 32), slices.Repeat([]uint32{2, 3}, 16))
 	for name, table := range map[string][]uint32{
 		"3 queues": spread.EqualIndirection(3), "6 queues": spread.EqualIndirection(6), "12 queues": spread.EqualIndirection(12),
@@ -204,7 +204,7 @@ func TestOnePlanForAllIsHardlyWorseThanOneForEach(t *testing.T) {
 	}
 }
 
-func TestPlanIsOfDistinctPortsAndTheSameEachTime(t *testing.T) {
+func TestPlanIsDeterministicAndDistinct(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 15 {
 		rss := nic(r, spread.EqualIndirection(1+r.IntN(200)))
@@ -214,7 +214,7 @@ func TestPlanIsOfDistinctPortsAndTheSameEachTime(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if why := fits(ports, own); why != "" {
+		if why := planProblem(ports, own); why != "" {
 			t.Error(why)
 		}
 		if again, _ := PlanFor(rss, to, own); !slices.Equal(again, ports) {
@@ -223,7 +223,7 @@ func TestPlanIsOfDistinctPortsAndTheSameEachTime(t *testing.T) {
 	}
 }
 
-func TestNothingIsPlannedWhereThatDoesNothing(t *testing.T) {
+func TestPlanForReportsUnplannableNICs(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	to := netip.MustParseAddrPort("192.0.2.1:51820")
 	for _, c := range []struct {
@@ -248,7 +248,7 @@ func TestNothingIsPlannedWhereThatDoesNothing(t *testing.T) {
 	}
 }
 
-func TestPlansAreFollowedWholeOrNotAtAll(t *testing.T) {
+func TestInvalidPlanIsIgnoredEntirely(t *testing.T) {
 	many := make([]uint16, spread.MaxPorts+1)
 	for i := range many {
 		many[i] = 61000 + uint16(i)
@@ -297,7 +297,7 @@ func TestPlansAreFollowedWholeOrNotAtAll(t *testing.T) {
 	}
 }
 
-func TestNodesThatTheTunnelHasElsewhereAreNotSpreadTo(t *testing.T) {
+func TestUnmatchedPeersAreNotSpreadTo(t *testing.T) {
 	for _, c := range []struct {
 		has      string
 		met      int
@@ -308,8 +308,8 @@ func TestNodesThatTheTunnelHasElsewhereAreNotSpreadTo(t *testing.T) {
 		{"198.51.100.2 198.51.100.3", 0, 1},
 	} {
 		plan := Spread("n1", []Node{node(1, spreads), node(2, spreads), node(3, spreads)}, true)
-		met := plan.Meet(func(a netip.Addr) bool { return slices.Contains(strings.Fields(c.has), a.String()) })
-		plan.ReportApart(func(node string) bool { return node == "n2" }) // n3 is only so for a moment
+		met := plan.MatchTunnel(func(a netip.Addr) bool { return slices.Contains(strings.Fields(c.has), a.String()) })
+		plan.ReportUnmatched(func(node string) bool { return node == "n2" }) // n3 is only so for a moment
 		if met != c.met || plan.SpreadsTo() != c.met || len(plan.Problems) != c.problems || len(plan.Peers) != 2 {
 			t.Errorf("%s: %d met, %+v", c.has, met, plan)
 		}
@@ -322,7 +322,7 @@ func TestNodesThatTheTunnelHasElsewhereAreNotSpreadTo(t *testing.T) {
 func BenchmarkPlanFor(b *testing.B) {
 	r := rand.New(rand.NewPCG(9, 10))
 	to := netip.MustParseAddrPort("192.0.2.1:51820")
-	for _, size := range []int{128, 512, maxTable} {
+	for _, size := range []int{128, 512, maxTableLength} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			rss := nic(r, slices.Repeat(spread.EqualIndirection(16), size/128))
 			for b.Loop() {

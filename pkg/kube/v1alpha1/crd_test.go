@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// TestDefinitionIsOfTheseTypes finds one that somebody forgot to generate: each field's JSON name and each column is in it.
+// TestCRDMatchesGoTypes finds one that somebody forgot to generate: each field's JSON name and each column is in it.
 // What the API server makes of it is tested in test/kube.
-func TestDefinitionIsOfTheseTypes(t *testing.T) {
+func TestCRDMatchesGoTypes(t *testing.T) {
 	text, err := os.ReadFile("../../../deploy/crd/ropewalk.io_ropewalknodes.yaml")
 	if err != nil {
 		t.Fatal(err)

@@ -187,8 +187,8 @@ func (o *Options) check() error {
 	return nil
 }
 
-// Wanted tells whether a node is one of those that are named, or nil where none is.
-func (o *Options) Wanted() func(name string) bool {
+// NodeMatcher tells whether a node is one of those that are named, or nil where none is.
+func (o *Options) NodeMatcher() func(name string) bool {
 	if len(o.Nodes) == 0 {
 		return nil
 	}

@@ -29,7 +29,7 @@ func execute(args ...string) (verb Verb, o Options, line []string, err error) {
 	return verb, o, line, err
 }
 
-func TestLineThatIsHandedOverMeansTheSame(t *testing.T) {
+func TestForwardedCommandLineParsesTheSame(t *testing.T) {
 	for _, text := range []string{
 		"status", "status --problems --json --links", "status -- -odd-name", "graph -o a.svg", "graph --format dot n1 n2",
 		"check --strict --timeout 5s --context=x --kubeconfig /a --server https://h node-*",
@@ -44,12 +44,12 @@ func TestLineThatIsHandedOverMeansTheSame(t *testing.T) {
 		}
 	}
 	_, o, _, _ := execute("check", "--timeout", "5s", "node-*")
-	if o.Timeout != 5*time.Second || !o.Wanted()("node-1") || o.Wanted()("gpu-1") {
+	if o.Timeout != 5*time.Second || !o.NodeMatcher()("node-1") || o.NodeMatcher()("gpu-1") {
 		t.Errorf("%+v", o)
 	}
 }
 
-func TestFormatIsThatOfTheFile(t *testing.T) {
+func TestFormatFollowsOutputExtension(t *testing.T) {
 	for text, want := range map[string]string{
 		"graph": "svg", "graph -o a.dot": "dot", "graph -o a.json": "json", "graph -o a.b": "svg", "graph -o a.svg --format dot": "dot",
 	} {
@@ -59,7 +59,7 @@ func TestFormatIsThatOfTheFile(t *testing.T) {
 	}
 }
 
-func TestMistakesAreUsageErrors(t *testing.T) {
+func TestInvalidArgumentsAreUsageErrors(t *testing.T) {
 	for _, text := range []string{"stauts", "graph --format png", "status [", "check --timeout 0s", "check --timeout -1s"} {
 		_, _, _, err := execute(strings.Fields(text)...)
 		if e, ok := errors.AsType[UsageError](err); !ok || e.ExitCode() != 2 {
@@ -68,7 +68,7 @@ func TestMistakesAreUsageErrors(t *testing.T) {
 	}
 }
 
-func TestVerdictIsTheExitCode(t *testing.T) {
+func TestVerdictSetsExitCode(t *testing.T) {
 	for _, c := range []struct {
 		failed, warnings int
 		strict           bool

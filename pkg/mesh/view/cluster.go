@@ -18,18 +18,18 @@ type Cluster struct {
 	Nodes []Node // in any order
 }
 
-// Truth is what is known of a statement.
-type Truth string
+// Tristate is what is known of a statement.
+type Tristate string
 
 // What can be known.
 const (
-	Yes     Truth = "yes"
-	No      Truth = "no"
-	Unknown Truth = "unknown"
+	Yes     Tristate = "yes"
+	No      Tristate = "no"
+	Unknown Tristate = "unknown"
 )
 
-// truth is that of a thing that is known.
-func truth(is bool) Truth {
+// tristate is that of a thing that is known.
+func tristate(is bool) Tristate {
 	if is {
 		return Yes
 	}
@@ -52,36 +52,36 @@ type Node struct {
 	mesh.Node // what the agents go by
 	Origin    Origin
 	// Kubelet tells whether the cluster thinks that the node is well.
-	Kubelet Truth
-	Told    Told
+	Kubelet  Tristate
+	Reported Reported
 }
 
-// Told is what the node's agent tells for people, and what it was asked for.
-type Told struct {
-	Mode          mesh.Mode // "": it has told nothing yet
-	Endpoints     []string
-	PodCIDRs      []string
-	MTU           int // bytes of inner packet, 0: not told
-	Peers         int // peers that it has
-	SpreadsTo     int // nodes that it spreads towards
-	Stale         Stale
-	Ready         Truth
-	Message       string // why, or what else is worth knowing
-	Generation    int64  // of what is asked
-	Observed      int64  // the one that the rest is of
-	KeyGeneration int64
-	KeyAsked      int64 // 0: none in particular
-	AgentVersion  string
-	KernelVersion string
+// Reported is what the node's agent tells for people, and what it was asked for.
+type Reported struct {
+	Mode               mesh.Mode // "": it has told nothing yet
+	Endpoints          []string
+	PodCIDRs           []string
+	MTU                int // bytes of inner packet, 0: not told
+	Peers              int // peers that it has
+	SpreadsTo          int // nodes that it spreads towards
+	Unresponsive       UnresponsivePeers
+	Ready              Tristate
+	Message            string // why, or what else is worth knowing
+	Generation         int64  // of what is asked
+	ObservedGeneration int64  // the one that the rest is of
+	KeyGeneration      int64
+	KeyRequested       int64 // 0: none in particular
+	AgentVersion       string
+	KernelVersion      string
 }
 
-// Stale is the peers that do not answer a node's handshakes.
-type Stale struct {
+// Unresponsive is the peers that do not answer a node's handshakes.
+type UnresponsivePeers struct {
 	Count int
 	Nodes []string // in ascending order, the first ones where there are many
 }
 
-// mayHide tells whether a node that is not named may be one of them.
-func (s *Stale) mayHide(name string) bool {
+// mayInclude tells whether a node that is not named may be one of them.
+func (s *UnresponsivePeers) mayInclude(name string) bool {
 	return s.Count > len(s.Nodes) && (len(s.Nodes) == 0 || name > s.Nodes[len(s.Nodes)-1])
 }

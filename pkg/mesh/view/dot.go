@@ -16,18 +16,18 @@ func (m *Mesh) WriteDOT(out io.Writer) error {
 	fmt.Fprintf(&b, "  graph [layout=circo, bgcolor=transparent, labelloc=t, fontname=\"sans-serif\", label=%s];\n", quote(m.title()))
 	b.WriteString("  node [shape=box, style=rounded, fontname=\"sans-serif\", fontsize=11];\n")
 	b.WriteString("  edge [fontname=\"sans-serif\", fontsize=9];\n")
-	worst := m.worst()
+	worst := m.worstSeverities()
 	for i := range m.Nodes {
 		n := &m.Nodes[i]
-		fmt.Fprintf(&b, "  %s [label=%s, color=%s, fontcolor=%s];\n", quote(n.Name), quote(strings.Join(append([]string{n.Name}, n.about()...), "\n")),
+		fmt.Fprintf(&b, "  %s [label=%s, color=%s, fontcolor=%s];\n", quote(n.Name), quote(strings.Join(append([]string{n.Name}, n.captionLines()...), "\n")),
 			quote(nodeColour(worst[n.Name])), quote(nodeColour(worst[n.Name])))
 	}
 	for i := range m.Links {
 		l := &m.Links[i]
 		a, z, direction := l.A, l.B, ""
-		if l.Kind == OneWay {
+		if l.Kind == SpreadOneWay {
 			direction = ", dir=forward"
-			if l.Back.Spreads == Yes {
+			if l.BToA.Spreads == Yes {
 				a, z = l.B, l.A
 			}
 		}
@@ -43,7 +43,7 @@ func (m *Mesh) WriteDOT(out io.Writer) error {
 func quote(text string) string {
 	lines := strings.Split(text, "\n")
 	for i := range lines {
-		lines[i] = strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(clean(lines[i]))
+		lines[i] = strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(sanitize(lines[i]))
 	}
 	return `"` + strings.Join(lines, `\n`) + `"`
 }
@@ -57,13 +57,13 @@ type stroke struct {
 
 func (k Kind) stroke() stroke {
 	switch k {
-	case BothWays:
+	case SpreadBothWays:
 		return stroke{"#1fa37f", "", "bold"}
-	case OneWay:
+	case SpreadOneWay:
 		return stroke{"#3b8ad9", "12 4", "solid"}
 	case Tunnel:
 		return stroke{"#8b949e", "", "solid"}
-	case Silent:
+	case StaleHandshake:
 		return stroke{"#e08a1e", "7 5", "dashed"}
 	default:
 		return stroke{"#d95f4e", "2 5", "dotted"}
@@ -88,29 +88,29 @@ func (m *Mesh) title() string {
 	return m.Name + ", " + m.Summary().String()
 }
 
-// about is what is written beneath a node's name.
-func (n *Node) about() []string {
+// captionLines is what is written beneath a node's name.
+func (n *Node) captionLines() []string {
 	var lines []string
 	switch {
 	case n.OptOut:
 		lines = append(lines, "opted out")
 	case n.Origin != Whole:
 		lines = append(lines, string(n.Origin))
-	case n.Told.Mode == "":
+	case n.Reported.Mode == "":
 		lines = append(lines, "silent agent")
-	case n.keyless():
+	case n.lacksKey():
 		lines = append(lines, "no key")
 	}
-	if pods := several(n.cidrs(), 1); pods != "" {
+	if pods := joinSome(n.cidrs(), 1); pods != "" {
 		lines = append(lines, pods)
 	}
-	if n.Told.MTU != 0 {
-		lines = append(lines, fmt.Sprintf("MTU %d", n.Told.MTU))
+	if n.Reported.MTU != 0 {
+		lines = append(lines, fmt.Sprintf("MTU %d", n.Reported.MTU))
 	}
 	return lines
 }
 
 // title says all of a link.
 func (l *Link) title() string {
-	return fmt.Sprintf("%s - %s: %s (%s there, %s back)", l.A, l.B, l.Kind, l.There, l.Back)
+	return fmt.Sprintf("%s - %s: %s (%s there, %s back)", l.A, l.B, l.Kind, l.AToB, l.BToA)
 }

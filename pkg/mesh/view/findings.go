@@ -30,30 +30,30 @@ type Finding struct {
 	Check string
 	Nodes []string // by name
 	Found string
-	Mend  string // what helps, "" where that goes without saying
+	Fix   string // what helps, "" where that goes without saying
 }
 
-// newcomer is how old a node is at most for it to be forgiven that its agent does not run yet.
-const newcomer = 2 * time.Minute
+// agentStartGrace is how old a node is at most for it to be forgiven that its agent does not run yet.
+const agentStartGrace = 2 * time.Minute
 
-// examiner collects findings. Those that differ in nothing but the node are one.
-type examiner struct {
+// checker collects findings. Those that differ in nothing but the node are one.
+type checker struct {
 	m     *Mesh
 	found problems
 	at    map[[3]string]int
 	list  []Finding
 }
 
-func (m *Mesh) examine(found problems) []Finding {
-	e := &examiner{m: m, found: found, at: map[[3]string]int{}}
-	e.nodesAtAll()
+func (m *Mesh) check(found problems) []Finding {
+	e := &checker{m: m, found: found, at: map[[3]string]int{}}
+	e.checkCluster()
 	for i := range m.Nodes {
-		e.node(&m.Nodes[i])
+		e.checkNode(&m.Nodes[i])
 	}
-	e.modes()
-	e.mtus()
+	e.checkModes()
+	e.checkMTUs()
 	for p := range found {
-		e.add(Failed, "plan", p.Node, "others say: "+p.Why, "")
+		e.add(Failed, "plan", p.Node, "others say: "+p.Reason, "")
 	}
 	for i := range e.list {
 		slices.Sort(e.list[i].Nodes)
@@ -64,30 +64,30 @@ func (m *Mesh) examine(found problems) []Finding {
 	return e.list
 }
 
-func (e *examiner) add(s Severity, check, node, found, mend string) {
+func (e *checker) add(s Severity, check, node, found, mend string) {
 	key := [3]string{string(s), check, found}
 	i, known := e.at[key]
 	if !known {
 		i = len(e.list)
 		e.at[key] = i
-		e.list = append(e.list, Finding{Severity: s, Check: check, Found: found, Mend: mend})
+		e.list = append(e.list, Finding{Severity: s, Check: check, Found: found, Fix: mend})
 	}
 	if node != "" {
 		e.list[i].Nodes = append(e.list[i].Nodes, node)
 	}
 }
 
-// nodesAtAll is about a cluster that nothing has been installed in.
-func (e *examiner) nodesAtAll() {
+// checkCluster is about a cluster that nothing has been installed in.
+func (e *checker) checkCluster() {
 	switch {
 	case len(e.m.Nodes) == 0:
 		e.add(Failed, "nodes", "", "the cluster has no nodes", "")
-	case !slices.ContainsFunc(e.m.Nodes, func(n Node) bool { return n.Told.Mode != "" }):
+	case !slices.ContainsFunc(e.m.Nodes, func(n Node) bool { return n.Reported.Mode != "" }):
 		e.add(Failed, "agent", "", "no node's agent has told anything", "kubectl get daemonsets,pods -A | grep ropewalk-agent")
 	}
 }
 
-func (e *examiner) node(n *Node) {
+func (e *checker) checkNode(n *Node) {
 	switch n.Origin {
 	case NoNode:
 		e.add(Warning, "owner", n.Name, "there is a RopewalkNode, and no Node of that name", "kubectl delete ropewalknode "+n.Name+" if it stays")
@@ -102,22 +102,22 @@ func (e *examiner) node(n *Node) {
 	if n.Kubelet == No {
 		e.add(Warning, "kubelet", n.Name, "the node is not ready: what its agent has told may be of before", "kubectl describe node "+n.Name)
 	}
-	if n.Origin == NoAgent || n.Told.Mode == "" {
-		e.agentless(n)
+	if n.Origin == NoAgent || n.Reported.Mode == "" {
+		e.checkMissingAgent(n)
 		return
 	}
-	e.condition(n)
-	e.told(n)
-	e.talks(n)
+	e.checkCondition(n)
+	e.checkReported(n)
+	e.checkPeers(n)
 }
 
-// agentless is about a node whose agent has told nothing.
-func (e *examiner) agentless(n *Node) {
+// checkMissingAgent is about a node whose agent has told nothing.
+func (e *checker) checkMissingAgent(n *Node) {
 	mend := "kubectl get pods -A -o wide --field-selector spec.nodeName=" + n.Name + " | grep ropewalk-agent"
 	switch {
-	case n.Told.Ready == No:
-		e.condition(n)
-	case e.m.Time.Sub(n.Created) < newcomer:
+	case n.Reported.Ready == No:
+		e.checkCondition(n)
+	case e.m.Time.Sub(n.Created) < agentStartGrace:
 		e.add(Warning, "agent", n.Name, "the node is new, and its agent has told nothing yet", mend)
 	case e.m.anyMesh():
 		e.add(Failed, "agent", n.Name, "its agent has told nothing: there is no tunnel to its pods", mend)
@@ -127,50 +127,50 @@ func (e *examiner) agentless(n *Node) {
 }
 
 func (m *Mesh) anyMesh() bool {
-	return slices.ContainsFunc(m.Nodes, func(n Node) bool { return n.Told.Mode == mesh.ModeMesh })
+	return slices.ContainsFunc(m.Nodes, func(n Node) bool { return n.Reported.Mode == mesh.ModeMesh })
 }
 
-// condition is about what the agent itself says.
-func (e *examiner) condition(n *Node) {
-	switch message := e.news(n); {
-	case n.Told.Ready == No:
-		e.add(Failed, "conditions", n.Name, "its agent could not do all: "+n.Told.Message, "")
-	case n.Told.Ready == Unknown:
+// checkCondition is about what the agent itself says.
+func (e *checker) checkCondition(n *Node) {
+	switch message := e.ownNotes(n); {
+	case n.Reported.Ready == No:
+		e.add(Failed, "conditions", n.Name, "its agent could not do all: "+n.Reported.Message, "")
+	case n.Reported.Ready == Unknown:
 		e.add(Warning, "conditions", n.Name, "its agent does not say whether all is well", "")
 	case message != "":
 		e.add(Warning, "conditions", n.Name, "its agent notes: "+message, "")
 	}
 }
 
-// news is what of a node's message others do not say of it, too.
-func (e *examiner) news(n *Node) string {
+// ownNotes is what of a node's message others do not say of it, too.
+func (e *checker) ownNotes(n *Node) string {
 	var rest []string
-	for note := range strings.SplitSeq(n.Told.Message, "; ") {
-		if note = strings.TrimSpace(note); note != "" && e.found[mesh.Problem{Node: n.Name, Why: note}] == 0 {
+	for note := range strings.SplitSeq(n.Reported.Message, "; ") {
+		if note = strings.TrimSpace(note); note != "" && e.found[mesh.Problem{Node: n.Name, Reason: note}] == 0 {
 			rest = append(rest, note)
 		}
 	}
 	return strings.Join(rest, "; ")
 }
 
-// told is about a node alone.
-func (e *examiner) told(n *Node) {
-	if n.keyless() {
+// checkReported is about a node alone.
+func (e *checker) checkReported(n *Node) {
+	if n.lacksKey() {
 		e.add(Failed, "key", n.Name, "it has told no key: there is no tunnel to its pods", "kubectl get ropewalknode "+n.Name+" -o yaml")
 	}
-	if n.Told.Observed < n.Told.Generation {
+	if n.Reported.ObservedGeneration < n.Reported.Generation {
 		e.add(Warning, "spec", n.Name, "its agent has not done yet what the spec says", "")
 	}
-	if len(n.Told.PodCIDRs) > 0 && !sameCIDRs(n) {
+	if len(n.Reported.PodCIDRs) > 0 && !sameCIDRs(n) {
 		e.add(Warning, "pods", n.Name, "its agent tells of other pod CIDRs than the Node has: others go by the Node's", "")
 	}
-	if n.Agent != nil && n.Agent.Mode == mesh.ModeSpread && !n.Agent.Gathers && n.Told.Ready != No {
+	if n.Agent != nil && n.Agent.Mode == mesh.ModeSpread && !n.Agent.Gathers && n.Reported.Ready != No {
 		e.add(Warning, "spread", n.Name, "it does not gather: nobody spreads towards it", "ropewalk spread status, on the node")
 	}
 }
 
 func sameCIDRs(n *Node) bool {
-	told := slices.Clone(n.Told.PodCIDRs)
+	told := slices.Clone(n.Reported.PodCIDRs)
 	var has []string
 	for _, p := range n.PodCIDRs {
 		has = append(has, p.String())
@@ -180,32 +180,32 @@ func sameCIDRs(n *Node) bool {
 	return slices.Equal(told, has)
 }
 
-// talks is about a node and its peers.
-func (e *examiner) talks(n *Node) {
-	if stale := n.Told.Stale; stale.Count > 0 {
+// checkPeers is about a node and its peers.
+func (e *checker) checkPeers(n *Node) {
+	if stale := n.Reported.Unresponsive; stale.Count > 0 {
 		text := strings.Join(stale.Nodes, ", ")
 		if more := stale.Count - len(stale.Nodes); more > 0 && text != "" {
 			text += fmt.Sprintf(" and %d more", more)
 		} else if text == "" {
 			text = plural(stale.Count, "peer")
 		}
-		e.add(e.staleness(stale), "handshakes", n.Name, "no answer to its handshakes from "+text,
+		e.add(e.unresponsiveSeverity(stale), "handshakes", n.Name, "no answer to its handshakes from "+text,
 			"does UDP pass between the two, at the port of status.endpoints? Does the other's agent run?")
 	}
-	s, looked := e.m.sees[n.Name]
-	if !looked || !n.takesPart() {
+	s, looked := e.m.expected[n.Name]
+	if !looked || !n.participates() {
 		return
 	}
-	if n.Told.Peers != s.count {
-		e.add(Warning, "peers", n.Name, fmt.Sprintf("it has %s, and should have %d", plural(n.Told.Peers, "peer"), s.count), "")
+	if n.Reported.Peers != s.count {
+		e.add(Warning, "peers", n.Name, fmt.Sprintf("it has %s, and should have %d", plural(n.Reported.Peers, "peer"), s.count), "")
 	}
-	if n.Agent.Mode == mesh.ModeSpread && n.Told.SpreadsTo < s.spreads {
-		e.add(Warning, "spread", n.Name, fmt.Sprintf("it spreads towards %d of %s that gather", n.Told.SpreadsTo, plural(s.spreads, "node")), "")
+	if n.Agent.Mode == mesh.ModeSpread && n.Reported.SpreadsTo < s.spreads {
+		e.add(Warning, "spread", n.Name, fmt.Sprintf("it spreads towards %d of %s that gather", n.Reported.SpreadsTo, plural(s.spreads, "node")), "")
 	}
 }
 
-// staleness is no failure where all that do not answer are known to be away.
-func (e *examiner) staleness(s Stale) Severity {
+// unresponsiveSeverity is no failure where all that do not answer are known to be away.
+func (e *checker) unresponsiveSeverity(s UnresponsivePeers) Severity {
 	away := func(name string) bool {
 		n := e.m.find(name)
 		return n == nil || n.Kubelet == No
@@ -221,51 +221,51 @@ func (e *examiner) staleness(s Stale) Severity {
 	return Warning
 }
 
-// modes is about nodes that do something else than the others.
-func (e *examiner) modes() {
+// checkModes is about nodes that do something else than the others.
+func (e *checker) checkModes() {
 	count := map[string]int{}
 	for i := range e.m.Nodes {
-		if n := &e.m.Nodes[i]; n.takesPart() {
+		if n := &e.m.Nodes[i]; n.participates() {
 			count[string(n.Agent.Mode)]++
 		}
 	}
-	usual := most(count)
+	usual := mostCommon(count)
 	for i := range e.m.Nodes {
-		if n := &e.m.Nodes[i]; n.takesPart() && string(n.Agent.Mode) != usual {
+		if n := &e.m.Nodes[i]; n.participates() && string(n.Agent.Mode) != usual {
 			e.add(Warning, "mode", n.Name, fmt.Sprintf("it is in the mode %s, and most others are in %s: there is no tunnel of ropewalk's to those",
 				n.Agent.Mode, usual), "kubectl get ropewalknodes -o custom-columns=NAME:.metadata.name,MODE:.spec.mode")
 		}
 	}
 }
 
-// mtus is about tunnels of different sizes.
-func (e *examiner) mtus() {
+// checkMTUs is about tunnels of different sizes.
+func (e *checker) checkMTUs() {
 	count := map[int]int{}
 	for i := range e.m.Nodes {
-		if n := &e.m.Nodes[i]; n.takesPart() && n.Told.MTU != 0 {
-			count[n.Told.MTU]++
+		if n := &e.m.Nodes[i]; n.participates() && n.Reported.MTU != 0 {
+			count[n.Reported.MTU]++
 		}
 	}
-	usual := most(count)
+	usual := mostCommon(count)
 	for i := range e.m.Nodes {
 		n := &e.m.Nodes[i]
-		if !n.takesPart() || n.Told.MTU == 0 {
+		if !n.participates() || n.Reported.MTU == 0 {
 			continue
 		}
-		if n.Told.MTU < mesh.MinMTU && slices.ContainsFunc(n.PodCIDRs, isIPv6) {
-			e.add(Failed, "mtu", n.Name, fmt.Sprintf("its MTU is %d, and IPv6, which its pods have, needs %d", n.Told.MTU, mesh.MinMTU), "")
+		if n.Reported.MTU < mesh.MinMTU && slices.ContainsFunc(n.PodCIDRs, isIPv6) {
+			e.add(Failed, "mtu", n.Name, fmt.Sprintf("its MTU is %d, and IPv6, which its pods have, needs %d", n.Reported.MTU, mesh.MinMTU), "")
 		}
-		if n.Told.MTU != usual {
+		if n.Reported.MTU != usual {
 			e.add(Warning, "mtu", n.Name, fmt.Sprintf("its MTU is %d, and that of most others %d: packets that fit one end may not fit the other",
-				n.Told.MTU, usual), "the same spec.mtu, the smallest, for all")
+				n.Reported.MTU, usual), "the same spec.mtu, the smallest, for all")
 		}
 	}
 }
 
 func isIPv6(p netip.Prefix) bool { return !p.Addr().Is4() }
 
-// most returns what there is most of; of several the smallest.
-func most[K cmp.Ordered](count map[K]int) (usual K) {
+// mostCommon returns what there is most of; of several the smallest.
+func mostCommon[K cmp.Ordered](count map[K]int) (usual K) {
 	best := 0
 	for k, n := range count {
 		if n > best || n == best && k < usual {

@@ -51,13 +51,13 @@ type nodeJSON struct {
 	Origin        Origin    `json:"origin"`
 	Mode          mesh.Mode `json:"mode,omitempty"`
 	OptOut        bool      `json:"opt_out"`
-	NodeReady     Truth     `json:"node_ready"`
-	Ready         Truth     `json:"ready"`
+	NodeReady     Tristate  `json:"node_ready"`
+	Ready         Tristate  `json:"ready"`
 	Message       string    `json:"message,omitempty"`
 	PublicKey     string    `json:"public_key,omitempty"`
 	NextPublicKey string    `json:"next_public_key,omitempty"`
 	KeyGeneration int64     `json:"key_generation,omitempty"`
-	KeyAsked      int64     `json:"key_generation_asked,omitempty"`
+	KeyRequested  int64     `json:"key_generation_asked,omitempty"`
 	Endpoints     []string  `json:"endpoints"`
 	PodCIDRs      []string  `json:"pod_cidrs"` // the Node's
 	MTU           int       `json:"mtu,omitempty"`
@@ -66,23 +66,23 @@ type nodeJSON struct {
 	SpreadsTo     int       `json:"spreads_to"`
 	Gathers       bool      `json:"gathers"`
 	StalePeers    int       `json:"stale_peers"`
-	StaleNodes    []string  `json:"stale_nodes,omitempty"` // some of them
+	StaleNodes    []string  `json:"stale_nodes,omitempty"` // nonNil of them
 	AgentVersion  string    `json:"agent_version,omitempty"`
 	KernelVersion string    `json:"kernel_version,omitempty"`
 }
 
 type linkJSON struct {
-	A     string  `json:"a"`
-	B     string  `json:"b"`
-	Kind  Kind    `json:"kind"`
-	There wayJSON `json:"a_to_b"`
-	Back  wayJSON `json:"b_to_a"`
+	A    string        `json:"a"`
+	B    string        `json:"b"`
+	Kind Kind          `json:"kind"`
+	AToB directionJSON `json:"a_to_b"`
+	BToA directionJSON `json:"b_to_a"`
 }
 
-type wayJSON struct {
-	Peer    bool  `json:"peer"`
-	Spreads Truth `json:"spreads"`
-	Stale   bool  `json:"stale"`
+type directionJSON struct {
+	Peer         bool     `json:"peer"`
+	Spreads      Tristate `json:"spreads"`
+	Unresponsive bool     `json:"stale"`
 }
 
 type findingJSON struct {
@@ -90,7 +90,7 @@ type findingJSON struct {
 	Check    string   `json:"check"`
 	Nodes    []string `json:"nodes"`
 	Found    string   `json:"found"`
-	Mend     string   `json:"mend,omitempty"`
+	Fix      string   `json:"mend,omitempty"`
 }
 
 // WriteJSON writes a document.
@@ -105,16 +105,16 @@ func (m *Mesh) WriteJSON(out io.Writer, kind Document) error {
 			*d.Nodes = append(*d.Nodes, m.nodeJSON(&m.Nodes[i]))
 		}
 	}
-	if kind == GraphDocument && m.linked() {
+	if kind == GraphDocument && m.hasLinks() {
 		d.Links = new([]linkJSON{})
 		for _, l := range m.Links {
-			*d.Links = append(*d.Links, linkJSON{l.A, l.B, l.Kind, wayJSON(l.There), wayJSON(l.Back)})
+			*d.Links = append(*d.Links, linkJSON{l.A, l.B, l.Kind, directionJSON(l.AToB), directionJSON(l.BToA)})
 		}
 	}
 	if kind != GraphDocument {
 		d.Findings = new([]findingJSON{})
 		for _, f := range m.Findings {
-			*d.Findings = append(*d.Findings, findingJSON{f.Severity, f.Check, some(f.Nodes), f.Found, f.Mend})
+			*d.Findings = append(*d.Findings, findingJSON{f.Severity, f.Check, nonNil(f.Nodes), f.Found, f.Fix})
 		}
 	}
 	e := json.NewEncoder(out)
@@ -127,20 +127,20 @@ func (m *Mesh) WriteJSON(out io.Writer, kind Document) error {
 
 func (m *Mesh) nodeJSON(n *Node) nodeJSON {
 	j := nodeJSON{
-		Name: n.Name, Origin: n.Origin, Mode: n.Told.Mode, OptOut: n.OptOut, NodeReady: n.Kubelet, Ready: n.Told.Ready, Message: n.Told.Message,
-		PublicKey: n.key(), NextPublicKey: n.nextKey(), KeyGeneration: n.Told.KeyGeneration, KeyAsked: n.Told.KeyAsked,
-		Endpoints: some(n.Told.Endpoints), PodCIDRs: some(n.cidrs()), MTU: n.Told.MTU, Peers: n.Told.Peers, SpreadsTo: n.Told.SpreadsTo,
-		Gathers: n.Agent != nil && n.Agent.Gathers, StalePeers: n.Told.Stale.Count, StaleNodes: n.Told.Stale.Nodes,
-		AgentVersion: n.Told.AgentVersion, KernelVersion: n.Told.KernelVersion,
+		Name: n.Name, Origin: n.Origin, Mode: n.Reported.Mode, OptOut: n.OptOut, NodeReady: n.Kubelet, Ready: n.Reported.Ready, Message: n.Reported.Message,
+		PublicKey: n.key(), NextPublicKey: n.nextKey(), KeyGeneration: n.Reported.KeyGeneration, KeyRequested: n.Reported.KeyRequested,
+		Endpoints: nonNil(n.Reported.Endpoints), PodCIDRs: nonNil(n.cidrs()), MTU: n.Reported.MTU, Peers: n.Reported.Peers, SpreadsTo: n.Reported.SpreadsTo,
+		Gathers: n.Agent != nil && n.Agent.Gathers, StalePeers: n.Reported.Unresponsive.Count, StaleNodes: n.Reported.Unresponsive.Nodes,
+		AgentVersion: n.Reported.AgentVersion, KernelVersion: n.Reported.KernelVersion,
 	}
-	if s, looked := m.sees[n.Name]; looked && n.takesPart() {
+	if s, looked := m.expected[n.Name]; looked && n.participates() {
 		j.PeersExpected = &s.count
 	}
 	return j
 }
 
-// some is [] rather than null.
-func some(texts []string) []string {
+// nonNil is [] rather than null.
+func nonNil(texts []string) []string {
 	if texts == nil {
 		return []string{}
 	}

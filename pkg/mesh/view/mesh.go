@@ -19,28 +19,28 @@ type Mesh struct {
 	// MaxLinked nodes.
 	Links    []Link
 	Findings []Finding // the worst first
-	sees     map[string]sight
+	expected map[string]expectation
 }
 
 // MaxLinked bounds the nodes of which each pair is looked at: that grows with the cube of their number.
 const MaxLinked = 500
 
-// observers are as many nodes' eyes as a larger cluster is looked at with.
-const observers = 50
+// sampledNodes are as many nodes' eyes as a larger cluster is looked at with.
+const sampledNodes = 50
 
 // Link is a pair of nodes.
 type Link struct {
 	A, B string // A is before B
 	Kind Kind
-	// There is from A to B, Back from B to A.
-	There, Back Way
+	// AToB is from A to B, Back from B to A.
+	AToB, BToA Direction
 }
 
-// Way is one direction of a link.
-type Way struct {
-	Peer    bool  // the other is a peer
-	Spreads Truth // flows are spread towards the other
-	Stale   bool  // the other does not answer handshakes
+// Direction is one direction of a link.
+type Direction struct {
+	Peer         bool     // the other is a peer
+	Spreads      Tristate // flows are spread towards the other
+	Unresponsive bool     // the other does not answer handshakes
 }
 
 // Kind is a link's state.
@@ -48,36 +48,36 @@ type Kind string
 
 // The kinds, the best first.
 const (
-	BothWays Kind = "spread"         // both spread towards each other
-	OneWay   Kind = "spread-one-way" // one of them does
-	Tunnel   Kind = "tunnel"         // neither is known to
-	Silent   Kind = "stale"          // one does not get an answer to its handshakes
-	Nothing  Kind = "none"           // they are not each other's peers
+	SpreadBothWays Kind = "spread"         // both spread towards each other
+	SpreadOneWay   Kind = "spread-one-way" // one of them does
+	Tunnel         Kind = "tunnel"         // neither is known to
+	StaleHandshake Kind = "stale"          // one does not get an answer to its handshakes
+	NoTunnel       Kind = "none"           // they are not each other's peers
 )
 
 // Kinds returns all, the best first.
-func Kinds() []Kind { return []Kind{BothWays, OneWay, Tunnel, Silent, Nothing} }
+func Kinds() []Kind { return []Kind{SpreadBothWays, SpreadOneWay, Tunnel, StaleHandshake, NoTunnel} }
 
-// sight is what one node has of the others, as its agent decides it.
-type sight struct {
+// expectation is what one node has of the others, as its agent decides it.
+type expectation struct {
 	peers   map[string]bool // true: it would spread towards it
 	count   int             // of peers
 	spreads int             // towards as many nodes, where all goes well
 }
 
-// Look returns what there is to see.
-func Look(c Cluster) Mesh {
+// Build returns what there is to see.
+func Build(c Cluster) Mesh {
 	m := Mesh{Name: c.Name, Time: c.Time, Nodes: slices.Clone(c.Nodes)}
 	slices.SortFunc(m.Nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
-	all, problems := m.known(), problems{}
-	m.sees = make(map[string]sight, len(m.Nodes))
-	for i := 0; i < len(m.Nodes); i += m.step() {
-		m.sees[m.Nodes[i].Name] = see(&m.Nodes[i], all, problems)
+	all, problems := m.meshNodes(), problems{}
+	m.expected = make(map[string]expectation, len(m.Nodes))
+	for i := 0; i < len(m.Nodes); i += m.stride() {
+		m.expected[m.Nodes[i].Name] = expect(&m.Nodes[i], all, problems)
 	}
-	if m.linked() {
-		m.link()
+	if m.hasLinks() {
+		m.buildLinks()
 	}
-	m.Findings = m.examine(problems)
+	m.Findings = m.check(problems)
 	return m
 }
 
@@ -90,26 +90,26 @@ func (m *Mesh) find(name string) *Node {
 	return &m.Nodes[i]
 }
 
-// linked tells whether all nodes are looked at from all.
-func (m *Mesh) linked() bool { return len(m.Nodes) <= MaxLinked }
+// hasLinks tells whether all nodes are looked at from all.
+func (m *Mesh) hasLinks() bool { return len(m.Nodes) <= MaxLinked }
 
-func (m *Mesh) step() int {
-	if m.linked() {
+func (m *Mesh) stride() int {
+	if m.hasLinks() {
 		return 1
 	}
-	return len(m.Nodes) / observers
+	return len(m.Nodes) / sampledNodes
 }
 
-// known are the nodes as the agents know them. Those that cannot take part because they have told no key are left out, and
+// meshNodes are the nodes as the agents know them. Those that cannot take part because they have told no key are left out, and
 // are found by what they lack.
-func (m *Mesh) known() []mesh.Node {
+func (m *Mesh) meshNodes() []mesh.Node {
 	var all []mesh.Node
 	for i := range m.Nodes {
 		n := m.Nodes[i].Node
 		if m.Nodes[i].Origin == NoNode {
 			continue
 		}
-		if m.Nodes[i].Origin != Whole || m.Nodes[i].keyless() {
+		if m.Nodes[i].Origin != Whole || m.Nodes[i].lacksKey() {
 			n.Agent = nil
 		}
 		all = append(all, n)
@@ -117,23 +117,23 @@ func (m *Mesh) known() []mesh.Node {
 	return all
 }
 
-// keyless tells whether the node would be a peer if it had a key.
-func (n *Node) keyless() bool {
+// lacksKey tells whether the node would be a peer if it had a key.
+func (n *Node) lacksKey() bool {
 	return n.Agent != nil && n.Agent.Mode == mesh.ModeMesh && n.Agent.Key.IsZero()
 }
 
-// takesPart tells whether the node has an agent that works.
-func (n *Node) takesPart() bool {
-	return n.Origin == Whole && n.Agent != nil && !n.OptOut && !n.keyless()
+// participates tells whether the node has an agent that works.
+func (n *Node) participates() bool {
+	return n.Origin == Whole && n.Agent != nil && !n.OptOut && !n.lacksKey()
 }
 
 // problems are what agents find wrong with others, and how many of those who look do.
 type problems map[mesh.Problem]int
 
-// see looks with one node's eyes.
-func see(n *Node, all []mesh.Node, found problems) sight {
-	s := sight{peers: map[string]bool{}}
-	if !n.takesPart() {
+// expect looks with one node's eyes.
+func expect(n *Node, all []mesh.Node, found problems) expectation {
+	s := expectation{peers: map[string]bool{}}
+	if !n.participates() {
 		return s
 	}
 	if n.Agent.Mode == mesh.ModeSpread {
@@ -163,31 +163,31 @@ func (p problems) add(found []mesh.Problem) {
 	}
 }
 
-// link looks at each pair.
-func (m *Mesh) link() {
+// buildLinks looks at each pair.
+func (m *Mesh) buildLinks() {
 	for i := range m.Nodes {
 		for j := i + 1; j < len(m.Nodes); j++ {
 			a, b := &m.Nodes[i], &m.Nodes[j]
 			if a.OptOut || b.OptOut || a.Origin == NoNode || b.Origin == NoNode {
 				continue
 			}
-			l := Link{A: a.Name, B: b.Name, There: m.way(a, b), Back: m.way(b, a)}
+			l := Link{A: a.Name, B: b.Name, AToB: m.direction(a, b), BToA: m.direction(b, a)}
 			l.Kind = l.kind()
 			m.Links = append(m.Links, l)
 		}
 	}
 }
 
-// way is what one node does towards another.
-func (m *Mesh) way(from, to *Node) Way {
-	s := m.sees[from.Name]
+// direction is what one node does towards another.
+func (m *Mesh) direction(from, to *Node) Direction {
+	s := m.expected[from.Name]
 	would, isPeer := s.peers[to.Name]
-	stale := from.Told.Stale
-	w := Way{Peer: isPeer, Spreads: No, Stale: isPeer && slices.Contains(stale.Nodes, to.Name)}
+	stale := from.Reported.Unresponsive
+	w := Direction{Peer: isPeer, Spreads: No, Unresponsive: isPeer && slices.Contains(stale.Nodes, to.Name)}
 	switch {
-	case !would || from.Told.SpreadsTo == 0:
-	case from.Told.SpreadsTo < s.spreads, // towards some, and it does not tell which
-		stale.mayHide(to.Name):
+	case !would || from.Reported.SpreadsTo == 0:
+	case from.Reported.SpreadsTo < s.spreads, // towards some, and it does not tell which
+		stale.mayInclude(to.Name):
 		w.Spreads = Unknown
 	default:
 		w.Spreads = Yes
@@ -196,22 +196,22 @@ func (m *Mesh) way(from, to *Node) Way {
 }
 
 func (l *Link) kind() Kind {
-	there, back := l.There.Spreads == Yes, l.Back.Spreads == Yes
+	there, back := l.AToB.Spreads == Yes, l.BToA.Spreads == Yes
 	switch {
-	case !l.There.Peer || !l.Back.Peer:
-		return Nothing
-	case l.There.Stale || l.Back.Stale:
-		return Silent
+	case !l.AToB.Peer || !l.BToA.Peer:
+		return NoTunnel
+	case l.AToB.Unresponsive || l.BToA.Unresponsive:
+		return StaleHandshake
 	case there && back:
-		return BothWays
+		return SpreadBothWays
 	case there || back:
-		return OneWay
+		return SpreadOneWay
 	}
 	return Tunnel
 }
 
-// Only returns the same with the links of some nodes alone, and the nodes at their ends.
-func (m Mesh) Only(wanted func(name string) bool) Mesh {
+// Filter returns the same with the links of some nodes alone, and the nodes at their ends.
+func (m Mesh) Filter(wanted func(name string) bool) Mesh {
 	ends := map[string]bool{}
 	m.Links = slices.DeleteFunc(slices.Clone(m.Links), func(l Link) bool {
 		keep := wanted(l.A) || wanted(l.B)
@@ -224,7 +224,7 @@ func (m Mesh) Only(wanted func(name string) bool) Mesh {
 	return m
 }
 
-// Has tells whether there is a node that is wanted.
-func (m *Mesh) Has(wanted func(name string) bool) bool {
+// Contains tells whether there is a node that is wanted.
+func (m *Mesh) Contains(wanted func(name string) bool) bool {
 	return slices.ContainsFunc(m.Nodes, func(n Node) bool { return wanted(n.Name) })
 }

@@ -28,11 +28,11 @@ func (m *Mesh) Summary() Summary {
 		switch {
 		case n.OptOut:
 			s.OptedOut++
-		case n.Told.Mode != "":
-			s.Modes[string(n.Told.Mode)]++
+		case n.Reported.Mode != "":
+			s.Modes[string(n.Reported.Mode)]++
 		}
-		if n.Told.AgentVersion != "" {
-			s.Versions[n.Told.AgentVersion]++
+		if n.Reported.AgentVersion != "" {
+			s.Versions[n.Reported.AgentVersion]++
 		}
 	}
 	for i := range m.Links {

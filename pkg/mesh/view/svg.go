@@ -19,11 +19,11 @@ const (
 	textSize   = 13.0
 	smallSize  = 11.0
 	leading    = 1.4
-	glyph      = 0.56 // mean width of a letter in sizes
-	// crowd is more nodes than have their name horizontally beside them.
-	crowd = 14
-	// listed is how many findings a drawing lists.
-	listed = 10
+	glyphWidth = 0.56 // mean width of a letter in sizes
+	// maxUncrowded is more nodes than have their name horizontally beside them.
+	maxUncrowded = 14
+	// maxListedFindings is how many findings a drawing lists.
+	maxListedFindings = 10
 )
 
 // style is a drawing's: it follows the reader's choice of light or dark. Colours of links have contrast on both.
@@ -44,20 +44,20 @@ text { fill: var(--ink); }
 </style>
 `
 
-// picture is a drawing that is being made.
-type picture struct {
+// drawing is a drawing that is being made.
+type drawing struct {
 	bytes.Buffer
-	m      *Mesh
-	places map[string]place
-	alone  map[string]bool // nodes without any tunnel
-	radius float64
-	dot    float64 // a node's radius
-	crowd  bool
-	suffix string // that all names end in, and that is left out
-	width  float64
-	middle float64 // of the circle, across
-	centre float64 // of the circle, down
-	y      float64 // where the next line of text begins
+	m          *Mesh
+	places     map[string]place
+	isolated   map[string]bool // nodes without any tunnel
+	radius     float64
+	nodeRadius float64 // a node's radius
+	crowded    bool
+	domain     string // that all names end in, and that is left out
+	width      float64
+	centreX    float64 // of the circle, across
+	centreY    float64 // of the circle, down
+	y          float64 // where the next line of text begins
 }
 
 // place is a node's, on the circle.
@@ -65,9 +65,9 @@ type place struct{ x, y, angle float64 }
 
 // WriteSVG writes the graph as a picture that needs nothing else.
 func (m *Mesh) WriteSVG(out io.Writer) error {
-	p := newPicture(m)
-	p.head()
-	p.circle()
+	p := newDrawing(m)
+	p.header()
+	p.layout()
 	p.links()
 	p.nodes()
 	p.findings()
@@ -84,36 +84,38 @@ func (m *Mesh) WriteSVG(out io.Writer) error {
 	return err
 }
 
-func newPicture(m *Mesh) *picture {
-	p := &picture{m: m, places: map[string]place{}, alone: m.alone(), crowd: len(m.Nodes) > crowd, suffix: commonDomain(m.Nodes), radius: 190, dot: 11, y: pageMargin}
-	if p.crowd { // names stand around the circle, so that it has to have room for as many lines
-		p.radius, p.dot = max(270, float64(len(m.Nodes))*smallSize*1.5/(2*math.Pi)), 6
+func newDrawing(m *Mesh) *drawing {
+	p := &drawing{m: m, places: map[string]place{}, isolated: m.isolatedNodes(), crowded: len(m.Nodes) > maxUncrowded, domain: commonDomain(m.Nodes), radius: 190, nodeRadius: 11, y: pageMargin}
+	if p.crowded { // names stand around the circle, so that it has to have room for as many lines
+		p.radius, p.nodeRadius = max(270, float64(len(m.Nodes))*smallSize*1.5/(2*math.Pi)), 6
 	}
 	label := 0.0
 	for i := range m.Nodes {
-		label = max(label, p.space(&m.Nodes[i]))
+		label = max(label, p.labelWidth(&m.Nodes[i]))
 	}
-	p.width = max(2*(p.radius+label+p.dot+pageMargin+10), 720)
-	p.middle = p.width / 2
+	p.width = max(2*(p.radius+label+p.nodeRadius+pageMargin+10), 720)
+	p.centreX = p.width / 2
 	return p
 }
 
-// space is how much the text beside a node takes at most.
-func (p *picture) space(n *Node) float64 {
+// labelWidth is how much the text beside a node takes at most.
+func (p *drawing) labelWidth(n *Node) float64 {
 	widest := textWidth(p.name(n.Name), textSize)
-	if p.crowd {
+	if p.crowded {
 		return textWidth(p.name(n.Name), smallSize)
 	}
-	for _, line := range n.about() {
+	for _, line := range n.captionLines() {
 		widest = max(widest, textWidth(line, smallSize))
 	}
 	return widest
 }
 
-func textWidth(text string, size float64) float64 { return float64(len([]rune(text))) * size * glyph }
+func textWidth(text string, size float64) float64 {
+	return float64(len([]rune(text))) * size * glyphWidth
+}
 
 // name is a node's, as short as it may be here.
-func (p *picture) name(name string) string { return short(strings.TrimSuffix(name, p.suffix), 28) }
+func (p *drawing) name(name string) string { return truncate(strings.TrimSuffix(name, p.domain), 28) }
 
 // commonDomain is the end of all names, from a dot on.
 func commonDomain(nodes []Node) string {
@@ -135,19 +137,19 @@ func commonDomain(nodes []Node) string {
 }
 
 // text writes a text with its baseline at y.
-func (p *picture) text(x, y float64, attributes, text string) {
+func (p *drawing) text(x, y float64, attributes, text string) {
 	fmt.Fprintf(p, `<text x="%s" y="%s"%s>%s</text>`+"\n", coordinate(x), coordinate(y), attributes, escape(text))
 }
 
 // line writes a line of the page.
-func (p *picture) line(size float64, attributes, text string) {
+func (p *drawing) line(size float64, attributes, text string) {
 	p.y += size * leading
 	p.text(pageMargin, p.y, fmt.Sprintf(` font-size="%s"%s`, coordinate(size), attributes), text)
 }
 
 // paragraph writes lines that fit the page.
-func (p *picture) paragraph(size float64, attributes, text string) {
-	for _, line := range wrap(text, int((p.width-2*pageMargin)/size/glyph)) {
+func (p *drawing) paragraph(size float64, attributes, text string) {
+	for _, line := range wrap(text, int((p.width-2*pageMargin)/size/glyphWidth)) {
 		p.line(size, attributes, line)
 	}
 }
@@ -169,11 +171,11 @@ func wrap(text string, most int) (lines []string) {
 	return append(lines, line)
 }
 
-// head writes the title and the legend.
-func (p *picture) head() {
+// header writes the title and the legend.
+func (p *drawing) header() {
 	p.y -= titleSize * 0.6
 	p.paragraph(titleSize, ` font-weight="600"`, p.m.title())
-	p.line(smallSize, ` class="faint"`, p.m.Time.UTC().Format(time.RFC3339)+p.domain())
+	p.line(smallSize, ` class="faint"`, p.m.Time.UTC().Format(time.RFC3339)+p.domainNote())
 	p.y += textSize * 0.5
 	counts, x, hidden := p.m.Summary().Links, pageMargin, 0
 	for i := range p.m.Links {
@@ -184,7 +186,7 @@ func (p *picture) head() {
 	p.y += textSize * leading
 	for _, k := range Kinds() {
 		text := fmt.Sprintf("%s: %d", k, counts[k])
-		if k == Nothing && hidden > 0 {
+		if k == NoTunnel && hidden > 0 {
 			text += fmt.Sprintf(" (%d of nodes without any, not drawn)", hidden)
 		}
 		space := 40 + textWidth(text, textSize) + 16
@@ -200,11 +202,11 @@ func (p *picture) head() {
 	}
 }
 
-func (p *picture) domain() string {
-	if p.suffix == "" {
+func (p *drawing) domainNote() string {
+	if p.domain == "" {
 		return ""
 	}
-	return ", names without " + clean(p.suffix)
+	return ", names without " + sanitize(p.domain)
 }
 
 func (s stroke) dashes() string {
@@ -214,33 +216,33 @@ func (s stroke) dashes() string {
 	return ` stroke-dasharray="` + s.dash + `"`
 }
 
-// circle finds the places.
-func (p *picture) circle() {
-	beyond := p.dot + 2*textSize*leading // a name above or below
-	if p.crowd {
+// layout finds the places.
+func (p *drawing) layout() {
+	beyond := p.nodeRadius + 2*textSize*leading // a name above or below
+	if p.crowded {
 		beyond = 0
 		for i := range p.m.Nodes {
-			beyond = max(beyond, p.space(&p.m.Nodes[i])+p.dot+8)
+			beyond = max(beyond, p.labelWidth(&p.m.Nodes[i])+p.nodeRadius+8)
 		}
 	}
-	p.centre = p.y + 20 + beyond + p.radius
-	p.y = p.centre + p.radius + beyond + 16
+	p.centreY = p.y + 20 + beyond + p.radius
+	p.y = p.centreY + p.radius + beyond + 16
 	for i := range p.m.Nodes {
 		angle := 2*math.Pi*float64(i)/float64(len(p.m.Nodes)) - math.Pi/2
-		p.places[p.m.Nodes[i].Name] = place{p.middle + p.radius*math.Cos(angle), p.centre + p.radius*math.Sin(angle), angle}
+		p.places[p.m.Nodes[i].Name] = place{p.centreX + p.radius*math.Cos(angle), p.centreY + p.radius*math.Sin(angle), angle}
 	}
 }
 
 // links draws the bad ones last, over the others.
-func (p *picture) links() {
+func (p *drawing) links() {
 	for _, k := range Kinds() {
 		width, opacity := 2.2, 0.85
-		switch bad := k == Silent || k == Nothing; {
-		case p.crowd && k == BothWays:
+		switch bad := k == StaleHandshake || k == NoTunnel; {
+		case p.crowded && k == SpreadBothWays:
 			width, opacity = 1, max(0.1, min(0.5, 7/float64(len(p.m.Nodes))))
-		case p.crowd && !bad:
+		case p.crowded && !bad:
 			width, opacity = 1, max(0.25, min(0.6, 20/float64(len(p.m.Nodes))))
-		case p.crowd:
+		case p.crowded:
 			width, opacity = 1.4, 0.9
 		}
 		s := k.stroke()
@@ -255,30 +257,30 @@ func (p *picture) links() {
 }
 
 // hidden tells that a link is left out: in a crowd, one node without a tunnel would be most of the picture.
-func (p *picture) hidden(l *Link) bool { return p.crowd && (p.alone[l.A] || p.alone[l.B]) }
+func (p *drawing) hidden(l *Link) bool { return p.crowded && (p.isolated[l.A] || p.isolated[l.B]) }
 
-// alone are the nodes that could have tunnels and have none.
-func (m *Mesh) alone() map[string]bool {
+// isolatedNodes are the nodes that could have tunnels and have none.
+func (m *Mesh) isolatedNodes() map[string]bool {
 	alone := map[string]bool{}
 	for i := range m.Links {
 		for _, end := range []string{m.Links[i].A, m.Links[i].B} {
 			before, seen := alone[end]
-			alone[end] = (before || !seen) && m.Links[i].Kind == Nothing
+			alone[end] = (before || !seen) && m.Links[i].Kind == NoTunnel
 		}
 	}
 	return alone
 }
 
-// link bends towards the middle, so that those of neighbours keep clear of names.
-func (p *picture) link(l *Link, s stroke) {
+// buildLinks bends towards the middle, so that those of neighbours keep clear of names.
+func (p *drawing) link(l *Link, s stroke) {
 	a, z := p.places[l.A], p.places[l.B]
 	const bend = 0.22
 	x, y := (a.x+z.x)/2, (a.y+z.y)/2
-	x, y = x+(p.middle-x)*bend, y+(p.centre-y)*bend
+	x, y = x+(p.centreX-x)*bend, y+(p.centreY-y)*bend
 	fmt.Fprintf(p, `<path class="link" d="M%s %sQ%s %s %s %s"><title>%s</title></path>`+"\n",
 		coordinate(a.x), coordinate(a.y), coordinate(x), coordinate(y), coordinate(z.x), coordinate(z.y), escape(l.title()))
-	if l.Kind == OneWay && !p.crowd {
-		if l.Back.Spreads == Yes {
+	if l.Kind == SpreadOneWay && !p.crowded {
+		if l.BToA.Spreads == Yes {
 			a, z = z, a
 		}
 		p.arrow(a, place{x: x, y: y}, z, s)
@@ -286,14 +288,14 @@ func (p *picture) link(l *Link, s stroke) {
 }
 
 // arrow stands in the middle of a bend, towards z.
-func (p *picture) arrow(a, bend, z place, s stroke) {
+func (p *drawing) arrow(a, bend, z place, s stroke) {
 	x, y := a.x/4+bend.x/2+z.x/4, a.y/4+bend.y/2+z.y/4
 	fmt.Fprintf(p, `<path d="M-7 -6L8 0L-7 6z" fill="%s" stroke="none" transform="translate(%s %s) rotate(%s)"/>`+"\n",
 		s.colour, coordinate(x), coordinate(y), coordinate(math.Atan2(z.y-a.y, z.x-a.x)*180/math.Pi))
 }
 
-func (p *picture) nodes() {
-	worst := p.m.worst()
+func (p *drawing) nodes() {
+	worst := p.m.worstSeverities()
 	for i := range p.m.Nodes {
 		n := &p.m.Nodes[i]
 		at := p.places[n.Name]
@@ -301,22 +303,22 @@ func (p *picture) nodes() {
 		if v := worst[n.Name]; v != "" {
 			class += " " + string(v)
 		}
-		if n.OptOut || n.Told.Mode == "" {
+		if n.OptOut || n.Reported.Mode == "" {
 			class += " out"
 		}
 		fmt.Fprintf(p, `<circle class="%s" cx="%s" cy="%s" r="%s"><title>%s</title></circle>`+"\n", class, coordinate(at.x), coordinate(at.y),
-			coordinate(p.dot), escape(strings.Join(append([]string{n.Name}, n.about()...), ", ")))
-		if p.crowd {
-			p.ray(n, at)
+			coordinate(p.nodeRadius), escape(strings.Join(append([]string{n.Name}, n.captionLines()...), ", ")))
+		if p.crowded {
+			p.radialLabel(n, at)
 		} else {
 			p.label(n, at)
 		}
 	}
 }
 
-// ray writes a name outwards.
-func (p *picture) ray(n *Node, at place) {
-	turn, anchor, x := at.angle*180/math.Pi, "start", p.dot+6
+// radialLabel writes a name outwards.
+func (p *drawing) radialLabel(n *Node, at place) {
+	turn, anchor, x := at.angle*180/math.Pi, "start", p.nodeRadius+6
 	if math.Cos(at.angle) < -1e-9 { // readable from the right side, too
 		turn, anchor, x = turn+180, "end", -x
 	}
@@ -325,18 +327,18 @@ func (p *picture) ray(n *Node, at place) {
 }
 
 // label writes a name and what there is to say beside it.
-func (p *picture) label(n *Node, at place) {
-	lines := n.about()
-	anchor, x, y := "start", at.x+p.dot+8, at.y+textSize*0.35-float64(len(lines))*smallSize*leading/2
+func (p *drawing) label(n *Node, at place) {
+	lines := n.captionLines()
+	anchor, x, y := "start", at.x+p.nodeRadius+8, at.y+textSize*0.35-float64(len(lines))*smallSize*leading/2
 	switch c, s := math.Cos(at.angle), math.Sin(at.angle); {
 	case math.Abs(c) < 0.2 && s < 0:
 		lines = []string{strings.Join(lines, ", ")}
-		anchor, x, y = "middle", at.x, at.y-p.dot-8-smallSize*leading
+		anchor, x, y = "middle", at.x, at.y-p.nodeRadius-8-smallSize*leading
 	case math.Abs(c) < 0.2:
 		lines = []string{strings.Join(lines, ", ")}
-		anchor, x, y = "middle", at.x, at.y+p.dot+6+textSize
+		anchor, x, y = "middle", at.x, at.y+p.nodeRadius+6+textSize
 	case c < 0:
-		anchor, x = "end", at.x-p.dot-8
+		anchor, x = "end", at.x-p.nodeRadius-8
 	}
 	p.text(x, y, ` font-weight="600" text-anchor="`+anchor+`"`, p.name(n.Name))
 	for _, line := range lines {
@@ -346,21 +348,21 @@ func (p *picture) label(n *Node, at place) {
 }
 
 // findings lists the worst.
-func (p *picture) findings() {
-	if len(p.m.Nodes) > 0 && !p.m.linked() {
+func (p *drawing) findings() {
+	if len(p.m.Nodes) > 0 && !p.m.hasLinks() {
 		p.paragraph(textSize, "", fmt.Sprintf("No links: there are more than %d nodes.", MaxLinked))
 	}
 	for i, f := range p.m.Findings {
-		if i == listed {
-			p.line(textSize, ` class="faint"`, fmt.Sprintf("and %d more", len(p.m.Findings)-listed))
+		if i == maxListedFindings {
+			p.line(textSize, ` class="faint"`, fmt.Sprintf("and %d more", len(p.m.Findings)-maxListedFindings))
 			break
 		}
 		text := f.Found
-		if names := several(f.Nodes, 3); names != "" {
+		if names := joinSome(f.Nodes, 3); names != "" {
 			text = names + ": " + text
 		}
 		fmt.Fprintf(p, `<circle class="%s" cx="%s" cy="%s" r="4"/>`+"\n", f.Severity, coordinate(pageMargin+4), coordinate(p.y+textSize*(leading-0.35)))
-		for _, line := range wrap(short(text, 300), int((p.width-2*pageMargin-16)/textSize/glyph)) {
+		for _, line := range wrap(truncate(text, 300), int((p.width-2*pageMargin-16)/textSize/glyphWidth)) {
 			p.y += textSize * leading
 			p.text(pageMargin+16, p.y, "", line)
 		}
@@ -370,7 +372,7 @@ func (p *picture) findings() {
 
 func escape(text string) string {
 	var b strings.Builder
-	_ = xml.EscapeText(&b, []byte(clean(text))) // a Builder takes all
+	_ = xml.EscapeText(&b, []byte(sanitize(text))) // a Builder takes all
 	return b.String()
 }
 

@@ -29,9 +29,9 @@ func (m *Mesh) WriteText(out io.Writer, s Style) error {
 	var b bytes.Buffer
 	summary := m.Summary()
 	if m.Name != "" {
-		b.WriteString(clean(m.Name) + ", ")
+		b.WriteString(sanitize(m.Name) + ", ")
 	}
-	fmt.Fprintf(&b, "%s\n", clean(summary.String()))
+	fmt.Fprintf(&b, "%s\n", sanitize(summary.String()))
 	if rows := m.nodeRows(s); len(rows) > 1 {
 		b.WriteByte('\n')
 		table(&b, rows)
@@ -56,13 +56,13 @@ func (m *Mesh) WriteFindings(out io.Writer, s Style) error {
 
 func (m *Mesh) writeFindings(b *bytes.Buffer, s Style) {
 	for _, f := range m.Findings {
-		names := several(f.Nodes, 4)
+		names := joinSome(f.Nodes, 4)
 		if names != "" {
 			names += ": "
 		}
-		fmt.Fprintf(b, "%s %s%s\n", s.severity(f.Severity), clean(names), clean(short(f.Found, 500)))
-		if f.Mend != "" {
-			fmt.Fprintf(b, "        mend: %s\n", clean(f.Mend))
+		fmt.Fprintf(b, "%s %s%s\n", s.severity(f.Severity), sanitize(names), sanitize(truncate(f.Found, 500)))
+		if f.Fix != "" {
+			fmt.Fprintf(b, "        mend: %s\n", sanitize(f.Fix))
 		}
 	}
 	fmt.Fprintf(b, "%s\n", m.Summary().Verdict())
@@ -79,8 +79,8 @@ func (s Style) severity(v Severity) string {
 	return "\x1b[" + colour + "m" + text + "\x1b[0m"
 }
 
-// several names some of many.
-func several(names []string, most int) string {
+// joinSome names some of many.
+func joinSome(names []string, most int) string {
 	if len(names) <= most {
 		return strings.Join(names, ", ")
 	}
@@ -89,7 +89,7 @@ func several(names []string, most int) string {
 
 func (m *Mesh) nodeRows(s Style) [][]string {
 	rows := [][]string{{"NODE", "MODE", "KEY", "ENDPOINT", "PODS", "MTU", "PEERS", "SPREADS TO", "GATHERS", "STALE", "READY"}}
-	worst := m.worst()
+	worst := m.worstSeverities()
 	for i := range m.Nodes {
 		n := &m.Nodes[i]
 		if s.Problems && worst[n.Name] == "" {
@@ -101,30 +101,30 @@ func (m *Mesh) nodeRows(s Style) [][]string {
 }
 
 func (m *Mesh) row(n *Node) []string {
-	t := &n.Told
+	t := &n.Reported
 	mode := string(t.Mode)
 	if n.OptOut {
 		mode = "opted out"
 	} else if n.Origin != Whole {
 		mode = string(n.Origin)
 	}
-	row := []string{n.Name, mode, keyMark(n), first(t.Endpoints), several(n.cidrs(), 2), number(t.MTU)}
+	row := []string{n.Name, mode, keyPrefix(n), firstOrEmpty(t.Endpoints), joinSome(n.cidrs(), 2), numberOrEmpty(t.MTU)}
 	if t.Mode == "" {
-		return append(row, "", "", "", "", readiness(n))
+		return append(row, "", "", "", "", readyText(n))
 	}
 	peers := strconv.Itoa(t.Peers)
-	if s, looked := m.sees[n.Name]; looked && n.takesPart() {
+	if s, looked := m.expected[n.Name]; looked && n.participates() {
 		peers += fmt.Sprintf("/%d", s.count) // that it should have
 	}
 	gathers := ""
 	if n.Agent != nil && t.Mode == mesh.ModeSpread {
-		gathers = string(truth(n.Agent.Gathers))
+		gathers = string(tristate(n.Agent.Gathers))
 	}
-	return append(row, peers, strconv.Itoa(t.SpreadsTo), gathers, number(t.Stale.Count), readiness(n))
+	return append(row, peers, strconv.Itoa(t.SpreadsTo), gathers, numberOrEmpty(t.Unresponsive.Count), readyText(n))
 }
 
-// keyMark is the beginning of a key, by which people tell keys apart, and "+" behind it while there is a next one.
-func keyMark(n *Node) string {
+// keyPrefix is the beginning of a key, by which people tell keys apart, and "+" behind it while there is a next one.
+func keyPrefix(n *Node) string {
 	key := n.key()
 	if key == "" {
 		return ""
@@ -135,25 +135,25 @@ func keyMark(n *Node) string {
 	return key[:8]
 }
 
-func readiness(n *Node) string {
+func readyText(n *Node) string {
 	switch {
-	case n.Told.Mode == "" && n.Told.Ready == Unknown:
+	case n.Reported.Mode == "" && n.Reported.Ready == Unknown:
 		return ""
 	case n.Kubelet == No:
-		return string(n.Told.Ready) + ", node not ready"
+		return string(n.Reported.Ready) + ", node not ready"
 	}
-	return string(n.Told.Ready)
+	return string(n.Reported.Ready)
 }
 
-func first(texts []string) string {
+func firstOrEmpty(texts []string) string {
 	if len(texts) == 0 {
 		return ""
 	}
 	return texts[0]
 }
 
-// number is "" for zero.
-func number(n int) string {
+// numberOrEmpty is "" for zero.
+func numberOrEmpty(n int) string {
 	if n == 0 {
 		return ""
 	}
@@ -164,7 +164,7 @@ func (m *Mesh) linkRows() [][]string {
 	rows := [][]string{{"NODE", "NODE", "LINK", "THERE", "BACK"}}
 	for i := range m.Links {
 		l := &m.Links[i]
-		rows = append(rows, []string{l.A, l.B, l.Kind.String(), l.There.String(), l.Back.String()})
+		rows = append(rows, []string{l.A, l.B, l.Kind.String(), l.AToB.String(), l.BToA.String()})
 	}
 	return rows
 }
@@ -172,13 +172,13 @@ func (m *Mesh) linkRows() [][]string {
 // String says it for people.
 func (k Kind) String() string {
 	switch k {
-	case BothWays:
+	case SpreadBothWays:
 		return "spread both ways"
-	case OneWay:
+	case SpreadOneWay:
 		return "spread one way"
 	case Tunnel:
 		return "tunnel, not known to spread"
-	case Silent:
+	case StaleHandshake:
 		return "stale handshake"
 	default:
 		return "no tunnel"
@@ -186,11 +186,11 @@ func (k Kind) String() string {
 }
 
 // String says it for people.
-func (w Way) String() string {
+func (w Direction) String() string {
 	switch {
 	case !w.Peer:
 		return "no peer"
-	case w.Stale:
+	case w.Unresponsive:
 		return "no answer"
 	case w.Spreads == Yes:
 		return "spread"
@@ -205,15 +205,15 @@ func table(b *bytes.Buffer, rows [][]string) {
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
 		for i := range row {
-			row[i] = cmp.Or(clean(row[i]), "-")
+			row[i] = cmp.Or(sanitize(row[i]), "-")
 		}
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
 	_ = w.Flush() // a Buffer takes all
 }
 
-// worst is the worst that was found of each node, "" for nothing.
-func (m *Mesh) worst() map[string]Severity {
+// worstSeverities is the worst that was found of each node, "" for nothing.
+func (m *Mesh) worstSeverities() map[string]Severity {
 	worst := map[string]Severity{}
 	for _, f := range slices.Backward(m.Findings) { // in their order: the failed ones last
 		for _, name := range f.Nodes {
@@ -223,8 +223,8 @@ func (m *Mesh) worst() map[string]Severity {
 	return worst
 }
 
-// clean makes a text from the API one line that a terminal does not act on.
-func clean(text string) string {
+// sanitize makes a text from the API one line that a terminal does not act on.
+func sanitize(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case strconv.IsPrint(r):
@@ -236,8 +236,8 @@ func clean(text string) string {
 	}, text)
 }
 
-// short cuts a text to at most that many runes.
-func short(text string, most int) string {
+// truncate cuts a text to at most that many runes.
+func truncate(text string, most int) string {
 	for i := range text {
 		if most == 0 {
 			return text[:i] + "…"

@@ -38,34 +38,34 @@ func cluster(n int) Cluster {
 				PodCIDRs: []netip.Prefix{pods}, Agent: a,
 			},
 			Origin: Whole, Kubelet: Yes,
-			Told: Told{
+			Reported: Reported{
 				Mode: mesh.ModeMesh, Endpoints: []string{a.Endpoints[0].String()}, PodCIDRs: []string{pods.String()}, MTU: 1440, Peers: n - 1,
-				SpreadsTo: n - 1, Ready: Yes, Generation: 1, Observed: 1, KeyGeneration: 1, AgentVersion: "0.7.0", KernelVersion: "6.18.0",
+				SpreadsTo: n - 1, Ready: Yes, Generation: 1, ObservedGeneration: 1, KeyGeneration: 1, AgentVersion: "0.7.0", KernelVersion: "6.18.0",
 			},
 		})
 	}
 	return c
 }
 
-// troubled has one of everything that goes wrong.
-func troubled(n int) Cluster {
+// clusterWithProblems has one of everything that goes wrong.
+func clusterWithProblems(n int) Cluster {
 	c := cluster(n)
 	at := func(i int) *Node { return &c.Nodes[i] }
 	for i := range c.Nodes {
-		at(i).Told.Peers, at(i).Told.SpreadsTo = n-4, n-4
+		at(i).Reported.Peers, at(i).Reported.SpreadsTo = n-4, n-4
 	}
-	at(1).Agent.Key, at(1).Told.Peers = [32]byte{}, n-3 // no key yet
-	at(2).Told.MTU = 8941
-	at(2).Told.SpreadsTo = 0
-	at(3).Agent, at(3).Origin, at(3).Told = nil, NoAgent, Told{Ready: Unknown}
-	at(4).OptOut, at(4).Agent, at(4).Told = true, nil, Told{Ready: Unknown}
-	at(5).Told.Stale = Stale{Count: 1, Nodes: []string{"node-01"}}
-	at(0).Told.Message = "a \x1b[31mred\x1b[0m <b>note</b> \"here\" \\"
+	at(1).Agent.Key, at(1).Reported.Peers = [32]byte{}, n-3 // no key yet
+	at(2).Reported.MTU = 8941
+	at(2).Reported.SpreadsTo = 0
+	at(3).Agent, at(3).Origin, at(3).Reported = nil, NoAgent, Reported{Ready: Unknown}
+	at(4).OptOut, at(4).Agent, at(4).Reported = true, nil, Reported{Ready: Unknown}
+	at(5).Reported.Unresponsive = UnresponsivePeers{Count: 1, Nodes: []string{"node-01"}}
+	at(0).Reported.Message = "a \x1b[31mred\x1b[0m <b>note</b> \"here\" \\"
 	return c
 }
 
-func TestDrawingsAndTablesAreThoseOfTheGoldenFiles(t *testing.T) {
-	few, many, well := Look(troubled(6)), Look(troubled(20)), Look(cluster(3))
+func TestOutputMatchesGoldenFiles(t *testing.T) {
+	few, many, well := Build(clusterWithProblems(6)), Build(clusterWithProblems(20)), Build(cluster(3))
 	for name, write := range map[string]func(io.Writer) error{
 		"well.txt":      func(w io.Writer) error { return well.WriteText(w, Style{Links: true}) },
 		"well.svg":      well.WriteSVG,
@@ -78,9 +78,9 @@ func TestDrawingsAndTablesAreThoseOfTheGoldenFiles(t *testing.T) {
 		"status.json":   func(w io.Writer) error { return few.WriteJSON(w, StatusDocument) },
 		"graph.json":    func(w io.Writer) error { return few.WriteJSON(w, GraphDocument) },
 		"check.json":    func(w io.Writer) error { return few.WriteJSON(w, CheckDocument) },
-		"nothing.txt":   func(w io.Writer) error { m := Look(Cluster{Time: now}); return m.WriteText(w, Style{}) },
-		"nothing.svg":   func(w io.Writer) error { m := Look(Cluster{Time: now}); return m.WriteSVG(w) },
-		"one-node.json": func(w io.Writer) error { m := few.Only(is("node-03")); return m.WriteJSON(w, GraphDocument) },
+		"nothing.txt":   func(w io.Writer) error { m := Build(Cluster{Time: now}); return m.WriteText(w, Style{}) },
+		"nothing.svg":   func(w io.Writer) error { m := Build(Cluster{Time: now}); return m.WriteSVG(w) },
+		"one-node.json": func(w io.Writer) error { m := few.Filter(is("node-03")); return m.WriteJSON(w, GraphDocument) },
 	} {
 		var b bytes.Buffer
 		if err := write(&b); err != nil {
@@ -92,8 +92,8 @@ func TestDrawingsAndTablesAreThoseOfTheGoldenFiles(t *testing.T) {
 
 func is(name string) func(string) bool { return func(n string) bool { return n == name } }
 
-func TestLargeDrawingLeavesOutWhatWouldHideTheRest(t *testing.T) {
-	m := Look(troubled(50))
+func TestLargeDrawingHidesLinksOfIsolatedNodes(t *testing.T) {
+	m := Build(clusterWithProblems(50))
 	var b bytes.Buffer
 	if err := m.WriteSVG(&b); err != nil {
 		t.Fatal(err)
@@ -108,12 +108,12 @@ func TestLargeDrawingLeavesOutWhatWouldHideTheRest(t *testing.T) {
 	}
 }
 
-func TestJSONIsOfTheSameSchemaAsTheOtherCommands(t *testing.T) {
+func TestJSONFollowsCommonSchema(t *testing.T) {
 	if APIVersion != show.APIVersion {
 		t.Errorf("%s, the others %s", APIVersion, show.APIVersion)
 	}
 	for _, n := range []int{0, 3, MaxLinked + 1} {
-		m := Look(cluster(n))
+		m := Build(cluster(n))
 		var b bytes.Buffer
 		if err := m.WriteJSON(&b, GraphDocument); err != nil {
 			t.Fatal(err)
@@ -128,8 +128,8 @@ func TestJSONIsOfTheSameSchemaAsTheOtherCommands(t *testing.T) {
 	}
 }
 
-// finds returns what is found of a kind: how bad it is, and of which nodes.
-func finds(m Mesh, check string) (severity Severity, nodes []string) {
+// findingOf returns what is found of a kind: how bad it is, and of which nodes.
+func findingOf(m Mesh, check string) (severity Severity, nodes []string) {
 	for _, f := range slices.Backward(m.Findings) {
 		if f.Check == check {
 			severity, nodes = f.Severity, append(nodes, f.Nodes...)
@@ -138,7 +138,7 @@ func finds(m Mesh, check string) (severity Severity, nodes []string) {
 	return severity, nodes
 }
 
-func TestWhatIsWrongIsFound(t *testing.T) {
+func TestCheckFindsEachProblem(t *testing.T) {
 	for name, c := range map[string]struct {
 		change   func(*Cluster)
 		check    string
@@ -146,36 +146,36 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 		nodes    []string
 	}{
 		"no nodes":          {func(c *Cluster) { c.Nodes = nil }, "nodes", Failed, nil},
-		"no agents":         {func(c *Cluster) { c.Nodes = c.Nodes[:1]; c.Nodes[0].Agent, c.Nodes[0].Told = nil, Told{} }, "agent", Failed, []string{"node-01"}},
+		"no agents":         {func(c *Cluster) { c.Nodes = c.Nodes[:1]; c.Nodes[0].Agent, c.Nodes[0].Reported = nil, Reported{} }, "agent", Failed, []string{"node-01"}},
 		"no key":            {func(c *Cluster) { c.Nodes[0].Agent.Key = [32]byte{} }, "key", Failed, []string{"node-01"}},
 		"a copied key":      {func(c *Cluster) { c.Nodes[2].Agent.Key = c.Nodes[1].Agent.Key }, "plan", Failed, []string{"node-03"}},
 		"pods of another":   {func(c *Cluster) { c.Nodes[2].PodCIDRs = c.Nodes[1].PodCIDRs }, "plan", Failed, []string{"node-03"}},
-		"other pods told":   {func(c *Cluster) { c.Nodes[2].Told.PodCIDRs[0] = "10.9.0.0/24" }, "pods", Warning, []string{"node-03"}},
-		"another MTU":       {func(c *Cluster) { c.Nodes[1].Told.MTU = 8941 }, "mtu", Warning, []string{"node-02"}},
-		"no MTU for IPv6":   {func(c *Cluster) { small(c) }, "mtu", Failed, []string{"node-01"}},
+		"other pods told":   {func(c *Cluster) { c.Nodes[2].Reported.PodCIDRs[0] = "10.9.0.0/24" }, "pods", Warning, []string{"node-03"}},
+		"another MTU":       {func(c *Cluster) { c.Nodes[1].Reported.MTU = 8941 }, "mtu", Warning, []string{"node-02"}},
+		"no MTU for IPv6":   {func(c *Cluster) { withSmallMTU(c) }, "mtu", Failed, []string{"node-01"}},
 		"another mode":      {func(c *Cluster) { c.Nodes[1].Agent.Mode = mesh.ModeSpread }, "mode", Warning, []string{"node-02"}},
-		"a peer too few":    {func(c *Cluster) { c.Nodes[1].Told.Peers-- }, "peers", Warning, []string{"node-02"}},
-		"a stale handshake": {func(c *Cluster) { c.Nodes[1].Told.Stale = Stale{1, []string{"node-03"}} }, "handshakes", Failed, []string{"node-02"}},
+		"a peer too few":    {func(c *Cluster) { c.Nodes[1].Reported.Peers-- }, "peers", Warning, []string{"node-02"}},
+		"a stale handshake": {func(c *Cluster) { c.Nodes[1].Reported.Unresponsive = UnresponsivePeers{1, []string{"node-03"}} }, "handshakes", Failed, []string{"node-02"}},
 		"a node that is off": {func(c *Cluster) {
-			c.Nodes[1].Told.Stale = Stale{1, []string{"node-03"}}
+			c.Nodes[1].Reported.Unresponsive = UnresponsivePeers{1, []string{"node-03"}}
 			c.Nodes[2].Kubelet = No
 		}, "handshakes", Warning, []string{"node-02"}},
-		"a failed agent":      {func(c *Cluster) { c.Nodes[1].Told.Ready = No }, "conditions", Failed, []string{"node-02"}},
-		"a note":              {func(c *Cluster) { c.Nodes[1].Told.Message = "well, well" }, "conditions", Warning, []string{"node-02"}},
-		"an unread spec":      {func(c *Cluster) { c.Nodes[1].Told.Generation = 2 }, "spec", Warning, []string{"node-02"}},
+		"a failed agent":      {func(c *Cluster) { c.Nodes[1].Reported.Ready = No }, "conditions", Failed, []string{"node-02"}},
+		"a note":              {func(c *Cluster) { c.Nodes[1].Reported.Message = "well, well" }, "conditions", Warning, []string{"node-02"}},
+		"an unread spec":      {func(c *Cluster) { c.Nodes[1].Reported.Generation = 2 }, "spec", Warning, []string{"node-02"}},
 		"a node that is gone": {func(c *Cluster) { c.Nodes[1].Origin = NoNode }, "owner", Warning, []string{"node-02"}},
 		"an earlier node's":   {func(c *Cluster) { c.Nodes[1].Origin = OtherOwner }, "owner", Failed, []string{"node-02"}},
-		"no agent":            {func(c *Cluster) { c.Nodes[1].Origin, c.Nodes[1].Agent, c.Nodes[1].Told = NoAgent, nil, Told{} }, "agent", Failed, []string{"node-02"}},
+		"no agent":            {func(c *Cluster) { c.Nodes[1].Origin, c.Nodes[1].Agent, c.Nodes[1].Reported = NoAgent, nil, Reported{} }, "agent", Failed, []string{"node-02"}},
 		"a new node": {func(c *Cluster) {
-			c.Nodes[1].Origin, c.Nodes[1].Agent, c.Nodes[1].Told, c.Nodes[1].Created = NoAgent, nil, Told{}, now.Add(-time.Minute)
+			c.Nodes[1].Origin, c.Nodes[1].Agent, c.Nodes[1].Reported, c.Nodes[1].Created = NoAgent, nil, Reported{}, now.Add(-time.Minute)
 		}, "agent", Warning, []string{"node-02"}},
 		"does not gather": {func(c *Cluster) { spreading(c); c.Nodes[1].Agent.Gathers = false }, "spread", Warning, []string{"node-02"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cl := cluster(3)
 			c.change(&cl)
-			m := Look(cl)
-			severity, nodes := finds(m, c.check)
+			m := Build(cl)
+			severity, nodes := findingOf(m, c.check)
 			missing := func(name string) bool { return !slices.Contains(nodes, name) }
 			if severity != c.severity || slices.ContainsFunc(c.nodes, missing) || slices.Contains(nodes, "node-01") != slices.Contains(c.nodes, "node-01") {
 				t.Errorf("got %q of %v: %+v", severity, nodes, m.Findings)
@@ -185,84 +185,84 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 			}
 		})
 	}
-	m := Look(cluster(3))
+	m := Build(cluster(3))
 	if len(m.Findings) > 0 {
 		t.Errorf("all is well: %+v", m.Findings)
 	}
 }
 
-func TestNoteThatOthersMakeTooIsFoundOnce(t *testing.T) {
+func TestNoteRepeatedByPeersIsOneFinding(t *testing.T) {
 	c := cluster(3)
 	n := &c.Nodes[1]
 	n.PodCIDRs = append(n.PodCIDRs, c.Nodes[0].PodCIDRs[0])
-	n.Told.PodCIDRs = append(n.Told.PodCIDRs, c.Nodes[0].Told.PodCIDRs[0])
+	n.Reported.PodCIDRs = append(n.Reported.PodCIDRs, c.Nodes[0].Reported.PodCIDRs[0])
 	note := "its pods' 10.0.1.0/24 overlaps those of node-01"
-	n.Told.Message = note
-	m := Look(c)
+	n.Reported.Message = note
+	m := Build(c)
 	if len(m.Findings) != 1 || m.Findings[0].Check != "plan" || !strings.Contains(m.Findings[0].Found, note) {
 		t.Errorf("%+v", m.Findings)
 	}
-	c.Nodes[1].Told.Message += "; well, well"
-	m = Look(c)
-	if s, _ := finds(m, "conditions"); s != Warning || len(m.Findings) != 2 {
+	c.Nodes[1].Reported.Message += "; well, well"
+	m = Build(c)
+	if s, _ := findingOf(m, "conditions"); s != Warning || len(m.Findings) != 2 {
 		t.Errorf("%+v", m.Findings)
 	}
 }
 
-func small(c *Cluster) {
+func withSmallMTU(c *Cluster) {
 	c.Nodes = c.Nodes[:1]
 	n := &c.Nodes[0]
-	n.Told.MTU, n.Told.Peers = 1200, 0
-	n.PodCIDRs, n.Told.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("2001:db8::/64")}, []string{"2001:db8::/64"}
+	n.Reported.MTU, n.Reported.Peers = 1200, 0
+	n.PodCIDRs, n.Reported.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("2001:db8::/64")}, []string{"2001:db8::/64"}
 }
 
 // spreading makes all nodes be in the mode spread.
 func spreading(c *Cluster) {
 	for i := range c.Nodes {
 		n := &c.Nodes[i]
-		n.Agent.Mode, n.Agent.Key, n.Told.Mode, n.Told.MTU, n.Agent.Gathers = mesh.ModeSpread, [32]byte{}, mesh.ModeSpread, 0, true
+		n.Agent.Mode, n.Agent.Key, n.Reported.Mode, n.Reported.MTU, n.Agent.Gathers = mesh.ModeSpread, [32]byte{}, mesh.ModeSpread, 0, true
 	}
 }
 
-func TestLinkIsWhatItsTwoEndsMakeOfIt(t *testing.T) {
+func TestLinkKindCombinesBothDirections(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Cluster)
 		want   Kind
 	}{
-		"both spread":      {func(*Cluster) {}, BothWays},
-		"one does":         {func(c *Cluster) { c.Nodes[0].Told.SpreadsTo = 0 }, OneWay},
-		"none does":        {func(c *Cluster) { c.Nodes[0].Told.SpreadsTo, c.Nodes[1].Told.SpreadsTo = 0, 0 }, Tunnel},
-		"one, perhaps":     {func(c *Cluster) { c.Nodes[0].Told.SpreadsTo, c.Nodes[1].Told.SpreadsTo = 1, 0 }, Tunnel},
-		"stale":            {func(c *Cluster) { c.Nodes[1].Told.Stale = Stale{1, []string{"node-01"}} }, Silent},
-		"another is stale": {func(c *Cluster) { c.Nodes[1].Told.Stale = Stale{1, []string{"node-03"}} }, BothWays},
-		"stale, perhaps":   {func(c *Cluster) { c.Nodes[1].Told.Stale = Stale{2, []string{"node-00"}} }, OneWay},
-		"others are stale": {func(c *Cluster) { c.Nodes[1].Told.Stale = Stale{2, []string{"node-03"}} }, BothWays},
-		"no key":           {func(c *Cluster) { c.Nodes[1].Agent.Key = [32]byte{} }, Nothing},
-		"modes differ":     {func(c *Cluster) { c.Nodes[1].Agent.Mode = mesh.ModeSpread }, Nothing},
-		"mode spread":      {spreading, BothWays},
-		"one gathers":      {func(c *Cluster) { spreading(c); c.Nodes[1].Agent.Gathers = false; c.Nodes[0].Told.SpreadsTo = 1 }, OneWay},
+		"both spread":      {func(*Cluster) {}, SpreadBothWays},
+		"one does":         {func(c *Cluster) { c.Nodes[0].Reported.SpreadsTo = 0 }, SpreadOneWay},
+		"none does":        {func(c *Cluster) { c.Nodes[0].Reported.SpreadsTo, c.Nodes[1].Reported.SpreadsTo = 0, 0 }, Tunnel},
+		"one, perhaps":     {func(c *Cluster) { c.Nodes[0].Reported.SpreadsTo, c.Nodes[1].Reported.SpreadsTo = 1, 0 }, Tunnel},
+		"stale":            {func(c *Cluster) { c.Nodes[1].Reported.Unresponsive = UnresponsivePeers{1, []string{"node-01"}} }, StaleHandshake},
+		"another is stale": {func(c *Cluster) { c.Nodes[1].Reported.Unresponsive = UnresponsivePeers{1, []string{"node-03"}} }, SpreadBothWays},
+		"stale, perhaps":   {func(c *Cluster) { c.Nodes[1].Reported.Unresponsive = UnresponsivePeers{2, []string{"node-00"}} }, SpreadOneWay},
+		"others are stale": {func(c *Cluster) { c.Nodes[1].Reported.Unresponsive = UnresponsivePeers{2, []string{"node-03"}} }, SpreadBothWays},
+		"no key":           {func(c *Cluster) { c.Nodes[1].Agent.Key = [32]byte{} }, NoTunnel},
+		"modes differ":     {func(c *Cluster) { c.Nodes[1].Agent.Mode = mesh.ModeSpread }, NoTunnel},
+		"mode spread":      {spreading, SpreadBothWays},
+		"one gathers":      {func(c *Cluster) { spreading(c); c.Nodes[1].Agent.Gathers = false; c.Nodes[0].Reported.SpreadsTo = 1 }, SpreadOneWay},
 	} {
 		cl := cluster(3)
 		c.change(&cl)
-		m := Look(cl)
+		m := Build(cl)
 		if got := m.Links[0]; got.Kind != c.want || got.A != "node-01" || got.B != "node-02" {
 			t.Errorf("%s: %+v, want %s", name, got, c.want)
 		}
 	}
 	cl := cluster(3)
 	cl.Nodes[1].OptOut = true
-	if m := Look(cl); len(m.Links) != 1 {
+	if m := Build(cl); len(m.Links) != 1 {
 		t.Errorf("a node that opted out is to have no link: %+v", m.Links)
 	}
 }
 
-func TestDrawingsAreWellFormedWhateverTheAPITells(t *testing.T) {
-	c := troubled(8)
+func TestOutputIsWellFormedForHostileNames(t *testing.T) {
+	c := clusterWithProblems(8)
 	for i := range c.Nodes {
 		c.Nodes[i].Name = fmt.Sprintf("n%d\"\\\n<&'>\x00\x1b]\u202e-->", i)
-		c.Nodes[i].Told.Message = c.Nodes[i].Name
+		c.Nodes[i].Reported.Message = c.Nodes[i].Name
 	}
-	m := Look(c)
+	m := Build(c)
 	var svg, dot, text bytes.Buffer
 	if err := errors.Join(m.WriteSVG(&svg), m.WriteDOT(&dot), m.WriteText(&text, Style{Links: true})); err != nil {
 		t.Fatal(err)
@@ -292,19 +292,19 @@ func TestDrawingsAreWellFormedWhateverTheAPITells(t *testing.T) {
 	}
 }
 
-func TestLargeClusterIsLookedAtWithSomeNodesEyes(t *testing.T) {
+func TestLargeClusterIsSampled(t *testing.T) {
 	c := cluster(MaxLinked + 100)
 	c.Nodes[7].Agent.Key = [32]byte{}
-	m := Look(c)
-	if len(m.Links) > 0 || len(m.sees) < observers || len(m.sees) > 2*observers {
-		t.Errorf("%d links, %d eyes", len(m.Links), len(m.sees))
+	m := Build(c)
+	if len(m.Links) > 0 || len(m.expected) < sampledNodes || len(m.expected) > 2*sampledNodes {
+		t.Errorf("%d links, %d eyes", len(m.Links), len(m.expected))
 	}
-	if _, nodes := finds(m, "key"); !slices.Equal(nodes, []string{"node-08"}) {
+	if _, nodes := findingOf(m, "key"); !slices.Equal(nodes, []string{"node-08"}) {
 		t.Errorf("%+v", m.Findings)
 	}
 }
 
-func TestNamesAreShortenedByTheDomainThatAllAreOf(t *testing.T) {
+func TestCommonDomainIsLeftOutOfNames(t *testing.T) {
 	for _, c := range []struct {
 		names []string
 		want  string
@@ -325,12 +325,12 @@ func TestNamesAreShortenedByTheDomainThatAllAreOf(t *testing.T) {
 	}
 }
 
-func BenchmarkLook(b *testing.B) {
+func BenchmarkBuild(b *testing.B) {
 	for _, n := range []int{50, 500, 5000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			c := cluster(n)
 			for b.Loop() {
-				if m := Look(c); len(m.Nodes) != n {
+				if m := Build(c); len(m.Nodes) != n {
 					b.Fatal("nodes are missing")
 				}
 			}

@@ -12,7 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/kube"
 )
 
-func TestNothingListensAtNoAddress(t *testing.T) {
+func TestEmptyListenAddressOpensNoSocket(t *testing.T) {
 	before := sockets(t)
 	if err := serve(t.Context(), "", kube.Content{Stats: new(kube.Stats), Log: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)

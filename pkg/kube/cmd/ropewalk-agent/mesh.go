@@ -16,7 +16,7 @@ import (
 func addMeshFlags(f *pflag.FlagSet, o *options) {
 	f.StringVar(&o.cfg.Tunnel, "tunnel", kube.DefaultTunnel, "mode mesh: the interface's name")
 	f.StringVar(&o.cfg.KeyDir, "key-dir", kube.DefaultKeyDir, "directory of the node's key and of what administrators asked for, which must outlive the pod")
-	f.TextVar(&o.cfg.PerPeer, "metrics-per-peer", metrics.PerPeerOff,
+	f.TextVar(&o.cfg.PerPeerMetrics, "metrics-per-peer", metrics.PerPeerOff,
 		fmt.Sprintf("mode mesh: metrics of single peers, ten for each on every node: `auto|on|off` (auto: while there are at most %d)", metrics.MaxPeers))
 	f.IntVar(&o.cfg.MTU, "mtu", 0, "mode mesh: MTU of the tunnel (default: what fits the node's interface)")
 	f.BoolVar(&o.cfg.Cleartext, "cleartext", false, "mode mesh: let through, unencrypted, what is for pods of nodes that are no peers (default: drop it)")

@@ -27,7 +27,7 @@ import (
 func newMeshCmd() *cobra.Command {
 	return command.New(func(cmd *cobra.Command, verb command.Verb, o command.Options) error {
 		klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // what matters of it is in the errors
-		m, err := lookAt(cmd.Context(), o)
+		m, err := loadMesh(cmd.Context(), o)
 		if err != nil {
 			return err
 		}
@@ -46,8 +46,8 @@ func newMeshCmd() *cobra.Command {
 	})
 }
 
-// lookAt returns the mesh of a cluster, or the part of it that is wanted.
-func lookAt(ctx context.Context, o command.Options) (*view.Mesh, error) {
+// loadMesh returns the mesh of a cluster, or the part of it that is wanted.
+func loadMesh(ctx context.Context, o command.Options) (*view.Mesh, error) {
 	cfg, name, err := kubeconfig(o)
 	if err != nil {
 		return nil, err
@@ -62,12 +62,12 @@ func lookAt(ctx context.Context, o command.Options) (*view.Mesh, error) {
 		return nil, fmt.Errorf("reading the cluster at %s: %w", cfg.Host, err)
 	}
 	cluster.Name = name
-	m := view.Look(cluster)
-	if wanted := o.Wanted(); wanted != nil {
-		if !m.Has(wanted) {
+	m := view.Build(cluster)
+	if wanted := o.NodeMatcher(); wanted != nil {
+		if !m.Contains(wanted) {
 			return nil, fmt.Errorf("the cluster has no node %q", o.Nodes)
 		}
-		m = m.Only(wanted)
+		m = m.Filter(wanted)
 	}
 	return &m, nil
 }
@@ -100,14 +100,14 @@ func writeStatus(out io.Writer, m *view.Mesh, o command.Options) error {
 	if o.JSON {
 		return m.WriteJSON(out, view.StatusDocument)
 	}
-	return m.WriteText(out, view.Style{Color: colored(out), Problems: o.Problems, Links: o.Links || len(o.Nodes) > 0})
+	return m.WriteText(out, view.Style{Color: useColor(out), Problems: o.Problems, Links: o.Links || len(o.Nodes) > 0})
 }
 
 func writeCheck(out io.Writer, m *view.Mesh, o command.Options) error {
 	if o.JSON {
 		return m.WriteJSON(out, view.CheckDocument)
 	}
-	return m.WriteFindings(out, view.Style{Color: colored(out)})
+	return m.WriteFindings(out, view.Style{Color: useColor(out)})
 }
 
 // writeGraph draws all before it writes, so that no file is left half written.
@@ -129,8 +129,8 @@ func writeGraph(out io.Writer, m *view.Mesh, o command.Options) error {
 	return nil
 }
 
-// colored tells whether what is written may have colours, as for ropewalk's other commands.
-func colored(out io.Writer) bool {
+// useColor tells whether what is written may have colours, as for ropewalk's other commands.
+func useColor(out io.Writer) bool {
 	f, ok := out.(*os.File)
 	terminal := ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"
 	return show.ColorMode(os.Getenv("WG_COLOR_MODE"), os.Getenv("NO_COLOR") != "", terminal)
