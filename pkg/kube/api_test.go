@@ -114,7 +114,7 @@ type object struct {
 	Status json.RawMessage `json:"status,omitempty"`
 }
 
-type event struct {
+type watchEvent struct {
 	Type   string `json:"type"`
 	Object object `json:"object"`
 }
@@ -124,7 +124,7 @@ type collection struct {
 	kind metav1.TypeMeta
 
 	mu    sync.Mutex
-	past  []event
+	past  []watchEvent
 	grown chan struct{} // isClosed as soon as more has happened
 }
 
@@ -133,7 +133,7 @@ func (c *collection) put(o object) object {
 	_, exists := c.get(o.Name)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := event{"ADDED", o}
+	e := watchEvent{"ADDED", o}
 	if exists {
 		e.Type = "MODIFIED"
 	}
@@ -163,7 +163,7 @@ func (c *collection) size() int {
 }
 
 // since is what has happened behind a version, and what is closed when there is more.
-func (c *collection) since(version int) ([]event, <-chan struct{}) {
+func (c *collection) since(version int) ([]watchEvent, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.past[min(version, len(c.past)):]), c.grown
@@ -200,13 +200,13 @@ func (c *collection) watch(w http.ResponseWriter, r *http.Request) {
 }
 
 // bookmark says that these were all that there is.
-func (c *collection) bookmark(version int) event {
-	return event{"BOOKMARK", object{TypeMeta: c.kind, ObjectMeta: metav1.ObjectMeta{
+func (c *collection) bookmark(version int) watchEvent {
+	return watchEvent{"BOOKMARK", object{TypeMeta: c.kind, ObjectMeta: metav1.ObjectMeta{
 		ResourceVersion: strconv.Itoa(version), Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"},
 	}}}
 }
 
-func send(w http.ResponseWriter, events []event) bool {
+func send(w http.ResponseWriter, events []watchEvent) bool {
 	out := json.NewEncoder(w)
 	for _, e := range events {
 		if out.Encode(e) != nil {

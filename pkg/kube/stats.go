@@ -30,9 +30,6 @@ type Stats struct {
 	spread atomic.Pointer[metrics.SpreadSource] // nil: nothing spreads
 }
 
-// Stats returns the agent's own.
-func (a *Agent) Stats() *Stats { return &a.stats }
-
 // onStateChange shows what a look came to. One that ended before it found anything out leaves what the one before it has found.
 func (s *Stats) update(r *result, err error) {
 	s.Changes.Add(uint64(r.changes))

@@ -78,6 +78,8 @@ func (a *Agent) enterMeshMode() {
 		m = newMeshReconciler(a.cfg, a.persisted.Tunnel, a.api.all, a.triggerHostChanged)
 	}
 	a.active, a.mode, a.resumedReconciler = m, mesh.ModeMesh, nil
+	a.advance(eventSynced)
+	a.advance(eventModeEntered)
 }
 
 func TestRestartWithoutAPIRestoresTunnel(t *testing.T) {
@@ -314,13 +316,13 @@ func TestRunningAgentRepairsTunnelWhileNodeIsUnknown(t *testing.T) {
 			}
 			n.routing, n.pendingChanges = nil, 1
 			a.persisted.Routing, a.persisted.Tunnel = nil, nil // which may be of an earlier look: of the last that all went well in
-			m := a.mesher()
+			m := a.runningMesh()
 			m.engine, m.opened = exitedEngine{m.engine}, time.Now().Add(-2*minEngineLife)
 			if err := a.reconcile(t.Context(), hostChanged); err == nil {
 				t.Fatal("all is well")
 			}
-			if right := n.routing != nil && !isClosed(m.engine.Done()); right != c.right || a.resumedReconciler != nil || a.mesher() != m {
-				t.Errorf("%+v; put right %v, want %v; another tunnel beside it %v", n.routing, right, c.right, a.resumedReconciler != nil)
+			if right := n.routing != nil && !isClosed(m.engine.Done()); right != c.right || a.resumedReconciler != nil || a.runningMesh() != m {
+				t.Errorf("routing %+v; repaired %v, want %v; second tunnel %v", n.routing, right, c.right, a.resumedReconciler != nil)
 			}
 			if changes := a.stats.Drift.Load(); changes != 0 != c.right {
 				t.Errorf("%d changes are counted", changes)
@@ -345,7 +347,7 @@ func TestSpreadModeRestoresNoTunnel(t *testing.T) {
 	if err := a.reconcile(t.Context(), periodicResync); !errors.Is(err, errNodeNotFound) {
 		t.Fatal(err)
 	}
-	if n.routing != nil || a.mesher() != nil {
+	if n.routing != nil || a.runningMesh() != nil {
 		t.Errorf("%+v", n.routing)
 	}
 }
@@ -378,7 +380,7 @@ func TestRepairsCountAsDrift(t *testing.T) {
 		if err := a.reconcile(t.Context(), clusterChanged); err != nil {
 			t.Fatal(err)
 		}
-		if drift := a.stats.Drift.Load(); drift != c.drift || strings.Contains(log.String(), "put right") != (c.drift > 0) {
+		if drift := a.stats.Drift.Load(); drift != c.drift || strings.Contains(log.String(), "repaired changes") != (c.drift > 0) {
 			t.Errorf("%s: %d, and logged is\n%s", c.name, drift, &log)
 		}
 	}
@@ -412,7 +414,7 @@ func TestDriftIsCountedAndLogged(t *testing.T) {
 	}{
 		{"the cluster changed", clusterChanged, 1, nil, 0},
 		{"nothing is off", periodicResync, 0, nil, 0},
-		{"it could not be put right", periodicResync, 1, errNoInterface, 0},
+		{"the repair fails", periodicResync, 1, errNoInterface, 0},
 		{"somebody changed the interface", hostChanged, 2, nil, 2},
 	} {
 		log.Reset()
@@ -420,7 +422,7 @@ func TestDriftIsCountedAndLogged(t *testing.T) {
 		if err := a.reconcile(t.Context(), c.w); !errors.Is(err, c.err) {
 			t.Fatal(err)
 		}
-		if drift := a.stats.Drift.Load(); drift != c.drift || strings.Contains(log.String(), "put right") != (c.drift > 0) {
+		if drift := a.stats.Drift.Load(); drift != c.drift || strings.Contains(log.String(), "repaired changes") != (c.drift > 0) {
 			t.Errorf("%s: %d, and logged is\n%s", c.name, drift, &log)
 		}
 	}
