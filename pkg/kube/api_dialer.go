@@ -12,18 +12,18 @@ import (
 	"time"
 )
 
-// apiDialer are the addresses at which the API server was reached, whatever its name: nothing for them goes into a tunnel that
-// needs the API to come up.
+// apiDialer records the addresses at which the API server was reached. They bypass the tunnel, because the tunnel needs the API
+// to come up. It is safe for concurrent use.
 type apiDialer struct {
-	literal   []netip.Addr // without a name
+	literal   []netip.Addr // from the configured host
 	next      func(ctx context.Context, network, address string) (net.Conn, error)
-	onNewAddr func() // is called when there is one more
+	onNewAddr func() // called after each new address
 
 	mu    sync.Mutex
 	addrs []netip.Addr
 }
 
-// dialTimeout and keepAlive are client-go's own.
+// dialTimeout and keepAlive are client-go's defaults.
 const (
 	dialTimeout = 30 * time.Second
 	keepAlive   = 30 * time.Second
@@ -41,29 +41,29 @@ func (d *apiDialer) dial(ctx context.Context, network, address string) (net.Conn
 	return c, err
 }
 
-func (d *apiDialer) record(at net.Addr) {
-	tcp, ok := at.(*net.TCPAddr)
+func (d *apiDialer) record(remote net.Addr) {
+	tcp, ok := remote.(*net.TCPAddr)
 	if !ok {
 		return
 	}
 	addr := tcp.AddrPort().Addr().Unmap().WithZone("")
 	d.mu.Lock()
-	i, known := slices.Index(d.addrs, addr), slices.Contains(d.literal, addr)
-	fresh := i < 0 && !known
+	i, isLiteral := slices.Index(d.addrs, addr), slices.Contains(d.literal, addr)
+	isNew := i < 0 && !isLiteral
 	if i >= 0 {
 		d.addrs = slices.Delete(d.addrs, i, i+1)
 	}
-	if !known {
+	if !isLiteral {
 		d.addrs = append(d.addrs, addr)
 		d.addrs = d.addrs[max(0, len(d.addrs)-maxAPIAddrs):]
 	}
 	d.mu.Unlock()
-	if fresh {
+	if isNew {
 		d.onNewAddr()
 	}
 }
 
-// maxAPIAddrs is how many addresses count: those that were reached last, which come last.
+// maxAPIAddrs is how many addresses are kept: the most recent ones, which are last in the list.
 const maxAPIAddrs = 16
 
 func (d *apiDialer) all() []netip.Addr {
@@ -72,7 +72,8 @@ func (d *apiDialer) all() []netip.Addr {
 	return slices.Concat(d.literal, d.addrs)
 }
 
-// apiAddrs are the API server's addresses, if its host names any. As to client-go, that is a URL, or a host with or without a port.
+// apiAddrs returns the API server's address if the configured host is an IP address. As in client-go, the host is a URL, or a
+// name or address with or without a port.
 func apiAddrs(host string) []netip.Addr {
 	u, err := url.Parse(host)
 	if err != nil || u.Host == "" {

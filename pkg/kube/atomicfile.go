@@ -7,13 +7,13 @@ import (
 	"os"
 )
 
-// writeFileAtomically makes a file of the directory appear whole or not at all, whenever the power goes, which nobody else may read. What
-// is written has a name of the pattern until put gives it, by a link or a rename, the file's own.
+// writeFileAtomically creates a file with mode 0600, atomically and durably. It writes a temporary file named after the
+// pattern. put then gives it the final name, by a link or a rename.
 func writeFileAtomically(dir, pattern string, text []byte, put func(from string) error) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, pattern) // whose mode is 0600
+	f, err := os.CreateTemp(dir, pattern) // with mode 0600
 	if err != nil {
 		return err
 	}

@@ -23,29 +23,31 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
-// CleanupConfig is what Cleanup is told.
+// CleanupConfig configures Cleanup.
 type CleanupConfig struct {
-	// Config is the agent's. Of it, Node, API, BPF, Tunnel, KeyDir, Learn, Version and Log are used. Without an API, nobody is told.
+	// Config is the agent's. Cleanup uses Node, API, BPF, Tunnel, KeyDir, Propagation, Version and Log. Without an API, it
+	// publishes nothing.
 	Config
-	// RemoveKeys says that the node's keys go, too: with the next one it is another node to all others.
+	// RemoveKeys deletes the node's keys as well. With another key, it is a new node to all others.
 	RemoveKeys bool
-	// PublishTimeout is for how long the API is tried, to tell the others; 0: DefaultPublishTimeout.
+	// PublishTimeout bounds how long to retry the API; 0: DefaultPublishTimeout.
 	PublishTimeout time.Duration
 }
 
-// DefaultPublishTimeout is for how long Cleanup tries to tell the others: what they do not learn of costs them traffic.
+// DefaultPublishTimeout is the default of CleanupConfig.PublishTimeout. Without the status, other nodes keep sending to this
+// one and lose traffic.
 const DefaultPublishTimeout = 2 * time.Minute
 
-// Cleanup takes away all that agents left on this host, in either mode: it tells the others that this node has no agent any
-// more, gives them the time to learn of it, and then removes programs, routes and the tunnel. What is not there is no error.
-// Where one part fails, the others are removed nevertheless.
+// Cleanup removes everything that agents left on this host, in either mode. It first publishes that this node has no agent any
+// more, and waits until the others know. It then removes programs, routes, the tunnel and files. Missing parts are no error. If
+// one part fails, the others are removed nevertheless.
 //
-// No agent may run on the host: it would make all of it anew. Routes that keep traffic from leaving in the clear go as well:
-// from then on it goes wherever the cluster's other routes lead.
+// No agent may run on the host: it would add everything again. Cleanup removes the routes that keep traffic from leaving in the
+// clear, too. From then on, traffic follows the cluster's other routes.
 func Cleanup(ctx context.Context, c CleanupConfig) error {
 	c.Config = c.withDefaults()
 	if err := c.withdraw(ctx); err != nil {
-		c.Log.Warn("others are not told, and learn of it by handshakes that fail", "error", err)
+		c.Log.Warn("publishing failed, other nodes notice only when handshakes fail", "error", err)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -53,7 +55,7 @@ func Cleanup(ctx context.Context, c CleanupConfig) error {
 	return errors.Join(c.removePrograms(ctx), c.removeTunnel(), c.removeRoutes(), c.removeFiles())
 }
 
-// withdraw leaves of the node's status only that it has no agent, and waits until the others know.
+// withdraw reduces the node's status to a condition that it has no agent, and waits until other nodes know.
 func (c *CleanupConfig) withdraw(ctx context.Context) error {
 	if c.API == nil || c.Node == "" {
 		return nil
@@ -69,7 +71,7 @@ func (c *CleanupConfig) withdraw(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.Log.Info("others are told", "node", c.Node, "wait", c.Propagation)
+	c.Log.Info("published that the node has no agent, waiting for propagation", "node", c.Node, "after", c.Propagation)
 	select {
 	case <-ctx.Done():
 	case <-time.After(c.Propagation):
@@ -77,11 +79,11 @@ func (c *CleanupConfig) withdraw(ctx context.Context) error {
 	return nil
 }
 
-// publishRetryMin is how long to wait before the API is tried again, at first, and publishRetryMax at most.
+// publishRetryMin and publishRetryMax bound the delay between attempts to publish.
 const publishRetryMin, publishRetryMax = 200 * time.Millisecond, 10 * time.Second
 
-// publish writes the status until that succeeds, is refused (an admission policy's refusal is an invalid object) or there is
-// nothing to write it to, or it is time to go on.
+// publish writes the status. It retries until that succeeds, is rejected (an admission policy rejects with Invalid), or finds
+// no object, or until the timeout.
 func (c *CleanupConfig) publish(ctx context.Context, client *client) error {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.PublishTimeout, DefaultPublishTimeout))
 	defer cancel()
@@ -94,7 +96,7 @@ func (c *CleanupConfig) publish(ctx context.Context, client *client) error {
 		if pause == publishRetryMin {
 			level = slog.LevelWarn
 		}
-		c.Log.Log(ctx, level, "the others are not told yet; trying again", "error", err, "most", cmp.Or(c.PublishTimeout, DefaultPublishTimeout))
+		c.Log.Log(ctx, level, "publishing failed, retrying", "error", err, "timeout", cmp.Or(c.PublishTimeout, DefaultPublishTimeout))
 		select {
 		case <-ctx.Done():
 			return err
@@ -110,7 +112,7 @@ func (c *CleanupConfig) publishOnce(ctx context.Context, client *client) error {
 	}}})
 }
 
-// removePrograms detaches from all devices, whatever the tunnel's port was.
+// removePrograms detaches from all devices, for any port.
 func (c *CleanupConfig) removePrograms(ctx context.Context) error {
 	host := &adopt.Host{FS: c.BPF}
 	all, err := host.Status(ctx, "")
@@ -118,46 +120,45 @@ func (c *CleanupConfig) removePrograms(ctx context.Context) error {
 	for _, d := range all {
 		err := host.Detach(ctx, d.Device, 0)
 		if err == nil {
-			c.Log.Info("programs are detached", "device", d.Device)
+			c.Log.Info("programs detached", "device", d.Device)
 		}
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// removeTunnel deletes the interface, if it is one that an agent left, and the socket that a killed agent leaves.
+// removeTunnel deletes the interface if an agent left it, and the socket of a killed agent.
 func (c *CleanupConfig) removeTunnel() error {
 	link, err := hostnet.FindLink(c.Tunnel)
 	if errors.Is(err, hostnet.ErrNoLink) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("looking for the tunnel: %w", err)
+		return fmt.Errorf("finding the tunnel: %w", err)
 	}
 	if link.Kind != "tuntap" {
-		return fmt.Errorf("deleting the tunnel %s: it is none of ropewalk's, but of the kind %s", c.Tunnel, link.Kind)
+		return fmt.Errorf("deleting the tunnel %s: not a TUN device of ropewalk, but of kind %s", c.Tunnel, link.Kind)
 	}
-	socket, err := uapi.Listen(c.Tunnel) // in place of a dead one, but not of one that is served
+	socket, err := uapi.Listen(c.Tunnel) // replaces a stale socket, but fails on one that is served
 	if err != nil {
-		return fmt.Errorf("deleting the tunnel %s, which somebody may still serve: %w", c.Tunnel, err)
+		return fmt.Errorf("deleting the tunnel %s, which another process may be serving: %w", c.Tunnel, err)
 	}
 	if err := errors.Join(socket.Close(), RemoveTunnel(c.Tunnel)); err != nil {
 		return err
 	}
-	c.Log.Info("tunnel is deleted", "interface", c.Tunnel)
+	c.Log.Info("tunnel deleted", "interface", c.Tunnel)
 	return nil
 }
 
 func (c *CleanupConfig) removeRoutes() error {
 	n, err := applyRouting(c.Tunnel, nil, false)
 	if n > 0 {
-		c.Log.Info("routes are removed", "routes", n)
+		c.Log.Info("routes removed", "routes", n)
 	}
 	return err
 }
 
-// removeFiles removes what agents keep in their directory, keys only if they are to go, and the directory if nothing else is in
-// it.
+// removeFiles removes the persisted state, the keys if requested, and the directory if it is empty then.
 func (c *CleanupConfig) removeFiles() error {
 	patterns := []string{stateFile + "*"}
 	if c.RemoveKeys {
@@ -172,7 +173,7 @@ func (c *CleanupConfig) removeFiles() error {
 				errs = append(errs, fmt.Errorf("removing the agent's files: %w", err))
 				continue
 			}
-			c.Log.Info("file is removed", "path", p)
+			c.Log.Info("file removed", "path", p)
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -183,7 +184,7 @@ func (c *CleanupConfig) removeFiles() error {
 		err = os.Remove(c.KeyDir)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("removing the directory of the agent's files: %w", err)
+		return fmt.Errorf("removing the agent's directory: %w", err)
 	}
 	return nil
 }

@@ -19,10 +19,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/kube/v1alpha1"
 )
 
-// fieldManager is the agent's name for the API.
+// fieldManager is the agent's name for server-side apply.
 const fieldManager = "ropewalk-agent"
 
-// client speaks of two types of object and no more.
+// client accesses Nodes (core) and RopewalkNodes (own).
 type client struct {
 	core rest.Interface
 	own  rest.Interface
@@ -44,21 +44,22 @@ func newClient(cfg *rest.Config) (*client, error) {
 	core, err := open("/api", schema.GroupVersion{Version: "v1"}, runtime.ContentTypeProtobuf,
 		runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON)
 	if err != nil {
-		return nil, fmt.Errorf("making a client: %w", err)
+		return nil, fmt.Errorf("creating the API client: %w", err)
 	}
-	// An API server has custom resources in nothing else.
+	// API servers serve custom resources as JSON only.
 	own, err := open("/apis", v1alpha1.GroupVersion(), runtime.ContentTypeJSON, runtime.ContentTypeJSON)
 	if err != nil {
-		return nil, fmt.Errorf("making a client: %w", err)
+		return nil, fmt.Errorf("creating the API client: %w", err)
 	}
 	return &client{core: core, own: own}, nil
 }
 
-// writeTimeoutAPI is how long a write may take, with all that client-go repeats of it: it does so for as long as a server says, and
-// meanwhile nothing else is done for the node.
+// writeTimeoutAPI bounds a write, including client-go's retries: a server can ask for long ones, and meanwhile nothing else is
+// reconciled.
 const writeTimeoutAPI = 10 * time.Second
 
-// create makes the RopewalkNode of a node, which owns it: with the node, it goes. One that is there already is no error.
+// create creates the RopewalkNode of a node, owned by it so that it is deleted with the node. It succeeds if there is one
+// already.
 func (c *client) create(ctx context.Context, owner *node) error {
 	n := &v1alpha1.RopewalkNode{
 		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.Kind},
@@ -76,7 +77,7 @@ func (c *client) create(ctx context.Context, owner *node) error {
 	return nil
 }
 
-// apply makes the status be as given (server-side apply): what an earlier agent told and this one does not is gone.
+// apply writes the whole status with server-side apply. It removes fields that an earlier agent wrote and this one does not.
 func (c *client) apply(ctx context.Context, name string, status v1alpha1.NodeStatus) error {
 	body, err := json.Marshal(map[string]any{
 		"apiVersion": v1alpha1.GroupVersion().String(), "kind": v1alpha1.Kind, "metadata": map[string]string{"name": name},

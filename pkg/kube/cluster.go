@@ -20,26 +20,26 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/mesh"
 )
 
-// cluster is a picture of the cluster that follows it.
+// cluster follows the API's Nodes and RopewalkNodes with informers. all is not safe for concurrent use, the other methods are.
 type cluster struct {
 	nodes       cache.SharedIndexInformer
 	agents      cache.SharedIndexInformer
-	trigger     func()                // has all looked at
-	agentStates map[string]agentState // by node; only all uses it
-	planTimer   time.Time             // when changed is called for a plan that is not taken yet; likewise
-	count       atomic.Int64          // nodes, at the last look
+	trigger     func()                // requests a reconcile
+	agentStates map[string]agentState // by node
+	planTimer   time.Time             // when trigger runs for a delayed port plan
+	count       atomic.Int64          // of nodes, at the last call of all
 }
 
-// agentState is the last one of a node's agent, and of its administrators.
+// agentState is the last known state of a node's agent and of its spec.
 type agentState struct {
 	nodeUID, ropewalkNodeUID types.UID // of the Node and of the RopewalkNode
 	agent                    *mesh.Agent
 	optOut                   bool
 	endpoint                 netip.Addr
-	plansChangedAt           time.Time // when other plans than before were taken last; zero: never
+	plansChangedAt           time.Time // when the last change of its port plans was accepted; zero: never
 }
 
-// newCluster calls changed after each change that may matter to the node of that name.
+// newCluster returns a cluster that calls changed after each change that may matter to the node of the given name.
 func newCluster(c *client, own string, changed func()) (*cluster, error) {
 	everything := fields.Everything()
 	k := &cluster{
@@ -57,16 +57,16 @@ func newCluster(c *client, own string, changed func()) (*cluster, error) {
 	}
 	for _, i := range []cache.SharedIndexInformer{k.nodes, k.agents} {
 		if err := i.SetTransform(trimObject); err != nil {
-			return nil, fmt.Errorf("preparing to watch: %w", err)
+			return nil, fmt.Errorf("setting up the informer: %w", err)
 		}
 		if _, err := i.AddEventHandler(handler); err != nil {
-			return nil, fmt.Errorf("preparing to watch: %w", err)
+			return nil, fmt.Errorf("setting up the informer: %w", err)
 		}
 	}
 	return k, nil
 }
 
-// trimObject drops what nobody here reads, and is much of an object.
+// trimObject drops large fields that nobody reads, before the informer stores an object.
 func trimObject(object any) (any, error) {
 	if m, ok := object.(metav1.Object); ok {
 		m.SetManagedFields(nil)
@@ -76,7 +76,7 @@ func trimObject(object any) (any, error) {
 	return object, nil
 }
 
-// isRelevantUpdate tells whether an update may matter: a kubelet's heartbeat does not, nor how many peers another node counts.
+// isRelevantUpdate reports whether an update may matter. A kubelet's heartbeat and another node's peer counts do not.
 func isRelevantUpdate(before, after any, own string) bool {
 	switch a := before.(type) {
 	case *node:
@@ -93,19 +93,19 @@ func isRelevantUpdate(before, after any, own string) bool {
 	return true
 }
 
-// start follows the cluster until ctx ends.
+// start runs the informers until ctx ends.
 func (k *cluster) start(ctx context.Context) {
 	go k.nodes.RunWithContext(ctx)
 	go k.agents.RunWithContext(ctx)
 }
 
-// synced tells that the picture is whole: it has all that there was when it was begun.
+// synced reports whether both informers have their initial lists.
 func (k *cluster) synced() bool { return k.nodes.HasSynced() && k.agents.HasSynced() }
 
-// size is the number of nodes, at the last look.
+// size returns the number of nodes at the last call of all.
 func (k *cluster) size() int64 { return k.count.Load() }
 
-// nodeUID returns what there is by that name; either may be nil.
+// node returns the objects of that name. Either may be nil.
 func (k *cluster) node(name string) (*node, *v1alpha1.RopewalkNode) {
 	var n *node
 	var rn *v1alpha1.RopewalkNode
@@ -118,8 +118,8 @@ func (k *cluster) node(name string) (*node, *v1alpha1.RopewalkNode) {
 	return n, rn
 }
 
-// all returns the cluster's nodes. A RopewalkNode without a node, which the garbage collector has yet to see, is none. It is
-// not to be called concurrently.
+// all returns the cluster's nodes. It leaves out a RopewalkNode without a Node, which is about to be garbage-collected. It must
+// not be called concurrently.
 func (k *cluster) all() []mesh.Node {
 	agents := map[string]*v1alpha1.RopewalkNode{}
 	for _, o := range k.agents.GetStore().List() {
@@ -148,7 +148,7 @@ func (k *cluster) all() []mesh.Node {
 	return nodes
 }
 
-// triggerAfter has all looked at when a plan may be taken; 0: there is none to wait for.
+// triggerAfter requests a reconcile for when a delayed port plan may be accepted. 0: there is none.
 func (k *cluster) triggerAfter(wait time.Duration) {
 	if wait > 0 && !time.Now().Before(k.planTimer) {
 		k.planTimer = time.Now().Add(wait)
@@ -156,10 +156,12 @@ func (k *cluster) triggerAfter(wait time.Duration) {
 	}
 }
 
-// minPlanAge is how long a node's plans stand at least. With each change of them, all other nodes read and write their maps.
+// minPlanAge is the minimum time between two changes of a node's port plans. After each, all other nodes read them and write
+// their BPF maps.
 const minPlanAge = time.Minute
 
-// limitPlanChanges leaves a node's plans as they were before while those are new, and returns how long. The first others are taken at once.
+// limitPlanChanges keeps a node's previous port plans while they are younger than minPlanAge, and returns the remaining time.
+// It accepts the first change at once.
 func (w *agentState) limitPlanChanges(before agentState, m *mesh.Node) (wait time.Duration) {
 	if w.nodeUID != before.nodeUID || w.agent == nil || before.agent == nil || samePlans(&w.agent.Plans, &before.agent.Plans) {
 		return 0
@@ -176,8 +178,8 @@ func (w *agentState) limitPlanChanges(before agentState, m *mesh.Node) (wait tim
 
 func samePlans(a, b *mesh.Plans) bool { return slices.Equal(a.V4, b.V4) && slices.Equal(a.V6, b.V6) }
 
-// update reads a node, with its agent's last word where that is only missing: a RopewalkNode that is gone, or was made anew
-// and is still empty, says nothing. One that was emptied says that there is no agent any more.
+// update returns the node, and its state for the next call. It fills in the last known state where the RopewalkNode is missing,
+// or was created again and is still empty. An emptied status, in contrast, means that the node has no agent any more.
 func (w agentState) update(n *node, rn *v1alpha1.RopewalkNode) (mesh.Node, agentState) {
 	m := toMesh(n, rn)
 	gone := rn == nil || !ownedBy(rn, n) || !rn.DeletionTimestamp.IsZero()
@@ -200,7 +202,7 @@ func (w agentState) update(n *node, rn *v1alpha1.RopewalkNode) (mesh.Node, agent
 	return m, agentState{n.UID, from, m.Agent, m.OptOut, m.Endpoint, w.plansChangedAt}
 }
 
-// hasUntouchedSpec tells that nobody has asked for anything since the agent made it.
+// hasUntouchedSpec reports whether nobody has written the spec since the agent created the object.
 func hasUntouchedSpec(rn *v1alpha1.RopewalkNode) bool {
 	return rn.Generation <= 1 && rn.Spec == (v1alpha1.NodeSpec{})
 }

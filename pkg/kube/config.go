@@ -1,11 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kube is the Kubernetes agent: it watches the cluster's nodes and what their agents tell (v1alpha1), has pkg/mesh
-// decide what this node should do, does it, and tells the others. It is the only place with client-go, and a module of
-// its own, so that ropewalk itself stays small.
-//
-// While the API is away, all stays as it was last. So does what is attached while the agent is away; a tunnel's packets are
-// dropped until there is an agent again, which carries them as the one before it did until it reaches the API.
 package kube
 
 import (
@@ -20,48 +14,48 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// Config is what an agent is started with.
+// Config configures an agent.
 type Config struct {
 	// Node is the node's name.
 	Node string
-	// API is how to reach the cluster.
+	// API has the address and the credentials of the API server.
 	API *rest.Config
-	// Mode is what to do unless the RopewalkNode says otherwise.
+	// Mode applies unless the RopewalkNode's spec has another.
 	Mode    mesh.Mode
-	Version string // of the agent, as it tells
+	Version string // of the agent, for the status
 	Log     *slog.Logger
 
-	// Port is the tunnel's. In spread mode 0 is that of the WireGuard that the node is found to have, in mesh mode
-	// DefaultPort.
+	// Port is the tunnel's UDP port. 0: in spread mode, that of the WireGuard found on the node; in mesh mode, DefaultPort.
 	Port uint16
 	// Ports are the source ports to spread over; zero: spread.DefaultPorts.
 	Ports spread.Ports
-	// Mark says which bits of a packet's mark hold its flow, in spread mode for a WireGuard that is not the kernel's.
+	// Mark is the mask of the bits of a packet's mark that hold its flow. It is for userspace WireGuard, in spread mode.
 	Mark uint32
 
-	// PerPeerMetrics says in mesh mode when there are metrics of single peers. In a cluster each node has all others for peers.
+	// PerPeerMetrics selects when mesh mode exports metrics of single peers. Each node has all other nodes as peers.
 	PerPeerMetrics metrics.PerPeer
 
-	// BPF is in spread mode the BPF file system to pin in; empty: the system's, which is mounted where there is none.
+	// BPF is the BPF file system for pins, in spread mode. Empty: the system's, which is mounted if necessary.
 	BPF string
 
-	// Tunnel is in mesh mode the interface's name; empty: DefaultTunnel.
+	// Tunnel is the interface's name, in mesh mode; empty: DefaultTunnel.
 	Tunnel string
-	// KeyDir holds the node's keys, in mesh mode, and what administrators asked for; empty: DefaultKeyDir.
+	// KeyDir holds the node's keys and the persisted state; empty: DefaultKeyDir.
 	KeyDir string
-	// Open opens the tunnel, in mesh mode.
+	// Open opens the tunnel, in mesh mode; nil: OpenPersistentEngine.
 	Open OpenTunnel
-	// Network is where the tunnel is, in mesh mode; nil: the network namespace of the process.
+	// Network is the host that mesh mode changes; nil: the network namespace of the process.
 	Network Network
-	// MTU of the tunnel; 0: what fits the device that leads to the peers.
+	// MTU of the tunnel in bytes; 0: derived from the interface that has the node's address.
 	MTU int
-	// Cleartext and Pods: see mesh.TunnelConfig.
+	// Cleartext and Pods are those of mesh.TunnelConfig.
 	Cleartext bool
 	Pods      []netip.Prefix
 
-	// ResyncPeriod is how often all is looked at although nothing happened; 0: DefaultResyncPeriod.
+	// ResyncPeriod is the interval of reconciles without an event; 0: DefaultResyncPeriod.
 	ResyncPeriod time.Duration
-	// Propagation is the time that the others are given to learn of this node before it spreads towards them; 0: DefaultPropagation.
+	// Propagation is how long other nodes may take to receive this node's status. Spreading waits for it. 0:
+	// DefaultPropagation.
 	Propagation time.Duration
 }
 

@@ -14,8 +14,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// toMesh reads the API's objects. What cannot be parsed is left out: the API server has checked it before, and one node's
-// mistake is not to stop the others. A RopewalkNode that another node owns, as one that had this node's name, tells nothing.
+// toMesh converts the API's objects. It skips values that it cannot parse: the API server has validated them, and one node's
+// mistake must not stop the others. It ignores a RopewalkNode that belongs to another node, for example to an earlier one of
+// this name.
 func toMesh(n *node, rn *v1alpha1.RopewalkNode) mesh.Node {
 	m := mesh.Node{Name: n.Name, Created: n.CreationTimestamp.Time}
 	for _, a := range n.Status.Addresses {
@@ -39,8 +40,8 @@ func toMesh(n *node, rn *v1alpha1.RopewalkNode) mesh.Node {
 	return m
 }
 
-// ownedBy tells whether a RopewalkNode goes with this very node. One that nobody owns stays when its node goes, and would be
-// the next one's of that name.
+// ownedBy reports whether a RopewalkNode belongs to this very node. Without an owner, it would outlive its node, and pass to
+// the next one of that name.
 func ownedBy(rn *v1alpha1.RopewalkNode, n *node) bool {
 	return slices.ContainsFunc(rn.OwnerReferences, func(o metav1.OwnerReference) bool {
 		return o.APIVersion == "v1" && o.Kind == "Node" && o.Name == n.Name && o.UID == n.UID
@@ -70,7 +71,7 @@ func toAgent(st *v1alpha1.NodeStatus) *mesh.Agent {
 	return a
 }
 
-// toPortPlan reads a plan. What is no port is none in pkg/mesh either.
+// toPortPlan converts a plan. It clamps invalid ports to values that pkg/mesh rejects.
 func toPortPlan(ports []v1alpha1.Port) (plan []uint16) {
 	for _, p := range ports[:min(len(ports), spread.MaxPorts+1)] {
 		plan = append(plan, uint16(max(0, min(p, 65535))))
@@ -78,7 +79,31 @@ func toPortPlan(ports []v1alpha1.Port) (plan []uint16) {
 	return plan
 }
 
-// sameNodeObject compares what the cluster itself tells of two nodes.
+// sameNodeObject compares the fields that come from the Node objects.
 func sameNodeObject(a, b mesh.Node) bool {
 	return a.Name == b.Name && a.Created.Equal(b.Created) && slices.Equal(a.Addrs, b.Addrs) && slices.Equal(a.PodCIDRs, b.PodCIDRs)
+}
+
+// endpointsOf returns the node's addresses, or the one of spec.endpoint, with the tunnel's port. Other nodes ignore any other
+// endpoint.
+func endpointsOf(n mesh.Node, port uint16) (all []v1alpha1.Endpoint) {
+	addrs := n.Addrs
+	if n.Endpoint.IsValid() {
+		addrs = []netip.Addr{n.Endpoint}
+	}
+	for _, a := range mesh.UsableAddrs(addrs) {
+		all = append(all, v1alpha1.Endpoint(netip.AddrPortFrom(a, port).String()))
+	}
+	return all
+}
+
+func cidrsOf(n mesh.Node) (all []v1alpha1.CIDR) {
+	for _, p := range n.PodCIDRs {
+		all = append(all, v1alpha1.CIDR(p.String()))
+	}
+	return all
+}
+
+func portsOf(p spread.Ports) *v1alpha1.Ports {
+	return &v1alpha1.Ports{First: int32(p.First), Last: int32(p.Last)}
 }

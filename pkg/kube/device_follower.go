@@ -12,94 +12,94 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/adopt"
 )
 
-// followers keeps the programs of one device as they should be.
+// deviceFollower keeps the programs of one device attached and configured.
 type deviceFollower struct {
-	wanted       adopt.Config // that is wanted
-	applied      adopt.Config // that came to be; where what is wanted does not, this goes on
-	changeFailed bool         // to become what is wanted
+	wanted       adopt.Config // the last requested configuration
+	applied      adopt.Config // the last configuration that took effect
+	changeFailed bool         // the change to wanted failed
 	log          *slog.Logger
-	lastWarnings []string // lately: said again at each look, they are logged once
+	lastWarnings []string // of the last report; repeated warnings are logged once
 	cancel       context.CancelFunc
 	changes      chan adopt.Change
 	done         chan struct{}
-	repairs      atomic.Int64 // since the last mended
+	repairs      atomic.Int64 // since the last takeRepairs
 	reportCount  atomic.Int64
 }
 
-// followDevice attaches, and goes on in a goroutine. again is called when that finds something changed.
-func followDevice(ctx context.Context, host *adopt.Host, cfg adopt.Config, log *slog.Logger, again func()) (*deviceFollower, error) {
+// followDevice attaches and returns. A goroutine then repairs the attachment until stop, and calls trigger after each repair.
+func followDevice(ctx context.Context, host *adopt.Host, cfg adopt.Config, log *slog.Logger, trigger func()) (*deviceFollower, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	w := &deviceFollower{wanted: cfg, applied: cfg, log: log, cancel: cancel, changes: make(chan adopt.Change), done: make(chan struct{})}
+	f := &deviceFollower{wanted: cfg, applied: cfg, log: log, cancel: cancel, changes: make(chan adopt.Change), done: make(chan struct{})}
 	first := make(chan error, 1)
 	go func() {
-		defer close(w.done)
-		first <- host.Follow(ctx, adopt.Course{Config: cfg, Changes: w.changes, Log: log, Attached: func(r adopt.Report) {
-			w.logReport(r)
-			if w.reportCount.Add(1) == 1 {
+		defer close(f.done)
+		first <- host.Follow(ctx, adopt.Course{Config: cfg, Changes: f.changes, Log: log, Attached: func(r adopt.Report) {
+			f.logReport(r)
+			if f.reportCount.Add(1) == 1 {
 				first <- nil
 				return
 			}
-			w.repairs.Add(1)
-			again()
+			f.repairs.Add(1)
+			trigger()
 		}})
 	}()
 	if err := <-first; err != nil {
 		cancel()
-		<-w.done
+		<-f.done
 		return nil, err
 	}
-	return w, nil
+	return f, nil
 }
 
-func (w *deviceFollower) logReport(r adopt.Report) {
-	w.log.Info("spreading", "device", r.Device, "tunnel", r.Tunnel, "port", r.Port, "ports", len(r.Lanes),
+func (f *deviceFollower) logReport(r adopt.Report) {
+	f.log.Info("spreading", "device", r.Device, "tunnel", r.Tunnel, "port", r.Port, "ports", len(r.Lanes),
 		"peers", len(r.Peers), "quiet", len(r.Quiet), "spread", r.Spread, "gather", r.Gather)
 	for _, warning := range r.Warnings {
-		if !slices.Contains(w.lastWarnings, warning) {
-			w.log.Warn("not all is spread as wanted", "device", r.Device, "why", warning)
+		if !slices.Contains(f.lastWarnings, warning) {
+			f.log.Warn("attached with a warning", "device", r.Device, "reason", warning)
 		}
 	}
-	w.lastWarnings = r.Warnings
+	f.lastWarnings = r.Warnings
 }
 
-// change makes cfg what is wanted, with the programs as they are. An error leaves in place what was before, as far as it goes. ctx is to
-// be done when that of watch is: nobody takes changes then.
-func (w *deviceFollower) change(ctx context.Context, cfg adopt.Config) error {
-	w.wanted, w.changeFailed = cfg, true
+// change applies a configuration to the attached programs. After an error, the previous configuration stays in effect as far as
+// possible. ctx must end no later than that of followDevice, whose goroutine receives the change.
+func (f *deviceFollower) change(ctx context.Context, cfg adopt.Config) error {
+	f.wanted, f.changeFailed = cfg, true
 	result := make(chan error, 1)
 	c := adopt.Change{Config: cfg, Done: func(r adopt.Report, err error) {
 		if err == nil {
-			w.logReport(r)
+			f.logReport(r)
 		}
 		result <- err
 	}}
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case w.changes <- c:
+	case f.changes <- c:
 	}
 	if err := <-result; err != nil {
-		return fmt.Errorf("%w; what was before goes on, and nodes that are new are not gathered from", err)
+		return fmt.Errorf("%w (the previous configuration stays, and new nodes are not gathered from)", err)
 	}
-	w.applied, w.changeFailed = cfg, false
+	f.applied, f.changeFailed = cfg, false
 	return nil
 }
 
-// gatheringPeers is how many of the peers of a Config are gathered from as it says.
-func (w *deviceFollower) gatheringPeers(cfg adopt.Config) (n int) {
+// gatheringPeers returns how many peers of a Config are gathered from with its ports.
+func (f *deviceFollower) gatheringPeers(cfg adopt.Config) (n int) {
 	for at, ports := range cfg.PortsOf {
-		if w.applied.PortsOf[at] == ports {
+		if f.applied.PortsOf[at] == ports {
 			n++
 		}
 	}
 	return n
 }
 
-// stop leaves all in place.
-func (w *deviceFollower) stop() {
-	w.cancel()
-	<-w.done
+// stop ends the goroutine. The programs stay attached.
+func (f *deviceFollower) stop() {
+	f.cancel()
+	<-f.done
 }
 
-// takeRepairs is how often something had to be put right since the last call.
-func (w *deviceFollower) takeRepairs() int { return int(w.repairs.Swap(0)) }
+// takeRepairs returns the number of repairs since the last call.
+func (f *deviceFollower) takeRepairs() int { return int(f.repairs.Swap(0)) }

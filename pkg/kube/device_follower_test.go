@@ -27,7 +27,7 @@ func TestFailedChangeKeepsExistingPeers(t *testing.T) {
 		if !errors.Is(err, c.err) || w.changeFailed != (err != nil) || w.gatheringPeers(after) != c.gather {
 			t.Errorf("%v: failed %t, gathers from %d", err, w.changeFailed, w.gatheringPeers(after))
 		}
-		if err != nil && !strings.Contains(err.Error(), "nodes that are new are not gathered from") {
+		if err != nil && !strings.Contains(err.Error(), "new nodes are not gathered from") {
 			t.Error(err)
 		}
 	}
@@ -39,7 +39,7 @@ func TestRepeatedWarningIsLoggedOnce(t *testing.T) {
 	for _, warnings := range [][]string{{"old"}, {"old", "new"}, {"old", "new"}, {"new"}, {"old", "new"}} {
 		w.logReport(adopt.Report{Warnings: warnings})
 	}
-	if olds, news := strings.Count(log.String(), "why=old"), strings.Count(log.String(), "why=new"); olds != 2 || news != 1 {
+	if olds, news := strings.Count(log.String(), "reason=old"), strings.Count(log.String(), "reason=new"); olds != 2 || news != 1 {
 		t.Errorf("%d and %d times in\n%s", olds, news, &log)
 	}
 }

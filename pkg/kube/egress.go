@@ -13,16 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// egressDevices are the devices that lead to other nodes. What was found is kept: there may be thousands, and the kernel is asked for
-// each. The zero value knows none.
+// egressDevices caches the device towards each peer: there may be thousands, and each lookup asks the kernel. The zero value is
+// ready.
 type egressDevices struct {
 	devices map[netip.Addr]string
-	names   map[int]string // of the devices, by index
+	names   map[int]string // of devices, by index
 }
 
-// configsFor returns the name of the device that the routes lead to an address by, "" if there is none, if the address is no other
-// host's, or if it is reached through a tunnel. A node that claims an address in there must not keep the others from being
-// spread towards.
+// lookup returns the name of the device that packets to an address leave by. It returns "" if there is no route, if the address
+// is not another host's, or if the route leads into a tunnel. A node that claims an address in a tunnel must not prevent
+// spreading towards others.
 func (w *egressDevices) lookup(addr netip.Addr) (device string, err error) {
 	if device, ok := w.devices[addr]; ok {
 		return device, nil
@@ -30,12 +30,12 @@ func (w *egressDevices) lookup(addr netip.Addr) (device string, err error) {
 	routes, err := netlink.RouteGet(addr.AsSlice())
 	if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST {
 		if err == nil || slices.ContainsFunc(unreachableErrors(), func(no unix.Errno) bool { return errors.Is(err, no) }) {
-			return "", nil // there may be one later
+			return "", nil // not cached: there may be a route later
 		}
-		return "", fmt.Errorf("looking for the route to %s: %w", addr, err)
+		return "", fmt.Errorf("looking up the route to %s: %w", addr, err)
 	}
 	if device, err = w.deviceName(routes[0].LinkIndex); err != nil {
-		return "", fmt.Errorf("looking for the device towards %s: %w", addr, err)
+		return "", fmt.Errorf("looking up the device towards %s: %w", addr, err)
 	}
 	if w.devices == nil {
 		w.devices = map[netip.Addr]string{}
@@ -44,7 +44,7 @@ func (w *egressDevices) lookup(addr netip.Addr) (device string, err error) {
 	return device, nil
 }
 
-// deviceName returns that of a device, "" for one that no outer packets leave by.
+// deviceName returns a device's name, or "" if it cannot carry outer packets.
 func (w *egressDevices) deviceName(index int) (string, error) {
 	if name, ok := w.names[index]; ok {
 		return name, nil
@@ -64,8 +64,8 @@ func (w *egressDevices) deviceName(index int) (string, error) {
 	return name, nil
 }
 
-// unreachableErrors are what the kernel answers where no route leads to an address, or one that is unreachable, prohibit or blackhole,
-// and where it has no IPv6: nothing that one peer is to keep the others from being spread towards for.
+// unreachableErrors returns the kernel's errors for an address without a route, for unreachable, prohibit and blackhole routes,
+// and for a host without IPv6. One peer with such an address must not prevent spreading towards others.
 func unreachableErrors() []unix.Errno {
 	return []unix.Errno{
 		unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL, unix.EOPNOTSUPP, unix.EAFNOSUPPORT,

@@ -11,33 +11,32 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tun"
 )
 
-// Engine is a tunnel that runs.
+// Engine is a running tunnel.
 type Engine interface {
 	Configure(config.Device) error
-	// Status tells, among others, the public key: another than the node's own is put right.
+	// Status returns, among others, the public key. A key that is not the node's is reconfigured.
 	Status() config.Status
-	// Done is closed when it has ended, for whatever reason.
+	// Done is closed when the engine has exited, for any reason.
 	Done() <-chan struct{}
 	Close()
 }
 
-// OpenTunnel creates a tunnel's interface, down and without a key.
+// OpenTunnel creates a tunnel's interface. It is down, and the engine has no key yet.
 type OpenTunnel func(name string, mtu int, log *slog.Logger) (Engine, error)
 
-// OpenEngine is the OpenTunnel of ropewalk's own engine, in this process, as `ropewalk run` has it. It serves the UAPI
-// socket, too. Close deletes the interface.
+// OpenEngine is an OpenTunnel that runs ropewalk's engine in this process, as `ropewalk run` does. It serves the UAPI socket as
+// well. Close deletes the interface.
 func OpenEngine(name string, mtu int, log *slog.Logger) (Engine, error) {
 	return open(daemon.Options{Name: name, MTU: mtu, Log: log})
 }
 
-// OpenPersistentEngine is OpenEngine with an interface that outlives the process: Close, or a crash, leaves it behind with its
-// addresses and routes, and it is adopted if it is there already. What is sent to it meanwhile is dropped. RemoveTunnel
-// deletes it.
+// OpenPersistentEngine is OpenEngine with an interface that outlives the process. Close, or a crash, leaves the interface with
+// its addresses and routes, and packets to it are dropped. The next call adopts it. RemoveTunnel deletes it.
 func OpenPersistentEngine(name string, mtu int, log *slog.Logger) (Engine, error) {
 	return open(daemon.Options{Name: name, MTU: mtu, Log: log, Persist: true})
 }
 
-// RemoveTunnel deletes an interface that OpenPersistentEngine has left behind. That there is none is no error.
+// RemoveTunnel deletes an interface that OpenPersistentEngine left. It succeeds if there is none.
 func RemoveTunnel(name string) error { return tun.Remove(name) }
 
 func open(o daemon.Options) (Engine, error) {
@@ -52,20 +51,20 @@ func open(o daemon.Options) (Engine, error) {
 	go func() {
 		defer close(e.served)
 		if err := d.Serve(ctx); err != nil {
-			o.Log.Warn("the tunnel's control socket is no longer served", "interface", d.Name(), "error", err)
+			o.Log.Warn("serving the tunnel's UAPI socket failed", "interface", d.Name(), "error", err)
 		}
 	}()
 	return e, nil
 }
 
-// servedDaemon is a Daemon whose control socket is served.
+// servedDaemon is a Daemon with a goroutine that serves its UAPI socket.
 type servedDaemon struct {
 	*daemon.Daemon
 	cancel context.CancelFunc
 	served chan struct{}
 }
 
-// Close ends the tunnel.
+// Close stops the engine.
 func (e *servedDaemon) Close() {
 	e.cancel()
 	<-e.served

@@ -15,47 +15,48 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// handshakeTrigger makes a device shake hands with its peers, by persistent keepalives that last for a moment: peers may send with the
-// keys of an engine before, or to a key before, until they hear of this one. The first few are nudged at once, the others at a
-// pace, since many agents may begin at the same time, as in a rollout. Who is sent to meanwhile is shaken hands with at once by
-// the device itself.
+// handshakeTrigger makes an engine start handshakes with its peers. To that end, it sets a persistent keepalive on each peer
+// for a moment. Until a peer has handshaken, it may send with the keys of an earlier engine, or to an earlier key. The first
+// peers are triggered at once and the others at a limited rate, because in a rollout many agents start at the same time. Peers
+// that the node sends to meanwhile need no trigger.
 type handshakeTrigger struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
 const (
-	// keepaliveSeconds is the interval of those keepalives, in seconds. The first one is sent at once.
+	// keepaliveSeconds is the keepalive interval. The engine sends the first one at once.
 	keepaliveSeconds = 25
-	// handshakeBurst is how many peers are nudged at once at first, and handshakeBatch after each handshakeInterval, which is up to half longer: 200
-	// peers a second. Where 500 of 5,000 agents begin at once, each node has 20 handshakes a second of that.
+	// handshakeBurst is the number of peers that are triggered at once at first. Then handshakeBatch more are triggered after
+	// each handshakeInterval (plus up to half of it), which makes 200 peers a second. If 500 of 5,000 agents start at once,
+	// each node has 20 handshakes a second.
 	handshakeBurst    = 50
 	handshakeBatch    = 10
 	handshakeInterval = 40 * time.Millisecond
-	// keepaliveDuration is how long a peer's keepalives go on: a handshake that has begun is tried again without them.
+	// keepaliveDuration is how long a peer keeps its keepalive. The engine retries a handshake without it.
 	keepaliveDuration = time.Second
 )
 
-// keepaliveBatch are peers that have keepalives.
+// keepaliveBatch are peers that have a keepalive.
 type keepaliveBatch struct {
 	peers []noise.PublicKey
 	since time.Time
 }
 
-// triggerHandshakes begins with the peers in that order.
+// triggerHandshakes triggers the peers in the given order, in a goroutine that ends with the engine.
 func triggerHandshakes(e Engine, peers []noise.PublicKey, log *slog.Logger) *handshakeTrigger {
 	ctx, cancel := context.WithCancel(context.Background())
-	n := &handshakeTrigger{cancel: cancel, done: make(chan struct{})}
+	h := &handshakeTrigger{cancel: cancel, done: make(chan struct{})}
 	go func() {
-		defer close(n.done)
-		t := handshakeQueue{peers: peers}
-		for batch := handshakeBurst; len(t.peers) > 0 || len(t.active) > 0; batch = handshakeBatch {
+		defer close(h.done)
+		q := handshakeQueue{peers: peers}
+		for batch := handshakeBurst; len(q.peers) > 0 || len(q.active) > 0; batch = handshakeBatch {
 			pause := handshakeInterval
-			if err := t.step(e, batch); err != nil {
-				if !t.lastFailed {
-					log.Warn("peers are not made to shake hands; trying again", "peers", len(t.peers), "error", err)
+			if err := q.step(e, batch); err != nil {
+				if !q.lastFailed {
+					log.Warn("triggering handshakes failed, retrying", "peers", len(q.peers), "error", err)
 				}
-				t.lastFailed, pause = true, keepaliveDuration
+				q.lastFailed, pause = true, keepaliveDuration
 			}
 			select {
 			case <-ctx.Done():
@@ -66,31 +67,31 @@ func triggerHandshakes(e Engine, peers []noise.PublicKey, log *slog.Logger) *han
 			}
 		}
 	}()
-	return n
+	return h
 }
 
-// handshakeQueue are how far nudging is.
+// handshakeQueue is the progress of a handshakeTrigger.
 type handshakeQueue struct {
-	peers      []noise.PublicKey // whose turn it has yet to be
-	active     []keepaliveBatch  // the eldest first
-	lastFailed bool              // a change has
+	peers      []noise.PublicKey // still to be triggered
+	active     []keepaliveBatch  // oldest first
+	lastFailed bool              // the last change failed and was logged
 }
 
-// step ends the keepalives that have lasted, and begins with a batch of others. After an error it is as it was, so that none
-// goes on for ever.
-func (t *handshakeQueue) step(e Engine, batch int) error {
+// step removes the keepalives of the oldest batch once they have lasted, and triggers the next peers. After an error the queue
+// is unchanged, so that each keepalive is removed in the end.
+func (q *handshakeQueue) step(e Engine, batch int) error {
 	var changes []config.Peer
-	peers, on := t.peers, t.active
-	if len(on) > 0 && time.Since(on[0].since) >= keepaliveDuration {
-		changes, on = setKeepalive(on[0].peers, 0), on[1:]
+	peers, active := q.peers, q.active
+	if len(active) > 0 && time.Since(active[0].since) >= keepaliveDuration {
+		changes, active = setKeepalive(active[0].peers, 0), active[1:]
 	}
 	if next := peers[:min(batch, len(peers))]; len(next) > 0 {
 		changes = append(changes, setKeepalive(next, keepaliveSeconds)...)
-		peers, on = peers[len(next):], append(on, keepaliveBatch{next, time.Now()})
+		peers, active = peers[len(next):], append(active, keepaliveBatch{next, time.Now()})
 	}
 	err := configurePeers(e, changes)
 	if err == nil {
-		t.peers, t.active = peers, on
+		q.peers, q.active = peers, active
 	}
 	return err
 }
@@ -102,15 +103,15 @@ func configurePeers(e Engine, changes []config.Peer) error {
 	return e.Configure(config.Device{Peers: changes})
 }
 
-// stop ends it. A nil one has ended.
-func (n *handshakeTrigger) stop() {
-	if n != nil {
-		n.cancel()
-		<-n.done
+// stop ends the goroutine and waits for it. It may be called on nil.
+func (h *handshakeTrigger) stop() {
+	if h != nil {
+		h.cancel()
+		<-h.done
 	}
 }
 
-// setKeepalive are changes of peers' interval.
+// setKeepalive returns the changes that set the peers' keepalive interval.
 func setKeepalive(peers []noise.PublicKey, seconds uint16) (changes []config.Peer) {
 	for _, key := range peers {
 		changes = append(changes, config.Peer{PublicKey: key, UpdateOnly: true, Keepalive: &seconds})
@@ -118,8 +119,8 @@ func setKeepalive(peers []noise.PublicKey, seconds uint16) (changes []config.Pee
 	return changes
 }
 
-// byLastHandshake are the peers in the order in which to nudge them: those that were talked to last come first. Agents that begin at
-// once do not all begin with the same one.
+// byLastHandshake returns the peers' keys in the order in which to trigger them: the most recent handshake first. Peers without
+// one come in random order, so that agents that start together do not all begin with the same peer.
 func byLastHandshake(have []config.PeerStatus) (keys []noise.PublicKey) {
 	have = slices.Clone(have)
 	rand.Shuffle(len(have), func(i, j int) { have[i], have[j] = have[j], have[i] })

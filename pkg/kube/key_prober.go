@@ -17,13 +17,14 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
 
-// keyProber finds out which peers accept a key that is not in use: it begins a handshake with it, from a port of its own, and
-// they answer only if they know it (WireGuard paper, section 5.4.2). The handshake is not completed, so nothing else changes.
+// keyProber finds out which peers accept the node's next key. It starts a handshake with that key from a port of its own: a
+// peer answers only if it knows the key (WireGuard paper, section 5.4.2). It does not complete the handshake, so that no
+// session changes.
 type keyProber struct {
 	identity   *noise.Identity
 	probes     map[noise.PublicKey]*keyProbe
-	sent       map[uint32]*keyProbe // by the index of the last message
-	lastSentAt time.Time            // when somebody was asked
+	sent       map[uint32]*keyProbe // by sender index of the last message
+	lastSentAt time.Time            // when the last probe was sent
 }
 
 // keyProbe is a handshake that waits for its response.
@@ -32,16 +33,17 @@ type keyProbe struct {
 	initiator *noise.Initiator
 	clock     noise.Clock
 	psk       noise.PresharedKey
-	sender    uint32 // index of the last message
+	sender    uint32 // sender index of the last message
 	accepted  bool
 }
 
 const (
-	// probeTimeout is how long a round waits for answers.
+	// probeTimeout is how long a round waits for responses.
 	probeTimeout = 300 * time.Millisecond
-	// maxHandshakeAge is how old the handshake of a peer may be that counts.
+	// maxHandshakeAge is the age up to which a peer's last handshake counts: older peers have no session.
 	maxHandshakeAge = time.Duration(session.RejectAfterTime)
-	// probeSettleTime is how long a peer takes no other handshake from the same key for one of the same time: timestamps have 16 ms.
+	// probeSettleTime is the pause between a probe and a real handshake. A peer rejects a second handshake of one key with the
+	// same timestamp, and timestamps have a resolution of 16 ms.
 	probeSettleTime = 100 * time.Millisecond
 )
 
@@ -53,9 +55,9 @@ func newProber(key noise.PrivateKey) (*keyProber, error) {
 	return &keyProber{identity: id, probes: map[noise.PublicKey]*keyProbe{}, sent: map[uint32]*keyProbe{}}, nil
 }
 
-// countUnconfirmed asks the peers that there is a session with and that have not answered yet, and returns how many still have not.
+// countUnconfirmed probes the peers that have a session and have not accepted the key yet. It returns how many still have not.
 func (p *keyProber) countUnconfirmed(st config.Status) (n int, err error) {
-	pending := map[noise.PublicKey]netip.AddrPort{} // several may be behind one address
+	pending := map[noise.PublicKey]netip.AddrPort{} // by key: several peers may share an address
 	for i := range st.Peers {
 		peer := &st.Peers[i]
 		if len(peer.AllowedIPs) == 0 || time.Since(peer.LastHandshake) > maxHandshakeAge || !peer.Endpoint.AddrPort.IsValid() {
@@ -71,7 +73,7 @@ func (p *keyProber) countUnconfirmed(st config.Status) (n int, err error) {
 	}
 	c, err := net.ListenUDP("udp", nil)
 	if err != nil {
-		return len(pending), fmt.Errorf("asking whether peers accept the next key: %w", err)
+		return len(pending), fmt.Errorf("probing peers for the next key: %w", err)
 	}
 	defer c.Close()
 	for key, at := range pending {
@@ -80,14 +82,14 @@ func (p *keyProber) countUnconfirmed(st config.Status) (n int, err error) {
 	return len(pending) - p.receiveAll(c, len(pending)), nil
 }
 
-// keyProbe prepares one for a peer.
+// prepare creates the probe of a peer.
 func (p *keyProber) prepare(peer *config.PeerStatus) {
 	if p.probes[peer.PublicKey] != nil {
 		return
 	}
 	remote, err := noise.NewRemote(p.identity, peer.PublicKey)
 	if err != nil {
-		p.probes[peer.PublicKey] = &keyProbe{accepted: true} // a key that no handshake is possible with keeps nobody
+		p.probes[peer.PublicKey] = &keyProbe{accepted: true} // no handshake with this public key is possible: do not wait for it
 		return
 	}
 	p.probes[peer.PublicKey] = &keyProbe{
@@ -95,7 +97,7 @@ func (p *keyProber) prepare(peer *config.PeerStatus) {
 	}
 }
 
-// send sends a peer the first message. What is not sent is not answered.
+// send sends a handshake initiation to a peer. It ignores errors: the peer is probed again in the next round.
 func (p *keyProber) send(c *net.UDPConn, at netip.AddrPort, key noise.PublicKey) {
 	q := p.probes[key]
 	if q.initiator == nil {
@@ -111,11 +113,11 @@ func (p *keyProber) send(c *net.UDPConn, at netip.AddrPort, key noise.PublicKey)
 	}
 	if err == nil {
 		_, _ = c.WriteToUDPAddrPort(msg[:], at)
-		p.lastSentAt = time.Now() // of each: with many peers, the first was asked a while ago
+		p.lastSentAt = time.Now() // after each one: with many peers, the first was sent a while ago
 	}
 }
 
-// receiveAll takes answers until all have come or it is time, and returns how many peers accept.
+// receiveAll reads responses until all have come or the time is over. It returns how many peers accepted the key.
 func (p *keyProber) receiveAll(c *net.UDPConn, all int) (accepted int) {
 	if c.SetReadDeadline(time.Now().Add(probeTimeout)) != nil {
 		return 0
@@ -133,7 +135,7 @@ func (p *keyProber) receiveAll(c *net.UDPConn, all int) (accepted int) {
 	return accepted
 }
 
-// handleReply tells whether a message is a peer's response. A cookie is kept for the next round.
+// handleReply reports whether a message is a peer's valid response. It keeps a cookie for the next round.
 func (p *keyProber) handleReply(b []byte) bool {
 	kind, reason := wire.Classify(b)
 	if reason != drop.None || kind != wire.TypeCookieReply && kind != wire.TypeResponse {

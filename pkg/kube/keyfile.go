@@ -13,14 +13,14 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// keyFile is the file of a node's first private key.
+// keyFile is the file name of a node's first private key.
 const keyFile = "private.key"
 
-// maxKeyFile bounds what is read of it.
+// maxKeyFile bounds how many bytes are read of a key file.
 const maxKeyFile = 1024
 
 func readKey(path string) (noise.PrivateKey, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0) // which a FIFO does not hold up
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0) // do not block on a FIFO
 	if err != nil {
 		return noise.PrivateKey{}, err
 	}
@@ -30,8 +30,8 @@ func readKey(path string) (noise.PrivateKey, error) {
 		return noise.PrivateKey{}, err
 	}
 	if !st.Mode().IsRegular() || st.Mode().Perm()&0o077 != 0 {
-		return noise.PrivateKey{}, fmt.Errorf("its mode is %s: want a file that nobody else may read (chmod 600), or remove it, "+
-			"which gives the node another identity", st.Mode())
+		return noise.PrivateKey{}, fmt.Errorf("the file mode is %s: want a regular file that only its owner can read (chmod 600); removing the file "+
+			"gives the node a new identity", st.Mode())
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxKeyFile))
 	if err != nil {
@@ -45,7 +45,7 @@ func readKey(path string) (noise.PrivateKey, error) {
 	return k, err
 }
 
-// writeKey makes the file appear, unless another agent was faster.
+// writeKey creates the file atomically. It fails with fs.ErrExist if another agent was faster.
 func writeKey(dir, path string, k noise.PrivateKey) error {
 	return writeFileAtomically(dir, keyFile+".*", []byte(k.Base64()+"\n"), func(from string) error { return os.Link(from, path) })
 }

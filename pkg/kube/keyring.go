@@ -17,8 +17,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// keyring is a directory with a node's keys, of which the one of the lowest generation is in use. While the key changes,
-// there is a second. Which one it is, is told by their names alone, so that the removal of one file is the change.
+// keyring is a directory with a node's keys. The key of the lowest generation is in use. During a key change there is a second
+// one. The file names alone tell which is which, so that removing one file is the change.
 type keyring struct {
 	dir     string
 	rand    io.Reader
@@ -32,7 +32,7 @@ type generation struct {
 	key    noise.PrivateKey
 }
 
-// public is the key's, zero for none.
+// public returns the public key, or zero for none.
 func (g generation) public() noise.PublicKey {
 	if g.number == 0 {
 		return noise.PublicKey{}
@@ -40,7 +40,7 @@ func (g generation) public() noise.PublicKey {
 	return g.key.Public()
 }
 
-// file is the key's, in base64, as `wg genkey` writes it.
+// file returns the file name. The file has the key in base64, as `wg genkey` writes it.
 func (g generation) file() string {
 	if g.number == 1 {
 		return keyFile
@@ -48,7 +48,7 @@ func (g generation) file() string {
 	return fmt.Sprintf("private-%d.key", g.number)
 }
 
-// generationOf parses the name of a file. Other files are none of the keyring's.
+// generationOf parses a file name. It returns false for files that are no keys.
 func generationOf(name string) (int64, bool) {
 	if name == keyFile {
 		return 1, true
@@ -59,17 +59,16 @@ func generationOf(name string) (int64, bool) {
 	return n, isKey && isOurs && err == nil && n > 1 && generation{number: n}.file() == name
 }
 
-// openKeyring reads a node's keys, and makes one, of the first generation or a later one that is asked for, only where
-// there is none: a reboot changes no identity. A file that is no key, or that others may read, is an error and stays as
-// it is.
-func openKeyring(dir string, asked int64, rand io.Reader) (*keyring, error) {
+// openKeyring reads a node's keys. It generates one, of the first or of the requested generation, only if there is none: a
+// reboot must not change the node's identity. A file that is no key, or that others may read, is an error and stays untouched.
+func openKeyring(dir string, requested int64, rand io.Reader) (*keyring, error) {
 	r := &keyring{dir: dir, rand: rand}
 	numbers, err := r.generations()
 	if err != nil {
-		return nil, fmt.Errorf("looking for the node's key: %w", err)
+		return nil, fmt.Errorf("finding the node's key: %w", err)
 	}
 	if len(numbers) == 0 {
-		r.current, err = r.create(max(asked, 1))
+		r.current, err = r.create(max(requested, 1))
 		return r, err
 	}
 	for i, g := range []*generation{&r.current, &r.next} {
@@ -84,7 +83,7 @@ func openKeyring(dir string, asked int64, rand io.Reader) (*keyring, error) {
 	return r, nil
 }
 
-// generations returns the numbers of the generations that there are, in order.
+// generations returns the numbers of all generations in ascending order.
 func (r *keyring) generations() (numbers []int64, err error) {
 	entries, err := os.ReadDir(r.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -101,7 +100,7 @@ func (r *keyring) generations() (numbers []int64, err error) {
 
 func (r *keyring) path(g generation) string { return filepath.Join(r.dir, g.file()) }
 
-// create makes a key and keeps it before anybody hears of it. Where another agent was faster, that one's is it.
+// create generates a key and stores it before it is used. If another agent has just stored one, it returns that one.
 func (r *keyring) create(number int64) (generation, error) {
 	g := generation{number: number}
 	var err error
@@ -112,18 +111,18 @@ func (r *keyring) create(number int64) (generation, error) {
 		g.key, err = readKey(r.path(g))
 	}
 	if err != nil {
-		return generation{}, fmt.Errorf("keeping the node's key %s: %w", r.path(g), err)
+		return generation{}, fmt.Errorf("storing the node's key %s: %w", r.path(g), err)
 	}
 	return g, nil
 }
 
-// prepare makes the next key, which is to be of that generation.
-func (r *keyring) prepare(asked int64) (err error) {
-	r.next, err = r.create(max(asked, r.current.number+1))
+// prepare creates the next key, of at least the requested generation.
+func (r *keyring) prepare(requested int64) (err error) {
+	r.next, err = r.create(max(requested, r.current.number+1))
 	return err
 }
 
-// advance forgets the key in use for good, what a crash has left of its making included. The next is the one. After an
+// advance deletes the current key, including the temporary files of a crash, and makes the next one the current key. After an
 // error it may be called again.
 func (r *keyring) advance() error {
 	left, err := filepath.Glob(filepath.Join(r.dir, keyFile+".*"))

@@ -13,30 +13,29 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/kube/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/mesh"
-	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// meshReconciler is the cluster's WireGuard.
+// meshReconciler is the modeReconciler of mesh mode: ropewalk is the cluster's WireGuard.
 type meshReconciler struct {
-	cfg Config
+	cfg      Config
+	apiAddrs func() []netip.Addr // the API server's addresses, which bypass the tunnel
+	trigger  func()              // requests a reconcile
 	keyRotation
-	apiAddrs      func() []netip.Addr
-	engine        Engine // nil: none runs
-	hasNoPeers    bool   // it has no peers yet
-	opened        time.Time
-	reopenDelay   time.Duration // between opened and the next engine
-	setup         setup         // of the engine
-	sentEndpoints mesh.SentEndpoints
-	keyOwners     mesh.KeyOwners
-	handshakes    *handshakeTrigger // nil: nobody was yet
-	handover      *handover         // nil: no peer's key changes
-	handovers     mesh.HandoverPoll
-	unresponsive  unresponsive
-	lastDesired   *desiredTunnel // nil: nothing was yet
-	trigger       func()
+	engineRunner
+	peerTracker
+	handoverWatcher
+	lastDesired *desiredTunnel // nil: none yet
 }
 
-// desiredTunnel is what the cluster has said that a tunnel is to be.
+// peerTracker is the knowledge about peers that the engine does not hold.
+type peerTracker struct {
+	sentEndpoints mesh.SentEndpoints
+	keyOwners     mesh.KeyOwners
+	handshakes    *handshakeTrigger // nil: none was started
+	unresponsive  unresponsive
+}
+
+// desiredTunnel is the tunnel's last desired state.
 type desiredTunnel struct {
 	keyGeneration int64
 	setup         setup
@@ -44,60 +43,63 @@ type desiredTunnel struct {
 	saved         *savedTunnel
 }
 
-// newMeshReconciler returns one that knows who has which key by what an agent before it has kept, if any.
-func newMeshReconciler(cfg Config, before *savedTunnel, direct func() []netip.Addr, again func()) *meshReconciler {
+// newMeshReconciler returns a reconciler without a tunnel. It takes the owners of keys from the saved tunnel, if there is one.
+func newMeshReconciler(cfg Config, saved *savedTunnel, apiAddrs func() []netip.Addr, trigger func()) *meshReconciler {
 	if cfg.Open == nil {
 		cfg.Open = OpenPersistentEngine
 	}
-	m := &meshReconciler{cfg: cfg, apiAddrs: direct, sentEndpoints: mesh.SentEndpoints{}, trigger: again, handovers: mesh.HandoverPoll{Propagation: cfg.Propagation}}
-	if before != nil {
-		m.keyOwners = mesh.KeyOwnersOf(before.Peers)
+	m := &meshReconciler{cfg: cfg, apiAddrs: apiAddrs, trigger: trigger}
+	m.sentEndpoints = mesh.SentEndpoints{}
+	m.handovers = mesh.HandoverPoll{Propagation: cfg.Propagation}
+	if saved != nil {
+		m.keyOwners = mesh.KeyOwnersOf(saved.Peers)
 	}
 	return m
 }
 
-func (m *meshReconciler) reconcile(_ context.Context, l reconcileInput) (r result, err error) {
-	if err := m.openKeys(l.spec.KeyGeneration); err != nil {
+// reconcile implements modeReconciler.
+func (m *meshReconciler) reconcile(_ context.Context, in reconcileInput) (r result, err error) {
+	if err := m.openKeys(in.spec.KeyGeneration); err != nil {
 		return r, err
 	}
-	plan, err := mesh.Tunnel(l.self.Name, l.nodes, mesh.TunnelConfig{
+	plan, err := mesh.Tunnel(in.self.Name, in.nodes, mesh.TunnelConfig{
 		Bypass: m.apiAddrs(), Cleartext: m.cfg.Cleartext, Pods: m.cfg.Pods, KeyOwners: m.keyOwners,
 	})
 	if err != nil {
 		return r, err
 	}
 	m.keyOwners, r.problems, r.notes = mesh.KeyOwnersOf(plan.Peers), plan.Problems, plan.Notes
-	want, err := m.desiredSetup(l)
+	want, err := m.desiredSetup(in)
 	if err != nil {
 		return r, err
 	}
 	r.routing = &Routing{Routes: plan.Routes, Exempt: plan.Exempt, MTU: smallerThan(plan.MTU, want.mtu)}
-	r.saved = &savedTunnel{Addrs: l.self.Addrs, Pods: l.self.PodCIDRs, Peers: plan.Peers}
-	m.lastDesired = &desiredTunnel{l.spec.KeyGeneration, want, r.routing, r.saved}
-	if r.changes, err = m.apply(want, r.routing, r.saved); err != nil {
+	r.saved = &savedTunnel{Addrs: in.self.Addrs, Pods: in.self.PodCIDRs, Peers: plan.Peers}
+	m.lastDesired = &desiredTunnel{in.spec.KeyGeneration, want, r.routing, r.saved}
+	if r.changes, err = m.apply(m.lastDesired); err != nil {
 		return r, err
 	}
-	wait, note, err := m.stepRotation(l)
+	wait, note, err := m.stepRotation(in)
 	if r.requeueAfter = wait; note != "" {
 		r.notes = append(r.notes, note)
 	}
-	r.status = m.status(l.self, plan)
+	r.status = m.status(in.self, plan)
 	return r, err
 }
 
-// applyPersisted has the tunnel be as an agent before this one has left it.
-func (m *meshReconciler) applyPersisted(before *persistedState) error {
-	if err := m.openKeys(before.Spec.KeyGeneration); err != nil {
+// applyPersisted restores the tunnel that an earlier agent saved.
+func (m *meshReconciler) applyPersisted(s *persistedState) error {
+	if err := m.openKeys(s.Spec.KeyGeneration); err != nil {
 		return err
 	}
-	want, err := m.desiredSetup(reconcileInput{self: mesh.Node{Name: m.cfg.Node, Addrs: before.Tunnel.Addrs}, spec: before.Spec})
+	want, err := m.desiredSetup(reconcileInput{self: mesh.Node{Name: m.cfg.Node, Addrs: s.Tunnel.Addrs}, spec: s.Spec})
 	if err == nil {
-		_, err = m.apply(want, before.Routing, before.Tunnel)
+		_, err = m.apply(&desiredTunnel{s.Spec.KeyGeneration, want, s.Routing, s.Tunnel})
 	}
 	return err
 }
 
-// reapply makes the tunnel be as it was last to be, and returns how many changes that took.
+// reapply restores the last desired state and returns the number of changes.
 func (m *meshReconciler) reapply() (changes int, err error) {
 	if m.lastDesired == nil {
 		return 0, nil
@@ -105,33 +107,36 @@ func (m *meshReconciler) reapply() (changes int, err error) {
 	if err := m.openKeys(m.lastDesired.keyGeneration); err != nil {
 		return 0, err
 	}
-	return m.apply(m.lastDesired.setup, m.lastDesired.routing, m.lastDesired.saved)
+	return m.apply(m.lastDesired)
 }
 
-// openKeys reads the node's keys, unless a tunnel runs with them: an agent that ended meanwhile may have changed them.
-func (m *meshReconciler) openKeys(asked int64) (err error) {
+// openKeys reads the node's keys, unless a tunnel runs with them. Another agent that has ended meanwhile may have changed the files.
+func (m *meshReconciler) openKeys(requested int64) (err error) {
 	if m.keys == nil || m.engine == nil {
-		m.keys, err = openKeyring(m.cfg.KeyDir, asked, rand.Reader)
+		m.keys, err = openKeyring(m.cfg.KeyDir, requested, rand.Reader)
 		m.announcedAt, m.probe = time.Time{}, nil
 	}
 	return err
 }
 
-// apply makes the tunnel be as it should, and returns how many changes that took. First comes what is left when the engine is
-// gone: nothing for another node's pods leaves in the clear.
-func (m *meshReconciler) apply(want setup, routing *Routing, k *savedTunnel) (changes int, err error) {
-	route := func() (int, error) { return m.cfg.Network.SetRoutes(m.cfg.Tunnel, routing, !m.cfg.Cleartext) }
-	before, set := m.engine, 0
+// apply makes the tunnel match the desired state and returns the number of changes. Routes come first: while no engine runs, they
+// keep traffic for other nodes' pods from leaving in the clear.
+func (m *meshReconciler) apply(d *desiredTunnel) (changes int, err error) {
+	setRoutes := func() (int, error) { return m.cfg.Network.SetRoutes(m.cfg.Tunnel, d.routing, !m.cfg.Cleartext) }
+	before, engineChanges := m.engine, 0
 	for _, step := range []func() (int, error){
-		route,
-		func() (_ int, err error) { set, err = m.ensureEngine(want, k.Pods); return set, err },
+		setRoutes,
+		func() (_ int, err error) {
+			engineChanges, err = m.ensureEngine(d.setup, d.saved.Pods)
+			return engineChanges, err
+		},
 		func() (int, error) { return 0, m.ensureKey() },
-		func() (int, error) { return m.configurePeers(k.Peers) },
+		func() (int, error) { return m.configurePeers(d.saved.Peers) },
 		func() (int, error) {
-			if m.engine == before && set == 0 {
-				return 0, nil // the routes lead into the tunnel already, and all of them may be many
+			if m.engine == before && engineChanges == 0 {
+				return 0, nil // the routes lead into the tunnel already, and there may be many
 			}
-			return route()
+			return setRoutes()
 		},
 	} {
 		n, err := step()
@@ -142,7 +147,7 @@ func (m *meshReconciler) apply(want setup, routing *Routing, k *savedTunnel) (ch
 	return changes, nil
 }
 
-// smallerThan are those of the MTUs that are smaller than the tunnel's.
+// smallerThan returns the routes' MTUs that are smaller than the tunnel's. It changes its argument.
 func smallerThan(all map[netip.Prefix]int, tunnel int) map[netip.Prefix]int {
 	maps.DeleteFunc(all, func(_ netip.Prefix, mtu int) bool { return mtu >= tunnel })
 	if len(all) == 0 {
@@ -151,7 +156,7 @@ func smallerThan(all map[netip.Prefix]int, tunnel int) map[netip.Prefix]int {
 	return all
 }
 
-// applyConfigs makes the engine's peers those of a plan, and returns how many changes that took.
+// configurePeers makes the engine's peers those of a plan and returns the number of changes.
 func (m *meshReconciler) configurePeers(peers []mesh.Peer) (int, error) {
 	m.stopHandover()
 	defer m.startHandover(peers)
@@ -161,7 +166,7 @@ func (m *meshReconciler) configurePeers(peers []mesh.Peer) (int, error) {
 		return 0, nil
 	}
 	if err := m.engine.Configure(config.Device{Peers: changes}); err != nil {
-		return 0, fmt.Errorf("changing peers: %w", err)
+		return 0, fmt.Errorf("changing peers of the tunnel %s: %w", m.cfg.Tunnel, err)
 	}
 	m.sentEndpoints.Record(changes)
 	if m.hasNoPeers {
@@ -173,10 +178,11 @@ func (m *meshReconciler) configurePeers(peers []mesh.Peer) (int, error) {
 	return len(changes), nil
 }
 
-func (m *meshReconciler) status(own mesh.Node, plan mesh.TunnelPlan) v1alpha1.NodeStatus {
+// status returns the fields of the node's status that mesh mode fills in.
+func (m *meshReconciler) status(self mesh.Node, plan mesh.TunnelPlan) v1alpha1.NodeStatus {
 	st := v1alpha1.NodeStatus{
 		PublicKey: publicKeyOf(m.keys.current), KeyGeneration: m.keys.current.number, NextPublicKey: publicKeyOf(m.keys.next),
-		Endpoints: endpointsOf(own, m.setup.port), PodCIDRs: cidrsOf(own), MTU: int32(m.setup.mtu), SpreadPorts: portsOf(m.cfg.Ports),
+		Endpoints: endpointsOf(self, m.setup.port), PodCIDRs: cidrsOf(self), MTU: int32(m.setup.mtu), SpreadPorts: portsOf(m.cfg.Ports),
 	}
 	for _, p := range plan.Peers {
 		if p.Replaces.IsZero() {
@@ -193,7 +199,7 @@ func (m *meshReconciler) status(own mesh.Node, plan mesh.TunnelPlan) v1alpha1.No
 	return st
 }
 
-// publicKeyOf is what others are told of a key, nothing for none.
+// publicKeyOf returns the public key of a generation, or "" for none.
 func publicKeyOf(g generation) v1alpha1.PublicKey {
 	if g.number == 0 {
 		return ""
@@ -201,22 +207,18 @@ func publicKeyOf(g generation) v1alpha1.PublicKey {
 	return v1alpha1.PublicKey(g.public().Base64())
 }
 
-func portsOf(p spread.Ports) *v1alpha1.Ports {
-	return &v1alpha1.Ports{First: int32(p.First), Last: int32(p.Last)}
-}
-
-// tearDown ends the tunnel: what is for other nodes' pods goes where the cluster's other routes say.
+// tearDown removes the tunnel. Traffic for other nodes' pods then follows the cluster's other routes.
 func (m *meshReconciler) tearDown(context.Context) error {
 	m.stop()
 	m.lastDesired = nil
 	_, err := m.cfg.Network.SetRoutes(m.cfg.Tunnel, nil, false)
-	if err := m.cfg.Network.RemoveInterface(m.cfg.Tunnel); err != nil { // without routes, it is in nobody's way
-		m.cfg.Log.Warn("the tunnel's interface stays", "interface", m.cfg.Tunnel, "error", err)
+	if err := m.cfg.Network.RemoveInterface(m.cfg.Tunnel); err != nil { // harmless: no route uses it
+		m.cfg.Log.Warn("removing the tunnel's interface failed, leaving it", "interface", m.cfg.Tunnel, "error", err)
 	}
 	return err
 }
 
-// stop ends the tunnel. What is for it is dropped until there is another: its interface and its routes stay.
+// stop ends the engine. The interface and its routes stay, so that packets for the tunnel are dropped until the next engine runs.
 func (m *meshReconciler) stop() {
 	m.stopHandover()
 	m.handshakes.stop()

@@ -4,29 +4,30 @@ package kube
 
 import "net/netip"
 
-// Network is what mesh mode changes of a host. One goroutine at a time uses it.
+// Network is the part of a host that mesh mode changes. One goroutine at a time uses it.
 type Network interface {
-	// SetRoutes makes the agent's routes lead into a tunnel, if that is up, and drop what is for them otherwise, if refuse. A
-	// nil Routing is none at all. It returns how many it changed, and leaves those of others alone.
+	// SetRoutes makes the agent's routes lead into a tunnel that is up. With refuse, it adds blackhole routes behind them, for
+	// while the tunnel is down. A nil Routing removes all. It returns the number of changes and leaves other programs' routes
+	// alone.
 	SetRoutes(tunnel string, r *Routing, refuse bool) (changes int, err error)
-	// SetInterface gives a tunnel's interface its MTU and the first address of each of the node's prefixes of pods, takes
-	// other single addresses from it, brings it up, and returns how much of that was not so.
+	// SetInterface sets a tunnel interface's MTU, gives it the first address of each pod prefix, removes other host addresses
+	// and brings it up. It returns the number of changes.
 	SetInterface(name string, mtu int, pods []netip.Prefix) (changes int, err error)
-	// RemoveInterface deletes a tunnel's interface that outlived its process. That there is none is no error.
+	// RemoveInterface deletes a tunnel's interface that outlived its process. It succeeds if there is none.
 	RemoveInterface(name string) error
-	// LinkMTU returns the MTU of the interface that has one of the addresses, the smallest of several.
+	// LinkMTU returns the MTU of the interface that has one of the addresses. Of several, it returns the smallest.
 	LinkMTU(addrs []netip.Addr) (int, error)
 }
 
-// Routing is what goes into a tunnel.
+// Routing is the set of prefixes that a tunnel carries.
 type Routing struct {
 	Routes []netip.Prefix `json:"routes,omitempty"`
-	Exempt []netip.Prefix `json:"exempt,omitempty"` // parts of Routes that do not
-	// MTU is of those Routes that take no packets as large as the tunnel does, in bytes.
+	Exempt []netip.Prefix `json:"exempt,omitempty"` // parts of Routes that bypass the tunnel
+	// MTU has the Routes whose MTU is smaller than the tunnel's, in bytes.
 	MTU map[netip.Prefix]int `json:"mtu,omitempty"`
 }
 
-// hostNetwork is the Network that the process is in.
+// hostNetwork is the Network of the process's network namespace.
 type hostNetwork struct{}
 
 func (hostNetwork) SetRoutes(tunnel string, r *Routing, refuse bool) (int, error) {

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// nodeUID is what the agent reads of the API's Node (core/v1). The rest, some ten kilobytes each, is not even kept. It is read from
-// protobuf, or from JSON.
+// node has the fields of a Node (core/v1) that the agent reads. The rest, about ten kilobytes each, is not stored. It is
+// decoded from protobuf or JSON.
 type node struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -27,7 +27,7 @@ type nodeAddress struct {
 	Address string `json:"address"`
 }
 
-// internalIP is the type of the addresses by which nodes reach each other.
+// internalIP is the type of the addresses that nodes use among each other.
 const internalIP = "InternalIP"
 
 type nodeList struct {

@@ -9,11 +9,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The API server sends Nodes as protobuf, a third of the bytes of JSON, to clients whose types can read it. Of a Node some
-// hundred bytes are wanted out of some ten kilobytes (images, conditions, capacities), so these types read those fields and
-// skip the rest, which costs nothing.
+// The API server sends Nodes as protobuf, which takes a third of the bytes of JSON, to clients whose types can decode it. The
+// agent needs a few hundred bytes of a Node out of about ten kilobytes (images, conditions, capacities). These types decode
+// those fields and skip the rest at no cost.
 
-// Numbers of fields in k8s.io/api/core/v1/generated.proto.
+// Field numbers in k8s.io/api/core/v1/generated.proto.
 const (
 	listMetadata   = 1 // NodeList
 	listItems      = 2
@@ -26,12 +26,12 @@ const (
 	addressAddress = 2
 )
 
-// Reset and Unmarshal are what apimachinery's decoder of protobuf asks of an object.
+// Reset and Unmarshal are the methods that apimachinery's protobuf decoder needs.
 
 // Reset empties the node.
 func (n *node) Reset() { *n = node{} }
 
-// Unmarshal reads a Node (core/v1). It keeps nothing of data.
+// Unmarshal decodes a Node (core/v1). It does not retain data.
 func (n *node) Unmarshal(data []byte) error {
 	err := eachField(data, func(number protowire.Number, value []byte) error {
 		switch number {
@@ -45,9 +45,9 @@ func (n *node) Unmarshal(data []byte) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("reading a Node: %w", err)
+		return fmt.Errorf("decoding a Node: %w", err)
 	}
-	n.SetManagedFields(nil) // most of the metadata
+	n.SetManagedFields(nil) // the largest part of the metadata
 	return nil
 }
 
@@ -83,7 +83,7 @@ func (n *node) unmarshalStatus(data []byte) error {
 // Reset empties the list.
 func (l *nodeList) Reset() { *l = nodeList{} }
 
-// Unmarshal reads a NodeList (core/v1). It keeps nothing of data.
+// Unmarshal decodes a NodeList (core/v1). It does not retain data.
 func (l *nodeList) Unmarshal(data []byte) error {
 	return eachField(data, func(number protowire.Number, value []byte) error {
 		switch number {
@@ -98,7 +98,7 @@ func (l *nodeList) Unmarshal(data []byte) error {
 	})
 }
 
-// eachField calls with the fields of a message that are strings or messages, and skips the others.
+// eachField calls a function with each length-delimited field of a message, and skips the others.
 func eachField(message []byte, with func(number protowire.Number, value []byte) error) error {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)

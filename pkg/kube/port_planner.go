@@ -16,17 +16,17 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// portPlanner plans the ports that others should take towards the node. It reads the NIC at each look, and computes only when that
-// has changed. The zero planner with a read and a log is ready for use.
+// portPlanner plans the source ports that other nodes should use towards this one. It reads the NIC's RSS configuration in each
+// reconcile and computes a plan only when that has changed. read and log must be set.
 type portPlanner struct {
-	// read is hostnet.RSSFor.
+	// read is hostnet.RSSFor, or a fake.
 	read   func(local, peer netip.Addr, mark uint32) (hostnet.RSS, error)
 	log    *slog.Logger
-	cache  [2]cachedPlan // by version of IP
-	logged [2]string     // why nothing is planned anew
+	cache  [2]cachedPlan // by IP family
+	logged [2]string     // the reason, per IP family, that was logged last
 }
 
-// cachedPlan is what was planned last, and from what.
+// cachedPlan is a plan with the inputs that it was computed from.
 type cachedPlan struct {
 	rss   spread.RSS
 	to    netip.AddrPort
@@ -34,7 +34,7 @@ type cachedPlan struct {
 	err   error
 }
 
-// plan adds the plans to what is told. Where a NIC does not let ports choose, people are told what to do.
+// plan adds the port plans to the status. If the NIC's hash ignores ports, it adds a note with the command that changes that.
 func (p *portPlanner) plan(r *result, configs map[string]adopt.Config, candidates spread.Ports) {
 	for i, family := range []v1alpha1.IPFamily{v1alpha1.IPv4, v1alpha1.IPv6} {
 		to, peer := ingress(r.status.Endpoints, configs, family)
@@ -46,7 +46,7 @@ func (p *portPlanner) plan(r *result, configs map[string]adopt.Config, candidate
 		switch {
 		case errors.Is(err, hostnet.ErrNoRSS):
 			*last = cachedPlan{}
-		case err != nil: // of the moment, perhaps
+		case err != nil: // keep the last plan: the error may be temporary
 		case last.to != to || !reflect.DeepEqual(last.rss, rss.RSS):
 			*last = cachedPlan{rss: rss.RSS, to: to}
 			last.ports, last.err = mesh.PlanFor(&rss.RSS, to, candidates)
@@ -61,21 +61,21 @@ func (p *portPlanner) plan(r *result, configs map[string]adopt.Config, candidate
 	}
 }
 
-// logOnce logs why nothing is planned anew, unless it was said last.
+// logOnce logs why there is no new plan, unless that was the last reason.
 func (p *portPlanner) logOnce(i int, family v1alpha1.IPFamily, why error) {
 	text := ""
 	if why != nil {
 		text = why.Error()
 	}
 	if text != p.logged[i] && text != "" {
-		p.log.Debug("no ports are planned anew", "family", family, "why", text)
+		p.log.Debug("planning ports failed, using the last plan or none", "family", family, "reason", text)
 	}
 	p.logged[i] = text
 }
 
-// ingress returns the node's endpoint of a version of IP, and one of the peers that are reached by the same device as all others of
-// that version, but for a few; none if there are several devices, for one plan is not for all of them. The few may be one node
-// that tells of an address elsewhere.
+// ingress returns the node's endpoint of an IP family, and a peer behind the device that most peers of that family are behind.
+// The peer is invalid if one plan does not suit: that is, if more than one in eight peers is behind another device. A minority
+// is tolerated, since one node that publishes a wrong address must not prevent the plan.
 func ingress(own []v1alpha1.Endpoint, configs map[string]adopt.Config, family v1alpha1.IPFamily) (to netip.AddrPort, peer netip.Addr) {
 	for _, text := range own {
 		if e, err := netip.ParseAddrPort(string(text)); err == nil && ipFamilyOf(e.Addr()) == family {
@@ -100,7 +100,7 @@ func ingress(own []v1alpha1.Endpoint, configs map[string]adopt.Config, family v1
 	return to, peer
 }
 
-// lowestOf returns the first of the addresses of a version of IP, and how many there are.
+// lowestOf returns the lowest of the addresses of an IP family, and their number.
 func lowestOf(peers map[netip.AddrPort]spread.Ports, family v1alpha1.IPFamily) (first netip.Addr, n int) {
 	for e := range peers {
 		if ipFamilyOf(e.Addr()) != family {

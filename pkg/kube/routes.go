@@ -15,26 +15,26 @@ import (
 )
 
 const (
-	// routeProtocol marks the agent's routes and rules (rtm_protocol; the kernel leaves numbers above RTPROT_STATIC to daemons).
+	// routeProtocol marks the agent's routes and rules (rtm_protocol; the kernel leaves numbers above RTPROT_STATIC to
+	// daemons).
 	routeProtocol netlink.RouteProtocol = 82
-	// routeTable is the agent's own. What a CNI or a cloud's agent has in the main table is neither replaced nor obeyed, and is
-	// there again when the agent's rule goes.
+	// routeTable is the agent's routing table. Routes of a CNI or a cloud's agent in the main table are neither replaced nor
+	// used, and apply again once the agent's rule is removed.
 	routeTable = 8282
-	// rulePriority is in front of the main table's (32766) and behind the local one's (0).
+	// rulePriority is before the main table's rule (32766) and after the local one's (0).
 	rulePriority = 8282
-	// blackholeMetric is the metric of the routes that drop what has no tunnel to go through. Dropped without a word: a pod's
-	// connections outlive the time until the tunnel is there again.
+	// blackholeMetric is the metric of the routes that drop packets while there is no tunnel. A blackhole sends no ICMP error,
+	// so that pods' connections survive until the tunnel is back.
 	blackholeMetric = 1 << 30
 )
 
-// routeKey is what tells the agent's routes apart.
+// routeKey identifies one of the agent's routes.
 type routeKey struct {
 	prefix netip.Prefix
-	kind   int // RTN_UNICAST: into the tunnel; RTN_BLACKHOLE: dropped; RTN_THROW: as the other tables say
+	kind   int // RTN_UNICAST: into the tunnel; RTN_BLACKHOLE: drop; RTN_THROW: continue with the next table
 }
 
-// applyRouting makes the agent's routes lead into the tunnel, if there is one, and drop what is for them otherwise, if refuse.
-// A nil Routing is none at all. It returns how many it changed. Routes of others are left alone.
+// applyRouting implements Network.SetRoutes.
 func applyRouting(tunnel string, r *Routing, refuse bool) (changes int, err error) {
 	index := 0
 	l, err := hostnet.FindLink(tunnel)
@@ -76,7 +76,8 @@ func applyRouting(tunnel string, r *Routing, refuse bool) (changes int, err erro
 	return changes, nil
 }
 
-// keys are what there should be, exceptions first, then what drops: at no time does anything take a way that it should not.
+// keys returns the wanted routes: exemptions first, then blackholes. In this order, no packet is misrouted while they are
+// added.
 func (r *Routing) keys(tunnel, refuse bool) (keys []routeKey) {
 	if r == nil {
 		return nil
@@ -87,7 +88,7 @@ func (r *Routing) keys(tunnel, refuse bool) (keys []routeKey) {
 		exempt[p] = true
 	}
 	for _, p := range r.Routes {
-		if exempt[p] { // to the kernel, both are the same route
+		if exempt[p] { // the kernel has one route per prefix and metric
 			continue
 		}
 		if refuse {
@@ -109,7 +110,7 @@ func (k routeKey) route(index, mtu int) *netlink.Route {
 	case k.kind == unix.RTN_BLACKHOLE:
 		r.Priority = blackholeMetric
 	case k.kind == unix.RTN_THROW && k.prefix.Addr().Is4():
-		r.Scope = netlink.SCOPE_HOST // current a gateway, which the kernel looks for among routes of a narrower scope, is not excepted
+		r.Scope = netlink.SCOPE_HOST // a lookup for a gateway takes narrower scopes only, and would skip the route otherwise
 	case k.kind == unix.RTN_UNICAST:
 		r.LinkIndex, r.MTU = index, mtu
 		if k.prefix.Addr().Is4() {
@@ -119,7 +120,7 @@ func (k routeKey) route(index, mtu int) *netlink.Route {
 	return r
 }
 
-// agentRoutes are the agent's, an earlier one's included.
+// agentRoutes returns the routes of this agent and of earlier ones.
 func agentRoutes() (map[routeKey]netlink.Route, error) {
 	own := map[routeKey]netlink.Route{}
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
@@ -142,7 +143,7 @@ func agentRoutes() (map[routeKey]netlink.Route, error) {
 	return own, nil
 }
 
-// setRules makes the table count for the families that it has routes of.
+// setRules adds the rule for the agent's table to the address families that have routes, and removes it from the others.
 func setRules(want []routeKey) (changes int, err error) {
 	for _, family := range hostnet.Families() {
 		wanted := false

@@ -16,28 +16,27 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// What a client may cost. Whoever reaches the port may be nobody's friend, and the process is the tunnel.
+// Limits per client. The port may be reachable for anybody, and the process runs the tunnel.
 const (
-	headerTimeout = 5 * time.Second  // for a request's head
-	readTimeout   = 10 * time.Second // for a whole request
-	writeTimeout  = 15 * time.Second // for a request and its answer
-	idleTimeout   = time.Minute      // between requests: more than an interval of scrapes
+	headerTimeout = 5 * time.Second  // for a request's header
+	readTimeout   = 10 * time.Second // for a request
+	writeTimeout  = 15 * time.Second // for a request and its response
+	idleTimeout   = time.Minute      // between requests: longer than a scrape interval
 	maxHeader     = 12 << 10         // bytes; net/http adds 4 KiB
-	maxScrapes    = 4                // answers to Prometheus in the making
+	maxScrapes    = 4                // concurrent responses to Prometheus
 	maxClients    = 32               // connections
 )
 
-// Content is what Serve answers with.
+// Content is the source of the responses of Serve.
 type Content struct {
 	Stats   *Stats
 	Version string // the agent's
 	Log     *slog.Logger
 }
 
-// Serve answers the kubelet's probes and Prometheus until ctx ends, and returns nil then. /healthz is well unless a look never
-// ends: a cluster whose API is away must not lose its tunnels too. /readyz is while all on the node is as it should be, or
-// was when the API was last there. /metrics has the agent's counters, and in mesh mode those of `ropewalk run`, in spread mode those
-// of `ropewalk spread`.
+// Serve answers the kubelet's probes and Prometheus until ctx ends, and returns nil then. /healthz fails only if a reconcile is
+// stuck: a cluster whose API is unreachable must not lose its tunnels as well. /readyz succeeds while the last reconcile did.
+// /metrics has the agent's counters, in mesh mode also those of `ropewalk run`, and in spread mode those of `ropewalk spread`.
 func Serve(ctx context.Context, l net.Listener, c Content) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -49,7 +48,7 @@ func Serve(ctx context.Context, l net.Listener, c Content) error {
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if !c.Stats.Ready.Load() {
-			http.Error(w, "not everything is as it should be", http.StatusServiceUnavailable)
+			http.Error(w, "the last reconcile failed, or none has run yet", http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ok")
@@ -64,12 +63,13 @@ func Serve(ctx context.Context, l net.Listener, c Content) error {
 	}
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	if err := server.Serve(l); ctx.Err() == nil {
-		return fmt.Errorf("answering probes: %w", err)
+		return fmt.Errorf("serving probes and metrics: %w", err)
 	}
 	return nil
 }
 
-// scrapeLogger is promhttp's. That a client went away it would say for each of the families that are left, and anybody can go away.
+// scrapeLogger is the log of promhttp. It demotes encoding errors to debug: if a client disconnects, there is one for each
+// remaining metric family, and any client can do that.
 type scrapeLogger struct{ log *slog.Logger }
 
 func (l scrapeLogger) Println(v ...any) {
@@ -77,17 +77,17 @@ func (l scrapeLogger) Println(v ...any) {
 	if len(v) > 0 && strings.HasPrefix(fmt.Sprint(v[0]), "error encoding") {
 		level = slog.LevelDebug
 	}
-	l.log.Log(context.Background(), level, "answering a scrape", "error", strings.TrimSpace(fmt.Sprintln(v...)))
+	l.log.Log(context.Background(), level, "answering a scrape failed", "error", strings.TrimSpace(fmt.Sprintln(v...)))
 }
 
-// connLimiter are the connections that are open, the eldest first. Of too many that one goes, rather than that the newest waits:
-// who holds connections would keep the kubelet from asking, which then ends a process that is well.
+// connLimiter holds the open connections, oldest first. Above maxClients it closes the oldest. If new ones had to wait, a
+// client that holds connections could block the kubelet's probes, and the kubelet would kill a healthy process.
 type connLimiter struct {
 	mu   sync.Mutex
 	open []net.Conn
 }
 
-// onStateChange is for http.Server.ConnState.
+// onStateChange is the server's ConnState hook.
 func (c *connLimiter) onStateChange(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -19,17 +19,17 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/mesh/view"
 )
 
-// Errors of Snapshot, which people can do something about.
+// Errors of Snapshot that the user can act on.
 var (
-	ErrNoDefinition = errors.New("the cluster has no RopewalkNodes: their definition is not installed (kubectl apply -f deploy/crd)")
-	ErrForbidden    = errors.New("not allowed: it takes the right to list nodes and ropewalknodes.ropewalk.io (kubectl auth can-i list nodes)")
-	ErrUnauthorized = errors.New("the API server does not accept these credentials")
+	ErrNoDefinition = errors.New("the cluster does not have the RopewalkNode CRD (kubectl apply -f deploy/crd)")
+	ErrForbidden    = errors.New("forbidden: needs the right to list nodes and ropewalknodes.ropewalk.io (kubectl auth can-i list nodes)")
+	ErrUnauthorized = errors.New("the API server rejects these credentials")
 )
 
-// pageSize is how many objects are asked for at a time.
+// pageSize is the number of objects per list request.
 const pageSize = 500
 
-// Snapshot reads the cluster once, and changes nothing. The errors are those above, or of reaching the API server.
+// Snapshot lists the cluster's objects once. Errors are those above, or of reaching the API server.
 func Snapshot(ctx context.Context, cfg *rest.Config) (view.Cluster, error) {
 	c, err := newClient(cfg)
 	if err != nil {
@@ -64,7 +64,7 @@ func Snapshot(ctx context.Context, cfg *rest.Config) (view.Cluster, error) {
 	return cluster, err
 }
 
-// generations calls with each object of a kind, page by page.
+// list calls a function with each object of a resource, page by page.
 func list(ctx context.Context, c rest.Interface, resource string, with func(item []byte) error) error {
 	next := ""
 	for {
@@ -91,7 +91,7 @@ func list(ctx context.Context, c rest.Interface, resource string, with func(item
 	}
 }
 
-// explainListError says what to do about an error.
+// explainListError maps an error to one that tells what to do.
 func explainListError(resource string, err error) error {
 	switch {
 	case apierrors.IsNotFound(err) && resource == v1alpha1.Resource:
@@ -104,7 +104,7 @@ func explainListError(resource string, err error) error {
 	return fmt.Errorf("listing %s: %w", resource, err)
 }
 
-// fullNode is what people see of a Node: more than agents go by.
+// fullNode is a Node with the conditions, which agents do not read.
 type fullNode struct {
 	node   node
 	Status struct {
@@ -123,7 +123,7 @@ func (n *fullNode) view(rn *v1alpha1.RopewalkNode) view.Node {
 	return v
 }
 
-// reported is what a node's agent tells for people.
+// reported converts the status of a node's agent, for display.
 func reported(rn *v1alpha1.RopewalkNode) view.Reported {
 	if rn == nil {
 		return view.Reported{Ready: view.Unknown}
@@ -151,7 +151,7 @@ func reported(rn *v1alpha1.RopewalkNode) view.Reported {
 	return t
 }
 
-// conditionOf reads one of the conditions.
+// conditionOf returns the status of a condition.
 func conditionOf(conditions []metav1.Condition, kind string) view.Tristate {
 	for _, c := range conditions {
 		switch {

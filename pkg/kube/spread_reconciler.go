@@ -16,29 +16,30 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// spreadReconciler spreads and gathers for a WireGuard that others run.
+// spreadReconciler is the modeReconciler of spread mode: it spreads and gathers for a WireGuard that another program runs.
 type spreadReconciler struct {
 	cfg            Config
 	host           *adopt.Host
 	followers      map[string]*deviceFollower // by device
-	port           uint16                     // 0: not known yet
+	port           uint16                     // of the tunnel; 0: not known yet
 	egressDevices  egressDevices
 	announcement   announcement
 	unmatchedPeers unmatchedPeers
 	planner        portPlanner
-	detachedStale  bool   // what an earlier agent left is dealt with
-	trigger        func() // has all looked at again
+	detachedStale  bool   // programs that an earlier agent left on other devices are detached
+	trigger        func() // requests a reconcile
 }
 
-// newSpreadReconciler returns one that goes on where an earlier agent ended, which spread for the tunnel on a port; 0: none is known.
-func newSpreadReconciler(cfg Config, earlier uint16, again func()) *spreadReconciler {
+// newSpreadReconciler returns a reconciler without followers. lastPort is the tunnel's port in the node's last status; 0:
+// unknown.
+func newSpreadReconciler(cfg Config, lastPort uint16, trigger func()) *spreadReconciler {
 	return &spreadReconciler{
-		cfg: cfg, host: &adopt.Host{FS: cfg.BPF}, followers: map[string]*deviceFollower{}, port: earlier,
-		planner: portPlanner{read: hostnet.RSSFor, log: cfg.Log}, trigger: again,
+		cfg: cfg, host: &adopt.Host{FS: cfg.BPF}, followers: map[string]*deviceFollower{}, port: lastPort,
+		planner: portPlanner{read: hostnet.RSSFor, log: cfg.Log}, trigger: trigger,
 	}
 }
 
-// lastSpreadPort is that of the tunnel which the node's agent has told of, in spread mode.
+// lastSpreadPort returns the tunnel's port in a status of spread mode, or 0.
 func lastSpreadPort(st *v1alpha1.NodeStatus) uint16 {
 	if st.Mode != v1alpha1.ModeSpread || len(st.Endpoints) == 0 {
 		return 0
@@ -47,28 +48,28 @@ func lastSpreadPort(st *v1alpha1.NodeStatus) uint16 {
 	return e.Port()
 }
 
-func (s *spreadReconciler) reconcile(ctx context.Context, l reconcileInput) (result, error) {
-	r := result{spread: s.devices} // collectCounters that come and go look like ones that begin anew
-	port, tunnels, err := s.findTunnel(uint16(l.spec.Port))
+func (s *spreadReconciler) reconcile(ctx context.Context, in reconcileInput) (result, error) {
+	r := result{spread: s.devices} // on errors, too: metrics that vanish and return look like counter resets
+	port, tunnels, err := s.findTunnel(uint16(in.spec.Port))
 	if err != nil {
-		return s.unchangedResult(l), err
+		return s.unchangedResult(in), err
 	}
-	if s.port != 0 && s.port != port { // the tunnel was made anew
+	if s.port != 0 && s.port != port { // the tunnel was created anew
 		if err := s.tearDown(ctx); err != nil {
 			return r, err
 		}
 	}
 	s.port = port
-	r.status = v1alpha1.NodeStatus{Endpoints: endpointsOf(l.self, port), PodCIDRs: cidrsOf(l.self), SpreadPorts: portsOf(s.cfg.Ports)}
-	known, wait := s.announcement.propagated(&l.lastStatus, &r.status, s.cfg.Propagation)
-	plan := mesh.Spread(l.self.Name, l.nodes, known)
+	r.status = v1alpha1.NodeStatus{Endpoints: endpointsOf(in.self, port), PodCIDRs: cidrsOf(in.self), SpreadPorts: portsOf(s.cfg.Ports)}
+	propagated, wait := s.announcement.propagated(&in.lastStatus, &r.status, s.cfg.Propagation)
+	plan := mesh.Spread(in.self.Name, in.nodes, propagated)
 	r.requeueAfter = wait
 	s.matchTunnel(&r, &plan, tunnels)
 	r.status.Peers, r.status.SpreadsTo = int32(len(plan.Peers)), int32(plan.SpreadsTo())
 	r.problems = plan.Problems
-	configs, err := s.configs(plan, l.hostMayHaveChanged)
+	configs, err := s.configs(plan, in.hostMayHaveChanged)
 	if err != nil {
-		r.status.Gathers, r.status.Plans = len(s.followers) > 0, l.lastStatus.Plans
+		r.status.Gathers, r.status.Plans = len(s.followers) > 0, in.lastStatus.Plans
 		return r, err
 	}
 	err = s.applyConfigs(ctx, &r, configs)
@@ -77,46 +78,46 @@ func (s *spreadReconciler) reconcile(ctx context.Context, l reconcileInput) (res
 	return r, err
 }
 
-// findTunnel returns the port of the tunnel, and all tunnels that there are.
-func (s *spreadReconciler) findTunnel(asked uint16) (port uint16, tunnels []adopt.Tunnel, err error) {
+// findTunnel returns the port of the tunnel, and all tunnels of the host.
+func (s *spreadReconciler) findTunnel(requested uint16) (port uint16, tunnels []adopt.Tunnel, err error) {
 	if tunnels, err = (adopt.WireGuard{}).Tunnels(); err == nil {
-		port, err = s.tunnelPort(asked, tunnels)
+		port, err = s.tunnelPort(requested, tunnels)
 	}
 	return port, tunnels, err
 }
 
-// devices are what is attached. It may be called concurrently with all else.
+// devices returns the attached devices. It is safe for concurrent use.
 func (s *spreadReconciler) devices(ctx context.Context) ([]adopt.DeviceStatus, error) {
 	return s.host.Status(ctx, "")
 }
 
-// unchangedResult is what to tell when nothing was found out: what is attached still is.
-func (s *spreadReconciler) unchangedResult(l reconcileInput) (r result) {
+// unchangedResult returns the last status, for when the tunnel cannot be read: what is attached stays attached.
+func (s *spreadReconciler) unchangedResult(in reconcileInput) (r result) {
 	r.spread = s.devices
 	if len(s.followers) > 0 {
-		r.status = *l.lastStatus.DeepCopy()
+		r.status = *in.lastStatus.DeepCopy()
 		r.status.Gathers = true
 	}
 	return r
 }
 
-// gathers tells whether what comes from most of the peers is gathered. A single one, where it says that it is, may be behind a
-// device that nothing can be attached to, or may not have come in there. An error elsewhere changes nothing of that.
+// gathers reports whether traffic from more than half of the peers is gathered. A single peer may be behind a device that takes
+// no program, or may not fit into the program's map. An error elsewhere does not matter here.
 func (s *spreadReconciler) gathers(configs map[string]adopt.Config) bool {
-	from, all := 0, 0
+	gathering, all := 0, 0
 	for device, cfg := range configs {
 		all += len(cfg.PortsOf)
-		if w := s.followers[device]; w != nil {
-			from += w.gatheringPeers(cfg)
+		if f := s.followers[device]; f != nil {
+			gathering += f.gatheringPeers(cfg)
 		}
 	}
-	return 2*from > all
+	return 2*gathering > all
 }
 
-// configs are what to attach, by the device that leads to the peers. Those without a way are left out. fresh: the ways may be
-// others than before.
-func (s *spreadReconciler) configs(plan mesh.SpreadPlan, fresh bool) (map[string]adopt.Config, error) {
-	if fresh {
+// configs returns the configuration of each device that leads to peers. It leaves out peers that are not reachable. reread:
+// routes may have changed since the last call.
+func (s *spreadReconciler) configs(plan mesh.SpreadPlan, reread bool) (map[string]adopt.Config, error) {
+	if reread {
 		s.egressDevices = egressDevices{}
 	}
 	configs := map[string]adopt.Config{}
@@ -140,12 +141,12 @@ func (s *spreadReconciler) configs(plan mesh.SpreadPlan, fresh bool) (map[string
 	return configs, nil
 }
 
-// config is that of a device without peers.
+// config returns the configuration of a device without peers.
 func (s *spreadReconciler) config(device string) adopt.Config {
 	return adopt.Config{
 		Device: device, Port: s.port, Ports: s.cfg.Ports, Mark: s.cfg.Mark, PeerPorts: spread.DefaultPorts,
 		PortsOf: map[netip.AddrPort]spread.Ports{}, PlanOf: map[netip.AddrPort][]uint16{}, Gather: adopt.GatherAuto,
-		Gap: spread.DefaultGap, // asking the program that is there takes CAP_SYS_ADMIN, which no agent has
+		Gap: spread.DefaultGap, // reading the attached program's value takes CAP_SYS_ADMIN, which agents lack
 	}
 }
 
@@ -162,31 +163,32 @@ func withPeer(cfg adopt.Config, p *mesh.SpreadPeer, at netip.AddrPort) adopt.Con
 	return cfg
 }
 
-// applyConfigs makes what is watched what is wanted. Where a device fails, the others go on.
+// applyConfigs attaches, changes and detaches programs until they match the wanted configurations. An error of one device does
+// not affect the others.
 func (s *spreadReconciler) applyConfigs(ctx context.Context, r *result, wanted map[string]adopt.Config) error {
 	var errs []error
 	if !s.detachedStale {
-		err := s.detach(ctx, func(device string) bool { _, still := wanted[device]; return !still })
+		err := s.detach(ctx, func(device string) bool { _, ok := wanted[device]; return !ok })
 		s.detachedStale = err == nil
 		errs = append(errs, err)
 	}
-	for _, device := range slices.Sorted(maps.Keys(s.followers)) { // so that the same errors are the same text
-		w := s.followers[device]
-		cfg, still := wanted[device]
-		if n := w.takeRepairs(); !w.changeFailed { // else it may be what was refused that could be done in the end
+	for _, device := range slices.Sorted(maps.Keys(s.followers)) { // sorted, so that the same errors give the same text
+		f := s.followers[device]
+		cfg, isWanted := wanted[device]
+		if n := f.takeRepairs(); !f.changeFailed { // after a failed change, the repair may be that change, retried
 			r.repaired += n
 		}
 		switch {
-		case !still:
+		case !isWanted:
 			r.changes++
-			w.stop()
+			f.stop()
 			if err := s.host.Detach(ctx, device, s.port); err != nil {
-				errs, s.detachedStale = append(errs, err), false // the next look finds it
+				errs, s.detachedStale = append(errs, err), false // the next reconcile retries
 			}
 			delete(s.followers, device)
-		case w.changeFailed || !sameConfig(cfg, w.wanted):
+		case f.changeFailed || !sameConfig(cfg, f.wanted):
 			r.changes++
-			errs = append(errs, w.change(ctx, cfg))
+			errs = append(errs, f.change(ctx, cfg))
 		}
 	}
 	for _, device := range slices.Sorted(maps.Keys(wanted)) {
@@ -195,12 +197,12 @@ func (s *spreadReconciler) applyConfigs(ctx context.Context, r *result, wanted m
 			continue
 		}
 		r.changes++
-		w, err := followDevice(ctx, s.host, cfg, s.cfg.Log, s.trigger)
+		f, err := followDevice(ctx, s.host, cfg, s.cfg.Log, s.trigger)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		s.followers[device] = w
+		s.followers[device] = f
 	}
 	r.changes += r.repaired
 	return errors.Join(errs...)
@@ -211,29 +213,29 @@ func sameConfig(a, b adopt.Config) bool {
 		slices.Equal(a.Peers, b.Peers) && slices.Equal(a.Quiet, b.Quiet)
 }
 
-// tearDown detaches from all devices, those of an earlier agent included.
+// tearDown implements modeReconciler. It detaches from all devices, including those of an earlier agent.
 func (s *spreadReconciler) tearDown(ctx context.Context) error {
 	s.stop()
-	s.egressDevices = egressDevices{} // nobody follows the routes from now on
+	s.egressDevices = egressDevices{} // it becomes outdated: nobody watches the routes from now on
 	if s.port == 0 {
 		tunnels, err := adopt.WireGuard{}.Tunnels()
 		if err != nil {
 			return err
 		}
 		if s.port, err = s.tunnelPort(0, tunnels); err != nil {
-			return nil //nolint:nilerr // without a tunnel there is nothing that it could be attached for
+			return nil //nolint:nilerr // without a tunnel, nothing can be attached
 		}
 	}
 	return s.detach(ctx, func(string) bool { return true })
 }
 
-// detach ends what is attached for the tunnel on some devices.
-func (s *spreadReconciler) detach(ctx context.Context, from func(device string) bool) error {
+// detach detaches the tunnel's programs from the devices that match.
+func (s *spreadReconciler) detach(ctx context.Context, match func(device string) bool) error {
 	all, err := s.host.Status(ctx, "")
 	errs := []error{err}
 	for _, d := range all {
 		ours := slices.ContainsFunc(d.Tunnels, func(t adopt.TunnelStatus) bool { return t.Port == s.port })
-		if ours && from(d.Device) {
+		if ours && match(d.Device) {
 			errs = append(errs, s.host.Detach(ctx, d.Device, s.port))
 		}
 	}
@@ -241,27 +243,8 @@ func (s *spreadReconciler) detach(ctx context.Context, from func(device string) 
 }
 
 func (s *spreadReconciler) stop() {
-	for device, w := range s.followers {
-		w.stop()
+	for device, f := range s.followers {
+		f.stop()
 		delete(s.followers, device)
 	}
-}
-
-// endpointsOf are the node's addresses with the tunnel's port, or the one that administrators say. Others believe no more.
-func endpointsOf(n mesh.Node, port uint16) (all []v1alpha1.Endpoint) {
-	addrs := n.Addrs
-	if n.Endpoint.IsValid() {
-		addrs = []netip.Addr{n.Endpoint}
-	}
-	for _, a := range mesh.UsableAddrs(addrs) {
-		all = append(all, v1alpha1.Endpoint(netip.AddrPortFrom(a, port).String()))
-	}
-	return all
-}
-
-func cidrsOf(n mesh.Node) (all []v1alpha1.CIDR) {
-	for _, p := range n.PodCIDRs {
-		all = append(all, v1alpha1.CIDR(p.String()))
-	}
-	return all
 }

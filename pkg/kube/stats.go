@@ -9,28 +9,28 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/metrics"
 )
 
-// Stats are an agent's counters. They may be read at any time.
+// Stats are an agent's counters. They are safe for concurrent use.
 type Stats struct {
-	Reconciles atomic.Uint64 // how often all was looked at, by what the cluster says
-	Failures   atomic.Uint64 // how often not all could be found out, done or told: with what the cluster says, or without
-	Changes    atomic.Uint64 // what was changed on the node
-	// Drift is what had to be changed although the cluster had not: somebody else on the host changed it, or an event was lost.
+	Reconciles atomic.Uint64 // reconciles with this node's objects from the API
+	Failures   atomic.Uint64 // reconciles that failed, with or without them
+	Changes    atomic.Uint64 // changes made to the host
+	// Drift counts changes made although the cluster had not changed: another program changed the host, or an event was lost.
 	Drift     atomic.Uint64
 	Peers     atomic.Int64
 	SpreadsTo atomic.Int64
 	Problems  atomic.Int64
-	// Ready tells that all was done, at the last look by what the cluster says. It is false once the cluster has no such node.
+	// Ready reports whether the last reconcile succeeded. It is false once the cluster has no such node.
 	Ready atomic.Bool
 
-	perPeerMetrics metrics.PerPeer // what is shown of the tunnel's single peers
+	perPeerMetrics metrics.PerPeer // when to export metrics of single peers
 
-	busySince atomic.Int64 // when the present look began, in nanoseconds of Unix time; 0: there is none
+	busySince atomic.Int64 // start of the running reconcile, in nanoseconds of Unix time; 0: none runs
 
-	engine atomic.Pointer[Engine]               // nil: there is no tunnel
-	spread atomic.Pointer[metrics.SpreadSource] // nil: nothing spreads
+	engine atomic.Pointer[Engine]               // nil: no tunnel runs
+	spread atomic.Pointer[metrics.SpreadSource] // nil: nothing is attached
 }
 
-// onStateChange shows what a look came to. One that ended before it found anything out leaves what the one before it has found.
+// update records the outcome of a reconcile. If it failed before it found anything, the previous gauges stay.
 func (s *Stats) update(r *result, err error) {
 	s.Changes.Add(uint64(r.changes))
 	s.setEngine(r.engine)
@@ -47,7 +47,7 @@ func (s *Stats) update(r *result, err error) {
 	s.spread.Store(&r.spread)
 }
 
-// setEngine has the tunnel's metrics be those of an engine, or of none for nil.
+// setEngine sets the engine whose metrics are exported; nil: none.
 func (s *Stats) setEngine(e Engine) {
 	if e == nil {
 		s.engine.Store(nil)
@@ -56,10 +56,10 @@ func (s *Stats) setEngine(e Engine) {
 	s.engine.Store(&e)
 }
 
-// maxReconcileTime is how long a look may take.
+// maxReconcileTime is the duration after which a reconcile counts as stuck.
 const maxReconcileTime = 5 * time.Minute
 
-// alive tells that the agent is not stuck. The API may be away.
+// alive reports that no reconcile is stuck. It does not depend on the API.
 func (s *Stats) alive() bool {
 	began := s.busySince.Load()
 	return began == 0 || time.Since(time.Unix(0, began)) < maxReconcileTime

@@ -12,23 +12,23 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/adopt"
 )
 
-// knownTunnelNames are how the WireGuard devices of Cilium, Calico, flannel and k3s are called.
+// knownTunnelNames returns the names of the WireGuard devices of Cilium, Calico, flannel and k3s.
 func knownTunnelNames() []string {
 	return []string{"cilium_wg0", "wireguard.cali", "wg-v6.cali", "flannel-wg", "flannel-wg-v6"}
 }
 
-// errAmbiguousTunnel says that the tunnel has to be named.
-var errAmbiguousTunnel = errors.New("name the port of the tunnel to spread (--port)")
+// errAmbiguousTunnel asks for the tunnel's port.
+var errAmbiguousTunnel = errors.New("set the port of the tunnel to spread (--port)")
 
-// tunnelPort returns the port of the tunnel: the one asked for, or that of the WireGuard that the cluster is found to have.
-func (s *spreadReconciler) tunnelPort(asked uint16, tunnels []adopt.Tunnel) (uint16, error) {
-	if port := cmp.Or(asked, s.cfg.Port); port != 0 {
+// tunnelPort returns the requested port, or that of the cluster's WireGuard device.
+func (s *spreadReconciler) tunnelPort(requested uint16, tunnels []adopt.Tunnel) (uint16, error) {
+	if port := cmp.Or(requested, s.cfg.Port); port != 0 {
 		return port, nil
 	}
 	return clusterPort(tunnels)
 }
 
-// clusterPort takes the first tunnel that has one of the known names, or the only one that there is.
+// clusterPort returns the port of the first tunnel with a known name, or of the only tunnel.
 func clusterPort(tunnels []adopt.Tunnel) (uint16, error) {
 	tunnels = slices.DeleteFunc(slices.Clone(tunnels), func(t adopt.Tunnel) bool { return t.Port == 0 || t.Userspace })
 	for _, name := range knownTunnelNames() {
@@ -44,10 +44,10 @@ func clusterPort(tunnels []adopt.Tunnel) (uint16, error) {
 	}
 	switch len(tunnels) {
 	case 0:
-		return 0, fmt.Errorf("the node has no WireGuard device of the kernel's: %w", errAmbiguousTunnel)
+		return 0, fmt.Errorf("the node has no kernel WireGuard device: %w", errAmbiguousTunnel)
 	case 1:
 		return tunnels[0].Port, nil
 	default:
-		return 0, fmt.Errorf("there are %s: %w", strings.Join(names, ", "), errAmbiguousTunnel)
+		return 0, fmt.Errorf("found several WireGuard devices (%s): %w", strings.Join(names, ", "), errAmbiguousTunnel)
 	}
 }

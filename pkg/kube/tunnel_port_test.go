@@ -20,12 +20,12 @@ func TestClusterTunnelPortIsFound(t *testing.T) {
 		{"Cilium's among others", []adopt.Tunnel{mine, cilium}, 51871, ""},
 		{"flannel's", []adopt.Tunnel{flannel, user}, 51820, ""},
 		{"the only one", []adopt.Tunnel{user, mine}, 1000, ""},
-		{"none", []adopt.Tunnel{user}, 0, "the node has no WireGuard device of the kernel's: name the port of the tunnel to spread (--port)"},
+		{"none", []adopt.Tunnel{user}, 0, "the node has no kernel WireGuard device: set the port of the tunnel to spread (--port)"},
 		{
 			"two of unknown names",
 			[]adopt.Tunnel{mine, {Name: "wg2", Port: 3000}},
 			0,
-			"there are wg0 on 1000, wg2 on 3000: name the port of the tunnel to spread (--port)",
+			"found several WireGuard devices (wg0 on 1000, wg2 on 3000): set the port of the tunnel to spread (--port)",
 		},
 		{"one that does not listen", []adopt.Tunnel{mine, {Name: "wg2"}}, 1000, ""},
 	} {

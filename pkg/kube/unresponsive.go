@@ -12,13 +12,13 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// unresponsive finds the nodes that do not answer handshakes. Its zero value is ready; it must not be used concurrently.
+// unresponsive finds the nodes that do not answer handshakes. The zero value is ready. It is not safe for concurrent use.
 type unresponsive struct {
 	detector mesh.UnresponsiveDetector
 }
 
-// mustReconcile returns what to tell of the peers that a device has: nil where all answer or are not talked to, so that nothing is
-// written in normal life.
+// update returns the unresponsive nodes for the status. It returns nil when all peers answer or have no traffic, so that the
+// status is not written in normal operation.
 func (s *unresponsive) update(now time.Time, have []config.PeerStatus, want []mesh.Peer) *v1alpha1.StalePeers {
 	silent := s.detector.Update(now, have)
 	if len(silent) == 0 {

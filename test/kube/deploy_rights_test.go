@@ -114,7 +114,7 @@ func (n *node) cleanUp(bpf string, args ...string) {
 	n.l.Helper()
 	c := n.run(kustomized("cleanup"), bpf, args...)
 	n.l.eventually("all is taken away", func() error {
-		if !strings.Contains(c.log.String(), "nothing of an agent is left") {
+		if !strings.Contains(c.log.String(), "cleanup done") {
 			return errors.New(c.log.String())
 		}
 		return nil

@@ -114,7 +114,7 @@ func well(i, peers int) map[string]any {
 		"endpoints": []any{fmt.Sprintf("192.0.2.%d:51820", i)}, "podCIDRs": []any{fmt.Sprintf("10.244.%d.0/24", i)},
 		"peers": int64(peers), "spreadsTo": int64(peers),
 		"conditions": []any{map[string]any{
-			"type": "Ready", "status": "True", "reason": "AsItShouldBe", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+			"type": "Ready", "status": "True", "reason": "Reconciled", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
 		}},
 	}
 }

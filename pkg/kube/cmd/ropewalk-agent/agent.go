@@ -37,25 +37,25 @@ func newAgentCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ropewalk-agent --mode spread|mesh",
 		Short: "The Kubernetes agent of ropewalk: one per node, as a DaemonSet",
-		Long: "In the mode spread the agent spreads and gathers for the WireGuard that the cluster has: Cilium's, Calico's, flannel's or\n" +
-			"k3s's. It changes no key, no route and nothing of the CNI, and spreads towards a node only after that one has said\n" +
-			"that it gathers. In the mode mesh ropewalk itself is the tunnel between the nodes' pods.\n\n" +
-			"What it attached stays when it ends, so that an upgrade loses nothing.",
+		Long: "In spread mode, the agent spreads and gathers for the cluster's WireGuard: that of Cilium, Calico, flannel or k3s. It changes no\n" +
+			"key, no route and nothing of the CNI, and spreads towards a node only after that node has reported that it gathers.\n" +
+			"In mesh mode, ropewalk itself is the tunnel between the nodes' pods.\n\n" +
+			"Attached programs stay when the agent ends, so that an upgrade loses no packets.",
 		Version: version, Args: usageArgs(cobra.NoArgs), SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runAgent(cmd.Context(), o) },
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	f := cmd.Flags()
-	f.StringVar(&o.mode, "mode", string(mesh.ModeSpread), "spread or mesh, unless the RopewalkNode says otherwise")
+	f.StringVar(&o.mode, "mode", string(mesh.ModeSpread), "spread or mesh; spec.mode of the RopewalkNode takes precedence")
 	f.StringVar(&o.cfg.Node, "node", os.Getenv("NODE_NAME"), "the node's name (default: NODE_NAME)")
-	o.server.add(f, "as a pod finds it")
+	o.server.add(f, "the one of the pod's cluster")
 	f.Uint16Var(&o.cfg.Port, "port", 0, "the tunnel's listen port (spread: that of the cluster's WireGuard; mesh: 51820)")
 	f.StringVar(&o.ports, "spread-ports", spread.DefaultPorts.String(), "source ports to spread over")
-	f.Uint32Var(&o.cfg.Mark, "mark", 0, "mode spread: bits of a packet's mark that hold its flow, for a userspace WireGuard")
-	f.StringVar(&o.cfg.BPF, "bpf-fs", "", "mode spread: the BPF file system to pin in (default: /sys/fs/bpf)")
-	f.DurationVar(&o.cfg.ResyncPeriod, "full-every", kube.DefaultResyncPeriod, "how often all is looked at although nothing happened")
-	f.DurationVar(&o.cfg.Propagation, "learn", kube.DefaultPropagation, "time that other nodes are given to learn of this one before it spreads towards them")
-	f.StringVar(&o.listen, "listen", "127.0.0.1:9567", "where /healthz, /readyz and /metrics are served; empty: nowhere")
+	f.Uint32Var(&o.cfg.Mark, "mark", 0, "spread mode: mask of the bits of a packet's mark that hold its flow, for a userspace WireGuard")
+	f.StringVar(&o.cfg.BPF, "bpf-fs", "", "spread mode: the BPF file system to pin in (default: /sys/fs/bpf)")
+	f.DurationVar(&o.cfg.ResyncPeriod, "resync-period", kube.DefaultResyncPeriod, "interval of reconciles without an event")
+	f.DurationVar(&o.cfg.Propagation, "learn", kube.DefaultPropagation, "time for this node's status to reach the other nodes, before it spreads towards them")
+	f.StringVar(&o.listen, "listen", "127.0.0.1:9567", "address of /healthz, /readyz and /metrics; empty: not served")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	addMeshFlags(f, &o)
 	cmd.AddCommand(newCleanupCmd(), newMeshCmd())
@@ -85,7 +85,7 @@ func (o apiOptions) config() (*rest.Config, error) {
 func (o options) config(log *slog.Logger) (cfg kube.Config, err error) {
 	cfg = o.cfg
 	if cfg.Node == "" {
-		return cfg, usageError{errors.New("which node is this? Set --node or NODE_NAME")}
+		return cfg, usageError{errors.New("the node's name is missing: set --node or NODE_NAME")}
 	}
 	if cfg.Ports, err = config.ParsePorts(o.ports); err != nil {
 		return cfg, usageError{fmt.Errorf("--spread-ports: %w", err)}
@@ -118,7 +118,7 @@ func runAgent(ctx context.Context, o options) error {
 	if err := serve(ctx, o.listen, kube.Content{Stats: a.Stats(), Version: version, Log: log}); err != nil {
 		return err
 	}
-	log.Info("agent begins", "node", cfg.Node, "mode", o.mode, "version", version)
+	log.Info("agent started", "node", cfg.Node, "mode", o.mode, "version", version)
 	return a.Run(ctx)
 }
 
@@ -133,7 +133,7 @@ func serve(ctx context.Context, at string, c kube.Content) error {
 	}
 	go func() {
 		if err := kube.Serve(ctx, l, c); err != nil {
-			c.Log.Error("probes are no longer answered", "error", err)
+			c.Log.Error("serving probes and metrics failed", "error", err)
 		}
 	}()
 	return nil

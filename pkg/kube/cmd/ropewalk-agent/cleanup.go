@@ -28,12 +28,12 @@ func newCleanupCmd() *cobra.Command {
 	var o cleanupOptions
 	cmd := &cobra.Command{
 		Use:   "cleanup",
-		Short: "Take away all that agents left on this node",
-		Long: "cleanup tells the other nodes that this one has no agent any more, waits until they know, and then detaches spread's\n" +
-			"programs, and deletes the tunnel and its routes. What is not there is no error. No agent may run on the node.\n" +
-			"While the API does not answer, it tries for two minutes to tell them, and goes on then.\n\n" +
-			"The routes that keep the mesh's traffic from leaving in the clear go as well: from then on it goes, unencrypted,\n" +
-			"wherever the cluster's other routes lead.",
+		Short: "Remove everything that agents left on this node",
+		Long: "cleanup publishes that this node has no agent any more and waits until the other nodes know. It then detaches the\n" +
+			"programs and deletes the tunnel, its routes and files. Missing parts are no error. No agent may run on the node.\n" +
+			"If the API does not answer, cleanup retries for two minutes and then proceeds.\n\n" +
+			"It also removes the routes that keep the mesh's traffic from leaving in the clear. From then on, that traffic follows\n" +
+			"the cluster's other routes, unencrypted.",
 		Example: "  ropewalk-agent cleanup --node $NODE_NAME",
 		Args:    usageArgs(cobra.NoArgs), SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runCleanup(cmd.Context(), o) },
@@ -41,14 +41,14 @@ func newCleanupCmd() *cobra.Command {
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	f := cmd.Flags()
 	f.StringVar(&o.cfg.Node, "node", os.Getenv("NODE_NAME"), "the node's name (default: NODE_NAME)")
-	o.server.add(f, "as a pod finds it; outside of a pod: none is told")
+	o.server.add(f, "in a pod, the cluster's; outside: none, and nothing is published")
 	f.StringVar(&o.cfg.BPF, "bpf-fs", "", "the BPF file system that programs are pinned in (default: /sys/fs/bpf)")
 	f.StringVar(&o.cfg.Tunnel, "tunnel", kube.DefaultTunnel, "the tunnel's interface")
-	f.StringVar(&o.cfg.KeyDir, "key-dir", kube.DefaultKeyDir, "directory of the node's key and of what administrators asked for")
-	f.BoolVar(&o.cfg.RemoveKeys, "keys", false, "remove the node's keys, too")
-	f.DurationVar(&o.cfg.Propagation, "learn", kube.DefaultPropagation, "time that other nodes are given to learn that this one has no agent any more")
-	f.BoolVar(&o.stay, "stay", false, "stay when all is done, and say so on /readyz, so that a DaemonSet can tell")
-	f.StringVar(&o.listen, "listen", "127.0.0.1:9567", "where /healthz and /readyz are served, with --stay; empty: nowhere")
+	f.StringVar(&o.cfg.KeyDir, "key-dir", kube.DefaultKeyDir, "directory of the node's key and of the agent's saved state")
+	f.BoolVar(&o.cfg.RemoveKeys, "keys", false, "remove the node's keys as well")
+	f.DurationVar(&o.cfg.Propagation, "learn", kube.DefaultPropagation, "time for the status without an agent to reach the other nodes, before anything is removed")
+	f.BoolVar(&o.stay, "stay", false, "keep running when done, and report ready on /readyz, for a DaemonSet")
+	f.StringVar(&o.listen, "listen", "127.0.0.1:9567", "address of /healthz and /readyz, with --stay; empty: not served")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	return cmd
 }
@@ -74,7 +74,7 @@ func runCleanup(ctx context.Context, o cleanupOptions) error {
 	if err := kube.Cleanup(ctx, o.cfg); err != nil {
 		return err
 	}
-	log.Info("nothing of an agent is left", "node", o.cfg.Node)
+	log.Info("cleanup done", "node", o.cfg.Node)
 	if o.stay {
 		stay(ctx, log, &stats)
 	}
@@ -84,6 +84,6 @@ func runCleanup(ctx context.Context, o cleanupOptions) error {
 // stay says that all is done until ctx ends.
 func stay(ctx context.Context, log *slog.Logger, stats *kube.Stats) {
 	stats.Ready.Store(true)
-	log.Info("staying until told to end")
+	log.Info("keeping the process running until it is stopped")
 	<-ctx.Done()
 }

@@ -14,13 +14,13 @@ import (
 
 // addMeshFlags adds those of the mode mesh.
 func addMeshFlags(f *pflag.FlagSet, o *options) {
-	f.StringVar(&o.cfg.Tunnel, "tunnel", kube.DefaultTunnel, "mode mesh: the interface's name")
-	f.StringVar(&o.cfg.KeyDir, "key-dir", kube.DefaultKeyDir, "directory of the node's key and of what administrators asked for, which must outlive the pod")
+	f.StringVar(&o.cfg.Tunnel, "tunnel", kube.DefaultTunnel, "mesh mode: the interface's name")
+	f.StringVar(&o.cfg.KeyDir, "key-dir", kube.DefaultKeyDir, "directory of the node's key and of the agent's saved state, which must outlive the pod")
 	f.TextVar(&o.cfg.PerPeerMetrics, "metrics-per-peer", metrics.PerPeerOff,
-		fmt.Sprintf("mode mesh: metrics of single peers, ten for each on every node: `auto|on|off` (auto: while there are at most %d)", metrics.MaxPeers))
-	f.IntVar(&o.cfg.MTU, "mtu", 0, "mode mesh: MTU of the tunnel (default: what fits the node's interface)")
-	f.BoolVar(&o.cfg.Cleartext, "cleartext", false, "mode mesh: let through, unencrypted, what is for pods of nodes that are no peers (default: drop it)")
-	f.StringSliceVar(&o.pods, "pod-cidr", nil, "mode mesh: prefix of the cluster's pods, to drop what is for nodes that nobody knows (repeatable)")
+		fmt.Sprintf("mesh mode: metrics of single peers, ten for each on every node: `auto|on|off` (auto: while there are at most %d)", metrics.MaxPeers))
+	f.IntVar(&o.cfg.MTU, "mtu", 0, "mesh mode: MTU of the tunnel (default: derived from the node's interface)")
+	f.BoolVar(&o.cfg.Cleartext, "cleartext", false, "mesh mode: send traffic for pods of nodes that are no peers unencrypted (default: drop it)")
+	f.StringSliceVar(&o.pods, "pod-cidr", nil, "mesh mode: prefix of the cluster's pods; traffic for unknown nodes within it is dropped (repeatable)")
 }
 
 func parsePrefixes(texts []string) (all []netip.Prefix, err error) {

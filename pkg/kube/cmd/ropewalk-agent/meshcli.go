@@ -56,7 +56,7 @@ func loadMesh(ctx context.Context, o command.Options) (*view.Mesh, error) {
 	defer cancel()
 	cluster, err := kube.Snapshot(ctx, cfg)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return nil, fmt.Errorf("the API server at %s has not answered within %s", cfg.Host, o.Timeout)
+		return nil, fmt.Errorf("the API server at %s did not answer within %s", cfg.Host, o.Timeout)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the cluster at %s: %w", cfg.Host, err)
@@ -81,11 +81,11 @@ func kubeconfig(o command.Options) (cfg *rest.Config, name string, err error) {
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
 	switch cfg, err = loader.ClientConfig(); {
 	case clientcmd.IsEmptyConfig(err):
-		return nil, "", errors.New("no kubeconfig: which cluster? Give --kubeconfig, set KUBECONFIG, or run it where kubectl works")
+		return nil, "", errors.New("no kubeconfig found: use --kubeconfig or KUBECONFIG, or run where kubectl works")
 	case errors.Is(err, os.ErrNotExist):
 		return nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
 	case err != nil:
-		return nil, "", fmt.Errorf("reading the kubeconfig: %w (kubectl config get-contexts lists what it has)", err)
+		return nil, "", fmt.Errorf("reading the kubeconfig: %w (kubectl config get-contexts lists the contexts)", err)
 	}
 	cfg.UserAgent = "ropewalk-mesh/" + version
 	cfg.QPS, cfg.Burst = 50, 50 // pages of one list
@@ -124,7 +124,7 @@ func writeGraph(out io.Writer, m *view.Mesh, o command.Options) error {
 		return err
 	}
 	if err := os.WriteFile(o.Output, b.Bytes(), 0o644); err != nil {
-		return fmt.Errorf("writing the drawing: %w", err)
+		return fmt.Errorf("writing the graph: %w", err)
 	}
 	return nil
 }
