@@ -6,11 +6,13 @@
 //
 // Begin reading in agent.go. Calls run down this list of files, never up:
 //   - entry points: agent, cleanup, snapshot, serve, metrics
-//   - the reconcile loop: reconcile, restore, mode, publish, state, triggers
+//   - the reconcile loop: reconcile, restore, mode, publish, drift, state, triggers
 //   - mesh mode: mesh_reconciler, key_rotation, handover, mesh_engine, handshakes, unresponsive, key_prober, keyring, keyfile
-//   - spread mode: spread_reconciler, port_planner, device_follower, announcement, unmatched, egress, tunnel_port
-//   - the API and the host: cluster, convert, client, node, api_dialer, persisted, atomicfile, network, interface, routes, engine,
-//     stats, config
+//   - spread mode: spread_reconciler, port_planner, device_follower, announcement, unmatched, egress,
+//     tunnel_port
+//   - the API: cluster, convert, client, node, node_protobuf, api_dialer
+//   - the host: persisted, atomicfile, network, interface, routes, engine
+//   - values: stats, result, config
 //
 // While the API is unreachable, the last desired state stays in force. The programs of spread mode stay attached while no agent
 // runs. In mesh mode, packets for the tunnel are dropped until the next agent starts. It carries them from its persisted state

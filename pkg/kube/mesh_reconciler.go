@@ -199,14 +199,6 @@ func (m *meshReconciler) status(self mesh.Node, plan mesh.TunnelPlan) v1alpha1.N
 	return st
 }
 
-// publicKeyOf returns the public key of a generation, or "" for none.
-func publicKeyOf(g generation) v1alpha1.PublicKey {
-	if g.number == 0 {
-		return ""
-	}
-	return v1alpha1.PublicKey(g.public().Base64())
-}
-
 // tearDown removes the tunnel. Traffic for other nodes' pods then follows the cluster's other routes.
 func (m *meshReconciler) tearDown(context.Context) error {
 	m.stop()

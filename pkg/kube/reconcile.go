@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/kube/v1alpha1"
@@ -21,12 +20,6 @@ var (
 	// errStaleRopewalkNode means that garbage collection of an earlier node's RopewalkNode is pending.
 	errStaleRopewalkNode = errors.New("the RopewalkNode belongs to an earlier node of this name and must be garbage-collected first")
 )
-
-// driftDetector tells changes of the cluster from changes that other programs made on the host.
-type driftDetector struct {
-	requested atomic.Uint64 // counts changes of the cluster
-	handled   uint64        // requested, at the start of the last successful reconcile
-}
 
 // reconcile makes the host match the cluster and publishes the node's status, after an error as well.
 func (a *Agent) reconcile(ctx context.Context, t trigger) error {
@@ -122,12 +115,4 @@ func (a *Agent) logProblems(problems []mesh.Problem) {
 		}
 	}
 	a.loggedProblems = problems
-}
-
-// reportDrift counts and logs changes that reverted those of other programs.
-func (a *Agent) reportDrift(changes int) {
-	if changes > 0 {
-		a.stats.Drift.Add(uint64(changes))
-		a.cfg.Log.Warn("repaired changes that another program made on the host", "changes", changes)
-	}
 }
