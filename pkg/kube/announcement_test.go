@@ -35,9 +35,9 @@ func TestSpreadingWaitsForPropagation(t *testing.T) {
 			pass      time.Duration
 			want      bool
 		}{
-			{here, here, 0, true}, // an agent that was restarted
+			{here, here, 0, true}, // a restarted agent
 			{here, moved, 0, false},
-			{here, moved, time.Minute, false}, // it could not be told yet
+			{here, moved, time.Minute, false}, // not published yet
 			{moved, moved, 0, false},
 			{moved, moved, 9 * time.Second, false},
 			{moved, moved, time.Second, true},
@@ -47,14 +47,14 @@ func TestSpreadingWaitsForPropagation(t *testing.T) {
 			{&v1alpha1.NodeStatus{}, wider, 0, false},
 			{wider, wider, 0, false},
 			{wider, wider, 10 * time.Second, true},
-			{tunnel, wider, 0, false}, // it was in another mode, at the same port
+			{tunnel, wider, 0, false}, // it was in another mode at the same port
 			{both, both, 0, false},
 			{both, both, 10 * time.Second, true},
 			{both, reordered, 0, true},
 			{nowhere, nowhere, 0, false},
 			{nowhere, nowhere, 10 * time.Second, false},
 		} {
-			time.Sleep(step.pass) // of the fake clock
+			time.Sleep(step.pass) // fake clock
 			got, wait := n.propagated(step.told, step.now, 10*time.Second)
 			if got != step.want || got && wait > 0 {
 				t.Errorf("step %d: known %t, wait %s", i, got, wait)
@@ -81,13 +81,13 @@ func TestSpreadPlanIsMatchedWithTunnelPeers(t *testing.T) {
 		wait     time.Duration
 	}{
 		{"all are peers", []adopt.Tunnel{tunnel(51820, "192.0.2.2:51820", "192.0.2.3:61007")}, 2, 0, 0, 0},
-		{"one is elsewhere", []adopt.Tunnel{tunnel(51820, "192.0.2.2:51820", "198.51.100.3:51820")}, 1, 1, 0, unmatchedGrace},
-		{"all are", []adopt.Tunnel{tunnel(51820, "198.51.100.2:51820", "198.51.100.3:51820")}, 0, 0, 1, unmatchedGrace},
+		{"one peer has another address", []adopt.Tunnel{tunnel(51820, "192.0.2.2:51820", "198.51.100.3:51820")}, 1, 1, 0, unmatchedGrace},
+		{"all peers have other addresses", []adopt.Tunnel{tunnel(51820, "198.51.100.2:51820", "198.51.100.3:51820")}, 0, 0, 1, unmatchedGrace},
 		{"one has no endpoint yet", []adopt.Tunnel{tunnel(51820, "192.0.2.2:51820", "")}, 1, 0, 0, unmatchedGrace},
-		{"one has none, and two are elsewhere", []adopt.Tunnel{tunnel(51820, "198.51.100.2:51820", "")}, 0, 0, 1, unmatchedGrace},
+		{"one has no endpoint, one another address", []adopt.Tunnel{tunnel(51820, "198.51.100.2:51820", "")}, 0, 0, 1, unmatchedGrace},
 		{"no peer has an endpoint yet", []adopt.Tunnel{tunnel(51820, "", "")}, 2, 0, 0, 0},
 		{"another tunnel", []adopt.Tunnel{tunnel(1, "198.51.100.2:51820")}, 2, 0, 0, 0},
-		{"a tunnel that cannot be asked", nil, 2, 0, 0, 0},
+		{"unreadable tunnel", nil, 2, 0, 0, 0},
 	} {
 		var nodes []mesh.Node
 		for _, text := range []string{"192.0.2.1", "192.0.2.2", "192.0.2.3"} {
@@ -102,13 +102,13 @@ func TestSpreadPlanIsMatchedWithTunnelPeers(t *testing.T) {
 				plan, r := mesh.Spread("192.0.2.1", nodes, true), result{}
 				s.matchTunnel(&r, &plan, c.tunnels)
 				problems, notes := c.problems, c.notes
-				if !long { // the tunnel may only be late
+				if !long { // within the grace period, nothing is reported
 					problems, notes = 0, 0
 				}
 				if plan.SpreadsTo() != c.to || len(plan.Problems) != problems || len(r.notes) != notes || r.requeueAfter != c.wait || len(plan.Peers) != 2 {
 					t.Errorf("%s: %d, %+v, %+v", c.name, plan.SpreadsTo(), plan.Problems, r)
 				}
-				time.Sleep(unmatchedGrace) // of the fake clock
+				time.Sleep(unmatchedGrace) // fake clock
 			}
 		})
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// reached is a connection to somewhere.
+// reached is a connection with a given remote address.
 type reached struct {
 	net.Conn
 	at string
@@ -18,7 +18,7 @@ type reached struct {
 
 func (r reached) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(r.at)) }
 
-// TestResolvedAPIServerBypassesTunnel is cilium #28965 for one that is not given by its address.
+// TestResolvedAPIServerBypassesTunnel covers cilium #28965, for an API server that is configured by name.
 func TestResolvedAPIServerBypassesTunnel(t *testing.T) {
 	at, found := "", 0
 	d := &apiDialer{
@@ -51,7 +51,7 @@ func TestRecentAPIServerAddressesAreKept(t *testing.T) {
 		return addr
 	}
 	for i := range byte(100) {
-		reach(0) // trigger and again, among others that come and go
+		reach(0) // repeatedly, among others that come and go
 		reach(i)
 	}
 	var want []netip.Addr

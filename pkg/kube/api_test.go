@@ -18,10 +18,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/kube/v1alpha1"
 )
 
-// fakeAPI is as much of an API server as an agent speaks to. Nothing is ever deleted. test/kube has a real one.
+// fakeAPI implements the part of an API server that agents use. It deletes nothing. test/kube uses a real API server.
 type fakeAPI struct {
 	nodes, agents   *collection
-	crdWithoutPlans atomic.Bool // the definition is one without plans
+	crdWithoutPlans atomic.Bool // the CRD lacks plans
 }
 
 func newFakeAPI() *fakeAPI {
@@ -41,7 +41,7 @@ func (a *fakeAPI) handler() http.Handler {
 	return m
 }
 
-// addNode is what a kubelet and the controller manager do.
+// addNode adds a Node as a kubelet and the controller manager would.
 func (a *fakeAPI) addNode(name string, addr netip.Addr, pods netip.Prefix) error {
 	n := node{}
 	n.Spec.PodCIDRs = []string{pods.String()}
@@ -58,7 +58,7 @@ func (a *fakeAPI) addNode(name string, addr netip.Addr, pods netip.Prefix) error
 	return nil
 }
 
-// status is what a node's agent has told last.
+// status returns the last status that a node's agent published.
 func (a *fakeAPI) status(name string) (st v1alpha1.NodeStatus, err error) {
 	if o, ok := a.agents.get(name); ok && o.Status != nil {
 		err = json.Unmarshal(o.Status, &st)
@@ -73,14 +73,14 @@ func (a *fakeAPI) create(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if _, exists := a.agents.get(o.Name); exists {
-		http.Error(w, "it exists", http.StatusConflict)
+		http.Error(w, "already exists", http.StatusConflict)
 		return
 	}
 	o.UID, o.Generation = types.UID("agent of "+o.Name), 1
 	answer(w, a.agents.put(o))
 }
 
-// apply is a server-side apply of the status by its only owner.
+// apply implements server-side apply of the status, for a single field owner.
 func (a *fakeAPI) apply(w http.ResponseWriter, r *http.Request) {
 	var applied object
 	if err := json.NewDecoder(r.Body).Decode(&applied); err != nil {
@@ -102,10 +102,10 @@ func (a *fakeAPI) apply(w http.ResponseWriter, r *http.Request) {
 
 func answer(w http.ResponseWriter, o object) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(o) // who asked may be gone
+	_ = json.NewEncoder(w).Encode(o) // the client may be gone
 }
 
-// object is any of the API's.
+// object is any API object.
 type object struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -119,16 +119,16 @@ type watchEvent struct {
 	Object object `json:"object"`
 }
 
-// collection is all objects of one kind, as all that ever happened to them. The version of an object is its place there, from 1.
+// collection has all objects of a kind, as a log of events. An object's resource version is its position in the log, from 1.
 type collection struct {
 	kind metav1.TypeMeta
 
 	mu    sync.Mutex
 	past  []watchEvent
-	grown chan struct{} // isClosed as soon as more has happened
+	grown chan struct{} // closed at the next event
 }
 
-// put adds an object, or replaces it.
+// put adds or replaces an object.
 func (c *collection) put(o object) object {
 	_, exists := c.get(o.Name)
 	c.mu.Lock()
@@ -155,28 +155,28 @@ func (c *collection) get(name string) (object, bool) {
 	return object{}, false
 }
 
-// size is how much has happened.
+// size returns the length of the log.
 func (c *collection) size() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.past)
 }
 
-// since is what has happened behind a version, and what is closed when there is more.
+// since returns the events after a version, and a channel that is closed at the next one.
 func (c *collection) since(version int) ([]watchEvent, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.past[min(version, len(c.past)):]), c.grown
 }
 
-// followDevice answers a watch, with what there is at first if asked for: client-go lists so (KEP 3157).
+// watch answers a watch request, with the initial objects on request: client-go lists this way (KEP 3157).
 func (c *collection) watch(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	at, _ := strconv.Atoi(q.Get("resourceVersion"))
 	first := q.Get("sendInitialEvents") == "true"
 	switch {
 	case q.Get("watch") == "":
-		http.Error(w, "there is no list", http.StatusNotImplemented)
+		http.Error(w, "lists are not implemented", http.StatusNotImplemented)
 		return
 	case first:
 		at = 0
@@ -199,7 +199,7 @@ func (c *collection) watch(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// bookmark says that these were all that there is.
+// bookmark returns the event that ends the initial objects.
 func (c *collection) bookmark(version int) watchEvent {
 	return watchEvent{"BOOKMARK", object{TypeMeta: c.kind, ObjectMeta: metav1.ObjectMeta{
 		ResourceVersion: strconv.Itoa(version), Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"},

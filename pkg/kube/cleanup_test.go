@@ -31,7 +31,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
-// emptyHost is one with nothing but a loopback device, and a name for a tunnel that no other host of the machine has.
+// emptyHost returns a host with nothing but a loopback device, and a tunnel name that no other host of the machine has.
 func emptyHost(t *testing.T) (h *netlab.Host, tunnel string) {
 	t.Helper()
 	lab, hosts := netlabtest.Hosts(t, "cleanup", "node")
@@ -52,7 +52,7 @@ func cleanupOf(t *testing.T, tunnel string) CleanupConfig {
 	}}
 }
 
-// addTunnel adds what a killed agent leaves: a persistent interface.
+// addTunnel adds the persistent interface that a killed agent leaves.
 func addTunnel(name string) error {
 	d, err := tun.Open(tun.Config{Name: name, Queues: 1, Persist: true})
 	if err != nil {
@@ -64,7 +64,7 @@ func addTunnel(name string) error {
 	return hostnet.SetLinkUp(name, tun.DefaultMTU)
 }
 
-// addForeignTunnel adds a persistent interface of the same kind that somebody else made.
+// addForeignTunnel adds a persistent interface of the same kind that another program made.
 func addForeignTunnel(name string) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
@@ -82,13 +82,13 @@ func TestCleanupRemovesTunnelAndRoutes(t *testing.T) {
 		if _, err := applyRouting(tunnel, &Routing{Routes: pods}, true); err != nil {
 			return err
 		}
-		for range 2 { // the second time, nothing is there
+		for range 2 { // the second time, nothing is left to remove
 			if err := Cleanup(t.Context(), c); err != nil {
 				return err
 			}
 		}
 		if _, err := netlink.LinkByName(tunnel); !errors.As(err, new(netlink.LinkNotFoundError)) {
-			t.Errorf("the tunnel is there: %v", err)
+			t.Errorf("the tunnel still exists: %v", err)
 		}
 		if left, err := agentRoutes(); err != nil || len(left) > 0 {
 			t.Errorf("routes are left: %v, %v", left, err)
@@ -110,7 +110,7 @@ func TestCleanupKeepsForeignInterfaces(t *testing.T) {
 				return err
 			}
 			if err := Cleanup(t.Context(), cleanupOf(t, tunnel)); err == nil || !strings.Contains(err.Error(), what) {
-				t.Errorf("another's interface: %v", err)
+				t.Errorf("another program's interface: %v", err)
 			}
 			l, err := netlink.LinkByName(tunnel)
 			if err != nil {
@@ -133,7 +133,7 @@ func TestTearDownRemovesOnlyOwnTunnel(t *testing.T) {
 	}{
 		{"a bridge", func() error { return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}) }, true},
 		{"another program's TUN", func() error { return addForeignTunnel(tunnel) }, true},
-		{"what an agent left", func() error { return addTunnel(tunnel) }, false},
+		{"left by an agent", func() error { return addTunnel(tunnel) }, false},
 		{"nothing", func() error { return nil }, false},
 	} {
 		in(t, h, func() error {
@@ -164,7 +164,7 @@ func TestCleanupRefusesWhileAgentRuns(t *testing.T) {
 			return err
 		}
 		if err := Cleanup(t.Context(), cleanupOf(t, tunnel)); err == nil {
-			t.Error("a tunnel that is served is deleted")
+			t.Error("cleanup deleted a tunnel that is being served")
 		}
 		_, err := netlink.LinkByName(tunnel)
 		return err
@@ -206,7 +206,8 @@ func TestCleanupRemovesKeysOnRequest(t *testing.T) {
 	}
 }
 
-// serverAnswering is an API server that answers with codes, one after the other and then the last, and calls told before each.
+// serverAnswering returns an API server that answers with the given codes in turn, repeating the last. It calls told before
+// each.
 func serverAnswering(t *testing.T, told func(*http.Request), codes ...int) *rest.Config {
 	t.Helper()
 	var mu sync.Mutex
@@ -237,7 +238,7 @@ func TestCleanupPublishesBeforeRemoving(t *testing.T) {
 		}
 		var path string
 		var status map[string]any
-		var before error // whether what is to be removed was there when the others were told
+		var before error // whether the tunnel was still there when the status was published
 		tries := 0
 		cfg.API = serverAnswering(t, func(r *http.Request) {
 			var body map[string]any
@@ -267,7 +268,7 @@ func TestCleanupRetriesPublishing(t *testing.T) {
 	}
 }
 
-// answering is a transport to a server of that kind.
+// answering is a transport whose server is a function.
 type answering func(*http.Request) (*http.Response, error)
 
 func (a answering) RoundTrip(r *http.Request) (*http.Response, error) { return a(r) }
@@ -278,7 +279,7 @@ func TestUnansweredWriteTimesOut(t *testing.T) {
 			<-r.Context().Done()
 			return nil, r.Context().Err()
 		},
-		"asks for patience": func(r *http.Request) (*http.Response, error) {
+		"returns Retry-After": func(r *http.Request) (*http.Response, error) {
 			h := http.Header{"Retry-After": []string{"120"}}
 			return &http.Response{StatusCode: http.StatusTooManyRequests, Header: h, Body: http.NoBody, Request: r}, nil
 		},
@@ -294,7 +295,7 @@ func TestUnansweredWriteTimesOut(t *testing.T) {
 			} {
 				began := time.Now()
 				if err, took := write(), time.Since(began); err == nil || took > writeTimeoutAPI {
-					t.Errorf("a server that %s is waited for for %s: %v", what, took, err)
+					t.Errorf("server that %s: the write took %s: %v", what, took, err)
 				}
 			}
 		})

@@ -17,7 +17,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/kube/v1alpha1"
 )
 
-// patience is how long anything may take on a machine that is emulated and overloaded.
+// patience bounds each wait. It allows for an emulated and overloaded machine.
 const patience = time.Minute
 
 func TestClusterFollowsAgentStatus(t *testing.T) {
@@ -43,7 +43,7 @@ func TestClusterFollowsAgentStatus(t *testing.T) {
 	}
 	k.start(t.Context())
 	if !cache.WaitForCacheSync(t.Context().Done(), k.synced) {
-		t.Fatal("the picture is never whole")
+		t.Fatal("the informers did not sync")
 	}
 	until := func(what string, right func(*v1alpha1.RopewalkNode) bool) {
 		t.Helper()
@@ -59,9 +59,9 @@ func TestClusterFollowsAgentStatus(t *testing.T) {
 
 	n, rn := k.node("a")
 	if n == nil || rn != nil {
-		t.Fatalf("there are %v and %v", n, rn)
+		t.Fatalf("got objects %v and %v", n, rn)
 	}
-	for range 2 { // one that is there already is no error
+	for range 2 { // creating an existing object is no error
 		if err := c.create(t.Context(), n); err != nil {
 			t.Fatal(err)
 		}
@@ -75,11 +75,11 @@ func TestClusterFollowsAgentStatus(t *testing.T) {
 		t.Errorf("the cluster is %+v", all)
 	}
 	if err := c.apply(t.Context(), "b", v1alpha1.NodeStatus{}); err == nil {
-		t.Error("the status of a node that is not there was written")
+		t.Error("wrote the status of a missing node")
 	}
 }
 
-// TestPlanChangesAreRateLimited: a node that was taken over is not to keep all others busy.
+// TestPlanChangesAreRateLimited: a compromised node must not keep all others busy.
 func TestPlanChangesAreRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int32
@@ -93,17 +93,17 @@ func TestPlanChangesAreRateLimited(t *testing.T) {
 			want   uint16
 		}{
 			{0, 0, false, 0},
-			{0, 61000, true, 61000}, // the first
+			{0, 61000, true, 61000}, // the first one
 			{0, 61000, false, 61000},
 			{time.Second, 61001, false, 61000},
-			{time.Second, 61002, true, 61000},       // all else is
-			{57 * time.Second, 61003, false, 61000}, // one call is enough for all of these
+			{time.Second, 61002, true, 61000},       // other fields change at once
+			{57 * time.Second, 61003, false, 61000}, // one timer is enough for all of these
 			{2 * time.Second, 61003, false, 61003},  // a minute after the first
-			{time.Second, 0, false, 61003},          // taking it back is a change, too
-			{time.Second, 61003, false, 61003},      // which it thought better of
+			{time.Second, 0, false, 61003},          // removing the plan is a change, too
+			{time.Second, 61003, false, 61003},      // the change was undone
 			{2 * time.Minute, 61004, false, 61004},
 		} {
-			time.Sleep(step.pass) // of the fake clock
+			time.Sleep(step.pass) // fake clock
 			rn := &v1alpha1.RopewalkNode{Status: v1alpha1.NodeStatus{Mode: v1alpha1.ModeSpread, Gathers: step.gather}}
 			rn.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID}}
 			if step.says != 0 {

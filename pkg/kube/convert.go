@@ -107,11 +107,3 @@ func cidrsOf(n mesh.Node) (all []v1alpha1.CIDR) {
 func portsOf(p spread.Ports) *v1alpha1.Ports {
 	return &v1alpha1.Ports{First: int32(p.First), Last: int32(p.Last)}
 }
-
-// publicKeyOf returns the public key of a generation, or "" for none.
-func publicKeyOf(g generation) v1alpha1.PublicKey {
-	if g.number == 0 {
-		return ""
-	}
-	return v1alpha1.PublicKey(g.public().Base64())
-}

@@ -55,7 +55,7 @@ func TestConversionDropsUntrustedFields(t *testing.T) {
 		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("2001:db8:1::/64")},
 		Agent: &mesh.Agent{
 			Mode: mesh.ModeMesh, Key: noise.PublicKey{7}, Gathers: true, Ports: spread.DefaultPorts,
-			Plans:     mesh.Plans{V6: []uint16{61003, 0, 65535}}, // which pkg/mesh follows whole or not at all
+			Plans:     mesh.Plans{V6: []uint16{61003, 0, 65535}}, // pkg/mesh accepts a plan entirely or not at all
 			Endpoints: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:51820"), netip.MustParseAddrPort("[2001:db8::1]:51820")},
 		},
 	}
@@ -66,7 +66,7 @@ func TestConversionDropsUntrustedFields(t *testing.T) {
 	want.OptOut, want.Endpoint, want.Agent = false, netip.Addr{}, nil
 	n.UID = "u2"
 	if diff := cmp.Diff(want, toMesh(n, agentOf("u1")), opts); diff != "" {
-		t.Error("of an earlier node of that name: -want +got\n" + diff)
+		t.Error("RopewalkNode of an earlier node of that name: -want +got\n" + diff)
 	}
 }
 
@@ -74,32 +74,32 @@ func TestHeartbeatsAreIrrelevantUpdates(t *testing.T) {
 	a, b := parseNode(t, aNode), parseNode(t, aNode)
 	b.ResourceVersion = "2"
 	if isRelevantUpdate(a, b, "") {
-		t.Error("a new version with nothing new is a change")
+		t.Error("an update without changes is relevant")
 	}
 	for what, text := range map[string]string{
 		"an address": strings.ReplaceAll(aNode, "192.0.2.1", "192.0.2.2"), "its pods": strings.ReplaceAll(aNode, "10.244.1.0", "10.244.2.0"),
 		"another node of that name": strings.ReplaceAll(aNode, "u1", "u2"),
 	} {
 		if !isRelevantUpdate(a, parseNode(t, text), "") {
-			t.Error(what + " is no change")
+			t.Error("a change of " + what + " is not relevant")
 		}
 	}
 	before, after := agentOf("u1"), agentOf("u1")
 	after.Status.Peers, after.Status.SpreadsTo, after.Status.AgentVersion = 1000, 1000, "2"
 	if isRelevantUpdate(before, after, "other") {
-		t.Error("how many peers another node counts is a change: each node that joins would have all nodes look twice")
+		t.Error("another node's peer count is relevant: each joining node would trigger all others twice")
 	}
 	if !isRelevantUpdate(before, after, before.Name) {
-		t.Error("what the API has of the node itself is no change")
+		t.Error("a change of the own RopewalkNode is not relevant")
 	}
 	planned := agentOf("u1")
 	planned.Status.Plans = []v1alpha1.Plan{{IPFamily: v1alpha1.IPv4, Ports: []v1alpha1.Port{61003, 61001}}}
 	if !isRelevantUpdate(before, planned, "other") {
-		t.Error("a plan of ports is no change")
+		t.Error("a changed port plan is not relevant")
 	}
 	after.Status.NextPublicKey = v1alpha1.PublicKey(noise.PublicKey{8}.Base64())
 	if !isRelevantUpdate(before, after, "other") {
-		t.Error("a next key is no change (cilium #25492)")
+		t.Error("a next key is not relevant (cilium #25492)")
 	}
 }
 
@@ -107,7 +107,7 @@ func TestMissingRopewalkNodeKeepsLastState(t *testing.T) {
 	n := parseNode(t, aNode)
 	said := agentOf("u1")
 	said.UID, said.Generation = "r1", 2
-	remade := agentOf("u1") // by the agent, which has not told anything yet
+	remade := agentOf("u1") // created by the agent, without a status yet
 	remade.UID, remade.Generation, remade.Spec, remade.Status = "r2", 1, v1alpha1.NodeSpec{}, v1alpha1.NodeStatus{}
 	retold := agentOf("u1")
 	retold.UID, retold.Generation, retold.Spec, retold.Status.Mode = "r2", 1, v1alpha1.NodeSpec{}, v1alpha1.ModeSpread
@@ -125,17 +125,17 @@ func TestMissingRopewalkNodeKeepsLastState(t *testing.T) {
 		mode   mesh.Mode // "": no agent
 		optOut bool
 	}{
-		{"it is gone", n, nil, mesh.ModeMesh, true},
-		{"it was made anew, and is empty", n, remade, mesh.ModeMesh, true},
-		{"it was made anew, and its agent tells", n, retold, mesh.ModeSpread, true},
-		{"and administrators want it back", n, allowed, mesh.ModeSpread, false},
-		{"it was emptied: there is no agent any more", n, emptied, "", true},
-		{"it has no owner, and would be that of any node of that name", n, foreign, mesh.ModeMesh, true},
-		{"the node is another of that name", other, nil, "", false},
+		{"RopewalkNode deleted", n, nil, mesh.ModeMesh, true},
+		{"created again, without a status", n, remade, mesh.ModeMesh, true},
+		{"created again, with a status", n, retold, mesh.ModeSpread, true},
+		{"spec.optOut removed", n, allowed, mesh.ModeSpread, false},
+		{"status emptied: no agent", n, emptied, "", true},
+		{"no owner", n, foreign, mesh.ModeMesh, true},
+		{"another node of that name", other, nil, "", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, w := agentState{}.update(n, said)
-			for range 2 { // trigger, it is the same
+			for range 2 { // twice, with the same result
 				var m mesh.Node
 				m, w = w.update(c.n, c.rn)
 				mode := mesh.Mode("")
@@ -181,12 +181,12 @@ func FuzzHostileStatus(f *testing.F) {
 		}
 		peers := mesh.Spread("own", []mesh.Node{own, toMesh(parseNode(t, aNode), rn), ok}, true).Peers
 		if n.Endpoint != ok.Addrs[0] && !slices.ContainsFunc(peers, func(p mesh.SpreadPeer) bool { return p.Node == "ok" }) {
-			t.Error("another node is no longer spread to")
+			t.Error("a valid node is no longer spread to")
 		}
 		seen := map[netip.Addr]bool{}
 		for _, p := range peers {
 			if plan := p.Plans.V4; len(plan) > 0 && (len(plan) != 2 || plan[0] == plan[1] || !spread.DefaultPorts.Contains(min(plan[0], plan[1])) || !spread.DefaultPorts.Contains(max(plan[0], plan[1]))) {
-				t.Errorf("a plan that nobody could follow: %v", plan)
+				t.Errorf("accepted an invalid plan: %v", plan)
 			}
 			for _, e := range p.Endpoints {
 				if seen[e.Addr()] || p.Gather.Contains(e.Port()) || p.Gather.Len() == 0 || !e.Addr().IsGlobalUnicast() {

@@ -12,7 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/adopt"
 )
 
-// TestFailedChangeKeepsExistingPeers: those are still gathered from, and the others are told of in the error.
+// TestFailedChangeKeepsExistingPeers: existing peers are still gathered from, and the error reports the new ones.
 func TestFailedChangeKeepsExistingPeers(t *testing.T) {
 	before := configsFor(map[string][]string{"eth0": {"192.0.2.2:51820"}})["eth0"]
 	after := configsFor(map[string][]string{"eth0": {"192.0.2.2:51820", "192.0.2.3:51820"}})["eth0"]

@@ -8,8 +8,7 @@
 //   - entry points: agent, cleanup, snapshot, serve, metrics
 //   - the reconcile loop: reconcile, restore, mode, publish, drift, state, triggers
 //   - mesh mode: mesh_reconciler, key_rotation, handover, mesh_engine, handshakes, unresponsive, key_prober, keyring, keyfile
-//   - spread mode: spread_reconciler, port_planner, device_follower, announcement, unmatched, egress,
-//     tunnel_port
+//   - spread mode: spread_reconciler, port_planner, device_follower, announcement, unmatched, egress, tunnel_port
 //   - the API: cluster, convert, client, node, node_protobuf, api_dialer
 //   - the host: persisted, atomicfile, network, interface, routes, engine
 //   - values: stats, result, config

@@ -17,8 +17,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// withRoutes calls f in a namespace of its own, with 192.0.2.0/24 on eth0, 10.244.0.0/16 on the tunnel tun0, and routes that lead
-// nowhere.
+// withRoutes calls f in a network namespace with 192.0.2.0/24 on eth0 and 10.244.0.0/16 on the tunnel tun0.
 func withRoutes(t *testing.T, f func() error) {
 	t.Helper()
 	_, hosts := netlabtest.Hosts(t, "ways", "node")
@@ -55,13 +54,13 @@ func TestEgressDeviceIsPhysicalInterface(t *testing.T) {
 			return err
 		}
 		if got, err := w.lookup(netip.MustParseAddr("192.0.2.2")); got != "eth0" || err != nil {
-			t.Errorf("what is known is asked for again: %q, %v", got, err)
+			t.Errorf("a cached device was looked up again: %q, %v", got, err)
 		}
 		return nil
 	})
 }
 
-// TestTunneledPeerIsLeftOut: an address among a tunnel's pods, say.
+// TestTunneledPeerIsLeftOut: for example a peer with an address among a tunnel's pods.
 func TestTunneledPeerIsLeftOut(t *testing.T) {
 	withRoutes(t, func() error {
 		s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
@@ -92,7 +91,7 @@ func TestGathersReportsMajorityOfPeers(t *testing.T) {
 		{map[string][]string{"eth1": peers[:1]}, false},
 		{map[string][]string{"eth0": peers, "docker0": {"172.17.0.9:51820"}}, true},
 		{map[string][]string{"eth0": peers[:1], "eth1": {"198.51.100.1:51820"}}, false},
-		{map[string][]string{"eth0": {peers[0], peers[1], "192.0.2.4:51820"}}, true}, // one that did not come in
+		{map[string][]string{"eth0": {peers[0], peers[1], "192.0.2.4:51820"}}, true}, // the third does not fit
 		{map[string][]string{"eth0": {peers[0], "192.0.2.4:51820", "192.0.2.5:51820"}}, false},
 	} {
 		if got := s.gathers(configsFor(c.devices)); got != c.want {
@@ -114,7 +113,7 @@ func TestDeviceRepairsAreCountedOnce(t *testing.T) {
 			t.Errorf("%d, of %d changes, want %d: %v", r.repaired, r.changes, want, err)
 		}
 	}
-	w.changeFailed = true // what was refused may have been done since
+	w.changeFailed = true // the failed change may have taken effect since
 	w.repairs.Add(1)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -124,13 +123,13 @@ func TestDeviceRepairsAreCountedOnce(t *testing.T) {
 	}
 }
 
-// TestStatusIsKeptWhileTunnelLookupFails: others would stop spreading for a hiccup.
+// TestStatusIsKeptWhileTunnelLookupFails: otherwise other nodes would stop spreading for a temporary error.
 func TestStatusIsKeptWhileTunnelLookupFails(t *testing.T) {
 	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
 	l := reconcileInput{}
 	l.lastStatus.Endpoints = append(l.lastStatus.Endpoints, "192.0.2.1:51820")
 	if r := s.unchangedResult(l); r.status.Gathers || len(r.status.Endpoints) > 0 {
-		t.Errorf("nothing is attached, and told is %+v", r.status)
+		t.Errorf("nothing is attached, but the status is %+v", r.status)
 	}
 	s.followers["eth0"] = &deviceFollower{wanted: adopt.Config{}}
 	if r := s.unchangedResult(l); !r.status.Gathers || len(r.status.Endpoints) != 1 || r.spread == nil {

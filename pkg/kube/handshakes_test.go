@@ -14,7 +14,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// manyPeers is an engine with as many peers as there are.
+// manyPeers returns an engine with n peers.
 func manyPeers(n int) *fakeEngine {
 	e := &fakeEngine{done: make(chan struct{})}
 	for i := range n {
@@ -25,7 +25,7 @@ func manyPeers(n int) *fakeEngine {
 	return e
 }
 
-// peersWithKeepalive are those that have keepalives, and all that have had them by the changes after the first n.
+// peersWithKeepalive returns the peers that have a keepalive now, and all that have had one by the changes after the first n.
 func (e *fakeEngine) peersWithKeepalive(n int) (now, ever map[noise.PublicKey]bool) {
 	now, ever = map[noise.PublicKey]bool{}, map[noise.PublicKey]bool{}
 	for _, p := range e.Status().Peers {
@@ -144,7 +144,7 @@ func TestKeepalivesEndDespiteFailedChange(t *testing.T) {
 	})
 }
 
-// halting is an engine that takes no changes for a while.
+// halting is an engine that rejects changes for a while.
 type halting struct {
 	*fakeEngine
 	began time.Time

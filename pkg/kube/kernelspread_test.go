@@ -10,8 +10,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/datapath/hook"
 )
 
-// TestAgentsSpreadForeignWireGuardTunnels is spread mode as it is meant: the kernel's WireGuard is the CNI's, as Cilium and
-// flannel (k3s) make it, and knows nothing of ropewalk.
+// TestAgentsSpreadForeignWireGuardTunnels is spread mode end to end. The kernel's WireGuard is configured as Cilium and flannel
+// (k3s) do it, and does not know of ropewalk.
 func TestAgentsSpreadForeignWireGuardTunnels(t *testing.T) {
 	for _, c := range []cni{
 		{"cilium_wg0", 51871, "0xe00"},
@@ -20,7 +20,7 @@ func TestAgentsSpreadForeignWireGuardTunnels(t *testing.T) {
 		t.Run(c.device, func(t *testing.T) {
 			u := newTunnels(t, c)
 			agents := u.startAgents()
-			u.must(u.cross(u.a, u.b).shook()) // the first handshake, with the programs in its way
+			u.must(u.cross(u.a, u.b).shook()) // the first handshake passes the programs
 			u.cross(u.b, u.a)
 
 			for _, a := range agents {
@@ -34,7 +34,7 @@ func TestAgentsSpreadForeignWireGuardTunnels(t *testing.T) {
 	}
 }
 
-// wantAttached fails unless the programs of both nodes are where they should be.
+// wantAttached fails unless the programs of both nodes are attached.
 func (u *tunnels) wantAttached() {
 	u.Helper()
 	for _, n := range []*testNode{u.a, u.b} {
@@ -47,7 +47,7 @@ func (u *tunnels) wantAttached() {
 		if !slices.ContainsFunc(all, func(d adopt.DeviceStatus) bool {
 			return d.Device == n.device && d.Spread.State == attached && d.Gather.State == attached && len(d.Problems) == 0
 		}) {
-			u.Errorf("on %s there is %+v", n.name, all)
+			u.Errorf("attached on %s: %+v", n.name, all)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
 
-// respond answers handshakes of one key as a peer does, if it accepts it.
+// respond answers handshakes of one key as a peer does, while it accepts the key.
 func respond(t *testing.T, own noise.PrivateKey, from noise.PublicKey, accepts *atomic.Bool) netip.AddrPort {
 	t.Helper()
 	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -79,9 +79,9 @@ func TestProberFindsPeersAcceptingNextKey(t *testing.T) {
 	}
 	nowhere := config.Endpoint{AddrPort: netip.MustParseAddrPort("127.0.0.1:1")}
 	st.Peers = append(st.Peers,
-		config.PeerStatus{PublicKey: noise.PublicKey{1}, Endpoint: nowhere, AllowedIPs: pods},                                            // never seen
+		config.PeerStatus{PublicKey: noise.PublicKey{1}, Endpoint: nowhere, AllowedIPs: pods},                                            // no handshake yet
 		config.PeerStatus{PublicKey: noise.PublicKey{2}, LastHandshake: time.Now(), Endpoint: nowhere},                                   // a next key itself
-		config.PeerStatus{PublicKey: noise.PublicKey{3}, LastHandshake: time.Now().Add(-time.Hour), Endpoint: nowhere, AllowedIPs: pods}, // long gone
+		config.PeerStatus{PublicKey: noise.PublicKey{3}, LastHandshake: time.Now().Add(-time.Hour), Endpoint: nowhere, AllowedIPs: pods}, // its session has ended
 	)
 	ask := func(want int) {
 		t.Helper()
@@ -95,7 +95,7 @@ func TestProberFindsPeersAcceptingNextKey(t *testing.T) {
 				return
 			}
 			if n < want || time.Now().After(deadline) {
-				t.Fatalf("%d do not accept it, want %d", n, want)
+				t.Fatalf("%d unconfirmed peers, want %d", n, want)
 			}
 		}
 	}
@@ -107,7 +107,7 @@ func TestProberFindsPeersAcceptingNextKey(t *testing.T) {
 	before := p.lastSentAt
 	ask(0)
 	if p.lastSentAt != before {
-		t.Error("who has answered is asked again")
+		t.Error("probed a peer that had answered")
 	}
 }
 
@@ -132,10 +132,10 @@ func TestProberDistinguishesPeersBehindOneAddress(t *testing.T) {
 	if n, err := p.countUnconfirmed(st); err != nil || n != 2 {
 		t.Errorf("%d do not accept it, want both: %v", n, err)
 	}
-	for i := range st.Peers { // what may follow waits from the last of them on, however many there are
+	for i := range st.Peers { // the settle time counts from the last probe, however many there are
 		p.lastSentAt = time.Time{}
 		if p.send(nobody, st.Peers[i].Endpoint.AddrPort, st.Peers[i].PublicKey); p.lastSentAt.IsZero() {
-			t.Error("it is not noted when a peer was asked")
+			t.Error("the time of the probe was not recorded")
 		}
 	}
 }
@@ -154,7 +154,7 @@ func FuzzProbeReply(f *testing.F) {
 			p.sent[7] = q
 		}
 		if p.handleReply(b) {
-			t.Error("anybody may answer")
+			t.Error("accepted a response of another key")
 		}
 	})
 }

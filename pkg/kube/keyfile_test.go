@@ -21,7 +21,7 @@ func TestKeyIsGeneratedOnce(t *testing.T) {
 	}
 	again, err := openKeyring(dir, 7, iotest.ErrReader(os.ErrInvalid))
 	if err != nil || again.current.number != 1 || !again.current.key.Equal(k.current.key) {
-		t.Errorf("the second time: another key, or %v", err)
+		t.Errorf("second start: another key, or error %v", err)
 	}
 	st, err := os.Stat(filepath.Join(dir, keyFile))
 	if err != nil || st.Mode().Perm() != 0o600 {
@@ -41,12 +41,12 @@ func TestInvalidKeyFileIsKeptAndRejected(t *testing.T) {
 		text string
 		mode os.FileMode
 	}{
-		"empty":        {"", 0o600},
-		"no key":       {"not a key\n", 0o600},
-		"half a key":   {good.Base64()[:20], 0o600},
-		"the zero key": {strings.Repeat("A", 43) + "=\n", 0o600},
-		"too long":     {good.Base64() + strings.Repeat("\n", 5) + "x", 0o600},
-		"for all":      {good.Base64() + "\n", 0o644},
+		"empty":           {"", 0o600},
+		"not base64":      {"not a key\n", 0o600},
+		"truncated key":   {good.Base64()[:20], 0o600},
+		"the zero key":    {strings.Repeat("A", 43) + "=\n", 0o600},
+		"too long":        {good.Base64() + strings.Repeat("\n", 5) + "x", 0o600},
+		"readable by all": {good.Base64() + "\n", 0o644},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -59,7 +59,7 @@ func TestInvalidKeyFileIsKeptAndRejected(t *testing.T) {
 				t.Fatal("accepted")
 			}
 			if strings.Contains(err.Error(), good.Base64()[:8]) {
-				t.Error("the error tells the key")
+				t.Error("the error contains the key")
 			}
 			if text, err := os.ReadFile(path); err != nil || string(text) != c.text {
 				t.Error("the file was changed", err)
@@ -74,7 +74,7 @@ func TestUnstorableKeyIsNotUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if k, err := openKeyring(file, 0, rand.Reader); err == nil || k != nil && !k.current.key.IsZero() {
-		t.Error("a key that the next start will not find")
+		t.Error("returned a key that was not stored")
 	}
 }
 
@@ -90,7 +90,7 @@ func TestKeyringUsesLowestGeneration(t *testing.T) {
 	}
 	r := open()
 	first := r.current.key
-	if err := os.WriteFile(filepath.Join(dir, "private-x.key"), nil, 0o600); err != nil { // somebody else's
+	if err := os.WriteFile(filepath.Join(dir, "private-x.key"), nil, 0o600); err != nil { // a file of another program
 		t.Fatal(err)
 	}
 	for asked, want := range map[int64]int64{0: 2, 9: 9} {
@@ -147,7 +147,7 @@ func TestInterruptedKeyChangeContinues(t *testing.T) {
 	if err := other.prepare(2); err != nil {
 		t.Fatal(err)
 	}
-	left := filepath.Join(dir, keyFile+".123") // a second name of the old key
+	left := filepath.Join(dir, keyFile+".123") // a hard link to the old key
 	if err := os.Link(filepath.Join(dir, keyFile), left); err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ropewalk/ropewalk/pkg/kube/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
@@ -38,6 +39,14 @@ func (g generation) public() noise.PublicKey {
 		return noise.PublicKey{}
 	}
 	return g.key.Public()
+}
+
+// publicKeyOf returns the public key of a generation, or "" for none.
+func publicKeyOf(g generation) v1alpha1.PublicKey {
+	if g.number == 0 {
+		return ""
+	}
+	return v1alpha1.PublicKey(g.public().Base64())
 }
 
 // file returns the file name. The file has the key in base64, as `wg genkey` writes it.

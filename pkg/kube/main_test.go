@@ -18,14 +18,14 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netlab"
 )
 
-// agentEnv makes the test binary an agent, and is its orders: a network namespace has a process of its own for one, and
-// where the tests run there may be no other binary.
+// agentEnv makes the test binary an agent, and has its configuration as JSON. Each agent needs a process in a network namespace
+// of its own, and the test machine may have no other binary.
 const agentEnv = "ROPEWALK_TEST_AGENT"
 
 func TestMain(m *testing.M) {
 	if text := os.Getenv(agentEnv); text != "" {
 		if err := runTestAgent([]byte(text)); err != nil {
-			slog.Error("the agent ends", "error", err)
+			slog.Error("running the agent failed", "error", err)
 			os.Exit(1)
 		}
 		os.Exit(0)
@@ -33,13 +33,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// agentOrders are what an agent in spread mode is started with.
+// agentOrders configures an agent in spread mode.
 type agentOrders struct{ Node, Server, BPF string }
 
 func runTestAgent(text []byte) error {
 	var o agentOrders
 	if err := json.Unmarshal(text, &o); err != nil {
-		return fmt.Errorf("reading the agent's orders: %w", err)
+		return fmt.Errorf("decoding the agent's configuration: %w", err)
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	klog.SetSlogLogger(log)
@@ -52,7 +52,7 @@ func runTestAgent(text []byte) error {
 	return a.Run(context.Background())
 }
 
-// agentProcess is an agent in a namespace.
+// agentProcess is an agent's process in a network namespace.
 type agentProcess struct {
 	t   *testing.T
 	cmd *netlab.Command
@@ -79,7 +79,7 @@ func startAgent(t *testing.T, h *netlab.Host, o agentOrders) *agentProcess {
 	return a
 }
 
-// kill ends it as the kernel does when memory runs out. It may be called again.
+// kill ends the process with SIGKILL, as the OOM killer does. It may be called again.
 func (a *agentProcess) kill() {
 	if a.cmd.ProcessState != nil {
 		return

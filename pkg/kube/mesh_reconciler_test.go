@@ -21,13 +21,13 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// fakeEngine is a tunnel without packets.
+// fakeEngine is an Engine without packets.
 type fakeEngine struct {
 	mu          sync.Mutex
 	status      config.Status
 	changes     []config.Device
 	done        chan struct{}
-	rejectsKeys bool // it takes no other key
+	rejectsKeys bool // it rejects private keys
 }
 
 func (e *fakeEngine) Configure(c config.Device) error {
@@ -85,28 +85,28 @@ func (e *fakeEngine) Status() config.Status {
 func (e *fakeEngine) Done() <-chan struct{} { return e.done }
 func (e *fakeEngine) Close()                { close(e.done) }
 
-// setRejectsKeys makes it deaf, or not.
+// setRejectsKeys makes the engine reject private keys, or accept them again.
 func (e *fakeEngine) setRejectsKeys(deaf bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.rejectsKeys = deaf
 }
 
-// configuredSince are the changes after the first n.
+// configuredSince returns the changes after the first n.
 func (e *fakeEngine) configuredSince(n int) []config.Device {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Clone(e.changes[n:])
 }
 
-// clearPeers takes all peers from it, as another program may.
+// clearPeers removes all peers, as another program may.
 func (e *fakeEngine) clearPeers() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.status.Peers = nil
 }
 
-// recordHandshake notes a handshake with a peer.
+// recordHandshake records a handshake with a peer.
 func (e *fakeEngine) recordHandshake(key noise.PublicKey) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -117,17 +117,17 @@ func (e *fakeEngine) recordHandshake(key noise.PublicKey) {
 	}
 }
 
-// fakeNetwork is a host that does as it is told.
+// fakeNetwork is a Network that records its arguments.
 type fakeNetwork struct {
 	routing           *Routing
-	setRoutesCalls    int // how often routes were looked at
+	setRoutesCalls    int // calls of SetRoutes
 	refuse            bool
-	setInterfaceCalls int // how often an interface was looked at
+	setInterfaceCalls int // calls of SetInterface
 	pods              []netip.Prefix
 	mtu               int
-	pendingChanges    int   // what is to be put right of the interface, once
-	linkMTUErr        error // of LinkMTU
-	setInterfaceErr   error // of SetInterface
+	pendingChanges    int   // changes that the next SetInterface reports
+	linkMTUErr        error // error of LinkMTU
+	setInterfaceErr   error // error of SetInterface
 }
 
 func (n *fakeNetwork) SetRoutes(_ string, r *Routing, refuse bool) (int, error) {
@@ -148,7 +148,7 @@ func (n *fakeNetwork) RemoveInterface(string) error { return nil }
 
 func (n *fakeNetwork) LinkMTU([]netip.Addr) (int, error) { return 1500, n.linkMTUErr }
 
-// meshNode is the i-th node, as in pkg/mesh's tests.
+// meshNode returns the i-th node, like the one in pkg/mesh's tests.
 func meshNode(i byte, key noise.PublicKey) mesh.Node {
 	addr := netip.AddrFrom4([4]byte{192, 0, 2, i})
 	return mesh.Node{
@@ -158,7 +158,7 @@ func meshNode(i byte, key noise.PublicKey) mesh.Node {
 	}
 }
 
-// newTestMeshReconciler returns one with all that it changes, and the engines that it opens.
+// newTestMeshReconciler returns a reconciler with its fake network, and a function that returns its last engine.
 func newTestMeshReconciler(t *testing.T) (*meshReconciler, *fakeNetwork, func() *fakeEngine) {
 	t.Helper()
 	var last *fakeEngine
@@ -188,7 +188,7 @@ func TestInterfaceIsCheckedOnEachReconcile(t *testing.T) {
 	m, n, engine := newTestMeshReconciler(t)
 	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
 	pods := own.PodCIDRs
-	own.PodCIDRs = nil // which the controller manager gives it in a moment (calico #8039)
+	own.PodCIDRs = nil // the controller manager sets them later (calico #8039)
 	l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}
 	m.mustReconcile(t, l)
 	first := engine()
@@ -216,11 +216,11 @@ func TestRoutesAreRecheckedOnlyAfterTunnelChanges(t *testing.T) {
 		change func()
 		want   int
 	}{
-		{"at first", func() {}, 2},
-		{"as it was", func() {}, 1},
-		{"somebody took the interface down", func() { n.pendingChanges = 1 }, 2},
-		{"the engine is gone", m.stop, 2},
-		{"as it was again", func() {}, 1},
+		{"first reconcile", func() {}, 2},
+		{"no change", func() {}, 1},
+		{"another program set the interface down", func() { n.pendingChanges = 1 }, 2},
+		{"the engine was closed", m.stop, 2},
+		{"no change again", func() {}, 1},
 	} {
 		n.setRoutesCalls = 0
 		c.change()
@@ -242,17 +242,17 @@ func TestExitingEngineIsReopenedWithBackoff(t *testing.T) {
 			m.engine = exitedEngine{last}
 			for range 3 {
 				if _, err := m.reconcile(t.Context(), l); !errors.Is(err, errEngineExited) || engine() != last {
-					t.Fatalf("it is opened again less than %ds after the one before: %v", rest, err)
+					t.Fatalf("reopened less than %ds after the last engine: %v", rest, err)
 				}
 				time.Sleep(rest * time.Second / 3)
 			}
 			time.Sleep(time.Second)
 			if m.mustReconcile(t, l); engine() == last {
-				t.Fatalf("it is not opened again after %ds", rest)
+				t.Fatalf("not reopened after %ds", rest)
 			}
 		}
 		time.Sleep(2 * minEngineLife)
-		for _, again := range []bool{true, false} { // one that lived is at once
+		for _, again := range []bool{true, false} { // after a long life, the next engine is opened at once
 			last := engine()
 			m.engine = exitedEngine{last}
 			if _, err := m.reconcile(t.Context(), l); (err == nil) != again || (engine() != last) != again {
@@ -263,7 +263,7 @@ func TestExitingEngineIsReopenedWithBackoff(t *testing.T) {
 	})
 }
 
-// exitedEngine is an engine that has.
+// exitedEngine is an engine that has exited.
 type exitedEngine struct{ Engine }
 
 func (exitedEngine) Done() <-chan struct{} {
@@ -280,22 +280,22 @@ func TestKeyChangesAfterPropagation(t *testing.T) {
 		r := m.mustReconcile(t, l)
 		synctest.Wait()
 		if st := engine().Status(); st.Peers[0].Keepalive == 0 {
-			t.Error("a peer that knows an engine before this one is not told that it is gone")
+			t.Error("no handshake with a peer that knows the last engine")
 		}
 		time.Sleep(2 * keepaliveDuration)
 		l.lastStatus = m.mustReconcile(t, l).status
 		first := l.lastStatus.PublicKey
 		if st := engine().Status(); st.Peers[0].Keepalive != 0 {
-			t.Error("keepalives go on")
+			t.Error("a keepalive is left")
 		}
 		l.spec.KeyGeneration = 2
 		r = m.mustReconcile(t, l)
 		if r.status.PublicKey != first || r.status.NextPublicKey == "" || r.requeueAfter != 0 {
 			t.Fatalf("%+v", r)
 		}
-		time.Sleep(time.Hour) // the API is away
+		time.Sleep(time.Hour) // the API is unreachable
 		if r = m.mustReconcile(t, l); r.status.PublicKey != first {
-			t.Fatal("it changed although nobody could know")
+			t.Fatal("the key changed before it was published")
 		}
 		next := r.status.NextPublicKey
 		l.lastStatus = r.status
@@ -313,7 +313,7 @@ func TestKeyChangesAfterPropagation(t *testing.T) {
 		}
 		time.Sleep(2 * keepaliveDuration)
 		if st := engine().Status(); st.Peers[0].Keepalive != 0 {
-			t.Error("keepalives go on")
+			t.Error("a keepalive is left")
 		}
 		if names, err := os.ReadDir(m.cfg.KeyDir); err != nil || len(names) != 1 || names[0].Name() != "private-2.key" {
 			t.Error(names, err)
@@ -337,17 +337,17 @@ func TestAllowedIPsMoveWithPeersNextKey(t *testing.T) {
 			return noise.PublicKey{}
 		}
 		if r := m.mustReconcile(t, l); r.status.Peers != 1 || owner() != other.Agent.Key {
-			t.Fatalf("%d peers, of %s", r.status.Peers, owner())
+			t.Fatalf("%d peers, allowed IPs at %s", r.status.Peers, owner())
 		}
 		engine().recordHandshake(noise.PublicKey{2})
 		time.Sleep(20 * time.Millisecond)
 		synctest.Wait()
 		if owner() != (noise.PublicKey{2}) {
-			t.Errorf("they are %s's", owner())
+			t.Errorf("allowed IPs are at %s", owner())
 		}
-		m.mustReconcile(t, l) // which knows nothing else yet
+		m.mustReconcile(t, l) // the cluster does not have the change yet
 		if owner() != (noise.PublicKey{2}) {
-			t.Errorf("the next look gives them back to %s", owner())
+			t.Errorf("the next reconcile moves them back to %s", owner())
 		}
 		other.Agent.Key, other.Agent.NextKey = noise.PublicKey{2}, noise.PublicKey{}
 		l.nodes[1] = other
@@ -375,11 +375,11 @@ func TestSpecSurvivesLostRopewalkNode(t *testing.T) {
 	made := &v1alpha1.RopewalkNode{}
 	made.Generation = 1
 	if got := again.specOf(n, made); got != asked {
-		t.Errorf("made anew: %+v", got)
+		t.Errorf("RopewalkNode created again: %+v", got)
 	}
 	made.Generation = 2
 	if got := again.specOf(n, made); got != (v1alpha1.NodeSpec{}) {
-		t.Errorf("administrators took it back: %+v", got)
+		t.Errorf("spec emptied by an administrator: %+v", got)
 	}
 	made.Generation, n.UID = 1, "u2"
 	if got := again.specOf(n, made); got != (v1alpha1.NodeSpec{}) {
@@ -402,7 +402,7 @@ func TestRejectedKeyIsConfiguredAgain(t *testing.T) {
 	engine().setRejectsKeys(false)
 	r := m.mustReconcile(t, l)
 	if st := engine().Status(); st.PublicKey.Base64() != string(r.status.PublicKey) || len(st.Peers) != 1 || len(st.Peers[0].AllowedIPs) == 0 {
-		t.Errorf("others are told of %s, and it has %+v", r.status.PublicKey, st)
+		t.Errorf("published key %s, engine has %+v", r.status.PublicKey, st)
 	}
 }
 

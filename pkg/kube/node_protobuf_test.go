@@ -16,18 +16,18 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 )
 
-// wired writes a field that is a string or a message.
+// wired encodes a length-delimited field.
 func wired(number protowire.Number, parts ...[]byte) []byte {
 	value := slices.Concat(parts...)
 	return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), value)
 }
 
-// tag is what a field begins with whose number is below 16.
+// tag encodes the tag of a field whose number is below 16.
 func tag(number protowire.Number, kind protowire.Type) byte {
 	return byte(protowire.EncodeTag(number, kind))
 }
 
-// encode writes a node as an API server does, with what nobody here reads in between.
+// encode encodes a node as an API server does, with fields in between that the agent does not read.
 func encode(t testing.TB, n *node) []byte {
 	t.Helper()
 	meta := n.DeepCopyObject().(*node).ObjectMeta
@@ -69,7 +69,7 @@ func TestProtobufDecodesLikeJSON(t *testing.T) {
 	}
 }
 
-// TestProtobufDecodesLikeClientGo: what apimachinery asks of a type that it can read from protobuf is its own affair, and changes.
+// TestProtobufDecodesLikeClientGo guards against changes of the interface that apimachinery expects of protobuf types.
 func TestProtobufDecodesLikeClientGo(t *testing.T) {
 	scheme := runtime.NewScheme()
 	registerNodeTypes(scheme)
@@ -130,7 +130,7 @@ func FuzzProtobufNode(f *testing.F) {
 		if n.Unmarshal(data) != nil {
 			return
 		}
-		// What was read and can be written is read again.
+		// A valid decoded node decodes the same after encoding.
 		if err := again.Unmarshal(encode(t, &n)); err != nil {
 			t.Fatal(err)
 		}
@@ -140,7 +140,7 @@ func FuzzProtobufNode(f *testing.F) {
 	})
 }
 
-// BenchmarkNode compares what a Node of a common size costs to read.
+// BenchmarkNode compares decoding a Node of a common size from JSON and protobuf.
 func BenchmarkNode(b *testing.B) {
 	n := parseNode(b, aNode)
 	image := wired(8, wired(1, []byte("registry.example/some/image@sha256:"+strings.Repeat("0", 64))))

@@ -26,7 +26,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// newTestAgent is an agent of the mode mesh that never reaches its API, and the engines that it opens.
+// newTestAgent returns an agent in mesh mode that never reaches its API, with its fake network and the engines that it opens.
 func newTestAgent(t *testing.T, dir string, change func(*Config)) (a *Agent, n *fakeNetwork, engines *[]*fakeEngine) {
 	t.Helper()
 	n, engines = &fakeNetwork{}, &[]*fakeEngine{}
@@ -57,7 +57,7 @@ func newTestAgent(t *testing.T, dir string, change func(*Config)) (a *Agent, n *
 	return a, n, engines
 }
 
-// savedByFirstAgent has an agent look at the cluster once, and returns what it keeps of it.
+// savedByFirstAgent has an agent reconcile once and save its state. It returns the input.
 func savedByFirstAgent(t *testing.T, dir string, nodes ...mesh.Node) reconcileInput {
 	t.Helper()
 	a, _, _ := newTestAgent(t, dir, nil)
@@ -71,7 +71,7 @@ func savedByFirstAgent(t *testing.T, dir string, nodes ...mesh.Node) reconcileIn
 	return l
 }
 
-// enterMeshMode is enter without a look at the host for what another mode has left.
+// enterMeshMode is switchMode without tearing down spread mode, which would read the real host.
 func (a *Agent) enterMeshMode() {
 	m := a.resumedReconciler
 	if m == nil {
@@ -97,7 +97,7 @@ func TestRestartWithoutAPIRestoresTunnel(t *testing.T) {
 		t.Errorf("%+v", st.Peers)
 	}
 	if k, err := openKeyring(dir, 0, nil); err != nil || st.PublicKey != k.current.public() {
-		t.Errorf("another key, %v", err)
+		t.Errorf("the engine has another key, or error %v", err)
 	}
 	if c := e.configuredSince(0)[0]; *c.ListenPort != DefaultPort {
 		t.Errorf("port %d", *c.ListenPort)
@@ -106,10 +106,10 @@ func TestRestartWithoutAPIRestoresTunnel(t *testing.T) {
 		t.Errorf("%+v", n)
 	}
 	if a.stats.engine.Load() == nil || a.stats.Ready.Load() {
-		t.Error("it has no metrics, or is ready before it knows")
+		t.Error("no metrics, or ready before the first reconcile")
 	}
 
-	// The API is reached, and says what it said before.
+	// The API is reached, and the cluster has not changed.
 	a.enterMeshMode()
 	r, err := a.active.reconcile(t.Context(), l)
 	if err != nil || r.changes != 0 || len(*engines) != 1 || a.resumedReconciler != nil {
@@ -135,7 +135,7 @@ func TestTunnelIsRepairedWithoutAPI(t *testing.T) {
 	carries := func() {
 		t.Helper()
 		if !a.processNext(t.Context()) {
-			t.Fatal("it has ended")
+			t.Fatal("the queue is shut down")
 		}
 		if n.routing == nil || len(*engines) != 1 || len((*engines)[0].Status().Peers) != 1 {
 			t.Fatalf("%+v, %d tunnels", n.routing, len(*engines))
@@ -143,9 +143,9 @@ func TestTunnelIsRepairedWithoutAPI(t *testing.T) {
 	}
 	a.restorePersisted()
 	if len(*engines) != 0 {
-		t.Fatal("it is opened")
+		t.Fatal("an engine was opened")
 	}
-	carries() // at the next try, which nobody asks for
+	carries() // on the retry, without another trigger
 
 	n.routing = nil
 	(*engines)[0].clearPeers()
@@ -162,7 +162,7 @@ func TestObsoleteStateOpensNoTunnel(t *testing.T) {
 		memory func(*persistedState)
 	}{
 		"the agent is for another mode":    {cfg: func(c *Config) { c.Mode = mesh.ModeSpread }},
-		"administrators want another mode": {memory: func(m *persistedState) { m.Spec.Mode = v1alpha1.ModeSpread }},
+		"the spec has another mode":        {memory: func(m *persistedState) { m.Spec.Mode = v1alpha1.ModeSpread }},
 		"an earlier version kept no peers": {memory: func(m *persistedState) { m.Tunnel = nil }},
 		"the node opted out":               {memory: func(m *persistedState) { m.Routing, m.Tunnel = nil, nil }},
 	} {
@@ -182,7 +182,7 @@ func TestObsoleteStateOpensNoTunnel(t *testing.T) {
 			a, _, engines := newTestAgent(t, dir, change.cfg)
 			a.restorePersisted()
 			if len(*engines) != 0 || a.resumedReconciler != nil {
-				t.Error("it is opened")
+				t.Error("an engine was opened")
 			}
 		})
 	}
@@ -226,7 +226,7 @@ func TestPersistedStateHoldsNoSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	if strings.Contains(string(text), strings.TrimSpace(string(private))) {
-		t.Error("the node's key is in it")
+		t.Error("the file contains the node's key")
 	}
 	var m, again persistedState
 	if err := json.Unmarshal(text, &m); err != nil {
@@ -250,14 +250,14 @@ func TestPersistedStateHoldsNoSecrets(t *testing.T) {
 	}
 }
 
-// TestTunnelIsRepairedWhileNodeIsUnknown is about an agent that has just begun.
+// TestTunnelIsRepairedWhileNodeIsUnknown is about an agent that has just started.
 func TestTunnelIsRepairedWhileNodeIsUnknown(t *testing.T) {
 	for what, c := range map[string]struct {
-		node types.UID // "" for none
+		node types.UID // "": there is none
 		err  error
 	}{
-		"there is none":                       {"", errNodeNotFound},
-		"it is another, whose agent is to go": {"u2", errStaleRopewalkNode},
+		"no node": {"", errNodeNotFound},
+		"another node, with a stale RopewalkNode": {"u2", errStaleRopewalkNode},
 	} {
 		t.Run(what, func(t *testing.T) {
 			dir := t.TempDir()
@@ -285,7 +285,7 @@ func TestTunnelIsRepairedWhileNodeIsUnknown(t *testing.T) {
 	}
 }
 
-// TestRunningAgentRepairsTunnelWhileNodeIsUnknown: as one does that has just begun.
+// TestRunningAgentRepairsTunnelWhileNodeIsUnknown is about an agent that has reconciled before.
 func TestRunningAgentRepairsTunnelWhileNodeIsUnknown(t *testing.T) {
 	for what, c := range map[string]struct {
 		change func(*Agent) error
@@ -295,13 +295,13 @@ func TestRunningAgentRepairsTunnelWhileNodeIsUnknown(t *testing.T) {
 		"the node is gone": {
 			func(a *Agent) error { return a.cluster.nodes.GetStore().Delete(parseNode(t, aNode)) }, true, false,
 		},
-		"the RopewalkNode is gone, and the API refuses another": {
+		"the RopewalkNode is gone and cannot be created": {
 			func(a *Agent) (err error) {
 				a.client, err = newClient(serverAnswering(t, func(*http.Request) {}, http.StatusForbidden))
 				return errors.Join(err, a.cluster.agents.GetStore().Delete(agentOf("u1")))
 			}, true, true,
 		},
-		"it is another node": {
+		"the node was replaced": {
 			func(a *Agent) error {
 				n := parseNode(t, aNode)
 				n.UID = "u2"
@@ -315,20 +315,20 @@ func TestRunningAgentRepairsTunnelWhileNodeIsUnknown(t *testing.T) {
 				t.Fatal(err)
 			}
 			n.routing, n.pendingChanges = nil, 1
-			a.persisted.Routing, a.persisted.Tunnel = nil, nil // which may be of an earlier look: of the last that all went well in
+			a.persisted.Routing, a.persisted.Tunnel = nil, nil // the saved state may be older than the last desired state
 			m := a.runningMesh()
 			m.engine, m.opened = exitedEngine{m.engine}, time.Now().Add(-2*minEngineLife)
 			if err := a.reconcile(t.Context(), hostChanged); err == nil {
-				t.Fatal("all is well")
+				t.Fatal("reconcile did not fail")
 			}
 			if right := n.routing != nil && !isClosed(m.engine.Done()); right != c.right || a.resumedReconciler != nil || a.runningMesh() != m {
 				t.Errorf("routing %+v; repaired %v, want %v; second tunnel %v", n.routing, right, c.right, a.resumedReconciler != nil)
 			}
 			if changes := a.stats.Drift.Load(); changes != 0 != c.right {
-				t.Errorf("%d changes are counted", changes)
+				t.Errorf("%d changes counted as drift", changes)
 			}
 			if c.right && *a.stats.engine.Load() != m.engine {
-				t.Error("the metrics are those of the tunnel that ended")
+				t.Error("the metrics are those of the exited engine")
 			}
 			if ready := a.stats.Ready.Load(); ready != c.ready {
 				t.Errorf("ready %v, want %v", ready, c.ready)
@@ -352,7 +352,7 @@ func TestSpreadModeRestoresNoTunnel(t *testing.T) {
 	}
 }
 
-// fakeReconciler has done what it is said to have.
+// fakeReconciler is a modeReconciler with a fixed result.
 type fakeReconciler struct{ result result }
 
 func (d *fakeReconciler) reconcile(context.Context, reconcileInput) (result, error) {
@@ -386,7 +386,7 @@ func TestRepairsCountAsDrift(t *testing.T) {
 	}
 }
 
-// newReconciledAgent is one of the mode mesh that has looked at a cluster of its own node.
+// newReconciledAgent returns an agent in mesh mode that has reconciled a cluster of its own node.
 func newReconciledAgent(t *testing.T, log *slog.Logger) (*Agent, *fakeNetwork) {
 	t.Helper()
 	a, n, _ := newTestAgent(t, t.TempDir(), func(c *Config) {
@@ -413,9 +413,9 @@ func TestDriftIsCountedAndLogged(t *testing.T) {
 		drift uint64
 	}{
 		{"the cluster changed", clusterChanged, 1, nil, 0},
-		{"nothing is off", periodicResync, 0, nil, 0},
+		{"nothing to repair", periodicResync, 0, nil, 0},
 		{"the repair fails", periodicResync, 1, errNoInterface, 0},
-		{"somebody changed the interface", hostChanged, 2, nil, 2},
+		{"another program changed the interface", hostChanged, 2, nil, 2},
 	} {
 		log.Reset()
 		n.pendingChanges, n.setInterfaceErr = c.off, c.err
@@ -443,7 +443,7 @@ func TestFailedReconcileKeepsTunnelMetrics(t *testing.T) {
 func TestStateOfAnotherNodeIsDiscarded(t *testing.T) {
 	dir := t.TempDir()
 	savedByFirstAgent(t, dir, meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}))
-	left := filepath.Join(dir, stateFile+".123") // of a crash
+	left := filepath.Join(dir, stateFile+".123") // left by a crash
 	if err := os.WriteFile(left, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// fakeNIC is what hostnet.RSSFor finds.
+// fakeNIC is the result of hostnet.RSSFor.
 type fakeNIC struct {
 	rss   spread.RSS
 	err   error
@@ -30,7 +30,7 @@ func (f *fakeNIC) read(_, peer netip.Addr, _ uint32) (hostnet.RSS, error) {
 	return hostnet.RSS{RSS: f.rss}, f.err
 }
 
-// configsFor are Configs by device, with peers.
+// configsFor returns configurations by device, with the given peers.
 func configsFor(devices map[string][]string) map[string]adopt.Config {
 	configs := map[string]adopt.Config{}
 	for device, peers := range devices {
@@ -58,7 +58,7 @@ func TestPlanIsPublishedPerIPFamily(t *testing.T) {
 	if len(plans) != 2 || plans[0].IPFamily != v1alpha1.IPv4 || plans[1].IPFamily != v1alpha1.IPv6 {
 		t.Fatalf("%+v", plans)
 	}
-	// Another node reads it, and its flows meet on no queue.
+	// Another node reads the plan. No two of its ports reach the same queue.
 	a := toAgent(&v1alpha1.NodeStatus{Plans: plans})
 	for text, to := range map[string]string{"192.0.2.77": "192.0.2.1:51820", "2001:db8::77": "[2001:db8::1]:51820"} {
 		from, to, queues := netip.MustParseAddr(text), netip.MustParseAddrPort(to), map[int]bool{}
@@ -74,7 +74,7 @@ func TestPlanIsPublishedPerIPFamily(t *testing.T) {
 		}
 	}
 	if !slices.Contains(nic.asked, netip.MustParseAddr("192.0.2.2")) || slices.Contains(nic.asked, netip.MustParseAddr("192.0.2.3")) {
-		t.Errorf("asked for the ways to %v: another one each time would make another plan", nic.asked)
+		t.Errorf("read the NIC towards %v: a changing choice would change the plan", nic.asked)
 	}
 }
 
@@ -87,12 +87,12 @@ func TestPlanFollowsNICChanges(t *testing.T) {
 		edit func()
 		want int
 	}{
-		{"at first", func() {}, 4},
+		{"first reconcile", func() {}, 4},
 		{"nothing changes", func() {}, 4},
 		{"more queues", func() { nic.rss.Indirection = spread.EqualIndirection(16) }, 16},
-		{"it cannot be asked now", func() { nic.err = hostnet.ErrNoLink }, 16},
-		{"another one, which does not scale", func() { nic.err = hostnet.ErrNoRSS }, 0},
-		{"it scales again", func() { nic.err = nil }, 16},
+		{"the NIC cannot be read", func() { nic.err = hostnet.ErrNoLink }, 16},
+		{"another NIC, without RSS", func() { nic.err = hostnet.ErrNoRSS }, 0},
+		{"RSS again", func() { nic.err = nil }, 16},
 		{"one queue", func() { nic.rss.Indirection = spread.EqualIndirection(1) }, 0},
 	}
 	for _, s := range steps {
@@ -106,7 +106,7 @@ func TestPlanFollowsNICChanges(t *testing.T) {
 			t.Errorf("%s: %d ports, want %d", s.name, got, s.want)
 		}
 		if s.name == "nothing changes" && &before[0] != &p.cache[0].ports[0] {
-			t.Error("it was computed again")
+			t.Error("the plan was computed again")
 		}
 	}
 }
@@ -121,10 +121,10 @@ func TestPlanFailureIsLoggedOnce(t *testing.T) {
 		want string
 	}{
 		{"a table of another length", nil, mesh.ErrNoCommonPlan.Error()},
-		{"still", nil, ""},
-		{"the NIC cannot be asked", hostnet.ErrNoLink, hostnet.ErrNoLink.Error()},
-		{"still", hostnet.ErrNoLink, ""},
-		{"it can", nil, mesh.ErrNoCommonPlan.Error()},
+		{"no change", nil, ""},
+		{"the NIC cannot be read", hostnet.ErrNoLink, hostnet.ErrNoLink.Error()},
+		{"no change", hostnet.ErrNoLink, ""},
+		{"readable again", nil, mesh.ErrNoCommonPlan.Error()},
 	} {
 		log.Reset()
 		nic.err = step.err
@@ -144,7 +144,7 @@ func TestNICIgnoringPortsIsNoted(t *testing.T) {
 }
 
 func TestSeveralIngressDevicesGetNoPlan(t *testing.T) {
-	nic := &fakeNIC{err: errors.New("nobody asks")}
+	nic := &fakeNIC{err: errors.New("must not be read")}
 	for _, devices := range []map[string][]string{
 		{}, {"eth0": {"192.0.2.2:51820"}, "eth1": {"198.51.100.2:51820"}},
 	} {
@@ -175,10 +175,10 @@ func TestPeerPlansReachDeviceConfig(t *testing.T) {
 	}
 	p.Plans.V4 = []uint16{61003, 61002}
 	if sameConfig(cfg, withPeer(s.config("eth0"), &p, at)) {
-		t.Error("another plan is no change")
+		t.Error("another plan leaves the configuration equal")
 	}
 	p.Spread = false
 	if cfg := withPeer(s.config("eth0"), &p, at); len(cfg.PlanOf) > 0 || len(cfg.Peers) > 0 || len(cfg.Quiet) != 1 {
-		t.Errorf("one that is gathered from only: %+v", cfg)
+		t.Errorf("peer without spreading: %+v", cfg)
 	}
 }

@@ -20,10 +20,10 @@ import (
 func TestChangedCountIsPublishedOnTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, _, _ := newTestAgent(t, t.TempDir(), nil)
-		a.cluster.count.Store(200) // a count is told after 10 s at least
+		a.cluster.count.Store(200) // with 200 nodes, a count is delayed by 10 s at least
 		a.queue.AddAfter(clusterChanged, clusterDebounce)
 		if a.countsDue() {
-			t.Error("it is told at once")
+			t.Error("published at once")
 		}
 		began, looks := time.Now(), 0
 		for due := false; !due; looks++ {
@@ -32,7 +32,7 @@ func TestChangedCountIsPublishedOnTime(t *testing.T) {
 			a.queue.Done(w)
 		}
 		if took := time.Since(began); looks != 2 || took < 10*time.Second || took > 20*time.Second {
-			t.Errorf("it is told after %s and %d looks", took, looks)
+			t.Errorf("published after %s and %d reconciles", took, looks)
 		}
 	})
 }
@@ -55,7 +55,7 @@ func TestReadyConditionReportsErrors(t *testing.T) {
 		many = append(many, fmt.Sprintf("n%d: %s", i, strings.Repeat("x", 1000)))
 	}
 	if c = readyCondition(was, many, nil); len(c.Message) > 4096 {
-		t.Errorf("a message of %d bytes", len(c.Message))
+		t.Errorf("message of %d bytes", len(c.Message))
 	}
 }
 
@@ -65,11 +65,11 @@ func TestSameStatusIgnoresTimesAndEmptyLists(t *testing.T) {
 	b.Endpoints, b.PodCIDRs = []v1alpha1.Endpoint{}, []v1alpha1.CIDR{}
 	b.Conditions[0].LastTransitionTime = metav1.NewTime(time.Unix(1, 0))
 	if !sameStatus(a, b) {
-		t.Error("times, and empty lists, differ")
+		t.Error("transition times or empty lists make a difference")
 	}
 	b.Peers = 2
 	if sameStatus(a, b) || !sameStatus(withCounts(a, b), b) {
-		t.Error("counts are not told apart from the rest")
+		t.Error("counts are not separated from the rest")
 	}
 }
 
@@ -101,16 +101,16 @@ func TestOutdatedCRDGetsStatusWithoutPlans(t *testing.T) {
 	}
 	writes := api.agents.size()
 	if told(); api.agents.size() != writes {
-		t.Error("what is known is written again")
+		t.Error("an unchanged status was written again")
 	}
 	res.status.Gathers = false
 	if st := told(); st.Gathers {
-		t.Error("it cannot be taken back")
+		t.Error("a later change was not written")
 	}
 	api.crdWithoutPlans.Store(false)
 	a.lastWrite.plansRefused = time.Now().Add(-plansRetryPeriod)
 	if st := told(); len(st.Plans) != 1 || st.Conditions[0].Message != "" {
-		t.Errorf("the definition has plans now: %+v", st)
+		t.Errorf("plans are not published to the updated CRD: %+v", st)
 	}
 }
 
@@ -125,11 +125,11 @@ func TestWrittenStatusStandsUntilEchoed(t *testing.T) {
 		later := rn.DeepCopy()
 		later.ResourceVersion = "2"
 		if got := w.current(later); !sameStatus(got, old) {
-			t.Errorf("somebody wrote something else: %+v", got)
+			t.Errorf("after a write by another client: %+v", got)
 		}
 		time.Sleep(writeEchoTimeout)
 		if got := w.current(rn); !sameStatus(got, old) {
-			t.Errorf("it never comes: %+v", got)
+			t.Errorf("after the echo timeout: %+v", got)
 		}
 	})
 }

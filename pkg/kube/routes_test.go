@@ -23,7 +23,7 @@ func inNamespace(t *testing.T, f func() error) {
 	in(t, hosts[0], f)
 }
 
-// routeTo tells which device what is for an address leaves by, "" for none.
+// routeTo returns the device that packets to an address leave by, or "" for none.
 func routeTo(text string) (string, error) {
 	routes, err := netlink.RouteGet(net.ParseIP(text))
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENETUNREACH) {
@@ -39,7 +39,7 @@ func routeTo(text string) (string, error) {
 	return l.Attrs().Name, nil
 }
 
-// addLink makes a device with an address. Its packets go nowhere.
+// addLink adds a device with an address. Its packets go nowhere.
 func addLink(name, addr string) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
@@ -54,7 +54,7 @@ func addLink(name, addr string) error {
 
 func TestInterfaceAddressesFollowPodCIDRs(t *testing.T) {
 	inNamespace(t, func() error {
-		if err := addLink("tunnel", "10.244.1.0/32"); err != nil { // of an agent before this one
+		if err := addLink("tunnel", "10.244.1.0/32"); err != nil { // left by an earlier agent
 			return err
 		}
 		for _, c := range []struct {
@@ -84,13 +84,13 @@ func TestInterfaceAddressesFollowPodCIDRs(t *testing.T) {
 	})
 }
 
-// setRoutesCalls are the addresses of a host and of its tunnel, in one version of IP.
+// routed has the addresses of a host and its tunnel, of one IP version.
 type routed struct {
 	own, tunnel    string       // with the prefix
-	gateway        string       // active the host's link, with what leads by it in the main table
+	gateway        string       // on the host's link, with routes through it in the main table
 	near           netip.Prefix // of the host's link, with the gateway
 	neighbor       string       // in near
-	all, pods      netip.Prefix // pods of others: all, and one node's
+	all, pods      netip.Prefix // other nodes' pods: all, and one node's
 	ownPods        netip.Prefix // part of all
 	inPods, inRest string       // within pods, and within all
 }
@@ -112,7 +112,7 @@ func TestForeignRoutesAreUntouchedAndIgnored(t *testing.T) {
 	}
 }
 
-// cniRoute is what a CNI has in the main table for the same pods.
+// cniRoute returns a CNI's route in the main table for the same pods.
 func (c *routed) cniRoute() *netlink.Route {
 	dst := &net.IPNet{IP: c.pods.Addr().AsSlice(), Mask: net.CIDRMask(c.pods.Bits(), c.pods.Addr().BitLen())}
 	return &netlink.Route{Dst: dst, Gw: net.ParseIP(c.gateway), Protocol: 99}
@@ -126,7 +126,7 @@ func (c *routed) routing() *Routing {
 	}
 }
 
-// wantRoutes fails unless what is for the addresses leaves by these devices.
+// wantRoutes fails unless packets to the addresses leave by these devices.
 func wantRoutes(t *testing.T, what string, want map[string]string) {
 	t.Helper()
 	for addr, device := range want {

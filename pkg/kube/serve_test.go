@@ -54,18 +54,18 @@ func TestServeAnswersProbesAndMetrics(t *testing.T) {
 		return r.StatusCode, string(b)
 	}
 	if code, _ := get("/healthz"); code != http.StatusOK {
-		t.Error("not alive, while the API may be away:", code)
+		t.Error("/healthz before the first reconcile:", code)
 	}
 	if code, _ := get("/readyz"); code != http.StatusServiceUnavailable {
-		t.Error("ready before anything was done:", code)
+		t.Error("/readyz before the first reconcile:", code)
 	}
 	s.busySince.Store(time.Now().Add(-time.Second).UnixNano())
 	if code, _ := get("/healthz"); code != http.StatusOK {
-		t.Error("a look that takes a second is the end:", code)
+		t.Error("/healthz during a short reconcile:", code)
 	}
 	s.busySince.Store(time.Now().Add(-2 * maxReconcileTime).UnixNano())
 	if code, _ := get("/healthz"); code != http.StatusServiceUnavailable {
-		t.Error("stuck, and well:", code)
+		t.Error("/healthz during a stuck reconcile:", code)
 	}
 	s.busySince.Store(0)
 	s.Ready.Store(true)
@@ -77,7 +77,7 @@ func TestServeAnswersProbesAndMetrics(t *testing.T) {
 		},
 	}, nil)
 	if code, _ := get("/readyz"); code != http.StatusOK {
-		t.Error("never ready:", code)
+		t.Error("/readyz after a successful reconcile:", code)
 	}
 	_, text := get("/metrics")
 	for _, want := range []string{
@@ -88,19 +88,19 @@ func TestServeAnswersProbesAndMetrics(t *testing.T) {
 		"version=\"test\"} 1\n", "process_resident_memory_bytes ",
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("no %s in\n%s", want, text)
+			t.Errorf("missing %s in\n%s", want, text)
 		}
 	}
 	if strings.Contains(text, "ropewalk_peer_") {
-		t.Errorf("single peers, which nobody asked for, in\n%s", text)
+		t.Errorf("metrics of single peers by default in\n%s", text)
 	}
 	s.update(&result{spread: func(context.Context) ([]adopt.DeviceStatus, error) { return nil, errors.New("not permitted") }}, nil)
 	code, text := get("/metrics")
 	if code != http.StatusOK || !strings.Contains(text, "ropewalk_agent_drift_total 3\n") || strings.Contains(text, "ropewalk_interface_up") {
-		t.Errorf("what spreads cannot be looked at, and there is no tunnel: %d\n%s", code, text)
+		t.Errorf("/metrics without a tunnel or readable programs: %d\n%s", code, text)
 	}
 	if !strings.Contains(log.String(), "not permitted") {
-		t.Errorf("why is not in the log: %q", log.String())
+		t.Errorf("the log lacks the reason: %q", log.String())
 	}
 }
 
@@ -117,7 +117,7 @@ func TestServeReportsListenerFailure(t *testing.T) {
 	}
 }
 
-// logged is a log that may be read meanwhile.
+// logged is a log that may be read concurrently.
 type logged struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -135,7 +135,7 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// counting is an engine that has dropped something.
+// counting is an engine with a drop counter.
 type counting struct{ *fakeEngine }
 
 func (counting) Stats() any {
@@ -175,7 +175,7 @@ func TestIdleConnectionsDoNotBlockProbes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := io.Copy(io.Discard, eldest); errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Error("the eldest of too many connections is open")
+		t.Error("the oldest connection above the limit is still open")
 	}
 }
 
@@ -195,7 +195,7 @@ func TestUnreadResponseTimesOut(t *testing.T) {
 			t.Error(err)
 		}
 		if time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)) > 3*writeTimeout {
-			t.Error("it waits for its reader")
+			t.Error("the server still waits for the reader")
 		}
 		cancel()
 		synctest.Wait()

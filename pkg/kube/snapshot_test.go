@@ -26,7 +26,7 @@ func agentObject(name, uid string) string {
 		`"conditions":[{"type":"Ready","status":"True","message":"a note"}]}}`, name, uid)
 }
 
-// serve answers lists of nodes and RopewalkNodes: each of the texts is a page, or a status such as 403.
+// serve answers lists of nodes and RopewalkNodes. Each text is a page, or a status code such as 403.
 func serve(t *testing.T, nodes, agents []string) *rest.Config {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -76,16 +76,16 @@ func TestSnapshotExplainsListErrors(t *testing.T) {
 		nodes, agents string
 		want          error
 	}{
-		"no definition": {node1, "404", ErrNoDefinition},
-		"no rights":     {"403", "", ErrForbidden},
-		"no account":    {node1, "401", ErrUnauthorized},
+		"no CRD":          {node1, "404", ErrNoDefinition},
+		"no rights":       {"403", "", ErrForbidden},
+		"bad credentials": {node1, "401", ErrUnauthorized},
 	} {
 		if _, err := Snapshot(t.Context(), serve(t, []string{c.nodes}, []string{c.agents})); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	if _, err := Snapshot(t.Context(), serve(t, []string{`{"metadata":5}`}, []string{""})); err == nil {
-		t.Error("what is no node is read")
+		t.Error("accepted an object that is no node")
 	}
 	ctx, cancel := context.WithDeadline(t.Context(), time.Now())
 	defer cancel()

@@ -19,11 +19,11 @@ import (
 
 const (
 	flowCount = 8
-	perRound  = 8 // datagrams of each flow
-	rounds    = 5 // at the least
+	perRound  = 8 // datagrams per flow
+	rounds    = 5 // at least
 )
 
-// crossing is flows from one node to another through their tunnels, and what they look like on the wire.
+// crossing sends flows from one node to another through their tunnels, and records their packets on the wire.
 type crossing struct {
 	*tunnels
 	from, to *testNode
@@ -31,24 +31,24 @@ type crossing struct {
 	receiver *net.UDPConn
 	sent     [flowCount]uint32
 	bytes    int // of data messages, at least
-	quick    int // rounds
+	quick    int // rounds that took less than spread.DefaultGap
 
 	mu     sync.Mutex
-	seen   int                    // data messages
-	round  sight                  // of the present round
-	ports  map[uint16]bool        // sources of data messages
-	shakes map[netip.AddrPort]int // messages of handshakes, both ways, by source
+	seen   int                    // data messages on the wire
+	round  sight                  // of the current round
+	ports  map[uint16]bool        // source ports of data messages
+	shakes map[netip.AddrPort]int // handshake messages in both directions, by source
 }
 
-// sight is what the data messages of one round look like on the wire.
+// sight is the record of one round's data messages on the wire.
 type sight struct {
-	ports [flowCount]map[uint16]bool // their sources
-	last  map[stretch]uint64         // collectCounters
-	// Messages behind a later one of their flow, and those among them that are from its port.
+	ports [flowCount]map[uint16]bool // source ports, by flow
+	last  map[stretch]uint64         // highest counters
+	// Messages that come after a later one of their flow, and those among them from the later one's port.
 	overtook, overtookInLane int
 }
 
-// stretch is where WireGuard's counters ascend. Port 0 stands for all.
+// stretch is a scope in which WireGuard's counters ascend. Port 0 stands for all ports.
 type stretch struct {
 	flow    int
 	session uint32
@@ -63,8 +63,8 @@ func newSight() sight {
 	return s
 }
 
-// cross sends rounds of some datagrams of each flow and fails unless all arrive, in order, from ports that are spread on the
-// wire and gathered for the tunnel.
+// cross sends rounds of datagrams of each flow. It fails unless all arrive in order, from ports that are spread on the wire and
+// gathered for the tunnel.
 func (u *tunnels) cross(from, to *testNode) *crossing {
 	u.Helper()
 	c := &crossing{tunnels: u, from: from, to: to, round: newSight(), ports: map[uint16]bool{}, shakes: map[netip.AddrPort]int{}}
@@ -91,22 +91,22 @@ func (u *tunnels) cross(from, to *testNode) *crossing {
 	return c
 }
 
-// rounds makes some, one of them quick, at the least: of order, only those tell.
+// rounds runs at least the minimum of rounds, and at least one quick one: only quick rounds prove the order.
 func (c *crossing) rounds() {
 	c.Helper()
 	until := time.Now().Add(patience)
 	for i := 0; i < rounds || c.quick == 0; i++ {
 		if c.quick == 0 && time.Now().After(until) {
-			c.Fatalf("none of %d rounds was over within %s", i, spread.DefaultGap)
+			c.Fatalf("none of %d rounds took less than %s", i, spread.DefaultGap)
 		}
 		c.oneRound()
 		if at, want := c.to.show("endpoints")[0], c.from.endpoint().String(); at != want {
-			c.Errorf("to %s, %s is at %s, not at %s", c.to.name, c.from.name, at, want)
+			c.Errorf("%s sees %s at %s, want %s", c.to.name, c.from.name, at, want)
 		}
 	}
 }
 
-// openEngine opens the sockets, which are flows that nobody has seen before.
+// open opens new sockets, so that the flows are new.
 func (c *crossing) open() {
 	c.Helper()
 	c.must(c.to.host.Do(func() (err error) {
@@ -136,8 +136,8 @@ const (
 	overhead     = 16 + 16 // of a data message: header and tag
 )
 
-// innerLen is the length of a flow's inner packets, by which its messages are told apart. It is a multiple of 16, which WireGuard
-// pads to.
+// innerLen returns the length of a flow's inner packets, which identifies the flow's messages. It is a multiple of 16, since
+// WireGuard pads to that.
 func innerLen(flow int) int { return 16 * (4 + flow) }
 
 func (c *crossing) send(flow int) {
@@ -151,7 +151,7 @@ func (c *crossing) send(flow int) {
 	c.bytes += innerLen(flow) + overhead
 }
 
-// receive returns one datagram's flow and number; the error is that none came until then.
+// receive returns one datagram's flow and number, or an error after the deadline.
 func (c *crossing) receive(until time.Time) (flow int, number uint32, err error) {
 	c.Helper()
 	c.must(c.receiver.SetReadDeadline(until))
@@ -162,12 +162,13 @@ func (c *crossing) receive(until time.Time) (flow int, number uint32, err error)
 	}
 	flow, number = int(b[0]), binary.BigEndian.Uint32(b[1:])
 	if flow >= flowCount || n != innerLen(flow)-innerHeaders || number >= c.sent[flow] {
-		c.Fatalf("%d bytes arrived that nobody has sent", n)
+		c.Fatalf("received %d unexpected bytes", n)
 	}
 	return flow, number, nil
 }
 
-// connect sends until something arrives: there is a session. All that was sent then arrives, for it waits for the session.
+// connect sends until something arrives, which proves a session. All datagrams arrive then, because WireGuard queues them until
+// the session exists.
 func (c *crossing) connect() {
 	c.Helper()
 	arrived := uint32(0)
@@ -181,14 +182,14 @@ func (c *crossing) connect() {
 	})
 	for until := time.Now().Add(patience); arrived < c.sent[0]; arrived++ {
 		if _, _, err := c.receive(until); err != nil {
-			c.Fatalf("of %d datagrams, %d came: %v", c.sent[0], arrived, err)
+			c.Fatalf("of %d datagrams, %d arrived: %v", c.sent[0], arrived, err)
 		}
 	}
 	c.sawAll()
 }
 
-// oneRound sends some datagrams of each flow, in turn, and receives them all. If that took less than a flow must be silent for to
-// change its port, none has, so that each has had one port, and is in order, however slow the machine is.
+// oneRound sends datagrams of each flow in turn, and receives them all. A flow changes its port only after a pause of
+// spread.DefaultGap. In a shorter round, each flow must therefore use one port and stay in order, on any machine.
 func (c *crossing) oneRound() {
 	c.Helper()
 	c.mu.Lock()
@@ -203,7 +204,7 @@ func (c *crossing) oneRound() {
 	for missing, until := flowCount*perRound, time.Now().Add(patience); missing > 0; missing-- {
 		flow, number, err := c.receive(until)
 		if err != nil {
-			c.Fatalf("%d datagrams of a round did not come: %v", missing, err)
+			c.Fatalf("%d datagrams of a round did not arrive: %v", missing, err)
 		}
 		if number < next[flow] {
 			late++
@@ -215,7 +216,7 @@ func (c *crossing) oneRound() {
 	c.judge(took < spread.DefaultGap, late)
 }
 
-// judge says what is wrong with a round.
+// judge reports the errors of a round.
 func (c *crossing) judge(quick bool, late int) {
 	c.Helper()
 	c.mu.Lock()
@@ -228,23 +229,23 @@ func (c *crossing) judge(quick bool, late int) {
 	}
 	c.quick++
 	if c.round.overtook+late > 0 {
-		c.Errorf("overtaken by later ones of their flow: %d sent, %d received", c.round.overtook, late)
+		c.Errorf("reordered within their flow: %d on the wire, %d received", c.round.overtook, late)
 	}
 	for flow, ports := range c.round.ports {
 		if len(ports) != 1 {
-			c.Errorf("flow %d, which never paused, left from %v", flow, ports)
+			c.Errorf("flow %d never paused but used ports %v", flow, ports)
 		}
 	}
 }
 
-// sawAll waits until all that was sent was seen on the wire.
+// sawAll waits until all messages were seen on the wire.
 func (c *crossing) sawAll() {
 	c.Helper()
 	sent := 0
 	for _, n := range c.sent {
 		sent += int(n)
 	}
-	c.eventually("all that was sent to be seen on the wire", func() error {
+	c.eventually("all messages on the wire", func() error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.seen != sent {
@@ -254,7 +255,7 @@ func (c *crossing) sawAll() {
 	})
 }
 
-// check asserts what is so with every crossing.
+// check asserts the properties of every crossing.
 func (c *crossing) check() {
 	c.Helper()
 	c.mu.Lock()
@@ -275,7 +276,7 @@ func (c *crossing) check() {
 	}
 }
 
-// shook tells that a handshake was made, and both its messages were seen to be where they belong.
+// shook returns nil if a handshake was made from the expected ports.
 func (c *crossing) shook() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -285,7 +286,7 @@ func (c *crossing) shook() error {
 	return nil
 }
 
-// see takes an Ethernet frame of the wire: WireGuard's messages (the paper, 5.4) in IPv4 without options.
+// see records an Ethernet frame: WireGuard's messages (paper, section 5.4) in IPv4 without options.
 func (c *crossing) see(p netlab.Packet) {
 	const outerHeaders = 14 + 20 + 8
 	b := p.Data
@@ -319,7 +320,7 @@ func (c *crossing) seeData(from uint16, message []byte, length int) {
 	}
 }
 
-// overtaken tells whether a message is behind a later one.
+// overtaken reports whether a message comes after a later one.
 func (s *sight) overtaken(in stretch, counter uint64) bool {
 	last := s.last[in]
 	s.last[in] = max(last, counter)

@@ -24,26 +24,26 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netlab/netlabtest"
 )
 
-// cni is what a CNI's WireGuard is like.
+// cni describes a CNI's WireGuard device.
 type cni struct {
 	device string
 	port   uint16
 	fwmark string
 }
 
-// tunnels are two nodes behind a router, with tunnels of the kernel's that a CNI has made between them: ip(8) and wg(8), nothing
-// of ropewalk's. The API server is on the router.
+// tunnels are two nodes behind a router, with kernel WireGuard tunnels between them. They are made with ip(8) and wg(8), as a
+// CNI would. The API server is on the router.
 type tunnels struct {
 	*testing.T
 	cni    cni
 	lab    *netlab.Lab
 	router *netlab.Host
 	api    *fakeAPI
-	apiTo  uint16 // the port it is at
+	apiTo  uint16 // the API server's port
 	a, b   *testNode
 }
 
-// testNode is the i-th: at 10.60.i.2, with the pods 10.244.i.0/24, of which it is the first itself.
+// testNode is the i-th node: at 10.60.i.2, with the pods 10.244.i.0/24. Its own address among them is the first.
 type testNode struct {
 	*tunnels
 	name   string
@@ -52,8 +52,8 @@ type testNode struct {
 	pods   netip.Prefix
 	inner  netip.Addr
 	device string
-	wire   string // the router's end of its cable
-	public string // its key
+	wire   string // the router's end of the node's link
+	public string // its public key
 	bpf    string // its BPF file system
 }
 
@@ -84,7 +84,7 @@ func (u *tunnels) try(err error) {
 	}
 }
 
-// needKernel skips where there is nothing to spread, unless there should be.
+// needKernel skips the test on kernels without WireGuard, unless the environment demands it.
 func (u *tunnels) needKernel() {
 	u.Helper()
 	attrs := netlink.NewLinkAttrs()
@@ -102,12 +102,12 @@ func (u *tunnels) needKernel() {
 	u.must(err)
 	for _, program := range []string{"ip", "wg"} {
 		if _, err := exec.LookPath(program); err != nil {
-			u.Fatalf("there is WireGuard, but not what makes tunnels of it: %v", err)
+			u.Fatalf("the kernel has WireGuard, but creating tunnels fails: %v", err)
 		}
 	}
 }
 
-// mountBPF mounts a BPF file system, which each node has for itself.
+// mountBPF mounts a BPF file system for a node.
 func (u *tunnels) mountBPF() (dir string) {
 	u.Helper()
 	dir = u.TempDir()
@@ -156,18 +156,19 @@ func (u *tunnels) addNode(i byte) *testNode {
 
 func (n *testNode) gateway() netip.Addr { return n.addr.Prev() }
 
-// shareReceiving has all processors receive, each its flows, as with several queues (Documentation/networking/scaling.rst,
-// "RPS"): by itself a veth lets the one receive that sends. ip(8) shows the namespace's own devices in /sys.
+// shareReceiving makes all processors receive, each its flows, as a NIC with several queues does
+// (Documentation/networking/scaling.rst, "RPS"). A veth alone receives on the processor that sends. ip(8) shows the namespace's
+// own devices in /sys.
 func shareReceiving(u *tunnels, h *netlab.Host) {
 	u.Helper()
 	mask := 1<<min(runtime.NumCPU(), 31) - 1
 	set := fmt.Sprintf("for queue in /sys/class/net/*/queues/rx-*/rps_cpus; do echo %x >$queue; done", mask)
 	if out, err := exec.Command("ip", "netns", "exec", h.Name(), "sh", "-ec", set).CombinedOutput(); err != nil {
-		u.Fatalf("sharing what %s receives: %v\n%s", h.Name(), err, out)
+		u.Fatalf("configuring RPS on %s: %v\n%s", h.Name(), err, out)
 	}
 }
 
-// start runs a program on the node, and returns what it says.
+// run runs a program on the node and returns its output.
 func (n *testNode) run(input string, argv ...string) string {
 	n.Helper()
 	cmd := n.host.Command(n.Context(), argv...)
@@ -179,7 +180,7 @@ func (n *testNode) run(input string, argv ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// makeTunnel makes a device without peers.
+// makeTunnel creates a WireGuard device without peers.
 func (n *testNode) makeTunnel() {
 	n.Helper()
 	c := n.cni
@@ -202,13 +203,13 @@ func (n *testNode) knows(o *testNode) {
 	n.run("", "ip", "route", "replace", o.pods.String(), "dev", n.cni.device, "src", n.inner.String())
 }
 
-// clearPeers removes a peer, with its session.
+// forgets removes a peer with its session.
 func (n *testNode) forgets(o *testNode) {
 	n.Helper()
 	n.run("", "wg", "set", n.cni.device, "peer", o.public, "remove")
 }
 
-// show returns what wg(8) has to say of the node's only peer.
+// show returns the output of wg(8) about the node's only peer.
 func (n *testNode) show(what string) []string {
 	n.Helper()
 	fields := strings.Fields(n.run("", "wg", "show", n.cni.device, what))

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestCRDMatchesGoTypes finds one that somebody forgot to generate: each field's JSON name and each column is in it.
-// What the API server makes of it is tested in test/kube.
+// TestCRDMatchesGoTypes fails if the CRD was not regenerated: it must have each field's JSON name and each column. test/kube
+// tests how an API server applies it.
 func TestCRDMatchesGoTypes(t *testing.T) {
 	text, err := os.ReadFile("../../../deploy/crd/ropewalk.io_ropewalknodes.yaml")
 	if err != nil {
@@ -25,12 +25,12 @@ func TestCRDMatchesGoTypes(t *testing.T) {
 			}
 			fields++
 			if !strings.Contains(string(text), name+":") {
-				t.Errorf("the definition lacks %s: run go generate", name)
+				t.Errorf("the CRD lacks the field %s: run go generate", name)
 			}
 		}
 		if _, column, ok := strings.Cut(line, "printcolumn:name=\""); ok {
 			if name, _, _ := strings.Cut(column, "\""); !strings.Contains(string(text), "name: "+name+"\n") {
-				t.Errorf("the definition lacks the column %s: run go generate", name)
+				t.Errorf("the CRD lacks the column %s: run go generate", name)
 			}
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RopewalkNode is one node of the cluster, by the node's name, and owned by it. An agent writes its own node's status
-// and reads all. No secret is ever in it.
+// RopewalkNode is the agent's view of one node. It has the Node's name and is owned by the Node. An agent writes its own
+// node's status and reads all others. It never holds a secret.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=rwn,categories=ropewalk
@@ -28,15 +28,15 @@ type RopewalkNode struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// What administrators ask for. Everything left out is found out by the agent.
+	// Settings by administrators. The agent determines everything that is left out.
 	// +optional
 	Spec NodeSpec `json:"spec,omitempty"`
-	// What the node's agent tells.
+	// Status published by the node's agent.
 	// +optional
 	Status NodeStatus `json:"status,omitempty"`
 }
 
-// RopewalkNodeList is a list of nodes.
+// RopewalkNodeList is a list of RopewalkNodes.
 //
 // +kubebuilder:object:root=true
 type RopewalkNodeList struct {
@@ -46,30 +46,30 @@ type RopewalkNodeList struct {
 	Items []RopewalkNode `json:"items"`
 }
 
-// Mode is what the agent does on a node.
+// Mode is the agent's mode of operation on a node.
 //
 // +kubebuilder:validation:Enum=spread;mesh
 type Mode string
 
 // The modes.
 const (
-	// ModeSpread spreads and gathers for the WireGuard that the cluster has.
+	// ModeSpread spreads and gathers for the WireGuard of the cluster's CNI.
 	ModeSpread Mode = "spread"
-	// ModeMesh is the cluster's WireGuard.
+	// ModeMesh runs ropewalk as the cluster's WireGuard.
 	ModeMesh Mode = "mesh"
 )
 
-// NodeSpec is what administrators ask for.
+// NodeSpec has the settings by administrators.
 type NodeSpec struct {
-	// Mode instead of the one that the agent was started with.
+	// Mode overrides the mode that the agent was started with.
 	// +optional
 	Mode Mode `json:"mode,omitempty"`
 
-	// OptOut keeps the node out: it neither spreads nor has a tunnel, and others treat it as if it had no agent.
+	// OptOut excludes the node: it neither spreads nor has a tunnel, and other nodes treat it as one without an agent.
 	// +optional
 	OptOut bool `json:"optOut,omitempty"`
 
-	// Endpoint is the IP address at which others reach the node, instead of its internal ones.
+	// Endpoint is the IP address at which other nodes reach this one, instead of its internal addresses.
 	// +optional
 	// +kubebuilder:validation:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="want an IP address without a zone"
@@ -81,20 +81,20 @@ type NodeSpec struct {
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port,omitempty"`
 
-	// MTU of the tunnel in bytes of inner packet, instead of what fits the device that leads to the peers.
+	// MTU of the tunnel in bytes of the inner packet, instead of the one derived from the node's interface.
 	// +optional
 	// +kubebuilder:validation:Minimum=576
 	// +kubebuilder:validation:Maximum=65535
 	MTU int32 `json:"mtu,omitempty"`
 
-	// KeyGeneration asks for a new key when it is raised above status.keyGeneration.
+	// KeyGeneration requests a new key when it is raised above status.keyGeneration.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:XValidation:rule="self >= oldSelf",message="a generation of keys never comes back"
+	// +kubebuilder:validation:XValidation:rule="self >= oldSelf",message="keyGeneration must not decrease"
 	KeyGeneration int64 `json:"keyGeneration,omitempty"`
 }
 
-// PublicKey is one of WireGuard in base64.
+// PublicKey is a WireGuard public key in base64.
 //
 // +kubebuilder:validation:Pattern=`^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$`
 type PublicKey string
@@ -105,7 +105,7 @@ type PublicKey string
 // +kubebuilder:validation:Pattern=`^([0-9.]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}$`
 type Endpoint string
 
-// CIDR is a prefix of addresses.
+// CIDR is an IP prefix.
 //
 // +kubebuilder:validation:MaxLength=49
 // +kubebuilder:validation:XValidation:rule="isCIDR(self)",message="want a prefix, such as 10.244.0.0/24"
@@ -113,7 +113,7 @@ type CIDR string
 
 // Ports is a range of UDP ports, both ends included.
 //
-// +kubebuilder:validation:XValidation:rule="self.first <= self.last",message="the range ends before it begins"
+// +kubebuilder:validation:XValidation:rule="self.first <= self.last",message="first must not be greater than last"
 type Ports struct {
 	// +kubebuilder:validation:Minimum=1024
 	// +kubebuilder:validation:Maximum=65535
@@ -123,45 +123,45 @@ type Ports struct {
 	Last int32 `json:"last"`
 }
 
-// Port is a UDP port that nobody needs privileges for.
+// Port is an unprivileged UDP port.
 //
 // +kubebuilder:validation:Minimum=1024
 // +kubebuilder:validation:Maximum=65535
 type Port int32
 
-// IPFamily is a version of IP.
+// IPFamily is an IP version.
 //
 // +kubebuilder:validation:Enum=IPv4;IPv6
 type IPFamily string
 
-// The versions of IP.
+// The IP families.
 const (
 	IPv4 IPFamily = "IPv4"
 	IPv6 IPFamily = "IPv6"
 )
 
-// Plan is what those do who spread towards the node over one version of IP.
+// Plan has the source ports for nodes that spread towards this one over one IP family.
 //
-// +kubebuilder:validation:XValidation:rule="self.ports.all(p, self.ports.exists_one(q, q == p))",message="a port is named twice"
+// +kubebuilder:validation:XValidation:rule="self.ports.all(p, self.ports.exists_one(q, q == p))",message="ports must be distinct"
 type Plan struct {
-	// IPFamily of the endpoints that it is for.
+	// IPFamily of the endpoints that the plan is for.
 	IPFamily IPFamily `json:"ipFamily"`
-	// Ports are source ports, in order: neighbours arrive on different receive queues of the node, whichever node sends.
+	// Ports are source ports in order: adjacent ones reach different receive queues of this node, for any sender.
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
 	Ports []Port `json:"ports"`
 }
 
-// NodeStatus is what the node's agent tells.
+// NodeStatus is the status published by the node's agent.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.nextPublicKey) || !has(self.publicKey) || self.nextPublicKey != self.publicKey",message="the next key is another one"
+// +kubebuilder:validation:XValidation:rule="!has(self.nextPublicKey) || !has(self.publicKey) || self.nextPublicKey != self.publicKey",message="nextPublicKey must differ from publicKey"
 type NodeStatus struct {
-	// ObservedGeneration is the spec's that the rest is of.
+	// ObservedGeneration is the generation of the spec that the status reflects.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// Mode that the agent is in.
+	// Mode of the agent.
 	// +optional
 	Mode Mode `json:"mode,omitempty"`
 
@@ -169,27 +169,27 @@ type NodeStatus struct {
 	// +optional
 	PublicKey PublicKey `json:"publicKey,omitempty"`
 
-	// KeyGeneration is that of PublicKey.
+	// KeyGeneration is the generation of PublicKey.
 	// +optional
 	KeyGeneration int64 `json:"keyGeneration,omitempty"`
 
-	// NextPublicKey is accepted already, beside PublicKey, while the key changes.
+	// NextPublicKey is the node's future key. During a key change, other nodes accept it beside PublicKey.
 	// +optional
 	NextPublicKey PublicKey `json:"nextPublicKey,omitempty"`
 
-	// Endpoints at which the tunnel is reached, the best first. Others believe those that are addresses of the node.
+	// Endpoints of the tunnel, the preferred one first. Other nodes ignore those that are no addresses of the node.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
 	Endpoints []Endpoint `json:"endpoints,omitempty"`
 
-	// PodCIDRs of the node, as the agent sees them. Others go by the node's own.
+	// PodCIDRs of the node, as its agent sees them. Other nodes use those of the Node object.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	PodCIDRs []CIDR `json:"podCIDRs,omitempty"`
 
-	// MTU of the tunnel, in bytes of inner packet.
+	// MTU of the tunnel in bytes of the inner packet.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65535
@@ -199,43 +199,43 @@ type NodeStatus struct {
 	// +optional
 	SpreadPorts *Ports `json:"spreadPorts,omitempty"`
 
-	// Plans are the source ports that others should use towards this node, out of those that they spread over, so that their
-	// flows take one of its receive queues each. Who cannot use all ports of a plan uses none of it.
+	// Plans are the source ports that other nodes should use towards this one, out of those that they spread over. Each flow
+	// then takes a receive queue of its own. A node that cannot use all ports of a plan ignores the plan.
 	// +optional
 	// +listType=map
 	// +listMapKey=ipFamily
 	// +kubebuilder:validation:MaxItems=2
 	Plans []Plan `json:"plans,omitempty"`
 
-	// Gathers tells that what comes from other nodes' spread ports is gathered: they may spread towards this one.
+	// Gathers reports that this node gathers packets from other nodes' spread ports, so that they may spread towards it.
 	// +optional
 	Gathers bool `json:"gathers,omitempty"`
 
-	// Peers is how many other nodes this one knows as peers.
+	// Peers is the number of other nodes that are peers.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Peers int32 `json:"peers,omitempty"`
 
-	// SpreadsTo is how many other nodes this one spreads towards.
+	// SpreadsTo is the number of other nodes that this one spreads towards.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	SpreadsTo int32 `json:"spreadsTo,omitempty"`
 
-	// StalePeers are those that do not answer this node's handshakes. It changes at most every few minutes.
+	// StalePeers are the peers that do not answer this node's handshakes. It changes at most every few minutes.
 	// +optional
 	StalePeers *StalePeers `json:"stalePeers,omitempty"`
 
-	// AgentVersion is that of the agent.
+	// AgentVersion is the version of the agent.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	AgentVersion string `json:"agentVersion,omitempty"`
 
-	// KernelVersion is the node's, as uname -r says.
+	// KernelVersion is the node's, as printed by uname -r.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	KernelVersion string `json:"kernelVersion,omitempty"`
 
-	// Conditions: Ready tells whether all is as it should be.
+	// Conditions: Ready reports whether the last reconcile succeeded.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -243,5 +243,5 @@ type NodeStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// ConditionReady tells whether all is as it should be on the node; its message says what is not.
+// ConditionReady reports whether the agent's last reconcile succeeded. Its message has the error or warnings.
 const ConditionReady = "Ready"

@@ -8,18 +8,18 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Resource is the name under which the API serves the nodes.
+// Resource is the resource name in the API's paths.
 const Resource = "ropewalknodes"
 
-// Kind is the name of the type in manifests.
+// Kind is the kind in manifests.
 const Kind = "RopewalkNode"
 
-// GroupVersion is the API's: ropewalk.io/v1alpha1.
+// GroupVersion returns ropewalk.io/v1alpha1.
 func GroupVersion() schema.GroupVersion {
 	return schema.GroupVersion{Group: "ropewalk.io", Version: "v1alpha1"}
 }
 
-// AddToScheme makes the types known to a scheme. It never fails.
+// AddToScheme registers the types. It never fails.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion(), &RopewalkNode{}, &RopewalkNodeList{})
 	metav1.AddToGroupVersion(s, GroupVersion())

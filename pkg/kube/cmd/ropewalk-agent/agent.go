@@ -21,7 +21,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// options are the flags that need a look before they are a Config.
+// options are the flags of the agent. Its config method turns them into a kube.Config.
 type options struct {
 	cfg      kube.Config
 	mode     string
@@ -62,12 +62,12 @@ func newAgentCmd() *cobra.Command {
 	return cmd
 }
 
-// apiOptions say how to reach an API server from outside of a pod.
+// apiOptions are the flags that select an API server outside of a pod.
 type apiOptions struct{ url, token, ca, name string }
 
-// add adds the flags; otherwise is which server it is without them.
-func (o *apiOptions) add(f *pflag.FlagSet, otherwise string) {
-	f.StringVar(&o.url, "server", "", "URL of the API server (default: "+otherwise+")")
+// add adds the flags. defaultServer describes the server without them.
+func (o *apiOptions) add(f *pflag.FlagSet, defaultServer string) {
+	f.StringVar(&o.url, "server", "", "URL of the API server (default: "+defaultServer+")")
 	f.StringVar(&o.token, "token-file", "", "file with the token, with --server")
 	f.StringVar(&o.ca, "ca-file", "", "file with the API server's CA, with --server")
 	f.StringVar(&o.name, "server-name", "", "name in the API server's certificate, with --server (default: that of its URL)")
@@ -122,9 +122,9 @@ func runAgent(ctx context.Context, o options) error {
 	return a.Run(ctx)
 }
 
-// serve answers probes and Prometheus at an address until ctx ends; at an empty one, it answers nobody.
+// serve serves probes and metrics at an address until ctx ends. With an empty address, it does nothing.
 func serve(ctx context.Context, at string, c kube.Content) error {
-	if at == "" { // which net takes for any port of all addresses
+	if at == "" { // net would listen on a random port of all addresses
 		return nil
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", at)

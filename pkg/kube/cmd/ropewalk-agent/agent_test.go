@@ -22,7 +22,7 @@ func TestEmptyListenAddressOpensNoSocket(t *testing.T) {
 	}
 }
 
-// sockets is how many the process has.
+// sockets returns the number of the process's sockets.
 func sockets(t *testing.T) (n int) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/self/fd/*")

@@ -81,7 +81,7 @@ func runCleanup(ctx context.Context, o cleanupOptions) error {
 	return nil
 }
 
-// stay says that all is done until ctx ends.
+// stay reports ready until ctx ends.
 func stay(ctx context.Context, log *slog.Logger, stats *kube.Stats) {
 	stats.Ready.Store(true)
 	log.Info("keeping the process running until it is stopped")

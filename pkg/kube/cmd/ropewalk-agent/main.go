@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command ropewalk-agent is ropewalk's Kubernetes agent, one per node. It is `ropewalk agent`, in a binary of its own.
+// Command ropewalk-agent is ropewalk's Kubernetes agent, one per node. `ropewalk agent` runs this binary.
 package main
 
 import (
@@ -44,7 +44,7 @@ func main() {
 	os.Exit(exitError)
 }
 
-// usageError marks a mistake in the command line itself.
+// usageError is a mistake in the command line.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }

@@ -12,7 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/metrics"
 )
 
-// addMeshFlags adds those of the mode mesh.
+// addMeshFlags adds the flags of mesh mode.
 func addMeshFlags(f *pflag.FlagSet, o *options) {
 	f.StringVar(&o.cfg.Tunnel, "tunnel", kube.DefaultTunnel, "mesh mode: the interface's name")
 	f.StringVar(&o.cfg.KeyDir, "key-dir", kube.DefaultKeyDir, "directory of the node's key and of the agent's saved state, which must outlive the pod")

@@ -23,10 +23,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/show"
 )
 
-// newMeshCmd is `ropewalk mesh`.
+// newMeshCmd returns the command `ropewalk mesh`.
 func newMeshCmd() *cobra.Command {
 	return command.New(func(cmd *cobra.Command, verb command.Verb, o command.Options) error {
-		klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // what matters of it is in the errors
+		klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // errors are returned, too
 		m, err := loadMesh(cmd.Context(), o)
 		if err != nil {
 			return err
@@ -46,7 +46,7 @@ func newMeshCmd() *cobra.Command {
 	})
 }
 
-// loadMesh returns the mesh of a cluster, or the part of it that is wanted.
+// loadMesh reads a cluster and returns its mesh, or the part that the options select.
 func loadMesh(ctx context.Context, o command.Options) (*view.Mesh, error) {
 	cfg, name, err := kubeconfig(o)
 	if err != nil {
@@ -72,7 +72,7 @@ func loadMesh(ctx context.Context, o command.Options) (*view.Mesh, error) {
 	return &m, nil
 }
 
-// kubeconfig finds the cluster as kubectl does, and the name that people have for it.
+// kubeconfig finds the cluster as kubectl does. name is the kubeconfig's context.
 func kubeconfig(o command.Options) (cfg *rest.Config, name string, err error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.Kubeconfig
@@ -88,7 +88,7 @@ func kubeconfig(o command.Options) (cfg *rest.Config, name string, err error) {
 		return nil, "", fmt.Errorf("reading the kubeconfig: %w (kubectl config get-contexts lists the contexts)", err)
 	}
 	cfg.UserAgent = "ropewalk-mesh/" + version
-	cfg.QPS, cfg.Burst = 50, 50 // pages of one list
+	cfg.QPS, cfg.Burst = 50, 50 // a list takes several pages
 	name = o.Context
 	if raw, err := loader.RawConfig(); err == nil && name == "" {
 		name = raw.CurrentContext
@@ -110,7 +110,7 @@ func writeCheck(out io.Writer, m *view.Mesh, o command.Options) error {
 	return m.WriteFindings(out, view.Style{Color: useColor(out)})
 }
 
-// writeGraph draws all before it writes, so that no file is left half written.
+// writeGraph renders into memory first, so that an error leaves no partial file.
 func writeGraph(out io.Writer, m *view.Mesh, o command.Options) error {
 	var b bytes.Buffer
 	write := map[string]func(io.Writer) error{
@@ -129,7 +129,7 @@ func writeGraph(out io.Writer, m *view.Mesh, o command.Options) error {
 	return nil
 }
 
-// useColor tells whether what is written may have colours, as for ropewalk's other commands.
+// useColor reports whether the output is coloured, by the same rules as ropewalk's other commands.
 func useColor(out io.Writer) bool {
 	f, ok := out.(*os.File)
 	terminal := ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"

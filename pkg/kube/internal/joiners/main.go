@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command joiners runs the agents of nodes that have no host, for test/kube: all in one process, with tunnels without packets.
-// Each line of its input is a command: "begin NODE" begins one's agent, with the token in the directory's file of that
-// name; "report" prints what each has done so far, as one line of JSON.
+// Command joiners runs many agents in one process for test/kube, with engines and networks that do nothing. Each line of its
+// input is a command. "begin NODE" starts an agent with the token in the directory's file of that name. "report" prints the
+// counters of all agents as one line of JSON.
 package main
 
 import (
@@ -32,7 +32,7 @@ func main() {
 	dir := flag.String("dir", "", "directory with the nodes' tokens, and the API server's CA as ca")
 	flag.Parse()
 	if err := run(*server, *dir); err != nil {
-		slog.Error("the nodes end", "error", err)
+		slog.Error("running the agents failed", "error", err)
 		os.Exit(1) //nolint:forbidigo // this is a command
 	}
 }
@@ -58,7 +58,7 @@ func run(server, dir string) error {
 	return lines.Err()
 }
 
-// done is what a joiner has done.
+// done has the counters of one agent.
 type done struct {
 	Name                                 string
 	Peers, Added, Removed, Writes, Looks int
@@ -72,7 +72,7 @@ func report(all []*joiner) error {
 	return json.NewEncoder(os.Stdout).Encode(list)
 }
 
-// joiner is one node's agent with its tunnel and its network.
+// joiner is one agent's Engine and Network.
 type joiner struct {
 	name   string
 	writes atomic.Int64
@@ -104,7 +104,7 @@ func begin(ctx context.Context, server, dir, name string) (*joiner, error) {
 	return j, nil
 }
 
-// counting counts what is to change anything.
+// counting counts the requests that write.
 type counting struct {
 	http.RoundTripper
 	writes *atomic.Int64
@@ -164,7 +164,7 @@ func (j *joiner) Status() (st config.Status) {
 	return st
 }
 
-// Done implements kube.Engine: it never has.
+// Done implements kube.Engine. The channel is never closed.
 func (j *joiner) Done() <-chan struct{} { return nil }
 
 // Close implements kube.Engine.

@@ -4,11 +4,11 @@ package v1alpha1
 
 // StalePeers are other nodes that do not answer this node's handshakes.
 type StalePeers struct {
-	// Count is how many there are.
+	// Count is their number.
 	// +kubebuilder:validation:Minimum=0
 	Count int32 `json:"count"`
 
-	// Nodes are their names in ascending order, the first ones where there are more than fit.
+	// Nodes are their names in ascending order. The list is cut at its maximum length.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=10
@@ -16,5 +16,5 @@ type StalePeers struct {
 	Nodes []string `json:"nodes,omitempty"`
 }
 
-// MaxStaleNodes is how many names StalePeers has at most.
+// MaxStaleNodes is the maximum length of StalePeers.Nodes.
 const MaxStaleNodes = 10
