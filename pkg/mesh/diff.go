@@ -11,12 +11,12 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// SentEndpoints is which endpoint each peer was given last, by its key. The device's own word is no substitute: it is where the
-// peer was heard last.
+// SentEndpoints holds, by peer key, the endpoint that a device was last configured with. The device's own endpoint is no
+// substitute: roaming may have changed it.
 type SentEndpoints map[noise.PublicKey]netip.AddrPort
 
-// Diff returns the changes that make a device's peers those of a plan, in the order in which to apply them, and none if it
-// has them. An endpoint is changed only where the plan has another than before: what roaming has learned stays.
+// Diff returns the changes that make a device's peers those of a plan, in the order in which to apply them. It returns none if
+// there is nothing to change. It changes an endpoint only if the plan's endpoint has changed, so that roaming is preserved.
 func Diff(want []Peer, have []config.PeerStatus, told SentEndpoints) []config.Peer {
 	present := make(map[noise.PublicKey]*config.PeerStatus, len(have))
 	for i := range have {
@@ -42,7 +42,7 @@ func Diff(want []Peer, have []config.PeerStatus, told SentEndpoints) []config.Pe
 			continue
 		}
 		taken, added := w.diffAllowedIPs(st)
-		if len(taken) > 0 { // before another peer gets them
+		if len(taken) > 0 { // before they are given to another peer
 			changes = append(changes, config.Peer{PublicKey: w.Key, UpdateOnly: true, AllowedIPs: taken})
 		}
 		c := config.Peer{PublicKey: w.Key, UpdateOnly: true, AllowedIPs: added, Endpoint: w.newEndpoint(st, told)}
@@ -64,7 +64,7 @@ func addition(w *Peer) config.Peer {
 	return c
 }
 
-// newEndpoint returns the endpoint if it has to be told.
+// newEndpoint returns the endpoint if the device must be configured with it, or nil.
 func (p *Peer) newEndpoint(st *config.PeerStatus, told SentEndpoints) *config.Endpoint {
 	if !p.Endpoint.IsValid() {
 		return nil
@@ -76,7 +76,7 @@ func (p *Peer) newEndpoint(st *config.PeerStatus, told SentEndpoints) *config.En
 	return &config.Endpoint{AddrPort: p.Endpoint}
 }
 
-// diffAllowedIPs returns which are too many, and which are missing.
+// diffAllowedIPs returns the allowed IPs to remove and those to add.
 func (p *Peer) diffAllowedIPs(st *config.PeerStatus) (taken, added []config.AllowedIP) {
 	has := make(map[netip.Prefix]bool, len(st.AllowedIPs))
 	for _, a := range st.AllowedIPs {
@@ -96,7 +96,7 @@ func (p *Peer) diffAllowedIPs(st *config.PeerStatus) (taken, added []config.Allo
 	return taken, added
 }
 
-// Record keeps which endpoints the changes tell, and forgets peers that they remove.
+// Record records the endpoints of changes that were applied, and forgets the peers that they removed.
 func (t SentEndpoints) Record(changes []config.Peer) {
 	for i := range changes {
 		switch c := &changes[i]; {

@@ -15,7 +15,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// apply is a device that is given changes: an address belongs to the peer that was given it last.
+// apply applies changes as a device does: an allowed IP belongs to the peer that got it last.
 func apply(have []config.PeerStatus, changes []config.Peer) []config.PeerStatus {
 	have = slices.Clone(have)
 	index := make(map[noise.PublicKey]int, len(have))
@@ -71,8 +71,8 @@ func TestDiffContainsOnlyChanges(t *testing.T) {
 		want     []Peer
 		edit     func(have []config.PeerStatus, told SentEndpoints) []config.PeerStatus
 		changes  int
-		allowed  map[byte][]string // by the first byte of the key, of what the device has in the end
-		endpoint netip.AddrPort    // of the first peer, in the end
+		allowed  map[byte][]string // allowed IPs after the changes, by the first byte of the key
+		endpoint netip.AddrPort    // of the first peer, after the changes
 	}{
 		{
 			name: "nothing", want: []Peer{peer(2, "10.244.2.0/24"), peer(3, "10.244.3.0/24")},
@@ -162,7 +162,7 @@ func TestDiffContainsOnlyChanges(t *testing.T) {
 	}
 }
 
-// TestRepeatedDiffsConverge is cilium #20925: after any sequence of plans, the last one is all that the device has.
+// TestRepeatedDiffsConverge covers cilium #20925: after any sequence of plans, the device has exactly the last one.
 func TestRepeatedDiffsConverge(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	var have []config.PeerStatus

@@ -8,34 +8,34 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// HandoverPoll says how often to look whether a peer has begun to use its next key. What it sends in between is lost, so that is
-// often for as long as a change of a key usually takes, and less often then. A node that keeps a next key for ever is not looked
-// for at all after a while: its allowed IPs then move when it tells, or at the next look. One that makes one after the other
-// and uses none is looked for as often again only after that while.
+// HandoverPoll decides how often to check whether a peer has started to use its next key. Packets that the peer sends before
+// the check are lost. The checks are therefore frequent for as long as a key change usually takes, and rarer afterwards. They
+// stop for a node that keeps a next key for very long: its allowed IPs then move when the node publishes the change, or at the
+// next reconcile. A node that publishes one next key after another gets frequent checks again only after that time.
 //
-// The zero value is ready. It must not be used concurrently.
+// The zero value is ready. It is not safe for concurrent use.
 type HandoverPoll struct {
-	// Propagation is RotationLimits.Propagation of the others.
+	// Propagation is RotationLimits.Propagation of the other nodes.
 	Propagation time.Duration
 	changes     map[string]keyChange // by node
 }
 
-// keyChange is the change of one node's key.
+// keyChange is a change of one node's key.
 type keyChange struct {
 	next              noise.PublicKey
 	started, lastSeen time.Time
 }
 
 const (
-	// fastInterval is how often to look while a change is expected, and loosely afterwards.
+	// fastInterval is the interval while a change is expected, slowInterval the one afterwards.
 	fastInterval, slowInterval = 10 * time.Millisecond, 100 * time.Millisecond
-	// expectedDuration is how long a change takes, beyond what others are given to learn of it.
+	// expectedDuration is how long a change takes after Propagation.
 	expectedDuration = 20 * time.Second
-	// pollTimeout is longer than any node waits for the others (Patience of RotationLimits), and for the API besides.
+	// pollTimeout exceeds the longest time that a node waits for others (RotationLimits.Timeout) and for the API.
 	pollTimeout = 15 * time.Minute
 )
 
-// Interval returns how long to wait between looks; 0: none is needed.
+// Interval returns the time until the next check, or 0 if none is needed.
 func (h *HandoverPoll) Interval(now time.Time, peers []Peer) (every time.Duration) {
 	for i := range peers {
 		if !peers[i].isReplacement() {
@@ -57,14 +57,14 @@ func (h *HandoverPoll) Interval(now time.Time, peers []Peer) (every time.Duratio
 	return every
 }
 
-// finish forgets the change of a node's key that is the key by now.
+// finish forgets a change once the new key is the node's current key.
 func (h *HandoverPoll) finish(p *Peer) {
 	if b, known := h.changes[p.Node]; known && b.next == p.Key {
 		delete(h.changes, p.Node)
 	}
 }
 
-// age is for how long a node's key has been changing. Another next key begins that anew only after the life of the one before.
+// age returns how long a node's key has been changing. Another next key restarts the time only after pollTimeout.
 func (h *HandoverPoll) age(now time.Time, p *Peer) time.Duration {
 	b, known := h.changes[p.Node]
 	if !known || b.next != p.Key && now.Sub(b.started) >= pollTimeout {

@@ -9,7 +9,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// changing is a node whose key changes to that one.
+// changing returns the peers of a node that changes its key to the given one.
 func changing(node string, next byte) []Peer {
 	return []Peer{{Node: node, Key: noise.PublicKey{1}}, {Node: node, Key: noise.PublicKey{next}, Replaces: noise.PublicKey{1}}}
 }
@@ -45,7 +45,7 @@ func TestRepeatedNextKeysDoNotKeepFastPolling(t *testing.T) {
 	for second := range hour {
 		peers := changing("n", byte(2+second%200))
 		if second%3 == 0 {
-			peers = peers[:1] // and none at times
+			peers = peers[:1] // at times there is no next key
 		}
 		if h.Interval(began.Add(time.Duration(second)*time.Second), peers) == fastInterval {
 			often++

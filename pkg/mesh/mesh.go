@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mesh decides what a node of a cluster does towards the others: whom it spreads towards and gathers from
-// (Spread), or which WireGuard peers and routes it has (Tunnel), and which changes lead there from what it has (Diff).
-// All are pure functions of what the cluster tells of its nodes. They may be called concurrently, and give the same for
-// the same nodes in any order.
+// Package mesh computes the desired state of a node in a cluster: its peers in spread mode (Spread), its WireGuard peers and
+// routes in mesh mode (Tunnel), and the changes from the current state (Diff). It does no I/O. Begin reading in this file, then
+// tunnel.go or spread.go. Only pkg/mesh's own packages and pkg/kube import it.
 //
-// Whom to believe: whoever takes a node over can write its kubelet's word (addresses, at times pod CIDRs) and its agent's
-// (keys, endpoints, ports). So no more of either is believed than concerns the node itself: endpoints that are not its
-// addresses are nothing, an address among another node's pods is none of its own, and what no device could be told is a
-// Problem of that node and of nobody else. Where two nodes claim one thing, the one that was there first keeps it, so that
-// a newcomer takes nothing away; of keys, the one that is known to have it, so that an elder does not either.
+// All functions are pure functions of the cluster's objects. They are safe for concurrent use, and do not depend on the order
+// of the nodes.
+//
+// Trust: an attacker who controls a node can write its kubelet's fields (addresses, at times pod CIDRs) and its agent's fields
+// (keys, endpoints, ports). Therefore only values that concern the node itself are accepted. Endpoints that are not the node's
+// addresses are ignored. An address among another node's pods is rejected. A value that no device accepts is a Problem of that
+// node only. Of two nodes that claim one value, the older keeps it, so that a new node takes nothing away. Of two nodes that
+// claim one key, its known owner keeps it, so that an older node cannot take it either.
 package mesh
 
 import (
@@ -22,56 +24,56 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// Mode is what an agent does.
+// Mode is the mode of operation of an agent.
 type Mode string
 
 // The modes.
 const (
-	ModeSpread Mode = "spread" // spread and gather for the WireGuard that the cluster has
-	ModeMesh   Mode = "mesh"   // be the cluster's WireGuard
+	ModeSpread Mode = "spread" // spread and gather for the cluster's WireGuard
+	ModeMesh   Mode = "mesh"   // run the cluster's WireGuard
 )
 
-// Node is what the cluster tells of one node.
+// Node is the cluster's knowledge of one node.
 type Node struct {
 	Name    string // unique
 	Created time.Time
-	// Addrs are the node's own, the best first.
+	// Addrs are the node's addresses, the preferred one first.
 	Addrs []netip.Addr
-	// Endpoint is the address at which administrators say that it is reached; invalid: at Addrs.
+	// Endpoint is the address that administrators set; invalid: Addrs apply.
 	Endpoint netip.Addr
 	PodCIDRs []netip.Prefix
-	// OptOut: administrators want the node left alone.
+	// OptOut reports that administrators excluded the node.
 	OptOut bool
-	// Agent is what the node's agent tells; nil: it has none, or none that has told anything.
+	// Agent is the status of the node's agent; nil: there is none.
 	Agent *Agent
 }
 
-// Agent is what a node's agent tells.
+// Agent is the published status of a node's agent.
 type Agent struct {
 	Mode      Mode
 	Key       noise.PublicKey // zero: none yet
-	NextKey   noise.PublicKey // accepted beside Key while that changes; zero: none
+	NextKey   noise.PublicKey // accepted beside Key during a key change; zero: none
 	Endpoints []netip.AddrPort
-	// Ports are the source ports that the node spreads over; empty: it has not told.
+	// Ports are the source ports that the node spreads over; empty: not published.
 	Ports spread.Ports
-	// Plans are the ports that it wants others to take towards it.
+	// Plans are the source ports that others should use towards the node.
 	Plans Plans
-	// MTU is that of the node's tunnel; 0: it has not told.
+	// MTU of the node's tunnel in bytes; 0: not published.
 	MTU int
-	// Gathers tells that others may spread towards the node.
+	// Gathers reports that others may spread towards the node.
 	Gathers bool
 }
 
-// Problem is why a node is not dealt with as its agent wants.
+// Problem is a reason to ignore a part of a node's status.
 type Problem struct {
 	Node   string
 	Reason string
 }
 
-// maxAddrs is how many of a node's addresses count.
+// maxAddrs is how many of a node's addresses are used.
 const maxAddrs = 8
 
-// endpoints are those that the node's agent tells of and that are the node's, at most one at each address.
+// endpoints returns the published endpoints that are the node's, at most one per address.
 func (n *Node) endpoints() []netip.AddrPort {
 	var own []netip.AddrPort
 	addrs := n.addrs()
@@ -85,7 +87,7 @@ func (n *Node) endpoints() []netip.AddrPort {
 	return own
 }
 
-// addrs are those at which the node can be reached.
+// addrs returns the addresses at which the node can be reached.
 func (n *Node) addrs() []netip.Addr {
 	if n.Endpoint.IsValid() {
 		return UsableAddrs([]netip.Addr{n.Endpoint})
@@ -93,7 +95,7 @@ func (n *Node) addrs() []netip.Addr {
 	return UsableAddrs(n.Addrs)
 }
 
-// UsableAddrs are those of a node's addresses that count: the first eight, without what cannot be an endpoint.
+// UsableAddrs returns the valid ones among a node's first eight addresses.
 func UsableAddrs(addrs []netip.Addr) (all []netip.Addr) {
 	for _, a := range addrs[:min(len(addrs), maxAddrs)] {
 		if a = a.Unmap(); isUsableAddr(a) {
@@ -103,13 +105,13 @@ func UsableAddrs(addrs []netip.Addr) (all []netip.Addr) {
 	return all
 }
 
-// isUsableAddr tells whether an address can be a node's among others.
+// isUsableAddr reports whether an address can be a node's endpoint.
 func isUsableAddr(a netip.Addr) bool {
 	limited := netip.AddrFrom4([4]byte{255, 255, 255, 255})
 	return a.IsGlobalUnicast() && a.Zone() == "" && a != limited && (!a.Is4() || a.As4()[0] != 0)
 }
 
-// others are the nodes that take part in a mode, but the one with that name, the eldest first.
+// others returns the nodes of a mode except the one with the given name, the oldest first.
 func others(self string, mode Mode, nodes []Node) []*Node {
 	var all []*Node
 	for i := range nodes {
@@ -134,16 +136,16 @@ func find(name string, nodes []Node) *Node {
 	return nil
 }
 
-// optedOut tells whether administrators want the node left alone.
+// optedOut reports whether administrators excluded the node.
 func optedOut(name string, nodes []Node) bool {
 	n := find(name, nodes)
 	return n != nil && n.OptOut
 }
 
-// claims is who was there first with something.
+// claims holds the owner of each value.
 type claims[K comparable] map[K]*Node
 
-// add makes a thing the node's unless another has it, whom it then returns.
+// claim makes a node the owner of a value, unless another node is. It then returns that one.
 func (c claims[K]) claim(thing K, n *Node) (holder *Node) {
 	if holder, taken := c[thing]; taken && holder != n {
 		return holder

@@ -26,7 +26,7 @@ var equal = cmp.Options{
 	cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{}, config.Endpoint{}), cmpopts.EquateEmpty(),
 }
 
-// node is the i-th: 192.0.2.i, pods in 10.244.i.0/24, key {i}.
+// node returns the i-th node: 192.0.2.i, pods in 10.244.i.0/24, key {i}.
 func node(i byte, edits ...func(*Node)) Node {
 	addr := netip.AddrFrom4([4]byte{192, 0, 2, i})
 	n := Node{
@@ -52,7 +52,7 @@ func prefixesOf(texts ...string) (all []netip.Prefix) {
 	return all
 }
 
-// peer is that of node(i).
+// peer returns the Peer of node(i).
 func peer(i byte, allowed ...string) Peer {
 	return Peer{
 		Node: fmt.Sprintf("n%d", i), Key: noise.PublicKey{i}, AllowedIPs: prefixesOf(allowed...),
@@ -60,7 +60,7 @@ func peer(i byte, allowed ...string) Peer {
 	}
 }
 
-// planned is that of node(i) in a plan: what the node says itself may come through the tunnel, too.
+// planned returns the Peer of node(i) in a plan, where the node's own address is an allowed IP as well.
 func planned(i byte, pods ...string) Peer {
 	return peer(i, append(pods, fmt.Sprintf("192.0.2.%d/32", i))...)
 }
@@ -84,7 +84,7 @@ func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
 		problems string
 	}{
 		{
-			"all is well; what a node itself says to a pod is let in (calico #9751, #11823), and has no route",
+			"no problems found; what a node itself says to a pod is let in (calico #9751, #11823), and has no route",
 			TunnelConfig{},
 			func(_, _ *Node) {}, both, routes, nil, "",
 		},
@@ -96,7 +96,7 @@ func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
 		{
 			"the same for one whose key is not known",
 			TunnelConfig{},
-			func(two, _ *Node) { two.Agent.Key = noise.PublicKey{} }, both[1:], routes, nil, "n2: it has not told its key yet",
+			func(two, _ *Node) { two.Agent.Key = noise.PublicKey{} }, both[1:], routes, nil, "n2: it has not published its key yet",
 		},
 		{
 			"cleartext on request",
@@ -137,19 +137,19 @@ func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
 			"a copied disk: the key is the elder's",
 			TunnelConfig{},
 			func(_, three *Node) { three.Agent.Key = noise.PublicKey{2} },
-			both[:1], routes, nil, "n3: its key is that of n2: a copied disk, perhaps; give it another",
+			both[:1], routes, nil, "n3: its key is the key of n2 (a copied disk?): give it another key",
 		},
 		{
 			"but not if the younger is known to have it: an elder takes nothing away",
 			TunnelConfig{KeyOwners: KeyOwners{{3}: "n3"}},
 			func(two, _ *Node) { two.Agent.Key = noise.PublicKey{3} },
-			both[1:], routes, nil, "n2: its key is that of n3: a copied disk, perhaps; give it another",
+			both[1:], routes, nil, "n2: its key is the key of n3 (a copied disk?): give it another key",
 		},
 		{
 			"nor by a next key, which never comes before one that is in use",
 			TunnelConfig{},
 			func(two, _ *Node) { two.Agent.NextKey = noise.PublicKey{3} },
-			both, routes, nil, "n2: its next key is that of n3",
+			both, routes, nil, "n2: its next key is the key of n3",
 		},
 		{
 			"who was known to have a key and tells another has no claim to it",
@@ -160,72 +160,72 @@ func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
 			"nobody has this node's own key",
 			TunnelConfig{},
 			func(two, _ *Node) { two.Agent.Key = noise.PublicKey{1} },
-			both[1:], routes, nil, "n2: its key is that of n1: a copied disk, perhaps; give it another",
+			both[1:], routes, nil, "n2: its key is the key of n1 (a copied disk?): give it another key",
 		},
 		{
 			"nobody takes another's pods",
 			TunnelConfig{},
 			func(_, three *Node) { three.PodCIDRs = prefixesOf("10.244.2.128/25") },
-			without3, routes[:1], nil, "n3: its pods' 10.244.2.128/25 overlaps those of n2",
+			without3, routes[:1], nil, "n3: its pods' 10.244.2.128/25 overlaps the pods of n2",
 		},
 		{
 			"nor all pods at once",
 			TunnelConfig{},
 			func(_, three *Node) { three.PodCIDRs = prefixesOf("10.240.0.0/12", "10.244.3.0/24") },
-			both, routes, nil, "n3: its pods' 10.240.0.0/12 is too large for one node's",
+			both, routes, nil, "n3: its pods' 10.240.0.0/12 is too large for one node",
 		},
 		{
 			"nor those of two",
 			TunnelConfig{},
 			func(_, three *Node) { three.PodCIDRs = prefixesOf("10.244.2.0/23") },
-			without3, routes[:1], nil, "n3: its pods' 10.244.2.0/23 overlaps those of n2",
+			without3, routes[:1], nil, "n3: its pods' 10.244.2.0/23 overlaps the pods of n2",
 		},
 		{
 			"nor half of the world",
 			TunnelConfig{},
 			func(_, three *Node) { three.PodCIDRs = prefixesOf("128.0.0.0/1", "2000::/3") },
-			without3, routes[:1], nil, "n3: its pods' 128.0.0.0/1 is too large for one node's\nn3: its pods' 2000::/3 is too large for one node's",
+			without3, routes[:1], nil, "n3: its pods' 128.0.0.0/1 is too large for one node\nn3: its pods' 2000::/3 is too large for one node",
 		},
 		{
 			"nor what is none of the cluster's pods", cluster,
 			func(_, three *Node) { three.PodCIDRs = prefixesOf("198.51.100.0/24", "169.254.169.254/32") },
 			without3, all[:2],
 			[]string{"10.244.1.0/24"},
-			"n3: its pods' 169.254.169.254/32 is not within the cluster's\nn3: its pods' 198.51.100.0/24 is not within the cluster's",
+			"n3: its pods' 169.254.169.254/32 is outside of the cluster's pod prefixes\nn3: its pods' 198.51.100.0/24 is outside of the cluster's pod prefixes",
 		},
 		{
 			"nor what no host has",
 			TunnelConfig{},
 			func(_, three *Node) { three.PodCIDRs = prefixesOf("169.254.169.0/24", "fe80::/64", "224.0.0.0/24") },
 			without3, routes[:1], nil,
-			"n3: its pods' 169.254.169.0/24 is not for hosts\nn3: its pods' 224.0.0.0/24 is not for hosts\nn3: its pods' fe80::/64 is not for hosts",
+			"n3: its pods' 169.254.169.0/24 is no global unicast prefix\nn3: its pods' 224.0.0.0/24 is no global unicast prefix\nn3: its pods' fe80::/64 is no global unicast prefix",
 		},
 		{
 			"nor where elder nodes are",
 			TunnelConfig{},
 			func(_, three *Node) { three.PodCIDRs = prefixesOf("192.0.2.0/25") },
-			without3, routes[:1], nil, "n3: its pods' 192.0.2.0/25 holds an address of n1",
+			without3, routes[:1], nil, "n3: its pods' 192.0.2.0/25 contains an address of n1",
 		},
 		{
 			"a pod of another's is no address of a node: what is for it stays in the tunnel", cluster,
 			func(two, _ *Node) { two.Addrs = append(two.Addrs, netip.MustParseAddr("10.244.3.10")) },
 			both, all,
 			[]string{"10.244.1.0/24"},
-			"n2: its address 10.244.3.10 is one of the pods of n3",
+			"n2: its address 10.244.3.10 lies in the pod prefixes of n3",
 		},
 		{
 			"nor another's address",
 			TunnelConfig{},
 			func(_, three *Node) { three.Agent.Endpoints = []netip.AddrPort{peer(2).Endpoint} },
 			[]Peer{both[0], lost3},
-			routes, nil, "n3: it tells of no endpoint that is its own, and of a kind that this node has an address of",
+			routes, nil, "n3: it has published no endpoint of its own with an IP version that this node has",
 		},
 		{
 			"a node that moves (its restart is no outage) stays a peer until its agent says where to: roaming may carry it",
 			TunnelConfig{},
 			func(_, three *Node) { three.Addrs = nil },
 			[]Peer{both[0], {Node: "n3", Key: noise.PublicKey{3}, AllowedIPs: prefixesOf("10.244.3.0/24")}},
-			routes, nil, "n3: it tells of no endpoint that is its own, and of a kind that this node has an address of",
+			routes, nil, "n3: it has published no endpoint of its own with an IP version that this node has",
 		},
 		{
 			"administrators may say where a node is",
@@ -309,7 +309,7 @@ func TestOwnProblemsBecomeNotes(t *testing.T) {
 	})}
 	cfg := TunnelConfig{Pods: prefixesOf("10.244.0.0/16")}
 	own, err := Tunnel("n3", nodes, cfg)
-	want := []string{"its pods' 10.9.0.0/24 is not within the cluster's", "its address 10.244.2.9 is one of the pods of n2"}
+	want := []string{"its pods' 10.9.0.0/24 is outside of the cluster's pod prefixes", "its address 10.244.2.9 lies in the pod prefixes of n2"}
 	if err != nil || !slices.Equal(own.Notes, want) || len(own.Problems) != 0 {
 		t.Errorf("%q, %+v, %v", own.Notes, own.Problems, err)
 	}
@@ -353,12 +353,12 @@ func TestSpreadOnlyTowardsGatheringNodes(t *testing.T) {
 		{
 			"one claims another's address", true, func(_, three *Node) { three.Agent.Endpoints = []netip.AddrPort{peer(2).Endpoint} },
 			[]string{"n2"},
-			nil, "n3: it tells of no endpoint that is its own",
+			nil, "n3: it has published no endpoint of its own",
 		},
 		{
 			"two have one address", true, func(two, three *Node) {
 				three.Addrs, three.Agent.Endpoints = two.Addrs, two.Agent.Endpoints
-			}, []string{"n2"}, nil, "n3: it tells of no endpoint that is its own\nn3: its endpoint 192.0.2.2:51820 is that of n2",
+			}, []string{"n2"}, nil, "n3: it has published no endpoint of its own\nn3: its endpoint 192.0.2.2:51820 belongs to n2",
 		},
 		{
 			"two ports at one address: one of them", true, func(_, three *Node) {
@@ -371,13 +371,13 @@ func TestSpreadOnlyTowardsGatheringNodes(t *testing.T) {
 			},
 			[]string{"n2"},
 			nil,
-			"n3: it spreads over 61000-61999, which hold the port of its endpoint 192.0.2.3:61000\nn3: it tells of no endpoint that is its own",
+			"n3: it has published no endpoint of its own\nn3: its spread ports 61000-61999 contain the port of its endpoint 192.0.2.3:61000",
 		},
 		{
 			"one spreads over all ports", true, func(_, three *Node) { three.Agent.Ports = spread.Ports{First: 1024, Last: 65535} },
 			[]string{"n2"},
 			nil,
-			"n3: it spreads over 1024-65535, which hold the port of its endpoint 192.0.2.3:51820\nn3: it tells of no endpoint that is its own",
+			"n3: it has published no endpoint of its own\nn3: its spread ports 1024-65535 contain the port of its endpoint 192.0.2.3:51820",
 		},
 		{
 			"one is where no host is", true, func(_, three *Node) {
@@ -386,7 +386,7 @@ func TestSpreadOnlyTowardsGatheringNodes(t *testing.T) {
 					three.Addrs = append(three.Addrs, netip.MustParseAddr(a))
 					three.Agent.Endpoints = append(three.Agent.Endpoints, netip.AddrPortFrom(netip.MustParseAddr(a), port))
 				}
-			}, []string{"n2"}, nil, "n3: it tells of no endpoint that is its own",
+			}, []string{"n2"}, nil, "n3: it has published no endpoint of its own",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -427,7 +427,7 @@ func TestGatherUsesPeersOwnPorts(t *testing.T) {
 	}
 }
 
-// TestPrefixOwnersMatchPairwiseOracle is the slow twin of nest.
+// TestPrefixOwnersMatchPairwiseOracle compares findOverlaps with a pairwise comparison.
 func TestPrefixOwnersMatchPairwiseOracle(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 500 {
@@ -460,7 +460,7 @@ func TestPrefixOwnersMatchPairwiseOracle(t *testing.T) {
 	}
 }
 
-// cluster is n nodes.
+// cluster returns n nodes.
 func cluster(n int, mode Mode) []Node {
 	nodes := make([]Node, n)
 	for i := range nodes {

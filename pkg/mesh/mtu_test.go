@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// padded is what WireGuard makes of an inner packet (paper, section 5.4.6): padded to 16 bytes, but not beyond the MTU.
+// padded returns the padded length of an inner packet (paper, section 5.4.6): a multiple of 16 bytes, but not beyond the MTU.
 func padded(n, mtu int) int { return min((n+15)/16*16, max(mtu, n)) }
 
-// TestMTUIsExactForNestedEncapsulation is cilium #28413, where one byte more stopped all traffic. It counts the
-// bytes of the headers around a packet, one by one.
+// TestMTUIsExactForNestedEncapsulation covers cilium #28413, where one byte more stopped all traffic. It adds up the headers
+// around a packet.
 func TestMTUIsExactForNestedEncapsulation(t *testing.T) {
 	four, six := WireGuardLayer(netip.MustParseAddr("192.0.2.1")), WireGuardLayer(netip.MustParseAddr("2001:db8::1"))
 	vxlan := Layer{Bytes: VXLAN}

@@ -11,10 +11,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// Plans are source ports, in order, for those who spread towards a node, by the version of IP. Empty: none is planned.
+// Plans are the source ports for nodes that spread towards a node, in order and by IP version. Empty: no plan.
 type Plans struct{ V4, V6 []uint16 }
 
-// For returns the ports planned for what is sent to an address.
+// For returns the ports of the plan for a destination address.
 func (p *Plans) For(to netip.Addr) []uint16 {
 	if to.Unmap().Is4() {
 		return p.V4
@@ -22,44 +22,45 @@ func (p *Plans) For(to netip.Addr) []uint16 {
 	return p.V6
 }
 
-// planProblem tells why a plan cannot be followed by a node that spreads over own; "": it can, or there is none. A plan is followed
-// whole or not at all: of one that is cut short nobody knows what is left of its evenness.
+// planProblem returns why a node that spreads over own cannot use a plan, or "". A plan is used entirely or not at all: a part
+// of it may be uneven.
 func planProblem(plan []uint16, own spread.Ports) string {
 	if len(plan) > spread.MaxPorts {
-		return fmt.Sprintf("it plans %d ports, more than %d", len(plan), spread.MaxPorts)
+		return fmt.Sprintf("its plan has %d ports, more than %d", len(plan), spread.MaxPorts)
 	}
 	for i, p := range plan {
 		if !own.Contains(p) {
-			return fmt.Sprintf("it plans port %d, which is none of %s that this node spreads over", p, own)
+			return fmt.Sprintf("its plan has port %d, outside of this node's spread ports %s", p, own)
 		}
 		if slices.Contains(plan[:i], p) {
-			return fmt.Sprintf("it plans port %d twice", p)
+			return fmt.Sprintf("its plan has port %d twice", p)
 		}
 	}
 	return ""
 }
 
-// ErrNoCommonPlan means that no ports are even for all senders at once.
-var ErrNoCommonPlan = errors.New("no ports suit all senders")
+// ErrNoCommonPlan means that no set of ports is even for all senders at once.
+var ErrNoCommonPlan = errors.New("no set of ports is even for all senders")
 
-// maxTableLength is the largest indirection table that is planned for.
+// maxTableLength is the largest indirection table that PlanFor supports.
 const maxTableLength = 4096
 
-// maxSenderOffsets bounds the senders that a plan is weighed for: 128 are all that a table of that length can tell apart.
+// maxSenderOffsets bounds the sender offsets that a plan is evaluated for. A table of 128 entries has no more.
 const maxSenderOffsets = 128
 
-// PlanFor returns source ports for what any node sends to an endpoint, such that it arrives evenly spread over the queues
-// that the NIC's table names, whoever the sender is; none where there is but one queue. spread.Plan does it for one sender.
+// PlanFor returns source ports for packets to an endpoint from any sender, such that they spread evenly over the queues of the
+// NIC's indirection table. It returns none if there is only one queue. spread.Plan does the same for one known sender.
 //
-// The hash is linear: a sender's address adds one number to the hashes of all its ports. Where the table's length is a power
-// of two, that moves all its ports' entries alike, by exclusive or, and there are no more kinds of sender than entries. The
-// ports are chosen one after another, each where it meets the least of those before it, over all kinds. With 2, 4, 8, … queues
-// of equal weight that is one queue each for everybody, with nearly every key: under 6 of 1,000 random ones with 8 queues, 12
-// with 16 and 20 with 32, source ports do not reach all (TestNearlyEveryKeyReachesAllQueues). Then, and else, it is as even as
-// one list for all can be.
+// The RSS hash is linear: a sender's address adds the same number, by exclusive or, to the hashes of all its ports. If the
+// table's length is a power of two, it adds the same offset to all table entries, and there are as many offsets as entries.
+// PlanFor chooses ports one after another. Each is the one that shares a queue with the fewest earlier ports, summed over all
+// offsets. With 2, 4, 8, … queues of equal weight, each port reaches a queue of its own, for any sender and nearly any key. For
+// fewer than 6 of 1,000 random keys with 8 queues, 12 with 16 and 20 with 32, source ports cannot reach all queues
+// (TestNearlyEveryKeyReachesAllQueues). In this and all other cases, the plan is as even as one list for all senders can be.
 //
-// It depends on nothing but the arguments, has at most spread.MaxPorts ports, and costs 6 ms for a table of 128 entries and a tenth of
-// a second for the largest. Errors: ErrNoCommonPlan, spread.ErrNotByPort, spread.ErrUnknownHash, spread.ErrNoCandidates.
+// The result depends on the arguments only and has at most spread.MaxPorts ports. It takes 6 ms for a table of 128 entries and
+// a tenth of a second for the largest. Errors: ErrNoCommonPlan, spread.ErrNotByPort, spread.ErrUnknownHash,
+// spread.ErrNoCandidates.
 func PlanFor(rss *spread.RSS, to netip.AddrPort, candidates spread.Ports) ([]uint16, error) {
 	n := len(rss.Indirection)
 	err := rss.ByPort(to.Addr())
@@ -68,7 +69,7 @@ func PlanFor(rss *spread.RSS, to netip.AddrPort, candidates spread.Ports) ([]uin
 	case candidates.Len() == 0:
 		err = spread.ErrNoCandidates
 	case n == 0 || n > maxTableLength || n&(n-1) != 0:
-		err = fmt.Errorf("a table of %d entries: %w", n, ErrNoCommonPlan)
+		err = fmt.Errorf("indirection table of %d entries: %w", n, ErrNoCommonPlan)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("planning ports to %s: %w", to, err)
@@ -83,15 +84,15 @@ func PlanFor(rss *spread.RSS, to netip.AddrPort, candidates spread.Ports) ([]uin
 	return newTally(rss).choose(reached), nil
 }
 
-// portEntry is a port and the entry of the table that it leads to, for a sender that adds nothing.
+// portEntry is a port and the table entry that it reaches, for a sender with offset 0.
 type portEntry struct {
 	port  uint16
 	entry int
 }
 
-// portEntries returns the first port for each entry that any leads to: two with one entry meet on one queue, whoever sends.
+// portEntries returns the first port for each reachable entry: two ports of one entry share a queue for any sender.
 func portEntries(rss *spread.RSS, to netip.AddrPort, candidates spread.Ports) (all []portEntry, err error) {
-	plain := *rss // whose queues are the entries
+	plain := *rss // a table in which each entry is a queue of its own
 	plain.Indirection = make([]uint32, len(rss.Indirection))
 	for i := range plain.Indirection {
 		plain.Indirection[i] = uint32(i)
@@ -117,14 +118,14 @@ func portEntries(rss *spread.RSS, to netip.AddrPort, candidates spread.Ports) (a
 	return all, nil
 }
 
-// tally counts the ports that each kind of sender has on each queue.
+// tally counts the chosen ports per sender offset and queue.
 type tally struct {
-	queueOf     []int     // of each entry, counted from 0
-	cost        []float64 // of a port on each queue: less on one that has more of the table
+	queueOf     []int     // queue of each entry, numbered from 0
+	cost        []float64 // of a port on each queue: lower for a queue with more entries
 	totalWeight float64   // of all queues
-	offsets     []int     // what the kinds of sender add to an entry
-	portCount   [][]int   // by view and queue
-	maxLoad     []float64 // by view
+	offsets     []int     // sender offsets, which are combined with an entry by exclusive or
+	portCount   [][]int   // by offset and queue
+	maxLoad     []float64 // by offset
 }
 
 func newTally(rss *spread.RSS) *tally {
@@ -142,7 +143,7 @@ func newTally(rss *spread.RSS) *tally {
 		}
 		t.cost[i], t.totalWeight = 1/float64(n), t.totalWeight+float64(n)
 	}
-	// An odd factor leaves none out, and takes of a large table a few from everywhere.
+	// An odd factor leaves no offset out, and samples a large table evenly.
 	const odd = 0x9e3779b1
 	for i := range min(len(t.queueOf), maxSenderOffsets) {
 		t.offsets = append(t.offsets, i*odd&(len(t.queueOf)-1))
@@ -152,7 +153,7 @@ func newTally(rss *spread.RSS) *tally {
 	return t
 }
 
-// choose takes ports as long as they make it more even.
+// choose adds ports for as long as that improves the balance.
 func (t *tally) choose(reached []portEntry) []uint16 {
 	const hardly = 1.05
 	var ports []uint16
@@ -169,14 +170,14 @@ func (t *tally) choose(reached []portEntry) []uint16 {
 	return ports[:few+1+slices.IndexFunc(uneven[few:], func(u float64) bool { return u <= least*hardly })]
 }
 
-// best returns the index of the port that meets the least of what was taken.
+// best returns the index of the port that shares queues with the fewest chosen ports.
 func (t *tally) best(reached []portEntry) (best int) {
 	least := -1.0
 	for i, r := range reached {
 		var meets float64
 		for v, view := range t.offsets {
 			q := t.queueOf[r.entry^view]
-			meets += float64(2*t.portCount[v][q]+1) * t.cost[q] // what it adds to the sum of squares
+			meets += float64(2*t.portCount[v][q]+1) * t.cost[q] // its increment to the sum of squares
 		}
 		if least < 0 || meets < least {
 			best, least = i, meets
@@ -193,7 +194,7 @@ func (t *tally) add(entry int) {
 	}
 }
 
-// imbalance is the load of the busiest queue as a multiple of its part, of n ports, on average over all kinds of sender.
+// imbalance returns the load of the busiest queue relative to its fair share of n ports, averaged over all offsets.
 func (t *tally) imbalance(n int) (sum float64) {
 	for _, b := range t.maxLoad {
 		sum += b

@@ -17,7 +17,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// nic hashes under a random key.
+// nic returns an RSS configuration with a random key.
 func nic(r *rand.Rand, table []uint32) *spread.RSS {
 	key := make([]byte, 40)
 	for i := range key {
@@ -26,7 +26,7 @@ func nic(r *rand.Rand, table []uint32) *spread.RSS {
 	return &spread.RSS{Device: "eth0", Key: key, Indirection: table}
 }
 
-// senders are some of each version of IP, and where they send to.
+// senders returns random senders of an IP version, and a destination.
 func senders(r *rand.Rand, v6 bool) (from []netip.Addr, to netip.AddrPort) {
 	for range 40 {
 		if v6 {
@@ -44,7 +44,7 @@ func senders(r *rand.Rand, v6 bool) (from []netip.Addr, to netip.AddrPort) {
 	return from, to
 }
 
-// maxLoad is the load of the busiest queue as a multiple of its part, asked of the NIC itself.
+// busiest returns the load of the busiest queue relative to its fair share, computed by the NIC's hash.
 func busiest(t *testing.T, rss *spread.RSS, from netip.Addr, to netip.AddrPort, ports []uint16) float64 {
 	t.Helper()
 	parts, loads := map[int]float64{}, map[int]float64{}
@@ -65,7 +65,7 @@ func busiest(t *testing.T, rss *spread.RSS, from netip.Addr, to netip.AddrPort, 
 	return most * float64(len(rss.Indirection)) / float64(len(ports))
 }
 
-// reached is how many queues any port leads to.
+// reached returns how many queues any port reaches.
 func reached(t *testing.T, rss *spread.RSS, to netip.AddrPort) int {
 	t.Helper()
 	from, queues := netip.IPv6Unspecified(), map[int]bool{}
@@ -110,7 +110,7 @@ func TestPlanReachesEachQueueOnceForAnySender(t *testing.T) {
 	}
 }
 
-// TestDegenerateKeyStillGetsPlan: where no port leads to some queues, the others have what is theirs.
+// TestDegenerateKeyStillGetsPlan: where no port reaches some of the queues, the plan uses the others.
 func TestDegenerateKeyStillGetsPlan(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 12))
 	from, to := senders(r, false)
@@ -132,7 +132,7 @@ func TestDegenerateKeyStillGetsPlan(t *testing.T) {
 
 func TestNearlyEveryKeyReachesAllQueues(t *testing.T) {
 	const keys = 4000
-	under := map[int]int{2: 1, 4: 3, 8: 6, 16: 12, 32: 20} // of 1,000, by queues
+	under := map[int]int{2: 1, 4: 3, 8: 6, 16: 12, 32: 20} // per 1,000, by queues
 	r, missing := rand.New(rand.NewPCG(13, 14)), map[int]int{}
 	for range keys {
 		all, err := portEntries(nic(r, spread.EqualIndirection(32)), netip.MustParseAddrPort("10.1.2.3:51820"), spread.DefaultPorts)
@@ -156,7 +156,7 @@ func TestNearlyEveryKeyReachesAllQueues(t *testing.T) {
 	}
 }
 
-// TestDriverDefaultKeysReachAllQueues: Microsoft's, and the one that gives both directions one hash, in 16 bits again and again.
+// TestDriverDefaultKeysReachAllQueues covers Microsoft's key, and the symmetric key, which repeats 16 bits.
 func TestDriverDefaultKeysReachAllQueues(t *testing.T) {
 	for _, to := range []string{"10.1.2.3:51820", "[2001:db8::1:1]:51820"} {
 		for _, key := range [][]byte{spread.MicrosoftKey(), bytes.Repeat([]byte{0x6d, 0x5a}, 26)} {
@@ -170,8 +170,8 @@ func TestDriverDefaultKeysReachAllQueues(t *testing.T) {
 	}
 }
 
-// TestCommonPlanNearlyMatchesPerSenderPlan compares with spread.Plan, which knows the sender, and with the ports that are
-// taken where nothing is planned.
+// TestCommonPlanNearlyMatchesPerSenderPlan compares with spread.Plan, which knows the sender, and with the ports used without a
+// plan.
 func TestCommonPlanNearlyMatchesPerSenderPlan(t *testing.T) {
 	weighted := slices.Concat(slices.Repeat([]uint32{0}, 64), slices.Repeat([]uint32{1}, 32), slices.Repeat([]uint32{2, 3}, 16))
 	for name, table := range map[string][]uint32{
@@ -180,7 +180,7 @@ func TestCommonPlanNearlyMatchesPerSenderPlan(t *testing.T) {
 		"in blocks":   slices.Concat(slices.Repeat([]uint32{0}, 32), slices.Repeat([]uint32{1}, 32), slices.Repeat([]uint32{2}, 32), slices.Repeat([]uint32{3}, 32)),
 		"2,048 large": slices.Repeat(spread.EqualIndirection(8), 16),
 	} {
-		r := rand.New(rand.NewPCG(3, 4)) // for each, as their order is random
+		r := rand.New(rand.NewPCG(3, 4)) // for each case: the order of the cases is random
 		rss := nic(r, table)
 		from, to := senders(r, false)
 		ports, err := PlanFor(rss, to, spread.DefaultPorts)
@@ -261,12 +261,12 @@ func TestInvalidPlanIsIgnoredEntirely(t *testing.T) {
 	}{
 		{"all are this node's", []uint16{61999, 61000}, spread.DefaultPorts, ""},
 		{"as many as can be", many[:spread.MaxPorts], spread.DefaultPorts, ""},
-		{"too many", many, spread.DefaultPorts, "n2: it plans 65 ports, more than 64"},
-		{"one is not this node's", []uint16{61000, 62000}, spread.DefaultPorts, "n2: it plans port 62000, which is none of 61000-61999 that this node spreads over"},
-		{"a port of everybody's", []uint16{53}, spread.DefaultPorts, "n2: it plans port 53, which is none of 61000-61999 that this node spreads over"},
-		{"none at all", []uint16{0}, spread.DefaultPorts, "n2: it plans port 0, which is none of 61000-61999 that this node spreads over"},
-		{"this node spreads over others", []uint16{61000}, spread.Ports{First: 40000, Last: 40099}, "n2: it plans port 61000, which is none of 40000-40099 that this node spreads over"},
-		{"one twice", []uint16{61001, 61000, 61001}, spread.DefaultPorts, "n2: it plans port 61001 twice"},
+		{"too many", many, spread.DefaultPorts, "n2: its plan has 65 ports, more than 64"},
+		{"one is not this node's", []uint16{61000, 62000}, spread.DefaultPorts, "n2: its plan has port 62000, outside of this node's spread ports 61000-61999"},
+		{"a port of everybody's", []uint16{53}, spread.DefaultPorts, "n2: its plan has port 53, outside of this node's spread ports 61000-61999"},
+		{"none at all", []uint16{0}, spread.DefaultPorts, "n2: its plan has port 0, outside of this node's spread ports 61000-61999"},
+		{"this node spreads over others", []uint16{61000}, spread.Ports{First: 40000, Last: 40099}, "n2: its plan has port 61000, outside of this node's spread ports 40000-40099"},
+		{"one twice", []uint16{61001, 61000, 61001}, spread.DefaultPorts, "n2: its plan has port 61001 twice"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			nodes := []Node{
@@ -309,7 +309,7 @@ func TestUnmatchedPeersAreNotSpreadTo(t *testing.T) {
 	} {
 		plan := Spread("n1", []Node{node(1, spreads), node(2, spreads), node(3, spreads)}, true)
 		met := plan.MatchTunnel(func(a netip.Addr) bool { return slices.Contains(strings.Fields(c.has), a.String()) })
-		plan.ReportUnmatched(func(node string) bool { return node == "n2" }) // n3 is only so for a moment
+		plan.ReportUnmatched(func(node string) bool { return node == "n2" }) // n3 has been unmatched only for a moment
 		if met != c.met || plan.SpreadsTo() != c.met || len(plan.Problems) != c.problems || len(plan.Peers) != 2 {
 			t.Errorf("%s: %d met, %+v", c.has, met, plan)
 		}

@@ -11,54 +11,56 @@ import (
 	"github.com/gaissmai/bart"
 )
 
-// podPrefixes are those of a node's pods that it may have.
+// podPrefixes are the pod prefixes of a node that were accepted.
 type podPrefixes struct {
 	accepted []netip.Prefix // in order
 	problems []string
 }
 
-// reject notes that a prefix is not the node's.
+// reject records why a prefix is not accepted.
 func (p *podPrefixes) reject(format string, args ...any) {
 	p.problems = append(p.problems, fmt.Sprintf(format, args...))
 }
 
-// The shortest prefixes that one node's pods may have where nobody says which are the cluster's: with a shorter one, a node
-// could have what is for the world outside.
+// The shortest pod prefixes that a node may have if the cluster's prefixes are not configured. With a shorter one, a node could
+// attract traffic for the Internet.
 const (
 	minBits4 = 16
 	minBits6 = 48
 )
 
-// podPrefixProblem tells what is wrong with a prefix for pods, whoever has it; "" if nothing is. cluster are the cluster's, if known.
+// podPrefixProblem returns why no node may have a prefix for its pods, or "". cluster has the cluster's prefixes, if they are
+// known.
 func podPrefixProblem(p netip.Prefix, cluster []netip.Prefix) string {
 	a := p.Addr()
 	switch {
 	case len(cluster) > 0:
 		if !slices.ContainsFunc(cluster, func(c netip.Prefix) bool { return contains(c, p) }) {
-			return "is not within the cluster's"
+			return "is outside of the cluster's pod prefixes"
 		}
 	case a.Is4() && p.Bits() < minBits4 || a.Is6() && p.Bits() < minBits6:
-		return "is too large for one node's"
+		return "is too large for one node"
 	case !isUsableAddr(a):
-		return "is not for hosts"
+		return "is no global unicast prefix"
 	}
 	return ""
 }
 
-// contains tells whether all of inner is in outer.
+// contains reports whether inner lies within outer.
 func contains(outer, inner netip.Prefix) bool {
 	return outer.Bits() <= inner.Bits() && outer.Contains(inner.Addr())
 }
 
-// prefixClaim is one node's to a prefix, with the eldest of the nodes that claim what is around it, or within it.
+// prefixClaim is a node's claim to a prefix. containing and contained are the oldest nodes that claim a prefix around it and
+// within it.
 type prefixClaim struct {
 	prefix                netip.Prefix
 	node                  *Node
 	containing, contained *Node
 }
 
-// assignPrefixes tells whose each prefix is. Of two that overlap, the elder node's counts. The same goes for a prefix and an
-// address in it, unless the prefix is one of the cluster's.
+// assignPrefixes returns the accepted prefixes of each node. Of two overlapping prefixes, the older node's is accepted. The
+// same holds for a prefix and another node's address within it, unless the cluster's prefixes are known.
 func assignPrefixes(nodes []Node, cluster []netip.Prefix) map[string]podPrefixes {
 	mine := make(map[string]podPrefixes, len(nodes))
 	var all []prefixClaim
@@ -73,7 +75,7 @@ func assignPrefixes(nodes []Node, cluster []netip.Prefix) map[string]podPrefixes
 			reason := podPrefixProblem(p, cluster)
 			if reason == "" {
 				if elder := at.olderNodeIn(p, n); elder != nil {
-					reason = "holds an address of " + elder.Name
+					reason = "contains an address of " + elder.Name
 				}
 			}
 			if reason != "" {
@@ -94,7 +96,7 @@ func assignPrefixes(nodes []Node, cluster []netip.Prefix) map[string]podPrefixes
 		if holder := older(c.node, older(c.containing, c.contained)); holder == c.node {
 			of.accepted = append(of.accepted, c.prefix)
 		} else {
-			of.reject("its pods' %s overlaps those of %s", c.prefix, holder.Name)
+			of.reject("its pods' %s overlaps the pods of %s", c.prefix, holder.Name)
 		}
 		mine[c.node.Name] = of
 	}
@@ -105,13 +107,13 @@ func assignPrefixes(nodes []Node, cluster []netip.Prefix) map[string]podPrefixes
 	return mine
 }
 
-// nodeAddr is a node at an address.
+// nodeAddr is an address of a node.
 type nodeAddr struct {
 	addr netip.Addr
 	node *Node
 }
 
-// nodeAddrs are nodes in the order of their addresses.
+// nodeAddrs is sorted by address.
 type nodeAddrs []nodeAddr
 
 func sortedNodeAddrs(nodes []Node) (all nodeAddrs) {
@@ -124,7 +126,7 @@ func sortedNodeAddrs(nodes []Node) (all nodeAddrs) {
 	return all
 }
 
-// olderNodeIn returns a node that is elder and has an address in a prefix, or nil.
+// olderNodeIn returns an older node that has an address within a prefix, or nil.
 func (all nodeAddrs) olderNodeIn(p netip.Prefix, n *Node) *Node {
 	i, _ := slices.BinarySearchFunc(all, p.Addr(), func(r nodeAddr, a netip.Addr) int { return r.addr.Compare(a) })
 	for ; i < len(all) && p.Contains(all[i].addr); i++ {
@@ -135,8 +137,8 @@ func (all nodeAddrs) olderNodeIn(p netip.Prefix, n *Node) *Node {
 	return nil
 }
 
-// findOverlaps fills in who is around and within, in one pass: prefixes are nested or apart, so that in their order what is around
-// one is a stack.
+// findOverlaps sets containing and contained in one pass. Prefixes are either nested or disjoint, so that in sorted order the
+// enclosing ones form a stack.
 func findOverlaps(all []prefixClaim) {
 	var stack []*prefixClaim
 	pop := func() {
@@ -163,7 +165,7 @@ func findOverlaps(all []prefixClaim) {
 	}
 }
 
-// older returns the elder of two nodes, either of which may be nil.
+// older returns the older of two nodes. Either may be nil.
 func older(a, b *Node) *Node {
 	if b == nil || a != nil && compareAge(a, b) <= 0 {
 		return a
@@ -171,12 +173,12 @@ func older(a, b *Node) *Node {
 	return b
 }
 
-// comparePrefixes puts a prefix in front of those within it.
+// comparePrefixes orders a prefix before those within it.
 func comparePrefixes(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
-// podOwners finds the node that an address is a pod's of.
+// podOwners finds the node of a pod's address.
 type podOwners struct{ table bart.Table[string] }
 
 func newPodOwners(mine map[string]podPrefixes) *podOwners {
@@ -189,7 +191,7 @@ func newPodOwners(mine map[string]podPrefixes) *podOwners {
 	return o
 }
 
-// owner returns the node's name, "" for none.
+// owner returns the node's name, or "".
 func (o *podOwners) owner(a netip.Addr) string {
 	name, _ := o.table.Lookup(a)
 	return name

@@ -22,7 +22,7 @@ func randomPrefixes(r *rand.Rand, most, bits int) (all []netip.Prefix) {
 	return slices.Compact(all)
 }
 
-// TestExemptionsLieWithinRoutes compares with asking each route.
+// TestExemptionsLieWithinRoutes compares with a check of each route.
 func TestExemptionsLieWithinRoutes(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 2000 {
@@ -39,7 +39,7 @@ func TestExemptionsLieWithinRoutes(t *testing.T) {
 	}
 }
 
-// nodesWithOneMalicious are nodes of which one says, as often as it may, that it has what is all others'.
+// nodesWithOneMalicious returns nodes of which one claims as much of the others as its status can hold.
 func nodesWithOneMalicious(n int) []Node {
 	nodes := cluster(n, ModeMesh)
 	liar := &nodes[n-1]

@@ -10,40 +10,39 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// Rotation is how far the change of a node's key is, as the node itself sees it. Generations count keys; 0 is none.
+// Rotation is the progress of a key change, from the node's own point of view. Generations count keys; 0 is none.
 type Rotation struct {
-	Requested int64 // what administrators want at least
-	Current   int64 // of the key in use
-	Next      int64 // of the key that is made and kept, and not in use
-	// Announced is for how long the cluster has had the next key; negative: it has not got it.
+	Requested int64 // minimum generation that administrators request
+	Current   int64 // generation of the current key
+	Next      int64 // generation of the stored next key, which is not in use yet
+	// Announced is how long the cluster has had the next key; negative: not yet.
 	Announced time.Duration
-	// Unconfirmed is how many peers there is a session with that have not been seen to accept the next key.
+	// Unconfirmed is the number of peers with a session that have not accepted the next key yet.
 	Unconfirmed int
 }
 
-// RotationLimits say when others are thought to know a key.
+// RotationLimits bound the wait for other nodes.
 type RotationLimits struct {
-	// Propagation is the time that they get at the least.
+	// Propagation is the minimum time for others to learn the next key.
 	Propagation time.Duration
-	// Timeout is the time after which those that do not accept it no longer count: a node must not keep another from
-	// changing its key for ever.
+	// Timeout is the time after which unconfirmed peers no longer count: a node must not prevent another's key change for ever.
 	Timeout time.Duration
 }
 
-// RotationStep is what a node does next.
+// RotationStep is a node's next step.
 type RotationStep string
 
-// The steps, in their order.
+// The steps, in order.
 const (
-	RotationIdle     RotationStep = "rest"     // nothing is to be done
-	RotationGenerate RotationStep = "make"     // make the key of the generation asked for, and keep it
-	RotationAnnounce RotationStep = "announce" // tell the next key
-	RotationWait     RotationStep = "await"    // let the others accept it
-	RotationSwitch   RotationStep = "switch"   // the next key is the key, and the old one is forgotten
+	RotationIdle     RotationStep = "rest"     // nothing to do
+	RotationGenerate RotationStep = "make"     // generate and store a key of the requested generation
+	RotationAnnounce RotationStep = "announce" // publish the next key
+	RotationWait     RotationStep = "await"    // wait for other nodes to accept it
+	RotationSwitch   RotationStep = "switch"   // make the next key the current one and delete the old one
 )
 
-// Step returns what to do. Each step leads to the next whatever becomes of the process in between, since a key that is made
-// is kept, and a change that has begun is not undone.
+// Step returns the next step. The steps survive a restart at any point, because a generated key is stored and a change is never
+// reverted.
 func (r Rotation) Step(limits RotationLimits) RotationStep {
 	switch {
 	case r.Next == 0 && r.Requested <= r.Current:
@@ -59,8 +58,8 @@ func (r Rotation) Step(limits RotationLimits) RotationStep {
 	}
 }
 
-// AssignByHandshake returns the peers with a node's allowed IPs at the one of its two keys that has handshaken last, which it is known
-// to use by that: in a plan they are at the one that it tells to use.
+// AssignByHandshake returns the peers with each node's allowed IPs at the key with the later handshake, which the node
+// therefore uses. In a plan, they are at the published current key.
 func AssignByHandshake(peers []Peer, have []config.PeerStatus) []Peer {
 	if !slices.ContainsFunc(peers, Peer.isReplacement) {
 		return peers
@@ -80,7 +79,7 @@ func AssignByHandshake(peers []Peer, have []config.PeerStatus) []Peer {
 			continue
 		}
 		before, known := index[p.Replaces]
-		if !known { // plans have both, but what was kept in a file may be anything
+		if !known { // always known in plans, but maybe not in a saved file
 			continue
 		}
 		old := &shifted[before]
@@ -89,9 +88,9 @@ func AssignByHandshake(peers []Peer, have []config.PeerStatus) []Peer {
 	return shifted
 }
 
-// AllowedIPMoves returns the changes that make allowed IPs those of Shift, where that differs from what a device has, and no others.
+// AllowedIPMoves returns the changes of allowed IPs that AssignByHandshake implies, and no others.
 func AllowedIPMoves(peers []Peer, have []config.PeerStatus) []config.Peer {
-	present := map[noise.PublicKey]*config.PeerStatus{} // of the nodes whose key changes
+	present := map[noise.PublicKey]*config.PeerStatus{} // of the nodes that change their key
 	for _, p := range peers {
 		if p.isReplacement() {
 			present[p.Key], present[p.Replaces] = nil, nil
@@ -119,5 +118,5 @@ func AllowedIPMoves(peers []Peer, have []config.PeerStatus) []config.Peer {
 	return append(taken, given...)
 }
 
-// isReplacement tells whether the key is to take the place of another.
+// isReplacement reports whether the key is to replace another one.
 func (p Peer) isReplacement() bool { return !p.Replaces.IsZero() }

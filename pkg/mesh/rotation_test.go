@@ -43,8 +43,7 @@ func TestRotationWaitsForPeersToAcceptNextKey(t *testing.T) {
 	}
 }
 
-// TestInterruptedRotationCompletes has a node forget, at any step, all but what it keeps on disk and what the
-// cluster has.
+// TestInterruptedRotationCompletes restarts a node at each step. It keeps only its files and the cluster's objects.
 func TestInterruptedRotationCompletes(t *testing.T) {
 	limits := RotationLimits{Propagation: time.Second, Timeout: time.Minute}
 	for crash := range 8 {
@@ -74,7 +73,7 @@ func TestInterruptedRotationCompletes(t *testing.T) {
 	}
 }
 
-// at is a peer's status, which has handshaken at that second; 0: never.
+// at returns the status of a peer with a handshake at that second; 0: never.
 func at(key byte, second int64, allowed ...string) config.PeerStatus {
 	st := config.PeerStatus{PublicKey: noise.PublicKey{key}, AllowedIPs: prefixesOf(allowed...)}
 	if second != 0 {
@@ -159,7 +158,7 @@ func BenchmarkAssignByHandshakeOf5000Nodes(b *testing.B) {
 func TestReplacementOfUnknownKeyMovesNoAllowedIPs(t *testing.T) {
 	peers := []Peer{
 		{Node: "a", Key: noise.PublicKey{1}, AllowedIPs: prefixesOf("10.244.1.0/24")},
-		{Node: "b", Key: noise.PublicKey{3}, Replaces: noise.PublicKey{9}}, // which is no peer: the file that it was kept in is another's work
+		{Node: "b", Key: noise.PublicKey{3}, Replaces: noise.PublicKey{9}}, // not a peer: a saved file may hold anything
 	}
 	if got := AssignByHandshake(peers, []config.PeerStatus{at(3, 5)}); len(got[0].AllowedIPs) != 1 || len(got[1].AllowedIPs) != 0 {
 		t.Errorf("%+v", got)

@@ -11,28 +11,29 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// SpreadPlan is what a node does for the WireGuard that the cluster has.
+// SpreadPlan is the desired state of a node in spread mode.
 type SpreadPlan struct {
 	Peers    []SpreadPeer // by name
 	Problems []Problem
 }
 
-// SpreadPeer is another node. What comes from it is gathered.
+// SpreadPeer is another node. Packets from it are gathered.
 type SpreadPeer struct {
 	Node      string
 	Endpoints []netip.AddrPort
-	// Gather holds the source ports that it spreads over, and no endpoint's port.
+	// Gather has the source ports that the peer spreads over. It contains no endpoint's port.
 	Gather spread.Ports
-	// Spread: flows are spread towards it, too.
+	// Spread reports that flows are spread towards the peer.
 	Spread bool
-	// Plans are the ports to take towards it, out of this node's own; empty: any.
+	// Plans are the source ports to use towards the peer, out of this node's own; empty: any.
 	Plans Plans
-	// Unmatched: the tunnel has no peer at any of the endpoints (Meet), so that nothing comes of it. It stays a peer, and is not counted.
+	// Unmatched reports that the tunnel has no peer at any of the endpoints (see MatchTunnel), so that nothing is spread. The
+	// peer stays in the plan but is not counted.
 	Unmatched bool
 }
 
-// Spread returns what a node does. known tells that the others have had the time to learn of this one: until then they
-// do not gather from it, even if they gather from those they know.
+// Spread returns a node's plan. known reports that other nodes have had time to learn this node's status. Until then they do
+// not gather from it, even if they gather from others.
 func Spread(self string, nodes []Node, known bool) SpreadPlan {
 	var plan SpreadPlan
 	if optedOut(self, nodes) {
@@ -43,17 +44,17 @@ func Spread(self string, nodes []Node, known bool) SpreadPlan {
 		p := SpreadPeer{Node: n.Name, Spread: known && n.Agent.Gathers, Gather: spreadPorts(n)}
 		for _, e := range n.endpoints() {
 			if p.Gather.Contains(e.Port()) {
-				plan.addProblem(n, "it spreads over %s, which hold the port of its endpoint %s", p.Gather, e)
+				plan.addProblem(n, "its spread ports %s contain the port of its endpoint %s", p.Gather, e)
 				continue
 			}
 			if holder := held.claim(e.Addr(), n); holder != nil {
-				plan.addProblem(n, "its endpoint %s is that of %s", e, holder.Name)
+				plan.addProblem(n, "its endpoint %s belongs to %s", e, holder.Name)
 				continue
 			}
 			p.Endpoints = append(p.Endpoints, e)
 		}
 		if len(p.Endpoints) == 0 {
-			plan.addProblem(n, "it tells of no endpoint that is its own")
+			plan.addProblem(n, "it has published no endpoint of its own")
 			continue
 		}
 		p.Plans = plan.usablePlans(n, own)
@@ -64,7 +65,7 @@ func Spread(self string, nodes []Node, known bool) SpreadPlan {
 	return plan
 }
 
-// spreadPorts are the source ports that a node says it spreads over, or those that all do who say nothing.
+// spreadPorts returns the source ports that a node published, or the default.
 func spreadPorts(n *Node) spread.Ports {
 	if n == nil || n.Agent == nil || n.Agent.Ports == (spread.Ports{}) {
 		return spread.DefaultPorts
@@ -72,8 +73,8 @@ func spreadPorts(n *Node) spread.Ports {
 	return n.Agent.Ports
 }
 
-// usablePlans returns those of a node's plans that one can follow who spreads over own. What others gather from this node is what
-// it told, so a plan leads to no port beyond.
+// usablePlans returns the port plans of a node that a sender with the ports own can use. Other nodes gather only from the ports
+// that this node has published. A plan must not leave them.
 func (p *SpreadPlan) usablePlans(n *Node, own spread.Ports) Plans {
 	plans := n.Agent.Plans
 	for _, ports := range []*[]uint16{&plans.V4, &plans.V6} {
@@ -85,9 +86,9 @@ func (p *SpreadPlan) usablePlans(n *Node, own spread.Ports) Plans {
 	return plans
 }
 
-// MatchTunnel compares the plan with the tunnel that is there, and returns how many of the peers are the tunnel's, too. Who has none
-// of its endpoints among the addresses of the tunnel's peers is Apart. Where that is everybody, it is nobody's fault but this
-// node's: its tunnel uses other addresses than the nodes' internal ones.
+// MatchTunnel compares the plan with the tunnel's peers. It marks peers as Unmatched if the tunnel has none of their endpoints'
+// addresses, and returns the number of the others. If all are unmatched, this node's tunnel uses other addresses than the
+// nodes' internal ones, and no peer is to blame.
 func (p *SpreadPlan) MatchTunnel(has func(netip.Addr) bool) (met int) {
 	for i := range p.Peers {
 		peer := &p.Peers[i]
@@ -98,18 +99,18 @@ func (p *SpreadPlan) MatchTunnel(has func(netip.Addr) bool) (met int) {
 	return met
 }
 
-// ReportUnmatched makes a Problem of each peer that is Apart and has been for long.
+// ReportUnmatched adds a Problem for each peer that has been Unmatched for long.
 func (p *SpreadPlan) ReportUnmatched(long func(node string) bool) {
 	for i := range p.Peers {
 		if peer := &p.Peers[i]; peer.Unmatched && long(peer.Node) {
-			p.Problems = append(p.Problems, Problem{peer.Node, fmt.Sprintf("the tunnel has no peer at %s, where the node says it is: "+
-				"nothing is spread there; if the tunnel has another address of it, name that in spec.endpoint", peer.Endpoints[0].Addr())})
+			p.Problems = append(p.Problems, Problem{peer.Node, fmt.Sprintf("the tunnel has no peer at the node's endpoint %s: "+
+				"nothing is spread towards it; if the tunnel uses another address of the node, set spec.endpoint", peer.Endpoints[0].Addr())})
 		}
 	}
 	sortProblems(p.Problems)
 }
 
-// SpreadsTo is the number of peers that flows are spread towards.
+// SpreadsTo returns the number of peers that flows are spread towards.
 func (p *SpreadPlan) SpreadsTo() (n int) {
 	for i := range p.Peers {
 		if p.Peers[i].Spread && !p.Peers[i].Unmatched {

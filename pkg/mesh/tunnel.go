@@ -14,50 +14,50 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// TunnelConfig is what of a Tunnel is the same for all nodes.
+// TunnelConfig has the parameters of Tunnel that are the same for all nodes.
 type TunnelConfig struct {
-	// Bypass are addresses that are never reached through the tunnel, wherever they lie: those of the API server, over
-	// which nodes learn each other's keys.
+	// Bypass has addresses that are never routed into the tunnel: those of the API server, through which nodes learn each
+	// other's keys.
 	Bypass []netip.Addr
-	// Cleartext lets what is for pods of a node that cannot be a peer leave unencrypted. Otherwise it goes into the tunnel,
-	// which drops it and counts it.
+	// Cleartext lets traffic for pods of a node that cannot be a peer leave unencrypted. Otherwise it is routed into the
+	// tunnel, which drops and counts it.
 	Cleartext bool
-	// Pods are prefixes of the cluster's pods, those of nodes that nobody knows yet included. They go into the tunnel. No
-	// node has pods outside of them. None: any node may have any that it is given.
+	// Pods has the prefixes of the cluster's pods, including pods of unknown nodes. They are routed into the tunnel, and no
+	// node may have pods outside of them. Empty: a node may have any prefix.
 	Pods []netip.Prefix
-	// KeyOwners is which node has which key, as far as that is known from before. It keeps it while it says so.
+	// KeyOwners has the known owners of keys. An owner keeps its key for as long as it publishes it.
 	KeyOwners KeyOwners
 }
 
-// KeyOwners is who has a key, by name.
+// KeyOwners maps a key to the name of its node.
 type KeyOwners map[noise.PublicKey]string
 
-// TunnelPlan is a node's tunnel to all others.
+// TunnelPlan is the desired state of a node's tunnel.
 type TunnelPlan struct {
-	Peers []Peer // by key
-	// Routes go into the tunnel, in order, none of them twice.
+	Peers []Peer // sorted by key
+	// Routes lead into the tunnel. They are sorted and distinct.
 	Routes []netip.Prefix
-	// Exempt are the parts of Routes that do not, in order, none of them twice: what is this node's own, what the tunnel
-	// itself and the API need, and pods of nodes that opted out.
+	// Exempt are the parts of Routes that bypass the tunnel, sorted and distinct: this node's own prefixes, the addresses of
+	// nodes and of the API server, and pods of nodes that opted out.
 	Exempt []netip.Prefix
-	// MTU is that of the other end of those Routes whose node has told it, in bytes, and no less than MinMTU.
+	// MTU is the remote tunnel's MTU of those Routes whose node has published it, in bytes and at least MinMTU.
 	MTU      map[netip.Prefix]int
 	Problems []Problem // of other nodes
-	Notes    []string  // what is not as it should be with this node itself: the others see it so, too
+	Notes    []string  // problems of this node; other nodes see them, too
 }
 
-// Peer is another node's key. Nothing of it is secret.
+// Peer is a key of another node. It holds no secrets.
 type Peer struct {
 	Node string          `json:"node"`
 	Key  noise.PublicKey `json:"key"`
-	// Endpoint is where it is reached; invalid: that is not known, and where it was heard last is as good.
+	// Endpoint of the node; invalid: unknown, and the device keeps the last one.
 	Endpoint   netip.AddrPort `json:"endpoint,omitzero"`
-	AllowedIPs []netip.Prefix `json:"allowedIPs,omitempty"` // in order; none for a key that is not in use yet
-	// Replaces is the key of the same node that this one takes the place of, zero for none. See Shift.
+	AllowedIPs []netip.Prefix `json:"allowedIPs,omitempty"` // sorted; none for a key that is not in use yet
+	// Replaces is the current key of the same node, if this is its next key; otherwise zero. See AssignByHandshake.
 	Replaces noise.PublicKey `json:"succeeds,omitzero"`
 }
 
-// KeyOwnersOf returns who has which key by a plan's peers.
+// KeyOwnersOf returns the owners of a plan's keys.
 func KeyOwnersOf(peers []Peer) KeyOwners {
 	h := make(KeyOwners, len(peers))
 	for i := range peers {
@@ -66,10 +66,10 @@ func KeyOwnersOf(peers []Peer) KeyOwners {
 	return h
 }
 
-// ErrUnknownNode says that the node itself is not among the nodes: what it should have cannot be told.
+// ErrUnknownNode means that the node itself is not among the nodes.
 var ErrUnknownNode = errors.New("the cluster has no such node")
 
-// Tunnel returns a node's tunnel. The error is ErrUnknownNode.
+// Tunnel returns the plan of a node. The error is ErrUnknownNode.
 func Tunnel(self string, nodes []Node, cfg TunnelConfig) (TunnelPlan, error) {
 	own := find(self, nodes)
 	if own == nil {
@@ -102,7 +102,7 @@ type tunnelPlanner struct {
 	own       *Node
 	keys      claims[noise.PublicKey]
 	pods      map[string]podPrefixes  // by node
-	addrs     map[string][]netip.Addr // by node, those that nothing speaks against
+	addrs     map[string][]netip.Addr // by node, the accepted ones
 	podOwners *podOwners
 	plan      TunnelPlan
 }
@@ -116,8 +116,8 @@ func (t *tunnelPlanner) addProblem(n *Node, format string, args ...any) {
 	t.plan.Problems = append(t.plan.Problems, Problem{n.Name, why})
 }
 
-// assignKeys gives each key to one node: this node's own stay its own, then who is known to have it keeps it, then a key in
-// use comes before one that is to be. Nodes are given the eldest first.
+// assignKeys assigns each key to one node. This node keeps its own keys. Then known owners keep theirs. Then a current key
+// takes precedence over a next key. all is sorted, the oldest node first.
 func (t *tunnelPlanner) assignKeys(all []*Node) {
 	t.keys = claims[noise.PublicKey]{}
 	if a := t.own.Agent; a != nil {
@@ -145,7 +145,7 @@ func (t *tunnelPlanner) claimKey(key noise.PublicKey, n *Node) {
 	}
 }
 
-// assignAddrs gives each node those of its addresses that are not another's pods, or another's address.
+// assignAddrs assigns each node its addresses, except those among another node's pods and those of an older node.
 func (t *tunnelPlanner) assignAddrs(nodes []Node) {
 	sorted := make([]*Node, len(nodes))
 	for i := range nodes {
@@ -156,7 +156,7 @@ func (t *tunnelPlanner) assignAddrs(nodes []Node) {
 	for _, n := range sorted {
 		for _, a := range n.addrs() {
 			if holder := t.podOwners.owner(a); holder != "" && holder != n.Name {
-				t.addProblem(n, "its address %s is one of the pods of %s", a, holder)
+				t.addProblem(n, "its address %s lies in the pod prefixes of %s", a, holder)
 			} else if held.claim(a, n) == nil {
 				t.addrs[n.Name] = append(t.addrs[n.Name], a)
 			}
@@ -164,23 +164,23 @@ func (t *tunnelPlanner) assignAddrs(nodes []Node) {
 	}
 }
 
-// addPeer makes a node a peer, if it can be one.
+// addPeer adds a node's keys to the plan, if they are valid.
 func (t *tunnelPlanner) addPeer(n *Node) {
 	pods := t.pods[n.Name]
 	for _, why := range pods.problems {
 		t.addProblem(n, "%s", why)
 	}
 	if n.Agent.Key.IsZero() {
-		t.addProblem(n, "it has not told its key yet")
+		t.addProblem(n, "it has not published its key yet")
 		return
 	}
 	if holder := t.keys[n.Agent.Key]; holder != n {
-		t.addProblem(n, "its key is that of %s: a copied disk, perhaps; give it another", holder.Name)
+		t.addProblem(n, "its key is the key of %s (a copied disk?): give it another key", holder.Name)
 		return
 	}
 	endpoint, ok := t.endpoint(n)
 	if !ok {
-		t.addProblem(n, "it tells of no endpoint that is its own, and of a kind that this node has an address of")
+		t.addProblem(n, "it has published no endpoint of its own with an IP version that this node has")
 	}
 	p := Peer{Node: n.Name, Key: n.Agent.Key, Endpoint: endpoint, AllowedIPs: t.allowedIPs(n)}
 	t.plan.Peers = append(t.plan.Peers, p)
@@ -195,13 +195,14 @@ func (t *tunnelPlanner) addPeer(n *Node) {
 		return
 	}
 	if holder := t.keys[next]; holder != n {
-		t.addProblem(n, "its next key is that of %s", holder.Name)
+		t.addProblem(n, "its next key is the key of %s", holder.Name)
 		return
 	}
 	t.plan.Peers = append(t.plan.Peers, Peer{Node: n.Name, Key: next, Endpoint: endpoint, Replaces: n.Agent.Key})
 }
 
-// diffAllowedIPs are what may come from a node: its pods', and what it says itself, to pods that called it at its own address.
+// allowedIPs returns the valid sources of a node's packets: its pods, and its own addresses, for replies to pods that reach the
+// node itself.
 func (t *tunnelPlanner) allowedIPs(n *Node) []netip.Prefix {
 	all := slices.Clone(t.pods[n.Name].accepted)
 	for _, a := range t.addrs[n.Name] {
@@ -211,7 +212,7 @@ func (t *tunnelPlanner) allowedIPs(n *Node) []netip.Prefix {
 	return slices.Compact(all)
 }
 
-// endpoint returns the first that this node can send to.
+// endpoint returns the first endpoint of an IP version that this node has.
 func (t *tunnelPlanner) endpoint(n *Node) (netip.AddrPort, bool) {
 	for _, e := range n.endpoints() {
 		sameKind := func(a netip.Addr) bool { return a.Unmap().Is4() == e.Addr().Is4() }
@@ -222,7 +223,7 @@ func (t *tunnelPlanner) endpoint(n *Node) (netip.AddrPort, bool) {
 	return netip.AddrPort{}, false
 }
 
-// routeAllPods routes what is for pods of other nodes into the tunnel, whether or not they are peers.
+// routeAllPods routes pods of all other nodes into the tunnel, peers or not.
 func (t *tunnelPlanner) routeAllPods(self string, nodes []Node) {
 	for i := range nodes {
 		if n := &nodes[i]; n.Name != self && !n.OptOut {
@@ -232,7 +233,7 @@ func (t *tunnelPlanner) routeAllPods(self string, nodes []Node) {
 	t.plan.Routes = append(t.plan.Routes, t.cfg.Pods...)
 }
 
-// addExemptions puts the routes in order, and finds what of them does not go into the tunnel.
+// addExemptions sorts the routes, and finds the parts that bypass the tunnel.
 func (t *tunnelPlanner) addExemptions(nodes []Node) {
 	p := &t.plan
 	slices.SortFunc(p.Routes, comparePrefixes)
@@ -256,7 +257,7 @@ func (t *tunnelPlanner) addExemptions(nodes []Node) {
 	p.Exempt = within(p.Routes, slices.Compact(all))
 }
 
-// within returns those of all that are within any route, in their order.
+// within returns the prefixes that lie within any route, in their order.
 func within(routes, all []netip.Prefix) (within []netip.Prefix) {
 	var table bart.Lite
 	for _, r := range routes {

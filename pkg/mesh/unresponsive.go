@@ -10,32 +10,32 @@ import (
 )
 
 const (
-	// rejectAfterTime is how long after its handshake a session may be used (REJECT_AFTER_TIME of the WireGuard paper, section 6.1).
+	// rejectAfterTime is the maximum age of a session (REJECT_AFTER_TIME of the WireGuard paper, section 6.1).
 	rejectAfterTime = 180 * time.Second
-	// rekeyAttemptTime is for how long a handshake is tried (REKEY_ATTEMPT_TIME, same section).
+	// rekeyAttemptTime is how long a handshake is retried (REKEY_ATTEMPT_TIME, same section).
 	rekeyAttemptTime = 90 * time.Second
 )
 
-// UnresponsiveDetector finds the peers that do not answer handshakes. The age of the last one does not tell: a peer that nobody
-// talks to has an old one, too. But what is sent after a session's end is handshakes, so that a peer to which more and more is sent,
-// with no new session for as long as one is tried, does not answer. It then counts as silent until it does.
+// UnresponsiveDetector finds peers that do not answer handshakes. The age of the last handshake is no criterion: a peer without
+// traffic has an old one, too. Without a session, however, a device sends nothing but handshake initiations. A peer is
+// unresponsive if the sent bytes grow after its session's end, and no handshake completes within rekeyAttemptTime. It stays so
+// until one does.
 //
-// The zero value has seen nothing. It must not be used concurrently.
+// The zero value is ready. It is not safe for concurrent use.
 type UnresponsiveDetector struct {
 	peers map[noise.PublicKey]peerActivity
 }
 
-// peerActivity is one peer's.
+// peerActivity is the record of one peer.
 type peerActivity struct {
 	handshake     time.Time // the last one
-	expired       time.Time // since when there is known to be no session; zero: there may be one
-	sentBytes     uint64    // until then, in bytes
-	retryingSince time.Time // since when something was sent without a session; zero: nothing was
+	expired       time.Time // when the session was first seen to have ended; zero: there may be one
+	sentBytes     uint64    // until then
+	retryingSince time.Time // when something was first sent without a session; zero: nothing was
 	unresponsive  bool
 }
 
-// Update takes what a device has at that time, and returns the peers that are silent, in the order given. Peers that are absent
-// are forgotten.
+// Update evaluates a device's peers and returns the unresponsive ones, in the given order. It forgets peers that are absent.
 func (s *UnresponsiveDetector) Update(now time.Time, have []config.PeerStatus) (silent []noise.PublicKey) {
 	seen := make(map[noise.PublicKey]peerActivity, len(have))
 	for i := range have {

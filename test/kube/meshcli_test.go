@@ -106,7 +106,7 @@ func (a *api) tell(i int, status map[string]any) {
 	a.must(err)
 }
 
-// well is what an agent says when all is well.
+// well is what an agent publishes when there are no problems.
 func well(i, peers int) map[string]any {
 	key := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{byte(i)}, 32))
 	return map[string]any{
@@ -123,7 +123,7 @@ func TestMeshCommandFindsNothingWrongWithAgentsThatDoWell(t *testing.T) {
 	l, pods := newMesh(t, 2)
 	l.reach(pods)
 	admin := "--kubeconfig=" + l.kubeconfig(l.cfg.BearerToken)
-	l.eventually("all is well", func() error {
+	l.eventually("no problems found", func() error {
 		if out, code := l.runMesh("check", admin); code != 0 {
 			return fmt.Errorf("%d: %s", code, out)
 		}
@@ -139,7 +139,7 @@ func TestMeshCommandFindsNothingWrongWithAgentsThatDoWell(t *testing.T) {
 	n.start("--mode", "mesh", "--key-dir", n.keys, "--tunnel", n.tunnel(), "--pod-cidr", "10.0.0.0/16")
 	l.eventually("the agent's note is found", func() error {
 		out, code := l.runMesh("check", admin)
-		if code != 4 || !strings.Contains(out, n.name+": its agent notes: its pods' "+n.pods.String()+" is not within the cluster's") {
+		if code != 4 || !strings.Contains(out, n.name+": its agent warns: its pods' "+n.pods.String()+" is outside of the cluster's pod prefixes") {
 			return fmt.Errorf("%d: %s", code, out)
 		}
 		return nil
@@ -155,7 +155,7 @@ func TestMeshCommandShowsWhatIsWrong(t *testing.T) {
 	for i := 1; i <= 3; i++ {
 		a.tell(i, well(i, 2))
 	}
-	if out := a.meshCLI(0, "check", admin); out != "all is well\n" {
+	if out := a.meshCLI(0, "check", admin); out != "no problems found\n" {
 		t.Error(out)
 	}
 	svg := filepath.Join(t.TempDir(), "mesh.svg")

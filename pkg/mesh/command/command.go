@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package command is the command line of `ropewalk mesh`. Two programs have it: ropewalk-agent, which can speak to the API
-// server, and ropewalk, which checks the line and hands it over. So both complete, explain and refuse the same.
+// Package command is the command line of `ropewalk mesh`. Two programs use it. ropewalk-agent has the API client and runs the
+// commands. ropewalk parses the line and starts ropewalk-agent with it. So both have the same help, completion and errors. Only
+// cmd/ropewalk and pkg/kube import it. Begin reading at New.
 package command
 
 import (
@@ -18,7 +19,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/mesh/view"
 )
 
-// Verb is what is wanted of the mesh.
+// Verb is a subcommand.
 type Verb string
 
 // The verbs.
@@ -28,7 +29,7 @@ const (
 	Check  Verb = "check"
 )
 
-// Options are the flags.
+// Options are the flags and arguments of all verbs.
 type Options struct {
 	Kubeconfig, Context, Server string
 	Timeout                     time.Duration
@@ -36,30 +37,30 @@ type Options struct {
 	Problems, Links, Strict     bool
 	Format                      string
 	Output                      string
-	Nodes                       []string // patterns as of path.Match; none: all
+	Nodes                       []string // patterns for path.Match; none: all
 }
 
-// Run does it. The options are checked.
+// Run runs a verb with valid options.
 type Run func(cmd *cobra.Command, verb Verb, o Options) error
 
-// UsageError marks a mistake in the command line.
+// UsageError is a mistake in the command line.
 type UsageError struct{ error }
 
-// ExitCode is what the program ends with.
+// ExitCode returns the program's exit code.
 func (UsageError) ExitCode() int { return 2 }
 
 func (e UsageError) Unwrap() error { return e.error }
 
-// VerdictError ends a check that has said all already.
+// VerdictError ends a check with problems. The output has them already.
 type VerdictError struct{ Code int }
 
-// Error is "": there is nothing more to say.
+// Error returns "", so that nothing more is printed.
 func (VerdictError) Error() string { return "" }
 
-// ExitCode is what the program ends with.
+// ExitCode returns the program's exit code.
 func (e VerdictError) ExitCode() int { return e.Code }
 
-// Verdict is nil if all is well. Strict makes warnings failures.
+// Verdict returns nil if there are no problems. With strict, warnings count as failures.
 func Verdict(s view.Summary, strict bool) error {
 	switch {
 	case s.Failed > 0, s.Warnings > 0 && strict:
@@ -75,8 +76,8 @@ func New(run Run) *cobra.Command {
 	mesh := &cobra.Command{
 		Use:   "mesh",
 		Short: "Show and check the mesh of a Kubernetes cluster",
-		Long: "mesh reads the Nodes and RopewalkNodes of a cluster, as kubectl does, and shows who talks to whom and what is not as it\n" +
-			"should be. It asks no node and changes nothing; it needs the right to list both kinds. Docs: docs/mesh.md.",
+		Long: "mesh reads the Nodes and RopewalkNodes of a cluster, as kubectl does, and shows links between nodes and problems. It\n" +
+			"contacts no node and changes nothing. It needs the right to list both kinds. Docs: docs/mesh.md.",
 		Example: "  ropewalk mesh status\n  ropewalk mesh graph -o mesh.svg\n  ropewalk mesh check --context production",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -94,16 +95,16 @@ func newStatus(run Run) *cobra.Command {
 	var o Options
 	cmd := &cobra.Command{
 		Use:   "status [NODE...]",
-		Short: "List nodes with their keys, MTU and peers, and what is wrong",
-		Long: "status lists nodes as their agents tell: mode, key, endpoint, pods, MTU, peers that they have of those that they should have,\n" +
-			"nodes that they spread towards, peers with stale handshakes. Below is what `mesh check` finds. With names of nodes or\n" +
-			"patterns (node-*), it lists those, their links and the nodes at the other ends.",
+		Short: "List nodes with their keys, MTU, peers and problems",
+		Long: "status lists the nodes with the status of their agents: mode, key, endpoint, pods, MTU, peers out of the expected number,\n" +
+			"nodes that they spread towards, and peers with stale handshakes. The findings of `mesh check` follow. With node names or\n" +
+			"patterns (node-*) as arguments, it lists those nodes, their links and the nodes at the other ends.",
 		Example: "  ropewalk mesh status\n  ropewalk mesh status node-1 'gpu-*'\n  ropewalk mesh status --problems\n  ropewalk mesh status --json",
 	}
 	f := o.flags(cmd, Status, run)
 	f.BoolVar(&o.JSON, "json", false, "print JSON (apiVersion "+view.APIVersion+", kind "+string(view.StatusDocument)+")")
-	f.BoolVar(&o.Problems, "problems", false, "leave out the nodes of which nothing is found")
-	f.BoolVar(&o.Links, "links", false, "list links of all nodes, too")
+	f.BoolVar(&o.Problems, "problems", false, "leave out nodes without findings")
+	f.BoolVar(&o.Links, "links", false, "list the links of all nodes as well")
 	return cmd
 }
 
@@ -111,14 +112,14 @@ func newGraph(run Run) *cobra.Command {
 	var o Options
 	cmd := &cobra.Command{
 		Use:   "graph [NODE...]",
-		Short: "Draw who talks to whom",
-		Long: "graph draws nodes and links: spread both ways, spread one way, a tunnel that is not known to spread, a stale handshake, no\n" +
-			"tunnel. SVG needs nothing but a browser, and is light or dark as that is. With names of nodes or patterns, it draws\n" +
-			"those, their links and the nodes at the other ends.",
+		Short: "Draw the nodes and their links",
+		Long: "graph draws nodes and links. A link is spread both ways, spread one way, a tunnel that is not known to spread, a stale\n" +
+			"handshake, or no tunnel. A browser shows the SVG in its light or dark theme. With node names or patterns as arguments,\n" +
+			"it draws those nodes, their links and the nodes at the other ends.",
 		Example: "  ropewalk mesh graph -o mesh.svg\n  ropewalk mesh graph node-1 > mesh.svg\n  ropewalk mesh graph --format dot | dot -Tpng -o mesh.png",
 	}
 	f := o.flags(cmd, Graph, run)
-	f.StringVar(&o.Format, "format", "", "svg, dot or json (default: as the file's name ends, or svg)")
+	f.StringVar(&o.Format, "format", "", "svg, dot or json (default: by the extension of --output, or svg)")
 	f.StringVarP(&o.Output, "output", "o", "", "file to write instead of the standard output")
 	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(formats(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("output", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -131,19 +132,19 @@ func newCheck(run Run) *cobra.Command {
 	var o Options
 	cmd := &cobra.Command{
 		Use:   "check [NODE...]",
-		Short: "Say what of the mesh is not as it should be",
-		Long: "check looks for nodes without an agent or a key, keys and pods that two nodes claim, peers that are missing, stale\n" +
-			"handshakes, different MTUs and modes, nodes that do not gather, and what agents complain of.\n" +
-			"Exit code: 0 all is well, 3 a check failed, 4 there are warnings, 1 an error, 2 wrong usage.",
+		Short: "Find problems of the mesh",
+		Long: "check finds nodes without an agent or a key, keys and pods that two nodes claim, missing peers, stale\n" +
+			"handshakes, different MTUs and modes, nodes that do not gather, and errors and warnings of agents.\n" +
+			"Exit code: 0 no problems, 3 a check failed, 4 there are warnings, 1 an error, 2 wrong usage.",
 		Example: "  ropewalk mesh check\n  ropewalk mesh check --json | jq '.findings[]'\n  ropewalk mesh check --strict node-1",
 	}
 	f := o.flags(cmd, Check, run)
 	f.BoolVar(&o.JSON, "json", false, "print JSON (apiVersion "+view.APIVersion+", kind "+string(view.CheckDocument)+")")
-	f.BoolVar(&o.Strict, "strict", false, "exit with 3 for warnings, too")
+	f.BoolVar(&o.Strict, "strict", false, "exit with 3 for warnings as well")
 	return cmd
 }
 
-// flags adds what all have.
+// flags adds the flags that all verbs have.
 func (o *Options) flags(cmd *cobra.Command, verb Verb, run Run) *pflag.FlagSet {
 	f := cmd.Flags()
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig to use (default: KUBECONFIG, ~/.kube/config, or the pod's own account)")
@@ -165,15 +166,15 @@ func (o *Options) flags(cmd *cobra.Command, verb Verb, run Run) *pflag.FlagSet {
 
 func formats() []string { return []string{"svg", "dot", "json"} }
 
-// check refuses what makes no sense, and settles the format.
+// check validates the options and sets the default format.
 func (o *Options) check() error {
 	for _, pattern := range o.Nodes {
 		if _, err := path.Match(pattern, ""); err != nil {
-			return fmt.Errorf("%q is no pattern of nodes: %w", pattern, err)
+			return fmt.Errorf("node pattern %q: %w", pattern, err)
 		}
 	}
 	if o.Timeout <= 0 {
-		return errors.New("--timeout: want a time to wait, such as 30s")
+		return errors.New("--timeout: want a positive duration, such as 30s")
 	}
 	if o.Format != "" && !slices.Contains(formats(), o.Format) {
 		return fmt.Errorf("--format %q: want %s", o.Format, strings.Join(formats(), ", "))
@@ -187,20 +188,20 @@ func (o *Options) check() error {
 	return nil
 }
 
-// NodeMatcher tells whether a node is one of those that are named, or nil where none is.
+// NodeMatcher returns a function that reports whether a node matches the arguments, or nil without arguments.
 func (o *Options) NodeMatcher() func(name string) bool {
 	if len(o.Nodes) == 0 {
 		return nil
 	}
 	return func(name string) bool {
 		return slices.ContainsFunc(o.Nodes, func(pattern string) bool {
-			match, _ := path.Match(pattern, name) // it is a pattern: see check
+			match, _ := path.Match(pattern, name) // check has validated the pattern
 			return match
 		})
 	}
 }
 
-// Line is the command line behind "mesh" that a command was given.
+// Line returns the arguments after "mesh" that make another program run the same command.
 func Line(cmd *cobra.Command, verb Verb, o Options) []string {
 	line := []string{string(verb)}
 	cmd.Flags().Visit(func(f *pflag.Flag) { line = append(line, "--"+f.Name+"="+f.Value.String()) })

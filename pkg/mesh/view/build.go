@@ -10,29 +10,28 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/mesh"
 )
 
-// Mesh is what there is to see of a cluster.
+// Mesh is the displayed state of a cluster.
 type Mesh struct {
 	Name  string
 	Time  time.Time
 	Nodes []Node // by name
-	// Links are those between any two nodes that administrators have not left out, by names. None where there are more than
-	// MaxLinked nodes.
+	// Links are those between any two nodes that did not opt out, by names. There are none with more than MaxLinked nodes.
 	Links    []Link
 	Findings []Finding // the worst first
 	expected map[string]expectation
 }
 
-// MaxLinked bounds the nodes of which each pair is looked at: that grows with the cube of their number.
+// MaxLinked is the maximum number of nodes for which each pair is evaluated. The cost grows with the cube of the number.
 const MaxLinked = 500
 
-// sampledNodes are as many nodes' eyes as a larger cluster is looked at with.
+// sampledNodes is the number of nodes whose peers are computed in a larger cluster.
 const sampledNodes = 50
 
 // Link is a pair of nodes.
 type Link struct {
 	A, B string // A is before B
 	Kind Kind
-	// AToB is from A to B, Back from B to A.
+	// AToB is the direction from A to B, BToA the reverse.
 	AToB, BToA Direction
 }
 
@@ -43,7 +42,7 @@ type Direction struct {
 	Unresponsive bool     // the other does not answer handshakes
 }
 
-// Kind is a link's state.
+// Kind is the state of a link.
 type Kind string
 
 // The kinds, the best first.
@@ -51,21 +50,21 @@ const (
 	SpreadBothWays Kind = "spread"         // both spread towards each other
 	SpreadOneWay   Kind = "spread-one-way" // one of them does
 	Tunnel         Kind = "tunnel"         // neither is known to
-	StaleHandshake Kind = "stale"          // one does not get an answer to its handshakes
+	StaleHandshake Kind = "stale"          // one gets no answer to its handshakes
 	NoTunnel       Kind = "none"           // they are not each other's peers
 )
 
 // Kinds returns all, the best first.
 func Kinds() []Kind { return []Kind{SpreadBothWays, SpreadOneWay, Tunnel, StaleHandshake, NoTunnel} }
 
-// expectation is what one node has of the others, as its agent decides it.
+// expectation is what one node should have, by its agent's rules.
 type expectation struct {
-	peers   map[string]bool // true: it would spread towards it
+	peers   map[string]bool // value: it would spread towards the peer
 	count   int             // of peers
-	spreads int             // towards as many nodes, where all goes well
+	spreads int             // number of nodes that it should spread towards
 }
 
-// Build returns what there is to see.
+// Build evaluates a cluster.
 func Build(c Cluster) Mesh {
 	m := Mesh{Name: c.Name, Time: c.Time, Nodes: slices.Clone(c.Nodes)}
 	slices.SortFunc(m.Nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
@@ -90,7 +89,7 @@ func (m *Mesh) find(name string) *Node {
 	return &m.Nodes[i]
 }
 
-// hasLinks tells whether all nodes are looked at from all.
+// hasLinks reports whether each pair of nodes is evaluated.
 func (m *Mesh) hasLinks() bool { return len(m.Nodes) <= MaxLinked }
 
 func (m *Mesh) stride() int {
@@ -100,8 +99,8 @@ func (m *Mesh) stride() int {
 	return len(m.Nodes) / sampledNodes
 }
 
-// meshNodes are the nodes as the agents know them. Those that cannot take part because they have told no key are left out, and
-// are found by what they lack.
+// meshNodes returns the nodes as agents see them. Nodes without a published key cannot be peers. They lose their agent here,
+// and have a finding of their own.
 func (m *Mesh) meshNodes() []mesh.Node {
 	var all []mesh.Node
 	for i := range m.Nodes {
@@ -117,20 +116,20 @@ func (m *Mesh) meshNodes() []mesh.Node {
 	return all
 }
 
-// lacksKey tells whether the node would be a peer if it had a key.
+// lacksKey reports whether only a key is missing for the node to be a peer.
 func (n *Node) lacksKey() bool {
 	return n.Agent != nil && n.Agent.Mode == mesh.ModeMesh && n.Agent.Key.IsZero()
 }
 
-// participates tells whether the node has an agent that works.
+// participates reports whether the node has a working agent.
 func (n *Node) participates() bool {
 	return n.Origin == Whole && n.Agent != nil && !n.OptOut && !n.lacksKey()
 }
 
-// problems are what agents find wrong with others, and how many of those who look do.
+// problems counts, by problem, the nodes that find it.
 type problems map[mesh.Problem]int
 
-// expect looks with one node's eyes.
+// expect computes what one node should have, and collects the problems that it finds.
 func expect(n *Node, all []mesh.Node, found problems) expectation {
 	s := expectation{peers: map[string]bool{}}
 	if !n.participates() {
@@ -145,7 +144,7 @@ func expect(n *Node, all []mesh.Node, found problems) expectation {
 		s.count, s.spreads = len(plan.Peers), plan.SpreadsTo()
 		return s
 	}
-	plan, err := mesh.Tunnel(n.Name, all, mesh.TunnelConfig{Cleartext: true}) // strictness is about routes
+	plan, err := mesh.Tunnel(n.Name, all, mesh.TunnelConfig{Cleartext: true}) // the setting affects routes only
 	if err != nil {
 		return s
 	}
@@ -163,7 +162,7 @@ func (p problems) add(found []mesh.Problem) {
 	}
 }
 
-// buildLinks looks at each pair.
+// buildLinks evaluates each pair of nodes.
 func (m *Mesh) buildLinks() {
 	for i := range m.Nodes {
 		for j := i + 1; j < len(m.Nodes); j++ {
@@ -178,7 +177,7 @@ func (m *Mesh) buildLinks() {
 	}
 }
 
-// direction is what one node does towards another.
+// direction evaluates one node's side of a link.
 func (m *Mesh) direction(from, to *Node) Direction {
 	s := m.expected[from.Name]
 	would, isPeer := s.peers[to.Name]
@@ -186,7 +185,7 @@ func (m *Mesh) direction(from, to *Node) Direction {
 	w := Direction{Peer: isPeer, Spreads: No, Unresponsive: isPeer && slices.Contains(stale.Nodes, to.Name)}
 	switch {
 	case !would || from.Reported.SpreadsTo == 0:
-	case from.Reported.SpreadsTo < s.spreads, // towards some, and it does not tell which
+	case from.Reported.SpreadsTo < s.spreads, // it spreads towards some, but the status does not tell which
 		stale.mayInclude(to.Name):
 		w.Spreads = Unknown
 	default:
@@ -210,7 +209,7 @@ func (l *Link) kind() Kind {
 	return Tunnel
 }
 
-// Filter returns the same with the links of some nodes alone, and the nodes at their ends.
+// Filter returns the mesh with only the wanted nodes, their links and the nodes at the other ends.
 func (m Mesh) Filter(wanted func(name string) bool) Mesh {
 	ends := map[string]bool{}
 	m.Links = slices.DeleteFunc(slices.Clone(m.Links), func(l Link) bool {
@@ -224,7 +223,7 @@ func (m Mesh) Filter(wanted func(name string) bool) Mesh {
 	return m
 }
 
-// Contains tells whether there is a node that is wanted.
+// Contains reports whether any node is wanted.
 func (m *Mesh) Contains(wanted func(name string) bool) bool {
 	return slices.ContainsFunc(m.Nodes, func(n Node) bool { return wanted(n.Name) })
 }

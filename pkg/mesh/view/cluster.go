@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package view shows a cluster's mesh to people and programs: who talks to whom, by which node's word, and what is not as
-// it should be. It is made of what the API tells, and of pkg/mesh, by which the agents decide, so it needs no node's answer.
-// Names and texts of the API are untrusted; all that is written here is safe for a terminal, a browser and Graphviz.
+// Package view shows a cluster's mesh to people and programs: nodes, links, and findings. It evaluates the API's objects with
+// pkg/mesh, by the same rules as the agents, and contacts no node. Names and texts from the API are untrusted. All output is
+// safe for a terminal, a browser and Graphviz. Only pkg/kube and pkg/mesh/command import it. Begin reading in build.go.
 package view
 
 import (
@@ -11,24 +11,24 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/mesh"
 )
 
-// Cluster is what the API tells, as of one moment.
+// Cluster is a snapshot of the API's objects.
 type Cluster struct {
-	Name  string // by which people know it, "" for none
+	Name  string // the kubeconfig's name of it, "" for none
 	Time  time.Time
 	Nodes []Node // in any order
 }
 
-// Tristate is what is known of a statement.
+// Tristate is a truth value that may be unknown.
 type Tristate string
 
-// What can be known.
+// The values.
 const (
 	Yes     Tristate = "yes"
 	No      Tristate = "no"
 	Unknown Tristate = "unknown"
 )
 
-// tristate is that of a thing that is known.
+// tristate converts a known truth value.
 func tristate(is bool) Tristate {
 	if is {
 		return Yes
@@ -36,52 +36,52 @@ func tristate(is bool) Tristate {
 	return No
 }
 
-// Origin is which of a node's two objects there are.
+// Origin tells which of a node's two objects exist.
 type Origin string
 
 // The origins.
 const (
-	Whole      Origin = "whole"       // a Node, and a RopewalkNode that is its
+	Whole      Origin = "whole"       // a Node and its RopewalkNode
 	NoAgent    Origin = "no agent"    // no RopewalkNode
-	NoNode     Origin = "no node"     // a RopewalkNode of a node that is gone
-	OtherOwner Origin = "other owner" // the RopewalkNode is of an earlier node of that name
+	NoNode     Origin = "no node"     // a RopewalkNode without a Node
+	OtherOwner Origin = "other owner" // the RopewalkNode belongs to an earlier node of that name
 )
 
 // Node is one node.
 type Node struct {
-	mesh.Node // what the agents go by
+	mesh.Node // the agents' view
 	Origin    Origin
-	// Kubelet tells whether the cluster thinks that the node is well.
+	// Kubelet is the Ready condition of the Node.
 	Kubelet  Tristate
 	Reported Reported
 }
 
-// Reported is what the node's agent tells for people, and what it was asked for.
+// Reported has the parts of a RopewalkNode that are only displayed.
 type Reported struct {
-	Mode               mesh.Mode // "": it has told nothing yet
+	Mode               mesh.Mode // "": no status yet
 	Endpoints          []string
 	PodCIDRs           []string
-	MTU                int // bytes of inner packet, 0: not told
-	Peers              int // peers that it has
-	SpreadsTo          int // nodes that it spreads towards
+	MTU                int // bytes of the inner packet; 0: not published
+	Peers              int // number of peers that it has
+	SpreadsTo          int // number of nodes that it spreads towards
 	Unresponsive       UnresponsivePeers
 	Ready              Tristate
-	Message            string // why, or what else is worth knowing
-	Generation         int64  // of what is asked
-	ObservedGeneration int64  // the one that the rest is of
+	Message            string // of the Ready condition
+	Generation         int64  // of the spec
+	ObservedGeneration int64  // of the spec that the status reflects
 	KeyGeneration      int64
-	KeyRequested       int64 // 0: none in particular
+	KeyRequested       int64 // by the spec; 0: none in particular
 	AgentVersion       string
 	KernelVersion      string
 }
 
-// Unresponsive is the peers that do not answer a node's handshakes.
+// UnresponsivePeers are the peers that do not answer a node's handshakes.
 type UnresponsivePeers struct {
 	Count int
-	Nodes []string // in ascending order, the first ones where there are many
+	Nodes []string // in ascending order; cut where there are many
 }
 
-// mayInclude tells whether a node that is not named may be one of them.
+// mayInclude reports whether a node that is not in Nodes may be one of them.
 func (s *UnresponsivePeers) mayInclude(name string) bool {
 	return s.Count > len(s.Nodes) && (len(s.Nodes) == 0 || name > s.Nodes[len(s.Nodes)-1])
 }

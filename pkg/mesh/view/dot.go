@@ -39,7 +39,7 @@ func (m *Mesh) WriteDOT(out io.Writer) error {
 	return err
 }
 
-// quote makes a DOT string. Graphviz reads \n, \N and the like in labels, so that a backslash of the text is doubled.
+// quote returns a DOT string. It doubles backslashes, because Graphviz interprets \n, \N and others in labels.
 func quote(text string) string {
 	lines := strings.Split(text, "\n")
 	for i := range lines {
@@ -48,9 +48,9 @@ func quote(text string) string {
 	return `"` + strings.Join(lines, `\n`) + `"`
 }
 
-// stroke is how a kind of link is drawn. No two kinds differ in colour alone.
+// stroke is the line style of a kind of link. No two kinds differ in colour alone.
 type stroke struct {
-	colour string // has contrast on white as well as on black
+	colour string // with contrast on white and on black
 	dash   string // SVG's, "" for none
 	dot    string // Graphviz' style
 }
@@ -88,7 +88,7 @@ func (m *Mesh) title() string {
 	return m.Name + ", " + m.Summary().String()
 }
 
-// captionLines is what is written beneath a node's name.
+// captionLines returns the text below a node's name.
 func (n *Node) captionLines() []string {
 	var lines []string
 	switch {
@@ -97,7 +97,7 @@ func (n *Node) captionLines() []string {
 	case n.Origin != Whole:
 		lines = append(lines, string(n.Origin))
 	case n.Reported.Mode == "":
-		lines = append(lines, "silent agent")
+		lines = append(lines, "no agent status")
 	case n.lacksKey():
 		lines = append(lines, "no key")
 	}
@@ -110,7 +110,7 @@ func (n *Node) captionLines() []string {
 	return lines
 }
 
-// title says all of a link.
+// title describes a link in full, for a tooltip.
 func (l *Link) title() string {
 	return fmt.Sprintf("%s - %s: %s (%s there, %s back)", l.A, l.B, l.Kind, l.AToB, l.BToA)
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// parseDOT checks that a text is a graph by the grammar of Graphviz, as far as it is used here.
+// parseDOT checks a text against the part of Graphviz' grammar that WriteDOT uses.
 func parseDOT(text string) error {
 	token := regexp.MustCompile(`^(--|[{}\[\];,=]|"(?:[^"\\\n]|\\[^\n])*"|[A-Za-z_][A-Za-z0-9_]*|-?[0-9.]+)`)
 	var tokens []string

@@ -13,16 +13,16 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/mesh"
 )
 
-// Severity is how bad it is.
+// Severity is the severity of a finding.
 type Severity string
 
 // The severities.
 const (
-	Failed  Severity = "failed"  // traffic is lost, or not encrypted
-	Warning Severity = "warning" // it works, and is slower or more fragile than need be
+	Failed  Severity = "failed"  // traffic is lost or unencrypted
+	Warning Severity = "warning" // traffic flows, but slower or less reliably than it could
 )
 
-// Finding is something that is not as it should be, on one node or on several.
+// Finding is a problem of one or several nodes.
 type Finding struct {
 	Severity Severity
 	// Check is the kind of finding, for programs: agent, conditions, handshakes, key, kubelet, mode, mtu, nodes, owner, peers,
@@ -30,13 +30,13 @@ type Finding struct {
 	Check string
 	Nodes []string // by name
 	Found string
-	Fix   string // what helps, "" where that goes without saying
+	Fix   string // "" where it is obvious
 }
 
-// agentStartGrace is how old a node is at most for it to be forgiven that its agent does not run yet.
+// agentStartGrace is the age up to which a node without a running agent is only a warning.
 const agentStartGrace = 2 * time.Minute
 
-// checker collects findings. Those that differ in nothing but the node are one.
+// checker collects findings. It merges those that differ only in the node.
 type checker struct {
 	m     *Mesh
 	found problems
@@ -53,7 +53,7 @@ func (m *Mesh) check(found problems) []Finding {
 	e.checkModes()
 	e.checkMTUs()
 	for p := range found {
-		e.add(Failed, "plan", p.Node, "others say: "+p.Reason, "")
+		e.add(Failed, "plan", p.Node, "other nodes report: "+p.Reason, "")
 	}
 	for i := range e.list {
 		slices.Sort(e.list[i].Nodes)
@@ -64,43 +64,43 @@ func (m *Mesh) check(found problems) []Finding {
 	return e.list
 }
 
-func (e *checker) add(s Severity, check, node, found, mend string) {
+func (e *checker) add(s Severity, check, node, found, fix string) {
 	key := [3]string{string(s), check, found}
 	i, known := e.at[key]
 	if !known {
 		i = len(e.list)
 		e.at[key] = i
-		e.list = append(e.list, Finding{Severity: s, Check: check, Found: found, Fix: mend})
+		e.list = append(e.list, Finding{Severity: s, Check: check, Found: found, Fix: fix})
 	}
 	if node != "" {
 		e.list[i].Nodes = append(e.list[i].Nodes, node)
 	}
 }
 
-// checkCluster is about a cluster that nothing has been installed in.
+// checkCluster finds a cluster without nodes or agents.
 func (e *checker) checkCluster() {
 	switch {
 	case len(e.m.Nodes) == 0:
 		e.add(Failed, "nodes", "", "the cluster has no nodes", "")
 	case !slices.ContainsFunc(e.m.Nodes, func(n Node) bool { return n.Reported.Mode != "" }):
-		e.add(Failed, "agent", "", "no node's agent has told anything", "kubectl get daemonsets,pods -A | grep ropewalk-agent")
+		e.add(Failed, "agent", "", "no node's agent has published a status", "kubectl get daemonsets,pods -A | grep ropewalk-agent")
 	}
 }
 
 func (e *checker) checkNode(n *Node) {
 	switch n.Origin {
 	case NoNode:
-		e.add(Warning, "owner", n.Name, "there is a RopewalkNode, and no Node of that name", "kubectl delete ropewalknode "+n.Name+" if it stays")
+		e.add(Warning, "owner", n.Name, "the RopewalkNode has no Node of that name", "kubectl delete ropewalknode "+n.Name+" if it stays")
 		return
 	case OtherOwner:
-		e.add(Failed, "owner", n.Name, "the RopewalkNode is of an earlier node of that name: nobody believes it", "kubectl delete ropewalknode "+n.Name)
+		e.add(Failed, "owner", n.Name, "the RopewalkNode belongs to an earlier node of that name: other nodes ignore it", "kubectl delete ropewalknode "+n.Name)
 		return
 	}
 	if n.OptOut {
 		return
 	}
 	if n.Kubelet == No {
-		e.add(Warning, "kubelet", n.Name, "the node is not ready: what its agent has told may be of before", "kubectl describe node "+n.Name)
+		e.add(Warning, "kubelet", n.Name, "the node is not ready: its agent's status may be outdated", "kubectl describe node "+n.Name)
 	}
 	if n.Origin == NoAgent || n.Reported.Mode == "" {
 		e.checkMissingAgent(n)
@@ -111,18 +111,18 @@ func (e *checker) checkNode(n *Node) {
 	e.checkPeers(n)
 }
 
-// checkMissingAgent is about a node whose agent has told nothing.
+// checkMissingAgent finds a node whose agent has not published a status.
 func (e *checker) checkMissingAgent(n *Node) {
-	mend := "kubectl get pods -A -o wide --field-selector spec.nodeName=" + n.Name + " | grep ropewalk-agent"
+	fix := "kubectl get pods -A -o wide --field-selector spec.nodeName=" + n.Name + " | grep ropewalk-agent"
 	switch {
 	case n.Reported.Ready == No:
 		e.checkCondition(n)
 	case e.m.Time.Sub(n.Created) < agentStartGrace:
-		e.add(Warning, "agent", n.Name, "the node is new, and its agent has told nothing yet", mend)
+		e.add(Warning, "agent", n.Name, "the node is new, and its agent has not published a status yet", fix)
 	case e.m.anyMesh():
-		e.add(Failed, "agent", n.Name, "its agent has told nothing: there is no tunnel to its pods", mend)
+		e.add(Failed, "agent", n.Name, "its agent has not published a status: there is no tunnel to its pods", fix)
 	default:
-		e.add(Warning, "agent", n.Name, "its agent has told nothing: nobody spreads towards it", mend)
+		e.add(Warning, "agent", n.Name, "its agent has not published a status: no node spreads towards it", fix)
 	}
 }
 
@@ -130,19 +130,19 @@ func (m *Mesh) anyMesh() bool {
 	return slices.ContainsFunc(m.Nodes, func(n Node) bool { return n.Reported.Mode == mesh.ModeMesh })
 }
 
-// checkCondition is about what the agent itself says.
+// checkCondition reports the agent's own Ready condition.
 func (e *checker) checkCondition(n *Node) {
 	switch message := e.ownNotes(n); {
 	case n.Reported.Ready == No:
-		e.add(Failed, "conditions", n.Name, "its agent could not do all: "+n.Reported.Message, "")
+		e.add(Failed, "conditions", n.Name, "its agent's last reconcile failed: "+n.Reported.Message, "")
 	case n.Reported.Ready == Unknown:
-		e.add(Warning, "conditions", n.Name, "its agent does not say whether all is well", "")
+		e.add(Warning, "conditions", n.Name, "its agent has not published a Ready condition", "")
 	case message != "":
-		e.add(Warning, "conditions", n.Name, "its agent notes: "+message, "")
+		e.add(Warning, "conditions", n.Name, "its agent warns: "+message, "")
 	}
 }
 
-// ownNotes is what of a node's message others do not say of it, too.
+// ownNotes returns the notes in a node's message that no other node's agent finds as well.
 func (e *checker) ownNotes(n *Node) string {
 	var rest []string
 	for note := range strings.SplitSeq(n.Reported.Message, "; ") {
@@ -153,19 +153,19 @@ func (e *checker) ownNotes(n *Node) string {
 	return strings.Join(rest, "; ")
 }
 
-// checkReported is about a node alone.
+// checkReported checks the status of one node.
 func (e *checker) checkReported(n *Node) {
 	if n.lacksKey() {
-		e.add(Failed, "key", n.Name, "it has told no key: there is no tunnel to its pods", "kubectl get ropewalknode "+n.Name+" -o yaml")
+		e.add(Failed, "key", n.Name, "it has not published a key: there is no tunnel to its pods", "kubectl get ropewalknode "+n.Name+" -o yaml")
 	}
 	if n.Reported.ObservedGeneration < n.Reported.Generation {
-		e.add(Warning, "spec", n.Name, "its agent has not done yet what the spec says", "")
+		e.add(Warning, "spec", n.Name, "its agent has not applied the latest spec yet", "")
 	}
 	if len(n.Reported.PodCIDRs) > 0 && !sameCIDRs(n) {
-		e.add(Warning, "pods", n.Name, "its agent tells of other pod CIDRs than the Node has: others go by the Node's", "")
+		e.add(Warning, "pods", n.Name, "its agent has published other pod CIDRs than the Node has: other nodes use the Node's", "")
 	}
 	if n.Agent != nil && n.Agent.Mode == mesh.ModeSpread && !n.Agent.Gathers && n.Reported.Ready != No {
-		e.add(Warning, "spread", n.Name, "it does not gather: nobody spreads towards it", "ropewalk spread status, on the node")
+		e.add(Warning, "spread", n.Name, "it does not gather: no node spreads towards it", "ropewalk spread status, on the node")
 	}
 }
 
@@ -180,7 +180,7 @@ func sameCIDRs(n *Node) bool {
 	return slices.Equal(told, has)
 }
 
-// checkPeers is about a node and its peers.
+// checkPeers checks a node's peers.
 func (e *checker) checkPeers(n *Node) {
 	if stale := n.Reported.Unresponsive; stale.Count > 0 {
 		text := strings.Join(stale.Nodes, ", ")
@@ -190,21 +190,21 @@ func (e *checker) checkPeers(n *Node) {
 			text = plural(stale.Count, "peer")
 		}
 		e.add(e.unresponsiveSeverity(stale), "handshakes", n.Name, "no answer to its handshakes from "+text,
-			"does UDP pass between the two, at the port of status.endpoints? Does the other's agent run?")
+			"check that UDP passes between the nodes, at the port in status.endpoints, and that the other node's agent runs")
 	}
 	s, looked := e.m.expected[n.Name]
 	if !looked || !n.participates() {
 		return
 	}
 	if n.Reported.Peers != s.count {
-		e.add(Warning, "peers", n.Name, fmt.Sprintf("it has %s, and should have %d", plural(n.Reported.Peers, "peer"), s.count), "")
+		e.add(Warning, "peers", n.Name, fmt.Sprintf("it has %s, want %d", plural(n.Reported.Peers, "peer"), s.count), "")
 	}
 	if n.Agent.Mode == mesh.ModeSpread && n.Reported.SpreadsTo < s.spreads {
 		e.add(Warning, "spread", n.Name, fmt.Sprintf("it spreads towards %d of %s that gather", n.Reported.SpreadsTo, plural(s.spreads, "node")), "")
 	}
 }
 
-// unresponsiveSeverity is no failure where all that do not answer are known to be away.
+// unresponsiveSeverity returns Warning if all unresponsive peers are known to be down.
 func (e *checker) unresponsiveSeverity(s UnresponsivePeers) Severity {
 	away := func(name string) bool {
 		n := e.m.find(name)
@@ -221,7 +221,7 @@ func (e *checker) unresponsiveSeverity(s UnresponsivePeers) Severity {
 	return Warning
 }
 
-// checkModes is about nodes that do something else than the others.
+// checkModes finds nodes in another mode than most.
 func (e *checker) checkModes() {
 	count := map[string]int{}
 	for i := range e.m.Nodes {
@@ -232,13 +232,13 @@ func (e *checker) checkModes() {
 	usual := mostCommon(count)
 	for i := range e.m.Nodes {
 		if n := &e.m.Nodes[i]; n.participates() && string(n.Agent.Mode) != usual {
-			e.add(Warning, "mode", n.Name, fmt.Sprintf("it is in the mode %s, and most others are in %s: there is no tunnel of ropewalk's to those",
+			e.add(Warning, "mode", n.Name, fmt.Sprintf("it is in %s mode, most others are in %s mode: ropewalk has no tunnel to those",
 				n.Agent.Mode, usual), "kubectl get ropewalknodes -o custom-columns=NAME:.metadata.name,MODE:.spec.mode")
 		}
 	}
 }
 
-// checkMTUs is about tunnels of different sizes.
+// checkMTUs finds tunnels with another MTU than most.
 func (e *checker) checkMTUs() {
 	count := map[int]int{}
 	for i := range e.m.Nodes {
@@ -253,18 +253,18 @@ func (e *checker) checkMTUs() {
 			continue
 		}
 		if n.Reported.MTU < mesh.MinMTU && slices.ContainsFunc(n.PodCIDRs, isIPv6) {
-			e.add(Failed, "mtu", n.Name, fmt.Sprintf("its MTU is %d, and IPv6, which its pods have, needs %d", n.Reported.MTU, mesh.MinMTU), "")
+			e.add(Failed, "mtu", n.Name, fmt.Sprintf("its MTU is %d, but its pods have IPv6, which needs %d", n.Reported.MTU, mesh.MinMTU), "")
 		}
 		if n.Reported.MTU != usual {
-			e.add(Warning, "mtu", n.Name, fmt.Sprintf("its MTU is %d, and that of most others %d: packets that fit one end may not fit the other",
-				n.Reported.MTU, usual), "the same spec.mtu, the smallest, for all")
+			e.add(Warning, "mtu", n.Name, fmt.Sprintf("its MTU is %d, that of most others %d: packets that fit one end may not fit the other",
+				n.Reported.MTU, usual), "set spec.mtu of all nodes to the smallest one")
 		}
 	}
 }
 
 func isIPv6(p netip.Prefix) bool { return !p.Addr().Is4() }
 
-// mostCommon returns what there is most of; of several the smallest.
+// mostCommon returns the most frequent key, and of several the smallest.
 func mostCommon[K cmp.Ordered](count map[K]int) (usual K) {
 	best := 0
 	for k, n := range count {

@@ -11,7 +11,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/mesh"
 )
 
-// APIVersion is that of the JSON form. Members may be added within one version.
+// APIVersion is the version of the JSON documents. Members may be added within a version.
 const APIVersion = "ropewalk/v1"
 
 // Document is a kind of JSON document.
@@ -32,7 +32,7 @@ type documentJSON struct {
 	Cluster    string         `json:"cluster,omitempty"`
 	Summary    summaryJSON    `json:"summary"`
 	Nodes      *[]nodeJSON    `json:"nodes,omitempty"`
-	Links      *[]linkJSON    `json:"links,omitempty"` // absent where pairs were not looked at
+	Links      *[]linkJSON    `json:"links,omitempty"` // absent if pairs were not evaluated
 	Findings   *[]findingJSON `json:"findings,omitempty"`
 }
 
@@ -57,7 +57,7 @@ type nodeJSON struct {
 	PublicKey     string    `json:"public_key,omitempty"`
 	NextPublicKey string    `json:"next_public_key,omitempty"`
 	KeyGeneration int64     `json:"key_generation,omitempty"`
-	KeyRequested  int64     `json:"key_generation_asked,omitempty"`
+	KeyRequested  int64     `json:"key_generation_requested,omitempty"`
 	Endpoints     []string  `json:"endpoints"`
 	PodCIDRs      []string  `json:"pod_cidrs"` // the Node's
 	MTU           int       `json:"mtu,omitempty"`
@@ -66,7 +66,7 @@ type nodeJSON struct {
 	SpreadsTo     int       `json:"spreads_to"`
 	Gathers       bool      `json:"gathers"`
 	StalePeers    int       `json:"stale_peers"`
-	StaleNodes    []string  `json:"stale_nodes,omitempty"` // nonNil of them
+	StaleNodes    []string  `json:"stale_nodes,omitempty"` // maybe not all
 	AgentVersion  string    `json:"agent_version,omitempty"`
 	KernelVersion string    `json:"kernel_version,omitempty"`
 }
@@ -90,7 +90,7 @@ type findingJSON struct {
 	Check    string   `json:"check"`
 	Nodes    []string `json:"nodes"`
 	Found    string   `json:"found"`
-	Fix      string   `json:"mend,omitempty"`
+	Fix      string   `json:"fix,omitempty"`
 }
 
 // WriteJSON writes a document.
@@ -139,7 +139,7 @@ func (m *Mesh) nodeJSON(n *Node) nodeJSON {
 	return j
 }
 
-// nonNil is [] rather than null.
+// nonNil makes the JSON [] rather than null.
 func nonNil(texts []string) []string {
 	if texts == nil {
 		return []string{}

@@ -9,18 +9,18 @@ import (
 	"strings"
 )
 
-// Summary counts.
+// Summary has counts for one line of text.
 type Summary struct {
 	Nodes    int
 	OptedOut int
-	Modes    map[string]int // of the nodes that did not opt out and whose agent has told something
+	Modes    map[string]int // of the nodes that did not opt out and that have a status
 	Versions map[string]int // of agents
-	Links    map[Kind]int   // empty where pairs were not looked at
+	Links    map[Kind]int   // empty if pairs were not evaluated
 	Failed   int            // findings
 	Warnings int
 }
 
-// Summary counts what there is.
+// Summary counts nodes, links and findings.
 func (m *Mesh) Summary() Summary {
 	s := Summary{Nodes: len(m.Nodes), Modes: map[string]int{}, Versions: map[string]int{}, Links: map[Kind]int{}}
 	for i := range m.Nodes {
@@ -48,7 +48,7 @@ func (m *Mesh) Summary() Summary {
 	return s
 }
 
-// String is "4 nodes: 3 mesh, 1 without an agent's word; agents 0.7.0".
+// String returns, for example, "4 nodes: 3 mesh, 1 without agent status; agents 0.7.0".
 func (s Summary) String() string {
 	var parts []string
 	with := 0
@@ -60,7 +60,7 @@ func (s Summary) String() string {
 		parts = append(parts, fmt.Sprintf("%d opted out", s.OptedOut))
 	}
 	if without := s.Nodes - with - s.OptedOut; without > 0 {
-		parts = append(parts, fmt.Sprintf("%d without an agent's word", without))
+		parts = append(parts, fmt.Sprintf("%d without agent status", without))
 	}
 	text := plural(s.Nodes, "node")
 	if len(parts) > 0 {
@@ -72,10 +72,10 @@ func (s Summary) String() string {
 	return text
 }
 
-// Verdict is "2 checks failed, 1 warning".
+// Verdict returns, for example, "2 checks failed, 1 warning".
 func (s Summary) Verdict() string {
 	if s.Failed+s.Warnings == 0 {
-		return "all is well"
+		return "no problems found"
 	}
 	return plural(s.Failed, "check") + " failed, " + plural(s.Warnings, "warning")
 }

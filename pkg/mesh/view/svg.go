@@ -19,14 +19,14 @@ const (
 	textSize   = 13.0
 	smallSize  = 11.0
 	leading    = 1.4
-	glyphWidth = 0.56 // mean width of a letter in sizes
-	// maxUncrowded is more nodes than have their name horizontally beside them.
+	glyphWidth = 0.56 // mean width of a letter, relative to the font size
+	// maxUncrowded is the maximum number of nodes with horizontal names.
 	maxUncrowded = 14
-	// maxListedFindings is how many findings a drawing lists.
+	// maxListedFindings is the maximum number of findings in a drawing.
 	maxListedFindings = 10
 )
 
-// style is a drawing's: it follows the reader's choice of light or dark. Colours of links have contrast on both.
+// style follows the reader's preference of light or dark. Colours of links have contrast on both.
 const style = `<style>
 svg { color-scheme: light dark; --page: #ffffff; --ink: #24292f; --faint: #656d76; --plain: #57606a; --failed: #d95f4e; --warning: #e08a1e; }
 @media (prefers-color-scheme: dark) { svg { --page: #0d1117; --ink: #e6edf3; --faint: #8d96a0; --plain: #adbac7; } }
@@ -44,7 +44,7 @@ text { fill: var(--ink); }
 </style>
 `
 
-// drawing is a drawing that is being made.
+// drawing is a drawing in progress.
 type drawing struct {
 	bytes.Buffer
 	m          *Mesh
@@ -53,17 +53,17 @@ type drawing struct {
 	radius     float64
 	nodeRadius float64 // a node's radius
 	crowded    bool
-	domain     string // that all names end in, and that is left out
+	domain     string // common end of all names, which is left out
 	width      float64
-	centreX    float64 // of the circle, across
-	centreY    float64 // of the circle, down
-	y          float64 // where the next line of text begins
+	centreX    float64 // of the circle
+	centreY    float64 // of the circle
+	y          float64 // of the next line of text
 }
 
-// place is a node's, on the circle.
+// place is a node's position on the circle.
 type place struct{ x, y, angle float64 }
 
-// WriteSVG writes the graph as a picture that needs nothing else.
+// WriteSVG writes the graph as a self-contained SVG.
 func (m *Mesh) WriteSVG(out io.Writer) error {
 	p := newDrawing(m)
 	p.header()
@@ -86,7 +86,7 @@ func (m *Mesh) WriteSVG(out io.Writer) error {
 
 func newDrawing(m *Mesh) *drawing {
 	p := &drawing{m: m, places: map[string]place{}, isolated: m.isolatedNodes(), crowded: len(m.Nodes) > maxUncrowded, domain: commonDomain(m.Nodes), radius: 190, nodeRadius: 11, y: pageMargin}
-	if p.crowded { // names stand around the circle, so that it has to have room for as many lines
+	if p.crowded { // names are rays around the circle, which must have room for as many lines
 		p.radius, p.nodeRadius = max(270, float64(len(m.Nodes))*smallSize*1.5/(2*math.Pi)), 6
 	}
 	label := 0.0
@@ -98,7 +98,7 @@ func newDrawing(m *Mesh) *drawing {
 	return p
 }
 
-// labelWidth is how much the text beside a node takes at most.
+// labelWidth returns an upper bound for the width of the text beside a node.
 func (p *drawing) labelWidth(n *Node) float64 {
 	widest := textWidth(p.name(n.Name), textSize)
 	if p.crowded {
@@ -114,10 +114,10 @@ func textWidth(text string, size float64) float64 {
 	return float64(len([]rune(text))) * size * glyphWidth
 }
 
-// name is a node's, as short as it may be here.
+// name returns a node's name without the common domain, truncated.
 func (p *drawing) name(name string) string { return truncate(strings.TrimSuffix(name, p.domain), 28) }
 
-// commonDomain is the end of all names, from a dot on.
+// commonDomain returns the common end of all names, from a dot on.
 func commonDomain(nodes []Node) string {
 	if len(nodes) < 2 {
 		return ""
@@ -154,7 +154,7 @@ func (p *drawing) paragraph(size float64, attributes, text string) {
 	}
 }
 
-// wrap breaks a text between words. A word that is too long stands alone.
+// wrap breaks a text between words. A word that is too long gets a line of its own.
 func wrap(text string, most int) (lines []string) {
 	line := ""
 	for word := range strings.FieldsSeq(text) {
@@ -187,7 +187,7 @@ func (p *drawing) header() {
 	for _, k := range Kinds() {
 		text := fmt.Sprintf("%s: %d", k, counts[k])
 		if k == NoTunnel && hidden > 0 {
-			text += fmt.Sprintf(" (%d of nodes without any, not drawn)", hidden)
+			text += fmt.Sprintf(" (%d of isolated nodes, not drawn)", hidden)
 		}
 		space := 40 + textWidth(text, textSize) + 16
 		if x > pageMargin && x+space > p.width-pageMargin {
@@ -216,7 +216,7 @@ func (s stroke) dashes() string {
 	return ` stroke-dasharray="` + s.dash + `"`
 }
 
-// layout finds the places.
+// layout computes the nodes' positions.
 func (p *drawing) layout() {
 	beyond := p.nodeRadius + 2*textSize*leading // a name above or below
 	if p.crowded {
@@ -233,7 +233,7 @@ func (p *drawing) layout() {
 	}
 }
 
-// links draws the bad ones last, over the others.
+// links draws all links, the worst kind on top.
 func (p *drawing) links() {
 	for _, k := range Kinds() {
 		width, opacity := 2.2, 0.85
@@ -256,10 +256,10 @@ func (p *drawing) links() {
 	}
 }
 
-// hidden tells that a link is left out: in a crowd, one node without a tunnel would be most of the picture.
+// hidden reports whether a link is left out. In a crowded drawing, the links of one node without a tunnel would dominate.
 func (p *drawing) hidden(l *Link) bool { return p.crowded && (p.isolated[l.A] || p.isolated[l.B]) }
 
-// isolatedNodes are the nodes that could have tunnels and have none.
+// isolatedNodes returns the nodes that could have tunnels but have none.
 func (m *Mesh) isolatedNodes() map[string]bool {
 	alone := map[string]bool{}
 	for i := range m.Links {
@@ -271,7 +271,7 @@ func (m *Mesh) isolatedNodes() map[string]bool {
 	return alone
 }
 
-// buildLinks bends towards the middle, so that those of neighbours keep clear of names.
+// link draws a curve that bends towards the centre, clear of the neighbours' names.
 func (p *drawing) link(l *Link, s stroke) {
 	a, z := p.places[l.A], p.places[l.B]
 	const bend = 0.22
@@ -287,7 +287,7 @@ func (p *drawing) link(l *Link, s stroke) {
 	}
 }
 
-// arrow stands in the middle of a bend, towards z.
+// arrow draws an arrow head in the middle of a curve, towards z.
 func (p *drawing) arrow(a, bend, z place, s stroke) {
 	x, y := a.x/4+bend.x/2+z.x/4, a.y/4+bend.y/2+z.y/4
 	fmt.Fprintf(p, `<path d="M-7 -6L8 0L-7 6z" fill="%s" stroke="none" transform="translate(%s %s) rotate(%s)"/>`+"\n",
@@ -316,17 +316,17 @@ func (p *drawing) nodes() {
 	}
 }
 
-// radialLabel writes a name outwards.
+// radialLabel writes a name outwards from the circle.
 func (p *drawing) radialLabel(n *Node, at place) {
 	turn, anchor, x := at.angle*180/math.Pi, "start", p.nodeRadius+6
-	if math.Cos(at.angle) < -1e-9 { // readable from the right side, too
+	if math.Cos(at.angle) < -1e-9 { // upright on the left side, too
 		turn, anchor, x = turn+180, "end", -x
 	}
 	fmt.Fprintf(p, `<text font-size="%s" text-anchor="%s" transform="translate(%s %s) rotate(%s)" x="%s" dy="0.35em">%s</text>`+"\n",
 		coordinate(smallSize), anchor, coordinate(at.x), coordinate(at.y), coordinate(turn), coordinate(x), escape(p.name(n.Name)))
 }
 
-// label writes a name and what there is to say beside it.
+// label writes a node's name and caption beside it.
 func (p *drawing) label(n *Node, at place) {
 	lines := n.captionLines()
 	anchor, x, y := "start", at.x+p.nodeRadius+8, at.y+textSize*0.35-float64(len(lines))*smallSize*leading/2
@@ -347,7 +347,7 @@ func (p *drawing) label(n *Node, at place) {
 	}
 }
 
-// findings lists the worst.
+// findings lists the worst findings.
 func (p *drawing) findings() {
 	if len(p.m.Nodes) > 0 && !p.m.hasLinks() {
 		p.paragraph(textSize, "", fmt.Sprintf("No links: there are more than %d nodes.", MaxLinked))
@@ -372,11 +372,11 @@ func (p *drawing) findings() {
 
 func escape(text string) string {
 	var b strings.Builder
-	_ = xml.EscapeText(&b, []byte(sanitize(text))) // a Builder takes all
+	_ = xml.EscapeText(&b, []byte(sanitize(text))) // a Builder returns no errors
 	return b.String()
 }
 
-// coordinate is short: nobody sees a hundredth of a pixel.
+// coordinate formats a number with two decimals at most: smaller fractions are invisible.
 func coordinate(v float64) string {
 	text := strconv.FormatFloat(math.Round(v*100)/100, 'f', -1, 64)
 	if text == "-0" {

@@ -15,16 +15,16 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/mesh"
 )
 
-// Style is how text is written.
+// Style selects the form of text output.
 type Style struct {
 	Color bool
-	// Problems leaves out the nodes that nothing was found of.
+	// Problems leaves out the nodes without findings.
 	Problems bool
-	// Links lists the links, too.
+	// Links adds the table of links.
 	Links bool
 }
 
-// WriteText writes the table of nodes, if wanted that of links, and what was found.
+// WriteText writes the table of nodes, optionally that of links, and the findings.
 func (m *Mesh) WriteText(out io.Writer, s Style) error {
 	var b bytes.Buffer
 	summary := m.Summary()
@@ -46,7 +46,7 @@ func (m *Mesh) WriteText(out io.Writer, s Style) error {
 	return err
 }
 
-// WriteFindings writes what was found, and a verdict.
+// WriteFindings writes the findings and a verdict.
 func (m *Mesh) WriteFindings(out io.Writer, s Style) error {
 	var b bytes.Buffer
 	m.writeFindings(&b, s)
@@ -62,7 +62,7 @@ func (m *Mesh) writeFindings(b *bytes.Buffer, s Style) {
 		}
 		fmt.Fprintf(b, "%s %s%s\n", s.severity(f.Severity), sanitize(names), sanitize(truncate(f.Found, 500)))
 		if f.Fix != "" {
-			fmt.Fprintf(b, "        mend: %s\n", sanitize(f.Fix))
+			fmt.Fprintf(b, "        fix: %s\n", sanitize(f.Fix))
 		}
 	}
 	fmt.Fprintf(b, "%s\n", m.Summary().Verdict())
@@ -79,7 +79,7 @@ func (s Style) severity(v Severity) string {
 	return "\x1b[" + colour + "m" + text + "\x1b[0m"
 }
 
-// joinSome names some of many.
+// joinSome joins the first names and counts the others.
 func joinSome(names []string, most int) string {
 	if len(names) <= most {
 		return strings.Join(names, ", ")
@@ -114,7 +114,7 @@ func (m *Mesh) row(n *Node) []string {
 	}
 	peers := strconv.Itoa(t.Peers)
 	if s, looked := m.expected[n.Name]; looked && n.participates() {
-		peers += fmt.Sprintf("/%d", s.count) // that it should have
+		peers += fmt.Sprintf("/%d", s.count) // the expected number
 	}
 	gathers := ""
 	if n.Agent != nil && t.Mode == mesh.ModeSpread {
@@ -123,7 +123,7 @@ func (m *Mesh) row(n *Node) []string {
 	return append(row, peers, strconv.Itoa(t.SpreadsTo), gathers, numberOrEmpty(t.Unresponsive.Count), readyText(n))
 }
 
-// keyPrefix is the beginning of a key, by which people tell keys apart, and "+" behind it while there is a next one.
+// keyPrefix returns the beginning of a key, which identifies it for people, with "+" if there is a next key.
 func keyPrefix(n *Node) string {
 	key := n.key()
 	if key == "" {
@@ -152,7 +152,7 @@ func firstOrEmpty(texts []string) string {
 	return texts[0]
 }
 
-// numberOrEmpty is "" for zero.
+// numberOrEmpty returns "" for zero.
 func numberOrEmpty(n int) string {
 	if n == 0 {
 		return ""
@@ -169,7 +169,7 @@ func (m *Mesh) linkRows() [][]string {
 	return rows
 }
 
-// String says it for people.
+// String returns the kind for people.
 func (k Kind) String() string {
 	switch k {
 	case SpreadBothWays:
@@ -185,7 +185,7 @@ func (k Kind) String() string {
 	}
 }
 
-// String says it for people.
+// String returns the direction's state for people.
 func (w Direction) String() string {
 	switch {
 	case !w.Peer:
@@ -200,7 +200,7 @@ func (w Direction) String() string {
 	return "one flow"
 }
 
-// table writes columns, two spaces apart. A cell that is empty is a dash.
+// table writes aligned columns, two spaces apart. Empty cells become a dash.
 func table(b *bytes.Buffer, rows [][]string) {
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
@@ -209,13 +209,13 @@ func table(b *bytes.Buffer, rows [][]string) {
 		}
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
-	_ = w.Flush() // a Buffer takes all
+	_ = w.Flush() // a Buffer returns no errors
 }
 
-// worstSeverities is the worst that was found of each node, "" for nothing.
+// worstSeverities returns, by node, the worst severity of its findings.
 func (m *Mesh) worstSeverities() map[string]Severity {
 	worst := map[string]Severity{}
-	for _, f := range slices.Backward(m.Findings) { // in their order: the failed ones last
+	for _, f := range slices.Backward(m.Findings) { // sorted: the failed ones come last here and win
 		for _, name := range f.Nodes {
 			worst[name] = f.Severity
 		}
@@ -223,7 +223,7 @@ func (m *Mesh) worstSeverities() map[string]Severity {
 	return worst
 }
 
-// sanitize makes a text from the API one line that a terminal does not act on.
+// sanitize replaces line breaks and characters that a terminal interprets.
 func sanitize(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -236,7 +236,7 @@ func sanitize(text string) string {
 	}, text)
 }
 
-// truncate cuts a text to at most that many runes.
+// truncate cuts a text to at most that many runes, with "…" at the end.
 func truncate(text string, most int) string {
 	for i := range text {
 		if most == 0 {

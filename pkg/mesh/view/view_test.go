@@ -24,7 +24,7 @@ import (
 
 var now = time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 
-// cluster has n nodes that all do well, in mesh.
+// cluster returns n nodes in mesh mode without problems.
 func cluster(n int) Cluster {
 	c := Cluster{Name: "east", Time: now}
 	for i := 1; i <= n; i++ {
@@ -47,7 +47,7 @@ func cluster(n int) Cluster {
 	return c
 }
 
-// clusterWithProblems has one of everything that goes wrong.
+// clusterWithProblems returns a cluster with one of each problem.
 func clusterWithProblems(n int) Cluster {
 	c := cluster(n)
 	at := func(i int) *Node { return &c.Nodes[i] }
@@ -98,7 +98,7 @@ func TestLargeDrawingHidesLinksOfIsolatedNodes(t *testing.T) {
 	if err := m.WriteSVG(&b); err != nil {
 		t.Fatal(err)
 	}
-	if dir := os.Getenv("ROPEWALK_DRAWINGS"); dir != "" { // to look at
+	if dir := os.Getenv("ROPEWALK_DRAWINGS"); dir != "" { // to look at the drawings
 		if err := os.WriteFile(filepath.Join(dir, "fifty.svg"), b.Bytes(), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -128,7 +128,7 @@ func TestJSONFollowsCommonSchema(t *testing.T) {
 	}
 }
 
-// findingOf returns what is found of a kind: how bad it is, and of which nodes.
+// findingOf returns the severity and the nodes of a kind of finding.
 func findingOf(m Mesh, check string) (severity Severity, nodes []string) {
 	for _, f := range slices.Backward(m.Findings) {
 		if f.Check == check {
@@ -187,7 +187,7 @@ func TestCheckFindsEachProblem(t *testing.T) {
 	}
 	m := Build(cluster(3))
 	if len(m.Findings) > 0 {
-		t.Errorf("all is well: %+v", m.Findings)
+		t.Errorf("no problems found: %+v", m.Findings)
 	}
 }
 
@@ -196,7 +196,7 @@ func TestNoteRepeatedByPeersIsOneFinding(t *testing.T) {
 	n := &c.Nodes[1]
 	n.PodCIDRs = append(n.PodCIDRs, c.Nodes[0].PodCIDRs[0])
 	n.Reported.PodCIDRs = append(n.Reported.PodCIDRs, c.Nodes[0].Reported.PodCIDRs[0])
-	note := "its pods' 10.0.1.0/24 overlaps those of node-01"
+	note := "its pods' 10.0.1.0/24 overlaps the pods of node-01"
 	n.Reported.Message = note
 	m := Build(c)
 	if len(m.Findings) != 1 || m.Findings[0].Check != "plan" || !strings.Contains(m.Findings[0].Found, note) {
@@ -216,7 +216,7 @@ func withSmallMTU(c *Cluster) {
 	n.PodCIDRs, n.Reported.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("2001:db8::/64")}, []string{"2001:db8::/64"}
 }
 
-// spreading makes all nodes be in the mode spread.
+// spreading switches all nodes to spread mode.
 func spreading(c *Cluster) {
 	for i := range c.Nodes {
 		n := &c.Nodes[i]
