@@ -29,10 +29,10 @@ import (
 const (
 	namespace = "ropewalk-system"
 	account   = "ropewalk-agent"
-	patience  = 3 * time.Minute // of a machine that has other things to do, too
+	patience  = 3 * time.Minute // also on a busy machine
 )
 
-// api is a running API server with what an administrator applies before the agents come.
+// api is a running API server with the manifests that an administrator applies before the agents.
 type api struct {
 	*testing.T
 	cfg     *rest.Config
@@ -57,7 +57,7 @@ func startAPI(t *testing.T) *api {
 		return err
 	})
 	a.applyFile(kustomized("base"))
-	a.clear() // of what the test before left
+	a.clear() // remove what the last test left
 	return a
 }
 
@@ -90,7 +90,7 @@ func (a *api) eventuallyWithin(most time.Duration, what string, try func() error
 	}
 }
 
-// applyFile applies what a file has.
+// applyFile applies the objects of a file.
 func (a *api) applyFile(path string) {
 	a.Helper()
 	for _, o := range manifest(a, path) {
@@ -98,8 +98,8 @@ func (a *api) applyFile(path string) {
 	}
 }
 
-// apply does as `kubectl apply --server-side` does: with the API server's own checks. The error is one that may go once the
-// object's kind is established.
+// apply does what `kubectl apply --server-side` does, with the API server's validation. The error may vanish once the object's
+// kind is established.
 func (a *api) apply(o *unstructured.Unstructured) error {
 	a.Helper()
 	a.mapper.Reset()
@@ -118,7 +118,7 @@ func (a *api) apply(o *unstructured.Unstructured) error {
 	return err
 }
 
-// clear takes what there is of a cluster from the API server, which tests share.
+// clear deletes the cluster's objects: tests share the API server.
 func (a *api) clear() {
 	ctx := context.Background()
 	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
@@ -132,7 +132,7 @@ func (a *api) clear() {
 	}
 }
 
-// token returns the agents' own, without the claim of a node.
+// token returns a token of the agents' account, without the claim of a node.
 func (a *api) token() string {
 	a.Helper()
 	tr, err := a.clients.CoreV1().ServiceAccounts(namespace).CreateToken(a.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
@@ -140,7 +140,7 @@ func (a *api) token() string {
 	return tr.Status.Token
 }
 
-// door is where the nodes reach the API server: a listener in a namespace of theirs.
+// door is the nodes' access to the API server: a listener in their network namespace.
 type door struct {
 	a      *api
 	open   func() (net.Listener, error)
@@ -164,7 +164,7 @@ func (a *api) newDoor(open func() (net.Listener, error)) *door {
 	return d
 }
 
-// unlock lets nodes in.
+// unlock accepts connections.
 func (d *door) unlock() {
 	l, err := d.open()
 	d.a.must(err)
@@ -182,7 +182,7 @@ func (d *door) unlock() {
 	}()
 }
 
-// lock throws everybody out, and lets nobody in.
+// lock closes all connections and accepts no new ones.
 func (d *door) lock() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

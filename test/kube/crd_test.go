@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// planned is a plan as the API has it.
+// planned returns a plan as unstructured data.
 func planned(family string, ports ...int64) map[string]any {
 	all := []any{}
 	for _, p := range ports {
@@ -28,7 +28,7 @@ func portsFrom(first int64, n int) (ports []int64) {
 	return ports
 }
 
-func TestDefinitionAdmitsWhatIsRightAndNothingElse(t *testing.T) {
+func TestCRDValidation(t *testing.T) {
 	a := startAPI(t)
 	client := a.dynamic.Resource(rwnodes)
 	good := map[string]any{
@@ -74,7 +74,7 @@ func TestDefinitionAdmitsWhatIsRightAndNothingElse(t *testing.T) {
 		{"status", "publicKey", "not a key"},
 		{"status", "publicKey", key[:43]},
 		{"status", "publicKey", strings.Repeat("A", 42) + "B="}, // bits beyond the key's
-		{"status", "nextPublicKey", key},                        // the same
+		{"status", "nextPublicKey", key},                        // equal to publicKey
 		{"status", "endpoints", []any{"example.org:1"}},
 		{"status", "endpoints", []any{"192.0.2.1"}},
 		{"status", "podCIDRs", []any{"10.244.0.0"}},
@@ -96,7 +96,7 @@ func TestDefinitionAdmitsWhatIsRightAndNothingElse(t *testing.T) {
 		fields[c.field] = c.value
 		if err := try(c.part, fields); err == nil {
 			t.Errorf("%s.%s = %v is admitted", c.part, c.field, c.value)
-		} else if !apierrors.IsInvalid(err) && !strings.Contains(err.Error(), "failed to create typed patch object") { // the schema's word
+		} else if !apierrors.IsInvalid(err) && !strings.Contains(err.Error(), "failed to create typed patch object") { // rejected by the schema
 			t.Errorf("%s.%s = %v: %v", c.part, c.field, c.value, err)
 		}
 	}

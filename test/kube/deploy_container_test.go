@@ -24,10 +24,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// The manifests' rights are tried with an OCI runtime: capabilities, seccomp, mounts and the read-only root are those that
-// a kubelet would have containerd ask for. AppArmor, SELinux and the cgroup's rules for devices are not here.
+// An OCI runtime tests the manifests' rights: the capabilities, seccomp profile, mounts and read-only root that a kubelet
+// requests of containerd. AppArmor, SELinux and the cgroup's device rules are not covered.
 
-// manifest returns the objects of a file below deploy/ or of another one.
+// manifest returns the objects of a file, below deploy/ or elsewhere.
 func manifest(t testing.TB, path string) []*unstructured.Unstructured {
 	t.Helper()
 	f, err := os.Open(path)
@@ -56,7 +56,7 @@ func kustomized(name string) string {
 	return filepath.Join("..", "..", "deploy", "kustomize", name, "agent.yaml")
 }
 
-// agentPod returns the pod of the only DaemonSet in a manifest.
+// agentPod returns the pod template of the only DaemonSet in a manifest.
 func agentPod(t testing.TB, path string) corev1.PodTemplateSpec {
 	t.Helper()
 	for _, o := range manifest(t, path) {
@@ -72,18 +72,18 @@ func agentPod(t testing.TB, path string) corev1.PodTemplateSpec {
 	return corev1.PodTemplateSpec{}
 }
 
-// container is the agent's, run by the manifest's words.
+// container is an agent's container, run as its manifest describes.
 type container struct {
 	n      *node
 	id     string
 	bundle string
-	paths  map[string]string // what stands for a path of the node
+	paths  map[string]string // substitutes for the node's paths
 	log    *lockedBuffer
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
-// needRuntime skips where there is no OCI runtime.
+// needRuntime skips the test without an OCI runtime.
 func needRuntime(t *testing.T) {
 	t.Helper()
 	if _, err := exec.LookPath("crun"); err != nil {
@@ -91,7 +91,7 @@ func needRuntime(t *testing.T) {
 	}
 }
 
-// paths are what stands for the node's directories: all nodes are on one machine here.
+// paths returns the substitutes for the node's directories: all nodes are on one machine here.
 func (n *node) paths(bpf string) map[string]string {
 	dir := filepath.Dir(n.keys)
 	return map[string]string{
@@ -100,7 +100,7 @@ func (n *node) paths(bpf string) map[string]string {
 	}
 }
 
-// run starts what a manifest says, with more arguments.
+// run starts a manifest's container, with additional arguments.
 func (n *node) run(path, bpf string, args ...string) *container {
 	n.l.Helper()
 	c := &container{
@@ -164,7 +164,7 @@ func (c *container) start(spec *specs.Spec) error {
 	return nil
 }
 
-// crun needs no cgroups here, but looks for their kind, and refuses hosts that have both: it gets to see none.
+// crun needs no cgroups here, but probes for their version, and fails on hosts with both. It therefore sees none.
 func (c *container) crun(args ...string) []string {
 	return append([]string{
 		"unshare", "--mount", "sh", "-c", `mount -t tmpfs tmpfs /sys/fs/cgroup && exec "$@"`, "sh",
@@ -188,7 +188,7 @@ func (c *container) stop() {
 	_ = exec.Command(remove[0], remove[1:]...).Run()
 }
 
-// spec is what containerd makes of a pod's only container on the host's network.
+// spec returns the specification that containerd makes of a pod's only container with host network.
 func (c *container) spec(pod *corev1.PodSpec) (*specs.Spec, error) {
 	k := pod.Containers[0]
 	env := c.env(k.Env)
@@ -224,7 +224,7 @@ func (c *container) spec(pod *corev1.PodSpec) (*specs.Spec, error) {
 	return s, err
 }
 
-// env are the container's variables, in which those before are expanded, as a kubelet does.
+// env returns the container's variables, with references to earlier ones expanded, as a kubelet does.
 func (c *container) env(vars []corev1.EnvVar) map[string]string {
 	env := map[string]string{"PATH": "/usr/bin"}
 	for _, v := range vars {
@@ -244,7 +244,7 @@ func expand(text string, env map[string]string) string {
 	return text
 }
 
-// capabilities are root's in a container: what is added, and nothing that is inherited.
+// capabilities returns the capabilities of root in a container: the added ones, none inheritable.
 func capabilities(c *corev1.SecurityContext) *specs.LinuxCapabilities {
 	var all []string
 	for _, name := range c.Capabilities.Add {

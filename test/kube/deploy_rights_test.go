@@ -13,7 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/kube/v1alpha1"
 )
 
-func TestSpreadNeedsNoMoreThanItsManifestGives(t *testing.T) {
+func TestSpreadRunsWithManifestRights(t *testing.T) {
 	needRuntime(t)
 	bpf := mountBPF(t)
 	l := newLab(t, 2)
@@ -25,7 +25,7 @@ func TestSpreadNeedsNoMoreThanItsManifestGives(t *testing.T) {
 	l.eventually("flows are spread, and gathered", func() error { return spreads(l.nodes[0], l.nodes[1]) })
 }
 
-func TestMeshNeedsNoMoreThanItsManifestGives(t *testing.T) {
+func TestMeshRunsWithManifestRights(t *testing.T) {
 	needRuntime(t)
 	l := newLab(t, 2)
 	var pods []*pod
@@ -46,7 +46,7 @@ func TestMeshNeedsNoMoreThanItsManifestGives(t *testing.T) {
 	}
 	for _, name := range names {
 		st, err := name.Info()
-		if errors.Is(err, os.ErrNotExist) { // it was in the making, and has its name by now
+		if errors.Is(err, os.ErrNotExist) { // a temporary file that has been renamed meanwhile
 			continue
 		}
 		l.must(err)
@@ -56,7 +56,7 @@ func TestMeshNeedsNoMoreThanItsManifestGives(t *testing.T) {
 	}
 }
 
-// pinned are the entries of a BPF file system but for those that the kernel puts there.
+// pinned returns the entries of a BPF file system, except those of the kernel.
 func pinned(t *testing.T, bpf string) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(bpf)
@@ -71,7 +71,7 @@ func pinned(t *testing.T, bpf string) (names []string) {
 	return names
 }
 
-// TestCleanupLeavesNothing ends agents of both modes and runs on their nodes what the chart does for cleaning up.
+// TestCleanupLeavesNothing ends agents of both modes and runs the chart's cleanup on their nodes.
 func TestCleanupLeavesNothing(t *testing.T) {
 	needRuntime(t)
 	bpf := mountBPF(t)
@@ -109,7 +109,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	}
 }
 
-// cleanUp runs what takes the agent's place on the node.
+// cleanUp runs the cleanup on the node.
 func (n *node) cleanUp(bpf string, args ...string) {
 	n.l.Helper()
 	c := n.run(kustomized("cleanup"), bpf, args...)
@@ -128,7 +128,7 @@ func (n *node) cleanUp(bpf string, args ...string) {
 	}
 }
 
-// routes are the node's, of all tables, and its links.
+// routes returns the node's routes of all tables, and its links.
 func (n *node) routes() string {
 	n.l.Helper()
 	out, err := n.host.Command(n.l.Context(), "sh", "-c", "ip route show table all; ip -6 route show table all; ip rule; ip link").CombinedOutput()

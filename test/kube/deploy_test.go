@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestManifestsAreAdmitted applies all that comes of the chart, with all turned on, too, as `kubectl apply --server-side`
-// does: with the API server's own checks.
+// TestManifestsAreAdmitted applies all rendered manifests, also with everything enabled, as `kubectl apply --server-side` does,
+// with the API server's validation.
 func TestManifestsAreAdmitted(t *testing.T) {
 	a := startAPI(t)
 	for _, plural := range []string{"podmonitors", "prometheusrules"} {
@@ -33,8 +33,8 @@ func TestManifestsAreAdmitted(t *testing.T) {
 	}
 }
 
-// defineMonitoring defines a kind of the Prometheus operator's, whose definitions clusters may or may not have. It is changed
-// until the API server tells of it: of two that come at once, the server's discovery may miss the second until it changes.
+// defineMonitoring defines a kind of the Prometheus operator, which a cluster may lack. It updates the CRD until discovery has
+// it: of two CRDs that are created at once, discovery may miss the second until it changes.
 func (a *api) defineMonitoring(plural string) {
 	a.Helper()
 	kind := map[string]string{"podmonitors": "PodMonitor", "prometheusrules": "PrometheusRule"}[plural]
@@ -61,7 +61,7 @@ func (a *api) defineMonitoring(plural string) {
 	})
 }
 
-// podsAreAdmittedOnlyAsPrivileged makes a DaemonSet's pod, which no controller does here.
+// podsAreAdmittedOnlyAsPrivileged creates a DaemonSet's pod: no controller does so here.
 func (a *api) podsAreAdmittedOnlyAsPrivileged(path string) {
 	a.Helper()
 	template := agentPod(a, path)
@@ -93,9 +93,9 @@ func (a *api) podsAreAdmittedOnlyAsPrivileged(path string) {
 	a.eventually("and known no more", admitted)
 }
 
-func TestPolicyTakesOnlyWhatGoesWithItsNode(t *testing.T) {
+func TestPolicyAdmitsOnlyOwnNodeWrites(t *testing.T) {
 	l := newLab(t, 2)
-	l.allow() // so that only the policy is left to refuse
+	l.allow() // so that only the policy can deny
 	n := l.nodes[0]
 	cfg := rest.AnonymousClientConfig(l.cfg)
 	cfg.BearerToken = l.nodeToken(n.name)

@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// buildah runs it without an OCI runtime.
+// buildah runs buildah without an OCI runtime.
 func buildah(t *testing.T, args ...string) string {
 	t.Helper()
 	cmd := exec.Command("buildah", args...)
@@ -27,8 +27,8 @@ func buildah(t *testing.T, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestImageIsWhatTheManifestsStart builds the agent's image as a release does, from nothing but static programs.
-func TestImageIsWhatTheManifestsStart(t *testing.T) {
+// TestImageMatchesManifests builds the agent's image as a release does, from static programs only.
+func TestImageMatchesManifests(t *testing.T) {
 	if _, err := exec.LookPath("buildah"); os.Geteuid() != 0 || err != nil {
 		t.Skip("needs root and buildah, of Debian's package of that name", err)
 	}

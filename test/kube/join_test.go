@@ -22,10 +22,10 @@ import (
 
 const joiners = 200
 
-// joinerProgram runs agents without hosts.
+// joinerProgram builds the program that runs agents without hosts.
 var joinerProgram = sync.OnceValues(func() (string, error) { return build("./internal/joiners") })
 
-// crowd is nodes that join, with their agents in one process.
+// crowd is a number of joining nodes, with their agents in one process.
 type crowd struct {
 	*api
 	dir     string
@@ -34,7 +34,7 @@ type crowd struct {
 	answers *bufio.Scanner
 }
 
-// joined is what the agent of one has done.
+// joined has the counters of one agent.
 type joined struct {
 	Name                                 string
 	Peers, Added, Removed, Writes, Looks int
@@ -62,7 +62,7 @@ func (a *api) newCrowd() *crowd {
 	return c
 }
 
-// join makes n more nodes, of which no agent knows.
+// join adds n nodes that no agent knows yet.
 func (c *crowd) join(n int) (names []string) {
 	c.Helper()
 	for range n {
@@ -124,7 +124,7 @@ func (c *crowd) report() (all []joined) {
 	return all
 }
 
-// meet waits until all are peers of all, and returns what the busiest has done.
+// meet waits until all are peers of all, and returns the highest counters of any agent.
 func (c *crowd) meet() (most joined) {
 	c.Helper()
 	var all []joined
@@ -146,8 +146,8 @@ func (c *crowd) meet() (most joined) {
 	return most
 }
 
-// TestTwoHundredNodesJoinAtOnce has each agent add each other's key once, and take none away, with no more than a few writes
-// of its own, however many others there are.
+// TestTwoHundredNodesJoinAtOnce: each agent adds each other key once, removes none, and writes only a few times, however many
+// other nodes there are.
 func TestTwoHundredNodesJoinAtOnce(t *testing.T) {
 	a := startAPI(t)
 	t.Cleanup(a.clear)
@@ -161,7 +161,7 @@ func TestTwoHundredNodesJoinAtOnce(t *testing.T) {
 	second := c.meet()
 	t.Logf("%d nodes joined in %s, and one more; an agent wrote at most %d and then %d times, and looked at most %d and then %d times",
 		joiners, took.Round(100*time.Millisecond), first.Writes, second.Writes, first.Looks, second.Looks)
-	// The RopewalkNode, its status, and again and again a count of peers, every ten seconds at most at this size.
+	// The RopewalkNode, its status, and repeatedly a peer count: at this size at most every ten seconds.
 	if limit := 8 + int(time.Since(began)/(10*time.Second)); second.Writes > limit {
 		t.Errorf("an agent wrote %d times, want at most %d", second.Writes, limit)
 	}

@@ -37,7 +37,7 @@ const (
 	apiAddr  = "192.0.2.254"
 )
 
-// lab is a cluster: nodes on a bridge, which the API server is on, too.
+// lab is a cluster: nodes and the API server on a bridge.
 type lab struct {
 	*api
 	net    *netlab.Lab
@@ -45,10 +45,10 @@ type lab struct {
 	nodes  []*node
 	door   *door
 	dir    string // the token and the CA
-	dual   bool   // nodes and pods have IPv6, too
+	dual   bool   // nodes and pods have IPv6 as well
 }
 
-// node is one node: the i-th has the address 192.0.2.i and the pods 10.244.i.0/24, and where there is IPv6, 2001:db8::i and
+// node is the i-th node. It has the address 192.0.2.i and the pods 10.244.i.0/24, and with IPv6 also 2001:db8::i and
 // fd00:244:i::/64.
 type node struct {
 	l      *lab
@@ -59,11 +59,11 @@ type node struct {
 	pods   netip.Prefix
 	pods6  netip.Prefix
 	device string
-	wire   string // the bridge's end of its cable
-	keys   string // its directory of keys
+	wire   string // the bridge's end of its link
+	keys   string // its key directory
 	agent  *agent
 
-	tunnelSocket *net.UDPConn // of a WireGuard that is not ropewalk's
+	tunnelSocket *net.UDPConn // of a userspace WireGuard other than ropewalk's
 }
 
 func newLab(t *testing.T, nodes int) *lab {
@@ -100,7 +100,7 @@ func layLab(t *testing.T, nodes int, dual bool) *lab {
 // cniProtocol marks the routes of layRoutes.
 const cniProtocol = 99
 
-// layRoutes gives a node what a cloud, or a CNI without an overlay, does: the way to all other nodes' pods, in the clear.
+// layRoutes adds the routes of a cloud, or of a CNI without an overlay: to all other nodes' pods, in the clear.
 func (n *node) layRoutes() {
 	n.l.Helper()
 	n.l.must(n.host.Forward())
@@ -119,7 +119,7 @@ func (n *node) layRoutes() {
 	}
 }
 
-// allPods are those of all versions of IP that there are, and addrs the node's own, in the same order.
+// allPods returns the pods' prefixes of all IP versions; addrs returns the node's addresses in the same order.
 func (n *node) allPods() []netip.Prefix {
 	if !n.l.dual {
 		return []netip.Prefix{n.pods}
@@ -134,7 +134,7 @@ func (n *node) addrs() []netip.Addr {
 	return []netip.Addr{n.addr, n.addr6}
 }
 
-// lostRoutes are those of layRoutes that are gone.
+// lostRoutes counts the routes of layRoutes that are missing.
 func (n *node) lostRoutes() int {
 	n.l.Helper()
 	var left int
@@ -205,7 +205,7 @@ func (l *lab) addNode(i int) {
 	l.nodes = append(l.nodes, n)
 }
 
-// join writes the node, as a kubelet and the controller manager do.
+// join writes the Node, as a kubelet and the controller manager do.
 func (n *node) join() {
 	n.l.Helper()
 	nodes := n.l.clients.CoreV1().Nodes()
@@ -223,7 +223,7 @@ func (n *node) join() {
 	n.l.must(err)
 }
 
-// agent is one that runs.
+// agent is a running agent process.
 type agent struct {
 	cmd    *netlab.Command
 	cancel context.CancelFunc
@@ -248,7 +248,7 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
-// start starts the node's agent, with the rights that agents have: its token is of a pod on this node.
+// start starts the node's agent with the rights of agents: its token belongs to a pod on this node.
 func (n *node) start(args ...string) {
 	n.l.Helper()
 	bin, err := agentBinary()
@@ -279,7 +279,7 @@ func (n *node) start(args ...string) {
 	})
 }
 
-// kill ends the agent as the kernel does when memory runs out.
+// kill ends the agent with SIGKILL, as the OOM killer does.
 func (n *node) kill() {
 	n.l.Helper()
 	n.l.must(n.agent.cmd.Process.Kill())
@@ -288,7 +288,7 @@ func (n *node) kill() {
 	n.agent = nil
 }
 
-// stop ends the agent, if it runs, in good order.
+// stop ends the agent with SIGTERM, if it runs.
 func (n *node) stop() {
 	if n.agent != nil {
 		n.agent.cancel()
@@ -297,10 +297,10 @@ func (n *node) stop() {
 	}
 }
 
-// probes is where agents answer, each in its node.
+// probes is the agents' listen address, each in its node's namespace.
 const probes = "127.0.0.1:9567"
 
-// metrics returns what the agent counts.
+// metrics returns the agent's metrics.
 func (n *node) metrics() (text string, err error) {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, to string) (c net.Conn, err error) {
 		doErr := n.host.Do(func() error {
@@ -318,7 +318,7 @@ func (n *node) metrics() (text string, err error) {
 	return string(b), err
 }
 
-// gauge returns a metric of the agent's, -1 if it has none.
+// gauge returns one of the agent's metrics, or -1 if it is missing.
 func (n *node) gauge(name string) int {
 	n.l.Helper()
 	text, err := n.metrics()
@@ -333,7 +333,7 @@ func (n *node) gauge(name string) int {
 	return -1
 }
 
-// shows waits until the agent's metrics have that in them.
+// shows waits until the agent's metrics contain a text.
 func (n *node) shows(want string) {
 	n.l.Helper()
 	n.l.eventually(n.name+" shows "+want, func() error {
@@ -353,8 +353,8 @@ func (n *node) ask(spec map[string]any) error {
 	return err
 }
 
-// observes writes the node's spec, another than before, and waits until the agent has dealt with it. It then has with all that
-// was written to any RopewalkNode before: it learns of that by the same watch.
+// observes writes a changed spec and waits until the agent has observed it. Its watch delivers in order: the agent then has all
+// earlier writes to RopewalkNodes as well.
 func (n *node) observes(spec map[string]any) {
 	n.l.Helper()
 	n.l.must(n.ask(spec))
@@ -389,7 +389,7 @@ func (n *node) tell(status map[string]any) error {
 	return err
 }
 
-// status returns what the node's agent tells.
+// status returns the status of a node's agent.
 func (l *lab) status(name string) (v1alpha1.NodeStatus, error) {
 	o, err := l.dynamic.Resource(rwnodes).Get(l.Context(), name, metav1.GetOptions{})
 	if err != nil {
@@ -400,7 +400,7 @@ func (l *lab) status(name string) (v1alpha1.NodeStatus, error) {
 	return rn.Status, err
 }
 
-// told waits until the status of all nodes is as it should be.
+// told waits until the status of all nodes meets a condition.
 func (l *lab) told(what string, right func(v1alpha1.NodeStatus) bool) {
 	l.Helper()
 	l.eventually(what, func() error {

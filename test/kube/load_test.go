@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// load is traffic between two pods: one TCP connection that echoes the secret, and pings.
+// load is traffic between two pods: a TCP connection that echoes the secret, and pings.
 type load struct {
 	l    *lab
 	what string
@@ -26,7 +26,7 @@ type load struct {
 	mu       sync.Mutex
 	broken   error // of the connection
 	rounds   int
-	longest  time.Duration // that a round took
+	longest  time.Duration // duration of a round
 	sent     int
 	answered map[int]bool // by number
 	began    time.Time
@@ -38,7 +38,7 @@ const (
 	pingID    = 0x4321
 )
 
-// burden begins.
+// burden starts the load.
 func (l *lab) burden(what string, from, to *pod) *load {
 	l.Helper()
 	b := &load{l: l, what: what, stop: make(chan struct{}), answered: map[int]bool{}, began: time.Now()}
@@ -57,7 +57,7 @@ func (l *lab) burden(what string, from, to *pod) *load {
 	return b
 }
 
-// listen echoes what any connection brings.
+// listen echoes what any connection sends.
 func (p *pod) listen(port uint16) net.Listener {
 	var s net.Listener
 	p.n.l.must(p.host.Do(func() (err error) {
@@ -97,7 +97,7 @@ func (b *load) ended() bool {
 	}
 }
 
-// echo sends again and again, and looks at what comes back.
+// echo sends in a loop and compares the echo.
 func (b *load) echo(c net.Conn) {
 	out, back := secret[:22*700], make([]byte, 22*700)
 	for !b.ended() {
@@ -139,7 +139,7 @@ func (b *load) ask(c net.PacketConn, to netip.Addr) {
 		binary.BigEndian.PutUint16(request[6:], uint16(seq))
 		sum := uint32(0x0800) + pingID + uint32(uint16(seq))
 		binary.BigEndian.PutUint16(request[2:], ^uint16(sum+sum>>16))
-		_, _ = c.WriteTo(request, &net.IPAddr{IP: to.AsSlice()}) // what cannot be sent is lost
+		_, _ = c.WriteTo(request, &net.IPAddr{IP: to.AsSlice()}) // a send error is a lost ping
 	}
 }
 
@@ -157,10 +157,11 @@ func (b *load) hear(c net.PacketConn) {
 	}
 }
 
-// ping returns the number of the last of that many pings that has seq: it is the low 16 bits, which come again after minutes.
+// ping returns the number of the last of that many pings with the sequence number seq: it has 16 bits, which repeat after
+// minutes.
 func ping(sent int, seq uint16) int { return sent - 1 - int(uint16(sent-1)-seq) }
 
-func TestPingsAreToldApartByMoreThanTheirSixteenBits(t *testing.T) {
+func TestPingNumberExtendsSequence(t *testing.T) {
 	const again = 1 << 16
 	for _, c := range []struct{ sent, number int }{
 		{1, 0}, {3, 1}, {again, 0}, {again + 1, again}, {again + 1, again - 1}, {3*again + 7, 3*again - 9},
@@ -181,7 +182,7 @@ func (b *load) end() {
 	}
 }
 
-// carries waits until the connection has got further.
+// carries waits until the connection has made progress.
 func (b *load) carries() {
 	b.l.Helper()
 	b.mu.Lock()
@@ -200,7 +201,7 @@ func (b *load) carries() {
 	})
 }
 
-// finish ends it, after the connection has got further, and reports. It fails if the connection was lost.
+// finish waits for progress, ends the load, and reports. It fails if the connection was lost.
 func (b *load) finish() {
 	b.l.Helper()
 	b.carries()
@@ -208,7 +209,7 @@ func (b *load) finish() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	lost, run, gap := 0, 0, 0
-	for i := range b.sent - int(200*time.Millisecond/pingEvery) { // those may be under way
+	for i := range b.sent - int(200*time.Millisecond/pingEvery) { // the last ones may be in flight
 		run++
 		if b.answered[i] {
 			run = 0

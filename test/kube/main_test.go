@@ -14,10 +14,10 @@ import (
 	"testing"
 )
 
-// agentBinary is built once, from the source that the tests are of, and as images have it.
+// agentBinary builds the agent once, from the tested source, as in images.
 var agentBinary = sync.OnceValues(func() (string, error) { return build("./cmd/ropewalk-agent") })
 
-// build builds a program of the agent's module, static, so that it runs in a container that has nothing else.
+// build builds a program of the agent's module. It is static, so that it runs in an empty container.
 func build(program string) (string, error) {
 	bin := filepath.Join(suite.TempDir(), filepath.Base(program))
 	build := exec.Command("go", "build", "-o", bin, program)
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// tellWhereModulesAre completes, where -trimpath has cut paths, that by which the API server's own test package finds its files.
+// tellWhereModulesAre restores a path that -trimpath has cut, by which the API server's test package finds its files.
 func tellWhereModulesAre() error {
 	if _, file, _, _ := runtime.Caller(0); filepath.IsAbs(file) {
 		return nil

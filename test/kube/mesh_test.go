@@ -21,10 +21,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/kube/v1alpha1"
 )
 
-// away is how long the API server is.
+// away is how long the API server is unreachable.
 var away = flag.Duration("away", time.Minute, "how long the API server is away")
 
-// startMesh starts the agent. All tunnels of the machine share one directory of sockets, so each has a name of its own.
+// startMesh starts the agent. All tunnels of the machine share one socket directory, so each has a name of its own.
 func (n *node) startMesh(args ...string) {
 	n.l.Helper()
 	n.start(append([]string{
@@ -34,7 +34,8 @@ func (n *node) startMesh(args ...string) {
 
 func (n *node) tunnel() string { return "k" + n.l.net.Tag() + n.name[len("node-"):] }
 
-// newMesh is a lab in which all nodes have a pod and an agent. Before that, all could be read that was said.
+// newMesh returns a lab in which all nodes have a pod and an agent. It first verifies that the pods' traffic is readable
+// without agents.
 func newMesh(t *testing.T, nodes int) (*lab, []*pod) {
 	t.Helper()
 	l := newLab(t, nodes)
@@ -64,7 +65,7 @@ func (l *lab) reach(pods []*pod) {
 	}
 }
 
-// openly has pods reach each other while there is no agent: what leaves in the clear arrives, and is seen.
+// openly has pods reach each other without agents, and verifies that the eavesdropper sees the plaintext.
 func (l *lab) openly(pods []*pod) {
 	l.Helper()
 	e := l.eavesdrop()
@@ -74,7 +75,7 @@ func (l *lab) openly(pods []*pod) {
 	}
 }
 
-// refused pings for a while, in vain.
+// refused pings for a while and fails if any ping is answered.
 func (l *lab) refused(from, to *pod) {
 	l.Helper()
 	for range 3 {
@@ -84,7 +85,7 @@ func (l *lab) refused(from, to *pod) {
 	}
 }
 
-// dropped is how many packets the node's tunnel says that it has dropped, for that reason.
+// dropped returns the node's drop counter of a reason.
 func (n *node) dropped(reason string) int {
 	n.l.Helper()
 	text, err := n.metrics()
@@ -100,7 +101,7 @@ func (n *node) dropped(reason string) int {
 	return -1
 }
 
-func TestPodsReachEachOtherAndNobodyReadsIt(t *testing.T) {
+func TestPodTrafficIsEncrypted(t *testing.T) {
 	l, pods := newMesh(t, 4)
 	l.told("the MTU", func(st v1alpha1.NodeStatus) bool { return st.MTU == 1440 })
 	e := l.eavesdrop()
@@ -121,7 +122,7 @@ func TestPodsReachEachOtherAndNobodyReadsIt(t *testing.T) {
 		n.shows(fmt.Sprintf("ropewalk_peers{interface=%q,state=\"established\"} 3\n", n.tunnel()))
 	}
 
-	// A node leaves: the others forget its key, and what is for its pods goes nowhere.
+	// A node leaves: the others forget its key, and packets for its pods are dropped.
 	gone := l.nodes[3]
 	gone.stop()
 	l.refused(pods[3], pods[0])
@@ -137,12 +138,12 @@ func TestPodsReachEachOtherAndNobodyReadsIt(t *testing.T) {
 	})
 	l.reach(pods[:3])
 
-	// Somebody takes the agent's routes away: it notices, and counts that.
+	// Another program deletes the agent's routes: the agent repairs and counts that.
 	l.nodes[0].reboot()
 	l.eventually("they are there again", func() error {
 		n := l.nodes[0].gauge("drift_total")
 		if n < 2 && l.nodes[0].ruled() {
-			l.nodes[0].reboot() // a look for another reason came first, which counts nothing
+			l.nodes[0].reboot() // a reconcile for another reason came first, which does not count as drift
 		}
 		if n < 2 || !l.nodes[0].ruled() {
 			return fmt.Errorf("%d changes", n)
@@ -153,7 +154,7 @@ func TestPodsReachEachOtherAndNobodyReadsIt(t *testing.T) {
 	e.stop(l)
 }
 
-func TestPodsOfBothVersionsOfIPReachEachOtherAndNobodyReadsIt(t *testing.T) {
+func TestDualStackPodTrafficIsEncrypted(t *testing.T) {
 	l := layLab(t, 2, true)
 	var pods []*pod
 	for _, n := range l.nodes {
@@ -186,7 +187,7 @@ func TestPodsOfBothVersionsOfIPReachEachOtherAndNobodyReadsIt(t *testing.T) {
 	e.stop(l)
 }
 
-func TestNodeKeepsItsKeyUnlessThatIsLost(t *testing.T) {
+func TestNodeKeepsItsKey(t *testing.T) {
 	l, pods := newMesh(t, 2)
 	l.reach(pods)
 	e := l.eavesdrop()
@@ -194,7 +195,7 @@ func TestNodeKeepsItsKeyUnlessThatIsLost(t *testing.T) {
 	first, err := l.status(n.name)
 	l.must(err)
 	n.stop()
-	// While its agent is away, nothing leaves in the clear.
+	// Without its agent, nothing leaves in the clear.
 	l.refused(pods[1], pods[0])
 	n.startMesh()
 	l.reach(pods)
@@ -220,7 +221,7 @@ func TestNodeKeepsItsKeyUnlessThatIsLost(t *testing.T) {
 	}
 }
 
-func TestRebootedNodeSendsNothingInTheClearBeforeItReachesTheAPI(t *testing.T) {
+func TestRebootedNodeLeaksNothingBeforeSync(t *testing.T) {
 	l, pods := newMesh(t, 2)
 	l.reach(pods)
 	n := l.nodes[1]
@@ -235,7 +236,7 @@ func TestRebootedNodeSendsNothingInTheClearBeforeItReachesTheAPI(t *testing.T) {
 		}
 		return errors.New("there are none")
 	})
-	l.reach(pods) // through the tunnel as it was
+	l.reach(pods) // through the existing tunnel
 	l.door.unlock()
 	l.eventually("it has reached the API", func() error {
 		if n.gauge("reconciles_total") < 1 {
@@ -247,7 +248,7 @@ func TestRebootedNodeSendsNothingInTheClearBeforeItReachesTheAPI(t *testing.T) {
 	e.stop(l)
 }
 
-// reboot forgets what the kernel does.
+// reboot removes the kernel's state of the agent.
 func (n *node) reboot() {
 	n.l.Helper()
 	n.l.must(n.host.Do(func() error {
@@ -277,7 +278,7 @@ const (
 	ropewalkTable    = 8282
 )
 
-// ruled tells whether the agent's rule is there.
+// ruled reports whether the agent's rule exists.
 func (n *node) ruled() (yes bool) {
 	n.l.Helper()
 	n.l.must(n.host.Do(func() error {
@@ -290,14 +291,14 @@ func (n *node) ruled() (yes bool) {
 	return yes
 }
 
-func TestTunnelsOutliveTheAPIServerUnderLoad(t *testing.T) {
+func TestTunnelsSurviveAPIOutageUnderLoad(t *testing.T) {
 	l, pods := newMesh(t, 2)
 	l.reach(pods)
 	b := l.burden("the API server is away", pods[0], pods[1])
 	b.carries()
 	before := l.changes()
 	l.door.lock()
-	time.Sleep(*away) // what is waited for is that nothing happens
+	time.Sleep(*away) // the test waits for nothing to happen
 	b.carries()
 	if after := l.changes(); !slices.Equal(after, before) {
 		t.Errorf("agents have made %v changes, and %v before the API server was away", after, before)
@@ -316,7 +317,7 @@ func TestTunnelsOutliveTheAPIServerUnderLoad(t *testing.T) {
 	b.finish()
 }
 
-// changes are how many each agent has made.
+// changes returns the change counters of all agents.
 func (l *lab) changes() (all []int) {
 	l.Helper()
 	for _, n := range l.nodes {
@@ -329,7 +330,7 @@ func (l *lab) changes() (all []int) {
 	return all
 }
 
-func TestAgentThatBeginsWhileTheAPIServerIsAwayCarriesUnderLoad(t *testing.T) {
+func TestAgentRestartDuringAPIOutageUnderLoad(t *testing.T) {
 	l, pods := newMesh(t, 2)
 	l.reach(pods)
 	e := l.eavesdrop()
@@ -357,7 +358,7 @@ func TestAgentThatBeginsWhileTheAPIServerIsAwayCarriesUnderLoad(t *testing.T) {
 	}
 }
 
-func TestLostRopewalkNodesTakeNoPeerAway(t *testing.T) {
+func TestLostRopewalkNodesKeepPeers(t *testing.T) {
 	l, pods := newMesh(t, 2)
 	l.must(l.nodes[0].ask(map[string]any{"mtu": int64(1400)}))
 	l.told("one has another MTU", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" })
@@ -431,7 +432,7 @@ func TestKeyChangesUnderLoad(t *testing.T) {
 	l.reach(pods)
 }
 
-func TestConnectionsOutliveAnAgentThatIsKilledAndUpgraded(t *testing.T) {
+func TestConnectionsSurviveAgentKillAndUpgrade(t *testing.T) {
 	l, pods := newMesh(t, 2)
 	l.reach(pods)
 	e := l.eavesdrop()
@@ -449,7 +450,7 @@ func TestConnectionsOutliveAnAgentThatIsKilledAndUpgraded(t *testing.T) {
 	e.stop(l)
 }
 
-func TestAnotherModeLeavesNothingOfTheFirst(t *testing.T) {
+func TestModeSwitchRemovesFirstMode(t *testing.T) {
 	bpf := mountBPF(t)
 	l, pods := newMesh(t, 2)
 	l.reach(pods)
@@ -467,7 +468,7 @@ func TestAnotherModeLeavesNothingOfTheFirst(t *testing.T) {
 			t.Errorf("%s: a rule of the tunnel's is left: %v; %d routes of the CNI's are gone", n.name, n.ruled(), n.lostRoutes())
 		}
 	}
-	l.reach(pods) // in the clear, as without any agent
+	l.reach(pods) // in the clear, as without agents
 }
 
 func TestAgentWritesOnlyItsOwnNode(t *testing.T) {

@@ -28,7 +28,7 @@ import (
 
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// kubeconfig writes one for a token.
+// kubeconfig writes a kubeconfig for a token.
 func (a *api) kubeconfig(token string) string {
 	a.Helper()
 	c := clientcmdapi.NewConfig()
@@ -41,7 +41,7 @@ func (a *api) kubeconfig(token string) string {
 	return path
 }
 
-// tokenOf is that of an account of the namespace default.
+// tokenOf returns a token of an account in the namespace default.
 func (a *api) tokenOf(account string) string {
 	a.Helper()
 	accounts := a.clients.CoreV1().ServiceAccounts("default")
@@ -52,7 +52,7 @@ func (a *api) tokenOf(account string) string {
 	return tr.Status.Token
 }
 
-// meshCLI runs it and wants an exit code.
+// meshCLI runs the command and expects an exit code.
 func (a *api) meshCLI(want int, args ...string) (out string) {
 	a.Helper()
 	out, got := a.runMesh(args...)
@@ -62,7 +62,7 @@ func (a *api) meshCLI(want int, args ...string) (out string) {
 	return out
 }
 
-// runMesh runs `ropewalk-agent mesh`, which `ropewalk mesh` is, as someone without an environment.
+// runMesh runs `ropewalk-agent mesh`, which `ropewalk mesh` calls, with an empty environment.
 func (a *api) runMesh(args ...string) (out string, code int) {
 	a.Helper()
 	bin, err := agentBinary()
@@ -79,7 +79,7 @@ func (a *api) runMesh(args ...string) (out string, code int) {
 	return b.String(), 0
 }
 
-// tell makes a node and what its agent says, as far as status has it.
+// tell creates a node with a status.
 func (a *api) tell(i int, status map[string]any) {
 	a.Helper()
 	name := fmt.Sprintf("node-%d", i)
@@ -106,7 +106,7 @@ func (a *api) tell(i int, status map[string]any) {
 	a.must(err)
 }
 
-// well is what an agent publishes when there are no problems.
+// well returns the status of an agent without problems.
 func well(i, peers int) map[string]any {
 	key := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{byte(i)}, 32))
 	return map[string]any{
@@ -119,7 +119,7 @@ func well(i, peers int) map[string]any {
 	}
 }
 
-func TestMeshCommandFindsNothingWrongWithAgentsThatDoWell(t *testing.T) {
+func TestMeshCommandPassesHealthyCluster(t *testing.T) {
 	l, pods := newMesh(t, 2)
 	l.reach(pods)
 	admin := "--kubeconfig=" + l.kubeconfig(l.cfg.BearerToken)
@@ -133,7 +133,7 @@ func TestMeshCommandFindsNothingWrongWithAgentsThatDoWell(t *testing.T) {
 		t.Error(out)
 	}
 
-	// What the API does not tell, the command has from the agent: that the node's pods are none of the cluster's.
+	// Only the agent knows that the node's pods are outside of the cluster's prefixes. The command reads that from its status.
 	n := l.nodes[1]
 	n.stop()
 	n.start("--mode", "mesh", "--key-dir", n.keys, "--tunnel", n.tunnel(), "--pod-cidr", "10.0.0.0/16")
@@ -146,7 +146,7 @@ func TestMeshCommandFindsNothingWrongWithAgentsThatDoWell(t *testing.T) {
 	})
 }
 
-func TestMeshCommandShowsWhatIsWrong(t *testing.T) {
+func TestMeshCommandReportsProblems(t *testing.T) {
 	a := startAPI(t)
 	admin := "--kubeconfig=" + a.kubeconfig(a.cfg.BearerToken)
 	if out := a.meshCLI(3, "check", admin); !strings.Contains(out, "the cluster has no nodes") {
@@ -184,7 +184,7 @@ func TestMeshCommandShowsWhatIsWrong(t *testing.T) {
 	a.tell(7, nil)
 	a.findsAll(admin)
 
-	// The agents' own account may look, too. Who may not, is told what it takes.
+	// The agents' own account may read. Without the rights, the error explains what is missing.
 	a.meshCLI(3, "check", "--kubeconfig="+a.kubeconfig(a.token()))
 	for token, want := range map[string]string{a.tokenOf("nobody"): "it takes the right to list", "wrong": "does not accept these credentials"} {
 		if out := a.meshCLI(1, "status", "--kubeconfig="+a.kubeconfig(token)); !strings.Contains(out, want) {
@@ -194,7 +194,7 @@ func TestMeshCommandShowsWhatIsWrong(t *testing.T) {
 	a.refuses(admin)
 }
 
-// findsAll wants each of what is wrong to be found, in each form.
+// findsAll expects each problem in each output format.
 func (a *api) findsAll(admin string) {
 	a.Helper()
 	out := a.meshCLI(0, "status", admin, "node-5")
@@ -226,7 +226,7 @@ func (a *api) findsAll(admin string) {
 	}
 }
 
-// refuses wants errors that help.
+// refuses expects helpful errors.
 func (a *api) refuses(admin string) {
 	a.Helper()
 	for want, args := range map[string][]string{

@@ -14,7 +14,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netlab"
 )
 
-// pod is a namespace of its own behind a node, as a CNI's bridge plugin makes one: the node forwards for it.
+// pod is a network namespace behind a node, as a CNI's bridge plugin creates it: the node forwards for it.
 type pod struct {
 	n     *node
 	host  *netlab.Host
@@ -22,7 +22,7 @@ type pod struct {
 	addr6 netip.Addr // invalid: it has none
 }
 
-// addPod makes the node's only one.
+// addPod creates the node's only pod.
 func (n *node) addPod() *pod {
 	l := n.l
 	l.Helper()
@@ -49,10 +49,10 @@ func (n *node) addPod() *pod {
 	return p
 }
 
-// pods6 is the cluster's, where there is IPv6.
+// pods6 is the cluster's IPv6 prefix of pods.
 const pods6 = "fd00:244::/32"
 
-// six are the same pods, at their other addresses.
+// six returns the same pods with their IPv6 addresses.
 func six(pods []*pod) (all []*pod) {
 	for _, p := range pods {
 		other := *p
@@ -62,7 +62,7 @@ func six(pods []*pod) (all []*pod) {
 	return all
 }
 
-// echo is what pings and answers are like (RFC 792, RFC 4443 section 4; there the kernel sees to the checksum).
+// echo describes ICMP echo (RFC 792; RFC 4443, section 4, whose checksum the kernel fills in).
 type echo struct {
 	network       string
 	asked, answer byte
@@ -75,7 +75,7 @@ func echoFor(a netip.Addr) echo {
 	return echo{"ip6:ipv6-icmp", 128, 129}
 }
 
-// ping sends one echo request and waits a second for the answer.
+// ping sends one echo request and waits a second for the reply.
 func (p *pod) ping(to *pod) error {
 	var c net.PacketConn
 	e := echoFor(p.addr)
@@ -107,10 +107,10 @@ func (p *pod) ping(to *pod) error {
 	}
 }
 
-// secret is what pods tell each other, again and again: in any packet on the wire that is not encrypted, it shows.
+// secret is what pods send each other, repeatedly, so that any unencrypted packet shows it.
 var secret = bytes.Repeat([]byte("nobody may read this. "), 50_000)
 
-// exchange sends the secret over TCP, and gets it back.
+// exchange sends the secret over TCP and receives it back.
 func (p *pod) exchange(to *pod) error {
 	var l net.Listener
 	err := to.host.Do(func() (err error) {

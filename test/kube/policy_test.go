@@ -15,14 +15,14 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// tooMuch binds agents to more rights than they have.
+// tooMuch gives agents more rights than they need.
 var tooMuch = &unstructured.Unstructured{Object: map[string]any{
 	"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": map[string]any{"name": "too-much"},
 	"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
 	"subjects": []any{map[string]any{"kind": "ServiceAccount", "name": account, "namespace": namespace}},
 }}
 
-// allow gives agents more rights than they have until the test ends, so that only the policy is left to stop them.
+// allow gives agents more rights until the test ends, so that only the policy can deny.
 func (l *lab) allow() {
 	l.Helper()
 	l.must(l.apply(tooMuch.DeepCopy()))
@@ -31,17 +31,17 @@ func (l *lab) allow() {
 	})
 }
 
-// attack is what the agent of one node may not do. byPolicy: RBAC alone would let it.
+// attack is a request that a node's agent must not be able to make. byPolicy: RBAC alone would allow it.
 type attack struct {
 	what     string
 	byPolicy bool
 	try      func(options dry) error
 }
 
-// dry has the API server decide and change nothing.
+// dry is the option for a dry run.
 type dry []string
 
-// attacks are tried with the token of one node's agent, and with one that is of no node.
+// attacks returns requests with the token of one node's agent, and with one without a node.
 func (l *lab) attacks(own, other string) []attack {
 	as := func(token string) dynamic.ResourceInterface {
 		cfg := rest.AnonymousClientConfig(l.cfg)
@@ -77,7 +77,7 @@ func (l *lab) attacks(own, other string) []attack {
 	}
 }
 
-// byPolicy tells whether an error is the policy's word.
+// byPolicy reports whether the policy has denied a request.
 func byPolicy(err error) bool {
 	return (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'ropewalk-agent'")
 }
@@ -87,15 +87,15 @@ var (
 	grants   = schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"}
 )
 
-// hostile has all attacks fail: for want of rights where that is so, and by the policy in any case, since a node's agent
-// may get more rights. Without the policy they succeed, so that it is known what stops them. None changes anything.
+// hostile expects all attacks to fail: by missing rights, or by the policy. The policy must deny them even if agents have more
+// rights. Without the policy they succeed, which proves that it is the cause. None changes anything.
 func (l *lab) hostile(own, other string) {
 	l.Helper()
 	attacks := l.attacks(own, other)
 	dryRun := dry{metav1.DryRunAll}
 	fail := func(a attack, right func(error) bool) {
 		l.Helper()
-		l.eventually("it is refused: "+a.what, func() error { // policies and rights take effect a moment after they are written
+		l.eventually("it is refused: "+a.what, func() error { // policies and rights take effect with a delay
 			if err := a.try(dryRun); !right(err) {
 				return errors.Join(errors.New("the answer is another"), err)
 			}
@@ -115,7 +115,7 @@ func (l *lab) hostile(own, other string) {
 	}
 	binding, err := l.dynamic.Resource(bindings).Get(l.Context(), "ropewalk-agent", metav1.GetOptions{})
 	l.must(err)
-	l.must(l.dynamic.Resource(bindings).Delete(l.Context(), binding.GetName(), metav1.DeleteOptions{})) // the next test makes it anew
+	l.must(l.dynamic.Resource(bindings).Delete(l.Context(), binding.GetName(), metav1.DeleteOptions{})) // the next test creates it again
 	for _, a := range attacks {
 		l.eventually("without the policy it succeeds: "+a.what, func() error { return a.try(dryRun) })
 	}

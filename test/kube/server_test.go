@@ -18,9 +18,9 @@ import (
 	kubeapiservertesting "k8s.io/kubernetes/cmd/kube-apiserver/app/testing"
 )
 
-// outlives is a testing.TB that goes on when the test ends that started something with it.
+// outlives is a testing.TB that lasts beyond the test that starts something with it.
 type outlives struct {
-	testing.TB // nil: what follows is all that is used
+	testing.TB // nil: only the methods below are used
 
 	mu      sync.Mutex
 	cleanup []func()
@@ -59,7 +59,7 @@ func (o *outlives) TempDir() string {
 	return dir
 }
 
-// close ends what was started, the last first.
+// close runs the cleanups, the last one first.
 func (o *outlives) close() {
 	o.mu.Lock()
 	all := o.cleanup
@@ -70,13 +70,13 @@ func (o *outlives) close() {
 	}
 }
 
-// suite is what all tests share. It is closed after the last one.
+// suite is shared by all tests, and closed after the last one.
 var suite = &outlives{}
 
-// sharedServer is an API server as an administrator reaches it. It takes four seconds to start.
+// sharedServer starts an API server with an administrator's credentials. That takes four seconds.
 var sharedServer = sync.OnceValues(func() (cfg *rest.Config, err error) {
 	done := make(chan struct{})
-	go func() { // which Fatal may end
+	go func() { // in a goroutine that Fatal may end
 		defer close(done)
 		cfg = startServer(suite)
 	}()
@@ -84,7 +84,7 @@ var sharedServer = sync.OnceValues(func() (cfg *rest.Config, err error) {
 	return cfg, suite.failed
 })
 
-// startServer is apiserver.StartAPITestServer of Kubernetes' tests, but with the authorization that clusters have.
+// startServer is apiserver.StartAPITestServer of Kubernetes' tests, with the authorization of real clusters.
 func startServer(t testing.TB) *rest.Config {
 	etcd := etcdserver.RunEtcd(t, etcdserver.NewTestConfig(t))
 	storage := storagebackend.NewDefaultConfig("/registry", nil)

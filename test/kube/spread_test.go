@@ -24,7 +24,7 @@ import (
 
 const flows = 16
 
-// startSpread starts the agent. All nodes share a BPF file system, which keeps their namespaces apart.
+// startSpread starts the agent. All nodes share a BPF file system, in which each network namespace has its own directory.
 func (n *node) startSpread(bpf string) {
 	n.l.Helper()
 	n.start("--mode", "spread", "--port", strconv.Itoa(port), "--mark", strconv.Itoa(markMask), "--bpf-fs", bpf)
@@ -45,7 +45,7 @@ func mountBPF(t *testing.T) string {
 	return dir
 }
 
-// socket is one of a node's WireGuard that is not the kernel's: its packets carry their flow in their mark.
+// socket opens a socket of a node's userspace WireGuard: its packets have their flow in their mark.
 func (n *node) socket(flow int) *net.UDPConn {
 	n.l.Helper()
 	var c *net.UDPConn
@@ -68,8 +68,8 @@ func (n *node) socket(flow int) *net.UDPConn {
 	return c
 }
 
-// sources sends data messages of several flows, and returns from which ports they went over the receiver's wire, and from
-// which they arrived.
+// sources sends data messages of several flows. It returns their source ports on the receiver's wire, and those seen by its
+// socket.
 func sources(from, to *node) (wire, arrived map[uint16]bool) {
 	l := from.l
 	l.Helper()
@@ -105,7 +105,7 @@ func sources(from, to *node) (wire, arrived map[uint16]bool) {
 	return wire, arrived
 }
 
-// dataMessage returns the source port of an Ethernet frame with one of WireGuard's from an address.
+// dataMessage returns the source port of an Ethernet frame with a WireGuard data message from an address.
 func dataMessage(b []byte, from netip.Addr) (uint16, bool) {
 	if len(b) < 14+20+8+4 || binary.BigEndian.Uint16(b[12:]) != 0x0800 || b[14+9] != unix.IPPROTO_UDP {
 		return 0, false
@@ -118,7 +118,7 @@ func TestFlowsSpreadBetweenNodesThatGather(t *testing.T) {
 	bpf := mountBPF(t)
 	l := newLab(t, 4)
 	for _, n := range l.nodes {
-		n.tunnelSocket = n.socket(0) // which stays: the tunnel is there
+		n.tunnelSocket = n.socket(0) // it stays open: the tunnel exists
 	}
 	three := l.nodes[:3]
 	for _, n := range three {
@@ -135,7 +135,7 @@ func TestFlowsSpreadBetweenNodesThatGather(t *testing.T) {
 	if err := spreads(l.nodes[0], l.nodes[1]); err != nil {
 		t.Error(err)
 	}
-	wire, arrived := sources(l.nodes[0], l.nodes[3]) // which has no agent
+	wire, arrived := sources(l.nodes[0], l.nodes[3]) // a node without an agent
 	if len(wire) != 1 || !wire[port] || !arrived[port] {
 		t.Errorf("to a node without an agent: went from %v, arrived from %v", wire, arrived)
 	}
@@ -145,8 +145,8 @@ func TestFlowsSpreadBetweenNodesThatGather(t *testing.T) {
 	l.eventually("flows spread towards it, and it gathers", func() error { return spreads(l.nodes[0], l.nodes[3]) })
 }
 
-// spreads has flows spread from one node to another, and gathered there. Two flows may share a lane: what a lane carries is
-// forgotten after a second (see bpf/include/lane.h), and a busy machine may take as long to send.
+// spreads verifies that flows are spread from one node to another, and gathered there. Two flows may share a lane: a lane's
+// flow is forgotten after a second (see bpf/include/lane.h), and a busy machine may take as long to send.
 func spreads(from, to *node) error {
 	wire, arrived := sources(from, to)
 	if len(wire) < flows/2 || len(arrived) != 1 || !arrived[port] {
@@ -160,7 +160,7 @@ func spreads(from, to *node) error {
 	return nil
 }
 
-func TestSpreadingOutlivesAnAgentThatIsKilledAndUpgraded(t *testing.T) {
+func TestSpreadingSurvivesAgentKillAndUpgrade(t *testing.T) {
 	bpf := mountBPF(t)
 	l := newLab(t, 2)
 	for _, n := range l.nodes {
@@ -182,7 +182,7 @@ func TestSpreadingOutlivesAnAgentThatIsKilledAndUpgraded(t *testing.T) {
 			n.startSpread(bpf)
 		}
 		l.eventually(what+": both have begun anew", func() error {
-			if err := spreads(a, b); err != nil { // no message is lost, and none takes the canonical port, meanwhile
+			if err := spreads(a, b); err != nil { // meanwhile no message is lost, and none uses the canonical port
 				t.Fatalf("%s, while it begins anew: %v", what, err)
 			}
 			for _, n := range l.nodes {
@@ -195,7 +195,7 @@ func TestSpreadingOutlivesAnAgentThatIsKilledAndUpgraded(t *testing.T) {
 	}
 }
 
-func TestNodeThatLiesHarmsNoOthersSpreading(t *testing.T) {
+func TestMaliciousNodeDoesNotAffectOthersSpreading(t *testing.T) {
 	bpf := mountBPF(t)
 	l := newLab(t, 3)
 	for _, n := range l.nodes[:2] {

@@ -14,11 +14,11 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netlab"
 )
 
-// eavesdropper sees all that goes between the nodes.
+// eavesdropper captures all packets between the nodes.
 type eavesdropper struct {
 	mu        sync.Mutex
-	plain     []string // what it could read, the first few
-	encrypted int      // WireGuard's data messages
+	plain     []string // readable content, the first few
+	encrypted int      // data messages of WireGuard
 	other     int
 	all       []*netlab.Capture
 }
@@ -34,7 +34,7 @@ func (l *lab) eavesdrop() *eavesdropper {
 	return e
 }
 
-// end has it hear no more, and returns what it could read, the first few.
+// end ends the capture and returns the first few readable contents.
 func (e *eavesdropper) end(l *lab) []string {
 	l.Helper()
 	for _, c := range e.all {
@@ -49,7 +49,7 @@ func (e *eavesdropper) end(l *lab) []string {
 	return e.plain
 }
 
-// stop ends it, and fails the test if anything could be read.
+// stop ends the capture and fails the test if anything was readable.
 func (e *eavesdropper) stop(l *lab) {
 	l.Helper()
 	for _, text := range e.end(l) {
@@ -57,7 +57,7 @@ func (e *eavesdropper) stop(l *lab) {
 	}
 }
 
-// seen returns how many data messages there were.
+// seen returns the number of data messages.
 func (e *eavesdropper) seen() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -77,7 +77,7 @@ func (e *eavesdropper) see(p netlab.Packet) {
 	}
 }
 
-// inspect tells what of a frame should not be there, or that it is a data message.
+// inspect returns why a frame must not be there, or that it is a data message.
 func inspect(b []byte) (why string, encrypted bool) {
 	if bytes.Contains(b, secret[:22]) {
 		return "the secret", false
@@ -91,7 +91,7 @@ func inspect(b []byte) (why string, encrypted bool) {
 	return "", protocol == unix.IPPROTO_UDP && len(payload) > 8 && payload[8] == 4
 }
 
-// outer are a frame's addresses and what is behind its IP header, nothing if that is none or has options.
+// outer returns a frame's addresses and IP payload, or nothing if it is no IP packet or has options.
 func outer(b []byte) (src, dst netip.Addr, payload []byte, protocol byte) {
 	if len(b) < 14+20 {
 		return src, dst, nil, 0

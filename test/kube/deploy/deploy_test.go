@@ -14,15 +14,15 @@ import (
 	"helm.sh/helm/v3/pkg/lint/support"
 )
 
-var update = flag.Bool("update", false, "write the files anew that are made of the chart")
+var update = flag.Bool("update", false, "rewrite the files that are generated from the chart")
 
-// root is the repository.
+// root is the repository's root.
 const root = "../../.."
 
 func chartPath(chart string) string { return filepath.Join(root, "deploy", chart) }
 
-func TestFilesMadeOfTheChartAreUpToDate(t *testing.T) {
-	for path, from := range copies() { // first: the rest is made of them, too
+func TestGeneratedFilesAreUpToDate(t *testing.T) {
+	for path, from := range copies() { // first: the other files are generated from the copies, too
 		text, err := os.ReadFile(filepath.Join(root, from))
 		if err == nil {
 			err = check(root, path, string(text), *update)
@@ -56,7 +56,7 @@ func TestEveryValueIsDocumented(t *testing.T) {
 	}
 }
 
-func TestValueWithoutAnExplanationIsAnError(t *testing.T) {
+func TestUndocumentedValueIsAnError(t *testing.T) {
 	for _, text := range []string{"a: 1\n", "# a\na: 1\nb:\n  # c\n  c: 1\n  d: 2\n", "[", ""} {
 		if v, err := readValues([]byte(text)); err == nil {
 			t.Errorf("%q: %v", text, v)
@@ -83,7 +83,7 @@ func TestChartsPassHelmLint(t *testing.T) {
 	}
 }
 
-func TestSchemaRefusesWhatIsWrong(t *testing.T) {
+func TestSchemaRejectsInvalidValues(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		values Values
@@ -115,7 +115,7 @@ func TestSchemaRefusesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// one returns the only object of that kind.
+// one returns the only object of a kind.
 func one(t *testing.T, text, kind string) map[string]any {
 	t.Helper()
 	all, err := objects(text)

@@ -28,7 +28,7 @@ func build(t *testing.T, fs filesys.FileSystem, dir string) string {
 	return string(text)
 }
 
-// byName are objects as JSON by what they are.
+// byName returns objects as JSON, by kind and name.
 func byName(t *testing.T, text string) map[string]string {
 	t.Helper()
 	all, err := objects(text)
@@ -43,7 +43,7 @@ func byName(t *testing.T, text string) map[string]string {
 		if pod := at(t, o, "spec", "template"); o["kind"] == "DaemonSet" {
 			delete(at(t, pod, "metadata", "labels").(map[string]any), "app.kubernetes.io/managed-by")
 		}
-		if o["kind"] == "ConfigMap" { // deploy/grafana has it, with labels of its own
+		if o["kind"] == "ConfigMap" { // deploy/grafana has the dashboard with labels of its own
 			o = map[string]any{"kind": o["kind"], "metadata": o["metadata"], "data": o["data"]}
 			delete(at(t, o, "metadata").(map[string]any), "labels")
 		}
@@ -56,11 +56,11 @@ func byName(t *testing.T, text string) map[string]string {
 	return m
 }
 
-func TestKustomizeBuildsTheDefinition(t *testing.T) {
+func TestKustomizeBuildsCRD(t *testing.T) {
 	one(t, build(t, filesys.MakeFsOnDisk(), filepath.Join(root, "deploy", "crd")), "CustomResourceDefinition")
 }
 
-func TestKustomizeBuildsWhatTheChartRenders(t *testing.T) {
+func TestKustomizeMatchesChart(t *testing.T) {
 	on := Values{"enabled": true}
 	metrics := Values{"enabled": true, "podMonitor": on, "rules": on, "dashboard": on}
 	for _, c := range []struct {
@@ -88,8 +88,8 @@ func TestKustomizeBuildsWhatTheChartRenders(t *testing.T) {
 	}
 }
 
-// TestPolicyComesBeforeTheAgents is about kubectl and kustomize: Helm has an order of its own, in which what it does not know is
-// last (docs/kubernetes.md).
+// TestPolicyComesBeforeTheAgents is about kubectl and kustomize. Helm has an order of its own, which ends with unknown kinds
+// (docs/kubernetes.md).
 func TestPolicyComesBeforeTheAgents(t *testing.T) {
 	for _, base := range []string{"base", "mesh", "cleanup"} {
 		text := kustomized(t, base, false)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package deploy tests what deploy/ has for Kubernetes, and makes of the Helm chart what is made of it: the kustomize
-// bases, what test/kube applies to a real API server, and docs/helm-values.md. `make manifests` writes them anew.
+// Package deploy tests the Kubernetes files in deploy/. It also generates files from the Helm chart: the kustomize bases, a
+// manifest that test/kube applies to a real API server, and docs/helm-values.md. `make manifests` writes them.
 //
-// It is a module of its own, because Helm wants other versions of what the API server in test/kube is made of.
+// It is a module of its own, because Helm needs other dependency versions than the API server in test/kube.
 package deploy
 
 import (
@@ -19,18 +19,18 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Values are a chart's, as in a file of values.
+// Values are a chart's values, as in a values file.
 type Values = map[string]any
 
-// Release is how a chart is installed.
+// Release describes the installation of a chart.
 type Release struct {
 	Name, Namespace string
-	// Service is who manages what comes of it; empty: Helm.
+	// Service is the value of the label app.kubernetes.io/managed-by; empty: Helm.
 	Service string
 }
 
-// Render does what `helm template` does: the manifests of the chart in a directory, in the order in which they are
-// installed. Values that the chart's schema refuses are an error.
+// Render does what `helm template` does: it returns the manifests of a chart in the order of installation. Values that violate
+// the chart's schema are an error.
 func Render(dir string, r Release, values Values) ([]releaseutil.Manifest, error) {
 	c, err := loader.Load(dir)
 	if err != nil {
@@ -64,7 +64,7 @@ func Render(dir string, r Release, values Values) ([]releaseutil.Manifest, error
 	return manifests, nil
 }
 
-// clone copies values, in which Helm fills in presets.
+// clone copies values: Helm adds defaults to its argument.
 func clone(values Values) (Values, error) {
 	c := Values{}
 	b, err := yaml.Marshal(values)
@@ -74,7 +74,7 @@ func clone(values Values) (Values, error) {
 	return c, err
 }
 
-// stream is the manifests as one text, without what only Helm reads.
+// stream returns the manifests as one text.
 func stream(manifests []releaseutil.Manifest) string {
 	var b strings.Builder
 	for _, m := range manifests {
@@ -99,7 +99,7 @@ func objects(text string) ([]map[string]any, error) {
 	return all, nil
 }
 
-// byNumber orders SplitManifests' names.
+// byNumber orders the names of SplitManifests.
 func byNumber(a, b string) int {
 	if len(a) != len(b) {
 		return len(a) - len(b)

@@ -18,7 +18,7 @@ func agentContainer(t *testing.T, values Values) (pod, container map[string]any)
 	return pod, at(t, pod, "containers", 0).(map[string]any)
 }
 
-func TestAgentHasTheRightsOfItsModeAndNoMore(t *testing.T) {
+func TestAgentHasOnlyItsModesRights(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		values  Values
@@ -28,7 +28,7 @@ func TestAgentHasTheRightsOfItsModeAndNoMore(t *testing.T) {
 		{"spread", Values{}, "[NET_ADMIN BPF PERFMON]", "[bpf state]"},
 		{"mesh", Values{"mode": "mesh"}, "[NET_ADMIN BPF SYS_NICE]", "[state tun sockets]"},
 		{"either", Values{"modeOverride": true}, "[NET_ADMIN BPF PERFMON SYS_NICE]", "[bpf state tun sockets]"},
-		{"cleanup", Values{"cleanup": Values{"enabled": true}}, "[NET_ADMIN BPF]", "[bpf state sockets]"}, // nodes of the mode spread may have no TUN
+		{"cleanup", Values{"cleanup": Values{"enabled": true}}, "[NET_ADMIN BPF]", "[bpf state sockets]"}, // nodes in spread mode may have no TUN device
 		{"asked for", Values{"capabilities": []any{"NET_ADMIN"}}, "[NET_ADMIN]", "[bpf state]"},
 	} {
 		pod, container := agentContainer(t, c.values)
@@ -57,15 +57,15 @@ func TestAgentHasTheRightsOfItsModeAndNoMore(t *testing.T) {
 	}
 }
 
-// TestMarkOfHighBitsIsWrittenInDigits is about numbers of values, which are floating-point to Helm.
-func TestMarkOfHighBitsIsWrittenInDigits(t *testing.T) {
+// TestMarkIsRenderedAsInteger: values are floating-point numbers to Helm.
+func TestMarkIsRenderedAsInteger(t *testing.T) {
 	_, container := agentContainer(t, Values{"spread": Values{"mark": uint32(0xffff0000)}})
 	if args := at(t, container, "args").([]any); !slices.Contains(args, any("--mark=4294901760")) {
 		t.Error(args)
 	}
 }
 
-func TestMetricsAreOnLoopbackUnlessAskedFor(t *testing.T) {
+func TestMetricsListenOnLoopbackByDefault(t *testing.T) {
 	listen := func(c map[string]any) (value string) {
 		for _, e := range at(t, c, "env").([]any) {
 			if at(t, e, "name") == "LISTEN" {
@@ -84,7 +84,7 @@ func TestMetricsAreOnLoopbackUnlessAskedFor(t *testing.T) {
 	}
 }
 
-func TestSinglePeersHaveMetricsOnlyIfAskedFor(t *testing.T) {
+func TestPerPeerMetricsAreOptIn(t *testing.T) {
 	for value, want := range map[string]bool{"off": false, "auto": true} {
 		_, c := agentContainer(t, Values{"mode": "mesh", "metrics": Values{"perPeer": value}})
 		if got := strings.Contains(fmt.Sprint(at(t, c, "args")), "--metrics-per-peer=auto"); got != want {
@@ -93,7 +93,7 @@ func TestSinglePeersHaveMetricsOnlyIfAskedFor(t *testing.T) {
 	}
 }
 
-func TestPolicyIsAboutTheAccountThatAgentsHave(t *testing.T) {
+func TestPolicyMatchesAgentsAccount(t *testing.T) {
 	for want, values := range map[string]Values{
 		"system:serviceaccount:elsewhere:other-ropewalk-agent": {},
 		"system:serviceaccount:elsewhere:given":                {"serviceAccount": Values{"name": "given"}},
@@ -117,7 +117,7 @@ func TestPolicyIsAboutTheAccountThatAgentsHave(t *testing.T) {
 	}
 }
 
-func TestCleanupTakesTheSamePodsPlace(t *testing.T) {
+func TestCleanupReplacesAgentPods(t *testing.T) {
 	agent := one(t, render(t, here(), Values{}), "DaemonSet")
 	cleanup := one(t, render(t, here(), Values{"cleanup": Values{"enabled": true, "keys": true}}), "DaemonSet")
 	for _, path := range [][]any{{"metadata", "name"}, {"spec", "selector"}} {
@@ -131,7 +131,7 @@ func TestCleanupTakesTheSamePodsPlace(t *testing.T) {
 	}
 }
 
-func TestDefinitionStaysWhenItsReleaseGoes(t *testing.T) {
+func TestCRDSurvivesUninstall(t *testing.T) {
 	for keep, want := range map[bool]any{true: "keep", false: nil} {
 		manifests, err := Render(chartPath(crdsChart), here(), Values{"keep": keep})
 		if err != nil {

@@ -24,12 +24,12 @@ func promtool(t *testing.T, args ...string) {
 	}
 }
 
-func TestAgentsAlertsGoOffWhenTheyShould(t *testing.T) {
+func TestAgentAlertsFire(t *testing.T) {
 	promtool(t, "test", "rules", "testdata/agent-rules_test.yml")
 }
 
-// TestRulesArriveAsTheyAre looks for what rendering may have done to them: they have braces of their own.
-func TestRulesArriveAsTheyAre(t *testing.T) {
+// TestRulesSurviveRendering: the rules contain braces of their own, which templates must not interpret.
+func TestRulesSurviveRendering(t *testing.T) {
 	on := Values{"enabled": true}
 	rule := one(t, render(t, here(), Values{"metrics": Values{"enabled": true, "rules": on}}), "PrometheusRule")
 	var want []any
@@ -58,7 +58,7 @@ func TestRulesArriveAsTheyAre(t *testing.T) {
 	promtool(t, "check", "rules", file)
 }
 
-func TestDashboardArrivesAsItIs(t *testing.T) {
+func TestDashboardSurvivesRendering(t *testing.T) {
 	on := Values{"enabled": true}
 	config := one(t, render(t, here(), Values{"metrics": Values{"enabled": true, "dashboard": on}}), "ConfigMap")
 	text, _ := at(t, config, "data", "ropewalk.json").(string)

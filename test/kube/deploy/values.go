@@ -11,13 +11,14 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/yaml"
 )
 
-// value is one that users may set.
+// value is a setting of a chart.
 type value struct {
 	path, about string
 	preset      string // JSON
 }
 
-// readValues reads a chart's values with the comments above them. What has none itself, nor has anything in it one, is an error.
+// readValues reads a chart's values with the comments above them. A value without a comment, and without any within it, is an
+// error.
 func readValues(text []byte) ([]value, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(text, &doc); err != nil {
@@ -53,7 +54,7 @@ func valuesIn(n *yaml.Node, prefix string) (all []value, err error) {
 	return all, nil
 }
 
-// explained tells that the comments are in a mapping rather than above it.
+// explained reports whether the comments are within a mapping rather than above it.
 func explained(n *yaml.Node) bool {
 	if n.Kind != yaml.MappingNode {
 		return false
@@ -61,7 +62,7 @@ func explained(n *yaml.Node) bool {
 	return slices.ContainsFunc(n.Content, func(c *yaml.Node) bool { return c.HeadComment != "" || explained(c) })
 }
 
-// comment takes the last paragraph: those before it are about the file.
+// comment returns the last paragraph: earlier ones are about the file.
 func comment(head string) string {
 	paragraphs := strings.Split(head, "\n\n")
 	var words []string
@@ -80,11 +81,11 @@ func asJSON(n *yaml.Node) (string, error) {
 	return string(b), err
 }
 
-// valuesPage is docs/helm-values.md.
+// valuesPage returns the content of docs/helm-values.md.
 func valuesPage(values []value) string {
 	var b strings.Builder
 	b.WriteString("# Values of the chart ropewalk-agent\n\n" +
-		"[kubernetes.md](kubernetes.md) says how to install it. Made of the comments in `deploy/helm/ropewalk-agent/values.yaml` by `make manifests`.\n\n" +
+		"[kubernetes.md](kubernetes.md) describes the installation. Generated from the comments in `deploy/helm/ropewalk-agent/values.yaml` by `make manifests`.\n\n" +
 		"| value | preset | what it is |\n| --- | --- | --- |\n")
 	for _, v := range values {
 		fmt.Fprintf(&b, "| `%s` | `%s` | %s |\n", v.path, strings.ReplaceAll(v.preset, "|", "\\|"), strings.ReplaceAll(v.about, "|", "\\|"))

@@ -19,18 +19,18 @@ const (
 	namespace  = "ropewalk-system"
 )
 
-// made is a file that is made of the chart.
-type made struct {
-	path   string // in the repository
+// generated is a file that is generated from the chart.
+type generated struct {
+	path   string // relative to the repository
 	values Values
-	// namespace says that the file brings its namespace along.
+	// namespace adds the namespace's manifest.
 	namespace bool
-	// only are the kinds to take; none: all.
+	// only are the kinds to include; none: all.
 	only []string
 }
 
-// everything are values that turn everything on but the dashboard, whose 40 kB nobody needs twice, so that an API server
-// judges all of it.
+// everything returns values that enable all features, for the API server to validate. It leaves out the dashboard, to save 40
+// kB.
 func everything() Values {
 	on := Values{"enabled": true}
 	return Values{
@@ -45,11 +45,11 @@ func everything() Values {
 	}
 }
 
-// files are all that is made of the chart for an agent.
-func files() []made {
+// files returns all files that are generated from the agent's chart.
+func files() []generated {
 	on := Values{"enabled": true}
 	metrics := Values{"enabled": true, "podMonitor": on, "rules": on}
-	return []made{
+	return []generated{
 		{path: "deploy/kustomize/base/agent.yaml", values: Values{}, namespace: true},
 		{path: "deploy/kustomize/mesh/agent.yaml", values: Values{"mode": "mesh"}, namespace: true},
 		{path: "deploy/kustomize/cleanup/agent.yaml", values: Values{"cleanup": on}, namespace: true},
@@ -61,8 +61,8 @@ func files() []made {
 	}
 }
 
-// copies are what a chart holds of files that stand elsewhere: Helm packs nothing from outside a chart, and not every
-// way in which a tree travels keeps symbolic links.
+// copies returns the copies in charts of files elsewhere. Helm packs no files from outside a chart, and not every transport of
+// a source tree keeps symbolic links.
 func copies() map[string]string {
 	return map[string]string{
 		"deploy/helm/ropewalk-agent/files/dashboard.json":                "deploy/grafana/ropewalk.json",
@@ -71,9 +71,9 @@ func copies() map[string]string {
 	}
 }
 
-const madeHeader = "# SPDX-License-Identifier: Apache-2.0\n# Made of the chart in deploy/helm/ropewalk-agent by `make manifests`: change that.\n"
+const generatedHeader = "# SPDX-License-Identifier: Apache-2.0\n# Generated from the chart in deploy/helm/ropewalk-agent by `make manifests`. Do not edit.\n"
 
-// namespaceManifest is the namespace as agents need it: pods on the host's network are admitted at no other level.
+// namespaceManifest is the namespace for the agents: pods with host network are admitted only at this level.
 const namespaceManifest = `---
 apiVersion: v1
 kind: Namespace
@@ -84,20 +84,20 @@ metadata:
     pod-security.kubernetes.io/warn: privileged
 `
 
-// text is what the file should hold.
-func (m made) text(root string) (string, error) {
-	manifests, err := Render(filepath.Join(root, "deploy", agentChart), Release{Name: "ropewalk-agent", Namespace: namespace, Service: "kustomize"}, m.values)
+// text returns the generated content.
+func (g generated) text(root string) (string, error) {
+	manifests, err := Render(filepath.Join(root, "deploy", agentChart), Release{Name: "ropewalk-agent", Namespace: namespace, Service: "kustomize"}, g.values)
 	if err != nil {
 		return "", err
 	}
-	text := madeHeader
-	if m.namespace {
+	text := generatedHeader
+	if g.namespace {
 		text += namespaceManifest
 	}
-	// Helm's order ends with what it does not know; the policy is to be there before whom it is about.
+	// Helm's order ends with unknown kinds, but the policy must exist before the agents.
 	slices.SortStableFunc(manifests, func(a, b releaseutil.Manifest) int { return cmp.Compare(rank(a), rank(b)) })
 	for _, manifest := range manifests {
-		if len(m.only) == 0 || slices.Contains(m.only, manifest.Head.Kind) {
+		if len(g.only) == 0 || slices.Contains(g.only, manifest.Head.Kind) {
 			text += fmt.Sprintf("---\n%s\n", withoutSource(manifest.Content))
 		}
 	}
@@ -111,7 +111,7 @@ func rank(m releaseutil.Manifest) int {
 	return 1
 }
 
-// withoutSource drops the comment by which Helm names the template.
+// withoutSource drops Helm's comment with the template's name.
 func withoutSource(content string) string {
 	content = strings.TrimSpace(content)
 	if first, rest, ok := strings.Cut(content, "\n"); ok && strings.HasPrefix(first, "# Source: ") {
@@ -120,7 +120,7 @@ func withoutSource(content string) string {
 	return content
 }
 
-// check compares a file of the repository with what it should hold, or writes it.
+// check compares a file of the repository with its generated content, or writes it.
 func check(root, path, text string, write bool) error {
 	file := filepath.Join(root, path)
 	if write {
