@@ -31,9 +31,9 @@ func TestSpreadingWaitsForPropagation(t *testing.T) {
 		nowhere.Endpoints = nil
 		var n announcement
 		for i, step := range []struct {
-			told, now *v1alpha1.NodeStatus
-			pass      time.Duration
-			want      bool
+			published, next *v1alpha1.NodeStatus
+			pass            time.Duration
+			want            bool
 		}{
 			{here, here, 0, true}, // a restarted agent
 			{here, moved, 0, false},
@@ -55,7 +55,7 @@ func TestSpreadingWaitsForPropagation(t *testing.T) {
 			{nowhere, nowhere, 10 * time.Second, false},
 		} {
 			time.Sleep(step.pass) // fake clock
-			got, wait := n.propagated(step.told, step.now, 10*time.Second)
+			got, wait := n.propagated(step.published, step.next, 10*time.Second)
 			if got != step.want || got && wait > 0 {
 				t.Errorf("step %d: known %t, wait %s", i, got, wait)
 			}

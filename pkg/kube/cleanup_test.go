@@ -206,15 +206,15 @@ func TestCleanupRemovesKeysOnRequest(t *testing.T) {
 	}
 }
 
-// serverAnswering returns an API server that answers with the given codes in turn, repeating the last. It calls told before
+// serverAnswering returns an API server that answers with the given codes in turn, repeating the last. It calls onRequest before
 // each.
-func serverAnswering(t *testing.T, told func(*http.Request), codes ...int) *rest.Config {
+func serverAnswering(t *testing.T, onRequest func(*http.Request), codes ...int) *rest.Config {
 	t.Helper()
 	var mu sync.Mutex
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
-		told(r)
+		onRequest(r)
 		code := codes[0]
 		codes = codes[min(1, len(codes)-1):]
 		w.Header().Set("Content-Type", "application/json")
@@ -228,7 +228,7 @@ func serverAnswering(t *testing.T, told func(*http.Request), codes ...int) *rest
 func TestCleanupPublishesBeforeRemoving(t *testing.T) {
 	h, tunnel := emptyHost(t)
 	for code, about := range map[int]string{
-		http.StatusOK: "told", http.StatusNotFound: "nobody knows it", http.StatusForbidden: "may not tell, and goes on",
+		http.StatusOK: "published", http.StatusNotFound: "no RopewalkNode", http.StatusForbidden: "forbidden",
 		http.StatusUnprocessableEntity: "a policy refuses it, and it goes on",
 	} {
 		cfg := cleanupOf(t, tunnel)
@@ -254,7 +254,7 @@ func TestCleanupPublishesBeforeRemoving(t *testing.T) {
 			t.Errorf("%s: %s %v, in %d tries", about, path, status, tries)
 		}
 		if _, after := os.Stat(memory); before != nil || !errors.Is(after, os.ErrNotExist) {
-			t.Errorf("%s: %v when the others were told, %v at the end", about, before, after)
+			t.Errorf("%s: tunnel at the time of publishing: %v, at the end: %v", about, before, after)
 		}
 	}
 }

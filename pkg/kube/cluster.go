@@ -128,7 +128,7 @@ func (k *cluster) all() []mesh.Node {
 		}
 	}
 	var nodes []mesh.Node
-	words := make(map[string]agentState, len(k.agentStates))
+	states := make(map[string]agentState, len(k.agentStates))
 	var wait time.Duration
 	for _, o := range k.nodes.GetStore().List() {
 		n, ok := o.(*node)
@@ -138,11 +138,11 @@ func (k *cluster) all() []mesh.Node {
 		m, w := k.agentStates[n.Name].update(n, agents[n.Name])
 		wait = max(wait, w.limitPlanChanges(k.agentStates[n.Name], &m))
 		if w != (agentState{}) {
-			words[n.Name] = w
+			states[n.Name] = w
 		}
 		nodes = append(nodes, m)
 	}
-	k.agentStates = words
+	k.agentStates = states
 	k.triggerAfter(wait)
 	k.count.Store(int64(len(nodes)))
 	return nodes

@@ -190,7 +190,7 @@ func FuzzHostileStatus(f *testing.F) {
 			}
 			for _, e := range p.Endpoints {
 				if seen[e.Addr()] || p.Gather.Contains(e.Port()) || p.Gather.Len() == 0 || !e.Addr().IsGlobalUnicast() {
-					t.Errorf("%s is spread to, and no device could be told so: %+v", e, p)
+					t.Errorf("%s is spread to but no valid endpoint: %+v", e, p)
 				}
 				seen[e.Addr()] = true
 			}

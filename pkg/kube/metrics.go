@@ -65,7 +65,7 @@ func (s *Stats) collectTunnel(ch chan<- prometheus.Metric) {
 
 // collectSpread exports the metrics of the attached programs, as `ropewalk spread attach --metrics` does.
 func (s *Stats) collectSpread(ch chan<- prometheus.Metric) {
-	if look := s.spread.Load(); look != nil {
-		metrics.NewSpreadCollector(*look).Collect(ch)
+	if source := s.spread.Load(); source != nil {
+		metrics.NewSpreadCollector(*source).Collect(ch)
 	}
 }

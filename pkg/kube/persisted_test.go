@@ -89,7 +89,7 @@ func TestRestartWithoutAPIRestoresTunnel(t *testing.T) {
 	a, n, engines := newTestAgent(t, dir, nil)
 	a.restorePersisted()
 	if len(*engines) != 1 {
-		t.Fatalf("%d tunnels", len(*engines))
+		t.Fatalf("%d engines", len(*engines))
 	}
 	e := (*engines)[0]
 	st := e.Status()
@@ -152,7 +152,7 @@ func TestTunnelIsRepairedWithoutAPI(t *testing.T) {
 	a.triggerHostChanged()
 	carries()
 	if a.stats.Reconciles.Load() != 0 || a.stats.Failures.Load() != 0 {
-		t.Errorf("%d looks at a cluster that is not known", a.stats.Reconciles.Load())
+		t.Errorf("%d reconciles before the informers synced", a.stats.Reconciles.Load())
 	}
 }
 
@@ -190,10 +190,10 @@ func TestObsoleteStateOpensNoTunnel(t *testing.T) {
 
 func TestKeyOwnerSurvivesAgentRestart(t *testing.T) {
 	dir := t.TempDir()
-	own, elder, younger := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}), meshNode(2, noise.PublicKey{2})
-	l := savedByFirstAgent(t, dir, own, elder, younger)
-	elder.Agent.Key = younger.Agent.Key
-	l.nodes[1] = elder
+	own, older, younger := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}), meshNode(2, noise.PublicKey{2})
+	l := savedByFirstAgent(t, dir, own, older, younger)
+	older.Agent.Key = younger.Agent.Key
+	l.nodes[1] = older
 	for _, early := range []bool{true, false} {
 		a, _, _ := newTestAgent(t, dir, nil)
 		a.persisted, _ = loadPersistedState(dir)
@@ -205,7 +205,7 @@ func TestKeyOwnerSurvivesAgentRestart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(r.saved.Peers) != 1 || r.saved.Peers[0].Node != younger.Name || len(r.problems) != 1 || r.problems[0].Node != elder.Name {
+		if len(r.saved.Peers) != 1 || r.saved.Peers[0].Node != younger.Name || len(r.problems) != 1 || r.problems[0].Node != older.Name {
 			t.Errorf("early %v: %+v, %+v", early, r.saved.Peers, r.problems)
 		}
 		a.active.stop()

@@ -25,14 +25,14 @@ func TestChangedCountIsPublishedOnTime(t *testing.T) {
 		if a.countsDue() {
 			t.Error("published at once")
 		}
-		began, looks := time.Now(), 0
-		for due := false; !due; looks++ {
+		began, reconciles := time.Now(), 0
+		for due := false; !due; reconciles++ {
 			w, _ := a.queue.Get()
 			due = a.countsDue()
 			a.queue.Done(w)
 		}
-		if took := time.Since(began); looks != 2 || took < 10*time.Second || took > 20*time.Second {
-			t.Errorf("published after %s and %d reconciles", took, looks)
+		if took := time.Since(began); reconciles != 2 || took < 10*time.Second || took > 20*time.Second {
+			t.Errorf("published after %s and %d reconciles", took, reconciles)
 		}
 	})
 }
@@ -85,7 +85,7 @@ func TestOutdatedCRDGetsStatusWithoutPlans(t *testing.T) {
 	}
 	rn := &v1alpha1.RopewalkNode{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
 	res := result{status: v1alpha1.NodeStatus{Mode: v1alpha1.ModeSpread, Gathers: true, Plans: []v1alpha1.Plan{{IPFamily: v1alpha1.IPv4, Ports: []v1alpha1.Port{61000}}}}}
-	told := func() v1alpha1.NodeStatus {
+	publish := func() v1alpha1.NodeStatus {
 		t.Helper()
 		if err := a.publishStatus(t.Context(), rn, res, nil); err != nil {
 			t.Fatal(err)
@@ -96,20 +96,20 @@ func TestOutdatedCRDGetsStatusWithoutPlans(t *testing.T) {
 		}
 		return st
 	}
-	if st := told(); !st.Gathers || len(st.Plans) > 0 || !strings.Contains(st.Conditions[0].Message, "kubectl apply --server-side -k deploy/crd") {
+	if st := publish(); !st.Gathers || len(st.Plans) > 0 || !strings.Contains(st.Conditions[0].Message, "kubectl apply --server-side -k deploy/crd") {
 		t.Errorf("%+v", st)
 	}
 	writes := api.agents.size()
-	if told(); api.agents.size() != writes {
+	if publish(); api.agents.size() != writes {
 		t.Error("an unchanged status was written again")
 	}
 	res.status.Gathers = false
-	if st := told(); st.Gathers {
+	if st := publish(); st.Gathers {
 		t.Error("a later change was not written")
 	}
 	api.crdWithoutPlans.Store(false)
 	a.lastWrite.plansRefused = time.Now().Add(-plansRetryPeriod)
-	if st := told(); len(st.Plans) != 1 || st.Conditions[0].Message != "" {
+	if st := publish(); len(st.Plans) != 1 || st.Conditions[0].Message != "" {
 		t.Errorf("plans are not published to the updated CRD: %+v", st)
 	}
 }

@@ -154,7 +154,7 @@ func TestIdleConnectionsDoNotBlockProbes(t *testing.T) {
 		_ = Serve(t.Context(), l, Content{&s, "test", slog.New(slog.DiscardHandler)})
 	}()
 	t.Cleanup(func() { <-done })
-	var eldest net.Conn
+	var oldest net.Conn
 	for i := range maxClients + 1 {
 		c, err := new(net.Dialer).DialContext(t.Context(), "tcp", l.Addr().String())
 		if err != nil {
@@ -162,7 +162,7 @@ func TestIdleConnectionsDoNotBlockProbes(t *testing.T) {
 		}
 		defer c.Close()
 		if i == 0 {
-			eldest = c
+			oldest = c
 		}
 		if _, err := io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 			t.Fatal(err)
@@ -171,10 +171,10 @@ func TestIdleConnectionsDoNotBlockProbes(t *testing.T) {
 			t.Fatalf("client %d: %q, %v", i, answer, err)
 		}
 	}
-	if err := eldest.SetReadDeadline(time.Now().Add(idleTimeout / 2)); err != nil {
+	if err := oldest.SetReadDeadline(time.Now().Add(idleTimeout / 2)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.Copy(io.Discard, eldest); errors.Is(err, os.ErrDeadlineExceeded) {
+	if _, err := io.Copy(io.Discard, oldest); errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Error("the oldest connection above the limit is still open")
 	}
 }

@@ -80,7 +80,7 @@ func (u *tunnels) cross(from, to *testNode) *crossing {
 	c.rounds()
 	u.must(watched.Stop())
 	if missed := watched.Stats().Missed; missed > 0 {
-		u.Errorf("%d packets were not looked at", missed)
+		u.Errorf("%d packets were not inspected", missed)
 	}
 	nowReceived, _ := to.transfer()
 	_, nowSent := from.transfer()

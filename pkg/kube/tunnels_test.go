@@ -233,7 +233,7 @@ func (n *testNode) transfer() (received, sent int) {
 	return received, sent
 }
 
-// startAgents starts both nodes' agents, which are told no port, and waits until they spread.
+// startAgents starts both nodes' agents, without a configured port, and waits until they spread.
 func (u *tunnels) startAgents() []*agentProcess {
 	u.Helper()
 	var all []*agentProcess

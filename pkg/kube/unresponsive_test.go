@@ -30,7 +30,7 @@ func TestUnresponsivePeersAreNamedAndBounded(t *testing.T) {
 			have[j].TxBytes += 148
 		}
 		if got = s.update(begin.Add(time.Duration(i)*5*time.Minute), have, want); i < 2 && got != nil {
-			t.Errorf("look %d: %+v", i, got)
+			t.Errorf("update %d: %+v", i, got)
 		}
 	}
 	if got == nil || got.Count != 11 || len(got.Nodes) != v1alpha1.MaxStaleNodes || got.Nodes[0] != "n01" {

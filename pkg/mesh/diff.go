@@ -17,7 +17,7 @@ type SentEndpoints map[noise.PublicKey]netip.AddrPort
 
 // Diff returns the changes that make a device's peers those of a plan, in the order in which to apply them. It returns none if
 // there is nothing to change. It changes an endpoint only if the plan's endpoint has changed, so that roaming is preserved.
-func Diff(want []Peer, have []config.PeerStatus, told SentEndpoints) []config.Peer {
+func Diff(want []Peer, have []config.PeerStatus, sent SentEndpoints) []config.Peer {
 	present := make(map[noise.PublicKey]*config.PeerStatus, len(have))
 	for i := range have {
 		present[have[i].PublicKey] = &have[i]
@@ -45,7 +45,7 @@ func Diff(want []Peer, have []config.PeerStatus, told SentEndpoints) []config.Pe
 		if len(taken) > 0 { // before they are given to another peer
 			changes = append(changes, config.Peer{PublicKey: w.Key, UpdateOnly: true, AllowedIPs: taken})
 		}
-		c := config.Peer{PublicKey: w.Key, UpdateOnly: true, AllowedIPs: added, Endpoint: w.newEndpoint(st, told)}
+		c := config.Peer{PublicKey: w.Key, UpdateOnly: true, AllowedIPs: added, Endpoint: w.newEndpoint(st, sent)}
 		if c.Endpoint != nil || len(c.AllowedIPs) > 0 {
 			additions = append(additions, c)
 		}
@@ -65,11 +65,11 @@ func addition(w *Peer) config.Peer {
 }
 
 // newEndpoint returns the endpoint if the device must be configured with it, or nil.
-func (p *Peer) newEndpoint(st *config.PeerStatus, told SentEndpoints) *config.Endpoint {
+func (p *Peer) newEndpoint(st *config.PeerStatus, sent SentEndpoints) *config.Endpoint {
 	if !p.Endpoint.IsValid() {
 		return nil
 	}
-	last, known := told[p.Key]
+	last, known := sent[p.Key]
 	if known && last == p.Endpoint || !known && st.Endpoint.AddrPort.IsValid() {
 		return nil
 	}

@@ -48,9 +48,9 @@ func apply(have []config.PeerStatus, changes []config.Peer) []config.PeerStatus 
 			have[i].AllowedIPs = nil
 		}
 		for _, a := range c.AllowedIPs {
-			holder, held := owner[a.Prefix]
-			if held && (holder == i || !a.Remove) {
-				have[holder].AllowedIPs = slices.DeleteFunc(have[holder].AllowedIPs, func(p netip.Prefix) bool { return p == a.Prefix })
+			ownerIndex, isOwned := owner[a.Prefix]
+			if isOwned && (ownerIndex == i || !a.Remove) {
+				have[ownerIndex].AllowedIPs = slices.DeleteFunc(have[ownerIndex].AllowedIPs, func(p netip.Prefix) bool { return p == a.Prefix })
 				delete(owner, a.Prefix)
 			}
 			if !a.Remove {
@@ -69,7 +69,7 @@ func TestDiffContainsOnlyChanges(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		want     []Peer
-		edit     func(have []config.PeerStatus, told SentEndpoints) []config.PeerStatus
+		edit     func(have []config.PeerStatus, sent SentEndpoints) []config.PeerStatus
 		changes  int
 		allowed  map[byte][]string // allowed IPs after the changes, by the first byte of the key
 		endpoint netip.AddrPort    // of the first peer, after the changes
@@ -87,19 +87,19 @@ func TestDiffContainsOnlyChanges(t *testing.T) {
 			allowed: map[byte][]string{2: {"10.244.2.0/24"}, 3: {"10.244.3.0/24"}}, endpoint: roamed,
 		},
 		{
-			name: "also after a restart, which forgets what was told", want: []Peer{peer(2, "10.244.2.0/24"), peer(3, "10.244.3.0/24")},
-			edit: func(have []config.PeerStatus, told SentEndpoints) []config.PeerStatus {
+			name: "after a restart without sent endpoints", want: []Peer{peer(2, "10.244.2.0/24"), peer(3, "10.244.3.0/24")},
+			edit: func(have []config.PeerStatus, sent SentEndpoints) []config.PeerStatus {
 				have[0].Endpoint.AddrPort = roamed
-				clear(told)
+				clear(sent)
 				return have
 			},
 			allowed: map[byte][]string{2: {"10.244.2.0/24"}, 3: {"10.244.3.0/24"}}, endpoint: roamed,
 		},
 		{
 			name: "a node has moved", want: []Peer{peer(2, "10.244.2.0/24"), peer(3, "10.244.3.0/24")},
-			edit: func(have []config.PeerStatus, told SentEndpoints) []config.PeerStatus {
+			edit: func(have []config.PeerStatus, sent SentEndpoints) []config.PeerStatus {
 				have[0].Endpoint.AddrPort = roamed
-				told[noise.PublicKey{2}] = netip.MustParseAddrPort("192.0.2.200:1")
+				sent[noise.PublicKey{2}] = netip.MustParseAddrPort("192.0.2.200:1")
 				return have
 			},
 			changes: 1, allowed: map[byte][]string{2: {"10.244.2.0/24"}, 3: {"10.244.3.0/24"}}, endpoint: peer(2).Endpoint,
@@ -128,18 +128,18 @@ func TestDiffContainsOnlyChanges(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			told := SentEndpoints{}
-			first := Diff([]Peer{peer(2, "10.244.2.0/24"), peer(3, "10.244.3.0/24")}, nil, told)
-			told.Record(first)
+			sent := SentEndpoints{}
+			first := Diff([]Peer{peer(2, "10.244.2.0/24"), peer(3, "10.244.3.0/24")}, nil, sent)
+			sent.Record(first)
 			have := apply(nil, first)
 			if c.edit != nil {
-				have = c.edit(have, told)
+				have = c.edit(have, sent)
 			}
-			changes := Diff(c.want, have, told)
+			changes := Diff(c.want, have, sent)
 			if len(changes) != c.changes {
 				t.Errorf("%d changes: %+v", len(changes), changes)
 			}
-			told.Record(changes)
+			sent.Record(changes)
 			have = apply(have, changes)
 			got := map[byte][]string{}
 			for _, p := range have {
@@ -155,7 +155,7 @@ func TestDiffContainsOnlyChanges(t *testing.T) {
 			if have[0].Endpoint.AddrPort != c.endpoint {
 				t.Errorf("the endpoint is %s, want %s", have[0].Endpoint.AddrPort, c.endpoint)
 			}
-			if again := Diff(c.want, have, told); len(again) > 0 {
+			if again := Diff(c.want, have, sent); len(again) > 0 {
 				t.Errorf("it does not end: %+v", again)
 			}
 		})
@@ -166,7 +166,7 @@ func TestDiffContainsOnlyChanges(t *testing.T) {
 func TestRepeatedDiffsConverge(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	var have []config.PeerStatus
-	told := SentEndpoints{}
+	sent := SentEndpoints{}
 	for round := range 300 {
 		var nodes []Node
 		for i := range 12 {
@@ -178,10 +178,10 @@ func TestRepeatedDiffsConverge(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		changes := Diff(plan.Peers, have, told)
-		told.Record(changes)
+		changes := Diff(plan.Peers, have, sent)
+		sent.Record(changes)
 		have = apply(have, changes)
-		if again := Diff(plan.Peers, have, told); len(again) > 0 {
+		if again := Diff(plan.Peers, have, sent); len(again) > 0 {
 			t.Fatalf("round %d: %+v are left", round, again)
 		}
 		if len(have) != len(plan.Peers) {

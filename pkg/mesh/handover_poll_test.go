@@ -52,7 +52,7 @@ func TestRepeatedNextKeysDoNotKeepFastPolling(t *testing.T) {
 		}
 	}
 	if most := 5 * 30; often > most {
-		t.Errorf("it is looked for closely in %d seconds of an hour", often)
+		t.Errorf("fast polling in %d seconds of an hour", often)
 	}
 }
 

@@ -146,10 +146,10 @@ func optedOut(name string, nodes []Node) bool {
 type claims[K comparable] map[K]*Node
 
 // claim makes a node the owner of a value, unless another node is. It then returns that one.
-func (c claims[K]) claim(thing K, n *Node) (holder *Node) {
-	if holder, taken := c[thing]; taken && holder != n {
-		return holder
+func (c claims[K]) claim(value K, n *Node) (owner *Node) {
+	if owner, taken := c[value]; taken && owner != n {
+		return owner
 	}
-	c[thing] = n
+	c[value] = n
 	return nil
 }

@@ -94,7 +94,7 @@ func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
 			func(two, _ *Node) { two.Agent = nil }, both[1:], routes, nil, "",
 		},
 		{
-			"the same for one whose key is not known",
+			"unknown key",
 			TunnelConfig{},
 			func(two, _ *Node) { two.Agent.Key = noise.PublicKey{} }, both[1:], routes, nil, "n2: it has not published its key yet",
 		},
@@ -134,7 +134,7 @@ func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
 			"",
 		},
 		{
-			"a copied disk: the key is the elder's",
+			"a copied disk: the older node keeps the key",
 			TunnelConfig{},
 			func(_, three *Node) { three.Agent.Key = noise.PublicKey{2} },
 			both[:1], routes, nil, "n3: its key is the key of n2 (a copied disk?): give it another key",
@@ -201,7 +201,7 @@ func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
 			"n3: its pods' 169.254.169.0/24 is no global unicast prefix\nn3: its pods' 224.0.0.0/24 is no global unicast prefix\nn3: its pods' fe80::/64 is no global unicast prefix",
 		},
 		{
-			"nor where elder nodes are",
+			"prefix contains older nodes' addresses",
 			TunnelConfig{},
 			func(_, three *Node) { three.PodCIDRs = prefixesOf("192.0.2.0/25") },
 			without3, routes[:1], nil, "n3: its pods' 192.0.2.0/25 contains an address of n1",
@@ -275,7 +275,7 @@ func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
 				}
 				got.Problems = nil
 				if len(got.MTU) > 0 {
-					t.Errorf("nobody told an MTU: %v", got.MTU)
+					t.Errorf("no node has published an MTU: %v", got.MTU)
 				}
 				if diff := cmp.Diff(want, got, equal); diff != "" {
 					t.Error("-want +got\n" + diff)
@@ -502,9 +502,9 @@ func BenchmarkDiffOf5000NodesThatAreThere(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	have, told := apply(nil, Diff(plan.Peers, nil, nil)), SentEndpoints{}
+	have, sent := apply(nil, Diff(plan.Peers, nil, nil)), SentEndpoints{}
 	for b.Loop() {
-		if c := Diff(plan.Peers, have, told); len(c) > 0 {
+		if c := Diff(plan.Peers, have, sent); len(c) > 0 {
 			b.Fatal(len(c))
 		}
 	}

@@ -62,7 +62,7 @@ type prefixClaim struct {
 // assignPrefixes returns the accepted prefixes of each node. Of two overlapping prefixes, the older node's is accepted. The
 // same holds for a prefix and another node's address within it, unless the cluster's prefixes are known.
 func assignPrefixes(nodes []Node, cluster []netip.Prefix) map[string]podPrefixes {
-	mine := make(map[string]podPrefixes, len(nodes))
+	byNode := make(map[string]podPrefixes, len(nodes))
 	var all []prefixClaim
 	var at nodeAddrs
 	if len(cluster) == 0 {
@@ -74,14 +74,14 @@ func assignPrefixes(nodes []Node, cluster []netip.Prefix) map[string]podPrefixes
 			p = p.Masked()
 			reason := podPrefixProblem(p, cluster)
 			if reason == "" {
-				if elder := at.olderNodeIn(p, n); elder != nil {
-					reason = "contains an address of " + elder.Name
+				if olderNode := at.olderNodeIn(p, n); olderNode != nil {
+					reason = "contains an address of " + olderNode.Name
 				}
 			}
 			if reason != "" {
-				of := mine[n.Name]
-				of.reject("its pods' %s %s", p, reason)
-				mine[n.Name] = of
+				assigned := byNode[n.Name]
+				assigned.reject("its pods' %s %s", p, reason)
+				byNode[n.Name] = assigned
 				continue
 			}
 			all = append(all, prefixClaim{prefix: p, node: n})
@@ -92,19 +92,19 @@ func assignPrefixes(nodes []Node, cluster []netip.Prefix) map[string]podPrefixes
 	})
 	findOverlaps(all)
 	for _, c := range all {
-		of := mine[c.node.Name]
-		if holder := older(c.node, older(c.containing, c.contained)); holder == c.node {
-			of.accepted = append(of.accepted, c.prefix)
+		assigned := byNode[c.node.Name]
+		if owner := older(c.node, older(c.containing, c.contained)); owner == c.node {
+			assigned.accepted = append(assigned.accepted, c.prefix)
 		} else {
-			of.reject("its pods' %s overlaps the pods of %s", c.prefix, holder.Name)
+			assigned.reject("its pods' %s overlaps the pods of %s", c.prefix, owner.Name)
 		}
-		mine[c.node.Name] = of
+		byNode[c.node.Name] = assigned
 	}
-	for name, p := range mine {
+	for name, p := range byNode {
 		p.accepted = slices.Compact(p.accepted)
-		mine[name] = p
+		byNode[name] = p
 	}
-	return mine
+	return byNode
 }
 
 // nodeAddr is an address of a node.
@@ -181,10 +181,10 @@ func comparePrefixes(a, b netip.Prefix) int {
 // podOwners finds the node of a pod's address.
 type podOwners struct{ table bart.Table[string] }
 
-func newPodOwners(mine map[string]podPrefixes) *podOwners {
+func newPodOwners(byNode map[string]podPrefixes) *podOwners {
 	o := &podOwners{}
-	for name, of := range mine {
-		for _, p := range of.accepted {
+	for name, assigned := range byNode {
+		for _, p := range assigned.accepted {
 			o.table.Insert(p, name)
 		}
 	}

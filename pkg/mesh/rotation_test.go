@@ -26,8 +26,8 @@ func TestRotationWaitsForPeersToAcceptNextKey(t *testing.T) {
 		{"another is asked for", Rotation{Requested: 2, Current: 1}, RotationGenerate},
 		{"it is made, and nobody knows", Rotation{Requested: 2, Current: 1, Next: 2, Announced: -1}, RotationAnnounce},
 		{"a change that began goes on, asked for or not", Rotation{Current: 1, Next: 2, Announced: -1}, RotationAnnounce},
-		{"it was told just now", Rotation{Requested: 2, Current: 1, Next: 2}, RotationWait},
-		{"it was told for almost long enough", Rotation{Current: 1, Next: 2, Announced: 10*time.Second - 1}, RotationWait},
+		{"just announced", Rotation{Requested: 2, Current: 1, Next: 2}, RotationWait},
+		{"announced for almost long enough", Rotation{Current: 1, Next: 2, Announced: 10*time.Second - 1}, RotationWait},
 		{"all accept it, but not for long enough", Rotation{Current: 1, Next: 2, Announced: 9 * time.Second}, RotationWait},
 		{"all accept it", Rotation{Current: 1, Next: 2, Announced: 10 * time.Second}, RotationSwitch},
 		{"one does not yet", Rotation{Current: 1, Next: 2, Announced: time.Minute, Unconfirmed: 1}, RotationWait},
@@ -131,7 +131,7 @@ func TestAllowedIPsFollowLatestHandshake(t *testing.T) {
 			if changes := Diff(AssignByHandshake(c.plan, c.have), apply(c.have, moves), SentEndpoints{
 				{2}: peer(2).Endpoint, {3}: peer(3).Endpoint, {9}: next.Endpoint,
 			}); len(changes) > 0 && len(c.plan) == 2 {
-				t.Errorf("the next look changes it: %+v", changes)
+				t.Errorf("the next reconcile changes it: %+v", changes)
 			}
 		})
 	}

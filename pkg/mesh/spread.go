@@ -39,7 +39,7 @@ func Spread(self string, nodes []Node, known bool) SpreadPlan {
 	if optedOut(self, nodes) {
 		return plan
 	}
-	held, own := claims[netip.Addr]{}, spreadPorts(find(self, nodes))
+	addrOwners, own := claims[netip.Addr]{}, spreadPorts(find(self, nodes))
 	for _, n := range others(self, ModeSpread, nodes) {
 		p := SpreadPeer{Node: n.Name, Spread: known && n.Agent.Gathers, Gather: spreadPorts(n)}
 		for _, e := range n.endpoints() {
@@ -47,8 +47,8 @@ func Spread(self string, nodes []Node, known bool) SpreadPlan {
 				plan.addProblem(n, "its spread ports %s contain the port of its endpoint %s", p.Gather, e)
 				continue
 			}
-			if holder := held.claim(e.Addr(), n); holder != nil {
-				plan.addProblem(n, "its endpoint %s belongs to %s", e, holder.Name)
+			if owner := addrOwners.claim(e.Addr(), n); owner != nil {
+				plan.addProblem(n, "its endpoint %s belongs to %s", e, owner.Name)
 				continue
 			}
 			p.Endpoints = append(p.Endpoints, e)

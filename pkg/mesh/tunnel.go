@@ -152,12 +152,12 @@ func (t *tunnelPlanner) assignAddrs(nodes []Node) {
 		sorted[i] = &nodes[i]
 	}
 	slices.SortFunc(sorted, compareAge)
-	held := claims[netip.Addr]{}
+	addrOwners := claims[netip.Addr]{}
 	for _, n := range sorted {
 		for _, a := range n.addrs() {
-			if holder := t.podOwners.owner(a); holder != "" && holder != n.Name {
-				t.addProblem(n, "its address %s lies in the pod prefixes of %s", a, holder)
-			} else if held.claim(a, n) == nil {
+			if owner := t.podOwners.owner(a); owner != "" && owner != n.Name {
+				t.addProblem(n, "its address %s lies in the pod prefixes of %s", a, owner)
+			} else if addrOwners.claim(a, n) == nil {
 				t.addrs[n.Name] = append(t.addrs[n.Name], a)
 			}
 		}
@@ -174,8 +174,8 @@ func (t *tunnelPlanner) addPeer(n *Node) {
 		t.addProblem(n, "it has not published its key yet")
 		return
 	}
-	if holder := t.keys[n.Agent.Key]; holder != n {
-		t.addProblem(n, "its key is the key of %s (a copied disk?): give it another key", holder.Name)
+	if owner := t.keys[n.Agent.Key]; owner != n {
+		t.addProblem(n, "its key is the key of %s (a copied disk?): give it another key", owner.Name)
 		return
 	}
 	endpoint, ok := t.endpoint(n)
@@ -194,8 +194,8 @@ func (t *tunnelPlanner) addPeer(n *Node) {
 	if next.IsZero() || next == n.Agent.Key {
 		return
 	}
-	if holder := t.keys[next]; holder != n {
-		t.addProblem(n, "its next key is the key of %s", holder.Name)
+	if owner := t.keys[next]; owner != n {
+		t.addProblem(n, "its next key is the key of %s", owner.Name)
 		return
 	}
 	t.plan.Peers = append(t.plan.Peers, Peer{Node: n.Name, Key: next, Endpoint: endpoint, Replaces: n.Agent.Key})

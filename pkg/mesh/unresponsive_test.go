@@ -12,12 +12,12 @@ import (
 func TestPeerIsUnresponsiveOnlyAfterFailedHandshakes(t *testing.T) {
 	begin := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 	at := func(seconds int) time.Time { return begin.Add(time.Duration(seconds) * time.Second) }
-	type look struct {
+	type sample struct {
 		at, handshake int // seconds; a handshake of -1: never
 		sent          uint64
 		silent        bool
 	}
-	for name, looks := range map[string][]look{
+	for name, samples := range map[string][]sample{
 		"answers":                    {{0, 0, 100, false}, {300, 280, 900, false}, {600, 590, 1900, false}},
 		"idle":                       {{0, 0, 100, false}, {300, 0, 100, false}, {600, 0, 100, false}, {900, 0, 100, false}},
 		"never talked to":            {{0, -1, 0, false}, {300, -1, 0, false}, {600, -1, 0, false}},
@@ -30,7 +30,7 @@ func TestPeerIsUnresponsiveOnlyAfterFailedHandshakes(t *testing.T) {
 		"a try that was given up on": {{300, 0, 0, false}, {400, 0, 148, false}, {600, 0, 148, true}, {900, 0, 148, true}},
 	} {
 		var s UnresponsiveDetector
-		for _, l := range looks {
+		for _, l := range samples {
 			p := config.PeerStatus{TxBytes: l.sent}
 			if l.handshake >= 0 {
 				p.LastHandshake = at(l.handshake)

@@ -36,8 +36,8 @@ type crowd struct {
 
 // joined has the counters of one agent.
 type joined struct {
-	Name                                 string
-	Peers, Added, Removed, Writes, Looks int
+	Name                                      string
+	Peers, Added, Removed, Writes, Reconciles int
 }
 
 func (a *api) newCrowd() *crowd {
@@ -141,7 +141,7 @@ func (c *crowd) meet() (most joined) {
 		if j.Added != j.Peers || j.Removed != 0 {
 			c.Errorf("%s flapped: %+v", j.Name, j)
 		}
-		most.Writes, most.Looks = max(most.Writes, j.Writes), max(most.Looks, j.Looks)
+		most.Writes, most.Reconciles = max(most.Writes, j.Writes), max(most.Reconciles, j.Reconciles)
 	}
 	return most
 }
@@ -160,7 +160,7 @@ func TestTwoHundredNodesJoinAtOnce(t *testing.T) {
 	c.begin(c.join(1))
 	second := c.meet()
 	t.Logf("%d nodes joined in %s, and one more; an agent wrote at most %d and then %d times, and looked at most %d and then %d times",
-		joiners, took.Round(100*time.Millisecond), first.Writes, second.Writes, first.Looks, second.Looks)
+		joiners, took.Round(100*time.Millisecond), first.Writes, second.Writes, first.Reconciles, second.Reconciles)
 	// The RopewalkNode, its status, and repeatedly a peer count: at this size at most every ten seconds.
 	if limit := 8 + int(time.Since(began)/(10*time.Second)); second.Writes > limit {
 		t.Errorf("an agent wrote %d times, want at most %d", second.Writes, limit)

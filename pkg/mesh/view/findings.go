@@ -170,14 +170,14 @@ func (e *checker) checkReported(n *Node) {
 }
 
 func sameCIDRs(n *Node) bool {
-	told := slices.Clone(n.Reported.PodCIDRs)
+	reported := slices.Clone(n.Reported.PodCIDRs)
 	var has []string
 	for _, p := range n.PodCIDRs {
 		has = append(has, p.String())
 	}
-	slices.Sort(told)
+	slices.Sort(reported)
 	slices.Sort(has)
-	return slices.Equal(told, has)
+	return slices.Equal(reported, has)
 }
 
 // checkPeers checks a node's peers.
@@ -192,8 +192,8 @@ func (e *checker) checkPeers(n *Node) {
 		e.add(e.unresponsiveSeverity(stale), "handshakes", n.Name, "no answer to its handshakes from "+text,
 			"check that UDP passes between the nodes, at the port in status.endpoints, and that the other node's agent runs")
 	}
-	s, looked := e.m.expected[n.Name]
-	if !looked || !n.participates() {
+	s, known := e.m.expected[n.Name]
+	if !known || !n.participates() {
 		return
 	}
 	if n.Reported.Peers != s.count {

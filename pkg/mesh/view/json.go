@@ -133,7 +133,7 @@ func (m *Mesh) nodeJSON(n *Node) nodeJSON {
 		Gathers: n.Agent != nil && n.Agent.Gathers, StalePeers: n.Reported.Unresponsive.Count, StaleNodes: n.Reported.Unresponsive.Nodes,
 		AgentVersion: n.Reported.AgentVersion, KernelVersion: n.Reported.KernelVersion,
 	}
-	if s, looked := m.expected[n.Name]; looked && n.participates() {
+	if s, known := m.expected[n.Name]; known && n.participates() {
 		j.PeersExpected = &s.count
 	}
 	return j

@@ -113,7 +113,7 @@ func (m *Mesh) row(n *Node) []string {
 		return append(row, "", "", "", "", readyText(n))
 	}
 	peers := strconv.Itoa(t.Peers)
-	if s, looked := m.expected[n.Name]; looked && n.participates() {
+	if s, known := m.expected[n.Name]; known && n.participates() {
 		peers += fmt.Sprintf("/%d", s.count) // the expected number
 	}
 	gathers := ""

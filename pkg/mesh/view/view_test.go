@@ -145,17 +145,17 @@ func TestCheckFindsEachProblem(t *testing.T) {
 		severity Severity
 		nodes    []string
 	}{
-		"no nodes":          {func(c *Cluster) { c.Nodes = nil }, "nodes", Failed, nil},
-		"no agents":         {func(c *Cluster) { c.Nodes = c.Nodes[:1]; c.Nodes[0].Agent, c.Nodes[0].Reported = nil, Reported{} }, "agent", Failed, []string{"node-01"}},
-		"no key":            {func(c *Cluster) { c.Nodes[0].Agent.Key = [32]byte{} }, "key", Failed, []string{"node-01"}},
-		"a copied key":      {func(c *Cluster) { c.Nodes[2].Agent.Key = c.Nodes[1].Agent.Key }, "plan", Failed, []string{"node-03"}},
-		"pods of another":   {func(c *Cluster) { c.Nodes[2].PodCIDRs = c.Nodes[1].PodCIDRs }, "plan", Failed, []string{"node-03"}},
-		"other pods told":   {func(c *Cluster) { c.Nodes[2].Reported.PodCIDRs[0] = "10.9.0.0/24" }, "pods", Warning, []string{"node-03"}},
-		"another MTU":       {func(c *Cluster) { c.Nodes[1].Reported.MTU = 8941 }, "mtu", Warning, []string{"node-02"}},
-		"no MTU for IPv6":   {func(c *Cluster) { withSmallMTU(c) }, "mtu", Failed, []string{"node-01"}},
-		"another mode":      {func(c *Cluster) { c.Nodes[1].Agent.Mode = mesh.ModeSpread }, "mode", Warning, []string{"node-02"}},
-		"a peer too few":    {func(c *Cluster) { c.Nodes[1].Reported.Peers-- }, "peers", Warning, []string{"node-02"}},
-		"a stale handshake": {func(c *Cluster) { c.Nodes[1].Reported.Unresponsive = UnresponsivePeers{1, []string{"node-03"}} }, "handshakes", Failed, []string{"node-02"}},
+		"no nodes":            {func(c *Cluster) { c.Nodes = nil }, "nodes", Failed, nil},
+		"no agents":           {func(c *Cluster) { c.Nodes = c.Nodes[:1]; c.Nodes[0].Agent, c.Nodes[0].Reported = nil, Reported{} }, "agent", Failed, []string{"node-01"}},
+		"no key":              {func(c *Cluster) { c.Nodes[0].Agent.Key = [32]byte{} }, "key", Failed, []string{"node-01"}},
+		"a copied key":        {func(c *Cluster) { c.Nodes[2].Agent.Key = c.Nodes[1].Agent.Key }, "plan", Failed, []string{"node-03"}},
+		"pods of another":     {func(c *Cluster) { c.Nodes[2].PodCIDRs = c.Nodes[1].PodCIDRs }, "plan", Failed, []string{"node-03"}},
+		"other pods reported": {func(c *Cluster) { c.Nodes[2].Reported.PodCIDRs[0] = "10.9.0.0/24" }, "pods", Warning, []string{"node-03"}},
+		"another MTU":         {func(c *Cluster) { c.Nodes[1].Reported.MTU = 8941 }, "mtu", Warning, []string{"node-02"}},
+		"no MTU for IPv6":     {func(c *Cluster) { withSmallMTU(c) }, "mtu", Failed, []string{"node-01"}},
+		"another mode":        {func(c *Cluster) { c.Nodes[1].Agent.Mode = mesh.ModeSpread }, "mode", Warning, []string{"node-02"}},
+		"a peer too few":      {func(c *Cluster) { c.Nodes[1].Reported.Peers-- }, "peers", Warning, []string{"node-02"}},
+		"a stale handshake":   {func(c *Cluster) { c.Nodes[1].Reported.Unresponsive = UnresponsivePeers{1, []string{"node-03"}} }, "handshakes", Failed, []string{"node-02"}},
 		"a node that is off": {func(c *Cluster) {
 			c.Nodes[1].Reported.Unresponsive = UnresponsivePeers{1, []string{"node-03"}}
 			c.Nodes[2].Kubelet = No

@@ -60,8 +60,8 @@ func run(server, dir string) error {
 
 // done has the counters of one agent.
 type done struct {
-	Name                                 string
-	Peers, Added, Removed, Writes, Looks int
+	Name                                      string
+	Peers, Added, Removed, Writes, Reconciles int
 }
 
 func report(all []*joiner) error {
@@ -122,7 +122,7 @@ func (j *joiner) done() done {
 	defer j.mu.Unlock()
 	return done{
 		Name: j.name, Peers: len(j.peers), Added: j.added, Removed: j.removed,
-		Writes: int(j.writes.Load()), Looks: int(j.stats.Reconciles.Load()),
+		Writes: int(j.writes.Load()), Reconciles: int(j.stats.Reconciles.Load()),
 	}
 }
 
