@@ -48,7 +48,7 @@ func in(t *testing.T, h *netlab.Host, f func() error) {
 func cleanupOf(t *testing.T, tunnel string) CleanupConfig {
 	t.Helper()
 	return CleanupConfig{Config: Config{
-		Tunnel: tunnel, KeyDir: filepath.Join(t.TempDir(), "keys"), Log: slog.New(slog.DiscardHandler), Propagation: time.Nanosecond,
+		MeshConfig: MeshConfig{Tunnel: tunnel}, KeyDir: filepath.Join(t.TempDir(), "keys"), Log: slog.New(slog.DiscardHandler), Propagation: time.Nanosecond,
 	}}
 }
 
@@ -123,7 +123,7 @@ func TestCleanupKeepsForeignInterfaces(t *testing.T) {
 
 func TestTearDownRemovesOnlyOwnTunnel(t *testing.T) {
 	h, tunnel := emptyHost(t)
-	m := newMeshReconciler(Config{Tunnel: tunnel, Log: slog.New(slog.DiscardHandler)}.withDefaults(), nil, nil, func() {})
+	m := newMeshReconciler(Config{MeshConfig: MeshConfig{Tunnel: tunnel}, Log: slog.New(slog.DiscardHandler)}.withDefaults(), nil, nil, func() {})
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = tunnel
 	for _, c := range []struct {

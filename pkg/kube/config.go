@@ -24,39 +24,46 @@ type Config struct {
 	Mode    mesh.Mode
 	Version string // of the agent, for the status
 	Log     *slog.Logger
+	// KeyDir holds the node's keys and the persisted state; empty: DefaultKeyDir.
+	KeyDir string
 
 	// Port is the tunnel's UDP port. 0: in spread mode, that of the WireGuard found on the node; in mesh mode, DefaultPort.
 	Port uint16
 	// Ports are the source ports to spread over; zero: spread.DefaultPorts.
 	Ports spread.Ports
-	// Mark is the mask of the bits of a packet's mark that hold its flow. It is for userspace WireGuard, in spread mode.
+
+	// ResyncPeriod is the interval of reconciles without an event; 0: DefaultResyncPeriod.
+	ResyncPeriod time.Duration
+	// Propagation is how long other nodes may take to receive this node's status. Spreading waits for it. 0: DefaultPropagation.
+	Propagation time.Duration
+
+	SpreadConfig
+	MeshConfig
+}
+
+// SpreadConfig has the settings of spread mode.
+type SpreadConfig struct {
+	// Mark is the mask of the bits of a packet's mark that hold its flow. It is for userspace WireGuard.
 	Mark uint32
-
-	// PerPeerMetrics selects when mesh mode exports metrics of single peers. Each node has all other nodes as peers.
-	PerPeerMetrics metrics.PerPeer
-
-	// BPF is the BPF file system for pins, in spread mode. Empty: the system's, which is mounted if necessary.
+	// BPF is the BPF file system for pins. Empty: the system's, which is mounted if necessary.
 	BPF string
+}
 
-	// Tunnel is the interface's name, in mesh mode; empty: DefaultTunnel.
+// MeshConfig has the settings of mesh mode.
+type MeshConfig struct {
+	// Tunnel is the interface's name; empty: DefaultTunnel.
 	Tunnel string
-	// KeyDir holds the node's keys and the persisted state; empty: DefaultKeyDir.
-	KeyDir string
-	// Open opens the tunnel, in mesh mode; nil: OpenPersistentEngine.
-	Open OpenTunnel
-	// Network is the host that mesh mode changes; nil: the network namespace of the process.
-	Network Network
 	// MTU of the tunnel in bytes; 0: derived from the interface that has the node's address.
 	MTU int
 	// Cleartext and Pods are those of mesh.TunnelConfig.
 	Cleartext bool
 	Pods      []netip.Prefix
-
-	// ResyncPeriod is the interval of reconciles without an event; 0: DefaultResyncPeriod.
-	ResyncPeriod time.Duration
-	// Propagation is how long other nodes may take to receive this node's status. Spreading waits for it. 0:
-	// DefaultPropagation.
-	Propagation time.Duration
+	// PerPeerMetrics selects when to export metrics of single peers. Each node has all other nodes as peers.
+	PerPeerMetrics metrics.PerPeer
+	// Open opens the tunnel; nil: OpenPersistentEngine.
+	Open OpenTunnel
+	// Network is the host to change; nil: the network namespace of the process.
+	Network Network
 }
 
 // The defaults of Config.

@@ -44,7 +44,7 @@ func runTestAgent(text []byte) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	klog.SetSlogLogger(log)
 	a, err := New(Config{
-		Node: o.Node, API: &rest.Config{Host: o.Server}, Mode: mesh.ModeSpread, Version: "test", Log: log, BPF: o.BPF, Propagation: 1,
+		Node: o.Node, API: &rest.Config{Host: o.Server}, Mode: mesh.ModeSpread, Version: "test", Log: log, SpreadConfig: SpreadConfig{BPF: o.BPF}, Propagation: 1,
 	})
 	if err != nil {
 		return err

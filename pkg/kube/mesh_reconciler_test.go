@@ -164,11 +164,10 @@ func newTestMeshReconciler(t *testing.T) (*meshReconciler, *fakeNetwork, func() 
 	var last *fakeEngine
 	n := &fakeNetwork{}
 	cfg := Config{
-		KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Network: n,
-		Open: func(string, int, *slog.Logger) (Engine, error) {
+		KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), MeshConfig: MeshConfig{Network: n, Open: func(string, int, *slog.Logger) (Engine, error) {
 			last = &fakeEngine{done: make(chan struct{})}
 			return last, nil
-		},
+		}},
 	}
 	m := newMeshReconciler(cfg.withDefaults(), nil, func() []netip.Addr { return nil }, func() {})
 	t.Cleanup(m.stop)
@@ -408,7 +407,7 @@ func TestRejectedKeyIsConfiguredAgain(t *testing.T) {
 
 func TestCleartextAddsNoBlackholeBeforeSync(t *testing.T) {
 	n := &fakeNetwork{refuse: true}
-	a := &Agent{cfg: Config{KeyDir: t.TempDir(), Cleartext: true, Network: n, Log: slog.New(slog.DiscardHandler)}.withDefaults()}
+	a := &Agent{cfg: Config{KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), MeshConfig: MeshConfig{Cleartext: true, Network: n}}.withDefaults()}
 	a.savePersisted(persistedState{Mode: mesh.ModeMesh, Routing: &Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}}})
 	a.restorePersisted()
 	if n.routing == nil || n.refuse {

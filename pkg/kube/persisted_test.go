@@ -31,12 +31,11 @@ func newTestAgent(t *testing.T, dir string, change func(*Config)) (a *Agent, n *
 	t.Helper()
 	n, engines = &fakeNetwork{}, &[]*fakeEngine{}
 	cfg := Config{
-		Node: "a", API: &rest.Config{Host: "https://192.0.2.254"}, Mode: mesh.ModeMesh, KeyDir: dir, Network: n,
-		Log: slog.New(slog.DiscardHandler),
-		Open: func(string, int, *slog.Logger) (Engine, error) {
-			*engines = append(*engines, &fakeEngine{done: make(chan struct{})})
-			return (*engines)[len(*engines)-1], nil
-		},
+		Node: "a", API: &rest.Config{Host: "https://192.0.2.254"}, Mode: mesh.ModeMesh, KeyDir: dir, Log: slog.New(slog.DiscardHandler),
+	}
+	cfg.Network, cfg.Open = n, func(string, int, *slog.Logger) (Engine, error) {
+		*engines = append(*engines, &fakeEngine{done: make(chan struct{})})
+		return (*engines)[len(*engines)-1], nil
 	}
 	if change != nil {
 		change(&cfg)

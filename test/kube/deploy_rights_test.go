@@ -101,7 +101,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	}
 	keys := filepath.Join(agents[3].paths["/var/lib/ropewalk"], "keys")
 	if left, err := os.ReadDir(keys); err != nil || len(left) == 0 {
-		t.Errorf("nobody asked to remove keys: %v", err)
+		t.Errorf("the keys were removed without --keys: %v", err)
 	}
 	l.nodes[3].cleanUp(bpf, "--keys")
 	if _, err := os.Stat(keys); !errors.Is(err, os.ErrNotExist) {
@@ -113,7 +113,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 func (n *node) cleanUp(bpf string, args ...string) {
 	n.l.Helper()
 	c := n.run(kustomized("cleanup"), bpf, args...)
-	n.l.eventually("all is taken away", func() error {
+	n.l.eventually("the cleanup to finish", func() error {
 		if !strings.Contains(c.log.String(), "cleanup done") {
 			return errors.New(c.log.String())
 		}
@@ -121,7 +121,7 @@ func (n *node) cleanUp(bpf string, args ...string) {
 	})
 	c.stop()
 	if st, err := n.l.status(n.name); err != nil || st.Mode != "" || st.PublicKey != "" || len(st.Endpoints) > 0 || st.Gathers {
-		n.l.Errorf("%s still tells: %+v, %v", n.name, st, err)
+		n.l.Errorf("%s still has a status: %+v, %v", n.name, st, err)
 	}
 	if left := n.routes(); strings.Contains(left, "ropewalk0") || strings.Contains(left, "proto 82") || strings.Contains(left, "unreachable 10.") {
 		n.l.Errorf("something is left on %s:\n%s", n.name, left)

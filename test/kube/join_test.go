@@ -159,7 +159,7 @@ func TestTwoHundredNodesJoinAtOnce(t *testing.T) {
 	took := time.Since(began)
 	c.begin(c.join(1))
 	second := c.meet()
-	t.Logf("%d nodes joined in %s, and one more; an agent wrote at most %d and then %d times, and looked at most %d and then %d times",
+	t.Logf("%d nodes joined in %s, and one more; an agent wrote at most %d and then %d times, and reconciled at most %d and then %d times",
 		joiners, took.Round(100*time.Millisecond), first.Writes, second.Writes, first.Reconciles, second.Reconciles)
 	// The RopewalkNode, its status, and repeatedly a peer count: at this size at most every ten seconds.
 	if limit := 8 + int(time.Since(began)/(10*time.Second)); second.Writes > limit {

@@ -22,7 +22,7 @@ import (
 )
 
 // away is how long the API server is unreachable.
-var away = flag.Duration("away", time.Minute, "how long the API server is away")
+var away = flag.Duration("away", time.Minute, "how long the API server is unreachable")
 
 // startMesh starts the agent. All tunnels of the machine share one socket directory, so each has a name of its own.
 func (n *node) startMesh(args ...string) {
@@ -294,14 +294,14 @@ func (n *node) ruled() (yes bool) {
 func TestTunnelsSurviveAPIOutageUnderLoad(t *testing.T) {
 	l, pods := newMesh(t, 2)
 	l.reach(pods)
-	b := l.burden("the API server is away", pods[0], pods[1])
+	b := l.burden("API server unreachable", pods[0], pods[1])
 	b.carries()
 	before := l.changes()
 	l.door.lock()
 	time.Sleep(*away) // the test waits for nothing to happen
 	b.carries()
 	if after := l.changes(); !slices.Equal(after, before) {
-		t.Errorf("agents have made %v changes, and %v before the API server was away", after, before)
+		t.Errorf("agents made %v changes, %v before the outage", after, before)
 	}
 	l.door.unlock()
 	b.carries()
@@ -335,7 +335,7 @@ func TestAgentRestartDuringAPIOutageUnderLoad(t *testing.T) {
 	l.reach(pods)
 	e := l.eavesdrop()
 	n := l.nodes[1]
-	b := l.burden("an agent is killed, and begins anew while the API server is away", pods[0], pods[1])
+	b := l.burden("agent killed and restarted while the API server is unreachable", pods[0], pods[1])
 	b.carries()
 	l.door.lock()
 	n.kill()

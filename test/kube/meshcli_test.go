@@ -137,7 +137,7 @@ func TestMeshCommandPassesHealthyCluster(t *testing.T) {
 	n := l.nodes[1]
 	n.stop()
 	n.start("--mode", "mesh", "--key-dir", n.keys, "--tunnel", n.tunnel(), "--pod-cidr", "10.0.0.0/16")
-	l.eventually("the agent's note is found", func() error {
+	l.eventually("the agent's note to be found", func() error {
 		out, code := l.runMesh("check", admin)
 		if code != 4 || !strings.Contains(out, n.name+": its agent warns: its pods' "+n.pods.String()+" is outside of the cluster's pod prefixes") {
 			return fmt.Errorf("%d: %s", code, out)
@@ -171,7 +171,7 @@ func TestMeshCommandReportsProblems(t *testing.T) {
 	large := well(4, 3)
 	large["mtu"] = int64(8941)
 	a.tell(4, large)
-	if out := a.meshCLI(4, "check", admin); !strings.Contains(out, "node-4: its MTU is 8941") || !strings.Contains(out, "it has 2 peers, and should have 3") {
+	if out := a.meshCLI(4, "check", admin); !strings.Contains(out, "node-4: its MTU is 8941") || !strings.Contains(out, "it has 2 peers, want 3") {
 		t.Error(out)
 	}
 	a.meshCLI(3, "check", admin, "--strict")
@@ -186,7 +186,7 @@ func TestMeshCommandReportsProblems(t *testing.T) {
 
 	// The agents' own account may read. Without the rights, the error explains what is missing.
 	a.meshCLI(3, "check", "--kubeconfig="+a.kubeconfig(a.token()))
-	for token, want := range map[string]string{a.tokenOf("nobody"): "it takes the right to list", "wrong": "does not accept these credentials"} {
+	for token, want := range map[string]string{a.tokenOf("nobody"): "needs the right to list", "wrong": "rejects these credentials"} {
 		if out := a.meshCLI(1, "status", "--kubeconfig="+a.kubeconfig(token)); !strings.Contains(out, want) {
 			t.Errorf("want %q: %s", want, out)
 		}
@@ -230,7 +230,7 @@ func (a *api) findsAll(admin string) {
 func (a *api) refuses(admin string) {
 	a.Helper()
 	for want, args := range map[string][]string{
-		"no kubeconfig: which cluster?":    {"status"},
+		"no kubeconfig found":              {"status"},
 		"no such file or directory":        {"status", "--kubeconfig=/absent"},
 		`context "absent" does not exist`:  {"status", admin, "--context=absent"},
 		`the cluster has no node ["gone"]`: {"status", admin, "gone"},
@@ -242,14 +242,14 @@ func (a *api) refuses(admin string) {
 	}
 	a.meshCLI(2, "graph", admin, "--format=png")
 	a.must(a.dynamic.Resource(definitions).Delete(a.Context(), "ropewalknodes.ropewalk.io", metav1.DeleteOptions{}))
-	a.eventually("the definition is gone", func() error {
+	a.eventually("the CRD to be deleted", func() error {
 		_, err := a.dynamic.Resource(rwnodes).List(a.Context(), metav1.ListOptions{})
 		if err == nil {
-			return errors.New("it is there")
+			return errors.New("it still exists")
 		}
 		return nil
 	})
-	if out := a.meshCLI(1, "status", admin); !strings.Contains(out, "their definition is not installed") {
+	if out := a.meshCLI(1, "status", admin); !strings.Contains(out, "does not have the RopewalkNode CRD") {
 		a.Error(out)
 	}
 }

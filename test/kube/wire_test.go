@@ -40,7 +40,7 @@ func (e *eavesdropper) end(l *lab) []string {
 	for _, c := range e.all {
 		l.must(c.Stop())
 		if missed := c.Stats().Missed; missed > 0 {
-			l.Errorf("%d packets were not looked at", missed)
+			l.Errorf("%d packets were not inspected", missed)
 		}
 		l.must(c.Close())
 	}

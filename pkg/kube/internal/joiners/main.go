@@ -92,9 +92,12 @@ func begin(ctx context.Context, server, dir, name string) (*joiner, error) {
 	}
 	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper { return counting{rt, &j.writes} })
 	agent, err := kube.New(kube.Config{
-		Node: name, API: cfg, Mode: mesh.ModeMesh, Log: slog.New(slog.DiscardHandler), Network: j,
-		KeyDir: filepath.Join(dir, "keys", name), Pods: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
-		Open: func(string, int, *slog.Logger) (kube.Engine, error) { return j, nil },
+		Node: name, API: cfg, Mode: mesh.ModeMesh, Log: slog.New(slog.DiscardHandler),
+		KeyDir: filepath.Join(dir, "keys", name),
+		MeshConfig: kube.MeshConfig{
+			Network: j, Pods: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+			Open: func(string, int, *slog.Logger) (kube.Engine, error) { return j, nil },
+		},
 	})
 	if err != nil {
 		return nil, err
