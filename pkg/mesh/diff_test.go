@@ -75,11 +75,11 @@ func TestDiffContainsOnlyChanges(t *testing.T) {
 		endpoint netip.AddrPort    // of the first peer, after the changes
 	}{
 		{
-			name: "nothing", want: []Peer{peer(2, "10.244.2.0/24"), peer(3, "10.244.3.0/24")},
+			name: "no change", want: []Peer{peer(2, "10.244.2.0/24"), peer(3, "10.244.3.0/24")},
 			allowed: map[byte][]string{2: {"10.244.2.0/24"}, 3: {"10.244.3.0/24"}}, endpoint: peer(2).Endpoint,
 		},
 		{
-			name: "what roaming has learned stays (kilo #34)", want: []Peer{peer(2, "10.244.2.0/24"), peer(3, "10.244.3.0/24")},
+			name: "roamed endpoints are kept (kilo #34)", want: []Peer{peer(2, "10.244.2.0/24"), peer(3, "10.244.3.0/24")},
 			edit: func(have []config.PeerStatus, _ SentEndpoints) []config.PeerStatus {
 				have[0].Endpoint.AddrPort = roamed
 				return have
@@ -105,12 +105,12 @@ func TestDiffContainsOnlyChanges(t *testing.T) {
 			changes: 1, allowed: map[byte][]string{2: {"10.244.2.0/24"}, 3: {"10.244.3.0/24"}}, endpoint: peer(2).Endpoint,
 		},
 		{
-			name: "a key changed with a reboot: the new one gets all (cilium #25492, #35644)",
+			name: "a key change with a reboot (cilium #25492, #35644)",
 			want: []Peer{peer(3, "10.244.3.0/24"), rebooted}, changes: 2,
 			allowed: map[byte][]string{3: {"10.244.3.0/24"}, 22: {"10.244.2.0/24"}}, endpoint: peer(3).Endpoint,
 		},
 		{
-			name: "allowed IPs were lost: they are applied again (cilium #35644)",
+			name: "lost allowed IPs are added again (cilium #35644)",
 			want: []Peer{peer(2, "10.244.2.0/24", "2001:db8:2::/64"), peer(3, "10.244.3.0/24")},
 			edit: func(have []config.PeerStatus, _ SentEndpoints) []config.PeerStatus {
 				have[1].AllowedIPs = nil
@@ -119,7 +119,7 @@ func TestDiffContainsOnlyChanges(t *testing.T) {
 			changes: 2, allowed: map[byte][]string{2: {"10.244.2.0/24", "2001:db8:2::/64"}, 3: {"10.244.3.0/24"}}, endpoint: peer(2).Endpoint,
 		},
 		{
-			name: "one has lost its pods, another has left", want: []Peer{peer(2)}, changes: 2,
+			name: "one peer lost its pods, one left", want: []Peer{peer(2)}, changes: 2,
 			allowed: map[byte][]string{2: nil}, endpoint: peer(2).Endpoint,
 		},
 		{

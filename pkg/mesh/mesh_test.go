@@ -84,12 +84,12 @@ func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
 		problems string
 	}{
 		{
-			"no problems found; what a node itself says to a pod is let in (calico #9751, #11823), and has no route",
+			"healthy: a node's own address is an allowed IP without a route (calico #9751, #11823)",
 			TunnelConfig{},
 			func(_, _ *Node) {}, both, routes, nil, "",
 		},
 		{
-			"no cleartext before a peer is known (cilium #21856): its pods are behind the tunnel, which drops",
+			"no cleartext before a peer has a key (cilium #21856): its pods are routed into the tunnel",
 			TunnelConfig{},
 			func(two, _ *Node) { two.Agent = nil }, both[1:], routes, nil, "",
 		},
@@ -104,30 +104,30 @@ func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
 			func(two, _ *Node) { two.Agent = nil }, both[1:], routes[1:], nil, "",
 		},
 		{
-			"the cluster's pods are behind the tunnel even on nodes that nobody knows, but for this node's own",
+			"the cluster's prefixes are routed, except this node's own",
 			cluster,
 			func(_, _ *Node) {}, both, all,
 			[]string{"10.244.1.0/24"},
 			"",
 		},
 		{
-			"who opted out is reached in the clear", TunnelConfig{}, func(two, _ *Node) { two.OptOut = true }, both[1:], routes[1:], nil, "",
+			"a node that opted out is reached in the clear", TunnelConfig{}, func(two, _ *Node) { two.OptOut = true }, both[1:], routes[1:], nil, "",
 		},
 		{
-			"also among the cluster's pods", cluster, func(two, _ *Node) { two.OptOut = true }, both[1:],
+			"also with the cluster's prefixes", cluster, func(two, _ *Node) { two.OptOut = true }, both[1:],
 			[]string{"10.244.0.0/16", "10.244.3.0/24"},
 			[]string{"10.244.1.0/24", "10.244.2.0/24"},
 			"",
 		},
 		{
-			"bootstrap without a deadlock (cilium #28965, calico #5280): the API server is never behind the tunnel",
+			"bootstrap without deadlock (cilium #28965, calico #5280): the API server bypasses the tunnel",
 			TunnelConfig{Bypass: []netip.Addr{netip.MustParseAddr("10.244.2.64"), netip.MustParseAddr("198.51.100.1")}},
 			func(_, _ *Node) {}, both, routes,
 			[]string{"10.244.2.64/32"},
 			"",
 		},
 		{
-			"what carries the tunnel does not go through it",
+			"the tunnel's outer packets bypass the tunnel",
 			TunnelConfig{Pods: prefixesOf("10.0.0.0/8", "192.0.2.0/24")},
 			func(_, _ *Node) {}, both, append([]string{"10.0.0.0/8"}, append(slices.Clone(routes), "192.0.2.0/24")...),
 			[]string{"10.244.1.0/24", "192.0.2.1/32", "192.0.2.2/32", "192.0.2.3/32"},
@@ -140,61 +140,61 @@ func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
 			both[:1], routes, nil, "n3: its key is the key of n2 (a copied disk?): give it another key",
 		},
 		{
-			"but not if the younger is known to have it: an elder takes nothing away",
+			"a copied disk: a known owner keeps the key against an older node",
 			TunnelConfig{KeyOwners: KeyOwners{{3}: "n3"}},
 			func(two, _ *Node) { two.Agent.Key = noise.PublicKey{3} },
 			both[1:], routes, nil, "n2: its key is the key of n3 (a copied disk?): give it another key",
 		},
 		{
-			"nor by a next key, which never comes before one that is in use",
+			"a next key never takes precedence over a current key",
 			TunnelConfig{},
 			func(two, _ *Node) { two.Agent.NextKey = noise.PublicKey{3} },
 			both, routes, nil, "n2: its next key is the key of n3",
 		},
 		{
-			"who was known to have a key and tells another has no claim to it",
+			"a former owner with another key loses the old one",
 			TunnelConfig{KeyOwners: KeyOwners{{2}: "n3"}},
 			func(_, _ *Node) {}, both, routes, nil, "",
 		},
 		{
-			"nobody has this node's own key",
+			"no other node may have this node's key",
 			TunnelConfig{},
 			func(two, _ *Node) { two.Agent.Key = noise.PublicKey{1} },
 			both[1:], routes, nil, "n2: its key is the key of n1 (a copied disk?): give it another key",
 		},
 		{
-			"nobody takes another's pods",
+			"no node may have another's pods",
 			TunnelConfig{},
 			func(_, three *Node) { three.PodCIDRs = prefixesOf("10.244.2.128/25") },
 			without3, routes[:1], nil, "n3: its pods' 10.244.2.128/25 overlaps the pods of n2",
 		},
 		{
-			"nor all pods at once",
+			"a node may not have all pods",
 			TunnelConfig{},
 			func(_, three *Node) { three.PodCIDRs = prefixesOf("10.240.0.0/12", "10.244.3.0/24") },
 			both, routes, nil, "n3: its pods' 10.240.0.0/12 is too large for one node",
 		},
 		{
-			"nor those of two",
+			"a node may not have the pods of two",
 			TunnelConfig{},
 			func(_, three *Node) { three.PodCIDRs = prefixesOf("10.244.2.0/23") },
 			without3, routes[:1], nil, "n3: its pods' 10.244.2.0/23 overlaps the pods of n2",
 		},
 		{
-			"nor half of the world",
+			"a node may not have half of the address space",
 			TunnelConfig{},
 			func(_, three *Node) { three.PodCIDRs = prefixesOf("128.0.0.0/1", "2000::/3") },
 			without3, routes[:1], nil, "n3: its pods' 128.0.0.0/1 is too large for one node\nn3: its pods' 2000::/3 is too large for one node",
 		},
 		{
-			"nor what is none of the cluster's pods", cluster,
+			"a node may not have prefixes outside of the cluster's", cluster,
 			func(_, three *Node) { three.PodCIDRs = prefixesOf("198.51.100.0/24", "169.254.169.254/32") },
 			without3, all[:2],
 			[]string{"10.244.1.0/24"},
 			"n3: its pods' 169.254.169.254/32 is outside of the cluster's pod prefixes\nn3: its pods' 198.51.100.0/24 is outside of the cluster's pod prefixes",
 		},
 		{
-			"nor what no host has",
+			"a node may not have non-unicast prefixes",
 			TunnelConfig{},
 			func(_, three *Node) { three.PodCIDRs = prefixesOf("169.254.169.0/24", "fe80::/64", "224.0.0.0/24") },
 			without3, routes[:1], nil,
@@ -207,28 +207,28 @@ func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
 			without3, routes[:1], nil, "n3: its pods' 192.0.2.0/25 contains an address of n1",
 		},
 		{
-			"a pod of another's is no address of a node: what is for it stays in the tunnel", cluster,
+			"an address among another node's pods is rejected and stays routed into the tunnel", cluster,
 			func(two, _ *Node) { two.Addrs = append(two.Addrs, netip.MustParseAddr("10.244.3.10")) },
 			both, all,
 			[]string{"10.244.1.0/24"},
 			"n2: its address 10.244.3.10 lies in the pod prefixes of n3",
 		},
 		{
-			"nor another's address",
+			"another node's address is rejected",
 			TunnelConfig{},
 			func(_, three *Node) { three.Agent.Endpoints = []netip.AddrPort{peer(2).Endpoint} },
 			[]Peer{both[0], lost3},
 			routes, nil, "n3: it has published no endpoint of its own with an IP version that this node has",
 		},
 		{
-			"a node that moves (its restart is no outage) stays a peer until its agent says where to: roaming may carry it",
+			"a node with a new address stays a peer without an endpoint: roaming may find it",
 			TunnelConfig{},
 			func(_, three *Node) { three.Addrs = nil },
 			[]Peer{both[0], {Node: "n3", Key: noise.PublicKey{3}, AllowedIPs: prefixesOf("10.244.3.0/24")}},
 			routes, nil, "n3: it has published no endpoint of its own with an IP version that this node has",
 		},
 		{
-			"administrators may say where a node is",
+			"spec.endpoint replaces a node's addresses",
 			TunnelConfig{},
 			func(_, three *Node) {
 				three.Endpoint = netip.MustParseAddr("198.51.100.3")
@@ -241,17 +241,17 @@ func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
 			routes, nil, "",
 		},
 		{
-			"a next key is accepted before the old one goes",
+			"a next key is a peer beside the current key",
 			TunnelConfig{},
 			func(_, three *Node) { three.Agent.NextKey = noise.PublicKey{9} },
 			append(slices.Clone(both), Peer{Node: "n3", Key: noise.PublicKey{9}, Endpoint: peer(3).Endpoint, Replaces: noise.PublicKey{3}}),
 			routes, nil, "",
 		},
 		{
-			"a node of the other mode is no peer", TunnelConfig{}, func(two, _ *Node) { spreads(two) }, both[1:], routes, nil, "",
+			"a node in spread mode is no peer", TunnelConfig{}, func(two, _ *Node) { spreads(two) }, both[1:], routes, nil, "",
 		},
 		{
-			"an address of the other kind is no endpoint", TunnelConfig{}, func(two, _ *Node) {
+			"an endpoint needs an IP version of this node", TunnelConfig{}, func(two, _ *Node) {
 				two.Addrs = append(two.Addrs, six)
 				two.Agent.Endpoints = append([]netip.AddrPort{netip.AddrPortFrom(six, port)}, two.Agent.Endpoints...)
 			}, []Peer{planned(2, "10.244.2.0/24"), both[1]}, routes, nil, "",
@@ -344,29 +344,29 @@ func TestSpreadOnlyTowardsGatheringNodes(t *testing.T) {
 		quiet    []string
 		problems string
 	}{
-		{"all gather", true, func(_, _ *Node) {}, []string{"n2", "n3"}, nil, ""},
-		{"one does not", true, func(two, _ *Node) { two.Agent.Gathers = false }, []string{"n3"}, []string{"n2"}, ""},
-		{"one has no agent", true, func(two, _ *Node) { two.Agent = nil }, []string{"n3"}, nil, ""},
-		{"one is left alone", true, func(two, _ *Node) { two.OptOut = true }, []string{"n3"}, nil, ""},
-		{"one is in the other mode", true, func(two, _ *Node) { two.Agent.Mode = ModeMesh }, []string{"n3"}, nil, ""},
-		{"the others do not know this one yet", false, func(_, _ *Node) {}, nil, []string{"n2", "n3"}, ""},
+		{"all nodes gather", true, func(_, _ *Node) {}, []string{"n2", "n3"}, nil, ""},
+		{"one node does not gather", true, func(two, _ *Node) { two.Agent.Gathers = false }, []string{"n3"}, []string{"n2"}, ""},
+		{"one node has no agent", true, func(two, _ *Node) { two.Agent = nil }, []string{"n3"}, nil, ""},
+		{"one node opted out", true, func(two, _ *Node) { two.OptOut = true }, []string{"n3"}, nil, ""},
+		{"one node is in mesh mode", true, func(two, _ *Node) { two.Agent.Mode = ModeMesh }, []string{"n3"}, nil, ""},
+		{"this node's status has not propagated", false, func(_, _ *Node) {}, nil, []string{"n2", "n3"}, ""},
 		{
-			"one claims another's address", true, func(_, three *Node) { three.Agent.Endpoints = []netip.AddrPort{peer(2).Endpoint} },
+			"a node claims another's address", true, func(_, three *Node) { three.Agent.Endpoints = []netip.AddrPort{peer(2).Endpoint} },
 			[]string{"n2"},
 			nil, "n3: it has published no endpoint of its own",
 		},
 		{
-			"two have one address", true, func(two, three *Node) {
+			"two nodes have one address", true, func(two, three *Node) {
 				three.Addrs, three.Agent.Endpoints = two.Addrs, two.Agent.Endpoints
 			}, []string{"n2"}, nil, "n3: it has published no endpoint of its own\nn3: its endpoint 192.0.2.2:51820 belongs to n2",
 		},
 		{
-			"two ports at one address: one of them", true, func(_, three *Node) {
+			"two ports at one address: the first is used", true, func(_, three *Node) {
 				three.Agent.Endpoints = append(three.Agent.Endpoints, netip.AddrPortFrom(three.Addrs[0], 51821))
 			}, []string{"n2", "n3"}, nil, "",
 		},
 		{
-			"one tells of a port that it spreads over", true, func(_, three *Node) {
+			"the endpoint's port is a spread port", true, func(_, three *Node) {
 				three.Agent.Endpoints = []netip.AddrPort{netip.AddrPortFrom(three.Addrs[0], 61000)}
 			},
 			[]string{"n2"},
@@ -374,13 +374,13 @@ func TestSpreadOnlyTowardsGatheringNodes(t *testing.T) {
 			"n3: it has published no endpoint of its own\nn3: its spread ports 61000-61999 contain the port of its endpoint 192.0.2.3:61000",
 		},
 		{
-			"one spreads over all ports", true, func(_, three *Node) { three.Agent.Ports = spread.Ports{First: 1024, Last: 65535} },
+			"the spread ports are all ports", true, func(_, three *Node) { three.Agent.Ports = spread.Ports{First: 1024, Last: 65535} },
 			[]string{"n2"},
 			nil,
 			"n3: it has published no endpoint of its own\nn3: its spread ports 1024-65535 contain the port of its endpoint 192.0.2.3:51820",
 		},
 		{
-			"one is where no host is", true, func(_, three *Node) {
+			"a node has no valid address", true, func(_, three *Node) {
 				three.Addrs, three.Agent.Endpoints = nil, nil
 				for _, a := range []string{"127.0.0.1", "224.0.0.1", "0.0.0.0", "255.255.255.255", "fe80::1%eth0", "::", "169.254.0.1", "0.1.2.3"} {
 					three.Addrs = append(three.Addrs, netip.MustParseAddr(a))
@@ -456,56 +456,6 @@ func TestPrefixOwnersMatchPairwiseOracle(t *testing.T) {
 					t.Fatalf("%s is a pod's of %q, want %s", p.Addr(), name, nodes[i].Name)
 				}
 			}
-		}
-	}
-}
-
-// cluster returns n nodes.
-func cluster(n int, mode Mode) []Node {
-	nodes := make([]Node, n)
-	for i := range nodes {
-		hi, lo := byte(i>>8), byte(i)
-		addr := netip.AddrFrom4([4]byte{172, 16, hi, lo})
-		nodes[i] = Node{
-			Name: fmt.Sprintf("node-%d", i), Created: time.Unix(int64(i%7), 0), Addrs: []netip.Addr{addr},
-			PodCIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, hi, lo, 0}), 24)},
-			Agent: &Agent{
-				Mode: mode, Key: noise.PublicKey{lo, hi, 1}, Endpoints: []netip.AddrPort{netip.AddrPortFrom(addr, port)},
-				Ports: spread.DefaultPorts, Gathers: true,
-			},
-		}
-	}
-	return nodes
-}
-
-func BenchmarkTunnelOf5000Nodes(b *testing.B) {
-	nodes := cluster(5000, ModeMesh)
-	cfg := TunnelConfig{Bypass: []netip.Addr{netip.MustParseAddr("172.31.0.1")}, Pods: prefixesOf("10.0.0.0/8")}
-	for b.Loop() {
-		if p, err := Tunnel("node-0", nodes, cfg); err != nil || len(p.Peers) != 4999 || len(p.Problems) > 0 {
-			b.Fatal(len(p.Peers), err, len(p.Problems))
-		}
-	}
-}
-
-func BenchmarkSpreadOf5000Nodes(b *testing.B) {
-	nodes := cluster(5000, ModeSpread)
-	for b.Loop() {
-		if p := Spread("node-0", nodes, true); len(p.Peers) != 4999 {
-			b.Fatal(len(p.Peers))
-		}
-	}
-}
-
-func BenchmarkDiffOf5000NodesThatAreThere(b *testing.B) {
-	plan, err := Tunnel("node-0", cluster(5000, ModeMesh), TunnelConfig{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	have, sent := apply(nil, Diff(plan.Peers, nil, nil)), SentEndpoints{}
-	for b.Loop() {
-		if c := Diff(plan.Peers, have, sent); len(c) > 0 {
-			b.Fatal(len(c))
 		}
 	}
 }

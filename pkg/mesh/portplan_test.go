@@ -259,14 +259,14 @@ func TestInvalidPlanIsIgnoredEntirely(t *testing.T) {
 		own      spread.Ports
 		problems string
 	}{
-		{"all are this node's", []uint16{61999, 61000}, spread.DefaultPorts, ""},
-		{"as many as can be", many[:spread.MaxPorts], spread.DefaultPorts, ""},
-		{"too many", many, spread.DefaultPorts, "n2: its plan has 65 ports, more than 64"},
-		{"one is not this node's", []uint16{61000, 62000}, spread.DefaultPorts, "n2: its plan has port 62000, outside of this node's spread ports 61000-61999"},
-		{"a port of everybody's", []uint16{53}, spread.DefaultPorts, "n2: its plan has port 53, outside of this node's spread ports 61000-61999"},
-		{"none at all", []uint16{0}, spread.DefaultPorts, "n2: its plan has port 0, outside of this node's spread ports 61000-61999"},
-		{"this node spreads over others", []uint16{61000}, spread.Ports{First: 40000, Last: 40099}, "n2: its plan has port 61000, outside of this node's spread ports 40000-40099"},
-		{"one twice", []uint16{61001, 61000, 61001}, spread.DefaultPorts, "n2: its plan has port 61001 twice"},
+		{"all ports are this node's", []uint16{61999, 61000}, spread.DefaultPorts, ""},
+		{"the maximum number of ports", many[:spread.MaxPorts], spread.DefaultPorts, ""},
+		{"too many ports", many, spread.DefaultPorts, "n2: its plan has 65 ports, more than 64"},
+		{"one port is not this node's", []uint16{61000, 62000}, spread.DefaultPorts, "n2: its plan has port 62000, outside of this node's spread ports 61000-61999"},
+		{"a well-known port", []uint16{53}, spread.DefaultPorts, "n2: its plan has port 53, outside of this node's spread ports 61000-61999"},
+		{"port 0", []uint16{0}, spread.DefaultPorts, "n2: its plan has port 0, outside of this node's spread ports 61000-61999"},
+		{"this node spreads over other ports", []uint16{61000}, spread.Ports{First: 40000, Last: 40099}, "n2: its plan has port 61000, outside of this node's spread ports 40000-40099"},
+		{"a port twice", []uint16{61001, 61000, 61001}, spread.DefaultPorts, "n2: its plan has port 61001 twice"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			nodes := []Node{

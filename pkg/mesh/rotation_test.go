@@ -20,20 +20,20 @@ func TestRotationWaitsForPeersToAcceptNextKey(t *testing.T) {
 		r    Rotation
 		want RotationStep
 	}{
-		{"nobody asks", Rotation{Current: 1}, RotationIdle},
-		{"it is of the generation asked for", Rotation{Requested: 3, Current: 3}, RotationIdle},
-		{"it is of a later one: somebody took the request back", Rotation{Requested: 2, Current: 3}, RotationIdle},
-		{"another is asked for", Rotation{Requested: 2, Current: 1}, RotationGenerate},
-		{"it is made, and nobody knows", Rotation{Requested: 2, Current: 1, Next: 2, Announced: -1}, RotationAnnounce},
-		{"a change that began goes on, asked for or not", Rotation{Current: 1, Next: 2, Announced: -1}, RotationAnnounce},
+		{"no request", Rotation{Current: 1}, RotationIdle},
+		{"the requested generation is current", Rotation{Requested: 3, Current: 3}, RotationIdle},
+		{"the request was taken back", Rotation{Requested: 2, Current: 3}, RotationIdle},
+		{"a new generation is requested", Rotation{Requested: 2, Current: 1}, RotationGenerate},
+		{"next key generated", Rotation{Requested: 2, Current: 1, Next: 2, Announced: -1}, RotationAnnounce},
+		{"a started change continues without the request", Rotation{Current: 1, Next: 2, Announced: -1}, RotationAnnounce},
 		{"just announced", Rotation{Requested: 2, Current: 1, Next: 2}, RotationWait},
 		{"announced for almost long enough", Rotation{Current: 1, Next: 2, Announced: 10*time.Second - 1}, RotationWait},
-		{"all accept it, but not for long enough", Rotation{Current: 1, Next: 2, Announced: 9 * time.Second}, RotationWait},
+		{"all accept it, before the propagation time", Rotation{Current: 1, Next: 2, Announced: 9 * time.Second}, RotationWait},
 		{"all accept it", Rotation{Current: 1, Next: 2, Announced: 10 * time.Second}, RotationSwitch},
-		{"one does not yet", Rotation{Current: 1, Next: 2, Announced: time.Minute, Unconfirmed: 1}, RotationWait},
-		{"one never does", Rotation{Current: 1, Next: 2, Announced: 10 * time.Minute, Unconfirmed: 1}, RotationSwitch},
-		{"two at once: one after the other", Rotation{Requested: 3, Current: 1, Next: 2, Announced: time.Minute}, RotationSwitch},
-		{"the second", Rotation{Requested: 3, Current: 2}, RotationGenerate},
+		{"one peer has not accepted it", Rotation{Current: 1, Next: 2, Announced: time.Minute, Unconfirmed: 1}, RotationWait},
+		{"one peer has not accepted it within the timeout", Rotation{Current: 1, Next: 2, Announced: 10 * time.Minute, Unconfirmed: 1}, RotationSwitch},
+		{"a second request during a change", Rotation{Requested: 3, Current: 1, Next: 2, Announced: time.Minute}, RotationSwitch},
+		{"the second request after the change", Rotation{Requested: 3, Current: 2}, RotationGenerate},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := c.r.Step(limits); got != c.want {
@@ -93,14 +93,14 @@ func TestAllowedIPsFollowLatestHandshake(t *testing.T) {
 		moves int
 	}{
 		{"no key changes", []Peer{peer(2, others), peer(3, pods)}, []config.PeerStatus{at(2, 5, others), at(3, 0, pods)}, 3, 0},
-		{"none of the two has", []Peer{peer(3, pods), next}, []config.PeerStatus{at(3, 0, pods), at(9, 0)}, 3, 0},
-		{"only the old one has", []Peer{peer(3, pods), next}, []config.PeerStatus{at(3, 5, pods), at(9, 0)}, 3, 0},
-		{"the new one has", []Peer{peer(3, pods), next}, []config.PeerStatus{at(3, 5, pods), at(9, 6)}, 9, 2},
-		{"only the new one has", []Peer{peer(3, pods), next}, []config.PeerStatus{at(3, 0, pods), at(9, 6)}, 9, 2},
-		{"they are there already", []Peer{peer(3, pods), next}, []config.PeerStatus{at(3, 5), at(9, 6, pods)}, 9, 0},
-		{"the node was restored from before", []Peer{peer(3, pods), next}, []config.PeerStatus{at(3, 7), at(9, 6, pods)}, 3, 2},
-		{"others are left alone", []Peer{peer(2, others), peer(3, pods), next}, []config.PeerStatus{at(2, 0), at(3, 5, pods), at(9, 6)}, 9, 2},
-		{"the device does not have it yet", []Peer{peer(3, pods), next}, []config.PeerStatus{at(3, 5, pods)}, 3, 0},
+		{"no handshake of either key", []Peer{peer(3, pods), next}, []config.PeerStatus{at(3, 0, pods), at(9, 0)}, 3, 0},
+		{"handshake of the old key only", []Peer{peer(3, pods), next}, []config.PeerStatus{at(3, 5, pods), at(9, 0)}, 3, 0},
+		{"later handshake of the new key", []Peer{peer(3, pods), next}, []config.PeerStatus{at(3, 5, pods), at(9, 6)}, 9, 2},
+		{"handshake of the new key only", []Peer{peer(3, pods), next}, []config.PeerStatus{at(3, 0, pods), at(9, 6)}, 9, 2},
+		{"allowed IPs already moved", []Peer{peer(3, pods), next}, []config.PeerStatus{at(3, 5), at(9, 6, pods)}, 9, 0},
+		{"node restored from a backup", []Peer{peer(3, pods), next}, []config.PeerStatus{at(3, 7), at(9, 6, pods)}, 3, 2},
+		{"other peers are unaffected", []Peer{peer(2, others), peer(3, pods), next}, []config.PeerStatus{at(2, 0), at(3, 5, pods), at(9, 6)}, 9, 2},
+		{"the device does not have the new key yet", []Peer{peer(3, pods), next}, []config.PeerStatus{at(3, 5, pods)}, 3, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := slices.Clone(c.plan)

@@ -23,7 +23,7 @@ func TestPeerIsUnresponsiveOnlyAfterFailedHandshakes(t *testing.T) {
 		"never talked to":            {{0, -1, 0, false}, {300, -1, 0, false}, {600, -1, 0, false}},
 		"sent to until the end":      {{0, 0, 100, false}, {179, 0, 900, false}, {300, 0, 1000, false}, {600, 0, 1000, false}},
 		"tried right now":            {{0, 0, 100, false}, {300, 0, 100, false}, {600, 0, 248, false}, {601, 600, 300, false}, {900, 600, 300, false}},
-		"went away":                  {{0, 0, 100, false}, {300, 0, 248, false}, {600, 0, 5000, false}, {689, 0, 6000, false}, {690, 0, 6000, true}, {2000, 0, 6000, true}},
+		"peer went down":             {{0, 0, 100, false}, {300, 0, 248, false}, {600, 0, 5000, false}, {689, 0, 6000, false}, {690, 0, 6000, true}, {2000, 0, 6000, true}},
 		"came back":                  {{0, 0, 0, false}, {300, 0, 1, false}, {600, 0, 2, false}, {900, 0, 3, true}, {1200, 1100, 4, false}},
 		"never answered":             {{0, -1, 148, false}, {10, -1, 296, false}, {99, -1, 444, false}, {100, -1, 444, true}},
 		"a counter that began anew":  {{300, 0, 9000, false}, {600, 0, 0, false}, {900, 0, 0, false}},

@@ -187,7 +187,7 @@ func TestCheckFindsEachProblem(t *testing.T) {
 	}
 	m := Build(cluster(3))
 	if len(m.Findings) > 0 {
-		t.Errorf("no problems found: %+v", m.Findings)
+		t.Errorf("findings in a healthy cluster: %+v", m.Findings)
 	}
 }
 
@@ -252,7 +252,7 @@ func TestLinkKindCombinesBothDirections(t *testing.T) {
 	cl := cluster(3)
 	cl.Nodes[1].OptOut = true
 	if m := Build(cl); len(m.Links) != 1 {
-		t.Errorf("a node that opted out is to have no link: %+v", m.Links)
+		t.Errorf("a node that opted out has a link: %+v", m.Links)
 	}
 }
 
