@@ -84,7 +84,7 @@ func (a *api) eventuallyWithin(most time.Duration, what string, try func() error
 			return
 		}
 		if time.Now().After(deadline) {
-			a.Fatalf("it never happens: %s: %v", what, err)
+			a.Fatalf("timed out: %s: %v", what, err)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}

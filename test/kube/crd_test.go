@@ -95,7 +95,7 @@ func TestCRDValidation(t *testing.T) {
 		}
 		fields[c.field] = c.value
 		if err := try(c.part, fields); err == nil {
-			t.Errorf("%s.%s = %v is admitted", c.part, c.field, c.value)
+			t.Errorf("%s.%s = %v was accepted", c.part, c.field, c.value)
 		} else if !apierrors.IsInvalid(err) && !strings.Contains(err.Error(), "failed to create typed patch object") { // rejected by the schema
 			t.Errorf("%s.%s = %v: %v", c.part, c.field, c.value, err)
 		}

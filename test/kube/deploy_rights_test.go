@@ -86,7 +86,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 		}
 	}
 	l.told("each has a peer", func(st v1alpha1.NodeStatus) bool { return st.Peers == 1 })
-	l.eventually("something is there to clean up", func() error {
+	l.eventually("agents attached and running", func() error {
 		if routes := l.nodes[2].routes(); len(pinned(t, bpf)) == 0 || !strings.Contains(routes, "ropewalk0") {
 			return errors.New(routes)
 		}
@@ -124,7 +124,7 @@ func (n *node) cleanUp(bpf string, args ...string) {
 		n.l.Errorf("%s still has a status: %+v, %v", n.name, st, err)
 	}
 	if left := n.routes(); strings.Contains(left, "ropewalk0") || strings.Contains(left, "proto 82") || strings.Contains(left, "unreachable 10.") {
-		n.l.Errorf("something is left on %s:\n%s", n.name, left)
+		n.l.Errorf("left on %s:\n%s", n.name, left)
 	}
 }
 

@@ -83,14 +83,14 @@ func (a *api) podsAreAdmittedOnlyAsPrivileged(path string) {
 	}
 	a.eventually(path+": its pod is admitted", admitted)
 	enforce("baseline")
-	a.eventually("a namespace for lesser pods is known to be one", func() error {
+	a.eventually("pod security of the namespace to take effect", func() error {
 		if err := admitted(); err == nil || !strings.Contains(err.Error(), "violates PodSecurity") {
 			return apierrors.NewConflict(corev1.Resource("pods"), "agent", err)
 		}
 		return nil
 	})
 	enforce("privileged")
-	a.eventually("and known no more", admitted)
+	a.eventually("pod security to be lifted", admitted)
 }
 
 func TestPolicyAdmitsOnlyOwnNodeWrites(t *testing.T) {
@@ -121,7 +121,7 @@ func TestPolicyAdmitsOnlyOwnNodeWrites(t *testing.T) {
 		return err
 	}
 	right := []any{owner(own, nil)}
-	l.eventually("the policy admits what an agent makes", func() error { return try(n.name, map[string]any{"ownerReferences": right}, nil) })
+	l.eventually("the policy admits a valid RopewalkNode", func() error { return try(n.name, map[string]any{"ownerReferences": right}, nil) })
 	for what, c := range map[string]struct {
 		name string
 		meta map[string]any
@@ -130,7 +130,7 @@ func TestPolicyAdmitsOnlyOwnNodeWrites(t *testing.T) {
 		"without an owner":      {n.name, map[string]any{}, nil},
 		"owned by another node": {n.name, map[string]any{"ownerReferences": []any{owner(other, nil)}}, nil},
 		"with two owners":       {n.name, map[string]any{"ownerReferences": []any{owner(own, nil), owner(other, nil)}}, nil},
-		"in its node's way": {
+		"with blockOwnerDeletion": {
 			n.name, map[string]any{"ownerReferences": []any{owner(own, map[string]any{"blockOwnerDeletion": true})}}, nil,
 		},
 		"with a finalizer":         {n.name, map[string]any{"ownerReferences": right, "finalizers": []any{"example.org/never"}}, nil},
@@ -141,7 +141,7 @@ func TestPolicyAdmitsOnlyOwnNodeWrites(t *testing.T) {
 		"under a name to be found": {"", map[string]any{"generateName": n.name, "ownerReferences": right}, nil},
 		"that asks for something":  {n.name, map[string]any{"ownerReferences": right}, map[string]any{"endpoint": "192.0.2.66"}},
 	} {
-		l.eventually("the policy refuses one "+what, func() error {
+		l.eventually("the policy denies a RopewalkNode "+what, func() error {
 			if err := try(c.name, c.meta, c.spec); err == nil || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'ropewalk-agent'") {
 				return apierrors.NewConflict(corev1.Resource("ropewalknodes"), c.name, err)
 			}

@@ -360,10 +360,10 @@ func (n *node) observes(spec map[string]any) {
 	n.l.must(n.ask(spec))
 	asked, err := n.l.dynamic.Resource(rwnodes).Get(n.l.Context(), n.name, metav1.GetOptions{})
 	n.l.must(err)
-	n.l.eventually(n.name+" observes what is asked for", func() error {
+	n.l.eventually(n.name+" observes the new spec", func() error {
 		st, err := n.l.status(n.name)
 		if err == nil && st.ObservedGeneration != asked.GetGeneration() {
-			err = fmt.Errorf("it is at generation %d, of %d", st.ObservedGeneration, asked.GetGeneration())
+			err = fmt.Errorf("observed generation %d, want %d", st.ObservedGeneration, asked.GetGeneration())
 		}
 		return err
 	})

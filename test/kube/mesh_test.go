@@ -71,7 +71,7 @@ func (l *lab) openly(pods []*pod) {
 	e := l.eavesdrop()
 	l.reach(pods)
 	if len(e.end(l)) == 0 {
-		l.Error("nothing can be read where nothing is encrypted")
+		l.Error("the eavesdropper sees no plaintext without encryption")
 	}
 }
 
@@ -140,7 +140,7 @@ func TestPodTrafficIsEncrypted(t *testing.T) {
 
 	// Another program deletes the agent's routes: the agent repairs and counts that.
 	l.nodes[0].reboot()
-	l.eventually("they are there again", func() error {
+	l.eventually("the routes are repaired", func() error {
 		n := l.nodes[0].gauge("drift_total")
 		if n < 2 && l.nodes[0].ruled() {
 			l.nodes[0].reboot() // a reconcile for another reason came first, which does not count as drift
@@ -341,8 +341,8 @@ func TestAgentRestartDuringAPIOutageUnderLoad(t *testing.T) {
 	n.kill()
 	n.startMesh()
 	b.carries()
-	if looks := n.gauge("reconciles_total"); looks != 0 {
-		t.Errorf("the API was reached %d times", looks)
+	if reconciles := n.gauge("reconciles_total"); reconciles != 0 {
+		t.Errorf("the API was reached %d times", reconciles)
 	}
 	l.door.unlock()
 	l.eventually("it has reached the API", func() error {
@@ -354,7 +354,7 @@ func TestAgentRestartDuringAPIOutageUnderLoad(t *testing.T) {
 	b.finish()
 	e.stop(l)
 	if log := n.agent.log.String(); strings.Count(log, "tunnel is up") != 1 || strings.Count(log, "peers changed") != 1 {
-		t.Errorf("the tunnel was not left as it was when the API was reached:\n%s", log)
+		t.Errorf("the agent changed the tunnel when it reached the API:\n%s", log)
 	}
 }
 
@@ -385,7 +385,7 @@ func TestLostRopewalkNodesKeepPeers(t *testing.T) {
 		}
 	}
 	if st, err := l.status(l.nodes[0].name); err != nil || st.MTU != 1400 {
-		t.Errorf("what administrators asked for is gone: an MTU of %d, %v", st.MTU, err)
+		t.Errorf("the spec was lost: MTU %d, %v", st.MTU, err)
 	}
 }
 
@@ -437,12 +437,12 @@ func TestConnectionsSurviveAgentKillAndUpgrade(t *testing.T) {
 	l.reach(pods)
 	e := l.eavesdrop()
 	n := l.nodes[1]
-	b := l.burden("an agent is killed, and begins anew", pods[0], pods[1])
+	b := l.burden("agent killed and restarted", pods[0], pods[1])
 	b.carries()
 	n.kill()
 	n.startMesh()
 	b.finish()
-	b = l.burden("an agent is upgraded", pods[0], pods[1])
+	b = l.burden("agent upgraded", pods[0], pods[1])
 	b.carries()
 	n.stop()
 	n.startMesh()
@@ -457,7 +457,7 @@ func TestModeSwitchRemovesFirstMode(t *testing.T) {
 	for _, n := range l.nodes {
 		n.stop()
 		if !n.ruled() {
-			t.Error("what drops cleartext does not outlive the agent")
+			t.Error("the blackhole routes did not outlive the agent")
 		}
 		n.tunnelSocket = n.socket(0)
 		n.startSpread(bpf)
@@ -465,7 +465,7 @@ func TestModeSwitchRemovesFirstMode(t *testing.T) {
 	l.told("all spread", func(st v1alpha1.NodeStatus) bool { return st.Mode == v1alpha1.ModeSpread && st.Gathers })
 	for _, n := range l.nodes {
 		if n.ruled() || n.lostRoutes() != 0 {
-			t.Errorf("%s: a rule of the tunnel's is left: %v; %d routes of the CNI's are gone", n.name, n.ruled(), n.lostRoutes())
+			t.Errorf("%s: rule left: %v; %d CNI routes missing", n.name, n.ruled(), n.lostRoutes())
 		}
 	}
 	l.reach(pods) // in the clear, as without agents

@@ -95,7 +95,7 @@ func (l *lab) hostile(own, other string) {
 	dryRun := dry{metav1.DryRunAll}
 	fail := func(a attack, right func(error) bool) {
 		l.Helper()
-		l.eventually("it is refused: "+a.what, func() error { // policies and rights take effect with a delay
+		l.eventually("denied: "+a.what, func() error { // policies and rights take effect with a delay
 			if err := a.try(dryRun); !right(err) {
 				return errors.Join(errors.New("the answer is another"), err)
 			}
@@ -117,6 +117,6 @@ func (l *lab) hostile(own, other string) {
 	l.must(err)
 	l.must(l.dynamic.Resource(bindings).Delete(l.Context(), binding.GetName(), metav1.DeleteOptions{})) // the next test creates it again
 	for _, a := range attacks {
-		l.eventually("without the policy it succeeds: "+a.what, func() error { return a.try(dryRun) })
+		l.eventually("allowed without the policy: "+a.what, func() error { return a.try(dryRun) })
 	}
 }

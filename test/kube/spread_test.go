@@ -181,9 +181,9 @@ func TestSpreadingSurvivesAgentKillAndUpgrade(t *testing.T) {
 		for _, n := range l.nodes {
 			n.startSpread(bpf)
 		}
-		l.eventually(what+": both have begun anew", func() error {
+		l.eventually(what+": both restarted", func() error {
 			if err := spreads(a, b); err != nil { // meanwhile no message is lost, and none uses the canonical port
-				t.Fatalf("%s, while it begins anew: %v", what, err)
+				t.Fatalf("%s, during the restart: %v", what, err)
 			}
 			for _, n := range l.nodes {
 				if !strings.Contains(n.agent.log.String(), "msg=spreading") {
