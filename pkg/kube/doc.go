@@ -4,7 +4,7 @@
 // the desired state of this node, applies it, and publishes the node's status. It is the only package that imports client-go,
 // and a module of its own, so that the ropewalk binary stays small. Only ropewalk-agent and tests may import it.
 //
-// Begin reading in agent.go. Calls run down this list of files, never up:
+// Begin reading in agent.go. Calls run down this list of files, never up (TestCallsRunDownTheFiles):
 //   - entry points: agent, cleanup, snapshot, serve, metrics
 //   - the reconcile loop: reconcile, restore, mode, publish, drift, state, triggers
 //   - mesh mode: mesh_reconciler, key_rotation, handover, mesh_engine, handshakes, unresponsive, key_prober, keyring, keyfile
