@@ -131,7 +131,7 @@ func wantRoutes(t *testing.T, what string, want map[string]string) {
 	t.Helper()
 	for addr, device := range want {
 		if got, err := routeTo(addr); err != nil || got != device {
-			t.Errorf("%s: what is for %s leaves by %q, want %q (%v)", what, addr, got, device, err)
+			t.Errorf("%s: packets to %s leave by %q, want %q (%v)", what, addr, got, device, err)
 		}
 	}
 }

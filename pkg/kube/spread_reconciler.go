@@ -91,7 +91,7 @@ func (s *spreadReconciler) devices(ctx context.Context) ([]adopt.DeviceStatus, e
 	return s.host.Status(ctx, "")
 }
 
-// unchangedResult returns the last status, for when the tunnel cannot be read: what is attached stays attached.
+// unchangedResult returns the last status, for when the tunnel cannot be read: attached programs stay attached.
 func (s *spreadReconciler) unchangedResult(in reconcileInput) (r result) {
 	r.spread = s.devices
 	if len(s.followers) > 0 {

@@ -253,7 +253,7 @@ func (u *tunnels) startAgents() []*agentProcess {
 	return all
 }
 
-// eventually waits for what happens in its own time; check returns nil then, and otherwise says what is wrong.
+// eventually waits until check returns nil. The error of check is the failure message.
 func (u *tunnels) eventually(what string, check func() error) {
 	u.Helper()
 	deadline := time.Now().Add(patience)

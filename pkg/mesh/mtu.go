@@ -23,7 +23,7 @@ const MinMTU = 1280
 type Layer struct {
 	// IPv6 reports that the outer packets are IPv6.
 	IPv6 bool
-	// Bytes is the size of what is between the UDP header and the inner IP packet.
+	// Bytes is the size of the headers and trailers between the UDP header and the inner IP packet.
 	Bytes int
 }
 
