@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// ChangeKind is what is changed.
+// ChangeKind is the kind of a setting.
 type ChangeKind string
 
-// The kinds of changes. All take effect at once, lose no link and can be taken back.
+// The kinds of changes. All take effect at once, keep the link up and can be undone.
 const (
 	Sysctl   ChangeKind = "sysctl"    // Target is a path below /proc/sys
 	Sysfs    ChangeKind = "sysfs"     // Target is a path below /sys
@@ -20,7 +20,7 @@ const (
 	FlowHash ChangeKind = "flow-hash" // Target is a device, Key udp4 or udp6, values are ethtool's letters for fields
 )
 
-// Change is one setting's change.
+// Change is a change of one setting.
 type Change struct {
 	Kind   ChangeKind `json:"kind"`
 	Target string     `json:"target"`
@@ -29,7 +29,7 @@ type Change struct {
 	After  string     `json:"after"`
 }
 
-// Command is what does the same in a shell.
+// Command returns the shell command that makes the same change.
 func (c Change) Command() string { return c.command(c.After) }
 
 func (c Change) command(value string) string {
@@ -47,7 +47,7 @@ func (c Change) command(value string) string {
 	return ""
 }
 
-// Setting is what is changed, for people.
+// Setting returns the readable name of the setting.
 func (c Change) Setting() string {
 	switch c.Kind {
 	case Sysctl:
@@ -66,7 +66,7 @@ func commands(changes []Change) string {
 	return strings.Join(lines, "\n")
 }
 
-// sysctlName is the dotted name of a path; dots in a device's name become slashes (sysctl(8)).
+// sysctlName returns the dotted name of a path. Dots in a device's name become slashes (sysctl(8)).
 func sysctlName(path string) string {
 	return strings.Map(func(r rune) rune {
 		switch r {
@@ -79,7 +79,7 @@ func sysctlName(path string) string {
 	}, path)
 }
 
-// quote makes one word for a shell.
+// quote returns text as one shell word.
 func quote(word string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_.:/=@%+,-", r)
@@ -90,9 +90,9 @@ func quote(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-var errForeign = errors.New("no change of this program's")
+var errUnknownSetting = errors.New("not a setting that doctor changes")
 
-// check refuses a change that no check proposes, as a record that somebody else wrote may hold.
+// check refuses a change that no check proposes. A forged undo record may contain one.
 func (c Change) check() error {
 	patterns := map[ChangeKind][2]string{
 		Sysctl:   {`net/core/(bpf_jit_enable|netdev_max_backlog)|net/ipv4/(ip_local_reserved_ports|conf/all/src_valid_mark)`, ``},
@@ -102,11 +102,11 @@ func (c Change) check() error {
 	}
 	p, known := patterns[c.Kind]
 	if !known || !matches(p[0], c.Target) || !matches(p[1], c.Key) || strings.Contains(c.Target, "..") {
-		return fmt.Errorf("%s of %q: %w", c.Kind, c.Setting(), errForeign)
+		return fmt.Errorf("%s of %q: %w", c.Kind, c.Setting(), errUnknownSetting)
 	}
 	for _, value := range []string{c.Before, c.After} {
 		if !matches(`[a-zA-Z0-9_,-]*`, value) {
-			return fmt.Errorf("value %q of %s: %w", value, c.Setting(), errForeign)
+			return fmt.Errorf("value %q of %s: %w", value, c.Setting(), errUnknownSetting)
 		}
 	}
 	return nil

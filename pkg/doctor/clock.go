@@ -13,34 +13,34 @@ import (
 
 func clockChecks() []Check {
 	return []Check{
-		check("clock", "the wall clock, and whether it is synchronised", judgeClock,
-			"a handshake carries the time, and peers refuse one that is earlier than the last (replay protection)"),
-		check("clock-source", "what the kernel reads the time from", judgeClockSource,
-			"the clock is read once per batch: sources that are no processor register cost a microsecond each time"),
+		check("clock", "system clock and NTP synchronisation", evaluateClock,
+			"a handshake initiation carries a timestamp; a peer rejects one that is not later than the last (replay protection)"),
+		check("clock-source", "kernel clocksource", evaluateClockSource,
+			"the clock is read once per batch: a clocksource other than a CPU register (tsc) costs about 1 µs per read"),
 	}
 }
 
-func judgeClock(f *facts.Facts, r *recorder) {
+func evaluateClock(f *facts.Facts, r *recorder) {
 	c := f.Clock
 	released := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	switch {
 	case c.Now.Before(released):
-		r.fail("", "it is wrong: "+c.Now.UTC().Format(time.RFC3339), "timedatectl set-ntp true")
+		r.fail("", "wrong: "+c.Now.UTC().Format(time.RFC3339), "timedatectl set-ntp true")
 	case c.Synchronised.Err != nil:
 		r.unknown("", c.Synchronised.Err)
 	case !c.Synchronised.Value:
-		r.warn("", "nobody synchronises it", "timedatectl set-ntp true")
+		r.warn("", "not synchronised (NTP)", "timedatectl set-ntp true")
 	default:
 		r.ok("", "synchronised")
 	}
 }
 
-func judgeClockSource(f *facts.Facts, r *recorder) {
+func evaluateClockSource(f *facts.Facts, r *recorder) {
 	s := f.Clock.Source
 	slow := []string{"hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies"}
 	switch {
 	case errors.Is(s.Err, os.ErrNotExist):
-		r.ok("", "the kernel has no choice of them")
+		r.ok("", "the kernel offers no clocksource to choose")
 	case s.Err != nil:
 		r.unknown("", s.Err)
 	case slices.Contains(slow, s.Value):

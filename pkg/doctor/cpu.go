@@ -12,42 +12,42 @@ import (
 
 func cpuChecks() []Check {
 	return []Check{
-		check("cpu-count", "processors, and how many share a core (SMT)", judgeCPUs,
-			"a lane for each is what makes the tunnel faster than one core"),
-		check("cpu-cipher", "the ChaCha20-Poly1305 that this processor can run", judgeCipher,
-			"sealing and opening is the largest part of a lane's work"),
-		check("cpu-governor", "who sets the processors' frequency", judgeGovernor,
-			"others than performance raise it only after the load has been there for milliseconds").fixable(),
-		check("cpu-idle", "idle states, and what /dev/cpu_dma_latency allows", judgeIdle,
-			"the first packet after a pause waits until its processor has woken up"),
+		check("cpu-count", "online CPUs and SMT", evaluateCPUs,
+			"throughput beyond one core needs one lane per CPU"),
+		check("cpu-cipher", "ChaCha20-Poly1305 implementation for this CPU", evaluateCipher,
+			"encryption and decryption take most of a lane's CPU time"),
+		check("cpu-governor", "CPU frequency governor (cpufreq)", evaluateGovernor,
+			"other governors than performance raise the frequency only after milliseconds of load").fixable(),
+		check("cpu-idle", "CPU idle states (cpuidle) and the limit in /dev/cpu_dma_latency", evaluateIdle,
+			"the first packet after an idle period waits for the CPU's exit latency"),
 	}
 }
 
-func judgeCPUs(f *facts.Facts, r *recorder) {
+func evaluateCPUs(f *facts.Facts, r *recorder) {
 	n := len(f.CPU.Online.Value)
 	switch {
 	case f.CPU.Online.Err != nil:
 		r.unknown("", f.CPU.Online.Err)
 	case n < 2:
-		r.warn("", "one processor: there is nothing to spread over", "give the machine more processors")
+		r.warn("", "1 CPU: no parallelism", "add CPUs to the machine")
 	case f.CPU.SMT.Value && f.CPU.Cores > 0:
-		r.ok("", "%d processors on %d cores (SMT)", n, f.CPU.Cores)
+		r.ok("", "%d CPUs on %d cores (SMT)", n, f.CPU.Cores)
 	default:
-		r.ok("", "%d processors", n)
+		r.ok("", "%d CPUs", n)
 	}
 }
 
-func judgeCipher(f *facts.Facts, r *recorder) {
+func evaluateCipher(f *facts.Facts, r *recorder) {
 	if f.Cipher == f.Fallback {
-		r.warn("", f.Cipher+": packet by packet", "a processor with AVX-512 (IFMA, VBMI2) runs the train cipher")
+		r.warn("", f.Cipher+": one packet at a time", "use a CPU with AVX-512 (IFMA, VBMI2), which encrypts several packets of a train at once")
 		return
 	}
 	r.ok("", "%s", f.Cipher)
 }
 
-const governorWanted = "performance"
+const performanceGovernor = "performance"
 
-func judgeGovernor(f *facts.Facts, r *recorder) {
+func evaluateGovernor(f *facts.Facts, r *recorder) {
 	governors := f.CPU.Governors
 	if governors.Err != nil {
 		r.unknown("", governors.Err)
@@ -55,26 +55,26 @@ func judgeGovernor(f *facts.Facts, r *recorder) {
 	}
 	var changes []Change
 	for _, cpu := range f.CPU.Online.Value {
-		if g, scaled := governors.Value[cpu]; scaled && g != governorWanted {
+		if g, scaled := governors.Value[cpu]; scaled && g != performanceGovernor {
 			changes = append(changes, Change{
-				Kind: Sysfs, Target: facts.GovernorPath(cpu)[len("sys/"):], Before: g, After: governorWanted,
+				Kind: Sysfs, Target: facts.GovernorPath(cpu)[len("sys/"):], Before: g, After: performanceGovernor,
 			})
 		}
 	}
 	switch {
 	case len(governors.Value) == 0:
-		r.ok("", "the kernel sets none: a virtual machine, or the firmware does")
+		r.ok("", "no cpufreq driver (virtual machine, or the firmware sets the frequency)")
 	case len(changes) > 0:
-		r.warn("", fmt.Sprintf("%s on %d of %d processors", changes[0].Before, len(changes), len(governors.Value)), "", changes...)
+		r.warn("", fmt.Sprintf("%s on %d of %d CPUs", changes[0].Before, len(changes), len(governors.Value)), "", changes...)
 	default:
-		r.ok("", governorWanted)
+		r.ok("", performanceGovernor)
 	}
 }
 
-// mostIdle is what waking up may take at most.
-const mostIdle = 100 * time.Microsecond
+// maxIdleLatency is the largest acceptable exit latency of an idle state.
+const maxIdleLatency = 100 * time.Microsecond
 
-func judgeIdle(f *facts.Facts, r *recorder) {
+func evaluateIdle(f *facts.Facts, r *recorder) {
 	states := f.CPU.Idle
 	if states.Err != nil {
 		r.unknown("", states.Err)
@@ -86,17 +86,17 @@ func judgeIdle(f *facts.Facts, r *recorder) {
 	}
 	usable := slices.DeleteFunc(slices.Clone(states.Value), func(s facts.IdleState) bool { return s.Off })
 	if slices.ContainsFunc(usable, func(s facts.IdleState) bool { return s.Latency > allowed }) {
-		held = fmt.Sprintf(", as /dev/cpu_dma_latency allows %v", allowed)
+		held = fmt.Sprintf(", limited by /dev/cpu_dma_latency to %v", allowed)
 		usable = slices.DeleteFunc(usable, func(s facts.IdleState) bool { return s.Latency > allowed })
 	}
 	if len(usable) == 0 {
-		r.ok("", "no idle state%s", held)
+		r.ok("", "no idle state in use%s", held)
 		return
 	}
 	deepest := slices.MaxFunc(usable, func(a, b facts.IdleState) int { return int(a.Latency - b.Latency) })
-	found := fmt.Sprintf("the deepest state, %s, takes %v to leave%s", deepest.Name, deepest.Latency, held)
-	if deepest.Latency > mostIdle {
-		r.warn("", found, fmt.Sprintf("cpupower idle-set -D %d", mostIdle.Microseconds()))
+	found := fmt.Sprintf("deepest idle state %s, exit latency %v%s", deepest.Name, deepest.Latency, held)
+	if deepest.Latency > maxIdleLatency {
+		r.warn("", found, fmt.Sprintf("cpupower idle-set -D %d", maxIdleLatency.Microseconds()))
 		return
 	}
 	r.ok("", "%s", found)

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package doctor judges whether a host lets ropewalk be fast, and says what to do where it does not. Its checks are pure
-// functions over gathered facts (package facts). Treat carries out, and Undo takes back, those changes that are safe
-// while packets flow.
 package doctor
 
 import (
@@ -11,13 +8,13 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/doctor/facts"
 )
 
-// Status is a check's verdict.
+// Status is a check's result.
 type Status string
 
-// The verdicts. Unknown is what this process may not see; it counts for nothing.
+// The results of a check. Unknown means that this process could not read the setting; it is no warning.
 const (
 	OK      Status = "ok"
-	Warning Status = "warning" // it works, and is slower or more fragile than need be
+	Warning Status = "warning" // it works, but is slower or less robust than possible
 	Failed  Status = "failed"  // it does not work
 	Unknown Status = "unknown"
 )
@@ -25,41 +22,41 @@ const (
 // Section is a group of checks.
 type Section string
 
-// The sections, in the order of a report.
+// The sections in report order.
 const (
 	SectionKernel  Section = "kernel"
 	SectionProcess Section = "privileges"
 	SectionNIC     Section = "network devices"
-	SectionCPU     Section = "processors"
+	SectionCPU     Section = "CPUs"
 	SectionHost    Section = "host network"
 	SectionClock   Section = "clock"
 	SectionTunnels Section = "tunnels"
 )
 
-// Check looks at one thing.
+// Check examines one property of the host.
 type Check struct {
-	ID      string // for scripts; never changes
-	Section Section
-	Looks   string // at what, for people
-	Why     string // it matters
-	Fixable bool   // Treat can mend what it finds
-	Running bool   // it is about tunnels that run
-	judge   func(*facts.Facts, *recorder)
+	ID          string // stable, for scripts
+	Section     Section
+	Description string // of the property
+	Why         string // the property matters
+	Fixable     bool   // Apply can fix a finding
+	NeedsTunnel bool   // it examines running tunnels
+	evaluate    func(*facts.Facts, *recorder)
 }
 
-// check makes a Check of the host.
-func check(id, looks string, judge func(*facts.Facts, *recorder), why string) Check {
-	return Check{ID: id, Looks: looks, Why: why, judge: judge}
+// check returns a Check of the host.
+func check(id, description string, evaluate func(*facts.Facts, *recorder), why string) Check {
+	return Check{ID: id, Description: description, Why: why, evaluate: evaluate}
 }
 
-// checkNICs makes one of each underlay device.
-func checkNICs(id, looks string, judge func(*facts.Facts, *facts.NIC, *recorder), why string) Check {
-	return check(id, looks, eachNIC(judge), why)
+// checkNICs returns a Check of each underlay device.
+func checkNICs(id, description string, evaluate func(*facts.Facts, *facts.NIC, *recorder), why string) Check {
+	return check(id, description, forEachNIC(evaluate), why)
 }
 
-// checkDaemons makes one of each tunnel that ropewalk serves and that is up.
-func checkDaemons(id, looks string, judge func(*facts.Facts, string, *facts.Stats, *recorder), why string) Check {
-	return check(id, looks, eachDaemon(judge), why).running()
+// checkDaemons returns a Check of each ropewalk tunnel that is up.
+func checkDaemons(id, description string, evaluate func(*facts.Facts, string, *facts.Stats, *recorder), why string) Check {
+	return check(id, description, forEachDaemon(evaluate), why).needsTunnel()
 }
 
 func (c Check) fixable() Check {
@@ -67,12 +64,12 @@ func (c Check) fixable() Check {
 	return c
 }
 
-func (c Check) running() Check {
-	c.Running = true
+func (c Check) needsTunnel() Check {
+	c.NeedsTunnel = true
 	return c
 }
 
-// Finding is what a check found of one subject.
+// Finding is the result of one check for one subject.
 type Finding struct {
 	Check   string  `json:"check"`
 	Section Section `json:"section"`
@@ -80,13 +77,13 @@ type Finding struct {
 	Status  Status  `json:"status"`
 	Found   string  `json:"found"`
 	Why     string  `json:"why"`
-	// Mend is the command or the step that mends it; empty for OK.
-	Mend string `json:"mend,omitempty"`
-	// Changes are what Treat would do.
+	// Fix is the command or the step that fixes it; empty for OK.
+	Fix string `json:"fix,omitempty"`
+	// Changes are the changes that Apply would make.
 	Changes []Change `json:"changes,omitempty"`
 }
 
-// Checks lists all, in the order of a report.
+// Checks lists all checks in report order.
 func Checks() []Check {
 	var all []Check
 	for _, group := range []struct {
@@ -109,34 +106,34 @@ func Checks() []Check {
 	return all
 }
 
-// Examine runs all checks that apply. It changes nothing.
+// Examine runs all applicable checks. It changes nothing.
 func Examine(f *facts.Facts) Report {
 	r := newReport()
 	for _, c := range Checks() {
-		if f.Pre && c.Running {
+		if f.Pre && c.NeedsTunnel {
 			continue
 		}
 		rec := recorder{check: c}
-		c.judge(f, &rec)
+		c.evaluate(f, &rec)
 		r.Findings = append(r.Findings, rec.findings...)
 	}
 	r.count()
 	return r
 }
 
-// recorder collects what one check finds.
+// recorder collects the findings of one check.
 type recorder struct {
 	check    Check
 	findings []Finding
 }
 
-func (r *recorder) add(subject string, status Status, found, mend string, changes []Change) {
-	if mend == "" {
-		mend = commands(changes)
+func (r *recorder) add(subject string, status Status, found, fix string, changes []Change) {
+	if fix == "" {
+		fix = commands(changes)
 	}
 	r.findings = append(r.findings, Finding{
 		Check: r.check.ID, Section: r.check.Section, Subject: subject, Status: status, Found: found, Why: r.check.Why,
-		Mend: mend, Changes: changes,
+		Fix: fix, Changes: changes,
 	})
 }
 
@@ -145,13 +142,13 @@ func (r *recorder) ok(subject, format string, args ...any) {
 }
 
 func (r *recorder) unknown(subject string, err error) {
-	r.add(subject, Unknown, fmt.Sprintf("could not be told: %v", err), "", nil)
+	r.add(subject, Unknown, fmt.Sprintf("unknown: %v", err), "", nil)
 }
 
-func (r *recorder) warn(subject, found, mend string, changes ...Change) {
-	r.add(subject, Warning, found, mend, changes)
+func (r *recorder) warn(subject, found, fix string, changes ...Change) {
+	r.add(subject, Warning, found, fix, changes)
 }
 
-func (r *recorder) fail(subject, found, mend string, changes ...Change) {
-	r.add(subject, Failed, found, mend, changes)
+func (r *recorder) fail(subject, found, fix string, changes ...Change) {
+	r.add(subject, Failed, found, fix, changes)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/doctor/facts"
+	"github.com/ropewalk/ropewalk/pkg/engine"
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/spread"
 	"github.com/ropewalk/ropewalk/pkg/tun"
@@ -18,7 +19,7 @@ import (
 
 var errHidden = errors.New("it is hidden")
 
-// healthy is a host of which no check has anything to say.
+// healthy is a host without warnings or failures.
 func healthy() *facts.Facts {
 	sysctls := map[string]facts.Answer[string]{}
 	for key, value := range map[string]string{
@@ -83,7 +84,7 @@ func healthyTunnel() facts.Tunnel {
 		Peers: []facts.Peer{{Endpoint: netip.MustParseAddrPort("192.0.2.7:51820"), PathMTU: facts.Known(1500)}},
 		Stats: facts.Known(facts.Stats{
 			Up: true, TUN: tun.Features{TSO: true, USO: true, Steer: true}, Underlay: underlay.Features{GSO: true, GRO: true, Select: true},
-			Lanes: make([]facts.LaneStats, 4),
+			Lanes: make([]engine.LaneStats, 4),
 			Spread: config.SpreadReport{
 				FirstPort: 61000, LastPort: 61999, Lanes: 4,
 				Peers: map[string]config.PeerSpread{"k1": {Active: true, Ports: 4}},
@@ -93,7 +94,7 @@ func healthyTunnel() facts.Tunnel {
 	}
 }
 
-// unknown is a host of which nothing can be read, as an unprivileged process without /proc and /sys sees it.
+// unknown is a host without any readable setting, as for an unprivileged process without /proc and /sys.
 func unknown() *facts.Facts {
 	f := &facts.Facts{
 		Kernel: facts.Kernel{

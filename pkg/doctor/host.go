@@ -19,34 +19,34 @@ import (
 
 func hostChecks() []Check {
 	return []Check{
-		check("socket-buffers", "net.core.rmem_max and wmem_max", judgeBuffers,
-			"they bound socket buffers, which must hold whole trains, of a process without CAP_NET_ADMIN"),
-		check("backlog", "net.core.netdev_max_backlog", judgeBacklog,
-			"packets that RPS or a virtual device hands to another processor wait there, and are dropped when it is full").fixable(),
-		check("ip-forward", "whether this host forwards packets", judgeForward,
-			"a host whose peers reach others through it must; one that only ends tunnels need not"),
-		check("rp-filter", "reverse path filters of underlay and tunnels", judgeRPFilter,
-			"a strict one drops what arrives by another device than the answer would leave by"),
-		check("src-valid-mark", "src_valid_mark, for tunnels with a mark", judgeSrcValidMark,
-			"with a strict filter and without it, peers' packets are dropped when all traffic is routed into the tunnel").fixable(),
-		check("conntrack", "how full the table of connections is", judgeConntrack,
-			"each source port of a spread tunnel is an entry, and new ones are dropped when the table is full"),
-		check("spread-ports", "whether the kernel gives the spread ports to others", judgeSpreadPorts,
-			"a port that another socket has been given cannot be spread over").fixable(),
-		check("port", "who else listens on the tunnel's port", judgePort,
-			"two cannot share it: one of them does not start, or takes the other's packets"),
-		check("mtu", "the tunnel's MTU against the path to each peer", judgeMTUChain,
-			"outer packets that do not fit are fragmented, which costs more than all offloads bring").running(),
+		check("socket-buffers", "net.core.rmem_max and wmem_max", evaluateBuffers,
+			"they limit socket buffers, which must hold whole trains, unless the process has CAP_NET_ADMIN"),
+		check("backlog", "net.core.netdev_max_backlog", evaluateBacklog,
+			"packets that RPS or a virtual device passes to another CPU wait in this queue and are dropped when it is full").fixable(),
+		check("ip-forward", "net.ipv4.ip_forward and net.ipv6.conf.all.forwarding", evaluateForward,
+			"required where peers reach other hosts through this one"),
+		check("rp-filter", "net.ipv4.conf.*.rp_filter of underlay devices and tunnels", evaluateRPFilter,
+			"strict mode (1) drops a packet that arrives on another device than the route back to its source"),
+		check("src-valid-mark", "net.ipv4.conf.all.src_valid_mark, for tunnels with a firewall mark", evaluateSrcValidMark,
+			"with strict rp_filter and src_valid_mark=0, peers' packets are dropped when the default route goes into the tunnel").fixable(),
+		check("conntrack", "nf_conntrack_count against nf_conntrack_max", evaluateConntrack,
+			"each source port of a spread tunnel is an entry; new flows are dropped when the table is full"),
+		check("spread-ports", "spread ports against ip_local_port_range and ip_local_reserved_ports", evaluateSpreadPorts,
+			"a port that another socket holds cannot be used for spread").fixable(),
+		check("port", "other sockets on the tunnel's UDP port", evaluatePort,
+			"two sockets cannot share the port: one fails to start, or takes the other's packets"),
+		check("mtu", "tunnel MTU against the path MTU to each peer", evaluateMTUChain,
+			"outer packets above the path MTU are fragmented, which costs more than all offloads gain").needsTunnel(),
 	}
 }
 
-// The least that net.core.rmem_max and wmem_max should be, in bytes: what the engine asks for.
+// The smallest net.core.rmem_max and wmem_max, in bytes: the socket buffers that the engine requests.
 const (
-	rmemWanted = 1 << 20
-	wmemWanted = 7 << 20
+	minRmem = 1 << 20
+	minWmem = 7 << 20
 )
 
-func judgeBuffers(f *facts.Facts, r *recorder) {
+func evaluateBuffers(f *facts.Facts, r *recorder) {
 	have := f.Process.Capabilities
 	rmem, rerr := number(f, facts.RmemMax)
 	wmem, werr := number(f, facts.WmemMax)
@@ -54,16 +54,16 @@ func judgeBuffers(f *facts.Facts, r *recorder) {
 	switch {
 	case errors.Join(rerr, werr) != nil:
 		r.unknown("", errors.Join(rerr, werr))
-	case rmem >= rmemWanted && wmem >= wmemWanted:
+	case rmem >= minRmem && wmem >= minWmem:
 		r.ok("", "%s", found)
 	case have.Err == nil && have.Value>>unix.CAP_NET_ADMIN&1 != 0:
-		r.ok("", "%s, which CAP_NET_ADMIN goes beyond", found)
+		r.ok("", "%s, no limit (CAP_NET_ADMIN)", found)
 	default:
-		r.warn("", found, fmt.Sprintf("sysctl -w net.core.rmem_max=%d\nsysctl -w net.core.wmem_max=%d", rmemWanted, wmemWanted))
+		r.warn("", found, fmt.Sprintf("sysctl -w net.core.rmem_max=%d\nsysctl -w net.core.wmem_max=%d", minRmem, minWmem))
 	}
 }
 
-// number reads a sysctl.
+// number returns an integer sysctl.
 func number(f *facts.Facts, key string) (int, error) {
 	v := f.Sysctls[key]
 	if v.Err != nil {
@@ -76,25 +76,25 @@ func number(f *facts.Facts, key string) (int, error) {
 	return n, nil
 }
 
-// The least backlog, in packets: Linux's default, and with RPS as much as four TSO trains for each of 16 flows.
+// The smallest backlog, in packets: Linux's default, and with RPS four TSO trains for each of 16 flows.
 const (
-	backlogWanted    = 1000
-	backlogWantedRPS = 3000
+	minBacklog    = 1000
+	minBacklogRPS = 3000
 )
 
-func judgeBacklog(f *facts.Facts, r *recorder) {
+func evaluateBacklog(f *facts.Facts, r *recorder) {
 	have, err := number(f, facts.Backlog)
 	if errors.Is(err, os.ErrNotExist) {
-		r.ok("", "it is set in the host's first network namespace, not in this one")
+		r.ok("", "set in the initial network namespace only")
 		return
 	}
 	if err != nil {
 		r.unknown("", err)
 		return
 	}
-	want := backlogWanted
+	want := minBacklog
 	if slices.ContainsFunc(f.NICs, func(n facts.NIC) bool { return anyMask(n.RPS.Value) }) {
-		want = backlogWantedRPS
+		want = minBacklogRPS
 	}
 	if have < want {
 		r.warn("", fmt.Sprintf("%d packets", have), "",
@@ -104,28 +104,28 @@ func judgeBacklog(f *facts.Facts, r *recorder) {
 	r.ok("", "%d packets", have)
 }
 
-func judgeForward(f *facts.Facts, r *recorder) {
+func evaluateForward(f *facts.Facts, r *recorder) {
 	v4, v6 := f.Sysctls[facts.Forward4], f.Sysctls[facts.Forward6]
 	switch {
 	case v4.Err != nil:
 		r.unknown("", v4.Err)
 	case v4.Value == "1" && v6.Err == nil && v6.Value == "0":
-		r.warn("", "IPv4 is forwarded, IPv6 is not", "sysctl -w net.ipv6.conf.all.forwarding=1   # if peers use IPv6 through this host")
+		r.warn("", "IPv4 forwarding on, IPv6 forwarding off", "sysctl -w net.ipv6.conf.all.forwarding=1   # if peers use IPv6 through this host")
 	case v4.Value == "1":
-		r.ok("", "it forwards")
+		r.ok("", "on")
 	default:
-		r.ok("", "it does not forward")
+		r.ok("", "off")
 	}
 }
 
 const rpStrict = "1"
 
-// strict tells whether the filter of a device is: the greater of its own and that of all counts.
+// strict reports whether a device's rp_filter is strict. The kernel uses the greater of the device's value and that of all.
 func strict(f *facts.Facts, device string) bool {
 	return max(f.Sysctls[facts.RPFilter(device)].Value, f.Sysctls[facts.RPFilterAll()].Value) == rpStrict
 }
 
-func judgeRPFilter(f *facts.Facts, r *recorder) {
+func evaluateRPFilter(f *facts.Facts, r *recorder) {
 	if err := f.Sysctls[facts.RPFilterAll()].Err; err != nil {
 		r.unknown("", err)
 		return
@@ -144,17 +144,17 @@ func judgeRPFilter(f *facts.Facts, r *recorder) {
 		}
 	}
 	if len(found) == 0 {
-		r.ok("", "none is in the way")
+		r.ok("", "no relevant device is strict")
 		return
 	}
-	var mend []string
+	var fix []string
 	for _, device := range found {
-		mend = append(mend, fmt.Sprintf("sysctl -w %s=2", quote(sysctlName(facts.RPFilter(device)))))
+		fix = append(fix, fmt.Sprintf("sysctl -w %s=2", quote(sysctlName(facts.RPFilter(device)))))
 	}
-	r.warn("", "strict on "+strings.Join(found, ", "), strings.Join(mend, "\n")+"\n# if packets do arrive by more than one device")
+	r.warn("", "strict on "+strings.Join(found, ", "), strings.Join(fix, "\n")+"\n# if packets arrive on more than one device")
 }
 
-func judgeSrcValidMark(f *facts.Facts, r *recorder) {
+func evaluateSrcValidMark(f *facts.Facts, r *recorder) {
 	value := f.Sysctls[facts.SrcValidMark]
 	var marked []string
 	for _, t := range f.Tunnels {
@@ -167,28 +167,28 @@ func judgeSrcValidMark(f *facts.Facts, r *recorder) {
 	case value.Err != nil:
 		r.unknown("", value.Err)
 	case len(marked) == 0:
-		r.ok("", "no tunnel has a mark")
+		r.ok("", "no tunnel has a firewall mark")
 	case value.Value == "0" && isStrict:
-		r.fail("", "off, with a strict filter below "+strings.Join(marked, ", "), "",
+		r.fail("", "off, with strict rp_filter on the underlay of "+strings.Join(marked, ", "), "",
 			Change{Kind: Sysctl, Target: facts.SrcValidMark, Before: "0", After: "1"})
 	case value.Value == "0":
-		r.ok("", "off, and no filter is strict")
+		r.ok("", "off, and no rp_filter is strict")
 	default:
 		r.ok("", "on")
 	}
 }
 
-// Shares of conntrack's table, in percent.
+// Fill levels of the conntrack table, in percent.
 const (
-	conntrackFull  = 95
-	conntrackMuch  = 75
-	conntrackWhole = 100
+	conntrackFull = 95
+	conntrackHigh = 75
+	percent       = 100
 )
 
-func judgeConntrack(f *facts.Facts, r *recorder) {
+func evaluateConntrack(f *facts.Facts, r *recorder) {
 	have, err := number(f, facts.ConntrackCount)
 	if errors.Is(err, os.ErrNotExist) {
-		r.ok("", "connections are not tracked")
+		r.ok("", "nf_conntrack is not loaded")
 		return
 	}
 	most, maxErr := number(f, facts.ConntrackMax)
@@ -197,22 +197,22 @@ func judgeConntrack(f *facts.Facts, r *recorder) {
 		return
 	}
 	found := fmt.Sprintf("%d of %d entries", have, most)
-	mend := fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d\n# or do not track the tunnel:\nnft 'add table inet ropewalk; "+
+	fix := fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d\n# or exempt the tunnel from conntrack:\nnft 'add table inet ropewalk; "+
 		"add chain inet ropewalk raw { type filter hook prerouting priority raw; }; add rule inet ropewalk raw udp dport %d notrack'",
 		2*most, tunnelPort(f))
-	switch share := have * conntrackWhole; {
+	switch share := have * percent; {
 	case most == 0:
 		r.ok("", "%d entries, without a limit", have)
 	case share >= conntrackFull*most:
-		r.fail("", found, mend)
-	case share >= conntrackMuch*most:
-		r.warn("", found, mend)
+		r.fail("", found, fix)
+	case share >= conntrackHigh*most:
+		r.warn("", found, fix)
 	default:
 		r.ok("", "%s", found)
 	}
 }
 
-// tunnelPort is that of the first tunnel, or of the one to come.
+// tunnelPort returns the port of the first tunnel, or the port given for a future tunnel.
 func tunnelPort(f *facts.Facts) uint16 {
 	for _, t := range f.Tunnels {
 		if t.Port != 0 {
@@ -222,7 +222,7 @@ func tunnelPort(f *facts.Facts) uint16 {
 	return f.Port
 }
 
-func judgeSpreadPorts(f *facts.Facts, r *recorder) {
+func evaluateSpreadPorts(f *facts.Facts, r *recorder) {
 	local := f.LocalPorts
 	if local.Err != nil {
 		r.unknown("", local.Err)
@@ -236,16 +236,16 @@ func judgeSpreadPorts(f *facts.Facts, r *recorder) {
 		}
 		given := local.Value.Among(use.ports.All())
 		if given.Len() == 0 {
-			r.ok(use.tunnel, "%s are not among those that the kernel gives away (%s)", use.ports, local.Value.Range)
+			r.ok(use.tunnel, "%s is outside ip_local_port_range (%s) or reserved", use.ports, local.Value.Range)
 			continue
 		}
 		before := strings.TrimSpace(f.Sysctls[facts.ReservedPorts].Value)
-		r.warn(use.tunnel, fmt.Sprintf("the kernel gives %s of %s to any socket", given, use.ports), "",
+		r.warn(use.tunnel, fmt.Sprintf("%s of %s is in ip_local_port_range and not reserved", given, use.ports), "",
 			Change{Kind: Sysctl, Target: facts.ReservedPorts, Before: before, After: portList(append(reserved, given))})
 	}
 }
 
-// portList is a list of ranges as the kernel writes it: in order, and what touches in one (proc_do_large_bitmap).
+// portList formats ranges as the kernel does: sorted, adjacent ranges merged (proc_do_large_bitmap).
 func portList(ranges []spread.Ports) string {
 	ranges = slices.SortedFunc(slices.Values(ranges), func(a, b spread.Ports) int { return int(a.First) - int(b.First) })
 	var merged []spread.Ports
@@ -267,7 +267,7 @@ func portList(ranges []spread.Ports) string {
 	return strings.Join(words, ",")
 }
 
-// portsUse is a range that a tunnel spreads over.
+// portsUse is the source-port range that a tunnel spreads over.
 type portsUse struct {
 	tunnel string
 	ports  spread.Ports

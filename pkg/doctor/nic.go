@@ -17,60 +17,60 @@ import (
 
 func nicChecks() []Check {
 	return []Check{
-		check("nic-driver", "the driver, and whether it runs XDP natively and AF_XDP without copies", judgeDrivers,
-			"AF_XDP pays where the driver has both; elsewhere UDP sockets are as fast"),
-		checkNICs("nic-xdp", "the XDP program on the device", judgeXDP,
-			"a device has room for one XDP program: with another's there, ropewalk's cannot be attached"),
-		checkNICs("nic-channels", "queues in use, against processors", judgeChannels,
-			"each queue brings one more core to work on what arrives"),
-		checkNICs("nic-rings", "how many packets a queue holds", judgeRings,
-			"trains arrive faster than a core takes them off: a short queue loses their ends"),
-		checkNICs("nic-coalescing", "how long the NIC waits before it interrupts", judgeCoalescing,
-			"every round trip through the tunnel waits that long, too"),
-		checkNICs("nic-rss", "hash function, key and indirection table", judgeRSS,
-			"source ports that land evenly on the queues are planned from them"),
-		checkNICs("nic-udp-hash", "whether the NIC hashes UDP ports", judgeUDPHash,
-			"spread gives each flow a source port of its own; a NIC that does not hash ports puts all on one queue").fixable(),
-		checkNICs("nic-gro", "GRO, rx-udp-gro-forwarding and rx-gro-list", judgeGRO,
-			"GRO makes trains of what arrives; of UDP that is forwarded only with rx-udp-gro-forwarding, which rx-gro-list overrides").fixable(),
-		checkNICs("nic-mtu", "the device's MTU", judgeMTU,
-			"below 1360 bytes no IPv6 packet of 1280 fits into the tunnel"),
-		checkNICs("nic-numa", "the NUMA node of the NIC", judgeNUMA,
-			"lanes on another node fetch every packet across the interconnect"),
+		check("nic-driver", "driver, and its support for native XDP and AF_XDP zero-copy", evaluateDrivers,
+			"AF_XDP is faster than UDP sockets only with native XDP and zero-copy"),
+		checkNICs("nic-xdp", "attached XDP program", evaluateXDP,
+			"a device takes one XDP program: if another one is attached, ropewalk cannot attach its own"),
+		checkNICs("nic-channels", "receive queues (ethtool channels) against CPUs", evaluateChannels,
+			"each receive queue lets one more CPU process received packets"),
+		checkNICs("nic-rings", "receive ring size", evaluateRings,
+			"bursts arrive faster than one CPU drains the ring: a short ring drops their last packets"),
+		checkNICs("nic-coalescing", "interrupt coalescing delay (rx-usecs)", evaluateCoalescing,
+			"the delay adds to every round trip through the tunnel"),
+		checkNICs("nic-rss", "RSS hash function, key and indirection table", evaluateRSS,
+			"ropewalk computes from them which source ports fill the queues evenly"),
+		checkNICs("nic-udp-hash", "RSS hash fields for UDP (rx-flow-hash)", evaluateUDPHash,
+			"spread gives each flow its own source port; a NIC that does not hash ports puts all flows on one queue").fixable(),
+		checkNICs("nic-gro", "GRO, rx-udp-gro-forwarding and rx-gro-list", evaluateGRO,
+			"GRO merges received packets into trains; forwarded UDP needs rx-udp-gro-forwarding, which rx-gro-list overrides").fixable(),
+		checkNICs("nic-mtu", "MTU of the underlay device", evaluateMTU,
+			"below 1360 bytes the tunnel cannot carry the minimum IPv6 MTU of 1280 bytes"),
+		checkNICs("nic-numa", "NUMA node of the NIC", evaluateNUMA,
+			"lanes on another NUMA node read every packet across the interconnect"),
 	}
 }
 
-// eachNIC runs a judge for all underlay devices.
-func eachNIC(judge func(*facts.Facts, *facts.NIC, *recorder)) func(*facts.Facts, *recorder) {
+// forEachNIC calls evaluate for each underlay device.
+func forEachNIC(evaluate func(*facts.Facts, *facts.NIC, *recorder)) func(*facts.Facts, *recorder) {
 	return func(f *facts.Facts, r *recorder) {
 		for i := range f.NICs {
-			judge(f, &f.NICs[i], r)
+			evaluate(f, &f.NICs[i], r)
 		}
 	}
 }
 
-// unanswered records what a driver does not tell: nothing to judge where it has no such thing.
-func unanswered(n *facts.NIC, r *recorder, err error) {
+// driverError records a failed driver query: OK if the driver does not support it, else unknown.
+func driverError(n *facts.NIC, r *recorder, err error) {
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		r.ok(n.Name, "its driver has none to set")
+		r.ok(n.Name, "not supported by the driver")
 		return
 	}
 	r.unknown(n.Name, err)
 }
 
-func judgeDrivers(f *facts.Facts, r *recorder) {
+func evaluateDrivers(f *facts.Facts, r *recorder) {
 	if len(f.NICs) == 0 {
-		r.ok("", "there is no default route, and none to a peer: name a device with --device")
+		r.ok("", "no default route and no route to a peer: pass the device with --device")
 	}
-	eachNIC(judgeDriver)(f, r)
+	forEachNIC(evaluateDriver)(f, r)
 }
 
-func judgeDriver(_ *facts.Facts, n *facts.NIC, r *recorder) {
+func evaluateDriver(_ *facts.Facts, n *facts.NIC, r *recorder) {
 	name := n.Driver.Value
 	if n.Driver.Err != nil || name == "" {
-		name = "no driver that tells its name"
+		name = "unknown driver"
 	}
-	if n.Speed > 0 && !n.Virtual { // of which the figure means nothing
+	if n.Speed > 0 && !n.Virtual { // a virtual device reports an arbitrary speed
 		name += fmt.Sprintf(", %g Gbit/s", float64(n.Speed)/1000)
 	}
 	can := n.XDPDriver
@@ -78,19 +78,19 @@ func judgeDriver(_ *facts.Facts, n *facts.NIC, r *recorder) {
 	case can.Err != nil && !errors.Is(can.Err, errors.ErrUnsupported):
 		r.unknown(n.Name, can.Err)
 	case can.Err != nil:
-		r.ok(n.Name, "%s (%s); what it can do is told from Linux 6.3", name, n.Why)
+		r.ok(n.Name, "%s (%s); XDP features unknown before Linux 6.3", name, n.Why)
 	case can.Value.ZeroCopy:
-		r.ok(n.Name, "%s (%s): native XDP, AF_XDP without copies", name, n.Why)
+		r.ok(n.Name, "%s (%s): native XDP, AF_XDP zero-copy", name, n.Why)
 	case can.Value.Native:
-		r.ok(n.Name, "%s (%s): native XDP, AF_XDP copies", name, n.Why)
+		r.ok(n.Name, "%s (%s): native XDP, AF_XDP copy mode", name, n.Why)
 	case n.Virtual:
-		r.ok(n.Name, "%s (%s): a virtual device without native XDP", name, n.Why)
+		r.ok(n.Name, "%s (%s): virtual device without native XDP", name, n.Why)
 	default:
-		r.warn(n.Name, fmt.Sprintf("%s (%s): no native XDP", name, n.Why), "leave AF_XDP off here: UDP sockets serve this NIC best")
+		r.warn(n.Name, fmt.Sprintf("%s (%s): no native XDP", name, n.Why), "keep AF_XDP off on this NIC: UDP sockets are fastest here")
 	}
 }
 
-func judgeXDP(_ *facts.Facts, n *facts.NIC, r *recorder) {
+func evaluateXDP(_ *facts.Facts, n *facts.NIC, r *recorder) {
 	x := n.XDP.Value
 	mode := "native"
 	if x.Generic {
@@ -102,14 +102,14 @@ func judgeXDP(_ *facts.Facts, n *facts.NIC, r *recorder) {
 	case !x.Attached:
 		r.ok(n.Name, "no program")
 	case x.Name == "gather_xdp" || x.Name == "classify":
-		r.ok(n.Name, "ropewalk's %s (%s mode)", x.Name, mode)
+		r.ok(n.Name, "ropewalk's program %s (%s mode)", x.Name, mode)
 	default:
-		r.warn(n.Name, fmt.Sprintf("program %d %q of another (%s mode)", x.ID, x.Name, mode),
-			fmt.Sprintf("bpftool prog show id %d   # whose it is: where it must stay, use --gather tc and UDP sockets", x.ID))
+		r.warn(n.Name, fmt.Sprintf("foreign program %d %q (%s mode)", x.ID, x.Name, mode),
+			fmt.Sprintf("bpftool prog show id %d   # find its owner; if it must stay, use --gather tc and UDP sockets", x.ID))
 	}
 }
 
-// receiveQueues are those in use; 1 where the driver does not tell.
+// receiveQueues returns the number of receive queues in use, 1 if the driver does not report it.
 func receiveQueues(n *facts.NIC) int {
 	if n.Channels.Err != nil {
 		return 1
@@ -117,7 +117,7 @@ func receiveQueues(n *facts.NIC) int {
 	return max(n.Channels.Value.RX+n.Channels.Value.Combined, 1)
 }
 
-func judgeChannels(f *facts.Facts, n *facts.NIC, r *recorder) {
+func evaluateChannels(f *facts.Facts, n *facts.NIC, r *recorder) {
 	have, c := receiveQueues(n), n.Channels.Value
 	most := max(c.MaxRX+c.MaxCombined, have)
 	cpus := len(f.CPU.Online.Value)
@@ -127,90 +127,90 @@ func judgeChannels(f *facts.Facts, n *facts.NIC, r *recorder) {
 	}
 	switch {
 	case n.Virtual:
-		r.ok(n.Name, "a virtual device: what it carries is processed where it is sent")
+		r.ok(n.Name, "virtual device: packets are processed on the sender's CPU")
 	case n.Channels.Err != nil && !errors.Is(n.Channels.Err, unix.EOPNOTSUPP):
 		r.unknown(n.Name, n.Channels.Err)
 	case f.CPU.Online.Err != nil:
 		r.unknown(n.Name, f.CPU.Online.Err)
 	case have >= cpus:
-		r.ok(n.Name, "%d receive queues for %d processors", have, cpus)
+		r.ok(n.Name, "%d receive queues for %d CPUs", have, cpus)
 	case have < most:
-		r.warn(n.Name, fmt.Sprintf("%d receive queues of %d, for %d processors", have, most, cpus),
+		r.warn(n.Name, fmt.Sprintf("%d of %d receive queues in use, for %d CPUs", have, most, cpus),
 			fmt.Sprintf("ethtool -L %s %s %d   # the link goes down for a moment", quote(n.Name), word, min(most, cpus)))
 	case have == 1:
-		r.warn(n.Name, fmt.Sprintf("one receive queue, for %d processors", cpus),
-			"in a virtual machine: give the NIC one queue per processor (virtio: queues=N); else see nic-rps")
+		r.warn(n.Name, fmt.Sprintf("1 receive queue for %d CPUs", cpus),
+			"in a virtual machine: configure one queue per CPU (virtio: queues=N); otherwise see nic-rps")
 	default:
-		r.ok(n.Name, "%d receive queues, all that it has, for %d processors", have, cpus)
+		r.ok(n.Name, "%d receive queues (the maximum) for %d CPUs", have, cpus)
 	}
 }
 
-// ringWanted is what holds four whole TSO trains, in packets.
-const ringWanted = 512
+// minRing is the smallest ring for four whole TSO trains, in packets.
+const minRing = 512
 
-func judgeRings(_ *facts.Facts, n *facts.NIC, r *recorder) {
+func evaluateRings(_ *facts.Facts, n *facts.NIC, r *recorder) {
 	ring := n.Rings.Value
-	want := min(ringWanted, ring.MaxRX)
+	want := min(minRing, ring.MaxRX)
 	switch {
 	case n.Rings.Err != nil:
-		unanswered(n, r, n.Rings.Err)
+		driverError(n, r, n.Rings.Err)
 	case ring.RX < want:
-		r.warn(n.Name, fmt.Sprintf("receive queues of %d packets, of %d that it can have", ring.RX, ring.MaxRX),
+		r.warn(n.Name, fmt.Sprintf("receive ring of %d packets (maximum %d)", ring.RX, ring.MaxRX),
 			fmt.Sprintf("ethtool -G %s rx %d   # the link goes down for a moment", quote(n.Name), want))
 	default:
-		r.ok(n.Name, "receive queues of %d packets, transmit queues of %d", ring.RX, ring.TX)
+		r.ok(n.Name, "receive ring of %d packets, transmit ring of %d", ring.RX, ring.TX)
 	}
 }
 
-// mostCoalescing is more than the round trip of a tunnel in one building should wait.
-const mostCoalescing = 100 * time.Microsecond
+// maxCoalescing is the largest acceptable delay for a tunnel within one site.
+const maxCoalescing = 100 * time.Microsecond
 
-func judgeCoalescing(_ *facts.Facts, n *facts.NIC, r *recorder) {
+func evaluateCoalescing(_ *facts.Facts, n *facts.NIC, r *recorder) {
 	c := n.Coalescing.Value
 	switch {
 	case n.Coalescing.Err != nil:
-		unanswered(n, r, n.Coalescing.Err)
+		driverError(n, r, n.Coalescing.Err)
 	case c.Adaptive:
 		r.ok(n.Name, "adaptive")
-	case c.RX > mostCoalescing:
+	case c.RX > maxCoalescing:
 		r.warn(n.Name, fmt.Sprintf("%v", c.RX), fmt.Sprintf("ethtool -C %s rx-usecs 50", quote(n.Name)))
 	default:
 		r.ok(n.Name, "%v", c.RX)
 	}
 }
 
-func judgeRSS(_ *facts.Facts, n *facts.NIC, r *recorder) {
+func evaluateRSS(_ *facts.Facts, n *facts.NIC, r *recorder) {
 	have, rss := receiveQueues(n), n.RSS.Value
 	queues := len(rss.Queues())
 	switch {
 	case errors.Is(n.RSS.Err, hostnet.ErrNoRSS) && (have == 1 || n.Virtual):
-		r.ok(n.Name, "none: the device does not choose among queues")
+		r.ok(n.Name, "no RSS: the device has one queue or is virtual")
 	case errors.Is(n.RSS.Err, hostnet.ErrNoRSS):
-		r.warn(n.Name, fmt.Sprintf("the driver does not tell how it chooses among %d queues", have),
-			"nothing: source ports spread, and are not planned")
+		r.warn(n.Name, fmt.Sprintf("the driver does not report its RSS configuration (%d queues)", have),
+			"none: source ports are spread without a port plan")
 	case n.RSS.Err != nil:
 		r.unknown(n.Name, n.RSS.Err)
 	case queues < have:
-		r.warn(n.Name, fmt.Sprintf("the indirection table leads to %d of %d queues", queues, have),
+		r.warn(n.Name, fmt.Sprintf("the RSS indirection table uses %d of %d queues", queues, have),
 			fmt.Sprintf("ethtool -X %s equal %d", quote(n.Name), have))
 	case rss.Function != spread.Toeplitz || rss.Transform == spread.OtherTransform:
-		r.warn(n.Name, "the NIC's hash is not Toeplitz: ports spread, and cannot be planned",
+		r.warn(n.Name, "the RSS hash function is not Toeplitz: source ports are spread without a port plan",
 			fmt.Sprintf("ethtool -X %s hfunc toeplitz", quote(n.Name)))
 	default:
-		r.ok(n.Name, "Toeplitz, a key of %d bytes, %d table entries for %d queues", len(rss.Key), len(rss.Indirection), queues)
+		r.ok(n.Name, "Toeplitz, %d-byte key, %d indirection table entries for %d queues", len(rss.Key), len(rss.Indirection), queues)
 	}
 }
 
-func judgeUDPHash(_ *facts.Facts, n *facts.NIC, r *recorder) {
+func evaluateUDPHash(_ *facts.Facts, n *facts.NIC, r *recorder) {
 	switch {
 	case errors.Is(n.RSS.Err, hostnet.ErrNoRSS):
-		r.ok(n.Name, "the device does not choose among queues by a hash that it tells")
+		r.ok(n.Name, "the driver does not report RSS hash fields")
 		return
 	case n.RSS.Err != nil:
 		r.unknown(n.Name, n.RSS.Err)
 		return
 	case receiveQueues(n) == 1:
-		r.ok(n.Name, "there is one queue to choose from")
+		r.ok(n.Name, "one receive queue: the hash has no effect")
 		return
 	}
 	var changes []Change
@@ -222,12 +222,12 @@ func judgeUDPHash(_ *facts.Facts, n *facts.NIC, r *recorder) {
 		case spread.AddressesOnly:
 			changes = append(changes, Change{Kind: FlowHash, Target: n.Name, Key: family.key, Before: addressesOnly, After: fourTuple})
 		case spread.OtherFields:
-			r.warn(n.Name, family.key+" is hashed by other fields than addresses and ports",
+			r.warn(n.Name, family.key+" is hashed by fields other than addresses and ports",
 				fmt.Sprintf("ethtool -N %s rx-flow-hash %s sdfn", quote(n.Name), family.key))
 		}
 	}
 	if len(changes) > 0 {
-		r.fail(n.Name, "UDP is hashed by its addresses alone: spread does nothing", "", changes...)
+		r.fail(n.Name, "UDP is hashed by IP addresses only: spread has no effect", "", changes...)
 	} else if n.RSS.Value.UDP4 == spread.FourTuple && n.RSS.Value.UDP6 == spread.FourTuple {
 		r.ok(n.Name, "addresses and ports")
 	}
@@ -240,14 +240,14 @@ const (
 	featureList       = "rx-gro-list"
 )
 
-func judgeGRO(f *facts.Facts, n *facts.NIC, r *recorder) {
+func evaluateGRO(f *facts.Facts, n *facts.NIC, r *recorder) {
 	if n.Features.Err != nil {
-		unanswered(n, r, n.Features.Err)
+		driverError(n, r, n.Features.Err)
 		return
 	}
 	forwards := f.Sysctls[facts.Forward4].Value != "0" || f.Sysctls[facts.Forward6].Value != "0"
 	var changes []Change
-	// What a virtual device carries has been through GRO already, or was never cut into packets.
+	// Packets on a virtual device have passed GRO already, or were never segmented.
 	for _, want := range []struct {
 		name        string
 		on, matters bool
@@ -263,7 +263,7 @@ func judgeGRO(f *facts.Facts, n *facts.NIC, r *recorder) {
 	case len(changes) > 0:
 		r.warn(n.Name, found, "", changes...)
 	case !forwards:
-		r.ok(n.Name, "%s; this host forwards nothing", found)
+		r.ok(n.Name, "%s; IP forwarding is off", found)
 	default:
 		r.ok(n.Name, "%s", found)
 	}
@@ -276,28 +276,28 @@ func onOff(on bool) string {
 	return "off"
 }
 
-// leastMTU holds an IPv6 packet of 1280 bytes in the tunnel's data message over IPv6, in bytes.
-const leastMTU = 1280 + overheadIPv6
+// minMTU is the smallest underlay MTU for IPv6 packets of 1280 bytes in data messages over IPv6, in bytes.
+const minMTU = 1280 + overheadIPv6
 
-func judgeMTU(_ *facts.Facts, n *facts.NIC, r *recorder) {
-	if n.MTU < leastMTU {
+func evaluateMTU(_ *facts.Facts, n *facts.NIC, r *recorder) {
+	if n.MTU < minMTU {
 		r.warn(n.Name, fmt.Sprintf("%d bytes", n.MTU), fmt.Sprintf("ip link set dev %s mtu 1500", quote(n.Name)))
 		return
 	}
 	r.ok(n.Name, "%d bytes", n.MTU)
 }
 
-func judgeNUMA(f *facts.Facts, n *facts.NIC, r *recorder) {
+func evaluateNUMA(f *facts.Facts, n *facts.NIC, r *recorder) {
 	nodes := f.CPU.Nodes
 	switch {
 	case nodes.Err != nil && !errors.Is(nodes.Err, os.ErrNotExist):
 		r.unknown(n.Name, nodes.Err)
 	case len(nodes.Value) < 2:
-		r.ok(n.Name, "this machine has one node")
+		r.ok(n.Name, "one NUMA node")
 	case n.Node < 0:
-		r.ok(n.Name, "belongs to no node")
+		r.ok(n.Name, "no NUMA node")
 	default:
-		r.warn(n.Name, fmt.Sprintf("on node %d of %d", n.Node, len(nodes.Value)),
+		r.warn(n.Name, fmt.Sprintf("NUMA node %d of %d", n.Node, len(nodes.Value)),
 			fmt.Sprintf("numactl --cpunodebind=%d --membind=%d ropewalk run INTERFACE, or NUMAMask=%d in the service", n.Node, n.Node, n.Node))
 	}
 }

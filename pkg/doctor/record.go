@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultRecord is where Treat keeps what Undo needs.
+// DefaultRecord is the default path of the undo record, which Apply writes and Undo reads.
 const DefaultRecord = "/var/lib/ropewalk/doctor-undo.json"
 
-// maxRecord bounds a record, in bytes.
+// maxRecord is the largest size of an undo record, in bytes.
 const maxRecord = 1 << 20
 
 const recordKind = "DoctorUndo"
@@ -31,7 +31,7 @@ type record struct {
 
 func newRecord(p Place) *record { return &record{APIVersion: APIVersion, Kind: recordKind, Place: p} }
 
-// readRecord refuses what somebody else could have written: it says what is written to the kernel.
+// readRecord refuses a file that other users can write, because Undo writes its values to the kernel.
 func readRecord(path string) (*record, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -40,7 +40,7 @@ func readRecord(path string) (*record, error) {
 	defer f.Close()
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return nil, fmt.Errorf("looking at the undo record %s: %w", path, err)
+		return nil, fmt.Errorf("reading the mode of the undo record %s: %w", path, err)
 	}
 	foreign := st.Uid != 0 && int(st.Uid) != os.Geteuid()
 	if foreign || st.Mode&0o022 != 0 || st.Mode&unix.S_IFMT != unix.S_IFREG {
@@ -63,7 +63,7 @@ func parseRecord(b []byte) (*record, error) {
 		return nil, err
 	}
 	if r.APIVersion != APIVersion || r.Kind != recordKind {
-		return nil, fmt.Errorf("it is %q %q, want %q %q", r.APIVersion, r.Kind, APIVersion, recordKind)
+		return nil, fmt.Errorf("got %q %q, want %q %q", r.APIVersion, r.Kind, APIVersion, recordKind)
 	}
 	for _, c := range r.Changes {
 		if err := c.check(); err != nil {
@@ -73,7 +73,7 @@ func parseRecord(b []byte) (*record, error) {
 	return r, nil
 }
 
-// write replaces the file as a whole, on the disk when it returns.
+// write replaces the file atomically and syncs it to disk.
 func (r *record) write(path string) (err error) {
 	defer func() {
 		if err != nil {
@@ -92,7 +92,7 @@ func (r *record) write(path string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // gone once renamed
+	defer os.Remove(f.Name()) // isNotFound once renamed
 	_, err = f.Write(append(b, '\n'))
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err

@@ -12,10 +12,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/picture"
 )
 
-// APIVersion is that of the report's JSON form. Fields may be added within one version.
+// APIVersion is the version of the report's JSON form. Fields may be added within one version.
 const APIVersion = "ropewalk/v1"
 
-// Report is what all checks found.
+// Report holds the findings of all checks.
 type Report struct {
 	APIVersion string    `json:"apiVersion"`
 	Kind       string    `json:"kind"`
@@ -35,7 +35,7 @@ type Summary struct {
 func (s Summary) String() string {
 	text := plural(s.Failed, "check") + " failed, " + plural(s.Warnings, "warning")
 	if s.Unknown > 0 {
-		text += fmt.Sprintf(", %d could not be told", s.Unknown)
+		text += fmt.Sprintf(", %d unknown", s.Unknown)
 	}
 	return text
 }
@@ -67,7 +67,7 @@ func (r *Report) count() {
 	}
 }
 
-// Changes are what Treat would do, each once.
+// Changes returns the changes that Apply would make, each once.
 func (r *Report) Changes() []Change {
 	var all []Change
 	seen := map[Change]bool{}
@@ -90,13 +90,13 @@ func (r *Report) WriteJSON(w io.Writer) error {
 	return enc.Encode(r)
 }
 
-// Style is how a report looks.
+// Style selects how a report is printed.
 type Style struct {
 	Color   bool
-	Verbose bool // says of what is well why it matters, too
+	Verbose bool // also prints the reason for OK findings
 }
 
-// WriteText writes the report for people.
+// WriteText writes the report as text.
 func (r *Report) WriteText(w io.Writer, s Style) error {
 	var b strings.Builder
 	var section Section
@@ -107,7 +107,7 @@ func (r *Report) WriteText(w io.Writer, s Style) error {
 				b.WriteByte('\n')
 			}
 			section = f.Section
-			b.WriteString(s.ink().Bold(string(section)) + "\n")
+			b.WriteString(s.term().Bold(string(section)) + "\n")
 		}
 		s.finding(&b, f)
 	}
@@ -116,20 +116,20 @@ func (r *Report) WriteText(w io.Writer, s Style) error {
 	return err
 }
 
-// ink is what the report is drawn with.
-func (s Style) ink() picture.Style { return picture.Style{Color: s.Color} }
+// term is the terminal style of the report.
+func (s Style) term() picture.Style { return picture.Style{Color: s.Color} }
 
-// The marks of findings: tick, warning, cross.
-func (s Style) mark(status Status) string {
+// symbol returns the tick, exclamation mark, cross or question mark of a finding.
+func (s Style) symbol(status Status) string {
 	switch status {
 	case OK:
-		return s.ink().Good("✓")
+		return s.term().Good("✓")
 	case Warning:
-		return s.ink().Doubtful("!")
+		return s.term().Doubtful("!")
 	case Failed:
-		return s.ink().Bad("✗")
+		return s.term().Bad("✗")
 	}
-	return s.ink().Faint("?")
+	return s.term().Faint("?")
 }
 
 func (s Style) finding(b *strings.Builder, f *Finding) {
@@ -137,23 +137,23 @@ func (s Style) finding(b *strings.Builder, f *Finding) {
 	if f.Subject != "" {
 		name += " " + f.Subject
 	}
-	fmt.Fprintf(b, "  %s %s: %s\n", s.mark(f.Status), clean(name), clean(f.Found))
+	fmt.Fprintf(b, "  %s %s: %s\n", s.symbol(f.Status), clean(name), clean(f.Found))
 	if s.Verbose || f.Status == Warning || f.Status == Failed {
-		fmt.Fprintf(b, "      %s %s\n", s.ink().Faint("why:"), clean(f.Why))
+		fmt.Fprintf(b, "      %s %s\n", s.term().Faint("why:"), clean(f.Why))
 	}
-	if f.Mend == "" {
+	if f.Fix == "" {
 		return
 	}
-	for i, line := range strings.Split(f.Mend, "\n") {
-		label := s.ink().Faint("mend:")
+	for i, line := range strings.Split(f.Fix, "\n") {
+		label := s.term().Faint("fix:")
 		if i > 0 {
-			label = "     "
+			label = "    "
 		}
 		fmt.Fprintf(b, "      %s %s\n", label, clean(line))
 	}
 }
 
-// clean keeps from the terminal what names of devices and programs may have that it would act on.
+// clean replaces control characters in device and program names, which the terminal would interpret.
 func clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		if strconv.IsPrint(r) {

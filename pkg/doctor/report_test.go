@@ -16,7 +16,7 @@ import (
 	"github.com/ropewalk/ropewalk/test/golden"
 )
 
-// mixed is a host with findings of all kinds.
+// mixed is a host with findings of every status.
 func mixed() Report {
 	f := healthy()
 	f.Sysctls[facts.Forward4] = facts.Known("1")
@@ -27,7 +27,7 @@ func mixed() Report {
 	return Examine(f)
 }
 
-func TestReportForPeople(t *testing.T) {
+func TestTextReportMatchesGolden(t *testing.T) {
 	r := mixed()
 	var b bytes.Buffer
 	if err := r.WriteText(&b, Style{}); err != nil {
@@ -36,7 +36,7 @@ func TestReportForPeople(t *testing.T) {
 	golden.Check(t, "testdata/report.txt", b.Bytes())
 }
 
-func TestReportForScripts(t *testing.T) {
+func TestJSONReportMatchesGolden(t *testing.T) {
 	r := mixed()
 	var b bytes.Buffer
 	if err := r.WriteJSON(&b); err != nil {
@@ -52,7 +52,7 @@ func TestReportForScripts(t *testing.T) {
 	}
 }
 
-func TestColourIsForThoseWhoAskForIt(t *testing.T) {
+func TestColorIsOptional(t *testing.T) {
 	r := mixed()
 	var plain, colored bytes.Buffer
 	if err := r.WriteText(&plain, Style{Verbose: true}); err != nil {
@@ -69,7 +69,7 @@ func TestColourIsForThoseWhoAskForIt(t *testing.T) {
 	}
 }
 
-func TestNamesOfDevicesDoNotReachTheTerminalOrTheShell(t *testing.T) {
+func TestDeviceNamesAreEscaped(t *testing.T) {
 	f := healthy()
 	f.NICs[0].Name = "a\x1b[2J;b"
 	f.NICs[0].Features.Value[featureGRO] = hostnet.Feature{}
@@ -83,7 +83,7 @@ func TestNamesOfDevicesDoNotReachTheTerminalOrTheShell(t *testing.T) {
 	}
 }
 
-func TestWordsAreQuotedForTheShell(t *testing.T) {
+func TestShellQuoting(t *testing.T) {
 	for word, want := range map[string]string{
 		"eth0.5": "eth0.5", "net.core.x=1": "net.core.x=1", "": "''", "a b": "'a b'", "a'b": `'a'\''b'`, "$(id)": "'$(id)'", "é": "'é'",
 	} {
@@ -93,7 +93,7 @@ func TestWordsAreQuotedForTheShell(t *testing.T) {
 	}
 }
 
-func TestSysctlsOfDevicesWithDotsAreNamedAsTheirToolWants(t *testing.T) {
+func TestSysctlNameOfDeviceWithDots(t *testing.T) {
 	if got := sysctlName(facts.RPFilter("eth0.5")); got != "net.ipv4.conf.eth0/5.rp_filter" {
 		t.Error(got)
 	}
@@ -105,7 +105,7 @@ const (
 	docEnd   = "<!-- end of checks -->\n"
 )
 
-func TestTheDocumentationListsTheChecks(t *testing.T) {
+func TestDocumentationListsChecks(t *testing.T) {
 	text, err := os.ReadFile(docPath)
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +113,7 @@ func TestTheDocumentationListsTheChecks(t *testing.T) {
 	before, rest, ok := strings.Cut(string(text), docBegin)
 	_, after, okEnd := strings.Cut(rest, docEnd)
 	if !ok || !okEnd {
-		t.Fatal("the marks around the table are gone")
+		t.Fatal("the markers around the table are missing")
 	}
 	var b strings.Builder
 	b.WriteString("| check | looks at | why it matters | `--fix` |\n| --- | --- | --- | --- |\n")
@@ -127,7 +127,7 @@ func TestTheDocumentationListsTheChecks(t *testing.T) {
 		if c.Fixable {
 			fix = "yes"
 		}
-		b.WriteString("| `" + c.ID + "` | " + c.Looks + " | " + c.Why + " | " + fix + " |\n")
+		b.WriteString("| `" + c.ID + "` | " + c.Description + " | " + c.Why + " | " + fix + " |\n")
 	}
 	golden.Check(t, docPath, []byte(before+docBegin+b.String()+docEnd+after))
 }

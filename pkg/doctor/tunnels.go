@@ -12,13 +12,13 @@ import (
 )
 
 func tunnelChecks() []Check {
-	return []Check{check("tunnel", "who serves each tunnel, and whether it answers", judgeTunnel,
-		"ropewalk's own daemon tells what it does; in front of the kernel's WireGuard only spread can be used").running()}
+	return []Check{check("tunnel", "implementation of each tunnel, and whether its daemon answers", evaluateTunnel,
+		"only ropewalk's daemon reports statistics; for the kernel's WireGuard only spread is available").needsTunnel()}
 }
 
-func judgeTunnel(f *facts.Facts, r *recorder) {
+func evaluateTunnel(f *facts.Facts, r *recorder) {
 	if len(f.Tunnels) == 0 {
-		r.ok("", "no tunnel runs here")
+		r.ok("", "no tunnel is running")
 	}
 	for _, t := range f.Tunnels {
 		switch {
@@ -31,42 +31,42 @@ func judgeTunnel(f *facts.Facts, r *recorder) {
 		case t.Kind == facts.Ropewalk:
 			r.warn(t.Name, "ropewalk; the interface is down", "ip link set dev "+quote(t.Name)+" up")
 		case t.Port == 0 && t.Stats.Err != nil:
-			r.fail(t.Name, fmt.Sprintf("its daemon does not answer: %v", t.Stats.Err),
+			r.fail(t.Name, fmt.Sprintf("the daemon does not answer: %v", t.Stats.Err),
 				"ropewalk down "+quote(t.Name)+", and start it again")
 		default:
-			r.warn(t.Name, "another program serves it, and does not say how", "ropewalk run "+quote(t.Name)+" in its place")
+			r.warn(t.Name, "served by another program, which reports no statistics", "ropewalk run "+quote(t.Name)+" instead")
 		}
 	}
 }
 
-func judgePort(f *facts.Facts, r *recorder) {
+func evaluatePort(f *facts.Facts, r *recorder) {
 	if f.Sockets.Err != nil {
 		r.unknown("", f.Sockets.Err)
 		return
 	}
 	if len(f.Tunnels) == 0 && f.Port != 0 {
-		judgeOnePort(r, "", f.Port, holders(f, f.Port, ""))
+		evaluateOnePort(r, "", f.Port, socketOwners(f, f.Port, ""))
 	}
 	for _, t := range f.Tunnels {
 		if t.Port == 0 {
-			r.ok(t.Name, "it listens on none")
+			r.ok(t.Name, "no listen port")
 			continue
 		}
-		judgeOnePort(r, t.Name, t.Port, holders(f, t.Port, t.Name))
+		evaluateOnePort(r, t.Name, t.Port, socketOwners(f, t.Port, t.Name))
 	}
 }
 
-func judgeOnePort(r *recorder, subject string, port uint16, others []string) {
+func evaluateOnePort(r *recorder, subject string, port uint16, others []string) {
 	if len(others) > 0 {
-		r.fail(subject, fmt.Sprintf("UDP port %d is held by %s", port, strings.Join(others, ", ")),
+		r.fail(subject, fmt.Sprintf("UDP port %d is in use by %s", port, strings.Join(others, ", ")),
 			fmt.Sprintf("ss -ulpn 'sport = :%d'   # stop it, or choose another ListenPort", port))
 		return
 	}
-	r.ok(subject, "UDP port %d has no other holder", port)
+	r.ok(subject, "UDP port %d is used by no other socket", port)
 }
 
-// holders names who is bound to a port, without the tunnel itself: its daemon's sockets, or the kernel's.
-func holders(f *facts.Facts, port uint16, self string) []string {
+// socketOwners lists the other users of a port. It leaves out the tunnel's own sockets: its daemon's, or the kernel's.
+func socketOwners(f *facts.Facts, port uint16, self string) []string {
 	var others []string
 	kind := facts.Kind("")
 	for _, t := range f.Tunnels {
@@ -76,7 +76,7 @@ func holders(f *facts.Facts, port uint16, self string) []string {
 			others = append(others, "tunnel "+t.Name)
 		}
 	}
-	own := 0 // the process that serves the tunnel is the first that is found
+	own := 0 // the PID of the tunnel's daemon: the first process found
 	for _, s := range f.Sockets.Value {
 		switch {
 		case s.Addr.Port() != port:
@@ -86,7 +86,7 @@ func holders(f *facts.Facts, port uint16, self string) []string {
 			}
 		case s.PID == 0:
 			if self == "" && len(others) == 0 {
-				others = append(others, fmt.Sprintf("a process that cannot be seen, on %s", s.Addr))
+				others = append(others, fmt.Sprintf("an unknown process (needs CAP_SYS_PTRACE), on %s", s.Addr))
 			}
 		case kind != "" && kind != facts.InKernel && (own == 0 || own == s.PID):
 			own = s.PID
@@ -99,13 +99,13 @@ func holders(f *facts.Facts, port uint16, self string) []string {
 	return others
 }
 
-// What a data message adds to a packet, in bytes: IP, UDP, header and tag (WireGuard paper, 5.4.6).
+// Overhead of a data message, in bytes: IP, UDP, header and tag (WireGuard paper, 5.4.6).
 const (
 	overheadIPv4 = 20 + 8 + 32
 	overheadIPv6 = 40 + 8 + 32
 )
 
-func judgeMTUChain(f *facts.Facts, r *recorder) {
+func evaluateMTUChain(f *facts.Facts, r *recorder) {
 	for _, t := range f.Tunnels {
 		least, found := 0, ""
 		for _, p := range t.Peers {
@@ -117,17 +117,17 @@ func judgeMTUChain(f *facts.Facts, r *recorder) {
 				room = p.PathMTU.Value - overheadIPv6
 			}
 			if found == "" || room < least {
-				least, found = room, fmt.Sprintf("the path to %s has %d bytes", p.Endpoint.Addr(), p.PathMTU.Value)
+				least, found = room, fmt.Sprintf("path MTU to %s is %d bytes", p.Endpoint.Addr(), p.PathMTU.Value)
 			}
 		}
 		switch {
 		case found == "":
-			r.ok(t.Name, "%d bytes; no peer's path is known", t.MTU)
+			r.ok(t.Name, "%d bytes; no peer's path MTU is known", t.MTU)
 		case t.MTU > least:
-			r.warn(t.Name, fmt.Sprintf("%d bytes, and %s: %d fit", t.MTU, found, least),
+			r.warn(t.Name, fmt.Sprintf("%d bytes, but %s: at most %d fits", t.MTU, found, least),
 				fmt.Sprintf("ip link set dev %s mtu %d", quote(t.Name), least))
 		default:
-			r.ok(t.Name, "%d bytes, and %s", t.MTU, found)
+			r.ok(t.Name, "%d bytes, %s", t.MTU, found)
 		}
 	}
 }

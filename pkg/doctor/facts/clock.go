@@ -12,17 +12,17 @@ import (
 func (s source) clock(now time.Time) Clock {
 	return Clock{
 		Now:          now,
-		Synchronised: answer(synchronised()),
-		Source:       answer(s.text("sys/devices/system/clocksource/clocksource0/current_clocksource")),
+		Synchronised: result(synchronised()),
+		Source:       result(s.text("sys/devices/system/clocksource/clocksource0/current_clocksource")),
 	}
 }
 
-// synchronised asks the kernel whether some daemon keeps the time right (adjtimex(2)), which anybody may.
+// synchronised reports whether NTP or PTP disciplines the clock (adjtimex(2), no privilege needed).
 func synchronised() (bool, error) {
 	var t unix.Timex
 	state, err := unix.Adjtimex(&t)
 	if err != nil {
-		return false, fmt.Errorf("asking for the state of the clock: %w", err)
+		return false, fmt.Errorf("reading the clock state: %w", err)
 	}
 	return state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0, nil
 }

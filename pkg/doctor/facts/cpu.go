@@ -17,11 +17,11 @@ const cpuDir = "sys/devices/system/cpu"
 
 func (s source) cpu() CPU {
 	c := CPU{
-		Online:  answer(s.cpus(cpuDir + "/online")),
-		SMT:     answer(s.smt()),
-		Idle:    answer(s.idle()),
-		Latency: answer(s.latency()),
-		Nodes:   answer(s.cpus("sys/devices/system/node/online")),
+		Online:  result(s.cpus(cpuDir + "/online")),
+		SMT:     result(s.smt()),
+		Idle:    result(s.idle()),
+		Latency: result(s.latency()),
+		Nodes:   result(s.cpus("sys/devices/system/node/online")),
 	}
 	c.Cores = s.cores(c.Online.Value)
 	c.Governors = s.governors(c.Online.Value)
@@ -33,7 +33,7 @@ func (s source) smt() (bool, error) {
 	return text == "1", err
 }
 
-// cores counts processors that are the first thread of their core.
+// cores counts the CPUs that are the first thread of their core.
 func (s source) cores(online []int) (n int) {
 	for _, cpu := range online {
 		siblings, err := s.cpus(fmt.Sprintf("%s/cpu%d/topology/thread_siblings_list", cpuDir, cpu))
@@ -62,12 +62,12 @@ func (s source) governors(online []int) Answer[map[int]string] {
 	return Known(governors)
 }
 
-// GovernorPath is the file of a processor's frequency governor, without the root.
+// GovernorPath returns the path of a CPU's cpufreq governor, relative to the root.
 func GovernorPath(cpu int) string {
 	return fmt.Sprintf("%s/cpu%d/cpufreq/scaling_governor", cpuDir, cpu)
 }
 
-// idle reads the C-states of the first processor; all others have the same, but on big.LITTLE.
+// idle reads the idle states of CPU 0. All CPUs have the same, except on big.LITTLE.
 func (s source) idle() ([]IdleState, error) {
 	dir := cpuDir + "/cpu0/cpuidle"
 	names, err := s.names(dir)
@@ -95,8 +95,8 @@ func (s source) idle() ([]IdleState, error) {
 
 func micro(n int) time.Duration { return time.Duration(min(max(n, 0), 1<<31)) * time.Microsecond }
 
-// latency reads what all holders of /dev/cpu_dma_latency together allow (Linux's pm_qos_interface documentation): one
-// signed number, in the machine's order.
+// latency reads the PM QoS limit from /dev/cpu_dma_latency (Linux, pm_qos_interface.rst): one signed number in native byte
+// order.
 func (s source) latency() (time.Duration, error) {
 	f, err := s.root.Open("dev/cpu_dma_latency")
 	if err != nil {

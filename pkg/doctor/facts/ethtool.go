@@ -4,12 +4,12 @@ package facts
 
 import "github.com/ropewalk/ropewalk/pkg/hostnet"
 
-// ask fills in what ethtool's ioctls tell, which anybody may ask.
-func (n *NIC) ask() {
-	n.RSS = answer(hostnet.ReadRSS(n.Name))
-	n.Driver = answer(hostnet.Driver(n.Name))
-	n.Channels = answer(hostnet.ReadChannels(n.Name))
-	n.Rings = answer(hostnet.ReadRings(n.Name))
-	n.Coalescing = answer(hostnet.ReadCoalescing(n.Name))
-	n.Features = answer(hostnet.ReadFeatures(n.Name))
+// readEthtool reads the settings of ethtool's ioctls, which need no privilege.
+func (n *NIC) readEthtool() {
+	n.RSS = result(hostnet.ReadRSS(n.Name))
+	n.Driver = result(hostnet.Driver(n.Name))
+	n.Channels = result(hostnet.ReadChannels(n.Name))
+	n.Rings = result(hostnet.ReadRings(n.Name))
+	n.Coalescing = result(hostnet.ReadCoalescing(n.Name))
+	n.Features = result(hostnet.ReadFeatures(n.Name))
 }

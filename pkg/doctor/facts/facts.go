@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package facts gathers what package doctor judges: the kernel's abilities, by probe; the process's privileges; the NICs
-// below the tunnels; processors, sysctls, sockets, clock; and the tunnels that run. It changes nothing that outlives the
-// call, and needs no privilege: what cannot be read is an Answer with an error.
 package facts
 
 import (
@@ -10,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/config"
+	"github.com/ropewalk/ropewalk/pkg/engine"
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/spread"
 	"github.com/ropewalk/ropewalk/pkg/tun"
@@ -17,43 +15,43 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/xsk"
 )
 
-// Answer is a fact, or why it is not known.
+// Answer is a value, or the error that prevented reading it.
 type Answer[T any] struct {
 	Value T
 	Err   error
 }
 
-// Known is an answer.
+// Known returns a Result with a value.
 func Known[T any](v T) Answer[T] { return Answer[T]{Value: v} }
 
-// Unknown is the lack of one.
+// Unknown returns a Result with an error.
 func Unknown[T any](err error) Answer[T] { return Answer[T]{Err: err} }
 
-func answer[T any](v T, err error) Answer[T] { return Answer[T]{Value: v, Err: err} }
+func result[T any](v T, err error) Answer[T] { return Answer[T]{Value: v, Err: err} }
 
-// Facts is a host at one moment. It holds no secrets.
+// Facts is a snapshot of a host. It holds no secrets.
 type Facts struct {
-	Pre     bool   // no tunnel runs yet
-	Port    uint16 // that a tunnel is to listen on; used where none runs
+	Pre     bool   // check the host before a tunnel exists
+	Port    uint16 // listen port of a future tunnel; used if none is running
 	Kernel  Kernel
 	Process Process
 	CPU     CPU
 	NICs    []NIC
 	Sysctls map[string]Answer[string] // by path below /proc/sys
-	// LocalPorts are what the kernel gives to sockets that name no port.
+	// LocalPorts are the ephemeral ports, which the kernel assigns to sockets that bind no port.
 	LocalPorts Answer[hostnet.LocalPorts]
-	Irqbalance Answer[bool] // it runs
+	Irqbalance Answer[bool] // it is running
 	Sockets    Answer[[]Socket]
 	Clock      Clock
 	Tunnels    []Tunnel
 	Plugins    Answer[[]Plugin]
-	// Cipher is the implementation that this program would use, Fallback the one that runs everywhere.
+	// Cipher is the implementation that this program would use, Fallback the portable one.
 	Cipher, Fallback string
-	// SpreadPorts are the source ports that a tunnel spreads over unless told otherwise.
+	// SpreadPorts are the default source ports for spread.
 	SpreadPorts spread.Ports
 }
 
-// Kernel is what the kernel says when it is asked to do something.
+// Kernel holds the kernel features found by probing.
 type Kernel struct {
 	Release string // uname -r
 	BTF     Answer[bool]
@@ -61,48 +59,48 @@ type Kernel struct {
 	TUN     Answer[tun.Features]
 	// TUNDevice is nil if /dev/net/tun could be opened.
 	TUNDevice error
-	// Steer, TCX and XDPSocket are nil if the kernel has it, errors.ErrUnsupported in the chain if not, and else why that
-	// could not be told.
+	// Steer, TCX and XDPSocket are nil if the kernel supports the feature and wrap errors.ErrUnsupported if not. Another error
+	// is why the probe failed.
 	Steer, TCX, XDPSocket error
 }
 
-// Process is what this process may do.
+// Process holds the privileges of this process.
 type Process struct {
 	Capabilities Answer[uint64] // effective, a bit for each
 	Memlock      Answer[uint64] // bytes (RLIMIT_MEMLOCK); NoLimit for none
 	BPFFS        Answer[string] // where it is mounted
 }
 
-// NoLimit is a limit that is none.
+// NoLimit is the Memlock value for an unlimited RLIMIT_MEMLOCK.
 const NoLimit uint64 = 1<<64 - 1
 
-// CPU is the processors.
+// CPU describes the CPUs.
 type CPU struct {
 	Online    Answer[[]int]
 	SMT       Answer[bool]
-	Cores     int                    // online, threads of one core counted once; 0 if not known
-	Governors Answer[map[int]string] // by processor; empty where nothing scales frequencies
-	Idle      Answer[[]IdleState]    // of the first processor
-	Latency   Answer[time.Duration]  // that everybody's requests allow for leaving an idle state
-	Nodes     Answer[[]int]          // NUMA nodes that are online
+	Cores     int                    // physical cores of the online CPUs; 0 if unknown
+	Governors Answer[map[int]string] // by CPU; empty without a cpufreq driver
+	Idle      Answer[[]IdleState]    // of CPU 0
+	Latency   Answer[time.Duration]  // exit latency limit (PM QoS)
+	Nodes     Answer[[]int]          // online NUMA nodes
 }
 
 // IdleState is a C-state.
 type IdleState struct {
 	Name    string
-	Latency time.Duration // for leaving it
+	Latency time.Duration // exit latency
 	Off     bool
 }
 
-// NIC is a device that outer packets leave and arrive by.
+// NIC is a device that sends and receives outer packets.
 type NIC struct {
 	Name    string
-	Why     string // it was looked at
+	Why     string // why it was examined
 	Index   int
 	MTU     int // bytes
 	Virtual bool
 	Driver  Answer[string]
-	Speed   int // Mbit/s; 0 if not known
+	Speed   int // Mbit/s; 0 if unknown
 
 	Channels   Answer[hostnet.Channels]
 	Rings      Answer[hostnet.Rings]
@@ -112,12 +110,12 @@ type NIC struct {
 	XDP        Answer[XDP]
 	XDPDriver  Answer[xsk.Capabilities]
 	IRQs       Answer[[]IRQ]
-	RPS        Answer[map[string][]int] // processors, by receive queue ("rx-0")
-	XPS        Answer[map[string][]int] // by transmit queue
-	Node       int                      // NUMA; -1 for none
+	RPS        Answer[map[string][]int] // CPUs, by receive queue ("rx-0")
+	XPS        Answer[map[string][]int] // CPUs, by transmit queue
+	Node       int                      // NUMA node; -1 for none
 }
 
-// XDP is the program that a device runs.
+// XDP is the program attached to a device.
 type XDP struct {
 	Attached bool
 	Generic  bool
@@ -129,14 +127,14 @@ type XDP struct {
 type IRQ struct {
 	Number int
 	Name   string
-	CPUs   []int // that it goes to
+	CPUs   []int // its affinity
 }
 
 // Socket is a UDP socket.
 type Socket struct {
 	Addr    netip.AddrPort
-	Inode   uint64 // 0 for the kernel's own
-	PID     int    // 0 if not known
+	Inode   uint64 // 0 for sockets of the kernel
+	PID     int    // 0 if unknown
 	Process string
 }
 
@@ -147,10 +145,10 @@ type Clock struct {
 	Source       Answer[string]
 }
 
-// Kind is who serves a tunnel.
+// Kind is the implementation of a tunnel.
 type Kind string
 
-// Who serves tunnels.
+// The implementations of tunnels.
 const (
 	Ropewalk  Kind = "ropewalk"
 	InKernel  Kind = "kernel"
@@ -165,7 +163,7 @@ type Tunnel struct {
 	Mark  uint32
 	MTU   int // bytes
 	Peers []Peer
-	Stats Answer[Stats] // of Ropewalk's alone
+	Stats Answer[Stats] // for Kind Ropewalk only
 }
 
 // Peer is one of a tunnel's peers that has an endpoint.
@@ -174,33 +172,21 @@ type Peer struct {
 	PathMTU  Answer[int]
 }
 
-// Stats is the part that is judged of what ropewalk's daemon says of itself.
+// Stats is the part of the daemon's statistics that checks use.
 type Stats struct {
 	Up        bool                `json:"up"`
 	TUN       tun.Features        `json:"tun"`
 	Underlay  underlay.Features   `json:"underlay"`
-	Lanes     []LaneStats         `json:"lanes"`
+	Lanes     []engine.LaneStats  `json:"lanes"`
 	Spread    config.SpreadReport `json:"spread"`
 	Selection Selection           `json:"selection"`
-	Cipher    string              `json:"cipher"`  // empty if the daemon does not tell
-	Workers   *int                `json:"workers"` // nil if it does not tell
-	// Way is by what way data messages go; nil if the daemon does not tell.
-	Way *config.UnderlayReport `json:"way"`
+	Cipher    string              `json:"cipher"`  // empty if not reported
+	Workers   *int                `json:"workers"` // nil if not reported
+	// UnderlayStatus is the underlay of data messages; nil if not reported.
+	UnderlayStatus *config.UnderlayReport `json:"way"`
 }
 
-// LaneStats is of one lane.
-type LaneStats struct {
-	TxCrew Crew `json:"tx_crew"`
-	RxCrew Crew `json:"rx_crew"`
-}
-
-// Crew is what idle workers took of a lane's runs.
-type Crew struct {
-	Offered uint64 `json:"offered"`
-	Done    uint64 `json:"done"`
-}
-
-// Selection is how the lanes of what arrives are chosen.
+// Selection is how the kernel selects the receive socket, and so the lane.
 type Selection struct {
 	ByPort bool   `json:"by_port"`
 	Reason string `json:"reason"`

@@ -16,27 +16,27 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
-// Options say what to look at.
+// Options select what Gather reads.
 type Options struct {
-	// Root is the file system with proc, sys and dev; nil for this host's.
+	// Root is the file system with proc, sys and dev; nil for the host's.
 	Root fs.FS
-	// Pre leaves running tunnels out.
+	// Pre ignores running tunnels.
 	Pre bool
-	// Port is that of the tunnel to come; 0 for none.
+	// Port is the listen port of a future tunnel; 0 for none.
 	Port uint16
-	// Tunnels are those to look at; none for all.
+	// Tunnels are the names of the tunnels to examine; empty for all.
 	Tunnels []string
-	// Devices are the NICs to look at; none for those of the default route and of the routes to peers.
+	// Devices are the NICs to examine; empty for those of the default route and of the routes to peers.
 	Devices []string
-	// Dir is where daemons have their sockets.
+	// Dir is the directory of the daemons' control sockets.
 	Dir uapi.Dir
 	// Now is the wall clock.
 	Now func() time.Time
 }
 
-// Gather looks at the host, in the network namespace of the calling thread. It takes a second at most, longer only when
-// a daemon does not answer. Errors: ErrNotServed for a tunnel and hostnet.ErrNoLink for a device that was named and is
-// not there; all else that cannot be read is an Answer with an error.
+// Gather reads the state of the host in the network namespace of the calling thread. It takes at most a second, longer only
+// if a daemon does not answer. Errors: ErrNotServed and hostnet.ErrNoLink for a tunnel or device in Options that does not
+// exist. Any other value that cannot be read is a Result with an error.
 func Gather(ctx context.Context, o Options) (*Facts, error) {
 	s := source{o.Root}
 	if s.root == nil {
@@ -53,32 +53,32 @@ func Gather(ctx context.Context, o Options) (*Facts, error) {
 	if len(o.Devices) > 0 {
 		devices = nil
 		for _, name := range o.Devices {
-			devices = append(devices, wanted{name, "asked for", true})
+			devices = append(devices, candidate{name, "given by --device", true})
 		}
 	}
 	if f.NICs, err = s.nics(devices); err != nil {
 		return nil, err
 	}
 	f.Kernel, f.Process, f.CPU, f.Clock = s.kernel(), s.process(), s.cpu(), s.clock(o.Now())
-	f.Irqbalance = answer(s.runs("irqbalance"))
-	f.SpreadPorts, f.LocalPorts = spread.DefaultPorts, answer(hostnet.ReadLocalPorts())
-	f.Plugins = answer(s.plugins(ctx))
-	s.network(f)
+	f.Irqbalance = result(s.isRunning("irqbalance"))
+	f.SpreadPorts, f.LocalPorts = spread.DefaultPorts, result(hostnet.ReadLocalPorts())
+	f.Plugins = result(s.plugins(ctx))
+	s.readNetwork(f)
 	return f, nil
 }
 
-// network reads sysctls, and sockets that are in a tunnel's way.
-func (s source) network(f *Facts) {
+// readNetwork reads sysctls, and the UDP sockets on tunnels' ports.
+func (s source) readNetwork(f *Facts) {
 	f.Sysctls = map[string]Answer[string]{}
 	for _, key := range sysctls(f) {
-		f.Sysctls[key] = answer(s.text("proc/sys/" + key))
+		f.Sysctls[key] = result(s.text("proc/sys/" + key))
 	}
 	list, err := s.sockets()
-	s.name(list, func(k Socket) bool { return slices.Contains(ports(f), k.Addr.Port()) })
-	f.Sockets = answer(list, err)
+	s.setOwners(list, func(k Socket) bool { return slices.Contains(ports(f), k.Addr.Port()) })
+	f.Sockets = result(list, err)
 }
 
-// ports are those that tunnels listen on.
+// ports returns the listen ports of all tunnels.
 func ports(f *Facts) []uint16 {
 	list := []uint16{f.Port}
 	for _, t := range f.Tunnels {
@@ -87,7 +87,7 @@ func ports(f *Facts) []uint16 {
 	return list
 }
 
-// Sysctls that are looked at, by their path below /proc/sys.
+// Sysctls that Gather reads, by path below /proc/sys.
 const (
 	BPFJIT          = "net/core/bpf_jit_enable"
 	Backlog         = "net/core/netdev_max_backlog"
@@ -103,10 +103,10 @@ const (
 	rpFilterPattern = "net/ipv4/conf/*/rp_filter"
 )
 
-// RPFilter is the reverse path filter of a device.
+// RPFilter returns the path of a device's rp_filter.
 func RPFilter(device string) string { return strings.Replace(rpFilterPattern, "*", device, 1) }
 
-// RPFilterAll is the one that counts for all devices, if it is the greater.
+// RPFilterAll returns the path of the rp_filter for all devices. The kernel uses the greater of both values.
 func RPFilterAll() string { return RPFilter(allDevices) }
 
 func sysctls(f *Facts) []string {

@@ -44,7 +44,7 @@ func up(t *testing.T, name string) {
 	}
 }
 
-// cable makes a veth pair with a default route through its first end, which has two queues and is called uplink.
+// cable creates a veth pair with a default route through its first end, uplink, which has two queues.
 func cable(t *testing.T) netlink.Link {
 	t.Helper()
 	v := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: "far"}
@@ -87,7 +87,7 @@ func writeFile(t *testing.T, path, text string) {
 	}
 }
 
-func TestTheDeviceOfTheDefaultRouteIsRead(t *testing.T) {
+func TestGatherReadsDefaultRouteDevice(t *testing.T) {
 	enterNamespace(t)
 	cable(t)
 	writeFile(t, "/sys/class/net/uplink/queues/rx-1/rps_cpus", "1")
@@ -117,7 +117,7 @@ func TestTheDeviceOfTheDefaultRouteIsRead(t *testing.T) {
 	}
 }
 
-func TestDevicesBelowABridgeAreRead(t *testing.T) {
+func TestGatherReadsLowerDevicesOfBridge(t *testing.T) {
 	enterNamespace(t)
 	uplink := cable(t)
 	br := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs()}
@@ -134,7 +134,7 @@ func TestDevicesBelowABridgeAreRead(t *testing.T) {
 	}
 }
 
-func TestAnothersXDPProgramIsSeen(t *testing.T) {
+func TestGatherReportsForeignXDPProgram(t *testing.T) {
 	enterNamespace(t)
 	uplink := cable(t)
 	_ = rlimit.RemoveMemlock()
@@ -155,7 +155,7 @@ func TestAnothersXDPProgramIsSeen(t *testing.T) {
 	}
 }
 
-func TestWhoHoldsAPortIsFound(t *testing.T) {
+func TestGatherFindsOwnerOfPort(t *testing.T) {
 	enterNamespace(t)
 	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {
@@ -173,7 +173,7 @@ func TestWhoHoldsAPortIsFound(t *testing.T) {
 	}
 }
 
-func TestTheKernelIsProbed(t *testing.T) {
+func TestKernelProbesReturnResults(t *testing.T) {
 	enterNamespace(t)
 	k := gather(t, Options{Pre: true}).Kernel
 	if k.Release == "" || k.UDP.Err != nil || !k.UDP.Value.GSO {
@@ -207,7 +207,7 @@ func TestProbingLeavesNoDescriptors(t *testing.T) {
 	}
 }
 
-func TestADaemonIsAskedWhatItUses(t *testing.T) {
+func TestGatherReadsDaemonStats(t *testing.T) {
 	enterNamespace(t)
 	uplink := cable(t)
 	dir := uapitest.NewDir(t)
@@ -232,12 +232,12 @@ func TestADaemonIsAskedWhatItUses(t *testing.T) {
 	if len(u.Peers) != 1 || u.Peers[0].PathMTU.Value != 1400 || u.Peers[0].PathMTU.Err != nil {
 		t.Errorf("%+v", u.Peers)
 	}
-	if len(f.NICs) != 0 { // the only way out is the tunnel itself
+	if len(f.NICs) != 0 { // the only route goes into the tunnel itself
 		t.Errorf("%+v", f.NICs)
 	}
 }
 
-func TestADaemonThatDoesNotAnswerIsLeft(t *testing.T) {
+func TestGatherTimesOutOnHungDaemon(t *testing.T) {
 	dir := uapi.Dir(t.TempDir())
 	l, err := net.Listen("unix", string(dir)+"/rw0.sock")
 	if err != nil {
@@ -247,13 +247,13 @@ func TestADaemonThatDoesNotAnswerIsLeft(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	u := Tunnel{Name: "rw0"}
-	u.interview(ctx, dir)
+	u.readDaemon(ctx, dir)
 	if u.Stats.Err == nil {
 		t.Errorf("%+v", u)
 	}
 }
 
-func TestTunnelsAndDevicesThatAreNotThereAreErrors(t *testing.T) {
+func TestGatherFailsForUnknownNames(t *testing.T) {
 	enterNamespace(t)
 	o := Options{Tunnels: []string{"nope"}, Dir: uapi.Dir(t.TempDir()), Now: time.Now}
 	if _, err := Gather(t.Context(), o); !errors.Is(err, ErrNotServed) {
@@ -265,7 +265,7 @@ func TestTunnelsAndDevicesThatAreNotThereAreErrors(t *testing.T) {
 	}
 }
 
-func TestAnEmptyHostIsGatheredWithoutAnError(t *testing.T) {
+func TestGatherSucceedsOnEmptyHost(t *testing.T) {
 	enterNamespace(t)
 	f := gather(t, Options{Pre: true, Root: os.DirFS(t.TempDir())})
 	if f.Sysctls[BPFJIT].Err == nil || f.Process.Capabilities.Err == nil || f.Sockets.Err == nil || f.CPU.Online.Err == nil {

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// irqs lists the interrupts of a NIC's queues, without those for errors, links and configuration.
+// irqs lists the IRQs of a NIC's queues, without those for errors, link state and configuration.
 func (s source) irqs(device string) ([]IRQ, error) {
 	numbers, err := s.irqNumbers(device)
 	if err != nil {
@@ -26,7 +26,7 @@ func (s source) irqs(device string) ([]IRQ, error) {
 	var irqs []IRQ
 	for _, n := range numbers {
 		name, known := names[n]
-		if !known || !ofQueue(name) {
+		if !known || !isReceiveQueueIRQ(name) {
 			continue
 		}
 		cpus, err := s.irqCPUs(n)
@@ -38,7 +38,7 @@ func (s source) irqs(device string) ([]IRQ, error) {
 	return irqs, nil
 }
 
-// irqNumbers finds the device's MSI vectors: beside it, or for virtio beside the PCI device that it is on.
+// irqNumbers finds the device's MSI vectors in its own sysfs directory, or for virtio in that of its PCI device.
 func (s source) irqNumbers(device string) ([]int, error) {
 	target, err := fs.ReadLink(s.root, "sys/class/net/"+device)
 	if err != nil {
@@ -52,7 +52,7 @@ func (s source) irqNumbers(device string) ([]int, error) {
 		}
 		dir = path.Dir(dir)
 	}
-	return nil, fmt.Errorf("finding the interrupts of %s: %w", device, errAbsent)
+	return nil, fmt.Errorf("finding the IRQs of %s: %w", device, errMissing)
 }
 
 func integers(names []string) []int {
@@ -66,7 +66,7 @@ func integers(names []string) []int {
 	return list
 }
 
-// parseInterrupts reads the names of proc(5)'s interrupts: " 38: 0 31587 PCI-MSIX-0000:00:03.0 1-edge virtio2-input.0".
+// parseInterrupts reads the names in /proc/interrupts (proc_interrupts(5)): " 38: 0 31587 PCI-MSIX-0000:00:03.0 1-edge virtio2-input.0".
 func parseInterrupts(text string) map[int]string {
 	names := map[int]string{}
 	for line := range strings.Lines(text) {
@@ -81,9 +81,9 @@ func parseInterrupts(text string) map[int]string {
 	return names
 }
 
-// ofQueue tells a receive queue's interrupt by the names that drivers give: virtio2-input.0, mlx5_comp0@pci:...,
+// isReceiveQueueIRQ recognises the IRQ of a receive queue by the driver's name for it: virtio2-input.0, mlx5_comp0@pci:...,
 // i40e-eth0-TxRx-0, eth0-Tx-Rx-0, gve-ntfy-blk.0, eth0-rx-0.
-func ofQueue(name string) bool {
+func isReceiveQueueIRQ(name string) bool {
 	name = strings.ToLower(name)
 	for _, part := range []string{"input", "rx", "comp", "ntfy", "queue"} {
 		if strings.Contains(name, part) {

@@ -25,9 +25,9 @@ func (s source) kernel() Kernel {
 	_ = unix.Uname(&name)
 	return Kernel{
 		Release:   unix.ByteSliceToString(name.Release[:]),
-		BTF:       answer(s.exists("sys/kernel/btf/vmlinux")),
-		UDP:       answer(probeUDP()),
-		TUN:       answer(probeTUN()),
+		BTF:       result(s.exists("sys/kernel/btf/vmlinux")),
+		UDP:       result(probeUDP()),
+		TUN:       result(probeTUN()),
 		TUNDevice: probeTUNDevice(),
 		Steer:     probeSteer(),
 		TCX:       probeTCX(),
@@ -43,7 +43,7 @@ func (s source) exists(path string) (bool, error) {
 	return err == nil, err
 }
 
-// probeUDP opens a port as a tunnel does, on a number of the kernel's choice.
+// probeUDP opens UDP sockets as a tunnel does, on an ephemeral port.
 func probeUDP() (underlay.Features, error) {
 	p, err := udp.Open(udp.Config{})
 	if err != nil {
@@ -52,14 +52,14 @@ func probeUDP() (underlay.Features, error) {
 	return p.Features(), p.Close()
 }
 
-// probeTUN opens a TUN as a tunnel does, in a network namespace that nobody sees and that ends with its thread.
+// probeTUN opens a TUN device as a tunnel does, in a private network namespace that ends with its thread.
 func probeTUN() (f tun.Features, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends here
+		runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
 		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			err = fmt.Errorf("making a network namespace to try a TUN in (needs CAP_SYS_ADMIN): %w", err)
+			err = fmt.Errorf("creating a network namespace for the TUN probe (needs CAP_SYS_ADMIN): %w", err)
 			return
 		}
 		var d tun.Device
@@ -71,7 +71,7 @@ func probeTUN() (f tun.Features, err error) {
 	return f, err
 }
 
-// probeTUNDevice opens the device: its mode alone does not tell what a container's rules allow.
+// probeTUNDevice opens the device node. Its file mode does not show a container's device rules.
 func probeTUNDevice() error {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -79,7 +79,7 @@ func probeTUNDevice() error {
 	}
 	defer unix.Close(fd)
 	if _, err := unix.IoctlGetInt(fd, unix.TUNGETFEATURES); err != nil {
-		return fmt.Errorf("asking it for its features: %w", err)
+		return fmt.Errorf("reading its features: %w", err)
 	}
 	return nil
 }
@@ -92,8 +92,8 @@ func probeSteer() error {
 	return s.Close()
 }
 
-// probeTCX attaches a program that lets everything pass to a device that does not exist: kernels that have tcx look for
-// the device, others refuse the kind of link.
+// probeTCX attaches a pass-all program to a device that does not exist. Kernels with tcx fail to find the device, others
+// refuse the link type.
 func probeTCX() error {
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type:         ebpf.SchedCLS,

@@ -18,48 +18,48 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/xsk"
 )
 
-// wanted is a device to look at, and why.
-type wanted struct {
-	device, why string
-	named       bool // by the user: it must be there
+// candidate is a device to examine, and the reason.
+type candidate struct {
+	device, reason string
+	named          bool // by the user: it must exist
 }
 
 // underlayDevices finds the devices of the default routes and of the routes to all peers, without the tunnels themselves.
-func (s source) underlayDevices(tunnels []Tunnel) []wanted {
-	var list []wanted
+func (s source) underlayDevices(tunnels []Tunnel) []candidate {
+	var list []candidate
 	add := func(name, why string) {
 		isTunnel := slices.ContainsFunc(tunnels, func(t Tunnel) bool { return t.Name == name })
-		known := slices.ContainsFunc(list, func(w wanted) bool { return w.device == name })
+		known := slices.ContainsFunc(list, func(w candidate) bool { return w.device == name })
 		if name != "" && name != "lo" && !isTunnel && !known {
-			list = append(list, wanted{device: name, why: why})
+			list = append(list, candidate{device: name, reason: why})
 		}
 	}
 	for _, t := range tunnels {
 		for _, p := range t.Peers {
-			add(hostnet.DeviceTowards(p.Endpoint.Addr(), t.Mark), fmt.Sprintf("towards a peer of %s, %s", t.Name, p.Endpoint.Addr()))
+			add(hostnet.DeviceTowards(p.Endpoint.Addr(), t.Mark), fmt.Sprintf("route to peer of %s, %s", t.Name, p.Endpoint.Addr()))
 		}
 	}
 	add(s.defaultRoute("proc/thread-self/net/route", parseRoute4), "default route")
-	add(s.defaultRoute("proc/thread-self/net/ipv6_route", parseRoute6), "default route of IPv6")
+	add(s.defaultRoute("proc/thread-self/net/ipv6_route", parseRoute6), "IPv6 default route")
 	return list
 }
 
-// maxDepth and maxNICs bound the walk below VLANs, bonds and bridges.
+// maxDepth and maxNICs limit the walk below VLANs, bonds and bridges.
 const (
 	maxDepth = 6
 	maxNICs  = 64
 )
 
-// nics reads the devices, and in place of those that stand on others, these.
-func (s source) nics(list []wanted) ([]NIC, error) {
-	var leaves []wanted
+// nics reads the devices. It replaces a stacked device by its lower devices.
+func (s source) nics(list []candidate) ([]NIC, error) {
+	var leaves []candidate
 	for _, w := range list {
 		leaves = s.below(leaves, w, maxDepth)
 	}
 	var all []NIC
 	for _, w := range leaves {
 		n, err := s.nic(w)
-		if errors.Is(err, hostnet.ErrNoLink) && !w.named { // it has just gone
+		if errors.Is(err, hostnet.ErrNoLink) && !w.named { // removed meanwhile
 			continue
 		}
 		if err != nil {
@@ -70,36 +70,36 @@ func (s source) nics(list []wanted) ([]NIC, error) {
 	return all, nil
 }
 
-// below appends w, or what sysfs says it stands on.
-func (s source) below(leaves []wanted, w wanted, depth int) []wanted {
+// below appends w, or its lower devices in sysfs.
+func (s source) below(leaves []candidate, w candidate, depth int) []candidate {
 	names, _ := s.names("sys/class/net/" + w.device)
 	leaf := true
 	for _, name := range names {
 		if lower, ok := strings.CutPrefix(name, "lower_"); ok && depth > 0 {
 			leaf = false
-			leaves = s.below(leaves, wanted{device: lower, why: w.why + ", below " + w.device}, depth-1)
+			leaves = s.below(leaves, candidate{device: lower, reason: w.reason + ", below " + w.device}, depth-1)
 		}
 	}
-	known := slices.ContainsFunc(leaves, func(l wanted) bool { return l.device == w.device })
+	known := slices.ContainsFunc(leaves, func(l candidate) bool { return l.device == w.device })
 	if leaf && !known && len(leaves) < maxNICs {
 		leaves = append(leaves, w)
 	}
 	return leaves
 }
 
-func (s source) nic(w wanted) (NIC, error) {
+func (s source) nic(w candidate) (NIC, error) {
 	l, err := netlink.LinkByName(w.device)
 	if _, absent := errors.AsType[netlink.LinkNotFoundError](err); absent {
 		err = hostnet.ErrNoLink
 	}
 	if err != nil {
-		return NIC{}, fmt.Errorf("looking at device %s: %w", w.device, err)
+		return NIC{}, fmt.Errorf("reading device %s: %w", w.device, err)
 	}
 	a := l.Attrs()
-	n := NIC{Name: a.Name, Why: w.why, Index: a.Index, MTU: a.MTU, Virtual: l.Type() != "device", Node: -1}
-	n.ask()
+	n := NIC{Name: a.Name, Why: w.reason, Index: a.Index, MTU: a.MTU, Virtual: l.Type() != "device", Node: -1}
+	n.readEthtool()
 	n.XDP = Known(attached(a.Xdp))
-	n.XDPDriver = answer(xsk.Probe(a.Index))
+	n.XDPDriver = result(xsk.Probe(a.Index))
 	s.sysfs(&n)
 	return n, nil
 }
@@ -114,20 +114,20 @@ func attached(x *netlink.LinkXdp) XDP {
 	}
 }
 
-// sysfs fills in what /sys tells. Of a thread in another network namespace than its /sys it tells nothing.
+// sysfs reads the settings in /sys. It reads none if /sys belongs to another network namespace than the thread.
 func (s source) sysfs(n *NIC) {
 	dir := "sys/class/net/" + n.Name
 	index, err := s.number(dir + "/ifindex")
 	if err == nil && index != n.Index {
-		err = errors.New("/sys is that of another network namespace")
+		err = errors.New("/sys belongs to another network namespace")
 	}
 	if err != nil {
 		n.IRQs, n.RPS, n.XPS = Unknown[[]IRQ](err), Unknown[map[string][]int](err), Unknown[map[string][]int](err)
 		return
 	}
-	n.IRQs = answer(s.irqs(n.Name))
-	n.RPS = answer(s.masks(dir, "rx-", "rps_cpus"))
-	n.XPS = answer(s.masks(dir, "tx-", "xps_cpus"))
+	n.IRQs = result(s.irqs(n.Name))
+	n.RPS = result(s.masks(dir, "rx-", "rps_cpus"))
+	n.XPS = result(s.masks(dir, "tx-", "xps_cpus"))
 	if speed, err := s.number(dir + "/speed"); err == nil {
 		n.Speed = max(speed, 0)
 	}
@@ -136,7 +136,7 @@ func (s source) sysfs(n *NIC) {
 	}
 }
 
-// masks reads a file of each of a device's queues.
+// masks reads one CPU mask file of each queue of a device.
 func (s source) masks(dir, prefix, file string) (map[string][]int, error) {
 	names, err := s.names(dir + "/queues")
 	if err != nil {
@@ -148,7 +148,7 @@ func (s source) masks(dir, prefix, file string) (map[string][]int, error) {
 			continue
 		}
 		cpus, err := s.mask(dir + "/queues/" + name + "/" + file)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // as the kernel says it of a device with one queue
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // the kernel's error for a device with one queue
 			return nil, err
 		}
 		masks[name] = cpus

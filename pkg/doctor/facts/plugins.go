@@ -12,17 +12,17 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
 )
 
-// Plugin is a WireGuard device that a network plugin of Kubernetes has made.
+// Plugin is a WireGuard device of a Kubernetes network plugin (CNI).
 type Plugin struct {
 	Product string // the plugin's name
 	Device  string
-	Port    Answer[uint16] // that it listens on; who may not ask the kernel is told the plugin's usual one
-	Lower   []string       // devices by which its peers are reached
-	// Spread are the devices on which its flows are spread.
+	Port    Answer[uint16] // listen port; the plugin's default without CAP_NET_ADMIN
+	Lower   []string       // devices on the routes to its peers
+	// Spread are the devices where its flows are spread.
 	Spread Answer[[]string]
 }
 
-// product is what is known of a plugin: how it names its devices, and where they listen unless told otherwise.
+// product holds a plugin's device name and default listen port.
 type product struct {
 	name, device string
 	port         uint16
@@ -41,16 +41,16 @@ func products() []product {
 	}
 }
 
-// k3s has flannel in it. This directory is there while it runs.
+// k3s is a directory that exists while k3s runs. k3s includes flannel.
 const k3s = "run/k3s"
 
-// plugins finds those of the thread's network namespace.
+// plugins lists the plugins' devices in the thread's network namespace.
 func (s source) plugins(ctx context.Context) ([]Plugin, error) {
 	links, err := hostnet.Links()
 	if err != nil {
 		return nil, err
 	}
-	found := named(links)
+	found := pluginDevices(links)
 	if len(found) == 0 {
 		return nil, nil
 	}
@@ -63,7 +63,7 @@ func (s source) plugins(ctx context.Context) ([]Plugin, error) {
 	}
 	tunnels, err := adopt.WireGuard{}.Tunnels()
 	for i := range found {
-		found[i].configured(tunnels, err, hostnet.DeviceTowards)
+		found[i].setKernelState(tunnels, err, hostnet.DeviceTowards)
 	}
 	spread, err := new(adopt.Host).Status(ctx, "")
 	for i := range found {
@@ -72,8 +72,8 @@ func (s source) plugins(ctx context.Context) ([]Plugin, error) {
 	return found, nil
 }
 
-// named are the devices that plugins have made, as far as their names tell.
-func named(links []hostnet.Link) []Plugin {
+// pluginDevices returns the devices whose names are those of plugins.
+func pluginDevices(links []hostnet.Link) []Plugin {
 	var found []Plugin
 	for _, l := range links {
 		for _, p := range products() {
@@ -85,8 +85,8 @@ func named(links []hostnet.Link) []Plugin {
 	return found
 }
 
-// configured takes over what the kernel tells of the device. What leads back into a tunnel, or to this host, is no device to spread on.
-func (p *Plugin) configured(tunnels []adopt.Tunnel, err error, towards func(to netip.Addr, mark uint32) string) {
+// setKernelState sets port and lower devices from the kernel's state. It leaves out routes into a tunnel and to this host.
+func (p *Plugin) setKernelState(tunnels []adopt.Tunnel, err error, towards func(to netip.Addr, mark uint32) string) {
 	p.Port.Err = err
 	tunnel := func(name string) int {
 		return slices.IndexFunc(tunnels, func(t adopt.Tunnel) bool { return t.Name == name })
@@ -106,7 +106,7 @@ func (p *Plugin) configured(tunnels []adopt.Tunnel, err error, towards func(to n
 	slices.Sort(p.Lower)
 }
 
-// spreadOn are the devices on which the flows of the tunnel with that port are spread.
+// spreadOn returns the devices that spread the flows of the tunnel with this port.
 func spreadOn(devices []adopt.DeviceStatus, port uint16) []string {
 	var names []string
 	for i := range devices {

@@ -14,8 +14,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/hostnet"
 )
 
-func TestPluginsAreKnownByTheirDevices(t *testing.T) {
-	got := named([]hostnet.Link{
+func TestPluginsAreRecognisedByDeviceName(t *testing.T) {
+	got := pluginDevices([]hostnet.Link{
 		{Name: "eth0", Kind: "device"},
 		{Name: "cilium_wg0", Kind: "wireguard"},
 		{Name: "wg0", Kind: "wireguard"},
@@ -31,7 +31,7 @@ func TestPluginsAreKnownByTheirDevices(t *testing.T) {
 	}
 }
 
-func TestPluginsPortAndLowerDevicesAreTheKernels(t *testing.T) {
+func TestPluginPortAndLowerDevicesComeFromKernel(t *testing.T) {
 	peer := func(addr string) adopt.TunnelPeer {
 		return adopt.TunnelPeer{Endpoint: netip.AddrPortFrom(netip.MustParseAddr(addr), 4444)}
 	}
@@ -42,21 +42,21 @@ func TestPluginsPortAndLowerDevicesAreTheKernels(t *testing.T) {
 		return map[string]string{"192.0.2.1": "eth1", "192.0.2.2": "eth1", "198.51.100.1": "eth0"}[a.String()]
 	}
 	p := Plugin{Device: "flannel-wg", Port: Known(uint16(51820))}
-	p.configured(tunnels, nil, towards)
+	p.setKernelState(tunnels, nil, towards)
 	want := Plugin{Device: "flannel-wg", Port: Known(uint16(4444)), Lower: []string{"eth0", "eth1"}}
 	if diff := cmp.Diff(want, p); diff != "" {
 		t.Error(diff)
 	}
 	p = Plugin{Device: "flannel-wg", Port: Known(uint16(51820))}
-	p.configured(nil, unix.EPERM, towards)
+	p.setKernelState(nil, unix.EPERM, towards)
 	want = Plugin{Device: "flannel-wg", Port: Answer[uint16]{Value: 51820, Err: unix.EPERM}}
 	if diff := cmp.Diff(want, p, cmpopts.EquateErrors()); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// TestPluginsLowerDevicesAreNoTunnels: where routes go by mark, what has none is led into the tunnel, on which attach refuses to spread.
-func TestPluginsLowerDevicesAreNoTunnels(t *testing.T) {
+// TestPluginLowerDevicesExcludeTunnels: with policy routing by mark, unmarked packets go into the tunnel, where attach refuses to spread.
+func TestPluginLowerDevicesExcludeTunnels(t *testing.T) {
 	peer := func(addr string) adopt.TunnelPeer {
 		return adopt.TunnelPeer{Endpoint: netip.MustParseAddrPort(addr)}
 	}
@@ -76,13 +76,13 @@ func TestPluginsLowerDevicesAreNoTunnels(t *testing.T) {
 		}[a][m]
 	}
 	p := Plugin{Device: "wireguard.cali"}
-	p.configured(tunnels, nil, towards)
+	p.setKernelState(tunnels, nil, towards)
 	if diff := cmp.Diff([]string{"eth0"}, p.Lower); diff != "" {
 		t.Error(diff)
 	}
 }
 
-func TestSpreadIsWhatIsAttachedForThePort(t *testing.T) {
+func TestSpreadOnMatchesPort(t *testing.T) {
 	tunnels := func(port uint16) []adopt.TunnelStatus { return []adopt.TunnelStatus{{Port: port}} }
 	attached, detached := adopt.HookStatus{State: "attached"}, adopt.HookStatus{State: "detached"}
 	got := spreadOn([]adopt.DeviceStatus{

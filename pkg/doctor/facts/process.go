@@ -11,17 +11,17 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/datapath/hook"
 )
 
-var errAbsent = errors.New("it does not tell")
+var errMissing = errors.New("no such entry")
 
 func (s source) process() Process {
 	return Process{
-		Capabilities: answer(s.capabilities()),
-		Memlock:      answer(s.memlock()),
-		BPFFS:        answer(hook.MountedFS()),
+		Capabilities: result(s.capabilities()),
+		Memlock:      result(s.memlock()),
+		BPFFS:        result(hook.MountedFS()),
 	}
 }
 
-// capabilities reads CapEff of proc(5)'s status.
+// capabilities reads CapEff from /proc/thread-self/status (proc_pid_status(5)).
 func (s source) capabilities() (uint64, error) {
 	text, err := s.text("proc/thread-self/status")
 	if err != nil {
@@ -34,11 +34,11 @@ func (s source) capabilities() (uint64, error) {
 		}
 		caps, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
 		if err != nil {
-			return 0, fmt.Errorf("reading /proc/thread-self/status: %q are no capabilities", shorten(value))
+			return 0, fmt.Errorf("reading /proc/thread-self/status: invalid capabilities %q", shorten(value))
 		}
 		return caps, nil
 	}
-	return 0, fmt.Errorf("reading the capabilities in /proc/thread-self/status: %w", errAbsent)
+	return 0, fmt.Errorf("reading the capabilities in /proc/thread-self/status: %w", errMissing)
 }
 
 // memlock reads the soft limit.
@@ -58,9 +58,9 @@ func (s source) memlock() (uint64, error) {
 		}
 		n, err := strconv.ParseUint(fields[0], 10, 64)
 		if err != nil {
-			return 0, fmt.Errorf("reading /proc/self/limits: %q is no limit", shorten(fields[0]))
+			return 0, fmt.Errorf("reading /proc/self/limits: invalid limit %q", shorten(fields[0]))
 		}
 		return n, nil
 	}
-	return 0, fmt.Errorf("reading the limits in /proc/self/limits: %w", errAbsent)
+	return 0, fmt.Errorf("reading Max locked memory in /proc/self/limits: %w", errMissing)
 }

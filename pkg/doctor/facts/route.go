@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// route is a line of a routing table.
+// route is one route of a routing table.
 type route struct {
 	device    string
 	metric    uint64
-	byDefault bool // and leads somewhere
+	byDefault bool // and not a reject route
 }
 
 // defaultRoute returns the device of the best default route of a table; "" for none.

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// sockets lists the UDP sockets of the thread's network namespace, with their owners where this process may know them.
+// sockets lists the UDP sockets of the thread's network namespace.
 func (s source) sockets() ([]Socket, error) {
 	var all []Socket
 	for _, file := range []string{"udp", "udp6"} {
@@ -33,7 +33,7 @@ func (s source) sockets() ([]Socket, error) {
 	return all, nil
 }
 
-// parseSockets reads /proc/net/udp or udp6 of proc(5), whose first line is a heading.
+// parseSockets reads /proc/net/udp or udp6 (proc_pid_net(5)). The first line is a heading.
 func parseSockets(text string) ([]Socket, error) {
 	var list []Socket
 	_, text, _ = strings.Cut(text, "\n")
@@ -43,7 +43,7 @@ func parseSockets(text string) ([]Socket, error) {
 			continue
 		}
 		if len(fields) < 10 {
-			return nil, fmt.Errorf("%q is no socket", shorten(line))
+			return nil, fmt.Errorf("invalid socket line %q", shorten(line))
 		}
 		addr, err := parseSocketAddr(fields[1])
 		if err != nil {
@@ -51,23 +51,23 @@ func parseSockets(text string) ([]Socket, error) {
 		}
 		inode, err := strconv.ParseUint(fields[9], 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("%q is no inode", shorten(fields[9]))
+			return nil, fmt.Errorf("invalid inode %q", shorten(fields[9]))
 		}
 		list = append(list, Socket{Addr: addr, Inode: inode})
 	}
 	return list, nil
 }
 
-// parseSocketAddr reads "0100007F:CA6C": words of four bytes, each in the machine's order, and the port.
+// parseSocketAddr reads "0100007F:CA6C": 32-bit words in native byte order, and the port.
 func parseSocketAddr(text string) (netip.AddrPort, error) {
-	bad := fmt.Errorf("%q is no address", shorten(text))
+	bad := fmt.Errorf("invalid address %q", shorten(text))
 	word, portHex, ok := strings.Cut(text, ":")
 	b, err := hex.DecodeString(word)
 	port, portErr := strconv.ParseUint(portHex, 16, 16)
 	if !ok || err != nil || portErr != nil || len(b)%4 != 0 {
 		return netip.AddrPort{}, bad
 	}
-	for i := 0; i < len(b); i += 4 { // little-endian, as all machines that ropewalk runs on
+	for i := 0; i < len(b); i += 4 { // all supported architectures are little-endian
 		slices.Reverse(b[i : i+4])
 	}
 	addr, ok := netip.AddrFromSlice(b)
@@ -77,8 +77,8 @@ func parseSocketAddr(text string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(addr.Unmap(), uint16(port)), nil
 }
 
-// name finds the processes that have those sockets open; others' need CAP_SYS_PTRACE.
-func (s source) name(list []Socket, wanted func(Socket) bool) {
+// setOwners sets the process of each wanted socket. Processes of other users need CAP_SYS_PTRACE.
+func (s source) setOwners(list []Socket, wanted func(Socket) bool) {
 	byLink := map[string]int{}
 	for i, socket := range list {
 		if wanted(socket) && socket.Inode != 0 {
@@ -100,7 +100,7 @@ func (s source) name(list []Socket, wanted func(Socket) bool) {
 	})
 }
 
-// processes calls f for each process that can be seen.
+// processes calls f for each visible process.
 func (s source) processes(f func(pid int, comm string)) {
 	names, _ := s.names("proc")
 	for _, name := range names {
@@ -114,8 +114,8 @@ func (s source) processes(f func(pid int, comm string)) {
 	}
 }
 
-// runs reports whether a process of that name does.
-func (s source) runs(name string) (found bool, err error) {
+// isRunning reports whether a process with this name exists.
+func (s source) isRunning(name string) (found bool, err error) {
 	if _, err := s.names("proc"); err != nil {
 		return false, err
 	}

@@ -12,14 +12,14 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/config"
 )
 
-// maxFile bounds what is read of one file, in bytes: /proc/net/udp of a host with thousands of sockets.
+// maxFile is the largest part of a file that is read, in bytes: /proc/net/udp with thousands of sockets.
 const maxFile = 4 << 20
 
-// source reads files of a host below a root: /proc, /sys, /dev. Whatever stands in them, it returns an error or a value
-// within bounds.
+// source reads files of a host below a root: /proc, /sys, /dev. For any content it returns an error or a value within
+// bounds.
 type source struct{ root fs.FS }
 
-// text is a file's text, without the space around it.
+// text returns a file's text without surrounding white space.
 func (s source) text(path string) (string, error) {
 	f, err := s.root.Open(path)
 	if err != nil {
@@ -40,12 +40,12 @@ func (s source) number(path string) (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil {
-		return 0, fmt.Errorf("reading /%s: %q is no number", path, shorten(text))
+		return 0, fmt.Errorf("reading /%s: invalid number %q", path, shorten(text))
 	}
 	return n, nil
 }
 
-// names lists a directory.
+// names lists the entries of a directory.
 func (s source) names(path string) ([]string, error) {
 	entries, err := fs.ReadDir(s.root, path)
 	if err != nil {
@@ -58,7 +58,7 @@ func (s source) names(path string) ([]string, error) {
 	return names, nil
 }
 
-// cpus reads a list of processors.
+// cpus reads a CPU list.
 func (s source) cpus(path string) ([]int, error) {
 	text, err := s.text(path)
 	if err != nil {
@@ -71,7 +71,7 @@ func (s source) cpus(path string) ([]int, error) {
 	return list, nil
 }
 
-// mask reads a bitmap of processors.
+// mask reads a CPU bitmap.
 func (s source) mask(path string) ([]int, error) {
 	text, err := s.text(path)
 	if err != nil {
@@ -87,30 +87,30 @@ func (s source) mask(path string) ([]int, error) {
 // maxCPUs is the largest NR_CPUS of Linux.
 const maxCPUs = 8192
 
-// parseList reads "0-3,8" (cpulist_parse of Linux); an empty text is no processors.
+// parseList reads "0-3,8" (cpulist_parse of Linux); empty text is no CPUs.
 func parseList(text string) ([]int, error) {
 	if text == "" {
 		return nil, nil
 	}
 	list, ok := config.ParseCPUs(text, maxCPUs)
 	if !ok {
-		return nil, fmt.Errorf("%q is no list of processors", shorten(text))
+		return nil, fmt.Errorf("invalid CPU list %q", shorten(text))
 	}
 	return list, nil
 }
 
-// ParseMask reads a bitmap of processors such as "00000000,0000000f", most significant word first.
+// ParseMask reads a CPU bitmap such as "00000000,0000000f", most significant word first.
 func ParseMask(text string) ([]int, error) {
 	words := strings.Split(text, ",")
 	if len(words) > maxCPUs/32 {
-		return nil, fmt.Errorf("%q is no bitmap of processors", shorten(text))
+		return nil, fmt.Errorf("invalid CPU bitmap %q", shorten(text))
 	}
 	var list []int
 	for i := range words {
 		word := words[len(words)-1-i]
 		bits, err := strconv.ParseUint(word, 16, 32)
 		if err != nil {
-			return nil, fmt.Errorf("%q is no bitmap of processors", shorten(text))
+			return nil, fmt.Errorf("invalid CPU bitmap %q", shorten(text))
 		}
 		for bit := range 32 {
 			if bits>>bit&1 != 0 {
@@ -121,7 +121,7 @@ func ParseMask(text string) ([]int, error) {
 	return list, nil
 }
 
-// Mask is the bitmap that ParseMask reads, for writing to rps_cpus.
+// Mask returns the bitmap that ParseMask reads, for rps_cpus.
 func Mask(cpus []int) string {
 	var words []uint32
 	for _, c := range cpus {
@@ -141,7 +141,7 @@ func Mask(cpus []int) string {
 	return b.String()
 }
 
-// shorten keeps a message readable, whatever is quoted in it.
+// shorten truncates quoted text in an error message.
 func shorten(text string) string {
 	const most = 60
 	if len(text) > most {

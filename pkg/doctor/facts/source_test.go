@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// tree is a file system of texts; a name that ends in @ is a symbolic link.
-func tree(files map[string]string) source {
+// sourceOf returns a file system with these files; a name that ends in @ is a symbolic link.
+func sourceOf(files map[string]string) source {
 	m := fstest.MapFS{}
 	for name, text := range files {
 		f := &fstest.MapFile{Data: []byte(text), Mode: 0o644}
@@ -28,7 +28,7 @@ func tree(files map[string]string) source {
 	return source{m}
 }
 
-func TestListsOfProcessors(t *testing.T) {
+func TestParseCPUList(t *testing.T) {
 	for text, want := range map[string][]int{
 		"": nil, "0": {0}, "0-3": {0, 1, 2, 3}, "0,2-3,8": {0, 2, 3, 8}, "8191": {8191},
 	} {
@@ -38,12 +38,12 @@ func TestListsOfProcessors(t *testing.T) {
 	}
 	for _, text := range []string{"x", "3-1", "-1", "0-", "8192", "0-99999999", "0 1", strings.Repeat("0-8191,", 3)} {
 		if got, err := parseList(text); err == nil {
-			t.Errorf("%q: %d processors", text, len(got))
+			t.Errorf("%q: want an error, got %d CPUs", text, len(got))
 		}
 	}
 }
 
-func TestBitmapsOfProcessorsGoThereAndBack(t *testing.T) {
+func TestCPUMaskRoundTrip(t *testing.T) {
 	for text, want := range map[string][]int{
 		"0": nil, "3": {0, 1}, "00000000,0000000f": {0, 1, 2, 3}, "1,00000000": {32}, "80000000,00000001,00000000": {32, 95},
 	} {
@@ -63,8 +63,8 @@ func TestBitmapsOfProcessorsGoThereAndBack(t *testing.T) {
 	}
 }
 
-func TestCapabilitiesAndLimitsAreRead(t *testing.T) {
-	s := tree(map[string]string{
+func TestProcessReadsCapabilitiesAndLimits(t *testing.T) {
+	s := sourceOf(map[string]string{
 		"proc/thread-self/status": "Name:\tx\nCapEff:\t000001ffffffffff\n",
 		"proc/self/limits":        "Limit  Soft Limit  Hard Limit  Units\nMax locked memory         8388608              unlimited            bytes\n",
 	})
@@ -72,14 +72,14 @@ func TestCapabilitiesAndLimitsAreRead(t *testing.T) {
 	if p.Capabilities.Err != nil || p.Capabilities.Value != 0x1ffffffffff || p.Memlock.Err != nil || p.Memlock.Value != 8<<20 {
 		t.Errorf("%+v", p)
 	}
-	s = tree(map[string]string{"proc/self/limits": "Max locked memory unlimited unlimited bytes"})
+	s = sourceOf(map[string]string{"proc/self/limits": "Max locked memory unlimited unlimited bytes"})
 	if n, err := s.memlock(); err != nil || n != NoLimit {
 		t.Errorf("%d, %v", n, err)
 	}
 }
 
-func TestProcessorsAreRead(t *testing.T) {
-	s := tree(map[string]string{
+func TestCPUsAreReadFromSysfs(t *testing.T) {
+	s := sourceOf(map[string]string{
 		cpuDir + "/online": "0-3\n", cpuDir + "/smt/active": "1\n", "sys/devices/system/node/online": "0",
 		cpuDir + "/cpu0/topology/thread_siblings_list": "0,2", cpuDir + "/cpu1/topology/thread_siblings_list": "1,3",
 		cpuDir + "/cpu2/topology/thread_siblings_list": "0,2", cpuDir + "/cpu3/topology/thread_siblings_list": "1,3",
@@ -107,8 +107,8 @@ const udp6Table = `  sl  local_address                         remote_address   
   123: B80D0120000000000000000001000000:CA6C 00000000000000000000000000000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 4712 2 0000000000000000 0
 `
 
-func TestSocketsAreReadWithTheirOwners(t *testing.T) {
-	s := tree(map[string]string{
+func TestSocketsHaveOwners(t *testing.T) {
+	s := sourceOf(map[string]string{
 		"proc/thread-self/net/udp": udpTable, "proc/thread-self/net/udp6": udp6Table,
 		"proc/42/comm": "unbound\n", "proc/42/fd/3@": "socket:[4711]", "proc/42/fd/4@": "/dev/null", "proc/x/comm": "x",
 	})
@@ -116,7 +116,7 @@ func TestSocketsAreReadWithTheirOwners(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.name(list, func(k Socket) bool { return k.Addr.Port() == 51820 })
+	s.setOwners(list, func(k Socket) bool { return k.Addr.Port() == 51820 })
 	want := []Socket{
 		{Addr: netip.MustParseAddrPort("127.0.0.1:51820"), Inode: 4711, PID: 42, Process: "unbound"},
 		{Addr: netip.MustParseAddrPort("0.0.0.0:51821")},
@@ -127,8 +127,8 @@ func TestSocketsAreReadWithTheirOwners(t *testing.T) {
 	}
 }
 
-func TestAHostWithoutIPv6HasSocketsToo(t *testing.T) {
-	list, err := tree(map[string]string{"proc/thread-self/net/udp": udpTable}).sockets()
+func TestSocketsWithoutIPv6(t *testing.T) {
+	list, err := sourceOf(map[string]string{"proc/thread-self/net/udp": udpTable}).sockets()
 	if err != nil || len(list) != 2 {
 		t.Errorf("%v, %v", list, err)
 	}
@@ -143,9 +143,9 @@ const interrupts = `           CPU0       CPU1
 NMI:          0          0   Non-maskable interrupts
 `
 
-func TestInterruptsOfReceiveQueuesAreFound(t *testing.T) {
+func TestReceiveQueueIRQsAreFound(t *testing.T) {
 	pci := "sys/devices/pci0000:00/0000:00:03.0"
-	s := tree(map[string]string{
+	s := sourceOf(map[string]string{
 		"proc/interrupts": interrupts, "proc/irq/38/effective_affinity_list": "1\n", "proc/irq/38/smp_affinity_list": "0-1\n",
 		"proc/irq/40/effective_affinity_list": "\n", "proc/irq/40/smp_affinity_list": "0-1\n",
 		"sys/class/net/eth0@": "../../devices/pci0000:00/0000:00:03.0/virtio2/net/eth0",
@@ -158,29 +158,29 @@ func TestInterruptsOfReceiveQueuesAreFound(t *testing.T) {
 	}
 }
 
-func TestIrqbalanceIsFoundByItsName(t *testing.T) {
+func TestIrqbalanceIsFoundByName(t *testing.T) {
 	for comm, want := range map[string]bool{"irqbalance\n": true, "bash\n": false} {
-		got, err := tree(map[string]string{"proc/7/comm": comm}).runs("irqbalance")
+		got, err := sourceOf(map[string]string{"proc/7/comm": comm}).isRunning("irqbalance")
 		if got != want || err != nil {
 			t.Errorf("%q: %v, %v", comm, got, err)
 		}
 	}
-	if _, err := tree(nil).runs("irqbalance"); err == nil {
+	if _, err := sourceOf(nil).isRunning("irqbalance"); err == nil {
 		t.Error("without /proc it is known not to run")
 	}
 }
 
-// hostile are texts that no kernel writes.
-func hostile() []string {
+// malformedTexts are file contents that no kernel writes.
+func malformedTexts() []string {
 	return []string{
 		"", "\x00", "-1", "99999999999999999999", "0-99999999", "%s%n", strings.Repeat("A", 1<<16), strings.Repeat("0,", 1<<16),
 		"a:b:c\n:::\n", "\n\n\n", "CapEff:\t\nMax locked memory\n", "CapEff:\tzz\nMax locked memory -5\n", udpTable[:200] + "\n1: x x\n",
 	}
 }
 
-func TestHostileFilesAreErrorsAndNothingWorse(t *testing.T) {
-	for _, text := range hostile() {
-		s := tree(map[string]string{
+func TestMalformedFilesStayWithinBounds(t *testing.T) {
+	for _, text := range malformedTexts() {
+		s := sourceOf(map[string]string{
 			"proc/thread-self/status": text, "proc/self/limits": text, "proc/thread-self/net/udp": text, "proc/thread-self/net/udp6": text,
 			"proc/interrupts": text, "proc/irq/38/effective_affinity_list": text, "proc/1/comm": text, "proc/1/fd/3@": text,
 			cpuDir + "/online": text, cpuDir + "/smt/active": text, cpuDir + "/cpu0/cpufreq/scaling_governor": text,
@@ -195,36 +195,36 @@ func TestHostileFilesAreErrorsAndNothingWorse(t *testing.T) {
 			t.Errorf("%d processors", len(c.Online.Value))
 		}
 		list, _ := s.sockets()
-		s.name(list, func(Socket) bool { return true })
+		s.setOwners(list, func(Socket) bool { return true })
 		_, _ = s.irqs("eth0")
 		_, _ = s.irqs("evil")
 		n := NIC{Name: "eth0", Index: 2}
 		s.sysfs(&n)
 		s.defaultRoute("proc/interrupts", parseRoute4)
 		f := &Facts{}
-		s.network(f)
+		s.readNetwork(f)
 		s.clock(time.Now())
 	}
 }
 
-func TestFilesOfAnyLengthAreReadInPart(t *testing.T) {
-	text, err := tree(map[string]string{"proc/x": strings.Repeat("x", maxFile+5)}).text("proc/x")
+func TestLongFilesAreTruncated(t *testing.T) {
+	text, err := sourceOf(map[string]string{"proc/x": strings.Repeat("x", maxFile+5)}).text("proc/x")
 	if err != nil || len(text) != maxFile {
 		t.Errorf("%d bytes, %v", len(text), err)
 	}
 }
 
-func TestLinksOfSysfsThatLeadInACircleEnd(t *testing.T) {
-	s := tree(map[string]string{"sys/class/net/a/lower_b/x": "", "sys/class/net/b/lower_a/x": "", "sys/class/net/b/lower_c/x": ""})
-	for _, l := range s.below(nil, wanted{device: "a"}, maxDepth) {
+func TestLowerDeviceCyclesTerminate(t *testing.T) {
+	s := sourceOf(map[string]string{"sys/class/net/a/lower_b/x": "", "sys/class/net/b/lower_a/x": "", "sys/class/net/b/lower_c/x": ""})
+	for _, l := range s.below(nil, candidate{device: "a"}, maxDepth) {
 		if l.device == "" {
 			t.Error("a device without a name")
 		}
 	}
 }
 
-func TestADeviceOfAnotherNamespaceIsNotReadFromSysfs(t *testing.T) {
-	s := tree(map[string]string{"sys/class/net/eth0/ifindex": "3", "sys/class/net/eth0/queues/rx-0/rps_cpus": "1"})
+func TestSysfsOfOtherNamespaceIsIgnored(t *testing.T) {
+	s := sourceOf(map[string]string{"sys/class/net/eth0/ifindex": "3", "sys/class/net/eth0/queues/rx-0/rps_cpus": "1"})
 	n := NIC{Name: "eth0", Index: 2}
 	s.sysfs(&n)
 	if n.RPS.Err == nil || n.IRQs.Err == nil || n.XPS.Err == nil {
@@ -232,14 +232,14 @@ func TestADeviceOfAnotherNamespaceIsNotReadFromSysfs(t *testing.T) {
 	}
 }
 
-func TestAbsentFilesAreTold(t *testing.T) {
-	if _, err := tree(nil).text("proc/x"); !errors.Is(err, fs.ErrNotExist) {
+func TestMissingFileReturnsErrNotExist(t *testing.T) {
+	if _, err := sourceOf(nil).text("proc/x"); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
 }
 
-func TestTheBestDefaultRouteIsTaken(t *testing.T) {
-	s := tree(map[string]string{
+func TestDefaultRouteWithLowestMetricWins(t *testing.T) {
+	s := sourceOf(map[string]string{
 		"r4": `Iface	Destination	Gateway 	Flags	RefCnt	Use	Metric	Mask		MTU	Window	IRTT
 eth1	00000000	0200A8C0	0003	0	0	600	00000000	0	0	0
 eth0	00000000	0200A8C0	0003	0	0	100	00000000	0	0	0
@@ -317,7 +317,7 @@ func FuzzParseInterrupts(f *testing.F) {
 	f.Add(": \n1:\n")
 	f.Fuzz(func(_ *testing.T, text string) {
 		for _, name := range parseInterrupts(text) {
-			ofQueue(name)
+			isReceiveQueueIRQ(name)
 		}
 	})
 }

@@ -16,12 +16,12 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
-// ErrNotServed is in the chain of the error for a tunnel that was asked for by name, and that nobody serves.
-var ErrNotServed = errors.New("neither a process nor the kernel's WireGuard serves it")
+// ErrNotServed is wrapped in the error for a tunnel in Options.Tunnels that does not exist.
+var ErrNotServed = errors.New("no such tunnel in a daemon or in the kernel's WireGuard")
 
-// tunnels lists those of the thread's network namespace, or those named, which must be there.
+// tunnels lists the tunnels of the thread's network namespace. Tunnels in names must exist.
 func tunnels(ctx context.Context, dir uapi.Dir, names []string) ([]Tunnel, error) {
-	all, err := served(ctx, dir)
+	all, err := userspaceTunnels(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -45,8 +45,8 @@ func tunnels(ctx context.Context, dir uapi.Dir, names []string) ([]Tunnel, error
 	return chosen, nil
 }
 
-// served asks the processes with a control socket whose interface is here.
-func served(ctx context.Context, dir uapi.Dir) ([]Tunnel, error) {
+// userspaceTunnels queries each control socket whose interface is in this network namespace.
+func userspaceTunnels(ctx context.Context, dir uapi.Dir) ([]Tunnel, error) {
 	names, err := dir.Interfaces()
 	if err != nil {
 		return nil, err
@@ -54,30 +54,30 @@ func served(ctx context.Context, dir uapi.Dir) ([]Tunnel, error) {
 	var all []Tunnel
 	for _, name := range names {
 		l, err := hostnet.FindLink(name)
-		if errors.Is(err, hostnet.ErrNoLink) { // sockets are seen from all network namespaces
+		if errors.Is(err, hostnet.ErrNoLink) { // control sockets are visible from all network namespaces
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
 		t := Tunnel{Name: name, Kind: Userspace, MTU: l.MTU}
-		t.patiently(ctx, dir)
+		t.readWithTimeout(ctx, dir)
 		all = append(all, t)
 	}
 	return all, nil
 }
 
-// patience is how long a daemon may take to answer.
-const patience = 5 * time.Second
+// daemonTimeout limits how long a daemon may take to answer.
+const daemonTimeout = 5 * time.Second
 
-func (t *Tunnel) patiently(ctx context.Context, dir uapi.Dir) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func (t *Tunnel) readWithTimeout(ctx context.Context, dir uapi.Dir) {
+	ctx, cancel := context.WithTimeout(ctx, daemonTimeout)
 	defer cancel()
-	t.interview(ctx, dir)
+	t.readDaemon(ctx, dir)
 }
 
-// interview asks a daemon for its status, and then for what only ropewalk's tells.
-func (t *Tunnel) interview(ctx context.Context, dir uapi.Dir) {
+// readDaemon reads a daemon's status, and then ropewalk's statistics.
+func (t *Tunnel) readDaemon(ctx context.Context, dir uapi.Dir) {
 	client, err := dir.Dial(t.Name)
 	if err != nil {
 		t.Stats = Unknown[Stats](err)
@@ -90,7 +90,7 @@ func (t *Tunnel) interview(ctx context.Context, dir uapi.Dir) {
 		t.Stats = Unknown[Stats](err)
 		return
 	}
-	t.configured(status)
+	t.setStatus(status)
 	var stats Stats
 	if err := client.Stats(&stats); err != nil {
 		t.Stats = Unknown[Stats](err)
@@ -99,24 +99,24 @@ func (t *Tunnel) interview(ctx context.Context, dir uapi.Dir) {
 	t.Kind, t.Stats = Ropewalk, Known(stats)
 }
 
-// maxPeers is how many peers' paths are looked at: of thousands, most share them.
+// maxPeers limits the path MTU lookups: thousands of peers mostly share paths.
 const maxPeers = 256
 
-// configured takes over what is no secret.
-func (t *Tunnel) configured(status config.Status) {
+// setKernelState copies the status without secrets.
+func (t *Tunnel) setStatus(status config.Status) {
 	t.Port, t.Mark = status.ListenPort, status.FwMark
 	for i := range status.Peers {
 		p := &status.Peers[i]
 		if p.Endpoint.AddrPort.IsValid() && len(t.Peers) < maxPeers {
 			t.Peers = append(t.Peers, Peer{
 				Endpoint: p.Endpoint.AddrPort,
-				PathMTU:  answer(hostnet.PathMTU(p.Endpoint.AddrPort.Addr().Unmap(), p.Endpoint.Scope)),
+				PathMTU:  result(hostnet.PathMTU(p.Endpoint.AddrPort.Addr().Unmap(), p.Endpoint.Scope)),
 			})
 		}
 	}
 }
 
-// kernelTunnels lists those of the kernel. What they are needs CAP_NET_ADMIN.
+// kernelTunnels lists the kernel's WireGuard tunnels. Reading their configuration needs CAP_NET_ADMIN.
 func kernelTunnels(others []Tunnel) ([]Tunnel, error) {
 	links, err := hostnet.Links()
 	if err != nil {
@@ -133,7 +133,7 @@ func kernelTunnels(others []Tunnel) ([]Tunnel, error) {
 	}
 	found, err := adopt.WireGuard{}.Tunnels()
 	if err != nil {
-		return unseen(mtu, err), nil
+		return hiddenTunnels(mtu, err), nil
 	}
 	var all []Tunnel
 	for _, f := range found {
@@ -144,7 +144,7 @@ func kernelTunnels(others []Tunnel) ([]Tunnel, error) {
 		t := Tunnel{Name: f.Name, Kind: InKernel, Port: f.Port, MTU: mtu[f.Name]}
 		for _, p := range f.Peers {
 			if p.Endpoint.IsValid() && len(t.Peers) < maxPeers {
-				t.Peers = append(t.Peers, Peer{Endpoint: p.Endpoint, PathMTU: answer(hostnet.PathMTU(p.Endpoint.Addr(), 0))})
+				t.Peers = append(t.Peers, Peer{Endpoint: p.Endpoint, PathMTU: result(hostnet.PathMTU(p.Endpoint.Addr(), 0))})
 			}
 		}
 		all = append(all, t)
@@ -152,8 +152,8 @@ func kernelTunnels(others []Tunnel) ([]Tunnel, error) {
 	return all, nil
 }
 
-// unseen are the kernel's tunnels for who may not ask what they are.
-func unseen(mtu map[string]int, err error) []Tunnel {
+// hiddenTunnels returns the kernel's tunnels without their configuration, which needs CAP_NET_ADMIN.
+func hiddenTunnels(mtu map[string]int, err error) []Tunnel {
 	var all []Tunnel
 	for name, n := range mtu {
 		all = append(all, Tunnel{Name: name, Kind: InKernel, MTU: n, Stats: Unknown[Stats](err)})

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package factstest has what tests of facts about hosts need.
+// Package factstest provides a private network namespace for tests of package facts and its users.
 package factstest
 
 import (

@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fakeHands keep settings in memory.
-type fakeHands struct {
+// fakeSettings keep settings in memory.
+type fakeSettings struct {
 	place   Place
 	values  map[string]string // by Change.Setting
 	refuses string            // a setting that cannot be written
-	deaf    string            // one whose new values are ignored
+	ignores string            // a setting that ignores writes
 }
 
-func (h *fakeHands) Place() (Place, error) { return h.place, nil }
+func (h *fakeSettings) Place() (Place, error) { return h.place, nil }
 
-func (h *fakeHands) Read(c Change) (string, error) {
+func (h *fakeSettings) Read(c Change) (string, error) {
 	v, ok := h.values[c.Setting()]
 	if !ok {
 		return "", fs.ErrNotExist
@@ -33,11 +33,11 @@ func (h *fakeHands) Read(c Change) (string, error) {
 	return v, nil
 }
 
-func (h *fakeHands) Write(c Change, value string) error {
+func (h *fakeSettings) Write(c Change, value string) error {
 	if h.refuses == c.Setting() {
 		return unix.EPERM
 	}
-	if h.deaf != c.Setting() {
+	if h.ignores != c.Setting() {
 		h.values[c.Setting()] = value
 	}
 	return nil
@@ -49,8 +49,8 @@ var (
 	list    = Change{Kind: Offload, Target: "eth0", Key: featureList, Before: "on", After: "off"}
 )
 
-func newHands() *fakeHands {
-	return &fakeHands{
+func newSettings() *fakeSettings {
+	return &fakeSettings{
 		place:  Place{Boot: "boot", Network: "net:[1]"},
 		values: map[string]string{jit.Setting(): "0", backlog.Setting(): "300", list.Setting(): "on"},
 	}
@@ -61,8 +61,8 @@ func recordPath(t *testing.T) string {
 	return filepath.Join(t.TempDir(), "lib", "undo.json")
 }
 
-func TestUndoRestoresWhatTreatChanged(t *testing.T) {
-	h, path := newHands(), recordPath(t)
+func TestUndoRestoresAppliedChanges(t *testing.T) {
+	h, path := newSettings(), recordPath(t)
 	before := maps.Clone(h.values)
 	made, err := Treat(h, path, []Change{jit, backlog, list})
 	if err != nil || len(made) != 3 {
@@ -87,8 +87,8 @@ func TestUndoRestoresWhatTreatChanged(t *testing.T) {
 	}
 }
 
-func TestUndoGoesBackToBeforeTheFirstOfSeveralTreatments(t *testing.T) {
-	h, path := newHands(), recordPath(t)
+func TestUndoRestoresValuesBeforeFirstApply(t *testing.T) {
+	h, path := newSettings(), recordPath(t)
 	if _, err := Treat(h, path, []Change{backlog}); err != nil {
 		t.Fatal(err)
 	}
@@ -103,15 +103,15 @@ func TestUndoGoesBackToBeforeTheFirstOfSeveralTreatments(t *testing.T) {
 	}
 }
 
-func TestTreatStopsAtWhatCannotBeChangedAndUndoTakesBackTheRest(t *testing.T) {
-	for name, spoil := range map[string]func(*fakeHands){
-		"refused":  func(h *fakeHands) { h.refuses = backlog.Setting() },
-		"ignored":  func(h *fakeHands) { h.deaf = backlog.Setting() },
-		"moved":    func(h *fakeHands) { h.values[backlog.Setting()] = "500" },
-		"vanished": func(h *fakeHands) { delete(h.values, backlog.Setting()) },
+func TestApplyStopsAtFirstFailure(t *testing.T) {
+	for name, spoil := range map[string]func(*fakeSettings){
+		"refused":  func(h *fakeSettings) { h.refuses = backlog.Setting() },
+		"ignored":  func(h *fakeSettings) { h.ignores = backlog.Setting() },
+		"moved":    func(h *fakeSettings) { h.values[backlog.Setting()] = "500" },
+		"vanished": func(h *fakeSettings) { delete(h.values, backlog.Setting()) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			h, path := newHands(), recordPath(t)
+			h, path := newSettings(), recordPath(t)
 			spoil(h)
 			before := maps.Clone(h.values)
 			made, err := Treat(h, path, []Change{jit, backlog, list})
@@ -128,8 +128,8 @@ func TestTreatStopsAtWhatCannotBeChangedAndUndoTakesBackTheRest(t *testing.T) {
 	}
 }
 
-func TestNothingIsChangedWithoutAPlaceForTheRecord(t *testing.T) {
-	h := newHands()
+func TestApplyNeedsWritableUndoRecord(t *testing.T) {
+	h := newSettings()
 	blocked := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -140,8 +140,8 @@ func TestNothingIsChangedWithoutAPlaceForTheRecord(t *testing.T) {
 	}
 }
 
-func TestUndoLeavesAloneWhatOthersChangedSince(t *testing.T) {
-	h, path := newHands(), recordPath(t)
+func TestUndoSkipsValuesChangedSince(t *testing.T) {
+	h, path := newSettings(), recordPath(t)
 	if _, err := Treat(h, path, []Change{jit, backlog, list}); err != nil {
 		t.Fatal(err)
 	}
@@ -152,18 +152,18 @@ func TestUndoLeavesAloneWhatOthersChangedSince(t *testing.T) {
 	if err != nil || len(outcomes) != 3 {
 		t.Fatalf("outcomes %v, %v", outcomes, err)
 	}
-	for i, note := range []string{"gone", "as it was", `"2" since`} {
+	for i, note := range []string{"no longer exists", "old value", `"2" since`} {
 		if !strings.Contains(outcomes[i].Note, note) {
 			t.Errorf("%s: %q, want %q", outcomes[i].Change.Setting(), outcomes[i].Note, note)
 		}
 	}
 	if h.values[jit.Setting()] != "2" {
-		t.Error("the other's value is gone")
+		t.Error("Undo overwrote another program's value")
 	}
 }
 
-func TestUndoThatFailsCanBeTriedAgain(t *testing.T) {
-	h, path := newHands(), recordPath(t)
+func TestFailedUndoCanBeRetried(t *testing.T) {
+	h, path := newSettings(), recordPath(t)
 	if _, err := Treat(h, path, []Change{jit, backlog}); err != nil {
 		t.Fatal(err)
 	}
@@ -178,16 +178,16 @@ func TestUndoThatFailsCanBeTriedAgain(t *testing.T) {
 	}
 }
 
-func TestSettingsDoNotOutliveTheirMachineOrNamespace(t *testing.T) {
-	h, path := newHands(), recordPath(t)
+func TestUndoRefusesOtherNamespaceAndSkipsReboot(t *testing.T) {
+	h, path := newSettings(), recordPath(t)
 	if _, err := Treat(h, path, []Change{jit}); err != nil {
 		t.Fatal(err)
 	}
 	h.place.Network = "net:[2]"
-	if _, err := Undo(h, path); !errors.Is(err, ErrElsewhere) {
+	if _, err := Undo(h, path); !errors.Is(err, ErrOtherNamespace) {
 		t.Errorf("in another namespace: %v", err)
 	}
-	if _, err := Treat(h, path, []Change{backlog}); !errors.Is(err, ErrElsewhere) {
+	if _, err := Treat(h, path, []Change{backlog}); !errors.Is(err, ErrOtherNamespace) {
 		t.Errorf("in another namespace: %v", err)
 	}
 	h.place.Boot = "later"
@@ -197,8 +197,8 @@ func TestSettingsDoNotOutliveTheirMachineOrNamespace(t *testing.T) {
 	}
 }
 
-func TestRecordsThatOthersCanWriteAreRefused(t *testing.T) {
-	h, path := newHands(), recordPath(t)
+func TestUndoRefusesRecordWritableByOthers(t *testing.T) {
+	h, path := newSettings(), recordPath(t)
 	if _, err := Treat(h, path, []Change{jit}); err != nil {
 		t.Fatal(err)
 	}
@@ -213,17 +213,17 @@ func TestRecordsThatOthersCanWriteAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Undo(h, link); err == nil {
-		t.Error("followed a link")
+		t.Error("Undo followed a symbolic link")
 	}
 	if err := errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Undo(h, path); err == nil {
-		t.Error("read a pipe")
+		t.Error("Undo read from a FIFO")
 	}
 }
 
-func TestRecordsHoldNothingThatNoCheckProposes(t *testing.T) {
+func TestUndoRefusesUnknownSettings(t *testing.T) {
 	for _, c := range []Change{
 		{Kind: Sysctl, Target: "kernel/core_pattern", After: "x"},
 		{Kind: Sysctl, Target: "net/core/../../kernel/core_pattern", After: "x"},
@@ -237,10 +237,10 @@ func TestRecordsHoldNothingThatNoCheckProposes(t *testing.T) {
 		{},
 	} {
 		if c.check() == nil {
-			t.Errorf("%+v passes", c)
+			t.Errorf("%+v was accepted", c)
 		}
-		if made, err := Treat(newHands(), recordPath(t), []Change{c}); err == nil || len(made) > 0 {
-			t.Errorf("%+v was made", c)
+		if made, err := Treat(newSettings(), recordPath(t), []Change{c}); err == nil || len(made) > 0 {
+			t.Errorf("%+v was applied", c)
 		}
 	}
 	for _, text := range []string{
@@ -248,7 +248,7 @@ func TestRecordsHoldNothingThatNoCheckProposes(t *testing.T) {
 		`{"apiVersion":"ropewalk/v1","kind":"DoctorUndo","changes":[{"kind":"sysctl","target":"kernel/panic","before":"0","after":"1"}]}`,
 	} {
 		if _, err := parseRecord([]byte(text)); err == nil {
-			t.Errorf("%q is taken for a record", text)
+			t.Errorf("%q was accepted as an undo record", text)
 		}
 	}
 }
@@ -263,7 +263,7 @@ func FuzzParseRecord(f *testing.F) {
 		}
 		for _, c := range r.Changes {
 			if strings.Contains(c.path(), "..") || strings.ContainsAny(c.Target+c.Before+c.After, "\n\x00") {
-				t.Errorf("took %+v", c)
+				t.Errorf("accepted %+v", c)
 			}
 		}
 	})

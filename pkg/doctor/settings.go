@@ -16,22 +16,22 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// Host is the Hands of this host, in the network namespace of the calling thread.
+// Host implements Hands for this host, in the network namespace of the calling thread.
 type Host struct{}
 
 var _ Hands = Host{}
 
-var errNoValue = errors.New("it has a value that cannot be set")
+var errUnsupportedValue = errors.New("its current value cannot be set")
 
 // Place implements Hands.
 func (Host) Place() (Place, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return Place{}, fmt.Errorf("telling this start of the machine from others: %w", err)
+		return Place{}, fmt.Errorf("reading the boot ID: %w", err)
 	}
 	network, err := os.Readlink("/proc/thread-self/ns/net")
 	if err != nil {
-		return Place{}, fmt.Errorf("telling this network namespace from others: %w", err)
+		return Place{}, fmt.Errorf("reading the network namespace: %w", err)
 	}
 	return Place{Boot: strings.TrimSpace(string(boot)), Network: network}, nil
 }
@@ -44,13 +44,13 @@ func (Host) Read(c Change) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		return c.normal(strings.TrimSpace(string(b)))
+		return c.normalize(strings.TrimSpace(string(b)))
 	case Offload:
 		return readOffload(c)
 	case FlowHash:
 		return readFlowHash(c)
 	}
-	return "", errForeign
+	return "", errUnknownSetting
 }
 
 // Write implements Hands.
@@ -63,10 +63,10 @@ func (Host) Write(c Change, value string) error {
 	case FlowHash:
 		return writeFlowHash(c, value)
 	}
-	return errForeign
+	return errUnknownSetting
 }
 
-// The letters that ethtool has for hashed fields.
+// The letters of ethtool for RSS hash fields.
 const (
 	fourTuple     = "sdfn"
 	addressesOnly = "sd"
@@ -75,12 +75,12 @@ const (
 func writeFlowHash(c Change, value string) error {
 	fields, known := map[string]spread.Fields{fourTuple: spread.FourTuple, addressesOnly: spread.AddressesOnly}[value]
 	if !known {
-		return errNoValue
+		return errUnsupportedValue
 	}
 	return hostnet.SetUDPFields(c.Target, c.family(), fields)
 }
 
-// family is that of the flows whose hash is changed.
+// family is the address family of the flows whose hash is changed.
 func (c Change) family() hostnet.Family {
 	if c.Key == "udp6" {
 		return hostnet.IPv6
@@ -95,8 +95,8 @@ func (c Change) path() string {
 	return "/proc/sys/" + c.Target
 }
 
-// normal is the form of a value that Changes have: the kernel writes bitmaps with zeros in front.
-func (c Change) normal(value string) (string, error) {
+// normalize returns a value in the form that Changes use. The kernel prints bitmaps with leading zeros.
+func (c Change) normalize(value string) (string, error) {
 	if !strings.HasSuffix(c.Target, "ps_cpus") {
 		return value, nil
 	}
@@ -140,10 +140,10 @@ func readFlowHash(c Change) (string, error) {
 	case spread.AddressesOnly:
 		return addressesOnly, nil
 	}
-	return "", errNoValue
+	return "", errUnsupportedValue
 }
 
-// gone tells that a setting's device or processor is.
-func gone(err error) bool {
+// isNotFound reports whether err means that the setting's device or CPU no longer exists.
+func isNotFound(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, hostnet.ErrNoLink)
 }

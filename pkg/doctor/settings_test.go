@@ -43,13 +43,13 @@ func read(t *testing.T, c Change) string {
 	return v
 }
 
-func TestWhatTheDoctorFindsOnAHostItMendsAndTakesBack(t *testing.T) {
+func TestApplyAndUndoChangeRealHost(t *testing.T) {
 	enterNamespace(t)
-	hands, path := Host{}, recordPath(t)
+	settings, path := Host{}, recordPath(t)
 	write(t, "/proc/sys/net/ipv4/ip_local_port_range", "32768 65535")
 	write(t, "/proc/sys/net/ipv4/ip_local_reserved_ports", "8080")
 	list := Change{Kind: Offload, Target: "uplink", Key: featureList}
-	if err := hands.Write(list, "on"); err != nil {
+	if err := settings.Write(list, "on"); err != nil {
 		t.Fatal(err)
 	}
 	examine := func() Report {
@@ -62,7 +62,7 @@ func TestWhatTheDoctorFindsOnAHostItMendsAndTakesBack(t *testing.T) {
 		return Examine(f)
 	}
 	r := examine()
-	var mine []Change // others may be about this machine's processors
+	var mine []Change // others may concern this machine's CPUs
 	for _, c := range r.Changes() {
 		if c.Target == "uplink" || c.Target == facts.ReservedPorts {
 			mine = append(mine, c)
@@ -71,20 +71,20 @@ func TestWhatTheDoctorFindsOnAHostItMendsAndTakesBack(t *testing.T) {
 	if len(mine) != 2 {
 		t.Fatalf("want changes of rx-gro-list and of the reserved ports, got %+v", mine)
 	}
-	made, err := Treat(hands, path, mine)
+	made, err := Treat(settings, path, mine)
 	if err != nil || len(made) != 2 {
 		t.Fatalf("made %v, %v", made, err)
 	}
 	r = examine()
 	for _, f := range r.Findings {
 		if f.Check == "spread-ports" && f.Status != OK || f.Check == "nic-gro" && strings.Contains(f.Found, "rx-gro-list on") {
-			t.Errorf("not mended: %+v", f)
+			t.Errorf("not fixed: %+v", f)
 		}
 	}
 	if got := read(t, mine[len(mine)-1]); got != "8080,61000-61999" {
 		t.Errorf("reserved ports %q", got)
 	}
-	if outcomes, err := Undo(hands, path); err != nil || len(outcomes) != 2 || outcomes[0].Note != "" || outcomes[1].Note != "" {
+	if outcomes, err := Undo(settings, path); err != nil || len(outcomes) != 2 || outcomes[0].Note != "" || outcomes[1].Note != "" {
 		t.Errorf("outcomes %+v, %v", outcomes, err)
 	}
 	if got := read(t, list); got != "on" {
@@ -95,7 +95,7 @@ func TestWhatTheDoctorFindsOnAHostItMendsAndTakesBack(t *testing.T) {
 	}
 }
 
-func TestEmptyListsOfPortsAreRestored(t *testing.T) {
+func TestUndoRestoresEmptyPortList(t *testing.T) {
 	enterNamespace(t)
 	path := recordPath(t)
 	c := Change{Kind: Sysctl, Target: facts.ReservedPorts, Before: "", After: "61000-61999"}
@@ -110,7 +110,7 @@ func TestEmptyListsOfPortsAreRestored(t *testing.T) {
 	}
 }
 
-func TestBitmapsInSysfsAreChangedAndRestored(t *testing.T) {
+func TestUndoRestoresSysfsBitmaps(t *testing.T) {
 	enterNamespace(t)
 	path := recordPath(t)
 	c := Change{Kind: Sysfs, Target: "class/net/uplink/queues/rx-0/rps_cpus", Before: "0", After: "1"}
@@ -128,7 +128,7 @@ func TestBitmapsInSysfsAreChangedAndRestored(t *testing.T) {
 	}
 }
 
-func TestUndoAfterTheDeviceIsGone(t *testing.T) {
+func TestUndoSkipsRemovedDevice(t *testing.T) {
 	enterNamespace(t)
 	path := recordPath(t)
 	all := []Change{
@@ -151,11 +151,11 @@ func TestUndoAfterTheDeviceIsGone(t *testing.T) {
 	}
 }
 
-func TestADeviceThatHashesNothingIsToldSo(t *testing.T) {
+func TestFlowHashOfDeviceWithoutRSSFails(t *testing.T) {
 	enterNamespace(t)
 	c := Change{Kind: FlowHash, Target: "uplink", Key: "udp4", Before: "sd", After: "sdfn"}
 	if _, err := (Host{}).Read(c); err == nil {
-		t.Error("a veth hashes")
+		t.Error("no error for a veth, which has no RSS")
 	}
 	err := Host{}.Write(c, "sdfn")
 	if !errors.Is(err, unix.EOPNOTSUPP) || !strings.Contains(err.Error(), "uplink") {
@@ -166,7 +166,7 @@ func TestADeviceThatHashesNothingIsToldSo(t *testing.T) {
 	}
 }
 
-func TestPlacesDiffer(t *testing.T) {
+func TestScopeDiffersBetweenNamespaces(t *testing.T) {
 	here, err := Host{}.Place()
 	if err != nil || here.Boot == "" || here.Network == "" {
 		t.Fatal(here, err)
