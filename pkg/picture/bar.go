@@ -4,13 +4,13 @@ package picture
 
 import "strings"
 
-// Bar draws a share of width cells.
+// Bar draws a share, 0 to 1, of width columns. empty fills the rest.
 func Bar(share float64, width int, empty string) string {
 	n := int(min(max(share, 0), 1)*float64(width) + 0.5)
 	return strings.Repeat("█", n) + strings.Repeat(empty, width-n)
 }
 
-// FineBar draws a share of width cells in eighths of a cell: some of one for all that is more than nothing.
+// FineBar draws a share, 0 to 1, of width columns in eighths of a column. A nonzero share draws at least one eighth.
 func FineBar(share float64, width int) string {
 	eighths := int(min(max(share, 0), 1)*float64(width)*8 + 0.5)
 	if share > 0 {

@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package picture has what commands draw on a terminal with: colours, bars and figures.
 package picture
 
-// Style turns text into its coloured form, or leaves it. The zero Style leaves it.
+// Style adds SGR colours to text. The zero Style leaves text unchanged.
 type Style struct{ Color bool }
 
-// Bold is for titles.
+// Bold returns text in bold, for titles.
 func (s Style) Bold(text string) string { return s.wrap("1", text) }
 
-// Good is for what is as it should be.
+// Good returns text in green, for correct states.
 func (s Style) Good(text string) string { return s.wrap("32", text) }
 
-// Doubtful is for what may be better.
+// Doubtful returns text in yellow, for warnings.
 func (s Style) Doubtful(text string) string { return s.wrap("33", text) }
 
-// Bad is for what is not as it should be.
+// Bad returns text in bold red, for errors.
 func (s Style) Bad(text string) string { return s.wrap("31;1", text) }
 
-// Faint is for explanations.
+// Faint returns text in faint colour, for explanations.
 func (s Style) Faint(text string) string { return s.wrap("2", text) }
 
-// Bar is for bars.
+// Bar returns text in cyan, for bars.
 func (s Style) Bar(text string) string { return s.wrap("36", text) }
 
 func (s Style) wrap(code, text string) string {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestNumbersForPeople(t *testing.T) {
+func TestNumberFormats(t *testing.T) {
 	for got, want := range map[string]string{
 		Thousands(0): "0", Thousands(999): "999", Thousands(1000): "1,000", Thousands(12345678): "12,345,678",
 		BitRate(0): "0 bit/s", BitRate(1500): "1.50 kbit/s", BitRate(4.5e9): "4.50 Gbit/s",
@@ -24,7 +24,7 @@ func TestNumbersForPeople(t *testing.T) {
 	}
 }
 
-func TestTheZeroStyleAddsNothing(t *testing.T) {
+func TestZeroStyleAddsNothing(t *testing.T) {
 	for _, f := range []func(string) string{Style{}.Bold, Style{}.Good, Style{}.Doubtful, Style{}.Bad, Style{}.Faint, Style{}.Bar} {
 		if got := f("x"); got != "x" {
 			t.Errorf("%q", got)

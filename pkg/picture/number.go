@@ -4,7 +4,7 @@ package picture
 
 import "fmt"
 
-// Short prints n in at most 7 columns.
+// Short formats n in at most 7 columns.
 func Short(n uint64) string {
 	if n < 1_000_000 {
 		return Thousands(n)
@@ -18,10 +18,10 @@ func Short(n uint64) string {
 	return fmt.Sprintf("%.*f %s", 2-min(len(fmt.Sprint(int(v)))-1, 2), v, unit)
 }
 
-// BitRate prints bits per second with three digits.
+// BitRate formats bits per second with three digits.
 func BitRate(v float64) string { return WithUnit(v, "bit/s") }
 
-// PacketRate prints packets per second.
+// PacketRate formats packets per second.
 func PacketRate(v float64) string {
 	if v < 1000 {
 		return fmt.Sprintf("%.0f packets/s", v)
@@ -29,7 +29,7 @@ func PacketRate(v float64) string {
 	return fmt.Sprintf("%.0f kpps", v/1000)
 }
 
-// WithUnit prints v with three digits, and with a prefix that suits it.
+// WithUnit formats v with three digits and an SI prefix.
 func WithUnit(v float64, unit string) string {
 	for _, p := range []struct {
 		factor float64
@@ -42,7 +42,7 @@ func WithUnit(v float64, unit string) string {
 	return fmt.Sprintf("%.0f %s", v, unit)
 }
 
-// Thousands prints n with separators.
+// Thousands formats n with thousands separators.
 func Thousands(n uint64) string {
 	s := fmt.Sprint(n)
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -51,7 +51,7 @@ func Thousands(n uint64) string {
 	return s
 }
 
-// Percent prints which share n is, "-" of nothing.
+// Percent formats n as a percentage of of, "-" if of is 0.
 func Percent(n, of uint64) string {
 	if of == 0 {
 		return "-"
