@@ -16,59 +16,59 @@ const (
 	planNumber   = 6 // columns of a load
 	planColumn   = planBarWidth + 1 + planNumber
 	planMaxRows  = 64
-	// planEven is how much above the mean the busiest queue may be in a picture that is called good.
-	planEven = 1.25
+	// evenRatio is the largest ratio of busiest queue to mean that counts as even.
+	evenRatio = 1.25
 )
 
-// Render is the report for people, at most 80 columns wide but for errors.
+// Render formats the report as text, at most 80 columns wide except for errors.
 func (r *Report) Render(s picture.Style) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  flows: %d, queues: %d, ports: %s\n", s.Bold("spread plan"), r.Flows, len(r.Queues), r.Ports)
 	fmt.Fprintf(&b, "             %s\n\n", s.Faint(fmt.Sprintf("%s to %s, %s", r.From, r.To, r.source)))
-	r.row(&b, "queue", func(c *Choice) string { return s.Bold(fmt.Sprintf("%-*s", planColumn, c.Name)) })
+	r.row(&b, "queue", func(c *Strategy) string { return s.Bold(fmt.Sprintf("%-*s", planColumn, c.Name)) })
 	most := 1e-9
 	for _, c := range r.Choices {
 		most = max(most, slices.Max(c.Loads))
 	}
 	for i, q := range r.Queues {
 		if i == planMaxRows {
-			fmt.Fprintf(&b, "  %7s and %d queues more\n", "", len(r.Queues)-i)
+			fmt.Fprintf(&b, "  %7s and %d more queues\n", "", len(r.Queues)-i)
 			break
 		}
-		r.row(&b, strconv.Itoa(q), func(c *Choice) string {
+		r.row(&b, strconv.Itoa(q), func(c *Strategy) string {
 			bar := s.Bar(picture.Bar(c.Loads[i]/most, planBarWidth, " "))
 			return fmt.Sprintf("%s %-*s", bar, planNumber, flowCount(c.Loads[i]))
 		})
 	}
 	b.WriteByte('\n')
-	r.verdict(&b, s)
+	r.summary(&b, s)
 	return b.String()
 }
 
-// verdict writes the figures below the bars.
-func (r *Report) verdict(b *strings.Builder, s picture.Style) {
+// summary writes the numbers below the bars.
+func (r *Report) summary(b *strings.Builder, s picture.Style) {
 	colored := func(ratio float64, text string) string {
 		text = fmt.Sprintf("%-*s", planColumn, text)
-		if ratio <= planEven {
+		if ratio <= evenRatio {
 			return s.Good(text)
 		}
 		return s.Bad(text)
 	}
-	r.row(b, "busiest", func(c *Choice) string {
+	r.row(b, "busiest", func(c *Strategy) string {
 		return colored(c.BusiestToMean, fmt.Sprintf("%.2f × mean", c.BusiestToMean))
 	})
-	r.row(b, "idle", func(c *Choice) string {
+	r.row(b, "idle", func(c *Strategy) string {
 		return fmt.Sprintf("%-*s", planColumn, fmt.Sprintf("%d of %d", c.Idle, len(r.Queues)))
 	})
-	r.row(b, "median", func(c *Choice) string { return colored(c.Median, fmt.Sprintf("%.2f × mean", c.Median)) })
-	fmt.Fprintf(b, "  %s\n", s.Faint(fmt.Sprintf("median: of the busiest queue, over %d rounds of other flows", r.Rounds)))
+	r.row(b, "median", func(c *Strategy) string { return colored(c.Median, fmt.Sprintf("%.2f × mean", c.Median)) })
+	fmt.Fprintf(b, "  %s\n", s.Faint(fmt.Sprintf("median: busiest queue over %d rounds with different flows", r.Rounds)))
 	if r.NoPlan != "" {
 		fmt.Fprintf(b, "\n  %s %s\n", s.Bad("no plan:"), r.NoPlan)
 	}
 }
 
-// row writes a title and a cell per choice.
-func (r *Report) row(b *strings.Builder, title string, cell func(*Choice) string) {
+// row writes a title and one cell per strategy.
+func (r *Report) row(b *strings.Builder, title string, cell func(*Strategy) string) {
 	line := fmt.Sprintf("  %7s", title)
 	for i := range r.Choices {
 		line += "  " + cell(&r.Choices[i])
@@ -76,7 +76,7 @@ func (r *Report) row(b *strings.Builder, title string, cell func(*Choice) string
 	b.WriteString(strings.TrimRight(line, " ") + "\n")
 }
 
-// flowCount is a load in flows, "" for none.
+// flowCount formats a load in flows, "" for none.
 func flowCount(load float64) string {
 	if load == 0 {
 		return ""

@@ -9,8 +9,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/picture"
 )
 
-func TestSpreadPlanInColour(t *testing.T) {
-	r := Report{Queues: []int{0}, Choices: []Choice{{Name: "hash", Loads: []float64{1}, BusiestToMean: 1, Median: 3}}}
+func TestRenderColors(t *testing.T) {
+	r := Report{Queues: []int{0}, Choices: []Strategy{{Name: "hash", Loads: []float64{1}, BusiestToMean: 1, Median: 3}}}
 	plain, color := r.Render(picture.Style{}), r.Render(picture.Style{Color: true})
 	if strings.Contains(plain, "\x1b") || !strings.Contains(color, "\x1b[32m1.00 × mean") || !strings.Contains(color, "\x1b[31;1m3.00 × mean") {
 		t.Errorf("got %q and %q", plain, color)

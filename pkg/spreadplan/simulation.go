@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package spreadplan plays how flows would load a NIC's receive queues, with the code that the datapath runs.
 package spreadplan
 
 import (
@@ -15,52 +14,52 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// Scene is flows on their way to a NIC.
+// Scene is the input of a simulation: flows to a NIC.
 type Scene struct {
 	Flows, Rounds int // at least 1
-	Lanes         int // source ports; 0 for one per queue
+	Lanes         int // number of source ports; 0 for one per queue
 	Seed          uint64
 	RSS           spread.RSS
-	Source        string // of RSS, for people
+	Source        string // origin of RSS, for the report
 	From          netip.Addr
 	To            netip.AddrPort
 	Candidates    spread.Ports
 }
 
-// Report is what came of it.
+// Report is the result of a simulation.
 type Report struct {
 	Flows   int            `json:"flows"`
-	Queues  []int          `json:"queues"` // numbers, in the order of loads
+	Queues  []int          `json:"queues"` // queue numbers, in the order of Loads
 	From    netip.Addr     `json:"from"`
 	To      netip.AddrPort `json:"to"`
 	Ports   string         `json:"ports"`
 	Rounds  int            `json:"rounds"`
-	Choices []Choice       `json:"choices"`
-	NoPlan  string         `json:"no_plan,omitempty"` // why there are no planned ports
+	Choices []Strategy     `json:"strategies"`
+	NoPlan  string         `json:"plan_error,omitempty"` // error of the port plan
 
 	source string
 }
 
-// Choice is one way to choose a flow's source port.
-type Choice struct {
+// Strategy is one way to choose a flow's source port, with its result.
+type Strategy struct {
 	Name          string    `json:"name"`
 	Ports         []uint16  `json:"ports"`
-	Loads         []float64 `json:"loads"`             // of the first round, by queue, in flows
-	BusiestToMean float64   `json:"busiest_to_mean"`   // of the first round
-	Idle          int       `json:"idle_queues"`       // of the first round
-	Median        float64   `json:"median_of_busiest"` // to mean, over all rounds
+	Loads         []float64 `json:"loads"`                  // of the first round, by queue, in flows
+	BusiestToMean float64   `json:"busiest_to_mean"`        // of the first round
+	Idle          int       `json:"idle_queues"`            // of the first round
+	Median        float64   `json:"median_busiest_to_mean"` // ratio of busiest to mean, median of all rounds
 
-	byHash  bool // not by load
-	queue   []int
+	byHash  bool  // choose by flow hash, not by load
+	queue   []int // index of the queue, by lane
 	packets []int // of the round, by queue
 	ratios  []float64
 }
 
-// Run plays all rounds. Errors are those of scenes with nothing to play, and of hashes that cannot be computed
-// (spread.ErrUnknownHash).
+// Run simulates all rounds. It fails for an empty simulation, and with spread.ErrUnknownHash if the NIC's hash cannot be
+// computed.
 func (s *Scene) Run() (*Report, error) {
 	if s.Flows < 1 || s.Rounds < 1 || s.Lanes < 0 || s.Candidates.Len() < 1 || len(s.RSS.Indirection) < 1 {
-		return nil, fmt.Errorf("playing %d flows in %d rounds, from %d of %d ports to a table of %d entries: there is nothing to play",
+		return nil, fmt.Errorf("simulating %d flows in %d rounds with %d lanes, %d ports and %d indirection table entries: nothing to simulate",
 			s.Flows, s.Rounds, s.Lanes, s.Candidates.Len(), len(s.RSS.Indirection))
 	}
 	r := &Report{
@@ -68,21 +67,21 @@ func (s *Scene) Run() (*Report, error) {
 		Rounds: s.Rounds, source: s.Source,
 	}
 	ports := s.unplanned(len(r.Queues))
-	r.Choices = []Choice{{Name: "hash", Ports: ports, byHash: true}, {Name: "least loaded", Ports: ports}}
+	r.Choices = []Strategy{{Name: "hash", Ports: ports, byHash: true}, {Name: "least loaded", Ports: ports}}
 	if planned, err := spread.Plan(&s.RSS, s.From, s.To, s.Candidates, s.Lanes); err != nil {
 		r.NoPlan = err.Error()
 	} else {
-		r.Choices = append(r.Choices, Choice{Name: "planned", Ports: planned})
+		r.Choices = append(r.Choices, Strategy{Name: "planned", Ports: planned})
 	}
 	for i := range r.Choices {
-		if err := r.Choices[i].play(s, r.Queues); err != nil {
+		if err := r.Choices[i].simulate(s, r.Queues); err != nil {
 			return nil, err
 		}
 	}
 	return r, nil
 }
 
-// unplanned are the first ports of the range: as many as lanes, or as queues.
+// unplanned returns the first ports of the range: one per lane, or one per queue.
 func (s *Scene) unplanned(queues int) []uint16 {
 	n := s.Lanes
 	if n == 0 {
@@ -98,12 +97,12 @@ func (s *Scene) unplanned(queues int) []uint16 {
 const (
 	planPackets    = 20 // of each flow, per round
 	planPacketSize = 1400
-	planInterval   = int64(time.Millisecond)  // between packets of a flow
-	planPause      = int64(100 * time.Second) // between rounds: nothing is left of flows and loads
+	packetInterval = int64(time.Millisecond)  // between packets of a flow
+	roundInterval  = int64(100 * time.Second) // between rounds, so that flows and loads expire
 	planTableLog2  = 16
 )
 
-func (c *Choice) play(s *Scene, queues []int) error {
+func (c *Strategy) simulate(s *Scene, queues []int) error {
 	c.queue = make([]int, len(c.Ports))
 	for lane, port := range c.Ports {
 		q, err := s.RSS.Queue(netip.AddrPortFrom(s.From, port), s.To)
@@ -117,17 +116,17 @@ func (c *Choice) play(s *Scene, queues []int) error {
 	rng := rand.New(rand.NewPCG(s.Seed, 0))
 	for round := range s.Rounds {
 		clear(c.packets)
-		c.round(flows, loads, randomFlows(rng, s.Flows), int64(round+1)*planPause)
-		c.count(s.Flows)
+		c.simulateRound(flows, loads, randomFlows(rng, s.Flows), int64(round+1)*roundInterval)
+		c.recordRound(s.Flows)
 	}
 	slices.Sort(c.ratios)
 	c.Median = c.ratios[len(c.ratios)/2]
 	return nil
 }
 
-// round sends the packets of all flows.
-func (c *Choice) round(flows *spread.Flows, loads *spread.Loads, hashes []uint32, now int64) {
-	step := planInterval / int64(len(hashes))
+// simulateRound simulates the packets of all flows.
+func (c *Strategy) simulateRound(flows *spread.Flows, loads *spread.Loads, hashes []uint32, now int64) {
+	step := packetInterval / int64(len(hashes))
 	for range planPackets {
 		for _, hash := range hashes {
 			now += step
@@ -140,8 +139,8 @@ func (c *Choice) round(flows *spread.Flows, loads *spread.Loads, hashes []uint32
 	}
 }
 
-// count closes a round.
-func (c *Choice) count(flows int) {
+// recordRound stores the result of a round.
+func (c *Strategy) recordRound(flows int) {
 	ratio := float64(slices.Max(c.packets)*len(c.packets)) / float64(flows*planPackets)
 	if c.ratios = append(c.ratios, ratio); len(c.ratios) > 1 {
 		return
@@ -155,7 +154,7 @@ func (c *Choice) count(flows int) {
 	}
 }
 
-// randomFlows are the hashes, as the engine computes them, of TCP flows between random ends.
+// randomFlows returns the flow hashes, as the engine computes them, of TCP flows with random addresses and ports.
 func randomFlows(rng *rand.Rand, n int) []uint32 {
 	hashes := make([]uint32, n)
 	for i := range hashes {

@@ -9,7 +9,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-func TestScenesWithNothingToPlayAreRefused(t *testing.T) {
+func TestEmptySimulationIsRefused(t *testing.T) {
 	scene := func(spoil func(*Scene)) *Scene {
 		s := &Scene{
 			Flows: 2, Rounds: 1, Seed: 1, RSS: spread.RSS{Key: spread.MicrosoftKey(), Indirection: spread.EqualIndirection(2)},
