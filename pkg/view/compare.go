@@ -17,8 +17,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/engine"
 )
 
-// Compare returns what happened between two samples of one interface. A zero before means that there is one sample only.
-// A counter that has gone down began again at 0, as Prometheus takes it; one that was not there before has no rate yet.
+// Compare returns the frame between two samples of one interface. A zero before means that there is only one sample. A
+// counter that decreased has been reset to 0, as in Prometheus. A counter missing in before has no rate.
 func Compare(before, now *Sample) *Frame {
 	if before.At.IsZero() || before.Interface != now.Interface {
 		before = &Sample{At: now.At}
@@ -29,7 +29,7 @@ func Compare(before, now *Sample) *Frame {
 		Up: now.Stats.Up, Features: features(now), PeerCount: len(now.Peers),
 		Peers: c.peers(), Lanes: c.lanes(), Queues: c.queues(), Cores: c.cores(), Drops: c.drops(),
 	}
-	f.total()
+	f.addTotals()
 	f.Balance = f.balances()
 	return f
 }
@@ -40,7 +40,7 @@ type comparison struct {
 	seconds     float64
 }
 
-// delta is what a counter grew by.
+// delta returns the increase of a counter.
 func delta(before, now uint64) float64 {
 	if now < before {
 		return float64(now)
@@ -48,7 +48,7 @@ func delta(before, now uint64) float64 {
 	return float64(now - before)
 }
 
-// rate is per second. Two samples closer than the clock can tell have none.
+// rate returns an increase per second, 0 if the samples are less than 1 ms apart.
 func (c *comparison) rate(grown float64) float64 {
 	if c.seconds < 1e-3 {
 		return 0
@@ -56,7 +56,7 @@ func (c *comparison) rate(grown float64) float64 {
 	return grown / c.seconds
 }
 
-// ratio is 0 where there is nothing to divide by.
+// ratio returns a/b, 0 for b == 0.
 func ratio(a, b float64) float64 {
 	if r := a / b; b > 0 && !math.IsInf(r, 0) {
 		return r
@@ -64,41 +64,41 @@ func ratio(a, b float64) float64 {
 	return 0
 }
 
-// flow is what one direction of a lane carried.
-func (c *comparison) flow(before, now half) Flow {
+// flow returns the traffic of one direction of a lane.
+func (c *comparison) flow(before, now directionCounters) Flow {
 	f := Flow{
 		Bytes: now.bytes, Packets: now.packets, ByteRate: c.rate(delta(before.bytes, now.bytes)),
-		PacketRate: c.rate(delta(before.packets, now.packets)), CrewRate: c.rate(delta(before.crew.Done, now.crew.Done)),
-		packets: delta(before.packets, now.packets), trains: delta(before.trains, now.trains), runMessages: delta(before.sizes.Messages, now.sizes.Messages),
+		PacketRate: c.rate(delta(before.packets, now.packets)), WorkerRate: c.rate(delta(before.crew.Done, now.crew.Done)),
+		packets: delta(before.packets, now.packets), trains: delta(before.trains, now.trains), batchMessages: delta(before.sizes.Messages, now.sizes.Messages),
 	}
-	for i := range f.RunSizes {
-		f.RunSizes[i] = delta(before.sizes.Runs[i], now.sizes.Runs[i])
-		f.runs += f.RunSizes[i]
+	for i := range f.BatchSizes {
+		f.BatchSizes[i] = delta(before.sizes.Runs[i], now.sizes.Runs[i])
+		f.batches += f.BatchSizes[i]
 	}
 	f.PerTrain = ratio(f.packets, f.trains)
-	f.PerRun = ratio(f.runMessages, f.runs)
-	for i := range f.RunSizes {
-		f.RunSizes[i] = ratio(f.RunSizes[i], f.runs)
+	f.PerBatch = ratio(f.batchMessages, f.batches)
+	for i := range f.BatchSizes {
+		f.BatchSizes[i] = ratio(f.BatchSizes[i], f.batches)
 	}
 	return f
 }
 
-// half is one direction of a lane.
-type half struct {
+// directionCounters holds the counters of one direction of a lane.
+type directionCounters struct {
 	bytes, packets, trains uint64
 	sizes                  engine.RunSizes
 	crew                   crew.Stats
 }
 
-func received(l *engine.LaneStats) half {
-	return half{l.RxBytes, l.RxPackets, l.RxTrains, l.RxRunSizes, l.RxCrew}
+func received(l *engine.LaneStats) directionCounters {
+	return directionCounters{l.RxBytes, l.RxPackets, l.RxTrains, l.RxRunSizes, l.RxCrew}
 }
 
-func sent(l *engine.LaneStats) half {
-	return half{l.TxBytes, l.TxPackets, l.TxTrains, l.TxRunSizes, l.TxCrew}
+func sent(l *engine.LaneStats) directionCounters {
+	return directionCounters{l.TxBytes, l.TxPackets, l.TxTrains, l.TxRunSizes, l.TxCrew}
 }
 
-// slowLane is the name of what no lane carried.
+// slowLane is the name of the row for the slow path, which no lane carries.
 const slowLane = "slow"
 
 func (c *comparison) lanes() []Lane {
@@ -112,7 +112,7 @@ func (c *comparison) lanes() []Lane {
 		lanes = append(lanes, c.lane(strconv.Itoa(i), before, &is.Lanes[i]))
 	}
 	lanes = append(lanes, c.lane(slowLane, &was.Slow, &is.Slow))
-	share(lanes, (*Lane).Rate, func(l *Lane) *float64 { return &l.Share })
+	setShares(lanes, (*Lane).Rate, func(l *Lane) *float64 { return &l.Share })
 	return lanes
 }
 
@@ -126,8 +126,8 @@ func (c *comparison) lane(name string, before, now *engine.LaneStats) Lane {
 	}
 }
 
-// share stores each one's part of the sum.
-func share[T any](all []T, work func(*T) float64, to func(*T) *float64) {
+// setShares stores each row's share of the sum.
+func setShares[T any](all []T, work func(*T) float64, to func(*T) *float64) {
 	sum := 0.0
 	for i := range all {
 		sum += work(&all[i])
@@ -158,7 +158,7 @@ func (c *comparison) peers() []Peer {
 			peers[i].Spread = now.Spread.Ports
 		}
 	}
-	share(peers, (*Peer).Rate, func(p *Peer) *float64 { return &p.Share })
+	setShares(peers, (*Peer).Rate, func(p *Peer) *float64 { return &p.Share })
 	return peers
 }
 
@@ -174,33 +174,33 @@ func (c *comparison) queues() []Queue {
 		device string
 		queue  int
 	}
-	before := make(map[id]*QueueCounters, len(c.before.Machine.Queues))
-	for i := range c.before.Machine.Queues {
-		q := &c.before.Machine.Queues[i]
+	before := make(map[id]*QueueCounters, len(c.before.Host.Queues))
+	for i := range c.before.Host.Queues {
+		q := &c.before.Host.Queues[i]
 		before[id{q.Device, q.Queue}] = q
 	}
-	queues := make([]Queue, len(c.now.Machine.Queues))
+	queues := make([]Queue, len(c.now.Host.Queues))
 	for i := range queues {
-		now := &c.now.Machine.Queues[i]
+		now := &c.now.Host.Queues[i]
 		was := before[id{now.Device, now.Queue}]
 		if was == nil {
 			was = now
 		}
 		queues[i] = c.queue(was, now)
 	}
-	share(queues, arrivals(queues), func(q *Queue) *float64 { return &q.Share })
+	setShares(queues, receiveLoad(queues), func(q *Queue) *float64 { return &q.Share })
 	return queues
 }
 
 func (c *comparison) queue(before, now *QueueCounters) Queue {
 	q := Queue{
-		Device: now.Device, Queue: now.Queue, Counts: now.Rx.Known, CountsSent: now.Tx.Known,
-		Rx: c.queueFlow(before.Rx, now.Rx), Tx: c.queueFlow(before.Tx, now.Tx), Cores: []Part{},
+		Device: now.Device, Queue: now.Queue, RxCounted: now.Rx.Known, TxCounted: now.Tx.Known,
+		Rx: c.queueFlow(before.Rx, now.Rx), Tx: c.queueFlow(before.Tx, now.Tx), Cores: []CPUShare{},
 	}
 	sum := 0.0
 	for cpu, n := range now.Interrupts {
 		if grown := delta(before.Interrupts[cpu], n); grown > 0 {
-			q.Cores = append(q.Cores, Part{CPU: cpu, Share: grown})
+			q.Cores = append(q.Cores, CPUShare{CPU: cpu, Share: grown})
 			sum += grown
 		}
 	}
@@ -208,29 +208,29 @@ func (c *comparison) queue(before, now *QueueCounters) Queue {
 	for i := range q.Cores {
 		q.Cores[i].Share = ratio(q.Cores[i].Share, sum)
 	}
-	slices.SortFunc(q.Cores, func(a, b Part) int { return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(a.CPU, b.CPU)) })
+	slices.SortFunc(q.Cores, func(a, b CPUShare) int { return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(a.CPU, b.CPU)) })
 	return q
 }
 
-func (c *comparison) queueFlow(before, now Counted) QueueFlow {
+func (c *comparison) queueFlow(before, now PacketCounters) QueueFlow {
 	return QueueFlow{ByteRate: c.rate(delta(before.Bytes, now.Bytes)), PacketRate: c.rate(delta(before.Packets, now.Packets))}
 }
 
-// arrivals tells how much arrives at a queue: what all of them can tell.
-func arrivals(queues []Queue) func(*Queue) float64 {
-	if slices.ContainsFunc(queues, func(q Queue) bool { return !q.Counts }) {
+// receiveLoad returns the load measure that all queues report: received packets, or interrupts.
+func receiveLoad(queues []Queue) func(*Queue) float64 {
+	if slices.ContainsFunc(queues, func(q Queue) bool { return !q.RxCounted }) {
 		return func(q *Queue) float64 { return q.Interrupts }
 	}
 	return func(q *Queue) float64 { return q.Rx.PacketRate }
 }
 
 func (c *comparison) cores() []Core {
-	before := make(map[int]CoreCounters, len(c.before.Machine.Cores))
-	for _, core := range c.before.Machine.Cores {
+	before := make(map[int]CoreCounters, len(c.before.Host.Cores))
+	for _, core := range c.before.Host.Cores {
 		before[core.CPU] = core
 	}
-	cores := make([]Core, len(c.now.Machine.Cores))
-	for i, now := range c.now.Machine.Cores {
+	cores := make([]Core, len(c.now.Host.Cores))
+	for i, now := range c.now.Host.Cores {
 		was, known := before[now.CPU]
 		if !known {
 			was = now
@@ -244,7 +244,7 @@ func (c *comparison) cores() []Core {
 	return cores
 }
 
-// drops are those of lanes and of what no lane carries.
+// drops returns the drops of all lanes and of the slow path.
 func (c *comparison) drops() []Drop {
 	before, now := dropsOf(c.before), dropsOf(c.now)
 	drops := []Drop{}
@@ -272,7 +272,7 @@ func dropsOf(s *Sample) map[string]uint64 {
 	return sum
 }
 
-// helpOf knows the reasons of this release; a daemon may be of another.
+// helpOf returns the text for a drop reason, "" for one unknown to this release.
 func helpOf(reason string) string {
 	for r := drop.None + 1; r < drop.Count; r++ {
 		if r.String() == reason {
@@ -282,8 +282,8 @@ func helpOf(reason string) string {
 	return ""
 }
 
-// total adds the lanes up.
-func (f *Frame) total() {
+// addTotals sums the lanes.
+func (f *Frame) addTotals() {
 	for i := range f.Lanes {
 		f.Rx.add(&f.Lanes[i].Rx)
 		f.Tx.add(&f.Lanes[i].Tx)
@@ -297,28 +297,28 @@ func (f *Flow) add(o *Flow) {
 	f.Packets += o.Packets
 	f.ByteRate += o.ByteRate
 	f.PacketRate += o.PacketRate
-	f.CrewRate += o.CrewRate
+	f.WorkerRate += o.WorkerRate
 	f.packets += o.packets
 	f.trains += o.trains
-	f.runs += o.runs
-	f.runMessages += o.runMessages
-	for i, share := range o.RunSizes {
-		f.RunSizes[i] += share * o.runs
+	f.batches += o.batches
+	f.batchMessages += o.batchMessages
+	for i, share := range o.BatchSizes {
+		f.BatchSizes[i] += share * o.batches
 	}
 }
 
-// average makes averages and shares of sums.
+// average turns sums into averages and shares.
 func (f *Flow) average() {
 	f.PerTrain = ratio(f.packets, f.trains)
-	f.PerRun = ratio(f.runMessages, f.runs)
-	for i := range f.RunSizes {
-		f.RunSizes[i] = ratio(f.RunSizes[i], f.runs)
+	f.PerBatch = ratio(f.batchMessages, f.batches)
+	for i := range f.BatchSizes {
+		f.BatchSizes[i] = ratio(f.BatchSizes[i], f.batches)
 	}
 }
 
 func (f *Frame) balances() Balances {
 	lanes := f.Lanes[:len(f.Lanes)-1] // without the slow one
-	arriving := arrivals(f.Queues)
+	arriving := receiveLoad(f.Queues)
 	return Balances{
 		Lanes: balanceOf(len(lanes), func(i int) float64 { return lanes[i].Rate() }, func(i int) string { return lanes[i].Name }),
 		Queues: balanceOf(len(f.Queues), func(i int) float64 { return arriving(&f.Queues[i]) },
@@ -338,12 +338,12 @@ func features(s *Sample) []string {
 	}{
 		{"TSO", s.Stats.TUN.TSO},
 		{"USO", s.Stats.TUN.USO},
-		{"steered", s.Stats.TUN.Steer},
+		{"steering", s.Stats.TUN.Steer},
 		{"GSO", s.Stats.Underlay.GSO},
 		{"GRO", s.Stats.Underlay.GRO},
 		{"IPv4", s.Stats.Underlay.IPv4},
 		{"IPv6", s.Stats.Underlay.IPv6},
-		{"by port", s.Stats.Underlay.Select},
+		{"port-select", s.Stats.Underlay.Select},
 	} {
 		if f.on {
 			list = append(list, f.name)
@@ -352,7 +352,7 @@ func features(s *Sample) []string {
 	return list
 }
 
-// underlayName is udp, or xdp with the kind of sockets, such as "xdp zerocopy".
+// underlayName returns udp, or xdp with the socket mode, such as "xdp zerocopy".
 func underlayName(way *config.UnderlayReport) string {
 	if way.Way != config.UnderlayXDP {
 		return config.UnderlayUDP.String()

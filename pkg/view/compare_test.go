@@ -22,7 +22,7 @@ import (
 
 func start() time.Time { return time.Unix(1_800_000_000, 0).UTC() }
 
-// tunnel is a sample of lanes and peers whose counters are n seconds old.
+// tunnel returns a sample after n seconds of constant traffic.
 func tunnel(n uint64, lanes, peers int) Sample {
 	s := Sample{At: start().Add(time.Duration(n) * time.Second), Interface: "wg0", PublicKey: "self", ListenPort: 51820}
 	s.Stats = device.Stats{Up: true, Stats: engine.Stats{Drops: map[string]uint64{"hs_replay": n}}}
@@ -37,10 +37,10 @@ func tunnel(n uint64, lanes, peers int) Sample {
 		l.TxRunSizes.Runs[1], l.TxRunSizes.Messages = n*500, n*1000
 		l.RxCrew.Done = n * 50
 		s.Stats.Lanes = append(s.Stats.Lanes, l)
-		s.Machine.Cores = append(s.Machine.Cores, CoreCounters{CPU: int(i), Busy: n * (20 + i), SoftIRQ: n * 5, Total: n * 100, NetRx: n * 700})
-		s.Machine.Queues = append(s.Machine.Queues, QueueCounters{
-			Device: "eth0", Queue: int(i), Rx: Counted{Packets: n * (i + 1) * 9e3, Bytes: n * (i + 1) * 12e6, Known: true},
-			Tx: Counted{Packets: n * 100, Bytes: n * 9000, Known: true}, Interrupts: map[int]uint64{int(i): n * 300, 99: n * 100},
+		s.Host.Cores = append(s.Host.Cores, CoreCounters{CPU: int(i), Busy: n * (20 + i), SoftIRQ: n * 5, Total: n * 100, NetRx: n * 700})
+		s.Host.Queues = append(s.Host.Queues, QueueCounters{
+			Device: "eth0", Queue: int(i), Rx: PacketCounters{Packets: n * (i + 1) * 9e3, Bytes: n * (i + 1) * 12e6, Known: true},
+			Tx: PacketCounters{Packets: n * 100, Bytes: n * 9000, Known: true}, Interrupts: map[int]uint64{int(i): n * 300, 99: n * 100},
 		})
 	}
 	for i := range peers {
@@ -53,7 +53,7 @@ func tunnel(n uint64, lanes, peers int) Sample {
 	return s
 }
 
-func TestFeaturesBeginWithTheWayOfDataMessages(t *testing.T) {
+func TestFeaturesBeginWithUnderlayMode(t *testing.T) {
 	for want, way := range map[string]config.UnderlayReport{
 		"udp": {}, "xdp copy": {Way: config.UnderlayXDP, How: "copy", Device: "eth0"}, "xdp": {Way: config.UnderlayXDP},
 	} {
@@ -70,26 +70,26 @@ func TestFeaturesBeginWithTheWayOfDataMessages(t *testing.T) {
 
 func between(a, b Sample) *Frame { return Compare(&a, &b) }
 
-func TestRatesAreWhatCountersGrewByPerSecond(t *testing.T) {
+func TestCompareComputesRates(t *testing.T) {
 	a, b := tunnel(10, 2, 2), tunnel(12, 2, 2)
 	f := between(a, b)
 	want := Flow{
-		Bytes: 36 * 10e6, Packets: 36 * 8e3, ByteRate: 30e6, PacketRate: 24e3, PerTrain: 32, PerRun: 30, CrewRate: 100,
-		RunSizes: [8]float64{5: 1},
+		Bytes: 36 * 10e6, Packets: 36 * 8e3, ByteRate: 30e6, PacketRate: 24e3, PerTrain: 32, PerBatch: 30, WorkerRate: 100,
+		BatchSizes: [8]float64{5: 1},
 	}
 	got := f.Rx
-	got.packets, got.trains, got.runs, got.runMessages = 0, 0, 0, 0
+	got.packets, got.trains, got.batches, got.batchMessages = 0, 0, 0, 0
 	if got != want {
 		t.Errorf("received: got %+v, want %+v", got, want)
 	}
-	if f.Tx.ByteRate != 2e6 || f.Tx.PerTrain != 1 || f.Tx.PerRun != 2 {
+	if f.Tx.ByteRate != 2e6 || f.Tx.PerTrain != 1 || f.Tx.PerBatch != 2 {
 		t.Errorf("sent: %+v", f.Tx)
 	}
 	if p := f.Peers[1]; p.RxRate != 2e6 || p.TxRate != 5e5 || p.Handshake != 12 || p.Share != 2.5/4 {
 		t.Errorf("peer: %+v", p)
 	}
 	if q := f.Queues[1]; q.Rx.PacketRate != 18e3 || q.Rx.ByteRate != 24e6 || q.Interrupts != 400 || q.Share != 2.0/3 ||
-		!cmp.Equal(q.Cores, []Part{{1, 0.75}, {99, 0.25}}) {
+		!cmp.Equal(q.Cores, []CPUShare{{1, 0.75}, {99, 0.25}}) {
 		t.Errorf("queue: %+v", q)
 	}
 	if c := f.Cores[1]; c.Busy != 0.21 || c.SoftIRQ != 0.05 || c.NetRx != 700 {
@@ -114,7 +114,7 @@ func TestOneSampleHasNoRates(t *testing.T) {
 	}
 }
 
-func TestCountersThatBeganAgainCountFromZero(t *testing.T) {
+func TestCounterResetCountsFromZero(t *testing.T) {
 	a, b := tunnel(1000, 2, 1), tunnel(2, 2, 1)
 	b.At = a.At.Add(time.Second)
 	f := between(a, b)
@@ -123,7 +123,7 @@ func TestCountersThatBeganAgainCountFromZero(t *testing.T) {
 	}
 }
 
-func TestWhatWasNotThereBeforeHasNoRateYet(t *testing.T) {
+func TestNewRowsHaveNoRate(t *testing.T) {
 	a, b := tunnel(10, 1, 1), tunnel(11, 3, 2)
 	f := between(a, b)
 	if f.Lanes[2].Rate() != 0 || f.Peers[1].Rate() != 0 || f.Cores[2].Busy != 0 || f.Queues[2].Rx.PacketRate != 0 {
@@ -131,11 +131,11 @@ func TestWhatWasNotThereBeforeHasNoRateYet(t *testing.T) {
 	}
 }
 
-// TestAnyTwoSamplesMakeFiniteNumbers uses counters of any kind, and times that go back.
-func TestAnyTwoSamplesMakeFiniteNumbers(t *testing.T) {
+// TestRandomSamplesGiveFiniteNumbers uses counters of any kind, and times that go back.
+func TestRandomSamplesGiveFiniteNumbers(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
-		f := between(hostile(r), hostile(r))
+		f := between(randomSample(r), randomSample(r))
 		text, err := json.Marshal(f) // refuses NaN and infinities
 		if err != nil {
 			t.Fatal(err)
@@ -148,7 +148,7 @@ func TestAnyTwoSamplesMakeFiniteNumbers(t *testing.T) {
 	}
 }
 
-func hostile(r *rand.Rand) Sample {
+func randomSample(r *rand.Rand) Sample {
 	big := func() uint64 {
 		return [...]uint64{0, 1, math.MaxUint64, math.MaxUint64 - 1, r.Uint64(), uint64(r.IntN(1000))}[r.IntN(6)]
 	}
@@ -163,11 +163,11 @@ func hostile(r *rand.Rand) Sample {
 		s.Peers[i].RxBytes, s.Peers[i].PublicKey, s.Peers[i].Endpoint = big(), "\x1b]0;x\a"+s.Peers[i].PublicKey, "\r\n"
 		s.Peers[i].LastHandshake = []time.Time{{}, start(), time.Unix(1<<40, 0), time.Unix(0, 0)}[r.IntN(4)]
 	}
-	for i := range s.Machine.Cores {
-		s.Machine.Cores[i].Busy, s.Machine.Cores[i].Total, s.Machine.Cores[i].SoftIRQ = big(), big(), big()
+	for i := range s.Host.Cores {
+		s.Host.Cores[i].Busy, s.Host.Cores[i].Total, s.Host.Cores[i].SoftIRQ = big(), big(), big()
 	}
-	for i := range s.Machine.Queues {
-		q := &s.Machine.Queues[i]
+	for i := range s.Host.Queues {
+		q := &s.Host.Queues[i]
 		q.Device, q.Rx.Packets, q.Interrupts = "eth\x1b0", big(), map[int]uint64{r.IntN(3): big()}
 	}
 	s.Stats.Drops = map[string]uint64{"\x1b[31mred\n": big()}
@@ -216,14 +216,14 @@ func TestSamplesHoldNoSecrets(t *testing.T) {
 	st := config.Status{Name: "wg0", PrivateKey: private, PublicKey: private.Public(), Peers: []config.PeerStatus{{
 		PublicKey: private.Public(), PresharedKey: psk, Endpoint: config.Endpoint{AddrPort: netip.MustParseAddrPort("192.0.2.1:1")},
 	}}}
-	s := SampleOf(&st, device.Stats{}, Machine{}, start())
+	s := SampleOf(&st, device.Stats{}, HostCounters{}, start())
 	text := fmt.Sprintf("%+v %#v", s, s)
 	if b, err := json.Marshal(Compare(&Sample{}, &s)); err == nil {
 		text += string(b)
 	}
 	for _, secret := range []string{private.Base64(), private.Hex(), psk.Base64(), psk.Hex()} {
 		if strings.Contains(text, secret) {
-			t.Errorf("a secret is in %s", text)
+			t.Errorf("found a secret in %s", text)
 		}
 	}
 	if s.Peers[0].Endpoint != "192.0.2.1:1" || s.PublicKey == "" {
@@ -231,7 +231,7 @@ func TestSamplesHoldNoSecrets(t *testing.T) {
 	}
 }
 
-func TestRowsAreSortedAsAsked(t *testing.T) {
+func TestSortOrders(t *testing.T) {
 	for _, tt := range []struct {
 		order   Order
 		reverse bool
@@ -261,7 +261,7 @@ func TestRowsAreSortedAsAsked(t *testing.T) {
 	}
 }
 
-func TestShortTextsOfNumbers(t *testing.T) {
+func TestNumberFormats(t *testing.T) {
 	for _, tt := range []struct{ got, want string }{
 		{bits(0), "0 b/s"},
 		{bits(0.01), "0 b/s"},
@@ -278,12 +278,12 @@ func TestShortTextsOfNumbers(t *testing.T) {
 		{average(0), "-"},
 		{average(42.64), "42.6"},
 		{average(1234), "1234"},
-		{ago(-1), "never"},
-		{ago(0), "0s"},
-		{ago(61), "1m01s"},
-		{ago(3600), "1h00m"},
-		{ago(90000), "1d01h"},
-		{ago(1e300), "11574d01h"},
+		{ageText(-1), "never"},
+		{ageText(0), "0s"},
+		{ageText(61), "1m01s"},
+		{ageText(3600), "1h00m"},
+		{ageText(90000), "1d01h"},
+		{ageText(1e300), "11574d01h"},
 		{bar(0, 4, false), "    "},
 		{bar(1e-9, 4, false), "▏   "},
 		{bar(0.5, 4, false), "██  "},

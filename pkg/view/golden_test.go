@@ -12,7 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/test/golden"
 )
 
-func TestScreensAreThoseOfTheGoldenFiles(t *testing.T) {
+func TestScreensMatchGoldenFiles(t *testing.T) {
 	f := between(tunnel(1, 4, 6), tunnel(2, 4, 6))
 	f.Sort(ByDefault, false)
 	for _, size := range [][2]int{{80, 24}, {120, 40}, {40, 10}} {
@@ -25,7 +25,7 @@ func TestScreensAreThoseOfTheGoldenFiles(t *testing.T) {
 	}
 }
 
-func TestOtherScreensAreThoseOfTheGoldenFiles(t *testing.T) {
+func TestSpecialScreensMatchGoldenFiles(t *testing.T) {
 	busy, idle := between(tunnel(1, 40, 10_000), tunnel(2, 40, 10_000)), between(Sample{}, Sample{At: start(), Interface: "wg0"})
 	busy.Sort(ByDefault, false)
 	for name, tt := range map[string]struct {
@@ -46,7 +46,7 @@ func TestOtherScreensAreThoseOfTheGoldenFiles(t *testing.T) {
 	}
 }
 
-func TestColoursAddOnlySequencesThatSetThem(t *testing.T) {
+func TestColorAddsOnlySGRSequences(t *testing.T) {
 	f := between(tunnel(1, 4, 6), tunnel(2, 4, 6))
 	for v := Overview; v <= Help; v++ {
 		o := Options{Width: 80, Height: 24, View: v, Keys: true}
@@ -78,7 +78,7 @@ func TestScrollingReachesTheLastRow(t *testing.T) {
 	}
 }
 
-func TestSpaceIsDividedFairly(t *testing.T) {
+func TestDivideIsFair(t *testing.T) {
 	for _, tt := range []struct {
 		needs []int
 		total int
@@ -96,7 +96,7 @@ func TestSpaceIsDividedFairly(t *testing.T) {
 	}
 }
 
-func TestTheLargestRowsAreDrawnWhereNotAllFit(t *testing.T) {
+func TestOverviewKeepsBusiestRows(t *testing.T) {
 	f := between(tunnel(1, 40, 0), tunnel(2, 40, 0))
 	text := Render(f, Options{Width: 80, Height: 16})
 	if !strings.Contains(text, "\n39 ") || strings.Contains(text, "\n0 ") || !strings.Contains(text, " more\n") {

@@ -7,49 +7,49 @@ import (
 	"slices"
 )
 
-// Order is how rows are sorted. The zero Order is ByDefault.
+// Order is the sort order of rows. The zero Order is ByDefault.
 type Order uint8
 
 // The orders.
 const (
-	ByDefault  Order = iota // peers with most traffic first, all else by number
-	ByRate                  // most traffic, or work, first
+	ByDefault  Order = iota // peers by traffic, other rows by number
+	ByRate                  // highest traffic or load first
 	ByReceived              // most received first
 	BySent                  // most sent first
 	ByName                  // by name or number
 	orderCount
 )
 
-// String returns the name: default, rate, received, sent or name.
+// String returns the name: default, rate, rx, tx or name.
 func (o Order) String() string {
-	return [...]string{"default", "rate", "received", "sent", "name"}[min(o, ByName)]
+	return [...]string{"default", "rate", "rx", "tx", "name"}[min(o, ByName)]
 }
 
-// Next is the order after o, around and around.
+// Next returns the order after o, cyclically.
 func (o Order) Next() Order { return (o + 1) % orderCount }
 
-// Sort sorts the rows of all tables but drops. Ties are broken so that rows do not jump.
+// Sort sorts the rows of all tables except drops. Ties are broken by name, so that rows do not jump.
 func (f *Frame) Sort(o Order, reverse bool) {
 	slices.SortStableFunc(f.Peers, func(a, b Peer) int {
 		by := o
 		if o == ByDefault {
 			by = ByRate
 		}
-		return cmp.Or(turned(by.compare(peerKeys(&a), peerKeys(&b)), reverse), cmp.Compare(a.PublicKey, b.PublicKey))
+		return cmp.Or(reverseIf(by.compare(peerKeys(&a), peerKeys(&b)), reverse), cmp.Compare(a.PublicKey, b.PublicKey))
 	})
-	slices.SortStableFunc(f.Lanes, func(a, b Lane) int { return turned(o.compare(laneKeys(&a), laneKeys(&b)), reverse) })
-	slices.SortStableFunc(f.Queues, func(a, b Queue) int { return turned(o.compare(queueKeys(&a), queueKeys(&b)), reverse) })
-	slices.SortStableFunc(f.Cores, func(a, b Core) int { return turned(o.compare(coreKeys(&a), coreKeys(&b)), reverse) })
+	slices.SortStableFunc(f.Lanes, func(a, b Lane) int { return reverseIf(o.compare(laneKeys(&a), laneKeys(&b)), reverse) })
+	slices.SortStableFunc(f.Queues, func(a, b Queue) int { return reverseIf(o.compare(queueKeys(&a), queueKeys(&b)), reverse) })
+	slices.SortStableFunc(f.Cores, func(a, b Core) int { return reverseIf(o.compare(coreKeys(&a), coreKeys(&b)), reverse) })
 }
 
-func turned(c int, reverse bool) int {
+func reverseIf(c int, reverse bool) int {
 	if reverse {
 		return -c
 	}
 	return c
 }
 
-// keys are what a row can be sorted by.
+// keys are the sort keys of a row.
 type keys struct {
 	rate, received, sent float64
 	name                 string
@@ -90,7 +90,7 @@ func coreKeys(c *Core) keys {
 	return keys{rate: c.Busy, received: c.NetRx, sent: c.SoftIRQ, number: c.CPU}
 }
 
-// number is 0 for what is not one.
+// number parses a small number, 0 for anything else.
 func number(s string) (n int) {
 	for _, c := range s {
 		if c < '0' || c > '9' || n > 1<<20 {

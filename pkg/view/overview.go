@@ -2,11 +2,11 @@
 
 package view
 
-// enough is how many lines of a section say something: titles, rows, and how many more there are.
-const enough = 5
+// minSectionLines is the number of lines a section needs to be useful: titles, rows, and the count of omitted rows.
+const minSectionLines = 5
 
-// overview is a bit of everything. Where it is more than height lines (0: any number), each section gives way alike, and
-// those that are least asked for go.
+// overview returns all sections in at most height lines (0: any number). All sections shrink alike, and the least important
+// ones are left out.
 func (r *renderer) overview(height int) []line {
 	tables := r.sections()
 	if height == 0 {
@@ -19,7 +19,7 @@ func (r *renderer) overview(height int) []line {
 	needs, least := []int{}, 0
 	for i, t := range tables {
 		need := len(t.rows) + 1
-		if least += min(need, enough); i > 0 && least > height {
+		if least += min(need, minSectionLines); i > 0 && least > height {
 			tables = tables[:i]
 			break
 		}
@@ -40,10 +40,10 @@ func (r *renderer) overview(height int) []line {
 	return lines
 }
 
-// sections are the tables that have something to show, what is asked for most first.
+// sections returns the tables with rows, the most important first.
 func (r *renderer) sections() []*table {
 	var out []*table
-	for _, t := range []*table{r.lanes(), r.peers(r.Width >= wholeKeyWidth), r.cores(), r.drops(), r.queues()} {
+	for _, t := range []*table{r.lanes(), r.peers(r.Width >= fullKeyWidth), r.cores(), r.drops(), r.queues()} {
 		if len(t.rows) > 0 {
 			out = append(out, t)
 		}
@@ -51,7 +51,7 @@ func (r *renderer) sections() []*table {
 	return out
 }
 
-// divide gives each need its part of what there is: as much as it needs, or as much as every other that needs more.
+// divide shares height among needs (max-min fairness): each gets its need, or as much as every other unsatisfied one.
 func divide(needs []int, height int) []int {
 	given := make([]int, len(needs))
 	for range height {

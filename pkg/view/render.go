@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// View is what of a frame is drawn.
+// View is one of the screens.
 type View uint8
 
 // The views. The zero View is Overview.
@@ -20,30 +20,29 @@ const (
 	Help
 )
 
-// Views are the names of those with figures.
+// Views returns the names of the views with data, without Help.
 func Views() []string { return []string{"overview", "peers", "lanes", "queues", "drops"} }
 
 // String returns the name.
 func (v View) String() string { return append(Views(), "help")[min(v, Help)] }
 
-// Next is the view after v, around and around, without Help.
+// Next returns the view after v, cyclically, without Help.
 func (v View) Next() View { return (v + 1) % Help }
 
-// Options say how a frame is drawn.
+// Options select how a frame is drawn.
 type Options struct {
-	Width, Height int // in columns and lines; 0 lines are as many as it takes
+	Width, Height int // in columns and lines; 0 lines for no limit
 	View          View
-	Order         Order  // that the frame was sorted by, to be named
-	Scroll        int    // lines left out at the top, below the head; in Overview none are
-	Paused        bool   // is said
-	Keys          bool   // are explained in the last line
-	Note          string // is shown in place of the keys: an error, for example
-	Color         bool   // with SGR sequences; else there are no control characters but line feeds
-	ASCII         bool   // bars without block characters
+	Order         Order  // the frame's sort order, shown in the header
+	Scroll        int    // lines skipped below the header; ignored in Overview
+	Paused        bool   // show PAUSED
+	Keys          bool   // show the keys in the last line
+	Note          string // shown instead of the keys, an error for example
+	Color         bool   // use SGR sequences; without them the output has no control characters except line feeds
+	ASCII         bool   // draw bars without block characters
 }
 
-// Render draws a frame. No line is wider than asked for, and there are never more; lines end with a line feed, the last
-// one too.
+// Render draws a frame within Width and Height. Every line, also the last, ends with a line feed.
 func Render(f *Frame, o Options) string {
 	r := renderer{Options: o, frame: f}
 	lines := r.screen()
@@ -61,7 +60,7 @@ func MaxScroll(f *Frame, o Options) int {
 	if o.View == Overview || o.Height == 0 {
 		return 0
 	}
-	return max(len(r.body(0))-r.room(len(r.head())), 0)
+	return max(len(r.body(0))-r.room(len(r.header())), 0)
 }
 
 // renderer draws one frame.
@@ -70,9 +69,9 @@ type renderer struct {
 	frame *Frame
 }
 
-// screen is the head, as much of the body as there is room for, and the foot.
+// screen returns the header, the part of the body that fits, and the footer.
 func (r *renderer) screen() []line {
-	head := r.head()
+	head := r.header()
 	if r.Height == 0 {
 		return append(head, r.body(0)...)
 	}
@@ -82,16 +81,16 @@ func (r *renderer) screen() []line {
 		body = scrolled(body, min(max(r.Scroll, 0), max(len(body)-room, 0)))
 	}
 	lines := append(head, body[:min(room, len(body))]...)
-	if r.footed() {
+	if r.hasFooter() {
 		for len(lines) < r.Height-1 {
 			lines = append(lines, nil)
 		}
-		lines = append(lines[:r.Height-1], r.foot())
+		lines = append(lines[:r.Height-1], r.footer())
 	}
 	return lines[:min(len(lines), r.Height)]
 }
 
-// scrolled leaves lines out but for the titles of the first table, which follow an empty line.
+// scrolled skips lines but keeps the titles of the first table, which follow an empty line.
 func scrolled(body []line, from int) []line {
 	if from == 0 || len(body) < 2 {
 		return body
@@ -99,27 +98,27 @@ func scrolled(body []line, from int) []line {
 	return append([]line{body[1]}, body[min(from+1, len(body)):]...)
 }
 
-func (r *renderer) footed() bool { return r.Keys || r.Note != "" }
+func (r *renderer) hasFooter() bool { return r.Keys || r.Note != "" }
 
-// room is how many lines are left for the body.
+// room returns the number of lines for the body.
 func (r *renderer) room(head int) int {
 	room := r.Height - head
-	if r.footed() {
+	if r.hasFooter() {
 		room--
 	}
 	return max(room, 0)
 }
 
-// body is all of a view; the overview is made to fit height lines, unless that is 0.
+// body returns all lines of a view. The overview fits into height lines, unless height is 0.
 func (r *renderer) body(height int) []line {
 	var tables []*table
 	switch r.View {
 	case Overview:
 		return r.overview(height)
 	case Peers:
-		tables = []*table{r.peers(r.Width >= wholeKeyWidth)}
+		tables = []*table{r.peers(r.Width >= fullKeyWidth)}
 	case Lanes:
-		tables = []*table{r.lanes(), r.runSizes()}
+		tables = []*table{r.lanes(), r.batchSizes()}
 	case Queues:
 		tables = []*table{r.queues(), r.cores()}
 	case Drops:
@@ -134,10 +133,10 @@ func (r *renderer) body(height int) []line {
 	return lines
 }
 
-// wholeKeyWidth is from how many columns on there is room for whole keys, of 44 characters.
-const wholeKeyWidth = 110
+// fullKeyWidth is the smallest width for full public keys of 44 characters.
+const fullKeyWidth = 110
 
-// lines of a table, or what there is instead of an empty one.
+// lines returns the lines of a table, or its text for an empty table.
 func (r *renderer) lines(t *table) []line {
 	if len(t.rows) == 0 {
 		return []line{textLine(dim, t.empty)}
@@ -145,8 +144,8 @@ func (r *renderer) lines(t *table) []line {
 	return t.lines(r.Width, 0)
 }
 
-// head says what is shown and adds it up.
-func (r *renderer) head() []line {
+// header returns the title, the totals and the balance.
+func (r *renderer) header() []line {
 	f := r.frame
 	state := span{"up", good}
 	if !f.Up {
@@ -161,11 +160,11 @@ func (r *renderer) head() []line {
 	}
 	return []line{
 		r.right(title, r.status()),
-		r.direction("received", &f.Rx), r.direction("sent", &f.Tx), r.balance(),
+		r.direction("rx", &f.Rx), r.direction("tx", &f.Tx), r.balance(),
 	}
 }
 
-// status is what stands in the upper right corner.
+// status returns the text in the upper right corner.
 func (r *renderer) status() span {
 	what := r.View.String()
 	if r.Order != ByDefault {
@@ -177,7 +176,7 @@ func (r *renderer) status() span {
 	return span{fmt.Sprintf("%s  %.1f s", what, r.frame.Seconds), dim}
 }
 
-// right puts s at the right end, over the line's end if need be.
+// right puts s at the right end and cuts the line if necessary.
 func (r *renderer) right(l line, s span) line {
 	n := line{s}.width()
 	if r.Width < n+columnGap {
@@ -188,17 +187,17 @@ func (r *renderer) right(l line, s span) line {
 }
 
 func (r *renderer) direction(name string, f *Flow) line {
-	text := fmt.Sprintf("%-9s %9s %8s pps", name, bits(f.ByteRate), count(f.PacketRate))
+	text := fmt.Sprintf("%-3s %9s %8s pps", name, bits(f.ByteRate), count(f.PacketRate))
 	if f.PerTrain > 0 {
 		text += fmt.Sprintf("  %s packets per train", average(f.PerTrain))
 	}
-	if f.PerRun > 0 {
-		text += fmt.Sprintf(", %s messages per run", average(f.PerRun))
+	if f.PerBatch > 0 {
+		text += fmt.Sprintf(", %s messages per batch", average(f.PerBatch))
 	}
 	return textLine(plain, text)
 }
 
-// balance says what the busiest of each kind does more than the mean.
+// balance returns the busiest lane, queue and CPU with their load relative to the mean, and the drop rate.
 func (r *renderer) balance() line {
 	f := r.frame
 	l := line{{"busiest  ", plain}}
@@ -214,7 +213,7 @@ func (r *renderer) balance() line {
 	for _, d := range f.Drops {
 		dropped += d.Rate
 	}
-	return append(l, span{fmt.Sprintf(" drops %s/s", count(dropped)), alarm(dropped)})
+	return append(l, span{fmt.Sprintf(" drops %s/s", count(dropped)), nonzeroStyle(dropped)})
 }
 
 func plural(n int, what string) string {
@@ -224,8 +223,8 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// foot explains the keys, or says what is wrong.
-func (r *renderer) foot() line {
+// footer returns the keys, or the note.
+func (r *renderer) footer() line {
 	if r.Note != "" {
 		return textLine(bad, clean(r.Note))
 	}
@@ -241,17 +240,17 @@ func help() []line {
 }
 
 const helpText = `
-1-5, tab   overview, peers, lanes, queues and cores, drops
-s          sort by traffic, received, sent, name
-r          the other way round
+1-5, tab   overview, peers, lanes, queues and CPUs, drops
+s          sort by traffic, rx, tx, name
+r          reverse the order
 up, down   scroll, also pgup, pgdown, home
 space, p   pause
-+, -       sample more often, less often
++, -       shorter, longer sample interval
 ?, h       this help
 q, ctrl+c  quit; ctrl+z suspends
 
-A lane is one TUN queue, one worker, one socket. A train is one
-element at the TUN, a run one at the socket: the more packets in
-each, the fewer system calls. Queues are those of the NIC towards
-the peers, with all its traffic. "2.00x mean": the busiest does
-twice what it would if all did the same.`
+A lane is one TUN queue, one worker pair and one socket. A train
+is one GSO packet at the TUN device, a batch one send or receive
+at the socket. Larger ones need fewer system calls. NIC queue and
+CPU rows count all traffic of the host. "2.00x mean": the busiest
+has twice the average load.`

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package view shows what an interface does right now. Two samples of counters make a Frame: rates, shares and how evenly
-// the work lies on peers, lanes, NIC queues and cores. Render draws a frame as text. The package is pure: package
-// view/machine reads the counters of the machine, view/live is the terminal, view/page the web page.
 package view
 
 import (
@@ -12,7 +9,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/device"
 )
 
-// Sample is what an interface has counted, and the machine around it, at one moment. It holds no secrets.
+// Sample holds the counters of an interface and of the host at one moment. It holds no secrets.
 type Sample struct {
 	At         time.Time
 	Interface  string
@@ -20,52 +17,52 @@ type Sample struct {
 	ListenPort uint16
 	Peers      []PeerCounters
 	Stats      device.Stats
-	Machine    Machine
+	Host       HostCounters
 }
 
-// PeerCounters is what one peer is and has carried.
+// PeerCounters holds identity and counters of one peer.
 type PeerCounters struct {
 	PublicKey     string // base64
 	Endpoint      string // empty when unknown
 	LastHandshake time.Time
-	RxBytes       uint64 // of WireGuard messages, as wg(8) counts
+	RxBytes       uint64 // WireGuard message bytes, as wg(8) counts
 	TxBytes       uint64
 	Spread        config.PeerSpread
 }
 
-// Machine is what the host's own counters say. What cannot be read is not there.
-type Machine struct {
+// Host holds the host's own counters. Unreadable counters are missing.
+type HostCounters struct {
 	Cores  []CoreCounters
 	Queues []QueueCounters
 }
 
-// CoreCounters are the times of one CPU in the unit of /proc/stat, and the packets' share of its interrupts.
+// CoreCounters are the CPU times of one CPU in units of /proc/stat, and its NET_RX softirqs.
 type CoreCounters struct {
 	CPU     int
-	Busy    uint64 // with anything, softirqs too
+	Busy    uint64 // all non-idle time, including softirqs
 	SoftIRQ uint64
 	Total   uint64
-	NetRx   uint64 // softirqs NET_RX raised (/proc/softirqs)
+	NetRx   uint64 // NET_RX softirqs (/proc/softirqs)
 }
 
-// QueueCounters are those of one queue of a NIC that carries the tunnel.
+// QueueCounters are the counters of one queue of a NIC that carries the tunnel.
 type QueueCounters struct {
 	Device     string
 	Queue      int
-	Rx, Tx     Counted
-	Interrupts map[int]uint64 // by CPU; nil when not known
+	Rx, Tx     PacketCounters
+	Interrupts map[int]uint64 // by CPU; nil if unknown
 }
 
-// Counted is what a queue has carried in one direction.
-type Counted struct {
+// PacketCounters holds the counters of one direction of a queue.
+type PacketCounters struct {
 	Packets, Bytes uint64
-	Known          bool // Packets is; Bytes may be 0 where a driver does not count them
+	Known          bool // Packets is valid; Bytes is 0 if the driver does not count bytes
 }
 
-// SampleOf makes a sample of what a device says of itself. Keys other than public ones are left out.
-func SampleOf(status *config.Status, stats device.Stats, machine Machine, now time.Time) Sample {
+// SampleOf makes a sample from a device's status and statistics. It copies no private or preshared keys.
+func SampleOf(status *config.Status, stats device.Stats, host HostCounters, now time.Time) Sample {
 	s := Sample{
-		At: now, Interface: status.Name, ListenPort: status.ListenPort, Stats: stats, Machine: machine,
+		At: now, Interface: status.Name, ListenPort: status.ListenPort, Stats: stats, Host: host,
 		Peers: make([]PeerCounters, len(status.Peers)),
 	}
 	if !status.PublicKey.IsZero() {

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// style is how a span looks where there are colours.
+// style is the SGR style of a span.
 type style uint8
 
 const (
@@ -20,7 +20,7 @@ const (
 	reverse
 )
 
-// sgr is ECMA-48's "select graphic rendition" of a style.
+// sgr returns the ECMA-48 SGR sequence of a style.
 func (s style) sgr() string {
 	return [...]string{"", "\x1b[2m", "\x1b[1m", "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[7m"}[s]
 }
@@ -46,7 +46,7 @@ func (l line) width() (n int) {
 	return n
 }
 
-// cut returns at most width columns of the line.
+// shrinkable returns at most width columns of the line.
 func (l line) cut(width int) line {
 	var out line
 	for _, s := range l {
@@ -80,7 +80,7 @@ func (l line) paint(b *strings.Builder, color bool) {
 	}
 }
 
-// clean makes a name from outside safe for a terminal: one column for each rune, and none that it acts on.
+// clean replaces control and non-ASCII characters of an untrusted name: each rune takes one column.
 func clean(name string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {

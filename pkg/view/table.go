@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// How wide columns are.
+// Widths of columns.
 const (
 	columnGap = 2
 	minBar    = 6
@@ -18,19 +18,19 @@ const (
 	rateWidth = 9 // "99.9 Gb/s": columns do not jump when a rate changes
 )
 
-// column is one of a table. Where a table is too wide, columns go, those of the highest rank first.
+// column is a table column. If the table is too wide, columns are dropped, those with the highest rank first.
 type column struct {
-	title string
-	rank  int  // 0 stays
-	right bool // aligned
-	rate  bool // cells are rates in bits, aligned right
-	bar   bool // cells are shares, drawn
-	cut   bool // may be shortened
+	title      string
+	rank       int  // 0 is never dropped
+	right      bool // aligned
+	rate       bool // cells are rates in bits, aligned right
+	bar        bool // cells are shares, drawn
+	shrinkable bool // may be shortened
 }
 
 func (c *column) toRight() bool { return c.right || c.rate }
 
-// cell is text, or a share in a column of bars.
+// cell is text, or a share in a bar column.
 type cell struct {
 	text  string
 	share float64
@@ -42,10 +42,10 @@ type table struct {
 	columns []column
 	rows    [][]cell
 	ascii   bool
-	empty   string // stands for no rows
+	empty   string // shown if there are no rows
 }
 
-// lines draws the table within a width and a number of lines (0: any). Of rows that do not fit, the largest are drawn, and
+// lines draws the table within a width and a number of lines (0: any). If not all rows fit, it draws the largest ones, and
 // the last line counts the others.
 func (t *table) lines(width, height int) []line {
 	rows := t.rows
@@ -63,7 +63,7 @@ func (t *table) lines(width, height int) []line {
 	return out
 }
 
-// largest are the n rows with the largest bars, in their order; without bars the first n.
+// largest returns the n rows with the largest bars in table order, or the first n without bars.
 func (t *table) largest(n int) [][]cell {
 	at := slices.IndexFunc(t.columns, func(c column) bool { return c.bar })
 	if at < 0 {
@@ -83,18 +83,18 @@ func (t *table) largest(n int) [][]cell {
 	return rows
 }
 
-// widths are those of the columns, 0 for one that goes.
+// widths returns the column widths, 0 for a dropped column.
 func (t *table) widths(width int) []int {
 	natural := t.natural()
 	widths := make([]int, len(natural))
 	for i, c := range t.columns {
 		widths[i] = natural[i]
-		if c.cut {
+		if c.shrinkable {
 			widths[i] = min(natural[i], minCut)
 		}
 	}
 	for used(widths) > width {
-		if !t.leave(widths) {
+		if !t.dropColumns(widths) {
 			break
 		}
 	}
@@ -102,8 +102,8 @@ func (t *table) widths(width int) []int {
 	return widths
 }
 
-// leave takes out the columns of the highest rank, which go together.
-func (t *table) leave(widths []int) bool {
+// dropColumns drops all columns of the highest rank.
+func (t *table) dropColumns(widths []int) bool {
 	highest := 0
 	for i, c := range t.columns {
 		if widths[i] > 0 {
@@ -118,7 +118,7 @@ func (t *table) leave(widths []int) bool {
 	return highest > 0
 }
 
-// widen gives what is left to columns that were cut, then to bars.
+// widen gives the remaining width to shrunk columns, then to bars.
 func (t *table) widen(widths, natural []int, left int) {
 	grow := func(i, to int) {
 		more := min(max(to-widths[i], 0), max(left, 0))
@@ -126,7 +126,7 @@ func (t *table) widen(widths, natural []int, left int) {
 		left -= more
 	}
 	for i, c := range t.columns {
-		if c.cut && widths[i] > 0 {
+		if c.shrinkable && widths[i] > 0 {
 			grow(i, natural[i])
 		}
 	}
@@ -137,7 +137,7 @@ func (t *table) widen(widths, natural []int, left int) {
 	}
 }
 
-// natural are the widths of the widest cells.
+// natural returns the widths of the widest cells.
 func (t *table) natural() []int {
 	widths := make([]int, len(t.columns))
 	for i, c := range t.columns {
@@ -168,11 +168,11 @@ func used(widths []int) int {
 }
 
 func (t *table) titles(widths []int) line {
-	return t.place(widths, func(i int) span { return span{pad(t.columns[i].title, widths[i], t.columns[i].toRight()), bold} })
+	return t.layout(widths, func(i int) span { return span{pad(t.columns[i].title, widths[i], t.columns[i].toRight()), bold} })
 }
 
 func (t *table) row(row []cell, widths []int) line {
-	return t.place(widths, func(i int) span {
+	return t.layout(widths, func(i int) span {
 		c := row[i]
 		if t.columns[i].bar {
 			return span{bar(c.share, widths[i], t.ascii), c.style}
@@ -185,7 +185,7 @@ func (t *table) row(row []cell, widths []int) line {
 	})
 }
 
-func (t *table) place(widths []int, at func(int) span) line {
+func (t *table) layout(widths []int, at func(int) span) line {
 	var l line
 	for i, w := range widths {
 		if w == 0 {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// load is the style of a share that is too much when it is near 1.
-func load(share float64) style {
+// loadStyle is the style of a load that is critical near 1.
+func loadStyle(share float64) style {
 	switch {
 	case share >= 0.9:
 		return bad
@@ -19,15 +19,15 @@ func load(share float64) style {
 	return good
 }
 
-// alarm is the style of what should not happen.
-func alarm(rate float64) style {
+// nonzeroStyle is the style of a rate that should be zero.
+func nonzeroStyle(rate float64) style {
 	if rate > 0 {
 		return bad
 	}
 	return plain
 }
 
-// largest is what bars are drawn in relation to, so that they can be seen where many share.
+// largest returns the largest share, which gets a full bar, so that bars stay visible with many rows.
 func largest[T any](rows []T, share func(*T) float64) (most float64) {
 	for i := range rows {
 		most = max(most, share(&rows[i]))
@@ -35,8 +35,8 @@ func largest[T any](rows []T, share func(*T) float64) (most float64) {
 	return most
 }
 
-// known is a dash for what is not.
-func known(is bool, s string) cell {
+// orDash returns s, or a dash for an unknown value.
+func orDash(is bool, s string) cell {
 	if !is {
 		s = "-"
 	}
@@ -47,13 +47,13 @@ func text(s string) cell { return cell{text: s} }
 
 func (r *renderer) lanes() *table {
 	t := r.table(
-		"no lane",
+		"no lanes",
 		column{title: "LANE"}, column{title: "SHARE", rank: 2, bar: true}, column{rank: 2, right: true},
-		column{title: "RECEIVED", rate: true}, column{title: "SENT", rate: true},
+		column{title: "RX", rate: true}, column{title: "TX", rate: true},
 		column{title: "RX pps", rank: 4, right: true}, column{title: "TX pps", rank: 4, right: true},
 		column{title: "RX/TRAIN", rank: 5, right: true}, column{title: "TX/TRAIN", rank: 5, right: true},
-		column{title: "RX/RUN", rank: 6, right: true}, column{title: "TX/RUN", rank: 6, right: true},
-		column{title: "CREW/s", rank: 7, right: true}, column{title: "DROPS/s", rank: 3, right: true},
+		column{title: "RX/BATCH", rank: 6, right: true}, column{title: "TX/BATCH", rank: 6, right: true},
+		column{title: "WORKER/s", rank: 7, right: true}, column{title: "DROPS/s", rank: 3, right: true},
 	)
 	most := largest(r.frame.Lanes, func(l *Lane) float64 { return l.Share })
 	for i := range r.frame.Lanes {
@@ -67,26 +67,26 @@ func (r *renderer) lanes() *table {
 			text(percent(l.Share)),
 			text(bits(l.Rx.ByteRate)), text(bits(l.Tx.ByteRate)),
 			text(count(l.Rx.PacketRate)), text(count(l.Tx.PacketRate)),
-			text(average(l.Rx.PerTrain)), text(average(l.Tx.PerTrain)), text(average(l.Rx.PerRun)), text(average(l.Tx.PerRun)),
-			text(count(l.Rx.CrewRate + l.Tx.CrewRate)),
-			{text: count(l.DropRate), style: alarm(l.DropRate)},
+			text(average(l.Rx.PerTrain)), text(average(l.Tx.PerTrain)), text(average(l.Rx.PerBatch)), text(average(l.Tx.PerBatch)),
+			text(count(l.Rx.WorkerRate + l.Tx.WorkerRate)),
+			{text: count(l.DropRate), style: nonzeroStyle(l.DropRate)},
 		})
 	}
 	return t
 }
 
-// runSizes says how many messages went in one system call.
-func (r *renderer) runSizes() *table {
-	t := r.table("no run", column{title: "MESSAGES PER RUN"})
-	for i, size := range []string{"1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "65-"} {
+// batchSizes shows how many messages one batch carried.
+func (r *renderer) batchSizes() *table {
+	t := r.table("no batches", column{title: "MESSAGES PER BATCH"})
+	for i, size := range []string{"1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "65+"} {
 		t.columns = append(t.columns, column{title: size, right: true, rank: 8 - i})
 	}
 	for _, d := range []struct {
 		name string
 		flow *Flow
-	}{{"received", &r.frame.Rx}, {"sent", &r.frame.Tx}} {
+	}{{"rx", &r.frame.Rx}, {"tx", &r.frame.Tx}} {
 		row := []cell{text(d.name)}
-		for _, share := range d.flow.RunSizes {
+		for _, share := range d.flow.BatchSizes {
 			row = append(row, text(percent(share)))
 		}
 		t.rows = append(t.rows, row)
@@ -96,11 +96,11 @@ func (r *renderer) runSizes() *table {
 
 func (r *renderer) queues() *table {
 	t := r.table(
-		"no queue is known: no NIC leads to a peer, or its driver tells nothing of its queues",
+		"no NIC queues: no route to a peer, or the driver reports no queue counters",
 		column{title: "QUEUE"}, column{title: "SHARE", rank: 1, bar: true}, column{rank: 1, right: true},
-		column{title: "RX pps", rank: 2, right: true}, column{title: "RECEIVED", rank: 4, rate: true},
-		column{title: "TX pps", rank: 5, right: true}, column{title: "SENT", rank: 6, rate: true},
-		column{title: "IRQ/s", rank: 3, right: true}, column{title: "ON CORES", cut: true},
+		column{title: "RX pps", rank: 2, right: true}, column{title: "RX", rank: 4, rate: true},
+		column{title: "TX pps", rank: 5, right: true}, column{title: "TX", rank: 6, rate: true},
+		column{title: "IRQ/s", rank: 3, right: true}, column{title: "CPUS", shrinkable: true},
 	)
 	most := largest(r.frame.Queues, func(q *Queue) float64 { return q.Share })
 	for i := range r.frame.Queues {
@@ -109,16 +109,16 @@ func (r *renderer) queues() *table {
 			text(fmt.Sprintf("%s %d", clean(q.Device), q.Queue)),
 			{share: ratio(q.Share, most), style: good},
 			text(percent(q.Share)),
-			known(q.Counts, count(q.Rx.PacketRate)), known(q.Counts, bits(q.Rx.ByteRate)),
-			known(q.CountsSent, count(q.Tx.PacketRate)), known(q.CountsSent, bits(q.Tx.ByteRate)),
-			text(count(q.Interrupts)), text(parts(q.Cores)),
+			orDash(q.RxCounted, count(q.Rx.PacketRate)), orDash(q.RxCounted, bits(q.Rx.ByteRate)),
+			orDash(q.TxCounted, count(q.Tx.PacketRate)), orDash(q.TxCounted, bits(q.Tx.ByteRate)),
+			text(count(q.Interrupts)), text(cpuShares(q.Cores)),
 		})
 	}
 	return t
 }
 
-// parts is "cpu0 98%, cpu1 2%", or "cpu0" for one alone.
-func parts(cores []Part) string {
+// cpuShares is "cpu0 98%, cpu1 2%", or "cpu0" for one alone.
+func cpuShares(cores []CPUShare) string {
 	if len(cores) == 1 {
 		return "cpu" + strconv.Itoa(cores[0].CPU)
 	}
@@ -131,14 +131,14 @@ func parts(cores []Part) string {
 
 func (r *renderer) cores() *table {
 	t := r.table(
-		"no core is known: /proc/stat cannot be read",
-		column{title: "CORE"}, column{title: "BUSY", bar: true}, column{title: "", right: true},
+		"no CPUs: cannot read /proc/stat",
+		column{title: "CPU"}, column{title: "BUSY", bar: true}, column{title: "", right: true},
 		column{title: "SOFTIRQ", rank: 1, right: true}, column{title: "NET_RX/s", rank: 2, right: true},
 	)
 	for _, c := range r.frame.Cores {
 		t.rows = append(t.rows, []cell{
 			text("cpu" + strconv.Itoa(c.CPU)),
-			{share: c.Busy, style: load(c.Busy)},
+			{share: c.Busy, style: loadStyle(c.Busy)},
 			text(percent(c.Busy)),
 			text(percent(c.SoftIRQ)), text(count(c.NetRx)),
 		})
@@ -146,14 +146,14 @@ func (r *renderer) cores() *table {
 	return t
 }
 
-// shortKey is what people tell peers apart by.
+// shortKey is the number of characters of an abbreviated public key.
 const shortKey = 12
 
 func (r *renderer) peers(whole bool) *table {
 	t := r.table(
-		"no peer is configured",
+		"no peers configured",
 		column{title: "PEER"}, column{title: "SHARE", rank: 3, bar: true}, column{rank: 3, right: true},
-		column{title: "RECEIVED", rate: true}, column{title: "SENT", rate: true},
+		column{title: "RX", rate: true}, column{title: "TX", rate: true},
 		column{title: "HANDSHAKE", rank: 1, right: true}, column{title: "SPREAD", rank: 2},
 		column{title: "RX TOTAL", rank: 5, right: true}, column{title: "TX TOTAL", rank: 5, right: true},
 		column{title: "ENDPOINT", rank: 4},
@@ -170,7 +170,7 @@ func (r *renderer) peers(whole bool) *table {
 			{share: ratio(p.Share, most), style: good},
 			text(percent(p.Share)),
 			text(bits(p.RxRate)), text(bits(p.TxRate)),
-			text(ago(p.Handshake)), text(spreadText(p)), text(bytes(p.RxBytes)), text(bytes(p.TxBytes)), text(clean(p.Endpoint)),
+			text(ageText(p.Handshake)), text(spreadText(p)), text(bytes(p.RxBytes)), text(bytes(p.TxBytes)), text(clean(p.Endpoint)),
 		})
 	}
 	return t
@@ -188,21 +188,21 @@ func spreadText(p *Peer) string {
 
 func (r *renderer) drops() *table {
 	t := r.table(
-		"nothing was dropped",
-		column{title: "DROPPED FOR"}, column{title: "PER SECOND", right: true}, column{title: "IN ALL", right: true},
-		column{title: "MEANING", cut: true, rank: 1},
+		"no drops",
+		column{title: "DROP REASON"}, column{title: "DROPS/s", right: true}, column{title: "TOTAL", right: true},
+		column{title: "MEANING", shrinkable: true, rank: 1},
 	)
 	for _, d := range r.frame.Drops {
 		t.rows = append(t.rows, []cell{
-			{text: clean(d.Reason), style: alarm(d.Rate)},
-			{text: count(d.Rate), style: alarm(d.Rate)},
+			{text: clean(d.Reason), style: nonzeroStyle(d.Rate)},
+			{text: count(d.Rate), style: nonzeroStyle(d.Rate)},
 			text(count(float64(d.Packets))), text(clean(d.Help)),
 		})
 	}
 	return t
 }
 
-// table is one without rows; empty says why there may be none.
+// table returns a table without rows; empty is shown if it stays empty.
 func (r *renderer) table(empty string, columns ...column) *table {
 	return &table{columns: columns, ascii: r.ASCII, empty: empty}
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/picture"
 )
 
-// scaled prints v with three digits and the prefix of its unit: "4.21 G", "0 ".
+// scaled formats v with three digits and a unit prefix: "4.21 G", "0 ".
 func scaled(v float64, step float64, prefixes ...string) string {
 	if v < 1 {
-		v = 0 // a trickle
+		v = 0 // below one per second
 	}
 	i := -1
 	for i < len(prefixes)-1 && v >= step-0.5 {
@@ -42,12 +42,12 @@ func bytes(n uint64) string {
 	return scaled(float64(n), 1024, "Ki", "Mi", "Gi", "Ti", "Pi", "Ei") + "B"
 }
 
-// number of events per second, or in all.
+// count formats a number of events, or of events per second.
 func count(v float64) string {
 	return strings.TrimSuffix(scaled(v, 1000, "k", "M", "G", "T", "P", "E"), " ")
 }
 
-// average prints packets per train: "-" when there was none.
+// average formats packets per train, "-" for none.
 func average(v float64) string {
 	switch {
 	case v <= 0:
@@ -60,8 +60,8 @@ func average(v float64) string {
 
 func percent(share float64) string { return fmt.Sprintf("%.0f%%", 100*share) }
 
-// ago prints an age in seconds with its two largest units; -1 is never.
-func ago(seconds float64) string {
+// ageText formats an age in seconds with its two largest units; -1 is "never".
+func ageText(seconds float64) string {
 	d := time.Duration(min(seconds, 1e9)) * time.Second
 	day := 24 * time.Hour
 	switch {
@@ -77,7 +77,7 @@ func ago(seconds float64) string {
 	return fmt.Sprintf("%dd%02dh", d/day, d%day/time.Hour)
 }
 
-// bar draws a share of width columns, in eighths of one; in ASCII in whole ones. More than nothing is never empty.
+// bar draws a share of width columns, in eighths of a column, or in whole columns for ASCII. A nonzero share is never empty.
 func bar(share float64, width int, ascii bool) string {
 	if !ascii {
 		return picture.FineBar(share, width)

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package live is the terminal of `ropewalk top`: it takes samples, draws frames, and does what keys say.
 package live
 
 import (
@@ -21,20 +20,20 @@ const (
 	MaxInterval = time.Minute
 )
 
-// Config says what a terminal shows.
+// Config configures the terminal view.
 type Config struct {
-	// Sample is called by one goroutine at a time. When it fails, the error is shown with what was there before, and it is
-	// called again.
+	// Sample is called by one goroutine at a time. If it fails, the error is shown with the previous frame, and Sample is
+	// called again after the interval.
 	Sample   func() (view.Sample, error)
 	Interval time.Duration // between samples
-	Options  view.Options  // how to begin; without a size until the terminal has told its own
+	Options  view.Options  // initial options; the terminal sets the size
 	In       io.Reader
 	Out      io.Writer
 	Env      []string // of the terminal: TERM, NO_COLOR, ...
 }
 
-// Run shows samples until the user quits or ctx ends, and leaves the terminal as it was. It fails at once where the first
-// sample does.
+// Run shows samples until the user quits or ctx ends, and restores the terminal. It returns at once if the first sample
+// fails.
 func Run(ctx context.Context, c Config) error {
 	first, err := c.Sample()
 	if err != nil {

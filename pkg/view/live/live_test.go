@@ -63,7 +63,7 @@ func press(t *testing.T, m *model, keys ...string) tea.Cmd {
 
 func screen(m *model) string { return m.View().Content }
 
-func TestKeysDoWhatTheHelpSays(t *testing.T) {
+func TestKeysMatchHelp(t *testing.T) {
 	for _, tt := range []struct{ keys, want string }{
 		{"", "overview  1.0 s"},
 		{"tab", "peers"},
@@ -72,9 +72,9 @@ func TestKeysDoWhatTheHelpSays(t *testing.T) {
 		{"tab tab tab tab tab", "overview"},
 		{"1", "overview"},
 		{"2", "peers"},
-		{"3", "MESSAGES PER RUN"},
+		{"3", "MESSAGES PER BATCH"},
 		{"4", "queues"},
-		{"5", "nothing was dropped"},
+		{"5", "no drops"},
 		{"?", "this help"},
 		{"h", "this help"},
 		{"3 ? ?", "lanes  1.0 s"},
@@ -82,8 +82,8 @@ func TestKeysDoWhatTheHelpSays(t *testing.T) {
 		{"? tab", "overview"},
 		{"esc", "overview"},
 		{"s", "by rate"},
-		{"s s", "by received"},
-		{"s s s", "by sent"},
+		{"s s", "by rx"},
+		{"s s s", "by tx"},
 		{"s s s s", "by name"},
 		{"s s s s s", "overview  1.0 s"},
 		{"2", "peer49"},
@@ -137,7 +137,7 @@ func TestQuittingKeysQuit(t *testing.T) {
 	}
 }
 
-func TestTheProgramIsSuspendedAsOthersAre(t *testing.T) {
+func TestCtrlZSuspends(t *testing.T) {
 	cmd := press(t, fresh(t), "ctrl+z")
 	if cmd == nil {
 		t.Fatal("ctrl+z does nothing")
@@ -163,7 +163,7 @@ func TestIntervalsStayInBounds(t *testing.T) {
 	}
 }
 
-func TestPausedScreensStayAndGoOnWithTheLastInterval(t *testing.T) {
+func TestPauseKeepsScreenAndResumesWithLastInterval(t *testing.T) {
 	m := fresh(t)
 	press(t, m, "space")
 	before := screen(m)
@@ -180,7 +180,7 @@ func TestPausedScreensStayAndGoOnWithTheLastInterval(t *testing.T) {
 	}
 }
 
-func TestSamplesThatFailAreSaidAndTriedAgain(t *testing.T) {
+func TestFailedSampleIsShownAndRetried(t *testing.T) {
 	m := fresh(t)
 	_, cmd := m.Update(sampled{err: errors.New("the daemon\x1b[2J is gone")})
 	if got := screen(m); !strings.Contains(got, "the daemon?[2J is gone") || !strings.Contains(got, "8.00 Mb/s") {
@@ -195,7 +195,7 @@ func TestSamplesThatFailAreSaidAndTriedAgain(t *testing.T) {
 	}
 }
 
-func TestScreensFollowTheTerminalsSize(t *testing.T) {
+func TestScreenFollowsTerminalSize(t *testing.T) {
 	m := fresh(t)
 	for _, size := range [][2]int{{80, 24}, {40, 10}, {200, 60}, {1, 1}} {
 		m.Update(tea.WindowSizeMsg{Width: size[0], Height: size[1]})
@@ -230,7 +230,7 @@ func (o *terminal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestTheProgramRunsUntilItsContextEnds(t *testing.T) {
+func TestRunEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	out := &terminal{want: "\x1b[?1049h", seen: make(chan struct{})} // the alternate screen
@@ -253,7 +253,7 @@ func TestTheProgramRunsUntilItsContextEnds(t *testing.T) {
 	}
 }
 
-func TestTheProgramFailsAtOnceWhereNobodyAnswers(t *testing.T) {
+func TestRunFailsWhenFirstSampleFails(t *testing.T) {
 	want := errors.New("nobody")
 	err := Run(t.Context(), Config{Sample: func() (view.Sample, error) { return view.Sample{}, want }})
 	if !errors.Is(err, want) {

@@ -11,36 +11,36 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/view"
 )
 
-// sampled is a message: what a sample was, or why there is none.
+// sampled is the message with a new sample, or the error of taking it.
 type sampled struct {
 	sample view.Sample
 	err    error
 }
 
-// due is a message: it is time for the next sample.
-type due struct{}
+// sampleDue is the message that it is time for the next sample.
+type sampleDue struct{}
 
-// model is bubbletea's model. Its Update returns it changed: it is used by one goroutine.
+// model is the bubbletea model. Update changes it in place: one goroutine uses it.
 type model struct {
 	take     func() (view.Sample, error)
 	interval time.Duration
 	options  view.Options
 	reverse  bool
-	before   view.View // what help covers
+	covered  view.View // the view that help covers
 	last     view.Sample
 	frame    *view.Frame
 }
 
 func newModel(c Config, first view.Sample) *model {
-	m := &model{take: c.Sample, interval: bounded(c.Interval), options: c.Options, last: first}
+	m := &model{take: c.Sample, interval: clampInterval(c.Interval), options: c.Options, last: first}
 	m.options.Keys = true
 	m.show(view.Compare(&view.Sample{}, &first))
 	return m
 }
 
-func bounded(d time.Duration) time.Duration { return min(max(d, MinInterval), MaxInterval) }
+func clampInterval(d time.Duration) time.Duration { return min(max(d, MinInterval), MaxInterval) }
 
-// show makes f what is drawn.
+// show sorts and displays f.
 func (m *model) show(f *view.Frame) {
 	m.frame = f
 	m.sort()
@@ -48,12 +48,14 @@ func (m *model) show(f *view.Frame) {
 
 func (m *model) sort() { m.frame.Sort(m.options.Order, m.reverse) }
 
-// Init implements tea.Model. The first frame is of one sample: the second comes soon.
-func (m *model) Init() tea.Cmd { return after(min(m.interval, time.Second/2)) }
+// Init implements tea.Model. The first frame has one sample and no rates, so the second sample follows within 500 ms.
+func (m *model) Init() tea.Cmd { return scheduleSample(min(m.interval, time.Second/2)) }
 
-func after(d time.Duration) tea.Cmd { return tea.Tick(d, func(time.Time) tea.Msg { return due{} }) }
+func scheduleSample(d time.Duration) tea.Cmd {
+	return tea.Tick(d, func(time.Time) tea.Msg { return sampleDue{} })
+}
 
-// sample takes one, away from the goroutine that handles keys.
+// sample takes a sample, in another goroutine than the one that handles keys.
 func (m *model) sample() tea.Msg {
 	s, err := m.take()
 	return sampled{s, err}
@@ -66,18 +68,18 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		m.options.Width, m.options.Height = msg.Width, msg.Height
 	case tea.KeyPressMsg:
 		return m, m.key(msg.String())
-	case due:
+	case sampleDue:
 		return m, m.sample
 	case sampled:
-		m.accept(msg)
-		return m, after(m.interval)
+		m.update(msg)
+		return m, scheduleSample(m.interval)
 	}
 	return m, nil
 }
 
-// accept compares a sample with the one before. While paused, samples go on being taken, so that the rates after the pause are
-// those of the last interval.
-func (m *model) accept(s sampled) {
+// update compares a sample with the previous one. Sampling continues while paused, so that the first rates after the pause
+// cover one interval.
+func (m *model) update(s sampled) {
 	if s.err != nil {
 		m.options.Note = s.err.Error()
 		return
@@ -90,7 +92,7 @@ func (m *model) accept(s sampled) {
 	}
 }
 
-// key does what a key says.
+// key handles a key press.
 func (m *model) key(key string) tea.Cmd {
 	switch key {
 	case "q", "ctrl+c":
@@ -106,54 +108,54 @@ func (m *model) key(key string) tea.Cmd {
 		m.reverse = !m.reverse
 		m.sort()
 	case "+":
-		m.interval = bounded(m.interval / 2)
+		m.interval = clampInterval(m.interval / 2)
 	case "-":
-		m.interval = bounded(m.interval * 2)
+		m.interval = clampInterval(m.interval * 2)
 	default:
-		m.turn(key)
+		m.navigate(key)
 	}
 	return nil
 }
 
-// turn changes the view, or scrolls it.
-func (m *model) turn(key string) {
+// navigate changes or scrolls the view.
+func (m *model) navigate(key string) {
 	switch key {
 	case "tab", "right":
 		m.next()
 	case "1", "2", "3", "4", "5":
-		m.look(view.View(key[0] - '1'))
+		m.showScreen(view.View(key[0] - '1'))
 	case "?", "h":
 		m.help()
 	case "esc":
-		m.uncover()
+		m.closeHelp()
 	default:
 		m.scroll(key)
 	}
 }
 
-func (m *model) look(v view.View) { m.options.View, m.options.Scroll = v%view.Help, 0 }
+func (m *model) showScreen(v view.View) { m.options.View, m.options.Scroll = v%view.Help, 0 }
 
-// next shows the next view; after help, the one that it covered.
+// next shows the next view, or closes help.
 func (m *model) next() {
-	if !m.uncover() {
-		m.look(m.options.View.Next())
+	if !m.closeHelp() {
+		m.showScreen(m.options.View.Next())
 	}
 }
 
-func (m *model) uncover() bool {
+func (m *model) closeHelp() bool {
 	covered := m.options.View == view.Help
 	if covered {
-		m.look(m.before)
+		m.showScreen(m.covered)
 	}
 	return covered
 }
 
-// help covers what was shown, or uncovers it.
+// help opens or closes help.
 func (m *model) help() {
-	if m.uncover() {
+	if m.closeHelp() {
 		return
 	}
-	m.before, m.options.View, m.options.Scroll = m.options.View, view.Help, 0
+	m.covered, m.options.View, m.options.Scroll = m.options.View, view.Help, 0
 }
 
 func (m *model) scroll(key string) {
@@ -175,7 +177,7 @@ func (m *model) scroll(key string) {
 	m.options.Scroll = max(min(m.options.Scroll, view.MaxScroll(m.frame, m.options)), 0)
 }
 
-// View implements tea.Model. Before the terminal has told its size there is nothing.
+// View implements tea.Model. It is empty until the terminal has reported its size.
 func (m *model) View() tea.View {
 	v := tea.NewView("")
 	v.AltScreen = true

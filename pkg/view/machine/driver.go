@@ -9,7 +9,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/view"
 )
 
-// driverName finds direction, queue and unit in the names that drivers give to what they count per queue:
+// driverName matches direction, queue and unit in the names of drivers' per-queue counters:
 //
 //	rx_queue_0_packets rx0_packets rx-0.packets rx_0_packets   virtio_net, ixgbe, igb, ice, mlx5, i40e, mlx4
 //	queue_0_rx_cnt queue_0_rx_bytes                            ena
@@ -29,7 +29,7 @@ func driverNames() []driverName {
 	}
 }
 
-// queuesIn picks the counters of queues out of a driver's statistics.
+// queuesIn extracts the queue counters from a driver's statistics.
 func queuesIn(stats map[string]uint64) map[int]*view.QueueCounters {
 	queues := map[int]*view.QueueCounters{}
 	names := driverNames()

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package machine reads what the host counts of its CPUs and of the queues of NICs: /proc/stat, /proc/softirqs,
-// /proc/interrupts, and a driver's own statistics over ethtool. What a kernel, a driver or a container does not tell is
-// left out: nothing here is an error.
 package machine
 
 import (
@@ -17,45 +14,45 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/view"
 )
 
-// routesKept is how long the devices that lead to the peers are taken to be the same.
-const routesKept = 10 * time.Second
+// routeCacheTime is how long the devices that lead to the peers are taken to be the same.
+const routeCacheTime = 10 * time.Second
 
-// maxDestinations bounds how many peers are asked for their route: most share a device.
+// maxDestinations limits the route lookups: most peers share a device.
 const maxDestinations = 16
 
-// Reader reads the machine. It may be used by several goroutines at once.
+// Reader reads the host's counters. It is safe for concurrent use.
 type Reader struct {
-	root string // of the file system: "/" but in tests
+	root string // file system root: "/" except in tests
 
-	mu      sync.Mutex
-	devices []string
-	asked   time.Time
-	asking  destinations
+	mu       sync.Mutex
+	devices  []string
+	foundAt  time.Time
+	foundFor routeKey
 }
 
-// New returns a Reader of this machine.
+// New returns a Reader of this host.
 func New() *Reader { return &Reader{root: "/"} }
 
-// destinations are what devices are looked for.
-type destinations struct {
+// routeKey is the key of the cached devices.
+type routeKey struct {
 	tunnel string
 	mark   uint32
 	peers  int
 }
 
-// Read returns the counters of all CPUs, and of the queues of the NICs that lead to the endpoints of a tunnel with the
-// firewall mark.
-func (r *Reader) Read(tunnel string, endpoints []netip.Addr, mark uint32) view.Machine {
-	return view.Machine{Cores: r.cores(), Queues: r.queues(r.nics(tunnel, endpoints, mark))}
+// Read returns the counters of all CPUs, and of the queues of the NICs on the routes to a tunnel's endpoints. mark is the
+// tunnel's firewall mark.
+func (r *Reader) Read(tunnel string, endpoints []netip.Addr, mark uint32) view.HostCounters {
+	return view.HostCounters{Cores: r.cores(), Queues: r.queues(r.nics(tunnel, endpoints, mark))}
 }
 
-// nics remembers what it found for a while: routes seldom change, and there may be many peers.
+// nics caches the devices for routeCacheTime: routes seldom change, and there may be many peers.
 func (r *Reader) nics(tunnel string, endpoints []netip.Addr, mark uint32) []string {
-	want := destinations{tunnel, mark, len(endpoints)}
+	want := routeKey{tunnel, mark, len(endpoints)}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.asked.IsZero() || time.Since(r.asked) > routesKept || r.asking != want {
-		r.devices, r.asked, r.asking = r.find(tunnel, endpoints, mark), time.Now(), want
+	if r.foundAt.IsZero() || time.Since(r.foundAt) > routeCacheTime || r.foundFor != want {
+		r.devices, r.foundAt, r.foundFor = r.find(tunnel, endpoints, mark), time.Now(), want
 	}
 	return r.devices
 }
@@ -69,7 +66,7 @@ func (r *Reader) cores() []view.CoreCounters {
 	return cores
 }
 
-// queues are those that the driver counts, with their interrupts, and those that only interrupts tell of.
+// queues returns the queues with driver counters or with IRQs.
 func (r *Reader) queues(devices []string) []view.QueueCounters {
 	if len(devices) == 0 {
 		return nil
@@ -115,7 +112,7 @@ func add(sum, more map[int]uint64) map[int]uint64 {
 	return sum
 }
 
-// text is "" for a file that cannot be read.
+// text returns a file's content, "" if it cannot be read.
 func (r *Reader) text(path string) string {
 	b, err := os.ReadFile(filepath.Join(r.root, path))
 	if err != nil {

@@ -52,7 +52,7 @@ func TestProcFilesAreRead(t *testing.T) {
 	}
 }
 
-func TestQueuesAreFoundInTheNamesOfInterrupts(t *testing.T) {
+func TestQueueNumberIsParsedFromIRQName(t *testing.T) {
 	for name, want := range map[string]int{
 		"virtio2-input.0": 0, "virtio2-input.11": 11, "mlx5_comp3@pci:0000:08:00.0": 3, "i40e-eth0-TxRx-7": 7, "eth0-rx-2": 2,
 		"ens5-Tx-Rx-4": 4, "gve-ntfy-blk.5": 5, "eth0-queue-1": 1,
@@ -68,7 +68,7 @@ func TestQueuesAreFoundInTheNamesOfInterrupts(t *testing.T) {
 	}
 }
 
-func TestQueuesAreFoundInWhatDriversCount(t *testing.T) {
+func TestQueueCountersAreParsedFromDriverStats(t *testing.T) {
 	for form, names := range map[string][4]string{
 		"virtio_net": {"rx_queue_1_packets", "rx_queue_1_bytes", "tx_queue_1_packets", "tx_queue_1_bytes"},
 		"mlx5":       {"rx1_packets", "rx1_bytes", "tx1_packets", "tx1_bytes"},
@@ -82,7 +82,7 @@ func TestQueuesAreFoundInWhatDriversCount(t *testing.T) {
 		for i, name := range names {
 			stats[name] = uint64(i + 1)
 		}
-		want := map[int]*view.QueueCounters{1: {Rx: view.Counted{Packets: 1, Bytes: 2, Known: true}, Tx: view.Counted{Packets: 3, Bytes: 4, Known: true}}}
+		want := map[int]*view.QueueCounters{1: {Rx: view.PacketCounters{Packets: 1, Bytes: 2, Known: true}, Tx: view.PacketCounters{Packets: 3, Bytes: 4, Known: true}}}
 		if diff := cmp.Diff(want, queuesIn(stats)); diff != "" {
 			t.Errorf("%s: %s", form, diff)
 		}
@@ -105,7 +105,7 @@ func host(t *testing.T, files map[string]string) *Reader {
 	return &Reader{root: root}
 }
 
-func TestInterruptsTellOfQueuesThatTheDriverDoesNotCount(t *testing.T) {
+func TestQueuesWithoutCountersComeFromInterrupts(t *testing.T) {
 	r := host(t, map[string]string{
 		"proc/stat": statText, "proc/softirqs": softirqsText, "proc/interrupts": interruptsText,
 		"sys/devices/pci0/virtio2/net/nic0/ifindex": "7", "sys/devices/pci0/msi_irqs/38": "", "sys/devices/pci0/msi_irqs/39": "", "sys/devices/pci0/msi_irqs/40": "",
@@ -141,14 +141,14 @@ func TestNICsBelowVLANsAndBondsAreFound(t *testing.T) {
 	}
 }
 
-func TestAMachineThatTellsNothingHasNoCounters(t *testing.T) {
+func TestUnreadableHostHasNoCounters(t *testing.T) {
 	r := host(t, nil)
 	if got := r.Read("wg0", []netip.Addr{netip.MustParseAddr("127.0.0.1")}, 0); len(got.Cores) != 0 || len(got.Queues) != 0 {
 		t.Errorf("got %+v", got)
 	}
 }
 
-func TestThisMachineTellsOfItsCores(t *testing.T) {
+func TestLocalHostReportsCores(t *testing.T) {
 	if _, err := os.Stat("/proc/stat"); err != nil {
 		t.Skip("no /proc/stat here")
 	}

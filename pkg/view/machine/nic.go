@@ -16,16 +16,16 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/view"
 )
 
-// Bounds of what is believed and walked.
+// Limits for parsed numbers and for the walk to lower devices.
 const (
 	maxQueue = 1 << 12
 	maxDepth = 6 // of VLANs on bonds on ...
 	maxNICs  = 16
 )
 
-// find returns the NICs below the routes to the endpoints; without endpoints, below the default routes.
+// find returns the NICs on the routes to the endpoints, or on the default routes without endpoints.
 func (r *Reader) find(tunnel string, endpoints []netip.Addr, mark uint32) []string {
-	if len(endpoints) == 0 { // addresses of documentation (RFC 5737, RFC 3849) are routed by default
+	if len(endpoints) == 0 { // documentation addresses (RFC 5737, RFC 3849) use the default route
 		endpoints = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	}
 	var nics []string
@@ -38,7 +38,7 @@ func (r *Reader) find(tunnel string, endpoints []netip.Addr, mark uint32) []stri
 	return nics
 }
 
-// below appends the device, or what it stands on where that is a VLAN, a bond or a bridge.
+// below appends the device, or the lower devices of a VLAN, a bond or a bridge.
 func (r *Reader) below(nics []string, device string, depth int) []string {
 	lower, _ := filepath.Glob(filepath.Join(r.root, "sys/class/net", device, "lower_*"))
 	if len(lower) == 0 || depth == 0 {
@@ -53,7 +53,7 @@ func (r *Reader) below(nics []string, device string, depth int) []string {
 	return nics
 }
 
-// vectors are a device's MSI interrupts, which sysfs has beside it, or for virtio beside the PCI device that it is on.
+// vectors returns a device's MSI vectors from its sysfs directory, or for virtio from that of its PCI device.
 func (r *Reader) vectors(device string) []int {
 	if !r.sameNamespace(device) {
 		return nil
@@ -72,7 +72,7 @@ func (r *Reader) vectors(device string) []int {
 	return nil
 }
 
-// sameNamespace tells whether sysfs, which shows the network namespace that it was mounted in, means the same device.
+// sameNamespace reports whether sysfs shows the same device. A sysfs mount shows the network namespace of its mount time.
 func (r *Reader) sameNamespace(device string) bool {
 	if r.root != "/" {
 		return true
@@ -91,8 +91,8 @@ func numbers(entries []os.DirEntry) []int {
 	return list
 }
 
-// countedQueues are those that the kernel or the driver counts: netlink has them for drivers that no longer do it for
-// `ethtool -S` (virtio_net since Linux 6.10).
+// countedQueues returns the queue counters of the kernel (netlink qstats) or of the driver (`ethtool -S`). Some drivers have
+// moved them to netlink (virtio_net in Linux 6.10).
 func countedQueues(device string) map[int]*view.QueueCounters {
 	if queues := queueStats(device); len(queues) > 0 {
 		return queues

@@ -9,11 +9,11 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/view"
 )
 
-// maxCPU bounds the numbers of CPUs that are believed.
+// maxCPU limits parsed CPU numbers.
 const maxCPU = 1 << 13
 
 // parseStat reads the lines "cpuN user nice system idle iowait irq softirq steal guest guest_nice" of proc_stat(5). Idle and
-// iowait are not work, steal was somebody else's, and guest is in user already.
+// iowait are not busy, steal belongs to other guests, and user includes guest.
 func parseStat(text string) []view.CoreCounters {
 	var cores []view.CoreCounters
 	for line := range strings.Lines(text) {
@@ -43,7 +43,7 @@ func cpuNumber(s, prefix string) (int, bool) {
 	return n, ok && err == nil && n >= 0 && n < maxCPU
 }
 
-// header reads which CPUs the columns of /proc/interrupts and /proc/softirqs are of: those that are off have none.
+// header reads the CPU numbers of the columns of /proc/interrupts and /proc/softirqs. Offline CPUs have no column.
 func header(text string) (cpus []int, rest string) {
 	first, rest, _ := strings.Cut(text, "\n")
 	for _, f := range strings.Fields(first) {
@@ -67,7 +67,7 @@ func parseSoftIRQs(text, kind string) map[int]uint64 {
 	return nil
 }
 
-// perCPU reads a count for each CPU and returns what follows them.
+// perCPU reads one count per CPU and returns the remaining fields.
 func perCPU(cpus []int, fields []string) (map[int]uint64, []string) {
 	counts := make(map[int]uint64, len(cpus))
 	for i, cpu := range cpus {
@@ -107,8 +107,8 @@ func parseInterrupts(text string) map[int]interrupt {
 	return all
 }
 
-// queueOf finds the queue in the name that a driver gave to the interrupt of what is received: virtio2-input.0,
-// mlx5_comp0@pci:0000:08:00.0, i40e-eth0-TxRx-0, eth0-rx-0, ens5-Tx-Rx-0, gve-ntfy-blk.0. Others have none.
+// queueOf parses the queue number in the name of a receive IRQ: virtio2-input.0,
+// mlx5_comp0@pci:0000:08:00.0, i40e-eth0-TxRx-0, eth0-rx-0, ens5-Tx-Rx-0, gve-ntfy-blk.0. Other names have none.
 func queueOf(name string) (int, bool) {
 	name, _, _ = strings.Cut(strings.ToLower(name), "@")
 	digits := len(name)

@@ -29,7 +29,7 @@ const (
 	typeRx     = 0 // NETDEV_QUEUE_TYPE_RX
 )
 
-// queueStats asks the kernel; there are none where it or the driver does not know this.
+// queueStats reads the kernel's queue statistics, nil if the kernel or the driver does not support them.
 func queueStats(device string) map[int]*view.QueueCounters {
 	link, err := net.InterfaceByName(device)
 	if err != nil {
@@ -47,13 +47,13 @@ func queueStats(device string) map[int]*view.QueueCounters {
 		return nil
 	}
 	queues := map[int]*view.QueueCounters{}
-	for _, m := range messages { // of all devices: not every kernel can be asked for one
+	for _, m := range messages { // of all devices: not every kernel can filter by device
 		addQueueStats(queues, link.Index, m)
 	}
 	return queues
 }
 
-// genericHeader is struct genlmsghdr: command, version, and two bytes that must be 0, which those of nl.Genlmsg are not always.
+// genericHeader is struct genlmsghdr: command, version, and two reserved bytes that must be 0. nl.Genlmsg does not always clear them.
 type genericHeader [nl.SizeofGenlmsg]byte
 
 // Len implements nl.NetlinkRequestData.
@@ -62,7 +62,7 @@ func (genericHeader) Len() int { return nl.SizeofGenlmsg }
 // Serialize implements nl.NetlinkRequestData.
 func (h genericHeader) Serialize() []byte { return h[:] }
 
-// addQueueStats reads one message, a generic netlink header and attributes, if it is of a queue of the device.
+// addQueueStats reads one message, a generic netlink header and attributes, if it is about a queue of the device.
 func addQueueStats(queues map[int]*view.QueueCounters, device int, message []byte) {
 	values := attributes(message[min(nl.SizeofGenlmsg, len(message)):])
 	queue, known := values[qstatsQueueID]
@@ -72,14 +72,14 @@ func addQueueStats(queues map[int]*view.QueueCounters, device int, message []byt
 	q := at(queues, int(queue))
 	if values[qstatsQueueType] == typeRx {
 		_, counts := values[qstatsRxPackets]
-		q.Rx = view.Counted{Packets: values[qstatsRxPackets], Bytes: values[qstatsRxBytes], Known: counts}
+		q.Rx = view.PacketCounters{Packets: values[qstatsRxPackets], Bytes: values[qstatsRxBytes], Known: counts}
 		return
 	}
 	_, counts := values[qstatsTxPackets]
-	q.Tx = view.Counted{Packets: values[qstatsTxPackets], Bytes: values[qstatsTxBytes], Known: counts}
+	q.Tx = view.PacketCounters{Packets: values[qstatsTxPackets], Bytes: values[qstatsTxBytes], Known: counts}
 }
 
-// attributes reads those that are numbers. Each begins with its length, of all but the padding to 4 bytes, and its type.
+// attributes returns the integer attributes. Each begins with its length, without the padding to 4 bytes, and its type.
 func attributes(b []byte) map[uint16]uint64 {
 	values := map[uint16]uint64{}
 	for len(b) >= unix.SizeofNlAttr {
@@ -95,7 +95,7 @@ func attributes(b []byte) map[uint16]uint64 {
 	return values
 }
 
-// number reads netlink's "uint", which has 4 or 8 bytes.
+// number reads a netlink uint of 4 or 8 bytes.
 func number(b []byte) (uint64, bool) {
 	switch len(b) {
 	case 4:

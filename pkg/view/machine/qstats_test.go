@@ -20,7 +20,7 @@ func qstats(attrs ...*nl.RtAttr) []byte {
 	return b
 }
 
-func TestTheKernelsQueueStatisticsAreRead(t *testing.T) {
+func TestKernelQueueStatsAreParsed(t *testing.T) {
 	u32 := func(kind int, v uint32) *nl.RtAttr { return nl.NewRtAttr(kind, nl.Uint32Attr(v)) }
 	u64 := func(kind int, v uint64) *nl.RtAttr { return nl.NewRtAttr(kind, nl.Uint64Attr(v)) }
 	queues := map[int]*view.QueueCounters{}
@@ -39,7 +39,7 @@ func TestTheKernelsQueueStatisticsAreRead(t *testing.T) {
 		addQueueStats(queues, 2, m)
 	}
 	want := map[int]*view.QueueCounters{
-		1: {Rx: view.Counted{Packets: 1 << 40, Bytes: 7, Known: true}, Tx: view.Counted{Packets: 3, Bytes: 4, Known: true}},
+		1: {Rx: view.PacketCounters{Packets: 1 << 40, Bytes: 7, Known: true}, Tx: view.PacketCounters{Packets: 3, Bytes: 4, Known: true}},
 		2: {},
 	}
 	if diff := cmp.Diff(want, queues); diff != "" {

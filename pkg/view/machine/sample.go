@@ -11,7 +11,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/view"
 )
 
-// Sample is what a device says of itself, now, with what the machine says of the way to its peers.
+// Sample returns a sample of a device's status and statistics, with the host's counters for the routes to its peers.
 func (r *Reader) Sample(status *config.Status, stats device.Stats) view.Sample {
 	now := time.Now()
 	var endpoints []netip.Addr

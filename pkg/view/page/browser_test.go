@@ -15,7 +15,7 @@ import (
 
 var screenshots = flag.String("screenshots", "", "directory for pictures of the page")
 
-// serve serves the page; while broken is set, its figures cannot be had.
+// serve serves the page; while broken is set, live.json fails.
 func serve(t *testing.T, f *fake, broken *atomic.Bool) string {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -48,7 +48,7 @@ func (b *browser) picture(name string) {
 	}
 }
 
-func TestThePageDrawsTheTunnelInABrowser(t *testing.T) {
+func TestBrowserDrawsTunnel(t *testing.T) {
 	b := openBrowser(t)
 	b.size(1000, 900)
 	b.open(serve(t, &fake{name: "wg0", peers: 40}, new(atomic.Bool)))
@@ -77,7 +77,7 @@ func TestThePageDrawsTheTunnelInABrowser(t *testing.T) {
 	}
 }
 
-func TestThePageIsReadableOnAPhone(t *testing.T) {
+func TestPageFitsPhoneScreen(t *testing.T) {
 	b := openBrowser(t)
 	url := serve(t, &fake{name: "wg-branch-office", peers: 3}, new(atomic.Bool))
 	b.size(360, 740)
@@ -95,7 +95,7 @@ func TestThePageIsReadableOnAPhone(t *testing.T) {
 		}
 		inside := `[...document.querySelectorAll('#picture rect')].every((e) => e.getBoundingClientRect().right <= 360)`
 		if b.eval(inside) != true {
-			t.Errorf("%s: the picture is wider than the page", scheme)
+			t.Errorf("%s: the picture is wider than the screen", scheme)
 		}
 		backs[b.eval("getComputedStyle(document.body).backgroundColor")] = true
 		b.picture("phone-" + scheme)
@@ -105,21 +105,21 @@ func TestThePageIsReadableOnAPhone(t *testing.T) {
 	}
 }
 
-func TestThePageSaysWhenFiguresStopAndGoesOnWhenTheyReturn(t *testing.T) {
+func TestPageReportsOutageAndRecovers(t *testing.T) {
 	b := openBrowser(t)
 	var broken atomic.Bool
 	b.open(serve(t, &fake{name: "wg0", peers: 1}, &broken))
 	b.await(`document.querySelector('#rx b').textContent.includes('Gbit/s')`)
 	broken.Store(true)
-	b.await(`document.querySelector('#trouble').textContent.includes('answers 503')`)
+	b.await(`document.querySelector('#trouble').textContent.includes('HTTP status 503')`)
 	if b.eval(`document.querySelectorAll('#picture rect').length > 0`) != true {
-		t.Error("the last figures are gone")
+		t.Error("the last frame is no longer shown")
 	}
 	broken.Store(false)
 	b.await(`document.querySelector('#trouble').hidden`)
 }
 
-func TestHostileNamesAreTextOnThePage(t *testing.T) {
+func TestMaliciousNameIsShownAsText(t *testing.T) {
 	b := openBrowser(t)
 	name := `<img src=x onerror="document.title='owned'">`
 	b.open(serve(t, &fake{name: name, peers: 1}, new(atomic.Bool)))
@@ -132,10 +132,10 @@ func TestHostileNamesAreTextOnThePage(t *testing.T) {
 	}
 }
 
-func TestTheOtherDirectionIsDrawnOnDemand(t *testing.T) {
+func TestButtonSwitchesDirection(t *testing.T) {
 	b := openBrowser(t)
 	b.open(serve(t, &fake{name: "wg0", peers: 1}, new(atomic.Bool)))
-	b.await(`document.querySelector('#picture').getAttribute('aria-label').includes('received over 8 lanes')`)
+	b.await(`document.querySelector('#picture').getAttribute('aria-label').includes('rx over 8 lanes')`)
 	b.eval(`document.querySelector('#tx').click()`)
-	b.await(`document.querySelector('#picture').getAttribute('aria-label').includes('64.0 Mbit/s sent over 8 lanes')`)
+	b.await(`document.querySelector('#picture').getAttribute('aria-label').includes('64.0 Mbit/s tx over 8 lanes')`)
 }

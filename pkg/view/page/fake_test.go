@@ -44,9 +44,9 @@ func (f *fake) sample() view.Sample {
 			RxBytes: f.n * (i + 1) * 40e6, RxPackets: f.n * (i + 1) * 30e3, RxTrains: f.n * (i + 1) * 1e3,
 			TxBytes: f.n * 1e6, TxPackets: f.n * 1e3, TxTrains: f.n * 1e3,
 		})
-		s.Machine.Cores = append(s.Machine.Cores, view.CoreCounters{CPU: int(i), Busy: f.n * (10*i + 25), Total: f.n * 100, NetRx: f.n * 1000})
-		s.Machine.Queues = append(s.Machine.Queues, view.QueueCounters{
-			Device: "enp8s0f0np0", Queue: int(i), Rx: view.Counted{Packets: f.n * (i + 1) * 30e3, Known: true},
+		s.Host.Cores = append(s.Host.Cores, view.CoreCounters{CPU: int(i), Busy: f.n * (10*i + 25), Total: f.n * 100, NetRx: f.n * 1000})
+		s.Host.Queues = append(s.Host.Queues, view.QueueCounters{
+			Device: "enp8s0f0np0", Queue: int(i), Rx: view.PacketCounters{Packets: f.n * (i + 1) * 30e3, Known: true},
 			Interrupts: map[int]uint64{int(i): f.n * 900, int(i+1) % 8: f.n * 100},
 		})
 	}

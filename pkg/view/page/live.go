@@ -11,13 +11,13 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/view"
 )
 
-// How old samples may be.
+// Age limits of samples.
 const (
-	fresh = 900 * time.Millisecond // one younger answers every request
-	stale = 10 * time.Second       // one older says nothing about now
+	fresh = 900 * time.Millisecond // a younger sample is served from the cache
+	stale = 10 * time.Second       // an older sample is not used for rates
 )
 
-// live takes samples while somebody looks, and answers all who do with the same frame.
+// live takes samples on request and serves all clients the same frame.
 type live struct {
 	config Config
 
@@ -26,20 +26,20 @@ type live struct {
 	body []byte
 }
 
-// answer is what the page fetches.
+// answer is the JSON document that the page fetches.
 type answer struct {
 	*view.Frame
 	Others others `json:"others"`
 }
 
-// others are the peers that are not shown one by one.
+// others is the sum of the peers that are not listed.
 type others struct {
 	Count  int     `json:"count"`
 	RxRate float64 `json:"rx_bytes_per_second"`
 	TxRate float64 `json:"tx_bytes_per_second"`
 }
 
-// json is the latest frame.
+// json returns the latest frame as JSON.
 func (l *live) json() ([]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,7 +60,7 @@ func (l *live) json() ([]byte, error) {
 	return body, nil
 }
 
-// answer leaves out what the page does not show.
+// answer removes endpoints and the peers that the page does not list.
 func (l *live) answer(f *view.Frame) answer {
 	f.Sort(view.ByDefault, false)
 	shown := min(len(f.Peers), MaxPeers)

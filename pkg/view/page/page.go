@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package page serves one web page that draws, live, how a tunnel's traffic lies on peers, lanes, NIC queues and cores. The
-// page is one document that fetches nothing but /live.json from where it came. Of keys it has public ones only, and no
-// addresses.
 package page
 
 import (
 	"crypto/sha256"
-	_ "embed" // the page is part of the program
+	_ "embed" // for the go:embed directives
 	"encoding/base64"
 	"fmt"
 	"io"
@@ -27,19 +24,19 @@ var styles string
 //go:embed page.js
 var script string
 
-// MaxPeers is how many peers, the busiest, are drawn one by one.
+// MaxPeers is the number of busiest peers that are listed.
 const MaxPeers = 12
 
-// Config says what is shown.
+// Config configures the page.
 type Config struct {
-	// Sample may be called by several goroutines, but not at once: at most once per second however many look on.
+	// Sample is called by several goroutines, one at a time, about once per second for any number of clients.
 	Sample func() view.Sample
-	// ShowPeers tells whether peers are shown one by one where there are that many; the others are added up. nil is always.
+	// ShowPeers reports whether this many peers may be listed; otherwise only their sum is shown. nil means yes.
 	ShowPeers func(peers int) bool
 	Now       func() time.Time // time.Now when nil
 }
 
-// Handlers are the page and what it fetches, by http.ServeMux's patterns.
+// Handlers returns the handlers of the page and of its data, by http.ServeMux pattern.
 func Handlers(c Config) map[string]http.Handler {
 	if c.Now == nil {
 		c.Now = time.Now
@@ -48,7 +45,7 @@ func Handlers(c Config) map[string]http.Handler {
 	html, policy := assemble()
 	return map[string]http.Handler{
 		"GET /{$}": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			protect(w, "text/html; charset=utf-8")
+			setHeaders(w, "text/html; charset=utf-8")
 			w.Header().Set("Content-Security-Policy", policy)
 			_, _ = io.WriteString(w, html)
 		}),
@@ -58,14 +55,14 @@ func Handlers(c Config) map[string]http.Handler {
 				http.Error(w, err.Error(), http.StatusInternalServerError)
 				return
 			}
-			protect(w, "application/json")
+			setHeaders(w, "application/json")
 			_, _ = w.Write(body)
 		}),
 	}
 }
 
-// protect keeps what is served out of caches, other sites and referrers.
-func protect(w http.ResponseWriter, contentType string) {
+// setHeaders forbids caching, cross-origin use and referrers.
+func setHeaders(w http.ResponseWriter, contentType string) {
 	h := w.Header()
 	h.Set("Content-Type", contentType)
 	h.Set("Cache-Control", "no-store")
@@ -74,8 +71,8 @@ func protect(w http.ResponseWriter, contentType string) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 }
 
-// assemble puts styles and script into the document, and returns with it the policy that lets these two run and nothing
-// else (Content Security Policy Level 3, hashes).
+// assemble inserts styles and script into the document. It also returns the Content-Security-Policy that allows these two,
+// by hash (CSP Level 3), and nothing else.
 func assemble() (html, policy string) {
 	html = strings.NewReplacer("/*STYLES*/", styles, "/*SCRIPT*/", script).Replace(document)
 	policy = fmt.Sprintf("default-src 'none'; script-src '%s'; style-src '%s'; connect-src 'self'; img-src data:; "+

@@ -3,9 +3,9 @@
 (() => {
   const byId = (id) => document.getElementById(id);
   const svgSpace = 'http://www.w3.org/2000/svg';
-  let frame = null, way = 'rx', chosen = false, failures = 0;
+  let frame = null, direction = 'rx', chosen = false, failures = 0;
 
-  // ---- words
+  // ---- text
 
   function scaled(v, unit) {
     let i = 0;
@@ -26,7 +26,7 @@
   }
   const plural = (n, what) => n + ' ' + what + (n === 1 ? '' : 's');
 
-  // ---- the picture: rows of nodes from peers down to cores, bands between them
+  // ---- the diagram: rows of nodes from peers to CPUs, with bands between them
 
   function shape(tag, attributes, text) {
     const e = document.createElementNS(svgSpace, tag);
@@ -35,7 +35,7 @@
     return e;
   }
 
-  // spans lays values out side by side within a width, as wide as they are large, none narrower than can be seen.
+  // spans places values side by side within a width, proportional to their size, with a minimum width.
   function spans(values, width) {
     const gap = values.length > 40 ? 1 : 3;
     const least = Math.min(14, width / Math.max(values.length, 1) - gap);
@@ -56,7 +56,7 @@
       `C${to.x + to.w} ${m} ${from.x + from.w} ${m} ${from.x + from.w} ${y1}Z` });
   }
 
-  // slices divides a span among values.
+  // slices divides a span in proportion to values.
   function slices(span, values) {
     const sum = values.reduce((a, b) => a + b, 0);
     let x = span.x;
@@ -87,7 +87,7 @@
       }
     }
 
-    // row draws nodes; the returned spans are where bands begin.
+    // row draws nodes and returns their spans, where bands begin.
     row(name, items) {
       this.nodes.push(shape('text', { class: 'row', x: 0, y: this.y + 10 }, name));
       this.y += title;
@@ -98,7 +98,7 @@
       return row;
     }
 
-    bar(label) { // what all of a row goes through
+    bar(label) { // the device that all nodes of a row pass through
       const span = { x: 0, w: this.width };
       this.y += between;
       this.nodes.push(shape('rect', { class: 'bed', x: 0, y: this.y, width: span.w, height: 18, rx: 4 }));
@@ -121,35 +121,35 @@
 
   function draw() {
     const p = new Picture(byId('picture'));
-    const rate = way + '_bytes_per_second';
+    const rate = direction + '_bytes_per_second';
     const peers = frame.peers.map((q) => ({ value: q[rate], labels: [`${short(q.public_key)}  ${bits(q[rate])}`, short(q.public_key)], help: `peer ${q.public_key}: ${bits(q[rate])}` }));
     if (frame.others.count > 0) {
       peers.push({ value: frame.others[rate], labels: [`${plural(frame.others.count, 'peer')}  ${bits(frame.others[rate])}`, plural(frame.others.count, 'peer')], help: `${plural(frame.others.count, 'peer')}: ${bits(frame.others[rate])}` });
     }
     let above = peers.length > 0 ? p.row('peers', peers) : null;
-    const tunnel = p.bar(`${frame.interface}  ${bits(frame[way].bytes_per_second)}`);
+    const tunnel = p.bar(`${frame.interface}  ${bits(frame[direction].bytes_per_second)}`);
     if (above) p.into(above, tunnel);
-    const lanes = p.row('lanes', frame.lanes.filter((l) => l.lane !== 'slow' || l[way].bytes_per_second > 0).map((l) => ({
-      value: l[way].bytes_per_second, labels: [`${l.lane}  ${bits(l[way].bytes_per_second)}`, l.lane], help: `lane ${l.lane}: ${bits(l[way].bytes_per_second)}, ${average(l[way].packets_per_train)} packets per train` })));
+    const lanes = p.row('lanes', frame.lanes.filter((l) => l.lane !== 'slow' || l[direction].bytes_per_second > 0).map((l) => ({
+      value: l[direction].bytes_per_second, labels: [`${l.lane}  ${bits(l[direction].bytes_per_second)}`, l.lane], help: `lane ${l.lane}: ${bits(l[direction].bytes_per_second)}, ${average(l[direction].packets_per_train)} packets per train` })));
     p.outOf(tunnel, lanes);
-    const counted = frame.queues.every((q) => way === 'rx' ? q.counts_packets : q.counts_sent_packets);
-    const load = (q) => counted ? q[way].packets_per_second : q.interrupts_per_second;
+    const counted = frame.queues.every((q) => direction === 'rx' ? q.rx_counted : q.tx_counted);
+    const load = (q) => counted ? q[direction].packets_per_second : q.interrupts_per_second;
     let queues = null;
     if (frame.queues.length > 0) {
-      const nic = p.bar(`${[...new Set(frame.queues.map((q) => q.device))].join(', ')}${way === 'tx' && !counted ? '  (its interrupts)' : ''}`);
+      const nic = p.bar(`${[...new Set(frame.queues.map((q) => q.device))].join(', ')}${direction === 'tx' && !counted ? '  (interrupts)' : ''}`);
       p.into(lanes, nic);
       queues = p.row('queues', frame.queues.map((q) => ({ value: load(q), labels: [`${q.queue}  ${scaled(load(q), counted ? 'pps' : 'irq/s')}`, String(q.queue)],
         help: `${q.device} queue ${q.queue}: ` + (counted ? scaled(load(q), 'packets/s') : scaled(load(q), 'interrupts/s')) })));
       p.outOf(nic, queues);
       p.y += between;
     }
-    const cores = p.row('cores', frame.cores.map((c) => ({ value: 0, fill: c.busy, labels: [`cpu${c.cpu}  ${percent(c.busy)}`, percent(c.busy), String(c.cpu)], help: `cpu${c.cpu}: ${percent(c.busy)} busy, ${percent(c.softirq)} in softirqs` })));
-    if (queues) served(p, queues, cores, load);
-    p.done(`${bits(frame[way].bytes_per_second)} ${way === 'rx' ? 'received' : 'sent'} over ${plural(frame.lanes.length - 1, 'lane')}`);
+    const cores = p.row('CPUs',  frame.cores.map((c) => ({ value: 0, fill: c.busy, labels: [`cpu${c.cpu}  ${percent(c.busy)}`, percent(c.busy), String(c.cpu)], help: `cpu${c.cpu}: ${percent(c.busy)} busy, ${percent(c.softirq)} softirq` })));
+    if (queues) interruptBands(p, queues, cores, load);
+    p.done(`${bits(frame[direction].bytes_per_second)} ${direction === 'rx' ? 'rx' : 'tx'} over ${plural(frame.lanes.length - 1, 'lane')}`);
   }
 
-  // served draws which core served how much of each queue's interrupts.
-  function served(p, queues, cores, load) {
+  // interruptBands draws which CPU handled how much of each queue's interrupts.
+  function interruptBands(p, queues, cores, load) {
     const parts = [];
     frame.queues.forEach((q, i) => slices(queues.at[i], q.cores.map((c) => c.share)).forEach((from, j) =>
       parts.push({ from, core: frame.cores.findIndex((c) => c.cpu === q.cores[j].cpu), value: load(q) * q.cores[j].share })));
@@ -159,7 +159,7 @@
     });
   }
 
-  // ---- the figures
+  // ---- the tables
 
   function fill(id, titles, rows) {
     const section = byId(id);
@@ -177,14 +177,14 @@
   }
 
   function tables() {
-    fill('lanes', ['lane', 'received', 'sent', 'in a train', 'drops/s'], frame.lanes.map((l) => [l.lane, bits(l.rx.bytes_per_second), bits(l.tx.bytes_per_second),
-      average(l[way].packets_per_train), scaled(l.drops_per_second, '')]));
-    fill('peers', ['peer', 'received', 'sent', 'handshake', 'ports'], frame.peers.map((p) => [short(p.public_key), bits(p.rx_bytes_per_second), bits(p.tx_bytes_per_second),
+    fill('lanes', ['lane', 'rx', 'tx', 'packets/train', 'drops/s'], frame.lanes.map((l) => [l.lane, bits(l.rx.bytes_per_second), bits(l.tx.bytes_per_second),
+      average(l[direction].packets_per_train), scaled(l.drops_per_second, '')]));
+    fill('peers', ['peer', 'rx', 'tx', 'handshake', 'ports'], frame.peers.map((p) => [short(p.public_key), bits(p.rx_bytes_per_second), bits(p.tx_bytes_per_second),
       ago(p.handshake_age_seconds), p.spread_ports || '–']));
-    fill('queues', ['queue', 'received', 'sent', 'interrupts/s'], frame.queues.map((q) => [`${q.device} ${q.queue}`,
-      q.counts_packets ? scaled(q.rx.packets_per_second, 'pps') : '–', q.counts_sent_packets ? scaled(q.tx.packets_per_second, 'pps') : '–', scaled(q.interrupts_per_second, '')]));
-    fill('cores', ['core', 'busy', 'in softirqs', 'net_rx/s'], frame.cores.map((c) => ['cpu' + c.cpu, percent(c.busy), percent(c.softirq), scaled(c.net_rx_per_second, '')]));
-    fill('drops', ['reason', 'per second', 'in all'], frame.drops.map((d) => [d.help || d.reason, scaled(d.packets_per_second, ''), scaled(d.packets, '')]));
+    fill('queues', ['queue', 'rx', 'tx', 'IRQ/s'], frame.queues.map((q) => [`${q.device} ${q.queue}`,
+      q.rx_counted ? scaled(q.rx.packets_per_second, 'pps') : '–', q.tx_counted ? scaled(q.tx.packets_per_second, 'pps') : '–', scaled(q.interrupts_per_second, '')]));
+    fill('cores', ['CPU', 'busy', 'softirq', 'NET_RX/s'], frame.cores.map((c) => ['cpu' + c.cpu, percent(c.busy), percent(c.softirq), scaled(c.net_rx_per_second, '')]));
+    fill('drops', ['reason', 'drops/s', 'total'], frame.drops.map((d) => [d.help || d.reason, scaled(d.packets_per_second, ''), scaled(d.packets, '')]));
   }
 
   function head() {
@@ -194,21 +194,21 @@
       (frame.seconds > 0 ? '' : ' · measuring');
     for (const id of ['rx', 'tx']) {
       const button = byId(id), flow = frame[id];
-      button.setAttribute('aria-pressed', String(id === way));
+      button.setAttribute('aria-pressed', String(id === direction));
       button.querySelector('b').textContent = bits(flow.bytes_per_second);
-      button.querySelector('small').textContent = `${scaled(flow.packets_per_second, 'pps')}, ${average(flow.packets_per_train)} in a train`;
+      button.querySelector('small').textContent = `${scaled(flow.packets_per_second, 'pps')}, ${average(flow.packets_per_train)} packets/train`;
     }
     const words = [];
     for (const kind of ['lanes', 'queues', 'cores']) {
       const b = frame.balance[kind];
-      if (b.busiest_over_mean > 0) words.push(`${kind === 'lanes' ? 'lane ' : ''}${b.busiest} ${b.busiest_over_mean.toFixed(2)} × the mean of ${kind}`);
+      if (b.busiest_over_mean > 0) words.push(`${kind === 'lanes' ? 'lane ' : ''}${b.busiest} ${b.busiest_over_mean.toFixed(2)} × the mean of ${kind === 'cores' ? 'CPUs' : kind}`);
     }
     byId('balance').textContent = words.length > 0 ? 'Busiest: ' + words.join('; ') : '';
   }
 
   function show() {
     if (!frame) return;
-    if (!chosen && frame.seconds > 0) way = frame.tx.bytes_per_second > frame.rx.bytes_per_second ? 'tx' : 'rx';
+    if (!chosen && frame.seconds > 0) direction = frame.tx.bytes_per_second > frame.rx.bytes_per_second ? 'tx' : 'rx';
     head();
     draw();
     tables();
@@ -226,7 +226,7 @@
   async function fetchFrame() {
     const limit = AbortSignal.timeout(8000);
     const reply = await fetch('live.json', { cache: 'no-store', signal: limit });
-    if (!reply.ok) throw new Error(`the daemon answers ${reply.status}`);
+    if (!reply.ok) throw new Error(`the daemon returned HTTP status ${reply.status}`);
     return reply.json();
   }
 
@@ -240,13 +240,13 @@
       }
     } catch (e) {
       failures++;
-      trouble(`No new figures: ${e.message}. Trying again.`);
+      trouble(`Update failed: ${e.message}. Retrying.`);
     }
     setTimeout(tick, Math.min(1000 * 2 ** failures, 10000));
   }
 
-  for (const id of ['rx', 'tx']) byId(id).addEventListener('click', () => { way = id; chosen = true; show(); });
+  for (const id of ['rx', 'tx']) byId(id).addEventListener('click', () => { direction = id; chosen = true; show(); });
   addEventListener('resize', show);
-  addEventListener('error', (e) => trouble(`The page has a fault: ${e.message}`));
+  addEventListener('error', (e) => trouble(`Script error: ${e.message}`));
   tick();
 })();

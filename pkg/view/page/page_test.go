@@ -32,7 +32,7 @@ func newMux(c Config) *http.ServeMux {
 	return mux
 }
 
-func TestThePageRefersToNothingOutside(t *testing.T) {
+func TestPageLoadsNoExternalResources(t *testing.T) {
 	html, _ := assemble()
 	html = strings.ReplaceAll(html, "http://www.w3.org/2000/svg", "") // the name of a namespace, which nothing fetches
 	for _, re := range []string{`(?i)https?:`, `(?i)src\s*=`, `(?i)@import`, `(?i)url\(`, `(?i)import\s*\(`, `['"(]//`, `(?i)WebSocket|EventSource|XMLHttpRequest|sendBeacon|eval\(|innerHTML`} {
@@ -50,7 +50,7 @@ func TestThePageRefersToNothingOutside(t *testing.T) {
 	}
 }
 
-func TestThePolicyAllowsTheScriptAndTheStylesAsTheyAre(t *testing.T) {
+func TestContentSecurityPolicyAllowsOnlyEmbeddedScript(t *testing.T) {
 	w := get(t, Config{Sample: (&fake{}).sample}, "/")
 	policy := w.Header().Get("Content-Security-Policy")
 	between := func(from, to string) string {
@@ -88,7 +88,7 @@ func keysOf(value any, into map[string]bool) {
 	}
 }
 
-func TestTheFiguresHaveWhatTheScriptReads(t *testing.T) {
+func TestJSONHasFieldsThatScriptReads(t *testing.T) {
 	f := &fake{name: "wg0", peers: 2}
 	body := get(t, Config{Sample: f.sample, Now: f.now}, "/live.json").Body.Bytes()
 	var document map[string]any
@@ -105,7 +105,7 @@ func TestTheFiguresHaveWhatTheScriptReads(t *testing.T) {
 		}
 		read++
 		if !all[name] {
-			t.Errorf("the script reads %q, which the figures do not have", name)
+			t.Errorf("the script reads %q, which the JSON lacks", name)
 		}
 	}
 	if read < 40 {
@@ -118,7 +118,7 @@ func TestTheFiguresHaveWhatTheScriptReads(t *testing.T) {
 	}
 }
 
-func TestManyWhoLookCostOneSample(t *testing.T) {
+func TestConcurrentRequestsShareOneSample(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		taken := 0
 		c := Config{Sample: func() view.Sample { taken++; return view.Sample{At: time.Now(), Interface: "wg0"} }}
@@ -154,7 +154,7 @@ func figures(t *testing.T, mux http.Handler) answer {
 	return a
 }
 
-func TestOldSamplesSayNothingAboutNow(t *testing.T) {
+func TestStaleSampleGivesNoRates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := uint64(0)
 		mux := newMux(Config{Sample: func() view.Sample {
@@ -175,7 +175,7 @@ func TestOldSamplesSayNothingAboutNow(t *testing.T) {
 	})
 }
 
-func TestPeersAreShownWhereTheMetricsShowThemAndNeverTheirAddresses(t *testing.T) {
+func TestPeersFollowMetricsSettingWithoutEndpoints(t *testing.T) {
 	for _, tt := range []struct {
 		peers         int
 		show          func(int) bool
@@ -207,7 +207,7 @@ func TestPeersAreShownWhereTheMetricsShowThemAndNeverTheirAddresses(t *testing.T
 	}
 }
 
-func TestWhatIsServedIsKeptOutOfCachesAndOtherSites(t *testing.T) {
+func TestResponsesForbidCachingAndCrossOriginUse(t *testing.T) {
 	for _, path := range []string{"/", "/live.json"} {
 		h := get(t, Config{Sample: (&fake{}).sample}, path).Header()
 		if h.Get("Cache-Control") != "no-store" || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Cross-Origin-Resource-Policy") != "same-origin" {
