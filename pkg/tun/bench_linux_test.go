@@ -15,10 +15,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tun/tuntest"
 )
 
-// burst is what passes a TUN device at once: elements of packets IP packets each, of size bytes.
+// burst is a number of trains sent to a TUN device at once: packets IP packets per train, of size bytes each.
 type burst struct {
-	name                    string
-	elements, packets, size int
+	name                  string
+	trains, packets, size int
 }
 
 var bursts = []burst{
@@ -29,7 +29,7 @@ var bursts = []burst{
 
 const udpHeaders = 20 + 8
 
-func (s burst) bytes() int { return s.elements * s.packets * s.size }
+func (s burst) bytes() int { return s.trains * s.packets * s.size }
 
 // BenchmarkRead is reading alone what waits in the queue of the device.
 func BenchmarkRead(b *testing.B) {
@@ -40,14 +40,14 @@ func BenchmarkRead(b *testing.B) {
 				b.Skip("needs USO (Linux 6.2) for a train of UDP")
 			}
 			send := sender(b, s)
-			q, bufs, sizes := d.Queues()[0], make([][]byte, s.elements), make([]int, s.elements)
+			q, bufs, sizes := d.Queues()[0], make([][]byte, s.trains), make([]int, s.trains)
 			for i := range bufs {
 				bufs[i] = make([]byte, tun.MaxElement)
 			}
-			m := cost.OfCalls(b, s.elements*s.packets, s.bytes())
+			m := cost.OfCalls(b, s.trains*s.packets, s.bytes())
 			for b.Loop() {
 				m.Outside(send)
-				for got := 0; got < s.elements; {
+				for got := 0; got < s.trains; {
 					n, err := q.Read(bufs, sizes)
 					if err != nil {
 						b.Fatal(err)
@@ -57,22 +57,22 @@ func BenchmarkRead(b *testing.B) {
 			}
 			m.Report()
 			if want := offload.VnetHdrLen + udpHeaders + s.packets*(s.size-udpHeaders); sizes[0] != want {
-				b.Fatalf("an element of %d bytes, want %d", sizes[0], want)
+				b.Fatalf("a train of %d bytes, want %d", sizes[0], want)
 			}
 		})
 	}
 }
 
-// BenchmarkWrite ends where the host's stack begins: with a wrong IP checksum it drops early what it is given.
+// BenchmarkWrite measures up to the host's IP stack, which drops the packets early: their IP checksum is wrong.
 func BenchmarkWrite(b *testing.B) {
 	for _, s := range bursts {
 		b.Run(s.name, func(b *testing.B) {
 			q := openForBenchmark(b).Queues()[0]
-			parts := partsOf(s)
-			m := cost.OfCalls(b, s.elements*s.packets, s.bytes())
+			buffers := trainBuffers(s)
+			m := cost.OfCalls(b, s.trains*s.packets, s.bytes())
 			for b.Loop() {
-				for range s.elements {
-					if err := q.Write(parts); err != nil {
+				for range s.trains {
+					if err := q.Write(buffers); err != nil {
 						b.Fatal(err)
 					}
 				}
@@ -108,7 +108,7 @@ func sender(b *testing.B, s burst) func() {
 	}
 	payload := make([]byte, s.packets*(s.size-udpHeaders))
 	return func() {
-		for range s.elements {
+		for range s.trains {
 			if _, err := c.Write(payload); err != nil {
 				b.Fatal(err)
 			}
@@ -128,8 +128,8 @@ func segment(b *testing.B, c *net.UDPConn, size int) {
 	}
 }
 
-// partsOf returns a TCP train, or packet, as the merger gives it: headers, then the payload of each packet.
-func partsOf(s burst) [][]byte {
+// trainBuffers returns a TCP train or packet as the merger does: the headers, then the payload of each packet.
+func trainBuffers(s burst) [][]byte {
 	const tcpHeaders = 20 + 20
 	header := make([]byte, offload.VnetHdrLen+tcpHeaders)
 	if s.packets > 1 {
@@ -143,9 +143,9 @@ func partsOf(s burst) [][]byte {
 	ip[0], ip[8], ip[9], ip[32] = 0x45, 64, unix.IPPROTO_TCP, 0x50
 	size := tcpHeaders + s.packets*(s.size-tcpHeaders)
 	ip[2], ip[3] = byte(size>>8), byte(size)
-	parts := [][]byte{header}
+	buffers := [][]byte{header}
 	for range s.packets {
-		parts = append(parts, make([]byte, s.size-tcpHeaders))
+		buffers = append(buffers, make([]byte, s.size-tcpHeaders))
 	}
-	return parts
+	return buffers
 }

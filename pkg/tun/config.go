@@ -14,7 +14,7 @@ const (
 	DefaultQueueLen = 500
 )
 
-// MaxQueues is the largest number of queues a TUN has (MAX_TAP_QUEUES of Linux).
+// MaxQueues is the largest number of queues of a TUN device (MAX_TAP_QUEUES in Linux).
 const MaxQueues = 256
 
 // The bounds of Config.MTU (ETH_MIN_MTU and ETH_MAX_MTU of Linux, which bound a TUN).
@@ -23,34 +23,36 @@ const (
 	maxMTU = 65535
 )
 
-// maxName is the longest interface name in bytes (IFNAMSIZ less its zero).
-const maxName = 15
+// maxNameLen is the longest interface name in bytes (IFNAMSIZ less its zero).
+const maxNameLen = 15
 
-// Config says how to create a Device.
+// Config holds the parameters of Open.
 type Config struct {
 	// Name is the interface's name; one %d in it is replaced by the lowest free number.
 	Name string
-	// Queues is the number of queues; 0 is one.
+	// Queues is the number of queues; 0 means one.
 	Queues int
-	// MTU is the largest inner packet in bytes, 68 to 65535; 0 is DefaultMTU. Below 1280 there is no IPv6.
+	// MTU is the largest inner packet in bytes, 68 to 65535; 0 means DefaultMTU. Below 1280 the interface has no
+	// IPv6.
 	MTU int
-	// QueueLen is how many packets or trains wait in each queue for Read, before the kernel drops; 0 is
-	// DefaultQueueLen. It bounds the delay a busy device adds.
+	// QueueLen is the number of packets or trains that each queue holds for Read before the kernel drops; 0 means
+	// DefaultQueueLen. It bounds the delay that a busy device adds.
 	QueueLen int
-	// NoTSO and NoUSO leave TCP and UDP trains off even where the kernel has them. There is no USO without TSO.
+	// NoTSO and NoUSO disable TCP and UDP trains even where the kernel supports them. USO requires TSO.
 	NoTSO bool
 	NoUSO bool
-	// Linger has Read hold its processor while traffic flows (package linger).
+	// Linger lets Read busy-poll while traffic flows (package busypoll).
 	Linger bool
-	// Log gets a line when Open has to wait for a name; nil for none.
+	// Log receives a message when Open waits for a name; nil disables it.
 	Log *slog.Logger
-	// Persist leaves the interface, its addresses and routes where they are when the device closes or the process dies, and
-	// adopts one of that name that was left so: one that is a multi-queue TUN, that no process uses, and that Open has
-	// made persistent. Queues are not bound to their number before, MTU and QueueLen are set anew. Remove deletes it.
+	// Persist keeps the interface with its addresses and routes when the device closes or the process exits
+	// (TUNSETPERSIST). Open then reuses an existing interface of that name, if it is a multi-queue TUN that no
+	// process uses and that Open has made persistent before. The number of queues may differ from before; MTU and
+	// QueueLen are set again. Remove deletes the interface.
 	Persist bool
 }
 
-// complete returns c with its defaults filled in, or an error for what no kernel would take.
+// complete returns c with its defaults filled in, or an error for values that no kernel accepts.
 func (c Config) complete() (Config, error) {
 	c.Queues = max(c.Queues, 1)
 	if c.MTU == 0 {
@@ -60,28 +62,28 @@ func (c Config) complete() (Config, error) {
 		c.QueueLen = DefaultQueueLen
 	}
 	if c.Queues > MaxQueues {
-		return c, fmt.Errorf("opening %d queues: a TUN has at most %d", c.Queues, MaxQueues)
+		return c, fmt.Errorf("opening %d queues: a TUN device has at most %d", c.Queues, MaxQueues)
 	}
 	if c.MTU < minMTU || c.MTU > maxMTU {
-		return c, fmt.Errorf("MTU %d is not one of a TUN, which are %d to %d", c.MTU, minMTU, maxMTU)
+		return c, fmt.Errorf("MTU %d is out of range: a TUN device allows %d to %d", c.MTU, minMTU, maxMTU)
 	}
 	return c, checkName(c.Name)
 }
 
-// checkName applies the kernel's rules for interface names (dev_valid_name, devinet_sysctl_register), which it
-// reports as a bare EINVAL.
+// checkName applies the kernel's rules for interface names (dev_valid_name, devinet_sysctl_register). The kernel
+// itself only returns EINVAL.
 func checkName(name string) error {
 	switch {
 	case name == "" || name == "." || name == "..":
-		return fmt.Errorf("interface name %q is not a name", name)
+		return fmt.Errorf("interface name %q is invalid", name)
 	case name == "all" || name == "default":
-		return fmt.Errorf("interface name %q is reserved: /proc/sys/net/ipv4/conf has it for another use", name)
-	case len(name) > maxName:
-		return fmt.Errorf("interface name %q is %d bytes long, at most %d are allowed", name, len(name), maxName)
+		return fmt.Errorf("interface name %q is reserved in /proc/sys/net/ipv4/conf", name)
+	case len(name) > maxNameLen:
+		return fmt.Errorf("interface name %q is %d bytes long, at most %d are allowed", name, len(name), maxNameLen)
 	case strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == '/' || r == ':' }):
-		return fmt.Errorf("interface name %q has a space, slash, colon or control character", name)
+		return fmt.Errorf("interface name %q contains a space, slash, colon or control character", name)
 	case strings.Contains(name, "%") && (strings.Count(name, "%") != 1 || !strings.Contains(name, "%d")):
-		return fmt.Errorf("interface name %q may have one %%d and no other %%", name)
+		return fmt.Errorf("interface name %q may contain one %%d and no other %%", name)
 	}
 	return nil
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestConfigRefusesWhatTheKernelWould(t *testing.T) {
+func TestConfigRejectsNamesTheKernelRejects(t *testing.T) {
 	for name, valid := range map[string]bool{
 		"wg0": true, "rw%d": true, "a": true, "fifteen-bytes-x": true, "käse": true, "wg.5": true,
 		"": false, ".": false, "..": false, "sixteen-bytes-xx": false, "a/b": false, "a b": false, "a:b": false,
@@ -26,7 +26,7 @@ func TestConfigRefusesWhatTheKernelWould(t *testing.T) {
 	}
 }
 
-func TestConfigRefusesAnMTUThatNoTUNHas(t *testing.T) {
+func TestConfigRejectsMTUOutOfRange(t *testing.T) {
 	for mtu, valid := range map[int]bool{-1: false, 1: false, 67: false, 68: true, 0: true, 65535: true, 65536: false} {
 		_, err := Config{Name: "x", MTU: mtu}.complete()
 		if (err == nil) != valid {

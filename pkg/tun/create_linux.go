@@ -13,7 +13,7 @@ import (
 
 const clonePath = "/dev/net/tun"
 
-// openClone opens the device that TUNs are made from.
+// openClone opens the clone device, from which TUN devices are created.
 func openClone() (int, error) {
 	fd, err := unix.Open(clonePath, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	switch {
@@ -23,13 +23,13 @@ func openClone() (int, error) {
 		return -1, fmt.Errorf("opening %s: %w (run `modprobe tun`; in a container, pass the device in, "+
 			"or `mknod %[1]s c 10 200`)", clonePath, err)
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		return -1, fmt.Errorf("opening %s: %w (the device's mode or the container's device rules forbid it)", clonePath, err)
+		return -1, fmt.Errorf("opening %s: %w (the device's mode or the container's device rules deny access)", clonePath, err)
 	}
 	return -1, fmt.Errorf("opening %s: %w", clonePath, err)
 }
 
-// attachQueue makes a new queue of the interface called name, and with it the interface when exclusive is set: then
-// an existing one of that name is an error, whoever made it. It returns the descriptor and the interface's final name.
+// attachQueue adds a queue to the interface called name. With exclusive it creates the interface instead, and an
+// existing one is an error. It returns the descriptor and the interface's final name.
 func attachQueue(name string, exclusive bool) (fd int, final string, err error) {
 	flags := uint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR | unix.IFF_MULTI_QUEUE)
 	if exclusive {
@@ -65,8 +65,8 @@ func explainAttach(name string, exclusive bool, err error) error {
 	return fmt.Errorf("adding a queue to interface %s: %w", name, err)
 }
 
-// setOffloads settles the header's size and turns on the best set of offloads that the kernel takes. Without checksum
-// offload a sender's UDP_SEGMENT into the interface fails with EIO, so that comes first and is a must.
+// setOffloads sets the size of the virtio-net header and enables the best set of offloads that the kernel accepts.
+// Checksum offload is required: without it a sender's UDP_SEGMENT into the interface fails with EIO.
 func setOffloads(fd int, c *Config) (Features, error) {
 	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, offload.VnetHdrLen); err != nil {
 		return Features{}, fmt.Errorf("setting the virtio-net header size: %w", err)
@@ -80,7 +80,7 @@ func setOffloads(fd int, c *Config) (Features, error) {
 		return Features{TSO: true}, nil
 	}
 	if err := unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, unix.TUN_F_CSUM); err != nil {
-		return Features{}, fmt.Errorf("turning on checksum offload: %w", err)
+		return Features{}, fmt.Errorf("enabling checksum offload: %w", err)
 	}
 	return Features{}, nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tun"
 )
 
-func TestTooFewDescriptorsSayUlimit(t *testing.T) {
+func TestOpenMentionsUlimitOnEMFILE(t *testing.T) {
 	enterNamespace(t)
 	before := openFiles(t)
 	for _, spare := range []uint64{0, 4} { // for the first descriptor, and for the first queues
@@ -52,7 +52,7 @@ func openWithSpare(t *testing.T, spare uint64) error {
 	return openErr
 }
 
-func TestWrongCloneDeviceIsNamed(t *testing.T) {
+func TestOpenReportsWrongCloneDevice(t *testing.T) {
 	enterNamespace(t)
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		t.Skipf("needs a mount namespace: %v", err)

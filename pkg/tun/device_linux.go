@@ -11,34 +11,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// device is a TUN. Unless it is persistent the kernel deletes the interface with its last descriptor, however the process ends.
+// device is a multi-queue TUN device. Unless it is persistent, the kernel deletes the interface with its last
+// descriptor, however the process ends.
 type device struct {
-	name     string
-	features Features
-	queues   []*queue
-	stop     int           // eventfd
-	lost     chan struct{} // from the queues to the monitor
-	monitor  *monitor
-	steering steering
-	resting  sync.Once // of the readers
-	rested   error     // whether they do
-	closing  sync.Once
+	name            string
+	features        Features
+	queues          []*queue
+	stop            int           // eventfd
+	deleted         chan struct{} // a token when a queue finds that the interface was deleted
+	monitor         *monitor
+	steering        steering
+	stopReadingOnce sync.Once
+	stopReadingErr  error // the result of StopReading
+	closeOnce       sync.Once
 }
 
 var _ Device = (*device)(nil)
 
-// Open creates the interface in the network namespace of the calling thread. It is down at first and has no addresses.
+// Open creates the interface in the network namespace of the calling thread. It is initially down and has no
+// addresses.
 //
-// An interface of that name that exists already is an error that satisfies errors.Is(err, syscall.EBUSY), so that two
-// processes never share one's queues. One that goes away because its process has just been killed is waited for, two seconds at
-// most. A missing privilege satisfies errors.Is(err, os.ErrPermission), a missing
-// /dev/net/tun errors.Is(err, os.ErrNotExist).
+// An existing interface of that name is an error that satisfies errors.Is(err, syscall.EBUSY), so two processes never
+// share the queues of one. If its process has just been killed, Open waits up to two seconds until the kernel has
+// unregistered it. A missing privilege satisfies errors.Is(err, os.ErrPermission). A missing /dev/net/tun satisfies
+// errors.Is(err, os.ErrNotExist).
 func Open(c Config) (Device, error) {
 	c, err := c.complete()
 	if err != nil {
 		return nil, err
 	}
-	d := &device{lost: make(chan struct{}, 1)}
+	d := &device{deleted: make(chan struct{}, 1)}
 	if d.stop, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return nil, explainOpen(fmt.Errorf("creating an eventfd: %w", err))
 	}
@@ -50,18 +52,18 @@ func Open(c Config) (Device, error) {
 
 func explainOpen(err error) error {
 	if errors.Is(err, unix.EMFILE) {
-		return fmt.Errorf("%w (each queue takes a descriptor: raise ulimit -n)", err)
+		return fmt.Errorf("%w (each queue needs a file descriptor: raise ulimit -n)", err)
 	}
 	return err
 }
 
 func (d *device) open(c *Config) error {
-	fd, name, err := awaitFirst(c, os.DirFS("/proc"))
+	fd, name, err := attachFirstWithRetry(c, os.DirFS("/proc"))
 	if err != nil {
 		return err
 	}
 	d.name = name
-	d.queues = append(d.queues, newQueue(fd, d.stop, d.lost, c.Linger))
+	d.queues = append(d.queues, newQueue(fd, d.stop, d.deleted, c.Linger))
 	if d.features, err = setOffloads(fd, c); err != nil {
 		return err
 	}
@@ -70,9 +72,9 @@ func (d *device) open(c *Config) error {
 		if err != nil {
 			return err
 		}
-		d.queues = append(d.queues, newQueue(fd, d.stop, d.lost, c.Linger))
+		d.queues = append(d.queues, newQueue(fd, d.stop, d.deleted, c.Linger))
 	}
-	if d.monitor, err = startMonitor(fd, d.lost, name, c); err != nil || !c.Persist {
+	if d.monitor, err = startMonitor(fd, d.deleted, name, c); err != nil || !c.Persist {
 		return err
 	}
 	if err := d.persist(); err != nil {
@@ -82,7 +84,7 @@ func (d *device) open(c *Config) error {
 	return nil
 }
 
-// Name implements Device; a later renaming does not change it.
+// Name implements Device. Renaming the interface later does not change it.
 func (d *device) Name() string { return d.name }
 
 // Queues implements Device.
@@ -97,7 +99,7 @@ func (d *device) Queues() []Queue {
 // Features implements Device.
 func (d *device) Features() Features {
 	features := d.features
-	features.Steer = d.steering.isOn()
+	features.Steer = d.steering.isEnabled()
 	return features
 }
 
@@ -109,11 +111,11 @@ func (d *device) SetTrainLimit(bytes int) error { return d.monitor.setTrainLimit
 
 // Close implements Device. Further calls wait for the first and return nil.
 func (d *device) Close() (err error) {
-	d.closing.Do(func() { err = d.close() })
+	d.closeOnce.Do(func() { err = d.close() })
 	return err
 }
 
-// close wakes the readers, and closes descriptors once nobody can be using them.
+// close wakes the readers. It closes the descriptors after the last user has left.
 func (d *device) close() error {
 	if err := d.StopReading(); err != nil {
 		return err
@@ -123,7 +125,7 @@ func (d *device) close() error {
 		q.inject.writing.Shut()
 	}
 	d.monitor.close()
-	d.steering.end()
+	d.steering.close()
 	return d.closeFDs()
 }
 

@@ -23,8 +23,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tun/tuntest"
 )
 
-// enterNamespace moves the test's goroutine into a network namespace of its own, without IPv6, so that no packet but
-// the test's is about. The thread is thrown away with the goroutine.
+// enterNamespace moves the test's goroutine into a network namespace of its own, without IPv6, so that the
+// kernel sends no packets of its own. The thread ends with the goroutine.
 func enterNamespace(t testing.TB) {
 	t.Helper()
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
@@ -50,12 +50,12 @@ func open(t testing.TB, c tun.Config) tun.Device {
 	return d
 }
 
-// host is the namespace around a device.
+// host is the network namespace that a device is in.
 type host struct {
 	t      testing.TB
 	link   netlink.Link
 	raw    int // sends IP packets
-	packet int // sees what comes out of the interface
+	packet int // receives the packets that leave the interface
 }
 
 // newHost gives d an address and sets it up.
@@ -97,7 +97,7 @@ func (h *host) receive() []byte {
 	for {
 		buf := make([]byte, 65536)
 		n, from, err := unix.Recvfrom(h.packet, buf, 0)
-		if err == unix.EINTR || err == unix.ENETDOWN { // the latter tells once that the interface was down
+		if err == unix.EINTR || err == unix.ENETDOWN { // reported once after the interface was down
 			continue
 		}
 		h.must(err)
@@ -116,13 +116,13 @@ func (h *host) setUp(up bool) {
 	h.must(netlink.LinkSetDown(h.link))
 }
 
-func TestTUNKeepsTheContract(t *testing.T) { keepsTheContract(t, tun.Config{Name: "rw0"}) }
+func TestTUNContract(t *testing.T) { runContract(t, tun.Config{Name: "rw0"}) }
 
-func TestLingeringTUNKeepsTheContract(t *testing.T) {
-	keepsTheContract(t, tun.Config{Name: "rw0", Linger: true})
+func TestBusyPollingTUNContract(t *testing.T) {
+	runContract(t, tun.Config{Name: "rw0", Linger: true})
 }
 
-func keepsTheContract(t *testing.T, c tun.Config) {
+func runContract(t *testing.T, c tun.Config) {
 	tuntest.RunContract(t, func(t *testing.T, queues int) tuntest.Subject {
 		enterNamespace(t)
 		c.Queues = queues
@@ -136,7 +136,7 @@ func keepsTheContract(t *testing.T, c tun.Config) {
 	})
 }
 
-func TestSecondInstanceIsRefused(t *testing.T) {
+func TestSecondOpenReturnsEBUSY(t *testing.T) {
 	enterNamespace(t)
 	open(t, tun.Config{Name: "rw0", Queues: 2})
 	for _, name := range []string{"rw0", "lo"} {
@@ -149,7 +149,7 @@ func TestSecondInstanceIsRefused(t *testing.T) {
 	}
 }
 
-func TestFailedOpensLeaveNothingBehind(t *testing.T) {
+func TestFailedOpenLeaksNothing(t *testing.T) {
 	enterNamespace(t)
 	before := openFiles(t)
 	for _, c := range []tun.Config{
@@ -168,7 +168,7 @@ func TestFailedOpensLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-func TestCloseLeavesNothingBehind(t *testing.T) {
+func TestCloseLeaksNothing(t *testing.T) {
 	enterNamespace(t)
 	before := openFiles(t)
 	for range 3 { // the name is free again at once
@@ -209,7 +209,7 @@ func openFiles(t *testing.T) (files []string) {
 	return files
 }
 
-func TestPercentDTakesTheLowestFreeNumber(t *testing.T) {
+func TestPercentDUsesLowestFreeNumber(t *testing.T) {
 	enterNamespace(t)
 	for _, want := range []string{"rw0", "rw1"} {
 		d := open(t, tun.Config{Name: "rw%d", Queues: 2})
@@ -219,7 +219,7 @@ func TestPercentDTakesTheLowestFreeNumber(t *testing.T) {
 	}
 }
 
-func TestInterfaceIsAsConfigured(t *testing.T) {
+func TestInterfaceMatchesConfig(t *testing.T) {
 	enterNamespace(t)
 	d := open(t, tun.Config{Name: "rw0", Queues: 3, MTU: 1300, QueueLen: 77})
 	if err := d.SetTrainLimit(60000); err != nil {
@@ -273,7 +273,7 @@ func sendUDPTrain(t *testing.T, h *host, segments, size int) {
 	h.must(unix.Sendto(fd, make([]byte, segments*size), 0, &unix.SockaddrInet4{Port: 9, Addr: [4]byte{10, 99, 0, 2}}))
 }
 
-func TestUDPTrainArrivesWholeUpToTheLimit(t *testing.T) {
+func TestUDPTrainIsWholeUpToTrainLimit(t *testing.T) {
 	enterNamespace(t)
 	d := open(t, tun.Config{Name: "rw0"})
 	if !d.Features().USO {
@@ -300,7 +300,7 @@ func TestUDPTrainArrivesWholeUpToTheLimit(t *testing.T) {
 	}
 }
 
-func TestEventsFollowTheInterfaceIntoAnotherNamespace(t *testing.T) {
+func TestEventsFollowMoveIntoAnotherNamespace(t *testing.T) {
 	enterNamespace(t)
 	d := open(t, tun.Config{Name: "rw0"})
 	h := &host{t: t}
@@ -346,8 +346,8 @@ func awaitMTU(t *testing.T, d tun.Device, mtu int) {
 	}
 }
 
-// TestCloseRacesWithEveryone is for the race detector and for a descriptor used after its close.
-func TestCloseRacesWithEveryone(t *testing.T) {
+// TestCloseRacesWithAllMethods is for the race detector and for a descriptor used after its close.
+func TestCloseRacesWithAllMethods(t *testing.T) {
 	enterNamespace(t)
 	for range 10 {
 		d := open(t, tun.Config{Name: "rw0", Queues: 2})
@@ -363,8 +363,8 @@ func TestCloseRacesWithEveryone(t *testing.T) {
 				}
 			})
 			wg.Go(func() {
-				element := append(make([]byte, offload.VnetHdrLen), 0x45)
-				for !errors.Is(q.Write([][]byte{element}), os.ErrClosed) {
+				train := append(make([]byte, offload.VnetHdrLen), 0x45)
+				for !errors.Is(q.Write([][]byte{train}), os.ErrClosed) {
 				}
 			})
 		}

@@ -13,17 +13,18 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/offload"
 )
 
-// FakeConfig says what a Fake is like; the zero value is one queue with an MTU of DefaultMTU.
+// FakeConfig configures a Fake. The zero value is one queue with an MTU of DefaultMTU.
 type FakeConfig struct {
 	Name   string
 	Queues int
 	MTU    int
-	Depth  int // elements that wait in each direction of each queue; 0 is 1024
+	Depth  int // trains queued in each direction of each queue; 0 means 1024
 	Features
 }
 
-// Fake is an in-memory Device for tests, and the host behind it: Inject is the host sending into the interface, Receive
-// is what the host gets from it. It is up from the start. All methods may be called by any goroutine.
+// Fake is an in-memory Device for tests, together with the host behind it. Inject sends from the host into the
+// interface; Receive returns what the interface delivers to the host. The device is up from the start. All methods
+// may be called by any goroutine.
 type Fake struct {
 	config FakeConfig
 	queues []*fakeQueue
@@ -31,7 +32,7 @@ type Fake struct {
 	up     atomic.Bool
 	limit  atomic.Int64
 
-	mu     sync.Mutex // guards what follows, and sending to events
+	mu     sync.Mutex // guards the fields below, and sending to events
 	state  Event
 	closed bool
 }
@@ -76,13 +77,13 @@ func (f *Fake) Features() Features { return f.config.Features }
 // Events implements Device.
 func (f *Fake) Events() <-chan Event { return f.events }
 
-// SetTrainLimit implements Device; TrainLimit returns what was set last.
+// SetTrainLimit implements Device. TrainLimit returns the last limit.
 func (f *Fake) SetTrainLimit(bytes int) error {
 	f.limit.Store(int64(bytes))
 	return nil
 }
 
-// TrainLimit is the limit set last, 0 when none was.
+// TrainLimit returns the last limit set, 0 if there was none.
 func (f *Fake) TrainLimit() int { return int(f.limit.Load()) }
 
 // Close implements Device.
@@ -91,7 +92,7 @@ func (f *Fake) Close() error {
 	return nil
 }
 
-// Delete is someone else deleting the interface.
+// Delete simulates the deletion of the interface by another program.
 func (f *Fake) Delete() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -106,10 +107,10 @@ func (f *Fake) Delete() {
 	}
 }
 
-// SetUp is the host setting the interface up or down.
+// SetUp simulates the host setting the interface up or down.
 func (f *Fake) SetUp(up bool) { f.change(func(e *Event) { e.Up = up }) }
 
-// SetMTU is the host setting the MTU.
+// SetMTU simulates the host setting the MTU in bytes.
 func (f *Fake) SetMTU(mtu int) { f.change(func(e *Event) { e.MTU = mtu }) }
 
 func (f *Fake) change(edit func(*Event)) {
@@ -128,34 +129,34 @@ func (f *Fake) change(edit func(*Event)) {
 	f.events <- f.state
 }
 
-// Inject makes an element, a virtio-net header and a packet, appear at a queue. A full queue is ENOBUFS.
-func (f *Fake) Inject(queue int, element []byte) error {
-	if !f.queues[queue].in.push(element) {
+// Inject queues a train (a virtio-net header and a packet) for Read. It returns ENOBUFS when the queue is full.
+func (f *Fake) Inject(queue int, train []byte) error {
+	if !f.queues[queue].in.push(train) {
 		return syscall.ENOBUFS
 	}
 	return nil
 }
 
-// Receive returns the next element written to a queue, header included. It waits for one until ctx is done; after Close
-// it returns os.ErrClosed.
+// Receive returns the next train written to a queue, header included. It waits until ctx is done. After Close it
+// returns os.ErrClosed.
 func (f *Fake) Receive(ctx context.Context, queue int) ([]byte, error) {
 	r := f.queues[queue].out
 	defer context.AfterFunc(ctx, r.wake)()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.await(func() bool { return ctx.Err() != nil }) {
+	if !r.wait(func() bool { return ctx.Err() != nil }) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		return nil, os.ErrClosed
 	}
-	element := bytes.Clone(r.slots[r.head])
+	train := bytes.Clone(r.slots[r.head])
 	r.pop(nil)
-	return element, nil
+	return train, nil
 }
 
-// TryReceive copies the next element written to a queue into buf, without waiting or allocating, and returns its
-// length; 0 when there is none.
+// TryReceive copies the next train written to a queue into buf and returns its length, 0 if there is none. It neither
+// waits nor allocates.
 func (f *Fake) TryReceive(queue int, buf []byte) int {
 	r := f.queues[queue].out
 	r.mu.Lock()
@@ -166,7 +167,7 @@ func (f *Fake) TryReceive(queue int, buf []byte) int {
 	return r.pop(buf)
 }
 
-// fakeQueue is one queue of a Fake: in is what the host sent, out what it gets.
+// fakeQueue is one queue of a Fake: in carries trains from the host, out carries trains to it.
 type fakeQueue struct {
 	device  *Fake
 	in, out *fakeRing
@@ -179,7 +180,7 @@ func (q *fakeQueue) Read(bufs [][]byte, sizes []int) (n int, err error) {
 	if len(bufs) == 0 {
 		return 0, nil
 	}
-	if !q.in.await(nil) {
+	if !q.in.wait(nil) {
 		return 0, os.ErrClosed
 	}
 	return q.drain(bufs, sizes), nil
@@ -195,43 +196,44 @@ func (q *fakeQueue) TryRead(bufs [][]byte, sizes []int) int {
 	return q.drain(bufs, sizes)
 }
 
-// drain is called with q.in.mu held.
+// drain reads until the ring is empty. q.in.mu must be held.
 func (q *fakeQueue) drain(bufs [][]byte, sizes []int) (n int) {
 	for n < len(bufs) && q.in.count > 0 {
 		sizes[n] = q.in.pop(bufs[n])
 		n++
-		if sizes[n-1] > bigElement {
+		if sizes[n-1] > bigTrain {
 			break
 		}
 	}
 	return n
 }
 
-// Write implements Queue. Unlike a real TUN, which never runs full this way, it returns ENOBUFS when nobody receives.
-func (q *fakeQueue) Write(parts [][]byte) error {
-	if err := q.check(parts); err != nil {
+// Write implements Queue. A real TUN never runs full in this direction; the fake returns ENOBUFS when nobody
+// receives.
+func (q *fakeQueue) Write(buffers [][]byte) error {
+	if err := q.check(buffers); err != nil {
 		return err
 	}
-	if !q.out.push(parts...) {
-		return q.refusal()
+	if !q.out.push(buffers...) {
+		return q.fullErr()
 	}
 	return nil
 }
 
 // Inject implements Queue.
-func (q *fakeQueue) Inject(parts [][]byte) error { return q.Write(parts) }
+func (q *fakeQueue) Inject(buffers [][]byte) error { return q.Write(buffers) }
 
-// check makes the mistakes fail that fail at the kernel.
-func (q *fakeQueue) check(parts [][]byte) error {
+// check returns the kernel's error for invalid input.
+func (q *fakeQueue) check(buffers [][]byte) error {
 	size, version := 0, byte(0)
-	for _, part := range parts {
-		if first := offload.VnetHdrLen - size; first >= 0 && first < len(part) {
-			version = part[first] >> 4
+	for _, b := range buffers {
+		if first := offload.VnetHdrLen - size; first >= 0 && first < len(b) {
+			version = b[first] >> 4
 		}
-		size += len(part)
+		size += len(b)
 	}
 	switch {
-	case len(parts) > MaxParts:
+	case len(buffers) > MaxParts:
 		return ErrTooManyParts
 	case q.isClosed():
 		return os.ErrClosed
@@ -249,7 +251,7 @@ func (q *fakeQueue) isClosed() bool {
 	return q.out.closed
 }
 
-func (q *fakeQueue) refusal() error {
+func (q *fakeQueue) fullErr() error {
 	if q.isClosed() {
 		return os.ErrClosed
 	}

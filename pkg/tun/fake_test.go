@@ -14,7 +14,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tun/tuntest"
 )
 
-func TestFakeKeepsTheContract(t *testing.T) {
+func TestFakeContract(t *testing.T) {
 	tuntest.RunContract(t, func(t *testing.T, queues int) tuntest.Subject {
 		f := tun.NewFake(tun.FakeConfig{Queues: queues})
 		t.Cleanup(func() { _ = f.Close() })
@@ -43,18 +43,18 @@ func receiveAny(t *testing.T, f *tun.Fake) []byte {
 	return nil
 }
 
-func TestFakeReceiveWaitsAndGivesUp(t *testing.T) {
+func TestFakeReceiveWaitsUntilCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := tun.NewFake(tun.FakeConfig{})
-		element := append(make([]byte, offload.VnetHdrLen), 0x45)
+		train := append(make([]byte, offload.VnetHdrLen), 0x45)
 		go func() {
 			synctest.Wait() // Receive waits by now
-			if err := f.Queues()[0].Write([][]byte{element}); err != nil {
+			if err := f.Queues()[0].Write([][]byte{train}); err != nil {
 				t.Error(err)
 			}
 		}()
 		got, err := f.Receive(t.Context(), 0)
-		if err != nil || len(got) != len(element) {
+		if err != nil || len(got) != len(train) {
 			t.Errorf("Receive = % x, %v", got, err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -72,14 +72,14 @@ func TestFakeReceiveWaitsAndGivesUp(t *testing.T) {
 	})
 }
 
-func TestFakeQueueRunsFull(t *testing.T) {
+func TestFakeQueueReturnsENOBUFSWhenFull(t *testing.T) {
 	f := tun.NewFake(tun.FakeConfig{Depth: 2})
-	element := append(make([]byte, offload.VnetHdrLen), 0x45)
+	train := append(make([]byte, offload.VnetHdrLen), 0x45)
 	for i := range 3 {
-		if err := f.Inject(0, element); (err != nil) != (i == 2) {
+		if err := f.Inject(0, train); (err != nil) != (i == 2) {
 			t.Errorf("Inject %d: %v", i, err)
 		}
-		if err := f.Queues()[0].Write([][]byte{element}); (err != nil) != (i == 2) {
+		if err := f.Queues()[0].Write([][]byte{train}); (err != nil) != (i == 2) {
 			t.Errorf("Write %d: %v", i, err)
 		}
 	}

@@ -4,14 +4,14 @@ package tun
 
 import "sync"
 
-// fakeRing is one direction of a fake queue: a bounded queue of elements, whose memory is used again.
+// fakeRing is one direction of a fake queue: a bounded FIFO of trains whose memory is reused.
 type fakeRing struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	slots   [][]byte
 	head    int
 	count   int
-	free    [][]byte // the last used first
+	free    [][]byte // a stack
 	closed  bool
 }
 
@@ -21,39 +21,39 @@ func newFakeRing(depth int) *fakeRing {
 	return r
 }
 
-// push copies an element in. It returns false when the ring is full or closed.
-func (r *fakeRing) push(parts ...[]byte) bool {
+// push copies a train in. It returns false when the ring is full or closed.
+func (r *fakeRing) push(buffers ...[]byte) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed || r.count == len(r.slots) {
 		return false
 	}
-	var element []byte
+	var train []byte
 	if last := len(r.free) - 1; last >= 0 {
-		element, r.free = r.free[last][:0], r.free[:last]
+		train, r.free = r.free[last][:0], r.free[:last]
 	}
-	for _, part := range parts {
-		element = append(element, part...)
+	for _, b := range buffers {
+		train = append(train, b...)
 	}
-	r.slots[(r.head+r.count)%len(r.slots)] = element
+	r.slots[(r.head+r.count)%len(r.slots)] = train
 	r.count++
 	r.changed.Signal()
 	return true
 }
 
-// pop copies the first element into buf. Call it with mu held and count > 0.
+// pop copies the oldest train into buf and returns its length. mu must be held and count must be positive.
 func (r *fakeRing) pop(buf []byte) int {
-	element := r.slots[r.head]
+	train := r.slots[r.head]
 	r.slots[r.head] = nil
 	r.head = (r.head + 1) % len(r.slots)
 	r.count--
-	r.free = append(r.free, element)
-	return copy(buf, element)
+	r.free = append(r.free, train)
+	return copy(buf, train)
 }
 
-// await blocks until there is an element, and returns false when the ring was closed or giveUp says so. Call it with mu
+// wait blocks until the ring has a train. It returns false when the ring is closed or giveUp returns true. mu must be
 // held.
-func (r *fakeRing) await(giveUp func() bool) bool {
+func (r *fakeRing) wait(giveUp func() bool) bool {
 	for r.count == 0 && !r.closed {
 		if giveUp != nil && giveUp() {
 			return false

@@ -12,26 +12,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxGSOSize is the largest gso_max_size for a train in one IP packet (GSO_LEGACY_MAX_SIZE of Linux).
+// maxGSOSize is the largest gso_max_size for a train in one IP packet (GSO_LEGACY_MAX_SIZE in Linux).
 const maxGSOSize = 65536
 
-// addrGenNone is IN6_ADDR_GEN_MODE_NONE: no link-local address of the kernel's own making.
+// addrGenNone is IN6_ADDR_GEN_MODE_NONE: the kernel generates no link-local address.
 const addrGenNone = 1
 
-// ipv6MinMTU is the smallest MTU, in bytes, with which an interface has IPv6 (RFC 8200, section 5). Linux forgets all
-// that was set of it below, and makes it anew above.
+// ipv6MinMTU is the smallest MTU in bytes with which an interface has IPv6 (RFC 8200, section 5). Below it Linux
+// deletes the interface's IPv6 state; above it Linux creates the state anew, with default settings.
 const ipv6MinMTU = 1280
 
-// link is the interface as seen over netlink from one network namespace. Its sockets stay in that namespace, whichever
-// thread uses them, and keep it alive.
+// link is the interface as seen over netlink from one network namespace. Its sockets stay in that namespace,
+// whichever thread uses them, and keep the namespace alive.
 type link struct {
-	handle *netlink.Handle
-	index  int
-	state  Event     // when it was looked up
-	feed   *linkFeed // nil without a subscription
+	handle       *netlink.Handle
+	index        int
+	state        Event             // at the last lookup
+	subscription *linkSubscription // nil without a subscription
 }
 
-// openLink finds the interface in namespace ns, nil for that of the calling thread.
+// openLink finds the interface in namespace ns. nil is the namespace of the calling thread.
 func openLink(ns *netns.NsHandle, name string) (*link, error) {
 	l, err := dialLink(ns)
 	if err != nil {
@@ -44,18 +44,19 @@ func openLink(ns *netns.NsHandle, name string) (*link, error) {
 	return l, nil
 }
 
-// followLink is openLink with a subscription to changes. It subscribes before it looks, so that no change falls between.
+// followLink is openLink with a subscription to changes. It subscribes before the lookup, so that it misses no
+// change.
 func followLink(ns *netns.NsHandle, name string) (*link, error) {
 	l, err := dialLink(ns)
 	if err != nil {
 		return nil, err
 	}
-	l.feed, err = openFeed(ns)
+	l.subscription, err = openLinkSubscription(ns)
 	if err == nil {
 		err = l.find(name)
 	}
 	if err == nil {
-		err = l.feed.begin(l.index)
+		err = l.subscription.subscribe(l.index)
 	}
 	if err != nil {
 		l.close()
@@ -82,22 +83,22 @@ func (l *link) find(name string) error {
 		return fmt.Errorf("finding interface %s: %w", name, err)
 	}
 	l.index = found.Attrs().Index
-	l.state = stateOf(found.Attrs())
+	l.state = eventOf(found.Attrs())
 	return nil
 }
 
 func (l *link) close() {
-	if l.feed != nil {
-		l.feed.close()
+	if l.subscription != nil {
+		l.subscription.close()
 	}
 	l.handle.Close()
 }
 
-func stateOf(a *netlink.LinkAttrs) Event {
+func eventOf(a *netlink.LinkAttrs) Event {
 	return Event{Up: a.Flags&net.FlagUp != 0, MTU: a.MTU}
 }
 
-// configure sets what Config wants of the interface.
+// configure sets the MTU, the queue length and the address generation mode.
 func (l *link) configure(c *Config) error {
 	ref := l.ref()
 	if err := l.handle.LinkSetMTU(ref, c.MTU); err != nil {
@@ -106,22 +107,22 @@ func (l *link) configure(c *Config) error {
 	if err := l.handle.LinkSetTxQLen(ref, c.QueueLen); err != nil {
 		return fmt.Errorf("setting the queue length to %d: %w", c.QueueLen, err)
 	}
-	l.silence()
+	l.disableLinkLocal()
 	l.state.MTU = c.MTU
 	return nil
 }
 
-// silence lets the kernel make no link-local address, as its own WireGuard does; else router solicitations go into the
-// tunnel. A host without IPv6 refuses, and has nothing to be silenced.
-func (l *link) silence() {
+// disableLinkLocal stops the kernel from generating a link-local address, as the kernel's WireGuard does. Otherwise
+// the kernel sends router solicitations into the tunnel. Without IPv6 the request fails, which is harmless.
+func (l *link) disableLinkLocal() {
 	_ = l.handle.LinkSetIP6AddrGenMode(l.ref(), addrGenNone)
-	l.removeKernelAddresses()
+	l.removeLinkLocal()
 }
 
-// removeKernelAddresses removes what the kernel was quicker to make, and reports whether there was any. On a TUN, whose
-// type is ARPHRD_NONE, its link-local address is always a stable-privacy one, a flag that nobody else can set
-// (addrconf_dev_config, inet6_rtm_newaddr).
-func (l *link) removeKernelAddresses() (found bool) {
+// removeLinkLocal removes link-local addresses that the kernel generated before disableLinkLocal, and reports whether
+// there were any. On a TUN device, whose type is ARPHRD_NONE, such an address always has IFA_F_STABLE_PRIVACY. Only
+// the kernel can set this flag (addrconf_dev_config, inet6_rtm_newaddr).
+func (l *link) removeLinkLocal() (found bool) {
 	addresses, err := listAddresses(l.handle, l.ref())
 	if err != nil {
 		return false
@@ -135,7 +136,7 @@ func (l *link) removeKernelAddresses() (found bool) {
 	return found
 }
 
-// listAddresses lists the IPv6 addresses of a link, and again when they changed meanwhile.
+// listAddresses lists the IPv6 addresses of a link. It repeats a dump that a concurrent change interrupted.
 func listAddresses(h *netlink.Handle, link netlink.Link) (addresses []netlink.Addr, err error) {
 	for range dumpAttempts {
 		addresses, err = h.AddrList(link, netlink.FAMILY_V6)
@@ -146,17 +147,17 @@ func listAddresses(h *netlink.Handle, link netlink.Link) (addresses []netlink.Ad
 	return addresses, err
 }
 
-// dumpAttempts is how often a dump that was interrupted is made.
+// dumpAttempts bounds the attempts at a dump that changes interrupt.
 const dumpAttempts = 20
 
-// setTrainLimit sets gso_max_size, which is an exclusive bound for what is forwarded (gso_features_check). The number of
-// segments stays unlimited: a forwarded train with too many would be split in software, packet by packet.
+// setTrainLimit sets gso_max_size, which is an exclusive bound for forwarded packets (gso_features_check).
+// gso_max_segs stays unlimited: the kernel would split a forwarded train above it in software, packet by packet.
 func (l *link) setTrainLimit(bytes int) error {
 	size := min(bytes+1, maxGSOSize)
 	if err := l.handle.LinkSetGSOMaxSize(l.ref(), size); err != nil {
 		return fmt.Errorf("setting gso_max_size to %d: %w", size, err)
 	}
-	// From Linux 6.3 IPv4 has its own, which follows the other one below 64 KiB; older kernels ignore or refuse it.
+	// Linux 6.3 added gso_ipv4_max_size, which follows gso_max_size below 64 KiB. Older kernels ignore or reject it.
 	_ = l.handle.LinkSetGSOIPv4MaxSize(l.ref(), size)
 	return nil
 }

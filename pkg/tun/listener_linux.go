@@ -12,32 +12,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listener reads a netlink socket in a goroutine of its own. A deadline ends it, and may be followed by another beginning: no
-// descriptor is closed while anybody reads from it.
+// listener reads a netlink socket in its own goroutine. A read deadline ends the goroutine; start may follow again.
+// No descriptor is closed while the goroutine reads from it.
 type listener struct {
 	socket *os.File
-	ended  chan struct{} // nil before the first beginning
+	ended  chan struct{} // nil before the first start
 }
 
 var (
-	// errCut says that a datagram was longer than the buffer.
-	errCut = errors.New("a netlink message was cut off")
-	// errEnded says that there is nothing more to be read: end's deadline.
-	errEnded = errors.New("reading has ended")
+	// errTruncated means that a datagram was longer than the buffer.
+	errTruncated = errors.New("netlink message truncated")
+	// errStopped means that stop has set the read deadline.
+	errStopped = errors.New("netlink reader stopped")
 )
 
-// kernel is the port of what the kernel sends.
-const kernel = 0
+// kernelPort is the netlink port id of the kernel.
+const kernelPort = 0
 
-// begin starts to read datagrams of the kernel's of up to size bytes. hear is called with each and its control messages, both its
-// own only until it returns, or with an error if any were lost; it returns whether it wants more.
-func (l *listener) begin(size int, hear func(message, control []byte, err error) bool) error {
+// start begins to read datagrams of up to size bytes from the kernel. handle is called with each datagram and its
+// control messages, both valid until it returns, or with an error if any were lost. It returns whether to continue.
+func (l *listener) start(size int, handle func(message, control []byte, err error) bool) error {
 	raw, err := l.socket.SyscallConn()
 	if err == nil {
 		err = l.socket.SetReadDeadline(time.Time{})
 	}
 	if err != nil {
-		return fmt.Errorf("listening to netlink: %w", err)
+		return fmt.Errorf("reading a netlink socket: %w", err)
 	}
 	l.ended = make(chan struct{})
 	go func() {
@@ -45,24 +45,24 @@ func (l *listener) begin(size int, hear func(message, control []byte, err error)
 		message, control := make([]byte, size), make([]byte, unix.CmsgSpace(4))
 		for more := true; more; {
 			m, c, err := receive(raw, message, control)
-			if errors.Is(err, errEnded) {
+			if errors.Is(err, errStopped) {
 				return
 			}
-			more = hear(m, c, err)
+			more = handle(m, c, err)
 		}
 	}()
 	return nil
 }
 
-// end stops reading. What is left to be read is for the next beginning.
-func (l *listener) end() {
+// stop ends reading. Unread datagrams stay in the socket for the next start.
+func (l *listener) stop() {
 	if l.ended != nil {
 		_ = l.socket.SetReadDeadline(time.Unix(1, 0))
 		<-l.ended
 	}
 }
 
-// receive waits for a datagram of the kernel's, and returns the parts of the buffers that it fills.
+// receive waits for a datagram from the kernel. It returns the filled parts of both buffers.
 func receive(raw syscall.RawConn, message, control []byte) ([]byte, []byte, error) {
 	for {
 		var n, m, flags int
@@ -74,12 +74,12 @@ func receive(raw syscall.RawConn, message, control []byte) ([]byte, []byte, erro
 		})
 		switch sender, ok := from.(*unix.SockaddrNetlink); {
 		case err != nil:
-			return nil, nil, fmt.Errorf("%w: %w", errEnded, err)
+			return nil, nil, fmt.Errorf("%w: %w", errStopped, err)
 		case failed != nil:
 			return nil, nil, failed
 		case flags&unix.MSG_TRUNC != 0:
-			return nil, nil, errCut
-		case ok && sender.Pid == kernel:
+			return nil, nil, errTruncated
+		case ok && sender.Pid == kernelPort:
 			return message[:n], control[:m], nil
 		}
 	}

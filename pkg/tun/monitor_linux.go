@@ -14,33 +14,35 @@ import (
 )
 
 const (
-	// lookAgain is how long after a change abroad there is another look: the kernel reports some before it is done.
-	lookAgain = time.Second
-	// blindInterval is how often the interface is looked at abroad where nothing can be heard of it.
-	blindInterval = 10 * time.Second
+	// recheckDelay is the time between an event from another namespace and a second check. The kernel sends some
+	// events before the change is complete.
+	recheckDelay = time.Second
+	// pollInterval is the time between checks of an interface in another namespace that sends no events.
+	pollInterval = 10 * time.Second
 )
 
-// monitor follows the interface's state, also into another network namespace: creating a tunnel in one and moving it
-// into another is an everyday use of WireGuard. There it only looks in when it hears of something: a socket left there
-// would keep the namespace, and with it the interface, alive after the last process of its owner.
+// monitor follows the interface's state, also into other network namespaces: creating a WireGuard tunnel in one
+// namespace and moving it into another is a common setup. In another namespace the monitor opens a netlink socket
+// only for the time of a check. A permanent socket would keep the namespace and the interface alive after the
+// namespace's last process.
 type monitor struct {
-	fd     int             // of one queue, to ask where the interface is
-	lost   <-chan struct{} // has a token when a queue has found that the interface is gone
-	home   string          // identity of the namespace where it was made, "" before Linux 5.2
-	abroad *abroad         // nil where nothing can be heard of other namespaces
-	deaf   bool            // nothing is heard of the one where the interface is
-	events chan Event
-	last   Event // the last one sent
-	done   chan struct{}
-	ended  chan struct{}
+	fd      int               // of one queue, to query the interface's namespace
+	deleted <-chan struct{}   // has a token when a queue finds that the interface was deleted
+	origin  string            // id of the namespace where it was opened, "" before Linux 5.2
+	nsids   *nsidSubscription // nil if events of other namespaces cannot be received
+	polling bool              // no events arrive from the interface's current namespace
+	events  chan Event
+	last    Event // the last one sent
+	done    chan struct{}
+	ended   chan struct{}
 
 	mu   sync.Mutex
-	link *link // nil while the interface is away
-	gone bool  // the interface, or the monitor
+	link *link // nil while the interface is in another namespace
+	gone bool  // the interface was deleted, or the monitor closed
 }
 
-// startMonitor configures the interface and begins to follow it.
-func startMonitor(fd int, lost <-chan struct{}, name string, c *Config) (*monitor, error) {
+// startMonitor configures the interface and starts to follow it.
+func startMonitor(fd int, deleted <-chan struct{}, name string, c *Config) (*monitor, error) {
 	l, err := followLink(nil, name)
 	if err != nil {
 		return nil, err
@@ -49,27 +51,27 @@ func startMonitor(fd int, lost <-chan struct{}, name string, c *Config) (*monito
 		l.close()
 		return nil, err
 	}
-	m := newMonitor(fd, lost)
+	m := newMonitor(fd, deleted)
 	m.link = l
 	if at, err := m.locate(); err == nil {
-		m.home = at.id
+		m.origin = at.id
 		at.close()
 	}
 	m.send(l.state)
-	m.begin()
+	m.start()
 	return m, nil
 }
 
-func newMonitor(fd int, lost <-chan struct{}) *monitor {
+func newMonitor(fd int, deleted <-chan struct{}) *monitor {
 	return &monitor{
-		fd: fd, lost: lost, events: make(chan Event, 1), done: make(chan struct{}), ended: make(chan struct{}),
+		fd: fd, deleted: deleted, events: make(chan Event, 1), done: make(chan struct{}), ended: make(chan struct{}),
 	}
 }
 
-func (m *monitor) begin() {
+func (m *monitor) start() {
 	var err error
-	if m.abroad, err = openAbroad(); err != nil {
-		m.abroad = nil // it looks at intervals then
+	if m.nsids, err = openNSIDSubscription(); err != nil {
+		m.nsids = nil // fall back to polling
 	}
 	go m.run()
 }
@@ -77,8 +79,8 @@ func (m *monitor) begin() {
 func (m *monitor) close() {
 	close(m.done)
 	<-m.ended
-	if m.abroad != nil {
-		m.abroad.close()
+	if m.nsids != nil {
+		m.nsids.close()
 	}
 }
 
@@ -86,35 +88,35 @@ func (m *monitor) run() {
 	defer close(m.ended)
 	defer close(m.events)
 	l := m.link
-	if l == nil { // it was abroad from the beginning
-		l = m.wander()
-		m.settle(l, l == nil)
+	if l == nil { // the interface was in another namespace at start
+		l = m.followMove()
+		m.setLink(l, l == nil)
 	}
 	for l != nil {
 		m.follow(l)
-		m.settle(nil, false)
+		m.setLink(nil, false)
 		l.close()
-		l = m.wander()
-		m.settle(l, l == nil)
+		l = m.followMove()
+		m.setLink(l, l == nil)
 	}
 }
 
-// settle says which link SetTrainLimit is to use.
-func (m *monitor) settle(l *link, gone bool) {
+// setLink sets the link for setTrainLimit.
+func (m *monitor) setLink(l *link, gone bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.link, m.gone = l, gone
 }
 
-// follow reports changes until the interface leaves the link's namespace, the subscription breaks, as it does when
-// changes come faster than they are read, or the monitor is closed.
+// follow reports changes until the interface leaves the link's namespace, the subscription ends, or the monitor is
+// closed. The subscription ends on overrun, when changes arrive faster than they are read.
 func (m *monitor) follow(l *link) {
 	m.report(l, l.state)
 	for {
 		select {
 		case <-m.done:
 			return
-		case c, ok := <-l.feed.changes:
+		case c, ok := <-l.subscription.changes:
 			if !ok || c.gone {
 				return
 			}
@@ -126,14 +128,14 @@ func (m *monitor) follow(l *link) {
 // report sends a state that differs from the last one.
 func (m *monitor) report(l *link, e Event) {
 	if e.Up && !m.last.Up || e.MTU >= ipv6MinMTU && m.last.MTU < ipv6MinMTU {
-		l.silence() // IPv6 may have begun anew
+		l.disableLinkLocal() // the kernel may have created the IPv6 state anew
 	}
 	if e != m.last {
 		m.send(e)
 	}
 }
 
-// send replaces an event that nobody has read yet. It never blocks, as nobody else sends.
+// send replaces an unread event. It never blocks, because the monitor is the only sender.
 func (m *monitor) send(e Event) {
 	m.last = e
 	select {
@@ -143,21 +145,22 @@ func (m *monitor) send(e Event) {
 	m.events <- e
 }
 
-// wander reports the interface's state until it is in its first namespace, and returns its link there; nil when it is gone
-// or the monitor closed. An interface that lives where we may not look has no events, but an end.
-func (m *monitor) wander() *link {
+// followMove reports the interface's state until it is back in its original namespace, and returns its link there. It
+// returns nil when the interface was deleted or the monitor closed. Without the privilege to enter the interface's
+// namespace there are no events, except that the channel is closed at the end.
+func (m *monitor) followMove() *link {
 	select {
 	case <-m.done:
 		return nil
 	default:
 	}
-	var heard <-chan struct{}
-	ears := m.abroad
-	if m.deaf = true; ears != nil && ears.begin() == nil {
-		defer ears.end()
-		heard = ears.heard
+	var events <-chan struct{}
+	nsids := m.nsids
+	if m.polling = true; nsids != nil && nsids.subscribe() == nil {
+		defer nsids.unsubscribe()
+		events = nsids.events
 	} else {
-		ears = nil
+		nsids = nil
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -165,83 +168,84 @@ func (m *monitor) wander() *link {
 		select {
 		case <-m.done:
 			return nil
-		case <-m.lost:
-		case <-heard:
+		case <-m.deleted:
+		case <-events:
 			changed = true
 		case <-timer.C:
 		}
-		l, at, err := m.look(last, ears)
+		l, at, err := m.check(last, nsids)
 		if l != nil || errors.Is(err, unix.EBADFD) {
 			return l
 		}
 		last = at
-		if wait := pause(changed, m.deaf || err != nil); wait != 0 {
+		if wait := nextCheck(changed, m.polling || err != nil); wait != 0 {
 			timer.Reset(wait)
 		}
 		changed = false
 	}
 }
 
-// pause returns how long to wait at most before another look, 0 for ever. A look may also have failed because the
-// interface was just on its way.
-func pause(changed, blind bool) time.Duration {
+// nextCheck returns the longest wait before the next check, 0 for no limit. A check may also have failed because the
+// interface was just being moved.
+func nextCheck(changed, polling bool) time.Duration {
 	switch {
 	case changed:
-		return lookAgain
-	case blind:
-		return blindInterval
+		return recheckDelay
+	case polling:
+		return pollInterval
 	}
 	return 0
 }
 
-// look returns the interface's link if it is at home. Elsewhere it reports the state, silences the interface if last is
-// another namespace or if something woke it since, keeps nothing open and returns the namespace's identity. ears are to
-// heed it there, nil for none.
-func (m *monitor) look(last string, ears *abroad) (l *link, id string, err error) {
+// check returns the interface's link if it is in its original namespace. Otherwise it reports the state, keeps
+// nothing open, and returns the id of the interface's namespace. It disables link-local addresses if that namespace
+// differs from last, or if the kernel has generated one since. nsids, if not nil, is then filtered for the interface.
+func (m *monitor) check(last string, nsids *nsidSubscription) (l *link, id string, err error) {
 	at, err := m.locate()
 	if err != nil {
 		return nil, last, err
 	}
 	defer at.close()
-	if at.id == m.home {
+	if at.id == m.origin {
 		if l, err = followLink(&at.ns, at.name); err == nil {
-			l.silence()
+			l.disableLinkLocal()
 		}
 		return l, at.id, err
 	}
 	l, err = openLink(&at.ns, at.name)
-	if err != nil { // it may have moved on, or have another name, by now
+	if err != nil { // it may have been moved or renamed meanwhile
 		return nil, last, err
 	}
 	defer l.close()
-	if at.id != last && ears != nil {
-		m.deaf = ears.heed(at.ns, l.index) != nil
-		if err := l.find(at.name); err != nil { // again, so that no change falls between
+	if at.id != last && nsids != nil {
+		m.polling = nsids.filter(at.ns, l.index) != nil
+		if err := l.find(at.name); err != nil { // again: the state may have changed before the filter was set
 			return nil, last, err
 		}
 	}
-	if at.id != last || l.removeKernelAddresses() {
-		l.silence()
+	if at.id != last || l.removeLinkLocal() {
+		l.disableLinkLocal()
 	}
 	m.report(l, l.state)
 	return nil, at.id, nil
 }
 
-// place is where the interface is; while it is open the namespace lives.
-type place struct {
+// location is the interface's namespace and name. While it is open, the namespace lives.
+type location struct {
 	ns   netns.NsHandle
 	id   string
 	name string
 }
 
-func (p *place) close() { _ = p.ns.Close() }
+func (p *location) close() { _ = p.ns.Close() }
 
-// locate asks the descriptor for the interface's namespace (TUNGETDEVNETNS, Linux 5.2) and name; EBADFD says that it
-// was deleted, any other error passes or is about privileges. The caller closes the place.
-func (m *monitor) locate() (*place, error) {
+// locate queries the interface's namespace (TUNGETDEVNETNS, Linux 5.2) and name by the queue's descriptor. EBADFD
+// means that the interface was deleted. Any other error is transient or a missing privilege. The caller closes the
+// location.
+func (m *monitor) locate() (*location, error) {
 	fd, err := unix.IoctlRetInt(m.fd, unix.TUNGETDEVNETNS)
 	if err != nil {
-		return nil, fmt.Errorf("asking for the interface's namespace: %w", err)
+		return nil, fmt.Errorf("querying the interface's namespace: %w", err)
 	}
 	ns := netns.NsHandle(fd)
 	request, err := unix.NewIfreq("")
@@ -250,12 +254,13 @@ func (m *monitor) locate() (*place, error) {
 	}
 	if err != nil {
 		_ = ns.Close()
-		return nil, fmt.Errorf("asking for the interface's name: %w", err)
+		return nil, fmt.Errorf("querying the interface's name: %w", err)
 	}
-	return &place{ns: ns, id: ns.UniqueId(), name: request.Name()}, nil
+	return &location{ns: ns, id: ns.UniqueId(), name: request.Name()}, nil
 }
 
-// setTrainLimit works at home and away. It holds the lock throughout, so that the descriptor outlives it.
+// setTrainLimit works in the original and in other namespaces. It holds the lock throughout, so that the descriptor
+// stays open.
 func (m *monitor) setTrainLimit(bytes int) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -267,7 +272,7 @@ func (m *monitor) setTrainLimit(bytes int) error {
 	}
 	at, err := m.locate()
 	if err != nil {
-		return goneOr(err)
+		return closedIfDeleted(err)
 	}
 	defer at.close()
 	l, err := openLink(&at.ns, at.name)

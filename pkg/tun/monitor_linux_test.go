@@ -16,40 +16,40 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tun"
 )
 
-// realm is a second network namespace and the one that the test runs in, each as seen over a netlink socket.
-type realm struct {
-	t          *testing.T
-	home, away *netlink.Handle
-	homeNS     netns.NsHandle
-	awayNS     netns.NsHandle
+// namespaces are the test's network namespace and a second one, each with a netlink socket.
+type namespaces struct {
+	t             *testing.T
+	origin, other *netlink.Handle
+	originNS      netns.NsHandle
+	otherNS       netns.NsHandle
 }
 
-// newRealm makes the two namespaces, both with IPv6. Nothing but the realm keeps the one away.
-func newRealm(t *testing.T) *realm {
+// newNamespaces makes the two namespaces, both with IPv6. Only the returned value keeps the other one alive.
+func newNamespaces(t *testing.T) *namespaces {
 	t.Helper()
 	enterNamespace(t)
-	r := &realm{t: t}
+	r := &namespaces{t: t}
 	var err error
-	r.homeNS, err = netns.Get()
+	r.originNS, err = netns.Get()
 	r.must(err)
-	r.home = r.enableIPv6(r.homeNS)
-	r.awayNS, err = netns.New()
+	r.origin = r.enableIPv6(r.originNS)
+	r.otherNS, err = netns.New()
 	r.must(err)
-	r.away = r.enableIPv6(r.awayNS)
-	r.must(netns.Set(r.homeNS))
+	r.other = r.enableIPv6(r.otherNS)
+	r.must(netns.Set(r.originNS))
 	t.Cleanup(r.close)
 	return r
 }
 
-func (r *realm) must(err error) {
+func (r *namespaces) must(err error) {
 	r.t.Helper()
 	if err != nil {
 		r.t.Fatal(err)
 	}
 }
 
-// enableIPv6 is for the namespace of the thread.
-func (r *realm) enableIPv6(ns netns.NsHandle) *netlink.Handle {
+// enableIPv6 enables IPv6 in the calling thread's namespace ns.
+func (r *namespaces) enableIPv6(ns netns.NsHandle) *netlink.Handle {
 	r.t.Helper()
 	err := os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("0"), 0)
 	if err != nil && !os.IsNotExist(err) {
@@ -60,49 +60,49 @@ func (r *realm) enableIPv6(ns netns.NsHandle) *netlink.Handle {
 	return h
 }
 
-// leave is the end of the last process in the namespace away.
-func (r *realm) leave() {
-	if r.awayNS.IsOpen() {
-		r.away.Close()
-		r.awayNS.Close()
+// closeOther releases the other namespace, as if its last process had exited.
+func (r *namespaces) closeOther() {
+	if r.otherNS.IsOpen() {
+		r.other.Close()
+		r.otherNS.Close()
 	}
 }
 
-func (r *realm) close() {
-	r.leave()
-	if r.homeNS.IsOpen() {
-		r.home.Close()
-		r.homeNS.Close()
+func (r *namespaces) close() {
+	r.closeOther()
+	if r.originNS.IsOpen() {
+		r.origin.Close()
+		r.originNS.Close()
 	}
 }
 
-func (r *realm) link(h *netlink.Handle) netlink.Link {
+func (r *namespaces) link(h *netlink.Handle) netlink.Link {
 	r.t.Helper()
 	l, err := h.LinkByName("rw0")
 	r.must(err)
 	return l
 }
 
-func (r *realm) move(from *netlink.Handle, to netns.NsHandle) {
+func (r *namespaces) move(from *netlink.Handle, to netns.NsHandle) {
 	r.t.Helper()
 	r.must(from.LinkSetNsFd(r.link(from), int(to)))
 }
 
-func TestEndsWithTheNamespaceItWasMovedInto(t *testing.T) {
-	newRealm(t).close() // the first sockets make the runtime open descriptors of its own
+func TestDeviceClosesWhenItsNamespaceEnds(t *testing.T) {
+	newNamespaces(t).close() // the first sockets make the runtime open descriptors of its own
 	before := openFiles(t)
-	r := newRealm(t)
+	r := newNamespaces(t)
 	d := open(t, tun.Config{Name: "rw0"})
-	r.move(r.home, r.awayNS)
-	r.must(r.away.LinkSetUp(r.link(r.away)))
-	r.must(r.away.LinkSetMTU(r.link(r.away), 1333))
+	r.move(r.origin, r.otherNS)
+	r.must(r.other.LinkSetUp(r.link(r.other)))
+	r.must(r.other.LinkSetMTU(r.link(r.other), 1333))
 	awaitMTU(t, d, 1333)
 	if err := d.SetTrainLimit(5000); err != nil {
-		t.Errorf("setting the limit away: %v", err)
+		t.Errorf("setting the limit in the other namespace: %v", err)
 	}
 	read := make(chan error, 1)
 	go func() { read <- readUntilError(d.Queues()[0]) }()
-	r.leave()
+	r.closeOther()
 	awaitMTU(t, d, 0)
 	if err := <-read; !errors.Is(err, os.ErrClosed) {
 		t.Errorf("Read: %v", err)
@@ -124,33 +124,33 @@ func readUntilError(q tun.Queue) error {
 	}
 }
 
-func TestEventsFollowTheInterfaceHomeAgain(t *testing.T) {
-	r := newRealm(t)
+func TestEventsFollowMoveBackToOriginalNamespace(t *testing.T) {
+	r := newNamespaces(t)
 	d := open(t, tun.Config{Name: "rw0"})
-	r.move(r.home, r.awayNS)
-	r.must(r.away.LinkSetMTU(r.link(r.away), 1333))
+	r.move(r.origin, r.otherNS)
+	r.must(r.other.LinkSetMTU(r.link(r.other), 1333))
 	awaitMTU(t, d, 1333)
-	r.move(r.away, r.homeNS)
-	r.must(r.home.LinkSetMTU(r.link(r.home), 1334))
+	r.move(r.other, r.originNS)
+	r.must(r.origin.LinkSetMTU(r.link(r.origin), 1334))
 	awaitMTU(t, d, 1334)
-	r.must(r.home.LinkDel(r.link(r.home)))
+	r.must(r.origin.LinkDel(r.link(r.origin)))
 	awaitMTU(t, d, 0)
 }
 
-// TestEventsFollowTheInterfaceFromAbroadToAbroad: the third namespace has no number in the first.
-func TestEventsFollowTheInterfaceFromAbroadToAbroad(t *testing.T) {
-	r := newRealm(t)
+// TestEventsFollowMoveBetweenOtherNamespaces: the third namespace has no nsid in the first.
+func TestEventsFollowMoveBetweenOtherNamespaces(t *testing.T) {
+	r := newNamespaces(t)
 	d := open(t, tun.Config{Name: "rw0"})
-	r.move(r.home, r.awayNS)
+	r.move(r.origin, r.otherNS)
 	third, err := netns.New()
 	r.must(err)
 	defer third.Close()
-	r.must(netns.Set(r.homeNS))
+	r.must(netns.Set(r.originNS))
 	farther := r.enableIPv6(third)
 	defer farther.Close()
-	r.must(r.away.LinkSetMTU(r.link(r.away), 1333))
+	r.must(r.other.LinkSetMTU(r.link(r.other), 1333))
 	awaitMTU(t, d, 1333)
-	r.move(r.away, third)
+	r.move(r.other, third)
 	for mtu := 1334; mtu < 1337; mtu++ {
 		r.must(farther.LinkSetMTU(r.link(farther), mtu))
 		awaitMTU(t, d, mtu)
@@ -159,11 +159,11 @@ func TestEventsFollowTheInterfaceFromAbroadToAbroad(t *testing.T) {
 	awaitMTU(t, d, 0)
 }
 
-func TestKernelKeepsNoLinkLocalAddress(t *testing.T) {
-	type step = func(*realm, *netlink.Handle)
-	up := func(r *realm, h *netlink.Handle) { r.must(h.LinkSetUp(r.link(h))) }
-	down := func(r *realm, h *netlink.Handle) { r.must(h.LinkSetDown(r.link(h))) }
-	mtu := func(n int) step { return func(r *realm, h *netlink.Handle) { r.must(h.LinkSetMTU(r.link(h), n)) } }
+func TestKernelLinkLocalAddressIsRemoved(t *testing.T) {
+	type step = func(*namespaces, *netlink.Handle)
+	up := func(r *namespaces, h *netlink.Handle) { r.must(h.LinkSetUp(r.link(h))) }
+	down := func(r *namespaces, h *netlink.Handle) { r.must(h.LinkSetDown(r.link(h))) }
+	mtu := func(n int) step { return func(r *namespaces, h *netlink.Handle) { r.must(h.LinkSetMTU(r.link(h), n)) } }
 	for name, steps := range map[string][]step{
 		"up":                       {up},
 		"up again":                 {up, down, up},
@@ -173,13 +173,13 @@ func TestKernelKeepsNoLinkLocalAddress(t *testing.T) {
 		"small and back, up again": {up, mtu(1279), mtu(1280), down, up},
 	} {
 		for _, moved := range []bool{false, true} {
-			t.Run(name+map[bool]string{true: " away"}[moved], func(t *testing.T) {
-				r := newRealm(t)
+			t.Run(name+map[bool]string{true: " in other namespace"}[moved], func(t *testing.T) {
+				r := newNamespaces(t)
 				open(t, tun.Config{Name: "rw0"})
-				h := r.home
+				h := r.origin
 				if moved {
-					r.move(r.home, r.awayNS)
-					h = r.away
+					r.move(r.origin, r.otherNS)
+					h = r.other
 				}
 				for _, s := range steps {
 					s(r, h)
@@ -190,34 +190,33 @@ func TestKernelKeepsNoLinkLocalAddress(t *testing.T) {
 	}
 }
 
-func TestOthersLinkLocalAddressesStay(t *testing.T) {
-	r := newRealm(t)
+func TestConfiguredLinkLocalAddressStays(t *testing.T) {
+	r := newNamespaces(t)
 	d := open(t, tun.Config{Name: "rw0"})
-	r.must(r.home.LinkSetUp(r.link(r.home)))
-	mine := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP("fe80::1"), Mask: net.CIDRMask(64, 128)}}
-	if err := r.home.AddrAdd(r.link(r.home), mine); err != nil {
+	r.must(r.origin.LinkSetUp(r.link(r.origin)))
+	configured := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP("fe80::1"), Mask: net.CIDRMask(64, 128)}}
+	if err := r.origin.AddrAdd(r.link(r.origin), configured); err != nil {
 		t.Skipf("needs IPv6: %v", err)
 	}
-	r.must(r.home.LinkSetMTU(r.link(r.home), 1333))
+	r.must(r.origin.LinkSetMTU(r.link(r.origin), 1333))
 	awaitMTU(t, d, 1333)
-	r.must(r.home.LinkSetDown(r.link(r.home))) // takes the address along
-	r.must(r.home.AddrReplace(r.link(r.home), mine))
-	r.must(r.home.LinkSetUp(r.link(r.home)))
-	r.must(r.home.LinkSetMTU(r.link(r.home), 1334))
+	r.must(r.origin.LinkSetDown(r.link(r.origin))) // also removes the address
+	r.must(r.origin.AddrReplace(r.link(r.origin), configured))
+	r.must(r.origin.LinkSetUp(r.link(r.origin)))
+	r.must(r.origin.LinkSetMTU(r.link(r.origin), 1334))
 	awaitMTU(t, d, 1334)
-	addresses, err := r.home.AddrList(r.link(r.home), netlink.FAMILY_V6)
+	addresses, err := r.origin.AddrList(r.link(r.origin), netlink.FAMILY_V6)
 	for errors.Is(err, netlink.ErrDumpInterrupted) {
-		addresses, err = r.home.AddrList(r.link(r.home), netlink.FAMILY_V6)
+		addresses, err = r.origin.AddrList(r.link(r.origin), netlink.FAMILY_V6)
 	}
 	r.must(err)
-	if len(addresses) != 1 || !addresses[0].IP.Equal(mine.IP) {
+	if len(addresses) != 1 || !addresses[0].IP.Equal(configured.IP) {
 		t.Errorf("addresses are %v", addresses)
 	}
 }
 
-// awaitNoAddress waits until the interface has no IPv6 address: the kernel may be quicker to make one than the monitor
-// is to forbid it.
-func (r *realm) awaitNoAddress(h *netlink.Handle) {
+// awaitNoAddress waits until the interface has no IPv6 address. The kernel may generate one before the monitor disables it.
+func (r *namespaces) awaitNoAddress(h *netlink.Handle) {
 	r.t.Helper()
 	var addresses []netlink.Addr
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {

@@ -11,37 +11,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// persistentAlias is the alias (ifalias) of interfaces that were made persistent here: of no other is it known that nobody wants
-// it for himself.
+// persistentAlias is the ifalias of interfaces that Open has made persistent. Interfaces without it belong to other
+// programs.
 const persistentAlias = "ropewalk: persistent"
 
-// Why an interface that exists already is not adopted, or not removed.
+// The reasons for which an existing interface is neither reused nor removed.
 var (
-	errForeign = errors.New("it is not one that ropewalk has left behind")
-	errInUse   = errors.New("another process uses it")
+	errNotReusable = errors.New("not a persistent interface of ropewalk")
+	errInUse       = errors.New("another process uses the interface")
 )
 
-// attachFirst makes the first queue, and with it the interface, or adopts a persistent one.
+// attachFirst creates the interface with its first queue, or reuses a persistent one.
 func attachFirst(c *Config) (fd int, name string, err error) {
 	fd, name, err = attachQueue(c.Name, true)
 	if !c.Persist || !errors.Is(err, unix.EBUSY) {
 		return fd, name, err
 	}
 	if _, err := findPersistent(c.Name, 0); err != nil {
-		return -1, "", fmt.Errorf("adopting interface %s: %w", c.Name, err)
+		return -1, "", fmt.Errorf("reusing interface %s: %w", c.Name, err)
 	}
 	if fd, name, err = attachQueue(c.Name, false); err != nil {
 		return -1, "", err
 	}
-	if _, err := findPersistent(c.Name, 1); err != nil { // somebody else was as quick
+	if _, err := findPersistent(c.Name, 1); err != nil { // another process attached at the same time
 		_ = unix.Close(fd)
-		return -1, "", fmt.Errorf("adopting interface %s: %w", c.Name, err)
+		return -1, "", fmt.Errorf("reusing interface %s: %w", c.Name, err)
 	}
 	return fd, name, nil
 }
 
-// findPersistent returns the interface of that name if it was left behind and has so many queues in use. Errors satisfy
-// errors.Is(err, syscall.EBUSY), but those of a name that nobody has.
+// findPersistent returns the persistent interface of that name if at most that many of its queues are in use. Errors
+// satisfy errors.Is(err, syscall.EBUSY), except netlink.LinkNotFoundError.
 func findPersistent(name string, queues int) (netlink.Link, error) {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
@@ -51,14 +51,14 @@ func findPersistent(name string, queues int) (netlink.Link, error) {
 	const flags = netlink.TUNTAP_MULTI_QUEUE
 	switch {
 	case !ok, t.Mode != netlink.TUNTAP_MODE_TUN, t.NonPersist, t.Attrs().Alias != persistentAlias, t.Flags&flags == 0:
-		return nil, fmt.Errorf("%w: %w", errForeign, syscall.EBUSY)
+		return nil, fmt.Errorf("%w: %w", errNotReusable, syscall.EBUSY)
 	case t.Queues > queues:
 		return nil, fmt.Errorf("%w: %w", errInUse, syscall.EBUSY)
 	}
 	return l, nil
 }
 
-// persist lets the interface outlive its descriptors.
+// persist makes the interface stay after its descriptors are closed.
 func (d *device) persist() error {
 	if err := d.monitor.link.handle.LinkSetAlias(d.monitor.link.ref(), persistentAlias); err != nil {
 		return fmt.Errorf("marking interface %s as persistent: %w", d.name, err)
@@ -69,9 +69,9 @@ func (d *device) persist() error {
 	return nil
 }
 
-// Remove deletes a persistent interface that no process uses, in the network namespace of the calling thread. One that is in use,
-// or that was not made persistent by Open, is an error that satisfies errors.Is(err, syscall.EBUSY); that there is none of
-// that name is no error.
+// Remove deletes a persistent interface that no process uses, in the network namespace of the calling thread. An
+// interface that is in use, or that Open has not made persistent, is an error that satisfies errors.Is(err,
+// syscall.EBUSY). A missing interface is no error.
 func Remove(name string) error {
 	l, err := findPersistent(name, 0)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {

@@ -13,16 +13,16 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/linger"
 )
 
-// queue is one non-blocking descriptor of a TUN. Blocking is poll's business, so that stop can end it.
+// queue is one non-blocking descriptor of a TUN device. It blocks in poll(2), together with the stop eventfd.
 type queue struct {
-	fd      int
-	stop    int             // an eventfd, readable once the device closes
-	lost    chan<- struct{} // gets a token when the interface is found to be gone
-	linger  bool
-	reading gate.Gate
-	writing gate.Gate
-	failed  error // Read's, met behind elements that had to be returned first
-	vector  vector
+	fd       int
+	stop     int             // an eventfd, readable once reading must stop
+	deleted  chan<- struct{} // gets a token when the interface was deleted
+	busyPoll bool
+	reading  gate.Gate
+	writing  gate.Gate
+	readErr  error // for the next Read: it occurred after trains that had to be returned
+	vector   vector
 
 	inject struct {
 		mu      sync.Mutex
@@ -36,8 +36,8 @@ type vector [MaxParts]unix.Iovec
 
 var _ Queue = (*queue)(nil)
 
-func newQueue(fd, stop int, lost chan<- struct{}, linger bool) *queue {
-	q := &queue{fd: fd, stop: stop, lost: lost, linger: linger, reading: gate.New(), writing: gate.New()}
+func newQueue(fd, stop int, deleted chan<- struct{}, busyPoll bool) *queue {
+	q := &queue{fd: fd, stop: stop, deleted: deleted, busyPoll: busyPoll, reading: gate.New(), writing: gate.New()}
 	q.inject.writing = gate.New()
 	return q
 }
@@ -55,13 +55,13 @@ func (q *queue) Read(bufs [][]byte, sizes []int) (int, error) {
 func (q *queue) read(bufs [][]byte, sizes []int) (n int, err error) {
 	for len(bufs) > 0 {
 		n = q.drain(bufs, sizes)
-		err, q.failed = q.failed, nil
+		err, q.readErr = q.readErr, nil
 		switch {
 		case n > 0:
-			q.failed = err // behind what is returned
+			q.readErr = err // the next Read returns it
 			return n, nil
 		case err != nil:
-			return 0, q.goneOr(err)
+			return 0, q.closedIfDeleted(err)
 		}
 		if err := q.wait(unix.POLLIN); err != nil {
 			return 0, err
@@ -80,56 +80,57 @@ func (q *queue) TryRead(bufs [][]byte, sizes []int) (n int) {
 	return n
 }
 
-// drain reads until a train, an error, or the end of the queue or of bufs.
+// drain reads until a train above bigTrain, an error, or the end of the queue or of bufs.
 func (q *queue) drain(bufs [][]byte, sizes []int) (n int) {
-	for n < len(bufs) && q.failed == nil {
+	for n < len(bufs) && q.readErr == nil {
 		size, errno := read(q.fd, bufs[n])
 		switch errno {
 		case 0:
 			sizes[n] = size
 			n++
-			if size > bigElement {
+			if size > bigTrain {
 				return n
 			}
 		case unix.EINTR:
 		case unix.EAGAIN:
 			return n
 		default:
-			q.failed = errno
+			q.readErr = errno
 		}
 	}
 	return n
 }
 
-// wait blocks until the descriptor is ready for events. It returns os.ErrClosed when the device closes or is gone.
+// wait blocks until the descriptor is ready for events. It returns os.ErrClosed when reading stops or the interface
+// was deleted.
 func (q *queue) wait(events int16) error {
 	fds := [2]unix.PollFd{{Fd: int32(q.fd), Events: events}, {Fd: int32(q.stop), Events: unix.POLLIN}}
-	switch err := linger.Poll(fds[:], q.linger); {
+	switch err := linger.Poll(fds[:], q.busyPoll); {
 	case err != nil:
 		return err
 	case fds[1].Revents != 0:
 		return os.ErrClosed
 	case fds[0].Revents&(unix.POLLERR|unix.POLLNVAL) != 0:
-		return q.goneOr(unix.EBADFD)
+		return q.closedIfDeleted(unix.EBADFD)
 	default:
 		return nil
 	}
 }
 
-// goneOr returns os.ErrClosed for what the kernel says once the interface was deleted: EBADFD, or EFAULT to a reader
-// that was inside while it happened.
-func goneOr(err error) error {
+// closedIfDeleted returns os.ErrClosed for the kernel's errors after the interface was deleted: EBADFD, or EFAULT for
+// a reader that was blocked during the deletion.
+func closedIfDeleted(err error) error {
 	if errors.Is(err, unix.EBADFD) || errors.Is(err, unix.EFAULT) {
 		return os.ErrClosed
 	}
 	return err
 }
 
-// goneOr also tells the monitor, which hears nothing of an interface that ends with its namespace.
-func (q *queue) goneOr(err error) error {
-	if err = goneOr(err); errors.Is(err, os.ErrClosed) {
+// closedIfDeleted also signals the monitor, which receives no event when the interface is deleted with its namespace.
+func (q *queue) closedIfDeleted(err error) error {
+	if err = closedIfDeleted(err); errors.Is(err, os.ErrClosed) {
 		select {
-		case q.lost <- struct{}{}:
+		case q.deleted <- struct{}{}:
 		default:
 		}
 	}
@@ -137,36 +138,36 @@ func (q *queue) goneOr(err error) error {
 }
 
 // Write implements Queue.
-func (q *queue) Write(parts [][]byte) error {
+func (q *queue) Write(buffers [][]byte) error {
 	if !q.writing.Enter() {
 		return os.ErrClosed
 	}
-	err := q.write(parts, &q.vector)
+	err := q.write(buffers, &q.vector)
 	q.writing.Leave()
 	return err
 }
 
 // Inject implements Queue.
-func (q *queue) Inject(parts [][]byte) error {
+func (q *queue) Inject(buffers [][]byte) error {
 	q.inject.mu.Lock()
 	defer q.inject.mu.Unlock()
 	if !q.inject.writing.Enter() {
 		return os.ErrClosed
 	}
-	err := q.write(parts, &q.inject.vector)
+	err := q.write(buffers, &q.inject.vector)
 	q.inject.writing.Leave()
 	return err
 }
 
-func (q *queue) write(parts [][]byte, iovs *vector) error {
-	if len(parts) > len(iovs) {
+func (q *queue) write(buffers [][]byte, iovs *vector) error {
+	if len(buffers) > len(iovs) {
 		return ErrTooManyParts
 	}
 	count := 0
-	for _, part := range parts {
-		if len(part) > 0 {
-			iovs[count].Base = &part[0]
-			iovs[count].SetLen(len(part))
+	for _, b := range buffers {
+		if len(b) > 0 {
+			iovs[count].Base = &b[0]
+			iovs[count].SetLen(len(b))
 			count++
 		}
 	}
@@ -183,7 +184,7 @@ func (q *queue) write(parts [][]byte, iovs *vector) error {
 				return err
 			}
 		default:
-			return q.goneOr(errno)
+			return q.closedIfDeleted(errno)
 		}
 	}
 }

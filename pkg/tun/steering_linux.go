@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// steering is the state of a device's queue choice.
+// steering is the state of a device's steering program.
 type steering struct {
-	mu     sync.Mutex
-	on     bool
-	closed bool // the device's descriptors are no longer its own
+	mu      sync.Mutex
+	enabled bool
+	closed  bool // the descriptors may be closed
 }
 
 var _ Steerer = (*device)(nil)
@@ -28,11 +28,11 @@ func (d *device) SetSteering(fd int) error {
 		return os.ErrClosed
 	}
 	fd = max(fd, -1)
-	// Any queue does: the program is the device's.
-	if err := goneOr(unix.IoctlSetPointerInt(d.queues[0].fd, unix.TUNSETSTEERINGEBPF, fd)); err != nil {
+	// The program belongs to the device, so any queue will do.
+	if err := closedIfDeleted(unix.IoctlSetPointerInt(d.queues[0].fd, unix.TUNSETSTEERINGEBPF, fd)); err != nil {
 		return explainSteering(d.name, err)
 	}
-	d.steering.on = fd >= 0
+	d.steering.enabled = fd >= 0
 	return nil
 }
 
@@ -41,20 +41,20 @@ func explainSteering(name string, err error) error {
 	case errors.Is(err, os.ErrClosed):
 		return err
 	case errors.Is(err, unix.EINVAL):
-		return fmt.Errorf("setting the steering program of %s: %w (not a socket filter, or a kernel before 4.16)", name, err)
+		return fmt.Errorf("setting the steering program of %s: %w (not a socket filter, or Linux before 4.16)", name, err)
 	}
 	return fmt.Errorf("setting the steering program of %s: %w", name, err)
 }
 
-// isOn reports whether a program chooses the queues.
-func (s *steering) isOn() bool {
+// isEnabled reports whether a steering program is set.
+func (s *steering) isEnabled() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.on
+	return s.enabled
 }
 
-// end lets no caller begin to use a descriptor, and returns when none is using one.
-func (s *steering) end() {
+// close rejects further calls, and returns after the last caller has stopped using a descriptor.
+func (s *steering) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true

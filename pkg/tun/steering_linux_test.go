@@ -35,7 +35,7 @@ func constantFilter(t *testing.T, value uint32) *ebpf.Program {
 	return p
 }
 
-// steer sets a filter that returns value, and closes it: the device holds it from then on.
+// steer sets a filter that returns value, and closes it: the device holds a reference.
 func steer(t *testing.T, d tun.Device, value uint32) {
 	t.Helper()
 	p := constantFilter(t, value)
@@ -88,7 +88,7 @@ func (a arrivals) queueOf(t *testing.T, packet []byte) int {
 	}
 }
 
-// datagram returns a UDP packet without payload between the host and somebody behind the interface.
+// datagram returns a UDP packet without payload between the host and an address behind the interface.
 func datagram(outward bool) []byte {
 	p := make([]byte, 28)
 	p[0], p[3], p[5], p[8], p[9] = 0x45, 28, 1, 64, 17
@@ -104,7 +104,7 @@ func datagram(outward bool) []byte {
 	return p
 }
 
-func TestSteeringProgramChoosesTheQueue(t *testing.T) {
+func TestSteeringProgramSelectsQueue(t *testing.T) {
 	enterNamespace(t)
 	const queues = 3
 	d := open(t, tun.Config{Name: "rw0", Queues: queues})
@@ -114,7 +114,7 @@ func TestSteeringProgramChoosesTheQueue(t *testing.T) {
 	for _, value := range []uint32{0, 1, 2, 3, 65535, 65536, 65537, 1<<32 - 1} {
 		steer(t, d, value)
 		if !d.Features().Steer {
-			t.Error("Features tell of no program")
+			t.Error("Features report no program")
 		}
 		h.inject(packet)
 		if got, want := a.queueOf(t, packet), int(value%65536)%queues; got != want {
@@ -123,7 +123,7 @@ func TestSteeringProgramChoosesTheQueue(t *testing.T) {
 	}
 }
 
-func TestWithoutSteeringAFlowFollowsItsAnswers(t *testing.T) {
+func TestWithoutSteeringFlowFollowsReplyQueue(t *testing.T) {
 	enterNamespace(t)
 	d := open(t, tun.Config{Name: "rw0", Queues: 3})
 	h := newHost(t, d)
@@ -133,11 +133,11 @@ func TestWithoutSteeringAFlowFollowsItsAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d.Features().Steer {
-		t.Error("Features tell of a program")
+		t.Error("Features report a program")
 	}
 	packet, answer := datagram(true), append(make([]byte, offload.VnetHdrLen), datagram(false)...)
 	for i, q := range d.Queues() {
-		// The driver forgets after three seconds, which may pass on a busy machine.
+		// The driver forgets a flow after three seconds, which may pass on a busy machine.
 		for deadline := time.Now().Add(20 * time.Second); ; {
 			h.must(q.Write([][]byte{answer}))
 			h.inject(packet)
@@ -152,7 +152,7 @@ func TestWithoutSteeringAFlowFollowsItsAnswers(t *testing.T) {
 	}
 }
 
-func TestSteeringRefusesWhatIsNoProgram(t *testing.T) {
+func TestSteeringRejectsNonProgramFD(t *testing.T) {
 	enterNamespace(t)
 	d := open(t, tun.Config{Name: "rw0", Queues: 2})
 	steer(t, d, 1)
@@ -160,11 +160,11 @@ func TestSteeringRefusesWhatIsNoProgram(t *testing.T) {
 		t.Error("standard input was accepted")
 	}
 	if !d.Features().Steer {
-		t.Error("a refused program took the old one away")
+		t.Error("a rejected program detached the old one")
 	}
 }
 
-func TestSteeringOfAClosedOrDeletedDeviceIsAnError(t *testing.T) {
+func TestSteeringFailsOnClosedOrDeletedDevice(t *testing.T) {
 	enterNamespace(t)
 	p := constantFilter(t, 0)
 	defer p.Close()

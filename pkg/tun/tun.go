@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tun is the inner edge: a multi-queue TUN device with checksum and segmentation offloads. It holds the
-// contract (Device, Queue), the Linux implementation, the in-memory fake and the contract test that both pass.
 package tun
 
 import (
@@ -10,75 +8,80 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/offload"
 )
 
-// MaxElement is the largest element a queue returns or takes: the virtio-net header and a 64 KiB packet.
+// MaxElement is the largest train in bytes: the virtio-net header and a packet of 64 KiB less one byte.
 const MaxElement = offload.VnetHdrLen + 65535
 
-// MaxParts is the largest number of parts that Write takes: a header and a payload for each of 64 packets, and a few.
+// MaxParts is the largest number of buffers in one Write: a header and a payload for each of 64 packets, and two
+// more.
 const MaxParts = 130
 
-// bigElement is the size beyond which an element ends a Read.
-const bigElement = 4 << 10
+// bigTrain is the size in bytes above which a train ends a Read.
+const bigTrain = 4 << 10
 
-// ErrTooManyParts says that Write was given more than MaxParts parts.
-var ErrTooManyParts = errors.New("too many parts in one element")
+// ErrTooManyParts is returned by Write for more than MaxParts buffers.
+var ErrTooManyParts = errors.New("too many buffers in one write")
 
 // Queue is one queue of a Device. One goroutine may call Read while another calls Write; neither method may be called
 // by two goroutines at once. Neither allocates.
+//
+// A train is here one packet, or one GSO super-packet, behind a virtio-net header of offload.VnetHdrLen bytes.
 type Queue interface {
-	// Read blocks until the queue has something, then reads elements (a virtio-net header of offload.VnetHdrLen bytes,
-	// then one packet or one train) into bufs[i], which must hold MaxElement bytes, and stores their lengths in
-	// sizes[i]. It goes on without blocking until the queue is empty, bufs are used up, or the element just read was
-	// larger than 4 KiB: a train is worth an immediate send. It returns os.ErrClosed once the device is closed or gone.
+	// Read blocks until the queue has a train. It reads trains into bufs[i], which must hold MaxElement bytes, and
+	// stores their lengths in sizes[i]. It continues without blocking until the queue is empty or bufs are used up. A
+	// train larger than 4 KiB also ends it, because that is worth sending at once. Read returns os.ErrClosed once the
+	// device is closed or deleted.
 	Read(bufs [][]byte, sizes []int) (int, error)
-	// TryRead is Read for the same goroutine, without waiting: it returns 0 when there is nothing. Errors are left to the next
-	// Read.
+	// TryRead is Read without waiting, for the same goroutine. It returns 0 when the queue is empty. The next Read
+	// returns its errors.
 	TryRead(bufs [][]byte, sizes []int) int
-	// Write writes one element given in at most MaxParts parts; parts[0] starts with the virtio-net header. It returns
-	// os.ErrClosed once the device is closed or gone. Any other error is about this element, or passes: EINVAL for one
-	// that the kernel finds malformed, EIO while the interface is down.
-	Write(parts [][]byte) error
-	// Inject is Write for any number of goroutines, beside the one that writes: it takes a lock.
-	Inject(parts [][]byte) error
+	// Write writes one train from at most MaxParts buffers; buffers[0] starts with the virtio-net header. It returns
+	// os.ErrClosed once the device is closed or deleted. Any other error concerns this train or is transient: EINVAL
+	// for a malformed train, EIO while the interface is down.
+	Write(buffers [][]byte) error
+	// Inject is Write for any number of goroutines, concurrent with the writing goroutine. It takes a lock.
+	Inject(buffers [][]byte) error
 }
 
 // Device is one TUN interface with its queues.
 type Device interface {
-	// Name is the interface's name, as the kernel has it.
+	// Name returns the interface's name at the time it was opened.
 	Name() string
-	// Queues are all queues of the device; their number is fixed.
+	// Queues returns all queues of the device. Their number is fixed.
 	Queues() []Queue
-	// Features says which offloads are on, and whether the device steers.
+	// Features returns the enabled offloads, and whether a steering program is set.
 	Features() Features
-	// Events delivers state changes, beginning with the state at open. A reader that is slow sees only the last one. It
-	// is closed when the device is closed or was deleted by someone else.
+	// Events delivers state changes, beginning with the state at open. A slow reader sees only the last one. The
+	// channel is closed when the device is closed or the interface is deleted.
 	Events() <-chan Event
-	// SetTrainLimit tells the kernel the largest train (IP packet bytes) to hand to this device in one piece; larger
-	// ones it splits into packets first. It is not a promise: be ready for MaxElement.
+	// SetTrainLimit sets the largest train (IP packet bytes) that the kernel should pass to this device in one piece.
+	// It splits larger trains into packets first. The limit is advisory: buffers must still hold MaxElement bytes.
 	SetTrainLimit(bytes int) error
-	// Close deletes the interface and wakes all readers. It returns when none is left in a queue.
+	// Close deletes the interface, unless it is persistent, and wakes all readers. It returns after the last reader
+	// has left.
 	Close() error
 }
 
-// Steerer is what a Device may also be: one that lets a program choose the queue of what the host sends.
+// Steerer is an optional interface of a Device: an eBPF program selects the queue of each packet that the host sends.
 type Steerer interface {
-	// SetSteering makes the eBPF socket filter with descriptor fd choose: what it returns for a packet or train, which it
-	// sees from the IP header on, is the queue, modulo 65536 and then the number of queues. A negative fd takes the
-	// program away; then, as at first, a flow follows the queue on which its opposite direction was last written. The
-	// device holds the program, the caller may close fd. Features().Steer tells whether there is one. It may be called
-	// at any time by any goroutine; once the device is closed or gone it returns os.ErrClosed.
+	// SetSteering attaches the eBPF socket filter with descriptor fd (TUNSETSTEERINGEBPF). The program sees a packet
+	// or train from the IP header on. Its return value, modulo 65536 and then modulo the number of queues, selects
+	// the queue. A negative fd detaches the program. Without a program a flow follows the queue on which its opposite
+	// direction was last written. The device holds a reference to the program, so the caller may close fd.
+	// Features().Steer reports whether a program is set. SetSteering may be called at any time by any goroutine. It
+	// returns os.ErrClosed once the device is closed or deleted.
 	SetSteering(fd int) error
 }
 
-// Event is the device's state after a change: whether it is administratively up, and its MTU.
+// Event is the device's state after a change: whether it is administratively up, and its MTU in bytes.
 type Event struct {
 	Up  bool
 	MTU int
 }
 
-// Features are the offloads of a Device, and what else it has on.
+// Features are the offloads of a Device, and whether it has a steering program.
 type Features struct {
 	TSO bool // TCP trains, IPv4 and IPv6, in both directions
 	USO bool // UDP trains, IPv4 and IPv6, in both directions (Linux 6.2 and later)
-	// Steer is set while a program chooses the queues of what the host sends; it changes with SetSteering.
+	// Steer is set while a steering program selects the queues; it changes with SetSteering.
 	Steer bool
 }

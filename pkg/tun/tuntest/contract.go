@@ -18,7 +18,7 @@ import (
 // patience bounds every wait of the contract: far beyond what a loaded machine needs.
 const patience = 20 * time.Second
 
-// Subject is a fresh device with an MTU of tun.DefaultMTU that is up and has address 10.99.0.1/24, and the host around
+// Subject is a new device with an MTU of tun.DefaultMTU that is up and has address 10.99.0.1/24, and the host around
 // it. Its functions fail the test on errors.
 type Subject struct {
 	Device tun.Device
@@ -32,38 +32,37 @@ type Subject struct {
 	Delete func()
 }
 
-// Factory makes a Subject for one test, with the given number of queues. It arranges that all is closed when the test
-// ends.
+// Factory returns a Subject with the given number of queues for one test. It registers the cleanup.
 type Factory func(t *testing.T, queues int) Subject
 
-// RunContract tests what the comments of package tun promise.
+// RunContract tests the contract of tun.Device and tun.Queue.
 func RunContract(t *testing.T, factory Factory) {
 	for name, c := range map[string]struct {
 		queues int
 		test   func(*testing.T, Subject)
 	}{
-		"ReadsWhatTheHostSends":           {1, readsWhatTheHostSends},
+		"ReadReturnsHostPackets":          {1, readReturnsHostPackets},
 		"ReadStopsAfterATrain":            {1, readStopsAfterATrain},
 		"TryReadDoesNotWait":              {1, tryReadDoesNotWait},
-		"HostGetsWhatIsWritten":           {2, hostGetsWhatIsWritten},
-		"WriteGathersParts":               {1, writeGathersParts},
-		"WriteRefusesNonsense":            {1, writeRefusesNonsense},
+		"HostReceivesWrites":              {2, hostReceivesWrites},
+		"WriteJoinsBuffers":               {1, writeJoinsBuffers},
+		"WriteRejectsMalformedTrains":     {1, writeRejectsMalformedTrains},
 		"EventsFollowTheState":            {1, eventsFollowTheState},
 		"CloseWakesAllReaders":            {3, closeWakesAllReaders},
-		"ForeignDeletionEndsTheDevice":    {2, foreignDeletionEndsTheDevice},
+		"DeletionClosesTheDevice":         {2, deletionClosesTheDevice},
 		"ReadsAndWritesWithoutAllocating": {1, readsAndWritesWithoutAllocating},
 	} {
 		t.Run(name, func(t *testing.T) { c.test(t, factory(t, c.queues)) })
 	}
 }
 
-// outbound is a packet that the host sends.
+// outbound returns a packet that the host sends.
 func outbound(number, size int) []byte {
 	local, remote := addresses()
 	return makePacket(local, remote, uint16(number), size)
 }
 
-// inbound is an element that the host gets, with an empty virtio-net header.
+// inbound returns a train for the host, with an empty virtio-net header.
 func inbound(number, size int) []byte {
 	local, remote := addresses()
 	return append(make([]byte, offload.VnetHdrLen), makePacket(remote, local, uint16(number), size)...)
@@ -76,7 +75,7 @@ func newBufs(n int) (bufs [][]byte, sizes []int) {
 	return bufs, make([]int, n)
 }
 
-func readsWhatTheHostSends(t *testing.T, s Subject) {
+func readReturnsHostPackets(t *testing.T, s Subject) {
 	var sent [][]byte
 	for i := range 100 {
 		sent = append(sent, outbound(i, 28+13*i))
@@ -105,17 +104,17 @@ func readStopsAfterATrain(t *testing.T, s Subject) {
 	bufs, sizes := newBufs(16)
 	for _, want := range []int{3, 2} {
 		if n, err := s.Device.Queues()[0].Read(bufs, sizes); n != want || err != nil {
-			t.Fatalf("Read = %d, %v; want %d elements", n, err, want)
+			t.Fatalf("Read = %d, %v; want %d trains", n, err, want)
 		}
 	}
 }
 
-// tryReadDoesNotWait also says that TryRead stops where Read does, and that the two may be mixed.
+// tryReadDoesNotWait also checks that TryRead stops where Read does, and that the two may be mixed.
 func tryReadDoesNotWait(t *testing.T, s Subject) {
 	s.SetMTU(9000)
 	q := s.Device.Queues()[0]
 	bufs, sizes := newBufs(16)
-	for n := q.TryRead(bufs, sizes); n > 0; n = q.TryRead(bufs, sizes) { // what the kernel says by itself
+	for n := q.TryRead(bufs, sizes); n > 0; n = q.TryRead(bufs, sizes) { // packets that the kernel sends by itself
 	}
 	for i, size := range []int{5000, 100, 200, 5000, 300, 400} {
 		s.Inject(outbound(i, size))
@@ -125,50 +124,50 @@ func tryReadDoesNotWait(t *testing.T, s Subject) {
 	}
 	for _, want := range []int{3, 2, 0, 0} {
 		if n := q.TryRead(bufs, sizes); n != want {
-			t.Fatalf("TryRead = %d, want %d elements", n, want)
+			t.Fatalf("TryRead = %d, want %d trains", n, want)
 		}
 	}
 	s.Inject(outbound(9, 100))
 	if n, err := q.Read(bufs, sizes); n != 1 || err != nil || sizes[0] != offload.VnetHdrLen+100 {
-		t.Fatalf("Read = %d, %v; want one element", n, err)
+		t.Fatalf("Read = %d, %v; want one train", n, err)
 	}
 	if n := q.TryRead(nil, nil); n != 0 {
 		t.Errorf("TryRead into nothing = %d", n)
 	}
 }
 
-func hostGetsWhatIsWritten(t *testing.T, s Subject) {
+func hostReceivesWrites(t *testing.T, s Subject) {
 	for i, q := range s.Device.Queues() {
 		for _, size := range []int{28, 29, 1400} {
-			element := inbound(i, size)
-			if err := q.Write([][]byte{element}); err != nil {
+			train := inbound(i, size)
+			if err := q.Write([][]byte{train}); err != nil {
 				t.Fatal(err)
 			}
-			if got := s.Receive(); !bytes.Equal(got, element[offload.VnetHdrLen:]) {
-				t.Fatalf("queue %d: the host got\n% x, want\n% x", i, got, element[offload.VnetHdrLen:])
+			if got := s.Receive(); !bytes.Equal(got, train[offload.VnetHdrLen:]) {
+				t.Fatalf("queue %d: the host got\n% x, want\n% x", i, got, train[offload.VnetHdrLen:])
 			}
 		}
 	}
 }
 
-func writeGathersParts(t *testing.T, s Subject) {
-	element := inbound(1, 1300)
+func writeJoinsBuffers(t *testing.T, s Subject) {
+	train := inbound(1, 1300)
 	for name, cuts := range map[string][]int{
 		"header apart":         {offload.VnetHdrLen},
 		"header and IP header": {offload.VnetHdrLen + headers},
-		"empty parts":          {offload.VnetHdrLen, offload.VnetHdrLen, 500, 500, 1310},
+		"empty buffers":        {offload.VnetHdrLen, offload.VnetHdrLen, 500, 500, 1310},
 		"as many as allowed":   manyCuts(tun.MaxParts - 1),
 	} {
-		parts, from := [][]byte{}, 0
+		buffers, from := [][]byte{}, 0
 		for _, cut := range cuts {
-			parts = append(parts, element[from:cut])
+			buffers = append(buffers, train[from:cut])
 			from = cut
 		}
-		parts = append(parts, element[from:])
-		if err := s.Device.Queues()[0].Write(parts); err != nil {
+		buffers = append(buffers, train[from:])
+		if err := s.Device.Queues()[0].Write(buffers); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if got := s.Receive(); !bytes.Equal(got, element[offload.VnetHdrLen:]) {
+		if got := s.Receive(); !bytes.Equal(got, train[offload.VnetHdrLen:]) {
 			t.Errorf("%s: the host got % x", name, got)
 		}
 	}
@@ -181,39 +180,39 @@ func manyCuts(n int) (cuts []int) {
 	return cuts
 }
 
-func writeRefusesNonsense(t *testing.T, s Subject) {
+func writeRejectsMalformedTrains(t *testing.T, s Subject) {
 	q := s.Device.Queues()[0]
-	nonsense := inbound(1, 100)
-	nonsense[offload.VnetHdrLen] = 0xf5
-	for name, parts := range map[string][][]byte{
+	malformed := inbound(1, 100)
+	malformed[offload.VnetHdrLen] = 0xf5
+	for name, buffers := range map[string][][]byte{
 		"nothing":                  nil,
-		"empty parts":              {{}, {}},
+		"empty buffers":            {{}, {}},
 		"half a virtio-net header": {make([]byte, 5)},
 		"no packet":                {make([]byte, offload.VnetHdrLen)},
-		"neither IPv4 nor IPv6":    {nonsense},
+		"neither IPv4 nor IPv6":    {malformed},
 	} {
-		if err := q.Write(parts); err == nil || errors.Is(err, os.ErrClosed) {
+		if err := q.Write(buffers); err == nil || errors.Is(err, os.ErrClosed) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	if err := q.Write(make([][]byte, tun.MaxParts+1)); !errors.Is(err, tun.ErrTooManyParts) {
-		t.Errorf("too many parts: %v", err)
+		t.Errorf("too many buffers: %v", err)
 	}
 	s.SetUp(false)
 	if err := q.Write([][]byte{inbound(1, 100)}); err == nil || errors.Is(err, os.ErrClosed) {
 		t.Errorf("down: %v", err)
 	}
 	s.SetUp(true)
-	element := inbound(2, 100)
-	if err := q.Write([][]byte{element}); err != nil {
+	train := inbound(2, 100)
+	if err := q.Write([][]byte{train}); err != nil {
 		t.Fatalf("afterwards: %v", err)
 	}
-	if got := s.Receive(); !bytes.Equal(got, element[offload.VnetHdrLen:]) {
+	if got := s.Receive(); !bytes.Equal(got, train[offload.VnetHdrLen:]) {
 		t.Errorf("the host got % x", got)
 	}
 }
 
-// awaitEvent reads events until one is as wanted.
+// awaitEvent reads events until the wanted one.
 func awaitEvent(t *testing.T, d tun.Device, want tun.Event) {
 	t.Helper()
 	var last tun.Event
@@ -263,7 +262,7 @@ func awaitEnd(t *testing.T, d tun.Device) {
 	}
 }
 
-// startReaders reads all queues until that fails, and returns the channel of errors.
+// startReaders reads each queue until an error, and returns the channel of errors.
 func startReaders(d tun.Device) <-chan error {
 	errs := make(chan error)
 	for _, q := range d.Queues() {
@@ -307,21 +306,21 @@ func closeWakesAllReaders(t *testing.T, s Subject) {
 		}
 	}
 	awaitClosed(t, s.Device, errs)
-	refusesUse(t, s.Device)
+	wantClosed(t, s.Device)
 }
 
-func foreignDeletionEndsTheDevice(t *testing.T, s Subject) {
+func deletionClosesTheDevice(t *testing.T, s Subject) {
 	errs := startReaders(s.Device)
 	s.Delete()
 	awaitClosed(t, s.Device, errs)
 	awaitEnd(t, s.Device)
-	refusesUse(t, s.Device)
+	wantClosed(t, s.Device)
 	if err := s.Device.Close(); err != nil {
 		t.Error(err)
 	}
 }
 
-func refusesUse(t *testing.T, d tun.Device) {
+func wantClosed(t *testing.T, d tun.Device) {
 	t.Helper()
 	bufs, sizes := newBufs(1)
 	for i, q := range d.Queues() {
@@ -351,10 +350,10 @@ func readsAndWritesWithoutAllocating(t *testing.T, s Subject) {
 	if allocs != 0 {
 		t.Errorf("Read allocates %v times", allocs)
 	}
-	element := inbound(1, 1000)
-	parts := [][]byte{element[:38], element[38:500], element[500:]}
-	for range rounds { // memory that is kept must be there before
-		if err := q.Write(parts); err != nil {
+	train := inbound(1, 1000)
+	buffers := [][]byte{train[:38], train[38:500], train[500:]}
+	for range rounds { // fill the buffers that are reused
+		if err := q.Write(buffers); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -362,15 +361,14 @@ func readsAndWritesWithoutAllocating(t *testing.T, s Subject) {
 		for range rounds {
 			s.Receive()
 		}
-		return testing.AllocsPerRun(rounds-1, func() { _ = q.Write(parts) })
+		return testing.AllocsPerRun(rounds-1, func() { _ = q.Write(buffers) })
 	})
 	if allocs != 0 {
 		t.Errorf("Write allocates %v times", allocs)
 	}
 }
 
-// least measures until nothing is allocated, ten times at most: others in the process, who look after the interface, may allocate
-// meanwhile.
+// least returns the smallest of at most ten measurements: the monitor in the same process may allocate meanwhile.
 func least(measure func() float64) float64 {
 	allocs := measure()
 	for range 9 {
@@ -382,7 +380,7 @@ func least(measure func() float64) float64 {
 	return allocs
 }
 
-// Prefix is what the factory gives the interface.
+// Prefix is the address that the factory must assign to the interface.
 func Prefix() netip.Prefix {
 	local, _ := addresses()
 	return netip.PrefixFrom(local, 24)

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 )
 
-// The two ends of the test packets: Local is the host's address on the interface, Remote is behind it.
+// addresses returns the two ends of the test packets: local is the host's address on the interface, remote is behind it.
 func addresses() (local, remote netip.Addr) {
 	return netip.AddrFrom4([4]byte{10, 99, 0, 1}), netip.AddrFrom4([4]byte{10, 99, 0, 2})
 }
@@ -34,7 +34,7 @@ func makePacket(from, to netip.Addr, number uint16, size int) []byte {
 	return p
 }
 
-// checksum is RFC 1071's, in the plainest way.
+// checksum is RFC 1071's, written as simply as possible.
 func checksum(b []byte) uint16 {
 	sum := 0
 	for i := 0; i < len(b); i += 2 {

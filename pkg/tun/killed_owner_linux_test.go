@@ -17,11 +17,11 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tun"
 )
 
-// holderVariable makes the test binary a process that opens the interface of that name, and waits for its end.
+// holderVariable makes the test binary open the interface of that name and wait to be killed.
 const holderVariable = "ROPEWALK_TEST_HOLDS"
 
-// TestHoldsAnInterface is no test but what holder starts.
-func TestHoldsAnInterface(t *testing.T) {
+// TestHelperProcessOpensInterface is not a test: it is the process that holder starts.
+func TestHelperProcessOpensInterface(t *testing.T) {
 	name := os.Getenv(holderVariable)
 	if name == "" {
 		t.Skip("is the other process of TestNameOfAKilledProcessIsWaitedFor")
@@ -38,7 +38,7 @@ func TestHoldsAnInterface(t *testing.T) {
 // holder is another process that has an interface. It must be started on the test's thread, whose namespace it gets.
 func holder(t *testing.T, name string) *exec.Cmd {
 	t.Helper()
-	c := exec.Command(os.Args[0], "-test.run=^TestHoldsAnInterface$")
+	c := exec.Command(os.Args[0], "-test.run=^TestHelperProcessOpensInterface$")
 	c.Env = append(os.Environ(), holderVariable+"="+name)
 	out, err := c.StdoutPipe()
 	if err == nil {
@@ -57,7 +57,7 @@ func holder(t *testing.T, name string) *exec.Cmd {
 	return nil
 }
 
-func TestNameOfAKilledProcessIsWaitedFor(t *testing.T) {
+func TestOpenWaitsForKilledOwner(t *testing.T) {
 	for name, persist := range map[string]bool{"rwgone": false, "rwstay": true} {
 		t.Run(name, func(t *testing.T) {
 			enterNamespace(t)
@@ -78,7 +78,7 @@ func TestNameOfAKilledProcessIsWaitedFor(t *testing.T) {
 			}
 			d, err := tun.Open(config)
 			tries := 1
-			for end := time.Now().Add(time.Minute); waited(err, &log) && time.Now().Before(end); tries++ {
+			for end := time.Now().Add(time.Minute); openWaited(err, &log) && time.Now().Before(end); tries++ {
 				d, err = tun.Open(config) // a busy machine takes longer to end a process
 			}
 			if err != nil {
@@ -91,13 +91,13 @@ func TestNameOfAKilledProcessIsWaitedFor(t *testing.T) {
 				t.Error(err)
 			}
 			if n := strings.Count(log.String(), "waiting"); n > tries {
-				t.Errorf("told %d times in %d", n, tries)
+				t.Errorf("logged %d times in %d attempts", n, tries)
 			}
 		})
 	}
 }
 
-// waited tells of an attempt that ended in an error for the process's sake, and not before the log has it.
-func waited(err error, log *bytes.Buffer) bool {
+// openWaited reports whether an attempt failed because of the killed process, and was logged.
+func openWaited(err error, log *bytes.Buffer) bool {
 	return errors.Is(err, syscall.EBUSY) && strings.Contains(log.String(), "waiting")
 }

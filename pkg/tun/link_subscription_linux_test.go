@@ -13,9 +13,9 @@ import (
 
 func parsed(t *testing.T, message []byte) []linkChange {
 	t.Helper()
-	f := &linkFeed{index: 12, changes: make(chan linkChange, 16), done: make(chan struct{})}
-	if !f.hear(message, nil, nil) {
-		t.Error("wants no more")
+	f := &linkSubscription{index: 12, changes: make(chan linkChange, 16), done: make(chan struct{})}
+	if !f.handle(message, nil, nil) {
+		t.Error("stops reading")
 	}
 	close(f.changes)
 	var all []linkChange
@@ -25,21 +25,21 @@ func parsed(t *testing.T, message []byte) []linkChange {
 	return all
 }
 
-func TestAFeedTellsOfItsLinkAlone(t *testing.T) {
-	up := rtnl(unix.RTM_NEWLINK, 12)
+func TestLinkSubscriptionReportsOnlyItsLink(t *testing.T) {
+	up := linkMessage(unix.RTM_NEWLINK, 12)
 	up[unix.NLMSG_HDRLEN+8] = unix.IFF_UP
-	ofBridge := rtnl(unix.RTM_DELLINK, 12)
+	ofBridge := linkMessage(unix.RTM_DELLINK, 12)
 	ofBridge[unix.NLMSG_HDRLEN] = unix.AF_BRIDGE
 	for name, tt := range map[string]struct {
 		message []byte
 		want    []linkChange
 	}{
 		"the link is up":       {up, []linkChange{{state: Event{Up: true}}}},
-		"it goes":              {rtnl(unix.RTM_DELLINK, 12), []linkChange{{gone: true}}},
+		"it is deleted":        {linkMessage(unix.RTM_DELLINK, 12), []linkChange{{gone: true}}},
 		"it leaves a bridge":   {ofBridge, nil},
-		"another one goes":     {rtnl(unix.RTM_DELLINK, 13), nil},
-		"it gets an address":   {rtnl(unix.RTM_NEWADDR, 12), nil},
-		"two, one about it":    {append(rtnl(unix.RTM_DELLINK, 13), rtnl(unix.RTM_DELLINK, 12)...), []linkChange{{gone: true}}},
+		"another is deleted":   {linkMessage(unix.RTM_DELLINK, 13), nil},
+		"it gets an address":   {linkMessage(unix.RTM_NEWADDR, 12), nil},
+		"two, one about it":    {append(linkMessage(unix.RTM_DELLINK, 13), linkMessage(unix.RTM_DELLINK, 12)...), []linkChange{{gone: true}}},
 		"there is nothing new": {nil, nil},
 	} {
 		got := parsed(t, tt.message)
@@ -49,40 +49,40 @@ func TestAFeedTellsOfItsLinkAlone(t *testing.T) {
 	}
 }
 
-func TestAFeedEndsWhereChangesWereLost(t *testing.T) {
+func TestLinkSubscriptionClosesOnLostMessages(t *testing.T) {
 	for name, tt := range map[string]struct {
 		message []byte
 		err     error
 	}{
 		"the socket's buffer was full": {nil, unix.ENOBUFS},
-		"a message was cut off":        {nil, errCut},
-		"a message cannot be read":     {rtnl(unix.RTM_NEWLINK, 12)[:20], nil},
-		"an attribute cannot be read":  {withAttribute(rtnl(unix.RTM_NEWLINK, 12), 3), nil},
+		"a message was cut off":        {nil, errTruncated},
+		"a message cannot be read":     {linkMessage(unix.RTM_NEWLINK, 12)[:20], nil},
+		"an attribute cannot be read":  {withAttribute(linkMessage(unix.RTM_NEWLINK, 12), 3), nil},
 	} {
-		f := &linkFeed{index: 12, changes: make(chan linkChange)}
-		if f.hear(tt.message, nil, tt.err) {
-			t.Errorf("%s: wants more", name)
+		f := &linkSubscription{index: 12, changes: make(chan linkChange)}
+		if f.handle(tt.message, nil, tt.err) {
+			t.Errorf("%s: continues to read", name)
 		}
 		select {
 		case _, ok := <-f.changes:
 			if ok {
-				t.Errorf("%s: tells of a change", name)
+				t.Errorf("%s: reports a change", name)
 			}
 		default:
-			t.Errorf("%s: nobody would notice", name)
+			t.Errorf("%s: the channel stays open", name)
 		}
 	}
 }
 
-// TestALinkClosesWhileChangesAreWaiting: more than the feed holds, and nobody reads.
-func TestALinkClosesWhileChangesAreWaiting(t *testing.T) {
+// TestLinkCloseWithPendingChanges: more changes are queued than the channel holds, and nobody reads.
+func TestLinkCloseWithPendingChanges(t *testing.T) {
 	twoNamespaces(t)
 	lo, err := netlink.LinkByName("lo")
 	must(t, err)
 	for range 5 {
 		l, err := followLink(nil, "lo")
 		must(t, err)
-		for i := range 2 * cap(l.feed.changes) {
+		for i := range 2 * cap(l.subscription.changes) {
 			must(t, netlink.LinkSetMTU(lo, 1300+i%2))
 		}
 		closed := make(chan struct{})
@@ -93,12 +93,12 @@ func TestALinkClosesWhileChangesAreWaiting(t *testing.T) {
 		select {
 		case <-closed:
 		case <-time.After(time.Minute):
-			t.Fatal("does not close")
+			t.Fatal("close blocks")
 		}
 	}
 }
 
-// withAttribute appends the header of an attribute that is shorter than that.
+// withAttribute appends an attribute header with that length.
 func withAttribute(message []byte, length uint16) []byte {
 	message = binary.NativeEndian.AppendUint16(message, length)
 	message = binary.NativeEndian.AppendUint16(message, unix.IFLA_MTU)
