@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inThread runs f on a goroutine of its own, which ends its thread.
+// inThread runs f on a new goroutine, whose thread ends with it.
 func inThread(f func()) {
 	done := make(chan struct{})
 	go func() {
@@ -24,7 +24,7 @@ func inThread(f func()) {
 	<-done
 }
 
-func TestAThreadOfItsOwnHasItsNameAndItsSliceAndKeepsItsNiceValue(t *testing.T) {
+func TestLockSetsNameAndSliceAndKeepsNice(t *testing.T) {
 	inThread(func() {
 		before, err := unix.SchedGetAttr(0, 0)
 		if err != nil {
@@ -48,7 +48,7 @@ func TestAThreadOfItsOwnHasItsNameAndItsSliceAndKeepsItsNiceValue(t *testing.T) 
 			t.Errorf("nice %d and policy %d became %d and %d", before.Nice, before.Policy, after.Nice, after.Policy)
 		}
 		if before.Runtime == 0 {
-			t.Log("this kernel has no slices of a thread's own")
+			t.Log("this kernel has no per-thread time slices")
 			return
 		}
 		if after.Runtime != 300_000 {
@@ -57,7 +57,7 @@ func TestAThreadOfItsOwnHasItsNameAndItsSliceAndKeepsItsNiceValue(t *testing.T) 
 	})
 }
 
-func TestABatchThreadIsOne(t *testing.T) {
+func TestBatchSetsSchedBatch(t *testing.T) {
 	inThread(func() {
 		before, err := unix.SchedGetAttr(0, 0)
 		if err != nil || before.Policy != unix.SCHED_NORMAL {
@@ -74,7 +74,7 @@ func TestABatchThreadIsOne(t *testing.T) {
 	})
 }
 
-func TestTheSliceEndsWithItsGoroutine(t *testing.T) {
+func TestThreadEndsWithItsGoroutine(t *testing.T) {
 	var owned int
 	inThread(func() {
 		owned = unix.Gettid()
@@ -91,7 +91,7 @@ func TestTheSliceEndsWithItsGoroutine(t *testing.T) {
 	}
 }
 
-func TestANameWithAZeroIsRefused(t *testing.T) {
+func TestNameWithNULIsRejected(t *testing.T) {
 	inThread(func() {
 		if err := Own("a\x00b", Options{}); err == nil {
 			t.Error("no error")
@@ -99,7 +99,7 @@ func TestANameWithAZeroIsRefused(t *testing.T) {
 	})
 }
 
-func TestANiceValueIsAddedToTheOneThereIs(t *testing.T) {
+func TestNiceIsAddedToCurrentValue(t *testing.T) {
 	for _, add := range []int{1, 3, 100} {
 		inThread(func() {
 			before, err := unix.SchedGetAttr(0, 0)
@@ -117,10 +117,10 @@ func TestANiceValueIsAddedToTheOneThereIs(t *testing.T) {
 	}
 }
 
-// TestWithoutTheRightToItsPriorityAThreadHasTheRest gives the right up for its thread alone.
-func TestWithoutTheRightToItsPriorityAThreadHasTheRest(t *testing.T) {
+// TestMissingNicePermissionKeepsOtherSettings drops the capability for its thread only.
+func TestMissingNicePermissionKeepsOtherSettings(t *testing.T) {
 	inThread(func() {
-		runtime.LockOSThread() // Own's, in advance: the capabilities are the thread's
+		runtime.LockOSThread() // before Own: capabilities belong to the thread
 		before, err := unix.SchedGetAttr(0, 0)
 		if err != nil || before.Nice <= minNice {
 			t.Errorf("nice %d (%v)", before.Nice, err)
@@ -147,11 +147,11 @@ func TestWithoutTheRightToItsPriorityAThreadHasTheRest(t *testing.T) {
 	})
 }
 
-func TestASliceOfNoneIsTheKernelsOwn(t *testing.T) {
+func TestZeroSliceIsKernelDefault(t *testing.T) {
 	inThread(func() {
 		before, err := unix.SchedGetAttr(0, 0)
 		if err != nil || before.Runtime == 0 {
-			t.Logf("this kernel has no slices of a thread's own (%v)", err)
+			t.Logf("this kernel has no per-thread time slices (%v)", err)
 			return
 		}
 		for _, slice := range []time.Duration{MinSlice, 0, MinSlice, -1} {

@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-func TestShutWaitsForTheUserToLeave(t *testing.T) {
+func TestCloseWaitsForLeave(t *testing.T) {
 	g := New()
 	if !g.Enter() {
-		t.Fatal("an open gate refused entry")
+		t.Fatal("Enter = false on an open Gate")
 	}
 	var out atomic.Bool
 	done := make(chan bool)
@@ -19,29 +19,29 @@ func TestShutWaitsForTheUserToLeave(t *testing.T) {
 		g.Shut()
 		done <- out.Load()
 	}()
-	for g.state.Load() != shut {
+	for g.state.Load() != closed {
 		runtime.Gosched()
 	}
 	out.Store(true)
 	g.Leave()
 	if !<-done {
-		t.Error("Shut returned while the user was inside")
+		t.Error("Shut returned before Leave")
 	}
 }
 
-func TestNobodyEntersAfterShut(t *testing.T) {
+func TestEnterFailsAfterClose(t *testing.T) {
 	g := New()
 	g.Shut()
 	if g.Enter() {
-		t.Error("entered a shut gate")
+		t.Error("Enter = true after Shut")
 	}
 }
 
-func TestAGateOpensAgainAfterLeave(t *testing.T) {
+func TestEnterWorksAgainAfterLeave(t *testing.T) {
 	g := New()
 	for range 3 {
 		if !g.Enter() {
-			t.Fatal("refused entry")
+			t.Fatal("Enter = false after Leave")
 		}
 		g.Leave()
 	}

@@ -5,6 +5,7 @@ package linger
 import (
 	"errors"
 	"math"
+	"reflect"
 	"runtime"
 	"strings"
 	"sync"
@@ -25,30 +26,30 @@ func pipe(t *testing.T) (r, w int) {
 	return fds[0], fds[1]
 }
 
-func both(t *testing.T, f func(t *testing.T, linger bool)) {
-	for name, linger := range map[string]bool{"lingering": true, "blocking": false} {
-		t.Run(name, func(t *testing.T) { f(t, linger) })
+func both(t *testing.T, f func(t *testing.T, busy bool)) {
+	for name, busy := range map[string]bool{"spinning": true, "blocking": false} {
+		t.Run(name, func(t *testing.T) { f(t, busy) })
 	}
 }
 
-func TestPollTellsWhichIsReady(t *testing.T) {
-	both(t, func(t *testing.T, linger bool) {
+func TestPollReportsReadyDescriptor(t *testing.T) {
+	both(t, func(t *testing.T, busy bool) {
 		first, _ := pipe(t)
 		second, w := pipe(t)
 		if _, err := unix.Write(w, []byte{1}); err != nil {
 			t.Fatal(err)
 		}
 		fds := []unix.PollFd{{Fd: int32(first), Events: unix.POLLIN}, {Fd: int32(second), Events: unix.POLLIN}}
-		if err := Poll(fds, linger); err != nil || fds[0].Revents != 0 || fds[1].Revents != unix.POLLIN {
+		if err := Poll(fds, busy); err != nil || fds[0].Revents != 0 || fds[1].Revents != unix.POLLIN {
 			t.Errorf("%v, %+v", err, fds)
 		}
 	})
 }
 
-func TestPollReportsABadDescriptor(t *testing.T) {
-	both(t, func(t *testing.T, linger bool) {
+func TestPollReportsBadDescriptor(t *testing.T) {
+	both(t, func(t *testing.T, busy bool) {
 		fds := []unix.PollFd{{Fd: 1 << 30, Events: unix.POLLIN}}
-		if err := Poll(fds, linger); err != nil || fds[0].Revents != unix.POLLNVAL {
+		if err := Poll(fds, busy); err != nil || fds[0].Revents != unix.POLLNVAL {
 			t.Errorf("%v, %+v", err, fds)
 		}
 	})
@@ -60,27 +61,27 @@ func TestPollReturnsItsErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	if limit.Cur >= 1<<22 {
-		t.Skip("RLIMIT_NOFILE is too high for poll to refuse anything")
+		t.Skip("RLIMIT_NOFILE is too high to exceed")
 	}
-	both(t, func(t *testing.T, linger bool) {
-		if err := Poll(make([]unix.PollFd, limit.Cur+1), linger); !errors.Is(err, unix.EINVAL) {
+	both(t, func(t *testing.T, busy bool) {
+		if err := Poll(make([]unix.PollFd, limit.Cur+1), busy); !errors.Is(err, unix.EINVAL) {
 			t.Errorf("more descriptors than the process may have: %v", err)
 		}
 	})
 }
 
-// TestPollWakesWhetherItLingersOrBlocks writes at once, and long after the last span.
-func TestPollWakesWhetherItLingersOrBlocks(t *testing.T) {
-	both(t, func(t *testing.T, linger bool) {
+// TestPollWakesWhileSpinningOrBlocking writes at once, and long after the last spin.
+func TestPollWakesWhileSpinningOrBlocking(t *testing.T) {
+	both(t, func(t *testing.T, busy bool) {
 		for _, late := range []bool{false, true} {
 			r, w := pipe(t)
 			done := make(chan error)
-			go func() { done <- Poll([]unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}, linger) }()
+			go func() { done <- Poll([]unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}, busy) }()
 			if late {
 				nothing, _ := pipe(t)
 				fds := []unix.PollFd{{Fd: int32(nothing), Events: unix.POLLIN}}
-				for range 2 * Spans {
-					_, _ = pollHolding(fds, Span)
+				for range 2 * maxSpins {
+					_, _ = pollRaw(fds, spinInterval)
 				}
 			}
 			if _, err := unix.Write(w, []byte{1}); err != nil {
@@ -93,28 +94,27 @@ func TestPollWakesWhetherItLingersOrBlocks(t *testing.T) {
 	})
 }
 
-// TestLingeringKeepsTheProcessorAndBlockingGivesItBack looks at what the runtime takes the waiter for: one that lingers is
-// never in a system call.
-func TestLingeringKeepsTheProcessorAndBlockingGivesItBack(t *testing.T) {
-	for _, linger := range []bool{true, false} {
+// TestSpinningKeepsProcessorAndBlockingReleasesIt reads the goroutine's state: while it spins it is never in "syscall".
+func TestSpinningKeepsProcessorAndBlockingReleasesIt(t *testing.T) {
+	for _, busy := range []bool{true, false} {
 		r, w := pipe(t)
-		spans := 0
-		if linger {
-			spans = math.MaxInt
+		spins := 0
+		if busy {
+			spins = math.MaxInt
 		}
 		done := make(chan error)
-		go func() { done <- poll([]unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}, spans) }()
+		go func() { done <- poll([]unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}, spins) }()
 		state := ""
-		for looks := 0; looks < 20 || !linger && state != "syscall"; looks++ {
-			state = stateOf("linger.poll(")
-			if linger && state == "syscall" {
-				t.Error("the runtime was told of a poll that lingers")
+		for checks := 0; checks < 20 || !busy && state != "syscall"; checks++ {
+			state = stateOf(runtime.FuncForPC(reflect.ValueOf(poll).Pointer()).Name() + "(")
+			if busy && state == "syscall" {
+				t.Error("the scheduler saw a system call while spinning")
 				break
 			}
 			time.Sleep(time.Millisecond)
 		}
 		if state == "" {
-			t.Error("the waiter was not found")
+			t.Error("the polling goroutine was not found")
 		}
 		if _, err := unix.Write(w, []byte{1}); err != nil {
 			t.Fatal(err)
@@ -138,8 +138,8 @@ func stateOf(function string) string {
 	return ""
 }
 
-// TestTheWorldStopsWhileMoreLingerThanThereAreProcessors has the collector run under more waiters than GOMAXPROCS.
-func TestTheWorldStopsWhileMoreLingerThanThereAreProcessors(t *testing.T) {
+// TestGarbageCollectionRunsWithManyBusyPollers runs the garbage collector with more busy pollers than GOMAXPROCS.
+func TestGarbageCollectionRunsWithManyBusyPollers(t *testing.T) {
 	r, w := pipe(t)
 	var waiters sync.WaitGroup
 	for range 2 * runtime.GOMAXPROCS(0) {
@@ -159,14 +159,14 @@ func TestTheWorldStopsWhileMoreLingerThanThereAreProcessors(t *testing.T) {
 }
 
 func TestPollDoesNotAllocate(t *testing.T) {
-	both(t, func(t *testing.T, linger bool) {
+	both(t, func(t *testing.T, busy bool) {
 		r, w := pipe(t)
 		if _, err := unix.Write(w, []byte{1}); err != nil {
 			t.Fatal(err)
 		}
 		if n := testing.AllocsPerRun(100, func() {
 			fds := [1]unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}
-			_ = Poll(fds[:], linger)
+			_ = Poll(fds[:], busy)
 		}); n != 0 {
 			t.Errorf("%v allocations", n)
 		}

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setName is prctl(PR_SET_NAME), which names the calling thread. This is the package's only unsafe; it is safe because the
-// kernel reads up to the terminating zero during the call and keeps no pointer.
+// setName is prctl(PR_SET_NAME), which names the calling thread. This is the package's only unsafe code. The kernel
+// reads up to the terminating zero during the call and keeps no pointer.
 func setName(name string) error {
 	b, err := unix.BytePtrFromString(name)
 	if err != nil {
