@@ -12,26 +12,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asked opens a device's ethtool and has f ask it. Errors are the kernel's, such as unix.EOPNOTSUPP where the driver does not
-// answer this and unix.ENODEV where there is no such device, and of drivers that contradict themselves.
+// withEthtool opens a device's ethtool socket and calls f with it. Errors are the kernel's, such as unix.EOPNOTSUPP
+// where the driver does not support the command and unix.ENODEV for a missing device, or errInconsistent.
 //
-// It is not github.com/safchain/ethtool that asks: that has neither the key nor the hashed fields of RSS (v0.7.0), takes a mebibyte
-// for each set of names, and does not notice that there are other names by the second question.
-func asked[T any](device, what string, f func(ethtool) (T, error)) (answer T, err error) {
+// github.com/safchain/ethtool (v0.7.0) is not used: it supports neither the RSS key nor the hashed fields, allocates
+// a mebibyte for each set of names, and does not notice when the names change between its two requests.
+func withEthtool[T any](device, operation string, f func(ethtool) (T, error)) (result T, err error) {
 	call, closeIt, err := openEthtool(device)
 	if err == nil {
 		defer closeIt()
-		answer, err = f(call)
+		result, err = f(call)
 	}
 	if err != nil {
 		var none T
-		return none, fmt.Errorf("%s of %s: %w", what, device, err)
+		return none, fmt.Errorf("%s of %s: %w", operation, device, err)
 	}
-	return answer, nil
+	return result, nil
 }
 
 // Driver returns the name of a device's driver, as `ethtool -i` does.
-func Driver(device string) (string, error) { return asked(device, "reading the driver", driverName) }
+func Driver(device string) (string, error) {
+	return withEthtool(device, "reading the driver", driverName)
+}
 
 // struct ethtool_drvinfo.
 const (
@@ -49,7 +51,7 @@ func driverName(call ethtool) (string, error) {
 	return string(bytes.Map(printable, name)), nil
 }
 
-// printable keeps what names of drivers, features and counters consist of: some have spaces in them.
+// printable replaces characters that names of drivers, features and counters do not contain. Some contain spaces.
 func printable(c rune) rune {
 	if c < ' ' || c > '~' {
 		return '?'
@@ -57,12 +59,12 @@ func printable(c rune) rune {
 	return c
 }
 
-// Channels are a NIC's pairs of queues (combined), and queues of one direction alone.
+// Channels are a NIC's receive queues and its combined queue pairs.
 type Channels struct{ RX, MaxRX, Combined, MaxCombined int }
 
-// ReadChannels reads them as `ethtool -l` does.
+// ReadChannels reads a device's channels as `ethtool -l` does.
 func ReadChannels(device string) (Channels, error) {
-	return asked(device, "reading the channels", channels)
+	return withEthtool(device, "reading the channels", channels)
 }
 
 // struct ethtool_channels.
@@ -75,17 +77,17 @@ const (
 )
 
 func channels(call ethtool) (c Channels, err error) {
-	err = numbers(call, unix.ETHTOOL_GCHANNELS, channelsLen, map[int]*int{
+	err = readNumbers(call, unix.ETHTOOL_GCHANNELS, channelsLen, map[int]*int{
 		channelsRX: &c.RX, channelsMaxRX: &c.MaxRX, channelsCombined: &c.Combined, channelsMaxCombined: &c.MaxCombined,
 	}, maxQueue)
 	return c, err
 }
 
-// Rings are the lengths of a NIC's queues, in packets.
+// Rings are the lengths of a NIC's receive and transmit rings, in packets.
 type Rings struct{ RX, MaxRX, TX, MaxTX int }
 
-// ReadRings reads them as `ethtool -g` does.
-func ReadRings(device string) (Rings, error) { return asked(device, "reading the rings", rings) }
+// ReadRings reads a device's rings as `ethtool -g` does.
+func ReadRings(device string) (Rings, error) { return withEthtool(device, "reading the rings", rings) }
 
 // struct ethtool_ringparam.
 const (
@@ -98,21 +100,21 @@ const (
 )
 
 func rings(call ethtool) (r Rings, err error) {
-	err = numbers(call, unix.ETHTOOL_GRINGPARAM, ringsLen, map[int]*int{
+	err = readNumbers(call, unix.ETHTOOL_GRINGPARAM, ringsLen, map[int]*int{
 		ringsRX: &r.RX, ringsMaxRX: &r.MaxRX, ringsTX: &r.TX, ringsMaxTX: &r.MaxTX,
 	}, maxRing)
 	return r, err
 }
 
-// Coalescing is how long a NIC waits before it interrupts.
+// Coalescing is a NIC's interrupt coalescing: the delay before a receive interrupt.
 type Coalescing struct {
 	RX       time.Duration
 	Adaptive bool
 }
 
-// ReadCoalescing reads it as `ethtool -c` does.
+// ReadCoalescing reads a device's interrupt coalescing as `ethtool -c` does.
 func ReadCoalescing(device string) (Coalescing, error) {
-	return asked(device, "reading the coalescing", coalescing)
+	return withEthtool(device, "reading the coalescing", coalescing)
 }
 
 // struct ethtool_coalesce.
@@ -125,28 +127,29 @@ const (
 
 func coalescing(call ethtool) (Coalescing, error) {
 	var micros, adaptive int
-	err := numbers(call, unix.ETHTOOL_GCOALESCE, coalesceLen, map[int]*int{coalesceRX: &micros, coalesceAdaptiveRX: &adaptive}, maxCoalescing)
+	err := readNumbers(call, unix.ETHTOOL_GCOALESCE, coalesceLen, map[int]*int{coalesceRX: &micros, coalesceAdaptiveRX: &adaptive}, maxCoalescing)
 	return Coalescing{RX: time.Duration(micros) * time.Microsecond, Adaptive: adaptive != 0}, err
 }
 
-// numbers asks for a structure of n bytes and takes those at some offsets, none of which is above most.
-func numbers(call ethtool, command uint32, n int, at map[int]*int, most uint32) error {
+// readNumbers requests a structure of n bytes and reads the numbers at the given offsets, none of which may exceed
+// limit.
+func readNumbers(call ethtool, command uint32, n int, at map[int]*int, limit uint32) error {
 	b := request(command, n)
 	if err := call(b); err != nil {
 		return err
 	}
 	for offset, to := range at {
 		v := uint32At(b, offset)
-		if v > most {
-			return fmt.Errorf("%d of what are at most %d: %w", v, most, errContradicts)
+		if v > limit {
+			return fmt.Errorf("value %d above the maximum %d: %w", v, limit, errInconsistent)
 		}
 		*to = int(v)
 	}
 	return nil
 }
 
-// told reports whether a command that drivers need not know has answered.
-func told(err error) (bool, error) {
+// isSupported reports whether an optional command succeeded. It hides the errors of drivers without the command.
+func isSupported(err error) (bool, error) {
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
 		return false, nil
 	}

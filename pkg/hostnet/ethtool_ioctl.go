@@ -10,11 +10,11 @@ import (
 )
 
 // ethtool performs one ethtool command on one device. The request begins with the command's number and is long enough
-// for the kernel's answer, which takes its place. Errors are the kernel's errno.
+// for the kernel's reply, which overwrites it. Errors are the kernel's errno.
 type ethtool func(request []byte) error
 
-// openEthtool returns the ethtool of a device, by name, in the network namespace of the calling thread. close releases
-// it.
+// openEthtool returns the ethtool function of a device, by name, in the network namespace of the calling thread.
+// closeIt releases it.
 func openEthtool(device string) (call ethtool, closeIt func(), err error) {
 	if len(device) >= unix.IFNAMSIZ {
 		return nil, nil, unix.ENODEV
@@ -33,10 +33,10 @@ type ifreqData struct {
 	_    [24 - unsafe.Sizeof(unsafe.Pointer(nil))]byte
 }
 
-// ethtoolIoctl may use unsafe because the kernel keeps neither pointer, and both are pinned until it returns: the
-// request by the pinner, the ifreq by being converted in the call's own arguments (unsafe.Pointer, rule 4). The kernel
-// writes no more than the command's structure and the arrays whose lengths the request itself states, and requests are as
-// long as that; those for names and counters, of which some kernels write as many as there are, have room for more.
+// ethtoolIoctl may use unsafe because the kernel keeps neither pointer, and both are pinned until it returns. The
+// pinner pins the request. The ifreq is converted in the call's own arguments (unsafe.Pointer, rule 4). The kernel
+// writes no more than the command's structure and the arrays whose lengths the request states, and requests are that
+// long. Some kernels write all names and counters they have; those requests have spare room.
 func ethtoolIoctl(fd int, device string, request []byte) error {
 	var pinner runtime.Pinner
 	defer pinner.Unpin()

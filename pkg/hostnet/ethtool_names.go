@@ -13,24 +13,24 @@ import (
 // Feature is one of a device's offloads.
 type Feature struct {
 	On    bool
-	Fixed bool // nobody can change it
+	Fixed bool // cannot be changed
 }
 
-// ReadFeatures reads a device's offloads, by the kernel's names for them, as `ethtool -k` does.
+// ReadFeatures reads a device's offloads, keyed by the kernel's names, as `ethtool -k` does.
 func ReadFeatures(device string) (map[string]Feature, error) {
-	return asked(device, "reading the offloads", features)
+	return withEthtool(device, "reading the offloads", features)
 }
 
-// SetFeature turns one of a device's offloads on or off. That the kernel knows better is no error: what it made of it,
-// ReadFeatures tells. It needs CAP_NET_ADMIN.
+// SetFeature enables or disables one of a device's offloads. The kernel may adjust the request without an error;
+// ReadFeatures returns the result. It needs CAP_NET_ADMIN.
 func SetFeature(device, name string, on bool) error {
-	_, err := asked(device, "setting "+name, func(call ethtool) (struct{}, error) { return struct{}{}, setFeature(call, name, on) })
+	_, err := withEthtool(device, "setting "+name, func(call ethtool) (struct{}, error) { return struct{}{}, setFeature(call, name, on) })
 	return err
 }
 
-// ReadCounters reads what a device's driver counts, as `ethtool -S` does. The names are the driver's.
+// ReadCounters reads a device's driver statistics, as `ethtool -S` does. The names are the driver's.
 func ReadCounters(device string) (map[string]uint64, error) {
-	return asked(device, "reading the counters", counters)
+	return withEthtool(device, "reading the counters", counters)
 }
 
 // String sets of the kernel (enum ethtool_stringset).
@@ -39,7 +39,7 @@ const (
 	setFeatures = 4
 )
 
-// struct ethtool_gfeatures and ethtool_sfeatures: 8 bytes, and then for each 32 features a block of words.
+// struct ethtool_gfeatures and ethtool_sfeatures: 8 bytes, then a block of 32-bit masks for each 32 features.
 const (
 	featuresHead    = 8
 	getWords        = 4 // available, requested, active, never_changed
@@ -93,7 +93,7 @@ func setFeature(call ethtool, name string, on bool) error {
 	return unix.EOPNOTSUPP
 }
 
-// struct ethtool_stats: 8 bytes, and then the values.
+// struct ethtool_stats: 8 bytes, then the values.
 const (
 	statsHead = 8
 	statLen   = 8
@@ -104,13 +104,13 @@ func counters(call ethtool) (map[string]uint64, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := request(unix.ETHTOOL_GSTATS, statsHead+statLen*room(len(names)))
+	b := request(unix.ETHTOOL_GSTATS, statsHead+statLen*stringCapacity(len(names)))
 	binary.NativeEndian.PutUint32(b[4:], uint32(len(names)))
 	if err := call(b); err != nil {
 		return nil, err
 	}
 	if n := uint32At(b, 4); n != uint32(len(names)) {
-		return nil, fmt.Errorf("%d counters with %d names: %w", n, len(names), errContradicts)
+		return nil, fmt.Errorf("%d counters with %d names: %w", n, len(names), errInconsistent)
 	}
 	all := make(map[string]uint64, len(names))
 	for i, name := range names {
@@ -131,9 +131,9 @@ const (
 	maxStrings  = 1 << 14
 )
 
-// room is for how many names or counters there is to be memory where a device has n. Kernels that do not look at the number
-// in the request answer with as many as there are by then, and that of counters grows with the number of queues.
-func room(n int) int { return 2*n + 1024 }
+// stringCapacity returns the number of names or counters to allocate for a device with n. Kernels that ignore the
+// number in the request return as many as exist by then, and the number of counters grows with the number of queues.
+func stringCapacity(n int) int { return 2*n + 1024 }
 
 // stringSet reads the names of one set, in the order of the kernel's bits or the driver's counters.
 func stringSet(call ethtool, set uint32) ([]string, error) {
@@ -147,16 +147,16 @@ func stringSet(call ethtool, set uint32) ([]string, error) {
 	case binary.NativeEndian.Uint64(info[ssetMask:]) == 0:
 		return nil, unix.EOPNOTSUPP
 	case n > maxStrings:
-		return nil, fmt.Errorf("%d names: %w", n, errContradicts)
+		return nil, fmt.Errorf("%d names: %w", n, errInconsistent)
 	}
-	b := request(unix.ETHTOOL_GSTRINGS, stringsHead+stringLen*room(int(n)))
+	b := request(unix.ETHTOOL_GSTRINGS, stringsHead+stringLen*stringCapacity(int(n)))
 	binary.NativeEndian.PutUint32(b[stringsSet:], set)
 	binary.NativeEndian.PutUint32(b[stringsNum:], n)
 	if err := call(b); err != nil {
 		return nil, err
 	}
 	if now := uint32At(b, stringsNum); now != n {
-		return nil, fmt.Errorf("%d names, and then %d: %w", n, now, errContradicts)
+		return nil, fmt.Errorf("%d names, then %d: %w", n, now, errInconsistent)
 	}
 	names := make([]string, n)
 	for i := range names {

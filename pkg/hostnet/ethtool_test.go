@@ -16,13 +16,13 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// fakeSets answers what is asked for by names. It has 40 features, of which 33 is fixed, 34 not available and 35 on.
+// fakeSets simulates the commands for features and counters. Of its 40 features 33 is fixed, 34 unavailable and 35 on.
 type fakeSets struct {
 	names    map[uint32][]string
 	values   []uint64
-	grows    int // so many more by the second question
+	grows    int // names added before the second request
 	set      []byte
-	features map[int]uint32 // words by index of (block, word)
+	features map[int]uint32 // 32-bit masks, by their index
 }
 
 func newFakeSets() *fakeSets {
@@ -30,7 +30,7 @@ func newFakeSets() *fakeSets {
 	for i := range 40 {
 		f.names[setFeatures] = append(f.names[setFeatures], fmt.Sprintf("feature-%d", i))
 	}
-	f.names[setFeatures][39] = ""                                                        // a bit that has no name
+	f.names[setFeatures][39] = ""                                                        // a bit without a name
 	f.features = map[int]uint32{0: 1<<32 - 1, 4: 0xff &^ (1 << 2), 6: 1 << 3, 7: 1 << 1} // available, and of the second block active, never changed
 	return f
 }
@@ -67,7 +67,7 @@ func (f *fakeSets) call(b []byte) error {
 	return nil
 }
 
-func TestFeaturesAreTheKernelsBits(t *testing.T) {
+func TestFeaturesFollowKernelBits(t *testing.T) {
 	got, err := features(newFakeSets().call)
 	if err != nil || len(got) != 39 {
 		t.Fatalf("%d features, %v", len(got), err)
@@ -81,7 +81,7 @@ func TestFeaturesAreTheKernelsBits(t *testing.T) {
 	}
 }
 
-func TestOnlyTheFeatureThatIsMeantIsSet(t *testing.T) {
+func TestSetFeatureSetsOneBit(t *testing.T) {
 	for _, on := range []bool{false, true} {
 		f := newFakeSets()
 		if err := setFeature(f.call, "feature-35", on); err != nil {
@@ -101,23 +101,23 @@ func TestOnlyTheFeatureThatIsMeantIsSet(t *testing.T) {
 	}
 }
 
-func TestCountersHaveTheDriversNames(t *testing.T) {
+func TestCountersHaveDriverNames(t *testing.T) {
 	got, err := counters(newFakeSets().call)
 	if diff := cmp.Diff(map[string]uint64{"rx_0 packets": 7, "tx?0": 1 << 40}, got); diff != "" || err != nil {
 		t.Errorf("%v\n%s", err, diff)
 	}
 }
 
-func TestNamesAndValuesThatDoNotAgreeAreRefused(t *testing.T) {
+func TestMismatchedNamesAndValuesAreRejected(t *testing.T) {
 	for name, spoil := range map[string]func(*fakeSets){
-		"more names":    func(f *fakeSets) { f.grows = 1 },
-		"more values":   func(f *fakeSets) { f.values = append(f.values, 1) },
-		"no values":     func(f *fakeSets) { f.values = nil },
-		"beyond belief": func(f *fakeSets) { f.names[setStats] = make([]string, maxStrings+1) },
+		"more names":     func(f *fakeSets) { f.grows = 1 },
+		"more values":    func(f *fakeSets) { f.values = append(f.values, 1) },
+		"no values":      func(f *fakeSets) { f.values = nil },
+		"too many names": func(f *fakeSets) { f.names[setStats] = make([]string, maxStrings+1) },
 	} {
 		f := newFakeSets()
 		spoil(f)
-		if got, err := counters(f.call); !errors.Is(err, errContradicts) || got != nil {
+		if got, err := counters(f.call); !errors.Is(err, errInconsistent) || got != nil {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
 	}
@@ -128,7 +128,7 @@ func TestNamesAndValuesThatDoNotAgreeAreRefused(t *testing.T) {
 	}
 }
 
-func TestQueuesAreReadAsTheKernelLaysThemOut(t *testing.T) {
+func TestQueueSettingsMatchKernelLayout(t *testing.T) {
 	answer := func(words map[int]uint32) ethtool {
 		return func(b []byte) error {
 			for i, w := range words {
@@ -146,12 +146,12 @@ func TestQueuesAreReadAsTheKernelLaysThemOut(t *testing.T) {
 	if c, err := coalescing(answer(map[int]uint32{1: 50, 10: 1})); err != nil || c != (Coalescing{RX: 50 * time.Microsecond, Adaptive: true}) {
 		t.Errorf("%+v, %v", c, err)
 	}
-	if _, err := rings(answer(map[int]uint32{1: 1 << 31})); !errors.Is(err, errContradicts) {
+	if _, err := rings(answer(map[int]uint32{1: 1 << 31})); !errors.Is(err, errInconsistent) {
 		t.Error(err)
 	}
 }
 
-func TestHashedFieldsAreSetAsTheyAreRead(t *testing.T) {
+func TestSetUDPFieldsMatchesReadFields(t *testing.T) {
 	for fields, want := range map[spread.Fields]uint64{spread.FourTuple: 0xf0, spread.AddressesOnly: 0x30} {
 		for _, family := range Families() {
 			n := goodNIC()
@@ -169,9 +169,9 @@ func TestHashedFieldsAreSetAsTheyAreRead(t *testing.T) {
 	}
 }
 
-func TestVethIsAskedAndSet(t *testing.T) {
+func TestVethFeaturesAreReadAndSet(t *testing.T) {
 	enterNamespace(t)
-	addCable(t, "left0", "right0")
+	addVeth(t, "left0", "right0")
 	const list = "rx-gro-list"
 	for _, on := range []bool{true, false} {
 		if err := SetFeature("left0", list, on); err != nil {
@@ -181,7 +181,7 @@ func TestVethIsAskedAndSet(t *testing.T) {
 			t.Errorf("%s %+v, loopback %+v, %v", list, all[list], all["loopback"], err)
 		}
 	}
-	// A veth tells its channels from Linux 5.13 on.
+	// A veth reports its channels since Linux 5.13.
 	if c, err := ReadChannels("left0"); !errors.Is(err, unix.EOPNOTSUPP) && (err != nil || c.MaxRX < 1) {
 		t.Errorf("%+v, %v", c, err)
 	}
@@ -189,7 +189,7 @@ func TestVethIsAskedAndSet(t *testing.T) {
 		t.Errorf("%v, %v", all, err)
 	}
 	for what, err := range map[string]error{
-		"rings":  second(ReadRings("left0")),
+		"rings":  errOf(ReadRings("left0")),
 		"fields": SetUDPFields("left0", IPv4, spread.FourTuple),
 	} {
 		if !errors.Is(err, unix.EOPNOTSUPP) {
@@ -201,7 +201,7 @@ func TestVethIsAskedAndSet(t *testing.T) {
 	}
 }
 
-func second[T any](_ T, err error) error { return err }
+func errOf[T any](_ T, err error) error { return err }
 
 func FuzzEthtoolAnswers(f *testing.F) {
 	f.Add([]byte{})

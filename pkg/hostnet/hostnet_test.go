@@ -30,10 +30,10 @@ func TestInterruptedDumpIsRepeatedUntilConsistent(t *testing.T) {
 	}
 }
 
-func TestDumpThatIsAlwaysInterruptedEndsInAnError(t *testing.T) {
+func TestDumpFailsWhenAlwaysInterrupted(t *testing.T) {
 	calls := 0
 	_, err := Dump(func() (int, error) { calls++; return 0, netlink.ErrDumpInterrupted })
-	if !errors.Is(err, netlink.ErrDumpInterrupted) || calls != dumpTries {
+	if !errors.Is(err, netlink.ErrDumpInterrupted) || calls != dumpAttempts {
 		t.Errorf("got %v after %d calls", err, calls)
 	}
 }
@@ -46,7 +46,7 @@ func TestOtherDumpErrorsAreNotRepeated(t *testing.T) {
 	}
 }
 
-func TestPrefixesSurviveTheWayToTheKernelAndBack(t *testing.T) {
+func TestPrefixesSurviveRoundTripThroughKernel(t *testing.T) {
 	for _, text := range []string{"10.1.2.3/24", "0.0.0.0/0", "192.0.2.1/32", "::/0", "fd00::1/64", "fe80::2/128"} {
 		want := netip.MustParsePrefix(text)
 		if got := prefixOf(ipNet(want)); got != want {
@@ -58,11 +58,11 @@ func TestPrefixesSurviveTheWayToTheKernelAndBack(t *testing.T) {
 		t.Errorf("IPv4 in 16 bytes became %s", got)
 	}
 	if got := prefixOf(nil); got.IsValid() {
-		t.Errorf("nothing became %s", got)
+		t.Errorf("nil became %s", got)
 	}
 }
 
-func TestMissingLinkIsSaidSo(t *testing.T) {
+func TestMissingLinkReturnsErrNoLink(t *testing.T) {
 	enterNamespace(t)
 	_, findErr := FindLink("absent0")
 	_, addrErr := Addresses("absent0")
@@ -84,7 +84,7 @@ func TestMissingLinkIsSaidSo(t *testing.T) {
 
 func TestLinkIsConfiguredAndDeleted(t *testing.T) {
 	enterNamespace(t)
-	addCable(t, "hn0", "hn1")
+	addVeth(t, "hn0", "hn1")
 	addrs := []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24"), netip.MustParsePrefix("fd09::1/64")}
 	if err := OmitLinkLocal("hn0"); err != nil {
 		t.Fatal(err)
@@ -115,13 +115,13 @@ func TestLinkIsConfiguredAndDeleted(t *testing.T) {
 	if diff := cmp.Diff(texts(addrs), withoutLinkLocal(got)); diff != "" {
 		t.Error(diff)
 	}
-	for range 2 { // the second time, it is not there
+	for range 2 { // the second removal finds no address
 		if err := RemoveAddress("hn0", addrs[0]); err != nil {
 			t.Error(err)
 		}
 	}
 	if got, err = Addresses("hn0"); err != nil || len(withoutLinkLocal(got)) != 1 || got[0] != addrs[1] {
-		t.Errorf("it has %v, %v", got, err)
+		t.Errorf("addresses %v, %v", got, err)
 	}
 	if err := DeleteLink("hn0"); err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func TestLinkIsConfiguredAndDeleted(t *testing.T) {
 	}
 }
 
-// withoutLinkLocal leaves out the address that the cable got before the test could prevent it.
+// withoutLinkLocal drops the address that the kernel generated before the test disabled it.
 func withoutLinkLocal(prefixes []netip.Prefix) []string {
 	var out []string
 	for _, p := range prefixes {

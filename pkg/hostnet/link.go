@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoLink is in the chain of the error for a link that does not exist.
+// ErrNoLink is wrapped by the error for a missing link.
 var ErrNoLink = errors.New("no such link")
 
-// Link is a network interface at one moment.
+// Link is a snapshot of a network interface.
 type Link struct {
 	Name  string
-	Kind  string // "wireguard" for one, as the kernel's drivers call themselves (IFLA_INFO_KIND); "device" for others
+	Kind  string // IFLA_INFO_KIND, such as "wireguard"; "device" for links without one
 	Index int
 	MTU   int // bytes
 	Up    bool
@@ -64,20 +64,20 @@ func SetLinkUp(name string, mtu int) error {
 // The kernel's in6_addr_gen_mode (include/uapi/linux/if_link.h).
 const addrGenModeNone = 1
 
-// OmitLinkLocal keeps the kernel from giving the link an IPv6 link-local address when it comes up, as the in-kernel
-// WireGuard does for its devices (drivers/net/wireguard/device.c, wg_open). It fails where the host has no IPv6.
+// OmitLinkLocal stops the kernel from generating an IPv6 link-local address when the link comes up, as the in-kernel
+// WireGuard does for its devices (drivers/net/wireguard/device.c, wg_open). It fails on a host without IPv6.
 func OmitLinkLocal(name string) error {
 	l, err := find(name)
 	if err == nil {
 		err = netlink.LinkSetIP6AddrGenMode(l, addrGenModeNone)
 	}
 	if err != nil {
-		return fmt.Errorf("turning off link-local addresses on %s: %w", name, err)
+		return fmt.Errorf("disabling link-local addresses on %s: %w", name, err)
 	}
 	return nil
 }
 
-// DeleteLink deletes a link, and with it its addresses and routes.
+// DeleteLink deletes a link with its addresses and routes.
 func DeleteLink(name string) error {
 	l, err := find(name)
 	if err == nil {
@@ -101,7 +101,7 @@ func AddAddress(name string, addr netip.Prefix) error {
 	return nil
 }
 
-// RemoveAddress removes an address with the host's bits. That it is not there is no error.
+// RemoveAddress removes an address with the host's bits. A missing address is no error.
 func RemoveAddress(name string, addr netip.Prefix) error {
 	l, err := find(name)
 	if err == nil {

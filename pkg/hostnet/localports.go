@@ -11,19 +11,19 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// Where the kernel says which ports it hands out by itself (Linux's ip-sysctl documentation); IPv6 follows them too.
+// The sysctls of ephemeral ports (Linux's ip-sysctl documentation). They also apply to IPv6.
 const (
 	localPortRange     = "/proc/sys/net/ipv4/ip_local_port_range"
 	localReservedPorts = "/proc/sys/net/ipv4/ip_local_reserved_ports"
 )
 
-// LocalPorts are the ports that the kernel gives to sockets that name none: those of Range but the Reserved ones.
+// LocalPorts are the ephemeral ports, which the kernel assigns to sockets that bind to none: Range without Reserved.
 type LocalPorts struct {
 	Range    spread.Ports   // ip_local_port_range
 	Reserved []spread.Ports // ip_local_reserved_ports
 }
 
-// ReadLocalPorts reads those of the calling thread's network namespace.
+// ReadLocalPorts reads the ephemeral ports of the calling thread's network namespace.
 func ReadLocalPorts() (LocalPorts, error) {
 	local, err := os.ReadFile(localPortRange)
 	if err != nil {
@@ -36,11 +36,11 @@ func ReadLocalPorts() (LocalPorts, error) {
 	return parseLocalPorts(string(local), string(reserved))
 }
 
-// parseLocalPorts reads "32768 60999" and "8080,9148-9150".
+// parseLocalPorts parses values such as "32768 60999" and "8080,9148-9150".
 func parseLocalPorts(local, reserved string) (LocalPorts, error) {
 	var l LocalPorts
 	if _, err := fmt.Sscan(local, &l.Range.First, &l.Range.Last); err != nil {
-		return LocalPorts{}, fmt.Errorf("reading the range of ephemeral ports %q: %w", local, err)
+		return LocalPorts{}, fmt.Errorf("parsing the range of ephemeral ports %q: %w", local, err)
 	}
 	for item := range strings.FieldsFuncSeq(reserved, func(r rune) bool { return r == ',' || r == '\n' }) {
 		first, last, ok := strings.Cut(item, "-")
@@ -50,14 +50,14 @@ func parseLocalPorts(local, reserved string) (LocalPorts, error) {
 		a, errA := strconv.ParseUint(first, 10, 16)
 		b, errB := strconv.ParseUint(last, 10, 16)
 		if errA != nil || errB != nil {
-			return LocalPorts{}, fmt.Errorf("reading the reserved ports: %q are none", item)
+			return LocalPorts{}, fmt.Errorf("parsing the reserved ports: %q is no port or range", item)
 		}
 		l.Reserved = append(l.Reserved, spread.Ports{First: uint16(a), Last: uint16(b)})
 	}
 	return l, nil
 }
 
-// Contains tells whether the kernel may give the port to any socket.
+// Contains reports whether the port is ephemeral: the kernel may assign it to any socket.
 func (l LocalPorts) Contains(port uint16) bool {
 	for _, r := range l.Reserved {
 		if r.Contains(port) {
@@ -67,8 +67,7 @@ func (l LocalPorts) Contains(port uint16) bool {
 	return l.Range.Contains(port)
 }
 
-// Among returns, as the range from the first to the last, those of ports that the kernel may give to any socket. It is
-// empty if there are none.
+// Among returns the smallest range that covers the ephemeral ones of ports. It is empty if there are none.
 func (l LocalPorts) Among(ports []uint16) (found spread.Ports) {
 	for _, p := range ports {
 		switch {
@@ -82,11 +81,11 @@ func (l LocalPorts) Among(ports []uint16) (found spread.Ports) {
 	return found
 }
 
-// Reserving is the command that keeps the kernel from giving away those ports either.
+// Reserving returns the sysctl command that reserves ports in addition to the ports already reserved.
 func (l LocalPorts) Reserving(ports spread.Ports) string {
 	var b strings.Builder
 	b.WriteString("sysctl -w net.ipv4.ip_local_reserved_ports=")
-	for _, r := range l.Reserved { // which the command would forget
+	for _, r := range l.Reserved { // the command replaces the whole list
 		b.WriteString(r.String() + ",")
 	}
 	return b.String() + ports.String()

@@ -12,11 +12,11 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-func TestReservedPortsAreNotGivenAway(t *testing.T) {
+func TestReservedPortsAreNotEphemeral(t *testing.T) {
 	for _, tt := range []struct {
 		reserved string
 		ports    []uint16
-		want     string // first to last of those that are given away
+		want     string // the range of the ephemeral ones
 	}{
 		{"", []uint16{99, 100, 105, 110, 111}, "100-110"},
 		{"\n", []uint16{103}, "103-103"},
@@ -36,7 +36,7 @@ func TestReservedPortsAreNotGivenAway(t *testing.T) {
 	}
 }
 
-func TestMoreReservedPortsDoNotForgetTheOld(t *testing.T) {
+func TestReserveCommandKeepsReservedPorts(t *testing.T) {
 	l, err := parseLocalPorts("100 110", "7000,8000-8010\n")
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ func TestMoreReservedPortsDoNotForgetTheOld(t *testing.T) {
 	}
 }
 
-func TestStrangeLocalPortsAreErrors(t *testing.T) {
+func TestMalformedLocalPortsAreErrors(t *testing.T) {
 	for _, in := range [][2]string{{"", ""}, {"1", ""}, {"x y", ""}, {"1 70000", ""}, {"1 2", "x"}, {"1 2", "3-"}, {"1 2", "70000"}} {
 		if l, err := parseLocalPorts(in[0], in[1]); err == nil {
 			t.Errorf("%q: %v", in, l)
@@ -55,7 +55,7 @@ func TestStrangeLocalPortsAreErrors(t *testing.T) {
 	}
 }
 
-func TestLocalPortsAreThoseOfTheNamespace(t *testing.T) {
+func TestLocalPortsAreReadFromNamespace(t *testing.T) {
 	enterNamespace(t)
 	for path, text := range map[string]string{localPortRange: "40000 40100", localReservedPorts: "40000-40098,40100"} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -68,7 +68,7 @@ func TestLocalPortsAreThoseOfTheNamespace(t *testing.T) {
 	}
 }
 
-// FuzzParseLocalPorts compares with a list that is searched as text.
+// FuzzParseLocalPorts compares with a search of the list as text.
 func FuzzParseLocalPorts(f *testing.F) {
 	f.Add("32768 60999", "1,90-105,106-200", uint16(100))
 	f.Add("1 65535", "", uint16(7))

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoRoute is in the chain of the error for a destination that routing does not reach.
+// ErrNoRoute is wrapped by the error for an unreachable destination.
 var ErrNoRoute = errors.New("no route")
 
-// PathMTU returns the MTU (bytes) towards a destination: that of the route, learned path MTUs included, or else of its
-// link. scope is the interface index of a link-local destination, else 0.
+// PathMTU returns the MTU (bytes) towards a destination: the route's MTU, including a learned path MTU, or else the
+// link's. scope is the interface index of a link-local destination, else 0.
 func PathMTU(dst netip.Addr, scope uint32) (int, error) {
 	routes, err := netlink.RouteGetWithOptions(dst.WithZone("").AsSlice(), &netlink.RouteGetOptions{OifIndex: int(scope)})
 	if err == nil && len(routes) == 0 || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
@@ -29,8 +29,8 @@ func PathMTU(dst netip.Addr, scope uint32) (int, error) {
 	return routeMTU(&routes[0])
 }
 
-// DefaultRouteMTU returns the MTU (bytes) of the main table's best default route, of IPv4 or, when it has none, of IPv6.
-// Without any the error is ErrNoRoute.
+// DefaultRouteMTU returns the MTU (bytes) of the best IPv4 default route in the main table, or of the best IPv6 one
+// if there is no IPv4 one. Without any, the error is ErrNoRoute.
 func DefaultRouteMTU() (int, error) {
 	for _, family := range Families() {
 		routes, err := listRoutes(family, MainTable)
@@ -47,12 +47,12 @@ func DefaultRouteMTU() (int, error) {
 	return 0, fmt.Errorf("looking up the default route: %w", ErrNoRoute)
 }
 
-// isDefault leaves out routes that lead nowhere, such as `unreachable default`.
+// isDefault reports whether r is a unicast default route. `unreachable default` is not.
 func isDefault(r *netlink.Route) bool {
 	return (r.Dst == nil || prefixOf(r.Dst).Bits() == 0) && r.Type == unix.RTN_UNICAST
 }
 
-// routeMTU returns the smallest MTU of a route's next hops, which most routes have one of.
+// routeMTU returns the smallest MTU of a route's next hops. Most routes have one.
 func routeMTU(r *netlink.Route) (int, error) {
 	if r.MTU > 0 {
 		return r.MTU, nil

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// enterNamespace moves the test into a network namespace of its own. The thread is never unlocked, so it, and with it
-// the namespace, ends with the test's goroutine.
+// enterNamespace moves the test into a new network namespace. The thread stays locked, so thread and namespace end with
+// the test's goroutine.
 func enterNamespace(t *testing.T) {
 	t.Helper()
 	runtime.LockOSThread()
@@ -26,8 +26,8 @@ func enterNamespace(t *testing.T) {
 	mustLinkUp(t, "lo")
 }
 
-// addCable makes a pair of links, both up, the first with the address 192.0.2.2/24.
-func addCable(t *testing.T, a, b string) {
+// addVeth creates a veth pair, both ends up, the first with the address 192.0.2.2/24.
+func addVeth(t *testing.T, a, b string) {
 	t.Helper()
 	err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: a}, PeerName: b})
 	if err != nil {

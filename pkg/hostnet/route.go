@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MainTable is the number of the routing table that is used where none is named.
+// MainTable is the number of the main routing table.
 const MainTable uint32 = unix.RT_TABLE_MAIN
 
-// Route sends what goes to a prefix straight into a link.
+// Route is a route to a prefix over a link, without a gateway.
 type Route struct {
 	Dst   netip.Prefix
 	Link  string
-	Table uint32 // MainTable, or another; 0 stands for MainTable
+	Table uint32 // 0 means MainTable
 }
 
-// AddRoute adds a route as `ip route add DST dev LINK table TABLE` does. One that exists gives syscall.EEXIST.
+// AddRoute adds a route as `ip route add DST dev LINK table TABLE` does. An existing route is syscall.EEXIST.
 func AddRoute(r Route) error {
 	l, err := find(r.Link)
 	if err == nil {
@@ -37,7 +37,7 @@ func AddRoute(r Route) error {
 	return nil
 }
 
-// scope is what an IPv4 route without a gateway has; IPv6 knows no scopes (iproute2's rule).
+// scope returns the scope of a route without a gateway: link for IPv4; IPv6 has no scopes (as in iproute2).
 func scope(dst netip.Addr) netlink.Scope {
 	if dst.Is4() {
 		return netlink.SCOPE_LINK

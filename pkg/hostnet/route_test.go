@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// twoUplinks makes u0 (MTU 1400, 192.0.2.2/24) and w0 (MTU 1300, 198.51.100.2/24).
+// twoUplinks creates u0 (MTU 1400, 192.0.2.2/24) and w0 (MTU 1300, 198.51.100.2/24).
 func twoUplinks(t *testing.T) {
 	t.Helper()
 	enterNamespace(t)
@@ -22,7 +22,7 @@ func twoUplinks(t *testing.T) {
 		{"u0", "u1", "192.0.2.2/24", 1400},
 		{"w0", "w1", "198.51.100.2/24", 1300},
 	} {
-		addCable(t, u.name, u.peer)
+		addVeth(t, u.name, u.peer)
 		if err := AddAddress(u.name, netip.MustParsePrefix(u.addr)); err != nil {
 			t.Fatal(err)
 		}
@@ -32,7 +32,7 @@ func twoUplinks(t *testing.T) {
 	}
 }
 
-// addVia adds a default route or another through a gateway.
+// addVia adds a route, such as the default route, through a gateway.
 func addVia(t *testing.T, dst, gw string, mtu, metric int) {
 	t.Helper()
 	err := netlink.RouteAdd(&netlink.Route{
@@ -43,7 +43,7 @@ func addVia(t *testing.T, dst, gw string, mtu, metric int) {
 	}
 }
 
-func TestPathMTUIsTheRoutesOrElseTheLinks(t *testing.T) {
+func TestPathMTUFallsBackToLinkMTU(t *testing.T) {
 	twoUplinks(t)
 	addVia(t, "0.0.0.0/0", "192.0.2.1", 0, 0)
 	addVia(t, "203.0.113.0/24", "192.0.2.1", 1234, 0)
@@ -55,7 +55,7 @@ func TestPathMTUIsTheRoutesOrElseTheLinks(t *testing.T) {
 	}
 }
 
-func TestPathMTUWithoutRouteIsErrNoRoute(t *testing.T) {
+func TestPathMTUWithoutRouteReturnsErrNoRoute(t *testing.T) {
 	enterNamespace(t)
 	for _, dst := range []string{"203.0.113.9", "2001:db8::1"} {
 		if _, err := PathMTU(netip.MustParseAddr(dst), 0); !errors.Is(err, ErrNoRoute) {
@@ -67,7 +67,7 @@ func TestPathMTUWithoutRouteIsErrNoRoute(t *testing.T) {
 	}
 }
 
-func TestDefaultRouteMTUIsThatOfTheLowestMetric(t *testing.T) {
+func TestDefaultRouteMTUUsesLowestMetric(t *testing.T) {
 	twoUplinks(t)
 	addVia(t, "0.0.0.0/0", "192.0.2.1", 0, 200)
 	if got, err := DefaultRouteMTU(); err != nil || got != 1400 {
@@ -79,7 +79,7 @@ func TestDefaultRouteMTUIsThatOfTheLowestMetric(t *testing.T) {
 	}
 }
 
-func TestDefaultRouteMTUOfSeveralNextHopsIsTheSmallest(t *testing.T) {
+func TestDefaultRouteMTUUsesSmallestNextHopMTU(t *testing.T) {
 	twoUplinks(t)
 	hop := func(link, gw string) *netlink.NexthopInfo {
 		l, err := FindLink(link)
@@ -103,7 +103,7 @@ func TestDefaultRouteMTUOfSeveralNextHopsIsTheSmallest(t *testing.T) {
 	}
 }
 
-func TestRoutesGoToTheirTable(t *testing.T) {
+func TestRoutesAreAddedToTheirTable(t *testing.T) {
 	twoUplinks(t)
 	for _, r := range []Route{
 		{Dst: netip.MustParsePrefix("0.0.0.0/0"), Link: "u0", Table: 51820},

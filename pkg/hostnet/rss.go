@@ -13,20 +13,20 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// ErrNoRSS is in the chain of the error for a device that does not choose among receive queues by a hash which can be
-// read: veth, loopback, TUN, a NIC with one queue.
+// ErrNoRSS is wrapped by the error for a device without readable receive-side scaling: veth, loopback, TUN, or a NIC
+// with one queue.
 var ErrNoRSS = errors.New("no receive-side scaling")
 
-// RSS is how a device chooses the receive queue of a packet.
+// RSS is a device's receive-side scaling: how it selects the receive queue of a packet.
 type RSS struct {
-	spread.RSS // Device is the name
+	spread.RSS // Device is the device's name
 	Driver     string
-	Channels   int // RX channels, combined ones included; 0 if the driver does not tell
+	Channels   int // RX channels, including combined ones; 0 if the driver does not report them
 }
 
-// ReadRSS reads a device's hash function, key, indirection table and hashed fields over ethtool's ioctls, which Linux
-// 5.10 has and anybody may use. A driver that does not tell the fields is taken to hash addresses and ports. Errors:
-// ErrNoLink, ErrNoRSS, and for a driver that contradicts itself.
+// ReadRSS reads a device's hash function, key, indirection table and hashed fields by the ethtool ioctls, which need
+// no privilege (Linux 5.10). A driver that does not report the fields is assumed to hash addresses and ports. Errors:
+// ErrNoLink, ErrNoRSS, or an error about inconsistent replies of the driver.
 func ReadRSS(device string) (RSS, error) {
 	call, closeIt, err := openEthtool(device)
 	if err == nil {
@@ -62,12 +62,12 @@ func readRSS(device string, call ethtool, release string) (RSS, error) {
 		r.Channels, err = receiveChannels(call)
 	}
 	if err == nil {
-		r.Driver, err = knownDriver(call)
+		r.Driver, err = driverNameOrNone(call)
 	}
 	if err != nil {
 		return RSS{}, rssError(device, err)
 	}
-	if r.Transform == spread.Plain && hidesTransform(r.Driver, release) {
+	if r.Transform == spread.Plain && omitsTransform(r.Driver, release) {
 		r.Transform = spread.SymmetricORXOR
 	}
 	return r, nil
@@ -81,22 +81,22 @@ const (
 	rxfhTransform = 17 // since Linux 6.8, reserved and zero before
 	rxfhLen       = 24
 
-	hashToeplitz   = 1 << 0 // ETH_RSS_HASH_TOP
-	xfrmSymXOR     = 1 << 0 // RXH_XFRM_SYM_XOR
-	xfrmSymORXOR   = 1 << 1 // RXH_XFRM_SYM_OR_XOR
-	maxTable       = 1 << 16
-	maxKey         = 1 << 10
-	maxQueue       = 1 << 16
-	rssTableTries  = 4
-	tableEntrySize = 4
+	hashToeplitz     = 1 << 0 // ETH_RSS_HASH_TOP
+	xfrmSymXOR       = 1 << 0 // RXH_XFRM_SYM_XOR
+	xfrmSymORXOR     = 1 << 1 // RXH_XFRM_SYM_OR_XOR
+	maxTable         = 1 << 16
+	maxKey           = 1 << 10
+	maxQueue         = 1 << 16
+	rssTableAttempts = 4
+	tableEntrySize   = 4
 )
 
-var errContradicts = errors.New("the driver contradicts itself")
+var errInconsistent = errors.New("inconsistent reply from the driver")
 
-// readTable reads the hash function, the key and the table. Their lengths are asked for first, and again if they
-// changed in between.
+// readTable reads the hash function, the key and the table. It reads their lengths first, and again if they changed
+// meanwhile.
 func (r *RSS) readTable(call ethtool) error {
-	for range rssTableTries {
+	for range rssTableAttempts {
 		table, key, err := tableLengths(call)
 		if err != nil {
 			return err
@@ -104,7 +104,7 @@ func (r *RSS) readTable(call ethtool) error {
 		b := request(unix.ETHTOOL_GRSSH, rxfhLen+tableEntrySize*table+key)
 		binary.NativeEndian.PutUint32(b[rxfhTableLen:], uint32(table))
 		binary.NativeEndian.PutUint32(b[rxfhKeyLen:], uint32(key))
-		if err := call(b); errors.Is(err, unix.EINVAL) { // other lengths than the device's
+		if err := call(b); errors.Is(err, unix.EINVAL) { // the lengths have changed
 			continue
 		} else if err != nil {
 			return err
@@ -113,7 +113,7 @@ func (r *RSS) readTable(call ethtool) error {
 			return r.decodeTable(b, table)
 		}
 	}
-	return fmt.Errorf("lengths of key and table changed %d times: %w", rssTableTries, errContradicts)
+	return fmt.Errorf("the lengths of key and table changed %d times: %w", rssTableAttempts, errInconsistent)
 }
 
 func tableLengths(call ethtool) (table, key int, err error) {
@@ -123,7 +123,7 @@ func tableLengths(call ethtool) (table, key int, err error) {
 	}
 	t, k := uint32At(b, rxfhTableLen), uint32At(b, rxfhKeyLen)
 	if t > maxTable || k > maxKey {
-		return 0, 0, fmt.Errorf("a table of %d entries and a key of %d bytes: %w", t, k, errContradicts)
+		return 0, 0, fmt.Errorf("a table of %d entries and a key of %d bytes: %w", t, k, errInconsistent)
 	}
 	if t == 0 || k == 0 {
 		return 0, 0, ErrNoRSS
@@ -138,7 +138,7 @@ func (r *RSS) decodeTable(b []byte, table int) error {
 	for i := range r.Indirection {
 		r.Indirection[i] = uint32At(b, rxfhLen+tableEntrySize*i)
 		if r.Indirection[i] >= maxQueue {
-			return fmt.Errorf("queue %d in the table: %w", r.Indirection[i], errContradicts)
+			return fmt.Errorf("queue %d in the table: %w", r.Indirection[i], errInconsistent)
 		}
 	}
 	return nil
@@ -163,9 +163,9 @@ func transform(xfrm byte) spread.Transform {
 	return spread.OtherTransform
 }
 
-// hidesTransform tells of a driver that transforms its input and reports it only from Linux 6.15 (commit 4d20c9f2db83,
-// "net/mlx5e: Symmetric OR-XOR RSS hash control").
-func hidesTransform(driver, release string) bool {
+// omitsTransform reports whether a driver transforms the hash input without reporting it. mlx5 reports it since Linux
+// 6.15 (commit 4d20c9f2db83, "net/mlx5e: Symmetric OR-XOR RSS hash control").
+func omitsTransform(driver, release string) bool {
 	var major, minor int
 	_, err := fmt.Sscanf(release, "%d.%d", &major, &minor)
 	return driver == "mlx5_core" && err == nil && (major < 6 || major == 6 && minor < 15)
@@ -184,10 +184,11 @@ const (
 	hashPorts     = 1<<6 | 1<<7 // RXH_L4_B_0_1, RXH_L4_B_2_3
 )
 
-// SetUDPFields sets by which fields a device hashes UDP over one of the families, as `ethtool -N DEVICE rx-flow-hash` does:
-// spread.FourTuple or spread.AddressesOnly. Some drivers take it and do otherwise: ReadRSS tells. It needs CAP_NET_ADMIN.
+// SetUDPFields sets the fields that a device hashes for UDP over one family, as `ethtool -N DEVICE rx-flow-hash`
+// does: spread.FourTuple or spread.AddressesOnly. Some drivers accept the request without applying it; ReadRSS
+// returns the result. It needs CAP_NET_ADMIN.
 func SetUDPFields(device string, family Family, fields spread.Fields) error {
-	_, err := asked(device, "setting the hashed fields", func(call ethtool) (struct{}, error) {
+	_, err := withEthtool(device, "setting the hashed fields", func(call ethtool) (struct{}, error) {
 		return struct{}{}, setFields(call, flowOf(family), fields)
 	})
 	return err
@@ -217,7 +218,7 @@ func setFields(call ethtool, flow uint32, fields spread.Fields) error {
 func readFields(call ethtool, flow uint32) (spread.Fields, error) {
 	b := request(unix.ETHTOOL_GRXFH, rxnfcLen)
 	binary.NativeEndian.PutUint32(b[rxnfcFlow:], flow)
-	if ok, err := told(call(b)); !ok {
+	if ok, err := isSupported(call(b)); !ok {
 		return spread.FourTuple, err
 	}
 	switch binary.NativeEndian.Uint64(b[rxnfcData:]) {
@@ -229,19 +230,19 @@ func readFields(call ethtool, flow uint32) (spread.Fields, error) {
 	return spread.OtherFields, nil
 }
 
-// receiveChannels is 0 where the driver does not tell.
+// receiveChannels returns 0 if the driver does not report them.
 func receiveChannels(call ethtool) (int, error) {
 	c, err := channels(call)
-	if ok, err := told(err); !ok {
+	if ok, err := isSupported(err); !ok {
 		return 0, err
 	}
 	return c.RX + c.Combined, nil
 }
 
-// knownDriver is "" where there is none that tells its name.
-func knownDriver(call ethtool) (string, error) {
+// driverNameOrNone returns "" if the driver does not report its name.
+func driverNameOrNone(call ethtool) (string, error) {
 	name, err := driverName(call)
-	if ok, err := told(err); !ok {
+	if ok, err := isSupported(err); !ok {
 		return "", err
 	}
 	return name, nil

@@ -14,24 +14,24 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// RSSFor returns the receive-side scaling of the device on which a peer's packets to a local address are likely to
-// arrive: the one that packets to the peer leave by if they bear mark. An invalid or unspecified local address is any. Of
-// a VLAN, macvlan or ipvlan that is the device below it; of a bond or team its members, if all of them choose alike; of a bridge those
-// of its ports that have RSS at all, likewise. Should the peer's packets come in elsewhere, a plan made from this
-// is no worse than none.
+// RSSFor returns the receive-side scaling of the device on which a peer's packets to a local address probably arrive:
+// the device by which packets with mark leave to the peer. An invalid or unspecified local address matches any. For a
+// VLAN, macvlan or ipvlan it is the device below. For a bond or team it is that of the members, if all hash in the
+// same way. For a bridge it is that of the ports that have RSS, on the same condition. If the peer's packets arrive
+// on another device, a port plan made from this is no worse than none.
 //
-// Errors: ErrNoRSS, which includes members that differ and a lower device in another network namespace, ErrNoLink if a
-// device goes away meanwhile, or the kernel's when there is no route.
+// Errors: ErrNoRSS, also for members that differ and a lower device in another network namespace; ErrNoLink if a
+// device is deleted meanwhile; or the kernel's error when there is no route.
 func RSSFor(local, peer netip.Addr, mark uint32) (RSS, error) {
-	index, err := linkTowards(local, peer, mark)
+	index, err := routeLink(local, peer, mark)
 	if err != nil {
 		return RSS{}, fmt.Errorf("finding the device towards %s: %w", peer, err)
 	}
 	return rssFinder{read: ReadRSS, byIndex: netlink.LinkByIndex, list: netlink.LinkList}.index(index, rssDepth)
 }
 
-// linkTowards returns the index of the link by which packets to the peer leave.
-func linkTowards(local, peer netip.Addr, mark uint32) (int, error) {
+// routeLink returns the index of the link by which packets to the peer leave.
+func routeLink(local, peer netip.Addr, mark uint32) (int, error) {
 	if !peer.IsValid() {
 		return 0, errors.New("no address")
 	}
@@ -51,14 +51,14 @@ func linkTowards(local, peer netip.Addr, mark uint32) (int, error) {
 	return routes[0].LinkIndex, nil
 }
 
-// rssFinder walks down from a link to the devices that have queues.
+// rssFinder follows stacked links down to the devices that have queues.
 type rssFinder struct {
 	read    func(device string) (RSS, error)
 	byIndex func(int) (netlink.Link, error)
 	list    func() ([]netlink.Link, error)
 }
 
-// rssDepth bounds how far: a bridge over a VLAN over a bond over NICs is 4.
+// rssDepth bounds the number of stacked links: a bridge over a VLAN over a bond over NICs is 4.
 const rssDepth = 6
 
 func (f rssFinder) index(index, depth int) (RSS, error) {
@@ -74,7 +74,7 @@ func (f rssFinder) index(index, depth int) (RSS, error) {
 
 func (f rssFinder) link(l netlink.Link, depth int) (RSS, error) {
 	if depth == 0 {
-		return RSS{}, fmt.Errorf("%s stands on too many others: %w", l.Attrs().Name, ErrNoRSS)
+		return RSS{}, fmt.Errorf("%s has too many stacked devices: %w", l.Attrs().Name, ErrNoRSS)
 	}
 	switch l.Type() {
 	case "vlan", "macvlan", "ipvlan":
@@ -90,12 +90,12 @@ func (f rssFinder) link(l netlink.Link, depth int) (RSS, error) {
 func (f rssFinder) lower(l netlink.Link, depth int) (RSS, error) {
 	a := l.Attrs()
 	if a.ParentIndex == 0 || a.NetNsID >= 0 {
-		return RSS{}, fmt.Errorf("the device below %s is out of sight: %w", a.Name, ErrNoRSS)
+		return RSS{}, fmt.Errorf("the lower device of %s is missing or in another network namespace: %w", a.Name, ErrNoRSS)
 	}
 	return f.index(a.ParentIndex, depth-1)
 }
 
-// members returns what all members of a link have in common; with mixed, of those members that have RSS.
+// members returns the RSS that all members of a link share. With mixed it ignores members without RSS.
 func (f rssFinder) members(l netlink.Link, depth int, mixed bool) (RSS, error) {
 	links, err := Dump(f.list)
 	if err != nil {
@@ -115,23 +115,23 @@ func (f rssFinder) members(l netlink.Link, depth int, mixed bool) (RSS, error) {
 		}
 		all = append(all, r)
 	}
-	return common(l.Attrs().Name, all)
+	return commonRSS(l.Attrs().Name, all)
 }
 
-// common returns the first of several, if all choose alike.
-func common(master string, all []RSS) (RSS, error) {
+// commonRSS returns the first of several, if all hash in the same way.
+func commonRSS(master string, all []RSS) (RSS, error) {
 	if len(all) == 0 {
-		return RSS{}, fmt.Errorf("%s has no members that have it: %w", master, ErrNoRSS)
+		return RSS{}, fmt.Errorf("no member of %s has it: %w", master, ErrNoRSS)
 	}
 	for _, r := range all[1:] {
-		if !alike(&all[0].RSS, &r.RSS) {
+		if !sameHash(&all[0].RSS, &r.RSS) {
 			return RSS{}, fmt.Errorf("%s and %s, members of %s, hash differently: %w", all[0].Device, r.Device, master, ErrNoRSS)
 		}
 	}
 	return all[0], nil
 }
 
-func alike(a, b *spread.RSS) bool {
+func sameHash(a, b *spread.RSS) bool {
 	return a.Function == b.Function && a.Transform == b.Transform && a.UDP4 == b.UDP4 && a.UDP6 == b.UDP6 &&
 		slices.Equal(a.Key, b.Key) && slices.Equal(a.Indirection, b.Indirection)
 }

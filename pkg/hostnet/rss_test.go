@@ -16,20 +16,20 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// fakeNIC answers ethtool commands as a driver does.
+// fakeNIC simulates the ethtool commands of a driver.
 type fakeNIC struct {
-	driver          string
-	key             []byte
-	table           []uint32
-	function, xfrm  byte
-	udp4, udp6      uint64
-	rx, combined    uint32
-	errs            map[uint32]error  // by command
-	lengths         [2]uint32         // told in place of table's and key's
-	changesOnce     bool              // the table grows between the two questions
-	tellsOtherwhile bool              // the second answer has other lengths than the first
-	calls           map[uint32]int    // by command
-	last            map[uint32][]byte // request, by command
+	driver           string
+	key              []byte
+	table            []uint32
+	function, xfrm   byte
+	udp4, udp6       uint64
+	rx, combined     uint32
+	errs             map[uint32]error  // by command
+	lengths          [2]uint32         // isSupported in place of table's and key's
+	changesOnce      bool              // the table grows between the two requests
+	lengthsAlternate bool              // the second reply has other lengths than the first
+	calls            map[uint32]int    // by command
+	last             map[uint32][]byte // request, by command
 }
 
 func goodNIC() *fakeNIC {
@@ -80,7 +80,7 @@ func (n *fakeNIC) rssh(b []byte, put func(int, uint32)) error {
 	if !asked {
 		return nil
 	}
-	if n.tellsOtherwhile {
+	if n.lengthsAlternate {
 		put(8, uint32(len(n.table))+1)
 	}
 	b[16], b[17] = n.function, n.xfrm
@@ -93,7 +93,7 @@ func (n *fakeNIC) rssh(b []byte, put func(int, uint32)) error {
 
 const testRelease = "6.18.44-test"
 
-func TestRSSIsReadAsTheDriverTellsIt(t *testing.T) {
+func TestReadRSSReturnsDriverValues(t *testing.T) {
 	n := goodNIC()
 	n.rx = 2
 	r, err := readRSS("eth7", n.call, testRelease)
@@ -107,7 +107,7 @@ func TestRSSIsReadAsTheDriverTellsIt(t *testing.T) {
 	}
 }
 
-func TestWhatADriverTellsIsUnderstood(t *testing.T) {
+func TestReadRSSParsesDriverVariants(t *testing.T) {
 	for name, c := range map[string]struct {
 		set  func(*fakeNIC)
 		want func(RSS) bool
@@ -117,15 +117,15 @@ func TestWhatADriverTellsIsUnderstood(t *testing.T) {
 		"no function":            {func(n *fakeNIC) { n.function = 0 }, func(r RSS) bool { return r.Function == spread.OtherFunction }},
 		"symmetric xor":          {func(n *fakeNIC) { n.xfrm = 1 }, func(r RSS) bool { return r.Transform == spread.SymmetricXOR }},
 		"symmetric or-xor":       {func(n *fakeNIC) { n.xfrm = 2 }, func(r RSS) bool { return r.Transform == spread.SymmetricORXOR }},
-		"transform to come":      {func(n *fakeNIC) { n.xfrm = 4 }, func(r RSS) bool { return r.Transform == spread.OtherTransform }},
+		"unknown transform":      {func(n *fakeNIC) { n.xfrm = 4 }, func(r RSS) bool { return r.Transform == spread.OtherTransform }},
 		"UDP/IPv4 by addresses":  {func(n *fakeNIC) { n.udp4 = 0x30 }, func(r RSS) bool { return r.UDP4 == spread.AddressesOnly && r.UDP6 == spread.FourTuple }},
 		"UDP/IPv6 by addresses":  {func(n *fakeNIC) { n.udp6 = 0x30 }, func(r RSS) bool { return r.UDP6 == spread.AddressesOnly && r.UDP4 == spread.FourTuple }},
 		"by source alone":        {func(n *fakeNIC) { n.udp4 = 0x50 }, func(r RSS) bool { return r.UDP4 == spread.OtherFields }},
 		"discarded":              {func(n *fakeNIC) { n.udp4 = 1 << 31 }, func(r RSS) bool { return r.UDP4 == spread.OtherFields }},
 		"by VLAN too":            {func(n *fakeNIC) { n.udp4 = 0xf4 }, func(r RSS) bool { return r.UDP4 == spread.OtherFields }},
-		"fields untold":          {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GRXFH] = unix.EOPNOTSUPP }, func(r RSS) bool { return r.UDP4 == spread.FourTuple }},
+		"no fields":              {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GRXFH] = unix.EOPNOTSUPP }, func(r RSS) bool { return r.UDP4 == spread.FourTuple }},
 		"fields unknown":         {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GRXFH] = unix.EINVAL }, func(r RSS) bool { return r.UDP6 == spread.FourTuple }},
-		"channels untold":        {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GCHANNELS] = unix.EOPNOTSUPP }, func(r RSS) bool { return r.Channels == 0 }},
+		"no channels":            {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GCHANNELS] = unix.EOPNOTSUPP }, func(r RSS) bool { return r.Channels == 0 }},
 		"table grew":             {func(n *fakeNIC) { n.changesOnce = true }, func(r RSS) bool { return len(r.Indirection) == 256 }},
 		"driver of 40 bytes":     {func(n *fakeNIC) { n.driver = strings.Repeat("x", 40) }, func(r RSS) bool { return len(r.Driver) == 32 }},
 		"driver with a sequence": {func(n *fakeNIC) { n.driver = "\x1b[2J" }, func(r RSS) bool { return r.Driver == "?[2J" }},
@@ -138,7 +138,7 @@ func TestWhatADriverTellsIsUnderstood(t *testing.T) {
 	}
 }
 
-func TestMellanoxTransformIsKnownWhereItIsNotReported(t *testing.T) {
+func TestUnreportedMellanoxTransformIsKnown(t *testing.T) {
 	for _, c := range []struct {
 		driver, release string
 		xfrm            byte
@@ -161,23 +161,23 @@ func TestMellanoxTransformIsKnownWhereItIsNotReported(t *testing.T) {
 	}
 }
 
-func TestDriverThatLiesIsRefused(t *testing.T) {
+func TestInconsistentDriverIsRejected(t *testing.T) {
 	for name, c := range map[string]struct {
 		lie  func(*fakeNIC)
 		want error
 	}{
-		"table of 4 G entries":     {func(n *fakeNIC) { n.lengths = [2]uint32{1<<32 - 1, 40} }, errContradicts},
-		"key of 4 GB":              {func(n *fakeNIC) { n.lengths = [2]uint32{128, 1<<32 - 1} }, errContradicts},
-		"lengths of another table": {func(n *fakeNIC) { n.lengths = [2]uint32{64, 40} }, errContradicts},
-		"other lengths later":      {func(n *fakeNIC) { n.tellsOtherwhile = true }, errContradicts},
-		"queue beyond belief":      {func(n *fakeNIC) { n.table[5] = 1 << 31 }, errContradicts},
-		"channels beyond belief":   {func(n *fakeNIC) { n.combined = 1<<32 - 1 }, errContradicts},
+		"table of 4 G entries":     {func(n *fakeNIC) { n.lengths = [2]uint32{1<<32 - 1, 40} }, errInconsistent},
+		"key of 4 GB":              {func(n *fakeNIC) { n.lengths = [2]uint32{128, 1<<32 - 1} }, errInconsistent},
+		"lengths of another table": {func(n *fakeNIC) { n.lengths = [2]uint32{64, 40} }, errInconsistent},
+		"other lengths later":      {func(n *fakeNIC) { n.lengthsAlternate = true }, errInconsistent},
+		"queue out of range":       {func(n *fakeNIC) { n.table[5] = 1 << 31 }, errInconsistent},
+		"channels out of range":    {func(n *fakeNIC) { n.combined = 1<<32 - 1 }, errInconsistent},
 		"no table":                 {func(n *fakeNIC) { n.table = nil }, ErrNoRSS},
 		"no key":                   {func(n *fakeNIC) { n.key = nil }, ErrNoRSS},
 		"no RSS":                   {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GRSSH] = unix.EOPNOTSUPP }, ErrNoRSS},
-		"gone at once":             {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GRSSH] = unix.ENODEV }, ErrNoLink},
-		"gone later":               {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GRXFH] = unix.ENODEV }, ErrNoLink},
-		"gone at last":             {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GDRVINFO] = unix.ENODEV }, ErrNoLink},
+		"deleted at first":         {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GRSSH] = unix.ENODEV }, ErrNoLink},
+		"deleted later":            {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GRXFH] = unix.ENODEV }, ErrNoLink},
+		"deleted at last":          {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GDRVINFO] = unix.ENODEV }, ErrNoLink},
 		"forbidden":                {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GCHANNELS] = unix.EPERM }, unix.EPERM},
 	} {
 		n := goodNIC()
@@ -194,7 +194,7 @@ func TestReservedFieldsOfRequestsAreZero(t *testing.T) {
 	if _, err := readRSS("eth7", n.call, testRelease); err != nil {
 		t.Fatal(err)
 	}
-	// The kernel refuses others: rss_context, then hfunc to the end of rsvd32.
+	// The kernel rejects nonzero ones: rss_context, then hfunc to the end of rsvd32.
 	b := n.last[unix.ETHTOOL_GRSSH]
 	if got := slices.Concat(b[4:8], b[16:24]); !slices.Equal(got, make([]byte, 12)) {
 		t.Errorf("got % x", got)
@@ -208,7 +208,7 @@ func FuzzReadRSS(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(make([]byte, 4096))
 	f.Fuzz(func(t *testing.T, answers []byte) {
-		// Answers of random bytes, but lengths that are small enough to be asked for.
+		// Replies of random bytes, with lengths that are small enough to request.
 		_, _ = readRSS("eth7", func(b []byte) error {
 			if len(answers) > 0 && answers[0] == 255 {
 				return unix.Errno(answers[0] & 127)
@@ -223,9 +223,9 @@ func FuzzReadRSS(f *testing.F) {
 	})
 }
 
-func TestDevicesWithoutRSSSaySo(t *testing.T) {
+func TestDevicesWithoutRSSReturnErrNoRSS(t *testing.T) {
 	enterNamespace(t)
-	addCable(t, "left0", "right0")
+	addVeth(t, "left0", "right0")
 	for _, device := range []string{"lo", "left0"} {
 		if _, err := ReadRSS(device); !errors.Is(err, ErrNoRSS) {
 			t.Errorf("%s: got %v", device, err)
@@ -238,9 +238,9 @@ func TestDevicesWithoutRSSSaySo(t *testing.T) {
 	}
 }
 
-func TestRSSIsReadOfTheDeviceTowardsThePeer(t *testing.T) {
+func TestRSSIsReadFromDeviceTowardsPeer(t *testing.T) {
 	enterNamespace(t)
-	addCable(t, "left0", "right0")
+	addVeth(t, "left0", "right0")
 	for _, addr := range []string{"192.0.2.1/24", "2001:db8::1/64"} {
 		if err := AddAddress("left0", netip.MustParsePrefix(addr)); err != nil {
 			t.Fatal(err)
@@ -250,7 +250,7 @@ func TestRSSIsReadOfTheDeviceTowardsThePeer(t *testing.T) {
 		"192.0.2.1": "192.0.2.2", "0.0.0.0": "192.0.2.3", "::": "2001:db8::2", "::ffff:192.0.2.1": "::ffff:192.0.2.2",
 	} {
 		l, _ := FindLink("left0")
-		got, err := linkTowards(netip.MustParseAddr(local), netip.MustParseAddr(peer), 0)
+		got, err := routeLink(netip.MustParseAddr(local), netip.MustParseAddr(peer), 0)
 		if err != nil || got != l.Index {
 			t.Errorf("%s to %s: link %d (%v), want %d", local, peer, got, err, l.Index)
 		}
@@ -269,16 +269,16 @@ func TestRSSIsReadOfTheDeviceTowardsThePeer(t *testing.T) {
 	}
 }
 
-func TestPeerInALinkLocalZoneIsReachedByItsLink(t *testing.T) {
+func TestLinkLocalPeerUsesItsZone(t *testing.T) {
 	enterNamespace(t)
-	addCable(t, "left0", "right0")
-	got, err := linkTowards(netip.Addr{}, netip.MustParseAddr("fe80::1%right0"), 0)
+	addVeth(t, "left0", "right0")
+	got, err := routeLink(netip.Addr{}, netip.MustParseAddr("fe80::1%right0"), 0)
 	if l, _ := FindLink("right0"); err != nil || got != l.Index {
 		t.Errorf("link %d (%v), want %d", got, err, l.Index)
 	}
 }
 
-// hostOf is a finder on a made-up host: NICs eth0, eth1 and eth9 alike, odd0 with a key of its own, veth0 without RSS.
+// hostOf returns a finder on a simulated host: NICs eth0, eth1 and eth9 hash alike, odd0 has another key, veth0 has no RSS.
 func hostOf(links ...netlink.Link) rssFinder {
 	return rssFinder{
 		read: func(device string) (RSS, error) {
@@ -325,33 +325,33 @@ func bridge(index int) netlink.Link {
 	return &netlink.Bridge{LinkAttrs: attrs("bridge", index, 0, 0)}
 }
 
-func TestRSSIsThatOfTheDevicesBelow(t *testing.T) {
+func TestRSSIsReadFromLowerDevices(t *testing.T) {
 	elsewhere := attrs("away", 1, 7, 0)
 	elsewhere.NetNsID = 3
 	for name, c := range map[string]struct {
-		links []netlink.Link // the first is asked for
+		links []netlink.Link // the first is looked up
 		want  string         // device, or "" for ErrNoRSS
 	}{
-		"NIC":                  {[]netlink.Link{nic("eth0", 1, 0)}, "eth0"},
-		"without RSS":          {[]netlink.Link{nic("veth0", 1, 0)}, ""},
-		"VLAN":                 {[]netlink.Link{vlan(1, 2, 0), nic("eth0", 2, 0)}, "eth0"},
-		"VLAN in VLAN":         {[]netlink.Link{vlan(1, 2, 0), vlan(2, 3, 0), nic("eth0", 3, 0)}, "eth0"},
-		"VLAN of elsewhere":    {[]netlink.Link{&netlink.Vlan{LinkAttrs: elsewhere}}, ""},
-		"VLAN of nothing":      {[]netlink.Link{vlan(1, 0, 0)}, ""},
-		"VLAN of itself":       {[]netlink.Link{vlan(1, 1, 0)}, ""},
-		"macvlan":              {[]netlink.Link{&netlink.Macvlan{LinkAttrs: attrs("m", 1, 2, 0)}, nic("eth0", 2, 0)}, "eth0"},
-		"ipvlan":               {[]netlink.Link{&netlink.IPVlan{LinkAttrs: attrs("i", 1, 2, 0)}, nic("eth0", 2, 0)}, "eth0"},
-		"bond":                 {[]netlink.Link{bond(1, 0), nic("eth0", 2, 1), nic("eth1", 3, 1), nic("odd0", 4, 0)}, "eth0"},
-		"bond of unlike":       {[]netlink.Link{bond(1, 0), nic("eth0", 2, 1), nic("odd0", 3, 1)}, ""},
-		"bond with one veth":   {[]netlink.Link{bond(1, 0), nic("eth0", 2, 1), nic("veth0", 3, 1)}, ""},
-		"bond of none":         {[]netlink.Link{bond(1, 0)}, ""},
-		"team":                 {[]netlink.Link{&netlink.GenericLink{LinkAttrs: attrs("t", 1, 0, 0), LinkType: "team"}, nic("eth9", 2, 1)}, "eth9"},
-		"bridge":               {[]netlink.Link{bridge(1), nic("veth0", 2, 1), nic("eth1", 3, 1)}, "eth1"},
-		"bridge of veths":      {[]netlink.Link{bridge(1), nic("veth0", 2, 1)}, ""},
-		"bridge of unlike":     {[]netlink.Link{bridge(1), nic("odd0", 2, 1), nic("eth1", 3, 1)}, ""},
-		"VLAN over bond":       {[]netlink.Link{vlan(1, 2, 0), bond(2, 0), nic("eth0", 3, 2), nic("eth1", 4, 2)}, "eth0"},
-		"bridge over VLAN":     {[]netlink.Link{bridge(1), vlan(2, 3, 1), bond(3, 0), nic("eth0", 4, 3)}, "eth0"},
-		"seven VLANs and more": {[]netlink.Link{vlan(1, 2, 0), vlan(2, 3, 0), vlan(3, 4, 0), vlan(4, 5, 0), vlan(5, 6, 0), vlan(6, 7, 0), vlan(7, 8, 0), nic("eth0", 8, 0)}, ""},
+		"NIC":                      {[]netlink.Link{nic("eth0", 1, 0)}, "eth0"},
+		"without RSS":              {[]netlink.Link{nic("veth0", 1, 0)}, ""},
+		"VLAN":                     {[]netlink.Link{vlan(1, 2, 0), nic("eth0", 2, 0)}, "eth0"},
+		"VLAN in VLAN":             {[]netlink.Link{vlan(1, 2, 0), vlan(2, 3, 0), nic("eth0", 3, 0)}, "eth0"},
+		"VLAN of other netns":      {[]netlink.Link{&netlink.Vlan{LinkAttrs: elsewhere}}, ""},
+		"VLAN of nothing":          {[]netlink.Link{vlan(1, 0, 0)}, ""},
+		"VLAN of itself":           {[]netlink.Link{vlan(1, 1, 0)}, ""},
+		"macvlan":                  {[]netlink.Link{&netlink.Macvlan{LinkAttrs: attrs("m", 1, 2, 0)}, nic("eth0", 2, 0)}, "eth0"},
+		"ipvlan":                   {[]netlink.Link{&netlink.IPVlan{LinkAttrs: attrs("i", 1, 2, 0)}, nic("eth0", 2, 0)}, "eth0"},
+		"bond":                     {[]netlink.Link{bond(1, 0), nic("eth0", 2, 1), nic("eth1", 3, 1), nic("odd0", 4, 0)}, "eth0"},
+		"bond of different NICs":   {[]netlink.Link{bond(1, 0), nic("eth0", 2, 1), nic("odd0", 3, 1)}, ""},
+		"bond with one veth":       {[]netlink.Link{bond(1, 0), nic("eth0", 2, 1), nic("veth0", 3, 1)}, ""},
+		"bond of none":             {[]netlink.Link{bond(1, 0)}, ""},
+		"team":                     {[]netlink.Link{&netlink.GenericLink{LinkAttrs: attrs("t", 1, 0, 0), LinkType: "team"}, nic("eth9", 2, 1)}, "eth9"},
+		"bridge":                   {[]netlink.Link{bridge(1), nic("veth0", 2, 1), nic("eth1", 3, 1)}, "eth1"},
+		"bridge of veths":          {[]netlink.Link{bridge(1), nic("veth0", 2, 1)}, ""},
+		"bridge of different NICs": {[]netlink.Link{bridge(1), nic("odd0", 2, 1), nic("eth1", 3, 1)}, ""},
+		"VLAN over bond":           {[]netlink.Link{vlan(1, 2, 0), bond(2, 0), nic("eth0", 3, 2), nic("eth1", 4, 2)}, "eth0"},
+		"bridge over VLAN":         {[]netlink.Link{bridge(1), vlan(2, 3, 1), bond(3, 0), nic("eth0", 4, 3)}, "eth0"},
+		"seven VLANs and more":     {[]netlink.Link{vlan(1, 2, 0), vlan(2, 3, 0), vlan(3, 4, 0), vlan(4, 5, 0), vlan(5, 6, 0), vlan(6, 7, 0), vlan(7, 8, 0), nic("eth0", 8, 0)}, ""},
 	} {
 		r, err := hostOf(c.links...).index(1, rssDepth)
 		if r.Device != c.want || errors.Is(err, ErrNoRSS) != (c.want == "") {
@@ -360,15 +360,15 @@ func TestRSSIsThatOfTheDevicesBelow(t *testing.T) {
 	}
 }
 
-func TestDeviceThatGoesAwayMeanwhileIsSaidSo(t *testing.T) {
+func TestDeviceDeletedDuringLookupReturnsErrNoLink(t *testing.T) {
 	if _, err := hostOf(vlan(1, 2, 0)).index(1, rssDepth); !errors.Is(err, ErrNoLink) {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestRealBridgeHasTheRSSOfNone(t *testing.T) {
+func TestBridgeOfVethsHasNoRSS(t *testing.T) {
 	enterNamespace(t)
-	addCable(t, "left0", "right0")
+	addVeth(t, "left0", "right0")
 	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}); err != nil {
 		t.Skipf("needs bridges: %v", err)
 	}

@@ -8,17 +8,16 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Rule is a policy routing rule of the two kinds that a tunnel's default route needs.
+// Rule is a policy routing rule, limited to the two kinds that a tunnel's default route needs.
 type Rule struct {
 	Family   Family
-	Table    uint32 // where the rule looks
-	NotMark  uint32 // apply to packets without this fwmark; 0 for to all
-	OnlyMore bool   // disregard default routes in the table (suppress_prefixlength 0)
+	Table    uint32 // the table that the rule looks up
+	NotMark  uint32 // match packets without this fwmark; 0 matches all
+	OnlyMore bool   // ignore default routes in the table (suppress_prefixlength 0)
 	Priority int    // set by Rules; ignored by AddRule
 }
 
-// AddRule adds a rule in front of all but the first rule of its family, where the kernel puts a rule without a
-// priority.
+// AddRule adds a rule before all but the first rule of its family: the kernel puts a rule without a priority there.
 func AddRule(r Rule) error {
 	n := r.netlink()
 	n.Priority = -1
@@ -28,7 +27,7 @@ func AddRule(r Rule) error {
 	return nil
 }
 
-// DeleteRule deletes exactly this rule, by its priority too.
+// DeleteRule deletes exactly this rule, including its priority.
 func DeleteRule(r Rule) error {
 	if err := netlink.RuleDel(r.netlink()); err != nil {
 		return fmt.Errorf("deleting %s rule %d for table %d: %w", r.Family, r.Priority, r.Table, err)
@@ -36,7 +35,7 @@ func DeleteRule(r Rule) error {
 	return nil
 }
 
-// Rules lists the rules of a family that a Rule can express, in the order in which the kernel applies them.
+// Rules lists the rules of a family that a Rule can represent, in the order in which the kernel applies them.
 func Rules(family Family) ([]Rule, error) {
 	list, err := Dump(func() ([]netlink.Rule, error) { return netlink.RuleList(int(family)) })
 	if err != nil {
@@ -65,7 +64,7 @@ func (r Rule) netlink() *netlink.Rule {
 	return n
 }
 
-// ruleOf reports whether the Rule says all that n does: a rule with other selectors is someone else's.
+// ruleOf reports whether a Rule can represent n. A rule with other selectors belongs to another program.
 func ruleOf(n *netlink.Rule, family Family) (Rule, bool) {
 	r := Rule{
 		Family:   family,

@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-func TestRulesAreAddedInFrontAndDeletedExactly(t *testing.T) {
+func TestRulesAreAddedFirstAndDeletedExactly(t *testing.T) {
 	for _, family := range Families() {
 		t.Run(family.String(), func(t *testing.T) {
 			enterNamespace(t)
@@ -40,7 +40,7 @@ func TestRulesAreAddedInFrontAndDeletedExactly(t *testing.T) {
 	}
 }
 
-func TestRulesWithOtherSelectorsAreNotOurs(t *testing.T) {
+func TestRulesWithOtherSelectorsAreIgnored(t *testing.T) {
 	enterNamespace(t)
 	before := mustRules(t, IPv4)
 	mask := uint32(0xff)

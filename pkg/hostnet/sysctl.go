@@ -8,7 +8,8 @@ import (
 	"os"
 )
 
-// srcValidMark makes reverse path filtering look at a packet's mark (Linux's ip-sysctl documentation, src_valid_mark).
+// srcValidMark makes reverse path filtering consider a packet's mark (Linux's ip-sysctl documentation,
+// src_valid_mark).
 const srcValidMark = "/proc/sys/net/ipv4/conf/all/src_valid_mark"
 
 // SrcValidMark reports whether net.ipv4.conf.all.src_valid_mark is set.

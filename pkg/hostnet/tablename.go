@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoTable is in the chain of the error for a routing table name that no file defines.
+// ErrNoTable is wrapped by the error for an undefined routing table name.
 var ErrNoTable = errors.New("no such routing table")
 
 // TableNumber returns the number of a routing table given as a number (decimal, 0x or leading 0 for octal, as iproute2
@@ -31,7 +31,7 @@ func TableNumber(root fs.FS, table string) (uint32, error) {
 			return n, err
 		}
 	}
-	switch table { // known to iproute2 without any file
+	switch table { // built into iproute2
 	case "main":
 		return MainTable, nil
 	case "local":
@@ -42,7 +42,7 @@ func TableNumber(root fs.FS, table string) (uint32, error) {
 	return 0, fmt.Errorf("looking up routing table %q: %w", table, ErrNoTable)
 }
 
-// tableFiles are the files of iproute2, those of the administrator first.
+// tableFiles returns iproute2's files, the administrator's first.
 func tableFiles(root fs.FS) []string {
 	var files []string
 	for _, dir := range []string{"etc/iproute2", "usr/lib/iproute2", "usr/share/iproute2"} {
@@ -68,7 +68,7 @@ func lookUpTable(root fs.FS, file, name string) (n uint32, found bool, err error
 	return n, found, nil
 }
 
-// scanTables finds a name in lines of "number name"; what it does not understand it passes over, as iproute2 does.
+// scanTables finds a name in lines of "number name". It ignores lines it cannot parse, as iproute2 does.
 func scanTables(r io.Reader, name string) (uint32, bool) {
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {

@@ -8,7 +8,7 @@ import (
 	"testing/fstest"
 )
 
-func TestTableNamesAreLookedUpAsIproute2Does(t *testing.T) {
+func TestTableNamesResolveAsInIproute2(t *testing.T) {
 	root := fstest.MapFS{
 		"etc/iproute2/rt_tables":             {Data: []byte("# reserved\n255\tlocal\n254 main\n0x64 hexed\n7 blue # sky\nbroken\nx bad\n")},
 		"etc/iproute2/rt_tables.d/vpn.conf":  {Data: []byte("4711 vpn\n")},

@@ -13,25 +13,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settle is how long a burst of changes may last before it is reported: time enough for a daemon to take one route out
-// and put another in.
-const settle = 100 * time.Millisecond
+// burstWindow is how long changes are collected before they are reported: a daemon can replace a route within it.
+const burstWindow = 100 * time.Millisecond
 
-// WatchRoutes calls changed after each change that may lead packets another way or leave them with a source address
-// that is gone: a route of either family added, replaced or removed, an address removed, a link set down. Changes that
-// follow each other within 100 ms are one; a call that lasts delays only the next. changed is called from a goroutine of
-// its own until ctx ends. Should the kernel have had to discard messages, that counts as a change.
+// WatchRoutes calls changed after each change that may affect the path or the source address of packets: a route of
+// either family added, replaced or removed, an address removed, or a link set down. Changes within 100 ms are
+// reported once. A long call delays only the next. changed is called from its own goroutine until ctx ends. An
+// overrun, by which messages are lost, counts as a change.
 //
-// It returns when the subscription is in place, so that no later change is missed, or with the reason why there is none.
-// It watches the network namespace that the calling thread is in, and costs nothing while nothing changes.
+// WatchRoutes returns once the subscription is in place, so no later change is missed, or an error if it fails. It
+// watches the network namespace of the calling thread, and costs nothing while nothing changes.
 func WatchRoutes(ctx context.Context, changed func()) error {
-	// Links, because IPv4 routes over a link that goes down vanish without a message (fib_flush).
+	// Links are included because the kernel removes IPv4 routes over a downed link without a message (fib_flush).
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
 	if err != nil {
 		return fmt.Errorf("subscribing to route changes: %w", err)
 	}
-	context.AfterFunc(ctx, socket.Close) // which wakes Receive
+	context.AfterFunc(ctx, socket.Close) // wakes Receive
 	watch(ctx, changed, func() ([]syscall.NetlinkMessage, error) {
 		messages, _, err := socket.Receive()
 		return messages, err
@@ -39,26 +38,26 @@ func WatchRoutes(ctx context.Context, changed func()) error {
 	return nil
 }
 
-// watch starts to read and to report, apart: whatever changed does, messages are taken as they come.
+// watch reads and reports in separate goroutines, so that changed cannot delay the reading.
 func watch(ctx context.Context, changed func(), receive func() ([]syscall.NetlinkMessage, error)) {
 	pending := make(chan struct{}, 1)
 	go readChanges(ctx, pending, receive)
 	go reportChanges(ctx, pending, changed)
 }
 
-// readChanges leaves a token in pending when something changed. An error, ENOBUFS above all, says that a change may have
-// been missed; the pause keeps a lasting one from taking a core.
+// readChanges puts a token into pending when something changed. After an error, above all ENOBUFS (overrun), a change
+// may have been missed. The pause keeps a permanent error from using a whole core.
 func readChanges(ctx context.Context, pending chan<- struct{}, receive func() ([]syscall.NetlinkMessage, error)) {
 	for ctx.Err() == nil {
 		messages, err := receive()
-		if err != nil || anyMatters(messages) {
+		if err != nil || anyRelevant(messages) {
 			select {
 			case pending <- struct{}{}:
 			default:
 			}
 		}
 		if err != nil {
-			pause(ctx, settle)
+			pause(ctx, burstWindow)
 		}
 	}
 }
@@ -70,7 +69,7 @@ func reportChanges(ctx context.Context, pending <-chan struct{}, changed func())
 			return
 		case <-pending:
 		}
-		if !pause(ctx, settle) {
+		if !pause(ctx, burstWindow) {
 			return
 		}
 		select {
@@ -81,7 +80,7 @@ func reportChanges(ctx context.Context, pending <-chan struct{}, changed func())
 	}
 }
 
-// pause returns false when ctx ended first.
+// pause sleeps for d. It returns false if ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -93,18 +92,19 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-func anyMatters(messages []syscall.NetlinkMessage) bool {
+func anyRelevant(messages []syscall.NetlinkMessage) bool {
 	for i := range messages {
-		if matters(messages[i].Header.Type, messages[i].Data) {
+		if isRelevant(messages[i].Header.Type, messages[i].Data) {
 			return true
 		}
 	}
 	return false
 }
 
-// matters says whether an rtnetlink message is about a change that WatchRoutes reports. A new address alone is none: it
-// comes with a route, and each router advertisement repeats it. Cloned routes are what the kernel learned from traffic.
-func matters(kind uint16, data []byte) bool {
+// isRelevant reports whether an rtnetlink message is about a change that WatchRoutes reports. A new address is not:
+// it comes with a route, and each router advertisement repeats it. Cloned routes are cached by the kernel from
+// traffic.
+func isRelevant(kind uint16, data []byte) bool {
 	switch kind {
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		return len(data) >= unix.SizeofRtMsg && // struct rtmsg: rtm_flags

@@ -18,14 +18,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// routeMessage is a message about a route with these flags.
+// routeMessage returns a message about a route with these flags.
 func routeMessage(kind uint16, flags uint32) syscall.NetlinkMessage {
 	data := make([]byte, unix.SizeofRtMsg)
 	binary.NativeEndian.PutUint32(data[8:], flags)
 	return syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: kind}, Data: data}
 }
 
-// linkMessage is a message about a link.
+// linkMessage returns a message about a link.
 func linkMessage(family byte, flags, change uint32) syscall.NetlinkMessage {
 	data := make([]byte, unix.SizeofIfInfomsg)
 	data[0] = family
@@ -34,7 +34,7 @@ func linkMessage(family byte, flags, change uint32) syscall.NetlinkMessage {
 	return syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWLINK}, Data: data}
 }
 
-func TestOnlyWhatMayChangeAPathMatters(t *testing.T) {
+func TestOnlyPathChangesAreRelevant(t *testing.T) {
 	for name, c := range map[string]struct {
 		message syscall.NetlinkMessage
 		want    bool
@@ -42,17 +42,17 @@ func TestOnlyWhatMayChangeAPathMatters(t *testing.T) {
 		"route added":            {routeMessage(unix.RTM_NEWROUTE, 0), true},
 		"route removed":          {routeMessage(unix.RTM_DELROUTE, 0), true},
 		"route learned":          {routeMessage(unix.RTM_NEWROUTE, unix.RTM_F_CLONED), false},
-		"route cut short":        {syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWROUTE}, Data: []byte{2}}, false},
+		"route truncated":        {syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWROUTE}, Data: []byte{2}}, false},
 		"address removed":        {syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_DELADDR}}, true},
 		"address refreshed":      {syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWADDR}}, false},
 		"link set down":          {linkMessage(0, unix.IFF_BROADCAST, unix.IFF_UP|unix.IFF_RUNNING), true},
 		"link set up":            {linkMessage(0, unix.IFF_UP, unix.IFF_UP), false},
 		"link changed otherwise": {linkMessage(0, 0, unix.IFF_PROMISC), false},
 		"bridge port":            {linkMessage(unix.AF_BRIDGE, 0, unix.IFF_UP), false},
-		"link cut short":         {syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWLINK}, Data: make([]byte, 15)}, false},
+		"link truncated":         {syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWLINK}, Data: make([]byte, 15)}, false},
 		"anything else":          {syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWNEIGH}}, false},
 	} {
-		if got := anyMatters([]syscall.NetlinkMessage{c.message}); got != c.want {
+		if got := anyRelevant([]syscall.NetlinkMessage{c.message}); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
@@ -62,16 +62,17 @@ func FuzzRouteMessages(f *testing.F) {
 	f.Add(uint16(unix.RTM_NEWROUTE), routeMessage(0, 0).Data)
 	f.Add(uint16(unix.RTM_NEWLINK), linkMessage(0, 0, 1).Data)
 	f.Add(uint16(unix.RTM_DELADDR), []byte{})
-	f.Fuzz(func(_ *testing.T, kind uint16, data []byte) { matters(kind, data) })
+	f.Fuzz(func(_ *testing.T, kind uint16, data []byte) { isRelevant(kind, data) })
 }
 
-// arrival is one answer of a scripted socket.
+// arrival is one result of a simulated socket.
 type arrival struct {
 	messages []syscall.NetlinkMessage
 	err      error
 }
 
-// scripted starts to watch a socket that answers what is sent to the channel. It returns the number of calls so far.
+// scripted watches a simulated socket that returns the arrivals sent to the channel. calls returns the number of calls
+// so far.
 func scripted(t *testing.T, changed func()) (arrivals chan<- arrival, calls func() int) {
 	ch := make(chan arrival)
 	n := 0
@@ -89,13 +90,13 @@ func scripted(t *testing.T, changed func()) (arrivals chan<- arrival, calls func
 		synctest.Wait() // and the bubble fails if a goroutine is left
 	})
 	return ch, func() int {
-		time.Sleep(2 * settle)
+		time.Sleep(2 * burstWindow)
 		synctest.Wait()
 		return n
 	}
 }
 
-func TestABurstOfChangesIsReportedOnce(t *testing.T) {
+func TestBurstOfChangesIsReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		arrivals, calls := scripted(t, func() {})
 		route := arrival{messages: []syscall.NetlinkMessage{routeMessage(unix.RTM_NEWROUTE, 0)}}
@@ -109,12 +110,12 @@ func TestABurstOfChangesIsReportedOnce(t *testing.T) {
 		}
 		arrivals <- arrival{messages: []syscall.NetlinkMessage{linkMessage(0, unix.IFF_UP, 0)}}
 		if n := calls(); n != 3 {
-			t.Errorf("%d calls, want none for what does not matter", n)
+			t.Errorf("%d calls, want none for irrelevant messages", n)
 		}
 	})
 }
 
-func TestLostMessagesCountAsAChange(t *testing.T) {
+func TestOverrunIsReportedAsChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		arrivals, calls := scripted(t, func() {})
 		for want := 1; want <= 3; want++ {
@@ -126,8 +127,8 @@ func TestLostMessagesCountAsAChange(t *testing.T) {
 	})
 }
 
-// TestChangesAreTakenDuringACall: one that comes while changed runs is reported after it.
-func TestChangesAreTakenDuringACall(t *testing.T) {
+// TestChangesDuringCallbackAreReported: a change while changed runs is reported afterwards.
+func TestChangesDuringCallbackAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		entered, leave := make(chan struct{}), make(chan struct{})
 		arrivals, calls := scripted(t, func() { entered <- struct{}{}; <-leave })
@@ -146,10 +147,10 @@ func TestChangesAreTakenDuringACall(t *testing.T) {
 	})
 }
 
-// changes are the calls of a watch.
+// changes receives a token for each call of a watch.
 type changes chan struct{}
 
-// watched starts to watch the namespace of the test, and waits until the kernel is done with what was there before.
+// watched watches the test's namespace, and waits until earlier changes have been reported.
 func watched(t *testing.T) changes {
 	t.Helper()
 	c := make(changes, 1000)
@@ -160,7 +161,7 @@ func watched(t *testing.T) changes {
 	return c
 }
 
-// await fails the test unless a change is reported, and then waits for the end of what the kernel adds to it.
+// await fails the test unless a change is reported, and then waits until the kernel sends no more messages.
 func (c changes) await(t *testing.T, what string) {
 	t.Helper()
 	select {
@@ -175,13 +176,13 @@ func (c changes) quiet() {
 	for {
 		select {
 		case <-c:
-		case <-time.After(5 * settle):
+		case <-time.After(5 * burstWindow):
 			return
 		}
 	}
 }
 
-// setIPv6 sets a kernel parameter of a link in the thread's namespace; one that is not there needs no setting.
+// setIPv6 sets an IPv6 sysctl of a link in the thread's namespace, if it exists.
 func setIPv6(t *testing.T, link, parameter, value string) {
 	t.Helper()
 	err := os.WriteFile("/proc/sys/net/ipv6/conf/"+link+"/"+parameter, []byte(value), 0)
@@ -200,10 +201,10 @@ func mustParseAddr(t *testing.T, s string) *netlink.Addr {
 	return addr
 }
 
-func TestTheKernelsChangesAreReported(t *testing.T) {
+func TestKernelChangesAreReported(t *testing.T) {
 	enterNamespace(t)
-	setIPv6(t, "default", "addr_gen_mode", "1") // no link-local addresses, which come and go in their own time
-	addCable(t, "uplink", "far")
+	setIPv6(t, "default", "addr_gen_mode", "1") // no link-local addresses, which change asynchronously
+	addVeth(t, "uplink", "far")
 	link, err := netlink.LinkByName("uplink")
 	if err != nil {
 		t.Fatal(err)
@@ -238,7 +239,7 @@ func TestTheKernelsChangesAreReported(t *testing.T) {
 	}
 }
 
-func TestTrafficIsNoChange(t *testing.T) {
+func TestTrafficIsNotReported(t *testing.T) {
 	enterNamespace(t)
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -250,7 +251,7 @@ func TestTrafficIsNoChange(t *testing.T) {
 	select {
 	case <-c:
 		t.Error("traffic was reported as a change")
-	case <-time.After(3 * settle):
+	case <-time.After(3 * burstWindow):
 	}
 	route := &netlink.Route{LinkIndex: lo.Attrs().Index, Dst: ipNet(netip.MustParsePrefix("192.0.2.0/24"))}
 	if err := netlink.RouteAdd(route); err != nil {
@@ -259,7 +260,7 @@ func TestTrafficIsNoChange(t *testing.T) {
 	c.await(t, "route added")
 }
 
-// talk sends datagrams over the loopback device and takes them.
+// talk sends and receives datagrams over the loopback device.
 func talk(t *testing.T, network, at string) {
 	t.Helper()
 	addr, err := net.ResolveUDPAddr(network, at)
@@ -282,7 +283,7 @@ func talk(t *testing.T, network, at string) {
 	}
 }
 
-func TestWatchingEndsWithItsContext(t *testing.T) {
+func TestWatchEndsWithContext(t *testing.T) {
 	enterNamespace(t)
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {

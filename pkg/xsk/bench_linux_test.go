@@ -13,7 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/cost"
 )
 
-// benchBatch is how many frames go together.
+// benchBatch is the number of frames in a batch.
 const benchBatch = 64
 
 func benchSizes(b *testing.B, run func(b *testing.B, size int)) {
@@ -22,7 +22,7 @@ func benchSizes(b *testing.B, run func(b *testing.B, size int)) {
 	}
 }
 
-// BenchmarkSend is sending in copy mode over a veth, whose other end drops in XDP.
+// BenchmarkSend measures sending in copy mode over a veth whose other end drops in XDP.
 func BenchmarkSend(b *testing.B) {
 	benchSizes(b, func(b *testing.B, size int) {
 		l := newLink(b, 1)
@@ -40,7 +40,7 @@ func BenchmarkSend(b *testing.B) {
 	})
 }
 
-// sendBatch sends the frames as they are: what is in them does not matter here.
+// sendBatch sends the frames with whatever they contain.
 func sendBatch(b *testing.B, s *Socket, batch []Desc, size int) {
 	n := s.Reserve(batch)
 	for i := range batch[:n] {
@@ -54,8 +54,7 @@ func sendBatch(b *testing.B, s *Socket, batch []Desc, size int) {
 	}
 }
 
-// BenchmarkSendReceive is a veth from one socket to the other, in each mode: what both ends and the kernel between them
-// cost.
+// BenchmarkSendReceive measures both sockets and the kernel between them, over a veth in each mode.
 func BenchmarkSendReceive(b *testing.B) {
 	for _, mode := range modes {
 		b.Run(mode.name, func(b *testing.B) {
@@ -73,7 +72,7 @@ func BenchmarkSendReceive(b *testing.B) {
 	}
 }
 
-// BenchmarkReceive is receiving alone what waits in the ring, which is all of it but the kernel's copy.
+// BenchmarkReceive measures receiving frames that are already in the ring, without the kernel's copy.
 func BenchmarkReceive(b *testing.B) {
 	benchSizes(b, func(b *testing.B, size int) {
 		from, to := benchPair(b, link.XDPDriverMode, Copy, size)
@@ -113,7 +112,7 @@ func receiveBatch(b *testing.B, from, to *Socket, into []Desc) {
 	}
 }
 
-// awaitFrames waits for frames that another CPU may still carry, and sends others for those that got lost there.
+// awaitFrames waits for frames that another CPU still processes, and replaces frames lost there.
 func awaitFrames(b *testing.B, from, to *Socket, n uint32) {
 	tries := 0
 	await(b, to, "frames", func() bool {

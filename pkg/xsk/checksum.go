@@ -4,17 +4,17 @@ package xsk
 
 import "encoding/binary"
 
-// metadataLen is the size of struct xsk_tx_metadata (24 bytes since Linux 6.15, 16 before; the kernel looks for it that
-// far in front of the frame): 8 bytes of flags, then csum_start, csum_offset.
+// metadataLen is the size of struct xsk_tx_metadata in bytes: 24 since Linux 6.15, 16 before. The kernel expects it
+// that far in front of the frame: 8 bytes of flags, then csum_start and csum_offset.
 const metadataLen = 24
 
-// metadataChecksum asks for a checksum (XDP_TXMD_FLAGS_CHECKSUM).
+// metadataChecksum requests a checksum (XDP_TXMD_FLAGS_CHECKSUM).
 const metadataChecksum = 1 << 1
 
-// requestChecksum writes a request in front of the frame. It reports false, and writes nothing, for one that the kernel
-// would refuse.
+// requestChecksum writes a request in front of the frame. It returns false, and writes nothing, for a request that
+// the kernel would reject.
 func (t *tx) requestChecksum(d *Desc, start, offset uint16) bool {
-	if !t.metadata || !t.soundFrame(*d) || !checksumFits(*d, start, offset) {
+	if !t.metadata || !t.isValidFrame(*d) || !checksumFits(*d, start, offset) {
 		return false
 	}
 	m := t.umem[d.Addr-metadataLen : d.Addr]
@@ -26,15 +26,15 @@ func (t *tx) requestChecksum(d *Desc, start, offset uint16) bool {
 	return true
 }
 
-// soundRequest reports whether the request in front of a sound frame is one that the kernel takes.
-func (t *tx) soundRequest(d Desc) bool {
+// isValidRequest reports whether the kernel accepts the request in front of a valid frame.
+func (t *tx) isValidRequest(d Desc) bool {
 	m := t.umem[d.Addr-metadataLen : d.Addr]
 	return t.metadata && binary.NativeEndian.Uint64(m) == metadataChecksum &&
 		checksumFits(d, binary.NativeEndian.Uint16(m[8:]), binary.NativeEndian.Uint16(m[10:]))
 }
 
-// checksumFits reports whether a checksum's two bytes lie in the frame. The kernel never gets past a packet where they
-// do not.
+// checksumFits reports whether the two bytes of the checksum lie in the frame. A packet where they do not blocks the
+// kernel's TX ring.
 func checksumFits(d Desc, start, offset uint16) bool {
 	return uint32(start)+uint32(offset)+2 <= d.Len
 }

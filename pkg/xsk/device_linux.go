@@ -12,21 +12,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Capabilities are what a device says it can do (netlink family netdev). Its driver decides, whatever is attached.
+// Capabilities are the features that a device reports (netlink family netdev). They depend on the driver, not on
+// attached programs.
 type Capabilities struct {
-	// Native is that the driver runs XDP programs and redirects from them.
+	// Native: the driver runs XDP programs and redirects from them.
 	Native bool
-	// ZeroCopy is that the driver has AF_XDP without copies.
+	// ZeroCopy: the driver supports zero-copy AF_XDP.
 	ZeroCopy bool
-	// RxFragments is that the driver runs XDP programs on packets of several fragments.
+	// RxFragments: the driver runs XDP programs on packets of several fragments.
 	RxFragments bool
-	// MaxFragments is how many frames a packet may have with ZeroCopy; 1 means no MultiBuffer, 0 unknown.
+	// MaxFragments is the largest number of frames in a packet with ZeroCopy; 1 means no MultiBuffer, 0 unknown.
 	MaxFragments int
-	// TxChecksum is that OffloadChecksum works with ZeroCopy. In copy mode it always does.
+	// TxChecksum: OffloadChecksum works with ZeroCopy. In copy mode it always does.
 	TxChecksum bool
 }
 
-// The part of linux/netdev.h that is used.
+// Constants of linux/netdev.h.
 const (
 	netdevFamily        = "netdev"
 	netdevDevGet        = 1
@@ -43,8 +44,8 @@ const (
 	xskTxChecksum = 1 << 1
 )
 
-// Probe asks what a device can do, by its index in the network namespace of the calling thread. The error satisfies
-// errors.Is(err, errors.ErrUnsupported) before Linux 6.3, and ErrGone when there is no such device.
+// Probe queries the capabilities of a device, by its index in the network namespace of the calling thread. The error
+// satisfies errors.Is(err, errors.ErrUnsupported) before Linux 6.3, and errors.Is(err, ErrGone) for a missing device.
 func Probe(ifindex int) (Capabilities, error) {
 	family, err := netlink.GenlFamilyGet(netdevFamily)
 	if errors.Is(err, unix.ENOENT) {
@@ -54,7 +55,7 @@ func Probe(ifindex int) (Capabilities, error) {
 		return Capabilities{}, fmt.Errorf("probing device %d: %w", ifindex, err)
 	}
 	request := nl.NewNetlinkRequest(int(family.ID), unix.NLM_F_ACK)
-	request.AddRawData(question(ifindex))
+	request.AddRawData(devGetRequest(ifindex))
 	messages, err := request.Execute(unix.NETLINK_GENERIC, 0)
 	if errors.Is(err, unix.ENODEV) {
 		err = fmt.Errorf("%w (%w)", ErrGone, err)
@@ -63,41 +64,41 @@ func Probe(ifindex int) (Capabilities, error) {
 		return Capabilities{}, fmt.Errorf("probing device %d: %w", ifindex, err)
 	}
 	if len(messages) != 1 {
-		return Capabilities{}, fmt.Errorf("probing device %d: %w", ifindex, errBadAnswer)
+		return Capabilities{}, fmt.Errorf("probing device %d: %w", ifindex, errMalformedReply)
 	}
 	return parseCapabilities(messages[0])
 }
 
-// question is a generic netlink header and one attribute. (nl.Genlmsg is two bytes long and is sent with two bytes of
-// whatever lies behind, which the kernel refuses at times.)
-func question(ifindex int) []byte {
+// devGetRequest returns a generic netlink header and one attribute. nl.Genlmsg is two bytes long and would be sent
+// with two bytes of adjacent memory, which the kernel sometimes rejects.
+func devGetRequest(ifindex int) []byte {
 	b := []byte{netdevDevGet, 1, 0, 0}
 	b = binary.NativeEndian.AppendUint16(b, unix.SizeofNlAttr+4)
 	b = binary.NativeEndian.AppendUint16(b, netdevIfindex)
 	return binary.NativeEndian.AppendUint32(b, uint32(ifindex))
 }
 
-// parseCapabilities reads the answer: a generic netlink header and attributes. (nl.ParseRouteAttr panics on a last one
-// that lacks its padding.)
+// parseCapabilities parses the reply: a generic netlink header and attributes. nl.ParseRouteAttr panics on a last
+// attribute without padding.
 func parseCapabilities(message []byte) (c Capabilities, err error) {
 	if len(message) < nl.SizeofGenlmsg {
-		return c, errBadAnswer
+		return c, errMalformedReply
 	}
 	for rest := message[nl.SizeofGenlmsg:]; len(rest) > 0; {
 		if len(rest) < unix.SizeofNlAttr {
-			return Capabilities{}, errBadAnswer
+			return Capabilities{}, errMalformedReply
 		}
 		length := int(binary.NativeEndian.Uint16(rest))
 		if length < unix.SizeofNlAttr || length > len(rest) {
-			return Capabilities{}, errBadAnswer
+			return Capabilities{}, errMalformedReply
 		}
-		c.set(binary.NativeEndian.Uint16(rest[2:]), number(rest[unix.SizeofNlAttr:length]))
+		c.set(binary.NativeEndian.Uint16(rest[2:]), attributeValue(rest[unix.SizeofNlAttr:length]))
 		rest = rest[min(len(rest), (length+3)&^3):]
 	}
 	return c, nil
 }
 
-var errBadAnswer = errors.New("the kernel's answer about a device is malformed")
+var errMalformedReply = errors.New("malformed netdev reply from the kernel")
 
 func (c *Capabilities) set(attribute uint16, v uint64) {
 	switch attribute {
@@ -112,8 +113,8 @@ func (c *Capabilities) set(attribute uint16, v uint64) {
 	}
 }
 
-// number reads an unsigned attribute of 4 or 8 bytes, and is zero for one of another length.
-func number(b []byte) uint64 {
+// attributeValue reads an unsigned attribute of 4 or 8 bytes. It returns zero for any other length.
+func attributeValue(b []byte) uint64 {
 	switch len(b) {
 	case 4:
 		return uint64(binary.NativeEndian.Uint32(b))

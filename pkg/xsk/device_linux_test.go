@@ -14,7 +14,7 @@ func attribute(kind uint16, value ...byte) []byte {
 	return append(b, make([]byte, -len(b)&3)...)
 }
 
-func answer(attributes ...[]byte) []byte {
+func reply(attributes ...[]byte) []byte {
 	b := []byte{netdevDevGet, 1, 0, 0}
 	for _, a := range attributes {
 		b = append(b, a...)
@@ -26,43 +26,43 @@ func u64(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
 
 func u32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
-func TestCapabilitiesAreRead(t *testing.T) {
+func TestCapabilitiesAreParsed(t *testing.T) {
 	tests := []struct {
 		name   string
 		answer []byte
 		want   Capabilities
 	}{
-		{"nothing", answer(), Capabilities{}},
+		{"nothing", reply(), Capabilities{}},
 		{
-			"a veth", answer(attribute(netdevXDPFeatures, u64(0x63)...), attribute(netdevZCMaxSegments, u32(1)...)),
+			"a veth", reply(attribute(netdevXDPFeatures, u64(0x63)...), attribute(netdevZCMaxSegments, u32(1)...)),
 			Capabilities{Native: true, RxFragments: true, MaxFragments: 1},
 		},
 		{
-			"zero-copy", answer(attribute(netdevIfindex, u32(2)...), attribute(netdevXDPFeatures, u64(0x2f)...),
+			"zero-copy", reply(attribute(netdevIfindex, u32(2)...), attribute(netdevXDPFeatures, u64(0x2f)...),
 				attribute(netdevZCMaxSegments, u32(5)...), attribute(netdevXSKFeatures, u64(3)...)),
 			Capabilities{Native: true, ZeroCopy: true, RxFragments: true, MaxFragments: 5, TxChecksum: true},
 		},
-		{"zero-copy without redirecting", answer(attribute(netdevXDPFeatures, u64(0x9)...)), Capabilities{}},
-		{"an odd length", answer(attribute(netdevXDPFeatures, 0xff, 0xff)), Capabilities{}},
+		{"zero-copy without redirecting", reply(attribute(netdevXDPFeatures, u64(0x9)...)), Capabilities{}},
+		{"an odd length", reply(attribute(netdevXDPFeatures, 0xff, 0xff)), Capabilities{}},
 	}
 	for _, test := range tests {
 		if got, err := parseCapabilities(test.answer); err != nil || got != test.want {
 			t.Errorf("%s: %+v, %v, want %+v", test.name, got, err, test.want)
 		}
 	}
-	for _, bad := range [][]byte{nil, {1, 1, 0}, append(answer(), 200, 0, 3, 0), append(answer(), 5)} {
+	for _, bad := range [][]byte{nil, {1, 1, 0}, append(reply(), 200, 0, 3, 0), append(reply(), 5)} {
 		if _, err := parseCapabilities(bad); err == nil {
-			t.Errorf("% x is taken", bad)
+			t.Errorf("% x is accepted", bad)
 		}
 	}
 }
 
 func FuzzParseCapabilities(f *testing.F) {
 	f.Add([]byte(nil))
-	f.Add(answer(attribute(netdevXDPFeatures, u64(0x2f)...), attribute(netdevZCMaxSegments, u32(5)...)))
-	f.Add(append(answer(), 200, 0, 3, 0))
-	f.Add(append(answer(), 0, 0, 0, 0))
-	f.Add(append(answer(), 5, 0, 3, 0, 9)) // without its padding
+	f.Add(reply(attribute(netdevXDPFeatures, u64(0x2f)...), attribute(netdevZCMaxSegments, u32(5)...)))
+	f.Add(append(reply(), 200, 0, 3, 0))
+	f.Add(append(reply(), 0, 0, 0, 0))
+	f.Add(append(reply(), 5, 0, 3, 0, 9)) // without its padding
 	f.Fuzz(func(t *testing.T, message []byte) {
 		c, err := parseCapabilities(message)
 		if err != nil && c != (Capabilities{}) {

@@ -10,21 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Errors to test for with errors.Is; the system's own error is wrapped where there is one.
+// Errors to test for with errors.Is. Each wraps the system's error where there is one.
 var (
-	// ErrDown says that the device is down. It works again once it is up.
+	// ErrDown means that the device is down. The Socket works again once the device is up.
 	ErrDown = fmt.Errorf("the device is down: %w", unix.ENETDOWN)
-	// ErrGone says that the device was deleted, or left the namespace. The Socket will never work again.
+	// ErrGone means that the device was deleted or moved to another namespace. The Socket cannot work again.
 	ErrGone = fmt.Errorf("the device is gone: %w", unix.ENXIO)
-	// ErrQueueGone says that the device has fewer queues now.
+	// ErrQueueGone means that the device no longer has the Socket's queue.
 	ErrQueueGone = errors.New("the device no longer has the queue")
-	// ErrNoQueue says that the device never had so many queues.
+	// ErrNoQueue means that the device has no queue of that number.
 	ErrNoQueue = errors.New("the device has no such queue")
-	// ErrBusy says that the queue is in use: by another Socket, or by something else that brings memory of its own.
+	// ErrBusy means that the queue is in use, by another Socket or another memory provider.
 	ErrBusy = fmt.Errorf("the queue is in use: %w", unix.EBUSY)
 )
 
-// stateError turns what the kernel says to a socket that was bound into one of the errors above.
+// stateError converts the kernel's error for a bound socket into one of the errors above.
 func stateError(call string, errno unix.Errno) error {
 	switch errno {
 	case 0:
@@ -33,7 +33,7 @@ func stateError(call string, errno unix.Errno) error {
 		return ErrDown
 	case unix.ENXIO, unix.ENODEV:
 		return ErrGone
-	case unix.EINVAL: // what zero-copy drivers say
+	case unix.EINVAL: // from zero-copy drivers
 		return ErrQueueGone
 	}
 	return os.NewSyscallError(call, errno)
@@ -52,12 +52,13 @@ func explainSocket(err error) error {
 
 func explainRegister(err error) error {
 	if errors.Is(err, unix.ENOBUFS) {
-		return fmt.Errorf("registering the UMEM: %w (raise ulimit -l, or give CAP_IPC_LOCK)", err)
+		return fmt.Errorf("registering the UMEM: %w (raise ulimit -l, or grant CAP_IPC_LOCK)", err)
 	}
 	return fmt.Errorf("registering the UMEM: %w", err)
 }
 
-// explainBind is told of every flag that an old kernel might refuse, so that EINVAL has one meaning left.
+// explainBind describes an error of bind. The caller has already retried without each flag that an old kernel may
+// reject, so EINVAL has one meaning left.
 func explainBind(c *Config, err error) error {
 	where := fmt.Sprintf("binding to queue %d of device %d", c.Queue, c.Interface)
 	switch {

@@ -12,13 +12,13 @@ import (
 	"testing"
 )
 
-func TestFramesArriveInOrderAndComeBack(t *testing.T) {
+func TestReceivedFramesAreOrderedAndReused(t *testing.T) {
 	f := newFake(t)
 	s := openFake(t, f, Config{})
 	into := make([]Desc, 8)
 	for i := range 500 {
 		if !f.deliver([]byte{byte(i), 1, 2}) {
-			t.Fatalf("packet %d finds no frame", i)
+			t.Fatalf("packet %d: no free frame", i)
 		}
 		n := s.Receive(into)
 		if n != 1 || !bytes.Equal(s.Frame(into[0]), []byte{byte(i), 1, 2}) {
@@ -29,7 +29,7 @@ func TestFramesArriveInOrderAndComeBack(t *testing.T) {
 	checkFramesAre(t, s, Frames{RxKernel: 64, TxFree: 64})
 }
 
-func TestWhatFindsNoFrameIsLeftToTheKernel(t *testing.T) {
+func TestReceiveStopsWithoutFreeFrames(t *testing.T) {
 	f := newFake(t)
 	s := openFake(t, f, Config{})
 	taken := 0
@@ -42,11 +42,11 @@ func TestWhatFindsNoFrameIsLeftToTheKernel(t *testing.T) {
 	}
 	checkFramesAre(t, s, Frames{RxUser: 64, TxFree: 64})
 	if s.Refill(into[:1]); !f.deliver([]byte{1}) {
-		t.Error("a frame given back is not received into")
+		t.Error("a refilled frame is not reused")
 	}
 }
 
-func TestFramesAreSentInOrderAndComeBack(t *testing.T) {
+func TestSentFramesAreOrderedAndReused(t *testing.T) {
 	f := newFake(t)
 	s := openFake(t, f, Config{})
 	batch := make([]Desc, 24)
@@ -73,7 +73,7 @@ func TestFramesAreSentInOrderAndComeBack(t *testing.T) {
 	checkFramesAre(t, s, Frames{RxKernel: 64, TxFree: 64})
 }
 
-func TestReserveGivesNoMoreThanThereIs(t *testing.T) {
+func TestReserveIsLimitedToFreeFrames(t *testing.T) {
 	s := openFake(t, newFake(t), Config{})
 	batch := make([]Desc, 100)
 	if n := s.Reserve(batch); n != 64 {
@@ -102,8 +102,8 @@ func TestFrameIsNilOutsideOfTheUMEM(t *testing.T) {
 	}
 }
 
-// TestNoFrameEverHasTwoOwners has a caller make every mistake with names.
-func TestNoFrameEverHasTwoOwners(t *testing.T) {
+// TestFrameNeverHasTwoOwners lets a caller make every mistake with frame addresses.
+func TestFrameNeverHasTwoOwners(t *testing.T) {
 	f := newFake(t)
 	s := openFake(t, f, Config{})
 	f.deliver([]byte{1})
@@ -112,14 +112,14 @@ func TestNoFrameEverHasTwoOwners(t *testing.T) {
 		t.Fatal("nothing received")
 	}
 	received := into[0]
-	f.rx.put(t, received) // the kernel errs
+	f.rx.put(t, received) // an error of the kernel
 	f.rx.put(t, Desc{Addr: 1 << 40, Len: 1})
 	if n := s.Receive(into[1:]); n != 0 {
 		t.Errorf("received %d frames that the kernel does not have", n)
 	}
 	s.Refill([]Desc{received, received}) // twice
 	s.Refill([]Desc{{Addr: ^uint64(0)}, {Addr: 1 << 40}})
-	s.Refill([]Desc{{Addr: 64 * 2048}}) // the other half's
+	s.Refill([]Desc{{Addr: 64 * 2048}}) // a frame of the other half
 	if got := f.fill.pending(); got != 64 {
 		t.Errorf("%d frames in the fill ring", got)
 	}
@@ -127,11 +127,11 @@ func TestNoFrameEverHasTwoOwners(t *testing.T) {
 	if n := s.Submit([]Desc{into[0], into[0], received, {Addr: ^uint64(0), Len: 1}}); n != 1 {
 		t.Errorf("submitted %d", n)
 	}
-	s.Release([]Desc{into[0], {Addr: 3}}) // on its way, not sent from
+	s.Release([]Desc{into[0], {Addr: 3}}) // already submitted, and a receive frame
 	if n := s.Submit(into[1:2]); n != 1 {
-		t.Error("a good frame is refused")
+		t.Error("a valid frame was rejected")
 	}
-	f.done.put(t, 0) // the kernel errs here as well
+	f.done.put(t, 0) // another error of the kernel
 	f.done.put(t, into[0].Addr+1<<40)
 	if err := s.WakeTx(); err != nil {
 		t.Fatal(err)
@@ -146,7 +146,7 @@ func TestNoFrameEverHasTwoOwners(t *testing.T) {
 	}
 }
 
-func TestSubmitRefusesWhatTheKernelWouldNotTake(t *testing.T) {
+func TestSubmitRejectsInvalidPackets(t *testing.T) {
 	more := func(d Desc) Desc { d.SetMore(true); return d }
 	tests := []struct {
 		name  string
@@ -181,23 +181,23 @@ func TestSubmitRefusesWhatTheKernelWouldNotTake(t *testing.T) {
 			good := reserved[len(reserved)-1]
 			good.Len = 1
 			if n := s.Submit(bad); n != 0 {
-				t.Errorf("submitted %d of what is bad", n)
+				t.Errorf("submitted %d frames of an invalid packet", n)
 			}
 			if n := s.Submit([]Desc{good}); n != 1 {
-				t.Errorf("submitted %d of what is good", n)
+				t.Errorf("submitted %d frames of a valid packet", n)
 			}
 			s.Release(reserved)
 			_ = s.WakeTx()
 			s.Reap()
 			checkFramesAre(t, s, Frames{RxKernel: 64, TxFree: 64})
 			if stats, _ := s.Stats(); stats.Rejected == 0 {
-				t.Error("nothing is counted")
+				t.Error("the rejection was not counted")
 			}
 		})
 	}
 }
 
-func TestPacketsOfSeveralFramesStayWhole(t *testing.T) {
+func TestMultiFramePacketsAreReceivedWhole(t *testing.T) {
 	f := newFake(t)
 	s := openFake(t, f, Config{MultiBuffer: true})
 	packet := bytes.Repeat([]byte("0123456789"), 500) // 3 frames
@@ -214,7 +214,7 @@ func TestPacketsOfSeveralFramesStayWhole(t *testing.T) {
 			got = append(got, s.Frame(d)...)
 		}
 		if !bytes.Equal(got, packet) {
-			t.Error("the packet is not the same")
+			t.Error("the packet has changed")
 		}
 		s.Refill(into[:3])
 	}
@@ -223,37 +223,37 @@ func TestPacketsOfSeveralFramesStayWhole(t *testing.T) {
 		t.Errorf("received %d frames of a packet that is longer than the batch", n)
 	}
 	if n := s.Receive(into[2:]); n != 1 {
-		t.Errorf("received %d frames of its rest", n)
+		t.Errorf("received %d more frames of it", n)
 	}
 }
 
-// TestChecksumRequestsLieInFrontOfTheFrame reads them as struct xsk_tx_metadata.
-func TestChecksumRequestsLieInFrontOfTheFrame(t *testing.T) {
+// TestChecksumRequestPrecedesFrame parses the request as struct xsk_tx_metadata.
+func TestChecksumRequestPrecedesFrame(t *testing.T) {
 	f := newFake(t)
 	s := openFake(t, f, Config{TxChecksum: true})
 	if !s.Features().TxChecksum {
-		t.Fatal("not offered")
+		t.Fatal("Features.TxChecksum is not set")
 	}
 	d := make([]Desc, 1)
 	s.Reserve(d)
 	d[0].Len = 42
 	if s.OffloadChecksum(&d[0], 34, 7) || d[0].Options != 0 {
-		t.Error("a checksum beyond the frame is taken")
+		t.Error("a checksum beyond the frame was accepted")
 	}
 	if !s.OffloadChecksum(&d[0], 34, 6) {
-		t.Fatal("refused")
+		t.Fatal("the request was rejected")
 	}
 	m := f.umem[d[0].Addr-24:]
 	if binary.NativeEndian.Uint64(m) != 2 || binary.NativeEndian.Uint16(m[8:]) != 34 || binary.NativeEndian.Uint16(m[10:]) != 6 {
 		t.Errorf("request % x", m[:24])
 	}
-	d[0].Len = 41 // the kernel would never get past it
+	d[0].Len = 41 // it would block the TX ring
 	if n := s.Submit(d); n != 0 {
-		t.Error("a frame that became shorter than its request is taken")
+		t.Error("a frame shorter than its request was accepted")
 	}
 }
 
-// oracle keeps who has which frame, in the plainest way.
+// oracle maps each frame to its owner.
 type oracle map[uint64]string
 
 func (o oracle) move(t *testing.T, descs []Desc, from, to string) {
@@ -276,8 +276,8 @@ func (o oracle) count(who string) (n int) {
 	return n
 }
 
-// TestTheLedgerAgreesWithAPlainOne does everything at random and writes down who has what.
-func TestTheLedgerAgreesWithAPlainOne(t *testing.T) {
+// TestFrameOwnersMatchOracle makes random calls and compares the owners with a map.
+func TestFrameOwnersMatchOracle(t *testing.T) {
 	for seed := range uint64(10) {
 		f := newFake(t)
 		s := openFake(t, f, Config{})
@@ -314,7 +314,7 @@ func TestTheLedgerAgreesWithAPlainOne(t *testing.T) {
 					t.Fatalf("reaped %d, sent %d", reaped, free)
 				}
 			case 4:
-				want := r.IntN(o.count("free") + 1) // so that it does not reap
+				want := r.IntN(o.count("free") + 1) // few enough not to reap
 				got := batch[:s.Reserve(batch[:want])]
 				if len(got) != want {
 					t.Fatalf("reserved %d of %d", len(got), want)
@@ -342,7 +342,7 @@ func TestTheLedgerAgreesWithAPlainOne(t *testing.T) {
 				f.transmit(len(leaving))
 				o.move(t, leaving, "tx ring", "sent")
 				if len(f.sent)-before != len(leaving) {
-					t.Fatal("the fake kernel is wrong")
+					t.Fatal("fault in the fake kernel")
 				}
 			}
 			checkFramesAre(t, s, Frames{
@@ -356,9 +356,9 @@ func TestTheLedgerAgreesWithAPlainOne(t *testing.T) {
 	}
 }
 
-// TestTheHalvesRunBesideEachOther has the two goroutines of a Socket and a kernel for each at work, for the race
+// TestBothHalvesRunConcurrently runs both goroutines of a Socket and a simulated kernel for each, for the race
 // detector.
-func TestTheHalvesRunBesideEachOther(t *testing.T) {
+func TestBothHalvesRunConcurrently(t *testing.T) {
 	const total = 5_000
 	f := newFake(t)
 	s := openFake(t, f, Config{})
@@ -382,7 +382,7 @@ func TestTheHalvesRunBesideEachOther(t *testing.T) {
 			}
 			for _, d := range into[:n] {
 				if got := binary.NativeEndian.Uint64(s.Frame(d)); got != next {
-					t.Errorf("packet %d where %d should be", got, next)
+					t.Errorf("packet %d, want %d", got, next)
 					return
 				}
 				next++
@@ -430,7 +430,7 @@ func TestTheHalvesRunBesideEachOther(t *testing.T) {
 	checkFramesAre(t, s, Frames{RxKernel: 64, TxFree: 64})
 }
 
-func TestNothingAllocatesOnTheWay(t *testing.T) {
+func TestDataPathAllocatesNothing(t *testing.T) {
 	f := newFake(t)
 	s := openFake(t, f, Config{TxChecksum: true})
 	packet := make([]byte, 100)
@@ -455,7 +455,7 @@ func TestNothingAllocatesOnTheWay(t *testing.T) {
 		}
 		s.Reap()
 		if s.WakeTx() != nil || s.WakeRx() != nil || s.Pending() != 0 || s.FD() < 0 {
-			t.Error("not as it should be")
+			t.Error("unexpected result")
 		}
 	})
 	if allocs != 0 {
@@ -463,7 +463,7 @@ func TestNothingAllocatesOnTheWay(t *testing.T) {
 	}
 }
 
-func TestAClosedSocketDoesNothing(t *testing.T) {
+func TestMethodsOfClosedSocketDoNothing(t *testing.T) {
 	f := newFake(t)
 	s := openFake(t, f, Config{TxChecksum: true})
 	batch := make([]Desc, 4)
@@ -477,13 +477,13 @@ func TestAClosedSocketDoesNothing(t *testing.T) {
 	s.Refill(batch)
 	s.Release(batch)
 	if s.Receive(batch) != 0 || s.Reserve(batch) != 0 || s.Submit(batch) != 0 || s.Reap() != 0 || s.Pending() != 0 {
-		t.Error("it still has frames")
+		t.Error("Frames is not zero")
 	}
 	if s.Frame(batch[0]) != nil || s.OffloadChecksum(&batch[0], 0, 0) || s.FD() != -1 || s.Frames() != (Frames{}) {
-		t.Error("it still has memory")
+		t.Error("Frame returned memory")
 	}
 	if s.WakeRx() == nil || s.WakeTx() == nil || s.Check() == nil {
-		t.Error("it says that it is well")
+		t.Error("Check returned nil")
 	}
 	if _, err := s.Stats(); err != nil {
 		t.Error(err)
@@ -495,13 +495,13 @@ func checkFramesAre(t *testing.T, s *Socket, want Frames) {
 	if got := s.Frames(); got != want {
 		t.Fatalf("frames %+v, want %+v", got, want)
 	}
-	if got := census(s); got != want {
-		t.Fatalf("the ledgers have %+v, want %+v", got, want)
+	if got := countOwners(s); got != want {
+		t.Fatalf("the owners are %+v, want %+v", got, want)
 	}
 }
 
-// census is Frames by going through the ledgers, for when neither half is in use.
-func census(s *Socket) Frames {
+// countOwners computes Frames from the owners of all frames, while neither half is in use.
+func countOwners(s *Socket) Frames {
 	return Frames{
 		RxKernel: s.rx.frames.count(kernel), RxUser: s.rx.frames.count(user),
 		TxFree: s.tx.frames.count(free), TxUser: s.tx.frames.count(user), TxKernel: s.tx.frames.count(kernel),

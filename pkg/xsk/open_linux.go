@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open opens a Socket on a queue of a device in the network namespace of the calling thread. Nothing arrives before the
+// Open opens a Socket on a queue of a device in the network namespace of the calling thread. It receives once the
 // caller has put its FD into the map of an XDP program; it can send at once.
 //
-// Errors: ErrBusy when the queue is still in use after Config.Patience, ErrNoQueue, ErrGone when there is no such
-// device, ErrDown; os.ErrPermission without CAP_NET_RAW; errors.ErrUnsupported where the kernel has no AF_XDP, or the
-// device no ZeroCopy that was demanded; ENOBUFS when the limit of locked memory is too low. A failed Open leaves
-// nothing behind.
-func Open(c Config) (*Socket, error) { return open(c, linux{}) }
+// Errors: ErrBusy when the queue is still in use after Config.Patience; ErrNoQueue; ErrGone for a missing device;
+// ErrDown; os.ErrPermission without CAP_NET_RAW; errors.ErrUnsupported if the kernel has no AF_XDP, or the device
+// does not support the required ZeroCopy; ENOBUFS when the limit of locked memory is too low. A failed Open leaks
+// nothing.
+func Open(c Config) (*Socket, error) { return open(c, linuxSystem{}) }
 
 func open(c Config, sys system) (*Socket, error) {
 	c, err := c.complete(os.Getpagesize())
@@ -49,15 +49,15 @@ func (s *Socket) setUp(c *Config) (err error) {
 	if err := s.mapRings(c); err != nil {
 		return err
 	}
-	s.share(c)
-	s.tune(c)
+	s.assignFrames(c)
+	s.setOptions(c)
 	if err := s.bind(c); err != nil {
 		return err
 	}
-	return s.learn(c)
+	return s.queryFeatures(c)
 }
 
-// mapRings makes the four rings, each with a place for every frame that can be in it, and maps them.
+// mapRings creates and maps the four rings, each with an entry for every frame that can be in it.
 func (s *Socket) mapRings(c *Config) error {
 	var at unix.XDPMmapOffsets
 	sizes := [...]struct{ option, size int }{
@@ -68,16 +68,16 @@ func (s *Socket) mapRings(c *Config) error {
 	}
 	for _, r := range sizes {
 		if err := s.sys.setInt(s.fd, unix.SOL_XDP, r.option, r.size); err != nil {
-			return fmt.Errorf("making a ring of %d: %w", r.size, err)
+			return fmt.Errorf("creating a ring of %d entries: %w", r.size, err)
 		}
 	}
 	bytes := mmapOffsets(&at)
 	n, err := s.sys.getBytes(s.fd, unix.SOL_XDP, unix.XDP_MMAP_OFFSETS, bytes)
 	if err != nil {
-		return fmt.Errorf("learning where the rings are: %w", err)
+		return fmt.Errorf("querying the ring offsets: %w", err)
 	}
-	if n != len(bytes) { // before Linux 5.4, which has no flags
-		return fmt.Errorf("learning where the rings are: %w", errors.ErrUnsupported)
+	if n != len(bytes) { // before Linux 5.4, without ring flags
+		return fmt.Errorf("querying the ring offsets: %w", errors.ErrUnsupported)
 	}
 	rxIndices, rxItems, err1 := mapRing[Desc](s, unix.XDP_PGOFF_RX_RING, &at.Rx, c.RxFrames)
 	fillIndices, fillItems, err2 := mapRing[uint64](s, unix.XDP_UMEM_PGOFF_FILL_RING, &at.Fr, c.RxFrames)
@@ -93,11 +93,11 @@ func (s *Socket) mapRings(c *Config) error {
 
 // mapRing maps one ring of n items; Close unmaps it.
 func mapRing[T Desc | uint64](s *Socket, offset int64, at *unix.XDPRingOffset, n int) (indices, []T, error) {
-	const most = 1 << 20 // far behind the indices; what is more is nonsense
-	if at.Desc > most {
+	const maxOffset = 1 << 20 // a plausible bound: the items follow the indices
+	if at.Desc > maxOffset {
 		return indices{}, nil, errBadOffsets
 	}
-	mem, err := s.sys.mmap(s.fd, offset, ringLength[T](at, n), unix.MAP_SHARED|unix.MAP_POPULATE)
+	mem, err := s.sys.mmap(s.fd, offset, ringMappingLen[T](at, n), unix.MAP_SHARED|unix.MAP_POPULATE)
 	if err != nil {
 		return indices{}, nil, fmt.Errorf("mapping a ring: %w", err)
 	}
@@ -105,36 +105,37 @@ func mapRing[T Desc | uint64](s *Socket, offset int64, at *unix.XDPRingOffset, n
 	return ringView[T](mem, at, n)
 }
 
-// share deals out the frames: the first to receive into, the others to send from.
-func (s *Socket) share(c *Config) {
+// assignFrames divides the frames: the first for receiving, the others for sending.
+func (s *Socket) assignFrames(c *Config) {
 	shift := uint(bits.TrailingZeros(uint(c.FrameSize)))
-	s.rx.frames = ledger{shift: shift, owners: make([]owner, c.RxFrames)}
-	s.tx.frames = ledger{first: uint64(c.RxFrames) << shift, shift: shift, owners: make([]owner, c.TxFrames)}
+	s.rx.frames = frameOwners{shift: shift, owners: make([]owner, c.RxFrames)}
+	s.tx.frames = frameOwners{first: uint64(c.RxFrames) << shift, shift: shift, owners: make([]owner, c.TxFrames)}
 	s.tx.free = make([]uint64, 0, c.TxFrames)
 	s.tx.limit, s.tx.umem = s.size, s.frames
 	s.rx.start()
 	s.tx.start()
 }
 
-// defaultTxBudget is how many frames a send hands over in copy mode where it cannot be set (TX_BATCH_SIZE of Linux).
+// defaultTxBudget is the number of frames that one send transmits in copy mode where it cannot be set (TX_BATCH_SIZE
+// in Linux).
 const defaultTxBudget = 32
 
-// tune sets what makes it faster, as far as the kernel has it.
-func (s *Socket) tune(c *Config) {
+// setOptions sets the optional performance settings that the kernel supports.
+func (s *Socket) setOptions(c *Config) {
 	s.features.TxBudget = defaultTxBudget
 	if s.sys.setInt(s.fd, unix.SOL_XDP, unix.XDP_MAX_TX_SKB_BUDGET, c.TxFrames) == nil {
 		s.features.TxBudget = c.TxFrames
 	}
-	// In copy mode the send buffer is a second bound on what is under way, of 90 full frames by default.
-	sndbuf := c.TxFrames * c.FrameSize // which the kernel doubles
+	// In copy mode the send buffer also limits the frames in flight, by default to 90 full frames.
+	sndbuf := c.TxFrames * c.FrameSize // the kernel doubles it
 	if s.sys.setInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sndbuf) != nil {
 		_ = s.sys.setInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, sndbuf)
 	}
-	s.features.BusyPoll = c.BusyPoll > 0 && s.busyPoll(c)
+	s.features.BusyPoll = c.BusyPoll > 0 && s.setBusyPoll(c)
 }
 
-// busyPoll turns busy polling on, all or nothing.
-func (s *Socket) busyPoll(c *Config) bool {
+// setBusyPoll enables busy polling, all options or none.
+func (s *Socket) setBusyPoll(c *Config) bool {
 	type option struct{ name, value int }
 	options := []option{
 		{unix.SO_PREFER_BUSY_POLL, 1},
@@ -152,17 +153,17 @@ func (s *Socket) busyPoll(c *Config) bool {
 	return true
 }
 
-// learn finds out what the socket became.
-func (s *Socket) learn(c *Config) error {
+// queryFeatures reads the mode of the bound socket and derives its features.
+func (s *Socket) queryFeatures(c *Config) error {
 	var options [4]byte
 	if _, err := s.sys.getBytes(s.fd, unix.SOL_XDP, unix.XDP_OPTIONS, options[:]); err != nil {
-		return fmt.Errorf("learning the mode: %w", err)
+		return fmt.Errorf("querying the mode: %w", err)
 	}
 	var device Capabilities
 	switch {
-	case options != [4]byte{}: // XDP_OPTIONS_ZEROCOPY is the only bit there is
+	case options != [4]byte{}: // XDP_OPTIONS_ZEROCOPY is the only bit defined
 		s.features.Mode = ZeroCopy
-		device, _ = s.sys.probe(c.Interface) // of a kernel before 6.3 nothing is known, and nothing then assumed
+		device, _ = s.sys.probe(c.Interface) // unknown before Linux 6.3: assume no capabilities
 	case c.Mode == Generic:
 		s.features.Mode = Generic
 	default:
@@ -175,13 +176,13 @@ func (s *Socket) learn(c *Config) error {
 			s.tx.fragments = max(1, min(MaxFragments, device.MaxFragments))
 		}
 	}
-	// In copy mode the kernel does it if the device does not.
+	// In copy mode the kernel computes the checksum if the device does not.
 	s.tx.metadata = s.tx.metadata && (s.features.Mode != ZeroCopy || device.TxChecksum)
 	s.features.TxChecksum = s.tx.metadata
 	return nil
 }
 
-// inert is a ring without items, for a Socket that is closed.
-func inert() indices {
+// emptyIndices returns the indices of a ring without items, for a closed Socket.
+func emptyIndices() indices {
 	return indices{producer: new(atomic.Uint32), consumer: new(atomic.Uint32), flags: new(atomic.Uint32)}
 }

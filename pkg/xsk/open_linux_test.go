@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestConfigIsChecked(t *testing.T) {
+func TestConfigRejectsInvalidValues(t *testing.T) {
 	bad := []Config{
 		{Interface: 0},
 		{Interface: 1, Queue: -1},
@@ -31,14 +31,14 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 	for _, c := range bad {
 		if _, err := c.complete(4096); err == nil {
-			t.Errorf("%+v is taken", c)
+			t.Errorf("%+v is accepted", c)
 		}
 		if _, err := Open(c); err == nil {
-			t.Errorf("%+v is opened", c)
+			t.Errorf("%+v was opened", c)
 		}
 	}
 	if _, err := (Config{Interface: 1, FrameSize: 4096}).complete(2048); err == nil {
-		t.Error("a frame larger than a page is taken")
+		t.Error("a frame larger than a page is accepted")
 	}
 	c, err := Config{Interface: 1}.complete(4096)
 	if err != nil || c.FrameSize != 2048 || c.RxFrames != 2048 || c.TxFrames != 2048 || c.Patience != 2*time.Second {
@@ -46,7 +46,7 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
-func TestModesAreBoundAsAskedAndReportedAsFound(t *testing.T) {
+func TestBindFlagsAndReportedModes(t *testing.T) {
 	tests := []struct {
 		mode, want Mode
 		zc         bool
@@ -73,8 +73,8 @@ func TestModesAreBoundAsAskedAndReportedAsFound(t *testing.T) {
 	}
 }
 
-// TestOldKernelsGetWhatTheyKnow has options refused one by one.
-func TestOldKernelsGetWhatTheyKnow(t *testing.T) {
+// TestOldKernelsLoseOnlyUnsupportedFeatures rejects the options one by one.
+func TestOldKernelsLoseOnlyUnsupportedFeatures(t *testing.T) {
 	everything := Config{MultiBuffer: true, TxChecksum: true, BusyPoll: 20 * time.Microsecond, BusyPollBudget: 32}
 	all := Features{Mode: Copy, BusyPoll: true, MultiBuffer: true, TxChecksum: true, TxBudget: 64}
 	tests := []struct {
@@ -111,8 +111,8 @@ func TestOldKernelsGetWhatTheyKnow(t *testing.T) {
 	}
 }
 
-// TestZeroCopyTakesTheDevicesWord: a driver that ignores a request would send packets with bad checksums.
-func TestZeroCopyTakesTheDevicesWord(t *testing.T) {
+// TestZeroCopyFollowsDeviceCapabilities: a driver that ignores a request would send packets with bad checksums.
+func TestZeroCopyFollowsDeviceCapabilities(t *testing.T) {
 	for _, device := range []Capabilities{{}, {MaxFragments: 5, TxChecksum: true}} {
 		f := newFake(t)
 		f.zc, f.device = true, device
@@ -123,8 +123,8 @@ func TestZeroCopyTakesTheDevicesWord(t *testing.T) {
 	}
 }
 
-// TestHugePagesAreUsedWhereThereAreSome also has a UMEM that does not fill the last one.
-func TestHugePagesAreUsedWhereThereAreSome(t *testing.T) {
+// TestHugePagesAreUsedWhenAvailable also tests a UMEM that does not fill its last huge page.
+func TestHugePagesAreUsedWhenAvailable(t *testing.T) {
 	const odd = (1024 + 64) * 2048
 	for _, test := range []struct {
 		config       Config
@@ -145,7 +145,7 @@ func TestHugePagesAreUsedWhereThereAreSome(t *testing.T) {
 	}
 }
 
-func TestAQueueThatWasJustClosedIsTriedAgain(t *testing.T) {
+func TestBindRetriesRecentlyClosedQueue(t *testing.T) {
 	f := newFake(t)
 	f.onBind = func(uint16) error {
 		if len(f.binds) < 6 {
@@ -159,18 +159,18 @@ func TestAQueueThatWasJustClosedIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestAQueueThatStaysInUseIsGivenUp(t *testing.T) {
+func TestBindGivesUpOnBusyQueue(t *testing.T) {
 	for patience, want := range map[time.Duration]time.Duration{-1: 0, 100 * time.Millisecond: 113 * time.Millisecond} {
 		f := newFake(t)
 		f.onBind = func(uint16) error { return unix.EBUSY }
-		_, err := open(small(Config{Patience: patience}), f)
+		_, err := open(smallConfig(Config{Patience: patience}), f)
 		if !errors.Is(err, ErrBusy) || !errors.Is(err, unix.EBUSY) || f.live != 0 || f.paused != want {
-			t.Errorf("%v, %d left, waited %v, want %v", err, f.live, f.paused, want)
+			t.Errorf("%v, %d leaked, waited %v, want %v", err, f.live, f.paused, want)
 		}
 	}
 }
 
-func TestBindErrorsAreTold(t *testing.T) {
+func TestBindErrorsAreDistinct(t *testing.T) {
 	tests := []struct {
 		err  error
 		mode Mode
@@ -186,9 +186,9 @@ func TestBindErrorsAreTold(t *testing.T) {
 	for _, test := range tests {
 		f := newFake(t)
 		f.onBind = func(uint16) error { return test.err }
-		_, err := open(small(Config{Mode: test.mode}), f)
+		_, err := open(smallConfig(Config{Mode: test.mode}), f)
 		if !errors.Is(err, test.want) || f.live != 0 {
-			t.Errorf("%v gives %v, %d left", test.err, err, f.live)
+			t.Errorf("%v gives %v, %d leaked", test.err, err, f.live)
 		}
 		for _, other := range sentinels {
 			if !errors.Is(test.want, other) && errors.Is(err, other) {
@@ -198,7 +198,7 @@ func TestBindErrorsAreTold(t *testing.T) {
 	}
 }
 
-func TestSetUpErrorsSayWhatToDo(t *testing.T) {
+func TestSetUpErrorsNameRemedy(t *testing.T) {
 	if err := explainSocket(unix.EPERM); !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "CAP_NET_RAW") {
 		t.Error(err)
 	}
@@ -210,7 +210,7 @@ func TestSetUpErrorsSayWhatToDo(t *testing.T) {
 	}
 }
 
-func TestRingsThatDoNotFitTheirMemoryAreRefused(t *testing.T) {
+func TestRingsBeyondTheirMappingAreRejected(t *testing.T) {
 	mem := make([]byte, 4096)
 	good := unix.XDPRingOffset{Producer: 0, Consumer: 64, Flags: 68, Desc: 128}
 	if _, items, err := ringView[Desc](mem, &good, 248); err != nil || len(items) != 248 {
@@ -228,10 +228,10 @@ func TestRingsThatDoNotFitTheirMemoryAreRefused(t *testing.T) {
 		bad := good
 		change(&bad)
 		if _, _, err := ringView[Desc](mem, &bad, 248); err == nil {
-			t.Errorf("%+v is taken", bad)
+			t.Errorf("%+v is accepted", bad)
 		}
 	}
-	if wordView(nil, 0) != nil {
-		t.Error("there is a word in nothing")
+	if uint32View(nil, 0) != nil {
+		t.Error("an offset in an empty mapping was accepted")
 	}
 }

@@ -4,38 +4,39 @@ package xsk
 
 import "sync/atomic"
 
-// indices are the shared words of a ring. Producer and consumer count up for ever and wrap at 2³²; what lies between
-// them is full.
+// indices are the shared variables of a ring. Producer and consumer increase and wrap at 2³²; the entries between
+// them are in use.
 //
-// Who fills the ring writes items, then the producer's index; who empties it reads that index, then items, then writes
-// the consumer's. Each index must be written with release and read with acquire order (the kernel's side: barriers A to
-// D in net/xdp/xsk_queue.h). Go's atomics are sequentially consistent, which is more: on arm64 they are the LDAR and
-// STLR that this takes, and on amd64 each store is one XCHG per batch. It is also needed: after the producer's index is
-// written the flags are read, while a driver sets the flag and then looks at the index once more; only a full barrier
-// on both sides keeps them from missing each other.
+// The producer writes items, then its index. The consumer reads that index, then the items, then writes its own
+// index. Each index must be written with release and read with acquire order (on the kernel's side: barriers A to D
+// in net/xdp/xsk_queue.h). Go's atomics are sequentially consistent, which is stronger. On arm64 they are the
+// required LDAR and STLR; on amd64 each store is one XCHG per batch. The stronger order is necessary: the producer
+// writes its index and then reads the flags, while a driver sets the flag and then reads the index again. Only a full
+// barrier on both sides keeps them from missing each other.
 type indices struct {
 	producer, consumer *atomic.Uint32
 	flags              *atomic.Uint32
 }
 
-// flagNeedWakeup says that the kernel sleeps (XDP_RING_NEED_WAKEUP).
+// flagNeedWakeup is set while the kernel sleeps (XDP_RING_NEED_WAKEUP).
 const flagNeedWakeup = 1 << 0
 
 func (x indices) needsWakeup() bool { return x.flags.Load()&flagNeedWakeup != 0 }
 
-// pending is how many items are in the ring, for any goroutine. The consumer's index is read first: read last, it may be ahead of the
-// producer's by then, and the difference four billion. So what both ends do in between counts as pending.
+// pending returns the number of items in the ring, for any goroutine. It reads the consumer's index first: read last,
+// that index may already be ahead of the producer's, and the difference would be four billion. So items that both
+// ends move in between count as pending.
 func (x indices) pending() uint32 {
 	taken := x.consumer.Load()
 	return x.producer.Load() - taken
 }
 
-// producer is the end of a ring that fills it. It belongs to one goroutine.
+// producer is the filling end of a ring, for one goroutine.
 type producer[T Desc | uint64] struct {
 	indices
-	items []T    // a power of two of them
-	next  uint32 // the producer's index, with what is not published yet
-	limit uint32 // where the ring is full, when the consumer's index was last read
+	items []T    // the length is a power of two
+	next  uint32 // the producer's index, including unpublished items
+	limit uint32 // the index at which the ring is full, by the last read of the consumer's index
 }
 
 func newProducer[T Desc | uint64](x indices, items []T) producer[T] {
@@ -44,7 +45,8 @@ func newProducer[T Desc | uint64](x indices, items []T) producer[T] {
 	}
 }
 
-// room returns how many items fit, and looks for more room only if there are fewer than want.
+// room returns the number of free entries. It reads the consumer's index only if fewer than want are known to be
+// free.
 func (p *producer[T]) room(want int) int {
 	if int(p.limit-p.next) < want {
 		p.limit = p.consumer.Load() + uint32(len(p.items))
@@ -52,16 +54,16 @@ func (p *producer[T]) room(want int) int {
 	return int(p.limit - p.next)
 }
 
-// push puts an item into the ring, which must have room, and leaves it unpublished.
+// push writes an item to the ring, which must have room, without publishing it.
 func (p *producer[T]) push(item T) {
 	p.items[p.next&uint32(len(p.items)-1)] = item
 	p.next++
 }
 
-// publish shows the consumer all that was pushed.
+// publish makes all pushed items visible to the consumer.
 func (p *producer[T]) publish() { p.producer.Store(p.next) }
 
-// consumer is the end of a ring that empties it. It belongs to one goroutine.
+// consumer is the emptying end of a ring, for one goroutine.
 type consumer[T Desc | uint64] struct {
 	indices
 	items []T
@@ -73,8 +75,8 @@ func newConsumer[T Desc | uint64](x indices, items []T) consumer[T] {
 	return consumer[T]{indices: x, items: items, next: x.consumer.Load(), limit: x.producer.Load()}
 }
 
-// peek copies items to into without taking them, oldest first, and returns how many. It looks for new ones only when
-// those it knows of do not fill into.
+// peek copies the oldest items to into without removing them, and returns their number. It reads the producer's index
+// only if the known items do not fill into.
 func (c *consumer[T]) peek(into []T) int {
 	if int(c.limit-c.next) < len(into) {
 		c.limit = c.producer.Load()
@@ -86,7 +88,7 @@ func (c *consumer[T]) peek(into []T) int {
 	return n
 }
 
-// take gives back the room of the n oldest items, which were peeked.
+// take removes the n oldest items, which must have been peeked.
 func (c *consumer[T]) take(n int) {
 	if n > 0 {
 		c.next += uint32(n)

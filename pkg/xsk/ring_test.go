@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// newRing is a ring in ordinary memory whose indices begin at first.
+// newRing returns a ring in Go memory whose indices begin at first.
 func newRing(size int, first uint32) (producer[uint64], consumer[uint64]) {
 	x := indices{producer: new(atomic.Uint32), consumer: new(atomic.Uint32), flags: new(atomic.Uint32)}
 	x.producer.Store(first)
@@ -20,8 +20,8 @@ func newRing(size int, first uint32) (producer[uint64], consumer[uint64]) {
 	return newProducer(x, items), newConsumer(x, items)
 }
 
-// TestRingsDoAsAPlainQueueDoes drives both ends at random beside a slice, across the wrap of the indices.
-func TestRingsDoAsAPlainQueueDoes(t *testing.T) {
+// TestRingsMatchSliceQueue drives both ends at random and compares with a slice, across the wrap of the indices.
+func TestRingsMatchSliceQueue(t *testing.T) {
 	const size = 64
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -51,7 +51,7 @@ func TestRingsDoAsAPlainQueueDoes(t *testing.T) {
 					t.Fatalf("peeked %v of %v, %d published", into[:n], queue, published)
 				}
 				if n == 0 && published > 0 && c.peek(into[:1]) == 0 {
-					t.Fatal("published items are not seen")
+					t.Fatal("published items are not visible")
 				}
 				n = r.IntN(n + 1)
 				c.take(n)
@@ -64,8 +64,8 @@ func TestRingsDoAsAPlainQueueDoes(t *testing.T) {
 	}
 }
 
-// TestRingsCarryItemsBetweenThreads is for the race detector: an index without acquire and release order is a race.
-func TestRingsCarryItemsBetweenThreads(t *testing.T) {
+// TestRingsPassItemsBetweenGoroutines is for the race detector: an index without acquire and release order is a race.
+func TestRingsPassItemsBetweenGoroutines(t *testing.T) {
 	const total = 100_000
 	p, c := newRing(64, ^uint32(0)-total/2)
 	var both sync.WaitGroup
@@ -91,7 +91,7 @@ func TestRingsCarryItemsBetweenThreads(t *testing.T) {
 			}
 			for _, item := range into[:n] {
 				if item != next {
-					t.Errorf("item %d where %d should be", item, next)
+					t.Errorf("item %d, want %d", item, next)
 					return
 				}
 				next++
@@ -102,8 +102,8 @@ func TestRingsCarryItemsBetweenThreads(t *testing.T) {
 	both.Wait()
 }
 
-// TestPendingIsNeverBehindItself: who belongs to neither end sees both indices move, and must not see fewer than none.
-func TestPendingIsNeverBehindItself(t *testing.T) {
+// TestPendingIsNeverNegative: a third goroutine sees both indices move, and must not compute a negative count.
+func TestPendingIsNeverNegative(t *testing.T) {
 	const total = 200_000
 	p, c := newRing(64, ^uint32(0)-total/2)
 	watched := c.indices

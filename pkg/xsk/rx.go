@@ -4,23 +4,23 @@ package xsk
 
 import "sync/atomic"
 
-// rx is the receiving half: frames go round from the fill ring through the device to the RX ring, to the caller, and
-// back. All of a half's fields but the counters belong to its goroutine.
+// rx is the receiving half. Frames circulate from the fill ring through the device to the RX ring, to the caller, and
+// back. Only the half's goroutine uses the fields, except the counters.
 type rx struct {
 	ring   consumer[Desc]
 	fill   producer[uint64]
-	frames ledger
+	frames frameOwners
 
 	received, refilled, misowned, wakes atomic.Uint64
 }
 
-// start gives the kernel all frames. It must come before bind: drivers expect to find as many as they have
-// descriptors, and some never recover from less.
+// start gives all frames to the kernel. It must precede bind: drivers expect at least as many frames as they have
+// descriptors, and some never recover from fewer.
 func (r *rx) start() {
 	for i := range r.frames.owners {
 		r.fill.push(r.frames.first + uint64(i)<<r.frames.shift)
 	}
-	r.frames.give(kernel)
+	r.frames.setAll(kernel)
 	r.fill.publish()
 }
 
@@ -44,7 +44,7 @@ func (r *rx) receive(into []Desc) int {
 	return kept
 }
 
-// wholePackets returns how many of the descriptors belong to packets that are whole, or all when none is.
+// wholePackets returns the number of descriptors that belong to complete packets, or all if none is complete.
 func wholePackets(descs []Desc) int {
 	for n := len(descs); n > 0; n-- {
 		if !descs[n-1].More() {
@@ -56,20 +56,20 @@ func wholePackets(descs []Desc) int {
 
 // refill implements Socket.Refill.
 func (r *rx) refill(descs []Desc) {
-	strays := 0
+	invalid := 0
 	for _, d := range descs {
 		if !r.frames.move(d.Addr, user, kernel) {
-			strays++
+			invalid++
 			continue
 		}
-		r.fill.push(r.frames.base(d.Addr)) // there is room: the ring has a place for every frame
+		r.fill.push(r.frames.base(d.Addr)) // cannot overflow: the ring has an entry for every frame
 	}
 	r.fill.publish()
-	count(&r.refilled, len(descs)-strays)
-	count(&r.misowned, strays)
+	count(&r.refilled, len(descs)-invalid)
+	count(&r.misowned, invalid)
 }
 
-// count adds to a counter that only one goroutine writes.
+// count adds to a counter that a single goroutine writes.
 func count(c *atomic.Uint64, n int) {
 	if n != 0 {
 		c.Store(c.Load() + uint64(n))

@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket is an AF_XDP socket on one queue. Receive, Refill and WakeRx are for one goroutine, Reserve, Submit, Release,
-// Reap, OffloadChecksum and WakeTx for one, which may be the same; Frame, FD, Features, Frames, Pending, Nudge, Check and
-// Stats are for any. None of them allocates or, but for the Wakes, Nudge, Check and Stats, calls the kernel. Close is for when both
-// goroutines have left.
+// Socket is an AF_XDP socket on one queue. One goroutine may call Receive, Refill and WakeRx. One goroutine, which
+// may be the same, may call Reserve, Submit, Release, Reap, OffloadChecksum and WakeTx. Any goroutine may call Frame,
+// FD, Features, Frames, Pending, Nudge, Check and Stats. No method allocates. Only WakeRx, WakeTx, Nudge, Check,
+// Stats and Close call the kernel. Close may be called after both goroutines have stopped.
 type Socket struct {
 	sys      system
 	fd       int
 	features Features
-	umem     []byte // all of the mapping
-	frames   []byte // the part of umem that has frames: huge pages may leave a rest
-	size     uint64 // of a frame
+	umem     []byte // the whole mapping
+	frames   []byte // the part of umem that is divided into frames; a huge page may leave a remainder
+	size     uint64 // of a frame, in bytes
 	rings    [][]byte
 
 	_  [64]byte // the halves share no cache line
@@ -29,24 +29,24 @@ type Socket struct {
 	tx tx
 	_  [64]byte
 
-	statsMu sync.Mutex
-	closed  bool
-	last    Stats // as they were at Close
+	statsMu    sync.Mutex
+	closed     bool
+	finalStats Stats // the counters at Close
 }
 
-// FD is the socket's descriptor: to be put into an XSKMAP at the key of its queue, and to wait for packets (POLLIN)
-// with poll(2), which wakes the kernel as well. It stays the Socket's. It is -1 once closed.
+// FD returns the socket's descriptor, or -1 once closed. The caller puts it into an XSKMAP at the key of its queue,
+// and waits for packets (POLLIN) with poll(2), which also wakes the kernel. The Socket owns it.
 //
-// A device that goes away does not end a poll (Linux reports no POLLERR): whoever waits should hear of that elsewhere,
-// from netlink, and ask Check.
+// Linux reports no POLLERR when the device is deleted. A caller that waits should learn that from netlink, and call
+// Check.
 func (s *Socket) FD() int { return s.fd }
 
-// Features says what the Socket found it can do.
+// Features returns the features that Open has established.
 func (s *Socket) Features() Features { return s.features }
 
-// Frame is the memory that d names: d.Len bytes, with capacity up to the frame's end. It is the caller's to write from
-// Receive to Refill and from Reserve to Submit or Release. For a name outside of the UMEM, or that crosses from one
-// frame to the next, it is nil.
+// Frame returns the memory of d: d.Len bytes, with capacity up to the frame's end. The caller may write to it from
+// Receive to Refill and from Reserve to Submit or Release. Frame returns nil for a descriptor outside of the UMEM, or
+// one that crosses a frame boundary.
 func (s *Socket) Frame(d Desc) []byte {
 	if d.Addr >= uint64(len(s.frames)) {
 		return nil
@@ -58,43 +58,44 @@ func (s *Socket) Frame(d Desc) []byte {
 	return s.frames[d.Addr : d.Addr+uint64(d.Len) : end]
 }
 
-// Receive fills into with the frames that have arrived, oldest first, and returns how many; it does not block. They are
-// the caller's until Refill. A packet of several frames is returned whole, unless it is longer than all of into.
+// Receive fills into with received frames, oldest first, and returns their number. It does not block. The frames
+// belong to the caller until Refill. A packet of several frames is returned whole, unless it has more frames than
+// len(into).
 func (s *Socket) Receive(into []Desc) int { return s.rx.receive(into) }
 
-// Refill gives frames that Receive returned back to be received into, in any order; Addr may have moved within a frame.
+// Refill returns received frames to the kernel for receiving, in any order. Addr may have moved within a frame.
 func (s *Socket) Refill(descs []Desc) { s.rx.refill(descs) }
 
-// Reserve gives the caller frames to send, as many as there are and into holds, and returns how many. Each is named
-// whole: write to Frame(d), set d.Len to what was written, give it to Submit; or back, to Release.
+// Reserve gives the caller up to len(into) free frames for sending, and returns their number. Each Desc covers a
+// whole frame. Write to Frame(d), set d.Len to the number of bytes written, and pass d to Submit, or to Release.
 //
-// None is left when all are on their way: WakeTx, and ask again.
+// None is free when all are queued for sending: call WakeTx and Reserve again.
 func (s *Socket) Reserve(into []Desc) int { return s.tx.reserve(into) }
 
-// Submit queues frames that Reserve returned for sending, in order, and returns how many it took; WakeTx sends them.
-// Addr may have moved up within the frame. A packet that the kernel would not take is refused and counted, and its
-// frames are free again.
+// Submit queues reserved frames for sending, in order, and returns the number queued; WakeTx sends them. Addr may
+// have moved up within the frame. A packet that the kernel would not accept is rejected and counted, and its frames
+// are freed.
 func (s *Socket) Submit(descs []Desc) int { return s.tx.submit(descs) }
 
-// Release frees frames that Reserve returned and that were not submitted.
+// Release frees reserved frames that were not submitted.
 func (s *Socket) Release(descs []Desc) { s.tx.release(descs) }
 
-// Reap takes back the frames that were sent, and returns how many. Reserve calls it when it has too few.
+// Reap frees the frames that were sent, and returns their number. Reserve calls it when too few are free.
 func (s *Socket) Reap() int { return s.tx.reap() }
 
-// Pending is how many submitted frames the kernel has not looked at yet. Any goroutine may ask.
+// Pending returns the number of submitted frames that the kernel has not processed yet. Any goroutine may call it.
 func (s *Socket) Pending() int { return int(s.tx.ring.pending()) }
 
-// OffloadChecksum has the device, or the kernel for it, compute the Internet checksum of the packet from byte start to
-// its end, and put it at start+offset, where the caller has put that of the pseudo header (not inverted). d must be
-// reserved, begin its packet, and have its final Len. It reports false, and changes nothing, without
-// Features.TxChecksum or where the checksum is not within d.
+// OffloadChecksum requests that the device, or the kernel in its place, compute the Internet checksum of the packet
+// from byte start to its end and store it at start+offset. The caller has put the pseudo-header sum there (not
+// inverted). d must be reserved, be the first of its packet, and have its final Len. OffloadChecksum returns false,
+// and changes nothing, without Features.TxChecksum or if the checksum field is not within d.
 func (s *Socket) OffloadChecksum(d *Desc, start, offset uint16) bool {
 	return s.tx.requestChecksum(d, start, offset)
 }
 
-// Frames says where all frames are, by the counters. It may be asked by any goroutine; while the halves are at work, frames that
-// change hands meanwhile may be missing or counted twice. Once closed, there are none.
+// Frames counts where all frames are. Any goroutine may call it. While the halves are in use, frames that move
+// meanwhile may be missing or counted twice. Once closed, all counts are zero.
 func (s *Socket) Frames() Frames {
 	s.statsMu.Lock()
 	defer s.statsMu.Unlock()
@@ -102,10 +103,10 @@ func (s *Socket) Frames() Frames {
 		return Frames{}
 	}
 	f := Frames{
-		RxUser:   difference(s.rx.received.Load(), s.rx.refilled.Load()),
-		TxKernel: difference(s.tx.sent.Load(), s.tx.completed.Load()),
+		RxUser:   countDifference(s.rx.received.Load(), s.rx.refilled.Load()),
+		TxKernel: countDifference(s.tx.sent.Load(), s.tx.completed.Load()),
 		TxDone:   int(s.tx.completion.pending()),
-		TxUser:   difference(s.tx.reserved.Load(), s.tx.sent.Load()+s.tx.released.Load()),
+		TxUser:   countDifference(s.tx.reserved.Load(), s.tx.sent.Load()+s.tx.released.Load()),
 	}
 	f.TxDone = min(f.TxDone, f.TxKernel)
 	f.RxKernel = max(len(s.rx.frames.owners)-f.RxUser, 0)
@@ -113,15 +114,15 @@ func (s *Socket) Frames() Frames {
 	return f
 }
 
-// difference is how far one counter is ahead of another, and 0 if it seems to be behind, because it was read earlier.
-func difference(ahead, behind uint64) int { return max(int(ahead-behind), 0) }
+// countDifference returns ahead - behind, or 0 if that is negative because behind was read later.
+func countDifference(ahead, behind uint64) int { return max(int(ahead-behind), 0) }
 
-// Stats returns the counters. Once closed, they are as they were.
+// Stats returns the counters. Once closed, it returns their values at Close.
 func (s *Socket) Stats() (Stats, error) {
 	s.statsMu.Lock()
 	defer s.statsMu.Unlock()
 	if s.closed {
-		return s.last, nil
+		return s.finalStats, nil
 	}
 	return s.readStats()
 }
@@ -132,7 +133,7 @@ func (s *Socket) readStats() (Stats, error) {
 		Rejected: s.tx.rejected.Load(), Misowned: s.rx.misowned.Load() + s.tx.misowned.Load(),
 		TxRefused: s.tx.refused.Load() + s.tx.dropped.Load(), RxWakes: s.rx.wakes.Load(), TxWakes: s.tx.wakes.Load(),
 	}
-	var k unix.XDPStatistics // what an older kernel does not know stays zero
+	var k unix.XDPStatistics // counters unknown to an older kernel stay zero
 	if _, err := s.sys.getBytes(s.fd, unix.SOL_XDP, unix.XDP_STATISTICS, statistics(&k)); err != nil {
 		return stats, fmt.Errorf("reading the statistics of an AF_XDP socket: %w", err)
 	}
@@ -141,10 +142,10 @@ func (s *Socket) readStats() (Stats, error) {
 	return stats, nil
 }
 
-// Close ends the Socket: the kernel takes it out of all maps, so that the XDP program's fallback applies, and has no
-// frame any more when Close returns, or holds the memory itself for as long as a device still writes to it. All slices
-// of Frame become invalid. Neither goroutine may be in a method or use a frame; afterwards the methods do nothing.
-// Another Close returns nil.
+// Close closes the Socket. The kernel removes it from all maps, so the XDP program's fallback applies. When Close
+// returns the kernel uses no frame any more, or holds the memory itself while a device still writes to it. All slices
+// from Frame become invalid. Neither goroutine may be in a method or use a frame. Afterwards the methods do nothing.
+// A second Close returns nil.
 func (s *Socket) Close() error {
 	s.statsMu.Lock()
 	defer s.statsMu.Unlock()
@@ -154,7 +155,7 @@ func (s *Socket) Close() error {
 	s.closed = true
 	var errs []error
 	if s.fd >= 0 {
-		s.last, _ = s.readStats()
+		s.finalStats, _ = s.readStats()
 		errs = append(errs, s.sys.close(s.fd))
 		s.fd = -1
 	}
@@ -172,10 +173,10 @@ func (s *Socket) Close() error {
 	return nil
 }
 
-// detach lets go of all views of what is about to be unmapped.
+// detach drops all references to the memory that Close unmaps.
 func (s *Socket) detach() {
-	s.rx.ring, s.rx.fill = newConsumer[Desc](inert(), nil), newProducer[uint64](inert(), nil)
-	s.tx.ring, s.tx.completion = newProducer[Desc](inert(), nil), newConsumer[uint64](inert(), nil)
+	s.rx.ring, s.rx.fill = newConsumer[Desc](emptyIndices(), nil), newProducer[uint64](emptyIndices(), nil)
+	s.tx.ring, s.tx.completion = newProducer[Desc](emptyIndices(), nil), newConsumer[uint64](emptyIndices(), nil)
 	s.rx.frames.owners, s.tx.frames.owners, s.tx.free = nil, nil, nil
 	s.frames, s.tx.umem = nil, nil
 }

@@ -4,35 +4,35 @@ package xsk
 
 import "sync/atomic"
 
-// reapBatch is how many completions are taken from their ring at a time.
+// reapBatch is the number of completions read from the ring at a time.
 const reapBatch = 64
 
-// tx is the transmitting half: frames go round from the free list to the caller, through the TX ring and the device to
-// the completion ring, and back.
+// tx is the transmitting half. Frames circulate from the free list to the caller, through the TX ring and the device
+// to the completion ring, and back.
 type tx struct {
 	ring       producer[Desc]
 	completion consumer[uint64]
-	frames     ledger
-	free       []uint64 // a stack of base addresses: the frame that was used last is still in the cache
-	done       [reapBatch]uint64
-	limit      uint64 // the end of what a packet may fill in a frame: FrameSize
-	fragments  int    // how many frames one packet may have
-	metadata   bool   // whether frames may carry requests for the device
+	frames     frameOwners
+	free       []uint64 // a stack of base addresses: the most recently used frame is still in the cache
+	reaped     [reapBatch]uint64
+	limit      uint64 // the largest end offset of a packet in a frame: FrameSize
+	fragments  int    // the largest number of frames in a packet
+	metadata   bool   // whether frames may carry TX metadata
 	umem       []byte
 
 	reserved, released, sent, completed, rejected, misowned, refused, wakes atomic.Uint64
 
-	// dropped is refused for those who nudge, of whom there may be several.
+	// dropped counts like refused, but for KickTx, which several goroutines may call.
 	dropped atomic.Uint64
 }
 
-// start puts all frames on the free list, the lowest on top.
+// start puts all frames on the free list, the lowest address on top.
 func (t *tx) start() {
 	for i := range t.frames.owners {
 		last := len(t.frames.owners) - 1
 		t.free = append(t.free, t.frames.first+uint64(last-i)<<t.frames.shift)
 	}
-	t.frames.give(free)
+	t.frames.setAll(free)
 }
 
 // reserve implements Socket.Reserve.
@@ -53,24 +53,24 @@ func (t *tx) reserve(into []Desc) int {
 
 // reap implements Socket.Reap.
 func (t *tx) reap() (reaped int) {
-	strays := 0
+	invalid := 0
 	for {
-		n := t.completion.peek(t.done[:])
+		n := t.completion.peek(t.reaped[:])
 		t.completion.take(n)
-		for _, addr := range t.done[:n] {
+		for _, addr := range t.reaped[:n] {
 			if !t.frames.move(addr, kernel, free) {
-				strays++
+				invalid++
 				continue
 			}
 			t.free = append(t.free, t.frames.base(addr))
 			reaped++
 		}
-		if n < len(t.done) {
+		if n < len(t.reaped) {
 			break
 		}
 	}
 	count(&t.completed, reaped)
-	count(&t.misowned, strays)
+	count(&t.misowned, invalid)
 	return reaped
 }
 
@@ -78,7 +78,7 @@ func (t *tx) reap() (reaped int) {
 func (t *tx) submit(descs []Desc) (taken int) {
 	for len(descs) > 0 {
 		n := packetLen(descs)
-		if t.sound(descs[:n]) {
+		if t.isValid(descs[:n]) {
 			t.push(descs[:n])
 			taken += n
 		} else {
@@ -92,7 +92,7 @@ func (t *tx) submit(descs []Desc) (taken int) {
 	return taken
 }
 
-// packetLen returns how many of the descriptors make up the first packet.
+// packetLen returns the number of descriptors of the first packet.
 func packetLen(descs []Desc) int {
 	for i, d := range descs {
 		if !d.More() {
@@ -105,18 +105,18 @@ func packetLen(descs []Desc) int {
 func (t *tx) push(packet []Desc) {
 	for _, d := range packet {
 		t.frames.move(d.Addr, user, kernel)
-		t.ring.push(d) // there is room: the ring has a place for every frame
+		t.ring.push(d) // cannot overflow: the ring has an entry for every frame
 	}
 }
 
-// sound reports whether the kernel will take a packet. What it does not take it skips without a completion, or, worse,
-// leaves at the head of the ring for ever.
-func (t *tx) sound(packet []Desc) bool {
+// isValid reports whether the kernel accepts a packet. The kernel skips an invalid one without a completion, or
+// leaves it at the head of the ring forever.
+func (t *tx) isValid(packet []Desc) bool {
 	if len(packet) > t.fragments || packet[len(packet)-1].More() {
 		return false
 	}
 	for i, d := range packet {
-		if !t.soundFrame(d) || d.Options&optionMetadata != 0 && (i > 0 || !t.soundRequest(d)) {
+		if !t.isValidFrame(d) || d.Options&optionMetadata != 0 && (i > 0 || !t.isValidRequest(d)) {
 			return false
 		}
 		for _, earlier := range packet[:i] {
@@ -128,7 +128,7 @@ func (t *tx) sound(packet []Desc) bool {
 	return true
 }
 
-func (t *tx) soundFrame(d Desc) bool {
+func (t *tx) isValidFrame(d Desc) bool {
 	offset := d.Addr - t.frames.base(d.Addr)
 	return t.frames.has(d.Addr, user) && d.Len > 0 && offset >= TxHeadroom && offset+uint64(d.Len) <= t.limit &&
 		d.Options&^(optionContinued|optionMetadata) == 0
@@ -136,14 +136,14 @@ func (t *tx) soundFrame(d Desc) bool {
 
 // release implements Socket.Release.
 func (t *tx) release(descs []Desc) {
-	strays := 0
+	invalid := 0
 	for _, d := range descs {
 		if !t.frames.move(d.Addr, user, free) {
-			strays++
+			invalid++
 			continue
 		}
 		t.free = append(t.free, t.frames.base(d.Addr))
 	}
-	count(&t.released, len(descs)-strays)
-	count(&t.misowned, strays)
+	count(&t.released, len(descs)-invalid)
+	count(&t.misowned, invalid)
 }

@@ -9,11 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hugePage is the size of the huge pages that are asked for.
+// hugePage is the size of the requested huge pages in bytes.
 const hugePage = 2 << 20
 
-// mapUMEM maps memory for the frames: huge pages where the administrator set some aside (vm.nr_hugepages) and the UMEM
-// fills at least one, else ordinary ones that the kernel may join by itself. The pages come when the kernel pins them.
+// mapUMEM maps memory for the frames. It uses huge pages if the administrator has reserved some (vm.nr_hugepages) and
+// the UMEM fills at least one. Otherwise it maps ordinary pages, which the kernel may merge. The kernel allocates the
+// pages when it pins them.
 func mapUMEM(sys system, length int, noHuge bool) (mem []byte, huge bool, err error) {
 	const anonymous = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS
 	if !noHuge && length >= hugePage {
@@ -28,14 +29,14 @@ func mapUMEM(sys system, length int, noHuge bool) (mem []byte, huge bool, err er
 		return nil, false, fmt.Errorf("mapping %d bytes of frames: %w", length, err)
 	}
 	if !noHuge {
-		_ = sys.madvise(mem, unix.MADV_HUGEPAGE) // advice
+		_ = sys.madvise(mem, unix.MADV_HUGEPAGE) // best effort
 	}
 	return mem, false, nil
 }
 
-// registerUMEM shares the memory with the kernel. It reports whether frames may carry requests for the device, which is
-// so where the kernel knows the flag for it; one that did without the flag (6.8 to 6.10) cannot be told from an older
-// one.
+// registerUMEM registers the memory with the kernel. It records whether frames may carry TX metadata, which is so if
+// the kernel knows the flag for it. Linux 6.8 to 6.10 support metadata without the flag, but cannot be distinguished
+// from older ones.
 func (s *Socket) registerUMEM(c *Config) error {
 	reg := unix.XDPUmemReg{Addr: addressOf(s.umem), Len: uint64(len(s.frames)), Size: uint32(c.FrameSize)}
 	if c.TxChecksum {

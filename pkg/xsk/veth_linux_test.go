@@ -20,9 +20,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestEveryFrameSentArrives sends over both queues of a veth at once, and keeps a plain ledger of every frame on both
+// TestAllSentFramesArrive sends over both queues of a veth at once, and tracks the owner of every frame on both
 // ends.
-func TestEveryFrameSentArrives(t *testing.T) {
+func TestAllSentFramesArrive(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			l := newLink(t, 3)
@@ -32,7 +32,7 @@ func TestEveryFrameSentArrives(t *testing.T) {
 					from := l.ends[0].open(t, Config{Queue: pair[0], Mode: mode.mode, RxFrames: 64, TxFrames: 128})
 					to := l.ends[1].open(t, Config{Queue: pair[1], Mode: mode.mode, RxFrames: 128, TxFrames: 64})
 					if from.Features().Mode != mode.mode {
-						t.Errorf("the mode is %v", from.Features().Mode)
+						t.Errorf("mode %v", from.Features().Mode)
 					}
 					t.Run(fmt.Sprint(pair), func(t *testing.T) {
 						t.Parallel()
@@ -44,10 +44,10 @@ func TestEveryFrameSentArrives(t *testing.T) {
 	}
 }
 
-// exchange sends windows of frames of all sizes, in batches of all sizes. In generic mode a veth hands frames over by
-// the backlog that all of the machine shares, which drops when others fill it: then it is lossy, frames may be missing
-// but nothing else, and the end of a window is sent until it arrives.
-func exchange(t *testing.T, l *cable, from, to *Socket, seed uint64, lossy bool) {
+// exchange sends windows of frames of all sizes, in batches of all sizes. In generic mode a veth passes frames by the
+// per-CPU backlog, which the whole machine shares and which drops when full. Then lossy is set: frames may be missing,
+// and the end of a window is sent until it arrives.
+func exchange(t *testing.T, l *vethPair, from, to *Socket, seed uint64, lossy bool) {
 	const windows = 200
 	x := &exchanger{t: t, l: l, from: from, to: to, left: newOracle(64, 128), right: newOracle(128, 64)}
 	r := rand.New(rand.NewPCG(seed, 3))
@@ -80,17 +80,17 @@ func exchange(t *testing.T, l *cable, from, to *Socket, seed uint64, lossy bool)
 	}
 }
 
-// exchanger keeps a ledger of the frames at both ends.
+// exchanger tracks the owners of the frames at both ends.
 type exchanger struct {
 	t                    *testing.T
-	l                    *cable
+	l                    *vethPair
 	from, to             *Socket
 	left, right          oracle
 	batch                [128]Desc
-	sent, received, next uint64 // next is one more than the number that was received last
+	sent, received, next uint64 // next is the last received number plus one
 }
 
-// send submits at most n frames, and returns how many.
+// send submits at most n frames, and returns their number.
 func (x *exchanger) send(n int, r *rand.Rand) int {
 	batch := x.batch[:x.from.Reserve(x.batch[:n])]
 	x.left.reserved(x.t, batch)
@@ -106,14 +106,14 @@ func (x *exchanger) send(n int, r *rand.Rand) int {
 	return len(batch)
 }
 
-// receive takes at most n frames and gives them back.
+// receive receives at most n frames and refills them.
 func (x *exchanger) receive(n int, lossy bool) int {
 	batch := x.batch[:x.to.Receive(x.batch[:n])]
 	x.right.move(x.t, batch, "rx kernel", "rx user")
 	for _, d := range batch {
 		got := numberOf(x.t, x.to.Frame(d))
 		if got < x.next || !lossy && got > x.next {
-			x.t.Fatalf("frame %d where %d should be", got, x.next)
+			x.t.Fatalf("frame %d, want %d", got, x.next)
 		}
 		x.next = got + 1
 		x.received++
@@ -135,7 +135,7 @@ func newOracle(rx, tx uint64) oracle {
 	return o
 }
 
-// reserved also notes that a frame was completed meanwhile: only then can it be reserved again.
+// reserved also records completed frames: only those can be reserved again.
 func (o oracle) reserved(t *testing.T, descs []Desc) {
 	t.Helper()
 	for _, d := range descs {
@@ -146,7 +146,7 @@ func (o oracle) reserved(t *testing.T, descs []Desc) {
 	}
 }
 
-func TestPacketsWithoutAFrameAreCounted(t *testing.T) {
+func TestPacketsDroppedWithoutFrameAreCounted(t *testing.T) {
 	l := newLink(t, 1)
 	l.redirect(t, 1, link.XDPDriverMode, 0)
 	from := l.ends[0].open(t, Config{RxFrames: 64, TxFrames: 128})
@@ -170,14 +170,14 @@ func TestPacketsWithoutAFrameAreCounted(t *testing.T) {
 	checkFramesAre(t, to, Frames{RxUser: 64, TxFree: 64})
 }
 
-// TestClosingUnderTrafficGivesEverythingBack opens and closes the receiving end, and in the end the sending one, while
-// frames fly. Each new Socket finds its queue still held by the last.
-func TestClosingUnderTrafficGivesEverythingBack(t *testing.T) {
+// TestCloseUnderTrafficReleasesEverything closes and reopens the receiving end, and finally closes the sending one, under
+// traffic. Each new Socket finds its queue still held by the last.
+func TestCloseUnderTrafficReleasesEverything(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			l := newLink(t, 1)
 			l.redirect(t, 1, mode.attach, 0)
-			before := held()
+			before := openResources()
 			from := l.ends[0].open(t, Config{Mode: mode.mode, TxFrames: 256})
 			stop := make(chan struct{})
 			var sender sync.WaitGroup
@@ -188,7 +188,7 @@ func TestClosingUnderTrafficGivesEverythingBack(t *testing.T) {
 				for total := 0; total < 1000; {
 					await(t, to, "packets", func() bool {
 						n := to.Receive(batch[:])
-						to.Refill(batch[:n/2]) // the others stay with us
+						to.Refill(batch[:n/2]) // the others stay with the caller
 						total += n
 						return n > 0 || to.Frames().RxKernel == 0
 					})
@@ -210,15 +210,15 @@ func TestClosingUnderTrafficGivesEverythingBack(t *testing.T) {
 				t.Errorf("frames %+v", f)
 			}
 			check(t, from.Close())
-			if after := held(); after != before {
+			if after := openResources(); after != before {
 				t.Errorf("before\n%s\nafter\n%s", before, after)
 			}
 		})
 	}
 }
 
-// flood sends for as long as nobody says stop, and leaves what is on its way.
-func flood(t *testing.T, l *cable, s *Socket, stop <-chan struct{}) {
+// flood sends until stop is closed, and leaves frames in flight.
+func flood(t *testing.T, l *vethPair, s *Socket, stop <-chan struct{}) {
 	var batch [64]Desc
 	for number := uint64(0); ; {
 		select {
@@ -240,7 +240,7 @@ func flood(t *testing.T, l *cable, s *Socket, stop <-chan struct{}) {
 	}
 }
 
-func TestADeviceThatGoesDownComesBack(t *testing.T) {
+func TestSocketResumesAfterDeviceDown(t *testing.T) {
 	l := newLink(t, 1)
 	l.redirect(t, 1, link.XDPDriverMode, 0)
 	from, to := l.ends[0].open(t, Config{}), l.ends[1].open(t, Config{})
@@ -274,7 +274,7 @@ func TestADeviceThatGoesDownComesBack(t *testing.T) {
 	})
 }
 
-func TestADeviceThatIsDeletedIsGone(t *testing.T) {
+func TestDeletedDeviceReturnsErrGone(t *testing.T) {
 	l := newLink(t, 1)
 	l.redirect(t, 1, link.XDPDriverMode, 0)
 	s := l.ends[0].open(t, Config{TxFrames: 64})
@@ -301,12 +301,12 @@ func TestADeviceThatIsDeletedIsGone(t *testing.T) {
 	}
 }
 
-func TestQueuesThatAreNotThereOrInUseAreToldApart(t *testing.T) {
+func TestOpenDistinguishesMissingAndBusyQueues(t *testing.T) {
 	l := newLink(t, 2)
 	e := l.ends[0]
 	_, err := open(Config{Interface: e.index, Queue: 2}, e)
 	if !errors.Is(err, ErrNoQueue) {
-		t.Errorf("a queue too many: %v", err)
+		t.Errorf("a missing queue: %v", err)
 	}
 	e.open(t, Config{Queue: 1})
 	_, err = open(Config{Interface: e.index, Queue: 1, Patience: 5 * time.Millisecond}, e)
@@ -319,7 +319,7 @@ func TestQueuesThatAreNotThereOrInUseAreToldApart(t *testing.T) {
 	}
 }
 
-func TestPacketsLargerThanAFrameTakeSeveral(t *testing.T) {
+func TestLargePacketsUseSeveralFrames(t *testing.T) {
 	const size = 5000
 	l := newLinkMTU(t, 1, 6000)
 	l.redirect(t, 1, link.XDPDriverMode, unix.BPF_F_XDP_HAS_FRAGS)
@@ -363,8 +363,8 @@ func TestPacketsLargerThanAFrameTakeSeveral(t *testing.T) {
 	checkFramesAre(t, to, Frames{RxKernel: 64, TxFree: 64})
 }
 
-// TestOffloadedChecksumsAreRight sends UDP to a socket of the kernel, which drops what has a wrong checksum.
-func TestOffloadedChecksumsAreRight(t *testing.T) {
+// TestOffloadedChecksumsAreCorrect sends UDP to a kernel socket, which drops datagrams with a wrong checksum.
+func TestOffloadedChecksumsAreCorrect(t *testing.T) {
 	l := newLink(t, 1)
 	src, dst := netip.MustParseAddrPort("10.9.0.1:1000"), netip.MustParseAddrPort("10.9.0.2:2000")
 	check(t, l.ends[1].host.SetUp(l.ends[1].device, 0, netip.PrefixFrom(dst.Addr(), 24)))
@@ -384,7 +384,7 @@ func TestOffloadedChecksumsAreRight(t *testing.T) {
 		d[0].Len = uint32(42 + len(payload))
 		udpFrame(s.Frame(d[0]), l.ends[1].mac, src, dst, payload)
 		if offload && !s.OffloadChecksum(&d[0], 34, 6) {
-			t.Error("refused")
+			t.Error("rejected")
 		}
 		if s.Submit(d) != 1 {
 			t.Error("not submitted")
@@ -392,7 +392,7 @@ func TestOffloadedChecksumsAreRight(t *testing.T) {
 		check(t, s.WakeTx())
 	}
 	var got [100]byte
-	for range 20 { // the backlog that leads there is shared with all of the machine
+	for range 20 { // the backlog on the way is shared with the whole machine
 		send("the checksum is that of the pseudo header alone", false)
 		send("the checksum is whole", true)
 		check(t, inbox.SetReadDeadline(time.Now().Add(time.Second)))
@@ -405,7 +405,7 @@ func TestOffloadedChecksumsAreRight(t *testing.T) {
 		}
 		return
 	}
-	t.Error("nothing is received")
+	t.Error("nothing received")
 }
 
 // udpFrame builds Ethernet, IPv4 and UDP with the checksum of the pseudo header.
@@ -449,8 +449,8 @@ func TestBusyPollingDrivesTheDevice(t *testing.T) {
 	exchange(t, l, from, to, 9, false)
 }
 
-// TestTheFallbackTakesOverWhenTheSocketIsClosed: closing takes it out of the map, and frames go up the stack again.
-func TestTheFallbackTakesOverWhenTheSocketIsClosed(t *testing.T) {
+// TestClosedSocketLeavesPacketsToStack: closing removes it from the map, and frames go to the stack again.
+func TestClosedSocketLeavesPacketsToStack(t *testing.T) {
 	l := newLink(t, 1)
 	l.redirect(t, 1, link.XDPDriverMode, 0)
 	var stack int
@@ -476,16 +476,16 @@ func TestTheFallbackTakesOverWhenTheSocketIsClosed(t *testing.T) {
 	var frame [100]byte
 	n, err := unix.Read(stack, frame[:])
 	if err != nil || n != 60 || numberOf(t, frame[:n]) != 2 {
-		t.Errorf("the stack has % x, %v", frame[:n], err)
+		t.Errorf("the stack received % x, %v", frame[:n], err)
 	}
 }
 
-// networkOrder is v as it stands in a packet, for a field of the machine's order.
+// networkOrder converts v to network byte order.
 func networkOrder(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
 }
 
-func TestProbeKnowsAVeth(t *testing.T) {
+func TestProbeReportsVeth(t *testing.T) {
 	l := newLink(t, 1)
 	c, err := l.ends[0].probe(l.ends[0].index)
 	if errors.Is(err, errors.ErrUnsupported) {
@@ -495,7 +495,7 @@ func TestProbeKnowsAVeth(t *testing.T) {
 		t.Errorf("%+v, %v", c, err)
 	}
 	if _, err := l.ends[0].probe(1 << 30); !errors.Is(err, ErrGone) {
-		t.Errorf("a device that is not there: %v", err)
+		t.Errorf("a missing device: %v", err)
 	}
 	l.redirect(t, 1, link.XDPDriverMode, 0)
 	c, err = l.ends[0].probe(l.ends[0].index)

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WakeRx tells the kernel that there are frames again, if it sleeps for want of them, and drives the device with
-// BusyPoll. It is not needed before poll(2), which does the same. Errors: ErrDown, ErrGone, ErrQueueGone, os.ErrClosed;
-// another is the system's and may pass.
+// WakeRx wakes the kernel after Refill if it has run out of frames. With BusyPoll it polls the device. It is not
+// needed before poll(2), which does the same. Errors: ErrDown, ErrGone, ErrQueueGone, os.ErrClosed. Any other error
+// comes from the system call and may be transient.
 func (s *Socket) WakeRx() error {
 	switch {
 	case s.fd < 0:
@@ -26,7 +26,7 @@ func (s *Socket) WakeRx() error {
 	return stateError("recvfrom", errno)
 }
 
-// isTransient reports whether what the kernel says only means "not now".
+// isTransient reports whether the kernel may accept the same call later.
 func isTransient(errno unix.Errno) bool {
 	switch errno {
 	case unix.EAGAIN, unix.EBUSY, unix.EINTR, unix.ENOBUFS, unix.ENOMEM:
@@ -35,36 +35,36 @@ func isTransient(errno unix.Errno) bool {
 	return false
 }
 
-// leastBatch is the smallest number of frames that any kernel sends per call in copy mode (16 before Linux 5.11).
-const leastBatch = 16
+// minTxBatch is the smallest number of frames that any kernel sends per call in copy mode (16 before Linux 5.11).
+const minTxBatch = 16
 
-// WakeTx has the kernel send what was submitted. In copy mode it does the sending, and goes on until all is sent or the
-// device takes no more; then Pending is not 0, and WakeTx should be called again before long. With zero-copy it only
-// wakes the driver, if that sleeps. Errors: as for WakeRx. Frames stay submitted through ErrDown; after ErrGone and
-// ErrQueueGone there is only Close.
+// WakeTx makes the kernel send the submitted frames. In copy mode it repeats the call until all are sent or the
+// device accepts no more. Then Pending is not 0, and WakeTx should be called again soon. With zero-copy it only wakes
+// a sleeping driver. Errors: as for WakeRx. Frames stay submitted through ErrDown. After ErrGone and ErrQueueGone
+// only Close is useful.
 func (s *Socket) WakeTx() error {
 	switch {
 	case s.fd < 0:
 		return os.ErrClosed
 	case s.features.Mode != ZeroCopy && s.Pending() == 0:
-		return nil // a driver without copies may have to be woken to complete what it has taken
+		return nil // in zero-copy mode the driver may need a wakeup to complete frames
 	case !s.features.BusyPoll && !s.tx.ring.needsWakeup():
 		return nil
 	}
-	// A kernel before 5.16 that stops half-way does not show how far it came: only when it finds the ring empty. So
-	// that nothing seems to move is believed when so many calls have been made that all could have been sent.
-	for patience := 2 + s.Pending()/leastBatch; ; patience-- {
+	// A kernel before 5.16 updates the consumer index only when it finds the ring empty. So the loop stops for lack of
+	// progress only after enough calls to send everything.
+	for attempts := 2 + s.Pending()/minTxBatch; ; attempts-- {
 		moved, again, err := s.wakeTxOnce()
 		if moved {
-			patience = 2 + s.Pending()/leastBatch
+			attempts = 2 + s.Pending()/minTxBatch
 		}
-		if !again || patience <= 0 {
+		if !again || attempts <= 0 {
 			return err
 		}
 	}
 }
 
-// wakeTxOnce also reports whether frames have left the ring, and whether the kernel should be called again.
+// wakeTxOnce also reports whether frames have left the ring, and whether to call the kernel again.
 func (s *Socket) wakeTxOnce() (moved, again bool, err error) {
 	before := s.tx.ring.consumer.Load()
 	errno := s.sys.send(s.fd)
@@ -72,30 +72,30 @@ func (s *Socket) wakeTxOnce() (moved, again bool, err error) {
 	moved = s.tx.ring.consumer.Load() != before
 	if s.features.Mode == ZeroCopy {
 		if isTransient(errno) {
-			errno = 0 // the flag stays set: the next call tries again
+			errno = 0 // the wakeup flag stays set: the next call retries
 		}
 		return moved, false, stateError("sendto", errno)
 	}
 	switch {
-	case errno == unix.EBUSY: // the device dropped the frame, which is completed like any other
+	case errno == unix.EBUSY: // the device dropped the frame; the kernel completes it nevertheless
 		count(&s.tx.refused, 1)
 		return moved, s.Pending() > 0, nil
 	case isTransient(errno):
 		return moved, s.Pending() > 0, nil
 	case errno == 0 && s.Pending() > 0 && !moved:
-		return moved, false, ErrQueueGone // the kernel says nothing, and sends nothing, beyond the last queue
+		return moved, false, ErrQueueGone // for a queue that no longer exists the kernel sends nothing and reports no error
 	case errno == 0:
 		return moved, s.Pending() > 0, nil
 	}
 	return moved, false, stateError("sendto", errno)
 }
 
-// Nudge has the kernel go on with what was submitted, for as long as frames are seen to leave, but may be called by any goroutine beside
-// the one that sends: so that frames which the device did not take at first do not wait until there are more. It makes no more calls
-// than those that are pending at first could take. Errors: as for WakeTx, but for ErrQueueGone in copy mode, which only the sender can
-// tell from frames that were submitted meanwhile.
+// Nudge makes the kernel continue sending the submitted frames while they leave the ring. Any goroutine may call it
+// beside the sender, so that frames which the device did not accept at first need not wait for more. It makes at most
+// as many calls as the frames pending at first need. Errors: as for WakeTx, except ErrQueueGone in copy mode: only
+// the sender can distinguish that from frames submitted meanwhile.
 func (s *Socket) Nudge() error {
-	for most := 1 + s.Pending()/leastBatch; s.fd >= 0 && s.Pending() > 0 && most > 0; most-- {
+	for calls := 1 + s.Pending()/minTxBatch; s.fd >= 0 && s.Pending() > 0 && calls > 0; calls-- {
 		before := s.tx.ring.consumer.Load()
 		errno := s.sys.send(s.fd)
 		switch {
@@ -111,8 +111,8 @@ func (s *Socket) Nudge() error {
 	return nil
 }
 
-// Check asks the kernel for the state of the Socket: nil, ErrDown, ErrGone or os.ErrClosed. In copy mode it cannot see
-// that the queue is gone; WakeTx does.
+// Check queries the state of the Socket: nil, ErrDown, ErrGone or os.ErrClosed. In copy mode it cannot detect a
+// deleted queue; WakeTx can.
 func (s *Socket) Check() error {
 	if s.fd < 0 {
 		return os.ErrClosed

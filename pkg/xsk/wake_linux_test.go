@@ -21,37 +21,37 @@ func submit(t *testing.T, s *Socket, n int) {
 	}
 }
 
-func TestWakeTxGoesOnUntilAllIsSent(t *testing.T) {
+func TestWakeTxRepeatsUntilAllIsSent(t *testing.T) {
 	tests := []struct {
 		name string
-		send func(f *fake, call int) unix.Errno
+		send func(f *fakeKernel, call int) unix.Errno
 	}{
-		{"in batches", func(f *fake, _ int) unix.Errno {
+		{"in batches", func(f *fakeKernel, _ int) unix.Errno {
 			f.transmit(32)
 			if f.tx.empty() {
 				return 0
 			}
 			return unix.EAGAIN
 		}},
-		{"with a dropped frame each", func(f *fake, _ int) unix.Errno {
+		{"with a dropped frame each", func(f *fakeKernel, _ int) unix.Errno {
 			f.transmit(1)
 			return unix.EBUSY
 		}},
-		{"with rests", func(f *fake, call int) unix.Errno {
+		{"with rests", func(f *fakeKernel, call int) unix.Errno {
 			if call%2 == 0 {
 				f.transmit(10)
 			}
 			return unix.EAGAIN
 		}},
-		{"out of memory once", func(f *fake, call int) unix.Errno {
+		{"out of memory once", func(f *fakeKernel, call int) unix.Errno {
 			if call == 1 {
 				return unix.ENOBUFS
 			}
 			f.transmit(64)
 			return 0
 		}},
-		// 16 at a time, and seen only at the end (Linux 5.10)
-		{"unseen", func(f *fake, call int) unix.Errno {
+		// 16 at a time, visible only at the end (Linux 5.10)
+		{"unseen", func(f *fakeKernel, call int) unix.Errno {
 			if call < 5 {
 				return unix.EAGAIN
 			}
@@ -73,7 +73,7 @@ func TestWakeTxGoesOnUntilAllIsSent(t *testing.T) {
 	}
 }
 
-func TestWakeTxLeavesADeviceThatTakesNothing(t *testing.T) {
+func TestWakeTxStopsWhenDeviceTakesNothing(t *testing.T) {
 	f := newFake(t)
 	s := openFake(t, f, Config{})
 	calls := 0
@@ -84,7 +84,7 @@ func TestWakeTxLeavesADeviceThatTakesNothing(t *testing.T) {
 	}
 }
 
-func TestWakeTxCountsWhatTheDeviceDropped(t *testing.T) {
+func TestWakeTxCountsDeviceDrops(t *testing.T) {
 	f := newFake(t)
 	s := openFake(t, f, Config{})
 	f.onSend = func() unix.Errno { f.transmit(1); return unix.EBUSY }
@@ -97,7 +97,7 @@ func TestWakeTxCountsWhatTheDeviceDropped(t *testing.T) {
 	}
 }
 
-func TestWakeTxWithNothingToSendIsNoCall(t *testing.T) {
+func TestWakeTxWithoutFramesMakesNoCall(t *testing.T) {
 	f := newFake(t)
 	s := openFake(t, f, Config{})
 	f.onSend = func() unix.Errno { t.Error("called"); return 0 }
@@ -111,8 +111,8 @@ func TestWakeTxWithNothingToSendIsNoCall(t *testing.T) {
 	}
 }
 
-// TestZeroCopyIsWokenToComplete: drivers reclaim what they sent when they are woken.
-func TestZeroCopyIsWokenToComplete(t *testing.T) {
+// TestWakeTxCompletesZeroCopyFrames: drivers reclaim what they sent when they are woken.
+func TestWakeTxCompletesZeroCopyFrames(t *testing.T) {
 	f := newFake(t)
 	f.zc = true
 	s := openFake(t, f, Config{})
@@ -120,7 +120,7 @@ func TestZeroCopyIsWokenToComplete(t *testing.T) {
 	f.onSend = func() unix.Errno {
 		calls++
 		for !f.tx.empty() {
-			f.tx.pop() // taken, and not complete
+			f.tx.pop() // taken, but not completed
 		}
 		return unix.EAGAIN
 	}
@@ -135,26 +135,26 @@ func TestZeroCopyIsWokenToComplete(t *testing.T) {
 	}
 }
 
-func TestNudgeGoesOnForAsLongAsFramesLeave(t *testing.T) {
+func TestKickTxRepeatsWhileFramesLeave(t *testing.T) {
 	const frames = 64
 	for name, c := range map[string]struct {
-		send       func(f *fake) unix.Errno
+		send       func(f *fakeKernel) unix.Errno
 		left, most int // frames still pending, and calls, at most
 		refused    uint64
 		err        error
 	}{
-		"taken in batches": {func(f *fake) unix.Errno {
-			f.transmit(leastBatch)
+		"taken in batches": {func(f *fakeKernel) unix.Errno {
+			f.transmit(minTxBatch)
 			if f.tx.empty() {
 				return 0
 			}
 			return unix.EAGAIN
-		}, 0, frames / leastBatch, 0, nil},
-		"nothing taken":    {func(*fake) unix.Errno { return unix.EAGAIN }, frames, 1, 0, nil},
-		"dropped one each": {func(f *fake) unix.Errno { f.transmit(1); return unix.EBUSY }, frames - 5, 5, 5, nil},
-		"down":             {func(*fake) unix.Errno { return unix.ENETDOWN }, frames, 1, 0, ErrDown},
-		"gone":             {func(*fake) unix.Errno { return unix.ENXIO }, frames, 1, 0, ErrGone},
-		"silent":           {func(*fake) unix.Errno { return 0 }, frames, 1, 0, nil}, // the sender's to judge
+		}, 0, frames / minTxBatch, 0, nil},
+		"nothing taken":    {func(*fakeKernel) unix.Errno { return unix.EAGAIN }, frames, 1, 0, nil},
+		"dropped one each": {func(f *fakeKernel) unix.Errno { f.transmit(1); return unix.EBUSY }, frames - 5, 5, 5, nil},
+		"down":             {func(*fakeKernel) unix.Errno { return unix.ENETDOWN }, frames, 1, 0, ErrDown},
+		"deleted":          {func(*fakeKernel) unix.Errno { return unix.ENXIO }, frames, 1, 0, ErrGone},
+		"silent":           {func(*fakeKernel) unix.Errno { return 0 }, frames, 1, 0, nil}, // only the sender can detect it
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t)
@@ -172,7 +172,7 @@ func TestNudgeGoesOnForAsLongAsFramesLeave(t *testing.T) {
 	}
 }
 
-func TestNudgeWithNothingPendingIsNoCall(t *testing.T) {
+func TestKickTxWithoutFramesMakesNoCall(t *testing.T) {
 	f := newFake(t)
 	s := openFake(t, f, Config{})
 	f.onSend = func() unix.Errno { t.Error("called"); return 0 }
@@ -181,7 +181,7 @@ func TestNudgeWithNothingPendingIsNoCall(t *testing.T) {
 	}
 }
 
-func TestWakeRxCallsOnlyASleepingKernel(t *testing.T) {
+func TestWakeRxCallsOnlySleepingKernel(t *testing.T) {
 	f := newFake(t)
 	s := openFake(t, f, Config{})
 	calls := 0
@@ -202,7 +202,7 @@ func TestWakeRxCallsOnlyASleepingKernel(t *testing.T) {
 	}
 }
 
-func TestTheStatesOfADeviceAreToldApart(t *testing.T) {
+func TestDeviceStatesReturnDistinctErrors(t *testing.T) {
 	tests := []struct {
 		errno unix.Errno
 		zc    bool
@@ -213,7 +213,7 @@ func TestTheStatesOfADeviceAreToldApart(t *testing.T) {
 		{unix.ENXIO, false, ErrGone},
 		{unix.ENXIO, true, ErrGone},
 		{unix.EINVAL, true, ErrQueueGone},
-		{0, false, ErrQueueGone}, // in copy mode the kernel sends nothing and says nothing
+		{0, false, ErrQueueGone}, // in copy mode the kernel sends nothing and returns no error
 		{unix.EPERM, false, os.ErrPermission},
 	}
 	for _, test := range tests {
@@ -239,7 +239,7 @@ func TestTheStatesOfADeviceAreToldApart(t *testing.T) {
 	}
 }
 
-func TestCheckDoesWithoutRecvfrom(t *testing.T) {
+func TestCheckFallsBackToSendto(t *testing.T) {
 	f := newFake(t)
 	s := openFake(t, f, Config{})
 	f.onRecv = func() unix.Errno { return unix.EOPNOTSUPP } // before Linux 5.11
@@ -253,7 +253,7 @@ func TestCheckDoesWithoutRecvfrom(t *testing.T) {
 	}
 }
 
-func TestErrorsOfTheSystemStayThemselves(t *testing.T) {
+func TestUnknownErrnoIsWrapped(t *testing.T) {
 	if err := stateError("sendto", unix.EIO); !errors.Is(err, unix.EIO) || errors.Is(err, io.EOF) {
 		t.Error(err)
 	}

@@ -10,10 +10,11 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Towards returns the link that packets with that mark to a peer leave by; of a VLAN, the device below it, which has the queues.
-// Errors are ErrNoLink if it goes away meanwhile, or the kernel's when there is no route.
+// Towards returns the link by which packets with that mark leave to a peer. For a VLAN it is the device below, which
+// has the queues. The error wraps ErrNoLink if the link is deleted meanwhile, or is the kernel's when there is no
+// route.
 func Towards(peer netip.Addr, mark uint32) (Link, error) {
-	index, err := linkTowards(netip.Addr{}, peer, mark)
+	index, err := routeLink(netip.Addr{}, peer, mark)
 	for depth := 0; err == nil && depth < rssDepth; depth++ {
 		var l netlink.Link
 		if l, err = Dump(func() (netlink.Link, error) { return netlink.LinkByIndex(index) }); err != nil {
@@ -31,7 +32,7 @@ func Towards(peer netip.Addr, mark uint32) (Link, error) {
 	return Link{}, fmt.Errorf("finding the device towards %s: %w", peer, err)
 }
 
-// HasVLANs tells whether VLANs of this network namespace are upon a device.
+// HasVLANs reports whether a device has VLANs in this network namespace.
 func HasVLANs(index int) (bool, error) {
 	all, err := Dump(netlink.LinkList)
 	if err != nil {
@@ -43,10 +44,10 @@ func HasVLANs(index int) (bool, error) {
 	}), nil
 }
 
-// DeviceTowards names the link that packets with that mark to an address leave by, whatever stands below it; "" where there
-// is no route.
+// DeviceTowards returns the name of the link by which packets with that mark leave to an address, without following
+// stacked links; "" if there is no route.
 func DeviceTowards(to netip.Addr, mark uint32) string {
-	index, err := linkTowards(netip.Addr{}, to, mark)
+	index, err := routeLink(netip.Addr{}, to, mark)
 	if err != nil {
 		return ""
 	}

@@ -15,15 +15,15 @@ import (
 
 var errInjected = errors.New("injected")
 
-// faulty has one call of set-up fail, and counts what is open.
-type faulty struct {
+// faultySystem fails one call of Open, and counts open resources.
+type faultySystem struct {
 	system
 	failAt, calls int
-	failed        string // which call that was
+	failed        string // the name of the failed call
 	live          map[string]int
 }
 
-func (f *faulty) fail(call string) bool {
+func (f *faultySystem) fail(call string) bool {
 	f.calls++
 	if f.calls != f.failAt {
 		return false
@@ -32,7 +32,7 @@ func (f *faulty) fail(call string) bool {
 	return true
 }
 
-func (f *faulty) socket() (int, error) {
+func (f *faultySystem) socket() (int, error) {
 	if f.fail("socket") {
 		return -1, errInjected
 	}
@@ -43,12 +43,12 @@ func (f *faulty) socket() (int, error) {
 	return fd, err
 }
 
-func (f *faulty) close(fd int) error {
+func (f *faultySystem) close(fd int) error {
 	f.live["descriptor"]--
 	return f.system.close(fd)
 }
 
-func (f *faulty) mmap(fd int, offset int64, length, flags int) ([]byte, error) {
+func (f *faultySystem) mmap(fd int, offset int64, length, flags int) ([]byte, error) {
 	if f.fail(fmt.Sprintf("mmap of %d at %#x", length, offset)) {
 		return nil, errInjected
 	}
@@ -59,54 +59,54 @@ func (f *faulty) mmap(fd int, offset int64, length, flags int) ([]byte, error) {
 	return mem, err
 }
 
-func (f *faulty) munmap(mem []byte) error {
+func (f *faultySystem) munmap(mem []byte) error {
 	f.live["mapping"]--
 	return f.system.munmap(mem)
 }
 
-func (f *faulty) madvise(mem []byte, advice int) error {
+func (f *faultySystem) madvise(mem []byte, advice int) error {
 	if f.fail("madvise") {
 		return errInjected
 	}
 	return f.system.madvise(mem, advice)
 }
 
-func (f *faulty) setInt(fd, level, option, value int) error {
+func (f *faultySystem) setInt(fd, level, option, value int) error {
 	if f.fail(fmt.Sprintf("setsockopt %d/%d", level, option)) {
 		return errInjected
 	}
 	return f.system.setInt(fd, level, option, value)
 }
 
-func (f *faulty) setBytes(fd, level, option int, value []byte) error {
+func (f *faultySystem) setBytes(fd, level, option int, value []byte) error {
 	if f.fail(fmt.Sprintf("setsockopt %d/%d", level, option)) {
 		return errInjected
 	}
 	return f.system.setBytes(fd, level, option, value)
 }
 
-func (f *faulty) getBytes(fd, level, option int, value []byte) (int, error) {
+func (f *faultySystem) getBytes(fd, level, option int, value []byte) (int, error) {
 	if f.fail(fmt.Sprintf("getsockopt %d/%d", level, option)) {
 		return 0, errInjected
 	}
 	return f.system.getBytes(fd, level, option, value)
 }
 
-func (f *faulty) bind(fd int, address *unix.SockaddrXDP) error {
+func (f *faultySystem) bind(fd int, address *unix.SockaddrXDP) error {
 	if f.fail("bind") {
 		return errInjected
 	}
 	return f.system.bind(fd, address)
 }
 
-// TestNoFailureOfSetUpLeaksAnything has each call fail once, with a kernel in Go and with the real one.
-func TestNoFailureOfSetUpLeaksAnything(t *testing.T) {
+// TestFailedSetUpLeaksNothing fails each call once, with the simulated and with the real kernel.
+func TestFailedSetUpLeaksNothing(t *testing.T) {
 	t.Run("fake", func(t *testing.T) {
-		injectAll(t, small(Config{}), newFake(t), func() string { return "" })
+		injectAll(t, smallConfig(Config{}), newFake(t), func() string { return "" })
 	})
 	t.Run("real", func(t *testing.T) {
 		l := newLink(t, 1)
-		injectAll(t, Config{Interface: l.ends[0].index}, l.ends[0], held)
+		injectAll(t, Config{Interface: l.ends[0].index}, l.ends[0], openResources)
 	})
 }
 
@@ -114,7 +114,7 @@ func injectAll(t *testing.T, c Config, sys system, held func() string) {
 	c.MultiBuffer, c.TxChecksum, c.BusyPoll, c.Patience = true, true, time.Microsecond, time.Minute
 	var tolerated []string
 	for failAt := 1; ; failAt++ {
-		f := &faulty{system: sys, failAt: failAt, live: map[string]int{}}
+		f := &faultySystem{system: sys, failAt: failAt, live: map[string]int{}}
 		before := held()
 		s, err := open(c, f)
 		switch {
@@ -134,15 +134,14 @@ func injectAll(t *testing.T, c Config, sys system, held func() string) {
 			t.Errorf("%s: %v left; before\n%s\nafter\n%s", f.failed, f.live, before, after)
 		}
 		if f.failed == "" {
-			t.Logf("%d calls; done without: %s", f.calls, strings.Join(tolerated, ", "))
+			t.Logf("%d calls; tolerated failures: %s", f.calls, strings.Join(tolerated, ", "))
 			return
 		}
 	}
 }
 
-// held is what the process has of the kernel: AF_XDP descriptors and mappings of them. Others may come and go
-// meanwhile.
-func held() string {
+// openResources lists the process's AF_XDP descriptors and mappings. Other descriptors may change meanwhile.
+func openResources() string {
 	var out []string
 	maps, _ := os.ReadFile("/proc/self/maps")
 	for line := range strings.Lines(string(maps)) {

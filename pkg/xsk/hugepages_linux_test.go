@@ -11,9 +11,9 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// TestFramesLieInThePagesThatTheSocketTells: whether there are huge ones is the machine's (vm.nr_hugepages), and frames go either way.
-func TestFramesLieInThePagesThatTheSocketTells(t *testing.T) {
-	const frames = 1024 // of both kinds two huge pages
+// TestFramesLieInReportedPageSize: the machine decides whether there are huge pages (vm.nr_hugepages).
+func TestFramesLieInReportedPageSize(t *testing.T) {
+	const frames = 1024 // two huge pages for both directions
 	l := newLink(t, 1)
 	l.redirect(t, 1, link.XDPDriverMode, 0)
 	from := l.ends[0].open(t, Config{Mode: Copy, RxFrames: frames, TxFrames: frames})
@@ -41,7 +41,7 @@ func TestFramesLieInThePagesThatTheSocketTells(t *testing.T) {
 			got = got[:to.Receive(got)]
 			for _, d := range got {
 				if n := numberOf(t, to.Frame(d)); n != next {
-					t.Fatalf("frame %d where %d should be", n, next)
+					t.Fatalf("frame %d, want %d", n, next)
 				}
 				next++
 			}
@@ -52,7 +52,7 @@ func TestFramesLieInThePagesThatTheSocketTells(t *testing.T) {
 	}
 }
 
-// pageSizeAt returns the size of the pages of the mapping at an address, as /proc/PID/smaps has it.
+// pageSizeAt returns the size of the pages of the mapping at an address, by /proc/PID/smaps.
 func pageSizeAt(t *testing.T, at uint64) int {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/smaps")

@@ -16,8 +16,8 @@ const (
 	fakeItemsAt = 128
 )
 
-// fake is a kernel in Go: it keeps its ends of the rings by the rules of the documentation, with its own code.
-type fake struct {
+// fakeKernel simulates the kernel's ends of the rings, implemented independently from the documentation.
+type fakeKernel struct {
 	t       testing.TB
 	sizes   map[int]int // by socket option
 	reg     unix.XDPUmemReg
@@ -26,7 +26,7 @@ type fake struct {
 	live    int // mappings and descriptors
 	zc      bool
 	huge    bool
-	refuses map[int]unix.Errno // options that it does not know
+	refuses map[int]unix.Errno // options that it rejects
 	binds   []uint16           // flags of each attempt
 	onBind  func(flags uint16) error
 	onSend  func() unix.Errno
@@ -39,7 +39,7 @@ type fake struct {
 	sent       [][]byte
 }
 
-// kernelRing is the kernel's end.
+// kernelRing is the kernel's end of a ring.
 type kernelRing[T Desc | uint64] struct {
 	indices
 	items []T
@@ -64,15 +64,15 @@ func (r *kernelRing[T]) put(t testing.TB, item T) {
 	r.producer.Store(at + 1)
 }
 
-func newFake(t testing.TB) *fake {
-	return &fake{t: t, sizes: map[int]int{}, mapped: map[int64][]byte{}, refuses: map[int]unix.Errno{}}
+func newFake(t testing.TB) *fakeKernel {
+	return &fakeKernel{t: t, sizes: map[int]int{}, mapped: map[int64][]byte{}, refuses: map[int]unix.Errno{}}
 }
 
-func (f *fake) socket() (int, error) { f.live++; return fakeFD, nil }
+func (f *fakeKernel) socket() (int, error) { f.live++; return fakeFD, nil }
 
-func (f *fake) close(int) error { f.live--; return nil }
+func (f *fakeKernel) close(int) error { f.live--; return nil }
 
-func (f *fake) mmap(fd int, offset int64, length, flags int) ([]byte, error) {
+func (f *fakeKernel) mmap(fd int, offset int64, length, flags int) ([]byte, error) {
 	if flags&unix.MAP_HUGETLB != 0 && !f.huge {
 		return nil, unix.ENOMEM
 	}
@@ -86,15 +86,15 @@ func (f *fake) mmap(fd int, offset int64, length, flags int) ([]byte, error) {
 	return mem, nil
 }
 
-func (f *fake) munmap(mem []byte) error {
-	clear(mem) // whoever still looks sees nonsense
+func (f *fakeKernel) munmap(mem []byte) error {
+	clear(mem) // stale readers see zeros
 	f.live--
 	return nil
 }
 
-func (f *fake) madvise([]byte, int) error { return nil }
+func (f *fakeKernel) madvise([]byte, int) error { return nil }
 
-func (f *fake) setInt(_, _, option, value int) error {
+func (f *fakeKernel) setInt(_, _, option, value int) error {
 	if errno := f.refuses[option]; errno != 0 {
 		return errno
 	}
@@ -102,7 +102,7 @@ func (f *fake) setInt(_, _, option, value int) error {
 	return nil
 }
 
-func (f *fake) setBytes(_, _, option int, value []byte) error {
+func (f *fakeKernel) setBytes(_, _, option int, value []byte) error {
 	f.reg.Flags = binary.NativeEndian.Uint32(value[24:])
 	if f.reg.Flags != 0 && f.refuses[option] != 0 {
 		return f.refuses[option]
@@ -112,7 +112,7 @@ func (f *fake) setBytes(_, _, option int, value []byte) error {
 	return nil
 }
 
-func (f *fake) getBytes(_, _, option int, value []byte) (int, error) {
+func (f *fakeKernel) getBytes(_, _, option int, value []byte) (int, error) {
 	clear(value)
 	switch option {
 	case unix.XDP_MMAP_OFFSETS:
@@ -126,7 +126,7 @@ func (f *fake) getBytes(_, _, option int, value []byte) (int, error) {
 	return len(value), nil
 }
 
-func (f *fake) bind(_ int, address *unix.SockaddrXDP) error {
+func (f *fakeKernel) bind(_ int, address *unix.SockaddrXDP) error {
 	f.binds = append(f.binds, address.Flags)
 	if f.onBind != nil {
 		if err := f.onBind(address.Flags); err != nil {
@@ -141,7 +141,7 @@ func (f *fake) bind(_ int, address *unix.SockaddrXDP) error {
 	return nil
 }
 
-func fakeRing[T Desc | uint64](f *fake, offset int64, option int) kernelRing[T] {
+func fakeRing[T Desc | uint64](f *fakeKernel, offset int64, option int) kernelRing[T] {
 	at := unix.XDPRingOffset{Producer: 0, Consumer: 64, Flags: fakeFlags, Desc: fakeItemsAt}
 	x, items, err := ringView[T](f.mapped[offset], &at, f.sizes[option])
 	if err != nil {
@@ -150,7 +150,7 @@ func fakeRing[T Desc | uint64](f *fake, offset int64, option int) kernelRing[T] 
 	return kernelRing[T]{indices: x, items: items}
 }
 
-func (f *fake) send(int) unix.Errno {
+func (f *fakeKernel) send(int) unix.Errno {
 	if f.onSend != nil {
 		return f.onSend()
 	}
@@ -158,19 +158,19 @@ func (f *fake) send(int) unix.Errno {
 	return 0
 }
 
-func (f *fake) receive(int) unix.Errno {
+func (f *fakeKernel) receive(int) unix.Errno {
 	if f.onRecv != nil {
 		return f.onRecv()
 	}
 	return 0
 }
 
-func (f *fake) probe(int) (Capabilities, error) { return f.device, nil }
+func (f *fakeKernel) probe(int) (Capabilities, error) { return f.device, nil }
 
-func (f *fake) pause(d time.Duration) { f.paused += d }
+func (f *fakeKernel) pause(d time.Duration) { f.paused += d }
 
-// deliver is the arrival of a packet, in as many frames as it takes.
-func (f *fake) deliver(packet []byte) bool {
+// deliver simulates the arrival of a packet, in as many frames as it needs.
+func (f *fakeKernel) deliver(packet []byte) bool {
 	room := int(f.reg.Size) - RxHeadroom
 	need := max(1, (len(packet)+room-1)/room)
 	if int(f.fill.pending()) < need {
@@ -188,7 +188,7 @@ func (f *fake) deliver(packet []byte) bool {
 }
 
 // transmit sends at most n frames.
-func (f *fake) transmit(n int) {
+func (f *fakeKernel) transmit(n int) {
 	for ; n > 0 && !f.tx.empty(); n-- {
 		d := f.tx.pop()
 		f.sent = append(f.sent, append([]byte(nil), f.umem[d.Addr:d.Addr+uint64(d.Len)]...))
@@ -196,10 +196,10 @@ func (f *fake) transmit(n int) {
 	}
 }
 
-// openFake opens a Socket of 64 frames each way.
-func openFake(t testing.TB, f *fake, c Config) *Socket {
+// openFake opens a Socket with 64 frames in each direction.
+func openFake(t testing.TB, f *fakeKernel, c Config) *Socket {
 	t.Helper()
-	s, err := open(small(c), f)
+	s, err := open(smallConfig(c), f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,14 +208,14 @@ func openFake(t testing.TB, f *fake, c Config) *Socket {
 			t.Error(err)
 		}
 		if f.live != 0 {
-			t.Errorf("%d mappings and descriptors are left", f.live)
+			t.Errorf("%d mappings and descriptors leaked", f.live)
 		}
 	})
 	return s
 }
 
-// small fills in what tests with the fake have in common.
-func small(c Config) Config {
+// smallConfig fills in the common parameters of tests with a fakeKernel.
+func smallConfig(c Config) Config {
 	c.Interface = 1
 	if c.RxFrames == 0 {
 		c.RxFrames = 64

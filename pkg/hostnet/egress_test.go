@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestTowardsAPeerIsTheDeviceWithTheQueues(t *testing.T) {
+func TestEgressDeviceSkipsVLANs(t *testing.T) {
 	enterNamespace(t)
-	addCable(t, "near", "far")
+	addVeth(t, "near", "far")
 	if err := AddAddress("near", netip.MustParsePrefix("192.0.2.2/24")); err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func TestTowardsAPeerIsTheDeviceWithTheQueues(t *testing.T) {
 	}
 	for index, want := range map[int]bool{near.Index: true, far.Index: false} {
 		if has, err := HasVLANs(index); err != nil || has != want {
-			t.Errorf("VLANs upon %d: %v, %v, want %v", index, has, err, want)
+			t.Errorf("VLANs on %d: %v, %v, want %v", index, has, err, want)
 		}
 	}
 	if err := AddAddress("near.7", netip.MustParsePrefix("198.51.100.2/24")); err != nil {
@@ -60,9 +60,9 @@ func TestTowardsAPeerIsTheDeviceWithTheQueues(t *testing.T) {
 	}
 }
 
-func TestDriverIsTold(t *testing.T) {
+func TestDriverNameIsRead(t *testing.T) {
 	enterNamespace(t)
-	addCable(t, "near", "far")
+	addVeth(t, "near", "far")
 	if name, err := Driver("near"); err != nil || name != "veth" {
 		t.Errorf("%q, %v", name, err)
 	}

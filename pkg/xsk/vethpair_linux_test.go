@@ -19,18 +19,18 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netlab/netlabtest"
 )
 
-// etherType is that of the frames of these tests (IEEE 802, local experimental): nothing else is taken from the kernel.
+// etherType is the EtherType of test frames (IEEE 802, local experimental); only those are redirected.
 const etherType = 0x88b5
 
-// cable is a veth between two namespaces.
-type cable struct {
+// vethPair is a veth pair between two namespaces.
+type vethPair struct {
 	lab  *netlab.Lab
-	ends [2]*end
+	ends [2]*vethEnd
 }
 
-// end is a device, and the kernel as seen from its namespace.
-type end struct {
-	linux
+// vethEnd is one end, with the system calls made in its namespace.
+type vethEnd struct {
+	linuxSystem
 	host   *netlab.Host
 	device string
 	index  int
@@ -38,15 +38,15 @@ type end struct {
 	xsks   *ebpf.Map
 }
 
-func (e *end) socket() (fd int, err error) {
+func (e *vethEnd) socket() (fd int, err error) {
 	err = e.host.Do(func() (err error) {
-		fd, err = e.linux.socket()
+		fd, err = e.linuxSystem.socket()
 		return err
 	})
 	return fd, err
 }
 
-func (e *end) probe(ifindex int) (c Capabilities, err error) {
+func (e *vethEnd) probe(ifindex int) (c Capabilities, err error) {
 	err = e.host.Do(func() (err error) {
 		c, err = Probe(ifindex)
 		return err
@@ -54,16 +54,16 @@ func (e *end) probe(ifindex int) (c Capabilities, err error) {
 	return c, err
 }
 
-func newLink(t testing.TB, queues int) *cable { return newLinkMTU(t, queues, 1500) }
+func newLink(t testing.TB, queues int) *vethPair { return newLinkMTU(t, queues, 1500) }
 
-func newLinkMTU(t testing.TB, queues, mtu int) *cable {
+func newLinkMTU(t testing.TB, queues, mtu int) *vethPair {
 	t.Helper()
 	netlabtest.NeedAFXDP(t)
 	lab, hosts := netlabtest.Hosts(t, "xsk", "a", "b")
 	a, b := hosts[0], hosts[1]
 	c, err := lab.Cable(a, b, netlab.CableConfig{Queues: queues, MTU: mtu})
 	check(t, err)
-	l := &cable{lab: lab, ends: [2]*end{{host: a, device: c.DeviceA}, {host: b, device: c.DeviceB}}}
+	l := &vethPair{lab: lab, ends: [2]*vethEnd{{host: a, device: c.DeviceA}, {host: b, device: c.DeviceB}}}
 	for _, e := range l.ends {
 		check(t, e.host.Do(func() error {
 			device, err := net.InterfaceByName(e.device)
@@ -76,9 +76,8 @@ func newLinkMTU(t testing.TB, queues, mtu int) *cable {
 	return l
 }
 
-// redirect attaches a program to both ends, that takes this test's frames to the socket of their queue, if there is
-// one.
-func (l *cable) redirect(t testing.TB, queues int, mode link.XDPAttachFlags, flags uint32) {
+// redirect attaches a program to both ends that redirects test frames to the socket of their queue, if there is one.
+func (l *vethPair) redirect(t testing.TB, queues int, mode link.XDPAttachFlags, flags uint32) {
 	t.Helper()
 	check(t, rlimit.RemoveMemlock())
 	for _, e := range l.ends {
@@ -98,7 +97,7 @@ func (l *cable) redirect(t testing.TB, queues int, mode link.XDPAttachFlags, fla
 }
 
 // attach loads a program and attaches it to the device.
-func (e *end) attach(t testing.TB, mode link.XDPAttachFlags, spec *ebpf.ProgramSpec) {
+func (e *vethEnd) attach(t testing.TB, mode link.XDPAttachFlags, spec *ebpf.ProgramSpec) {
 	t.Helper()
 	program, err := ebpf.NewProgram(spec)
 	check(t, err)
@@ -135,7 +134,7 @@ func redirect(xsks int) asm.Instructions {
 }
 
 // open opens a Socket at this end and puts it into the map.
-func (e *end) open(t testing.TB, c Config) *Socket {
+func (e *vethEnd) open(t testing.TB, c Config) *Socket {
 	t.Helper()
 	c.Interface = e.index
 	s, err := open(c, e)
@@ -147,9 +146,9 @@ func (e *end) open(t testing.TB, c Config) *Socket {
 	return s
 }
 
-// modes are the ways to run an XDP program on a veth, and on which queue arrives what is sent from two of three. A veth
-// leaves the number of the sender's transmit queue in the packet, which generic XDP takes for that of the receive queue
-// plus one, where 0 stands for none: so queues 0 and 1 both arrive on queue 0, and 2 on 1.
+// modes are the XDP modes of a veth, and the queues on which frames from two of three queues arrive. A veth leaves the
+// transmit queue's number in the packet. Generic XDP reads it as the receive queue plus one, where 0 means none. So
+// frames of queues 0 and 1 both arrive on queue 0, and those of 2 on 1.
 var modes = []struct {
 	name   string
 	attach link.XDPAttachFlags
@@ -160,8 +159,8 @@ var modes = []struct {
 	{"generic", link.XDPGenericMode, Generic, [2][2]int{{0, 0}, {2, 1}}},
 }
 
-// number writes frame n of so many bytes: header, number, filling.
-func (l *cable) number(frame []byte, n uint64) {
+// attributeValue writes frame n of so many bytes: header, number, filling.
+func (l *vethPair) number(frame []byte, n uint64) {
 	copy(frame, l.ends[1].mac)
 	copy(frame[6:], l.ends[0].mac)
 	binary.BigEndian.PutUint16(frame[12:], etherType)
@@ -171,7 +170,7 @@ func (l *cable) number(frame []byte, n uint64) {
 	}
 }
 
-// numberOf checks a frame of number, and returns its number.
+// numberOf checks a frame written by number, and returns its number.
 func numberOf(t testing.TB, frame []byte) uint64 {
 	t.Helper()
 	n := binary.BigEndian.Uint64(frame[14:])
