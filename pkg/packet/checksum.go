@@ -8,11 +8,12 @@ import (
 )
 
 // Sum adds the bytes of b, as big-endian 16-bit words, to initial in ones' complement arithmetic (RFC 1071). The
-// result is a partial sum: congruent to the true sum modulo 0xffff, less than initial + 0x10000, and 0 only if initial
-// and all of b are. A b of odd length counts as padded with a zero byte, so it can only be the last part of a message.
+// result is a partial sum: congruent to the true sum modulo 0xffff, less than initial + 0x10000, and 0 only if
+// initial and all bytes are 0. A b of odd length is padded with a zero byte, so only the last piece of a message may
+// be odd.
 func Sum(b []byte, initial uint64) uint64 {
-	// Chosen here: a call more would cost a small packet a tenth.
-	if vectorsPay(len(b)) {
+	// The choice is inlined here: one more call would make small packets 10 % slower.
+	if useVector(len(b)) {
 		return initial + uint64(bits.ReverseBytes16(Fold(wordsVector(b))))
 	}
 	return initial + uint64(bits.ReverseBytes16(Fold(wordsGeneric(b))))
@@ -27,29 +28,31 @@ func Fold(sum uint64) uint16 {
 	return uint16(sum)
 }
 
-// Checksum returns the Internet checksum of b in host order (RFC 1071); of a header with a right checksum it is 0.
+// Checksum returns the Internet checksum of b in host order (RFC 1071); for a header with a correct checksum it is 0.
 func Checksum(b []byte) uint16 { return ^Fold(Sum(b, 0)) }
 
 // PseudoSum returns the partial sum of the pseudo-header (RFC 9293, section 3.1; RFC 8200, section 8.1) of a packet
 // for which Length returned ok: its addresses, proto, and n, the length in bytes of transport header and payload. It
-// takes the destination from the IP header: for an IPv6 packet with a routing header that is not the final one.
+// reads the destination from the IP header. For an IPv6 packet with a routing header that is not the final
+// destination.
 func PseudoSum(ip []byte, proto Protocol, n int) uint64 {
 	sum := uint64(proto) + uint64(n)
 	if ip[0]>>4 == 4 {
-		return sum + halves(be64(ip[12:20]))
+		return sum + addHalves(be64(ip[12:20]))
 	}
-	return sum + halves(be64(ip[8:16])) + halves(be64(ip[16:24])) + halves(be64(ip[24:32])) + halves(be64(ip[32:40]))
+	return sum + addHalves(be64(ip[8:16])) + addHalves(be64(ip[16:24])) + addHalves(be64(ip[24:32])) + addHalves(be64(ip[32:40]))
 }
 
-// halves makes room for carries: 2^16 is 1 modulo 0xffff, so the two halves of a word sum to the same as its 16-bit
-// parts.
-func halves(w uint64) uint64 { return w>>32 + w&0xffffffff }
+// addHalves leaves room for carries: 2^16 is 1 modulo 0xffff, so the sum of a word's two halves is congruent to the
+// sum of its 16-bit words.
+func addHalves(w uint64) uint64 { return w>>32 + w&0xffffffff }
 
-// wordsGeneric returns the sum of b as little-endian words of any size up to 64 bits, modulo 0xffff; 0 only if all of b
-// is. Swapping the bytes of its folded value gives the big-endian sum (RFC 1071, section 2).
+// wordsGeneric returns the sum of b as little-endian words, modulo 0xffff. The word size does not matter up to 64
+// bits. It is 0 only if all bytes are 0. Swapping the bytes of the folded sum gives the big-endian sum (RFC 1071,
+// section 2).
 //
-// Each turn starts a carry chain of its own, so that turns overlap in the processor: one chain through all of b would
-// cost a cycle per word.
+// Each iteration starts a new carry chain, so that iterations overlap in the processor: one chain through all of b
+// would cost a cycle per word.
 func wordsGeneric(b []byte) uint64 {
 	le := binary.LittleEndian
 	var sum, carries uint64

@@ -41,8 +41,8 @@ func fillRandom(r *rand.Rand, b []byte) {
 	}
 }
 
-// TestSumEqualsTheSlowSumAtEveryLengthAndAlignment lets the slow sum grow with the length, byte by byte.
-func TestSumEqualsTheSlowSumAtEveryLengthAndAlignment(t *testing.T) {
+// TestSumMatchesReferenceAtEveryLengthAndAlignment lets the slow sum grow with the length, byte by byte.
+func TestSumMatchesReferenceAtEveryLengthAndAlignment(t *testing.T) {
 	const longest, alignments = 9000, 64
 	step := 1
 	if testing.Short() { // under the race detector, which makes minutes of it and has nothing to find
@@ -65,7 +65,7 @@ func TestSumEqualsTheSlowSumAtEveryLengthAndAlignment(t *testing.T) {
 	}
 }
 
-func TestSumAddsToWhatItIsGiven(t *testing.T) {
+func TestSumAddsToInitialValue(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	b := make([]byte, 300)
 	fillRandom(rnd, b)

@@ -6,7 +6,7 @@ package packet
 // class (RFC 3168, section 5).
 type ECN uint8
 
-// The code points (RFC 3168, section 5). Zero says that the sender does not understand marks.
+// The code points (RFC 3168, section 5). NotECT means that the sender does not support ECN.
 const (
 	NotECT ECN = iota
 	ECT1
@@ -33,9 +33,9 @@ func ECNOf(ip []byte) ECN {
 	return NotECT
 }
 
-// Outer returns the field for the outer header around a packet with field e: the same, but ECT0 for CE, so that a mark
-// on the outer header is one that the tunnel's path made (RFC 3168, section 9.1.1, full functionality; as Linux's
-// ip_tunnel_ecn_encap does).
+// Outer returns the field for the outer header of a packet with field e: e, but ECT0 for CE. So a CE mark on the
+// outer header comes from the tunnel's path (RFC 3168, section 9.1.1, full functionality; Linux's
+// ip_tunnel_ecn_encap).
 func (e ECN) Outer() ECN {
 	if e == CE {
 		return ECT0
@@ -43,9 +43,8 @@ func (e ECN) Outer() ECN {
 	return e
 }
 
-// SetCE marks a packet for which Length returned ok as having met congestion, and corrects the IPv4 header checksum by
-// the difference (RFC 1624, equation 3): a wrong one stays wrong. A packet whose sender does not understand marks is
-// left as it is.
+// SetCE sets CE in a packet for which Length returned ok, and updates the IPv4 header checksum incrementally (RFC
+// 1624, equation 3): a wrong checksum stays wrong. A packet whose sender does not support ECN stays unchanged.
 func SetCE(ip []byte) {
 	if ECNOf(ip) == NotECT {
 		return

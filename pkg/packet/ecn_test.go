@@ -27,7 +27,7 @@ func header(rng *rand.Rand, v Version, tos uint8) []byte {
 	return ip
 }
 
-func TestECNIsTheLowBitsOfTheTrafficClass(t *testing.T) {
+func TestECNIsLowBitsOfTrafficClass(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for tos := range 256 {
 		for _, v := range []Version{Version4, Version6} {
@@ -43,7 +43,7 @@ func TestECNIsTheLowBitsOfTheTrafficClass(t *testing.T) {
 	}
 }
 
-func TestOuterHeaderCarriesTheFieldButNoOldMark(t *testing.T) {
+func TestOuterECNCopiesFieldButNotCE(t *testing.T) {
 	for inner, want := range map[ECN]ECN{NotECT: NotECT, ECT0: ECT0, ECT1: ECT1, CE: ECT0} {
 		if got := inner.Outer(); got != want {
 			t.Errorf("inner %d: outer %d, want %d", inner, got, want)
@@ -51,8 +51,8 @@ func TestOuterHeaderCarriesTheFieldButNoOldMark(t *testing.T) {
 	}
 }
 
-// TestCongestionMarkChangesNothingElse compares with a header made anew, checksum included, over many random ones.
-func TestCongestionMarkChangesNothingElse(t *testing.T) {
+// TestSetCEChangesNothingElse compares with a header made anew, checksum included, over many random ones.
+func TestSetCEChangesNothingElse(t *testing.T) {
 	rng := rand.New(rand.NewPCG(2, 2))
 	for i := range 1 << 14 {
 		tos := uint8(i)
@@ -75,7 +75,7 @@ func TestCongestionMarkChangesNothingElse(t *testing.T) {
 	}
 }
 
-func TestCongestionMarkHidesNoWrongChecksum(t *testing.T) {
+func TestSetCEKeepsWrongChecksumWrong(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	for wrong := 1; wrong < 0xffff; wrong += 101 {
 		ip := IPv4(header(rng, Version4, uint8(ECT0)))

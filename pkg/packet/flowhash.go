@@ -3,9 +3,9 @@
 package packet
 
 // FlowHash returns a hash of the inner flow that is the same in both directions. It covers the addresses, the
-// transport protocol, and the ports of TCP, UDP and SCTP; fragments are hashed without ports, so that all of a datagram
-// fall together. The IPv6 flow label is not used. All bits of the result are equally good. Bytes that are no IP packet
-// hash to 0.
+// transport protocol, and the ports of TCP, UDP and SCTP. Fragments are hashed without ports, so that all fragments
+// of a datagram have one hash. The IPv6 flow label is not used. All bits of the result are equally distributed. The
+// hash of bytes that are no IP packet is 0.
 //
 // The hash is defined in 64-bit arithmetic, so that eBPF can compute the same (all fields in network order):
 //
@@ -29,7 +29,7 @@ func FlowHash(ip []byte) uint32 {
 	return uint32(mix(ends+uint64(proto)) >> 32)
 }
 
-// flowPorts returns the protocol of the flow, and its ports if the packet shows them.
+// flowPorts returns the protocol of the flow, and its ports if the packet contains them.
 func flowPorts(ip []byte) (proto Protocol, src, dst uint16) {
 	t, ok := FindTransport(ip)
 	if !ok || t.Fragment && ip[0]>>4 == 6 {
@@ -41,7 +41,7 @@ func flowPorts(ip []byte) (proto Protocol, src, dst uint16) {
 	return t.Protocol, be16(ip[t.Offset : t.Offset+2]), be16(ip[t.Offset+2 : t.Offset+4])
 }
 
-// fragmentProtocol returns the next header that an IPv6 fragment header names: later fragments carry the same one.
+// fragmentProtocol returns the next header in an IPv6 fragment header: all fragments of a datagram carry the same.
 func fragmentProtocol(ip []byte, t Transport) Protocol {
 	if t.Protocol == Fragment && t.Offset < len(ip) {
 		return Protocol(ip[t.Offset])

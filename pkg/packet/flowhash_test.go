@@ -39,7 +39,7 @@ func TestFlowHashIsTheSameInBothDirections(t *testing.T) {
 	}
 }
 
-func TestFlowHashTellsFlowsApart(t *testing.T) {
+func TestFlowHashDistinguishesFlows(t *testing.T) {
 	v4, v6 := udp4(1000, 53), udp6(1000, 53)
 	for name, other := range map[string][]byte{
 		"source port":      udp4(1001, 53),
@@ -60,7 +60,7 @@ func TestFlowHashTellsFlowsApart(t *testing.T) {
 	}
 }
 
-func TestFlowHashIgnoresWhatVariesInsideAFlow(t *testing.T) {
+func TestFlowHashIgnoresFieldsThatVaryWithinFlow(t *testing.T) {
 	v4, v6 := udp4(1000, 53), udp6(1000, 53)
 	for name, pair := range map[string][2][]byte{
 		"ID":                {v4, set(v4, 4, 1, 2)},
@@ -87,7 +87,7 @@ func TestFragmentsOfADatagramShareAHash(t *testing.T) {
 	}
 }
 
-func TestFlowHashSpreadsNeighbouringFlows(t *testing.T) {
+func TestFlowHashSeparatesNeighbouringFlows(t *testing.T) {
 	const flows, lanes = 4096, 16
 	var low, high [lanes]int
 	for i := range flows {
@@ -138,7 +138,7 @@ const (
 	knownHash6 = 0xa64ea732
 )
 
-func TestHeaderWorkAllocatesNothing(t *testing.T) {
+func TestHeaderAccessAllocatesNothing(t *testing.T) {
 	ip := udp6(1000, 53)
 	if n := testing.AllocsPerRun(100, func() {
 		Length(ip)

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package packet reads and writes the headers of inner packets: IPv4, IPv6, TCP and UDP views, Internet checksums, and
-// the symmetric flow hash. It is pure: bytes in, bytes out. Nothing in it allocates, keeps state or retains a slice, so
-// all of it may be called from any goroutine.
 package packet
 
 import (
@@ -13,7 +10,7 @@ import (
 // Version is the IP version of a packet, its first nibble.
 type Version uint8
 
-// The versions there are.
+// The IP versions.
 const (
 	Version4 Version = 4
 	Version6 Version = 6
@@ -27,10 +24,10 @@ const (
 	UDPHeaderLen  = 8  // RFC 768
 )
 
-// MaxLen is the largest IP packet in bytes that an IPv4 total length can state.
+// MaxLen is the largest value of the IPv4 total length, in bytes.
 const MaxLen = 65535
 
-// VersionOf returns the version that ip claims; 0 when ip is empty.
+// VersionOf returns the version in the first nibble of ip; 0 when ip is empty.
 func VersionOf(ip []byte) Version {
 	if len(ip) == 0 {
 		return 0
@@ -38,7 +35,7 @@ func VersionOf(ip []byte) Version {
 	return Version(ip[0] >> 4)
 }
 
-// Length returns the length in bytes that the IP header claims: the IPv4 total length, or 40 and the IPv6 payload
+// Length returns the packet's length in bytes by its IP header: the IPv4 total length, or 40 plus the IPv6 payload
 // length. ok is set only if the version is 4 or 6, the header is complete, and header <= n <= len(ip). Bytes after n
 // are padding.
 func Length(ip []byte) (n int, ok bool) {

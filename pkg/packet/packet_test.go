@@ -50,7 +50,7 @@ func set(ip []byte, at int, v ...byte) []byte {
 	return ip
 }
 
-func TestLengthAcceptsOnlyHeadersThatTellTheTruth(t *testing.T) {
+func TestLengthRejectsInvalidHeaders(t *testing.T) {
 	v4, v6 := udp4(1, 2), udp6(1, 2)
 	for _, tt := range []struct {
 		name string
@@ -127,7 +127,7 @@ func TestFindTransportSkipsExtensionHeaders(t *testing.T) {
 	}
 }
 
-func TestHeaderViewsReadWhatTheyWrote(t *testing.T) {
+func TestHeaderViewsReadBackWrittenFields(t *testing.T) {
 	v4, v6, l4 := IPv4(udp4(1, 2)), IPv6(udp6(1, 2)), make([]byte, 20)
 	v4.SetID(0xabcd)
 	v4.SetTotalLen(0x1234)

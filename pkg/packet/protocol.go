@@ -2,7 +2,7 @@
 
 package packet
 
-// EtherType names what follows a link-layer header.
+// EtherType is the protocol number in a link-layer header.
 type EtherType uint16
 
 // The ethertypes that a tunnel carries (IEEE 802 numbers).
@@ -14,7 +14,7 @@ const (
 // Protocol is an IPv4 protocol or IPv6 next header number (IANA protocol numbers).
 type Protocol uint8
 
-// The protocols that are looked into, and the IPv6 extension headers.
+// The protocols that this package parses, and the IPv6 extension headers.
 const (
 	HopByHop    Protocol = 0
 	ICMP        Protocol = 1
@@ -28,5 +28,5 @@ const (
 	SCTP        Protocol = 132
 )
 
-// hasPorts tells whether the protocol's header starts with a source and a destination port.
+// hasPorts reports whether the protocol's header starts with a source and a destination port.
 func (p Protocol) hasPorts() bool { return p == TCP || p == UDP || p == SCTP }

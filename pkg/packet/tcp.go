@@ -32,7 +32,7 @@ func (h TCPHeader) Seq() uint32 { return be32(h[4:8]) }
 // SetSeq stores the sequence number.
 func (h TCPHeader) SetSeq(seq uint32) { putBE32(h[4:8], seq) }
 
-// HeaderLen is the header's length in bytes, options included, as claimed.
+// HeaderLen is the header's length in bytes, options included, by the header field.
 func (h TCPHeader) HeaderLen() int { return int(h[12]>>4) * 4 }
 
 // Flags are the control bits.

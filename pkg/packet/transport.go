@@ -2,22 +2,22 @@
 
 package packet
 
-// Transport says where a packet's transport header is.
+// Transport is the location of a packet's transport header.
 type Transport struct {
 	// Protocol is the transport protocol, or the first IPv6 next header that is not skipped.
 	Protocol Protocol
-	// Offset is where its header starts, in bytes from the IP header; at most the packet's length.
+	// Offset is the start of that header, in bytes from the IP header; at most the packet's length.
 	Offset int
-	// Fragment is set for every fragment; nothing is then known to be at Offset.
+	// Fragment is set for every fragment; Offset then need not be a transport header.
 	Fragment bool
 }
 
 // maxExtensions bounds the walk over IPv6 extension headers. RFC 8200, section 4.1, allows seven in a packet.
 const maxExtensions = 8
 
-// FindTransport locates the transport header of a packet for which Length returned ok. Of IPv6 extension headers it
-// skips hop-by-hop options, routing and destination options. ok is false if these lie about their length or are more
-// than a sane packet has. Whether the transport header itself is complete is for the caller to check.
+// FindTransport locates the transport header of a packet for which Length returned ok. It skips IPv6 hop-by-hop
+// options, routing headers and destination options. ok is false if their lengths are invalid or there are more than
+// maxExtensions. The caller must check that the transport header itself is complete.
 func FindTransport(ip []byte) (t Transport, ok bool) {
 	if ip[0]>>4 == 4 {
 		h := IPv4(ip)

@@ -20,7 +20,7 @@ const leastLen = 65
 
 func needs512(t testing.TB) {
 	t.Helper()
-	if !runs512() {
+	if !hasAVX512() {
 		t.Skip("this CPU has no AVX-512 with BW, VL and BMI2")
 	}
 }
@@ -30,8 +30,8 @@ func sum512(b []byte) uint16 { return bits.ReverseBytes16(Fold(words512(&b[0], l
 
 func sumGeneric(b []byte) uint16 { return bits.ReverseBytes16(Fold(wordsGeneric(b))) }
 
-// TestVectorsSumAsTheGenericLoopAtEveryLengthAndAlignment moves one text: under the race detector the generic loop is slow.
-func TestVectorsSumAsTheGenericLoopAtEveryLengthAndAlignment(t *testing.T) {
+// TestVectorSumMatchesGenericAtEveryLengthAndAlignment moves one text: under the race detector the generic loop is slow.
+func TestVectorSumMatchesGenericAtEveryLengthAndAlignment(t *testing.T) {
 	needs512(t)
 	const longest, alignments = 9000, 64
 	for _, f := range fills {
@@ -55,19 +55,19 @@ func TestVectorsSumAsTheGenericLoopAtEveryLengthAndAlignment(t *testing.T) {
 	}
 }
 
-func TestVectorsSumOnlyWhatIsWorthThem(t *testing.T) {
+func TestVectorSumIsUsedOnlyForLongInputs(t *testing.T) {
 	needs512(t)
 	for n, want := range map[int]bool{
-		-1: false, 0: false, leastLen - 1: false, worthLen - 1: false, worthLen: true, 1400: true, MaxLen: true,
-		mostLen: true, mostLen + 1: false, math.MaxInt: false,
+		-1: false, 0: false, leastLen - 1: false, minVectorLen - 1: false, minVectorLen: true, 1400: true, MaxLen: true,
+		maxVectorLen: true, maxVectorLen + 1: false, math.MaxInt: false,
 	} {
-		if vectorsPay(n) != want {
+		if useVector(n) != want {
 			t.Errorf("vectors for %d bytes: %v", n, !want)
 		}
 	}
 }
 
-func TestVectorsSumAsTheSlowSumOverManyTurns(t *testing.T) {
+func TestVectorSumMatchesReferenceOverManyIterations(t *testing.T) {
 	needs512(t)
 	for _, f := range fills {
 		buf := make([]byte, 1<<20+200)
@@ -83,7 +83,7 @@ func TestVectorsSumAsTheSlowSumOverManyTurns(t *testing.T) {
 	}
 }
 
-func TestVectorsSumToZeroOnlyForZeroBytes(t *testing.T) {
+func TestVectorSumIsZeroOnlyForZeroBytes(t *testing.T) {
 	needs512(t)
 	b := make([]byte, 300)
 	if got := words512(&b[0], len(b)); got != 0 {
@@ -98,7 +98,7 @@ func TestVectorsSumToZeroOnlyForZeroBytes(t *testing.T) {
 	}
 }
 
-func TestSumsWithoutVectorsOnACPUThatLacksAnInstruction(t *testing.T) {
+func TestSumWithoutRequiredCPUFeatureIsGeneric(t *testing.T) {
 	b := make([]byte, 1401)
 	fillRandom(rand.New(rand.NewPCG(7, 8)), b)
 	want := Sum(b, 0)
@@ -109,7 +109,7 @@ func TestSumsWithoutVectorsOnACPUThatLacksAnInstruction(t *testing.T) {
 			was := *flag
 			t.Cleanup(func() { *flag = was })
 			*flag = false
-			if runs512() {
+			if hasAVX512() {
 				t.Error("vectors used all the same")
 			}
 			if got := Sum(b, 0); got != want {

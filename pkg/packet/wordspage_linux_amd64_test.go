@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestVectorsReadNoPageBesideTheText puts texts at both ends of memory between two pages that fault.
-func TestVectorsReadNoPageBesideTheText(t *testing.T) {
+// TestVectorSumReadsNoAdjacentPage puts texts at both ends of memory between two pages that fault.
+func TestVectorSumReadsNoAdjacentPage(t *testing.T) {
 	needs512(t)
 	const size = 4 * 4096
 	memory := guarded(t, size)
