@@ -4,51 +4,51 @@ package offload
 
 import "github.com/ropewalk/ropewalk/pkg/packet"
 
-// Flush writes all elements to s, in the order in which their first packets were added, and empties the Merger. An
-// element that s refuses does not keep the others from being written. It returns how many packets were in refused
-// elements, and the first error.
+// Flush writes all trains to s, in the order in which their first packets were added, and empties the Merger. If s
+// rejects a train, the others are written nevertheless. Flush returns the number of packets in rejected trains, and
+// the first error.
 func (m *Merger) Flush(s Sink) (failed int, err error) {
-	for i := range m.elements {
-		e := &m.elements[i]
-		if werr := s.WriteElement(m.element(e)); werr != nil {
+	for i := range m.trains {
+		e := &m.trains[i]
+		if werr := s.WriteElement(m.buffersOf(e)); werr != nil {
 			failed += int(e.count)
 			if err == nil {
 				err = werr
 			}
 		}
 	}
-	m.elements, m.segments = m.elements[:0], m.segments[:0]
+	m.trains, m.segments = m.trains[:0], m.segments[:0]
 	m.flows.reset()
 	m.last = none
 	return failed, err
 }
 
-// element returns the parts of e as TUN wants them, valid until the next call.
-func (m *Merger) element(e *element) [][]byte {
+// buffersOf returns the buffers of e for a TUN write, valid until the next call.
+func (m *Merger) buffersOf(e *mergedTrain) [][]byte {
 	if e.count == 1 {
 		h := VnetHdr{}
 		if e.verified {
 			h.Flags = FlagDataValid
 		}
 		h.Encode(m.header[:])
-		m.parts[0], m.parts[1] = m.header[:VnetHdrLen], e.pkt
-		return m.parts[:2]
+		m.buffers[0], m.buffers[1] = m.header[:VnetHdrLen], e.pkt
+		return m.buffers[:2]
 	}
 	h := e.vnetHdr()
 	h.Encode(m.header[:])
 	size := VnetHdrLen + int(e.hdrLen)
 	e.mergedHeader(m.header[VnetHdrLen:size])
-	m.parts[0], m.parts[1] = m.header[:size], e.pkt[e.hdrLen:]
+	m.buffers[0], m.buffers[1] = m.header[:size], e.pkt[e.hdrLen:]
 	n := 2
 	for at := e.first; at != none; at = m.segments[at].next {
-		m.parts[n] = m.segments[at].payload
+		m.buffers[n] = m.segments[at].payload
 		n++
 	}
-	return m.parts[:n]
+	return m.buffers[:n]
 }
 
-// vnetHdr returns the virtio-net header of a merged element.
-func (e *element) vnetHdr() VnetHdr {
+// vnetHdr returns the virtio-net header of a merged train.
+func (e *mergedTrain) vnetHdr() VnetHdr {
 	h := VnetHdr{
 		Flags:      FlagNeedsCsum,
 		HdrLen:     uint16(e.hdrLen),
@@ -71,9 +71,9 @@ func (e *element) vnetHdr() VnetHdr {
 	return h
 }
 
-// mergedHeader writes the headers of the first packet to dst as those of the whole train, with the sum of the
-// pseudo-header where the checksum goes.
-func (e *element) mergedHeader(dst []byte) {
+// mergedHeader writes the headers of the whole train to dst: those of the first packet, with the pseudo-header sum in
+// the checksum field.
+func (e *mergedTrain) mergedHeader(dst []byte) {
 	copy(dst, e.pkt)
 	if e.kind.v6() {
 		packet.IPv6(dst).SetPayloadLen(e.length - packet.IPv6HeaderLen)

@@ -183,11 +183,11 @@ var kernelTrains = []struct {
 	{"UDPv6", spec{udp: true, v6: true}, 46, 1300},
 }
 
-func TestKernelCutsMergedTrainsBackIntoTheirPackets(t *testing.T) {
+func TestKernelSplitsMergedTrainsIntoOriginalPackets(t *testing.T) {
 	forwardTrains(t, 0)
 }
 
-func TestKernelTrainsSplitIntoThePacketsThatWereMerged(t *testing.T) {
+func TestKernelTrainsSplitIntoOriginalPackets(t *testing.T) {
 	forwardTrains(t, tunCsum|tunTSO4|tunTSO6|tunECN|tunUSO4|tunUSO6)
 }
 
@@ -220,7 +220,7 @@ func forwardTrains(t *testing.T, outFeatures int) {
 	}
 }
 
-func TestSocketsReceiveTheDatagramsThatWereMerged(t *testing.T) {
+func TestSocketsReceiveMergedDatagrams(t *testing.T) {
 	for _, zero := range []bool{false, true} {
 		t.Run(fmt.Sprintf("zero checksum %v", zero), func(t *testing.T) {
 			r := newRouter(t, true, 0)
@@ -252,7 +252,7 @@ func TestSocketsReceiveTheDatagramsThatWereMerged(t *testing.T) {
 	}
 }
 
-func TestKernelTakesPacketsThatWereNotMerged(t *testing.T) {
+func TestKernelAcceptsSinglePackets(t *testing.T) {
 	r := newRouter(t, false, 0)
 	m := NewMerger(true)
 	host := spec{src: 1, dst: 1}

@@ -8,7 +8,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/packet"
 )
 
-// kind says how a packet may be merged.
+// kind is the way in which a packet may be merged.
 type kind uint8
 
 const (
@@ -22,14 +22,14 @@ const (
 func (k kind) udp() bool { return k >= udp4 }
 func (k kind) v6() bool  { return k == tcp6 || k == udp6 }
 
-// layout says where the headers of a packet are. Those of an opaque one are not known.
+// layout is the location of a packet's headers. For an opaque packet they are unknown.
 type layout struct {
 	kind   kind
-	l4     uint8 // where the transport header starts
+	l4     uint8 // the offset of the transport header
 	hdrLen uint8 // bytes of IP and transport header
 }
 
-// layoutOf finds the headers of p. If it returns another kind than opaque, p is complete and its lengths are right.
+// layoutOf finds the headers of p. If the kind is not opaque, p is complete and its lengths are correct.
 func layoutOf(p []byte) layout {
 	switch {
 	case len(p) >= packet.IPv4HeaderLen+packet.UDPHeaderLen && p[0] == 0x45:
@@ -80,8 +80,8 @@ func (l layout) checksumsOK(p []byte) bool {
 	return packet.Fold(packet.Sum(l4, packet.PseudoSum(p, proto, len(l4)))) == 0xffff
 }
 
-// holdable tells whether anything may be merged behind the packet: it has payload, and does not end its train itself.
-func (l layout) holdable(p []byte) bool {
+// canContinue reports whether packets may be merged behind this one: it has payload, and does not end its train.
+func (l layout) canContinue(p []byte) bool {
 	if len(p) == int(l.hdrLen) {
 		return false
 	}
@@ -95,7 +95,7 @@ func (l layout) holdable(p []byte) bool {
 	return l.kind == udp4
 }
 
-// sameFlow tells whether two packets of the same kind have the same addresses and ports.
+// sameFlow reports whether two packets of the same kind have the same addresses and ports.
 func (l layout) sameFlow(a, b []byte) bool {
 	if load32(a[l.l4:]) != load32(b[l.l4:]) {
 		return false
@@ -103,7 +103,7 @@ func (l layout) sameFlow(a, b []byte) bool {
 	return samePair(a, b, l.kind.v6())
 }
 
-// samePair tells whether two packets of the same IP version, with complete headers, have the same addresses.
+// samePair reports whether two packets of the same IP version, with complete headers, have the same addresses.
 func samePair(a, b []byte, v6 bool) bool {
 	if !v6 {
 		return load64(a[12:]) == load64(b[12:])
@@ -126,7 +126,7 @@ func (l layout) tag(p []byte) uint32 {
 	return uint32(x * odd >> 32)
 }
 
-// The byte order does not matter where words are only compared.
+// Values are only compared, so the byte order does not matter.
 func load16(b []byte) uint16 { return binary.LittleEndian.Uint16(b) }
 func load32(b []byte) uint32 { return binary.LittleEndian.Uint32(b) }
 func load64(b []byte) uint64 { return binary.LittleEndian.Uint64(b) }

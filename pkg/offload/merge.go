@@ -8,25 +8,25 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/packet"
 )
 
-// begin adds an element for a packet, and holds it open if others may join it.
-func (m *Merger) begin(l layout, pkt []byte, summed bool) {
-	m.alone(l, pkt)
-	if !l.holdable(pkt) {
+// open adds a train for a packet, and keeps it open if packets may join it.
+func (m *Merger) open(l layout, pkt []byte, summed bool) {
+	m.addSingle(l, pkt)
+	if !l.canContinue(pkt) {
 		return
 	}
-	i := int32(len(m.elements) - 1)
-	e := &m.elements[i]
+	i := int32(len(m.trains) - 1)
+	e := &m.trains[i]
 	e.size = len(pkt) - int(l.hdrLen)
-	e.summed = summed
+	e.trusted = summed
 	if !l.kind.udp() {
 		e.seq = packet.TCPHeader(pkt[l.l4:]).Seq() + uint32(e.size)
 	}
-	m.hold(i)
+	m.track(i)
 }
 
-// join appends to element i the payload of a packet that it accepts, and closes it if nothing may follow.
+// join appends the payload of an accepted packet to train i, and closes the train if no packet may follow.
 func (m *Merger) join(i int32, l layout, pkt []byte) {
-	e := &m.elements[i]
+	e := &m.trains[i]
 	payload := pkt[l.hdrLen:]
 	m.segments = append(m.segments, segment{payload, none})
 	at := int32(len(m.segments) - 1)
@@ -51,14 +51,14 @@ func (m *Merger) join(i int32, l layout, pkt []byte) {
 	}
 }
 
-// verify verifies the first packet's checksums, once: a packet that stays alone is never summed.
-func (e *element) verify() bool {
-	e.verified = e.verified || e.summed || e.checksumsOK(e.pkt)
+// verify verifies the first packet's checksums once: a packet that stays single is never summed.
+func (e *mergedTrain) verify() bool {
+	e.verified = e.verified || e.trusted || e.checksumsOK(e.pkt)
 	return e.verified
 }
 
-// accepts tells whether a packet of the element's flow continues it.
-func (e *element) accepts(l layout, pkt []byte) bool {
+// accepts reports whether a packet of the train's flow continues the train.
+func (e *mergedTrain) accepts(l layout, pkt []byte) bool {
 	size := len(pkt) - int(l.hdrLen)
 	if size == 0 || size > e.size || e.length+size > packet.MaxLen {
 		return false
@@ -78,11 +78,11 @@ func (e *element) accepts(l layout, pkt []byte) bool {
 	return e.acceptsTCP(l, pkt)
 }
 
-// acceptsIPv4 is the rule of inet_gro_flush: all but length and checksum is equal, and the ID counts up, or stays if DF
-// makes it meaningless (RFC 6864).
-func (e *element) acceptsIPv4(pkt []byte) bool {
+// acceptsIPv4 is the rule of inet_gro_flush: all fields but length and checksum are equal, and the ID increments, or
+// stays if DF makes it meaningless (RFC 6864).
+func (e *mergedTrain) acceptsIPv4(pkt []byte) bool {
 	a, b := packet.IPv4(e.pkt), packet.IPv4(pkt)
-	// Version, IHL and TOS; flags (no fragment gets here); TTL.
+	// Version, IHL and TOS; flags (fragments are opaque); TTL.
 	if load16(a) != load16(b) || load16(a[6:]) != load16(b[6:]) || a[8] != b[8] {
 		return false
 	}
@@ -93,9 +93,9 @@ func (e *element) acceptsIPv4(pkt []byte) bool {
 	return step == uint16(e.count)
 }
 
-// acceptsTCP is the rule of tcp_gro_receive: the next sequence number, all else equal but FIN and PSH, which may end the
-// train, and CWR, which only its first packet may have.
-func (e *element) acceptsTCP(l layout, pkt []byte) bool {
+// acceptsTCP is the rule of tcp_gro_receive: the next sequence number, and all other fields equal, except FIN and
+// PSH, which may end the train, and CWR, which only its first packet may have.
+func (e *mergedTrain) acceptsTCP(l layout, pkt []byte) bool {
 	a, b := packet.TCPHeader(e.pkt[l.l4:]), packet.TCPHeader(pkt[l.l4:])
 	const mayDiffer = uint32(packet.FIN|packet.PSH|packet.CWR) << 8
 	switch {

@@ -180,7 +180,7 @@ func TestUDPMergeRules(t *testing.T) {
 	}
 }
 
-func TestDatagramsWithoutChecksumGetOneWhenMerged(t *testing.T) {
+func TestMergedDatagramsWithoutChecksumGetOne(t *testing.T) {
 	s := spec{udp: true, zero: true}
 	out := merge(t, true, s.run(5, 1200)...)
 	if got := out.counts(); !slices.Equal(got, []int{5}) {
@@ -194,7 +194,7 @@ func TestDatagramsWithoutChecksumGetOneWhenMerged(t *testing.T) {
 	}
 }
 
-func TestAShorterPacketAndAPushEndTheTrain(t *testing.T) {
+func TestShorterPacketAndPushEndTrain(t *testing.T) {
 	a := spec{seq: 1}.run(3, 100)
 	b := spec{seq: 301, id: 3}.run(2, 50)
 	c := spec{seq: 401, id: 5}.run(2, 50)
@@ -211,7 +211,7 @@ func TestAShorterPacketAndAPushEndTheTrain(t *testing.T) {
 	}
 }
 
-func TestCWROpensATrainAndIsAnnounced(t *testing.T) {
+func TestCWRStartsTrainWithGSOECN(t *testing.T) {
 	first := spec{flags: packet.ACK | packet.CWR}.run(1, 100)
 	rest := spec{seq: 100, id: 1}.run(2, 100)
 	out := merge(t, false, slices.Concat(first, rest)...)
@@ -222,7 +222,7 @@ func TestCWROpensATrainAndIsAnnounced(t *testing.T) {
 	diff(t, unmerge(out), slices.Concat(first, rest))
 }
 
-func TestElementsStayWithinTheirLimits(t *testing.T) {
+func TestMergedTrainsStayWithinLimits(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		n    int
@@ -242,7 +242,7 @@ func TestElementsStayWithinTheirLimits(t *testing.T) {
 	}
 }
 
-func TestWrongChecksumsPassAloneAndUnverified(t *testing.T) {
+func TestWrongChecksumsStaySingleAndUnverified(t *testing.T) {
 	for _, s := range []spec{{}, {v6: true}, {udp: true}, {udp: true, v6: true}} {
 		for bad := range 4 {
 			pkts := s.run(4, 100)
@@ -267,7 +267,7 @@ func TestWrongChecksumsPassAloneAndUnverified(t *testing.T) {
 	}
 }
 
-func TestASinglePacketIsNeitherChangedNorSummed(t *testing.T) {
+func TestSinglePacketIsNeitherChangedNorSummed(t *testing.T) {
 	p := spec{payload: pattern(100, 1)}.packet()
 	out := merge(t, false, p)
 	if h, got := out.at(0); h != (VnetHdr{}) || !bytes.Equal(got, p) {
@@ -284,7 +284,7 @@ func TestASinglePacketIsNeitherChangedNorSummed(t *testing.T) {
 	}
 }
 
-func TestLyingLengthsPassUnchanged(t *testing.T) {
+func TestInvalidLengthsPassUnchanged(t *testing.T) {
 	for name, f := range map[string]func([]byte){
 		"IPv4 total length": func(p []byte) { p[3]-- },
 		"TCP data offset":   func(p []byte) { p[32] = 0xf0 },
@@ -311,7 +311,7 @@ func TestLyingLengthsPassUnchanged(t *testing.T) {
 	diff(t, unmerge(merge(t, true, short...)), short)
 }
 
-func TestNothingOvertakesAFragmentOfItsHosts(t *testing.T) {
+func TestFragmentKeepsOrderBetweenItsHosts(t *testing.T) {
 	flow := spec{udp: true}.run(4, 100)
 	for name, tt := range map[string]struct {
 		p    []byte
@@ -330,7 +330,7 @@ func TestNothingOvertakesAFragmentOfItsHosts(t *testing.T) {
 	}
 }
 
-func TestInterleavedFlowsEachGetTheirTrain(t *testing.T) {
+func TestInterleavedFlowsMergeSeparately(t *testing.T) {
 	const flows, n = 16, 8
 	var pkts [][]byte
 	runs := make([][][]byte, flows)
@@ -349,7 +349,7 @@ func TestInterleavedFlowsEachGetTheirTrain(t *testing.T) {
 	sameFlows(t, unmerge(out), pkts)
 }
 
-func TestMoreFlowsThanTheTableHoldsKeepTheirOrder(t *testing.T) {
+func TestFlowTableOverflowKeepsOrder(t *testing.T) {
 	const flows, n = 300, 4
 	var pkts [][]byte
 	for i := range n {
@@ -361,7 +361,7 @@ func TestMoreFlowsThanTheTableHoldsKeepTheirOrder(t *testing.T) {
 	sameFlows(t, unmerge(merge(t, true, pkts...)), pkts)
 }
 
-func TestARefusedElementDoesNotKeepTheOthersBack(t *testing.T) {
+func TestFlushContinuesAfterRejectedTrain(t *testing.T) {
 	m := NewMerger(false)
 	for _, p := range slices.Concat(spec{port: 1}.run(3, 10), spec{port: 2}.run(2, 10)) {
 		m.Add(p)
@@ -375,7 +375,7 @@ func TestARefusedElementDoesNotKeepTheOthersBack(t *testing.T) {
 	}
 }
 
-func TestAMergerStartsAfreshAfterFlush(t *testing.T) {
+func TestMergerIsEmptyAfterFlush(t *testing.T) {
 	m := NewMerger(false)
 	pkts := spec{}.run(4, 10)
 	for i := range 2 {
@@ -569,8 +569,8 @@ func TestMergingRandomTrafficKeepsEveryFlow(t *testing.T) {
 	}
 }
 
-// TestSummedPacketsMergeAsOthersDo compares what comes of random packets, some of them damaged, with and without AddSummed.
-func TestSummedPacketsMergeAsOthersDo(t *testing.T) {
+// TestAddSummedMatchesAdd compares what comes of random packets, some of them damaged, with and without AddSummed.
+func TestAddSummedMatchesAdd(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(5, 6))
 	for range 300 {
 		b := make([]byte, 3*rnd.IntN(200))

@@ -264,7 +264,7 @@ func splitAll(t testing.TB, h VnetHdr, p []byte, chunk int) [][]byte {
 	return out
 }
 
-// elements collects what a Merger writes.
+// trains collects what a Merger writes.
 type elements struct {
 	all   [][]byte
 	parts []int

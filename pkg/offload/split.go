@@ -5,12 +5,12 @@ package offload
 import "github.com/ropewalk/ropewalk/pkg/packet"
 
 // Split writes the inner packets first to first+count-1, complete and valid, into dst: the k-th of them starts at
-// dst[k*stride+headroom]. stride must be at least SegmentLen, dst must reach to the end of the last one and must not
-// overlap the packet that was parsed. What lies between packets stays as it was.
+// dst[k*stride+headroom]. stride must be at least SegmentLen. dst must reach to the end of the last one and must not
+// overlap the parsed packet. Bytes between packets stay unchanged.
 //
-// As in the kernel (inet_gso_segment, tcp_gso_segment, __udp_gso_segment), the IPv4 ID counts up from packet to packet,
-// FIN and PSH stay on the last and CWR on the first; IPv4 options and IPv6 extension headers are on all. Datagrams of a
-// USO train have complete checksums, unless the train had checksum 0 and the kernel did not ask for one.
+// As in the kernel (inet_gso_segment, tcp_gso_segment, __udp_gso_segment), the IPv4 ID increments per packet, FIN and
+// PSH stay on the last packet and CWR on the first. IPv4 options and IPv6 extension headers are on all. Datagrams of
+// a USO train have complete checksums, unless the train had checksum 0 and the kernel did not request one.
 func (t *Train) Split(dst []byte, stride, headroom, first, count int) {
 	if t.segSize == 0 {
 		if count > 0 {
@@ -33,13 +33,13 @@ func (t *Train) Split(dst []byte, stride, headroom, first, count int) {
 	}
 }
 
-// Finish completes the checksum of a packet that is alone (Segments is 1) in place, if the kernel left that to us, and touches nothing else.
-// pkt is the parsed packet or a copy of it. Trains are left alone.
+// Finish completes the checksum of a single packet (Segments is 1) in place if the kernel left it partial, and
+// changes nothing else. pkt is the parsed packet or a copy of it. Finish does nothing for trains.
 func (t *Train) Finish(pkt []byte) {
 	if t.csumAt == 0 {
 		return
 	}
-	// As skb_checksum_help does for every protocol: 0 becomes 0xffff, which is the same number.
+	// As skb_checksum_help does for every protocol: 0 becomes 0xffff, which is equal in ones' complement.
 	sum := packet.UDPChecksum(packet.Sum(pkt[t.l4:len(t.pkt)], 0))
 	pkt[t.csumAt], pkt[t.csumAt+1] = byte(sum>>8), byte(sum)
 }
@@ -50,7 +50,7 @@ func (t *Train) payload(i int) []byte {
 	return t.pkt[start:min(start+t.segSize, len(t.pkt))]
 }
 
-// setIP makes the IP header that of segment i.
+// setIP sets the IP header fields of segment i.
 func (t *Train) setIP(seg []byte, i int) {
 	if packet.VersionOf(seg) == packet.Version6 {
 		packet.IPv6(seg).SetPayloadLen(len(seg) - packet.IPv6HeaderLen)
@@ -63,7 +63,7 @@ func (t *Train) setIP(seg []byte, i int) {
 	h.SetChecksum(^packet.Fold(t.ipSum + uint64(len(seg)) + uint64(id)))
 }
 
-// setTCP makes the TCP header that of segment i.
+// setTCP sets the TCP header fields of segment i.
 func (t *Train) setTCP(l4, payload []byte, i int) {
 	h := packet.TCPHeader(l4)
 	seq, flags := h.Seq()+uint32(i*t.segSize), h.Flags()
@@ -78,7 +78,7 @@ func (t *Train) setTCP(l4, payload []byte, i int) {
 	h.SetChecksum(^packet.Fold(packet.Sum(payload, t.l4Sum+uint64(len(l4))+uint64(seq)+uint64(flags))))
 }
 
-// setUDP makes the UDP header that of a segment. The length is in the header and in the pseudo-header.
+// setUDP sets the UDP header fields of a segment. The length is in the header and in the pseudo-header.
 func (t *Train) setUDP(l4, payload []byte) {
 	h := packet.UDPHeader(l4)
 	h.SetLen(len(l4))

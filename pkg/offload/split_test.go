@@ -48,7 +48,7 @@ var trains = []struct {
 	{"no payload", spec{}, 1200, 0},
 }
 
-func TestSplitEqualsTheOracle(t *testing.T) {
+func TestSplitMatchesOracle(t *testing.T) {
 	for _, tt := range trains {
 		t.Run(tt.name, func(t *testing.T) {
 			s := tt.spec
@@ -71,7 +71,7 @@ func TestSplitEqualsTheOracle(t *testing.T) {
 	}
 }
 
-func TestTrainsWithoutAPartialChecksumAreSummedFromTheIPHeader(t *testing.T) {
+func TestSplitWithoutPartialChecksumUsesIPHeader(t *testing.T) {
 	for _, s := range []spec{{id: 7}, {v6: true}, {udp: true}, {v6: true, udp: true}} {
 		s.payload = pattern(5000, 1)
 		h, p := s.superPacket(1000)
@@ -81,7 +81,7 @@ func TestTrainsWithoutAPartialChecksumAreSummedFromTheIPHeader(t *testing.T) {
 	}
 }
 
-func TestZeroChecksumTrainStaysZeroUnlessTheKernelAsksForAChecksum(t *testing.T) {
+func TestZeroChecksumTrainStaysZeroUnlessChecksumIsRequested(t *testing.T) {
 	s := spec{udp: true, zero: true, payload: pattern(3000, 1)}
 	h, _ := s.superPacket(1000)
 	h.Flags = 0
@@ -113,7 +113,7 @@ func TestComputedUDPChecksumOfZeroIsSentAsOnes(t *testing.T) {
 	diff(t, segs, oracleSplit(h, p))
 }
 
-func TestFinishCompletesAPartialChecksumAndNothingElse(t *testing.T) {
+func TestFinishCompletesOnlyPartialChecksum(t *testing.T) {
 	for _, s := range []spec{{}, {v6: true}, {udp: true}, {v6: true, udp: true}, {ipOpts: []byte{1, 1, 1, 1}}} {
 		for _, n := range []int{0, 1, 99, 1400} {
 			s.payload = pattern(n, 5)
@@ -137,7 +137,7 @@ func TestFinishCompletesAPartialChecksumAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestFinishCompletesATrainOfOne(t *testing.T) {
+func TestFinishCompletesSinglePacketTrain(t *testing.T) {
 	for _, s := range []spec{{}, {v6: true, udp: true}} {
 		s.payload = pattern(500, 5)
 		h, p := s.superPacket(500)
@@ -150,13 +150,13 @@ func TestFinishCompletesATrainOfOne(t *testing.T) {
 	}
 }
 
-func TestFinishLeavesACompletePacketAlone(t *testing.T) {
+func TestFinishKeepsCompletePacket(t *testing.T) {
 	p := spec{payload: pattern(100, 1)}.packet()
 	p[36] ^= 0xff // a wrong checksum is none of our business
 	diff(t, splitAll(t, VnetHdr{}, p, 1), [][]byte{p})
 }
 
-func TestParseRefusesWhatContradictsThePacket(t *testing.T) {
+func TestParseRejectsMismatchedVnetHeader(t *testing.T) {
 	tcp := spec{payload: pattern(3000, 1)}
 	udp := spec{udp: true, payload: pattern(3000, 1)}
 	tcpHdr, _ := tcp.superPacket(1000)
@@ -223,7 +223,7 @@ func TestParseRefusesWhatContradictsThePacket(t *testing.T) {
 	}
 }
 
-func TestParseReportsWhereTheTrainGoes(t *testing.T) {
+func TestParseReportsDestination(t *testing.T) {
 	for _, s := range []spec{{dst: 5}, {dst: 5, v6: true}} {
 		var train Train
 		if r := train.Parse(VnetHdr{}, s.packet()); r != drop.None {

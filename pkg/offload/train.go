@@ -9,16 +9,16 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/packet"
 )
 
-// Train is one element read from a TUN: a single packet, or a TSO or USO packet that stands for several. The zero value
-// is ready for Parse, and may be used again and again. A Train refers to the packet it parsed and never changes it,
-// except in Finish. Methods may be called by several goroutines at once after Parse, none but Parse writes.
+// Train is one packet read from a TUN device: a single packet, or a TSO or USO super-packet. The zero value is ready
+// for Parse, and may be reused. A Train refers to the parsed packet and never changes it, except in Finish. After
+// Parse any number of goroutines may call the other methods; only Parse writes the Train.
 type Train struct {
-	pkt      []byte // the IP packet, cut to the length it claims
+	pkt      []byte // the IP packet, cut to its IP length
 	segments int
 	segSize  int // payload bytes of each segment but the last; 0 if there is only one
 	hdrLen   int // bytes of IP and transport header
-	l4       int // where the transport header, or the part to be summed, starts
-	csumAt   int // where Finish stores the checksum; 0 for nowhere
+	l4       int // the offset of the transport header, or of the bytes to be summed
+	csumAt   int // the offset at which Finish stores the checksum; 0 for none
 	udp      bool
 	keepZero bool // a USO train whose sender computed no checksums
 
@@ -27,16 +27,17 @@ type Train struct {
 	l4Sum uint64
 }
 
-// Len returns the bytes of the packet that was parsed.
+// Len returns the length in bytes of the parsed packet.
 func (t *Train) Len() int { return len(t.pkt) }
 
-// FlowHash returns packet.FlowHash of the packet that was parsed.
+// FlowHash returns packet.FlowHash of the parsed packet.
 func (t *Train) FlowHash() uint32 { return packet.FlowHash(t.pkt) }
 
-// Parse takes an element as the TUN returned it: the decoded virtio-net header and the packet behind it, to which the
-// Train refers from then on. It trusts nothing: lengths, offsets and header sizes are taken from the packet, and those in
-// h have to fit them. If it returns another reason than drop.None the Train must not be used: drop.TXMalformed says that
-// the packet is no IP packet or lies about its length, drop.TXVnetHeader that h contradicts the packet.
+// Parse parses a packet read from the TUN device: the decoded virtio-net header and the packet behind it, to which
+// the Train refers from then on. It trusts nothing: lengths, offsets and header sizes are taken from the packet, and
+// those in h must match them. If Parse returns a reason other than drop.None, the Train must not be used.
+// drop.TXMalformed means that pkt is no IP packet or has an invalid length; drop.TXVnetHeader means that h does not
+// match the packet.
 func (t *Train) Parse(h VnetHdr, pkt []byte) drop.Reason {
 	n, ok := packet.Length(pkt)
 	if !ok {
@@ -46,14 +47,14 @@ func (t *Train) Parse(h VnetHdr, pkt []byte) drop.Reason {
 	if h.GSOType == GSONone {
 		return t.parseSingle(h)
 	}
-	// The kernel segments all that the buffer holds; a different claim (BIG TCP claims 0) is never right.
+	// The kernel segments the whole buffer; a different IP length (BIG TCP has 0) is invalid.
 	if n != len(pkt) {
 		return drop.TXMalformed
 	}
 	return t.parseGSO(h)
 }
 
-// parseSingle checks where a partial checksum is to be completed. Any transport protocol may ask for that.
+// parseSingle checks the location of a partial checksum that must be completed. Any transport protocol may have one.
 func (t *Train) parseSingle(h VnetHdr) drop.Reason {
 	if h.Flags&FlagNeedsCsum == 0 {
 		return drop.None
@@ -70,17 +71,17 @@ func (t *Train) parseSingle(h VnetHdr) drop.Reason {
 	return drop.None
 }
 
-// parseGSO finds the headers of a train and sums what its segments have in common.
+// parseGSO finds the headers of a train and sums the header fields that its segments share.
 func (t *Train) parseGSO(h VnetHdr) drop.Reason {
 	tr, ok := packet.FindTransport(t.pkt)
 	if !ok {
 		return drop.TXMalformed
 	}
-	if tr.Fragment || !h.fits(packet.VersionOf(t.pkt), tr) {
+	if tr.Fragment || !h.matches(packet.VersionOf(t.pkt), tr) {
 		return drop.TXVnetHeader
 	}
-	// A routing header among extension headers hides the destination that the pseudo-header needs; only a partial sum
-	// knows it then.
+	// With a routing header among the extension headers, the IP destination is not the pseudo-header's. Only a partial sum
+	// includes the right one.
 	if h.Flags&FlagNeedsCsum == 0 && packet.VersionOf(t.pkt) == packet.Version6 && tr.Offset != packet.IPv6HeaderLen {
 		return drop.TXVnetHeader
 	}
@@ -99,8 +100,8 @@ func (t *Train) parseGSO(h VnetHdr) drop.Reason {
 	return drop.None
 }
 
-// fits tells whether a GSO header speaks of the packet it came with.
-func (h *VnetHdr) fits(v packet.Version, tr packet.Transport) bool {
+// matches reports whether a GSO header is consistent with its packet.
+func (h *VnetHdr) matches(v packet.Version, tr packet.Transport) bool {
 	var proto packet.Protocol
 	csumOffset := uint16(packet.TCPChecksumOffset)
 	switch h.GSOType {
@@ -125,7 +126,7 @@ func (h *VnetHdr) fits(v packet.Version, tr packet.Transport) bool {
 	return h.Flags&FlagNeedsCsum == 0 || int(h.CsumStart) == tr.Offset && h.CsumOffset == csumOffset
 }
 
-// parseTransport finds where the payload starts.
+// parseTransport finds the start of the payload.
 func (t *Train) parseTransport() drop.Reason {
 	l4 := t.pkt[t.l4:]
 	if t.udp {
@@ -150,7 +151,7 @@ func (t *Train) parseTransport() drop.Reason {
 func (t *Train) sumHeaders(partial bool) {
 	if packet.VersionOf(t.pkt) == packet.Version4 {
 		ip := packet.IPv4(t.pkt[:t.l4])
-		t.ipSum = packet.Sum(ip, less16(uint16(ip.TotalLen()))+less16(ip.ID())+less16(ip.Checksum()))
+		t.ipSum = packet.Sum(ip, negate16(uint16(ip.TotalLen()))+negate16(ip.ID())+negate16(ip.Checksum()))
 	}
 	header := t.pkt[t.l4:t.hdrLen]
 	if t.udp {
@@ -161,26 +162,26 @@ func (t *Train) sumHeaders(partial bool) {
 	}
 	h := packet.TCPHeader(header)
 	t.l4Sum = t.pseudoSum(partial, packet.TCP, h.Checksum()) +
-		packet.Sum(header, less16(h.Checksum())+less32(h.Seq())+less16(uint16(h.Flags())))
+		packet.Sum(header, negate16(h.Checksum())+negate32(h.Seq())+negate16(uint16(h.Flags())))
 }
 
-// pseudoSum returns the sum of the pseudo-header without a length. A partial checksum holds it with the whole train's
-// length, and is believed as the kernel believes it; otherwise it is taken from the IP header.
+// pseudoSum returns the sum of the pseudo-header without a length. A partial checksum contains the sum with the whole
+// train's length, and is trusted as the kernel trusts it. Otherwise the sum is computed from the IP header.
 func (t *Train) pseudoSum(partial bool, proto packet.Protocol, check uint16) uint64 {
 	if partial {
-		return uint64(check) + less16(uint16(len(t.pkt)-t.l4))
+		return uint64(check) + negate16(uint16(len(t.pkt)-t.l4))
 	}
 	return packet.PseudoSum(t.pkt, proto, 0)
 }
 
-// less16 and less32 return what takes v out of a ones' complement sum.
-func less16(v uint16) uint64 { return uint64(^v) }
-func less32(v uint32) uint64 { return uint64(^v) }
+// negate16 and negate32 return the term that subtracts v from a ones' complement sum.
+func negate16(v uint16) uint64 { return uint64(^v) }
+func negate32(v uint32) uint64 { return uint64(^v) }
 
 // Segments is the number of inner packets in the train; 1 for a single packet.
 func (t *Train) Segments() int { return t.segments }
 
-// SegmentLen is the length in bytes of each inner packet but the last; of a single packet, its length.
+// SegmentLen is the length in bytes of each inner packet but the last, or the length of a single packet.
 func (t *Train) SegmentLen() int {
 	if t.segments == 1 {
 		return len(t.pkt)
@@ -191,5 +192,5 @@ func (t *Train) SegmentLen() int {
 // LastLen is the length in bytes of the last inner packet.
 func (t *Train) LastLen() int { return len(t.pkt) - (t.segments-1)*t.segSize }
 
-// Destination is the address all packets of the train go to.
+// Destination is the destination address of all packets of the train.
 func (t *Train) Destination() netip.Addr { return packet.Destination(t.pkt) }

@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package offload joins and splits trains of inner packets as a TUN with offloads gives and takes them: Train splits
-// what the kernel hands over as one TSO or USO packet, Merger makes such packets of single ones. It is pure: bytes in,
-// bytes out, no I/O. It follows what Linux does in tcp_gso_segment, __udp_gso_segment, tcp_gro_receive and
-// udp_gro_receive, so that both sides of a tunnel see what a NIC would have shown them.
 package offload
 
 import "encoding/binary"
@@ -13,10 +9,10 @@ const VnetHdrLen = 10
 
 // Flags of a VnetHdr.
 const (
-	// FlagNeedsCsum says that the checksum at CsumStart+CsumOffset holds only the sum of the pseudo-header and has to
-	// be completed over all from CsumStart on.
+	// FlagNeedsCsum means that the checksum at CsumStart+CsumOffset holds only the pseudo-header sum. It must be completed
+	// over all bytes from CsumStart on.
 	FlagNeedsCsum = 1
-	// FlagDataValid says that the packet's checksum has been verified.
+	// FlagDataValid means that the packet's checksum has been verified.
 	FlagDataValid = 2
 )
 
@@ -27,7 +23,7 @@ const (
 	GSOUDP   = 3 // IP fragmentation of one large datagram (UFO); never negotiated
 	GSOTCPv6 = 4
 	GSOUDPL4 = 5 // datagrams of equal size (USO), IPv4 and IPv6
-	// GSOECN is a bit beside the TCP types: CWR is set, and belongs to the first segment only.
+	// GSOECN is a bit beside the TCP types: CWR is set, on the first segment only.
 	GSOECN = 0x80
 )
 
@@ -37,8 +33,8 @@ type VnetHdr struct {
 	GSOType    uint8
 	HdrLen     uint16 // bytes of IP and transport header; a hint
 	GSOSize    uint16 // payload bytes of each segment but the last
-	CsumStart  uint16 // where summing starts, in bytes from the IP header
-	CsumOffset uint16 // where the checksum is, in bytes from CsumStart
+	CsumStart  uint16 // the start of the summed bytes, in bytes from the IP header
+	CsumOffset uint16 // the offset of the checksum, in bytes from CsumStart
 }
 
 // Decode reads the header from the first VnetHdrLen bytes of b, in the machine's byte order. It panics if b is shorter.
