@@ -8,11 +8,11 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/drop"
 )
 
-// CookieReply is what a responder under load answers to a handshake message without a valid mac2 (paper §5.4.7):
-// type 4, receiver 4, nonce 24, cookie 16+16.
+// CookieReply is the reply of a responder under load to a handshake message without a valid mac2 (paper §5.4.7): type
+// 4, receiver 4, nonce 24, cookie 16+16.
 type CookieReply [CookieReplySize]byte
 
-// AsCookieReply returns b as a CookieReply that aliases it, or the reason why it is none: Classify's, or RXBadType.
+// AsCookieReply returns b as a CookieReply that aliases it, or the reason to drop it: Classify's, or RXBadType.
 func AsCookieReply(b []byte) (*CookieReply, drop.Reason) {
 	if reason := expect(b, TypeCookieReply); reason != drop.None {
 		return nil, reason
@@ -26,7 +26,7 @@ func (m *CookieReply) SetHeader(receiver uint32) {
 	binary.LittleEndian.PutUint32(m[4:], receiver)
 }
 
-// Receiver is the sender index of the message that this answers.
+// Receiver is the sender index of the handshake message.
 func (m *CookieReply) Receiver() uint32 { return binary.LittleEndian.Uint32(m[4:]) }
 
 // Nonce is the XChaCha20-Poly1305 nonce.

@@ -12,7 +12,7 @@ func PutDataHeader(b []byte, receiver uint32, counter uint64) {
 	binary.LittleEndian.PutUint64(b[8:], counter)
 }
 
-// DataReceiver is ReceiverIndex for what is known to be a data message. b must have passed Classify as TypeData.
+// DataReceiver is ReceiverIndex for a data message. b must have passed Classify as TypeData.
 func DataReceiver(b []byte) uint32 { return binary.LittleEndian.Uint32(b[4:]) }
 
 // Counter returns a data message's counter. b must have passed Classify as TypeData.
@@ -26,8 +26,8 @@ func Ciphertext(b []byte) []byte { return b[DataHeaderLen:] }
 func IsKeepalive(b []byte) bool { return len(b) == KeepaliveSize }
 
 // PaddedLen returns the length to which a plaintext of n bytes is padded: the next multiple of 16 (paper §5.4.6), but
-// not beyond the interface's mtu, so that padding never makes a packet the path cannot carry. A plaintext that is
-// longer than mtu stays as it is. An mtu of 0 or less means that none is known.
+// at most the interface's mtu, so that padding never makes a packet too large for the path. A plaintext longer than
+// mtu is not padded. An mtu of 0 or less means unknown.
 func PaddedLen(n, mtu int) int {
 	padded := (n + PaddingMultiple - 1) &^ (PaddingMultiple - 1)
 	if mtu > 0 && padded > mtu {

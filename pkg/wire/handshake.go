@@ -12,7 +12,7 @@ import (
 // type 4, sender 4, ephemeral 32, static 32+16, timestamp 12+16, mac1 16, mac2 16.
 type Initiation [InitiationSize]byte
 
-// AsInitiation returns b as an Initiation that aliases it, or the reason why it is none: Classify's, or RXBadType.
+// AsInitiation returns b as an Initiation that aliases it, or the reason to drop it: Classify's, or RXBadType.
 func AsInitiation(b []byte) (*Initiation, drop.Reason) {
 	if reason := expect(b, TypeInitiation); reason != drop.None {
 		return nil, reason
@@ -26,7 +26,7 @@ func (m *Initiation) SetHeader(sender uint32) {
 	binary.LittleEndian.PutUint32(m[4:], sender)
 }
 
-// Sender is the index by which the initiator wants to be addressed.
+// Sender is the initiator's receiver index.
 func (m *Initiation) Sender() uint32 { return binary.LittleEndian.Uint32(m[4:]) }
 
 // Ephemeral is the initiator's ephemeral public key.
@@ -42,7 +42,7 @@ func (m *Initiation) Timestamp() []byte { return m[88 : 88+TimestampLen+TagLen] 
 // type 4, sender 4, receiver 4, ephemeral 32, empty 0+16, mac1 16, mac2 16.
 type Response [ResponseSize]byte
 
-// AsResponse returns b as a Response that aliases it, or the reason why it is none: Classify's, or RXBadType.
+// AsResponse returns b as a Response that aliases it, or the reason to drop it: Classify's, or RXBadType.
 func AsResponse(b []byte) (*Response, drop.Reason) {
 	if reason := expect(b, TypeResponse); reason != drop.None {
 		return nil, reason
@@ -57,7 +57,7 @@ func (m *Response) SetHeader(sender, receiver uint32) {
 	binary.LittleEndian.PutUint32(m[8:], receiver)
 }
 
-// Sender is the index by which the responder wants to be addressed.
+// Sender is the responder's receiver index.
 func (m *Response) Sender() uint32 { return binary.LittleEndian.Uint32(m[4:]) }
 
 // Receiver is the initiator's index.
@@ -69,7 +69,7 @@ func (m *Response) Ephemeral() *[KeyLen]byte { return (*[KeyLen]byte)(m[12:]) }
 // Empty is the empty plaintext, encrypted: a tag.
 func (m *Response) Empty() []byte { return m[44 : 44+TagLen] }
 
-// MACs are the two tags that end an initiation or a response (paper §5.4.4), with what each covers.
+// MACs are mac1 and mac2 at the end of an initiation or a response (paper §5.4.4), each with the bytes it covers.
 type MACs struct {
 	Covered1 []byte // the message before mac1
 	MAC1     *[MACLen]byte
@@ -77,8 +77,7 @@ type MACs struct {
 	MAC2     *[MACLen]byte
 }
 
-// SplitMACs returns the MACs of an initiation or response, aliasing it, or the reason why b is neither: Classify's, or
-// RXBadType.
+// SplitMACs returns the MACs of an initiation or response, aliasing it, or the reason to drop b: Classify's, or RXBadType.
 func SplitMACs(b []byte) (MACs, drop.Reason) {
 	t, reason := Classify(b)
 	if reason != drop.None {

@@ -8,24 +8,24 @@ import (
 	"net/netip"
 )
 
-// Hello is the plaintext of the data message in which one ropewalk engine tells another, inside their session, what it
-// can do. Its first byte is zero, so a stock peer finds neither IPv4 nor IPv6 and discards it.
+// Hello is the plaintext of the data message in which one ropewalk engine announces its capabilities to another,
+// inside their session. Its first byte is zero, so a stock peer sees neither IPv4 nor IPv6 and drops it.
 //
-// An address that is not known, because routing has yet to choose it, is the zero netip.Addr; its port counts all the
-// same. Zones are not carried.
+// An address that is unknown, because routing has yet to choose it, is the zero netip.Addr; its port is valid
+// nevertheless. Zones are not transmitted.
 type Hello struct {
 	Gathers bool // the sender receives data messages from any of the receiver's source ports
-	Heard   bool // one from a port other than its canonical one has come through, authentic
+	Heard   bool // an authenticated message from a port other than the receiver's canonical port has arrived
 	NoReply bool // the sender wants no hello in return
 
 	Own  netip.AddrPort // the sender's endpoint as the sender sees it
 	Peer netip.AddrPort // the receiver's endpoint as the sender sees it
 
-	First, Last uint16   // the source ports that the sender may use, both included; 0 and 0 for none
-	Plan        []uint16 // the ports the receiver shall use towards the sender, by lane; at most MaxHelloPorts, none for no wish
+	First, Last uint16   // the sender's range of source ports, inclusive; 0 and 0 for none
+	Plan        []uint16 // the port plan: source ports that the receiver should use towards the sender, by lane; at most MaxHelloPorts, empty for no preference
 }
 
-// MaxHelloPorts is how many ports a plan holds.
+// MaxHelloPorts is the largest number of ports in a plan.
 const MaxHelloPorts = 64
 
 // Sizes of a hello, in bytes, before it is padded.
@@ -36,13 +36,13 @@ const (
 
 // Errors of ParseHello.
 var (
-	ErrHelloMalformed = errors.New("malformed hello")          // not a hello, truncated, or a field contradicts itself
-	ErrHelloVersion   = errors.New("hello of another version") // well-formed as far as it can be told, and to be ignored
+	ErrHelloMalformed = errors.New("malformed hello")          // not a hello, truncated, or an invalid field
+	ErrHelloVersion   = errors.New("hello of another version") // a later version; the receiver ignores it
 )
 
 const helloVersion = 1
 
-// Flags of a hello. Others are ignored.
+// Flags of a hello. Unknown flags are ignored.
 const (
 	helloGathers = 1 << iota
 	helloHeard
@@ -51,8 +51,8 @@ const (
 
 // Offsets in a hello: magic 4, version 1, flags 1, length 2, first 2, last 2, own port 2, peer port 2, own address 16,
 // peer address 16, number of planned ports 2, planned ports 2 each. Little-endian like the rest of the protocol, the
-// ports included. length counts all of it; what is behind is WireGuard's padding. What a later revision of this version
-// adds stands behind the plan.
+// ports included. length covers the whole hello; WireGuard's padding follows it. A later revision of this version
+// appends fields after the plan.
 const (
 	helloVersionAt  = 4
 	helloFlagsAt    = 5
@@ -67,7 +67,7 @@ const (
 	helloPlanAt     = MinHelloSize
 )
 
-// helloMagic begins with the nibble that is no version of IP.
+// helloMagic begins with a nibble that is no IP version.
 const helloMagic = "\x00rwp"
 
 // IsHello reports whether a decrypted data message is a hello of any version, well-formed or not.
@@ -75,8 +75,7 @@ func IsHello(plain []byte) bool {
 	return len(plain) >= len(helloMagic) && string(plain[:len(helloMagic)]) == helloMagic
 }
 
-// AppendHello appends h, without padding, and returns the extended slice. Of a plan that is too long it takes the first
-// MaxHelloPorts.
+// AppendHello appends h, without padding, and returns the extended slice. It truncates the plan to MaxHelloPorts.
 func AppendHello(b []byte, h *Hello) []byte {
 	plan := h.Plan[:min(len(h.Plan), MaxHelloPorts)]
 	own, peer := helloAddr(h.Own), helloAddr(h.Peer)
@@ -120,9 +119,9 @@ func helloAddr(ap netip.AddrPort) [16]byte {
 	return addr.As16()
 }
 
-// ParseHello reads a decrypted data message into h, whose Plan's memory it uses again: with a capacity of MaxHelloPorts
-// there it allocates nothing. The error is ErrHelloMalformed or ErrHelloVersion; then h is not to be used. Padding,
-// unknown flags and what a later revision has added are ignored. Addresses come unmapped.
+// ParseHello parses a decrypted data message into h. It reuses the memory of h.Plan: with a capacity of MaxHelloPorts
+// it allocates nothing. The error is ErrHelloMalformed or ErrHelloVersion; then h must not be used. Padding, unknown
+// flags and the fields of a later revision are ignored. IPv4-mapped addresses are unmapped.
 func ParseHello(plain []byte, h *Hello) error {
 	body, err := helloBody(plain)
 	if err != nil {
@@ -149,7 +148,7 @@ func ParseHello(plain []byte, h *Hello) error {
 	return nil
 }
 
-// helloBody returns a hello of our version without its padding, long enough for its plan.
+// helloBody returns a hello of this version without its padding, and checks that its plan is complete.
 func helloBody(plain []byte) ([]byte, error) {
 	if !IsHello(plain) || len(plain) <= helloVersionAt {
 		return nil, ErrHelloMalformed

@@ -81,7 +81,7 @@ func randomHello(r *rand.Rand) Hello {
 	return h
 }
 
-func TestHelloComesBackAsItWasSent(t *testing.T) {
+func TestHelloRoundTrip(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var got Hello // used again and again, as a receiver does
 	for range 2000 {
@@ -115,7 +115,7 @@ func TestTruncatedHelloIsMalformed(t *testing.T) {
 	}
 }
 
-func TestHelloThatContradictsItselfIsMalformed(t *testing.T) {
+func TestInconsistentHelloIsMalformed(t *testing.T) {
 	put := func(at int, v ...byte) func([]byte) { return func(b []byte) { copy(b[at:], v) } }
 	for name, spoil := range map[string]func([]byte){
 		"an IPv4 packet":                   put(0, 0x45),
@@ -142,7 +142,7 @@ func TestHelloThatContradictsItselfIsMalformed(t *testing.T) {
 	}
 }
 
-func TestHelloOfLaterVersionIsToldFromAMalformedOne(t *testing.T) {
+func TestLaterHelloVersionIsNotMalformed(t *testing.T) {
 	h := sampleHello()
 	for _, b := range [][]byte{{0, 'r', 'w', 'p', 2}, append([]byte("\x00rwp\xff"), make([]byte, 100)...)} {
 		if err := ParseHello(b, &h); !errors.Is(err, ErrHelloVersion) {
@@ -151,7 +151,7 @@ func TestHelloOfLaterVersionIsToldFromAMalformedOne(t *testing.T) {
 	}
 }
 
-func TestHelloOfLaterRevisionIsReadAsFarAsKnown(t *testing.T) {
+func TestLaterHelloRevisionIsParsed(t *testing.T) {
 	want := sampleHello()
 	b := AppendHello(nil, &want)
 	b = append(b, "what else there may be"...)
@@ -166,7 +166,7 @@ func TestHelloOfLaterRevisionIsReadAsFarAsKnown(t *testing.T) {
 	}
 }
 
-func TestPlanIsCutToWhatAHelloHolds(t *testing.T) {
+func TestAppendHelloTruncatesPlan(t *testing.T) {
 	h := Hello{Plan: slices.Repeat([]uint16{9}, MaxHelloPorts+1)}
 	var got Hello
 	if err := ParseHello(AppendHello(nil, &h), &got); err != nil || len(got.Plan) != MaxHelloPorts {
@@ -188,7 +188,7 @@ func TestHelloIsNoIPPacket(t *testing.T) {
 	}
 }
 
-func TestHelloNeedsNoMemory(t *testing.T) {
+func TestHelloAllocatesNothing(t *testing.T) {
 	h := randomHello(rand.New(rand.NewPCG(5, 6)))
 	b := make([]byte, 0, MaxHelloSize)
 	got := Hello{Plan: make([]uint16, 0, MaxHelloPorts)}

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire holds the layouts of WireGuard's four messages: sizes, offsets and accessors over received bytes
-// (WireGuard paper, §5.4). It validates nothing but type and length. All integers are little-endian.
 package wire
 
 import (
@@ -10,14 +8,14 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/drop"
 )
 
-// Type is a message's type: its first four bytes, of which the last three are reserved and zero.
+// Type is a message's type: its first four bytes. The last three are reserved and zero.
 type Type uint32
 
 // The message types.
 const (
 	TypeInitiation  Type = 1 // first handshake message, initiator to responder
 	TypeResponse    Type = 2 // second handshake message, responder to initiator
-	TypeCookieReply Type = 3 // answer of a responder under load
+	TypeCookieReply Type = 3 // reply of a responder under load
 	TypeData        Type = 4 // transport data, keepalives included
 )
 
@@ -42,15 +40,15 @@ const (
 	InitiationSize  = 148
 	ResponseSize    = 92
 	CookieReplySize = 64
-	KeepaliveSize   = DataOverhead  // a data message of empty plaintext
-	MinSize         = KeepaliveSize // the smallest message there is
+	KeepaliveSize   = DataOverhead  // a data message with an empty plaintext
+	MinSize         = KeepaliveSize // the smallest message
 )
 
-// Lengths of the parts of messages, in bytes.
+// Lengths of message fields, in bytes.
 const (
 	DataHeaderLen   = 16
 	TagLen          = 16                     // Poly1305 tag
-	DataOverhead    = DataHeaderLen + TagLen // what a data message adds to its padded plaintext
+	DataOverhead    = DataHeaderLen + TagLen // added by a data message to its padded plaintext
 	PaddingMultiple = 16                     // plaintexts are padded to a multiple of this
 	KeyLen          = 32                     // Curve25519 public key
 	TimestampLen    = 12                     // TAI64N
@@ -59,8 +57,8 @@ const (
 	CookieLen       = 16
 )
 
-// Classify returns the type of a datagram, or the reason to discard it: RXTooShort, RXBadType or RXBadLength. The
-// accessors of this package are safe on what it accepts.
+// Classify returns the type of a datagram, or the reason to drop it: RXTooShort, RXBadType or RXBadLength. The
+// accessors of this package are safe for messages that it accepts.
 func Classify(b []byte) (Type, drop.Reason) {
 	if len(b) >= MinSize && Type(binary.LittleEndian.Uint32(b)) == TypeData {
 		return TypeData, drop.None
@@ -68,7 +66,7 @@ func Classify(b []byte) (Type, drop.Reason) {
 	return classifyControl(b)
 }
 
-// classifyControl is apart so that Classify is small enough to be inlined where data messages are received.
+// classifyControl is separate so that Classify is small enough to be inlined on the receive path.
 func classifyControl(b []byte) (Type, drop.Reason) {
 	if len(b) < MinSize {
 		return 0, drop.RXTooShort

@@ -55,7 +55,7 @@ func TestClassifyAcceptsOnlyTheFourMessages(t *testing.T) {
 	}
 }
 
-func TestViewsRefuseOtherMessages(t *testing.T) {
+func TestViewsRejectOtherMessages(t *testing.T) {
 	views := map[Type]func([]byte) drop.Reason{
 		TypeInitiation:  func(b []byte) drop.Reason { _, r := AsInitiation(b); return r },
 		TypeResponse:    func(b []byte) drop.Reason { _, r := AsResponse(b); return r },
@@ -94,7 +94,7 @@ func span(t *testing.T, name string, b, field []byte, from, to int) {
 	}
 }
 
-func TestFieldsAreWhereThePaperPutsThem(t *testing.T) {
+func TestFieldOffsetsMatchPaper(t *testing.T) {
 	b := message(148, 1, 0, 0, 0, 0x11, 0x22, 0x33, 0x44)
 	initiation, _ := AsInitiation(b)
 	span(t, "initiation ephemeral", b, initiation.Ephemeral()[:], 8, 40)
@@ -135,7 +135,7 @@ func TestFieldsAreWhereThePaperPutsThem(t *testing.T) {
 	}
 }
 
-func TestHeadersAreWrittenAsTheyAreRead(t *testing.T) {
+func TestHeadersRoundTrip(t *testing.T) {
 	initiation, response, cookie := Initiation{3: 9}, Response{3: 9}, CookieReply{3: 9}
 	initiation.SetHeader(0x44332211)
 	response.SetHeader(0x44332211, 0x88776655)
