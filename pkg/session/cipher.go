@@ -4,5 +4,5 @@ package session
 
 import "github.com/ropewalk/ropewalk/pkg/chachapoly"
 
-// Cipher names the ChaCha20-Poly1305 that seals and opens here, for people.
+// Cipher returns the name of the ChaCha20-Poly1305 implementation in use, for display.
 func Cipher() string { return chachapoly.Implementation() }

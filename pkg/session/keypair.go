@@ -12,12 +12,12 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// MaxReserve is the largest number of counters that one Reserve gives out.
+// MaxReserve is the largest number of counters that one Reserve returns.
 const MaxReserve = 1 << 16
 
-// exactFrom is the counter from which Reserve counts by compare-and-swap. Below it, a plain add cannot overshoot the
-// limit: that would take 2^16 goroutines that each reserve MaxReserve between their load and their add.
-const exactFrom = RejectAfterMessages - 1<<32
+// casFrom is the counter from which Reserve uses compare-and-swap. Below it a plain add cannot exceed the limit: that
+// would take 2^16 goroutines that each reserve MaxReserve between their load and their add.
+const casFrom = RejectAfterMessages - 1<<32
 
 // Keypair is one established session: a cipher and counters for each direction. All methods may be called by any
 // number of goroutines at once.
@@ -28,7 +28,7 @@ type Keypair struct {
 	remote    uint32
 	initiator bool
 
-	_    [8]uint64 // sending lanes write next, all lanes read the above
+	_    [8]uint64 // padding: sending lanes write next, all lanes read the fields above
 	next atomic.Uint64
 	_    [8]uint64
 
@@ -39,16 +39,17 @@ type ciphers struct {
 	send, recv *chachapoly.Key
 }
 
-// NewKeypair makes a session of a finished handshake's keys. created is the present instant. The keys are copied into
-// the ciphers; the caller wipes its own. The only error is a cipher that the build refuses (FIPS 140-only mode).
+// NewKeypair creates a session from the keys of a completed handshake. created is the current instant. The keys are
+// copied into the ciphers; the caller wipes its own. The only error is a cipher that the build rejects (FIPS 140-only
+// mode).
 func NewKeypair(keys *noise.Keys, created int64) (*Keypair, error) {
 	send, err := chachapoly.NewKey((*[chachapoly.KeyLen]byte)(&keys.Send))
 	if err != nil {
-		return nil, fmt.Errorf("making the sending cipher: %w", err)
+		return nil, fmt.Errorf("creating the sending cipher: %w", err)
 	}
 	recv, err := chachapoly.NewKey((*[chachapoly.KeyLen]byte)(&keys.Recv))
 	if err != nil {
-		return nil, fmt.Errorf("making the receiving cipher: %w", err)
+		return nil, fmt.Errorf("creating the receiving cipher: %w", err)
 	}
 	k := &Keypair{created: created, local: keys.Local, remote: keys.Remote, initiator: keys.Initiator}
 	k.ciphers.Store(&ciphers{send: send, recv: recv})
@@ -58,32 +59,32 @@ func NewKeypair(keys *noise.Keys, created int64) (*Keypair, error) {
 // Local is the receiver index by which the peer addresses this session.
 func (k *Keypair) Local() uint32 { return k.local }
 
-// Remote is the receiver index by which we address the peer's side.
+// Remote is the receiver index by which this side addresses the peer's session.
 func (k *Keypair) Remote() uint32 { return k.remote }
 
-// Initiator tells whether this side began the handshake.
+// Initiator reports whether this side initiated the handshake.
 func (k *Keypair) Initiator() bool { return k.initiator }
 
-// Created is the instant that was given to NewKeypair, in nanoseconds.
+// Created is the instant passed to NewKeypair, in nanoseconds.
 func (k *Keypair) Created() int64 { return k.created }
 
 // Sent is the number of counters reserved so far. From RekeyAfterMessages on, a new session is due.
 func (k *Keypair) Sent() uint64 { return k.next.Load() }
 
-// Received tells whether a message of the peer's has been accepted under these keys.
+// Received reports whether a message from the peer has been accepted in this session.
 func (k *Keypair) Received() bool { return !k.window.empty() }
 
-// Expired tells whether the session has reached RejectAfterTime.
+// Expired reports whether the session has reached RejectAfterTime.
 func (k *Keypair) Expired(now int64) bool { return now-k.created >= RejectAfterTime }
 
-// Reserve takes a block of n consecutive counters, 1 <= n <= MaxReserve, with one atomic add. It refuses, and takes
-// nothing, when n is out of range or the block would reach RejectAfterMessages; refusing any number of times brings the
-// counter no closer to wrapping around.
+// Reserve reserves a block of n consecutive counters, 1 <= n <= MaxReserve, with one atomic add. It reserves nothing
+// and returns false when n is out of range or the block would reach RejectAfterMessages. Failed calls do not advance
+// the counter, so it cannot wrap around.
 func (k *Keypair) Reserve(n int) (first uint64, ok bool) {
 	if n < 1 || n > MaxReserve {
 		return 0, false
 	}
-	if k.next.Load() >= exactFrom {
+	if k.next.Load() >= casFrom {
 		return k.reserveExact(uint64(n))
 	}
 	return k.next.Add(uint64(n)) - uint64(n), true
@@ -101,8 +102,8 @@ func (k *Keypair) reserveExact(n uint64) (first uint64, ok bool) {
 	}
 }
 
-// Wipe makes the session unusable: from now on nothing is sealed and OpenTrain reports RXExpired. The keys become
-// unreachable once lanes have left their current train, and are overwritten some time after (see chachapoly.Key).
+// Wipe makes the session unusable: nothing is sealed from then on, and OpenTrain returns RXExpired. The keys become
+// unreachable once lanes have finished their current train, and are overwritten some time later (see chachapoly.Key).
 func (k *Keypair) Wipe() { k.ciphers.Store(nil) }
 
 // Format prints the indices, whatever the verb: no key can be printed by accident.
@@ -121,5 +122,5 @@ func (k *Keypair) String() string {
 // LogValue logs the session's indices.
 func (k *Keypair) LogValue() slog.Value { return slog.StringValue(k.String()) }
 
-// Usable tells whether the session may be sent with: there is one, and it has not expired. k may be nil.
+// Usable reports whether the session may be used for sending: k is not nil and has not expired.
 func (k *Keypair) Usable(now int64) bool { return k != nil && !k.Expired(now) }

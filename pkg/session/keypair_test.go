@@ -34,7 +34,7 @@ func newPair(tb testing.TB, created int64) (a, b *Keypair) {
 	return a, b
 }
 
-func TestKeypairKnowsItsSide(t *testing.T) {
+func TestKeypairReportsInitiator(t *testing.T) {
 	a, b := newPair(t, 77)
 	if !a.Initiator() || b.Initiator() || a.Local() != b.Remote() || a.Remote() != b.Local() || a.Created() != 77 {
 		t.Errorf("the ends do not mirror each other: %v, %v", a, b)
@@ -51,7 +51,7 @@ func TestKeypairExpiresAfterRejectAfterTime(t *testing.T) {
 	}
 }
 
-func TestReserveGivesOutConsecutiveBlocks(t *testing.T) {
+func TestReserveReturnsConsecutiveBlocks(t *testing.T) {
 	a, _ := newPair(t, 0)
 	want := uint64(0)
 	for _, n := range []int{1, 45, 64, MaxReserve, 2} {
@@ -66,7 +66,7 @@ func TestReserveGivesOutConsecutiveBlocks(t *testing.T) {
 	}
 }
 
-func TestReserveRefusesSizesItCannotGuarantee(t *testing.T) {
+func TestReserveRejectsInvalidSizes(t *testing.T) {
 	a, _ := newPair(t, 0)
 	for _, n := range []int{0, -1, MaxReserve + 1} {
 		if _, ok := a.Reserve(n); ok {
@@ -100,8 +100,8 @@ func TestReserveStopsAtRejectAfterMessagesForGood(t *testing.T) {
 	}
 }
 
-func TestReserveNeverGivesOutACounterTwice(t *testing.T) {
-	for _, start := range []uint64{0, exactFrom - 1000, RejectAfterMessages - 1000} {
+func TestReserveNeverRepeatsCounter(t *testing.T) {
+	for _, start := range []uint64{0, casFrom - 1000, RejectAfterMessages - 1000} {
 		a, _ := newPair(t, 0)
 		a.next.Store(start)
 		var mu sync.Mutex

@@ -4,19 +4,18 @@ package session
 
 import "github.com/ropewalk/ropewalk/pkg/wire"
 
-// maxMessage bounds one message: what a UDP datagram can carry.
+// maxMessage is the largest message in bytes: a UDP datagram.
 const maxMessage = 65535
 
-// Layout says where the messages of a train to be sealed lie: back to back, all of the same size but the last, which may
-// be shorter. Message i starts at i*Stride(): wire.DataHeaderLen bytes for the header, the plaintext, its padding, and
-// wire.TagLen bytes for the tag. That is the form in which one UDP GSO send takes them.
+// Layout describes the messages of a train to be sealed: consecutive, all of the same size but the last, which may be
+// shorter. Message i starts at i*Stride(): wire.DataHeaderLen bytes for the header, the plaintext, its padding, and
+// wire.TagLen bytes for the tag. One UDP GSO send takes them in this form.
 type Layout struct {
 	// Segments is the number of messages, at least 1.
 	Segments int
 	// Plain and Padded are the bytes of each plaintext but the last, before and after padding.
 	Plain, Padded int
-	// LastPlain and LastPadded are those of the last plaintext, neither larger than the others'. With one segment they
-	// are those of the only one.
+	// LastPlain and LastPadded are those of the last, or only, plaintext. Neither may exceed Plain and Padded.
 	LastPlain, LastPadded int
 }
 

@@ -8,17 +8,17 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
 
-// Message is what became of one received data message.
+// Message is the result of opening one received data message.
 type Message struct {
-	// Plain is the decrypted packet with its padding, a part of the buffer that was opened; empty for a keepalive,
-	// nil for what was dropped.
+	// Plain is the decrypted packet with its padding, a slice of the opened buffer; empty for a keepalive, nil for a
+	// dropped message.
 	Plain []byte
-	// Drop is None, or why the message must be discarded.
+	// Drop is None, or the reason to drop the message.
 	Drop drop.Reason
 }
 
-// Messages is the number of messages in size bytes that hold messages of segSize bytes back to back, the last one
-// perhaps shorter. A segSize of 0 or less means a single message.
+// Messages returns the number of messages of segSize bytes, the last perhaps shorter, in size bytes. A segSize of 0
+// or less means a single message.
 func Messages(size, segSize int) int {
 	switch {
 	case size <= 0:
@@ -30,12 +30,12 @@ func Messages(size, segSize int) int {
 	}
 }
 
-// OpenTrain opens the data messages that lie in buf back to back, segSize bytes each but perhaps the last, in place, and
-// says in out what became of each. They should all be for this session; one that is not is dropped. It returns the
-// number of messages judged: Messages(len(buf), segSize), or len(out) if that is less. now is the present instant.
+// OpenTrain opens the data messages in buf, each of segSize bytes except perhaps the last, in place, and stores the
+// results in out. They should all belong to this session; others are dropped. It returns the number of results:
+// Messages(len(buf), segSize), or len(out) if that is less. now is the current instant.
 //
-// Reasons to drop are RXExpired (the session is too old, or was wiped, or the counter reaches RejectAfterMessages),
-// RXAuth, RXReplay, RXTooShort, RXBadType, and RXUnknownIndex (it bears another session's index). Only authenticated
+// The drop reasons are RXExpired (the session is too old or wiped, or the counter reaches RejectAfterMessages),
+// RXAuth, RXReplay, RXTooShort, RXBadType, and RXUnknownIndex (the index of another session). Only authenticated
 // messages reach the replay window, which is updated once per 64 messages. Several goroutines may open trains of one
 // session at once, each with its own Scratch.
 //
@@ -46,8 +46,8 @@ func (k *Keypair) OpenTrain(s *Scratch, now int64, buf []byte, segSize int, out 
 	return n
 }
 
-// DecryptTrain is the part of OpenTrain that keeps no order and takes the time: all but the replay window. Nothing in out
-// may be used before AcceptTrain has judged it too.
+// DecryptTrain is the expensive part of OpenTrain, which may run in any order: all but the replay window. Results
+// must not be used before AcceptTrain has processed them.
 func (k *Keypair) DecryptTrain(s *Scratch, now int64, buf []byte, segSize int, out []Message) int {
 	n := min(Messages(len(buf), segSize), len(out))
 	out = out[:n]
@@ -59,27 +59,27 @@ func (k *Keypair) DecryptTrain(s *Scratch, now int64, buf []byte, segSize int, o
 		return n
 	}
 	for len(out) > 0 {
-		m := min(len(out), chunk)
+		m := min(len(out), chunkLen)
 		buf = k.decryptChunk(s, c.recv, buf, segSize, out[:m])
 		out = out[m:]
 	}
 	return n
 }
 
-// AcceptTrain drops from out, which DecryptTrain has made of buf, what was received before. Trains of a flow are to be
-// accepted in the order in which they came: of two equal messages the first is the one that counts.
+// AcceptTrain drops replayed messages from out, the result of DecryptTrain for buf. Trains of a flow must be accepted
+// in the order of arrival: of two equal messages the first counts.
 func (k *Keypair) AcceptTrain(s *Scratch, buf []byte, segSize int, out []Message) {
 	if segSize <= 0 {
 		segSize = len(buf)
 	}
 	for len(out) > 0 {
-		m := min(len(out), chunk)
+		m := min(len(out), chunkLen)
 		k.acceptChunk(s, buf, segSize, out[:m])
 		out, buf = out[m:], buf[min(m*segSize, len(buf)):]
 	}
 }
 
-// decryptChunk opens len(out) messages, at most chunk, and returns what follows them in buf.
+// decryptChunk opens len(out) messages, at most chunkLen, and returns the rest of buf.
 func (k *Keypair) decryptChunk(s *Scratch, recv *chachapoly.Key, buf []byte, segSize int, out []Message) []byte {
 	if segSize <= 0 {
 		segSize = len(buf)
@@ -88,7 +88,7 @@ func (k *Keypair) decryptChunk(s *Scratch, recv *chachapoly.Key, buf []byte, seg
 	for i := range out {
 		msg := buf[:min(segSize, len(buf))]
 		buf = buf[len(msg):]
-		if out[i] = (Message{Drop: k.check(msg)}); out[i].Drop == drop.None {
+		if out[i] = (Message{Drop: k.checkHeader(msg)}); out[i].Drop == drop.None {
 			s.msgs[n] = chachapoly.Message{Counter: wire.Counter(msg), Text: wire.Ciphertext(msg)}
 			s.index[n] = uint8(i)
 			n++
@@ -107,7 +107,7 @@ func (k *Keypair) decryptChunk(s *Scratch, recv *chachapoly.Key, buf []byte, seg
 	return buf
 }
 
-// acceptChunk drops those of the decrypted messages that were seen before. Decrypting leaves headers alone.
+// acceptChunk drops replayed messages. Decryption has left the headers unchanged.
 func (k *Keypair) acceptChunk(s *Scratch, buf []byte, segSize int, out []Message) {
 	authentic := 0
 	for i := range out {
@@ -124,8 +124,8 @@ func (k *Keypair) acceptChunk(s *Scratch, buf []byte, segSize int, out []Message
 	}
 }
 
-// check looks at what can be seen of a message before it is decrypted.
-func (k *Keypair) check(msg []byte) drop.Reason {
+// checkHeader checks a message before it is decrypted.
+func (k *Keypair) checkHeader(msg []byte) drop.Reason {
 	t, reason := wire.Classify(msg)
 	switch {
 	case reason != drop.None:

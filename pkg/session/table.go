@@ -19,12 +19,13 @@ const (
 // ErrTableFull is returned by Table.Add when the table holds 2^25 entries.
 var ErrTableFull = errors.New("index table is full")
 
-// Table maps receiver indices to entries: sessions and handshakes under way. Lookup takes no lock; changes take one among
-// themselves.
+// Table maps receiver indices to entries: sessions and handshakes in flight. Lookup takes no lock; changes lock each
+// other out.
 //
-// It is an array of a power of two that an index enters with its low bits. Indices are drawn at random, but such that no
-// two share a slot, so there are no chains. When the array doubles, indices that differ in the old low bits still
-// differ in the new ones, so each entry just moves. The array is at most half full and never shrinks.
+// It is an array whose length is a power of two; the low bits of an index select the slot. Indices are random, but
+// chosen such that no two share a slot, so there are no chains. When the array doubles, indices that differ in the
+// old low bits still differ in the new ones, so each entry just moves. The array is at most half full and never
+// shrinks.
 type Table[T any] struct {
 	slots atomic.Pointer[[]atomic.Pointer[tableNode[T]]]
 
@@ -39,7 +40,7 @@ type tableNode[T any] struct {
 }
 
 // NewTable returns an empty table that draws its indices from rand, a cryptographic source: an index that cannot be
-// guessed spares us attempts to open forgeries.
+// guessed saves decrypting forgeries.
 func NewTable[T any](rand io.Reader) *Table[T] {
 	t := &Table[T]{rand: rand}
 	slots := make([]atomic.Pointer[tableNode[T]], minTableSlots)
@@ -47,7 +48,7 @@ func NewTable[T any](rand io.Reader) *Table[T] {
 	return t
 }
 
-// Lookup returns the entry that Add or Replace has stored under index. It may run concurrently with everything else.
+// Lookup returns the entry that Add or Replace has stored under index. It may run concurrently with all other methods.
 func (t *Table[T]) Lookup(index uint32) (entry T, ok bool) {
 	slots := *t.slots.Load()
 	node := slots[index&uint32(len(slots)-1)].Load()
@@ -74,8 +75,8 @@ func (t *Table[T]) Add(entry T) (index uint32, err error) {
 	return index, nil
 }
 
-// Replace stores another entry under an index in use, and reports whether it was. So a handshake turns into its session
-// without a moment in which the index is unknown.
+// Replace stores another entry under an index in use, and reports whether it was in use. A handshake so becomes its
+// session without a moment in which the index is unknown.
 func (t *Table[T]) Replace(index uint32, entry T) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -112,7 +113,7 @@ func (t *Table[T]) slot(index uint32) *atomic.Pointer[tableNode[T]] {
 	return &slots[index&uint32(len(slots)-1)]
 }
 
-// freeFrom returns index with its low bits moved on to the next free slot. There is one: makeRoom came first.
+// freeFrom returns index with its low bits advanced to the next free slot. makeRoom has made sure that there is one.
 func (t *Table[T]) freeFrom(index uint32) uint32 {
 	mask := uint32(len(*t.slots.Load()) - 1)
 	for t.slot(index).Load() != nil {

@@ -78,7 +78,7 @@ func TestTableHoldsHalfAMillionEntries(t *testing.T) {
 	}
 }
 
-func TestTableRefusesAnIndexThatOnlySharesItsSlot(t *testing.T) {
+func TestTableRejectsOtherIndexOfSameSlot(t *testing.T) {
 	table := NewTable[string](crand.Reader)
 	index := mustAdd(t, table, "here")
 	for bit := range 32 {
@@ -91,7 +91,7 @@ func TestTableRefusesAnIndexThatOnlySharesItsSlot(t *testing.T) {
 	}
 }
 
-func TestTableFindsRoomWithABadRandomSource(t *testing.T) {
+func TestTableFindsFreeSlotWithConstantRandomness(t *testing.T) {
 	table := NewTable[int](bytes.NewReader(bytes.Repeat([]byte{0xff}, 4*1000)))
 	seen := map[uint32]bool{}
 	for i := range 1000 {
@@ -106,7 +106,7 @@ func TestTableFindsRoomWithABadRandomSource(t *testing.T) {
 	}
 }
 
-func TestTableReportsItsSourcesError(t *testing.T) {
+func TestTableReportsRandomSourceError(t *testing.T) {
 	broken := errors.New("no entropy")
 	table := NewTable[int](iotest.ErrReader(broken))
 	if _, err := table.Add(1); !errors.Is(err, broken) {
@@ -118,7 +118,7 @@ func TestTableReportsItsSourcesError(t *testing.T) {
 }
 
 // Readers look up entries that stay while writers make the table grow, and shrink, around them.
-func TestTableKeepsEntriesInSightWhileItGrows(t *testing.T) {
+func TestTableLookupWorksDuringGrowth(t *testing.T) {
 	table := NewTable[int](crand.Reader)
 	stay := make([]uint32, 20)
 	for i := range stay {

@@ -93,7 +93,7 @@ func TestSealedTrainOpensToItsPlaintexts(t *testing.T) {
 }
 
 // The oracle is the paper's §5.4.6, one message at a time.
-func TestSealedTrainIsWhatThePaperSays(t *testing.T) {
+func TestSealedTrainMatchesPaper(t *testing.T) {
 	key := make([]byte, 32)
 	for i := range key {
 		key[i] = byte(i)
@@ -118,7 +118,7 @@ func TestSealedTrainIsWhatThePaperSays(t *testing.T) {
 	}
 }
 
-func TestSealTrainStaysInsideItsBytes(t *testing.T) {
+func TestSealTrainWritesOnlyItsBytes(t *testing.T) {
 	l := NewLayout(3, 100, 50, 1420)
 	a, _ := newPair(t, 0)
 	buf := make([]byte, l.Size()+64)
@@ -129,7 +129,7 @@ func TestSealTrainStaysInsideItsBytes(t *testing.T) {
 	}
 }
 
-func TestSealTrainRefusesWhatItCannotSeal(t *testing.T) {
+func TestSealTrainRejectsInvalidArguments(t *testing.T) {
 	good := NewLayout(3, 100, 50, 1420)
 	tests := []struct {
 		name    string
@@ -161,8 +161,8 @@ func TestSealTrainRefusesWhatItCannotSeal(t *testing.T) {
 	}
 }
 
-// TestFirstOfTwoEqualTrainsCounts has them decrypted in any order, and accepted in that in which they came.
-func TestFirstOfTwoEqualTrainsCounts(t *testing.T) {
+// TestFirstOfTwoEqualTrainsIsAccepted has them decrypted in any order, and accepted in that in which they came.
+func TestFirstOfTwoEqualTrainsIsAccepted(t *testing.T) {
 	l := NewLayout(70, 100, 60, 1420) // more than one chunk
 	a, b := newPair(t, 0)
 	first, plain := sealed(t, a, l)
@@ -189,7 +189,7 @@ func TestFirstOfTwoEqualTrainsCounts(t *testing.T) {
 	}
 }
 
-func TestOpenTrainReportsEachMessageOnItsOwn(t *testing.T) {
+func TestOpenTrainReportsEachMessageSeparately(t *testing.T) {
 	l := NewLayout(8, 64, 64, 1420)
 	a, b := newPair(t, 0)
 	train, _ := sealed(t, a, l)
@@ -255,7 +255,7 @@ func TestRejectAfterMessagesIsEnforcedOnTheTransportCounter(t *testing.T) {
 	}
 }
 
-func TestOpenTrainRefusesAnExpiredOrWipedSession(t *testing.T) {
+func TestOpenTrainRejectsExpiredOrWipedSession(t *testing.T) {
 	l := NewLayout(3, 64, 64, 1420)
 	a, b := newPair(t, 0)
 	train, _ := sealed(t, a, l)
@@ -272,7 +272,7 @@ func TestOpenTrainRefusesAnExpiredOrWipedSession(t *testing.T) {
 	}
 }
 
-func TestOpenTrainJudgesNoMoreThanItCanReport(t *testing.T) {
+func TestOpenTrainStopsAtEndOfOut(t *testing.T) {
 	l := NewLayout(5, 64, 64, 1420)
 	a, b := newPair(t, 0)
 	train, _ := sealed(t, a, l)
@@ -282,7 +282,7 @@ func TestOpenTrainJudgesNoMoreThanItCanReport(t *testing.T) {
 	}
 }
 
-func TestMessagesCountsAPartialLastOne(t *testing.T) {
+func TestMessagesCountsPartialLastMessage(t *testing.T) {
 	for _, tt := range []struct{ size, segSize, want int }{
 		{0, 10, 0}, {-1, 10, 0}, {1, 10, 1}, {10, 10, 1}, {11, 10, 2}, {10, 0, 1}, {10, -3, 1}, {65535, 1, 65535},
 	} {
@@ -389,10 +389,10 @@ func TestRandomTrainsSurviveTheRoundTrip(t *testing.T) {
 	}
 }
 
-func TestMessagesSealedEachAreThoseOfATrain(t *testing.T) {
+func TestSealEachMatchesSealTrain(t *testing.T) {
 	const plain = 96
 	a, b := newPair(t, 0)
-	for _, count := range []int{0, 1, 2, chunk - 1, chunk, chunk + 1, 3*chunk + 5} {
+	for _, count := range []int{0, 1, 2, chunkLen - 1, chunkLen, chunkLen + 1, 3*chunkLen + 5} {
 		var msgs [][]byte
 		var all []byte
 		for i := range count {
@@ -415,7 +415,7 @@ func TestMessagesSealedEachAreThoseOfATrain(t *testing.T) {
 	}
 }
 
-func TestSealEachRefusesWhatItCannotSeal(t *testing.T) {
+func TestSealEachRejectsInvalidArguments(t *testing.T) {
 	good := func() []byte { return make([]byte, wire.DataOverhead+16) }
 	for name, c := range map[string]struct {
 		msgs    [][]byte

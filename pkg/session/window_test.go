@@ -38,7 +38,7 @@ func (w *slowWindow) acceptRun(counters []uint64) []bool {
 	return fresh
 }
 
-func TestWindowAcceptsEachCounterOnceWithinItsReach(t *testing.T) {
+func TestWindowAcceptsEachCounterOnce(t *testing.T) {
 	const far = 1<<40 + 1<<20
 	steps := []struct {
 		name    string
@@ -83,7 +83,7 @@ func TestWindowReachesAtLeast8192CountersBack(t *testing.T) {
 	}
 }
 
-func TestWindowRefusesWhatShares32BitsOfABlockNumberWithSomethingOlder(t *testing.T) {
+func TestWindowRejectsAliasedBlockNumber(t *testing.T) {
 	var w Window
 	w.Accept(100)
 	w.Accept(100 + 1<<37)
@@ -109,7 +109,7 @@ func walk(r *rand.Rand, from uint64) uint64 {
 	}
 }
 
-func TestWindowAgreesWithOneThatRemembersEverything(t *testing.T) {
+func TestWindowMatchesUnboundedOracle(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		var w Window
@@ -124,7 +124,7 @@ func TestWindowAgreesWithOneThatRemembersEverything(t *testing.T) {
 	}
 }
 
-func TestWindowAcceptsATrainAsItsOracleDoes(t *testing.T) {
+func TestAcceptRunMatchesOracle(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		var w Window
@@ -145,7 +145,7 @@ func TestWindowAcceptsATrainAsItsOracleDoes(t *testing.T) {
 	}
 }
 
-func TestWindowLeavesAloneWhatGoesBeyondTheShorterSlice(t *testing.T) {
+func TestAcceptRunIgnoresExcessEntries(t *testing.T) {
 	var w Window
 	fresh := []bool{false, false}
 	w.AcceptRun([]uint64{1, 2, 3}, fresh)
@@ -156,7 +156,7 @@ func TestWindowLeavesAloneWhatGoesBeyondTheShorterSlice(t *testing.T) {
 }
 
 // Lanes race for the same counters, singly and in trains, while the window moves on under them.
-func TestWindowNeverAcceptsACounterTwiceUnderConcurrency(t *testing.T) {
+func TestWindowConcurrentAcceptIsUnique(t *testing.T) {
 	const lanes, total = 4, 200_000
 	var w Window
 	accepted := make([]atomic.Uint32, total)
@@ -202,7 +202,7 @@ func raceThrough(w *Window, accepted []atomic.Uint32, lane uint64) {
 }
 
 // Lanes meet before each block and then fight over its one word.
-func TestWindowLanesThatCollideOnAWordAcceptEachCounterOnce(t *testing.T) {
+func TestWindowSlotContentionAcceptsEachCounterOnce(t *testing.T) {
 	const lanes, rounds = 2, 5000
 	var w Window
 	var arrived, accepted atomic.Int64

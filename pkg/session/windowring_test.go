@@ -24,7 +24,7 @@ func ringCounters() (counters []uint64) {
 }
 
 // Lanes meet at a window that has no ring yet, with the same counters in different orders, singly and in trains.
-func TestWindowLanesThatMakeItsRingTogetherAcceptEachCounterOnce(t *testing.T) {
+func TestWindowRingAllocationRaceAcceptsEachCounterOnce(t *testing.T) {
 	const lanes, rounds = 2, 5000
 	counters := ringCounters()
 	for round := range uint64(rounds) {
