@@ -8,59 +8,58 @@ import (
 )
 
 const (
-	// coarseStep is the resolution of an Activity's last instants.
-	coarseStep = int64(100 * time.Millisecond)
-	// flipLimit is how often Sent may change owed and unanswered within coarseStep.
-	flipLimit = 64
+	// activityStep is the resolution of LastSent and LastReceived, in nanoseconds.
+	activityStep = int64(100 * time.Millisecond)
+	// changeLimit bounds Sent's changes of owed and unanswered within activityStep.
+	changeLimit = 64
 )
 
-// Activity is what lanes tell the timers about a peer's traffic. Any goroutine may call any method at any time. Lanes
-// call Sent and Received once per train; only authenticated messages count. The zero Activity has seen nothing.
+// Activity records a peer's traffic for its timers. Any goroutine may call any method at any time. Lanes call Sent
+// and Received once per train; only authenticated messages count. The zero Activity has recorded nothing.
 //
-// Two waits matter: data that was sent and not answered, and data that was received and not answered. A busy exchange
-// begins and ends both with every train, and if each were written down, all lanes would fight over one cache line. So
-// Sent, which alone can end a wait for our answer or begin one for the peer's, stops doing either after flipLimit changes
-// in 100 ms. Then both states rest, and lanes only load, until the next 100 ms begin. When traffic ends in the midst of
-// such a burst, the error is on the harmless side: at most one keepalive that was not needed, or a wait that begins only
-// with the next train sent. Slower exchanges are exact.
+// Two waits matter: sent data without a reply, and received data without a reply. A busy exchange begins and ends
+// both with every train. If each were stored, all lanes would contend for one cache line. So Sent, which alone can
+// end a wait for our reply or begin one for the peer's, stops doing either after changeLimit changes in 100 ms. Lanes
+// then only load both states until the next 100 ms begin. When traffic ends within such a burst, the error is
+// harmless: at most one unnecessary keepalive, or a wait that begins only with the next train sent. Slower exchanges
+// are exact.
 //
-// A Sent and a Received that run at the same moment may be seen in either order. The peer sees them a round trip apart.
+// Concurrent Sent and Received may be recorded in either order. The peer sees them a round trip apart.
 type Activity struct {
-	// Waker, if set, is told of a wait that begins while the timers are not going to look before it ends. Set it before the
-	// first event.
+	// Waker, if set, is called when a wait begins that ends before the timers' next check. Set it before the first event.
 	Waker Waker
 
-	unanswered atomic.Int64 // when the first data was sent after which nothing was received, or 0
-	owed       atomic.Int64 // when the first data was received after which nothing was sent, or 0
-	sent       atomic.Int64 // at most coarseStep before anything was last sent
+	unanswered atomic.Int64 // the instant of the first data sent since the last receipt, or 0
+	owed       atomic.Int64 // the instant of the first data received since the last send, or 0
+	sent       atomic.Int64 // the instant of the last send, at most activityStep too early
 	received   atomic.Int64 // the same for received
-	stepStart  atomic.Int64 // the present 100 ms of Sent's changes
-	flips      atomic.Int32 // how many there were
-	asleep     atomic.Bool  // the timers do not look for longer than KeepaliveTimeout
+	stepStart  atomic.Int64 // the start of the current 100 ms of Sent's changes
+	changes    atomic.Int32 // their number
+	asleep     atomic.Bool  // the timers' next check is more than KeepaliveTimeout away
 }
 
 // Waker is the owner of timers.
 type Waker interface {
-	// Wake asks for a call of Timers.Next, soon. It is called by whoever notes traffic and must not block. That happens at
-	// most twice in KeepaliveTimeout, however busy the traffic is.
+	// Wake requests a call of Timers.Next soon. Sent and Received call it, so it must not block. They call it at most twice
+	// per KeepaliveTimeout, however busy the traffic is.
 	Wake()
 }
 
-// Sent notes that something authenticated was handed to the network; data tells whether any of it was more than a
-// keepalive or a handshake message.
+// Sent records that something authenticated was handed to the network. data reports whether that included more than
+// keepalives and handshake messages.
 func (a *Activity) Sent(now int64, data bool) {
 	stamp(&a.sent, now)
-	if a.owed.Load() != 0 && a.mayFlip(now) {
+	if a.owed.Load() != 0 && a.mayChange(now) {
 		a.owed.Store(0)
 	}
-	if data && a.unanswered.Load() == 0 && a.mayFlip(now) {
+	if data && a.unanswered.Load() == 0 && a.mayChange(now) {
 		a.unanswered.Store(now)
 		a.wake()
 	}
 }
 
-// Received notes that something authenticated came from the peer; data tells whether any of it was a non-empty data
-// message. Only that obliges us to answer: two peers that answered keepalives would never stop.
+// Received records that something authenticated arrived from the peer. data reports whether that included a non-empty
+// data message. Only data requires a reply: two peers that replied to keepalives would never stop.
 func (a *Activity) Received(now int64, data bool) {
 	stamp(&a.received, now)
 	if a.unanswered.Load() != 0 {
@@ -72,43 +71,44 @@ func (a *Activity) Received(now int64, data bool) {
 	}
 }
 
-// wake comes after a wait was noted, and Timers.Next notes that it sleeps before it looks for waits: one sees the other.
+// wake must follow the store of a wait. Timers.Next stores asleep before it loads the waits, so one of the two sees
+// the other.
 func (a *Activity) wake() {
 	if a.asleep.Load() && a.asleep.CompareAndSwap(true, false) && a.Waker != nil {
 		a.Waker.Wake()
 	}
 }
 
-// LastSent is when something was last sent, at most 100 ms too early, or 0.
+// LastSent is the instant of the last send, at most 100 ms too early, or 0.
 func (a *Activity) LastSent() int64 { return a.sent.Load() }
 
-// LastReceived is when something authenticated was last received, at most 100 ms too early, or 0.
+// LastReceived is the instant of the last authenticated receipt, at most 100 ms too early, or 0.
 func (a *Activity) LastReceived() int64 { return a.received.Load() }
 
-// settle ends both waits, and wakes nobody from now on.
-func (a *Activity) settle() {
+// reset ends both waits and disables waking.
+func (a *Activity) reset() {
 	a.asleep.Store(false)
 	a.unanswered.Store(0)
 	a.owed.Store(0)
 }
 
-// mayFlip counts one change of this 100 ms, and refuses when there were flipLimit. Concurrent calls may exceed the limit
-// by their number.
-func (a *Activity) mayFlip(now int64) bool {
-	if now-a.stepStart.Load() >= coarseStep {
+// mayChange counts one change in the current 100 ms. It returns false once there were changeLimit. Concurrent calls may
+// exceed the limit by their number.
+func (a *Activity) mayChange(now int64) bool {
+	if now-a.stepStart.Load() >= activityStep {
 		a.stepStart.Store(now)
-		a.flips.Store(1)
+		a.changes.Store(1)
 		return true
 	}
-	if a.flips.Load() >= flipLimit {
+	if a.changes.Load() >= changeLimit {
 		return false
 	}
-	a.flips.Add(1)
+	a.changes.Add(1)
 	return true
 }
 
 func stamp(last *atomic.Int64, now int64) {
-	if l := last.Load(); l == 0 || now-l >= coarseStep {
+	if l := last.Load(); l == 0 || now-l >= activityStep {
 		last.Store(now)
 	}
 }

@@ -53,18 +53,18 @@ func TestActivityTracksBothWaits(t *testing.T) {
 	}
 }
 
-func TestActivityKeepsLastInstantsToATenthOfASecond(t *testing.T) {
+func TestActivityRecordsInstantsWithin100ms(t *testing.T) {
 	var a Activity
 	for at := t0; at < t0+sec; at += ms {
 		a.Sent(at, true)
 		a.Received(at, true)
-		if at-a.LastSent() >= coarseStep || at-a.LastReceived() >= coarseStep {
+		if at-a.LastSent() >= activityStep || at-a.LastReceived() >= activityStep {
 			t.Fatalf("%d ms in: last sent %d ms ago, received %d ms ago", (at-t0)/ms, (at-a.LastSent())/ms, (at-a.LastReceived())/ms)
 		}
 	}
 }
 
-func TestActivityRestsUnderABusyExchange(t *testing.T) {
+func TestBusyExchangeStopsActivityChanges(t *testing.T) {
 	var a Activity
 	changes := 0
 	for at := t0; at < t0+sec; at += ms / 100 {
@@ -75,12 +75,12 @@ func TestActivityRestsUnderABusyExchange(t *testing.T) {
 			changes++
 		}
 	}
-	if limit := 11 * flipLimit; changes > limit {
+	if limit := 11 * changeLimit; changes > limit {
 		t.Errorf("%d changes in a second of 100,000 trains each way, want at most %d", changes, limit)
 	}
 }
 
-func TestActivityErrsOnTheHarmlessSideAfterABurst(t *testing.T) {
+func TestActivityErrorAfterBurstIsHarmless(t *testing.T) {
 	burst := func() (*Activity, int64) {
 		a, at := new(Activity), t0
 		for ; at < t0+990*ms; at += ms / 10 {
@@ -99,7 +99,7 @@ func TestActivityErrsOnTheHarmlessSideAfterABurst(t *testing.T) {
 	}
 	a, at = burst()
 	a.Sent(at, true)
-	a.Sent(at+coarseStep, true)
+	a.Sent(at+activityStep, true)
 	if a.unanswered.Load() == 0 {
 		t.Error("what is sent into silence after the burst awaits no answer")
 	}
@@ -141,8 +141,8 @@ type flag struct{ atomic.Bool }
 
 func (f *flag) Wake() { f.Store(true) }
 
-// TestNoWaitBeginsUnseen: while the timers look, a lane notes what begins a wait. Either they see it or they are woken.
-func TestNoWaitBeginsUnseen(t *testing.T) {
+// TestEveryWaitWakesOrIsSeen: while the timers look, a lane notes what begins a wait. Either they see it or they are woken.
+func TestEveryWaitWakesOrIsSeen(t *testing.T) {
 	const rounds = 50_000
 	var woke flag
 	a := Activity{Waker: &woke}

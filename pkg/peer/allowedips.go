@@ -10,30 +10,30 @@ import (
 	"github.com/gaissmai/bart"
 )
 
-// AllowedIPs says which inner addresses belong to whom (cryptokey routing; WireGuard paper, §2): a prefix has one owner,
-// and an address belongs to the owner of the longest prefix that holds it. Lookup takes no lock and sees each Update as a
-// whole or not at all. The zero AllowedIPs is empty and ready.
+// AllowedIPs maps inner addresses to owners (cryptokey routing; WireGuard paper, §2). A prefix has one owner, and an
+// address belongs to the owner of the longest matching prefix. Lookup takes no lock and sees each Update as a whole
+// or not at all. The zero AllowedIPs is empty and ready.
 //
-// A small Update copies the paths it changes and shares the rest of the table; one that changes much of it copies it
-// whole, once. Each owner's prefixes are listed apart. So the cost of removing an owner does not depend on how many
-// prefixes others own.
+// A small Update copies the paths that it changes and shares the rest of the table. An Update that changes much
+// copies the whole table once. Each owner has its own list of prefixes, so the cost of removing an owner does not
+// depend on the number of prefixes of others.
 type AllowedIPs[T comparable] struct {
 	table atomic.Pointer[bart.Fast[route[T]]]
 
 	version atomic.Uint64
 
 	mu     sync.Mutex
-	owners map[T]list
+	owners map[T]prefixList
 }
 
-// route is what the table holds. It has no methods: bart would clone values that have a Clone method, such as T may be.
+// route is a value of the table. It has no methods: bart would clone values with a Clone method, which T may have.
 type route[T comparable] struct {
 	owner T
-	place *place // in the owner's list, guarded by mu
+	node  *prefixNode // in the owner's list, guarded by mu
 }
 
-// Lookup returns the owner of addr. It allocates nothing and may run concurrently with everything else. An address of
-// the form ::ffff:a.b.c.d is an IPv6 address here.
+// Lookup returns the owner of addr. It allocates nothing and may run concurrently with all other methods. An address
+// of the form ::ffff:a.b.c.d is treated as IPv6.
 func (a *AllowedIPs[T]) Lookup(addr netip.Addr) (owner T, ok bool) {
 	table := a.table.Load()
 	if table == nil {
@@ -63,15 +63,15 @@ func (a *AllowedIPs[T]) Len() int {
 	return table.Size()
 }
 
-// Update has edit make any number of changes and then publishes them at once. Updates exclude one another; edit must not
-// call the AllowedIPs, nor keep the Editor.
+// Update calls edit, which may make any number of changes, and then publishes them at once. Updates exclude each
+// other. edit must not call methods of the AllowedIPs or keep the Editor.
 func (a *AllowedIPs[T]) Update(edit func(e *Editor[T])) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	table := a.table.Load()
 	if table == nil {
 		table = new(bart.Fast[route[T]])
-		a.owners = map[T]list{}
+		a.owners = map[T]prefixList{}
 	}
 	e := Editor[T]{ips: a, table: table}
 	edit(&e)
@@ -79,25 +79,25 @@ func (a *AllowedIPs[T]) Update(edit func(e *Editor[T])) {
 	a.version.Add(1)
 }
 
-// Version changes with every Update, after its result can be seen: a lookup made after Version returned v is good for as
-// long as it returns v.
+// Version changes after each Update is visible: a lookup made after Version returned v is valid while Version returns
+// v.
 func (a *AllowedIPs[T]) Version() uint64 { return a.version.Load() }
 
-// Editor makes the changes of one Update. Prefixes are taken with the bits beyond their length zeroed.
+// Editor makes the changes of one Update. It zeroes the bits of a prefix beyond its length.
 type Editor[T comparable] struct {
 	ips   *AllowedIPs[T]
 	table *bart.Fast[route[T]]
 
 	changes int
-	private bool // the table shares nothing with the published one and may be changed in place
+	cloned  bool // the table shares nothing with the published one and may be changed in place
 }
 
-// copyRatio is how many prefixes are copied in about the time in which one path is: 29 µs against 72 ns for each of 8192
-// prefixes. It is half of what was measured, for the paths of a small table are short.
+// copyRatio is the number of prefixes whose copying takes about as long as copying one path: 29 µs against 72 ns for
+// each of 8192 prefixes. It is half of the measured value, because the paths of a small table are short.
 const copyRatio = 200
 
-// Add gives prefix to owner, and takes it from its previous owner. A prefix that owner has keeps its place in the list. It
-// reports false, and does nothing, if prefix is not valid.
+// Add assigns prefix to owner, and removes it from its previous owner. A prefix that owner already has keeps its
+// position in the list. Add returns false, and does nothing, if prefix is invalid.
 func (e *Editor[T]) Add(prefix netip.Prefix, owner T) bool {
 	if !prefix.IsValid() {
 		return false
@@ -113,7 +113,7 @@ func (e *Editor[T]) Add(prefix netip.Prefix, owner T) bool {
 	return true
 }
 
-// Remove takes prefix from owner, and reports whether it was the owner's.
+// Remove removes prefix from owner, and reports whether owner had it.
 func (e *Editor[T]) Remove(prefix netip.Prefix, owner T) bool {
 	if !prefix.IsValid() {
 		return false
@@ -128,7 +128,7 @@ func (e *Editor[T]) Remove(prefix netip.Prefix, owner T) bool {
 	return true
 }
 
-// RemoveOwner takes all prefixes from owner.
+// RemoveOwner removes all prefixes of owner.
 func (e *Editor[T]) RemoveOwner(owner T) {
 	for at := e.ips.owners[owner].first; at != nil; at = at.next {
 		e.delete(at.prefix)
@@ -152,28 +152,28 @@ func (e *Editor[T]) delete(prefix netip.Prefix) {
 	}
 }
 
-// inPlace counts a change and tells how to make it. It copies the table when paths enough have been copied.
+// inPlace counts a change and reports whether to make it in place. It clones the table after enough path copies.
 func (e *Editor[T]) inPlace() bool {
 	e.changes++
-	if !e.private && e.changes*copyRatio >= e.table.Size() {
-		e.table, e.private = e.table.Clone(), true
+	if !e.cloned && e.changes*copyRatio >= e.table.Size() {
+		e.table, e.cloned = e.table.Clone(), true
 	}
-	return e.private
+	return e.cloned
 }
 
-func (e *Editor[T]) list(prefix netip.Prefix, owner T) *place {
-	mine := e.ips.owners[owner]
-	at := mine.append(prefix)
-	e.ips.owners[owner] = mine
+func (e *Editor[T]) list(prefix netip.Prefix, owner T) *prefixNode {
+	prefixes := e.ips.owners[owner]
+	at := prefixes.append(prefix)
+	e.ips.owners[owner] = prefixes
 	return at
 }
 
 func (e *Editor[T]) unlist(r route[T]) {
-	mine := e.ips.owners[r.owner]
-	mine.remove(r.place)
-	if mine.first == nil {
+	prefixes := e.ips.owners[r.owner]
+	prefixes.remove(r.node)
+	if prefixes.first == nil {
 		delete(e.ips.owners, r.owner)
 	} else {
-		e.ips.owners[r.owner] = mine
+		e.ips.owners[r.owner] = prefixes
 	}
 }

@@ -44,7 +44,7 @@ func TestAllowedIPsMatchTheLongestPrefix(t *testing.T) {
 }
 
 // A covering prefix must not let its owner speak for the address of a more specific one.
-func TestOwnerOfACoveringPrefixDoesNotOwnAMoreSpecificAddress(t *testing.T) {
+func TestMoreSpecificPrefixWins(t *testing.T) {
 	var a AllowedIPs[string]
 	add(&a, "wide", "10.0.0.0/8")
 	add(&a, "narrow", "10.0.0.5/32")
@@ -53,7 +53,7 @@ func TestOwnerOfACoveringPrefixDoesNotOwnAMoreSpecificAddress(t *testing.T) {
 	}
 }
 
-func TestEmptyAllowedIPsOwnNothing(t *testing.T) {
+func TestEmptyAllowedIPsMatchNothing(t *testing.T) {
 	var a AllowedIPs[string]
 	for _, addr := range []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("::1"), {}} {
 		if owner, ok := a.Lookup(addr); ok {
@@ -90,7 +90,7 @@ func TestPrefixesAreListedInTheOrderTheyWereAdded(t *testing.T) {
 	}
 }
 
-func TestOnlyTheOwnerLosesAPrefix(t *testing.T) {
+func TestRemoveAffectsOnlyOwner(t *testing.T) {
 	var a AllowedIPs[string]
 	add(&a, "owner", "10.0.0.0/8")
 	a.Update(func(e *Editor[string]) {
@@ -222,7 +222,7 @@ func nearby(r *rand.Rand) netip.Addr {
 	return netip.AddrFrom16([16]byte{0x20, 1, 8: byte(r.IntN(3)), 14: byte(r.IntN(3)), 15: byte(r.IntN(256))})
 }
 
-func TestAllowedIPsAgreeWithALinearScan(t *testing.T) {
+func TestAllowedIPsMatchLinearScan(t *testing.T) {
 	for seed := range uint64(10) {
 		r := rand.New(rand.NewPCG(seed, 8))
 		var a AllowedIPs[int]
@@ -271,7 +271,7 @@ type cloner struct{ name string }
 
 func (c *cloner) Clone() *cloner { return &cloner{c.name + "'s copy"} }
 
-func TestOwnersAreNeverCloned(t *testing.T) {
+func TestUpdateNeverClonesOwners(t *testing.T) {
 	var a AllowedIPs[*cloner]
 	owner := &cloner{"owner"}
 	add(&a, owner, "10.0.0.0/8", "10.1.0.0/16")

@@ -9,27 +9,27 @@ import (
 	"time"
 )
 
-// What one source may cost: as in the Linux driver (drivers/net/wireguard/ratelimiter.c).
+// The limits of one source, as in the Linux driver (drivers/net/wireguard/ratelimiter.c).
 const (
 	handshakeCost  = int64(time.Second) / 20 // 20 handshake messages per second
 	handshakeBurst = 5 * handshakeCost
 	limiterIdle    = int64(time.Second)
 )
 
-// LimiterSources is the number of sources that a Limiter remembers at once.
+// LimiterSources is the largest number of sources that a Limiter tracks at once.
 const LimiterSources = 16384
 
-// Limiter limits handshake messages per source while we are under load (paper, §5.3): 20 per second, 5 at once, for each
-// IPv4 address or IPv6 /64. It is to be asked only for messages with a valid mac2, whose source cannot be forged. Its
-// memory is bounded: when LimiterSources are active, new ones are refused. Safe for concurrent use; the zero Limiter is
-// ready.
+// Limiter rate-limits handshake messages per source while the device is under load (paper, §5.3): 20 per second, 5 at
+// once, for each IPv4 address or IPv6 /64. Use it only for messages with a valid mac2, whose source cannot be forged.
+// Its memory is bounded: when LimiterSources are active, new ones are rejected. It is safe for concurrent use; the
+// zero Limiter is ready.
 type Limiter struct {
 	mu      sync.Mutex
 	buckets map[source]bucket
 	swept   int64
 }
 
-// source is what is limited as one: an IPv4 address or an IPv6 /64.
+// source is a rate-limited unit: an IPv4 address or an IPv6 /64.
 type source struct {
 	prefix uint64
 	v4     bool
@@ -40,8 +40,8 @@ type bucket struct {
 	tokens, last int64
 }
 
-// Allow tells whether a handshake message from addr may be processed at the instant now, and counts it. Instants of
-// different goroutines need not be in order. An invalid address is refused.
+// Allow reports whether a handshake message from addr may be processed at the instant now, and counts it. Instants of
+// different goroutines need not be in order. An invalid address is rejected.
 func (l *Limiter) Allow(now int64, addr netip.Addr) bool {
 	src, ok := sourceOf(addr)
 	if !ok {
@@ -62,14 +62,14 @@ func (l *Limiter) Allow(now int64, addr netip.Addr) bool {
 	return allowed
 }
 
-// Len is the number of sources that are remembered.
+// Len is the number of tracked sources.
 func (l *Limiter) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.buckets)
 }
 
-// sweep forgets idle sources, once per second. Their buckets are full again, so nothing is lost with them.
+// sweep removes idle sources, once per second. Their buckets are full again, so no state is lost.
 func (l *Limiter) sweep(now int64) {
 	if l.buckets == nil {
 		l.buckets = map[source]bucket{}

@@ -39,7 +39,7 @@ func TestLimiterAllowsFiveAtOnceAndTwentyPerSecond(t *testing.T) {
 	}
 }
 
-func TestLimiterTellsSourcesApart(t *testing.T) {
+func TestLimiterDistinguishesSources(t *testing.T) {
 	tests := []struct {
 		a, b string
 		same bool
@@ -62,7 +62,7 @@ func TestLimiterTellsSourcesApart(t *testing.T) {
 }
 
 // Workers read the clock on their own: a message may be a little older than the last.
-func TestLimiterNeitherGainsNorLosesByAClockThatRunsBack(t *testing.T) {
+func TestLimiterToleratesClockGoingBack(t *testing.T) {
 	var l Limiter
 	src, other := addr4(1), addr4(2)
 	if !l.Allow(t0+sec, other) || !l.Allow(t0, other) {
@@ -153,7 +153,7 @@ func agree(t *testing.T, data []byte) {
 	}
 }
 
-func TestLimiterAgreesWithOneThatForgetsNobody(t *testing.T) {
+func TestLimiterMatchesUnboundedOracle(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	for range 200 {
 		data := make([]byte, 3*1000)

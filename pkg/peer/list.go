@@ -4,18 +4,18 @@ package peer
 
 import "net/netip"
 
-// list is an owner's prefixes in the order in which they were added: most have one or two, and some thousands, of which
-// any may go at any time.
-type list struct{ first, last *place }
+// prefixList is an owner's prefixes in the order in which they were added, as a linked list: some owners have thousands,
+// and any may be removed at any time.
+type prefixList struct{ first, last *prefixNode }
 
-// place is one prefix's place in a list.
-type place struct {
+// prefixNode is an element of a prefixList.
+type prefixNode struct {
 	prefix     netip.Prefix
-	prev, next *place
+	prev, next *prefixNode
 }
 
-func (l *list) append(prefix netip.Prefix) *place {
-	at := &place{prefix: prefix, prev: l.last}
+func (l *prefixList) append(prefix netip.Prefix) *prefixNode {
+	at := &prefixNode{prefix: prefix, prev: l.last}
 	if l.last == nil {
 		l.first = at
 	} else {
@@ -25,7 +25,7 @@ func (l *list) append(prefix netip.Prefix) *place {
 	return at
 }
 
-func (l *list) remove(at *place) {
+func (l *prefixList) remove(at *prefixNode) {
 	if at.prev == nil {
 		l.first = at.next
 	} else {

@@ -119,7 +119,7 @@ type duel struct {
 }
 
 func (d *duel) step() {
-	d.now += coarseStep
+	d.now += activityStep
 	want, got := d.eager.tick(d.now), Actions(0)
 	if d.next != 0 && d.next <= d.now {
 		got = d.lazy.Fire(d.now, &d.act)
@@ -154,7 +154,7 @@ func (d *duel) receive(data bool) {
 }
 
 func (d *duel) initiate() {
-	jitter := d.r.Int64N(4) * coarseStep
+	jitter := d.r.Int64N(4) * activityStep
 	d.act.Sent(d.now, false)
 	d.lazy.InitiationSent(d.now, jitter)
 	d.eager.initiated(d.now, jitter)
@@ -202,7 +202,7 @@ func (d *duel) want() {
 	}
 }
 
-func TestLazyTimersDoWhatEagerOnesWould(t *testing.T) {
+func TestTimersMatchEagerOracle(t *testing.T) {
 	fired, woken := 0, 0
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 5))

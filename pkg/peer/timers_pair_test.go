@@ -263,7 +263,7 @@ func TestTwoPeersRekeyWithoutAPause(t *testing.T) {
 	}
 }
 
-func TestTwoPeersWithNothingToSayFallSilent(t *testing.T) {
+func TestIdlePeersFallSilent(t *testing.T) {
 	s := newSim(1)
 	s.peers[0].talks = true
 	s.run(10 * sec)

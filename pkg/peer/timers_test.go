@@ -67,7 +67,7 @@ func TestTimersOfAnIdlePeerNeverFire(t *testing.T) {
 	}
 }
 
-func TestHandshakeIsRetriedEveryFiveSecondsAndGivenUpAfterNinety(t *testing.T) {
+func TestHandshakeRetriesEvery5sAndStopsAfter90s(t *testing.T) {
 	s := newScript()
 	if !s.HandshakeWanted(s.now) {
 		t.Fatal("the first handshake was refused")
@@ -81,7 +81,7 @@ func TestHandshakeIsRetriedEveryFiveSecondsAndGivenUpAfterNinety(t *testing.T) {
 	s.expect(t, append(want, "90.0 give-up", "630.0 erase-sessions")...)
 }
 
-func TestHandshakeIsRetriedEvenIfItCannotBeMade(t *testing.T) {
+func TestHandshakeIsRetriedWhenInitiationFails(t *testing.T) {
 	s := newScript()
 	s.deaf = true
 	s.HandshakeWanted(s.now)
@@ -118,7 +118,7 @@ func TestInitiationsAreFiveSecondsApart(t *testing.T) {
 	}
 }
 
-func TestNewTrafficGivesAHandshakeInFlightNinetySecondsMore(t *testing.T) {
+func TestNewTrafficExtendsHandshakeInFlight(t *testing.T) {
 	s := newScript()
 	s.HandshakeWanted(s.now)
 	s.initiate()
@@ -134,7 +134,7 @@ func TestNewTrafficGivesAHandshakeInFlightNinetySecondsMore(t *testing.T) {
 	}
 }
 
-func TestHandshakeCanBeWantedAgainAfterGivingUp(t *testing.T) {
+func TestHandshakeCanRestartAfterGivingUp(t *testing.T) {
 	s := newScript()
 	s.HandshakeWanted(s.now)
 	s.initiate()
@@ -178,7 +178,7 @@ func TestPassiveKeepaliveFollowsReceivedDataByTenSeconds(t *testing.T) {
 	s.expect(t, "13.0 send-keepalive")
 }
 
-func TestPassiveKeepaliveIsNotOwedForKeepalives(t *testing.T) {
+func TestKeepalivesTriggerNoPassiveKeepalive(t *testing.T) {
 	s := newScript()
 	s.HandshakeComplete(s.now)
 	s.act.Received(s.now, false)
@@ -186,7 +186,7 @@ func TestPassiveKeepaliveIsNotOwedForKeepalives(t *testing.T) {
 	s.expect(t)
 }
 
-func TestPassiveKeepaliveIsNotSentWhenDataWas(t *testing.T) {
+func TestSentDataCancelsPassiveKeepalive(t *testing.T) {
 	s := newScript()
 	s.HandshakeComplete(s.now)
 	s.act.Received(s.now, true)
@@ -198,7 +198,7 @@ func TestPassiveKeepaliveIsNotSentWhenDataWas(t *testing.T) {
 	s.expect(t)
 }
 
-func TestSilenceAfterDataSentLeadsToANewHandshake(t *testing.T) {
+func TestUnansweredDataStartsNewHandshake(t *testing.T) {
 	s := newScript()
 	s.HandshakeWanted(s.now)
 	s.InitiationSent(s.now, 300*ms)
@@ -211,7 +211,7 @@ func TestSilenceAfterDataSentLeadsToANewHandshake(t *testing.T) {
 	s.expect(t, "35.3 clear-source+send-initiation")
 }
 
-func TestAnythingAuthenticatedEndsTheWaitForAnAnswer(t *testing.T) {
+func TestAuthenticatedMessageCancelsNewHandshake(t *testing.T) {
 	s := newScript()
 	s.HandshakeComplete(s.now)
 	s.act.Sent(s.now, true)
@@ -221,7 +221,7 @@ func TestAnythingAuthenticatedEndsTheWaitForAnAnswer(t *testing.T) {
 	s.expect(t)
 }
 
-func TestPersistentKeepaliveIsSentAtOnceAndThenInEachQuietInterval(t *testing.T) {
+func TestPersistentKeepaliveIsSentAtOnceAndWhenIdle(t *testing.T) {
 	s := newScript()
 	s.until(3 * sec)
 	s.SetKeepalive(25)
@@ -240,7 +240,7 @@ func TestPersistentKeepaliveIsNotSentWhenThereIsTraffic(t *testing.T) {
 	s.expect(t, "0.0 send-keepalive", "65.0 send-keepalive")
 }
 
-func TestPersistentKeepaliveChangesLive(t *testing.T) {
+func TestPersistentKeepaliveIntervalChangesAtRuntime(t *testing.T) {
 	s := newScript()
 	s.SetKeepalive(100)
 	s.until(20 * sec)
@@ -256,7 +256,7 @@ func TestPersistentKeepaliveChangesLive(t *testing.T) {
 	}
 }
 
-func TestStopDisarmsEverythingAndStartSendsAKeepalive(t *testing.T) {
+func TestStopDisarmsTimersAndStartSendsKeepalive(t *testing.T) {
 	s := newScript()
 	s.SetKeepalive(25)
 	s.until(sec)
@@ -284,7 +284,7 @@ func TestStopDisarmsEverythingAndStartSendsAKeepalive(t *testing.T) {
 	}
 }
 
-func TestRekeyDueFollowsThePaper(t *testing.T) {
+func TestRekeyDueMatchesPaper(t *testing.T) {
 	tests := []struct {
 		name      string
 		age       int64
@@ -310,7 +310,7 @@ func TestRekeyDueFollowsThePaper(t *testing.T) {
 	}
 }
 
-func TestConstantsAreThePapers(t *testing.T) {
+func TestConstantsMatchPaper(t *testing.T) {
 	for name, pair := range map[string][2]int64{
 		"Rekey-After-Time":          {RekeyAfterTime, 120 * sec},
 		"Reject-After-Time":         {RejectAfterTime, 180 * sec},
@@ -339,7 +339,7 @@ func TestActionsHaveNames(t *testing.T) {
 	}
 }
 
-func TestLookingAtTimersAllocatesNothing(t *testing.T) {
+func TestTimersAllocateNothing(t *testing.T) {
 	var timers Timers
 	var a Activity
 	timers.HandshakeComplete(t0)
