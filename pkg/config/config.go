@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package config holds the values that say what a device should be (Device, Peer) and what it is (Status). It is what
-// the UAPI socket, the configuration files, `show` and the device itself exchange.
 package config
 
 import (
@@ -12,7 +10,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// Device is one change to a device: a nil field stays as it is. It is applied as a whole or not at all.
+// Device is a change to a device. A nil field stays unchanged. The change is applied as a whole or not at all.
 type Device struct {
 	PrivateKey   *noise.PrivateKey // the zero key removes the identity
 	ListenPort   *uint16           // 0 lets the kernel choose
@@ -25,7 +23,7 @@ type Device struct {
 	Peers        []Peer       // in the order given
 }
 
-// Peer is one change to one peer.
+// Peer is a change to one peer.
 type Peer struct {
 	PublicKey         noise.PublicKey
 	Remove            bool
@@ -49,7 +47,7 @@ type Endpoint struct {
 	Scope    uint32
 }
 
-// Status is what a device is, at one moment.
+// Status is a snapshot of a device.
 type Status struct {
 	Name       string
 	PrivateKey noise.PrivateKey // zero when there is none
@@ -58,13 +56,13 @@ type Status struct {
 	FwMark     uint32
 	Peers      []PeerStatus
 
-	// What WireGuard's own status does not have. The UAPI carries it apart, as a SpreadReport.
+	// Not part of WireGuard's status. The UAPI carries these fields separately, as a SpreadReport.
 	Spread      SpreadMode
 	SpreadPorts spread.Ports
 	Lanes       int // 0 when not known
 }
 
-// PeerStatus is what a peer is, at one moment.
+// PeerStatus is a snapshot of a peer.
 type PeerStatus struct {
 	PublicKey     noise.PublicKey
 	PresharedKey  noise.PresharedKey // zero when there is none
@@ -75,7 +73,7 @@ type PeerStatus struct {
 	Keepalive     uint16 // seconds, 0 for off
 	AllowedIPs    []netip.Prefix
 	Spread        PeerSpread
-	Packets       PeerPackets // zero where not known: the control socket does not tell them
+	Packets       PeerPackets // zero when unknown: the control socket does not report them
 }
 
 // PeerPackets counts WireGuard messages from and to a peer, and those of them that were dropped.

@@ -10,24 +10,24 @@ import (
 	"strings"
 )
 
-// MaxReceiveCPUs is how many processors ReceiveCPUs may name.
+// MaxReceiveCPUs is the largest number of CPUs in ReceiveCPUs.
 const MaxReceiveCPUs = 256
 
-// lastCPU is the highest number that a processor may have: the kernel's limit (NR_CPUS) is below it everywhere.
+// lastCPU is the highest CPU number accepted. The kernel's limit (NR_CPUS) is lower on every architecture.
 const lastCPU = 8191
 
-// ReceiveCPUs says over which processors the kernel spreads its share of receiving (cpumap), by flow. The zero value is none.
+// ReceiveCPUs are the CPUs over which the kernel distributes received packets by flow (cpumap). The zero value is none.
 type ReceiveCPUs struct {
-	// Auto leaves the processors to what is found, and whether there is anything to gain.
+	// Auto selects the CPUs automatically, and none where there is no benefit.
 	Auto bool
-	// List holds their numbers, ascending, each once; none with Auto. It is not changed once made.
+	// List holds the CPU numbers, ascending and distinct; empty with Auto. It is immutable.
 	List []int
 }
 
-// ErrReceiveCPUs says that ReceiveCPUs and an underlay contradict each other.
+// ErrReceiveCPUs means that ReceiveCPUs cannot be combined with the underlay mode.
 var ErrReceiveCPUs = errors.New("receive CPUs are for UDP sockets: with underlay xdp, AF_XDP sockets have the messages before")
 
-// CheckReceiveCPUs refuses what cannot be together.
+// CheckReceiveCPUs returns ErrReceiveCPUs for a mode that cannot be combined with c.
 func CheckReceiveCPUs(mode UnderlayMode, c ReceiveCPUs) error {
 	if mode == UnderlayXDP && c.On() {
 		return ErrReceiveCPUs
@@ -35,7 +35,7 @@ func CheckReceiveCPUs(mode UnderlayMode, c ReceiveCPUs) error {
 	return nil
 }
 
-// ParseReceiveCPUs reads "off", "auto", in any case, or a list as the kernel writes them: "0-3,8".
+// ParseReceiveCPUs parses "off", "auto", in any case, or a list in the kernel's format: "0-3,8".
 func ParseReceiveCPUs(s string) (ReceiveCPUs, error) {
 	switch {
 	case strings.EqualFold(s, "off"):
@@ -50,19 +50,19 @@ func ParseReceiveCPUs(s string) (ReceiveCPUs, error) {
 	return ReceiveCPUs{List: list}, nil
 }
 
-// ParseCPUs reads numbers of processors as the kernel writes them, "0-3,8", and returns them ascending, each once; ok is false for
-// anything else, and for more than most.
-func ParseCPUs(s string, most int) (list []int, ok bool) {
+// ParseCPUs parses a CPU list in the kernel's format, "0-3,8", and returns it ascending and distinct. ok is false for
+// anything else, and for more than limit CPUs.
+func ParseCPUs(s string, limit int) (list []int, ok bool) {
 	for part := range strings.SplitSeq(s, ",") {
 		first, last, ok := parseCPURange(part)
-		if !ok || last-first >= most {
+		if !ok || last-first >= limit {
 			return nil, false
 		}
 		for cpu := first; cpu <= last; cpu++ {
 			list = append(list, cpu)
 		}
 		slices.Sort(list)
-		if list = slices.Compact(list); len(list) > most {
+		if list = slices.Compact(list); len(list) > limit {
 			return nil, false
 		}
 	}
@@ -71,7 +71,7 @@ func ParseCPUs(s string, most int) (list []int, ok bool) {
 
 var errReceiveCPUs = fmt.Errorf("want off, auto or a list such as 0-3,8, of up to %d CPUs", MaxReceiveCPUs)
 
-// parseCPURange reads "8" or "0-3".
+// parseCPURange parses "8" or "0-3".
 func parseCPURange(s string) (first, last int, ok bool) {
 	from, to, isRange := strings.Cut(strings.TrimSpace(s), "-")
 	if !isRange {
@@ -82,15 +82,15 @@ func parseCPURange(s string) (first, last int, ok bool) {
 	return int(a), int(b), errA == nil && errB == nil && a <= b && b <= lastCPU
 }
 
-// On tells whether any are wanted.
+// On reports whether any CPUs are configured.
 func (c ReceiveCPUs) On() bool { return c.Auto || len(c.List) > 0 }
 
-// Equal tells whether c and o say the same.
+// Equal reports whether c and o are equal.
 func (c ReceiveCPUs) Equal(o ReceiveCPUs) bool {
 	return c.Auto == o.Auto && slices.Equal(c.List, o.List)
 }
 
-// String is what ParseReceiveCPUs reads, in its shortest form.
+// String returns the shortest form that ParseReceiveCPUs parses.
 func (c ReceiveCPUs) String() string {
 	switch {
 	case c.Auto:
@@ -101,7 +101,7 @@ func (c ReceiveCPUs) String() string {
 	return FormatCPUs(c.List)
 }
 
-// FormatCPUs writes ascending numbers of processors as the kernel does: "0-3,8".
+// FormatCPUs formats ascending CPU numbers as the kernel does: "0-3,8".
 func FormatCPUs(cpus []int) string {
 	var b strings.Builder
 	for i := 0; i < len(cpus); {
@@ -130,10 +130,10 @@ func (c *ReceiveCPUs) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// ReceiveCPUsReport says what became of ReceiveCPUs, at one moment.
+// ReceiveCPUsReport is a snapshot of the effect of ReceiveCPUs.
 type ReceiveCPUsReport struct {
 	Mode   ReceiveCPUs `json:"mode"`             // as configured
-	CPUs   []int       `json:"cpus,omitempty"`   // that share the work now; none: the kernel's share stays where it is
-	Device string      `json:"device,omitempty"` // whose packets they are
-	Reason string      `json:"reason,omitempty"` // why none do, for people
+	CPUs   []int       `json:"cpus,omitempty"`   // CPUs in use; none: the kernel does not redistribute packets
+	Device string      `json:"device,omitempty"` // the device whose packets are distributed
+	Reason string      `json:"reason,omitempty"` // why none are in use, for display
 }

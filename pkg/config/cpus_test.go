@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestReceiveCPUsAreAListAsTheKernelWritesThem(t *testing.T) {
+func TestReceiveCPUsParseKernelListFormat(t *testing.T) {
 	for text, want := range map[string]struct {
 		cpus ReceiveCPUs
 		text string
@@ -36,7 +36,7 @@ func TestReceiveCPUsAreAListAsTheKernelWritesThem(t *testing.T) {
 	}
 }
 
-func TestNumbersOfProcessorsAreAsManyAsMayBe(t *testing.T) {
+func TestParseCPUsEnforcesLimit(t *testing.T) {
 	for _, test := range []struct {
 		text string
 		most int
@@ -63,7 +63,7 @@ func upTo(n int) (list []int) {
 	return list
 }
 
-func TestReceiveCPUsAreNotForAFXDP(t *testing.T) {
+func TestReceiveCPUsConflictWithXDP(t *testing.T) {
 	on, auto := ReceiveCPUs{List: []int{0}}, ReceiveCPUs{Auto: true}
 	for _, test := range []struct {
 		mode UnderlayMode

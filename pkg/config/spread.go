@@ -10,17 +10,17 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/spread"
 )
 
-// MaxLanes is the largest number of lanes: what one TUN device has queues for (MAX_TAP_QUEUES of the kernel).
+// MaxLanes is the largest number of lanes: the queue limit of a TUN device (MAX_TAP_QUEUES in Linux).
 const MaxLanes = 256
 
-// SpreadMode says when a device spreads the flows to its peers over source ports. The zero mode is SpreadAuto.
+// SpreadMode selects the peers towards which a device spreads flows over source ports. The zero mode is SpreadAuto.
 type SpreadMode uint8
 
 // The modes.
 const (
-	SpreadAuto SpreadMode = iota // towards peers that have said, in a hello, that they gather
+	SpreadAuto SpreadMode = iota // towards peers that have announced in a hello that they gather
 	SpreadOff                    // never
-	SpreadOn                     // towards every peer, because its owner knows that it gathers
+	SpreadOn                     // towards every peer; the administrator has made sure that all gather
 )
 
 // ParseSpreadMode returns the mode of that name, in any case.
@@ -56,17 +56,17 @@ func (m *SpreadMode) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// PeerSpread is how the flows to one peer are spread, at one moment.
+// PeerSpread is a snapshot of the spreading towards one peer.
 type PeerSpread struct {
 	Active  bool   `json:"active"`           // flows to the peer are spread
 	Ports   int    `json:"ports"`            // source ports in use towards it; 0 unless active
-	Planned bool   `json:"planned"`          // the peer has chosen them
-	Gathers bool   `json:"gathers"`          // the peer has said that it gathers
-	Reason  string `json:"reason,omitempty"` // why not active, for people; empty when it is
+	Planned bool   `json:"planned"`          // the ports are from the peer's port plan
+	Gathers bool   `json:"gathers"`          // the peer has announced that it gathers
+	Reason  string `json:"reason,omitempty"` // why not active, for display; empty when active
 }
 
-// SpreadReport is what a device says of spreading beside WireGuard's own status: the part of Status that the UAPI's get
-// operation has no keys for. It is the member "spread" of the stats operation's JSON, and holds no secrets.
+// SpreadReport is a device's status of spreading: the part of Status for which the UAPI's get operation has no keys.
+// It is the member "spread" of the stats operation's JSON, and contains no secrets.
 type SpreadReport struct {
 	Mode      SpreadMode            `json:"mode"`
 	FirstPort uint16                `json:"first_port"` // of SpreadPorts
@@ -75,7 +75,7 @@ type SpreadReport struct {
 	Peers     map[string]PeerSpread `json:"peers"` // by public key, in base64
 }
 
-// SpreadReport returns what st says of spreading.
+// SpreadReport returns the spreading part of st.
 func (st *Status) SpreadReport() SpreadReport {
 	r := SpreadReport{
 		Mode: st.Spread, FirstPort: st.SpreadPorts.First, LastPort: st.SpreadPorts.Last, Lanes: st.Lanes,
@@ -87,8 +87,7 @@ func (st *Status) SpreadReport() SpreadReport {
 	return r
 }
 
-// AddSpread stores a report in the status it was missing from. Peers that the report does not know have the zero
-// PeerSpread.
+// AddSpread stores a report in st. Peers that are not in the report get the zero PeerSpread.
 func (st *Status) AddSpread(r SpreadReport) {
 	st.Spread, st.Lanes = r.Mode, r.Lanes
 	st.SpreadPorts = spread.Ports{First: r.FirstPort, Last: r.LastPort}

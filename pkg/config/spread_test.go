@@ -38,7 +38,7 @@ func TestSpreadModesHaveNamesInAnyCase(t *testing.T) {
 	}
 }
 
-func TestPortsThatCannotBeSpreadOverAreRefused(t *testing.T) {
+func TestUnusablePortRangesAreRejected(t *testing.T) {
 	const syntax = "want two ports, such as 61000-61999"
 	for in, want := range map[string]string{
 		"": syntax, "61000": syntax, "-": syntax, "61000-": syntax, "-61000": syntax, "a-b": syntax, "1-2-3": syntax,
@@ -55,7 +55,7 @@ func TestPortsThatCannotBeSpreadOverAreRefused(t *testing.T) {
 	}
 }
 
-func TestPortsAreParsedAsTheyArePrinted(t *testing.T) {
+func TestPortsRoundTrip(t *testing.T) {
 	for _, want := range []spread.Ports{spread.DefaultPorts, {First: 1024, Last: 1024}, {First: 1024, Last: 65535}} {
 		if got, err := ParsePorts(want.String()); got != want || err != nil {
 			t.Errorf("%v: %v, %v", want, got, err)
@@ -63,7 +63,7 @@ func TestPortsAreParsedAsTheyArePrinted(t *testing.T) {
 	}
 }
 
-func TestListenPortIsNoneToSpreadOver(t *testing.T) {
+func TestRangeWithListenPortIsRejected(t *testing.T) {
 	p := spread.Ports{First: 2000, Last: 3000}
 	for listen, ok := range map[uint16]bool{0: true, 1999: true, 2000: false, 2500: false, 3000: false, 3001: true} {
 		if err := CheckPorts(p, listen); (err == nil) != ok {
@@ -72,7 +72,7 @@ func TestListenPortIsNoneToSpreadOver(t *testing.T) {
 	}
 }
 
-func TestSpreadReportCarriesWhatTheStatusLacks(t *testing.T) {
+func TestSpreadReportRoundTrip(t *testing.T) {
 	st := Status{
 		Name: "wg0", Spread: SpreadOn, SpreadPorts: spread.Ports{First: 2000, Last: 3000}, Lanes: 4,
 		PrivateKey: noise.PrivateKey{5},
@@ -107,7 +107,7 @@ func TestSpreadReportCarriesWhatTheStatusLacks(t *testing.T) {
 	}
 }
 
-func TestSpreadReportWithNonsenseInItIsSurvived(t *testing.T) {
+func TestMalformedSpreadReportIsIgnored(t *testing.T) {
 	st := Status{Peers: []PeerStatus{{PublicKey: noise.PublicKey{1}}}}
 	st.AddSpread(SpreadReport{Peers: map[string]PeerSpread{"no key": {Active: true}}})
 	if st.Peers[0].Spread.Active {

@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// UnderlayMode says by what way data messages enter and leave. The zero mode is UnderlayAuto.
+// UnderlayMode selects the path of data messages: UDP or AF_XDP sockets. The zero mode is UnderlayAuto.
 type UnderlayMode uint8
 
-// The modes. In each, UDP sockets carry handshakes and what cannot go another way.
+// The modes. In each, UDP sockets carry handshakes and the messages that AF_XDP cannot.
 const (
-	UnderlayAuto UnderlayMode = iota // the better way for the device that leads to the peers
-	UnderlayUDP                      // UDP sockets alone
-	UnderlayXDP                      // AF_XDP sockets where they can be had
+	UnderlayAuto UnderlayMode = iota // the faster path for the device towards the peers
+	UnderlayUDP                      // UDP sockets only
+	UnderlayXDP                      // AF_XDP sockets where available
 )
 
 // ParseUnderlayMode returns the mode of that name, in any case.
@@ -50,35 +50,35 @@ func (m *UnderlayMode) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// UnderlayReport says by what way data messages enter and leave, at one moment. It is the member "way" of the stats
-// operation's JSON, and holds no secrets.
+// UnderlayReport is a snapshot of the path of data messages. It is the member "way" of the stats operation's JSON, and
+// contains no secrets.
 type UnderlayReport struct {
 	Mode   UnderlayMode      `json:"mode"`             // as configured
-	Way    UnderlayMode      `json:"way"`              // UnderlayUDP or UnderlayXDP, as it is
-	Device string            `json:"device,omitempty"` // whose queues AF_XDP uses, or would
-	How    string            `json:"how,omitempty"`    // zerocopy or copy
-	Lanes  int               `json:"lanes,omitempty"`  // lanes with an AF_XDP socket that works
-	Reason string            `json:"reason,omitempty"` // why this way, for people
+	Way    UnderlayMode      `json:"way"`              // the path in use: UnderlayUDP or UnderlayXDP
+	Device string            `json:"device,omitempty"` // the device whose queues AF_XDP uses, or would use
+	How    string            `json:"how,omitempty"`    // the AF_XDP mode: zerocopy or copy
+	Lanes  int               `json:"lanes,omitempty"`  // lanes with a working AF_XDP socket
+	Reason string            `json:"reason,omitempty"` // why this path is in use, for display
 	XDP    []XDPLane         `json:"xdp,omitempty"`    // by lane
-	Events map[string]uint64 `json:"events,omitempty"` // what the XDP program made of packets to the port
-	Drops  map[string]uint64 `json:"drops,omitempty"`  // those that it dropped, by reason
+	Events map[string]uint64 `json:"events,omitempty"` // the XDP program's counters for packets to the port
+	Drops  map[string]uint64 `json:"drops,omitempty"`  // packets that it dropped, by reason
 
-	ReceiveCPUs *ReceiveCPUsReport `json:"rx_cpus,omitempty"` // nil: none are wanted
+	ReceiveCPUs *ReceiveCPUsReport `json:"rx_cpus,omitempty"` // nil: none are configured
 }
 
-// XDPLane is how one lane's AF_XDP socket is. Counters run since the port was opened.
+// XDPLane is the state of one lane's AF_XDP socket. Counters start when the port is opened.
 type XDPLane struct {
-	Error     string `json:"error,omitempty"` // why there is none that works
+	Error     string `json:"error,omitempty"` // why it does not work
 	Received  uint64 `json:"received"`        // datagrams
 	Sent      uint64 `json:"sent"`
-	Slow      uint64 `json:"slow"`      // runs that left by the UDP socket
-	Lost      uint64 `json:"lost"`      // datagrams that the device did not take in time, or went away with
-	Fallbacks uint64 `json:"fallbacks"` // how often a working socket was lost
+	Slow      uint64 `json:"slow"`      // runs sent by the UDP socket instead
+	Lost      uint64 `json:"lost"`      // datagrams that the device did not accept in time, or that were lost with it
+	Fallbacks uint64 `json:"fallbacks"` // how often a working socket failed
 	Malformed uint64 `json:"malformed"`
-	// The frame ledger: both stay zero. Rejected were refused because they were malformed, Misowned named by who did not have them.
+	// Both should stay zero. Rejected counts malformed frames, Misowned frames used by someone who did not own them.
 	Rejected uint64 `json:"rejected"`
 	Misowned uint64 `json:"misowned"`
-	// Frames that are out now: RXHeld received and not given back, TXHeld being written, TXKernel with the kernel, not sent yet.
+	// Frames in use: RXHeld received and not refilled, TXHeld being written, TXKernel queued in the kernel.
 	RXHeld   int `json:"rx_held"`
 	TXHeld   int `json:"tx_held"`
 	TXKernel int `json:"tx_kernel"`
