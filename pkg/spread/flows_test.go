@@ -94,7 +94,7 @@ func (t *twins) step(tb testing.TB, peer int, hash uint32, pause time.Duration, 
 	}
 }
 
-func TestFlowsChooseAsTheSlowTwinDoes(t *testing.T) {
+func TestFlowsMatchReference(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, log2 := range []int{1, 5, 16, 18} {
 		twins := newTwins(log2)
@@ -133,7 +133,7 @@ func distinctHashes(rng *rand.Rand, n int) []uint32 {
 	return hashes
 }
 
-func TestFlowKeepsItsPortWhateverTheLoadsUntilItPauses(t *testing.T) {
+func TestFlowKeepsPortUntilItPauses(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	flows, loads := NewFlows(16, DefaultGap), NewLoads(16, 5)
 	type flow struct {
@@ -153,7 +153,7 @@ func TestFlowKeepsItsPortWhateverTheLoadsUntilItPauses(t *testing.T) {
 	}
 }
 
-func TestFlowsThatStartTogetherTakeDifferentPorts(t *testing.T) {
+func TestSimultaneousFlowsTakeDifferentPorts(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for range 100 {
 		flows, loads := NewFlows(16, DefaultGap), NewLoads(16, 5)
@@ -167,7 +167,7 @@ func TestFlowsThatStartTogetherTakeDifferentPorts(t *testing.T) {
 	}
 }
 
-func TestFlowsThatShareAnEntrySharePortAndOrder(t *testing.T) {
+func TestFlowsSharingEntrySharePort(t *testing.T) {
 	flows, loads := NewFlows(16, DefaultGap), NewLoads(16, 5)
 	first := flows.Choose(loads, 0xabcd0001, 1<<30, 1000)
 	if second := flows.Choose(loads, 0xabcd0002, 1<<30, 1000); second != first {
@@ -175,8 +175,8 @@ func TestFlowsThatShareAnEntrySharePortAndOrder(t *testing.T) {
 	}
 }
 
-// TestFlowsOfDifferentPeersThatShareAnEntryKeepTheirPorts: none may move another, however many ports its peer has.
-func TestFlowsOfDifferentPeersThatShareAnEntryKeepTheirPorts(t *testing.T) {
+// TestPeersSharingEntryKeepTheirPorts: none may move another, however many ports its peer has.
+func TestPeersSharingEntryKeepTheirPorts(t *testing.T) {
 	const hash, other = 0xabcd0001, 0xabcd0002
 	for name, c := range map[string]struct{ many, few *Loads }{
 		"lanes modulo their number": {NewLoads(16, 13), NewLoads(4, 0)},
@@ -197,8 +197,8 @@ func TestFlowsOfDifferentPeersThatShareAnEntryKeepTheirPorts(t *testing.T) {
 	}
 }
 
-// TestNotedFlowsMoveNobody: a flow that may not be spread yet shares an entry with one that is.
-func TestNotedFlowsMoveNobody(t *testing.T) {
+// TestNoteKeepsActiveFlows: a flow that may not be spread yet shares an entry with one that is.
+func TestNoteKeepsActiveFlows(t *testing.T) {
 	flows, loads, now := NewFlows(16, DefaultGap), NewLoadsOf([]uint8{1, 2, 3}, 1), int64(1<<30)
 	lane := flows.Choose(loads, 0xabcd0001, now, 1000)
 	for range 10 {
@@ -210,8 +210,8 @@ func TestNotedFlowsMoveNobody(t *testing.T) {
 	}
 }
 
-// TestFlowsOutliveTheirPorts: when the ports are others, a flow stays where it is until it pauses.
-func TestFlowsOutliveTheirPorts(t *testing.T) {
+// TestActiveFlowKeepsRemovedPort: when the ports are others, a flow stays where it is until it pauses.
+func TestActiveFlowKeepsRemovedPort(t *testing.T) {
 	flows, now := NewFlows(16, DefaultGap), int64(1<<30)
 	before, after := NewLoadsOf([]uint8{1, 2, 3}, 1), NewLoadsOf([]uint8{9, 1}, 0)
 	const hash = 0xabcd0001
@@ -229,7 +229,7 @@ func TestFlowsOutliveTheirPorts(t *testing.T) {
 	}
 }
 
-func TestFlowThatPausedTakesTheLeastLoadedPort(t *testing.T) {
+func TestPausedFlowTakesLeastLoadedPort(t *testing.T) {
 	flows, loads := NewFlows(16, DefaultGap), NewLoads(4, 0)
 	now := int64(1 << 30)
 	for hash, n := range []int{4000, 3000, 100, 2000} {
@@ -243,7 +243,7 @@ func TestFlowThatPausedTakesTheLeastLoadedPort(t *testing.T) {
 	}
 }
 
-func TestFlowTowardsAPeerWithFewerPortsStaysWithinThem(t *testing.T) {
+func TestFlowStaysWithinPeersPorts(t *testing.T) {
 	flows, many, few := NewFlows(16, DefaultGap), NewLoads(MaxPorts, 63), NewLoads(3, 0)
 	if lane := flows.Choose(many, 63, 1<<30, 1); lane != 63 {
 		t.Fatalf("took port %d", lane)
@@ -292,7 +292,7 @@ func TestLoadsHalveWithEveryEpoch(t *testing.T) {
 	}
 }
 
-func TestLoadsSurviveTheEndOfTheEpochCounter(t *testing.T) {
+func TestLoadsSurviveEpochWraparound(t *testing.T) {
 	const epoch = int64(1) << 27
 	loads, flows := NewLoads(1, 5), NewFlows(16, DefaultGap)
 	end := epoch * (1 << 24) // where 24 bits begin again, after 26 days
@@ -302,7 +302,7 @@ func TestLoadsSurviveTheEndOfTheEpochCounter(t *testing.T) {
 	}
 }
 
-func TestLoadsStopAtTheirLargest(t *testing.T) {
+func TestLoadsSaturate(t *testing.T) {
 	loads, flows := NewLoads(1, 5), NewFlows(16, DefaultGap)
 	for range 3 {
 		flows.Choose(loads, 0, 1<<30, 1<<39)
@@ -312,7 +312,7 @@ func TestLoadsStopAtTheirLargest(t *testing.T) {
 	}
 }
 
-func TestLoadsMayBeShared(t *testing.T) {
+func TestLoadsAreSafeForConcurrentUse(t *testing.T) {
 	loads := NewLoads(16, 5)
 	var wg sync.WaitGroup
 	for worker := range 4 {

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// epochShift makes epochs of nanoseconds: 134 ms. Each halves a load.
+	// epochShift converts nanoseconds to epochs of 134 ms. Each epoch halves a load.
 	epochShift = 27
 	epochBits  = 24
 	epochMask  = 1<<epochBits - 1
@@ -18,54 +18,54 @@ const (
 
 func epochOf(now int64) uint64 { return uint64(now>>epochShift) & epochMask }
 
-// Loads is what has lately left on each lane towards one peer: bytes, halved with every epoch. A load is one word: the
-// epoch of its last change above loadBits bits of bytes.
+// Loads is the recent load of each lane towards one peer: bytes, halved with every epoch. A load is a packed uint64:
+// the epoch of its last change above loadBits bits of bytes.
 //
-// It may be used by several goroutines. One that changes a load while another does may lose the other's bytes: a load
-// is an estimate, and an atomic addition would cost more than it is worth.
+// Several goroutines may use it. One that changes a load while another does may lose the other's bytes: a load is an
+// estimate, and an atomic addition would cost more than it is worth.
 type Loads struct {
-	words  []load
-	first  int
-	lanes  []uint8              // of each word; nil: its index
-	places *[laneMask + 1]int16 // of each lane its word, -1 for none; nil: the lane modulo their number
+	loads   []load
+	first   int
+	lanes   []uint8              // the lane of each load; nil means its index
+	indexes *[laneMask + 1]int16 // the load of each lane, -1 for none; nil means the lane modulo their number
 }
 
-// load has a cache line of its own: neighbours belong to other lanes' goroutines.
+// load has its own cache line: neighbours belong to other lanes' goroutines.
 type load struct {
-	word atomic.Uint64
-	_    [56]byte
+	packed atomic.Uint64
+	_      [56]byte
 }
 
-// NewLoads returns zero loads of lanes 0 to n-1, 0 < n <= MaxPorts. A flow that comes from another peer's Loads by way of
-// a shared entry uses its lane modulo n. Of equally loaded lanes the one comes first that first, modulo n, says, then
-// those behind it: flows that begin together take neighbouring ports, which under a linear hash, as a NIC's is, fall on
-// different queues. Senders to one receiver should differ in first, or the first flow of each would meet the others'.
+// NewLoads returns zero loads of lanes 0 to n-1, 0 < n <= MaxPorts. A flow whose shared entry was set with another
+// peer's Loads uses its lane modulo n. Among equally loaded lanes, first modulo n comes first, then the lanes after
+// it: flows that begin together take neighbouring ports, which a linear hash, such as a NIC's, maps to different
+// queues. Senders to one receiver should differ in first, otherwise their first flows would share a queue.
 func NewLoads(n int, first uint32) *Loads {
-	return &Loads{words: make([]load, n), first: int(first % uint32(n))}
+	return &Loads{loads: make([]load, n), first: int(first % uint32(n))}
 }
 
-// NewLoadsOf returns zero loads of the given lanes, at least one and at most MaxPorts, none of them Canonical. All Loads
-// that share a Flows are made this way, and a lane means the same to all of them.
+// NewLoadsOf returns zero loads of the given lanes, at least one and at most MaxPorts, none of them Canonical. All
+// Loads that share a Flows are made this way, so a lane has the same meaning in all of them.
 func NewLoadsOf(lanes []uint8, first uint32) *Loads {
 	l := NewLoads(len(lanes), first)
-	l.lanes, l.places = lanes, new([laneMask + 1]int16)
-	for i := range l.places {
-		l.places[i] = -1
+	l.lanes, l.indexes = lanes, new([laneMask + 1]int16)
+	for i := range l.indexes {
+		l.indexes[i] = -1
 	}
 	for i, lane := range lanes {
-		l.places[lane] = int16(i)
+		l.indexes[lane] = int16(i)
 	}
 	return l
 }
 
 // Len returns the number of lanes.
-func (l *Loads) Len() int { return len(l.words) }
+func (l *Loads) Len() int { return len(l.loads) }
 
-// Bytes returns the load at place i, 0 <= i < Len(), at that time.
-func (l *Loads) Bytes(i int, now int64) uint64 { return LoadBytes(l.words[i].word.Load(), now) }
+// Bytes returns the load with index i, 0 <= i < Len(), at the instant now.
+func (l *Loads) Bytes(i int, now int64) uint64 { return LoadBytes(l.loads[i].packed.Load(), now) }
 
-// LoadBytes returns the bytes of a load at that time, given its word: so the eBPF program keeps them.
-func LoadBytes(word uint64, now int64) uint64 { return decayed(word, epochOf(now)) }
+// LoadBytes returns the bytes of a packed load at the instant now. The eBPF program stores loads in this form.
+func LoadBytes(packed uint64, now int64) uint64 { return decayed(packed, epochOf(now)) }
 
 func (l *Loads) lane(place int) int {
 	if l.lanes == nil {
@@ -74,31 +74,31 @@ func (l *Loads) lane(place int) int {
 	return int(l.lanes[place])
 }
 
-// place returns which load is that of a lane, negative for none.
-func (l *Loads) place(lane int) int {
-	if l.places == nil {
-		return lane % len(l.words)
+// index returns the index of a lane's load, negative for none.
+func (l *Loads) index(lane int) int {
+	if l.indexes == nil {
+		return lane % len(l.loads)
 	}
-	return int(l.places[lane])
+	return int(l.indexes[lane])
 }
 
-// usable returns the lane that a flow uses whose entry holds lane.
+// usable returns the lane of a flow whose entry contains lane.
 func (l *Loads) usable(lane int) int {
 	if l.lanes == nil {
-		return lane % len(l.words)
+		return lane % len(l.loads)
 	}
 	return lane
 }
 
 func (l *Loads) least(epoch uint64) int {
-	n := len(l.words)
+	n := len(l.loads)
 	best, least := l.first, uint64(loadMask+1)
 	for i := range n {
 		place := l.first + i
 		if place >= n {
 			place -= n
 		}
-		if b := decayed(l.words[place].word.Load(), epoch); b < least {
+		if b := decayed(l.loads[place].packed.Load(), epoch); b < least {
 			best, least = place, b
 			if b == 0 {
 				break
@@ -109,12 +109,12 @@ func (l *Loads) least(epoch uint64) int {
 }
 
 func (l *Loads) add(place int, epoch uint64, n int) {
-	w := &l.words[place].word
+	w := &l.loads[place].packed
 	bytes := decayed(w.Load(), epoch) + uint64(n)
 	w.Store(epoch<<loadBits | min(bytes, loadMask))
 }
 
-// decayed returns the bytes of a load's word at an epoch.
+// decayed returns the bytes of a packed load at an epoch.
 func decayed(word, epoch uint64) uint64 {
 	age := (epoch - word>>loadBits) & epochMask
 	if age >= bits.UintSize {

@@ -13,25 +13,25 @@ import (
 // ErrNoCandidates means that the range to plan from is empty.
 var ErrNoCandidates = errors.New("no ports to choose from")
 
-// Plan returns source ports for what comes from an address to a local endpoint such that they arrive evenly spread over
-// the queues that the NIC's table names: port i on queue i mod Q, the queues in order. At most lanes of them, or, if
-// lanes is 0, as many as it takes: one per queue. More do no harm to order, but a sender with fewer flows than ports then
-// takes any that are idle, and may meet one queue twice while another has nothing.
+// Plan returns source ports for a sender at an address towards a local endpoint. Their packets arrive evenly spread
+// over the queues in the NIC's indirection table: port i on queue i mod Q, the queues in order. Plan returns at most
+// lanes ports, or, if lanes is 0, one per queue. More ports never harm order. But a sender with fewer flows than
+// ports would use any idle ones, and might load one queue twice while another is idle.
 //
-// The ports are distinct, at most MaxPorts, and the same for the same arguments. The plan is as even as candidates
-// allow, which comes first:
-//   - With fewer lanes than queues, the first port's queue depends on the sender's address, so that not all senders
-//     meet on the first queues.
-//   - With more, there are whole rounds over the queues: 16 ports for 16 queues and 20 lanes, as four queues with two
-//     ports each would carry twice the others' load.
-//   - A queue that no candidate reaches is left out; if the candidates of one run out, the plan ends with the round.
-//     The hash is linear, so that a key whose bits depend on each other leaves half the queues out of reach, however
-//     many candidates there are: 16 queues are all reached from DefaultPorts with 99 of 100 random keys.
-//   - Queues with a larger part of the table (ethtool -X DEV weight …) get as much more of the ports; parts that differ
-//     by one entry, as when 128 entries are dealt to 48 queues, are equal.
+// The ports are distinct, at most MaxPorts, and the same for the same arguments. The plan is as even as the
+// candidates allow:
+//   - With fewer lanes than queues, the first port's queue depends on the sender's address, so that senders do not all
+//     start on the first queues.
+//   - With more lanes than queues, the plan has whole rounds over the queues: 16 ports for 16 queues and 20 lanes. Four
+//     queues with two ports each would carry twice the load of the others.
+//   - A queue that no candidate reaches is left out. If the candidates of one queue run out, the plan ends with the round.
+//     The hash is linear, so a key with linearly dependent bits leaves half of the queues unreachable, however many
+//     candidates there are. With DefaultPorts, 99 of 100 random keys reach all of 16 queues.
+//   - Queues with more table entries (ethtool -X DEV weight …) get proportionally more ports. Queues that differ by one
+//     entry, as when 128 entries are divided among 48 queues, count as equal.
 //
-// A thousand candidates take less than 0.1 ms (BenchmarkPlan). Errors: ErrNotByPort if ports do not choose the queue, ErrUnknownHash if they do in
-// an unknown way, ErrNoCandidates.
+// A thousand candidates take less than 0.1 ms (BenchmarkPlan). Errors: ErrNotByPort if ports do not select the queue,
+// ErrUnknownHash if they do so in an unknown way, ErrNoCandidates.
 func Plan(rss *RSS, from netip.Addr, to netip.AddrPort, candidates Ports, lanes int) ([]uint16, error) {
 	h, err := rss.hasher(from, to.Addr())
 	if err == nil {
@@ -47,38 +47,38 @@ func Plan(rss *RSS, from netip.Addr, to netip.AddrPort, candidates Ports, lanes 
 	if lanes > 0 {
 		limit = min(limit, lanes)
 	}
-	reached := reach(rss, &h, to.Port(), candidates, limit)
+	reached := reachableQueues(rss, &h, to.Port(), candidates, limit)
 	if limit < len(reached) {
 		start := int(h.addresses % uint32(len(reached)))
 		reached = slices.Concat(reached[start:], reached[:start])
 	}
-	ports, uneven := deal(reached, limit)
+	ports, imbalances := assignPorts(reached, limit)
 	if lanes <= 0 {
-		return ports[:fewest(uneven, len(reached))], nil
+		return ports[:smallestEven(imbalances, len(reached))], nil
 	}
-	return ports[:most(uneven)], nil
+	return ports[:largestEven(imbalances)], nil
 }
 
-// share is a queue's part of a plan.
-type share struct {
+// queueShare is a queue's share of a port plan.
+type queueShare struct {
 	queue  uint32
-	weight int      // its part of the table
-	ports  []uint16 // that reach it, not dealt yet
+	weight int      // its number of table entries
+	ports  []uint16 // ports that reach it and are not assigned yet
 	dealt  int
 	credit int
 }
 
-// shares returns the queues of the table, in order, with their weights.
-func (r *RSS) shares() []share {
+// queueShares returns the queues of the table, in order, with their weights.
+func (r *RSS) queueShares() []queueShare {
 	sorted := slices.Sorted(slices.Values(r.Indirection))
-	var shares []share
+	var shares []queueShare
 	for _, q := range sorted {
 		if n := len(shares); n == 0 || shares[n-1].queue != q {
-			shares = append(shares, share{queue: q})
+			shares = append(shares, queueShare{queue: q})
 		}
 		shares[len(shares)-1].weight++
 	}
-	byWeight := func(a, b share) int { return cmp.Compare(a.weight, b.weight) }
+	byWeight := func(a, b queueShare) int { return cmp.Compare(a.weight, b.weight) }
 	if len(shares) > 0 && slices.MaxFunc(shares, byWeight).weight-slices.MinFunc(shares, byWeight).weight <= 1 {
 		for i := range shares {
 			shares[i].weight = 1
@@ -87,12 +87,12 @@ func (r *RSS) shares() []share {
 	return shares
 }
 
-// reach returns the queues that candidates reach, each with its first few of them.
-func reach(rss *RSS, h *hasher, dst uint16, candidates Ports, few int) []share {
-	shares := rss.shares()
+// reachableQueues returns the queues that candidates reach, each with at most few of their ports.
+func reachableQueues(rss *RSS, h *hasher, dst uint16, candidates Ports, few int) []queueShare {
+	shares := rss.queueShares()
 	index := make([]int, len(rss.Indirection)) // of the share, by table entry
 	for i, q := range rss.Indirection {
-		index[i], _ = slices.BinarySearchFunc(shares, q, func(s share, q uint32) int { return cmp.Compare(s.queue, q) })
+		index[i], _ = slices.BinarySearchFunc(shares, q, func(s queueShare, q uint32) int { return cmp.Compare(s.queue, q) })
 	}
 	for i := range candidates.Len() {
 		port := candidates.First + uint16(i)
@@ -100,28 +100,28 @@ func reach(rss *RSS, h *hasher, dst uint16, candidates Ports, few int) []share {
 			s.ports = append(s.ports, port)
 		}
 	}
-	return slices.DeleteFunc(shares, func(s share) bool { return len(s.ports) == 0 })
+	return slices.DeleteFunc(shares, func(s queueShare) bool { return len(s.ports) == 0 })
 }
 
-// deal takes ports from the shares in turn, by weight, and tells of each number of ports how uneven so many would be.
-func deal(shares []share, limit int) (ports []uint16, uneven []float64) {
+// assignPorts takes ports from the queues in turn, by weight. imbalances[n-1] is the imbalance of the first n ports.
+func assignPorts(shares []queueShare, limit int) (ports []uint16, imbalances []float64) {
 	for len(ports) < limit {
-		s := next(shares)
+		s := nextShare(shares)
 		if s == nil {
 			break
 		}
 		ports = append(ports, s.ports[0])
 		s.ports = s.ports[1:]
 		s.dealt++
-		uneven = append(uneven, unevenness(shares, len(ports)))
+		imbalances = append(imbalances, imbalance(shares, len(ports)))
 	}
-	return ports, uneven
+	return ports, imbalances
 }
 
-// next is weighted round robin without bursts, among the shares that have ports left: each earns its weight per turn, the
-// richest is next and pays what all of them earned. With equal weights that is one after another.
-func next(shares []share) *share {
-	var richest *share
+// nextShare is smooth weighted round robin among the queues with ports left. Each queue earns its weight per turn;
+// the one with the most credit is next and pays the sum of all weights. With equal weights the queues take turns.
+func nextShare(shares []queueShare) *queueShare {
+	var richest *queueShare
 	earned := 0
 	for i := range shares {
 		s := &shares[i]
@@ -140,8 +140,8 @@ func next(shares []share) *share {
 	return richest
 }
 
-// unevenness is the load of the busiest queue as a multiple of its part, if n ports that were dealt carry the same load.
-func unevenness(shares []share, n int) float64 {
+// imbalance is the load of the busiest queue as a multiple of its fair share, if n assigned ports carry equal load.
+func imbalance(shares []queueShare, n int) float64 {
 	total, busiest := 0, 0.0
 	for _, s := range shares {
 		total += s.weight
@@ -150,11 +150,11 @@ func unevenness(shares []share, n int) float64 {
 	return busiest * float64(total) / float64(n)
 }
 
-// most returns the largest of the numbers of ports that are the most even.
-func most(uneven []float64) int {
-	const equal = 1 + 1e-9 // but for rounding
-	best, n := slices.Min(uneven), 0
-	for i, u := range uneven {
+// largestEven returns the largest number of ports with the least imbalance.
+func largestEven(imbalances []float64) int {
+	const equal = 1 + 1e-9 // tolerates rounding
+	best, n := slices.Min(imbalances), 0
+	for i, u := range imbalances {
 		if u <= best*equal {
 			n = i + 1
 		}
@@ -162,15 +162,15 @@ func most(uneven []float64) int {
 	return n
 }
 
-// fewest returns the smallest number of ports that is hardly less even than the most even one, with one for each queue
-// if that can be.
-func fewest(uneven []float64, queues int) int {
+// smallestEven returns the smallest number of ports with nearly the least imbalance, at least one per queue if
+// possible.
+func smallestEven(imbalances []float64, queues int) int {
 	const hardly = 1.05
-	best := slices.Min(uneven)
-	for i := min(queues, len(uneven)) - 1; i < len(uneven); i++ {
-		if uneven[i] <= best*hardly {
+	best := slices.Min(imbalances)
+	for i := min(queues, len(imbalances)) - 1; i < len(imbalances); i++ {
+		if imbalances[i] <= best*hardly {
 			return i + 1
 		}
 	}
-	return most(uneven)
+	return largestEven(imbalances)
 }

@@ -51,7 +51,7 @@ func count(queues []int) map[int]int {
 	return n
 }
 
-func TestPlannedPortArrivesOnQueueOfItsPlaceInTurn(t *testing.T) {
+func TestPlannedPortsHitQueuesInTurn(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 40 {
 		r := microsoftRSS(1 + rng.IntN(64))
@@ -91,7 +91,7 @@ func reachable(r *RSS, from netip.Addr, to netip.AddrPort, candidates Ports) []i
 	return slices.Compact(queues)
 }
 
-func TestPlanHasAsManyPortsAsAreOfUse(t *testing.T) {
+func TestPlanHasOnePortPerQueue(t *testing.T) {
 	for _, c := range []struct{ queues, lanes, want int }{
 		{16, 0, 16},
 		{16, -1, 16},
@@ -115,7 +115,7 @@ func TestPlanHasAsManyPortsAsAreOfUse(t *testing.T) {
 	}
 }
 
-func TestFewLanesStartOnQueuesThatDifferBetweenSenders(t *testing.T) {
+func TestSendersStartOnDifferentQueues(t *testing.T) {
 	r := microsoftRSS(16)
 	starts := map[int]bool{}
 	from := planFrom
@@ -132,7 +132,7 @@ func TestFewLanesStartOnQueuesThatDifferBetweenSenders(t *testing.T) {
 	}
 }
 
-func TestPlanFollowsTheWeightsOfTheTable(t *testing.T) {
+func TestPlanFollowsTableWeights(t *testing.T) {
 	// ethtool -X DEV weight 3 1
 	table := make([]uint32, 128)
 	for i := 96; i < 128; i++ {
@@ -147,7 +147,7 @@ func TestPlanFollowsTheWeightsOfTheTable(t *testing.T) {
 	}
 }
 
-func TestQueuesThatNoCandidateReachesAreLeftOut(t *testing.T) {
+func TestUnreachableQueuesAreLeftOut(t *testing.T) {
 	r := microsoftRSS(16)
 	for _, candidates := range []int{1, 2, 5, 10, 16, 20, 40} {
 		few := Ports{61000, uint16(61000 + candidates - 1)}
@@ -165,7 +165,7 @@ func TestQueuesThatNoCandidateReachesAreLeftOut(t *testing.T) {
 	}
 }
 
-func TestPlanFromNoCandidatesIsRefused(t *testing.T) {
+func TestPlanWithoutCandidatesFails(t *testing.T) {
 	for _, candidates := range []Ports{{}, {5, 4}} {
 		if _, err := Plan(microsoftRSS(4), planFrom, planTo, candidates, 4); !errors.Is(err, ErrNoCandidates) {
 			t.Errorf("%s: got %v", candidates, err)

@@ -11,54 +11,53 @@ import (
 	"slices"
 )
 
-// Function is what a NIC computes of a packet to choose its queue.
+// Function is the hash function by which a NIC selects a packet's queue.
 type Function uint8
 
 const (
 	Toeplitz Function = iota
-	// OtherFunction is one that nobody can predict from what the driver tells: XOR, CRC32, or a NIC's own.
+	// OtherFunction cannot be computed from the driver's data: XOR, CRC32, or a function of the vendor.
 	OtherFunction
 )
 
-// Transform is what a NIC does to a packet's fields before it hashes them (RXH_XFRM_* in Linux's ethtool.h, since 6.8).
+// Transform is a NIC's transformation of a packet's fields before hashing (RXH_XFRM_* in Linux's ethtool.h, since 6.8).
 type Transform uint8
 
 const (
 	Plain Transform = iota
-	// SymmetricXOR hashes source xor destination in place of both.
+	// SymmetricXOR replaces both by source xor destination.
 	SymmetricXOR
-	// SymmetricORXOR hashes source or destination in place of the source, source xor destination in place of the
-	// destination.
+	// SymmetricORXOR replaces the source by source or destination, and the destination by source xor destination.
 	SymmetricORXOR
-	// OtherTransform is one that is not known here.
+	// OtherTransform is an unknown transformation.
 	OtherTransform
 )
 
-// Fields are what of a UDP packet a NIC hashes.
+// Fields are the fields of a UDP packet that a NIC hashes.
 type Fields uint8
 
 const (
 	// FourTuple is both addresses and both ports.
 	FourTuple Fields = iota
-	// AddressesOnly is both addresses: all of a tunnel comes in on one queue, whatever its ports.
+	// AddressesOnly is both addresses: the whole tunnel arrives on one queue, whatever its ports.
 	AddressesOnly
 	// OtherFields is anything else.
 	OtherFields
 )
 
-// Reasons why a NIC's choice of a queue cannot be computed. All errors of RSS.Queue, and those of Plan that are about
-// the NIC, have one of them in their chain.
+// Reasons why the queue of a packet cannot be computed. RSS.Queue wraps one of them in every error, and Plan in every
+// error about the NIC.
 var (
-	// ErrNotByPort means that source ports do not choose the queue: spread does nothing there.
-	ErrNotByPort = errors.New("source ports do not choose the queue")
-	// ErrUnknownHash means that the queue of a packet cannot be told from outside: ports spread, yet cannot be planned.
+	// ErrNotByPort means that source ports do not affect the queue, so spreading over ports has no effect.
+	ErrNotByPort = errors.New("source ports do not select the queue")
+	// ErrUnknownHash means that the queue of a packet cannot be computed: ports spread, but cannot be planned.
 	ErrUnknownHash = errors.New("the NIC's hash cannot be computed")
 )
 
-// RSS is how a NIC chooses the receive queue of a packet: Indirection[hash mod len], where the hash is of the packet's
-// fields under the key. Its methods change nothing and may be called concurrently.
+// RSS is a NIC's receive-side scaling: the queue of a packet is Indirection[hash mod len], where the hash is over the
+// packet's fields with the key. Its methods change nothing and may be called concurrently.
 type RSS struct {
-	Device      string // as errors name it; may be empty
+	Device      string // the name for error messages; may be empty
 	Function    Function
 	Key         []byte   // at least 16 bytes for IPv4, 40 for IPv6
 	Indirection []uint32 // queues, not empty
@@ -66,7 +65,7 @@ type RSS struct {
 	UDP4, UDP6  Fields
 }
 
-// MicrosoftKey is the key of the verification suite in Microsoft's specification of RSS, and the default of some NICs.
+// MicrosoftKey is the key of the verification suite in Microsoft's specification of RSS, which is the default of some NICs.
 func MicrosoftKey() []byte {
 	return []byte{
 		0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb,
@@ -74,8 +73,8 @@ func MicrosoftKey() []byte {
 	}
 }
 
-// EqualIndirection returns the table that NICs start with: queues 0 to n-1 in turn, n > 0, in 128 entries or, for more
-// queues than that, in the next power of two.
+// EqualIndirection returns a NIC's default table: queues 0 to n-1 in turn, n > 0, in 128 entries or, for more queues,
+// in the next power of two.
 func EqualIndirection(n int) []uint32 {
 	n = max(n, 1)
 	size := 128
@@ -89,8 +88,8 @@ func EqualIndirection(n int) []uint32 {
 	return table
 }
 
-// Queue returns the queue on which a UDP packet from src to dst arrives, or why that cannot be told. Addresses of
-// IPv4 in IPv6 are taken as IPv4.
+// Queue returns the queue on which a UDP packet from src to dst arrives, or an error if it cannot be computed. It unmaps
+// IPv4-mapped IPv6 addresses.
 func (r *RSS) Queue(src, dst netip.AddrPort) (int, error) {
 	h, err := r.hasher(src.Addr(), dst.Addr())
 	if err != nil {
@@ -99,9 +98,9 @@ func (r *RSS) Queue(src, dst netip.AddrPort) (int, error) {
 	return int(r.Indirection[h.entry(src.Port(), dst.Port())]), nil
 }
 
-// Queues returns the queues that the table names, in order.
+// Queues returns the queues in the table, in order.
 func (r *RSS) Queues() []int {
-	shares := r.shares()
+	shares := r.queueShares()
 	queues := make([]int, len(shares))
 	for i, s := range shares {
 		queues[i] = int(s.queue)
@@ -109,8 +108,8 @@ func (r *RSS) Queues() []int {
 	return queues
 }
 
-// ByPort returns nil if the source port of a UDP packet of that address's IP version has a part in the choice of its
-// queue and the choice can be computed; else ErrNotByPort, with the command that may change it, or ErrUnknownHash.
+// ByPort returns nil if the source port of a UDP packet of that address's IP version affects its queue and the queue
+// can be computed. Otherwise it returns ErrNotByPort, with the command that may change it, or ErrUnknownHash.
 func (r *RSS) ByPort(addr netip.Addr) error {
 	fields, version := r.UDP6, 6
 	if addr.Unmap().Is4() {
@@ -128,9 +127,9 @@ func (r *RSS) ByPort(addr netip.Addr) error {
 
 func (r *RSS) name() string { return cmp.Or(r.Device, "the NIC") }
 
-// hasher computes the table's entry for packets between two addresses.
+// hasher computes the table index for packets between two addresses.
 type hasher struct {
-	addresses uint32 // their part of the hash
+	addresses uint32 // the addresses' part of the hash
 	key       []byte // for the ports; nil if they are not hashed
 	transform Transform
 	entries   uint32
@@ -185,7 +184,7 @@ func (h *hasher) entry(src, dst uint16) uint32 {
 	return hash % h.entries
 }
 
-// apply transforms source and destination, which are a half of pair each.
+// apply transforms source and destination, the two halves of pair.
 func (t Transform) apply(pair []byte) {
 	src, dst := pair[:len(pair)/2], pair[len(pair)/2:]
 	for i, s := range src {

@@ -23,7 +23,7 @@ func wholeHash() *RSS {
 	return &RSS{Key: MicrosoftKey(), Indirection: table}
 }
 
-func TestQueueIsTheHashsEntryOfTheTable(t *testing.T) {
+func TestQueueIsTableEntryOfHash(t *testing.T) {
 	for _, v := range vectors {
 		src, dst := netip.MustParseAddrPort(v.src), netip.MustParseAddrPort(v.dst)
 		r := wholeHash()
@@ -37,7 +37,7 @@ func TestQueueIsTheHashsEntryOfTheTable(t *testing.T) {
 	}
 }
 
-func TestTransformsAreWhatTheKernelDocuments(t *testing.T) {
+func TestTransformsMatchKernelDocumentation(t *testing.T) {
 	// Documentation/networking/scaling.rst, "RSS: Receive Side Scaling".
 	src, dst := netip.MustParseAddrPort("192.0.2.1:61000"), netip.MustParseAddrPort("198.51.100.2:51820")
 	for transform, input := range map[Transform][]byte{
@@ -58,7 +58,7 @@ func TestTransformsAreWhatTheKernelDocuments(t *testing.T) {
 	}
 }
 
-func TestAddressesOfIPv4InIPv6AreIPv4(t *testing.T) {
+func TestMappedIPv4AddressesAreUnmapped(t *testing.T) {
 	r := wholeHash()
 	src, dst := netip.MustParseAddrPort("192.0.2.1:1"), netip.MustParseAddrPort("192.0.2.2:2")
 	mapped := netip.AddrPortFrom(netip.MustParseAddr("::ffff:192.0.2.1"), 1)
@@ -68,7 +68,7 @@ func TestAddressesOfIPv4InIPv6AreIPv4(t *testing.T) {
 	}
 }
 
-func TestQueuesAreThoseThatTheTableNames(t *testing.T) {
+func TestQueuesListsTableQueues(t *testing.T) {
 	r := &RSS{Indirection: []uint32{7, 3, 7, 0, 4294967295}}
 	if got := r.Queues(); !slices.Equal(got, []int{0, 3, 7, 4294967295}) {
 		t.Errorf("got %v", got)
@@ -78,7 +78,7 @@ func TestQueuesAreThoseThatTheTableNames(t *testing.T) {
 	}
 }
 
-func TestEqualTablesHoldEachQueue(t *testing.T) {
+func TestEqualIndirectionContainsEachQueue(t *testing.T) {
 	for n, size := range map[int]int{-1: 128, 0: 128, 1: 128, 16: 128, 48: 128, 128: 128, 129: 256, 1000: 1024} {
 		table := EqualIndirection(n)
 		if got := len((&RSS{Indirection: table}).Queues()); len(table) != size || got != max(n, 1) {
@@ -87,7 +87,7 @@ func TestEqualTablesHoldEachQueue(t *testing.T) {
 	}
 }
 
-func TestHashThatCannotBeComputedIsRefused(t *testing.T) {
+func TestUnknownHashIsRejected(t *testing.T) {
 	v4, v6 := netip.MustParseAddrPort("192.0.2.1:1"), netip.MustParseAddrPort("[2001:db8::1]:1")
 	for name, c := range map[string]struct {
 		rss      RSS
@@ -120,7 +120,7 @@ func TestHashThatCannotBeComputedIsRefused(t *testing.T) {
 	}
 }
 
-func TestHashByAddressesSaysHowToAddThePorts(t *testing.T) {
+func TestAddressHashErrorNamesEthtoolCommand(t *testing.T) {
 	for addr, want := range map[string]string{"192.0.2.1": "-N eth7 rx-flow-hash udp4 sdfn", "2001:db8::1": "-N eth7 rx-flow-hash udp6 sdfn"} {
 		r := microsoftRSS(4)
 		r.Device, r.UDP4, r.UDP6 = "eth7", AddressesOnly, AddressesOnly

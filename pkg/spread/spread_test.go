@@ -33,7 +33,7 @@ func TestRangesOfPorts(t *testing.T) {
 	}
 }
 
-func TestRangesOverlapBothWaysRound(t *testing.T) {
+func TestPortsOverlapIsSymmetric(t *testing.T) {
 	for _, c := range []struct {
 		a, b Ports
 		want bool

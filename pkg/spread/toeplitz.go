@@ -4,12 +4,12 @@ package spread
 
 import "encoding/binary"
 
-// windowLen is how many bytes of key one bit of input selects: the hash is 32 bits wide.
+// windowLen is the number of key bytes that one bit of input selects: the hash is 32 bits wide.
 const windowLen = 4
 
-// toeplitz returns the Toeplitz hash of input (Microsoft, "RSS hashing functions"): of each bit that is set, the 32 bits
-// of the key that begin at the bit's position, all of them added without carry. The key has at least windowLen bytes
-// more than the input. As it is linear, the hash of a message is the sum of the hashes of its parts, each under the key
+// toeplitz returns the Toeplitz hash of input (Microsoft, "RSS hashing functions"): for each set bit, the 32 bits of
+// the key that begin at the bit's position, all combined by xor. The key must be at least windowLen bytes longer than
+// the input. The function is linear: the hash of a message is the xor of the hashes of its parts, each with the key
 // from the part's offset on.
 func toeplitz(key, input []byte) uint32 {
 	var hash uint32
