@@ -15,17 +15,17 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
 
-// CookieChecker checks the MACs of handshake messages that come to one public key, and hands out cookies
+// CookieChecker checks the MACs of handshake messages to one public key, and issues cookies
 // (paper §5.4.7). A cookie is bound to the sender's address and port, and to a secret that is renewed every 120 s. It is
 // safe for concurrent use.
 type CookieChecker struct {
 	hidden
 	keys macKeys
 
-	mu     sync.Mutex
-	secret [KeySize]byte
-	born   int64
-	valid  bool // secret has been made
+	mu      sync.Mutex
+	secret  [KeySize]byte
+	created int64
+	valid   bool // secret has been made
 }
 
 // NewCookieChecker returns a CookieChecker for our public key. Make a new one when that changes.
@@ -33,8 +33,8 @@ func NewCookieChecker(local PublicKey) *CookieChecker {
 	return &CookieChecker{keys: newMACKeys(local)}
 }
 
-// Check reports whether mac1, and whether mac1 and mac2 of an initiation or response from src are right at the instant
-// now. Any other b has neither.
+// Check reports whether mac1, and whether mac1 and mac2 of an initiation or response from src are valid at the instant
+// now. Both are false for any other b.
 func (c *CookieChecker) Check(b []byte, src netip.AddrPort, now int64) (mac1OK, mac2OK bool) {
 	macs, reason := wire.SplitMACs(b)
 	if reason != drop.None {
@@ -44,8 +44,8 @@ func (c *CookieChecker) Check(b []byte, src netip.AddrPort, now int64) (mac1OK, 
 	if !equal(want[:], macs.MAC1[:]) {
 		return false, false
 	}
-	secret, ok := c.current(now)
-	if !ok || *macs.MAC2 == [wire.MACLen]byte{} { // nobody has a cookie, or the sender has none: the usual case
+	secret, ok := c.currentSecret(now)
+	if !ok || *macs.MAC2 == [wire.MACLen]byte{} { // no cookie was issued, or the sender has none: the usual case
 		return true, false
 	}
 	cookie := makeCookie(&secret, src)
@@ -62,7 +62,7 @@ func (c *CookieChecker) CreateReply(
 	if reason != drop.None {
 		return fmt.Errorf("creating a cookie reply: %w: %v", ErrNoHandshakeMessage, reason)
 	}
-	secret, err := c.renewed(now, rand)
+	secret, err := c.freshSecret(now, rand)
 	if err != nil {
 		return fmt.Errorf("creating a cookie secret: %w", err)
 	}
@@ -80,29 +80,29 @@ func (c *CookieChecker) CreateReply(
 	return nil
 }
 
-// current returns the secret unless it is too old.
-func (c *CookieChecker) current(now int64) (secret [KeySize]byte, ok bool) {
+// currentSecret returns the secret, and whether it is valid and not too old.
+func (c *CookieChecker) currentSecret(now int64) (secret [KeySize]byte, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.secret, c.fresh(now)
+	return c.secret, c.isFresh(now)
 }
 
-// renewed returns the secret, made anew if it is too old.
-func (c *CookieChecker) renewed(now int64, rand io.Reader) ([KeySize]byte, error) {
+// freshSecret returns the secret, and renews it first if it is too old.
+func (c *CookieChecker) freshSecret(now int64, rand io.Reader) ([KeySize]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.fresh(now) {
+	if c.isFresh(now) {
 		return c.secret, nil
 	}
 	c.valid = false
 	if _, err := io.ReadFull(rand, c.secret[:]); err != nil {
 		return [KeySize]byte{}, err
 	}
-	c.born, c.valid = now, true
+	c.created, c.valid = now, true
 	return c.secret, nil
 }
 
-func (c *CookieChecker) fresh(now int64) bool { return c.valid && now-c.born < CookieLifetime }
+func (c *CookieChecker) isFresh(now int64) bool { return c.valid && now-c.created < CookieLifetime }
 
 // makeCookie is the paper's MAC(secret, source address), where the address includes the port, as in the kernel.
 func makeCookie(secret *[KeySize]byte, src netip.AddrPort) [wire.CookieLen]byte {

@@ -13,21 +13,21 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
 
-// ErrNoHandshakeMessage says that MACs were asked for a message that has none.
+// ErrNoHandshakeMessage means that the message has no MACs.
 var ErrNoHandshakeMessage = errors.New("neither an initiation nor a response")
 
-// CookieJar adds the MACs to the handshake messages for one peer and keeps the cookie the peer hands out. It is safe
+// CookieJar adds the MACs to the handshake messages for one peer and stores the cookie that the peer issues. It is safe
 // for concurrent use.
 type CookieJar struct {
 	hidden
 	keys macKeys
 
-	mu       sync.Mutex
-	lastMAC1 [wire.MACLen]byte
-	awaiting bool // lastMAC1 was sent, and not yet answered
-	cookie   [wire.CookieLen]byte
-	received int64
-	valid    bool // cookie was received
+	mu           sync.Mutex
+	lastMAC1     [wire.MACLen]byte
+	replyPending bool // lastMAC1 was sent, and not yet answered
+	cookie       [wire.CookieLen]byte
+	received     int64
+	valid        bool // cookie was received
 }
 
 // NewCookieJar returns a CookieJar without a cookie.
@@ -44,7 +44,7 @@ func (j *CookieJar) AddMACs(b []byte, now int64) error {
 	*macs.MAC2 = [wire.MACLen]byte{}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.lastMAC1, j.awaiting = *macs.MAC1, true
+	j.lastMAC1, j.replyPending = *macs.MAC1, true
 	if j.valid && now-j.received >= CookieLifetime {
 		j.forget()
 	}
@@ -54,8 +54,9 @@ func (j *CookieJar) AddMACs(b []byte, now int64) error {
 	return nil
 }
 
-// ConsumeReply takes a cookie from a cookie reply. It is HSBadCookie, and the jar stays as it is, when the reply does
-// not answer the last message that AddMACs saw, or that was answered before; Classify's reasons come first.
+// ConsumeReply stores the cookie of a cookie reply. It returns HSBadCookie, and leaves the jar unchanged, when the
+// reply does not answer the last message that AddMACs processed, or that message already had a reply. Classify's
+// reasons come first.
 func (j *CookieJar) ConsumeReply(b []byte, now int64) drop.Reason {
 	reply, reason := wire.AsCookieReply(b)
 	if reason != drop.None {
@@ -67,23 +68,23 @@ func (j *CookieJar) ConsumeReply(b []byte, now int64) drop.Reason {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if !j.awaiting {
+	if !j.replyPending {
 		return drop.HSBadCookie
 	}
 	var cookie [wire.CookieLen]byte
 	if _, err := aead.Open(cookie[:0], reply.Nonce()[:], reply.Cookie(), j.lastMAC1[:]); err != nil {
 		return drop.HSBadCookie
 	}
-	j.cookie, j.received, j.valid, j.awaiting = cookie, now, true, false
+	j.cookie, j.received, j.valid, j.replyPending = cookie, now, true, false
 	return drop.None
 }
 
-// Wipe forgets the cookie and the message that a reply could answer.
+// Wipe erases the cookie and the mac1 that a reply could answer.
 func (j *CookieJar) Wipe() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.forget()
-	j.lastMAC1, j.awaiting = [wire.MACLen]byte{}, false
+	j.lastMAC1, j.replyPending = [wire.MACLen]byte{}, false
 }
 
 func (j *CookieJar) forget() { j.cookie, j.valid = [wire.CookieLen]byte{}, false }

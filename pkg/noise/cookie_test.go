@@ -149,7 +149,7 @@ func TestSecretIsRenewedOnlyWhenItIsOld(t *testing.T) {
 	}
 }
 
-func TestCookieRepliesThatDoNotFitAreRefusedAndDisturbNothing(t *testing.T) {
+func TestInvalidCookieRepliesAreRejectedWithoutEffect(t *testing.T) {
 	checker, jar, msg := cookieCase(t)
 	early := replyTo(t, checker, jar, msg, 0)
 	copy(msg[8:], "another ephemeral key")
@@ -172,7 +172,7 @@ func TestCookieRepliesThatDoNotFitAreRefusedAndDisturbNothing(t *testing.T) {
 			continue
 		}
 		for _, bad := range flips(reply, at) {
-			if reason := jar.ConsumeReply(bad, 0); reason == drop.None || jar.valid || !jar.awaiting {
+			if reason := jar.ConsumeReply(bad, 0); reason == drop.None || jar.valid || !jar.replyPending {
 				t.Errorf("byte %d: %v", at, reason)
 			}
 		}
@@ -217,7 +217,7 @@ func TestMACsAreOnlyForHandshakeMessages(t *testing.T) {
 	}
 }
 
-func TestMAC1IsForOneReceiver(t *testing.T) {
+func TestMAC1IsBoundToReceiver(t *testing.T) {
 	_, jar, msg := cookieCase(t)
 	if err := jar.AddMACs(msg, 0); err != nil {
 		t.Fatal(err)
@@ -243,7 +243,7 @@ func TestFailingRandomnessGivesNoCookie(t *testing.T) {
 	}
 }
 
-func TestCookiesServeGoroutines(t *testing.T) {
+func TestCookiesAreSafeForConcurrentUse(t *testing.T) {
 	checker, jar, msg := cookieCase(t)
 	giveCookie(t, checker, jar, msg)
 	var wg sync.WaitGroup

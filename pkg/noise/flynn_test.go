@@ -130,8 +130,8 @@ func TestResponderAgreesWithAnIndependentInitiator(t *testing.T) {
 	}
 }
 
-// TestMessagesAreTheOraclesByteForByte feeds both the same randomness.
-func TestMessagesAreTheOraclesByteForByte(t *testing.T) {
+// TestMessagesMatchOracleByteForByte feeds both the same randomness.
+func TestMessagesMatchOracleByteForByte(t *testing.T) {
 	for _, p := range pairs() {
 		a, b := p.sides(t)
 		public := p.b.Public()

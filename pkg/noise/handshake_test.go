@@ -115,7 +115,7 @@ func TestHandshakeGivesBothSidesTheSameKeys(t *testing.T) {
 	}
 }
 
-func TestPresharedKeyIsReadWhenItIsMixed(t *testing.T) {
+func TestPresharedKeyMayChangeDuringHandshake(t *testing.T) {
 	a, b := newSides(t)
 	i, initiation := initiate(t, a)
 	r := accept(t, b, initiation[:])
@@ -129,7 +129,7 @@ func TestPresharedKeyIsReadWhenItIsMixed(t *testing.T) {
 	}
 }
 
-func TestResponseIsTakenOnce(t *testing.T) {
+func TestResponseIsAcceptedOnce(t *testing.T) {
 	a, b := newSides(t)
 	i, initiation := initiate(t, a)
 	_, response := respond(t, accept(t, b, initiation[:]), PresharedKey{})
@@ -140,7 +140,7 @@ func TestResponseIsTakenOnce(t *testing.T) {
 	}
 }
 
-func TestNewInitiationOutdatesTheOneBefore(t *testing.T) {
+func TestNewInitiationReplacesPrevious(t *testing.T) {
 	a, b := newSides(t)
 	i, initiation := initiate(t, a)
 	_, response := respond(t, accept(t, b, initiation[:]), PresharedKey{})
@@ -160,7 +160,7 @@ func flips(b []byte, at int) [][]byte {
 	return [][]byte{low, high}
 }
 
-func TestEachByteOfAnInitiationCounts(t *testing.T) {
+func TestEveryByteOfInitiationIsAuthenticated(t *testing.T) {
 	a, b := newSides(t)
 	_, msg := initiate(t, a)
 	checker, jar := NewCookieChecker(b.Public()), NewCookieJar(a.remote)
@@ -194,7 +194,7 @@ func TestEachByteOfAnInitiationCounts(t *testing.T) {
 	accept(t, b, msg[:])
 }
 
-func TestForgedResponsesCannotEndAHandshake(t *testing.T) {
+func TestForgedResponseDoesNotEndHandshake(t *testing.T) {
 	a, b := newSides(t)
 	i, initiation := initiate(t, a)
 	theirs, response := respond(t, accept(t, b, initiation[:]), PresharedKey{})
@@ -230,7 +230,7 @@ func TestForgedResponsesCannotEndAHandshake(t *testing.T) {
 	}
 }
 
-func TestResponderGoesThroughItsStepsInOrder(t *testing.T) {
+func TestResponderRequiresStepsInOrder(t *testing.T) {
 	a, b := newSides(t)
 	_, initiation := initiate(t, a)
 	r, response := NewResponder(b.Identity), new(wire.Response)
@@ -299,7 +299,7 @@ func TestInitiationForAnotherKeyIsRefused(t *testing.T) {
 	}
 }
 
-func TestClaimOfAForeignKeyIsNotAuthenticated(t *testing.T) {
+func TestClaimedForeignKeyIsNotAuthenticated(t *testing.T) {
 	a, b := newSides(t)
 	mallory := newIdentity(t, 6)
 	forged := newRemote(t, mallory, b.Public())

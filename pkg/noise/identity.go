@@ -9,11 +9,11 @@ import (
 	"io"
 )
 
-// ErrLowOrder says that a public key is one of the few points for which every private key yields the same, all-zero
-// secret. Such a key never completes a handshake.
+// ErrLowOrder means that a public key is a point of low order: every private key yields the all-zero secret with it. Such
+// a key never completes a handshake.
 var ErrLowOrder = errors.New("public key of low order")
 
-// ErrNoPrivateKey says that an Identity was asked of the zero private key, which stands for none.
+// ErrNoPrivateKey means that NewIdentity was called with the zero private key, which means none.
 var ErrNoPrivateKey = errors.New("no private key")
 
 // Identity is our static key pair. It never changes and is safe for concurrent use.
@@ -24,7 +24,7 @@ type Identity struct {
 	start   symmetric // of handshakes we respond to
 }
 
-// NewIdentity precomputes what the handshakes of a private key share. The zero key is ErrNoPrivateKey.
+// NewIdentity precomputes the state that all handshakes with a private key share. The zero key is ErrNoPrivateKey.
 func NewIdentity(key PrivateKey) (*Identity, error) {
 	if key.IsZero() {
 		return nil, ErrNoPrivateKey
@@ -41,7 +41,7 @@ func NewIdentity(key PrivateKey) (*Identity, error) {
 // Public returns the public key.
 func (id *Identity) Public() PublicKey { return id.public }
 
-// Remote is a peer's static public key together with what follows from it and our Identity. It never changes and is
+// Remote is a peer's static public key with the values derived from it and our Identity. It never changes and is
 // safe for concurrent use; make a new one when the Identity changes.
 type Remote struct {
 	hidden
@@ -52,7 +52,7 @@ type Remote struct {
 	macs   macKeys
 }
 
-// NewRemote precomputes what the handshakes with a peer share. A peer's key of low order is ErrLowOrder; stock
+// NewRemote precomputes the state that all handshakes with a peer share. A peer's key of low order is ErrLowOrder; stock
 // implementations keep such a peer in their configuration and never talk to it.
 func NewRemote(local *Identity, public PublicKey) (*Remote, error) {
 	shared, ok := exchange(local.private, (*[KeySize]byte)(&public))

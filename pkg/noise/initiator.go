@@ -25,7 +25,7 @@ type Initiator struct {
 func NewInitiator(remote *Remote) *Initiator { return &Initiator{remote: remote} }
 
 // CreateInitiation writes the first message (paper §5.4.2) with our index sender, and with zero MACs, which
-// CookieJar.AddMACs fills in. It takes the place of a handshake that was in flight. now must be later than in all
+// CookieJar.AddMACs fills in. It replaces a handshake in flight. now must be later than in all
 // initiations before it to this peer. rand must be good: 32 of its bytes become the ephemeral private key. On error,
 // which only rand can cause, no handshake is in flight.
 func (i *Initiator) CreateInitiation(msg *wire.Initiation, sender uint32, now Timestamp, rand io.Reader) error {
@@ -56,10 +56,10 @@ func (i *Initiator) CreateInitiation(msg *wire.Initiation, sender uint32, now Ti
 }
 
 // ConsumeResponse takes the second message (paper §5.4.3) and returns the session's keys. psk is the peer's preshared
-// key at this moment; the zero key stands for none. The MACs are not looked at: CookieChecker.Check comes first.
+// key at this moment; the zero key stands for none. It does not check the MACs: call CookieChecker.Check first.
 //
 // On success the handshake is over and its state wiped. A message that is no response to the handshake in flight is
-// refused with HSInvalid (or with Classify's reasons) and leaves the handshake as it was, so that a forged response
+// rejected with HSInvalid (or with Classify's reasons) and leaves the handshake as it was, so that a forged response
 // cannot end it.
 func (i *Initiator) ConsumeResponse(b []byte, psk *PresharedKey) (Keys, drop.Reason) {
 	msg, reason := wire.AsResponse(b)
@@ -86,7 +86,7 @@ func (i *Initiator) ConsumeResponse(b []byte, psk *PresharedKey) (Keys, drop.Rea
 	return keys, drop.None
 }
 
-// mixShared adds what the responder's ephemeral key shares with our ephemeral and our static key.
+// mixShared mixes in the DH results of the responder's ephemeral key with our ephemeral and our static key.
 func (i *Initiator) mixShared(state *symmetric, ephemeral *[KeySize]byte) bool {
 	for _, private := range []*ecdh.PrivateKey{i.ephemeral, i.remote.local.private} {
 		shared, ok := exchange(private, ephemeral)
@@ -99,9 +99,9 @@ func (i *Initiator) mixShared(state *symmetric, ephemeral *[KeySize]byte) bool {
 	return true
 }
 
-// InFlight reports whether a response is awaited, and for which sender index.
+// InFlight reports whether a handshake awaits its response, and its sender index.
 func (i *Initiator) InFlight() (sender uint32, ok bool) { return i.sender, i.ephemeral != nil }
 
-// Wipe ends the handshake in flight, if any, and overwrites its state. Of the ephemeral private key, which crypto/ecdh
-// holds, only the reference goes.
+// Wipe ends the handshake in flight, if any, and overwrites its state. crypto/ecdh holds the ephemeral
+// private key, so only the reference to it is dropped.
 func (i *Initiator) Wipe() { *i = Initiator{remote: i.remote} }

@@ -16,7 +16,7 @@ import (
 // KeySize is the size of every key, in bytes.
 const KeySize = 32
 
-// ErrKeyFormat is in the chain of every error of ParseBase64 and ParseHex. These errors never quote their input.
+// ErrKeyFormat is wrapped by every error of ParseBase64 and ParseHex. These errors never quote their input.
 var ErrKeyFormat = errors.New("malformed key")
 
 // PrivateKey is a Curve25519 private key. It redacts itself; Base64 and Hex reveal it.
@@ -79,8 +79,8 @@ func ParseHex[K Key](s string) (K, error) {
 	return K(raw[:]), nil
 }
 
-// Clamp returns the key with the bits fixed that Curve25519 fixes (RFC 7748, §5). The result stands for the same public
-// key; it is what stock implementations show. The zero key, which stands for none, stays zero.
+// Clamp returns the key clamped as for Curve25519 (RFC 7748, §5). The result has the same public key, and stock
+// implementations show it in this form. The zero key, which means none, stays zero.
 func (k PrivateKey) Clamp() PrivateKey {
 	if k.IsZero() {
 		return k

@@ -121,7 +121,7 @@ func TestBase64IsAsStrictAsWG(t *testing.T) {
 	}
 }
 
-func TestHexIsWhatTheUAPIUses(t *testing.T) {
+func TestHexMatchesUAPI(t *testing.T) {
 	const good = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
 	for _, s := range []string{good, strings.ToUpper(good)} {
 		if key, err := ParseHex[PresharedKey](s); err != nil || key.Hex() != good {

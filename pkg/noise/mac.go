@@ -12,13 +12,13 @@ import (
 // nanoseconds: 120 s (paper §5.4.7, §6.6).
 const CookieLifetime int64 = 120e9
 
-// The labels that set the keys of mac1 and of cookie replies apart (paper §5.4.4, §5.4.7).
+// The labels that separate the keys of mac1 and of cookie replies (paper §5.4.4, §5.4.7).
 const (
 	labelMAC1   = "mac1----"
 	labelCookie = "cookie--"
 )
 
-// macKeys follow from the public key of the side that checks mac1 and hands out cookies. They are no secrets towards
+// macKeys are derived from the public key of the side that checks mac1 and issues cookies. They are not secret from
 // anyone who knows that public key.
 type macKeys struct {
 	mac1   [blake2s.Size]byte
@@ -32,7 +32,7 @@ func newMACKeys(public PublicKey) macKeys {
 	}
 }
 
-// mac is BLAKE2s keyed and with 16 bytes of output, of all parts. key has at most 32 bytes.
+// mac is keyed BLAKE2s with 16 bytes of output, over all parts. key has at most 32 bytes.
 func mac(key []byte, parts ...[]byte) (sum [wire.MACLen]byte) {
 	h, err := blake2s.New128(key)
 	if err != nil {

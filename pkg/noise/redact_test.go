@@ -149,8 +149,8 @@ func TestRedactionIsVisible(t *testing.T) {
 	}
 }
 
-// TestTracesFindALeak guards the tests above against traces that find nothing.
-func TestTracesFindALeak(t *testing.T) {
+// TestLeakDetectorFindsLeak guards the tests above against traces that find nothing.
+func TestLeakDetectorFindsLeak(t *testing.T) {
 	raw := [4]byte{leaky, leaky, leaky, leaky}
 	asJSON, _ := json.Marshal(raw)
 	for _, out := range []string{

@@ -11,7 +11,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
 
-// ErrNotAuthenticated says that CreateResponse was called without an initiation that Authenticate accepted.
+// ErrNotAuthenticated means that CreateResponse was called before Authenticate accepted an initiation.
 var ErrNotAuthenticated = errors.New("no authenticated initiation")
 
 // Responder is the responding side of one handshake after another: ConsumeInitiation, Authenticate, CreateResponse.
@@ -28,7 +28,7 @@ type Responder struct {
 	sender    uint32                                // the initiator's index
 }
 
-// stage is how far a Responder has come.
+// stage is the state of a Responder.
 type stage uint8
 
 const (
@@ -40,11 +40,11 @@ const (
 // NewResponder returns a Responder without a handshake.
 func NewResponder(local *Identity) *Responder { return &Responder{local: local} }
 
-// ConsumeInitiation takes the first message (paper §5.4.2) as far as the initiator's static public key, by which the
-// caller finds the peer. Anybody who knows our public key can make a message that comes this far: what it returns is a
-// claim until Authenticate confirms it. The MACs are not looked at: CookieChecker.Check comes first.
+// ConsumeInitiation decrypts the first message (paper §5.4.2) up to the initiator's static public key, by which the
+// caller finds the peer. Anyone who knows our public key can create a message that gets this far: the returned key is
+// unverified until Authenticate confirms it. It does not check the MACs: call CookieChecker.Check first.
 //
-// It is HSInvalid when the message does not decrypt, or Classify's reasons. Any earlier handshake is forgotten.
+// It returns HSInvalid when the message does not decrypt, or Classify's reasons. Any earlier handshake is dropped.
 func (r *Responder) ConsumeInitiation(b []byte) (PublicKey, drop.Reason) {
 	r.Wipe()
 	msg, reason := wire.AsInitiation(b)
@@ -70,9 +70,10 @@ func (r *Responder) ConsumeInitiation(b []byte) (PublicKey, drop.Reason) {
 	return r.static, drop.None
 }
 
-// Authenticate finishes the first message with the peer whose key ConsumeInitiation returned. It proves that the
-// initiator holds that key, and costs no Diffie-Hellman. The caller refuses a timestamp that is not After the peer's
-// last one (HSReplay), and stores it otherwise, before it goes on. On HSInvalid the handshake is forgotten.
+// Authenticate processes the rest of the first message with the peer whose key ConsumeInitiation returned. It proves
+// that the initiator holds that key, without a Diffie-Hellman computation. The caller must reject a timestamp that is
+// not After the peer's last one (HSReplay), and otherwise store it, before it continues. On HSInvalid the handshake
+// is dropped.
 func (r *Responder) Authenticate(remote *Remote) (Timestamp, drop.Reason) {
 	if r.stage != consumed || remote == nil || remote.local != r.local || remote.public != r.static {
 		r.Wipe()
@@ -91,8 +92,8 @@ func (r *Responder) Authenticate(remote *Remote) (Timestamp, drop.Reason) {
 
 // CreateResponse writes the second message (paper §5.4.3) with our index sender, and with zero MACs, which
 // CookieJar.AddMACs fills in, and returns the session's keys. psk is the peer's preshared key at this moment; the zero
-// key stands for none. rand must be good: 32 of its bytes become the ephemeral private key. The handshake is over then,
-// on error too: rand's, or ErrNotAuthenticated.
+// key stands for none. rand must be good: 32 of its bytes become the ephemeral private key. The handshake is
+// over afterwards, also on error: rand's error, or ErrNotAuthenticated.
 func (r *Responder) CreateResponse(
 	msg *wire.Response, sender uint32, psk *PresharedKey, rand io.Reader,
 ) (Keys, error) {
@@ -114,7 +115,7 @@ func (r *Responder) CreateResponse(
 	return keys, nil
 }
 
-// mixEphemeral makes our ephemeral key, writes it, and adds it and what it shares with the initiator's keys.
+// mixEphemeral creates our ephemeral key, writes it, and mixes in the key and its DH results with the initiator's keys.
 func (r *Responder) mixEphemeral(msg *wire.Response, rand io.Reader) error {
 	ephemeral, err := newEphemeral(rand)
 	if err != nil {
@@ -133,5 +134,5 @@ func (r *Responder) mixEphemeral(msg *wire.Response, rand io.Reader) error {
 	return nil
 }
 
-// Wipe forgets the handshake and overwrites its state.
+// Wipe ends the handshake and overwrites its state.
 func (r *Responder) Wipe() { *r = Responder{local: r.local} }

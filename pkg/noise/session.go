@@ -5,11 +5,11 @@ package noise
 // SessionKey encrypts one direction of a session (ChaCha20-Poly1305). It redacts itself.
 type SessionKey [KeySize]byte
 
-// Keys are what a handshake leaves: the keys of one session. The owner wipes them once the ciphers are made.
+// Keys are the result of a handshake: the keys of one session. The owner wipes them once the ciphers are created.
 type Keys struct {
 	Send SessionKey
 	Recv SessionKey
-	// Local is the index the peer addresses us by, Remote the one we address the peer by.
+	// Local is the receiver index of messages to us, Remote that of messages to the peer.
 	Local  uint32
 	Remote uint32
 	// Initiator is set on the side that sent the initiation.

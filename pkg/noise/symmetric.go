@@ -17,7 +17,7 @@ const (
 	identifier   = "WireGuard v1 zx2c4 Jason@zx2c4.com"
 )
 
-// symmetric is Noise's SymmetricState: the chaining key C and the transcript hash H. Copying it takes a checkpoint.
+// symmetric is Noise's SymmetricState: the chaining key C and the transcript hash H. A copy of it is a checkpoint.
 type symmetric struct {
 	chain [blake2s.Size]byte
 	hash  [blake2s.Size]byte

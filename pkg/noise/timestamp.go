@@ -68,7 +68,7 @@ func (c *Clock) Now(wall time.Time) Timestamp {
 	return t
 }
 
-// Resume has all timestamps from now on come after t, which another Clock has given, even if the wall clock has gone back.
+// Resume makes all later timestamps come after t, which another Clock returned, even if the wall clock has gone back.
 func (c *Clock) Resume(t Timestamp) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

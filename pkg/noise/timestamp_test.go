@@ -96,7 +96,7 @@ func TestClockNeverRepeatsNorGoesBack(t *testing.T) {
 	}
 }
 
-func TestClockGoesOnAfterAnother(t *testing.T) {
+func TestClockResumesAfterAnother(t *testing.T) {
 	for _, ns := range []int64{0, 500_000_000, 999_999_999} {
 		wall := time.Unix(1000, ns)
 		at := NewTimestamp(wall)
@@ -145,7 +145,7 @@ func TestLowBitsDoNotChangeTheOrder(t *testing.T) {
 	}
 }
 
-func TestClockServesGoroutinesDistinctTimestamps(t *testing.T) {
+func TestClockConcurrentTimestampsAreDistinct(t *testing.T) {
 	var clock Clock
 	var wg sync.WaitGroup
 	var mu sync.Mutex

@@ -20,7 +20,7 @@ func bytesOf(src netip.AddrPort) []byte {
 	return b
 }
 
-func TestJarAgreesWithAnIndependentChecker(t *testing.T) {
+func TestCookieJarMatchesIndependentChecker(t *testing.T) {
 	a, b := newSides(t)
 	_, msg := initiate(t, a)
 	jar, src := NewCookieJar(a.remote), bytesOf(testSource(1000))
@@ -52,7 +52,7 @@ func TestJarAgreesWithAnIndependentChecker(t *testing.T) {
 	}
 }
 
-func TestCheckerAgreesWithAnIndependentGenerator(t *testing.T) {
+func TestCookieCheckerMatchesIndependentGenerator(t *testing.T) {
 	a, b := newSides(t)
 	_, msg := initiate(t, a)
 	checker := NewCookieChecker(b.Public())
