@@ -1,13 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package chachapoly is ChaCha20-Poly1305 (RFC 8439) as WireGuard's data messages use it (paper, §5.4.6), for many
-// messages a call: no additional data, a nonce of four zero bytes and a 64-bit little-endian counter, in place, the
-// tag behind the text.
-//
-// Where the CPU has AVX-512 with IFMA, blocks of different messages share vector lanes: sixteen blocks of ChaCha20 and
-// eight messages of Poly1305 at a time. Elsewhere, and where there are too few messages to fill the lanes, it is
-// golang.org/x/crypto message by message. Time depends on the number and lengths of the messages and on which of them
-// were valid, not on keys or contents.
 package chachapoly
 
 import (
@@ -35,28 +27,28 @@ type Message struct {
 	Valid   bool   // set by Open: the tag is right and Text[:len-TagLen] is plaintext
 }
 
-// Key is a key of one direction. Any number of goroutines may use it at once, each with a Scratch of its own. Its bytes
-// are overwritten some time after it has become unreachable, not earlier: a lane that still seals would encrypt under a
-// known key.
+// Key is the key of one direction. Any number of goroutines may use it at once, each with its own Scratch. Its bytes
+// are overwritten some time after it has become unreachable. They must not be overwritten earlier: a lane that is
+// still sealing would encrypt with a known key.
 type Key struct {
 	impl   atomic.Pointer[implementation]
 	secret *secret
 }
 
-// secret is what a Key's cleanup overwrites, and so must not lead back to the Key.
+// secret is overwritten by a Key's cleanup, so it must not refer to the Key.
 type secret struct {
-	state [16]uint32 // RFC 8439 2.3, words 12, 14 and 15 are each lane's own; 13 is zero in WireGuard
+	state [16]uint32 // RFC 8439 2.3; words 12, 14 and 15 differ per lane; 13 is zero in WireGuard
 	aead  cipher.AEAD
 	wiped atomic.Bool
 }
 
-// NewKey makes a Key of Implementation. The caller wipes its own copy. The only error is that the build refuses the
-// cipher (FIPS 140-only mode).
+// NewKey returns a Key that uses Implementation. The caller wipes its own copy. The only error is that the build rejects
+// the cipher (FIPS 140-only mode).
 func NewKey(key *[KeyLen]byte) (*Key, error) {
 	return newKey(implementations()[0], key, 0)
 }
 
-// NewKeyWith makes a Key of one of Implementations.
+// NewKeyWith returns a Key that uses one of Implementations.
 func NewKeyWith(impl string, key *[KeyLen]byte) (*Key, error) {
 	i, err := lookup(impl)
 	if err != nil {
@@ -68,7 +60,7 @@ func NewKeyWith(impl string, key *[KeyLen]byte) (*Key, error) {
 func newKey(impl *implementation, key *[KeyLen]byte, prefix uint32) (*Key, error) {
 	aead, err := chacha20poly1305.New(key[:])
 	if err != nil {
-		return nil, fmt.Errorf("making a cipher: %w", err)
+		return nil, fmt.Errorf("creating a cipher: %w", err)
 	}
 	s := &secret{aead: aead}
 	for i, word := range []string{"expa", "nd 3", "2-by", "te k"} {
@@ -87,7 +79,7 @@ func newKey(impl *implementation, key *[KeyLen]byte, prefix uint32) (*Key, error
 // Implementation is the name of the implementation that k uses.
 func (k *Key) Implementation() string { return k.impl.Load().name }
 
-// Use makes k use another of Implementations from the next call on. It may be called while others use k.
+// Use switches k to another of Implementations from the next call on. It may be called while other goroutines use k.
 func (k *Key) Use(impl string) error {
 	i, err := lookup(impl)
 	if err == nil {
@@ -96,9 +88,9 @@ func (k *Key) Use(impl string) error {
 	return err
 }
 
-// Seal encrypts each message's Text in place and writes its tag behind it. A Text shorter than TagLen is left alone.
+// Seal encrypts each message's Text in place and writes its tag behind it. A Text shorter than TagLen stays unchanged.
 func (k *Key) Seal(s *Scratch, msgs []Message) {
-	if impl := k.impl.Load(); impl.seal != nil && impl.worth(msgs) {
+	if impl := k.impl.Load(); impl.seal != nil && impl.suits(msgs) {
 		impl.seal(k.secret, s, msgs)
 	} else {
 		sealEach(k.secret, s, msgs)
@@ -107,9 +99,9 @@ func (k *Key) Seal(s *Scratch, msgs []Message) {
 }
 
 // Open authenticates each message, sets Valid accordingly, and decrypts the valid ones in place. The text of an invalid
-// one is what it was, or zeros. A Text shorter than TagLen is invalid.
+// one is unchanged or zeroed. A Text shorter than TagLen is invalid.
 func (k *Key) Open(s *Scratch, msgs []Message) {
-	if impl := k.impl.Load(); impl.open != nil && impl.worth(msgs) {
+	if impl := k.impl.Load(); impl.open != nil && impl.suits(msgs) {
 		impl.open(k.secret, s, msgs)
 	} else {
 		openEach(k.secret, s, msgs)

@@ -17,7 +17,7 @@ func eachImplementation(t *testing.T, test func(t *testing.T, i *implementation)
 	t.Helper()
 	for _, i := range implementations() {
 		forced := *i
-		forced.worth = func([]Message) bool { return true }
+		forced.suits = func([]Message) bool { return true }
 		t.Run(i.name, func(t *testing.T) { test(t, &forced) })
 	}
 }

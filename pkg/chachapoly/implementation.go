@@ -10,23 +10,23 @@ import (
 // Generic is the implementation that runs everywhere: golang.org/x/crypto, message by message.
 const Generic = "generic"
 
-// implementation is one way to seal and open. worth tells whether a set is big enough for it; smaller ones are treated
-// as by Generic, whose functions are nil.
+// implementation is one implementation of sealing and opening. suits reports whether a set of messages is large
+// enough for it; smaller sets are processed as by Generic, whose functions are nil.
 type implementation struct {
 	name  string
 	seal  func(*secret, *Scratch, []Message)
 	open  func(*secret, *Scratch, []Message)
-	worth func([]Message) bool
+	suits func([]Message) bool
 }
 
 var generic = &implementation{name: Generic}
 
-// implementations are probed once: what the CPU lacks, or computes wrong, is not in the list.
+// implementations are probed once; the list excludes those that the CPU does not support or computes wrongly.
 var implementations = sync.OnceValue(func() []*implementation {
-	return append(trainImplementations(), generic)
+	return append(vectorImplementations(), generic)
 })
 
-// Implementations lists what runs on this CPU, fastest first; Generic is always the last.
+// Implementations lists the implementations that this CPU supports, fastest first; Generic is always the last.
 func Implementations() []string {
 	var names []string
 	for _, i := range implementations() {
@@ -35,7 +35,7 @@ func Implementations() []string {
 	return names
 }
 
-// Implementation is the name of what NewKey uses, for doctor and metrics.
+// Implementation is the name of the implementation that NewKey uses, for doctor and metrics.
 func Implementation() string { return implementations()[0].name }
 
 func lookup(name string) (*implementation, error) {
@@ -44,5 +44,5 @@ func lookup(name string) (*implementation, error) {
 			return i, nil
 		}
 	}
-	return nil, fmt.Errorf("choosing the cipher's implementation: this CPU does not run %q", name)
+	return nil, fmt.Errorf("selecting the cipher implementation: this CPU does not support %q", name)
 }

@@ -19,7 +19,7 @@ func TestListsGenericLast(t *testing.T) {
 	}
 }
 
-func TestMakesAndTurnsKeysToWhatIsAskedFor(t *testing.T) {
+func TestKeysUseRequestedImplementation(t *testing.T) {
 	var bytes [KeyLen]byte
 	for _, name := range Implementations() {
 		k, err := NewKeyWith(name, &bytes)
@@ -41,7 +41,7 @@ func TestMakesAndTurnsKeysToWhatIsAskedFor(t *testing.T) {
 	}
 }
 
-func TestOneKeyServesManyGoroutinesWhileItIsRevoked(t *testing.T) {
+func TestKeyIsSafeForConcurrentUse(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 9))
 	key := randomKey(r)
 	k, o := mustKey(t, implementations()[0], key), newOracle(t, key)
@@ -87,7 +87,7 @@ func TestAnUnreachableKeyIsOverwritten(t *testing.T) {
 	}
 }
 
-func TestWipingKnowsOnlyTheCipherItWasWrittenFor(t *testing.T) {
+func TestWipeReturnsNilForUnknownCipher(t *testing.T) {
 	for _, other := range []any{nil, 1, new(int), &struct{ key string }{}, &struct{ k [KeyLen]byte }{}, struct{ key [KeyLen]byte }{}} {
 		if aeadKey(other) != nil {
 			t.Errorf("found a key in a %T", other)
@@ -95,7 +95,7 @@ func TestWipingKnowsOnlyTheCipherItWasWrittenFor(t *testing.T) {
 	}
 }
 
-func TestNoVerbPrintsAKey(t *testing.T) {
+func TestNoVerbPrintsKey(t *testing.T) {
 	key := &[KeyLen]byte{0: 0xaa, 1: 0xaa, 2: 0xaa, 3: 0xaa}
 	k := mustKey(t, generic, key)
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x", "%X", "%q", "%d"} {

@@ -12,7 +12,7 @@ const longest = 9000
 // lengths of the interesting kinds: at and around the sizes of blocks, passes and packets.
 var edges = []int{0, 1, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 127, 128, 129, 1008, 1023, 1024, 1025, 1420, 1440, 4096}
 
-func TestAgreesWithXCryptoOnEveryLength(t *testing.T) {
+func TestMatchesXCryptoAtEveryLength(t *testing.T) {
 	eachImplementation(t, func(t *testing.T, impl *implementation) {
 		r := rand.New(rand.NewPCG(1, 1))
 		key := randomKey(r)
@@ -23,7 +23,7 @@ func TestAgreesWithXCryptoOnEveryLength(t *testing.T) {
 	})
 }
 
-func TestAgreesWithXCryptoOnEveryLengthAmongOthers(t *testing.T) {
+func TestMatchesXCryptoAtEveryLengthInMixedSets(t *testing.T) {
 	eachImplementation(t, func(t *testing.T, impl *implementation) {
 		r := rand.New(rand.NewPCG(2, 2))
 		key := randomKey(r)
@@ -36,7 +36,7 @@ func TestAgreesWithXCryptoOnEveryLengthAmongOthers(t *testing.T) {
 	})
 }
 
-func TestAgreesWithXCryptoOnSetsOfEverySize(t *testing.T) {
+func TestMatchesXCryptoOnSetsOfEverySize(t *testing.T) {
 	eachImplementation(t, func(t *testing.T, impl *implementation) {
 		r := rand.New(rand.NewPCG(3, 3))
 		key := randomKey(r)
@@ -54,7 +54,7 @@ func TestAgreesWithXCryptoOnSetsOfEverySize(t *testing.T) {
 	})
 }
 
-func TestLeavesWhatSurroundsATextAlone(t *testing.T) {
+func TestWritesNothingOutsideText(t *testing.T) {
 	eachImplementation(t, func(t *testing.T, impl *implementation) {
 		r := rand.New(rand.NewPCG(4, 4))
 		key := randomKey(r)
@@ -68,7 +68,7 @@ func TestLeavesWhatSurroundsATextAlone(t *testing.T) {
 	})
 }
 
-func FuzzSetsAgreeWithXCrypto(f *testing.F) {
+func FuzzSetsMatchXCrypto(f *testing.F) {
 	f.Add(uint64(1), []byte{0, 0})
 	f.Add(uint64(2), []byte{90, 0, 90, 0, 90, 0, 90, 0, 90, 0, 90, 0, 90, 0, 90, 0})
 	f.Add(uint64(3), []byte{4, 0, 3, 15, 5, 7, 88, 12, 1, 1, 1, 2, 1, 3, 200, 15})
@@ -84,7 +84,7 @@ func FuzzSetsAgreeWithXCrypto(f *testing.F) {
 			k, scratch := mustKey(t, impl, key), new(Scratch)
 			newSet(t, r, o, lengths, func() int { return r.IntN(65) }).check(t, k, scratch)
 			impl := *impl
-			impl.worth = func([]Message) bool { return true }
+			impl.suits = func([]Message) bool { return true }
 			k = mustKey(t, &impl, key)
 			newSet(t, r, o, lengths, func() int { return r.IntN(65) }).check(t, k, scratch)
 			tampered(t, r, newSet(t, r, o, lengths, func() int { return r.IntN(65) }), k, scratch)

@@ -7,16 +7,18 @@ import (
 	"math/bits"
 )
 
-// polyJob is one message to be authenticated as RFC 8439 section 2.8 does without additional data: the text, padded with zeros
-// to whole blocks of 16, then eight zero bytes and the text's length as 64-bit little-endian. Assembly knows the layout.
+// polyJob is one message to be authenticated as in RFC 8439 section 2.8 without additional data: the text, padded
+// with zeros to whole blocks of 16, then eight zero bytes and the text's length as 64-bit little-endian. The assembly
+// code depends on the layout.
 type polyJob struct {
 	key  [32]byte // r, not yet clamped, and s: the first half of ChaCha20's block 0
-	text *byte    // n bytes; none before and none after are read. May be nil when n is 0
+	text *byte    // n bytes; no byte outside is read. May be nil when n is 0
 	n    int
 	tag  [16]byte // the result
 }
 
-// polyTagGeneric fills j.tag by one chain of 64-bit multiplications: for few or short messages, and the oracle of polyTags512.
+// polyTagGeneric computes j.tag with sequential 64-bit multiplications: for few or short messages, and as the oracle of
+// polyTags512.
 func polyTagGeneric(j *polyJob) {
 	m := newPolyMAC(&j.key)
 	defer m.wipe()
@@ -57,7 +59,7 @@ func (m *polyMAC) block(lo, hi, top uint64) {
 	h1, c := bits.Add64(m.h1, hi, c)
 	h2 := m.h2 + top + c
 
-	// Columns of 64 bits. h2 is below 8, so that its products fit one word.
+	// Columns of 64 bits. h2 is below 8, so its products fit into 64 bits.
 	a1, a0 := bits.Mul64(h0, m.r0)
 	b1, b0 := bits.Mul64(h1, m.r0)
 	c1, c0 := bits.Mul64(h0, m.r1)
@@ -70,7 +72,7 @@ func (m *polyMAC) block(lo, hi, top uint64) {
 	t2, c := bits.Add64(b1, d0, c)
 	t3 := d1 + c
 
-	// What is above 2^130, times 5: once times 4, as it stands there, and once times 1.
+	// Add the part above 2^130 times 5: once times 4, in its position, and once times 1.
 	f0, f1 := t2&^3, t3
 	h0, c = bits.Add64(a0, f0, 0)
 	h1, c = bits.Add64(t1, f1, c)
@@ -93,7 +95,7 @@ func (m *polyMAC) sum() (lo, hi uint64) {
 	return lo, hi
 }
 
-// wipe is a call, lest the compiler sees stores that nobody reads.
+// wipe must not be inlined: the compiler could remove the stores as dead.
 //
 //go:noinline
 func (m *polyMAC) wipe() { *m = polyMAC{} }

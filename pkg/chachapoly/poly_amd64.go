@@ -8,29 +8,30 @@ package chachapoly
 
 const (
 	polyLaneCount = 8
-	polyWindow    = 64 // jobs among which those of like length are put together
-	polyRow       = 64 // bytes that a lane takes at a time: four blocks
+	polyWindow    = 64 // number of jobs that are sorted by length
+	polyRow       = 64 // bytes that a lane processes at a time: four blocks
 )
 
-// polyLanes is what polyLanes512 works on. A message's rows of 64 bytes go to its split lanes in turn, ends aligned: the last row
-// of the last lane ends with the block of lengths, and the first may begin before the text. Assembly knows the layout.
+// polyLanes is the argument of polyLanes512. A message's rows of 64 bytes are distributed over its split lanes in
+// turn, aligned at the end: the last row of the last lane ends with the block of lengths, and the first may begin
+// before the text. The assembly code depends on the layout.
 type polyLanes struct {
 	job    [polyLaneCount]*polyJob
-	off    [polyLaneCount]int // where in the text the lane's first row begins, negative if before it
-	end    [polyLaneCount]int // the length, in lanes that end with the block of lengths, else 0
+	off    [polyLaneCount]int // the offset of the lane's first row in the text, negative if before it
+	end    [polyLaneCount]int // the text length in lanes that end with the block of lengths, else 0
 	stride int                // 64 times split
-	lead   int                // rows, of all but the last, that begin before some lane's text
-	full   int                // rows after these, but for the last
+	lead   int                // the rows, without the last, that begin before some lane's text
+	full   int                // the rows after these, without the last
 	split  int                // lanes of each message: 1, 2, 4 or 8
 }
 
-// polyLanes512 needs AVX-512 F, BW, DQ, IFMA and VBMI2. It stores the tag of every lane's job, and leaves no secret in registers
-// or on the stack.
+// polyLanes512 needs AVX-512 F, BW, DQ, IFMA and VBMI2. It stores the tag of every lane's job, and leaves no secret
+// in registers or on the stack.
 //
 //go:noescape
 func polyLanes512(l *polyLanes)
 
-// polyTags512 fills the tag of every job. Time depends on the lengths alone.
+// polyTags512 computes the tag of every job. Its time depends only on the lengths.
 func polyTags512(jobs []polyJob) {
 	for len(jobs) > 0 {
 		n := min(len(jobs), polyWindow)
@@ -45,12 +46,12 @@ func polyTagsWindow(jobs []polyJob) {
 	var l polyLanes
 	for rest := order[:len(jobs)]; len(rest) > 0; {
 		n := min(len(rest), polyLaneCount)
-		polyTagsGroup(jobs, rest[:n], &l)
+		polyTagsBatch(jobs, rest[:n], &l)
 		rest = rest[n:]
 	}
 }
 
-// polySort orders by length, the longest first. By insertion: trains come sorted, but for the last.
+// polySort sorts by length, longest first, by insertion: trains are already sorted, except for the last message.
 func polySort(jobs []polyJob, order *[polyWindow]uint8) {
 	for i := range jobs {
 		at := i
@@ -61,8 +62,8 @@ func polySort(jobs []polyJob, order *[polyWindow]uint8) {
 	}
 }
 
-// polyTagsGroup does at most eight jobs, sorted.
-func polyTagsGroup(jobs []polyJob, order []uint8, l *polyLanes) {
+// polyTagsBatch computes at most eight sorted jobs.
+func polyTagsBatch(jobs []polyJob, order []uint8, l *polyLanes) {
 	plan := polyPlan(jobs, order)
 	for at := 0; at < len(order); {
 		log := int(plan[at])
@@ -78,7 +79,7 @@ func polyTagsGroup(jobs []polyJob, order []uint8, l *polyLanes) {
 	}
 }
 
-// set assigns the lanes to the jobs. Lanes left over repeat the last.
+// set assigns the lanes to the jobs. Unused lanes repeat the last job.
 func (l *polyLanes) set(jobs []polyJob, order []uint8, log int) {
 	rows := int(polyRows(polyBlocks(&jobs[order[0]]), log))
 	l.split, l.stride, l.lead = 1<<log, polyRow<<log, 0

@@ -18,7 +18,7 @@ import (
 
 func polyNeeds512(t testing.TB) {
 	t.Helper()
-	if !runs512() {
+	if !hasAVX512() {
 		t.Skip("the CPU lacks AVX-512 with IFMA and VBMI2")
 	}
 }
@@ -69,7 +69,7 @@ func awkwardLengths() (lengths []int) {
 	return append(lengths, 9000, 65535, 65536)
 }
 
-func TestLanesAgreeWithOneChainAtEveryLength(t *testing.T) {
+func TestVectorTagMatchesGenericAtEveryLength(t *testing.T) {
 	eachSplit(t, func(t *testing.T, log int) {
 		for i, n := range awkwardLengths() {
 			jobs := make([]polyJob, polyLaneCount>>log)
@@ -81,7 +81,7 @@ func TestLanesAgreeWithOneChainAtEveryLength(t *testing.T) {
 	})
 }
 
-func TestLanesAgreeWhenLengthsDiffer(t *testing.T) {
+func TestVectorTagMatchesGenericForMixedLengths(t *testing.T) {
 	eachSplit(t, func(t *testing.T, log int) {
 		rng := rand.New(rand.NewPCG(1, 2))
 		for range 500 {
@@ -95,7 +95,7 @@ func TestLanesAgreeWhenLengthsDiffer(t *testing.T) {
 	})
 }
 
-func TestLanesReduceFullyAtTheModulus(t *testing.T) {
+func TestVectorTagReducesFullyAtModulus(t *testing.T) {
 	eachSplit(t, func(t *testing.T, log int) {
 		for jobs := range slices.Chunk(polyNearModulus(), polyLaneCount>>log) {
 			checkTags(t, jobs, inLanes(log))
@@ -103,7 +103,7 @@ func TestLanesReduceFullyAtTheModulus(t *testing.T) {
 	})
 }
 
-func TestRFCVectorsAsTextsAgree(t *testing.T) {
+func TestVectorTagMatchesRFCVectors(t *testing.T) {
 	eachSplit(t, func(t *testing.T, log int) {
 		for _, v := range polyVectors {
 			jobs := make([]polyJob, 1)
@@ -117,7 +117,7 @@ func TestRFCVectorsAsTextsAgree(t *testing.T) {
 	})
 }
 
-func TestSetsOfAnySizeAndMixAgree(t *testing.T) {
+func TestVectorTagMatchesGenericForRandomSets(t *testing.T) {
 	polyNeeds512(t)
 	rng := rand.New(rand.NewPCG(3, 4))
 	for count := range 140 {
@@ -131,7 +131,7 @@ func TestSetsOfAnySizeAndMixAgree(t *testing.T) {
 	}
 }
 
-func TestTrainsAgree(t *testing.T) {
+func TestVectorTagMatchesGenericForTrains(t *testing.T) {
 	polyNeeds512(t)
 	for _, n := range []int{0, 1, 16, 52, 100, 576, 1280, 1420, 1440, 8920} {
 		for count := 1; count <= 45; count += 4 {
@@ -145,7 +145,7 @@ func TestTrainsAgree(t *testing.T) {
 	}
 }
 
-func TestTagsAreThoseThatAnAEADAppends(t *testing.T) {
+func TestTagsMatchAEAD(t *testing.T) {
 	polyNeeds512(t)
 	key := bytes.Repeat([]byte{7}, chacha20poly1305.KeySize)
 	aead, err := chacha20poly1305.New(key)
@@ -173,7 +173,7 @@ func TestTagsAreThoseThatAnAEADAppends(t *testing.T) {
 	}
 }
 
-func TestTagsDependOnNothingAroundTheText(t *testing.T) {
+func TestTagsIgnoreBytesOutsideText(t *testing.T) {
 	eachSplit(t, func(t *testing.T, log int) {
 		for n := range 300 {
 			j := polyFills[0].job(n)
@@ -230,8 +230,8 @@ func TestJobsAreTakenLongestFirst(t *testing.T) {
 	}
 }
 
-// TestAssemblyKnowsTheLayouts holds the offsets in _asm/poly.go against the types.
-func TestAssemblyKnowsTheLayouts(t *testing.T) {
+// TestAssemblyMatchesLaneLayout holds the offsets in _asm/poly.go against the types.
+func TestAssemblyMatchesLaneLayout(t *testing.T) {
 	for _, c := range []struct {
 		of    any
 		field string
@@ -267,7 +267,7 @@ func TestTagsAllocateNothing(t *testing.T) {
 	}
 }
 
-func FuzzTagsOfASetAreThoseOfEachJob(f *testing.F) {
+func FuzzSetTagsMatchSingleTags(f *testing.F) {
 	f.Add([]byte("texts of a train"), []byte{3, 5, 8, 0})
 	f.Add(bytes.Repeat([]byte{0xff}, 500), []byte{100, 100, 100, 100, 100})
 	f.Add(bytes.Repeat([]byte{0}, 4000), []byte{255, 255, 255, 255, 255, 255, 255, 255, 17})

@@ -44,7 +44,7 @@ var polyIETF = hex.EncodeToString([]byte(`Any submission to the IETF intended by
 	`Such statements include oral statements in IETF sessions, as well as written and electronic communications made at any time ` +
 	`or place, which are addressed to`))
 
-func TestPoly1305AnswersAsTheRFCSays(t *testing.T) {
+func TestPoly1305MatchesRFC8439(t *testing.T) {
 	for _, v := range polyVectors {
 		t.Run(v.name, func(t *testing.T) {
 			text := polyUnhex(t, v.text)
@@ -72,7 +72,7 @@ func polyUnhex(t *testing.T, s string) []byte {
 	return b
 }
 
-func TestOneJobsTagIsThatOfBigNumbers(t *testing.T) {
+func TestGenericTagMatchesBigInt(t *testing.T) {
 	for _, fill := range polyFills {
 		for n := range 300 {
 			j := fill.job(n)
@@ -84,7 +84,7 @@ func TestOneJobsTagIsThatOfBigNumbers(t *testing.T) {
 	}
 }
 
-func TestOneJobsTagAtTheModulus(t *testing.T) {
+func TestGenericTagAtModulus(t *testing.T) {
 	for _, j := range polyNearModulus() {
 		polyTagGeneric(&j)
 		if want := polyTagBig(&j); j.tag != want {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestNothingOutsideATextIsRead puts texts at both ends of memory between two pages that fault.
-func TestNothingOutsideATextIsRead(t *testing.T) {
+// TestVectorTagReadsNothingOutsideText puts texts at both ends of memory between two pages that fault.
+func TestVectorTagReadsNothingOutsideText(t *testing.T) {
 	const size = 3 * 4096
 	memory := guarded(t, size)
 	for i := range memory {

@@ -4,8 +4,8 @@
 
 package chachapoly
 
-// Costs in cycles, as measured on Sapphire Rapids by BenchmarkPolyShapes: of a call by the logarithm of split, of a row; of a job
-// and a block without vectors.
+// Costs in cycles, measured on Sapphire Rapids by BenchmarkPolyShapes: of a vector call by the logarithm of split, of a
+// row, and of a job and a block without vectors.
 var polyCostCall = [...]uint{480, 540, 600, 640}
 
 const (
@@ -14,13 +14,14 @@ const (
 	polyCostBlock = 22
 )
 
-// polyAlone in a plan stands for a job that takes no lanes.
+// polyAlone in a plan marks a job that is computed without vectors.
 const polyAlone = -1
 
-// polyPlan decides how up to eight jobs are done, the longest first: the job at i begins a call in which 1<<plan[i] lanes share
-// each message, or is done alone. The least sum of costs wins, counted from the last job to the first.
+// polyPlan decides how up to eight jobs, sorted longest first, are computed. The job at i starts a call in which
+// 1<<plan[i] lanes share each message, or is computed alone. It minimizes the sum of costs, from the last job to the
+// first.
 func polyPlan(jobs []polyJob, order []uint8) (plan [polyLaneCount]int8) {
-	if polyAlike(jobs, order) {
+	if polySimilar(jobs, order) {
 		return plan
 	}
 	var cost [polyLaneCount + 1]uint
@@ -30,7 +31,7 @@ func polyPlan(jobs []polyJob, order []uint8) (plan [polyLaneCount]int8) {
 		for log, call := range polyCostCall {
 			n := min(polyLaneCount>>log, len(order)-i)
 			if 2*n <= polyLaneCount>>log {
-				continue // twice the lanes for each would do
+				continue // twice the lanes per message would fit
 			}
 			if c := cost[i+n] + call + polyCostRow*polyRows(blocks, log); c < cost[i] {
 				cost[i], plan[i] = c, int8(log)
@@ -40,8 +41,8 @@ func polyPlan(jobs []polyJob, order []uint8) (plan [polyLaneCount]int8) {
 	return plan
 }
 
-// polyAlike tells that eight jobs are of much the same length, so that a lane for each is best: the usual train.
-func polyAlike(jobs []polyJob, order []uint8) bool {
+// polySimilar reports whether eight jobs have similar lengths, as in most trains: one lane for each is then best.
+func polySimilar(jobs []polyJob, order []uint8) bool {
 	if len(order) < polyLaneCount {
 		return false
 	}
@@ -49,7 +50,7 @@ func polyAlike(jobs []polyJob, order []uint8) bool {
 	return least > 4 && 4*least >= 3*polyBlocks(&jobs[order[0]])
 }
 
-// polyBlocks counts the blocks of 16 of a job, that of the lengths included.
+// polyBlocks is the number of 16-byte blocks of a job, including the block of lengths.
 func polyBlocks(j *polyJob) uint { return (uint(j.n)+15)/16 + 1 }
 
 // polyRows is the number of rows of four blocks each of 1<<log lanes has.

@@ -45,7 +45,7 @@ func spoil(r *rand.Rand, m *Message) {
 	m.Text[bit/8-8] ^= 1 << (bit % 8)
 }
 
-func TestRefusesWhatWasTamperedWithAndOnlyThat(t *testing.T) {
+func TestOpenRejectsOnlyTamperedMessages(t *testing.T) {
 	eachImplementation(t, func(t *testing.T, impl *implementation) {
 		r := rand.New(rand.NewPCG(5, 5))
 		key := randomKey(r)
@@ -60,7 +60,7 @@ func TestRefusesWhatWasTamperedWithAndOnlyThat(t *testing.T) {
 	})
 }
 
-func TestRefusesEveryFlippedBitOfATag(t *testing.T) {
+func TestOpenRejectsEveryFlippedTagBit(t *testing.T) {
 	eachImplementation(t, func(t *testing.T, impl *implementation) {
 		r := rand.New(rand.NewPCG(6, 6))
 		k, scratch := mustKey(t, impl, randomKey(r)), new(Scratch)
@@ -81,7 +81,7 @@ func TestRefusesEveryFlippedBitOfATag(t *testing.T) {
 	})
 }
 
-func TestRefusesAMessageOfAnotherKey(t *testing.T) {
+func TestOpenRejectsMessageOfAnotherKey(t *testing.T) {
 	eachImplementation(t, func(t *testing.T, impl *implementation) {
 		r := rand.New(rand.NewPCG(7, 7))
 		a, b, scratch := mustKey(t, impl, randomKey(r)), mustKey(t, impl, randomKey(r)), new(Scratch)
@@ -94,7 +94,7 @@ func TestRefusesAMessageOfAnotherKey(t *testing.T) {
 	})
 }
 
-func TestATextShorterThanItsTagIsInvalidAndLeftAlone(t *testing.T) {
+func TestTextShorterThanTagIsInvalid(t *testing.T) {
 	eachImplementation(t, func(t *testing.T, impl *implementation) {
 		r := rand.New(rand.NewPCG(8, 8))
 		k, scratch := mustKey(t, impl, randomKey(r)), new(Scratch)

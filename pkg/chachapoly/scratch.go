@@ -4,9 +4,9 @@ package chachapoly
 
 import "golang.org/x/crypto/chacha20poly1305"
 
-// Scratch is one goroutine's working memory for Seal and Open, some 14 KiB: it saves every allocation. The zero Scratch
-// is ready, and between calls it holds neither keys nor keystream nor text.
+// Scratch is the buffer memory of one goroutine for Seal and Open, about 14 KiB, which avoids all allocations. The zero
+// Scratch is ready. Between calls it holds neither keys nor keystream nor text.
 type Scratch struct {
-	nonce [chacha20poly1305.NonceSize]byte
-	train trainScratch
+	nonce  [chacha20poly1305.NonceSize]byte
+	vector vectorScratch
 }

@@ -13,23 +13,24 @@ import (
 
 //go:generate go run -C _asm . -out ../chacha_amd64.s chacha
 
-// AVX512 is the implementation in vector lanes: sixteen blocks of ChaCha20 (AVX-512 F and BW) and eight messages of
+// AVX512 is the implementation with vector lanes: sixteen blocks of ChaCha20 (AVX-512 F and BW) and eight messages of
 // Poly1305 (IFMA) at a time.
 const AVX512 = "avx512"
 
 const (
-	// groupLen is how many messages are encrypted and authenticated before the next are looked at. 16 to 64 measure
-	// alike.
-	groupLen = 32
+	// batchLen is the number of messages that are encrypted and authenticated together. 16 to 64 are equally fast.
+	batchLen = 32
 
-	// asideLen is how much text is worth copying to save a pass of sixteen blocks: see openAside.
-	asideLen = 1536
+	// copyLen is the largest text in bytes for which copying is worthwhile to save a pass of sixteen blocks: see
+	// openCopies.
+	copyLen = 1536
 
-	// worthLen is from how many bytes on one or two messages are worth it: BenchmarkSets has the crossing.
-	worthLen = 1280
+	// minVectorBytes is the size from which one or two messages are faster with vectors: BenchmarkSets measures the
+	// crossover.
+	minVectorBytes = 1280
 )
 
-// What _asm/chacha.go lays out in the area of chachaLanes512: lanes, then a slot for each job.
+// The layout of chachaLanes512's area, as in _asm/chacha.go: lanes, then a slot for each job.
 const (
 	areaFixed = 5696
 	areaSlot  = 128
@@ -37,121 +38,121 @@ const (
 
 const (
 	wantKey  = 1 // write each job's one-time key
-	wantText = 2 // add the keystream to each job's text
+	wantText = 2 // xor the keystream into each job's text
 )
 
-// chachaLanes512 runs ChaCha20 over n jobs, sixteen blocks of any of them at a time. It is the only place that holds
+// chachaLanes512 runs ChaCha20 over n jobs, sixteen blocks of any of them at a time. Only this function holds
 // addresses as numbers, and no stack can move while it runs. The slots in area are zero before and after.
 //
 //go:noescape
 func chachaLanes512(state *[16]uint32, jobs *polyJob, nonces *uint64, n int, what uint64, area *byte)
 
-type trainScratch struct {
-	jobs   [groupLen]polyJob
-	nonces [groupLen]uint64
-	area   [areaFixed + groupLen*areaSlot + 63]byte
-	aside  [asideLen]byte
+type vectorScratch struct {
+	jobs   [batchLen]polyJob
+	nonces [batchLen]uint64
+	area   [areaFixed + batchLen*areaSlot + 63]byte
+	copies [copyLen]byte
 }
 
-func trainImplementations() []*implementation {
-	i := &implementation{name: AVX512, seal: sealTrain, open: openTrain, worth: worth512}
-	if !runs512() || !passes(i) {
+func vectorImplementations() []*implementation {
+	i := &implementation{name: AVX512, seal: sealVector, open: openVector, suits: suits512}
+	if !hasAVX512() || !selfTest(i) {
 		return nil
 	}
 	return []*implementation{i}
 }
 
-// runs512 asks for what either part uses: ChaCha20 F, BW and BMI2, Poly1305 also DQ, VL, IFMA and VBMI2.
-func runs512() bool {
+// hasAVX512 reports whether the CPU supports the features of both parts: ChaCha20 F, BW and BMI2, Poly1305 also DQ, VL, IFMA and VBMI2.
+func hasAVX512() bool {
 	x := cpu.X86
 	return x.HasAVX512F && x.HasAVX512BW && x.HasAVX512DQ && x.HasAVX512VL && x.HasAVX512IFMA && x.HasAVX512VBMI2 && x.HasBMI2
 }
 
-func worth512(msgs []Message) bool {
+func suits512(msgs []Message) bool {
 	n := 0
 	for i := range msgs {
 		n += len(msgs[i].Text)
-		if i >= 2 || n >= worthLen {
+		if i >= 2 || n >= minVectorBytes {
 			return true
 		}
 	}
 	return false
 }
 
-func sealTrain(k *secret, s *Scratch, msgs []Message) {
+func sealVector(k *secret, s *Scratch, msgs []Message) {
 	for len(msgs) > 0 {
-		group := msgs[:min(groupLen, len(msgs))]
-		msgs = msgs[len(group):]
-		jobs := s.train.set(group)
-		s.train.chacha(k, jobs, wantKey|wantText)
+		batch := msgs[:min(batchLen, len(msgs))]
+		msgs = msgs[len(batch):]
+		jobs := s.vector.set(batch)
+		s.vector.chacha(k, jobs, wantKey|wantText)
 		polyTags512(jobs)
-		for i := range group {
-			if n := len(group[i].Text) - TagLen; n >= 0 {
-				*(*[TagLen]byte)(group[i].Text[n:]) = jobs[i].tag
+		for i := range batch {
+			if n := len(batch[i].Text) - TagLen; n >= 0 {
+				*(*[TagLen]byte)(batch[i].Text[n:]) = jobs[i].tag
 			}
 		}
 		clear(jobs)
 	}
 }
 
-func openTrain(k *secret, s *Scratch, msgs []Message) {
+func openVector(k *secret, s *Scratch, msgs []Message) {
 	for len(msgs) > 0 {
-		group := msgs[:min(groupLen, len(msgs))]
-		msgs = msgs[len(group):]
-		jobs := s.train.set(group)
-		if size, saves := asidePays(jobs); saves {
-			s.train.openAside(k, jobs, group)
-			clear(s.train.aside[:size])
+		batch := msgs[:min(batchLen, len(msgs))]
+		msgs = msgs[len(batch):]
+		jobs := s.vector.set(batch)
+		if size, saves := copiesSavePass(jobs); saves {
+			s.vector.openCopies(k, jobs, batch)
+			clear(s.vector.copies[:size])
 		} else {
-			s.train.openInPlace(k, jobs, group)
+			s.vector.openInPlace(k, jobs, batch)
 		}
 		clear(jobs)
 	}
 }
 
-// asidePays tells whether one-time keys and texts together take a pass fewer than one after the other, and no more text
-// than can be copied for that.
-func asidePays(jobs []polyJob) (size int, saves bool) {
+// copiesSavePass reports whether computing one-time keys and texts together takes a pass less than one after the
+// other, with no more text than is worth copying for that.
+func copiesSavePass(jobs []polyJob) (size int, saves bool) {
 	blocks := 0
 	for i := range jobs {
 		size += jobs[i].n
 		blocks += (jobs[i].n + 63) / 64
 	}
 	passes := func(n int) int { return (n + 15) / 16 }
-	return size, size <= asideLen && passes(len(jobs)+blocks) < passes(len(jobs))+passes(blocks)
+	return size, size <= copyLen && passes(len(jobs)+blocks) < passes(len(jobs))+passes(blocks)
 }
 
-func (s *trainScratch) openInPlace(k *secret, jobs []polyJob, group []Message) {
+func (s *vectorScratch) openInPlace(k *secret, jobs []polyJob, batch []Message) {
 	s.chacha(k, jobs, wantKey)
 	polyTags512(jobs)
-	for i := range group {
-		if group[i].Valid = matches(&jobs[i], &group[i]); !group[i].Valid {
+	for i := range batch {
+		if batch[i].Valid = matches(&jobs[i], &batch[i]); !batch[i].Valid {
 			jobs[i].n = 0
 		}
 	}
 	s.chacha(k, jobs, wantText)
 }
 
-// openAside decrypts copies in the passes that make the one-time keys, and hands out those that prove authentic.
-func (s *trainScratch) openAside(k *secret, jobs []polyJob, group []Message) {
-	rest := s.aside[:]
+// openCopies decrypts copies in the passes that compute the one-time keys, and copies back those that are authentic.
+func (s *vectorScratch) openCopies(k *secret, jobs []polyJob, batch []Message) {
+	rest := s.copies[:]
 	for i := range jobs {
 		if n := jobs[i].n; n > 0 {
-			copy(rest, group[i].Text[:n])
+			copy(rest, batch[i].Text[:n])
 			jobs[i].text, rest = &rest[0], rest[n:]
 		}
 	}
 	s.chacha(k, jobs, wantKey|wantText)
 	for i := range jobs {
 		if jobs[i].n > 0 {
-			jobs[i].text = &group[i].Text[0]
+			jobs[i].text = &batch[i].Text[0]
 		}
 	}
 	polyTags512(jobs)
-	rest = s.aside[:]
-	for i := range group {
-		if group[i].Valid = matches(&jobs[i], &group[i]); group[i].Valid {
-			copy(group[i].Text, rest[:jobs[i].n])
+	rest = s.copies[:]
+	for i := range batch {
+		if batch[i].Valid = matches(&jobs[i], &batch[i]); batch[i].Valid {
+			copy(batch[i].Text, rest[:jobs[i].n])
 		}
 		rest = rest[jobs[i].n:]
 	}
@@ -162,25 +163,25 @@ func matches(j *polyJob, m *Message) bool {
 	return n >= 0 && subtle.ConstantTimeCompare(j.tag[:], m.Text[n:]) == 1
 }
 
-// set makes a job of each message; one that is too short gets an empty text.
-func (s *trainScratch) set(group []Message) []polyJob {
-	jobs := s.jobs[:len(group)]
-	for i := range group {
-		s.nonces[i] = group[i].Counter
-		if n := len(group[i].Text) - TagLen; n > 0 {
-			jobs[i].text, jobs[i].n = &group[i].Text[0], n
+// set creates a job for each message; a message that is too short gets an empty text.
+func (s *vectorScratch) set(batch []Message) []polyJob {
+	jobs := s.jobs[:len(batch)]
+	for i := range batch {
+		s.nonces[i] = batch[i].Counter
+		if n := len(batch[i].Text) - TagLen; n > 0 {
+			jobs[i].text, jobs[i].n = &batch[i].Text[0], n
 		}
 	}
 	return jobs
 }
 
-func (s *trainScratch) chacha(k *secret, jobs []polyJob, what uint64) {
+func (s *vectorScratch) chacha(k *secret, jobs []polyJob, what uint64) {
 	chachaLanes512(&k.state, &jobs[0], &s.nonces[0], len(jobs), what, &s.area[0])
 }
 
-// passes tells whether i seals as Generic does and opens what that sealed: a CPU or an emulator that claims what it
-// cannot do must not lose packets.
-func passes(i *implementation) bool {
+// selfTest reports whether i seals as Generic does and opens the result: a CPU or emulator that reports features it
+// does not implement correctly must not lose packets.
+func selfTest(i *implementation) bool {
 	const n = 9
 	var key [KeyLen]byte
 	var want, got [n]Message

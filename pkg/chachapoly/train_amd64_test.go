@@ -23,11 +23,11 @@ func needs512(t testing.TB) *implementation {
 		t.Skip("this CPU has no AVX-512 with IFMA: ", err)
 	}
 	forced := *i
-	forced.worth = func([]Message) bool { return true }
+	forced.suits = func([]Message) bool { return true }
 	return &forced
 }
 
-func TestFallsBackOnACPUThatLacksAnInstruction(t *testing.T) {
+func TestFallsBackWithoutRequiredCPUFeature(t *testing.T) {
 	for name, flag := range map[string]*bool{
 		"AVX512F": &cpu.X86.HasAVX512F, "AVX512BW": &cpu.X86.HasAVX512BW, "AVX512DQ": &cpu.X86.HasAVX512DQ,
 		"AVX512VL": &cpu.X86.HasAVX512VL, "AVX512VBMI2": &cpu.X86.HasAVX512VBMI2, "AVX512IFMA": &cpu.X86.HasAVX512IFMA, "BMI2": &cpu.X86.HasBMI2,
@@ -36,34 +36,34 @@ func TestFallsBackOnACPUThatLacksAnInstruction(t *testing.T) {
 			was := *flag
 			t.Cleanup(func() { *flag = was })
 			*flag = false
-			if len(trainImplementations()) != 0 {
+			if len(vectorImplementations()) != 0 {
 				t.Error("used all the same")
 			}
 		})
 	}
 }
 
-func TestFallsBackOnACPUThatComputesWrong(t *testing.T) {
+func TestFallsBackWhenSelfTestFails(t *testing.T) {
 	wrong := func(last bool) *implementation {
 		return &implementation{name: "wrong", seal: sealEach, open: func(k *secret, s *Scratch, msgs []Message) {
 			openEach(k, s, msgs)
 			msgs[len(msgs)-1].Valid = last
 		}}
 	}
-	if !passes(wrong(true)) {
+	if !selfTest(wrong(true)) {
 		t.Error("refused an implementation that is right")
 	}
-	if passes(wrong(false)) {
+	if selfTest(wrong(false)) {
 		t.Error("accepted one that opens wrong")
 	}
 	i := wrong(true)
 	i.seal = func(*secret, *Scratch, []Message) {}
-	if passes(i) {
+	if selfTest(i) {
 		t.Error("accepted one that does not seal")
 	}
 }
 
-func TestOneTimeKeysAreThoseOfRFC8439(t *testing.T) {
+func TestOneTimeKeysMatchRFC8439(t *testing.T) {
 	needs512(t)
 	for _, v := range []struct{ name, key, nonce, want string }{
 		{
@@ -77,15 +77,15 @@ func TestOneTimeKeysAreThoseOfRFC8439(t *testing.T) {
 	} {
 		k, counter := nonceKey(t, generic, unhex(t, v.key), unhex(t, v.nonce))
 		s := new(Scratch)
-		jobs := s.train.set([]Message{{Counter: counter}})
-		s.train.chacha(k.secret, jobs, wantKey)
+		jobs := s.vector.set([]Message{{Counter: counter}})
+		s.vector.chacha(k.secret, jobs, wantKey)
 		if !bytes.Equal(jobs[0].key[:], unhex(t, v.want)) {
 			t.Errorf("%s: %x", v.name, jobs[0].key)
 		}
 	}
 }
 
-func TestAssemblyAndGoAgreeWhereAJobsFieldsAre(t *testing.T) {
+func TestAssemblyMatchesJobLayout(t *testing.T) {
 	job := reflect.TypeFor[polyJob]()
 	for name, offset := range map[string]uintptr{"key": 0, "text": 32, "n": 40} {
 		if f, ok := job.FieldByName(name); !ok || f.Offset != offset {
@@ -97,8 +97,8 @@ func TestAssemblyAndGoAgreeWhereAJobsFieldsAre(t *testing.T) {
 	}
 }
 
-// TestTouchesNoPageBesideTheTexts puts texts against pages that must not be touched, not even to be read.
-func TestTouchesNoPageBesideTheTexts(t *testing.T) {
+// TestReadsNoAdjacentPage puts texts against pages that must not be touched, not even to be read.
+func TestReadsNoAdjacentPage(t *testing.T) {
 	impl := needs512(t)
 	const page = 4096
 	mem, err := unix.Mmap(-1, 0, 4*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
@@ -184,21 +184,21 @@ func TestLeavesNoSecretInScratch(t *testing.T) {
 
 func left(t *testing.T, after string, s *Scratch, secret map[uint64]bool) {
 	t.Helper()
-	if s.train.jobs != [groupLen]polyJob{} {
+	if s.vector.jobs != [batchLen]polyJob{} {
 		t.Errorf("%s leaves one-time keys, tags or references to texts", after)
 	}
-	if s.train.aside != [asideLen]byte{} {
+	if s.vector.copies != [copyLen]byte{} {
 		t.Errorf("%s leaves text aside", after)
 	}
-	for i := 0; i+8 <= len(s.train.area); i++ {
-		if secret[binary.LittleEndian.Uint64(s.train.area[i:])] {
+	for i := 0; i+8 <= len(s.vector.area); i++ {
+		if secret[binary.LittleEndian.Uint64(s.vector.area[i:])] {
 			t.Fatalf("%s leaves a secret at byte %d of the area", after, i)
 		}
 	}
 	const spilt, spiltLen = 4480, 1024 // waitOut in _asm/chacha.go: words of keystream, but not of one block in a row
 	for what, part := range map[string][]byte{
-		"put-by words": s.train.area[spilt+63 : spilt+spiltLen],
-		"slots":        s.train.area[areaFixed+63:],
+		"put-by words": s.vector.area[spilt+63 : spilt+spiltLen],
+		"slots":        s.vector.area[areaFixed+63:],
 	} {
 		if len(bytes.Trim(part, "\x00")) > 0 {
 			t.Fatalf("%s leaves something in the %s", after, what)

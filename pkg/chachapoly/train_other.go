@@ -4,7 +4,7 @@
 
 package chachapoly
 
-// trainScratch is empty: without vector lanes a set of messages is worked off one by one.
+// trainScratch is empty: without vector code messages are processed one by one.
 type trainScratch struct{}
 
 func trainImplementations() []*implementation { return nil }

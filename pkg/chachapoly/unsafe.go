@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// wipe overwrites the key. Nothing may use it any more: it is the Key's cleanup, and Seal and Open keep the Key alive.
+// wipe overwrites the key, which must be unused: it runs as the Key's cleanup, and Seal and Open keep the Key alive.
 func (s *secret) wipe() {
 	clear(s.state[:])
 	if key := aeadKey(s.aead); key != nil {
@@ -16,9 +16,9 @@ func (s *secret) wipe() {
 	s.wiped.Store(true)
 }
 
-// aeadKey finds x/crypto's copy of the key, for which it has no wipe. What makes it safe: the field is looked up by
-// name and type in a struct that a pointer leads to, so a release that looks different yields nil, and the caller owns
-// the cipher alone. (A test fails on nil.)
+// aeadKey finds x/crypto's copy of the key, for which x/crypto has no wipe. It is safe because it looks the field up
+// by name and type in the struct behind the pointer, and because the caller alone owns the cipher. It returns nil for
+// a release with another layout; a test fails on nil.
 func aeadKey(aead any) *[KeyLen]byte {
 	v := reflect.ValueOf(aead)
 	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {
@@ -31,5 +31,5 @@ func aeadKey(aead any) *[KeyLen]byte {
 	return (*[KeyLen]byte)(unsafe.Pointer(key.UnsafeAddr()))
 }
 
-// bytes is the text as a slice. It is safe because who makes a polyJob takes pointer and length from one slice.
+// bytes returns the text as a slice. It is safe because pointer and length of a polyJob come from one slice.
 func (j *polyJob) bytes() []byte { return unsafe.Slice(j.text, j.n) }

@@ -83,7 +83,7 @@ var rfc8439 = []struct{ name, key, nonce, plain, cipher string }{
 	},
 }
 
-func TestEncryptsAsRFC8439Says(t *testing.T) {
+func TestEncryptionMatchesRFC8439(t *testing.T) {
 	eachImplementation(t, func(t *testing.T, impl *implementation) {
 		scratch := new(Scratch)
 		for _, v := range rfc8439 {

@@ -11,7 +11,7 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// Offsets in polyJob and polyLanes; TestAssemblyKnowsTheLayouts compares them with the Go types.
+// Offsets in polyJob and polyLanes; TestAssemblyMatchesLaneLayout compares them with the Go types.
 const (
 	polyText = 32
 	polyLen  = 40

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package chachapoly is ChaCha20-Poly1305 (RFC 8439) as WireGuard's data messages use it (paper, §5.4.6), for many
+// messages per call: no additional data, a nonce of four zero bytes and a 64-bit little-endian counter, in place, the tag
+// after the text.
+//
+// On CPUs with AVX-512 and IFMA, blocks of different messages share vector lanes: sixteen blocks of ChaCha20 and eight
+// messages of Poly1305 at a time. Otherwise, and with too few messages to fill the lanes, golang.org/x/crypto processes
+// the messages one by one. Time depends on the number and lengths of the messages and on which of them were valid, not on
+// keys or contents.
+//
+// The package is pure. Start reading at Key.Seal and Key.Open; train_amd64.go has the vector path, and the .s files are
+// generated from _asm.
+package chachapoly
