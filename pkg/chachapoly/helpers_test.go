@@ -95,7 +95,7 @@ func (s *set) check(t testing.TB, k *Key, scratch *Scratch) {
 	k.Open(scratch, s.msgs)
 	for i, m := range s.msgs {
 		if !m.Valid {
-			t.Fatalf("message %d of %d, %d bytes: refused", i, len(s.msgs), len(m.Text))
+			t.Fatalf("message %d of %d, %d bytes: rejected", i, len(s.msgs), len(m.Text))
 		}
 		copy(s.buf[s.at[i]+len(m.Text)-TagLen:], s.plain[s.at[i]+len(m.Text)-TagLen:][:TagLen])
 	}

@@ -35,7 +35,7 @@ func TestVectorTagReadsNothingOutsideText(t *testing.T) {
 	})
 }
 
-// guarded maps size bytes, whole pages, with a page before and one behind that nobody may read.
+// guarded maps size bytes, whole pages, with a page before and one behind that is unreadable.
 func guarded(t *testing.T, size int) []byte {
 	t.Helper()
 	const page = 4096

@@ -30,7 +30,7 @@ func tampered(t testing.TB, r *rand.Rand, s *set, k *Key, scratch *Scratch) {
 		case m.Valid && !bytes.Equal(text, s.plain[at:at+n]):
 			t.Fatalf("message %d of %d, %d bytes: not what was sealed", i, len(s.msgs), n)
 		case !m.Valid && !bytes.Equal(text, received[at:at+n]) && len(bytes.Trim(text, "\x00")) > 0:
-			t.Fatalf("message %d of %d, %d bytes: refused, and its text is neither ciphertext nor zeros", i, len(s.msgs), n)
+			t.Fatalf("message %d of %d, %d bytes: rejected, and its text is neither ciphertext nor zeros", i, len(s.msgs), n)
 		}
 	}
 }
@@ -109,7 +109,7 @@ func TestTextShorterThanTagIsInvalid(t *testing.T) {
 		}
 		k.Open(scratch, msgs)
 		if !msgs[0].Valid || slices.ContainsFunc(msgs[1:], func(m Message) bool { return m.Valid }) {
-			t.Error("the message among short ones is refused, or a short one accepted")
+			t.Error("the message among short ones is rejected, or a short one accepted")
 		}
 		k.Seal(scratch, nil)
 		k.Open(scratch, nil)

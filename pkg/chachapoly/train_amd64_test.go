@@ -51,7 +51,7 @@ func TestFallsBackWhenSelfTestFails(t *testing.T) {
 		}}
 	}
 	if !selfTest(wrong(true)) {
-		t.Error("refused an implementation that is right")
+		t.Error("rejected an implementation that is right")
 	}
 	if selfTest(wrong(false)) {
 		t.Error("accepted one that opens wrong")
@@ -130,7 +130,7 @@ func TestReadsNoAdjacentPage(t *testing.T) {
 			}
 		}
 		if k.Open(scratch, msgs); !msgs[0].Valid || !msgs[1].Valid {
-			t.Fatalf("%d bytes: refused", n)
+			t.Fatalf("%d bytes: rejected", n)
 		}
 	}
 }

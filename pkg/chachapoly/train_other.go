@@ -4,7 +4,7 @@
 
 package chachapoly
 
-// trainScratch is empty: without vector code messages are processed one by one.
-type trainScratch struct{}
+// vectorScratch is empty: without vector code messages are processed one by one.
+type vectorScratch struct{}
 
-func trainImplementations() []*implementation { return nil }
+func vectorImplementations() []*implementation { return nil }

@@ -90,7 +90,7 @@ func FuzzParseReceiveCPUs(f *testing.F) {
 		c, err := ParseReceiveCPUs(s)
 		if err != nil {
 			if c.On() {
-				t.Errorf("%q is refused and %v", s, c)
+				t.Errorf("%q is rejected and %v", s, c)
 			}
 			return
 		}

@@ -239,7 +239,7 @@ func TestFailingRandomnessGivesNoCookie(t *testing.T) {
 		}
 	}
 	if checker.valid {
-		t.Error("the old secret lives on")
+		t.Error("the old secret is still valid")
 	}
 }
 
@@ -262,7 +262,7 @@ func TestCookiesAreSafeForConcurrentUse(t *testing.T) {
 				if err := checker.CreateReply(reply, mine, testSource(1000), now, source(byte(n))); err != nil {
 					t.Error(err)
 				}
-				jar.ConsumeReply(reply[:], now) // refused when another goroutine was later with its message
+				jar.ConsumeReply(reply[:], now) // rejected when another goroutine was later with its message
 			}
 		})
 	}

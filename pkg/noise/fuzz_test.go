@@ -28,7 +28,7 @@ func FuzzConsumeInitiation(f *testing.F) {
 		r := NewResponder(b.Identity)
 		public, reason := r.ConsumeInitiation(msg)
 		if reason != drop.None && (!public.IsZero() || r.stage != idle) {
-			t.Fatal("a refused message left something")
+			t.Fatal("a rejected message left something")
 		}
 		if reason != drop.None || public != b.remote.public {
 			return
@@ -39,7 +39,7 @@ func FuzzConsumeInitiation(f *testing.F) {
 	})
 }
 
-// FuzzConsumeResponse checks that nothing but the genuine response is taken, and that anything else changes nothing.
+// FuzzConsumeResponse checks that nothing but the genuine response is accepted, and that anything else changes nothing.
 func FuzzConsumeResponse(f *testing.F) {
 	a, b := newSides(f)
 	i, initiation := initiate(f, a)
@@ -49,15 +49,15 @@ func FuzzConsumeResponse(f *testing.F) {
 		mine := *i
 		_, reason := mine.ConsumeResponse(msg, &PresharedKey{})
 		if reason == drop.None && !bytes.Equal(msg[8:60], genuine[8:60]) {
-			t.Fatalf("a forgery is taken: %x", msg)
+			t.Fatalf("a forgery is accepted: %x", msg)
 		}
 		if reason != drop.None && mine != *i {
-			t.Fatal("a refused message changed the state")
+			t.Fatal("a rejected message changed the state")
 		}
 	})
 }
 
-// FuzzConsumeReply checks that nothing but the genuine cookie reply is taken, and that anything else changes nothing.
+// FuzzConsumeReply checks that nothing but the genuine cookie reply is accepted, and that anything else changes nothing.
 func FuzzConsumeReply(f *testing.F) {
 	a, b := newSides(f)
 	_, initiation := initiate(f, a)
@@ -71,15 +71,15 @@ func FuzzConsumeReply(f *testing.F) {
 		}
 		reason := jar.ConsumeReply(msg, 0)
 		if reason == drop.None && !bytes.Equal(msg[8:], genuine[8:]) {
-			t.Fatalf("a forgery is taken: %x", msg)
+			t.Fatalf("a forgery is accepted: %x", msg)
 		}
 		if (reason == drop.None) != jar.valid {
-			t.Fatal("a refused message left something")
+			t.Fatal("a rejected message left something")
 		}
 	})
 }
 
-// FuzzCheck checks that MACs are refused or right, whatever the message.
+// FuzzCheck checks that MACs are rejected or right, whatever the message.
 func FuzzCheck(f *testing.F) {
 	a, b := newSides(f)
 	_, initiation := initiate(f, a)

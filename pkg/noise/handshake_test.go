@@ -215,13 +215,13 @@ func TestForgedResponseDoesNotEndHandshake(t *testing.T) {
 				t.Fatalf("byte %d is not covered", at)
 			}
 			if *i != before {
-				t.Fatalf("byte %d: the refused message changed the state", at)
+				t.Fatalf("byte %d: the rejected message changed the state", at)
 			}
 		}
 	}
 	for _, other := range [][]byte{nil, response[:91], initiation[:]} {
 		if _, reason := i.ConsumeResponse(other, &PresharedKey{}); reason == drop.None {
-			t.Errorf("%d bytes that are no response are taken", len(other))
+			t.Errorf("%d bytes that are no response are accepted", len(other))
 		}
 	}
 	ours, reason := i.ConsumeResponse(response[:], &PresharedKey{})
@@ -251,7 +251,7 @@ func TestResponderRequiresStepsInOrder(t *testing.T) {
 		t.Errorf("response to a claim: %v", err)
 	}
 	if _, reason := r.Authenticate(b.remote); reason != drop.HSInvalid {
-		t.Errorf("authentication of what was given up: %v", reason)
+		t.Errorf("authentication of what was abandoned: %v", reason)
 	}
 	r = accept(t, b, initiation[:])
 	if err := create(); err != nil {

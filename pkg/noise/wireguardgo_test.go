@@ -72,7 +72,7 @@ func TestCookieCheckerMatchesIndependentGenerator(t *testing.T) {
 		t.Fatal(err)
 	}
 	if theirs.Type != device.MessageCookieReplyType || theirs.Receiver != 0xa1 || !them.ConsumeReply(theirs) {
-		t.Fatalf("the reply is refused: type %d, receiver %#x", theirs.Type, theirs.Receiver)
+		t.Fatalf("the reply is rejected: type %d, receiver %#x", theirs.Type, theirs.Receiver)
 	}
 	them.AddMacs(msg[:])
 	if ok1, ok2 := checker.Check(msg[:], testSource(1000), 1); !ok1 || !ok2 {

@@ -35,7 +35,7 @@ func BenchmarkSplit(b *testing.B) {
 	}
 }
 
-// BenchmarkMerge verifies the checksums of 45 packets and joins them into as few elements as it takes; that of bare ACKs
+// BenchmarkMerge verifies the checksums of 45 packets and merges them into as few trains as possible; that of bare ACKs
 // is one each.
 func BenchmarkMerge(b *testing.B) {
 	for _, c := range []struct {

@@ -126,12 +126,12 @@ func openTUN(t *testing.T, name string, features int, addresses ...string) int {
 }
 
 // WriteElement makes the router a Sink.
-func (r router) WriteElement(parts [][]byte) error {
-	_, err := unix.Writev(r.in, parts)
+func (r router) WriteElement(buffers [][]byte) error {
+	_, err := unix.Writev(r.in, buffers)
 	return err
 }
 
-// read returns the next n packets that came through. What the kernel says for itself (ICMPv6) does not count.
+// read returns the next n packets that came through. It skips packets that the kernel itself sends (ICMPv6).
 func (r router) read(t *testing.T, n int) [][]byte {
 	t.Helper()
 	var out [][]byte
@@ -206,7 +206,7 @@ func forwardTrains(t *testing.T, outFeatures int) {
 				m.Add(p)
 			}
 			if failed, err := m.Flush(r); err != nil {
-				t.Fatalf("%d packets refused: %v", failed, err)
+				t.Fatalf("%d packets rejected: %v", failed, err)
 			}
 			tt.spec.zero = false // the kernel completed the checksums
 			if tt.spec.udp {
@@ -265,7 +265,7 @@ func TestKernelAcceptsSinglePackets(t *testing.T) {
 		m.Add(p)
 	}
 	if failed, err := m.Flush(r); err != nil {
-		t.Fatalf("%d packets refused: %v", failed, err)
+		t.Fatalf("%d packets rejected: %v", failed, err)
 	}
 	for i := range pkts {
 		pkts[i] = forwarded(pkts[i])

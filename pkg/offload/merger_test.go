@@ -23,7 +23,7 @@ func TestMergeUndoesSplit(t *testing.T) {
 			h, p := s.superPacket(tt.size)
 			out := merge(t, true, splitAll(t, h, p, 64)...)
 			if len(out.all) != 1 {
-				t.Fatalf("elements of %v packets, want one", out.counts())
+				t.Fatalf("trains of %v packets, want one", out.counts())
 			}
 			tr, _ := packet.FindTransport(p)
 			h.HdrLen = uint16(tr.Offset + 8)
@@ -132,7 +132,7 @@ func TestIPv4MergeRules(t *testing.T) {
 			base.frag, f = 0x2000, func(*spec) {}
 		}
 		pkts := sequence(base, f)
-		if out := merge(t, false, pkts...); len(out.all) != 2 || !slices.Equal(out.parts, []int{2, 2}) {
+		if out := merge(t, false, pkts...); len(out.all) != 2 || !slices.Equal(out.bufferCounts, []int{2, 2}) {
 			t.Errorf("%s: merged", name)
 		}
 	}
@@ -184,7 +184,7 @@ func TestMergedDatagramsWithoutChecksumGetOne(t *testing.T) {
 	s := spec{udp: true, zero: true}
 	out := merge(t, true, s.run(5, 1200)...)
 	if got := out.counts(); !slices.Equal(got, []int{5}) {
-		t.Fatalf("elements of %v packets, want one", got)
+		t.Fatalf("trains of %v packets, want one", got)
 	}
 	s.zero = false
 	diff(t, unmerge(out), s.run(5, 1200))
@@ -255,7 +255,7 @@ func TestWrongChecksumsStaySingleAndUnverified(t *testing.T) {
 			diff(t, unmerge(out), pkts)
 			for i := range out.all {
 				if h, p := out.at(i); h.GSOType == GSONone && h.Flags&FlagDataValid != 0 && !validChecksums(p) {
-					t.Errorf("packet %d bad: element %d says that it is good", bad, i)
+					t.Errorf("packet %d bad: train %d is marked DATA_VALID", bad, i)
 				}
 			}
 		}
@@ -344,7 +344,7 @@ func TestInterleavedFlowsMergeSeparately(t *testing.T) {
 	}
 	out := merge(t, true, pkts...)
 	if len(out.all) != flows {
-		t.Errorf("elements of %v packets, want %d of %d", out.counts(), flows, n)
+		t.Errorf("trains of %v packets, want %d of %d", out.counts(), flows, n)
 	}
 	sameFlows(t, unmerge(out), pkts)
 }
@@ -366,12 +366,12 @@ func TestFlushContinuesAfterRejectedTrain(t *testing.T) {
 	for _, p := range slices.Concat(spec{port: 1}.run(3, 10), spec{port: 2}.run(2, 10)) {
 		m.Add(p)
 	}
-	sink := elements{err: errors.New("refused")}
+	sink := trainSink{err: errors.New("rejected")}
 	if failed, err := m.Flush(&sink); failed != 5 || !errors.Is(err, sink.err) || len(sink.all) != 2 {
-		t.Errorf("%d packets failed (%v), %d elements written", failed, err, len(sink.all))
+		t.Errorf("%d packets failed (%v), %d trains written", failed, err, len(sink.all))
 	}
 	if failed, err := m.Flush(&sink); failed != 0 || err != nil || len(sink.all) != 2 {
-		t.Error("the refused elements were kept")
+		t.Error("the rejected trains were kept")
 	}
 }
 
@@ -379,7 +379,7 @@ func TestMergerIsEmptyAfterFlush(t *testing.T) {
 	m := NewMerger(false)
 	pkts := spec{}.run(4, 10)
 	for i := range 2 {
-		var out elements
+		var out trainSink
 		m.Add(pkts[2*i])
 		m.Add(pkts[2*i+1])
 		if _, err := m.Flush(&out); err != nil || !slices.Equal(out.counts(), []int{2}) {
@@ -388,8 +388,8 @@ func TestMergerIsEmptyAfterFlush(t *testing.T) {
 	}
 }
 
-// unmerge turns elements back into packets, by the oracle.
-func unmerge(e *elements) [][]byte {
+// unmerge splits trains back into packets with the oracle.
+func unmerge(e *trainSink) [][]byte {
 	var out [][]byte
 	for i := range e.all {
 		h, p := e.at(i)
@@ -586,7 +586,7 @@ func TestAddSummedMatchesAdd(t *testing.T) {
 			}
 		}
 		want := merge(t, true, pkts...)
-		m, got := NewMerger(true), elements{}
+		m, got := NewMerger(true), trainSink{}
 		for _, p := range pkts {
 			if ChecksumsOK(p) {
 				m.AddSummed(p)

@@ -142,7 +142,7 @@ func pattern(n, seed int) []byte {
 	return b
 }
 
-// slowSum is RFC 1071 word by word.
+// slowSum is the reference of RFC 1071, word by word.
 func slowSum(b []byte) uint16 {
 	var sum uint32
 	for i, v := range b {
@@ -173,7 +173,7 @@ func validChecksums(p []byte) bool {
 	return slowSum(append(slowPseudo(p, byte(tr.Protocol), len(p)-tr.Offset), p[tr.Offset:]...)) == 0xffff
 }
 
-// superPacket is the element a kernel would hand over for the packet of s: s.payload is the whole train's.
+// superPacket is the super-packet that a kernel would pass for the packet of s: s.payload is the whole train's.
 func (s spec) superPacket(size int) (VnetHdr, []byte) {
 	p := s.packet()
 	tr, _ := packet.FindTransport(p)
@@ -264,41 +264,41 @@ func splitAll(t testing.TB, h VnetHdr, p []byte, chunk int) [][]byte {
 	return out
 }
 
-// trains collects what a Merger writes.
-type elements struct {
-	all   [][]byte
-	parts []int
-	err   error
+// trainSink collects the trains that a Merger writes.
+type trainSink struct {
+	all          [][]byte
+	bufferCounts []int
+	err          error
 }
 
-func (e *elements) WriteElement(parts [][]byte) error {
-	e.all = append(e.all, bytes.Join(parts, nil))
-	e.parts = append(e.parts, len(parts))
+func (e *trainSink) WriteElement(buffers [][]byte) error {
+	e.all = append(e.all, bytes.Join(buffers, nil))
+	e.bufferCounts = append(e.bufferCounts, len(buffers))
 	return e.err
 }
 
-func merge(t testing.TB, uso bool, pkts ...[]byte) *elements {
+func merge(t testing.TB, uso bool, pkts ...[]byte) *trainSink {
 	t.Helper()
 	m := NewMerger(uso)
 	for _, p := range pkts {
 		m.Add(p)
 	}
-	var out elements
+	var out trainSink
 	if failed, err := m.Flush(&out); failed != 0 || err != nil {
 		t.Fatalf("flush: %d, %v", failed, err)
 	}
 	return &out
 }
 
-// at returns the decoded element i.
-func (e *elements) at(i int) (VnetHdr, []byte) {
+// at returns the decoded train i.
+func (e *trainSink) at(i int) (VnetHdr, []byte) {
 	var h VnetHdr
 	h.Decode(e.all[i])
 	return h, e.all[i][VnetHdrLen:]
 }
 
-// counts tells how many packets each element stands for, by the oracle.
-func (e *elements) counts() []int {
+// counts returns the number of packets of each train, by the oracle.
+func (e *trainSink) counts() []int {
 	var out []int
 	for i := range e.all {
 		h, p := e.at(i)

@@ -4,7 +4,7 @@
 
 package packet
 
-// vectorsPay says never: only amd64 has a wordsVector of its own.
-func vectorsPay(int) bool { return false }
+// useVector returns false: only amd64 has vector code.
+func useVector(int) bool { return false }
 
 func wordsVector(b []byte) uint64 { return wordsGeneric(b) }

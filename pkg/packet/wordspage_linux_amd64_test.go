@@ -29,7 +29,7 @@ func TestVectorSumReadsNoAdjacentPage(t *testing.T) {
 	}
 }
 
-// guarded maps size bytes, whole pages, with a page before and one behind that nobody may read.
+// guarded maps size bytes, whole pages, with a page before and one behind that is unreadable.
 func guarded(t *testing.T, size int) []byte {
 	t.Helper()
 	page := unix.Getpagesize()

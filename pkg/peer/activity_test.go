@@ -92,16 +92,16 @@ func TestActivityErrorAfterBurstIsHarmless(t *testing.T) {
 	a, at := burst()
 	a.Received(at, true)
 	if a.owed.Load() == 0 {
-		t.Error("data came last, and no answer is owed")
+		t.Error("data was received last, but no keepalive is due")
 	}
 	if a.unanswered.Load() != 0 {
-		t.Error("data came last, and an answer is awaited")
+		t.Error("data was received last, but a reply is expected")
 	}
 	a, at = burst()
 	a.Sent(at, true)
 	a.Sent(at+activityStep, true)
 	if a.unanswered.Load() == 0 {
-		t.Error("what is sent into silence after the burst awaits no answer")
+		t.Error("data sent after the burst expects no reply")
 	}
 }
 
@@ -141,7 +141,7 @@ type flag struct{ atomic.Bool }
 
 func (f *flag) Wake() { f.Store(true) }
 
-// TestEveryWaitWakesOrIsSeen: while the timers look, a lane notes what begins a wait. Either they see it or they are woken.
+// TestEveryWaitWakesOrIsSeen: a lane begins a wait while the timers check. Either the check sees it or Wake is called.
 func TestEveryWaitWakesOrIsSeen(t *testing.T) {
 	const rounds = 50_000
 	var woke flag
@@ -171,7 +171,7 @@ func TestEveryWaitWakesOrIsSeen(t *testing.T) {
 			runtime.Gosched()
 		}
 		if next != t0+KeepaliveTimeout && !woke.Load() {
-			t.Fatalf("round %d: data was received, the timers look at %d, and nobody wakes them", i, next)
+			t.Fatalf("round %d: data was received, the timers look at %d, and Wake was not called", i, next)
 		}
 	}
 }

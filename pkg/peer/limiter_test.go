@@ -55,8 +55,8 @@ func TestLimiterDistinguishesSources(t *testing.T) {
 		var l Limiter
 		for l.Allow(t0, netip.MustParseAddr(tt.a)) {
 		}
-		if refused := !l.Allow(t0, netip.MustParseAddr(tt.b)); refused != tt.same {
-			t.Errorf("%s used up, %s refused: %v", tt.a, tt.b, refused)
+		if rejected := !l.Allow(t0, netip.MustParseAddr(tt.b)); rejected != tt.same {
+			t.Errorf("%s used up, %s rejected: %v", tt.a, tt.b, rejected)
 		}
 	}
 }
@@ -66,7 +66,7 @@ func TestLimiterToleratesClockGoingBack(t *testing.T) {
 	var l Limiter
 	src, other := addr4(1), addr4(2)
 	if !l.Allow(t0+sec, other) || !l.Allow(t0, other) {
-		t.Error("the second message was refused for being older than the first")
+		t.Error("the second message was rejected for being older than the first")
 	}
 	for l.Allow(t0+sec, src) {
 	}
@@ -95,27 +95,27 @@ func TestLimiterIsBoundedAndFailsClosed(t *testing.T) {
 	var l Limiter
 	for i := range uint32(LimiterSources) {
 		if !l.Allow(t0, addr4(i)) {
-			t.Fatalf("source %d was refused", i)
+			t.Fatalf("source %d was rejected", i)
 		}
 	}
 	if l.Allow(t0, addr4(LimiterSources)) {
 		t.Error("a source beyond the limit was allowed")
 	}
 	if !l.Allow(t0, addr4(0)) {
-		t.Error("a known source was refused")
+		t.Error("a known source was rejected")
 	}
 	if l.Len() != LimiterSources {
 		t.Errorf("%d sources are remembered", l.Len())
 	}
 	if !l.Allow(t0+limiterIdle, addr4(LimiterSources)) {
-		t.Error("a new source was refused after the others had gone idle")
+		t.Error("a new source was rejected after the others had gone idle")
 	}
 	if l.Len() != 1 {
 		t.Errorf("%d sources are remembered after a sweep", l.Len())
 	}
 }
 
-// bottomless is the limiter's obvious twin: it forgets nobody and counts in fractions of a message.
+// bottomless is the limiter's reference model: it never evicts and counts in fractions of a message.
 type bottomless map[netip.Prefix]*struct{ level, at float64 }
 
 func (b bottomless) allow(now int64, addr netip.Addr) bool {

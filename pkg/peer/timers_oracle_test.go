@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// eagerTimers is the obvious twin of Timers and Activity: real timers, set and deleted at each event, as the paper (§6)
-// tells it. A timer is the instant at which it fires, 0 when it is not set.
+// eagerTimers is the reference model of Timers and Activity: real timers, set and deleted at each event, as the paper (§6)
+// describes. A timer is the instant at which it fires, 0 when it is not set.
 type eagerTimers struct {
 	retransmit, newHandshake, keepalive, persistent, zeroKeys int64
 

@@ -32,7 +32,7 @@ type simSession struct {
 	sent                 uint64
 }
 
-// simPeer is the least device around Timers and Activity: sessions are numbers, and whoever knows one can read it.
+// simPeer is a minimal device around Timers and Activity: sessions are numbers, and a peer that knows the number can decrypt.
 type simPeer struct {
 	sim      *sim
 	timers   Timers
@@ -220,7 +220,7 @@ func (p *simPeer) restart() {
 // Wake implements Waker.
 func (p *simPeer) Wake() { p.ask() }
 
-// Whatever was lost and whoever was restarted: soon after the network is whole, each application hears the other.
+// After any loss and any restart, both applications receive data again soon after the network recovers.
 func TestTwoPeersAlwaysRecoverFromLoss(t *testing.T) {
 	for seed := range uint64(40) {
 		s := newSim(seed)
@@ -236,14 +236,14 @@ func TestTwoPeersAlwaysRecoverFromLoss(t *testing.T) {
 			s.run(recover)
 			for i, p := range s.peers {
 				if s.peers[1-i].talks && s.now-p.heard > 2*sec {
-					t.Fatalf("seed %d: %d s in, peer %d has heard nothing for %d ms", seed, (s.now-t0)/sec, i, (s.now-p.heard)/ms)
+					t.Fatalf("seed %d: %d s in, peer %d has received nothing for %d ms", seed, (s.now-t0)/sec, i, (s.now-p.heard)/ms)
 				}
 			}
 		}
 	}
 }
 
-// With a whole network the stream never pauses: sessions are replaced before they end, whoever talks.
+// Without loss the stream never pauses: sessions are replaced before they end, whichever peer sends.
 func TestTwoPeersRekeyWithoutAPause(t *testing.T) {
 	for who := range 3 {
 		s := newSim(uint64(who))
@@ -253,7 +253,7 @@ func TestTwoPeersRekeyWithoutAPause(t *testing.T) {
 			s.run(sec)
 			for i, p := range s.peers {
 				if s.peers[1-i].talks && s.now-p.heard > 1100*ms {
-					t.Fatalf("talkers %d: %d s in, peer %d has heard nothing for %d ms", who, (s.now-t0)/sec, i, (s.now-p.heard)/ms)
+					t.Fatalf("talkers %d: %d s in, peer %d has received nothing for %d ms", who, (s.now-t0)/sec, i, (s.now-p.heard)/ms)
 				}
 			}
 		}
@@ -280,7 +280,7 @@ func TestIdlePeersFallSilent(t *testing.T) {
 		t.Errorf("%d handshakes among silent peers", s.ids-handshakes)
 	}
 	if n := s.looks() - looks; n != 2 { // each erases its keys
-		t.Errorf("silent peers looked at their timers %d times, want 2", n)
+		t.Errorf("silent peers checked their timers %d times, want 2", n)
 	}
 }
 
@@ -319,7 +319,7 @@ func TestKeepalivesDoNotMakeTrafficWakeTheTimersMoreOften(t *testing.T) {
 	}
 }
 
-// looks is how often the two have looked at their timers.
+// looks is how often the two have checked their timers.
 func (s *sim) looks() int { return s.peers[0].looks + s.peers[1].looks }
 
 // However many trains there are, a look at the timers is due about every ten seconds.
@@ -331,6 +331,6 @@ func TestTrafficHardlyEverWakesTheTimers(t *testing.T) {
 	s.run(1000 * sec)
 	// Each peer: the deadline that comes, and the wait that then begins. A handshake is an event or two for each.
 	if n, most := s.looks()-looks, 2*2*101+8*(s.ids-handshakes); n > most {
-		t.Errorf("two peers looked at their timers %d times in 1000 s, want at most %d", n, most)
+		t.Errorf("two peers checked their timers %d times in 1000 s, want at most %d", n, most)
 	}
 }

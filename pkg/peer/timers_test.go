@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// script drives Timers on a simulated clock, looking only when Next says so, and writes down what comes out.
+// script drives Timers on a simulated clock, checking only when Next says so, and logs the actions.
 type script struct {
 	Timers
 	act  Activity
@@ -60,7 +60,7 @@ func (s *script) expect(t *testing.T, want ...string) {
 func TestTimersOfAnIdlePeerNeverFire(t *testing.T) {
 	s := newScript()
 	if next := s.Next(s.now, &s.act); next != 0 {
-		t.Errorf("an idle peer is to be looked at at %d", next)
+		t.Errorf("an idle peer has its next check at %d", next)
 	}
 	if actions := s.Fire(s.now, &s.act); actions != 0 {
 		t.Errorf("an idle peer does %v", actions)
@@ -70,7 +70,7 @@ func TestTimersOfAnIdlePeerNeverFire(t *testing.T) {
 func TestHandshakeRetriesEvery5sAndStopsAfter90s(t *testing.T) {
 	s := newScript()
 	if !s.HandshakeWanted(s.now) {
-		t.Fatal("the first handshake was refused")
+		t.Fatal("the first handshake was rejected")
 	}
 	s.initiate()
 	s.until(2000 * sec)
@@ -114,7 +114,7 @@ func TestInitiationsAreFiveSecondsApart(t *testing.T) {
 		t.Error("an initiation was allowed less than 5 s after the last")
 	}
 	if !s.HandshakeWanted(s.now + RekeyTimeout) {
-		t.Error("an initiation was refused 5 s after the last")
+		t.Error("an initiation was rejected 5 s after the last")
 	}
 }
 
@@ -126,7 +126,7 @@ func TestNewTrafficExtendsHandshakeInFlight(t *testing.T) {
 	s.HandshakeWanted(s.now)
 	s.until(149 * sec)
 	if slices.Contains(s.log, "90.0 give-up") {
-		t.Error("given up although packets kept coming")
+		t.Error("abandoned although packets kept coming")
 	}
 	s.until(151 * sec)
 	if got := s.log[len(s.log)-1]; got != "150.0 give-up" {
@@ -140,7 +140,7 @@ func TestHandshakeCanRestartAfterGivingUp(t *testing.T) {
 	s.initiate()
 	s.until(100 * sec)
 	if !s.HandshakeWanted(s.now) {
-		t.Fatal("refused")
+		t.Fatal("rejected")
 	}
 	s.log = nil
 	s.initiate()

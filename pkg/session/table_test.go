@@ -31,7 +31,7 @@ func TestTableAgreesWithAMap(t *testing.T) {
 		case len(indices) == 0 || r.IntN(5) < 3:
 			index := mustAdd(t, table, step)
 			if _, used := oracle[index]; used {
-				t.Fatalf("index %08x was given out twice", index)
+				t.Fatalf("index %08x was returned twice", index)
 			}
 			oracle[index] = step
 			indices = append(indices, index)
@@ -97,7 +97,7 @@ func TestTableFindsFreeSlotWithConstantRandomness(t *testing.T) {
 	for i := range 1000 {
 		index := mustAdd(t, table, i)
 		if seen[index] {
-			t.Fatalf("index %08x was given out twice", index)
+			t.Fatalf("index %08x was returned twice", index)
 		}
 		seen[index] = true
 	}

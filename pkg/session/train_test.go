@@ -17,7 +17,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
 
-// plaintexts fills buf as l says with bytes that name their message, and the rest with 0xff, and returns them padded.
+// plaintexts fills buf as l describes, with the message's number in each byte, and the rest with 0xff, and returns them padded.
 func plaintexts(buf []byte, l Layout) [][]byte {
 	for i := range buf {
 		buf[i] = 0xff

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// slowWindow is Window's obvious twin: it remembers every counter for ever.
+// slowWindow is Window's reference model: it stores every counter.
 type slowWindow struct {
 	seen   map[uint64]bool
 	newest uint64
@@ -77,7 +77,7 @@ func TestWindowReachesAtLeast8192CountersBack(t *testing.T) {
 		w.Accept(newest)
 		for c := newest - WindowSize; c < newest; c++ {
 			if !w.Accept(c) {
-				t.Fatalf("with %d newest, %d was refused", newest, c)
+				t.Fatalf("with %d newest, %d was rejected", newest, c)
 			}
 		}
 	}
@@ -91,7 +91,7 @@ func TestWindowRejectsAliasedBlockNumber(t *testing.T) {
 		t.Error("a counter 2^37 behind the newest was accepted again")
 	}
 	if !w.Accept(101 + 1<<37) {
-		t.Error("the neighbour of the newest counter was refused")
+		t.Error("the neighbour of the newest counter was rejected")
 	}
 }
 
@@ -201,7 +201,7 @@ func raceThrough(w *Window, accepted []atomic.Uint32, lane uint64) {
 	}
 }
 
-// Lanes meet before each block and then fight over its one word.
+// Lanes meet before each block and then contend for its slot.
 func TestWindowSlotContentionAcceptsEachCounterOnce(t *testing.T) {
 	const lanes, rounds = 2, 5000
 	var w Window

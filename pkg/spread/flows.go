@@ -39,15 +39,15 @@ func NewFlows(log2 int, gap time.Duration) *Flows {
 // the flow's current lane if its last packet was less than the gap ago, else the least loaded lane of loads, the
 // first among equals. The current lane need not be in loads: a flow stays on its lane until it pauses.
 func (f *Flows) Choose(loads *Loads, hash uint32, now int64, n int) int {
-	word := &f.entries[hash>>f.shift]
+	entry := &f.entries[hash>>f.shift]
 	tick, epoch := now>>tickShift, epochOf(now)
-	lane := int(*word & laneMask)
+	lane := int(*entry & laneMask)
 	place := loads.index(lane)
-	if f.paused(*word, tick) {
+	if f.paused(*entry, tick) {
 		place = loads.least(epoch)
 		lane = loads.lane(place)
 	}
-	*word = uint64(tick)<<laneBits | uint64(lane)
+	*entry = uint64(tick)<<laneBits | uint64(lane)
 	if place >= 0 {
 		loads.add(place, epoch, n)
 	}
@@ -57,14 +57,14 @@ func (f *Flows) Choose(loads *Loads, hash uint32, now int64, n int) int {
 // Note records that the flow uses lane Canonical now, before loads exist for it, so that Choose does not reorder it
 // later. It does not change an entry that another flow is using on another lane.
 func (f *Flows) Note(hash uint32, now int64) {
-	word := &f.entries[hash>>f.shift]
+	entry := &f.entries[hash>>f.shift]
 	tick := now >> tickShift
-	if *word&laneMask == Canonical || f.paused(*word, tick) {
-		*word = uint64(tick)<<laneBits | Canonical
+	if *entry&laneMask == Canonical || f.paused(*entry, tick) {
+		*entry = uint64(tick)<<laneBits | Canonical
 	}
 }
 
 // paused reports whether a flow with that entry may take another lane.
-func (f *Flows) paused(word uint64, tick int64) bool {
-	return word == 0 || tick-int64(word>>laneBits) >= f.gap
+func (f *Flows) paused(entry uint64, tick int64) bool {
+	return entry == 0 || tick-int64(entry>>laneBits) >= f.gap
 }

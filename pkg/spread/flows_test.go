@@ -61,7 +61,7 @@ func (f *slowFlows) choose(l slowLoads, hash uint32, now int64, n int) int {
 	return lane
 }
 
-// twins are the real thing and its slow twin.
+// twins are the real thing and its reference.
 type twins struct {
 	flows *Flows
 	slow  slowFlows

@@ -115,10 +115,10 @@ func (l *Loads) add(place int, epoch uint64, n int) {
 }
 
 // decayed returns the bytes of a packed load at an epoch.
-func decayed(word, epoch uint64) uint64 {
-	age := (epoch - word>>loadBits) & epochMask
+func decayed(packed, epoch uint64) uint64 {
+	age := (epoch - packed>>loadBits) & epochMask
 	if age >= bits.UintSize {
 		return 0
 	}
-	return word & loadMask >> age
+	return packed & loadMask >> age
 }

@@ -183,7 +183,7 @@ func TestHelloIsNoIPPacket(t *testing.T) {
 	}
 	for _, b := range [][]byte{nil, {0}, []byte("\x00rw"), []byte("\x45rwp"), make([]byte, 32)} {
 		if IsHello(b) {
-			t.Errorf("%x is taken for a hello", b)
+			t.Errorf("%x is accepted for a hello", b)
 		}
 	}
 }
