@@ -159,7 +159,7 @@ var modes = []struct {
 	{"generic", link.XDPGenericMode, Generic, [2][2]int{{0, 0}, {2, 1}}},
 }
 
-// attributeValue writes frame n of so many bytes: header, number, filling.
+// number writes frame n: header, number, fill pattern.
 func (l *vethPair) number(frame []byte, n uint64) {
 	copy(frame, l.ends[1].mac)
 	copy(frame[6:], l.ends[0].mac)
