@@ -24,8 +24,8 @@ func TestMeshRejectsInvalidArguments(t *testing.T) {
 		"mesh stauts":             "unknown command \"stauts\" for \"ropewalk mesh\"\n\nDid you mean this?\n\tstatus\n",
 		"mesh graph --fromat svg": "unknown flag: --fromat\n\nDid you mean this?\n\t--format\n",
 		"mesh graph --format png": `--format "png": want svg, dot, json`,
-		"mesh status [":           `"[" is no pattern of nodes`,
-		"mesh check --timeout 0s": "--timeout: want a time to wait",
+		"mesh status [":           `node pattern "["`,
+		"mesh check --timeout 0s": "--timeout: want a positive duration",
 	} {
 		_, _, err := execute(t, newRootCmd(), "", strings.Fields(text)...)
 		if err == nil || exitCode(err) != exitUsage || !strings.HasPrefix(err.Error(), want) {

@@ -27,7 +27,7 @@ func fastChecks() []Check {
 			"without them the TUN device passes single packets"),
 		checkDaemons("fast-steer", "TUN steering eBPF program in use", evaluateFastSteer,
 			"without it one lane may do all transmit work for a peer"),
-		checkDaemons("fast-select", "receive-socket selection by source port (SO_ATTACH_REUSEPORT_EBPF)", evaluateFastSelect,
+		checkDaemons("fast-select", "receive-socket selection by source port (SO_ATTACH_REUSEPORT_CBPF)", evaluateFastSelect,
 			"receive-socket selection by kernel hash may leave some lanes idle"),
 		checkDaemons("fast-crew", "idle workers helping busy lanes", evaluateFastWorkers,
 			"workers let several CPUs encrypt and decrypt one flow that exceeds one core"),

@@ -323,7 +323,7 @@ func fastCases() []faultCase {
 		return config.UnderlayReport{ReceiveCPUs: &config.ReceiveCPUsReport{CPUs: cpus, Device: "eth0"}}
 	}
 	unsummed := shared(0, 1)
-	unsummed.Events = map[string]uint64{"spread": 9, "unsummed": 5}
+	unsummed.Events = map[string]uint64{"cpumap": 9, "checksum_partial": 5}
 	enough := config.UnderlayReport{ReceiveCPUs: &config.ReceiveCPUsReport{Mode: config.ReceiveCPUs{Auto: true}, Reason: "enough queues"}}
 	refused := config.UnderlayReport{ReceiveCPUs: &config.ReceiveCPUsReport{Mode: config.ReceiveCPUs{List: []int{3}}, Reason: "another's program"}}
 	return []faultCase{

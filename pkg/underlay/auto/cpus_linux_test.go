@@ -200,7 +200,7 @@ func TestNoSuchProcessorIsAReason(t *testing.T) {
 	s.port.SetGuarded()
 	s.await("the reason", func() bool {
 		r := s.port.Report().ReceiveCPUs
-		return r.CPUs == nil && strings.Contains(r.Reason, "no such CPU: 8191") && s.attached(s.dev) == 0
+		return r.CPUs == nil && strings.Contains(r.Reason, "CPU 8191 does not exist") && s.attached(s.dev) == 0
 	})
 	s.arrives("a message")
 }
