@@ -4,21 +4,21 @@ package crew
 
 import "sync/atomic"
 
-// Stats says what became of the work that was put on a desk. What has not been collected is in Offered alone.
+// Stats counts the jobs of one job ring. A job that is not collected yet counts as Offered only.
 type Stats struct {
-	Offered   uint64 `json:"offered"`
-	Done      uint64 `json:"done"`       // by workers
-	TakenBack uint64 `json:"taken_back"` // and done by the lane
-	BackOffs  uint64 `json:"back_offs"`  // how often the lane stopped offering for a while
+	Offered   uint64 `json:"submitted"`
+	Done      uint64 `json:"done"`      // collected jobs that a worker ran
+	TakenBack uint64 `json:"by_lane"`   // collected jobs that the lane ran itself
+	BackOffs  uint64 `json:"back_offs"` // times that the lane stopped submitting for a while
 }
 
-// counters are written by the lane alone.
-type counters struct{ offered, done, back, backOffs atomic.Uint64 }
+// counters are the atomic form of Stats, written by the lane only.
+type counters struct{ submitted, byWorkers, byLane, backOffs atomic.Uint64 }
 
-// Stats returns a snapshot; it may be called by any goroutine. It is consistent per counter, not across counters.
-func (d *Desk) Stats() Stats {
+// Stats returns a snapshot. Any goroutine may call it. Each counter is consistent, the set of them is not.
+func (r *JobRing) Stats() Stats {
 	return Stats{
-		Offered: d.stats.offered.Load(), Done: d.stats.done.Load(),
-		TakenBack: d.stats.back.Load(), BackOffs: d.stats.backOffs.Load(),
+		Offered: r.stats.submitted.Load(), Done: r.stats.byWorkers.Load(),
+		TakenBack: r.stats.byLane.Load(), BackOffs: r.stats.backOffs.Load(),
 	}
 }

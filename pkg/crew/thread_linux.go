@@ -4,23 +4,23 @@ package crew
 
 import "golang.org/x/sys/unix"
 
-// stopwatch tells for how long a thread was running, and for how long others were where it wanted to.
-type stopwatch struct{ wall, cpu int64 }
+// threadClock measures how long a thread ran, and how long it was runnable without a CPU (the kernel's run_delay).
+type threadClock struct{ wall, cpu int64 }
 
-// lap returns both, in nanoseconds, since the last lap of the calling thread, which has not slept meanwhile.
-func (s *stopwatch) lap() (ran, lost int64) {
-	now := stopwatch{read(unix.CLOCK_MONOTONIC), read(unix.CLOCK_THREAD_CPUTIME_ID)}
-	ran = now.cpu - s.cpu
-	lost = max(now.wall-s.wall-ran, 0)
+// elapsed returns both times in ns since the previous call on this thread, which must not have slept in between.
+func (s *threadClock) elapsed() (runTime, runDelay int64) {
+	now := threadClock{clockNanos(unix.CLOCK_MONOTONIC), clockNanos(unix.CLOCK_THREAD_CPUTIME_ID)}
+	runTime = now.cpu - s.cpu
+	runDelay = max(now.wall-s.wall-runTime, 0)
 	*s = now
-	return ran, lost
+	return runTime, runDelay
 }
 
-func read(clock int32) int64 {
+func clockNanos(clock int32) int64 {
 	var ts unix.Timespec
-	_ = unix.ClockGettime(clock, &ts) // both clocks are as old as the oldest kernel
+	_ = unix.ClockGettime(clock, &ts) // all supported kernels have both clocks
 	return ts.Nano()
 }
 
-// giveWay offers the core to other threads.
-func giveWay() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+// yieldCore offers the core to other threads (sched_yield).
+func yieldCore() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

@@ -9,20 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestStopwatchTellsRunningFromWaiting(t *testing.T) {
+func TestThreadClockSeparatesRunTimeFromRunDelay(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	var s stopwatch
-	s.lap()
+	var s threadClock
+	s.elapsed()
 	for ran := int64(0); ran < 1e6; { // a millisecond of work
-		r, lost := s.lap()
+		r, lost := s.elapsed()
 		if r < 0 || lost < 0 {
 			t.Fatal(r, lost)
 		}
 		ran += r
 	}
 	_ = unix.Nanosleep(&unix.Timespec{Nsec: 2e6}, nil)
-	if ran, lost := s.lap(); lost < 2e6-ran {
-		t.Errorf("slept 2 ms: ran %d ns, lost %d", ran, lost)
+	if ran, lost := s.elapsed(); lost < 2e6-ran {
+		t.Errorf("slept 2 ms: run time %d ns, run delay %d ns", ran, lost)
 	}
 }

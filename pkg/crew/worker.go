@@ -14,57 +14,57 @@ import (
 )
 
 const (
-	// glances are looks between two offers of the core to others: some 200 ns, about what the offer takes.
-	glances = 128
-	// maxPatience is how often a worker offers its core to others before it sleeps: some 200 µs, in which a lane that has work for
-	// it has received some more. Each time none comes it halves, down to minPatience.
-	maxPatience = 512
-	minPatience = 4
-	// errorPause keeps a worker whose poll gives nothing but errors from taking a whole core.
+	// spinsPerYield is the number of polls between two yields of the core: some 200 ns, about what a yield takes.
+	spinsPerYield = 128
+	// maxYields is how often an idle worker yields its core before it sleeps: some 200 µs, in which a busy lane receives
+	// more. Each time no job arrives the limit halves, down to minYields.
+	maxYields = 512
+	minYields = 4
+	// errorPause keeps a worker from using a whole core when its poll fails repeatedly.
 	errorPause = time.Millisecond
 )
 
-// worker is one goroutine on a thread of its own.
+// worker is one goroutine locked to its own thread.
 type worker struct {
-	crew   *Crew
-	name   string
-	event  int     // an eventfd, written when the worker sleeps and is called
-	one    [8]byte // what is written
-	linger bool    // see Config
+	pool      *Crew
+	name      string
+	event     int     // an eventfd, written to wake a sleeping worker
+	wakeValue [8]byte // the value written to event
+	busyPoll  bool    // see Config
 
-	patience int
-	watch    stopwatch
-	count    [8]byte // of event, of no interest
-	scratch  session.Scratch
+	yields     int // before the worker sleeps, between minYields and maxYields
+	clock      threadClock
+	eventCount [8]byte // read from event, not used
+	scratch    session.Scratch
 
 	_      [64]byte
-	desk   atomic.Pointer[Desk] // that it is called to; nil while it is free
+	ring   atomic.Pointer[JobRing] // the assigned ring; nil while the worker is free
 	asleep atomic.Bool
 	_      [64]byte
 }
 
-// run works until the crew stops.
+// run serves job rings until the pool stops.
 func (w *worker) run() {
-	_ = thread.Own(w.name, thread.Options{Batch: true}) // what it is refused costs time at worst, and desks see that
-	for !w.crew.stopping.Load() {
-		if d := w.desk.Load(); d != nil {
-			w.serve(d)
-			d.present.Add(-1)
-			w.desk.Store(nil)
+	_ = thread.Own(w.name, thread.Options{Batch: true}) // best effort: a failure costs time, which the backoff policy notices
+	for !w.pool.stopping.Load() {
+		if r := w.ring.Load(); r != nil {
+			w.serve(r)
+			r.attached.Add(-1)
+			w.ring.Store(nil)
 			continue
 		}
 		w.sleep()
 	}
 }
 
-// call gives a free worker a desk, and reports whether it was free.
-func (w *worker) call(d *Desk) bool {
-	if w.desk.Load() != nil {
+// assign gives a free worker the ring r, and reports whether it was free.
+func (w *worker) assign(r *JobRing) bool {
+	if w.ring.Load() != nil {
 		return false
 	}
-	d.present.Add(1) // before the worker can leave
-	if !w.desk.CompareAndSwap(nil, d) {
-		d.present.Add(-1)
+	r.attached.Add(1) // before the worker can detach
+	if !w.ring.CompareAndSwap(nil, r) {
+		r.attached.Add(-1)
 		return false
 	}
 	if w.asleep.Load() {
@@ -73,48 +73,48 @@ func (w *worker) call(d *Desk) bool {
 	return true
 }
 
-// wake may be called by anyone, and more often than needed.
-func (w *worker) wake() { _, _ = unix.Write(w.event, w.one[:]) }
+// wake wakes the worker. Any goroutine may call it, and superfluous calls do no harm.
+func (w *worker) wake() { _, _ = unix.Write(w.event, w.wakeValue[:]) }
 
-// sleep returns when the worker is called or the crew stops, or somewhat sooner.
+// sleep returns when a ring is assigned or the pool stops. It may return earlier.
 func (w *worker) sleep() {
 	w.asleep.Store(true)
-	if w.desk.Load() == nil && !w.crew.stopping.Load() { // who comes later sees that it is asleep
-		if linger.Poll([]unix.PollFd{{Fd: int32(w.event), Events: unix.POLLIN}}, w.linger) != nil {
+	if w.ring.Load() == nil && !w.pool.stopping.Load() { // later assignments see asleep and wake the worker
+		if linger.Poll([]unix.PollFd{{Fd: int32(w.event), Events: unix.POLLIN}}, w.busyPoll) != nil {
 			time.Sleep(errorPause)
 		}
-		_, _ = unix.Read(w.event, w.count[:])
+		_, _ = unix.Read(w.event, w.eventCount[:])
 	}
 	w.asleep.Store(false)
 }
 
-// serve does what is on d until there has been nothing for a while.
-func (w *worker) serve(d *Desk) {
-	w.watch.lap()
-	for found := true; found; found = w.look(d) {
-		for j := d.claim(); j != nil; j = d.claim() {
-			j.do(&w.scratch)
-			d.report(w.watch.lap())
+// serve runs the jobs of r until none has arrived for a while.
+func (w *worker) serve(r *JobRing) {
+	w.clock.elapsed()
+	for found := true; found; found = w.waitForJob(r) {
+		for j := r.claim(); j != nil; j = r.claim() {
+			j.run(&w.scratch)
+			r.addThreadTime(w.clock.elapsed())
 		}
 	}
-	d.report(w.watch.lap())
+	r.addThreadTime(w.clock.elapsed())
 	w.scratch = session.Scratch{} // it refers to buffers of the lane
 }
 
-// look reports whether something is on d, when it has been looked for long enough.
-func (w *worker) look(d *Desk) bool {
-	for range w.patience {
-		for range glances {
-			if d.waiting() {
-				w.patience = maxPatience
+// waitForJob polls r for an unclaimed job, and reports false when the worker should stop polling.
+func (w *worker) waitForJob(r *JobRing) bool {
+	for range w.yields {
+		for range spinsPerYield {
+			if r.unclaimed() {
+				w.yields = maxYields
 				return true
 			}
 		}
-		if w.crew.stopping.Load() {
+		if w.pool.stopping.Load() {
 			return false
 		}
-		giveWay()
+		yieldCore()
 	}
-	w.patience = max(w.patience/2, minPatience)
+	w.yields = max(w.yields/2, minYields)
 	return false
 }

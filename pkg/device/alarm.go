@@ -11,20 +11,20 @@ import (
 var _ peer.Waker = (*Peer)(nil)
 
 const (
-	// farAway is how far a moment must lie ahead, in nanoseconds, to be worth sharing: retries, which are jittered on
+	// coalesceAfter is how far a moment must lie ahead, in nanoseconds, to be worth sharing: retries, which are jittered on
 	// purpose, and hellos are nearer.
-	farAway = int64(8 * time.Second)
-	// together is the distance, in nanoseconds, of the moments at which far timers fire; a power of two. Peers that want
+	coalesceAfter = int64(8 * time.Second)
+	// slack is the distance, in nanoseconds, of the moments at which far timers fire; a power of two. Peers that want
 	// something at about the same time wake the machine once. Linux's timer wheel lets a timer of 10 s be late by as much.
-	together = int64(1) << 28
+	slack = int64(1) << 28
 )
 
-// coalesced returns when to do what is due at the instant at.
-func coalesced(now, at int64) int64 {
-	if at-now < farAway {
+// coalesce returns when to do what is due at the instant at.
+func coalesce(now, at int64) int64 {
+	if at-now < coalesceAfter {
 		return at
 	}
-	return (at + together - 1) &^ (together - 1)
+	return (at + slack - 1) &^ (slack - 1)
 }
 
 // Wake implements peer.Waker: traffic has begun something that the peer's timer is not set for.
@@ -33,7 +33,7 @@ func (p *Peer) Wake() { p.post(taskTimer) }
 // arm sets the timer for the next moment at which something may be due; a peer that waits for nothing has none. The caller
 // holds mu.
 func (p *Peer) arm(now int64) {
-	next := p.timers.Next(now, &p.lane.Activity)
+	next := p.timers.Next(now, &p.engine.Activity)
 	for _, at := range []int64{p.hello.next(), p.askAgainAt, p.insistAt} {
 		if at != 0 && (next == 0 || at < next) {
 			next = at
@@ -43,7 +43,7 @@ func (p *Peer) arm(now int64) {
 		p.disarm()
 		return
 	}
-	wait := time.Duration(max(coalesced(now, next)-now, 0))
+	wait := time.Duration(max(coalesce(now, next)-now, 0))
 	if p.timer == nil {
 		p.timer = time.AfterFunc(wait, p.Wake)
 	} else {

@@ -109,9 +109,9 @@ func (s *stranger) load(h *devicetest.Host) {
 	h.StepLetters()
 }
 
-// TestUnderLoadASourceMustProveItself: mac1 is not enough, a cookie for the sender's address and port is; and even then
+// TestUnderLoadInitiatorNeedsCookie: mac1 is not enough, a cookie for the sender's address and port is; and even then
 // there is a rate, but one for each source.
-func TestUnderLoadASourceMustProveItself(t *testing.T) {
+func TestUnderLoadInitiatorNeedsCookie(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := devicetest.NewLAN(nil)
 		h, s, flooder := idleHost(t, lan, 1), newStranger(t, lan, 66), newStranger(t, lan, 77)
@@ -184,7 +184,7 @@ func wantReasons(t *testing.T, h *devicetest.Host, from underlay.Endpoint, msg [
 	}
 }
 
-func TestWithoutAnIdentityNothingIsAnswered(t *testing.T) {
+func TestDeviceWithoutPrivateKeyAnswersNothing(t *testing.T) {
 	lan := devicetest.NewLAN(nil)
 	h, s := idleHost(t, lan, 1), newStranger(t, lan, 66)
 	msg := s.initiation(h, at(1))

@@ -24,33 +24,33 @@ var checklist = []struct {
 }{
 	{"Reject-After-Messages not enforced on the transport counter", "session", "TestRejectAfterMessagesIsEnforcedOnTheTransportCounter"},
 	{"a covering prefix could spoof a more specific peer's address", "peer", "TestOwnerOfACoveringPrefixDoesNotOwnAMoreSpecificAddress"},
-	{"a covering prefix could spoof a more specific peer's address", "engine", "TestPeersOfACoveringPrefixCannotSpoofAMoreSpecificPeersAddress"},
+	{"a covering prefix could spoof a more specific peer's address", "engine", "TestCoveringPrefixCannotSpoofMoreSpecificPeer"},
 	{"oversized datagrams stopped the receiver", "device", "TestOversizedDatagramsAreCountedDrops"},
 	{"oversized datagrams stopped the receiver", "engine", "TestTruncatedDatagramIsCountedAndNotOpened"},
 	{"oversized coalesced datagrams stopped the receiver", "engine", "TestRunMayMixSessionsAndHandshakes"},
 	{"handshake rate limit global, not per source", "peer", "TestLimiterTellsSourcesApart"},
-	{"handshake rate limit global, not per source", "device", "TestUnderLoadASourceMustProveItself"},
+	{"handshake rate limit global, not per source", "device", "TestUnderLoadInitiatorNeedsCookie"},
 	{"cookies not bound to the source port", "noise", "TestCookieIsBoundToAddressAndPort"},
-	{"cookies not bound to the source port", "device", "TestUnderLoadASourceMustProveItself"},
+	{"cookies not bound to the source port", "device", "TestUnderLoadInitiatorNeedsCookie"},
 	{"roaming on cookie replies", "device", "TestDoesNotRoamOnCookieReplies"},
-	{"no roaming on some authenticated packets", "engine", "TestRoamsOnAnyAuthenticatedMessageAndNoOther"},
+	{"no roaming on some authenticated packets", "engine", "TestOnlyAuthenticatedMessagesRoam"},
 	{"no roaming on some authenticated packets", "device", "TestEndpointFollowsDataKeepalivesAndHandshakes"},
 	{"no roaming on some authenticated packets", "device", "TestEndpointFollowsTheResponse"},
 	{"a new preshared key did not reach the handshake, or tore the session", "device", "TestPresharedKeyChangeReachesTheNextHandshake"},
 	{"a new preshared key did not reach the handshake in flight", "noise", "TestPresharedKeyIsReadWhenItIsMixed"},
 	{"passive keepalive for keepalives", "peer", "TestPassiveKeepaliveIsNotOwedForKeepalives"},
-	{"passive keepalive at the wrong time", "device", "TestReceivedDataIsAnsweredByAKeepaliveAfterTenSeconds"},
-	{"persistent keepalive under traffic", "device", "TestPersistentKeepaliveFillsSilenceOnly"},
-	{"no jitter on handshake retries", "device", "TestHandshakeIsRetriedWithJitterAndGivenUp"},
-	{"responses refused after 250 ms", "device", "TestResponsesThatArriveSecondsLateAreAccepted"},
+	{"passive keepalive at the wrong time", "device", "TestReceivedDataTriggersKeepaliveAfterTenSeconds"},
+	{"persistent keepalive under traffic", "device", "TestPersistentKeepaliveOnlyWhenIdle"},
+	{"no jitter on handshake retries", "device", "TestHandshakeRetriesWithJitterThenGivesUp"},
+	{"responses refused after 250 ms", "device", "TestLateResponsesAreAccepted"},
 	{"nonce counters of 32 bits", "session", "TestReserveStopsAtRejectAfterMessagesForGood"},
-	{"no work without IPv6", "device", "TestWithoutIPv6ItCarriesOnOverIPv4"},
+	{"no work without IPv6", "device", "TestDeviceWorksWithoutIPv6"},
 	{"IPv6 source address misread from the control message", "underlay/udp", "TestControlMessagesAreTakenApart"},
 	{"no end when the interface is deleted", "device", "TestDeletedInterfaceEndsTheDevice"},
 	{"replay window too small", "session", "TestWindowReachesAtLeast8192CountersBack"},
 }
 
-func TestEachFaultOfTheChecklistHasItsTest(t *testing.T) {
+func TestChecklistFaultsHaveTests(t *testing.T) {
 	sources := map[string][]byte{}
 	for _, c := range checklist {
 		if sources[c.pkg] == nil {
@@ -98,7 +98,7 @@ func TestOversizedDatagramsAreCountedDrops(t *testing.T) {
 	talk(t, a, b)
 }
 
-func TestWithoutIPv6ItCarriesOnOverIPv4(t *testing.T) {
+func TestDeviceWorksWithoutIPv6(t *testing.T) {
 	a, b := devicetest.NewUDP(t, 1, devicetest.Options{NoIPv6: true}), devicetest.NewUDP(t, 2, devicetest.Options{})
 	devicetest.Connect(a, b)
 	stranded := newKey(t).Public()

@@ -42,7 +42,7 @@ func (d *Device) Configure(c config.Device) error {
 	d.configureSpread(c.Spread, c.SpreadPorts)
 	d.configureUnderlay(c.Underlay, c.ReceiveCPUs)
 	if private != nil && !private.Equal(d.private) {
-		d.adopt(*private, id)
+		d.replaceIdentity(*private, id)
 	}
 	if c.ReplacePeers {
 		d.removePeers(slices.Collect(maps.Values(d.peers))...)
@@ -102,7 +102,7 @@ func (d *Device) configurePort(listen *uint16, mark *uint32) error {
 		if err != nil {
 			return err
 		}
-		if err := d.attach(next); err != nil {
+		if err := d.attachPort(next); err != nil {
 			return err
 		}
 	case mark != nil && port != nil && *mark != d.mark.Load():
@@ -127,22 +127,22 @@ func (d *Device) configureListen(listen *uint16, mark uint32) error {
 	switch {
 	case d.up:
 		return nil
-	case listen == nil && d.link:
+	case listen == nil && d.linkUp:
 		if err := d.bringUp(d.listenPort, mark); err != nil {
 			d.log.Warn("the interface is up, but its listen port is still not to be had", "port", d.listenPort, "error", err)
 		}
 		return nil
 	case listen == nil:
 		return nil
-	case !d.link:
+	case !d.linkUp:
 		d.listenPort = *listen
 		return nil
 	}
 	return d.bringUp(*listen, mark)
 }
 
-// adopt makes the device another one: sessions of the old identity end.
-func (d *Device) adopt(key noise.PrivateKey, id *identity) {
+// replaceIdentity makes the device another one: sessions of the old identity end.
+func (d *Device) replaceIdentity(key noise.PrivateKey, id *identity) {
 	d.private = key
 	d.identity.Store(id)
 	if id != nil {
@@ -152,13 +152,13 @@ func (d *Device) adopt(key noise.PrivateKey, id *identity) {
 		p.mu.Lock()
 		p.forgetSessions()
 		p.endAttempt()
-		p.identify(id)
+		p.setIdentity(id)
 		p.mu.Unlock()
 	}
 }
 
-// identify derives what handshakes between id and the peer need. None is under way. The caller holds mu.
-func (p *Peer) identify(id *identity) {
+// setIdentity derives what handshakes between id and the peer need. None is under way. The caller holds mu.
+func (p *Peer) setIdentity(id *identity) {
 	p.remote, p.initiator, p.jar = nil, nil, nil
 	if id == nil {
 		return
@@ -181,7 +181,7 @@ func (d *Device) configurePeers(changes []config.Peer) {
 			routes = routes[:0]
 			d.removePeers(d.peers[c.PublicKey])
 		} else if p := d.configurePeer(c); p != nil && (c.ReplaceAllowedIPs || len(c.AllowedIPs) > 0) {
-			routes = append(routes, routeChange{p.lane, c})
+			routes = append(routes, routeChange{p.engine, c})
 		}
 	}
 	d.configureRoutes(routes)
@@ -209,10 +209,10 @@ func (d *Device) configurePeer(c *config.Peer) *Peer {
 
 func (d *Device) addPeer(key noise.PublicKey) *Peer {
 	p := &Peer{dev: d, key: key}
-	p.lane = d.engine.NewPeer(p)
-	p.lane.Activity.Waker = p
+	p.engine = d.engine.NewPeer(p)
+	p.engine.Activity.Waker = p
 	p.mu.Lock()
-	p.identify(d.identity.Load())
+	p.setIdentity(d.identity.Load())
 	p.mu.Unlock()
 	d.peersMu.Lock()
 	d.peers[key] = p
@@ -262,11 +262,11 @@ func (p *Peer) configure(c *config.Peer) {
 	if c.Endpoint != nil {
 		at := c.Endpoint.AddrPort
 		to := &underlay.Endpoint{Dst: netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), Scope: c.Endpoint.Scope}
-		if old := p.lane.Endpoint.Swap(to); old != nil && old.Dst != to.Dst {
+		if old := p.engine.Endpoint.Swap(to); old != nil && old.Dst != to.Dst {
 			p.askAnew(true)
 		}
 		if p.running {
-			p.admitSource()
+			p.updateGuard()
 		}
 	}
 	if c.Keepalive != nil && *c.Keepalive != p.keepalive {
@@ -286,11 +286,11 @@ func (d *Device) removePeers(list ...*Peer) {
 	}
 	d.engine.Routes.Update(func(e *peer.Editor[*engine.Peer]) {
 		for _, p := range list {
-			e.RemoveOwner(p.lane)
+			e.RemoveOwner(p.engine)
 		}
 	})
 	for _, p := range list {
-		p.halt()
+		p.stop()
 		d.peersMu.Lock()
 		delete(d.peers, p.key)
 		d.peersMu.Unlock()

@@ -36,7 +36,7 @@ func sameStatus(t *testing.T, got, want config.Status) {
 	}
 }
 
-func TestChangeThatNeedsATakenPortChangesNothing(t *testing.T) {
+func TestConfigureWithBusyPortChangesNothing(t *testing.T) {
 	lan := devicetest.NewLAN(nil)
 	a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
 	devicetest.Connect(a, b)
@@ -82,8 +82,8 @@ func TestTooManyPeersAreRefused(t *testing.T) {
 	}
 }
 
-// TestPortTakenAtLinkUpIsCuredByAnother is what the log message of that error advises.
-func TestPortTakenAtLinkUpIsCuredByAnother(t *testing.T) {
+// TestBusyPortAtLinkUpIsFixedByNewPort is what the log message of that error advises.
+func TestBusyPortAtLinkUpIsFixedByNewPort(t *testing.T) {
 	lan := devicetest.NewLAN(nil)
 	taken := takePort(t, lan, 1, 4242)
 	errorLogged := make(chan struct{}, 1)
@@ -121,7 +121,7 @@ func (e errorNoted) Handle(context.Context, slog.Record) error {
 	return nil
 }
 
-func TestPeersAreConfiguredStepByStep(t *testing.T) {
+func TestPeerChangesApplyIncrementally(t *testing.T) {
 	h := devicetest.NewLAN(nil).Host(t, 1, devicetest.Options{})
 	one, two, psk, every := newKey(t).Public(), newKey(t).Public(), newPSK(t), uint16(25)
 	endpoint := &config.Endpoint{AddrPort: netip.MustParseAddrPort("[fe80::1]:1"), Scope: 3}
@@ -178,7 +178,7 @@ func TestPeersAreConfiguredStepByStep(t *testing.T) {
 	}
 }
 
-func TestRemovedPeerTakesItsRoutesWithIt(t *testing.T) {
+func TestRemovingPeerRemovesItsRoutes(t *testing.T) {
 	a, b := devicetest.Pair(t, devicetest.Options{})
 	talk(t, a, b)
 	bothSpread(t, a, b) // no hello is under way
@@ -207,7 +207,7 @@ func TestNewIdentityEndsAllSessions(t *testing.T) {
 	})
 }
 
-func TestADeviceIsNobodysPeerOfItsOwn(t *testing.T) {
+func TestDeviceRejectsItselfAsPeer(t *testing.T) {
 	h := devicetest.NewLAN(nil).Host(t, 1, devicetest.Options{})
 	next := newKey(t)
 	h.Apply(config.Device{Peers: []config.Peer{{PublicKey: next.Public()}}})

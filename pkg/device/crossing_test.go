@@ -27,9 +27,9 @@ func (p farPort) SendTo(to *underlay.Endpoint, datagram []byte) error {
 	return nil
 }
 
-// TestCrossedHandshakesLoseNothing: two hosts that initiate at the same moment, as the two ends of a site-to-site tunnel
+// TestCrossedHandshakesLoseNoPackets: two hosts that initiate at the same moment, as the two ends of a site-to-site tunnel
 // do, settle on one session, and go on to rekey one at a time.
-func TestCrossedHandshakesLoseNothing(t *testing.T) {
+func TestCrossedHandshakesLoseNoPackets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &timeline{}
 		l.lan = devicetest.NewLAN(l.filter)

@@ -102,8 +102,8 @@ func (b *rulebook) converse(r *rand.Rand, hosts [2]*devicetest.Host) {
 	b.cut.Store(false)
 }
 
-// TestDeadlinesAreMetWhateverTheTraffic: no timer is forgotten between what lanes note and what workers arm.
-func TestDeadlinesAreMetWhateverTheTraffic(t *testing.T) {
+// TestTimersMeetDeadlinesUnderAnyTraffic: no timer is forgotten between what lanes note and what workers arm.
+func TestTimersMeetDeadlinesUnderAnyTraffic(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -55,7 +55,7 @@ type Config struct {
 	Rand     io.Reader         // crypto/rand when nil
 	Wall     func() time.Time  // time.Now when nil; used for TAI64N and the time of the last handshake
 	Clock    engine.Clock      // engine.NewClock() when nil
-	Begin    func(loop string) // engine.Config.Begin
+	Begin    func(loop string) // engine.Config.OnLoopStart
 	Crew     *crew.Crew        // helps lanes that have several trains at once; nil for none. It must outlive the device
 }
 
@@ -67,34 +67,34 @@ type Device struct {
 	clock  engine.Clock
 
 	// mu guards configuration: everything below that is not atomic.
-	mu         sync.Mutex
-	private    noise.PrivateKey
-	listenPort uint16
-	mtu        int // of the TUN, 0 before it is known
-	started    bool
-	link       bool // the interface is administratively up
-	up, closed bool // up: so is the device; without a port it cannot follow the link
-	leaving    bool // its state is wanted at the end
+	mu          sync.Mutex
+	private     noise.PrivateKey
+	listenPort  uint16
+	mtu         int // of the TUN, 0 before it is known
+	started     bool
+	linkUp      bool // the interface is administratively up
+	up, closed  bool // up: so is the device; without a port it cannot follow the link
+	handingOver bool // its state is wanted at the end
 
 	peersMu sync.RWMutex // guards peers for readers that do not hold mu
 	peers   map[noise.PublicKey]*Peer
 
-	identity  atomic.Pointer[identity]
-	spreading atomic.Pointer[spreading]
-	sources   sources
-	selection selection
-	guard     atomic.Pointer[guardRef]           // nil while there is none
-	mark      atomic.Uint32                      // changed by who holds mu
-	way       atomic.Uint32                      // config.UnderlayMode, changed by who holds mu
-	cpus      atomic.Pointer[config.ReceiveCPUs] // nil for none, changed by who holds mu
-	port      atomic.Pointer[portRef]            // nil while down
-	inbox     inbox
-	tasks     tasks
-	limiter   peer.Limiter
-	refusals  refusals
-	staged    atomic.Int64 // bytes held for all peers
-	outcomes  handshakeCounters
-	discarded socketDrops
+	identity        atomic.Pointer[identity]
+	spreading       atomic.Pointer[spreadConfig]
+	sources         sourcePool
+	selection       laneSelection
+	guard           atomic.Pointer[guardRef]           // nil while there is none
+	mark            atomic.Uint32                      // changed by who holds mu
+	underlayMode    atomic.Uint32                      // config.UnderlayMode, changed by who holds mu
+	cpus            atomic.Pointer[config.ReceiveCPUs] // nil for none, changed by who holds mu
+	port            atomic.Pointer[portRef]            // nil while down
+	handshakes      handshakeQueue
+	tasks           taskQueue
+	limiter         peer.Limiter
+	refusals        refusals
+	staged          atomic.Int64 // bytes held for all peers
+	handshakeCounts handshakeCounters
+	socketDrops     socketDrops
 
 	stop    chan struct{} // closed by Close
 	done    chan struct{} // closed when everything has ended
@@ -129,13 +129,13 @@ func New(cfg Config) *Device {
 	if cfg.Clock != nil {
 		d.clock = cfg.Clock
 	}
-	d.inbox.open()
-	d.tasks.open()
-	d.spreading.Store(&spreading{ports: spread.DefaultPorts})
-	d.sources.log, d.selection.log, d.selection.why = cfg.Log, cfg.Log, errDown
+	d.handshakes.init()
+	d.tasks.init()
+	d.spreading.Store(&spreadConfig{ports: spread.DefaultPorts})
+	d.sources.log, d.selection.log, d.selection.reason = cfg.Log, cfg.Log, errDown
 	d.engine = engine.New(engine.Config{
-		Device: cfg.TUN, Control: d, Clock: d.clock, Rand: cfg.Rand, Begin: cfg.Begin,
-		Crew: cfg.Crew,
+		Device: cfg.TUN, Control: d, Clock: d.clock, Rand: cfg.Rand, OnLoopStart: cfg.Begin,
+		Pool: cfg.Crew,
 	})
 	return d
 }
@@ -146,7 +146,7 @@ func (d *Device) Start() {
 	d.started = true
 	d.mu.Unlock()
 	for range runtime.NumCPU() {
-		d.workers.Go(d.work)
+		d.workers.Go(d.runWorker)
 	}
 	d.engine.Start()
 	go d.supervise()
@@ -175,12 +175,12 @@ func (d *Device) Close() {
 // supervise follows the interface's state until it is gone, then takes everything down.
 func (d *Device) supervise() {
 	for ev := range d.cfg.TUN.Events() {
-		d.follow(ev)
+		d.applyLinkEvent(ev)
 	}
 	d.mu.Lock()
 	d.closed = true
 	d.down()
-	leaving := d.leaving
+	leaving := d.handingOver
 	if !leaving {
 		d.removePeers(slices.Collect(maps.Values(d.peers))...)
 	}
@@ -197,14 +197,14 @@ func (d *Device) supervise() {
 	close(d.done)
 }
 
-// follow applies the interface's state: link up opens the port, link down closes it, as the in-kernel device does.
-func (d *Device) follow(ev tun.Event) {
+// applyLinkEvent applies the interface's state: link up opens the port, link down closes it, as the in-kernel device does.
+func (d *Device) applyLinkEvent(ev tun.Event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
 		return
 	}
-	d.link = ev.Up
+	d.linkUp = ev.Up
 	if ev.MTU != d.mtu {
 		d.mtu = ev.MTU
 		d.engine.SetMTU(ev.MTU)
@@ -248,7 +248,7 @@ func (d *Device) bringUp(listen uint16, mark uint32) error {
 	if err != nil {
 		return err
 	}
-	if err := d.attach(port); err != nil {
+	if err := d.attachPort(port); err != nil {
 		return err
 	}
 	d.up = true
@@ -261,7 +261,7 @@ func (d *Device) bringUp(listen uint16, mark uint32) error {
 
 func (d *Device) openPort(port uint16, mark uint32) (underlay.Port, error) {
 	p, err := d.cfg.OpenPort(PortOptions{
-		Port: port, Lanes: d.engine.Lanes(), Mark: mark, Mode: config.UnderlayMode(d.way.Load()), CPUs: d.receiveCPUs(),
+		Port: port, Lanes: d.engine.Lanes(), Mark: mark, Mode: config.UnderlayMode(d.underlayMode.Load()), CPUs: d.receiveCPUs(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("opening UDP port %d: %w", port, err)
@@ -269,13 +269,13 @@ func (d *Device) openPort(port uint16, mark uint32) (underlay.Port, error) {
 	return p, nil
 }
 
-// attach makes port the one in use, in place of the present one. The caller holds mu.
-func (d *Device) attach(port underlay.Port) error {
+// attachPort makes port the one in use, in place of the present one. The caller holds mu.
+func (d *Device) attachPort(port underlay.Port) error {
 	d.closeSources()
 	if err := d.engine.Detach(); err != nil {
 		d.log.Warn("closing the old port", "error", err)
 	}
-	d.discarded.follow(nil, d.engine.Lanes())
+	d.socketDrops.follow(nil, d.engine.Lanes())
 	d.resetGuard(port)
 	if err := d.engine.Attach(port); err != nil {
 		d.resetGuard(nil)
@@ -283,10 +283,10 @@ func (d *Device) attach(port underlay.Port) error {
 	}
 	d.listenPort = port.LocalPort()
 	d.port.Store(&portRef{port})
-	d.discarded.follow(port, d.engine.Lanes())
+	d.socketDrops.follow(port, d.engine.Lanes())
 	d.resetSources()
 	d.resetSelection()
-	d.askAnew(true)
+	d.renewHellos(true)
 	return nil
 }
 
@@ -295,7 +295,7 @@ func (d *Device) attach(port underlay.Port) error {
 func (d *Device) down() {
 	d.up = false
 	for _, p := range d.peers {
-		p.halt()
+		p.stop()
 	}
 	d.closeSources()
 	d.resetGuard(nil)
@@ -303,5 +303,5 @@ func (d *Device) down() {
 	if err := d.engine.Detach(); err != nil {
 		d.log.Warn("closing the port", "error", err)
 	}
-	d.discarded.follow(nil, d.engine.Lanes())
+	d.socketDrops.follow(nil, d.engine.Lanes())
 }

@@ -18,7 +18,7 @@ type socketDrops struct {
 	port    underlay.Counter
 }
 
-// follow goes on with another port, nil for none, when the one before is closed. One that does not count adds nothing.
+// applyLinkEvent goes on with another port, nil for none, when the one before is closed. One that does not count adds nothing.
 func (s *socketDrops) follow(port underlay.Port, lanes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,9 +54,9 @@ func (s *socketDrops) addTo(stats *engine.Stats) {
 	}
 }
 
-// carried is what the lanes have carried and dropped, and what was dropped in front of them.
-func (d *Device) carried() engine.Stats {
+// trafficStats is what the lanes have carried and dropped, and what was dropped in front of them.
+func (d *Device) trafficStats() engine.Stats {
 	s := d.engine.Stats()
-	d.discarded.addTo(&s)
+	d.socketDrops.addTo(&s)
 	return s
 }

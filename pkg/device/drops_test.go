@@ -25,7 +25,7 @@ func (c *losing) SocketDrops(lanes []uint64) (sources uint64) {
 	return sources
 }
 
-func TestDropsInFrontOfThePortOutliveThePort(t *testing.T) {
+func TestSocketDropsSurvivePortChange(t *testing.T) {
 	var s socketDrops
 	first, second := &losing{lanes: []uint64{1, 0}}, &losing{lanes: []uint64{2, 4}}
 	for _, step := range []struct {

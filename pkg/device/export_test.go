@@ -17,21 +17,21 @@ const (
 	MaxStagedBytes = maxStagedBytes
 	MaxStagedTotal = maxStagedTotal
 	StagedFloor    = stagedFloor
-	InboxLen       = inboxLen
-	Together       = together
+	InboxLen       = handshakeQueueLen
+	Together       = slack
 )
 
 // Coalesced is when a timer fires that is asked for at an instant.
-func Coalesced(now, at int64) int64 { return coalesced(now, at) }
+func Coalesced(now, at int64) int64 { return coalesce(now, at) }
 
 // Earlier has the peer have initiated with a timestamp before, as Resume does.
-func (p *Peer) Earlier(t noise.Timestamp) { p.takeUp(&PeerState{Initiated: Timestamp(t)}) }
+func (p *Peer) Earlier(t noise.Timestamp) { p.restore(&PeerState{Initiated: Timestamp(t)}) }
 
 // Sign returns the timestamp of the next initiation if the wall clock shows wall.
 func (p *Peer) Sign(wall time.Time) noise.Timestamp { return p.tai.Now(wall) }
 
 // Follow applies an event of a device that was not started.
-func (d *Device) Follow(ev tun.Event) { d.follow(ev) }
+func (d *Device) Follow(ev tun.Event) { d.applyLinkEvent(ev) }
 
 // Shut takes a device down that was not started.
 func (d *Device) Shut() {
@@ -44,10 +44,10 @@ func (d *Device) Shut() {
 func (d *Device) Step() (n int) {
 	for {
 		select {
-		case l := <-d.inbox.letters:
-			d.engine.Slow.Add(d.read(l), 1)
+		case l := <-d.handshakes.messages:
+			d.engine.SlowDrops.Add(d.handleQueued(l), 1)
 		case <-d.tasks.waiting:
-			d.tasks.take().attend()
+			d.tasks.take().runTasks()
 		default:
 			return n
 		}
@@ -57,14 +57,14 @@ func (d *Device) Step() (n int) {
 
 // StepLetters is Step without tasks. It returns what became of each message.
 func (d *Device) StepLetters() (reasons []drop.Reason) {
-	for len(d.inbox.letters) > 0 {
-		reasons = append(reasons, d.read(<-d.inbox.letters))
+	for len(d.handshakes.messages) > 0 {
+		reasons = append(reasons, d.handleQueued(<-d.handshakes.messages))
 	}
 	return reasons
 }
 
 // Letters is the number of handshake messages that wait for a worker.
-func (d *Device) Letters() int { return len(d.inbox.letters) }
+func (d *Device) Letters() int { return len(d.handshakes.messages) }
 
 // StagedBytes is what the device holds for peers without a session.
 func (d *Device) StagedBytes() int64 { return d.staged.Load() }
@@ -104,5 +104,5 @@ func (p *Peer) Occupy() (letGo func()) {
 
 // Sessions returns the key pair to send with, and the one that waits for confirmation.
 func (p *Peer) Sessions() (current, unconfirmed *session.Keypair) {
-	return p.lane.Current.Load(), p.lane.Unconfirmed.Load()
+	return p.engine.Current.Load(), p.engine.Unconfirmed.Load()
 }

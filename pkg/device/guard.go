@@ -28,7 +28,7 @@ func (d *Device) resetGuard(port underlay.Port) {
 				d.admitIndex(b.index)
 			}
 		}
-		p.admitSource()
+		p.updateGuard()
 		p.mu.Unlock()
 	}
 	if ok {
@@ -49,17 +49,17 @@ func (d *Device) refuseIndex(index uint32) {
 	}
 }
 
-// admitSource makes where the peer is now a known source, in place of where it was. The caller holds mu.
-func (p *Peer) admitSource() {
+// updateGuard makes where the peer is now a known source, in place of where it was. The caller holds mu.
+func (p *Peer) updateGuard() {
 	var now netip.Addr
-	if to := p.lane.Endpoint.Load(); to != nil {
+	if to := p.engine.Endpoint.Load(); to != nil {
 		now = to.Dst.Addr()
 	}
-	p.moveSource(now)
+	p.setGuardedAddr(now)
 }
 
-// moveSource does so for an address; the zero one is none. The caller holds mu.
-func (p *Peer) moveSource(now netip.Addr) {
+// setGuardedAddr does so for an address; the zero one is none. The caller holds mu.
+func (p *Peer) setGuardedAddr(now netip.Addr) {
 	g := p.dev.guard.Load()
 	if g == nil || now == p.guarded {
 		return

@@ -100,8 +100,8 @@ func (l *lot) numbers() (indices, refused int, ready bool) {
 	return len(l.indices), l.refused, l.ready
 }
 
-// TestNoMessageOfASessionIsRefusedByTheGuard lives through rekeys by both sides, another port, and the interface going down.
-func TestNoMessageOfASessionIsRefusedByTheGuard(t *testing.T) {
+// TestGuardAdmitsAllSessionMessages lives through rekeys by both sides, another port, and the interface going down.
+func TestGuardAdmitsAllSessionMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v4, _ := devicetest.Addresses(2)
 		guard := lot{at: v4}
@@ -136,7 +136,7 @@ func TestNoMessageOfASessionIsRefusedByTheGuard(t *testing.T) {
 	})
 }
 
-func TestTheGuardKnowsWherePeersAre(t *testing.T) {
+func TestGuardFollowsPeerAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var guard lot
 		lan := devicetest.NewLAN(nil)
@@ -169,8 +169,8 @@ func TestTheGuardKnowsWherePeersAre(t *testing.T) {
 	})
 }
 
-// TestIndicesAreKnownWhileThePortChangesUnderLoad has handshakes cross with changes of the port.
-func TestIndicesAreKnownWhileThePortChangesUnderLoad(t *testing.T) {
+// TestGuardKnowsIndicesWhilePortChanges has handshakes cross with changes of the port.
+func TestGuardKnowsIndicesWhilePortChanges(t *testing.T) {
 	var guard lot
 	lan := devicetest.NewLAN(nil)
 	a := lan.Host(t, 1, devicetest.Options{Depth: 4096, WrapPort: guard.wrap})

@@ -24,8 +24,8 @@ type identity struct {
 	checker *noise.CookieChecker
 }
 
-// open handles a handshake or cookie message from the underlay.
-func (d *Device) open(msg []byte, from underlay.Endpoint) drop.Reason {
+// init handles a handshake or cookie message from the underlay.
+func (d *Device) handleHandshake(msg []byte, from underlay.Endpoint) drop.Reason {
 	kind, reason := wire.Classify(msg)
 	if reason != drop.None {
 		return reason
@@ -35,15 +35,15 @@ func (d *Device) open(msg []byte, from underlay.Endpoint) drop.Reason {
 		return drop.HSInvalid
 	}
 	if kind == wire.TypeCookieReply {
-		return d.openCookie(msg)
+		return d.handleCookieReply(msg)
 	}
 	if reason := d.admit(id, msg, from); reason != drop.None {
 		return reason
 	}
 	if kind == wire.TypeInitiation {
-		return d.openInitiation(id, msg, from)
+		return d.handleInitiation(id, msg, from)
 	}
-	return d.openResponse(msg, from)
+	return d.handleResponse(msg, from)
 }
 
 // admit decides whether a handshake message is worth its Diffie-Hellman: mac1 always, and under load a cookie and a
@@ -53,8 +53,8 @@ func (d *Device) admit(id *identity, msg []byte, from underlay.Endpoint) drop.Re
 	mac1, mac2 := id.checker.Check(msg, from.Dst, now)
 	switch {
 	case !mac1:
-		return d.refuse(drop.HSBadMAC1, from, noise.PublicKey{})
-	case !d.inbox.loaded(now):
+		return d.logRefusal(drop.HSBadMAC1, from, noise.PublicKey{})
+	case !d.handshakes.underLoad(now):
 		return drop.None
 	case !mac2:
 		d.sendCookie(id, msg, from)
@@ -71,7 +71,7 @@ func (d *Device) sendCookie(id *identity, msg []byte, from underlay.Endpoint) {
 		d.log.Error("creating a cookie reply", "error", err)
 		return
 	}
-	d.engine.Slow.Add(d.send(&from, reply[:]), 1)
+	d.engine.SlowDrops.Add(d.send(&from, reply[:]), 1)
 }
 
 // send sends one slow-path message.
@@ -87,9 +87,9 @@ func (d *Device) send(to *underlay.Endpoint, msg []byte) drop.Reason {
 	return drop.None
 }
 
-// openCookie gives a cookie to the peer whose message it answers. It proves nothing about where the peer is, so it
+// handleCookieReply gives a cookie to the peer whose message it answers. It proves nothing about where the peer is, so it
 // never changes the endpoint.
-func (d *Device) openCookie(msg []byte) drop.Reason {
+func (d *Device) handleCookieReply(msg []byte) drop.Reason {
 	p := d.byIndex(wire.ReceiverIndex(msg))
 	if p == nil {
 		return drop.RXUnknownIndex
@@ -108,12 +108,12 @@ func (d *Device) byIndex(index uint32) *Peer {
 	if !ok {
 		return nil
 	}
-	return s.Peer.Owner.(*Peer)
+	return s.Peer.SlowPath.(*Peer)
 }
 
-// openInitiation answers an initiation of a known peer and derives the session's keys, which stay unconfirmed until
+// handleInitiation answers an initiation of a known peer and derives the session's keys, which stay unconfirmed until
 // the peer uses them.
-func (d *Device) openInitiation(id *identity, msg []byte, from underlay.Endpoint) drop.Reason {
+func (d *Device) handleInitiation(id *identity, msg []byte, from underlay.Endpoint) drop.Reason {
 	r := noise.NewResponder(id.Identity)
 	defer r.Wipe()
 	key, reason := r.ConsumeInitiation(msg)
@@ -122,7 +122,7 @@ func (d *Device) openInitiation(id *identity, msg []byte, from underlay.Endpoint
 	}
 	p := d.lookup(key)
 	if p == nil {
-		return d.refuse(drop.HSUnknownPeer, from, key)
+		return d.logRefusal(drop.HSUnknownPeer, from, key)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,31 +130,31 @@ func (d *Device) openInitiation(id *identity, msg []byte, from underlay.Endpoint
 		return drop.RXDown
 	}
 	now := d.clock()
-	signed, reason := p.accept(r, now)
+	signed, reason := p.acceptInitiation(r, now)
 	if reason != drop.None {
-		return d.refuse(reason, from, key)
+		return d.logRefusal(reason, from, key)
 	}
 	if !signed {
 		p.forgetHello(errNoHello)
 	}
-	p.heard(len(msg), from, now)
-	if p.attempt != nil && p.yields(id) {
+	p.noteHandshakeMessage(len(msg), from, now)
+	if p.attempt != nil && p.yieldsCrossing(id) {
 		p.endAttempt()
 	}
 	p.respond(r, signed, now)
 	return drop.None
 }
 
-// yields tells which of two handshakes that crossed is given up: that of the side whose public key is the larger. Stock
+// yieldsCrossing tells which of two handshakes that crossed is given up: that of the side whose public key is the larger. Stock
 // devices give up theirs on both sides and try again 5 s later; with one that does, ours goes through.
-func (p *Peer) yields(id *identity) bool {
+func (p *Peer) yieldsCrossing(id *identity) bool {
 	ours := id.Public()
 	return bytes.Compare(p.key[:], ours[:]) < 0
 }
 
-// accept authenticates the initiation in r and refuses one that was seen before or comes too soon. It tells whether the
+// acceptInitiation authenticates the initiation in r and refuses one that was seen before or comes too soon. It tells whether the
 // peer has signed it as a ropewalk.
-func (p *Peer) accept(r *noise.Responder, now int64) (signed bool, reason drop.Reason) {
+func (p *Peer) acceptInitiation(r *noise.Responder, now int64) (signed bool, reason drop.Reason) {
 	timestamp, reason := r.Authenticate(p.remote)
 	switch {
 	case reason != drop.None:
@@ -174,21 +174,21 @@ func (p *Peer) respond(r *noise.Responder, signed bool, now int64) {
 	b, err := p.createResponse(r, &msg, now)
 	if err != nil {
 		p.dev.log.Error("creating a response", "peer", p.key, "error", err)
-		p.unbind(b)
+		p.releaseIndex(b)
 		return
 	}
 	b.signed = signed
 	p.establish(b, false)
 	p.timers.ResponseSent(now)
-	p.transmit(msg[:], now)
+	p.sendHandshake(msg[:], now)
 	p.arm(now)
-	p.dev.outcomes.answered.Add(1)
-	p.dev.log.Debug("handshake answered", "peer", p.key, "endpoint", p.lane.Endpoint.Load().Dst)
+	p.dev.handshakeCounts.answered.Add(1)
+	p.dev.log.Debug("handshake answered", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
 }
 
 // createResponse writes the response and returns the session it stands for; on error, what there is of it.
-func (p *Peer) createResponse(r *noise.Responder, msg *wire.Response, now int64) (*binding, error) {
-	b, err := p.bind()
+func (p *Peer) createResponse(r *noise.Responder, msg *wire.Response, now int64) (*keyBinding, error) {
+	b, err := p.reserveIndex()
 	if err != nil {
 		return nil, err
 	}
@@ -200,19 +200,19 @@ func (p *Peer) createResponse(r *noise.Responder, msg *wire.Response, now int64)
 	if b.keys, err = session.NewKeypair(&keys, now); err != nil {
 		return b, err
 	}
-	return b, p.cookies().AddMACs(msg[:], now)
+	return b, p.cookieJar().AddMACs(msg[:], now)
 }
 
-// cookies is what the peer has given us. The caller holds mu.
-func (p *Peer) cookies() *noise.CookieJar {
+// cookieJar is what the peer has given us. The caller holds mu.
+func (p *Peer) cookieJar() *noise.CookieJar {
 	if p.jar == nil {
 		p.jar = noise.NewCookieJar(p.remote)
 	}
 	return p.jar
 }
 
-// openResponse completes a handshake of ours.
-func (d *Device) openResponse(msg []byte, from underlay.Endpoint) drop.Reason {
+// handleResponse completes a handshake of ours.
+func (d *Device) handleResponse(msg []byte, from underlay.Endpoint) drop.Reason {
 	index := wire.ReceiverIndex(msg)
 	p := d.byIndex(index)
 	if p == nil {
@@ -226,7 +226,7 @@ func (d *Device) openResponse(msg []byte, from underlay.Endpoint) drop.Reason {
 	keys, reason := p.initiator.ConsumeResponse(msg, &p.psk)
 	defer keys.Wipe()
 	if reason != drop.None {
-		return d.refuse(reason, from, p.key)
+		return d.logRefusal(reason, from, p.key)
 	}
 	now := d.clock()
 	b := p.attempt
@@ -234,36 +234,36 @@ func (d *Device) openResponse(msg []byte, from underlay.Endpoint) drop.Reason {
 	var err error
 	if b.keys, err = session.NewKeypair(&keys, now); err != nil {
 		d.log.Error("completing a handshake", "peer", p.key, "error", err)
-		p.unbind(b)
+		p.releaseIndex(b)
 		return drop.HSInvalid
 	}
-	p.heard(len(msg), from, now)
+	p.noteHandshakeMessage(len(msg), from, now)
 	p.timers.SessionDerived(now)
-	p.dev.outcomes.completed.Add(1)
-	p.completed(now)
-	staged := len(p.staged.elements) > 0
+	p.dev.handshakeCounts.completed.Add(1)
+	p.handshakeComplete(now)
+	staged := len(p.staged.trains) > 0
 	p.establish(b, true)
 	if !staged {
 		// The responder may not send before it has seen us use the keys.
-		p.dev.engine.Keepalive(p.lane, b.keys)
+		p.dev.engine.SendKeepalive(p.engine, b.keys)
 	}
 	p.initiated(now)
 	p.arm(now)
 	return drop.None
 }
 
-// heard notes an authenticated handshake message of n bytes. The caller holds mu.
-func (p *Peer) heard(n int, from underlay.Endpoint, now int64) {
-	if to := p.lane.Endpoint.Load(); to == nil || *to != from {
+// noteHandshakeMessage notes an authenticated handshake message of n bytes. The caller holds mu.
+func (p *Peer) noteHandshakeMessage(n int, from underlay.Endpoint, now int64) {
+	if to := p.engine.Endpoint.Load(); to == nil || *to != from {
 		p.Roam(from)
-		p.admitSource()
+		p.updateGuard()
 	}
-	p.lane.CountSlow(n, 0)
-	p.lane.Activity.Received(now, false)
+	p.engine.CountHandshake(n, 0)
+	p.engine.Activity.Received(now, false)
 }
 
-// completed notes that both sides have a session, and that no other handshake is needed. The caller holds mu.
-func (p *Peer) completed(now int64) {
+// handshakeComplete notes that both sides have a session, and that no other handshake is needed. The caller holds mu.
+func (p *Peer) handshakeComplete(now int64) {
 	p.endAttempt()
 	p.timers.HandshakeComplete(now)
 	level := slog.LevelDebug // every two minutes from then on
@@ -271,22 +271,22 @@ func (p *Peer) completed(now int64) {
 		level = slog.LevelInfo
 	}
 	p.lastHandshake = p.dev.cfg.Wall()
-	p.dev.log.Log(context.Background(), level, "handshake complete", "peer", p.key, "endpoint", p.lane.Endpoint.Load().Dst)
+	p.dev.log.Log(context.Background(), level, "handshake complete", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
 }
 
-// transmit sends a handshake message to where the peer is. The caller holds mu.
-func (p *Peer) transmit(msg []byte, now int64) {
-	to := p.lane.Endpoint.Load()
+// sendHandshake sends a handshake message to where the peer is. The caller holds mu.
+func (p *Peer) sendHandshake(msg []byte, now int64) {
+	to := p.engine.Endpoint.Load()
 	if to == nil {
-		p.lose(drop.TXNoEndpoint, 1)
+		p.dropForPeer(drop.TXNoEndpoint, 1)
 		return
 	}
-	p.lane.Activity.Sent(now, false) // before the answer can be there
+	p.engine.Activity.Sent(now, false) // before the answer can be there
 	if why := p.dev.send(to, msg); why != drop.None {
-		p.lose(why, 1)
+		p.dropForPeer(why, 1)
 		return
 	}
-	p.lane.CountSlow(0, len(msg))
+	p.engine.CountHandshake(0, len(msg))
 }
 
 // initiate starts a handshake unless one is under way or was started too recently. In the latter case what is staged
@@ -294,25 +294,25 @@ func (p *Peer) transmit(msg []byte, now int64) {
 func (p *Peer) initiate(now int64) {
 	if p.timers.HandshakeWanted(now) {
 		p.sendInitiation(now)
-	} else if p.attempt == nil && len(p.staged.elements) > 0 {
+	} else if p.attempt == nil && len(p.staged.trains) > 0 {
 		p.askAgainAt = now + peer.RekeyTimeout
 	}
 }
 
-// askAgain is initiate for what has been staged since a handshake was started too recently. The caller holds mu.
-func (p *Peer) askAgain(now int64) {
+// initiateDeferred is initiate for what has been staged since a handshake was started too recently. The caller holds mu.
+func (p *Peer) initiateDeferred(now int64) {
 	if p.askAgainAt == 0 || now < p.askAgainAt {
 		return
 	}
 	p.askAgainAt = 0
-	if len(p.staged.elements) > 0 {
+	if len(p.staged.trains) > 0 {
 		p.initiate(now)
 	}
 }
 
 // sendInitiation sends the first message of a handshake, in place of one that may be in flight. The caller holds mu.
 func (p *Peer) sendInitiation(now int64) {
-	if p.lane.Endpoint.Load() == nil || p.remote == nil {
+	if p.engine.Endpoint.Load() == nil || p.remote == nil {
 		return
 	}
 	p.endAttempt()
@@ -324,15 +324,15 @@ func (p *Peer) sendInitiation(now int64) {
 		p.endAttempt()
 		return
 	}
-	p.dev.outcomes.initiated.Add(1)
-	p.dev.log.Debug("handshake initiated", "peer", p.key, "endpoint", p.lane.Endpoint.Load().Dst)
-	p.transmit(msg[:], now)
+	p.dev.handshakeCounts.initiated.Add(1)
+	p.dev.log.Debug("handshake initiated", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
+	p.sendHandshake(msg[:], now)
 	p.timers.InitiationSent(now, p.dev.jitter())
 }
 
 // createInitiation writes the initiation and returns the index it bears; on error, what there is of it.
-func (p *Peer) createInitiation(msg *wire.Initiation, now int64) (*binding, error) {
-	b, err := p.bind()
+func (p *Peer) createInitiation(msg *wire.Initiation, now int64) (*keyBinding, error) {
+	b, err := p.reserveIndex()
 	if err != nil {
 		return nil, err
 	}
@@ -345,12 +345,12 @@ func (p *Peer) createInitiation(msg *wire.Initiation, now int64) (*binding, erro
 	if err := p.initiator.CreateInitiation(msg, b.index, timestamp, p.dev.cfg.Rand); err != nil {
 		return b, err
 	}
-	return b, p.cookies().AddMACs(msg[:], now)
+	return b, p.cookieJar().AddMACs(msg[:], now)
 }
 
 // endAttempt gives up the handshake in flight, if any. The caller holds mu.
 func (p *Peer) endAttempt() {
-	p.unbind(p.attempt)
+	p.releaseIndex(p.attempt)
 	p.attempt = nil
 	if p.initiator != nil {
 		p.initiator.Wipe()

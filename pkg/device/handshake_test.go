@@ -89,8 +89,8 @@ func TestPresharedKeyChangeReachesTheNextHandshake(t *testing.T) {
 	})
 }
 
-// TestSimultaneousHandshakesLoseNothing has both sides initiate at the same moment.
-func TestSimultaneousHandshakesLoseNothing(t *testing.T) {
+// TestSimultaneousHandshakesLoseNoPackets has both sides initiate at the same moment.
+func TestSimultaneousHandshakesLoseNoPackets(t *testing.T) {
 	for range 20 {
 		a, b := devicetest.Pair(t, devicetest.Options{})
 		var elements [2][][]byte
@@ -130,7 +130,7 @@ func wantPorts(t *testing.T, h *devicetest.Host, n int) {
 	}
 }
 
-func TestResponsesThatArriveSecondsLateAreAccepted(t *testing.T) {
+func TestLateResponsesAreAccepted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen messages
 		lan := devicetest.NewLAN(seen.filter)
@@ -188,8 +188,8 @@ func unconfirmed(t *testing.T) (seen *unheard, a, b *devicetest.Host) {
 	return seen, a, b
 }
 
-// TestAnswersAreOfTheSessionOfTheQuestion: a peer that has begun anew has forgotten the session before.
-func TestAnswersAreOfTheSessionOfTheQuestion(t *testing.T) {
+// TestResponderAnswersOnConfirmedSession: a peer that has begun anew has forgotten the session before.
+func TestResponderAnswersOnConfirmedSession(t *testing.T) {
 	seen, a, b := unconfirmed(t)
 	peer := b.PeerOf(a.Public())
 	_, fresh := peer.Sessions()
@@ -201,8 +201,8 @@ func TestAnswersAreOfTheSessionOfTheQuestion(t *testing.T) {
 	}
 }
 
-// TestLanesLeaveToWorkersWhatCanWait: to log, to set timers, and to say hello, for which up to 64 ports are opened.
-func TestLanesLeaveToWorkersWhatCanWait(t *testing.T) {
+// TestLanesDeferWorkToWorkers: to log, to set timers, and to say hello, for which up to 64 ports are opened.
+func TestLanesDeferWorkToWorkers(t *testing.T) {
 	seen, a, b := unconfirmed(t)
 	seen.heard.Store(true)
 	a.Send(flow.Element(a.To(b, 1, false).UDP(nil)))
@@ -216,8 +216,8 @@ func TestLanesLeaveToWorkersWhatCanWait(t *testing.T) {
 	}
 }
 
-// TestLanesLeaveWhatIsStagedToWorkers: the lane that finds a session confirmed would have to send it all.
-func TestLanesLeaveWhatIsStagedToWorkers(t *testing.T) {
+// TestLanesDeferStagedPacketsToWorkers: the lane that finds a session confirmed would have to send it all.
+func TestLanesDeferStagedPacketsToWorkers(t *testing.T) {
 	seen, a, b := unconfirmed(t)
 	peer := b.PeerOf(a.Public())
 	peer.Stage(flow.Element(b.To(a, 0, false).UDP(nil)), 1)
@@ -235,8 +235,8 @@ func TestLanesLeaveWhatIsStagedToWorkers(t *testing.T) {
 	}
 }
 
-// TestLanesUnbindNothing: to refuse an index may take a system call.
-func TestLanesUnbindNothing(t *testing.T) {
+// TestLanesReleaseNoIndex: to refuse an index may take a system call.
+func TestLanesReleaseNoIndex(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := &unheard{}
 		lan := devicetest.NewLAN(seen.filter)
@@ -267,9 +267,9 @@ func TestLanesUnbindNothing(t *testing.T) {
 	})
 }
 
-// TestAnAnswerThatRacesWithConfirmationStartsNoHandshake: while the slow side is busy, a responder's TUN may have an answer for a
+// TestAnswerRacingConfirmationStartsNoHandshake: while the slow side is busy, a responder's TUN may have an answer for a
 // lane before a worker has promoted the session that the question came under.
-func TestAnAnswerThatRacesWithConfirmationStartsNoHandshake(t *testing.T) {
+func TestAnswerRacingConfirmationStartsNoHandshake(t *testing.T) {
 	seen, a, b := unconfirmed(t)
 	peer := b.PeerOf(a.Public())
 	letGo := peer.Occupy()
@@ -317,7 +317,7 @@ func TestReplayedInitiationIsRefused(t *testing.T) {
 	}
 }
 
-func TestUnknownPeersGetNoAnswer(t *testing.T) {
+func TestUnknownPeerGetsNoResponse(t *testing.T) {
 	lan := devicetest.NewLAN(nil)
 	h, s := lan.Host(t, 1, devicetest.Options{}), newStranger(t, lan, 66)
 	s.send(h, s.initiation(h, at(1)))

@@ -30,7 +30,7 @@ type hello struct {
 	theirs   wire.Hello // the peer's last
 	known    bool       // there is one
 	fresh    bool       // it is of this session
-	none     error      // why there is none
+	none     error      // reason there is none
 	nat      error      // a *natError: what theirs says of the path
 	own      netip.Addr // our address that the peer's last came to
 	plan     []uint16   // the ports that the peer is to use
@@ -70,31 +70,31 @@ func (s *hello) theirPorts() spread.Ports {
 func (p *Peer) forgetHello(none error) {
 	p.hello = hello{none: none, saidAt: p.hello.saidAt, state: p.hello.state}
 	p.dev.selection.plan(p, netip.Addr{}, nil)
-	p.lane.Heard.Store(false)
+	p.engine.Heard.Store(false)
 	p.gather()
 	p.apply()
 }
 
-// askAnew makes what is known of the path to the peer and, if one of the two has moved, of the one from it, count for
+// renewHellos makes what is known of the path to the peer and, if one of the two has moved, of the one from it, count for
 // nothing. The caller holds mu.
 func (p *Peer) askAnew(moved bool) {
 	s := &p.hello
 	s.theirs.Heard, s.fresh = false, false
 	if moved {
 		s.nat, s.own = nil, netip.Addr{}
-		p.lane.Heard.Store(false)
+		p.engine.Heard.Store(false)
 	}
 	s.quiet()
 	switch {
 	case s.known:
-	case p.lane.Current.Load() == nil:
+	case p.engine.Current.Load() == nil:
 		s.none = errNoSession
 	default:
 		s.none = errNoHello
 	}
 	p.gather()
 	p.apply()
-	if p.running && s.ropewalk && p.lane.Current.Load() != nil {
+	if p.running && s.ropewalk && p.engine.Current.Load() != nil {
 		p.ask(p.dev.clock())
 		p.arm(p.dev.clock())
 	}
@@ -166,7 +166,7 @@ func (p *Peer) say(now int64) {
 		s.sayAt = s.saidAt + helloPause
 		return
 	}
-	keys := p.lane.Current.Load()
+	keys := p.engine.Current.Load()
 	if !keys.Usable(now) {
 		s.quiet()
 		return
@@ -181,13 +181,13 @@ func (p *Peer) say(now int64) {
 		s.deadline = now + helloAgain
 		h.NoReply = false
 	}
-	p.dev.engine.Hello(p.lane, keys, 0, wire.AppendHello(nil, &h))
+	p.dev.engine.SendHello(p.engine, keys, 0, wire.AppendHello(nil, &h))
 }
 
 // sayFromSource sends a hello from another port than the canonical one, to see whether it arrives. The caller holds mu.
 func (p *Peer) sayFromSource(hello []byte) {
 	if list, _ := p.dev.sources.unplanned(p.dev.spreadPorts()); len(list) > 0 {
-		p.dev.engine.Hello(p.lane, p.lane.Current.Load(), int(list[0]), hello)
+		p.dev.engine.SendHello(p.engine, p.engine.Current.Load(), int(list[0]), hello)
 	}
 }
 
@@ -195,9 +195,9 @@ func (p *Peer) sayFromSource(hello []byte) {
 func (p *Peer) ours() wire.Hello {
 	ports := p.dev.spreadPorts()
 	h := wire.Hello{
-		Gathers: true, Heard: p.lane.Heard.Load(), NoReply: true, First: ports.First, Last: ports.Last, Plan: p.hello.plan,
+		Gathers: true, Heard: p.engine.Heard.Load(), NoReply: true, First: ports.First, Last: ports.Last, Plan: p.hello.plan,
 	}
-	if to, ref := p.lane.Endpoint.Load(), p.dev.port.Load(); to != nil && ref != nil {
+	if to, ref := p.engine.Endpoint.Load(), p.dev.port.Load(); to != nil && ref != nil {
 		own := to.Src
 		if !own.IsValid() { // routes have changed; the peer's last hello came to
 			own = p.hello.own
@@ -209,7 +209,7 @@ func (p *Peer) ours() wire.Hello {
 
 // greet takes a hello, nil for none, and answers if that is wanted or if there is something new to say. The caller
 // holds mu.
-func (p *Peer) greet(m *mail, now int64) {
+func (p *Peer) greet(m *pendingHello, now int64) {
 	s := &p.hello
 	wanted := false
 	if m != nil {
@@ -228,7 +228,7 @@ func (p *Peer) greet(m *mail, now int64) {
 
 // take learns from a hello, and tells whether it is to be answered. The first of a session begins a round of questions,
 // and so does one that says that we are no longer heard: the peer was restarted. The caller holds mu.
-func (p *Peer) take(m *mail) (wanted bool) {
+func (p *Peer) take(m *pendingHello) (wanted bool) {
 	s := &p.hello
 	deaf := s.theirs.Heard && !m.hello.Heard
 	if s.tries == 0 && (deaf || !s.fresh) {
@@ -248,7 +248,7 @@ func (p *Peer) take(m *mail) (wanted bool) {
 	p.gather()
 	p.settle(m)
 	if m.source {
-		p.lane.Heard.Store(true) // not before its ports are known: the peer begins to use them when it is told
+		p.engine.Heard.Store(true) // not before its ports are known: the peer begins to use them when it is told
 	}
 	p.apply()
 	return deaf || !m.hello.NoReply
@@ -269,24 +269,24 @@ func (p *Peer) gather() {
 		ports = p.dev.spreadPorts() // the same range at both ends, as with `spread attach`
 	}
 	if ports.Len() == 0 || s.nat != nil {
-		p.lane.Gathered.Store(nil)
+		p.engine.Gathered.Store(nil)
 		return
 	}
-	if old := p.lane.Gathered.Load(); old == nil || *old != ports {
-		p.lane.Gathered.Store(&ports)
+	if old := p.engine.Gathered.Load(); old == nil || *old != ports {
+		p.engine.Gathered.Store(&ports)
 	}
 }
 
 // settle makes the endpoint the peer's canonical port: where a hello that says so came from, and not a source port that data
 // came from before its hello. The caller holds mu.
-func (p *Peer) settle(m *mail) {
-	to, canonical := p.lane.Endpoint.Load(), m.hello.Own.Port()
+func (p *Peer) settle(m *pendingHello) {
+	to, canonical := p.engine.Endpoint.Load(), m.hello.Own.Port()
 	switch {
 	case to == nil || *to == m.from:
 	case !m.fromSource():
 		p.Roam(m.from)
 	case p.hello.nat == nil && canonical != 0 && to.Dst.Port() != canonical && m.ports().Contains(to.Dst.Port()):
-		p.lane.Endpoint.CompareAndSwap(to, &underlay.Endpoint{
+		p.engine.Endpoint.CompareAndSwap(to, &underlay.Endpoint{
 			Dst: netip.AddrPortFrom(to.Dst.Addr(), canonical), Scope: to.Scope, Src: to.Src,
 		})
 	}

@@ -60,8 +60,8 @@ func wantSoon(t *testing.T, a, b *devicetest.Host) {
 	}
 }
 
-// TestNoSingleLossKeepsSpreadOff loses, in turn, each of the first few hellos of each side, from each kind of port.
-func TestNoSingleLossKeepsSpreadOff(t *testing.T) {
+// TestSingleHelloLossDoesNotPreventSpread loses, in turn, each of the first few hellos of each side, from each kind of port.
+func TestSingleHelloLossDoesNotPreventSpread(t *testing.T) {
 	for _, loser := range []byte{1, 2} {
 		for _, fromSource := range []bool{false, true} {
 			for nth := 1; nth <= 4; nth++ {
@@ -85,8 +85,8 @@ func TestNoSingleLossKeepsSpreadOff(t *testing.T) {
 	}
 }
 
-// TestRestartedPeerIsSpreadToAgain: the one knows nothing any more, and the other thinks that all is known.
-func TestRestartedPeerIsSpreadToAgain(t *testing.T) {
+// TestSpreadResumesAfterPeerRestart: the one knows nothing any more, and the other thinks that all is known.
+func TestSpreadResumesAfterPeerRestart(t *testing.T) {
 	for _, speaksFirst := range []bool{false, true} {
 		t.Run(fmt.Sprintf("speaks first %v", speaksFirst), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -137,8 +137,8 @@ func TestEndpointStaysWhenTheConfirmingKeepaliveIsLost(t *testing.T) {
 	})
 }
 
-// TestBothEndsOnNeedNoHello: what comes from the spread ports is no roaming then.
-func TestBothEndsOnNeedNoHello(t *testing.T) {
+// TestSpreadOnAtBothEndsNeedsNoHello: what comes from the spread ports is no roaming then.
+func TestSpreadOnAtBothEndsNeedsNoHello(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := wiretap{lose: tapped.hello}
 		a, b := tappedPair(t, &w, devicetest.Options{})
@@ -177,8 +177,8 @@ func TestNATIsLoggedOnce(t *testing.T) {
 	})
 }
 
-// TestPlansAreMadeOnceInASession: two sides whose plans never are the same again must not talk about them for ever.
-func TestPlansAreMadeOnceInASession(t *testing.T) {
+// TestPlanIsMadeOncePerSession: two sides whose plans never are the same again must not talk about them for ever.
+func TestPlanIsMadeOncePerSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w wiretap
 		var plans atomic.Int32
@@ -201,8 +201,8 @@ func TestPlansAreMadeOnceInASession(t *testing.T) {
 	})
 }
 
-// TestFlowsStayWhereTheyAreWhenTheOtherSideChangesItsPorts: that is nothing to them.
-func TestFlowsStayWhereTheyAreWhenTheOtherSideChangesItsPorts(t *testing.T) {
+// TestFlowsKeepPortsWhenPeerChangesRange: that is nothing to them.
+func TestFlowsKeepPortsWhenPeerChangesRange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w wiretap
 		a, b := tappedPair(t, &w, devicetest.Options{})
@@ -225,8 +225,8 @@ func TestFlowsStayWhereTheyAreWhenTheOtherSideChangesItsPorts(t *testing.T) {
 	})
 }
 
-// TestPlansAreFollowedWholeOrNotAtAll: there are not sources enough for all that peers may plan.
-func TestPlansAreFollowedWholeOrNotAtAll(t *testing.T) {
+// TestPlansAreUsedWholeOrNotAtAll: there are not sources enough for all that peers may plan.
+func TestPlansAreUsedWholeOrNotAtAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const planned, peers = 20, 14
 		lan := devicetest.NewLAN(nil)
@@ -256,7 +256,7 @@ func TestPlansAreFollowedWholeOrNotAtAll(t *testing.T) {
 	})
 }
 
-func TestSpreadComesBackAfterItWasOff(t *testing.T) {
+func TestSpreadResumesAfterOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := devicetest.Pair(t, devicetest.Options{})
 		wantSoon(t, a, b)
@@ -268,9 +268,9 @@ func TestSpreadComesBackAfterItWasOff(t *testing.T) {
 	})
 }
 
-// TestUnansweredHellosEndWithTheSession: the machine sleeps in the middle of a question. Under synctest a timer that
+// TestUnansweredHellosStopWithSession: the machine sleeps in the middle of a question. Under synctest a timer that
 // fires without end would never let the test go on.
-func TestUnansweredHellosEndWithTheSession(t *testing.T) {
+func TestUnansweredHellosStopWithSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var slept atomic.Int64
 		clock := engine.NewClock()
@@ -285,8 +285,8 @@ func TestUnansweredHellosEndWithTheSession(t *testing.T) {
 	})
 }
 
-// TestReplacedPortHasNoOldSources changes the listen port under load: sources are numbered anew.
-func TestReplacedPortHasNoOldSources(t *testing.T) {
+// TestNewPortHasNoOldSources changes the listen port under load: sources are numbered anew.
+func TestNewPortHasNoOldSources(t *testing.T) {
 	a, b := devicetest.Pair(t, devicetest.Options{})
 	talk(t, a, b)
 	bothSpread(t, a, b)
@@ -318,8 +318,8 @@ func TestReplacedPortHasNoOldSources(t *testing.T) {
 	}
 }
 
-// TestHelloFromAnotherCanonicalPortIsRoaming: a peer that spreads all its data says with nothing else where it is now.
-func TestHelloFromAnotherCanonicalPortIsRoaming(t *testing.T) {
+// TestHelloFromNewCanonicalPortRoams: a peer that spreads all its data says with nothing else where it is now.
+func TestHelloFromNewCanonicalPortRoams(t *testing.T) {
 	for _, mode := range []config.SpreadMode{config.SpreadAuto, config.SpreadOn} {
 		t.Run(mode.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -338,8 +338,8 @@ func TestHelloFromAnotherCanonicalPortIsRoaming(t *testing.T) {
 	}
 }
 
-// TestOnePeersPlansLeaveSourcesToOthers: it plans ever new ports.
-func TestOnePeersPlansLeaveSourcesToOthers(t *testing.T) {
+// TestPlansLeaveSourcesForOtherPeers: it plans ever new ports.
+func TestPlansLeaveSourcesForOtherPeers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		greedy := func(round uint16) *wire.Hello {
 			h := &wire.Hello{Gathers: true, Heard: true, NoReply: true, First: 61000, Last: 61999}

@@ -66,7 +66,7 @@ func strangers(n int) (d config.Device) {
 	return d
 }
 
-func TestPeersWithoutSessionsArmNoTimerAndHaveNoGoroutine(t *testing.T) {
+func TestIdlePeersHaveNoTimerOrGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := newWatchedClock()
 		h := devicetest.NewLAN(nil).Host(t, 1, devicetest.Options{Clock: clock.now})
@@ -80,8 +80,8 @@ func TestPeersWithoutSessionsArmNoTimerAndHaveNoGoroutine(t *testing.T) {
 	})
 }
 
-// TestSessionThatIsNotUsedWakesOnceToBeErased: what a handshake begins is over after some seconds.
-func TestSessionThatIsNotUsedWakesOnceToBeErased(t *testing.T) {
+// TestUnusedSessionWakesOnceForErasure: what a handshake begins is over after some seconds.
+func TestUnusedSessionWakesOnceForErasure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := newWatchedClock()
 		a, b := devicetest.Pair(t, devicetest.Options{Clock: clock.now})
@@ -101,8 +101,8 @@ func TestSessionThatIsNotUsedWakesOnceToBeErased(t *testing.T) {
 	})
 }
 
-// TestKeepalivesOfManyPeersShareTheirWakeups: peers that were configured one after the other are soon due together.
-func TestKeepalivesOfManyPeersShareTheirWakeups(t *testing.T) {
+// TestKeepalivesOfManyPeersShareWakeups: peers that were configured one after the other are soon due together.
+func TestKeepalivesOfManyPeersShareWakeups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const peers, every = 20, 25
 		l := &timeline{}
@@ -130,8 +130,8 @@ func TestKeepalivesOfManyPeersShareTheirWakeups(t *testing.T) {
 	})
 }
 
-// TestKeysAreErasedAfterASuspension: the machine slept, and Go's timers with it.
-func TestKeysAreErasedAfterASuspension(t *testing.T) {
+// TestKeysAreErasedAfterSuspend: the machine slept, and Go's timers with it.
+func TestKeysAreErasedAfterSuspend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := newWatchedClock()
 		a, b := devicetest.Pair(t, devicetest.Options{Clock: clock.now})
@@ -148,7 +148,7 @@ func TestKeysAreErasedAfterASuspension(t *testing.T) {
 	})
 }
 
-func TestFarTimersAreCoalesced(t *testing.T) {
+func TestDistantTimersAreCoalesced(t *testing.T) {
 	const second = int64(time.Second)
 	for _, tt := range []struct{ now, wait int64 }{
 		{1, 0},

@@ -248,7 +248,7 @@ func TestInteropWrongPresharedKeyAndItsCorrection(t *testing.T) {
 	s.says(false, 100)
 }
 
-func TestInteropFollowsARoamingPeer(t *testing.T) {
+func TestInteropFollowsRoamingPeer(t *testing.T) {
 	s := newStock(t)
 	s.connect(devicetest.NewUDP(t, 1, devicetest.Options{}), true, false, noise.PresharedKey{})
 	s.hears(false, 100)
@@ -331,8 +331,8 @@ func dial(t *testing.T, to netip.AddrPort) func(datagram []byte) {
 	return func(datagram []byte) { _, _ = c.Write(datagram) }
 }
 
-// TestInteropCookieOfALoadedPeer has wireguard-go under load: we understand its cookie and get in with it.
-func TestInteropCookieOfALoadedPeer(t *testing.T) {
+// TestInteropCookieFromLoadedPeer has wireguard-go under load: we understand its cookie and get in with it.
+func TestInteropCookieFromLoadedPeer(t *testing.T) {
 	t.Parallel()
 	s := newStock(t)
 	sent := &sentMessages{}

@@ -25,7 +25,7 @@ func (d *Device) Leave() (*State, error) {
 		d.mu.Unlock()
 		return nil, fmt.Errorf("leaving %s: the interface is gone: %w", d.cfg.TUN.Name(), syscall.ENODEV)
 	}
-	d.leaving, d.closed = true, true
+	d.handingOver, d.closed = true, true
 	d.mu.Unlock()
 	if k, ok := d.cfg.TUN.(tun.Keeper); ok {
 		if err := k.StopReading(); err != nil {
@@ -34,20 +34,20 @@ func (d *Device) Leave() (*State, error) {
 			d.engine.Wait()
 		}
 	}
-	d.putDown()
+	d.drain()
 	if err := d.cfg.TUN.Close(); err != nil {
 		d.log.Warn("closing the tun device", "error", err)
 	}
 	<-d.done
-	return d.state(), nil
+	return d.saveState(), nil
 }
 
-// putDown is down for Leave: sessions last until the lanes have carried what they had read.
-func (d *Device) putDown() {
+// drain is down for Leave: sessions last until the lanes have carried what they had read.
+func (d *Device) drain() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.up {
-		d.forgetLeft()
+		d.discardEndedSessions()
 	}
 	d.closeSources()
 	if err := d.engine.Detach(); err != nil {
@@ -56,9 +56,9 @@ func (d *Device) putDown() {
 	d.down()
 }
 
-// forgetLeft is for a device that was down before: its sessions ended then, and nobody is to go on with them, but with those of one
+// discardEndedSessions is for a device that was down before: its sessions ended then, and nobody is to go on with them, but with those of one
 // that has resumed and was never up. The caller holds mu.
-func (d *Device) forgetLeft() {
+func (d *Device) discardEndedSessions() {
 	for _, p := range d.peers {
 		p.mu.Lock()
 		p.left = p.resumed
@@ -66,43 +66,43 @@ func (d *Device) forgetLeft() {
 	}
 }
 
-// state is that of a device that has ended.
-func (d *Device) state() *State {
+// saveState is that of a device that has ended.
+func (d *Device) saveState() *State {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := &State{
 		PrivateKey: Secret(d.private), ListenPort: d.listenPort, FwMark: d.mark.Load(),
-		Spread: d.spreading.Load().mode, SpreadPorts: d.spreading.Load().ports, Underlay: config.UnderlayMode(d.way.Load()),
+		Spread: d.spreading.Load().mode, SpreadPorts: d.spreading.Load().ports, Underlay: config.UnderlayMode(d.underlayMode.Load()),
 		ReceiveCPUs: d.receiveCPUsState(),
-		Stats:       d.carried(), Handshakes: d.outcomes.snapshot(),
+		Stats:       d.trafficStats(), Handshakes: d.handshakeCounts.snapshot(),
 	}
 	for _, p := range d.peers {
-		s.Peers = append(s.Peers, p.state())
+		s.Peers = append(s.Peers, p.saveState())
 	}
 	return s
 }
 
-func (p *Peer) state() PeerState {
+func (p *Peer) saveState() PeerState {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := PeerState{
-		PublicKey: p.key, PresharedKey: Secret(p.psk), Keepalive: p.keepalive, AllowedIPs: p.dev.engine.Routes.Prefixes(p.lane),
-		LastHandshake: p.lastHandshake, Traffic: p.lane.Counted(), Greatest: Timestamp(p.greatest), Initiated: Timestamp(p.initiatedAt),
+		PublicKey: p.key, PresharedKey: Secret(p.psk), Keepalive: p.keepalive, AllowedIPs: p.dev.engine.Routes.Prefixes(p.engine),
+		LastHandshake: p.lastHandshake, Traffic: p.engine.Totals(), Greatest: Timestamp(p.greatest), Initiated: Timestamp(p.initiatedAt),
 		LastConsumed: p.lastConsumed, Session: p.left,
 	}
-	if to := p.lane.Endpoint.Load(); to != nil {
+	if to := p.engine.Endpoint.Load(); to != nil {
 		s.Endpoint, s.Scope, s.Source = to.Dst, to.Scope, to.Src
 	}
 	return s
 }
 
-// sessionState is what the peers know of each other; nil without a session. The caller holds mu.
-func (p *Peer) sessionState() *SessionState {
-	if p.lane.Current.Load() == nil && p.sessions.next == nil {
+// saveSession is what the peers know of each other; nil without a session. The caller holds mu.
+func (p *Peer) saveSession() *SessionState {
+	if p.engine.Current.Load() == nil && p.sessions.next == nil {
 		return nil
 	}
 	h := &p.hello
-	s := &SessionState{Ropewalk: h.ropewalk, Own: h.own, Heard: p.lane.Heard.Load(), Plan: h.plan}
+	s := &SessionState{Ropewalk: h.ropewalk, Own: h.own, Heard: p.engine.Heard.Load(), Plan: h.plan}
 	if h.known && h.nat == nil {
 		s.Hello = wire.AppendHello(nil, &h.theirs)
 	}
@@ -130,10 +130,10 @@ func (d *Device) Resume(s *State) error {
 		return fmt.Errorf("resuming a device: %w", err)
 	}
 	d.engine.Resume(&s.Stats)
-	d.outcomes.resume(s.Handshakes)
+	d.handshakeCounts.resume(s.Handshakes)
 	for i := range s.Peers {
 		if p := d.lookup(s.Peers[i].PublicKey); p != nil {
-			p.takeUp(&s.Peers[i])
+			p.restore(&s.Peers[i])
 		}
 	}
 	return nil
@@ -149,23 +149,23 @@ func (s *PeerState) config() config.Peer {
 	return c
 }
 
-// takeUp is what Resume does for one peer.
-func (p *Peer) takeUp(s *PeerState) {
+// restore is what Resume does for one peer.
+func (p *Peer) restore(s *PeerState) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s.Endpoint.IsValid() {
-		p.lane.Endpoint.Store(&underlay.Endpoint{Dst: s.Endpoint, Scope: s.Scope, Src: s.Source})
+		p.engine.Endpoint.Store(&underlay.Endpoint{Dst: s.Endpoint, Scope: s.Scope, Src: s.Source})
 	}
-	p.lane.Resume(s.Traffic)
+	p.engine.Resume(s.Traffic)
 	p.lastHandshake, p.lastConsumed = s.LastHandshake, s.LastConsumed
 	p.greatest, p.initiatedAt = noise.Timestamp(s.Greatest), noise.Timestamp(s.Initiated)
 	p.tai.Resume(p.initiatedAt)
 	p.resumed = s.Session
 }
 
-// resume goes on where another device has ended: what it knew of the peer holds, and there is a session as soon as can be. The
+// resumeSession goes on where another device has ended: what it knew of the peer holds, and there is a session as soon as can be. The
 // caller holds mu.
-func (p *Peer) resume(now int64) {
+func (p *Peer) resumeSession(now int64) {
 	s := p.resumed
 	if p.resumed = nil; s == nil {
 		return
@@ -175,28 +175,28 @@ func (p *Peer) resume(now int64) {
 		h.known = true
 	}
 	h.ropewalk, h.own, h.plan = s.Ropewalk, s.Own, s.Plan
-	if to := p.lane.Endpoint.Load(); to != nil && len(s.Plan) > 0 {
+	if to := p.engine.Endpoint.Load(); to != nil && len(s.Plan) > 0 {
 		p.dev.selection.plan(p, to.Dst.Addr(), s.Plan)
 	}
 	p.gather()
-	p.lane.Heard.Store(s.Heard)
+	p.engine.Heard.Store(s.Heard)
 	p.apply()
 	if p.timers.HandshakeWanted(now) {
 		p.sendInitiation(now)
-		p.insistences, p.insistAt = 0, now+insistEvery[0]
+		p.insistences, p.insistAt = 0, now+retryIntervals[0]
 	}
 }
 
-// insistEvery is how long, in nanoseconds, a device that has resumed waits for an answer before it tries again, until its timers take
+// retryIntervals is how long, in nanoseconds, a device that has resumed waits for an answer before it tries again, until its timers take
 // over: traffic waits, the peer has answered a moment ago, and under load the answer may not have found room among what is for
 // sessions that are gone. The answer to what was sent before is not accepted any more, hence the steps. Stock peers take one
 // initiation in 50 ms.
-var insistEvery = [...]int64{
+var retryIntervals = [...]int64{
 	int64(60 * time.Millisecond), int64(250 * time.Millisecond), int64(750 * time.Millisecond), int64(2 * time.Second),
 }
 
-// insist tries again. The caller holds mu.
-func (p *Peer) insist(now int64) {
+// retryHandshake tries again. The caller holds mu.
+func (p *Peer) retryHandshake(now int64) {
 	if p.insistAt == 0 || now < p.insistAt {
 		return
 	}
@@ -205,7 +205,7 @@ func (p *Peer) insist(now int64) {
 		return // there is a session
 	}
 	p.sendInitiation(now)
-	if p.insistences++; p.insistences < len(insistEvery) {
-		p.insistAt = now + insistEvery[p.insistences]
+	if p.insistences++; p.insistences < len(retryIntervals) {
+		p.insistAt = now + retryIntervals[p.insistences]
 	}
 }

@@ -46,8 +46,8 @@ func handedOn(t *testing.T, a *devicetest.Host) *device.State {
 	return s
 }
 
-// TestAnotherDeviceGoesOnWhereOneHasLeft wants a session without anybody sending first, and counters that go on.
-func TestAnotherDeviceGoesOnWhereOneHasLeft(t *testing.T) {
+// TestDeviceResumesFromSavedState wants a session without anybody sending first, and counters that go on.
+func TestDeviceResumesFromSavedState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := devicetest.NewLAN(nil)
 		a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
@@ -97,8 +97,8 @@ func wantCountersOf(t *testing.T, s *device.State, c *devicetest.Host) {
 	}
 }
 
-// TestInitiationsOfBeforeAreNotTakenAgain hands on what keeps an old initiation from being replayed.
-func TestInitiationsOfBeforeAreNotTakenAgain(t *testing.T) {
+// TestResumedDeviceRejectsReplayedInitiations hands on what keeps an old initiation from being replayed.
+func TestResumedDeviceRejectsReplayedInitiations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen messages
 		lan := devicetest.NewLAN(seen.filter)
@@ -132,8 +132,8 @@ func resumed(t *testing.T, lan devicetest.LAN, s *device.State, n byte, o device
 	return c
 }
 
-// TestWhatHellosHaveToldHolds: there is spreading, and a plan, before the peer has said anything to the other device.
-func TestWhatHellosHaveToldHolds(t *testing.T) {
+// TestResumedDeviceKeepsHelloState: there is spreading, and a plan, before the peer has said anything to the other device.
+func TestResumedDeviceKeepsHelloState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var at portOf
 		lan := devicetest.NewLAN(nil)
@@ -183,7 +183,7 @@ func (l busyLane) Recv(rx []underlay.Datagrams) (int, error) {
 	return n, err
 }
 
-func TestWhatLanesHaveReadIsCarriedBeforeSessionsEnd(t *testing.T) {
+func TestHandoverSendsPacketsAlreadyRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var port *busyPort
 		lan := devicetest.NewLAN(nil)
@@ -220,7 +220,7 @@ func (k *keptPort) SetSelection(s *underlay.Selection) (int, error) {
 	return k.Fake.SetSelection(s)
 }
 
-func TestLeavingChangesNothingOfHowLanesAreChosen(t *testing.T) {
+func TestHandoverKeepsLaneSelection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log lockedText
 		var port *keptPort
@@ -244,8 +244,8 @@ func TestLeavingChangesNothingOfHowLanesAreChosen(t *testing.T) {
 	})
 }
 
-// TestSessionsThatEndedBeforeAreNotGoneOnWith: those of an interface that is down.
-func TestSessionsThatEndedBeforeAreNotGoneOnWith(t *testing.T) {
+// TestResumeIgnoresSessionsEndedBefore: those of an interface that is down.
+func TestResumeIgnoresSessionsEndedBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := devicetest.Pair(t, devicetest.Options{})
 		talk(t, a, b)
@@ -257,8 +257,8 @@ func TestSessionsThatEndedBeforeAreNotGoneOnWith(t *testing.T) {
 	})
 }
 
-// TestTimestampsGoOnWhereTheClockHasGoneBack: peers refuse an initiation that is not later than the last one, whoever signed that.
-func TestTimestampsGoOnWhereTheClockHasGoneBack(t *testing.T) {
+// TestTimestampsIncreaseWhenClockGoesBack: peers refuse an initiation that is not later than the last one, whoever signed that.
+func TestTimestampsIncreaseWhenClockGoesBack(t *testing.T) {
 	now := time.Unix(1_700_000_000, 999_999_999)
 	for _, back := range []time.Duration{-time.Hour, 0, time.Nanosecond, time.Hour, 100 * 365 * 24 * time.Hour} {
 		a, b := devicetest.Pair(t, devicetest.Options{Stop: true})
@@ -274,7 +274,7 @@ func TestTimestampsGoOnWhereTheClockHasGoneBack(t *testing.T) {
 	}
 }
 
-func TestOnlyANewDeviceResumes(t *testing.T) {
+func TestOnlyNewDeviceResumes(t *testing.T) {
 	a, b := devicetest.Pair(t, devicetest.Options{})
 	s := handedOn(t, a)
 	if err := b.Resume(s); err == nil {
@@ -282,8 +282,8 @@ func TestOnlyANewDeviceResumes(t *testing.T) {
 	}
 }
 
-// TestCountersThatOneVersionDoesNotKnowAreNoReasonToRefuse: all else that it does not know would be lost, and is one.
-func TestCountersThatOneVersionDoesNotKnowAreNoReasonToRefuse(t *testing.T) {
+// TestParseStateIgnoresUnknownCounters: all else that it does not know would be lost, and is one.
+func TestParseStateIgnoresUnknownCounters(t *testing.T) {
 	s, err := device.ParseState([]byte(`{"peers":[],"stats":{"drops":{"replay":3},"later":{"x":1}},"handshakes":{"initiated":2,"later":1}}`))
 	if err != nil {
 		t.Fatal(err)
@@ -316,8 +316,8 @@ func FuzzParseState(f *testing.F) {
 	})
 }
 
-// TestSessionsOfADeviceThatWasNeverUpAreHandedOn: it was asked for them before it began with them.
-func TestSessionsOfADeviceThatWasNeverUpAreHandedOn(t *testing.T) {
+// TestHandoverOfDownDevicePassesSessionsOn: it was asked for them before it began with them.
+func TestHandoverOfDownDevicePassesSessionsOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := devicetest.NewLAN(nil)
 		a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
@@ -349,8 +349,8 @@ func (d *deafening) filter(from, to netip.AddrPort, datagram []byte) underlay.Ve
 	return verdict
 }
 
-// TestADeviceThatHasResumedInsists: it tries again before its timers would, at first soon, until it is answered, and not for ever.
-func TestADeviceThatHasResumedInsists(t *testing.T) {
+// TestResumedDeviceRetriesHandshake: it tries again before its timers would, at first soon, until it is answered, and not for ever.
+func TestResumedDeviceRetriesHandshake(t *testing.T) {
 	steps := []time.Duration{0, 60 * time.Millisecond, 310 * time.Millisecond, 1060 * time.Millisecond, 3060 * time.Millisecond}
 	for lost, want := range map[int32][]time.Duration{0: steps[:1], 2: steps[:3], 100: steps} {
 		synctest.Test(t, func(t *testing.T) {

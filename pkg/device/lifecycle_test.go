@@ -22,7 +22,7 @@ func down(h *devicetest.Host) {
 	h.Status() // waits for the rest: the port closed, the sessions forgotten
 }
 
-func TestDownForgetsSessionsAndUpStartsAnew(t *testing.T) {
+func TestDownErasesSessionsAndUpStartsFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := devicetest.Pair(t, devicetest.Options{})
 		talk(t, a, b)
@@ -41,7 +41,7 @@ func TestDownForgetsSessionsAndUpStartsAnew(t *testing.T) {
 	})
 }
 
-func TestDownLetsThePortGo(t *testing.T) {
+func TestDownClosesPort(t *testing.T) {
 	lan := devicetest.NewLAN(nil)
 	h := lan.Host(t, 1, devicetest.Options{})
 	down(h)

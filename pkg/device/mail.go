@@ -16,10 +16,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
 
-var _ engine.Owner = (*Peer)(nil)
+var _ engine.SlowPath = (*Peer)(nil)
 
-// mail is a hello on its way from a lane to a worker. Of several only the last arrives.
-type mail struct {
+// pendingHello is a hello on its way from a lane to a worker. Of several only the last arrives.
+type pendingHello struct {
 	hello   wire.Hello
 	from    underlay.Endpoint
 	source  bool // it, or one that it replaced, came from a source port
@@ -27,16 +27,16 @@ type mail struct {
 	plan    []uint16
 }
 
-// helloRate is how many hellos of one peer are looked at in a second, how many plans it is given in a minute, as each may move
+// eventsPerPeriod is how many hellos of one peer are looked at in a second, how many plans it is given in a minute, as each may move
 // the flows of all that have its address to other lanes, and how often spreading to it is news in a minute.
-const helloRate = 8
+const eventsPerPeriod = 8
 
-// Hello implements engine.Owner.
+// Hello implements engine.SlowPath.
 func (p *Peer) Hello(plain []byte, from underlay.Endpoint) drop.Reason {
 	if p.dev.spreading.Load().mode == config.SpreadOff || !p.helloRate.allow(p.dev.clock(), time.Second) {
 		return drop.HelloUnwanted
 	}
-	m := &mail{from: from}
+	m := &pendingHello{from: from}
 	switch err := wire.ParseHello(plain, &m.hello); {
 	case errors.Is(err, wire.ErrHelloVersion):
 		return drop.HelloVersion
@@ -48,11 +48,11 @@ func (p *Peer) Hello(plain []byte, from underlay.Endpoint) drop.Reason {
 	return drop.None
 }
 
-// Hear implements engine.Owner.
-func (p *Peer) Hear() { p.post(taskHello) }
+// OnHeard implements engine.SlowPath.
+func (p *Peer) OnHeard() { p.post(taskHello) }
 
 // replaces makes m the mail of p.
-func (m *mail) replaces(p *Peer) {
+func (m *pendingHello) replaces(p *Peer) {
 	for {
 		old := p.mail.Load()
 		m.source = m.fromSource() || old != nil && old.source
@@ -63,16 +63,18 @@ func (m *mail) replaces(p *Peer) {
 }
 
 // ports are the source ports that the sender says it may use.
-func (m *mail) ports() spread.Ports { return spread.Ports{First: m.hello.First, Last: m.hello.Last} }
+func (m *pendingHello) ports() spread.Ports {
+	return spread.Ports{First: m.hello.First, Last: m.hello.Last}
+}
 
 // fromSource tells whether the hello came from one of them.
-func (m *mail) fromSource() bool {
+func (m *pendingHello) fromSource() bool {
 	return m.ports().Contains(m.from.Dst.Port()) && m.from.Dst.Port() != m.hello.Own.Port()
 }
 
-// collect returns the mail, nil for none, with a plan for its sender if there is to be one: once in a session, and when
+// takePendingHello returns the mail, nil for none, with a plan for its sender if there is to be one: once in a session, and when
 // the sender has other ports, but not too often. Planning asks the operating system, so it is done without holding mu.
-func (p *Peer) collect() *mail {
+func (p *Peer) takePendingHello() *pendingHello {
 	m := p.mail.Swap(nil)
 	if m == nil || p.dev.cfg.Plan == nil {
 		return m
@@ -89,15 +91,15 @@ func (p *Peer) collect() *mail {
 	return m
 }
 
-// rate allows helloRate events in each period.
-type rate struct{ word atomic.Uint64 } // number of the period << 8 | events
+// rate allows eventsPerPeriod events in each period.
+type rate struct{ state atomic.Uint64 } // number of the period << 8 | events
 
 func (r *rate) allow(now int64, period time.Duration) bool {
 	number := uint64(now/int64(period)) << 8
-	word := r.word.Load()
+	word := r.state.Load()
 	if word&^0xff != number {
-		r.word.Store(number | 1) // two that begin a period together count as one
+		r.state.Store(number | 1) // two that begin a period together count as one
 		return true
 	}
-	return word&0xff < helloRate && r.word.Add(1)&0xff <= helloRate
+	return word&0xff < eventsPerPeriod && r.state.Add(1)&0xff <= eventsPerPeriod
 }

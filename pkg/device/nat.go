@@ -19,7 +19,7 @@ func (e *natError) Error() string {
 // findNAT compares where each side is to itself and to the other, as IKE does (RFC 7296, section 2.23). Source ports say
 // nothing of the canonical one, neither the one that a hello came from nor one that the peer takes for our endpoint. The
 // caller holds mu.
-func (p *Peer) findNAT(m *mail) error {
+func (p *Peer) findNAT(m *pendingHello) error {
 	seen := m.from.Dst
 	if m.fromSource() {
 		seen = netip.AddrPortFrom(seen.Addr(), m.hello.Own.Port())

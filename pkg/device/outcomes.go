@@ -23,7 +23,7 @@ func (c *handshakeCounters) snapshot() HandshakeStats {
 	}
 }
 
-// resume begins with what another device has counted.
+// resumeSession begins with what another device has counted.
 func (c *handshakeCounters) resume(before HandshakeStats) {
 	c.initiated.Add(before.Initiated)
 	c.completed.Add(before.Completed)

@@ -32,7 +32,7 @@ func TestHandshakesAreCountedByRoleAndResult(t *testing.T) {
 	})
 }
 
-func TestHandshakeThatIsRefusedIsGivenUpAndCounted(t *testing.T) {
+func TestUnansweredHandshakeIsGivenUpAndCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := devicetest.Pair(t, devicetest.Options{})
 		setPSK(a, b, newPSK(t))

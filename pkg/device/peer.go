@@ -19,18 +19,18 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
-// Peer is the slow side of a peer: handshake, timers, staged packets. It implements engine.Owner for lanes.
+// Peer is the slow side of a peer: handshake, timers, staged packets. It implements engine.SlowPath for lanes.
 type Peer struct {
-	dev  *Device
-	key  noise.PublicKey
-	lane *engine.Peer
+	dev    *Device
+	key    noise.PublicKey
+	engine *engine.Peer
 
-	pending atomic.Uint32                   // tasks that wait, as bits; the peer is in Device.tasks while it is not zero
-	used    atomic.Pointer[session.Keypair] // the key pair that taskConfirm is about
+	pending       atomic.Uint32                   // taskQueue that wait, as bits; the peer is in Device.taskQueue while it is not zero
+	confirmedKeys atomic.Pointer[session.Keypair] // the key pair that taskConfirm is about
 
-	asked atomic.Int64 // when a lane last asked for a rekey
+	lastRekeyRequest atomic.Int64 // when a lane last asked for a rekey
 
-	mail      atomic.Pointer[mail] // the last hello that no worker has seen
+	mail      atomic.Pointer[pendingHello] // the last hello that no worker has seen
 	helloRate rate
 	planRate  rate
 	spreadLog rate
@@ -43,8 +43,8 @@ type Peer struct {
 	keepalive     uint16           // seconds
 	jar           *noise.CookieJar // nil before the first handshake
 	initiator     *noise.Initiator // that of attempt
-	attempt       *binding         // our handshake in flight
-	sessions      sessions
+	attempt       *keyBinding      // our handshake in flight
+	sessions      keypairs
 	tai           noise.Clock // per peer: a burst to many must not push the timestamps ahead of the wall clock
 	timers        peer.Timers
 	timer         *time.Timer // nil while it is not set
@@ -52,7 +52,7 @@ type Peer struct {
 	guarded       netip.Addr // where the port's guard knows the peer to be; the zero Addr is nowhere
 	askAgainAt    int64      // when a handshake that came too soon may be started, 0 for never
 	hello         hello
-	opened        int             // sources that its plans have made us open
+	opened        int             // sourcePool that its plans have made us open
 	greatest      noise.Timestamp // of the initiations accepted
 	lastConsumed  int64           // when the last initiation was accepted
 	lastHandshake time.Time       // wall clock
@@ -95,12 +95,12 @@ func (p *Peer) post(task uint32) {
 	}
 }
 
-// attend does what was posted.
-func (p *Peer) attend() {
+// runTasks does what was posted.
+func (p *Peer) runTasks() {
 	tasks := p.pending.Swap(0)
-	var m *mail
+	var m *pendingHello
 	if tasks&taskHello != 0 {
-		m = p.collect()
+		m = p.takePendingHello()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,17 +113,17 @@ func (p *Peer) attend() {
 		p.initiate(now)
 	}
 	if tasks&taskRoamed != 0 {
-		p.admitSource()
+		p.updateGuard()
 		p.askAnew(true)
 	}
 	if tasks&taskHello != 0 {
 		p.greet(m, now)
 	}
 	if tasks&taskTimer != 0 {
-		p.do(p.timers.Fire(now, &p.lane.Activity), now)
+		p.runTimerActions(p.timers.Fire(now, &p.engine.Activity), now)
 		p.hellos(now)
-		p.askAgain(now)
-		p.insist(now)
+		p.initiateDeferred(now)
+		p.retryHandshake(now)
 	}
 	p.arm(now)
 }
@@ -131,7 +131,7 @@ func (p *Peer) attend() {
 // sessionWanted tells whether what taskHandshake was posted for still holds. A responder's first answer races with the
 // task that confirms its session; by now there may be a fresh one. The caller holds mu.
 func (p *Peer) sessionWanted(now int64) bool {
-	keys := p.lane.Current.Load()
+	keys := p.engine.Current.Load()
 	return !keys.Usable(now) || peer.RekeyDue(now, keys.Created(), keys.Initiator(), keys.Sent(), false)
 }
 
@@ -139,33 +139,33 @@ func (p *Peer) sessionWanted(now int64) bool {
 // is done.
 const rekeyPause = int64(50 * time.Millisecond)
 
-// Rekey implements engine.Owner.
+// Rekey implements engine.SlowPath.
 func (p *Peer) Rekey() {
-	now, last := p.dev.clock(), p.asked.Load()
+	now, last := p.dev.clock(), p.lastRekeyRequest.Load()
 	if last == 0 || now-last >= rekeyPause {
-		p.asked.Store(now)
+		p.lastRekeyRequest.Store(now)
 		p.post(taskHandshake)
 	}
 }
 
-// Confirm implements engine.Owner. The key pair is promoted at once if it can be: the host may answer before a worker has come to
+// Confirm implements engine.SlowPath. The key pair is promoted at once if it can be: the host may answer before a worker has come to
 // it, and the session before this one may be dead at a peer that has begun anew. All else that follows is left to a worker, and so
 // is promoting where packets are staged, all of which would be sent here: while they are, there is no session that an answer could
 // leave by, and it is staged behind them.
 func (p *Peer) Confirm(keys *session.Keypair) {
-	p.used.Store(keys)
+	p.confirmedKeys.Store(keys)
 	if p.mu.TryLock() {
-		if p.running && len(p.staged.elements) == 0 {
-			p.promote()
+		if p.running && len(p.staged.trains) == 0 {
+			p.promoteNext()
 		}
 		p.mu.Unlock()
 	}
 	p.post(taskConfirm)
 }
 
-// Roam implements engine.Owner: the peer has proved to be at from.
+// Roam implements engine.SlowPath: the peer has proved to be at from.
 func (p *Peer) Roam(from underlay.Endpoint) {
-	old := p.lane.Endpoint.Swap(&from)
+	old := p.engine.Endpoint.Swap(&from)
 	if old == nil || old.Dst != from.Dst {
 		level := slog.LevelInfo
 		if old == nil || !p.roamLog.allow(p.dev.clock(), time.Minute) { // no news, or more than is wanted of one peer
@@ -178,8 +178,8 @@ func (p *Peer) Roam(from underlay.Endpoint) {
 	}
 }
 
-// do carries out what the timers ask for. The caller holds mu.
-func (p *Peer) do(a peer.Actions, now int64) {
+// runTimerActions carries out what the timers ask for. The caller holds mu.
+func (p *Peer) runTimerActions(a peer.Actions, now int64) {
 	if a.Has(peer.EraseSessions) {
 		p.dev.log.Info("session expired", "peer", p.key, "last_handshake", p.lastHandshake)
 		p.forgetSessions()
@@ -187,7 +187,7 @@ func (p *Peer) do(a peer.Actions, now int64) {
 		p.jar = nil
 	}
 	if a.Has(peer.GiveUp) {
-		p.dev.outcomes.gaveUp.Add(1)
+		p.dev.handshakeCounts.gaveUp.Add(1)
 		p.dev.log.Info("handshake gave up", "peer", p.key, "after", time.Duration(peer.RekeyAttemptTime).String())
 		p.dropStaged()
 		p.endAttempt()
@@ -208,45 +208,45 @@ func (p *Peer) start() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.running = true
-	p.admitSource()
+	p.updateGuard()
 	p.timers.SetKeepalive(p.keepalive)
 	p.timers.Start()
 	p.forgetHello(errNoSession)
-	p.resume(p.dev.clock())
+	p.resumeSession(p.dev.clock())
 	p.arm(p.dev.clock())
 }
 
-// halt forgets all sessions and staged packets and stops the timers. The caller holds Device.mu.
-func (p *Peer) halt() {
+// stop forgets all sessions and staged packets and stops the timers. The caller holds Device.mu.
+func (p *Peer) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.running {
-		p.left = p.sessionState()
+		p.left = p.saveSession()
 	}
 	p.running = false
 	p.resumed, p.insistAt = nil, 0
 	p.disarm()
-	p.timers.Stop(&p.lane.Activity)
+	p.timers.Stop(&p.engine.Activity)
 	p.forgetSessions()
 	p.endAttempt()
 	p.dropStaged()
 	p.askAgainAt = 0
-	p.moveSource(netip.Addr{})
+	p.setGuardedAddr(netip.Addr{})
 }
 
 // clearSource lets routing choose our address anew: the one that the peer knew may be why nothing comes back.
 func (p *Peer) clearSource() {
-	if to := p.lane.Endpoint.Load(); to != nil && to.Src.IsValid() {
-		p.lane.Endpoint.CompareAndSwap(to, &underlay.Endpoint{Dst: to.Dst, Scope: to.Scope})
+	if to := p.engine.Endpoint.Load(); to != nil && to.Src.IsValid() {
+		p.engine.Endpoint.CompareAndSwap(to, &underlay.Endpoint{Dst: to.Dst, Scope: to.Scope})
 	}
 }
 
 // sendKeepalive sends an empty message if there is a session, and asks for one otherwise. The caller holds mu.
 func (p *Peer) sendKeepalive(now int64) {
-	keys := p.lane.Current.Load()
+	keys := p.engine.Current.Load()
 	if !keys.Usable(now) {
 		p.initiate(now)
 		return
 	}
-	p.dev.engine.Keepalive(p.lane, keys)
+	p.dev.engine.SendKeepalive(p.engine, keys)
 }

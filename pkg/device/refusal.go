@@ -13,22 +13,22 @@ import (
 
 // refusals bounds what is logged of handshakes that were refused: anybody can send those.
 type refusals struct {
-	rate   rate
-	unsaid atomic.Uint64 // refused since the last line without one of their own
+	rate       rate
+	suppressed atomic.Uint64 // refused since the last line without one of their own
 }
 
-// refuse logs a handshake message that is not accepted, at most helloRate a minute, and returns the reason. key is who sent
+// logRefusal logs a handshake message that is not accepted, at most eventsPerPeriod a minute, and returns the reason. key is who sent
 // it, or claims to have; zero when that is not known.
-func (d *Device) refuse(reason drop.Reason, from underlay.Endpoint, key noise.PublicKey) drop.Reason {
+func (d *Device) logRefusal(reason drop.Reason, from underlay.Endpoint, key noise.PublicKey) drop.Reason {
 	if !d.refusals.rate.allow(d.clock(), time.Minute) {
-		d.refusals.unsaid.Add(1)
+		d.refusals.suppressed.Add(1)
 		return reason
 	}
 	log := d.log
 	if !key.IsZero() {
 		log = log.With("peer", key)
 	}
-	if n := d.refusals.unsaid.Swap(0); n > 0 {
+	if n := d.refusals.suppressed.Swap(0); n > 0 {
 		log = log.With("unsaid", n)
 	}
 	log.Info("handshake refused", "reason", reason.String(), "endpoint", from.Dst)

@@ -15,22 +15,22 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
-func TestRefusedHandshakesAreLoggedButNotEachOfAFlood(t *testing.T) {
+func TestRejectedHandshakeLogIsRateLimited(t *testing.T) {
 	var b bytes.Buffer
 	now := int64(time.Hour)
 	d := &Device{log: slog.New(slog.NewTextHandler(&b, nil)), clock: func() int64 { return now }}
 	from := underlay.Endpoint{Dst: netip.MustParseAddrPort("192.0.2.1:7")}
 	for range 1000 {
-		if got := d.refuse(drop.HSReplay, from, noise.PublicKey{1}); got != drop.HSReplay {
+		if got := d.logRefusal(drop.HSReplay, from, noise.PublicKey{1}); got != drop.HSReplay {
 			t.Fatal(got)
 		}
 	}
-	if n := strings.Count(b.String(), "\n"); n != helloRate {
+	if n := strings.Count(b.String(), "\n"); n != eventsPerPeriod {
 		t.Errorf("%d lines", n)
 	}
 	b.Reset()
 	now += int64(time.Minute)
-	d.refuse(drop.HSBadMAC1, from, noise.PublicKey{})
+	d.logRefusal(drop.HSBadMAC1, from, noise.PublicKey{})
 	got := b.String()
 	if !strings.Contains(got, " msg=\"handshake refused\" unsaid=992 reason="+drop.HSBadMAC1.String()+" endpoint=192.0.2.1:7\n") {
 		t.Errorf("got %q", got)

@@ -13,7 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
-func TestRouteChangesUnpinTheSourceOfEveryPeer(t *testing.T) {
+func TestRouteChangeClearsPeerSourceAddresses(t *testing.T) {
 	d := New(Config{TUN: tun.NewFake(tun.FakeConfig{}), Log: slog.New(slog.DiscardHandler)})
 	defer d.Close()
 	pinned := []underlay.Endpoint{
@@ -28,7 +28,7 @@ func TestRouteChangesUnpinTheSourceOfEveryPeer(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := d.addPeer(key.Public())
-		p.lane.Endpoint.Store(&at)
+		p.engine.Endpoint.Store(&at)
 		peers = append(peers, p)
 	}
 	key, err := noise.NewPrivateKey(rand.Reader)
@@ -39,15 +39,15 @@ func TestRouteChangesUnpinTheSourceOfEveryPeer(t *testing.T) {
 	d.RoutesChanged()
 	for i, p := range peers {
 		want := underlay.Endpoint{Dst: pinned[i].Dst, Scope: pinned[i].Scope}
-		if got := *p.lane.Endpoint.Load(); got != want {
+		if got := *p.engine.Endpoint.Load(); got != want {
 			t.Errorf("peer %d is at %+v, want %+v", i, got, want)
 		}
 	}
-	if nowhere.lane.Endpoint.Load() != nil {
+	if nowhere.engine.Endpoint.Load() != nil {
 		t.Error("a peer without an endpoint got one")
 	}
 	peers[0].Roam(pinned[0])
-	if got := *peers[0].lane.Endpoint.Load(); got != pinned[0] {
+	if got := *peers[0].engine.Endpoint.Load(); got != pinned[0] {
 		t.Errorf("heard from again, the peer is at %+v, want %+v", got, pinned[0])
 	}
 }

@@ -26,39 +26,39 @@ type selectingPort interface {
 	underlay.Selector
 }
 
-// selection chooses the lanes of what arrives, on the port that is open now: from peers with a plan by a port's place in
+// laneSelection chooses the lanes of what arrives, on the port that is open now: from peers with a plan by a port's place in
 // it, from others that spread by its place in the range. A peer's plan is in force before the peer is told of it, and that
 // of the next session is nearly always the same. If it is another one, our NIC's queues have changed; what is then on its
 // way from that peer may be reordered, once, as it may be between the queues, and is not held back.
-type selection struct {
+type laneSelection struct {
 	log *slog.Logger
 
-	mu     sync.Mutex
-	port   selectingPort // nil while there is none
-	spread underlay.Selection
-	owners []*Peer // of spread.Plans
-	fit    int     // plans in force
-	byPort bool    // something is in force
-	why    error   // why nothing is, or what should be is not
-	told   bool    // it was logged
+	mu        sync.Mutex
+	port      selectingPort // nil while there is none
+	spread    underlay.Selection
+	owners    []*Peer // of spread.Plans
+	installed int     // plans in force
+	active    bool    // something is in force
+	reason    error   // reason nothing is, or what should be is not
+	logged    bool    // it was logged
 }
 
 // reset takes another port, nil for none, and another range of source ports, an empty one to leave all to the port.
-func (s *selection) reset(port underlay.Port, ports spread.Ports) {
+func (s *laneSelection) reset(port underlay.Port, ports spread.Ports) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.told = false
+	s.logged = false
 	s.spread.First, s.spread.Last = 0, 0
 	if ports.Len() > 0 {
 		s.spread.First, s.spread.Last = ports.First, ports.Last
 	}
 	selecting, ok := port.(selectingPort)
-	s.port, s.fit, s.byPort = selecting, 0, false
+	s.port, s.installed, s.active = selecting, 0, false
 	switch {
 	case port == nil:
-		s.why = errDown
+		s.reason = errDown
 	case !ok:
-		s.why = errNoSelector
+		s.reason = errNoSelector
 	default:
 		s.apply()
 	}
@@ -66,7 +66,7 @@ func (s *selection) reset(port underlay.Port, ports spread.Ports) {
 
 // plan makes the plan of what comes from an address that of its owner, in place of the one it had; no ports are no plan. Of
 // two owners with one address the first has its plan, so that none can move the other's flows.
-func (s *selection) plan(owner *Peer, from netip.Addr, ports []uint16) {
+func (s *laneSelection) plan(owner *Peer, from netip.Addr, ports []uint16) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	own := slices.Index(s.owners, owner)
@@ -95,30 +95,30 @@ func (s *selection) plan(owner *Peer, from netip.Addr, ports []uint16) {
 }
 
 // remove takes out a plan. The caller holds mu.
-func (s *selection) remove(i int) {
+func (s *laneSelection) remove(i int) {
 	s.owners, s.spread.Plans = slices.Delete(s.owners, i, i+1), slices.Delete(s.spread.Plans, i, i+1)
 }
 
 // apply puts the selection into force, if there is a port for it. The caller holds mu.
-func (s *selection) apply() {
+func (s *laneSelection) apply() {
 	if s.port == nil {
 		return
 	}
 	var now underlay.Selection // without a range there is no spreading, and nothing to choose
-	s.why = errSpreadOff
+	s.reason = errSpreadOff
 	if s.spread.First != 0 {
-		now, s.why = s.spread, nil
+		now, s.reason = s.spread, nil
 	}
 	plans, err := s.port.SetSelection(&now)
-	s.fit, s.byPort = plans, s.port.Features().Select
+	s.installed, s.active = plans, s.port.Features().Select
 	if err == nil {
 		return
 	}
-	s.why = err
-	if s.told {
+	s.reason = err
+	if s.logged {
 		return
 	}
-	s.told = true
+	s.logged = true
 	if errors.Is(err, underlay.ErrSelectionStands) {
 		s.log.Info("plans do not choose lanes here, the range of source ports does", "error", err)
 		return
@@ -131,15 +131,15 @@ type SelectionReport struct {
 	ByPort bool   `json:"by_port"`          // by the source port's place in a plan, or in the range of when the port was opened
 	Plans  int    `json:"plans"`            // peers' plans in force
 	Wanted int    `json:"wanted"`           // peers' plans that should be, at most maxPlans
-	Reason string `json:"reason,omitempty"` // why not by port, or why not by these plans, for people
+	Reason string `json:"reason,omitempty"` // reason not by port, or why not by these plans, for people
 }
 
-func (s *selection) report() SelectionReport {
+func (s *laneSelection) report() SelectionReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := SelectionReport{ByPort: s.byPort, Plans: s.fit, Wanted: len(s.spread.Plans)}
-	if s.why != nil {
-		r.Reason = s.why.Error()
+	r := SelectionReport{ByPort: s.active, Plans: s.installed, Wanted: len(s.spread.Plans)}
+	if s.reason != nil {
+		r.Reason = s.reason.Error()
 	}
 	return r
 }

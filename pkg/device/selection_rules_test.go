@@ -28,17 +28,17 @@ func (c *counting) SetSelection(s *underlay.Selection) (int, error) {
 	return c.Fake.SetSelection(s)
 }
 
-func newSelection(t *testing.T) (*selection, *counting) {
+func newSelection(t *testing.T) (*laneSelection, *counting) {
 	t.Helper()
 	fake, other := underlay.Pipe(4)
 	t.Cleanup(func() { _, _ = fake.Close(), other.Close() })
 	port := &counting{Fake: fake}
-	s := &selection{log: slog.New(slog.DiscardHandler)}
+	s := &laneSelection{log: slog.New(slog.DiscardHandler)}
 	s.reset(port, spread.DefaultPorts)
 	return s, port
 }
 
-func TestSelectionHasOnePlanForAnOwnerAndForAnAddress(t *testing.T) {
+func TestSelectionHoldsOnePlanPerPeerAndAddress(t *testing.T) {
 	s, port := newSelection(t)
 	a, b, c := new(Peer), new(Peer), new(Peer)
 	at := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, last}) }
@@ -77,9 +77,9 @@ func TestSelectionHasOnePlanForAnOwnerAndForAnAddress(t *testing.T) {
 	}
 }
 
-// TestPlanThatGrowsTakesNobodysRoom: it goes behind all others, so that what has room keeps it, and one that changes again and
+// TestGrowingPlanDisplacesNoOther: it goes behind all others, so that what has room keeps it, and one that changes again and
 // again moves nobody else's flows.
-func TestPlanThatGrowsTakesNobodysRoom(t *testing.T) {
+func TestGrowingPlanDisplacesNoOther(t *testing.T) {
 	s, port := newSelection(t)
 	a, b, c := new(Peer), new(Peer), new(Peer)
 	at := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, last}) }
@@ -115,7 +115,7 @@ func TestPlanThatGrowsTakesNobodysRoom(t *testing.T) {
 	}
 }
 
-func TestSelectionHoldsNoMorePlansThanItMay(t *testing.T) {
+func TestSelectionLimitsPlans(t *testing.T) {
 	s, port := newSelection(t)
 	var first *Peer
 	add := func(i int) *Peer {
@@ -138,7 +138,7 @@ func TestSelectionHoldsNoMorePlansThanItMay(t *testing.T) {
 	}
 }
 
-func TestSelectionMayBeChangedByAll(t *testing.T) {
+func TestSelectionIsSafeForConcurrentUse(t *testing.T) {
 	s, port := newSelection(t)
 	var wg sync.WaitGroup
 	for worker := range 4 {

@@ -55,9 +55,9 @@ func plans(list ...uint16) device.Planner {
 	return func(netip.AddrPort, netip.Addr, uint32, spread.Ports) []uint16 { return list }
 }
 
-// TestPlanIsInForceBeforeThePeerHearsOfIt recognizes the hello that bears a plan by its size. Who initiates answers the
+// TestPlanIsInstalledBeforePeerLearnsIt recognizes the hello that bears a plan by its size. Who initiates answers the
 // other's first hello at once.
-func TestPlanIsInForceBeforeThePeerHearsOfIt(t *testing.T) {
+func TestPlanIsInstalledBeforePeerLearnsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var at portOf
 		var plan []uint16
@@ -87,7 +87,7 @@ func TestPlanIsInForceBeforeThePeerHearsOfIt(t *testing.T) {
 	})
 }
 
-func TestPlannedFlowsArriveAtTheLaneOfTheirPlace(t *testing.T) {
+func TestPlannedFlowsArriveAtPlannedLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const lanes = 4
 		var at portOf
@@ -168,7 +168,7 @@ func TestSelectionFollowsTheConfiguration(t *testing.T) {
 	}
 }
 
-func TestPlansEndWithTheirPeer(t *testing.T) {
+func TestRemovingPeerRemovesItsPlan(t *testing.T) {
 	for name, end := range map[string]func(a, b *devicetest.Host){
 		"removed":         func(a, b *devicetest.Host) { b.Apply(config.Device{ReplacePeers: true}) },
 		"no longer plans": func(a, b *devicetest.Host) { time.Sleep(10 * time.Minute) },
@@ -189,8 +189,8 @@ func TestPlansEndWithTheirPeer(t *testing.T) {
 	}
 }
 
-// TestPeerBehindNATHasNoSayInTheLanes: others may have its address, and it does not spread.
-func TestPeerBehindNATHasNoSayInTheLanes(t *testing.T) {
+// TestPeerBehindNATGetsNoPlan: others may have its address, and it does not spread.
+func TestPeerBehindNATGetsNoPlan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var at portOf
 		var planned atomic.Int32
@@ -209,9 +209,9 @@ func TestPeerBehindNATHasNoSayInTheLanes(t *testing.T) {
 	})
 }
 
-// TestPeerThatChangesItsPortsAllTheTimeIsNotPlannedForEachTime: each plan is work, and moves the flows of all that have the
+// TestPlanningIsRateLimitedPerPeer: each plan is work, and moves the flows of all that have the
 // peer's address.
-func TestPeerThatChangesItsPortsAllTheTimeIsNotPlannedForEachTime(t *testing.T) {
+func TestPlanningIsRateLimitedPerPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 2 * 8 // in what may be parts of two minutes
 		var planned atomic.Int32
@@ -248,7 +248,7 @@ func (r *refusing) SetSelection(*underlay.Selection) (int, error) {
 	return 0, errors.New("out of order")
 }
 
-func TestRefusedSelectionIsToldOnceAndStopsNothing(t *testing.T) {
+func TestSelectionFailureIsLoggedOnceAndHarmless(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log lockedText
 		var port *refusing
@@ -287,8 +287,8 @@ func (s *standing) SetSelection(next *underlay.Selection) (int, error) {
 	return s.Fake.SetSelection(next)
 }
 
-// TestSelectionThatStandsIsKeptAndTold: the range chooses lanes then, whatever is planned.
-func TestSelectionThatStandsIsKeptAndTold(t *testing.T) {
+// TestFixedSelectionIsKeptAndReported: the range chooses lanes then, whatever is planned.
+func TestFixedSelectionIsKeptAndReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log lockedText
 		var port *standing
@@ -319,8 +319,8 @@ func TestSelectionThatStandsIsKeptAndTold(t *testing.T) {
 	})
 }
 
-// TestPortThatCannotSelectIsUsedAsItIs: neither can one that a test puts something before.
-func TestPortThatCannotSelectIsUsedAsItIs(t *testing.T) {
+// TestPortWithoutSelectionStillWorks: neither can one that a test puts something before.
+func TestPortWithoutSelectionStillWorks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := devicetest.Pair(t, devicetest.Options{
 			Plan: plans(fourPlans()...), WrapPort: func(p underlay.Port) underlay.Port { return struct{ underlay.Port }{p} },

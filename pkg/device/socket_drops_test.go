@@ -13,8 +13,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/underlay/udp"
 )
 
-// TestWhatTheKernelDropsInFrontOfALaneIsCountedForGood sends a train that the sockets refuse.
-func TestWhatTheKernelDropsInFrontOfALaneIsCountedForGood(t *testing.T) {
+// TestSocketDropsAreCountedPermanently sends a train that the sockets refuse.
+func TestSocketDropsAreCountedPermanently(t *testing.T) {
 	h := devicetest.NewUDP(t, 1, devicetest.Options{Lanes: 1})
 	from, err := udp.Open(udp.Config{NoIPv6: true})
 	if err != nil {

@@ -13,39 +13,39 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
-// sources are those of the port that is open now. They stay open as long as it does.
-type sources struct {
+// sourcePool are those of the port that is open now. They stay open as long as it does.
+type sourcePool struct {
 	log *slog.Logger
 
-	mu   sync.Mutex
-	port underlay.Port // nil while there is none
-	own  []uint8       // without a plan, for all peers; nil until first needed
-	err  error         // why there are none of these
-	told bool          // it was logged that no more can be opened
+	mu     sync.Mutex
+	port   underlay.Port // nil while there is none
+	shared []uint8       // without a plan, for all peers; nil until first needed
+	err    error         // reason there are none of these
+	logged bool          // it was logged that no more can be opened
 }
 
 // reset forgets all sources: port is another one, nil for none, or the range is.
-func (s *sources) reset(port underlay.Port) {
+func (s *sourcePool) reset(port underlay.Port) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.port, s.own, s.err, s.told = port, nil, nil, false
+	s.port, s.shared, s.err, s.logged = port, nil, nil, false
 }
 
 // unplanned returns as many sources of a range as one peer may have, or why there are none. Ports that others hold are
 // left out.
-func (s *sources) unplanned(ports spread.Ports) ([]uint8, error) {
+func (s *sourcePool) unplanned(ports spread.Ports) ([]uint8, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.port == nil {
 		return nil, errDown
 	}
-	if s.own == nil && s.err == nil {
-		s.own, s.err = s.fill(ports)
+	if s.shared == nil && s.err == nil {
+		s.shared, s.err = s.fill(ports)
 	}
-	return s.own, s.err
+	return s.shared, s.err
 }
 
-func (s *sources) fill(ports spread.Ports) (list []uint8, err error) {
+func (s *sourcePool) fill(ports spread.Ports) (list []uint8, err error) {
 	for port := int(ports.First); port <= int(ports.Last) && len(list) < spread.MaxPorts; port++ {
 		source, err := s.open(uint16(port))
 		switch {
@@ -63,7 +63,7 @@ func (s *sources) fill(ports spread.Ports) (list []uint8, err error) {
 
 // planned returns the sources of a plan: all of them, since what is left of a plan is not even, or none. opened counts
 // those that had to be opened for one peer: as many as one plan holds, since another peer may want to plan too.
-func (s *sources) planned(plan []uint16, ports spread.Ports, opened *int) []uint8 {
+func (s *sourcePool) planned(plan []uint16, ports spread.Ports, opened *int) []uint8 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.port == nil || len(plan) > spread.MaxPorts {
@@ -87,7 +87,7 @@ func (s *sources) planned(plan []uint16, ports spread.Ports, opened *int) []uint
 	return list
 }
 
-func (s *sources) isOpen(port uint16) bool {
+func (s *sourcePool) isOpen(port uint16) bool {
 	for source := 1; s.port.Source(source) != 0; source++ {
 		if s.port.Source(source) == port {
 			return true
@@ -96,11 +96,11 @@ func (s *sources) isOpen(port uint16) bool {
 	return false
 }
 
-// open opens a port that nobody else holds. That there is no room for more is logged once.
-func (s *sources) open(port uint16) (uint8, error) {
+// init opens a port that nobody else holds. That there is no room for more is logged once.
+func (s *sourcePool) open(port uint16) (uint8, error) {
 	source, err := s.port.OpenSource(port)
-	if err != nil && !errors.Is(err, syscall.EADDRINUSE) && !s.told {
-		s.told = true
+	if err != nil && !errors.Is(err, syscall.EADDRINUSE) && !s.logged {
+		s.logged = true
 		s.log.Warn("no more ports to spread over can be opened", "port", port, "error", err)
 	}
 	return uint8(source), err

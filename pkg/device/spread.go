@@ -23,8 +23,8 @@ import (
 // system.
 type Planner func(own netip.AddrPort, peer netip.Addr, mark uint32, candidates spread.Ports) []uint16
 
-// spreading is how a device spreads.
-type spreading struct {
+// spreadConfig is how a device spreads.
+type spreadConfig struct {
 	mode  config.SpreadMode
 	ports spread.Ports
 }
@@ -60,7 +60,7 @@ func (d *Device) configureSpread(mode *config.SpreadMode, ports *spread.Ports) {
 	d.spreading.Store(&s)
 	d.resetSources()
 	d.resetSelection()
-	d.askAnew(false)
+	d.renewHellos(false)
 }
 
 // resetSources makes the sources those of the present port. The caller holds mu.
@@ -79,14 +79,14 @@ func (d *Device) closeSources() {
 	d.selection.reset(nil, spread.Ports{})
 	for _, p := range d.peers {
 		p.mu.Lock()
-		p.lane.Spread.Store(nil)
+		p.engine.Spread.Store(nil)
 		p.opened = 0
 		p.mu.Unlock()
 	}
 }
 
-// askAnew begins anew with every peer; moved says that our endpoint is another one. The caller holds mu.
-func (d *Device) askAnew(moved bool) {
+// renewHellos begins anew with every peer; moved says that our endpoint is another one. The caller holds mu.
+func (d *Device) renewHellos(moved bool) {
 	for _, p := range d.peers {
 		p.mu.Lock()
 		p.askAnew(moved)
@@ -174,13 +174,13 @@ func (p *Peer) apply() {
 
 // publishSpread tells the lanes. Where spreading may yet begin, they note flows.
 func (p *Peer) publishSpread(list []uint8, why error) {
-	old := p.lane.Spread.Load()
+	old := p.engine.Spread.Load()
 	switch {
 	case why == nil || errors.Is(why, errNoSession) || errors.Is(why, errAwaitingHello) || errors.Is(why, errNotHeard):
 		if old == nil || !slices.Equal(old.Sources(), list) {
-			p.lane.Spread.Store(engine.NewSpread(list))
+			p.engine.Spread.Store(engine.NewSpread(list))
 		}
 	case old != nil:
-		p.lane.Spread.Store(nil)
+		p.engine.Spread.Store(nil)
 	}
 }

@@ -63,7 +63,7 @@ func (w *wiretap) count(n byte, match func(tapped) bool) (count int) {
 	return count
 }
 
-// sources are the ports, other than the canonical one, that host n sent data from.
+// sourcePool are the ports, other than the canonical one, that host n sent data from.
 func (w *wiretap) sources(n byte) map[uint16]int {
 	ports := map[uint16]int{}
 	w.count(n, func(d tapped) bool {
@@ -120,7 +120,7 @@ func flows(t *testing.T, a, b *devicetest.Host, n int) {
 	}
 }
 
-func TestTwoRopewalksFindEachOtherAndSpread(t *testing.T) {
+func TestTwoDevicesExchangeHellosAndSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w wiretap
 		a, b := tappedPair(t, &w, devicetest.Options{})
@@ -173,8 +173,8 @@ func TestOnlyDataIsSpread(t *testing.T) {
 	})
 }
 
-// TestRekeyingCostsOneHelloEachWay: once both know each other, they say so once per handshake.
-func TestRekeyingCostsOneHelloEachWay(t *testing.T) {
+// TestRekeySendsOneHelloEachWay: once both know each other, they say so once per handshake.
+func TestRekeySendsOneHelloEachWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w wiretap
 		a, b := tappedPair(t, &w, devicetest.Options{})
@@ -200,8 +200,8 @@ func TestRekeyingCostsOneHelloEachWay(t *testing.T) {
 	})
 }
 
-// TestStockPeerIsSentNothingElse: a ropewalk that is told not to spread neither signs nor says hello, as a stock peer.
-func TestStockPeerIsSentNothingElse(t *testing.T) {
+// TestStockPeerGetsNoHello: a ropewalk that is told not to spread neither signs nor says hello, as a stock peer.
+func TestStockPeerGetsNoHello(t *testing.T) {
 	for _, stockInitiates := range []bool{false, true} {
 		t.Run(fmt.Sprintf("stock initiates %v", stockInitiates), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -231,8 +231,8 @@ func TestStockPeerIsSentNothingElse(t *testing.T) {
 	}
 }
 
-// TestUnsignedInitiationEndsSpreading: the peer was replaced by a stock one.
-func TestUnsignedInitiationEndsSpreading(t *testing.T) {
+// TestUnsignedInitiationStopsSpread: the peer was replaced by a stock one.
+func TestUnsignedInitiationStopsSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w wiretap
 		a, b := tappedPair(t, &w, devicetest.Options{})
@@ -251,8 +251,8 @@ func TestUnsignedInitiationEndsSpreading(t *testing.T) {
 	})
 }
 
-// TestLostHellosAreSaidAgain loses the first that goes each way from the canonical port.
-func TestLostHellosAreSaidAgain(t *testing.T) {
+// TestLostHellosAreRetransmitted loses the first that goes each way from the canonical port.
+func TestLostHellosAreRetransmitted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lost := map[netip.AddrPort]int{}
 		w := wiretap{lose: func(d tapped) bool {
@@ -270,8 +270,8 @@ func TestLostHellosAreSaidAgain(t *testing.T) {
 	})
 }
 
-// TestFirewallKeepsSpreadOff: nothing but what the canonical ports send arrives.
-func TestFirewallKeepsSpreadOff(t *testing.T) {
+// TestFirewallPreventsSpread: nothing but what the canonical ports send arrives.
+func TestFirewallPreventsSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := wiretap{lose: func(d tapped) bool { return d.from.Port() != devicetest.ListenPort }}
 		a, b := tappedPair(t, &w, devicetest.Options{})
@@ -293,7 +293,7 @@ type translated struct{ underlay.Port }
 
 func (p translated) LocalPort() uint16 { return p.Port.LocalPort() + 1 }
 
-func TestNATTurnsSpreadOffAndSaysSo(t *testing.T) {
+func TestNATStopsSpreadAndIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log lockedText
 		w := wiretap{}
@@ -334,8 +334,8 @@ func (l *lockedText) String() string {
 	return l.b.String()
 }
 
-// TestSpreadOnAsksNobody: towards a stock peer behind a gather program, say.
-func TestSpreadOnAsksNobody(t *testing.T) {
+// TestSpreadOnStartsWithoutHello: towards a stock peer behind a gather program, say.
+func TestSpreadOnStartsWithoutHello(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w wiretap
 		a, b := tappedPair(t, &w, devicetest.Options{})
@@ -393,8 +393,8 @@ func TestPlannedPortsAreUsed(t *testing.T) {
 	})
 }
 
-// TestHellosAreBounded floods a host with hellos of a peer that it has a session with.
-func TestHellosAreBounded(t *testing.T) {
+// TestHellosAreRateLimited floods a host with hellos of a peer that it has a session with.
+func TestHellosAreRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w wiretap
 		a, b := tappedPair(t, &w, devicetest.Options{})
@@ -453,7 +453,7 @@ func TestBadHellosAreCounted(t *testing.T) {
 	})
 }
 
-func TestSpreadPortsMayNotHoldTheListenPort(t *testing.T) {
+func TestSpreadPortsMustExcludeListenPort(t *testing.T) {
 	a, _ := devicetest.Pair(t, devicetest.Options{})
 	for _, ports := range []spread.Ports{{First: 51000, Last: 52000}, {First: 80, Last: 90}, {}} {
 		if err := a.Configure(config.Device{SpreadPorts: &ports}); err == nil {

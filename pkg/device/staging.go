@@ -19,55 +19,55 @@ const (
 
 // stagingQueue holds the elements that wait for a session, oldest first.
 type stagingQueue struct {
-	elements []staged
-	bytes    int
+	trains []stagedTrain
+	bytes  int
 }
 
-// staged is one element, and how many packets it stands for.
-type staged struct {
+// stagedTrain is one element, and how many packets it stands for.
+type stagedTrain struct {
 	bytes   []byte
 	packets int
 }
 
-// Stage implements engine.Owner. It holds the peer's lock while it decides, so that nothing can be staged behind the
+// Stage implements engine.SlowPath. It holds the peer's lock while it decides, so that nothing can be staged behind the
 // back of a session that becomes current: order is kept.
 func (p *Peer) Stage(element []byte, packets int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch keys := p.lane.Current.Load(); {
+	switch keys := p.engine.Current.Load(); {
 	case !p.running:
-		p.lose(drop.TXDown, packets)
+		p.dropForPeer(drop.TXDown, packets)
 	case keys.Usable(p.dev.clock()):
-		p.dev.engine.Transmit(p.lane, keys, element)
+		p.dev.engine.Transmit(p.engine, keys, element)
 	case p.remote == nil:
-		p.lose(drop.TXNoSession, packets)
+		p.dropForPeer(drop.TXNoSession, packets)
 	default:
-		p.stage(staged{append([]byte(nil), element...), packets})
+		p.stage(stagedTrain{append([]byte(nil), element...), packets})
 		p.post(taskHandshake)
 	}
 }
 
 // stage appends e and lets the oldest go when there are too many. The caller holds mu.
-func (p *Peer) stage(e staged) {
+func (p *Peer) stage(e stagedTrain) {
 	q, n := &p.staged, len(e.bytes)
-	for len(q.elements) > 0 && (len(q.elements) >= maxStaged || q.bytes+n > maxStagedBytes) {
-		p.lose(drop.TXStagedOverflow, p.unstage().packets)
+	for len(q.trains) > 0 && (len(q.trains) >= maxStaged || q.bytes+n > maxStagedBytes) {
+		p.dropForPeer(drop.TXStagedOverflow, p.unstage().packets)
 	}
 	if q.bytes+n > stagedFloor && p.dev.staged.Load()+int64(n) > maxStagedTotal {
-		p.lose(drop.TXStagedOverflow, e.packets)
+		p.dropForPeer(drop.TXStagedOverflow, e.packets)
 		return
 	}
-	q.elements = append(q.elements, e)
+	q.trains = append(q.trains, e)
 	q.bytes += n
 	p.dev.staged.Add(int64(n))
 }
 
 // unstage takes the oldest element out. The caller holds mu.
-func (p *Peer) unstage() staged {
+func (p *Peer) unstage() stagedTrain {
 	q := &p.staged
-	first := q.elements[0]
-	q.elements[0] = staged{}
-	q.elements = q.elements[1:]
+	first := q.trains[0]
+	q.trains[0] = stagedTrain{}
+	q.trains = q.trains[1:]
 	q.bytes -= len(first.bytes)
 	p.dev.staged.Add(-int64(len(first.bytes)))
 	return first
@@ -75,11 +75,11 @@ func (p *Peer) unstage() staged {
 
 // dropStaged lets all go. The caller holds mu.
 func (p *Peer) dropStaged() {
-	for len(p.staged.elements) > 0 {
-		p.lose(drop.TXStagedExpired, p.unstage().packets)
+	for len(p.staged.trains) > 0 {
+		p.dropForPeer(drop.TXStagedExpired, p.unstage().packets)
 	}
-	p.staged.elements = nil
+	p.staged.trains = nil
 }
 
-// lose counts what was to be sent to the peer.
-func (p *Peer) lose(why drop.Reason, n int) { p.dev.engine.Lose(p.lane, why, n) }
+// dropForPeer counts what was to be sent to the peer.
+func (p *Peer) dropForPeer(why drop.Reason, n int) { p.dev.engine.DropForPeer(p.engine, why, n) }

@@ -18,7 +18,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tun"
 )
 
-func TestPacketsStagedBeforeTheHandshakeLeaveFirstAndInOrder(t *testing.T) {
+func TestStagedPacketsLeaveFirstAndInOrder(t *testing.T) {
 	a, b := devicetest.Pair(t, devicetest.Options{Depth: 4096})
 	var check flow.Checker
 	b.Watch(func(_ int, e []byte) {
@@ -50,7 +50,7 @@ func idleHost(t testing.TB, lan devicetest.LAN, n byte) *devicetest.Host {
 	return h
 }
 
-func TestStagingKeepsTheNewestElements(t *testing.T) {
+func TestStagingKeepsNewestTrains(t *testing.T) {
 	lan := devicetest.NewLAN(nil)
 	a, b := idleHost(t, lan, 1), lan.Host(t, 2, devicetest.Options{})
 	devicetest.Connect(a, b)
@@ -124,7 +124,7 @@ func newKey(t testing.TB) noise.PrivateKey {
 	return key
 }
 
-func TestRemovingAPeerLetsItsPacketsGo(t *testing.T) {
+func TestRemovingPeerDropsStagedPackets(t *testing.T) {
 	a := idleHost(t, devicetest.NewLAN(nil), 1)
 	key := newKey(t).Public()
 	a.Apply(config.Device{Peers: []config.Peer{{PublicKey: key}}})
@@ -140,9 +140,9 @@ func TestRemovingAPeerLetsItsPacketsGo(t *testing.T) {
 	}
 }
 
-// TestStagedPacketNeedsNoOtherToGetASession: within five seconds of a handshake none may be started, and nothing else
+// TestSingleStagedPacketTriggersHandshake: within five seconds of a handshake none may be started, and nothing else
 // is sent that would ask for one later.
-func TestStagedPacketNeedsNoOtherToGetASession(t *testing.T) {
+func TestSingleStagedPacketTriggersHandshake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := devicetest.Pair(t, devicetest.Options{})
 		talk(t, a, b)

@@ -75,7 +75,7 @@ func (Secret) LogValue() slog.Value { return slog.StringValue("(secret)") }
 func (s Secret) MarshalJSON() ([]byte, error) { return json.Marshal(s[:]) }
 
 // UnmarshalJSON is the inverse of MarshalJSON.
-func (s *Secret) UnmarshalJSON(text []byte) error { return fixed(text, s[:]) }
+func (s *Secret) UnmarshalJSON(text []byte) error { return decodeFixed(text, s[:]) }
 
 // Timestamp is a noise.Timestamp in a State's text.
 type Timestamp noise.Timestamp
@@ -84,10 +84,10 @@ type Timestamp noise.Timestamp
 func (t Timestamp) MarshalJSON() ([]byte, error) { return json.Marshal(t[:]) }
 
 // UnmarshalJSON is the inverse of MarshalJSON.
-func (t *Timestamp) UnmarshalJSON(text []byte) error { return fixed(text, t[:]) }
+func (t *Timestamp) UnmarshalJSON(text []byte) error { return decodeFixed(text, t[:]) }
 
-// fixed parses bytes of a known number.
-func fixed(text []byte, into []byte) error {
+// decodeFixed parses bytes of a known number.
+func decodeFixed(text []byte, into []byte) error {
 	var raw []byte
 	defer func() { clear(raw) }()
 	if json.Unmarshal(text, &raw) != nil || len(raw) != len(into) {
@@ -114,38 +114,38 @@ func (s *State) Encode() ([]byte, error) {
 
 type plainState State
 
-// errState says that a text is not that of a State. What is wrong with it is not said: it may be next to a key.
-var errState = errors.New("not the state of a device")
+// errInvalidState says that a text is not that of a State. What is wrong with it is not said: it may be next to a key.
+var errInvalidState = errors.New("not the state of a device")
 
-// stateText is what ParseState reads: a State with counters.
-type stateText struct {
+// stateJSON is what ParseState reads: a State with counters.
+type stateJSON struct {
 	*plainState
-	Stats      counters[engine.Stats]   `json:"stats"`
-	Handshakes counters[HandshakeStats] `json:"handshakes"`
+	Stats      tolerantCounters[engine.Stats]   `json:"stats"`
+	Handshakes tolerantCounters[HandshakeStats] `json:"handshakes"`
 }
 
-// counters may have members that are not known.
-type counters[T any] struct{ are T }
+// tolerantCounters may have members that are not known.
+type tolerantCounters[T any] struct{ value T }
 
 // UnmarshalJSON implements json.Unmarshaler.
-func (c *counters[T]) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, &c.are) }
+func (c *tolerantCounters[T]) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, &c.value) }
 
 // ParseState is the inverse of Encode. A member that it does not know is an error, as it would be lost, unless it is a counter.
 func ParseState(text []byte) (*State, error) {
 	s := new(State)
-	of := stateText{plainState: (*plainState)(s)}
+	of := stateJSON{plainState: (*plainState)(s)}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if d.Decode(&of) != nil || d.More() {
-		return nil, errState
+		return nil, errInvalidState
 	}
-	s.Stats, s.Handshakes = of.Stats.are, of.Handshakes.are
+	s.Stats, s.Handshakes = of.Stats.value, of.Handshakes.value
 	if len(s.Peers) > MaxPeers || len(s.Stats.Lanes) > config.MaxLanes || s.Stats.Drops == nil {
-		return nil, errState
+		return nil, errInvalidState
 	}
 	for i := range s.Peers {
 		if !s.Peers[i].valid() {
-			return nil, fmt.Errorf("peer %d: %w", i, errState)
+			return nil, fmt.Errorf("peer %d: %w", i, errInvalidState)
 		}
 	}
 	return s, nil

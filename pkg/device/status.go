@@ -45,13 +45,13 @@ func (p *Peer) status() config.PeerStatus {
 		PresharedKey:  p.psk,
 		LastHandshake: p.lastHandshake,
 		Keepalive:     p.keepalive,
-		AllowedIPs:    p.dev.engine.Routes.Prefixes(p.lane),
+		AllowedIPs:    p.dev.engine.Routes.Prefixes(p.engine),
 	}
-	if to := p.lane.Endpoint.Load(); to != nil {
+	if to := p.engine.Endpoint.Load(); to != nil {
 		s.Endpoint = config.Endpoint{AddrPort: to.Dst, Scope: to.Scope}
 	}
-	s.RxBytes, s.TxBytes = p.lane.Traffic()
-	s.Spread, s.Packets = p.hello.state, config.PeerPackets(p.lane.Packets())
+	s.RxBytes, s.TxBytes = p.engine.Traffic()
+	s.Spread, s.Packets = p.hello.state, config.PeerPackets(p.engine.Packets())
 	return s
 }
 
@@ -73,12 +73,12 @@ type Stats struct {
 
 // Stats returns a snapshot of what the lanes have carried and dropped. It holds no secrets.
 func (d *Device) Stats() any {
-	s := Stats{Interface: d.cfg.TUN.Name(), TUN: d.cfg.TUN.Features(), Stats: d.carried()}
+	s := Stats{Interface: d.cfg.TUN.Name(), TUN: d.cfg.TUN.Features(), Stats: d.trafficStats()}
 	if port := d.port.Load(); port != nil {
 		s.Up, s.Underlay = true, port.Features()
 	}
-	s.Spread, s.Selection, s.Way = d.spreadReport(), d.selection.report(), d.wayReport()
-	s.Handshakes = d.outcomes.snapshot()
+	s.Spread, s.Selection, s.Way = d.spreadReport(), d.selection.report(), d.underlayReport()
+	s.Handshakes = d.handshakeCounts.snapshot()
 	s.Cipher, s.Workers = session.Cipher(), d.cfg.Crew.Workers()
 	return s
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/device/devicetest/flow"
 )
 
-// TestNothingIsLostNorReorderedWhileSessionsChange is the concurrency of everything: four lanes, many flows both ways,
+// TestSessionChangesNeitherLoseNorReorder is the concurrency of everything: four lanes, many flows both ways,
 // and new sessions as fast as the responder's flood limit lets them, initiated by either side in turn. It does without
 // spreading: where threads wait for a core longer than spread.DefaultGap, flows may change their port, and their lane.
-func TestNothingIsLostNorReorderedWhileSessionsChange(t *testing.T) {
+func TestSessionChangesNeitherLoseNorReorder(t *testing.T) {
 	a, b := devicetest.Pair(t, devicetest.Options{Lanes: 4, Depth: 4096})
 	off := config.SpreadOff
 	a.Apply(config.Device{Spread: &off})
@@ -84,8 +84,8 @@ func rekey(t *testing.T, a, b *devicetest.Host, drain func()) {
 	}
 }
 
-// TestNothingIsLostOverManyRekeys lets the protocol do it by itself: every round begins when a new session is due.
-func TestNothingIsLostOverManyRekeys(t *testing.T) {
+// TestManyRekeysLoseNoPackets lets the protocol do it by itself: every round begins when a new session is due.
+func TestManyRekeysLoseNoPackets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := devicetest.Pair(t, devicetest.Options{Lanes: 2, Depth: 4096})
 		talkOnAnyLane(t, a, b)
@@ -100,9 +100,9 @@ func TestNothingIsLostOverManyRekeys(t *testing.T) {
 	})
 }
 
-// TestNothingIsLostOverExpiredSessions is the same where packets must wait for the new session. One lane at the
+// TestExpiredSessionsLoseNoPackets is the same where packets must wait for the new session. One lane at the
 // receiver shows the order in which the lanes of the sender let them go.
-func TestNothingIsLostOverExpiredSessions(t *testing.T) {
+func TestExpiredSessionsLoseNoPackets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := devicetest.NewLAN(nil)
 		a := lan.Host(t, 1, devicetest.Options{Lanes: 4})

@@ -4,22 +4,22 @@ package device
 
 import "sync"
 
-// tasks are the peers that wait for a worker, first come, first served. Each is there at most once. They take memory only
+// taskQueue are the peers that wait for a worker, first come, first served. Each is there at most once. They take memory only
 // while they wait: a channel of peers would take half a megabyte.
-type tasks struct {
+type taskQueue struct {
 	waiting chan struct{} // a token for each peer: it has no size, and room for all
 	mu      sync.Mutex
 	peers   []*Peer // those before first have gone
 	first   int
 }
 
-// keptTasks is the room, in peers, that is kept when none waits.
-const keptTasks = 64
+// minTaskCapacity is the room, in peers, that is kept when none waits.
+const minTaskCapacity = 64
 
-func (q *tasks) open() { q.waiting = make(chan struct{}, MaxPeers) }
+func (q *taskQueue) init() { q.waiting = make(chan struct{}, MaxPeers) }
 
 // put does not block.
-func (q *tasks) put(p *Peer) {
+func (q *taskQueue) put(p *Peer) {
 	q.mu.Lock()
 	q.peers = append(q.peers, p)
 	q.mu.Unlock()
@@ -27,7 +27,7 @@ func (q *tasks) put(p *Peer) {
 }
 
 // take is for whoever has taken a token.
-func (q *tasks) take() *Peer {
+func (q *taskQueue) take() *Peer {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	p := q.peers[q.first]
@@ -38,7 +38,7 @@ func (q *tasks) take() *Peer {
 		clear(q.peers[n:])
 		q.peers, q.first = q.peers[:n], 0
 	}
-	if len(q.peers) == 0 && cap(q.peers) > keptTasks {
+	if len(q.peers) == 0 && cap(q.peers) > minTaskCapacity {
 		q.peers = nil
 	}
 	return p

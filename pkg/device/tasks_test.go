@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// TestTasksLeaveInTheOrderTheyCame: a plain slice says which is next.
-func TestTasksLeaveInTheOrderTheyCame(t *testing.T) {
+// TestTaskQueueIsFIFO: a plain slice says which is next.
+func TestTaskQueueIsFIFO(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		var q tasks
-		q.open()
+		var q taskQueue
+		q.init()
 		var want []*Peer
 		for range 5000 {
 			if busy := 1 + r.IntN(1000); len(want) < busy && r.IntN(3) > 0 {
@@ -33,9 +33,9 @@ func TestTasksLeaveInTheOrderTheyCame(t *testing.T) {
 	}
 }
 
-func TestTasksThatAreDoneTakeNoMemory(t *testing.T) {
-	var q tasks
-	q.open()
+func TestEmptyTaskQueueReleasesMemory(t *testing.T) {
+	var q taskQueue
+	q.init()
 	for range 1000 {
 		q.put(&Peer{})
 	}
@@ -43,7 +43,7 @@ func TestTasksThatAreDoneTakeNoMemory(t *testing.T) {
 		<-q.waiting
 		q.take()
 	}
-	if n := cap(q.peers); n > keptTasks {
+	if n := cap(q.peers); n > minTaskCapacity {
 		t.Errorf("room for %d peers is kept", n)
 	}
 }

@@ -125,7 +125,7 @@ func wantNoDrops(t *testing.T, hosts ...*devicetest.Host) {
 	}
 }
 
-func TestNothingIsSentOnASessionOfThreeMinutes(t *testing.T) {
+func TestSessionStopsSendingAfterThreeMinutes(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *timeline, a, b *devicetest.Host) {
 		carries(t, a, b, false, 100) // one way, see peer.Activity on answers that come too fast
 		time.Sleep(181 * time.Second)
@@ -158,8 +158,8 @@ func TestKeysAreErasedAfterNineMinutes(t *testing.T) {
 	})
 }
 
-// TestHandshakeIsRetriedWithJitterAndGivenUp: every 5 s and up to a third of a second, for 90 s.
-func TestHandshakeIsRetriedWithJitterAndGivenUp(t *testing.T) {
+// TestHandshakeRetriesWithJitterThenGivesUp: every 5 s and up to a third of a second, for 90 s.
+func TestHandshakeRetriesWithJitterThenGivesUp(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *timeline, a, b *devicetest.Host) {
 		down(b)
 		newStranger(t, l.lan, b.N) // who says nothing
@@ -198,7 +198,7 @@ func wantJitter(t *testing.T, at []time.Time) {
 	}
 }
 
-func TestReceivedDataIsAnsweredByAKeepaliveAfterTenSeconds(t *testing.T) {
+func TestReceivedDataTriggersKeepaliveAfterTenSeconds(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *timeline, a, b *devicetest.Host) {
 		talk(t, a, b)
 		time.Sleep(time.Minute)
@@ -219,7 +219,7 @@ func TestReceivedDataIsAnsweredByAKeepaliveAfterTenSeconds(t *testing.T) {
 	})
 }
 
-func TestPersistentKeepaliveFillsSilenceOnly(t *testing.T) {
+func TestPersistentKeepaliveOnlyWhenIdle(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *timeline, a, b *devicetest.Host) {
 		every := uint16(25)
 		a.Apply(config.Device{Peers: []config.Peer{{PublicKey: b.Public(), Keepalive: &every}}})
@@ -243,7 +243,7 @@ func TestPersistentKeepaliveFillsSilenceOnly(t *testing.T) {
 	})
 }
 
-func TestSilenceAfterDataLeadsToANewHandshake(t *testing.T) {
+func TestUnansweredDataTriggersNewHandshake(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *timeline, a, b *devicetest.Host) {
 		talk(t, a, b)
 		time.Sleep(30 * time.Second)
@@ -263,7 +263,7 @@ func TestSilenceAfterDataLeadsToANewHandshake(t *testing.T) {
 	})
 }
 
-func TestIdleTunnelFallsSilent(t *testing.T) {
+func TestIdleTunnelSendsNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *timeline, a, b *devicetest.Host) {
 		talk(t, a, b)
 		time.Sleep(30 * time.Second)

@@ -13,7 +13,7 @@ import (
 
 // checkUnderlay refuses a change after which way and processors contradict each other. The caller holds mu.
 func (d *Device) checkUnderlay(c *config.Device) error {
-	mode, cpus := config.UnderlayMode(d.way.Load()), d.receiveCPUs()
+	mode, cpus := config.UnderlayMode(d.underlayMode.Load()), d.receiveCPUs()
 	if c.Underlay != nil {
 		mode = *c.Underlay
 	}
@@ -29,7 +29,7 @@ func (d *Device) checkUnderlay(c *config.Device) error {
 // configureUnderlay changes the way that data messages take, and over which processors the kernel spreads its part. The caller
 // holds mu.
 func (d *Device) configureUnderlay(mode *config.UnderlayMode, cpus *config.ReceiveCPUs) {
-	newMode := mode != nil && config.UnderlayMode(d.way.Swap(uint32(*mode))) != *mode
+	newMode := mode != nil && config.UnderlayMode(d.underlayMode.Swap(uint32(*mode))) != *mode
 	newCPUs := cpus != nil && !cpus.Equal(d.receiveCPUs())
 	if newCPUs {
 		d.cpus.Store(cpus)
@@ -72,12 +72,12 @@ func (d *Device) receiveCPUsState() *config.ReceiveCPUs {
 	return nil
 }
 
-// wayReport says by what way data messages go.
-func (d *Device) wayReport() config.UnderlayReport {
+// underlayReport says by what way data messages go.
+func (d *Device) underlayReport() config.UnderlayReport {
 	if s, ok := d.switcher(); ok {
 		return s.Report()
 	}
-	r := config.UnderlayReport{Mode: config.UnderlayMode(d.way.Load()), Way: config.UnderlayUDP}
+	r := config.UnderlayReport{Mode: config.UnderlayMode(d.underlayMode.Load()), Way: config.UnderlayUDP}
 	if d.port.Load() == nil {
 		r.Reason = errDown.Error()
 	}

@@ -53,7 +53,7 @@ func (s *switched) Report() config.UnderlayReport {
 	return config.UnderlayReport{Mode: config.UnderlayXDP, Way: config.UnderlayXDP, Device: "eth7", Lanes: 1}
 }
 
-// asked returns the modes, and forgets them.
+// lastRekeyRequest returns the modes, and forgets them.
 func (s *switched) asked() []config.UnderlayMode {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,7 +110,7 @@ func way(d *device.Device) config.UnderlayReport { return d.Stats().(device.Stat
 
 func underlayOf(mode config.UnderlayMode) config.Device { return config.Device{Underlay: &mode} }
 
-func TestAChangeOfTheUnderlayReachesThePortThatIsOpen(t *testing.T) {
+func TestUnderlayModeChangeReachesOpenPort(t *testing.T) {
 	var s switches
 	d := s.host(t)
 	port := s.last()
@@ -138,7 +138,7 @@ func TestAChangeOfTheUnderlayReachesThePortThatIsOpen(t *testing.T) {
 	}
 }
 
-func TestAnotherPortIsOpenedWithTheWayThatWasAskedFor(t *testing.T) {
+func TestNewPortOpensInConfiguredMode(t *testing.T) {
 	var s switches
 	d := s.host(t)
 	apply(t, d, underlayOf(config.UnderlayXDP))
@@ -171,7 +171,7 @@ func cpusOf(t *testing.T, text string) config.Device {
 	return config.Device{ReceiveCPUs: &cpus}
 }
 
-func TestAChangeOfTheProcessorsReachesThePortThatIsOpenAndThoseAfterIt(t *testing.T) {
+func TestReceiveCPUChangeReachesOpenAndLaterPorts(t *testing.T) {
 	var s switches
 	d := s.host(t)
 	port := s.last()
@@ -199,7 +199,7 @@ func TestAChangeOfTheProcessorsReachesThePortThatIsOpenAndThoseAfterIt(t *testin
 	}
 }
 
-func TestProcessorsAndAFXDPAreRefusedTogether(t *testing.T) {
+func TestReceiveCPUsRejectedWithAFXDP(t *testing.T) {
 	var s switches
 	d := s.host(t)
 	both, cpus := underlayOf(config.UnderlayXDP), cpusOf(t, "auto")
@@ -222,7 +222,7 @@ func TestProcessorsAndAFXDPAreRefusedTogether(t *testing.T) {
 	}
 }
 
-func TestAPortWithOneWayReportsIt(t *testing.T) {
+func TestPlainUDPPortReportsItsPath(t *testing.T) {
 	h := devicetest.NewLAN(nil).Host(t, 1, devicetest.Options{})
 	h.Apply(underlayOf(config.UnderlayXDP))
 	if got := way(h.Device); got.Mode != config.UnderlayXDP || got.Way != config.UnderlayUDP || got.Reason != "" {

@@ -12,76 +12,76 @@ import (
 )
 
 const (
-	// inboxLen is how many handshake messages may wait for a worker.
-	inboxLen = 4096
-	// loadedLen is how many waiting messages mean that the device is under load (WireGuard paper §5.3).
-	loadedLen = inboxLen / 8
-	// loadedFor is how long, in nanoseconds, the device counts as loaded after that.
-	loadedFor = 1e9
+	// handshakeQueueLen is how many handshake messages may wait for a worker.
+	handshakeQueueLen = 4096
+	// underLoadLen is how many waiting messages mean that the device is under load (WireGuard paper §5.3).
+	underLoadLen = handshakeQueueLen / 8
+	// underLoadFor is how long, in nanoseconds, the device counts as loaded after that.
+	underLoadFor = 1e9
 )
 
-// letter is one handshake or cookie message, copied out of a lane's buffer.
-type letter struct {
+// handshakeMessage is one handshake or cookie message, copied out of a lane's buffer.
+type handshakeMessage struct {
 	from underlay.Endpoint
 	n    int
 	msg  [wire.InitiationSize]byte
 }
 
-// inbox takes handshake messages from the lanes without blocking them.
-type inbox struct {
-	letters     chan *letter
-	blank       sync.Pool // of *letter: an idle device holds none
-	loadedUntil atomic.Int64
+// handshakes takes handshake messages from the lanes without blocking them.
+type handshakeQueue struct {
+	messages       chan *handshakeMessage
+	free           sync.Pool // of *letter: an idle device holds none
+	underLoadUntil atomic.Int64
 }
 
-func (b *inbox) open() {
-	b.letters = make(chan *letter, inboxLen)
-	b.blank.New = func() any { return new(letter) }
+func (b *handshakeQueue) init() {
+	b.messages = make(chan *handshakeMessage, handshakeQueueLen)
+	b.free.New = func() any { return new(handshakeMessage) }
 }
 
-// loaded reports whether handshakes arrive faster than they can be worked off.
-func (b *inbox) loaded(now int64) bool {
-	if len(b.letters) >= loadedLen {
-		b.loadedUntil.Store(now + loadedFor)
+// underLoad reports whether handshakes arrive faster than they can be worked off.
+func (b *handshakeQueue) underLoad(now int64) bool {
+	if len(b.messages) >= underLoadLen {
+		b.underLoadUntil.Store(now + underLoadFor)
 		return true
 	}
-	return now < b.loadedUntil.Load()
+	return now < b.underLoadUntil.Load()
 }
 
 // Handshake implements engine.Control.
 func (d *Device) Handshake(msg []byte, from underlay.Endpoint) drop.Reason {
-	l := d.inbox.blank.Get().(*letter)
+	l := d.handshakes.free.Get().(*handshakeMessage)
 	l.from, l.n = from, len(msg)
 	if copy(l.msg[:], msg) < len(msg) {
-		d.inbox.blank.Put(l)
+		d.handshakes.free.Put(l)
 		return drop.RXBadLength
 	}
 	select {
-	case d.inbox.letters <- l:
+	case d.handshakes.messages <- l:
 		return drop.None
 	default:
-		d.inbox.blank.Put(l)
+		d.handshakes.free.Put(l)
 		return drop.HSQueueFull
 	}
 }
 
-// read handles a message from the inbox.
-func (d *Device) read(l *letter) drop.Reason {
-	reason := d.open(l.msg[:l.n], l.from)
-	d.inbox.blank.Put(l)
+// handleQueued handles a message from the inbox.
+func (d *Device) handleQueued(l *handshakeMessage) drop.Reason {
+	reason := d.handleHandshake(l.msg[:l.n], l.from)
+	d.handshakes.free.Put(l)
 	return reason
 }
 
-// work handles handshake messages and peers' tasks until the device stops.
-func (d *Device) work() {
+// runWorker handles handshake messages and peers' tasks until the device stops.
+func (d *Device) runWorker() {
 	for {
 		select {
 		case <-d.stop:
 			return
-		case l := <-d.inbox.letters:
-			d.engine.Slow.Add(d.read(l), 1)
+		case l := <-d.handshakes.messages:
+			d.engine.SlowDrops.Add(d.handleQueued(l), 1)
 		case <-d.tasks.waiting:
-			d.tasks.take().attend()
+			d.tasks.take().runTasks()
 		}
 	}
 }

@@ -24,7 +24,7 @@ func newIdleEngine(lanes int) (*Engine, *tun.Fake) {
 	return New(Config{Device: device, Control: &control{}, Clock: NewClock(), Rand: rand.Reader}), device
 }
 
-func TestAttachRefusesAnotherNumberOfLanes(t *testing.T) {
+func TestAttachRejectsPortWithOtherLaneCount(t *testing.T) {
 	e, _ := newIdleEngine(2)
 	port, _ := underlay.Pipe(3)
 	if err := e.Attach(port); err == nil {
@@ -35,7 +35,7 @@ func TestAttachRefusesAnotherNumberOfLanes(t *testing.T) {
 	}
 }
 
-func TestAttachRefusesASecondPort(t *testing.T) {
+func TestAttachRejectsSecondPort(t *testing.T) {
 	e, _ := newIdleEngine(1)
 	a, b := underlay.Pipe(1)
 	if err := e.Attach(a); err != nil {
@@ -53,7 +53,7 @@ func TestAttachRefusesASecondPort(t *testing.T) {
 	_ = e.Detach()
 }
 
-func TestLoopsEndWithTheirEdges(t *testing.T) {
+func TestLoopsEndWhenTUNOrPortCloses(t *testing.T) {
 	e, device := newIdleEngine(4)
 	port, _ := underlay.Pipe(4)
 	if err := e.Attach(port); err != nil {
@@ -87,10 +87,10 @@ func TestSlowPathCountsItsDrops(t *testing.T) {
 		}, drop.TXNoEndpoint},
 		{"keepalive without endpoint", func(r *rig) {
 			r.peer.Endpoint.Store(nil)
-			r.engine.Keepalive(r.peer, r.keys)
+			r.engine.SendKeepalive(r.peer, r.keys)
 		}, drop.TXNoEndpoint},
 		{"down", func(r *rig) { r.engine.Transmit(r.peer, r.keys, good) }, drop.TXDown},
-		{"keepalive while down", func(r *rig) { r.engine.Keepalive(r.peer, r.keys) }, drop.TXDown},
+		{"keepalive while down", func(r *rig) { r.engine.SendKeepalive(r.peer, r.keys) }, drop.TXDown},
 		{"malformed", func(r *rig) { r.engine.Transmit(r.peer, r.keys, good[:20]) }, drop.TXMalformed},
 		{"wiped", func(r *rig) {
 			r.keys.Wipe()
@@ -108,7 +108,7 @@ func TestSlowPathCountsItsDrops(t *testing.T) {
 	}
 }
 
-func TestSlowPathSendsTrainsWhole(t *testing.T) {
+func TestSlowPathSendsTrainAsOneRun(t *testing.T) {
 	r := newRig(t)
 	ours, theirs := underlay.Pipe(1)
 	if err := r.engine.Attach(ours); err != nil {
@@ -119,7 +119,7 @@ func TestSlowPathSendsTrainsWhole(t *testing.T) {
 	r.peer.Endpoint.Store(&to)
 	train := (&flow.Flow{Ends: out6}).Train(7, 300)
 	r.engine.Transmit(r.peer, r.keys, train)
-	r.engine.Keepalive(r.peer, r.keys)
+	r.engine.SendKeepalive(r.peer, r.keys)
 	rx := make([]underlay.Datagrams, 64)
 	for i := range rx {
 		rx[i].Buf = make([]byte, 65535)
@@ -143,7 +143,7 @@ func TestSlowPathSendsTrainsWhole(t *testing.T) {
 	}
 }
 
-func TestThreadsOfTheirOwnEndWithTheirLoops(t *testing.T) {
+func TestLockedThreadsEndWithTheirLoops(t *testing.T) {
 	threads := func() int {
 		tasks, err := os.ReadDir("/proc/self/task")
 		if err != nil {
@@ -154,7 +154,7 @@ func TestThreadsOfTheirOwnEndWithTheirLoops(t *testing.T) {
 	device := tun.NewFake(tun.FakeConfig{Queues: 4})
 	e := New(Config{
 		Device: device, Control: &control{}, Clock: NewClock(), Rand: rand.Reader,
-		Begin: func(string) { runtime.LockOSThread() },
+		OnLoopStart: func(string) { runtime.LockOSThread() },
 	})
 	before := threads()
 	const cycles = 20
@@ -171,13 +171,13 @@ func TestThreadsOfTheirOwnEndWithTheirLoops(t *testing.T) {
 	}
 }
 
-func TestEachLoopOfALaneBeginsOnce(t *testing.T) {
+func TestLoopStartHookRunsOncePerLoop(t *testing.T) {
 	var mu sync.Mutex
 	begun := map[string]int{}
 	device := tun.NewFake(tun.FakeConfig{Queues: 2})
 	e := New(Config{
 		Device: device, Control: &control{}, Clock: NewClock(), Rand: rand.Reader,
-		Begin: func(loop string) {
+		OnLoopStart: func(loop string) {
 			mu.Lock()
 			defer mu.Unlock()
 			begun[loop]++

@@ -61,7 +61,7 @@ func benchmarkTransmit(b *testing.B, r *rig, packets, size int, elements ...[]by
 				r.tx.sizes[i] = copy(r.tx.bufs[i], e)
 			}
 		})
-		r.tx.batch(len(elements))
+		r.tx.sendBatch(len(elements))
 	}
 	m.Report()
 	if r.conn.count != b.N*packets {
@@ -106,7 +106,7 @@ func benchmarkReceive(b *testing.B, packets, size, runs int, elements ...[]byte)
 
 // arrive puts a run of the peer's where the underlay would.
 func (r *rig) arrive(slot int, l session.Layout, plain [][]byte) {
-	d := &r.rx.in[slot]
+	d := &r.rx.ring[slot]
 	d.N, d.SegSize, d.From, d.Truncated = l.Size(), l.Stride(), there, false
 	for i, p := range plain {
 		copy(d.Buf[i*l.Stride()+wire.DataHeaderLen:], p)

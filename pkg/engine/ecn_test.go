@@ -42,7 +42,7 @@ func outer(r *rig) (fields *[]packet.ECN) {
 	return fields
 }
 
-func TestOuterHeadersHaveTheECNOfWhatIsInside(t *testing.T) {
+func TestOuterHeaderCarriesInnerECN(t *testing.T) {
 	for inner, want := range map[packet.ECN]packet.ECN{
 		packet.NotECT: packet.NotECT, packet.ECT1: packet.ECT1, packet.ECT0: packet.ECT0, packet.CE: packet.ECT0,
 	} {
@@ -62,7 +62,7 @@ func TestOuterHeadersHaveTheECNOfWhatIsInside(t *testing.T) {
 	}
 }
 
-func TestOnlyPacketsOfOneECNShareARun(t *testing.T) {
+func TestRunHoldsOneECNValue(t *testing.T) {
 	r := newRig(t)
 	fields := outer(r)
 	f := flow.Flow{Ends: out4}
@@ -83,14 +83,14 @@ func TestKeepalivesCarryNoECN(t *testing.T) {
 	fields := outer(r)
 	r.tx.now = r.now
 	copy(r.tx.bufs[0], markedElement(flow.Element(out4.UDP([]byte("old"))), packet.ECT0))
-	r.tx.single(r.tx.slots[0], 0, r.peer, r.keys, 0)
+	r.tx.enqueueSingle(r.tx.slots[0], 0, r.peer, r.keys, 0)
 	r.tx.flush()
 	if want := []packet.ECN{0}; !slices.Equal(*fields, want) {
 		t.Errorf("ECN %d, want %d", *fields, want)
 	}
 }
 
-func TestOuterCongestionMarkReachesTheInnerPacket(t *testing.T) {
+func TestOuterCongestionMarkReachesInnerPacket(t *testing.T) {
 	for _, ends := range []flow.Ends{in4, in6} {
 		for outer := packet.NotECT; outer <= packet.CE; outer++ {
 			for inner := packet.NotECT; inner <= packet.CE; inner++ {
@@ -107,7 +107,7 @@ func TestOuterCongestionMarkReachesTheInnerPacket(t *testing.T) {
 	}
 }
 
-func TestMarkedPacketsMergeAmongThemselves(t *testing.T) {
+func TestCongestionMarkedPacketsMergeTogether(t *testing.T) {
 	r := newRig(t)
 	var sent, want [][]byte
 	for i := range 4 {
@@ -132,6 +132,6 @@ func TestMarkedPacketsMergeAmongThemselves(t *testing.T) {
 // receiveMarked runs packets of the peer's through the receiver, in outer headers with that ECN field.
 func (r *rig) receiveMarked(outer packet.ECN, packets ...[]byte) {
 	run, size := r.seal(packets...)
-	r.rx.in[0].ECN = outer
+	r.rx.ring[0].ECN = outer
 	r.receive(run, size)
 }

@@ -60,10 +60,10 @@ type Config struct {
 	Control Control
 	Clock   Clock
 	Rand    io.Reader // draws receiver indices
-	// Begin, when set, is called by each goroutine of the lanes before it does anything else, with what it is: "tx0", "rx0".
-	Begin func(loop string)
-	// Crew seals and opens trains for lanes that have several at once; nil for none. It must outlive the lanes.
-	Crew *crew.Crew
+	// OnLoopStart, when set, is called by each goroutine of the lanes before it does anything else, with what it is: "tx0", "rx0".
+	OnLoopStart func(loop string)
+	// Pool seals and opens trains for lanes that have several at once; nil for none. It must outlive the lanes.
+	Pool *crew.Crew
 }
 
 // Engine joins one TUN device with the underlay port that is attached at the moment.
@@ -72,10 +72,10 @@ type Engine struct {
 	lanes    []*lane
 	Sessions *session.Table[*Session]
 	Routes   peer.AllowedIPs[*Peer]
-	// Slow counts drops that happen away from the lanes, in handshakes and staging.
-	Slow   drop.Counters
-	slow   slowLane
-	before *Stats // of another engine; nil for none
+	// SlowDrops counts drops that happen away from the lanes, in handshakes and staging.
+	SlowDrops drop.Counters
+	slow      slowLane
+	before    *Stats // of another engine; nil for none
 
 	mu       sync.Mutex // serialises Attach and Detach
 	port     underlay.Port
@@ -87,7 +87,7 @@ type Engine struct {
 func New(cfg Config) *Engine {
 	e := &Engine{cfg: cfg, Sessions: session.NewTable[*Session](cfg.Rand)}
 	for i, q := range cfg.Device.Queues() {
-		e.lanes = append(e.lanes, newLane(e, i, q, cfg.Crew))
+		e.lanes = append(e.lanes, newLane(e, i, q, cfg.Pool))
 	}
 	e.slow.lane = newLane(e, len(e.lanes), injector{e.lanes[0].queue}, nil)
 	e.SetMTU(DefaultMTU)
@@ -107,16 +107,16 @@ func (e *Engine) Lanes() int { return len(e.lanes) }
 func (e *Engine) Start() {
 	for _, l := range e.lanes {
 		e.tx.Go(func() {
-			e.begin("tx", l)
+			e.loopStarted("tx", l)
 			l.transmit()
 		})
 	}
 }
 
-// begin calls Config.Begin for one loop of a lane.
-func (e *Engine) begin(direction string, l *lane) {
-	if e.cfg.Begin != nil {
-		e.cfg.Begin(direction + strconv.Itoa(l.index))
+// loopStarted calls Config.OnLoopStart for one loop of a lane.
+func (e *Engine) loopStarted(direction string, l *lane) {
+	if e.cfg.OnLoopStart != nil {
+		e.cfg.OnLoopStart(direction + strconv.Itoa(l.index))
 	}
 }
 
@@ -140,11 +140,11 @@ func (e *Engine) Attach(port underlay.Port) error {
 		conn := port.Lane(i)
 		l.conn.Store(&conn)
 		e.rx.Go(func() {
-			e.begin("rx", l)
+			e.loopStarted("rx", l)
 			l.receive(conn)
 		})
 	}
-	e.rx.Go(func() { newReceiver(e.slow.lane, straySlots).run(port.Strays(), nil) })
+	e.rx.Go(func() { newReceiver(e.slow.lane, secondarySlots).run(port.Strays(), nil) })
 	return nil
 }
 

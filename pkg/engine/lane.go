@@ -23,18 +23,18 @@ type lane struct {
 	conn   atomic.Pointer[underlay.Lane] // nil while detached
 	stats  laneCounters
 	// What others may do for either direction.
-	sealing, opening *crew.Desk
+	sealJobs, openJobs *crew.JobRing
 }
 
 const (
-	// ahead is how many trains each direction of a lane may have on its desk.
-	ahead = 8
-	// worthwhile is how much is worth being sealed on another core, in bytes of messages.
-	worthwhile = 8 << 10
+	// maxJobs is how many trains each direction of a lane may have on its desk.
+	maxJobs = 8
+	// minSealBytes is how much is worth being sealed on another core, in bytes of messages.
+	minSealBytes = 8 << 10
 )
 
 func newLane(e *Engine, index int, q tun.Queue, c *crew.Crew) *lane {
-	return &lane{engine: e, index: index, queue: q, sealing: c.NewDesk(ahead), opening: c.NewDesk(ahead)}
+	return &lane{engine: e, index: index, queue: q, sealJobs: c.NewJobRing(maxJobs), openJobs: c.NewJobRing(maxJobs)}
 }
 
 // laneCounters is written by the lane's two goroutines, at most a few times per batch, and read by Stats.

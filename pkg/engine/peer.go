@@ -12,9 +12,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
-// Owner is the slow side of a Peer. Lanes call it at most once per train, and only when something is out of the
+// SlowPath is the slow side of a Peer. Lanes call it at most once per train, and only when something is out of the
 // ordinary. Its methods must not block for long and may be called from several lanes at once.
-type Owner interface {
+type SlowPath interface {
 	// Stage takes an element (see tun.Queue) of so many packets for which there is no usable session; element is valid
 	// only during the call. The owner starts a handshake, or transmits at once if a session has appeared meanwhile.
 	Stage(element []byte, packets int)
@@ -24,9 +24,9 @@ type Owner interface {
 	Rekey()
 	// Roam says that an authenticated packet came from another endpoint than the current one.
 	Roam(from underlay.Endpoint)
-	// Hear says that Peer.Heard has become true.
-	Hear()
-	// Hello takes a plaintext for which wire.IsHello holds, and which is valid only during the call.
+	// MarkHeard says that Peer.Heard has become true.
+	OnHeard()
+	// SendHello takes a plaintext for which wire.IsHello holds, and which is valid only during the call.
 	Hello(plain []byte, from underlay.Endpoint) drop.Reason
 }
 
@@ -38,7 +38,7 @@ type Session struct {
 
 // Peer is what lanes know of a peer. Everything in it is safe for concurrent use.
 type Peer struct {
-	Owner Owner
+	SlowPath SlowPath
 	// Current is the key pair to send with; nil while there is none.
 	Current atomic.Pointer[session.Keypair]
 	// Unconfirmed is a responder's new key pair until the initiator has used it.
@@ -72,8 +72,8 @@ type laneTraffic struct {
 }
 
 // NewPeer returns a peer of e for owner. It is reachable only once Routes and Sessions lead to it.
-func (e *Engine) NewPeer(owner Owner) *Peer {
-	return &Peer{Owner: owner, traffic: make([]atomic.Pointer[laneTraffic], len(e.lanes))}
+func (e *Engine) NewPeer(owner SlowPath) *Peer {
+	return &Peer{SlowPath: owner, traffic: make([]atomic.Pointer[laneTraffic], len(e.lanes))}
 }
 
 // Traffic returns the bytes of WireGuard messages received from and sent to the peer.
@@ -127,8 +127,8 @@ func (p *Peer) trafficOf(i int) *traffic {
 	return &t.traffic
 }
 
-// CountSlow adds one message of a handshake, which did not pass through a lane: its bytes in its direction, and 0 in the other.
-func (p *Peer) CountSlow(rx, tx int) {
+// CountHandshake adds one message of a handshake, which did not pass through a lane: its bytes in its direction, and 0 in the other.
+func (p *Peer) CountHandshake(rx, tx int) {
 	p.slow.rx.Add(uint64(rx))
 	p.slow.tx.Add(uint64(tx))
 	p.slow.rxPackets.Add(uint64(min(rx, 1)))

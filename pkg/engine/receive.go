@@ -19,12 +19,12 @@ import (
 
 const (
 	// rxSlots bounds how many datagrams or coalesced runs may wait in a lane.
-	rxSlots = maxLine
+	rxSlots = maxQueued
 	// maxRunMessages is the most messages a 64 KiB receive can hold: they are at least 32 bytes each.
 	maxRunMessages = 65536 / wire.DataOverhead
-	// eager is the size from which a received run is worth an immediate write: it fills trains by itself, and what
+	// bulkThreshold is the size from which a received run is worth an immediate write: it fills trains by itself, and what
 	// it holds is still in the cache.
-	eager = 16 << 10
+	bulkThreshold = 16 << 10
 	// quantum is how much bulk is opened before the lane looks at what has come behind it, in bytes: some 50 µs of work.
 	quantum = 64 << 10
 )
@@ -32,7 +32,7 @@ const (
 // receiver is the state of one lane's way in, used by one goroutine.
 type receiver struct {
 	lane *lane
-	line
+	rxQueue
 	opened  []session.Message
 	scratch session.Scratch
 	merger  *offload.Merger
@@ -48,15 +48,15 @@ type receiver struct {
 // newReceiver returns a receiver that takes up to n elements at a time.
 func newReceiver(l *lane, n int) *receiver {
 	r := &receiver{
-		lane:   l,
-		line:   line{in: make([]underlay.Datagrams, n)},
-		opened: make([]session.Message, maxRunMessages),
-		merger: offload.NewMerger(l.engine.cfg.Device.Features().USO),
+		lane:    l,
+		rxQueue: rxQueue{ring: make([]underlay.Datagrams, n)},
+		opened:  make([]session.Message, maxRunMessages),
+		merger:  offload.NewMerger(l.engine.cfg.Device.Features().USO),
 	}
-	const size = 65536 + stagger
+	const size = 65536 + cacheStagger
 	all := make([]byte, n*size)
-	for i := range r.in {
-		r.in[i].Buf = all[i*size : i*size+65536 : i*size+65536]
+	for i := range r.ring {
+		r.ring[i].Buf = all[i*size : i*size+65536 : i*size+65536]
 	}
 	return r
 }
@@ -69,13 +69,13 @@ func (r *receiver) run(conn underlay.Receiver, more func([]underlay.Datagrams) i
 	for {
 		var err error
 		if r.count == 0 {
-			r.count, err = conn.Recv(r.room())
+			r.count, err = conn.Recv(r.free())
 		} else if more != nil {
-			r.count += more(r.room())
+			r.count += more(r.free())
 		}
 		switch {
 		case err == nil:
-			r.turn()
+			r.handleQueued()
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
@@ -85,38 +85,38 @@ func (r *receiver) run(conn underlay.Receiver, more func([]underlay.Datagrams) i
 	}
 }
 
-// turn handles what is sparse, and a quantum of the rest.
-func (r *receiver) turn() {
+// handleQueued handles what is sparse, and a quantum of the rest.
+func (r *receiver) handleQueued() {
 	r.now = r.lane.engine.cfg.Clock()
-	first := r.first()
+	first := r.sparseFirst()
 	elements := bits.OnesCount64(first)
 	for rest := first; rest != 0; rest &= rest - 1 {
 		d := r.at(bits.TrailingZeros64(rest))
 		r.sizes.noteBytes(d.N, d.SegSize)
-		r.datagrams(d)
+		r.handleDatagrams(d)
 	}
 	if first != 0 {
 		r.flush()
 	}
-	r.done |= first
-	r.press()
-	elements += r.oldest()
+	r.handled |= first
+	r.reportBacklog()
+	elements += r.handleOldest()
 	r.retire()
 	r.lane.stats.rx.add(r.packets, r.bytes, r.trains, elements)
 	r.lane.stats.rx.sizes.publish(&r.sizes)
 	r.packets, r.bytes, r.trains, r.sizes = 0, 0, 0, RunSizes{}
 }
 
-// first is sparse, less what peers have sent that seem to move: where one is, the last of its messages says.
-func (r *receiver) first() uint64 {
+// sparseFirst is sparse, less what peers have sent that seem to move: where one is, the last of its messages says.
+func (r *receiver) sparseFirst() uint64 {
 	first := r.sparse()
 	if first == 0 {
 		return 0
 	}
-	var peers [maxLine]*Peer
+	var peers [maxQueued]*Peer
 	moving := uint64(0)
 	for k := range r.count {
-		if r.done>>k&1 != 0 {
+		if r.handled>>k&1 != 0 {
 			continue
 		}
 		d, moves := r.at(k), false
@@ -150,26 +150,26 @@ func (r *receiver) sender(d *underlay.Datagrams) (p *Peer, moves bool) {
 	if known == nil {
 		return s.Peer, true
 	}
-	at, _ := s.Peer.origin(known, d.From)
+	at, _ := s.Peer.canonicalEndpoint(known, d.From)
 	return s.Peer, at != *known
 }
 
-// oldest handles the oldest elements until a quantum of bulk was among them, and returns how many.
-func (r *receiver) oldest() (elements int) {
+// handleOldest handles the oldest elements until a quantum of bulk was among them, and returns how many.
+func (r *receiver) handleOldest() (elements int) {
 	bulk := 0
 	for k := 0; k < r.count && bulk < quantum; k++ {
-		if r.done>>k&1 != 0 {
+		if r.handled>>k&1 != 0 {
 			continue
 		}
 		d := r.at(k)
-		r.lookAhead(k)
-		if !r.openedAhead(d) {
-			r.datagrams(d)
+		r.submitAhead(k)
+		if !r.collectAhead(d) {
+			r.handleDatagrams(d)
 		}
-		r.done |= 1 << k
+		r.handled |= 1 << k
 		elements++
 		r.sizes.noteBytes(d.N, d.SegSize)
-		if d.N >= eager {
+		if d.N >= bulkThreshold {
 			bulk += d.N
 			r.flush()
 		}
@@ -178,9 +178,9 @@ func (r *receiver) oldest() (elements int) {
 	return elements
 }
 
-// datagrams cuts what arrived in one piece into messages. Data messages of one session that follow each other are
+// handleDatagrams cuts what arrived in one piece into messages. Data messages of one session that follow each other are
 // opened together.
-func (r *receiver) datagrams(d *underlay.Datagrams) {
+func (r *receiver) handleDatagrams(d *underlay.Datagrams) {
 	if d.Truncated {
 		r.drop(drop.RXTruncated, 1)
 		return
@@ -201,7 +201,7 @@ func (r *receiver) datagrams(d *underlay.Datagrams) {
 			rest = rest[len(msg):]
 		case kind == wire.TypeData:
 			run := dataRun(rest, size)
-			r.data(run, size, d)
+			r.openRun(run, size, d)
 			rest = rest[len(run):]
 		default:
 			r.drop(r.lane.engine.cfg.Control.Handshake(msg, d.From), 1)
@@ -225,8 +225,8 @@ func dataRun(buf []byte, size int) []byte {
 	return buf[:end]
 }
 
-// data opens a run of data messages for one receiver index, a part of d, and hands what is inside to the merger.
-func (r *receiver) data(run []byte, size int, d *underlay.Datagrams) {
+// openRun opens a run of data messages for one receiver index, a part of d, and hands what is inside to the merger.
+func (r *receiver) openRun(run []byte, size int, d *underlay.Datagrams) {
 	s, _ := r.lane.engine.Sessions.Lookup(wire.ReceiverIndex(run))
 	var keys *session.Keypair
 	if s != nil {
@@ -256,13 +256,13 @@ func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.M
 		case len(m.Plain) == 0:
 		case wire.IsHello(m.Plain):
 			hello = true
-			if why := s.Peer.Owner.Hello(m.Plain, d.From); why != drop.None {
+			if why := s.Peer.SlowPath.Hello(m.Plain, d.From); why != drop.None {
 				r.drop(why, 1)
 				rejected++
 			}
 		default:
 			data = true
-			if !r.packet(m.Plain, s.Peer, d.ECN, summed>>i&1 != 0) {
+			if !r.deliverPacket(m.Plain, s.Peer, d.ECN, summed>>i&1 != 0) {
 				rejected++
 			}
 		}
@@ -278,9 +278,9 @@ func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.M
 	}
 }
 
-// packet checks one decrypted packet of p and gives it to the merger, or drops it. A mark that its outer header met on the
+// deliverPacket checks one decrypted packet of p and gives it to the merger, or drops it. A mark that its outer header met on the
 // way goes on with it (RFC 6040, section 4.2); like the in-kernel device, ropewalk lets packets pass that cannot bear one.
-func (r *receiver) packet(plain []byte, p *Peer, outer packet.ECN, summed bool) bool {
+func (r *receiver) deliverPacket(plain []byte, p *Peer, outer packet.ECN, summed bool) bool {
 	n, ok := packet.Length(plain)
 	if !ok {
 		r.drop(drop.RXInnerMalformed, 1)
@@ -308,14 +308,14 @@ func (r *receiver) packet(plain []byte, p *Peer, outer packet.ECN, summed bool) 
 // a port that is not known yet to be one of the peer's.
 func (p *Peer) received(now int64, keys *session.Keypair, data, hello bool, from underlay.Endpoint) {
 	if !hello {
-		p.locate(from)
+		p.noteSource(from)
 	}
 	if p.Unconfirmed.Load() == keys {
-		p.Owner.Confirm(keys)
+		p.SlowPath.Confirm(keys)
 	}
 	p.Activity.Received(now, data)
 	if rekeyDue(keys, now, true) {
-		p.Owner.Rekey()
+		p.SlowPath.Rekey()
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 
 func mustPort(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 
-func TestReceivedTrainIsWrittenAsOneElement(t *testing.T) {
+func TestReceivedTrainIsWrittenWhole(t *testing.T) {
 	r := newRig(t)
 	f := flow.Flow{Ends: in4}
 	packets := packetsOf(t, f.Train(45, 1380))
@@ -61,7 +61,7 @@ func TestPaddingIsNotDelivered(t *testing.T) {
 	}
 }
 
-func TestEachMessageThatIsRefusedIsCounted(t *testing.T) {
+func TestEachRejectedMessageIsCounted(t *testing.T) {
 	p := in4.UDP([]byte("good"))
 	lying := bytes.Clone(p)
 	binary.BigEndian.PutUint16(lying[2:], 200)
@@ -137,7 +137,7 @@ func TestEachMessageThatIsRefusedIsCounted(t *testing.T) {
 func TestTruncatedDatagramIsCountedAndNotOpened(t *testing.T) {
 	r := newRig(t)
 	run, size := r.seal(in4.UDP([]byte("cut off")))
-	d := &r.rx.in[0]
+	d := &r.rx.ring[0]
 	d.N, d.SegSize, d.From, d.Truncated = copy(d.Buf, run), size, there, true
 	r.rx.batch(1)
 	if r.drops(drop.RXTruncated) != 1 || r.allDrops() != 1 || len(r.delivered()) != 0 {
@@ -156,7 +156,7 @@ func TestReplayedRunIsDroppedWhole(t *testing.T) {
 	}
 }
 
-func TestOneBadMessageInARunTakesNoOtherWithIt(t *testing.T) {
+func TestBadMessageDropsNoOtherInRun(t *testing.T) {
 	r := newRig(t)
 	packets := packetsOf(t, (&flow.Flow{Ends: in4}).Train(9, 500))
 	run, size := r.seal(packets...)
@@ -196,7 +196,7 @@ func TestRunMayMixSessionsAndHandshakes(t *testing.T) {
 
 func pad(b []byte, n int) []byte { return append(b, make([]byte, max(0, n-len(b)))...)[:n] }
 
-func TestPeersOfACoveringPrefixCannotSpoofAMoreSpecificPeersAddress(t *testing.T) {
+func TestCoveringPrefixCannotSpoofMoreSpecificPeer(t *testing.T) {
 	r := newRig(t)
 	wide, _ := r.newPeer("10.0.0.0/8")
 	_, theirs := r.newSession(wide, false)
@@ -212,7 +212,7 @@ func TestPeersOfACoveringPrefixCannotSpoofAMoreSpecificPeersAddress(t *testing.T
 	}
 }
 
-func TestRoamsOnAnyAuthenticatedMessageAndNoOther(t *testing.T) {
+func TestOnlyAuthenticatedMessagesRoam(t *testing.T) {
 	elsewhere := underlay.Endpoint{Dst: mustPort("198.51.100.1:999"), Src: there.Src}
 	otherSource := underlay.Endpoint{Dst: there.Dst, Src: netip.MustParseAddr("192.0.2.9")}
 	for _, c := range []struct {
@@ -254,7 +254,7 @@ func TestKeepaliveIsCountedAndNotDelivered(t *testing.T) {
 	}
 }
 
-func TestWhatIsRefusedCountsForItsPeer(t *testing.T) {
+func TestRejectedMessagesCountForTheirPeer(t *testing.T) {
 	r := newRig(t)
 	spoofed := r.message(r.remote, out4.UDP(nil))
 	forged := append(bytes.Clone(spoofed[:len(spoofed)-1]), 0xff)
@@ -278,7 +278,7 @@ func forged(msg []byte) []byte {
 	return msg
 }
 
-func TestFirstUseOfANewSessionConfirmsIt(t *testing.T) {
+func TestFirstDataMessageConfirmsSession(t *testing.T) {
 	r := newRig(t)
 	ours, theirs := r.newSession(r.peer, false)
 	r.peer.Unconfirmed.Store(ours)
@@ -299,7 +299,7 @@ func TestFirstUseOfANewSessionConfirmsIt(t *testing.T) {
 	}
 }
 
-func TestReceivingAsksForARekeyShortlyBeforeTheEnd(t *testing.T) {
+func TestReceivingRequestsRekeyBeforeSessionExpires(t *testing.T) {
 	for _, c := range []struct {
 		initiator bool
 		age       time.Duration
@@ -316,7 +316,7 @@ func TestReceivingAsksForARekeyShortlyBeforeTheEnd(t *testing.T) {
 	}
 }
 
-func TestHandshakeMessagesGoToControlWithTheirSender(t *testing.T) {
+func TestHandshakeMessagesReachControlWithSender(t *testing.T) {
 	r := newRig(t)
 	r.control.reason = drop.HSQueueFull
 	for kind, size := range map[byte]int{1: wire.InitiationSize, 2: wire.ResponseSize, 3: wire.CookieReplySize} {

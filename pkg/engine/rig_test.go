@@ -62,7 +62,7 @@ func newRigWithCrew(tb testing.TB, cfg crew.Config) *rig {
 	r := &rig{tb: tb, now: int64(time.Hour), control: &control{}, conn: &recorder{tb: tb}}
 	r.tun = tun.NewFake(tun.FakeConfig{Depth: 4096, Features: tun.Features{TSO: true, USO: true}})
 	r.engine = New(Config{
-		Device: r.tun, Control: r.control, Clock: func() int64 { return r.now }, Rand: rand.Reader, Crew: c,
+		Device: r.tun, Control: r.control, Clock: func() int64 { return r.now }, Rand: rand.Reader, Pool: c,
 	})
 	l := r.engine.lanes[0]
 	conn := underlay.Lane(r.conn)
@@ -115,7 +115,7 @@ func (r *rig) transmit(elements ...[]byte) {
 	for i, e := range elements {
 		r.tx.sizes[i] = copy(r.tx.bufs[i], e)
 	}
-	r.tx.batch(len(elements))
+	r.tx.sendBatch(len(elements))
 }
 
 // sent opens what was sent to the peer since the last call, one plaintext per message, padding included.
@@ -129,7 +129,7 @@ func (r *rig) sent() (plain [][]byte) {
 	return plain
 }
 
-// open opens one message to the peer, padding included.
+// enabled opens one message to the peer, padding included.
 func (r *rig) open(msg []byte) []byte {
 	r.tb.Helper()
 	out := make([]session.Message, 1)
@@ -164,11 +164,11 @@ func (r *rig) message(k *session.Keypair, plain []byte) []byte {
 // receive runs one batch of one element through the receiver.
 func (r *rig) receive(run []byte, size int) { r.receiveFrom(there, run, size) }
 
-// batch handles the first n elements of r.in, and all of them.
+// sendBatch handles the first n elements of r.in, and all of them.
 func (r *receiver) batch(n int) {
 	r.head, r.count = 0, n
 	for r.count > 0 {
-		r.turn()
+		r.handleQueued()
 	}
 }
 
@@ -179,7 +179,7 @@ func (r *rig) receiveFrom(from underlay.Endpoint, run []byte, size int) {
 
 // arriveFrom makes run element i of the next batch.
 func (r *rig) arriveFrom(i int, from underlay.Endpoint, run []byte, size int) {
-	d := &r.rx.in[i]
+	d := &r.rx.ring[i]
 	d.N, d.SegSize, d.From, d.Truncated = copy(d.Buf, run), size, from, false
 }
 
@@ -194,7 +194,7 @@ func (r *rig) delivered() (elements [][]byte) {
 
 // drops is the number of packets dropped for reason, on the lane and off it.
 func (r *rig) drops(reason drop.Reason) uint64 {
-	return r.engine.lanes[0].stats.drops.Get(reason) + r.engine.Slow.Get(reason)
+	return r.engine.lanes[0].stats.drops.Get(reason) + r.engine.SlowDrops.Get(reason)
 }
 
 // allDrops is the number of packets dropped for any reason.
@@ -212,8 +212,8 @@ type recorder struct {
 	silent bool
 	fail   func(*underlay.Run) error
 	mu     sync.Mutex
-	runs   [][][]byte // datagrams of each
-	count  int        // datagrams
+	runs   [][][]byte // handleDatagrams of each
+	count  int        // handleDatagrams
 }
 
 // Send implements underlay.Lane.
@@ -274,7 +274,7 @@ func (o *owner) Stage(element []byte, _ int) {
 func (o *owner) Confirm(keys *session.Keypair) { o.confirmed = append(o.confirmed, keys) }
 func (o *owner) Rekey()                        { o.rekeys++ }
 func (o *owner) Roam(from underlay.Endpoint)   { o.roams = append(o.roams, from) }
-func (o *owner) Hear()                         { o.heard++ }
+func (o *owner) OnHeard()                         { o.heard++ }
 func (o *owner) Hello(plain []byte, _ underlay.Endpoint) drop.Reason {
 	o.hellos = append(o.hellos, bytes.Clone(plain))
 	return o.refusal

@@ -33,8 +33,8 @@ func NewSpread(sources []uint8) *Spread {
 // Sources are the sources in lane order. They must not be changed.
 func (s *Spread) Sources() []uint8 { return s.sources }
 
-// source returns where the parsed element, for p, leaves from.
-func (t *transmitter) source(p *Peer) int {
+// chooseSource returns where the parsed element, for p, leaves from.
+func (t *transmitter) chooseSource(p *Peer) int {
 	s := p.Spread.Load()
 	switch {
 	case s == nil || t.flows == nil:
@@ -46,32 +46,32 @@ func (t *transmitter) source(p *Peer) int {
 	return t.flows.Choose(s.loads, t.train.FlowHash(), t.now, t.train.Len()) // a lane of the table is a source
 }
 
-// stay notes that the parsed element, for p, leaves from the canonical port when there is a session.
-func (t *transmitter) stay(p *Peer) {
+// stage notes that the parsed element, for p, leaves from the canonical port when there is a session.
+func (t *transmitter) stage(p *Peer) {
 	if p.Spread.Load() != nil {
 		t.flows.Note(t.train.FlowHash(), t.now)
 	}
 }
 
-// locate notes that the peer has sent from there.
-func (p *Peer) locate(from underlay.Endpoint) {
+// noteSource notes that the peer has sent from there.
+func (p *Peer) noteSource(from underlay.Endpoint) {
 	to := p.Endpoint.Load()
 	if to == nil {
-		p.Owner.Roam(from)
+		p.SlowPath.Roam(from)
 		return
 	}
-	at, gathered := p.origin(to, from)
+	at, gathered := p.canonicalEndpoint(to, from)
 	if gathered {
-		p.Hear()
+		p.MarkHeard()
 	}
 	if *to != at {
-		p.Owner.Roam(at)
+		p.SlowPath.Roam(at)
 	}
 }
 
-// origin returns where a peer, known to be at known, is when it sends from there. gathered tells that it did so from one of
+// canonicalEndpoint returns where a peer, known to be at known, is when it sends from there. gathered tells that it did so from one of
 // the ports that it spreads over; its canonical one is then where it was.
-func (p *Peer) origin(known *underlay.Endpoint, from underlay.Endpoint) (at underlay.Endpoint, gathered bool) {
+func (p *Peer) canonicalEndpoint(known *underlay.Endpoint, from underlay.Endpoint) (at underlay.Endpoint, gathered bool) {
 	if *known == from {
 		return from, false
 	}
@@ -83,9 +83,9 @@ func (p *Peer) origin(known *underlay.Endpoint, from underlay.Endpoint) (at unde
 	return from, true
 }
 
-// Hear sets Heard, and tells the owner if it was not set.
-func (p *Peer) Hear() {
+// MarkHeard sets Heard, and tells the owner if it was not set.
+func (p *Peer) MarkHeard() {
 	if !p.Heard.Load() && p.Heard.CompareAndSwap(false, true) {
-		p.Owner.Hear()
+		p.SlowPath.OnHeard()
 	}
 }

@@ -53,7 +53,7 @@ func flowOf(packet []byte) string {
 	return string(packet[8:24]) + string(packet[40:42])
 }
 
-func TestEachFlowLeavesFromASourceOfItsOwn(t *testing.T) {
+func TestFlowsUseDifferentSources(t *testing.T) {
 	r := newRig(t)
 	sources := sourcesOf(r)
 	r.peer.Spread.Store(NewSpread([]uint8{3, 1, 4, 15, 9, 2, 6, 5}))
@@ -76,7 +76,7 @@ func TestEachFlowLeavesFromASourceOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestFlowsKeepTheirSourceUntilTheyPause(t *testing.T) {
+func TestFlowsKeepSourceUntilPause(t *testing.T) {
 	r := newRig(t)
 	sources := sourcesOf(r)
 	r.peer.Spread.Store(NewSpread([]uint8{1, 2, 3, 4}))
@@ -98,8 +98,8 @@ func TestFlowsKeepTheirSourceUntilTheyPause(t *testing.T) {
 	}
 }
 
-// TestFlowsFromBeforeStayCanonical: a flow must not overtake itself when spreading begins.
-func TestFlowsFromBeforeStayCanonical(t *testing.T) {
+// TestExistingFlowsKeepCanonicalPort: a flow must not overtake itself when spreading begins.
+func TestExistingFlowsKeepCanonicalPort(t *testing.T) {
 	for _, staged := range []bool{false, true} {
 		r := newRig(t)
 		sources := sourcesOf(r)
@@ -166,8 +166,8 @@ func TestOrderIsKeptWithinFlows(t *testing.T) {
 	}
 }
 
-// TestRunsOfOneSourceStandTogether: that is what makes them cheap to send.
-func TestRunsOfOneSourceStandTogether(t *testing.T) {
+// TestRunsAreGroupedBySource: that is what makes them cheap to send.
+func TestRunsAreGroupedBySource(t *testing.T) {
 	r := newRig(t)
 	r.peer.Spread.Store(NewSpread([]uint8{1, 2, 3}))
 	var order []int
@@ -203,7 +203,7 @@ func TestSpreadingAllocatesNothing(t *testing.T) {
 	}
 }
 
-func TestSpreadingIsNoRoaming(t *testing.T) {
+func TestSpreadSourcesDoNotRoam(t *testing.T) {
 	ports := spread.Ports{First: 61000, Last: 61999}
 	at := func(addr string, port uint16) underlay.Endpoint {
 		return underlay.Endpoint{Dst: netip.AddrPortFrom(netip.MustParseAddr(addr), port), Src: there.Src}
@@ -238,8 +238,8 @@ func TestSpreadingIsNoRoaming(t *testing.T) {
 	}
 }
 
-// TestHellosGoToTheOwner, and neither to the TUN nor to where they came from.
-func TestHellosGoToTheOwner(t *testing.T) {
+// TestHellosReachSlowPath, and neither to the TUN nor to where they came from.
+func TestHellosReachSlowPath(t *testing.T) {
 	r := newRig(t)
 	hello := wire.AppendHello(nil, &wire.Hello{Gathers: true, First: 61000, Last: 61999})
 	packet := in4.UDP([]byte("data"))
@@ -264,8 +264,8 @@ func TestHellosGoToTheOwner(t *testing.T) {
 	}
 }
 
-// TestStraysReachTheTUN sends to a source what should have gone to the canonical port.
-func TestStraysReachTheTUN(t *testing.T) {
+// TestSecondaryPortTrafficReachesTUN sends to a source what should have gone to the canonical port.
+func TestSecondaryPortTrafficReachesTUN(t *testing.T) {
 	r := newRig(t)
 	ours, theirs := underlay.Pipe(1)
 	source, err := ours.OpenSource(61000)

@@ -13,7 +13,7 @@ import (
 // Stats is a snapshot of an engine. Its JSON form is what the control socket's stats request returns.
 type Stats struct {
 	Lanes []LaneStats `json:"lanes"`
-	// Slow is what no lane carried: keepalives, and packets that waited for a session.
+	// SlowDrops is what no lane carried: keepalives, and packets that waited for a session.
 	Slow LaneStats `json:"slow"`
 	// Drops are those of handshakes and staging, by reason; each lane has its own.
 	Drops map[string]uint64 `json:"drops"`
@@ -40,7 +40,7 @@ type LaneStats struct {
 
 // Stats returns a snapshot; it is consistent per counter, not across counters.
 func (e *Engine) Stats() Stats {
-	s := Stats{Drops: dropMap(&e.Slow)}
+	s := Stats{Drops: dropMap(&e.SlowDrops)}
 	for _, l := range e.lanes {
 		s.Lanes = append(s.Lanes, l.snapshot())
 	}
@@ -56,7 +56,7 @@ func (l *lane) snapshot() LaneStats {
 	return LaneStats{
 		TxPackets: tx.packets.Load(), TxBytes: tx.bytes.Load(), TxTrains: tx.trains.Load(), TxRuns: tx.runs.Load(),
 		RxPackets: rx.packets.Load(), RxBytes: rx.bytes.Load(), RxTrains: rx.trains.Load(), RxRuns: rx.runs.Load(),
-		TxCrew: l.sealing.Stats(), RxCrew: l.opening.Stats(),
+		TxCrew: l.sealJobs.Stats(), RxCrew: l.openJobs.Stats(),
 		TxRunSizes: tx.sizes.load(), RxRunSizes: rx.sizes.load(),
 		Drops: dropMap(&l.stats.drops),
 	}
@@ -80,7 +80,7 @@ func (r *RunSizes) Add(other *RunSizes) {
 	r.Messages += other.Messages
 }
 
-// note counts a run of n messages, at least one.
+// noteSent counts a run of n messages, at least one.
 func (r *RunSizes) note(n int) {
 	r.Runs[min(bits.Len(uint(n-1)), sizeClasses-1)]++
 	r.Messages += uint64(n)

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestRunsAreCountedInTheClassOfTheirSize(t *testing.T) {
+func TestRunsAreCountedBySizeClass(t *testing.T) {
 	var batch RunSizes
 	for _, n := range []int{1, 2, 3, 4, 5, 64, 65, 128, 129, 2048} {
 		batch.note(n)
@@ -28,7 +28,7 @@ func TestRunsAreCountedInTheClassOfTheirSize(t *testing.T) {
 	}
 }
 
-func TestBytesOfARunAreCountedAsItsMessages(t *testing.T) {
+func TestRunBytesAreCountedAsMessages(t *testing.T) {
 	for _, tt := range []struct{ n, size, want int }{
 		{0, 0, 1}, {0, 100, 1}, {100, 0, 1}, {100, -1, 1}, {100, 100, 1}, {101, 100, 2}, {6400, 100, 64}, {1, 1500, 1},
 	} {

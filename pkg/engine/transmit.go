@@ -20,36 +20,36 @@ import (
 const (
 	// txSlots bounds how many small packets are drained from a TUN queue before they are sent.
 	txSlots = 128
-	// slack puts the packet that follows a virtio-net header 16 bytes into its slot, so that the header of a data
+	// headroom puts the packet that follows a virtio-net header 16 bytes into its slot, so that the header of a data
 	// message takes the virtio-net header's place and a single packet is sealed where it was read.
-	slack = wire.DataHeaderLen - offload.VnetHdrLen
-	// tail leaves room behind the largest element for padding and the authentication tag.
-	tail = 64
+	headroom = wire.DataHeaderLen - offload.VnetHdrLen
+	// tailroom leaves room behind the largest element for padding and the authentication tag.
+	tailroom = 64
 )
 
 // transmitter is the state of one lane's way out, used by one goroutine.
 type transmitter struct {
-	lane    *lane
-	drops   *drop.Counters
-	*unit           // that is being filled
-	spares  []*unit // that are neither being filled nor on the desk
-	desk    *crew.Desk
-	train   offload.Train
-	scratch session.Scratch
-	now     int64
-	mtu     int
-	routes  routeCache
-	flows   *spread.Flows
+	lane     *lane
+	drops    *drop.Counters
+	*txBatch            // that is being filled
+	spares   []*txBatch // that are neither being filled nor on the desk
+	jobs     *crew.JobRing
+	train    offload.Train
+	scratch  session.Scratch
+	now      int64
+	mtu      int
+	routes   routeCache
+	flows    *spread.Flows
 }
 
 // newTransmitter returns a transmitter that reads up to n elements at a time.
 func newTransmitter(l *lane, n int) *transmitter {
 	t := &transmitter{
-		lane:  l,
-		drops: &l.stats.drops,
-		unit:  newUnit(n),
-		desk:  l.sealing,
-		flows: spread.NewFlows(flowsLog2, spread.DefaultGap),
+		lane:    l,
+		drops:   &l.stats.drops,
+		txBatch: newTxBatch(n),
+		jobs:    l.sealJobs,
+		flows:   spread.NewFlows(flowsLog2, spread.DefaultGap),
 	}
 	return t
 }
@@ -61,7 +61,7 @@ func (l *lane) transmit() {
 		n, err := l.queue.Read(t.bufs, t.sizes)
 		switch {
 		case err == nil:
-			t.batch(n)
+			t.sendBatch(n)
 		case errors.Is(err, os.ErrClosed):
 			return
 		default: // one packet that virtio cannot express must not stop the lane
@@ -74,26 +74,26 @@ func (l *lane) transmit() {
 // errorPause keeps a lane whose edge gives nothing but errors from taking a whole core.
 const errorPause = time.Millisecond
 
-// batch sends the first n elements read, and what has come behind them meanwhile if somebody may help.
-func (t *transmitter) batch(n int) {
-	t.load(n)
-	for t.more() {
+// sendBatch sends the first n elements read, and what has come behind them meanwhile if somebody may help.
+func (t *transmitter) sendBatch(n int) {
+	t.addTrains(n)
+	for t.readMore() {
 	}
 	t.flush()
 }
 
-// load has the first n elements read become runs.
-func (t *transmitter) load(n int) {
+// addTrains has the first n elements read become runs.
+func (t *transmitter) addTrains(n int) {
 	t.now = t.lane.engine.cfg.Clock()
 	t.mtu = int(t.lane.engine.padLimit.Load())
 	for i := range n {
-		t.element(t.slots[i], t.sizes[i])
+		t.addTrain(t.slots[i], t.sizes[i])
 	}
 }
 
-// element takes one element of the TUN: a packet or a train, behind its virtio-net header.
-func (t *transmitter) element(slot []byte, n int) {
-	element := slot[slack : slack+n]
+// addTrain takes one element of the TUN: a packet or a train, behind its virtio-net header.
+func (t *transmitter) addTrain(slot []byte, n int) {
+	element := slot[headroom : headroom+n]
 	if !t.parse(element) {
 		return
 	}
@@ -103,17 +103,17 @@ func (t *transmitter) element(slot []byte, n int) {
 		t.drop(drop.TXNoPeer, t.train.Segments())
 		return
 	case p.Endpoint.Load() == nil:
-		t.lose(p, drop.TXNoEndpoint, t.train.Segments())
+		t.dropForPeer(p, drop.TXNoEndpoint, t.train.Segments())
 		return
 	}
 	keys := p.Current.Load()
 	if !keys.Usable(t.now) {
 		t.flush() // what came earlier leaves earlier
-		t.stay(p)
-		p.Owner.Stage(element, t.train.Segments())
+		t.stage(p)
+		p.SlowPath.Stage(element, t.train.Segments())
 		return
 	}
-	t.carry(slot, p, keys)
+	t.enqueue(slot, p, keys)
 }
 
 // parse reads an element into t.train, and counts it if it is not what it should be.
@@ -129,27 +129,27 @@ func (t *transmitter) parse(element []byte) bool {
 	return r == drop.None
 }
 
-// carry appends the parsed element, which lies in slot, to what is to be sent to p under keys.
-func (t *transmitter) carry(slot []byte, p *Peer, keys *session.Keypair) {
+// enqueue appends the parsed element, which lies in slot, to what is to be sent to p under keys.
+func (t *transmitter) enqueue(slot []byte, p *Peer, keys *session.Keypair) {
 	if t.train.Segments() > 1 {
-		t.split(p, keys)
+		t.enqueueTrain(p, keys)
 		return
 	}
 	n := t.train.LastLen()
 	t.train.Finish(slot[wire.DataHeaderLen : wire.DataHeaderLen+n])
-	if m := t.single(slot, n, p, keys, t.source(p)); m != nil {
+	if m := t.enqueueSingle(slot, n, p, keys, t.chooseSource(p)); m != nil {
 		m.inner += n
 		m.trains++
 	}
 }
 
-// single appends one plaintext of n bytes, which lies in its slot with room for the message around it, and returns the
+// enqueueSingle appends one plaintext of n bytes, which lies in its slot with room for the message around it, and returns the
 // run that it rides in; nil if it is too large to be sent.
-func (t *transmitter) single(slot []byte, n int, p *Peer, keys *session.Keypair, source int) *runMeta {
+func (t *transmitter) enqueueSingle(slot []byte, n int, p *Peer, keys *session.Keypair, source int) *runMeta {
 	padded := wire.PaddedLen(n, t.mtu)
 	msg := slot[:wire.DataOverhead+padded]
 	if len(msg) > underlay.MaxDatagramRun {
-		t.lose(p, drop.TXTooBig, 1)
+		t.dropForPeer(p, drop.TXTooBig, 1)
 		return nil
 	}
 	clear(slot[wire.DataHeaderLen+n : wire.DataHeaderLen+padded])
@@ -158,7 +158,7 @@ func (t *transmitter) single(slot []byte, n int, p *Peer, keys *session.Keypair,
 	}
 	ecn := packet.ECNOf(msg[wire.DataHeaderLen : wire.DataHeaderLen+n]).Outer()
 	m := t.pending.last(source)
-	if m == nil || !m.admits(p, keys, ecn, len(msg)) {
+	if m == nil || !m.accepts(p, keys, ecn, len(msg)) {
 		m = t.pending.open(source)
 		m.peer, m.keys, m.ecn, m.segSize = p, keys, ecn, len(msg)
 	}
@@ -169,23 +169,23 @@ func (t *transmitter) single(slot []byte, n int, p *Peer, keys *session.Keypair,
 	return m
 }
 
-// split lays the packets of a train out in the arena, in as many runs as it takes; usually one.
-func (t *transmitter) split(p *Peer, keys *session.Keypair) {
+// enqueueTrain lays the packets of a train out in the arena, in as many runs as it takes; usually one.
+func (t *transmitter) enqueueTrain(p *Peer, keys *session.Keypair) {
 	segments, segLen := t.train.Segments(), t.train.SegmentLen()
 	stride := wire.DataOverhead + wire.PaddedLen(segLen, t.mtu)
 	perRun := min(underlay.MaxRunSegments, underlay.MaxDatagramRun/stride)
 	if perRun == 0 {
-		t.lose(p, drop.TXTooBig, segments)
+		t.dropForPeer(p, drop.TXTooBig, segments)
 		return
 	}
-	source := t.source(p)
+	source := t.chooseSource(p)
 	for first := 0; first < segments; first += perRun {
 		count, last := min(perRun, segments-first), segLen
 		if first+count == segments {
 			last = t.train.LastLen()
 		}
 		l := session.NewLayout(count, segLen, last, t.mtu)
-		dst := t.take(l.Size())
+		dst := t.allocate(l.Size())
 		t.train.Split(dst, stride, wire.DataHeaderLen, first, count)
 		m := t.pending.open(source)
 		m.peer, m.keys, m.segSize, m.segments, m.bytes = p, keys, stride, count, l.Size()
@@ -198,12 +198,12 @@ func (t *transmitter) split(p *Peer, keys *session.Keypair) {
 	}
 }
 
-// take returns n bytes of the arena, n <= arenaLen, and sends what is there if they are not to be had otherwise.
-func (t *transmitter) take(n int) []byte {
-	if t.used+n > len(t.arena) || t.pending.full() {
+// allocate returns n bytes of the arena, n <= arenaLen, and sends what is there if they are not to be had otherwise.
+func (t *transmitter) allocate(n int) []byte {
+	if t.arenaUsed+n > len(t.arena) || t.pending.full() {
 		t.flush()
 	}
-	b := t.arena[t.used : t.used+n]
-	t.used += n
+	b := t.arena[t.arenaUsed : t.arenaUsed+n]
+	t.arenaUsed += n
 	return b
 }

@@ -30,7 +30,7 @@ func TestTrainLeavesAsOneRun(t *testing.T) {
 	samePackets(t, unpadded(t, r.sent()), packetsOf(t, train))
 }
 
-func TestSmallPacketsToOnePeerShareARun(t *testing.T) {
+func TestSmallPacketsToOnePeerShareRun(t *testing.T) {
 	r := newRig(t)
 	a, b := flow.Flow{Ends: out4, ID: 1}, flow.Flow{Ends: out6, ID: 2}
 	elements := [][]byte{a.Next(100), a.Next(100), b.Next(80), a.Next(100)}
@@ -41,8 +41,8 @@ func TestSmallPacketsToOnePeerShareARun(t *testing.T) {
 	samePackets(t, unpadded(t, r.sent()), packetsOf(t, elements...))
 }
 
-// TestEverythingLeavesInTheOrderItCame compares any mix of elements with the obvious: one packet after the other.
-func TestEverythingLeavesInTheOrderItCame(t *testing.T) {
+// TestPacketsLeaveInArrivalOrder compares any mix of elements with the obvious: one packet after the other.
+func TestPacketsLeaveInArrivalOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	r := newRig(t)
 	flows := []*flow.Flow{{Ends: out4, ID: 1}, {Ends: out6, ID: 2}, {Ends: out4, ID: 3}}
@@ -75,7 +75,7 @@ func TestTrainsOfTinySegmentsNeedManyRuns(t *testing.T) {
 	samePackets(t, unpadded(t, r.sent()), want)
 }
 
-func TestPaddingIsZeroAndStaysWithinTheMTU(t *testing.T) {
+func TestPaddingIsZeroAndWithinMTU(t *testing.T) {
 	r := newRig(t)
 	for i := range r.tx.slots[0] {
 		r.tx.slots[0][i] = 0xff // what an earlier packet left
@@ -106,7 +106,7 @@ func TestPartialChecksumsAreCompleted(t *testing.T) {
 	}
 }
 
-func TestEachPacketThatCannotLeaveIsCounted(t *testing.T) {
+func TestEachUnsendablePacketIsCounted(t *testing.T) {
 	good := flow.Element(out4.UDP([]byte("good")))
 	train := out4.TCPTrain(0, 100, make([]byte, 300))
 	mtu := func(r *rig) { r.engine.SetMTU(65535) }
@@ -159,7 +159,7 @@ func TestEachPacketThatCannotLeaveIsCounted(t *testing.T) {
 	}
 }
 
-func TestOneRefusedRunTakesNoOtherWithIt(t *testing.T) {
+func TestFailedRunDropsNoOther(t *testing.T) {
 	r := newRig(t)
 	r.conn.fail = func(run *underlay.Run) error {
 		if run.Segments == 5 {
@@ -176,7 +176,7 @@ func TestOneRefusedRunTakesNoOtherWithIt(t *testing.T) {
 	}
 }
 
-func TestWithoutASessionElementsAreStagedAfterWhatCameEarlier(t *testing.T) {
+func TestTrainsWithoutSessionAreStagedInOrder(t *testing.T) {
 	r := newRig(t)
 	other, o := r.newPeer("10.9.0.0/16")
 	ends := out4
@@ -198,7 +198,7 @@ func TestWithoutASessionElementsAreStagedAfterWhatCameEarlier(t *testing.T) {
 	}
 }
 
-func TestExpiredSessionIsNotSentOn(t *testing.T) {
+func TestExpiredSessionSendsNothing(t *testing.T) {
 	r := newRig(t)
 	r.now += peer.RejectAfterTime
 	r.transmit(flow.Element(out4.UDP(nil)))
@@ -207,7 +207,7 @@ func TestExpiredSessionIsNotSentOn(t *testing.T) {
 	}
 }
 
-func TestSendingAsksForARekeyAfterTwoMinutes(t *testing.T) {
+func TestSendingRequestsRekeyAfterTwoMinutes(t *testing.T) {
 	for _, c := range []struct {
 		initiator bool
 		age       time.Duration
@@ -224,7 +224,7 @@ func TestSendingAsksForARekeyAfterTwoMinutes(t *testing.T) {
 	}
 }
 
-func TestRouteChangesAreSeenAtOnce(t *testing.T) {
+func TestRouteChangesApplyAtOnce(t *testing.T) {
 	r := newRig(t)
 	element := flow.Element(out4.UDP(nil))
 	r.transmit(element)
@@ -242,7 +242,7 @@ func TestRouteChangesAreSeenAtOnce(t *testing.T) {
 
 func out4Prefix() netip.Prefix { return netip.PrefixFrom(out4.Dst.Addr(), 32) }
 
-func TestSentBytesAreThoseOfMessages(t *testing.T) {
+func TestSentBytesCountWireGuardMessages(t *testing.T) {
 	r := newRig(t)
 	r.transmit(flow.Element(out4.UDP(make([]byte, 4))), out4.TCPTrain(0, 100, make([]byte, 250)))
 	_, tx := r.peer.Traffic()

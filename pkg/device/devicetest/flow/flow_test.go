@@ -17,8 +17,8 @@ func ends(v6 bool) flow.Ends {
 	return flow.Ends{Src: netip.MustParseAddrPort("10.0.0.1:1000"), Dst: netip.MustParseAddrPort("10.0.0.2:2000")}
 }
 
-// TestPacketsMergeAgain proves the checksums: the merger joins no packet whose checksum is wrong.
-func TestPacketsMergeAgain(t *testing.T) {
+// TestSplitPacketsMergeAgain proves the checksums: the merger joins no packet whose checksum is wrong.
+func TestSplitPacketsMergeAgain(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		f := flow.Flow{Ends: ends(v6), ID: 7}
 		udp := f.UDPTrain(100, make([]byte, 350))

@@ -125,7 +125,7 @@ func eachFamily(t *testing.T, test func(t *testing.T, ipv6 bool)) {
 	}
 }
 
-func TestKernelSendsTheECNOfWhatIsInside(t *testing.T) {
+func TestKernelSendsInnerECNInOuterHeader(t *testing.T) {
 	eachFamily(t, func(t *testing.T, ipv6 bool) {
 		r, port, s := onWire(t, ipv6)
 		for _, c := range []struct{ inner, outer packet.ECN }{{2, 2}, {0, 0}, {3, 2}, {1, 1}, {0, 0}} {
@@ -150,7 +150,7 @@ func TestKernelSendsTheECNOfWhatIsInside(t *testing.T) {
 	})
 }
 
-func TestMarkOfTheKernelReachesTheInnerPacket(t *testing.T) {
+func TestKernelCongestionMarkReachesInnerPacket(t *testing.T) {
 	eachFamily(t, func(t *testing.T, ipv6 bool) {
 		r, port, s := onWire(t, ipv6)
 		for _, c := range []struct{ outer, inner, want packet.ECN }{
@@ -159,7 +159,7 @@ func TestMarkOfTheKernelReachesTheInnerPacket(t *testing.T) {
 			for _, ends := range []flow.Ends{in4, in6} {
 				run, _ := r.seal(marked(ends.UDP([]byte("ping")), c.inner))
 				s.send(run, port.LocalPort(), c.outer)
-				n, err := port.Lane(0).Recv(r.rx.in)
+				n, err := port.Lane(0).Recv(r.rx.ring)
 				if err != nil {
 					t.Fatal(err)
 				}

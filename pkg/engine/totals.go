@@ -59,8 +59,8 @@ type PeerTraffic struct {
 	Packets PeerPackets `json:"packets"`
 }
 
-// Counted returns what was counted for the peer.
-func (p *Peer) Counted() (t PeerTraffic) {
+// Totals returns what was counted for the peer.
+func (p *Peer) Totals() (t PeerTraffic) {
 	t.RxBytes, t.TxBytes = p.Traffic()
 	t.Packets = p.Packets()
 	return t

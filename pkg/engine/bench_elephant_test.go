@@ -58,11 +58,11 @@ func BenchmarkElephantTransmit(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				r.tx.batch(n)
+				r.tx.sendBatch(n)
 			}
 		}
 		m.Report()
-		reportCrew(b, r.engine.lanes[0].sealing.Stats())
+		reportCrew(b, r.engine.lanes[0].sealJobs.Stats())
 	})
 }
 
@@ -80,7 +80,7 @@ func BenchmarkElephantReceive(b *testing.B) {
 		if got := r.engine.lanes[0].stats.rx.packets.Load(); got != uint64(b.N*trains*45) {
 			b.Fatalf("%d packets received, want %d", got, b.N*trains*45)
 		}
-		reportCrew(b, r.engine.lanes[0].opening.Stats())
+		reportCrew(b, r.engine.lanes[0].openJobs.Stats())
 	})
 }
 

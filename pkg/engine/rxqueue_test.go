@@ -25,8 +25,8 @@ func arrived(host byte, port uint16, index uint32, n int) underlay.Datagrams {
 	return d
 }
 
-func TestFlowsThatSendLittleGoBeforeBulk(t *testing.T) {
-	const bulk, ping = eager, eager - 1
+func TestSparseFlowsPassBulk(t *testing.T) {
+	const bulk, ping = bulkThreshold, bulkThreshold - 1
 	for _, tt := range []struct {
 		name string
 		in   []underlay.Datagrams
@@ -52,7 +52,7 @@ func TestFlowsThatSendLittleGoBeforeBulk(t *testing.T) {
 		},
 	} {
 		for head := range tt.in { // wherever in the ring it begins
-			l := line{in: make([]underlay.Datagrams, len(tt.in)), head: head, count: len(tt.in)}
+			l := rxQueue{ring: make([]underlay.Datagrams, len(tt.in)), head: head, count: len(tt.in)}
 			for k, d := range tt.in {
 				*l.at(k) = d
 			}
@@ -63,12 +63,12 @@ func TestFlowsThatSendLittleGoBeforeBulk(t *testing.T) {
 	}
 }
 
-// TestALineKeepsEveryFlowInOrderAndLosesNothing has elements arrive at random while a lane works, and notes in what order
+// TestRXQueueKeepsFlowOrderWithoutLoss has elements arrive at random while a lane works, and notes in what order
 // it handles them: every one once, and those of a source as they came.
-func TestALineKeepsEveryFlowInOrderAndLosesNothing(t *testing.T) {
-	for _, size := range []int{1, 2, straySlots, rxSlots} {
+func TestRXQueueKeepsFlowOrderWithoutLoss(t *testing.T) {
+	for _, size := range []int{1, 2, secondarySlots, rxSlots} {
 		rng := rand.New(rand.NewPCG(uint64(size), 2))
-		l := line{in: make([]underlay.Datagrams, size)}
+		l := rxQueue{ring: make([]underlay.Datagrams, size)}
 		arrivedAs, handled, passes := 0, map[netip.AddrPort]int{}, 0
 		last, total := -1, 0
 		handle := func(k int) {
@@ -85,13 +85,13 @@ func TestALineKeepsEveryFlowInOrderAndLosesNothing(t *testing.T) {
 			total++
 		}
 		for range 20000 {
-			room := l.room()
+			room := l.free()
 			n := rng.IntN(len(room) + 1)
 			for i := range n {
 				d := arrived(byte(rng.IntN(2)), uint16(rng.IntN(16)), 7, 100)
 				d.Buf = append(d.Buf[:8], 0, 0, 0, 0)
 				if rng.IntN(8) == 0 {
-					d.N = eager
+					d.N = bulkThreshold
 				}
 				binary.LittleEndian.PutUint32(d.Buf[8:], uint32(arrivedAs))
 				arrivedAs++
@@ -104,11 +104,11 @@ func TestALineKeepsEveryFlowInOrderAndLosesNothing(t *testing.T) {
 					handle(k)
 				}
 			}
-			l.done |= first
+			l.handled |= first
 			for k := range min(l.count, rng.IntN(4)) {
-				if l.done>>k&1 == 0 {
+				if l.handled>>k&1 == 0 {
 					handle(k)
-					l.done |= 1 << k
+					l.handled |= 1 << k
 				}
 			}
 			l.retire()
@@ -150,7 +150,7 @@ func (a *waves) Recv(rx []underlay.Datagrams) (int, error) {
 	return 0, net.ErrClosed
 }
 
-func TestWhatArrivesWhileBulkIsOpenedGoesBeforeTheRestOfIt(t *testing.T) {
+func TestSparsePacketsPassRemainingBulk(t *testing.T) {
 	r := newRig(t)
 	element := func(port uint16, mark byte, packets int) underlay.Datagrams {
 		var plain [][]byte
@@ -191,7 +191,7 @@ type mover struct {
 
 func (m *mover) Roam(from underlay.Endpoint) { m.peer.Endpoint.Store(&from) }
 
-func TestWhatGoesFirstDoesNotChangeWhereAPeerIs(t *testing.T) {
+func TestSparseFirstDoesNotMoveEndpoint(t *testing.T) {
 	at := func(addr string, port uint16) underlay.Endpoint {
 		return underlay.Endpoint{Dst: netip.AddrPortFrom(netip.MustParseAddr(addr), port), Src: there.Src}
 	}
@@ -212,7 +212,7 @@ func TestWhatGoesFirstDoesNotChangeWhereAPeerIs(t *testing.T) {
 		{"another address by a source port, and back", at("198.51.100.7", 61000), there, false, there, "bl"},
 	} {
 		r := newRig(t)
-		r.peer.Owner = &mover{peer: r.peer}
+		r.peer.SlowPath = &mover{peer: r.peer}
 		r.peer.Gathered.Store(&announced)
 		put := func(k int, from underlay.Endpoint, mark byte, packets int) {
 			d := r.rx.at(k)
@@ -231,7 +231,7 @@ func TestWhatGoesFirstDoesNotChangeWhereAPeerIs(t *testing.T) {
 		}
 		put(1, tt.little, 'l', 1)
 		for r.rx.count > 0 {
-			r.rx.turn()
+			r.rx.handleQueued()
 		}
 		order := ""
 		for _, p := range packetsOf(t, r.delivered()...) {
@@ -245,7 +245,7 @@ func TestWhatGoesFirstDoesNotChangeWhereAPeerIs(t *testing.T) {
 	}
 }
 
-func TestAPeerThatMovesIsNoHindranceToOthers(t *testing.T) {
+func TestRoamingPeerDoesNotDelayOthers(t *testing.T) {
 	r := newRig(t)
 	q, _ := r.newPeer("10.0.0.3/32")
 	_, theirs := r.newSession(q, true)
@@ -258,28 +258,28 @@ func TestAPeerThatMovesIsNoHindranceToOthers(t *testing.T) {
 		r.rx.count++
 	}
 	mine := r.message(r.remote, nil)
-	put(0, there.Dst, mine, eager)
+	put(0, there.Dst, mine, bulkThreshold)
 	put(1, elsewhere, mine, len(mine))
 	put(2, netip.AddrPortFrom(elsewhere.Addr(), 9), r.message(theirs, nil), len(mine)) // moves too, and has no bulk
 	put(3, there.Dst, r.message(theirs, nil), len(mine))
 	put(4, elsewhere, make([]byte, len(mine)), len(mine))
 	put(5, netip.AddrPortFrom(there.Dst.Addr(), 5), make([]byte, len(mine)), len(mine))
-	if first := r.rx.first(); first != 0b110000 {
+	if first := r.rx.sparseFirst(); first != 0b110000 {
 		t.Errorf("%b go first", first)
 	}
 	q.Endpoint.Store(&underlay.Endpoint{Dst: netip.AddrPortFrom(elsewhere.Addr(), 9), Src: there.Src})
 	r.rx.at(3).From.Dst = r.rx.at(2).From.Dst
-	if first := r.rx.first(); first != 0b111100 {
+	if first := r.rx.sparseFirst(); first != 0b111100 {
 		t.Errorf("%b go first when the other peer stays where it is", first)
 	}
-	if n := testing.AllocsPerRun(20, func() { r.rx.first() }); n != 0 {
+	if n := testing.AllocsPerRun(20, func() { r.rx.sparseFirst() }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
 
-// TestBulkIsOpenedInEveryTurnHoweverMuchIsSparse keeps the line full of datagrams from ever new sources, as somebody does
+// TestSparseFlowsDoNotStarveBulk keeps the line full of datagrams from ever new sources, as somebody does
 // who spoofs them.
-func TestBulkIsOpenedInEveryTurnHoweverMuchIsSparse(t *testing.T) {
+func TestSparseFlowsDoNotStarveBulk(t *testing.T) {
 	r := newRig(t)
 	const bulk, packets = 16, 47
 	for k := range bulk {
@@ -294,7 +294,7 @@ func TestBulkIsOpenedInEveryTurnHoweverMuchIsSparse(t *testing.T) {
 	r.rx.count = bulk
 	arrivals := bulk
 	for opened := 0; opened < bulk*packets; {
-		for room := r.rx.room(); len(room) > 0; room = r.rx.room() {
+		for room := r.rx.free(); len(room) > 0; room = r.rx.free() {
 			for i := range room {
 				d := arrived(9, uint16(arrivals), 77, wire.DataOverhead)
 				room[i].N, room[i].SegSize, room[i].From = copy(room[i].Buf, d.Buf), d.N, d.From
@@ -302,18 +302,18 @@ func TestBulkIsOpenedInEveryTurnHoweverMuchIsSparse(t *testing.T) {
 			}
 			r.rx.count += len(room)
 		}
-		r.rx.turn()
+		r.rx.handleQueued()
 		n := len(packetsOf(t, r.delivered()...))
 		if n < packets {
 			t.Fatalf("a turn opened %d packets after %d", n, opened)
 		}
 		opened += n
 	}
-	if limit := bulk + 2*maxLine; arrivals > limit {
+	if limit := bulk + 2*maxQueued; arrivals > limit {
 		t.Errorf("%d elements had arrived when the bulk was opened, want at most %d", arrivals, limit)
 	}
 	for r.rx.count > 0 {
-		r.rx.turn()
+		r.rx.handleQueued()
 	}
 	if runs := r.engine.lanes[0].stats.rx.runs.Load(); runs != uint64(arrivals) {
 		t.Errorf("%d elements are counted, of %d", runs, arrivals)
@@ -329,7 +329,7 @@ type closing struct{ waves }
 // TryRecv is underlay.Lane's.
 func (*closing) TryRecv([]underlay.Datagrams) int { return 0 }
 
-func TestWhatWasReceivedBeforeTheWayInWasClosedIsHandled(t *testing.T) {
+func TestReceivedPacketsAreHandledAfterPortCloses(t *testing.T) {
 	r := newRig(t)
 	var batch []underlay.Datagrams
 	for k := range 9 {
@@ -349,11 +349,11 @@ func TestWhatWasReceivedBeforeTheWayInWasClosedIsHandled(t *testing.T) {
 
 // BenchmarkSparse is the line that takes the longest: each element that is little has the source of the last bulk.
 func BenchmarkSparse(b *testing.B) {
-	l := line{in: make([]underlay.Datagrams, maxLine), head: maxLine / 3, count: maxLine}
-	for k := range maxLine {
-		n, port := eager, uint16(k)
-		if k >= maxLine/2 {
-			n, port = 100, maxLine/2-1
+	l := rxQueue{ring: make([]underlay.Datagrams, maxQueued), head: maxQueued / 3, count: maxQueued}
+	for k := range maxQueued {
+		n, port := bulkThreshold, uint16(k)
+		if k >= maxQueued/2 {
+			n, port = 100, maxQueued/2-1
 		}
 		*l.at(k) = arrived(1, port, 7, n)
 	}
@@ -365,10 +365,10 @@ func BenchmarkSparse(b *testing.B) {
 	}
 }
 
-func TestLineForgetsOfTheOldestAllThatItKnew(t *testing.T) {
-	l := line{in: make([]underlay.Datagrams, 8), head: 6, count: 5, done: 0b01011, seen: 0b01110}
+func TestRXQueueRetireClearsMasks(t *testing.T) {
+	l := rxQueue{ring: make([]underlay.Datagrams, 8), head: 6, count: 5, handled: 0b01011, considered: 0b01110}
 	l.retire()
-	if l.head != 0 || l.count != 3 || l.done != 0b010 || l.seen != 0b011 {
-		t.Errorf("head %d, count %d, done %b, seen %b", l.head, l.count, l.done, l.seen)
+	if l.head != 0 || l.count != 3 || l.handled != 0b010 || l.considered != 0b011 {
+		t.Errorf("head %d, count %d, done %b, seen %b", l.head, l.count, l.handled, l.considered)
 	}
 }

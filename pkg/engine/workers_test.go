@@ -34,7 +34,7 @@ func (r *rig) hasty() *rig {
 	return r
 }
 
-// carry has elements wait in the TUN, and the transmitter take them.
+// enqueue has elements wait in the TUN, and the transmitter take them.
 func (r *rig) carry(elements ...[]byte) {
 	r.tb.Helper()
 	for _, e := range elements {
@@ -44,7 +44,7 @@ func (r *rig) carry(elements ...[]byte) {
 	}
 	for n := 1; n > 0; {
 		if n = r.engine.lanes[0].queue.TryRead(r.tx.bufs, r.tx.sizes); n > 0 {
-			r.tx.batch(n)
+			r.tx.sendBatch(n)
 		}
 	}
 }
@@ -57,7 +57,7 @@ func (r *rig) sentRaw() (all [][]byte) {
 	return all
 }
 
-// offered fails unless the crew had a part in it.
+// submitted fails unless the crew had a part in it.
 func offered(tb testing.TB, s crew.Stats) {
 	tb.Helper()
 	if s.Offered == 0 || s.Done+s.TakenBack != s.Offered {
@@ -78,8 +78,8 @@ func randomElements(random *mathrand.Rand, f *flow.Flow) (elements [][]byte) {
 	return elements
 }
 
-// TestWhatLeavesIsTheSameWhoeverSealsIt compares it, counters included, with what leaves without a crew.
-func TestWhatLeavesIsTheSameWhoeverSealsIt(t *testing.T) {
+// TestWorkersSealSameBytesAsLane compares it, counters included, with what leaves without a crew.
+func TestWorkersSealSameBytesAsLane(t *testing.T) {
 	alone, r := newRig(t).hasty(), newRigWithCrew(t, manyWorkers()).hasty()
 	random := mathrand.New(mathrand.NewPCG(1, 2))
 	f := flow.Flow{Ends: out4}
@@ -100,7 +100,7 @@ func TestWhatLeavesIsTheSameWhoeverSealsIt(t *testing.T) {
 	if got, want := r.engine.Stats().Lanes[0], alone.engine.Stats().Lanes[0]; got.TxBytes != want.TxBytes || got.TxTrains != want.TxTrains {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	offered(t, r.engine.lanes[0].sealing.Stats())
+	offered(t, r.engine.lanes[0].sealJobs.Stats())
 }
 
 // sameCounters fails unless both have the same counters, each one more than the one before.
@@ -117,14 +117,14 @@ func sameCounters(t *testing.T, got, want [][]byte) {
 	}
 }
 
-// TestWhatArrivesIsTheSameWhoeverOpensIt receives batches of trains, forged and repeated ones, those of nobody, small
+// TestWorkersOpenSamePacketsAsLane receives batches of trains, forged and repeated ones, those of nobody, small
 // packets and keepalives, and compares all that comes of them with what comes without a crew.
-func TestWhatArrivesIsTheSameWhoeverOpensIt(t *testing.T) {
+func TestWorkersOpenSamePacketsAsLane(t *testing.T) {
 	alone, r := newRig(t).hasty(), newRigWithCrew(t, manyWorkers()).hasty()
 	random := mathrand.New(mathrand.NewPCG(3, 4))
 	f := flow.Flow{Ends: in4}
 	for range 100 {
-		n := 1 + random.IntN(2*ahead)
+		n := 1 + random.IntN(2*maxJobs)
 		for i := range n {
 			kind, spoilt := random.IntN(9), random.IntN(1400)
 			packets := packetsOf(t, f.Train(2+random.IntN(43), 1380))
@@ -138,7 +138,7 @@ func TestWhatArrivesIsTheSameWhoeverOpensIt(t *testing.T) {
 		}
 		if random.IntN(3) == 0 && n > 2 { // a whole train once more, next to itself
 			for _, rig := range []*rig{alone, r} {
-				d := &rig.rx.in[n-2]
+				d := &rig.rx.ring[n-2]
 				rig.arriveFrom(n-1, there, d.Buf[:d.N], d.SegSize)
 			}
 		}
@@ -153,7 +153,7 @@ func TestWhatArrivesIsTheSameWhoeverOpensIt(t *testing.T) {
 			t.Errorf("%v: %d drops, want %d", reason, got, want)
 		}
 	}
-	offered(t, r.engine.lanes[0].opening.Stats())
+	offered(t, r.engine.lanes[0].openJobs.Stats())
 }
 
 // damaged returns packets as a run of the peer's that is not what it should be, or one that is.
@@ -174,9 +174,9 @@ func (r *rig) damaged(kind, spoilt int, packets [][]byte) (run []byte, size int)
 	return run, size
 }
 
-// TestSessionsMayEndWhileTheCrewIsAtWork has keys wiped and replaced while trains are under way. What leaves is in order, and
+// TestSessionsMayEndWhileWorkersRun has keys wiped and replaced while trains are under way. What leaves is in order, and
 // every packet has left or was dropped for that reason.
-func TestSessionsMayEndWhileTheCrewIsAtWork(t *testing.T) {
+func TestSessionsMayEndWhileWorkersRun(t *testing.T) {
 	r := newRigWithCrew(t, manyWorkers()).hasty()
 	random := mathrand.New(mathrand.NewPCG(5, 6))
 	remotes := map[uint32]*session.Keypair{}
@@ -214,17 +214,17 @@ func TestSessionsMayEndWhileTheCrewIsAtWork(t *testing.T) {
 	if dropped := int(r.drops(drop.TXNoSession)); left+dropped != packets {
 		t.Errorf("%d left and %d were dropped of %d", left, dropped, packets)
 	}
-	offered(t, r.engine.lanes[0].sealing.Stats())
+	offered(t, r.engine.lanes[0].sealJobs.Stats())
 }
 
-// TestReceivedTrainsOfAWipedSessionAreDropped wipes the keys before, or while, the crew opens what arrived.
-func TestReceivedTrainsOfAWipedSessionAreDropped(t *testing.T) {
+// TestReceivedTrainsOfWipedSessionAreDropped wipes the keys before, or while, the crew opens what arrived.
+func TestReceivedTrainsOfWipedSessionAreDropped(t *testing.T) {
 	r := newRigWithCrew(t, manyWorkers()).hasty()
 	f := flow.Flow{Ends: in4}
 	packets := 0
 	for round := range 40 {
 		r.keys, r.remote = r.newSession(r.peer, true)
-		for i := range ahead {
+		for i := range maxJobs {
 			run, size := r.seal(packetsOf(t, f.Train(20, 1380))...)
 			r.arriveFrom(i, there, run, size)
 			packets += 20
@@ -237,7 +237,7 @@ func TestReceivedTrainsOfAWipedSessionAreDropped(t *testing.T) {
 			}
 			keys.Wipe()
 		})
-		r.rx.batch(ahead)
+		r.rx.batch(maxJobs)
 		wiper.Wait()
 		r.delivered()
 	}
@@ -245,11 +245,11 @@ func TestReceivedTrainsOfAWipedSessionAreDropped(t *testing.T) {
 	if expired := int(r.drops(drop.RXExpired)); delivered+expired != packets {
 		t.Errorf("%d delivered and %d expired of %d", delivered, expired, packets)
 	}
-	offered(t, r.engine.lanes[0].opening.Stats())
+	offered(t, r.engine.lanes[0].openJobs.Stats())
 }
 
-// TestPortsComeAndGoUnderACrew attaches and detaches ports while the host sends, and ends with trains under way.
-func TestPortsComeAndGoUnderACrew(t *testing.T) {
+// TestPortsMayChangeWhileWorkersRun attaches and detaches ports while the host sends, and ends with trains under way.
+func TestPortsMayChangeWhileWorkersRun(t *testing.T) {
 	c, err := crew.Start(manyWorkers())
 	if err != nil {
 		t.Fatal(err)
@@ -258,7 +258,7 @@ func TestPortsComeAndGoUnderACrew(t *testing.T) {
 	var now atomic.Int64
 	r := &rig{tb: t, now: 1, tun: device}
 	r.engine = New(Config{
-		Device: device, Control: &control{}, Rand: rand.Reader, Crew: c,
+		Device: device, Control: &control{}, Rand: rand.Reader, Pool: c,
 		Clock: func() int64 { return now.Add(int64(time.Millisecond)) },
 	})
 	r.peer, _ = r.newPeer("10.0.0.2/32")
@@ -292,7 +292,7 @@ func TestPortsComeAndGoUnderACrew(t *testing.T) {
 	r.engine.Wait()
 	c.Close()
 	host.Wait()
-	if s := r.engine.lanes[0].sealing.Stats(); s.Done+s.TakenBack != s.Offered {
+	if s := r.engine.lanes[0].sealJobs.Stats(); s.Done+s.TakenBack != s.Offered {
 		t.Errorf("%+v", s)
 	}
 }
@@ -307,37 +307,37 @@ func await(tb testing.TB, cond func() bool) {
 	}
 }
 
-// TestSealedTrainWaitsForNoOther has a train sealed while the lane goes on reading.
-func TestSealedTrainWaitsForNoOther(t *testing.T) {
+// TestSealedTrainLeavesBeforeNextIsSealed has a train sealed while the lane goes on reading.
+func TestSealedTrainLeavesBeforeNextIsSealed(t *testing.T) {
 	r := newRigWithCrew(t, crew.Config{Workers: 1})
 	if err := r.tun.Inject(0, (&flow.Flow{Ends: out4}).Train(45, 1380)); err != nil {
 		t.Fatal(err)
 	}
-	r.tx.load(r.engine.lanes[0].queue.TryRead(r.tx.bufs, r.tx.sizes))
-	u := r.tx.unit
-	r.tx.unit = r.tx.spare()
-	r.tx.offer(u)
-	await(t, r.tx.desk.Done)
-	r.tx.leaveDone()
-	if r.conn.count != 45 || r.tx.desk.Waiting() != 0 {
+	r.tx.addTrains(r.engine.lanes[0].queue.TryRead(r.tx.bufs, r.tx.sizes))
+	u := r.tx.txBatch
+	r.tx.txBatch = r.tx.spareBatch()
+	r.tx.submit(u)
+	await(t, r.tx.jobs.OldestDone)
+	r.tx.sendSealed()
+	if r.conn.count != 45 || r.tx.jobs.Pending() != 0 {
 		t.Errorf("%d messages have left", r.conn.count)
 	}
 }
 
-func TestSmallBurstsDoNotBotherTheCrew(t *testing.T) {
+func TestSmallBurstsUseNoWorkers(t *testing.T) {
 	r := newRigWithCrew(t, crew.Config{Workers: 1})
 	f := flow.Flow{Ends: out4}
 	for range 200 {
 		r.carry(f.Train(45, 1380), f.Train(45, 1380))
 		r.carry(f.Next(100), f.Next(100))
 	}
-	if s := r.engine.lanes[0].sealing.Stats(); s.Offered != 0 {
+	if s := r.engine.lanes[0].sealJobs.Stats(); s.Offered != 0 {
 		t.Errorf("%+v", s)
 	}
 }
 
-// TestBatchesOfSmallPacketsMayBeSharedToo needs no train.
-func TestBatchesOfSmallPacketsMayBeSharedToo(t *testing.T) {
+// TestWorkersSealBatchesOfSmallPackets needs no train.
+func TestWorkersSealBatchesOfSmallPackets(t *testing.T) {
 	r := newRigWithCrew(t, crew.Config{Workers: 1}).hasty()
 	f := flow.Flow{Ends: out4}
 	var elements [][]byte
@@ -346,31 +346,31 @@ func TestBatchesOfSmallPacketsMayBeSharedToo(t *testing.T) {
 	}
 	r.carry(elements...)
 	samePackets(t, unpadded(t, r.sent()), packetsOf(t, elements...))
-	offered(t, r.engine.lanes[0].sealing.Stats())
+	offered(t, r.engine.lanes[0].sealJobs.Stats())
 }
 
-func TestCrewAllocatesNothingPerTrain(t *testing.T) {
+func TestWorkersAllocateNothingPerTrain(t *testing.T) {
 	r := newRigWithCrew(t, crew.Config{Workers: 2}).hasty()
 	r.conn.silent = true
 	train := (&flow.Flow{Ends: out4}).Train(45, 1380)
 	r.carry(train, train, train, train, train, train)
-	for range ahead { // units are made when they are needed first, which may be late
-		r.tx.spares = append(r.tx.spares, newUnit(txSlots))
+	for range maxJobs { // units are made when they are needed first, which may be late
+		r.tx.spares = append(r.tx.spares, newTxBatch(txSlots))
 	}
 	if n := testing.AllocsPerRun(50, func() { r.carry(train, train, train, train, train, train) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
-	offered(t, r.engine.lanes[0].sealing.Stats())
-	s := newSupply(t, r, 20*ahead)
+	offered(t, r.engine.lanes[0].sealJobs.Stats())
+	s := newSupply(t, r, 20*maxJobs)
 	for range 4 {
-		s.arrive(ahead)
-		r.rx.batch(ahead)
+		s.arrive(maxJobs)
+		r.rx.batch(maxJobs)
 	}
 	if n := testing.AllocsPerRun(14, func() {
-		s.arrive(ahead)
-		r.rx.batch(ahead)
+		s.arrive(maxJobs)
+		r.rx.batch(maxJobs)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
-	offered(t, r.engine.lanes[0].opening.Stats())
+	offered(t, r.engine.lanes[0].openJobs.Stats())
 }

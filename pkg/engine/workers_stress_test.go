@@ -46,7 +46,7 @@ type counterOf struct {
 
 // stager is an owner for any number of goroutines, which counts the packets that it is given.
 type stager struct {
-	Owner
+	SlowPath
 	packets atomic.Int64
 }
 
@@ -71,7 +71,7 @@ func newTurmoil(t *testing.T, seed uint64) *turmoil {
 	for i := range m.peers {
 		m.routes[i] = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 1, byte(i)}), 32)
 		m.peers[i], _ = m.newPeer(m.routes[i].String())
-		m.peers[i].Owner = &m.staged[i]
+		m.peers[i].SlowPath = &m.staged[i]
 	}
 	return m
 }
@@ -167,9 +167,9 @@ func goesOn(round, rounds int, disturbed bool) bool {
 	return round < rounds || round < 20*rounds && !disturbed
 }
 
-// TestNoCounterIsUsedTwiceWhateverHappens has sessions wiped and replaced, routes and the port go and come, peers roam, sends
+// TestNoNonceIsReusedUnderStress has sessions wiped and replaced, routes and the port go and come, peers roam, sends
 // fail, and the slow path send under the same keys, while the crew seals. Each packet leaves in order or is accounted for.
-func TestNoCounterIsUsedTwiceWhateverHappens(t *testing.T) {
+func TestNoNonceIsReusedUnderStress(t *testing.T) {
 	m := newTurmoil(t, 11)
 	flows := [2]flow.Flow{
 		{ID: 1, Ends: flow.Ends{Src: out4.Src, Dst: netip.AddrPortFrom(m.routes[0].Addr(), 1)}},
@@ -205,10 +205,10 @@ func TestNoCounterIsUsedTwiceWhateverHappens(t *testing.T) {
 	if !disturbed() {
 		t.Errorf("%d left, %+v: nothing was disturbed, or all", m.left, m.engine.Stats())
 	}
-	offered(t, m.engine.lanes[0].sealing.Stats())
+	offered(t, m.engine.lanes[0].sealJobs.Stats())
 }
 
-// arrivals has trains of both peers arrive, long ones and short ones, and returns how many packets they are.
+// jobs has trains of both peers arrive, long ones and short ones, and returns how many packets they are.
 func (m *turmoil) arrivals(trains, round int, ours [2][]*session.Keypair) (packets int) {
 	var flows [2]flow.Flow
 	for i := range flows {
@@ -216,7 +216,7 @@ func (m *turmoil) arrivals(trains, round int, ours [2][]*session.Keypair) (packe
 	}
 	for k := range trains {
 		i, n := m.random.IntN(2), 1+m.random.IntN(3)
-		if k < ahead || m.random.IntN(3) > 0 {
+		if k < maxJobs || m.random.IntN(3) > 0 {
 			n = 44
 		}
 		from := there
@@ -230,16 +230,16 @@ func (m *turmoil) arrivals(trains, round int, ours [2][]*session.Keypair) (packe
 	return packets
 }
 
-// TestWhatArrivesIsInOrderAndAccountedForWhateverHappens has sessions wiped and removed, and routes go and come, while the crew
+// TestReceiveKeepsOrderAndCountsUnderStress has sessions wiped and removed, and routes go and come, while the crew
 // opens. What is short goes before what is long, if it may.
-func TestWhatArrivesIsInOrderAndAccountedForWhateverHappens(t *testing.T) {
+func TestReceiveKeepsOrderAndCountsUnderStress(t *testing.T) {
 	m := newTurmoil(t, 12)
 	packets := 0
 	for round := 0; goesOn(round, 60, m.allDrops() > 0); round++ {
 		both := m.sessions(1)
 		sessions := both[0]
 		m.engine.Routes.Update(func(e *peer.Editor[*Peer]) { e.Add(m.routes[0], m.peers[0]) })
-		trains := 2*ahead + m.random.IntN(2*ahead)
+		trains := 2*maxJobs + m.random.IntN(2*maxJobs)
 		packets += m.arrivals(trains, round, both)
 		random, changes := mathrand.New(mathrand.NewPCG(uint64(round), 4)), 1+m.random.IntN(10+10*min(round, 60))
 		end := meanwhile(func() {
@@ -267,5 +267,5 @@ func TestWhatArrivesIsInOrderAndAccountedForWhateverHappens(t *testing.T) {
 	if n := int(m.order.Total()); n != delivered {
 		t.Errorf("%d packets of %d have reached the TUN", n, delivered)
 	}
-	offered(t, m.engine.lanes[0].opening.Stats())
+	offered(t, m.engine.lanes[0].openJobs.Stats())
 }

@@ -20,9 +20,9 @@ type slowLane struct {
 	tx   *transmitter // made on first use
 }
 
-// straySlots is how many stray datagrams one receive call may return: there are none, unless a peer that does not gather
+// secondarySlots is how many stray datagrams one receive call may return: there are none, unless a peer that does not gather
 // is spread to.
-const straySlots = 4
+const secondarySlots = 4
 
 // injector writes strays to a queue beside its lane.
 type injector struct{ tun.Queue }
@@ -63,8 +63,8 @@ func (s *slowLane) attach(port underlay.Port) {
 func (s *slowLane) transmitter(e *Engine) *transmitter {
 	if s.tx == nil {
 		s.tx = newTransmitter(s.lane, 1)
-		s.tx.drops = &e.Slow // Stats knows no lane of this number
-		s.tx.flows = nil     // the lane that staged a packet has noted its flow
+		s.tx.drops = &e.SlowDrops // Stats knows no lane of this number
+		s.tx.flows = nil          // the lane that staged a packet has noted its flow
 	}
 	s.tx.now = e.cfg.Clock()
 	s.tx.mtu = int(e.padLimit.Load())
@@ -80,40 +80,40 @@ func (e *Engine) Transmit(p *Peer, keys *session.Keypair, element []byte) {
 	slot := t.slots[0]
 	n := copy(t.bufs[0], element)
 	switch {
-	case !t.parse(slot[slack : slack+n]):
+	case !t.parse(slot[headroom : headroom+n]):
 	case p.Endpoint.Load() == nil:
-		t.lose(p, drop.TXNoEndpoint, t.train.Segments())
+		t.dropForPeer(p, drop.TXNoEndpoint, t.train.Segments())
 	default:
-		t.carry(slot, p, keys)
+		t.enqueue(slot, p, keys)
 		t.flush()
 	}
 }
 
-// Lose counts n messages to p, or packets that were to become such, that were dropped away from the lanes.
-func (e *Engine) Lose(p *Peer, why drop.Reason, n int) {
-	e.Slow.Add(why, n)
+// DropForPeer counts n messages to p, or packets that were to become such, that were dropped away from the lanes.
+func (e *Engine) DropForPeer(p *Peer, why drop.Reason, n int) {
+	e.SlowDrops.Add(why, n)
 	p.slow.txDrops.Add(uint64(n))
 }
 
-// Keepalive sends p an empty message under keys.
-func (e *Engine) Keepalive(p *Peer, keys *session.Keypair) { e.say(p, keys, 0, nil) }
+// SendKeepalive sends p an empty message under keys.
+func (e *Engine) SendKeepalive(p *Peer, keys *session.Keypair) { e.sendControl(p, keys, 0, nil) }
 
-// Hello sends p a hello (wire.AppendHello) under keys, from that source of the port. For the timers it is a keepalive: it
+// SendHello sends p a hello (wire.AppendHello) under keys, from that source of the port. For the timers it is a keepalive: it
 // asks for no answer.
-func (e *Engine) Hello(p *Peer, keys *session.Keypair, source int, hello []byte) {
-	e.say(p, keys, source, hello)
+func (e *Engine) SendHello(p *Peer, keys *session.Keypair, source int, hello []byte) {
+	e.sendControl(p, keys, source, hello)
 }
 
-// say sends p one message that is no packet.
-func (e *Engine) say(p *Peer, keys *session.Keypair, source int, plain []byte) {
+// sendControl sends p one message that is no packet.
+func (e *Engine) sendControl(p *Peer, keys *session.Keypair, source int, plain []byte) {
 	e.slow.mu.Lock()
 	defer e.slow.mu.Unlock()
 	t := e.slow.transmitter(e)
 	if p.Endpoint.Load() == nil {
-		t.lose(p, drop.TXNoEndpoint, 1)
+		t.dropForPeer(p, drop.TXNoEndpoint, 1)
 		return
 	}
 	n := copy(t.slots[0][wire.DataHeaderLen:], plain)
-	t.single(t.slots[0], n, p, keys, source)
+	t.enqueueSingle(t.slots[0], n, p, keys, source)
 	t.flush()
 }

@@ -35,7 +35,7 @@ func filled(lanes int, factor uint64) *Stats {
 	return s
 }
 
-func TestEveryCounterGoesOnWhereAnotherEngineLeft(t *testing.T) {
+func TestCountersContinueFromPreviousEngine(t *testing.T) {
 	got := filled(2, 1)
 	got.add(filled(2, 1))
 	if diff := cmp.Diff(filled(2, 2), got); diff != "" {
@@ -43,7 +43,7 @@ func TestEveryCounterGoesOnWhereAnotherEngineLeft(t *testing.T) {
 	}
 }
 
-func TestCountersOfLanesThatAreNotThereAreLeftOut(t *testing.T) {
+func TestCountersOfMissingLanesAreIgnored(t *testing.T) {
 	r := newRig(t)
 	n := len(r.engine.lanes)
 	before := filled(n+1, 1)
@@ -54,11 +54,11 @@ func TestCountersOfLanesThatAreNotThereAreLeftOut(t *testing.T) {
 	}
 }
 
-func TestAPeersCountersGoOnToo(t *testing.T) {
+func TestPeerCountersContinueFromPreviousEngine(t *testing.T) {
 	want := PeerTraffic{RxBytes: 1, TxBytes: 2, Packets: PeerPackets{Rx: 3, Tx: 4, RxDrops: 5, TxDrops: 6}}
 	r := newRig(t)
 	r.peer.Resume(want)
-	if got := r.peer.Counted(); got != want {
+	if got := r.peer.Totals(); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
