@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package engine is the fast path: the loops that carry trains between the queues of one TUN and the lanes of one
-// underlay port. It knows sessions and routes, and nothing of handshakes, timers or configuration: whatever is not a
-// data message of a live session goes to the Control and Owner interfaces, which the device implements.
-//
-// Concurrency: each lane has one transmit and one receive goroutine. They share no lock; sessions, routes and peers
-// are read through atomic pointers. In steady state neither allocates.
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -28,14 +23,14 @@ import (
 // Clock returns monotonic nanoseconds since an arbitrary start. Lanes read it once per batch.
 type Clock func() int64
 
-// NewClock returns the clock of a process: nanoseconds since now, never 0, which stands for "never" elsewhere.
+// NewClock returns a clock in nanoseconds since the call. It never returns 0, which means "never" elsewhere.
 func NewClock() Clock {
 	start := time.Now()
 	return func() int64 { return int64(time.Since(start)) + 1 }
 }
 
-// BootClock returns the clock of the machine, which goes on while it is suspended (CLOCK_BOOTTIME), as the in-kernel
-// WireGuard's does: a session must not outlive its time because the lid was closed.
+// BootClock returns CLOCK_BOOTTIME, which advances during suspend. The in-kernel WireGuard uses it too: a session must expire
+// in time even if the machine was suspended.
 func BootClock() Clock {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
@@ -43,39 +38,39 @@ func BootClock() Clock {
 	}
 	return func() int64 {
 		var ts unix.Timespec
-		_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // it worked before, and has no other way to fail
+		_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // the call above has succeeded, and nothing else can fail
 		return ts.Nano()
 	}
 }
 
-// Control takes what lanes receive and cannot handle. It must not block.
+// Control takes the messages of no session from the lanes. It must not block.
 type Control interface {
 	// Handshake takes a handshake or cookie message. msg is valid only during the call.
 	Handshake(msg []byte, from underlay.Endpoint) drop.Reason
 }
 
-// Config is what an Engine is made of; all fields but Begin and Crew are required.
+// Config configures an Engine. All fields except OnLoopStart and Pool are required.
 type Config struct {
 	Device  tun.Device
 	Control Control
 	Clock   Clock
 	Rand    io.Reader // draws receiver indices
-	// OnLoopStart, when set, is called by each goroutine of the lanes before it does anything else, with what it is: "tx0", "rx0".
+	// OnLoopStart, if set, is called first by each goroutine of a lane, with its name: "tx0", "rx0".
 	OnLoopStart func(loop string)
-	// Pool seals and opens trains for lanes that have several at once; nil for none. It must outlive the lanes.
+	// Pool has the workers that seal and open trains for busy lanes; nil for none. It must outlive the lanes.
 	Pool *crew.Crew
 }
 
-// Engine joins one TUN device with the underlay port that is attached at the moment.
+// Engine connects one TUN device with the underlay port that is attached.
 type Engine struct {
 	cfg      Config
 	lanes    []*lane
 	Sessions *session.Table[*Session]
 	Routes   peer.AllowedIPs[*Peer]
-	// SlowDrops counts drops that happen away from the lanes, in handshakes and staging.
+	// SlowDrops counts the drops outside the lanes, in handshakes and staging.
 	SlowDrops drop.Counters
 	slow      slowLane
-	before    *Stats // of another engine; nil for none
+	before    *Stats // counters of a previous engine; nil for none
 
 	mu       sync.Mutex // serialises Attach and Detach
 	port     underlay.Port
@@ -94,16 +89,16 @@ func New(cfg Config) *Engine {
 	return e
 }
 
-// DefaultMTU is the TUN's MTU until the device says otherwise: 1500 less 80 for the largest encapsulation (IPv6).
+// DefaultMTU is the TUN's MTU until SetMTU is called: 1500 less 80 for the largest encapsulation (IPv6).
 const DefaultMTU = 1420
 
-// SetMTU tells the engine the TUN's MTU, beyond which messages are not padded.
+// SetMTU sets the TUN's MTU. Padding does not exceed it.
 func (e *Engine) SetMTU(mtu int) { e.padLimit.Store(int64(mtu)) }
 
 // Lanes returns the number of lanes.
 func (e *Engine) Lanes() int { return len(e.lanes) }
 
-// Start begins to read the TUN. It must be called once.
+// Start starts to read the TUN. Call it once.
 func (e *Engine) Start() {
 	for _, l := range e.lanes {
 		e.tx.Go(func() {
@@ -113,26 +108,26 @@ func (e *Engine) Start() {
 	}
 }
 
-// loopStarted calls Config.OnLoopStart for one loop of a lane.
+// loopStarted calls Config.OnLoopStart for one goroutine of a lane.
 func (e *Engine) loopStarted(direction string, l *lane) {
 	if e.cfg.OnLoopStart != nil {
 		e.cfg.OnLoopStart(direction + strconv.Itoa(l.index))
 	}
 }
 
-// Wait blocks until all transmit loops have ended, which they do when the TUN device is closed or deleted.
+// Wait blocks until all transmit goroutines have ended. They end when the TUN device is closed or deleted.
 func (e *Engine) Wait() { e.tx.Wait() }
 
-// Attach begins to use port, which must have as many lanes as the engine, and to receive from it. On success the
-// engine owns the port: Detach closes it.
+// Attach starts to send to port and to receive from it. The port must have as many lanes as the engine. On success the
+// engine owns the port, and Detach closes it.
 func (e *Engine) Attach(port underlay.Port) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if port.Lanes() != len(e.lanes) {
-		return fmt.Errorf("attaching a port of %d lanes to an engine of %d", port.Lanes(), len(e.lanes))
+		return fmt.Errorf("attaching port: it has %d lanes, want %d", port.Lanes(), len(e.lanes))
 	}
 	if e.port != nil {
-		return fmt.Errorf("attaching a port: another one is attached")
+		return errors.New("attaching port: another port is attached")
 	}
 	e.port = port
 	e.slow.attach(port)
@@ -148,8 +143,8 @@ func (e *Engine) Attach(port underlay.Port) error {
 	return nil
 }
 
-// Detach stops using the attached port, closes it, and waits until no lane receives from it. Without a port, what the
-// TUN has to send is dropped (drop.TXDown).
+// Detach closes the attached port and waits until no lane receives from it. Without a port, packets from the TUN are
+// dropped (drop.TXDown).
 func (e *Engine) Detach() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -164,7 +159,7 @@ func (e *Engine) Detach() error {
 	e.rx.Wait()
 	e.port = nil
 	if err != nil {
-		return fmt.Errorf("closing the port: %w", err)
+		return fmt.Errorf("closing port: %w", err)
 	}
 	return nil
 }

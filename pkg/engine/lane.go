@@ -14,22 +14,21 @@ import (
 // padLimit is the TUN's MTU, read once per batch.
 type padLimit = atomic.Int64
 
-// lane is one share of the flows: a TUN queue and the underlay lane of the same number. Its transmit and receive
-// sides share nothing but the counters.
+// lane is a TUN queue and the underlay lane with the same number. Its transmit and receive goroutines share only the counters.
 type lane struct {
 	engine *Engine
 	index  int
 	queue  tun.Queue
 	conn   atomic.Pointer[underlay.Lane] // nil while detached
 	stats  laneCounters
-	// What others may do for either direction.
+	// Jobs of each direction that workers may run.
 	sealJobs, openJobs *crew.JobRing
 }
 
 const (
-	// maxJobs is how many trains each direction of a lane may have on its desk.
+	// maxJobs is the largest number of trains in the job ring of each direction.
 	maxJobs = 8
-	// minSealBytes is how much is worth being sealed on another core, in bytes of messages.
+	// minSealBytes is the least number of message bytes for which sealing on another core pays.
 	minSealBytes = 8 << 10
 )
 
@@ -37,17 +36,17 @@ func newLane(e *Engine, index int, q tun.Queue, c *crew.Crew) *lane {
 	return &lane{engine: e, index: index, queue: q, sealJobs: c.NewJobRing(maxJobs), openJobs: c.NewJobRing(maxJobs)}
 }
 
-// laneCounters is written by the lane's two goroutines, at most a few times per batch, and read by Stats.
+// laneCounters counts packets and drops. The lane's goroutines write it a few times per batch, and Stats reads it.
 type laneCounters struct {
 	tx, rx directionCounters
 	drops  drop.Counters
 }
 
-// directionCounters counts one direction of a lane. A train is one element at the TUN; a run one at the underlay.
+// directionCounters counts one direction of a lane. Trains are counted at the TUN, and runs at the underlay.
 type directionCounters struct {
 	packets, bytes, trains, runs atomic.Uint64
 	sizes                        sizeCounters
-	_                            [96]byte // the two directions belong to two goroutines
+	_                            [96]byte // the two directions are written by two goroutines
 }
 
 func (d *directionCounters) add(packets, bytes, trains, runs int) {

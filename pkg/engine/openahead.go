@@ -10,12 +10,13 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
 
-// maxOpenMessages bounds the messages of a train that is opened ahead: arrival.summed has a bit for each, and no way in makes longer ones.
+// maxOpenMessages bounds the messages of a train that is opened ahead: openJob.checksumOK has a bit for each, and no underlay
+// receives longer ones.
 const maxOpenMessages = underlay.MaxCoalesced
 
-// lookahead is those trains of the line that are on the lane's desk, to be decrypted before the lane comes to them. All that
-// keeps an order (the replay window, merging, writing) is left to the lane. So is the payload, but for the copy that the kernel
-// makes: fetched back from another core's cache, it would cost the lane as much as opening it.
+// lookahead is the trains of the rxQueue that are in the lane's job ring, where workers decrypt them before the lane handles
+// them. The lane does everything that depends on order: the replay window, merging, writing. Workers also sum the payload,
+// so that only the kernel's copy reads it again: fetching it from another core's cache costs the lane as much as opening it.
 type lookahead struct {
 	jobs      [maxJobs]openJob // a ring
 	submitted uint
@@ -23,17 +24,17 @@ type lookahead struct {
 	enabled   bool
 }
 
-// openJob is one train that was received.
+// openJob is the decryption of one received train.
 type openJob struct {
 	datagrams  *underlay.Datagrams // ring its place in the line
 	session    *Session
 	keys       *session.Keypair
 	now        int64
 	opened     []session.Message
-	checksumOK uint64 // bit i: the checksums of the packet in opened[i] are right
+	checksumOK uint64 // bit i: the checksums of the packet in opened[i] are correct
 }
 
-// Run decrypts the train in place and sums its packets; it implements crew.Job.
+// Run decrypts the train in place and verifies the checksums of its packets; it implements workpool.Job.
 func (a *openJob) Run(s *session.Scratch) {
 	d := a.datagrams
 	n := a.keys.DecryptTrain(s, a.now, d.Buf[:d.N], d.SegSize, a.opened[:maxOpenMessages])
@@ -46,11 +47,11 @@ func (a *openJob) Run(s *session.Scratch) {
 	}
 }
 
-// reportBacklog tells the desk how many trains wait in the line, beyond the two that a sender sends at once who takes his time, and
-// opens it if workers may help.
+// reportBacklog reports the number of bulk trains that wait, beyond the two that an unhurried sender sends at once. It enables
+// submitAhead if workers may help.
 func (r *receiver) reportBacklog() {
-	desk := r.lane.openJobs
-	if r.ahead.enabled = desk.Available(r.now); !r.ahead.enabled {
+	jobs := r.lane.openJobs
+	if r.ahead.enabled = jobs.Available(r.now); !r.ahead.enabled {
 		return
 	}
 	trains := 0
@@ -59,18 +60,18 @@ func (r *receiver) reportBacklog() {
 			trains++
 		}
 	}
-	desk.ReportBacklog(trains - 2)
-	r.ahead.enabled = trains > 1 && desk.Backlogged()
+	jobs.ReportBacklog(trains - 2)
+	r.ahead.enabled = trains > 1 && jobs.Backlogged()
 }
 
-// submitAhead puts trains on the desk, as many as it holds: those behind element k of the line, which the lane comes to now, if
-// that leaves the time.
+// submitAhead submits trains behind datagram k, which the lane handles now, until the job ring is full. Before a small datagram it does
+// so only if jobs are pending: there is no time to gain otherwise.
 func (r *receiver) submitAhead(k int) {
-	desk := r.lane.openJobs
-	if !r.ahead.enabled || r.at(k).N < bulkThreshold && desk.Pending() == 0 {
+	jobs := r.lane.openJobs
+	if !r.ahead.enabled || r.at(k).N < bulkThreshold && jobs.Pending() == 0 {
 		return
 	}
-	for k++; k < r.count && !desk.Full(); k++ {
+	for k++; k < r.count && !jobs.Full(); k++ {
 		if (r.handled|r.considered)>>k&1 == 0 {
 			r.considered |= 1 << k
 			r.submit(r.at(k))
@@ -78,8 +79,8 @@ func (r *receiver) submitAhead(k int) {
 	}
 }
 
-// submit puts an element on the desk if it is one train of one session's data messages and nothing else. It must be bulk: what
-// is sparse may be handled before older elements, and work is collected in order.
+// submit submits d as a job if it consists of data messages of one session only. It must be bulk: sparse datagrams may be
+// handled before older ones, but jobs are collected in order.
 func (r *receiver) submit(d *underlay.Datagrams) {
 	train := d.Buf[:d.N]
 	if d.N < bulkThreshold || d.Truncated || d.SegSize <= 0 || session.Messages(d.N, d.SegSize) > maxOpenMessages {
@@ -106,7 +107,7 @@ func (r *receiver) submit(d *underlay.Datagrams) {
 	r.lane.openJobs.Submit(a)
 }
 
-// collectAhead delivers an element if it was put on the desk, and reports whether it was.
+// collectAhead delivers d if it was submitted as a job, and reports whether it was.
 func (r *receiver) collectAhead(d *underlay.Datagrams) bool {
 	l := &r.ahead
 	if l.collected == l.submitted || l.jobs[l.collected%maxJobs].datagrams != d {
@@ -116,6 +117,6 @@ func (r *receiver) collectAhead(d *underlay.Datagrams) bool {
 	a := r.lane.openJobs.Collect(&r.scratch).(*openJob)
 	a.keys.AcceptTrain(&r.scratch, d.Buf[:d.N], d.SegSize, a.opened)
 	r.deliver(a.session, a.keys, a.opened, a.checksumOK, d)
-	a.session, a.keys = nil, nil // the peer may be removed before the ring comes round
+	a.session, a.keys = nil, nil // the peer may be removed before the slot is used again
 	return true
 }

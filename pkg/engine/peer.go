@@ -12,17 +12,17 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
-// SlowPath is the slow side of a Peer. Lanes call it at most once per train, and only when something is out of the
-// ordinary. Its methods must not block for long and may be called from several lanes at once.
+// SlowPath handles the rare events of a Peer. Lanes call it at most once per train, and only in exceptional cases. Its
+// methods must not block for long, and several lanes may call them at once.
 type SlowPath interface {
-	// Stage takes an element (see tun.Queue) of so many packets for which there is no usable session; element is valid
-	// only during the call. The owner starts a handshake, or transmits at once if a session has appeared meanwhile.
-	Stage(element []byte, packets int)
-	// Confirm says that the peer has used keys, which are the owner's unconfirmed ones: it may send with them now.
+	// Stage takes a train (see tun.Queue) of the given number of packets, for which there is no usable session. train is
+	// valid only during the call. The slow path starts a handshake, or transmits at once if there is a session by now.
+	Stage(train []byte, packets int)
+	// Confirm reports that the peer has used keys, the unconfirmed key pair: the slow path may send with them now.
 	Confirm(keys *session.Keypair)
-	// Rekey says that a new handshake is due.
+	// Rekey reports that a new handshake is due.
 	Rekey()
-	// Roam says that an authenticated packet came from another endpoint than the current one.
+	// Roam reports an authenticated packet from another endpoint than the current one.
 	Roam(from underlay.Endpoint)
 	// MarkHeard says that Peer.Heard has become true.
 	OnHeard()
@@ -30,50 +30,49 @@ type SlowPath interface {
 	Hello(plain []byte, from underlay.Endpoint) drop.Reason
 }
 
-// Session is what a receiver index leads to: a peer, and the keys once the handshake is complete.
+// Session is the target of a receiver index: a peer, and the keys once the handshake is complete.
 type Session struct {
 	Peer *Peer
 	Keys atomic.Pointer[session.Keypair]
 }
 
-// Peer is what lanes know of a peer. Everything in it is safe for concurrent use.
+// Peer is the state of a peer that lanes use. It is safe for concurrent use.
 type Peer struct {
 	SlowPath SlowPath
-	// Current is the key pair to send with; nil while there is none.
+	// Current is the key pair to send with; nil without a session.
 	Current atomic.Pointer[session.Keypair]
 	// Unconfirmed is a responder's new key pair until the initiator has used it.
 	Unconfirmed atomic.Pointer[session.Keypair]
-	// Endpoint is where to send; nil while unknown. The pointed-to value never changes.
+	// Endpoint is the destination; nil while unknown. The pointed-to value never changes.
 	Endpoint atomic.Pointer[underlay.Endpoint]
 	Activity peer.Activity
-	// Spread is how data messages take their source ports; nil for a peer that is not to be spread to.
+	// Spread selects the source ports of data messages; nil for no spread to this peer.
 	Spread atomic.Pointer[Spread]
-	// Gathered are the source ports, beside its canonical one, from which the peer's messages come without its having
-	// roamed; nil for none.
+	// Gathered are the source ports, besides the canonical one, from which the peer may send without roaming; nil for none.
 	Gathered atomic.Pointer[spread.Ports]
-	// Heard says that an authentic message has come from one of them.
+	// Heard reports whether an authentic message has come from one of them.
 	Heard atomic.Bool
 
-	slow    traffic                       // away from the lanes
-	traffic []atomic.Pointer[laneTraffic] // of each lane, nil until it carries something for the peer
+	slow    traffic                       // outside the lanes
+	traffic []atomic.Pointer[laneTraffic] // of each lane; nil until the lane sends or receives for the peer
 }
 
-// traffic is what was carried for a peer: bytes of WireGuard messages, messages, and those that were dropped.
+// traffic counts a peer's WireGuard messages: bytes, messages, and drops.
 type traffic struct {
 	rx, tx               atomic.Uint64
 	rxPackets, txPackets atomic.Uint64
 	rxDrops, txDrops     atomic.Uint64
 }
 
-// laneTraffic is that of one lane, alone on its cache lines.
+// laneTraffic is the traffic of one lane, on cache lines of its own.
 type laneTraffic struct {
 	traffic
 	_ [80]byte
 }
 
-// NewPeer returns a peer of e for owner. It is reachable only once Routes and Sessions lead to it.
-func (e *Engine) NewPeer(owner SlowPath) *Peer {
-	return &Peer{SlowPath: owner, traffic: make([]atomic.Pointer[laneTraffic], len(e.lanes))}
+// NewPeer returns a peer of e with its slow path. Lanes find it only once Routes and Sessions contain it.
+func (e *Engine) NewPeer(slow SlowPath) *Peer {
+	return &Peer{SlowPath: slow, traffic: make([]atomic.Pointer[laneTraffic], len(e.lanes))}
 }
 
 // Traffic returns the bytes of WireGuard messages received from and sent to the peer.
@@ -88,9 +87,8 @@ func (p *Peer) Traffic() (rx, tx uint64) {
 	return rx, tx
 }
 
-// PeerPackets counts WireGuard messages, from a peer (Rx) and to it (Tx). Those dropped are the peer's own: messages of its
-// session that were refused, or had something in them that was, and messages to it that were given up, or packets before they
-// became such.
+// PeerPackets counts WireGuard messages from a peer (Rx) and to it (Tx). RxDrops counts messages of its sessions that were
+// rejected, or whose inner packet was. TxDrops counts messages and packets to the peer that could not be sent.
 type PeerPackets struct {
 	Rx      uint64 `json:"rx"`
 	Tx      uint64 `json:"tx"`
@@ -120,14 +118,14 @@ func (p *Peer) trafficOf(i int) *traffic {
 		return &p.slow
 	}
 	t := p.traffic[i].Load()
-	if t == nil { // the lane's other direction may be here too
+	if t == nil { // the lane's other direction may do the same now
 		p.traffic[i].CompareAndSwap(nil, new(laneTraffic))
 		t = p.traffic[i].Load()
 	}
 	return &t.traffic
 }
 
-// CountHandshake adds one message of a handshake, which did not pass through a lane: its bytes in its direction, and 0 in the other.
+// CountHandshake counts one handshake message, which bypasses the lanes: rx or tx is its size in bytes, and the other is 0.
 func (p *Peer) CountHandshake(rx, tx int) {
 	p.slow.rx.Add(uint64(rx))
 	p.slow.tx.Add(uint64(tx))

@@ -8,38 +8,38 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
-// runMeta is one run to be: what the engine must know of it until it has been sent.
+// runMeta is the metadata of one run until it has been sent.
 type runMeta struct {
 	peer     *Peer
 	keys     *session.Keypair
-	source   int  // of the port, where the run leaves from
+	source   int  // the source of the port from which the run is sent
 	segSize  int  // bytes of each message but the last
 	segments int  // messages
 	bytes    int  // of all messages
 	inner    int  // bytes of inner packets
-	trains   int  // elements of the TUN
-	closed   bool // nothing may follow: the last message is shorter than the others
+	trains   int  // trains read from the TUN
+	closed   bool // no message may follow, since the last is shorter than the others
 	ecn      packet.ECN
-	// layout is that of a train, which lies in one part; the zero Layout stands for single packets, one to a part.
+	// layout is the layout of a train, which is one buffer. The zero Layout means single packets, one per buffer.
 	layout session.Layout
 
-	first, last int // of pending.parts
-	next        int // run of the same source, none at the end
+	first, last int // indices in pendingRuns.buffers
+	next        int // next run of the same source, noNext at the end
 }
 
-// noNext ends a chain.
+// noNext ends a linked list.
 const noNext = -1
 
-// maxPending bounds the runs of one batch, and their parts.
+// maxPending bounds the runs of one batch, and their buffers.
 const maxPending = txSlots + 8
 
-// pendingRuns is what one batch has to send, in chains: runs of one source in the order they came, each with its parts.
-// Different sources carry different flows, so only the order within a chain matters.
+// pendingRuns holds the runs of one batch in a queue per source, in order of arrival. Different sources carry different flows,
+// so only the order within a queue matters.
 type pendingRuns struct {
 	runs    []runMeta
 	buffers []runBuffer
 	queues  []sourceQueue
-	queueOf [underlay.MaxSources + 1]uint8 // of a source: 1 + index of its chain, 0 for none
+	queueOf [underlay.MaxSources + 1]uint8 // by source: 1 + index of its queue, 0 for none
 }
 
 // runBuffer is one message, or the messages of a train.
@@ -57,10 +57,10 @@ func newPending() pendingRuns {
 	}
 }
 
-// full says that nothing can be added.
+// full reports whether no message can be added.
 func (p *pendingRuns) full() bool { return len(p.buffers) == cap(p.buffers) }
 
-// add appends one part to a run.
+// add appends one buffer to a run.
 func (p *pendingRuns) add(m *runMeta, b []byte) {
 	at := len(p.buffers)
 	p.buffers = append(p.buffers, runBuffer{bytes: b, next: noNext})
@@ -86,8 +86,7 @@ func (p *pendingRuns) open(source int) *runMeta {
 	return &p.runs[at]
 }
 
-// last returns the last run of a source, nil if there is none. Only that one may grow: a message must not overtake
-// another of its flow.
+// last returns the last run of a source, nil if there is none. Only the last run may grow, to keep the order of each flow.
 func (p *pendingRuns) last(source int) *runMeta {
 	c := p.queueOf[source]
 	if c == 0 {
@@ -96,14 +95,14 @@ func (p *pendingRuns) last(source int) *runMeta {
 	return &p.runs[p.queues[c-1].last]
 }
 
-// accepts tells whether a message of n bytes may ride in m: to the same peer under the same keys, with the same ECN, and
-// in a form that UDP_SEGMENT can express.
+// accepts reports whether a message of n bytes fits into m: same peer, same keys, same ECN, and sizes that UDP_SEGMENT can
+// express.
 func (m *runMeta) accepts(peer *Peer, keys *session.Keypair, ecn packet.ECN, n int) bool {
 	return m.peer == peer && m.keys == keys && m.ecn == ecn && !m.closed && n <= m.segSize &&
 		m.segments < underlay.MaxRunSegments && m.bytes+n <= underlay.MaxDatagramRun
 }
 
-// reset forgets all.
+// reset removes all runs.
 func (p *pendingRuns) reset() {
 	for _, c := range p.queues {
 		p.queueOf[c.source] = 0
@@ -111,24 +110,24 @@ func (p *pendingRuns) reset() {
 	p.runs, p.buffers, p.queues = p.runs[:0], p.buffers[:0], p.queues[:0]
 }
 
-// assemble turns what is pending into runs, source by source.
-func (u *txBatch) assemble() {
-	for _, c := range u.pending.queues {
-		for i := c.first; i != noNext; i = u.pending.runs[i].next {
-			u.pushRun(&u.pending.runs[i])
+// assemble builds the runs to send from the pending ones, source by source.
+func (b *txBatch) assemble() {
+	for _, c := range b.pending.queues {
+		for i := c.first; i != noNext; i = b.pending.runs[i].next {
+			b.pushRun(&b.pending.runs[i])
 		}
 	}
 }
 
-// pushRun appends a run and its parts.
-func (u *txBatch) pushRun(m *runMeta) {
-	from := len(u.parts)
-	for i := m.first; i != noNext; i = u.pending.buffers[i].next {
-		u.parts = append(u.parts, u.pending.buffers[i].bytes)
+// pushRun appends a run and its buffers.
+func (b *txBatch) pushRun(m *runMeta) {
+	from := len(b.parts)
+	for i := m.first; i != noNext; i = b.pending.buffers[i].next {
+		b.parts = append(b.parts, b.pending.buffers[i].bytes)
 	}
-	u.runs = append(u.runs, underlay.Run{
-		To: m.peer.Endpoint.Load(), Source: m.source, Parts: u.parts[from:], SegSize: m.segSize, Segments: m.segments,
+	b.runs = append(b.runs, underlay.Run{
+		To: m.peer.Endpoint.Load(), Source: m.source, Parts: b.parts[from:], SegSize: m.segSize, Segments: m.segments,
 		ECN: m.ecn,
 	})
-	u.meta = append(u.meta, m)
+	b.meta = append(b.meta, m)
 }

@@ -18,18 +18,18 @@ import (
 )
 
 const (
-	// rxSlots bounds how many datagrams or coalesced runs may wait in a lane.
+	// rxSlots is the number of datagrams, single or coalesced, that may wait in a lane.
 	rxSlots = maxQueued
-	// maxRunMessages is the most messages a 64 KiB receive can hold: they are at least 32 bytes each.
+	// maxRunMessages is the largest number of messages in a 64 KiB receive buffer: each has at least 32 bytes.
 	maxRunMessages = 65536 / wire.DataOverhead
-	// bulkThreshold is the size from which a received run is worth an immediate write: it fills trains by itself, and what
-	// it holds is still in the cache.
+	// bulkThreshold is the size of a received run, in bytes, from which the lane writes it to the TUN at once: it fills trains
+	// alone, and its contents are still in the cache.
 	bulkThreshold = 16 << 10
-	// quantum is how much bulk is opened before the lane looks at what has come behind it, in bytes: some 50 µs of work.
+	// quantum is the number of bulk bytes that the lane opens before it receives again: some 50 µs of work.
 	quantum = 64 << 10
 )
 
-// receiver is the state of one lane's way in, used by one goroutine.
+// receiver is the receive direction of one lane, used by one goroutine.
 type receiver struct {
 	lane *lane
 	rxQueue
@@ -39,13 +39,13 @@ type receiver struct {
 	routes  routeCache
 	ahead   lookahead
 	now     int64
-	packets int // since the last account
+	packets int // since handleQueued last updated the counters
 	bytes   int
 	trains  int
 	sizes   RunSizes
 }
 
-// newReceiver returns a receiver that takes up to n elements at a time.
+// newReceiver returns a receiver with a queue of n datagrams.
 func newReceiver(l *lane, n int) *receiver {
 	r := &receiver{
 		lane:    l,
@@ -61,17 +61,17 @@ func newReceiver(l *lane, n int) *receiver {
 	return r
 }
 
-// receive carries runs from the underlay to the TUN queue until conn is closed.
+// receive moves packets from the underlay to the TUN queue until conn is closed.
 func (l *lane) receive(conn underlay.Lane) { newReceiver(l, rxSlots).run(conn, conn.TryRecv) }
 
-// run carries what conn receives until it is closed. more is how to receive without waiting; nil if that is not worth it.
-func (r *receiver) run(conn underlay.Receiver, more func([]underlay.Datagrams) int) {
+// run receives from conn until it is closed. tryRecv receives without blocking; nil if that does not pay.
+func (r *receiver) run(conn underlay.Receiver, tryRecv func([]underlay.Datagrams) int) {
 	for {
 		var err error
 		if r.count == 0 {
 			r.count, err = conn.Recv(r.free())
-		} else if more != nil {
-			r.count += more(r.free())
+		} else if tryRecv != nil {
+			r.count += tryRecv(r.free())
 		}
 		switch {
 		case err == nil:
@@ -85,11 +85,11 @@ func (r *receiver) run(conn underlay.Receiver, more func([]underlay.Datagrams) i
 	}
 }
 
-// handleQueued handles what is sparse, and a quantum of the rest.
+// handleQueued handles all sparse datagrams and a quantum of the others.
 func (r *receiver) handleQueued() {
 	r.now = r.lane.engine.cfg.Clock()
 	first := r.sparseFirst()
-	elements := bits.OnesCount64(first)
+	datagrams := bits.OnesCount64(first)
 	for rest := first; rest != 0; rest &= rest - 1 {
 		d := r.at(bits.TrailingZeros64(rest))
 		r.sizes.noteBytes(d.N, d.SegSize)
@@ -100,14 +100,15 @@ func (r *receiver) handleQueued() {
 	}
 	r.handled |= first
 	r.reportBacklog()
-	elements += r.handleOldest()
+	datagrams += r.handleOldest()
 	r.retire()
-	r.lane.stats.rx.add(r.packets, r.bytes, r.trains, elements)
+	r.lane.stats.rx.add(r.packets, r.bytes, r.trains, datagrams)
 	r.lane.stats.rx.sizes.publish(&r.sizes)
 	r.packets, r.bytes, r.trains, r.sizes = 0, 0, 0, RunSizes{}
 }
 
-// sparseFirst is sparse, less what peers have sent that seem to move: where one is, the last of its messages says.
+// sparseFirst returns sparse without the datagrams of peers that seem to roam: the last message must determine the endpoint,
+// so they stay in order.
 func (r *receiver) sparseFirst() uint64 {
 	first := r.sparse()
 	if first == 0 {
@@ -135,8 +136,8 @@ func (r *receiver) sparseFirst() uint64 {
 	return first
 }
 
-// sender returns the peer that d, not authenticated yet, claims to come from, and whether that is known to be elsewhere. It
-// is nil when nobody's data messages are there.
+// sender returns the peer that d claims to come from, before authentication, and whether d came from another endpoint than
+// the known one. It returns nil if d does not begin with a data message of a known session.
 func (r *receiver) sender(d *underlay.Datagrams) (p *Peer, moves bool) {
 	kind, reason := wire.Classify(d.Buf[:d.N])
 	if reason != drop.None || kind != wire.TypeData {
@@ -154,8 +155,8 @@ func (r *receiver) sender(d *underlay.Datagrams) (p *Peer, moves bool) {
 	return s.Peer, at != *known
 }
 
-// handleOldest handles the oldest elements until a quantum of bulk was among them, and returns how many.
-func (r *receiver) handleOldest() (elements int) {
+// handleOldest handles the oldest datagrams up to a quantum of bulk, and returns their number.
+func (r *receiver) handleOldest() (datagrams int) {
 	bulk := 0
 	for k := 0; k < r.count && bulk < quantum; k++ {
 		if r.handled>>k&1 != 0 {
@@ -167,7 +168,7 @@ func (r *receiver) handleOldest() (elements int) {
 			r.handleDatagrams(d)
 		}
 		r.handled |= 1 << k
-		elements++
+		datagrams++
 		r.sizes.noteBytes(d.N, d.SegSize)
 		if d.N >= bulkThreshold {
 			bulk += d.N
@@ -175,11 +176,10 @@ func (r *receiver) handleOldest() (elements int) {
 		}
 	}
 	r.flush()
-	return elements
+	return datagrams
 }
 
-// handleDatagrams cuts what arrived in one piece into messages. Data messages of one session that follow each other are
-// opened together.
+// handleDatagrams splits coalesced datagrams into messages. Consecutive data messages of one session are opened together.
 func (r *receiver) handleDatagrams(d *underlay.Datagrams) {
 	if d.Truncated {
 		r.drop(drop.RXTruncated, 1)
@@ -210,8 +210,8 @@ func (r *receiver) handleDatagrams(d *underlay.Datagrams) {
 	}
 }
 
-// dataRun returns the part of buf, which starts with a data message, whose messages are all for that receiver: type
-// and receiver index are the first eight bytes of each.
+// dataRun returns the longest prefix of buf whose data messages all have the receiver index of the first. Type and receiver
+// index are the first eight bytes of each message.
 func dataRun(buf []byte, size int) []byte {
 	head := binary.LittleEndian.Uint64(buf)
 	end := min(size, len(buf))
@@ -225,7 +225,7 @@ func dataRun(buf []byte, size int) []byte {
 	return buf[:end]
 }
 
-// openRun opens a run of data messages for one receiver index, a part of d, and hands what is inside to the merger.
+// openRun decrypts a run of data messages for one receiver index, part of d, and passes the packets to the merger.
 func (r *receiver) openRun(run []byte, size int, d *underlay.Datagrams) {
 	s, _ := r.lane.engine.Sessions.Lookup(wire.ReceiverIndex(run))
 	var keys *session.Keypair
@@ -240,9 +240,9 @@ func (r *receiver) openRun(run []byte, size int, d *underlay.Datagrams) {
 	r.deliver(s, keys, r.opened[:n], 0, d)
 }
 
-// deliver takes the messages of one run, a part of d, as they were opened. Bit i of summed says that the checksums of the
-// packet in message i are right.
-func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.Message, summed uint64, d *underlay.Datagrams) {
+// deliver passes on the decrypted messages of one run, part of d. Bit i of checksumOK means that the checksums of the packet
+// in message i are correct.
+func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.Message, checksumOK uint64, d *underlay.Datagrams) {
 	authentic, refused, rejected, data, hello := 0, 0, 0, false, false
 	for i := range opened {
 		m := &opened[i]
@@ -262,7 +262,7 @@ func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.M
 			}
 		default:
 			data = true
-			if !r.deliverPacket(m.Plain, s.Peer, d.ECN, summed>>i&1 != 0) {
+			if !r.deliverPacket(m.Plain, s.Peer, d.ECN, checksumOK>>i&1 != 0) {
 				rejected++
 			}
 		}
@@ -278,9 +278,9 @@ func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.M
 	}
 }
 
-// deliverPacket checks one decrypted packet of p and gives it to the merger, or drops it. A mark that its outer header met on the
-// way goes on with it (RFC 6040, section 4.2); like the in-kernel device, ropewalk lets packets pass that cannot bear one.
-func (r *receiver) deliverPacket(plain []byte, p *Peer, outer packet.ECN, summed bool) bool {
+// deliverPacket checks one decrypted packet of p and passes it to the merger, or drops it. It copies a congestion mark of the
+// outer header to the packet (RFC 6040, section 4.2). Like the in-kernel WireGuard, it passes packets that cannot carry one.
+func (r *receiver) deliverPacket(plain []byte, p *Peer, outer packet.ECN, checksumOK bool) bool {
 	n, ok := packet.Length(plain)
 	if !ok {
 		r.drop(drop.RXInnerMalformed, 1)
@@ -296,7 +296,7 @@ func (r *receiver) deliverPacket(plain []byte, p *Peer, outer packet.ECN, summed
 	}
 	r.packets++
 	r.bytes += n
-	if summed {
+	if checksumOK {
 		r.merger.AddSummed(plain)
 	} else {
 		r.merger.Add(plain)
@@ -304,8 +304,8 @@ func (r *receiver) deliverPacket(plain []byte, p *Peer, outer packet.ECN, summed
 	return true
 }
 
-// received notes that authentic messages came in under keys. A hello says in words where the peer is, and may come from
-// a port that is not known yet to be one of the peer's.
+// received updates endpoint, session and timers after authentic messages under keys. A hello names its endpoint explicitly,
+// and may come from a source port that is not known yet, so it does not update the endpoint here.
 func (p *Peer) received(now int64, keys *session.Keypair, data, hello bool, from underlay.Endpoint) {
 	if !hello {
 		p.noteSource(from)
@@ -319,14 +319,14 @@ func (p *Peer) received(now int64, keys *session.Keypair, data, hello bool, from
 	}
 }
 
-// flush writes what the merger holds to the TUN.
+// flush writes the merged packets to the TUN.
 func (r *receiver) flush() {
-	// The error itself says nothing that the count does not: the kernel's reasons are those of a full or closed queue.
+	// The error adds nothing to the count: the kernel rejects packets only if the queue is full or closed.
 	failed, _ := r.merger.Flush(r)
 	r.drop(drop.RXTUNWrite, failed)
 }
 
-// WriteElement writes one merged element to the TUN; it implements offload.Sink.
+// WriteElement writes one merged train to the TUN; it implements offload.Sink.
 func (r *receiver) WriteElement(parts [][]byte) error {
 	r.trains++
 	return r.lane.queue.Write(parts)

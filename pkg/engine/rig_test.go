@@ -274,7 +274,7 @@ func (o *owner) Stage(element []byte, _ int) {
 func (o *owner) Confirm(keys *session.Keypair) { o.confirmed = append(o.confirmed, keys) }
 func (o *owner) Rekey()                        { o.rekeys++ }
 func (o *owner) Roam(from underlay.Endpoint)   { o.roams = append(o.roams, from) }
-func (o *owner) OnHeard()                         { o.heard++ }
+func (o *owner) OnHeard()                      { o.heard++ }
 func (o *owner) Hello(plain []byte, _ underlay.Endpoint) drop.Reason {
 	o.hellos = append(o.hellos, bytes.Clone(plain))
 	return o.refusal

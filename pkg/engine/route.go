@@ -8,7 +8,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/peer"
 )
 
-// routeCache remembers the last lookup: packets of one batch mostly have one destination.
+// routeCache caches the last lookup: most packets of one batch have the same destination.
 type routeCache struct {
 	addr    netip.Addr
 	peer    *Peer

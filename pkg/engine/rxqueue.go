@@ -9,21 +9,21 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
-// maxQueued is the most elements that may wait in a line: done has a bit for each. It also bounds how many others an element
-// can be passed by: what was handled keeps its place until all older ones are.
+// maxQueued is the largest number of datagrams in a queue: handled has a bit for each. It also bounds how many others can
+// pass a datagram, since a handled one keeps its place until all older ones are handled.
 const maxQueued = 64
 
-// rxQueue is the elements that a lane has received and not handled yet, in a ring: while some bulk is being opened, what
-// arrives behind it can be looked at, and what is sparse can go first.
+// rxQueue is a ring of datagrams, single or coalesced, that a lane has received and not handled yet. While the lane opens
+// bulk, later datagrams arrive in the queue, and those of sparse flows are handled first.
 type rxQueue struct {
 	ring       []underlay.Datagrams // at most maxQueued
-	head       int                  // of the oldest element that waits
-	count      int                  // elements that wait, or were handled before an older one
-	handled    uint64               // which of these, the oldest in bit 0, were handled
-	considered uint64               // which were put on the lane's desk, or will not be
+	head       int                  // index of the oldest datagram
+	count      int                  // datagrams that wait, or were handled before an older one
+	handled    uint64               // mask of the handled ones, the oldest in bit 0
+	considered uint64               // mask of those that submitAhead has decided on
 }
 
-// at returns the k-th oldest element.
+// at returns the k-th oldest datagram.
 func (l *rxQueue) at(k int) *underlay.Datagrams {
 	i := l.head + k
 	if i >= len(l.ring) {
@@ -32,7 +32,7 @@ func (l *rxQueue) at(k int) *underlay.Datagrams {
 	return &l.ring[i]
 }
 
-// free returns where the next elements are to be received; it is empty when there is none.
+// free returns the slots for the next datagrams; it is empty when there are none.
 func (l *rxQueue) free() []underlay.Datagrams {
 	if l.count == 0 {
 		l.head = 0
@@ -44,7 +44,7 @@ func (l *rxQueue) free() []underlay.Datagrams {
 	return l.ring[from-len(l.ring) : l.head]
 }
 
-// retire forgets the oldest elements as far as they were handled.
+// retire removes the oldest datagrams up to the first that is not handled.
 func (l *rxQueue) retire() {
 	n := bits.TrailingZeros64(^l.handled)
 	l.handled >>= n
@@ -53,26 +53,25 @@ func (l *rxQueue) retire() {
 	l.count -= n
 }
 
-// sparse tells which elements may be handled before all others, as a mask like done: those of flows that have sent little,
-// when others have sent bulk. A ping would otherwise wait until hundreds of somebody else's packets are opened, as in
-// any queue without flows (RFC 8290, section 1.3). A flow is here what comes from one source; one with bulk stays in its
-// place as a whole.
+// sparse returns a mask, like handled, of the datagrams to handle first: those of sparse flows, if other flows have sent bulk.
+// A ping would otherwise wait until hundreds of packets of other flows are opened, as in any queue without flow isolation
+// (RFC 8290, section 1.3). A flow is everything from one source address and port. A flow with bulk keeps its order.
 func (l *rxQueue) sparse() uint64 {
-	bulk, little := uint64(0), uint64(0)
+	bulk, small := uint64(0), uint64(0)
 	for k := range l.count {
 		switch {
 		case l.handled>>k&1 != 0:
 		case l.at(k).N >= bulkThreshold:
 			bulk |= 1 << k
 		default:
-			little |= 1 << k
+			small |= 1 << k
 		}
 	}
 	if bulk == 0 {
 		return 0
 	}
-	first := little
-	for rest := little; rest != 0; rest &= rest - 1 {
+	first := small
+	for rest := small; rest != 0; rest &= rest - 1 {
 		k := bits.TrailingZeros64(rest)
 		if l.anyFrom(l.at(k).From.Dst, bulk) {
 			first &^= 1 << k
@@ -81,10 +80,10 @@ func (l *rxQueue) sparse() uint64 {
 	return first
 }
 
-// anyFrom tells whether one of the elements came from a source.
-func (l *rxQueue) anyFrom(source netip.AddrPort, elements uint64) bool {
-	for ; elements != 0; elements &= elements - 1 {
-		if l.at(bits.TrailingZeros64(elements)).From.Dst == source {
+// anyFrom reports whether one of the datagrams in a mask came from source.
+func (l *rxQueue) anyFrom(source netip.AddrPort, mask uint64) bool {
+	for ; mask != 0; mask &= mask - 1 {
+		if l.at(bits.TrailingZeros64(mask)).From.Dst == source {
 			return true
 		}
 	}

@@ -2,11 +2,11 @@
 
 package engine
 
-// A lane that has more to send than it has sealed reads ahead: its units stand in line on its desk, where workers find them,
-// and leave in the order in which they were read. Nothing here runs while the desk is closed or the TUN queue empty.
+// A lane with a backlog reads ahead: its batches are jobs in its job ring, which workers seal, and are sent in the order in
+// which they were read. This code does not run while the job ring is unavailable or the TUN queue is empty.
 
-// readMore has what has come behind the unit that is being filled follow it, and returns false if there is nothing or nobody to
-// help. A unit that others may seal goes on the desk.
+// readMore reads trains that have arrived since the last read, after it has sent the current batch or submitted it as a job.
+// It returns false if there are none, or if workers may not help.
 func (t *transmitter) readMore() bool {
 	switch {
 	case !t.jobs.Available(t.now) || t.bytes() < minSealBytes:
@@ -21,8 +21,8 @@ func (t *transmitter) readMore() bool {
 	return n > 0
 }
 
-// submitAndRead puts the unit that is being filled on the desk, and fills another. It returns false, and does nothing, if nothing
-// has come behind it.
+// submitAndRead submits the current batch as a job and starts another. It returns false, and does nothing, if no trains have
+// arrived.
 func (t *transmitter) submitAndRead() bool {
 	next := t.spareBatch()
 	n := t.lane.queue.TryRead(next.bufs, next.sizes)
@@ -31,51 +31,51 @@ func (t *transmitter) submitAndRead() bool {
 		t.spares = append(t.spares, next)
 		return false
 	}
-	u := t.txBatch
+	b := t.txBatch
 	t.txBatch = next
-	t.submit(u)
+	t.submit(b)
 	t.addTrains(n)
 	t.sendSealed()
 	return true
 }
 
-// spareBatch returns a unit that nobody uses. There are never more than the desk holds and two.
+// spareBatch returns an unused batch. There are at most two more batches than the job ring holds.
 func (t *transmitter) spareBatch() *txBatch {
 	last := len(t.spares) - 1
 	if last < 0 {
 		return newTxBatch(txSlots)
 	}
-	u := t.spares[last] // arenaUsed last, and perhaps still in the cache
+	b := t.spares[last] // the last used, perhaps still in the cache
 	t.spares = t.spares[:last]
-	return u
+	return b
 }
 
-// submit puts a unit on the desk, and collects the oldest if there is no room.
-func (t *transmitter) submit(u *txBatch) {
-	t.prepare(u)
+// submit submits a batch as a job. It collects the oldest first if the ring is full.
+func (t *transmitter) submit(b *txBatch) {
+	t.prepare(b)
 	if t.jobs.Full() {
 		t.collect()
 	}
-	t.jobs.Submit(u)
+	t.jobs.Submit(b)
 }
 
-// sendSealed sends those units at the front of the line that are sealed.
+// sendSealed sends the oldest batches as far as they are sealed.
 func (t *transmitter) sendSealed() {
 	for t.jobs.OldestDone() {
 		t.collect()
 	}
 }
 
-// collect sends the unit at the front of the line.
+// collect waits for the oldest batch and sends it.
 func (t *transmitter) collect() {
-	u := t.jobs.Collect(&t.scratch).(*txBatch)
-	t.send(u)
-	if u != t.txBatch {
-		t.spares = append(t.spares, u)
+	b := t.jobs.Collect(&t.scratch).(*txBatch)
+	t.send(b)
+	if b != t.txBatch {
+		t.spares = append(t.spares, b)
 	}
 }
 
-// flush seals and sends all, in order, and forgets it.
+// flush seals and sends all batches in order.
 func (t *transmitter) flush() {
 	switch {
 	case t.jobs.Pending() == 0:

@@ -12,25 +12,25 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
 
-// slowLane sends what no lane can: keepalives and hellos, and packets that waited for a session. It is a transmitter of
-// its own over the port's SendRun, under a lock. It also receives the port's strays.
+// slowLane sends keepalives, hellos, and packets that waited for a session. It has a transmitter of its own over the port's
+// SendRun, under a lock. It also receives from the port's secondary ports.
 type slowLane struct {
 	lane *lane
 	mu   sync.Mutex
-	tx   *transmitter // made on first use
+	tx   *transmitter // created on first use
 }
 
-// secondarySlots is how many stray datagrams one receive call may return: there are none, unless a peer that does not gather
-// is spread to.
+// secondarySlots is the number of datagrams per receive call on the secondary ports. They receive nothing unless a peer
+// answers to them, which happens when spread is forced towards a peer that does not gather.
 const secondarySlots = 4
 
-// injector writes strays to a queue beside its lane.
+// injector writes packets from secondary ports to a queue that its lane also uses.
 type injector struct{ tun.Queue }
 
 // Write implements tun.Queue.
 func (q injector) Write(parts [][]byte) error { return q.Inject(parts) }
 
-// portLane makes a Lane of a Port's SendRun. Only Send is ever called.
+// portLane adapts a Port's SendRun to the Lane interface. Only Send is called.
 type portLane struct {
 	underlay.Lane
 	port underlay.Port
@@ -47,7 +47,7 @@ func (s portLane) Send(runs []underlay.Run) (failed int) {
 	return failed
 }
 
-// attach makes port the one to send to; nil for none.
+// attach sets the port to send to; nil for none.
 func (s *slowLane) attach(port underlay.Port) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,22 +63,22 @@ func (s *slowLane) attach(port underlay.Port) {
 func (s *slowLane) transmitter(e *Engine) *transmitter {
 	if s.tx == nil {
 		s.tx = newTransmitter(s.lane, 1)
-		s.tx.drops = &e.SlowDrops // Stats knows no lane of this number
-		s.tx.flows = nil          // the lane that staged a packet has noted its flow
+		s.tx.drops = &e.SlowDrops // the slow lane is not among the lanes of Stats
+		s.tx.flows = nil          // the lane that staged a packet has recorded its flow
 	}
 	s.tx.now = e.cfg.Clock()
 	s.tx.mtu = int(e.padLimit.Load())
 	return s.tx
 }
 
-// Transmit sends one element (see tun.Queue) to p under keys, away from the lanes, whatever the routes say. Elements
-// of one caller leave in order. What cannot be sent is counted.
-func (e *Engine) Transmit(p *Peer, keys *session.Keypair, element []byte) {
+// Transmit sends one train (see tun.Queue) to p under keys, outside the lanes and without a route lookup. Trains of one
+// caller leave in order. Packets that cannot be sent are counted.
+func (e *Engine) Transmit(p *Peer, keys *session.Keypair, train []byte) {
 	e.slow.mu.Lock()
 	defer e.slow.mu.Unlock()
 	t := e.slow.transmitter(e)
 	slot := t.slots[0]
-	n := copy(t.bufs[0], element)
+	n := copy(t.bufs[0], train)
 	switch {
 	case !t.parse(slot[headroom : headroom+n]):
 	case p.Endpoint.Load() == nil:
@@ -89,7 +89,7 @@ func (e *Engine) Transmit(p *Peer, keys *session.Keypair, element []byte) {
 	}
 }
 
-// DropForPeer counts n messages to p, or packets that were to become such, that were dropped away from the lanes.
+// DropForPeer counts n messages or packets to p that were dropped outside the lanes.
 func (e *Engine) DropForPeer(p *Peer, why drop.Reason, n int) {
 	e.SlowDrops.Add(why, n)
 	p.slow.txDrops.Add(uint64(n))
@@ -98,13 +98,13 @@ func (e *Engine) DropForPeer(p *Peer, why drop.Reason, n int) {
 // SendKeepalive sends p an empty message under keys.
 func (e *Engine) SendKeepalive(p *Peer, keys *session.Keypair) { e.sendControl(p, keys, 0, nil) }
 
-// SendHello sends p a hello (wire.AppendHello) under keys, from that source of the port. For the timers it is a keepalive: it
-// asks for no answer.
+// SendHello sends p a hello (wire.AppendHello) under keys, from the given source of the port. The timers treat it as a
+// keepalive, which needs no answer.
 func (e *Engine) SendHello(p *Peer, keys *session.Keypair, source int, hello []byte) {
 	e.sendControl(p, keys, source, hello)
 }
 
-// sendControl sends p one message that is no packet.
+// sendControl sends p one message that is not an IP packet.
 func (e *Engine) sendControl(p *Peer, keys *session.Keypair, source int, plain []byte) {
 	e.slow.mu.Lock()
 	defer e.slow.mu.Unlock()

@@ -10,19 +10,19 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
-// flowsLog2 gives each lane's flow table 4,096 entries: 32 KiB, which stay in the cache.
+// flowsLog2 is the size of each lane's flow table: 4,096 entries, 32 KiB, which stay in the cache.
 const flowsLog2 = 12
 
-// Spread is how data messages to one peer take their source ports. It does not change; Peer.Spread is replaced. A flow
-// whose source is not among the new ones leaves it when it pauses.
+// Spread selects the source ports of data messages to one peer. It is immutable; Peer.Spread is replaced. A flow whose source
+// is not among the new ones keeps it until the flow pauses.
 type Spread struct {
 	sources []uint8
 	loads   *spread.Loads
 }
 
 // NewSpread returns a Spread over the given sources of the port (underlay.Port.OpenSource), at most spread.MaxPorts.
-// Without any, everything leaves from the canonical port, but flows are noted, so that none overtakes itself when it is
-// spread later.
+// Without any, all messages leave from the canonical port, but flows are recorded, so that none is reordered when spread
+// starts later.
 func NewSpread(sources []uint8) *Spread {
 	if len(sources) == 0 {
 		return &Spread{}
@@ -30,10 +30,10 @@ func NewSpread(sources []uint8) *Spread {
 	return &Spread{sources: sources, loads: spread.NewLoadsOf(sources, rand.Uint32())}
 }
 
-// Sources are the sources in lane order. They must not be changed.
+// Sources returns the sources in lane order. The caller must not modify them.
 func (s *Spread) Sources() []uint8 { return s.sources }
 
-// chooseSource returns where the parsed element, for p, leaves from.
+// chooseSource returns the source for the parsed train to p.
 func (t *transmitter) chooseSource(p *Peer) int {
 	s := p.Spread.Load()
 	switch {
@@ -43,17 +43,17 @@ func (t *transmitter) chooseSource(p *Peer) int {
 		t.flows.Note(t.train.FlowHash(), t.now)
 		return 0
 	}
-	return t.flows.Choose(s.loads, t.train.FlowHash(), t.now, t.train.Len()) // a lane of the table is a source
+	return t.flows.Choose(s.loads, t.train.FlowHash(), t.now, t.train.Len()) // what spread.Loads calls a lane is a source here
 }
 
-// stage notes that the parsed element, for p, leaves from the canonical port when there is a session.
+// stage records the flow of the parsed train to p: once there is a session, it will leave from the canonical port.
 func (t *transmitter) stage(p *Peer) {
 	if p.Spread.Load() != nil {
 		t.flows.Note(t.train.FlowHash(), t.now)
 	}
 }
 
-// noteSource notes that the peer has sent from there.
+// noteSource updates the endpoint after an authentic message from the endpoint from.
 func (p *Peer) noteSource(from underlay.Endpoint) {
 	to := p.Endpoint.Load()
 	if to == nil {
@@ -69,8 +69,8 @@ func (p *Peer) noteSource(from underlay.Endpoint) {
 	}
 }
 
-// canonicalEndpoint returns where a peer, known to be at known, is when it sends from there. gathered tells that it did so from one of
-// the ports that it spreads over; its canonical one is then where it was.
+// canonicalEndpoint returns the endpoint of a peer that has sent from the endpoint from. gathered reports that it came from
+// one of the peer\'s spread source ports. The canonical port is then that of known.
 func (p *Peer) canonicalEndpoint(known *underlay.Endpoint, from underlay.Endpoint) (at underlay.Endpoint, gathered bool) {
 	if *known == from {
 		return from, false
@@ -83,7 +83,7 @@ func (p *Peer) canonicalEndpoint(known *underlay.Endpoint, from underlay.Endpoin
 	return from, true
 }
 
-// MarkHeard sets Heard, and tells the owner if it was not set.
+// MarkHeard sets Heard, and calls SlowPath.OnHeard if it was not set.
 func (p *Peer) MarkHeard() {
 	if !p.Heard.Load() && p.Heard.CompareAndSwap(false, true) {
 		p.SlowPath.OnHeard()

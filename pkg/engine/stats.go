@@ -10,17 +10,17 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/drop"
 )
 
-// Stats is a snapshot of an engine. Its JSON form is what the control socket's stats request returns.
+// Stats is a snapshot of an engine. Its JSON form is part of the response to the control socket's stats request.
 type Stats struct {
 	Lanes []LaneStats `json:"lanes"`
 	// SlowDrops is what no lane carried: keepalives, and packets that waited for a session.
 	Slow LaneStats `json:"slow"`
-	// Drops are those of handshakes and staging, by reason; each lane has its own.
+	// Drops counts the drops of handshakes and staging, by reason; those of each lane are in Lanes.
 	Drops map[string]uint64 `json:"drops"`
 }
 
-// LaneStats is a snapshot of one lane. Bytes are those of inner packets. A train is one element at the TUN, of one or
-// more packets; a run is one element at the underlay, of one or more messages.
+// LaneStats is a snapshot of one lane. Bytes count inner packets. A train is one read or write of the TUN, of one or more
+// packets. A run is one GSO send or one coalesced receive at the underlay, of one or more messages.
 type LaneStats struct {
 	TxPackets uint64     `json:"tx_packets"`
 	TxBytes   uint64     `json:"tx_bytes"`
@@ -30,9 +30,9 @@ type LaneStats struct {
 	RxBytes   uint64     `json:"rx_bytes"`
 	RxTrains  uint64     `json:"rx_trains"`
 	RxRuns    uint64     `json:"rx_runs"`
-	TxCrew    crew.Stats `json:"tx_crew"` // of units that were offered to the crew
-	RxCrew    crew.Stats `json:"rx_crew"`
-	// How large the runs were. What is received counts as it came, and what is sent if it could be.
+	TxCrew    crew.Stats `json:"tx_workers"` // jobs submitted to workers
+	RxCrew    crew.Stats `json:"rx_workers"`
+	// Sizes of runs. Received runs count as they arrived, and sent runs if they could be sent.
 	TxRunSizes RunSizes          `json:"tx_run_sizes"`
 	RxRunSizes RunSizes          `json:"rx_run_sizes"`
 	Drops      map[string]uint64 `json:"drops"`
@@ -62,12 +62,12 @@ func (l *lane) snapshot() LaneStats {
 	}
 }
 
-// sizeClasses is how many sizes of runs are told apart: powers of two, and beyond.
+// sizeClasses is the number of size classes of runs: powers of two, and larger.
 const sizeClasses = 8
 
-// RunSizes says how many messages runs had.
+// RunSizes is a histogram of the number of messages per run.
 type RunSizes struct {
-	// Runs are those of at most 1<<i messages that are not in the class before; the last class has no bound.
+	// Runs[i] counts the runs of at most 1<<i messages that are not in the class before; the last class has no upper bound.
 	Runs     [sizeClasses]uint64 `json:"runs"`
 	Messages uint64              `json:"messages"`
 }
@@ -86,7 +86,7 @@ func (r *RunSizes) note(n int) {
 	r.Messages += uint64(n)
 }
 
-// noteBytes counts a run of n bytes in messages of size bytes; 0 stands for a single one.
+// noteBytes counts a run of n bytes in messages of size bytes; size 0 means a single message.
 func (r *RunSizes) noteBytes(n, size int) {
 	if size <= 0 || n <= size {
 		r.note(1)
@@ -95,13 +95,13 @@ func (r *RunSizes) noteBytes(n, size int) {
 	r.note((n + size - 1) / size)
 }
 
-// sizeCounters are the RunSizes of one direction, which are published once per batch.
+// sizeCounters is the atomic form of RunSizes for one direction, updated once per batch.
 type sizeCounters struct {
 	runs     [sizeClasses]atomic.Uint64
 	messages atomic.Uint64
 }
 
-// publish adds what a batch had.
+// publish adds the sizes of one batch.
 func (c *sizeCounters) publish(batch *RunSizes) {
 	if batch.Messages == 0 {
 		return

@@ -2,13 +2,13 @@
 
 package engine
 
-// Counters of an engine that has left, which another one goes on with: a counter that went back would break graphs.
+// An engine that takes over from another adds the counters of the latter to its own: a counter that decreases breaks graphs.
 
-// Resume adds before, what another engine has counted, to all that Stats returns. It must be called before Start. Lanes beyond
-// those of this engine are left out.
+// Resume adds the counters of a previous engine to all results of Stats. Call it before Start. It ignores lanes that this
+// engine does not have.
 func (e *Engine) Resume(before *Stats) { e.before = before }
 
-// add adds what another engine counted.
+// add adds the counters of a previous engine.
 func (s *Stats) add(before *Stats) {
 	for i := range min(len(s.Lanes), len(before.Lanes)) {
 		s.Lanes[i].add(&before.Lanes[i])
@@ -52,21 +52,21 @@ func addCounts(to, more map[string]uint64) {
 	}
 }
 
-// PeerTraffic is all that an engine has counted for a peer.
+// PeerTraffic is the set of all counters of a peer.
 type PeerTraffic struct {
 	RxBytes uint64      `json:"rx_bytes"`
 	TxBytes uint64      `json:"tx_bytes"`
 	Packets PeerPackets `json:"packets"`
 }
 
-// Totals returns what was counted for the peer.
+// Totals returns all counters of the peer.
 func (p *Peer) Totals() (t PeerTraffic) {
 	t.RxBytes, t.TxBytes = p.Traffic()
 	t.Packets = p.Packets()
 	return t
 }
 
-// Resume adds what another engine has counted for the peer.
+// Resume adds the counters of a previous engine for the peer.
 func (p *Peer) Resume(before PeerTraffic) {
 	p.slow.rx.Add(before.RxBytes)
 	p.slow.tx.Add(before.TxBytes)

@@ -18,21 +18,21 @@ import (
 )
 
 const (
-	// txSlots bounds how many small packets are drained from a TUN queue before they are sent.
+	// txSlots is the number of small packets read from a TUN queue before they are sent.
 	txSlots = 128
-	// headroom puts the packet that follows a virtio-net header 16 bytes into its slot, so that the header of a data
-	// message takes the virtio-net header's place and a single packet is sealed where it was read.
+	// headroom places the packet after a virtio-net header 16 bytes into its slot. The header of a data message then replaces
+	// the virtio-net header, and a single packet is sealed in place.
 	headroom = wire.DataHeaderLen - offload.VnetHdrLen
-	// tailroom leaves room behind the largest element for padding and the authentication tag.
+	// tailroom is the space behind the largest train for padding and the authentication tag.
 	tailroom = 64
 )
 
-// transmitter is the state of one lane's way out, used by one goroutine.
+// transmitter is the send direction of one lane, used by one goroutine.
 type transmitter struct {
 	lane     *lane
 	drops    *drop.Counters
-	*txBatch            // that is being filled
-	spares   []*txBatch // that are neither being filled nor on the desk
+	*txBatch            // the batch that is being filled
+	spares   []*txBatch // unused batches: neither being filled nor in the job ring
 	jobs     *crew.JobRing
 	train    offload.Train
 	scratch  session.Scratch
@@ -42,7 +42,7 @@ type transmitter struct {
 	flows    *spread.Flows
 }
 
-// newTransmitter returns a transmitter that reads up to n elements at a time.
+// newTransmitter returns a transmitter that reads up to n trains at a time.
 func newTransmitter(l *lane, n int) *transmitter {
 	t := &transmitter{
 		lane:    l,
@@ -54,7 +54,7 @@ func newTransmitter(l *lane, n int) *transmitter {
 	return t
 }
 
-// transmit carries trains from the TUN queue to the underlay until the queue is closed.
+// transmit moves trains from the TUN queue to the underlay until the queue is closed.
 func (l *lane) transmit() {
 	t := newTransmitter(l, txSlots)
 	for {
@@ -64,17 +64,17 @@ func (l *lane) transmit() {
 			t.sendBatch(n)
 		case errors.Is(err, os.ErrClosed):
 			return
-		default: // one packet that virtio cannot express must not stop the lane
+		default: // a packet that virtio-net cannot describe must not stop the lane
 			t.drop(drop.TXTUNRead, 1)
 			time.Sleep(errorPause)
 		}
 	}
 }
 
-// errorPause keeps a lane whose edge gives nothing but errors from taking a whole core.
+// errorPause keeps a lane from using a whole core when its TUN queue or underlay fails repeatedly.
 const errorPause = time.Millisecond
 
-// sendBatch sends the first n elements read, and what has come behind them meanwhile if somebody may help.
+// sendBatch sends the first n trains read. If workers may help, it also sends the trains that have arrived meanwhile.
 func (t *transmitter) sendBatch(n int) {
 	t.addTrains(n)
 	for t.readMore() {
@@ -82,7 +82,7 @@ func (t *transmitter) sendBatch(n int) {
 	t.flush()
 }
 
-// addTrains has the first n elements read become runs.
+// addTrains adds the first n trains read to the batch.
 func (t *transmitter) addTrains(n int) {
 	t.now = t.lane.engine.cfg.Clock()
 	t.mtu = int(t.lane.engine.padLimit.Load())
@@ -91,10 +91,10 @@ func (t *transmitter) addTrains(n int) {
 	}
 }
 
-// addTrain takes one element of the TUN: a packet or a train, behind its virtio-net header.
+// addTrain adds one train of n bytes, which begins with its virtio-net header, to the batch.
 func (t *transmitter) addTrain(slot []byte, n int) {
-	element := slot[headroom : headroom+n]
-	if !t.parse(element) {
+	train := slot[headroom : headroom+n]
+	if !t.parse(train) {
 		return
 	}
 	p := t.routes.lookup(&t.lane.engine.Routes, t.train.Destination())
@@ -108,28 +108,28 @@ func (t *transmitter) addTrain(slot []byte, n int) {
 	}
 	keys := p.Current.Load()
 	if !keys.Usable(t.now) {
-		t.flush() // what came earlier leaves earlier
+		t.flush() // keeps the order
 		t.stage(p)
-		p.SlowPath.Stage(element, t.train.Segments())
+		p.SlowPath.Stage(train, t.train.Segments())
 		return
 	}
 	t.enqueue(slot, p, keys)
 }
 
-// parse reads an element into t.train, and counts it if it is not what it should be.
-func (t *transmitter) parse(element []byte) bool {
-	if len(element) <= offload.VnetHdrLen {
+// parse parses a train into t.train. It counts an invalid one as a drop and returns false.
+func (t *transmitter) parse(train []byte) bool {
+	if len(train) <= offload.VnetHdrLen {
 		t.drop(drop.TXVnetHeader, 1)
 		return false
 	}
 	var hdr offload.VnetHdr
-	hdr.Decode(element)
-	r := t.train.Parse(hdr, element[offload.VnetHdrLen:])
+	hdr.Decode(train)
+	r := t.train.Parse(hdr, train[offload.VnetHdrLen:])
 	t.drop(r, 1)
 	return r == drop.None
 }
 
-// enqueue appends the parsed element, which lies in slot, to what is to be sent to p under keys.
+// enqueue appends the parsed train, which is in slot, to the messages to p under keys.
 func (t *transmitter) enqueue(slot []byte, p *Peer, keys *session.Keypair) {
 	if t.train.Segments() > 1 {
 		t.enqueueTrain(p, keys)
@@ -143,8 +143,8 @@ func (t *transmitter) enqueue(slot []byte, p *Peer, keys *session.Keypair) {
 	}
 }
 
-// enqueueSingle appends one plaintext of n bytes, which lies in its slot with room for the message around it, and returns the
-// run that it rides in; nil if it is too large to be sent.
+// enqueueSingle appends one plaintext of n bytes, which has room for header and tag in its slot. It returns the run of the
+// message, nil if it is too large to send.
 func (t *transmitter) enqueueSingle(slot []byte, n int, p *Peer, keys *session.Keypair, source int) *runMeta {
 	padded := wire.PaddedLen(n, t.mtu)
 	msg := slot[:wire.DataOverhead+padded]
@@ -169,7 +169,7 @@ func (t *transmitter) enqueueSingle(slot []byte, n int, p *Peer, keys *session.K
 	return m
 }
 
-// enqueueTrain lays the packets of a train out in the arena, in as many runs as it takes; usually one.
+// enqueueTrain splits a train into packets in the arena, and appends them as one run, or more if they do not fit.
 func (t *transmitter) enqueueTrain(p *Peer, keys *session.Keypair) {
 	segments, segLen := t.train.Segments(), t.train.SegmentLen()
 	stride := wire.DataOverhead + wire.PaddedLen(segLen, t.mtu)
@@ -198,7 +198,7 @@ func (t *transmitter) enqueueTrain(p *Peer, keys *session.Keypair) {
 	}
 }
 
-// allocate returns n bytes of the arena, n <= arenaLen, and sends what is there if they are not to be had otherwise.
+// allocate returns n bytes of the arena, n <= arenaLen. It sends the batch first if the arena is full.
 func (t *transmitter) allocate(n int) []byte {
 	if t.arenaUsed+n > len(t.arena) || t.pending.full() {
 		t.flush()

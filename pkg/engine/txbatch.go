@@ -9,19 +9,19 @@ import (
 )
 
 const (
-	// arenaLen holds the messages of the trains of one batch: at least one full run and the small ones before it.
+	// arenaLen is the size of the arena, in bytes: at least one full run and the small ones before it.
 	arenaLen = 2 * 65536
-	// cacheStagger keeps slots off each other's cache sets: without it all would start at the same offset of 64 KiB.
+	// cacheStagger spreads the slots over cache sets: without it all would start at the same offset modulo 64 KiB.
 	cacheStagger = 5 * 64
 )
 
-// txBatch is what one read of the TUN brings, a train or a batch of small packets, and all that is needed to send it. It is what
-// a lane seals, or has somebody seal, in one go.
+// txBatch is the result of one read of the TUN, a train or several small packets, with all that is needed to send it. It is
+// one job for sealing, by the lane or a worker.
 type txBatch struct {
 	slots     [][]byte // backing of bufs, with room for the message header in front
-	bufs      [][]byte // what the TUN queue is read into
+	bufs      [][]byte // buffers for TUN reads
 	sizes     []int
-	arena     []byte // where trains are split
+	arena     []byte // buffer for split trains
 	arenaUsed int    // bytes of arena taken
 	pending   pendingRuns
 
@@ -31,8 +31,8 @@ type txBatch struct {
 	spans []sealSpan // all of runs
 }
 
-// sealSpan is runs that are sealed together: a train, or single packets of one session that stand together, whatever their
-// runs, so that they fill the cipher's vector lanes.
+// sealSpan is a span of runs that are sealed in one call: a train, or adjacent single packets of one session. Packets of
+// several runs are sealed together to fill the cipher's vector lanes.
 type sealSpan struct {
 	first, runs int
 	messages    int
@@ -40,9 +40,9 @@ type sealSpan struct {
 	sealed      bool
 }
 
-// newTxBatch returns a unit for up to n elements.
+// newTxBatch returns a batch for up to n trains.
 func newTxBatch(n int) *txBatch {
-	u := &txBatch{
+	b := &txBatch{
 		sizes:   make([]int, n),
 		arena:   make([]byte, arenaLen),
 		pending: newPending(),
@@ -51,11 +51,11 @@ func newTxBatch(n int) *txBatch {
 		parts:   make([][]byte, 0, maxPending),
 		spans:   make([]sealSpan, 0, maxPending),
 	}
-	u.slots, u.bufs = newSlots(n)
-	return u
+	b.slots, b.bufs = newSlots(n)
+	return b
 }
 
-// newSlots cuts one allocation into n read buffers.
+// newSlots splits one allocation into n read buffers.
 func newSlots(n int) (backing, bufs [][]byte) {
 	size := headroom + tun.MaxElement + tailroom
 	size += cacheStagger - size%64
@@ -68,25 +68,25 @@ func newSlots(n int) (backing, bufs [][]byte) {
 	return backing, bufs
 }
 
-// empty says that there is nothing to send.
-func (u *txBatch) empty() bool { return len(u.pending.runs) == 0 }
+// empty reports whether there is nothing to send.
+func (b *txBatch) empty() bool { return len(b.pending.runs) == 0 }
 
-// bytes is the length of all messages.
-func (u *txBatch) bytes() (n int) {
-	for i := range u.pending.runs {
-		n += u.pending.runs[i].bytes
+// bytes returns the length of all messages.
+func (b *txBatch) bytes() (n int) {
+	for i := range b.pending.runs {
+		n += b.pending.runs[i].bytes
 	}
 	return n
 }
 
-// spanAt returns the group that begins with run i.
-func (u *txBatch) spanAt(i int) sealSpan {
-	first := u.meta[i]
+// spanAt returns the span that begins with run i.
+func (b *txBatch) spanAt(i int) sealSpan {
+	first := b.meta[i]
 	g := sealSpan{first: i, runs: 1, messages: first.segments}
 	if first.layout.Segments > 0 {
 		return g
 	}
-	for _, m := range u.meta[i+1:] {
+	for _, m := range b.meta[i+1:] {
 		if m.keys != first.keys || m.layout.Segments > 0 {
 			break
 		}
@@ -96,21 +96,21 @@ func (u *txBatch) spanAt(i int) sealSpan {
 	return g
 }
 
-// Run seals all groups in place; it implements crew.Job. Those whose session has been wiped stay as they are.
-func (u *txBatch) Run(s *session.Scratch) {
-	for i := range u.spans {
-		g := &u.spans[i]
-		m, parts := u.meta[g.first], u.runs[g.first].Parts
+// Run seals all spans in place; it implements workpool.Job. It skips those whose session has been wiped.
+func (b *txBatch) Run(s *session.Scratch) {
+	for i := range b.spans {
+		g := &b.spans[i]
+		m, parts := b.meta[g.first], b.runs[g.first].Parts
 		if m.layout.Segments > 0 {
 			g.sealed = m.keys.SealTrain(s, parts[0], m.layout, g.counter) > 0
-		} else { // the parts of runs that stand together do so in u.parts
+		} else { // the parts of adjacent runs are adjacent in b.parts
 			g.sealed = m.keys.SealEach(s, parts[:g.messages], g.counter)
 		}
 	}
 }
 
-// reset forgets all.
-func (u *txBatch) reset() {
-	u.pending.reset()
-	u.runs, u.meta, u.parts, u.spans, u.arenaUsed = u.runs[:0], u.meta[:0], u.parts[:0], u.spans[:0], 0
+// reset empties the batch.
+func (b *txBatch) reset() {
+	b.pending.reset()
+	b.runs, b.meta, b.parts, b.spans, b.arenaUsed = b.runs[:0], b.meta[:0], b.parts[:0], b.spans[:0], 0
 }
