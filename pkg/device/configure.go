@@ -51,7 +51,7 @@ func (d *Device) Configure(c config.Device) error {
 	return nil
 }
 
-// checkPeers refuses a change that could leave more peers than a device takes.
+// checkPeers returns an error if the change could leave more than MaxPeers peers.
 func (d *Device) checkPeers(c *config.Device) error {
 	n := len(c.Peers)
 	if !c.ReplacePeers {
@@ -68,7 +68,7 @@ func (d *Device) checkPeers(c *config.Device) error {
 	return nil
 }
 
-// clamped returns the key as Curve25519 uses it, which is also what stock devices show.
+// clamped returns the key as Curve25519 uses it. Stock devices report it in this form too.
 func clamped(key *noise.PrivateKey) *noise.PrivateKey {
 	if key == nil || key.IsZero() {
 		return key
@@ -84,12 +84,12 @@ func newIdentity(key *noise.PrivateKey) (*identity, error) {
 	}
 	id, err := noise.NewIdentity(*key)
 	if err != nil {
-		return nil, fmt.Errorf("setting the private key: %w", err)
+		return nil, fmt.Errorf("setting private key: %w", err)
 	}
 	return &identity{Identity: id, checker: noise.NewCookieChecker(id.Public())}, nil
 }
 
-// configurePort changes the listen port and the mark, either of which may be nil to stay.
+// configurePort changes the listen port and the firewall mark; nil leaves a setting unchanged.
 func (d *Device) configurePort(listen *uint16, mark *uint32) error {
 	port := d.port.Load()
 	newMark := d.mark.Load()
@@ -107,7 +107,7 @@ func (d *Device) configurePort(listen *uint16, mark *uint32) error {
 		}
 	case mark != nil && port != nil && *mark != d.mark.Load():
 		if err := port.SetMark(*mark); err != nil {
-			return fmt.Errorf("setting the firewall mark: %w", err)
+			return fmt.Errorf("setting firewall mark: %w", err)
 		}
 	}
 	if err := d.configureListen(listen, newMark); err != nil {
@@ -121,15 +121,15 @@ func (d *Device) configurePort(listen *uint16, mark *uint32) error {
 	return nil
 }
 
-// configureListen sets the port of a device that has none open: one that is down, or whose port was taken when the link
-// came up. The latter comes up with it.
+// configureListen sets the listen port of a device without an open port: the link is down, or the port was busy when the
+// link came up. In the latter case it opens the port.
 func (d *Device) configureListen(listen *uint16, mark uint32) error {
 	switch {
 	case d.up:
 		return nil
 	case listen == nil && d.linkUp:
 		if err := d.bringUp(d.listenPort, mark); err != nil {
-			d.log.Warn("the interface is up, but its listen port is still not to be had", "port", d.listenPort, "error", err)
+			d.log.Warn("opening UDP port failed again, interface stays down", "port", d.listenPort, "error", err)
 		}
 		return nil
 	case listen == nil:
@@ -141,37 +141,37 @@ func (d *Device) configureListen(listen *uint16, mark uint32) error {
 	return d.bringUp(*listen, mark)
 }
 
-// replaceIdentity makes the device another one: sessions of the old identity end.
+// replaceIdentity changes the private key and ends all sessions of the old one.
 func (d *Device) replaceIdentity(key noise.PrivateKey, id *identity) {
 	d.private = key
 	d.identity.Store(id)
 	if id != nil {
-		d.removePeers(d.peers[id.Public()]) // nobody is a peer of himself
+		d.removePeers(d.peers[id.Public()]) // a device cannot be its own peer
 	}
 	for _, p := range d.peers {
 		p.mu.Lock()
-		p.forgetSessions()
+		p.eraseSessions()
 		p.endAttempt()
 		p.setIdentity(id)
 		p.mu.Unlock()
 	}
 }
 
-// setIdentity derives what handshakes between id and the peer need. None is under way. The caller holds mu.
+// setIdentity derives the handshake keys for id and the peer. No handshake may be in flight. The caller holds mu.
 func (p *Peer) setIdentity(id *identity) {
-	p.remote, p.initiator, p.jar = nil, nil, nil
+	p.handshake.remote, p.handshake.initiator, p.handshake.cookies = nil, nil, nil
 	if id == nil {
 		return
 	}
 	remote, err := noise.NewRemote(id.Identity, p.key)
 	if err != nil {
-		p.dev.log.Warn("peer's public key is unusable; it will never connect", "peer", p.key, "error", err)
+		p.dev.log.Warn("peer public key is invalid, no handshake is possible", "peer", p.key, "error", err)
 		return
 	}
-	p.remote = remote
+	p.handshake.remote = remote
 }
 
-// configurePeers applies peers' changes, which cannot fail, in their order.
+// configurePeers applies changes of peers in order. They cannot fail.
 func (d *Device) configurePeers(changes []config.Peer) {
 	var routes []routeChange
 	for i := range changes {
@@ -187,7 +187,7 @@ func (d *Device) configurePeers(changes []config.Peer) {
 	d.configureRoutes(routes)
 }
 
-// configurePeer applies one peer's change but for its allowed IPs, and returns the peer, nil for none.
+// configurePeer applies one change except its allowed IPs, and returns the peer, nil for none.
 func (d *Device) configurePeer(c *config.Peer) *Peer {
 	if id := d.identity.Load(); id != nil && id.Public() == c.PublicKey {
 		return nil // as stock devices do
@@ -220,14 +220,14 @@ func (d *Device) addPeer(key noise.PublicKey) *Peer {
 	return p
 }
 
-// routeChange is what becomes of a peer's allowed IPs.
+// routeChange is a change of one peer's allowed IPs.
 type routeChange struct {
 	lane *engine.Peer
 	to   *config.Peer
 }
 
-// configureRoutes applies all peers' allowed IPs, at once for the lanes. One update for each would copy parts of the table
-// again and again, and leave the copies behind.
+// configureRoutes applies all changes of allowed IPs in one update. One update per peer would copy parts of the table each
+// time, and produce garbage.
 func (d *Device) configureRoutes(changes []routeChange) {
 	if len(changes) == 0 {
 		return
@@ -252,33 +252,33 @@ func (c routeChange) apply(e *peer.Editor[*engine.Peer]) {
 	}
 }
 
-// configure applies what is the peer's own: key, endpoint, keepalive.
+// configure applies a change of preshared key, endpoint and keepalive interval.
 func (p *Peer) configure(c *config.Peer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if c.PresharedKey != nil {
-		p.psk = *c.PresharedKey
+		p.handshake.psk = *c.PresharedKey
 	}
 	if c.Endpoint != nil {
 		at := c.Endpoint.AddrPort
 		to := &underlay.Endpoint{Dst: netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), Scope: c.Endpoint.Scope}
 		if old := p.engine.Endpoint.Swap(to); old != nil && old.Dst != to.Dst {
-			p.askAnew(true)
+			p.renewHello(true)
 		}
 		if p.running {
 			p.updateGuard()
 		}
 	}
-	if c.Keepalive != nil && *c.Keepalive != p.keepalive {
-		p.keepalive = *c.Keepalive
+	if c.Keepalive != nil && *c.Keepalive != p.timers.keepalive {
+		p.timers.keepalive = *c.Keepalive
 		if p.running {
-			p.timers.SetKeepalive(p.keepalive)
-			p.arm(p.dev.clock())
+			p.timers.SetKeepalive(p.timers.keepalive)
+			p.armTimer(p.dev.clock())
 		}
 	}
 }
 
-// removePeers forgets peers; nil ones are none. The caller holds mu.
+// removePeers removes peers and skips nil ones. The caller holds mu.
 func (d *Device) removePeers(list ...*Peer) {
 	list = slices.DeleteFunc(list, func(p *Peer) bool { return p == nil })
 	if len(list) == 0 {

@@ -35,11 +35,11 @@ func TestSocketDropsSurvivePortChange(t *testing.T) {
 		slow  uint64
 	}{
 		{"before there is a port", func() {}, [2]uint64{}, 0},
-		{"with the first port", func() { s.follow(first, 2) }, [2]uint64{1, 0}, 100},
+		{"with the first port", func() { s.setPort(first, 2) }, [2]uint64{1, 0}, 100},
 		{"when it has dropped more", func() { first.lanes[1] = 3 }, [2]uint64{1, 3}, 400},
-		{"while the interface is down", func() { s.follow(nil, 2); first.lanes[0] = 9 }, [2]uint64{1, 3}, 400},
-		{"with the second port", func() { s.follow(second, 2) }, [2]uint64{3, 7}, 1000},
-		{"with one that does not count", func() { s.follow(struct{ underlay.Port }{}, 2) }, [2]uint64{3, 7}, 1000},
+		{"while the interface is down", func() { s.setPort(nil, 2); first.lanes[0] = 9 }, [2]uint64{1, 3}, 400},
+		{"with the second port", func() { s.setPort(second, 2) }, [2]uint64{3, 7}, 1000},
+		{"with one that does not count", func() { s.setPort(struct{ underlay.Port }{}, 2) }, [2]uint64{3, 7}, 1000},
 	} {
 		step.do()
 		stats := engine.Stats{Lanes: []engine.LaneStats{{Drops: map[string]uint64{"rx_auth": 5}}, {Drops: map[string]uint64{}}}}

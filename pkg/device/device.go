@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package device is one WireGuard interface: it applies configuration, owns the peers and their handshakes, timers and
-// staged packets, and gives snapshots. Packets of live sessions never come here; the engine carries them.
-//
-// Concurrency: all exported methods may be called from any goroutine. Locks are taken in the order Device.mu, then
-// Peer.mu; lanes take Peer.mu, and the engine's slow lane behind it, only for packets without a session.
 package device
 
 import (
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -31,13 +25,13 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
-// MaxPeers is how many peers a device takes.
+// MaxPeers is the largest number of peers of a device.
 const MaxPeers = 1 << 16
 
 // ErrTooManyPeers is returned by Configure when a change would exceed MaxPeers.
 var ErrTooManyPeers = fmt.Errorf("too many peers: %w", syscall.E2BIG)
 
-// PortOptions says how the underlay port is to be opened. The lanes are one per TUN queue.
+// PortOptions configures the underlay port. Lanes is the number of TUN queues.
 type PortOptions struct {
 	Port  uint16 // 0 lets the kernel choose
 	Lanes int
@@ -46,17 +40,17 @@ type PortOptions struct {
 	CPUs  config.ReceiveCPUs
 }
 
-// Config is what a Device is made of. Plan, Rand, Wall, Clock and Begin may be nil.
+// Config configures a Device. Plan, Rand, Wall, Clock, OnLoopStart and Pool may be nil.
 type Config struct {
 	TUN      tun.Device
 	OpenPort func(PortOptions) (underlay.Port, error)
 	Log      *slog.Logger
-	Plan     Planner           // nil plans nothing
+	Plan     Planner           // makes port plans for peers; nil for none
 	Rand     io.Reader         // crypto/rand when nil
 	Wall     func() time.Time  // time.Now when nil; used for TAI64N and the time of the last handshake
 	Clock    engine.Clock      // engine.NewClock() when nil
 	Begin    func(loop string) // engine.Config.OnLoopStart
-	Crew     *crew.Crew        // helps lanes that have several trains at once; nil for none. It must outlive the device
+	Crew     *crew.Crew        // workers that help busy lanes; nil for none. It must outlive the device
 }
 
 // Device is one interface.
@@ -73,8 +67,8 @@ type Device struct {
 	mtu         int // of the TUN, 0 before it is known
 	started     bool
 	linkUp      bool // the interface is administratively up
-	up, closed  bool // up: so is the device; without a port it cannot follow the link
-	handingOver bool // its state is wanted at the end
+	up, closed  bool // up: the port is open; it may be closed while the link is up
+	handingOver bool // Leave returns its state at the end
 
 	peersMu sync.RWMutex // guards peers for readers that do not hold mu
 	peers   map[noise.PublicKey]*Peer
@@ -84,9 +78,9 @@ type Device struct {
 	sources         sourcePool
 	selection       laneSelection
 	guard           atomic.Pointer[guardRef]           // nil while there is none
-	mark            atomic.Uint32                      // changed by who holds mu
-	underlayMode    atomic.Uint32                      // config.UnderlayMode, changed by who holds mu
-	cpus            atomic.Pointer[config.ReceiveCPUs] // nil for none, changed by who holds mu
+	mark            atomic.Uint32                      // written under mu
+	underlayMode    atomic.Uint32                      // config.UnderlayMode, written under mu
+	cpus            atomic.Pointer[config.ReceiveCPUs] // nil for none, written under mu
 	port            atomic.Pointer[portRef]            // nil while down
 	handshakes      handshakeQueue
 	tasks           taskQueue
@@ -101,7 +95,7 @@ type Device struct {
 	workers sync.WaitGroup
 }
 
-// Format prints the interface's name, whatever the verb: a Device holds secrets.
+// Format prints the interface's name for every verb: a Device holds secrets.
 func (d *Device) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "device "+d.cfg.TUN.Name()) }
 
 // LogValue logs the interface's name.
@@ -110,7 +104,7 @@ func (d *Device) LogValue() slog.Value { return slog.StringValue(d.cfg.TUN.Name(
 // portRef boxes the interface for atomic.Pointer.
 type portRef struct{ underlay.Port }
 
-// New returns a device over cfg.TUN, which it owns from now on. Start makes it run.
+// New returns a device over cfg.TUN, which it owns from now on. Call Start to run it.
 func New(cfg Config) *Device {
 	if cfg.Rand == nil {
 		cfg.Rand = rand.Reader
@@ -140,7 +134,7 @@ func New(cfg Config) *Device {
 	return d
 }
 
-// Start begins to carry packets as soon as the interface is up. It must be called once.
+// Start starts the device. It sends and receives while the interface is up. Call it once.
 func (d *Device) Start() {
 	d.mu.Lock()
 	d.started = true
@@ -152,10 +146,10 @@ func (d *Device) Start() {
 	go d.supervise()
 }
 
-// Done is closed when the device has ended: after Close, or because the interface was deleted.
+// Done returns a channel that is closed when the device has ended, by Close or because the interface was deleted.
 func (d *Device) Done() <-chan struct{} { return d.done }
 
-// Close deletes the interface, wipes all sessions and waits until all goroutines have ended. It may be called repeatedly.
+// Close deletes the interface, wipes all sessions and waits until all goroutines have ended. Further calls do no harm.
 func (d *Device) Close() {
 	d.mu.Lock()
 	first, started := !d.closed, d.started
@@ -163,7 +157,7 @@ func (d *Device) Close() {
 	d.mu.Unlock()
 	if first {
 		if err := d.cfg.TUN.Close(); err != nil {
-			d.log.Warn("closing the tun device", "error", err)
+			d.log.Warn("closing TUN device failed", "error", err)
 		}
 		if !started {
 			close(d.done)
@@ -172,7 +166,7 @@ func (d *Device) Close() {
 	<-d.done
 }
 
-// supervise follows the interface's state until it is gone, then takes everything down.
+// supervise applies link events until the interface is gone, then stops the device.
 func (d *Device) supervise() {
 	for ev := range d.cfg.TUN.Events() {
 		d.applyLinkEvent(ev)
@@ -186,7 +180,7 @@ func (d *Device) supervise() {
 	}
 	d.mu.Unlock()
 	if err := d.cfg.TUN.Close(); err != nil {
-		d.log.Debug("closing the tun device", "error", err)
+		d.log.Debug("closing TUN device failed", "error", err)
 	}
 	d.engine.Wait()
 	close(d.stop)
@@ -195,113 +189,4 @@ func (d *Device) supervise() {
 		d.log.Info("interface closed", "interface", d.cfg.TUN.Name())
 	}
 	close(d.done)
-}
-
-// applyLinkEvent applies the interface's state: link up opens the port, link down closes it, as the in-kernel device does.
-func (d *Device) applyLinkEvent(ev tun.Event) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return
-	}
-	d.linkUp = ev.Up
-	if ev.MTU != d.mtu {
-		d.mtu = ev.MTU
-		d.engine.SetMTU(ev.MTU)
-		if err := d.cfg.TUN.SetTrainLimit(TrainLimit(ev.MTU)); err != nil {
-			d.log.Warn("setting the train limit; trains may need two sends", "error", err)
-		}
-	}
-	switch {
-	case ev.Up && !d.up:
-		if err := d.bringUp(d.listenPort, d.mark.Load()); err != nil {
-			d.log.Error("bringing the interface up", "port", d.listenPort, "hint", portHint(err), "error", err)
-		}
-	case !ev.Up && d.up:
-		d.down()
-		d.log.Info("interface down")
-	}
-}
-
-// portHint says what to do when the port cannot be opened.
-func portHint(err error) string {
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return "free this port, or set another listen port"
-	case errors.Is(err, syscall.EMFILE):
-		return "raise the limit of open files (ulimit -n)"
-	}
-	return "set the listen port again to retry"
-}
-
-// TrainLimit returns the gso_max_size with which TCP builds the largest trains that still fit one UDP GSO send: the
-// kernel subtracts up to 320 bytes for headers and divides by the segment size (sk_setup_caps, tcp_tso_autosize).
-func TrainLimit(mtu int) int {
-	const kernelHeadroom, tcpHeaders = 400, 52
-	segments := min(underlay.MaxRunSegments, underlay.MaxDatagramRun/max(mtu+32, 64))
-	return min(max(segments*(mtu-tcpHeaders)+kernelHeadroom, 4096), 65536)
-}
-
-// bringUp opens the port and starts all peers. The caller holds mu.
-func (d *Device) bringUp(listen uint16, mark uint32) error {
-	port, err := d.openPort(listen, mark)
-	if err != nil {
-		return err
-	}
-	if err := d.attachPort(port); err != nil {
-		return err
-	}
-	d.up = true
-	d.log.Info("interface up", "port", port.LocalPort())
-	for _, p := range d.peers {
-		p.start()
-	}
-	return nil
-}
-
-func (d *Device) openPort(port uint16, mark uint32) (underlay.Port, error) {
-	p, err := d.cfg.OpenPort(PortOptions{
-		Port: port, Lanes: d.engine.Lanes(), Mark: mark, Mode: config.UnderlayMode(d.underlayMode.Load()), CPUs: d.receiveCPUs(),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("opening UDP port %d: %w", port, err)
-	}
-	return p, nil
-}
-
-// attachPort makes port the one in use, in place of the present one. The caller holds mu.
-func (d *Device) attachPort(port underlay.Port) error {
-	d.closeSources()
-	if err := d.engine.Detach(); err != nil {
-		d.log.Warn("closing the old port", "error", err)
-	}
-	d.socketDrops.follow(nil, d.engine.Lanes())
-	d.resetGuard(port)
-	if err := d.engine.Attach(port); err != nil {
-		d.resetGuard(nil)
-		return errors.Join(err, port.Close())
-	}
-	d.listenPort = port.LocalPort()
-	d.port.Store(&portRef{port})
-	d.socketDrops.follow(port, d.engine.Lanes())
-	d.resetSources()
-	d.resetSelection()
-	d.renewHellos(true)
-	return nil
-}
-
-// down forgets all sessions and closes the port. Peers go first: they have nothing to say that could not be sent. The
-// caller holds mu.
-func (d *Device) down() {
-	d.up = false
-	for _, p := range d.peers {
-		p.stop()
-	}
-	d.closeSources()
-	d.resetGuard(nil)
-	d.port.Store(nil)
-	if err := d.engine.Detach(); err != nil {
-		d.log.Warn("closing the port", "error", err)
-	}
-	d.socketDrops.follow(nil, d.engine.Lanes())
 }

@@ -28,7 +28,7 @@ func Coalesced(now, at int64) int64 { return coalesce(now, at) }
 func (p *Peer) Earlier(t noise.Timestamp) { p.restore(&PeerState{Initiated: Timestamp(t)}) }
 
 // Sign returns the timestamp of the next initiation if the wall clock shows wall.
-func (p *Peer) Sign(wall time.Time) noise.Timestamp { return p.tai.Now(wall) }
+func (p *Peer) Sign(wall time.Time) noise.Timestamp { return p.handshake.clock.Now(wall) }
 
 // Follow applies an event of a device that was not started.
 func (d *Device) Follow(ev tun.Event) { d.applyLinkEvent(ev) }
@@ -81,7 +81,7 @@ func (d *Device) Timers() (n int) {
 	defer d.peersMu.RUnlock()
 	for _, p := range d.peers {
 		p.mu.Lock()
-		if p.timer != nil {
+		if p.timers.timer != nil {
 			n++
 		}
 		p.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"io"
 	"log/slog"
+	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/config"
 	"github.com/ropewalk/ropewalk/pkg/drop"
@@ -18,13 +19,28 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
 
-// identity is who the device is: its key pair, and what it checks incoming handshakes with.
+// handshakeState is the state of the handshakes with one peer. Peer.mu guards it.
+type handshakeState struct {
+	remote    *noise.Remote // nil if there can be no handshake: no private key, or an unusable public key
+	psk       noise.PresharedKey
+	cookies   *noise.CookieJar // nil before the first handshake
+	initiator *noise.Initiator // of attempt
+	attempt   *keyBinding      // our handshake in flight, nil for none
+	clock     noise.Clock      // per peer: a burst to many peers must not advance the timestamps beyond the wall clock
+
+	lastAccepted   noise.Timestamp // of the peer's last accepted initiation
+	lastAcceptedAt int64           // when it was accepted
+	lastSent       noise.Timestamp // of our last initiation
+	completedAt    time.Time       // wall clock time of the last complete handshake
+}
+
+// identity is the device's static key pair and the checker of cookies and MACs for it.
 type identity struct {
 	*noise.Identity
 	checker *noise.CookieChecker
 }
 
-// init handles a handshake or cookie message from the underlay.
+// handleHandshake handles a handshake or cookie message from the underlay.
 func (d *Device) handleHandshake(msg []byte, from underlay.Endpoint) drop.Reason {
 	kind, reason := wire.Classify(msg)
 	if reason != drop.None {
@@ -46,8 +62,8 @@ func (d *Device) handleHandshake(msg []byte, from underlay.Endpoint) drop.Reason
 	return d.handleResponse(msg, from)
 }
 
-// admit decides whether a handshake message is worth its Diffie-Hellman: mac1 always, and under load a cookie and a
-// rate per source address (WireGuard paper §5.3).
+// admit checks whether a handshake message deserves the cost of a Diffie-Hellman operation. It always checks mac1. Under
+// load it also requires a cookie, and limits the rate per source address (WireGuard paper §5.3).
 func (d *Device) admit(id *identity, msg []byte, from underlay.Endpoint) drop.Reason {
 	now := d.clock()
 	mac1, mac2 := id.checker.Check(msg, from.Dst, now)
@@ -68,7 +84,7 @@ func (d *Device) admit(id *identity, msg []byte, from underlay.Endpoint) drop.Re
 func (d *Device) sendCookie(id *identity, msg []byte, from underlay.Endpoint) {
 	var reply wire.CookieReply
 	if err := id.checker.CreateReply(&reply, msg, from.Dst, d.clock(), d.cfg.Rand); err != nil {
-		d.log.Error("creating a cookie reply", "error", err)
+		d.log.Error("creating cookie reply failed, dropping handshake message", "endpoint", from.Dst, "error", err)
 		return
 	}
 	d.engine.SlowDrops.Add(d.send(&from, reply[:]), 1)
@@ -81,14 +97,14 @@ func (d *Device) send(to *underlay.Endpoint, msg []byte) drop.Reason {
 		return drop.TXDown
 	}
 	if err := port.SendTo(to, msg); err != nil {
-		d.log.Debug("sending a handshake message", "endpoint", to.Dst, "error", err)
+		d.log.Debug("sending handshake message failed", "endpoint", to.Dst, "error", err)
 		return drop.TXSendError
 	}
 	return drop.None
 }
 
-// handleCookieReply gives a cookie to the peer whose message it answers. It proves nothing about where the peer is, so it
-// never changes the endpoint.
+// handleCookieReply stores the cookie for the peer whose message the reply answers. A cookie reply proves nothing about the
+// peer's address, so it never changes the endpoint.
 func (d *Device) handleCookieReply(msg []byte) drop.Reason {
 	p := d.byIndex(wire.ReceiverIndex(msg))
 	if p == nil {
@@ -96,13 +112,13 @@ func (d *Device) handleCookieReply(msg []byte) drop.Reason {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.running || p.jar == nil {
+	if !p.running || p.handshake.cookies == nil {
 		return drop.HSBadCookie
 	}
-	return p.jar.ConsumeReply(msg, d.clock())
+	return p.handshake.cookies.ConsumeReply(msg, d.clock())
 }
 
-// byIndex returns the peer that a receiver index of ours belongs to, or nil.
+// byIndex returns the peer of a local receiver index, or nil.
 func (d *Device) byIndex(index uint32) *Peer {
 	s, ok := d.engine.Sessions.Lookup(index)
 	if !ok {
@@ -111,8 +127,8 @@ func (d *Device) byIndex(index uint32) *Peer {
 	return s.Peer.SlowPath.(*Peer)
 }
 
-// handleInitiation answers an initiation of a known peer and derives the session's keys, which stay unconfirmed until
-// the peer uses them.
+// handleInitiation answers the initiation of a known peer and derives the session keys. They stay unconfirmed until the
+// peer uses them.
 func (d *Device) handleInitiation(id *identity, msg []byte, from underlay.Endpoint) drop.Reason {
 	r := noise.NewResponder(id.Identity)
 	defer r.Wipe()
@@ -135,36 +151,36 @@ func (d *Device) handleInitiation(id *identity, msg []byte, from underlay.Endpoi
 		return d.logRefusal(reason, from, key)
 	}
 	if !signed {
-		p.forgetHello(errNoHello)
+		p.resetHello(errNoHello)
 	}
 	p.noteHandshakeMessage(len(msg), from, now)
-	if p.attempt != nil && p.yieldsCrossing(id) {
+	if p.handshake.attempt != nil && p.yieldsCrossing(id) {
 		p.endAttempt()
 	}
 	p.respond(r, signed, now)
 	return drop.None
 }
 
-// yieldsCrossing tells which of two handshakes that crossed is given up: that of the side whose public key is the larger. Stock
-// devices give up theirs on both sides and try again 5 s later; with one that does, ours goes through.
+// yieldsCrossing reports whether our handshake yields to the peer's when the two crossed: the side with the larger public key
+// yields. Stock devices drop theirs on both sides and retry after 5 s. Against one of them, our handshake succeeds.
 func (p *Peer) yieldsCrossing(id *identity) bool {
-	ours := id.Public()
-	return bytes.Compare(p.key[:], ours[:]) < 0
+	local := id.Public()
+	return bytes.Compare(p.key[:], local[:]) < 0
 }
 
-// acceptInitiation authenticates the initiation in r and refuses one that was seen before or comes too soon. It tells whether the
-// peer has signed it as a ropewalk.
+// acceptInitiation authenticates the initiation in r. It rejects a replay, and one that follows the last too soon. signed
+// reports whether the timestamp marks the peer as a ropewalk.
 func (p *Peer) acceptInitiation(r *noise.Responder, now int64) (signed bool, reason drop.Reason) {
-	timestamp, reason := r.Authenticate(p.remote)
+	timestamp, reason := r.Authenticate(p.handshake.remote)
 	switch {
 	case reason != drop.None:
 		return false, reason
-	case !timestamp.After(p.greatest):
+	case !timestamp.After(p.handshake.lastAccepted):
 		return false, drop.HSReplay
-	case p.lastConsumed != 0 && now-p.lastConsumed < peer.HandshakeInitiationRate:
+	case p.handshake.lastAcceptedAt != 0 && now-p.handshake.lastAcceptedAt < peer.HandshakeInitiationRate:
 		return false, drop.HSFlood
 	}
-	p.greatest, p.lastConsumed = timestamp, now
+	p.handshake.lastAccepted, p.handshake.lastAcceptedAt = timestamp, now
 	return timestamp.IsSigned(), drop.None
 }
 
@@ -173,7 +189,7 @@ func (p *Peer) respond(r *noise.Responder, signed bool, now int64) {
 	var msg wire.Response
 	b, err := p.createResponse(r, &msg, now)
 	if err != nil {
-		p.dev.log.Error("creating a response", "peer", p.key, "error", err)
+		p.dev.log.Error("creating handshake response failed, dropping initiation", "peer", p.key, "error", err)
 		p.releaseIndex(b)
 		return
 	}
@@ -181,18 +197,18 @@ func (p *Peer) respond(r *noise.Responder, signed bool, now int64) {
 	p.establish(b, false)
 	p.timers.ResponseSent(now)
 	p.sendHandshake(msg[:], now)
-	p.arm(now)
+	p.armTimer(now)
 	p.dev.handshakeCounts.answered.Add(1)
 	p.dev.log.Debug("handshake answered", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
 }
 
-// createResponse writes the response and returns the session it stands for; on error, what there is of it.
+// createResponse writes the response and returns its session. On error it returns the part that must be released, or nil.
 func (p *Peer) createResponse(r *noise.Responder, msg *wire.Response, now int64) (*keyBinding, error) {
 	b, err := p.reserveIndex()
 	if err != nil {
 		return nil, err
 	}
-	keys, err := r.CreateResponse(msg, b.index, &p.psk, p.dev.cfg.Rand)
+	keys, err := r.CreateResponse(msg, b.index, &p.handshake.psk, p.dev.cfg.Rand)
 	defer keys.Wipe()
 	if err != nil {
 		return b, err
@@ -203,15 +219,15 @@ func (p *Peer) createResponse(r *noise.Responder, msg *wire.Response, now int64)
 	return b, p.cookieJar().AddMACs(msg[:], now)
 }
 
-// cookieJar is what the peer has given us. The caller holds mu.
+// cookieJar returns the cookies that the peer has sent. The caller holds mu.
 func (p *Peer) cookieJar() *noise.CookieJar {
-	if p.jar == nil {
-		p.jar = noise.NewCookieJar(p.remote)
+	if p.handshake.cookies == nil {
+		p.handshake.cookies = noise.NewCookieJar(p.handshake.remote)
 	}
-	return p.jar
+	return p.handshake.cookies
 }
 
-// handleResponse completes a handshake of ours.
+// handleResponse completes a handshake that we initiated.
 func (d *Device) handleResponse(msg []byte, from underlay.Endpoint) drop.Reason {
 	index := wire.ReceiverIndex(msg)
 	p := d.byIndex(index)
@@ -220,20 +236,20 @@ func (d *Device) handleResponse(msg []byte, from underlay.Endpoint) drop.Reason 
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.running || p.attempt == nil || p.attempt.index != index {
+	if !p.running || p.handshake.attempt == nil || p.handshake.attempt.index != index {
 		return drop.HSInvalid
 	}
-	keys, reason := p.initiator.ConsumeResponse(msg, &p.psk)
+	keys, reason := p.handshake.initiator.ConsumeResponse(msg, &p.handshake.psk)
 	defer keys.Wipe()
 	if reason != drop.None {
 		return d.logRefusal(reason, from, p.key)
 	}
 	now := d.clock()
-	b := p.attempt
-	p.attempt = nil
+	b := p.handshake.attempt
+	p.handshake.attempt = nil
 	var err error
 	if b.keys, err = session.NewKeypair(&keys, now); err != nil {
-		d.log.Error("completing a handshake", "peer", p.key, "error", err)
+		d.log.Error("deriving session keys failed, dropping handshake", "peer", p.key, "error", err)
 		p.releaseIndex(b)
 		return drop.HSInvalid
 	}
@@ -244,44 +260,44 @@ func (d *Device) handleResponse(msg []byte, from underlay.Endpoint) drop.Reason 
 	staged := len(p.staged.trains) > 0
 	p.establish(b, true)
 	if !staged {
-		// The responder may not send before it has seen us use the keys.
+		// The responder may not send before we have used the keys.
 		p.dev.engine.SendKeepalive(p.engine, b.keys)
 	}
-	p.initiated(now)
-	p.arm(now)
+	p.helloSessionInitiated(now)
+	p.armTimer(now)
 	return drop.None
 }
 
-// noteHandshakeMessage notes an authenticated handshake message of n bytes. The caller holds mu.
+// noteHandshakeMessage counts an authenticated handshake message of n bytes and updates the endpoint. The caller holds mu.
 func (p *Peer) noteHandshakeMessage(n int, from underlay.Endpoint, now int64) {
 	if to := p.engine.Endpoint.Load(); to == nil || *to != from {
-		p.Roam(from)
+		p.moveEndpoint(from)
 		p.updateGuard()
 	}
 	p.engine.CountHandshake(n, 0)
 	p.engine.Activity.Received(now, false)
 }
 
-// handshakeComplete notes that both sides have a session, and that no other handshake is needed. The caller holds mu.
+// handshakeComplete updates timers and statistics: both sides have the session, and need no other handshake. The caller holds mu.
 func (p *Peer) handshakeComplete(now int64) {
 	p.endAttempt()
 	p.timers.HandshakeComplete(now)
-	level := slog.LevelDebug // every two minutes from then on
-	if p.lastHandshake.IsZero() {
+	level := slog.LevelDebug // rekeys are at debug level, every two minutes
+	if p.handshake.completedAt.IsZero() {
 		level = slog.LevelInfo
 	}
-	p.lastHandshake = p.dev.cfg.Wall()
+	p.handshake.completedAt = p.dev.cfg.Wall()
 	p.dev.log.Log(context.Background(), level, "handshake complete", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
 }
 
-// sendHandshake sends a handshake message to where the peer is. The caller holds mu.
+// sendHandshake sends a handshake message to the peer's endpoint. The caller holds mu.
 func (p *Peer) sendHandshake(msg []byte, now int64) {
 	to := p.engine.Endpoint.Load()
 	if to == nil {
 		p.dropForPeer(drop.TXNoEndpoint, 1)
 		return
 	}
-	p.engine.Activity.Sent(now, false) // before the answer can be there
+	p.engine.Activity.Sent(now, false) // before an answer can arrive
 	if why := p.dev.send(to, msg); why != drop.None {
 		p.dropForPeer(why, 1)
 		return
@@ -289,38 +305,38 @@ func (p *Peer) sendHandshake(msg []byte, now int64) {
 	p.engine.CountHandshake(0, len(msg))
 }
 
-// initiate starts a handshake unless one is under way or was started too recently. In the latter case what is staged
-// must not wait for the next packet to ask. The caller holds mu.
+// initiate starts a handshake unless one is in flight or the last started too recently. In the latter case it schedules one
+// for the staged packets, which must not wait for the next packet. The caller holds mu.
 func (p *Peer) initiate(now int64) {
 	if p.timers.HandshakeWanted(now) {
 		p.sendInitiation(now)
-	} else if p.attempt == nil && len(p.staged.trains) > 0 {
-		p.askAgainAt = now + peer.RekeyTimeout
+	} else if p.handshake.attempt == nil && len(p.staged.trains) > 0 {
+		p.timers.initiateAt = now + peer.RekeyTimeout
 	}
 }
 
-// initiateDeferred is initiate for what has been staged since a handshake was started too recently. The caller holds mu.
+// initiateDeferred runs the handshake that initiate has scheduled, if packets are still staged. The caller holds mu.
 func (p *Peer) initiateDeferred(now int64) {
-	if p.askAgainAt == 0 || now < p.askAgainAt {
+	if p.timers.initiateAt == 0 || now < p.timers.initiateAt {
 		return
 	}
-	p.askAgainAt = 0
+	p.timers.initiateAt = 0
 	if len(p.staged.trains) > 0 {
 		p.initiate(now)
 	}
 }
 
-// sendInitiation sends the first message of a handshake, in place of one that may be in flight. The caller holds mu.
+// sendInitiation sends an initiation, and ends the handshake in flight. The caller holds mu.
 func (p *Peer) sendInitiation(now int64) {
-	if p.engine.Endpoint.Load() == nil || p.remote == nil {
+	if p.engine.Endpoint.Load() == nil || p.handshake.remote == nil {
 		return
 	}
 	p.endAttempt()
 	var msg wire.Initiation
 	b, err := p.createInitiation(&msg, now)
-	p.attempt = b
+	p.handshake.attempt = b
 	if err != nil {
-		p.dev.log.Error("creating an initiation", "peer", p.key, "error", err)
+		p.dev.log.Error("creating handshake initiation failed", "peer", p.key, "error", err)
 		p.endAttempt()
 		return
 	}
@@ -330,35 +346,35 @@ func (p *Peer) sendInitiation(now int64) {
 	p.timers.InitiationSent(now, p.dev.jitter())
 }
 
-// createInitiation writes the initiation and returns the index it bears; on error, what there is of it.
+// createInitiation writes the initiation and returns its receiver index. On error it returns the part that must be released, or nil.
 func (p *Peer) createInitiation(msg *wire.Initiation, now int64) (*keyBinding, error) {
 	b, err := p.reserveIndex()
 	if err != nil {
 		return nil, err
 	}
-	timestamp := p.tai.Now(p.dev.cfg.Wall())
-	p.initiatedAt = timestamp
+	timestamp := p.handshake.clock.Now(p.dev.cfg.Wall())
+	p.handshake.lastSent = timestamp
 	if p.dev.spreading.Load().mode != config.SpreadOff {
 		timestamp = timestamp.Signed()
 	}
-	p.initiator = noise.NewInitiator(p.remote)
-	if err := p.initiator.CreateInitiation(msg, b.index, timestamp, p.dev.cfg.Rand); err != nil {
+	p.handshake.initiator = noise.NewInitiator(p.handshake.remote)
+	if err := p.handshake.initiator.CreateInitiation(msg, b.index, timestamp, p.dev.cfg.Rand); err != nil {
 		return b, err
 	}
 	return b, p.cookieJar().AddMACs(msg[:], now)
 }
 
-// endAttempt gives up the handshake in flight, if any. The caller holds mu.
+// endAttempt ends our handshake in flight, if any. The caller holds mu.
 func (p *Peer) endAttempt() {
-	p.releaseIndex(p.attempt)
-	p.attempt = nil
-	if p.initiator != nil {
-		p.initiator.Wipe()
-		p.initiator = nil
+	p.releaseIndex(p.handshake.attempt)
+	p.handshake.attempt = nil
+	if p.handshake.initiator != nil {
+		p.handshake.initiator.Wipe()
+		p.handshake.initiator = nil
 	}
 }
 
-// jitter returns up to peer.MaxJitter nanoseconds, so that two peers do not initiate at once for ever (paper §6.1).
+// jitter returns up to peer.MaxJitter ns, so that two peers do not initiate at the same time repeatedly (paper §6.1).
 func (d *Device) jitter() int64 {
 	var b [8]byte
 	if _, err := io.ReadFull(d.cfg.Rand, b[:]); err != nil {

@@ -5,270 +5,209 @@ package device
 import (
 	"bytes"
 	"net/netip"
-	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/config"
-	"github.com/ropewalk/ropewalk/pkg/spread"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
 
-const (
-	// helloPause is the least time, in nanoseconds, between two hellos to one peer.
-	helloPause = int64(250 * time.Millisecond)
-	// helloTries is how many hellos a side sends for want of an answer, and helloAgain, in nanoseconds, how far apart.
-	helloTries = 3
-	helloAgain = int64(time.Second)
-	// helloWait is how long, in nanoseconds, an initiator waits for the responder's hello.
-	helloWait = helloTries * helloAgain
-)
-
-// hello is what two ropewalks know of each other. It is renewed with each handshake: the initiator has signed its first
-// message, so the responder says hello, and the initiator answers. A stock peer signs nothing, and is sent nothing.
-// Peer.mu guards it.
-type hello struct {
-	theirs   wire.Hello // the peer's last
-	known    bool       // there is one
-	fresh    bool       // it is of this session
-	none     error      // reason there is none
-	nat      error      // a *natError: what theirs says of the path
-	own      netip.Addr // our address that the peer's last came to
-	plan     []uint16   // the ports that the peer is to use
-	ropewalk bool       // the peer may be sent hellos: it has signed, or sent one
-
-	said     []byte // the last to the peer
-	saidAt   int64  // 0 for never
-	sayAt    int64  // when the next is due, 0 for never
-	tries    int    // how often the peer may still be asked
-	deadline int64  // when it has not answered, 0 for never
-
-	state config.PeerSpread // what was last made of all this
-}
-
-// settled tells that nothing is left to be asked.
-func (s *hello) settled() bool {
-	return s.fresh && (s.theirs.Heard || !s.theirs.Gathers || s.nat != nil)
-}
-
-// next returns when something is due, 0 for never.
-func (s *hello) next() int64 {
-	if s.sayAt != 0 && (s.deadline == 0 || s.sayAt < s.deadline) {
-		return s.sayAt
+// renewHellos restarts the exchange with every peer. moved means that the local endpoint changed. The caller holds mu.
+func (d *Device) renewHellos(moved bool) {
+	for _, p := range d.peers {
+		p.mu.Lock()
+		p.renewHello(moved)
+		p.mu.Unlock()
 	}
-	return s.deadline
 }
 
-// quiet ends what is under way.
-func (s *hello) quiet() { s.sayAt, s.tries, s.deadline = 0, 0, 0 }
-
-// theirPorts are the source ports that the peer says it may use.
-func (s *hello) theirPorts() spread.Ports {
-	return spread.Ports{First: s.theirs.First, Last: s.theirs.Last}
-}
-
-// forgetHello makes the peer one of which nothing is known. The caller holds mu.
-func (p *Peer) forgetHello(none error) {
-	p.hello = hello{none: none, saidAt: p.hello.saidAt, state: p.hello.state}
+// resetHello discards all knowledge of the peer; reason says why there is none. The caller holds mu.
+func (p *Peer) resetHello(reason error) {
+	p.hello = helloExchange{unknown: reason, sentAt: p.hello.sentAt}
 	p.dev.selection.plan(p, netip.Addr{}, nil)
 	p.engine.Heard.Store(false)
-	p.gather()
-	p.apply()
+	p.updateGathered()
+	p.updateSpread()
 }
 
-// renewHellos makes what is known of the path to the peer and, if one of the two has moved, of the one from it, count for
-// nothing. The caller holds mu.
-func (p *Peer) askAnew(moved bool) {
-	s := &p.hello
-	s.theirs.Heard, s.fresh = false, false
+// renewHello discards what the peer confirmed about the path to it and, if either side has moved, what is known about the
+// path from it. Then it queries the peer again, if there is a session. The caller holds mu.
+func (p *Peer) renewHello(moved bool) {
+	x := &p.hello
+	x.remote.Heard = false
 	if moved {
-		s.nat, s.own = nil, netip.Addr{}
+		x.nat, x.localAddr = nil, netip.Addr{}
 		p.engine.Heard.Store(false)
 	}
-	s.quiet()
+	x.handle(helloRenew)
 	switch {
-	case s.known:
+	case x.known:
 	case p.engine.Current.Load() == nil:
-		s.none = errNoSession
+		x.unknown = errNoSession
 	default:
-		s.none = errNoHello
+		x.unknown = errNoHello
 	}
-	p.gather()
-	p.apply()
-	if p.running && s.ropewalk && p.engine.Current.Load() != nil {
-		p.ask(p.dev.clock())
-		p.arm(p.dev.clock())
+	p.updateGathered()
+	p.updateSpread()
+	if p.running && x.ropewalk && p.engine.Current.Load() != nil {
+		p.queryHello(p.dev.clock())
+		p.armTimer(p.dev.clock())
 	}
 }
 
-// confirmed says that a peer which has signed uses the session that it initiated. The caller holds mu.
-func (p *Peer) confirmed(now int64) {
-	p.hello.ropewalk, p.hello.fresh = true, false
-	p.ask(now)
+// helloSessionConfirmed starts the exchange: the peer uses the session that it initiated with a signed initiation. The
+// caller holds mu.
+func (p *Peer) helloSessionConfirmed(now int64) {
+	p.hello.ropewalk = true
+	p.hello.handle(helloConfirmed)
+	p.queryHello(now)
 }
 
-// initiated says that a handshake of ours is complete: if the peer is a ropewalk, it says hello now. The caller holds mu.
-func (p *Peer) initiated(now int64) {
-	s := &p.hello
-	s.fresh = false
-	s.quiet()
-	s.deadline = now + helloWait
-	if !s.known {
-		s.none = errAwaitingHello
+// helloSessionInitiated waits for the peer's hello: our handshake is complete. The caller holds mu.
+func (p *Peer) helloSessionInitiated(now int64) {
+	x := &p.hello
+	x.handle(helloInitiated)
+	x.deadline = now + helloWait
+	if !x.known {
+		x.unknown = errAwaitingHello
 	}
-	p.apply()
+	p.updateSpread()
 }
 
-// ask begins to say hello until there is nothing left to ask. The caller holds mu.
-func (p *Peer) ask(now int64) {
-	s := &p.hello
+// queryHello starts a round of queries. The caller holds mu.
+func (p *Peer) queryHello(now int64) {
 	if p.dev.spreading.Load().mode == config.SpreadOff {
 		return
 	}
-	s.tries = helloTries
-	if !s.known {
-		s.none = errAwaitingHello
-		p.apply()
+	p.hello.handle(helloQuery)
+	if !p.hello.known {
+		p.hello.unknown = errAwaitingHello
+		p.updateSpread()
 	}
-	p.say(now)
+	p.sendHello(now)
 }
 
-// hellos does what is due. The caller holds mu.
-func (p *Peer) hellos(now int64) {
-	s := &p.hello
+// runHelloTimer does what is due at now. The caller holds mu.
+func (p *Peer) runHelloTimer(now int64) {
+	x := &p.hello
 	switch {
-	case s.sayAt != 0 && now >= s.sayAt:
-		p.say(now)
-	case s.deadline == 0 || now < s.deadline:
-	case s.settled():
-		s.deadline = 0
-	case s.tries > 0:
-		p.say(now)
-	case s.fresh: // it says hello, and what leaves from other ports does not reach it
-		s.deadline = 0
-	case p.unanswered():
-		s.deadline = now + helloWait
+	case x.sendAt != 0 && now >= x.sendAt:
+		p.sendHello(now)
+	case x.deadline == 0 || now < x.deadline:
+	case x.tries > 0:
+		p.sendHello(now)
+	case x.state.received(): // the peer sends hellos, but messages from our other source ports do not reach it
+		x.handle(helloTimeout)
+	case p.awaitsFirstMessage():
+		x.deadline = now + helloWait
 	default:
-		p.forgetHello(errNoHello)
+		p.resetHello(errNoHello)
 	}
 }
 
-// unanswered tells that the responder has yet to use the session that we initiated: until then it says no hello. The
-// caller holds mu.
-func (p *Peer) unanswered() bool {
+// awaitsFirstMessage reports whether the responder has not used the session that we initiated. Until then it sends no
+// hello. The caller holds mu.
+func (p *Peer) awaitsFirstMessage() bool {
 	b := p.sessions.current
 	return b != nil && b.keys.Initiator() && !b.keys.Received()
 }
 
-// say sends a hello now, or as soon as the last one is long enough ago. The caller holds mu.
-func (p *Peer) say(now int64) {
-	s := &p.hello
-	if s.saidAt != 0 && now-s.saidAt < helloPause {
-		s.sayAt = s.saidAt + helloPause
+// sendHello sends a hello now, or schedules it helloPause after the last one. The caller holds mu.
+func (p *Peer) sendHello(now int64) {
+	x := &p.hello
+	if x.sentAt != 0 && now-x.sentAt < helloPause {
+		x.sendAt = x.sentAt + helloPause
 		return
 	}
 	keys := p.engine.Current.Load()
 	if !keys.Usable(now) {
-		s.quiet()
+		x.handle(helloSessionExpired)
 		return
 	}
-	h := p.ours()
-	s.said, s.saidAt, s.sayAt = wire.AppendHello(s.said[:0], &h), now, 0
-	if !s.theirs.Heard && s.nat == nil {
-		p.sayFromSource(s.said)
+	h := p.localHello()
+	x.sent, x.sentAt, x.sendAt = wire.AppendHello(x.sent[:0], &h), now, 0
+	if !x.remote.Heard && x.nat == nil {
+		p.sendHelloFromSource(x.sent)
 	}
-	if !s.settled() && s.tries > 0 {
-		s.tries--
-		s.deadline = now + helloAgain
+	if x.tries > 0 {
+		x.querySent(now)
 		h.NoReply = false
 	}
 	p.dev.engine.SendHello(p.engine, keys, 0, wire.AppendHello(nil, &h))
 }
 
-// sayFromSource sends a hello from another port than the canonical one, to see whether it arrives. The caller holds mu.
-func (p *Peer) sayFromSource(hello []byte) {
+// sendHelloFromSource sends a hello from another port than the canonical one, to test whether it arrives. The caller holds mu.
+func (p *Peer) sendHelloFromSource(hello []byte) {
 	if list, _ := p.dev.sources.unplanned(p.dev.spreadPorts()); len(list) > 0 {
 		p.dev.engine.SendHello(p.engine, p.engine.Current.Load(), int(list[0]), hello)
 	}
 }
 
-// ours is what there is to say. The caller holds mu.
-func (p *Peer) ours() wire.Hello {
+// localHello returns the hello to send. The caller holds mu.
+func (p *Peer) localHello() wire.Hello {
 	ports := p.dev.spreadPorts()
 	h := wire.Hello{
 		Gathers: true, Heard: p.engine.Heard.Load(), NoReply: true, First: ports.First, Last: ports.Last, Plan: p.hello.plan,
 	}
 	if to, ref := p.engine.Endpoint.Load(), p.dev.port.Load(); to != nil && ref != nil {
-		own := to.Src
-		if !own.IsValid() { // routes have changed; the peer's last hello came to
-			own = p.hello.own
+		local := to.Src
+		if !local.IsValid() { // routes have changed: use the address at which the peer's last hello arrived
+			local = p.hello.localAddr
 		}
-		h.Own, h.Peer = netip.AddrPortFrom(own, ref.LocalPort()), to.Dst
+		h.Own, h.Peer = netip.AddrPortFrom(local, ref.LocalPort()), to.Dst
 	}
 	return h
 }
 
-// greet takes a hello, nil for none, and answers if that is wanted or if there is something new to say. The caller
-// holds mu.
-func (p *Peer) greet(m *pendingHello, now int64) {
-	s := &p.hello
-	wanted := false
+// handleHello processes a received hello, nil for none. It answers if the peer requests that, or if the local hello has
+// changed since it was last sent. The caller holds mu.
+func (p *Peer) handleHello(m *pendingHello, now int64) {
+	requested := false
 	if m != nil {
-		wanted = p.take(m)
+		requested = p.receiveHello(m)
 	}
-	if !s.ropewalk {
-		return
-	}
-	if s.settled() {
-		s.tries, s.deadline = 0, 0
-	}
-	if wanted || p.news() {
-		p.say(now)
+	if p.hello.ropewalk && (requested || p.localHelloChanged()) {
+		p.sendHello(now)
 	}
 }
 
-// take learns from a hello, and tells whether it is to be answered. The first of a session begins a round of questions,
-// and so does one that says that we are no longer heard: the peer was restarted. The caller holds mu.
-func (p *Peer) take(m *pendingHello) (wanted bool) {
-	s := &p.hello
-	deaf := s.theirs.Heard && !m.hello.Heard
-	if s.tries == 0 && (deaf || !s.fresh) {
-		s.tries = helloTries
-	}
-	s.theirs, s.known, s.fresh, s.ropewalk = m.hello, true, true, true
-	s.own, s.nat = m.from.Src, p.findNAT(m)
+// receiveHello stores a hello, and reports whether to answer it. The first hello of a session starts a round of queries.
+// So does one from a peer that no longer hears us, because it was restarted. The caller holds mu.
+func (p *Peer) receiveHello(m *pendingHello) (requested bool) {
+	x := &p.hello
+	lost := x.receive(m.hello, p.findNAT(m))
+	x.localAddr = m.from.Src
 	if m.planned {
-		s.plan = m.plan
+		x.plan = m.plan
 	}
 	switch {
-	case s.nat != nil: // there is no spreading, and others may have that address
+	case x.nat != nil: // no spread through a NAT, and other peers may share its address
 		p.dev.selection.plan(p, netip.Addr{}, nil)
 	case m.planned:
-		p.dev.selection.plan(p, m.from.Dst.Addr(), m.plan) // before the peer hears of it
+		p.dev.selection.plan(p, m.from.Dst.Addr(), m.plan) // before the peer learns the plan
 	}
-	p.gather()
-	p.settle(m)
+	p.updateGathered()
+	p.setCanonicalEndpoint(m)
 	if m.source {
-		p.engine.Heard.Store(true) // not before its ports are known: the peer begins to use them when it is told
+		p.engine.Heard.Store(true) // after its ports are stored: the peer begins to use them when it learns this
 	}
-	p.apply()
-	return deaf || !m.hello.NoReply
+	p.updateSpread()
+	return lost || !m.hello.NoReply
 }
 
-// news tells whether the peer has not been told what is so now. The caller holds mu.
-func (p *Peer) news() bool {
-	h := p.ours()
-	return !bytes.Equal(p.hello.said, wire.AppendHello(nil, &h))
+// localHelloChanged reports whether the hello to send differs from the last one sent. The caller holds mu.
+func (p *Peer) localHelloChanged() bool {
+	h := p.localHello()
+	return !bytes.Equal(p.hello.sent, wire.AppendHello(nil, &h))
 }
 
-// gather lets the peer send from its source ports, if it has any that can be told from the canonical one. The caller
-// holds mu.
-func (p *Peer) gather() {
-	s := &p.hello
-	ports := s.theirPorts()
-	if !s.known && p.dev.spreading.Load().mode == config.SpreadOn {
-		ports = p.dev.spreadPorts() // the same range at both ends, as with `spread attach`
+// updateGathered sets the source ports from which the peer may send without roaming. The caller holds mu.
+func (p *Peer) updateGathered() {
+	x := &p.hello
+	ports := x.remotePorts()
+	if !x.known && p.dev.spreading.Load().mode == config.SpreadOn {
+		ports = p.dev.spreadPorts() // both ends use the same range, as with `spread attach`
 	}
-	if ports.Len() == 0 || s.nat != nil {
+	if ports.Len() == 0 || x.nat != nil {
 		p.engine.Gathered.Store(nil)
 		return
 	}
@@ -277,14 +216,14 @@ func (p *Peer) gather() {
 	}
 }
 
-// settle makes the endpoint the peer's canonical port: where a hello that says so came from, and not a source port that data
-// came from before its hello. The caller holds mu.
-func (p *Peer) settle(m *pendingHello) {
+// setCanonicalEndpoint sets the endpoint to the peer's canonical port: the sender of a hello from that port. It corrects an
+// endpoint that was learnt from data which arrived from a source port before the hello. The caller holds mu.
+func (p *Peer) setCanonicalEndpoint(m *pendingHello) {
 	to, canonical := p.engine.Endpoint.Load(), m.hello.Own.Port()
 	switch {
 	case to == nil || *to == m.from:
 	case !m.fromSource():
-		p.Roam(m.from)
+		p.moveEndpoint(m.from)
 	case p.hello.nat == nil && canonical != 0 && to.Dst.Port() != canonical && m.ports().Contains(to.Dst.Port()):
 		p.engine.Endpoint.CompareAndSwap(to, &underlay.Endpoint{
 			Dst: netip.AddrPortFrom(to.Dst.Addr(), canonical), Scope: to.Scope, Src: to.Src,

@@ -14,36 +14,36 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
-// maxPlans is how many peers' plans choose lanes, so that a change takes little time however many peers there are. What
-// comes from further ones goes to lanes by the range of source ports: with that many, chance is even enough.
+// maxPlans is the largest number of peers' plans in the lane selection. It bounds the time of a change. The lanes for
+// further peers are selected by the range of source ports: with so many flows that is even enough.
 const maxPlans = 128
 
 var errNoSelector = errors.New("the underlay chooses lanes itself")
 
-// selectingPort is a port whose lanes can be chosen.
+// selectingPort is a port with selectable receive lanes.
 type selectingPort interface {
 	underlay.Port
 	underlay.Selector
 }
 
-// laneSelection chooses the lanes of what arrives, on the port that is open now: from peers with a plan by a port's place in
-// it, from others that spread by its place in the range. A peer's plan is in force before the peer is told of it, and that
-// of the next session is nearly always the same. If it is another one, our NIC's queues have changed; what is then on its
-// way from that peer may be reordered, once, as it may be between the queues, and is not held back.
+// laneSelection selects the receive lane of incoming messages on the present port. For a peer with a port plan, the lane is
+// the source port's index in the plan. For other peers that spread, it is the port's index in the range. A plan is installed
+// before the peer learns it, and the plan of the next session is nearly always the same. A different plan means that our
+// NIC's queues have changed. Messages in flight from that peer may then be reordered once, as between the queues.
 type laneSelection struct {
 	log *slog.Logger
 
 	mu        sync.Mutex
 	port      selectingPort // nil while there is none
 	spread    underlay.Selection
-	owners    []*Peer // of spread.Plans
-	installed int     // plans in force
-	active    bool    // something is in force
-	reason    error   // reason nothing is, or what should be is not
-	logged    bool    // it was logged
+	owners    []*Peer // of spread.Plans, by index
+	installed int     // installed plans
+	active    bool    // a selection by source port is installed
+	reason    error   // why none is installed, or not all plans
+	logged    bool    // the failure was logged
 }
 
-// reset takes another port, nil for none, and another range of source ports, an empty one to leave all to the port.
+// reset sets the port, nil for none, and the range of source ports. An empty range disables the selection.
 func (s *laneSelection) reset(port underlay.Port, ports spread.Ports) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,28 +64,28 @@ func (s *laneSelection) reset(port underlay.Port, ports spread.Ports) {
 	}
 }
 
-// plan makes the plan of what comes from an address that of its owner, in place of the one it had; no ports are no plan. Of
-// two owners with one address the first has its plan, so that none can move the other's flows.
+// plan replaces the plan of owner by one for messages from the address from; no ports mean no plan. If two owners have the
+// same address, the first keeps its plan, so that neither can move the flows of the other.
 func (s *laneSelection) plan(owner *Peer, from netip.Addr, ports []uint16) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	own := slices.Index(s.owners, owner)
-	if own < 0 && len(ports) == 0 || own >= 0 && s.spread.Plans[own].From == from && slices.Equal(s.spread.Plans[own].Ports, ports) {
+	slot := slices.Index(s.owners, owner)
+	if slot < 0 && len(ports) == 0 || slot >= 0 && s.spread.Plans[slot].From == from && slices.Equal(s.spread.Plans[slot].Ports, ports) {
 		return
 	}
 	taken := slices.IndexFunc(s.spread.Plans, func(p underlay.Plan) bool { return p.From == from })
 	next := underlay.Plan{From: from, Ports: slices.Clone(ports)}
 	switch {
-	case len(ports) == 0 || taken >= 0 && taken != own:
-		if own < 0 {
+	case len(ports) == 0 || taken >= 0 && taken != slot:
+		if slot < 0 {
 			return
 		}
-		s.remove(own)
-	case own >= 0 && len(ports) > len(s.spread.Plans[own].Ports): // it does not take the room of those behind it
-		s.remove(own)
+		s.remove(slot)
+	case slot >= 0 && len(ports) > len(s.spread.Plans[slot].Ports): // move to the end, so that it does not displace plans behind it
+		s.remove(slot)
 		s.owners, s.spread.Plans = append(s.owners, owner), append(s.spread.Plans, next)
-	case own >= 0:
-		s.spread.Plans[own] = next
+	case slot >= 0:
+		s.spread.Plans[slot] = next
 	case len(s.owners) < maxPlans:
 		s.owners, s.spread.Plans = append(s.owners, owner), append(s.spread.Plans, next)
 	default:
@@ -94,17 +94,17 @@ func (s *laneSelection) plan(owner *Peer, from netip.Addr, ports []uint16) {
 	s.apply()
 }
 
-// remove takes out a plan. The caller holds mu.
+// remove removes a plan. The caller holds mu.
 func (s *laneSelection) remove(i int) {
 	s.owners, s.spread.Plans = slices.Delete(s.owners, i, i+1), slices.Delete(s.spread.Plans, i, i+1)
 }
 
-// apply puts the selection into force, if there is a port for it. The caller holds mu.
+// apply installs the selection, if there is a port for it. The caller holds mu.
 func (s *laneSelection) apply() {
 	if s.port == nil {
 		return
 	}
-	var now underlay.Selection // without a range there is no spreading, and nothing to choose
+	var now underlay.Selection // an empty range means spread is off: nothing to select
 	s.reason = errSpreadOff
 	if s.spread.First != 0 {
 		now, s.reason = s.spread, nil
@@ -120,17 +120,17 @@ func (s *laneSelection) apply() {
 	}
 	s.logged = true
 	if errors.Is(err, underlay.ErrSelectionStands) {
-		s.log.Info("plans do not choose lanes here, the range of source ports does", "error", err)
+		s.log.Info("receive-lane selection by port plan is unavailable, using the range of source ports", "error", err)
 		return
 	}
-	s.log.Warn("a hash chooses the lanes of what arrives, which may leave some idle", "error", err)
+	s.log.Warn("receive-socket selection by kernel hash: some lanes may stay idle", "error", err)
 }
 
-// SelectionReport says how the lanes of what arrives are chosen.
+// SelectionReport describes how receive lanes are selected.
 type SelectionReport struct {
-	ByPort bool   `json:"by_port"`          // by the source port's place in a plan, or in the range of when the port was opened
-	Plans  int    `json:"plans"`            // peers' plans in force
-	Wanted int    `json:"wanted"`           // peers' plans that should be, at most maxPlans
+	ByPort bool   `json:"by_port"`          // by the source port's index in a plan, or in the range at the time the port was opened
+	Plans  int    `json:"plans"`            // installed peers' plans
+	Wanted int    `json:"wanted"`           // peers' plans to install, at most maxPlans
 	Reason string `json:"reason,omitempty"` // reason not by port, or why not by these plans, for people
 }
 
@@ -144,7 +144,7 @@ func (s *laneSelection) report() SelectionReport {
 	return r
 }
 
-// resetSelection makes the selection that of the present port and way to spread. The caller holds Device.mu.
+// resetSelection resets the lane selection to the present port and spread configuration. The caller holds Device.mu.
 func (d *Device) resetSelection() {
 	spreading := d.spreading.Load()
 	ports := spreading.ports

@@ -9,59 +9,34 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/session"
 )
 
-// keyBinding is a receiver index of ours, and the key pair it stands for once the handshake is complete.
+// keyBinding is a local receiver index, and its key pair once the handshake is complete.
 type keyBinding struct {
 	index   uint32
 	session *engine.Session
 	keys    *session.Keypair
-	signed  bool // by the peer, which initiated
+	signed  bool // the peer initiated, and marked its initiation as a ropewalk's
 }
 
-// keypairs are a peer's key pairs (WireGuard paper §6.3): one to send with, those before it, whose messages may still
-// be under way, and, at a responder, one that the initiator has not used yet.
+// keypairs are a peer's key pairs (WireGuard paper §6.3): the current one to send with, previous ones whose messages may
+// still be in flight, and, at a responder, the next one, which the initiator has not used yet.
 //
-// The paper keeps one previous key pair. Two are kept here: when both sides initiate at once, either may be the one
-// that the peer sends with, until it has heard from us. A third stays until a worker unbinds it: lanes promote,
-// and unbinding may take long.
+// The paper keeps one previous key pair. Two are kept here: when both sides initiate at once, the peer may send with either
+// until it has heard from us. A third stays until a worker releases it: lanes promote key pairs, and releasing may take long.
 type keypairs struct {
 	current, next *keyBinding
 	previous      [3]*keyBinding // newest first
-	confirmed     *keyBinding    // one of these: promoted, of which the timers have yet to hear
+	confirmed     *keyBinding    // promoted by a lane, and not yet handled by confirmSession; one of the others
 }
 
-// all returns all key pairs; those that there are not are nil.
+// all returns all key pairs, with nil for missing ones.
 func (s *keypairs) all() []*keyBinding {
 	return append([]*keyBinding{s.current, s.next}, s.previous[:]...)
 }
 
-// reserveIndex reserves a receiver index that leads to p.
-func (p *Peer) reserveIndex() (*keyBinding, error) {
-	s := &engine.Session{Peer: p.engine}
-	index, err := p.dev.engine.Sessions.Add(s)
-	if err != nil {
-		return nil, fmt.Errorf("reserving a receiver index: %w", err)
-	}
-	p.dev.admitIndex(index)
-	return &keyBinding{index: index, session: s}, nil
-}
-
-// releaseIndex gives the index up and wipes the keys. b may be nil.
-func (p *Peer) releaseIndex(b *keyBinding) {
-	if b == nil {
-		return
-	}
-	p.dev.refuseIndex(b.index) // before somebody else may draw it
-	p.dev.engine.Sessions.Remove(b.index)
-	b.session.Keys.Store(nil)
-	if b.keys != nil {
-		b.keys.Wipe()
-	}
-}
-
-// establish makes b, with its keys complete, part of the sessions: an initiator sends with it at once, a responder
-// only after the initiator has. Staged packets leave before lanes may use the keys. The caller holds mu.
+// establish adds b, whose keys are complete. An initiator sends with it at once, a responder only after the initiator has
+// used it. Staged packets leave before lanes may use the keys. The caller holds mu.
 func (p *Peer) establish(b *keyBinding, initiator bool) {
-	defer p.discard()
+	defer p.releaseExcess()
 	s := &p.sessions
 	b.session.Keys.Store(b.keys)
 	if !initiator {
@@ -80,32 +55,8 @@ func (p *Peer) establish(b *keyBinding, initiator bool) {
 	}
 }
 
-// promote makes b the key pair to send with. What it replaces may still be received with, and is wiped only after
-// lanes have turned to b.
-func (p *Peer) promote(b *keyBinding) {
-	old := p.sessions.current
-	p.sessions.current = b
-	p.publish()
-	if old != nil {
-		p.retire(old)
-	}
-}
-
-// retire keeps b for what is still under way. Of those before it one more than is wanted may be left for discard.
-func (p *Peer) retire(b *keyBinding) {
-	p.discard()
-	s := &p.sessions
-	s.previous[0], s.previous[1], s.previous[2] = b, s.previous[0], s.previous[1]
-}
-
-// discard unbinds the key pair that is too old. Lanes find none: whoever establishes what they promote has called it.
-func (p *Peer) discard() {
-	p.releaseIndex(p.sessions.previous[2])
-	p.sessions.previous[2] = nil
-}
-
-// promoteNext makes the responder's new key pair, which the initiator has used, the one to send with. Lanes call it while nothing is
-// staged: what else there is to do may take long, and is left to confirm. The caller holds mu.
+// promoteNext promotes the responder's new key pair if the initiator has used it. Lanes call it while nothing is staged; the
+// rest may take long, and is left to confirmSession. The caller holds mu.
 func (p *Peer) promoteNext() {
 	s := &p.sessions
 	if s.next == nil || s.next.keys != p.confirmedKeys.Load() {
@@ -119,24 +70,19 @@ func (p *Peer) promoteNext() {
 	s.confirmed = b
 }
 
-// confirm does what follows from the initiator's having used the key pair. The caller holds mu.
-func (p *Peer) confirm(now int64) {
-	p.promoteNext()
-	p.discard()
-	b := p.sessions.confirmed
-	if b == nil {
-		return
-	}
-	p.sessions.confirmed = nil
-	p.handshakeComplete(now)
-	if b.signed {
-		p.confirmed(now)
+// promote makes b the current key pair. The old one still receives, and is wiped only after lanes have switched to b.
+func (p *Peer) promote(b *keyBinding) {
+	old := p.sessions.current
+	p.sessions.current = b
+	p.publishCurrent()
+	if old != nil {
+		p.retire(old)
 	}
 }
 
-// publish sends what was staged and then lets lanes send with the current key pair. The caller holds mu, so no lane
-// can stage anything in between.
-func (p *Peer) publish() {
+// publishCurrent sends the staged packets and then lets lanes send with the current key pair. The caller holds mu, so no
+// lane can stage a packet in between.
+func (p *Peer) publishCurrent() {
 	keys := p.sessions.current.keys
 	for len(p.staged.trains) > 0 {
 		p.dev.engine.Transmit(p.engine, keys, p.unstage().bytes)
@@ -144,8 +90,21 @@ func (p *Peer) publish() {
 	p.engine.Current.Store(keys)
 }
 
-// forgetSessions erases all key pairs. The caller holds mu.
-func (p *Peer) forgetSessions() {
+// retire keeps b for messages in flight. It may leave one key pair more than wanted to releaseExcess.
+func (p *Peer) retire(b *keyBinding) {
+	p.releaseExcess()
+	s := &p.sessions
+	s.previous[0], s.previous[1], s.previous[2] = b, s.previous[0], s.previous[1]
+}
+
+// releaseExcess releases the oldest key pair. A lane that promotes finds none: establish has released it before.
+func (p *Peer) releaseExcess() {
+	p.releaseIndex(p.sessions.previous[2])
+	p.sessions.previous[2] = nil
+}
+
+// eraseSessions erases all key pairs and the result of the hello exchange. The caller holds mu.
+func (p *Peer) eraseSessions() {
 	s := &p.sessions
 	p.engine.Current.Store(nil)
 	p.engine.Unconfirmed.Store(nil)
@@ -153,5 +112,29 @@ func (p *Peer) forgetSessions() {
 		p.releaseIndex(b)
 	}
 	*s = keypairs{}
-	p.forgetHello(errNoSession)
+	p.resetHello(errNoSession)
+}
+
+// reserveIndex reserves a receiver index that leads to p.
+func (p *Peer) reserveIndex() (*keyBinding, error) {
+	s := &engine.Session{Peer: p.engine}
+	index, err := p.dev.engine.Sessions.Add(s)
+	if err != nil {
+		return nil, fmt.Errorf("reserving a receiver index: %w", err)
+	}
+	p.dev.admitIndex(index)
+	return &keyBinding{index: index, session: s}, nil
+}
+
+// releaseIndex releases the index and wipes the keys. b may be nil.
+func (p *Peer) releaseIndex(b *keyBinding) {
+	if b == nil {
+		return
+	}
+	p.dev.refuseIndex(b.index) // before the index can be reserved again
+	p.dev.engine.Sessions.Remove(b.index)
+	b.session.Keys.Store(nil)
+	if b.keys != nil {
+		b.keys.Wipe()
+	}
 }

@@ -13,26 +13,26 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
-// sourcePool are those of the port that is open now. They stay open as long as it does.
+// sourcePool opens additional source ports on the present UDP port. They stay open until that port is closed.
 type sourcePool struct {
 	log *slog.Logger
 
 	mu     sync.Mutex
 	port   underlay.Port // nil while there is none
-	shared []uint8       // without a plan, for all peers; nil until first needed
-	err    error         // reason there are none of these
-	logged bool          // it was logged that no more can be opened
+	shared []uint8       // sources for all peers without a port plan; nil until first used
+	err    error         // why shared is empty
+	logged bool          // the failure to open more was logged
 }
 
-// reset forgets all sources: port is another one, nil for none, or the range is.
+// reset discards all sources after a change of the port, nil for none, or of the range.
 func (s *sourcePool) reset(port underlay.Port) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.port, s.shared, s.err, s.logged = port, nil, nil, false
 }
 
-// unplanned returns as many sources of a range as one peer may have, or why there are none. Ports that others hold are
-// left out.
+// unplanned returns the first free ports of a range, at most spread.MaxPorts, or why there are none. It skips ports that
+// other sockets use.
 func (s *sourcePool) unplanned(ports spread.Ports) ([]uint8, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,8 +61,8 @@ func (s *sourcePool) fill(ports spread.Ports) (list []uint8, err error) {
 	return list, nil
 }
 
-// planned returns the sources of a plan: all of them, since what is left of a plan is not even, or none. opened counts
-// those that had to be opened for one peer: as many as one plan holds, since another peer may want to plan too.
+// planned returns the sources of a port plan, or none if any port is unavailable: part of a plan is not even. opened counts
+// the sources that were opened for one peer. It is limited to the size of one plan, to leave sources for other peers.
 func (s *sourcePool) planned(plan []uint16, ports spread.Ports, opened *int) []uint8 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +101,7 @@ func (s *sourcePool) open(port uint16) (uint8, error) {
 	source, err := s.port.OpenSource(port)
 	if err != nil && !errors.Is(err, syscall.EADDRINUSE) && !s.logged {
 		s.logged = true
-		s.log.Warn("no more ports to spread over can be opened", "port", port, "error", err)
+		s.log.Warn("opening spread source port failed, using fewer ports", "port", port, "error", err)
 	}
 	return uint8(source), err
 }

@@ -17,19 +17,19 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
-// Planner returns the source ports, out of candidates, by which a peer at that address should send to our canonical
-// endpoint so that its flows fall evenly on the queues of our NIC, in lane order; none if there is nothing to plan. What
-// we send to the peer bears mark. It is called once in a session, by a worker that holds no lock, and may ask the operating
-// system.
-type Planner func(own netip.AddrPort, peer netip.Addr, mark uint32, candidates spread.Ports) []uint16
+// Planner returns a port plan: the source ports, out of candidates, from which a peer at that address should send to our
+// canonical endpoint local. With these ports its flows spread evenly over the queues of our NIC, in lane order. It returns
+// none if there is nothing to plan. mark is the firewall mark of our packets to the peer. A worker calls it once per session,
+// without a lock, so it may query the operating system.
+type Planner func(local netip.AddrPort, peer netip.Addr, mark uint32, candidates spread.Ports) []uint16
 
-// spreadConfig is how a device spreads.
+// spreadConfig is the spread configuration of a device.
 type spreadConfig struct {
 	mode  config.SpreadMode
 	ports spread.Ports
 }
 
-// checkSpread refuses source ports that cannot be used with the listen port.
+// checkSpread returns an error if the source ports contain the listen port.
 func (d *Device) checkSpread(c *config.Device) error {
 	if c.SpreadPorts == nil {
 		return nil
@@ -39,12 +39,12 @@ func (d *Device) checkSpread(c *config.Device) error {
 		listen = *c.ListenPort
 	}
 	if err := config.CheckPorts(*c.SpreadPorts, listen); err != nil {
-		return fmt.Errorf("setting the spread ports: %w", err)
+		return fmt.Errorf("setting spread ports: %w", err)
 	}
 	return nil
 }
 
-// configureSpread changes how the device spreads. The caller holds mu.
+// configureSpread changes the spread mode and ports; nil leaves a setting unchanged. The caller holds mu.
 func (d *Device) configureSpread(mode *config.SpreadMode, ports *spread.Ports) {
 	old := *d.spreading.Load()
 	s := old
@@ -63,7 +63,7 @@ func (d *Device) configureSpread(mode *config.SpreadMode, ports *spread.Ports) {
 	d.renewHellos(false)
 }
 
-// resetSources makes the sources those of the present port. The caller holds mu.
+// resetSources discards the sources and uses those of the present port. The caller holds mu.
 func (d *Device) resetSources() {
 	var port underlay.Port
 	if ref := d.port.Load(); ref != nil {
@@ -72,29 +72,19 @@ func (d *Device) resetSources() {
 	d.sources.reset(port)
 }
 
-// closeSources takes the sources away from all lanes, and the selection from the port, before that is closed. The caller
-// holds mu.
+// closeSources stops spread on all lanes, and lane selection on the port, before the port is closed. The caller holds mu.
 func (d *Device) closeSources() {
 	d.sources.reset(nil)
 	d.selection.reset(nil, spread.Ports{})
 	for _, p := range d.peers {
 		p.mu.Lock()
 		p.engine.Spread.Store(nil)
-		p.opened = 0
+		p.path.sourcesOpened = 0
 		p.mu.Unlock()
 	}
 }
 
-// renewHellos begins anew with every peer; moved says that our endpoint is another one. The caller holds mu.
-func (d *Device) renewHellos(moved bool) {
-	for _, p := range d.peers {
-		p.mu.Lock()
-		p.askAnew(moved)
-		p.mu.Unlock()
-	}
-}
-
-// spreadPorts is the range without the listen port: of the two parts that it makes, the larger.
+// spreadPorts returns the range of source ports without the listen port: the larger of the two parts around it.
 func (d *Device) spreadPorts() spread.Ports {
 	ports := d.spreading.Load().ports
 	ref := d.port.Load()
@@ -109,36 +99,36 @@ func (d *Device) spreadPorts() spread.Ports {
 	return above
 }
 
-// The reasons why there is no spreading, for people.
+// The reasons why there is no spread to a peer, for people.
 var (
 	errSpreadOff     = errors.New("spreading is off")
 	errDown          = errors.New("the interface is down")
 	errNoSession     = errors.New("there is no session yet")
-	errNoHello       = errors.New("the peer has sent no hello: it is no ropewalk, or does not spread")
+	errNoHello       = errors.New("the peer sent no hello: it does not run ropewalk, or its spread is off")
 	errAwaitingHello = errors.New("waiting for the peer's hello")
 	errNotGathering  = errors.New("the peer does not gather")
-	errNotHeard      = errors.New("messages from other source ports have not reached the peer yet: a firewall may keep them")
+	errNotHeard      = errors.New("messages from other source ports have not reached the peer yet: a firewall may drop them")
 	errNoPorts       = errors.New("none of the spread ports is free on this host")
 )
 
-// spreadTo returns how to spread to the peer now, or why not. The caller holds mu.
-func (p *Peer) spreadTo() (list []uint8, planned bool, why error) {
-	s := &p.hello
+// spreadSources returns the sources to use for the peer, or the reason for none. The caller holds mu.
+func (p *Peer) spreadSources() (list []uint8, planned bool, why error) {
+	x := &p.hello
 	switch mode := p.dev.spreading.Load().mode; {
 	case mode == config.SpreadOff:
 		return nil, false, errSpreadOff
 	case mode == config.SpreadOn:
-	case !s.known:
-		return nil, false, s.none
-	case s.nat != nil:
-		return nil, false, s.nat
-	case !s.theirs.Gathers:
+	case !x.known:
+		return nil, false, x.unknown
+	case x.nat != nil:
+		return nil, false, x.nat
+	case !x.remote.Gathers:
 		return nil, false, errNotGathering
-	case !s.theirs.Heard:
+	case !x.remote.Heard:
 		return nil, false, errNotHeard
 	}
 	ports := p.dev.spreadPorts()
-	if list = p.dev.sources.planned(s.theirs.Plan, ports, &p.opened); len(list) > 0 {
+	if list = p.dev.sources.planned(x.remote.Plan, ports, &p.path.sourcesOpened); len(list) > 0 {
 		return list, true, nil
 	}
 	list, why = p.dev.sources.unplanned(ports)
@@ -148,31 +138,31 @@ func (p *Peer) spreadTo() (list []uint8, planned bool, why error) {
 	return list, false, why
 }
 
-// apply makes the lanes spread to the peer as is right now, and keeps and logs what that is. The caller holds mu.
-func (p *Peer) apply() {
-	list, planned, why := p.spreadTo()
+// updateSpread updates the lanes, the status and the log after a change that may start or stop spread. The caller holds mu.
+func (p *Peer) updateSpread() {
+	list, planned, why := p.spreadSources()
 	p.publishSpread(list, why)
-	state := config.PeerSpread{Active: why == nil, Ports: len(list), Planned: planned, Gathers: p.hello.theirs.Gathers}
+	state := config.PeerSpread{Active: why == nil, Ports: len(list), Planned: planned, Gathers: p.hello.remote.Gathers}
 	if why != nil {
 		state.Ports, state.Reason = 0, why.Error()
 	}
-	old := p.hello.state
-	p.hello.state = state
+	old := p.path.spread
+	p.path.spread = state
 	if state.Active == old.Active && (p.hello.nat == nil || state.Reason == old.Reason) {
 		return
 	}
 	level := slog.LevelInfo
-	if !p.spreadLog.allow(p.dev.clock(), time.Minute) { // the peer may have a say in it
+	if !p.path.spreadLog.allow(p.dev.clock(), time.Minute) { // the peer can cause these changes
 		level = slog.LevelDebug
 	}
 	if state.Active {
-		p.dev.log.Log(context.Background(), level, "spread on", "peer", p.key, "ports", state.Ports, "planned", planned)
+		p.dev.log.Log(context.Background(), level, "spread started", "peer", p.key, "ports", state.Ports, "planned", planned)
 	} else {
-		p.dev.log.Log(context.Background(), level, "spread off", "peer", p.key, "reason", state.Reason)
+		p.dev.log.Log(context.Background(), level, "spread stopped", "peer", p.key, "reason", state.Reason)
 	}
 }
 
-// publishSpread tells the lanes. Where spreading may yet begin, they note flows.
+// publishSpread passes the sources to the lanes. While spread may still start, lanes record flows, so that none is reordered then.
 func (p *Peer) publishSpread(list []uint8, why error) {
 	old := p.engine.Spread.Load()
 	switch {

@@ -19,8 +19,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
 
-// State is what a device was when it left, for another one to resume. It holds the private and preshared keys in the clear, and no
-// session: those end with their device, so that no nonce can be used by two.
+// State is the state that one device hands over to the next (see Device.Leave). It holds the private and preshared keys in
+// the clear. It holds no session keys: sessions end with their device, so that no nonce is used twice.
 type State struct {
 	PrivateKey  Secret              `json:"private_key"`
 	ListenPort  uint16              `json:"listen_port"`
@@ -28,13 +28,13 @@ type State struct {
 	Spread      config.SpreadMode   `json:"spread"`
 	SpreadPorts spread.Ports        `json:"spread_ports"`
 	Underlay    config.UnderlayMode `json:"underlay"`
-	ReceiveCPUs *config.ReceiveCPUs `json:"rx_cpus,omitempty"` // nil for none, which daemons before it can read
+	ReceiveCPUs *config.ReceiveCPUs `json:"rx_cpus,omitempty"` // nil for none, which older daemons can parse
 	Peers       []PeerState         `json:"peers"`
 	Stats       engine.Stats        `json:"stats"`
 	Handshakes  HandshakeStats      `json:"handshakes"`
 }
 
-// PeerState is that of a peer.
+// PeerState is the state of one peer.
 type PeerState struct {
 	PublicKey     noise.PublicKey    `json:"public_key"`
 	PresharedKey  Secret             `json:"preshared_key"`
@@ -45,39 +45,39 @@ type PeerState struct {
 	AllowedIPs    []netip.Prefix     `json:"allowed_ips"`
 	LastHandshake time.Time          `json:"last_handshake"`
 	Traffic       engine.PeerTraffic `json:"traffic"`
-	// Greatest is the timestamp of the last initiation accepted, Initiated that of the last one sent, LastConsumed when the former
-	// was, by the clock of the machine (engine.BootClock).
+	// Greatest is the timestamp of the last accepted initiation, and LastConsumed when it was accepted, by the machine's
+	// clock (engine.BootClock). Initiated is the timestamp of the last initiation sent.
 	Greatest     Timestamp     `json:"greatest"`
 	Initiated    Timestamp     `json:"initiated"`
 	LastConsumed int64         `json:"last_consumed"`
-	Session      *SessionState `json:"session"` // nil: there was none
+	Session      *SessionState `json:"session"` // nil without a session
 }
 
-// SessionState is what two ropewalks knew of each other, while they had a session.
+// SessionState is the result of the hello exchange in a session.
 type SessionState struct {
-	Hello    []byte     `json:"hello"`    // the peer's last, as in wire.AppendHello; empty for none
-	Ropewalk bool       `json:"ropewalk"` // the peer may be sent hellos
-	Own      netip.Addr `json:"own"`      // our address that its last came to
-	Heard    bool       `json:"heard"`    // it has been heard from another port than the canonical one
-	Plan     []uint16   `json:"plan"`     // the ports that it is to use
+	Hello    []byte     `json:"hello"`    // the peer's last hello, as wire.AppendHello writes it; empty for none
+	Ropewalk bool       `json:"ropewalk"` // the peer accepts hellos
+	Own      netip.Addr `json:"own"`      // the local address at which the last hello arrived
+	Heard    bool       `json:"heard"`    // a message came from another port than the canonical one
+	Plan     []uint16   `json:"plan"`     // the source ports that the peer should use
 }
 
-// Secret is a key that is written in the clear to a State's text, and nowhere else.
+// Secret is a key that is encoded in the clear in a State, and nowhere else.
 type Secret [noise.KeySize]byte
 
-// Format prints a placeholder, whatever the verb.
+// Format prints a placeholder for every verb.
 func (Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "(secret)") }
 
 // LogValue logs a placeholder.
 func (Secret) LogValue() slog.Value { return slog.StringValue("(secret)") }
 
-// MarshalJSON reveals the key.
+// MarshalJSON returns the key in the clear, as base64.
 func (s Secret) MarshalJSON() ([]byte, error) { return json.Marshal(s[:]) }
 
 // UnmarshalJSON is the inverse of MarshalJSON.
 func (s *Secret) UnmarshalJSON(text []byte) error { return decodeFixed(text, s[:]) }
 
-// Timestamp is a noise.Timestamp in a State's text.
+// Timestamp is a noise.Timestamp in a State, encoded as base64.
 type Timestamp noise.Timestamp
 
 // MarshalJSON returns base64.
@@ -86,7 +86,7 @@ func (t Timestamp) MarshalJSON() ([]byte, error) { return json.Marshal(t[:]) }
 // UnmarshalJSON is the inverse of MarshalJSON.
 func (t *Timestamp) UnmarshalJSON(text []byte) error { return decodeFixed(text, t[:]) }
 
-// decodeFixed parses bytes of a known number.
+// decodeFixed decodes base64 of exactly len(into) bytes.
 func decodeFixed(text []byte, into []byte) error {
 	var raw []byte
 	defer func() { clear(raw) }()
@@ -97,40 +97,40 @@ func decodeFixed(text []byte, into []byte) error {
 	return nil
 }
 
-// Format prints nothing of what is inside, whatever the verb.
+// Format prints a placeholder for every verb.
 func (s *State) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "state of a device") }
 
-// LogValue logs nothing of what is inside.
+// LogValue logs a placeholder.
 func (s *State) LogValue() slog.Value { return slog.StringValue("state of a device") }
 
-// Encode returns the state's text, which holds the keys in the clear.
+// Encode returns the state as JSON, which holds the keys in the clear.
 func (s *State) Encode() ([]byte, error) {
 	b, err := json.Marshal((*plainState)(s))
 	if err != nil {
-		return nil, fmt.Errorf("writing the state of a device: %w", err)
+		return nil, fmt.Errorf("encoding the state of a device: %w", err)
 	}
 	return b, nil
 }
 
 type plainState State
 
-// errInvalidState says that a text is not that of a State. What is wrong with it is not said: it may be next to a key.
+// errInvalidState is returned for text that is not an encoded State. It has no details, since they may contain a key.
 var errInvalidState = errors.New("not the state of a device")
 
-// stateJSON is what ParseState reads: a State with counters.
+// stateJSON is a State whose counters may have unknown members.
 type stateJSON struct {
 	*plainState
 	Stats      tolerantCounters[engine.Stats]   `json:"stats"`
 	Handshakes tolerantCounters[HandshakeStats] `json:"handshakes"`
 }
 
-// tolerantCounters may have members that are not known.
+// tolerantCounters decodes counters and ignores unknown members.
 type tolerantCounters[T any] struct{ value T }
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (c *tolerantCounters[T]) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, &c.value) }
 
-// ParseState is the inverse of Encode. A member that it does not know is an error, as it would be lost, unless it is a counter.
+// ParseState is the inverse of Encode. An unknown member is an error, since its state would be lost, unless it is a counter.
 func ParseState(text []byte) (*State, error) {
 	s := new(State)
 	of := stateJSON{plainState: (*plainState)(s)}

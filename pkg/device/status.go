@@ -13,7 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
-// Status returns what the device is now, peers by their keys. It holds secrets.
+// Status returns a snapshot of configuration and peers, sorted by public key. It holds secrets.
 func (d *Device) Status() config.Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -42,20 +42,20 @@ func (p *Peer) status() config.PeerStatus {
 	defer p.mu.Unlock()
 	s := config.PeerStatus{
 		PublicKey:     p.key,
-		PresharedKey:  p.psk,
-		LastHandshake: p.lastHandshake,
-		Keepalive:     p.keepalive,
+		PresharedKey:  p.handshake.psk,
+		LastHandshake: p.handshake.completedAt,
+		Keepalive:     p.timers.keepalive,
 		AllowedIPs:    p.dev.engine.Routes.Prefixes(p.engine),
 	}
 	if to := p.engine.Endpoint.Load(); to != nil {
 		s.Endpoint = config.Endpoint{AddrPort: to.Dst, Scope: to.Scope}
 	}
 	s.RxBytes, s.TxBytes = p.engine.Traffic()
-	s.Spread, s.Packets = p.hello.state, config.PeerPackets(p.engine.Packets())
+	s.Spread, s.Packets = p.path.spread, config.PeerPackets(p.engine.Packets())
 	return s
 }
 
-// Stats is what the control socket's stats request returns, as JSON.
+// Stats is the response to the control socket's stats request, in JSON.
 type Stats struct {
 	Interface string            `json:"interface"`
 	Up        bool              `json:"up"`
@@ -64,14 +64,14 @@ type Stats struct {
 	engine.Stats
 	Spread    config.SpreadReport   `json:"spread"`
 	Selection SelectionReport       `json:"selection"`
-	Way       config.UnderlayReport `json:"way"`
-	// Handshakes are those of all peers that there are and were.
+	Way       config.UnderlayReport `json:"path"`
+	// Handshakes counts those of all present and removed peers.
 	Handshakes HandshakeStats `json:"handshakes"`
-	Cipher     string         `json:"cipher"`  // the ChaCha20-Poly1305 that is used
-	Workers    int            `json:"workers"` // that help lanes
+	Cipher     string         `json:"cipher"`  // the ChaCha20-Poly1305 implementation
+	Workers    int            `json:"workers"` // workers that help lanes
 }
 
-// Stats returns a snapshot of what the lanes have carried and dropped. It holds no secrets.
+// Stats returns a snapshot of all counters. It holds no secrets.
 func (d *Device) Stats() any {
 	s := Stats{Interface: d.cfg.TUN.Name(), TUN: d.cfg.TUN.Features(), Stats: d.trafficStats()}
 	if port := d.port.Load(); port != nil {
@@ -83,7 +83,7 @@ func (d *Device) Stats() any {
 	return s
 }
 
-// spreadReport says what became of spreading. It takes no lock that configuration holds for long.
+// spreadReport reports the spread to each peer. It takes no lock that configuration holds for long.
 func (d *Device) spreadReport() config.SpreadReport {
 	ports := d.spreadPorts()
 	r := config.SpreadReport{
@@ -94,7 +94,7 @@ func (d *Device) spreadReport() config.SpreadReport {
 	defer d.peersMu.RUnlock()
 	for key, p := range d.peers {
 		p.mu.Lock()
-		r.Peers[key.Base64()] = p.hello.state
+		r.Peers[key.Base64()] = p.path.spread
 		p.mu.Unlock()
 	}
 	return r

@@ -11,7 +11,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
-// checkUnderlay refuses a change after which way and processors contradict each other. The caller holds mu.
+// checkUnderlay returns an error if the underlay mode and the receive CPUs contradict each other. The caller holds mu.
 func (d *Device) checkUnderlay(c *config.Device) error {
 	mode, cpus := config.UnderlayMode(d.underlayMode.Load()), d.receiveCPUs()
 	if c.Underlay != nil {
@@ -26,8 +26,8 @@ func (d *Device) checkUnderlay(c *config.Device) error {
 	return nil
 }
 
-// configureUnderlay changes the way that data messages take, and over which processors the kernel spreads its part. The caller
-// holds mu.
+// configureUnderlay changes the underlay mode, and the CPUs over which the kernel distributes received packets. nil leaves
+// a setting unchanged. The caller holds mu.
 func (d *Device) configureUnderlay(mode *config.UnderlayMode, cpus *config.ReceiveCPUs) {
 	newMode := mode != nil && config.UnderlayMode(d.underlayMode.Swap(uint32(*mode))) != *mode
 	newCPUs := cpus != nil && !cpus.Equal(d.receiveCPUs())
@@ -46,7 +46,7 @@ func (d *Device) configureUnderlay(mode *config.UnderlayMode, cpus *config.Recei
 	}
 }
 
-// receiveCPUs are those that are wanted.
+// receiveCPUs returns the configured receive CPUs.
 func (d *Device) receiveCPUs() config.ReceiveCPUs {
 	if c := d.cpus.Load(); c != nil {
 		return *c
@@ -54,7 +54,7 @@ func (d *Device) receiveCPUs() config.ReceiveCPUs {
 	return config.ReceiveCPUs{}
 }
 
-// switcher returns the port that is open now, if it has more than one way.
+// switcher returns the present port if it can switch between modes.
 func (d *Device) switcher() (underlay.Switcher, bool) {
 	ref := d.port.Load()
 	if ref == nil {
@@ -64,7 +64,7 @@ func (d *Device) switcher() (underlay.Switcher, bool) {
 	return s, ok
 }
 
-// receiveCPUsState is what a State says of them: nothing unless there is something to say.
+// receiveCPUsState returns the receive CPUs for a State, nil if none are configured.
 func (d *Device) receiveCPUsState() *config.ReceiveCPUs {
 	if c := d.cpus.Load(); c != nil && c.On() {
 		return c
@@ -72,7 +72,7 @@ func (d *Device) receiveCPUsState() *config.ReceiveCPUs {
 	return nil
 }
 
-// underlayReport says by what way data messages go.
+// underlayReport reports the path of data messages: UDP sockets or AF_XDP.
 func (d *Device) underlayReport() config.UnderlayReport {
 	if s, ok := d.switcher(); ok {
 		return s.Report()
@@ -82,7 +82,7 @@ func (d *Device) underlayReport() config.UnderlayReport {
 		r.Reason = errDown.Error()
 	}
 	if c := d.receiveCPUs(); c.On() {
-		r.ReceiveCPUs = &config.ReceiveCPUsReport{Mode: c, Reason: cmp.Or(r.Reason, "the port has no way to")}
+		r.ReceiveCPUs = &config.ReceiveCPUsReport{Mode: c, Reason: cmp.Or(r.Reason, "the port does not support it")}
 	}
 	return r
 }
