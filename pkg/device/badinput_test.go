@@ -83,7 +83,7 @@ func TestHandshakeFloodIsBounded(t *testing.T) {
 	msg := s.initiation(h, at(1))
 	const extra = 500
 	refused := 0
-	for range device.InboxLen + extra {
+	for range device.HandshakeQueueLen + extra {
 		switch h.Handshake(msg, s.port.Endpoint(false)) {
 		case drop.None:
 		case drop.HSQueueFull:
@@ -95,18 +95,18 @@ func TestHandshakeFloodIsBounded(t *testing.T) {
 	if refused != extra {
 		t.Errorf("%d refused, want %d", refused, extra)
 	}
-	if n := h.Step(); n != device.InboxLen {
-		t.Errorf("%d messages were held, want %d", n, device.InboxLen)
+	if n := h.Step(); n != device.HandshakeQueueLen {
+		t.Errorf("%d messages were held, want %d", n, device.HandshakeQueueLen)
 	}
 }
 
 // load puts a host under load: more messages wait than it likes. They are worked off, and it stays loaded for a second.
 func (s *stranger) load(h *devicetest.Host) {
 	msg := s.initiation(h, at(0))
-	for range device.InboxLen / 2 {
+	for range device.HandshakeQueueLen / 2 {
 		h.Handshake(msg, s.port.Endpoint(false))
 	}
-	h.StepLetters()
+	h.StepHandshakes()
 }
 
 // TestUnderLoadInitiatorNeedsCookie: mac1 is not enough, a cookie for the sender's address and port is; and even then
@@ -164,7 +164,7 @@ func (s *stranger) withJar(h *devicetest.Host, when noise.Timestamp) ([]byte, *n
 func (s *stranger) withCookie(h *devicetest.Host) []byte {
 	msg, jar := s.withJar(h, at(1))
 	h.Handshake(msg, s.port.Endpoint(false))
-	h.StepLetters()
+	h.StepHandshakes()
 	if r := jar.ConsumeReply(s.receive(), 0); r != drop.None {
 		s.t.Fatal(r)
 	}
@@ -179,7 +179,7 @@ func wantReasons(t *testing.T, h *devicetest.Host, from underlay.Endpoint, msg [
 	if r := h.Handshake(msg, from); r != drop.None {
 		t.Fatalf("not queued: %v", r)
 	}
-	if got := h.StepLetters(); len(got) != 1 || got[0] != want {
+	if got := h.StepHandshakes(); len(got) != 1 || got[0] != want {
 		t.Errorf("%v, want %v", got, want)
 	}
 }
@@ -214,7 +214,7 @@ func FuzzHandshake(f *testing.F) {
 		if r := h.Handshake(msg, s.port.Endpoint(false)); r != drop.None {
 			return
 		}
-		if got := h.StepLetters(); len(got) != 1 {
+		if got := h.StepHandshakes(); len(got) != 1 {
 			t.Fatalf("one message became %v", got)
 		}
 		if h.Indices() > 2 { // the session, and one that waits for confirmation
@@ -270,7 +270,7 @@ func TestEachOfManyPeersCanConnect(t *testing.T) {
 	}
 }
 
-// TestRepliesToUnknownIndicesAreCounted covers responses and cookie replies to nobody, which need a right mac1 or none.
+// TestRepliesToUnknownIndicesAreCounted sends responses, with a valid mac1, and cookie replies for unknown indices.
 func TestRepliesToUnknownIndicesAreCounted(t *testing.T) {
 	lan := devicetest.NewLAN(nil)
 	h, s := idleHost(t, lan, 1), newStranger(t, lan, 66)

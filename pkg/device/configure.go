@@ -14,6 +14,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/engine"
 	"github.com/ropewalk/ropewalk/pkg/noise"
 	"github.com/ropewalk/ropewalk/pkg/peer"
+	"github.com/ropewalk/ropewalk/pkg/spread"
 	"github.com/ropewalk/ropewalk/pkg/underlay"
 )
 
@@ -129,7 +130,7 @@ func (d *Device) configureListen(listen *uint16, mark uint32) error {
 		return nil
 	case listen == nil && d.linkUp:
 		if err := d.bringUp(d.listenPort, mark); err != nil {
-			d.log.Warn("opening UDP port failed again, interface stays down", "port", d.listenPort, "error", err)
+			d.log.Warn("opening UDP port failed again, interface cannot send or receive", "port", d.listenPort, "error", err)
 		}
 		return nil
 	case listen == nil:
@@ -297,9 +298,36 @@ func (d *Device) removePeers(list ...*Peer) {
 	}
 }
 
-// lookup returns the peer with that key, or nil.
-func (d *Device) lookup(key noise.PublicKey) *Peer {
-	d.peersMu.RLock()
-	defer d.peersMu.RUnlock()
-	return d.peers[key]
+// checkSpread returns an error if the source ports contain the listen port.
+func (d *Device) checkSpread(c *config.Device) error {
+	if c.SpreadPorts == nil {
+		return nil
+	}
+	listen := d.listenPort
+	if c.ListenPort != nil {
+		listen = *c.ListenPort
+	}
+	if err := config.CheckPorts(*c.SpreadPorts, listen); err != nil {
+		return fmt.Errorf("setting spread ports: %w", err)
+	}
+	return nil
+}
+
+// configureSpread changes the spread mode and ports; nil leaves a setting unchanged. The caller holds mu.
+func (d *Device) configureSpread(mode *config.SpreadMode, ports *spread.Ports) {
+	old := *d.spreading.Load()
+	s := old
+	if mode != nil {
+		s.mode = *mode
+	}
+	if ports != nil {
+		s.ports = *ports
+	}
+	if s == old {
+		return
+	}
+	d.spreading.Store(&s)
+	d.resetSources()
+	d.resetSelection()
+	d.renewHellos(false)
 }

@@ -82,7 +82,7 @@ func TestTooManyPeersAreRefused(t *testing.T) {
 	}
 }
 
-// TestBusyPortAtLinkUpIsFixedByNewPort is what the log message of that error advises.
+// TestBusyPortAtLinkUpIsFixedByNewPort does what the hint in the log message advises.
 func TestBusyPortAtLinkUpIsFixedByNewPort(t *testing.T) {
 	lan := devicetest.NewLAN(nil)
 	taken := takePort(t, lan, 1, 4242)
@@ -181,12 +181,12 @@ func TestPeerChangesApplyIncrementally(t *testing.T) {
 func TestRemovingPeerRemovesItsRoutes(t *testing.T) {
 	a, b := devicetest.Pair(t, devicetest.Options{})
 	talk(t, a, b)
-	bothSpread(t, a, b) // no hello is under way
+	bothSpread(t, a, b) // no hello is in flight
 	a.Apply(config.Device{Peers: []config.Peer{{PublicKey: b.Public(), Remove: true}}})
 	a.Send(flow.Element(a.To(b, 1, true).UDP(nil)))
-	a.Await("the packet is nobody's", func() bool { return a.Drops(drop.TXNoPeer) == 1 })
+	a.Await("the packet has no peer", func() bool { return a.Drops(drop.TXNoPeer) == 1 })
 	b.Send(flow.Element(b.To(a, 1, true).UDP(nil)))
-	a.Await("what the peer still sends is refused", func() bool { return a.Drops(drop.RXUnknownIndex) == 1 })
+	a.Await("messages from the removed peer are dropped", func() bool { return a.Drops(drop.RXUnknownIndex) == 1 })
 }
 
 func TestNewIdentityEndsAllSessions(t *testing.T) {
@@ -235,7 +235,7 @@ func TestFirewallMarkReachesThePort(t *testing.T) {
 	}
 }
 
-// TestListenPortChangesUnderLoad: some packets are lost on the way, but the order is kept and traffic goes on.
+// TestListenPortChangesUnderLoad changes the port: some packets are lost, but the order is kept and traffic continues.
 func TestListenPortChangesUnderLoad(t *testing.T) {
 	a, b := devicetest.Pair(t, devicetest.Options{Depth: 4096})
 	check := flow.Checker{Lossy: true}
@@ -262,9 +262,9 @@ func TestListenPortChangesUnderLoad(t *testing.T) {
 		port := 10000 + i
 		a.Apply(config.Device{ListenPort: &port})
 		seen := check.Total()
-		a.Await("traffic goes on", func() bool { return check.Total() > seen+20 || t.Failed() })
+		a.Await("traffic continues", func() bool { return check.Total() > seen+20 || t.Failed() })
 	}
-	// What was counted last may still have come from the port before.
+	// The last counted packet may still have come from the old port.
 	a.Await("the peer is believed at the last port", func() bool {
 		return b.PeerStatus(a).Endpoint.AddrPort == a.Outside(false) || t.Failed()
 	})

@@ -50,7 +50,7 @@ func TestCrossedHandshakesLoseNoPackets(t *testing.T) {
 				time.Sleep(5 * time.Millisecond)
 			}
 		}
-		// The response to the handshake that was given up finds nobody; nothing else does.
+		// Only the response to the abandoned handshake has an unknown index.
 		drops := a.Drops(drop.RXUnknownIndex) + b.Drops(drop.RXUnknownIndex)
 		if len(a.AllDrops())+len(b.AllDrops()) != 1 || drops != 1 {
 			t.Errorf("dropped %v and %v, want one response", a.AllDrops(), b.AllDrops())

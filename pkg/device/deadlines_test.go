@@ -43,7 +43,7 @@ func (b *rulebook) filter(from, _ netip.AddrPort, datagram []byte) underlay.Verd
 	return underlay.Drop
 }
 
-// follows tells whether, within d of message i, one comes that matches. What happens in the same instant has no order, for
+// follows reports whether a matching message follows message i within d. Events at the same instant have no order, for
 // timers either.
 func (b *rulebook) follows(i int, d time.Duration, match func(j int) bool) bool {
 	first := i
@@ -73,7 +73,7 @@ func (b *rulebook) judge(t *testing.T, keeper netip.Addr, end time.Time) {
 		}
 		asked := func(j int) bool { return theirs(j) || mine(j) && initiations(b.seen[j]) }
 		if data && !b.follows(i, 15*time.Second, asked) {
-			t.Fatalf("at %v, %v sent data, nobody answered, and it asked for no new session", p.at, p.from)
+			t.Fatalf("at %v, %v sent data without an answer, and started no new handshake", p.at, p.from)
 		}
 		stays := func(j int) bool { return b.seen[j].from == keeper || b.whole[j] }
 		if p.from == keeper && !b.follows(i, ruleInterval*time.Second, stays) {
@@ -82,7 +82,7 @@ func (b *rulebook) judge(t *testing.T, keeper netip.Addr, end time.Time) {
 	}
 }
 
-// converse sends one way, the other way or both, after pauses of all lengths, and now and then through a network that
+// converse sends in one direction or both, after pauses of all lengths, and sometimes through a network that
 // loses everything.
 func (b *rulebook) converse(r *rand.Rand, hosts [2]*devicetest.Host) {
 	pauses := []time.Duration{time.Millisecond, 50 * time.Millisecond, time.Second, 9 * time.Second, 12 * time.Second, 40 * time.Second}
@@ -102,7 +102,7 @@ func (b *rulebook) converse(r *rand.Rand, hosts [2]*devicetest.Host) {
 	b.cut.Store(false)
 }
 
-// TestTimersMeetDeadlinesUnderAnyTraffic: no timer is forgotten between what lanes note and what workers arm.
+// TestTimersMeetDeadlinesUnderAnyTraffic checks that no timer is lost between lanes, which record activity, and workers, which set timers.
 func TestTimersMeetDeadlinesUnderAnyTraffic(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -6,13 +6,13 @@
 //
 // Start with device.go, then peer.go. Calls run downwards in this order:
 //
-//   - device.go, configure.go, status.go, handover.go with state.go: the entry points of a Device
+//   - device.go, status.go, handover.go with state.go, configure.go: the entry points of a Device
 //   - port.go, underlaymode.go: link events and the UDP port; worker.go: the goroutines behind the lanes
-//   - peer.go: the slow path of one peer, as lanes and timers call it
-//   - handshake.go, peer_handover.go; session.go: key pairs; staging.go: packets that wait for a session
-//   - hello.go, hello_pending.go, hello_state.go: the capability exchange and its state machine
+//   - peer.go: the slow path of one peer, as lanes and timers call it; peer_handover.go: its saved state
+//   - handshake.go; session.go: key pairs; staging.go: packets that wait for a session
+//   - hello.go, hello_pending.go: the capability exchange; hello_state.go: its state machine
 //   - spread.go, sources.go, selection.go: source ports and receive lanes; path.go: endpoint and guard
-//   - timer.go, counters.go, ratelimit.go: helpers
+//   - timer.go, queue.go, counters.go, ratelimit.go: helpers
 //
 // Concurrency: any goroutine may call the exported methods. The lock order is Device.mu, Peer.mu, then the locks of the
 // helpers and of the engine's slow lane. Lanes take Peer.mu only for packets without a session.

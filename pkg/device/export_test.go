@@ -11,20 +11,20 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tun"
 )
 
-// The bounds that tests go to.
+// The limits that tests exercise.
 const (
-	MaxStaged      = maxStaged
-	MaxStagedBytes = maxStagedBytes
-	MaxStagedTotal = maxStagedTotal
-	StagedFloor    = stagedFloor
-	InboxLen       = handshakeQueueLen
-	Together       = slack
+	MaxStaged         = maxStaged
+	MaxStagedBytes    = maxStagedBytes
+	MaxStagedTotal    = maxStagedTotal
+	StagedFloor       = stagedFloor
+	HandshakeQueueLen = handshakeQueueLen
+	TimerSlack        = slack
 )
 
-// Coalesced is when a timer fires that is asked for at an instant.
+// Coalesced returns when a timer for the instant at fires.
 func Coalesced(now, at int64) int64 { return coalesce(now, at) }
 
-// Earlier has the peer have initiated with a timestamp before, as Resume does.
+// Earlier sets the timestamp of the peer's last initiation, as Resume does.
 func (p *Peer) Earlier(t noise.Timestamp) { p.restore(&PeerState{Initiated: Timestamp(t)}) }
 
 // Sign returns the timestamp of the next initiation if the wall clock shows wall.
@@ -33,14 +33,14 @@ func (p *Peer) Sign(wall time.Time) noise.Timestamp { return p.handshake.clock.N
 // Follow applies an event of a device that was not started.
 func (d *Device) Follow(ev tun.Event) { d.applyLinkEvent(ev) }
 
-// Shut takes a device down that was not started.
+// Shut takes down a device that was not started.
 func (d *Device) Shut() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.down()
 }
 
-// Step does all that waits for a worker of a device that was not started, and returns how many things there were.
+// Step runs all waiting work of a device that was not started, and returns the number of items.
 func (d *Device) Step() (n int) {
 	for {
 		select {
@@ -55,21 +55,21 @@ func (d *Device) Step() (n int) {
 	}
 }
 
-// StepLetters is Step without tasks. It returns what became of each message.
-func (d *Device) StepLetters() (reasons []drop.Reason) {
+// StepHandshakes is Step without tasks. It returns the result of each message.
+func (d *Device) StepHandshakes() (reasons []drop.Reason) {
 	for len(d.handshakes.messages) > 0 {
 		reasons = append(reasons, d.handleQueued(<-d.handshakes.messages))
 	}
 	return reasons
 }
 
-// Letters is the number of handshake messages that wait for a worker.
-func (d *Device) Letters() int { return len(d.handshakes.messages) }
+// QueuedHandshakes returns the number of handshake messages that wait for a worker.
+func (d *Device) QueuedHandshakes() int { return len(d.handshakes.messages) }
 
-// StagedBytes is what the device holds for peers without a session.
+// StagedBytes returns the bytes staged for peers without a session.
 func (d *Device) StagedBytes() int64 { return d.staged.Load() }
 
-// PeerOf returns the slow side of a peer, or nil.
+// PeerOf returns a peer, or nil.
 func (d *Device) PeerOf(key noise.PublicKey) *Peer { return d.lookup(key) }
 
 // Indices is the number of receiver indices in use.
@@ -96,7 +96,7 @@ func (p *Peer) Initiate() {
 	p.sendInitiation(p.dev.clock())
 }
 
-// Occupy keeps the peer's slow side busy until it is let go.
+// Occupy holds the peer's lock until letGo is called.
 func (p *Peer) Occupy() (letGo func()) {
 	p.mu.Lock()
 	return p.mu.Unlock

@@ -16,13 +16,13 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
 
-// guarded is a port that knows what it was told, and what it would have refused.
+// guarded is a port that records the guard's calls and counts the messages that it would reject.
 type guarded struct {
 	*underlay.Fake
 	lot *lot
 }
 
-// lot is what is behind one host's guards, one after the other.
+// lot is the sequence of one host's guards.
 type lot struct {
 	mu      sync.Mutex
 	at      netip.Addr // the host
@@ -41,7 +41,7 @@ func (l *lot) wrap(p underlay.Port) underlay.Port {
 	return l.current
 }
 
-// filter is an underlay.Filter that delivers whatever the guard says.
+// filter is an underlay.Filter that delivers all messages, whatever the guard decides.
 func (l *lot) filter(_, to netip.AddrPort, datagram []byte) underlay.Verdict {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -55,7 +55,7 @@ func (l *lot) filter(_, to netip.AddrPort, datagram []byte) underlay.Verdict {
 func (l *lot) do(g *guarded, f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if g == l.current { // what is said to a port that was closed is nothing
+	if g == l.current { // calls to a closed port are ignored
 		f()
 	}
 }
@@ -123,7 +123,7 @@ func TestGuardAdmitsAllSessionMessages(t *testing.T) {
 		b.Follow(tun.Event{})
 		b.Follow(tun.Event{Up: true, MTU: 1420})
 		carries(t, b, a, false, 100)
-		time.Sleep(time.Second) // until the new session is confirmed: the old one's messages are for nobody
+		time.Sleep(time.Second) // until the new session is confirmed: messages of the old one have an unknown index
 		chat()
 		indices, refused, ready := guard.numbers()
 		if refused != 0 || !ready || indices != b.Indices() || indices == 0 {
@@ -149,23 +149,23 @@ func TestGuardFollowsPeerAddresses(t *testing.T) {
 		h.Await("an unknown place is none", guard.sourcesAre())
 		second.Apply(config.Device{Peers: []config.Peer{h.AsPeer(false)}})
 		talk(t, second, h)
-		h.Await("who was heard has its place", guard.sourcesAre(at2))
+		h.Await("the guard admits the address of a received message", guard.sourcesAre(at2))
 
 		h.Apply(config.Device{Peers: []config.Peer{third.AsPeer(false)}})
-		h.Await("who is configured has its place", guard.sourcesAre(at2, at3))
+		h.Await("the guard admits the configured address", guard.sourcesAre(at2, at3))
 		h.Apply(config.Device{Peers: []config.Peer{{
 			PublicKey: third.Public(), Endpoint: &config.Endpoint{AddrPort: second.Outside(false)},
 		}}})
 		h.Await("two may share one", guard.sourcesAre(at2, at2))
 		third.Apply(config.Device{Peers: []config.Peer{h.AsPeer(false)}})
 		talk(t, third, h)
-		h.Await("who moves has another", guard.sourcesAre(at2, at3))
+		h.Await("the guard follows a moved peer", guard.sourcesAre(at2, at3))
 
 		port := uint16(4242)
 		h.Apply(config.Device{ListenPort: &port})
 		h.Await("another port knows the same", guard.sourcesAre(at2, at3))
 		h.Apply(config.Device{Peers: []config.Peer{{PublicKey: second.Public(), Remove: true}}})
-		h.Await("who is removed has none", guard.sourcesAre(at3))
+		h.Await("the guard drops a removed peer", guard.sourcesAre(at3))
 	})
 }
 

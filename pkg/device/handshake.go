@@ -382,3 +382,10 @@ func (d *Device) jitter() int64 {
 	}
 	return int64(binary.LittleEndian.Uint64(b[:]) % uint64(peer.MaxJitter))
 }
+
+// lookup returns the peer with that key, or nil.
+func (d *Device) lookup(key noise.PublicKey) *Peer {
+	d.peersMu.RLock()
+	defer d.peersMu.RUnlock()
+	return d.peers[key]
+}

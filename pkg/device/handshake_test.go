@@ -113,7 +113,7 @@ func TestSimultaneousHandshakesLoseNoPackets(t *testing.T) {
 	}
 }
 
-// wantPorts wants n packets, told apart by their source ports, in order.
+// wantPorts wants n packets in order, identified by their source ports.
 func wantPorts(t *testing.T, h *devicetest.Host, n int) {
 	t.Helper()
 	for port := 0; port < n; {
@@ -157,7 +157,7 @@ func (l lateResponses) SendTo(to *underlay.Endpoint, datagram []byte) error {
 	return nil
 }
 
-// unheard counts, and loses data messages until they are to be heard.
+// unheard counts data messages, and drops them until heard is set.
 type unheard struct {
 	messages
 	heard atomic.Bool
@@ -181,7 +181,7 @@ func unconfirmed(t *testing.T) (seen *unheard, a, b *devicetest.Host) {
 	t.Cleanup(b.Shut)
 	a.Send(flow.Element(a.To(b, 1, false).UDP(nil)))
 	b.Await("the initiation is answered, and the answer has arrived", func() bool {
-		b.StepLetters()
+		b.StepHandshakes()
 		current, _ := a.PeerOf(b.Public()).Sessions()
 		return current != nil
 	})
@@ -248,7 +248,7 @@ func TestLanesReleaseNoIndex(t *testing.T) {
 			seen.heard.Store(false) // while the slow side is busy with the handshake, lanes promote nothing
 			a.PeerOf(b.Public()).Initiate()
 			synctest.Wait()
-			b.StepLetters()
+			b.StepHandshakes()
 			synctest.Wait()
 			seen.heard.Store(true)
 			a.Send(flow.Element(a.To(b, 1, false).UDP(nil)))
@@ -311,7 +311,7 @@ func TestReplayedInitiationIsRefused(t *testing.T) {
 		if r := h.Handshake(c.msg, from); r != drop.None {
 			t.Fatalf("message %d was not queued: %v", i, r)
 		}
-		if got := h.StepLetters(); len(got) != 1 || got[0] != c.want {
+		if got := h.StepHandshakes(); len(got) != 1 || got[0] != c.want {
 			t.Errorf("message %d: %v, want %v", i, got, c.want)
 		}
 	}

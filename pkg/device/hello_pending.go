@@ -45,7 +45,7 @@ func (q *helloQueue) put(m *pendingHello) {
 
 // Hello implements engine.SlowPath.
 func (p *Peer) Hello(plain []byte, from underlay.Endpoint) drop.Reason {
-	if p.dev.spreading.Load().mode == config.SpreadOff || !p.hellos.rate.allow(p.dev.clock(), time.Second) {
+	if p.dev.spreading.Load().mode == config.SpreadOff || !p.requests.hellos.rate.allow(p.dev.clock(), time.Second) {
 		return drop.HelloUnwanted
 	}
 	m := &pendingHello{from: from}
@@ -55,7 +55,7 @@ func (p *Peer) Hello(plain []byte, from underlay.Endpoint) drop.Reason {
 	case err != nil:
 		return drop.HelloInvalid
 	}
-	p.hellos.put(m)
+	p.requests.hellos.put(m)
 	p.post(taskHello)
 	return drop.None
 }
@@ -63,7 +63,7 @@ func (p *Peer) Hello(plain []byte, from underlay.Endpoint) drop.Reason {
 // takePendingHello returns the waiting hello, nil for none. It adds a port plan for the sender once per session, and when
 // the sender's ports change, at a limited rate. Planning queries the operating system, so the caller must not hold mu.
 func (p *Peer) takePendingHello() *pendingHello {
-	m := p.hellos.last.Swap(nil)
+	m := p.requests.hellos.last.Swap(nil)
 	if m == nil || p.dev.cfg.Plan == nil {
 		return m
 	}
@@ -72,7 +72,7 @@ func (p *Peer) takePendingHello() *pendingHello {
 	p.mu.Unlock()
 	ref := p.dev.port.Load()
 	plannable := ref != nil && m.ports().Len() > 0 && m.from.Src.IsValid()
-	if stale && plannable && p.hellos.planRate.allow(p.dev.clock(), time.Minute) {
+	if stale && plannable && p.requests.hellos.planRate.allow(p.dev.clock(), time.Minute) {
 		local := netip.AddrPortFrom(m.from.Src, ref.LocalPort())
 		m.plan, m.planned = p.dev.cfg.Plan(local, m.from.Dst.Addr(), p.dev.mark.Load(), m.ports()), true
 	}

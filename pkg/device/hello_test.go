@@ -28,7 +28,7 @@ func (d tapped) hello() bool {
 	return d.kind == wire.TypeData && !d.keepalive() && d.size <= wire.DataOverhead+wire.MaxHelloSize+16
 }
 
-// drain takes what arrives at a host, unseen.
+// drain discards the packets that arrive at a host.
 func drain(t *testing.T, h *devicetest.Host) {
 	go func() {
 		for {
@@ -107,8 +107,8 @@ func TestSpreadResumesAfterPeerRestart(t *testing.T) {
 	}
 }
 
-// TestEndpointStaysWhenTheConfirmingKeepaliveIsLost: the receiver of one-way traffic makes a new session, and the sender,
-// who does not know that it has it, goes on to spread.
+// TestEndpointStaysWhenTheConfirmingKeepaliveIsLost lets the receiver of one-way traffic start a new
+// session. The sender, which has not confirmed it, continues to spread.
 func TestEndpointStaysWhenTheConfirmingKeepaliveIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var armed, lost atomic.Bool
@@ -137,7 +137,7 @@ func TestEndpointStaysWhenTheConfirmingKeepaliveIsLost(t *testing.T) {
 	})
 }
 
-// TestSpreadOnAtBothEndsNeedsNoHello: what comes from the spread ports is no roaming then.
+// TestSpreadOnAtBothEndsNeedsNoHello checks that messages from spread ports do not roam.
 func TestSpreadOnAtBothEndsNeedsNoHello(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := wiretap{lose: tapped.hello}
@@ -318,7 +318,7 @@ func TestNewPortHasNoOldSources(t *testing.T) {
 	}
 }
 
-// TestHelloFromNewCanonicalPortRoams: a peer that spreads all its data says with nothing else where it is now.
+// TestHelloFromNewCanonicalPortRoams covers a peer that spreads all its data, so that only hellos show its canonical port.
 func TestHelloFromNewCanonicalPortRoams(t *testing.T) {
 	for _, mode := range []config.SpreadMode{config.SpreadAuto, config.SpreadOn} {
 		t.Run(mode.String(), func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/noise"
 )
 
-// watchedClock counts how often a device asks what time it is: it does nothing without. It may be set forward.
+// watchedClock counts the clock reads of a device, which does nothing without one. Tests may advance it.
 type watchedClock struct {
 	start time.Time
 	reads atomic.Int64
@@ -80,7 +80,7 @@ func TestIdlePeersHaveNoTimerOrGoroutine(t *testing.T) {
 	})
 }
 
-// TestUnusedSessionWakesOnceForErasure: what a handshake begins is over after some seconds.
+// TestUnusedSessionWakesOnceForErasure checks that handshake timers stop after some seconds.
 func TestUnusedSessionWakesOnceForErasure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := newWatchedClock()
@@ -165,7 +165,7 @@ func TestDistantTimersAreCoalesced(t *testing.T) {
 		switch far := tt.wait >= 8*second; {
 		case !far && got != at:
 			t.Errorf("%d ns ahead: %d ns late", tt.wait, got-at)
-		case far && (got < at || got-at >= device.Together || got%device.Together != 0):
+		case far && (got < at || got-at >= device.TimerSlack || got%device.TimerSlack != 0):
 			t.Errorf("%d ns ahead: %d ns late, at %d", tt.wait, got-at, got)
 		}
 	}

@@ -194,7 +194,7 @@ func TestInteropWithWireGuardGo(t *testing.T) {
 	}
 }
 
-// TestInteropTrains sends what Linux would hand over as one TSO packet.
+// TestInteropTrains sends the segments of one TSO packet of Linux.
 func TestInteropTrains(t *testing.T) {
 	s := newStock(t)
 	s.connect(devicetest.NewUDP(t, 1, devicetest.Options{}), true, false, noise.PresharedKey{})
@@ -294,7 +294,7 @@ func TestInteropKeepalives(t *testing.T) {
 	wantNoDrops(t, s.h)
 }
 
-// flood keeps a device under load with valid initiations from nobody it knows, until stopped.
+// flood keeps a device under load with valid initiations from an unknown peer, until stopped.
 func flood(t *testing.T, key noise.PublicKey, burst int, send func(msg []byte)) (stop func()) {
 	t.Helper()
 	s := &stranger{t: t, key: newKey(t)}

@@ -66,7 +66,7 @@ func TestCloseLeavesNothingBehind(t *testing.T) {
 		a, b := lan.Host(t, 1, devicetest.Options{Lanes: 4}), lan.Host(t, 2, devicetest.Options{Lanes: 4})
 		devicetest.Connect(a, b)
 		talkOnAnyLane(t, a, b)
-		a.Send(flow.Element(a.To(b, 1, false).UDP(nil))) // perhaps under way
+		a.Send(flow.Element(a.To(b, 1, false).UDP(nil))) // perhaps in flight
 		a.Close()
 		a.Close()
 		<-a.Done()
@@ -102,7 +102,7 @@ func TestCloseBeforeStartReturns(t *testing.T) {
 	<-h.Done()
 }
 
-// TestNoGoroutineOutlivesRealSockets is TestCloseLeavesNothingBehind for what no bubble can hold.
+// TestNoGoroutineOutlivesRealSockets is TestCloseLeavesNothingBehind with real sockets, which a synctest bubble cannot contain.
 func TestNoGoroutineOutlivesRealSockets(t *testing.T) {
 	before := runtime.NumGoroutine()
 	a, b := devicetest.NewUDP(t, 1, devicetest.Options{Lanes: 2}), devicetest.NewUDP(t, 2, devicetest.Options{Lanes: 2})

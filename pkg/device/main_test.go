@@ -42,7 +42,7 @@ func talk(t *testing.T, a, b *devicetest.Host) {
 	carries(t, b, a, false, 100)
 }
 
-// messages counts what passes over a LAN, by sender and type.
+// messages counts the messages on a LAN, by sender and type.
 type messages struct {
 	mu    sync.Mutex
 	count map[netip.Addr]map[wire.Type]int
@@ -86,7 +86,7 @@ func hasMAC2(msg []byte) bool {
 	return reason == drop.None && *macs.MAC2 != [wire.MACLen]byte{}
 }
 
-// stranger is somebody on a LAN who can make handshake messages, with any key.
+// stranger is a host on a LAN that sends handshake messages with any key.
 type stranger struct {
 	t    testing.TB
 	port *underlay.Fake
@@ -151,7 +151,7 @@ func (s *stranger) receive() []byte {
 	return s.rx[0].Buf[:s.rx[0].N]
 }
 
-// asPeer returns what others configure to let the stranger in.
+// asPeer returns the peer configuration for the stranger.
 func (s *stranger) asPeer() config.Peer {
 	return config.Peer{
 		PublicKey:  s.key.Public(),

@@ -57,32 +57,6 @@ func (p *Peer) clearSource() {
 // guardRef boxes the interface for atomic.Pointer.
 type guardRef struct{ underlay.Guard }
 
-// resetGuard tells a new port, nil for none, the indices and addresses of our peers, if the port implements underlay.Guard.
-// Handshakes may run meanwhile: each index that is reserved after the pointer is stored reaches the guard by itself. The
-// caller holds mu.
-func (d *Device) resetGuard(port underlay.Port) {
-	g, ok := port.(underlay.Guard)
-	if !ok {
-		d.guard.Store(nil)
-	} else {
-		d.guard.Store(&guardRef{g})
-	}
-	for _, p := range d.peers {
-		p.mu.Lock()
-		p.path.guardedAddr = netip.Addr{} // it was in the old port's guard
-		for _, b := range append(p.sessions.all(), p.handshake.attempt) {
-			if b != nil {
-				d.admitIndex(b.index)
-			}
-		}
-		p.updateGuard()
-		p.mu.Unlock()
-	}
-	if ok {
-		g.SetGuarded()
-	}
-}
-
 // admitIndex adds a local receiver index to the guard. refuseIndex removes it.
 func (d *Device) admitIndex(index uint32) {
 	if g := d.guard.Load(); g != nil {

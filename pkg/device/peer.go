@@ -26,10 +26,7 @@ type Peer struct {
 	key    noise.PublicKey
 	engine *engine.Peer
 
-	tasks            atomic.Uint32                   // waiting tasks, as bits; the peer is in Device.tasks while not zero
-	confirmedKeys    atomic.Pointer[session.Keypair] // the key pair of taskConfirm
-	lastRekeyRequest atomic.Int64                    // when a lane last requested a rekey
-	hellos           helloQueue
+	requests laneRequests
 
 	mu        sync.Mutex // guards all fields below
 	running   bool       // the device is up and the peer is configured
@@ -42,37 +39,19 @@ type Peer struct {
 	handover  handoverState
 }
 
+// laneRequests holds what lanes and timers have requested from a worker. It is safe for concurrent use.
+type laneRequests struct {
+	tasks            atomic.Uint32                   // waiting tasks, as bits; the peer is in Device.tasks while not zero
+	confirmedKeys    atomic.Pointer[session.Keypair] // the key pair of taskConfirm
+	lastRekeyRequest atomic.Int64                    // when a lane last requested a rekey
+	hellos           helloQueue
+}
+
 // Format prints the public key for every verb: a Peer holds secrets.
 func (p *Peer) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "peer "+p.key.String()) }
 
 // LogValue logs the public key.
 func (p *Peer) LogValue() slog.Value { return slog.StringValue(p.key.String()) }
-
-// The tasks that lanes and timers post for a worker.
-const (
-	taskHandshake uint32 = 1 << iota // a session is needed
-	taskConfirm                      // the unconfirmed key pair was used
-	taskTimer                        // a timer fired, or must be set again
-	taskHello                        // a hello waits, or the peer was first heard from a source port
-	taskRoamed                       // the peer's address or port changed
-)
-
-// post posts a task for a worker. It never blocks, since each peer is queued at most once.
-func (p *Peer) post(task uint32) {
-	for {
-		old := p.tasks.Load()
-		if old&task == task {
-			return
-		}
-		if !p.tasks.CompareAndSwap(old, old|task) {
-			continue
-		}
-		if old == 0 {
-			p.dev.tasks.put(p)
-		}
-		return
-	}
-}
 
 // rekeyPause is the least time, in ns, between two rekey requests that reach a worker. Lanes request a due rekey with every
 // train until it is done.
@@ -80,9 +59,9 @@ const rekeyPause = int64(50 * time.Millisecond)
 
 // Rekey implements engine.SlowPath.
 func (p *Peer) Rekey() {
-	now, last := p.dev.clock(), p.lastRekeyRequest.Load()
+	now, last := p.dev.clock(), p.requests.lastRekeyRequest.Load()
 	if last == 0 || now-last >= rekeyPause {
-		p.lastRekeyRequest.Store(now)
+		p.requests.lastRekeyRequest.Store(now)
 		p.post(taskHandshake)
 	}
 }
@@ -91,7 +70,7 @@ func (p *Peer) Rekey() {
 // and a restarted peer may have lost the previous session. A worker does the rest. It also does the promotion while packets
 // are staged, because promoting sends all of them: until then there is no current session, and answers are staged behind them.
 func (p *Peer) Confirm(keys *session.Keypair) {
-	p.confirmedKeys.Store(keys)
+	p.requests.confirmedKeys.Store(keys)
 	if p.mu.TryLock() {
 		if p.running && len(p.staged.trains) == 0 {
 			p.promoteNext()
@@ -107,12 +86,9 @@ func (p *Peer) Roam(from underlay.Endpoint) { p.moveEndpoint(from) }
 // OnHeard implements engine.SlowPath.
 func (p *Peer) OnHeard() { p.post(taskHello) }
 
-// Wake implements peer.Waker: traffic has started a timer for which the peer's timer is not set.
-func (p *Peer) Wake() { p.post(taskTimer) }
-
 // runTasks runs all posted tasks.
 func (p *Peer) runTasks() {
-	tasks := p.tasks.Swap(0)
+	tasks := p.requests.tasks.Swap(0)
 	var m *pendingHello
 	if tasks&taskHello != 0 {
 		m = p.takePendingHello()

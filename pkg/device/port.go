@@ -5,6 +5,7 @@ package device
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"syscall"
 
 	"github.com/ropewalk/ropewalk/pkg/config"
@@ -30,7 +31,7 @@ func (d *Device) applyLinkEvent(ev tun.Event) {
 	switch {
 	case ev.Up && !d.up:
 		if err := d.bringUp(d.listenPort, d.mark.Load()); err != nil {
-			d.log.Error("opening UDP port failed, interface stays down", "port", d.listenPort, "hint", portHint(err), "error", err)
+			d.log.Error("opening UDP port failed, interface cannot send or receive", "port", d.listenPort, "hint", portHint(err), "error", err)
 		}
 	case !ev.Up && d.up:
 		d.down()
@@ -119,4 +120,30 @@ func (d *Device) down() {
 		d.log.Warn("closing UDP port failed", "error", err)
 	}
 	d.socketDrops.setPort(nil, d.engine.Lanes())
+}
+
+// resetGuard tells a new port, nil for none, the indices and addresses of our peers, if the port implements underlay.Guard.
+// Handshakes may run meanwhile: each index that is reserved after the pointer is stored reaches the guard by itself. The
+// caller holds mu.
+func (d *Device) resetGuard(port underlay.Port) {
+	g, ok := port.(underlay.Guard)
+	if !ok {
+		d.guard.Store(nil)
+	} else {
+		d.guard.Store(&guardRef{g})
+	}
+	for _, p := range d.peers {
+		p.mu.Lock()
+		p.path.guardedAddr = netip.Addr{} // it was in the old port's guard
+		for _, b := range append(p.sessions.all(), p.handshake.attempt) {
+			if b != nil {
+				d.admitIndex(b.index)
+			}
+		}
+		p.updateGuard()
+		p.mu.Unlock()
+	}
+	if ok {
+		g.SetGuarded()
+	}
 }

@@ -4,5 +4,5 @@
 
 package device_test
 
-// raceEnabled says whether Diffie-Hellman is ten times as slow.
+// raceEnabled reports whether the race detector is on, which makes Diffie-Hellman ten times slower.
 const raceEnabled = true

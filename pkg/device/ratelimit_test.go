@@ -36,6 +36,6 @@ func TestRejectedHandshakeLogIsRateLimited(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	if strings.Contains(got, "peer") {
-		t.Errorf("nobody is named: %q", got)
+		t.Errorf("the log does not name the peer: %q", got)
 	}
 }

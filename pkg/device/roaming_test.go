@@ -52,7 +52,7 @@ func TestEndpointFollowsTheResponse(t *testing.T) {
 	b.Follow(tun.Event{Up: true, MTU: 1420})
 	defer b.Shut()
 	a.Send(flow.Element(a.To(b, 1, false).UDP(nil)))
-	b.Await("the initiation is here", func() bool { return b.Letters() == 1 })
+	b.Await("the initiation is here", func() bool { return b.QueuedHandshakes() == 1 })
 	port := uint16(4242)
 	b.Apply(config.Device{ListenPort: &port})
 	b.Step()
@@ -86,7 +86,7 @@ func TestDoesNotRoamOnCookieReplies(t *testing.T) {
 	from := underlay.Endpoint{Dst: s.port.Endpoint(false).Dst}
 	for i, want := range []drop.Reason{drop.None, drop.HSBadCookie} { // taken once
 		a.Handshake(reply[:], from)
-		if got := a.StepLetters(); len(got) != 1 || got[0] != want {
+		if got := a.StepHandshakes(); len(got) != 1 || got[0] != want {
 			t.Fatalf("cookie reply %d: %v, want %v", i, got, want)
 		}
 	}

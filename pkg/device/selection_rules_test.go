@@ -77,8 +77,8 @@ func TestSelectionHoldsOnePlanPerPeerAndAddress(t *testing.T) {
 	}
 }
 
-// TestGrowingPlanDisplacesNoOther: it goes behind all others, so that what has room keeps it, and one that changes again and
-// again moves nobody else's flows.
+// TestGrowingPlanDisplacesNoOther checks that a growing plan moves behind all others, so that repeated changes of one
+// plan move no flows of other peers.
 func TestGrowingPlanDisplacesNoOther(t *testing.T) {
 	s, port := newSelection(t)
 	a, b, c := new(Peer), new(Peer), new(Peer)

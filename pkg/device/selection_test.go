@@ -82,7 +82,7 @@ func TestPlanIsInstalledBeforePeerLearnsIt(t *testing.T) {
 		bothSpread(t, a, b)
 		a.Await("the plan is followed", func() bool { return a.PeerStatus(b).Spread.Planned })
 		if told.Load() == 0 || early.Load() != 0 {
-			t.Errorf("%d of %d hellos had a plan that was not in force", early.Load(), told.Load())
+			t.Errorf("%d of %d hellos had a plan that was not installed", early.Load(), told.Load())
 		}
 	})
 }
@@ -202,7 +202,7 @@ func TestPeerBehindNATGetsNoPlan(t *testing.T) {
 		}})
 		devicetest.Connect(a, b)
 		talk(t, a, b)
-		b.Await("it says why", func() bool { return strings.Contains(b.PeerStatus(a).Spread.Reason, "behind a NAT") })
+		b.Await("the reason is reported", func() bool { return strings.Contains(b.PeerStatus(a).Spread.Reason, "behind a NAT") })
 		if want := rangeOf(spread.DefaultPorts); planned.Load() == 0 || !inForce(at.Load(), want) {
 			t.Errorf("in force after %d plans: %+v", planned.Load(), at.Load().Selection())
 		}
@@ -213,7 +213,7 @@ func TestPeerBehindNATGetsNoPlan(t *testing.T) {
 // peer's address.
 func TestPlanningIsRateLimitedPerPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const most = 2 * 8 // in what may be parts of two minutes
+		const most = 2 * 8 // the test may touch two minutes
 		var planned atomic.Int32
 		lan := devicetest.NewLAN(nil)
 		a := lan.Host(t, 1, devicetest.Options{})

@@ -59,7 +59,7 @@ func (p *Peer) establish(b *keyBinding, initiator bool) {
 // rest may take long, and is left to confirmSession. The caller holds mu.
 func (p *Peer) promoteNext() {
 	s := &p.sessions
-	if s.next == nil || s.next.keys != p.confirmedKeys.Load() {
+	if s.next == nil || s.next.keys != p.requests.confirmedKeys.Load() {
 		return
 	}
 	b := s.next

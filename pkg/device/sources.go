@@ -96,7 +96,7 @@ func (s *sourcePool) isOpen(port uint16) bool {
 	return false
 }
 
-// init opens a port that nobody else holds. That there is no room for more is logged once.
+// open opens a port that no other socket uses. It logs once that no more can be opened.
 func (s *sourcePool) open(port uint16) (uint8, error) {
 	source, err := s.port.OpenSource(port)
 	if err != nil && !errors.Is(err, syscall.EADDRINUSE) && !s.logged {

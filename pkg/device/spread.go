@@ -5,7 +5,6 @@ package device
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -27,40 +26,6 @@ type Planner func(local netip.AddrPort, peer netip.Addr, mark uint32, candidates
 type spreadConfig struct {
 	mode  config.SpreadMode
 	ports spread.Ports
-}
-
-// checkSpread returns an error if the source ports contain the listen port.
-func (d *Device) checkSpread(c *config.Device) error {
-	if c.SpreadPorts == nil {
-		return nil
-	}
-	listen := d.listenPort
-	if c.ListenPort != nil {
-		listen = *c.ListenPort
-	}
-	if err := config.CheckPorts(*c.SpreadPorts, listen); err != nil {
-		return fmt.Errorf("setting spread ports: %w", err)
-	}
-	return nil
-}
-
-// configureSpread changes the spread mode and ports; nil leaves a setting unchanged. The caller holds mu.
-func (d *Device) configureSpread(mode *config.SpreadMode, ports *spread.Ports) {
-	old := *d.spreading.Load()
-	s := old
-	if mode != nil {
-		s.mode = *mode
-	}
-	if ports != nil {
-		s.ports = *ports
-	}
-	if s == old {
-		return
-	}
-	d.spreading.Store(&s)
-	d.resetSources()
-	d.resetSelection()
-	d.renewHellos(false)
 }
 
 // resetSources discards the sources and uses those of the present port. The caller holds mu.

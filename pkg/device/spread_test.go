@@ -63,7 +63,7 @@ func (w *wiretap) count(n byte, match func(tapped) bool) (count int) {
 	return count
 }
 
-// sourcePool are the ports, other than the canonical one, that host n sent data from.
+// sources returns the ports, other than the canonical one, from which host n sent data.
 func (w *wiretap) sources(n byte) map[uint16]int {
 	ports := map[uint16]int{}
 	w.count(n, func(d tapped) bool {
@@ -200,7 +200,7 @@ func TestRekeySendsOneHelloEachWay(t *testing.T) {
 	})
 }
 
-// TestStockPeerGetsNoHello: a ropewalk that is told not to spread neither signs nor says hello, as a stock peer.
+// TestStockPeerGetsNoHello covers a ropewalk with spread off, which behaves as a stock peer: it neither signs nor sends hellos.
 func TestStockPeerGetsNoHello(t *testing.T) {
 	for _, stockInitiates := range []bool{false, true} {
 		t.Run(fmt.Sprintf("stock initiates %v", stockInitiates), func(t *testing.T) {
@@ -222,7 +222,7 @@ func TestStockPeerGetsNoHello(t *testing.T) {
 				if len(w.sources(a.N)) != 0 {
 					t.Errorf("sent from %v", w.sources(a.N))
 				}
-				a.Await("it says why", why(a, b, "no hello"))
+				a.Await("the reason is reported", why(a, b, "no hello"))
 				if n := b.AllDrops(); len(n) != 0 {
 					t.Errorf("the stock peer dropped %v", n)
 				}
@@ -251,7 +251,7 @@ func TestUnsignedInitiationStopsSpread(t *testing.T) {
 	})
 }
 
-// TestLostHellosAreRetransmitted loses the first that goes each way from the canonical port.
+// TestLostHellosAreRetransmitted drops the first hello in each direction from the canonical port.
 func TestLostHellosAreRetransmitted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lost := map[netip.AddrPort]int{}
@@ -270,14 +270,14 @@ func TestLostHellosAreRetransmitted(t *testing.T) {
 	})
 }
 
-// TestFirewallPreventsSpread: nothing but what the canonical ports send arrives.
+// TestFirewallPreventsSpread drops all messages except those from the canonical ports.
 func TestFirewallPreventsSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := wiretap{lose: func(d tapped) bool { return d.from.Port() != devicetest.ListenPort }}
 		a, b := tappedPair(t, &w, devicetest.Options{})
 		talk(t, a, b)
-		a.Await("it says why", why(a, b, "firewall"))
-		b.Await("it says why", why(b, a, "firewall"))
+		a.Await("the reason is reported", why(a, b, "firewall"))
+		b.Await("the reason is reported", why(b, a, "firewall"))
 		time.Sleep(10 * time.Second)
 		w.forget()
 		flows(t, a, b, 4)
@@ -303,8 +303,8 @@ func TestNATStopsSpreadAndIsReported(t *testing.T) {
 		b := lan.Host(t, 2, o)
 		devicetest.Connect(a, b)
 		talk(t, a, b)
-		a.Await("it says why", why(a, b, "this host is behind a NAT: its address is 192.0.2.1:51821 locally, and 192.0.2.1:51820 at the other side"))
-		b.Await("it says why", why(b, a, "the peer is behind a NAT: its address is 192.0.2.1:51821 locally, and 192.0.2.1:51820 at the other side"))
+		a.Await("the reason is reported", why(a, b, "this host is behind a NAT: its address is 192.0.2.1:51821 locally, and 192.0.2.1:51820 at the other side"))
+		b.Await("the reason is reported", why(b, a, "the peer is behind a NAT: its address is 192.0.2.1:51821 locally, and 192.0.2.1:51820 at the other side"))
 		b.Await("it logs why", func() bool { return strings.Contains(log.String(), "behind a NAT") })
 		time.Sleep(time.Second)
 		w.forget()
@@ -356,7 +356,7 @@ func TestSpreadOnStartsWithoutHello(t *testing.T) {
 	})
 }
 
-// TestPlannedPortsAreUsed: the receiver says which ports it wants.
+// TestPlannedPortsAreUsed checks that the sender uses the ports of the receiver's plan.
 func TestPlannedPortsAreUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w wiretap

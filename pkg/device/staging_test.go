@@ -60,12 +60,12 @@ func TestStagingKeepsNewestTrains(t *testing.T) {
 		p.Stage(flow.Element(a.To(b, uint16(i), false).UDP(nil)), 1)
 	}
 	if n := a.Drops(drop.TXStagedOverflow); n != extra {
-		t.Errorf("%d elements overflowed, want %d", n, extra)
+		t.Errorf("%d trains overflowed, want %d", n, extra)
 	}
 	if n := a.PeerStatus(b).Packets.TxDrops; n != extra {
 		t.Errorf("%d packets to the peer were dropped, want %d", n, extra)
 	}
-	b.Await("what was staged has left", func() bool {
+	b.Await("staged packets have left", func() bool {
 		a.Step()
 		return a.StagedBytes() == 0
 	})

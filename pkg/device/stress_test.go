@@ -50,7 +50,7 @@ func TestSessionChangesNeitherLoseNorReorder(t *testing.T) {
 	}
 }
 
-// talkOnAnyLane starts a session on hosts of several lanes: what the slow path sends comes in on lane 0.
+// talkOnAnyLane starts a session between hosts with several lanes. Messages of the slow path arrive on lane 0.
 func talkOnAnyLane(t *testing.T, a, b *devicetest.Host) {
 	t.Helper()
 	a.Send(flow.Element(a.To(b, 1, false).UDP(nil)))

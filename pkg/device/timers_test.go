@@ -101,7 +101,7 @@ func TestOnlyTheInitiatorRekeysAfterTwoMinutesOfUse(t *testing.T) {
 	})
 }
 
-// TestInitiatorThatOnlyReceivesRekeysInTheLastMinute: else it would be cut off after 180 s.
+// TestInitiatorThatOnlyReceivesRekeysBeforeTheEnd checks that the session is renewed before it expires after 180 s.
 func TestInitiatorThatOnlyReceivesRekeysBeforeTheEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *timeline, a, b *devicetest.Host) {
 		talk(t, a, b)
@@ -127,7 +127,7 @@ func wantNoDrops(t *testing.T, hosts ...*devicetest.Host) {
 
 func TestSessionStopsSendingAfterThreeMinutes(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *timeline, a, b *devicetest.Host) {
-		carries(t, a, b, false, 100) // one way, see peer.Activity on answers that come too fast
+		carries(t, a, b, false, 100) // one direction only, see peer.Activity about fast answers
 		time.Sleep(181 * time.Second)
 		l.forget()
 		carries(t, b, a, true, 100) // the responder of then is the initiator of now
@@ -141,7 +141,7 @@ func TestSessionStopsSendingAfterThreeMinutes(t *testing.T) {
 
 func TestKeysAreErasedAfterNineMinutes(t *testing.T) {
 	inBubble(t, func(t *testing.T, _ *timeline, a, b *devicetest.Host) {
-		carries(t, a, b, false, 100) // one way, see peer.Activity on answers that come too fast
+		carries(t, a, b, false, 100) // one direction only, see peer.Activity about fast answers
 		time.Sleep(539 * time.Second)
 		if a.Indices() == 0 || b.Indices() == 0 {
 			t.Error("keys were erased too early")
@@ -162,7 +162,7 @@ func TestKeysAreErasedAfterNineMinutes(t *testing.T) {
 func TestHandshakeRetriesWithJitterThenGivesUp(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *timeline, a, b *devicetest.Host) {
 		down(b)
-		newStranger(t, l.lan, b.N) // who says nothing
+		newStranger(t, l.lan, b.N) // a peer that never answers
 		begin := time.Now()
 		a.Send(flow.Element(a.To(b, 1, false).UDP(nil)))
 		time.Sleep(10 * time.Minute)
@@ -248,7 +248,7 @@ func TestUnansweredDataTriggersNewHandshake(t *testing.T) {
 		talk(t, a, b)
 		time.Sleep(30 * time.Second)
 		b.Close()
-		newStranger(t, l.lan, b.N) // who says nothing
+		newStranger(t, l.lan, b.N) // a peer that never answers
 		l.forget()
 		begin := time.Now()
 		a.Send(flow.Element(a.To(b, 1, false).UDP(nil)))

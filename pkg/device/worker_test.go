@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestTaskQueueIsFIFO: a plain slice says which is next.
+// TestTaskQueueIsFIFO compares the queue with a plain slice.
 func TestTaskQueueIsFIFO(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 7))

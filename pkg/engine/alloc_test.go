@@ -8,7 +8,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/device/devicetest/flow"
 )
 
-// batches are what a lane may meet in one go.
+// batches are the kinds of batches that a lane may process at once.
 func batches(ends flow.Ends) map[string][][]byte {
 	f := flow.Flow{Ends: ends}
 	var small, mixed [][]byte
@@ -66,7 +66,7 @@ func TestReceiveAllocatesNothing(t *testing.T) {
 	}
 }
 
-// jobs are batches that hold the same packets under ever new counters: what has been opened cannot be used again.
+// arrivals are batches with the same packets under new counters, since an opened message is a replay.
 type arrivals struct {
 	rig     *rig
 	batches [][][]byte // of runs of one size

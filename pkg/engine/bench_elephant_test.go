@@ -15,13 +15,13 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
 
-// An elephant is one flow, and so one lane, that has always more to send. What a worker adds to it is the ratio of the two
+// An elephant is one flow, so one lane, that always has more to send. The gain of a worker is the ratio of the two
 // benchmarks, given a core that is idle.
 
 func elephant(b *testing.B, benchmark func(b *testing.B, r *rig)) {
 	for _, workers := range []int{0, 1} {
 		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) {
-			before := runtime.GOMAXPROCS(runtime.NumCPU() + 2) // as `ropewalk run`, which counts those who linger
+			before := runtime.GOMAXPROCS(runtime.NumCPU() + 2) // as `ropewalk run`, which counts busy-polling workers
 			b.Cleanup(func() { runtime.GOMAXPROCS(before) })
 			r := newRigWithCrew(b, crew.Config{Workers: workers, Linger: true})
 			r.conn.silent = true
@@ -31,7 +31,7 @@ func elephant(b *testing.B, benchmark func(b *testing.B, r *rig)) {
 	}
 }
 
-// reportCrew says how much the workers have done.
+// reportCrew reports how many jobs the workers have run.
 func reportCrew(b *testing.B, s crew.Stats) {
 	if s.Offered > 0 {
 		b.ReportMetric(float64(s.Done)/float64(s.Offered), "by-workers")
@@ -84,7 +84,7 @@ func BenchmarkElephantReceive(b *testing.B) {
 	})
 }
 
-// supply is trains of a peer's, sealed beforehand. They are used again under a session that has not seen them.
+// supply is sealed trains of a peer. They are reused under new sessions that have not seen them.
 type supply struct {
 	rig     *rig
 	keys    noise.Keys
@@ -119,7 +119,7 @@ func newSupply(tb testing.TB, r *rig, n int) *supply {
 	return s
 }
 
-// arrive has the next n trains arrive, and takes from the TUN what came of the last.
+// arrive delivers the next n trains, and reads the results of the last from the TUN.
 func (s *supply) arrive(n int) {
 	for s.rig.tun.TryReceive(0, s.drain) > 0 {
 	}

@@ -51,7 +51,7 @@ func BenchmarkTransmitManyFlows(b *testing.B) {
 	}
 }
 
-// benchmarkTransmit sends elements that stand for that many packets of size bytes, from where the TUN would put them.
+// benchmarkTransmit sends trains of the given number of packets of size bytes, from the buffers that TUN reads fill.
 func benchmarkTransmit(b *testing.B, r *rig, packets, size int, elements ...[]byte) {
 	r.conn.silent = true
 	m := cost.Of(b, packets, packets*size)

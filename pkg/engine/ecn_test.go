@@ -26,7 +26,7 @@ func marked(ip []byte, ecn packet.ECN) []byte {
 	return ip
 }
 
-// markedElement does so with the packet of an element.
+// markedElement sets the mark in the packet of a train.
 func markedElement(element []byte, ecn packet.ECN) []byte {
 	marked(element[offload.VnetHdrLen:], ecn)
 	return element
@@ -117,7 +117,7 @@ func TestCongestionMarkedPacketsMergeTogether(t *testing.T) {
 	r.receiveMarked(packet.CE, sent...)
 	elements := r.delivered()
 	if len(elements) != 1 {
-		t.Fatalf("%d elements, want one train", len(elements))
+		t.Fatalf("%d trains, want one train", len(elements))
 	}
 	for _, p := range packetsOf(t, elements...) {
 		if packet.ECNOf(p) != packet.CE || !packet.IPv4(p).ChecksumOK() {

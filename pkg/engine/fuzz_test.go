@@ -16,7 +16,7 @@ import (
 
 // FuzzReceive gives the receiver anything that an underlay may: raw bytes at any segment size or, as a peer that knows
 // the keys could, any plaintexts under valid seals. Whatever it is, each message is delivered, handed to control or
-// counted, and what is delivered comes from an address of the peer's.
+// counted, and each delivered packet has a source address of the peer.
 func FuzzReceive(f *testing.F) {
 	whole := in4.UDP([]byte("payload"))
 	f.Add(whole, uint16(len(whole)), true)
@@ -83,7 +83,7 @@ func FuzzTransmit(f *testing.F) {
 		plain := unpadded(t, r.sent())
 		drops := r.allDrops() - before
 		if len(plain) == 0 && drops == 0 {
-			t.Error("the element vanished")
+			t.Error("the train was neither sent nor counted as dropped")
 		}
 		if len(plain) > 0 && drops > 0 {
 			t.Errorf("%d packets sent and %d dropped", len(plain), drops)
@@ -97,7 +97,7 @@ func FuzzTransmit(f *testing.F) {
 	})
 }
 
-// wantTrain compares what was sent with what the element says it is.
+// wantTrain compares the sent packets with the train's header.
 func wantTrain(t *testing.T, element []byte, plain [][]byte) {
 	if len(plain) == 0 || len(element) <= offload.VnetHdrLen {
 		return
@@ -106,7 +106,7 @@ func wantTrain(t *testing.T, element []byte, plain [][]byte) {
 	var train offload.Train
 	h.Decode(element)
 	if r := train.Parse(h, element[offload.VnetHdrLen:]); r != drop.None {
-		t.Fatalf("an element that does not parse was sent: %v", r)
+		t.Fatalf("an invalid train was sent: %v", r)
 	}
 	if len(plain) != train.Segments() {
 		t.Errorf("%d packets sent, want %d", len(plain), train.Segments())

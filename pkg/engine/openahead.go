@@ -26,7 +26,7 @@ type lookahead struct {
 
 // openJob is the decryption of one received train.
 type openJob struct {
-	datagrams  *underlay.Datagrams // ring its place in the line
+	datagrams  *underlay.Datagrams // in the rxQueue
 	session    *Session
 	keys       *session.Keypair
 	now        int64

@@ -24,7 +24,7 @@ type SlowPath interface {
 	Rekey()
 	// Roam reports an authenticated packet from another endpoint than the current one.
 	Roam(from underlay.Endpoint)
-	// MarkHeard says that Peer.Heard has become true.
+	// OnHeard reports that Peer.Heard has become true.
 	OnHeard()
 	// SendHello takes a plaintext for which wire.IsHello holds, and which is valid only during the call.
 	Hello(plain []byte, from underlay.Endpoint) drop.Reason

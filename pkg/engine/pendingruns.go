@@ -72,7 +72,7 @@ func (p *pendingRuns) add(m *runMeta, b []byte) {
 	m.last = at
 }
 
-// enabled returns a new run behind the last of its source.
+// open appends a new run to the queue of its source and returns it.
 func (p *pendingRuns) open(source int) *runMeta {
 	at := len(p.runs)
 	p.runs = append(p.runs, runMeta{source: source, first: noNext, next: noNext})

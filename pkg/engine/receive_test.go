@@ -27,7 +27,7 @@ func TestReceivedTrainIsWrittenWhole(t *testing.T) {
 	r.receive(run, size)
 	elements := r.delivered()
 	if len(elements) != 1 {
-		t.Fatalf("%d elements, want 1", len(elements))
+		t.Fatalf("%d trains, want 1", len(elements))
 	}
 	samePayloads(t, packetsOf(t, elements...), packets)
 	if s := r.engine.Stats().Lanes[0]; s.RxPackets != 45 || s.RxTrains != 1 || s.RxRuns != 1 || s.RxBytes != 45*1420 {
@@ -168,7 +168,7 @@ func TestBadMessageDropsNoOtherInRun(t *testing.T) {
 	}
 }
 
-// TestRunMayMixSessionsAndHandshakes is what UDP GRO may coalesce: it looks at lengths only.
+// TestRunMayMixSessionsAndHandshakes receives a mix that UDP GRO may coalesce, since GRO compares lengths only.
 func TestRunMayMixSessionsAndHandshakes(t *testing.T) {
 	r := newRig(t)
 	other, _ := r.newPeer("10.0.9.0/24")

@@ -110,7 +110,7 @@ func (r *rig) keypair(k noise.Keys) *session.Keypair {
 	return keys
 }
 
-// transmit runs one batch of elements through the transmitter.
+// transmit sends one batch of trains through the transmitter.
 func (r *rig) transmit(elements ...[]byte) {
 	for i, e := range elements {
 		r.tx.sizes[i] = copy(r.tx.bufs[i], e)
@@ -118,7 +118,7 @@ func (r *rig) transmit(elements ...[]byte) {
 	r.tx.sendBatch(len(elements))
 }
 
-// sent opens what was sent to the peer since the last call, one plaintext per message, padding included.
+// sent returns the plaintexts of the messages sent to the peer since the last call, padding included.
 func (r *rig) sent() (plain [][]byte) {
 	r.tb.Helper()
 	for _, run := range r.conn.taken() {
@@ -129,7 +129,7 @@ func (r *rig) sent() (plain [][]byte) {
 	return plain
 }
 
-// enabled opens one message to the peer, padding included.
+// open decrypts one message to the peer, padding included.
 func (r *rig) open(msg []byte) []byte {
 	r.tb.Helper()
 	out := make([]session.Message, 1)
@@ -140,7 +140,7 @@ func (r *rig) open(msg []byte) []byte {
 	return out[0].Plain
 }
 
-// seal makes data messages of the peer's, back to back; all plaintexts but the last have one size.
+// seal returns data messages from the peer, back to back; all plaintexts but the last have one size.
 func (r *rig) seal(plain ...[]byte) (run []byte, size int) {
 	for _, p := range plain {
 		msg := r.message(r.remote, p)
@@ -161,10 +161,10 @@ func (r *rig) message(k *session.Keypair, plain []byte) []byte {
 	return msg
 }
 
-// receive runs one batch of one element through the receiver.
+// receive passes one batch of one datagram run through the receiver.
 func (r *rig) receive(run []byte, size int) { r.receiveFrom(there, run, size) }
 
-// sendBatch handles the first n elements of r.in, and all of them.
+// batch handles the first n datagrams of the receive queue completely.
 func (r *receiver) batch(n int) {
 	r.head, r.count = 0, n
 	for r.count > 0 {
@@ -177,13 +177,13 @@ func (r *rig) receiveFrom(from underlay.Endpoint, run []byte, size int) {
 	r.rx.batch(1)
 }
 
-// arriveFrom makes run element i of the next batch.
+// arriveFrom makes run datagram i of the next batch.
 func (r *rig) arriveFrom(i int, from underlay.Endpoint, run []byte, size int) {
 	d := &r.rx.ring[i]
 	d.N, d.SegSize, d.From, d.Truncated = copy(d.Buf, run), size, from, false
 }
 
-// delivered returns the elements written to the TUN since the last call.
+// delivered returns the trains written to the TUN since the last call.
 func (r *rig) delivered() (elements [][]byte) {
 	buf := make([]byte, tun.MaxElement)
 	for n := r.tun.TryReceive(0, buf); n > 0; n = r.tun.TryReceive(0, buf) {
@@ -205,7 +205,7 @@ func (r *rig) allDrops() (n uint64) {
 	return n
 }
 
-// recorder is an underlay.Lane that keeps what is sent, or, silent, only looks at it.
+// recorder is an underlay.Lane that records all runs, or only counts them if silent.
 type recorder struct {
 	underlay.Lane
 	tb     testing.TB
@@ -253,7 +253,7 @@ func (c *recorder) taken() [][][]byte {
 	return runs
 }
 
-// owner records what a lane asks of a peer's slow side.
+// owner is a SlowPath that records all calls.
 type owner struct {
 	staged    [][]byte
 	confirmed []*session.Keypair
@@ -293,7 +293,7 @@ func (c *control) Handshake(msg []byte, from underlay.Endpoint) drop.Reason {
 	return c.reason
 }
 
-// packetsOf returns the packets that elements stand for.
+// packetsOf returns the packets of trains.
 func packetsOf(tb testing.TB, elements ...[]byte) (all [][]byte) {
 	tb.Helper()
 	for _, e := range elements {
@@ -332,7 +332,7 @@ func samePackets(tb testing.TB, got, want [][]byte) {
 	}
 }
 
-// vnetHeader returns an element with a header of choice.
+// vnetHeader returns a train with the given virtio-net header.
 func vnetHeader(h offload.VnetHdr, p []byte) []byte {
 	e := flow.Element(p)
 	h.Encode(e)

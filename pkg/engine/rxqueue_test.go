@@ -16,7 +16,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
 
-// arrived is an element of n bytes for a receiver index, from a host's port.
+// arrived returns a datagram of n bytes for a receiver index, from a host's port.
 func arrived(host byte, port uint16, index uint32, n int) underlay.Datagrams {
 	d := underlay.Datagrams{Buf: make([]byte, max(n, 8)), N: n}
 	d.From.Dst = netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, host}), port)
@@ -63,7 +63,7 @@ func TestSparseFlowsPassBulk(t *testing.T) {
 	}
 }
 
-// TestRXQueueKeepsFlowOrderWithoutLoss has elements arrive at random while a lane works, and notes in what order
+// TestRXQueueKeepsFlowOrderWithoutLoss receives datagrams at random while a lane works, and records in which order
 // it handles them: every one once, and those of a source as they came.
 func TestRXQueueKeepsFlowOrderWithoutLoss(t *testing.T) {
 	for _, size := range []int{1, 2, secondarySlots, rxSlots} {
@@ -75,7 +75,7 @@ func TestRXQueueKeepsFlowOrderWithoutLoss(t *testing.T) {
 			d := l.at(k)
 			number := int(binary.LittleEndian.Uint32(d.Buf[8:]))
 			if before, ok := handled[d.From.Dst]; ok && number <= before {
-				t.Fatalf("element %d of a source was handled after %d", number, before)
+				t.Fatalf("datagram %d of a source was handled after %d", number, before)
 			}
 			handled[d.From.Dst] = number
 			if number < last {
@@ -114,7 +114,7 @@ func TestRXQueueKeepsFlowOrderWithoutLoss(t *testing.T) {
 			l.retire()
 		}
 		if total+l.count < arrivedAs || total > arrivedAs {
-			t.Errorf("of %d elements, %d were handled and %d wait", arrivedAs, total, l.count)
+			t.Errorf("of %d datagrams, %d were handled and %d wait", arrivedAs, total, l.count)
 		}
 		if size == rxSlots && passes == 0 {
 			t.Error("nothing ever went first")
@@ -122,7 +122,7 @@ func TestRXQueueKeepsFlowOrderWithoutLoss(t *testing.T) {
 	}
 }
 
-// waves is a way in on which every call finds the next batch.
+// waves is a Receiver that returns the next batch on every call.
 type waves struct {
 	batches [][]underlay.Datagrams
 }
@@ -183,7 +183,7 @@ func TestSparsePacketsPassRemainingBulk(t *testing.T) {
 	}
 }
 
-// mover is an owner whose peer is where it was last heard from.
+// mover is a SlowPath that moves the endpoint on every Roam.
 type mover struct {
 	owner
 	peer *Peer
@@ -260,7 +260,7 @@ func TestRoamingPeerDoesNotDelayOthers(t *testing.T) {
 	mine := r.message(r.remote, nil)
 	put(0, there.Dst, mine, bulkThreshold)
 	put(1, elsewhere, mine, len(mine))
-	put(2, netip.AddrPortFrom(elsewhere.Addr(), 9), r.message(theirs, nil), len(mine)) // moves too, and has no bulk
+	put(2, netip.AddrPortFrom(elsewhere.Addr(), 9), r.message(theirs, nil), len(mine)) // roams too, and has no bulk
 	put(3, there.Dst, r.message(theirs, nil), len(mine))
 	put(4, elsewhere, make([]byte, len(mine)), len(mine))
 	put(5, netip.AddrPortFrom(there.Dst.Addr(), 5), make([]byte, len(mine)), len(mine))
@@ -270,15 +270,15 @@ func TestRoamingPeerDoesNotDelayOthers(t *testing.T) {
 	q.Endpoint.Store(&underlay.Endpoint{Dst: netip.AddrPortFrom(elsewhere.Addr(), 9), Src: there.Src})
 	r.rx.at(3).From.Dst = r.rx.at(2).From.Dst
 	if first := r.rx.sparseFirst(); first != 0b111100 {
-		t.Errorf("%b go first when the other peer stays where it is", first)
+		t.Errorf("sparse-first mask %b while the other peer does not roam", first)
 	}
 	if n := testing.AllocsPerRun(20, func() { r.rx.sparseFirst() }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
 
-// TestSparseFlowsDoNotStarveBulk keeps the line full of datagrams from ever new sources, as somebody does
-// who spoofs them.
+// TestSparseFlowsDoNotStarveBulk keeps the queue full of datagrams from new sources, as an
+// attacker with spoofed addresses does.
 func TestSparseFlowsDoNotStarveBulk(t *testing.T) {
 	r := newRig(t)
 	const bulk, packets = 16, 47
@@ -310,20 +310,20 @@ func TestSparseFlowsDoNotStarveBulk(t *testing.T) {
 		opened += n
 	}
 	if limit := bulk + 2*maxQueued; arrivals > limit {
-		t.Errorf("%d elements had arrived when the bulk was opened, want at most %d", arrivals, limit)
+		t.Errorf("%d datagrams had arrived when the bulk was opened, want at most %d", arrivals, limit)
 	}
 	for r.rx.count > 0 {
 		r.rx.handleQueued()
 	}
 	if runs := r.engine.lanes[0].stats.rx.runs.Load(); runs != uint64(arrivals) {
-		t.Errorf("%d elements are counted, of %d", runs, arrivals)
+		t.Errorf("counted %d datagrams, want %d", runs, arrivals)
 	}
 	if got := r.drops(drop.RXUnknownIndex); int(got) != arrivals-bulk {
 		t.Errorf("%d of %d forgeries were dropped", got, arrivals-bulk)
 	}
 }
 
-// closing is a way in that is closed while elements wait in the line.
+// closing is a Receiver that is closed while datagrams wait in the queue.
 type closing struct{ waves }
 
 // TryRecv is underlay.Lane's.
@@ -347,7 +347,7 @@ func TestReceivedPacketsAreHandledAfterPortCloses(t *testing.T) {
 	}
 }
 
-// BenchmarkSparse is the line that takes the longest: each element that is little has the source of the last bulk.
+// BenchmarkSparse measures the worst case of sparse: each small datagram has the source of the last bulk datagram.
 func BenchmarkSparse(b *testing.B) {
 	l := rxQueue{ring: make([]underlay.Datagrams, maxQueued), head: maxQueued / 3, count: maxQueued}
 	for k := range maxQueued {

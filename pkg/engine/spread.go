@@ -43,7 +43,7 @@ func (t *transmitter) chooseSource(p *Peer) int {
 		t.flows.Note(t.train.FlowHash(), t.now)
 		return 0
 	}
-	return t.flows.Choose(s.loads, t.train.FlowHash(), t.now, t.train.Len()) // what spread.Loads calls a lane is a source here
+	return t.flows.Choose(s.loads, t.train.FlowHash(), t.now, t.train.Len()) // package spread calls the source a lane
 }
 
 // stage records the flow of the parsed train to p: once there is a session, it will leave from the canonical port.

@@ -94,7 +94,7 @@ func TestFlowsKeepSourceUntilPause(t *testing.T) {
 	r.now += int64(spread.DefaultGap)
 	r.transmit(f.Next(100))
 	if sources[key] == first {
-		t.Error("after a pause the flow stays on the most loaded source")
+		t.Error("after a pause the flow is still on the most loaded source")
 	}
 }
 
@@ -166,7 +166,7 @@ func TestOrderIsKeptWithinFlows(t *testing.T) {
 	}
 }
 
-// TestRunsAreGroupedBySource: that is what makes them cheap to send.
+// TestRunsAreGroupedBySource checks the order that lets one system call send several runs.
 func TestRunsAreGroupedBySource(t *testing.T) {
 	r := newRig(t)
 	r.peer.Spread.Store(NewSpread([]uint8{1, 2, 3}))
@@ -233,7 +233,7 @@ func TestSpreadSourcesDoNotRoam(t *testing.T) {
 			t.Errorf("%s: roamed to %v, want %v", c.name, r.owner.roams, c.roams)
 		}
 		if r.peer.Heard.Load() != c.heard || (r.owner.heard == 1) != c.heard {
-			t.Errorf("%s: heard %v, told %d times", c.name, r.peer.Heard.Load(), r.owner.heard)
+			t.Errorf("%s: heard %v, reported %d times", c.name, r.peer.Heard.Load(), r.owner.heard)
 		}
 	}
 }
@@ -252,7 +252,7 @@ func TestHellosReachSlowPath(t *testing.T) {
 	run, size = r.seal(packet)
 	r.receive(run, size)
 	if got := r.delivered(); len(got) != 1 {
-		t.Errorf("%d elements for the TUN, want the packet's", len(got))
+		t.Errorf("%d trains for the TUN, want the packet's", len(got))
 	}
 	if r.allDrops() != 0 {
 		t.Errorf("%d drops", r.allDrops())
@@ -260,11 +260,11 @@ func TestHellosReachSlowPath(t *testing.T) {
 	run, size = r.seal(append([]byte{0}, hello[2:]...)) // not quite one
 	r.receive(run, size)
 	if r.drops(drop.RXInnerMalformed) != 1 {
-		t.Error("what is neither a packet nor a hello was not counted")
+		t.Error("a plaintext that is neither packet nor hello was not counted")
 	}
 }
 
-// TestSecondaryPortTrafficReachesTUN sends to a source what should have gone to the canonical port.
+// TestSecondaryPortTrafficReachesTUN sends messages to a source port instead of the canonical port.
 func TestSecondaryPortTrafficReachesTUN(t *testing.T) {
 	r := newRig(t)
 	ours, theirs := underlay.Pipe(1)

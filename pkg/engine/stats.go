@@ -13,7 +13,7 @@ import (
 // Stats is a snapshot of an engine. Its JSON form is part of the response to the control socket's stats request.
 type Stats struct {
 	Lanes []LaneStats `json:"lanes"`
-	// SlowDrops is what no lane carried: keepalives, and packets that waited for a session.
+	// Slow counts the traffic outside the lanes: keepalives, and packets that waited for a session.
 	Slow LaneStats `json:"slow"`
 	// Drops counts the drops of handshakes and staging, by reason; those of each lane are in Lanes.
 	Drops map[string]uint64 `json:"drops"`
@@ -80,7 +80,7 @@ func (r *RunSizes) Add(other *RunSizes) {
 	r.Messages += other.Messages
 }
 
-// noteSent counts a run of n messages, at least one.
+// note counts a run of n messages, at least one.
 func (r *RunSizes) note(n int) {
 	r.Runs[min(bits.Len(uint(n-1)), sizeClasses-1)]++
 	r.Messages += uint64(n)

@@ -41,7 +41,7 @@ func TestSmallPacketsToOnePeerShareRun(t *testing.T) {
 	samePackets(t, unpadded(t, r.sent()), packetsOf(t, elements...))
 }
 
-// TestPacketsLeaveInArrivalOrder compares any mix of elements with the obvious: one packet after the other.
+// TestPacketsLeaveInArrivalOrder compares any mix of trains with a simple model: one packet after the other.
 func TestPacketsLeaveInArrivalOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	r := newRig(t)
@@ -78,7 +78,7 @@ func TestTrainsOfTinySegmentsNeedManyRuns(t *testing.T) {
 func TestPaddingIsZeroAndWithinMTU(t *testing.T) {
 	r := newRig(t)
 	for i := range r.tx.slots[0] {
-		r.tx.slots[0][i] = 0xff // what an earlier packet left
+		r.tx.slots[0][i] = 0xff // bytes left by an earlier packet
 	}
 	for size := 29; size <= DefaultMTU; size += 7 {
 		r.transmit(flow.Element(out4.UDP(make([]byte, size-28))))
@@ -149,7 +149,7 @@ func TestEachUnsendablePacketIsCounted(t *testing.T) {
 				t.Error("something was sent")
 			}
 			want := PeerPackets{TxDrops: c.n}
-			if slices.Contains([]drop.Reason{drop.TXVnetHeader, drop.TXMalformed, drop.TXNoPeer}, c.want) { // nobody's
+			if slices.Contains([]drop.Reason{drop.TXVnetHeader, drop.TXMalformed, drop.TXNoPeer}, c.want) { // no peer to count for
 				want = PeerPackets{}
 			}
 			if got := r.peer.Packets(); got != want {
@@ -186,12 +186,12 @@ func TestTrainsWithoutSessionAreStagedInOrder(t *testing.T) {
 	first := a.Next(50)
 	o.onStage = func() {
 		if len(r.conn.runs) != 1 {
-			t.Error("an element was staged before the packets in front of it had left")
+			t.Error("a train was staged before earlier packets had left")
 		}
 	}
 	r.transmit(first, lost, a.Next(50))
 	if len(o.staged) != 1 || string(o.staged[0]) != string(lost) {
-		t.Fatalf("staged %d elements", len(o.staged))
+		t.Fatalf("staged %d trains", len(o.staged))
 	}
 	if other.Current.Load() != nil || len(r.sent()) != 2 {
 		t.Error("the other peer's packets did not leave")

@@ -21,7 +21,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
 
-// turmoil is a rig with a crew and two peers, under which somebody changes everything that may change while lanes are at work.
+// turmoil is a rig with workers and two peers. A goroutine changes sessions, routes and ports while lanes run.
 type turmoil struct {
 	*rig
 	clock  atomic.Int64
@@ -30,7 +30,7 @@ type turmoil struct {
 	routes [2]netip.Prefix
 	staged [2]stager
 
-	mu       sync.Mutex // guards what follows: messages leave the lane, and other ways
+	mu       sync.Mutex // guards the fields below: messages leave by the lane and by the slow path
 	theirs   map[uint32]*session.Keypair
 	used     map[counterOf]bool
 	order    flow.Checker
@@ -38,13 +38,13 @@ type turmoil struct {
 	failures *mathrand.Rand
 }
 
-// counterOf is what must never come twice.
+// counterOf identifies a nonce, which must never be used twice.
 type counterOf struct {
 	receiver uint32
 	counter  uint64
 }
 
-// stager is an owner for any number of goroutines, which counts the packets that it is given.
+// stager is a SlowPath for concurrent use that counts staged packets.
 type stager struct {
 	SlowPath
 	packets atomic.Int64
@@ -76,7 +76,7 @@ func newTurmoil(t *testing.T, seed uint64) *turmoil {
 	return m
 }
 
-// leaves is called for each run, opens its messages as their peer would, and has some sends fail.
+// leaves is called for each run. It opens the messages as the peer does, and lets some sends fail.
 func (m *turmoil) leaves(run *underlay.Run) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -161,14 +161,14 @@ func meanwhile(something func()) (end func()) {
 	}
 }
 
-// goesOn tells whether a test that needs so many rounds has another. Where one processor does all, few disturbances come in time, so
-// it goes on until there was one; a bound keeps what rounds leave behind within memory.
+// goesOn reports whether the test needs another round. With one processor few changes happen in time, so the test continues
+// until there was one. A limit bounds the memory.
 func goesOn(round, rounds int, disturbed bool) bool {
 	return round < rounds || round < 20*rounds && !disturbed
 }
 
-// TestNoNonceIsReusedUnderStress has sessions wiped and replaced, routes and the port go and come, peers roam, sends
-// fail, and the slow path send under the same keys, while the crew seals. Each packet leaves in order or is accounted for.
+// TestNoNonceIsReusedUnderStress wipes and replaces sessions, changes routes and the port, lets peers roam and sends fail, and
+// sends on the slow path under the same keys, while workers seal. Each packet leaves in order or is counted as dropped.
 func TestNoNonceIsReusedUnderStress(t *testing.T) {
 	m := newTurmoil(t, 11)
 	flows := [2]flow.Flow{
@@ -208,7 +208,7 @@ func TestNoNonceIsReusedUnderStress(t *testing.T) {
 	offered(t, m.engine.lanes[0].sealJobs.Stats())
 }
 
-// jobs has trains of both peers arrive, long ones and short ones, and returns how many packets they are.
+// arrivals delivers long and short trains of both peers, and returns the number of packets.
 func (m *turmoil) arrivals(trains, round int, ours [2][]*session.Keypair) (packets int) {
 	var flows [2]flow.Flow
 	for i := range flows {
@@ -230,8 +230,8 @@ func (m *turmoil) arrivals(trains, round int, ours [2][]*session.Keypair) (packe
 	return packets
 }
 
-// TestReceiveKeepsOrderAndCountsUnderStress has sessions wiped and removed, and routes go and come, while the crew
-// opens. What is short goes before what is long, if it may.
+// TestReceiveKeepsOrderAndCountsUnderStress wipes and removes sessions and changes routes while workers open
+// trains. Short datagrams may pass long ones.
 func TestReceiveKeepsOrderAndCountsUnderStress(t *testing.T) {
 	m := newTurmoil(t, 12)
 	packets := 0

@@ -25,7 +25,7 @@ import (
 // manyWorkers are more than there are cores.
 func manyWorkers() crew.Config { return crew.Config{Workers: 2*runtime.NumCPU() + 1} }
 
-// hasty lets time pass with each batch, so that a desk that closed for want of cores is open again soon.
+// hasty advances the clock with each batch, so that a backoff for lack of cores ends soon.
 func (r *rig) hasty() *rig {
 	r.engine.cfg.Clock = func() int64 {
 		r.now += int64(10 * time.Millisecond)
@@ -34,7 +34,7 @@ func (r *rig) hasty() *rig {
 	return r
 }
 
-// enqueue has elements wait in the TUN, and the transmitter take them.
+// carry queues trains in the TUN and lets the transmitter read them.
 func (r *rig) carry(elements ...[]byte) {
 	r.tb.Helper()
 	for _, e := range elements {
@@ -57,7 +57,7 @@ func (r *rig) sentRaw() (all [][]byte) {
 	return all
 }
 
-// submitted fails unless the crew had a part in it.
+// offered fails the test unless workers ran jobs.
 func offered(tb testing.TB, s crew.Stats) {
 	tb.Helper()
 	if s.Offered == 0 || s.Done+s.TakenBack != s.Offered {
@@ -78,7 +78,7 @@ func randomElements(random *mathrand.Rand, f *flow.Flow) (elements [][]byte) {
 	return elements
 }
 
-// TestWorkersSealSameBytesAsLane compares it, counters included, with what leaves without a crew.
+// TestWorkersSealSameBytesAsLane compares messages, counters included, with those sealed without workers.
 func TestWorkersSealSameBytesAsLane(t *testing.T) {
 	alone, r := newRig(t).hasty(), newRigWithCrew(t, manyWorkers()).hasty()
 	random := mathrand.New(mathrand.NewPCG(1, 2))
@@ -103,7 +103,7 @@ func TestWorkersSealSameBytesAsLane(t *testing.T) {
 	offered(t, r.engine.lanes[0].sealJobs.Stats())
 }
 
-// sameCounters fails unless both have the same counters, each one more than the one before.
+// sameCounters fails unless both have the same consecutive counters.
 func sameCounters(t *testing.T, got, want [][]byte) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -117,8 +117,8 @@ func sameCounters(t *testing.T, got, want [][]byte) {
 	}
 }
 
-// TestWorkersOpenSamePacketsAsLane receives batches of trains, forged and repeated ones, those of nobody, small
-// packets and keepalives, and compares all that comes of them with what comes without a crew.
+// TestWorkersOpenSamePacketsAsLane receives trains (valid, forged, replayed, of unknown sessions), small
+// packets and keepalives, and compares the result with that of a lane without workers.
 func TestWorkersOpenSamePacketsAsLane(t *testing.T) {
 	alone, r := newRig(t).hasty(), newRigWithCrew(t, manyWorkers()).hasty()
 	random := mathrand.New(mathrand.NewPCG(3, 4))
@@ -145,7 +145,7 @@ func TestWorkersOpenSamePacketsAsLane(t *testing.T) {
 		alone.rx.batch(n)
 		r.rx.batch(n)
 		if want, got := alone.delivered(), r.delivered(); !slices.EqualFunc(got, want, bytes.Equal) {
-			t.Fatalf("%d elements are not the %d that they should be", len(got), len(want))
+			t.Fatalf("the %d trains differ from the %d expected", len(got), len(want))
 		}
 	}
 	for reason := drop.None + 1; reason < drop.Count; reason++ {
@@ -156,7 +156,7 @@ func TestWorkersOpenSamePacketsAsLane(t *testing.T) {
 	offered(t, r.engine.lanes[0].openJobs.Stats())
 }
 
-// damaged returns packets as a run of the peer's that is not what it should be, or one that is.
+// damaged returns packets as a run of the peer, damaged in a random way or valid.
 func (r *rig) damaged(kind, spoilt int, packets [][]byte) (run []byte, size int) {
 	run, size = r.seal(packets...)
 	switch kind {
@@ -166,7 +166,7 @@ func (r *rig) damaged(kind, spoilt int, packets [][]byte) (run []byte, size int)
 		run[len(run)/2+spoilt%100] ^= 1
 	case 3: // a message repeated
 		copy(run[size:], run[:size])
-	case 4: // of nobody
+	case 4: // unknown receiver index
 		run[size+4] ^= 1
 	case 5: // a keepalive behind it
 		run = append(run, r.message(r.remote, nil)...)
@@ -174,8 +174,8 @@ func (r *rig) damaged(kind, spoilt int, packets [][]byte) (run []byte, size int)
 	return run, size
 }
 
-// TestSessionsMayEndWhileWorkersRun has keys wiped and replaced while trains are under way. What leaves is in order, and
-// every packet has left or was dropped for that reason.
+// TestSessionsMayEndWhileWorkersRun wipes and replaces keys while trains are in flight. Packets leave in order, and each one
+// is sent or counted as dropped for lack of a session.
 func TestSessionsMayEndWhileWorkersRun(t *testing.T) {
 	r := newRigWithCrew(t, manyWorkers()).hasty()
 	random := mathrand.New(mathrand.NewPCG(5, 6))
@@ -217,7 +217,7 @@ func TestSessionsMayEndWhileWorkersRun(t *testing.T) {
 	offered(t, r.engine.lanes[0].sealJobs.Stats())
 }
 
-// TestReceivedTrainsOfWipedSessionAreDropped wipes the keys before, or while, the crew opens what arrived.
+// TestReceivedTrainsOfWipedSessionAreDropped wipes the keys before or while workers open the trains.
 func TestReceivedTrainsOfWipedSessionAreDropped(t *testing.T) {
 	r := newRigWithCrew(t, manyWorkers()).hasty()
 	f := flow.Flow{Ends: in4}
@@ -248,7 +248,7 @@ func TestReceivedTrainsOfWipedSessionAreDropped(t *testing.T) {
 	offered(t, r.engine.lanes[0].openJobs.Stats())
 }
 
-// TestPortsMayChangeWhileWorkersRun attaches and detaches ports while the host sends, and ends with trains under way.
+// TestPortsMayChangeWhileWorkersRun attaches and detaches ports while the host sends, and ends with trains in flight.
 func TestPortsMayChangeWhileWorkersRun(t *testing.T) {
 	c, err := crew.Start(manyWorkers())
 	if err != nil {
@@ -302,12 +302,12 @@ func await(tb testing.TB, cond func() bool) {
 	tb.Helper()
 	for deadline := time.Now().Add(time.Minute); !cond(); runtime.Gosched() {
 		if time.Now().After(deadline) {
-			tb.Fatal("waited in vain")
+			tb.Fatal("timed out")
 		}
 	}
 }
 
-// TestSealedTrainLeavesBeforeNextIsSealed has a train sealed while the lane goes on reading.
+// TestSealedTrainLeavesBeforeNextIsSealed lets a worker seal a train while the lane continues to read.
 func TestSealedTrainLeavesBeforeNextIsSealed(t *testing.T) {
 	r := newRigWithCrew(t, crew.Config{Workers: 1})
 	if err := r.tun.Inject(0, (&flow.Flow{Ends: out4}).Train(45, 1380)); err != nil {
@@ -320,7 +320,7 @@ func TestSealedTrainLeavesBeforeNextIsSealed(t *testing.T) {
 	await(t, r.tx.jobs.OldestDone)
 	r.tx.sendSealed()
 	if r.conn.count != 45 || r.tx.jobs.Pending() != 0 {
-		t.Errorf("%d messages have left", r.conn.count)
+		t.Errorf("%d messages were sent", r.conn.count)
 	}
 }
 
@@ -354,7 +354,7 @@ func TestWorkersAllocateNothingPerTrain(t *testing.T) {
 	r.conn.silent = true
 	train := (&flow.Flow{Ends: out4}).Train(45, 1380)
 	r.carry(train, train, train, train, train, train)
-	for range maxJobs { // units are made when they are needed first, which may be late
+	for range maxJobs { // batches are allocated on first use, which may be late
 		r.tx.spares = append(r.tx.spares, newTxBatch(txSlots))
 	}
 	if n := testing.AllocsPerRun(50, func() { r.carry(train, train, train, train, train, train) }); n != 0 {

@@ -31,11 +31,11 @@ const Patience = 30 * time.Second
 // ListenPort is the port of hosts on a LAN.
 const ListenPort = 51820
 
-// Options say what a Host is like. All may be left out.
+// Options configures a Host. All fields are optional.
 type Options struct {
 	Lanes  int
 	Depth  int          // of the TUN's queues, see tun.FakeConfig
-	Log    *slog.Logger // by default, what is logged as an error fails the test
+	Log    *slog.Logger // by default, a message at level error fails the test
 	Stop   bool         // do not start the device
 	NoIPv6 bool         // of NewUDP: do without, as on a host that has none
 	Plan   device.Planner
@@ -166,7 +166,7 @@ type errorsFail struct {
 	tb testing.TB
 }
 
-// Enabled implements slog.Handler. All levels are, so that what is logged is evaluated.
+// Enabled implements slog.Handler. All levels are enabled, so that all arguments are evaluated.
 func (*errorsFail) Enabled(context.Context, slog.Level) bool { return true }
 
 // Handle implements slog.Handler.
@@ -201,7 +201,7 @@ func (h *Host) Outside(v6 bool) netip.AddrPort {
 	return netip.AddrPortFrom(h.outside[i], h.Status().ListenPort)
 }
 
-// AsPeer returns what others configure to reach the host.
+// AsPeer returns the peer configuration for the host.
 func (h *Host) AsPeer(v6 bool) config.Peer {
 	v4Inner, v6Inner := Inner(h.N)
 	return config.Peer{
@@ -226,25 +226,25 @@ func Ends(from, to byte, port uint16, v6 bool) flow.Ends {
 	return flow.Ends{Src: netip.AddrPortFrom(src4, port), Dst: netip.AddrPortFrom(dst4, 7)}
 }
 
-// Send has the host send elements into the tunnel, by queue 0.
-func (h *Host) Send(elements ...[]byte) {
+// Send sends trains into the tunnel, on queue 0.
+func (h *Host) Send(trains ...[]byte) {
 	h.tb.Helper()
-	for _, e := range elements {
+	for _, e := range trains {
 		h.SendOn(0, e)
 	}
 }
 
-// SendOn has the host send an element by a queue of choice; it waits while the queue is full.
-func (h *Host) SendOn(queue int, element []byte) {
+// SendOn sends a train on the given queue. It waits while the queue is full.
+func (h *Host) SendOn(queue int, train []byte) {
 	h.tb.Helper()
 	var err error
-	h.Await("a queue takes an element", func() bool {
-		err = h.TUN.Inject(queue, element)
+	h.Await("the queue accepts a train", func() bool {
+		err = h.TUN.Inject(queue, train)
 		return err == nil
 	})
 }
 
-// Next returns the packets of the next element that the host gets from queue 0.
+// Next returns the packets of the next train from queue 0.
 func (h *Host) Next() [][]byte {
 	h.tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
@@ -260,8 +260,8 @@ func (h *Host) Next() [][]byte {
 	return packets
 }
 
-// Watch calls take with each element that the host gets, from one goroutine per queue, until the device is closed.
-func (h *Host) Watch(take func(queue int, element []byte)) {
+// Watch calls take with each train that the host receives, from one goroutine per queue, until the device is closed.
+func (h *Host) Watch(take func(queue int, train []byte)) {
 	for q := range h.TUN.Queues() {
 		go func() {
 			for {
@@ -316,7 +316,7 @@ func Await(tb testing.TB, what string, cond func() bool) {
 	tb.Helper()
 	for deadline := time.Now().Add(Patience); !cond(); {
 		if time.Now().After(deadline) {
-			tb.Fatalf("waited in vain until %s", what)
+			tb.Fatalf("timed out waiting until %s", what)
 		}
 		time.Sleep(100 * time.Microsecond)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/device/devicetest/flow"
 )
 
-// burst is how many elements a lane sends before it waits until they have arrived: few enough that no queue of the
+// burst is the number of trains that a lane sends before it waits until they have arrived: few enough that no queue of the
 // in-memory edges is ever full, and that the memory which those keep is soon as much as it will ever be.
 const burst = 64
 
@@ -55,13 +55,13 @@ func newFlows(ends [2]*Host, first, n int) (flows []*loadFlow) {
 	return flows
 }
 
-func (d *direction) take(tb testing.TB, element []byte) {
-	if err := d.check.Take(element); err != nil {
+func (d *direction) take(tb testing.TB, train []byte) {
+	if err := d.check.Take(train); err != nil {
 		tb.Error(err)
 	}
 }
 
-// Run sends n elements, packets and trains, on each lane in each direction. It returns when all have arrived.
+// Run sends n single packets and trains on each lane in each direction. It returns when all have arrived.
 func (l *Load) Run(n int) {
 	l.tb.Helper()
 	var lanes sync.WaitGroup

@@ -10,7 +10,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/packet"
 )
 
-// stampLen is what a Flow puts in front of each packet's payload: its ID and the packet's number.
+// stampLen is the length of the stamp at the start of each payload: the Flow's ID and the packet's number.
 const stampLen = 8
 
 // Flow makes the packets of one TCP flow, numbered from 0. It is used by one goroutine.
@@ -24,14 +24,14 @@ type Flow struct {
 // Sent is the number of packets made so far.
 func (f *Flow) Sent() uint32 { return f.next }
 
-// Next returns the next packet, with size payload bytes, at least 8, as an element of a TUN.
+// Next returns the next packet, with size payload bytes, at least 8, as a train of one packet for a TUN.
 func (f *Flow) Next(size int) []byte {
 	p := f.TCP(f.seq, f.payload(1, size))
 	f.seq += uint32(size)
 	return Element(p)
 }
 
-// Train returns the next count packets, with size payload bytes each, at least 8, as one element of a TUN.
+// Train returns the next count packets, with size payload bytes each, at least 8, as one train for a TUN.
 func (f *Flow) Train(count, size int) []byte {
 	e := f.TCPTrain(f.seq, size, f.payload(count, size))
 	f.seq += uint32(count * size)
@@ -57,9 +57,9 @@ type Checker struct {
 	total uint64
 }
 
-// Take checks the packets of one element written to a TUN.
-func (c *Checker) Take(element []byte) error {
-	packets, err := Packets(element)
+// Take checks the packets of one train written to a TUN.
+func (c *Checker) Take(train []byte) error {
+	packets, err := Packets(train)
 	if err != nil {
 		return err
 	}

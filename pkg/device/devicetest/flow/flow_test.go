@@ -22,8 +22,8 @@ func TestSplitPacketsMergeAgain(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		f := flow.Flow{Ends: ends(v6), ID: 7}
 		udp := f.UDPTrain(100, make([]byte, 350))
-		for name, element := range map[string][]byte{"tcp": f.Train(5, 100), "udp": udp} {
-			packets, err := flow.Packets(element)
+		for name, train := range map[string][]byte{"tcp": f.Train(5, 100), "udp": udp} {
+			packets, err := flow.Packets(train)
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
@@ -31,17 +31,17 @@ func TestSplitPacketsMergeAgain(t *testing.T) {
 			for _, p := range packets {
 				m.Add(p)
 			}
-			if _, err := m.Flush(sink); err != nil || sink.elements != 1 {
-				t.Errorf("%s, IPv6 %v: %d packets became %d elements, want 1", name, v6, len(packets), sink.elements)
+			if _, err := m.Flush(sink); err != nil || sink.trains != 1 {
+				t.Errorf("%s, IPv6 %v: %d packets became %d trains, want 1", name, v6, len(packets), sink.trains)
 			}
 		}
 	}
 }
 
-type countingSink struct{ elements int }
+type countingSink struct{ trains int }
 
 func (s *countingSink) WriteElement([][]byte) error {
-	s.elements++
+	s.trains++
 	return nil
 }
 
@@ -49,10 +49,10 @@ func TestCheckerSeesLossAndReordering(t *testing.T) {
 	for name, order := range map[string][]int{"loss": {0, 2}, "reordering": {1, 0}, "duplicate": {0, 0}} {
 		var c flow.Checker
 		f := flow.Flow{Ends: ends(false)}
-		elements := [][]byte{f.Next(8), f.Train(3, 9), f.Next(10)}
+		trains := [][]byte{f.Next(8), f.Train(3, 9), f.Next(10)}
 		var err error
 		for _, i := range order {
-			if e := c.Take(elements[i]); e != nil {
+			if e := c.Take(trains[i]); e != nil {
 				err = e
 			}
 		}
@@ -65,8 +65,8 @@ func TestCheckerSeesLossAndReordering(t *testing.T) {
 func TestCheckerAcceptsFlowsInOrder(t *testing.T) {
 	var c flow.Checker
 	f, g := flow.Flow{Ends: ends(false), ID: 1}, flow.Flow{Ends: ends(true), ID: 2}
-	for _, element := range [][]byte{f.Next(8), g.Train(4, 50), f.Train(3, 1000), g.Next(20), f.Next(9)} {
-		if err := c.Take(element); err != nil {
+	for _, train := range [][]byte{f.Next(8), g.Train(4, 50), f.Train(3, 1000), g.Next(20), f.Next(9)} {
+		if err := c.Take(train); err != nil {
 			t.Fatal(err)
 		}
 	}

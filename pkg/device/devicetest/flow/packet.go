@@ -38,7 +38,7 @@ func (e Ends) TCP(seq uint32, payload []byte) []byte {
 	return p
 }
 
-// TCPTrain returns a TUN element that stands for TCP segments of size payload bytes each, the last perhaps shorter.
+// TCPTrain returns a train of TCP segments of size payload bytes each, the last perhaps shorter.
 func (e Ends) TCPTrain(seq uint32, size int, payload []byte) []byte {
 	p, l4 := e.tcp(seq, payload)
 	h := packet.TCPHeader(p[l4:])
@@ -50,40 +50,40 @@ func (e Ends) TCPTrain(seq uint32, size int, payload []byte) []byte {
 	if e.V6() {
 		v.GSOType = offload.GSOTCPv6
 	}
-	return element(v, p)
+	return train(v, p)
 }
 
-// UDPTrain returns a TUN element that stands for UDP datagrams of size payload bytes each, the last perhaps shorter.
+// UDPTrain returns a train of UDP datagrams of size payload bytes each, the last perhaps shorter.
 func (e Ends) UDPTrain(size int, payload []byte) []byte {
 	p, l4 := e.packet(packet.UDP, packet.UDPHeaderLen, payload)
 	h := packet.UDPHeader(p[l4:])
 	h.SetLen(len(h))
 	h.SetChecksum(packet.Fold(packet.PseudoSum(p, packet.UDP, len(h))))
-	return element(offload.VnetHdr{
+	return train(offload.VnetHdr{
 		Flags: offload.FlagNeedsCsum, GSOType: offload.GSOUDPL4, GSOSize: uint16(size),
 		HdrLen: uint16(l4 + packet.UDPHeaderLen), CsumStart: uint16(l4), CsumOffset: packet.UDPChecksumOffset,
 	}, p)
 }
 
 // Element returns a packet as a TUN gives it: behind an empty virtio-net header.
-func Element(p []byte) []byte { return element(offload.VnetHdr{}, p) }
+func Element(p []byte) []byte { return train(offload.VnetHdr{}, p) }
 
-func element(h offload.VnetHdr, p []byte) []byte {
+func train(h offload.VnetHdr, p []byte) []byte {
 	e := make([]byte, offload.VnetHdrLen, offload.VnetHdrLen+len(p))
 	h.Encode(e)
 	return append(e, p...)
 }
 
-// Packets returns the packets that an element written to a TUN stands for.
-func Packets(element []byte) ([][]byte, error) {
-	if len(element) < offload.VnetHdrLen {
-		return nil, fmt.Errorf("splitting an element of %d bytes: no virtio-net header", len(element))
+// Packets returns the packets of a train written to a TUN.
+func Packets(train []byte) ([][]byte, error) {
+	if len(train) < offload.VnetHdrLen {
+		return nil, fmt.Errorf("splitting a train of %d bytes: no virtio-net header", len(train))
 	}
 	var h offload.VnetHdr
 	var t offload.Train
-	h.Decode(element)
-	if r := t.Parse(h, element[offload.VnetHdrLen:]); r != drop.None {
-		return nil, fmt.Errorf("splitting an element of %d bytes: %v", len(element), r)
+	h.Decode(train)
+	if r := t.Parse(h, train[offload.VnetHdrLen:]); r != drop.None {
+		return nil, fmt.Errorf("splitting a train of %d bytes: %v", len(train), r)
 	}
 	n, size := t.Segments(), t.SegmentLen()
 	buf := make([]byte, n*size)

@@ -14,7 +14,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/device/devicetest"
 )
 
-// wantHandshakes compares what h has counted.
+// wantHandshakes compares the handshake counters of h.
 func wantHandshakes(t *testing.T, h *devicetest.Host, want device.HandshakeStats) {
 	t.Helper()
 	if diff := cmp.Diff(want, h.Device.Stats().(device.Stats).Handshakes); diff != "" {

@@ -53,7 +53,7 @@ func (s *switched) Report() config.UnderlayReport {
 	return config.UnderlayReport{Mode: config.UnderlayXDP, Way: config.UnderlayXDP, Device: "eth7", Lanes: 1}
 }
 
-// lastRekeyRequest returns the modes, and forgets them.
+// asked returns the modes set since the last call.
 func (s *switched) asked() []config.UnderlayMode {
 	s.mu.Lock()
 	defer s.mu.Unlock()

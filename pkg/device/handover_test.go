@@ -65,7 +65,7 @@ func TestDeviceResumesFromSavedState(t *testing.T) {
 		c.Key = a.Key
 		wantCountersOf(t, s, c)
 		c.Start()
-		c.Await("a handshake that nobody has asked for", func() bool {
+		c.Await("a handshake without traffic", func() bool {
 			return c.Stats().(device.Stats).Handshakes.Completed > stats.Handshakes.Completed
 		})
 		carries(t, b, c, false, 100)
@@ -80,7 +80,7 @@ func TestDeviceResumesFromSavedState(t *testing.T) {
 	})
 }
 
-// wantCountersOf wants a device that has not started to have counted just what the one before has.
+// wantCountersOf wants the counters of a resumed device, not started yet, to equal those of the previous device.
 func wantCountersOf(t *testing.T, s *device.State, c *devicetest.Host) {
 	t.Helper()
 	now := c.Stats().(device.Stats)
@@ -97,7 +97,7 @@ func wantCountersOf(t *testing.T, s *device.State, c *devicetest.Host) {
 	}
 }
 
-// TestResumedDeviceRejectsReplayedInitiations hands on what keeps an old initiation from being replayed.
+// TestResumedDeviceRejectsReplayedInitiations checks that the saved state prevents replays of old initiations.
 func TestResumedDeviceRejectsReplayedInitiations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen messages
@@ -113,7 +113,7 @@ func TestResumedDeviceRejectsReplayedInitiations(t *testing.T) {
 		if r := c.Handshake(old, from); r != drop.None {
 			t.Fatal(r)
 		}
-		if got := c.StepLetters(); len(got) != 1 || got[0] != drop.HSReplay {
+		if got := c.StepHandshakes(); len(got) != 1 || got[0] != drop.HSReplay {
 			t.Errorf("an initiation of before: %v", got)
 		}
 	})
@@ -156,7 +156,7 @@ func TestResumedDeviceKeepsHelloState(t *testing.T) {
 	})
 }
 
-// busyPort is a port whose lanes, once told to, are busy with what they have read until it is closed.
+// busyPort is a port whose lanes, on request, are busy with received messages until it is closed.
 type busyPort struct {
 	underlay.Port
 	busy   atomic.Bool
@@ -194,7 +194,7 @@ func TestHandoverSendsPacketsAlreadyRead(t *testing.T) {
 		b := lan.Host(t, 2, devicetest.Options{})
 		devicetest.Connect(a, b)
 		talk(t, a, b)
-		time.Sleep(time.Minute) // nothing else is under way
+		time.Sleep(time.Minute) // no other message is in flight
 		port.busy.Store(true)
 		last := b.To(a, 7, false).UDP([]byte("last"))
 		b.Send(flow.Element(last))
@@ -207,7 +207,7 @@ func TestHandoverSendsPacketsAlreadyRead(t *testing.T) {
 	})
 }
 
-// keptPort is a port that refuses, once it is to be kept, what would change it.
+// keptPort is a port that rejects changes while it is kept for a handover.
 type keptPort struct {
 	*underlay.Fake
 	kept atomic.Bool
@@ -257,7 +257,7 @@ func TestResumeIgnoresSessionsEndedBefore(t *testing.T) {
 	})
 }
 
-// TestTimestampsIncreaseWhenClockGoesBack: peers refuse an initiation that is not later than the last one, whoever signed that.
+// TestTimestampsIncreaseWhenClockGoesBack covers a clock that went back: peers reject an initiation that is not later than the last.
 func TestTimestampsIncreaseWhenClockGoesBack(t *testing.T) {
 	now := time.Unix(1_700_000_000, 999_999_999)
 	for _, back := range []time.Duration{-time.Hour, 0, time.Nanosecond, time.Hour, 100 * 365 * 24 * time.Hour} {
