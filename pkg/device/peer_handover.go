@@ -38,7 +38,7 @@ func (p *Peer) saveSession() *SessionState {
 		return nil
 	}
 	x := &p.hello
-	s := &SessionState{Ropewalk: x.ropewalk, Own: x.localAddr, Heard: p.engine.Heard.Load(), Plan: x.plan}
+	s := &SessionState{Ropewalk: x.ropewalk, LocalAddr: x.localAddr, Heard: p.engine.Heard.Load(), Plan: x.plan}
 	if x.known && x.nat == nil {
 		s.Hello = wire.AppendHello(nil, &x.remote)
 	}
@@ -71,7 +71,7 @@ func (p *Peer) resumeSession(now int64) {
 	if len(s.Hello) > 0 && wire.ParseHello(s.Hello, &x.remote) == nil {
 		x.known = true
 	}
-	x.ropewalk, x.localAddr, x.plan = s.Ropewalk, s.Own, s.Plan
+	x.ropewalk, x.localAddr, x.plan = s.Ropewalk, s.LocalAddr, s.Plan
 	if to := p.engine.Endpoint.Load(); to != nil && len(s.Plan) > 0 {
 		p.dev.selection.plan(p, to.Dst.Addr(), s.Plan)
 	}

@@ -45,8 +45,8 @@ type PeerState struct {
 	AllowedIPs    []netip.Prefix     `json:"allowed_ips"`
 	LastHandshake time.Time          `json:"last_handshake"`
 	Traffic       engine.PeerTraffic `json:"traffic"`
-	// Greatest is the timestamp of the last accepted initiation, and LastConsumed when it was accepted, by the machine's
-	// clock (engine.BootClock). Initiated is the timestamp of the last initiation sent.
+	// LastAccepted is the timestamp of the last accepted initiation, and LastAcceptedAt when it was accepted, by the machine's
+	// clock (engine.BootClock). LastSent is the timestamp of the last initiation sent.
 	Greatest     Timestamp     `json:"greatest"`
 	Initiated    Timestamp     `json:"initiated"`
 	LastConsumed int64         `json:"last_consumed"`
@@ -55,11 +55,11 @@ type PeerState struct {
 
 // SessionState is the result of the hello exchange in a session.
 type SessionState struct {
-	Hello    []byte     `json:"hello"`    // the peer's last hello, as wire.AppendHello writes it; empty for none
-	Ropewalk bool       `json:"ropewalk"` // the peer accepts hellos
-	Own      netip.Addr `json:"own"`      // the local address at which the last hello arrived
-	Heard    bool       `json:"heard"`    // a message came from another port than the canonical one
-	Plan     []uint16   `json:"plan"`     // the source ports that the peer should use
+	Hello     []byte     `json:"hello"`    // the peer's last hello, as wire.AppendHello writes it; empty for none
+	Ropewalk  bool       `json:"ropewalk"` // the peer accepts hellos
+	LocalAddr netip.Addr `json:"own"`      // the local address at which the last hello arrived
+	Heard     bool       `json:"heard"`    // a message came from another port than the canonical one
+	Plan      []uint16   `json:"plan"`     // the source ports that the peer should use
 }
 
 // Secret is a key that is encoded in the clear in a State, and nowhere else.
