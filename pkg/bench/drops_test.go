@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestOnlyWhatIsNewCounts(t *testing.T) {
+func TestDropCountsSubtractEarlierCounts(t *testing.T) {
 	before := dropCounts{"a": 3, "b": 4}
 	got := dropCounts{"a": 3, "b": 6, "c": 1}.since(before)
 	if d := cmp.Diff(dropCounts{"b": 2, "c": 1}, got); d != "" {
@@ -23,7 +23,7 @@ func TestOnlyWhatIsNewCounts(t *testing.T) {
 	}
 }
 
-func TestDropsAreAShareOfTheFlood(t *testing.T) {
+func TestDropsArePercentOfFloodPackets(t *testing.T) {
 	more := map[string]float64{}
 	addDrops(more, dropCounts{"hs_queue_full": 30}, 120)
 	want := map[string]float64{"dropped_hs_queue_full": 25}
@@ -32,7 +32,7 @@ func TestDropsAreAShareOfTheFlood(t *testing.T) {
 	}
 }
 
-func TestAFloodIsComparedWithTheSameFloodElsewhere(t *testing.T) {
+func TestFloodResultIsRelativeToOtherHost(t *testing.T) {
 	s, err := floodSample(map[string]float64{"alone_gbps": 6, "elsewhere_gbps": 4, "tunnel_gbps": 3})
 	if err != nil || math.Abs(s.Value-75) > 1e-9 {
 		t.Errorf("%+v, %v", s, err)

@@ -9,8 +9,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/offload"
 )
 
-// TestElementsAreWhatATUNCarries: the engine's own parser takes them, as so many packets of that size.
-func TestElementsAreWhatATUNCarries(t *testing.T) {
+// TestTUNElementsAreValidPackets: the engine's own parser takes them, as so many packets of that size.
+func TestTUNElementsAreValidPackets(t *testing.T) {
 	for _, c := range []struct {
 		element  []byte
 		segments int

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestAFloodThatSendsNothingIsNone(t *testing.T) {
+func TestFloodWithoutPacketsIsAnError(t *testing.T) {
 	f := &flood{to: &unix.SockaddrInet4{Addr: [4]byte{255, 255, 255, 255}}, trains: [][]byte{make([]byte, 9)}}
 	if err := f.open(netip.MustParseAddr("127.0.0.1")); err != nil {
 		t.Fatal(err)

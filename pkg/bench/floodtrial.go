@@ -18,39 +18,39 @@ const (
 	closedPort = 9
 )
 
-// scene is TCP from A to B beside a flood, or beside none.
-type scene struct {
+// floodScenario is TCP from A to B beside a flood, or beside none.
+type floodScenario struct {
 	name     string
 	from, to netip.Addr
 	port     uint16 // 0: no flood
 }
 
-// scenes are what the trial compares. The last one is the flood at the tunnel itself.
-func (l *Lab) scenes(a *aside) []scene {
+// floodScenarios are what the trial compares. The last one is the flood at the tunnel itself.
+func (l *Lab) floodScenarios(a *crossTraffic) []floodScenario {
 	b := l.B.Cable[0].Addr()
-	return []scene{
+	return []floodScenario{
 		{name: "alone"},
-		{name: "elsewhere", from: a.away, to: a.other, port: listenPort},
-		{name: "closed", from: a.from, to: b, port: closedPort},
-		{name: "tunnel", from: a.from, to: b, port: listenPort},
+		{name: "elsewhere", from: a.otherHostSource, to: a.otherHost, port: listenPort},
+		{name: "closed", from: a.localAddr, to: b, port: closedPort},
+		{name: "tunnel", from: a.localAddr, to: b, port: listenPort},
 	}
 }
 
-// flooded measures TCP of four streams at a rate, 0 for all there is, while initiations are sent as fast as one sender can.
+// floodImpact measures TCP of four streams at a rate, 0 for all there is, while initiations are sent as fast as one sender can.
 // That sender needs a core wherever they go, so what counts is the throughput of a flood at the tunnel, over that of the
 // same flood past it.
-func flooded(rate float64) func(context.Context, *Lab, time.Duration) (Sample, error) {
+func floodImpact(rate float64) func(context.Context, *Lab, time.Duration) (Sample, error) {
 	return func(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
 		if l.Raw() {
 			return Sample{}, ErrNoDaemon
 		}
-		a, err := l.setAside()
+		a, err := l.addCrossTraffic()
 		if err != nil {
 			return Sample{}, err
 		}
 		more := map[string]float64{}
-		for _, s := range l.scenes(a) {
-			if err := l.play(ctx, s, Flow{Config: traffic.Config{
+		for _, s := range l.floodScenarios(a) {
+			if err := l.runScenario(ctx, s, Flow{Config: traffic.Config{
 				Kind: traffic.TCP, Streams: 4, BitsPerSecond: rate, Duration: d,
 			}}, more); err != nil {
 				return Sample{}, err
@@ -60,8 +60,8 @@ func flooded(rate float64) func(context.Context, *Lab, time.Duration) (Sample, e
 	}
 }
 
-// play adds a scene's figures.
-func (l *Lab) play(ctx context.Context, s scene, f Flow, more map[string]float64) error {
+// runScenario adds a scene's figures.
+func (l *Lab) runScenario(ctx context.Context, s floodScenario, f Flow, more map[string]float64) error {
 	if s.port == 0 {
 		o, err := l.Send(ctx, f)
 		more[s.name+"_gbps"] = o.Gbps()

@@ -36,14 +36,14 @@ type event struct {
 // events are those that are measured. One more is one entry here.
 func events() []event {
 	return []event{
-		{"gap_kill", "hole in pings of 1 ms, killed, started and configured again", 1, killed},
-		{"gap_upgrade", "hole in pings of 1 ms, taken over twice by another process (run --takeover)", 2, takenOver},
-		{"gap_switch", "hole in pings of 1 ms, underlay changed to udp, xdp, udp and xdp", 4, switched},
+		{"gap_kill", "hole in pings of 1 ms, killed, started and configured again", 1, killAndRestart},
+		{"gap_upgrade", "hole in pings of 1 ms, taken over twice by another process (run --takeover)", 2, upgrade},
+		{"gap_switch", "hole in pings of 1 ms, underlay changed to udp, xdp, udp and xdp", 4, switchUnderlay},
 	}
 }
 
-// killed is what a supervisor does about a daemon that crashed.
-func killed(ctx context.Context, l *Lab, s *Side, _ int) error {
+// killAndRestart is what a supervisor does about a daemon that crashed.
+func killAndRestart(ctx context.Context, l *Lab, s *Side, _ int) error {
 	if err := s.kill(ctx); err != nil {
 		return err
 	}
@@ -53,8 +53,8 @@ func killed(ctx context.Context, l *Lab, s *Side, _ int) error {
 	return s.configure(l.other(s), l.cfg.MTU)
 }
 
-// takenOver is an upgrade in place: another process of the same command takes the tunnel over from the one that runs.
-func takenOver(ctx context.Context, _ *Lab, s *Side, _ int) error {
+// upgrade is an upgrade in place: another process of the same command takes the tunnel over from the one that runs.
+func upgrade(ctx context.Context, _ *Lab, s *Side, _ int) error {
 	argv := slices.DeleteFunc(s.Daemon.argv(), func(a string) bool { return a == takeover })
 	next, err := StartProcess(ctx, s.Host, slices.Insert(argv, len(argv)-1, takeover)...)
 	if err != nil {
@@ -77,9 +77,9 @@ func takenOver(ctx context.Context, _ *Lab, s *Side, _ int) error {
 	return errors.Join(err, next.Stop())
 }
 
-// switched changes the underlay of a daemon that runs, as `ropewalk set` does, and returns when data messages go that way: one
+// switchUnderlay changes the underlay of a daemon that runs, as `ropewalk set` does, and returns when data messages go that way: one
 // that is not to be had is no error of `ropewalk set`.
-func switched(ctx context.Context, _ *Lab, s *Side, i int) error {
+func switchUnderlay(ctx context.Context, _ *Lab, s *Side, i int) error {
 	mode := config.UnderlayUDP
 	if i%2 == 1 {
 		mode = config.UnderlayXDP
@@ -144,7 +144,7 @@ func gap(e event) func(context.Context, *Lab, time.Duration) (Sample, error) {
 			cancel()
 		}
 		carried := <-load
-		if err := errors.Join(err, carried.err, damage(carried.res), l.died()); err != nil {
+		if err := errors.Join(err, carried.err, damage(carried.res), l.daemonErr()); err != nil {
 			return Sample{}, err
 		}
 		return gapSample(found, carried.res), nil

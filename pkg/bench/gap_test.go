@@ -58,11 +58,11 @@ func serveSide(t *testing.T, h uapi.Handler) *Side {
 	return s
 }
 
-func TestSwitchIsOverWhenMessagesGoTheOtherWay(t *testing.T) {
+func TestUnderlaySwitchEndsWhenTrafficUsesNewUnderlay(t *testing.T) {
 	privileged(t)
 	d := &slowDevice{}
 	s := serveSide(t, d)
-	if err := switched(t.Context(), nil, s, 1); err != nil {
+	if err := switchUnderlay(t.Context(), nil, s, 1); err != nil {
 		t.Fatal(err)
 	}
 	if asked, changes := d.asked.Load(), d.Take(); asked != 4 || len(changes) != 1 || *changes[0].Underlay != config.UnderlayXDP {
@@ -70,24 +70,24 @@ func TestSwitchIsOverWhenMessagesGoTheOtherWay(t *testing.T) {
 	}
 }
 
-func TestUnderlayThatIsNotToBeHadIsAnErrorWithItsReason(t *testing.T) {
+func TestUnavailableUnderlayReportsReason(t *testing.T) {
 	privileged(t)
 	d := &uapitest.Device{}
 	d.ReportStats(show.Stats{Way: &config.UnderlayReport{Way: config.UnderlayUDP, Reason: "no device for AF_XDP"}})
 	s := serveSide(t, d)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // in place of readyLimit
-	err := switched(ctx, nil, s, 1)
+	err := switchUnderlay(ctx, nil, s, 1)
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "by udp, not by xdp: no device for AF_XDP") {
 		t.Errorf("err = %v", err)
 	}
-	if err := switched(ctx, nil, s, 0); err != nil {
+	if err := switchUnderlay(ctx, nil, s, 0); err != nil {
 		t.Errorf("to UDP: %v", err)
 	}
 }
 
-// TestDaemonThatIsTakenOverHasToEndWell: one that panics while it hands over is no success.
-func TestDaemonThatIsTakenOverHasToEndWell(t *testing.T) {
+// TestUpgradeFailsWhenOldDaemonFails: one that panics while it hands over is no success.
+func TestUpgradeFailsWhenOldDaemonFails(t *testing.T) {
 	privileged(t)
 	net, err := netlab.New(testPrefix(t))
 	if err != nil {
@@ -110,7 +110,7 @@ func TestDaemonThatIsTakenOverHasToEndWell(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := &Side{Host: h, Iface: "rb0", Daemon: old}
-		err = takenOver(t.Context(), nil, s, 0)
+		err = upgrade(t.Context(), nil, s, 0)
 		if (err == nil) != (fault == "") || err != nil && !strings.Contains(err.Error(), fault) {
 			t.Errorf("exit status %d: %v, want %q", status, err, fault)
 		}
@@ -123,7 +123,7 @@ func TestDaemonThatIsTakenOverHasToEndWell(t *testing.T) {
 	}
 }
 
-func TestOnlyADeviceThatIsNotThereIsAbsent(t *testing.T) {
+func TestAbsentRequiresMissingDevice(t *testing.T) {
 	if err := absent("lo"); err == nil {
 		t.Error("lo is there")
 	}

@@ -111,7 +111,7 @@ func (l *Lab) Send(ctx context.Context, f Flow) (Outcome, error) {
 	after, err2 := busyCPU()
 	shares := l.cpuTimes(to).since(sharesBefore)
 	shares.sender = sender
-	if err = errors.Join(l.died(), err, damage(res), err2); err != nil {
+	if err = errors.Join(l.daemonErr(), err, damage(res), err2); err != nil {
 		return Outcome{}, err
 	}
 	o := Outcome{Result: res}

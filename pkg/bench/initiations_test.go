@@ -13,9 +13,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
 
-// TestAResponderHasToLookAtEachInitiationOfAFlood: its mac1 is right for the responder, and for nobody else, and no two are
+// TestFloodInitiationsPassMAC1Check: its mac1 is right for the responder, and for nobody else, and no two are
 // the same.
-func TestAResponderHasToLookAtEachInitiationOfAFlood(t *testing.T) {
+func TestFloodInitiationsPassMAC1Check(t *testing.T) {
 	var public [2]noise.PublicKey
 	for i := range public {
 		key, err := noise.NewPrivateKey(rand.Reader)

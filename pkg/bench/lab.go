@@ -38,7 +38,7 @@ type LabConfig struct {
 	// Log gets what is done; nil discards it.
 	Log *slog.Logger
 
-	splice bool // two TUNs that pass everything on, instead of a tunnel
+	nullTunnel bool // two TUNs that pass everything on, instead of a tunnel
 }
 
 func (c *LabConfig) complete() {
@@ -62,11 +62,11 @@ type Lab struct {
 	// A sends in every Measure, B receives, unless the Measure says otherwise.
 	A, B *Side
 
-	cfg    LabConfig
-	net    *netlab.Lab
-	cable  *netlab.Cable
-	aside  *aside  // nil until a trial needs it
-	splice *splice // nil unless cfg.splice
+	cfg          LabConfig
+	net          *netlab.Lab
+	cable        *netlab.Cable
+	crossTraffic *crossTraffic // nil until a trial needs it
+	nullTunnel   *nullTunnel   // nil unless cfg.splice
 }
 
 // NewLab makes a Lab, or nothing. The caller closes it. Errors wrap netlab.ErrPrivileges where that is the reason.
@@ -100,8 +100,8 @@ func (l *Lab) build(ctx context.Context) (err error) {
 		return err
 	}
 	switch {
-	case l.cfg.splice:
-		l.splice, err = newSplice(l.A, l.B, l.cfg.Queues, l.cfg.MTU)
+	case l.cfg.nullTunnel:
+		l.nullTunnel, err = newNullTunnel(l.A, l.B, l.cfg.Queues, l.cfg.MTU)
 	case l.cfg.Daemon != nil:
 		err = l.tunnel(ctx)
 	}
@@ -148,7 +148,7 @@ func (l *Lab) connect(ctx context.Context) error {
 		if len(rtts) > 0 {
 			return nil
 		}
-		if err := l.died(); err != nil {
+		if err := l.daemonErr(); err != nil {
 			return err
 		}
 	}
@@ -161,7 +161,7 @@ func (l *Lab) Raw() bool { return l.cfg.Daemon == nil }
 // cable. IPv4 first, IPv6 second.
 func (l *Lab) Addrs(s *Side) [2]netip.Addr {
 	p := s.Tunnel
-	if l.Raw() && l.splice == nil {
+	if l.Raw() && l.nullTunnel == nil {
 		p = s.Cable
 	}
 	return [2]netip.Addr{p[0].Addr(), p[1].Addr()}
@@ -185,8 +185,8 @@ func (l *Lab) pids() (pids []int) {
 	return pids
 }
 
-// died is the end of a daemon that nobody asked for.
-func (l *Lab) died() error {
+// daemonErr is the end of a daemon that nobody asked for.
+func (l *Lab) daemonErr() error {
 	var errs []error
 	for _, d := range l.Daemons() {
 		errs = append(errs, d.Err())
@@ -202,8 +202,8 @@ func (l *Lab) Close() error {
 			errs = append(errs, s.stop())
 		}
 	}
-	if l.splice != nil {
-		errs = append(errs, l.splice.close())
+	if l.nullTunnel != nil {
+		errs = append(errs, l.nullTunnel.close())
 	}
 	return errors.Join(append(errs, l.net.Close())...)
 }

@@ -15,7 +15,7 @@ func TestEchoRequestIsValid(t *testing.T) {
 	}
 }
 
-func TestOnlyTheAnswerIsAnAnswer(t *testing.T) {
+func TestEchoReplyMatchesRequest(t *testing.T) {
 	reply := func(kind byte, id, seq uint16, options int) []byte {
 		b := append(make([]byte, 20+options), echoRequest(id, seq)...)
 		b[0], b[20+options] = byte(0x45+options/4), kind

@@ -26,7 +26,7 @@ func TestBusyCPUCountsWork(t *testing.T) {
 	}
 }
 
-func TestPidStatSurvivesStrangeNames(t *testing.T) {
+func TestPidStatParsesSpecialCharactersInNames(t *testing.T) {
 	for _, c := range []struct {
 		text      string
 		pid, pgrp int
@@ -47,7 +47,7 @@ func TestPidStatSurvivesStrangeNames(t *testing.T) {
 	}
 }
 
-func TestStatusFieldIsFoundByItsWholeName(t *testing.T) {
+func TestStatusFieldMatchesWholeName(t *testing.T) {
 	const text = "Name:\tx\nVmHWM:\t  1234 kB\nvoluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t7\n"
 	for key, want := range map[string]uint64{"VmHWM": 1234, "voluntary_ctxt_switches": 5, "nonvoluntary_ctxt_switches": 7} {
 		if got, err := parseStatusField(text, key); got != want || err != nil {
@@ -61,7 +61,7 @@ func TestStatusFieldIsFoundByItsWholeName(t *testing.T) {
 	}
 }
 
-func TestThisProcessHasMemoryAndSwitches(t *testing.T) {
+func TestProcessReportsMemoryAndContextSwitches(t *testing.T) {
 	pids := []int{os.Getpid()}
 	rss, err := peakRSS(pids)
 	if err != nil || rss < 1<<20 {

@@ -100,13 +100,13 @@ func TestPlotsAreWellFormedAndNamedOnce(t *testing.T) {
 	}
 }
 
-func TestPlotsOfNothingAreNone(t *testing.T) {
+func TestEmptyReportHasNoPlots(t *testing.T) {
 	if got := Plots(&Report{Figures: []Figure{{Stage: StageCrypto, Name: "seal_train", Error: "no"}}}); len(got) != 0 {
 		t.Errorf("%d plots", len(got))
 	}
 }
 
-func TestTableTellsLossFromAGeneratorThatIsTooSlow(t *testing.T) {
+func TestTableDistinguishesLossFromGeneratorLimit(t *testing.T) {
 	for loss, want := range map[float64]string{3: "  (400 is too much)", 0.2: "  (the generator does not reach 400)"} {
 		f := Figure{More: map[string]float64{"next_kpps": 400, "next_loss_percent": loss}}
 		if got := beside(f); got != want {

@@ -122,7 +122,7 @@ func TestUnderlayPairIsTaken(t *testing.T) {
 	}
 }
 
-func TestLabWithoutAGeneratorSaysSoAndLeavesNothing(t *testing.T) {
+func TestLabWithoutGeneratorFailsAndCleansUp(t *testing.T) {
 	privileged(t)
 	_, err := NewLab(t.Context(), LabConfig{Prefix: testPrefix(t), Traffic: []string{"/bin/sh", "-c", "echo no generator here; exit 3", "sh"}})
 	if err == nil || !strings.Contains(err.Error(), "no generator here") || !strings.Contains(err.Error(), "exit status 3") {
@@ -130,7 +130,7 @@ func TestLabWithoutAGeneratorSaysSoAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestLabWhoseDaemonDiesSaysWhy(t *testing.T) {
+func TestLabReportsDaemonExitReason(t *testing.T) {
 	privileged(t)
 	daemon := Command("/bin/sh", "-c", "echo cannot serve $0; exit 4")
 	_, err := NewLab(t.Context(), LabConfig{Prefix: testPrefix(t), Daemon: daemon})
@@ -139,7 +139,7 @@ func TestLabWhoseDaemonDiesSaysWhy(t *testing.T) {
 	}
 }
 
-func TestStopEndsWhatAProcessStarted(t *testing.T) {
+func TestStopKillsChildProcesses(t *testing.T) {
 	privileged(t)
 	lab, err := netlab.New(testPrefix(t))
 	if err != nil {
@@ -174,7 +174,7 @@ func TestStopEndsWhatAProcessStarted(t *testing.T) {
 	}
 }
 
-func TestProcessThatEndsByItselfIsAnError(t *testing.T) {
+func TestUnexpectedProcessExitIsAnError(t *testing.T) {
 	privileged(t)
 	lab, err := netlab.New(testPrefix(t))
 	if err != nil {
@@ -198,8 +198,8 @@ func TestProcessThatEndsByItselfIsAnError(t *testing.T) {
 	}
 }
 
-// TestDaemonThatEndsBadlyLosesNoFigures: the report is there, and the error too.
-func TestDaemonThatEndsBadlyLosesNoFigures(t *testing.T) {
+// TestFailedDaemonShutdownKeepsFigures: the report is there, and the error too.
+func TestFailedDaemonShutdownKeepsFigures(t *testing.T) {
 	privileged(t)
 	s := newTestSuite(t)
 	err := s.inLab(t.Context(), StageTunnel, LabConfig{}, func(src *labSource) error {
@@ -254,7 +254,7 @@ func TestNoPingIsSentAfterTheEnd(t *testing.T) {
 	}
 }
 
-func TestSocketsOfLabsAreToldFromOthers(t *testing.T) {
+func TestSocketGlobMatchesOnlyLabSockets(t *testing.T) {
 	for name, want := range map[string]bool{"rb1a2b3a.sock": true, "rb1a2b3b.sock": true, "rw1a2b3l.sock": false, "wg0.sock": false} {
 		if got, err := filepath.Match(socketGlob, name); got != want || err != nil {
 			t.Errorf("%s: %t, %v", name, got, err)

@@ -33,7 +33,7 @@ func TestCPUTimeIsUserAndSystem(t *testing.T) {
 	}
 }
 
-func TestSharesAreOfAllCores(t *testing.T) {
+func TestSharesArePercentOfAllCores(t *testing.T) {
 	cores := float64(runtime.NumCPU())
 	after := cpuTimes{sender: time.Second, tunnel: 5 * time.Second, receiver: 3 * time.Second}
 	got := after.since(cpuTimes{tunnel: 3 * time.Second, receiver: 3 * time.Second}).over(2)

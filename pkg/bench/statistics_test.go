@@ -115,7 +115,7 @@ func TestStepUpStopsAtTheRateThatFailsTwice(t *testing.T) {
 	}
 }
 
-func TestRTTSampleCountsWhatIsMissing(t *testing.T) {
+func TestRTTSampleCountsLostPings(t *testing.T) {
 	ms := time.Millisecond
 	s, err := rttSample([]time.Duration{3 * ms, 1 * ms, 2 * ms}, 4)
 	if err != nil || s.Value != 2 || s.More["p50_ms"] != 2 || s.More["max_ms"] != 3 || s.More["loss_percent"] != 25 {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestTheHoleIsBetweenTheAnswersOnBothSidesOfIt: one sent each 10 ms.
-func TestTheHoleIsBetweenTheAnswersOnBothSidesOfIt(t *testing.T) {
+// TestOutageLastsBetweenAnsweredPings: one sent each 10 ms.
+func TestOutageLastsBetweenAnsweredPings(t *testing.T) {
 	for _, c := range []struct {
 		answered string // one letter each ping: y or n
 		lost     int
@@ -40,8 +40,8 @@ func TestTheHoleIsBetweenTheAnswersOnBothSidesOfIt(t *testing.T) {
 	}
 }
 
-// TestAPauseOfTheSenderIsNoHole: nothing was lost, however long none was sent.
-func TestAPauseOfTheSenderIsNoHole(t *testing.T) {
+// TestSenderPauseIsNotAnOutage: nothing was lost, however long none was sent.
+func TestSenderPauseIsNotAnOutage(t *testing.T) {
 	at := func(ms ...int) (list []time.Duration) {
 		for _, m := range ms {
 			list = append(list, time.Duration(m)*time.Millisecond)
@@ -54,8 +54,8 @@ func TestAPauseOfTheSenderIsNoHole(t *testing.T) {
 	}
 }
 
-// TestJudgeAgreesWithTheDefinition: its slow twin looks at every pair of pings.
-func TestJudgeAgreesWithTheDefinition(t *testing.T) {
+// TestOutageMatchesReferenceImplementation: its slow twin looks at every pair of pings.
+func TestOutageMatchesReferenceImplementation(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 500 {
 		var sent, back []time.Duration

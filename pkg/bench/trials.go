@@ -8,11 +8,11 @@ func Trials() []Measure {
 	const share = "% of what the flood leaves elsewhere"
 	list := []Measure{
 		{
-			Name: "flood", Unit: share, Run: flooded(0),
+			Name: "flood", Unit: share, Run: floodImpact(0),
 			What: "TCP, 4 streams, under a flood of handshake initiations, beside the same flood at another host",
 		},
 		{
-			Name: "flood500", Unit: share, Run: flooded(500e6),
+			Name: "flood500", Unit: share, Run: floodImpact(500e6),
 			What: "TCP of 500 Mbit/s, 4 streams, under a flood of handshake initiations, beside the same flood at another host",
 		},
 	}

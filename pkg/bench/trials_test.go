@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestTrialsAreNoMeasuresAndNeedADaemon(t *testing.T) {
+func TestTrialsAreSeparateAndRequireDaemon(t *testing.T) {
 	seen := map[string]bool{}
 	for _, m := range Measures() {
 		seen[m.Name] = true

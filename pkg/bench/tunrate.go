@@ -50,15 +50,15 @@ func (s *suite) tun(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.inLab(ctx, StageTUN, LabConfig{splice: true}, func(lab *labSource) error {
+	return s.inLab(ctx, StageTUN, LabConfig{nullTunnel: true}, func(lab *labSource) error {
 		return s.tcp(ctx, lab, Figure{
-			Stage: StageTUN, Streams: splicedStreams, What: "TCP through two TUNs, passed on untouched, 4 streams",
+			Stage: StageTUN, Streams: nullTunnelStreams, What: "TCP through two TUNs, passed on untouched, 4 streams",
 		})
 	})
 }
 
-// splicedStreams is as many as the raw cable carries most with.
-const splicedStreams = 4
+// nullTunnelStreams is as many as the raw cable carries most with.
+const nullTunnelStreams = 4
 
 // gigabits and kilopackets put packets per second into units.
 func gigabits(perSecond float64, sh shape) float64 { return perSecond * float64(sh.size) * 8 / 1e9 }

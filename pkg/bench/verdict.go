@@ -36,7 +36,7 @@ type Parts struct {
 	TUNRead, TUNWrite           float64
 	UnderlaySend, UnderlayRecv  float64
 	RawGbps, GeneratorCoresGbps float64 // TCP over the bare cable at its best, and what a Gbit/s of it costs, in cores
-	SplicedCoresGbps            float64 // what a Gbit/s of TCP costs from one TUN into another, in cores
+	NullTunnelCoresGbps         float64 // what a Gbit/s of TCP costs from one TUN into another, in cores
 	PairCoresGbps               float64 // what a Gbit/s costs to send and receive on two threads, in cores
 	Tunnel                      []Throughput
 }
@@ -91,7 +91,7 @@ func PartsOf(r *Report) Parts {
 			cores := min(f.More["cores"], float64(p.Cores))
 			p.Tunnel = append(p.Tunnel, Throughput{f.Lanes, f.Streams, f.Value, cores})
 		case f.Stage == StageTUN:
-			p.SplicedCoresGbps = f.More["cores_per_gbps"]
+			p.NullTunnelCoresGbps = f.More["cores_per_gbps"]
 		case f.Value > p.RawGbps:
 			p.RawGbps, p.GeneratorCoresGbps = f.Value, f.More["cores_per_gbps"]
 		}
@@ -200,7 +200,7 @@ func tunCost(p Parts) float64 {
 	if p.GeneratorCoresGbps <= 0 {
 		return least
 	}
-	return max(least, p.SplicedCoresGbps-p.GeneratorCoresGbps)
+	return max(least, p.NullTunnelCoresGbps-p.GeneratorCoresGbps)
 }
 
 // largest is the part that takes most: of sorted shares the first, unless that is a rest of up to a half.

@@ -28,7 +28,7 @@ func TestVerdictNamesTheLargestPart(t *testing.T) {
 		{"crypto", func(p *Parts) { p.Seal = 5 }, LimitCrypto},
 		{"opening alone", func(p *Parts) { p.Open = 5 }, LimitCrypto},
 		{"TUN", func(p *Parts) { p.TUNWrite = 5 }, LimitTUN},
-		{"TUN with cold caches", func(p *Parts) { p.SplicedCoresGbps = 0.3 }, LimitTUN},
+		{"TUN with cold caches", func(p *Parts) { p.NullTunnelCoresGbps = 0.3 }, LimitTUN},
 		{"underlay", func(p *Parts) { p.UnderlayRecv = 5 }, LimitUnderlay},
 		{"underlay on two threads", func(p *Parts) { p.PairCoresGbps = 0.2 }, LimitUnderlay},
 		{"generator", func(p *Parts) { p.GeneratorCoresGbps = 0.2 }, LimitGenerator},
@@ -73,7 +73,7 @@ func checkShares(t *testing.T, shares []Share) {
 	}
 }
 
-func TestVerdictTellsTheBest(t *testing.T) {
+func TestVerdictReportsBestThroughput(t *testing.T) {
 	v, _ := Judge(evenParts())
 	want := Verdict{
 		Best: Throughput{2, 4, 4, 2}, One: Throughput{2, 1, 3.5, 1.9},
@@ -99,7 +99,7 @@ func TestVerdictNeedsThroughput(t *testing.T) {
 	}
 }
 
-func TestVerdictSpeaksForEachLimit(t *testing.T) {
+func TestVerdictDescribesEachLimit(t *testing.T) {
 	v, _ := Judge(evenParts())
 	seen := map[string]bool{}
 	for _, l := range []Limit{LimitCrypto, LimitTUN, LimitUnderlay, LimitGenerator, LimitRest, LimitIdle, LimitUnknown} {
@@ -117,7 +117,7 @@ func TestPartsComeFromTheReport(t *testing.T) {
 	got := PartsOf(exampleReport())
 	want := Parts{
 		Cores: 4, Seal: 17.6, Open: 19.2, TUNRead: 300, TUNWrite: 250, UnderlaySend: 245, UnderlayRecv: 270,
-		RawGbps: 27, GeneratorCoresGbps: 0.07, SplicedCoresGbps: 0.12, PairCoresGbps: 0.02,
+		RawGbps: 27, GeneratorCoresGbps: 0.07, NullTunnelCoresGbps: 0.12, PairCoresGbps: 0.02,
 		Tunnel: []Throughput{{1, 1, 3.38, 1.9}, {1, 4, 4.2, 2.1}, {4, 1, 3.4, 2}, {4, 4, 9.81, 3.9}},
 	}
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) < 1e-9 })); diff != "" {

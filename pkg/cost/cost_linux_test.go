@@ -30,7 +30,7 @@ func busy(d time.Duration) {
 	}
 }
 
-func TestReportsPerPacketAndLeavesOutWhatIsOutside(t *testing.T) {
+func TestReportCoversOnlyMeasuredSections(t *testing.T) {
 	const inside, outside = 100 * time.Microsecond, 5 * time.Millisecond
 	r := benchmark(t, func(b *testing.B) {
 		m := OfProcess(b, 10, 1000)
@@ -58,8 +58,8 @@ func TestReportsPerPacketAndLeavesOutWhatIsOutside(t *testing.T) {
 	}
 }
 
-// TestCounterCounts does with a counter of the kernel's own, which every machine has, what is done with cycles.
-func TestCounterCounts(t *testing.T) {
+// TestCycleCounterAdvances does with a counter of the kernel's own, which every machine has, what is done with cycles.
+func TestCycleCounterAdvances(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	c, err := openCounter(unix.PERF_TYPE_SOFTWARE, unix.PERF_COUNT_SW_TASK_CLOCK)

@@ -85,7 +85,7 @@ func TestReportFits80Columns(t *testing.T) {
 	}
 }
 
-func TestReportSaysWhatMatters(t *testing.T) {
+func TestReportContainsEssentialResults(t *testing.T) {
 	r := goodReport()
 	r.judge()
 	text := r.Render(picture.Style{})
@@ -105,8 +105,8 @@ func TestReportSaysWhatMatters(t *testing.T) {
 	}
 }
 
-// TestReportEndsWithThePicture has what a stranger is to see.
-func TestReportEndsWithThePicture(t *testing.T) {
+// TestReportEndsWithTerminalChart has what a stranger is to see.
+func TestReportEndsWithTerminalChart(t *testing.T) {
 	run := func(title string, ports int, packets ...uint64) Load {
 		r := Load{Spread: title, SourcePorts: ports}
 		r.TCP.BitsPerSecond, r.UDP.BitsPerSecond, r.UDP.SentPackets = 4.5e9, 2.25e9, 1e6
@@ -202,7 +202,7 @@ func TestLiveWithJSONIsSilent(t *testing.T) {
 	}
 }
 
-func TestMeansOfNothingAreNone(t *testing.T) {
+func TestMeanOfNoValuesIsZero(t *testing.T) {
 	if per(1, 0) != "-" || per(3, 2) != "1.5" {
 		t.Errorf("%q, %q", per(1, 0), per(3, 2))
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestSocketsOfDemosAreToldFromOthers(t *testing.T) {
+func TestSocketGlobMatchesOnlyDemoSockets(t *testing.T) {
 	for name, want := range map[string]bool{
 		interfaceName("1a2b3", "left"): true, interfaceName("1a2b3", "right"): true, "rb1a2b3a": false, "rw0": false,
 	} {

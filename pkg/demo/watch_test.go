@@ -58,7 +58,7 @@ func changed(frame []byte, at int, to byte) []byte {
 	return frame
 }
 
-func TestFramesAreTakenForWhatTheyAre(t *testing.T) {
+func TestFramesAreClassified(t *testing.T) {
 	data := wgMessage(4, 100)
 	for _, c := range []struct {
 		name  string
@@ -118,7 +118,7 @@ func FuzzClassify(f *testing.F) {
 	})
 }
 
-func TestWatchNoticesPlaintextAndStrangers(t *testing.T) {
+func TestWatchCountsPlaintextAndForeignFrames(t *testing.T) {
 	w := newWatch()
 	take := func(frame []byte) { w.take(netlab.Packet{Data: frame, Len: len(frame), Outgoing: true}) }
 	take(udpFrame(false, tunnelPort, tunnelPort, 100, wgMessage(4, 100)))
@@ -146,7 +146,7 @@ func TestWatchNoticesPlaintextAndStrangers(t *testing.T) {
 	}
 }
 
-func TestWatchCountsThePortsThatDataComesFrom(t *testing.T) {
+func TestWatchCountsDataSourcePorts(t *testing.T) {
 	w := newWatch()
 	take := func(port uint16, n int, outgoing bool) {
 		for range n {

@@ -123,7 +123,7 @@ func TestCableCarriesBothFamiliesAtOnce(t *testing.T) {
 	}
 }
 
-func TestCableHasTheQueuesAndMTUAskedFor(t *testing.T) {
+func TestCableHasConfiguredQueuesAndMTU(t *testing.T) {
 	lab := newLab(t)
 	a, b := newHost(t, lab, "a"), newHost(t, lab, "b")
 	c, err := lab.Cable(a, b, CableConfig{Queues: 8, MTU: 1800})
@@ -163,7 +163,7 @@ func queuesOf(t *testing.T, h *Host, dev string) (rx, tx int) {
 	return rx, tx
 }
 
-func TestCableThatCannotBeUsedIsRemoved(t *testing.T) {
+func TestFailedCableSetupRemovesCable(t *testing.T) {
 	lab := newLab(t)
 	a, b := newHost(t, lab, "a"), newHost(t, lab, "b")
 	twice := append(addrsA[:1:1], addrsA[0])
@@ -177,7 +177,7 @@ func TestCableThatCannotBeUsedIsRemoved(t *testing.T) {
 	}
 }
 
-func TestDoLeavesTheCallersNamespaceAlone(t *testing.T) {
+func TestDoKeepsCallersNamespace(t *testing.T) {
 	h := newHost(t, newLab(t), "a")
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -304,8 +304,8 @@ func TestCloseKillsProcessesAndRemovesEverything(t *testing.T) {
 	}
 }
 
-// TestSweepRemovesWhatAKilledProcessLeft runs this test binary as the process that is killed.
-func TestSweepRemovesWhatAKilledProcessLeft(t *testing.T) {
+// TestSweepRemovesNamespacesOfKilledProcess runs this test binary as the process that is killed.
+func TestSweepRemovesNamespacesOfKilledProcess(t *testing.T) {
 	if os.Getenv("NETLAB_TEST_VICTIM") != "" {
 		lab := newLab(t)
 		h := newHost(t, lab, "a")
@@ -369,7 +369,7 @@ func TestBadNamesAreRefused(t *testing.T) {
 	}
 }
 
-func TestPermissionErrorsSayWhatToDo(t *testing.T) {
+func TestPermissionErrorsNameRequiredPrivileges(t *testing.T) {
 	for _, errno := range []error{unix.EPERM, unix.EACCES} {
 		if err := explain(errno); !errors.Is(err, ErrPrivileges) || !errors.Is(err, errno) {
 			t.Errorf("%v became %v", errno, err)

@@ -92,7 +92,7 @@ func TestMasqueradeHidesTheInnerHost(t *testing.T) {
 	}
 }
 
-func TestStatefulFirewallLetsInAnswersOnly(t *testing.T) {
+func TestStatefulFirewallAcceptsOnlyReplies(t *testing.T) {
 	a, b := newPair(t, 1)
 	mustNft(t, a.AdmitAnswers("cable0"))
 	for i := range addrsA {

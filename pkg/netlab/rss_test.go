@@ -70,7 +70,7 @@ func queueOf(t *testing.T, r *RSS, src, dst netip.AddrPort) int {
 	return q
 }
 
-func TestRSSRefusesWhatACableCannotDo(t *testing.T) {
+func TestRSSRejectsUnsupportedCables(t *testing.T) {
 	lab := newLab(t)
 	a, b := newHost(t, lab, "a"), newHost(t, lab, "b")
 	for name, change := range map[string]func(*RSS){
@@ -156,7 +156,7 @@ func (w queueWatch) during(f func()) (sent, came []uint64) {
 	return sent, came
 }
 
-func TestRSSCableChoosesTheQueueAsItsHashSays(t *testing.T) {
+func TestRSSCableSelectsQueueByHash(t *testing.T) {
 	const queues, senders = 8, 40
 	a, b, rss := newRSSPair(t, queues)
 	w := watchQueues(t, a, b, queues)
@@ -197,8 +197,8 @@ func TestRSSCableKeepsATrainOnOneQueue(t *testing.T) {
 	}
 }
 
-// TestRSSComesAfterOtherPrograms: what a tcx program does to the port is done when the queue is chosen.
-func TestRSSComesAfterOtherPrograms(t *testing.T) {
+// TestRSSRunsAfterOtherPrograms: what a tcx program does to the port is done when the queue is chosen.
+func TestRSSRunsAfterOtherPrograms(t *testing.T) {
 	const queues, port = 8, 61234
 	a, b, rss := newRSSPair(t, queues)
 	setSourcePort(t, a, "cable0", port)
@@ -269,8 +269,8 @@ func setSourcePort(t *testing.T, h *Host, device string, port uint16) {
 	t.Cleanup(func() { _ = attached.Close() })
 }
 
-// TestRSSLeavesStrangePacketsAlone: what is not TCP or UDP has a queue all the same, and nothing is lost.
-func TestRSSLeavesStrangePacketsAlone(t *testing.T) {
+// TestRSSForwardsOtherProtocols: what is not TCP or UDP has a queue all the same, and nothing is lost.
+func TestRSSForwardsOtherProtocols(t *testing.T) {
 	const queues = 4
 	a, b, rss := newRSSPair(t, queues)
 	w := watchQueues(t, a, b, queues)

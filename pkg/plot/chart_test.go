@@ -52,7 +52,7 @@ func examples() map[string][]byte {
 	}
 }
 
-func TestChartsAreThoseOfTheGoldenFiles(t *testing.T) {
+func TestChartsMatchGoldenFiles(t *testing.T) {
 	for name, got := range examples() {
 		golden.Check(t, "testdata/"+name+".svg", got)
 	}

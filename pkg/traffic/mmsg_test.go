@@ -58,7 +58,7 @@ func TestBatchesArriveAsSent(t *testing.T) {
 	}
 }
 
-func TestAClosedSocketEndsRecv(t *testing.T) {
+func TestClosingSocketEndsRecv(t *testing.T) {
 	_, rx := udpPair(t)
 	d := &datagrams{tally: &tally{}}
 	done := make(chan error, 1)

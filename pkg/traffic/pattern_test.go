@@ -42,7 +42,7 @@ func TestVerifierAcceptsTheStreamInAnyPieces(t *testing.T) {
 	}
 }
 
-func TestVerifierRefusesEveryKindOfDamage(t *testing.T) {
+func TestVerifierDetectsCorruption(t *testing.T) {
 	body := newBody(9)
 	good := build(header{key: 9, size: chunkLen}, 4, body)
 	stamp(good, chunkLen, 0)
@@ -70,7 +70,7 @@ func TestVerifierRefusesEveryKindOfDamage(t *testing.T) {
 	}
 }
 
-func TestDatagramsAreJudged(t *testing.T) {
+func TestDatagramsAreVerified(t *testing.T) {
 	body := newBody(5)
 	mk := func(h header, change func([]byte)) []byte {
 		p := build(h, 1, body)
@@ -130,7 +130,7 @@ func (s *slowSequence) observe(seq uint64) {
 	s.next = max(s.next, seq+1)
 }
 
-func TestSequenceAgreesWithItsSlowTwin(t *testing.T) {
+func TestSequenceMatchesReferenceImplementation(t *testing.T) {
 	for seed := range uint64(20) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		fast, slow := &sequence{}, &slowSequence{seen: map[uint64]bool{}}
@@ -166,7 +166,7 @@ func TestPaceKeepsTheRate(t *testing.T) {
 	}
 }
 
-func TestPaceCatchesUpOnlyALittle(t *testing.T) {
+func TestPaceLimitsCatchUp(t *testing.T) {
 	now := time.Unix(1000, 0)
 	p := newPace(8e6, now)
 	now = now.Add(time.Hour)

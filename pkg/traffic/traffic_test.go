@@ -202,7 +202,7 @@ func TestRunFailsWhenTheServerStops(t *testing.T) {
 	cancel()
 }
 
-func TestRunRefusesWhatItCannotDo(t *testing.T) {
+func TestRunRejectsInvalidConfig(t *testing.T) {
 	for _, c := range []Config{
 		{Kind: "icmp"},
 		{},
@@ -219,7 +219,7 @@ func TestRunRefusesWhatItCannotDo(t *testing.T) {
 	}
 }
 
-func TestServerSurvivesNonsense(t *testing.T) {
+func TestServerSurvivesInvalidInput(t *testing.T) {
 	s := startServer(t)
 	for _, line := range []string{
 		"\n", "GET / HTTP/1.1\r\n\r\n", "{}\n", "null\n", "[]\n", `{"open":{}}` + "\n",
@@ -250,9 +250,9 @@ func TestServerSurvivesNonsense(t *testing.T) {
 	}
 }
 
-// TestAStreamThatIsCutOrAlteredIsReported plays a client that claims more than it sends, and one that sends other
+// TestTruncatedOrCorruptStreamIsReported plays a client that claims more than it sends, and one that sends other
 // bytes than the pattern.
-func TestAStreamThatIsCutOrAlteredIsReported(t *testing.T) {
+func TestTruncatedOrCorruptStreamIsReported(t *testing.T) {
 	s := startServer(t)
 	for _, c := range []struct {
 		name    string

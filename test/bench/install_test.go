@@ -60,7 +60,7 @@ func pickPeer(t *testing.T, name string) peer {
 	return list[0]
 }
 
-func TestInstallsEachPeerFromItsRegistryBelowItsOwnDirectory(t *testing.T) {
+func TestPeersInstallIntoSeparateDirectories(t *testing.T) {
 	for name, want := range map[string]string{
 		"tailscale": "GOBIN=/b/tailscale/bin CGO_ENABLED=0 go install -trimpath " +
 			"github.com/tailscale/wireguard-go@v0.0.0-20260928213032-417aef361226",
@@ -87,7 +87,7 @@ func TestStartsPeersInTheForeground(t *testing.T) {
 	}
 }
 
-func TestSkipsWhatCannotBeInstalledWithAClearLine(t *testing.T) {
+func TestFailedInstallationIsSkippedWithReason(t *testing.T) {
 	wg, boring := pickPeer(t, "wireguard-go"), pickPeer(t, "boringtun")
 	for _, tt := range []struct {
 		name  string
@@ -145,7 +145,7 @@ func TestInstallsAgainOnlyForAnotherVersion(t *testing.T) {
 	}
 }
 
-func TestAnEndedContextEndsAnInstallationWithItsChildren(t *testing.T) {
+func TestCancelledInstallationKillsItsChildren(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	r, w := io.Pipe()
 	go func() {

@@ -4,7 +4,7 @@ package main
 
 import "testing"
 
-func TestTheMedianRatioIsThatOfThePairs(t *testing.T) {
+func TestMedianRatioUsesPairedRounds(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		pairs []pair

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-func TestTheDefaultIsEverything(t *testing.T) {
+func TestDefaultSelectsAllPeersAndTests(t *testing.T) {
 	o, err := parseOptions(nil, io.Discard)
 	if err != nil {
 		t.Fatal(err)
@@ -22,7 +22,7 @@ func TestTheDefaultIsEverything(t *testing.T) {
 	}
 }
 
-func TestNonsenseOnTheCommandLineIsAnError(t *testing.T) {
+func TestInvalidArgumentsAreErrors(t *testing.T) {
 	for _, args := range []string{
 		"--rounds 0", "--seconds 0", "--seconds -1", "--seconds NaN", "--seconds 1e9", "--queues 0", "more", "--rounds x", "--what",
 		"--other x", "--other =x", "--other x=", "--other tailscale=x", "--other raw=x", "--other ropewalk=x", "--other a,b=x",
@@ -46,14 +46,14 @@ func TestHelpListsPeersAndTests(t *testing.T) {
 	}
 }
 
-func TestTheCommandLineCanBePastedIntoAShell(t *testing.T) {
+func TestCommandLineIsQuotedForShell(t *testing.T) {
 	got := commandLine([]string{"--rounds", "3", "--tests", "tcp1 rtt_idle", "--json", "it's.json", ""})
 	if want := `go run ./test/bench --rounds 3 --tests 'tcp1 rtt_idle' --json 'it'\''s.json' ''`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
-func TestAnotherProgramStandsInsteadOfOrBesideThePeers(t *testing.T) {
+func TestCustomProgramReplacesOrJoinsPeers(t *testing.T) {
 	for _, tt := range []struct {
 		args []string
 		want string

@@ -17,7 +17,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/bench"
 )
 
-func TestUnknownPeersAndTestsAreErrorsThatListTheValidOnes(t *testing.T) {
+func TestUnknownNamesListValidPeersAndTests(t *testing.T) {
 	for _, tt := range []struct {
 		args []string
 		want []string
@@ -69,7 +69,7 @@ func TestChosenMeasuresKeepTheirOrder(t *testing.T) {
 }
 
 // A test that bench no longer has, or calls otherwise, would silently lose its lines in the table.
-func TestEveryCompanionBelongsToAMeasure(t *testing.T) {
+func TestEveryCompanionFigureHasAMeasure(t *testing.T) {
 	all := slices.Concat(bench.Measures(), bench.Trials())
 	names := strings.Join(measureNames(all), " ")
 	for _, c := range companions() {
@@ -82,7 +82,7 @@ func TestEveryCompanionBelongsToAMeasure(t *testing.T) {
 	}
 }
 
-func TestComparesWithTheWireguardGoThatTheTestsUse(t *testing.T) {
+func TestWireguardGoVersionMatchesGoMod(t *testing.T) {
 	mod, err := os.ReadFile("../../go.mod")
 	if err != nil {
 		t.Fatal(err)

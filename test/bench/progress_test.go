@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestTheTimeLeftFollowsWhatEachTestTook(t *testing.T) {
+func TestRemainingTimeUsesEachTestsDuration(t *testing.T) {
 	guess := func(test string) time.Duration {
 		return map[string]time.Duration{"tcp": 4, "ndr": 20}[test] * time.Second
 	}
@@ -31,7 +31,7 @@ func TestTheTimeLeftFollowsWhatEachTestTook(t *testing.T) {
 	expect(2 * 7 * time.Second)
 }
 
-func TestProgressIsOneLineOnATerminalAndOnePerTurnElsewhere(t *testing.T) {
+func TestProgressRewritesItsLineOnlyOnTerminals(t *testing.T) {
 	plan, tests := turns(2, []string{"x"}, false), []string{"tcp", "rtt"}
 	for _, tt := range []struct {
 		terminal bool
@@ -60,7 +60,7 @@ func TestProgressIsOneLineOnATerminalAndOnePerTurnElsewhere(t *testing.T) {
 	}
 }
 
-func TestDurationsAreRough(t *testing.T) {
+func TestDurationsAreRounded(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		400 * time.Millisecond: "0 s", 59 * time.Second: "59 s", 150 * time.Second: "3 min", 100 * time.Minute: "1.7 h",
 	} {

@@ -35,7 +35,7 @@ func nextReport() *report {
 	}
 }
 
-func TestARunGoesOnFromTheRoundsOfAnEarlierOne(t *testing.T) {
+func TestRunResumesFromSavedRounds(t *testing.T) {
 	r := nextReport()
 	if err := r.resume(saveReport(t, exampleReport())); err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func TestARunGoesOnFromTheRoundsOfAnEarlierOne(t *testing.T) {
 	}
 }
 
-func TestARoundThatWasCutOffIsTakenOnceMore(t *testing.T) {
+func TestInterruptedRoundIsRepeated(t *testing.T) {
 	old := exampleReport()
 	old.Whole, old.Samples = 2, old.Samples[:len(old.Samples)-1]
 	r := nextReport()
@@ -60,7 +60,7 @@ func TestARoundThatWasCutOffIsTakenOnceMore(t *testing.T) {
 	}
 }
 
-func TestAReportIsReplacedAsAWhole(t *testing.T) {
+func TestReportFileIsReplacedAtomically(t *testing.T) {
 	path := saveReport(t, exampleReport())
 	want, err := os.ReadFile(path)
 	if err != nil {
@@ -86,14 +86,14 @@ func TestAReportIsReplacedAsAWhole(t *testing.T) {
 	}
 }
 
-func TestTheFirstOfSeveralRunsHasNothingToGoOnFrom(t *testing.T) {
+func TestResumeWithoutReportStartsFromScratch(t *testing.T) {
 	r := nextReport()
 	if err := r.resume(filepath.Join(t.TempDir(), "none.json")); err != nil || r.Rounds != 2 || len(r.Samples) != 0 {
 		t.Errorf("%v, %+v", err, r)
 	}
 }
 
-func TestOtherFiguresAreNotMixedIn(t *testing.T) {
+func TestResumeRejectsIncompatibleReport(t *testing.T) {
 	path := saveReport(t, exampleReport())
 	for name, change := range map[string]func(*report){
 		"tests":    func(r *report) { r.Tests = r.Tests[1:] },

@@ -72,7 +72,7 @@ func (f *fakeLabs) allClosed(t *testing.T) {
 	}
 }
 
-func TestRopewalkAndEachPeerAreMeasuredInTurnAndTheFirstChanges(t *testing.T) {
+func TestMeasurementOrderAlternatesBetweenPairs(t *testing.T) {
 	var f fakeLabs
 	if err := f.runner(turns(2, []string{"x", "y"}, true), "tcp", "rtt").run(t.Context()); err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestRopewalkAndEachPeerAreMeasuredInTurnAndTheFirstChanges(t *testing.T) {
 	}
 }
 
-func TestWhatAPeerCannotDoIsAnErrorInItsSamples(t *testing.T) {
+func TestPeerFailureIsRecordedInItsSamples(t *testing.T) {
 	f := fakeLabs{
 		broken:  map[string]error{"x": errors.New("no such device")},
 		failing: map[string]error{"y tcp": errors.New("it died")},
@@ -125,7 +125,7 @@ func TestWhatAPeerCannotDoIsAnErrorInItsSamples(t *testing.T) {
 	f.allClosed(t)
 }
 
-func TestRopewalkThatDoesNotStartEndsTheRun(t *testing.T) {
+func TestRunFailsWhenRopewalkDoesNotStart(t *testing.T) {
 	f := fakeLabs{broken: map[string]error{ropewalkName: errors.New("no such device")}}
 	err := f.runner(turns(1, []string{"x"}, true), "tcp").run(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "starting ropewalk: no such device") {
@@ -137,7 +137,7 @@ func TestRopewalkThatDoesNotStartEndsTheRun(t *testing.T) {
 	f.allClosed(t)
 }
 
-func TestATestThatDoesNotApplyIsNoSample(t *testing.T) {
+func TestInapplicableTestHasNoSample(t *testing.T) {
 	f := fakeLabs{failing: map[string]error{"raw rss": fmt.Errorf("reading: %w", bench.ErrNoDaemon)}}
 	if err := f.runner(turns(1, nil, true), "rss", "tcp").run(t.Context()); err != nil {
 		t.Fatal(err)
@@ -147,7 +147,7 @@ func TestATestThatDoesNotApplyIsNoSample(t *testing.T) {
 	}
 }
 
-func TestAnInterruptedRunClosesEverythingAndKeepsWhatItHas(t *testing.T) {
+func TestInterruptedRunClosesLabsAndKeepsSamples(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	f := fakeLabs{measuring: func(what string) {

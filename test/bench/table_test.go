@@ -80,7 +80,7 @@ func TestTheTableInMarkdown(t *testing.T) {
 	golden.Check(t, "testdata/table.md", r.markdown(r.summarize(exampleRows(), peerNames(list)), list, what))
 }
 
-func TestAColumnOfNothingIsLeftOut(t *testing.T) {
+func TestEmptyColumnIsOmitted(t *testing.T) {
 	r := exampleReport()
 	r.Samples = slices.DeleteFunc(r.Samples, func(s sample) bool { return s.Versus == rawName })
 	list := []peer{pickPeer(t, "wireguard-go")}
@@ -92,7 +92,7 @@ func TestAColumnOfNothingIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestPairsArePrintedAsTheyCome(t *testing.T) {
+func TestPairsArePrintedAsMeasured(t *testing.T) {
 	var out bytes.Buffer
 	live := newLiveTable(&out, exampleRows())
 	for _, s := range exampleReport().Samples[:22] {
@@ -101,7 +101,7 @@ func TestPairsArePrintedAsTheyCome(t *testing.T) {
 	golden.Check(t, "testdata/live.txt", out.Bytes())
 }
 
-func TestAPairIsPrintedTheSameWhicheverWasFirst(t *testing.T) {
+func TestPairOutputIsIndependentOfOrder(t *testing.T) {
 	sampleOf := func(implementation string, v float64) sample {
 		return sample{Round: 2, Versus: "x", Implementation: implementation, Test: "tcp1", Figures: map[string]float64{valueFigure: v}}
 	}

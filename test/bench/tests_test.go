@@ -11,7 +11,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/bench"
 )
 
-func TestTrialsAreTakenOnlyWhenNamed(t *testing.T) {
+func TestTrialsRunOnlyWhenNamed(t *testing.T) {
 	standard, trials := bench.Measures(), bench.Trials()
 	chosen, err := chooseMeasures(standard, trials, nil)
 	if err != nil || len(chosen) != len(standard) {
@@ -29,7 +29,7 @@ func TestTrialsAreTakenOnlyWhenNamed(t *testing.T) {
 	}
 }
 
-func TestEachReasonForDropsHasALineBelowItsTest(t *testing.T) {
+func TestEachDropReasonHasATableRow(t *testing.T) {
 	list := []row{{test: "flood", figure: valueFigure}, {test: "flood", figure: "alone_gbps"}, {test: "rss", figure: valueFigure}}
 	samples := []sample{
 		{Test: "flood", Figures: map[string]float64{valueFigure: 1, bench.DropPrefix + "hs_queue_full": 2}},
@@ -49,7 +49,7 @@ func TestEachReasonForDropsHasALineBelowItsTest(t *testing.T) {
 	}
 }
 
-func TestAChangeWithoutAHoleHasNoRatio(t *testing.T) {
+func TestZeroOutageHasNoRatio(t *testing.T) {
 	for _, w := range rows(bench.Trials()) {
 		if w.figure == valueFigure && w.unit == "ms" && !w.bare {
 			t.Errorf("%+v", w)

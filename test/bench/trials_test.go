@@ -11,9 +11,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netlab/netlabtest"
 )
 
-// TestTrialsAreTakenAndTheTunnelIsThereAfterwards takes each for a moment: what they find depends on the machine, but not
+// TestTunnelWorksAfterEachTrial takes each for a moment: what they find depends on the machine, but not
 // that a flood arrives and that a daemon which was killed is missed.
-func TestTrialsAreTakenAndTheTunnelIsThereAfterwards(t *testing.T) {
+func TestTunnelWorksAfterEachTrial(t *testing.T) {
 	needLabs(t)
 	ropewalk := needBinary(t, "ropewalk", "build")
 	measures := slices.Concat(bench.Trials(), bench.Measures()[:1])

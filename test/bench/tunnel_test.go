@@ -43,7 +43,7 @@ func needLabs(t *testing.T) {
 	}
 }
 
-func TestMeasuresRopewalkAgainstWireguardGoAndLeavesNothingBehind(t *testing.T) {
+func TestComparisonWithWireguardGoCleansUp(t *testing.T) {
 	needLabs(t)
 	ropewalk, other := needBinary(t, "ropewalk", "build"), needBinary(t, "wireguard-go", "bin/wireguard-go")
 	measures, err := chooseMeasures(bench.Measures(), nil, []string{"tcp1", "rtt_idle", "rss"})

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestReplacesOnlyWhatStandsBetweenTheMarkers(t *testing.T) {
+func TestUpdateReplacesOnlyTextBetweenMarkers(t *testing.T) {
 	const before, after = "# Title\n\n" + beginMarker + "\n", endMarker + "\n\nMore.\n"
 	for _, tt := range []struct {
 		name, document, want string
@@ -30,7 +30,7 @@ func TestReplacesOnlyWhatStandsBetweenTheMarkers(t *testing.T) {
 	}
 }
 
-func TestADocumentWithoutAPlaceStaysAsItIs(t *testing.T) {
+func TestDocumentWithoutMarkersStaysUnchanged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "performance.md")
 	if err := os.WriteFile(path, []byte("# Title\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -43,7 +43,7 @@ func TestADocumentWithoutAPlaceStaysAsItIs(t *testing.T) {
 	}
 }
 
-func TestNoTableChecksADocumentAndLeavesItAlone(t *testing.T) {
+func TestUpdateWithoutTableOnlyChecksDocument(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "performance.md")
 	const document = beginMarker + "\nold\n" + endMarker + "\n"
 	if err := os.WriteFile(path, []byte(document), 0o644); err != nil {

@@ -10,9 +10,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/device/devicetest/flow"
 )
 
-// TestComparesTheSameWork proves of each implementation that what is measured is what it says: all packets come out,
+// TestImplementationsDoEqualWork proves of each implementation that what is measured is what it says: all packets come out,
 // whole, and those of a flow in order.
-func TestComparesTheSameWork(t *testing.T) {
+func TestImplementationsDoEqualWork(t *testing.T) {
 	for name, newPath := range map[string]func(testing.TB, implementation, shape) *path{
 		"TX": newTX, "RX": newRX, "both": newBoth,
 	} {

@@ -114,18 +114,18 @@ func (q *ropewalkQueue) Inject(parts [][]byte) error { return q.Write(parts) }
 
 // port is an underlay.Port. It is its own Strays, which nothing ever reaches.
 type port struct {
-	edges  *edges
-	side   side
-	strays *queue
+	edges          *edges
+	side           side
+	secondaryPorts *queue
 }
 
-func newPort(e *edges, s side) *port { return &port{edges: e, side: s, strays: newQueue(1, 0)} }
+func newPort(e *edges, s side) *port { return &port{edges: e, side: s, secondaryPorts: newQueue(1, 0)} }
 
 func (p *port) Lane(i int) underlay.Lane  { return &portLane{port: p, index: i, in: p.edges.cable[i]} }
 func (p *port) Lanes() int                { return len(p.edges.cable) }
 func (p *port) LocalPort() uint16         { return p.side.peer.Port() }
 func (p *port) Source(int) uint16         { return p.LocalPort() }
-func (p *port) Strays() underlay.Receiver { return &portLane{port: p, in: p.strays} }
+func (p *port) Strays() underlay.Receiver { return &portLane{port: p, in: p.secondaryPorts} }
 func (p *port) SetMark(uint32) error      { return nil }
 func (p *port) Features() underlay.Features {
 	return underlay.Features{GSO: true, GRO: true, IPv4: true, IPv6: true}
@@ -149,7 +149,7 @@ func (p *port) send(lane int, runs []underlay.Run) {
 }
 
 func (p *port) Close() error {
-	p.strays.setClosed(true)
+	p.secondaryPorts.setClosed(true)
 	for _, q := range p.edges.cable {
 		q.setClosed(true)
 	}

@@ -56,7 +56,7 @@ func TestCommittedFilesFeedTheModel(t *testing.T) {
 	}
 }
 
-func TestEveryTableHasItsPlaceInTheDocument(t *testing.T) {
+func TestEveryTableHasMarkersInDocument(t *testing.T) {
 	f := committed(t)
 	f.many = blank(ways(), coreCounts())
 	f.few, f.elephant, f.mice = f.many, blank(f.helps(), coreCounts()), blank(ways(), offered())
@@ -103,7 +103,7 @@ func blank(ways []way, at []int) map[string]map[int]summary {
 	return all
 }
 
-func TestCostsGoThroughBothPoints(t *testing.T) {
+func TestCostFitPassesThroughBothPoints(t *testing.T) {
 	for _, want := range [][2]float64{{0, 3}, {700, 0.2}, {2500, 0}} {
 		at := func(x, y float64) float64 { return want[0]*x + want[1]*y }
 		a, b := through(at(1, 61_000), at(1, 52), [2]float64{1, 1}, [2]float64{61_000, 52})
@@ -120,7 +120,7 @@ func TestCostsGoThroughBothPoints(t *testing.T) {
 	}
 }
 
-func TestSurveyFindsTheCostsThatMadeItsPoints(t *testing.T) {
+func TestSurveyRecoversKnownCosts(t *testing.T) {
 	s := &survey{
 		big: lapTimes{3000, 16000, 17000, 4000}, small: lapTimes{27, 166, 167, 34},
 		data: map[cableKind][]point{}, acks: map[cableKind][]point{}, trains: []model.Train{{Packets: 45, Bytes: 61_000}},

@@ -9,7 +9,7 @@ type end struct {
 	tx, rx  []*lane
 	queues  []*nicQueue
 	helpers *helpers // nil: lanes have no help
-	out     *way     // to the other end
+	out     *path    // to the other end
 	nonce   *line
 	window  *line
 	kernel  *line
@@ -112,7 +112,7 @@ func (e *end) transmit(l *lane, p *parcel) {
 }
 
 // arrive is a train at the receiver's NIC.
-func (e *end) arrive(w *way, p *parcel) {
+func (e *end) arrive(w *path, p *parcel) {
 	if e.sim.cfg.Cable {
 		e.socket(w, p)
 		return
@@ -133,7 +133,7 @@ func (e *end) arrive(w *way, p *parcel) {
 }
 
 // socket queues a train before its lane.
-func (e *end) socket(w *way, p *parcel) {
+func (e *end) socket(w *path, p *parcel) {
 	l := e.rx[w.laneOf[p.port]]
 	if l.bytes > 0 && l.bytes+p.train.Bytes > e.sim.cfg.socketBuffer() && !e.sim.cfg.Closed {
 		e.sim.drop(p, DropSocket)

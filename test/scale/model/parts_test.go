@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-func TestEventsHappenInTheOrderOfTimeAndOfTheirMaking(t *testing.T) {
+func TestEventsRunInTimeThenInsertionOrder(t *testing.T) {
 	var c calendar
 	rng := rand.New(rand.NewPCG(1, 1))
 	type key struct {
@@ -34,7 +34,7 @@ func TestEventsHappenInTheOrderOfTimeAndOfTheirMaking(t *testing.T) {
 	}
 }
 
-func TestQueueGivesBackWhatItGot(t *testing.T) {
+func TestQueueIsFIFO(t *testing.T) {
 	var q fifo[int]
 	var twin []int
 	rng := rand.New(rand.NewPCG(2, 2))
@@ -54,8 +54,8 @@ func TestQueueGivesBackWhatItGot(t *testing.T) {
 	}
 }
 
-// TestLineIsHeldInTurn has three cores want a line at once: they get it one after the other and burn their time.
-func TestLineIsHeldInTurn(t *testing.T) {
+// TestLineServesWaitersInOrder has three cores want a line at once: they get it one after the other and burn their time.
+func TestLineServesWaitersInOrder(t *testing.T) {
 	var cal calendar
 	m := newMachine(&cal, 3)
 	l := &line{cal: &cal, alone: 10}
@@ -80,7 +80,7 @@ func TestLineIsHeldInTurn(t *testing.T) {
 	}
 }
 
-func TestSoftirqsComeBetweenTheStepsOfAThread(t *testing.T) {
+func TestSoftirqsRunBetweenThreadSteps(t *testing.T) {
 	var cal calendar
 	m := newMachine(&cal, 1)
 	var order []string
@@ -99,7 +99,7 @@ func TestSoftirqsComeBetweenTheStepsOfAThread(t *testing.T) {
 	}
 }
 
-func TestPlannedPortsMeetEachQueueOnce(t *testing.T) {
+func TestPortPlanCoversEachQueueOnce(t *testing.T) {
 	for _, queues := range []int{1, 2, 8, 32} {
 		c := sample(queues)
 		c.Spread = Planned
@@ -139,7 +139,7 @@ func TestKernelsChoiceUsesAllLanes(t *testing.T) {
 	}
 }
 
-func TestPortsThatStandTogetherFillLanesEvenly(t *testing.T) {
+func TestAdjacentPortsFillLanesEvenly(t *testing.T) {
 	for _, lanes := range []int{2, 4, 8, 16, 64} {
 		c := sample(lanes)
 		c.Spread = LeastLoaded
@@ -157,7 +157,7 @@ func TestPortsThatStandTogetherFillLanesEvenly(t *testing.T) {
 	}
 }
 
-func TestLawIsFoundAgain(t *testing.T) {
+func TestUSLFitRecoversParameters(t *testing.T) {
 	cores := []int{1, 2, 4, 8, 16, 32, 64}
 	for _, want := range []USL{{1, 0, 0}, {3, 0.02, 0}, {2, 0.05, 0.0004}, {5, 0, 0.001}} {
 		var work []float64
@@ -177,7 +177,7 @@ func TestLawIsFoundAgain(t *testing.T) {
 	}
 }
 
-func TestCostsAreReadAsWritten(t *testing.T) {
+func TestCostsRoundTripThroughJSON(t *testing.T) {
 	want := sample(1).Costs
 	text, err := json.Marshal(want)
 	if err != nil {
@@ -199,7 +199,7 @@ func TestCostsAreReadAsWritten(t *testing.T) {
 	}
 }
 
-func TestBinsFillAsByChance(t *testing.T) {
+func TestBinOccupancyMatchesRandomPlacement(t *testing.T) {
 	for _, tt := range []struct {
 		bins  int
 		balls float64
@@ -233,7 +233,7 @@ func TestNoCoreIdlesWhileAThreadIsReady(t *testing.T) {
 	}
 }
 
-func TestReceiverThatDoesNotReadHoldsTheSenderBack(t *testing.T) {
+func TestIdleReceiverBlocksSender(t *testing.T) {
 	c := sample(4)
 	c.Elephants, c.Window = 1, 1<<20
 	c.Costs[AppReceive] = Cost{Element: 400_000}

@@ -75,7 +75,7 @@ func TestEveryByteIsDeliveredLostOrQueued(t *testing.T) {
 	}
 }
 
-func TestNothingStaysBehindWhenSendersStop(t *testing.T) {
+func TestQueuesDrainWhenSendersStop(t *testing.T) {
 	for name, c := range scenes() {
 		s, err := newSim(c)
 		if err != nil {
@@ -115,7 +115,7 @@ func TestKeepsTheOrderOfEachFlow(t *testing.T) {
 	}
 }
 
-func TestNothingIsBusierThanAllTheTime(t *testing.T) {
+func TestUtilizationNeverExceedsOne(t *testing.T) {
 	for name, c := range scenes() {
 		r := run(t, c)
 		for _, use := range r.Use {
@@ -149,9 +149,9 @@ func TestTheSameSeedGivesTheSameResult(t *testing.T) {
 	}
 }
 
-// TestWaitsAsLongAsQueueingTheorySays compares with the mean wait of M/D/1 (Pollaczek-Khinchine): one receiving lane is
+// TestWaitingTimeMatchesQueueingTheory compares with the mean wait of M/D/1 (Pollaczek-Khinchine): one receiving lane is
 // all that takes time.
-func TestWaitsAsLongAsQueueingTheorySays(t *testing.T) {
+func TestWaitingTimeMatchesQueueingTheory(t *testing.T) {
 	const service = 20_000.0 // ns
 	for _, load := range []float64{0.3, 0.6, 0.8} {
 		c := Config{Train: Train{Packets: 1, Bytes: 1000}, Cores: 2, Duration: 2 * time.Second, Seed: 3, Poisson: load / service * 1e9}
@@ -200,7 +200,7 @@ func TestReachesButDoesNotExceedItsBounds(t *testing.T) {
 	}
 }
 
-func TestMoreIsNeverWorse(t *testing.T) {
+func TestMoreResourcesNeverReduceThroughput(t *testing.T) {
 	before := 0.0
 	for _, cores := range []int{1, 2, 4, 8, 16} {
 		c := sample(cores)
@@ -244,7 +244,7 @@ func TestShortFlowsEnd(t *testing.T) {
 	}
 }
 
-func TestRefusesWhatMakesNoSense(t *testing.T) {
+func TestInvalidConfigIsRejected(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"no cores":          func(c *Config) { c.Cores = 0 },
 		"no train":          func(c *Config) { c.Train.Bytes = 0 },

@@ -16,8 +16,8 @@ const (
 	flowsLog2     = 12 // the engine's
 )
 
-// way is one direction: what a train's flow leads to, from the sender's lane to the receiver's.
-type way struct {
+// path is one direction: what a train's flow leads to, from the sender's lane to the receiver's.
+type path struct {
 	from, to *end
 	loads    *spread.Loads   // nil: all leaves from port 0
 	flows    []*spread.Flows // by transmit lane
@@ -27,7 +27,7 @@ type way struct {
 }
 
 // newWay chooses the ports as ropewalk does, and finds out where they lead. The receiver's NIC has a random key.
-func newWay(c *Config, rng *rand.Rand, from, to *end, n byte) (*way, error) {
+func newWay(c *Config, rng *rand.Rand, from, to *end, n byte) (*path, error) {
 	src := netip.AddrFrom4([4]byte{10, 0, 0, n})
 	dst := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, 3 - n}), canonicalPort)
 	rss := &spread.RSS{Device: "nic", Key: make([]byte, 52), Indirection: spread.EqualIndirection(c.Queues)}
@@ -38,7 +38,7 @@ func newWay(c *Config, rng *rand.Rand, from, to *end, n byte) (*way, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &way{from: from, to: to}
+	w := &path{from: from, to: to}
 	secret, selection := rng.Uint64(), selection(c, src, ports)
 	for _, port := range ports {
 		queue, err := rss.Queue(netip.AddrPortFrom(src, port), dst)
@@ -93,7 +93,7 @@ func selection(c *Config, src netip.Addr, ports []uint16) (s underlay.Selection)
 }
 
 // port is that by which a train leaves.
-func (w *way) port(lane int, hash uint32, now int64, bytes int) int {
+func (w *path) port(lane int, hash uint32, now int64, bytes int) int {
 	if w.loads == nil {
 		return 0
 	}

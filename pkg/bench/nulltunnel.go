@@ -11,25 +11,25 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tun"
 )
 
-const spliceName = "bench0"
+const nullTunnelDevice = "bench0"
 
-// splice is two TUNs, one in each host, between which elements are passed as they are: a tunnel that does nothing. What
+// nullTunnel is two TUNs, one in each host, between which elements are passed as they are: a tunnel that does nothing. What
 // it carries is what the host's stack and the TUN allow.
-type splice struct {
+type nullTunnel struct {
 	devices [2]tun.Device
 	pumps   sync.WaitGroup
 }
 
-// newSplice makes and starts one with so many queues, and brings both ends up with the sides' tunnel addresses.
-func newSplice(a, b *Side, queues, mtu int) (*splice, error) {
-	s := &splice{}
+// newNullTunnel makes and starts one with so many queues, and brings both ends up with the sides' tunnel addresses.
+func newNullTunnel(a, b *Side, queues, mtu int) (*nullTunnel, error) {
+	s := &nullTunnel{}
 	for i, side := range []*Side{a, b} {
 		err := side.Host.Do(func() (err error) {
-			s.devices[i], err = tun.Open(tun.Config{Name: spliceName, Queues: queues, MTU: mtu})
+			s.devices[i], err = tun.Open(tun.Config{Name: nullTunnelDevice, Queues: queues, MTU: mtu})
 			return err
 		})
 		if err == nil {
-			err = side.Host.SetUp(spliceName, 0, side.Tunnel[:]...)
+			err = side.Host.SetUp(nullTunnelDevice, 0, side.Tunnel[:]...)
 		}
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("splicing two TUNs: %w", err), s.close())
@@ -64,7 +64,7 @@ func pump(from, to tun.Queue) {
 	}
 }
 
-func (s *splice) close() error {
+func (s *nullTunnel) close() error {
 	var errs []error
 	for _, d := range s.devices {
 		if d != nil {

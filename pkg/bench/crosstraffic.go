@@ -9,18 +9,18 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netlab"
 )
 
-// aside is what a Lab has for traffic that is none of the tunnel's: an address of its own on A's cable, from which B is
+// crossTraffic is what a Lab has for traffic that is none of the tunnel's: an address of its own on A's cable, from which B is
 // reached as the tunnel reaches it, and a host on a cable of its own that has nothing to do with B.
-type aside struct {
-	from  netip.Addr // at A, towards B
-	other netip.Addr // the host that is not B
-	away  netip.Addr // at A, towards that host
+type crossTraffic struct {
+	localAddr       netip.Addr // at A, towards B
+	otherHost       netip.Addr // the host that is not B
+	otherHostSource netip.Addr // at A, towards that host
 }
 
-// setAside adds the aside to the Lab, once.
-func (l *Lab) setAside() (*aside, error) {
-	if l.aside != nil {
-		return l.aside, nil
+// addCrossTraffic adds the aside to the Lab, once.
+func (l *Lab) addCrossTraffic() (*crossTraffic, error) {
+	if l.crossTraffic != nil {
+		return l.crossTraffic, nil
 	}
 	address := func(s string) netip.Prefix { return netip.PrefixFrom(netip.MustParseAddr(s), 24) }
 	from, away, other := address("192.168.77.3"), address("192.168.79.1"), address("192.168.79.2")
@@ -37,6 +37,6 @@ func (l *Lab) setAside() (*aside, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connecting another host: %w", err)
 	}
-	l.aside = &aside{from: from.Addr(), other: other.Addr(), away: away.Addr()}
-	return l.aside, nil
+	l.crossTraffic = &crossTraffic{localAddr: from.Addr(), otherHost: other.Addr(), otherHostSource: away.Addr()}
+	return l.crossTraffic, nil
 }
