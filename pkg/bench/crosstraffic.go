@@ -9,15 +9,15 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netlab"
 )
 
-// crossTraffic is what a Lab has for traffic that is none of the tunnel's: an address of its own on A's cable, from which B is
-// reached as the tunnel reaches it, and a host on a cable of its own that has nothing to do with B.
+// crossTraffic holds the addresses for traffic outside the tunnel: a second address on A's cable to B, and a third host on
+// a separate cable.
 type crossTraffic struct {
 	localAddr       netip.Addr // at A, towards B
 	otherHost       netip.Addr // the host that is not B
 	otherHostSource netip.Addr // at A, towards that host
 }
 
-// addCrossTraffic adds the aside to the Lab, once.
+// addCrossTraffic adds the third host and the addresses to the Lab, once.
 func (l *Lab) addCrossTraffic() (*crossTraffic, error) {
 	if l.crossTraffic != nil {
 		return l.crossTraffic, nil

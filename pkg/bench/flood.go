@@ -23,7 +23,7 @@ const (
 	floodTrains = 32
 )
 
-// flood is one sender of initiations that knows no limit, in a goroutine of its own.
+// flood sends handshake initiations without a rate limit, in its own goroutine.
 type flood struct {
 	fd     int
 	to     unix.Sockaddr
@@ -53,7 +53,7 @@ func startFlood(h *netlab.Host, responder noise.PublicKey, from netip.Addr, to n
 	return f, nil
 }
 
-// open does not connect the socket: the answer that nobody listens there would otherwise be an error of the next send.
+// open leaves the socket unconnected: on a connected one, an ICMP port unreachable would fail the next send.
 func (f *flood) open(from netip.Addr) (err error) {
 	f.fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -78,8 +78,8 @@ func (f *flood) run() {
 	}
 }
 
-// stop ends the flood and returns how many initiations were sent, and how many per second. None is an error: what was
-// measured meanwhile was beside no flood.
+// stop ends the flood and returns how many initiations were sent, and how many per second. Sending none is an error,
+// because the measurement then ran without a flood.
 func (f *flood) stop() (sent uint64, perSecond float64, err error) {
 	f.stopping.Store(true)
 	f.done.Wait()

@@ -18,7 +18,7 @@ const (
 	closedPort = 9
 )
 
-// floodScenario is TCP from A to B beside a flood, or beside none.
+// floodScenario is TCP from A to B with a concurrent flood, or without one.
 type floodScenario struct {
 	name     string
 	from, to netip.Addr
@@ -37,8 +37,8 @@ func (l *Lab) floodScenarios(a *crossTraffic) []floodScenario {
 }
 
 // floodImpact measures TCP of four streams at a rate, 0 for all there is, while initiations are sent as fast as one sender can.
-// That sender needs a core wherever they go, so what counts is the throughput of a flood at the tunnel, over that of the
-// same flood past it.
+// That sender needs a core wherever they go, so the result is the TCP throughput with a flood at the tunnel, relative to that
+// with the same flood at another host.
 func floodImpact(rate float64) func(context.Context, *Lab, time.Duration) (Sample, error) {
 	return func(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
 		if l.Raw() {
@@ -86,20 +86,21 @@ func (l *Lab) runScenario(ctx context.Context, s floodScenario, f Flow, more map
 	return err
 }
 
-// addDrops adds what was dropped, in percent of what the flood sent.
+// addDrops adds the drops by reason, in percent of the initiations that the flood sent.
 func addDrops(more map[string]float64, drops dropCounts, sent uint64) {
 	for reason, n := range drops {
 		more[DropPrefix+reason] = 100 * float64(n) / float64(sent)
 	}
 }
 
-// DropPrefix begins the names of the figures that say for what reason ropewalk dropped what, in percent of what was sent.
+// DropPrefix is the name prefix of the drop figures. Each one counts ropewalk's drops for one reason, in percent of the
+// initiations sent.
 const DropPrefix = "dropped_"
 
-// floodSample is the share of what a flood past the tunnel leaves.
+// floodSample returns the throughput relative to that with a flood at another host.
 func floodSample(more map[string]float64) (Sample, error) {
 	if more["elsewhere_gbps"] == 0 {
-		return Sample{}, errors.New("nothing arrived beside a flood at another host")
+		return Sample{}, errors.New("no TCP data arrived during the flood at another host")
 	}
 	return Sample{Value: 100 * more["tunnel_gbps"] / more["elsewhere_gbps"], More: more}, nil
 }

@@ -131,6 +131,6 @@ func TestAbsentRequiresMissingDevice(t *testing.T) {
 		t.Error(err)
 	}
 	if err := absent(strings.Repeat("x", 200)); err == nil {
-		t.Error("what the kernel refuses to look for is absent")
+		t.Error("absent accepted a device name that the kernel rejects")
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
 
-// randomInitiations are so many handshake initiations, one behind the other, with a right mac1 for the responder and noise
-// in place of the rest: what whoever knows a public key can send without any work, and a responder has to look at.
+// randomInitiations returns count consecutive handshake initiations with a valid mac1 and random bytes elsewhere. Anyone
+// who knows the responder's public key can send them without any work, and the responder has to process each of them.
 func randomInitiations(count int, responder noise.PublicKey) ([]byte, error) {
 	jar, err := macsFor(responder)
 	if err != nil {
@@ -30,7 +30,7 @@ func randomInitiations(count int, responder noise.PublicKey) ([]byte, error) {
 	return all, nil
 }
 
-// macsFor writes the MACs that a responder checks.
+// macsFor returns a cookie jar that writes the MACs that the responder checks.
 func macsFor(responder noise.PublicKey) (*noise.CookieJar, error) {
 	key, err := noise.NewPrivateKey(rand.Reader)
 	if err != nil {

@@ -22,7 +22,7 @@ const (
 	sessionProbe = 200 * time.Millisecond
 )
 
-// LabConfig says what lab to make.
+// LabConfig configures a Lab.
 type LabConfig struct {
 	// Queues of the cable, both ways; 0 means 1.
 	Queues int
@@ -38,7 +38,7 @@ type LabConfig struct {
 	// Log gets what is done; nil discards it.
 	Log *slog.Logger
 
-	nullTunnel bool // two TUNs that pass everything on, instead of a tunnel
+	nullTunnel bool // two TUNs that forward to each other, instead of a tunnel
 }
 
 func (c *LabConfig) complete() {
@@ -77,7 +77,7 @@ func NewLab(ctx context.Context, cfg LabConfig) (*Lab, error) {
 		return nil, err
 	}
 	if err := uapi.DefaultDir.Sweep(socketGlob, socketGrace); err != nil {
-		cfg.Log.Debug("sockets of labs that were killed stay", "error", err)
+		cfg.Log.Debug("removing stale lab sockets failed", "error", err)
 	}
 	l := &Lab{cfg: cfg, net: lab}
 	if err := l.build(ctx); err != nil {
@@ -135,9 +135,9 @@ func (l *Lab) tunnel(ctx context.Context) error {
 	return errors.Join(l.A.configure(l.B, l.cfg.MTU), l.B.configure(l.A, l.cfg.MTU))
 }
 
-// connect pings until an answer comes, which takes a handshake.
+// connect pings until the first reply arrives, which requires a handshake.
 func (l *Lab) connect(ctx context.Context) error {
-	silent := errors.New("no answer from the other end: there was no handshake")
+	silent := errors.New("no ping reply from the other end: the handshake did not complete")
 	ctx, cancel := context.WithTimeoutCause(ctx, sessionLimit, silent)
 	defer cancel()
 	for {
@@ -154,7 +154,7 @@ func (l *Lab) connect(ctx context.Context) error {
 	}
 }
 
-// Raw tells whether there is no tunnel.
+// Raw reports whether the Lab has no tunnel.
 func (l *Lab) Raw() bool { return l.cfg.Daemon == nil }
 
 // Addrs are the addresses by which one side reaches the other through what is measured: the tunnel, or in a raw Lab the
@@ -185,7 +185,7 @@ func (l *Lab) pids() (pids []int) {
 	return pids
 }
 
-// daemonErr is the end of a daemon that nobody asked for.
+// daemonErr reports daemons that exited unexpectedly.
 func (l *Lab) daemonErr() error {
 	var errs []error
 	for _, d := range l.Daemons() {
@@ -194,7 +194,7 @@ func (l *Lab) daemonErr() error {
 	return errors.Join(errs...)
 }
 
-// Close stops the daemons and removes all that the Lab made. It returns an error too when a daemon did not end well.
+// Close stops the daemons and removes everything that the Lab created. A daemon's failed exit is an error, too.
 func (l *Lab) Close() error {
 	var errs []error
 	for _, s := range []*Side{l.A, l.B} {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// thisMachine describes where the process runs. What the kernel does not tell stays empty.
+// thisMachine describes where the process runs. Fields that the kernel does not report stay empty.
 func thisMachine() Machine {
 	m := Machine{Cores: runtime.NumCPU(), Arch: runtime.GOARCH}
 	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
@@ -28,7 +28,7 @@ func thisMachine() Machine {
 // busyWatch is how long the machine is watched before it is measured.
 const busyWatch = 300 * time.Millisecond
 
-// busyPercent is how busy the processors are for a while, which this process sleeps through; 0 if that is not to be had.
+// busyPercent returns the CPU utilization while this process sleeps for busyWatch; 0 if it is unknown.
 func busyPercent(ctx context.Context, cores int) float64 {
 	before, err := busyCPU()
 	begin := time.Now()

@@ -13,14 +13,14 @@ import (
 
 const nullTunnelDevice = "bench0"
 
-// nullTunnel is two TUNs, one in each host, between which elements are passed as they are: a tunnel that does nothing. What
-// it carries is what the host's stack and the TUN allow.
+// nullTunnel is a pair of TUNs, one in each host, that forwards elements unchanged. Its throughput is the limit of the
+// host's network stack and of the TUN.
 type nullTunnel struct {
 	devices [2]tun.Device
 	pumps   sync.WaitGroup
 }
 
-// newNullTunnel makes and starts one with so many queues, and brings both ends up with the sides' tunnel addresses.
+// newNullTunnel creates and starts a null tunnel, and brings both ends up with the sides' tunnel addresses.
 func newNullTunnel(a, b *Side, queues, mtu int) (*nullTunnel, error) {
 	s := &nullTunnel{}
 	for i, side := range []*Side{a, b} {
@@ -32,7 +32,7 @@ func newNullTunnel(a, b *Side, queues, mtu int) (*nullTunnel, error) {
 			err = side.Host.SetUp(nullTunnelDevice, 0, side.Tunnel[:]...)
 		}
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("splicing two TUNs: %w", err), s.close())
+			return nil, errors.Join(fmt.Errorf("creating a null tunnel: %w", err), s.close())
 		}
 	}
 	for i, q := range s.devices[0].Queues() {
@@ -43,7 +43,7 @@ func newNullTunnel(a, b *Side, queues, mtu int) (*nullTunnel, error) {
 	return s, nil
 }
 
-// pump passes elements on until a device is closed. One that is refused is lost, as on any network.
+// pump forwards elements until a device is closed. It drops an element whose write fails.
 func pump(from, to tun.Queue) {
 	bufs, sizes := make([][]byte, tunReadBatch), make([]int, tunReadBatch)
 	for i := range bufs {

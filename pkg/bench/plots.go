@@ -67,7 +67,7 @@ func drawBars(name string, c plot.Chart, unit string, labels []string, sets ...p
 }
 
 func plotCrypto(r *Report) (Plot, bool) {
-	c := r.chart("Crypto", "What the cipher does in trains of full and in small packets, on one core and on all together.")
+	c := r.chart("Crypto", "Cipher throughput for trains of full-size and of small packets, on one core and on all cores together.")
 	return drawBars("crypto", c, "GB/s", []string{"seal 45 × 1440 B", "open 45 × 1440 B", "seal 64 B", "open 64 B"},
 		r.set("one core", StageCrypto, "seal_train", "open_train", "seal_small", "open_small"),
 		r.set(fmt.Sprintf("%d cores", r.Machine.Cores), StageCrypto,
@@ -160,6 +160,6 @@ func plotShares(r *Report) (Plot, bool) {
 		s.Values = append(s.Values, x.Percent)
 	}
 	c := r.chart(fmt.Sprintf("Where the time goes at %s Gbit/s", gbpsText(r.Verdict.Best.Gbps)),
-		"Shares of the processors' time, estimated. What limits it: "+r.Verdict.Limit.sentence())
+		"Shares of the processors' time, estimated. Limiting factor: "+r.Verdict.Limit.sentence())
 	return drawBars("limit", c, "%", labels, s)
 }

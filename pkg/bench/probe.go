@@ -10,8 +10,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netlab"
 )
 
-// Probe tells what keeps this process from making a Lab with a tunnel: nil, an error that wraps netlab.ErrPrivileges, or
-// one that wraps os.ErrNotExist where there is no /dev/net/tun.
+// Probe checks whether this process can create a Lab with a tunnel. Its error wraps netlab.ErrPrivileges, or
+// os.ErrNotExist if there is no /dev/net/tun.
 func Probe() error {
 	lab, err := netlab.New(defaultPrefix)
 	if err != nil {

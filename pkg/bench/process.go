@@ -20,7 +20,7 @@ import (
 // stopTimeout is how long a process has to follow SIGTERM.
 const stopTimeout = 5 * time.Second
 
-// Daemon starts what serves one end of a tunnel in a host: a process in the foreground that creates the interface and
+// Daemon starts the implementation of one tunnel end in a host: a foreground process that creates the interface and
 // serves its UAPI socket, /var/run/wireguard/IFNAME.sock. It need not wait until it is ready. The process must outlive
 // ctx: the Lab stops it.
 type Daemon func(ctx context.Context, h *netlab.Host, ifname string) (*Process, error)
@@ -58,7 +58,7 @@ func StartProcess(ctx context.Context, h *netlab.Host, argv ...string) (*Process
 	return p, nil
 }
 
-// PIDs are the process and, while they live, those of its group: what it started.
+// PIDs returns the process and the live members of its process group.
 func (p *Process) PIDs() []int { return groupMembers(p.cmd.Process.Pid) }
 
 // argv is the command that was started.
@@ -70,7 +70,7 @@ func (p *Process) Log() string { return p.log.String() }
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err says that the process has ended by itself, with its last words; nil while it runs and after Stop.
+// Err returns an error with the end of the log if the process exited unexpectedly; nil while it runs and after Stop.
 func (p *Process) Err() error {
 	select {
 	case <-p.done:
@@ -80,11 +80,11 @@ func (p *Process) Err() error {
 	if p.stopping.Load() {
 		return nil
 	}
-	return fmt.Errorf("%s ended by itself (%s)%s", p.cmd.Path, p.cmd.ProcessState, p.LastWords())
+	return fmt.Errorf("%s exited unexpectedly (%s)%s", p.cmd.Path, p.cmd.ProcessState, p.LastWords())
 }
 
-// Stop asks the process to end, kills it and its group if it does not in five seconds, and returns why its end was not
-// a good one. It may be called again.
+// Stop sends SIGTERM, and SIGKILL to the process group after five seconds. It returns an error if the process failed.
+// It may be called again.
 func (p *Process) Stop() error {
 	p.stopping.Store(true)
 	group := p.cmd.Process.Pid
@@ -104,14 +104,14 @@ func (p *Process) Stop() error {
 	return nil
 }
 
-// kill ends the process and its group without asking. It is a good end.
+// kill sends SIGKILL to the process and its group. Err and Stop do not report that exit as a failure.
 func (p *Process) kill() {
 	p.stopping.Store(true)
 	_ = unix.Kill(-p.cmd.Process.Pid, unix.SIGKILL)
 	<-p.done
 }
 
-// endedBy tells whether a process died of a signal, which is a good end if it was sent for that.
+// endedBy reports whether a signal ended the process.
 func endedBy(err error, signal syscall.Signal) bool {
 	var exit interface{ Sys() any }
 	if !errors.As(err, &exit) {

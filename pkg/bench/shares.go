@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Shares is whose work a Flow was, in percent of all cores. What the kernel does for others in between, such as another
-// process's packets, counts as theirs whom it interrupts.
+// Shares is the CPU time of a Flow by process, in percent of all cores. Softirq work, such as another process's packets,
+// is charged to the process that it interrupts.
 type Shares struct {
 	// Sender and Receiver are the traffic's ends, Tunnel both daemons.
 	Sender, Tunnel, Receiver float64

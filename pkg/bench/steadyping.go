@@ -76,7 +76,7 @@ func steadySocket(port uint16) (int, error) {
 	return fd, nil
 }
 
-// finish ends the pings and says what became of them.
+// finish stops the pings and returns the outage that they measured.
 func (s *steady) finish() outage {
 	s.stopping.Store(true)
 	s.sender.Wait()

@@ -13,7 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netlab"
 )
 
-// Config says what Run measures.
+// Config configures Run.
 type Config struct {
 	// Stages to run; empty means all.
 	Stages []string
@@ -32,7 +32,7 @@ type Config struct {
 	Progress func(Progress)
 }
 
-// Progress is what is about to be measured.
+// Progress describes the next measurement.
 type Progress struct {
 	Stage, What string
 	Done, Total int // measurements
@@ -73,9 +73,9 @@ func lanesUpTo(cores int) (lanes []int) {
 	return append(lanes, cores)
 }
 
-// Run measures a machine, stage by stage. What cannot be measured is a Figure with an Error; Run itself fails, without a
-// Report, when ctx is done, or with an error that wraps netlab.ErrPrivileges. An error beside a Report says which daemon
-// did not end well, or what could not be removed.
+// Run measures a machine, stage by stage. A failed measurement is a Figure with an Error. Run returns no Report when
+// ctx is done, or with an error that wraps netlab.ErrPrivileges. An error beside a Report names a daemon that failed at
+// exit, or a resource that could not be removed.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -121,7 +121,8 @@ func (s *suite) run(ctx context.Context) error {
 	return nil
 }
 
-// take makes one measurement of one or more figures: f fills in the values. It fails only when there is no going on.
+// take makes one measurement of one or more figures: f fills in the values. It fails only if no later
+// measurement can succeed either.
 func (s *suite) take(ctx context.Context, figures []Figure, f func(context.Context, []Figure) error) error {
 	if s.dry {
 		s.total++

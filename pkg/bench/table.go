@@ -17,9 +17,9 @@ func stageTitle(stage string) string {
 	case StageCrypto:
 		return "Crypto: ChaCha20-Poly1305, in place"
 	case StageTUN:
-		return "TUN: what one core writes and reads"
+		return "TUN: write and read rates of one core"
 	case StageUnderlay:
-		return "Underlay: what one core sends and receives over UDP sockets"
+		return "Underlay: send and receive rates of one core over UDP sockets"
 	case StageRaw:
 		return "The cable without a tunnel"
 	case StageTunnel:

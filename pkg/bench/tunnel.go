@@ -17,7 +17,7 @@ func tcpStreams() []int { return []int{1, 4, 16} }
 // stretchNDR is what each rate of the search for the highest is offered for.
 const stretchNDR = 500 * time.Millisecond
 
-// raw measures TCP over the cable without a tunnel: what the machine's network stack and the generator can do.
+// raw measures TCP over the cable without a tunnel: the limit of the machine's network stack and the generator.
 func (s *suite) raw(ctx context.Context) error {
 	return s.inLab(ctx, StageRaw, LabConfig{}, func(lab *labSource) error {
 		for _, streams := range tcpStreams() {

@@ -57,7 +57,7 @@ func (s *suite) tun(ctx context.Context) error {
 	})
 }
 
-// nullTunnelStreams is as many as the raw cable carries most with.
+// nullTunnelStreams is the number of streams with which the raw cable reaches its highest throughput.
 const nullTunnelStreams = 4
 
 // gigabits and kilopackets put packets per second into units.
@@ -77,7 +77,7 @@ func (s *suite) tunRates(ctx context.Context, sh shape, stretch time.Duration) (
 		return 0, 0, err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	ctx, cancel := context.WithTimeoutCause(ctx, stretch+edgeLimit, errors.New("what was sent did not arrive at the TUN"))
+	ctx, cancel := context.WithTimeoutCause(ctx, stretch+edgeLimit, errors.New("packets sent did not arrive at the TUN"))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = r.dev.Close() })()
 	if err := repeat(ctx, stretch/2, r.write); err != nil {
@@ -260,7 +260,7 @@ func putVnetHdr(b []byte, gso uint8, headers, size, csumOffset int) {
 	h.Encode(b)
 }
 
-// putPseudoSum leaves the rest of the checksum to whoever needs it.
+// putPseudoSum writes the pseudo-header checksum; the receiver completes it (VIRTIO_NET_HDR_F_NEEDS_CSUM).
 func putPseudoSum(b []byte, protocol packet.Protocol, offset int) {
 	ip := b[offload.VnetHdrLen:]
 	sum := packet.Fold(packet.PseudoSum(ip, protocol, len(ip)-ipv4Len))

@@ -14,7 +14,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/underlay/udp"
 )
 
-// inFlight is how many trains may be on their way: what the receive buffer holds with ease.
+// inFlight is the highest number of trains in flight. The receive buffer holds that many with room to spare.
 const inFlight = 16
 
 // underlayPair measures a sender and a receiver on threads of their own: caches are as cold, and threads as often asleep,

@@ -55,7 +55,7 @@ type Share struct {
 	Percent float64 `json:"percent"`
 }
 
-// Verdict says what a machine carries and what limits it.
+// Verdict is a machine's tunnel throughput and its limiting factor.
 type Verdict struct {
 	Best    Throughput   `json:"best"`     // the most that was reached
 	One     Throughput   `json:"one"`      // the most with one stream
@@ -99,12 +99,12 @@ func PartsOf(r *Report) Parts {
 	return p
 }
 
-// Judge derives a Verdict; false says that no throughput was measured.
+// Judge derives a Verdict; it returns false if no throughput was measured.
 //
-// Every bit is read from a TUN, sealed, sent, received, opened and written to a TUN, all on this machine's cores. With the
-// rates of the parts, the time that each takes per Gbit is known; what the measured total has beyond them and the
-// generator's is LimitRest. If the cores were busy, the largest part is the limit, LimitRest only if it takes more than half;
-// else it is that they were idle. Without all parts there is no rest, and so only LimitIdle can be told.
+// Every bit is read from a TUN, sealed, sent, received, opened and written to a TUN, all on this machine's cores. The
+// rates of the parts give the time of each per Gbit. LimitRest is the measured total minus those times and the generator's.
+// If the cores were busy, the largest part is the limit; LimitRest only if it takes more than half. Otherwise the limit is
+// LimitIdle. If a part was not measured there is no rest, and only LimitIdle can be found.
 func Judge(p Parts) (Verdict, bool) {
 	if len(p.Tunnel) == 0 {
 		return Verdict{}, false
@@ -246,7 +246,7 @@ func (v *Verdict) why() []string {
 			shares = append(shares, fmt.Sprintf("%s %.0f %%", s.Part.short(), s.Percent))
 		}
 	}
-	lines := []string{"What limits it: " + v.Limit.sentence()}
+	lines := []string{"Limiting factor: " + v.Limit.sentence()}
 	if len(shares) > 0 {
 		lines = append(lines, "Where the processors' time goes, estimated: "+strings.Join(shares, ", ")+".")
 	}

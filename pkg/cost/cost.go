@@ -52,8 +52,8 @@ func OfCalls(b *testing.B, packets, bytes int) *Meter {
 	return &Meter{b: b, packets: packets, bytes: bytes}
 }
 
-// OfProcess begins to measure a loop whose work is done by many goroutines. It reports the CPU time of the process too:
-// what the wall clock says depends on how many cores were free.
+// OfProcess begins to measure a loop whose work is done by many goroutines. It also reports the CPU time of the
+// process, because wall-clock time depends on the number of idle cores.
 func OfProcess(b *testing.B, packets, bytes int) *Meter {
 	b.Helper()
 	m := &Meter{b: b, packets: packets, bytes: bytes}

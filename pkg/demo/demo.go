@@ -188,7 +188,7 @@ func (d *demo) load(ctx context.Context, s servers, spread string, seconds float
 // connect pings through the tunnel until the handshake is made, then measures.
 func (d *demo) connect(ctx context.Context, s *traffic.Server) (traffic.Result, error) {
 	d.live.say("waiting for the handshake")
-	silent := errors.New("no answer through the tunnel: there was no handshake")
+	silent := errors.New("no ping reply through the tunnel: the handshake did not complete")
 	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, silent)
 	defer cancel()
 	cfg := traffic.Config{Kind: traffic.Ping, Server: s.Addr(), Duration: pingTime, Size: 64, Within: d.left.Host.Do}
@@ -212,8 +212,8 @@ func (d *demo) queuesSince(before []netlab.QueueCount) ([]netlab.QueueCount, err
 	return now, err
 }
 
-// collect ends the capture, takes the daemons' figures, and stops them. In this order: what one end still sends when the
-// other is gone comes back in ICMP errors, which are not WireGuard.
+// collect ends the capture, takes the daemons' figures, and stops them. The order matters: packets sent to an end
+// that is gone cause ICMP errors, which are not WireGuard.
 func (d *demo) collect() (err error) {
 	if err := d.capture.Stop(); err != nil {
 		return err

@@ -54,7 +54,7 @@ func (r *Report) cells(cell func(*Load) string) (cells []string) {
 
 func plain(text string) string { return text }
 
-// renderTraffic is the head of the picture: what the tunnel carried in each run.
+// renderTraffic renders the head of the report: the tunnel's throughput in each run.
 func (r *Report) renderTraffic(b *strings.Builder, s picture.Style) {
 	if l := r.Ping.Latency; l != nil {
 		row(b, "round trip", fmt.Sprintf("%s when idle, 99th percentile %s",

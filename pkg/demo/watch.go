@@ -40,7 +40,7 @@ type Cable struct {
 
 func (c Cable) seen() uint64 { return c.Data + c.Handshake + c.Refused + c.Neighbour + c.Foreign }
 
-// watch judges every packet on the cable.
+// watch classifies and counts every packet on the cable.
 type watch struct {
 	mu        sync.Mutex
 	cable     Cable
@@ -91,14 +91,14 @@ func (w *watch) result() Cable {
 	return c
 }
 
-// restart forgets what was seen.
+// restart resets all counts.
 func (w *watch) restart() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cable, w.plaintext = Cable{}, make(chan struct{})
 }
 
-// forgetPorts makes sourcePorts begin anew.
+// forgetPorts resets the counts of sourcePorts.
 func (w *watch) forgetPorts() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -122,7 +122,7 @@ func (w *watch) sourcePorts() (n int) {
 	return n
 }
 
-// provePlaintextIsSeen sends one datagram over the bare cable: a capture that would not notice it proves nothing.
+// provePlaintextIsSeen sends one plaintext datagram over the cable, to prove that the capture detects plaintext.
 func (d *demo) provePlaintextIsSeen(ctx context.Context) error {
 	rx, err := listenIn(d.right, d.right.Cable[0].Addr()) // so that no ICMP error comes back
 	if err != nil {
@@ -187,7 +187,7 @@ const (
 	wgCookieReplyLen = 64
 )
 
-// classify says what an Ethernet frame is, of which the beginning is enough, and of a WireGuard message its source port.
+// classify returns the kind of an Ethernet frame and, for a WireGuard message, its source port. The frame may be truncated.
 func classify(frame []byte) (kind frameKind, port uint16) {
 	if len(frame) < etherLen {
 		return frameForeign, 0
@@ -215,8 +215,8 @@ func classifyIPv4(p []byte) (kind frameKind, port uint16) {
 	return frameForeign, 0
 }
 
-// openIPv4 returns what is in a packet, or zero where it does not say that. A fragment says nothing of what it belongs to, and the
-// tunnel's MTU makes none.
+// openIPv4 returns a packet's protocol and payload, or zero if it is malformed or a fragment. With the tunnel's MTU there are
+// no fragments.
 func openIPv4(p []byte) (protocol byte, rest []byte) {
 	if len(p) < 20 || p[0]>>4 != 4 {
 		return 0, nil
@@ -266,7 +266,7 @@ func isNeighbourType(t byte) bool {
 	return t >= 130 && t <= 137 || t == 143
 }
 
-// classifyUDP: who spreads sends data from other ports, but to the canonical one; handshakes are between canonical ports.
+// classifyUDP accepts data from any source port (spread) to the canonical port, and handshakes between canonical ports.
 func classifyUDP(p []byte) (kind frameKind, port uint16) {
 	if len(p) < 8+wgHeaderLen {
 		return frameForeign, 0

@@ -12,7 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// CableConfig says what a cable is like. The zero value is one queue, 1500 bytes and no addresses.
+// CableConfig configures a cable. The zero value is one queue, 1500 bytes and no addresses.
 type CableConfig struct {
 	// Queues is the number of transmit and of receive queues at both ends.
 	Queues int

@@ -17,7 +17,7 @@ import (
 // maxFinalRounds bounds the wait for the ring to run dry when the capture is stopped.
 const maxFinalRounds = 50
 
-// CaptureConfig says what to capture.
+// CaptureConfig configures a capture.
 type CaptureConfig struct {
 	// Device is the device's name in the host.
 	Device string

@@ -133,7 +133,7 @@ func (h *Host) netlink(f func(*netlink.Handle) error) error {
 
 func onNetlink(ns netns.NsHandle, f func(*netlink.Handle) error) error {
 	var nl *netlink.Handle
-	// NewHandleAt restores the thread itself, but goes on when that fails: hence a thread of our own.
+	// NewHandleAt restores the thread itself, but ignores a failure to do so. A separate thread contains it.
 	err := onThread(func() (err error) {
 		nl, err = netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
 		return err

@@ -4,7 +4,7 @@
 // multi-queue cables between them, processes inside them, and a capture on a cable. It needs nothing but the kernel:
 // no ip, no ethtool, no tcpdump. It never touches a device that it did not create.
 //
-// A Lab owns all it made and Close removes it. What a process that was killed left behind is removed by Sweep.
+// A Lab owns everything it created, and Close removes it. Sweep removes the remains of killed processes.
 package netlab
 
 import (

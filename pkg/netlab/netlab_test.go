@@ -318,7 +318,7 @@ func TestSweepRemovesNamespacesOfKilledProcess(t *testing.T) {
 	live := newLab(t) // also skips without privileges
 	newHost(t, live, "a")
 
-	victim := exec.Command("/proc/self/exe", "-test.run=^TestSweepRemovesWhatAKilledProcessLeft$")
+	victim := exec.Command("/proc/self/exe", "-test.run=^TestSweepRemovesNamespacesOfKilledProcess$")
 	victim.Env = append(os.Environ(), "NETLAB_TEST_VICTIM=1")
 	out, err := victim.StdoutPipe()
 	if err != nil {
@@ -408,8 +408,8 @@ func TestCaptureSeesEveryPacketOnce(t *testing.T) {
 	connA, connB := listenUDP(t, a, "192.168.77.1:7001"), listenUDP(t, b, "192.168.77.2:7001")
 	payload := append([]byte("marker"), make([]byte, 194)...)
 	for range count {
-		exchange(t, connA, connB, payload, "192.168.77.2:7001")
-		exchange(t, connB, connA, payload, "192.168.77.1:7001")
+		sendAndReceive(t, connA, connB, payload, "192.168.77.2:7001")
+		sendAndReceive(t, connB, connA, payload, "192.168.77.1:7001")
 	}
 	if err := c.Stop(); err != nil {
 		t.Fatal(err)
@@ -443,7 +443,7 @@ func checkQueues(t *testing.T, c *Capture, count uint64) {
 	}
 }
 
-func exchange(t *testing.T, from, to *net.UDPConn, payload []byte, addr string) {
+func sendAndReceive(t *testing.T, from, to *net.UDPConn, payload []byte, addr string) {
 	t.Helper()
 	if _, err := from.WriteToUDPAddrPort(payload, netip.MustParseAddrPort(addr)); err != nil {
 		t.Fatal(err)
@@ -477,7 +477,7 @@ func TestCaptureKeepsSomePacketsWhole(t *testing.T) {
 		}
 		tx, rx := listenUDP(t, a, "192.168.77.1:7003"), listenUDP(t, b, "192.168.77.2:7003")
 		for range 400 {
-			exchange(t, tx, rx, make([]byte, 1000), "192.168.77.2:7003")
+			sendAndReceive(t, tx, rx, make([]byte, 1000), "192.168.77.2:7003")
 		}
 		if err := c.Stop(); err != nil {
 			t.Fatal(err)
@@ -497,7 +497,7 @@ func TestQueueCountsCountTheSegmentsOfATrain(t *testing.T) {
 	}
 	defer c.Close()
 	tx, rx := listenUDP(t, a, "192.168.77.1:7002"), listenUDP(t, b, "192.168.77.2:7002")
-	exchange(t, tx, rx, []byte("resolve"), "192.168.77.2:7002")
+	sendAndReceive(t, tx, rx, []byte("resolve"), "192.168.77.2:7002")
 	before, _ := c.Queues()
 	if before == nil {
 		t.Skip("the kernel or this process's capabilities forbid eBPF: no queue counters")
@@ -507,7 +507,7 @@ func TestQueueCountsCountTheSegmentsOfATrain(t *testing.T) {
 	if err != nil {
 		t.Skipf("no UDP_SEGMENT: %v", err)
 	}
-	exchange(t, tx, rx, make([]byte, 1000), "192.168.77.2:7002")
+	sendAndReceive(t, tx, rx, make([]byte, 1000), "192.168.77.2:7002")
 	after, _ := c.Queues()
 	for i := range after {
 		p, tr := after[i].Packets-before[i].Packets, after[i].Trains-before[i].Trains

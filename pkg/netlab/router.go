@@ -50,8 +50,8 @@ func (h *Host) RouteVia(network netip.Prefix, neighbour netip.Addr) error {
 	return nil
 }
 
-// Masquerade makes the host a NAT: what it forwards out of a device leaves from that device's address, of both families,
-// and from another port where the original one is taken. Ports gives a range to take ports from at all times, as the
+// Masquerade makes the host a NAT for IPv4 and IPv6: packets forwarded out of a device get that device's address as their
+// source, and another port if the original one is taken. Ports gives a range to take ports from at all times, as the
 // NATs of providers do; the zero Ports keeps the original one if it can.
 func (h *Host) Masquerade(out string, ports NATPorts) error {
 	return errors.Join(h.Forward(), h.nft(masqueradeRules(out, ports)))

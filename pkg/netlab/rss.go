@@ -10,8 +10,8 @@ import (
 )
 
 // RSS is how a NIC chooses the receive queue of a packet. That of a cable is the Toeplitz hash, not transformed, of
-// addresses and ports of TCP and UDP, of the addresses alone of fragments and all other IP packets. What is not IP, or
-// has VLAN tags inside, has hash 0.
+// addresses and ports of TCP and UDP, of the addresses alone of fragments and all other IP packets. Frames that are
+// not IP, or that carry VLAN tags, have hash 0.
 type RSS = spread.RSS
 
 // NewRSS returns what drivers set up when nobody asks: the key of Microsoft's verification suite, which many have as

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rssPriority is after every other filter of the hook, and clsact is after tcx: what others do to a packet's ports is
-// done when its queue is chosen, if they let the next program run (TC_ACT_UNSPEC, which is TCX_NEXT).
+// rssPriority is after every other filter of the hook, and clsact is after tcx. Other programs thus
+// change a packet's ports before its queue is chosen, if they let the next program run (TC_ACT_UNSPEC, which is TCX_NEXT).
 const rssPriority = 0xc000
 
 const (

@@ -165,11 +165,11 @@ func TestRSSCableSelectsQueueByHash(t *testing.T) {
 		{"[fd77::1]:0", "[fd77::2]:7000"},
 	} {
 		rx := listenUDP(t, b, c.to)
-		exchange(t, listenUDP(t, a, c.from), rx, []byte("resolve"), c.to)
+		sendAndReceive(t, listenUDP(t, a, c.from), rx, []byte("resolve"), c.to)
 		for range senders {
 			tx := listenUDP(t, a, c.from)
 			queue := queueOf(t, rss, tx.LocalAddr().(*net.UDPAddr).AddrPort(), netip.MustParseAddrPort(c.to))
-			sent, came := w.during(func() { exchange(t, tx, rx, make([]byte, 500), c.to) })
+			sent, came := w.during(func() { sendAndReceive(t, tx, rx, make([]byte, 500), c.to) })
 			// Neighbour discovery may happen at any time, and does elsewhere.
 			if sent[queue] == 0 || came[queue] == 0 {
 				t.Fatalf("from %v: left by %v, arrived on %v; want queue %d", tx.LocalAddr(), sent, came, queue)
@@ -183,7 +183,7 @@ func TestRSSCableKeepsATrainOnOneQueue(t *testing.T) {
 	a, b, rss := newRSSPair(t, queues)
 	w := watchQueues(t, a, b, queues)
 	tx, rx := listenUDP(t, a, "192.168.77.1:0"), listenUDP(t, b, "192.168.77.2:7000")
-	exchange(t, tx, rx, []byte("resolve"), "192.168.77.2:7000")
+	sendAndReceive(t, tx, rx, []byte("resolve"), "192.168.77.2:7000")
 	raw, _ := tx.SyscallConn()
 	var err error
 	_ = raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_SEGMENT, 100) })
@@ -191,13 +191,13 @@ func TestRSSCableKeepsATrainOnOneQueue(t *testing.T) {
 		t.Skipf("no UDP_SEGMENT: %v", err)
 	}
 	queue := queueOf(t, rss, tx.LocalAddr().(*net.UDPAddr).AddrPort(), netip.MustParseAddrPort("192.168.77.2:7000"))
-	sent, _ := w.during(func() { exchange(t, tx, rx, make([]byte, 100*segments), "192.168.77.2:7000") })
+	sent, _ := w.during(func() { sendAndReceive(t, tx, rx, make([]byte, 100*segments), "192.168.77.2:7000") })
 	if sent[queue] < segments {
 		t.Errorf("queues %v, want %d on %d", sent, segments, queue)
 	}
 }
 
-// TestRSSRunsAfterOtherPrograms: what a tcx program does to the port is done when the queue is chosen.
+// TestRSSRunsAfterOtherPrograms checks that the queue is chosen by the port that a tcx program wrote.
 func TestRSSRunsAfterOtherPrograms(t *testing.T) {
 	const queues, port = 8, 61234
 	a, b, rss := newRSSPair(t, queues)
@@ -210,10 +210,10 @@ func TestRSSRunsAfterOtherPrograms(t *testing.T) {
 		tx = listenUDP(t, a, "192.168.77.1:0")
 		before = queueOf(t, rss, tx.LocalAddr().(*net.UDPAddr).AddrPort(), netip.MustParseAddrPort("192.168.77.2:7000"))
 	}
-	exchange(t, tx, rx, []byte("resolve"), "192.168.77.2:7000")
+	sendAndReceive(t, tx, rx, []byte("resolve"), "192.168.77.2:7000")
 	sent, _ := w.during(func() {
 		for range 50 {
-			exchange(t, tx, rx, make([]byte, 100), "192.168.77.2:7000")
+			sendAndReceive(t, tx, rx, make([]byte, 100), "192.168.77.2:7000")
 		}
 	})
 	if sent[after] < 50 || sent[before] >= 50 {
@@ -269,18 +269,18 @@ func setSourcePort(t *testing.T, h *Host, device string, port uint16) {
 	t.Cleanup(func() { _ = attached.Close() })
 }
 
-// TestRSSForwardsOtherProtocols: what is not TCP or UDP has a queue all the same, and nothing is lost.
+// TestRSSForwardsOtherProtocols checks that packets other than TCP and UDP get a queue and none is lost.
 func TestRSSForwardsOtherProtocols(t *testing.T) {
 	const queues = 4
 	a, b, rss := newRSSPair(t, queues)
 	w := watchQueues(t, a, b, queues)
 	rx := listenUDP(t, b, "192.168.77.2:7000")
 	tx := listenUDP(t, a, "192.168.77.1:0")
-	exchange(t, tx, rx, []byte("resolve"), "192.168.77.2:7000")
+	sendAndReceive(t, tx, rx, []byte("resolve"), "192.168.77.2:7000")
 	fragments := *rss
 	fragments.UDP4 = spread.AddressesOnly
 	queue := queueOf(t, &fragments, netip.MustParseAddrPort("192.168.77.1:1"), netip.MustParseAddrPort("192.168.77.2:1"))
-	sent, _ := w.during(func() { exchange(t, tx, rx, make([]byte, 2000), "192.168.77.2:7000") }) // two fragments
+	sent, _ := w.during(func() { sendAndReceive(t, tx, rx, make([]byte, 2000), "192.168.77.2:7000") }) // two fragments
 	if sent[queue] < 2 {
 		t.Errorf("fragments: queues %v, want two on %d", sent, queue)
 	}

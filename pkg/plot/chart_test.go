@@ -21,7 +21,7 @@ func examples() map[string][]byte {
 		"bars": Bars(
 			Chart{
 				Title:   "Crypto per core",
-				Note:    "Sealing and opening trains of 45 × 1440 B and of 64 B packets: what one core does alone, and all at once.",
+				Note:    "Sealing and opening trains of 45 × 1440 B and of 64 B packets: one core alone, and all cores at once.",
 				Command: "sudo ropewalk bench --only crypto --plots .",
 			},
 			Axis{Label: "GB/s"},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package plot draws the few charts that ropewalk shows, lines and bars, as SVG. Colours are mid-tones on no background,
-// so that a chart reads as well on a light page as on a dark one. What it draws depends on its arguments alone: the same
+// so that a chart reads as well on a light page as on a dark one. The output depends only on the arguments: the same
 // figures give the same bytes. All text is escaped.
 package plot
 

@@ -23,8 +23,8 @@ type mmsghdr struct {
 // batch sends or receives many datagrams with one system call on a UDP socket. One goroutine uses it; it does not
 // allocate.
 //
-// The rule for unsafe: what the kernel writes through (buffers, iovecs, control bytes) is allocated once, is held by
-// the fields below as long as the batch lives, and is as long as the lengths beside the pointers say.
+// The rule for unsafe: the memory that the kernel accesses (buffers, iovecs, control bytes) is allocated once. The fields
+// below hold it as long as the batch lives, and its length matches the length beside each pointer.
 type batch struct {
 	raw     syscall.RawConn
 	msgs    []mmsghdr

@@ -9,7 +9,7 @@ import (
 	"math/rand/v2"
 )
 
-// Marker stands in every 64 bytes of payload, beginning with the first: whoever sees it on a cable sees plaintext.
+// Marker occurs in every 64 bytes of payload, beginning with the first. Its presence on a cable proves plaintext.
 const Marker = "rw:plain"
 
 const (

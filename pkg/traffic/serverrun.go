@@ -113,7 +113,7 @@ func (r *serverRun) counts() Counts {
 	return sum
 }
 
-// follow reports progress until the client says what it sent, per stream.
+// follow reports progress until the client reports how much it sent, per stream.
 func (r *serverRun) follow(c *control) ([]uint64, error) {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -48,7 +48,7 @@ func (w Within) do(f func() error) error {
 	return w(f)
 }
 
-// Config says what Run does.
+// Config configures Run.
 type Config struct {
 	Kind   Kind
 	Server netip.AddrPort // where a Server listens

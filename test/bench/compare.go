@@ -157,8 +157,8 @@ func (c *comparer) save() error {
 	return nil
 }
 
-// replaceFile writes beside the file first, so that an end meanwhile leaves what was there. What is no file, as /dev/stdout, is
-// written to.
+// replaceFile replaces a regular file atomically, by a temporary file and a rename. It writes directly to others, such as
+// /dev/stdout.
 func replaceFile(path string, text []byte) error {
 	if st, err := os.Lstat(path); err == nil && !st.Mode().IsRegular() {
 		return os.WriteFile(path, text, 0o644)

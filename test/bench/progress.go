@@ -49,8 +49,7 @@ func (c *clock) remaining() time.Duration {
 	return sum
 }
 
-// progress is the line that says what runs at the moment: rewritten in place on a terminal, elsewhere a line for each
-// turn.
+// progress prints the current test: in one rewritten line on a terminal, elsewhere in a line per turn.
 type progress struct {
 	out      io.Writer
 	terminal bool

@@ -76,7 +76,7 @@ func TestReportFileIsReplacedAtomically(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text, err := io.ReadAll(earlier); err != nil || !bytes.Equal(want, text) {
-		t.Errorf("who reads the old one meanwhile gets %q, %v", text, err)
+		t.Errorf("reading the open old file: got %q, %v", text, err)
 	}
 	if text, err := os.ReadFile(path); err != nil || string(text) != "[]" {
 		t.Errorf("%q, %v", text, err)

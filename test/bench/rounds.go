@@ -76,7 +76,7 @@ type runner struct {
 }
 
 // run takes all turns until the end, or until an error: the end of ctx, a lab in which not even the cable or ropewalk
-// comes up, or found's or whole's. What a peer cannot do is an error in its samples.
+// comes up, or found's or whole's. A peer's failure is an error in its samples.
 func (r *runner) run(ctx context.Context) error {
 	for i, t := range r.turns {
 		if err := r.take(ctx, t); err != nil {

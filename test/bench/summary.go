@@ -76,7 +76,7 @@ func digits(v float64) string {
 	}
 }
 
-// failureLines says what gave no figure, once for each test of each implementation, with the last reason.
+// failureLines returns a line for each test of each implementation that failed, with its last error.
 func (r *report) failureLines() []string {
 	type key struct{ implementation, test string }
 	count, failed, reason := make(map[key]int), make(map[key]int), make(map[key]string)

@@ -46,7 +46,7 @@ func exampleReport() *report {
 			add(p, p, "tcp1", map[string]float64{valueFigure: 3 * slow}, "")
 			add(p, ropewalkName, "udpgso", map[string]float64{valueFigure: 2.5, "loss_percent": 0}, "")
 			if p == "boringtun" && round > 1 {
-				add(p, p, "udpgso", nil, "boringtun ended by itself (signal: killed); it last wrote:\n  more")
+				add(p, p, "udpgso", nil, "boringtun exited unexpectedly (signal: killed); it last wrote:\n  more")
 			} else {
 				add(p, p, "udpgso", map[string]float64{valueFigure: 0.046, "loss_percent": 97.26}, "")
 			}

@@ -11,8 +11,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netlab/netlabtest"
 )
 
-// TestTunnelWorksAfterEachTrial takes each for a moment: what they find depends on the machine, but not
-// that a flood arrives and that a daemon which was killed is missed.
+// TestTunnelWorksAfterEachTrial runs each trial briefly. Their figures depend on the machine,
+// but each flood must arrive and killing a daemon must cause an outage.
 func TestTunnelWorksAfterEachTrial(t *testing.T) {
 	needLabs(t)
 	ropewalk := needBinary(t, "ropewalk", "build")

@@ -9,8 +9,8 @@
 //
 // Both implementations are whole devices with all their timers, configured as a user would, on a session that a real
 // handshake made. Both get their edges from the same ring (queue), which takes and gives as many elements per call as an
-// implementation asks for, and copies each element once, where the kernel would. What is different is what each would
-// find on Linux:
+// implementation asks for, and copies each element once, where the kernel would. The differences are those that each
+// would find on Linux:
 //
 //   - ropewalk gets TSO trains behind a virtio-net header, and coalesced runs of datagrams. It has to cut the trains and
 //     compute the checksums itself, to verify them on the way in, and to join what it writes.

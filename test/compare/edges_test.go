@@ -22,8 +22,8 @@ const socketBuffer = 512 << 10
 
 // edges are the two ends of a device, with a queue per lane.
 type edges struct {
-	host     []*queue // what the host sends, to be read from the TUN
-	cable    []*queue // what the network brings
+	host     []*queue // packets from the host, to be read from the TUN
+	cable    []*queue // datagrams from the network
 	received *tally   // packets that were written to the TUN
 	out      *outlet  // where the network takes what is sent
 }

@@ -11,7 +11,7 @@ import (
 
 // path is a way through one device, or two, on a session that stands.
 type path struct {
-	prepare func() // what has to be done before each lap
+	prepare func() // runs before each lap
 	in      []*queue
 	lots    []lot // of a lap
 	out     *tally
@@ -107,8 +107,8 @@ func newBoth(tb testing.TB, i implementation, s shape) *path {
 	return p
 }
 
-// underTest returns a device's edges and its remote, on a session that has been used both ways: what a device sends before
-// it has taken note that its session is confirmed is staged, and staging is bounded.
+// underTest returns a device's edges and its remote, on a session used in both directions. A device stages packets
+// until its session is confirmed, and the staging queue is bounded.
 func underTest(tb testing.TB, i implementation) (e *edges, r *remote, ours, theirs side) {
 	tb.Helper()
 	e = newEdges(i.lanes())

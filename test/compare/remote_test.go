@@ -41,7 +41,7 @@ func newSides(tb testing.TB) (ours, theirs side) {
 	return ours, theirs
 }
 
-// remote is the far end of a device under test: it only seals and opens, when it is told to.
+// remote is the peer of a device under test. It only seals and opens packets, on request.
 type remote struct {
 	tb      testing.TB
 	keys    *session.Keypair

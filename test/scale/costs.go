@@ -206,9 +206,9 @@ func (s *survey) perByte(stage model.Stage, kind cableKind, f *costFile) model.C
 	return rounded(element, 0, perByte)
 }
 
-// engine shares the engine's own time of one direction out. What it takes of a train and of an acknowledgement is so
-// much for an element, and so many times what the two stages take by themselves: the cipher's, and the other, which gets
-// what an element takes. It returns how many times.
+// engine shares the engine's own time of one direction out. Its time for a train and for an acknowledgement
+// is a constant per element plus a multiple of the time of the two stages: the cipher's and the other one. The constant
+// is added to the other stage. engine returns the multiple.
 func (s *survey) engine(f *costFile, plain, cipher model.Stage, plainAlone, cipherAlone [2]float64) (times float64) {
 	stage := model.Split
 	if cipher == model.Open {

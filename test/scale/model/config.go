@@ -77,8 +77,8 @@ type Config struct {
 
 	// Window is the most bytes that one flow has on the way.
 	Window int
-	// Closed has elephants keep their whole Window on the way, whatever happens, while no queue has a bound: what the
-	// resources allow, without what TCP makes of it.
+	// Closed has elephants keep their whole Window on the way, whatever happens, while no queue has a bound. The
+	// result is the limit of the resources, without TCP's congestion control.
 	Closed bool
 	// Delay is the network's, one way, in ns.
 	Delay int64

@@ -4,8 +4,8 @@ package model
 
 import "math"
 
-// flow is what one application sends to another, within a window that grows until the round trip takes too long, as that
-// of BBR or DCTCP does, or something is lost. What is lost is not sent again: the model is of capacity, not of TCP.
+// flow is the traffic from one application to another, within a window that grows until the round trip takes too long, as that
+// of BBR or DCTCP does, or something is lost. Lost data is not retransmitted: the model is of capacity, not of TCP.
 type flow struct {
 	sim    *sim
 	number int

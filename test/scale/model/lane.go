@@ -23,7 +23,7 @@ type lane struct {
 type slot struct {
 	lane  *lane
 	p     *parcel
-	taken bool // by whoever does the middle
+	taken bool // by the thread that runs the middle stage
 	ready bool
 	away  bool // on another core
 }

@@ -16,7 +16,7 @@ const (
 	flowsLog2     = 12 // the engine's
 )
 
-// path is one direction: what a train's flow leads to, from the sender's lane to the receiver's.
+// path is one direction of a flow, from the sender's lane to the receiver's.
 type path struct {
 	from, to *end
 	loads    *spread.Loads   // nil: all leaves from port 0
