@@ -24,16 +24,16 @@ const (
 	takeover = "--takeover"
 )
 
-// event is something that happens to the daemon of one side.
+// event is a disruption of the daemon of one side.
 type event struct {
 	name, what string
 	// times is how often it happens, a stretch apart.
 	times int
-	// happen does it for the i-th time, and returns when the daemon works again as far as that can be known.
-	happen func(ctx context.Context, l *Lab, s *Side, i int) error
+	// trigger causes the event for the i-th time, and returns when the daemon appears to work again.
+	trigger func(ctx context.Context, l *Lab, s *Side, i int) error
 }
 
-// events are those that are measured. One more is one entry here.
+// events returns the events that are measured.
 func events() []event {
 	return []event{
 		{"gap_kill", "hole in pings of 1 ms, killed, started and configured again", 1, killAndRestart},
@@ -42,7 +42,7 @@ func events() []event {
 	}
 }
 
-// killAndRestart is what a supervisor does about a daemon that crashed.
+// killAndRestart kills the daemon, and restarts and configures it as a supervisor does after a crash.
 func killAndRestart(ctx context.Context, l *Lab, s *Side, _ int) error {
 	if err := s.kill(ctx); err != nil {
 		return err
@@ -61,15 +61,15 @@ func upgrade(ctx context.Context, _ *Lab, s *Side, _ int) error {
 		return err
 	}
 	old := s.Daemon
-	old.stopping.Store(true) // its end is what is waited for
+	old.stopping.Store(true) // its exit is expected
 	select {
 	case <-old.Done():
 		s.Daemon = next
-		return old.Stop() // why its end was not a good one
+		return old.Stop() // reports a failed exit
 	case <-next.Done():
 		err = next.Err()
 	case <-time.After(readyLimit):
-		err = errors.New("the tunnel was not taken over" + next.LastWords())
+		err = errors.New("the takeover did not complete" + next.LastWords())
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
@@ -77,8 +77,8 @@ func upgrade(ctx context.Context, _ *Lab, s *Side, _ int) error {
 	return errors.Join(err, next.Stop())
 }
 
-// switchUnderlay changes the underlay of a daemon that runs, as `ropewalk set` does, and returns when data messages go that way: one
-// that is not to be had is no error of `ropewalk set`.
+// switchUnderlay changes the underlay of a daemon that runs, as `ropewalk set` does, and returns when data messages use it.
+// `ropewalk set` itself reports no error for an unavailable underlay.
 func switchUnderlay(ctx context.Context, _ *Lab, s *Side, i int) error {
 	mode := config.UnderlayUDP
 	if i%2 == 1 {
@@ -92,20 +92,20 @@ func switchUnderlay(ctx context.Context, _ *Lab, s *Side, i int) error {
 	if err := c.Configure(config.Device{Underlay: &mode}); err != nil {
 		return err
 	}
-	return s.await(ctx, func() error { return goesBy(c, mode) })
+	return s.await(ctx, func() error { return checkUnderlay(c, mode) })
 }
 
-// goesBy returns nil if a daemon's data messages go that way, or else why they do not.
-func goesBy(c *uapi.Client, way config.UnderlayMode) error {
+// checkUnderlay returns nil if the daemon's data messages use the underlay, and the reason if they do not.
+func checkUnderlay(c *uapi.Client, mode config.UnderlayMode) error {
 	var st show.Stats
 	if err := c.Stats(&st); err != nil {
 		return err
 	}
 	switch {
 	case st.Way == nil:
-		return errors.New("the daemon does not tell by what way data messages go")
-	case st.Way.Way != way:
-		return fmt.Errorf("data messages go by %s, not by %s: %s", st.Way.Way, way, st.Way.Reason)
+		return errors.New("the daemon does not report its underlay mode")
+	case st.Way.Way != mode:
+		return fmt.Errorf("data messages use underlay %s instead of %s: %s", st.Way.Way, mode, st.Way.Reason)
 	}
 	return nil
 }
@@ -117,7 +117,7 @@ func (l *Lab) other(s *Side) *Side {
 	return l.A
 }
 
-// gap measures the hole that an event leaves in a flow through the side that sends.
+// gap measures the outage that an event at the sending side causes in a flow.
 func gap(e event) func(context.Context, *Lab, time.Duration) (Sample, error) {
 	return func(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
 		if l.Raw() {
@@ -139,7 +139,7 @@ func gap(e event) func(context.Context, *Lab, time.Duration) (Sample, error) {
 			})
 			load <- result{res, err}
 		}()
-		found, err := l.suffer(ctx, e, lead, d)
+		found, err := l.pingDuring(ctx, e, lead, d)
 		if err != nil {
 			cancel()
 		}
@@ -151,18 +151,18 @@ func gap(e event) func(context.Context, *Lab, time.Duration) (Sample, error) {
 	}
 }
 
-// suffer pings while the event happens, each time followed by a stretch.
-func (l *Lab) suffer(ctx context.Context, e event, lead, d time.Duration) (outage, error) {
+// pingDuring pings while it triggers the event, and waits for a stretch after each time.
+func (l *Lab) pingDuring(ctx context.Context, e event, lead, d time.Duration) (outage, error) {
 	if err := pause(ctx, lead/2); err != nil {
 		return outage{}, err
 	}
-	pings, err := l.startSteady(lead + time.Duration(e.times)*(d+readyLimit))
+	pings, err := l.startPingStream(lead + time.Duration(e.times)*(d+readyLimit))
 	if err != nil {
 		return outage{}, err
 	}
 	err = pause(ctx, lead/2)
 	for i := 0; i < e.times && err == nil; i++ {
-		err = e.happen(ctx, l, l.A, i)
+		err = e.trigger(ctx, l, l.A, i)
 		if err == nil {
 			err = pause(ctx, d)
 		}

@@ -78,7 +78,7 @@ func TestUnavailableUnderlayReportsReason(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // in place of readyLimit
 	err := switchUnderlay(ctx, nil, s, 1)
-	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "by udp, not by xdp: no device for AF_XDP") {
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "underlay udp instead of xdp: no device for AF_XDP") {
 		t.Errorf("err = %v", err)
 	}
 	if err := switchUnderlay(ctx, nil, s, 0); err != nil {

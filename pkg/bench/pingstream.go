@@ -16,18 +16,18 @@ import (
 )
 
 const (
-	steadyEvery = time.Millisecond
-	// steadyBehind is how much a sender that was held up catches up on; beyond, pings are left out.
-	steadyBehind = 50 * time.Millisecond
-	steadyPort   = 9077
-	// steadyNice is what the threads of the pings run at, so that a hole is the tunnel's and not theirs.
-	steadyNice = -15
-	// steadyWait is how long the last answers may take, and how soon a thread notices that it is to end.
-	steadyWait = 300 * time.Millisecond
+	pingInterval = time.Millisecond
+	// maxCatchUp limits how far a delayed sender catches up. It skips earlier pings.
+	maxCatchUp = 50 * time.Millisecond
+	pingPort   = 9077
+	// pingNice is the nice value of the ping threads, so that scheduling delays are not measured as an outage.
+	pingNice = -15
+	// replyTimeout is the time allowed for the last replies. A third of it is the interval at which threads check for the end.
+	replyTimeout = 300 * time.Millisecond
 )
 
-// steady is a UDP ping each millisecond from A to B through the tunnel, whatever becomes of it.
-type steady struct {
+// pingStream is a UDP ping each millisecond from A to B through the tunnel, whatever becomes of it.
+type pingStream struct {
 	ping, echo int // sockets, at A and at B
 	to         unix.Sockaddr
 	begin      time.Time
@@ -38,15 +38,15 @@ type steady struct {
 	sender, receivers sync.WaitGroup
 }
 
-// startSteady pings for at most d.
-func (l *Lab) startSteady(d time.Duration) (*steady, error) {
-	s := &steady{
-		ping: -1, echo: -1, to: &unix.SockaddrInet4{Port: steadyPort, Addr: l.Addrs(l.B)[0].As4()},
-		back: make([]time.Duration, d/steadyEvery+1),
+// startPingStream pings for at most d.
+func (l *Lab) startPingStream(d time.Duration) (*pingStream, error) {
+	s := &pingStream{
+		ping: -1, echo: -1, to: &unix.SockaddrInet4{Port: pingPort, Addr: l.Addrs(l.B)[0].As4()},
+		back: make([]time.Duration, d/pingInterval+1),
 	}
 	err := errors.Join(
-		l.A.Host.Do(func() (err error) { s.ping, err = steadySocket(0); return err }),
-		l.B.Host.Do(func() (err error) { s.echo, err = steadySocket(steadyPort); return err }),
+		l.A.Host.Do(func() (err error) { s.ping, err = pingSocket(0); return err }),
+		l.B.Host.Do(func() (err error) { s.echo, err = pingSocket(pingPort); return err }),
 	)
 	if err != nil {
 		s.close()
@@ -59,12 +59,12 @@ func (l *Lab) startSteady(d time.Duration) (*steady, error) {
 	return s, nil
 }
 
-func steadySocket(port uint16) (int, error) {
+func pingSocket(port uint16) (int, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, err
 	}
-	wait := unix.NsecToTimeval(int64(steadyWait / 3))
+	wait := unix.NsecToTimeval(int64(replyTimeout / 3))
 	err = errors.Join(
 		unix.Bind(fd, &unix.SockaddrInet4{Port: int(port), Addr: netip.IPv4Unspecified().As4()}),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait),
@@ -77,17 +77,17 @@ func steadySocket(port uint16) (int, error) {
 }
 
 // finish stops the pings and returns the outage that they measured.
-func (s *steady) finish() outage {
+func (s *pingStream) finish() outage {
 	s.stopping.Store(true)
 	s.sender.Wait()
-	time.Sleep(steadyWait)
+	time.Sleep(replyTimeout)
 	s.drained.Store(true)
 	s.receivers.Wait()
 	s.close()
-	return judge(s.sent, s.back[:len(s.sent)])
+	return findOutage(s.sent, s.back[:len(s.sent)])
 }
 
-func (s *steady) close() {
+func (s *pingStream) close() {
 	for _, fd := range []int{s.ping, s.echo} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
@@ -95,14 +95,14 @@ func (s *steady) close() {
 	}
 }
 
-// hurry gives the goroutine a thread before others. The thread ends with it.
-func hurry() {
+// raisePriority gives the goroutine a thread before others. The thread ends with it.
+func raisePriority() {
 	runtime.LockOSThread()
-	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), steadyNice)
+	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), pingNice)
 }
 
-func (s *steady) send() {
-	hurry()
+func (s *pingStream) send() {
+	raisePriority()
 	var b [8]byte
 	due := time.Duration(0)
 	for !s.stopping.Load() && len(s.sent) < len(s.back) {
@@ -112,7 +112,7 @@ func (s *steady) send() {
 			_ = unix.Nanosleep(&t, nil)
 			continue
 		}
-		due = max(due+steadyEvery, now-steadyBehind)
+		due = max(due+pingInterval, now-maxCatchUp)
 		binary.BigEndian.PutUint64(b[:], uint64(len(s.sent)))
 		s.sent = append(s.sent, now)
 		// Without an interface there is no route: that ping is lost.
@@ -120,8 +120,8 @@ func (s *steady) send() {
 	}
 }
 
-func (s *steady) receive() {
-	hurry()
+func (s *pingStream) receive() {
+	raisePriority()
 	var b [8]byte
 	for !s.drained.Load() {
 		n, _, err := unix.Recvfrom(s.ping, b[:], 0)
@@ -132,8 +132,8 @@ func (s *steady) receive() {
 	}
 }
 
-func (s *steady) answer() {
-	hurry()
+func (s *pingStream) answer() {
+	raisePriority()
 	var b [8]byte
 	for !s.drained.Load() {
 		if n, from, err := unix.Recvfrom(s.echo, b[:], 0); err == nil {
@@ -152,8 +152,8 @@ type outage struct {
 	late time.Duration
 }
 
-// judge looks at when pings were sent, and when they came back, which is 0 for those that did not.
-func judge(sent, back []time.Duration) outage {
+// findOutage looks at when pings were sent, and when they came back, which is 0 for those that did not.
+func findOutage(sent, back []time.Duration) outage {
 	o := outage{sent: len(sent)}
 	last := -1 // answered
 	for i := range sent {

@@ -33,7 +33,7 @@ func TestOutageLastsBetweenAnsweredPings(t *testing.T) {
 				back[i] = sent[i] + time.Millisecond
 			}
 		}
-		got := judge(sent, back)
+		got := findOutage(sent, back)
 		if got.sent != len(c.answered) || got.lost != c.lost || got.hole != c.hole {
 			t.Errorf("%q: %+v, want %d lost, a hole of %s", c.answered, got, c.lost, c.hole)
 		}
@@ -48,7 +48,7 @@ func TestSenderPauseIsNotAnOutage(t *testing.T) {
 		}
 		return list
 	}
-	got := judge(at(0, 1, 500, 501), at(2, 3, 530, 531))
+	got := findOutage(at(0, 1, 500, 501), at(2, 3, 530, 531))
 	if got.lost != 0 || got.hole != 0 || got.late != 30*time.Millisecond {
 		t.Errorf("%+v", got)
 	}
@@ -67,7 +67,7 @@ func TestOutageMatchesReferenceImplementation(t *testing.T) {
 			}
 			now += time.Duration(1 + rng.IntN(9))
 		}
-		if got, want := judge(sent, back), slowJudge(sent, back); got != want {
+		if got, want := findOutage(sent, back), slowJudge(sent, back); got != want {
 			t.Fatalf("sent %v, back %v: %+v, want %+v", sent, back, got, want)
 		}
 	}
