@@ -64,7 +64,7 @@ func (s *suite) crypto(ctx context.Context) error {
 	return nil
 }
 
-// cryptoRates are the packets per second that so many cores seal and open together.
+// cryptoRates returns the total packets per second that the given number of cores seal and open.
 func cryptoRates(ctx context.Context, sh shape, cores int, stretch time.Duration) (seal, open float64, err error) {
 	rigs, errs := make([]*cryptoRig, cores), make([]error, cores)
 	for i := range rigs {

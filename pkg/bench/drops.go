@@ -25,7 +25,7 @@ func (c dropCounts) since(before dropCounts) dropCounts {
 	return fresh
 }
 
-// drops counts what a side's daemon has dropped so far; nil where that is not known: only ropewalk says it.
+// drops counts what a side's daemon has dropped so far; nil if unknown, because only ropewalk reports drops.
 func (s *Side) drops() dropCounts {
 	c, err := uapi.Dial(s.Iface)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 const (
 	// floodLead is how long a flood lasts before the traffic begins.
 	floodLead = 200 * time.Millisecond
-	// closedPort is one at which nobody listens.
+	// closedPort is a UDP port without a listener.
 	closedPort = 9
 )
 

@@ -66,13 +66,13 @@ type Flow struct {
 	IPv6 bool
 }
 
-// Outcome is what became of a Flow.
+// Outcome is the result of a Flow.
 type Outcome struct {
 	traffic.Result
 	// Cores is how many of the machine's processors worked, on average over the time that the traffic took, on both ends,
-	// the generator and whatever else runs.
+	// the generator and all other processes.
 	Cores float64
-	// Shares says whose work that was.
+	// Shares is the same CPU time by process.
 	Shares Shares
 }
 
@@ -95,7 +95,7 @@ func (o Outcome) CoresPerGbps() float64 {
 	return o.Cores / o.Gbps()
 }
 
-// Send runs one flow of traffic and returns what became of it. Damaged data is an error, and so is a daemon that dies.
+// Send runs one flow of traffic and returns its result. Corrupt data is an error, and so is a daemon that exits.
 func (l *Lab) Send(ctx context.Context, f Flow) (Outcome, error) {
 	from, to := l.A, l.B
 	if f.Reverse {
@@ -169,7 +169,7 @@ func clientArgs(c traffic.Config) []string {
 	}
 }
 
-// parseResult finds the line of JSON: a test binary that plays the generator says more.
+// parseResult parses the line of JSON. A test binary that acts as the generator prints other lines, too.
 func parseResult(out []byte) (traffic.Result, error) {
 	lines := bufio.NewScanner(bytes.NewReader(out))
 	lines.Buffer(nil, 1<<20)

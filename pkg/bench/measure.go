@@ -21,7 +21,7 @@ type Sample struct {
 
 // Measure is one figure that can be taken in a Lab.
 type Measure struct {
-	// Name is that of docs/performance.md; What says in a line what is measured.
+	// Name is that of docs/performance.md; What describes the measurement in a line.
 	Name, Unit, What string
 	// Lower is set where lower is better.
 	Lower bool

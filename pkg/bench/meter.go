@@ -23,7 +23,7 @@ func (m *meter) add(d time.Duration) {
 	}
 }
 
-// perSecond is how many units of work a core does in a second, with so many in a batch.
+// perSecond returns the units of work per second of one core, given the number of units in a batch.
 func (m *meter) perSecond(units int) float64 {
 	t := quantile(slices.Sorted(slices.Values(m.samples)), 0.5)
 	if t == 0 {
@@ -32,7 +32,8 @@ func (m *meter) perSecond(units int) float64 {
 	return float64(units) / t
 }
 
-// repeat calls f until the stretch is over or ctx is done. The first calls warm up, and are not counted: f is told.
+// repeat calls f until the stretch is over or ctx is done. The first calls, with warm false, only warm up
+// caches and must not be counted.
 func repeat(ctx context.Context, stretch time.Duration, f func(warm bool) error) error {
 	const warming = 16
 	var end time.Time

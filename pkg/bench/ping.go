@@ -83,7 +83,7 @@ func (p *pinger) open() (err error) {
 	)
 }
 
-// once sends a request and waits for its answer; EAGAIN says that none came.
+// once sends a request and waits for its answer; EAGAIN means that none arrived.
 func (p *pinger) once(seq uint16, limit time.Duration) (time.Duration, error) {
 	timeout := unix.NsecToTimeval(int64(limit))
 	if err := unix.SetsockoptTimeval(p.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
@@ -134,7 +134,7 @@ func echoRequest(id, seq uint16) []byte {
 	return b
 }
 
-// isEchoReply tells whether an IPv4 packet, as a raw socket gets it, is the answer.
+// isEchoReply reports whether an IPv4 packet from a raw socket is the reply.
 func isEchoReply(b []byte, id, seq uint16) bool {
 	if len(b) < 20 {
 		return false

@@ -26,7 +26,7 @@ const (
 	replyTimeout = 300 * time.Millisecond
 )
 
-// pingStream is a UDP ping each millisecond from A to B through the tunnel, whatever becomes of it.
+// pingStream sends a UDP ping each millisecond from A to B through the tunnel, regardless of errors.
 type pingStream struct {
 	ping, echo int // sockets, at A and at B
 	to         unix.Sockaddr

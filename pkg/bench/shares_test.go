@@ -29,7 +29,7 @@ func TestCPUTimeIsUserAndSystem(t *testing.T) {
 		}
 	}
 	if got := cpuTime(nil); got != 0 {
-		t.Errorf("nobody worked %s", got)
+		t.Errorf("no CPU time was counted: %s", got)
 	}
 }
 

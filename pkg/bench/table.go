@@ -101,7 +101,7 @@ func beside(f Figure) string {
 	return "  (" + strings.Join(list, ", ") + ")"
 }
 
-// nextFormat says of the rate above the highest what kept it from counting: its loss, or that nobody could send it.
+// nextFormat describes why the next higher rate failed: by loss, or because the generator did not reach it.
 func nextFormat(f Figure) string {
 	if loss, ok := f.More["next_loss_percent"]; ok && loss < maxLoss {
 		return "the generator does not reach %s"
@@ -118,7 +118,7 @@ func threeDigits(v float64) string {
 	return strconv.FormatFloat(v, 'f', min(max(decimals, 0), 6), 64)
 }
 
-// pad fills a cell with spaces to so many characters.
+// pad fills a cell with spaces up to width characters.
 func pad(s string, width int, atLeft bool) string {
 	fill := strings.Repeat(" ", max(width-utf8.RuneCountInString(s), 0))
 	if atLeft {

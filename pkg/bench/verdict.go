@@ -19,9 +19,9 @@ const (
 	LimitGenerator Limit = "cores shared with the traffic generator"
 	// LimitRest is what no part has by itself: work per train and per packet, waking up, caches that are cold.
 	LimitRest Limit = "everything else"
-	// LimitUnknown says that not all parts were measured.
+	// LimitUnknown means that not all parts were measured.
 	LimitUnknown Limit = "unknown"
-	// LimitIdle says that processors were idle: more lanes or streams may carry more.
+	// LimitIdle means that processors were idle: more lanes or streams may carry more.
 	LimitIdle Limit = "lanes"
 )
 
@@ -131,7 +131,7 @@ func Judge(p Parts) (Verdict, bool) {
 	return v, true
 }
 
-// complete tells whether all parts were measured.
+// complete reports whether all parts were measured.
 func (p Parts) complete() bool {
 	return min(p.Seal, p.Open, p.TUNRead, p.TUNWrite, p.UnderlaySend, p.UnderlayRecv, p.GeneratorCoresGbps) > 0
 }

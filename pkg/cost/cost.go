@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cost says in benchmarks what a stage of the path costs: nanoseconds per packet, and bytes per cycle where the
+// Package cost is the benchmark cost report. It reports the cost of a stage of the path: nanoseconds per packet, and bytes per cycle where the
 // machine counts cycles. It is for tests only.
 package cost
 
@@ -46,7 +46,7 @@ func Of(b *testing.B, packets, bytes int) *Meter {
 	return m.alsoCount(c.read, (*Meter).reportCycles)
 }
 
-// OfCalls is Of for a loop of system calls. What costs there is the kernel, whose cycles are not counted.
+// OfCalls is Of for a loop of system calls. Their cost is in the kernel, whose cycles are not counted.
 func OfCalls(b *testing.B, packets, bytes int) *Meter {
 	b.Helper()
 	return &Meter{b: b, packets: packets, bytes: bytes}

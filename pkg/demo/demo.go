@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package demo runs two ends of a tunnel in network namespaces of its own, sends verified traffic through it, captures on the
-// cable between them, and says whether all was as promised. Nothing that it makes is left.
+// cable between them, and reports whether every check passed. It removes everything that it creates.
 package demo
 
 import (
@@ -103,7 +103,7 @@ func (d *demo) build() (err error) {
 	return err
 }
 
-// cable lays one whose ends choose the receive queue as NICs do. Where eBPF is not to be had, the sending kernel chooses,
+// cable lays one whose ends choose the receive queue as NICs do. Without eBPF, the sending kernel chooses,
 // and there is nothing to count queues with.
 func (d *demo) cable() (*netlab.Cable, error) {
 	cfg := netlab.CableConfig{
@@ -159,7 +159,7 @@ func (d *demo) measure(ctx context.Context) error {
 	return d.load(ctx, servers, spreadOn, d.o.Seconds/4)
 }
 
-// load sends TCP over IPv4 and UDP over IPv6, each for so many seconds, and adds what came of it to the report.
+// load sends TCP over IPv4 and UDP over IPv6, each for the configured seconds, and adds the results to the report.
 func (d *demo) load(ctx context.Context, s servers, spread string, seconds float64) error {
 	d.live.title = spread
 	before, err := d.capture.Queues()

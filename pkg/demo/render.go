@@ -74,7 +74,7 @@ func (r *Report) renderTraffic(b *strings.Builder, s picture.Style) {
 	row(b, "source ports", r.cells(func(run *Load) string { return column(fmt.Sprint(run.SourcePorts), plain) })...)
 }
 
-// orderStyle is how to show that so many packets were reordered.
+// orderStyle returns the style for a number of reordered packets.
 func orderStyle(s picture.Style, reordered uint64) func(string) string {
 	if reordered > 0 {
 		return s.Bad

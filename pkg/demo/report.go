@@ -36,7 +36,7 @@ type Load struct {
 	UDP    traffic.Result `json:"udp"`    // over IPv6
 	// SourcePorts is from how many ports the left host sent data.
 	SourcePorts int `json:"source_ports"`
-	// Queues are those of the right host's end of the cable; null where eBPF is not to be had.
+	// Queues are those of the right host's end of the cable; null without eBPF.
 	Queues []netlab.QueueCount `json:"queues"`
 }
 

@@ -26,7 +26,7 @@ const (
 	readyPoll    = 10 * time.Millisecond
 )
 
-// Place is what tells the hosts apart: IPv4 first, IPv6 second.
+// Place distinguishes the hosts by their addresses: IPv4 first, IPv6 second.
 type Place struct {
 	Name          string
 	Cable, Tunnel [2]netip.Prefix

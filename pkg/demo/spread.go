@@ -19,7 +19,7 @@ const (
 	spreadOn  = "spread on"
 )
 
-// setSpread says when both ends are to spread. The error of a daemon that does not know how is any.
+// setSpread sets the spread mode of both ends. It returns any error of a daemon that does not support spread.
 func (d *demo) setSpread(mode config.SpreadMode) error {
 	for _, s := range []*Side{d.left, d.right} {
 		c, err := uapi.Dial(s.Interface)

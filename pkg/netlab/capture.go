@@ -27,7 +27,7 @@ type CaptureConfig struct {
 	WholeOneIn int
 	// Queues is the number of queues that Queues and ReceiveQueues report.
 	Queues int
-	// Handle gets every packet, from one goroutine. It must be quick: a full ring loses packets, which Stats tells.
+	// Handle gets every packet, from one goroutine. It must be quick: a full ring drops packets, which Stats reports.
 	Handle func(Packet)
 }
 
@@ -37,7 +37,7 @@ type Packet struct {
 	Data []byte
 	// Len is the packet's length with its Ethernet header, of which Data may hold less.
 	Len int
-	// Outgoing tells packets that leave by the device from those that arrive.
+	// Outgoing is true for packets that the device sends, false for those that it receives.
 	Outgoing bool
 }
 
@@ -52,7 +52,7 @@ type Capture struct {
 	cfg    CaptureConfig
 	fd     int
 	ring   *ring
-	queues *queueCounter // nil where eBPF is not to be had
+	queues *queueCounter // nil without eBPF
 
 	stop atomic.Bool
 	done chan struct{}
@@ -118,7 +118,7 @@ func (c *Capture) open(offset int) error {
 	return nil
 }
 
-// setFilter cuts packets to SnapLen, and counts queues if eBPF is to be had.
+// setFilter cuts packets to SnapLen, and counts queues if eBPF is available.
 func (c *Capture) setFilter(offset int) error {
 	q, err := newQueueCounter(offset, c.cfg.SnapLen, c.cfg.WholeOneIn)
 	if err != nil {

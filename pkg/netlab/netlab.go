@@ -34,7 +34,7 @@ var ErrPrivileges = errors.New(
 type Lab struct {
 	name string
 	tag  string
-	lock *os.File // held (flock) for as long as the Lab lives: this is how Sweep tells the living from the dead
+	lock *os.File // held (flock) for as long as the Lab lives: Sweep removes only labs without this lock
 
 	mu     sync.Mutex
 	hosts  []*Host

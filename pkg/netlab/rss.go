@@ -14,7 +14,7 @@ import (
 // not IP, or that carry VLAN tags, have hash 0.
 type RSS = spread.RSS
 
-// NewRSS returns what drivers set up when nobody asks: the key of Microsoft's verification suite, which many have as
+// NewRSS returns the default configuration of NIC drivers: the key of Microsoft's verification suite, which many have as
 // their default, and the queues in turn.
 func NewRSS(queues int) *RSS {
 	return &RSS{Key: spread.MicrosoftKey(), Indirection: spread.EqualIndirection(queues)}

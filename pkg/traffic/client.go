@@ -31,7 +31,7 @@ type clientRun struct {
 	rtt []time.Duration
 }
 
-// Run sends what cfg says and returns what became of it. A Result that shows loss or corruption is not an error; an
+// Run sends what cfg says and returns the result. A Result that shows loss or corruption is not an error; an
 // error means that the run could not be made or not be finished. When ctx is done it returns ctx's error.
 func Run(ctx context.Context, cfg Config) (Result, error) {
 	if err := cfg.complete(); err != nil {

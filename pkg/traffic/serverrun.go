@@ -138,7 +138,7 @@ func (r *serverRun) follow(c *control) ([]uint64, error) {
 	case err != nil:
 		return nil, err
 	case m.Done == nil || len(m.Done.Sent) != len(r.tallies):
-		return nil, errors.New("the client did not say what it sent")
+		return nil, errors.New("the client did not report how much it sent")
 	}
 	return m.Done.Sent, nil
 }

@@ -136,7 +136,7 @@ func await(tb testing.TB, what string, cond func() bool) {
 	tb.Helper()
 	for deadline := time.Now().Add(patience); !cond(); {
 		if time.Now().After(deadline) {
-			tb.Fatalf("waited in vain until %s", what)
+			tb.Fatalf("timed out waiting until %s", what)
 		}
 		time.Sleep(100 * time.Microsecond)
 	}
