@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cost is the benchmark cost report. It reports the cost of a stage of the path: nanoseconds per packet, and bytes per cycle where the
+// Package cost is the benchmark cost report. It reports the cost of a stage of the path:
+// nanoseconds per packet, and bytes per cycle where the
 // machine counts cycles. It is for tests only.
 package cost
 
