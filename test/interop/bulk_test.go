@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// bulk is TCP traffic between two tunnels: in each stream, both ends send bytes each at the same time, and both check
-// every byte that arrives.
+// bulk is TCP traffic between two tunnels. In each stream both ends send at the same time, and both check every received byte.
 type bulk struct {
 	from, to *tunnel
 	v6       bool
@@ -31,7 +30,7 @@ func (b bulk) run(t *testing.T) {
 	must(t, b.carry())
 }
 
-// carry is run for any goroutine.
+// carry transfers all streams. Unlike run it may be called from any goroutine.
 func (b bulk) carry() error {
 	var ln net.Listener
 	err := b.to.host.do(func() (err error) {
@@ -45,7 +44,7 @@ func (b bulk) carry() error {
 	results := make(chan error, 2*b.streams)
 	addr := netip.AddrPortFrom(b.to.inner(b.v6), uint16(ln.Addr().(*net.TCPAddr).Port))
 	for i := range b.streams {
-		// One after the other, so that accepted connections have the order of dialled ones.
+		// One after the other, so that connections are accepted in the order in which they are dialled.
 		client, err := dialTCP(b.from.host, addr)
 		if err != nil {
 			return err
@@ -72,14 +71,14 @@ func (b bulk) carry() error {
 
 func dialTCP(h *host, to netip.AddrPort) (c *net.TCPConn, err error) {
 	err = h.do(func() error {
-		// Not a Dialer: it may open its sockets on other threads, in another namespace.
+		// Not a Dialer, which may open its sockets on other threads and thus in another namespace.
 		c, err = net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(to))
 		return err
 	})
 	return c, err
 }
 
-// transfer sends send and expects exactly expect, at the same time.
+// transfer writes send to c while it reads, and checks that it reads exactly expect.
 func transfer(c net.Conn, send, expect []byte, halfway func() error) error {
 	if err := c.SetDeadline(time.Now().Add(bulkLimit)); err != nil {
 		return err

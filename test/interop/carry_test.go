@@ -9,20 +9,21 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
-// Sizes of UDP payloads: nothing, one byte, either side of a padding step, the largest that fits the MTU over IPv4 and
-// over IPv6, and what has to be cut into two and into six fragments.
+// payloadSizes are sizes of UDP payloads: empty, one byte, around multiples of the padding (16 bytes), the largest that fit the
+// MTU over IPv6 and IPv4, and some that need two to six fragments.
 var payloadSizes = []int{0, 1, 3, 4, 5, 19, 20, 21, 1000, mtu - 48, mtu - 28, mtu - 28 + 1, 2000, 8000}
 
-// TCP payload in bytes per direction: many trains' worth, and little enough for an emulated machine.
+// TCP payload in bytes per direction: enough for many trains, and few enough for an emulated machine.
 const (
 	oneStream   = 512 << 10
 	manyStreams = 4
 	eachOfMany  = 128 << 10
 )
 
-// TestCarriesEverythingBothWays has one tunnel carry all kinds of traffic and then looks at the counters. Over IPv6 it
-// uses a preshared key. What the kernel cuts and merges for two ropewalks is another thing on each of them.
-func TestCarriesEverythingBothWays(t *testing.T) {
+// TestTunnelCarriesTrafficInBothDirections sends datagrams, TCP streams and UDP trains through one tunnel and then checks the
+// counters. Over IPv6 it uses a preshared key. Two ropewalks are tested in virtual machines too, because GSO and GRO differ
+// between kernels.
+func TestTunnelCarriesTrafficInBothDirections(t *testing.T) {
 	list := pairings()
 	if inMachine() {
 		list = append(list, pairing{ropewalk, ropewalk})
@@ -70,7 +71,7 @@ func wantCounters(t *testing.T, x *tunnel) {
 	const carried = 4 * (oneStream + manyStreams*eachOfMany)
 	p := x.peer(t)
 	if p.ReceiveBytes < carried || p.TransmitBytes < carried {
-		t.Errorf("%s counts %d bytes received and %d sent, want at least %d", x, p.ReceiveBytes, p.TransmitBytes, carried)
+		t.Errorf("%s counted %d bytes received and %d sent, want at least %d", x, p.ReceiveBytes, p.TransmitBytes, carried)
 	}
 }
 

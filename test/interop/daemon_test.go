@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// daemon is a WireGuard that runs as a process. It dies with the test process, whatever ends that.
+// daemon is a WireGuard implementation that runs as a process. The kernel kills it when the test process dies.
 type daemon struct {
 	cmd    *exec.Cmd
 	host   *host
@@ -24,15 +24,15 @@ type daemon struct {
 	err    error
 }
 
-// startDaemon runs a daemon in the host and returns how to stop it: it must have lived until then, and must end without
-// an error. When the test fails, what the daemon wrote is shown, and behind it where its goroutines were.
+// startDaemon runs a daemon in the host. stop returns an error if the daemon exited before or exits with an error. If the test
+// fails, the daemon's output and its goroutine stacks are logged.
 func startDaemon(t *testing.T, h *host, argv ...string) (stop func() error) {
 	t.Helper()
 	_, stop = launch(t, h, nil, argv...)
 	return stop
 }
 
-// launch is startDaemon with variables added to the environment, and with the daemon.
+// launch is startDaemon with additional environment variables. It also returns the daemon.
 func launch(t *testing.T, h *host, env []string, argv ...string) (d *daemon, stop func() error) {
 	t.Helper()
 	d = &daemon{cmd: exec.Command(argv[0], argv[1:]...), host: h, exited: make(chan struct{})}
@@ -52,7 +52,7 @@ func launch(t *testing.T, h *host, env []string, argv ...string) (d *daemon, sto
 	})
 	return d, func() error {
 		if d.hasExited() {
-			return fmt.Errorf("%s had ended by itself: %s", d, d.cmd.ProcessState)
+			return fmt.Errorf("%s exited before it was stopped: %s", d, d.cmd.ProcessState)
 		}
 		return d.end(unix.SIGTERM)
 	}
@@ -69,13 +69,13 @@ func (d *daemon) hasExited() bool {
 	}
 }
 
-// end sends a signal, as an init system would, and kills the daemon when it does not obey.
+// end sends a signal, as an init system does, and kills the daemon if it does not exit.
 func (d *daemon) end(sig syscall.Signal) error {
 	if d.hasExited() {
 		return d.err
 	}
 	if err := d.cmd.Process.Signal(sig); err != nil {
-		return fmt.Errorf("ending %s: %w", d, err)
+		return fmt.Errorf("sending %s to %s: %w", sig, d, err)
 	}
 	select {
 	case <-d.exited:
@@ -90,7 +90,7 @@ func (d *daemon) end(sig syscall.Signal) error {
 	}
 }
 
-// lockedBuffer is a bytes.Buffer that may be read while a process still writes to it.
+// lockedBuffer is a bytes.Buffer that is safe to read while a process writes to it.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

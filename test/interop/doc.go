@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package interop holds tests that let the ropewalk binary talk to other WireGuards over a cable between two network
-// namespaces: to the kernel's, to wireguard-go as a process, and to itself. All of them are driven from outside, through
-// the UAPI socket, generic netlink and real sockets, as a user's programs would do it.
+// Package interop tests the ropewalk binary against other WireGuard implementations over a veth pair between two network
+// namespaces. Its peers are the kernel's WireGuard, wireguard-go as a process, and ropewalk itself. The tests use only the
+// external interfaces: the UAPI socket, generic netlink and real sockets.
 //
-// They need root and /dev/net/tun, nothing else: no ip, wg or iperf3, so that they also run in the virtual machines of
-// test/kernels, which is where most kernels without WireGuard on the developer's machine are covered. The environment:
+// The tests need root and /dev/net/tun, and no programs such as ip, wg or iperf3. They therefore also run in the virtual
+// machines of test/kernels, which have in-kernel WireGuard even if the developer's machine does not. The environment:
 //
 //	ROPEWALK_BIN               the binary to test; built from cmd/ropewalk when empty
 //	WIREGUARD_GO_BIN           wireguard-go; built from the module in go.mod when empty
-//	ROPEWALK_INTEROP_LONG=1    also the tests that wait for WireGuard's two-minute timers
-//	ROPEWALK_INTEROP_STRICT=1  in a virtual machine: a kernel without WireGuard is a failure, not a skip, and is what ropewalk talks to
-//	ROPEWALK_INTEROP_CONTROL=1 also the kernel against wireguard-go: when that fails too, the test is wrong
+//	ROPEWALK_INTEROP_LONG=1    also runs the tests that wait for WireGuard's two-minute timers
+//	ROPEWALK_INTEROP_STRICT=1  set in virtual machines: the peer is the kernel, and a kernel without WireGuard fails the test
+//	ROPEWALK_INTEROP_NICS=1    set in virtual machines: runs the tests that need two NICs
+//	ROPEWALK_INTEROP_CONTROL=1 also tests the kernel against wireguard-go: if that fails too, the test is wrong
 package interop

@@ -18,7 +18,7 @@ const (
 	sinkPort = 9
 )
 
-// listenUDP opens a UDP socket of both IP versions in a host, closed when the test ends.
+// listenUDP opens a dual-stack UDP socket in a host. It is closed when the test ends.
 func listenUDP(t *testing.T, h *host, port int) *net.UDPConn {
 	t.Helper()
 	var c *net.UDPConn
@@ -39,7 +39,7 @@ func dialUDP(h *host, to netip.AddrPort) (c *net.UDPConn, err error) {
 	return c, err
 }
 
-// serveEcho answers each datagram with itself until the test ends.
+// serveEcho sends each datagram back until the test ends.
 func serveEcho(t *testing.T, h *host) {
 	t.Helper()
 	c := listenUDP(t, h, echoPort)
@@ -55,30 +55,30 @@ func serveEcho(t *testing.T, h *host) {
 	}()
 }
 
-// again is when a datagram without an echo is taken for lost.
-const again = 500 * time.Millisecond
+// retryInterval is the time after which a datagram without an echo is considered lost.
+const retryInterval = 500 * time.Millisecond
 
-// exchange sends a datagram of size bytes through the tunnel from x and waits for its echo. It repeats itself until the
-// echo is there: no test of exchange proves that nothing is lost.
+// exchange sends a datagram of size bytes through the tunnel from x and waits for its echo. It retries until an echo arrives, so
+// it does not prove that no packet is lost.
 func exchange(t *testing.T, x *tunnel, to netip.Addr, size int) {
 	t.Helper()
-	if err := tryExchange(x, to, size, again, patience); err != nil {
+	if err := tryExchange(x, to, size, retryInterval, patience); err != nil {
 		t.Fatalf("%s: %v", x, err)
 	}
 }
 
-// tryExchange repeats the exchange every again, until limit.
-func tryExchange(x *tunnel, to netip.Addr, size int, again, limit time.Duration) error {
-	return repeatExchange(x, netip.AddrPortFrom(to, echoPort), again, limit, func(*net.UDPConn) []byte {
+// tryExchange repeats the exchange every interval, until limit.
+func tryExchange(x *tunnel, to netip.Addr, size int, interval, limit time.Duration) error {
+	return repeatExchange(x, netip.AddrPortFrom(to, echoPort), interval, limit, func(*net.UDPConn) []byte {
 		return pattern(size, rand.Uint64())
 	})
 }
 
-// repeatExchange takes a new socket and a new payload each time: wireguard-go loses, every time, the datagram whose
-// checksum comes out as 0.
-func repeatExchange(x *tunnel, to netip.AddrPort, again, limit time.Duration, payload func(*net.UDPConn) []byte) error {
+// repeatExchange uses a new socket and a new payload for each attempt. A retry of the same datagram would not help if its checksum
+// is 0, which wireguard-go always loses.
+func repeatExchange(x *tunnel, to netip.AddrPort, interval, limit time.Duration, payload func(*net.UDPConn) []byte) error {
 	for deadline := time.Now().Add(limit); ; {
-		err := exchangeOnce(x, to, again, payload)
+		err := exchangeOnce(x, to, interval, payload)
 		switch {
 		case err == nil:
 			return nil
@@ -104,15 +104,15 @@ func exchangeOnce(x *tunnel, to netip.AddrPort, wait time.Duration, payload func
 	n, err := c.Read(got)
 	switch {
 	case err != nil:
-		time.Sleep(time.Until(deadline)) // one refused does not wait by itself
+		time.Sleep(time.Until(deadline)) // a refused connection returns at once
 		return errors.Join(fmt.Errorf("%w of %d bytes from %s", errNoEcho, len(sent), to), sendErr, err)
 	case !bytes.Equal(got[:n], sent):
-		return fmt.Errorf("the echo of %d bytes has %d, or other ones", len(sent), n)
+		return fmt.Errorf("the echo of %d bytes differs: %d bytes", len(sent), n)
 	}
 	return nil
 }
 
-// pattern returns n pseudo-random bytes; the same for the same seed.
+// pattern returns n pseudo-random bytes that depend only on the seed.
 func pattern(n int, seed uint64) []byte {
 	b := make([]byte, n)
 	var key [32]byte

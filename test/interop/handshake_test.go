@@ -11,7 +11,7 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
-func TestHandshakeFromEitherSideTeachesTheOtherTheEndpoint(t *testing.T) {
+func TestHandshakeTeachesResponderTheEndpoint(t *testing.T) {
 	forEachPairing(t, func(t *testing.T, p pairing) {
 		for _, fromRight := range p.sides() {
 			for _, v6 := range []bool{false, true} {
@@ -34,7 +34,7 @@ func TestHandshakeFromEitherSideTeachesTheOtherTheEndpoint(t *testing.T) {
 	})
 }
 
-func TestHandshakesThatCrossLeaveAWorkingTunnel(t *testing.T) {
+func TestSimultaneousHandshakesLeaveWorkingTunnel(t *testing.T) {
 	forEachPairing(t, func(t *testing.T, p pairing) {
 		l := newLab(t, p, false)
 		l.psk = presharedKey(t)
@@ -45,7 +45,7 @@ func TestHandshakesThatCrossLeaveAWorkingTunnel(t *testing.T) {
 		}
 		for _, x := range l.both() {
 			wg.Go(func() {
-				if err := tryExchange(x, l.other(x).inner6.Addr(), 100, again, patience); err != nil {
+				if err := tryExchange(x, l.other(x).inner6.Addr(), 100, retryInterval, patience); err != nil {
 					t.Errorf("%s: %v", x, err)
 				}
 			})
@@ -55,12 +55,12 @@ func TestHandshakesThatCrossLeaveAWorkingTunnel(t *testing.T) {
 	})
 }
 
-// TestWrongSecretIsRefusedUntilCorrected lets the initiator try at least twice. That the tunnel then works once the
-// secret is right shows that nothing else was in the way.
-func TestWrongSecretIsRefusedUntilCorrected(t *testing.T) {
+// TestWrongKeyIsRejectedUntilCorrected waits for at least two initiations with a wrong key. The tunnel must work after the key is
+// corrected, which proves that the key was the only reason.
+func TestWrongKeyIsRejectedUntilCorrected(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		// spoil changes what the responder is told of the initiator.
+		// spoil changes the responder's configuration of the initiator.
 		spoil func(t *testing.T, p *wgtypes.PeerConfig)
 	}{
 		{"preshared key", func(t *testing.T, p *wgtypes.PeerConfig) { p.PresharedKey = presharedKey(t) }},
@@ -71,7 +71,7 @@ func TestWrongSecretIsRefusedUntilCorrected(t *testing.T) {
 				for _, fromRight := range p.sides() {
 					t.Run(side(fromRight)+" first", func(t *testing.T) {
 						t.Parallel()
-						refuseThenAccept(t, newLab(t, p, false), fromRight, tc.spoil)
+						rejectThenAccept(t, newLab(t, p, false), fromRight, tc.spoil)
 					})
 				}
 			})
@@ -79,7 +79,7 @@ func TestWrongSecretIsRefusedUntilCorrected(t *testing.T) {
 	}
 }
 
-func refuseThenAccept(t *testing.T, l *lab, fromRight bool, spoil func(*testing.T, *wgtypes.PeerConfig)) {
+func rejectThenAccept(t *testing.T, l *lab, fromRight bool, spoil func(*testing.T, *wgtypes.PeerConfig)) {
 	t.Helper()
 	first, second := l.pick(fromRight)
 	l.psk = presharedKey(t)
@@ -92,8 +92,8 @@ func refuseThenAccept(t *testing.T, l *lab, fromRight bool, spoil func(*testing.
 
 	const twoInitiations = 2 * 148
 	eventually(t, "two initiations", patience, func() error {
-		if err := tryExchange(first, second.inner4.Addr(), 10, again, 0); err == nil {
-			t.Fatal("data went through in spite of the wrong secret")
+		if err := tryExchange(first, second.inner4.Addr(), 10, retryInterval, 0); err == nil {
+			t.Fatal("data arrived despite the wrong key")
 		}
 		if n := first.peer(t).TransmitBytes; n < twoInitiations {
 			return fmt.Errorf("%s sent %d bytes", first, n)
@@ -116,14 +116,14 @@ func wantHandshakes(t *testing.T, l *lab) {
 	for _, x := range l.both() {
 		eventually(t, x.String()+" to report a handshake", patience, func() error {
 			if x.handshake(t).IsZero() {
-				return fmt.Errorf("none yet")
+				return fmt.Errorf("no handshake yet")
 			}
 			return nil
 		})
 	}
 }
 
-// pick returns the side that begins, then the other.
+// pick returns both sides: first is the right one if fromRight is set.
 func (l *lab) pick(fromRight bool) (first, second *tunnel) {
 	if fromRight {
 		return l.right, l.left

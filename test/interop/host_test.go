@@ -16,15 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// host is a network namespace without a name: it is gone with the last socket, process and handle in it.
+// host is an unnamed network namespace. The kernel removes it with its last socket, process and handle.
 type host struct {
 	name string
 	ns   netns.NsHandle
 	nl   *netlink.Handle
 }
 
-// needs skips where namespaces or TUN devices cannot be had.
-func needs(t *testing.T) {
+// requireTUN skips the test without root or /dev/net/tun.
+func requireTUN(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces and TUN devices")
@@ -57,7 +57,7 @@ func newHost(t *testing.T, name string) *host {
 	return h
 }
 
-// do runs f in the host: what f opens or starts belongs to its namespace.
+// do runs f in the host's namespace. Sockets and processes that f creates belong to it.
 func (h *host) do(f func() error) error {
 	return onThread(func() error {
 		if err := netns.Set(h.ns); err != nil {
@@ -67,7 +67,7 @@ func (h *host) do(f func() error) error {
 	})
 }
 
-// onThread runs f on a thread of its own, which may change its namespace, and puts the thread back afterwards.
+// onThread runs f on a locked thread. f may change the thread's namespace, which is restored afterwards.
 func onThread(f func() error) error {
 	result := make(chan error)
 	go func() {
@@ -90,7 +90,7 @@ func onThread(f func() error) error {
 // cable is the name of the veth device in each host.
 const cable = "cable"
 
-// connect puts a cable between two hosts.
+// connect creates a veth pair between two hosts.
 func connect(t *testing.T, a, b *host) {
 	t.Helper()
 	attrs := netlink.NewLinkAttrs()
@@ -109,7 +109,7 @@ func (h *host) setUp(dev string) error {
 	return h.nl.LinkSetUp(l)
 }
 
-// addAddress adds an address that is usable at once, without duplicate address detection.
+// addAddress adds an address without duplicate address detection, so that it is usable at once.
 func (h *host) addAddress(dev string, p netip.Prefix) error {
 	l, err := h.nl.LinkByName(dev)
 	if err != nil {

@@ -17,12 +17,12 @@ import (
 	"github.com/ropewalk/ropewalk/test/program"
 )
 
-// implementation is one WireGuard.
+// implementation is one WireGuard implementation.
 type implementation struct {
 	name string
-	// need skips or fails when the implementation is not to be had.
+	// need skips or fails the test if the implementation is not available.
 	need func(t *testing.T)
-	// start creates an interface in the host; stop removes it, and its sessions with it.
+	// start creates an interface in the host. stop removes it with its sessions.
 	start func(t *testing.T, h *host, ifname string) (stop func() error)
 }
 
@@ -32,12 +32,12 @@ var (
 	inKernel    = implementation{name: "kernel", need: needInKernel, start: startInKernel}
 )
 
-// pairing is who talks to whom.
+// pairing is two implementations that are tested against each other.
 type pairing struct{ left, right implementation }
 
 func (p pairing) String() string { return p.left.name + " and " + p.right.name }
 
-// sides returns what `right` can be in a scenario with two roles: one side alone where both are alike.
+// sides returns the values of `right` in a scenario with two roles. One is enough if both sides run the same implementation.
 func (p pairing) sides() []bool {
 	if p.left.name == p.right.name {
 		return []bool{false}
@@ -45,8 +45,8 @@ func (p pairing) sides() []bool {
 	return []bool{false, true}
 }
 
-// pairings returns who is tested against whom; what is tested stands left. Virtual machines are there for their kernels: what
-// none of them changes, processes that talk to each other, is tested without them.
+// pairings returns the pairings to test, with the implementation under test on the left. Virtual machines test only against
+// their kernel: two userspace processes behave the same on the host.
 func pairings() []pairing {
 	list := []pairing{{ropewalk, inKernel}}
 	if !inMachine() {
@@ -58,10 +58,10 @@ func pairings() []pairing {
 	return list
 }
 
-// inMachine tells whether a virtual machine of test/kernels runs the tests.
+// inMachine reports whether the tests run in a virtual machine of test/kernels.
 func inMachine() bool { return os.Getenv("ROPEWALK_INTEROP_STRICT") != "" }
 
-// forEachPairing runs a scenario once for each pairing, all at the same time.
+// forEachPairing runs a scenario once for each pairing, in parallel.
 func forEachPairing(t *testing.T, scenario func(t *testing.T, p pairing)) {
 	t.Helper()
 	forPairings(t, pairings(), scenario)
@@ -69,7 +69,7 @@ func forEachPairing(t *testing.T, scenario func(t *testing.T, p pairing)) {
 
 func forPairings(t *testing.T, list []pairing, scenario func(t *testing.T, p pairing)) {
 	t.Helper()
-	needs(t)
+	requireTUN(t)
 	t.Parallel()
 	for _, p := range list {
 		t.Run(p.String(), func(t *testing.T) {
@@ -81,9 +81,9 @@ func forPairings(t *testing.T, list []pairing, scenario func(t *testing.T, p pai
 	}
 }
 
-// ---- in the kernel
+// ---- in-kernel WireGuard
 
-// probeInKernel is done once: does the kernel know the link type?
+// probeInKernel checks once whether the kernel supports the link type "wireguard".
 var probeInKernel = sync.OnceValue(func() error {
 	return onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -105,9 +105,9 @@ func needInKernel(t *testing.T) {
 	switch {
 	case err == nil:
 	case inMachine():
-		t.Fatalf("this kernel should have WireGuard: %v", err)
+		t.Fatalf("this kernel must have WireGuard: %v", err)
 	case errors.Is(err, unix.EOPNOTSUPP):
-		t.Skip("this kernel has no WireGuard (make test-kernels runs kernels that have)")
+		t.Skip("this kernel has no WireGuard (make test-kernels runs kernels that have it)")
 	default:
 		t.Fatalf("probing the kernel for WireGuard: %v", err)
 	}
@@ -125,14 +125,14 @@ func startInKernel(t *testing.T, h *host, ifname string) func() error {
 	}
 }
 
-// ---- as a process
+// ---- userspace WireGuard
 
 var (
 	ropewalkBinary    = program.Ropewalk()
 	wireguardGoBinary = &program.Program{Env: "WIREGUARD_GO_BIN", Package: "golang.zx2c4.com/wireguard"}
 )
 
-// TestMain lets more tests run at once than there are cores: nearly all of them wait for timers of WireGuard's.
+// TestMain runs more tests in parallel than there are cores, because most of them wait for WireGuard timers.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if p := flag.Lookup("test.parallel"); p.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-const keepaliveSize = 32 // a data message without data: header and tag
+const keepaliveSize = 32 // a data message without payload: header and tag
 
-// TestPersistentKeepaliveNeedsNoTraffic has one side keep an idle tunnel alive: it shakes hands unasked, and then the
-// other side receives keepalives and nothing else.
+// TestPersistentKeepaliveNeedsNoTraffic configures a persistent keepalive on one side of an idle tunnel. That side initiates a
+// handshake without traffic, and the other side then receives only keepalives.
 func TestPersistentKeepaliveNeedsNoTraffic(t *testing.T) {
 	forEachPairing(t, func(t *testing.T, p pairing) {
 		for _, fromRight := range p.sides() {
@@ -43,9 +43,9 @@ func TestPersistentKeepaliveNeedsNoTraffic(t *testing.T) {
 	})
 }
 
-// TestDataWithoutAnswerIsAnsweredByAKeepalive sends one way only. The receiver owes a keepalive after 10 s, before the
-// sender gives up on the session at 15 s. A machine may be too slow for that, so it gets several attempts.
-func TestDataWithoutAnswerIsAnsweredByAKeepalive(t *testing.T) {
+// TestReceiverAnswersOneWayDataWithKeepalive sends data in one direction only. The receiver sends a keepalive after 10 s, before
+// the sender starts a new handshake after 15 s. A slow machine may miss that, so the test has several attempts.
+func TestReceiverAnswersOneWayDataWithKeepalive(t *testing.T) {
 	forEachPairing(t, func(t *testing.T, p pairing) {
 		for _, fromRight := range p.sides() {
 			t.Run("data from "+side(fromRight), func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestDataWithoutAnswerIsAnsweredByAKeepalive(t *testing.T) {
 	})
 }
 
-// receivedAfterSending sends a datagram that nobody answers and returns how many outer bytes the sender then received.
+// receivedAfterSending sends a datagram that no program answers. It returns the number of outer bytes that the sender then received.
 func receivedAfterSending(t *testing.T, sender, receiver *tunnel) (bytes int64) {
 	t.Helper()
 	c, err := dialUDP(sender.host, netip.AddrPortFrom(receiver.inner4.Addr(), sinkPort))

@@ -10,7 +10,7 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
-// lab is two hosts, the cable between them, and a WireGuard interface on each. Left runs what is tested.
+// lab is two hosts, the cable between them, and a WireGuard interface on each. The left one runs the implementation under test.
 type lab struct {
 	left, right *tunnel
 	outer       map[*tunnel]netip.Prefix // addresses on the cable
@@ -23,7 +23,7 @@ const (
 	rightPort = 51821
 )
 
-// newLab builds the hosts and the interfaces, not yet started. v6 says what the outer packets are.
+// newLab creates the hosts and the interfaces without starting them. v6 selects IPv6 for the outer packets.
 func newLab(t *testing.T, p pairing, v6 bool) *lab {
 	t.Helper()
 	a, b := newHost(t, "left"), newHost(t, "right")
@@ -48,7 +48,7 @@ func outerAddress(v6 bool, n int) netip.Prefix {
 	return netip.MustParsePrefix(fmt.Sprintf("192.0.2.%d/24", n))
 }
 
-// start starts both interfaces, each with the other as its peer and each knowing the other's endpoint.
+// start starts both interfaces. Each has the other as its peer, with an endpoint.
 func (l *lab) start(t *testing.T) {
 	t.Helper()
 	for _, x := range l.both() {
@@ -65,7 +65,7 @@ func (l *lab) other(x *tunnel) *tunnel {
 	return l.left
 }
 
-// peerOf describes to x its peer, endpoint included.
+// peerOf returns the configuration of x's peer, including the endpoint.
 func (l *lab) peerOf(x *tunnel) wgtypes.PeerConfig {
 	y := l.other(x)
 	return y.asPeer(l.endpoint(y), l.psk)
@@ -75,7 +75,7 @@ func (l *lab) endpoint(x *tunnel) netip.AddrPort {
 	return netip.AddrPortFrom(l.outer[x].Addr(), uint16(x.port))
 }
 
-// roam gives x another address and another port, and takes the old ones away.
+// roam moves x to another address and port and removes the old ones.
 func (l *lab) roam(x *tunnel) error {
 	if err := x.host.removeAddress(cable, l.outer[x]); err != nil {
 		return err
@@ -88,7 +88,7 @@ func (l *lab) roam(x *tunnel) error {
 	return x.configure(wgtypes.Config{ListenPort: &x.port})
 }
 
-// wantEndpoint waits until x has y's present endpoint.
+// wantEndpoint waits until x has y's current endpoint.
 func (l *lab) wantEndpoint(t *testing.T, x, y *tunnel) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%s to learn the endpoint of %s", x, y), patience, func() error {

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// TestRekeysAfterTwoMinutesWithoutLosingAPacket keeps talking until both sides have replaced their session, which the
-// initiator does when it sends after 120 s. Each message is sent once: one that is lost fails the test.
-func TestRekeysAfterTwoMinutesWithoutLosingAPacket(t *testing.T) {
+// TestRekeysAfterTwoMinutesWithoutPacketLoss exchanges datagrams until both sides have replaced their session. The initiator starts
+// a new session when it sends after 120 s. Each datagram is sent once, so one lost datagram fails the test.
+func TestRekeysAfterTwoMinutesWithoutPacketLoss(t *testing.T) {
 	if os.Getenv("ROPEWALK_INTEROP_LONG") == "" {
 		t.Skip("takes two minutes: set ROPEWALK_INTEROP_LONG=1 (make test-kernels does)")
 	}
@@ -24,22 +24,22 @@ func TestRekeysAfterTwoMinutesWithoutLosingAPacket(t *testing.T) {
 				serveEcho(t, second.host)
 				exchange(t, first, second.inner4.Addr(), 100)
 				wantHandshakes(t, l)
-				talkUntilRekeyed(t, first, second)
+				exchangeUntilRekey(t, first, second)
 			})
 		}
 	})
 }
 
-func talkUntilRekeyed(t *testing.T, first, second *tunnel) {
+func exchangeUntilRekey(t *testing.T, first, second *tunnel) {
 	t.Helper()
-	const rekeyLimit = 240 * time.Second // 120 s, and lost handshakes on a slow machine
+	const rekeyLimit = 240 * time.Second // 120 s, plus time for lost handshakes on a slow machine
 	began := time.Now()
 	firstShaken, secondShaken := first.handshake(t), second.handshake(t)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for first.handshake(t).Equal(firstShaken) || second.handshake(t).Equal(secondShaken) {
 		if time.Since(began) > rekeyLimit {
-			t.Fatalf("no new handshake in %s", rekeyLimit)
+			t.Fatalf("no new handshake within %s", rekeyLimit)
 		}
 		if err := tryExchange(first, second.inner4.Addr(), 100, patience, 0); err != nil {
 			t.Fatalf("%s after the handshake: %v", time.Since(firstShaken), err)

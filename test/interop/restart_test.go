@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestTunnelRecoversWhenAPeerRestarts loses one side's sessions. When that side sends first it shakes hands at once;
-// when the other does, it must notice by itself that nobody answers any more (15 s).
-func TestTunnelRecoversWhenAPeerRestarts(t *testing.T) {
+// TestTunnelRecoversAfterPeerRestart restarts one side, which loses its sessions. If that side sends first, it initiates a handshake
+// at once. If the other side sends first, it initiates a handshake after 15 s without an answer.
+func TestTunnelRecoversAfterPeerRestart(t *testing.T) {
 	forEachPairing(t, func(t *testing.T, p pairing) {
 		for _, rightRestarts := range p.sides() {
 			for _, rightSends := range []bool{false, true} {

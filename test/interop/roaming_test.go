@@ -4,9 +4,9 @@ package interop
 
 import "testing"
 
-// TestEndpointFollowsAPeerThatRoams changes one side's address and port in the middle of a TCP stream: the stream goes
-// on without a lost byte, and the other side sends to the new endpoint.
-func TestEndpointFollowsAPeerThatRoams(t *testing.T) {
+// TestEndpointFollowsRoamingPeer changes one side's address and port in the middle of a TCP stream. The stream continues without
+// loss, and the other side sends to the new endpoint.
+func TestEndpointFollowsRoamingPeer(t *testing.T) {
 	forEachPairing(t, func(t *testing.T, p pairing) {
 		for _, rightMoves := range p.sides() {
 			t.Run(side(rightMoves)+" moves", func(t *testing.T) {

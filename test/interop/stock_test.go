@@ -14,16 +14,16 @@ import (
 	"time"
 )
 
-// complaints are in lines of wireguard-go's verbose log about messages, or what was in them, that WireGuard does not send:
-// all that device/receive.go and device/noise-protocol.go write when they drop something.
-var complaints = []string{
+// dropTexts are substrings of wireguard-go's verbose log lines about dropped messages and packets: all texts that
+// device/receive.go and device/noise-protocol.go log when they drop one.
+var dropTexts = []string{
 	"unknown type", "invalid", "Invalid", "Failed to decode", "Failed to derive", "disallowed source", "handshake replay",
 	"unknown IP version",
 }
 
-func complaintsIn(log string) (lines []string) {
+func dropLines(log string) (lines []string) {
 	for line := range strings.Lines(log) {
-		for _, c := range complaints {
+		for _, c := range dropTexts {
 			if strings.Contains(line, c) {
 				lines = append(lines, strings.TrimSpace(line))
 				break
@@ -33,12 +33,12 @@ func complaintsIn(log string) (lines []string) {
 	return lines
 }
 
-// TestStockPeerHearsNothingButWireGuard shakes hands with stock WireGuards several times, from either end, while ropewalk
-// is ready to spread, as it is by default: they find nothing in what it sends that WireGuard does not have.
-func TestStockPeerHearsNothingButWireGuard(t *testing.T) {
-	needs(t)
+// TestStockPeerReceivesOnlyWireGuardMessages runs several handshakes with stock WireGuard from either end, while ropewalk is ready to
+// spread, which is the default. The peer must not drop any message as foreign to WireGuard.
+func TestStockPeerReceivesOnlyWireGuardMessages(t *testing.T) {
+	requireTUN(t)
 	t.Parallel()
-	for _, stock := range stocks() {
+	for _, stock := range stockImplementations() {
 		t.Run(stock.name, func(t *testing.T) {
 			t.Parallel()
 			needRopewalk(t)
@@ -55,9 +55,9 @@ func TestStockPeerHearsNothingButWireGuard(t *testing.T) {
 				serveEcho(t, l.left.host)
 				serveEcho(t, l.right.host)
 				for i := range 4 {
-					l.talkAfterRestart(t, i%2 == 1)
+					l.exchangeAfterRestart(t, i%2 == 1)
 					if d := process.Load(); d != nil {
-						wantNoComplaints(t, d)
+						wantNoDrops(t, d)
 					}
 				}
 			})
@@ -65,42 +65,42 @@ func TestStockPeerHearsNothingButWireGuard(t *testing.T) {
 	}
 }
 
-// stocks are WireGuards of others. Virtual machines do without wireguard-go: where all is slow, handshakes cross, and it complains of the
-// one that it gave up.
-func stocks() []implementation {
+// stockImplementations returns the WireGuard implementations other than ropewalk. Virtual machines leave out wireguard-go:
+// on a slow machine both sides often initiate at once, and wireguard-go logs the abandoned handshake as invalid.
+func stockImplementations() []implementation {
 	if inMachine() {
 		return []implementation{inKernel}
 	}
 	return []implementation{inKernel, wireguardGo}
 }
 
-// talkAfterRestart restarts one side, which then begins to talk, and looks at the counters of both.
-func (l *lab) talkAfterRestart(t *testing.T, right bool) {
+// exchangeAfterRestart restarts one side, which then sends first, and checks the counters of both.
+func (l *lab) exchangeAfterRestart(t *testing.T, right bool) {
 	t.Helper()
 	first, second := l.pick(right)
 	first.restart(t, l.peerOf(first))
 	exchange(t, first, second.inner4.Addr(), 1000)
 	exchange(t, second, first.inner6.Addr(), 1000)
 	bulk{from: first, to: second, streams: manyStreams, bytes: 64 << 10}.run(t)
-	l.wantStock(t)
+	l.wantStockPeer(t)
 	for _, x := range l.both() {
 		x.noErrors(t)
 	}
 }
 
-// wantStock waits until ropewalk, on the left, has found that its peer is none.
-func (l *lab) wantStock(t *testing.T) {
+// wantStockPeer waits until ropewalk, on the left, reports that its peer does not run ropewalk.
+func (l *lab) wantStockPeer(t *testing.T) {
 	t.Helper()
-	eventually(t, "ropewalk to find that its peer is stock", patience, func() error {
-		const want = "spread: off (the peer has sent no hello"
-		if out := l.left.showLanes(t); !strings.Contains(out, want) {
+	eventually(t, "ropewalk to report spread as off for a stock peer", patience, func() error {
+		out := l.left.showLanes(t)
+		if !strings.Contains(out, "spread: off (the peer") || !strings.Contains(out, "sent no hello") {
 			return errors.New(out)
 		}
 		return nil
 	})
 }
 
-// showLanes is what `ropewalk show --lanes` prints of a ropewalk.
+// showLanes returns the output of `ropewalk show --lanes`.
 func (x *tunnel) showLanes(t *testing.T) string {
 	t.Helper()
 	out, err := exec.Command(ropewalkBinary.Need(t), "show", x.ifname, "--lanes").CombinedOutput()
@@ -110,7 +110,7 @@ func (x *tunnel) showLanes(t *testing.T) string {
 	return string(out)
 }
 
-// verbose is a wireguard-go that logs what it drops, and why. It stores the process that runs.
+// verbose is a wireguard-go that logs each drop with its reason. It stores the running process.
 func verbose(process *atomic.Pointer[daemon]) implementation {
 	start := func(t *testing.T, h *host, ifname string) func() error {
 		t.Helper()
@@ -121,20 +121,20 @@ func verbose(process *atomic.Pointer[daemon]) implementation {
 	return implementation{name: wireguardGo.name, need: needWireGuardGo, start: start}
 }
 
-func wantNoComplaints(t *testing.T, d *daemon) {
+func wantNoDrops(t *testing.T, d *daemon) {
 	t.Helper()
 	log := d.log.String()
-	if lines := complaintsIn(log); len(lines) > 0 {
-		t.Fatalf("wireguard-go complains:\n%s", strings.Join(lines, "\n"))
+	if lines := dropLines(log); len(lines) > 0 {
+		t.Fatalf("wireguard-go dropped messages:\n%s", strings.Join(lines, "\n"))
 	}
 	if !strings.Contains(log, "handshake") {
-		t.Errorf("wireguard-go logs no handshakes:\n%s", log)
+		t.Errorf("wireguard-go logged no handshakes:\n%s", log)
 	}
 }
 
-// TestStockPeerComplainsOfWhatIsNotWireGuard is what makes the silence of the test above mean something.
-func TestStockPeerComplainsOfWhatIsNotWireGuard(t *testing.T) {
-	needs(t)
+// TestStockPeerLogsInvalidMessages proves that wireguard-go logs the drops that TestStockPeerReceivesOnlyWireGuardMessages looks for.
+func TestStockPeerLogsInvalidMessages(t *testing.T) {
+	requireTUN(t)
 	t.Parallel()
 	needRopewalk(t)
 	needWireGuardGo(t)
@@ -148,10 +148,10 @@ func TestStockPeerComplainsOfWhatIsNotWireGuard(t *testing.T) {
 	}))
 	defer c.Close()
 	for _, m := range [][]byte{message(9, 60), message(1, 148), message(2, 92)} {
-		before := len(complaintsIn(process.Load().log.String()))
-		eventually(t, fmt.Sprintf("a complaint about type %d", m[0]), patience, func() error {
+		before := len(dropLines(process.Load().log.String()))
+		eventually(t, fmt.Sprintf("a log line about a message of type %d", m[0]), patience, func() error {
 			_, _ = c.Write(m)
-			if len(complaintsIn(process.Load().log.String())) == before {
+			if len(dropLines(process.Load().log.String())) == before {
 				return errors.New("none")
 			}
 			return nil
@@ -159,16 +159,16 @@ func TestStockPeerComplainsOfWhatIsNotWireGuard(t *testing.T) {
 	}
 }
 
-// message is of a WireGuard message's type and length, and of nothing else of it.
+// message returns a message with the given WireGuard type and length, and zeros otherwise.
 func message(kind byte, n int) []byte {
 	m := make([]byte, n)
 	m[0] = kind
 	return m
 }
 
-// TestTwoRopewalksFindEachOther needs no configuration: it is what stock peers are not told of.
-func TestTwoRopewalksFindEachOther(t *testing.T) {
-	needs(t)
+// TestTwoRopewalksNegotiateSpread checks that two ropewalks enable spread without configuration.
+func TestTwoRopewalksNegotiateSpread(t *testing.T) {
+	requireTUN(t)
 	t.Parallel()
 	needRopewalk(t)
 	forBothFamilies(t, func(t *testing.T, v6 bool) {
@@ -181,7 +181,7 @@ func TestTwoRopewalksFindEachOther(t *testing.T) {
 			serveEcho(t, x.host)
 		}
 		eventually(t, "the two to spread", patience, func() error {
-			if err := tryExchange(first, second.inner4.Addr(), 100, again, time.Second); err != nil {
+			if err := tryExchange(first, second.inner4.Addr(), 100, retryInterval, time.Second); err != nil {
 				return err
 			}
 			for _, x := range l.both() {

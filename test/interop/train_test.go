@@ -21,8 +21,8 @@ const (
 	trainLast     = 300 // bytes of the last, shorter segment
 )
 
-// sendTrain sends one UDP train (UDP_SEGMENT) from x to the sink of y and checks that it arrives as the datagrams it is
-// made of, in order. UDP may lose: a train that is not complete in time is sent again, with another number.
+// sendTrain sends one UDP train (UDP_SEGMENT) from x to the sink of y and checks that its segments arrive in order as separate
+// datagrams. UDP may lose packets, so an incomplete train is sent again with another number.
 func sendTrain(t *testing.T, x, y *tunnel, v6 bool) {
 	t.Helper()
 	sink := listenUDP(t, y.host, sinkPort)
@@ -58,7 +58,7 @@ func setSegment(c *net.UDPConn) error {
 	return errors.Join(err, sockErr)
 }
 
-// makeTrain numbers each segment: the train's number, then its own.
+// makeTrain writes the train's number and the segment's number to the start of each segment.
 func makeTrain(number uint32) []byte {
 	train := pattern(trainSegments*trainSegment+trainLast, uint64(number))
 	for i := 0; i*trainSegment < len(train); i++ {
@@ -70,7 +70,7 @@ func makeTrain(number uint32) []byte {
 
 var errIncomplete = errors.New("not all segments arrived")
 
-// receiveTrain reads datagrams until the train is complete. Leftovers of trains before it are skipped.
+// receiveTrain reads datagrams until the train is complete. It skips datagrams of earlier trains.
 func receiveTrain(c *net.UDPConn, train []byte) error {
 	buf := make([]byte, 65535)
 	for rest, last := train, -1; len(rest) > 0; {
@@ -93,7 +93,7 @@ func receiveTrain(c *net.UDPConn, train []byte) error {
 		case i > last+1:
 			return errIncomplete
 		case !bytes.Equal(buf[:n], want):
-			return fmt.Errorf("segment %d has %d bytes, want %d, or other ones", i, n, len(want))
+			return fmt.Errorf("segment %d differs: %d bytes, want %d", i, n, len(want))
 		}
 		rest, last = rest[len(want):], i
 	}

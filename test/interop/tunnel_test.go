@@ -17,10 +17,10 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
-// mtu is the inner MTU: with IPv6 outside it fills the cable's 1500 bytes to the last one.
+// mtu is the inner MTU. Over IPv6, a full inner packet uses exactly the cable's 1500 bytes.
 const mtu = 1420
 
-// tunnel is one end: a WireGuard interface in a host.
+// tunnel is a WireGuard interface in a host.
 type tunnel struct {
 	impl   implementation
 	host   *host
@@ -32,7 +32,7 @@ type tunnel struct {
 	stop           func() error
 }
 
-// interfaces numbers all interfaces of the process: UAPI sockets share one directory, whatever the namespace.
+// interfaces numbers all interfaces of the process, because UAPI sockets of all namespaces share one directory.
 var interfaces atomic.Uint32
 
 func newTunnel(t *testing.T, impl implementation, h *host, port int, inner4, inner6 string) *tunnel {
@@ -45,7 +45,7 @@ func newTunnel(t *testing.T, impl implementation, h *host, port int, inner4, inn
 		inner4: netip.MustParsePrefix(inner4), inner6: netip.MustParsePrefix(inner6),
 	}
 	t.Cleanup(func() {
-		defer os.Remove("/var/run/wireguard/" + tun.ifname + ".sock") // of a daemon that was killed
+		defer os.Remove("/var/run/wireguard/" + tun.ifname + ".sock") // a killed daemon leaves its socket
 		if tun.stop == nil {
 			return
 		}
@@ -58,7 +58,7 @@ func newTunnel(t *testing.T, impl implementation, h *host, port int, inner4, inn
 
 func (x *tunnel) String() string { return x.impl.name + " on " + x.host.name }
 
-// start brings the interface up with key, port and peers.
+// start brings the interface up with its key, port and peers.
 func (x *tunnel) start(t *testing.T, peers ...wgtypes.PeerConfig) {
 	t.Helper()
 	x.stop = x.impl.start(t, x.host, x.ifname)
@@ -74,7 +74,7 @@ func (x *tunnel) start(t *testing.T, peers ...wgtypes.PeerConfig) {
 	must(t, x.host.setUp(x.ifname))
 }
 
-// restart ends the interface and brings it back with the same keys and port, and no session.
+// restart removes the interface and recreates it with the same key and port, without sessions.
 func (x *tunnel) restart(t *testing.T, peers ...wgtypes.PeerConfig) {
 	t.Helper()
 	must(t, x.stop())
@@ -83,7 +83,7 @@ func (x *tunnel) restart(t *testing.T, peers ...wgtypes.PeerConfig) {
 	x.start(t, peers...)
 }
 
-// wantGone waits until the interface is.
+// wantGone waits until the interface is removed.
 func (x *tunnel) wantGone(t *testing.T) {
 	t.Helper()
 	eventually(t, x.String()+" to be gone", patience, func() error {
@@ -143,7 +143,7 @@ func (x *tunnel) peer(t *testing.T) wgtypes.Peer {
 	return d.Peers[0]
 }
 
-// handshake returns when the last handshake was; zero for never.
+// handshake returns the time of the last handshake, or zero.
 func (x *tunnel) handshake(t *testing.T) time.Time {
 	t.Helper()
 	at := x.peer(t).LastHandshakeTime
@@ -153,8 +153,7 @@ func (x *tunnel) handshake(t *testing.T) time.Time {
 	return at
 }
 
-// noErrors asserts that the interface counted no error: neither a packet it could not decrypt or recognise, nor one it
-// could not send.
+// noErrors asserts that the interface counted neither receive errors (decryption, format) nor transmit errors.
 func (x *tunnel) noErrors(t *testing.T) {
 	t.Helper()
 	l, err := x.host.nl.LinkByName(x.ifname)
@@ -176,7 +175,7 @@ func (x *tunnel) inner(v6 bool) netip.Addr {
 	return x.inner4.Addr()
 }
 
-// asPeer describes the tunnel to the other side; endpoint may be invalid: not known.
+// asPeer returns the peer configuration that the other side needs. An invalid endpoint is left out.
 func (x *tunnel) asPeer(endpoint netip.AddrPort, psk *wgtypes.Key) wgtypes.PeerConfig {
 	p := wgtypes.PeerConfig{
 		PublicKey: x.key.PublicKey(), PresharedKey: psk, ReplaceAllowedIPs: true,

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestKernelsComplaintsAreRead(t *testing.T) {
+func TestKernelLogLinesAreClassified(t *testing.T) {
 	const stall, oops = faultStall, faultOops
 	for _, tc := range []struct {
 		line      string

@@ -27,7 +27,7 @@ func sampleArchive(t *testing.T) []byte {
 	return b.Bytes()
 }
 
-func TestArchiveIsReadByCPIO(t *testing.T) {
+func TestCPIOReadsArchive(t *testing.T) {
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
 		t.Skip("needs busybox: its cpio is the oracle (apt package busybox-static)")
@@ -52,7 +52,7 @@ func TestArchiveIsReadByCPIO(t *testing.T) {
 	}
 }
 
-func TestArchiveEntriesStartOnMultiplesOfFour(t *testing.T) {
+func TestArchiveEntriesAreFourByteAligned(t *testing.T) {
 	b := sampleArchive(t)
 	if len(b)%4 != 0 {
 		t.Errorf("the archive has %d bytes", len(b))
@@ -73,7 +73,7 @@ type brokenWriter struct{}
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("disk full") }
 
-func TestArchiveReportsTheFirstWriteError(t *testing.T) {
+func TestArchiveReportsFirstWriteError(t *testing.T) {
 	c := newCPIOWriter(brokenWriter{})
 	c.File("x", 0o644, []byte("y"))
 	if err := c.Close(); err == nil || !strings.Contains(err.Error(), "disk full") {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-func TestKernelThatTheMirrorLacksIsNamed(t *testing.T) {
+func TestMissingKernelIsNamedInError(t *testing.T) {
 	f := &fetcher{cache: t.TempDir(), logf: t.Logf}
 	for _, s := range matrix {
 		_, err := f.fetchOne(t.Context(), s, []string{"linux-image-4.19.0-1-cloud-amd64"}, nil)

@@ -33,7 +33,7 @@ func buildPayload(ctx context.Context, root, dir string, packages []string) (*pa
 			"PATH=/usr/bin:/bin", "HOME=/tmp", "TMPDIR=/tmp",
 			"ROPEWALK_BIN=/usr/bin/ropewalk", "WIREGUARD_GO_BIN=/usr/bin/wireguard-go",
 			// No skip for want of in-kernel WireGuard, and the tests that take minutes.
-			"ROPEWALK_INTEROP_STRICT=1", "ROPEWALK_INTEROP_LONG=1", "ROPEWALK_INTEROP_CARDS=1",
+			"ROPEWALK_INTEROP_STRICT=1", "ROPEWALK_INTEROP_LONG=1", "ROPEWALK_INTEROP_NICS=1",
 			"ROPEWALK_INTEROP_CONTROL=" + os.Getenv("ROPEWALK_INTEROP_CONTROL"),
 		},
 	}

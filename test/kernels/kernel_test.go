@@ -54,7 +54,7 @@ func TestKernelsAreChosenBySeries(t *testing.T) {
 	}
 }
 
-func TestUnpackedKernelIsFoundInOldAndNewLayouts(t *testing.T) {
+func TestUnpackedKernelIsFoundInBothLayouts(t *testing.T) {
 	for _, files := range [][]string{
 		{"boot/vmlinuz-5.10.0-46-cloud-amd64", "lib/modules/5.10.0-46-cloud-amd64/kernel/veth.ko"},
 		{"usr/lib/modules/7.2.13+deb14-cloud-amd64/vmlinuz", "usr/lib/modules/7.2.13+deb14-cloud-amd64/kernel/veth.ko.xz"},

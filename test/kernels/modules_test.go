@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestModinfoNamesDependencies(t *testing.T) {
+func TestModinfoListsDependencies(t *testing.T) {
 	for _, tc := range []struct {
 		name, info string
 		want       []string
@@ -32,7 +32,7 @@ func TestModinfoNamesDependencies(t *testing.T) {
 	}
 }
 
-func TestModulesComeAfterWhatTheyDependOn(t *testing.T) {
+func TestModulesFollowTheirDependencies(t *testing.T) {
 	deps := map[string][]string{
 		"wireguard": {"udp_tunnel", "libchacha", "ip6_udp_tunnel"},
 		"libchacha": {"chacha_x86_64"}, "chacha_x86_64": {"builtin"},
@@ -65,7 +65,7 @@ func TestModulesComeAfterWhatTheyDependOn(t *testing.T) {
 	}
 }
 
-func TestModuleDirectoryKnowsFilesAndBuiltins(t *testing.T) {
+func TestModuleDirectoryListsFilesAndBuiltins(t *testing.T) {
 	dir := t.TempDir()
 	for name, content := range map[string]string{
 		"kernel/net/cls-bpf.ko.xz": "", "kernel/net/veth.ko": "", "kernel/net/readme": "",

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestProgramComesWithAllItNeeds(t *testing.T) {
+func TestProgramIsAddedWithSharedLibraries(t *testing.T) {
 	path, err := exec.LookPath("nft")
 	if err != nil {
 		t.Skipf("needs nft(8): %v", err)

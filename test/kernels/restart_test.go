@@ -34,7 +34,7 @@ type aBoot struct {
 	err     error
 }
 
-func TestMachineIsStartedAgainOnlyWhenItStalls(t *testing.T) {
+func TestMachineRestartsOnlyAfterStall(t *testing.T) {
 	stalled := fmt.Errorf("%w: no sign of life", errStalled)
 	udpOnly, skipA := "/tests/udp", "/tests/udp -test.skip=^(TestA)$"
 	all := "/tests/tun, /tests/udp"
@@ -152,7 +152,7 @@ func TestMachineIsStartedAgainOnlyWhenItStalls(t *testing.T) {
 	}
 }
 
-func TestRestartsEndWithTheTimeOfTheMachine(t *testing.T) {
+func TestRestartsStopWhenContextIsCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	boots := 0
 	err := runMachine(ctx, newResults(), twoSteps, func(context.Context, []plan.Step) error {
@@ -165,7 +165,7 @@ func TestRestartsEndWithTheTimeOfTheMachine(t *testing.T) {
 	}
 }
 
-func TestRestartNamesTheTestsThatWereUnderWay(t *testing.T) {
+func TestRestartReportsInterruptedTests(t *testing.T) {
 	r := read(tunPasses + tunEnds + udpBegins + aPasses + bBegins)
 	if d := cmp.Diff([]string{"udp.TestB"}, r.reboot()); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
@@ -176,14 +176,14 @@ func TestRestartNamesTheTestsThatWereUnderWay(t *testing.T) {
 	}
 }
 
-func TestFailureStaysOneWhenTheTestRunsAgain(t *testing.T) {
+func TestFailureIsKeptWhenTestRunsAgain(t *testing.T) {
 	r := read(udpBegins + bPartFails + bPasses + udpEnds)
 	if err := r.Err(); err == nil || err.Error() != "failed: udp.TestB" {
 		t.Errorf("Err() = %v", err)
 	}
 }
 
-func TestWhatIsLeftOutStaysLeftOutAfterARestart(t *testing.T) {
+func TestSkipListSurvivesRestart(t *testing.T) {
 	first := skipping([]string{"/tests/udp", "-test.v"}, "TestSlow")
 	got := strings.Join(skipping(first, "TestA", "TestB"), " ")
 	if want := "/tests/udp -test.v -test.skip=^(TestSlow|TestA|TestB)$"; got != want {
@@ -194,7 +194,7 @@ func TestWhatIsLeftOutStaysLeftOutAfterARestart(t *testing.T) {
 	}
 }
 
-func TestWhatFailedRunsOnceMore(t *testing.T) {
+func TestFailedStepsAreRetriedOnce(t *testing.T) {
 	const bFails = bBegins + "    \x16--- FAIL: TestB/x (0.10s)\n\x16--- FAIL: TestB (0.10s)\n"
 	const illEnd = "\nropewalk-vm-step-end: udp 1\n\nropewalk-vm-exit: 1\n"
 	skipA := "/tests/udp -test.skip=^(TestA)$"

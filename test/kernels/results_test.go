@@ -25,7 +25,7 @@ const goodRun = "Linux boots\r\n\r\nropewalk-vm-step: p\r\n" +
 	"\x16=== RUN   TestB\n\x16--- SKIP: TestB (0.00s)\n" +
 	"\nropewalk-vm-exit: 0\r\n"
 
-func TestResultsAreReadFromTheConsole(t *testing.T) {
+func TestResultsAreParsedFromConsole(t *testing.T) {
 	r := read(goodRun)
 	want := map[string]string{"p.TestA": passed, "p.TestA/one": passed, "p.TestB": skipped}
 	if d := cmp.Diff(want, r.outcome); d != "" {
@@ -36,7 +36,7 @@ func TestResultsAreReadFromTheConsole(t *testing.T) {
 	}
 }
 
-func TestOnlyACompleteRunWithoutFailuresIsGood(t *testing.T) {
+func TestOnlyCompleteRunWithoutFailuresPasses(t *testing.T) {
 	for _, tc := range []struct{ name, console, want string }{
 		{"a failed test", strings.Replace(goodRun, "PASS: TestA ", "FAIL: TestA ", 1), "failed: p.TestA"},
 		{"a test that never ended", strings.Replace(goodRun, "\x16--- PASS: TestA (0.10s)", "", 1), "failed: p.TestA"},
@@ -54,7 +54,7 @@ func TestOnlyACompleteRunWithoutFailuresIsGood(t *testing.T) {
 	}
 }
 
-func TestTableShowsSubtestsOnlyWhereOneDidNotPass(t *testing.T) {
+func TestTableShowsOnlySubtestsThatDidNotPass(t *testing.T) {
 	bad := strings.Replace(strings.Replace(goodRun, "PASS: TestA/one", "FAIL: TestA/one", 1), "PASS: TestA ", "FAIL: TestA ", 1)
 	by := map[string]*results{"6.1": read(goodRun), "7.2": read(bad)}
 	want := `test         6.1         7.2         9.9
@@ -70,7 +70,7 @@ p.TestB      skip 0.00s  skip 0.00s  -
 	}
 }
 
-func TestTailKeepsTheEndAndNoControlCharacters(t *testing.T) {
+func TestTailDropsControlCharacters(t *testing.T) {
 	r := read(strings.Repeat("x\n", 500) + "\x1b[2Jlast\a\r\n")
 	if n := strings.Count(r.Tail(), "\n") + 1; n != tailLines || !strings.HasSuffix(r.Tail(), "\n[2Jlast") {
 		t.Errorf("%d lines, end %q", n, r.Tail()[len(r.Tail())-20:])
@@ -88,8 +88,8 @@ func TestMissingToolsAreNamedByPackage(t *testing.T) {
 	}
 }
 
-// TestMakefileInstallsTheTools: all but those without which make would not have come so far.
-func TestMakefileInstallsTheTools(t *testing.T) {
+// TestMakefileInstallsRequiredTools: all but those without which make would not have come so far.
+func TestMakefileInstallsRequiredTools(t *testing.T) {
 	text, err := os.ReadFile("../../Makefile")
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func FuzzResults(f *testing.F) {
 	})
 }
 
-func TestWhatNoKernelRanIsNamed(t *testing.T) {
+func TestTestsSkippedOnEveryKernelAreReported(t *testing.T) {
 	run := func(step string, lines ...string) *results {
 		return read("ropewalk-vm-step: " + step + "\n" + strings.Join(lines, "\n") + "\nropewalk-vm-exit: 0\n")
 	}

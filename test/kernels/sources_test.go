@@ -83,7 +83,7 @@ func TestHostMirrorsReadsAllFilesOnce(t *testing.T) {
 	}
 }
 
-func TestSecuritySuitesAreAskedOfSecurityMirrors(t *testing.T) {
+func TestSecuritySuitesUseSecurityMirrors(t *testing.T) {
 	got := sourcesFor([]string{"http://m/debian", "http://m/debian-security/"}, []string{"sid", "bullseye-security", "sid"})
 	const options = "[signed-by=" + archiveKeyring + " target=Packages] "
 	want := "deb " + options + "http://m/debian sid main\n" +

@@ -40,7 +40,7 @@ func every(line string, first, last int) []event {
 	return out
 }
 
-func TestOnlyAMachineThatStandsStillIsStalled(t *testing.T) {
+func TestWatchReportsOnlyStalledMachines(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		events []event
@@ -84,7 +84,7 @@ func TestOnlyAMachineThatStandsStillIsStalled(t *testing.T) {
 	}
 }
 
-func TestStalledMachineIsSwitchedOff(t *testing.T) {
+func TestStalledMachineIsPoweredOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, switchOff := context.WithCancelCause(t.Context())
 		guard(ctx, newWatch(processors, time.Now()), switchOff)
@@ -94,7 +94,7 @@ func TestStalledMachineIsSwitchedOff(t *testing.T) {
 	})
 }
 
-func TestGuardEndsWithItsMachine(t *testing.T) {
+func TestGuardReturnsWhenMachineEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, switchOff := context.WithCancelCause(t.Context())
 		switchOff(nil)

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// expressOn is a ropewalk that uses the queues of a device that it is told.
-func expressOn(device string) implementation {
-	x := express
+// xdpOn is ropewalk with the AF_XDP underlay on the queues of the given device.
+func xdpOn(device string) implementation {
+	x := ropewalkXDP
 	x.start = func(t *testing.T, h *host, ifname string) func() error {
 		t.Helper()
 		return startDaemon(t, h, ropewalkBinary.Need(t), "run", "--underlay", "xdp", "--underlay-device", device, ifname)
@@ -22,8 +22,8 @@ func expressOn(device string) implementation {
 	return x
 }
 
-// stack puts a device upon the cable at both ends, and moves the outer addresses there. It skips where the kernel has no such
-// device.
+// stack creates an upper device on the cable at both ends and moves the outer addresses to it. It skips the test if the kernel does
+// not support that type of device.
 func (l *lab) stack(t *testing.T, add func(h *host, lower netlink.Link) (netlink.Link, error)) {
 	t.Helper()
 	for _, x := range l.both() {
@@ -33,7 +33,7 @@ func (l *lab) stack(t *testing.T, add func(h *host, lower netlink.Link) (netlink
 		must(t, h.removeAddress(cable, l.outer[x]))
 		upper, err := add(h, lower)
 		if errors.Is(err, unix.EOPNOTSUPP) {
-			t.Skip("this kernel has no such device")
+			t.Skip("this kernel does not support the device type")
 		}
 		must(t, err)
 		must(t, h.nl.LinkSetUp(upper))
@@ -47,7 +47,7 @@ func named(name string) netlink.LinkAttrs {
 	return attrs
 }
 
-// addVLAN adds a VLAN upon a device.
+// addVLAN adds a VLAN device on top of lower.
 func addVLAN(h *host, lower netlink.Link) (netlink.Link, error) {
 	attrs := named("vlan7")
 	attrs.ParentIndex = lower.Attrs().Index
@@ -55,7 +55,7 @@ func addVLAN(h *host, lower netlink.Link) (netlink.Link, error) {
 	return v, h.nl.LinkAdd(v)
 }
 
-// addBond makes a device the only part of a bond.
+// addBond adds a bond device with lower as its only slave.
 func addBond(h *host, lower netlink.Link) (netlink.Link, error) {
 	b := netlink.NewLinkBond(named("bond0"))
 	b.Mode = netlink.BOND_MODE_ACTIVE_BACKUP
@@ -66,8 +66,8 @@ func addBond(h *host, lower netlink.Link) (netlink.Link, error) {
 	return b, errors.Join(h.nl.LinkSetDown(lower), h.nl.LinkSetMaster(lower, b), h.nl.LinkSetUp(lower))
 }
 
-// someTraffic is little, for emulated machines, and more than what fits in any buffer.
-func (l *lab) someTraffic(t *testing.T) {
+// shortTransfer sends little enough for emulated machines and more than fits into any buffer.
+func (l *lab) shortTransfer(t *testing.T) {
 	t.Helper()
 	for _, size := range []int{0, 1, mtu - 28, mtu - 27, 4000} {
 		exchange(t, l.left, l.right.inner4.Addr(), size)
@@ -76,35 +76,35 @@ func (l *lab) someTraffic(t *testing.T) {
 	bulk{from: l.left, to: l.right, streams: 2, bytes: 128 << 10}.run(t)
 }
 
-// TestExpressReachesPeersBehindAVLAN by the queues of the device that the VLAN is upon.
-func TestExpressReachesPeersBehindAVLAN(t *testing.T) {
-	on := expressOn(cable)
+// TestXDPReachesPeersBehindVLAN uses the queues of the VLAN's lower device.
+func TestXDPReachesPeersBehindVLAN(t *testing.T) {
+	on := xdpOn(cable)
 	forPairings(t, []pairing{{on, on}}, func(t *testing.T, p pairing) {
 		forBothFamilies(t, func(t *testing.T, v6 bool) {
 			l := newLab(t, p, v6)
 			l.stack(t, addVLAN)
-			l.startByExpress(t)
-			l.someTraffic(t)
-			for _, x := range l.express() {
-				x.wantClean(t)
+			l.startOverXDP(t)
+			l.shortTransfer(t)
+			for _, x := range l.xdpSides() {
+				x.wantNoXDPErrors(t)
 			}
 		})
 	})
 }
 
-// TestABondGoesBySockets: what leads to one is the kernel's to distribute.
-func TestABondGoesBySockets(t *testing.T) {
-	forPairings(t, []pairing{{express, ropewalk}}, func(t *testing.T, p pairing) {
+// TestBondUsesSockets checks that a route over a bond selects UDP sockets, because the kernel selects the bond's slave.
+func TestBondUsesSockets(t *testing.T) {
+	forPairings(t, []pairing{{ropewalkXDP, ropewalk}}, func(t *testing.T, p pairing) {
 		l := newLab(t, p, false)
 		l.stack(t, addBond)
 		l.start(t)
 		for _, x := range l.both() {
 			serveEcho(t, x.host)
 		}
-		l.someTraffic(t)
-		eventually(t, "the reason", patience, func() error { // the way may not have been chosen yet
-			w, err := l.left.readWay(t)
-			if err == nil && (w.Way != "udp" || !strings.Contains(w.Reason, "bond0") || w.sum().Sent != 0) {
+		l.shortTransfer(t)
+		eventually(t, "bond0 as the reason for UDP sockets", patience, func() error { // the path may not have been selected yet
+			w, err := l.left.readDataPath(t)
+			if err == nil && (w.Path != "udp" || !strings.Contains(w.Reason, "bond0") || w.sum().Sent != 0) {
 				err = fmt.Errorf("%+v", w)
 			}
 			return err

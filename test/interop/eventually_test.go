@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// patience is how long anything may take that needs no timer of WireGuard's to run out. It covers several lost
-// handshakes (5 s each) on a machine that is emulated and overloaded.
+// patience limits every wait that does not depend on a WireGuard timer. It covers several lost handshakes (5 s each) on an
+// overloaded emulated machine.
 const patience = 3 * time.Minute
 
-// eventually waits until what holds; check returns nil then, and otherwise says what is wrong.
+// eventually polls check until it returns nil. It fails the test with check's last error after limit; what names the condition.
 func eventually(t *testing.T, what string, limit time.Duration, check func() error) {
 	t.Helper()
 	deadline := time.Now().Add(limit)
@@ -23,7 +23,7 @@ func eventually(t *testing.T, what string, limit time.Duration, check func() err
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("waited %s for %s: %v", limit, what, err)
+			t.Fatalf("timed out after %s waiting for %s: %v", limit, what, err)
 		}
 		<-tick.C
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/packet"
 )
 
-// TestSendsAllOnesForAUDPChecksumOfZero sends datagrams whose checksum comes out as 0. An IPv6 receiver drops those that
-// really carry a 0 (RFC 8200 section 8.1). wireguard-go is left out: its echo does carry a 0.
-func TestSendsAllOnesForAUDPChecksumOfZero(t *testing.T) {
+// TestZeroUDPChecksumIsSentAsAllOnes sends datagrams whose computed checksum is 0. An IPv6 receiver drops a datagram with the
+// checksum field 0 (RFC 8200 section 8.1). wireguard-go is left out, because its echo has that field 0.
+func TestZeroUDPChecksumIsSentAsAllOnes(t *testing.T) {
 	list := slices.DeleteFunc(pairings(), func(p pairing) bool { return p.right.name == wireguardGo.name })
 	forPairings(t, list, func(t *testing.T, p pairing) {
 		l := newLab(t, p, false)
@@ -26,13 +26,13 @@ func TestSendsAllOnesForAUDPChecksumOfZero(t *testing.T) {
 		}
 		for _, x := range l.both() {
 			to := netip.AddrPortFrom(l.other(x).inner(true), echoPort)
-			must(t, repeatExchange(x, to, again, patience, zeroSum))
+			must(t, repeatExchange(x, to, retryInterval, patience, zeroChecksum))
 		}
 	})
 }
 
-// zeroSum returns a payload that makes the checksum of its datagram, as c sends it over IPv6, 0.
-func zeroSum(c *net.UDPConn) []byte {
+// zeroChecksum returns a payload for which the checksum of c's IPv6 datagram is 0.
+func zeroChecksum(c *net.UDPConn) []byte {
 	from := c.LocalAddr().(*net.UDPAddr).AddrPort()
 	to := c.RemoteAddr().(*net.UDPAddr).AddrPort()
 	const length = 8 + 2
