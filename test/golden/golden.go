@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package golden is for tests that compare what they get with a file. `go test ./pkg/x -update` writes such files anew.
+// Package golden compares a test's output with a file. `go test ./pkg/x -update` rewrites the files.
 package golden
 
 import (
@@ -13,12 +13,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
-// Update reports whether files are to be written.
+// Update reports whether -update was given.
 func Update() bool { return *update }
 
-// Check fails the test unless the file at path holds got. With -update it writes got there, and makes the directories.
+// Check fails the test unless the file at path contains got. With -update it writes got to path and creates the directories.
 func Check[Text string | []byte](t testing.TB, path string, got Text) {
 	t.Helper()
 	if *update {
@@ -28,9 +28,9 @@ func Check[Text string | []byte](t testing.TB, path string, got Text) {
 	}
 	want, err := os.ReadFile(path)
 	if err != nil {
-		t.Fatalf("%v (-update writes it)", err)
+		t.Fatalf("%v (run the test with -update to create it)", err)
 	}
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s (if it is as it should be now, -update):\n%s", path, diff)
+		t.Errorf("%s differs (-want +got; if the new text is correct, run the test with -update):\n%s", path, diff)
 	}
 }

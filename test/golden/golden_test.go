@@ -11,7 +11,7 @@ import (
 	"github.com/ropewalk/ropewalk/test/golden"
 )
 
-// failures counts instead of failing.
+// failures counts failures and does not fail the test.
 type failures struct {
 	testing.TB
 	errors, fatal int
@@ -24,9 +24,9 @@ func (f *failures) Fatalf(format string, args ...any) {
 	panic(fmt.Sprintf(format, args...))
 }
 
-func TestAFileThatDiffersFailsTheTest(t *testing.T) {
+func TestDifferingFileFailsTest(t *testing.T) {
 	if golden.Update() {
-		t.Skip("-update writes what differs")
+		t.Skip("-update would rewrite the differing file")
 	}
 	path := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(path, []byte("text\n"), 0o644); err != nil {
@@ -41,6 +41,6 @@ func TestAFileThatDiffersFailsTheTest(t *testing.T) {
 		golden.Check(&f, path+".absent", "")
 	}()
 	if f.errors != 1 || f.fatal != 1 {
-		t.Errorf("%d differ, %d are missing", f.errors, f.fatal)
+		t.Errorf("%d files differ and %d are missing, want 1 and 1", f.errors, f.fatal)
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/uapi"
 )
 
-// daemon is `ropewalk run` in a namespace of its own, whose interface is up.
+// daemon is `ropewalk run` in its own network namespace, with its interface up.
 type daemon struct {
 	t      *testing.T
 	host   *netlab.Host
@@ -31,7 +31,7 @@ type daemon struct {
 	port   uint16
 }
 
-// interfaces numbers all interfaces of the process: control sockets share one directory, whatever the namespace.
+// interfaces numbers all interfaces of the process, because control sockets of all namespaces share one directory.
 var interfaces atomic.Uint32
 
 func startDaemon(t *testing.T, net *netlab.Lab, lanes int) *daemon {
@@ -51,7 +51,7 @@ func startDaemon(t *testing.T, net *netlab.Lab, lanes int) *daemon {
 	t.Cleanup(func() {
 		_ = d.cmd.Process.Signal(os.Interrupt)
 		if err := d.cmd.Wait(); err != nil || t.Failed() {
-			t.Errorf("the daemon ended with %v:\n%s", err, log.String())
+			t.Errorf("the daemon exited with %v:\n%s", err, log.String())
 		}
 	})
 	eventually(t, "the daemon answers", func() bool { return d.ask(func(*uapi.Client) error { return nil }) == nil })
@@ -89,13 +89,13 @@ func (d *daemon) status() (s config.Status) {
 	return s
 }
 
-// usage is what a process has used, of its threads that are still there.
+// usage is the resource usage of a process. It excludes context switches of threads that have exited.
 type usage struct {
-	switches int // voluntary: each is the end of a wakeup
-	ticks    int // of CPU, in hundredths of a second
+	switches int // voluntary context switches: one for each wakeup
+	ticks    int // CPU time in hundredths of a second
 	threads  int
-	rss      int // KiB, and of that what is not the binary
-	anon     int
+	rss      int // resident memory in KiB
+	anon     int // the part of rss that is not mapped from files, in KiB
 }
 
 func (d *daemon) usage() (u usage) {
@@ -110,7 +110,7 @@ func (d *daemon) usage() (u usage) {
 	u.rss, u.anon = field(d.t, dir+"/status", "VmRSS:"), field(d.t, dir+"/status", "RssAnon:")
 	stat, err := os.ReadFile(dir + "/stat")
 	must(d.t, err)
-	// proc_pid_stat(5): behind the name, the 12th and 13th fields are utime and stime.
+	// proc_pid_stat(5): the 12th and 13th fields after the name are utime and stime.
 	rest := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	for _, f := range rest[11:13] {
 		n, err := strconv.Atoi(f)
@@ -120,7 +120,7 @@ func (d *daemon) usage() (u usage) {
 	return u
 }
 
-// field returns a number of a status file. A thread that has ended counts as nothing.
+// field returns a number from a status file. It returns 0 if the thread has exited.
 func field(t *testing.T, path, name string) int {
 	t.Helper()
 	b, err := os.ReadFile(path)

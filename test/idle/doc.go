@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package idle measures what a tunnel costs that nobody uses: how often the daemon wakes up, and how much memory a peer
-// takes. What must not grow is asserted with a generous margin; the figures in docs/idle.md are those of
+// Package idle measures the cost of an idle tunnel: how often the daemon wakes up, and how much memory a peer takes. The tests
+// assert limits with a generous margin. The figures in docs/idle.md are the output of
 //
 //	go test -count=1 -v ./test/idle -measure 60s
 //
-// It needs root and /dev/net/tun for the daemon. ROPEWALK_BIN is the binary to measure; it is built from cmd/ropewalk when
-// empty.
+// The daemon needs root and /dev/net/tun. ROPEWALK_BIN is the binary to measure. If it is empty, the tests build cmd/ropewalk.
 package idle

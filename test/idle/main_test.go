@@ -11,13 +11,13 @@ import (
 	"github.com/ropewalk/ropewalk/test/program"
 )
 
-var measure = flag.Duration("measure", time.Second, "how long to count a daemon's wakeups; from 30s on it is left to settle first")
+var measure = flag.Duration("measure", time.Second, "how long to count a daemon's wakeups; with 30s or more the test first waits until its sessions are idle")
 
-// settleFor is how long what a handshake has begun goes on: the last is a keepalive after ten seconds, and a look whether
-// data was answered after fifteen.
+// settleFor is longer than the timers that a handshake starts: the passive keepalive after 10 s, and the check for an answer
+// after 15 s.
 const settleFor = 20 * time.Second
 
-// settle waits until a new session has come to rest, if there is time to measure that.
+// settle waits until new sessions are idle. Short measurements do not wait.
 func settle() {
 	if *measure >= 30*time.Second {
 		time.Sleep(settleFor)
@@ -35,12 +35,12 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// eventually waits until cond holds.
+// eventually waits until cond returns true.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain until %s", what)
+			t.Fatalf("timed out waiting until %s", what)
 		}
 	}
 }

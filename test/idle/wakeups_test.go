@@ -17,21 +17,21 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netlab"
 )
 
-// scene is a daemon that carries nothing.
-type scene struct {
+// scenario is a daemon that carries no traffic.
+type scenario struct {
 	name            string
 	lanes           int
 	peers, sessions int
-	keepalive       uint16 // of each peer, in seconds
-	moved           bool   // the interface is in another namespace than the daemon
+	keepalive       uint16 // persistent keepalive of each peer, in seconds
+	moved           bool   // the interface is in another network namespace than the daemon
 }
 
-var scenes = []scene{
+var scenarios = []scenario{
 	{name: "no peers", lanes: 2},
 	{name: "no peers", lanes: 8},
 	{name: "no peers", lanes: 32},
 	{name: "interface moved away", lanes: 2, moved: true},
-	{name: "a session", lanes: 2, peers: 1, sessions: 1},
+	{name: "1 session", lanes: 2, peers: 1, sessions: 1},
 	{name: "1,000 peers", lanes: 2, peers: 1000},
 	{name: "100 sessions", lanes: 2, peers: 100, sessions: 100},
 	{name: "100 sessions, keepalive 25", lanes: 2, peers: 100, sessions: 100, keepalive: 25},
@@ -39,8 +39,8 @@ var scenes = []scene{
 	{name: "10,000 peers", lanes: 2, peers: 10000},
 }
 
-// TestWakeups runs all scenes at once: they hardly need the machine.
-func TestWakeups(t *testing.T) {
+// TestIdleDaemonRarelyWakesUp measures all scenarios at once, because idle daemons need little CPU time.
+func TestIdleDaemonRarelyWakesUp(t *testing.T) {
 	lab, err := netlab.New("idle")
 	if errors.Is(err, netlab.ErrPrivileges) {
 		t.Skip(err)
@@ -48,8 +48,8 @@ func TestWakeups(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { must(t, lab.Close()) })
 	var daemons []*daemon
-	for _, s := range scenes {
-		daemons = append(daemons, s.set(t, lab))
+	for _, s := range scenarios {
+		daemons = append(daemons, s.start(t, lab))
 	}
 	settle()
 	var before []usage
@@ -59,38 +59,38 @@ func TestWakeups(t *testing.T) {
 	start := time.Now()
 	time.Sleep(*measure)
 	w := tabwriter.NewWriter(t.Output(), 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "scene\tlanes\twakeups/s\tCPU ms/min\tRSS MiB\tnot binary\tthreads\t")
+	fmt.Fprintln(w, "scenario\tlanes\twakeups/s\tCPU ms/min\tRSS MiB\tnot binary\tthreads\t")
 	for i, d := range daemons {
 		u, passed := d.usage(), time.Since(start)
-		fmt.Fprintf(w, "%s\t%d\t%.2f\t%.0f\t%.1f\t%.1f\t%d\t\n", scenes[i].name, scenes[i].lanes,
+		fmt.Fprintf(w, "%s\t%d\t%.2f\t%.0f\t%.1f\t%.1f\t%d\t\n", scenarios[i].name, scenarios[i].lanes,
 			float64(u.switches-before[i].switches)/passed.Seconds(), float64(u.ticks-before[i].ticks)*10/passed.Minutes(),
 			float64(u.rss)/1024, float64(u.anon)/1024, u.threads)
 	}
 	must(t, w.Flush())
 	for i, d := range daemons {
-		if scenes[i].peers == 0 {
-			d.wantRest(scenes[i].name)
+		if scenarios[i].peers == 0 {
+			d.wantIdle(scenarios[i].name)
 		}
 	}
 }
 
-// maxWakeups is how often, per second, a daemon without peers may wake up. One that looked at its interface once per second
-// took 14.
+// maxWakeups is the limit of wakeups per second of a daemon without peers. A daemon that polled its interface once per second
+// had 14.
 const maxWakeups = 5
 
-// wantRest proves that there is a second in which a daemon hardly does anything: what polls has none, however busy the
-// machine, and what the runtime does now and then is soon over.
-func (d *daemon) wantRest(name string) {
+// wantIdle waits for one second with at most maxWakeups wakeups. A daemon that polls never has such a second, while the Go
+// runtime's occasional work soon ends.
+func (d *daemon) wantIdle(name string) {
 	d.t.Helper()
-	eventually(d.t, fmt.Sprintf("a daemon rests: %s", name), func() bool {
+	eventually(d.t, fmt.Sprintf("the daemon is idle: %s", name), func() bool {
 		before := d.usage()
 		time.Sleep(time.Second)
 		return d.usage().switches-before.switches <= maxWakeups
 	})
 }
 
-// set brings a daemon to where it can be left alone.
-func (s *scene) set(t *testing.T, lab *netlab.Lab) *daemon {
+// start starts a daemon and brings it into the scenario's state.
+func (s *scenario) start(t *testing.T, lab *netlab.Lab) *daemon {
 	t.Helper()
 	d := startDaemon(t, lab, s.lanes)
 	if s.moved {
@@ -99,7 +99,7 @@ func (s *scene) set(t *testing.T, lab *netlab.Lab) *daemon {
 	if s.peers == 0 {
 		return d
 	}
-	c := newCrowd(t, s.peers, d.public, func() (conn *net.UDPConn, err error) {
+	c := newPeerSet(t, s.peers, d.public, func() (conn *net.UDPConn, err error) {
 		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), d.port)
 		err = d.host.Do(func() error {
 			conn, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(at))
@@ -111,7 +111,7 @@ func (s *scene) set(t *testing.T, lab *netlab.Lab) *daemon {
 	d.apply(peers)
 	if s.sessions > 0 {
 		c.connect(t)
-		eventually(t, "all have a session", func() bool { return connected(d.status(), s.sessions) })
+		eventually(t, "all peers have a session", func() bool { return connected(d.status(), s.sessions) })
 	}
 	if s.keepalive > 0 {
 		for i := range peers.Peers {
@@ -122,7 +122,7 @@ func (s *scene) set(t *testing.T, lab *netlab.Lab) *daemon {
 	return d
 }
 
-// move puts the interface into another new namespace, where it is up.
+// move moves the interface to another network namespace and sets it up there.
 func (d *daemon) move(lab *netlab.Lab) {
 	d.t.Helper()
 	far, err := lab.Host("far")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package program finds or builds the programs that tests run.
+// Package program locates or builds the programs that tests run.
 package program
 
 import (
@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// Program is found or built once for all tests of a package, which TestMain runs by Main. Env names a variable that may
-// hold its path; without, the go command builds Package.
+// Program is a program under test. The first call of Need locates or builds it for all tests of a package, whose TestMain must
+// call Main. The environment variable Env may contain its path. If it is empty, the go command builds Package.
 type Program struct {
 	Env, Package string
 
@@ -24,13 +24,12 @@ type Program struct {
 	err  error
 }
 
-// Ropewalk returns the program of this module.
+// Ropewalk returns the ropewalk program of this module.
 func Ropewalk() *Program {
 	return &Program{Env: "ROPEWALK_BIN", Package: "github.com/ropewalk/ropewalk/cmd/ropewalk"}
 }
 
-// Main runs the tests of a package that needs these programs, and removes what was built for it afterwards. It returns
-// the code to exit with.
+// Main runs the tests of a package that needs programs and removes the built ones afterwards. It returns the exit code.
 func Main(m *testing.M, programs ...*Program) int {
 	dir, err := os.MkdirTemp("", "ropewalk-test-")
 	if err != nil {
@@ -44,7 +43,7 @@ func Main(m *testing.M, programs ...*Program) int {
 	return m.Run()
 }
 
-// Need returns the program's path. The test is skipped where it can neither be found nor built.
+// Need returns the program's path. It skips the test if Env is empty and there is no go command.
 func (p *Program) Need(t testing.TB) string {
 	t.Helper()
 	p.once.Do(p.find)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command racecanary races on purpose: `make test-race` runs it to prove that the race detector is on.
+// Command racecanary has a deliberate data race. `make test-race` runs it to prove that the race detector is on.
 package main
 
 import "sync"

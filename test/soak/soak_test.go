@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package soak carries traffic between two devices for as long as it is told to (-soak, make soak), with a new session
-// several times a second: nothing may be lost, nothing reordered, and the heap must stay as it is.
+// Package soak carries traffic between two devices for the duration of -soak (make soak), with a new session several times a
+// second. No packet may be lost or reordered, and the heap must not grow.
 //
-// The devices run in a synctest bubble: whenever all that was sent has arrived, their clock jumps to where the session
-// is due to be replaced, which then happens under the traffic that follows. So all timers of the protocol are at work.
+// The devices run in a synctest bubble. When all packets have arrived, the bubble's clock jumps to the time of the next rekey,
+// which then happens under the following traffic. All timers of the protocol therefore run.
 //
-// With -underlay xdp the tunnel is a real one over AF_XDP, between two network namespaces: then every frame must be back in the
-// end, and none ever have had two owners.
+// With -underlay xdp the tunnel is a real one over AF_XDP between two network namespaces. At the end every UMEM frame must be
+// returned, and no frame may ever have had two owners.
 package soak
 
 import (
@@ -23,22 +23,22 @@ import (
 )
 
 var (
-	duration = flag.Duration("soak", 3*time.Second, "how long to carry traffic")
-	way      = flag.String("underlay", "", "memory: in memory alone; xdp: over AF_XDP alone; both if empty")
+	duration     = flag.Duration("soak", 3*time.Second, "how long to carry traffic")
+	underlayMode = flag.String("underlay", "", "memory: only the in-memory tunnel; xdp: only the tunnel over AF_XDP; empty: both")
 )
 
-// What the heap may grow by while it is flat: the in-memory edges keep their buffers, which grow until each has held the
-// largest train. A leak per packet or per session exceeds this soon, most of all in objects.
+// Limits of heap growth. The in-memory TUN device and underlay keep their buffers, which grow until each has held the largest
+// train. A leak per packet or per session soon exceeds these limits, first in objects.
 const (
 	slackBytes   = 32 << 20
 	slackObjects = 2000
 )
 
 func TestNothingIsLostReorderedOrLeaked(t *testing.T) {
-	if *way != "" && *way != "memory" {
-		t.Skipf("-underlay %s", *way)
+	if *underlayMode != "" && *underlayMode != "memory" {
+		t.Skipf("-underlay %s", *underlayMode)
 	}
-	var settled, over atomic.Bool // by the wall clock, which the bubble does not see
+	var settled, over atomic.Bool // set by the wall clock, because the bubble has its own
 	defer time.AfterFunc(*duration/4, func() { settled.Store(true) }).Stop()
 	defer time.AfterFunc(*duration, func() { over.Store(true) }).Stop()
 	synctest.Test(t, func(t *testing.T) { soak(t, &settled, &over) })
@@ -55,7 +55,7 @@ func soak(t *testing.T, settled, over *atomic.Bool) {
 		time.Sleep(121 * time.Second)
 		before := a.PeerStatus(b).LastHandshake
 		load.Run(300)
-		a.Await("there is a new session", func() bool { return a.PeerStatus(b).LastHandshake.After(before) })
+		a.Await("a new session", func() bool { return a.PeerStatus(b).LastHandshake.After(before) })
 		sessions++
 		if early == nil && settled.Load() {
 			early = heap()
@@ -76,15 +76,15 @@ func wantFlat(t *testing.T, early, late *runtime.MemStats) {
 	t.Logf("heap: %d KiB in %d objects, at the end %d KiB in %d",
 		early.HeapAlloc>>10, early.HeapObjects, late.HeapAlloc>>10, late.HeapObjects)
 	if late.HeapAlloc > early.HeapAlloc+slackBytes || late.HeapObjects > early.HeapObjects+slackObjects {
-		t.Error("the heap has grown")
+		t.Error("the heap grew beyond the limit")
 	}
 }
 
-// heap returns the state of the heap with all garbage collected.
+// heap returns the memory statistics after a garbage collection.
 func heap() *runtime.MemStats {
 	m := new(runtime.MemStats)
 	runtime.GC()
-	runtime.GC() // pools are emptied by the second
+	runtime.GC() // the second collection empties sync.Pool
 	runtime.ReadMemStats(m)
 	return m
 }

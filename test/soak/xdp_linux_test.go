@@ -33,33 +33,33 @@ import (
 const (
 	lanes      = 2
 	listenPort = 51820
-	// haste is how much faster the devices' clocks run: a session lasts three seconds instead of two minutes, and what comes with
-	// it has still half a minute of theirs to spare on a machine that is slow.
-	haste = 40
+	// clockSpeed is the factor by which the devices' clocks run faster. A session lasts three seconds instead of two minutes, and a
+	// slow machine still has most of a second (half a minute of device time) for a handshake.
+	clockSpeed = 40
 	// rekeyAfter is WireGuard's REKEY_AFTER_TIME.
 	rekeyAfter = 120 * time.Second
-	// shortest is enough for a new session, though a handshake or two be lost.
-	shortest = 10 * time.Second
-	patience = 30 * time.Second
+	// minDuration is enough for a new session even if one or two handshakes are lost.
+	minDuration = 10 * time.Second
+	patience    = 30 * time.Second
 )
 
-// end is one of two hosts with a cable between them, and the tunnel's device in it.
+// end is one of two hosts with a cable between them, and the WireGuard device in it.
 type end struct {
 	host         *netlab.Host
-	name         string // of the cable's end
+	name         string // of the cable's network device
 	outer, inner netip.Prefix
 	key          noise.PrivateKey
 	dev          *device.Device
 	port         atomic.Pointer[auto.Port]
 }
 
-// express is a tunnel whose data goes by AF_XDP.
-type express struct {
+// xdpTunnel is a tunnel between two hosts that carries data over AF_XDP.
+type xdpTunnel struct {
 	*testing.T
 	ends [2]*end
 }
 
-func newExpress(t *testing.T) *express {
+func newXDPTunnel(t *testing.T) *xdpTunnel {
 	t.Helper()
 	lab, err := netlab.New("soak")
 	if errors.Is(err, netlab.ErrPrivileges) {
@@ -67,7 +67,7 @@ func newExpress(t *testing.T) *express {
 	}
 	must(t, err)
 	t.Cleanup(func() { must(t, lab.Close()) })
-	x := &express{T: t}
+	x := &xdpTunnel{T: t}
 	for i := range x.ends {
 		e := &end{
 			outer: netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 24),
@@ -93,8 +93,8 @@ func newExpress(t *testing.T) *express {
 	return x
 }
 
-// start brings up one end's device, with the other end as its peer.
-func (x *express) start(e, peer *end) {
+// start starts one end's device with the other end as its peer.
+func (x *xdpTunnel) start(e, peer *end) {
 	x.Helper()
 	var inside tun.Device
 	must(x.T, e.host.Do(func() (err error) {
@@ -104,7 +104,7 @@ func (x *express) start(e, peer *end) {
 	began := time.Now()
 	e.dev = device.New(device.Config{
 		TUN: inside, Log: slog.New(slog.DiscardHandler),
-		Clock:    engine.Clock(func() int64 { return haste * int64(time.Since(began)) }),
+		Clock:    engine.Clock(func() int64 { return clockSpeed * int64(time.Since(began)) }),
 		OpenPort: func(o device.PortOptions) (underlay.Port, error) { return e.open(o) },
 	})
 	x.Cleanup(e.dev.Close)
@@ -121,7 +121,7 @@ func (x *express) start(e, peer *end) {
 	must(x.T, e.host.SetUp("rw0", 0, e.inner))
 }
 
-// open is called by a goroutine of the device.
+// open opens the underlay in the host's namespace. A goroutine of the device calls it.
 func (e *end) open(o device.PortOptions) (underlay.Port, error) {
 	var p *auto.Port
 	err := e.host.Do(func() error {
@@ -142,34 +142,34 @@ func (e *end) open(o device.PortOptions) (underlay.Port, error) {
 	return p, nil
 }
 
-// handshake is when the present session began.
+// handshake returns the time of the last handshake.
 func (e *end) handshake() time.Time { return e.dev.Status().Peers[0].LastHandshake }
 
-func (x *express) await(what string, done func() bool) {
+func (x *xdpTunnel) await(what string, done func() bool) {
 	x.Helper()
 	for late := time.Now().Add(patience); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(late) {
-			x.Fatalf("%s: not within %v: %+v, %+v", what, patience, x.status(0), x.status(1))
+			x.Fatalf("timed out after %v waiting for %s: %+v, %+v", patience, what, x.status(0), x.status(1))
 		}
 	}
 }
 
-func (x *express) status(i int) (s xdp.Status) {
+func (x *xdpTunnel) status(i int) (s xdp.Status) {
 	if p := x.ends[i].port.Load(); p != nil {
 		s = p.Status()
 	}
 	return s
 }
 
-// settle waits until both ends send and receive by AF_XDP.
-func (x *express) settle() {
+// waitForXDP waits until both ends send and receive over AF_XDP.
+func (x *xdpTunnel) waitForXDP() {
 	x.Helper()
-	x.await("both ends go by AF_XDP", func() bool {
-		return x.talk() && x.carries(0) && x.carries(1)
+	x.await("both ends to use AF_XDP", func() bool {
+		return x.exchange() && x.usesXDP(0) && x.usesXDP(1)
 	})
 }
 
-func (x *express) carries(i int) bool {
+func (x *xdpTunnel) usesXDP(i int) bool {
 	var sum xdp.LaneStatus
 	s := x.status(i)
 	for _, l := range s.Lanes {
@@ -179,8 +179,8 @@ func (x *express) carries(i int) bool {
 	return s.Ready() == lanes && sum.Sent > 0 && sum.Received > 0
 }
 
-// talk sends some bytes from each end to the other, and reports whether they came.
-func (x *express) talk() bool {
+// exchange sends one byte over TCP in each direction and reports whether both arrived.
+func (x *xdpTunnel) exchange() bool {
 	from, to, err := x.dial(0, time.Second)
 	if err != nil {
 		return false
@@ -196,8 +196,8 @@ func (x *express) talk() bool {
 	return err == nil
 }
 
-// dial connects an end to the other by TCP, inside the tunnel.
-func (x *express) dial(i int, limit time.Duration) (from, to net.Conn, err error) {
+// dial opens a TCP connection from end i to the other end through the tunnel.
+func (x *xdpTunnel) dial(i int, limit time.Duration) (from, to net.Conn, err error) {
 	a, b := x.ends[i], x.ends[1-i]
 	var ln *net.TCPListener
 	err = b.host.Do(func() (err error) {
@@ -224,12 +224,12 @@ func (x *express) dial(i int, limit time.Duration) (from, to net.Conn, err error
 	return from, to, nil
 }
 
-// stream sends numbers until over is closed, and then checks that all came.
+// stream sends consecutive numbers until over is closed and checks that all arrive in order.
 func stream(from, to net.Conn, over <-chan struct{}) (n uint64, err error) {
 	sent := make(chan error, 1)
-	go func() { sent <- count(from, over) }()
-	if n, err = check(to); err != nil {
-		_ = from.Close() // nobody reads any more, and the sender would wait for that
+	go func() { sent <- writeNumbers(from, over) }()
+	if n, err = checkNumbers(to); err != nil {
+		_ = from.Close() // without a reader the sender would block forever
 		<-sent
 		return n, err
 	}
@@ -238,8 +238,8 @@ func stream(from, to net.Conn, over <-chan struct{}) (n uint64, err error) {
 
 const chunk = 64 << 10
 
-// count writes the numbers from 0 on.
-func count(to net.Conn, over <-chan struct{}) error {
+// writeNumbers writes consecutive numbers from 0 until over is closed.
+func writeNumbers(to net.Conn, over <-chan struct{}) error {
 	b := make([]byte, chunk)
 	for next := uint64(0); ; {
 		select {
@@ -257,14 +257,14 @@ func count(to net.Conn, over <-chan struct{}) error {
 	}
 }
 
-// check reads the numbers from 0 on, and returns how many there were.
-func check(from net.Conn) (next uint64, err error) {
+// checkNumbers reads consecutive numbers from 0 and returns how many it read.
+func checkNumbers(from net.Conn) (next uint64, err error) {
 	b := make([]byte, chunk)
 	for {
 		n, err := io.ReadFull(from, b)
 		for i := 0; i+8 <= n; i += 8 {
 			if got := binary.LittleEndian.Uint64(b[i:]); got != next {
-				return next, fmt.Errorf("the number %d in the place of %d", got, next)
+				return next, fmt.Errorf("read number %d, want %d", got, next)
 			}
 			next++
 		}
@@ -277,10 +277,10 @@ func check(from net.Conn) (next uint64, err error) {
 	}
 }
 
-// garbled changes the first byte of all that is read.
-type garbled struct{ net.Conn }
+// corruptingConn changes the first byte of each read.
+type corruptingConn struct{ net.Conn }
 
-func (g garbled) Read(b []byte) (int, error) {
+func (g corruptingConn) Read(b []byte) (int, error) {
 	n, err := g.Conn.Read(b)
 	if n > 0 {
 		b[0] ^= 1
@@ -288,8 +288,8 @@ func (g garbled) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// TestAStreamEndsAtAWrongNumber, though its sender waits for room that a reader would make.
-func TestAStreamEndsAtAWrongNumber(t *testing.T) {
+// TestStreamFailsOnCorruptData checks that stream returns although its sender is blocked on a full socket buffer.
+func TestStreamFailsOnCorruptData(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer ln.Close()
@@ -300,32 +300,33 @@ func TestAStreamEndsAtAWrongNumber(t *testing.T) {
 	defer to.Close()
 	ended := make(chan error, 1)
 	go func() {
-		_, err := stream(from, garbled{to}, make(chan struct{}))
+		_, err := stream(from, corruptingConn{to}, make(chan struct{}))
 		ended <- err
 	}()
 	select {
 	case err := <-ended:
 		if err == nil {
-			t.Error("no number was wrong")
+			t.Error("the corrupt number was not detected")
 		}
 	case <-time.After(patience):
-		t.Fatal("it goes on")
+		t.Fatal("the stream did not end")
 	}
 }
 
-// TestTheFrameLedgerBalances has TCP go both ways over AF_XDP, one session after the other, and every frame come back.
-func TestTheFrameLedgerBalances(t *testing.T) {
-	if *way != "" && *way != "xdp" {
-		t.Skipf("-underlay %s", *way)
+// TestAllXDPFramesAreReturned runs TCP streams in both directions over AF_XDP through many sessions. At the end every UMEM frame must
+// be returned to its pool.
+func TestAllXDPFramesAreReturned(t *testing.T) {
+	if *underlayMode != "" && *underlayMode != "xdp" {
+		t.Skipf("-underlay %s", *underlayMode)
 	}
 	requireXDP(t)
-	x := newExpress(t)
-	x.settle()
+	x := newXDPTunnel(t)
+	x.waitForXDP()
 	over := make(chan struct{})
 	var streams sync.WaitGroup
-	var words atomic.Uint64
+	var numbers atomic.Uint64
 	var ends [4][2]net.Conn
-	for i := range ends { // all before the first stream, which nothing would end if one failed
+	for i := range ends { // all connections first: a failed dial would leave the started streams running
 		from, to, err := x.dial(i%2, patience)
 		must(t, err)
 		ends[i] = [2]net.Conn{from, to}
@@ -335,29 +336,29 @@ func TestTheFrameLedgerBalances(t *testing.T) {
 			defer c[0].Close()
 			defer c[1].Close()
 			n, err := stream(c[0], c[1], over)
-			words.Add(n)
+			numbers.Add(n)
 			if err != nil {
 				t.Errorf("stream %d: %v", i, err)
 			}
 		})
 	}
-	long := max(*duration, shortest)
-	sessions := x.sessions(long)
+	length := max(*duration, minDuration)
+	sessions := x.sessions(length)
 	close(over)
 	for _, c := range ends {
 		late := time.Now().Add(patience)
-		_ = errors.Join(c[0].SetDeadline(late), c[1].SetDeadline(late)) // those of a stream that failed are closed
+		_ = errors.Join(c[0].SetDeadline(late), c[1].SetDeadline(late)) // a failed stream's connections are closed already
 	}
 	streams.Wait()
-	t.Logf("%d MiB, %d new sessions", words.Load()*8>>20, sessions)
-	if least := max(int(long*haste/rekeyAfter/2), 1); sessions < least {
-		t.Errorf("%d new sessions, want %d or more", sessions, least)
+	t.Logf("%d MiB, %d new sessions", numbers.Load()*8>>20, sessions)
+	if least := max(int(length*clockSpeed/rekeyAfter/2), 1); sessions < least {
+		t.Errorf("%d new sessions, want at least %d", sessions, least)
 	}
-	x.wantBalance()
+	x.wantAllFramesReturned()
 }
 
-// sessions lets the time pass, and returns how many new ones there were.
-func (x *express) sessions(d time.Duration) (n int) {
+// sessions waits for d and returns the number of new sessions. It returns early if the test has failed.
+func (x *xdpTunnel) sessions(d time.Duration) (n int) {
 	x.Helper()
 	last := x.ends[0].handshake()
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
@@ -371,11 +372,11 @@ func (x *express) sessions(d time.Duration) (n int) {
 	return n
 }
 
-// wantBalance asserts that every frame is back, that none was ever in two places, and that AF_XDP was never lost.
-func (x *express) wantBalance() {
+// wantAllFramesReturned asserts that every frame is returned, that no frame ever had two owners, and that AF_XDP was always in use.
+func (x *xdpTunnel) wantAllFramesReturned() {
 	x.Helper()
 	for i, e := range x.ends {
-		x.await("the frames are back", func() bool {
+		x.await("all frames to be returned", func() bool {
 			s := x.status(i)
 			for j := range s.Lanes {
 				if !s.Lanes[j].Frames.Idle() {
@@ -389,11 +390,11 @@ func (x *express) wantBalance() {
 			l := &s.Lanes[j]
 			x.Logf("end %d, lane %d: %+v", i, j, *l)
 			if !l.Balanced() || l.Err != nil || l.Fallbacks != 0 || l.Malformed != 0 {
-				x.Errorf("end %d, lane %d is out of balance", i, j)
+				x.Errorf("end %d, lane %d lost or duplicated frames, or left AF_XDP", i, j)
 			}
 		}
 		if way := e.port.Load().Report().Way; way != config.UnderlayXDP {
-			x.Errorf("end %d goes by %s", i, way)
+			x.Errorf("end %d uses the underlay %s, want %s", i, way, config.UnderlayXDP)
 		}
 	}
 }

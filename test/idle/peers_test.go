@@ -20,20 +20,20 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/wire"
 )
 
-// crowd is many peers behind one socket. They handshake, and are silent from then on.
-type crowd struct {
+// peerSet is many peers behind one socket. They complete a handshake and then send nothing.
+type peerSet struct {
 	conn   *net.UDPConn
 	device noise.PublicKey
 	keys   []noise.PrivateKey
 }
 
-// newCrowd returns n peers of a device that listens at to. conn is theirs to use, and closed when the test ends.
-func newCrowd(t testing.TB, n int, device noise.PublicKey, dial func() (*net.UDPConn, error)) *crowd {
+// newPeerSet returns n peers of a device. They use the connection that dial returns, which is closed when the test ends.
+func newPeerSet(t testing.TB, n int, device noise.PublicKey, dial func() (*net.UDPConn, error)) *peerSet {
 	t.Helper()
 	conn, err := dial()
 	must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	c := &crowd{conn: conn, device: device}
+	c := &peerSet{conn: conn, device: device}
 	for range n {
 		key, err := noise.NewPrivateKey(rand.Reader)
 		must(t, err)
@@ -42,8 +42,8 @@ func newCrowd(t testing.TB, n int, device noise.PublicKey, dial func() (*net.UDP
 	return c
 }
 
-// config returns what lets the crowd in: each with an endpoint, one IPv4 and one IPv6 address.
-func (c *crowd) config() config.Device {
+// config returns the device configuration with all peers. Each has an endpoint, one IPv4 and one IPv6 address.
+func (c *peerSet) config() config.Device {
 	at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(c.conn.LocalAddr().(*net.UDPAddr).Port))
 	var d config.Device
 	for i := range c.keys {
@@ -64,11 +64,11 @@ func inner(i int) (v4, v6 netip.Addr) {
 	return netip.AddrFrom4(a), netip.AddrFrom16(b)
 }
 
-// window is how many handshakes are under way at once: fewer than make the device ask for cookies.
+// window is the number of concurrent handshakes. It is too low for the device to reply with cookies.
 const window = 64
 
 // connect gives each peer a session with the device.
-func (c *crowd) connect(t testing.TB) {
+func (c *peerSet) connect(t testing.TB) {
 	t.Helper()
 	must(t, c.conn.SetReadBuffer(1<<20))
 	for first := 0; first < len(c.keys); first += window {
@@ -76,8 +76,8 @@ func (c *crowd) connect(t testing.TB) {
 	}
 }
 
-// handshakes initiates again when a datagram gets lost.
-func (c *crowd) handshakes(first, end int) error {
+// handshakes completes the handshakes of the peers from first to end. It sends an initiation again if a datagram is lost.
+func (c *peerSet) handshakes(first, end int) error {
 	waiting := map[uint32]*noise.Initiator{}
 	for i := first; i < end; i++ {
 		remote, err := c.remote(i)
@@ -92,17 +92,17 @@ func (c *crowd) handshakes(first, end int) error {
 				return err
 			}
 		}
-		if err := c.answer(waiting); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		if err := c.receive(waiting); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return err
 		}
 		if len(waiting) == 0 {
 			return nil
 		}
 	}
-	return errors.New("the device does not answer")
+	return errors.New("no response from the device")
 }
 
-func (c *crowd) remote(i int) (*noise.Remote, error) {
+func (c *peerSet) remote(i int) (*noise.Remote, error) {
 	id, err := noise.NewIdentity(c.keys[i])
 	if err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func (c *crowd) remote(i int) (*noise.Remote, error) {
 	return noise.NewRemote(id, c.device)
 }
 
-func (c *crowd) initiate(i *noise.Initiator, n uint32) error {
+func (c *peerSet) initiate(i *noise.Initiator, n uint32) error {
 	var msg wire.Initiation
 	var at noise.Timestamp
 	binary.BigEndian.PutUint64(at[:], 1<<62+uint64(time.Now().UnixNano()))
@@ -128,8 +128,8 @@ func (c *crowd) initiate(i *noise.Initiator, n uint32) error {
 	return err
 }
 
-// answer completes those handshakes whose response comes within some seconds.
-func (c *crowd) answer(waiting map[uint32]*noise.Initiator) error {
+// receive completes the handshakes whose response arrives within 5 s and removes them from waiting.
+func (c *peerSet) receive(waiting map[uint32]*noise.Initiator) error {
 	if err := c.conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (c *crowd) answer(waiting map[uint32]*noise.Initiator) error {
 	for len(waiting) > 0 {
 		n, err := c.conn.Read(buf[:])
 		if err != nil {
-			return fmt.Errorf("awaiting a response: %w", err)
+			return fmt.Errorf("waiting for a handshake response: %w", err)
 		}
 		msg, reason := wire.AsResponse(buf[:n])
 		if reason != drop.None || waiting[msg.Receiver()] == nil {
@@ -156,8 +156,8 @@ func (c *crowd) answer(waiting map[uint32]*noise.Initiator) error {
 	return nil
 }
 
-// confirm sends a keepalive, with which the device's session is complete.
-func (c *crowd) confirm(keys *noise.Keys) error {
+// confirm sends a keepalive, which confirms the session to the device.
+func (c *peerSet) confirm(keys *noise.Keys) error {
 	pair, err := session.NewKeypair(keys, 0)
 	if err != nil {
 		return err
@@ -169,7 +169,7 @@ func (c *crowd) confirm(keys *noise.Keys) error {
 	return err
 }
 
-// connected tells whether that many peers of a device have a session.
+// connected reports whether at least n peers of a device have a session.
 func connected(s config.Status, n int) bool {
 	for i := range s.Peers {
 		if !s.Peers[i].LastHandshake.IsZero() {
