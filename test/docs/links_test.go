@@ -15,7 +15,7 @@ import (
 	"github.com/ropewalk/ropewalk/test/docs/page"
 )
 
-func TestLinksLeadSomewhere(t *testing.T) {
+func TestLinkTargetsExist(t *testing.T) {
 	byPath := map[string]*page.Page{}
 	for _, p := range pages(t) {
 		byPath[p.Path] = p
@@ -33,33 +33,33 @@ func TestLinksLeadSomewhere(t *testing.T) {
 				to = path.Join(path.Dir(p.Path), target)
 			}
 			if _, err := os.Stat(filepath.Join(root, to)); err != nil {
-				t.Errorf("%s:%d: %s is not there", p.Path, l.Line, l.Text)
+				t.Errorf("%s:%d: %s does not exist", p.Path, l.Line, l.Text)
 			} else if fragment != "" && (byPath[to] == nil || !slices.Contains(byPath[to].Anchors, fragment)) {
-				t.Errorf("%s:%d: %s has no #%s", p.Path, l.Line, to, fragment)
+				t.Errorf("%s:%d: %s has no anchor #%s", p.Path, l.Line, to, fragment)
 			}
 		}
 	}
 	if links < 40 {
-		t.Errorf("only %d links were found", links)
+		t.Errorf("found only %d links: does the search still work?", links)
 	}
 }
 
-func TestIndexLeadsToEveryPage(t *testing.T) {
+func TestIndexLinksEveryPage(t *testing.T) {
 	all := pages(t)
 	i := slices.IndexFunc(all, func(p *page.Page) bool { return p.Path == "docs/README.md" })
 	if i < 0 {
-		t.Fatal("docs/README.md is not there")
+		t.Fatal("docs/README.md does not exist")
 	}
 	for _, p := range all {
 		name, ok := strings.CutPrefix(p.Path, "docs/")
 		if ok && name != "README.md" && !slices.ContainsFunc(all[i].Links, func(l page.Span) bool { return l.Text == name }) {
-			t.Errorf("docs/README.md does not lead to %s", name)
+			t.Errorf("docs/README.md has no link to %s", name)
 		}
 	}
 }
 
-// TestPathsThatAreNamedExist looks at what is set as code and begins with a directory of the repository.
-func TestPathsThatAreNamedExist(t *testing.T) {
+// TestNamedPathsExist checks code spans and words of commands that begin with a directory of the repository.
+func TestNamedPathsExist(t *testing.T) {
 	named, found := regexp.MustCompile(`^(\./)?(bpf|cmd|deploy|docs|pkg|test)/[A-Za-z0-9_./@-]+$`), 0
 	for _, p := range pages(t) {
 		if p.Path == "CHANGELOG.md" {
@@ -80,12 +80,12 @@ func TestPathsThatAreNamedExist(t *testing.T) {
 			}
 			found++
 			if _, err := os.Stat(filepath.Join(root, name)); err != nil {
-				t.Errorf("%s:%d: %s is not there", p.Path, s.Line, s.Text)
+				t.Errorf("%s:%d: %s does not exist", p.Path, s.Line, s.Text)
 			}
 		}
 	}
 	if found < 25 {
-		t.Errorf("only %d were found", found)
+		t.Errorf("found only %d paths: does the search still work?", found)
 	}
 }
 

@@ -17,7 +17,7 @@ var (
 	wireguardGo = &program.Program{Env: "WIREGUARD_GO_BIN", Package: "golang.zx2c4.com/wireguard"}
 )
 
-// root is the repository's.
+// root is the root directory of the repository.
 var root = page.Root(2)
 
 func pages(t *testing.T) []*page.Page {

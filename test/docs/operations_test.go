@@ -13,8 +13,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/drop"
 )
 
-// TestOperationsExplainsEveryDropReason: a row for each, in their order, with the words of the one list, what to look at and what
-// mends it.
+// TestOperationsExplainsEveryDropReason checks the table of drop reasons: one row for each in the order of the constants, with its help
+// text, a diagnosis and a fix.
 func TestOperationsExplainsEveryDropReason(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
 	if err != nil {
@@ -29,6 +29,6 @@ func TestOperationsExplainsEveryDropReason(t *testing.T) {
 		want = append(want, [2]string{r.String(), r.Help()})
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the table of reasons in docs/operations.md:\n%s", diff)
+		t.Errorf("the table of drop reasons in docs/operations.md (-want +got):\n%s", diff)
 	}
 }

@@ -9,44 +9,44 @@ import (
 	"github.com/ropewalk/ropewalk/test/docs/page"
 )
 
-// exception is how blocks are run that have no comment of their own.
+// exception is the marker of blocks that have no comment.
 type exception struct {
 	page   string
-	begins string // what the first line begins with; "" for all blocks of the page
+	begins string // prefix of the block's first line; "" for all blocks of the page
 	marker string
 }
 
 func exceptions() []exception {
 	return []exception{
-		{"docs/install.md", "", "not run: make test-package runs all of the page, in a systemd of its own"},
-		{"docs/quickstart.md", "ropewalk strip", "not run: make test-package does, in a systemd of its own"},
-		{"docs/quickstart.md", "systemctl", "not run: make test-package does, in a systemd of its own"},
+		{"docs/install.md", "", "not run: make test-package runs the whole page under a separate systemd"},
+		{"docs/quickstart.md", "ropewalk strip", "not run: make test-package runs it under a separate systemd"},
+		{"docs/quickstart.md", "systemctl", "not run: make test-package runs it under a separate systemd"},
 		{"docs/doctor.md", "ropewalk doctor ", "test: untidy findings"},
-		{"docs/spread.md", "ropewalk spread attach", "not run: needs an in-kernel WireGuard; test/spread does the same in virtual machines (make test-kernels)"},
-		{"docs/profiling.md", "go build", "not run: takes long where nothing is built yet, and the rooms have no Go"},
+		{"docs/spread.md", "ropewalk spread attach", "not run: needs in-kernel WireGuard; test/spread tests it in virtual machines (make test-kernels)"},
+		{"docs/profiling.md", "go build", "not run: takes long without a build cache, and the sandbox has no Go"},
 		{"docs/profiling.md", "for n in a b", "test: program"},
-		{"docs/profiling.md", "ip netns exec prof-b iperf3", "not run: needs perf, iperf3 and inferno, and a quarter of a minute"},
+		{"docs/profiling.md", "ip netns exec prof-b iperf3", "not run: needs perf, iperf3 and inferno, and takes 15 seconds"},
 		{"docs/profiling.md", "kill", "test: next"},
 		{"docs/profiling.md", "perf stat", "not run: needs perf, and tunnels with traffic"},
 	}
 }
 
-// run is a list of blocks that are run in one room.
+// run is a list of blocks that run in one sandbox.
 type run struct {
 	blocks   []page.Block
 	fixture  string
 	findings bool
 }
 
-// plan says of each block of shell what is done with it. notRun has reasons by the blocks' names.
+// plan decides for each shell block whether and how it runs. notRun maps block names to reasons.
 func plan(pages []*page.Page) (runs []run, notRun map[string]string, err error) {
 	notRun = map[string]string{}
 	for _, p := range pages {
-		open := false // the last run is of this page
+		open := false // the last run belongs to this page
 		for _, b := range p.Blocks {
 			if b.Lang != "sh" && b.Lang != "console" {
 				if strings.Contains(b.Marker, "run:") || strings.HasPrefix(b.Marker, "test:") {
-					return nil, nil, fmt.Errorf("%s is marked %q, and is no block of sh", b.Name(), b.Marker)
+					return nil, nil, fmt.Errorf("%s has the marker %q but is not a shell block", b.Name(), b.Marker)
 				}
 				continue
 			}
@@ -57,7 +57,7 @@ func plan(pages []*page.Page) (runs []run, notRun map[string]string, err error) 
 			case kind == "not run":
 				notRun[b.Name()] = text
 			case text == "next" && !open:
-				return nil, nil, fmt.Errorf("%s: no block goes before it", b.Name())
+				return nil, nil, fmt.Errorf("%s: marker next without a block before it", b.Name())
 			case text == "next":
 				runs[len(runs)-1].blocks = append(runs[len(runs)-1].blocks, b)
 			default:
@@ -70,7 +70,8 @@ func plan(pages []*page.Page) (runs []run, notRun map[string]string, err error) 
 	return runs, notRun, nil
 }
 
-// meaning returns what a block's marker, an exception or the rule says: "test" with a fixture, or "not run" with a reason.
+// meaning parses a block's marker, or else its exception, or else the default. kind is "test" with a fixture in text, or "not run"
+// with a reason.
 func meaning(b page.Block) (kind, text string, err error) {
 	marker := b.Marker
 	if marker == "" {
@@ -86,14 +87,14 @@ func meaning(b page.Block) (kind, text string, err error) {
 	kind, text, ok := strings.Cut(marker, ": ")
 	switch {
 	case !ok || kind != "test" && kind != "not run":
-		return "", "", fmt.Errorf("%s: %q says neither test nor not run", b.Name(), marker)
+		return "", "", fmt.Errorf("%s: the marker %q is neither test nor not run", b.Name(), marker)
 	case kind == "not run" && len(strings.Fields(text)) < 3:
-		return "", "", fmt.Errorf("%s: %q is no reason", b.Name(), text)
+		return "", "", fmt.Errorf("%s: the reason %q has fewer than three words", b.Name(), text)
 	}
 	return kind, text, nil
 }
 
-// script is what bash is given.
+// script returns the bash script of the run.
 func (r run) script(fixtures string) string {
 	var b strings.Builder
 	b.WriteString(fixtures)
@@ -115,8 +116,8 @@ func (r run) script(fixtures string) string {
 	return b.String()
 }
 
-// started returns the interface whose daemon a line starts in the background, or "": those who type do not go on before it is
-// there.
+// started returns the interface whose daemon a line starts in the background, or "". The script then waits for the daemon, as a
+// user at a terminal does.
 func started(line string) string {
 	call, ok := strings.CutSuffix(strings.TrimSpace(line), "&")
 	if !ok || !strings.HasPrefix(call, "ropewalk run ") {

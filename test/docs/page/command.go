@@ -11,10 +11,10 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// Commands returns the words of each command in a piece of shell, those in subshells and substitutions too. Lines that are no shell, such
-// as some of what a command prints, are passed over.
+// Commands returns the words of each command in a piece of shell, including commands in subshells and substitutions. It skips lines
+// that are not valid shell, such as the output of a command.
 func Commands(text string) (commands [][]string) {
-	read := 1 // lines
+	read := 1 // lines parsed so far
 	for stmt, err := range syntax.NewParser().StmtsSeq(strings.NewReader(text)) {
 		if err != nil {
 			return append(commands, Commands(below(text, read))...)
@@ -30,7 +30,7 @@ func Commands(text string) (commands [][]string) {
 	return commands
 }
 
-// below is what follows so many lines.
+// below returns text without its first lines.
 func below(text string, lines int) string {
 	for range lines {
 		_, text, _ = strings.Cut(text, "\n")
@@ -45,7 +45,7 @@ func words(text string, args []*syntax.Word) (words []string) {
 	return words
 }
 
-// unquoted is as the shell would have it, but that nothing in it is replaced.
+// unquoted removes quotes as the shell does, but expands nothing.
 func unquoted(text string, parts []syntax.WordPart) string {
 	var b strings.Builder
 	for _, part := range parts {
@@ -63,8 +63,7 @@ func unquoted(text string, parts []syntax.WordPart) string {
 	return b.String()
 }
 
-// Calls yields the calls of the program in blocks and in the middle of sentences: the line of the block or the span, and the
-// arguments.
+// Calls yields the calls of the program in blocks and code spans: the line of the block or span, and the arguments.
 func (p *Page) Calls(program string) iter.Seq2[int, []string] {
 	return func(yield func(int, []string) bool) {
 		pieces := slices.Clone(p.Spans)
@@ -81,8 +80,8 @@ func (p *Page) Calls(program string) iter.Seq2[int, []string] {
 	}
 }
 
-// Calls returns the arguments of each call of the program, whatever directory its name stands with and whatever calls it:
-// sudo, env, ip netns exec.
+// Calls returns the arguments of each call of the program. The program may have a path and may be called by sudo, exec, env or ip netns
+// exec.
 func Calls(text, program string) [][]string {
 	var calls [][]string
 	for _, words := range Commands(text) {
@@ -96,13 +95,13 @@ func Calls(text, program string) [][]string {
 	return calls
 }
 
-// leadsToProgram reports whether what follows the words is a program that they call.
+// leadsToProgram reports whether the word after words is the name of the called program.
 func leadsToProgram(words []string) bool {
 	if len(words) == 0 {
 		return true
 	}
 	switch words[0] {
-	case "sudo", "exec", "env", "$": // the last is a prompt
+	case "sudo", "exec", "env", "$": // "$" is a prompt
 		return true
 	case "ip":
 		return len(words) == 4 && words[1] == "netns" && words[2] == "exec"

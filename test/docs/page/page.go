@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package page reads what tests look at in a page of the documentation: its blocks of commands, headings and links.
+// Package page parses the parts of a documentation page that tests check: code blocks, code spans, headings and links.
 package page
 
 import (
@@ -13,42 +13,42 @@ import (
 	"unicode"
 )
 
-// Page is a page in Markdown.
+// Page is a Markdown page.
 type Page struct {
-	Path    string // below the repository's root, with slashes
+	Path    string // relative to the repository's root, with slashes
 	Blocks  []Block
 	Spans   []Span
-	Links   []Span   // their targets; images' too
-	Anchors []string // what #fragment may name, as GitHub makes them of headings
+	Links   []Span   // targets of links and images
+	Anchors []string // targets of #fragment, as GitHub derives them from headings
 }
 
-// Block is a fenced or indented block of code.
+// Block is a fenced or indented code block.
 type Block struct {
 	Page, Heading string
 	Line          int    // of the first line of Text
-	Lang          string // what stands behind the fence
+	Lang          string // the info string of the fence
 	Marker        string // the content of the HTML comment in the line above, if there is one
 	Text          string
 }
 
-// Name is what reports call the block.
+// Name returns the block's name in test output, PAGE:LINE.
 func (b Block) Name() string { return fmt.Sprintf("%s:%d", b.Page, b.Line) }
 
-// First is the first line that is not empty.
+// First returns the first line that is not empty.
 func (b Block) First() string {
 	return strings.TrimSpace(strings.SplitN(strings.TrimLeft(b.Text, "\n"), "\n", 2)[0])
 }
 
-// Span is a piece of a line.
+// Span is a part of a line: a code span or a link target.
 type Span struct {
 	Line int
 	Text string
 }
 
-// Root is the repository's, seen from a package dir directories below it.
+// Root returns the relative path of the repository's root for a package that is depth directories below it.
 func Root(depth int) string { return filepath.Join(slices.Repeat([]string{".."}, depth)...) }
 
-// ReadAll reads README.md, the other pages beside it and those of docs/.
+// ReadAll reads all pages in the repository's root and in docs/.
 func ReadAll(root string) ([]*Page, error) {
 	var paths []string
 	for _, pattern := range []string{"*.md", "docs/*.md"} {
@@ -73,7 +73,7 @@ func ReadAll(root string) ([]*Page, error) {
 	return pages, nil
 }
 
-// Parse reads a page. It never fails: what it does not understand is text.
+// Parse parses a page. It never fails: unknown syntax is plain text.
 func Parse(path, text string) *Page {
 	r := reader{page: &Page{Path: path}, blank: true, seen: map[string]int{}}
 	lines := strings.Split(text, "\n")
@@ -86,13 +86,13 @@ func Parse(path, text string) *Page {
 type reader struct {
 	page    *Page
 	heading string
-	marker  string // of the line before
+	marker  string // the HTML comment in the line before
 	blank   bool   // the line before was empty
-	list    bool   // since the last line at the margin there was an item of a list
+	list    bool   // the line is within a list
 	seen    map[string]int
 }
 
-// A block is the same however deep its fence stands, as long as the closing one is as long.
+// Syntax of one line. A fence may be indented; the closing fence must be identical to the opening one.
 var (
 	fence   = regexp.MustCompile("^\\s*(```+|~~~+)\\s*([^`]*)$")
 	comment = regexp.MustCompile(`^\s*<!--\s*(.*?)\s*-->\s*$`)
@@ -103,7 +103,7 @@ var (
 	link    = regexp.MustCompile(`\]\(([^()\s]*(?:\([^()\s]*\)[^()\s]*)*)(?:\s+"[^"]*")?\)`)
 )
 
-// read takes what begins with the first line, whose number is at, and returns how many lines that were.
+// read parses the element that begins with the first line, whose number is at. It returns the number of lines consumed.
 func (r *reader) read(lines []string, at int) int {
 	line := lines[0]
 	if m := fence.FindStringSubmatch(line); m != nil {
@@ -159,7 +159,7 @@ func (r *reader) indented(lines []string, at int) int {
 	return n
 }
 
-// prose collects the spans and links of a line. What is in a span is no link.
+// prose collects the code spans and links of a line. A link inside a code span is not a link.
 func (r *reader) prose(line string, at int) {
 	for _, m := range code.FindAllStringSubmatch(line, -1) {
 		r.page.Spans = append(r.page.Spans, Span{at, strings.ReplaceAll(m[2], `\|`, "|")})
@@ -173,8 +173,8 @@ func (r *reader) prose(line string, at int) {
 	}
 }
 
-// anchor is GitHub's for a heading: in small letters, spaces as hyphens, without other punctuation, and numbered where it
-// comes again.
+// anchor returns GitHub's anchor of a heading: lower case, hyphens for spaces, no other punctuation, and a number if the anchor is
+// not unique.
 func (r *reader) anchor(heading string) string {
 	text := link.ReplaceAllString(heading, "]")
 	var b strings.Builder

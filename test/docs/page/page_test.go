@@ -12,7 +12,7 @@ const sample = "# A `title`\n\nText with `ropewalk show` and a [link](b.md#x), !
 	"<!-- test: tunnel -->\n```sh\nropewalk show wg0\n```\n\n```\n# no heading\n```\n\n## A title\n\n- item\n\n    still the item\n\nMore:\n\n    make test\n    make check\n\n" +
 	"## A *second*, `b|c` (x)\n\n## Größe ½ – a_b\n\n## A title\n\n  ```sh\n  last"
 
-func TestPageHasItsBlocksLinksAndAnchors(t *testing.T) {
+func TestParseFindsBlocksLinksAndAnchors(t *testing.T) {
 	want := &Page{
 		Path: "docs/a.md",
 		Blocks: []Block{
@@ -30,7 +30,7 @@ func TestPageHasItsBlocksLinksAndAnchors(t *testing.T) {
 	}
 }
 
-func TestCommandsAreFoundWithinOthers(t *testing.T) {
+func TestCallsFindsNestedCommands(t *testing.T) {
 	text := "# comment\nsudo ropewalk bench --quick > out 2>&1 # why\n" +
 		"ip netns exec a /tmp/ropewalk run \\\n  wg0 & ropewalk show wg0 | jq '.a | .b'\n" +
 		"wg syncconf wg0 <(ropewalk strip wg0)\nx=\"$(ropewalk pubkey <key)\"\nLOG_LEVEL=debug ropewalk run wg0\n" +
@@ -55,7 +55,7 @@ func TestCommandsAreFoundWithinOthers(t *testing.T) {
 	}
 }
 
-func TestCallsAreOfBlocksAndSentences(t *testing.T) {
+func TestPageCallsSearchesBlocksAndSpans(t *testing.T) {
 	p := Parse("docs/a.md", "`make build`, or `ropewalk make`:\n\n```sh\nmake a b\nsudo make c\n```\n")
 	type call struct {
 		Line int
@@ -69,7 +69,7 @@ func TestCallsAreOfBlocksAndSentences(t *testing.T) {
 		t.Error(diff)
 	}
 	for range p.Calls("make") {
-		break // an iterator that goes on after this panics
+		break // an iterator that calls yield again would panic
 	}
 }
 

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-# What the pages of the documentation take for granted. A script begins with this, calls the fixture that its block names, and
-# goes on with the block.
+# Fixtures for the commands of the documentation. Each script begins with this file, calls the fixture that its block selects and then
+# runs the block.
 set -euo pipefail
 trap 'echo "FAILED: $BASH_COMMAND" >&2' ERR
 exec </dev/null 2>&1
 
-until_true() { for _ in $(seq 600); do if "$@" >/dev/null 2>&1; then return 0; fi; sleep 0.05; done; echo "never: $*"; return 1; }
+until_true() { for _ in $(seq 600); do if "$@" >/dev/null 2>&1; then return 0; fi; sleep 0.05; done; echo "timed out: $*"; return 1; }
 
-# served waits as a reader would who looks before he goes on.
+# served waits until the daemon of an interface answers.
 served() { until_true ropewalk show "$1"; }
 
-# answers says something to the other host through wg0, and looks whether there is a session by then: by ropewalk, or the program named.
+# answers sends a datagram to the other host through wg0 and checks that there was a handshake, by ropewalk or the given program.
 answers() {
 	echo >/dev/udp/10.99.0.2/9
 	[ "$("${1:-ropewalk}" show wg0 latest-handshakes | cut -f2)" -gt 0 ]
 }
 
-# wg_conf N KEY PEER PEER'S-KEY writes the configuration of host N, whose peer is host PEER; the keys are files.
+# wg_conf N KEY PEER PEER_KEY prints the configuration of host N with host PEER as its peer. KEY and PEER_KEY are private key files.
 wg_conf() {
 	cat <<-CONF
 		[Interface]
@@ -33,8 +33,8 @@ wg_conf() {
 
 # The fixtures.
 
-# host: eth0 leads to the other host's, 192.0.2.1 to 192.0.2.2; keys and /etc/wireguard/wg0.conf are there. eth1 is a device that
-# nothing goes by, which doctor is asked about.
+# host connects eth0 (192.0.2.1) to another host (192.0.2.2) and creates keys and /etc/wireguard/wg0.conf. eth1 is an unused device
+# for commands of doctor.
 host() {
 	ip link set lo up
 	ip netns add other
@@ -54,7 +54,7 @@ host() {
 		wg_conf 1 /etc/wireguard/wg0.key 2 /root/other/wg0.key >/etc/wireguard/wg0.conf
 		wg_conf 2 /root/other/wg0.key 1 /etc/wireguard/wg0.key >/root/other/wg0.conf
 	)
-	# Its sockets and records are in directories of its own: both hosts share a file system.
+	# Both hosts share a file system, so the other host has its own /run for sockets and state files.
 	ip netns exec other unshare --mount bash -c 'mount -t tmpfs tmpfs /run; exec ropewalk up /root/other/wg0.conf'
 }
 
@@ -64,14 +64,14 @@ tunnel() {
 	until_true answers
 }
 
-# untidy has something that doctor mends, and says yes.
+# untidy has a sysctl that doctor fixes, and answers its questions with yes.
 untidy() {
 	tunnel
 	echo "32768 61999" >/proc/sys/net/ipv4/ip_local_port_range
 	exec < <(yes)
 }
 
-# wg_quick makes wg0 the kernel's where that has WireGuard, and ropewalk does not show such a one.
+# wg_quick uses the kernel's WireGuard if the kernel has it. `ropewalk show` does not show such an interface, so wg checks the handshake.
 wg_quick() {
 	host
 	WG_QUICK_USERSPACE_IMPLEMENTATION=wireguard-go wg-quick up wg0

@@ -5,7 +5,7 @@
 # output. To be called in new mount, PID, network, UTS, IPC and cgroup namespaces.
 set -e
 work=$1
-. "${BASH_SOURCE%/*}/../../docs/testdata/layer.sh"
+. "${BASH_SOURCE%/*}/../../docs/testdata/overlay.sh"
 mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
 mount -t bpf bpf "$root/sys/fs/bpf"
 

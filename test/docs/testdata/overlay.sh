@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# Makes $root of this machine's files under a layer of its own, and /proc, /sys and /dev. For room.sh beside it and test/package's boot.sh,
-# which source it in a new mount namespace, with their directory as $work.
+# Creates $root: an overlay over this machine's files, with new /proc, /sys and /dev. sandbox.sh beside it and boot.sh of test/package
+# source it in a new mount namespace. $work is their work directory.
 mount --make-rprivate /
 mount -t tmpfs tmpfs "$work/layer"
 mkdir "$work"/layer/{up,work,root}
 root=$work/layer/root
 mount -t overlay overlay -o "lowerdir=/,upperdir=$work/layer/up,workdir=$work/layer/work" "$root"
-# What is mounted apart, such as /usr on some machines, is not in the layer below, and gets one of its own.
+# A separate file system, such as /usr on some machines, is not part of the overlay over /. It gets its own overlay.
 for dir in /usr /usr/local /etc /var /var/lib /opt /srv /home /root; do
 	mountpoint -q "$dir" || continue
 	apart="$work/layer/apart${dir//\//-}"

@@ -16,8 +16,8 @@ import (
 	"github.com/ropewalk/ropewalk/test/docs/page"
 )
 
-// TestEveryBlockOfShellIsRunOrHasAReason, and what is not run is shell at least.
-func TestEveryBlockOfShellIsRunOrHasAReason(t *testing.T) {
+// TestEveryShellBlockRunsOrHasReason checks the syntax of all shell blocks, and logs the reasons of those that do not run.
+func TestEveryShellBlockRunsOrHasReason(t *testing.T) {
 	_, notRun, err := plan(pages(t))
 	if err != nil {
 		t.Fatal(err)
@@ -33,13 +33,13 @@ func TestEveryBlockOfShellIsRunOrHasAReason(t *testing.T) {
 				t.Errorf("%s: %v: %s", b.Name(), err, out)
 			}
 			if reason, ok := notRun[b.Name()]; ok {
-				t.Logf("%s is not run: %s", b.Name(), reason)
+				t.Logf("%s does not run: %s", b.Name(), reason)
 			}
 		}
 	}
 }
 
-func TestExceptionsAreOfBlocksThatExist(t *testing.T) {
+func TestExceptionsMatchExistingBlocks(t *testing.T) {
 	all := pages(t)
 	for _, e := range exceptions() {
 		found := false
@@ -49,13 +49,13 @@ func TestExceptionsAreOfBlocksThatExist(t *testing.T) {
 			}
 		}
 		if !found {
-			t.Errorf("%s has no block that begins with %q and has no comment", e.page, e.begins)
+			t.Errorf("%s has no block without marker that begins with %q", e.page, e.begins)
 		}
 	}
 }
 
-// TestMakeTargetsThatAreNamedExist looks in blocks and in the middle of sentences.
-func TestMakeTargetsThatAreNamedExist(t *testing.T) {
+// TestNamedMakeTargetsExist checks calls of make in blocks and in code spans.
+func TestNamedMakeTargetsExist(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "Makefile"))
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestMakeTargetsThatAreNamedExist(t *testing.T) {
 		for line, args := range p.Calls("make") {
 			for _, arg := range args {
 				if !target.MatchString(arg) {
-					break // a variable, or the sentence goes on
+					break // a variable, or the rest of a sentence
 				}
 				found++
 				if !targets[arg] {
@@ -82,12 +82,12 @@ func TestMakeTargetsThatAreNamedExist(t *testing.T) {
 		}
 	}
 	if found < 40 {
-		t.Errorf("only %d were found", found)
+		t.Errorf("found only %d references: does the search still work?", found)
 	}
 }
 
-// TestBenchmarksAndTestsThatAreNamedExist looks at `go test -run … -bench … PACKAGE`.
-func TestBenchmarksAndTestsThatAreNamedExist(t *testing.T) {
+// TestGoTestPatternsMatchFunctions checks the patterns of -run and -bench in calls of go test.
+func TestGoTestPatternsMatchFunctions(t *testing.T) {
 	found := 0
 	for _, p := range pages(t) {
 		for line, args := range p.Calls("go") {
@@ -101,14 +101,14 @@ func TestBenchmarksAndTestsThatAreNamedExist(t *testing.T) {
 		}
 	}
 	if found < 8 {
-		t.Errorf("only %d were found", found)
+		t.Errorf("found only %d references: does the search still work?", found)
 	}
 }
 
-// checkGoTest looks whether the packages have what -run and -bench name.
+// checkGoTest returns an error if the packages in args have no test or benchmark that -run or -bench matches.
 func checkGoTest(args []string) error {
 	var names []string
-	patterns := map[string]string{} // by what the functions begin with
+	patterns := map[string]string{} // keyed by the prefix of the functions
 	for i, arg := range args {
 		switch {
 		case strings.HasPrefix(arg, "./") && !strings.HasSuffix(arg, "..."):
@@ -130,13 +130,13 @@ func checkGoTest(args []string) error {
 		}
 		matches := func(name string) bool { return strings.HasPrefix(name, kind) && re.MatchString(name) }
 		if len(names) > 0 && pattern != "^$" && !slices.ContainsFunc(names, matches) {
-			return fmt.Errorf("no %s is named %s", kind, pattern)
+			return fmt.Errorf("no %s function matches %s", kind, pattern)
 		}
 	}
 	return nil
 }
 
-// testFunctions are those of a package.
+// testFunctions returns the tests and benchmarks of a package.
 func testFunctions(dir string) ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(root, dir, "*_test.go"))
 	if err != nil || len(files) == 0 {
@@ -145,7 +145,7 @@ func testFunctions(dir string) ([]string, error) {
 	return declared(files)
 }
 
-// declared are the tests and benchmarks of some files.
+// declared returns the tests and benchmarks that the files declare.
 func declared(files []string) (names []string, err error) {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -159,8 +159,8 @@ func declared(files []string) (names []string, err error) {
 	return names, nil
 }
 
-// TestTestsThatAreNamedExist in some package, of other modules too. Comments that say why a block is not run name tests as well.
-func TestTestsThatAreNamedExist(t *testing.T) {
+// TestNamedTestsExist checks tests named in code spans and in markers. They may be in any package, also of other modules.
+func TestNamedTestsExist(t *testing.T) {
 	names, found := allTests(t), 0
 	check := func(p *page.Page, line int, name string) {
 		found++
@@ -182,11 +182,11 @@ func TestTestsThatAreNamedExist(t *testing.T) {
 		}
 	}
 	if found < 5 {
-		t.Errorf("only %d were found", found)
+		t.Errorf("found only %d references: does the search still work?", found)
 	}
 }
 
-// allTests are those of all packages.
+// allTests returns the tests and benchmarks of all packages.
 func allTests(t *testing.T) []string {
 	t.Helper()
 	var files []string
@@ -209,7 +209,7 @@ func allTests(t *testing.T) []string {
 	return names
 }
 
-func TestMarkersThatAreWrongAreFound(t *testing.T) {
+func TestInvalidMarkersAreRejected(t *testing.T) {
 	for marker, want := range map[string]bool{
 		"test: tunnel": true, "not run: for a good reason": true, "": true,
 		"not run: no": false, "tset: tunnel": false, "not run": false,
@@ -223,7 +223,7 @@ func TestMarkersThatAreWrongAreFound(t *testing.T) {
 		"<!-- test: next -->\n```sh\nx\n```\n":                                       false,
 		"<!-- test: host -->\n```\nx\n```\n":                                         false,
 		"```sh\nx\n```\n<!-- test: next -->\n```sh\ny\n```\n":                        true,
-		"<!-- not run: it is too dear -->\n```sh\nx\n```\n<!-- x -->\n```ini\n```\n": true,
+		"<!-- not run: takes too long -->\n```sh\nx\n```\n<!-- x -->\n```ini\n```\n": true,
 	} {
 		_, _, err := plan([]*page.Page{page.Parse("docs/x.md", text)})
 		if (err == nil) != want {

@@ -1,20 +1,20 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs a script where nothing that it does reaches the machine: with a root that is this machine's under a layer of its own, and
-# in namespaces that end with it. room.sh DIRECTORY REPOSITORY: the directory has bin/, programs that the script may call, and
-# the script. To be called in new mount, network, PID, UTS and IPC namespaces.
+# Runs a script that cannot change the machine: its root is an overlay over this machine's files, and its namespaces end with it.
+# Usage: sandbox.sh DIRECTORY REPOSITORY. DIRECTORY has the script and, in bin/, the programs that it may call. The caller must create
+# new mount, network, PID, UTS and IPC namespaces.
 set -eu
 work=$1 repository=$2
-. "${BASH_SOURCE%/*}/layer.sh"
+. "${BASH_SOURCE%/*}/overlay.sh"
 mount --bind "$root/sys/devices/virtual/net" "$root/sys/devices/virtual/net"
-mount -o remount,bind,ro "$root/sys" # but for this namespace's devices
-for dir in "$root"/sys/devices/system/cpu/cpufreq "$root"/sys/devices/system/cpu/cpu*/cpufreq; do # doctor would set a governor
+mount -o remount,bind,ro "$root/sys" # the devices of this namespace stay writable
+for dir in "$root"/sys/devices/system/cpu/cpufreq "$root"/sys/devices/system/cpu/cpu*/cpufreq; do # hidden, or doctor would set a governor
 	if [ -d "$dir" ]; then mount -t tmpfs -o ro tmpfs "$dir"; fi
 done
 mount -t bpf -o mode=700 bpf "$root/sys/fs/bpf"
 mkdir "$root/run/netns" "$root/src"
 ln -s /proc/self/fd "$root/dev/fd" && ln -s /proc/self/fd/0 "$root/dev/stdin" && ln -s /proc/self/fd/1 "$root/dev/stdout"
-# Of the kernel's variables only those of the network are this namespace's own.
+# Of the sysctls, only net.* belongs to this network namespace. The others are mounted read-only.
 mount --bind "$root/proc/sys/net" "$root/proc/sys/net"
 mount --bind "$root/proc/sys" "$root/proc/sys"
 mount --bind "$root/proc/sys/net" "$root/proc/sys/net"

@@ -14,12 +14,12 @@ import (
 	"time"
 )
 
-// deadline is for one room; most take a second.
+// deadline limits one sandbox; most take a second.
 const deadline = 2 * time.Minute
 
-// TestCommandsOfTheDocumentationWork runs them, each block in a room of its own.
-func TestCommandsOfTheDocumentationWork(t *testing.T) {
-	needRooms(t)
+// TestDocumentedCommandsWork runs each shell block of the documentation in its own sandbox.
+func TestDocumentedCommandsWork(t *testing.T) {
+	needSandbox(t)
 	runs, _, err := plan(pages(t))
 	if err != nil || len(runs) < 5 {
 		t.Fatal(len(runs), err)
@@ -36,8 +36,8 @@ func TestCommandsOfTheDocumentationWork(t *testing.T) {
 					needTool(t, tool)
 				}
 			}
-			out, err := inRoom(t, r.script(string(fixtures)))
-			if err != nil || !strings.Contains(out, "\ndone\n") { // a daemon may have said something since
+			out, err := inSandbox(t, r.script(string(fixtures)))
+			if err != nil || !strings.Contains(out, "\ndone\n") { // a daemon may write after it
 				t.Fatalf("%s, %q: %v\n%s", r.blocks[0].Name(), r.blocks[0].Heading, err, out)
 			}
 			t.Log(out)
@@ -45,28 +45,28 @@ func TestCommandsOfTheDocumentationWork(t *testing.T) {
 	}
 }
 
-// TestWgQuickIsThereWhereTheKernelHasWireGuard: wg0 is the kernel's then, which ropewalk refuses to show.
-func TestWgQuickIsThereWhereTheKernelHasWireGuard(t *testing.T) {
-	needRooms(t)
+// TestWgQuickFixtureWorksWithKernelWireGuard lets `ropewalk show` fail, as it does for an interface of the kernel's WireGuard.
+func TestWgQuickFixtureWorksWithKernelWireGuard(t *testing.T) {
+	needSandbox(t)
 	needTool(t, "wg-quick")
 	fixtures, err := os.ReadFile("testdata/fixtures.sh")
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := inRoom(t, string(fixtures)+"ropewalk() { if [ \"$1\" = show ]; then return 1; fi; command ropewalk \"$@\"; }\nwg_quick\necho done\n")
+	out, err := inSandbox(t, string(fixtures)+"ropewalk() { if [ \"$1\" = show ]; then return 1; fi; command ropewalk \"$@\"; }\nwg_quick\necho done\n")
 	if err != nil || !strings.Contains(out, "\ndone\n") {
 		t.Error(err, out)
 	}
 }
 
-// optional are programs that blocks call and not every machine has. What is not among them is a mistake where it is missing.
+// optional returns programs that blocks call and that a machine may lack. If any other program is missing, the test fails.
 func optional() []string { return []string{"curl", "jq", "wg", "wg-quick"} }
 
-// TestRoomsKeepWhatHappensInThem from the machine: files, links, the kernel's variables.
-func TestRoomsKeepWhatHappensInThem(t *testing.T) {
-	needRooms(t)
+// TestSandboxIsolatesTheMachine changes files, network devices and sysctls in a sandbox.
+func TestSandboxIsolatesTheMachine(t *testing.T) {
+	needSandbox(t)
 	mark := filepath.Join("/etc", "ropewalk-docs-test")
-	out, err := inRoom(t, "set -eu\nexec 2>&1\necho x >"+mark+"\ntest -s "+mark+"\necho x >/src/ropewalk-docs-test\nip link add docs0 type veth\n"+
+	out, err := inSandbox(t, "set -eu\nexec 2>&1\necho x >"+mark+"\ntest -s "+mark+"\necho x >/src/ropewalk-docs-test\nip link add docs0 type veth\n"+
 		"echo 1 >/proc/sys/net/ipv4/ip_forward\nfor of in /proc/sys/kernel/panic /sys/kernel/mm/ksm/run; do\n"+
 		"\tif [ -e $of ]; then was=$(cat $of); if echo \"$was\" >$of; then exit 1; fi; fi\ndone\necho done\n")
 	if err != nil || !strings.HasSuffix(out, "done\n") {
@@ -74,28 +74,30 @@ func TestRoomsKeepWhatHappensInThem(t *testing.T) {
 	}
 	for _, path := range []string{mark, filepath.Join(root, "ropewalk-docs-test"), "/sys/class/net/docs0"} {
 		if _, err := os.Stat(path); err == nil {
-			t.Errorf("%s is there", path)
+			t.Errorf("%s exists outside the sandbox", path)
 		}
 	}
 }
 
-// TestRoomsHaveWhatIsMountedApart and keep what happens to it, as where /usr is a file system of its own.
-func TestRoomsHaveWhatIsMountedApart(t *testing.T) {
-	needRooms(t)
-	out, err := inRoomOf(t, "mount -t tmpfs tmpfs /srv && echo mine >/srv/file && exec \"$@\"", "set -eu\ncat /srv/file\necho theirs >/srv/file\ncat /srv/file\n")
+// TestSandboxIncludesSeparateMounts checks that a separate file system, such as /usr on some machines, is readable and writable in a
+// sandbox.
+func TestSandboxIncludesSeparateMounts(t *testing.T) {
+	needSandbox(t)
+	out, err := inPreparedSandbox(t, "mount -t tmpfs tmpfs /srv && echo mine >/srv/file && exec \"$@\"", "set -eu\ncat /srv/file\necho theirs >/srv/file\ncat /srv/file\n")
 	if err != nil || out != "mine\ntheirs\n" {
 		t.Error(err, out)
 	}
 }
 
-// inRoom runs a script of bash in a room and returns what it writes.
-func inRoom(t *testing.T, script string) (string, error) {
+// inSandbox runs a bash script in a sandbox and returns its output.
+func inSandbox(t *testing.T, script string) (string, error) {
 	t.Helper()
-	return inRoomOf(t, `exec "$@"`, script)
+	return inPreparedSandbox(t, `exec "$@"`, script)
 }
 
-// inRoomOf is inRoom on a machine that a script, which ends with exec "$@", has prepared in the mount namespace of the room.
-func inRoomOf(t *testing.T, prepare, script string) (string, error) {
+// inPreparedSandbox is inSandbox with a script that first prepares the machine's files in the sandbox's mount namespace. prepare must
+// end with exec "$@".
+func inPreparedSandbox(t *testing.T, prepare, script string) (string, error) {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range []string{"layer", "bin"} {
@@ -121,19 +123,20 @@ func inRoomOf(t *testing.T, prepare, script string) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "unshare", append(namespaces(), "bash", "-c", prepare, "prepare", "bash", "testdata/room.sh", dir, repository)...)
+	cmd := exec.CommandContext(ctx, "unshare", append(namespaces(), "bash", "-c", prepare, "prepare", "bash", "testdata/sandbox.sh", dir, repository)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
-// namespaces are those of a room, as unshare(1) calls them.
+// namespaces returns the options of unshare(1) for the namespaces of a sandbox.
 func namespaces() []string {
 	return []string{"--mount", "--pid", "--fork", "--kill-child", "--net", "--uts", "--ipc"}
 }
 
-// needRooms skips where this process may not make what rooms are made of. That room.sh fails is no reason.
-func needRooms(t *testing.T) {
+// needSandbox skips the test if this process may not create namespaces, overlays or TUN devices. It does not run sandbox.sh, so that
+// an error in it is not skipped.
+func needSandbox(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, for namespaces")
