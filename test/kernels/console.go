@@ -9,39 +9,39 @@ import (
 	"time"
 )
 
-// fault is what a line of the kernel's log says about the machine.
+// fault classifies a line of the kernel log.
 type fault int
 
 const (
 	faultNone  fault = iota
-	faultStall       // a processor or a task did not get on: under emulation the host may be to blame
-	faultOops        // the kernel found itself broken: never the host's doing
+	faultStall       // a processor or task makes no progress; under emulation a busy host can cause it
+	faultOops        // a kernel bug, which a busy host cannot cause
 )
 
-// complaint is one line in which the kernel complains.
+// complaint is one line of the kernel log, classified.
 type complaint struct {
 	fault     fault
 	text      string        // without the time stamp
-	processor int           // which one is stuck, -1 where the line does not say
-	stuck     time.Duration // for how long, in the machine's time; 0 where the line does not say
+	processor int           // the stuck processor, or -1
+	stuck     time.Duration // how long it is stuck by the machine's clock, or 0
 }
 
-// printk starts a line of the kernel's log: the seconds since boot. Such a line may stand behind what a program left
-// unfinished on the console.
+// printk matches a line of the kernel log, which starts with the seconds since boot. It may follow a program's unfinished line on the
+// console.
 var printk = regexp.MustCompile(`\[ *[0-9]+\.[0-9]{6}\] (.*)$`)
 
 var softLockup = regexp.MustCompile(`soft lockup - CPU#([0-9]+) stuck for ([0-9]+)s`)
 
-// Texts of kernel/watchdog.c, kernel/rcu/tree_stall.h, tree_exp.h, kernel/workqueue.c and kernel/hung_task.c.
+// stallTexts matches messages of kernel/watchdog.c, kernel/rcu/tree_stall.h, tree_exp.h, kernel/workqueue.c and kernel/hung_task.c.
 var stallTexts = regexp.MustCompile(`soft lockup - CPU#|hard LOCKUP|rcu.*(self-)?detected (expedited )?stall|` +
 	`rcu.* kthread starved for|BUG: workqueue lockup|INFO: task .* blocked for more than`)
 
-// Texts of die() and the page fault handler of x86, lib/bug.c, mm/kasan/report.c, kernel/panic.c and what else starts
-// with "BUG: ". A WARNING is none: the kernel goes on, as designed.
+// oopsTexts matches messages of die() and the page fault handler of x86, lib/bug.c, mm/kasan/report.c and kernel/panic.c, and all
+// others that start with "BUG: ". A WARNING is not included, because the kernel continues after it.
 var oopsTexts = regexp.MustCompile(`^(BUG: |kernel BUG at |Oops|general protection|double fault|stack segment|` +
 	`invalid opcode|divide error|int3: |traps: PANIC|Kernel panic|(list_add|list_del) corruption|stack-protector: )|KASAN: |KFENCE: `)
 
-// readComplaint reads one line of the console. Lines of tests are none, whatever they quote.
+// readComplaint classifies one line of the console. Result lines of tests have faultNone even if they quote the kernel.
 func readComplaint(line string) complaint {
 	c := complaint{processor: -1}
 	m := printk.FindStringSubmatch(line)

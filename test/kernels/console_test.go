@@ -42,7 +42,7 @@ func TestKernelLogLinesAreClassified(t *testing.T) {
 		{"[   12.000001] RIP: 0010:__alloc_skb+0x1d/0x450", faultNone, -1, 0},
 		{"[   12.000001] traps: x[1] general protection fault ip:1 sp:2 error:0", faultNone, -1, 0},
 		{"[  515.365600] reboot: Power down", faultNone, -1, 0},
-		{"Oops: a test says so", faultNone, -1, 0},
+		{"Oops: printed by a test", faultNone, -1, 0},
 		{"    x_test.go:1: watchdog: BUG: soft lockup - CPU#0 stuck for 22s!", faultNone, -1, 0},
 		{"[   12.000001] Oops: \x16--- PASS: TestX (0.10s)", faultNone, -1, 0},
 		{"", faultNone, -1, 0},

@@ -21,7 +21,7 @@ const (
 const cpioTrailer = "TRAILER!!!"
 
 // cpioWriter writes a cpio archive in the "newc" format (kernel Documentation/driver-api/early-userspace/buffer-format.rst).
-// Parent directories are added when they are first needed. Errors stick and are returned by Close.
+// Parent directories are added when they are first needed. After the first error nothing is written, and Close returns it.
 type cpioWriter struct {
 	w    io.Writer
 	err  error
@@ -57,13 +57,13 @@ func (c *cpioWriter) Symlink(name, target string) {
 	c.entry(clean(name), modeSymlink|0o777, 0, 0, []byte(target))
 }
 
-// CharDevice adds a character device node; making one in an archive needs no privilege.
+// CharDevice adds a character device node. This needs no privilege in an archive.
 func (c *cpioWriter) CharDevice(name string, major, minor uint32) {
 	c.Dir(path.Dir(clean(name)))
 	c.entry(clean(name), modeChar|0o600, major, minor, nil)
 }
 
-// CopyFile adds a regular file with the content of a file of the host.
+// CopyFile adds a copy of a file of the host.
 func (c *cpioWriter) CopyFile(name, hostPath string, perm uint32) {
 	data, err := os.ReadFile(hostPath)
 	if err != nil && c.err == nil {
@@ -89,7 +89,7 @@ func (c *cpioWriter) entry(name string, mode, major, minor uint32, data []byte) 
 	c.pad()
 }
 
-// pad fills up to a multiple of 4, counted from the start of the archive.
+// pad aligns the archive to 4 bytes.
 func (c *cpioWriter) pad() {
 	c.write(make([]byte, -c.n&3))
 }
@@ -105,7 +105,7 @@ func (c *cpioWriter) write(b []byte) {
 	}
 }
 
-// clean makes a name relative to the root, as the kernel's unpacker takes it.
+// clean returns the name relative to the root, as the kernel's unpacker expects.
 func clean(name string) string {
 	if name = strings.TrimPrefix(path.Clean("/"+name), "/"); name == "" {
 		return "."

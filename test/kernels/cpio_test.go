@@ -36,7 +36,7 @@ func TestCPIOReadsArchive(t *testing.T) {
 	cmd.Stdin = bytes.NewReader(sampleArchive(t))
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("cpio refused the archive: %v", err)
+		t.Fatalf("cpio rejected the archive: %v", err)
 	}
 	var got []string
 	for line := range strings.Lines(string(out)) {

@@ -12,14 +12,14 @@ import (
 	"strings"
 )
 
-// fetcher fills a cache directory with unpacked kernels. Its apt state is its own: the host's package lists, keys in
-// use and installed packages are neither read nor changed.
+// fetcher fills a cache directory with unpacked kernels. It has its own apt state and neither reads nor changes the host's package
+// lists and installed packages.
 type fetcher struct {
 	cache string
 	logf  func(format string, args ...any)
 }
 
-// Fetch returns the kernels of list that could be had, and an error for each of the others, by name.
+// Fetch returns the available kernels of list, and an error for each of the others. Both maps are keyed by the series' name.
 func (f *fetcher) Fetch(ctx context.Context, list []series) (map[string]*unpacked, map[string]error) {
 	got, failed := map[string]*unpacked{}, map[string]error{}
 	var missing []series
@@ -47,8 +47,8 @@ func (f *fetcher) Fetch(ctx context.Context, list []series) (map[string]*unpacke
 
 func (f *fetcher) dir(s series) string { return filepath.Join(f.cache, s.name) }
 
-// availablePackages updates the package lists of all suites that the series need. A suite that the mirror lacks is
-// not an error here: what is missing in the end says so.
+// availablePackages updates the package lists of the suites of all series and returns the names of the kernel packages. A suite that
+// the mirror lacks is not an error here. fetchOne reports the missing kernel.
 func (f *fetcher) availablePackages(ctx context.Context, list []series) ([]string, error) {
 	mirrors, err := hostMirrors("/etc/apt")
 	if err != nil {
@@ -80,7 +80,7 @@ func (f *fetcher) availablePackages(ctx context.Context, list []series) ([]strin
 	return strings.Fields(out), nil
 }
 
-// fetchOne downloads and unpacks into a temporary directory, so that the cache never holds half a kernel.
+// fetchOne downloads and unpacks into a temporary directory, so that the cache never contains an incomplete kernel.
 func (f *fetcher) fetchOne(ctx context.Context, s series, names []string, listErr error) (*unpacked, error) {
 	if listErr != nil {
 		return nil, fmt.Errorf("kernel %s: %w", s.name, listErr)
@@ -127,22 +127,22 @@ func (f *fetcher) unpack(ctx context.Context, dir string, packages []string) err
 
 func (f *fetcher) sourceList() string { return filepath.Join(f.cache, "apt", "sources.list") }
 
-// apt runs an apt tool on the fetcher's own state. The host's configuration (proxies) still applies.
+// apt runs an apt tool with the fetcher's apt state. The host's configuration, such as proxies, still applies.
 func (f *fetcher) apt(ctx context.Context, dir, tool string, args ...string) (string, error) {
-	own := []string{
+	options := []string{
 		"Dir::Etc::sourcelist=" + f.sourceList(),
 		"Dir::Etc::sourceparts=-",
 		"Dir::State::lists=" + filepath.Join(f.cache, "apt", "lists"),
 		"Dir::Cache=" + filepath.Join(f.cache, "apt", "cache"),
 		"Dir::State::status=/dev/null",
 		"APT::Architecture=amd64",
-		"APT::Sandbox::User=root",          // the files are the caller's, not _apt's
-		"Acquire::Check-Valid-Until=false", // old suites are no longer renewed
+		"APT::Sandbox::User=root",          // the files belong to the caller, not to _apt
+		"Acquire::Check-Valid-Until=false", // the Release files of old suites have expired
 		"Acquire::Languages=none",
 		"Acquire::Retries=3",
 	}
 	argv := []string{}
-	for _, o := range own {
+	for _, o := range options {
 		argv = append(argv, "-o", o)
 	}
 	cmd := exec.CommandContext(ctx, tool, slices.Concat(argv, args)...)

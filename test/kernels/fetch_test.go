@@ -15,11 +15,11 @@ func TestMissingKernelIsNamedInError(t *testing.T) {
 	for _, s := range matrix {
 		_, err := f.fetchOne(t.Context(), s, []string{"linux-image-4.19.0-1-cloud-amd64"}, nil)
 		if err == nil {
-			t.Fatalf("kernel %s was had from nowhere", s.name)
+			t.Fatalf("kernel %s was fetched without a package", s.name)
 		}
 		for _, want := range append([]string{"kernel " + s.name, s.packages[0], "KERNELS="}, s.suites...) {
 			if !strings.Contains(err.Error(), want) {
-				t.Errorf("%q does not say %q", err, want)
+				t.Errorf("error %q does not contain %q", err, want)
 			}
 		}
 	}
@@ -27,7 +27,7 @@ func TestMissingKernelIsNamedInError(t *testing.T) {
 		t.Errorf("without package lists: %v", err)
 	}
 	if left, err := os.ReadDir(f.cache); err != nil || len(left) != 0 {
-		t.Errorf("the cache holds %v, %v", left, err)
+		t.Errorf("the cache contains %v, %v; want it empty", left, err)
 	}
 }
 

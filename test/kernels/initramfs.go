@@ -18,21 +18,21 @@ import (
 	"github.com/ropewalk/ropewalk/test/kernels/plan"
 )
 
-// payload is what all machines carry, built once: binaries of the host and the plan's steps.
+// payload is the content that all machines share: the programs and test binaries. It is built once.
 type payload struct {
-	files map[string]string // path in the machine to path on the host
-	tests []string          // test binaries, by name; they are in /tests
-	env   []string
+	files map[string]string // host paths by path in the machine
+	tests []string          // names of the test binaries in /tests
+	env   []string          // environment of all steps
 }
 
-// buildPayload compiles init, the daemons and the packages' tests, static, into dir. A package without tests is left out.
+// buildPayload builds static binaries of init, the daemons and the packages' tests in dir. It skips packages without tests.
 func buildPayload(ctx context.Context, root, dir string, packages []string) (*payload, error) {
 	p := &payload{
 		files: map[string]string{},
 		env: []string{
 			"PATH=/usr/bin:/bin", "HOME=/tmp", "TMPDIR=/tmp",
 			"ROPEWALK_BIN=/usr/bin/ropewalk", "WIREGUARD_GO_BIN=/usr/bin/wireguard-go",
-			// No skip for want of in-kernel WireGuard, and the tests that take minutes.
+			// Fail without in-kernel WireGuard, and run the long tests and those that need NICs.
 			"ROPEWALK_INTEROP_STRICT=1", "ROPEWALK_INTEROP_LONG=1", "ROPEWALK_INTEROP_NICS=1",
 			"ROPEWALK_INTEROP_CONTROL=" + os.Getenv("ROPEWALK_INTEROP_CONTROL"),
 		},
@@ -55,7 +55,7 @@ func buildPayload(ctx context.Context, root, dir string, packages []string) (*pa
 	for _, pkg := range packages {
 		name := path.Base(pkg)
 		out := filepath.Join(dir, name+".test")
-		// In its own directory: it may be of a module of its own.
+		// In the package's directory, because it may belong to another module.
 		if err := goTool(ctx, filepath.Join(root, pkg), "test", "-c", "-trimpath", "-ldflags=-s -w", "-o", out, "."); err != nil {
 			return nil, err
 		}
@@ -68,7 +68,7 @@ func buildPayload(ctx context.Context, root, dir string, packages []string) (*pa
 	return p, nil
 }
 
-// goTool runs the go command for the machines: Linux, amd64, no libc.
+// goTool runs the go command for the machines' platform: linux/amd64 without cgo.
 func goTool(ctx context.Context, dir string, args ...string) error {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
@@ -79,7 +79,7 @@ func goTool(ctx context.Context, dir string, args ...string) error {
 	return nil
 }
 
-// writeInitramfs writes a machine's root file system. It is not compressed: under emulation that costs more than it saves.
+// writeInitramfs writes a machine's root file system. It is not compressed, because decompression is slow under emulation.
 func (p *payload) writeInitramfs(out string, k *unpacked, steps []plan.Step) (err error) {
 	mods, err := openModules(k.modules)
 	if err != nil {
@@ -115,13 +115,13 @@ func (p *payload) writeInitramfs(out string, k *unpacked, steps []plan.Step) (er
 	return c.Close()
 }
 
-// addSystem adds what any Linux program may expect: mount points, a console, a shell and its tools.
+// addSystem adds a minimal user space: mount points, a console, a shell and common tools.
 func addSystem(c *cpioWriter) error {
 	for _, d := range []string{"/proc", "/sys", "/dev", "/run", "/tmp", "/etc", "/var"} {
 		c.Dir(d)
 	}
 	c.Symlink("/var/run", "/run")
-	// Init's standard streams are opened before it can mount devtmpfs.
+	// The kernel opens init's standard streams before init can mount devtmpfs.
 	c.CharDevice("/dev/console", 5, 1)
 	c.CharDevice("/dev/null", 1, 3)
 	c.File("/etc/passwd", 0o644, []byte("root:x:0:0:root:/tmp:/bin/sh\n"))

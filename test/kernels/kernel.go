@@ -12,16 +12,16 @@ import (
 	"strings"
 )
 
-// series is a line of kernels as Debian ships it: which suites have it, and in what packages.
+// series is a kernel series as Debian ships it.
 type series struct {
 	name   string
-	suites []string
-	// packages are the names before the release; all of them make one kernel.
+	suites []string // Debian suites that have it
+	// packages are the prefixes of the package names before the release. All of these packages make up one kernel.
 	packages []string
 	release  *regexp.Regexp
 }
 
-// Debian splits the image from the modules since 7.0.
+// matrix is the list of tested series. Since 7.0 Debian ships the image and the modules in separate packages.
 var matrix = []series{
 	{"5.10", []string{"bullseye", "bullseye-security"}, []string{"linux-image-"}, releases(`5\.10\.[0-9]+-[0-9]+`)},
 	{"6.1", []string{"bookworm", "bookworm-security"}, []string{"linux-image-"}, releases(`6\.1\.[0-9]+-[0-9]+`)},
@@ -29,12 +29,12 @@ var matrix = []series{
 	{"7.2", []string{"sid"}, []string{"linux-binary-", "linux-modules-"}, releases(`7\.2(\.[0-9]+)?\+deb[0-9]+`)},
 }
 
-// releases matches the releases of cloud kernels: they boot fastest and hold WireGuard, tun, veth and netem.
+// releases returns a pattern for releases of cloud kernels. They boot fastest and include WireGuard, tun, veth and netem.
 func releases(version string) *regexp.Regexp {
 	return regexp.MustCompile(`^` + version + `-cloud-amd64$`)
 }
 
-// chosen returns the series named in list, all of them for an empty list.
+// chosen returns the series named in list, or all if list is empty.
 func chosen(list string) ([]series, error) {
 	if strings.TrimSpace(list) == "" {
 		return matrix, nil
@@ -43,7 +43,7 @@ func chosen(list string) ([]series, error) {
 	for name := range strings.FieldsSeq(strings.ReplaceAll(list, ",", " ")) {
 		i := slices.IndexFunc(matrix, func(s series) bool { return s.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("KERNELS: %q is none of %s", name, strings.Join(seriesNames(matrix), ", "))
+			return nil, fmt.Errorf("KERNELS: unknown series %q, want one of %s", name, strings.Join(seriesNames(matrix), ", "))
 		}
 		out = append(out, matrix[i])
 	}
@@ -58,7 +58,7 @@ func seriesNames(list []series) []string {
 	return names
 }
 
-// newest picks the newest release for which all packages of the series are in names.
+// newest returns the newest release for which names contains all packages of the series.
 func (s series) newest(names []string) (string, bool) {
 	have := map[string]int{}
 	for _, name := range names {
@@ -88,7 +88,7 @@ func (s series) packageNames(release string) []string {
 
 var numbers = regexp.MustCompile(`[0-9]+`)
 
-// compareReleases orders releases by the numbers in them: 5.10.0-9 before 5.10.0-46.
+// compareReleases orders releases by the numbers in them: 5.10.0-9 comes before 5.10.0-46.
 func compareReleases(a, b string) int {
 	x, y := numbers.FindAllString(a, -1), numbers.FindAllString(b, -1)
 	return slices.CompareFunc(x, y, func(s, t string) int {
@@ -109,7 +109,7 @@ type unpacked struct {
 	modules string // lib/modules/RELEASE
 }
 
-// openUnpacked finds the parts of a kernel below dir, where its packages were unpacked.
+// openUnpacked finds the image and the modules of a kernel whose packages were unpacked in dir.
 func openUnpacked(s series, dir string) (*unpacked, error) {
 	k := &unpacked{series: s}
 	for _, pattern := range []string{"boot/vmlinuz-*", "lib/modules/*/vmlinuz", "usr/lib/modules/*/vmlinuz"} {

@@ -23,8 +23,8 @@ import (
 
 const defaultTimeout = 25 * time.Minute
 
-// TestKernels is the matrix: one pair of machines after the other, the two at once where go test -parallel allows it, as
-// make test-kernels does on any machine. Their consoles are streamed, each line behind its kernel.
+// TestKernels runs the matrix in two groups. The machines of a group run in parallel if go test -parallel allows it, as make
+// test-kernels does. It prints the lines of all consoles with the kernel's series as prefix.
 func TestKernels(t *testing.T) {
 	if pkgs := missingTools(exec.LookPath); len(pkgs) > 0 {
 		t.Fatalf("programs are missing; apt-get install %s", strings.Join(pkgs, " "))
@@ -43,11 +43,11 @@ func TestKernels(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := &matrixRun{t: t, payload: p, results: map[string]*results{}}
-	ends, between := apart(list)
+	ends, between := splitMatrix(list)
 	for _, group := range []struct {
 		name   string
 		series []series
-	}{{"ends", ends}, {"between", between}} { // those that have most to do first, and together
+	}{{"ends", ends}, {"between", between}} { // the machines with most tests first, in parallel
 		t.Run(group.name, func(t *testing.T) {
 			for _, s := range group.series {
 				t.Run(s.name, func(t *testing.T) {
@@ -68,8 +68,8 @@ func TestKernels(t *testing.T) {
 	}
 }
 
-// apart separates the oldest and the newest from those between.
-func apart(list []series) (ends, between []series) {
+// splitMatrix separates the oldest and the newest series from the others.
+func splitMatrix(list []series) (ends, between []series) {
 	for _, s := range list {
 		if s.name == oldest() || s.name == newest() {
 			ends = append(ends, s)
@@ -112,7 +112,7 @@ func timeout(t *testing.T) time.Duration {
 	return d
 }
 
-// matrixRun is what the machines share.
+// matrixRun is the state that all machines share.
 type matrixRun struct {
 	t       *testing.T
 	payload *payload
@@ -129,7 +129,7 @@ func (m *matrixRun) run(t *testing.T, k *unpacked) {
 	m.mu.Lock()
 	m.results[k.series.name] = r
 	m.mu.Unlock()
-	c, err := newCards()
+	c, err := newNICs()
 	if err != nil && !errors.Is(err, netlab.ErrPrivileges) {
 		t.Fatal(err)
 	}
@@ -144,8 +144,8 @@ func (m *matrixRun) run(t *testing.T, k *unpacked) {
 		}
 	}
 	initramfs := filepath.Join(t.TempDir(), "initramfs")
-	say := func(format string, args ...any) {
-		fmt.Printf("Linux %s: %s\nend of its console:\n%s\n", k.release, fmt.Sprintf(format, args...), r.Tail())
+	logf := func(format string, args ...any) {
+		fmt.Printf("Linux %s: %s\nend of the console:\n%s\n", k.release, fmt.Sprintf(format, args...), r.Tail())
 	}
 	machine := func(ctx context.Context, r *results, steps []plan.Step) error {
 		return runMachine(ctx, r, steps, func(ctx context.Context, steps []plan.Step) error {
@@ -153,31 +153,32 @@ func (m *matrixRun) run(t *testing.T, k *unpacked) {
 				return err
 			}
 			return boot(ctx, k, c, initramfs, r, echo)
-		}, say)
+		}, logf)
 	}
 	began, steps := time.Now(), m.steps(k.series.name, limit)
-	err = onceMore(ctx, r, machine(ctx, r, steps), steps, machine, say)
+	err = retryFailed(ctx, r, machine(ctx, r, steps), steps, machine, logf)
 	t.Logf("Linux %s: %s, %d restarts", k.release, time.Since(began).Round(time.Second), r.restarts)
 	if err != nil {
-		t.Errorf("Linux %s: %v\nend of its console:\n%s", k.release, err, r.Tail())
+		t.Errorf("Linux %s: %v\nend of the console:\n%s", k.release, err, r.Tail())
 	}
 }
 
-// steps run each test binary; its own timeout ends a hanging test with a trace of where it hangs, if there is time left.
+// steps returns a step for each test binary. Its -test.timeout is shorter than the machine's, so that a hanging test ends with its
+// goroutine stacks.
 func (m *matrixRun) steps(kernel string, limit time.Duration) []plan.Step {
 	var steps []plan.Step
 	for _, name := range m.payload.tests {
-		left := elsewhere()
+		skipped := hostOnlyTests()
 		if os.Getenv("KERNELS_PACKAGES") == "" {
-			if spared(kernel, name) {
+			if omitted(kernel, name) {
 				continue
 			}
-			left = append(left, leftToOthers(kernel)...)
+			skipped = append(skipped, testsOfOtherKernels(kernel)...)
 		}
 		steps = append(steps, plan.Step{Name: name, Argv: skipping([]string{
 			"/tests/" + name, "-test.v=test2json", "-test.parallel=10", "-test.timeout=" + (limit * 3 / 4).String(),
 			"-test.run=" + os.Getenv("KERNELS_RUN"),
-		}, left...)})
+		}, skipped...)})
 	}
 	return steps
 }

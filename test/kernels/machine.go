@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// tool is a program that the harness runs, and the Debian package that has it.
+// tool is a program that the harness runs, and its Debian package.
 type tool struct{ name, pkg string }
 
 var tools = []tool{
@@ -29,7 +29,7 @@ var tools = []tool{
 	{"go", "golang-go"},
 }
 
-// missingTools returns the packages to install, given how to look up a program.
+// missingTools returns the Debian packages of the tools that lookPath does not find.
 func missingTools(lookPath func(string) (string, error)) []string {
 	var pkgs []string
 	for _, t := range tools {
@@ -40,14 +40,14 @@ func missingTools(lookPath func(string) (string, error)) []string {
 	return pkgs
 }
 
-// processors is how many each machine has: with one, tests would meet no concurrency.
+// processors is the number of processors of each machine. One processor would not test concurrency.
 const processors = 2
 
-// errNoMarker says that the machine died before init finished: a panic, a hang until the deadline, or no boot at all.
+// errNoMarker reports that the machine ended before init finished: a panic, a hang until the deadline, or a failed boot.
 var errNoMarker = errors.New("the machine ended before its tests did")
 
-// boot runs one machine, with cards or without (nil), to its end, or until it stalls, and feeds its console to r and, line by line, to echo.
-func boot(ctx context.Context, k *unpacked, c *cards, initramfs string, r *results, echo func(string)) error {
+// boot runs one machine until it powers off or stalls. It passes each line of the console to r and echo. Without NICs c is nil.
+func boot(ctx context.Context, k *unpacked, c *nics, initramfs string, r *results, echo func(string)) error {
 	ctx, switchOff := context.WithCancelCause(ctx)
 	defer switchOff(nil)
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", append(qemuArgs(k.image, initramfs), c.args()...)...)
@@ -70,7 +70,7 @@ func boot(ctx context.Context, k *unpacked, c *cards, initramfs string, r *resul
 	err = cmd.Wait()
 	switch {
 	case errors.Is(context.Cause(ctx), errStalled):
-		if r.done { // all it could not do is power off
+		if r.done { // the tests finished; only powering off stalled
 			return nil
 		}
 		return context.Cause(ctx)
@@ -86,7 +86,7 @@ func boot(ctx context.Context, k *unpacked, c *cards, initramfs string, r *resul
 	return nil
 }
 
-// guard switches a machine off when it stalls.
+// guard powers a machine off when it stalls.
 func guard(ctx context.Context, w *watch, switchOff context.CancelCauseFunc) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -103,7 +103,7 @@ func guard(ctx context.Context, w *watch, switchOff context.CancelCauseFunc) {
 	}
 }
 
-// qemuArgs: emulation, because /dev/kvm may be there and still not run a guest.
+// qemuArgs returns QEMU's arguments. They select emulation, because KVM may fail to run a guest even if /dev/kvm exists.
 func qemuArgs(image, initramfs string) []string {
 	return []string{
 		"-accel", "tcg,thread=multi", "-cpu", "max", "-smp", strconv.Itoa(processors), "-m", "2048",
@@ -114,7 +114,7 @@ func qemuArgs(image, initramfs string) []string {
 	}
 }
 
-// readLines calls line for each line without its end; lines may be of any length.
+// readLines calls line for each line without its line break. Lines may have any length.
 func readLines(r io.Reader, line func(string)) error {
 	br := bufio.NewReader(r)
 	for {

@@ -15,14 +15,14 @@ import (
 	"strings"
 )
 
-// wantedModules is what the tests need beyond what is built in. Those that they depend on are found.
+// wantedModules are the modules that the tests need. closure adds their dependencies.
 var wantedModules = []string{
 	"wireguard", "veth", "tun", "dummy", "vxlan", "virtio_pci", "virtio_net", "8021q", "bonding", "bridge",
 	"sch_ingress", "sch_netem", "sch_tbf", "cls_bpf", "act_mirred", "nf_tables", "nfnetlink", "xfrm_user",
 	"nft_ct", "nft_chain_nat", "nft_masq",
 }
 
-// optionalModules are parts of others in some kernels.
+// optionalModules are part of other modules in some kernels.
 var optionalModules = []string{"nft_counter"}
 
 // module is one loadable module, decompressed.
@@ -31,15 +31,15 @@ type module struct {
 	data []byte
 }
 
-// modules reads the modules below one lib/modules/RELEASE directory.
+// modules is an index of one lib/modules/RELEASE directory.
 type modules struct {
 	paths   map[string]string // canonical name to path
 	builtin map[string]bool
-	indexed bool // builtin is known: not all packages list it
+	indexed bool // builtin is complete; some packages have no modules.builtin
 }
 
-// openModules indexes a directory. Debian's packages carry no modules.dep (depmod runs on installation), so what a module
-// depends on is read from the module itself.
+// openModules indexes a directory. Debian's packages have no modules.dep (depmod runs on installation), so dependencies are read
+// from the modules themselves.
 func openModules(dir string) (*modules, error) {
 	m := &modules{paths: map[string]string{}, builtin: map[string]bool{}}
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
@@ -67,7 +67,7 @@ func openModules(dir string) (*modules, error) {
 	return m, nil
 }
 
-// present returns those of names that are modules of this kernel.
+// present returns the names that are modules of this kernel.
 func (m *modules) present(names []string) (out []string) {
 	for _, name := range names {
 		if m.paths[canonical(name)] != "" {
@@ -77,12 +77,12 @@ func (m *modules) present(names []string) (out []string) {
 	return out
 }
 
-// closure returns the wanted modules that are not built in, each after those that it depends on.
+// closure returns the wanted modules and their dependencies, without built-in ones. Each module comes after its dependencies.
 func (m *modules) closure(wanted []string) ([]module, error) {
 	read := func(name string) ([]byte, []string, error) {
 		p, ok := m.paths[name]
 		if !ok && (m.builtin[name] || !m.indexed) {
-			return nil, nil, nil // built in, or the tests that need it will tell
+			return nil, nil, nil // built in, or missing: then the tests that need it fail
 		}
 		if !ok {
 			return nil, nil, fmt.Errorf("kernel module %s: %w", name, fs.ErrNotExist)
@@ -97,7 +97,7 @@ func (m *modules) closure(wanted []string) ([]module, error) {
 	return inOrder(wanted, read)
 }
 
-// inOrder visits wanted and what it depends on, depth first. A module whose data is nil is built in and left out.
+// inOrder visits wanted and their dependencies, depth first. It leaves out built-in modules, for which read returns nil data.
 func inOrder(wanted []string, read func(name string) (data []byte, deps []string, err error)) ([]module, error) {
 	var out []module
 	seen := map[string]bool{}
@@ -113,7 +113,7 @@ func inOrder(wanted []string, read func(name string) (data []byte, deps []string
 		}
 		for _, d := range deps {
 			if err := visit(d); err != nil {
-				return fmt.Errorf("%s needs it: %w", name, err)
+				return fmt.Errorf("loading dependency %s of %s: %w", d, name, err)
 			}
 		}
 		if data != nil {
@@ -129,7 +129,7 @@ func inOrder(wanted []string, read func(name string) (data []byte, deps []string
 	return out, nil
 }
 
-// readModule returns a module's ELF file; xz as a tool because the standard library has no decoder.
+// readModule returns a module's ELF file. It runs xz(1), because the standard library has no decoder.
 func readModule(path string) ([]byte, error) {
 	if strings.HasSuffix(path, ".ko") {
 		return os.ReadFile(path)
@@ -141,7 +141,7 @@ func readModule(path string) ([]byte, error) {
 	return out, nil
 }
 
-// dependencies reads the names of the modules that must be loaded first from an ELF file's .modinfo section.
+// dependencies returns the modules that must be loaded first, from the .modinfo section of an ELF file.
 func dependencies(ko []byte) ([]string, error) {
 	f, err := elf.NewFile(bytes.NewReader(ko))
 	if err != nil {
@@ -158,7 +158,7 @@ func dependencies(ko []byte) ([]string, error) {
 	return parseModinfo(info), nil
 }
 
-// parseModinfo finds "depends=a,b" among NUL-terminated "tag=value" strings.
+// parseModinfo returns the names in "depends=a,b" from NUL-terminated "tag=value" strings.
 func parseModinfo(info []byte) []string {
 	var deps []string
 	for entry := range bytes.SplitSeq(info, []byte{0}) {
@@ -182,5 +182,5 @@ func moduleName(path string) (string, bool) {
 	return canonical(name), ok
 }
 
-// canonical is the name as the kernel has it: file names may have dashes in it.
+// canonical returns the kernel's name of a module, which has underscores where the file name may have dashes.
 func canonical(name string) string { return strings.ReplaceAll(name, "-", "_") }

@@ -21,7 +21,7 @@ func TestModinfoListsDependencies(t *testing.T) {
 		{"some, with dashes", "depends=udp_tunnel,chacha-x86_64\x00name=x\x00", []string{"udp_tunnel", "chacha_x86_64"}},
 		{"not terminated", "depends=a", []string{"a"}},
 		{"padded with zeros", "\x00\x00depends=a\x00\x00\x00", []string{"a"}},
-		{"another tag that ends alike", "softdepends=a\x00", nil},
+		{"another tag with the same ending", "softdepends=a\x00", nil},
 		{"empty", "", nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestModuleDirectoryListsFilesAndBuiltins(t *testing.T) {
 		t.Errorf("a missing module gives %v", err)
 	}
 	if _, err := m.closure([]string{"veth"}); err == nil {
-		t.Error("a file that is no ELF file was taken for a module")
+		t.Error("no error for a module that is not an ELF file")
 	}
 }
 
@@ -103,7 +103,7 @@ func FuzzModinfo(f *testing.F) {
 	f.Fuzz(func(t *testing.T, info []byte) {
 		for _, d := range parseModinfo(info) {
 			if d == "" || canonical(d) != d {
-				t.Errorf("a dependency named %q", d)
+				t.Errorf("invalid dependency name %q", d)
 			}
 		}
 	})

@@ -12,10 +12,10 @@ import (
 	"path/filepath"
 )
 
-// libraryDirs are where Debian keeps shared libraries.
+// libraryDirs are the directories of shared libraries on Debian.
 var libraryDirs = []string{"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/lib", "/usr/lib"}
 
-// addProgram adds a program of the host as /usr/bin/NAME, with the shared libraries that it needs.
+// addProgram adds a program of the host as /usr/bin/NAME, with its shared libraries.
 func addProgram(c *cpioWriter, name string) error {
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -32,15 +32,15 @@ func addProgram(c *cpioWriter, name string) error {
 	return nil
 }
 
-// sharedLibraries returns the interpreter and all libraries of an ELF file, path in the machine to path on the host. The
-// machine has them where the interpreter looks without a cache.
+// sharedLibraries returns the interpreter and all shared libraries of an ELF file: host paths by path in the machine. The paths in
+// the machine are the interpreter's default ones, because the machine has no ld.so.cache.
 func sharedLibraries(path string) (map[string]string, error) {
 	found := map[string]string{}
 	todo := []string{path}
 	for len(todo) > 0 {
 		interpreter, needed, err := dynamic(todo[0])
 		if err != nil {
-			return nil, fmt.Errorf("reading what %s needs: %w", todo[0], err)
+			return nil, fmt.Errorf("reading the dependencies of %s: %w", todo[0], err)
 		}
 		todo = todo[1:]
 		if interpreter != "" {
@@ -52,7 +52,7 @@ func sharedLibraries(path string) (map[string]string, error) {
 				continue
 			}
 			if found[in], err = findLibrary(name); err != nil {
-				return nil, fmt.Errorf("%s needs %s: %w", path, name, err)
+				return nil, fmt.Errorf("finding %s, a dependency of %s: %w", name, path, err)
 			}
 			todo = append(todo, found[in])
 		}
@@ -70,7 +70,7 @@ func findLibrary(name string) (string, error) {
 	return "", fs.ErrNotExist
 }
 
-// dynamic returns an ELF file's interpreter, if it names one, and the libraries that it names.
+// dynamic returns an ELF file's interpreter, if any, and its needed libraries.
 func dynamic(path string) (interpreter string, needed []string, err error) {
 	f, err := elf.Open(path)
 	if err != nil {

@@ -26,7 +26,7 @@ func TestProgramIsAddedWithSharedLibraries(t *testing.T) {
 		} else {
 			for _, n := range needed {
 				if found["/lib/x86_64-linux-gnu/"+n] == "" {
-					t.Errorf("%s needs %s, which is not there", host, n)
+					t.Errorf("%s needs %s, which was not added", host, n)
 				}
 			}
 		}
@@ -43,6 +43,6 @@ func TestProgramIsAddedWithSharedLibraries(t *testing.T) {
 		t.Error("the program is not in the archive")
 	}
 	if addProgram(c, "no-such-program") == nil {
-		t.Error("a program that is not there was added")
+		t.Error("no error for a missing program")
 	}
 }

@@ -12,36 +12,36 @@ import (
 	"github.com/ropewalk/ropewalk/test/kernels/plan"
 )
 
-// maxRestarts is how often one machine is started again. A stall that comes a third time is no accident.
+// maxRestarts is the maximum number of restarts of a machine. A third stall is considered a fault.
 const maxRestarts = 2
 
-// errStalled says that a machine stood still and was switched off: see watch.
+// errStalled reports that a machine stalled and was powered off: see watch.
 var errStalled = errors.New("the machine stalled")
 
-// mayRestart decides whether a machine whose run ended with err is started again. Only a stall is the machine's own
-// fault; behind a failed test or a broken kernel it may be ours, and nothing that comes after makes the run good.
+// mayRestart reports whether a machine whose run ended with err is restarted. A host can only cause a stall. After a failed test or
+// a kernel oops the stall may be ropewalk's fault, and the run has failed anyway.
 func mayRestart(err error, r *results, restarts int) bool {
 	return errors.Is(err, errStalled) && r.oops == "" && len(r.withOutcome(failed)) == 0 && r.exitCode == 0 &&
 		restarts < maxRestarts
 }
 
-// runMachine runs steps on one machine, again with what is left after each stall, and says so. once boots a machine for
-// the steps that it is given and feeds its console to r.
-func runMachine(ctx context.Context, r *results, steps []plan.Step, once func(context.Context, []plan.Step) error,
-	say func(format string, args ...any),
+// runMachine runs steps on one machine. After a stall it logs that and restarts the machine with the remaining steps. boot boots a
+// machine with the given steps and passes its console to r.
+func runMachine(ctx context.Context, r *results, steps []plan.Step, boot func(context.Context, []plan.Step) error,
+	logf func(format string, args ...any),
 ) error {
 	for restarts := 0; ; restarts++ {
-		err := once(ctx, r.remaining(steps))
+		err := boot(ctx, r.remaining(steps))
 		if err == nil || ctx.Err() != nil || !mayRestart(err, r, restarts) {
 			return verdict(err, r)
 		}
-		lostTests := r.reboot()
-		say("%v; starting it again (%d of %d) with what it had not finished, first of all: %s",
-			err, restarts+1, maxRestarts, strings.Join(lostTests, ", "))
+		interrupted := r.reboot()
+		logf("%v; restart %d of %d with the unfinished tests, beginning with the interrupted ones: %s",
+			err, restarts+1, maxRestarts, strings.Join(interrupted, ", "))
 	}
 }
 
-// verdict joins how the machine ended and what its tests say.
+// verdict joins the machine's error and the tests' error.
 func verdict(err error, r *results) error {
 	testErr := r.Err()
 	if err != nil && errors.Is(testErr, errNoMarker) {
@@ -50,23 +50,23 @@ func verdict(err error, r *results) error {
 	return errors.Join(err, testErr)
 }
 
-// reboot forgets the tests that were under way and returns them. What ended keeps its outcome.
+// reboot removes the interrupted tests from the results and returns them. Tests that ended keep their outcome.
 func (r *results) reboot() []string {
-	under := r.withOutcome(lost)
-	for _, test := range under {
+	interrupted := r.withOutcome(lost)
+	for _, test := range interrupted {
 		delete(r.outcome, test)
 	}
 	r.order = slices.DeleteFunc(r.order, func(test string) bool { return r.outcome[test] == "" })
 	r.step, r.done = "", false
 	r.restarts++
 	var tests []string
-	for _, test := range under {
+	for _, test := range interrupted {
 		tests = append(tests, topLevel(test))
 	}
 	return unique(tests)
 }
 
-// skipping returns the arguments of a test binary that leaves out these tests as well.
+// skipping adds tests to the -test.skip argument of a test binary.
 func skipping(argv []string, tests ...string) []string {
 	const flag, end = "-test.skip=^(", ")$"
 	var rest []string
@@ -80,67 +80,67 @@ func skipping(argv []string, tests ...string) []string {
 	return append(rest, flag+strings.Join(tests, "|")+end)
 }
 
-// remaining returns the steps that have not ended, each without the tests that have: those which reboot left.
+// remaining returns the steps that have not ended. Each step skips the tests that have ended.
 func (r *results) remaining(steps []plan.Step) []plan.Step {
 	var left []plan.Step
 	for _, s := range steps {
 		if r.ended[s.Name] {
 			continue
 		}
-		var over []string
+		var ended []string
 		for _, test := range r.order {
 			name, ok := strings.CutPrefix(test, s.Name+".")
 			if ok && topLevel(name) == name {
-				over = append(over, regexp.QuoteMeta(name))
+				ended = append(ended, regexp.QuoteMeta(name))
 			}
 		}
-		if len(over) > 0 {
-			s.Argv = skipping(s.Argv, over...)
+		if len(ended) > 0 {
+			s.Argv = skipping(s.Argv, ended...)
 		}
 		left = append(left, s)
 	}
 	return left
 }
 
-// again returns the steps that ended ill, each without the tests that passed or do not count on this kernel; none where that would
-// tell nothing: the kernel broke, or not all was run.
-func (r *results) again(steps []plan.Step) []plan.Step {
+// failedSteps returns the steps that ended with an error. Each step skips the tests that passed or were skipped. It returns none if
+// the kernel had an oops or not all steps ran, because a second run would prove nothing.
+func (r *results) failedSteps(steps []plan.Step) []plan.Step {
 	if r.oops != "" || !r.done {
 		return nil
 	}
-	var ill []plan.Step
+	var list []plan.Step
 	for _, s := range steps {
-		if !r.ill[s.Name] {
+		if !r.failed[s.Name] {
 			continue
 		}
-		var well []string
+		var good []string
 		for _, test := range r.order {
 			name, ok := strings.CutPrefix(test, s.Name+".")
 			if o := r.outcome[test]; ok && topLevel(name) == name && (o == passed || o == skipped) {
-				well = append(well, regexp.QuoteMeta(name))
+				good = append(good, regexp.QuoteMeta(name))
 			}
 		}
-		if len(well) > 0 {
-			s.Argv = skipping(s.Argv, well...)
+		if len(good) > 0 {
+			s.Argv = skipping(s.Argv, good...)
 		}
-		ill = append(ill, s)
+		list = append(list, s)
 	}
-	return ill
+	return list
 }
 
-// onceMore runs what ended ill again, on a machine that has nothing else to do: on a busy host an emulated one may be too slow for
-// a deadline. Twice is a fault. err is how the first one ended, and what is returned unless the second ends well.
-func onceMore(ctx context.Context, r *results, err error, steps []plan.Step,
-	run func(context.Context, *results, []plan.Step) error, say func(format string, args ...any),
+// retryFailed runs the failed steps once more on a separate machine, because an emulated machine on a busy host may be too slow for
+// a deadline. err is the error of the first run. retryFailed returns nil if the second run passes, and both errors otherwise.
+func retryFailed(ctx context.Context, r *results, err error, steps []plan.Step,
+	run func(context.Context, *results, []plan.Step) error, logf func(format string, args ...any),
 ) error {
-	ill := r.again(steps)
-	if err == nil || len(ill) == 0 || ctx.Err() != nil {
+	again := r.failedSteps(steps)
+	if err == nil || len(again) == 0 || ctx.Err() != nil {
 		return err
 	}
-	say("%v; once more", err)
+	logf("%v; running the failed steps once more", err)
 	next := newResults()
-	if again := run(ctx, next, ill); again != nil {
-		return errors.Join(err, again)
+	if retryErr := run(ctx, next, again); retryErr != nil {
+		return errors.Join(err, retryErr)
 	}
 	for _, test := range next.order {
 		if _, known := r.outcome[test]; !known {

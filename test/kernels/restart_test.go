@@ -28,122 +28,122 @@ const (
 
 var twoSteps = []plan.Step{{Name: "tun", Argv: []string{"/tests/tun"}}, {Name: "udp", Argv: []string{"/tests/udp"}}}
 
-// aBoot is what one boot writes on the console and how it ends.
-type aBoot struct {
+// bootResult is the console output and the error of one boot.
+type bootResult struct {
 	console string
 	err     error
 }
 
 func TestMachineRestartsOnlyAfterStall(t *testing.T) {
-	stalled := fmt.Errorf("%w: no sign of life", errStalled)
+	stalled := fmt.Errorf("%w: no heartbeat", errStalled)
 	udpOnly, skipA := "/tests/udp", "/tests/udp -test.skip=^(TestA)$"
 	all := "/tests/tun, /tests/udp"
 	for _, tc := range []struct {
 		name  string
-		boots []aBoot
-		want  []string // what each boot had to do
-		err   string   // "" for a good run
+		boots []bootResult
+		want  []string // the commands of each boot
+		err   string   // "" if the run passes
 	}{
-		{"no stall", []aBoot{{tunPasses + tunEnds + udpBegins + aPasses + udpEnds, nil}}, []string{all}, ""},
+		{"no stall", []bootResult{{tunPasses + tunEnds + udpBegins + aPasses + udpEnds, nil}}, []string{all}, ""},
 		{
 			"a stall in a test",
-			[]aBoot{{tunPasses + tunEnds + udpBegins + aPasses + bBegins, stalled}, {udpBegins + bPasses + udpEnds, nil}},
+			[]bootResult{{tunPasses + tunEnds + udpBegins + aPasses + bBegins, stalled}, {udpBegins + bPasses + udpEnds, nil}},
 			[]string{all, skipA},
 			"",
 		},
 		{
 			"a stall between steps",
-			[]aBoot{{tunPasses + tunEnds, stalled}, {udpBegins + aPasses + bPasses + udpEnds, nil}},
+			[]bootResult{{tunPasses + tunEnds, stalled}, {udpBegins + aPasses + bPasses + udpEnds, nil}},
 			[]string{all, udpOnly},
 			"",
 		},
 		{
-			"a stall before a step's end was told",
-			[]aBoot{{tunPasses, stalled}, {tunEnds + udpBegins + aPasses + udpEnds, nil}},
+			"a stall before the marker of a step's end",
+			[]bootResult{{tunPasses, stalled}, {tunEnds + udpBegins + aPasses + udpEnds, nil}},
 			[]string{all, "/tests/tun -test.skip=^(TestT)$, /tests/udp"},
 			"",
 		},
 		{
 			"a stall of the boot, twice",
-			[]aBoot{{"", stalled}, {"", stalled}, {tunPasses + tunEnds + udpBegins + aPasses + udpEnds, nil}},
+			[]bootResult{{"", stalled}, {"", stalled}, {tunPasses + tunEnds + udpBegins + aPasses + udpEnds, nil}},
 			[]string{all, all, all},
 			"",
 		},
 		{
 			"three stalls",
-			[]aBoot{{tunPasses + tunEnds + udpBegins + bBegins, stalled}, {udpBegins + bBegins, stalled}, {udpBegins + bBegins, stalled}},
+			[]bootResult{{tunPasses + tunEnds + udpBegins + bBegins, stalled}, {udpBegins + bBegins, stalled}, {udpBegins + bBegins, stalled}},
 			[]string{all, udpOnly, udpOnly},
-			"the machine stalled: no sign of life\nfailed: udp.TestB",
+			"the machine stalled: no heartbeat\nfailed: udp.TestB",
 		},
 		{
-			"a stall behind a failed test",
-			[]aBoot{{strings.Replace(tunPasses, "PASS", "FAIL", 1) + udpBegins + bBegins, stalled}},
+			"a stall after a failed test",
+			[]bootResult{{strings.Replace(tunPasses, "PASS", "FAIL", 1) + udpBegins + bBegins, stalled}},
 			[]string{all},
-			"the machine stalled: no sign of life\nfailed: tun.TestT, udp.TestB",
+			"the machine stalled: no heartbeat\nfailed: tun.TestT, udp.TestB",
 		},
 		{
-			"a stall in a test of which a part had failed",
-			[]aBoot{{udpBegins + bPartFails, stalled}},
+			"a stall in a test with a failed subtest",
+			[]bootResult{{udpBegins + bPartFails, stalled}},
 			[]string{all},
-			"the machine stalled: no sign of life\nfailed: udp.TestB",
+			"the machine stalled: no heartbeat\nfailed: udp.TestB",
 		},
 		{
-			"a stall behind a failed step",
-			[]aBoot{{tunPasses + strings.Replace(tunEnds, "0", "2", 1), stalled}},
+			"a stall after a failed step",
+			[]bootResult{{tunPasses + strings.Replace(tunEnds, "0", "2", 1), stalled}},
 			[]string{all},
-			"the machine stalled: no sign of life",
+			"the machine stalled: no heartbeat",
 		},
 		{
-			"a stall behind an oops",
-			[]aBoot{{tunPasses + tunEnds + anOops, stalled}},
+			"a stall after an oops",
+			[]bootResult{{tunPasses + tunEnds + anOops, stalled}},
 			[]string{all},
-			"the machine stalled: no sign of life\nthe kernel broke: BUG: kernel NULL pointer dereference, address: 0",
+			"the machine stalled: no heartbeat\nkernel oops: BUG: kernel NULL pointer dereference, address: 0",
 		},
 		{
 			"a machine that died",
-			[]aBoot{{tunPasses + tunEnds, errNoMarker}},
+			[]bootResult{{tunPasses + tunEnds, errNoMarker}},
 			[]string{all},
 			errNoMarker.Error(),
 		},
 		{
 			"a failed test",
-			[]aBoot{{strings.Replace(tunPasses, "PASS", "FAIL", 1) + tunEnds + udpEnds, nil}},
+			[]bootResult{{strings.Replace(tunPasses, "PASS", "FAIL", 1) + tunEnds + udpEnds, nil}},
 			[]string{all},
 			"failed: tun.TestT",
 		},
 		{
 			"an oops that no test noticed",
-			[]aBoot{{tunPasses + anOops + tunEnds + udpBegins + aPasses + udpEnds, nil}},
+			[]bootResult{{tunPasses + anOops + tunEnds + udpBegins + aPasses + udpEnds, nil}},
 			[]string{all},
-			"the kernel broke: BUG: kernel NULL pointer dereference, address: 0",
+			"kernel oops: BUG: kernel NULL pointer dereference, address: 0",
 		},
 		{
-			"a test that did not come again",
-			[]aBoot{{tunPasses + tunEnds + udpBegins + bBegins, stalled}, {udpBegins + "\x16=== RUN   TestB\n" + udpEnds, nil}},
+			"a test that does not end after the restart",
+			[]bootResult{{tunPasses + tunEnds + udpBegins + bBegins, stalled}, {udpBegins + "\x16=== RUN   TestB\n" + udpEnds, nil}},
 			[]string{all, udpOnly},
 			"failed: udp.TestB",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := newResults()
-			var did []string
-			once := func(_ context.Context, steps []plan.Step) error {
+			var ran []string
+			boot := func(_ context.Context, steps []plan.Step) error {
 				var argv []string
 				for _, s := range steps {
 					argv = append(argv, strings.Join(s.Argv, " "))
 				}
-				boot := tc.boots[len(did)]
-				did = append(did, strings.Join(argv, ", "))
-				_ = readLines(strings.NewReader(boot.console), r.Line)
-				return boot.err
+				result := tc.boots[len(ran)]
+				ran = append(ran, strings.Join(argv, ", "))
+				_ = readLines(strings.NewReader(result.console), r.Line)
+				return result.err
 			}
-			said := 0
-			err := runMachine(t.Context(), r, twoSteps, once, func(string, ...any) { said++ })
-			if d := cmp.Diff(tc.want, did); d != "" {
+			logged := 0
+			err := runMachine(t.Context(), r, twoSteps, boot, func(string, ...any) { logged++ })
+			if d := cmp.Diff(tc.want, ran); d != "" {
 				t.Errorf("boots (-want +got):\n%s", d)
 			}
-			if said != len(did)-1 || r.restarts != said {
-				t.Errorf("%d restarts, told of %d, counted %d", len(did)-1, said, r.restarts)
+			if logged != len(ran)-1 || r.restarts != logged {
+				t.Errorf("%d restarts, logged %d, counted %d", len(ran)-1, logged, r.restarts)
 			}
 			if got := fmt.Sprint(err); (err == nil) != (tc.err == "") || err != nil && got != tc.err {
 				t.Errorf("error %q, want %q", got, tc.err)
@@ -172,7 +172,7 @@ func TestRestartReportsInterruptedTests(t *testing.T) {
 	}
 	want := map[string]string{"tun.TestT": passed, "udp.TestA": passed, "udp.TestA/x": passed}
 	if d := cmp.Diff(want, r.outcome); d != "" {
-		t.Errorf("what is kept (-want +got):\n%s", d)
+		t.Errorf("outcomes that are kept (-want +got):\n%s", d)
 	}
 }
 
@@ -190,29 +190,29 @@ func TestSkipListSurvivesRestart(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 	if len(first) != 3 {
-		t.Errorf("the first list has changed: %v", first)
+		t.Errorf("skipping changed its argument: %v", first)
 	}
 }
 
 func TestFailedStepsAreRetriedOnce(t *testing.T) {
 	const bFails = bBegins + "    \x16--- FAIL: TestB/x (0.10s)\n\x16--- FAIL: TestB (0.10s)\n"
-	const illEnd = "\nropewalk-vm-step-end: udp 1\n\nropewalk-vm-exit: 1\n"
+	const failedEnd = "\nropewalk-vm-step-end: udp 1\n\nropewalk-vm-exit: 1\n"
 	skipA := "/tests/udp -test.skip=^(TestA)$"
 	for _, tc := range []struct {
 		name        string
 		first, then string
-		want        string // what the second machine had to do, "" for no second one
+		want        string // the command of the second machine; "" without a second run
 		err         string
 	}{
 		{"all passes", udpBegins + aPasses + bPasses + udpEnds, "", "", ""},
-		{"a test fails, and passes", udpBegins + aPasses + bFails + illEnd, udpBegins + bPasses + udpEnds, skipA, ""},
-		{"it fails again", udpBegins + aPasses + bFails + illEnd, udpBegins + bFails + illEnd, skipA, "failed: udp.TestB\nfailed: udp.TestB"},
-		{"the binary ends in the middle", udpBegins + aPasses + bBegins + illEnd, udpBegins + bPasses + udpEnds, skipA, ""},
-		{"nothing runs again", udpBegins + aPasses + bFails + illEnd, udpBegins + udpEnds, skipA, "failed: udp.TestB\nno test ran"},
-		{"the kernel broke", udpBegins + bFails + anOops + "\n" + illEnd, "", "", "the kernel broke: "},
-		{"not all was run", udpBegins + bFails, "", "", "failed: udp.TestB"},
+		{"a test fails, then passes", udpBegins + aPasses + bFails + failedEnd, udpBegins + bPasses + udpEnds, skipA, ""},
+		{"a test fails twice", udpBegins + aPasses + bFails + failedEnd, udpBegins + bFails + failedEnd, skipA, "failed: udp.TestB\nfailed: udp.TestB"},
+		{"the test binary exits during a test", udpBegins + aPasses + bBegins + failedEnd, udpBegins + bPasses + udpEnds, skipA, ""},
+		{"nothing runs again", udpBegins + aPasses + bFails + failedEnd, udpBegins + udpEnds, skipA, "failed: udp.TestB\nno test ran"},
+		{"kernel oops", udpBegins + bFails + anOops + "\n" + failedEnd, "", "", "kernel oops: "},
+		{"not all tests ran", udpBegins + bFails, "", "", "failed: udp.TestB"},
 	} {
-		steps, did := []plan.Step{{Name: "udp", Argv: []string{"/tests/udp"}}}, ""
+		steps, ran := []plan.Step{{Name: "udp", Argv: []string{"/tests/udp"}}}, ""
 		feed := func(r *results, console string) {
 			for line := range strings.Lines(console) {
 				r.Line(strings.TrimSuffix(line, "\n"))
@@ -220,13 +220,13 @@ func TestFailedStepsAreRetriedOnce(t *testing.T) {
 		}
 		r := newResults()
 		feed(r, tc.first)
-		err := onceMore(t.Context(), r, r.Err(), steps, func(_ context.Context, next *results, steps []plan.Step) error {
-			did = strings.Join(steps[0].Argv, " ")
+		err := retryFailed(t.Context(), r, r.Err(), steps, func(_ context.Context, next *results, steps []plan.Step) error {
+			ran = strings.Join(steps[0].Argv, " ")
 			feed(next, tc.then)
 			return next.Err()
 		}, t.Logf)
-		if did != tc.want {
-			t.Errorf("%s: ran %q, want %q", tc.name, did, tc.want)
+		if ran != tc.want {
+			t.Errorf("%s: ran %q, want %q", tc.name, ran, tc.want)
 		}
 		if got := fmt.Sprint(err); tc.err == "" && err != nil || !strings.HasPrefix(got, tc.err) && tc.err != "" {
 			t.Errorf("%s: %s, want %s", tc.name, got, tc.err)

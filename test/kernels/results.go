@@ -18,40 +18,40 @@ const (
 	passed  = "pass"
 	failed  = "FAIL"
 	skipped = "skip"
-	lost    = "LOST" // began and never ended
+	lost    = "LOST" // started and did not end
 	absent  = "-"
-	second  = "2nd" // failed, and passed when it ran once more
+	second  = "2nd" // failed, and passed in the second run
 )
 
-// results reads go test's verbose output from a console and remembers how each test ended. Not for concurrent use.
+// results parses go test's verbose output from a console and records the outcome of each test. It is not safe for concurrent use.
 type results struct {
-	step     string // prefix of the tests of the present step
+	step     string // name prefix of the tests of the current step
 	order    []string
 	outcome  map[string]string
 	seconds  map[string]string
-	ended    map[string]bool // steps
-	ill      map[string]bool // steps that ended with an exit code
+	ended    map[string]bool // steps that ended
+	failed   map[string]bool // steps that ended with a non-zero exit code
 	tail     []string        // the last lines of the console
 	done     bool            // init has finished
-	exitCode int             // the highest of init and its steps
-	oops     string          // the first sign of a broken kernel
-	restarts int             // of the machine
+	exitCode int             // the highest exit code of init and the steps
+	oops     string          // the first oops message of the kernel
+	restarts int             // number of restarts of the machine
 }
 
 const tailLines = 80
 
 func newResults() *results {
-	return &results{outcome: map[string]string{}, seconds: map[string]string{}, ended: map[string]bool{}, ill: map[string]bool{}}
+	return &results{outcome: map[string]string{}, seconds: map[string]string{}, ended: map[string]bool{}, failed: map[string]bool{}}
 }
 
-// With -test.v=test2json a control character marks go test's own lines, wherever on the line they start: what a test
-// or the kernel writes to the console cannot be taken for a result.
+// With -test.v=test2json a control character marks go test's own output, which may start in the middle of a line. It distinguishes
+// results from the output of tests and the kernel.
 var (
 	started  = regexp.MustCompile(`\x16=== RUN +(\S+)$`)
 	finished = regexp.MustCompile(`\x16--- (PASS|FAIL|SKIP): (\S+) \(([0-9.]+)s\)$`)
 )
 
-// Line takes one line of the console.
+// Line parses one line of the console.
 func (r *results) Line(line string) {
 	if !isFraming(line) {
 		r.tail = append(r.tail, printable(line))
@@ -70,7 +70,7 @@ func (r *results) Line(line string) {
 	r.marker(line)
 }
 
-// marker takes what init says about the course of the plan.
+// marker parses a line with one of init's markers.
 func (r *results) marker(line string) {
 	if rest, ok := strings.CutPrefix(line, plan.StepMarker); ok {
 		r.step = strings.TrimSpace(rest) + "."
@@ -78,7 +78,7 @@ func (r *results) marker(line string) {
 	if rest, ok := strings.CutPrefix(line, plan.StepEndMarker); ok {
 		name, exit, _ := strings.Cut(strings.TrimSpace(rest), " ")
 		if code, err := strconv.Atoi(exit); err == nil {
-			r.ended[name], r.ill[name] = true, code != 0
+			r.ended[name], r.failed[name] = true, code != 0
 			r.exitCode = max(r.exitCode, code)
 		}
 	}
@@ -88,7 +88,7 @@ func (r *results) marker(line string) {
 	}
 }
 
-// set notes how a test goes. A failure stays one, even if the test runs again after a restart of the machine.
+// set records the outcome of a test. A failure is kept even if the test runs again after a restart of the machine.
 func (r *results) set(test, outcome string) {
 	before, known := r.outcome[test]
 	if !known {
@@ -109,18 +109,18 @@ func (r *results) withOutcome(outcome string) []string {
 	return tests
 }
 
-// isTestLine tells what go test writes about the course of tests from what tests and the kernel write.
+// isTestLine reports whether go test, and not a test or the kernel, wrote the line.
 func isTestLine(line string) bool {
 	return strings.Contains(line, "\x16=== ") || strings.Contains(line, "\x16--- ")
 }
 
-// isFraming tells lines that serve the harness alone from what is worth a reader's time.
+// isFraming reports whether the line is only for the harness and not worth showing.
 func isFraming(line string) bool {
 	return strings.Contains(line, "\x16=== ") || strings.HasPrefix(line, plan.AliveMarker) ||
 		strings.HasPrefix(line, plan.StepEndMarker)
 }
 
-// Err says whether the tests of one machine are to be believed and passed.
+// Err returns an error unless all steps ran and all tests passed on a healthy kernel.
 func (r *results) Err() error {
 	var bad []string
 	for _, test := range r.order {
@@ -130,7 +130,7 @@ func (r *results) Err() error {
 	}
 	switch {
 	case r.oops != "":
-		return fmt.Errorf("the kernel broke: %s", strings.Join(append([]string{r.oops}, unique(bad)...), ", "))
+		return fmt.Errorf("kernel oops: %s", strings.Join(append([]string{r.oops}, unique(bad)...), ", "))
 	case len(bad) > 0:
 		return fmt.Errorf("failed: %s", strings.Join(unique(bad), ", "))
 	case !r.done:
@@ -146,7 +146,7 @@ func (r *results) Err() error {
 // Tail returns the end of the console.
 func (r *results) Tail() string { return strings.Join(r.tail, "\n") }
 
-// table prints kernels across and tests down: top-level tests always, subtests only where one did not pass.
+// table returns a table with a column for each kernel and a row for each test. Subtests have a row only if one did not pass.
 func table(kernels []string, by map[string]*results) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -193,8 +193,8 @@ func allTests(kernels []string, by map[string]*results) []string {
 	return tests
 }
 
-// ranNowhere returns the tests that no kernel ran and that may need one of these: they would prove nothing, unnoticed. Other
-// packages' tests also run on the host, where more tools are.
+// ranNowhere returns the tests that every kernel skipped, of the packages whose tests depend on these kernels. Tests of other
+// packages also run on the host, which has more tools.
 func ranNowhere(kernels []string, by map[string]*results) []string {
 	return slices.DeleteFunc(allTests(kernels, by), func(test string) bool {
 		step, _, _ := strings.Cut(test, ".")
@@ -212,7 +212,7 @@ func topLevel(test string) string {
 	return top
 }
 
-// printable drops control characters, so that a console cannot upset the terminal that shows it.
+// printable drops control characters, which could change the state of the terminal that shows the console.
 func printable(line string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\t' || r == 0x7f {

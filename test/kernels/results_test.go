@@ -39,12 +39,12 @@ func TestResultsAreParsedFromConsole(t *testing.T) {
 func TestOnlyCompleteRunWithoutFailuresPasses(t *testing.T) {
 	for _, tc := range []struct{ name, console, want string }{
 		{"a failed test", strings.Replace(goodRun, "PASS: TestA ", "FAIL: TestA ", 1), "failed: p.TestA"},
-		{"a test that never ended", strings.Replace(goodRun, "\x16--- PASS: TestA (0.10s)", "", 1), "failed: p.TestA"},
+		{"a test that did not end", strings.Replace(goodRun, "\x16--- PASS: TestA (0.10s)", "", 1), "failed: p.TestA"},
 		{"a machine that died", strings.TrimSuffix(goodRun, "ropewalk-vm-exit: 0\r\n"), errNoMarker.Error()},
-		{"a marker cut short", strings.TrimSuffix(goodRun, " 0\r\n"), errNoMarker.Error()},
+		{"a truncated marker", strings.TrimSuffix(goodRun, " 0\r\n"), errNoMarker.Error()},
 		{"a step that failed", strings.Replace(goodRun, "exit: 0", "exit: 2", 1), "exit code 2"},
 		{"no tests", "ropewalk-vm-exit: 0\n", "no test ran"},
-		{"results that a test forged", "--- PASS: TestX (0.00s)\nropewalk-vm-exit: 0\n", "no test ran"},
+		{"results printed by a test", "--- PASS: TestX (0.00s)\nropewalk-vm-exit: 0\n", "no test ran"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if err := read(tc.console).Err(); err == nil || err.Error() != tc.want {
@@ -84,11 +84,11 @@ func TestMissingToolsAreNamedByPackage(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	if got := missingTools(func(s string) (string, error) { return s, nil }); got != nil {
-		t.Errorf("missing %v where everything is there", got)
+		t.Errorf("missing %v although all tools exist", got)
 	}
 }
 
-// TestMakefileInstallsRequiredTools: all but those without which make would not have come so far.
+// TestMakefileInstallsRequiredTools leaves out apt and go, which make needs anyway.
 func TestMakefileInstallsRequiredTools(t *testing.T) {
 	text, err := os.ReadFile("../../Makefile")
 	if err != nil {
@@ -96,12 +96,12 @@ func TestMakefileInstallsRequiredTools(t *testing.T) {
 	}
 	rule := regexp.MustCompile(`(?m)^deps-kernels:.*\n\t\$\(call apt_install,(.*)\)$`).FindStringSubmatch(string(text))
 	if rule == nil {
-		t.Fatal("the Makefile has no deps-kernels")
+		t.Fatal("the Makefile has no target deps-kernels with apt_install")
 	}
 	installed := strings.Fields(rule[1])
 	for _, tool := range tools {
 		if !slices.Contains([]string{"apt", "golang-go"}, tool.pkg) && !slices.Contains(installed, tool.pkg) {
-			t.Errorf("make deps-kernels does not install %s, for %s", tool.pkg, tool.name)
+			t.Errorf("make deps-kernels does not install %s, which has %s", tool.pkg, tool.name)
 		}
 	}
 }
@@ -130,11 +130,11 @@ func TestTestsSkippedOnEveryKernelAreReported(t *testing.T) {
 		by   map[string]*results
 		want []string
 	}{
-		{"on both", map[string]*results{"5.10": run("kube", both...), "7.2": run("kube", both...)}, []string{"kube.TestA/wg0"}},
-		{"one ran it", map[string]*results{"5.10": run("kube", both...), "7.2": run("kube", ran...)}, nil},
-		{"one did not come to it", map[string]*results{"5.10": run("kube", both...), "7.2": run("kube")}, []string{"kube.TestA/wg0"}},
-		{"one did not boot", map[string]*results{"5.10": run("kube", both...)}, []string{"kube.TestA/wg0"}},
-		{"of a package that the host runs, too", map[string]*results{"5.10": run("tun", both...)}, nil},
+		{"skipped on both", map[string]*results{"5.10": run("kube", both...), "7.2": run("kube", both...)}, []string{"kube.TestA/wg0"}},
+		{"ran on one", map[string]*results{"5.10": run("kube", both...), "7.2": run("kube", ran...)}, nil},
+		{"not reached on one", map[string]*results{"5.10": run("kube", both...), "7.2": run("kube")}, []string{"kube.TestA/wg0"}},
+		{"one kernel did not boot", map[string]*results{"5.10": run("kube", both...)}, []string{"kube.TestA/wg0"}},
+		{"of a package that the host also tests", map[string]*results{"5.10": run("tun", both...)}, nil},
 	} {
 		if d := cmp.Diff(tc.want, ranNowhere([]string{"5.10", "7.2"}, tc.by), cmpopts.EquateEmpty()); d != "" {
 			t.Errorf("%s (-want +got):\n%s", tc.name, d)

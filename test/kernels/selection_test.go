@@ -12,14 +12,14 @@ import (
 	"testing"
 )
 
-// defaultPackages are those whose behaviour depends on the kernel.
+// defaultPackages are the packages whose behaviour depends on the kernel.
 var defaultPackages = []string{
 	"./pkg/tun", "./pkg/underlay/udp", "./pkg/offload", "./pkg/hostnet", "./pkg/datapath", "./pkg/datapath/hook", "./pkg/adopt",
 	"./pkg/kube", "./test/interop", "./test/spread",
 }
 
-// elsewhere are tests that are about ropewalk and no kernel, and take minutes in an emulator: `make test` runs them.
-func elsewhere() []string {
+// hostOnlyTests returns tests that do not depend on the kernel and take minutes in an emulator. `make test` runs them on the host.
+func hostOnlyTests() []string {
 	return []string{
 		"TestXDPCarriesTrafficInBothDirections", "TestXDPCarriesTrafficOverIPv4", "TestXDPRekeysWithoutPacketLoss",
 		"TestXDPFollowsRoamingPeer", "TestUnderlayChangesUnderTrafficWithoutRekey", "TestXDPResumesAfterLinkFlap",
@@ -39,9 +39,9 @@ func elsewhere() []string {
 	}
 }
 
-// leftToOthers are tests for which one kernel or two are enough: what old kernels lack is missed on the oldest, what others' modules do to
-// a spread tunnel is seen on the newest, and the kernel's WireGuard talks on both as it does on those between.
-func leftToOthers(kernel string) []string {
+// testsOfOtherKernels returns tests that are skipped on a kernel because one or two others are enough. The oldest kernel shows which
+// features old kernels lack. The newest shows how other kernel modules treat a spread tunnel. In-kernel WireGuard is tested on both.
+func testsOfOtherKernels(kernel string) []string {
 	var tests []string
 	if kernel != oldest() {
 		tests = append(tests, "TestSocketsKeepTheContract", "TestSocketsKeepTheSelectorsContract", "TestEachFlowOfAnEngineTunnelKeepsAPort")
@@ -62,8 +62,9 @@ func leftToOthers(kernel string) []string {
 func oldest() string { return matrix[0].name }
 func newest() string { return matrix[len(matrix)-1].name }
 
-// costly are the steps whose eBPF takes minutes to verify in an emulator, and the kernels they run on. ./pkg/kube runs in short on all.
-func costly() map[string][]string {
+// slowSteps returns the steps whose eBPF programs take minutes to verify in an emulator, with the kernels that run them. ./pkg/kube is fast
+// enough to run on all kernels.
+func slowSteps() map[string][]string {
 	return map[string][]string{
 		"datapath": {oldest(), newest()},
 		"hook":     {oldest(), newest()},
@@ -71,35 +72,35 @@ func costly() map[string][]string {
 	}
 }
 
-// spared tells whether a step is left out on a kernel.
-func spared(kernel, step string) bool {
-	on, ok := costly()[step]
+// omitted reports whether a kernel does not run a step.
+func omitted(kernel, step string) bool {
+	on, ok := slowSteps()[step]
 	return ok && !slices.Contains(on, kernel)
 }
 
-// TestSkippedTestsExist: a name that no test has any more leaves out nothing, which nobody would see.
+// TestSkippedTestsExist finds outdated names in the lists above, which would skip nothing.
 func TestSkippedTestsExist(t *testing.T) {
 	tests := testNames(t, os.DirFS("../.."))
-	names := elsewhere()
+	names := hostOnlyTests()
 	for _, s := range matrix {
-		names = append(names, leftToOthers(s.name)...)
+		names = append(names, testsOfOtherKernels(s.name)...)
 	}
 	for _, name := range names {
 		if !tests[name] {
-			t.Errorf("there is no test %s", name)
+			t.Errorf("the skip list names %s, but there is no such test", name)
 		}
 	}
-	for step := range costly() {
+	for step := range slowSteps() {
 		if !slices.ContainsFunc(defaultPackages, func(p string) bool { return path.Base(p) == step }) {
-			t.Errorf("there is no step %s", step)
+			t.Errorf("slowSteps names %s, but no default package has that name", step)
 		}
-		if !slices.ContainsFunc(matrix, func(s series) bool { return !spared(s.name, step) }) {
+		if !slices.ContainsFunc(matrix, func(s series) bool { return !omitted(s.name, step) }) {
 			t.Errorf("%s runs on no kernel", step)
 		}
 	}
 }
 
-// testNames are those of all the tests in defaultPackages.
+// testNames returns the names of all tests in defaultPackages.
 func testNames(t *testing.T, root fs.FS) map[string]bool {
 	t.Helper()
 	names, declared := map[string]bool{}, regexp.MustCompile(`(?m)^func (Test\w+)\(`)

@@ -14,7 +14,7 @@ import (
 
 const archiveKeyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
-// hostMirrors returns the URIs from which the host's own apt fetches Debian, in the order of its configuration.
+// hostMirrors returns the URIs of the Debian mirrors in the host's apt configuration, in its order.
 func hostMirrors(etcApt string) ([]string, error) {
 	files := []string{filepath.Join(etcApt, "sources.list")}
 	for _, pattern := range []string{"*.sources", "*.list"} {
@@ -59,7 +59,7 @@ func parseDeb822(text string) []string {
 	return uris
 }
 
-// deb822Fields returns a stanza's fields by lower-case name. Lines that begin with a blank continue the field before.
+// deb822Fields returns a stanza's fields by lower-case name. A line that begins with a blank continues the previous field.
 func deb822Fields(stanza string) map[string]string {
 	fields := map[string]string{}
 	last := ""
@@ -113,13 +113,13 @@ func signedBy(options string) (value string, named bool) {
 	return "", false
 }
 
-// isDebian tells Debian's own repositories from third parties': those sign with keys of their own.
+// isDebian reports whether a repository is Debian's. Third-party repositories are signed with other keys.
 func isDebian(components, signedBy string, named bool) bool {
 	return slices.Contains(strings.Fields(components), "main") &&
 		(!named || strings.Contains(signedBy, "debian-archive-"))
 }
 
-// sourcesFor writes a sources.list of the given suites on the given mirrors. Security suites live on mirrors of their own.
+// sourcesFor returns a sources.list for the given suites on the given mirrors. Security suites are on separate mirrors.
 func sourcesFor(mirrors, suites []string) string {
 	var b strings.Builder
 	for _, uri := range mirrors {

@@ -11,33 +11,32 @@ import (
 	"github.com/ropewalk/ropewalk/test/kernels/plan"
 )
 
-// How long a machine may show nothing. An emulated machine beside load is slow: a test that takes a second on a host was
-// seen to take two minutes, and some wait for two minutes by themselves. Soft lockups of 22 s were seen to pass.
+// Time limits without progress. An emulated machine on a busy host is slow: a test that takes a second on the host has taken two
+// minutes, and some tests wait two minutes for a timer. Soft lockups of 22 s have resolved themselves.
 const (
 	stuckLimit   = time.Minute     // all processors stuck, by the machine's clock
 	silenceLimit = 3 * time.Minute // no heartbeat either: the machine is dead
-	quietLimit   = 5 * time.Minute // heartbeats, complaints of a stall, and no test that began or ended
+	quietLimit   = 5 * time.Minute // heartbeats and stall messages, but no test that started or ended
 )
 
-// watch decides from a console whether its machine stalls: its kernel, not a test of it. Init's heartbeat tells them
-// apart: a test that hangs on a machine that lives is the test's own fault, and left to the timeout of its binary.
-// Safe for concurrent use.
+// watch detects from the console that a machine stalls. Init's heartbeat distinguishes a stalled machine from a hanging test, which
+// the timeout of the test binary ends. watch is safe for concurrent use.
 type watch struct {
 	processors int
 
 	mu       sync.Mutex
-	progress time.Time             // when a test or a step last began, said something or ended
-	life     time.Time             // when any program last wrote
-	stuck    map[int]time.Duration // by processor, since life
-	stall    string                // the last complaint since progress
+	progress time.Time             // when a test or step last started, wrote a result or ended
+	life     time.Time             // time of the last progress or heartbeat
+	stuck    map[int]time.Duration // soft lockup durations by processor, since life
+	stall    string                // the last stall message since progress
 }
 
-// newWatch starts watching a machine that is switched on now.
+// newWatch returns a watch for a machine that is powered on now.
 func newWatch(processors int, now time.Time) *watch {
 	return &watch{processors: processors, progress: now, life: now, stuck: map[int]time.Duration{}}
 }
 
-// Line takes a line of the console that came at now.
+// Line parses a line of the console that arrived at now.
 func (w *watch) Line(now time.Time, line string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -56,7 +55,7 @@ func (w *watch) Line(now time.Time, line string) {
 	}
 }
 
-// Stalled says what is wrong with the machine, and nothing as long as it may get on.
+// Stalled returns the reason why the machine is considered stalled, or "".
 func (w *watch) Stalled(now time.Time) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -64,9 +63,9 @@ func (w *watch) Stalled(now time.Time) string {
 	case w.allStuck():
 		return fmt.Sprintf("all %d processors are stuck: %s", w.processors, w.stall)
 	case now.Sub(w.life) >= silenceLimit:
-		return fmt.Sprintf("no sign of life for %s%s", silenceLimit, behind(w.stall))
+		return fmt.Sprintf("no heartbeat for %s%s", silenceLimit, behind(w.stall))
 	case w.stall != "" && now.Sub(w.progress) >= quietLimit:
-		return fmt.Sprintf("no test got on for %s: %s", quietLimit, w.stall)
+		return fmt.Sprintf("no test made progress for %s: %s", quietLimit, w.stall)
 	}
 	return ""
 }
@@ -88,7 +87,7 @@ func behind(stall string) string {
 	return ": " + stall
 }
 
-// isProgress tells lines about the course of tests and steps from what else is on the console.
+// isProgress reports whether the line shows the start or the end of a test or step.
 func isProgress(line string) bool {
 	return isTestLine(line) || strings.HasPrefix(line, plan.StepMarker) || strings.HasPrefix(line, plan.StepEndMarker)
 }

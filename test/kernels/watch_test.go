@@ -14,7 +14,7 @@ import (
 	"github.com/ropewalk/ropewalk/test/kernels/plan"
 )
 
-// event is a line that comes at a second since the machine was switched on.
+// event is a line on the console at a number of seconds after power-on.
 type event struct {
 	at   int
 	line string
@@ -31,7 +31,7 @@ func lockup(processor, seconds int) string {
 	return fmt.Sprintf("[  300.000000] watchdog: BUG: soft lockup - CPU#%d stuck for %ds! [udp:239]", processor, seconds)
 }
 
-// every returns line at each step of 10 seconds, up to the last one.
+// every returns line every 10 seconds from first to last.
 func every(line string, first, last int) []event {
 	var out []event
 	for at := first; at <= last; at += 10 {
@@ -45,22 +45,22 @@ func TestWatchReportsOnlyStalledMachines(t *testing.T) {
 		name   string
 		events []event
 		at     int
-		want   string // "" for a machine that may get on
+		want   string // "" if the machine is not stalled
 	}{
-		{"just switched on", nil, 170, ""},
-		{"never said a word", nil, 180, "no sign of life for 3m0s"},
-		{"fell silent in a test", []event{{20, aTestBegins}}, 200, "no sign of life"},
-		{"fell silent with a complaint", []event{{20, aTestBegins}, {90, rcuStall}}, 200, "self-detected stall"},
-		{"only the kernel talks", append(every("[  9.000000] noise", 30, 200), event{20, aTestBegins}), 200, "no sign of life"},
-		{"a test that takes long", append(every(alive, 10, 990), event{20, aTestBegins}), 995, ""},
+		{"just powered on", nil, 170, ""},
+		{"no output at all", nil, 180, "no heartbeat for 3m0s"},
+		{"silence during a test", []event{{20, aTestBegins}}, 200, "no heartbeat"},
+		{"silence after a stall message", []event{{20, aTestBegins}, {90, rcuStall}}, 200, "self-detected stall"},
+		{"only kernel messages", append(every("[  9.000000] noise", 30, 200), event{20, aTestBegins}), 200, "no heartbeat"},
+		{"a long test", append(every(alive, 10, 990), event{20, aTestBegins}), 995, ""},
 		{"two processors stuck", []event{{20, aTestBegins}, {40, lockup(0, 22)}, {41, lockup(1, 26)}, {96, lockup(0, 74)}, {97, lockup(1, 79)}}, 97, "all 2 processors are stuck"},
-		{"not yet for long", []event{{20, aTestBegins}, {40, lockup(0, 22)}, {41, lockup(1, 26)}, {68, lockup(0, 48)}, {69, lockup(1, 52)}}, 69, ""},
-		{"one processor stuck, programs run", append(every(alive, 10, 200), event{96, lockup(0, 74)}, event{97, lockup(0, 79)}), 205, ""},
-		{"one after the other, with life between", []event{{96, lockup(0, 74)}, {100, alive}, {180, lockup(1, 74)}}, 181, ""},
-		{"one after the other, with a test between", []event{{96, lockup(0, 74)}, {100, aTestEnds}, {180, lockup(1, 74)}}, 181, ""},
-		{"slow, but tests go on", append(every(aTestEnds, 10, 400), event{209, lockup(1, 22)}, event{300, rcuStall}), 405, ""},
-		{"one processor stuck, no test gets on", append(every(alive, 10, 330), event{20, aTestBegins}, event{209, lockup(1, 22)}), 320, "no test got on for 5m0s"},
-		{"stalled long ago, then a test got on", append(every(alive, 10, 900), event{209, lockup(1, 22)}, event{250, aTestEnds}), 900, ""},
+		{"two processors stuck for a short time", []event{{20, aTestBegins}, {40, lockup(0, 22)}, {41, lockup(1, 26)}, {68, lockup(0, 48)}, {69, lockup(1, 52)}}, 69, ""},
+		{"one processor stuck, programs still run", append(every(alive, 10, 200), event{96, lockup(0, 74)}, event{97, lockup(0, 79)}), 205, ""},
+		{"one processor after the other, with a heartbeat between", []event{{96, lockup(0, 74)}, {100, alive}, {180, lockup(1, 74)}}, 181, ""},
+		{"one processor after the other, with a test between", []event{{96, lockup(0, 74)}, {100, aTestEnds}, {180, lockup(1, 74)}}, 181, ""},
+		{"slow, but tests make progress", append(every(aTestEnds, 10, 400), event{209, lockup(1, 22)}, event{300, rcuStall}), 405, ""},
+		{"one processor stuck, no test makes progress", append(every(alive, 10, 330), event{20, aTestBegins}, event{209, lockup(1, 22)}), 320, "no test made progress for 5m0s"},
+		{"stalled long ago, then a test made progress", append(every(alive, 10, 900), event{209, lockup(1, 22)}, event{250, aTestEnds}), 900, ""},
 		{"a new step", append(every(alive, 10, 900), event{209, rcuStall}, event{250, plan.StepMarker + " udp"}), 900, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -88,8 +88,8 @@ func TestStalledMachineIsPoweredOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, switchOff := context.WithCancelCause(t.Context())
 		guard(ctx, newWatch(processors, time.Now()), switchOff)
-		if cause := context.Cause(ctx); !errors.Is(cause, errStalled) || !strings.Contains(cause.Error(), "no sign of life") {
-			t.Errorf("switched off because of %v", cause)
+		if cause := context.Cause(ctx); !errors.Is(cause, errStalled) || !strings.Contains(cause.Error(), "no heartbeat") {
+			t.Errorf("powered off because of %v", cause)
 		}
 	})
 }
@@ -100,7 +100,7 @@ func TestGuardReturnsWhenMachineEnds(t *testing.T) {
 		switchOff(nil)
 		guard(ctx, newWatch(processors, time.Now()), switchOff)
 		if cause := context.Cause(ctx); errors.Is(cause, errStalled) {
-			t.Errorf("switched off because of %v", cause)
+			t.Errorf("powered off because of %v", cause)
 		}
 	})
 }

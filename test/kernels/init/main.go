@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Init is process 1 of a test machine: it mounts the kernel's file systems, loads modules, runs the plan's steps on the
-// console and powers off.
+// Command init is process 1 of a test machine. It mounts the kernel's file systems, loads modules, runs the plan's steps on the
+// console and powers off the machine.
 package main
 
 import (
@@ -24,7 +24,7 @@ func main() {
 		fmt.Println("init:", err)
 		code = 1
 	}
-	// The line break guards the marker against what a dying step left on the line.
+	// The line break separates the marker from a step's unfinished line.
 	fmt.Printf("\n%s %d\n", plan.Marker, code)
 	powerOff()
 }
@@ -56,7 +56,7 @@ func run() (int, error) {
 	return code, nil
 }
 
-// beat tells the harness that programs still run. Each line is one write, so that it cannot split a line of a test.
+// beat writes a heartbeat for the harness. Each line is one write, so that it cannot split a line of a test.
 func beat() {
 	began := time.Now()
 	for now := range time.Tick(10 * time.Second) {
@@ -75,7 +75,7 @@ func readPlan() (p plan.Plan, err error) {
 	return p, nil
 }
 
-// mountAll mounts what tests and daemons expect. The BPF file system and debugfs may be missing in a kernel.
+// mountAll mounts the file systems that tests and daemons expect. A kernel may lack the BPF file system and tracefs.
 func mountAll() error {
 	for _, m := range []struct {
 		fs, dir  string
@@ -109,7 +109,7 @@ func loadModule(path string) error {
 }
 
 func prepareHost() error {
-	// Before 5.11 BPF memory counts against this limit.
+	// Before Linux 5.11, BPF memory counts against this limit.
 	unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
 	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unlimited); err != nil {
 		return fmt.Errorf("lifting the memlock limit: %w", err)
@@ -127,9 +127,9 @@ func prepareHost() error {
 	return holdSwitches(lo)
 }
 
-// holdSwitches makes the kernel patch its code for tc hooks and RPS now, and for good: tests come and go with the first
-// and the last user while the other processor sends, and QEMU's emulation may let that one run into the breakpoint of a
-// patch that is done already (static keys, smp_text_poke_batch_finish), which is an oops.
+// holdSwitches enables the kernel's static keys for tc hooks and RPS and keeps them enabled. Otherwise each test would toggle them
+// and thereby patch kernel code while the other processor sends. Under QEMU's emulation that processor may hit the breakpoint of
+// a finished patch (smp_text_poke_batch_finish), which is an oops.
 func holdSwitches(lo netlink.Link) error {
 	clsact := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: lo.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
@@ -143,7 +143,7 @@ func holdSwitches(lo netlink.Link) error {
 	return nil
 }
 
-// step runs one command and returns its exit code, at least 1 for a command that could not run or was killed.
+// step runs one command and returns its exit code. The code is at least 1 if the command could not run or was killed.
 func step(argv, env []string) int {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = env
@@ -163,7 +163,7 @@ func step(argv, env []string) int {
 	}
 }
 
-// powerOff ends the machine. QEMU runs with -no-reboot, so a restart ends it too where there is no ACPI.
+// powerOff powers off the machine. Without ACPI it reboots, which also ends QEMU because of -no-reboot.
 func powerOff() {
 	unix.Sync()
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
