@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// files returns what a package installs, by path.
+// files returns the files that a package installs, by path.
 func files(t *testing.T, deb string) map[string]*tar.Header {
 	t.Helper()
 	all, err := exec.Command("dpkg-deb", "--fsys-tarfile", deb).Output()
@@ -34,7 +34,7 @@ func files(t *testing.T, deb string) map[string]*tar.Header {
 	}
 }
 
-func TestPackageInstallsFilesThatOnlyRootMayChange(t *testing.T) {
+func TestPackageFilesAreWritableOnlyByRoot(t *testing.T) {
 	needTool(t, "dpkg-deb")
 	found := files(t, deb(t))
 	for path, mode := range map[string]int64{
@@ -63,7 +63,7 @@ func TestPackageInstallsFilesThatOnlyRootMayChange(t *testing.T) {
 	}
 }
 
-func TestPackageSaysWhatItIs(t *testing.T) {
+func TestPackageMetadataIsValid(t *testing.T) {
 	needTool(t, "dpkg-deb")
 	for _, arch := range []string{"amd64", "arm64"} {
 		path := built(t, "ropewalk_*_"+arch+".deb")
@@ -75,8 +75,8 @@ func TestPackageSaysWhatItIs(t *testing.T) {
 	}
 }
 
-// TestPackageKeepsWhatAnAdministratorWrote installs, upgrades, removes and purges in a directory of its own.
-func TestPackageKeepsWhatAnAdministratorWrote(t *testing.T) {
+// TestPackageKeepsAdministratorFiles installs, upgrades, removes and purges the package below a temporary root directory.
+func TestPackageKeepsAdministratorFiles(t *testing.T) {
 	needRoot(t)
 	needTool(t, "dpkg")
 	root := t.TempDir()
@@ -98,25 +98,25 @@ func TestPackageKeepsWhatAnAdministratorWrote(t *testing.T) {
 	if got := output(t, filepath.Join(root, "usr/bin/ropewalk"), "--version"); !strings.Contains(got, "ropewalk version") {
 		t.Errorf("version: %q", got)
 	}
-	mine := map[string]string{"etc/default/ropewalk": "ARGS=--log-format json\n", "etc/wireguard/wg0.conf": "[Interface]\n"}
-	for name, text := range mine {
+	edited := map[string]string{"etc/default/ropewalk": "ARGS=--log-format json\n", "etc/wireguard/wg0.conf": "[Interface]\n"}
+	for name, text := range edited {
 		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	dpkg("-i", deb(t))
 	dpkg("-r", "ropewalk")
-	for name, text := range mine {
+	for name, text := range edited {
 		if got := string(read(t, filepath.Join(root, name))); got != text {
 			t.Errorf("%s: %q, want %q", name, got, text)
 		}
 	}
 	if _, err := os.Stat(filepath.Join(root, "usr/bin/ropewalk")); !errors.Is(err, os.ErrNotExist) {
-		t.Error("the program stays after removal: ", err)
+		t.Error("the program still exists after removal: ", err)
 	}
 	dpkg("-P", "ropewalk")
 	if _, err := os.Stat(filepath.Join(root, "etc/default/ropewalk")); !errors.Is(err, os.ErrNotExist) {
-		t.Error("the configuration of the package stays after a purge: ", err)
+		t.Error("the package's configuration still exists after a purge: ", err)
 	}
 	read(t, filepath.Join(root, "etc/wireguard/wg0.conf"))
 }

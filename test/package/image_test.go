@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// buildah runs it without an OCI runtime, which not every machine has.
+// buildah runs buildah(1) and returns its output.
 func buildah(t *testing.T, args ...string) string {
 	t.Helper()
 	cmd := exec.Command("buildah", args...)
@@ -25,7 +25,7 @@ func buildah(t *testing.T, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-func TestImageHoldsTheProgramAndSaysWhatItIs(t *testing.T) {
+func TestImageContainsProgramAndLabels(t *testing.T) {
 	needRoot(t)
 	needTool(t, "buildah")
 	version := version(t)
@@ -58,12 +58,12 @@ func TestImageHoldsTheProgramAndSaysWhatItIs(t *testing.T) {
 	t.Cleanup(func() { buildah(t, "rm", container) })
 	run := func(args ...string) string {
 		t.Helper()
-		return buildah(t, append([]string{"run", "--isolation", "chroot"}, args...)...)
+		return buildah(t, append([]string{"run", "--isolation", "chroot"}, args...)...) // needs no OCI runtime
 	}
 	if got := run(container, "--", config.Entrypoint[0], "--version"); got != "ropewalk version "+version {
 		t.Errorf("version %q, want %q", got, version)
 	}
 	if key := run("--user", "65532:65532", container, "--", config.Entrypoint[0], "genkey"); len(key) != 44 {
-		t.Error("no key for a user without rights")
+		t.Errorf("genkey as an unprivileged user printed %d bytes, want 44", len(key))
 	}
 }

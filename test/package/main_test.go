@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package package_test looks at what `make dist` and `make image` built, as those who install it will.
+// Package package_test tests the artifacts of `make dist` and `make image` as a user installs them.
 package package_test
 
 import (
@@ -12,17 +12,17 @@ import (
 	"testing"
 )
 
-var dist = flag.String("dist", "", "where `make dist` put what it built; without it, what needs that is skipped")
+var dist = flag.String("dist", "", "directory with the artifacts of `make dist`; if empty, the tests that need them are skipped")
 
-// built returns the one file in the directory of what was built whose name matches.
+// built returns the only artifact whose name matches.
 func built(t *testing.T, pattern string) string {
 	t.Helper()
 	if *dist == "" {
-		t.Skip("needs what `make dist` builds: make test-package")
+		t.Skip("needs the artifacts of `make dist`: run make test-package")
 	}
 	files, err := filepath.Glob(filepath.Join(*dist, pattern))
 	if err != nil || len(files) != 1 {
-		t.Fatalf("%s in %s: %q, %v", pattern, *dist, files, err)
+		t.Fatalf("files matching %s in %s: %q, %v; want one", pattern, *dist, files, err)
 	}
 	path, err := filepath.Abs(files[0])
 	if err != nil {
@@ -31,13 +31,13 @@ func built(t *testing.T, pattern string) string {
 	return path
 }
 
-// program is the one for this machine.
+// program returns the path of the ropewalk binary for this machine.
 func program(t *testing.T) string { return built(t, "ropewalk-linux-"+runtime.GOARCH) }
 
-// deb is the package for this machine.
+// deb returns the path of the Debian package for this machine.
 func deb(t *testing.T) string { return built(t, "ropewalk_*_"+runtime.GOARCH+".deb") }
 
-// output runs a program and returns what it writes.
+// output runs a program and returns its output.
 func output(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(name, args...).CombinedOutput()

@@ -16,12 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// systemd is Debian's.
+// systemd is Debian's path of the systemd program.
 const systemd = "/lib/systemd/systemd"
 
-// TestServiceLivesAsTheUnitSays installs the package under a systemd of its own, and has it start, reload, lose, miss and stop
-// tunnels. testdata/service.sh says what is looked at.
-func TestServiceLivesAsTheUnitSays(t *testing.T) {
+// TestSystemdServiceLifecycle installs the package under a separate systemd. testdata/service.sh starts, reloads, upgrades, kills and
+// stops tunnels there, and has the assertions.
+func TestSystemdServiceLifecycle(t *testing.T) {
 	out := underSystemd(t, string(read(t, "testdata/service.sh")))
 	if !strings.HasSuffix(out, "\ndone\n") {
 		t.Fatal(out)
@@ -29,8 +29,7 @@ func TestServiceLivesAsTheUnitSays(t *testing.T) {
 	t.Log(out)
 }
 
-// underSystemd runs a script of bash as a service of a systemd of its own, where what was built is in /opt/test, and returns
-// what it writes.
+// underSystemd runs a bash script as a service of a separate systemd and returns its output. The artifacts are in /opt/test.
 func underSystemd(t *testing.T, script string) string {
 	t.Helper()
 	needRoot(t)
@@ -50,12 +49,12 @@ func underSystemd(t *testing.T, script string) string {
 	console, err := boot.CombinedOutput()
 	out, _ := os.ReadFile(filepath.Join(dir, "output"))
 	if len(out) == 0 {
-		t.Fatalf("nothing was run: %v\n%s", err, console)
+		t.Fatalf("the script did not run: %v\n%s", err, console)
 	}
 	return string(out)
 }
 
-// workDirectory is one for boot.sh.
+// workDirectory returns a work directory for boot.sh.
 func workDirectory(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -65,17 +64,17 @@ func workDirectory(t *testing.T) string {
 	return dir
 }
 
-// cgroup makes a control group (version 2) that a systemd may have for itself. It is removed, with what is in it, at the end.
+// cgroup creates a cgroup (version 2) for a separate systemd. It is removed with its children when the test ends.
 func cgroup(t *testing.T) *os.File {
 	t.Helper()
 	at := t.TempDir()
 	if err := unix.Mount("cgroup2", at, "cgroup2", 0, ""); err != nil {
-		t.Skip("needs control groups: ", err)
+		t.Skip("needs cgroup v2: ", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
 	path := filepath.Join(at, fmt.Sprintf("ropewalk-package-%d", os.Getpid()))
 	if err := os.Mkdir(path, 0o755); err != nil {
-		t.Skip("needs control groups: ", err)
+		t.Skip("needs cgroup v2: ", err)
 	}
 	t.Cleanup(func() { removeGroups(t, path) })
 	f, err := os.Open(path)
@@ -86,7 +85,7 @@ func cgroup(t *testing.T) *os.File {
 	return f
 }
 
-// removeGroups removes a control group and those below it, which processes may be leaving still.
+// removeGroups removes a cgroup and its children. It retries, because processes may still be exiting.
 func removeGroups(t *testing.T, path string) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
@@ -104,7 +103,7 @@ func removeGroups(t *testing.T, path string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Errorf("the control group %s stays", path)
+			t.Errorf("removing cgroup %s timed out", path)
 			return
 		}
 	}

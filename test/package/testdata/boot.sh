@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Starts systemd as the first process of namespaces of its own, with a root that is this machine's and a layer over it:
-# nothing here changes the machine. boot.sh DIRECTORY, which has the package, the script to run as a service, and gets its
-# output. To be called in new mount, PID, network, UTS, IPC and cgroup namespaces.
+# Starts systemd as process 1 of a sandbox whose root is an overlay over this machine's files, so that nothing changes the machine.
+# Usage: boot.sh DIRECTORY. DIRECTORY has the package and the script to run as a service, and receives the script's output. The
+# caller must create new mount, PID, network, UTS, IPC and cgroup namespaces.
 set -e
 work=$1
 . "${BASH_SOURCE%/*}/../../docs/testdata/overlay.sh"
@@ -33,5 +33,5 @@ UNIT
 : >"$root/etc/machine-id"
 cd "$root"
 pivot_root . mnt/host
-mount --make-rshared / # credentials are mounted in a namespace of their own, and come from there
+mount --make-rshared / # systemd mounts credentials in a separate namespace, from which they propagate
 exec env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/systemd --system --unit=test.target

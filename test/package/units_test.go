@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// maxExposure is what `systemd-analyze security` may say of each unit, in tenths.
+// maxExposure returns the limit of each unit's exposure level as `systemd-analyze security` computes it, in tenths.
 func maxExposure() map[string]string {
 	return map[string]string{"ropewalk@.service": "40", "ropewalk-spread@.service": "40"}
 }
@@ -23,12 +23,12 @@ func TestUnitsAreConfined(t *testing.T) {
 	}
 }
 
-func TestUnitsHaveNoMistakes(t *testing.T) {
+func TestUnitsPassSystemdVerify(t *testing.T) {
 	needTool(t, "systemd-analyze")
 	dir := t.TempDir()
 	for unit := range maxExposure() {
 		text := string(read(t, filepath.Join("../../deploy/systemd", unit)))
-		text = strings.ReplaceAll(text, "/usr/bin/ropewalk", "/bin/true") // which exists
+		text = strings.ReplaceAll(text, "/usr/bin/ropewalk", "/bin/true") // exists on the build machine
 		text = strings.ReplaceAll(text, "man:ropewalk(8)", "man:true(1)")
 		instance := filepath.Join(dir, strings.Replace(unit, "@", "@wg0", 1))
 		if err := os.WriteFile(instance, []byte(text), 0o644); err != nil {

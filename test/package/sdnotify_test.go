@@ -16,15 +16,15 @@ import (
 	"time"
 )
 
-// patience is for what is known to happen.
+// patience limits waits for expected events.
 const patience = 60 * time.Second
 
-// manager is a service manager of which nothing exists but the socket, with namespaces for its services.
+// manager is a fake service manager: a notification socket, and namespaces for its services.
 type manager struct {
 	t      *testing.T
 	socket *net.UnixConn
-	holder int // process whose network and mount namespaces services are in
-	said   []string
+	holder int      // process that holds the services' network and mount namespaces
+	seen   []string // received messages
 }
 
 func newManager(t *testing.T) *manager {
@@ -56,7 +56,7 @@ func newManager(t *testing.T) *manager {
 	return m
 }
 
-// command returns one that runs as a service with a watchdog.
+// command returns a ropewalk command that runs as a service with a watchdog.
 func (m *manager) command(args ...string) *exec.Cmd {
 	enter := []string{"-t", strconv.Itoa(m.holder), "--net", "--mount", program(m.t)}
 	cmd := exec.Command("nsenter", append(enter, args...)...)
@@ -71,7 +71,7 @@ func (m *manager) run(args ...string) {
 	}
 }
 
-// receive returns the next message, or none within the time.
+// receive returns the next message, or false after the timeout within.
 func (m *manager) receive(within time.Duration) (string, bool) {
 	m.t.Helper()
 	var b [4096]byte
@@ -85,17 +85,17 @@ func (m *manager) receive(within time.Duration) (string, bool) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	m.said = append(m.said, string(b[:n]))
+	m.seen = append(m.seen, string(b[:n]))
 	return string(b[:n]), true
 }
 
-// await waits for a message with the line, which may be the beginning of one.
+// await waits for a message with a line that begins with line.
 func (m *manager) await(line string) string {
 	m.t.Helper()
 	for {
 		message, ok := m.receive(patience)
 		if !ok {
-			m.t.Fatalf("never %q after %q", line, m.said)
+			m.t.Fatalf("no message %q after %q", line, m.seen)
 		}
 		if strings.Contains("\n"+message, "\n"+line) {
 			return message
@@ -103,7 +103,7 @@ func (m *manager) await(line string) string {
 	}
 }
 
-func TestServiceManagerIsToldHowTheDaemonIs(t *testing.T) {
+func TestDaemonNotifiesServiceManager(t *testing.T) {
 	m := newManager(t)
 	daemon := m.command("run", "rwp0")
 	if err := daemon.Start(); err != nil {
@@ -120,7 +120,7 @@ func TestServiceManagerIsToldHowTheDaemonIs(t *testing.T) {
 	}
 }
 
-func TestServiceManagerIsToldOfTheWholeLifeOfATunnel(t *testing.T) {
+func TestTunnelCommandsNotifyServiceManager(t *testing.T) {
 	m := newManager(t)
 	conf := filepath.Join(t.TempDir(), "rwp0.conf")
 	if err := os.WriteFile(conf, []byte("[Interface]\nAddress = 10.99.0.1/32\n"), 0o600); err != nil {
@@ -129,32 +129,32 @@ func TestServiceManagerIsToldOfTheWholeLifeOfATunnel(t *testing.T) {
 	m.run("up", conf)
 	ready := m.await("MAINPID=")
 	if !strings.Contains(ready, "\nREADY=1") {
-		t.Errorf("%q says which process is the main one before that is ready", ready)
+		t.Errorf("message %q has MAINPID without READY=1", ready)
 	}
-	for _, message := range m.said[:len(m.said)-1] {
+	for _, message := range m.seen[:len(m.seen)-1] {
 		if strings.Contains(message, "READY=1") {
-			t.Errorf("%q before the interface had its addresses", message)
+			t.Errorf("message %q came before the interface had its addresses", message)
 		}
 	}
 	m.await("WATCHDOG=1")
 	m.run("reload", conf)
 	if message := m.await("RELOADING=1"); !strings.Contains(message, "\nMONOTONIC_USEC=") {
-		t.Errorf("%q does not say when (sd_notify(3))", message)
+		t.Errorf("message %q has no MONOTONIC_USEC (sd_notify(3))", message)
 	}
 	m.await("READY=1")
 	m.await("WATCHDOG=1")
 
 	free := m.occupy("rwp0")
-	for ok := true; ok; _, ok = m.receive(10 * time.Millisecond) { // what was said before
+	for ok := true; ok; _, ok = m.receive(10 * time.Millisecond) { // discard earlier messages
 	}
-	// One check may have been answered and another one begun before.
-	feeds := 0
+	// Up to two health checks may have started before the connections were occupied.
+	notifications := 0
 	for message, ok := m.receive(time.Second); ok; message, ok = m.receive(time.Second) {
 		if strings.Contains(message, "WATCHDOG=1") {
-			feeds++
+			notifications++
 		}
-		if feeds > 2 {
-			t.Fatal("the watchdog is fed while the control socket answers nobody")
+		if notifications > 2 {
+			t.Fatal("WATCHDOG=1 was sent although the control socket did not answer")
 		}
 	}
 	free()
@@ -163,7 +163,7 @@ func TestServiceManagerIsToldOfTheWholeLifeOfATunnel(t *testing.T) {
 	m.await("STOPPING=1")
 }
 
-// occupy takes all connections that the daemon serves at once, until what it returns is called.
+// occupy opens as many control connections as the daemon serves at once. free closes them.
 func (m *manager) occupy(name string) (free func()) {
 	m.t.Helper()
 	var conns []net.Conn
@@ -180,7 +180,7 @@ func (m *manager) occupy(name string) (free func()) {
 			m.t.Fatal(err)
 		}
 		conns = append(conns, c)
-		if _, err := c.Write([]byte("g")); err != nil { // else it is not waited for long
+		if _, err := c.Write([]byte("g")); err != nil { // a connection without a request times out soon
 			m.t.Fatal(err)
 		}
 	}

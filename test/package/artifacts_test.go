@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-func TestProgramsAreStaticAndOfTheirArchitecture(t *testing.T) {
+func TestProgramsAreStaticForTheirArchitecture(t *testing.T) {
 	for arch, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
 		f, err := elf.Open(built(t, "ropewalk-linux-"+arch))
 		if err != nil {
@@ -23,18 +23,18 @@ func TestProgramsAreStaticAndOfTheirArchitecture(t *testing.T) {
 		}
 		defer f.Close()
 		if f.Machine != machine {
-			t.Errorf("%s: %v", arch, f.Machine)
+			t.Errorf("%s: machine %v, want %v", arch, f.Machine, machine)
 		}
 		for _, p := range f.Progs {
 			if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {
-				t.Errorf("%s: not static: %v", arch, p.Type)
+				t.Errorf("%s: not static, has a segment %v", arch, p.Type)
 			}
 		}
 	}
 }
 
-// TestSBOMListsWhatTheProgramIsMadeOf compares with what the program itself says.
-func TestSBOMListsWhatTheProgramIsMadeOf(t *testing.T) {
+// TestSBOMListsProgramModules compares the SBOM with the build information in the program.
+func TestSBOMListsProgramModules(t *testing.T) {
 	for _, arch := range []string{"amd64", "arm64"} {
 		path := built(t, "ropewalk-linux-"+arch)
 		var doc struct {
@@ -51,7 +51,7 @@ func TestSBOMListsWhatTheProgramIsMadeOf(t *testing.T) {
 			t.Errorf("%s: %+v", arch, doc)
 		}
 		if h := doc.Metadata.Component.Hashes; len(h) != 1 || h[0].Content != digest(t, path) {
-			t.Errorf("%s: the SBOM is of another program: %v", arch, h)
+			t.Errorf("%s: the SBOM's hash differs from the program's: %v", arch, h)
 		}
 		info, err := buildinfo.ReadFile(path)
 		if err != nil {
@@ -68,7 +68,7 @@ func TestSBOMListsWhatTheProgramIsMadeOf(t *testing.T) {
 	}
 }
 
-func TestChecksumsAreThoseOfTheFiles(t *testing.T) {
+func TestChecksumsMatchFiles(t *testing.T) {
 	sums := string(read(t, built(t, "SHA256SUMS")))
 	for _, path := range []string{program(t), program(t) + ".cdx.json", deb(t)} {
 		if want := digest(t, path) + "  " + filepath.Base(path) + "\n"; !strings.Contains(sums, want) {
@@ -77,10 +77,10 @@ func TestChecksumsAreThoseOfTheFiles(t *testing.T) {
 	}
 }
 
-// TestTheSameSourcesGiveTheSameBytes builds from another directory too.
-func TestTheSameSourcesGiveTheSameBytes(t *testing.T) {
+// TestBuildIsReproducible builds the program in two directories, and the package a second time.
+func TestBuildIsReproducible(t *testing.T) {
 	if *dist == "" {
-		t.Skip("takes long: make test-package")
+		t.Skip("takes long: run make test-package")
 	}
 	needTool(t, "make")
 	elsewhere, dir := t.TempDir(), t.TempDir()
@@ -97,7 +97,7 @@ func TestTheSameSourcesGiveTheSameBytes(t *testing.T) {
 		sums = append(sums, digest(t, to))
 	}
 	if sums[0] != sums[1] {
-		t.Error("the program depends on where it is built")
+		t.Error("the program depends on the build directory")
 	}
 	made := exec.Command("make", "deb-amd64", "DIST="+dir, "STAGE="+t.TempDir(), "VERSION="+version(t))
 	made.Dir = root
@@ -106,12 +106,12 @@ func TestTheSameSourcesGiveTheSameBytes(t *testing.T) {
 	}
 	for _, name := range []string{filepath.Base(built(t, "ropewalk_*_amd64.deb")), "ropewalk-linux-amd64", "ropewalk-linux-amd64.cdx.json"} {
 		if digest(t, filepath.Join(dir, name)) != digest(t, filepath.Join(*dist, name)) {
-			t.Error(name, "was not the same when it was built again")
+			t.Error(name, "differs when it is built again")
 		}
 	}
 }
 
-// version is that of what was built.
+// version returns the version of the program for this machine.
 func version(t *testing.T) string {
 	t.Helper()
 	words := strings.Fields(output(t, program(t), "--version"))

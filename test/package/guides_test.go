@@ -12,18 +12,18 @@ import (
 	"github.com/ropewalk/ropewalk/test/docs/page"
 )
 
-// TestInstallationGuideWorks runs the commands of docs/install.md as a service of a systemd of its own.
+// TestInstallationGuideWorks runs the commands of docs/install.md as a service of a separate systemd.
 func TestInstallationGuideWorks(t *testing.T) {
 	commands := shellBlocks(t, "docs/install.md")
 	if len(commands) < 10 {
-		t.Fatalf("%d blocks of commands", len(commands))
+		t.Fatalf("docs/install.md has %d command blocks, want at least 10", len(commands))
 	}
 	guide(t, strings.Join(commands, "\n"))
 }
 
-// TestQuickStartLeadsFromWGQuickAndBack runs what docs/quickstart.md says for systemd, where the package is installed and
-// wg-quick@wg0 runs. Where the kernel has no WireGuard, wireguard-go stands in for it.
-func TestQuickStartLeadsFromWGQuickAndBack(t *testing.T) {
+// TestQuickStartMigratesFromWGQuickAndBack runs the systemd commands of docs/quickstart.md with the package installed and wg-quick@wg0
+// active. wg-quick uses wireguard-go if the kernel has no WireGuard.
+func TestQuickStartMigratesFromWGQuickAndBack(t *testing.T) {
 	needTool(t, "wg-quick")
 	commands := shellBlocks(t, "docs/quickstart.md")
 	if len(commands) < 2 || !strings.Contains(commands[0], "enable --now ropewalk@wg0") || !strings.Contains(commands[1], "enable --now wg-quick@wg0") {
@@ -36,7 +36,7 @@ func TestQuickStartLeadsFromWGQuickAndBack(t *testing.T) {
 	if other, err = filepath.Abs(other); err != nil {
 		t.Fatal(err)
 	}
-	host := "/mnt/host" // where boot.sh leaves this machine's root; /tmp, where other may lie, is another one in there
+	host := "/mnt/host" // boot.sh mounts this machine's root here. /tmp, which may contain wireguard-go, differs under systemd.
 	guide(t, fmt.Sprintf(quickStart, host+other, commands[0], commands[1]))
 }
 
@@ -58,7 +58,7 @@ systemctl is-active wg-quick@wg0
 if systemctl is-active ropewalk@wg0; then exit 1; fi
 test "$(wg show wg0 public-key)" = "$key"`
 
-// guide runs the commands of a page, where what was built is in the directory.
+// guide runs the commands of a page in a directory with the artifacts.
 func guide(t *testing.T, commands string) {
 	t.Helper()
 	script := "set -euo pipefail\ntrap 'echo \"FAILED: $BASH_COMMAND\"; journalctl --no-pager -n 50' ERR\n" +
@@ -70,7 +70,7 @@ func guide(t *testing.T, commands string) {
 	t.Log(out)
 }
 
-// shellBlocks returns the blocks of commands on a page of which nothing says how else they are run.
+// shellBlocks returns the shell blocks of a page that have no marker.
 func shellBlocks(t *testing.T, path string) []string {
 	t.Helper()
 	var blocks []string
