@@ -50,7 +50,7 @@ func plan(pages []*page.Page) (runs []run, notRun map[string]string, err error) 
 				}
 				continue
 			}
-			kind, text, err := meaning(b)
+			kind, text, err := parseMarker(b)
 			switch {
 			case err != nil:
 				return nil, nil, err
@@ -70,9 +70,9 @@ func plan(pages []*page.Page) (runs []run, notRun map[string]string, err error) 
 	return runs, notRun, nil
 }
 
-// meaning parses a block's marker, or else its exception, or else the default. kind is "test" with a fixture in text, or "not run"
+// parseMarker parses a block's marker, or else its exception, or else the default. kind is "test" with a fixture in text, or "not run"
 // with a reason.
-func meaning(b page.Block) (kind, text string, err error) {
+func parseMarker(b page.Block) (kind, text string, err error) {
 	marker := b.Marker
 	if marker == "" {
 		for _, e := range exceptions() {
@@ -107,8 +107,8 @@ func (r run) script(fixtures string) string {
 	for _, block := range r.blocks {
 		for line := range strings.Lines(block.Text) {
 			b.WriteString(line)
-			if name := started(line); name != "" {
-				b.WriteString("served " + name + "\n")
+			if name := backgroundInterface(line); name != "" {
+				b.WriteString("wait_for_daemon " + name + "\n")
 			}
 		}
 	}
@@ -116,9 +116,9 @@ func (r run) script(fixtures string) string {
 	return b.String()
 }
 
-// started returns the interface whose daemon a line starts in the background, or "". The script then waits for the daemon, as a
+// backgroundInterface returns the interface whose daemon a line starts in the background, or "". The script then waits for the daemon, as a
 // user at a terminal does.
-func started(line string) string {
+func backgroundInterface(line string) string {
 	call, ok := strings.CutSuffix(strings.TrimSpace(line), "&")
 	if !ok || !strings.HasPrefix(call, "ropewalk run ") {
 		return ""

@@ -214,7 +214,7 @@ func TestInvalidMarkersAreRejected(t *testing.T) {
 		"test: tunnel": true, "not run: for a good reason": true, "": true,
 		"not run: no": false, "tset: tunnel": false, "not run": false,
 	} {
-		_, _, err := meaning(page.Block{Page: "docs/x.md", Marker: marker, Lang: "sh"})
+		_, _, err := parseMarker(page.Block{Page: "docs/x.md", Marker: marker, Lang: "sh"})
 		if (err == nil) != want {
 			t.Errorf("%q: %v", marker, err)
 		}

@@ -18,8 +18,8 @@ const (
 	faultOops        // a kernel bug, which a busy host cannot cause
 )
 
-// complaint is one line of the kernel log, classified.
-type complaint struct {
+// kernelMessage is one line of the kernel log, classified.
+type kernelMessage struct {
 	fault     fault
 	text      string        // without the time stamp
 	processor int           // the stuck processor, or -1
@@ -32,28 +32,28 @@ var printk = regexp.MustCompile(`\[ *[0-9]+\.[0-9]{6}\] (.*)$`)
 
 var softLockup = regexp.MustCompile(`soft lockup - CPU#([0-9]+) stuck for ([0-9]+)s`)
 
-// stallTexts matches messages of kernel/watchdog.c, kernel/rcu/tree_stall.h, tree_exp.h, kernel/workqueue.c and kernel/hung_task.c.
-var stallTexts = regexp.MustCompile(`soft lockup - CPU#|hard LOCKUP|rcu.*(self-)?detected (expedited )?stall|` +
+// stallMessages matches messages of kernel/watchdog.c, kernel/rcu/tree_stall.h, tree_exp.h, kernel/workqueue.c and kernel/hung_task.c.
+var stallMessages = regexp.MustCompile(`soft lockup - CPU#|hard LOCKUP|rcu.*(self-)?detected (expedited )?stall|` +
 	`rcu.* kthread starved for|BUG: workqueue lockup|INFO: task .* blocked for more than`)
 
-// oopsTexts matches messages of die() and the page fault handler of x86, lib/bug.c, mm/kasan/report.c and kernel/panic.c, and all
+// oopsMessages matches messages of die() and the page fault handler of x86, lib/bug.c, mm/kasan/report.c and kernel/panic.c, and all
 // others that start with "BUG: ". A WARNING is not included, because the kernel continues after it.
-var oopsTexts = regexp.MustCompile(`^(BUG: |kernel BUG at |Oops|general protection|double fault|stack segment|` +
+var oopsMessages = regexp.MustCompile(`^(BUG: |kernel BUG at |Oops|general protection|double fault|stack segment|` +
 	`invalid opcode|divide error|int3: |traps: PANIC|Kernel panic|(list_add|list_del) corruption|stack-protector: )|KASAN: |KFENCE: `)
 
-// readComplaint classifies one line of the console. Result lines of tests have faultNone even if they quote the kernel.
-func readComplaint(line string) complaint {
-	c := complaint{processor: -1}
+// parseKernelMessage classifies one line of the console. Result lines of tests have faultNone even if they quote the kernel.
+func parseKernelMessage(line string) kernelMessage {
+	c := kernelMessage{processor: -1}
 	m := printk.FindStringSubmatch(line)
 	if m == nil || isTestLine(line) {
 		return c
 	}
 	c.text = strings.TrimSpace(printable(m[1]))
 	switch {
-	case stallTexts.MatchString(c.text):
+	case stallMessages.MatchString(c.text):
 		c.fault = faultStall
 		c.processor, c.stuck = stuckProcessor(c.text)
-	case oopsTexts.MatchString(c.text):
+	case oopsMessages.MatchString(c.text):
 		c.fault = faultOops
 	}
 	return c

@@ -47,7 +47,7 @@ func TestKernelLogLinesAreClassified(t *testing.T) {
 		{"[   12.000001] Oops: \x16--- PASS: TestX (0.10s)", faultNone, -1, 0},
 		{"", faultNone, -1, 0},
 	} {
-		c := readComplaint(tc.line)
+		c := parseKernelMessage(tc.line)
 		if c.fault != tc.fault || c.processor != tc.processor || c.stuck != tc.stuck {
 			t.Errorf("%q: fault %d, processor %d, stuck for %s; want %d, %d, %s",
 				tc.line, c.fault, c.processor, c.stuck, tc.fault, tc.processor, tc.stuck)
@@ -55,11 +55,11 @@ func TestKernelLogLinesAreClassified(t *testing.T) {
 	}
 }
 
-func FuzzComplaint(f *testing.F) {
+func FuzzParseKernelMessage(f *testing.F) {
 	f.Add("[   40.514845] watchdog: BUG: soft lockup - CPU#0 stuck for 22s! [udp:239]")
 	f.Add("[   12.000001] Oops: 0002 [#1]\x1b[2J")
 	f.Fuzz(func(t *testing.T, line string) {
-		c := readComplaint(line)
+		c := parseKernelMessage(line)
 		if c.stuck < 0 || c.processor < -1 || c.text != printable(c.text) {
 			t.Errorf("%+v", c)
 		}

@@ -85,7 +85,7 @@ func (p *payload) writeInitramfs(out string, k *unpacked, steps []plan.Step) (er
 	if err != nil {
 		return err
 	}
-	load, err := mods.closure(slices.Concat(wantedModules, mods.present(optionalModules)))
+	load, err := mods.closure(slices.Concat(requiredModules, mods.present(optionalModules)))
 	if err != nil {
 		return fmt.Errorf("kernel %s: %w", k.release, err)
 	}

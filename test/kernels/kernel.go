@@ -34,8 +34,8 @@ func releases(version string) *regexp.Regexp {
 	return regexp.MustCompile(`^` + version + `-cloud-amd64$`)
 }
 
-// chosen returns the series named in list, or all if list is empty.
-func chosen(list string) ([]series, error) {
+// selectSeries returns the series named in list, or all if list is empty.
+func selectSeries(list string) ([]series, error) {
 	if strings.TrimSpace(list) == "" {
 		return matrix, nil
 	}

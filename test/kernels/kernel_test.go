@@ -44,12 +44,12 @@ func TestKernelsAreChosenBySeries(t *testing.T) {
 		{list: " 6.12, 5.10 ", want: []string{"6.12", "5.10"}},
 		{list: "6.2", bad: true},
 	} {
-		got, err := chosen(tc.list)
+		got, err := selectSeries(tc.list)
 		if (err != nil) != tc.bad {
-			t.Errorf("chosen(%q): %v", tc.list, err)
+			t.Errorf("selectSeries(%q): %v", tc.list, err)
 		}
 		if d := cmp.Diff(tc.want, seriesNames(got)); d != "" {
-			t.Errorf("chosen(%q) (-want +got):\n%s", tc.list, d)
+			t.Errorf("selectSeries(%q) (-want +got):\n%s", tc.list, d)
 		}
 	}
 }

@@ -29,7 +29,7 @@ func TestKernels(t *testing.T) {
 	if pkgs := missingTools(exec.LookPath); len(pkgs) > 0 {
 		t.Fatalf("programs are missing; apt-get install %s", strings.Join(pkgs, " "))
 	}
-	list, err := chosen(os.Getenv("KERNELS"))
+	list, err := selectSeries(os.Getenv("KERNELS"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestKernels(t *testing.T) {
 	}
 	fmt.Printf("\n%s\n", table(seriesNames(list), m.results))
 	if os.Getenv("KERNELS") == "" && os.Getenv("KERNELS_RUN") == "" {
-		for _, test := range ranNowhere(seriesNames(list), m.results) {
+		for _, test := range skippedEverywhere(seriesNames(list), m.results) {
 			t.Errorf("%s was skipped on every kernel", test)
 		}
 	}
@@ -175,7 +175,7 @@ func (m *matrixRun) steps(kernel string, limit time.Duration) []plan.Step {
 			}
 			skipped = append(skipped, testsOfOtherKernels(kernel)...)
 		}
-		steps = append(steps, plan.Step{Name: name, Argv: skipping([]string{
+		steps = append(steps, plan.Step{Name: name, Argv: skipTests([]string{
 			"/tests/" + name, "-test.v=test2json", "-test.parallel=10", "-test.timeout=" + (limit * 3 / 4).String(),
 			"-test.run=" + os.Getenv("KERNELS_RUN"),
 		}, skipped...)})

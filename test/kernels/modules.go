@@ -15,8 +15,8 @@ import (
 	"strings"
 )
 
-// wantedModules are the modules that the tests need. closure adds their dependencies.
-var wantedModules = []string{
+// requiredModules are the modules that the tests need. closure adds their dependencies.
+var requiredModules = []string{
 	"wireguard", "veth", "tun", "dummy", "vxlan", "virtio_pci", "virtio_net", "8021q", "bonding", "bridge",
 	"sch_ingress", "sch_netem", "sch_tbf", "cls_bpf", "act_mirred", "nf_tables", "nfnetlink", "xfrm_user",
 	"nft_ct", "nft_chain_nat", "nft_masq",
@@ -94,11 +94,11 @@ func (m *modules) closure(wanted []string) ([]module, error) {
 		deps, err := dependencies(data)
 		return data, deps, err
 	}
-	return inOrder(wanted, read)
+	return dependencyOrder(wanted, read)
 }
 
-// inOrder visits wanted and their dependencies, depth first. It leaves out built-in modules, for which read returns nil data.
-func inOrder(wanted []string, read func(name string) (data []byte, deps []string, err error)) ([]module, error) {
+// dependencyOrder visits wanted and their dependencies, depth first. It leaves out built-in modules, for which read returns nil data.
+func dependencyOrder(wanted []string, read func(name string) (data []byte, deps []string, err error)) ([]module, error) {
 	var out []module
 	seen := map[string]bool{}
 	var visit func(name string) error

@@ -48,7 +48,7 @@ func TestModulesFollowTheirDependencies(t *testing.T) {
 		}
 		return []byte(name), d, nil
 	}
-	got, err := inOrder([]string{"tun", "wireguard", "tun"}, read)
+	got, err := dependencyOrder([]string{"tun", "wireguard", "tun"}, read)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestModulesFollowTheirDependencies(t *testing.T) {
 	if d := cmp.Diff(want, names); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	if _, err := inOrder([]string{"missing"}, read); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := dependencyOrder([]string{"missing"}, read); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing module gives %v", err)
 	}
 }

@@ -33,16 +33,16 @@ func runMachine(ctx context.Context, r *results, steps []plan.Step, boot func(co
 	for restarts := 0; ; restarts++ {
 		err := boot(ctx, r.remaining(steps))
 		if err == nil || ctx.Err() != nil || !mayRestart(err, r, restarts) {
-			return verdict(err, r)
+			return joinErrors(err, r)
 		}
-		interrupted := r.reboot()
+		interrupted := r.removeInterrupted()
 		logf("%v; restart %d of %d with the unfinished tests, beginning with the interrupted ones: %s",
 			err, restarts+1, maxRestarts, strings.Join(interrupted, ", "))
 	}
 }
 
-// verdict joins the machine's error and the tests' error.
-func verdict(err error, r *results) error {
+// joinErrors joins the machine's error and the tests' error.
+func joinErrors(err error, r *results) error {
 	testErr := r.Err()
 	if err != nil && errors.Is(testErr, errNoMarker) {
 		return err
@@ -50,8 +50,8 @@ func verdict(err error, r *results) error {
 	return errors.Join(err, testErr)
 }
 
-// reboot removes the interrupted tests from the results and returns them. Tests that ended keep their outcome.
-func (r *results) reboot() []string {
+// removeInterrupted removes the interrupted tests from the results and returns them. Tests that ended keep their outcome.
+func (r *results) removeInterrupted() []string {
 	interrupted := r.withOutcome(lost)
 	for _, test := range interrupted {
 		delete(r.outcome, test)
@@ -66,8 +66,8 @@ func (r *results) reboot() []string {
 	return unique(tests)
 }
 
-// skipping adds tests to the -test.skip argument of a test binary.
-func skipping(argv []string, tests ...string) []string {
+// skipTests adds tests to the -test.skip argument of a test binary.
+func skipTests(argv []string, tests ...string) []string {
 	const flag, end = "-test.skip=^(", ")$"
 	var rest []string
 	for _, arg := range argv {
@@ -95,7 +95,7 @@ func (r *results) remaining(steps []plan.Step) []plan.Step {
 			}
 		}
 		if len(ended) > 0 {
-			s.Argv = skipping(s.Argv, ended...)
+			s.Argv = skipTests(s.Argv, ended...)
 		}
 		left = append(left, s)
 	}
@@ -121,7 +121,7 @@ func (r *results) failedSteps(steps []plan.Step) []plan.Step {
 			}
 		}
 		if len(good) > 0 {
-			s.Argv = skipping(s.Argv, good...)
+			s.Argv = skipTests(s.Argv, good...)
 		}
 		list = append(list, s)
 	}
@@ -147,7 +147,7 @@ func retryFailed(ctx context.Context, r *results, err error, steps []plan.Step,
 			r.order = append(r.order, test)
 		}
 		if r.outcome[test] = next.outcome[test]; next.outcome[test] == passed {
-			r.outcome[test] = second
+			r.outcome[test] = passedSecond
 		}
 		r.seconds[test] = next.seconds[test]
 	}

@@ -167,7 +167,7 @@ func TestRestartsStopWhenContextIsCancelled(t *testing.T) {
 
 func TestRestartReportsInterruptedTests(t *testing.T) {
 	r := read(tunPasses + tunEnds + udpBegins + aPasses + bBegins)
-	if d := cmp.Diff([]string{"udp.TestB"}, r.reboot()); d != "" {
+	if d := cmp.Diff([]string{"udp.TestB"}, r.removeInterrupted()); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	want := map[string]string{"tun.TestT": passed, "udp.TestA": passed, "udp.TestA/x": passed}
@@ -184,13 +184,13 @@ func TestFailureIsKeptWhenTestRunsAgain(t *testing.T) {
 }
 
 func TestSkipListSurvivesRestart(t *testing.T) {
-	first := skipping([]string{"/tests/udp", "-test.v"}, "TestSlow")
-	got := strings.Join(skipping(first, "TestA", "TestB"), " ")
+	first := skipTests([]string{"/tests/udp", "-test.v"}, "TestSlow")
+	got := strings.Join(skipTests(first, "TestA", "TestB"), " ")
 	if want := "/tests/udp -test.v -test.skip=^(TestSlow|TestA|TestB)$"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	if len(first) != 3 {
-		t.Errorf("skipping changed its argument: %v", first)
+		t.Errorf("skipTests changed its argument: %v", first)
 	}
 }
 
@@ -231,7 +231,7 @@ func TestFailedStepsAreRetriedOnce(t *testing.T) {
 		if got := fmt.Sprint(err); tc.err == "" && err != nil || !strings.HasPrefix(got, tc.err) && tc.err != "" {
 			t.Errorf("%s: %s, want %s", tc.name, got, tc.err)
 		}
-		if tc.want != "" && tc.err == "" && r.outcome["udp.TestB"] != second {
+		if tc.want != "" && tc.err == "" && r.outcome["udp.TestB"] != passedSecond {
 			t.Errorf("%s: TestB is %s", tc.name, r.outcome["udp.TestB"])
 		}
 	}

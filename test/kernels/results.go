@@ -15,12 +15,12 @@ import (
 
 // Outcomes of a test, as in the table.
 const (
-	passed  = "pass"
-	failed  = "FAIL"
-	skipped = "skip"
-	lost    = "LOST" // started and did not end
-	absent  = "-"
-	second  = "2nd" // failed, and passed in the second run
+	passed       = "pass"
+	failed       = "FAIL"
+	skipped      = "skip"
+	lost         = "LOST" // started and did not end
+	absent       = "-"
+	passedSecond = "2nd" // failed, and passed in the second run
 )
 
 // results parses go test's verbose output from a console and records the outcome of each test. It is not safe for concurrent use.
@@ -64,7 +64,7 @@ func (r *results) Line(line string) {
 		r.set(r.step+m[2], map[string]string{"PASS": passed, "FAIL": failed, "SKIP": skipped}[m[1]])
 		r.seconds[r.step+m[2]] = m[3]
 	}
-	if c := readComplaint(line); c.fault == faultOops && r.oops == "" {
+	if c := parseKernelMessage(line); c.fault == faultOops && r.oops == "" {
 		r.oops = c.text
 	}
 	r.marker(line)
@@ -193,9 +193,9 @@ func allTests(kernels []string, by map[string]*results) []string {
 	return tests
 }
 
-// ranNowhere returns the tests that every kernel skipped, of the packages whose tests depend on these kernels. Tests of other
+// skippedEverywhere returns the tests that every kernel skipped, of the packages whose tests depend on these kernels. Tests of other
 // packages also run on the host, which has more tools.
-func ranNowhere(kernels []string, by map[string]*results) []string {
+func skippedEverywhere(kernels []string, by map[string]*results) []string {
 	return slices.DeleteFunc(allTests(kernels, by), func(test string) bool {
 		step, _, _ := strings.Cut(test, ".")
 		if !slices.Contains([]string{"kube", "interop", "spread"}, step) {

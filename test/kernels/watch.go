@@ -24,28 +24,28 @@ const (
 type watch struct {
 	processors int
 
-	mu       sync.Mutex
-	progress time.Time             // when a test or step last started, wrote a result or ended
-	life     time.Time             // time of the last progress or heartbeat
-	stuck    map[int]time.Duration // soft lockup durations by processor, since life
-	stall    string                // the last stall message since progress
+	mu           sync.Mutex
+	lastProgress time.Time             // when a test or step last started, wrote a result or ended
+	lastSign     time.Time             // time of the last progress or heartbeat
+	stuck        map[int]time.Duration // soft lockup durations by processor, since lastSign
+	stall        string                // the last stall message since lastProgress
 }
 
 // newWatch returns a watch for a machine that is powered on now.
 func newWatch(processors int, now time.Time) *watch {
-	return &watch{processors: processors, progress: now, life: now, stuck: map[int]time.Duration{}}
+	return &watch{processors: processors, lastProgress: now, lastSign: now, stuck: map[int]time.Duration{}}
 }
 
 // Line parses a line of the console that arrived at now.
 func (w *watch) Line(now time.Time, line string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	switch c := readComplaint(line); {
+	switch c := parseKernelMessage(line); {
 	case isProgress(line):
-		w.progress, w.life, w.stall = now, now, ""
+		w.lastProgress, w.lastSign, w.stall = now, now, ""
 		clear(w.stuck)
 	case strings.Contains(line, plan.AliveMarker):
-		w.life = now
+		w.lastSign = now
 		clear(w.stuck)
 	case c.fault == faultStall:
 		w.stall = c.text
@@ -62,9 +62,9 @@ func (w *watch) Stalled(now time.Time) string {
 	switch {
 	case w.allStuck():
 		return fmt.Sprintf("all %d processors are stuck: %s", w.processors, w.stall)
-	case now.Sub(w.life) >= silenceLimit:
-		return fmt.Sprintf("no heartbeat for %s%s", silenceLimit, behind(w.stall))
-	case w.stall != "" && now.Sub(w.progress) >= quietLimit:
+	case now.Sub(w.lastSign) >= silenceLimit:
+		return fmt.Sprintf("no heartbeat for %s%s", silenceLimit, stallSuffix(w.stall))
+	case w.stall != "" && now.Sub(w.lastProgress) >= quietLimit:
 		return fmt.Sprintf("no test made progress for %s: %s", quietLimit, w.stall)
 	}
 	return ""
@@ -80,7 +80,7 @@ func (w *watch) allStuck() bool {
 	return n >= w.processors
 }
 
-func behind(stall string) string {
+func stallSuffix(stall string) string {
 	if stall == "" {
 		return ""
 	}

@@ -17,7 +17,7 @@ import (
 
 func TestProgramsAreStaticForTheirArchitecture(t *testing.T) {
 	for arch, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
-		f, err := elf.Open(built(t, "ropewalk-linux-"+arch))
+		f, err := elf.Open(artifact(t, "ropewalk-linux-"+arch))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -36,7 +36,7 @@ func TestProgramsAreStaticForTheirArchitecture(t *testing.T) {
 // TestSBOMListsProgramModules compares the SBOM with the build information in the program.
 func TestSBOMListsProgramModules(t *testing.T) {
 	for _, arch := range []string{"amd64", "arm64"} {
-		path := built(t, "ropewalk-linux-"+arch)
+		path := artifact(t, "ropewalk-linux-"+arch)
 		var doc struct {
 			BOMFormat, SpecVersion, SerialNumber string
 			Metadata                             struct {
@@ -69,7 +69,7 @@ func TestSBOMListsProgramModules(t *testing.T) {
 }
 
 func TestChecksumsMatchFiles(t *testing.T) {
-	sums := string(read(t, built(t, "SHA256SUMS")))
+	sums := string(read(t, artifact(t, "SHA256SUMS")))
 	for _, path := range []string{program(t), program(t) + ".cdx.json", deb(t)} {
 		if want := digest(t, path) + "  " + filepath.Base(path) + "\n"; !strings.Contains(sums, want) {
 			t.Errorf("no %q in\n%s", want, sums)
@@ -104,7 +104,7 @@ func TestBuildIsReproducible(t *testing.T) {
 	if out, err := made.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, name := range []string{filepath.Base(built(t, "ropewalk_*_amd64.deb")), "ropewalk-linux-amd64", "ropewalk-linux-amd64.cdx.json"} {
+	for _, name := range []string{filepath.Base(artifact(t, "ropewalk_*_amd64.deb")), "ropewalk-linux-amd64", "ropewalk-linux-amd64.cdx.json"} {
 		if digest(t, filepath.Join(dir, name)) != digest(t, filepath.Join(*dist, name)) {
 			t.Error(name, "differs when it is built again")
 		}

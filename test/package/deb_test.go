@@ -66,7 +66,7 @@ func TestPackageFilesAreWritableOnlyByRoot(t *testing.T) {
 func TestPackageMetadataIsValid(t *testing.T) {
 	needTool(t, "dpkg-deb")
 	for _, arch := range []string{"amd64", "arm64"} {
-		path := built(t, "ropewalk_*_"+arch+".deb")
+		path := artifact(t, "ropewalk_*_"+arch+".deb")
 		if got := strings.TrimSpace(output(t, "dpkg-deb", "-f", path, "Architecture")); got != arch {
 			t.Errorf("architecture %q, want %q", got, arch)
 		}

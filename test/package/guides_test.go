@@ -18,7 +18,7 @@ func TestInstallationGuideWorks(t *testing.T) {
 	if len(commands) < 10 {
 		t.Fatalf("docs/install.md has %d command blocks, want at least 10", len(commands))
 	}
-	guide(t, strings.Join(commands, "\n"))
+	runGuide(t, strings.Join(commands, "\n"))
 }
 
 // TestQuickStartMigratesFromWGQuickAndBack runs the systemd commands of docs/quickstart.md with the package installed and wg-quick@wg0
@@ -37,7 +37,7 @@ func TestQuickStartMigratesFromWGQuickAndBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	host := "/mnt/host" // boot.sh mounts this machine's root here. /tmp, which may contain wireguard-go, differs under systemd.
-	guide(t, fmt.Sprintf(quickStart, host+other, commands[0], commands[1]))
+	runGuide(t, fmt.Sprintf(quickStart, host+other, commands[0], commands[1]))
 }
 
 const quickStart = `
@@ -58,8 +58,8 @@ systemctl is-active wg-quick@wg0
 if systemctl is-active ropewalk@wg0; then exit 1; fi
 test "$(wg show wg0 public-key)" = "$key"`
 
-// guide runs the commands of a page in a directory with the artifacts.
-func guide(t *testing.T, commands string) {
+// runGuide runs the commands of a page in a directory with the artifacts.
+func runGuide(t *testing.T, commands string) {
 	t.Helper()
 	script := "set -euo pipefail\ntrap 'echo \"FAILED: $BASH_COMMAND\"; journalctl --no-pager -n 50' ERR\n" +
 		"exec 2>&1\nset -x\nip link set lo up\ncd /opt/test\n" + commands + "\nset +x\necho done\n"

@@ -14,8 +14,8 @@ import (
 
 var dist = flag.String("dist", "", "directory with the artifacts of `make dist`; if empty, the tests that need them are skipped")
 
-// built returns the only artifact whose name matches.
-func built(t *testing.T, pattern string) string {
+// artifact returns the only artifact whose name matches.
+func artifact(t *testing.T, pattern string) string {
 	t.Helper()
 	if *dist == "" {
 		t.Skip("needs the artifacts of `make dist`: run make test-package")
@@ -32,10 +32,10 @@ func built(t *testing.T, pattern string) string {
 }
 
 // program returns the path of the ropewalk binary for this machine.
-func program(t *testing.T) string { return built(t, "ropewalk-linux-"+runtime.GOARCH) }
+func program(t *testing.T) string { return artifact(t, "ropewalk-linux-"+runtime.GOARCH) }
 
 // deb returns the path of the Debian package for this machine.
-func deb(t *testing.T) string { return built(t, "ropewalk_*_"+runtime.GOARCH+".deb") }
+func deb(t *testing.T) string { return artifact(t, "ropewalk_*_"+runtime.GOARCH+".deb") }
 
 // output runs a program and returns its output.
 func output(t *testing.T, name string, args ...string) string {

@@ -37,7 +37,7 @@ func underSystemd(t *testing.T, script string) string {
 		t.Skip("needs systemd: ", err)
 	}
 	dir := workDirectory(t)
-	output(t, "cp", deb(t), built(t, "SHA256SUMS"), dir)
+	output(t, "cp", deb(t), artifact(t, "SHA256SUMS"), dir)
 	if err := os.WriteFile(filepath.Join(dir, "script"), []byte(script), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ func Commands(text string) (commands [][]string) {
 	read := 1 // lines parsed so far
 	for stmt, err := range syntax.NewParser().StmtsSeq(strings.NewReader(text)) {
 		if err != nil {
-			return append(commands, Commands(below(text, read))...)
+			return append(commands, Commands(skipLines(text, read))...)
 		}
 		read = int(stmt.End().Line())
 		syntax.Walk(stmt, func(n syntax.Node) bool {
@@ -30,8 +30,8 @@ func Commands(text string) (commands [][]string) {
 	return commands
 }
 
-// below returns text without its first lines.
-func below(text string, lines int) string {
+// skipLines returns text without its first lines.
+func skipLines(text string, lines int) string {
 	for range lines {
 		_, text, _ = strings.Cut(text, "\n")
 	}
@@ -86,7 +86,7 @@ func Calls(text, program string) [][]string {
 	var calls [][]string
 	for _, words := range Commands(text) {
 		for i, word := range words {
-			if path.Base(word) == program && leadsToProgram(words[:i]) {
+			if path.Base(word) == program && isLauncher(words[:i]) {
 				calls = append(calls, words[i+1:])
 				break
 			}
@@ -95,8 +95,8 @@ func Calls(text, program string) [][]string {
 	return calls
 }
 
-// leadsToProgram reports whether the word after words is the name of the called program.
-func leadsToProgram(words []string) bool {
+// isLauncher reports whether the word after words is the name of the called program.
+func isLauncher(words []string) bool {
 	if len(words) == 0 {
 		return true
 	}

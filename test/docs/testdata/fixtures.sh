@@ -7,11 +7,11 @@ exec </dev/null 2>&1
 
 until_true() { for _ in $(seq 600); do if "$@" >/dev/null 2>&1; then return 0; fi; sleep 0.05; done; echo "timed out: $*"; return 1; }
 
-# served waits until the daemon of an interface answers.
-served() { until_true ropewalk show "$1"; }
+# wait_for_daemon waits until the daemon of an interface answers.
+wait_for_daemon() { until_true ropewalk show "$1"; }
 
-# answers sends a datagram to the other host through wg0 and checks that there was a handshake, by ropewalk or the given program.
-answers() {
+# has_handshake sends a datagram to the other host through wg0 and checks that there was a handshake, by ropewalk or the given program.
+has_handshake() {
 	echo >/dev/udp/10.99.0.2/9
 	[ "$("${1:-ropewalk}" show wg0 latest-handshakes | cut -f2)" -gt 0 ]
 }
@@ -61,7 +61,7 @@ host() {
 tunnel() {
 	host
 	ropewalk up --metrics 127.0.0.1:9820 wg0
-	until_true answers
+	until_true has_handshake
 }
 
 # untidy has a sysctl that doctor fixes, and answers its questions with yes.
@@ -75,7 +75,7 @@ untidy() {
 wg_quick() {
 	host
 	WG_QUICK_USERSPACE_IMPLEMENTATION=wireguard-go wg-quick up wg0
-	until_true answers wg
+	until_true has_handshake wg
 }
 
 program() { cp /usr/bin/ropewalk /tmp/ropewalk; }

@@ -45,7 +45,7 @@ func run() (int, error) {
 	if err := prepareHost(); err != nil {
 		return 0, err
 	}
-	go beat()
+	go writeHeartbeats()
 	code := 0
 	for _, s := range p.Steps {
 		fmt.Printf("\n%s %s\n", plan.StepMarker, s.Name)
@@ -56,8 +56,8 @@ func run() (int, error) {
 	return code, nil
 }
 
-// beat writes a heartbeat for the harness. Each line is one write, so that it cannot split a line of a test.
-func beat() {
+// writeHeartbeats writes a heartbeat for the harness. Each line is one write, so that it cannot split a line of a test.
+func writeHeartbeats() {
 	began := time.Now()
 	for now := range time.Tick(10 * time.Second) {
 		fmt.Printf("%s %s\n", plan.AliveMarker, now.Sub(began).Round(time.Second))
@@ -124,13 +124,13 @@ func prepareHost() error {
 	if err := netlink.LinkSetUp(lo); err != nil {
 		return fmt.Errorf("bringing up lo: %w", err)
 	}
-	return holdSwitches(lo)
+	return enableStaticKeys(lo)
 }
 
-// holdSwitches enables the kernel's static keys for tc hooks and RPS and keeps them enabled. Otherwise each test would toggle them
+// enableStaticKeys enables the kernel's static keys for tc hooks and RPS and keeps them enabled. Otherwise each test would toggle them
 // and thereby patch kernel code while the other processor sends. Under QEMU's emulation that processor may hit the breakpoint of
 // a finished patch (smp_text_poke_batch_finish), which is an oops.
-func holdSwitches(lo netlink.Link) error {
+func enableStaticKeys(lo netlink.Link) error {
 	clsact := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: lo.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
 	}}
