@@ -41,7 +41,7 @@ func (l *lab) stack(t *testing.T, add func(h *host, lower netlink.Link) (netlink
 	}
 }
 
-func named(name string) netlink.LinkAttrs {
+func linkAttrs(name string) netlink.LinkAttrs {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
 	return attrs
@@ -49,7 +49,7 @@ func named(name string) netlink.LinkAttrs {
 
 // addVLAN adds a VLAN device on top of lower.
 func addVLAN(h *host, lower netlink.Link) (netlink.Link, error) {
-	attrs := named("vlan7")
+	attrs := linkAttrs("vlan7")
 	attrs.ParentIndex = lower.Attrs().Index
 	v := &netlink.Vlan{LinkAttrs: attrs, VlanId: 7}
 	return v, h.nl.LinkAdd(v)
@@ -57,7 +57,7 @@ func addVLAN(h *host, lower netlink.Link) (netlink.Link, error) {
 
 // addBond adds a bond device with lower as its only slave.
 func addBond(h *host, lower netlink.Link) (netlink.Link, error) {
-	b := netlink.NewLinkBond(named("bond0"))
+	b := netlink.NewLinkBond(linkAttrs("bond0"))
 	b.Mode = netlink.BOND_MODE_ACTIVE_BACKUP
 	b.Miimon = 100
 	if err := h.nl.LinkAdd(b); err != nil {

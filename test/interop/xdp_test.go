@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// xdpSides is ropewalk with the AF_XDP underlay: its data messages bypass the network stack.
+// ropewalkXDP is ropewalk with the AF_XDP underlay: its data messages bypass the network stack.
 var ropewalkXDP = implementation{name: "ropewalk over AF_XDP", need: needXDP, start: startXDP}
 
 func needXDP(t *testing.T) {
@@ -50,7 +50,8 @@ type dataPath struct {
 	Drops  map[string]uint64 `json:"drops"`
 }
 
-// xdpLane has the AF_XDP counters of one lane. Slow counts runs that were sent by the UDP socket; the others count datagrams.
+// xdpLane has the AF_XDP counters of one lane. Slow counts runs that the UDP socket sent, Fallbacks lost AF_XDP sockets. The others
+// count datagrams.
 type xdpLane struct {
 	Error     string `json:"error"`
 	Received  uint64 `json:"received"`
