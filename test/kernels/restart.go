@@ -18,8 +18,8 @@ const maxRestarts = 2
 // errStalled reports that a machine stalled and was powered off: see watch.
 var errStalled = errors.New("the machine stalled")
 
-// mayRestart reports whether a machine whose run ended with err is restarted. A busy host can cause a stall, so a stall alone is no failure. After a failed
-// test or a kernel oops the stall may be ropewalk's fault, and the run has failed anyway.
+// mayRestart reports whether a machine whose run ended with err is restarted. A busy host can cause a stall, so a stall alone is no
+// failure. After a failed test or a kernel oops the stall may be ropewalk's fault, and the run has failed anyway.
 func mayRestart(err error, r *results, restarts int) bool {
 	return errors.Is(err, errStalled) && r.oops == "" && len(r.withOutcome(failed)) == 0 && r.exitCode == 0 &&
 		restarts < maxRestarts
