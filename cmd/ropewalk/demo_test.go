@@ -197,7 +197,7 @@ func TestDemoReportsDaemonThatEnds(t *testing.T) {
 	o := demoWith(t, "exiting")
 	o.seconds = 3600
 	err := demoMain(t.Context(), &bytes.Buffer{}, o)
-	if err == nil || !strings.Contains(err.Error(), "ended by itself") {
+	if err == nil || !strings.Contains(err.Error(), "exited unexpectedly") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -50,11 +50,11 @@ func (m *UnderlayMode) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// UnderlayReport is a snapshot of the path of data messages. It is the member "way" of the stats operation's JSON, and
+// UnderlayReport is a snapshot of the path of data messages. It is the member "path" of the stats operation's JSON, and
 // contains no secrets.
 type UnderlayReport struct {
 	Mode   UnderlayMode      `json:"mode"`             // as configured
-	Way    UnderlayMode      `json:"way"`              // the path in use: UnderlayUDP or UnderlayXDP
+	Way    UnderlayMode      `json:"path"`              // the path in use: UnderlayUDP or UnderlayXDP
 	Device string            `json:"device,omitempty"` // the device whose queues AF_XDP uses, or would use
 	How    string            `json:"how,omitempty"`    // the AF_XDP mode: zerocopy or copy
 	Lanes  int               `json:"lanes,omitempty"`  // lanes with a working AF_XDP socket

@@ -29,7 +29,7 @@ func fastChecks() []Check {
 			"without it one lane may do all transmit work for a peer"),
 		checkDaemons("fast-select", "receive-socket selection by source port (SO_ATTACH_REUSEPORT_CBPF)", evaluateFastSelect,
 			"receive-socket selection by kernel hash may leave some lanes idle"),
-		checkDaemons("fast-crew", "idle workers helping busy lanes", evaluateFastWorkers,
+		checkDaemons("fast-workers", "idle workers helping busy lanes", evaluateFastWorkers,
 			"workers let several CPUs encrypt and decrypt one flow that exceeds one core"),
 		checkDaemons("fast-spread", "number of peers with spread active", evaluateFastSpread,
 			"without spread the peer's NIC sees all flows as one flow"),

@@ -94,7 +94,7 @@ func newFake() *fakeDevice {
 					{Error: "the device has no such queue"},
 				},
 				Events: map[string]uint64{"socket": 1000, "stack": 50},
-				Drops:  map[string]uint64{"hs_source_budget": 12},
+				Drops:  map[string]uint64{"hs_xdp_source_limit": 12},
 				ReceiveCPUs: &config.ReceiveCPUsReport{
 					Mode: config.ReceiveCPUs{Auto: true}, CPUs: []int{0, 1, 4}, Device: "eth0",
 				},

@@ -53,7 +53,7 @@ type lanesJSON struct {
 	Spread    spreadJSON             `json:"spread"`
 	TUN       TUNFeatures            `json:"tun"`
 	Underlay  UnderlayFeatures       `json:"underlay"`
-	Way       *config.UnderlayReport `json:"way,omitempty"`
+	Way       *config.UnderlayReport `json:"path,omitempty"`
 	Selection *Selection             `json:"selection,omitempty"`
 	Lanes     []LaneStats            `json:"lanes"`
 	Slow      LaneStats              `json:"slow"`

@@ -13,7 +13,7 @@ type Stats struct {
 	Up        bool                   `json:"up"`
 	TUN       TUNFeatures            `json:"tun"`
 	Underlay  UnderlayFeatures       `json:"underlay"`
-	Way       *config.UnderlayReport `json:"way"`
+	Way       *config.UnderlayReport `json:"path"`
 	Lanes     []LaneStats            `json:"lanes"`
 	Slow      LaneStats              `json:"slow"`  // packets outside the lanes' fast path
 	Drops     map[string]uint64      `json:"drops"` // by reason, without the lanes' drops
@@ -50,16 +50,16 @@ type LaneStats struct {
 	RxBytes   uint64            `json:"rx_bytes"`
 	RxTrains  uint64            `json:"rx_trains"`
 	RxRuns    uint64            `json:"rx_runs"`
-	TxWorkers WorkerStats       `json:"tx_crew"`
-	RxWorkers WorkerStats       `json:"rx_crew"`
+	TxWorkers WorkerStats       `json:"tx_workers"`
+	RxWorkers WorkerStats       `json:"rx_workers"`
 	Drops     map[string]uint64 `json:"drops"`
 }
 
 // WorkerStats counts the trains that a lane offered to workers.
 type WorkerStats struct {
-	Offered   uint64 `json:"offered"`
+	Offered   uint64 `json:"submitted"`
 	Done      uint64 `json:"done"`
-	TakenBack uint64 `json:"taken_back"`
+	TakenBack uint64 `json:"by_lane"`
 	BackOffs  uint64 `json:"back_offs"`
 }
 

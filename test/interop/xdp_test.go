@@ -42,7 +42,7 @@ func xdpPairings() []pairing {
 
 // dataPath is the path of data messages, as `ropewalk show --lanes --json` reports it.
 type dataPath struct {
-	Path   string            `json:"way"`
+	Path   string            `json:"path"`
 	How    string            `json:"how"`
 	Reason string            `json:"reason"`
 	Lanes  int               `json:"lanes"`
@@ -74,7 +74,7 @@ func (x *tunnel) readDataPath(t *testing.T) (w dataPath, err error) {
 	}
 	var list struct {
 		Interfaces []struct {
-			Path dataPath `json:"way"`
+			Path dataPath `json:"path"`
 		} `json:"interfaces"`
 	}
 	if err := json.Unmarshal(out, &list); err != nil {

@@ -29,13 +29,13 @@ func hostOnlyTests() []string {
 		"TestRenamedInterfaceSurvivesRepeatedUpgrades",
 		"TestFlowsFallEvenlyOnLanes", "TestNoSingleDatagramHasDataRefused", "TestFilterLooksAllAlongATrain",
 		"TestProgramSelectsAsTheSelectionSays", "TestProgramIsNeverTooLong",
-		"TestPeersSetTogetherAreAsThoseSetOneByOne", "TestSpreadChoosesLanesAsTheModelDoes", "TestAFullTableOfFlowsKeepsOrder",
-		"TestABudgetIsATokenBucket", "TestOldLoadsFadeAsInTheModel", "TestOnePacketIsOneCount", "TestLanesTakeCPUsInTurn",
-		"TestMorePeersThanAreReadAtOnceAreListed", "TestAFullMapOfPeersRefusesOneMore", "TestAFullMapOfIndicesRefusesOneMore",
-		"TestFailedAttachLeavesAllAsItWas", "TestSecondTunnelKeepsHowTheDeviceIsAttached", "TestUpgradeMissesNoPacket",
-		"TestForeignPinIsNamedAndHidesNoOtherDevice", "TestRenamedDeviceIsNotAttachedTwice", "TestRenamedDeviceIsReported",
-		"TestPlansOfTunnelsInterlock", "TestGatherCanBeChanged", "TestWatchFollowsPeers",
-		"TestAnEngineThatDoesNotSpreadIsOneFlow", "TestSpreadIsOffBehindANAT", "TestSpreadIsOffThroughAStatefulFirewall",
+		"TestSetPeersMatchesOneByOne", "TestLaneChoiceMatchesGoModel", "TestFullFlowTableKeepsFlowsOnLanes",
+		"TestRateLimitIsTokenBucket", "TestLoadDecayMatchesGoModel", "TestRandomPacketsCountAtMostOnce", "TestAdjacentLanePortsUseAdjacentCPUs",
+		"TestPeersListsSeveralBatches", "TestFullPeerMapReturnsErrFull", "TestFullIndexMapReturnsErrFull",
+		"TestFailedAttachIsRolledBack", "TestSecondTunnelInheritsDeviceSettings", "TestUpgradeProcessesEachPacket",
+		"TestForeignPinIsReportedForItsDeviceOnly", "TestRenamedDeviceIsNotAttachedTwice", "TestRenamedDeviceIsReported",
+		"TestTunnelsMayInterleavePlannedPorts", "TestGatherCanBeChanged", "TestWatchFollowsPeers",
+		"TestEngineWithoutSpreadUsesOnePort", "TestSpreadIsOffBehindNAT", "TestSpreadIsOffBehindStatefulFirewall",
 	}
 }
 
@@ -44,11 +44,11 @@ func hostOnlyTests() []string {
 func testsOfOtherKernels(kernel string) []string {
 	var tests []string
 	if kernel != oldest() {
-		tests = append(tests, "TestSocketsKeepTheContract", "TestSocketsKeepTheSelectorsContract", "TestEachFlowOfAnEngineTunnelKeepsAPort")
+		tests = append(tests, "TestSocketsKeepTheContract", "TestSocketsKeepTheSelectorsContract", "TestEngineTunnelFlowsKeepTheirPort")
 	}
 	if kernel != newest() {
-		tests = append(tests, "TestFlowsKeepOrderOnABadNetwork", "TestSpreadHealsWhenTheDeviceIsBack", "TestPortPerPacketReorders",
-			"TestSpreadPutsNoTCPSegmentOutOfOrder")
+		tests = append(tests, "TestFlowsKeepOrderOnImpairedNetwork", "TestSpreadRecoversWhenDeviceReturns", "TestPortPerPacketReorders",
+			"TestSpreadKeepsTCPSegmentsInOrder")
 	}
 	if kernel != oldest() && kernel != newest() {
 		tests = append(tests, "TestWrongKeyIsRejectedUntilCorrected", "TestSimultaneousHandshakesLeaveWorkingTunnel",

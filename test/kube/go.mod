@@ -4,7 +4,6 @@ go 1.26.0
 
 require (
 	github.com/ropewalk/ropewalk v0.0.0-00010101000000-000000000000
-	github.com/ropewalk/ropewalk/pkg/kube v0.0.0-00010101000000-000000000000
 	github.com/vishvananda/netlink v1.3.1
 	golang.org/x/sys v0.49.0
 	k8s.io/api v0.37.2
@@ -203,5 +202,3 @@ replace (
 	k8s.io/sample-controller => k8s.io/sample-controller v0.36.3
 	k8s.io/streaming => k8s.io/streaming v0.36.3
 )
-
-replace github.com/ropewalk/ropewalk/pkg/kube => ../../pkg/kube

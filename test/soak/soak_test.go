@@ -34,7 +34,7 @@ const (
 	slackObjects = 2000
 )
 
-func TestNothingIsLostReorderedOrLeaked(t *testing.T) {
+func TestTrafficIsNotLostReorderedOrLeaked(t *testing.T) {
 	if *underlayMode != "" && *underlayMode != "memory" {
 		t.Skipf("-underlay %s", *underlayMode)
 	}

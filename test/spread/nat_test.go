@@ -95,6 +95,6 @@ func TestSpreadIsOffBehindStatefulFirewall(t *testing.T) {
 	if o := l.send(5); o.reordered > 0 {
 		t.Errorf("%v", o)
 	}
-	l.wantSpreadOff(l.right, "a firewall may keep them")
+	l.wantSpreadOff(l.right, "a firewall may drop them")
 	t.Logf("right: %s", l.spreading(l.right).Reason)
 }

@@ -183,7 +183,7 @@ type Stats struct {
 	Cipher    string              `json:"cipher"`  // empty if not reported
 	Workers   *int                `json:"workers"` // nil if not reported
 	// UnderlayStatus is the underlay of data messages; nil if not reported.
-	UnderlayStatus *config.UnderlayReport `json:"way"`
+	UnderlayStatus *config.UnderlayReport `json:"path"`
 }
 
 // Selection is how the kernel selects the receive socket, and so the lane.

@@ -237,7 +237,7 @@ func (p *Port) say() {
 	case p.mode == config.UnderlayXDP && (p.where != "" || p.device != "" && p.now.reason != notYet):
 		level = slog.LevelWarn
 	}
-	p.log.Log(context.Background(), level, "the way of data messages was chosen", "way", way, "device", p.where, "reason", p.now.reason)
+	p.log.Log(context.Background(), level, "underlay path selected", "path", way, "device", p.where, "reason", p.now.reason)
 }
 
 const notSpread = "the kernel's part of receiving is not spread over processors"
