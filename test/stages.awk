@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Makes one table of what `go test -bench` says of the stages: the best of all runs of each benchmark that reports
-# ns/packet (pkg/cost). All lines other than benchmark results go to stderr, so that failures are visible.
+# ns/packet (test/cost). All lines other than benchmark results go to stderr, so that failures are visible.
 
 function metric(unit,    i) {
 	for (i = 3; i < NF; i += 2) if ($(i + 1) == unit) return $i

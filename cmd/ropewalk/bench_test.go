@@ -18,8 +18,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/ropewalk/ropewalk/pkg/bench"
-	"github.com/ropewalk/ropewalk/pkg/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/bench"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 )
 
 // benchEnv makes a child process of this test binary run ropewalk: see TestBenchProcess.

@@ -6,7 +6,7 @@ import (
 	"io"
 	"os"
 
-	"github.com/ropewalk/ropewalk/pkg/show"
+	"github.com/ropewalk/ropewalk/pkg/control/show"
 )
 
 // colored reports whether output to out has colours: on a terminal, unless NO_COLOR or WG_COLOR_MODE overrides that.

@@ -8,8 +8,8 @@ import (
 	"io/fs"
 	"path/filepath"
 
-	"github.com/ropewalk/ropewalk/pkg/conffile"
-	"github.com/ropewalk/ropewalk/pkg/noise"
+	"github.com/ropewalk/ropewalk/pkg/control/conffile"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
 // privateKeyCredential is the name of the credential that holds the interface's private key in base64.

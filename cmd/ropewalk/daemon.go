@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net"
 
-	"github.com/ropewalk/ropewalk/pkg/uapi"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 )
 
 // withDaemon calls f with a connection to the daemon of an interface, and closes the connection.
@@ -23,9 +23,9 @@ func withDaemon(dir uapi.Dir, name string, f func(*uapi.Client) error) error {
 func dialDaemon(dir uapi.Dir, name string) (*uapi.Client, error) {
 	client, err := dir.Dial(name)
 	switch {
-	case uapi.IsRefused(err):
+	case uapi.IsNotRunning(err):
 		return nil, codedError{exitUnreachable, notServed(dir, name)}
-	case uapi.IsSilent(err):
+	case uapi.IsUnresponsive(err):
 		return nil, codedError{exitUnreachable, err}
 	case err != nil:
 		return nil, withHint(err)

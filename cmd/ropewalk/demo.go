@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ropewalk/ropewalk/pkg/demo"
-	"github.com/ropewalk/ropewalk/pkg/picture"
-	"github.com/ropewalk/ropewalk/pkg/traffic"
+	"github.com/ropewalk/ropewalk/pkg/lab/demo"
+	"github.com/ropewalk/ropewalk/pkg/lab/traffic"
+	"github.com/ropewalk/ropewalk/pkg/observe/term"
 )
 
 // demoOptions are the flags of `ropewalk demo`.
@@ -74,7 +74,7 @@ func demoMain(ctx context.Context, out io.Writer, o demoOptions) error {
 		return usageError{err}
 	}
 	tty := isTerminal(out)
-	live := &demo.Live{Out: out, Quiet: o.json, Terminal: tty, Style: picture.Style{Color: colorMode(tty)}}
+	live := &demo.Live{Out: out, Quiet: o.json, Terminal: tty, Style: term.Style{Color: colorMode(tty)}}
 	options := demo.Options{Seconds: o.seconds, Streams: o.streams, Queues: o.queues, Daemon: strings.Fields(o.daemon)}
 	report, err := demo.Run(ctx, options, live)
 	switch {

@@ -20,9 +20,9 @@ import (
 	"golang.zx2c4.com/wireguard/ipc"
 	wgtun "golang.zx2c4.com/wireguard/tun"
 
-	"github.com/ropewalk/ropewalk/pkg/demo"
-	"github.com/ropewalk/ropewalk/pkg/netlab"
-	"github.com/ropewalk/ropewalk/pkg/uapi"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/lab/demo"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 )
 
 // demoDaemonEnv makes a child process of this test binary a daemon: see TestDemoDaemonProcess.

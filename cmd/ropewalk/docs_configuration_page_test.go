@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/ropewalk/ropewalk/pkg/conffile"
+	"github.com/ropewalk/ropewalk/pkg/control/conffile"
 )
 
 // docs/configuration.md is written by these functions: go test ./cmd/ropewalk -run Configuration -update

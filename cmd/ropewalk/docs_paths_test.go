@@ -3,10 +3,10 @@
 package main
 
 import (
-	"github.com/ropewalk/ropewalk/pkg/datapath/hook"
-	"github.com/ropewalk/ropewalk/pkg/doctor"
-	"github.com/ropewalk/ropewalk/pkg/quick"
-	"github.com/ropewalk/ropewalk/pkg/uapi"
+	"github.com/ropewalk/ropewalk/pkg/control/quick"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
+	"github.com/ropewalk/ropewalk/pkg/observe/doctor"
 )
 
 // pathInfo describes a path that a tunnel uses. Its text is Markdown.
@@ -19,8 +19,8 @@ func paths() []pathInfo {
 		{string(uapi.DefaultDir) + "/wg0.sock", "control socket of the daemon for `wg` and `ropewalk`, mode 0600"},
 		{quick.DefaultRunDir + "/wg0.log", "log of a daemon that `ropewalk up` started outside systemd, mode 0600; systemd's is in the journal"},
 		{quick.DefaultRunDir, "state that `ropewalk down` needs to undo `ropewalk up`"},
-		{hook.DefaultFS + "/ropewalk", "pins of the programs that `ropewalk spread attach` attached (BPF file system)"},
-		{doctor.DefaultRecord, "the settings that `ropewalk doctor --fix` changed, with their old values"},
+		{hook.DefaultBPFFS + "/ropewalk", "pins of the programs that `ropewalk spread attach` attached (BPF file system)"},
+		{doctor.DefaultUndoRecord, "the settings that `ropewalk doctor --fix` changed, with their old values"},
 		{"/etc/default/ropewalk", "`ARGS=`: arguments of `ropewalk up` for all tunnels that systemd runs"},
 		{"/etc/ropewalk/wg0.env", "the same for one tunnel"},
 		{"/etc/ropewalk/spread-eth0.conf", "`PORT=` and `ARGS=` of `ropewalk-spread@eth0`"},

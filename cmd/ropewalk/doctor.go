@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ropewalk/ropewalk/pkg/doctor"
-	"github.com/ropewalk/ropewalk/pkg/doctor/facts"
-	"github.com/ropewalk/ropewalk/pkg/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/observe/doctor"
+	"github.com/ropewalk/ropewalk/pkg/observe/doctor/facts"
 )
 
 // doctorOptions are the flags of `ropewalk doctor`.
@@ -45,7 +45,7 @@ func newDoctorCmd() *cobra.Command {
 			return interfaces(), noFiles
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			d := doctorRun{o: o, settings: doctor.Host{}, in: cmd.InOrStdin(), out: cmd.OutOrStdout()}
+			d := doctorRun{o: o, settings: doctor.HostSettings{}, in: cmd.InOrStdin(), out: cmd.OutOrStdout()}
 			d.gather = func(ctx context.Context) (*facts.Facts, error) { return o.gather(ctx, args) }
 			return printing(d.run(cmd.Context()))
 		},
@@ -60,7 +60,7 @@ func newDoctorCmd() *cobra.Command {
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "also explain the checks that passed")
 	f.StringSliceVar(&o.devices, "device", nil, "NICs to check (default: those of the default route and of the routes to peers)")
 	f.Uint16Var(&o.port, "port", 51820, "listen port to check if no tunnel runs")
-	f.StringVar(&o.record, "record", doctor.DefaultRecord, "file with the old values, which --fix writes and --undo reads")
+	f.StringVar(&o.record, "record", doctor.DefaultUndoRecord, "file with the old values, which --fix writes and --undo reads")
 	_ = cmd.RegisterFlagCompletionFunc("device", completeDevice)
 	return cmd
 }
@@ -87,7 +87,7 @@ func (o *doctorOptions) gather(ctx context.Context, tunnels []string) (*facts.Fa
 	switch {
 	case errors.Is(err, hostnet.ErrNoLink):
 		return nil, usageError{err}
-	case errors.Is(err, facts.ErrNotServed):
+	case errors.Is(err, facts.ErrNoTunnel):
 		return nil, codedError{code: exitUnreachable, err: err}
 	}
 	return f, err
@@ -97,7 +97,7 @@ func (o *doctorOptions) gather(ctx context.Context, tunnels []string) (*facts.Fa
 type doctorRun struct {
 	o        doctorOptions
 	gather   func(context.Context) (*facts.Facts, error)
-	settings doctor.Hands
+	settings doctor.Settings
 	in       io.Reader
 	out      io.Writer
 }
@@ -135,7 +135,7 @@ func (d *doctorRun) fix(ctx context.Context, changes []doctor.Change) error {
 		if !d.o.yes && !d.confirmed() {
 			return errors.New("nothing was changed")
 		}
-		made, err := doctor.Treat(d.settings, d.o.record, changes)
+		made, err := doctor.Apply(d.settings, d.o.record, changes)
 		for _, c := range made {
 			fmt.Fprintf(d.out, "done: %s\n", printable(c.Command()))
 		}

@@ -14,9 +14,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/ropewalk/ropewalk/pkg/doctor"
-	"github.com/ropewalk/ropewalk/pkg/doctor/facts"
-	"github.com/ropewalk/ropewalk/pkg/show"
+	"github.com/ropewalk/ropewalk/pkg/control/show"
+	"github.com/ropewalk/ropewalk/pkg/observe/doctor"
+	"github.com/ropewalk/ropewalk/pkg/observe/doctor/facts"
 )
 
 // fakeSettings keeps the host's settings in memory.
@@ -41,7 +41,7 @@ func runDoctor(t *testing.T, o doctorOptions, settings fakeSettings, input strin
 	d.gather = func(context.Context) (*facts.Facts, error) {
 		return &facts.Facts{
 			Pre: true, Kernel: facts.Kernel{Release: "6.12.1", BTF: facts.Known(true)},
-			Sysctls: map[string]facts.Answer[string]{facts.BPFJIT: facts.Known(settings[doctorJIT])},
+			Sysctls: map[string]facts.Result[string]{facts.BPFJIT: facts.Known(settings[doctorJIT])},
 		}, nil
 	}
 	err := d.run(t.Context())

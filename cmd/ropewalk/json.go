@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/ropewalk/ropewalk/pkg/show"
+	"github.com/ropewalk/ropewalk/pkg/control/show"
 )
 
 // header begins every JSON document that a command prints. Within an API version, fields are only added: none is removed or

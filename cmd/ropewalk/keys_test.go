@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ropewalk/ropewalk/pkg/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
 // The private key in wg(8)'s manual page, and the output of wg pubkey for it.

@@ -5,7 +5,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/ropewalk/ropewalk/pkg/mesh/command"
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh/command"
 )
 
 // newMeshCmd parses the command line and runs the agent's program with it, which contains the Kubernetes client.

@@ -13,9 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ropewalk/ropewalk/pkg/config"
-	"github.com/ropewalk/ropewalk/pkg/daemon"
-	"github.com/ropewalk/ropewalk/pkg/spread"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon"
 )
 
 // runOptions are the flags of `ropewalk run`.
@@ -126,10 +126,10 @@ func (o *runOptions) daemon(name string, log *slog.Logger, level *slog.LevelVar)
 		Spread: o.spread, SpreadPorts: o.ports, Underlay: o.underlay.mode, UnderlayDevice: o.underlay.device,
 		ReceiveCPUs: o.underlay.cpus,
 		Log:         log, Level: level,
-		Upgrade: func(path, created string) (*daemon.Successor, error) {
+		StartSuccessor: func(path, created string) (*daemon.Successor, error) {
 			return startSuccessor(path, successorArgs(os.Args, name, created))
 		},
-		HandedOver: func(name string, pid int) { announceSuccessor(log, name, pid) },
+		OnHandover: func(name string, pid int) { announceSuccessor(log, name, pid) },
 	}
 }
 
@@ -162,7 +162,7 @@ func (o *runOptions) begin(ctx context.Context, log *slog.Logger, tunnel daemon.
 		if err != nil {
 			return nil, nil, err
 		}
-		d, err := daemon.TakeOver(ctx, tunnel)
+		d, err := daemon.ReceiveHandover(ctx, tunnel)
 		if err != nil {
 			exporter.close()
 			return nil, nil, takeoverError(err)

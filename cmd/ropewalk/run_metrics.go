@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 
-	"github.com/ropewalk/ropewalk/pkg/metrics"
+	"github.com/ropewalk/ropewalk/pkg/observe/metrics"
 )
 
 // metricsFlags are the flags for serving metrics.

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ropewalk/ropewalk/pkg/bench"
+	"github.com/ropewalk/ropewalk/pkg/lab/bench"
 )
 
 const prometheusConfig = `

@@ -12,7 +12,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
 
-	"github.com/ropewalk/ropewalk/pkg/uapi"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 )
 
 // notifyReady notifies the service manager, if there is one (sd_notify(3)), that the interface is served. Until ctx ends it

@@ -22,11 +22,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/conffile"
-	"github.com/ropewalk/ropewalk/pkg/config"
-	"github.com/ropewalk/ropewalk/pkg/noise"
-	"github.com/ropewalk/ropewalk/pkg/uapi"
-	"github.com/ropewalk/ropewalk/pkg/uapi/uapitest"
+	"github.com/ropewalk/ropewalk/pkg/control/conffile"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi/uapitest"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
 func TestWatchdogIsNotifiedOnlyWhileDeviceAnswers(t *testing.T) {
@@ -79,7 +79,7 @@ func TestHealthCheckNeedsAnswerAndLaneThreads(t *testing.T) {
 	dir := uapi.Dir(t.TempDir())
 	threads := []string{"main", "rw-tx0", "rw-tx1", "rw-rx0", "rw-rx1"}
 	check := &healthCheck{socket: dir, name: "rwt0", threads: func() ([]string, error) { return threads, nil }}
-	if err := check.check(); !uapi.IsRefused(err) {
+	if err := check.check(); !uapi.IsNotRunning(err) {
 		t.Errorf("without a daemon: %v", err)
 	}
 	l, err := dir.Listen("rwt0")

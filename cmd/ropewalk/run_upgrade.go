@@ -12,9 +12,9 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/ropewalk/ropewalk/pkg/daemon"
-	"github.com/ropewalk/ropewalk/pkg/quick"
-	"github.com/ropewalk/ropewalk/pkg/uapi"
+	"github.com/ropewalk/ropewalk/pkg/control/quick"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon"
 )
 
 // takeoverFlag is the flag of `ropewalk run` that a successor gets.
@@ -23,7 +23,7 @@ const takeoverFlag = "--takeover"
 // takeoverError adds advice to an error of a takeover.
 func takeoverError(err error) error {
 	switch {
-	case uapi.IsRefused(err):
+	case uapi.IsNotRunning(err):
 		return codedError{exitUnreachable, fmt.Errorf("%w (without %s the interface is created)", err, takeoverFlag)}
 	case errors.Is(err, daemon.ErrVersion), errors.Is(err, syscall.EPROTO):
 		return fmt.Errorf("%w: the old daemon continues; restart it instead", err)
@@ -77,7 +77,7 @@ func announceSuccessor(log *slog.Logger, name string, pid int) {
 		log.Warn("process ID of the new daemon is unknown, ropewalk down and the service manager keep the old one", "interface", name)
 		return
 	}
-	if err := quick.Succeed(quick.DefaultRunDir, name, os.Getpid(), pid); err != nil {
+	if err := quick.RecordSuccessor(quick.DefaultRunDir, name, os.Getpid(), pid); err != nil {
 		log.Warn("recording the new daemon for ropewalk down failed", "interface", name, "error", err)
 	}
 	if notifiesService() {

@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/ropewalk/ropewalk/pkg/uapi"
-	"github.com/ropewalk/ropewalk/pkg/uapi/uapitest"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi/uapitest"
 )
 
 func TestSuccessorHasFlagsOfOldDaemon(t *testing.T) {
@@ -48,8 +48,8 @@ func TestUpgradeErrorNamesDaemonThatServes(t *testing.T) {
 // TestDaemonWithFullBacklogIsUnreachable uses a socket whose backlog of connections is full.
 func TestDaemonWithFullBacklogIsUnreachable(t *testing.T) {
 	dir := uapitest.NewDir(t)
-	uapitest.Full(t, dir, "rwfull")
-	if _, err := dialDaemon(dir, "rwfull"); err == nil || exitCode(err) != exitUnreachable || uapi.IsRefused(err) {
+	uapitest.FillListenQueue(t, dir, "rwfull")
+	if _, err := dialDaemon(dir, "rwfull"); err == nil || exitCode(err) != exitUnreachable || uapi.IsNotRunning(err) {
 		t.Error(err)
 	}
 }

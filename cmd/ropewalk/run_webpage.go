@@ -5,18 +5,18 @@ package main
 import (
 	"net/http"
 
-	"github.com/ropewalk/ropewalk/pkg/device"
-	"github.com/ropewalk/ropewalk/pkg/metrics"
-	"github.com/ropewalk/ropewalk/pkg/view"
-	"github.com/ropewalk/ropewalk/pkg/view/machine"
-	"github.com/ropewalk/ropewalk/pkg/view/page"
+	"github.com/ropewalk/ropewalk/pkg/observe/metrics"
+	"github.com/ropewalk/ropewalk/pkg/observe/top"
+	"github.com/ropewalk/ropewalk/pkg/observe/top/host"
+	"github.com/ropewalk/ropewalk/pkg/observe/top/page"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
 
 // webPages returns the live web page of the metrics server, and the data that it fetches. It shows single peers if the metrics do.
 func webPages(d metrics.Device, o metrics.Options) map[string]http.Handler {
-	host := machine.New()
+	host := host.New()
 	return page.Handlers(page.Config{
-		Sample: func() view.Sample {
+		Sample: func() top.Sample {
 			status := d.Status()
 			stats, _ := d.Stats().(device.Stats)
 			return host.Sample(&status, stats)

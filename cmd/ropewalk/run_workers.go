@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/ropewalk/ropewalk/pkg/crew"
-	"github.com/ropewalk/ropewalk/pkg/daemon"
+	"github.com/ropewalk/ropewalk/pkg/dataplane/workpool"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon"
 )
 
 // workersFlag is a flag whose value is a number of workers, or autoWorkers.
@@ -23,8 +23,8 @@ func (f *workersFlag) Set(s string) error {
 		return nil
 	}
 	n, err := strconv.Atoi(s)
-	if err != nil || n < 0 || n > crew.MaxWorkers {
-		return fmt.Errorf("want auto, or 0 to %d", crew.MaxWorkers)
+	if err != nil || n < 0 || n > workpool.MaxWorkers {
+		return fmt.Errorf("want auto, or 0 to %d", workpool.MaxWorkers)
 	}
 	*f = workersFlag(n)
 	return nil

@@ -12,10 +12,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/ropewalk/ropewalk/pkg/config"
-	"github.com/ropewalk/ropewalk/pkg/show"
-	"github.com/ropewalk/ropewalk/pkg/spread"
-	"github.com/ropewalk/ropewalk/pkg/uapi/uapitest"
+	"github.com/ropewalk/ropewalk/pkg/control/show"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi/uapitest"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
 // twoDevices serves the interfaces b0 and a0. The clock of the command is that of their handshakes.
@@ -34,8 +34,8 @@ func twoDevices(t *testing.T) (*shower, *bytes.Buffer, []config.Status) {
 	}
 	for _, st := range []config.Status{devices[1], devices[0]} {
 		var dev uapitest.Device
-		dev.Report(st)
-		dev.ReportStats(map[string]any{"spread": st.SpreadReport()})
+		dev.SetStatus(st)
+		dev.SetStats(map[string]any{"spread": st.SpreadReport()})
 		uapitest.Serve(t, dir, st.Name, &dev)
 	}
 	var out bytes.Buffer

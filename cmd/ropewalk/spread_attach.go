@@ -13,9 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ropewalk/ropewalk/pkg/adopt"
-	"github.com/ropewalk/ropewalk/pkg/config"
-	"github.com/ropewalk/ropewalk/pkg/spread"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
 // spreadAttachOptions are the flags of `ropewalk spread attach`.
@@ -27,7 +27,7 @@ type spreadAttachOptions struct {
 	mark      string
 	watch     bool
 	metrics   spreadMetrics
-	cfg       adopt.Config
+	cfg       spreader.Config
 }
 
 func newSpreadAttachCmd() *cobra.Command {
@@ -80,14 +80,14 @@ func spreadAttach(cmd *cobra.Command, device string, o spreadAttachOptions) erro
 		return usageError{err}
 	}
 	out, errs := cmd.OutOrStdout(), cmd.ErrOrStderr()
-	host := new(adopt.Host)
+	host := new(spreader.Host)
 	if o.watch {
 		log, err := newLogger(errs, knownLevel(os.Getenv("LOG_LEVEL")))
 		if err != nil {
 			return err
 		}
 		return o.metrics.during(cmd.Context(), log, func() error {
-			return spreadUsage(host.Watch(cmd.Context(), cfg, log, func(r adopt.Report) { printSpreadReport(out, errs, r) }))
+			return spreadUsage(host.Watch(cmd.Context(), cfg, log, func(r spreader.Report) { printSpreadReport(out, errs, r) }))
 		})
 	}
 	report, err := host.Attach(cmd.Context(), cfg)
@@ -100,16 +100,16 @@ func spreadAttach(cmd *cobra.Command, device string, o spreadAttachOptions) erro
 
 // spreadUsage turns an error that does not depend on the host into a usage error.
 func spreadUsage(err error) error {
-	if errors.Is(err, adopt.ErrInvalid) {
+	if errors.Is(err, spreader.ErrInvalid) {
 		return usageError{err}
 	}
 	return err
 }
 
 // config returns the flags as a Config.
-func (o spreadAttachOptions) config(device string) (cfg adopt.Config, err error) {
+func (o spreadAttachOptions) config(device string) (cfg spreader.Config, err error) {
 	cfg = o.cfg
-	cfg.Device, cfg.Gather = device, adopt.Gather(o.gather)
+	cfg.Device, cfg.Gather = device, spreader.Gather(o.gather)
 	for _, s := range o.peers {
 		p, err := parseSpreadPeer(s)
 		if err != nil {
@@ -117,7 +117,7 @@ func (o spreadAttachOptions) config(device string) (cfg adopt.Config, err error)
 		}
 		cfg.Peers = append(cfg.Peers, p)
 	}
-	if cfg.Ports, cfg.Plan, err = parseSpreadPorts(o.ports); err != nil {
+	if cfg.Ports, cfg.PortPlan, err = parseSpreadPorts(o.ports); err != nil {
 		return cfg, fmt.Errorf("--ports %q: %w", o.ports, err)
 	}
 	if o.peerPorts != "" {
@@ -130,7 +130,7 @@ func (o spreadAttachOptions) config(device string) (cfg adopt.Config, err error)
 		if err != nil || mark == 0 {
 			return cfg, fmt.Errorf("--mark %q: want a mask, such as 0xff000000", o.mark)
 		}
-		cfg.Mark = uint32(mark)
+		cfg.MarkMask = uint32(mark)
 	}
 	return cfg, nil
 }
@@ -164,11 +164,11 @@ func parseSpreadPorts(s string) (spread.Ports, []uint16, error) {
 	return spread.Ports{}, list, nil
 }
 
-func printSpreadReport(out, errs io.Writer, r adopt.Report) {
+func printSpreadReport(out, errs io.Writer, r spreader.Report) {
 	fmt.Fprintf(out, "%s: %s (UDP port %d) spreads over %s to %s; spread by %s, gather by %s\n", printable(r.Device), printable(r.Tunnel), r.Port,
 		countOf(len(r.Lanes), "port"), countOf(len(r.Peers), "peer"), r.Spread, r.Gather)
 	for _, s := range r.Skipped {
-		fmt.Fprintf(errs, "ropewalk: skipping peer %s: %s\n", s.Key, printable(s.Why))
+		fmt.Fprintf(errs, "ropewalk: skipping peer %s: %s\n", s.Key, printable(s.Reason))
 	}
 	for _, w := range r.Warnings {
 		fmt.Fprintf(errs, "ropewalk: warning: %s\n", printable(w))

@@ -5,7 +5,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/ropewalk/ropewalk/pkg/adopt"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
 )
 
 func newSpreadDetachCmd() *cobra.Command {
@@ -19,7 +19,7 @@ func newSpreadDetachCmd() *cobra.Command {
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeDevice,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return printing(new(adopt.Host).Detach(cmd.Context(), args[0], port))
+			return printing(new(spreader.Host).Detach(cmd.Context(), args[0], port))
 		},
 	}
 	cmd.Flags().Uint16Var(&port, "port", 0, "listen port of the tunnel to detach (default: all tunnels)")

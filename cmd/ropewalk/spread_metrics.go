@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 
-	"github.com/ropewalk/ropewalk/pkg/adopt"
-	"github.com/ropewalk/ropewalk/pkg/metrics"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
+	"github.com/ropewalk/ropewalk/pkg/observe/metrics"
 )
 
 // spreadMetrics are the flags of `spread attach --watch` for serving metrics.
@@ -46,6 +46,6 @@ func (m *spreadMetrics) during(ctx context.Context, log *slog.Logger, f func() e
 	return f()
 }
 
-func spreadDevices(ctx context.Context) ([]adopt.DeviceStatus, error) {
-	return new(adopt.Host).Status(ctx, "")
+func spreadDevices(ctx context.Context) ([]spreader.DeviceStatus, error) {
+	return new(spreader.Host).Status(ctx, "")
 }

@@ -14,11 +14,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ropewalk/ropewalk/pkg/config"
-	"github.com/ropewalk/ropewalk/pkg/hostnet"
-	"github.com/ropewalk/ropewalk/pkg/picture"
-	"github.com/ropewalk/ropewalk/pkg/spread"
-	"github.com/ropewalk/ropewalk/pkg/spreadplan"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/observe/portplan"
+	"github.com/ropewalk/ropewalk/pkg/observe/term"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
 // spreadPlanOptions are the flags of `ropewalk spread plan`.
@@ -74,7 +74,7 @@ func newSpreadPlanCmd() *cobra.Command {
 	return cmd
 }
 
-func spreadPlanMain(out io.Writer, s spreadplan.Scene, asJSON bool) error {
+func spreadPlanMain(out io.Writer, s portplan.Simulation, asJSON bool) error {
 	report, err := s.Run()
 	if err != nil {
 		return err
@@ -82,10 +82,10 @@ func spreadPlanMain(out io.Writer, s spreadplan.Scene, asJSON bool) error {
 	if asJSON {
 		return writeJSON(out, struct {
 			header
-			*spreadplan.Report
+			*portplan.Report
 		}{headerOf("SpreadPlan"), report})
 	}
-	style := picture.Style{Color: colored(out)}
+	style := term.Style{Color: colored(out)}
 	if _, err := io.WriteString(out, report.Render(style)); err != nil {
 		return fmt.Errorf("writing the plan: %w", err)
 	}
@@ -93,8 +93,8 @@ func spreadPlanMain(out io.Writer, s spreadplan.Scene, asJSON bool) error {
 }
 
 // scene returns the simulation according to the flags. changed reports whether a flag was given.
-func (o *spreadPlanOptions) scene(changed func(flag string) bool) (spreadplan.Scene, error) {
-	s := spreadplan.Scene{Flows: o.flows, Lanes: o.lanes, Rounds: o.rounds, Seed: o.seed}
+func (o *spreadPlanOptions) scene(changed func(flag string) bool) (portplan.Simulation, error) {
+	s := portplan.Simulation{Flows: o.flows, Lanes: o.lanes, Rounds: o.rounds, Seed: o.seed}
 	err := errors.Join(
 		inRange("flows", o.flows, 1, planMaxFlows), inRange("queues", o.queues, 1, planMaxQueues),
 		inRange("lanes", o.lanes, 0, spread.MaxPorts), inRange("rounds", o.rounds, 1, planMaxRounds), o.addresses(&s),
@@ -126,7 +126,7 @@ func inRange(flag string, v, lowest, highest int) error {
 }
 
 // addresses sets the endpoints and the candidate ports of s.
-func (o *spreadPlanOptions) addresses(s *spreadplan.Scene) (err error) {
+func (o *spreadPlanOptions) addresses(s *portplan.Simulation) (err error) {
 	if s.From, err = netip.ParseAddr(o.from); err != nil {
 		return fmt.Errorf("--from: %w", err)
 	}
@@ -143,7 +143,7 @@ func (o *spreadPlanOptions) addresses(s *spreadplan.Scene) (err error) {
 }
 
 // rssFromFlags sets the RSS key and table of s according to the flags.
-func (o *spreadPlanOptions) rssFromFlags(s *spreadplan.Scene, changed func(string) bool) error {
+func (o *spreadPlanOptions) rssFromFlags(s *portplan.Simulation, changed func(string) bool) error {
 	key, err := o.parseKey()
 	if err != nil {
 		return usageError{fmt.Errorf("--key: %w", err)}

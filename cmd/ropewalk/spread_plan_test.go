@@ -10,7 +10,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/ropewalk/ropewalk/pkg/spreadplan"
+	"github.com/ropewalk/ropewalk/pkg/observe/portplan"
 	"github.com/ropewalk/ropewalk/test/golden"
 )
 
@@ -25,13 +25,13 @@ func spreadPlan(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
-func spreadPlanReport(t *testing.T, args ...string) spreadplan.Report {
+func spreadPlanReport(t *testing.T, args ...string) portplan.Report {
 	t.Helper()
 	out, err := spreadPlan(t, append(args, "--json")...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var r spreadplan.Report
+	var r portplan.Report
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatalf("%v in %s", err, out)
 	}
@@ -66,17 +66,17 @@ func TestSpreadPlanTextMatchesGolden(t *testing.T) {
 
 func TestSpreadPlanLoadsQueuesEvenlyUnlikeHash(t *testing.T) {
 	r := spreadPlanReport(t)
-	if len(r.Choices) != 3 || r.NoPlan != "" {
+	if len(r.Strategies) != 3 || r.PlanError != "" {
 		t.Fatalf("got %+v", r)
 	}
-	hash, planned := r.Choices[0], r.Choices[2]
+	hash, planned := r.Strategies[0], r.Strategies[2]
 	if hash.Median < 2.5 || hash.Median > 4.5 {
 		t.Errorf("hash: the busiest queue carries %.2f times the mean", hash.Median)
 	}
 	if planned.Median != 1 || planned.BusiestToMean != 1 || planned.Idle != 0 {
 		t.Errorf("planned: busiest %.2f, median %.2f, %d queues idle", planned.BusiestToMean, planned.Median, planned.Idle)
 	}
-	for _, c := range r.Choices {
+	for _, c := range r.Strategies {
 		sum := 0.0
 		for _, load := range c.Loads {
 			sum += load
@@ -106,7 +106,7 @@ func TestSpreadPlanAcceptsKeyTableAndIPv6(t *testing.T) {
 
 func TestSpreadPlanUsesGivenNumberOfPorts(t *testing.T) {
 	for lanes, want := range map[string]int{"0": 16, "4": 4, "32": 32} {
-		for _, c := range spreadPlanReport(t, "--lanes", lanes, "--rounds", "1").Choices {
+		for _, c := range spreadPlanReport(t, "--lanes", lanes, "--rounds", "1").Strategies {
 			if len(c.Ports) != want {
 				t.Errorf("--lanes %s, %s: %d ports, want %d", lanes, c.Name, len(c.Ports), want)
 			}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ropewalk/ropewalk/pkg/adopt"
-	"github.com/ropewalk/ropewalk/pkg/picture"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
+	"github.com/ropewalk/ropewalk/pkg/observe/term"
 )
 
 const spreadBarWidth = 40
@@ -19,7 +19,7 @@ const spreadBarWidth = 40
 // spreadStatus is the document that --json prints.
 type spreadStatus struct {
 	header
-	Devices []adopt.DeviceStatus `json:"devices"`
+	Devices []spreader.DeviceStatus `json:"devices"`
 	// Leftovers are directories with pins of network namespaces that probably no longer exist.
 	Leftovers []string `json:"leftovers,omitempty"`
 }
@@ -49,10 +49,10 @@ func newSpreadStatusCmd() *cobra.Command {
 // showSpread prints the status of one device. For "" it prints that of all devices, and leftovers of network namespaces.
 func showSpread(cmd *cobra.Command, device string, asJSON bool) error {
 	st := spreadStatus{header: headerOf("SpreadStatus")}
-	host := new(adopt.Host)
+	host := new(spreader.Host)
 	devices, err := host.Status(cmd.Context(), device)
 	if err == nil && device == "" {
-		st.Leftovers, err = host.Leftovers()
+		st.Leftovers, err = host.StalePins()
 	}
 	if err != nil {
 		return err
@@ -66,12 +66,12 @@ func showSpread(cmd *cobra.Command, device string, asJSON bool) error {
 	if device != "" {
 		where = "on " + device
 	}
-	style := picture.Style{Color: colored(out)}
+	style := term.Style{Color: colored(out)}
 	_, err = io.WriteString(out, renderSpread(devices, where, style)+renderLeftovers(st.Leftovers, style))
 	return err
 }
 
-func renderLeftovers(dirs []string, s picture.Style) string {
+func renderLeftovers(dirs []string, s term.Style) string {
 	var b strings.Builder
 	for _, dir := range dirs {
 		fmt.Fprintf(&b, "%s pins of a network namespace that probably no longer exists; if so: rm -r %s\n", s.Bad("✗"), printable(dir))
@@ -80,7 +80,7 @@ func renderLeftovers(dirs []string, s picture.Style) string {
 }
 
 // renderSpread returns the status as text. It is at most 80 columns wide, except for names of devices and tunnels.
-func renderSpread(devices []adopt.DeviceStatus, where string, s picture.Style) string {
+func renderSpread(devices []spreader.DeviceStatus, where string, s term.Style) string {
 	if len(devices) == 0 {
 		return "no spreading " + printable(where) + "\n"
 	}
@@ -94,7 +94,7 @@ func renderSpread(devices []adopt.DeviceStatus, where string, s picture.Style) s
 	return b.String()
 }
 
-func renderSpreadDevice(b *strings.Builder, s picture.Style, d adopt.DeviceStatus) {
+func renderSpreadDevice(b *strings.Builder, s term.Style, d spreader.DeviceStatus) {
 	fmt.Fprintf(b, "%s\n", s.Bold(printable(d.Device)))
 	renderSpreadHook(b, s, "spread", d.Spread)
 	renderSpreadHook(b, s, "gather", d.Gather)
@@ -117,29 +117,29 @@ func renderSpreadDevice(b *strings.Builder, s picture.Style, d adopt.DeviceStatu
 			b.WriteByte('\n')
 			first = false
 		}
-		fmt.Fprintf(b, "  %14s  %s\n", picture.Thousands(c.Count), s.Faint(c.Help))
+		fmt.Fprintf(b, "  %14s  %s\n", term.Thousands(c.Count), s.Faint(c.Help))
 	}
 }
 
-func renderSpreadHook(b *strings.Builder, s picture.Style, name string, h adopt.HookStatus) {
+func renderSpreadHook(b *strings.Builder, s term.Style, name string, h spreader.HookStatus) {
 	state := s.Good(h.State)
 	if h.State != "attached" {
 		state = s.Bad(h.State)
 	}
 	switch {
-	case h.State == adopt.UnknownState:
+	case h.State == spreader.UnknownState:
 		fmt.Fprintf(b, "  %s  %s\n", name, state)
 	case h.Kind == "none":
 		fmt.Fprintf(b, "  %s  none\n", name)
 	default:
 		fmt.Fprintf(b, "  %s  %s by %s, program %d (%s)\n", name, state, h.Kind, h.Program, printable(h.Name))
 	}
-	if h.Why != "" {
-		fmt.Fprintf(b, "          %s\n", s.Faint(h.Why))
+	if h.Reason != "" {
+		fmt.Fprintf(b, "          %s\n", s.Faint(h.Reason))
 	}
 }
 
-func renderSpreadTunnel(b *strings.Builder, s picture.Style, t adopt.TunnelStatus) {
+func renderSpreadTunnel(b *strings.Builder, s term.Style, t spreader.TunnelStatus) {
 	fmt.Fprintf(b, "\n  %s  UDP port %d, source ports in %s\n", s.Bold(printable(t.Name)), t.Port, t.Ports)
 	for _, p := range t.Peers {
 		fmt.Fprintf(b, "    peer %s, gathered from %s\n", p.Endpoint, p.Gather)
@@ -152,20 +152,20 @@ func renderSpreadTunnel(b *strings.Builder, s picture.Style, t adopt.TunnelStatu
 			continue
 		}
 		for _, l := range p.Lanes {
-			bar := picture.Bar(l.Share/most, spreadBarWidth, " ")
+			bar := term.Bar(l.Share/most, spreadBarWidth, " ")
 			fmt.Fprintf(b, "      %5d %s %5.1f%%\n", l.Port, s.Bar(bar), 100*l.Share)
 		}
 	}
 }
 
-func renderSpreadQueues(b *strings.Builder, s picture.Style, queues []uint64) {
+func renderSpreadQueues(b *strings.Builder, s term.Style, queues []uint64) {
 	var sum uint64
 	for _, n := range queues {
 		sum += n
 	}
 	most := max(slices.Max(queues), 1)
 	for i, n := range queues {
-		bar := picture.Bar(float64(n)/float64(most), spreadBarWidth, " ")
-		fmt.Fprintf(b, "    %3d %s %13s %6s\n", i, s.Bar(bar), picture.Thousands(n), picture.Percent(n, sum))
+		bar := term.Bar(float64(n)/float64(most), spreadBarWidth, " ")
+		fmt.Fprintf(b, "    %3d %s %13s %6s\n", i, s.Bar(bar), term.Thousands(n), term.Percent(n, sum))
 	}
 }

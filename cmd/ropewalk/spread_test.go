@@ -17,9 +17,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/ropewalk/ropewalk/pkg/adopt"
-	"github.com/ropewalk/ropewalk/pkg/picture"
-	"github.com/ropewalk/ropewalk/pkg/spread"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
+	"github.com/ropewalk/ropewalk/pkg/observe/term"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
 // runSpread runs `ropewalk spread` in the calling thread.
@@ -37,14 +37,14 @@ func TestSpreadFlagsBecomeAConfig(t *testing.T) {
 	o := spreadAttachOptions{
 		peers: []string{"192.0.2.7", "192.0.2.8:9", "2001:db8::1", "[2001:db8::2]", "[2001:db8::3]:7"},
 		ports: "61000-61015", peerPorts: "62000-62015", gather: "xdp", mark: "0xff00",
-		cfg: adopt.Config{Port: 51820, Lanes: 4},
+		cfg: spreader.Config{Port: 51820, Lanes: 4},
 	}
 	got, err := o.config("eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := adopt.Config{
-		Device: "eth0", Port: 51820, Lanes: 4, Gather: adopt.GatherXDP, Mark: 0xff00,
+	want := spreader.Config{
+		Device: "eth0", Port: 51820, Lanes: 4, Gather: spreader.GatherXDP, MarkMask: 0xff00,
 		Ports: spread.Ports{First: 61000, Last: 61015}, PeerPorts: spread.Ports{First: 62000, Last: 62015},
 	}
 	for _, p := range []string{"192.0.2.7:0", "192.0.2.8:9", "[2001:db8::1]:0", "[2001:db8::2]:0", "[2001:db8::3]:7"} {
@@ -58,7 +58,7 @@ func TestSpreadFlagsBecomeAConfig(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	o.ports = "61003, 61001,61017"
-	if got, err = o.config("eth0"); err != nil || fmt.Sprint(got.Plan) != "[61003 61001 61017]" || got.Ports != (spread.Ports{}) {
+	if got, err = o.config("eth0"); err != nil || fmt.Sprint(got.PortPlan) != "[61003 61001 61017]" || got.Ports != (spread.Ports{}) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -97,21 +97,21 @@ func TestSpreadRejectsInvalidFlags(t *testing.T) {
 }
 
 func TestSpreadStatusIsRendered(t *testing.T) {
-	st := adopt.DeviceStatus{
+	st := spreader.DeviceStatus{
 		Device: "eth0",
-		Spread: adopt.HookStatus{State: "attached", Kind: "tcx", Program: 17, Name: "spread", Why: "so it is"},
-		Gather: adopt.HookStatus{State: "detached", Kind: "none", Why: "asked for"},
-		Tunnels: []adopt.TunnelStatus{{Name: "wg0", Port: 51820, Ports: "61000-61002", Peers: []adopt.PeerStatus{
-			{Endpoint: netip.MustParseAddrPort("192.0.2.7:51820"), Gather: "61000-61999", Lanes: []adopt.LaneStatus{
+		Spread: spreader.HookStatus{State: "attached", Kind: "tcx", Program: 17, Name: "spread", Reason: "so it is"},
+		Gather: spreader.HookStatus{State: "detached", Kind: "none", Reason: "asked for"},
+		Tunnels: []spreader.TunnelStatus{{Name: "wg0", Port: 51820, Ports: "61000-61002", Peers: []spreader.PeerStatus{
+			{Endpoint: netip.MustParseAddrPort("192.0.2.7:51820"), Gather: "61000-61999", Lanes: []spreader.LaneStatus{
 				{Port: 61000, Share: 0.5}, {Port: 61001, Share: 0.25}, {Port: 61002, Share: 0.25},
 			}},
-			{Endpoint: netip.MustParseAddrPort("[2001:db8::7]:51820"), Gather: "61000-61999", Lanes: []adopt.LaneStatus{{Port: 61000}}},
+			{Endpoint: netip.MustParseAddrPort("[2001:db8::7]:51820"), Gather: "61000-61999", Lanes: []spreader.LaneStatus{{Port: 61000}}},
 		}}},
-		Counters: []adopt.Counter{{Name: "spread", Count: 1234567, Help: "data messages"}, {Name: "error", Help: "never shown"}},
+		Counters: []spreader.Counter{{Name: "spread", Count: 1234567, Help: "data messages"}, {Name: "error", Help: "never shown"}},
 		Queues:   []uint64{10, 0, 30},
 		Problems: []string{"the link is gone: attach again"},
 	}
-	got := renderSpread([]adopt.DeviceStatus{st}, "", picture.Style{})
+	got := renderSpread([]spreader.DeviceStatus{st}, "", term.Style{})
 	want := strings.TrimPrefix(`
 eth0
   spread  attached by tcx, program 17 (spread)
@@ -138,11 +138,11 @@ eth0
 	if got != want {
 		t.Error(cmp.Diff(want, got))
 	}
-	if got := renderLeftovers([]string{"/sys/fs/bpf/x"}, picture.Style{}); got != "✗ pins of a network namespace that probably no longer exists; "+
+	if got := renderLeftovers([]string{"/sys/fs/bpf/x"}, term.Style{}); got != "✗ pins of a network namespace that probably no longer exists; "+
 		"if so: rm -r /sys/fs/bpf/x\n" {
 		t.Errorf("%q", got)
 	}
-	if got := renderSpread(nil, "on eth0", picture.Style{}); got != "no spreading on eth0\n" {
+	if got := renderSpread(nil, "on eth0", term.Style{}); got != "no spreading on eth0\n" {
 		t.Errorf("%q", got)
 	}
 }
@@ -229,24 +229,24 @@ func TestSpreadNeedsATunnel(t *testing.T) {
 
 func TestControlCharactersInNamesAreEscaped(t *testing.T) {
 	const evil = "v\x1b[31m"
-	st := adopt.DeviceStatus{
-		Device: evil, Spread: adopt.HookStatus{State: adopt.UnknownState, Kind: "none"},
-		Gather:  adopt.HookStatus{State: "attached", Kind: "tcx", Name: evil},
-		Tunnels: []adopt.TunnelStatus{{Name: evil}}, Problems: []string{"bad: " + evil + "\x9b"},
+	st := spreader.DeviceStatus{
+		Device: evil, Spread: spreader.HookStatus{State: spreader.UnknownState, Kind: "none"},
+		Gather:  spreader.HookStatus{State: "attached", Kind: "tcx", Name: evil},
+		Tunnels: []spreader.TunnelStatus{{Name: evil}}, Problems: []string{"bad: " + evil + "\x9b"},
 	}
 	var report bytes.Buffer
-	printSpreadReport(&report, &report, adopt.Report{
-		Device: evil, Tunnel: evil, Warnings: []string{evil}, Skipped: []adopt.Skipped{{Why: evil}},
+	printSpreadReport(&report, &report, spreader.Report{
+		Device: evil, Tunnel: evil, Warnings: []string{evil}, Skipped: []spreader.SkippedPeer{{Reason: evil}},
 	})
 	_, _, err := runSpread("attach", evil, "--port", "1", "--peer", evil)
 	for _, got := range []string{
-		renderSpread([]adopt.DeviceStatus{st}, "", picture.Style{}), renderSpread(nil, "on "+evil, picture.Style{}), report.String(), err.Error(),
+		renderSpread([]spreader.DeviceStatus{st}, "", term.Style{}), renderSpread(nil, "on "+evil, term.Style{}), report.String(), err.Error(),
 	} {
 		if strings.ContainsAny(got, "\x1b") || !strings.Contains(got, `v\x1b[31m`) {
 			t.Errorf("%q", got)
 		}
 	}
-	if got := renderSpread([]adopt.DeviceStatus{st}, "", picture.Style{}); !strings.Contains(got, "  spread  unknown\n") {
+	if got := renderSpread([]spreader.DeviceStatus{st}, "", term.Style{}); !strings.Contains(got, "  spread  unknown\n") {
 		t.Errorf("%s", got)
 	}
 	if got := printable("as it is: \"x\", é\n✗ so"); got != "as it is: \"x\", é\n✗ so" {

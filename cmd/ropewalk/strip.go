@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ropewalk/ropewalk/pkg/conffile"
-	"github.com/ropewalk/ropewalk/pkg/quick"
+	"github.com/ropewalk/ropewalk/pkg/control/conffile"
+	"github.com/ropewalk/ropewalk/pkg/control/quick"
 )
 
 func newStripCmd() *cobra.Command {

@@ -16,11 +16,11 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/ropewalk/ropewalk/pkg/device"
-	"github.com/ropewalk/ropewalk/pkg/uapi"
-	"github.com/ropewalk/ropewalk/pkg/view"
-	"github.com/ropewalk/ropewalk/pkg/view/live"
-	"github.com/ropewalk/ropewalk/pkg/view/machine"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/observe/top"
+	"github.com/ropewalk/ropewalk/pkg/observe/top/host"
+	"github.com/ropewalk/ropewalk/pkg/observe/top/live"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
 
 // topFlags are the flags of `ropewalk top`.
@@ -50,8 +50,8 @@ func newTopCmd() *cobra.Command {
 	cmd.Flags().BoolVar(&o.once, "once", false, "print the rates of one interval as text, and exit")
 	cmd.Flags().BoolVar(&o.json, "json", false, "print the rates of one interval as JSON, and exit")
 	cmd.Flags().DurationVar(&o.interval, "interval", time.Second, "time between two samples")
-	cmd.Flags().StringVar(&o.view, "view", view.Overview.String(), "first `view`: "+strings.Join(view.Views(), ", "))
-	completeFlag(cmd, "view", view.Views()...)
+	cmd.Flags().StringVar(&o.view, "view", top.Overview.String(), "first `view`: "+strings.Join(top.Views(), ", "))
+	completeFlag(cmd, "view", top.Views()...)
 	return cmd
 }
 
@@ -64,7 +64,7 @@ func (o *topFlags) run(cmd *cobra.Command, dir uapi.Dir, args []string) error {
 	if err != nil {
 		return err
 	}
-	t := &topSource{dir: dir, name: name, machine: machine.New()}
+	t := &topSource{dir: dir, name: name, machine: host.New()}
 	defer t.close()
 	if o.once || o.json {
 		return o.one(cmd.Context(), cmd.OutOrStdout(), t.sample, options)
@@ -79,20 +79,20 @@ func (o *topFlags) run(cmd *cobra.Command, dir uapi.Dir, args []string) error {
 }
 
 // options returns the options for rendering, or a usage error.
-func (o *topFlags) options(out io.Writer) (view.Options, error) {
+func (o *topFlags) options(out io.Writer) (top.Options, error) {
 	if o.once && o.json {
-		return view.Options{}, usageError{errors.New("--once and --json cannot be combined")}
+		return top.Options{}, usageError{errors.New("--once and --json cannot be combined")}
 	}
 	if o.interval < live.MinInterval || o.interval > live.MaxInterval {
-		return view.Options{}, usageError{fmt.Errorf("--interval %s: want %s to %s", o.interval, live.MinInterval, live.MaxInterval)}
+		return top.Options{}, usageError{fmt.Errorf("--interval %s: want %s to %s", o.interval, live.MinInterval, live.MaxInterval)}
 	}
-	for i, name := range view.Views() {
+	for i, name := range top.Views() {
 		if name == o.view {
 			color := !o.once && os.Getenv("NO_COLOR") == ""
-			return view.Options{View: view.View(i), Width: outputWidth(out), Color: color, ASCII: !utf8Locale()}, nil
+			return top.Options{View: top.View(i), Width: outputWidth(out), Color: color, ASCII: !utf8Locale()}, nil
 		}
 	}
-	return view.Options{}, unknownWord("view", o.view, view.Views())
+	return top.Options{}, unknownWord("view", o.view, top.Views())
 }
 
 // outputWidth returns the width of the terminal, else $COLUMNS, else 120.
@@ -137,7 +137,7 @@ func topInterface(dir uapi.Dir, args []string) (string, error) {
 }
 
 // one prints the rates of one interval.
-func (o *topFlags) one(ctx context.Context, out io.Writer, sample func() (view.Sample, error), options view.Options) error {
+func (o *topFlags) one(ctx context.Context, out io.Writer, sample func() (top.Sample, error), options top.Options) error {
 	before, err := sample()
 	if err != nil {
 		return err
@@ -151,15 +151,15 @@ func (o *topFlags) one(ctx context.Context, out io.Writer, sample func() (view.S
 	if err != nil {
 		return err
 	}
-	frame := view.Compare(&before, &now)
-	frame.Sort(view.ByDefault, false)
+	frame := top.Compare(&before, &now)
+	frame.Sort(top.ByDefault, false)
 	if o.json {
 		return writeJSON(out, struct {
 			header
-			*view.Frame
+			*top.Frame
 		}{headerOf("Top"), frame})
 	}
-	_, err = io.WriteString(out, view.Render(frame, options))
+	_, err = io.WriteString(out, top.Render(frame, options))
 	return err
 }
 
@@ -167,16 +167,16 @@ func (o *topFlags) one(ctx context.Context, out io.Writer, sample func() (view.S
 type topSource struct {
 	dir     uapi.Dir
 	name    string
-	machine *machine.Reader
+	machine *host.Reader
 
 	mu     sync.Mutex
 	client *uapi.Client
 }
 
-func (t *topSource) sample() (view.Sample, error) {
+func (t *topSource) sample() (top.Sample, error) {
 	client, err := t.connection()
 	if err != nil {
-		return view.Sample{}, err
+		return top.Sample{}, err
 	}
 	s, err := t.query(client)
 	if err != nil {
@@ -194,17 +194,17 @@ func (t *topSource) connection() (client *uapi.Client, err error) {
 	return t.client, err
 }
 
-func (t *topSource) query(client *uapi.Client) (view.Sample, error) {
+func (t *topSource) query(client *uapi.Client) (top.Sample, error) {
 	status, err := client.Status()
 	if err != nil {
-		return view.Sample{}, err
+		return top.Sample{}, err
 	}
 	var stats device.Stats
 	if err := client.Stats(&stats); err != nil {
-		return view.Sample{}, err
+		return top.Sample{}, err
 	}
 	if stats.Interface == "" {
-		return view.Sample{}, fmt.Errorf("interface %s is not served by ropewalk: its daemon does not report lanes", t.name)
+		return top.Sample{}, fmt.Errorf("interface %s is not served by ropewalk: its daemon does not report lanes", t.name)
 	}
 	return t.machine.Sample(&status, stats), nil
 }

@@ -14,14 +14,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ropewalk/ropewalk/pkg/config"
-	"github.com/ropewalk/ropewalk/pkg/device"
-	"github.com/ropewalk/ropewalk/pkg/engine"
-	"github.com/ropewalk/ropewalk/pkg/metrics"
-	"github.com/ropewalk/ropewalk/pkg/noise"
-	"github.com/ropewalk/ropewalk/pkg/uapi"
-	"github.com/ropewalk/ropewalk/pkg/view"
-	"github.com/ropewalk/ropewalk/pkg/view/machine"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/observe/metrics"
+	"github.com/ropewalk/ropewalk/pkg/observe/top"
+	"github.com/ropewalk/ropewalk/pkg/observe/top/host"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
 
 // topHandler is a device with a peer that receives a million bytes between two requests.
@@ -78,7 +78,7 @@ func runTop(t *testing.T, o topFlags, dir uapi.Dir, args ...string) (string, err
 		o.interval = 100 * time.Millisecond
 	}
 	if o.view == "" {
-		o.view = view.Overview.String()
+		o.view = top.Overview.String()
 	}
 	err := o.run(cmd, dir, args)
 	return out.String(), err
@@ -99,7 +99,7 @@ func TestTopPrintsTextAndJSON(t *testing.T) {
 	var document struct {
 		APIVersion string `json:"apiVersion"`
 		Kind       string `json:"kind"`
-		view.Frame
+		top.Frame
 	}
 	if err == nil {
 		err = json.Unmarshal([]byte(text), &document)
@@ -149,7 +149,7 @@ func TestTopStopsWhenCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	o := topFlags{interval: time.Minute}
-	err := o.one(ctx, io.Discard, func() (view.Sample, error) { return view.Sample{}, nil }, view.Options{})
+	err := o.one(ctx, io.Discard, func() (top.Sample, error) { return top.Sample{}, nil }, top.Options{})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
@@ -157,7 +157,7 @@ func TestTopStopsWhenCancelled(t *testing.T) {
 
 func TestTopReconnectsToReplacedDaemon(t *testing.T) {
 	dir := serveTop(t, "wg0", &topHandler{})
-	s := &topSource{dir: dir, name: "wg0", machine: machine.New()}
+	s := &topSource{dir: dir, name: "wg0", machine: host.New()}
 	defer s.close()
 	if _, err := s.sample(); err != nil {
 		t.Fatal(err)

@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ropewalk/ropewalk/pkg/picture"
-	"github.com/ropewalk/ropewalk/pkg/traffic"
+	"github.com/ropewalk/ropewalk/pkg/lab/traffic"
+	"github.com/ropewalk/ropewalk/pkg/observe/term"
 )
 
 const trafficPort = "5210"
@@ -118,10 +118,10 @@ func trafficLine(r traffic.Result) string {
 		return fmt.Sprintf("ping: %d replies to %d packets, p50 %s, p99 %s, max %s",
 			r.Packets, r.SentPackets, r.Latency.P50, r.Latency.P99, r.Latency.Max)
 	case r.Kind == traffic.TCP:
-		return fmt.Sprintf("tcp: %s, %d corrupt", picture.BitRate(r.BitsPerSecond), r.Corrupt)
+		return fmt.Sprintf("tcp: %s, %d corrupt", term.BitRate(r.BitsPerSecond), r.Corrupt)
 	}
-	return fmt.Sprintf("udp: %s, %s, %d lost, %d reordered, %d duplicated, %d corrupt", picture.BitRate(r.BitsPerSecond),
-		picture.PacketRate(r.PacketsPerSecond), r.LostPackets, r.Reordered, r.Duplicated, r.Corrupt)
+	return fmt.Sprintf("udp: %s, %s, %d lost, %d reordered, %d duplicated, %d corrupt", term.BitRate(r.BitsPerSecond),
+		term.PacketRate(r.PacketsPerSecond), r.LostPackets, r.Reordered, r.Duplicated, r.Corrupt)
 }
 
 // parseRate parses bits per second with an optional suffix k, M or G.

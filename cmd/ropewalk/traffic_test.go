@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ropewalk/ropewalk/pkg/traffic"
+	"github.com/ropewalk/ropewalk/pkg/lab/traffic"
 )
 
 // startTrafficServer runs `traffic server` until the test ends and returns its address.

@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ropewalk/ropewalk/pkg/conffile"
-	"github.com/ropewalk/ropewalk/pkg/quick"
-	"github.com/ropewalk/ropewalk/pkg/uapi"
+	"github.com/ropewalk/ropewalk/pkg/control/conffile"
+	"github.com/ropewalk/ropewalk/pkg/control/quick"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 )
 
 func newUpCmd() *cobra.Command {
@@ -97,9 +97,9 @@ func newResolver(cmd *cobra.Command) (conffile.Resolver, error) {
 	if err != nil {
 		return nil, usageError{err}
 	}
-	return conffile.NewResolver(conffile.Lookup{
+	return conffile.NewResolver(conffile.ResolverConfig{
 		Retries: retries,
-		Retry: func(endpoint string, err error, next time.Duration) {
+		OnRetry: func(endpoint string, err error, next time.Duration) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%v: `%s'. Trying again in %.2f seconds...\n", err, endpoint, next.Seconds())
 		},
 	}), nil

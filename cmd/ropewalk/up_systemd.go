@@ -15,7 +15,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/coreos/go-systemd/v22/journal"
 
-	"github.com/ropewalk/ropewalk/pkg/quick"
+	"github.com/ropewalk/ropewalk/pkg/control/quick"
 )
 
 // bringUp brings the interface up. If a service manager started this process, it then notifies the manager that the service is

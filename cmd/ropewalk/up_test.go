@@ -20,10 +20,10 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/ropewalk/ropewalk/pkg/conffile"
-	"github.com/ropewalk/ropewalk/pkg/hostnet"
-	"github.com/ropewalk/ropewalk/pkg/quick"
-	"github.com/ropewalk/ropewalk/pkg/uapi"
+	"github.com/ropewalk/ropewalk/pkg/control/conffile"
+	"github.com/ropewalk/ropewalk/pkg/control/quick"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
 
 // quickDaemonEnv makes a child process of this test binary run `ropewalk run NAME`: see TestQuickDaemonProcess.
@@ -128,7 +128,7 @@ func TestUpRunsDaemonAndDownEndsIt(t *testing.T) {
 	if err := r.Down(t.Context(), i); err != nil {
 		t.Error(err)
 	}
-	if _, err := uapi.Dial(name); !uapi.IsRefused(err) {
+	if _, err := uapi.Dial(name); !uapi.IsNotRunning(err) {
 		t.Errorf("after down: %v", err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 )
 
 // comparer is one run of the program, with all that it needs installed.

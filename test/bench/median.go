@@ -2,7 +2,7 @@
 
 package main
 
-import "github.com/ropewalk/ropewalk/pkg/bench"
+import "github.com/ropewalk/ropewalk/pkg/lab/bench"
 
 // pair holds one figure of both implementations, measured one right after the other.
 type pair struct{ ropewalk, peer float64 }

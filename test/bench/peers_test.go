@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/ropewalk/ropewalk/pkg/bench"
+	"github.com/ropewalk/ropewalk/pkg/lab/bench"
 )
 
 func TestUnknownNamesListValidPeersAndTests(t *testing.T) {

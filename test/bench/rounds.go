@@ -9,7 +9,7 @@ import (
 	"io"
 	"slices"
 
-	"github.com/ropewalk/ropewalk/pkg/bench"
+	"github.com/ropewalk/ropewalk/pkg/lab/bench"
 )
 
 // bed is one implementation, running between two namespaces, to be measured. A test that fails leaves it usable for the

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/ropewalk/ropewalk/pkg/bench"
+	"github.com/ropewalk/ropewalk/pkg/lab/bench"
 )
 
 // fakeLabs is a runner's world: it notes what is opened, measured and closed.

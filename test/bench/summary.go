@@ -7,7 +7,7 @@ import (
 	"math"
 	"strings"
 
-	"github.com/ropewalk/ropewalk/pkg/bench"
+	"github.com/ropewalk/ropewalk/pkg/lab/bench"
 )
 
 // nothing stands in a table where there is no figure.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/bench"
+	"github.com/ropewalk/ropewalk/pkg/lab/bench"
 )
 
 // valueFigure is the name of a test's main figure among a sample's Figures; the others have bench.Sample's names.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/ropewalk/ropewalk/pkg/bench"
+	"github.com/ropewalk/ropewalk/pkg/lab/bench"
 )
 
 func TestTrialsRunOnlyWhenNamed(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/bench"
-	"github.com/ropewalk/ropewalk/pkg/netlab/netlabtest"
+	"github.com/ropewalk/ropewalk/pkg/lab/bench"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
 )
 
 // TestTunnelWorksAfterEachTrial runs each trial briefly. Their figures depend on the machine,

@@ -8,7 +8,7 @@ import (
 	"maps"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/bench"
+	"github.com/ropewalk/ropewalk/pkg/lab/bench"
 )
 
 // tunnel is the bed of a real implementation, or of the bare cable.

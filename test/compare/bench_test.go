@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/ropewalk/ropewalk/pkg/cost"
+	"github.com/ropewalk/ropewalk/test/cost"
 )
 
 // BenchmarkTX takes what a host sends to the network.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/ropewalk/ropewalk/pkg/device/devicetest/flow"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
 
 // TestImplementationsDoEqualWork proves of each implementation that what is measured is what it says: all packets come out,

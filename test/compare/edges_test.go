@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/wire"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
 // queueDepth is how many elements wait in a queue: never less than a path has under way.

@@ -7,8 +7,8 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/ropewalk/ropewalk/pkg/device/devicetest/flow"
-	"github.com/ropewalk/ropewalk/pkg/packet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
 
 // implementation is one that is compared.
@@ -87,7 +87,7 @@ func (i implementation) elements(t train) (elements []parcel) {
 	}
 	for _, p := range t.packets {
 		if i.header {
-			p = flow.Element(p)
+			p = flow.WithVnetHeader(p)
 		}
 		elements = append(elements, parcel{data: p})
 	}

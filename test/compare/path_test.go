@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/wire"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
 // path is a way through one device, or two, on a session that stands.

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/drop"
-	"github.com/ropewalk/ropewalk/pkg/noise"
-	"github.com/ropewalk/ropewalk/pkg/session"
-	"github.com/ropewalk/ropewalk/pkg/wire"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
 // mtu is that of all TUNs: room for 1440 bytes, a multiple of 16 that 44 times fits one UDP GSO send.

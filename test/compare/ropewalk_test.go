@@ -10,11 +10,11 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/ropewalk/ropewalk/pkg/config"
-	"github.com/ropewalk/ropewalk/pkg/device"
-	"github.com/ropewalk/ropewalk/pkg/offload"
-	"github.com/ropewalk/ropewalk/pkg/tun"
-	"github.com/ropewalk/ropewalk/pkg/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
 
 // startRopewalk starts a device of ropewalk's between e. Spreading is off: in memory there are no ports to spread over.
@@ -112,7 +112,7 @@ func (q *ropewalkQueue) Write(parts [][]byte) error {
 
 func (q *ropewalkQueue) Inject(parts [][]byte) error { return q.Write(parts) }
 
-// port is an underlay.Port. It is its own Strays, which nothing ever reaches.
+// port is an underlay.Port. It is its own SecondaryPorts, which nothing ever reaches.
 type port struct {
 	edges          *edges
 	side           side
@@ -121,12 +121,12 @@ type port struct {
 
 func newPort(e *edges, s side) *port { return &port{edges: e, side: s, secondaryPorts: newQueue(1, 0)} }
 
-func (p *port) Lane(i int) underlay.Lane  { return &portLane{port: p, index: i, in: p.edges.cable[i]} }
-func (p *port) Lanes() int                { return len(p.edges.cable) }
-func (p *port) LocalPort() uint16         { return p.side.peer.Port() }
-func (p *port) Source(int) uint16         { return p.LocalPort() }
-func (p *port) Strays() underlay.Receiver { return &portLane{port: p, in: p.secondaryPorts} }
-func (p *port) SetMark(uint32) error      { return nil }
+func (p *port) Lane(i int) underlay.Lane          { return &portLane{port: p, index: i, in: p.edges.cable[i]} }
+func (p *port) Lanes() int                        { return len(p.edges.cable) }
+func (p *port) LocalPort() uint16                 { return p.side.peer.Port() }
+func (p *port) Source(int) uint16                 { return p.LocalPort() }
+func (p *port) SecondaryPorts() underlay.Receiver { return &portLane{port: p, in: p.secondaryPorts} }
+func (p *port) SetMark(uint32) error              { return nil }
 func (p *port) Features() underlay.Features {
 	return underlay.Features{GSO: true, GRO: true, IPv4: true, IPv6: true}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/ropewalk/ropewalk/pkg/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 )
 
 // TestOperationsExplainsEveryDropReason checks the table of drop reasons: one row for each in the order of the constants, with its help

@@ -7,7 +7,7 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/ropewalk/ropewalk/pkg/device/devicetest"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 )
 
 // maxBytesPerPeer is the limit of heap bytes for a peer without a session: a quarter above the measured value (docs/idle.md).

@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
-	"github.com/ropewalk/ropewalk/pkg/uapi"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 )
 
 // upgradable is a lab with ropewalk on the left, whose daemon can be replaced by another one.
@@ -83,7 +83,7 @@ func (u *upgradable) requestTakeover(t *testing.T) *net.UnixConn {
 	t.Helper()
 	client, err := uapi.Dial(u.left.ifname)
 	must(t, err)
-	conn, err := client.TakeOver()
+	conn, err := client.RequestHandover()
 	must(t, err)
 	must(t, conn.SetDeadline(time.Now().Add(patience)))
 	return conn
@@ -397,7 +397,7 @@ func TestConcurrentTakeoverIsRefused(t *testing.T) {
 	answer := make([]byte, len("errno=-16"))
 	_, err := io.ReadFull(second, answer)
 	must(t, err)
-	if err := uapi.Refusal(answer); !errors.Is(err, unix.EBUSY) {
+	if err := uapi.ParseRefusal(answer); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("the second request got %q, want EBUSY", answer)
 	}
 	must(t, first.CloseWrite())

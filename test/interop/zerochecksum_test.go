@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ropewalk/ropewalk/pkg/packet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 
 // TestZeroUDPChecksumIsSentAsAllOnes sends datagrams whose computed checksum is 0. An IPv6 receiver drops a datagram with the

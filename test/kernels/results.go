@@ -198,7 +198,7 @@ func allTests(kernels []string, by map[string]*results) []string {
 func skippedEverywhere(kernels []string, by map[string]*results) []string {
 	return slices.DeleteFunc(allTests(kernels, by), func(test string) bool {
 		step, _, _ := strings.Cut(test, ".")
-		if !slices.Contains([]string{"kube", "interop", "spread"}, step) {
+		if !slices.Contains([]string{"agent", "interop", "spread"}, step) {
 			return true
 		}
 		return slices.ContainsFunc(kernels, func(k string) bool {

@@ -130,10 +130,10 @@ func TestTestsSkippedOnEveryKernelAreReported(t *testing.T) {
 		by   map[string]*results
 		want []string
 	}{
-		{"skipped on both", map[string]*results{"5.10": run("kube", both...), "7.2": run("kube", both...)}, []string{"kube.TestA/wg0"}},
-		{"ran on one", map[string]*results{"5.10": run("kube", both...), "7.2": run("kube", ran...)}, nil},
-		{"not reached on one", map[string]*results{"5.10": run("kube", both...), "7.2": run("kube")}, []string{"kube.TestA/wg0"}},
-		{"one kernel did not boot", map[string]*results{"5.10": run("kube", both...)}, []string{"kube.TestA/wg0"}},
+		{"skipped on both", map[string]*results{"5.10": run("agent", both...), "7.2": run("agent", both...)}, []string{"agent.TestA/wg0"}},
+		{"ran on one", map[string]*results{"5.10": run("agent", both...), "7.2": run("agent", ran...)}, nil},
+		{"not reached on one", map[string]*results{"5.10": run("agent", both...), "7.2": run("agent")}, []string{"agent.TestA/wg0"}},
+		{"one kernel did not boot", map[string]*results{"5.10": run("agent", both...)}, []string{"agent.TestA/wg0"}},
 		{"of a package that the host also tests", map[string]*results{"5.10": run("tun", both...)}, nil},
 	} {
 		if d := cmp.Diff(tc.want, skippedEverywhere([]string{"5.10", "7.2"}, tc.by), cmpopts.EquateEmpty()); d != "" {

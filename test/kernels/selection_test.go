@@ -14,8 +14,8 @@ import (
 
 // defaultPackages are the packages whose behaviour depends on the kernel.
 var defaultPackages = []string{
-	"./pkg/tun", "./pkg/underlay/udp", "./pkg/offload", "./pkg/hostnet", "./pkg/datapath", "./pkg/datapath/hook", "./pkg/adopt",
-	"./pkg/kube", "./test/interop", "./test/spread",
+	"./pkg/netio/tun", "./pkg/netio/underlay/udp", "./pkg/protocol/offload", "./pkg/netio/hostnet", "./pkg/ebpf/programs", "./pkg/ebpf/hook", "./pkg/ebpf/spreader",
+	"./pkg/cluster/agent", "./test/interop", "./test/spread",
 }
 
 // hostOnlyTests returns tests that do not depend on the kernel and take minutes in an emulator. `make test` runs them on the host.
@@ -62,13 +62,13 @@ func testsOfOtherKernels(kernel string) []string {
 func oldest() string { return matrix[0].name }
 func newest() string { return matrix[len(matrix)-1].name }
 
-// slowSteps returns the steps whose eBPF programs take minutes to verify in an emulator, with the kernels that run them. ./pkg/kube is fast
+// slowSteps returns the steps whose eBPF programs take minutes to verify in an emulator, with the kernels that run them. ./pkg/cluster/agent is fast
 // enough to run on all kernels.
 func slowSteps() map[string][]string {
 	return map[string][]string{
-		"datapath": {oldest(), newest()},
+		"programs": {oldest(), newest()},
 		"hook":     {oldest(), newest()},
-		"adopt":    {newest()},
+		"spreader": {newest()},
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ropewalk/ropewalk/pkg/kube/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 )
 
 func TestSpreadRunsWithManifestRights(t *testing.T) {

@@ -23,7 +23,7 @@ import (
 const joiners = 200
 
 // joinerProgram builds the program that runs agents without hosts.
-var joinerProgram = sync.OnceValues(func() (string, error) { return build("./internal/joiners") })
+var joinerProgram = sync.OnceValues(func() (string, error) { return build("./pkg/cluster/agent/internal/joiners") })
 
 // crowd is a number of joining nodes, with their agents in one process.
 type crowd struct {

@@ -21,7 +21,7 @@ var agentBinary = sync.OnceValues(func() (string, error) { return build("./cmd/r
 func build(program string) (string, error) {
 	bin := filepath.Join(suite.TempDir(), filepath.Base(program))
 	build := exec.Command("go", "build", "-o", bin, program)
-	build.Dir = filepath.Join("..", "..", "pkg", "kube")
+	build.Dir = filepath.Join("..", "..")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building %s: %w\n%s", program, err, out)

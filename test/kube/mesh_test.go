@@ -17,8 +17,8 @@ import (
 	"github.com/vishvananda/netlink"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/ropewalk/ropewalk/pkg/hostnet"
-	"github.com/ropewalk/ropewalk/pkg/kube/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
 
 // away is how long the API server is unreachable.

@@ -11,7 +11,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 )
 
 // pod is a network namespace behind a node, as a CNI's bridge plugin creates it: the node forwards for it.

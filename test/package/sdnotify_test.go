@@ -174,7 +174,7 @@ func (m *manager) occupy(name string) (free func()) {
 	}
 	m.t.Cleanup(free)
 	path := "/proc/" + strconv.Itoa(m.holder) + "/root/run/wireguard/" + name + ".sock"
-	for range 64 { // maxConns of pkg/uapi
+	for range 64 { // maxConns of pkg/control/uapi
 		c, err := net.Dial("unix", path)
 		if err != nil {
 			m.t.Fatal(err)

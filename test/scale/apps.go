@@ -17,7 +17,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 )
 
 const (

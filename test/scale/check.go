@@ -15,8 +15,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/bench"
-	"github.com/ropewalk/ropewalk/pkg/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/bench"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/test/scale/model"
 )
 

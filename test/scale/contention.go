@@ -10,12 +10,12 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/ropewalk/ropewalk/pkg/device/devicetest/flow"
-	"github.com/ropewalk/ropewalk/pkg/netlab"
-	"github.com/ropewalk/ropewalk/pkg/session"
-	"github.com/ropewalk/ropewalk/pkg/tun"
-	"github.com/ropewalk/ropewalk/pkg/underlay"
-	"github.com/ropewalk/ropewalk/pkg/underlay/udp"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
 
 // The operations that contention is measured of.

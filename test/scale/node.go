@@ -11,14 +11,14 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/config"
-	"github.com/ropewalk/ropewalk/pkg/device"
-	"github.com/ropewalk/ropewalk/pkg/netlab"
-	"github.com/ropewalk/ropewalk/pkg/noise"
-	"github.com/ropewalk/ropewalk/pkg/offload"
-	"github.com/ropewalk/ropewalk/pkg/tun"
-	"github.com/ropewalk/ropewalk/pkg/underlay"
-	"github.com/ropewalk/ropewalk/pkg/underlay/udp"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
 
 const (

@@ -9,12 +9,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/device/devicetest/flow"
-	"github.com/ropewalk/ropewalk/pkg/drop"
-	"github.com/ropewalk/ropewalk/pkg/noise"
-	"github.com/ropewalk/ropewalk/pkg/offload"
-	"github.com/ropewalk/ropewalk/pkg/session"
-	"github.com/ropewalk/ropewalk/pkg/wire"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
 
 // mtu is the TUN's.
@@ -117,8 +117,8 @@ func (l *lap) merge(i int) {
 
 type discard struct{}
 
-// WriteElement implements offload.Sink.
-func (discard) WriteElement([][]byte) error { return nil }
+// WriteTrain implements offload.Sink.
+func (discard) WriteTrain([][]byte) error { return nil }
 
 // lapTimes is what each stage takes of a train, in ns.
 type lapTimes struct{ split, seal, open, merge float64 }

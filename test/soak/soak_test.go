@@ -18,8 +18,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/device/devicetest"
-	"github.com/ropewalk/ropewalk/pkg/device/devicetest/flow"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
 
 var (
@@ -46,7 +46,7 @@ func TestTrafficIsNotLostReorderedOrLeaked(t *testing.T) {
 
 func soak(t *testing.T, settled, over *atomic.Bool) {
 	a, b := devicetest.Pair(t, devicetest.Options{Lanes: 2, Depth: 4096})
-	a.Send(flow.Element(a.To(b, 1, false).UDP(nil)))
+	a.Send(flow.WithVnetHeader(a.To(b, 1, false).UDP(nil)))
 	b.Next()
 	load := devicetest.NewLoad(t, a, b, 8)
 	var sessions int

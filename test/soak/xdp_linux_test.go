@@ -18,16 +18,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ropewalk/ropewalk/pkg/config"
-	"github.com/ropewalk/ropewalk/pkg/device"
-	"github.com/ropewalk/ropewalk/pkg/engine"
-	"github.com/ropewalk/ropewalk/pkg/netlab"
-	"github.com/ropewalk/ropewalk/pkg/noise"
-	"github.com/ropewalk/ropewalk/pkg/tun"
-	"github.com/ropewalk/ropewalk/pkg/underlay"
-	"github.com/ropewalk/ropewalk/pkg/underlay/auto"
-	"github.com/ropewalk/ropewalk/pkg/underlay/udp"
-	"github.com/ropewalk/ropewalk/pkg/underlay/xdp"
+	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/xdp"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/autounderlay"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
 
 const (
@@ -50,7 +50,7 @@ type end struct {
 	outer, inner netip.Prefix
 	key          noise.PrivateKey
 	dev          *device.Device
-	port         atomic.Pointer[auto.Port]
+	port         atomic.Pointer[autounderlay.Port]
 }
 
 // xdpTunnel is a tunnel between two hosts that carries data over AF_XDP.
@@ -123,13 +123,13 @@ func (x *xdpTunnel) start(e, peer *end) {
 
 // open opens the underlay in the host's namespace. A goroutine of the device calls it.
 func (e *end) open(o device.PortOptions) (underlay.Port, error) {
-	var p *auto.Port
+	var p *autounderlay.Port
 	err := e.host.Do(func() error {
 		u, err := udp.Open(udp.Config{Port: o.Port, Lanes: o.Lanes, Mark: o.Mark})
 		if err != nil {
 			return err
 		}
-		p, err = auto.Open(auto.Config{UDP: u, Mode: config.UnderlayXDP, Mark: o.Mark, Log: slog.New(slog.DiscardHandler)})
+		p, err = autounderlay.Open(autounderlay.Config{UDP: u, Mode: config.UnderlayXDP, Mark: o.Mark, Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			return errors.Join(err, u.Close())
 		}
@@ -393,7 +393,7 @@ func (x *xdpTunnel) wantAllFramesReturned() {
 				x.Errorf("end %d, lane %d lost or duplicated frames, or left AF_XDP", i, j)
 			}
 		}
-		if way := e.port.Load().Report().Way; way != config.UnderlayXDP {
+		if way := e.port.Load().Report().Path; way != config.UnderlayXDP {
 			x.Errorf("end %d uses the underlay %s, want %s", i, way, config.UnderlayXDP)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/ropewalk/ropewalk/pkg/adopt"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
 )
 
 // probeInKernel reports whether the kernel supports the link type. It runs once.
@@ -119,11 +119,11 @@ func (l *lab) detachBoth() {
 }
 
 // status returns the status of s's device, or nil if nothing is attached.
-func (l *lab) status(s *side) *adopt.DeviceStatus {
+func (l *lab) status(s *side) *spreader.DeviceStatus {
 	l.Helper()
 	out, err := l.run(s, "spread", "status", "--json")
 	l.must(err)
-	var st struct{ Devices []adopt.DeviceStatus }
+	var st struct{ Devices []spreader.DeviceStatus }
 	l.must(json.Unmarshal([]byte(out), &st))
 	if len(st.Devices) == 0 {
 		return nil

@@ -9,7 +9,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/ropewalk/ropewalk/pkg/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 )
 
 // impair drops 1% of the packets that a host sends through a device, and delays the others by 5 to 15 ms.

@@ -16,8 +16,8 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"github.com/ropewalk/ropewalk/pkg/netlab"
-	"github.com/ropewalk/ropewalk/pkg/spread"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
 // serveQueues assigns a processor to each receive queue of a device, as with a NIC's interrupts. Packets of one queue stay

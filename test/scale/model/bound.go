@@ -7,7 +7,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/ropewalk/ropewalk/pkg/spread"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
 // Bound is the most that one resource lets pass, all others being without limit.

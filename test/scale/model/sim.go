@@ -78,7 +78,7 @@ type figures struct {
 	lost     int64
 }
 
-// start is the calendar's beginning: pkg/spread takes 0 for never.
+// start is the calendar's beginning: pkg/protocol/spread takes 0 for never.
 const start = int64(time.Second)
 
 // Run simulates c. The same Config gives the same Result.

@@ -2,7 +2,7 @@
 
 // Package model predicts what a tunnel between two ropewalks carries on machines with more cores than can be measured:
 // bounds per resource (Bounds) and a discrete-event simulation (Run) of flows, source ports, NIC queues, cores and
-// lanes, both from one set of measured stage costs. Ports are chosen by pkg/spread's own code. It is pure: no clock, no
+// lanes, both from one set of measured stage costs. Ports are chosen by pkg/protocol/spread's own code. It is pure: no clock, no
 // operating system, and the same Config gives the same Result.
 package model
 

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/agent"
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+// options are the flags of the agent. Its config method turns them into a agent.Config.
+type options struct {
+	cfg      agent.Config
+	mode     string
+	ports    string
+	pods     []string
+	server   apiOptions
+	listen   string
+	logLevel string
+}
+
+func newAgentCmd() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "ropewalk-agent --mode spread|mesh",
+		Short: "The Kubernetes agent of ropewalk: one per node, as a DaemonSet",
+		Long: "In spread mode, the agent spreads and gathers for the cluster's WireGuard: that of Cilium, Calico, flannel or k3s. It changes no\n" +
+			"key, no route and nothing of the CNI, and spreads towards a node only after that node has reported that it gathers.\n" +
+			"In mesh mode, ropewalk itself is the tunnel between the nodes' pods.\n\n" +
+			"Attached programs stay when the agent ends, so that an upgrade loses no packets.",
+		Version: version, Args: usageArgs(cobra.NoArgs), SilenceUsage: true, SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runAgent(cmd.Context(), o) },
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	f := cmd.Flags()
+	f.StringVar(&o.mode, "mode", string(mesh.ModeSpread), "spread or mesh; spec.mode of the RopewalkNode takes precedence")
+	f.StringVar(&o.cfg.Node, "node", os.Getenv("NODE_NAME"), "the node's name (default: NODE_NAME)")
+	o.server.add(f, "the one of the pod's cluster")
+	f.Uint16Var(&o.cfg.Port, "port", 0, "the tunnel's listen port (spread: that of the cluster's WireGuard; mesh: 51820)")
+	f.StringVar(&o.ports, "spread-ports", spread.DefaultPorts.String(), "source ports to spread over")
+	f.Uint32Var(&o.cfg.Mark, "mark", 0, "spread mode: mask of the bits of a packet's mark that hold its flow, for a userspace WireGuard")
+	f.StringVar(&o.cfg.BPF, "bpf-fs", "", "spread mode: the BPF file system to pin in (default: /sys/fs/bpf)")
+	f.DurationVar(&o.cfg.ResyncPeriod, "resync-period", agent.DefaultResyncPeriod, "interval of reconciles without an event")
+	f.DurationVar(&o.cfg.Propagation, "learn", agent.DefaultPropagation, "time for this node's status to reach the other nodes, before it spreads towards them")
+	f.StringVar(&o.listen, "listen", "127.0.0.1:9567", "address of /healthz, /readyz and /metrics; empty: not served")
+	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
+	addMeshFlags(f, &o)
+	cmd.AddCommand(newCleanupCmd(), newMeshCmd())
+	return cmd
+}
+
+// apiOptions are the flags that select an API server outside of a pod.
+type apiOptions struct{ url, token, ca, name string }
+
+// add adds the flags. defaultServer describes the server without them.
+func (o *apiOptions) add(f *pflag.FlagSet, defaultServer string) {
+	f.StringVar(&o.url, "server", "", "URL of the API server (default: "+defaultServer+")")
+	f.StringVar(&o.token, "token-file", "", "file with the token, with --server")
+	f.StringVar(&o.ca, "ca-file", "", "file with the API server's CA, with --server")
+	f.StringVar(&o.name, "server-name", "", "name in the API server's certificate, with --server (default: that of its URL)")
+}
+
+func (o apiOptions) config() (*rest.Config, error) {
+	if o.url == "" {
+		return rest.InClusterConfig()
+	}
+	return &rest.Config{
+		Host: o.url, BearerTokenFile: o.token, TLSClientConfig: rest.TLSClientConfig{CAFile: o.ca, ServerName: o.name},
+	}, nil
+}
+
+func (o options) config(log *slog.Logger) (cfg agent.Config, err error) {
+	cfg = o.cfg
+	if cfg.Node == "" {
+		return cfg, usageError{errors.New("the node's name is missing: set --node or NODE_NAME")}
+	}
+	if cfg.Ports, err = config.ParsePorts(o.ports); err != nil {
+		return cfg, usageError{fmt.Errorf("--spread-ports: %w", err)}
+	}
+	if cfg.Pods, err = parsePrefixes(o.pods); err != nil {
+		return cfg, err
+	}
+	if cfg.API, err = o.server.config(); err != nil {
+		return cfg, fmt.Errorf("finding the API server: %w", err)
+	}
+	cfg.API.UserAgent = "ropewalk-agent/" + version
+	cfg.Mode, cfg.Log, cfg.Version = mesh.Mode(o.mode), log, version
+	return cfg, nil
+}
+
+func runAgent(ctx context.Context, o options) error {
+	log, err := newLogger(o.logLevel)
+	if err != nil {
+		return err
+	}
+	klog.SetSlogLogger(log)
+	cfg, err := o.config(log)
+	if err != nil {
+		return err
+	}
+	a, err := agent.New(cfg)
+	if err != nil {
+		return err
+	}
+	if err := serve(ctx, o.listen, agent.Content{Stats: a.Stats(), Version: version, Log: log}); err != nil {
+		return err
+	}
+	log.Info("agent started", "node", cfg.Node, "mode", o.mode, "version", version)
+	return a.Run(ctx)
+}
+
+// serve serves probes and metrics at an address until ctx ends. With an empty address, it does nothing.
+func serve(ctx context.Context, at string, c agent.Content) error {
+	if at == "" { // net would listen on a random port of all addresses
+		return nil
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", at)
+	if err != nil {
+		return fmt.Errorf("listening for probes: %w", err)
+	}
+	go func() {
+		if err := agent.Serve(ctx, l, c); err != nil {
+			c.Log.Error("serving probes and metrics failed", "error", err)
+		}
+	}()
+	return nil
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/spf13/pflag"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/agent"
+	"github.com/ropewalk/ropewalk/pkg/observe/metrics"
+)
+
+// addMeshFlags adds the flags of mesh mode.
+func addMeshFlags(f *pflag.FlagSet, o *options) {
+	f.StringVar(&o.cfg.Tunnel, "tunnel", agent.DefaultTunnel, "mesh mode: the interface's name")
+	f.StringVar(&o.cfg.KeyDir, "key-dir", agent.DefaultKeyDir, "directory of the node's key and of the agent's saved state, which must outlive the pod")
+	f.TextVar(&o.cfg.PerPeerMetrics, "metrics-per-peer", metrics.PerPeerOff,
+		fmt.Sprintf("mesh mode: metrics of single peers, ten for each on every node: `auto|on|off` (auto: while there are at most %d)", metrics.MaxPeers))
+	f.IntVar(&o.cfg.MTU, "mtu", 0, "mesh mode: MTU of the tunnel (default: derived from the node's interface)")
+	f.BoolVar(&o.cfg.Cleartext, "cleartext", false, "mesh mode: send traffic for pods of nodes that are no peers unencrypted (default: drop it)")
+	f.StringSliceVar(&o.pods, "pod-cidr", nil, "mesh mode: prefix of the cluster's pods; traffic for unknown nodes within it is dropped (repeatable)")
+}
+
+func parsePrefixes(texts []string) (all []netip.Prefix, err error) {
+	for _, t := range texts {
+		p, err := netip.ParsePrefix(t)
+		if err != nil {
+			return nil, usageError{fmt.Errorf("--pod-cidr: %w", err)}
+		}
+		all = append(all, p.Masked())
+	}
+	return all, nil
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/agent"
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh/command"
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh/view"
+	"github.com/ropewalk/ropewalk/pkg/control/show"
+)
+
+// newMeshCmd returns the command `ropewalk mesh`.
+func newMeshCmd() *cobra.Command {
+	return command.New(func(cmd *cobra.Command, verb command.Verb, o command.Options) error {
+		klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // errors are returned, too
+		m, err := loadMesh(cmd.Context(), o)
+		if err != nil {
+			return err
+		}
+		out := cmd.OutOrStdout()
+		switch verb {
+		case command.Graph:
+			return writeGraph(out, m, o)
+		case command.Check:
+			if err := writeCheck(out, m, o); err != nil {
+				return err
+			}
+			return command.Verdict(m.Summary(), o.Strict)
+		default:
+			return writeStatus(out, m, o)
+		}
+	})
+}
+
+// loadMesh reads a cluster and returns its mesh, or the part that the options select.
+func loadMesh(ctx context.Context, o command.Options) (*view.Mesh, error) {
+	cfg, name, err := kubeconfig(o)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
+	defer cancel()
+	cluster, err := agent.Snapshot(ctx, cfg)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return nil, fmt.Errorf("the API server at %s did not answer within %s", cfg.Host, o.Timeout)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the cluster at %s: %w", cfg.Host, err)
+	}
+	cluster.Name = name
+	m := view.Build(cluster)
+	if wanted := o.NodeMatcher(); wanted != nil {
+		if !m.Contains(wanted) {
+			return nil, fmt.Errorf("the cluster has no node %q", o.Nodes)
+		}
+		m = m.Filter(wanted)
+	}
+	return &m, nil
+}
+
+// kubeconfig finds the cluster as kubectl does. name is the kubeconfig's context.
+func kubeconfig(o command.Options) (cfg *rest.Config, name string, err error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.Kubeconfig
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: o.Context}
+	overrides.ClusterInfo.Server = o.Server
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+	switch cfg, err = loader.ClientConfig(); {
+	case clientcmd.IsEmptyConfig(err):
+		return nil, "", errors.New("no kubeconfig found: use --kubeconfig or KUBECONFIG, or run where kubectl works")
+	case errors.Is(err, os.ErrNotExist):
+		return nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
+	case err != nil:
+		return nil, "", fmt.Errorf("reading the kubeconfig: %w (kubectl config get-contexts lists the contexts)", err)
+	}
+	cfg.UserAgent = "ropewalk-mesh/" + version
+	cfg.QPS, cfg.Burst = 50, 50 // a list takes several pages
+	name = o.Context
+	if raw, err := loader.RawConfig(); err == nil && name == "" {
+		name = raw.CurrentContext
+	}
+	return cfg, name, nil
+}
+
+func writeStatus(out io.Writer, m *view.Mesh, o command.Options) error {
+	if o.JSON {
+		return m.WriteJSON(out, view.StatusDocument)
+	}
+	return m.WriteText(out, view.Style{Color: useColor(out), Problems: o.Problems, Links: o.Links || len(o.Nodes) > 0})
+}
+
+func writeCheck(out io.Writer, m *view.Mesh, o command.Options) error {
+	if o.JSON {
+		return m.WriteJSON(out, view.CheckDocument)
+	}
+	return m.WriteFindings(out, view.Style{Color: useColor(out)})
+}
+
+// writeGraph renders into memory first, so that an error leaves no partial file.
+func writeGraph(out io.Writer, m *view.Mesh, o command.Options) error {
+	var b bytes.Buffer
+	write := map[string]func(io.Writer) error{
+		"svg": m.WriteSVG, "dot": m.WriteDOT, "json": func(w io.Writer) error { return m.WriteJSON(w, view.GraphDocument) },
+	}[o.Format]
+	if err := write(&b); err != nil {
+		return err
+	}
+	if o.Output == "" {
+		_, err := out.Write(b.Bytes())
+		return err
+	}
+	if err := os.WriteFile(o.Output, b.Bytes(), 0o644); err != nil {
+		return fmt.Errorf("writing the graph: %w", err)
+	}
+	return nil
+}
+
+// useColor reports whether the output is coloured, by the same rules as ropewalk's other commands.
+func useColor(out io.Writer) bool {
+	f, ok := out.(*os.File)
+	terminal := ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"
+	return show.ColorMode(os.Getenv("WG_COLOR_MODE"), os.Getenv("NO_COLOR") != "", terminal)
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+)
+
+// Agent reconciles one node. One goroutine, that of Run, uses all fields but queue, cluster, api, requested and stats, which are
+// safe for concurrent use.
+type Agent struct {
+	cfg     Config
+	client  *client
+	cluster *cluster
+	api     *apiDialer
+	queue   workqueue.TypedRateLimitingInterface[trigger]
+	state   state
+	modeSwitch
+	stateStore
+	publisher
+	driftDetector
+	created        creation
+	loggedProblems []mesh.Problem // of the last reconcile
+	stats          Stats
+}
+
+// creation is the last RopewalkNode that the agent created and has not seen in its informer yet.
+type creation struct {
+	node types.UID
+	at   time.Time
+}
+
+// retryMin and retryMax bound the exponential backoff after a failed reconcile.
+const retryMin, retryMax = 100 * time.Millisecond, time.Minute
+
+// New returns an agent. It changes nothing until Run.
+func New(cfg Config) (*Agent, error) {
+	a := &Agent{
+		cfg:   cfg.withDefaults(),
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[trigger](retryMin, retryMax)),
+	}
+	a.stats.perPeerMetrics = a.cfg.PerPeerMetrics
+	api := rest.CopyConfig(a.cfg.API)
+	a.api = &apiDialer{literal: apiAddrs(api.Host), next: api.Dial, onNewAddr: a.triggerHostChanged}
+	api.Dial = a.api.dial
+	var err error
+	if a.client, err = newClient(api); err != nil {
+		return nil, err
+	}
+	a.cluster, err = newCluster(a.client, a.cfg.Node, a.triggerClusterChanged)
+	return a, err
+}
+
+// Stats returns the agent's counters.
+func (a *Agent) Stats() *Stats { return &a.stats }
+
+// Run reconciles the node until ctx ends. On return, the tunnel's interface and routes and the attached programs stay in place.
+// Errors of the API and of the host are logged and retried. The returned error reports an invalid Config.
+func (a *Agent) Run(ctx context.Context) error {
+	if a.cfg.Mode != mesh.ModeSpread && a.cfg.Mode != mesh.ModeMesh {
+		return fmt.Errorf("mode %q: want spread or mesh", a.cfg.Mode)
+	}
+	a.restorePersisted()
+	a.cluster.start(ctx)
+	go a.triggerPeriodically(ctx)
+	if err := hostnet.WatchRoutes(ctx, func() { a.queue.AddAfter(hostChanged, routeDebounce) }); err != nil {
+		a.cfg.Log.Warn("watching routes failed, checking them periodically", "every", a.cfg.ResyncPeriod, "error", err)
+	}
+	context.AfterFunc(ctx, a.queue.ShutDown)
+	go a.triggerWhenSynced(ctx)
+	for a.processNext(ctx) {
+	}
+	a.advance(eventStopped)
+	a.stopReconcilers()
+	return nil
+}
+
+// processNext waits for a trigger and handles it. It returns false once the queue is shut down.
+func (a *Agent) processNext(ctx context.Context) bool {
+	t, shutDown := a.queue.Get()
+	if shutDown {
+		return false
+	}
+	defer a.queue.Done(t)
+	a.stats.busySince.Store(time.Now().UnixNano())
+	err := a.handle(ctx, t)
+	a.stats.busySince.Store(0)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		a.stats.Failures.Add(1)
+		a.retry(t, err)
+	default:
+		a.queue.Forget(t)
+	}
+	return true
+}
+
+// retry logs a failed reconcile and queues its trigger again, with exponential backoff.
+func (a *Agent) retry(t trigger, err error) {
+	attempt := a.queue.NumRequeues(t) + 1
+	after := min(retryMin<<min(attempt-1, 16), retryMax)
+	a.cfg.Log.Warn("reconcile failed, retrying", "attempt", attempt, "after", after, "error", err)
+	a.queue.AddRateLimited(t)
+}
+
+// handle reconciles the node. Before the informers have synced, missing objects prove nothing: the persisted state applies.
+func (a *Agent) handle(ctx context.Context, t trigger) error {
+	if a.cluster.synced() {
+		a.advance(eventSynced)
+	}
+	switch {
+	case a.state != stateSyncing:
+		return a.reconcile(ctx, t)
+	case t == clusterChanged:
+		return nil // triggerWhenSynced adds it again
+	default:
+		return a.applyLastDesired(nil)
+	}
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"slices"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+)
+
+// announcement tracks how long other nodes have been able to know where this node sends from.
+type announcement struct {
+	pending bool
+	since   time.Time
+}
+
+// propagated reports whether that is long enough, or how long to wait. It compares the status in the API with the next one:
+// after a change of address, ports or mode, others do not gather from this node yet. A status from before the agent's start
+// counts as known.
+func (a *announcement) propagated(published, next *v1alpha1.NodeStatus, propagation time.Duration) (bool, time.Duration) {
+	same := len(next.Endpoints) > 0 && // nobody gathers from a node without endpoints
+		published.Mode == v1alpha1.ModeSpread && published.SpreadPorts != nil && *published.SpreadPorts == *next.SpreadPorts &&
+		sameEndpoints(published.Endpoints, next.Endpoints)
+	switch {
+	case !same:
+		a.pending = true
+		return false, 0
+	case a.pending:
+		a.pending, a.since = false, time.Now()
+	}
+	wait := propagation - time.Since(a.since)
+	return wait <= 0, max(wait, 0)
+}
+
+// sameEndpoints compares endpoints in any order: the order of a Node's addresses may change at any time.
+func sameEndpoints(a, b []v1alpha1.Endpoint) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+func TestSpreadingWaitsForPropagation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		at := func(endpoint string, first int32) *v1alpha1.NodeStatus {
+			return &v1alpha1.NodeStatus{
+				Mode: v1alpha1.ModeSpread, Endpoints: []v1alpha1.Endpoint{v1alpha1.Endpoint(endpoint)}, SpreadPorts: &v1alpha1.Ports{First: first, Last: 61999},
+			}
+		}
+		here, moved, wider := at("192.0.2.1:51820", 61000), at("192.0.2.9:51820", 61000), at("192.0.2.9:51820", 60500)
+		both, reordered := at("192.0.2.9:51820", 61000), at("[2001:db8::9]:51820", 61000)
+		both.Endpoints, reordered.Endpoints = append(both.Endpoints, reordered.Endpoints[0]), append(reordered.Endpoints, both.Endpoints[0])
+		tunnel := at("192.0.2.9:51820", 60500)
+		tunnel.Mode = v1alpha1.ModeMesh
+		nowhere := at("", 60500)
+		nowhere.Endpoints = nil
+		var n announcement
+		for i, step := range []struct {
+			published, next *v1alpha1.NodeStatus
+			pass            time.Duration
+			want            bool
+		}{
+			{here, here, 0, true}, // a restarted agent
+			{here, moved, 0, false},
+			{here, moved, time.Minute, false}, // not published yet
+			{moved, moved, 0, false},
+			{moved, moved, 9 * time.Second, false},
+			{moved, moved, time.Second, true},
+			{moved, wider, 0, false},
+			{wider, wider, 0, false},
+			{wider, wider, 10 * time.Second, true},
+			{&v1alpha1.NodeStatus{}, wider, 0, false},
+			{wider, wider, 0, false},
+			{wider, wider, 10 * time.Second, true},
+			{tunnel, wider, 0, false}, // it was in another mode at the same port
+			{both, both, 0, false},
+			{both, both, 10 * time.Second, true},
+			{both, reordered, 0, true},
+			{nowhere, nowhere, 0, false},
+			{nowhere, nowhere, 10 * time.Second, false},
+		} {
+			time.Sleep(step.pass) // fake clock
+			got, wait := n.propagated(step.published, step.next, 10*time.Second)
+			if got != step.want || got && wait > 0 {
+				t.Errorf("step %d: known %t, wait %s", i, got, wait)
+			}
+		}
+	})
+}
+
+func TestSpreadPlanIsMatchedWithTunnelPeers(t *testing.T) {
+	tunnel := func(port uint16, peers ...string) spreader.Tunnel {
+		tunnel := spreader.Tunnel{Name: "wg0", Port: port}
+		for _, p := range peers {
+			e, _ := netip.ParseAddrPort(p)
+			tunnel.Peers = append(tunnel.Peers, spreader.TunnelPeer{Endpoint: e})
+		}
+		return tunnel
+	}
+	for _, c := range []struct {
+		name     string
+		tunnels  []spreader.Tunnel
+		to       int
+		problems int
+		notes    int
+		wait     time.Duration
+	}{
+		{"all are peers", []spreader.Tunnel{tunnel(51820, "192.0.2.2:51820", "192.0.2.3:61007")}, 2, 0, 0, 0},
+		{"one peer has another address", []spreader.Tunnel{tunnel(51820, "192.0.2.2:51820", "198.51.100.3:51820")}, 1, 1, 0, unmatchedGrace},
+		{"all peers have other addresses", []spreader.Tunnel{tunnel(51820, "198.51.100.2:51820", "198.51.100.3:51820")}, 0, 0, 1, unmatchedGrace},
+		{"one has no endpoint yet", []spreader.Tunnel{tunnel(51820, "192.0.2.2:51820", "")}, 1, 0, 0, unmatchedGrace},
+		{"one has no endpoint, one another address", []spreader.Tunnel{tunnel(51820, "198.51.100.2:51820", "")}, 0, 0, 1, unmatchedGrace},
+		{"no peer has an endpoint yet", []spreader.Tunnel{tunnel(51820, "", "")}, 2, 0, 0, 0},
+		{"another tunnel", []spreader.Tunnel{tunnel(1, "198.51.100.2:51820")}, 2, 0, 0, 0},
+		{"unreadable tunnel", nil, 2, 0, 0, 0},
+	} {
+		var nodes []mesh.Node
+		for _, text := range []string{"192.0.2.1", "192.0.2.2", "192.0.2.3"} {
+			a := netip.MustParseAddr(text)
+			nodes = append(nodes, mesh.Node{Name: text, Addrs: []netip.Addr{a}, Agent: &mesh.Agent{
+				Mode: mesh.ModeSpread, Gathers: true, Endpoints: []netip.AddrPort{netip.AddrPortFrom(a, 51820)},
+			}})
+		}
+		synctest.Test(t, func(t *testing.T) {
+			s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+			for _, long := range []bool{false, true} {
+				plan, r := mesh.Spread("192.0.2.1", nodes, true), result{}
+				s.matchTunnel(&r, &plan, c.tunnels)
+				problems, notes := c.problems, c.notes
+				if !long { // within the grace period, nothing is reported
+					problems, notes = 0, 0
+				}
+				if plan.SpreadsTo() != c.to || len(plan.Problems) != problems || len(r.notes) != notes || r.requeueAfter != c.wait || len(plan.Peers) != 2 {
+					t.Errorf("%s: %d, %+v, %+v", c.name, plan.SpreadsTo(), plan.Problems, r)
+				}
+				time.Sleep(unmatchedGrace) // fake clock
+			}
+		})
+	}
+}
+
+func TestLastSpreadPortIsReadFromStatus(t *testing.T) {
+	endpoints := []v1alpha1.Endpoint{"192.0.2.1:51871", "[2001:db8::1]:51871"}
+	for _, c := range []struct {
+		st   v1alpha1.NodeStatus
+		want uint16
+	}{
+		{v1alpha1.NodeStatus{Mode: v1alpha1.ModeSpread, Endpoints: endpoints}, 51871},
+		{v1alpha1.NodeStatus{Mode: v1alpha1.ModeSpread, Endpoints: slices.Clone(endpoints)[1:]}, 51871},
+		{v1alpha1.NodeStatus{Mode: v1alpha1.ModeMesh, Endpoints: endpoints}, 0},
+		{v1alpha1.NodeStatus{Mode: v1alpha1.ModeSpread}, 0},
+		{v1alpha1.NodeStatus{Mode: v1alpha1.ModeSpread, Endpoints: []v1alpha1.Endpoint{"nonsense"}}, 0},
+	} {
+		if got := lastSpreadPort(&c.st); got != c.want {
+			t.Errorf("%+v: %d, want %d", c.st, got, c.want)
+		}
+	}
+}
+
+func TestEndpointsFitCRDLimit(t *testing.T) {
+	n := mesh.Node{Addrs: []netip.Addr{netip.MustParseAddr("fe80::1%eth0"), netip.MustParseAddr("::ffff:192.0.2.1")}}
+	for i := range 9 {
+		n.Addrs = append(n.Addrs, netip.AddrFrom4([4]byte{192, 0, 2, byte(2 + i)}))
+	}
+	if all := endpointsOf(n, 51820); len(all) == 0 || len(all) > 8 || all[0] != "192.0.2.1:51820" {
+		t.Errorf("%q", all)
+	}
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+)
+
+// fakeAPI implements the part of an API server that agents use. It deletes nothing. test/kube uses a real API server.
+type fakeAPI struct {
+	nodes, agents   *collection
+	crdWithoutPlans atomic.Bool // the CRD lacks plans
+}
+
+func newFakeAPI() *fakeAPI {
+	return &fakeAPI{
+		nodes:  &collection{kind: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, grown: make(chan struct{})},
+		agents: &collection{kind: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.Kind}, grown: make(chan struct{})},
+	}
+}
+
+func (a *fakeAPI) handler() http.Handler {
+	own := "/apis/" + v1alpha1.GroupVersion().String() + "/" + v1alpha1.Resource
+	m := http.NewServeMux()
+	m.HandleFunc("GET /api/v1/nodes", a.nodes.watch)
+	m.HandleFunc("GET "+own, a.agents.watch)
+	m.HandleFunc("POST "+own, a.create)
+	m.HandleFunc("PATCH "+own+"/{name}/status", a.apply)
+	return m
+}
+
+// addNode adds a Node as a kubelet and the controller manager would.
+func (a *fakeAPI) addNode(name string, addr netip.Addr, pods netip.Prefix) error {
+	n := node{}
+	n.Spec.PodCIDRs = []string{pods.String()}
+	n.Status.Addresses = []nodeAddress{{Type: internalIP, Address: addr.String()}}
+	o := object{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("node " + name)}}
+	var err error
+	if o.Spec, err = json.Marshal(n.Spec); err != nil {
+		return err
+	}
+	if o.Status, err = json.Marshal(n.Status); err != nil {
+		return err
+	}
+	a.nodes.put(o)
+	return nil
+}
+
+// status returns the last status that a node's agent published.
+func (a *fakeAPI) status(name string) (st v1alpha1.NodeStatus, err error) {
+	if o, ok := a.agents.get(name); ok && o.Status != nil {
+		err = json.Unmarshal(o.Status, &st)
+	}
+	return st, err
+}
+
+func (a *fakeAPI) create(w http.ResponseWriter, r *http.Request) {
+	var o object
+	if err := json.NewDecoder(r.Body).Decode(&o); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if _, exists := a.agents.get(o.Name); exists {
+		http.Error(w, "already exists", http.StatusConflict)
+		return
+	}
+	o.UID, o.Generation = types.UID("agent of "+o.Name), 1
+	answer(w, a.agents.put(o))
+}
+
+// apply implements server-side apply of the status, for a single field owner.
+func (a *fakeAPI) apply(w http.ResponseWriter, r *http.Request) {
+	var applied object
+	if err := json.NewDecoder(r.Body).Decode(&applied); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	o, exists := a.agents.get(r.PathValue("name"))
+	if !exists {
+		http.NotFound(w, r)
+		return
+	}
+	if a.crdWithoutPlans.Load() && bytes.Contains(applied.Status, []byte(`"plans"`)) {
+		http.Error(w, "failed to create typed patch object: .status.plans: field not declared in schema", http.StatusInternalServerError)
+		return
+	}
+	o.Status = applied.Status
+	answer(w, a.agents.put(o))
+}
+
+func answer(w http.ResponseWriter, o object) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(o) // the client may be gone
+}
+
+// object is any API object.
+type object struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec   json.RawMessage `json:"spec,omitempty"`
+	Status json.RawMessage `json:"status,omitempty"`
+}
+
+type watchEvent struct {
+	Type   string `json:"type"`
+	Object object `json:"object"`
+}
+
+// collection has all objects of a kind, as a log of events. An object's resource version is its position in the log, from 1.
+type collection struct {
+	kind metav1.TypeMeta
+
+	mu    sync.Mutex
+	past  []watchEvent
+	grown chan struct{} // closed at the next event
+}
+
+// put adds or replaces an object.
+func (c *collection) put(o object) object {
+	_, exists := c.get(o.Name)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := watchEvent{"ADDED", o}
+	if exists {
+		e.Type = "MODIFIED"
+	}
+	e.Object.TypeMeta, e.Object.ResourceVersion = c.kind, strconv.Itoa(len(c.past)+1)
+	c.past = append(c.past, e)
+	close(c.grown)
+	c.grown = make(chan struct{})
+	return e.Object
+}
+
+func (c *collection) get(name string) (object, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range slices.Backward(c.past) {
+		if e.Object.Name == name {
+			return e.Object, true
+		}
+	}
+	return object{}, false
+}
+
+// size returns the length of the log.
+func (c *collection) size() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.past)
+}
+
+// since returns the events after a version, and a channel that is closed at the next one.
+func (c *collection) since(version int) ([]watchEvent, <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.past[min(version, len(c.past)):]), c.grown
+}
+
+// watch answers a watch request, with the initial objects on request: client-go lists this way (KEP 3157).
+func (c *collection) watch(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	at, _ := strconv.Atoi(q.Get("resourceVersion"))
+	first := q.Get("sendInitialEvents") == "true"
+	switch {
+	case q.Get("watch") == "":
+		http.Error(w, "lists are not implemented", http.StatusNotImplemented)
+		return
+	case first:
+		at = 0
+	}
+	w.Header().Set("Content-Type", "application/json")
+	for {
+		events, grown := c.since(at)
+		at += len(events)
+		if first {
+			events, first = append(events, c.bookmark(at)), false
+		}
+		if !send(w, events) {
+			return
+		}
+		select {
+		case <-grown:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// bookmark returns the event that ends the initial objects.
+func (c *collection) bookmark(version int) watchEvent {
+	return watchEvent{"BOOKMARK", object{TypeMeta: c.kind, ObjectMeta: metav1.ObjectMeta{
+		ResourceVersion: strconv.Itoa(version), Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"},
+	}}}
+}
+
+func send(w http.ResponseWriter, events []watchEvent) bool {
+	out := json.NewEncoder(w)
+	for _, e := range events {
+		if out.Encode(e) != nil {
+			return false
+		}
+	}
+	return http.NewResponseController(w).Flush() == nil
+}

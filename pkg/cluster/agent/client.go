@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+)
+
+// fieldManager is the agent's name for server-side apply.
+const fieldManager = "ropewalk-agent"
+
+// client accesses Nodes (core) and RopewalkNodes (own).
+type client struct {
+	core rest.Interface
+	own  rest.Interface
+}
+
+func newClient(cfg *rest.Config) (*client, error) {
+	scheme := runtime.NewScheme()
+	registerNodeTypes(scheme)
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	open := func(path string, gv schema.GroupVersion, content, accept string) (rest.Interface, error) {
+		c := rest.CopyConfig(cfg)
+		c.APIPath, c.GroupVersion = path, &gv
+		c.ContentType, c.AcceptContentTypes = content, accept
+		c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+		return rest.RESTClientFor(c)
+	}
+	core, err := open("/api", schema.GroupVersion{Version: "v1"}, runtime.ContentTypeProtobuf,
+		runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON)
+	if err != nil {
+		return nil, fmt.Errorf("creating the API client: %w", err)
+	}
+	// API servers serve custom resources as JSON only.
+	own, err := open("/apis", v1alpha1.GroupVersion(), runtime.ContentTypeJSON, runtime.ContentTypeJSON)
+	if err != nil {
+		return nil, fmt.Errorf("creating the API client: %w", err)
+	}
+	return &client{core: core, own: own}, nil
+}
+
+// writeTimeoutAPI bounds a write, including client-go's retries: a server can ask for long ones, and meanwhile nothing else is
+// reconciled.
+const writeTimeoutAPI = 10 * time.Second
+
+// create creates the RopewalkNode of a node, owned by it so that it is deleted with the node. It succeeds if there is one
+// already.
+func (c *client) create(ctx context.Context, owner *node) error {
+	n := &v1alpha1.RopewalkNode{
+		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.Kind},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            owner.Name,
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: owner.Name, UID: owner.UID}},
+		},
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeoutAPI)
+	defer cancel()
+	err := c.own.Post().Resource(v1alpha1.Resource).Body(n).Do(ctx).Error()
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("creating the RopewalkNode %s: %w", owner.Name, err)
+	}
+	return nil
+}
+
+// apply writes the whole status with server-side apply. It removes fields that an earlier agent wrote and this one does not.
+func (c *client) apply(ctx context.Context, name string, status v1alpha1.NodeStatus) error {
+	body, err := json.Marshal(map[string]any{
+		"apiVersion": v1alpha1.GroupVersion().String(), "kind": v1alpha1.Kind, "metadata": map[string]string{"name": name},
+		"status": status,
+	})
+	ctx, cancel := context.WithTimeout(ctx, writeTimeoutAPI)
+	defer cancel()
+	if err == nil {
+		err = c.own.Patch(types.ApplyPatchType).Resource(v1alpha1.Resource).Name(name).SubResource("status").
+			Param("fieldManager", fieldManager).Param("force", "true").Body(body).Do(ctx).Error()
+	}
+	if err != nil {
+		return fmt.Errorf("writing the status of the RopewalkNode %s: %w", name, err)
+	}
+	return nil
+}

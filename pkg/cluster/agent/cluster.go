@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+)
+
+// cluster follows the API's Nodes and RopewalkNodes with informers. all is not safe for concurrent use, the other methods are.
+type cluster struct {
+	nodes       cache.SharedIndexInformer
+	agents      cache.SharedIndexInformer
+	trigger     func()                // requests a reconcile
+	agentStates map[string]agentState // by node
+	planTimer   time.Time             // when trigger runs for a delayed port plan
+	count       atomic.Int64          // of nodes, at the last call of all
+}
+
+// agentState is the last known state of a node's agent and of its spec.
+type agentState struct {
+	nodeUID, ropewalkNodeUID types.UID // of the Node and of the RopewalkNode
+	agent                    *mesh.Agent
+	optOut                   bool
+	endpoint                 netip.Addr
+	plansChangedAt           time.Time // when the last change of its port plans was accepted; zero: never
+}
+
+// newCluster returns a cluster that calls changed after each change that may matter to the node of the given name.
+func newCluster(c *client, own string, changed func()) (*cluster, error) {
+	everything := fields.Everything()
+	k := &cluster{
+		nodes:       cache.NewSharedIndexInformer(cache.NewListWatchFromClient(c.core, "nodes", "", everything), &node{}, 0, nil),
+		agents:      cache.NewSharedIndexInformer(cache.NewListWatchFromClient(c.own, v1alpha1.Resource, "", everything), &v1alpha1.RopewalkNode{}, 0, nil),
+		agentStates: map[string]agentState{}, trigger: changed,
+	}
+	handler := cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { changed() }, DeleteFunc: func(any) { changed() },
+		UpdateFunc: func(before, after any) {
+			if isRelevantUpdate(before, after, own) {
+				changed()
+			}
+		},
+	}
+	for _, i := range []cache.SharedIndexInformer{k.nodes, k.agents} {
+		if err := i.SetTransform(trimObject); err != nil {
+			return nil, fmt.Errorf("setting up the informer: %w", err)
+		}
+		if _, err := i.AddEventHandler(handler); err != nil {
+			return nil, fmt.Errorf("setting up the informer: %w", err)
+		}
+	}
+	return k, nil
+}
+
+// trimObject drops large fields that nobody reads, before the informer stores an object.
+func trimObject(object any) (any, error) {
+	if m, ok := object.(metav1.Object); ok {
+		m.SetManagedFields(nil)
+		m.SetAnnotations(nil)
+		m.SetLabels(nil)
+	}
+	return object, nil
+}
+
+// isRelevantUpdate reports whether an update may matter. A kubelet's heartbeat and another node's peer counts do not.
+func isRelevantUpdate(before, after any, own string) bool {
+	switch a := before.(type) {
+	case *node:
+		b, same := after.(*node)
+		return !same || !sameNodeObject(toMesh(a, nil), toMesh(b, nil)) || a.UID != b.UID
+	case *v1alpha1.RopewalkNode:
+		b, same := after.(*v1alpha1.RopewalkNode)
+		if !same || a.Name == own || a.UID != b.UID {
+			return true
+		}
+		return a.Spec != b.Spec || a.Status.Mode != b.Status.Mode || !a.DeletionTimestamp.Equal(b.DeletionTimestamp) ||
+			!reflect.DeepEqual(a.OwnerReferences, b.OwnerReferences) || !reflect.DeepEqual(toAgent(&a.Status), toAgent(&b.Status))
+	}
+	return true
+}
+
+// start runs the informers until ctx ends.
+func (k *cluster) start(ctx context.Context) {
+	go k.nodes.RunWithContext(ctx)
+	go k.agents.RunWithContext(ctx)
+}
+
+// synced reports whether both informers have their initial lists.
+func (k *cluster) synced() bool { return k.nodes.HasSynced() && k.agents.HasSynced() }
+
+// size returns the number of nodes at the last call of all.
+func (k *cluster) size() int64 { return k.count.Load() }
+
+// node returns the objects of that name. Either may be nil.
+func (k *cluster) node(name string) (*node, *v1alpha1.RopewalkNode) {
+	var n *node
+	var rn *v1alpha1.RopewalkNode
+	if o, ok, _ := k.nodes.GetStore().GetByKey(name); ok {
+		n, _ = o.(*node)
+	}
+	if o, ok, _ := k.agents.GetStore().GetByKey(name); ok {
+		rn, _ = o.(*v1alpha1.RopewalkNode)
+	}
+	return n, rn
+}
+
+// all returns the cluster's nodes. It leaves out a RopewalkNode without a Node, which is about to be garbage-collected. It must
+// not be called concurrently.
+func (k *cluster) all() []mesh.Node {
+	agents := map[string]*v1alpha1.RopewalkNode{}
+	for _, o := range k.agents.GetStore().List() {
+		if rn, ok := o.(*v1alpha1.RopewalkNode); ok {
+			agents[rn.Name] = rn
+		}
+	}
+	var nodes []mesh.Node
+	states := make(map[string]agentState, len(k.agentStates))
+	var wait time.Duration
+	for _, o := range k.nodes.GetStore().List() {
+		n, ok := o.(*node)
+		if !ok {
+			continue
+		}
+		m, w := k.agentStates[n.Name].update(n, agents[n.Name])
+		wait = max(wait, w.limitPlanChanges(k.agentStates[n.Name], &m))
+		if w != (agentState{}) {
+			states[n.Name] = w
+		}
+		nodes = append(nodes, m)
+	}
+	k.agentStates = states
+	k.triggerAfter(wait)
+	k.count.Store(int64(len(nodes)))
+	return nodes
+}
+
+// triggerAfter requests a reconcile for when a delayed port plan may be accepted. 0: there is none.
+func (k *cluster) triggerAfter(wait time.Duration) {
+	if wait > 0 && !time.Now().Before(k.planTimer) {
+		k.planTimer = time.Now().Add(wait)
+		time.AfterFunc(wait, k.trigger)
+	}
+}
+
+// minPlanAge is the minimum time between two changes of a node's port plans. After each, all other nodes read them and write
+// their BPF maps.
+const minPlanAge = time.Minute
+
+// limitPlanChanges keeps a node's previous port plans while they are younger than minPlanAge, and returns the remaining time.
+// It accepts the first change at once.
+func (w *agentState) limitPlanChanges(before agentState, m *mesh.Node) (wait time.Duration) {
+	if w.nodeUID != before.nodeUID || w.agent == nil || before.agent == nil || samePlans(&w.agent.Plans, &before.agent.Plans) {
+		return 0
+	}
+	if wait = minPlanAge - time.Since(before.plansChangedAt); wait <= 0 {
+		w.plansChangedAt = time.Now()
+		return 0
+	}
+	agent := *w.agent
+	agent.Plans = before.agent.Plans
+	w.agent, m.Agent = &agent, &agent
+	return wait
+}
+
+func samePlans(a, b *mesh.Plans) bool { return slices.Equal(a.V4, b.V4) && slices.Equal(a.V6, b.V6) }
+
+// update returns the node, and its state for the next call. It fills in the last known state where the RopewalkNode is missing,
+// or was created again and is still empty. An emptied status, in contrast, means that the node has no agent any more.
+func (w agentState) update(n *node, rn *v1alpha1.RopewalkNode) (mesh.Node, agentState) {
+	m := toMesh(n, rn)
+	gone := rn == nil || !ownedBy(rn, n) || !rn.DeletionTimestamp.IsZero()
+	if w.nodeUID != n.UID {
+		if gone {
+			return m, agentState{}
+		}
+		return m, agentState{n.UID, rn.UID, m.Agent, m.OptOut, m.Endpoint, time.Time{}}
+	}
+	if gone || hasUntouchedSpec(rn) {
+		m.OptOut, m.Endpoint = w.optOut, w.endpoint
+	}
+	from := w.ropewalkNodeUID
+	switch {
+	case gone || rn.UID != from && rn.Status.Mode == "":
+		m.Agent = w.agent
+	default:
+		from = rn.UID
+	}
+	return m, agentState{n.UID, from, m.Agent, m.OptOut, m.Endpoint, w.plansChangedAt}
+}
+
+// hasUntouchedSpec reports whether nobody has written the spec since the agent created the object.
+func hasUntouchedSpec(rn *v1alpha1.RopewalkNode) bool {
+	return rn.Generation <= 1 && rn.Spec == (v1alpha1.NodeSpec{})
+}

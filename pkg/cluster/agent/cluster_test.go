@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"net/http/httptest"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+)
+
+// patience bounds each wait. It allows for an emulated and overloaded machine.
+const patience = time.Minute
+
+func TestClusterFollowsAgentStatus(t *testing.T) {
+	api := newFakeAPI()
+	if err := api.addNode("a", netip.MustParseAddr("192.0.2.1"), netip.MustParsePrefix("10.244.1.0/24")); err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(api.handler())
+	t.Cleanup(s.Close)
+	c, err := newClient(&rest.Config{Host: s.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	changes := make(chan struct{}, 1)
+	k, err := newCluster(c, "a", func() {
+		select {
+		case changes <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.start(t.Context())
+	if !cache.WaitForCacheSync(t.Context().Done(), k.synced) {
+		t.Fatal("the informers did not sync")
+	}
+	until := func(what string, right func(*v1alpha1.RopewalkNode) bool) {
+		t.Helper()
+		late := time.After(patience)
+		for _, rn := k.node("a"); rn == nil || !right(rn); _, rn = k.node("a") {
+			select {
+			case <-changes:
+			case <-late:
+				t.Fatalf("waited for %s: %+v", what, rn)
+			}
+		}
+	}
+
+	n, rn := k.node("a")
+	if n == nil || rn != nil {
+		t.Fatalf("got objects %v and %v", n, rn)
+	}
+	for range 2 { // creating an existing object is no error
+		if err := c.create(t.Context(), n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until("its RopewalkNode", func(rn *v1alpha1.RopewalkNode) bool { return ownedBy(rn, n) })
+	if err := c.apply(t.Context(), "a", v1alpha1.NodeStatus{Mode: v1alpha1.ModeSpread, Gathers: true}); err != nil {
+		t.Fatal(err)
+	}
+	until("its status", func(rn *v1alpha1.RopewalkNode) bool { return rn.Status.Gathers })
+	if all := k.all(); len(all) != 1 || all[0].Agent == nil || !all[0].Agent.Gathers {
+		t.Errorf("the cluster is %+v", all)
+	}
+	if err := c.apply(t.Context(), "b", v1alpha1.NodeStatus{}); err == nil {
+		t.Error("wrote the status of a missing node")
+	}
+}
+
+// TestPlanChangesAreRateLimited: a compromised node must not keep all others busy.
+func TestPlanChangesAreRateLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls atomic.Int32
+		k := &cluster{trigger: func() { calls.Add(1) }}
+		n := parseNode(t, aNode)
+		var w agentState
+		for i, step := range []struct {
+			pass   time.Duration
+			says   v1alpha1.Port
+			gather bool
+			want   uint16
+		}{
+			{0, 0, false, 0},
+			{0, 61000, true, 61000}, // the first one
+			{0, 61000, false, 61000},
+			{time.Second, 61001, false, 61000},
+			{time.Second, 61002, true, 61000},       // other fields change at once
+			{57 * time.Second, 61003, false, 61000}, // one timer is enough for all of these
+			{2 * time.Second, 61003, false, 61003},  // a minute after the first
+			{time.Second, 0, false, 61003},          // removing the plan is a change, too
+			{time.Second, 61003, false, 61003},      // the change was undone
+			{2 * time.Minute, 61004, false, 61004},
+		} {
+			time.Sleep(step.pass) // fake clock
+			rn := &v1alpha1.RopewalkNode{Status: v1alpha1.NodeStatus{Mode: v1alpha1.ModeSpread, Gathers: step.gather}}
+			rn.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID}}
+			if step.says != 0 {
+				rn.Status.Plans = []v1alpha1.Plan{{IPFamily: v1alpha1.IPv4, Ports: []v1alpha1.Port{step.says}}}
+			}
+			before := w
+			m, now := before.update(n, rn)
+			k.triggerAfter(now.limitPlanChanges(before, &m))
+			w = now
+			got := uint16(0)
+			if len(m.Agent.Plans.V4) > 0 {
+				got = m.Agent.Plans.V4[0]
+			}
+			if got != step.want || m.Agent.Gathers != step.gather {
+				t.Errorf("step %d: port %d, gathers %t", i, got, m.Agent.Gathers)
+			}
+		}
+		synctest.Wait()
+		if n := calls.Load(); n != 2 {
+			t.Errorf("%d calls for two that waited", n)
+		}
+	})
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/observe/metrics"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+// Config configures an agent.
+type Config struct {
+	// Node is the node's name.
+	Node string
+	// API has the address and the credentials of the API server.
+	API *rest.Config
+	// Mode applies unless the RopewalkNode's spec has another.
+	Mode    mesh.Mode
+	Version string // of the agent, for the status
+	Log     *slog.Logger
+	// KeyDir holds the node's keys and the persisted state; empty: DefaultKeyDir.
+	KeyDir string
+
+	// Port is the tunnel's UDP port. 0: in spread mode, that of the WireGuard found on the node; in mesh mode, DefaultPort.
+	Port uint16
+	// Ports are the source ports to spread over; zero: spread.DefaultPorts.
+	Ports spread.Ports
+
+	// ResyncPeriod is the interval of reconciles without an event; 0: DefaultResyncPeriod.
+	ResyncPeriod time.Duration
+	// Propagation is how long other nodes may take to receive this node's status. Spreading waits for it. 0: DefaultPropagation.
+	Propagation time.Duration
+
+	SpreadConfig
+	MeshConfig
+}
+
+// SpreadConfig has the settings of spread mode.
+type SpreadConfig struct {
+	// Mark is the mask of the bits of a packet's mark that hold its flow. It is for userspace WireGuard.
+	Mark uint32
+	// BPF is the BPF file system for pins. Empty: the system's, which is mounted if necessary.
+	BPF string
+}
+
+// MeshConfig has the settings of mesh mode.
+type MeshConfig struct {
+	// Tunnel is the interface's name; empty: DefaultTunnel.
+	Tunnel string
+	// MTU of the tunnel in bytes; 0: derived from the interface that has the node's address.
+	MTU int
+	// Cleartext and Pods are those of mesh.TunnelConfig.
+	Cleartext bool
+	Pods      []netip.Prefix
+	// PerPeerMetrics selects when to export metrics of single peers. Each node has all other nodes as peers.
+	PerPeerMetrics metrics.PerPeer
+	// Open opens the tunnel; nil: OpenPersistentEngine.
+	Open OpenTunnel
+	// Network is the host to change; nil: the network namespace of the process.
+	Network Network
+}
+
+// The defaults of Config.
+const (
+	DefaultPort         = 51820
+	DefaultTunnel       = "ropewalk0"
+	DefaultKeyDir       = "/var/lib/ropewalk"
+	DefaultResyncPeriod = 5 * time.Minute
+	DefaultPropagation  = 10 * time.Second
+)
+
+func (c Config) withDefaults() Config {
+	if c.Ports == (spread.Ports{}) {
+		c.Ports = spread.DefaultPorts
+	}
+	if c.ResyncPeriod <= 0 {
+		c.ResyncPeriod = DefaultResyncPeriod
+	}
+	if c.Propagation == 0 {
+		c.Propagation = DefaultPropagation
+	}
+	if c.Tunnel == "" {
+		c.Tunnel = DefaultTunnel
+	}
+	if c.Network == nil {
+		c.Network = hostNetwork{}
+	}
+	if c.KeyDir == "" {
+		c.KeyDir = DefaultKeyDir
+	}
+	return c
+}

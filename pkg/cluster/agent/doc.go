@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package agent is ropewalk's Kubernetes agent, one per node. It watches Nodes and RopewalkNodes (v1alpha1), asks pkg/cluster/mesh for
+// the desired state of this node, applies it, and publishes the node's status. It is the only package that imports client-go,
+// and a module of its own, so that the ropewalk binary stays small. Only ropewalk-agent and tests may import it.
+//
+// Begin reading in agent.go. Calls run down this list of files, never up (TestCallsRunDownTheFiles):
+//   - entry points: agent, cleanup, snapshot, serve, metrics
+//   - the reconcile loop: reconcile, restore, mode, publish, drift, state, triggers
+//   - mesh mode: mesh_reconciler, key_rotation, handover, mesh_engine, handshakes, unresponsive, key_prober, keyring, keyfile
+//   - spread mode: spread_reconciler, port_planner, device_follower, announcement, unmatched, egress, tunnel_port
+//   - the API: cluster, convert, client, node, node_protobuf, api_dialer
+//   - the host: persisted, atomicfile, network, interface, routes, engine
+//   - values: stats, result, config
+//
+// While the API is unreachable, the last desired state stays in force. The programs of spread mode stay attached while no agent
+// runs. In mesh mode, packets for the tunnel are dropped until the next agent starts. It carries them from its persisted state
+// until it reaches the API.
+package agent

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+// withRoutes calls f in a network namespace with 192.0.2.0/24 on eth0 and 10.244.0.0/16 on the tunnel tun0.
+func withRoutes(t *testing.T, f func() error) {
+	t.Helper()
+	_, hosts := netlabtest.Hosts(t, "ways", "node")
+	in(t, hosts[0], func() error {
+		attrs := func(name string) netlink.LinkAttrs {
+			a := netlink.NewLinkAttrs()
+			a.Name = name
+			return a
+		}
+		tun := &netlink.Tuntap{LinkAttrs: attrs("tun0"), Mode: netlink.TUNTAP_MODE_TUN}
+		eth := &netlink.Veth{LinkAttrs: attrs("eth0"), PeerName: "far"}
+		far := &netlink.Device{LinkAttrs: attrs("far")}
+		for device, cidr := range map[netlink.Link]string{eth: "192.0.2.1/24", tun: "10.244.1.1/16"} {
+			addr, err := netlink.ParseAddr(cidr)
+			if err = errors.Join(err, netlink.LinkAdd(device), netlink.AddrAdd(device, addr), netlink.LinkSetUp(device)); err != nil {
+				return err
+			}
+		}
+		return errors.Join(netlink.LinkSetUp(far), f())
+	})
+}
+
+func TestEgressDeviceIsPhysicalInterface(t *testing.T) {
+	withRoutes(t, func() error {
+		var w egressDevices
+		for addr, want := range map[string]string{
+			"192.0.2.2": "eth0", "10.244.2.10": "", "192.0.2.1": "", "127.0.0.1": "", "192.0.2.255": "", "198.51.100.1": "", "2001:db8::1": "",
+		} {
+			if got, err := w.lookup(netip.MustParseAddr(addr)); got != want || err != nil {
+				t.Errorf("%s: %q, %v, want %q", addr, got, err, want)
+			}
+		}
+		if err := hostnet.DeleteLink("eth0"); err != nil {
+			return err
+		}
+		if got, err := w.lookup(netip.MustParseAddr("192.0.2.2")); got != "eth0" || err != nil {
+			t.Errorf("a cached device was looked up again: %q, %v", got, err)
+		}
+		return nil
+	})
+}
+
+// TestTunneledPeerIsLeftOut: for example a peer with an address among a tunnel's pods.
+func TestTunneledPeerIsLeftOut(t *testing.T) {
+	withRoutes(t, func() error {
+		s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+		var plan mesh.SpreadPlan
+		for _, at := range []string{"192.0.2.2:51820", "10.244.2.10:51820", "192.0.2.255:51820"} {
+			plan.Peers = append(plan.Peers, mesh.SpreadPeer{
+				Node: at, Endpoints: []netip.AddrPort{netip.MustParseAddrPort(at)}, Gather: spread.DefaultPorts, Spread: true,
+			})
+		}
+		configs, err := s.configs(plan, true)
+		if err != nil || len(configs) != 1 || len(configs["eth0"].Peers) != 1 {
+			t.Errorf("%+v, %v", configs, err)
+		}
+		return nil
+	})
+}
+
+func TestGathersReportsMajorityOfPeers(t *testing.T) {
+	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+	peers := []string{"192.0.2.2:51820", "192.0.2.3:51820"}
+	s.followers["eth0"] = &deviceFollower{applied: configsFor(map[string][]string{"eth0": peers})["eth0"]}
+	for _, c := range []struct {
+		devices map[string][]string
+		want    bool
+	}{
+		{map[string][]string{}, false},
+		{map[string][]string{"eth0": peers[:1]}, true},
+		{map[string][]string{"eth1": peers[:1]}, false},
+		{map[string][]string{"eth0": peers, "docker0": {"172.17.0.9:51820"}}, true},
+		{map[string][]string{"eth0": peers[:1], "eth1": {"198.51.100.1:51820"}}, false},
+		{map[string][]string{"eth0": {peers[0], peers[1], "192.0.2.4:51820"}}, true}, // the third does not fit
+		{map[string][]string{"eth0": {peers[0], "192.0.2.4:51820", "192.0.2.5:51820"}}, false},
+	} {
+		if got := s.gathers(configsFor(c.devices)); got != c.want {
+			t.Errorf("%v: %t", c.devices, got)
+		}
+	}
+}
+
+func TestDeviceRepairsAreCountedOnce(t *testing.T) {
+	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+	s.detachedStale = true
+	wanted := configsFor(map[string][]string{"eth0": {"192.0.2.2:51820"}})
+	w := &deviceFollower{wanted: wanted["eth0"]}
+	w.repairs.Add(2)
+	s.followers["eth0"] = w
+	for _, want := range []int{2, 0} {
+		var r result
+		if err := s.applyConfigs(t.Context(), &r, wanted); err != nil || r.repaired != want || r.changes != want {
+			t.Errorf("%d, of %d changes, want %d: %v", r.repaired, r.changes, want, err)
+		}
+	}
+	w.changeFailed = true // the failed change may have taken effect since
+	w.repairs.Add(1)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var r result
+	if err := s.applyConfigs(ctx, &r, wanted); !errors.Is(err, context.Canceled) || r.repaired != 0 {
+		t.Errorf("%d: %v", r.repaired, err)
+	}
+}
+
+// TestStatusIsKeptWhileTunnelLookupFails: otherwise other nodes would stop spreading for a temporary error.
+func TestStatusIsKeptWhileTunnelLookupFails(t *testing.T) {
+	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+	l := reconcileInput{}
+	l.lastStatus.Endpoints = append(l.lastStatus.Endpoints, "192.0.2.1:51820")
+	if r := s.unchangedResult(l); r.status.Gathers || len(r.status.Endpoints) > 0 {
+		t.Errorf("nothing is attached, but the status is %+v", r.status)
+	}
+	s.followers["eth0"] = &deviceFollower{wanted: spreader.Config{}}
+	if r := s.unchangedResult(l); !r.status.Gathers || len(r.status.Endpoints) != 1 || r.spread == nil {
+		t.Errorf("%+v", r)
+	}
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+)
+
+// handoverWatcher moves a peer's allowed IPs to its next key as soon as the peer has used that key for a handshake.
+type handoverWatcher struct {
+	handover  *handover         // the running goroutine; nil: no peer changes its key
+	handovers mesh.HandoverPoll // while the goroutine runs, it alone uses it
+}
+
+// handover is a goroutine that polls the engine.
+type handover struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// handoverIdleFactor is the minimum ratio of the pause to the time that a poll takes: there may be thousands of peers.
+const handoverIdleFactor = 20
+
+// startHandover starts the goroutine if any peer of the plan changes its key.
+func (m *meshReconciler) startHandover(peers []mesh.Peer) {
+	if m.handovers.Interval(time.Now(), peers) == 0 {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	h := &handover{cancel: cancel, done: make(chan struct{})}
+	m.handover = h
+	engine := m.engine
+	go func() {
+		defer close(h.done)
+		for took := time.Duration(0); ; {
+			interval := m.handovers.Interval(time.Now(), peers)
+			if interval == 0 {
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-engine.Done():
+				return
+			case <-time.After(max(interval, handoverIdleFactor*took)):
+			}
+			began := time.Now()
+			if moves := mesh.AllowedIPMoves(peers, engine.Status().Peers); len(moves) > 0 {
+				m.logMoves(len(moves), engine.Configure(config.Device{Peers: moves}))
+			}
+			took = time.Since(began)
+		}
+	}()
+}
+
+// stopHandover ends the goroutine and waits for it.
+func (m *meshReconciler) stopHandover() {
+	if m.handover != nil {
+		m.handover.cancel()
+		<-m.handover.done
+		m.handover = nil
+	}
+}
+
+func (m *meshReconciler) logMoves(changes int, err error) {
+	if err != nil {
+		m.cfg.Log.Warn("moving allowed IPs to a peer's next key failed, retrying", "error", err)
+		return
+	}
+	m.cfg.Log.Info("allowed IPs moved to a peer's next key", "changes", changes)
+}

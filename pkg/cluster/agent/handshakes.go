@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+)
+
+// handshakeTrigger makes an engine start handshakes with its peers. To that end, it sets a persistent keepalive on each peer
+// for a moment. Until a peer has handshaken, it may send with the keys of an earlier engine, or to an earlier key. The first
+// peers are triggered at once and the others at a limited rate, because in a rollout many agents start at the same time. Peers
+// that the node sends to meanwhile need no trigger.
+type handshakeTrigger struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+const (
+	// keepaliveSeconds is the keepalive interval. The engine sends the first one at once.
+	keepaliveSeconds = 25
+	// handshakeBurst is the number of peers that are triggered at once at first. Then handshakeBatch more are triggered after
+	// each handshakeInterval (plus up to half of it), which makes 200 peers a second. If 500 of 5,000 agents start at once,
+	// each node has 20 handshakes a second.
+	handshakeBurst    = 50
+	handshakeBatch    = 10
+	handshakeInterval = 40 * time.Millisecond
+	// keepaliveDuration is how long a peer keeps its keepalive. The engine retries a handshake without it.
+	keepaliveDuration = time.Second
+)
+
+// keepaliveBatch are peers that have a keepalive.
+type keepaliveBatch struct {
+	peers []noise.PublicKey
+	since time.Time
+}
+
+// triggerHandshakes triggers the peers in the given order, in a goroutine that ends with the engine.
+func triggerHandshakes(e Engine, peers []noise.PublicKey, log *slog.Logger) *handshakeTrigger {
+	ctx, cancel := context.WithCancel(context.Background())
+	h := &handshakeTrigger{cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(h.done)
+		q := handshakeQueue{peers: peers}
+		for batch := handshakeBurst; len(q.peers) > 0 || len(q.active) > 0; batch = handshakeBatch {
+			pause := handshakeInterval
+			if err := q.step(e, batch); err != nil {
+				if !q.lastFailed {
+					log.Warn("triggering handshakes failed, retrying", "peers", len(q.peers), "error", err)
+				}
+				q.lastFailed, pause = true, keepaliveDuration
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-e.Done():
+				return
+			case <-time.After(wait.Jitter(pause, 0.5)):
+			}
+		}
+	}()
+	return h
+}
+
+// handshakeQueue is the progress of a handshakeTrigger.
+type handshakeQueue struct {
+	peers      []noise.PublicKey // still to be triggered
+	active     []keepaliveBatch  // oldest first
+	lastFailed bool              // the last change failed and was logged
+}
+
+// step removes the keepalives of the oldest batch once they have lasted, and triggers the next peers. After an error the queue
+// is unchanged, so that each keepalive is removed in the end.
+func (q *handshakeQueue) step(e Engine, batch int) error {
+	var changes []config.Peer
+	peers, active := q.peers, q.active
+	if len(active) > 0 && time.Since(active[0].since) >= keepaliveDuration {
+		changes, active = setKeepalive(active[0].peers, 0), active[1:]
+	}
+	if next := peers[:min(batch, len(peers))]; len(next) > 0 {
+		changes = append(changes, setKeepalive(next, keepaliveSeconds)...)
+		peers, active = peers[len(next):], append(active, keepaliveBatch{next, time.Now()})
+	}
+	err := configurePeers(e, changes)
+	if err == nil {
+		q.peers, q.active = peers, active
+	}
+	return err
+}
+
+func configurePeers(e Engine, changes []config.Peer) error {
+	if len(changes) == 0 {
+		return nil
+	}
+	return e.Configure(config.Device{Peers: changes})
+}
+
+// stop ends the goroutine and waits for it. It may be called on nil.
+func (h *handshakeTrigger) stop() {
+	if h != nil {
+		h.cancel()
+		<-h.done
+	}
+}
+
+// setKeepalive returns the changes that set the peers' keepalive interval.
+func setKeepalive(peers []noise.PublicKey, seconds uint16) (changes []config.Peer) {
+	for _, key := range peers {
+		changes = append(changes, config.Peer{PublicKey: key, UpdateOnly: true, Keepalive: &seconds})
+	}
+	return changes
+}
+
+// byLastHandshake returns the peers' keys in the order in which to trigger them: the most recent handshake first. Peers without
+// one come in random order, so that agents that start together do not all begin with the same peer.
+func byLastHandshake(have []config.PeerStatus) (keys []noise.PublicKey) {
+	have = slices.Clone(have)
+	rand.Shuffle(len(have), func(i, j int) { have[i], have[j] = have[j], have[i] })
+	slices.SortStableFunc(have, func(a, b config.PeerStatus) int { return b.LastHandshake.Compare(a.LastHandshake) })
+	for i := range have {
+		keys = append(keys, have[i].PublicKey)
+	}
+	return keys
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+)
+
+// errNoInterface means that no interface has an address of the node.
+var errNoInterface = errors.New("no interface of this host has any of the node's addresses: set the MTU (--mtu, or spec.mtu)")
+
+// configureInterface implements Network.SetInterface. The first address of each pod prefix is the source address of what the node
+// itself sends to other nodes' pods: they accept no other. It is checked on each reconcile, since other programs may change it,
+// the node may get its prefixes late (calico #8039), or get others, whose former addresses belong to another node.
+func configureInterface(name string, mtu int, pods []netip.Prefix) (changes int, err error) {
+	if slices.ContainsFunc(pods, isIPv6) {
+		if err := hostnet.DisableLinkLocal(name); err != nil {
+			return 0, err
+		}
+	}
+	have, err := hostnet.Addresses(name)
+	if err != nil {
+		return 0, err
+	}
+	var want []netip.Prefix
+	for _, p := range pods {
+		a := netip.PrefixFrom(p.Addr(), p.Addr().BitLen())
+		want = append(want, a)
+		if slices.Contains(have, a) {
+			continue
+		}
+		changes++
+		if err := hostnet.AddAddress(name, a); err != nil && !errors.Is(err, unix.EEXIST) {
+			return changes, err
+		}
+	}
+	n, err := removeOtherAddresses(name, have, want)
+	if changes += n; err != nil {
+		return changes, err
+	}
+	l, err := hostnet.FindLink(name)
+	if err != nil || l.Up && l.MTU == mtu {
+		return changes, err
+	}
+	return changes + 1, hostnet.SetLinkUp(name, mtu)
+}
+
+// removeOtherAddresses removes the host addresses (/32, /128) of an interface that it should not have, except link-local ones.
+func removeOtherAddresses(name string, have, want []netip.Prefix) (changes int, err error) {
+	for _, a := range have {
+		if !a.IsSingleIP() || a.Addr().IsLinkLocalUnicast() || slices.Contains(want, a) {
+			continue
+		}
+		changes++
+		if err := hostnet.RemoveAddress(name, a); err != nil {
+			return changes, err
+		}
+	}
+	return changes, nil
+}
+
+func isIPv6(p netip.Prefix) bool { return !p.Addr().Is4() }
+
+// linkMTU implements Network.LinkMTU.
+func linkMTU(addrs []netip.Addr) (int, error) {
+	links, err := hostnet.Links()
+	if err != nil {
+		return 0, err
+	}
+	have, err := hostnet.Dump(func() ([]netlink.Addr, error) {
+		return netlink.AddrList(nil, netlink.FAMILY_ALL) //nolint:forbidigo // within hostnet.Dump
+	})
+	if err != nil {
+		return 0, fmt.Errorf("listing addresses: %w", err)
+	}
+	mtu := 0
+	for _, a := range have {
+		addr, _ := netip.AddrFromSlice(a.IP)
+		if !slices.Contains(addrs, addr.Unmap()) {
+			continue
+		}
+		for _, l := range links {
+			if l.Index == a.LinkIndex && (mtu == 0 || l.MTU < mtu) {
+				mtu = l.MTU
+			}
+		}
+	}
+	if mtu == 0 {
+		return 0, fmt.Errorf("%w: %v", errNoInterface, addrs)
+	}
+	return mtu, nil
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command joiners runs many agents in one process for test/kube, with engines and networks that do nothing. Each line of its
+// input is a command. "begin NODE" starts an agent with the token in the directory's file of that name. "report" prints the
+// counters of all agents as one line of JSON.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"flag"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/agent"
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+)
+
+func main() {
+	server := flag.String("server", "", "URL of the API server")
+	dir := flag.String("dir", "", "directory with the nodes' tokens, and the API server's CA as ca")
+	flag.Parse()
+	if err := run(*server, *dir); err != nil {
+		slog.Error("running the agents failed", "error", err)
+		os.Exit(1) //nolint:forbidigo // this is a command
+	}
+}
+
+func run(server, dir string) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var all []*joiner
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		if name, ok := strings.CutPrefix(lines.Text(), "begin "); ok {
+			j, err := begin(ctx, server, dir, name)
+			if err != nil {
+				return err
+			}
+			all = append(all, j)
+			continue
+		}
+		if err := report(all); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
+
+// done has the counters of one agent.
+type done struct {
+	Name                                      string
+	Peers, Added, Removed, Writes, Reconciles int
+}
+
+func report(all []*joiner) error {
+	list := make([]done, len(all))
+	for i, j := range all {
+		list[i] = j.done()
+	}
+	return json.NewEncoder(os.Stdout).Encode(list)
+}
+
+// joiner is one agent's Engine and Network.
+type joiner struct {
+	name   string
+	writes atomic.Int64
+	stats  *agent.Stats
+
+	mu             sync.Mutex
+	key            noise.PublicKey
+	peers          map[noise.PublicKey]*config.PeerStatus
+	added, removed int
+}
+
+func begin(ctx context.Context, server, dir, name string) (*joiner, error) {
+	j := &joiner{name: name, peers: map[noise.PublicKey]*config.PeerStatus{}}
+	cfg := &rest.Config{
+		Host: server, BearerTokenFile: filepath.Join(dir, name), QPS: 100, Burst: 100,
+		TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(dir, "ca")},
+	}
+	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper { return counting{rt, &j.writes} })
+	agent, err := agent.New(agent.Config{
+		Node: name, API: cfg, Mode: mesh.ModeMesh, Log: slog.New(slog.DiscardHandler),
+		KeyDir: filepath.Join(dir, "keys", name),
+		MeshConfig: agent.MeshConfig{
+			Network: j, Pods: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+			Open: func(string, int, *slog.Logger) (agent.Engine, error) { return j, nil },
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	j.stats = agent.Stats()
+	go func() { _ = agent.Run(ctx) }()
+	return j, nil
+}
+
+// counting counts the requests that write.
+type counting struct {
+	http.RoundTripper
+	writes *atomic.Int64
+}
+
+func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method != http.MethodGet {
+		c.writes.Add(1)
+	}
+	return c.RoundTripper.RoundTrip(r)
+}
+
+func (j *joiner) done() done {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return done{
+		Name: j.name, Peers: len(j.peers), Added: j.added, Removed: j.removed,
+		Writes: int(j.writes.Load()), Reconciles: int(j.stats.Reconciles.Load()),
+	}
+}
+
+// Configure implements agent.Engine.
+func (j *joiner) Configure(c config.Device) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if c.PrivateKey != nil {
+		j.key = c.PrivateKey.Public()
+	}
+	for i := range c.Peers {
+		p := &c.Peers[i]
+		if p.Remove {
+			j.removed++
+			delete(j.peers, p.PublicKey)
+			continue
+		}
+		st := j.peers[p.PublicKey]
+		if st == nil {
+			j.added++
+			st = &config.PeerStatus{PublicKey: p.PublicKey}
+			j.peers[p.PublicKey] = st
+		}
+		for _, a := range p.AllowedIPs {
+			st.AllowedIPs = append(st.AllowedIPs, a.Prefix)
+		}
+	}
+	return nil
+}
+
+// Status implements agent.Engine.
+func (j *joiner) Status() (st config.Status) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	st.PublicKey = j.key
+	for _, p := range j.peers {
+		st.Peers = append(st.Peers, *p)
+	}
+	return st
+}
+
+// Done implements agent.Engine. The channel is never closed.
+func (j *joiner) Done() <-chan struct{} { return nil }
+
+// Close implements agent.Engine.
+func (j *joiner) Close() {}
+
+// SetRoutes implements agent.Network.
+func (j *joiner) SetRoutes(string, *agent.Routing, bool) (int, error) { return 0, nil }
+
+// SetInterface implements agent.Network.
+func (j *joiner) SetInterface(string, int, []netip.Prefix) (int, error) { return 0, nil }
+
+// RemoveInterface implements agent.Network.
+func (j *joiner) RemoveInterface(string) error { return nil }
+
+// LinkMTU implements agent.Network.
+func (j *joiner) LinkMTU([]netip.Addr) (int, error) { return 1500, nil }

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"maps"
+	"net/netip"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+)
+
+// meshReconciler is the modeReconciler of mesh mode: ropewalk is the cluster's WireGuard.
+type meshReconciler struct {
+	cfg      Config
+	apiAddrs func() []netip.Addr // the API server's addresses, which bypass the tunnel
+	trigger  func()              // requests a reconcile
+	keyRotation
+	engineRunner
+	peerTracker
+	handoverWatcher
+	lastDesired *desiredTunnel // nil: none yet
+}
+
+// peerTracker is the knowledge about peers that the engine does not hold.
+type peerTracker struct {
+	sentEndpoints mesh.SentEndpoints
+	keyOwners     mesh.KeyOwners
+	handshakes    *handshakeTrigger // nil: none was started
+	unresponsive  unresponsive
+}
+
+// desiredTunnel is the tunnel's last desired state.
+type desiredTunnel struct {
+	keyGeneration int64
+	setup         setup
+	routing       *Routing
+	saved         *savedTunnel
+}
+
+// newMeshReconciler returns a reconciler without a tunnel. It takes the owners of keys from the saved tunnel, if there is one.
+func newMeshReconciler(cfg Config, saved *savedTunnel, apiAddrs func() []netip.Addr, trigger func()) *meshReconciler {
+	if cfg.Open == nil {
+		cfg.Open = OpenPersistentEngine
+	}
+	m := &meshReconciler{cfg: cfg, apiAddrs: apiAddrs, trigger: trigger}
+	m.sentEndpoints = mesh.SentEndpoints{}
+	m.handovers = mesh.HandoverPoll{Propagation: cfg.Propagation}
+	if saved != nil {
+		m.keyOwners = mesh.KeyOwnersOf(saved.Peers)
+	}
+	return m
+}
+
+// reconcile implements modeReconciler.
+func (m *meshReconciler) reconcile(_ context.Context, in reconcileInput) (r result, err error) {
+	if err := m.openKeys(in.spec.KeyGeneration); err != nil {
+		return r, err
+	}
+	plan, err := mesh.Tunnel(in.self.Name, in.nodes, mesh.TunnelConfig{
+		Bypass: m.apiAddrs(), Cleartext: m.cfg.Cleartext, Pods: m.cfg.Pods, KeyOwners: m.keyOwners,
+	})
+	if err != nil {
+		return r, err
+	}
+	m.keyOwners, r.problems, r.notes = mesh.KeyOwnersOf(plan.Peers), plan.Problems, plan.Notes
+	want, err := m.desiredSetup(in)
+	if err != nil {
+		return r, err
+	}
+	r.routing = &Routing{Routes: plan.Routes, Exempt: plan.Exempt, MTU: smallerThan(plan.MTU, want.mtu)}
+	r.saved = &savedTunnel{Addrs: in.self.Addrs, Pods: in.self.PodCIDRs, Peers: plan.Peers}
+	m.lastDesired = &desiredTunnel{in.spec.KeyGeneration, want, r.routing, r.saved}
+	if r.changes, err = m.apply(m.lastDesired); err != nil {
+		return r, err
+	}
+	wait, note, err := m.stepRotation(in)
+	if r.requeueAfter = wait; note != "" {
+		r.notes = append(r.notes, note)
+	}
+	r.status = m.status(in.self, plan)
+	return r, err
+}
+
+// applyPersisted restores the tunnel that an earlier agent saved.
+func (m *meshReconciler) applyPersisted(s *persistedState) error {
+	if err := m.openKeys(s.Spec.KeyGeneration); err != nil {
+		return err
+	}
+	want, err := m.desiredSetup(reconcileInput{self: mesh.Node{Name: m.cfg.Node, Addrs: s.Tunnel.Addrs}, spec: s.Spec})
+	if err == nil {
+		_, err = m.apply(&desiredTunnel{s.Spec.KeyGeneration, want, s.Routing, s.Tunnel})
+	}
+	return err
+}
+
+// reapply restores the last desired state and returns the number of changes.
+func (m *meshReconciler) reapply() (changes int, err error) {
+	if m.lastDesired == nil {
+		return 0, nil
+	}
+	if err := m.openKeys(m.lastDesired.keyGeneration); err != nil {
+		return 0, err
+	}
+	return m.apply(m.lastDesired)
+}
+
+// openKeys reads the node's keys, unless a tunnel runs with them. Another agent that has ended meanwhile may have changed the files.
+func (m *meshReconciler) openKeys(requested int64) (err error) {
+	if m.keys == nil || m.engine == nil {
+		m.keys, err = openKeyring(m.cfg.KeyDir, requested, rand.Reader)
+		m.announcedAt, m.probe = time.Time{}, nil
+	}
+	return err
+}
+
+// apply makes the tunnel match the desired state and returns the number of changes. Routes come first: while no engine runs, they
+// keep traffic for other nodes' pods from leaving in the clear.
+func (m *meshReconciler) apply(d *desiredTunnel) (changes int, err error) {
+	setRoutes := func() (int, error) { return m.cfg.Network.SetRoutes(m.cfg.Tunnel, d.routing, !m.cfg.Cleartext) }
+	before, engineChanges := m.engine, 0
+	for _, step := range []func() (int, error){
+		setRoutes,
+		func() (_ int, err error) {
+			engineChanges, err = m.ensureEngine(d.setup, d.saved.Pods)
+			return engineChanges, err
+		},
+		func() (int, error) { return 0, m.ensureKey() },
+		func() (int, error) { return m.configurePeers(d.saved.Peers) },
+		func() (int, error) {
+			if m.engine == before && engineChanges == 0 {
+				return 0, nil // the routes lead into the tunnel already, and there may be many
+			}
+			return setRoutes()
+		},
+	} {
+		n, err := step()
+		if changes += n; err != nil {
+			return changes, err
+		}
+	}
+	return changes, nil
+}
+
+// smallerThan returns the routes' MTUs that are smaller than the tunnel's. It changes its argument.
+func smallerThan(all map[netip.Prefix]int, tunnel int) map[netip.Prefix]int {
+	maps.DeleteFunc(all, func(_ netip.Prefix, mtu int) bool { return mtu >= tunnel })
+	if len(all) == 0 {
+		return nil
+	}
+	return all
+}
+
+// configurePeers makes the engine's peers those of a plan and returns the number of changes.
+func (m *meshReconciler) configurePeers(peers []mesh.Peer) (int, error) {
+	m.stopHandover()
+	defer m.startHandover(peers)
+	st := m.engine.Status()
+	changes := mesh.Diff(mesh.AssignByHandshake(peers, st.Peers), st.Peers, m.sentEndpoints)
+	if len(changes) == 0 {
+		return 0, nil
+	}
+	if err := m.engine.Configure(config.Device{Peers: changes}); err != nil {
+		return 0, fmt.Errorf("changing peers of the tunnel %s: %w", m.cfg.Tunnel, err)
+	}
+	m.sentEndpoints.Record(changes)
+	if m.hasNoPeers {
+		m.hasNoPeers = false
+		m.handshakes.stop()
+		m.handshakes = triggerHandshakes(m.engine, byLastHandshake(m.engine.Status().Peers), m.cfg.Log)
+	}
+	m.cfg.Log.Info("peers changed", "changes", len(changes), "peers", len(peers))
+	return len(changes), nil
+}
+
+// status returns the fields of the node's status that mesh mode fills in.
+func (m *meshReconciler) status(self mesh.Node, plan mesh.TunnelPlan) v1alpha1.NodeStatus {
+	st := v1alpha1.NodeStatus{
+		PublicKey: publicKeyOf(m.keys.current), KeyGeneration: m.keys.current.number, NextPublicKey: publicKeyOf(m.keys.next),
+		Endpoints: endpointsOf(self, m.setup.port), PodCIDRs: cidrsOf(self), MTU: int32(m.setup.mtu), SpreadPorts: portsOf(m.cfg.Ports),
+	}
+	for _, p := range plan.Peers {
+		if p.Replaces.IsZero() {
+			st.Peers++
+		}
+	}
+	have := m.engine.Status().Peers
+	for i := range have {
+		if have[i].Spread.Active {
+			st.SpreadsTo++
+		}
+	}
+	st.StalePeers = m.unresponsive.update(time.Now(), have, plan.Peers)
+	return st
+}
+
+// tearDown removes the tunnel. Traffic for other nodes' pods then follows the cluster's other routes.
+func (m *meshReconciler) tearDown(context.Context) error {
+	m.stop()
+	m.lastDesired = nil
+	_, err := m.cfg.Network.SetRoutes(m.cfg.Tunnel, nil, false)
+	if err := m.cfg.Network.RemoveInterface(m.cfg.Tunnel); err != nil { // harmless: no route uses it
+		m.cfg.Log.Warn("removing the tunnel's interface failed, leaving it", "interface", m.cfg.Tunnel, "error", err)
+	}
+	return err
+}
+
+// stop ends the engine. The interface and its routes stay, so that packets for the tunnel are dropped until the next engine runs.
+func (m *meshReconciler) stop() {
+	m.stopHandover()
+	m.handshakes.stop()
+	if m.engine != nil {
+		m.engine.Close()
+	}
+	m.engine, m.setup = nil, setup{}
+	clear(m.sentEndpoints)
+	m.unresponsive = unresponsive{}
+}

@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+)
+
+// fakeEngine is an Engine without packets.
+type fakeEngine struct {
+	mu          sync.Mutex
+	status      config.Status
+	changes     []config.Device
+	done        chan struct{}
+	rejectsKeys bool // it rejects private keys
+}
+
+func (e *fakeEngine) Configure(c config.Device) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.rejectsKeys && c.PrivateKey != nil {
+		return errKeyRejected
+	}
+	e.changes = append(e.changes, c)
+	if c.PrivateKey != nil {
+		e.status.PublicKey = c.PrivateKey.Public()
+	}
+	if c.ReplacePeers {
+		e.status.Peers = nil
+	}
+	for _, p := range c.Peers {
+		i := slices.IndexFunc(e.status.Peers, func(st config.PeerStatus) bool { return st.PublicKey == p.PublicKey })
+		switch {
+		case p.Remove && i >= 0:
+			e.status.Peers = slices.Delete(e.status.Peers, i, i+1)
+			continue
+		case i < 0 && (p.Remove || p.UpdateOnly):
+			continue
+		case i < 0:
+			i = len(e.status.Peers)
+			e.status.Peers = append(e.status.Peers, config.PeerStatus{PublicKey: p.PublicKey})
+		}
+		st := &e.status.Peers[i]
+		for _, a := range p.AllowedIPs {
+			st.AllowedIPs = slices.DeleteFunc(st.AllowedIPs, func(has netip.Prefix) bool { return has == a.Prefix })
+			if !a.Remove {
+				st.AllowedIPs = append(st.AllowedIPs, a.Prefix)
+			}
+		}
+		if p.Keepalive != nil {
+			st.Keepalive = *p.Keepalive
+		}
+	}
+	return nil
+}
+
+var errKeyRejected = errors.New("deaf")
+
+func (e *fakeEngine) Status() config.Status {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	st := e.status
+	st.Peers = slices.Clone(st.Peers)
+	for i := range st.Peers {
+		st.Peers[i].AllowedIPs = slices.Clone(st.Peers[i].AllowedIPs)
+	}
+	return st
+}
+
+func (e *fakeEngine) Done() <-chan struct{} { return e.done }
+func (e *fakeEngine) Close()                { close(e.done) }
+
+// setRejectsKeys makes the engine reject private keys, or accept them again.
+func (e *fakeEngine) setRejectsKeys(deaf bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.rejectsKeys = deaf
+}
+
+// configuredSince returns the changes after the first n.
+func (e *fakeEngine) configuredSince(n int) []config.Device {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.changes[n:])
+}
+
+// clearPeers removes all peers, as another program may.
+func (e *fakeEngine) clearPeers() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.status.Peers = nil
+}
+
+// recordHandshake records a handshake with a peer.
+func (e *fakeEngine) recordHandshake(key noise.PublicKey) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range e.status.Peers {
+		if e.status.Peers[i].PublicKey == key {
+			e.status.Peers[i].LastHandshake = time.Now()
+		}
+	}
+}
+
+// fakeNetwork is a Network that records its arguments.
+type fakeNetwork struct {
+	routing           *Routing
+	setRoutesCalls    int // calls of SetRoutes
+	refuse            bool
+	setInterfaceCalls int // calls of SetInterface
+	pods              []netip.Prefix
+	mtu               int
+	pendingChanges    int   // changes that the next SetInterface reports
+	linkMTUErr        error // error of LinkMTU
+	setInterfaceErr   error // error of SetInterface
+}
+
+func (n *fakeNetwork) SetRoutes(_ string, r *Routing, refuse bool) (int, error) {
+	n.routing, n.refuse = r, refuse
+	n.setRoutesCalls++
+	return 0, nil
+}
+
+func (n *fakeNetwork) SetInterface(_ string, mtu int, pods []netip.Prefix) (int, error) {
+	n.setInterfaceCalls++
+	n.mtu, n.pods = mtu, pods
+	changes := n.pendingChanges
+	n.pendingChanges = 0
+	return changes, n.setInterfaceErr
+}
+
+func (n *fakeNetwork) RemoveInterface(string) error { return nil }
+
+func (n *fakeNetwork) LinkMTU([]netip.Addr) (int, error) { return 1500, n.linkMTUErr }
+
+// meshNode returns the i-th node, like the one in pkg/cluster/mesh's tests.
+func meshNode(i byte, key noise.PublicKey) mesh.Node {
+	addr := netip.AddrFrom4([4]byte{192, 0, 2, i})
+	return mesh.Node{
+		Name: string('a' + rune(i)), Created: time.Unix(int64(i), 0), Addrs: []netip.Addr{addr},
+		PodCIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, i, 0}), 24)},
+		Agent:    &mesh.Agent{Mode: mesh.ModeMesh, Key: key, Endpoints: []netip.AddrPort{netip.AddrPortFrom(addr, DefaultPort)}},
+	}
+}
+
+// newTestMeshReconciler returns a reconciler with its fake network, and a function that returns its last engine.
+func newTestMeshReconciler(t *testing.T) (*meshReconciler, *fakeNetwork, func() *fakeEngine) {
+	t.Helper()
+	var last *fakeEngine
+	n := &fakeNetwork{}
+	cfg := Config{
+		KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), MeshConfig: MeshConfig{Network: n, Open: func(string, int, *slog.Logger) (Engine, error) {
+			last = &fakeEngine{done: make(chan struct{})}
+			return last, nil
+		}},
+	}
+	m := newMeshReconciler(cfg.withDefaults(), nil, func() []netip.Addr { return nil }, func() {})
+	t.Cleanup(m.stop)
+	return m, n, func() *fakeEngine { return last }
+}
+
+func (m *meshReconciler) mustReconcile(t *testing.T, l reconcileInput) result {
+	t.Helper()
+	r, err := m.reconcile(t.Context(), l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestInterfaceIsCheckedOnEachReconcile(t *testing.T) {
+	m, n, engine := newTestMeshReconciler(t)
+	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+	pods := own.PodCIDRs
+	own.PodCIDRs = nil // the controller manager sets them later (calico #8039)
+	l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}
+	m.mustReconcile(t, l)
+	first := engine()
+	own.PodCIDRs = pods
+	l.self, l.nodes[0], l.spec.MTU = own, own, 1400
+	m.mustReconcile(t, l)
+	if n.setInterfaceCalls != 2 || !slices.Equal(n.pods, pods) || n.mtu != 1400 {
+		t.Errorf("%+v", n)
+	}
+	l.spec.Port = 7
+	if r := m.mustReconcile(t, l); r.status.Endpoints[0] != "192.0.2.0:7" || engine() != first {
+		t.Errorf("%+v; another engine: %v", r.status, engine() != first)
+	}
+	if !n.refuse || len(n.routing.Routes) != 1 || n.routing.Routes[0] != other.PodCIDRs[0] {
+		t.Errorf("%+v", n.routing)
+	}
+}
+
+func TestRoutesAreRecheckedOnlyAfterTunnelChanges(t *testing.T) {
+	m, n, _ := newTestMeshReconciler(t)
+	l := reconcileInput{self: meshNode(0, noise.PublicKey{})}
+	l.nodes = []mesh.Node{l.self}
+	for _, c := range []struct {
+		name   string
+		change func()
+		want   int
+	}{
+		{"first reconcile", func() {}, 2},
+		{"no change", func() {}, 1},
+		{"another program set the interface down", func() { n.pendingChanges = 1 }, 2},
+		{"the engine was closed", m.stop, 2},
+		{"no change again", func() {}, 1},
+	} {
+		n.setRoutesCalls = 0
+		c.change()
+		m.mustReconcile(t, l)
+		if n.setRoutesCalls != c.want {
+			t.Errorf("%s: %d times, want %d", c.name, n.setRoutesCalls, c.want)
+		}
+	}
+}
+
+func TestExitingEngineIsReopenedWithBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _, engine := newTestMeshReconciler(t)
+		l := reconcileInput{self: meshNode(0, noise.PublicKey{})}
+		l.nodes = []mesh.Node{l.self}
+		m.mustReconcile(t, l)
+		for _, rest := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+			last := engine()
+			m.engine = exitedEngine{last}
+			for range 3 {
+				if _, err := m.reconcile(t.Context(), l); !errors.Is(err, errEngineExited) || engine() != last {
+					t.Fatalf("reopened less than %ds after the last engine: %v", rest, err)
+				}
+				time.Sleep(rest * time.Second / 3)
+			}
+			time.Sleep(time.Second)
+			if m.mustReconcile(t, l); engine() == last {
+				t.Fatalf("not reopened after %ds", rest)
+			}
+		}
+		time.Sleep(2 * minEngineLife)
+		for _, again := range []bool{true, false} { // after a long life, the next engine is opened at once
+			last := engine()
+			m.engine = exitedEngine{last}
+			if _, err := m.reconcile(t.Context(), l); (err == nil) != again || (engine() != last) != again {
+				t.Errorf("another %v, want %v: %v", engine() != last, again, err)
+			}
+		}
+		m.stop()
+	})
+}
+
+// exitedEngine is an engine that has exited.
+type exitedEngine struct{ Engine }
+
+func (exitedEngine) Done() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+func TestKeyChangesAfterPropagation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _, engine := newTestMeshReconciler(t)
+		own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+		l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}
+		r := m.mustReconcile(t, l)
+		synctest.Wait()
+		if st := engine().Status(); st.Peers[0].Keepalive == 0 {
+			t.Error("no handshake with a peer that knows the last engine")
+		}
+		time.Sleep(2 * keepaliveDuration)
+		l.lastStatus = m.mustReconcile(t, l).status
+		first := l.lastStatus.PublicKey
+		if st := engine().Status(); st.Peers[0].Keepalive != 0 {
+			t.Error("a keepalive is left")
+		}
+		l.spec.KeyGeneration = 2
+		r = m.mustReconcile(t, l)
+		if r.status.PublicKey != first || r.status.NextPublicKey == "" || r.requeueAfter != 0 {
+			t.Fatalf("%+v", r)
+		}
+		time.Sleep(time.Hour) // the API is unreachable
+		if r = m.mustReconcile(t, l); r.status.PublicKey != first {
+			t.Fatal("the key changed before it was published")
+		}
+		next := r.status.NextPublicKey
+		l.lastStatus = r.status
+		if r = m.mustReconcile(t, l); r.status.PublicKey != first || r.requeueAfter != DefaultPropagation || len(r.notes) != 1 {
+			t.Fatalf("%+v", r)
+		}
+		time.Sleep(r.requeueAfter)
+		r = m.mustReconcile(t, l)
+		if r.status.PublicKey != next || r.status.NextPublicKey != "" || r.status.KeyGeneration != 2 {
+			t.Fatalf("%+v", r)
+		}
+		synctest.Wait()
+		if st := engine().Status(); st.PublicKey.Base64() != string(next) || st.Peers[0].Keepalive == 0 {
+			t.Errorf("%s; peers are not made to shake hands: %d", st.PublicKey, st.Peers[0].Keepalive)
+		}
+		time.Sleep(2 * keepaliveDuration)
+		if st := engine().Status(); st.Peers[0].Keepalive != 0 {
+			t.Error("a keepalive is left")
+		}
+		if names, err := os.ReadDir(m.cfg.KeyDir); err != nil || len(names) != 1 || names[0].Name() != "private-2.key" {
+			t.Error(names, err)
+		}
+		m.stop()
+	})
+}
+
+func TestAllowedIPsMoveWithPeersNextKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _, engine := newTestMeshReconciler(t)
+		own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+		other.Agent.NextKey = noise.PublicKey{2}
+		l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}
+		owner := func() noise.PublicKey {
+			for _, p := range engine().Status().Peers {
+				if len(p.AllowedIPs) > 0 {
+					return p.PublicKey
+				}
+			}
+			return noise.PublicKey{}
+		}
+		if r := m.mustReconcile(t, l); r.status.Peers != 1 || owner() != other.Agent.Key {
+			t.Fatalf("%d peers, allowed IPs at %s", r.status.Peers, owner())
+		}
+		engine().recordHandshake(noise.PublicKey{2})
+		time.Sleep(20 * time.Millisecond)
+		synctest.Wait()
+		if owner() != (noise.PublicKey{2}) {
+			t.Errorf("allowed IPs are at %s", owner())
+		}
+		m.mustReconcile(t, l) // the cluster does not have the change yet
+		if owner() != (noise.PublicKey{2}) {
+			t.Errorf("the next reconcile moves them back to %s", owner())
+		}
+		other.Agent.Key, other.Agent.NextKey = noise.PublicKey{2}, noise.PublicKey{}
+		l.nodes[1] = other
+		m.mustReconcile(t, l)
+		if st := engine().Status(); len(st.Peers) != 1 || owner() != (noise.PublicKey{2}) {
+			t.Errorf("%+v", st)
+		}
+		m.stop()
+	})
+}
+
+func TestSpecSurvivesLostRopewalkNode(t *testing.T) {
+	n := parseNode(t, aNode)
+	a := &Agent{cfg: Config{KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}.withDefaults()}
+	asked := v1alpha1.NodeSpec{Mode: v1alpha1.ModeMesh, Port: 7}
+	routing := &Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}, Exempt: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}
+	a.savePersisted(persistedState{Node: n.UID, Mode: mesh.ModeMesh, Spec: asked, Routing: routing})
+	host := &fakeNetwork{}
+	again := &Agent{cfg: a.cfg}
+	again.cfg.Network = host
+	again.restorePersisted()
+	if host.routing == nil || !slices.Equal(host.routing.Routes, routing.Routes) || !slices.Equal(host.routing.Exempt, routing.Exempt) || !host.refuse {
+		t.Errorf("before the API is reached: %+v", host)
+	}
+	made := &v1alpha1.RopewalkNode{}
+	made.Generation = 1
+	if got := again.specOf(n, made); got != asked {
+		t.Errorf("RopewalkNode created again: %+v", got)
+	}
+	made.Generation = 2
+	if got := again.specOf(n, made); got != (v1alpha1.NodeSpec{}) {
+		t.Errorf("spec emptied by an administrator: %+v", got)
+	}
+	made.Generation, n.UID = 1, "u2"
+	if got := again.specOf(n, made); got != (v1alpha1.NodeSpec{}) {
+		t.Errorf("another node of that name: %+v", got)
+	}
+}
+
+func TestRejectedKeyIsConfiguredAgain(t *testing.T) {
+	m, _, engine := newTestMeshReconciler(t)
+	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+	l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}
+	m.mustReconcile(t, l)
+	if err := m.keys.prepare(2); err != nil {
+		t.Fatal(err)
+	}
+	engine().setRejectsKeys(true)
+	if err := m.switchKey(); !errors.Is(err, errKeyRejected) {
+		t.Fatal(err)
+	}
+	engine().setRejectsKeys(false)
+	r := m.mustReconcile(t, l)
+	if st := engine().Status(); st.PublicKey.Base64() != string(r.status.PublicKey) || len(st.Peers) != 1 || len(st.Peers[0].AllowedIPs) == 0 {
+		t.Errorf("published key %s, engine has %+v", r.status.PublicKey, st)
+	}
+}
+
+func TestCleartextAddsNoBlackholeBeforeSync(t *testing.T) {
+	n := &fakeNetwork{refuse: true}
+	a := &Agent{cfg: Config{KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), MeshConfig: MeshConfig{Cleartext: true, Network: n}}.withDefaults()}
+	a.savePersisted(persistedState{Mode: mesh.ModeMesh, Routing: &Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}}})
+	a.restorePersisted()
+	if n.routing == nil || n.refuse {
+		t.Errorf("%+v", n)
+	}
+}
+
+func TestExemptPrefixIsNotRouted(t *testing.T) {
+	p := netip.MustParsePrefix("10.244.2.0/24")
+	r := &Routing{Routes: []netip.Prefix{p}, Exempt: []netip.Prefix{p}}
+	if keys := r.keys(true, true); len(keys) != 1 || keys[0].kind != unix.RTN_THROW {
+		t.Errorf("%+v", keys)
+	}
+}

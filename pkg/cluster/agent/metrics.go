@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/ropewalk/ropewalk/pkg/observe/metrics"
+)
+
+// newRegistry returns a registry of all of an agent's metrics. The set of metrics depends on the mode, which may change. Its
+// collectors therefore describe none in advance.
+func newRegistry(s *Stats, version string) *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		metrics.NewBuildInfo(version), collectorFunc(s.collectCounters), collectorFunc(s.collectTunnel), collectorFunc(s.collectSpread))
+	return r
+}
+
+// collectorFunc is an unchecked prometheus.Collector.
+type collectorFunc func(chan<- prometheus.Metric)
+
+// Describe implements prometheus.Collector.
+func (c collectorFunc) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c collectorFunc) Collect(ch chan<- prometheus.Metric) { c(ch) }
+
+// collectCounters exports the agent's own metrics.
+func (s *Stats) collectCounters(ch chan<- prometheus.Metric) {
+	for _, m := range []struct {
+		name, help string
+		kind       prometheus.ValueType
+		value      int64
+	}{
+		{"reconciles_total", "Reconciles with this node's objects from the API.", prometheus.CounterValue, int64(s.Reconciles.Load())},
+		{"reconcile_failures_total", "Reconciles that failed.", prometheus.CounterValue, int64(s.Failures.Load())},
+		{"changes_total", "Changes made to the node's network.", prometheus.CounterValue, int64(s.Changes.Load())},
+		{"drift_total", "Changes made although the cluster had not changed: another program had changed the host.", prometheus.CounterValue, int64(s.Drift.Load())},
+		{"peers", "Other nodes that are peers.", prometheus.GaugeValue, s.Peers.Load()},
+		{"spreads_to", "Other nodes that flows are spread towards.", prometheus.GaugeValue, s.SpreadsTo.Load()},
+		{"problems", "Problems with the status of other nodes.", prometheus.GaugeValue, s.Problems.Load()},
+	} {
+		desc := prometheus.NewDesc("ropewalk_agent_"+m.name, m.help, nil, nil)
+		ch <- prometheus.MustNewConstMetric(desc, m.kind, float64(m.value))
+	}
+}
+
+// collectTunnel exports the metrics of the engine, as `ropewalk run` does. Its drop reason tx_no_peer counts packets for nodes
+// that are no peers. Without the blackhole routes, they would have left in the clear.
+func (s *Stats) collectTunnel(ch chan<- prometheus.Metric) {
+	e := s.engine.Load()
+	if e == nil {
+		return
+	}
+	d, ok := (*e).(metrics.Device)
+	if !ok {
+		return
+	}
+	metrics.NewCollector(metrics.FromDevice(d, time.Now), metrics.Options{PerPeer: s.perPeerMetrics}).Collect(ch)
+}
+
+// collectSpread exports the metrics of the attached programs, as `ropewalk spread attach --metrics` does.
+func (s *Stats) collectSpread(ch chan<- prometheus.Metric) {
+	if source := s.spread.Load(); source != nil {
+		metrics.NewSpreadCollector(*source).Collect(ch)
+	}
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import "net/netip"
+
+// Network is the part of a host that mesh mode changes. One goroutine at a time uses it.
+type Network interface {
+	// SetRoutes makes the agent's routes lead into a tunnel that is up. With refuse, it adds blackhole routes behind them, for
+	// while the tunnel is down. A nil Routing removes all. It returns the number of changes and leaves other programs' routes
+	// alone.
+	SetRoutes(tunnel string, r *Routing, refuse bool) (changes int, err error)
+	// SetInterface sets a tunnel interface's MTU, gives it the first address of each pod prefix, removes other host addresses
+	// and brings it up. It returns the number of changes.
+	SetInterface(name string, mtu int, pods []netip.Prefix) (changes int, err error)
+	// RemoveInterface deletes a tunnel's interface that outlived its process. It succeeds if there is none.
+	RemoveInterface(name string) error
+	// LinkMTU returns the MTU of the interface that has one of the addresses. Of several, it returns the smallest.
+	LinkMTU(addrs []netip.Addr) (int, error)
+}
+
+// Routing is the set of prefixes that a tunnel carries.
+type Routing struct {
+	Routes []netip.Prefix `json:"routes,omitempty"`
+	Exempt []netip.Prefix `json:"exempt,omitempty"` // parts of Routes that bypass the tunnel
+	// MTU has the Routes whose MTU is smaller than the tunnel's, in bytes.
+	MTU map[netip.Prefix]int `json:"mtu,omitempty"`
+}
+
+// hostNetwork is the Network of the process's network namespace.
+type hostNetwork struct{}
+
+func (hostNetwork) SetRoutes(tunnel string, r *Routing, refuse bool) (int, error) {
+	return applyRouting(tunnel, r, refuse)
+}
+
+func (hostNetwork) SetInterface(name string, mtu int, pods []netip.Prefix) (int, error) {
+	return configureInterface(name, mtu, pods)
+}
+
+func (hostNetwork) RemoveInterface(name string) error { return RemoveTunnel(name) }
+
+func (hostNetwork) LinkMTU(addrs []netip.Addr) (int, error) { return linkMTU(addrs) }

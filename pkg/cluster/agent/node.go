@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// node has the fields of a Node (core/v1) that the agent reads. The rest, about ten kilobytes each, is not stored. It is
+// decoded from protobuf or JSON.
+type node struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec struct {
+		PodCIDRs []string `json:"podCIDRs"`
+	} `json:"spec"`
+	Status struct {
+		Addresses []nodeAddress `json:"addresses"`
+	} `json:"status"`
+}
+
+type nodeAddress struct {
+	Type    string `json:"type"`
+	Address string `json:"address"`
+}
+
+// internalIP is the type of the addresses that nodes use among each other.
+const internalIP = "InternalIP"
+
+type nodeList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+
+	Items []node `json:"items"`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (n *node) DeepCopyObject() runtime.Object {
+	c := *n
+	n.DeepCopyInto(&c.ObjectMeta)
+	c.Spec.PodCIDRs = append([]string(nil), n.Spec.PodCIDRs...)
+	c.Status.Addresses = append([]nodeAddress(nil), n.Status.Addresses...)
+	return &c
+}
+
+// DeepCopyObject implements runtime.Object.
+func (l *nodeList) DeepCopyObject() runtime.Object {
+	c := &nodeList{TypeMeta: l.TypeMeta, Items: make([]node, len(l.Items))}
+	l.DeepCopyInto(&c.ListMeta)
+	for i := range l.Items {
+		c.Items[i] = *l.Items[i].DeepCopyObject().(*node)
+	}
+	return c
+}
+
+func registerNodeTypes(s *runtime.Scheme) {
+	v1 := schema.GroupVersion{Version: "v1"}
+	s.AddKnownTypeWithName(v1.WithKind("Node"), &node{})
+	s.AddKnownTypeWithName(v1.WithKind("NodeList"), &nodeList{})
+	metav1.AddToGroupVersion(s, v1)
+}

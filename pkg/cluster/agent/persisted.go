@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+)
+
+// persistedState is saved beside the node's key. It bridges the time between the end of an agent, or a reboot, and the first
+// contact with the API. The spec survives the loss of a RopewalkNode. The routing keeps pod traffic from leaving in the clear.
+// It holds no secrets.
+type persistedState struct {
+	Node    types.UID         `json:"node"` // the node that it belongs to
+	Name    string            `json:"name,omitempty"`
+	Mode    mesh.Mode         `json:"mode"`
+	Spec    v1alpha1.NodeSpec `json:"spec"`
+	Routing *Routing          `json:"routing,omitempty"` // in mesh mode
+	Tunnel  *savedTunnel      `json:"tunnel,omitempty"`  // in mesh mode
+}
+
+// savedTunnel is the tunnel's part of the persisted state.
+type savedTunnel struct {
+	Addrs []netip.Addr   `json:"addrs,omitempty"` // the node's
+	Pods  []netip.Prefix `json:"pods,omitempty"`  // the node's
+	// Peers also record the owner of each key. Otherwise a node could claim another's key while all agents restart.
+	Peers []mesh.Peer `json:"peers,omitempty"`
+}
+
+// stateFile is the file of the persisted state, in the key directory.
+const stateFile = "agent.json"
+
+// maxStateFile bounds how many bytes are read of it. The state of 5,000 nodes takes one megabyte.
+const maxStateFile = 64 << 20
+
+// loadPersistedState reads the state. It returns an empty one if there is no file, or if the file cannot be read.
+func loadPersistedState(dir string) (s persistedState, err error) {
+	f, err := os.Open(filepath.Join(dir, stateFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return s, nil
+	}
+	if err != nil {
+		return s, fmt.Errorf("reading saved state: %w", err)
+	}
+	defer f.Close()
+	if err := json.NewDecoder(io.LimitReader(f, maxStateFile)).Decode(&s); err != nil {
+		return persistedState{}, fmt.Errorf("reading saved state: %w", err)
+	}
+	return s, nil
+}
+
+// save writes the state atomically.
+func (s *persistedState) save(dir string) error {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return writeFileAtomically(dir, stateFile+".*", text, func(from string) error { return os.Rename(from, filepath.Join(dir, stateFile)) })
+}
+
+// removeTemporaryFiles removes the temporary files that a crash during save leaves.
+func removeTemporaryFiles(dir string) {
+	left, _ := filepath.Glob(filepath.Join(dir, stateFile+".*"))
+	for _, path := range left {
+		_ = os.Remove(path)
+	}
+}

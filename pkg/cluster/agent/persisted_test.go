@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+)
+
+// newTestAgent returns an agent in mesh mode that never reaches its API, with its fake network and the engines that it opens.
+func newTestAgent(t *testing.T, dir string, change func(*Config)) (a *Agent, n *fakeNetwork, engines *[]*fakeEngine) {
+	t.Helper()
+	n, engines = &fakeNetwork{}, &[]*fakeEngine{}
+	cfg := Config{
+		Node: "a", API: &rest.Config{Host: "https://192.0.2.254"}, Mode: mesh.ModeMesh, KeyDir: dir, Log: slog.New(slog.DiscardHandler),
+	}
+	cfg.Network, cfg.Open = n, func(string, int, *slog.Logger) (Engine, error) {
+		*engines = append(*engines, &fakeEngine{done: make(chan struct{})})
+		return (*engines)[len(*engines)-1], nil
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	a, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if a.resumedReconciler != nil {
+			a.resumedReconciler.stop()
+		}
+		if a.active != nil {
+			a.active.stop()
+		}
+		a.queue.ShutDown()
+	})
+	return a, n, engines
+}
+
+// savedByFirstAgent has an agent reconcile once and save its state. It returns the input.
+func savedByFirstAgent(t *testing.T, dir string, nodes ...mesh.Node) reconcileInput {
+	t.Helper()
+	a, _, _ := newTestAgent(t, dir, nil)
+	l := reconcileInput{nodes: nodes, self: nodes[0]}
+	a.enterMeshMode()
+	r, err := a.active.reconcile(t.Context(), l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.savePersisted(persistedState{Node: "u1", Name: l.self.Name, Mode: mesh.ModeMesh, Routing: r.routing, Tunnel: r.saved})
+	return l
+}
+
+// enterMeshMode is switchMode without tearing down spread mode, which would read the real host.
+func (a *Agent) enterMeshMode() {
+	m := a.resumedReconciler
+	if m == nil {
+		m = newMeshReconciler(a.cfg, a.persisted.Tunnel, a.api.all, a.triggerHostChanged)
+	}
+	a.active, a.mode, a.resumedReconciler = m, mesh.ModeMesh, nil
+	a.advance(eventSynced)
+	a.advance(eventModeEntered)
+}
+
+func TestRestartWithoutAPIRestoresTunnel(t *testing.T) {
+	dir := t.TempDir()
+	other := meshNode(1, noise.PublicKey{1})
+	l := savedByFirstAgent(t, dir, meshNode(0, noise.PublicKey{}), other)
+	a, n, engines := newTestAgent(t, dir, nil)
+	a.restorePersisted()
+	if len(*engines) != 1 {
+		t.Fatalf("%d engines", len(*engines))
+	}
+	e := (*engines)[0]
+	st := e.Status()
+	if len(st.Peers) != 1 || st.Peers[0].PublicKey != other.Agent.Key || len(st.Peers[0].AllowedIPs) != 2 {
+		t.Errorf("%+v", st.Peers)
+	}
+	if k, err := openKeyring(dir, 0, nil); err != nil || st.PublicKey != k.current.public() {
+		t.Errorf("the engine has another key, or error %v", err)
+	}
+	if c := e.configuredSince(0)[0]; *c.ListenPort != DefaultPort {
+		t.Errorf("port %d", *c.ListenPort)
+	}
+	if n.mtu != 1440 || !slices.Equal(n.pods, l.self.PodCIDRs) || !slices.Equal(n.routing.Routes, other.PodCIDRs) || !n.refuse {
+		t.Errorf("%+v", n)
+	}
+	if a.stats.engine.Load() == nil || a.stats.Ready.Load() {
+		t.Error("no metrics, or ready before the first reconcile")
+	}
+
+	// The API is reached, and the cluster has not changed.
+	a.enterMeshMode()
+	r, err := a.active.reconcile(t.Context(), l)
+	if err != nil || r.changes != 0 || len(*engines) != 1 || a.resumedReconciler != nil {
+		t.Errorf("%d changes, %d tunnels, %v", r.changes, len(*engines), err)
+	}
+}
+
+func TestTunnelIsRepairedWithoutAPI(t *testing.T) {
+	dir := t.TempDir()
+	other := meshNode(1, noise.PublicKey{1})
+	savedByFirstAgent(t, dir, meshNode(0, noise.PublicKey{}), other)
+	early := true
+	a, n, engines := newTestAgent(t, dir, func(c *Config) {
+		open := c.Open
+		c.Open = func(name string, mtu int, log *slog.Logger) (Engine, error) {
+			if early {
+				early = false
+				return nil, errors.New("no such device yet")
+			}
+			return open(name, mtu, log)
+		}
+	})
+	carries := func() {
+		t.Helper()
+		if !a.processNext(t.Context()) {
+			t.Fatal("the queue is shut down")
+		}
+		if n.routing == nil || len(*engines) != 1 || len((*engines)[0].Status().Peers) != 1 {
+			t.Fatalf("%+v, %d tunnels", n.routing, len(*engines))
+		}
+	}
+	a.restorePersisted()
+	if len(*engines) != 0 {
+		t.Fatal("an engine was opened")
+	}
+	carries() // on the retry, without another trigger
+
+	n.routing = nil
+	(*engines)[0].clearPeers()
+	a.triggerHostChanged()
+	carries()
+	if a.stats.Reconciles.Load() != 0 || a.stats.Failures.Load() != 0 {
+		t.Errorf("%d reconciles before the informers synced", a.stats.Reconciles.Load())
+	}
+}
+
+func TestObsoleteStateOpensNoTunnel(t *testing.T) {
+	for what, change := range map[string]struct {
+		cfg    func(*Config)
+		memory func(*persistedState)
+	}{
+		"the agent is for another mode":    {cfg: func(c *Config) { c.Mode = mesh.ModeSpread }},
+		"the spec has another mode":        {memory: func(m *persistedState) { m.Spec.Mode = v1alpha1.ModeSpread }},
+		"an earlier version kept no peers": {memory: func(m *persistedState) { m.Tunnel = nil }},
+		"the node opted out":               {memory: func(m *persistedState) { m.Routing, m.Tunnel = nil, nil }},
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir := t.TempDir()
+			savedByFirstAgent(t, dir, meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}))
+			if change.memory != nil {
+				m, err := loadPersistedState(dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				change.memory(&m)
+				if err := m.save(dir); err != nil {
+					t.Fatal(err)
+				}
+			}
+			a, _, engines := newTestAgent(t, dir, change.cfg)
+			a.restorePersisted()
+			if len(*engines) != 0 || a.resumedReconciler != nil {
+				t.Error("an engine was opened")
+			}
+		})
+	}
+}
+
+func TestKeyOwnerSurvivesAgentRestart(t *testing.T) {
+	dir := t.TempDir()
+	own, older, younger := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}), meshNode(2, noise.PublicKey{2})
+	l := savedByFirstAgent(t, dir, own, older, younger)
+	older.Agent.Key = younger.Agent.Key
+	l.nodes[1] = older
+	for _, early := range []bool{true, false} {
+		a, _, _ := newTestAgent(t, dir, nil)
+		a.persisted, _ = loadPersistedState(dir)
+		if early {
+			a.restorePersisted()
+		}
+		a.enterMeshMode()
+		r, err := a.active.reconcile(t.Context(), l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(r.saved.Peers) != 1 || r.saved.Peers[0].Node != younger.Name || len(r.problems) != 1 || r.problems[0].Node != older.Name {
+			t.Errorf("early %v: %+v, %+v", early, r.saved.Peers, r.problems)
+		}
+		a.active.stop()
+	}
+}
+
+func TestPersistedStateHoldsNoSecrets(t *testing.T) {
+	dir := t.TempDir()
+	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+	other.Agent.NextKey = noise.PublicKey{9}
+	savedByFirstAgent(t, dir, own, other)
+	text, err := os.ReadFile(filepath.Join(dir, stateFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := os.ReadFile(filepath.Join(dir, keyFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(text), strings.TrimSpace(string(private))) {
+		t.Error("the file contains the node's key")
+	}
+	var m, again persistedState
+	if err := json.Unmarshal(text, &m); err != nil {
+		t.Fatal(err)
+	}
+	want := &savedTunnel{
+		Addrs: own.Addrs, Pods: own.PodCIDRs,
+		Peers: []mesh.Peer{
+			{Node: "b", Key: noise.PublicKey{1}, Endpoint: other.Agent.Endpoints[0], AllowedIPs: []netip.Prefix{other.PodCIDRs[0], netip.MustParsePrefix("192.0.2.1/32")}},
+			{Node: "b", Key: noise.PublicKey{9}, Endpoint: other.Agent.Endpoints[0], Replaces: noise.PublicKey{1}},
+		},
+	}
+	if !reflect.DeepEqual(m.Tunnel, want) {
+		t.Errorf("%+v\nwant\n%+v", m.Tunnel, want)
+	}
+	if err := m.save(dir); err != nil {
+		t.Fatal(err)
+	}
+	if again, err = loadPersistedState(dir); err != nil || !reflect.DeepEqual(again, m) {
+		t.Errorf("%+v, %v", again, err)
+	}
+}
+
+// TestTunnelIsRepairedWhileNodeIsUnknown is about an agent that has just started.
+func TestTunnelIsRepairedWhileNodeIsUnknown(t *testing.T) {
+	for what, c := range map[string]struct {
+		node types.UID // "": there is none
+		err  error
+	}{
+		"no node": {"", errNodeNotFound},
+		"another node, with a stale RopewalkNode": {"u2", errStaleRopewalkNode},
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir := t.TempDir()
+			savedByFirstAgent(t, dir, meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}))
+			a, n, engines := newTestAgent(t, dir, nil)
+			a.restorePersisted()
+			if c.node != "" {
+				other := parseNode(t, aNode)
+				other.Name, other.UID = a.cfg.Node, c.node
+				old := agentOf("u1")
+				old.Name = a.cfg.Node
+				if err := errors.Join(a.cluster.nodes.GetStore().Add(other), a.cluster.agents.GetStore().Add(old)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			n.routing = nil
+			(*engines)[0].clearPeers()
+			if err := a.reconcile(t.Context(), hostChanged); !errors.Is(err, c.err) {
+				t.Fatal(err)
+			}
+			if n.routing == nil || len((*engines)[0].Status().Peers) != 1 {
+				t.Errorf("%+v, %+v", n.routing, (*engines)[0].Status().Peers)
+			}
+		})
+	}
+}
+
+// TestRunningAgentRepairsTunnelWhileNodeIsUnknown is about an agent that has reconciled before.
+func TestRunningAgentRepairsTunnelWhileNodeIsUnknown(t *testing.T) {
+	for what, c := range map[string]struct {
+		change func(*Agent) error
+		right  bool
+		ready  bool
+	}{
+		"the node is gone": {
+			func(a *Agent) error { return a.cluster.nodes.GetStore().Delete(parseNode(t, aNode)) }, true, false,
+		},
+		"the RopewalkNode is gone and cannot be created": {
+			func(a *Agent) (err error) {
+				a.client, err = newClient(serverAnswering(t, func(*http.Request) {}, http.StatusForbidden))
+				return errors.Join(err, a.cluster.agents.GetStore().Delete(agentOf("u1")))
+			}, true, true,
+		},
+		"the node was replaced": {
+			func(a *Agent) error {
+				n := parseNode(t, aNode)
+				n.UID = "u2"
+				return a.cluster.nodes.GetStore().Update(n)
+			}, false, false,
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			a, n := newReconciledAgent(t, slog.New(slog.DiscardHandler))
+			if err := c.change(a); err != nil {
+				t.Fatal(err)
+			}
+			n.routing, n.pendingChanges = nil, 1
+			a.persisted.Routing, a.persisted.Tunnel = nil, nil // the saved state may be older than the last desired state
+			m := a.runningMesh()
+			m.engine, m.opened = exitedEngine{m.engine}, time.Now().Add(-2*minEngineLife)
+			if err := a.reconcile(t.Context(), hostChanged); err == nil {
+				t.Fatal("reconcile did not fail")
+			}
+			if right := n.routing != nil && !isClosed(m.engine.Done()); right != c.right || a.resumedReconciler != nil || a.runningMesh() != m {
+				t.Errorf("routing %+v; repaired %v, want %v; second tunnel %v", n.routing, right, c.right, a.resumedReconciler != nil)
+			}
+			if changes := a.stats.Drift.Load(); changes != 0 != c.right {
+				t.Errorf("%d changes counted as drift", changes)
+			}
+			if c.right && *a.stats.engine.Load() != m.engine {
+				t.Error("the metrics are those of the exited engine")
+			}
+			if ready := a.stats.Ready.Load(); ready != c.ready {
+				t.Errorf("ready %v, want %v", ready, c.ready)
+			}
+		})
+	}
+}
+
+func TestSpreadModeRestoresNoTunnel(t *testing.T) {
+	a, n := newReconciledAgent(t, slog.New(slog.DiscardHandler))
+	a.active.stop()
+	a.active, a.mode, n.routing = &fakeReconciler{}, mesh.ModeSpread, nil
+	if err := a.cluster.nodes.GetStore().Delete(parseNode(t, aNode)); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.reconcile(t.Context(), periodicResync); !errors.Is(err, errNodeNotFound) {
+		t.Fatal(err)
+	}
+	if n.routing != nil || a.runningMesh() != nil {
+		t.Errorf("%+v", n.routing)
+	}
+}
+
+// fakeReconciler is a modeReconciler with a fixed result.
+type fakeReconciler struct{ result result }
+
+func (d *fakeReconciler) reconcile(context.Context, reconcileInput) (result, error) {
+	return d.result, nil
+}
+func (d *fakeReconciler) tearDown(context.Context) error { return nil }
+func (d *fakeReconciler) stop()                          {}
+
+func TestRepairsCountAsDrift(t *testing.T) {
+	var log bytes.Buffer
+	a, _ := newReconciledAgent(t, slog.New(slog.NewTextHandler(&log, nil)))
+	a.active.stop()
+	d := &fakeReconciler{}
+	a.active = d
+	for _, c := range []struct {
+		name   string
+		result result
+		drift  uint64
+	}{
+		{"only the cluster changed", result{changes: 2}, 0},
+		{"both did", result{changes: 3, repaired: 1}, 1},
+	} {
+		a.requested.Add(1)
+		d.result = c.result
+		if err := a.reconcile(t.Context(), clusterChanged); err != nil {
+			t.Fatal(err)
+		}
+		if drift := a.stats.Drift.Load(); drift != c.drift || strings.Contains(log.String(), "repaired changes") != (c.drift > 0) {
+			t.Errorf("%s: %d, and logged is\n%s", c.name, drift, &log)
+		}
+	}
+}
+
+// newReconciledAgent returns an agent in mesh mode that has reconciled a cluster of its own node.
+func newReconciledAgent(t *testing.T, log *slog.Logger) (*Agent, *fakeNetwork) {
+	t.Helper()
+	a, n, _ := newTestAgent(t, t.TempDir(), func(c *Config) {
+		c.Node, c.API, c.Log = "n1", serverAnswering(t, func(*http.Request) {}, http.StatusOK), log
+	})
+	own := agentOf("u1")
+	own.Spec = v1alpha1.NodeSpec{}
+	err := errors.Join(a.cluster.nodes.GetStore().Add(parseNode(t, aNode)), a.cluster.agents.GetStore().Add(own))
+	a.enterMeshMode()
+	if err = errors.Join(err, a.reconcile(t.Context(), clusterChanged)); err != nil {
+		t.Fatal(err)
+	}
+	return a, n
+}
+
+func TestDriftIsCountedAndLogged(t *testing.T) {
+	var log bytes.Buffer
+	a, n := newReconciledAgent(t, slog.New(slog.NewTextHandler(&log, nil)))
+	for _, c := range []struct {
+		name  string
+		w     trigger
+		off   int
+		err   error
+		drift uint64
+	}{
+		{"the cluster changed", clusterChanged, 1, nil, 0},
+		{"nothing to repair", periodicResync, 0, nil, 0},
+		{"the repair fails", periodicResync, 1, errNoInterface, 0},
+		{"another program changed the interface", hostChanged, 2, nil, 2},
+	} {
+		log.Reset()
+		n.pendingChanges, n.setInterfaceErr = c.off, c.err
+		if err := a.reconcile(t.Context(), c.w); !errors.Is(err, c.err) {
+			t.Fatal(err)
+		}
+		if drift := a.stats.Drift.Load(); drift != c.drift || strings.Contains(log.String(), "repaired changes") != (c.drift > 0) {
+			t.Errorf("%s: %d, and logged is\n%s", c.name, drift, &log)
+		}
+	}
+}
+
+func TestFailedReconcileKeepsTunnelMetrics(t *testing.T) {
+	a, n := newReconciledAgent(t, slog.New(slog.DiscardHandler))
+	a.stats.Peers.Store(7)
+	n.linkMTUErr = errNoInterface
+	if err := a.reconcile(t.Context(), clusterChanged); !errors.Is(err, errNoInterface) {
+		t.Fatal(err)
+	}
+	if a.stats.engine.Load() == nil || a.stats.Peers.Load() != 7 {
+		t.Errorf("engine %v, %d peers", a.stats.engine.Load(), a.stats.Peers.Load())
+	}
+}
+
+func TestStateOfAnotherNodeIsDiscarded(t *testing.T) {
+	dir := t.TempDir()
+	savedByFirstAgent(t, dir, meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}))
+	left := filepath.Join(dir, stateFile+".123") // left by a crash
+	if err := os.WriteFile(left, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a, n, engines := newTestAgent(t, dir, func(c *Config) { c.Node = "z" })
+	a.restorePersisted()
+	if n.routing != nil || len(*engines) != 0 || a.persisted.Node != "" {
+		t.Errorf("%+v, %d tunnels", n.routing, len(*engines))
+	}
+	for _, path := range []string{left, filepath.Join(dir, stateFile)} {
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is there: %v", path, err)
+		}
+	}
+}

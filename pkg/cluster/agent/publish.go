@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+)
+
+// publisher remembers what an agent has written to the API.
+type publisher struct {
+	lastWrite   writtenStatus
+	countsDueAt time.Time // when changed counts are published; zero: none changed
+}
+
+// writtenStatus is the last status that an agent wrote.
+type writtenStatus struct {
+	uid          types.UID
+	version      string // resourceVersion of the object before the write
+	status       v1alpha1.NodeStatus
+	at           time.Time
+	plansRefused time.Time // when the CRD was last found to lack plans; zero: never
+}
+
+// writeEchoTimeout bounds how long the informer may take to deliver an object that the agent wrote.
+const writeEchoTimeout = 10 * time.Second
+
+// plansRetryPeriod is how long a CRD without plans is assumed to stay so. It is less than two resync periods.
+const plansRetryPeriod = 5 * time.Minute
+
+// outdatedCRD is a note for administrators. Nothing else shows why other nodes ignore this node's port plan.
+const outdatedCRD = "the RopewalkNode CRD is older than the agent and has no field for port plans, so other nodes do not get " +
+	"this node's: kubectl apply --server-side -k deploy/crd"
+
+// publishStatus writes the node's status if it differs from the cluster's.
+func (a *Agent) publishStatus(ctx context.Context, rn *v1alpha1.RopewalkNode, res result, reconcileErr error) error {
+	st := res.status
+	if res.foundNothing(reconcileErr) { // the last published status stays
+		st = *rn.Status.DeepCopy()
+		st.Gathers = false
+	}
+	st.ObservedGeneration = rn.Generation
+	st.AgentVersion, st.KernelVersion = a.cfg.Version, kernelVersion()
+	notes := res.notes
+	if len(st.Plans) > 0 && time.Since(a.lastWrite.plansRefused) < plansRetryPeriod {
+		st.Plans, notes = nil, append(slices.Clone(notes), outdatedCRD)
+	}
+	st.Conditions = []metav1.Condition{readyCondition(rn, notes, reconcileErr)}
+	current := a.lastWrite.current(rn)
+	changed := !sameStatus(current, st)
+	if changed && sameStatus(withCounts(current, st), st) && !a.countsDue() {
+		return nil
+	}
+	a.countsDueAt = time.Time{}
+	if !changed {
+		return nil
+	}
+	err := a.client.apply(ctx, a.cfg.Node, st)
+	switch {
+	case err == nil:
+		a.lastWrite = writtenStatus{rn.UID, rn.ResourceVersion, st, time.Now(), a.lastWrite.plansRefused}
+	case len(st.Plans) > 0 && isFieldUndeclared(err):
+		a.lastWrite.plansRefused = time.Now()
+		return a.publishStatus(ctx, rn, res, reconcileErr)
+	}
+	return err
+}
+
+// countsDelayPerNode, times the number of nodes, is the longest delay of a changed count. Each node that joins changes the counts
+// of all others. Together they must not write more than about fifteen times a second.
+const countsDelayPerNode = 100 * time.Millisecond
+
+// countsDue reports whether a changed count is to be published now. Otherwise it requests a reconcile for the time when it is.
+// Each reconcile requests it again: of two delays for one trigger, the queue keeps the earlier.
+func (a *Agent) countsDue() bool {
+	if a.countsDueAt.IsZero() {
+		longest := max(a.cluster.size(), 1) * int64(countsDelayPerNode)
+		a.countsDueAt = time.Now().Add(time.Duration(longest/2 + rand.Int64N(longest/2)))
+	}
+	wait := time.Until(a.countsDueAt)
+	if wait > 0 {
+		a.queue.AddAfter(clusterChanged, wait)
+	}
+	return wait <= 0
+}
+
+// isFieldUndeclared reports whether the API server rejected an apply because the CRD lacks one of its fields.
+func isFieldUndeclared(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "field not declared in schema")
+}
+
+// current returns the status that the cluster has: the last written one, until the informer has delivered it.
+func (w *writtenStatus) current(rn *v1alpha1.RopewalkNode) v1alpha1.NodeStatus {
+	if w.uid == rn.UID && w.version == rn.ResourceVersion && time.Since(w.at) < writeEchoTimeout {
+		return w.status
+	}
+	return rn.Status
+}
+
+func sameStatus(a, b v1alpha1.NodeStatus) bool {
+	return reflect.DeepEqual(normalized(a), normalized(b))
+}
+
+// normalized returns a copy without transition times, and with nil in place of empty lists.
+func normalized(st v1alpha1.NodeStatus) v1alpha1.NodeStatus {
+	st = *st.DeepCopy()
+	for i := range st.Conditions {
+		st.Conditions[i].LastTransitionTime = metav1.Time{}
+	}
+	if len(st.Endpoints) == 0 {
+		st.Endpoints = nil
+	}
+	if len(st.PodCIDRs) == 0 {
+		st.PodCIDRs = nil
+	}
+	return st
+}
+
+// withCounts returns st with the counts of another status.
+func withCounts(st, counts v1alpha1.NodeStatus) v1alpha1.NodeStatus {
+	st.Peers, st.SpreadsTo, st.StalePeers = counts.Peers, counts.SpreadsTo, counts.StalePeers
+	return st
+}
+
+// Reasons of the Ready condition.
+const (
+	reasonReconciled = "Reconciled"
+	reasonFailed     = "Failed"
+)
+
+// maxNotes bounds the notes in a condition's message. At 5,000 nodes there may be as many.
+const maxNotes = 10
+
+// maxMessage bounds a condition's message, in bytes. The API allows eight times as much.
+const maxMessage = 4096
+
+// readyCondition returns the Ready condition for the outcome of a reconcile.
+func readyCondition(rn *v1alpha1.RopewalkNode, notes []string, reconcileErr error) metav1.Condition {
+	c := metav1.Condition{
+		Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reasonReconciled, ObservedGeneration: rn.Generation,
+		LastTransitionTime: metav1.Now(),
+	}
+	if len(notes) > maxNotes {
+		notes = append(slices.Clone(notes[:maxNotes]), fmt.Sprintf("and %d more", len(notes)-maxNotes))
+	}
+	c.Message = strings.Join(notes, "; ")
+	if reconcileErr != nil {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonFailed, reconcileErr.Error()
+	}
+	c.Message = strings.ToValidUTF8(c.Message[:min(len(c.Message), maxMessage)], "")
+	for _, before := range rn.Status.Conditions {
+		if before.Type == c.Type && before.Status == c.Status {
+			c.LastTransitionTime = before.LastTransitionTime
+		}
+	}
+	return c
+}
+
+// kernelVersion returns the release as uname -r prints it.
+func kernelVersion() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}

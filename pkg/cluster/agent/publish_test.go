@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+)
+
+func TestChangedCountIsPublishedOnTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, _, _ := newTestAgent(t, t.TempDir(), nil)
+		a.cluster.count.Store(200) // with 200 nodes, a count is delayed by 10 s at least
+		a.queue.AddAfter(clusterChanged, clusterDebounce)
+		if a.countsDue() {
+			t.Error("published at once")
+		}
+		began, reconciles := time.Now(), 0
+		for due := false; !due; reconciles++ {
+			w, _ := a.queue.Get()
+			due = a.countsDue()
+			a.queue.Done(w)
+		}
+		if took := time.Since(began); reconciles != 2 || took < 10*time.Second || took > 20*time.Second {
+			t.Errorf("published after %s and %d reconciles", took, reconciles)
+		}
+	})
+}
+
+func TestReadyConditionReportsErrors(t *testing.T) {
+	long := metav1.NewTime(time.Unix(1, 0))
+	was := &v1alpha1.RopewalkNode{Status: v1alpha1.NodeStatus{Conditions: []metav1.Condition{{
+		Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, LastTransitionTime: long,
+	}}}}
+	c := readyCondition(was, []string{"the node opted out"}, nil)
+	if c.Status != metav1.ConditionTrue || c.Message != "the node opted out" || c.LastTransitionTime != long {
+		t.Errorf("%+v", c)
+	}
+	c = readyCondition(was, nil, errors.New("it is broken"))
+	if c.Status != metav1.ConditionFalse || c.Message != "it is broken" || c.LastTransitionTime == long {
+		t.Errorf("%+v", c)
+	}
+	var many []string
+	for i := range 5000 {
+		many = append(many, fmt.Sprintf("n%d: %s", i, strings.Repeat("x", 1000)))
+	}
+	if c = readyCondition(was, many, nil); len(c.Message) > 4096 {
+		t.Errorf("message of %d bytes", len(c.Message))
+	}
+}
+
+func TestSameStatusIgnoresTimesAndEmptyLists(t *testing.T) {
+	a := v1alpha1.NodeStatus{Mode: v1alpha1.ModeMesh, Peers: 1, Conditions: []metav1.Condition{{Type: "Ready", LastTransitionTime: metav1.Now()}}}
+	b := *a.DeepCopy()
+	b.Endpoints, b.PodCIDRs = []v1alpha1.Endpoint{}, []v1alpha1.CIDR{}
+	b.Conditions[0].LastTransitionTime = metav1.NewTime(time.Unix(1, 0))
+	if !sameStatus(a, b) {
+		t.Error("transition times or empty lists make a difference")
+	}
+	b.Peers = 2
+	if sameStatus(a, b) || !sameStatus(withCounts(a, b), b) {
+		t.Error("counts are not separated from the rest")
+	}
+}
+
+func TestOutdatedCRDGetsStatusWithoutPlans(t *testing.T) {
+	api := newFakeAPI()
+	api.crdWithoutPlans.Store(true)
+	s := httptest.NewServer(api.handler())
+	t.Cleanup(s.Close)
+	a, _, _ := newTestAgent(t, t.TempDir(), func(c *Config) { c.API = &rest.Config{Host: s.URL} })
+	n := &node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "node a"}}
+	if err := a.client.create(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	rn := &v1alpha1.RopewalkNode{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	res := result{status: v1alpha1.NodeStatus{Mode: v1alpha1.ModeSpread, Gathers: true, Plans: []v1alpha1.Plan{{IPFamily: v1alpha1.IPv4, Ports: []v1alpha1.Port{61000}}}}}
+	publish := func() v1alpha1.NodeStatus {
+		t.Helper()
+		if err := a.publishStatus(t.Context(), rn, res, nil); err != nil {
+			t.Fatal(err)
+		}
+		st, err := api.status("a")
+		if err != nil || len(st.Conditions) != 1 {
+			t.Fatalf("%+v, %v", st, err)
+		}
+		return st
+	}
+	if st := publish(); !st.Gathers || len(st.Plans) > 0 || !strings.Contains(st.Conditions[0].Message, "kubectl apply --server-side -k deploy/crd") {
+		t.Errorf("%+v", st)
+	}
+	writes := api.agents.size()
+	if publish(); api.agents.size() != writes {
+		t.Error("an unchanged status was written again")
+	}
+	res.status.Gathers = false
+	if st := publish(); st.Gathers {
+		t.Error("a later change was not written")
+	}
+	api.crdWithoutPlans.Store(false)
+	a.lastWrite.plansRefused = time.Now().Add(-plansRetryPeriod)
+	if st := publish(); len(st.Plans) != 1 || st.Conditions[0].Message != "" {
+		t.Errorf("plans are not published to the updated CRD: %+v", st)
+	}
+}
+
+func TestWrittenStatusStandsUntilEchoed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old, fresh := v1alpha1.NodeStatus{Peers: 1}, v1alpha1.NodeStatus{Peers: 2}
+		rn := &v1alpha1.RopewalkNode{ObjectMeta: metav1.ObjectMeta{UID: "u", ResourceVersion: "1"}, Status: old}
+		w := writtenStatus{rn.UID, rn.ResourceVersion, fresh, time.Now(), time.Time{}}
+		if got := w.current(rn); !sameStatus(got, fresh) {
+			t.Errorf("%+v", got)
+		}
+		later := rn.DeepCopy()
+		later.ResourceVersion = "2"
+		if got := w.current(later); !sameStatus(got, old) {
+			t.Errorf("after a write by another client: %+v", got)
+		}
+		time.Sleep(writeEchoTimeout)
+		if got := w.current(rn); !sameStatus(got, old) {
+			t.Errorf("after the echo timeout: %+v", got)
+		}
+	})
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+)
+
+var (
+	// errNodeNotFound means that the API does not have the node, or not yet.
+	errNodeNotFound = errors.New("the cluster has no node of this name")
+	// errStaleRopewalkNode means that garbage collection of an earlier node's RopewalkNode is pending.
+	errStaleRopewalkNode = errors.New("the RopewalkNode belongs to an earlier node of this name and must be garbage-collected first")
+)
+
+// reconcile makes the host match the cluster and publishes the node's status, after an error as well.
+func (a *Agent) reconcile(ctx context.Context, t trigger) error {
+	requested := a.requested.Load()
+	clusterUnchanged := requested == a.handled
+	n, rn, err := a.ownObjects(ctx)
+	if err != nil {
+		a.advance(eventNodeMissing)
+		if errors.Is(err, errNodeNotFound) || errors.Is(err, errStaleRopewalkNode) {
+			a.stats.Ready.Store(false)
+		}
+		return errors.Join(err, a.applyLastDesired(n))
+	}
+	rn = rn.DeepCopy()
+	rn.Spec = a.specOf(n, rn)
+	res, err := a.reconcileMode(ctx, n, rn, t)
+	a.logProblems(res.problems)
+	a.stats.Ready.Store(err == nil)
+	if err == nil {
+		a.handled = requested
+		a.savePersisted(persistedState{Node: n.UID, Name: n.Name, Mode: a.mode, Spec: rn.Spec, Routing: res.routing, Tunnel: res.saved})
+	}
+	a.stats.Reconciles.Add(1)
+	res.engine = a.runningEngine()
+	a.stats.update(&res, err)
+	drift := res.repaired
+	if err == nil && t != clusterChanged && clusterUnchanged {
+		drift = res.changes
+	}
+	a.reportDrift(drift)
+	return errors.Join(err, a.publishStatus(ctx, rn, res, err))
+}
+
+// ownObjects returns this node's objects. It creates the RopewalkNode where there is none.
+func (a *Agent) ownObjects(ctx context.Context) (n *node, rn *v1alpha1.RopewalkNode, err error) {
+	n, rn = a.cluster.node(a.cfg.Node)
+	switch {
+	case n == nil:
+		err = fmt.Errorf("%w: %s", errNodeNotFound, a.cfg.Node)
+	case rn == nil:
+		rn, err = &v1alpha1.RopewalkNode{}, a.createRopewalkNode(ctx, n)
+	default:
+		a.created.at = time.Time{}
+		if !ownedBy(rn, n) {
+			err = fmt.Errorf("%w: %s", errStaleRopewalkNode, a.cfg.Node)
+		}
+	}
+	return n, rn, err
+}
+
+// createRopewalkNode creates the node's RopewalkNode, unless it did so a moment ago and the informer does not have it yet.
+func (a *Agent) createRopewalkNode(ctx context.Context, n *node) error {
+	if a.created.node == n.UID && time.Since(a.created.at) < writeEchoTimeout {
+		return nil
+	}
+	err := a.client.create(ctx, n)
+	if err == nil {
+		a.created = creation{n.UID, time.Now()}
+	}
+	return err
+}
+
+// reconcileMode runs the reconciler of the requested mode, or tears it down on a node that opted out.
+func (a *Agent) reconcileMode(ctx context.Context, n *node, rn *v1alpha1.RopewalkNode, t trigger) (result, error) {
+	mode := a.modeFor(rn.Spec)
+	a.lastSpreadPort = lastSpreadPort(&rn.Status)
+	if err := a.switchMode(ctx, mode); err != nil {
+		return result{}, err
+	}
+	a.advance(eventModeEntered)
+	self := toMesh(n, rn)
+	self.OptOut = rn.Spec.OptOut // the spec may come from the persisted state
+	self.Endpoint, _ = netip.ParseAddr(rn.Spec.Endpoint)
+	self.Addrs = mesh.UsableAddrs(self.Addrs) // the API server rejects a status with others
+	if self.OptOut {
+		return result{notes: []string{"the node opted out"}}, a.active.tearDown(ctx)
+	}
+	res, err := a.active.reconcile(ctx, reconcileInput{
+		nodes: a.cluster.all(), self: self, spec: rn.Spec, lastStatus: rn.Status, hostMayHaveChanged: t != clusterChanged,
+	})
+	res.status.Mode = v1alpha1.Mode(mode)
+	if res.requeueAfter > 0 {
+		a.queue.AddAfter(clusterChanged, res.requeueAfter)
+	}
+	return res, err
+}
+
+// logProblems logs the problems that the last reconcile did not have.
+func (a *Agent) logProblems(problems []mesh.Problem) {
+	for _, p := range problems {
+		if !slices.Contains(a.loggedProblems, p) {
+			a.cfg.Log.Warn("ignoring invalid status of peer node", "node", p.Node, "reason", p.Reason)
+		}
+	}
+	a.loggedProblems = problems
+}

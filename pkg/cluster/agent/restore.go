@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+)
+
+// stateStore holds the persisted state of an agent.
+type stateStore struct {
+	persisted  persistedState
+	saveFailed bool // the file does not have persisted
+}
+
+// restorePersisted loads the persisted state and applies it, before the API is reached: traffic for other nodes' pods is routed
+// into the tunnel, or dropped.
+func (a *Agent) restorePersisted() {
+	removeTemporaryFiles(a.cfg.KeyDir)
+	saved, err := loadPersistedState(a.cfg.KeyDir)
+	if err != nil {
+		a.cfg.Log.Warn("loading saved state failed, waiting for the API", "error", err)
+	}
+	if saved.Name != "" && saved.Name != a.cfg.Node {
+		a.cfg.Log.Info("discarding saved state: it belongs to another node", "node", saved.Name)
+		saved, err = persistedState{}, os.Remove(filepath.Join(a.cfg.KeyDir, stateFile))
+		if err != nil {
+			a.cfg.Log.Warn("removing saved state of another node failed", "error", err)
+		}
+	}
+	a.persisted = saved
+	if err := a.applyLastDesired(nil); err != nil {
+		a.cfg.Log.Warn("restoring saved state failed, retrying", "error", err)
+		a.queue.AddRateLimited(hostChanged)
+	}
+}
+
+// applyLastDesired applies the last known desired state while the cluster does not supply one. n is this node in the API, or nil.
+func (a *Agent) applyLastDesired(n *node) error {
+	switch a.state {
+	case stateSyncing, stateResumed:
+		return a.applyPersisted()
+	case stateHolding:
+		return a.reapplyTunnel(n)
+	default:
+		return nil
+	}
+}
+
+// applyPersisted restores routes and tunnel from the persisted state, or repairs them after a change on the host. Peers that left
+// the cluster meanwhile stay until the API is reached, as they do for an agent that was running.
+func (a *Agent) applyPersisted() error {
+	saved := &a.persisted
+	if saved.Mode != mesh.ModeMesh || saved.Routing == nil {
+		return nil
+	}
+	if _, err := a.cfg.Network.SetRoutes(a.cfg.Tunnel, saved.Routing, !a.cfg.Cleartext); err != nil {
+		return fmt.Errorf("restoring routes until the API is reached: %w", err)
+	}
+	if saved.Tunnel == nil || a.modeFor(saved.Spec) != mesh.ModeMesh { // in another mode, the agent has no rights for a tunnel
+		return nil
+	}
+	if a.resumedReconciler == nil {
+		a.resumedReconciler = newMeshReconciler(a.cfg, saved.Tunnel, a.api.all, a.triggerHostChanged)
+	}
+	err := a.resumedReconciler.applyPersisted(saved)
+	a.stats.setEngine(a.resumedReconciler.engine)
+	return err
+}
+
+// reapplyTunnel repairs a running tunnel. It leaves the tunnel alone once n is another node than the tunnel was made for: its
+// pods' addresses may belong to another node by now.
+func (a *Agent) reapplyTunnel(n *node) error {
+	m := a.runningMesh()
+	if m == nil || n != nil && n.UID != a.persisted.Node {
+		return nil
+	}
+	changes, err := m.reapply()
+	a.stats.Changes.Add(uint64(changes))
+	a.stats.setEngine(m.engine)
+	a.reportDrift(changes)
+	return err
+}
+
+// savePersisted saves the state if it changed, or if the last attempt failed.
+func (a *Agent) savePersisted(next persistedState) {
+	if !a.saveFailed && reflect.DeepEqual(a.persisted, next) {
+		return
+	}
+	err := next.save(a.cfg.KeyDir)
+	if err != nil && !a.saveFailed {
+		a.cfg.Log.Warn("saving state failed: the next agent starts without it", "error", err)
+	}
+	a.persisted, a.saveFailed = next, err != nil
+}
+
+// specOf returns the spec to apply. A RopewalkNode that only its agent has written, created after a loss, inherits the spec of
+// the one before it.
+func (a *Agent) specOf(n *node, rn *v1alpha1.RopewalkNode) v1alpha1.NodeSpec {
+	if hasUntouchedSpec(rn) && a.persisted.Node == n.UID {
+		return a.persisted.Spec
+	}
+	return rn.Spec
+}

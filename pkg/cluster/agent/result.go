@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/observe/metrics"
+)
+
+// reconcileInput is the cluster's state for one reconcile.
+type reconcileInput struct {
+	nodes              []mesh.Node
+	self               mesh.Node
+	spec               v1alpha1.NodeSpec
+	lastStatus         v1alpha1.NodeStatus // this node's, as the cluster has it
+	hostMayHaveChanged bool                // what was read of the host before may be outdated
+}
+
+// result is the outcome of one reconcile.
+type result struct {
+	status   v1alpha1.NodeStatus // the fields that the mode fills in
+	changes  int                 // made to the host
+	repaired int                 // of changes: known to revert changes of other programs
+	notes    []string            // warnings about this node, for the Ready condition
+	// problems concern other nodes. They go to the log and a metric. In a status, one node's problem would make all others
+	// write theirs.
+	problems     []mesh.Problem
+	routing      *Routing             // into the tunnel; nil: none
+	saved        *savedTunnel         // for the persisted state; nil: there is no tunnel
+	requeueAfter time.Duration        // delay of the next reconcile; 0: not before the next event
+	engine       Engine               // nil: no tunnel runs
+	spread       metrics.SpreadSource // nil: nothing is attached
+}
+
+// foundNothing reports whether an error prevented even the endpoints from being found.
+func (r *result) foundNothing(err error) bool { return err != nil && len(r.status.Endpoints) == 0 }

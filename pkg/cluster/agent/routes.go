@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+)
+
+const (
+	// routeProtocol marks the agent's routes and rules (rtm_protocol; the kernel leaves numbers above RTPROT_STATIC to
+	// daemons).
+	routeProtocol netlink.RouteProtocol = 82
+	// routeTable is the agent's routing table. Routes of a CNI or a cloud's agent in the main table are neither replaced nor
+	// used, and apply again once the agent's rule is removed.
+	routeTable = 8282
+	// rulePriority is before the main table's rule (32766) and after the local one's (0).
+	rulePriority = 8282
+	// blackholeMetric is the metric of the routes that drop packets while there is no tunnel. A blackhole sends no ICMP error,
+	// so that pods' connections survive until the tunnel is back.
+	blackholeMetric = 1 << 30
+)
+
+// routeKey identifies one of the agent's routes.
+type routeKey struct {
+	prefix netip.Prefix
+	kind   int // RTN_UNICAST: into the tunnel; RTN_BLACKHOLE: drop; RTN_THROW: continue with the next table
+}
+
+// applyRouting implements Network.SetRoutes.
+func applyRouting(tunnel string, r *Routing, refuse bool) (changes int, err error) {
+	index := 0
+	l, err := hostnet.FindLink(tunnel)
+	if err == nil && l.Up {
+		index = l.Index
+	} else if err != nil && !errors.Is(err, hostnet.ErrNoLink) {
+		return 0, err
+	}
+	have, err := agentRoutes()
+	if err != nil {
+		return 0, err
+	}
+	want := r.keys(index != 0, refuse)
+	wanted := make(map[routeKey]bool, len(want))
+	for _, k := range want {
+		wanted[k] = true
+		mtu := r.MTU[k.prefix]
+		if old, ok := have[k]; ok && (k.kind != unix.RTN_UNICAST || old.LinkIndex == index && old.MTU == mtu) {
+			continue
+		}
+		changes++
+		if err := netlink.RouteReplace(k.route(index, mtu)); err != nil {
+			return changes, fmt.Errorf("adding a route to %s: %w", k.prefix, err)
+		}
+	}
+	n, err := setRules(want)
+	if changes += n; err != nil {
+		return changes, err
+	}
+	for k, old := range have {
+		if wanted[k] {
+			continue
+		}
+		changes++
+		if err := netlink.RouteDel(&old); err != nil && !errors.Is(err, unix.ESRCH) {
+			return changes, fmt.Errorf("removing the route to %s: %w", k.prefix, err)
+		}
+	}
+	return changes, nil
+}
+
+// keys returns the wanted routes: exemptions first, then blackholes. In this order, no packet is misrouted while they are
+// added.
+func (r *Routing) keys(tunnel, refuse bool) (keys []routeKey) {
+	if r == nil {
+		return nil
+	}
+	exempt := make(map[netip.Prefix]bool, len(r.Exempt))
+	for _, p := range r.Exempt {
+		keys = append(keys, routeKey{p, unix.RTN_THROW})
+		exempt[p] = true
+	}
+	for _, p := range r.Routes {
+		if exempt[p] { // the kernel has one route per prefix and metric
+			continue
+		}
+		if refuse {
+			keys = append(keys, routeKey{p, unix.RTN_BLACKHOLE})
+		}
+		if tunnel {
+			keys = append(keys, routeKey{p, unix.RTN_UNICAST})
+		}
+	}
+	return keys
+}
+
+func (k routeKey) route(index, mtu int) *netlink.Route {
+	r := &netlink.Route{
+		Dst: &net.IPNet{IP: k.prefix.Addr().AsSlice(), Mask: net.CIDRMask(k.prefix.Bits(), k.prefix.Addr().BitLen())}, Protocol: routeProtocol,
+		Table: routeTable, Type: k.kind,
+	}
+	switch {
+	case k.kind == unix.RTN_BLACKHOLE:
+		r.Priority = blackholeMetric
+	case k.kind == unix.RTN_THROW && k.prefix.Addr().Is4():
+		r.Scope = netlink.SCOPE_HOST // a lookup for a gateway takes narrower scopes only, and would skip the route otherwise
+	case k.kind == unix.RTN_UNICAST:
+		r.LinkIndex, r.MTU = index, mtu
+		if k.prefix.Addr().Is4() {
+			r.Scope = netlink.SCOPE_LINK
+		}
+	}
+	return r
+}
+
+// agentRoutes returns the routes of this agent and of earlier ones.
+func agentRoutes() (map[routeKey]netlink.Route, error) {
+	own := map[routeKey]netlink.Route{}
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		routes, err := hostnet.Dump(func() ([]netlink.Route, error) {
+			filter := &netlink.Route{Protocol: routeProtocol, Table: routeTable}
+			return netlink.RouteListFiltered(family, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE) //nolint:forbidigo // within hostnet.Dump
+		})
+		if err != nil {
+			return nil, fmt.Errorf("listing routes: %w", err)
+		}
+		for _, r := range routes {
+			if r.Dst == nil {
+				continue
+			}
+			addr, _ := netip.AddrFromSlice(r.Dst.IP)
+			bits, _ := r.Dst.Mask.Size()
+			own[routeKey{netip.PrefixFrom(addr.Unmap(), bits), r.Type}] = r
+		}
+	}
+	return own, nil
+}
+
+// setRules adds the rule for the agent's table to the address families that have routes, and removes it from the others.
+func setRules(want []routeKey) (changes int, err error) {
+	for _, family := range hostnet.Families() {
+		wanted := false
+		for _, k := range want {
+			wanted = wanted || hostnet.FamilyOf(k.prefix.Addr()) == family
+		}
+		n, err := setRule(family, wanted)
+		if changes += n; err != nil {
+			return changes, err
+		}
+	}
+	return changes, nil
+}
+
+func setRule(family hostnet.Family, wanted bool) (changes int, err error) {
+	r := netlink.NewRule()
+	r.Family, r.Table, r.Priority, r.Protocol = int(family), routeTable, rulePriority, uint8(routeProtocol)
+	have, err := hostnet.Dump(func() ([]netlink.Rule, error) {
+		return netlink.RuleListFiltered(int(family), &netlink.Rule{Table: routeTable, Priority: rulePriority}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PRIORITY) //nolint:forbidigo // within hostnet.Dump
+	})
+	if err != nil {
+		return 0, fmt.Errorf("listing %s rules: %w", family, err)
+	}
+	switch there := len(have) > 0; {
+	case there == wanted:
+		return 0, nil
+	case wanted:
+		err = netlink.RuleAdd(r)
+	default:
+		err = netlink.RuleDel(r)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("changing the %s rule for table %d: %w", family, routeTable, err)
+	}
+	return 1, nil
+}

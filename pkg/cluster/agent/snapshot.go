@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh/view"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+)
+
+// Errors of Snapshot that the user can act on.
+var (
+	ErrNoDefinition = errors.New("the cluster does not have the RopewalkNode CRD (kubectl apply -f deploy/crd)")
+	ErrForbidden    = errors.New("forbidden: needs the right to list nodes and ropewalknodes.ropewalk.io (kubectl auth can-i list nodes)")
+	ErrUnauthorized = errors.New("the API server rejects these credentials")
+)
+
+// pageSize is the number of objects per list request.
+const pageSize = 500
+
+// Snapshot lists the cluster's objects once. Errors are those above, or of reaching the API server.
+func Snapshot(ctx context.Context, cfg *rest.Config) (view.Cluster, error) {
+	c, err := newClient(cfg)
+	if err != nil {
+		return view.Cluster{}, err
+	}
+	agents := map[string]*v1alpha1.RopewalkNode{}
+	err = list(ctx, c.own, v1alpha1.Resource, func(item []byte) error {
+		rn := &v1alpha1.RopewalkNode{}
+		err := json.Unmarshal(item, rn)
+		agents[rn.Name] = rn
+		return err
+	})
+	if err != nil {
+		return view.Cluster{}, err
+	}
+	cluster := view.Cluster{Time: time.Now()}
+	err = list(ctx, c.core, "nodes", func(item []byte) error {
+		n := &fullNode{}
+		err := json.Unmarshal(item, n)
+		if err == nil {
+			err = json.Unmarshal(item, &n.node)
+		}
+		cluster.Nodes = append(cluster.Nodes, n.view(agents[n.node.Name]))
+		delete(agents, n.node.Name)
+		return err
+	})
+	for _, rn := range agents {
+		cluster.Nodes = append(cluster.Nodes, view.Node{
+			Node: mesh.Node{Name: rn.Name, Created: rn.CreationTimestamp.Time}, Origin: view.NoNode, Kubelet: view.Unknown, Reported: reported(rn),
+		})
+	}
+	return cluster, err
+}
+
+// list calls a function with each object of a resource, page by page.
+func list(ctx context.Context, c rest.Interface, resource string, with func(item []byte) error) error {
+	next := ""
+	for {
+		body, err := c.Get().Resource(resource).Param("limit", strconv.Itoa(pageSize)).Param("continue", next).
+			SetHeader("Accept", "application/json").Do(ctx).Raw()
+		if err != nil {
+			return explainListError(resource, err)
+		}
+		var page struct {
+			Metadata metav1.ListMeta   `json:"metadata"`
+			Items    []json.RawMessage `json:"items"`
+		}
+		if err = json.Unmarshal(body, &page); err != nil {
+			return fmt.Errorf("reading the list of %s: %w", resource, err)
+		}
+		for _, item := range page.Items {
+			if err := with(item); err != nil {
+				return fmt.Errorf("reading the list of %s: %w", resource, err)
+			}
+		}
+		if next = page.Metadata.Continue; next == "" {
+			return nil
+		}
+	}
+}
+
+// explainListError maps an error to one that tells what to do.
+func explainListError(resource string, err error) error {
+	switch {
+	case apierrors.IsNotFound(err) && resource == v1alpha1.Resource:
+		return ErrNoDefinition
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("listing %s: %w: %w", resource, ErrForbidden, err)
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("listing %s: %w", resource, ErrUnauthorized)
+	}
+	return fmt.Errorf("listing %s: %w", resource, err)
+}
+
+// fullNode is a Node with the conditions, which agents do not read.
+type fullNode struct {
+	node   node
+	Status struct {
+		Conditions []metav1.Condition `json:"conditions"`
+	} `json:"status"`
+}
+
+func (n *fullNode) view(rn *v1alpha1.RopewalkNode) view.Node {
+	v := view.Node{Node: toMesh(&n.node, rn), Origin: view.Whole, Kubelet: conditionOf(n.Status.Conditions, "Ready"), Reported: reported(rn)}
+	switch {
+	case rn == nil:
+		v.Origin = view.NoAgent
+	case !ownedBy(rn, &n.node):
+		v.Origin = view.OtherOwner
+	}
+	return v
+}
+
+// reported converts the status of a node's agent, for display.
+func reported(rn *v1alpha1.RopewalkNode) view.Reported {
+	if rn == nil {
+		return view.Reported{Ready: view.Unknown}
+	}
+	st := &rn.Status
+	t := view.Reported{
+		Mode: mesh.Mode(st.Mode), MTU: int(st.MTU), Peers: int(st.Peers), SpreadsTo: int(st.SpreadsTo),
+		Ready: conditionOf(st.Conditions, v1alpha1.ConditionReady), Generation: rn.Generation, ObservedGeneration: st.ObservedGeneration,
+		KeyGeneration: st.KeyGeneration, KeyRequested: rn.Spec.KeyGeneration, AgentVersion: st.AgentVersion, KernelVersion: st.KernelVersion,
+	}
+	for _, e := range st.Endpoints {
+		t.Endpoints = append(t.Endpoints, string(e))
+	}
+	for _, p := range st.PodCIDRs {
+		t.PodCIDRs = append(t.PodCIDRs, string(p))
+	}
+	if s := st.StalePeers; s != nil {
+		t.Unresponsive = view.UnresponsivePeers{Count: int(s.Count), Nodes: s.Nodes}
+	}
+	for _, c := range st.Conditions {
+		if c.Type == v1alpha1.ConditionReady {
+			t.Message = c.Message
+		}
+	}
+	return t
+}
+
+// conditionOf returns the status of a condition.
+func conditionOf(conditions []metav1.Condition, kind string) view.Tristate {
+	for _, c := range conditions {
+		switch {
+		case c.Type != kind:
+		case c.Status == metav1.ConditionTrue:
+			return view.Yes
+		case c.Status == metav1.ConditionFalse:
+			return view.No
+		}
+	}
+	return view.Unknown
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh/view"
+)
+
+const node1 = `{"metadata":{"name":"n1","uid":"u1"},"spec":{"podCIDRs":["10.0.1.0/24"]},"status":{"conditions":[{"type":"Ready","status":"False"}],` +
+	`"addresses":[{"type":"InternalIP","address":"192.0.2.1"}]}}`
+
+func agentObject(name, uid string) string {
+	return fmt.Sprintf(`{"metadata":{"name":%q,"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":%[1]q,"uid":%q}]},`+
+		`"spec":{"keyGeneration":2},"status":{"mode":"spread","gathers":true,"peers":3,"stalePeers":{"count":12,"nodes":["n9"]},`+
+		`"conditions":[{"type":"Ready","status":"True","message":"a note"}]}}`, name, uid)
+}
+
+// serve answers lists of nodes and RopewalkNodes. Each text is a page, or a status code such as 403.
+func serve(t *testing.T, nodes, agents []string) *rest.Config {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		pages := agents
+		if r.URL.Path == "/api/v1/nodes" {
+			pages = nodes
+		}
+		at := len(r.URL.Query().Get("continue"))
+		next := ""
+		if at+1 < len(pages) {
+			next = strings.Repeat("x", at+1)
+		}
+		if code := 0; len(pages[at]) == 3 {
+			_, _ = fmt.Sscan(pages[at], &code)
+			http.Error(w, "no", code)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"metadata":{"continue":%q},"items":[%s]}`, next, pages[at])
+	}))
+	t.Cleanup(s.Close)
+	return &rest.Config{Host: s.URL}
+}
+
+func TestSnapshotReadsAllPagesWithOwners(t *testing.T) {
+	cfg := serve(t, []string{node1, strings.ReplaceAll(node1, "1\"", "2\""), strings.ReplaceAll(node1, "1\"", "3\"")},
+		[]string{agentObject("n1", "u1"), agentObject("n2", "other") + "," + agentObject("n4", "u4")})
+	c, err := Snapshot(t.Context(), cfg)
+	if err != nil || len(c.Nodes) != 4 {
+		t.Fatalf("%v: %+v", err, c)
+	}
+	want := map[string]view.Origin{"n1": view.Whole, "n2": view.OtherOwner, "n3": view.NoAgent, "n4": view.NoNode}
+	for _, n := range c.Nodes {
+		if n.Origin != want[n.Name] || (n.Agent != nil) != (n.Name == "n1") {
+			t.Errorf("%s: %s, %+v", n.Name, n.Origin, n.Agent)
+		}
+	}
+	n := c.Nodes[0]
+	if n.Kubelet != view.No || n.Reported.Ready != view.Yes || n.Reported.Message != "a note" || n.Reported.Peers != 3 || n.Reported.Unresponsive.Count != 12 ||
+		n.Reported.KeyRequested != 2 || !n.Agent.Gathers || len(n.Addrs) != 1 || len(n.PodCIDRs) != 1 {
+		t.Errorf("%+v", n)
+	}
+}
+
+func TestSnapshotExplainsListErrors(t *testing.T) {
+	for name, c := range map[string]struct {
+		nodes, agents string
+		want          error
+	}{
+		"no CRD":          {node1, "404", ErrNoDefinition},
+		"no rights":       {"403", "", ErrForbidden},
+		"bad credentials": {node1, "401", ErrUnauthorized},
+	} {
+		if _, err := Snapshot(t.Context(), serve(t, []string{c.nodes}, []string{c.agents})); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := Snapshot(t.Context(), serve(t, []string{`{"metadata":5}`}, []string{""})); err == nil {
+		t.Error("accepted an object that is no node")
+	}
+	ctx, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	if _, err := Snapshot(ctx, serve(t, []string{node1}, []string{""})); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+// spreadReconciler is the modeReconciler of spread mode: it spreads and gathers for a WireGuard that another program runs.
+type spreadReconciler struct {
+	cfg            Config
+	host           *spreader.Host
+	followers      map[string]*deviceFollower // by device
+	port           uint16                     // of the tunnel; 0: not known yet
+	egressDevices  egressDevices
+	announcement   announcement
+	unmatchedPeers unmatchedPeers
+	planner        portPlanner
+	detachedStale  bool   // programs that an earlier agent left on other devices are detached
+	trigger        func() // requests a reconcile
+}
+
+// newSpreadReconciler returns a reconciler without followers. lastPort is the tunnel's port in the node's last status; 0:
+// unknown.
+func newSpreadReconciler(cfg Config, lastPort uint16, trigger func()) *spreadReconciler {
+	return &spreadReconciler{
+		cfg: cfg, host: &spreader.Host{FS: cfg.BPF}, followers: map[string]*deviceFollower{}, port: lastPort,
+		planner: portPlanner{read: hostnet.RSSFor, log: cfg.Log}, trigger: trigger,
+	}
+}
+
+// lastSpreadPort returns the tunnel's port in a status of spread mode, or 0.
+func lastSpreadPort(st *v1alpha1.NodeStatus) uint16 {
+	if st.Mode != v1alpha1.ModeSpread || len(st.Endpoints) == 0 {
+		return 0
+	}
+	e, _ := netip.ParseAddrPort(string(st.Endpoints[0]))
+	return e.Port()
+}
+
+func (s *spreadReconciler) reconcile(ctx context.Context, in reconcileInput) (result, error) {
+	r := result{spread: s.devices} // on errors, too: metrics that vanish and return look like counter resets
+	port, tunnels, err := s.findTunnel(uint16(in.spec.Port))
+	if err != nil {
+		return s.unchangedResult(in), err
+	}
+	if s.port != 0 && s.port != port { // the tunnel was created anew
+		if err := s.tearDown(ctx); err != nil {
+			return r, err
+		}
+	}
+	s.port = port
+	r.status = v1alpha1.NodeStatus{Endpoints: endpointsOf(in.self, port), PodCIDRs: cidrsOf(in.self), SpreadPorts: portsOf(s.cfg.Ports)}
+	propagated, wait := s.announcement.propagated(&in.lastStatus, &r.status, s.cfg.Propagation)
+	plan := mesh.Spread(in.self.Name, in.nodes, propagated)
+	r.requeueAfter = wait
+	s.matchTunnel(&r, &plan, tunnels)
+	r.status.Peers, r.status.SpreadsTo = int32(len(plan.Peers)), int32(plan.SpreadsTo())
+	r.problems = plan.Problems
+	configs, err := s.configs(plan, in.hostMayHaveChanged)
+	if err != nil {
+		r.status.Gathers, r.status.Plans = len(s.followers) > 0, in.lastStatus.Plans
+		return r, err
+	}
+	err = s.applyConfigs(ctx, &r, configs)
+	r.status.Gathers = s.gathers(configs)
+	s.planner.plan(&r, configs, s.cfg.Ports)
+	return r, err
+}
+
+// findTunnel returns the port of the tunnel, and all tunnels of the host.
+func (s *spreadReconciler) findTunnel(requested uint16) (port uint16, tunnels []spreader.Tunnel, err error) {
+	if tunnels, err = (spreader.WireGuard{}).Tunnels(); err == nil {
+		port, err = s.tunnelPort(requested, tunnels)
+	}
+	return port, tunnels, err
+}
+
+// devices returns the attached devices. It is safe for concurrent use.
+func (s *spreadReconciler) devices(ctx context.Context) ([]spreader.DeviceStatus, error) {
+	return s.host.Status(ctx, "")
+}
+
+// unchangedResult returns the last status, for when the tunnel cannot be read: attached programs stay attached.
+func (s *spreadReconciler) unchangedResult(in reconcileInput) (r result) {
+	r.spread = s.devices
+	if len(s.followers) > 0 {
+		r.status = *in.lastStatus.DeepCopy()
+		r.status.Gathers = true
+	}
+	return r
+}
+
+// gathers reports whether traffic from more than half of the peers is gathered. A single peer may be behind a device that takes
+// no program, or may not fit into the program's map. An error elsewhere does not matter here.
+func (s *spreadReconciler) gathers(configs map[string]spreader.Config) bool {
+	gathering, all := 0, 0
+	for device, cfg := range configs {
+		all += len(cfg.PeerPortRanges)
+		if f := s.followers[device]; f != nil {
+			gathering += f.gatheringPeers(cfg)
+		}
+	}
+	return 2*gathering > all
+}
+
+// configs returns the configuration of each device that leads to peers. It leaves out peers that are not reachable. reread:
+// routes may have changed since the last call.
+func (s *spreadReconciler) configs(plan mesh.SpreadPlan, reread bool) (map[string]spreader.Config, error) {
+	if reread {
+		s.egressDevices = egressDevices{}
+	}
+	configs := map[string]spreader.Config{}
+	for i := range plan.Peers {
+		p := &plan.Peers[i]
+		for _, e := range p.Endpoints {
+			device, err := s.egressDevices.lookup(e.Addr())
+			if err != nil {
+				return nil, err
+			}
+			if device == "" {
+				continue
+			}
+			cfg, ok := configs[device]
+			if !ok {
+				cfg = s.config(device)
+			}
+			configs[device] = withPeer(cfg, p, e)
+		}
+	}
+	return configs, nil
+}
+
+// config returns the configuration of a device without peers.
+func (s *spreadReconciler) config(device string) spreader.Config {
+	return spreader.Config{
+		Device: device, Port: s.port, Ports: s.cfg.Ports, MarkMask: s.cfg.Mark, PeerPorts: spread.DefaultPorts,
+		PeerPortRanges: map[netip.AddrPort]spread.Ports{}, PeerPlans: map[netip.AddrPort][]uint16{}, Gather: spreader.GatherAuto,
+		Gap: spread.DefaultGap, // reading the attached program's value takes CAP_SYS_ADMIN, which agents lack
+	}
+}
+
+func withPeer(cfg spreader.Config, p *mesh.SpreadPeer, at netip.AddrPort) spreader.Config {
+	cfg.PeerPortRanges[at] = p.Gather
+	if !p.Spread {
+		cfg.GatherOnly = append(cfg.GatherOnly, at)
+		return cfg
+	}
+	cfg.Peers = append(cfg.Peers, at)
+	if plan := p.Plans.For(at.Addr()); len(plan) > 0 {
+		cfg.PeerPlans[at] = plan
+	}
+	return cfg
+}
+
+// applyConfigs attaches, changes and detaches programs until they match the wanted configurations. An error of one device does
+// not affect the others.
+func (s *spreadReconciler) applyConfigs(ctx context.Context, r *result, wanted map[string]spreader.Config) error {
+	var errs []error
+	if !s.detachedStale {
+		err := s.detach(ctx, func(device string) bool { _, ok := wanted[device]; return !ok })
+		s.detachedStale = err == nil
+		errs = append(errs, err)
+	}
+	for _, device := range slices.Sorted(maps.Keys(s.followers)) { // sorted, so that the same errors give the same text
+		f := s.followers[device]
+		cfg, isWanted := wanted[device]
+		if n := f.takeRepairs(); !f.changeFailed { // after a failed change, the repair may be that change, retried
+			r.repaired += n
+		}
+		switch {
+		case !isWanted:
+			r.changes++
+			f.stop()
+			if err := s.host.Detach(ctx, device, s.port); err != nil {
+				errs, s.detachedStale = append(errs, err), false // the next reconcile retries
+			}
+			delete(s.followers, device)
+		case f.changeFailed || !sameConfig(cfg, f.wanted):
+			r.changes++
+			errs = append(errs, f.change(ctx, cfg))
+		}
+	}
+	for _, device := range slices.Sorted(maps.Keys(wanted)) {
+		cfg := wanted[device]
+		if s.followers[device] != nil {
+			continue
+		}
+		r.changes++
+		f, err := followDevice(ctx, s.host, cfg, s.cfg.Log, s.trigger)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		s.followers[device] = f
+	}
+	r.changes += r.repaired
+	return errors.Join(errs...)
+}
+
+func sameConfig(a, b spreader.Config) bool {
+	return a.Port == b.Port && maps.Equal(a.PeerPortRanges, b.PeerPortRanges) && maps.EqualFunc(a.PeerPlans, b.PeerPlans, slices.Equal[[]uint16]) &&
+		slices.Equal(a.Peers, b.Peers) && slices.Equal(a.GatherOnly, b.GatherOnly)
+}
+
+// tearDown implements modeReconciler. It detaches from all devices, including those of an earlier agent.
+func (s *spreadReconciler) tearDown(ctx context.Context) error {
+	s.stop()
+	s.egressDevices = egressDevices{} // it becomes outdated: nobody watches the routes from now on
+	if s.port == 0 {
+		tunnels, err := spreader.WireGuard{}.Tunnels()
+		if err != nil {
+			return err
+		}
+		if s.port, err = s.tunnelPort(0, tunnels); err != nil {
+			return nil //nolint:nilerr // without a tunnel, nothing can be attached
+		}
+	}
+	return s.detach(ctx, func(string) bool { return true })
+}
+
+// detach detaches the tunnel's programs from the devices that match.
+func (s *spreadReconciler) detach(ctx context.Context, match func(device string) bool) error {
+	all, err := s.host.Status(ctx, "")
+	errs := []error{err}
+	for _, d := range all {
+		ours := slices.ContainsFunc(d.Tunnels, func(t spreader.TunnelStatus) bool { return t.Port == s.port })
+		if ours && match(d.Device) {
+			errs = append(errs, s.host.Detach(ctx, d.Device, s.port))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *spreadReconciler) stop() {
+	for device, f := range s.followers {
+		f.stop()
+		delete(s.followers, device)
+	}
+}

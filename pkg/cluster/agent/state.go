@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import "fmt"
+
+// state is the source of the desired state that an agent applies.
+type state uint8
+
+const (
+	// stateSyncing: the informers do not have the whole cluster yet. The persisted state applies.
+	stateSyncing state = iota
+	// stateResumed: the informers have synced, but no mode has been entered. While the API does not have this node's objects, the
+	// persisted state applies.
+	stateResumed
+	// stateReconciling: a mode has been entered, and the cluster supplies the desired state.
+	stateReconciling
+	// stateHolding: a mode has been entered, but the API does not have this node's objects. The last desired state applies.
+	stateHolding
+	// stateLeaving: the agent has stopped. It is final.
+	stateLeaving
+)
+
+// event changes the state of an agent.
+type event uint8
+
+const (
+	eventSynced      event = iota // the informers have synced
+	eventNodeMissing              // the API does not have this node, or no RopewalkNode of it
+	eventModeEntered              // the reconciler of the requested mode is active
+	eventStopped                  // the context of Run has ended
+)
+
+// advance applies an event to the agent's state.
+func (a *Agent) advance(e event) {
+	next := a.state.next(e)
+	if next != a.state {
+		a.cfg.Log.Debug("agent state changed", "from", a.state.String(), "to", next.String())
+	}
+	a.state = next
+}
+
+// next returns the state after an event. It is the only transition function. An event that means nothing in a state leaves it.
+func (s state) next(e event) state {
+	switch {
+	case s == stateLeaving, e == eventStopped:
+		return stateLeaving
+	case s == stateSyncing && e == eventSynced:
+		return stateResumed
+	case s == stateSyncing: // an object that the informers do not have yet is not missing
+		return stateSyncing
+	case e == eventModeEntered:
+		return stateReconciling
+	case s == stateReconciling && e == eventNodeMissing:
+		return stateHolding
+	default:
+		return s
+	}
+}
+
+// String returns the state's name, for logs.
+func (s state) String() string {
+	switch s {
+	case stateSyncing:
+		return "syncing"
+	case stateResumed:
+		return "resumed"
+	case stateReconciling:
+		return "reconciling"
+	case stateHolding:
+		return "holding"
+	case stateLeaving:
+		return "leaving"
+	default:
+		return fmt.Sprintf("state(%d)", uint8(s))
+	}
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import "testing"
+
+// TestStateTransitions covers all pairs of state and event.
+func TestStateTransitions(t *testing.T) {
+	const syncing, resumed, reconciling, holding, leaving = stateSyncing, stateResumed, stateReconciling, stateHolding, stateLeaving
+	for from, want := range map[state]map[event]state{
+		syncing:     {eventSynced: resumed, eventNodeMissing: syncing, eventModeEntered: syncing, eventStopped: leaving},
+		resumed:     {eventSynced: resumed, eventNodeMissing: resumed, eventModeEntered: reconciling, eventStopped: leaving},
+		reconciling: {eventSynced: reconciling, eventNodeMissing: holding, eventModeEntered: reconciling, eventStopped: leaving},
+		holding:     {eventSynced: holding, eventNodeMissing: holding, eventModeEntered: reconciling, eventStopped: leaving},
+		leaving:     {eventSynced: leaving, eventNodeMissing: leaving, eventModeEntered: leaving, eventStopped: leaving},
+	} {
+		for e := eventSynced; e <= eventStopped; e++ {
+			if got := from.next(e); got != want[e] {
+				t.Errorf("event %d in state %s leads to %s, want %s", e, from, got, want[e])
+			}
+		}
+	}
+}
+
+func TestStateNamesAreDistinct(t *testing.T) {
+	seen := map[string]state{}
+	for s := stateSyncing; s <= stateLeaving+1; s++ {
+		if other, taken := seen[s.String()]; taken {
+			t.Errorf("states %d and %d are both named %s", other, s, s)
+		}
+		seen[s.String()] = s
+	}
+}

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cluster is the room of the Kubernetes agent.
+//
+//   - v1alpha1: the RopewalkNode API
+//   - mesh: the desired state of a node as a pure function of the cluster's objects; mesh/view and mesh/command show it
+//   - agent: watches the cluster and applies that state
+//
+// It may import every other room; no other room imports it. Begin with agent.Agent and mesh.
+package cluster

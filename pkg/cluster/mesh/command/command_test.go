@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package command
+
+import (
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh/view"
+)
+
+// execute returns what a command line leads to, and the line that is handed over.
+func execute(args ...string) (verb Verb, o Options, line []string, err error) {
+	cmd := New(func(cmd *cobra.Command, v Verb, opts Options) error {
+		verb, o, line = v, opts, Line(cmd, v, opts)
+		return nil
+	})
+	cmd.SetArgs(args)
+	cmd.SetOut(io.Discard)
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	err = cmd.Execute()
+	return verb, o, line, err
+}
+
+func TestForwardedCommandLineParsesTheSame(t *testing.T) {
+	for _, text := range []string{
+		"status", "status --problems --json --links", "status -- -odd-name", "graph -o a.svg", "graph --format dot n1 n2",
+		"check --strict --timeout 5s --context=x --kubeconfig /a --server https://h node-*",
+	} {
+		verb, o, line, err := execute(strings.Fields(text)...)
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		again, p, same, err := execute(line...)
+		if err != nil || again != verb || !slices.Equal(line, same) || !cmp.Equal(o, p) {
+			t.Errorf("%s: %v, %v: %s", text, line, err, cmp.Diff(o, p))
+		}
+	}
+	_, o, _, _ := execute("check", "--timeout", "5s", "node-*")
+	if o.Timeout != 5*time.Second || !o.NodeMatcher()("node-1") || o.NodeMatcher()("gpu-1") {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestFormatFollowsOutputExtension(t *testing.T) {
+	for text, want := range map[string]string{
+		"graph": "svg", "graph -o a.dot": "dot", "graph -o a.json": "json", "graph -o a.b": "svg", "graph -o a.svg --format dot": "dot",
+	} {
+		if _, o, _, err := execute(strings.Fields(text)...); err != nil || o.Format != want {
+			t.Errorf("%s: %q, %v", text, o.Format, err)
+		}
+	}
+}
+
+func TestInvalidArgumentsAreUsageErrors(t *testing.T) {
+	for _, text := range []string{"stauts", "graph --format png", "status [", "check --timeout 0s", "check --timeout -1s"} {
+		_, _, _, err := execute(strings.Fields(text)...)
+		if e, ok := errors.AsType[UsageError](err); !ok || e.ExitCode() != 2 {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+func TestVerdictSetsExitCode(t *testing.T) {
+	for _, c := range []struct {
+		failed, warnings int
+		strict           bool
+		want             int
+	}{{0, 0, true, 0}, {0, 1, false, 4}, {0, 1, true, 3}, {1, 1, false, 3}} {
+		got := 0
+		if err := Verdict(view.Summary{Failed: c.failed, Warnings: c.warnings}, c.strict); err != nil {
+			coded, _ := errors.AsType[VerdictError](err)
+			got = coded.ExitCode()
+		}
+		if got != c.want {
+			t.Errorf("%+v: %d", c, got)
+		}
+	}
+}

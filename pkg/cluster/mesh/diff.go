@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"bytes"
+	"net/netip"
+	"slices"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+)
+
+// SentEndpoints holds, by peer key, the endpoint that a device was last configured with. The device's own endpoint is no
+// substitute: roaming may have changed it.
+type SentEndpoints map[noise.PublicKey]netip.AddrPort
+
+// Diff returns the changes that make a device's peers those of a plan, in the order in which to apply them. It returns none if
+// there is nothing to change. It changes an endpoint only if the plan's endpoint has changed, so that roaming is preserved.
+func Diff(want []Peer, have []config.PeerStatus, sent SentEndpoints) []config.Peer {
+	present := make(map[noise.PublicKey]*config.PeerStatus, len(have))
+	for i := range have {
+		present[have[i].PublicKey] = &have[i]
+	}
+	var changes []config.Peer
+	wanted := make(map[noise.PublicKey]bool, len(want))
+	for i := range want {
+		wanted[want[i].Key] = true
+	}
+	for key := range present {
+		if !wanted[key] {
+			changes = append(changes, config.Peer{PublicKey: key, Remove: true})
+		}
+	}
+	slices.SortFunc(changes, func(a, b config.Peer) int { return bytes.Compare(a.PublicKey[:], b.PublicKey[:]) })
+	var additions []config.Peer
+	for i := range want {
+		w := &want[i]
+		st := present[w.Key]
+		if st == nil {
+			additions = append(additions, addition(w))
+			continue
+		}
+		taken, added := w.diffAllowedIPs(st)
+		if len(taken) > 0 { // before they are given to another peer
+			changes = append(changes, config.Peer{PublicKey: w.Key, UpdateOnly: true, AllowedIPs: taken})
+		}
+		c := config.Peer{PublicKey: w.Key, UpdateOnly: true, AllowedIPs: added, Endpoint: w.newEndpoint(st, sent)}
+		if c.Endpoint != nil || len(c.AllowedIPs) > 0 {
+			additions = append(additions, c)
+		}
+	}
+	return append(changes, additions...)
+}
+
+func addition(w *Peer) config.Peer {
+	c := config.Peer{PublicKey: w.Key, ReplaceAllowedIPs: true}
+	if w.Endpoint.IsValid() {
+		c.Endpoint = &config.Endpoint{AddrPort: w.Endpoint}
+	}
+	for _, p := range w.AllowedIPs {
+		c.AllowedIPs = append(c.AllowedIPs, config.AllowedIP{Prefix: p})
+	}
+	return c
+}
+
+// newEndpoint returns the endpoint if the device must be configured with it, or nil.
+func (p *Peer) newEndpoint(st *config.PeerStatus, sent SentEndpoints) *config.Endpoint {
+	if !p.Endpoint.IsValid() {
+		return nil
+	}
+	last, known := sent[p.Key]
+	if known && last == p.Endpoint || !known && st.Endpoint.AddrPort.IsValid() {
+		return nil
+	}
+	return &config.Endpoint{AddrPort: p.Endpoint}
+}
+
+// diffAllowedIPs returns the allowed IPs to remove and those to add.
+func (p *Peer) diffAllowedIPs(st *config.PeerStatus) (taken, added []config.AllowedIP) {
+	has := make(map[netip.Prefix]bool, len(st.AllowedIPs))
+	for _, a := range st.AllowedIPs {
+		has[a] = true
+	}
+	for _, a := range p.AllowedIPs {
+		if !has[a] {
+			added = append(added, config.AllowedIP{Prefix: a})
+		}
+		delete(has, a)
+	}
+	for _, a := range st.AllowedIPs {
+		if has[a] {
+			taken = append(taken, config.AllowedIP{Prefix: a, Remove: true})
+		}
+	}
+	return taken, added
+}
+
+// Record records the endpoints of changes that were applied, and forgets the peers that they removed.
+func (t SentEndpoints) Record(changes []config.Peer) {
+	for i := range changes {
+		switch c := &changes[i]; {
+		case c.Remove:
+			delete(t, c.PublicKey)
+		case c.Endpoint != nil:
+			t[c.PublicKey] = c.Endpoint.AddrPort
+		}
+	}
+}

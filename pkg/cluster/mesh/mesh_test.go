@@ -1,0 +1,471 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+const port = 51820
+
+var equal = cmp.Options{
+	cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{}, config.Endpoint{}), cmpopts.EquateEmpty(),
+}
+
+// node returns the i-th node: 192.0.2.i, pods in 10.244.i.0/24, key {i}.
+func node(i byte, edits ...func(*Node)) Node {
+	addr := netip.AddrFrom4([4]byte{192, 0, 2, i})
+	n := Node{
+		Name: fmt.Sprintf("n%d", i), Created: time.Unix(int64(i), 0), Addrs: []netip.Addr{addr},
+		PodCIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, i, 0}), 24)},
+		Agent: &Agent{
+			Mode: ModeMesh, Key: noise.PublicKey{i}, Endpoints: []netip.AddrPort{netip.AddrPortFrom(addr, port)},
+			Ports: spread.DefaultPorts, Gathers: true,
+		},
+	}
+	for _, edit := range edits {
+		edit(&n)
+	}
+	return n
+}
+
+func spreads(n *Node) { n.Agent.Mode = ModeSpread }
+
+func prefixesOf(texts ...string) (all []netip.Prefix) {
+	for _, t := range texts {
+		all = append(all, netip.MustParsePrefix(t))
+	}
+	return all
+}
+
+// peer returns the Peer of node(i).
+func peer(i byte, allowed ...string) Peer {
+	return Peer{
+		Node: fmt.Sprintf("n%d", i), Key: noise.PublicKey{i}, AllowedIPs: prefixesOf(allowed...),
+		Endpoint: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, i}), port),
+	}
+}
+
+// planned returns the Peer of node(i) in a plan, where the node's own address is an allowed IP as well.
+func planned(i byte, pods ...string) Peer {
+	return peer(i, append(pods, fmt.Sprintf("192.0.2.%d/32", i))...)
+}
+
+func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
+	both := []Peer{planned(2, "10.244.2.0/24"), planned(3, "10.244.3.0/24")}
+	without3 := []Peer{both[0], planned(3)}
+	lost3 := planned(3, "10.244.3.0/24")
+	lost3.Endpoint = netip.AddrPort{}
+	routes := []string{"10.244.2.0/24", "10.244.3.0/24"}
+	cluster := TunnelConfig{Pods: prefixesOf("10.244.0.0/16")}
+	all := append([]string{"10.244.0.0/16"}, routes...)
+	six := netip.MustParseAddr("2001:db8::2")
+	for _, c := range []struct {
+		name     string
+		cfg      TunnelConfig
+		edit     func(two, three *Node)
+		peers    []Peer
+		routes   []string
+		exempt   []string
+		problems string
+	}{
+		{
+			"healthy: a node's own address is an allowed IP without a route (calico #9751, #11823)",
+			TunnelConfig{},
+			func(_, _ *Node) {}, both, routes, nil, "",
+		},
+		{
+			"no cleartext before a peer has a key (cilium #21856): its pods are routed into the tunnel",
+			TunnelConfig{},
+			func(two, _ *Node) { two.Agent = nil }, both[1:], routes, nil, "",
+		},
+		{
+			"unknown key",
+			TunnelConfig{},
+			func(two, _ *Node) { two.Agent.Key = noise.PublicKey{} }, both[1:], routes, nil, "n2: it has not published its key yet",
+		},
+		{
+			"cleartext on request",
+			TunnelConfig{Cleartext: true},
+			func(two, _ *Node) { two.Agent = nil }, both[1:], routes[1:], nil, "",
+		},
+		{
+			"the cluster's prefixes are routed, except this node's own",
+			cluster,
+			func(_, _ *Node) {}, both, all,
+			[]string{"10.244.1.0/24"},
+			"",
+		},
+		{
+			"a node that opted out is reached in the clear", TunnelConfig{}, func(two, _ *Node) { two.OptOut = true }, both[1:], routes[1:], nil, "",
+		},
+		{
+			"also with the cluster's prefixes", cluster, func(two, _ *Node) { two.OptOut = true }, both[1:],
+			[]string{"10.244.0.0/16", "10.244.3.0/24"},
+			[]string{"10.244.1.0/24", "10.244.2.0/24"},
+			"",
+		},
+		{
+			"bootstrap without deadlock (cilium #28965, calico #5280): the API server bypasses the tunnel",
+			TunnelConfig{Bypass: []netip.Addr{netip.MustParseAddr("10.244.2.64"), netip.MustParseAddr("198.51.100.1")}},
+			func(_, _ *Node) {}, both, routes,
+			[]string{"10.244.2.64/32"},
+			"",
+		},
+		{
+			"the tunnel's outer packets bypass the tunnel",
+			TunnelConfig{Pods: prefixesOf("10.0.0.0/8", "192.0.2.0/24")},
+			func(_, _ *Node) {}, both, append([]string{"10.0.0.0/8"}, append(slices.Clone(routes), "192.0.2.0/24")...),
+			[]string{"10.244.1.0/24", "192.0.2.1/32", "192.0.2.2/32", "192.0.2.3/32"},
+			"",
+		},
+		{
+			"a copied disk: the older node keeps the key",
+			TunnelConfig{},
+			func(_, three *Node) { three.Agent.Key = noise.PublicKey{2} },
+			both[:1], routes, nil, "n3: its key is the key of n2 (a copied disk?): give it another key",
+		},
+		{
+			"a copied disk: a known owner keeps the key against an older node",
+			TunnelConfig{KeyOwners: KeyOwners{{3}: "n3"}},
+			func(two, _ *Node) { two.Agent.Key = noise.PublicKey{3} },
+			both[1:], routes, nil, "n2: its key is the key of n3 (a copied disk?): give it another key",
+		},
+		{
+			"a next key never takes precedence over a current key",
+			TunnelConfig{},
+			func(two, _ *Node) { two.Agent.NextKey = noise.PublicKey{3} },
+			both, routes, nil, "n2: its next key is the key of n3",
+		},
+		{
+			"a former owner with another key loses the old one",
+			TunnelConfig{KeyOwners: KeyOwners{{2}: "n3"}},
+			func(_, _ *Node) {}, both, routes, nil, "",
+		},
+		{
+			"no other node may have this node's key",
+			TunnelConfig{},
+			func(two, _ *Node) { two.Agent.Key = noise.PublicKey{1} },
+			both[1:], routes, nil, "n2: its key is the key of n1 (a copied disk?): give it another key",
+		},
+		{
+			"no node may have another's pods",
+			TunnelConfig{},
+			func(_, three *Node) { three.PodCIDRs = prefixesOf("10.244.2.128/25") },
+			without3, routes[:1], nil, "n3: its pods' 10.244.2.128/25 overlaps the pods of n2",
+		},
+		{
+			"a node may not have all pods",
+			TunnelConfig{},
+			func(_, three *Node) { three.PodCIDRs = prefixesOf("10.240.0.0/12", "10.244.3.0/24") },
+			both, routes, nil, "n3: its pods' 10.240.0.0/12 is too large for one node",
+		},
+		{
+			"a node may not have the pods of two",
+			TunnelConfig{},
+			func(_, three *Node) { three.PodCIDRs = prefixesOf("10.244.2.0/23") },
+			without3, routes[:1], nil, "n3: its pods' 10.244.2.0/23 overlaps the pods of n2",
+		},
+		{
+			"a node may not have half of the address space",
+			TunnelConfig{},
+			func(_, three *Node) { three.PodCIDRs = prefixesOf("128.0.0.0/1", "2000::/3") },
+			without3, routes[:1], nil, "n3: its pods' 128.0.0.0/1 is too large for one node\nn3: its pods' 2000::/3 is too large for one node",
+		},
+		{
+			"a node may not have prefixes outside of the cluster's", cluster,
+			func(_, three *Node) { three.PodCIDRs = prefixesOf("198.51.100.0/24", "169.254.169.254/32") },
+			without3, all[:2],
+			[]string{"10.244.1.0/24"},
+			"n3: its pods' 169.254.169.254/32 is outside of the cluster's pod prefixes\nn3: its pods' 198.51.100.0/24 is outside of the cluster's pod prefixes",
+		},
+		{
+			"a node may not have non-unicast prefixes",
+			TunnelConfig{},
+			func(_, three *Node) { three.PodCIDRs = prefixesOf("169.254.169.0/24", "fe80::/64", "224.0.0.0/24") },
+			without3, routes[:1], nil,
+			"n3: its pods' 169.254.169.0/24 is no global unicast prefix\nn3: its pods' 224.0.0.0/24 is no global unicast prefix\nn3: its pods' fe80::/64 is no global unicast prefix",
+		},
+		{
+			"prefix contains older nodes' addresses",
+			TunnelConfig{},
+			func(_, three *Node) { three.PodCIDRs = prefixesOf("192.0.2.0/25") },
+			without3, routes[:1], nil, "n3: its pods' 192.0.2.0/25 contains an address of n1",
+		},
+		{
+			"an address among another node's pods is rejected and stays routed into the tunnel", cluster,
+			func(two, _ *Node) { two.Addrs = append(two.Addrs, netip.MustParseAddr("10.244.3.10")) },
+			both, all,
+			[]string{"10.244.1.0/24"},
+			"n2: its address 10.244.3.10 lies in the pod prefixes of n3",
+		},
+		{
+			"another node's address is rejected",
+			TunnelConfig{},
+			func(_, three *Node) { three.Agent.Endpoints = []netip.AddrPort{peer(2).Endpoint} },
+			[]Peer{both[0], lost3},
+			routes, nil, "n3: it has published no endpoint of its own with an IP version that this node has",
+		},
+		{
+			"a node with a new address stays a peer without an endpoint: roaming may find it",
+			TunnelConfig{},
+			func(_, three *Node) { three.Addrs = nil },
+			[]Peer{both[0], {Node: "n3", Key: noise.PublicKey{3}, AllowedIPs: prefixesOf("10.244.3.0/24")}},
+			routes, nil, "n3: it has published no endpoint of its own with an IP version that this node has",
+		},
+		{
+			"spec.endpoint replaces a node's addresses",
+			TunnelConfig{},
+			func(_, three *Node) {
+				three.Endpoint = netip.MustParseAddr("198.51.100.3")
+				three.Agent.Endpoints = []netip.AddrPort{netip.MustParseAddrPort("198.51.100.3:7")}
+			},
+			[]Peer{both[0], {
+				Node: "n3", Key: noise.PublicKey{3}, Endpoint: netip.MustParseAddrPort("198.51.100.3:7"),
+				AllowedIPs: prefixesOf("10.244.3.0/24", "198.51.100.3/32"),
+			}},
+			routes, nil, "",
+		},
+		{
+			"a next key is a peer beside the current key",
+			TunnelConfig{},
+			func(_, three *Node) { three.Agent.NextKey = noise.PublicKey{9} },
+			append(slices.Clone(both), Peer{Node: "n3", Key: noise.PublicKey{9}, Endpoint: peer(3).Endpoint, Replaces: noise.PublicKey{3}}),
+			routes, nil, "",
+		},
+		{
+			"a node in spread mode is no peer", TunnelConfig{}, func(two, _ *Node) { spreads(two) }, both[1:], routes, nil, "",
+		},
+		{
+			"an endpoint needs an IP version of this node", TunnelConfig{}, func(two, _ *Node) {
+				two.Addrs = append(two.Addrs, six)
+				two.Agent.Endpoints = append([]netip.AddrPort{netip.AddrPortFrom(six, port)}, two.Agent.Endpoints...)
+			}, []Peer{planned(2, "10.244.2.0/24"), both[1]}, routes, nil, "",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			nodes := []Node{node(1), node(2), node(3)}
+			c.edit(&nodes[1], &nodes[2])
+			if slices.Contains(nodes[1].Addrs, six) {
+				c.peers[0].AllowedIPs = append(c.peers[0].AllowedIPs, netip.PrefixFrom(six, 128))
+			}
+			for range 5 {
+				rand.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
+				got, err := Tunnel("n1", nodes, c.cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := TunnelPlan{Peers: c.peers, Routes: prefixesOf(c.routes...), Exempt: prefixesOf(c.exempt...)}
+				if text := lines(got.Problems); text != c.problems {
+					t.Errorf("problems: %q, want %q", text, c.problems)
+				}
+				got.Problems = nil
+				if len(got.MTU) > 0 {
+					t.Errorf("no node has published an MTU: %v", got.MTU)
+				}
+				if diff := cmp.Diff(want, got, equal); diff != "" {
+					t.Error("-want +got\n" + diff)
+				}
+			}
+		})
+	}
+}
+
+func lines(all []Problem) string {
+	var texts []string
+	for _, p := range all {
+		texts = append(texts, p.Node+": "+p.Reason)
+	}
+	return strings.Join(texts, "\n")
+}
+
+func TestRouteMTUFollowsRemoteTunnel(t *testing.T) {
+	tells := func(mtu int) func(*Node) { return func(n *Node) { n.Agent.MTU = mtu } }
+	got, err := Tunnel("n1", []Node{node(1, tells(9000)), node(2, tells(1320)), node(3, tells(1)), node(4)}, TunnelConfig{})
+	want := map[netip.Prefix]int{prefixesOf("10.244.2.0/24")[0]: 1320, prefixesOf("10.244.3.0/24")[0]: MinMTU}
+	if diff := cmp.Diff(want, got.MTU, equal); diff != "" || err != nil {
+		t.Error("-want +got\n"+diff, err)
+	}
+}
+
+func TestOwnProblemsBecomeNotes(t *testing.T) {
+	nodes := []Node{node(1), node(2), node(3, func(n *Node) {
+		n.PodCIDRs = prefixesOf("10.9.0.0/24", "10.244.3.0/24")
+		n.Addrs = append(n.Addrs, netip.MustParseAddr("10.244.2.9"))
+	})}
+	cfg := TunnelConfig{Pods: prefixesOf("10.244.0.0/16")}
+	own, err := Tunnel("n3", nodes, cfg)
+	want := []string{"its pods' 10.9.0.0/24 is outside of the cluster's pod prefixes", "its address 10.244.2.9 lies in the pod prefixes of n2"}
+	if err != nil || !slices.Equal(own.Notes, want) || len(own.Problems) != 0 {
+		t.Errorf("%q, %+v, %v", own.Notes, own.Problems, err)
+	}
+	other, err := Tunnel("n1", nodes, cfg)
+	if err != nil || len(other.Notes) != 0 || len(other.Problems) != len(want) {
+		t.Errorf("%q, %+v, %v", other.Notes, other.Problems, err)
+	}
+}
+
+func TestOptedOutNodeHasNoTunnel(t *testing.T) {
+	nodes := []Node{node(1, func(n *Node) { n.OptOut = true }), node(2)}
+	if got, err := Tunnel("n1", nodes, TunnelConfig{}); err != nil || len(got.Peers)+len(got.Routes) > 0 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got := Spread("n1", nodes, true); len(got.Peers) > 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestTunnelOfUnknownNodeFails(t *testing.T) {
+	if _, err := Tunnel("n9", []Node{node(1)}, TunnelConfig{}); !errors.Is(err, ErrUnknownNode) {
+		t.Error(err)
+	}
+}
+
+func TestSpreadOnlyTowardsGatheringNodes(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		known    bool
+		edit     func(two, three *Node)
+		spreadTo []string
+		quiet    []string
+		problems string
+	}{
+		{"all nodes gather", true, func(_, _ *Node) {}, []string{"n2", "n3"}, nil, ""},
+		{"one node does not gather", true, func(two, _ *Node) { two.Agent.Gathers = false }, []string{"n3"}, []string{"n2"}, ""},
+		{"one node has no agent", true, func(two, _ *Node) { two.Agent = nil }, []string{"n3"}, nil, ""},
+		{"one node opted out", true, func(two, _ *Node) { two.OptOut = true }, []string{"n3"}, nil, ""},
+		{"one node is in mesh mode", true, func(two, _ *Node) { two.Agent.Mode = ModeMesh }, []string{"n3"}, nil, ""},
+		{"this node's status has not propagated", false, func(_, _ *Node) {}, nil, []string{"n2", "n3"}, ""},
+		{
+			"a node claims another's address", true, func(_, three *Node) { three.Agent.Endpoints = []netip.AddrPort{peer(2).Endpoint} },
+			[]string{"n2"},
+			nil, "n3: it has published no endpoint of its own",
+		},
+		{
+			"two nodes have one address", true, func(two, three *Node) {
+				three.Addrs, three.Agent.Endpoints = two.Addrs, two.Agent.Endpoints
+			}, []string{"n2"}, nil, "n3: it has published no endpoint of its own\nn3: its endpoint 192.0.2.2:51820 belongs to n2",
+		},
+		{
+			"two ports at one address: the first is used", true, func(_, three *Node) {
+				three.Agent.Endpoints = append(three.Agent.Endpoints, netip.AddrPortFrom(three.Addrs[0], 51821))
+			}, []string{"n2", "n3"}, nil, "",
+		},
+		{
+			"the endpoint's port is a spread port", true, func(_, three *Node) {
+				three.Agent.Endpoints = []netip.AddrPort{netip.AddrPortFrom(three.Addrs[0], 61000)}
+			},
+			[]string{"n2"},
+			nil,
+			"n3: it has published no endpoint of its own\nn3: its spread ports 61000-61999 contain the port of its endpoint 192.0.2.3:61000",
+		},
+		{
+			"the spread ports are all ports", true, func(_, three *Node) { three.Agent.Ports = spread.Ports{First: 1024, Last: 65535} },
+			[]string{"n2"},
+			nil,
+			"n3: it has published no endpoint of its own\nn3: its spread ports 1024-65535 contain the port of its endpoint 192.0.2.3:51820",
+		},
+		{
+			"a node has no valid address", true, func(_, three *Node) {
+				three.Addrs, three.Agent.Endpoints = nil, nil
+				for _, a := range []string{"127.0.0.1", "224.0.0.1", "0.0.0.0", "255.255.255.255", "fe80::1%eth0", "::", "169.254.0.1", "0.1.2.3"} {
+					three.Addrs = append(three.Addrs, netip.MustParseAddr(a))
+					three.Agent.Endpoints = append(three.Agent.Endpoints, netip.AddrPortFrom(netip.MustParseAddr(a), port))
+				}
+			}, []string{"n2"}, nil, "n3: it has published no endpoint of its own",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			nodes := []Node{node(3, spreads), node(1, spreads), node(2, spreads)}
+			c.edit(&nodes[2], &nodes[0])
+			plan := Spread("n1", nodes, c.known)
+			var to, quiet []string
+			for _, p := range plan.Peers {
+				if p.Spread {
+					to = append(to, p.Node)
+				} else {
+					quiet = append(quiet, p.Node)
+				}
+			}
+			if diff := cmp.Diff([][]string{c.spreadTo, c.quiet}, [][]string{to, quiet}, equal); diff != "" {
+				t.Error("-want +got\n" + diff)
+			}
+			if text := lines(plan.Problems); text != c.problems {
+				t.Errorf("problems: %q, want %q", text, c.problems)
+			}
+			if plan.SpreadsTo() != len(to) {
+				t.Errorf("%+v", plan)
+			}
+		})
+	}
+}
+
+func TestGatherUsesPeersOwnPorts(t *testing.T) {
+	wide := spread.Ports{First: 40000, Last: 40099}
+	nodes := []Node{
+		node(1, spreads), node(2, spreads, func(n *Node) { n.Agent.Ports = wide }),
+		node(3, spreads, func(n *Node) { n.Agent.Ports = spread.Ports{} }),
+	}
+	for i, p := range Spread("n1", nodes, true).Peers {
+		if want := []spread.Ports{wide, spread.DefaultPorts}[i]; p.Gather != want {
+			t.Errorf("%s: %v, want %v", p.Node, p.Gather, want)
+		}
+	}
+}
+
+// TestPrefixOwnersMatchPairwiseOracle compares findOverlaps with a pairwise comparison.
+func TestPrefixOwnersMatchPairwiseOracle(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 500 {
+		nodes := make([]Node, 1+r.IntN(12))
+		for i := range nodes {
+			nodes[i] = Node{Name: fmt.Sprintf("n%02d", i), Created: time.Unix(int64(r.IntN(4)), 0)}
+			for range r.IntN(4) {
+				a := netip.AddrFrom4([4]byte{10, 0, byte(r.IntN(3)), byte(r.IntN(256))})
+				nodes[i].PodCIDRs = append(nodes[i].PodCIDRs, netip.PrefixFrom(a, 20+r.IntN(8)).Masked())
+			}
+		}
+		got := assignPrefixes(nodes, nil)
+		where := newPodOwners(got)
+		for i := range nodes {
+			for _, p := range nodes[i].PodCIDRs {
+				mine := true
+				for j := range nodes {
+					for _, o := range nodes[j].PodCIDRs {
+						mine = mine && (!o.Overlaps(p) || compareAge(&nodes[j], &nodes[i]) >= 0)
+					}
+				}
+				if slices.Contains(got[nodes[i].Name].accepted, p) != mine {
+					t.Fatalf("%v: %s of %s: want %v, got %v", nodes, p, nodes[i].Name, mine, got)
+				}
+				if name := where.owner(p.Addr()); mine && name != nodes[i].Name {
+					t.Fatalf("%s is a pod's of %q, want %s", p.Addr(), name, nodes[i].Name)
+				}
+			}
+		}
+	}
+}
+
+func TestUsableAddrsDropsInvalidOnes(t *testing.T) {
+	given := []netip.Addr{netip.MustParseAddr("fe80::1%eth0"), netip.MustParseAddr("::ffff:192.0.2.1")}
+	for i := range byte(9) {
+		given = append(given, netip.AddrFrom4([4]byte{198, 51, 100, i}))
+	}
+	if got := UsableAddrs(given); len(got) != maxAddrs-1 || got[0] != netip.MustParseAddr("192.0.2.1") {
+		t.Error(got)
+	}
+}

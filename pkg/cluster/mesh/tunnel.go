@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/gaissmai/bart"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+)
+
+// TunnelConfig has the parameters of Tunnel that are the same for all nodes.
+type TunnelConfig struct {
+	// Bypass has addresses that are never routed into the tunnel: those of the API server, through which nodes learn each
+	// other's keys.
+	Bypass []netip.Addr
+	// Cleartext lets traffic for pods of a node that cannot be a peer leave unencrypted. Otherwise it is routed into the
+	// tunnel, which drops and counts it.
+	Cleartext bool
+	// Pods has the prefixes of the cluster's pods, including pods of unknown nodes. They are routed into the tunnel, and no
+	// node may have pods outside of them. Empty: a node may have any prefix.
+	Pods []netip.Prefix
+	// KeyOwners has the known owners of keys. An owner keeps its key for as long as it publishes it.
+	KeyOwners KeyOwners
+}
+
+// KeyOwners maps a key to the name of its node.
+type KeyOwners map[noise.PublicKey]string
+
+// TunnelPlan is the desired state of a node's tunnel.
+type TunnelPlan struct {
+	Peers []Peer // sorted by key
+	// Routes lead into the tunnel. They are sorted and distinct.
+	Routes []netip.Prefix
+	// Exempt are the parts of Routes that bypass the tunnel, sorted and distinct: this node's own prefixes, the addresses of
+	// nodes and of the API server, and pods of nodes that opted out.
+	Exempt []netip.Prefix
+	// MTU is the remote tunnel's MTU of those Routes whose node has published it, in bytes and at least MinMTU.
+	MTU      map[netip.Prefix]int
+	Problems []Problem // of other nodes
+	Notes    []string  // problems of this node; other nodes see them, too
+}
+
+// Peer is a key of another node. It holds no secrets.
+type Peer struct {
+	Node string          `json:"node"`
+	Key  noise.PublicKey `json:"key"`
+	// Endpoint of the node; invalid: unknown, and the device keeps the last one.
+	Endpoint   netip.AddrPort `json:"endpoint,omitzero"`
+	AllowedIPs []netip.Prefix `json:"allowedIPs,omitempty"` // sorted; none for a key that is not in use yet
+	// Replaces is the current key of the same node, if this is its next key; otherwise zero. See AssignByHandshake.
+	Replaces noise.PublicKey `json:"succeeds,omitzero"`
+}
+
+// KeyOwnersOf returns the owners of a plan's keys.
+func KeyOwnersOf(peers []Peer) KeyOwners {
+	h := make(KeyOwners, len(peers))
+	for i := range peers {
+		h[peers[i].Key] = peers[i].Node
+	}
+	return h
+}
+
+// ErrUnknownNode means that the node itself is not among the nodes.
+var ErrUnknownNode = errors.New("the cluster has no such node")
+
+// Tunnel returns the plan of a node. The error is ErrUnknownNode.
+func Tunnel(self string, nodes []Node, cfg TunnelConfig) (TunnelPlan, error) {
+	own := find(self, nodes)
+	if own == nil {
+		return TunnelPlan{}, fmt.Errorf("%w: %s", ErrUnknownNode, self)
+	}
+	if own.OptOut {
+		return TunnelPlan{}, nil
+	}
+	t := &tunnelPlanner{cfg: cfg, own: own, pods: assignPrefixes(nodes, cfg.Pods), addrs: map[string][]netip.Addr{}}
+	t.plan.MTU, t.plan.Notes = map[netip.Prefix]int{}, t.pods[self].problems
+	t.podOwners = newPodOwners(t.pods)
+	all := others(self, ModeMesh, nodes)
+	t.assignKeys(all)
+	t.assignAddrs(nodes)
+	for _, n := range all {
+		t.addPeer(n)
+	}
+	if !cfg.Cleartext {
+		t.routeAllPods(self, nodes)
+	}
+	t.addExemptions(nodes)
+	p := &t.plan
+	slices.SortFunc(p.Peers, func(a, b Peer) int { return bytes.Compare(a.Key[:], b.Key[:]) })
+	sortProblems(p.Problems)
+	return *p, nil
+}
+
+type tunnelPlanner struct {
+	cfg       TunnelConfig
+	own       *Node
+	keys      claims[noise.PublicKey]
+	pods      map[string]podPrefixes  // by node
+	addrs     map[string][]netip.Addr // by node, the accepted ones
+	podOwners *podOwners
+	plan      TunnelPlan
+}
+
+func (t *tunnelPlanner) addProblem(n *Node, format string, args ...any) {
+	why := fmt.Sprintf(format, args...)
+	if n.Name == t.own.Name {
+		t.plan.Notes = append(t.plan.Notes, why)
+		return
+	}
+	t.plan.Problems = append(t.plan.Problems, Problem{n.Name, why})
+}
+
+// assignKeys assigns each key to one node. This node keeps its own keys. Then known owners keep theirs. Then a current key
+// takes precedence over a next key. all is sorted, the oldest node first.
+func (t *tunnelPlanner) assignKeys(all []*Node) {
+	t.keys = claims[noise.PublicKey]{}
+	if a := t.own.Agent; a != nil {
+		t.claimKey(a.Key, t.own)
+		t.claimKey(a.NextKey, t.own)
+	}
+	for _, n := range all {
+		for _, key := range []noise.PublicKey{n.Agent.Key, n.Agent.NextKey} {
+			if t.cfg.KeyOwners[key] == n.Name {
+				t.claimKey(key, n)
+			}
+		}
+	}
+	for _, n := range all {
+		t.claimKey(n.Agent.Key, n)
+	}
+	for _, n := range all {
+		t.claimKey(n.Agent.NextKey, n)
+	}
+}
+
+func (t *tunnelPlanner) claimKey(key noise.PublicKey, n *Node) {
+	if !key.IsZero() {
+		t.keys.claim(key, n)
+	}
+}
+
+// assignAddrs assigns each node its addresses, except those among another node's pods and those of an older node.
+func (t *tunnelPlanner) assignAddrs(nodes []Node) {
+	sorted := make([]*Node, len(nodes))
+	for i := range nodes {
+		sorted[i] = &nodes[i]
+	}
+	slices.SortFunc(sorted, compareAge)
+	addrOwners := claims[netip.Addr]{}
+	for _, n := range sorted {
+		for _, a := range n.addrs() {
+			if owner := t.podOwners.owner(a); owner != "" && owner != n.Name {
+				t.addProblem(n, "its address %s lies in the pod prefixes of %s", a, owner)
+			} else if addrOwners.claim(a, n) == nil {
+				t.addrs[n.Name] = append(t.addrs[n.Name], a)
+			}
+		}
+	}
+}
+
+// addPeer adds a node's keys to the plan, if they are valid.
+func (t *tunnelPlanner) addPeer(n *Node) {
+	pods := t.pods[n.Name]
+	for _, why := range pods.problems {
+		t.addProblem(n, "%s", why)
+	}
+	if n.Agent.Key.IsZero() {
+		t.addProblem(n, "it has not published its key yet")
+		return
+	}
+	if owner := t.keys[n.Agent.Key]; owner != n {
+		t.addProblem(n, "its key is the key of %s (a copied disk?): give it another key", owner.Name)
+		return
+	}
+	endpoint, ok := t.endpoint(n)
+	if !ok {
+		t.addProblem(n, "it has published no endpoint of its own with an IP version that this node has")
+	}
+	p := Peer{Node: n.Name, Key: n.Agent.Key, Endpoint: endpoint, AllowedIPs: t.allowedIPs(n)}
+	t.plan.Peers = append(t.plan.Peers, p)
+	t.plan.Routes = append(t.plan.Routes, pods.accepted...)
+	for _, c := range pods.accepted {
+		if n.Agent.MTU > 0 {
+			t.plan.MTU[c] = max(n.Agent.MTU, MinMTU)
+		}
+	}
+	next := n.Agent.NextKey
+	if next.IsZero() || next == n.Agent.Key {
+		return
+	}
+	if owner := t.keys[next]; owner != n {
+		t.addProblem(n, "its next key is the key of %s", owner.Name)
+		return
+	}
+	t.plan.Peers = append(t.plan.Peers, Peer{Node: n.Name, Key: next, Endpoint: endpoint, Replaces: n.Agent.Key})
+}
+
+// allowedIPs returns the valid sources of a node's packets: its pods, and its own addresses, for replies to pods that reach the
+// node itself.
+func (t *tunnelPlanner) allowedIPs(n *Node) []netip.Prefix {
+	all := slices.Clone(t.pods[n.Name].accepted)
+	for _, a := range t.addrs[n.Name] {
+		all = append(all, netip.PrefixFrom(a, a.BitLen()))
+	}
+	slices.SortFunc(all, comparePrefixes)
+	return slices.Compact(all)
+}
+
+// endpoint returns the first endpoint of an IP version that this node has.
+func (t *tunnelPlanner) endpoint(n *Node) (netip.AddrPort, bool) {
+	for _, e := range n.endpoints() {
+		sameKind := func(a netip.Addr) bool { return a.Unmap().Is4() == e.Addr().Is4() }
+		if slices.Contains(t.addrs[n.Name], e.Addr()) && slices.ContainsFunc(t.own.Addrs, sameKind) {
+			return e, true
+		}
+	}
+	return netip.AddrPort{}, false
+}
+
+// routeAllPods routes pods of all other nodes into the tunnel, peers or not.
+func (t *tunnelPlanner) routeAllPods(self string, nodes []Node) {
+	for i := range nodes {
+		if n := &nodes[i]; n.Name != self && !n.OptOut {
+			t.plan.Routes = append(t.plan.Routes, t.pods[n.Name].accepted...)
+		}
+	}
+	t.plan.Routes = append(t.plan.Routes, t.cfg.Pods...)
+}
+
+// addExemptions sorts the routes, and finds the parts that bypass the tunnel.
+func (t *tunnelPlanner) addExemptions(nodes []Node) {
+	p := &t.plan
+	slices.SortFunc(p.Routes, comparePrefixes)
+	p.Routes = slices.Compact(p.Routes)
+	var all []netip.Prefix
+	for _, c := range t.own.PodCIDRs {
+		all = append(all, c.Masked())
+	}
+	for i := range nodes {
+		if nodes[i].OptOut {
+			all = append(all, t.pods[nodes[i].Name].accepted...)
+		}
+		for _, a := range t.addrs[nodes[i].Name] {
+			all = append(all, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	for _, a := range t.cfg.Bypass {
+		all = append(all, netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()))
+	}
+	slices.SortFunc(all, comparePrefixes)
+	p.Exempt = within(p.Routes, slices.Compact(all))
+}
+
+// within returns the prefixes that lie within any route, in their order.
+func within(routes, all []netip.Prefix) (within []netip.Prefix) {
+	var table bart.Lite
+	for _, r := range routes {
+		table.Insert(r)
+	}
+	for _, p := range all {
+		if table.LookupPrefix(p) {
+			within = append(within, p)
+		}
+	}
+	return within
+}

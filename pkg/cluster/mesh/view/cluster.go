@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package view shows a cluster's mesh to people and programs: nodes, links, and findings. It evaluates the API's objects with
+// pkg/cluster/mesh, by the same rules as the agents, and contacts no node. Names and texts from the API are untrusted. All output is
+// safe for a terminal, a browser and Graphviz. Only pkg/cluster/agent and pkg/cluster/mesh/command import it. Begin reading in build.go.
+package view
+
+import (
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+)
+
+// Cluster is a snapshot of the API's objects.
+type Cluster struct {
+	Name  string // the kubeconfig's name of it, "" for none
+	Time  time.Time
+	Nodes []Node // in any order
+}
+
+// Tristate is a truth value that may be unknown.
+type Tristate string
+
+// The values.
+const (
+	Yes     Tristate = "yes"
+	No      Tristate = "no"
+	Unknown Tristate = "unknown"
+)
+
+// tristate converts a known truth value.
+func tristate(is bool) Tristate {
+	if is {
+		return Yes
+	}
+	return No
+}
+
+// Origin tells which of a node's two objects exist.
+type Origin string
+
+// The origins.
+const (
+	Whole      Origin = "whole"       // a Node and its RopewalkNode
+	NoAgent    Origin = "no agent"    // no RopewalkNode
+	NoNode     Origin = "no node"     // a RopewalkNode without a Node
+	OtherOwner Origin = "other owner" // the RopewalkNode belongs to an earlier node of that name
+)
+
+// Node is one node.
+type Node struct {
+	mesh.Node // the agents' view
+	Origin    Origin
+	// Kubelet is the Ready condition of the Node.
+	Kubelet  Tristate
+	Reported Reported
+}
+
+// Reported has the parts of a RopewalkNode that are only displayed.
+type Reported struct {
+	Mode               mesh.Mode // "": no status yet
+	Endpoints          []string
+	PodCIDRs           []string
+	MTU                int // bytes of the inner packet; 0: not published
+	Peers              int // number of peers that it has
+	SpreadsTo          int // number of nodes that it spreads towards
+	Unresponsive       UnresponsivePeers
+	Ready              Tristate
+	Message            string // of the Ready condition
+	Generation         int64  // of the spec
+	ObservedGeneration int64  // of the spec that the status reflects
+	KeyGeneration      int64
+	KeyRequested       int64 // by the spec; 0: none in particular
+	AgentVersion       string
+	KernelVersion      string
+}
+
+// UnresponsivePeers are the peers that do not answer a node's handshakes.
+type UnresponsivePeers struct {
+	Count int
+	Nodes []string // in ascending order; cut where there are many
+}
+
+// mayInclude reports whether a node that is not in Nodes may be one of them.
+func (s *UnresponsivePeers) mayInclude(name string) bool {
+	return s.Count > len(s.Nodes) && (len(s.Nodes) == 0 || name > s.Nodes[len(s.Nodes)-1])
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+)
+
+// APIVersion is the version of the JSON documents. Members may be added within a version.
+const APIVersion = "ropewalk/v1"
+
+// Document is a kind of JSON document.
+type Document string
+
+// The documents.
+const (
+	StatusDocument Document = "MeshStatus" // nodes, findings
+	GraphDocument  Document = "MeshGraph"  // nodes, links
+	CheckDocument  Document = "MeshCheck"  // findings
+)
+
+type documentJSON struct {
+	APIVersion string         `json:"apiVersion"`
+	Kind       Document       `json:"kind"`
+	Time       string         `json:"time"`
+	TimeUnix   int64          `json:"time_unix"`
+	Cluster    string         `json:"cluster,omitempty"`
+	Summary    summaryJSON    `json:"summary"`
+	Nodes      *[]nodeJSON    `json:"nodes,omitempty"`
+	Links      *[]linkJSON    `json:"links,omitempty"` // absent if pairs were not evaluated
+	Findings   *[]findingJSON `json:"findings,omitempty"`
+}
+
+type summaryJSON struct {
+	Nodes    int            `json:"nodes"`
+	OptedOut int            `json:"opted_out"`
+	Modes    map[string]int `json:"modes"`
+	Versions map[string]int `json:"agent_versions"`
+	Links    map[Kind]int   `json:"links,omitempty"`
+	Failed   int            `json:"failed"`
+	Warnings int            `json:"warnings"`
+}
+
+type nodeJSON struct {
+	Name          string    `json:"name"`
+	Origin        Origin    `json:"origin"`
+	Mode          mesh.Mode `json:"mode,omitempty"`
+	OptOut        bool      `json:"opt_out"`
+	NodeReady     Tristate  `json:"node_ready"`
+	Ready         Tristate  `json:"ready"`
+	Message       string    `json:"message,omitempty"`
+	PublicKey     string    `json:"public_key,omitempty"`
+	NextPublicKey string    `json:"next_public_key,omitempty"`
+	KeyGeneration int64     `json:"key_generation,omitempty"`
+	KeyRequested  int64     `json:"key_generation_requested,omitempty"`
+	Endpoints     []string  `json:"endpoints"`
+	PodCIDRs      []string  `json:"pod_cidrs"` // the Node's
+	MTU           int       `json:"mtu,omitempty"`
+	Peers         int       `json:"peers"`
+	PeersExpected *int      `json:"peers_expected,omitempty"`
+	SpreadsTo     int       `json:"spreads_to"`
+	Gathers       bool      `json:"gathers"`
+	StalePeers    int       `json:"stale_peers"`
+	StaleNodes    []string  `json:"stale_nodes,omitempty"` // maybe not all
+	AgentVersion  string    `json:"agent_version,omitempty"`
+	KernelVersion string    `json:"kernel_version,omitempty"`
+}
+
+type linkJSON struct {
+	A    string        `json:"a"`
+	B    string        `json:"b"`
+	Kind Kind          `json:"kind"`
+	AToB directionJSON `json:"a_to_b"`
+	BToA directionJSON `json:"b_to_a"`
+}
+
+type directionJSON struct {
+	Peer         bool     `json:"peer"`
+	Spreads      Tristate `json:"spreads"`
+	Unresponsive bool     `json:"stale"`
+}
+
+type findingJSON struct {
+	Severity Severity `json:"severity"`
+	Check    string   `json:"check"`
+	Nodes    []string `json:"nodes"`
+	Found    string   `json:"found"`
+	Fix      string   `json:"fix,omitempty"`
+}
+
+// WriteJSON writes a document.
+func (m *Mesh) WriteJSON(out io.Writer, kind Document) error {
+	d := documentJSON{
+		APIVersion: APIVersion, Kind: kind, Time: m.Time.UTC().Format(time.RFC3339), TimeUnix: m.Time.Unix(), Cluster: m.Name,
+		Summary: summaryJSON(m.Summary()),
+	}
+	if kind != CheckDocument {
+		d.Nodes = new([]nodeJSON{})
+		for i := range m.Nodes {
+			*d.Nodes = append(*d.Nodes, m.nodeJSON(&m.Nodes[i]))
+		}
+	}
+	if kind == GraphDocument && m.hasLinks() {
+		d.Links = new([]linkJSON{})
+		for _, l := range m.Links {
+			*d.Links = append(*d.Links, linkJSON{l.A, l.B, l.Kind, directionJSON(l.AToB), directionJSON(l.BToA)})
+		}
+	}
+	if kind != GraphDocument {
+		d.Findings = new([]findingJSON{})
+		for _, f := range m.Findings {
+			*d.Findings = append(*d.Findings, findingJSON{f.Severity, f.Check, nonNil(f.Nodes), f.Found, f.Fix})
+		}
+	}
+	e := json.NewEncoder(out)
+	e.SetIndent("", "  ")
+	if err := e.Encode(d); err != nil {
+		return fmt.Errorf("writing JSON: %w", err)
+	}
+	return nil
+}
+
+func (m *Mesh) nodeJSON(n *Node) nodeJSON {
+	j := nodeJSON{
+		Name: n.Name, Origin: n.Origin, Mode: n.Reported.Mode, OptOut: n.OptOut, NodeReady: n.Kubelet, Ready: n.Reported.Ready, Message: n.Reported.Message,
+		PublicKey: n.key(), NextPublicKey: n.nextKey(), KeyGeneration: n.Reported.KeyGeneration, KeyRequested: n.Reported.KeyRequested,
+		Endpoints: nonNil(n.Reported.Endpoints), PodCIDRs: nonNil(n.cidrs()), MTU: n.Reported.MTU, Peers: n.Reported.Peers, SpreadsTo: n.Reported.SpreadsTo,
+		Gathers: n.Agent != nil && n.Agent.Gathers, StalePeers: n.Reported.Unresponsive.Count, StaleNodes: n.Reported.Unresponsive.Nodes,
+		AgentVersion: n.Reported.AgentVersion, KernelVersion: n.Reported.KernelVersion,
+	}
+	if s, known := m.expected[n.Name]; known && n.participates() {
+		j.PeersExpected = &s.count
+	}
+	return j
+}
+
+// nonNil makes the JSON [] rather than null.
+func nonNil(texts []string) []string {
+	if texts == nil {
+		return []string{}
+	}
+	return texts
+}
+
+func (n *Node) key() string {
+	if n.Agent == nil || n.Agent.Key.IsZero() {
+		return ""
+	}
+	return n.Agent.Key.Base64()
+}
+
+func (n *Node) nextKey() string {
+	if n.Agent == nil || n.Agent.NextKey.IsZero() {
+		return ""
+	}
+	return n.Agent.NextKey.Base64()
+}
+
+func (n *Node) cidrs() []string {
+	var texts []string
+	for _, p := range n.PodCIDRs {
+		texts = append(texts, p.String())
+	}
+	return texts
+}

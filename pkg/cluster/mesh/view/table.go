@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+)
+
+// Style selects the form of text output.
+type Style struct {
+	Color bool
+	// Problems leaves out the nodes without findings.
+	Problems bool
+	// Links adds the table of links.
+	Links bool
+}
+
+// WriteText writes the table of nodes, optionally that of links, and the findings.
+func (m *Mesh) WriteText(out io.Writer, s Style) error {
+	var b bytes.Buffer
+	summary := m.Summary()
+	if m.Name != "" {
+		b.WriteString(sanitize(m.Name) + ", ")
+	}
+	fmt.Fprintf(&b, "%s\n", sanitize(summary.String()))
+	if rows := m.nodeRows(s); len(rows) > 1 {
+		b.WriteByte('\n')
+		table(&b, rows)
+	}
+	if s.Links {
+		b.WriteByte('\n')
+		table(&b, m.linkRows())
+	}
+	b.WriteByte('\n')
+	m.writeFindings(&b, s)
+	_, err := out.Write(b.Bytes())
+	return err
+}
+
+// WriteFindings writes the findings and a verdict.
+func (m *Mesh) WriteFindings(out io.Writer, s Style) error {
+	var b bytes.Buffer
+	m.writeFindings(&b, s)
+	_, err := out.Write(b.Bytes())
+	return err
+}
+
+func (m *Mesh) writeFindings(b *bytes.Buffer, s Style) {
+	for _, f := range m.Findings {
+		names := joinSome(f.Nodes, 4)
+		if names != "" {
+			names += ": "
+		}
+		fmt.Fprintf(b, "%s %s%s\n", s.severity(f.Severity), sanitize(names), sanitize(truncate(f.Found, 500)))
+		if f.Fix != "" {
+			fmt.Fprintf(b, "        fix: %s\n", sanitize(f.Fix))
+		}
+	}
+	fmt.Fprintf(b, "%s\n", m.Summary().Verdict())
+}
+
+func (s Style) severity(v Severity) string {
+	text, colour := "warning", "33"
+	if v == Failed {
+		text, colour = "failed ", "31"
+	}
+	if !s.Color {
+		return text
+	}
+	return "\x1b[" + colour + "m" + text + "\x1b[0m"
+}
+
+// joinSome joins the first names and counts the others.
+func joinSome(names []string, most int) string {
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
+
+func (m *Mesh) nodeRows(s Style) [][]string {
+	rows := [][]string{{"NODE", "MODE", "KEY", "ENDPOINT", "PODS", "MTU", "PEERS", "SPREADS TO", "GATHERS", "STALE", "READY"}}
+	worst := m.worstSeverities()
+	for i := range m.Nodes {
+		n := &m.Nodes[i]
+		if s.Problems && worst[n.Name] == "" {
+			continue
+		}
+		rows = append(rows, m.row(n))
+	}
+	return rows
+}
+
+func (m *Mesh) row(n *Node) []string {
+	t := &n.Reported
+	mode := string(t.Mode)
+	if n.OptOut {
+		mode = "opted out"
+	} else if n.Origin != Whole {
+		mode = string(n.Origin)
+	}
+	row := []string{n.Name, mode, keyPrefix(n), firstOrEmpty(t.Endpoints), joinSome(n.cidrs(), 2), numberOrEmpty(t.MTU)}
+	if t.Mode == "" {
+		return append(row, "", "", "", "", readyText(n))
+	}
+	peers := strconv.Itoa(t.Peers)
+	if s, known := m.expected[n.Name]; known && n.participates() {
+		peers += fmt.Sprintf("/%d", s.count) // the expected number
+	}
+	gathers := ""
+	if n.Agent != nil && t.Mode == mesh.ModeSpread {
+		gathers = string(tristate(n.Agent.Gathers))
+	}
+	return append(row, peers, strconv.Itoa(t.SpreadsTo), gathers, numberOrEmpty(t.Unresponsive.Count), readyText(n))
+}
+
+// keyPrefix returns the beginning of a key, which identifies it for people, with "+" if there is a next key.
+func keyPrefix(n *Node) string {
+	key := n.key()
+	if key == "" {
+		return ""
+	}
+	if n.nextKey() != "" {
+		return key[:8] + "+"
+	}
+	return key[:8]
+}
+
+func readyText(n *Node) string {
+	switch {
+	case n.Reported.Mode == "" && n.Reported.Ready == Unknown:
+		return ""
+	case n.Kubelet == No:
+		return string(n.Reported.Ready) + ", node not ready"
+	}
+	return string(n.Reported.Ready)
+}
+
+func firstOrEmpty(texts []string) string {
+	if len(texts) == 0 {
+		return ""
+	}
+	return texts[0]
+}
+
+// numberOrEmpty returns "" for zero.
+func numberOrEmpty(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
+
+func (m *Mesh) linkRows() [][]string {
+	rows := [][]string{{"NODE", "NODE", "LINK", "THERE", "BACK"}}
+	for i := range m.Links {
+		l := &m.Links[i]
+		rows = append(rows, []string{l.A, l.B, l.Kind.String(), l.AToB.String(), l.BToA.String()})
+	}
+	return rows
+}
+
+// String returns the kind for people.
+func (k Kind) String() string {
+	switch k {
+	case SpreadBothWays:
+		return "spread both ways"
+	case SpreadOneWay:
+		return "spread one way"
+	case Tunnel:
+		return "tunnel, not known to spread"
+	case StaleHandshake:
+		return "stale handshake"
+	default:
+		return "no tunnel"
+	}
+}
+
+// String returns the direction's state for people.
+func (w Direction) String() string {
+	switch {
+	case !w.Peer:
+		return "no peer"
+	case w.Unresponsive:
+		return "no answer"
+	case w.Spreads == Yes:
+		return "spread"
+	case w.Spreads == Unknown:
+		return "spread, perhaps"
+	}
+	return "one flow"
+}
+
+// table writes aligned columns, two spaces apart. Empty cells become a dash.
+func table(b *bytes.Buffer, rows [][]string) {
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		for i := range row {
+			row[i] = cmp.Or(sanitize(row[i]), "-")
+		}
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	_ = w.Flush() // a Buffer returns no errors
+}
+
+// worstSeverities returns, by node, the worst severity of its findings.
+func (m *Mesh) worstSeverities() map[string]Severity {
+	worst := map[string]Severity{}
+	for _, f := range slices.Backward(m.Findings) { // sorted: the failed ones come last here and win
+		for _, name := range f.Nodes {
+			worst[name] = f.Severity
+		}
+	}
+	return worst
+}
+
+// sanitize replaces line breaks and characters that a terminal interprets.
+func sanitize(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case strconv.IsPrint(r):
+			return r
+		case r == '\n', r == '\t':
+			return ' '
+		}
+		return '?'
+	}, text)
+}
+
+// truncate cuts a text to at most that many runes, with "…" at the end.
+func truncate(text string, most int) string {
+	for i := range text {
+		if most == 0 {
+			return text[:i] + "…"
+		}
+		most--
+	}
+	return text
+}

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/control/show"
+	"github.com/ropewalk/ropewalk/test/golden"
+)
+
+var now = time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
+
+// cluster returns n nodes in mesh mode without problems.
+func cluster(n int) Cluster {
+	c := Cluster{Name: "east", Time: now}
+	for i := 1; i <= n; i++ {
+		addr := netip.AddrFrom4([4]byte{192, 0, byte(2 + i/250), byte(i % 250)})
+		pods := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i / 250), byte(i % 250), 0}), 24)
+		a := &mesh.Agent{Mode: mesh.ModeMesh, Endpoints: []netip.AddrPort{netip.AddrPortFrom(addr, 51820)}, Gathers: true}
+		a.Key[0], a.Key[1], a.Key[2] = 1, byte(i), byte(i>>8)
+		c.Nodes = append(c.Nodes, Node{
+			Node: mesh.Node{
+				Name: fmt.Sprintf("node-%02d", i), Created: now.Add(-time.Duration(1000-i) * time.Hour), Addrs: []netip.Addr{addr},
+				PodCIDRs: []netip.Prefix{pods}, Agent: a,
+			},
+			Origin: Whole, Kubelet: Yes,
+			Reported: Reported{
+				Mode: mesh.ModeMesh, Endpoints: []string{a.Endpoints[0].String()}, PodCIDRs: []string{pods.String()}, MTU: 1440, Peers: n - 1,
+				SpreadsTo: n - 1, Ready: Yes, Generation: 1, ObservedGeneration: 1, KeyGeneration: 1, AgentVersion: "0.7.0", KernelVersion: "6.18.0",
+			},
+		})
+	}
+	return c
+}
+
+// clusterWithProblems returns a cluster with one of each problem.
+func clusterWithProblems(n int) Cluster {
+	c := cluster(n)
+	at := func(i int) *Node { return &c.Nodes[i] }
+	for i := range c.Nodes {
+		at(i).Reported.Peers, at(i).Reported.SpreadsTo = n-4, n-4
+	}
+	at(1).Agent.Key, at(1).Reported.Peers = [32]byte{}, n-3 // no key yet
+	at(2).Reported.MTU = 8941
+	at(2).Reported.SpreadsTo = 0
+	at(3).Agent, at(3).Origin, at(3).Reported = nil, NoAgent, Reported{Ready: Unknown}
+	at(4).OptOut, at(4).Agent, at(4).Reported = true, nil, Reported{Ready: Unknown}
+	at(5).Reported.Unresponsive = UnresponsivePeers{Count: 1, Nodes: []string{"node-01"}}
+	at(0).Reported.Message = "a \x1b[31mred\x1b[0m <b>note</b> \"here\" \\"
+	return c
+}
+
+func TestOutputMatchesGoldenFiles(t *testing.T) {
+	few, many, well := Build(clusterWithProblems(6)), Build(clusterWithProblems(20)), Build(cluster(3))
+	for name, write := range map[string]func(io.Writer) error{
+		"well.txt":      func(w io.Writer) error { return well.WriteText(w, Style{Links: true}) },
+		"well.svg":      well.WriteSVG,
+		"troubled.txt":  func(w io.Writer) error { return few.WriteText(w, Style{Links: true}) },
+		"problems.txt":  func(w io.Writer) error { return many.WriteText(w, Style{Problems: true, Color: true}) },
+		"check.txt":     func(w io.Writer) error { return few.WriteFindings(w, Style{}) },
+		"troubled.dot":  few.WriteDOT,
+		"troubled.svg":  few.WriteSVG,
+		"crowd.svg":     many.WriteSVG,
+		"status.json":   func(w io.Writer) error { return few.WriteJSON(w, StatusDocument) },
+		"graph.json":    func(w io.Writer) error { return few.WriteJSON(w, GraphDocument) },
+		"check.json":    func(w io.Writer) error { return few.WriteJSON(w, CheckDocument) },
+		"nothing.txt":   func(w io.Writer) error { m := Build(Cluster{Time: now}); return m.WriteText(w, Style{}) },
+		"nothing.svg":   func(w io.Writer) error { m := Build(Cluster{Time: now}); return m.WriteSVG(w) },
+		"one-node.json": func(w io.Writer) error { m := few.Filter(is("node-03")); return m.WriteJSON(w, GraphDocument) },
+	} {
+		var b bytes.Buffer
+		if err := write(&b); err != nil {
+			t.Fatal(err)
+		}
+		golden.Check(t, "testdata/"+name, b.Bytes())
+	}
+}
+
+func is(name string) func(string) bool { return func(n string) bool { return n == name } }
+
+func TestLargeDrawingHidesLinksOfIsolatedNodes(t *testing.T) {
+	m := Build(clusterWithProblems(50))
+	var b bytes.Buffer
+	if err := m.WriteSVG(&b); err != nil {
+		t.Fatal(err)
+	}
+	if dir := os.Getenv("ROPEWALK_DRAWINGS"); dir != "" { // to look at the drawings
+		if err := os.WriteFile(filepath.Join(dir, "fifty.svg"), b.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := strings.Count(b.String(), "no tunnel (no peer"); n > 0 || !strings.Contains(b.String(), "not drawn") {
+		t.Errorf("%d links of nodes without any tunnel are drawn", n)
+	}
+}
+
+func TestJSONFollowsCommonSchema(t *testing.T) {
+	if APIVersion != show.APIVersion {
+		t.Errorf("%s, the others %s", APIVersion, show.APIVersion)
+	}
+	for _, n := range []int{0, 3, MaxLinked + 1} {
+		m := Build(cluster(n))
+		var b bytes.Buffer
+		if err := m.WriteJSON(&b, GraphDocument); err != nil {
+			t.Fatal(err)
+		}
+		var d struct {
+			Nodes []any
+			Links *[]any
+		}
+		if err := json.Unmarshal(b.Bytes(), &d); err != nil || len(d.Nodes) != n || (d.Links == nil) != (n > MaxLinked) {
+			t.Errorf("%d nodes: %v", n, err)
+		}
+	}
+}
+
+// findingOf returns the severity and the nodes of a kind of finding.
+func findingOf(m Mesh, check string) (severity Severity, nodes []string) {
+	for _, f := range slices.Backward(m.Findings) {
+		if f.Check == check {
+			severity, nodes = f.Severity, append(nodes, f.Nodes...)
+		}
+	}
+	return severity, nodes
+}
+
+func TestCheckFindsEachProblem(t *testing.T) {
+	for name, c := range map[string]struct {
+		change   func(*Cluster)
+		check    string
+		severity Severity
+		nodes    []string
+	}{
+		"no nodes":            {func(c *Cluster) { c.Nodes = nil }, "nodes", Failed, nil},
+		"no agents":           {func(c *Cluster) { c.Nodes = c.Nodes[:1]; c.Nodes[0].Agent, c.Nodes[0].Reported = nil, Reported{} }, "agent", Failed, []string{"node-01"}},
+		"no key":              {func(c *Cluster) { c.Nodes[0].Agent.Key = [32]byte{} }, "key", Failed, []string{"node-01"}},
+		"a copied key":        {func(c *Cluster) { c.Nodes[2].Agent.Key = c.Nodes[1].Agent.Key }, "plan", Failed, []string{"node-03"}},
+		"pods of another":     {func(c *Cluster) { c.Nodes[2].PodCIDRs = c.Nodes[1].PodCIDRs }, "plan", Failed, []string{"node-03"}},
+		"other pods reported": {func(c *Cluster) { c.Nodes[2].Reported.PodCIDRs[0] = "10.9.0.0/24" }, "pods", Warning, []string{"node-03"}},
+		"another MTU":         {func(c *Cluster) { c.Nodes[1].Reported.MTU = 8941 }, "mtu", Warning, []string{"node-02"}},
+		"no MTU for IPv6":     {func(c *Cluster) { withSmallMTU(c) }, "mtu", Failed, []string{"node-01"}},
+		"another mode":        {func(c *Cluster) { c.Nodes[1].Agent.Mode = mesh.ModeSpread }, "mode", Warning, []string{"node-02"}},
+		"a peer too few":      {func(c *Cluster) { c.Nodes[1].Reported.Peers-- }, "peers", Warning, []string{"node-02"}},
+		"a stale handshake":   {func(c *Cluster) { c.Nodes[1].Reported.Unresponsive = UnresponsivePeers{1, []string{"node-03"}} }, "handshakes", Failed, []string{"node-02"}},
+		"a node that is off": {func(c *Cluster) {
+			c.Nodes[1].Reported.Unresponsive = UnresponsivePeers{1, []string{"node-03"}}
+			c.Nodes[2].Kubelet = No
+		}, "handshakes", Warning, []string{"node-02"}},
+		"a failed agent":      {func(c *Cluster) { c.Nodes[1].Reported.Ready = No }, "conditions", Failed, []string{"node-02"}},
+		"a note":              {func(c *Cluster) { c.Nodes[1].Reported.Message = "well, well" }, "conditions", Warning, []string{"node-02"}},
+		"an unread spec":      {func(c *Cluster) { c.Nodes[1].Reported.Generation = 2 }, "spec", Warning, []string{"node-02"}},
+		"a node that is gone": {func(c *Cluster) { c.Nodes[1].Origin = NoNode }, "owner", Warning, []string{"node-02"}},
+		"an earlier node's":   {func(c *Cluster) { c.Nodes[1].Origin = OtherOwner }, "owner", Failed, []string{"node-02"}},
+		"no agent":            {func(c *Cluster) { c.Nodes[1].Origin, c.Nodes[1].Agent, c.Nodes[1].Reported = NoAgent, nil, Reported{} }, "agent", Failed, []string{"node-02"}},
+		"a new node": {func(c *Cluster) {
+			c.Nodes[1].Origin, c.Nodes[1].Agent, c.Nodes[1].Reported, c.Nodes[1].Created = NoAgent, nil, Reported{}, now.Add(-time.Minute)
+		}, "agent", Warning, []string{"node-02"}},
+		"does not gather": {func(c *Cluster) { spreading(c); c.Nodes[1].Agent.Gathers = false }, "spread", Warning, []string{"node-02"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cl := cluster(3)
+			c.change(&cl)
+			m := Build(cl)
+			severity, nodes := findingOf(m, c.check)
+			missing := func(name string) bool { return !slices.Contains(nodes, name) }
+			if severity != c.severity || slices.ContainsFunc(c.nodes, missing) || slices.Contains(nodes, "node-01") != slices.Contains(c.nodes, "node-01") {
+				t.Errorf("got %q of %v: %+v", severity, nodes, m.Findings)
+			}
+			if s := m.Summary(); (s.Failed > 0) != (c.severity == Failed) {
+				t.Errorf("%s: %+v", s.Verdict(), m.Findings)
+			}
+		})
+	}
+	m := Build(cluster(3))
+	if len(m.Findings) > 0 {
+		t.Errorf("findings in a healthy cluster: %+v", m.Findings)
+	}
+}
+
+func TestNoteRepeatedByPeersIsOneFinding(t *testing.T) {
+	c := cluster(3)
+	n := &c.Nodes[1]
+	n.PodCIDRs = append(n.PodCIDRs, c.Nodes[0].PodCIDRs[0])
+	n.Reported.PodCIDRs = append(n.Reported.PodCIDRs, c.Nodes[0].Reported.PodCIDRs[0])
+	note := "its pods' 10.0.1.0/24 overlaps the pods of node-01"
+	n.Reported.Message = note
+	m := Build(c)
+	if len(m.Findings) != 1 || m.Findings[0].Check != "plan" || !strings.Contains(m.Findings[0].Found, note) {
+		t.Errorf("%+v", m.Findings)
+	}
+	c.Nodes[1].Reported.Message += "; well, well"
+	m = Build(c)
+	if s, _ := findingOf(m, "conditions"); s != Warning || len(m.Findings) != 2 {
+		t.Errorf("%+v", m.Findings)
+	}
+}
+
+func withSmallMTU(c *Cluster) {
+	c.Nodes = c.Nodes[:1]
+	n := &c.Nodes[0]
+	n.Reported.MTU, n.Reported.Peers = 1200, 0
+	n.PodCIDRs, n.Reported.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("2001:db8::/64")}, []string{"2001:db8::/64"}
+}
+
+// spreading switches all nodes to spread mode.
+func spreading(c *Cluster) {
+	for i := range c.Nodes {
+		n := &c.Nodes[i]
+		n.Agent.Mode, n.Agent.Key, n.Reported.Mode, n.Reported.MTU, n.Agent.Gathers = mesh.ModeSpread, [32]byte{}, mesh.ModeSpread, 0, true
+	}
+}
+
+func TestLinkKindCombinesBothDirections(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Cluster)
+		want   Kind
+	}{
+		"both spread":      {func(*Cluster) {}, SpreadBothWays},
+		"one does":         {func(c *Cluster) { c.Nodes[0].Reported.SpreadsTo = 0 }, SpreadOneWay},
+		"none does":        {func(c *Cluster) { c.Nodes[0].Reported.SpreadsTo, c.Nodes[1].Reported.SpreadsTo = 0, 0 }, Tunnel},
+		"one, perhaps":     {func(c *Cluster) { c.Nodes[0].Reported.SpreadsTo, c.Nodes[1].Reported.SpreadsTo = 1, 0 }, Tunnel},
+		"stale":            {func(c *Cluster) { c.Nodes[1].Reported.Unresponsive = UnresponsivePeers{1, []string{"node-01"}} }, StaleHandshake},
+		"another is stale": {func(c *Cluster) { c.Nodes[1].Reported.Unresponsive = UnresponsivePeers{1, []string{"node-03"}} }, SpreadBothWays},
+		"stale, perhaps":   {func(c *Cluster) { c.Nodes[1].Reported.Unresponsive = UnresponsivePeers{2, []string{"node-00"}} }, SpreadOneWay},
+		"others are stale": {func(c *Cluster) { c.Nodes[1].Reported.Unresponsive = UnresponsivePeers{2, []string{"node-03"}} }, SpreadBothWays},
+		"no key":           {func(c *Cluster) { c.Nodes[1].Agent.Key = [32]byte{} }, NoTunnel},
+		"modes differ":     {func(c *Cluster) { c.Nodes[1].Agent.Mode = mesh.ModeSpread }, NoTunnel},
+		"mode spread":      {spreading, SpreadBothWays},
+		"one gathers":      {func(c *Cluster) { spreading(c); c.Nodes[1].Agent.Gathers = false; c.Nodes[0].Reported.SpreadsTo = 1 }, SpreadOneWay},
+	} {
+		cl := cluster(3)
+		c.change(&cl)
+		m := Build(cl)
+		if got := m.Links[0]; got.Kind != c.want || got.A != "node-01" || got.B != "node-02" {
+			t.Errorf("%s: %+v, want %s", name, got, c.want)
+		}
+	}
+	cl := cluster(3)
+	cl.Nodes[1].OptOut = true
+	if m := Build(cl); len(m.Links) != 1 {
+		t.Errorf("a node that opted out has a link: %+v", m.Links)
+	}
+}
+
+func TestOutputIsWellFormedForHostileNames(t *testing.T) {
+	c := clusterWithProblems(8)
+	for i := range c.Nodes {
+		c.Nodes[i].Name = fmt.Sprintf("n%d\"\\\n<&'>\x00\x1b]\u202e-->", i)
+		c.Nodes[i].Reported.Message = c.Nodes[i].Name
+	}
+	m := Build(c)
+	var svg, dot, text bytes.Buffer
+	if err := errors.Join(m.WriteSVG(&svg), m.WriteDOT(&dot), m.WriteText(&text, Style{Links: true})); err != nil {
+		t.Fatal(err)
+	}
+	d := xml.NewDecoder(&svg)
+	for {
+		if _, err := d.Token(); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := parseDOT(dot.String()); err != nil {
+		t.Errorf("%v\n%s", err, &dot)
+	}
+	if strings.ContainsAny(text.String(), "\x00\x1b\u202e") {
+		t.Errorf("%q", &text)
+	}
+	for _, name := range []string{"troubled.dot"} {
+		graph, err := os.ReadFile(filepath.Join("testdata", name))
+		if err == nil {
+			err = parseDOT(string(graph))
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestLargeClusterIsSampled(t *testing.T) {
+	c := cluster(MaxLinked + 100)
+	c.Nodes[7].Agent.Key = [32]byte{}
+	m := Build(c)
+	if len(m.Links) > 0 || len(m.expected) < sampledNodes || len(m.expected) > 2*sampledNodes {
+		t.Errorf("%d links, %d eyes", len(m.Links), len(m.expected))
+	}
+	if _, nodes := findingOf(m, "key"); !slices.Equal(nodes, []string{"node-08"}) {
+		t.Errorf("%+v", m.Findings)
+	}
+}
+
+func TestCommonDomainIsLeftOutOfNames(t *testing.T) {
+	for _, c := range []struct {
+		names []string
+		want  string
+	}{
+		{[]string{"a.eu.example", "b.eu.example"}, ".eu.example"},
+		{[]string{"a.eu.example", "b.us.example"}, ".example"},
+		{[]string{"a.eu.example", "b"}, ""},
+		{[]string{"a.eu.example"}, ""},
+		{[]string{"node-1", "node-2"}, ""},
+	} {
+		var nodes []Node
+		for _, n := range c.names {
+			nodes = append(nodes, Node{Node: mesh.Node{Name: n}})
+		}
+		if got := commonDomain(nodes); got != c.want {
+			t.Errorf("%v: %q", c.names, got)
+		}
+	}
+}
+
+func BenchmarkBuild(b *testing.B) {
+	for _, n := range []int{50, 500, 5000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			c := cluster(n)
+			for b.Loop() {
+				if m := Build(c); len(m.Nodes) != n {
+					b.Fatal("nodes are missing")
+				}
+			}
+		})
+	}
+}

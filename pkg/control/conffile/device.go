@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conffile
+
+import (
+	"context"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+)
+
+// Device returns the change that gives a device exactly the file's configuration, as `wg setconf` does: all peers are replaced, and
+// settings that the file does not have are reset. resolve is called for each peer with an Endpoint.
+func (f *File) Device(ctx context.Context, resolve Resolver) (config.Device, error) {
+	dev, err := f.Additions(ctx, resolve)
+	if err != nil {
+		return config.Device{}, err
+	}
+	dev.ReplacePeers = true
+	if dev.PrivateKey == nil {
+		dev.PrivateKey = new(noise.PrivateKey)
+	}
+	if dev.ListenPort == nil {
+		dev.ListenPort = new(uint16)
+	}
+	if dev.FwMark == nil {
+		dev.FwMark = new(uint32)
+	}
+	return dev, nil
+}
+
+// Additions returns the change that adds the file's configuration to that of a device, as `wg addconf` does.
+func (f *File) Additions(ctx context.Context, resolve Resolver) (config.Device, error) {
+	dev := config.Device{
+		PrivateKey: f.Interface.PrivateKey,
+		ListenPort: f.Interface.ListenPort,
+		FwMark:     f.Interface.FwMark,
+	}
+	for i := range f.Peers {
+		peer, err := f.Peers[i].config(ctx, resolve)
+		if err != nil {
+			return config.Device{}, err
+		}
+		dev.Peers = append(dev.Peers, peer)
+	}
+	return dev, nil
+}
+
+func (p *Peer) config(ctx context.Context, resolve Resolver) (config.Peer, error) {
+	peer := config.Peer{
+		PublicKey:         p.PublicKey,
+		PresharedKey:      p.PresharedKey,
+		Keepalive:         p.Keepalive,
+		ReplaceAllowedIPs: !p.ModifyAllowedIPs,
+		AllowedIPs:        p.AllowedIPs,
+	}
+	if p.Endpoint != "" {
+		ep, err := resolve(ctx, p.Endpoint)
+		if err != nil {
+			return config.Peer{}, err
+		}
+		peer.Endpoint = &ep
+	}
+	return peer, nil
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conffile
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+)
+
+// names is a fake DNS with one name. Its lookups fail a number of times before they succeed.
+type names struct {
+	failures int
+	err      error
+	waits    []time.Duration
+}
+
+func (n *names) lookup(retries int) ResolverConfig {
+	return ResolverConfig{
+		Retries: retries,
+		IP: func(_ context.Context, host string) ([]netip.Addr, error) {
+			if host != "vpn.example" {
+				return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+			}
+			if n.failures > 0 {
+				n.failures--
+				return nil, n.err
+			}
+			return []netip.Addr{netip.MustParseAddr("::ffff:192.0.2.1"), netip.MustParseAddr("fd00::1")}, nil
+		},
+		Zone: func(name string) (uint32, error) {
+			if name != "eth7" {
+				return 0, errors.New("no such interface")
+			}
+			return 7, nil
+		},
+		Wait: func(_ context.Context, d time.Duration) error {
+			n.waits = append(n.waits, d)
+			return nil
+		},
+	}
+}
+
+func TestResolverAcceptsWhatWGAccepts(t *testing.T) {
+	resolve := NewResolver((&names{}).lookup(0))
+	for in, want := range map[string]config.Endpoint{
+		"192.0.2.1:55":        {AddrPort: netip.MustParseAddrPort("192.0.2.1:55")},
+		"[192.0.2.1]:55":      {AddrPort: netip.MustParseAddrPort("192.0.2.1:55")},
+		"[::1]:0":             {AddrPort: netip.MustParseAddrPort("[::1]:0")},
+		"::1:55":              {AddrPort: netip.MustParseAddrPort("[::1]:55")},
+		"[::ffff:1.2.3.4]:55": {AddrPort: netip.MustParseAddrPort("[::ffff:1.2.3.4]:55")},
+		"[fe80::1%3]:010":     {AddrPort: netip.MustParseAddrPort("[fe80::1]:10"), Scope: 3},
+		"[fe80::1%eth7]:55":   {AddrPort: netip.MustParseAddrPort("[fe80::1]:55"), Scope: 7},
+		"vpn.example:55":      {AddrPort: netip.MustParseAddrPort("192.0.2.1:55")},
+	} {
+		got, err := resolve(t.Context(), in)
+		if err != nil || got != want {
+			t.Errorf("%q: %v, %v", in, got, err)
+		}
+	}
+	for _, in := range []string{
+		"", ":", ":55", "192.0.2.1", "192.0.2.1:", "192.0.2.1:http", "192.0.2.1:65536", "192.0.2.1:-1", "[::1]", "[::1]55",
+		"[::1:55", "::1]:55", "[]:55", "a b:55", "[fe80::1%eth8]:55", "other.example:55",
+	} {
+		if got, err := resolve(t.Context(), in); err == nil {
+			t.Errorf("%q resolves to %v", in, got)
+		}
+	}
+}
+
+func TestResolverRetriesOnlyTemporaryErrors(t *testing.T) {
+	temporary := &net.DNSError{Err: "server misbehaving", IsTemporary: true}
+	final := &net.DNSError{Err: "no such host", IsNotFound: true, IsTemporary: true}
+	for _, tc := range []struct {
+		err               error
+		failures, retries int
+		waits             int
+		ok                bool
+	}{
+		{temporary, 3, 15, 3, true},
+		{temporary, 100, 2, 2, false},
+		{temporary, 1, 0, 0, false},
+		{temporary, 40, Forever, 40, true},
+		{final, 1, 15, 0, false},
+		{errors.New("other"), 1, 15, 0, false},
+	} {
+		n := &names{failures: tc.failures, err: tc.err}
+		_, err := NewResolver(n.lookup(tc.retries))(t.Context(), "vpn.example:55")
+		if (err == nil) != tc.ok || len(n.waits) != tc.waits {
+			t.Errorf("%+v: waited %v, error %v", tc, n.waits, err)
+		}
+		if !slices.IsSorted(n.waits) || (len(n.waits) > 20 && n.waits[len(n.waits)-1] != maxDelay) {
+			t.Errorf("waits %v", n.waits)
+		}
+	}
+}
+
+func TestResolverStopsWhenContextEnds(t *testing.T) {
+	n := &names{failures: 1, err: &net.DNSError{IsTimeout: true}}
+	l := n.lookup(Forever)
+	l.Wait = nil // use the real clock
+	ctx, cancel := context.WithCancel(t.Context())
+	l.OnRetry = func(string, error, time.Duration) { cancel() }
+	if _, err := NewResolver(l)(ctx, "vpn.example:55"); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+func TestParseRetriesAcceptsNumberOrInfinity(t *testing.T) {
+	for in, want := range map[string]int{"": 15, "0": 0, "7": 7, "infinity": Forever} {
+		if got, err := ParseRetries(in); got != want || err != nil {
+			t.Errorf("%q: %d, %v", in, got, err)
+		}
+	}
+	for _, in := range []string{"-1", "x", "99999999999"} {
+		if _, err := ParseRetries(in); err == nil {
+			t.Errorf("%q is accepted", in)
+		}
+	}
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conffile
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+// ropewalkKeys are the keys that ropewalk adds to [Interface].
+func ropewalkKeys() []key {
+	return []key{
+		{name: "Spread", quick: true, set: setSpread, doc: doc{
+			values:       "`auto`, `off`, `on`",
+			defaultValue: "`auto`",
+			about: "Whether inner flows have source ports of their own: `auto` towards peers that announce gather, `off` towards none, `on` towards all. " +
+				"[Spread](spread.md).",
+		}},
+		{name: "Lanes", quick: true, set: setLanes, doc: doc{
+			values:       "1–" + strconv.Itoa(config.MaxLanes),
+			defaultValue: "one per CPU",
+			about:        "Lanes: TUN queues, workers and sockets.", restart: true,
+		}},
+		{name: "SpreadPorts", quick: true, set: setSpreadPorts, doc: doc{
+			values:       "`first-last`, from " + strconv.Itoa(config.MinSpreadPort) + " on",
+			defaultValue: "`" + spread.DefaultPorts.String() + "`",
+			about:        "Source ports to spread over, without the `ListenPort`.",
+		}},
+		{name: "Underlay", quick: true, set: setUnderlay, doc: doc{
+			values:       "`auto`, `udp`, `xdp`",
+			defaultValue: "`auto`",
+			about:        "How data messages are sent and received: UDP sockets, AF_XDP, or `auto` by the network device. [Underlay](underlay.md).",
+		}},
+		{name: "RxCPUs", quick: true, set: setReceiveCPUs, doc: doc{
+			values:       "`off`, `auto`, a list as `0-3,8`",
+			defaultValue: "`off`",
+			about: "CPUs over which the kernel distributes received datagrams, by source port, for UDP sockets. " +
+				"[Receive CPUs](underlay.md#receive-cpus).",
+		}},
+		{name: "Metrics", quick: true, set: setMetrics, doc: doc{
+			values:       "`host:port`",
+			defaultValue: "none",
+			about:        "The address at which metrics are served. [Metrics](metrics.md).", restart: true,
+		}},
+	}
+}
+
+func setSpread(p *parser, value string) string {
+	mode, err := config.ParseSpreadMode(value)
+	if err != nil {
+		return `"auto", "off" or "on"`
+	}
+	p.file.Interface.Spread = &mode
+	return ""
+}
+
+func setLanes(p *parser, value string) string {
+	n, err := strconv.ParseUint(value, 10, 16)
+	if err != nil || n < 1 || n > config.MaxLanes {
+		return "1-" + strconv.Itoa(config.MaxLanes)
+	}
+	p.file.Interface.Lanes = int(n)
+	return ""
+}
+
+func setSpreadPorts(p *parser, value string) string {
+	ports, err := config.ParsePorts(value)
+	if err != nil {
+		return fmt.Sprintf("two ports from %d on, such as %v", config.MinSpreadPort, spread.DefaultPorts)
+	}
+	p.file.Interface.SpreadPorts, p.portsLine = &ports, p.number
+	return ""
+}
+
+func setUnderlay(p *parser, value string) string {
+	mode, err := config.ParseUnderlayMode(value)
+	if err != nil {
+		return `"auto", "udp" or "xdp"`
+	}
+	p.file.Interface.Underlay = &mode
+	return ""
+}
+
+func setReceiveCPUs(p *parser, value string) string {
+	cpus, err := config.ParseReceiveCPUs(value)
+	if err != nil {
+		return `"off", "auto" or a list of CPUs such as 0-3,8`
+	}
+	p.file.Interface.ReceiveCPUs, p.cpusLine = &cpus, p.number
+	return ""
+}
+
+// setMetrics accepts host:port. An empty host means all addresses.
+func setMetrics(p *parser, value string) string {
+	_, port, err := net.SplitHostPort(value)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil || strings.ContainsAny(value, " \t") {
+		return "address:port, [IPv6 address]:port or name:port"
+	}
+	p.file.Interface.Metrics = value
+	return ""
+}
+
+// checkPorts reports spread ports that include the listen port. The default range skips the listen port, but a configured range is a
+// mistake.
+func (p *parser) checkPorts() {
+	conf := &p.file.Interface
+	if conf.SpreadPorts != nil && conf.ListenPort != nil && conf.SpreadPorts.Contains(*conf.ListenPort) {
+		p.errs = append(p.errs, &LineError{
+			File: p.name, Line: p.portsLine, Key: "SpreadPorts",
+			Want: fmt.Sprintf("a range without the ListenPort, %d", *conf.ListenPort), Got: strconv.Quote(conf.SpreadPorts.String()),
+		})
+	}
+}
+
+// checkReceiveCPUs reports RxCPUs together with an underlay that does not use them.
+func (p *parser) checkReceiveCPUs() {
+	conf := &p.file.Interface
+	if conf.Underlay != nil && conf.ReceiveCPUs != nil && config.CheckReceiveCPUs(*conf.Underlay, *conf.ReceiveCPUs) != nil {
+		p.errs = append(p.errs, &LineError{
+			File: p.name, Line: p.cpusLine, Key: "RxCPUs", Want: `"off" with Underlay = xdp`, Got: strconv.Quote(conf.ReceiveCPUs.String()),
+		})
+	}
+}
+
+func formatRopewalk(b *bufio.Writer, i *Interface) {
+	if i.Spread != nil {
+		fmt.Fprintf(b, "Spread = %v\n", *i.Spread)
+	}
+	if i.Lanes != 0 {
+		fmt.Fprintf(b, "Lanes = %d\n", i.Lanes)
+	}
+	if i.SpreadPorts != nil {
+		fmt.Fprintf(b, "SpreadPorts = %v\n", *i.SpreadPorts)
+	}
+	if i.Underlay != nil {
+		fmt.Fprintf(b, "Underlay = %v\n", *i.Underlay)
+	}
+	if i.ReceiveCPUs != nil {
+		fmt.Fprintf(b, "RxCPUs = %v\n", *i.ReceiveCPUs)
+	}
+	if i.Metrics != "" {
+		fmt.Fprintf(b, "Metrics = %s\n", i.Metrics)
+	}
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package quick
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+)
+
+// addMarkRule adds a rule that routes all packets without the mark by the table of the same number. The tunnel's own packets have the mark.
+type addMarkRule struct {
+	family hostnet.Family
+	mark   uint32
+}
+
+func (s addMarkRule) String() string {
+	return fmt.Sprintf("ip %s rule add not fwmark %d table %d", familyFlag(s.family), s.mark, s.mark)
+}
+
+func (s addMarkRule) run(context.Context, *job) error {
+	return hostnet.AddRule(hostnet.Rule{Family: s.family, Table: s.mark, NotMark: s.mark})
+}
+
+func (s addMarkRule) undo() Step { return removeRules(s) }
+
+// addSuppressRule adds a rule that looks up the main table, without its default routes, before the rule of addMarkRule.
+type addSuppressRule struct {
+	family hostnet.Family
+	mark   uint32 // of the addMarkRule that it belongs to
+}
+
+func (s addSuppressRule) String() string {
+	return fmt.Sprintf("ip %s rule add table main suppress_prefixlength 0", familyFlag(s.family))
+}
+
+func (s addSuppressRule) run(context.Context, *job) error {
+	return hostnet.AddRule(hostnet.Rule{Family: s.family, Table: hostnet.MainTable, SuppressDefault: true})
+}
+
+func (s addSuppressRule) undo() Step { return removeRules(s) }
+
+// removeRules deletes and echoes the rules of addMarkRule and addSuppressRule. Unlike wg-quick it keeps the suppress rules of other
+// tunnels.
+type removeRules struct {
+	family hostnet.Family
+	mark   uint32
+}
+
+func (removeRules) String() string { return "" }
+
+func (removeRules) undo() Step { return nil }
+
+func (s removeRules) run(_ context.Context, j *job) error {
+	rules, err := hostnet.Rules(s.family)
+	if err != nil {
+		return err
+	}
+	for _, rule := range s.selectRules(rules) {
+		j.echo(s.deletion(rule))
+		if err := hostnet.DeleteRule(rule); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s removeRules) deletion(rule hostnet.Rule) string {
+	if rule.SuppressDefault {
+		return fmt.Sprintf("ip %s rule delete table main suppress_prefixlength 0", familyFlag(s.family))
+	}
+	return fmt.Sprintf("ip %s rule delete table %d", familyFlag(s.family), s.mark)
+}
+
+// selectRules selects the tunnel's rules from rules in the kernel's order. The suppress rule of a pair, added last, is directly before the mark
+// rule. It is returned, and so deleted, after the mark rule: with only the mark rule, packets for the main table's networks would enter
+// the tunnel.
+func (s removeRules) selectRules(rules []hostnet.Rule) []hostnet.Rule {
+	var picked []hostnet.Rule
+	for i, rule := range rules {
+		if rule.Table != s.mark || rule.NotMark != s.mark {
+			continue
+		}
+		picked = append(picked, rule)
+		if i > 0 && suppresses(rules[i-1]) {
+			picked = append(picked, rules[i-1])
+		}
+	}
+	return picked
+}
+
+func suppresses(r hostnet.Rule) bool {
+	return r.SuppressDefault && r.NotMark == 0 && r.Table == hostnet.MainTable
+}
+
+// setSrcValidMark makes reverse path filtering use the mark. Without it, the kernel would drop the answers to the tunnel's packets: they
+// arrive by another default route than that of unmarked packets.
+type setSrcValidMark struct{}
+
+func (setSrcValidMark) String() string { return "sysctl -q net.ipv4.conf.all.src_valid_mark=1" }
+
+func (setSrcValidMark) run(context.Context, *job) error { return hostnet.SetSrcValidMark(true) }
+
+func (setSrcValidMark) undo() Step { return clearSrcValidMark{} }
+
+type clearSrcValidMark struct{}
+
+func (clearSrcValidMark) String() string { return "sysctl -q net.ipv4.conf.all.src_valid_mark=0" }
+
+func (clearSrcValidMark) run(context.Context, *job) error { return hostnet.SetSrcValidMark(false) }
+
+func (clearSrcValidMark) undo() Step { return nil }

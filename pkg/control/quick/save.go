@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package quick
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+
+	"github.com/ropewalk/ropewalk/pkg/control/conffile"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+)
+
+// Save writes the interface's present configuration to its file: keys and peers from the daemon; addresses, DNS and, if the file has
+// one, the MTU from the host; the rest from the file. Comments are lost. The file is replaced atomically, and only its owner can read
+// it. Errors: ErrNotWireGuard.
+func (r *Runner) Save(ctx context.Context, i Interface) error {
+	return (&job{Runner: r, Interface: i}).save(ctx)
+}
+
+func (j *job) save(ctx context.Context) error {
+	status, err := j.status()
+	if err != nil {
+		return err
+	}
+	j.echo("wg showconf " + j.Name)
+	file := conffile.FromStatus(status, zoneName)
+	private := file.Interface
+	file.Interface = j.File.Interface
+	file.Interface.PrivateKey = private.PrivateKey
+	file.Interface.ListenPort = private.ListenPort
+	file.Interface.FwMark = private.FwMark
+	if err := j.hostSettings(ctx, &file.Interface); err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	if err := file.Format(&b); err != nil {
+		return fmt.Errorf("saving %s: %w", j.Name, err)
+	}
+	return replaceFile(j.Path, append(bytes.TrimRight(b.Bytes(), "\n"), '\n'))
+}
+
+// hostSettings replaces addresses, DNS and MTU by the host's.
+func (j *job) hostSettings(ctx context.Context, conf *conffile.Interface) error {
+	addrs, err := hostnet.Addresses(j.Name)
+	if err != nil {
+		return err
+	}
+	conf.Address = addrs
+	if servers, search, ok := j.currentDNS(ctx); ok {
+		conf.DNS, conf.DNSSearch = servers, search
+	}
+	if conf.MTU != 0 {
+		link, err := hostnet.FindLink(j.Name)
+		if err != nil {
+			return err
+		}
+		conf.MTU = link.MTU
+	}
+	return nil
+}
+
+// zoneName returns the name of an interface, for the zone of a link-local endpoint.
+func zoneName(index uint32) string {
+	ifi, err := net.InterfaceByIndex(int(index))
+	if err != nil {
+		return strconv.FormatUint(uint64(index), 10)
+	}
+	return ifi.Name
+}

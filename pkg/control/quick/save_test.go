@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package quick
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+)
+
+const toSave = `# a comment that is lost
+[Interface]
+PrivateKey = $KEY
+ListenPort = 51820
+Address = 10.9.0.1/24
+MTU = 1300
+Table = off
+DNS = 10.9.0.53, corp.example
+SaveConfig = true
+PostUp = echo %i; true
+PreDown = true
+Spread = off
+Lanes = 2
+SpreadPorts = 2000-3000
+[Peer]
+PublicKey = $A
+AllowedIPs = 10.9.0.0/16
+PersistentKeepalive = 25
+`
+
+func TestDownWithSaveConfigSavesHostState(t *testing.T) {
+	h := newHost(t)
+	i := h.open("wg0", toSave)
+	h.up(i)
+	h.must(hostnet.AddAddress("wg0", netip.MustParsePrefix("fd09::1/64")))
+	h.must(hostnet.SetLinkUp("wg0", 1290))
+	h.must(os.Chmod(i.Path, 0o644))
+	h.must(h.Down(t.Context(), i))
+	want := `[Interface]
+Address = 10.9.0.1/24
+Address = fd09::1/64
+DNS = 10.9.0.53
+DNS = corp.example
+MTU = 1290
+Table = off
+SaveConfig = true
+PostUp = echo %i; true
+PreDown = true
+Spread = off
+Lanes = 2
+SpreadPorts = 2000-3000
+ListenPort = 51820
+PrivateKey = ` + testPrivateKey + `
+
+[Peer]
+PublicKey = ` + testPeerA + `
+AllowedIPs = 10.9.0.0/16
+PersistentKeepalive = 25
+`
+	got, err := os.ReadFile(i.Path)
+	h.must(err)
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Error(diff)
+	}
+	info, err := os.Stat(i.Path)
+	h.must(err)
+	if info.Mode() != 0o600 {
+		t.Errorf("mode %v", info.Mode())
+	}
+}
+
+func TestSavedFileRestoresTheSameInterface(t *testing.T) {
+	h := newHost(t)
+	i := h.open("wg0", everything)
+	h.up(i)
+	want := h.snapshot()
+	h.must(h.Save(t.Context(), i))
+	saved, err := os.ReadFile(i.Path)
+	h.must(err)
+	h.must(h.Down(t.Context(), i))
+	h.up(h.open("wg0", string(saved)))
+	if diff := cmp.Diff(want, h.snapshot()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestSaveWithoutInterfaceKeepsTheFile(t *testing.T) {
+	h := newHost(t)
+	i := h.open("wg0", toSave)
+	before, err := os.ReadFile(i.Path)
+	h.must(err)
+	if err := h.Save(t.Context(), i); !errors.Is(err, ErrNotWireGuard) {
+		t.Errorf("got %v", err)
+	}
+	after, err := os.ReadFile(i.Path)
+	h.must(err)
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package quick
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// state is what a Runner saves about an interface that it brought up. Down needs it when the daemon does not answer.
+type state struct {
+	PID   int    `json:"pid"`
+	Link  int    `json:"link"`  // index of the interface
+	NetNS uint64 `json:"netns"` // inode of the network namespace
+	Table uint32 `json:"table"` // of the default routes, 0 for none
+	DNS   bool   `json:"dns"`   // resolvconf has an entry
+}
+
+func (j *job) statePath() string { return filepath.Join(j.RunDir, j.Name+".json") }
+
+// saveState replaces the saved state, and sets its NetNS to the caller's.
+func (j *job) saveState(st state) error {
+	var err error
+	if st.NetNS, err = networkNamespace(); err != nil {
+		return err
+	}
+	b, err := json.Marshal(st)
+	if err != nil {
+		return fmt.Errorf("saving the state of %s: %w", j.Name, err)
+	}
+	return replaceFile(j.statePath(), append(b, '\n'))
+}
+
+// loadState returns the saved state, if there is one for the caller's network namespace. It treats an unreadable state as none.
+func (j *job) loadState() (state, bool) {
+	var st state
+	b, err := os.ReadFile(j.statePath())
+	if err == nil {
+		err = json.Unmarshal(b, &st)
+	}
+	here, nsErr := networkNamespace()
+	if err != nil || nsErr != nil || st.NetNS != here {
+		return state{}, false
+	}
+	return st, true
+}
+
+func (j *job) removeState() error {
+	if err := os.Remove(j.statePath()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("removing the state of %s: %w", j.Name, err)
+	}
+	return nil
+}
+
+// networkNamespace returns the inode of the calling thread's network namespace.
+func networkNamespace() (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
+		return 0, fmt.Errorf("identifying the network namespace: %w", err)
+	}
+	return st.Ino, nil
+}
+
+// recordTable saves the table before any rule refers to it.
+type recordTable struct{ table uint32 }
+
+func (recordTable) String() string { return "" }
+
+func (recordTable) undo() Step { return nil }
+
+func (s recordTable) run(_ context.Context, j *job) error {
+	return j.updateState(func(st *state) { st.Table = s.table })
+}
+
+// updateState changes the saved state.
+func (j *job) updateState(change func(*state)) error {
+	st, _ := j.loadState()
+	change(&st)
+	return j.saveState(st)
+}
+
+// RecordSuccessor records an upgrade: process to has succeeded process from as the daemon of an interface. A Runner with this runDir may
+// then kill the successor, as it might have killed the predecessor. It changes nothing if from was not started by a Runner. It fails
+// while a Runner works on the interface.
+func RecordSuccessor(runDir, name string, from, to int) error {
+	r := &Runner{RunDir: runDir}
+	j := &job{r, Interface{Name: name}}
+	if st, ok := j.loadState(); !ok || st.PID != from {
+		return nil
+	}
+	unlock, err := r.lock(name)
+	if err != nil {
+		return fmt.Errorf("recording the successor: %w", err)
+	}
+	defer unlock()
+	st, ok := j.loadState() // again, under the lock
+	if !ok || st.PID != from {
+		return nil
+	}
+	st.PID = to
+	return j.saveState(st)
+}
+
+// lock keeps other Runners from working on the interface at the same time. It does not wait: a hook that runs ropewalk for its
+// own interface would wait forever.
+func (r *Runner) lock(name string) (unlock func(), err error) {
+	if err := os.MkdirAll(r.RunDir, 0o755); err != nil {
+		return nil, fmt.Errorf("creating the state directory: %w", err)
+	}
+	path := filepath.Join(r.RunDir, name+".lock")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("locking %s: %w", name, err)
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = errors.New("another process is bringing it up or down")
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("locking %s: %w", name, err)
+	}
+	return func() {
+		// Unlock first: a child that is being forked has a copy of the descriptor, so Close alone might unlock too late.
+		_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
+		f.Close()
+	}, nil
+}
+
+// replaceFile writes path.tmp, readable by its owner only, syncs it, and renames it to path. Readers of path see the old content or the
+// new, even after a crash.
+func replaceFile(path string, content []byte) error {
+	tmp := path + ".tmp"
+	err := os.Remove(tmp)
+	if err == nil || errors.Is(err, os.ErrNotExist) {
+		err = writeNew(tmp, content)
+	}
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err == nil {
+		err = syncDir(filepath.Dir(path))
+	}
+	if err != nil {
+		_ = os.Remove(tmp) // there may be none
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	return nil
+}
+
+func writeNew(path string, content []byte) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package quick
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strconv"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+)
+
+// Step is one change to the host. It is a value: nothing happens until a Runner executes it.
+type Step interface {
+	// String returns the equivalent command, as wg-quick echoes it. It is empty for a step that echoes itself, or that is not echoed.
+	String() string
+	// run makes the change. If it fails, it undoes its own part.
+	run(ctx context.Context, j *job) error
+	// undo returns the step that reverts the change, or nil if deleting the interface reverts it.
+	undo() Step
+}
+
+// job is a Runner with the interface that it works on.
+type job struct {
+	*Runner
+	Interface
+}
+
+type addAddress struct {
+	link string
+	addr netip.Prefix
+}
+
+func (s addAddress) String() string {
+	return fmt.Sprintf("ip %s address add %s dev %s", flag(s.addr.Addr()), s.addr, s.link)
+}
+
+func (s addAddress) run(context.Context, *job) error { return hostnet.AddAddress(s.link, s.addr) }
+
+func (addAddress) undo() Step { return nil }
+
+type linkUp struct {
+	link string
+	mtu  int // bytes
+}
+
+func (s linkUp) String() string { return fmt.Sprintf("ip link set mtu %d up dev %s", s.mtu, s.link) }
+
+func (s linkUp) run(ctx context.Context, j *job) error {
+	// This fails on a host without IPv6, which has no link-local addresses to omit.
+	_ = hostnet.DisableLinkLocal(s.link)
+	if err := hostnet.SetLinkUp(s.link, s.mtu); err != nil {
+		return err
+	}
+	return j.waitForPort(ctx)
+}
+
+func (linkUp) undo() Step { return nil }
+
+type addRoute struct {
+	link  string
+	dst   netip.Prefix
+	table uint32 // 0 for the main table
+	name  string // of the table, as the file has it; empty for the main table
+}
+
+func (s addRoute) String() string {
+	text := fmt.Sprintf("ip %s route add %s dev %s", flag(s.dst.Addr()), s.dst, s.link)
+	if s.name != "" {
+		text += " table " + s.name
+	}
+	return text
+}
+
+func (s addRoute) run(context.Context, *job) error {
+	return hostnet.AddRoute(hostnet.Route{Dst: s.dst, Link: s.link, Table: s.table})
+}
+
+func (addRoute) undo() Step { return nil }
+
+// configure gives the device its keys and peers.
+type configure struct {
+	link string
+	path string
+	dev  config.Device
+}
+
+func (s configure) String() string {
+	return fmt.Sprintf("wg setconf %s <(ropewalk strip %s)", s.link, s.path)
+}
+
+func (s configure) run(_ context.Context, j *job) error { return j.configure(s.dev) }
+
+func (configure) undo() Step { return nil }
+
+type setFwMark struct {
+	link string
+	mark uint32
+}
+
+func (s setFwMark) String() string { return fmt.Sprintf("wg set %s fwmark %d", s.link, s.mark) }
+
+func (s setFwMark) run(_ context.Context, j *job) error {
+	return j.configure(config.Device{FwMark: &s.mark})
+}
+
+func (setFwMark) undo() Step { return nil }
+
+// flag returns the option of ip(8) for an address's family.
+func flag(addr netip.Addr) string { return familyFlag(hostnet.FamilyOf(addr)) }
+
+func familyFlag(f hostnet.Family) string {
+	if f == hostnet.IPv4 {
+		return "-4"
+	}
+	return "-6"
+}
+
+func decimal(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
+
+// configure applies a change over the interface's socket.
+func (j *job) configure(dev config.Device) error {
+	c, err := j.Sockets.Dial(j.Name)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return c.Configure(dev)
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package show
+
+import (
+	"maps"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+)
+
+// Stats is the part of the daemon's stats answer that is shown. Members that the daemon does not send are zero.
+type Stats struct {
+	Up        bool                   `json:"up"`
+	TUN       TUNFeatures            `json:"tun"`
+	Underlay  UnderlayFeatures       `json:"underlay"`
+	Way       *config.UnderlayReport `json:"path"`
+	Lanes     []LaneStats            `json:"lanes"`
+	Slow      LaneStats              `json:"slow"`  // packets outside the lanes' fast path
+	Drops     map[string]uint64      `json:"drops"` // by reason, without the lanes' drops
+	Spread    *config.SpreadReport   `json:"spread"`
+	Selection *Selection             `json:"selection"`
+	Cipher    string                 `json:"cipher"`  // "" if the daemon does not send it
+	Workers   *int                   `json:"workers"` // nil if the daemon does not send it
+}
+
+// TUNFeatures are the offloads of the interface.
+type TUNFeatures struct {
+	TSO   bool `json:"tso"`
+	USO   bool `json:"uso"`
+	Steer bool `json:"steer"`
+}
+
+// UnderlayFeatures are the features of the underlay's UDP sockets.
+type UnderlayFeatures struct {
+	GSO    bool `json:"gso"`
+	GRO    bool `json:"gro"`
+	IPv4   bool `json:"ipv4"`
+	IPv6   bool `json:"ipv6"`
+	Select bool `json:"select"`
+	Filter bool `json:"filter"`
+}
+
+// LaneStats counts the traffic of one lane: inner packets and their bytes, trains at the TUN device, runs at the underlay.
+type LaneStats struct {
+	TxPackets uint64            `json:"tx_packets"`
+	TxBytes   uint64            `json:"tx_bytes"`
+	TxTrains  uint64            `json:"tx_trains"`
+	TxRuns    uint64            `json:"tx_runs"`
+	RxPackets uint64            `json:"rx_packets"`
+	RxBytes   uint64            `json:"rx_bytes"`
+	RxTrains  uint64            `json:"rx_trains"`
+	RxRuns    uint64            `json:"rx_runs"`
+	TxWorkers WorkerStats       `json:"tx_workers"`
+	RxWorkers WorkerStats       `json:"rx_workers"`
+	Drops     map[string]uint64 `json:"drops"`
+}
+
+// WorkerStats counts the trains that a lane offered to workers.
+type WorkerStats struct {
+	Offered   uint64 `json:"submitted"`
+	Done      uint64 `json:"done"`
+	TakenBack uint64 `json:"by_lane"`
+	BackOffs  uint64 `json:"back_offs"`
+}
+
+// Selection describes how the kernel selects the lane of a received datagram.
+type Selection struct {
+	ByPort bool   `json:"by_port"`
+	Plans  int    `json:"plans"`
+	Wanted int    `json:"wanted"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// AllDrops returns the sum of all drops by reason: those of the lanes, outside the lanes, and of the XDP program.
+func (s *Stats) AllDrops() map[string]uint64 {
+	sum := maps.Clone(s.Drops)
+	if sum == nil {
+		sum = map[string]uint64{}
+	}
+	for _, l := range append([]LaneStats{s.Slow}, s.Lanes...) {
+		for reason, n := range l.Drops {
+			sum[reason] += n
+		}
+	}
+	if s.Way != nil {
+		for reason, n := range s.Way.Drops {
+			sum[reason] += n
+		}
+	}
+	return sum
+}
+
+// workers returns the sum over all lanes, for sending and for receiving.
+func (s *Stats) workers() (tx, rx WorkerStats) {
+	for i := range s.Lanes {
+		tx.add(s.Lanes[i].TxWorkers)
+		rx.add(s.Lanes[i].RxWorkers)
+	}
+	return tx, rx
+}
+
+func (c *WorkerStats) add(o WorkerStats) {
+	c.Offered += o.Offered
+	c.Done += o.Done
+	c.TakenBack += o.TakenBack
+	c.BackOffs += o.BackOffs
+}

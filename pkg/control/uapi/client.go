@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+)
+
+// Client is a connection to a device's daemon, ropewalk's or another's. It is for one goroutine at a time. A refused
+// operation is an *Error and leaves the connection usable; after any other error it must be closed. Each operation
+// fails with os.ErrDeadlineExceeded when the daemon takes more than a minute.
+type Client struct {
+	name  string
+	conn  net.Conn
+	lines *lineReader
+}
+
+// Dial connects to the daemon of an interface in DefaultDir. See Dir.Dial.
+func Dial(name string) (*Client, error) {
+	return DefaultDir.Dial(name)
+}
+
+// Dial connects to the daemon of an interface. The error is os.ErrNotExist when there is no socket, syscall.ECONNREFUSED when the
+// daemon died without removing its socket, and syscall.EAGAIN when its listen queue is full.
+func (d Dir) Dial(name string) (*Client, error) {
+	path, err := d.path(name)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to interface %q: %w", name, err)
+	}
+	conn, err := net.DialTimeout("unix", path, requestTimeout)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to interface %s: %w", name, err)
+	}
+	return newClient(name, conn), nil
+}
+
+func newClient(name string, conn net.Conn) *Client {
+	return &Client{name: name, conn: conn, lines: newLineReader(conn, 0)}
+}
+
+// Close closes the connection.
+func (c *Client) Close() error {
+	return c.conn.Close()
+}
+
+// Status returns the present state of the device. Status.Name is the name that was dialled.
+func (c *Client) Status() (config.Status, error) {
+	if err := c.send([]byte(opGet + "\n\n")); err != nil {
+		return config.Status{}, fmt.Errorf("requesting the status of interface %s: %w", c.name, err)
+	}
+	st, err := parseGet(c.lines)
+	if err != nil {
+		return config.Status{}, fmt.Errorf("reading the status of interface %s: %w", c.name, err)
+	}
+	st.Name = c.name
+	return st, nil
+}
+
+// Configure applies a change. ropewalk's daemon applies all of it or nothing.
+func (c *Client) Configure(dev config.Device) error {
+	var b bytes.Buffer
+	b.WriteString(opSet + "\n")
+	err := WriteSet(&b, dev)
+	b.WriteByte('\n')
+	if err == nil {
+		err = c.send(b.Bytes())
+	}
+	if err == nil {
+		err = parseReply(c.lines)
+	}
+	if err != nil {
+		return fmt.Errorf("configuring interface %s: %w", c.name, err)
+	}
+	return nil
+}
+
+// Stats requests the device's statistics and stores them in into, as json.Unmarshal does. Only ropewalk's daemon has this
+// operation: others close the connection.
+func (c *Client) Stats(into any) error {
+	err := c.send([]byte(opStats + "\n\n"))
+	var raw []byte
+	if err == nil {
+		raw, err = c.readStats()
+	}
+	if err == nil {
+		err = json.Unmarshal(raw, into)
+	}
+	if err != nil {
+		return fmt.Errorf("reading the statistics of interface %s: %w", c.name, err)
+	}
+	return nil
+}
+
+// readStats reads a line of JSON and the reply after it, or only the reply if the daemon refuses.
+func (c *Client) readStats() ([]byte, error) {
+	raw, err := c.lines.longLine()
+	if err != nil {
+		return nil, err
+	}
+	if value, ok := strings.CutPrefix(string(raw), errnoPrefix); ok {
+		var r reply
+		return nil, errors.Join(r.set(value), c.lines.skip(), r.err())
+	}
+	return raw, parseReply(c.lines)
+}
+
+func (c *Client) send(request []byte) error {
+	c.lines.beginOperation(maxReply)
+	if err := c.conn.SetDeadline(time.Now().Add(requestTimeout)); err != nil {
+		return err
+	}
+	_, err := c.conn.Write(request)
+	return err
+}
+
+// Interfaces lists the interfaces in DefaultDir. See Dir.Interfaces.
+func Interfaces() ([]string, error) {
+	return DefaultDir.Interfaces()
+}
+
+// Interfaces lists, sorted, the interfaces whose socket a process serves. A missing directory means no interfaces.
+func (d Dir) Interfaces() ([]string, error) {
+	entries, err := os.ReadDir(string(d))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("listing interfaces: %w", err)
+	}
+	var names []string
+	for _, entry := range entries {
+		name, ok := strings.CutSuffix(entry.Name(), suffix)
+		if !ok || entry.Type() != os.ModeSocket {
+			continue
+		}
+		path, err := d.path(name)
+		if err == nil && isServed(path) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// IsNotRunning reports whether an error of Dial means that no daemon runs: there is no socket, or a dead one.
+func IsNotRunning(err error) bool {
+	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED)
+}
+
+// IsUnresponsive reports whether an error means that a daemon runs and does not answer: an operation timed out, or the listen queue of its
+// socket is full (unix(7)).
+func IsUnresponsive(err error) bool {
+	e, ok := errors.AsType[net.Error](err)
+	return ok && e.Timeout() // true for EAGAIN, too
+}

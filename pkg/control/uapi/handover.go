@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// This file holds what an upgrade needs of the control socket: two operations, and a listening socket that passes from the predecessor
+// to the successor.
+//
+// Operation "takeover=1" turns the connection into one between predecessor and successor, with a protocol of their own (package
+// daemon/handover). Operation "upgrade=1" with a line "path=…" makes the daemon start that program as its successor. The answer comes
+// when the successor has the interface, or has failed.
+
+// handover passes the connection to the daemon. Its result on success ends the connection.
+func (s *Server) handover(lines *lineReader, conn net.Conn) error {
+	if err := readEnd(lines); err != nil {
+		return err
+	}
+	c, ok := conn.(*net.UnixConn)
+	if !ok || s.Handover == nil || lines.r.Buffered() > 0 {
+		return &Error{Errno: unix.EOPNOTSUPP, Err: errors.New("this daemon does not support handover")}
+	}
+	if err := checkUser(c); err != nil {
+		return err
+	}
+	if err := s.Handover(c); err != nil {
+		return wrapHandler(err)
+	}
+	return io.EOF
+}
+
+// upgrade makes the daemon start its successor. The caller calls replied once the client has its answer.
+func (s *Server) upgrade(ctx context.Context, lines *lineReader, conn net.Conn) (replied func(), err error) {
+	key, value, ok, err := lines.pair()
+	if err == nil && ok {
+		err = readEnd(lines)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case !ok || key != "path" || !filepath.IsAbs(value):
+		return nil, &Error{Errno: unix.EINVAL, Err: errors.New("want path= and an absolute path")}
+	}
+	c, ok := conn.(*net.UnixConn)
+	if !ok || s.Upgrade == nil {
+		return nil, &Error{Errno: unix.EOPNOTSUPP, Err: errors.New("this daemon does not support upgrades")}
+	}
+	if err := checkUser(c); err != nil {
+		return nil, err
+	}
+	replied, err = s.Upgrade(ctx, value)
+	return replied, wrapHandler(err)
+}
+
+// checkUser refuses clients that run neither as root nor as the user of this process. The mode of the socket's file does the same, but
+// not for connections made before the mode was set.
+func checkUser(c *net.UnixConn) error {
+	peer, err := PeerCredentials(c)
+	switch {
+	case err != nil:
+		return wrapHandler(err)
+	case peer.Uid != 0 && int(peer.Uid) != os.Geteuid():
+		return &Error{Errno: unix.EPERM, Err: fmt.Errorf("not permitted for user %d", peer.Uid)}
+	}
+	return nil
+}
+
+// PeerCredentials returns the credentials of the process at the other end of c (SO_PEERCRED, unix(7)): the one that connected, or the one that
+// listens. A process in another PID namespace has Pid 0.
+func PeerCredentials(c *net.UnixConn) (*unix.Ucred, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var peer *unix.Ucred
+	var failed error
+	err = raw.Control(func(fd uintptr) { peer, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	return peer, errors.Join(err, failed)
+}
+
+// RequestHandover asks the daemon to hand its interface over. It returns the connection, which is the caller's, and has read nothing from it.
+// The Client must not be used any more, and need not be closed.
+func (c *Client) RequestHandover() (*net.UnixConn, error) {
+	conn, ok := c.conn.(*net.UnixConn)
+	if !ok {
+		return nil, errors.ErrUnsupported
+	}
+	if err := c.send([]byte(opHandover + "\n\n")); err != nil {
+		return nil, fmt.Errorf("requesting the handover of interface %s: %w", c.name, err)
+	}
+	return conn, nil
+}
+
+// RefusalPrefix begins the answer of a daemon that refuses a handover (errno=-16, and an empty line).
+const RefusalPrefix = errnoPrefix
+
+// ParseRefusal parses the first bytes of such an answer, and returns its *Error. For any other bytes it returns io.ErrUnexpectedEOF.
+func ParseRefusal(first []byte) error {
+	value, ok := strings.CutPrefix(string(first), RefusalPrefix)
+	value, _, _ = strings.Cut(value, "\n")
+	var r reply
+	if !ok || r.set(value) != nil || r.errno == 0 {
+		return io.ErrUnexpectedEOF
+	}
+	return r.err()
+}
+
+// Upgrade makes the daemon start the program at path (absolute) as its successor, and waits until the successor has the interface.
+func (c *Client) Upgrade(path string) error {
+	err := c.send([]byte(opUpgrade + "\npath=" + path + "\n\n"))
+	if err == nil {
+		err = parseReply(c.lines)
+	}
+	if err != nil {
+		return fmt.Errorf("upgrading the daemon of %s: %w", c.name, err)
+	}
+	return nil
+}
+
+// DupFD returns a new descriptor of the socket for Dir.ListenFD. The caller owns it.
+func (l *Listener) DupFD() (fd int, err error) {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	var failed error
+	err = raw.Control(func(old uintptr) { fd, failed = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) })
+	if err := errors.Join(err, failed); err != nil {
+		return -1, fmt.Errorf("duplicating the control socket: %w", err)
+	}
+	return fd, nil
+}
+
+// ListenFD returns a Listener for the socket of a device, from a descriptor of DupFD. It owns the descriptor, on error too.
+func (d Dir) ListenFD(name string, fd int) (*Listener, error) {
+	path, err := d.path(name)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("listening for interface %q: %w", name, err)
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("listening on %s: %w", path, err)
+	}
+	ul, ok := l.(*net.UnixListener)
+	if !ok || ul.Addr().String() != path {
+		_ = l.Close()
+		return nil, fmt.Errorf("listening on %s: the descriptor is another socket", path)
+	}
+	ul.SetUnlinkOnClose(false)
+	id, err := os.Lstat(path)
+	if err != nil {
+		_ = ul.Close()
+		return nil, fmt.Errorf("listening on %s: %w", path, err)
+	}
+	return &Listener{UnixListener: ul, dir: d, path: path, id: id}, nil
+}
+
+// Disown makes Close leave the socket's file in place: another Listener owns it. Own undoes it. Disown fails with net.ErrClosed once
+// Close has begun, which removes the file.
+func (l *Listener) Disown() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return net.ErrClosed
+	}
+	l.disowned = true
+	return nil
+}
+
+// Own undoes Disown, and makes this process the one that clients see as the listening process (SO_PEERCRED).
+func (l *Listener) Own() error {
+	l.mu.Lock()
+	l.disowned = false
+	l.mu.Unlock()
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) { failed = unix.Listen(int(fd), unix.SOMAXCONN) }) // net/unix/af_unix.c, unix_listen
+	return errors.Join(err, failed)
+}
+
+// pause makes Accept wait.
+type pause struct {
+	mu   sync.Mutex
+	done chan struct{} // closed by Resume; nil while Accept is not paused
+}
+
+// Pause makes Accept wait until Resume. New clients wait in the listen queue, for Resume or for another process that accepts from the
+// same socket (Dir.ListenFD). An Accept under way may still return one client.
+func (l *Listener) Pause() error {
+	l.pause.mu.Lock()
+	defer l.pause.mu.Unlock()
+	if l.pause.done == nil {
+		l.pause.done = make(chan struct{})
+	}
+	return l.SetDeadline(time.Unix(1, 0))
+}
+
+// Resume undoes Pause.
+func (l *Listener) Resume() error {
+	l.pause.mu.Lock()
+	defer l.pause.mu.Unlock()
+	if l.pause.done == nil {
+		return nil
+	}
+	err := l.SetDeadline(time.Time{})
+	close(l.pause.done)
+	l.pause.done = nil
+	return err
+}
+
+// Accept implements net.Listener. It waits while the Listener is paused.
+func (l *Listener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.UnixListener.Accept()
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return conn, err
+		}
+		l.pause.wait()
+	}
+}
+
+func (p *pause) wait() {
+	p.mu.Lock()
+	done := p.done
+	p.mu.Unlock()
+	if done != nil {
+		<-done
+	}
+}

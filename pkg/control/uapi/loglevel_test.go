@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uapi_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi/uapitest"
+)
+
+// serveLevel serves a device whose log level can be changed, and returns a client and the log.
+func serveLevel(t *testing.T, level *slog.LevelVar) (*uapi.Client, *bytes.Buffer) {
+	t.Helper()
+	dir := uapitest.NewDir(t)
+	l, err := dir.Listen("wg0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&out, nil))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	server := uapi.Server{Handler: new(uapitest.Device), Log: log, Level: level}
+	go func() { done <- server.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	client, err := dir.Dial("wg0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return client, &out
+}
+
+func TestLogLevelIsReadAndChangedThroughTheSocket(t *testing.T) {
+	var level slog.LevelVar
+	client, _ := serveLevel(t, &level)
+	if got, err := client.LogLevel(); got != "info" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+	for _, name := range uapi.Levels() {
+		got, err := client.SetLogLevel(strings.ToUpper(name))
+		if want, _ := uapi.ParseLevel(name); got != name || err != nil || level.Level() != want {
+			t.Errorf("%s: got %q, %v, and %v", name, got, err, level.Level())
+		}
+	}
+	if _, err := client.SetLogLevel("loud"); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("an unknown level: %v", err)
+	}
+	if _, err := client.SetLogLevel("debug\nlevel=info"); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("two levels: %v", err)
+	}
+	if got, err := client.LogLevel(); got != "silent" || err != nil {
+		t.Errorf("after the errors: %q, %v", got, err)
+	}
+}
+
+func TestLogLevelChangeIsRefusedWithoutLevelVar(t *testing.T) {
+	client, _ := serveLevel(t, nil)
+	if _, err := client.SetLogLevel("debug"); !errors.Is(err, syscall.EOPNOTSUPP) {
+		t.Error(err)
+	}
+	if _, err := client.Status(); err != nil {
+		t.Errorf("the connection is lost: %v", err)
+	}
+}
+
+func TestLevelNamesAndAliasesAreParsed(t *testing.T) {
+	for name, want := range map[string]string{"verbose": "debug", "WARNING": "warn", "Silent": "silent", "error": "error"} {
+		level, err := uapi.ParseLevel(name)
+		if got := uapi.LevelName(level); got != want || err != nil {
+			t.Errorf("%s: %s, %v", name, got, err)
+		}
+	}
+	if _, err := uapi.ParseLevel(""); err == nil {
+		t.Error("an empty name is accepted as a level")
+	}
+	if got := uapi.LevelName(slog.LevelInfo + 1); got != "INFO+1" {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uapi_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi/uapitest"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+)
+
+var exact = cmp.Options{
+	cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
+	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+}
+
+func dial(t *testing.T, dir uapi.Dir, name string) *uapi.Client {
+	t.Helper()
+	c, err := dir.Dial(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// raw sends text on a new connection, closes its sending side, and returns the whole answer.
+func raw(t *testing.T, dir uapi.Dir, text string) string {
+	t.Helper()
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: string(dir) + "/wg0.sock"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	go func() {
+		io.WriteString(conn, text)
+		conn.CloseWrite()
+	}()
+	answer, err := io.ReadAll(conn)
+	if err != nil && !errors.Is(err, syscall.ECONNRESET) {
+		t.Fatal(err)
+	}
+	return string(answer)
+}
+
+func serve(t *testing.T) (*uapitest.Device, uapi.Dir) {
+	t.Helper()
+	dev, dir := &uapitest.Device{}, uapitest.NewDir(t)
+	uapitest.Serve(t, dir, "wg0", dev)
+	return dev, dir
+}
+
+func TestClientReadsDeviceStatus(t *testing.T) {
+	dev, dir := serve(t)
+	c := dial(t, dir, "wg0")
+	r := rand.New(rand.NewPCG(1, 1))
+	for range 100 {
+		want := uapitest.RandomStatus(r, "wg0", time.Now())
+		dev.SetStatus(want)
+		got, err := c.Status()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got, exact); diff != "" {
+			t.Fatal(diff)
+		}
+	}
+}
+
+func TestClientSendsOneChangeAsAWhole(t *testing.T) {
+	dev, dir := serve(t)
+	c := dial(t, dir, "wg0")
+	want := config.Device{
+		PrivateKey: new(noise.PrivateKey), ListenPort: new(uint16(7)), FwMark: new(uint32(8)), ReplacePeers: true,
+		Peers: []config.Peer{{PublicKey: noise.PublicKey{1}, Remove: true}, {
+			PublicKey: noise.PublicKey{2}, UpdateOnly: true, PresharedKey: &noise.PresharedKey{3}, Keepalive: new(uint16(9)),
+			Endpoint:          &config.Endpoint{AddrPort: netip.MustParseAddrPort("[fe80::1]:2"), Scope: 5},
+			ReplaceAllowedIPs: true, AllowedIPs: []config.AllowedIP{{Prefix: netip.MustParsePrefix("::/0"), Remove: true}},
+		}},
+	}
+	if err := c.Configure(want); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]config.Device{want}, dev.TakeChanges(), exact); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestClientReadsStatsLongerThanALine(t *testing.T) {
+	dev, dir := serve(t)
+	want := map[string]string{"long": strings.Repeat("x\n", 10000)}
+	dev.SetStats(want)
+	c := dial(t, dir, "wg0")
+	var got map[string]string
+	if err := c.Stats(&got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	dev.SetStats(func() {}) // a func cannot be JSON
+	if err := c.Stats(&got); !errors.Is(err, syscall.Errno(55)) {
+		t.Error(err)
+	}
+	if _, err := c.Status(); err != nil {
+		t.Errorf("after a refusal: %v", err)
+	}
+}
+
+func TestClientGetsErrnoOfHandler(t *testing.T) {
+	dev, dir := serve(t)
+	c := dial(t, dir, "wg0")
+	for _, tc := range []struct {
+		err  error
+		want syscall.Errno
+	}{
+		{fmt.Errorf("binding: %w", os.NewSyscallError("bind", syscall.EADDRINUSE)), syscall.EADDRINUSE},
+		{&uapi.Error{Errno: syscall.EIO}, syscall.EIO},
+		{errors.New("no idea"), syscall.Errno(55)},
+	} {
+		dev.Refuse(tc.err)
+		err := c.Configure(config.Device{})
+		if e, ok := errors.AsType[*uapi.Error](err); !ok || e.Errno != tc.want {
+			t.Errorf("%v arrived as %v", tc.err, err)
+		}
+	}
+	dev.Refuse(nil)
+	if err := c.Configure(config.Device{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOneConnectionCarriesManyRequests(t *testing.T) {
+	dev, dir := serve(t)
+	dev.SetStatus(config.Status{ListenPort: 5})
+	dev.SetStats([]int{1})
+	got := raw(t, dir, "get=1\n\nset=1\nlisten_port=x\nfwmark=1\n\nset=1\nfwmark=2\n\nstats=1\n\nget=1\nmore\n\nget=1\n\n")
+	want := "listen_port=5\nerrno=0\n\n" + "errno=-22\n\n" + "errno=0\n\n" + "[1]\nerrno=0\n\n" + "errno=-22\n\n" + "listen_port=5\nerrno=0\n\n"
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]config.Device{{FwMark: new(uint32(2))}}, dev.TakeChanges(), exact); diff != "" {
+		t.Errorf("applied changes differ from the valid request:\n%s", diff)
+	}
+}
+
+func TestTruncatedRequestsAreNotApplied(t *testing.T) {
+	dev, dir := serve(t)
+	for _, text := range []string{"", "se", "set=1\n", "set=1\nlisten_port=5\n", "set=1\nlisten_port=5", "get=1\n"} {
+		if got := raw(t, dir, text); got != "" {
+			t.Errorf("%q was answered with %q", text, got)
+		}
+	}
+	if changes := dev.TakeChanges(); len(changes) != 0 {
+		t.Errorf("applied %v", changes)
+	}
+}
+
+func TestUnknownOperationEndsTheConnection(t *testing.T) {
+	_, dir := serve(t)
+	for _, text := range []string{"hello\n\nget=1\n\n", "\nget=1\n\n", "get=2\n\nget=1\n\n"} {
+		if got := raw(t, dir, text); got != "errno=-71\n\n" {
+			t.Errorf("%q was answered with %q", text, got)
+		}
+	}
+}
+
+func TestOverlongLineEndsTheConnection(t *testing.T) {
+	_, dir := serve(t)
+	if got := raw(t, dir, "set=1\n"+strings.Repeat("x", 1<<20)); got != "errno=-7\n\n" && got != "" { // a reset may overtake it
+		t.Errorf("answer %q", got)
+	}
+}
+
+// pipes is a net.Listener whose clients are in-memory pipes, for tests with a fake clock.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	conn, ok := <-p
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return conn, nil
+}
+func (p pipes) Close() error   { close(p); return nil }
+func (p pipes) Addr() net.Addr { return &net.UnixAddr{} }
+
+func TestIdleClientsAreDisconnected(t *testing.T) {
+	for _, tc := range []struct {
+		sent, answer string
+		want         time.Duration
+	}{
+		{"", "", 5 * time.Second},
+		{"g", "", time.Minute},
+		{"get=1\n\n", "errno=0\n\n", time.Minute},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			l := make(pipes)
+			done := make(chan error)
+			go func() { done <- uapi.Serve(ctx, l, &uapitest.Device{}) }()
+			client, server := net.Pipe()
+			l <- server
+			start := time.Now()
+			if _, err := io.WriteString(client, tc.sent); err != nil {
+				t.Error(err)
+			}
+			if answer, err := io.ReadAll(client); err != nil || !strings.HasSuffix(string(answer), tc.answer) {
+				t.Errorf("%q was answered with %q, %v", tc.sent, answer, err)
+			}
+			if idle := time.Since(start); idle != tc.want {
+				t.Errorf("%q: disconnected after %v", tc.sent, idle)
+			}
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestIdleClientsBlockOthersForSecondsOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		l := make(pipes)
+		done := make(chan error)
+		go func() { done <- uapi.Serve(ctx, l, &uapitest.Device{}) }()
+		for range 64 { // as many as are served at once
+			silent, server := net.Pipe()
+			defer silent.Close()
+			l <- server
+		}
+		start := time.Now()
+		client, server := net.Pipe()
+		l <- server
+		go io.WriteString(client, "set=1\n\n")
+		answer := make([]byte, len("errno=0\n\n"))
+		if _, err := io.ReadFull(client, answer); err != nil || string(answer) != "errno=0\n\n" {
+			t.Errorf("answer %q, %v", answer, err)
+		}
+		if waited := time.Since(start); waited != 5*time.Second {
+			t.Errorf("answered after %v", waited)
+		}
+		client.Close()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestServeClosesClientsWhenContextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		l := make(pipes)
+		done := make(chan error)
+		go func() { done <- uapi.Serve(ctx, l, &uapitest.Device{}) }()
+		var clients []net.Conn
+		for range 64 { // as many as are served at once
+			client, server := net.Pipe()
+			l <- server
+			clients = append(clients, client)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		for _, client := range clients {
+			if _, err := client.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+				t.Error("a client is still connected: ", err)
+			}
+		}
+	})
+}
+
+// shortage is a listener that runs out of descriptors once.
+type shortage struct {
+	pipes
+	failed bool
+}
+
+func (s *shortage) Accept() (net.Conn, error) {
+	if !s.failed {
+		s.failed = true
+		return nil, os.NewSyscallError("accept4", syscall.EMFILE)
+	}
+	return s.pipes.Accept()
+}
+
+func TestServeRetriesWhenOutOfDescriptors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		l := &shortage{pipes: make(pipes)}
+		done := make(chan error)
+		go func() { done <- uapi.Serve(ctx, l, &uapitest.Device{}) }()
+		client, server := net.Pipe()
+		l.pipes <- server
+		client.Close()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func FuzzRequests(f *testing.F) {
+	f.Add("get=1\n\nset=1\nlisten_port=x\n\nstats=1\n\n")
+	f.Add("set=1\npublic_key=00\n\n\n")
+	f.Add("log=1\n\nlog=1\nlevel=debug\n\nlog=1\nlevel=loud\n\nlog=1\nx\n\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		ctx, cancel := context.WithCancel(t.Context())
+		l := make(pipes)
+		done := make(chan error)
+		s := uapi.Server{Handler: &uapitest.Device{}, Log: slog.New(slog.DiscardHandler), Level: new(slog.LevelVar)}
+		go func() { done <- s.Serve(ctx, l) }()
+		client, server := net.Pipe()
+		l <- server
+		go func() {
+			io.WriteString(client, text)
+			client.Close()
+		}()
+		answer, _ := io.ReadAll(client)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if len(answer) > 0 && !slices.ContainsFunc([]string{"errno=", "null\nerrno=", "level="}, func(s string) bool {
+			return strings.HasPrefix(string(answer), s)
+		}) {
+			t.Errorf("answer %q", answer)
+		}
+	})
+}

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package dataplane is the room of the code that moves packets.
+//
+//   - engine: lanes; each carries trains between a TUN queue and an underlay lane, one goroutine per direction
+//   - workpool: workers that seal and open trains for a lane whose flow needs more than one core
+//
+// Nothing here allocates, locks or reads a clock per packet. Lanes know neither configuration nor handshakes: they call
+// engine.SlowPath. Imports protocol and netio. Begin with engine.Engine.
+package dataplane

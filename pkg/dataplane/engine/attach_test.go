@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"crypto/rand"
+	"errors"
+	"os"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
+)
+
+func newIdleEngine(lanes int) (*Engine, *tun.Fake) {
+	device := tun.NewFake(tun.FakeConfig{Queues: lanes})
+	return New(Config{Device: device, Control: &control{}, Clock: NewClock(), Rand: rand.Reader}), device
+}
+
+func TestAttachRejectsPortWithOtherLaneCount(t *testing.T) {
+	e, _ := newIdleEngine(2)
+	port, _ := underlay.Pipe(3)
+	if err := e.Attach(port); err == nil {
+		t.Error("a port of 3 lanes was attached to an engine of 2")
+	}
+	if err := e.Detach(); err != nil {
+		t.Error("detaching nothing:", err)
+	}
+}
+
+func TestAttachRejectsSecondPort(t *testing.T) {
+	e, _ := newIdleEngine(1)
+	a, b := underlay.Pipe(1)
+	if err := e.Attach(a); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Attach(b); err == nil {
+		t.Error("two ports are attached")
+	}
+	if err := e.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Attach(b); err != nil {
+		t.Error("attaching after Detach:", err)
+	}
+	_ = e.Detach()
+}
+
+func TestLoopsEndWhenTUNOrPortCloses(t *testing.T) {
+	e, device := newIdleEngine(4)
+	port, _ := underlay.Pipe(4)
+	if err := e.Attach(port); err != nil {
+		t.Fatal(err)
+	}
+	e.Start()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = device.Close()
+		e.Wait()
+		_ = e.Detach()
+	}()
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the loops go on")
+	}
+}
+
+func TestSlowPathCountsItsDrops(t *testing.T) {
+	good := flow.WithVnetHeader(out4.UDP([]byte("good")))
+	for _, c := range []struct {
+		name string
+		act  func(*rig)
+		want drop.Reason
+	}{
+		{"no endpoint", func(r *rig) {
+			r.peer.Endpoint.Store(nil)
+			r.engine.Transmit(r.peer, r.keys, good)
+		}, drop.TXNoEndpoint},
+		{"keepalive without endpoint", func(r *rig) {
+			r.peer.Endpoint.Store(nil)
+			r.engine.SendKeepalive(r.peer, r.keys)
+		}, drop.TXNoEndpoint},
+		{"down", func(r *rig) { r.engine.Transmit(r.peer, r.keys, good) }, drop.TXDown},
+		{"keepalive while down", func(r *rig) { r.engine.SendKeepalive(r.peer, r.keys) }, drop.TXDown},
+		{"malformed", func(r *rig) { r.engine.Transmit(r.peer, r.keys, good[:20]) }, drop.TXMalformed},
+		{"wiped", func(r *rig) {
+			r.keys.Wipe()
+			r.engine.Transmit(r.peer, r.keys, good)
+		}, drop.TXNoSession},
+	} {
+		r := newRig(t)
+		c.act(r)
+		if got := r.engine.Stats().Drops[c.want.String()]; got != 1 {
+			t.Errorf("%s: %d drops in the statistics, want 1", c.name, got)
+		}
+		if got := r.peer.Packets().TxDrops; c.want != drop.TXMalformed && got != 1 {
+			t.Errorf("%s: %d drops of the peer's, want 1", c.name, got)
+		}
+	}
+}
+
+func TestSlowPathSendsTrainAsOneRun(t *testing.T) {
+	r := newRig(t)
+	ours, theirs := underlay.Pipe(1)
+	if err := r.engine.Attach(ours); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.engine.Detach() }()
+	to := theirs.Endpoint(true)
+	r.peer.Endpoint.Store(&to)
+	train := (&flow.Flow{Ends: out6}).Train(7, 300)
+	r.engine.Transmit(r.peer, r.keys, train)
+	r.engine.SendKeepalive(r.peer, r.keys)
+	rx := make([]underlay.Datagrams, 64)
+	for i := range rx {
+		rx[i].Buf = make([]byte, 65535)
+	}
+	n, err := theirs.Lane(0).Recv(rx)
+	if err != nil || n != 2 {
+		t.Fatalf("%d runs arrived (%v), want one and a keepalive", n, err)
+	}
+	for i := range n {
+		for b := rx[i].Buf[:rx[i].N]; len(b) > 0; b = b[min(rx[i].SegSize, len(b)):] {
+			r.conn.runs = append(r.conn.runs, [][]byte{b[:min(rx[i].SegSize, len(b))]})
+		}
+	}
+	plain := r.sent()
+	if len(plain) != 8 || len(plain[7]) != 0 {
+		t.Fatalf("%d messages arrived, want 7 and a keepalive", len(plain))
+	}
+	samePackets(t, unpadded(t, plain[:7]), packetsOf(t, train))
+	if _, tx := r.peer.Traffic(); tx != 7*(368+32)+32 {
+		t.Errorf("%d bytes counted", tx)
+	}
+}
+
+func TestLockedThreadsEndWithTheirLoops(t *testing.T) {
+	threads := func() int {
+		tasks, err := os.ReadDir("/proc/self/task")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(tasks)
+	}
+	device := tun.NewFake(tun.FakeConfig{Queues: 4})
+	e := New(Config{
+		Device: device, Control: &control{}, Clock: NewClock(), Rand: rand.Reader,
+		OnLoopStart: func(string) { runtime.LockOSThread() },
+	})
+	before := threads()
+	const cycles = 20
+	for range cycles {
+		port, _ := underlay.Pipe(4)
+		if err := errors.Join(e.Attach(port), e.Detach()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for deadline := time.Now().Add(20 * time.Second); threads() >= before+cycles; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d threads became %d", before, threads())
+		}
+	}
+}
+
+func TestLoopStartHookRunsOncePerLoop(t *testing.T) {
+	var mu sync.Mutex
+	begun := map[string]int{}
+	device := tun.NewFake(tun.FakeConfig{Queues: 2})
+	e := New(Config{
+		Device: device, Control: &control{}, Clock: NewClock(), Rand: rand.Reader,
+		OnLoopStart: func(loop string) {
+			mu.Lock()
+			defer mu.Unlock()
+			begun[loop]++
+		},
+	})
+	e.Start()
+	for range 2 {
+		port, _ := underlay.Pipe(2)
+		if err := errors.Join(e.Attach(port), e.Detach()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = device.Close()
+	e.Wait()
+	want := map[string]int{"tx0": 1, "tx1": 1, "rx0": 2, "rx1": 2} // rx: once for each port
+	if d := cmp.Diff(want, begun); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+}

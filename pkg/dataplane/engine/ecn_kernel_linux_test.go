@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"net"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
+	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
+)
+
+// stranger is a plain UDP socket that knows the peer's end of a rig's session; it shares no code with pkg/netio/underlay/udp.
+type stranger struct {
+	t    *testing.T
+	conn *net.UDPConn
+	ipv6 bool
+}
+
+func newStranger(t *testing.T, ipv6 bool) *stranger {
+	t.Helper()
+	network, addr := "udp4", net.IPv4(127, 0, 0, 1)
+	if ipv6 {
+		network, addr = "udp6", net.IPv6loopback
+	}
+	conn, err := net.ListenUDP(network, &net.UDPAddr{IP: addr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	s := &stranger{t: t, conn: conn, ipv6: ipv6}
+	s.set(unix.IP_RECVTOS, unix.IPV6_RECVTCLASS, 1)
+	if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// set sets the socket option of the socket's family.
+func (s *stranger) set(v4, v6, value int) {
+	s.t.Helper()
+	raw, err := s.conn.SyscallConn()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	level, option := unix.SOL_IP, v4
+	if s.ipv6 {
+		level, option = unix.SOL_IPV6, v6
+	}
+	control := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, option, value) })
+	if control != nil || err != nil {
+		s.t.Fatal(control, err)
+	}
+}
+
+// receive returns one datagram and the whole TOS byte or traffic class it came with.
+func (s *stranger) receive() (datagram []byte, tos byte) {
+	s.t.Helper()
+	datagram, oob := make([]byte, 65535), make([]byte, 128)
+	n, oobn, _, _, err := s.conn.ReadMsgUDP(datagram, oob)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
+	if err != nil || len(messages) != 1 {
+		s.t.Fatalf("%d control messages, %v", len(messages), err)
+	}
+	return datagram[:n], messages[0].Data[0]
+}
+
+func (s *stranger) send(datagram []byte, to uint16, tos packet.ECN) {
+	s.t.Helper()
+	s.set(unix.IP_TOS, unix.IPV6_TCLASS, int(tos))
+	at := net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.endpoint().Dst.Addr(), to))
+	if _, err := s.conn.WriteTo(datagram, at); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *stranger) endpoint() underlay.Endpoint {
+	return underlay.Endpoint{Dst: s.conn.LocalAddr().(*net.UDPAddr).AddrPort()}
+}
+
+// onWire gives a rig a real port in a network namespace of its own, and a peer on a plain socket there.
+func onWire(t *testing.T, ipv6 bool) (*rig, underlay.Port, *stranger) {
+	t.Helper()
+	runtime.LockOSThread() // for good: the thread and its namespace end with the test
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		t.Skipf("needs root (CAP_SYS_ADMIN) for a network namespace: %v", err)
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.LinkSetUp(lo)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := udp.Open(udp.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = port.Close() })
+	if ipv6 && !port.Features().IPv6 {
+		t.Skip("needs IPv6")
+	}
+	r, s := newRig(t), newStranger(t, ipv6)
+	conn, at := port.Lane(0), s.endpoint()
+	r.engine.lanes[0].conn.Store(&conn)
+	r.peer.Endpoint.Store(&at)
+	return r, port, s
+}
+
+func eachFamily(t *testing.T, test func(t *testing.T, ipv6 bool)) {
+	for name, ipv6 := range map[string]bool{"IPv4": false, "IPv6": true} {
+		t.Run(name, func(t *testing.T) { test(t, ipv6) })
+	}
+}
+
+func TestKernelSendsInnerECNInOuterHeader(t *testing.T) {
+	eachFamily(t, func(t *testing.T, ipv6 bool) {
+		r, port, s := onWire(t, ipv6)
+		for _, c := range []struct{ inner, outer packet.ECN }{{2, 2}, {0, 0}, {3, 2}, {1, 1}, {0, 0}} {
+			// DSCP EF and the flow label inside must not show outside.
+			element := flow.WithVnetHeader(out4.UDP([]byte("one")))
+			element[10+1] = 0xb8
+			r.transmit(markedElement(element, c.inner), markedElement(out6.TCPTrain(0, 100, make([]byte, 500)), c.inner))
+			for range 6 {
+				msg, tos := s.receive()
+				if tos != byte(c.outer) {
+					t.Errorf("inner %d: a message of %d bytes left with TOS %#x, want %d", c.inner, len(msg), tos, c.outer)
+				}
+			}
+		}
+		at := s.endpoint()
+		if err := port.SendTo(&at, make([]byte, 148)); err != nil {
+			t.Fatal(err)
+		}
+		if _, tos := s.receive(); tos != 0 {
+			t.Errorf("a handshake left with TOS %#x", tos)
+		}
+	})
+}
+
+func TestKernelCongestionMarkReachesInnerPacket(t *testing.T) {
+	eachFamily(t, func(t *testing.T, ipv6 bool) {
+		r, port, s := onWire(t, ipv6)
+		for _, c := range []struct{ outer, inner, want packet.ECN }{
+			{3, 2, 3}, {0, 0, 0}, {3, 1, 3}, {3, 0, 0}, {2, 2, 2}, {0, 2, 2}, {0, 3, 3},
+		} {
+			for _, ends := range []flow.Ends{in4, in6} {
+				run, _ := r.seal(marked(ends.UDP([]byte("ping")), c.inner))
+				s.send(run, port.LocalPort(), c.outer)
+				n, err := port.Lane(0).Recv(r.rx.ring)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.rx.batch(n)
+				want := marked(ends.UDP([]byte("ping")), c.want)
+				samePackets(t, packetsOf(t, r.delivered()...), [][]byte{want})
+			}
+		}
+	})
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/dataplane/workpool"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+)
+
+// Clock returns monotonic nanoseconds since an arbitrary start. Lanes read it once per batch.
+type Clock func() int64
+
+// NewClock returns a clock in nanoseconds since the call. It never returns 0, which means "never" elsewhere.
+func NewClock() Clock {
+	start := time.Now()
+	return func() int64 { return int64(time.Since(start)) + 1 }
+}
+
+// BootClock returns CLOCK_BOOTTIME, which advances during suspend. The in-kernel WireGuard uses it too: a session must expire
+// in time even if the machine was suspended.
+func BootClock() Clock {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		return NewClock()
+	}
+	return func() int64 {
+		var ts unix.Timespec
+		_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // the call above has succeeded, and nothing else can fail
+		return ts.Nano()
+	}
+}
+
+// Control takes the messages of no session from the lanes. It must not block.
+type Control interface {
+	// Handshake takes a handshake or cookie message. msg is valid only during the call.
+	Handshake(msg []byte, from underlay.Endpoint) drop.Reason
+}
+
+// Config configures an Engine. All fields except OnLoopStart and Pool are required.
+type Config struct {
+	Device  tun.Device
+	Control Control
+	Clock   Clock
+	Rand    io.Reader // draws receiver indices
+	// OnLoopStart, if set, is called first by each goroutine of a lane, with its name: "tx0", "rx0".
+	OnLoopStart func(loop string)
+	// Pool has the workers that seal and open trains for busy lanes; nil for none. It must outlive the lanes.
+	Pool *workpool.Pool
+}
+
+// Engine connects one TUN device with the underlay port that is attached.
+type Engine struct {
+	cfg      Config
+	lanes    []*lane
+	Sessions *session.Table[*Session]
+	Routes   peer.AllowedIPs[*Peer]
+	// SlowDrops counts the drops outside the lanes, in handshakes and staging.
+	SlowDrops drop.Counters
+	slow      slowLane
+	before    *Stats // counters of a previous engine; nil for none
+
+	mu       sync.Mutex // serialises Attach and Detach
+	port     underlay.Port
+	rx, tx   sync.WaitGroup
+	padLimit padLimit
+}
+
+// New returns an engine with one lane per queue of the device. Start makes it run.
+func New(cfg Config) *Engine {
+	e := &Engine{cfg: cfg, Sessions: session.NewTable[*Session](cfg.Rand)}
+	for i, q := range cfg.Device.Queues() {
+		e.lanes = append(e.lanes, newLane(e, i, q, cfg.Pool))
+	}
+	e.slow.lane = newLane(e, len(e.lanes), injector{e.lanes[0].queue}, nil)
+	e.SetMTU(DefaultMTU)
+	return e
+}
+
+// DefaultMTU is the TUN's MTU until SetMTU is called: 1500 less 80 for the largest encapsulation (IPv6).
+const DefaultMTU = 1420
+
+// SetMTU sets the TUN's MTU. Padding does not exceed it.
+func (e *Engine) SetMTU(mtu int) { e.padLimit.Store(int64(mtu)) }
+
+// Lanes returns the number of lanes.
+func (e *Engine) Lanes() int { return len(e.lanes) }
+
+// Start starts to read the TUN. Call it once.
+func (e *Engine) Start() {
+	for _, l := range e.lanes {
+		e.tx.Go(func() {
+			e.loopStarted("tx", l)
+			l.transmit()
+		})
+	}
+}
+
+// loopStarted calls Config.OnLoopStart for one goroutine of a lane.
+func (e *Engine) loopStarted(direction string, l *lane) {
+	if e.cfg.OnLoopStart != nil {
+		e.cfg.OnLoopStart(direction + strconv.Itoa(l.index))
+	}
+}
+
+// Wait blocks until all transmit goroutines have ended. They end when the TUN device is closed or deleted.
+func (e *Engine) Wait() { e.tx.Wait() }
+
+// Attach starts to send to port and to receive from it. The port must have as many lanes as the engine. On success the
+// engine owns the port, and Detach closes it.
+func (e *Engine) Attach(port underlay.Port) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if port.Lanes() != len(e.lanes) {
+		return fmt.Errorf("attaching port: it has %d lanes, want %d", port.Lanes(), len(e.lanes))
+	}
+	if e.port != nil {
+		return errors.New("attaching port: another port is attached")
+	}
+	e.port = port
+	e.slow.attach(port)
+	for i, l := range e.lanes {
+		conn := port.Lane(i)
+		l.conn.Store(&conn)
+		e.rx.Go(func() {
+			e.loopStarted("rx", l)
+			l.receive(conn)
+		})
+	}
+	e.rx.Go(func() { newReceiver(e.slow.lane, secondarySlots).run(port.SecondaryPorts(), nil) })
+	return nil
+}
+
+// Detach closes the attached port and waits until no lane receives from it. Without a port, packets from the TUN are
+// dropped (drop.TXDown).
+func (e *Engine) Detach() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.port == nil {
+		return nil
+	}
+	for _, l := range e.lanes {
+		l.conn.Store(nil)
+	}
+	e.slow.attach(nil)
+	err := e.port.Close()
+	e.rx.Wait()
+	e.port = nil
+	if err != nil {
+		return fmt.Errorf("closing port: %w", err)
+	}
+	return nil
+}

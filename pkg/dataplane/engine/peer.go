@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"sync/atomic"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+// SlowPath handles the rare events of a Peer. Lanes call it at most once per train, and only in exceptional cases. Its
+// methods must not block for long, and several lanes may call them at once.
+type SlowPath interface {
+	// Stage takes a train (see tun.Queue) of the given number of packets, for which there is no usable session. train is
+	// valid only during the call. The slow path starts a handshake, or transmits at once if there is a session by now.
+	Stage(train []byte, packets int)
+	// Confirm reports that the peer has used keys, the unconfirmed key pair: the slow path may send with them now.
+	Confirm(keys *session.Keypair)
+	// Rekey reports that a new handshake is due.
+	Rekey()
+	// Roam reports an authenticated packet from another endpoint than the current one.
+	Roam(from underlay.Endpoint)
+	// OnHeard reports that Peer.Heard has become true.
+	OnHeard()
+	// SendHello takes a plaintext for which wire.IsHello holds, and which is valid only during the call.
+	Hello(plain []byte, from underlay.Endpoint) drop.Reason
+}
+
+// Session is the target of a receiver index: a peer, and the keys once the handshake is complete.
+type Session struct {
+	Peer *Peer
+	Keys atomic.Pointer[session.Keypair]
+}
+
+// Peer is the state of a peer that lanes use. It is safe for concurrent use.
+type Peer struct {
+	SlowPath SlowPath
+	// Current is the key pair to send with; nil without a session.
+	Current atomic.Pointer[session.Keypair]
+	// Unconfirmed is a responder's new key pair until the initiator has used it.
+	Unconfirmed atomic.Pointer[session.Keypair]
+	// Endpoint is the destination; nil while unknown. The pointed-to value never changes.
+	Endpoint atomic.Pointer[underlay.Endpoint]
+	Activity peer.Activity
+	// Spread selects the source ports of data messages; nil for no spread to this peer.
+	Spread atomic.Pointer[Spread]
+	// Gathered are the source ports, besides the canonical one, from which the peer may send without roaming; nil for none.
+	Gathered atomic.Pointer[spread.Ports]
+	// Heard reports whether an authentic message has come from one of them.
+	Heard atomic.Bool
+
+	slow    traffic                       // outside the lanes
+	traffic []atomic.Pointer[laneTraffic] // of each lane; nil until the lane sends or receives for the peer
+}
+
+// traffic counts a peer's WireGuard messages: bytes, messages, and drops.
+type traffic struct {
+	rx, tx               atomic.Uint64
+	rxPackets, txPackets atomic.Uint64
+	rxDrops, txDrops     atomic.Uint64
+}
+
+// laneTraffic is the traffic of one lane, on cache lines of its own.
+type laneTraffic struct {
+	traffic
+	_ [80]byte
+}
+
+// NewPeer returns a peer of e with its slow path. Lanes find it only once Routes and Sessions contain it.
+func (e *Engine) NewPeer(slow SlowPath) *Peer {
+	return &Peer{SlowPath: slow, traffic: make([]atomic.Pointer[laneTraffic], len(e.lanes))}
+}
+
+// Traffic returns the bytes of WireGuard messages received from and sent to the peer.
+func (p *Peer) Traffic() (rx, tx uint64) {
+	rx, tx = p.slow.rx.Load(), p.slow.tx.Load()
+	for i := range p.traffic {
+		if t := p.traffic[i].Load(); t != nil {
+			rx += t.rx.Load()
+			tx += t.tx.Load()
+		}
+	}
+	return rx, tx
+}
+
+// PeerPackets counts WireGuard messages from a peer (Rx) and to it (Tx). RxDrops counts messages of its sessions that were
+// rejected, or whose inner packet was. TxDrops counts messages and packets to the peer that could not be sent.
+type PeerPackets struct {
+	Rx      uint64 `json:"rx"`
+	Tx      uint64 `json:"tx"`
+	RxDrops uint64 `json:"rx_drops"`
+	TxDrops uint64 `json:"tx_drops"`
+}
+
+// Packets returns how many messages were received from and sent to the peer.
+func (p *Peer) Packets() PeerPackets {
+	sum := p.slow.packets()
+	for i := range p.traffic {
+		if t := p.traffic[i].Load(); t != nil {
+			n := t.packets()
+			sum = PeerPackets{sum.Rx + n.Rx, sum.Tx + n.Tx, sum.RxDrops + n.RxDrops, sum.TxDrops + n.TxDrops}
+		}
+	}
+	return sum
+}
+
+func (t *traffic) packets() PeerPackets {
+	return PeerPackets{t.rxPackets.Load(), t.txPackets.Load(), t.rxDrops.Load(), t.txDrops.Load()}
+}
+
+// trafficOf returns the counters of lane i, those of the slow path if there is no such lane.
+func (p *Peer) trafficOf(i int) *traffic {
+	if i >= len(p.traffic) {
+		return &p.slow
+	}
+	t := p.traffic[i].Load()
+	if t == nil { // the lane's other direction may do the same now
+		p.traffic[i].CompareAndSwap(nil, new(laneTraffic))
+		t = p.traffic[i].Load()
+	}
+	return &t.traffic
+}
+
+// CountHandshake counts one handshake message, which bypasses the lanes: rx or tx is its size in bytes, and the other is 0.
+func (p *Peer) CountHandshake(rx, tx int) {
+	p.slow.rx.Add(uint64(rx))
+	p.slow.tx.Add(uint64(tx))
+	p.slow.rxPackets.Add(uint64(min(rx, 1)))
+	p.slow.txPackets.Add(uint64(min(tx, 1)))
+}

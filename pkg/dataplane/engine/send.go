@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"errors"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+)
+
+// prepare builds the runs of b and reserves their nonce counters, one block per span, in send order. It drops spans whose
+// session has no counters left.
+func (t *transmitter) prepare(b *txBatch) {
+	b.assemble()
+	kept := 0
+	for i := 0; i < len(b.runs); {
+		g := b.spanAt(i)
+		i += g.runs
+		m := b.meta[g.first]
+		var ok bool
+		if g.counter, ok = m.keys.Reserve(g.messages); !ok {
+			t.dropUnsealable(m, g.messages, drop.TXExhausted)
+			continue
+		}
+		kept += b.moveSpan(&g, kept)
+		b.spans = append(b.spans, g)
+	}
+	b.runs, b.meta = b.runs[:kept], b.meta[:kept]
+}
+
+// moveSpan moves the runs of g to index to, and returns their number.
+func (b *txBatch) moveSpan(g *sealSpan, to int) int {
+	copy(b.runs[to:], b.runs[g.first:g.first+g.runs])
+	copy(b.meta[to:], b.meta[g.first:g.first+g.runs])
+	g.first = to
+	return g.runs
+}
+
+// dropUnsealable drops the messages of a span that begins with m, and requests a rekey: its session has ended.
+func (t *transmitter) dropUnsealable(m *runMeta, messages int, why drop.Reason) {
+	t.dropForPeer(m.peer, why, messages)
+	m.peer.SlowPath.Rekey()
+}
+
+// dropForPeer counts n messages or packets to p as dropped.
+func (t *transmitter) dropForPeer(p *Peer, why drop.Reason, n int) {
+	t.drop(why, n)
+	p.trafficOf(t.lane.index).txDrops.Add(uint64(n))
+}
+
+// send sends the sealed runs of b, counts them, and empties b.
+func (t *transmitter) send(b *txBatch) {
+	t.dropUnsealed(b)
+	t.noteSent(b)
+	if conn := t.lane.conn.Load(); conn == nil {
+		t.dropRuns(b, drop.TXDown)
+	} else if len(b.runs) > 0 && (*conn).Send(b.runs) > 0 {
+		t.dropFailed(b)
+	}
+	t.countSent(b)
+	b.reset()
+}
+
+// dropUnsealed drops the spans whose session ended before they were sealed.
+func (t *transmitter) dropUnsealed(b *txBatch) {
+	kept := 0
+	for i := range b.spans {
+		if g := &b.spans[i]; g.sealed {
+			kept += b.moveSpan(g, kept)
+		} else {
+			t.dropUnsealable(b.meta[g.first], g.messages, drop.TXNoSession)
+		}
+	}
+	b.runs, b.meta = b.runs[:kept], b.meta[:kept]
+}
+
+// noteSent updates the peers' timers before sending. An answer may arrive before Send returns, and data would otherwise seem
+// unanswered.
+func (t *transmitter) noteSent(b *txBatch) {
+	for _, m := range b.meta {
+		m.peer.sent(t.now, m.keys, m.inner > 0)
+	}
+}
+
+// countSent counts the runs that were sent.
+func (t *transmitter) countSent(b *txBatch) {
+	packets, bytes, trains := 0, 0, 0
+	var sizes RunSizes
+	for i, m := range b.meta {
+		packets += b.runs[i].Segments
+		sizes.note(b.runs[i].Segments)
+		bytes += m.inner
+		trains += m.trains
+		to := m.peer.trafficOf(t.lane.index)
+		to.tx.Add(uint64(m.bytes))
+		to.txPackets.Add(uint64(b.runs[i].Segments))
+	}
+	t.lane.stats.tx.add(packets, bytes, trains, len(b.runs))
+	t.lane.stats.tx.sizes.publish(&sizes)
+}
+
+// sent updates the timers for data or a keepalive sent under keys.
+func (p *Peer) sent(now int64, keys *session.Keypair, data bool) {
+	p.Activity.Sent(now, data)
+	if rekeyDue(keys, now, false) {
+		p.SlowPath.Rekey()
+	}
+}
+
+func rekeyDue(keys *session.Keypair, now int64, receiving bool) bool {
+	return peer.RekeyDue(now, keys.Created(), keys.Initiator(), keys.Sent(), receiving)
+}
+
+// dropFailed counts and removes the runs that Send could not send.
+func (t *transmitter) dropFailed(b *txBatch) {
+	kept := 0
+	for i := range b.runs {
+		switch err := b.runs[i].Err; {
+		case err == nil:
+			b.runs[kept], b.meta[kept] = b.runs[i], b.meta[i]
+			kept++
+		case errors.Is(err, underlay.ErrTooBig):
+			t.dropForPeer(b.meta[i].peer, drop.TXTooBig, b.runs[i].Segments)
+		default:
+			t.dropForPeer(b.meta[i].peer, drop.TXSendError, b.runs[i].Segments)
+		}
+	}
+	b.runs, b.meta = b.runs[:kept], b.meta[:kept]
+}
+
+func (t *transmitter) dropRuns(b *txBatch, r drop.Reason) {
+	for i := range b.runs {
+		t.dropForPeer(b.meta[i].peer, r, b.runs[i].Segments)
+	}
+	b.runs, b.meta = b.runs[:0], b.meta[:0]
+}
+
+func (t *transmitter) drop(r drop.Reason, n int) { t.drops.Add(r, n) }

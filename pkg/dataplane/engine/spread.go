@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"math/rand/v2"
+	"net/netip"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+// flowsLog2 is the size of each lane's flow table: 4,096 entries, 32 KiB, which stay in the cache.
+const flowsLog2 = 12
+
+// Spread selects the source ports of data messages to one peer. It is immutable; Peer.Spread is replaced. A flow whose source
+// is not among the new ones keeps it until the flow pauses.
+type Spread struct {
+	sources []uint8
+	loads   *spread.Loads
+}
+
+// NewSpread returns a Spread over the given sources of the port (underlay.Port.OpenSource), at most spread.MaxPorts.
+// Without any, all messages leave from the canonical port, but flows are recorded, so that none is reordered when spread
+// starts later.
+func NewSpread(sources []uint8) *Spread {
+	if len(sources) == 0 {
+		return &Spread{}
+	}
+	return &Spread{sources: sources, loads: spread.NewLoadsOf(sources, rand.Uint32())}
+}
+
+// Sources returns the sources in lane order. The caller must not modify them.
+func (s *Spread) Sources() []uint8 { return s.sources }
+
+// chooseSource returns the source for the parsed train to p.
+func (t *transmitter) chooseSource(p *Peer) int {
+	s := p.Spread.Load()
+	switch {
+	case s == nil || t.flows == nil:
+		return 0
+	case s.loads == nil:
+		t.flows.Note(t.train.FlowHash(), t.now)
+		return 0
+	}
+	return t.flows.Choose(s.loads, t.train.FlowHash(), t.now, t.train.Len()) // package spread calls the source a lane
+}
+
+// stage records the flow of the parsed train to p: once there is a session, it will leave from the canonical port.
+func (t *transmitter) stage(p *Peer) {
+	if p.Spread.Load() != nil {
+		t.flows.Note(t.train.FlowHash(), t.now)
+	}
+}
+
+// noteSource updates the endpoint after an authentic message from the endpoint from.
+func (p *Peer) noteSource(from underlay.Endpoint) {
+	to := p.Endpoint.Load()
+	if to == nil {
+		p.SlowPath.Roam(from)
+		return
+	}
+	at, gathered := p.canonicalEndpoint(to, from)
+	if gathered {
+		p.MarkHeard()
+	}
+	if *to != at {
+		p.SlowPath.Roam(at)
+	}
+}
+
+// canonicalEndpoint returns the endpoint of a peer that has sent from the endpoint from. gathered reports that it came from
+// one of the peer\'s spread source ports. The canonical port is then that of known.
+func (p *Peer) canonicalEndpoint(known *underlay.Endpoint, from underlay.Endpoint) (at underlay.Endpoint, gathered bool) {
+	if *known == from {
+		return from, false
+	}
+	ports := p.Gathered.Load()
+	if ports == nil || !ports.Contains(from.Dst.Port()) {
+		return from, false
+	}
+	from.Dst = netip.AddrPortFrom(from.Dst.Addr(), known.Dst.Port())
+	return from, true
+}
+
+// MarkHeard sets Heard, and calls SlowPath.OnHeard if it was not set.
+func (p *Peer) MarkHeard() {
+	if !p.Heard.Load() && p.Heard.CompareAndSwap(false, true) {
+		p.SlowPath.OnHeard()
+	}
+}

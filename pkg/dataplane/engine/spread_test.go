@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
+)
+
+// manyFlows are n flows from our side to the peer's.
+func manyFlows(n int) []*flow.Flow {
+	flows := make([]*flow.Flow, n)
+	for i := range flows {
+		ends := out4
+		if i%2 == 1 {
+			ends = out6
+		}
+		ends.Src = netip.AddrPortFrom(ends.Src.Addr(), uint16(1000+i))
+		flows[i] = &flow.Flow{Ends: ends, ID: uint32(i)}
+	}
+	return flows
+}
+
+// sourcesOf notes from which source each of the peer's flows left.
+func sourcesOf(r *rig) map[string]int {
+	sources := map[string]int{}
+	r.conn.fail = func(run *underlay.Run) error {
+		for msg := range run.Datagrams {
+			out := r.open(bytes.Clone(msg))
+			sources[flowOf(out)] = run.Source
+		}
+		return nil
+	}
+	r.conn.silent = true
+	return sources
+}
+
+// flowOf names a packet's source.
+func flowOf(packet []byte) string {
+	if packet[0]>>4 == 4 {
+		return string(packet[12:16]) + string(packet[20:22])
+	}
+	return string(packet[8:24]) + string(packet[40:42])
+}
+
+func TestFlowsUseDifferentSources(t *testing.T) {
+	r := newRig(t)
+	sources := sourcesOf(r)
+	r.peer.Spread.Store(NewSpread([]uint8{3, 1, 4, 15, 9, 2, 6, 5}))
+	var batch [][]byte
+	for range 3 {
+		for _, f := range manyFlows(8) {
+			batch = append(batch, f.Next(100), f.Train(5, 300))
+		}
+	}
+	r.transmit(batch...)
+	if len(sources) != 8 {
+		t.Fatalf("%d flows left", len(sources))
+	}
+	used := map[int]bool{}
+	for _, s := range sources {
+		used[s] = true
+	}
+	if len(used) != 8 || used[0] {
+		t.Errorf("they left from %v, want each from its own", used)
+	}
+}
+
+func TestFlowsKeepSourceUntilPause(t *testing.T) {
+	r := newRig(t)
+	sources := sourcesOf(r)
+	r.peer.Spread.Store(NewSpread([]uint8{1, 2, 3, 4}))
+	f := manyFlows(1)[0]
+	key := flowOf(packetsOf(t, f.Next(10))[0])
+	r.transmit(f.Next(100))
+	first := sources[key]
+	for range 100 {
+		r.now += int64(spread.DefaultGap) - 2000
+		r.transmit(f.Train(40, 1000)) // the most loaded source by far
+		if sources[key] != first {
+			t.Fatal("the flow changed its source without a pause")
+		}
+	}
+	r.now += int64(spread.DefaultGap)
+	r.transmit(f.Next(100))
+	if sources[key] == first {
+		t.Error("after a pause the flow is still on the most loaded source")
+	}
+}
+
+// TestExistingFlowsKeepCanonicalPort: a flow must not overtake itself when spreading begins.
+func TestExistingFlowsKeepCanonicalPort(t *testing.T) {
+	for _, staged := range []bool{false, true} {
+		r := newRig(t)
+		sources := sourcesOf(r)
+		r.peer.Spread.Store(NewSpread(nil))
+		old, fresh := manyFlows(2)[0], manyFlows(2)[1]
+		if staged {
+			r.peer.Current.Store(nil)
+		}
+		r.transmit(old.Next(100))
+		r.peer.Current.Store(r.keys)
+		r.peer.Spread.Store(NewSpread([]uint8{1, 2}))
+		r.transmit(old.Next(100), fresh.Next(100))
+		if at := sources[flowOf(packetsOf(t, old.Next(8))[0])]; at != 0 {
+			t.Errorf("staged %v: the old flow went to source %d", staged, at)
+		}
+		if at := sources[flowOf(packetsOf(t, fresh.Next(8))[0])]; at == 0 {
+			t.Errorf("staged %v: the new flow was not spread", staged)
+		}
+		r.now += int64(spread.DefaultGap)
+		r.transmit(old.Next(100))
+		if at := sources[flowOf(packetsOf(t, old.Next(8))[0])]; at == 0 {
+			t.Errorf("staged %v: the old flow was not spread after a pause", staged)
+		}
+	}
+}
+
+// TestOrderIsKeptWithinFlows sends random batches and checks that each flow's packets leave in the order they came, and
+// that counters rise with every message of a run's source.
+func TestOrderIsKeptWithinFlows(t *testing.T) {
+	r := newRig(t)
+	r.peer.Spread.Store(NewSpread([]uint8{1, 2, 3, 4, 5}))
+	var check flow.Checker
+	sent := 0
+	r.conn.silent = true
+	r.conn.fail = func(run *underlay.Run) error {
+		for msg := range run.Datagrams {
+			p := r.open(bytes.Clone(msg))
+			if err := check.Take(flow.WithVnetHeader(p)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return nil
+	}
+	flows := manyFlows(12)
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		var batch [][]byte
+		for range 1 + random.IntN(txSlots) {
+			f := flows[random.IntN(len(flows))]
+			if random.IntN(4) == 0 {
+				batch = append(batch, f.Train(2+random.IntN(70), 20+random.IntN(700)))
+			} else {
+				batch = append(batch, f.Next(20+random.IntN(1300)))
+			}
+		}
+		r.transmit(batch...)
+		r.now += int64(time.Millisecond)
+	}
+	for _, f := range flows {
+		sent += int(f.Sent())
+	}
+	if check.Total() != uint64(sent) || r.allDrops() != 0 {
+		t.Errorf("%d of %d packets left, %d drops", check.Total(), sent, r.allDrops())
+	}
+}
+
+// TestRunsAreGroupedBySource checks the order that lets one system call send several runs.
+func TestRunsAreGroupedBySource(t *testing.T) {
+	r := newRig(t)
+	r.peer.Spread.Store(NewSpread([]uint8{1, 2, 3}))
+	var order []int
+	r.conn.silent = true
+	r.conn.fail = func(run *underlay.Run) error {
+		order = append(order, run.Source)
+		return nil
+	}
+	var batch [][]byte
+	for i := range 60 {
+		batch = append(batch, manyFlows(3)[i%3].Next(100+i))
+	}
+	r.transmit(batch...)
+	if changes := len(slices.Compact(slices.Clone(order))); changes != 3 {
+		t.Errorf("sources in the order %v, want three groups", order)
+	}
+}
+
+func TestSpreadingAllocatesNothing(t *testing.T) {
+	for _, sources := range [][]uint8{nil, {1, 2, 3, 4, 5, 6, 7, 8}} {
+		for name, elements := range batches(out4) {
+			r := newRig(t)
+			r.conn.silent = true
+			r.peer.Spread.Store(NewSpread(sources))
+			for _, f := range manyFlows(10) {
+				elements = append(elements, f.Next(100))
+			}
+			r.transmit(elements...)
+			if n := testing.AllocsPerRun(50, func() { r.transmit(elements...) }); n != 0 {
+				t.Errorf("%s over %d sources: %v allocations per batch", name, len(sources), n)
+			}
+		}
+	}
+}
+
+func TestSpreadSourcesDoNotRoam(t *testing.T) {
+	ports := spread.Ports{First: 61000, Last: 61999}
+	at := func(addr string, port uint16) underlay.Endpoint {
+		return underlay.Endpoint{Dst: netip.AddrPortFrom(netip.MustParseAddr(addr), port), Src: there.Src}
+	}
+	moved := at("198.51.100.7", 51820)
+	for _, c := range []struct {
+		name  string
+		from  underlay.Endpoint
+		known bool
+		roams []underlay.Endpoint
+		heard bool
+	}{
+		{"the canonical port", there, true, nil, false},
+		{"a source port", at("192.0.2.2", 61000), true, nil, true},
+		{"the last source port", at("192.0.2.2", 61999), true, nil, true},
+		{"another port", at("192.0.2.2", 62000), true, []underlay.Endpoint{at("192.0.2.2", 62000)}, false},
+		{"a source port at another address", at("198.51.100.7", 61001), true, []underlay.Endpoint{moved}, true},
+		{"a source port that nobody has announced", at("192.0.2.2", 61000), false, []underlay.Endpoint{at("192.0.2.2", 61000)}, false},
+	} {
+		r := newRig(t)
+		if c.known {
+			r.peer.Gathered.Store(&ports)
+		}
+		run, size := r.seal(in4.UDP([]byte("x")))
+		r.receiveFrom(c.from, run, size)
+		if !slices.Equal(r.owner.roams, c.roams) {
+			t.Errorf("%s: roamed to %v, want %v", c.name, r.owner.roams, c.roams)
+		}
+		if r.peer.Heard.Load() != c.heard || (r.owner.heard == 1) != c.heard {
+			t.Errorf("%s: heard %v, reported %d times", c.name, r.peer.Heard.Load(), r.owner.heard)
+		}
+	}
+}
+
+// TestHellosReachSlowPath, and neither to the TUN nor to where they came from.
+func TestHellosReachSlowPath(t *testing.T) {
+	r := newRig(t)
+	hello := wire.AppendHello(nil, &wire.Hello{Gathers: true, First: 61000, Last: 61999})
+	packet := in4.UDP([]byte("data"))
+	elsewhere := underlay.Endpoint{Dst: netip.MustParseAddrPort("192.0.2.2:61234"), Src: there.Src}
+	run, size := r.seal(hello)
+	r.receiveFrom(elsewhere, run, size)
+	if len(r.owner.hellos) != 1 || !bytes.HasPrefix(r.owner.hellos[0], hello) || len(r.owner.roams) != 0 {
+		t.Errorf("%d hellos, roamed to %v", len(r.owner.hellos), r.owner.roams)
+	}
+	run, size = r.seal(packet)
+	r.receive(run, size)
+	if got := r.delivered(); len(got) != 1 {
+		t.Errorf("%d trains for the TUN, want the packet's", len(got))
+	}
+	if r.allDrops() != 0 {
+		t.Errorf("%d drops", r.allDrops())
+	}
+	run, size = r.seal(append([]byte{0}, hello[2:]...)) // not quite one
+	r.receive(run, size)
+	if r.drops(drop.RXInnerMalformed) != 1 {
+		t.Error("a plaintext that is neither packet nor hello was not counted")
+	}
+}
+
+// TestSecondaryPortTrafficReachesTUN sends messages to a source port instead of the canonical port.
+func TestSecondaryPortTrafficReachesTUN(t *testing.T) {
+	r := newRig(t)
+	ours, theirs := underlay.Pipe(1)
+	source, err := ours.OpenSource(61000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.engine.Attach(ours); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.engine.Detach() }()
+	run, size := r.seal(in4.UDP([]byte("stray")))
+	to := ours.Endpoint(false)
+	to.Dst = netip.AddrPortFrom(to.Dst.Addr(), ours.Source(source))
+	if err := theirs.SendRun(&underlay.Run{To: &to, Parts: [][]byte{run}, SegSize: size, Segments: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.tun.Receive(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"math/bits"
+	"sync/atomic"
+
+	"github.com/ropewalk/ropewalk/pkg/dataplane/workpool"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+)
+
+// Stats is a snapshot of an engine. Its JSON form is part of the response to the control socket's stats request.
+type Stats struct {
+	Lanes []LaneStats `json:"lanes"`
+	// Slow counts the traffic outside the lanes: keepalives, and packets that waited for a session.
+	Slow LaneStats `json:"slow"`
+	// Drops counts the drops of handshakes and staging, by reason; those of each lane are in Lanes.
+	Drops map[string]uint64 `json:"drops"`
+}
+
+// LaneStats is a snapshot of one lane. Bytes count inner packets. A train is one read or write of the TUN, of one or more
+// packets. A run is one GSO send or one coalesced receive at the underlay, of one or more messages.
+type LaneStats struct {
+	TxPackets uint64         `json:"tx_packets"`
+	TxBytes   uint64         `json:"tx_bytes"`
+	TxTrains  uint64         `json:"tx_trains"`
+	TxRuns    uint64         `json:"tx_runs"`
+	RxPackets uint64         `json:"rx_packets"`
+	RxBytes   uint64         `json:"rx_bytes"`
+	RxTrains  uint64         `json:"rx_trains"`
+	RxRuns    uint64         `json:"rx_runs"`
+	TxWorkers workpool.Stats `json:"tx_workers"` // jobs submitted to workers
+	RxWorkers workpool.Stats `json:"rx_workers"`
+	// Sizes of runs. Received runs count as they arrived, and sent runs if they could be sent.
+	TxRunSizes RunSizes          `json:"tx_run_sizes"`
+	RxRunSizes RunSizes          `json:"rx_run_sizes"`
+	Drops      map[string]uint64 `json:"drops"`
+}
+
+// Stats returns a snapshot; it is consistent per counter, not across counters.
+func (e *Engine) Stats() Stats {
+	s := Stats{Drops: dropMap(&e.SlowDrops)}
+	for _, l := range e.lanes {
+		s.Lanes = append(s.Lanes, l.snapshot())
+	}
+	s.Slow = e.slow.lane.snapshot()
+	if e.before != nil {
+		s.add(e.before)
+	}
+	return s
+}
+
+func (l *lane) snapshot() LaneStats {
+	tx, rx := &l.stats.tx, &l.stats.rx
+	return LaneStats{
+		TxPackets: tx.packets.Load(), TxBytes: tx.bytes.Load(), TxTrains: tx.trains.Load(), TxRuns: tx.runs.Load(),
+		RxPackets: rx.packets.Load(), RxBytes: rx.bytes.Load(), RxTrains: rx.trains.Load(), RxRuns: rx.runs.Load(),
+		TxWorkers: l.sealJobs.Stats(), RxWorkers: l.openJobs.Stats(),
+		TxRunSizes: tx.sizes.load(), RxRunSizes: rx.sizes.load(),
+		Drops: dropMap(&l.stats.drops),
+	}
+}
+
+// sizeClasses is the number of size classes of runs: powers of two, and larger.
+const sizeClasses = 8
+
+// RunSizes is a histogram of the number of messages per run.
+type RunSizes struct {
+	// Runs[i] counts the runs of at most 1<<i messages that are not in the class before; the last class has no upper bound.
+	Runs     [sizeClasses]uint64 `json:"runs"`
+	Messages uint64              `json:"messages"`
+}
+
+// Add adds other to r.
+func (r *RunSizes) Add(other *RunSizes) {
+	for i, n := range other.Runs {
+		r.Runs[i] += n
+	}
+	r.Messages += other.Messages
+}
+
+// note counts a run of n messages, at least one.
+func (r *RunSizes) note(n int) {
+	r.Runs[min(bits.Len(uint(n-1)), sizeClasses-1)]++
+	r.Messages += uint64(n)
+}
+
+// noteBytes counts a run of n bytes in messages of size bytes; size 0 means a single message.
+func (r *RunSizes) noteBytes(n, size int) {
+	if size <= 0 || n <= size {
+		r.note(1)
+		return
+	}
+	r.note((n + size - 1) / size)
+}
+
+// sizeCounters is the atomic form of RunSizes for one direction, updated once per batch.
+type sizeCounters struct {
+	runs     [sizeClasses]atomic.Uint64
+	messages atomic.Uint64
+}
+
+// publish adds the sizes of one batch.
+func (c *sizeCounters) publish(batch *RunSizes) {
+	if batch.Messages == 0 {
+		return
+	}
+	for i, n := range batch.Runs {
+		if n > 0 {
+			c.runs[i].Add(n)
+		}
+	}
+	c.messages.Add(batch.Messages)
+}
+
+func (c *sizeCounters) load() (r RunSizes) {
+	for i := range c.runs {
+		r.Runs[i] = c.runs[i].Load()
+	}
+	r.Messages = c.messages.Load()
+	return r
+}
+
+func dropMap(c *drop.Counters) map[string]uint64 {
+	m := map[string]uint64{}
+	for r := drop.None + 1; r < drop.Count; r++ {
+		if n := c.Get(r); n > 0 {
+			m[r.String()] = n
+		}
+	}
+	return m
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/dataplane/workpool"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
+	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+)
+
+const (
+	// txSlots is the number of small packets read from a TUN queue before they are sent.
+	txSlots = 128
+	// headroom places the packet after a virtio-net header 16 bytes into its slot. The header of a data message then replaces
+	// the virtio-net header, and a single packet is sealed in place.
+	headroom = wire.DataHeaderLen - offload.VnetHdrLen
+	// tailroom is the space behind the largest train for padding and the authentication tag.
+	tailroom = 64
+)
+
+// transmitter is the send direction of one lane, used by one goroutine.
+type transmitter struct {
+	lane     *lane
+	drops    *drop.Counters
+	*txBatch            // the batch that is being filled
+	spares   []*txBatch // unused batches: neither being filled nor in the job ring
+	jobs     *workpool.JobRing
+	train    offload.Train
+	scratch  session.Scratch
+	now      int64
+	mtu      int
+	routes   routeCache
+	flows    *spread.Flows
+}
+
+// newTransmitter returns a transmitter that reads up to n trains at a time.
+func newTransmitter(l *lane, n int) *transmitter {
+	t := &transmitter{
+		lane:    l,
+		drops:   &l.stats.drops,
+		txBatch: newTxBatch(n),
+		jobs:    l.sealJobs,
+		flows:   spread.NewFlows(flowsLog2, spread.DefaultGap),
+	}
+	return t
+}
+
+// transmit moves trains from the TUN queue to the underlay until the queue is closed.
+func (l *lane) transmit() {
+	t := newTransmitter(l, txSlots)
+	for {
+		n, err := l.queue.Read(t.bufs, t.sizes)
+		switch {
+		case err == nil:
+			t.sendBatch(n)
+		case errors.Is(err, os.ErrClosed):
+			return
+		default: // a packet that virtio-net cannot describe must not stop the lane
+			t.drop(drop.TXTUNRead, 1)
+			time.Sleep(errorPause)
+		}
+	}
+}
+
+// errorPause keeps a lane from using a whole core when its TUN queue or underlay fails repeatedly.
+const errorPause = time.Millisecond
+
+// sendBatch sends the first n trains read. If workers may help, it also sends the trains that have arrived meanwhile.
+func (t *transmitter) sendBatch(n int) {
+	t.addTrains(n)
+	for t.readMore() {
+	}
+	t.flush()
+}
+
+// addTrains adds the first n trains read to the batch.
+func (t *transmitter) addTrains(n int) {
+	t.now = t.lane.engine.cfg.Clock()
+	t.mtu = int(t.lane.engine.padLimit.Load())
+	for i := range n {
+		t.addTrain(t.slots[i], t.sizes[i])
+	}
+}
+
+// addTrain adds one train of n bytes, which begins with its virtio-net header, to the batch.
+func (t *transmitter) addTrain(slot []byte, n int) {
+	train := slot[headroom : headroom+n]
+	if !t.parse(train) {
+		return
+	}
+	p := t.routes.lookup(&t.lane.engine.Routes, t.train.Destination())
+	switch {
+	case p == nil:
+		t.drop(drop.TXNoPeer, t.train.Segments())
+		return
+	case p.Endpoint.Load() == nil:
+		t.dropForPeer(p, drop.TXNoEndpoint, t.train.Segments())
+		return
+	}
+	keys := p.Current.Load()
+	if !keys.Usable(t.now) {
+		t.flush() // keeps the order
+		t.stage(p)
+		p.SlowPath.Stage(train, t.train.Segments())
+		return
+	}
+	t.enqueue(slot, p, keys)
+}
+
+// parse parses a train into t.train. It counts an invalid one as a drop and returns false.
+func (t *transmitter) parse(train []byte) bool {
+	if len(train) <= offload.VnetHdrLen {
+		t.drop(drop.TXVnetHeader, 1)
+		return false
+	}
+	var hdr offload.VnetHdr
+	hdr.Decode(train)
+	r := t.train.Parse(hdr, train[offload.VnetHdrLen:])
+	t.drop(r, 1)
+	return r == drop.None
+}
+
+// enqueue appends the parsed train, which is in slot, to the messages to p under keys.
+func (t *transmitter) enqueue(slot []byte, p *Peer, keys *session.Keypair) {
+	if t.train.Segments() > 1 {
+		t.enqueueTrain(p, keys)
+		return
+	}
+	n := t.train.LastLen()
+	t.train.Finish(slot[wire.DataHeaderLen : wire.DataHeaderLen+n])
+	if m := t.enqueueSingle(slot, n, p, keys, t.chooseSource(p)); m != nil {
+		m.inner += n
+		m.trains++
+	}
+}
+
+// enqueueSingle appends one plaintext of n bytes, which has room for header and tag in its slot. It returns the run of the
+// message, nil if it is too large to send.
+func (t *transmitter) enqueueSingle(slot []byte, n int, p *Peer, keys *session.Keypair, source int) *runMeta {
+	padded := wire.PaddedLen(n, t.mtu)
+	msg := slot[:wire.DataOverhead+padded]
+	if len(msg) > underlay.MaxDatagramRun {
+		t.dropForPeer(p, drop.TXTooBig, 1)
+		return nil
+	}
+	clear(slot[wire.DataHeaderLen+n : wire.DataHeaderLen+padded])
+	if t.pending.full() {
+		t.flush()
+	}
+	ecn := packet.ECNOf(msg[wire.DataHeaderLen : wire.DataHeaderLen+n]).Outer()
+	m := t.pending.last(source)
+	if m == nil || !m.accepts(p, keys, ecn, len(msg)) {
+		m = t.pending.open(source)
+		m.peer, m.keys, m.ecn, m.segSize = p, keys, ecn, len(msg)
+	}
+	t.pending.add(m, msg)
+	m.segments++
+	m.bytes += len(msg)
+	m.closed = len(msg) < m.segSize
+	return m
+}
+
+// enqueueTrain splits a train into packets in the arena, and appends them as one run, or more if they do not fit.
+func (t *transmitter) enqueueTrain(p *Peer, keys *session.Keypair) {
+	segments, segLen := t.train.Segments(), t.train.SegmentLen()
+	stride := wire.DataOverhead + wire.PaddedLen(segLen, t.mtu)
+	perRun := min(underlay.MaxRunSegments, underlay.MaxDatagramRun/stride)
+	if perRun == 0 {
+		t.dropForPeer(p, drop.TXTooBig, segments)
+		return
+	}
+	source := t.chooseSource(p)
+	for first := 0; first < segments; first += perRun {
+		count, last := min(perRun, segments-first), segLen
+		if first+count == segments {
+			last = t.train.LastLen()
+		}
+		l := session.NewLayout(count, segLen, last, t.mtu)
+		dst := t.allocate(l.Size())
+		t.train.Split(dst, stride, wire.DataHeaderLen, first, count)
+		m := t.pending.open(source)
+		m.peer, m.keys, m.segSize, m.segments, m.bytes = p, keys, stride, count, l.Size()
+		m.inner, m.closed, m.layout = (count-1)*segLen+last, true, l
+		m.ecn = packet.ECNOf(dst[wire.DataHeaderLen:]).Outer() // all packets of a train have one
+		if first == 0 {
+			m.trains = 1
+		}
+		t.pending.add(m, dst)
+	}
+}
+
+// allocate returns n bytes of the arena, n <= arenaLen. It sends the batch first if the arena is full.
+func (t *transmitter) allocate(n int) []byte {
+	if t.arenaUsed+n > len(t.arena) || t.pending.full() {
+		t.flush()
+	}
+	b := t.arena[t.arenaUsed : t.arenaUsed+n]
+	t.arenaUsed += n
+	return b
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
+	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
+)
+
+func TestTrainLeavesAsOneRun(t *testing.T) {
+	r := newRig(t)
+	f := flow.Flow{Ends: out4}
+	train := f.Train(45, 1380)
+	r.transmit(train)
+	if n := len(r.conn.runs); n != 1 {
+		t.Fatalf("%d runs, want 1", n)
+	}
+	samePackets(t, unpadded(t, r.sent()), packetsOf(t, train))
+}
+
+func TestSmallPacketsToOnePeerShareRun(t *testing.T) {
+	r := newRig(t)
+	a, b := flow.Flow{Ends: out4, ID: 1}, flow.Flow{Ends: out6, ID: 2}
+	elements := [][]byte{a.Next(100), a.Next(100), b.Next(80), a.Next(100)}
+	r.transmit(elements...)
+	if n := len(r.conn.runs); n != 1 {
+		t.Errorf("%d runs, want 1", n)
+	}
+	samePackets(t, unpadded(t, r.sent()), packetsOf(t, elements...))
+}
+
+// TestPacketsLeaveInArrivalOrder compares any mix of trains with a simple model: one packet after the other.
+func TestPacketsLeaveInArrivalOrder(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	r := newRig(t)
+	flows := []*flow.Flow{{Ends: out4, ID: 1}, {Ends: out6, ID: 2}, {Ends: out4, ID: 3}}
+	for range 100 {
+		var elements [][]byte
+		for range 1 + rng.IntN(txSlots) {
+			f := flows[rng.IntN(len(flows))]
+			if rng.IntN(4) == 0 {
+				elements = append(elements, f.Train(1+rng.IntN(90), 8+rng.IntN(600)))
+			} else {
+				elements = append(elements, f.Next(8+rng.IntN(1372)))
+			}
+		}
+		r.transmit(elements...)
+		samePackets(t, unpadded(t, r.sent()), packetsOf(t, elements...))
+	}
+	if n := r.allDrops(); n != 0 {
+		t.Errorf("%d drops", n)
+	}
+}
+
+// TestTrainsOfTinySegmentsNeedManyRuns is a train whose packets do not fit one send, nor the arena.
+func TestTrainsOfTinySegmentsNeedManyRuns(t *testing.T) {
+	r := newRig(t)
+	payload := make([]byte, 20000)
+	train := out4.TCPTrain(1, 1, payload)
+	r.transmit(flow.WithVnetHeader(out4.UDP([]byte("before"))), train, flow.WithVnetHeader(out4.UDP([]byte("after"))))
+	want := append(packetsOf(t, flow.WithVnetHeader(out4.UDP([]byte("before")))), packetsOf(t, train)...)
+	want = append(want, out4.UDP([]byte("after")))
+	samePackets(t, unpadded(t, r.sent()), want)
+}
+
+func TestPaddingIsZeroAndWithinMTU(t *testing.T) {
+	r := newRig(t)
+	for i := range r.tx.slots[0] {
+		r.tx.slots[0][i] = 0xff // bytes left by an earlier packet
+	}
+	for size := 29; size <= DefaultMTU; size += 7 {
+		r.transmit(flow.WithVnetHeader(out4.UDP(make([]byte, size-28))))
+		plain := r.sent()[0]
+		if want := wire.PaddedLen(size, DefaultMTU); len(plain) != want {
+			t.Fatalf("packet of %d bytes became a plaintext of %d, want %d", size, len(plain), want)
+		}
+		for i, b := range plain[size:] {
+			if b != 0 {
+				t.Fatalf("packet of %d bytes: byte %d of the padding is %#x", size, i, b)
+			}
+		}
+	}
+}
+
+func TestPartialChecksumsAreCompleted(t *testing.T) {
+	r := newRig(t)
+	for name, ends := range map[string]flow.Ends{"IPv4": out4, "IPv6": out6} {
+		partial := ends.UDPTrain(1000, []byte("one datagram")) // of a single segment: only a checksum to complete
+		r.transmit(partial)
+		samePackets(t, unpadded(t, r.sent()), [][]byte{ends.UDP([]byte("one datagram"))})
+		if t.Failed() {
+			t.Fatal(name)
+		}
+	}
+}
+
+func TestEachUnsendablePacketIsCounted(t *testing.T) {
+	good := flow.WithVnetHeader(out4.UDP([]byte("good")))
+	train := out4.TCPTrain(0, 100, make([]byte, 300))
+	mtu := func(r *rig) { r.engine.SetMTU(65535) }
+	for _, c := range []struct {
+		name     string
+		prepare  func(*rig)
+		elements [][]byte
+		want     drop.Reason
+		n        uint64
+	}{
+		{"no header", nil, [][]byte{{}, make([]byte, 9), make([]byte, 10)}, drop.TXVnetHeader, 3},
+		{"no IP", nil, [][]byte{make([]byte, 100)}, drop.TXMalformed, 1},
+		{"short IP", nil, [][]byte{good[:len(good)-1]}, drop.TXMalformed, 1},
+		{"header contradicts packet", nil, [][]byte{vnetHeader(offload.VnetHdr{GSOType: offload.GSOTCPv6, GSOSize: 9}, train[10:])}, drop.TXVnetHeader, 1},
+		{"no peer", func(r *rig) {
+			r.engine.Routes.Update(func(e *peer.Editor[*Peer]) { e.RemoveOwner(r.peer) })
+		}, [][]byte{good, train}, drop.TXNoPeer, 4},
+		{"no endpoint", func(r *rig) { r.peer.Endpoint.Store(nil) }, [][]byte{good, train}, drop.TXNoEndpoint, 4},
+		{"packet beyond UDP", mtu, [][]byte{flow.WithVnetHeader(out4.UDP(make([]byte, 65500)))}, drop.TXTooBig, 1},
+		{"segment beyond UDP", mtu, [][]byte{out4.TCPTrain(0, 65480, make([]byte, 65490))}, drop.TXTooBig, 2},
+		{"wiped", func(r *rig) { r.keys.Wipe() }, [][]byte{good, train}, drop.TXNoSession, 4},
+		{"down", func(r *rig) { r.engine.lanes[0].conn.Store(nil) }, [][]byte{good, train}, drop.TXDown, 4},
+		{"refused", func(r *rig) {
+			r.conn.fail = func(*underlay.Run) error { return errors.New("refused") }
+		}, [][]byte{good, train}, drop.TXSendError, 4},
+		{"too big for the path", func(r *rig) {
+			r.conn.fail = func(*underlay.Run) error { return fmt.Errorf("sending: %w", underlay.ErrTooBig) }
+		}, [][]byte{good, train}, drop.TXTooBig, 4},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t)
+			if c.prepare != nil {
+				c.prepare(r)
+			}
+			r.transmit(c.elements...)
+			if got := r.drops(c.want); got != c.n || r.allDrops() != c.n {
+				t.Errorf("%d drops for %v of %d, want %d", got, c.want, r.allDrops(), c.n)
+			}
+			if len(r.sent()) != 0 || r.engine.Stats().Lanes[0].TxPackets != 0 {
+				t.Error("something was sent")
+			}
+			want := PeerPackets{TxDrops: c.n}
+			if slices.Contains([]drop.Reason{drop.TXVnetHeader, drop.TXMalformed, drop.TXNoPeer}, c.want) { // no peer to count for
+				want = PeerPackets{}
+			}
+			if got := r.peer.Packets(); got != want {
+				t.Errorf("the peer's: %+v, want %+v", got, want)
+			}
+		})
+	}
+}
+
+func TestFailedRunDropsNoOther(t *testing.T) {
+	r := newRig(t)
+	r.conn.fail = func(run *underlay.Run) error {
+		if run.Segments == 5 {
+			return errors.New("refused")
+		}
+		return nil
+	}
+	f := flow.Flow{Ends: out4}
+	elements := [][]byte{f.Next(100), f.Train(5, 200), f.Train(6, 300)}
+	r.transmit(elements...)
+	samePackets(t, unpadded(t, r.sent()), packetsOf(t, elements[0], elements[2]))
+	if r.drops(drop.TXSendError) != 5 || r.engine.Stats().Lanes[0].TxPackets != 7 {
+		t.Errorf("%d drops, %d packets", r.drops(drop.TXSendError), r.engine.Stats().Lanes[0].TxPackets)
+	}
+}
+
+func TestTrainsWithoutSessionAreStagedInOrder(t *testing.T) {
+	r := newRig(t)
+	other, o := r.newPeer("10.9.0.0/16")
+	ends := out4
+	ends.Dst = ends.Src
+	a := flow.Flow{Ends: out4}
+	lost := flow.WithVnetHeader(flow.Ends{Src: out4.Src, Dst: mustPort("10.9.1.1:7")}.UDP([]byte("staged")))
+	first := a.Next(50)
+	o.onStage = func() {
+		if len(r.conn.runs) != 1 {
+			t.Error("a train was staged before earlier packets had left")
+		}
+	}
+	r.transmit(first, lost, a.Next(50))
+	if len(o.staged) != 1 || string(o.staged[0]) != string(lost) {
+		t.Fatalf("staged %d trains", len(o.staged))
+	}
+	if other.Current.Load() != nil || len(r.sent()) != 2 {
+		t.Error("the other peer's packets did not leave")
+	}
+}
+
+func TestExpiredSessionSendsNothing(t *testing.T) {
+	r := newRig(t)
+	r.now += peer.RejectAfterTime
+	r.transmit(flow.WithVnetHeader(out4.UDP(nil)))
+	if len(r.owner.staged) != 1 || r.conn.count != 0 {
+		t.Errorf("staged %d, sent %d; want it staged", len(r.owner.staged), r.conn.count)
+	}
+}
+
+func TestSendingRequestsRekeyAfterTwoMinutes(t *testing.T) {
+	for _, c := range []struct {
+		initiator bool
+		age       time.Duration
+		want      int
+	}{{true, 120*time.Second - 1, 0}, {true, 120 * time.Second, 1}, {false, 179 * time.Second, 0}} {
+		r := newRig(t)
+		r.keys, r.remote = r.newSession(r.peer, c.initiator)
+		r.peer.Current.Store(r.keys)
+		r.now += int64(c.age)
+		r.transmit(flow.WithVnetHeader(out4.UDP(nil)))
+		if r.owner.rekeys != c.want {
+			t.Errorf("initiator %v, age %v: asked %d times, want %d", c.initiator, c.age, r.owner.rekeys, c.want)
+		}
+	}
+}
+
+func TestRouteChangesApplyAtOnce(t *testing.T) {
+	r := newRig(t)
+	element := flow.WithVnetHeader(out4.UDP(nil))
+	r.transmit(element)
+	_, next := r.newPeer(out4Prefix().String())
+	r.transmit(element)
+	if sent := len(r.sent()); sent != 1 || len(next.staged) != 1 {
+		t.Errorf("%d packets went to the old peer, %d to the new one; want 1 each", sent, len(next.staged))
+	}
+	r.engine.Routes.Update(func(e *peer.Editor[*Peer]) { e.Add(out4Prefix(), r.peer) })
+	r.transmit(element)
+	if sent := len(r.sent()); sent != 1 {
+		t.Error("the route's return was not seen")
+	}
+}
+
+func out4Prefix() netip.Prefix { return netip.PrefixFrom(out4.Dst.Addr(), 32) }
+
+func TestSentBytesCountWireGuardMessages(t *testing.T) {
+	r := newRig(t)
+	r.transmit(flow.WithVnetHeader(out4.UDP(make([]byte, 4))), out4.TCPTrain(0, 100, make([]byte, 250)))
+	_, tx := r.peer.Traffic()
+	if want := uint64(32+32) + 2*(144+32) + 96 + 32; tx != want {
+		t.Errorf("%d bytes sent, want %d", tx, want)
+	}
+	s := r.engine.Stats().Lanes[0]
+	if s.TxPackets != 4 || s.TxTrains != 2 || s.TxBytes != 32+140+140+90 || s.TxRuns != 2 {
+		t.Errorf("stats %+v", s)
+	}
+	if got, want := r.peer.Packets(), (PeerPackets{Tx: 4}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+)
+
+const (
+	// arenaLen is the size of the arena, in bytes: at least one full run and the small ones before it.
+	arenaLen = 2 * 65536
+	// cacheStagger spreads the slots over cache sets: without it all would start at the same offset modulo 64 KiB.
+	cacheStagger = 5 * 64
+)
+
+// txBatch is the result of one read of the TUN, a train or several small packets, with all that is needed to send it. It is
+// one job for sealing, by the lane or a worker.
+type txBatch struct {
+	slots     [][]byte // backing of bufs, with room for the message header in front
+	bufs      [][]byte // buffers for TUN reads
+	sizes     []int
+	arena     []byte // buffer for split trains
+	arenaUsed int    // bytes of arena taken
+	pending   pendingRuns
+
+	runs  []underlay.Run
+	meta  []*runMeta // of runs[i]
+	parts [][]byte   // backing of all Run.Parts
+	spans []sealSpan // all of runs
+}
+
+// sealSpan is a span of runs that are sealed in one call: a train, or adjacent single packets of one session. Packets of
+// several runs are sealed together to fill the cipher's vector lanes.
+type sealSpan struct {
+	first, runs int
+	messages    int
+	counter     uint64 // of the first message
+	sealed      bool
+}
+
+// newTxBatch returns a batch for up to n trains.
+func newTxBatch(n int) *txBatch {
+	b := &txBatch{
+		sizes:   make([]int, n),
+		arena:   make([]byte, arenaLen),
+		pending: newPending(),
+		runs:    make([]underlay.Run, 0, maxPending),
+		meta:    make([]*runMeta, 0, maxPending),
+		parts:   make([][]byte, 0, maxPending),
+		spans:   make([]sealSpan, 0, maxPending),
+	}
+	b.slots, b.bufs = newSlots(n)
+	return b
+}
+
+// newSlots splits one allocation into n read buffers.
+func newSlots(n int) (backing, bufs [][]byte) {
+	size := headroom + tun.MaxTrain + tailroom
+	size += cacheStagger - size%64
+	all := make([]byte, n*size)
+	for i := range n {
+		s := all[i*size : (i+1)*size : (i+1)*size]
+		backing = append(backing, s)
+		bufs = append(bufs, s[headroom:headroom+tun.MaxTrain])
+	}
+	return backing, bufs
+}
+
+// empty reports whether there is nothing to send.
+func (b *txBatch) empty() bool { return len(b.pending.runs) == 0 }
+
+// bytes returns the length of all messages.
+func (b *txBatch) bytes() (n int) {
+	for i := range b.pending.runs {
+		n += b.pending.runs[i].bytes
+	}
+	return n
+}
+
+// spanAt returns the span that begins with run i.
+func (b *txBatch) spanAt(i int) sealSpan {
+	first := b.meta[i]
+	g := sealSpan{first: i, runs: 1, messages: first.segments}
+	if first.layout.Segments > 0 {
+		return g
+	}
+	for _, m := range b.meta[i+1:] {
+		if m.keys != first.keys || m.layout.Segments > 0 {
+			break
+		}
+		g.runs++
+		g.messages += m.segments
+	}
+	return g
+}
+
+// Run seals all spans in place; it implements workpool.Job. It skips those whose session has been wiped.
+func (b *txBatch) Run(s *session.Scratch) {
+	for i := range b.spans {
+		g := &b.spans[i]
+		m, parts := b.meta[g.first], b.runs[g.first].Parts
+		if m.layout.Segments > 0 {
+			g.sealed = m.keys.SealTrain(s, parts[0], m.layout, g.counter) > 0
+		} else { // the parts of adjacent runs are adjacent in b.parts
+			g.sealed = m.keys.SealEach(s, parts[:g.messages], g.counter)
+		}
+	}
+}
+
+// reset empties the batch.
+func (b *txBatch) reset() {
+	b.pending.reset()
+	b.runs, b.meta, b.parts, b.spans, b.arenaUsed = b.runs[:0], b.meta[:0], b.parts[:0], b.spans[:0], 0
+}

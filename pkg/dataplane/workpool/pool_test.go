@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package workpool
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+	"weak"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+)
+
+// piece is a job that takes a while and counts how often it ran.
+type piece struct {
+	number int
+	turns  int // how often Run yields to the scheduler
+	done   int // not atomic, so that the race detector sees concurrent use
+	by     *session.Scratch
+}
+
+// Run implements Job.
+func (p *piece) Run(s *session.Scratch) {
+	for range p.turns {
+		runtime.Gosched()
+	}
+	p.done++
+	p.by = s
+}
+
+// manyWorkers is more than the number of cores.
+func manyWorkers() int { return 2*runtime.NumCPU() + 1 }
+
+func start(tb testing.TB, workers int) *Pool {
+	tb.Helper()
+	c, err := Start(Config{Workers: workers})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(c.Close)
+	return c
+}
+
+// eventually waits until cond returns true, with a deadline.
+func eventually(tb testing.TB, what string, cond func() bool) {
+	tb.Helper()
+	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			tb.Fatalf("timed out waiting until %s", what)
+		}
+	}
+}
+
+// TestJobsAreCollectedInOrderAndRunOnce uses more lanes and workers than cores, and jobs of random length.
+func TestJobsAreCollectedInOrderAndRunOnce(t *testing.T) {
+	c := start(t, manyWorkers())
+	var lanes sync.WaitGroup
+	for lane := range 3 {
+		lanes.Go(func() {
+			random := rand.New(rand.NewPCG(1, uint64(lane)))
+			if err := carry(c.NewJobRing(8), 3000, random); err != nil {
+				t.Errorf("lane %d: %v", lane, err)
+			}
+		})
+	}
+	lanes.Wait()
+}
+
+// carry submits n jobs to d and collects them at random moments, as a lane does.
+func carry(d *JobRing, n int, random *rand.Rand) error {
+	scratch := new(session.Scratch)
+	collected := 0
+	collect := func() error {
+		p := d.Collect(scratch).(*piece)
+		if p.number != collected || p.done != 1 {
+			return fmt.Errorf("got job %d, want %d; it ran %d times", p.number, collected, p.done)
+		}
+		collected++
+		return nil
+	}
+	for i := range n {
+		for d.Full() || d.Pending() > 0 && random.IntN(3) == 0 {
+			if err := collect(); err != nil {
+				return err
+			}
+		}
+		d.Submit(&piece{number: i, turns: random.IntN(20)})
+	}
+	for d.Pending() > 0 {
+		if err := collect(); err != nil {
+			return err
+		}
+	}
+	s := d.Stats()
+	if collected != n || s.Submitted != uint64(n) || s.Done+s.ByLane != uint64(n) {
+		return fmt.Errorf("collected %d jobs of %d: %+v", collected, n, s)
+	}
+	return nil
+}
+
+func TestWorkersRunJobsOfBusyLane(t *testing.T) {
+	c := start(t, 1)
+	d, scratch := c.NewJobRing(8), new(session.Scratch)
+	p := &piece{}
+	d.Submit(p)
+	eventually(t, "a worker has done it", d.OldestDone)
+	if d.Collect(scratch) != Job(p) || p.by == scratch || p.by == nil {
+		t.Error("no worker ran the job")
+	}
+	if s := d.Stats(); s != (Stats{Submitted: 1, Done: 1}) {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestLaneRunsUnclaimedJobsItself(t *testing.T) {
+	c := absent(3)
+	d, scratch := c.NewJobRing(8), new(session.Scratch)
+	var pieces []*piece
+	for !d.Full() {
+		pieces = append(pieces, &piece{})
+		d.Submit(pieces[len(pieces)-1])
+	}
+	if d.OldestDone() {
+		t.Error("an unclaimed job is done")
+	}
+	for _, p := range pieces {
+		if d.Collect(scratch) != Job(p) || p.by != scratch || p.done != 1 {
+			t.Errorf("%+v", p)
+		}
+	}
+	if s := d.Stats(); s.ByLane != uint64(len(pieces)) || s.Done != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// absent returns a pool whose workers never run.
+func absent(workers int) *Pool {
+	c := &Pool{}
+	for range workers {
+		c.workers = append(c.workers, &worker{pool: c, event: -1})
+	}
+	return c
+}
+
+func TestJobRingDepthFollowsWorkerCount(t *testing.T) {
+	for _, tt := range []struct{ workers, depth, want int }{{1, 8, 3}, {2, 8, 5}, {20, 8, 8}, {20, 4, 4}} {
+		d := absent(tt.workers).NewJobRing(tt.depth)
+		for !d.Full() {
+			d.Submit(&piece{})
+		}
+		if d.Pending() != tt.want {
+			t.Errorf("%d workers, depth %d: ring holds %d jobs", tt.workers, tt.depth, d.Pending())
+		}
+	}
+}
+
+func TestSecondWorkerIsAssignedWhenFirstIsBusy(t *testing.T) {
+	c := absent(2)
+	d := c.NewJobRing(8)
+	for i, want := range []int32{1, 2, 2} {
+		d.Submit(&piece{})
+		if got := d.attached.Load(); got != want {
+			t.Errorf("after job %d: %d workers assigned, want %d", i, got, want)
+		}
+	}
+	if other := c.NewJobRing(8); !other.Full() {
+		other.Submit(&piece{})
+		if n := other.attached.Load(); n != 0 {
+			t.Errorf("%d workers serve two rings", n)
+		}
+	}
+}
+
+// TestFreeWorkerIsFoundEventually has as many lanes as workers. Each lane must get a worker although the first workers stay busy.
+func TestFreeWorkerIsFoundEventually(t *testing.T) {
+	const workers = 4 * assignAttempts
+	c := absent(workers)
+	for lane := range workers {
+		d := c.NewJobRing(8)
+		for offers := 0; d.attached.Load() == 0; offers++ {
+			if offers == workers/assignAttempts {
+				t.Fatalf("lane %d submitted %d jobs and got no worker", lane, offers)
+			}
+			d.Submit(&piece{})
+		}
+	}
+}
+
+// sealing is a job with a buffer.
+type sealing struct {
+	keys *session.Keypair
+	msg  []byte
+}
+
+// Run implements Job.
+func (w *sealing) Run(s *session.Scratch) { w.keys.SealEach(s, [][]byte{w.msg}, 0) }
+
+// TestPoolKeepsNoReferenceToRemovedLane lets a worker run a job and checks that the garbage collector frees it.
+func TestPoolKeepsNoReferenceToRemovedLane(t *testing.T) {
+	c := start(t, 1)
+	d, scratch := c.NewJobRing(8), new(session.Scratch)
+	offer := func() weak.Pointer[byte] {
+		keys, err := session.NewKeypair(&noise.Keys{}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		msg := make([]byte, 1<<16-1)
+		d.Submit(&sealing{keys, msg})
+		return weak.Make(&msg[0])
+	}
+	buffer := offer()
+	eventually(t, "a worker has done it", d.OldestDone)
+	if d.Collect(scratch); d.Stats().Done != 1 {
+		t.Fatalf("%+v", d.Stats())
+	}
+	eventually(t, "its buffer is free", func() bool {
+		runtime.GC()
+		return buffer.Value() == nil
+	})
+	runtime.KeepAlive(d)
+}
+
+func TestWorkersSleepAndWakeUp(t *testing.T) {
+	c := start(t, 2)
+	d, scratch := c.NewJobRing(8), new(session.Scratch)
+	for range 5 {
+		for range 4 {
+			d.Submit(&piece{turns: 3})
+		}
+		eventually(t, "workers have done all", func() bool { return d.claimed.Load() == d.submitted.Load() && d.OldestDone() })
+		for d.Pending() > 0 {
+			d.Collect(scratch)
+		}
+		eventually(t, "all sleep", func() bool {
+			for _, w := range c.workers {
+				if !w.asleep.Load() {
+					return false
+				}
+			}
+			return d.attached.Load() == 0
+		})
+	}
+}
+
+func TestJobRingWithoutWorkersIsUnavailable(t *testing.T) {
+	c, err := Start(Config{})
+	if err != nil || c.Workers() != 0 {
+		t.Fatal(c, err)
+	}
+	if c.NewJobRing(8).Available(1) {
+		t.Error("a ring without workers is available")
+	}
+	c.Close()
+}
+
+func TestCloseLeaksNoGoroutineOrDescriptor(t *testing.T) {
+	goroutines, files := runtime.NumGoroutine(), descriptors(t)
+	for range 3 {
+		c, err := Start(Config{Workers: 4, BusyPoll: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := c.NewJobRing(8)
+		for range 3 {
+			d.Submit(&piece{turns: 10}) // the job stays in the ring
+		}
+		c.Close()
+		for d.Pending() > 0 { // the lane runs what the pool did not
+			if d.Collect(new(session.Scratch)).(*piece).done != 1 {
+				t.Error("a job did not run exactly once")
+			}
+		}
+	}
+	eventually(t, "all goroutines have ended", func() bool { return runtime.NumGoroutine() <= goroutines })
+	if n := descriptors(t); n != files {
+		t.Errorf("%d descriptors open, want %d", n, files)
+	}
+}
+
+func descriptors(tb testing.TB) int {
+	tb.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		tb.Skip("needs /proc: ", err)
+	}
+	return len(entries)
+}
+
+func TestSubmitAllocatesNothing(t *testing.T) {
+	d, scratch := start(t, 2).NewJobRing(8), new(session.Scratch)
+	pieces := make([]piece, 4)
+	if n := testing.AllocsPerRun(1000, func() {
+		for i := range pieces {
+			d.Submit(&pieces[i])
+		}
+		for d.Pending() > 0 {
+			d.Collect(scratch)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations, want 0", n)
+	}
+}
+
+// TestStatsMayBeReadConcurrently reads statistics while jobs run, for the race detector.
+func TestStatsMayBeReadConcurrently(t *testing.T) {
+	d := start(t, 2).NewJobRing(4)
+	var ended atomic.Bool
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		for !ended.Load() {
+			if s := d.Stats(); s.Done > 500 {
+				t.Errorf("%+v", s)
+				return
+			}
+		}
+	})
+	if err := carry(d, 500, rand.New(rand.NewPCG(1, 2))); err != nil {
+		t.Error(err)
+	}
+	ended.Store(true)
+	reader.Wait()
+}
+
+// TestEachJobIsClaimedOnce uses more claiming goroutines than cores, and none of them pauses.
+func TestEachJobIsClaimedOnce(t *testing.T) {
+	d := absent(manyWorkers()).NewJobRing(8)
+	var ended atomic.Bool
+	var claimers sync.WaitGroup
+	for range manyWorkers() {
+		claimers.Go(func() {
+			for s := new(session.Scratch); !ended.Load(); runtime.Gosched() {
+				for j := d.claim(); j != nil; j = d.claim() {
+					j.run(s)
+				}
+			}
+		})
+	}
+	if err := carry(d, 20000, rand.New(rand.NewPCG(3, 4))); err != nil {
+		t.Error(err)
+	}
+	ended.Store(true)
+	claimers.Wait()
+}

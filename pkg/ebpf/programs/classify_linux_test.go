@@ -1,0 +1,493 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package programs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+// classifyRows has a row per branch that does not depend on the configuration. verdict is the outcome of a data message,
+// and taken the name of its counter.
+func classifyRows(verdict uint32, taken string) []classifyRow {
+	v4, v6 := toHost(false, unchanged), toHost(true, unchanged)
+	handled := func(name string, v6 bool, change func(*datagram)) classifyRow {
+		return classifyRow{name, toHost(v6, change), verdict, taken}
+	}
+	passed := func(name, counts string, in []byte) classifyRow { return classifyRow{name, in, xdpPass, counts} }
+	carried := func(name, counts string, payload []byte) classifyRow {
+		return passed(name, counts, toHost(false, withPayload(payload)))
+	}
+	from := func(name, src string) classifyRow {
+		d := data(src, us4)
+		if netip.MustParseAddrPort(src).Addr().Is6() {
+			d.dst = us6
+		}
+		return passed(name, "martian", d.bytes())
+	}
+	long := passed("IP longer than the frame", "too_long", set(set(v4, 14+2, 0, 125), 14+20+4, 0, 105))
+	if taken == ClassifyCPUMap.String() { // the stack on that CPU drops it
+		long.verdict, long.counts = verdict, taken
+	}
+	return []classifyRow{
+		long, handled("v4", false, unchanged), handled("v6", true, unchanged),
+		handled("v4 with options", false, func(d *datagram) { d.options = 10 }),
+		handled("v4 with a VLAN tag", false, func(d *datagram) { d.tags = []uint16{0x8100} }),
+		handled("v6 with two VLAN tags", true, func(d *datagram) { d.tags = []uint16{0x88a8, 0x8100} }),
+		handled("v4 without a checksum", false, func(d *datagram) { d.checksum = none }),
+		handled("the smallest with a packet", false, withPayload(message(4, 48))),
+		handled("one byte more than a keepalive", false, withPayload(message(4, 33))),
+		{"v4 in a padded frame", append(clone(v4), 0, 0, 0), verdict, taken},
+		{"v4 with a wrong UDP checksum", set(v4, 14+20+6, 1, 2), verdict, taken},
+		{"v4 with a wrong header checksum", set(v4, 14+10, 1, 2), verdict, taken},
+		{"v4 with Don't Fragment", set(v4, 14+6, 0x40, 0), verdict, taken},
+
+		passed("three VLAN tags", "", toHost(false, func(d *datagram) { d.tags = []uint16{0x88a8, 0x8100, 0x8100} })),
+		passed("ARP", "", set(v4, 12, 8, 6)), passed("TCP", "", set(v4, 14+9, 6)), passed("TCP over v6", "", set(v6, 14+6, 6)),
+		passed("an extension header", "", slices.Concat(v6[:14], addIPv6Extensions(v6[14:], 0, packet.HopByHop))),
+		passed("another port", "", data(them4, "198.51.100.1:51819").bytes()),
+		passed("a port of a lane", "", data(them4, "198.51.100.1:61000").bytes()),
+		passed("the port of v6 as a source", "", data(us6, them6).bytes()),
+		passed("another's address", "not_local", data(them4, "198.51.100.2:51820").bytes()),
+		passed("another's v6 address", "not_local", data(them6, "[2001:db8:1::2]:51820").bytes()),
+		passed("all hosts' address", "not_local", data(them4, "255.255.255.255:51820").bytes()),
+		passed("our address, mapped into v6", "not_local", data(them6, "[::ffff:198.51.100.1]:51820").bytes()),
+
+		passed("a first fragment", "fragment", set(v4, 14+6, 0x20, 0)), passed("a later fragment", "", set(v4, 14+6, 0, 1)),
+		passed("a v6 fragment", "fragment", slices.Concat(v6[:14], addIPv6Extensions(v6[14:], 0, packet.Fragment))),
+		passed("UDP longer than IP", "malformed", set(v4, 14+20+4, 0, 105)),
+		passed("UDP shorter than IP", "malformed", set(v4, 14+20+4, 0, 103)),
+		passed("v6 UDP shorter than IP", "malformed", set(v6, 14+40+4, 0, 103)),
+		passed("UDP shorter than itself", "malformed", set(v4, 14+20+4, 0, 7)),
+		passed("a jumbogram", "malformed", set(v6, 14+4, 0, 0)),
+		passed("IP shorter than its header", "", set(v4, 14, 0x44)),
+		passed("IP shorter than UDP", "malformed", set(v4, 14+2, 0, 27)),
+		passed("not version 4", "", set(v4, 14, 0x55)), passed("not version 6", "", set(v6, 14, 0x40)),
+
+		carried("a keepalive", "keepalive", message(4, 32)), carried("shorter than a keepalive", "other", message(4, 31)),
+		passed("a v6 keepalive", "keepalive", toHost(true, withPayload(message(4, 32)))),
+		carried("nothing", "other", nil), carried("seven bytes", "other", message(4, 7)), carried("eight bytes", "other", message(4, 8)),
+		carried("a response", "other", message(2, 92)), carried("a cookie", "other", message(3, 64)),
+		carried("a reserved byte", "other", set(message(4, 96), 1, 1)), carried("another reserved byte", "other", set(message(4, 96), 3, 1)),
+		carried("an unknown type", "other", message(5, 96)), carried("type 0", "other", message(0, 96)),
+		carried("an initiation", "initiation", initiation()), carried("an initiation with a cookie", "initiation", withMAC2()),
+		passed("a v6 initiation", "initiation", toHost(true, withPayload(initiation()))),
+		carried("too long an initiation", "other", message(1, 149)), carried("too short an initiation", "other", message(1, 147)),
+		carried("an initiation with a reserved byte", "other", set(initiation(), 2, 1)),
+
+		from("from this network", "0.1.2.3:1"), from("from this host", "127.0.0.1:1"), from("from a group", "224.0.0.1:1"),
+		from("from all hosts", "255.255.255.255:1"), from("from a v6 group", "[ff02::1]:1"), from("from the v6 loopback", "[::1]:1"),
+		from("from a mapped address", "[::ffff:192.0.2.1]:1"),
+	}
+}
+
+func TestDataGoesToQueueSocketOtherPacketsToStack(t *testing.T) {
+	c := newClassify(t, ClassifyOptions{})
+	defer unix.Close(addSocket(t, c, 0))
+	checkRows(t, c, classifyRows(xdpRedirect, "socket"))
+}
+
+func TestDataWithoutSocketGoesToStack(t *testing.T) {
+	c := newClassify(t, ClassifyOptions{})
+	checkRows(t, c, classifyRows(xdpPass, "no_socket"))
+}
+
+func TestChecksDropNothingWithinLimits(t *testing.T) {
+	c := newClassify(t, ClassifyOptions{
+		LanePorts: spread.Ports{First: 61000, Last: 61999}, MaxFrame: 1514, CheckIndices: true, SourceLimit: limitOf(1000), TotalLimit: limitOf(1000),
+	})
+	must(t, c.AddIndex(binary.LittleEndian.Uint32(message(4, 96)[4:])))
+	defer unix.Close(addSocket(t, c, 0))
+	checkRows(t, c, classifyRows(xdpRedirect, "socket"))
+}
+
+func TestClosedSocketReturnsQueueToStack(t *testing.T) {
+	c := newClassify(t, ClassifyOptions{})
+	fd := addSocket(t, c, 0)
+	in := toHost(false, unchanged)
+	checkRows(t, c, []classifyRow{{"open", in, xdpRedirect, "socket"}})
+	must(t, unix.Close(fd))
+	eventually(t, func() bool { // the kernel frees sockets asynchronously
+		verdict, counts, _ := classify(t, c, in)
+		return verdict == xdpPass && counts["no_socket"] == 1
+	})
+	defer unix.Close(addSocket(t, c, 0))
+	checkRows(t, c, []classifyRow{{"another", in, xdpRedirect, "socket"}})
+	must(t, errors.Join(c.RemoveSocket(0), c.RemoveSocket(0)))
+	checkRows(t, c, []classifyRow{{"removed", in, xdpPass, "no_socket"}})
+	if err := c.SetSocket(ClassifyQueues, fd); err == nil || !strings.Contains(err.Error(), "queue 256") {
+		t.Errorf("a queue too many: %v", err)
+	}
+	if err := c.SetSocket(0, 0); err == nil {
+		t.Error("SetSocket accepted a descriptor that is not an AF_XDP socket")
+	}
+}
+
+func eventually(t *testing.T, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("timed out waiting")
+		}
+	}
+}
+
+func TestTooLongFramesGoToStack(t *testing.T) {
+	in := toHost(false, unchanged)
+	c := newClassify(t, ClassifyOptions{MaxFrame: len(in)})
+	defer unix.Close(addSocket(t, c, 0))
+	checkRows(t, c, []classifyRow{
+		{"the longest", in, xdpRedirect, "socket"},
+		{"one byte more", toHost(false, withPayload(message(4, 97))), xdpPass, "too_long"},
+		{"padded by one byte", append(clone(in), 0), xdpPass, "too_long"},
+	})
+}
+
+// The kernel uses several buffers for a frame longer than a page.
+func TestMultiBufferFramesGoToMultiBufferSockets(t *testing.T) {
+	in := toHost(false, withPayload(message(4, 9000)))
+	for _, taken := range []bool{false, true} {
+		c, err := LoadClassify(ClassifyOptions{ListenPort: 51820, MultiBuffer: taken})
+		if taken && errors.Is(err, ebpf.ErrNotSupported) && strings.Contains(err.Error(), "Linux 5.18") {
+			t.Skip(err)
+		}
+		if err == nil {
+			must(t, c.Close())
+		}
+		c = newClassify(t, ClassifyOptions{MultiBuffer: taken})
+		defer unix.Close(addSocket(t, c, 0))
+		verdict, counts, refused := classify(t, c, in)
+		if refused {
+			t.Skip("needs Linux 5.18 for frames of several buffers")
+		}
+		want, count := uint32(xdpPass), "too_long"
+		if taken {
+			want, count = xdpRedirect, "socket"
+		}
+		if verdict != want || counts[count] != 1 {
+			t.Errorf("taken: %v, verdict %d, counted %v", taken, verdict, counts)
+		}
+	}
+}
+
+func TestUnknownReceiverIndicesAreDropped(t *testing.T) {
+	c := newClassify(t, ClassifyOptions{CheckIndices: true})
+	defer unix.Close(addSocket(t, c, 0))
+	to := func(index uint32, size int) []byte {
+		return toHost(false, withPayload(set(message(4, size), 4, binary.LittleEndian.AppendUint32(nil, index)...)))
+	}
+	const unknown = "rx_unknown_index"
+	must(t, c.AddIndex(0x01020304))
+	must(t, c.AddIndex(0))
+	checkRows(t, c, []classifyRow{
+		{"known", to(0x01020304, 96), xdpRedirect, "socket"},
+		{"zero", to(0, 96), xdpRedirect, "socket"},
+		{"in the wrong order", to(0x04030201, 96), xdpDrop, unknown},
+		{"unknown", to(7, 96), xdpDrop, unknown},
+		{"a keepalive", to(0x01020304, 32), xdpPass, "keepalive"},
+		{"an unknown keepalive", to(7, 32), xdpDrop, unknown},
+		{"too short a message", to(7, 31), xdpPass, "other"},
+		{"an initiation", toHost(false, withPayload(initiation())), xdpPass, "initiation"},
+		{"another's", data(them4, "198.51.100.2:51820").bytes(), xdpPass, "not_local"},
+	})
+	must(t, errors.Join(c.RemoveIndex(0), c.RemoveIndex(0)))
+	checkRows(t, c, []classifyRow{{"gone", to(0, 96), xdpDrop, unknown}})
+}
+
+func TestFullIndexMapReturnsErrFull(t *testing.T) {
+	c := newClassify(t, ClassifyOptions{CheckIndices: true})
+	for i := range uint32(ClassifyIndices) {
+		must(t, c.AddIndex(i))
+	}
+	if err := c.AddIndex(ClassifyIndices); !errors.Is(err, ErrFull) {
+		t.Errorf("adding one more: %v", err)
+	}
+	must(t, c.AddIndex(3))
+	must(t, c.RemoveIndex(3))
+	must(t, c.AddIndex(ClassifyIndices))
+}
+
+func TestOnlyLocalAddressesAreClassified(t *testing.T) {
+	c := newClassify(t, ClassifyOptions{})
+	v4, v6 := toHost(false, unchanged), toHost(true, unchanged)
+	for _, tt := range []struct {
+		addresses string
+		v4, v6    string
+	}{
+		{"198.51.100.1 2001:db8:1::1", "no_socket", "no_socket"},
+		{"2001:db8:1::1 192.0.2.9", "not_local", "no_socket"},
+		{"::ffff:198.51.100.1", "no_socket", "not_local"},
+		{"fe80::1%eth0 2001:db8:1::1%eth0", "not_local", "no_socket"},
+		{"", "not_local", "not_local"},
+	} {
+		addresses := []netip.Addr{{}}
+		for _, a := range strings.Fields(tt.addresses) {
+			addresses = append(addresses, netip.MustParseAddr(a))
+		}
+		must(t, c.SetAddresses(addresses))
+		checkRows(t, c, []classifyRow{{tt.addresses, v4, xdpPass, tt.v4}, {tt.addresses, v6, xdpPass, tt.v6}})
+	}
+}
+
+func TestTooManyAddressesReturnErrFull(t *testing.T) {
+	c := newClassify(t, ClassifyOptions{})
+	var many []netip.Addr
+	for i := range int(c.maps.Addresses.MaxEntries()) {
+		many = append(many, netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}))
+	}
+	must(t, c.SetAddresses(many))
+	if err := c.SetAddresses(append(many, endpoint(us4).Addr())); !errors.Is(err, ErrFull) {
+		t.Errorf("adding one more: %v", err)
+	}
+	must(t, c.SetAddresses([]netip.Addr{endpoint(us4).Addr()}))
+	checkRows(t, c, []classifyRow{{"fewer", toHost(false, unchanged), xdpPass, "no_socket"}})
+}
+
+// TestRandomPacketsCountAtMostOnce runs packets of all kinds, most of them malformed or truncated. The program must not
+// change them, and must count each at most once.
+func TestRandomPacketsCountAtMostOnce(t *testing.T) {
+	c := newClassify(t, ClassifyOptions{CheckIndices: true, SourceLimit: limitOf(3), TotalLimit: limitOf(50), LanePorts: spread.Ports{First: 61000, Last: 61999}})
+	g := newGenerator(5)
+	runs := forEachTruncation(func(in []byte) bool { return oneCount(t, c, in) })
+	for range 3000 {
+		in := []([]byte){toHost(false, withPayload(message(byte(g.IntN(6)), g.IntN(200)))), initiationFrom("2001:db8::1")}[g.IntN(2)]
+		for range 1 + g.IntN(3) {
+			in[12+g.IntN(min(len(in)-12, 60))] = byte(g.Uint32())
+		}
+		oneCount(t, c, in)
+	}
+	if runs < 400 {
+		t.Errorf("%d runs", runs)
+	}
+}
+
+func oneCount(t *testing.T, c *Classify, in []byte) (refused bool) {
+	t.Helper()
+	verdict, counts, refused := classify(t, c, in)
+	sum, dropped := uint64(0), counts[drop.RXUnknownIndex.String()]+counts[drop.HSXDPSourceLimit.String()]+counts[drop.HSXDPTotalLimit.String()]
+	for _, n := range counts {
+		sum += n
+	}
+	if !refused && (sum > 1 || verdict != xdpPass && verdict != xdpDrop || dropped != b2u(verdict == xdpDrop)) {
+		t.Errorf("% x: verdict %d, counted %v", in, verdict, counts)
+	}
+	return refused
+}
+
+func b2u(b bool) uint64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func TestDataGoesToFlowCPU(t *testing.T) {
+	c := newClassify(t, ClassifyOptions{CPUs: possibleCPUs(t)})
+	checkRows(t, c, classifyRows(xdpRedirect, "cpumap"))
+	defer unix.Close(addSocket(t, c, 0))
+	checkRows(t, c, []classifyRow{{"a socket comes first", toHost(false, unchanged), xdpRedirect, "socket"}})
+}
+
+// TestPartialChecksumsSkipCPUMap has checksums as a host leaves them to its device: the sum of the pseudo-header (RFC 768, RFC
+// 8200 section 8.1), not inverted.
+func TestPartialChecksumsSkipCPUMap(t *testing.T) {
+	var rows []classifyRow
+	for _, v6 := range []bool{false, true} {
+		for _, size := range []int{48, 96, 777, 1400} {
+			in := toHost(v6, withPayload(message(4, size)))
+			name := fmt.Sprintf("v6 %v, %d bytes", v6, size)
+			at, sum := pseudoSum(in, v6)
+			rows = append(rows,
+				classifyRow{name + ", unfinished", set(in, at, byte(sum>>8), byte(sum)), xdpPass, "checksum_partial"},
+				classifyRow{name + ", one more", set(in, at, byte((sum+1)>>8), byte(sum+1)), xdpRedirect, "cpumap"},
+				classifyRow{name + ", finished", in, xdpRedirect, "cpumap"},
+				classifyRow{name + ", none", set(in, at, 0, 0), xdpRedirect, "cpumap"})
+		}
+	}
+	checkRows(t, newClassify(t, ClassifyOptions{CPUs: possibleCPUs(t), ChecksumPartial: true}), rows)
+	for i := range rows { // without ChecksumPartial there is no such check
+		rows[i].verdict, rows[i].counts = xdpRedirect, "cpumap"
+	}
+	checkRows(t, newClassify(t, ClassifyOptions{CPUs: possibleCPUs(t)}), rows)
+	for i := range rows { // AF_XDP sockets do not need checksums
+		rows[i].counts = "socket"
+	}
+	c := newClassify(t, ClassifyOptions{CPUs: possibleCPUs(t), ChecksumPartial: true})
+	defer unix.Close(addSocket(t, c, 0))
+	checkRows(t, c, rows)
+}
+
+// pseudoSum returns the offset of the UDP checksum in a frame without VLAN tags or options, and the sum of its pseudo-header.
+func pseudoSum(frame []byte, v6 bool) (at int, sum uint16) {
+	first, udp := 14+12, 14+20 // offsets of the addresses and of the UDP header
+	if v6 {
+		first, udp = 14+8, 14+40
+	}
+	words := slices.Concat(frame[first:udp], frame[udp+4:udp+6], []byte{0, 17})
+	total := uint32(0)
+	for i := 0; i < len(words); i += 2 {
+		total += uint32(binary.BigEndian.Uint16(words[i:]))
+		total = total&0xffff + total>>16
+	}
+	return udp + 6, uint16(total)
+}
+
+// TestAdjacentLanePortsUseAdjacentCPUs removes one of two CPUs from the cpumap, so that its flows stay on the receiving CPU.
+func TestAdjacentLanePortsUseAdjacentCPUs(t *testing.T) {
+	cpus := possibleCPUs(t)
+	if len(cpus) < 2 {
+		t.Skip("needs two CPUs")
+	}
+	c := newClassify(t, ClassifyOptions{CPUs: cpus[:2]})
+	must(t, c.maps.Cpus.Delete(uint32(cpus[1])))
+	on := func(src string) bool {
+		verdict, _, _ := classify(t, c, data(src, us4).bytes())
+		return verdict == xdpRedirect
+	}
+	begins := 0
+	for peer := range 64 {
+		address := fmt.Sprintf("192.0.2.%d", peer)
+		at := on(address + ":61000")
+		if at {
+			begins++
+		}
+		for lane := range 16 {
+			src := fmt.Sprintf("%s:%d", address, 61000+lane)
+			for range 2 {
+				if on(src) != (at == (lane%2 == 0)) {
+					t.Errorf("%s is not on the expected CPU", src)
+				}
+			}
+		}
+	}
+	if begins < 16 || begins > 48 {
+		t.Errorf("%d of 64 peers begin at the first of two CPUs", begins)
+	}
+}
+
+func TestClassifyLoadsInEveryConfiguration(t *testing.T) {
+	cpus := possibleCPUs(t)
+	limits := []RateLimit{{}, {Interval: time.Nanosecond, Burst: 1}, {Interval: SourceInterval, Burst: SourceBurst}, {Interval: TotalInterval, Burst: TotalBurst}}
+	r := rand.New(rand.NewPCG(1, 2))
+	most := uint32(0)
+	for i := range 60 {
+		o := ClassifyOptions{
+			ListenPort: uint16(1 + i/2*r.IntN(2000)), // often port 1, where the verifier takes other paths
+			MaxFrame:   r.IntN(2) * 3498, CheckIndices: r.IntN(2) == 0, MultiBuffer: i%2 == 0,
+			SourceLimit: limits[r.IntN(3)], TotalLimit: limits[r.IntN(4)], CPUs: cpus[:r.IntN(len(cpus)+1)],
+			ChecksumPartial: r.IntN(2) == 0,
+		}
+		if r.IntN(2) == 0 {
+			o.LanePorts = spread.Ports{First: 61000, Last: uint16(61000 + r.IntN(3))}
+		}
+		c, err := LoadClassify(o)
+		if o.MultiBuffer && errors.Is(err, ebpf.ErrNotSupported) {
+			continue
+		}
+		skipUnprivileged(t, err)
+		must(t, err)
+		info, err := c.program.Info()
+		must(t, err)
+		n, _ := info.VerifiedInstructions()
+		most = max(most, n)
+		must(t, c.Close())
+	}
+	t.Logf("the verifier processed at most %d instructions (0: before Linux 5.16)", most)
+}
+
+func possibleCPUs(t testing.TB) (cpus []int) {
+	t.Helper()
+	n, err := ebpf.PossibleCPU()
+	must(t, err)
+	online, err := onlineCPUs()
+	must(t, err)
+	for cpu := range min(n, maxCPUEntries) {
+		if slices.Contains(online, cpu) {
+			cpus = append(cpus, cpu)
+		}
+	}
+	return cpus
+}
+
+// onlineCPUs returns the CPUs on which the process may run.
+func onlineCPUs() (cpus []int, err error) {
+	var set unix.CPUSet
+	err = unix.SchedGetaffinity(0, &set)
+	for cpu := range 1024 {
+		if set.IsSet(cpu) {
+			cpus = append(cpus, cpu)
+		}
+	}
+	return cpus, err
+}
+
+func TestClassifyRejectsInvalidOptions(t *testing.T) {
+	for _, tt := range []struct {
+		want string
+		o    ClassifyOptions
+	}{
+		{"no listen port", ClassifyOptions{}},
+		{"invalid maximum frame length -1", ClassifyOptions{ListenPort: 1, MaxFrame: -1}},
+		{"invalid range of lane ports 3-2", ClassifyOptions{ListenPort: 1, LanePorts: spread.Ports{First: 3, Last: 2}}},
+		{"contain the listen port 5", ClassifyOptions{ListenPort: 5, LanePorts: spread.Ports{First: 3, Last: 7}}},
+		{"257 CPUs exceed the maximum of 256", ClassifyOptions{ListenPort: 1, CPUs: make([]int, 257)}},
+		{"CPU -1 does not exist", ClassifyOptions{ListenPort: 1, CPUs: []int{0, -1}}},
+		{"CPU 70000 does not exist", ClassifyOptions{ListenPort: 1, CPUs: []int{70000}}},
+		{"invalid rate limit: burst 0", ClassifyOptions{ListenPort: 1, SourceLimit: RateLimit{Interval: 1}}},
+		{"one every -1ns", ClassifyOptions{ListenPort: 1, TotalLimit: RateLimit{Interval: -1, Burst: 1}}},
+		{"one every 0s", ClassifyOptions{ListenPort: 1, TotalLimit: RateLimit{Burst: 1}}},
+		{"one every 24h", ClassifyOptions{ListenPort: 1, TotalLimit: RateLimit{Interval: 24 * time.Hour, Burst: 1 << 40}}},
+	} {
+		c, err := LoadClassify(tt.o)
+		if err == nil {
+			must(t, c.Close())
+		}
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("error %v, want %q", err, tt.want)
+		}
+	}
+}
+
+func TestFailedLoadClassifyLeaksNoDescriptor(t *testing.T) {
+	loadClassifyFor(t, ClassifyOptions{ListenPort: 1}) // the first load may open descriptors that stay open
+	before := descriptors(t)
+	c, err := LoadClassify(ClassifyOptions{ListenPort: 1, CPUs: []int{0}})
+	must(t, err)
+	must(t, c.Close())
+	if _, err := LoadClassify(ClassifyOptions{}); err == nil {
+		t.Error("loading succeeded")
+	}
+	if after := descriptors(t); after != before {
+		t.Errorf("%d descriptors before, %d after", before, after)
+	}
+}
+
+func TestClassifyEventsHaveNamesAndHelp(t *testing.T) {
+	seen := map[string]bool{}
+	for e := range ClassifyEvent(ClassifyEventCount) {
+		if e.String() == "" || seen[e.String()] || e.Help() == "" {
+			t.Errorf("event %d: %q, %q", e, e, e.Help())
+		}
+		seen[e.String()] = true
+	}
+	if e := ClassifyEvent(ClassifyEventCount); e.String() != "unknown" || e.Help() != "" {
+		t.Errorf("%q, %q", e, e.Help())
+	}
+	if events, drops := len(classifyCounters{}.Events), len(classifyCounters{}.Drops); events != ClassifyEventCount || drops != drop.Count {
+		t.Errorf("C counts %d events and %d drops, Go knows %d and %d", events, drops, ClassifyEventCount, drop.Count)
+	}
+}

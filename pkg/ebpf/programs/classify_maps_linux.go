@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package programs
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+)
+
+// ClassifyQueues is the number of receive queues that can have a socket. Packets of further queues go up the stack.
+const ClassifyQueues = 256
+
+// Capacities of the maps of receiver indices and of sources.
+const (
+	ClassifyIndices = 65536
+	ClassifySources = 16384
+)
+
+// present is the value of each element in a map that is used as a set.
+const present uint8 = 1
+
+// SetSocket redirects the data messages of a receive queue to an AF_XDP socket that is bound to that queue. The kernel
+// removes the entry when the socket is closed.
+func (c *Classify) SetSocket(queue, fd int) error {
+	if queue < 0 || queue >= ClassifyQueues {
+		return fmt.Errorf("setting the AF_XDP socket of queue %d: only the first %d queues can have one", queue, ClassifyQueues)
+	}
+	if err := c.maps.Xsks.Put(uint32(queue), uint32(fd)); err != nil {
+		return fmt.Errorf("setting the AF_XDP socket of queue %d: %w", queue, err)
+	}
+	return nil
+}
+
+// RemoveSocket lets the data messages of a receive queue go up the stack again. It returns nil if the queue has no socket.
+func (c *Classify) RemoveSocket(queue int) error {
+	if err := ignoreNotExist(c.maps.Xsks.Delete(uint32(queue))); err != nil {
+		return fmt.Errorf("removing the AF_XDP socket of queue %d: %w", queue, err)
+	}
+	return nil
+}
+
+// SetAddresses sets the addresses of this host, on all devices: those at which the tunnel's UDP socket receives. Packets to
+// any other address go up the stack. Addresses that were set before stay in the map without interruption. If there are
+// too many, errors.Is(err, ErrFull), and some of the new ones are missing.
+func (c *Classify) SetAddresses(addresses []netip.Addr) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next := make(map[netip.Addr]struct{}, len(addresses))
+	for _, a := range addresses {
+		if a.IsValid() {
+			next[a.Unmap().WithZone("")] = struct{}{}
+		}
+	}
+	for a := range c.addresses {
+		if _, stays := next[a]; stays {
+			continue
+		}
+		if err := ignoreNotExist(c.maps.Addresses.Delete(addressKey(a))); err != nil {
+			return fmt.Errorf("removing the address %v: %w", a, err)
+		}
+		delete(c.addresses, a)
+	}
+	for a := range next {
+		if err := explainPutError(c.maps.Addresses.Put(addressKey(a), present)); err != nil {
+			return fmt.Errorf("adding the address %v: %w", a, err)
+		}
+		c.addresses[a] = struct{}{}
+	}
+	return nil
+}
+
+// AddIndex adds a receiver index, for CheckIndices. Call it before the handshake message with the index is sent. If there
+// are too many, errors.Is(err, ErrFull). In that case load a Classify without CheckIndices and let it take over, or
+// messages are lost.
+func (c *Classify) AddIndex(index uint32) error {
+	if err := explainPutError(c.maps.Indices.Put(index, present)); err != nil {
+		return fmt.Errorf("adding a receiver index: %w", err)
+	}
+	return nil
+}
+
+// RemoveIndex removes a receiver index. It returns nil if there is none.
+func (c *Classify) RemoveIndex(index uint32) error {
+	if err := ignoreNotExist(c.maps.Indices.Delete(index)); err != nil {
+		return fmt.Errorf("removing a receiver index: %w", err)
+	}
+	return nil
+}
+
+// AddPeerSource adds the address of a peer's configured endpoint, or of its last authenticated message. Its initiations do not
+// use TotalLimit, and other sources cannot evict its SourceLimit. Peers may share an address or an IPv6 /64: each
+// AddPeerSource needs one RemovePeerSource. If there are too many, errors.Is(err, ErrFull), and the peer's initiations are limited
+// like those of unknown sources.
+func (c *Classify) AddPeerSource(address netip.Addr) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := limitKey(address)
+	if c.sourceRefs[key] == 0 {
+		if err := explainPutError(c.maps.PeerSources.Put(key, uint64(0))); err != nil {
+			return fmt.Errorf("adding the peer source %v: %w", address, err)
+		}
+	}
+	c.sourceRefs[key]++
+	return nil
+}
+
+// RemovePeerSource reverts one AddPeerSource. It returns nil if there was none.
+func (c *Classify) RemovePeerSource(address netip.Addr) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := limitKey(address)
+	if c.sourceRefs[key] > 1 {
+		c.sourceRefs[key]--
+		return nil
+	}
+	if err := ignoreNotExist(c.maps.PeerSources.Delete(key)); err != nil {
+		return fmt.Errorf("removing the peer source %v: %w", address, err)
+	}
+	delete(c.sourceRefs, key)
+	return nil
+}
+
+// ClassifyCounters holds the counters of a Classify. Each packet to the listen port counts as one event or one drop.
+type ClassifyCounters struct {
+	Events [ClassifyEventCount]uint64
+	Drops  [drop.Count]uint64
+}
+
+// Counters returns the sums over all CPUs since the program was loaded. The snapshot is not atomic.
+func (c *Classify) Counters() (ClassifyCounters, error) {
+	var sum ClassifyCounters
+	var cpus []classifyCounters
+	if err := c.maps.Counters.Lookup(uint32(0), &cpus); err != nil {
+		return sum, fmt.Errorf("reading the eBPF counters: %w", err)
+	}
+	for _, cpu := range cpus {
+		for i, n := range cpu.Events {
+			sum.Events[i] += n
+		}
+		for i, n := range cpu.Drops {
+			sum.Drops[i] += n
+		}
+	}
+	return sum, nil
+}
+
+func addressKey(a netip.Addr) (key classifyAddress) {
+	for i, w := range addressWords(a) {
+		key.Words[i].Raw = w
+	}
+	return key
+}
+
+// limitKey returns the key under which the program limits initiations from an address: the IPv4 address or IPv6 /64.
+func limitKey(a netip.Addr) classifyAddress {
+	key := addressKey(a)
+	if !a.Unmap().Is4() {
+		key.Words[2].Raw, key.Words[3].Raw = 0, 0
+	}
+	return key
+}

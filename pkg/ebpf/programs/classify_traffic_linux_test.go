@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package programs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+)
+
+// vethPair is a sending host, and a receiving one with classify.
+type vethPair struct {
+	*testing.T
+	sender, receiver *netlab.Host
+	device           string // of the receiver
+}
+
+const (
+	pierFrom = "198.51.100.2:51821"
+	pierTo   = "198.51.100.1:51820"
+)
+
+// newVethPair creates two hosts that send complete checksums, which a cpumap needs.
+func newVethPair(t *testing.T) *vethPair {
+	t.Helper()
+	loadClassifyFor(t, ClassifyOptions{ListenPort: 1}) // skips without privileges
+	lab, err := netlab.New("classify")
+	if errors.Is(err, netlab.ErrPrivileges) {
+		t.Skip(err)
+	}
+	must(t, err)
+	t.Cleanup(func() { must(t, lab.Close()) })
+	p := &vethPair{T: t}
+	p.sender, err = lab.Host("sender")
+	must(t, err)
+	p.receiver, err = lab.Host("receiver")
+	must(t, err)
+	cable, err := lab.Cable(p.sender, p.receiver, netlab.CableConfig{
+		Queues: 2,
+		AddrsA: []netip.Prefix{netip.MustParsePrefix("198.51.100.2/24")}, AddrsB: []netip.Prefix{netip.MustParsePrefix("198.51.100.1/24")},
+	})
+	must(t, err)
+	p.device = cable.DeviceB
+	must(t, p.sender.Do(func() error { return withoutChecksumOffload(cable.DeviceA) }))
+	return p
+}
+
+// do runs f in the receiver's namespace with its device.
+func (p *vethPair) do(f func(device int) error) {
+	p.Helper()
+	must(p.T, p.receiver.Do(func() error {
+		dev, err := net.InterfaceByName(p.device)
+		if err != nil {
+			return err
+		}
+		return f(dev.Index)
+	}))
+}
+
+// classify loads and attaches the program, with the receiver's address.
+func (p *vethPair) classify(o ClassifyOptions, kind hook.Kind) *Classify {
+	p.Helper()
+	c := newClassify(p.T, o)
+	p.do(func(device int) error { return c.Attach(device, kind) })
+	return c
+}
+
+// exchange sends messages to the receiver's UDP socket, and fails unless all arrive.
+func (p *vethPair) exchange(payloads ...[]byte) {
+	p.Helper()
+	var in, out *net.UDPConn
+	must(p.T, p.receiver.Do(func() (err error) {
+		in, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(endpoint(pierTo)))
+		return err
+	}))
+	defer in.Close()
+	must(p.T, p.sender.Do(func() (err error) {
+		out, err = net.DialUDP("udp", net.UDPAddrFromAddrPort(endpoint(pierFrom)), net.UDPAddrFromAddrPort(endpoint(pierTo)))
+		return err
+	}))
+	defer out.Close()
+	must(p.T, in.SetReadDeadline(time.Now().Add(20*time.Second)))
+	b := make([]byte, 2000)
+	for _, want := range payloads {
+		_, err := out.Write(want)
+		must(p.T, err)
+		n, err := in.Read(b)
+		if err != nil || !bytes.Equal(b[:n], want) {
+			p.Fatalf("% x arrived, %v; want % x", b[:n], err, want)
+		}
+	}
+}
+
+// eachMode runs a test in native and generic mode.
+func eachMode(t *testing.T, test func(t *testing.T, kind hook.Kind)) {
+	for _, kind := range []hook.Kind{hook.XDPNative, hook.XDPGeneric} {
+		t.Run(kind.String(), func(t *testing.T) { test(t, kind) })
+	}
+}
+
+func TestKernelReceivesEverythingWithoutSocket(t *testing.T) {
+	eachMode(t, func(t *testing.T, kind hook.Kind) {
+		p := newVethPair(t)
+		c := p.classify(ClassifyOptions{SourceLimit: limitOf(2), TotalLimit: limitOf(5)}, kind)
+		p.exchange(message(4, 1000), message(4, 32), initiation(), withMAC2(), message(2, 92), message(3, 64), []byte("x"))
+		got := countsSince(t, c, ClassifyCounters{})
+		if got["no_socket"] != 1 || got["keepalive"] != 1 || got["initiation"] != 2 || got["other"] != 3 || len(got) != 4 {
+			t.Errorf("unexpected counters %v", got)
+		}
+	})
+}
+
+func TestCPUMapDeliversData(t *testing.T) {
+	p := newVethPair(t)
+	c := p.classify(ClassifyOptions{CPUs: possibleCPUs(t)}, hook.XDPNative)
+	p.exchange(message(4, 1000), message(4, 999), initiation(), message(4, 48))
+	if got := countsSince(t, c, ClassifyCounters{}); got["cpumap"] != 3 || got["initiation"] != 1 || len(got) != 2 {
+		t.Errorf("unexpected counters %v", got)
+	}
+}
+
+// TestEachQueueUsesItsOwnSocket runs the program on different receive queues.
+func TestEachQueueUsesItsOwnSocket(t *testing.T) {
+	p := newVethPair(t)
+	c := p.classify(ClassifyOptions{}, hook.XDPNative)
+	fd := addSocket(t, c, 1)
+	defer unix.Close(fd)
+	in := toHost(false, unchanged)
+	for queue, want := range []uint32{xdpPass, xdpRedirect} {
+		var verdict uint32
+		var refused error
+		p.do(func(device int) error {
+			verdict, refused = c.program.Run(&ebpf.RunOptions{Data: in, Context: xdpMD{1: uint32(len(in)), 3: uint32(device), 4: uint32(queue)}})
+			return nil
+		})
+		if refused != nil {
+			t.Skipf("needs Linux 5.14 to name a queue: %v", refused)
+		}
+		if verdict != want {
+			t.Errorf("queue %d: verdict %d, want %d", queue, verdict, want)
+		}
+	}
+	must(t, c.SetSocket(0, fd))
+	must(t, c.RemoveSocket(1))
+	if verdict, _, _ := classify(t, c, in); verdict != xdpRedirect {
+		t.Errorf("verdict %d", verdict)
+	}
+}
+
+// xdpMD is struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
+type xdpMD [6]uint32
+
+func TestCPUMapIsRejectedInGenericMode(t *testing.T) {
+	p := newVethPair(t)
+	c := newClassify(t, ClassifyOptions{CPUs: []int{0}})
+	p.do(func(device int) error {
+		if err := c.Attach(device, hook.XDPGeneric); !errors.Is(err, ebpf.ErrNotSupported) || !strings.Contains(err.Error(), "RPS") {
+			t.Errorf("unexpected error: %v", err)
+		}
+		return nil
+	})
+	old := p.classify(ClassifyOptions{}, hook.XDPGeneric)
+	if err := c.TakeOver(old); !errors.Is(err, ebpf.ErrNotSupported) || !strings.Contains(err.Error(), "RPS") {
+		t.Errorf("TakeOver: %v", err)
+	}
+	p.exchange(message(4, 100))
+	if got := countsSince(t, old, ClassifyCounters{}); got["no_socket"] != 1 {
+		t.Errorf("the other one counted %v", got)
+	}
+}
+
+func TestTakeOverReplacesAttachedClassify(t *testing.T) {
+	eachMode(t, func(t *testing.T, kind hook.Kind) {
+		p := newVethPair(t)
+		old := p.classify(ClassifyOptions{}, kind)
+		if st, err := old.Status(); err != nil || st.State != hook.Attached || st.Kind != kind {
+			t.Errorf("seen from another namespace: %+v, %v", st, err)
+		}
+		p.exchange(message(4, 100))
+		next := newClassify(t, ClassifyOptions{CheckIndices: true})
+		must(t, next.AddIndex(binary.LittleEndian.Uint32(message(4, 100)[4:])))
+		p.do(func(device int) error {
+			if err := next.Attach(device, kind); !errors.As(err, new(*hook.BusyError)) || !strings.Contains(err.Error(), "(classify) is already attached") {
+				t.Errorf("attaching beside another program: %v", err)
+			}
+			return nil
+		})
+		must(t, next.TakeOver(old))
+		must(t, old.Detach()) // must not detach its successor
+		p.exchange(message(4, 101))
+		if got := countsSince(t, next, ClassifyCounters{}); got["no_socket"] != 1 {
+			t.Errorf("unexpected counters %v", got)
+		}
+		if err := next.TakeOver(old); err == nil {
+			t.Error("second TakeOver succeeded")
+		}
+		must(t, next.Detach())
+		p.exchange(message(4, 102))
+		if got := countsSince(t, next, ClassifyCounters{}); got["no_socket"] != 1 {
+			t.Errorf("after the detachment: %v", got)
+		}
+		p.do(func(device int) error { return next.Attach(device, kind) })
+	})
+}

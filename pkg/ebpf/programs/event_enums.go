@@ -1,0 +1,104 @@
+// Code generated from bpf/include. DO NOT EDIT.
+
+package programs
+
+// The events of spread_events.h, in the order of the C enum.
+const (
+	EventSpread           Event = iota // data messages sent with the source port of their flow's lane
+	EventSpreadTrain                   // GSO trains among them, each rewritten at once
+	EventFlowNew                       // flows assigned to a lane for the first time
+	EventFlowReassigned                // flows assigned to a lane again, after a silence longer than the gap
+	EventNoPeer                        // data messages not spread: no configured peer has this address and port
+	EventEgressFragment                // outgoing IP fragments not spread; only first fragments have ports and are counted
+	EventEgressMalformed               // outgoing packets not spread: the UDP length is invalid
+	EventEgressError                   // data messages not spread: the kernel had no memory to rewrite them
+	EventGather                        // datagrams from a peer's lane port whose source port was restored
+	EventToListenPort                  // datagrams to a lane port of this host that were redirected to the listen port
+	EventIngressFragment               // incoming IP fragments left unchanged; only first fragments have ports and are counted
+	EventIngressMalformed              // incoming packets left unchanged: the UDP length is invalid
+	EventIngressError                  // datagrams left unchanged: the kernel had no memory to rewrite them
+
+	// EventCount is the number of events.
+	EventCount = iota
+)
+
+var eventNames = [EventCount]string{
+	"spread",
+	"spread_train",
+	"flow_new",
+	"flow_reassigned",
+	"no_peer",
+	"egress_fragment",
+	"egress_malformed",
+	"egress_error",
+	"gather",
+	"to_listen_port",
+	"ingress_fragment",
+	"ingress_malformed",
+	"ingress_error",
+}
+
+var eventHelps = [EventCount]string{
+	"data messages sent with the source port of their flow's lane",
+	"GSO trains among them, each rewritten at once",
+	"flows assigned to a lane for the first time",
+	"flows assigned to a lane again, after a silence longer than the gap",
+	"data messages not spread: no configured peer has this address and port",
+	"outgoing IP fragments not spread; only first fragments have ports and are counted",
+	"outgoing packets not spread: the UDP length is invalid",
+	"data messages not spread: the kernel had no memory to rewrite them",
+	"datagrams from a peer's lane port whose source port was restored",
+	"datagrams to a lane port of this host that were redirected to the listen port",
+	"incoming IP fragments left unchanged; only first fragments have ports and are counted",
+	"incoming packets left unchanged: the UDP length is invalid",
+	"datagrams left unchanged: the kernel had no memory to rewrite them",
+}
+
+// The events of classify_events.h, in the order of the C enum.
+const (
+	ClassifySocket          ClassifyEvent = iota // data messages redirected to the AF_XDP socket of their receive queue
+	ClassifyCPUMap                               // data messages redirected to the CPU of their flow (cpumap), where the kernel receives them
+	ClassifyNoSocket                             // data messages passed to the kernel: their receive queue has no AF_XDP socket
+	ClassifyTooLong                              // data messages passed to the kernel: the frame is too long for AF_XDP sockets, or incomplete
+	ClassifyKeepalive                            // keepalives passed to the kernel
+	ClassifyInitiation                           // handshake initiations passed to the kernel, within the rate limits
+	ClassifyOther                                // handshake responses, cookie replies and non-WireGuard packets passed to the kernel
+	ClassifyNotLocal                             // packets passed to the kernel: their destination is not an address of this host
+	ClassifyFragment                             // IP fragments passed to the kernel; only first fragments have ports and are counted
+	ClassifyMalformed                            // packets passed to the kernel: the UDP length is invalid
+	ClassifyMartian                              // data messages passed to the kernel: no peer can have their source address
+	ClassifyChecksumPartial                      // data messages passed to the kernel instead of a cpumap: their checksum is left to the device
+
+	// ClassifyEventCount is the number of events.
+	ClassifyEventCount = iota
+)
+
+var classifyEventNames = [ClassifyEventCount]string{
+	"socket",
+	"cpumap",
+	"no_socket",
+	"too_long",
+	"keepalive",
+	"initiation",
+	"other",
+	"not_local",
+	"fragment",
+	"malformed",
+	"martian",
+	"checksum_partial",
+}
+
+var classifyEventHelps = [ClassifyEventCount]string{
+	"data messages redirected to the AF_XDP socket of their receive queue",
+	"data messages redirected to the CPU of their flow (cpumap), where the kernel receives them",
+	"data messages passed to the kernel: their receive queue has no AF_XDP socket",
+	"data messages passed to the kernel: the frame is too long for AF_XDP sockets, or incomplete",
+	"keepalives passed to the kernel",
+	"handshake initiations passed to the kernel, within the rate limits",
+	"handshake responses, cookie replies and non-WireGuard packets passed to the kernel",
+	"packets passed to the kernel: their destination is not an address of this host",
+	"IP fragments passed to the kernel; only first fragments have ports and are counted",
+	"packets passed to the kernel: the UDP length is invalid",
+	"data messages passed to the kernel: no peer can have their source address",
+	"data messages passed to the kernel instead of a cpumap: their checksum is left to the device",
+}

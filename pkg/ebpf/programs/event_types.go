@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package programs
+
+// Event is a counter of the spread and gather programs. bpf/include/spread_events.h lists all of them. Only packets of
+// configured tunnels are counted.
+type Event uint8
+
+// String returns the event's stable name, as used in metric labels: lower case with underscores.
+func (e Event) String() string { return textAt(eventNames[:], int(e), "unknown") }
+
+// Help returns a short description for operators.
+func (e Event) Help() string { return textAt(eventHelps[:], int(e), "") }
+
+// ClassifyEvent is a counter of Classify. bpf/include/classify_events.h lists all of them. Only packets to the listen
+// port are counted. Dropped packets count under their drop.Reason instead.
+type ClassifyEvent uint8
+
+// String returns the event's stable name, as used in metric labels: lower case with underscores.
+func (e ClassifyEvent) String() string { return textAt(classifyEventNames[:], int(e), "unknown") }
+
+// Help returns a short description for operators.
+func (e ClassifyEvent) Help() string { return textAt(classifyEventHelps[:], int(e), "") }
+
+func textAt(texts []string, i int, otherwise string) string {
+	if i < len(texts) {
+		return texts[i]
+	}
+	return otherwise
+}

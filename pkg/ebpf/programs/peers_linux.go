@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package programs
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+// SPREAD_LANES of the C header must equal spread.MaxPorts.
+var _ [spread.MaxPorts]struct{} = [len(spreadPeer{}.Ports)]struct{}{}
+
+// ErrFull is returned if an eBPF map is full. Unless a method's comment says otherwise, nothing was changed.
+var ErrFull = errors.New("the eBPF map is full")
+
+// Peer is the other end of a tunnel, at one endpoint.
+type Peer struct {
+	// Tunnel is the listen port of the Tunnel on this host.
+	Tunnel uint16
+	// Endpoint is the peer's address and canonical port: the port without spreading. A zone is ignored. A mapped IPv4
+	// address equals the IPv4 address.
+	Endpoint netip.AddrPort
+	// LanePorts are the source ports over which flows to the peer are spread: at most spread.MaxPorts, all of them lane ports of
+	// the tunnel. Ports of a port plan are in its order. Empty: messages to the peer are not spread.
+	Lanes []uint16
+	// First is the index of the lane, modulo the number of lanes, that wins among equally loaded ones, followed by the next
+	// ones. Hosts that send to the same peer should use different values.
+	First uint32
+	// Gather is the range of lane ports from which the peer sends. On receipt they are replaced by the endpoint's port. An
+	// address can have one such range per tunnel. Empty: source ports are not restored.
+	Gather spread.Ports
+}
+
+// SetPeers adds peers, or updates those with the same tunnel and endpoint, whose loads are kept. If there are too many,
+// errors.Is(err, ErrFull). It returns an error for a peer whose lane is not a lane port of its tunnel, or whose Gather
+// range conflicts with another peer at the same address. Peers before it are then set, and peers after it are not.
+func (s *State) SetPeers(peers []Peer) error {
+	if len(peers) == 0 {
+		return nil
+	}
+	r, err := s.readPeerTable()
+	if err != nil {
+		return fmt.Errorf("setting %d peers: %w", len(peers), err)
+	}
+	for i := range peers {
+		if err := s.setPeer(r, &peers[i]); err != nil {
+			return fmt.Errorf("setting the peer %v of the tunnel on port %d: %w", peers[i].Endpoint, peers[i].Tunnel, err)
+		}
+	}
+	return nil
+}
+
+func (s *State) setPeer(r *peerTable, p *Peer) error {
+	if err := p.check(); err != nil {
+		return err
+	}
+	if err := r.check(p); err != nil {
+		return err
+	}
+	if err := s.putPeer(p); err != nil {
+		return err
+	}
+	r.add(p)
+	return s.putSource(r, p)
+}
+
+func (s *State) putPeer(p *Peer) error {
+	key := peerKey(p.Tunnel, p.Endpoint)
+	var value spreadPeer
+	if err := ignoreNotExist(s.maps.Peers.Lookup(&key, &value)); err != nil {
+		return fmt.Errorf("reading the eBPF map of peers: %w", err)
+	}
+	value.Lanes, value.First = uint32(len(p.Lanes)), p.First
+	for i, lane := range p.Lanes {
+		value.Ports[i].Raw = networkOrder(lane)
+	}
+	return explainPutError(s.maps.Peers.Put(&key, &value))
+}
+
+func (p *Peer) check() error {
+	switch {
+	case !p.Endpoint.Addr().IsValid() || p.Endpoint.Port() == 0:
+		return errors.New("invalid endpoint")
+	case len(p.Lanes) > spread.MaxPorts:
+		return fmt.Errorf("%d lanes exceed the maximum of %d", len(p.Lanes), spread.MaxPorts)
+	case p.Gather.Len() == 0 && p.Gather != spread.Ports{}:
+		return fmt.Errorf("invalid range of lane ports to gather: %v", p.Gather)
+	case p.Gather.Contains(p.Endpoint.Port()):
+		return fmt.Errorf("the lane ports to gather %v contain the endpoint port", p.Gather)
+	}
+	return nil
+}
+
+// putSource sets or removes the peer's lane ports. The map cannot be full: no peer has more than one entry.
+func (s *State) putSource(r *peerTable, p *Peer) error {
+	key := sourceKey(p.Tunnel, p.Endpoint.Addr())
+	if p.Gather == (spread.Ports{}) {
+		if hostOrder(r.sources[key].EndpointPort.Raw) != p.Endpoint.Port() {
+			return nil
+		}
+		delete(r.sources, key)
+		return s.deleteSource(p.Tunnel, p.Endpoint)
+	}
+	value := spreadSource{First: p.Gather.First, Last: p.Gather.Last}
+	value.EndpointPort.Raw = networkOrder(p.Endpoint.Port())
+	if r.sources[key] == value {
+		return nil
+	}
+	r.sources[key] = value
+	return explainPutError(s.maps.Sources.Put(&key, &value))
+}
+
+// deleteSource removes the peer's lane ports. It keeps those of another peer at the same address.
+func (s *State) deleteSource(tunnel uint16, endpoint netip.AddrPort) error {
+	key := sourceKey(tunnel, endpoint.Addr())
+	var value spreadSource
+	err := s.maps.Sources.Lookup(&key, &value)
+	if err == nil && hostOrder(value.EndpointPort.Raw) == endpoint.Port() {
+		err = s.maps.Sources.Delete(&key)
+	}
+	if ignoreNotExist(err) != nil {
+		return fmt.Errorf("deleting from the eBPF map of sources: %w", err)
+	}
+	return nil
+}
+
+// DeletePeer removes a peer. It returns nil if there is none.
+func (s *State) DeletePeer(tunnel uint16, endpoint netip.AddrPort) error {
+	if err := s.deleteSource(tunnel, endpoint); err != nil {
+		return err
+	}
+	key := peerKey(tunnel, endpoint)
+	if err := ignoreNotExist(s.maps.Peers.Delete(&key)); err != nil {
+		return fmt.Errorf("deleting from the eBPF map of peers: %w", err)
+	}
+	return nil
+}
+
+// Peers returns all peers, sorted by tunnel and endpoint.
+func (s *State) Peers() ([]Peer, error) {
+	sources, err := s.sources()
+	if err != nil {
+		return nil, fmt.Errorf("listing peers: %w", err)
+	}
+	var peers []Peer
+	err = forEachEntry(s.maps.Peers, func(key *spreadPeerKey, value *spreadPeer) {
+		p := Peer{Tunnel: hostOrder(key.ListenPort.Raw), Endpoint: key.endpoint(), First: value.First}
+		for _, lane := range value.Ports[:min(value.Lanes, spread.MaxPorts)] {
+			p.Lanes = append(p.Lanes, hostOrder(lane.Raw))
+		}
+		source := sources[sourceKey(p.Tunnel, p.Endpoint.Addr())]
+		if hostOrder(source.EndpointPort.Raw) == p.Endpoint.Port() {
+			p.Gather = spread.Ports{First: source.First, Last: source.Last}
+		}
+		peers = append(peers, p)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing peers: %w", err)
+	}
+	slices.SortFunc(peers, func(a, b Peer) int {
+		return cmp.Or(cmp.Compare(a.Tunnel, b.Tunnel), a.Endpoint.Compare(b.Endpoint))
+	})
+	return peers, nil
+}
+
+// explainPutError turns the error of a map update into ErrFull or adds context to it.
+func explainPutError(err error) error {
+	if errors.Is(err, unix.E2BIG) {
+		return ErrFull
+	}
+	if err != nil {
+		return fmt.Errorf("writing to the eBPF map: %w", err)
+	}
+	return nil
+}
+
+// canonicalEndpoint returns the endpoint without zone, and with an unmapped IPv4 address.
+func canonicalEndpoint(e netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(e.Addr().Unmap().WithZone(""), e.Port())
+}
+
+func peerKey(tunnel uint16, endpoint netip.AddrPort) spreadPeerKey {
+	var key spreadPeerKey
+	for i, w := range addressWords(endpoint.Addr()) {
+		key.Address[i].Raw = w
+	}
+	key.Port.Raw, key.ListenPort.Raw = networkOrder(endpoint.Port()), networkOrder(tunnel)
+	return key
+}
+
+func sourceKey(tunnel uint16, address netip.Addr) spreadSourceKey {
+	var key spreadSourceKey
+	for i, w := range addressWords(address) {
+		key.Address[i].Raw = w
+	}
+	key.ListenPort.Raw = networkOrder(tunnel)
+	return key
+}
+
+func (k *spreadPeerKey) endpoint() netip.AddrPort {
+	var address [16]byte
+	for i, w := range k.Address {
+		binary.NativeEndian.PutUint32(address[4*i:], w.Raw)
+	}
+	return canonicalEndpoint(netip.AddrPortFrom(netip.AddrFrom16(address), hostOrder(k.Port.Raw)))
+}
+
+// addressWords returns an address as the maps' keys hold it. IPv4 addresses are mapped into IPv6.
+func addressWords(address netip.Addr) (words [4]uint32) {
+	b := address.As16()
+	for i := range words {
+		words[i] = binary.NativeEndian.Uint32(b[4*i:])
+	}
+	return words
+}
+
+// networkOrder converts a port from host to network byte order.
+func networkOrder(port uint16) uint16 {
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, port))
+}
+
+func hostOrder(raw uint16) uint16 { return networkOrder(raw) }

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package programs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// layout numbers the maps' layout. Increment it with any change to the layout or meaning of the maps in
+// bpf/include/spread_maps.h and lane.h.
+const layout = 1
+
+const layoutPrefix = "state-"
+
+// layoutDir returns the directory in which maps of this layout are pinned.
+func layoutDir(pinDir string) string {
+	return filepath.Join(pinDir, fmt.Sprint(layoutPrefix, layout))
+}
+
+// createPinDir creates the directory for the maps of this layout and returns it. An empty pinDir means no pinning.
+func createPinDir(pinDir string) (string, error) {
+	if pinDir == "" {
+		return "", nil
+	}
+	if err := checkBPFFS(pinDir); err != nil {
+		return "", fmt.Errorf("pinning eBPF maps in %s: %w", pinDir, err)
+	}
+	dir := layoutDir(pinDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("creating the directory for pinned eBPF maps: %w", err)
+	}
+	return dir, nil
+}
+
+// checkBPFFS returns an error unless the existing part of a path is in a BPF file system.
+func checkBPFFS(path string) error {
+	var fs unix.Statfs_t
+	for {
+		err := unix.Statfs(path, &fs)
+		if errors.Is(err, unix.ENOENT) && path != filepath.Dir(path) {
+			path = filepath.Dir(path)
+			continue
+		}
+		if err == nil && fs.Type != unix.BPF_FS_MAGIC {
+			err = errors.New("not a BPF file system (mount -t bpf -o mode=700 bpf /sys/fs/bpf)")
+		}
+		return err
+	}
+}
+
+// ErrOtherLayout is returned for maps that were pinned with another layout.
+var ErrOtherLayout = errors.New("pinned by another version of ropewalk")
+
+// OpenState opens the maps that LoadSpread, perhaps in another process, pinned in a directory. If maps of this layout are
+// missing, errors.Is(err, os.ErrNotExist), and also errors.Is(err, ErrOtherLayout) if there are maps of another layout.
+func OpenState(pinDir string) (*State, error) {
+	spec, err := loadSpread()
+	if err != nil {
+		return nil, fmt.Errorf("reading the eBPF program spread: %w", err)
+	}
+	opened := make(map[string]*ebpf.Map)
+	for name, want := range stateSpecs(spec) {
+		if opened[name], err = openPinned(filepath.Join(layoutDir(pinDir), name), want); err != nil {
+			for _, m := range opened {
+				_ = m.Close()
+			}
+			return nil, errors.Join(err, otherLayout(pinDir))
+		}
+	}
+	s := newState(&spreadMaps{
+		Counters: opened[spreadMapCounters], Flows: opened[spreadMapFlows], LocalPorts: opened[spreadMapLocalPorts],
+		Peers: opened[spreadMapPeers], Queues: opened[spreadMapQueues], Sources: opened[spreadMapSources],
+	})
+	return &s, nil
+}
+
+// otherLayout returns ErrOtherLayout if there are pinned maps, but none of this layout.
+func otherLayout(pinDir string) error {
+	dirs, _ := filepath.Glob(filepath.Join(pinDir, layoutPrefix+"*"))
+	if len(dirs) == 0 || slices.Contains(dirs, layoutDir(pinDir)) {
+		return nil
+	}
+	return ErrOtherLayout
+}
+
+// stateSpecs returns the maps that are pinned. Maps of global variables belong to one load of the programs.
+func stateSpecs(spec *ebpf.CollectionSpec) map[string]*ebpf.MapSpec {
+	specs := make(map[string]*ebpf.MapSpec)
+	for name, m := range spec.Maps {
+		if !strings.HasPrefix(name, ".") {
+			specs[name] = m
+		}
+	}
+	return specs
+}
+
+func openPinned(path string, want *ebpf.MapSpec) (*ebpf.Map, error) {
+	m, err := ebpf.LoadPinnedMap(path, nil)
+	if err == nil {
+		if err = want.Compatible(m); err == nil {
+			return m, nil
+		}
+		_ = m.Close()
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("opening the pinned eBPF map %s: %w", path, err)
+	}
+	return nil, fmt.Errorf("opening the pinned eBPF map %s: %w (if it is not ropewalk's, remove it: `rm -r %s`)", path, err, path)
+}
+
+// RemoveState unpins the maps of every layout in a directory, and removes the directory if it is empty then. Attached
+// programs keep the maps that they use. It returns nil if there are none.
+func RemoveState(pinDir string) error {
+	dirs, err := filepath.Glob(filepath.Join(pinDir, layoutPrefix+"*"))
+	if err != nil {
+		return fmt.Errorf("removing the pinned eBPF maps in %s: %w", pinDir, err)
+	}
+	for _, dir := range dirs {
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("removing pinned eBPF maps: %w", err)
+		}
+	}
+	err = os.Remove(pinDir)
+	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) {
+		return nil
+	}
+	return fmt.Errorf("removing the directory of pinned eBPF maps: %w", err)
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package programs
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
+)
+
+// Each run gets the packet that the previous one changed. The only lane port here is therefore the listen port, so that
+// the packet stays the same. The flow comes from the mark: a hash would be computed in each run, while packets of
+// WireGuard already have one.
+func BenchmarkSpread(b *testing.B) {
+	udp := data(from(us4, 51819), them4).bytes()
+	for _, bb := range []struct {
+		name  string
+		in    []byte
+		lanes int
+		gap   time.Duration
+	}{
+		{"not UDP", set(udp, 14+9, 6), 16, 0},
+		{"UDP of others", udp, 16, 0},
+		{"v6 UDP of others", data(from(us6, 51819), them6).bytes(), 16, 0},
+		{"handshake", data(us4, them4).with(func(d *datagram) { d.payload = message(1, 148) }).bytes(), 16, 0},
+		{"keepalive", data(us4, them4).with(func(d *datagram) { d.payload = message(4, 32) }).bytes(), 16, 0},
+		{"data to no peer", data(us4, from(them4, 1)).bytes(), 16, 0},
+		{"data of a known flow", data(us4, them4).bytes(), 16, time.Hour},
+		{"v6 data of a known flow", data(us6, them6).bytes(), 16, time.Hour},
+		{"data of a new flow, 16 lanes", data(us4, them4).bytes(), 16, time.Nanosecond},
+		{"data of a new flow, 64 lanes", data(us4, them4).bytes(), 64, time.Nanosecond},
+	} {
+		b.Run(bb.name, func(b *testing.B) {
+			s := newSpread(b, SpreadOptions{L2: true, Gap: bb.gap})
+			must(b, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xff}))
+			for _, peer := range []string{them4, them6} {
+				key, value := peerKey(51820, netip.MustParseAddrPort(peer)), spreadPeer{Lanes: uint32(bb.lanes)}
+				for i := range bb.lanes {
+					value.Ports[i].Raw = networkOrder(51820)
+				}
+				must(b, s.maps.Peers.Put(&key, &value))
+			}
+			repeatRun(b, s.Egress(), bb.in)
+		})
+	}
+}
+
+// BenchmarkEmptyProgram measures the overhead, to be subtracted from the others.
+func BenchmarkEmptyProgram(b *testing.B) {
+	loadSpreadFor(b, SpreadOptions{})
+	for kind, name := range map[ebpf.ProgramType]string{ebpf.SchedCLS: "tc", ebpf.XDP: "xdp"} {
+		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+			Type: kind, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
+		})
+		must(b, err)
+		b.Run(name, func(b *testing.B) { repeatRun(b, p, data(us4, them4).bytes()) })
+		must(b, p.Close())
+	}
+}
+
+// Gather does not change a packet twice. Its cost is therefore measured over single runs, by the kernel's run-time
+// statistics. The overhead of single runs is corrected by a packet that is passed unchanged.
+func BenchmarkGather(b *testing.B) {
+	s := newGather(b)
+	for name, p := range map[string]*ebpf.Program{"tc": s.Ingress(), "xdp": s.XDP()} {
+		udp := data(them4, from(us4, 51819)).bytes()
+		pass := set(udp, 14+9, 6)
+		b.Run(name+"/not UDP", func(b *testing.B) { repeatRun(b, p, pass) })
+		b.Run(name+"/UDP of others", func(b *testing.B) { repeatRun(b, p, udp) })
+		b.Run(name+"/from the canonical port", func(b *testing.B) { repeatRun(b, p, data(them4, us4).bytes()) })
+		b.Run(name+"/from a lane port", func(b *testing.B) {
+			single := singleRuns(b, p, data(from(them4, gathers), us4).bytes()) - singleRuns(b, p, pass)
+			b.ReportMetric(single+repeatRun(b, p, pass), "ns/packet")
+		})
+	}
+}
+
+// repeatRun reports the cost of a packet over repeated runs.
+func repeatRun(b *testing.B, p *ebpf.Program, in []byte) float64 {
+	b.Helper()
+	_, each, err := p.Benchmark(in, 1000000, b.ResetTimer)
+	if err != nil {
+		b.Skipf("needs BPF_PROG_TEST_RUN: %v", err)
+	}
+	b.ReportMetric(float64(each.Nanoseconds()), "ns/packet")
+	return float64(each.Nanoseconds())
+}
+
+// singleRuns returns the cost of a packet over single runs.
+func singleRuns(b *testing.B, p *ebpf.Program, in []byte) float64 {
+	b.Helper()
+	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	if err != nil {
+		b.Skipf("needs BPF_ENABLE_STATS: %v", err)
+	}
+	defer stats.Close()
+	before, err := p.Stats()
+	must(b, err)
+	for range 20000 {
+		if _, err := p.Run(&ebpf.RunOptions{Data: in}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	after, err := p.Stats()
+	must(b, err)
+	return float64(after.Runtime-before.Runtime) / float64(after.RunCount-before.RunCount)
+}

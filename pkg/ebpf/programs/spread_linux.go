@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package programs
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+// tickShift converts nanoseconds to the program's ticks (bpf/include/lane.h).
+const tickShift = 10
+
+// SpreadOptions configures a Spread for one device.
+type SpreadOptions struct {
+	// L2 is set if the device's packets begin with an Ethernet header. Those of TUN, WireGuard and IP tunnels do not.
+	L2 bool
+	// Gap is the flowlet gap: how long a flow must be silent before it may change its lane. Zero means spread.DefaultGap. It
+	// must exceed the difference between the delays of any two lanes, or a flow that changes its lane is reordered.
+	Gap time.Duration
+	// PinDir is the directory in a BPF file system where the maps are pinned. It is created if needed. Pinned maps outlive
+	// the process, and the next LoadSpread reuses them. Empty: the maps end with the programs. Maps of another layout are
+	// kept: a version of ropewalk with another layout begins with empty maps beside them.
+	PinDir string
+}
+
+// Spread holds the programs that give data messages the source port of their flow's lane, the programs that restore the
+// ports on the receiving side, and their State. They do nothing until they are attached, and change only packets of
+// configured tunnels.
+type Spread struct {
+	State
+	egress, ingress, xdp *ebpf.Program
+}
+
+// LoadSpread loads the programs. It needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and before Linux 5.11
+// CAP_SYS_RESOURCE if RLIMIT_MEMLOCK is low. Without them errors.Is(err, os.ErrPermission).
+func LoadSpread(o SpreadOptions) (*Spread, error) {
+	spec, err := spreadSpec(o)
+	if err != nil {
+		return nil, err
+	}
+	pins, err := createPinDir(o.PinDir)
+	if err != nil {
+		return nil, err
+	}
+	// If the limit cannot be raised, it may still be high enough. Otherwise the load fails.
+	_ = rlimit.RemoveMemlock()
+	var objects spreadObjects
+	pinned := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pins}}
+	if err := loadXDP(spec, spreadProgGatherXdp, &objects, pinned); err != nil {
+		return nil, explainLoadError("spread", err)
+	}
+	return &Spread{State: newState(&objects.spreadMaps), egress: objects.Spread, ingress: objects.GatherTc, xdp: objects.GatherXdp}, nil
+}
+
+// spreadSpec returns the programs and maps with their configuration filled in.
+func spreadSpec(o SpreadOptions) (*ebpf.CollectionSpec, error) {
+	if o.Gap < 0 {
+		return nil, fmt.Errorf("loading the eBPF program spread: invalid flowlet gap %v", o.Gap)
+	}
+	if o.Gap == 0 {
+		o.Gap = spread.DefaultGap
+	}
+	spec, err := loadSpread()
+	if err != nil {
+		return nil, fmt.Errorf("reading the eBPF program spread: %w", err)
+	}
+	if err := errors.Join(spec.Variables[spreadVarL2].Set(o.L2), spec.Variables[spreadVarFlowletGap].Set(uint64(o.Gap)>>tickShift)); err != nil {
+		return nil, fmt.Errorf("configuring the eBPF program spread: %w", err)
+	}
+	if o.PinDir != "" {
+		for name := range stateSpecs(spec) {
+			spec.Maps[name].Pinning = ebpf.PinByName
+		}
+	}
+	return spec, nil
+}
+
+// Egress is the spread program for tc egress: tcx, or clsact in direct-action mode. It always returns TCX_NEXT.
+func (s *Spread) Egress() *ebpf.Program { return s.egress }
+
+// Ingress is the gather program for tc ingress: tcx, or clsact in direct-action mode. It always returns TCX_NEXT.
+func (s *Spread) Ingress() *ebpf.Program { return s.ingress }
+
+// XDP is the gather program for XDP, to be used instead of Ingress. It always returns XDP_PASS. It needs a device whose
+// packets have complete checksums: it cannot recognize a partial one (CHECKSUM_PARTIAL), as a veth carries.
+func (s *Spread) XDP() *ebpf.Program { return s.xdp }
+
+// Close closes programs and maps. Attached programs and pinned maps stay.
+func (s *Spread) Close() error {
+	return errors.Join(s.egress.Close(), s.ingress.Close(), s.xdp.Close(), s.State.Close())
+}

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package programs
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+var equality = cmp.Options{cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })}
+
+// bpffs mounts a BPF file system that only the test's thread sees. The thread ends with the test's goroutine.
+func bpffs(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
+		runtime.UnlockOSThread()
+		t.Skipf("needs root (CAP_SYS_ADMIN) to mount a bpffs: %v", err)
+	}
+	must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	must(t, unix.Mount("bpf", dir, "bpf", 0, ""))
+	t.Cleanup(func() { must(t, unix.Unmount(dir, 0)) })
+	return dir
+}
+
+func endpoint(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+
+func TestStateReturnsStoredTunnelsAndPeers(t *testing.T) {
+	s := loadSpreadFor(t, SpreadOptions{})
+	tunnels := []Tunnel{
+		{Port: 1, Lanes: []uint16{2, 60001, 60003}}, // the ports in between belong to another tunnel
+		{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xff00},
+		{Port: 51821, Lanes: []uint16{60000, 60002, 64000}},
+		{Port: 65535, Lanes: ports(65000, 65534)},
+	}
+	for _, i := range []int{2, 0, 3, 1} {
+		must(t, s.SetTunnel(tunnels[i]))
+	}
+	peers := []Peer{
+		{Tunnel: 51820, Endpoint: endpoint("192.0.2.1:51820"), Lanes: []uint16{61001, 61000, 61999}, Gather: between(1, 51819)},
+		{Tunnel: 51820, Endpoint: endpoint("192.0.2.1:51821")},
+		{Tunnel: 51820, Endpoint: endpoint("[2001:db8::1]:1"), Gather: between(65535, 65535)},
+		{Tunnel: 51821, Endpoint: endpoint("192.0.2.1:51820")},
+	}
+	for _, i := range []int{3, 1, 0, 2} {
+		must(t, s.SetPeer(peers[i]))
+	}
+	expect(t, &s.State, tunnels, peers)
+
+	tunnels[1] = Tunnel{Port: 51820, Lanes: ports(61000, 62999)}
+	must(t, s.SetTunnel(tunnels[1]))
+	tunnels[3].Lanes = ports(65500, 65501)
+	must(t, s.SetTunnel(tunnels[3]))
+	peers[0].Lanes, peers[0].Gather = []uint16{62999}, spread.Ports{}
+	must(t, s.SetPeer(peers[0]))
+	peers[2].Gather = between(2, 3)
+	mapped := peers[1]
+	mapped.Endpoint, mapped.Lanes = endpoint("[::ffff:192.0.2.1]:51821"), []uint16{61000}
+	must(t, errors.Join(s.SetPeer(peers[2]), s.SetPeer(mapped)))
+	peers[1].Lanes = mapped.Lanes
+	expect(t, &s.State, tunnels, peers)
+
+	must(t, errors.Join(s.DeletePeer(51820, peers[1].Endpoint), s.DeletePeer(51820, peers[1].Endpoint)))
+	expect(t, &s.State, tunnels, slices.Delete(slices.Clone(peers), 1, 2))
+	must(t, errors.Join(s.RemoveTunnel(51820), s.RemoveTunnel(51820), s.RemoveTunnel(0)))
+	expect(t, &s.State, []Tunnel{tunnels[0], tunnels[2], tunnels[3]}, peers[3:])
+	must(t, errors.Join(s.RemoveTunnel(1), s.RemoveTunnel(51821), s.RemoveTunnel(65535)))
+	expect(t, &s.State, nil, nil)
+	if n := entries(t, s.maps.Sources); n != 0 {
+		t.Errorf("%d sources left", n)
+	}
+}
+
+func expect(t *testing.T, s *State, tunnels []Tunnel, peers []Peer) {
+	t.Helper()
+	gotTunnels, err := s.Tunnels()
+	must(t, err)
+	gotPeers, err := s.Peers()
+	must(t, err)
+	if diff := cmp.Diff(tunnels, gotTunnels, equality); diff != "" {
+		t.Errorf("tunnels (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(peers, gotPeers, equality); diff != "" {
+		t.Errorf("peers (-want +got):\n%s", diff)
+	}
+}
+
+func entries(t *testing.T, m *ebpf.Map) (n int) {
+	t.Helper()
+	var key spreadSourceKey
+	var value spreadSource
+	for i := m.Iterate(); i.Next(&key, &value); {
+		n++
+	}
+	return n
+}
+
+func TestStateRejectsInvalidTunnelsAndPeers(t *testing.T) {
+	s := loadSpreadFor(t, SpreadOptions{})
+	tunnels := []Tunnel{{Port: 51820, Lanes: ports(61000, 61999)}, {Port: 51821, Lanes: ports(62000, 62999)}}
+	peers := []Peer{
+		{Tunnel: 51820, Endpoint: endpoint(them4), Lanes: []uint16{61500}, Gather: between(61000, 61999)},
+		{Tunnel: 51820, Endpoint: endpoint("203.0.113.2:7"), Lanes: []uint16{61500}},
+	}
+	must(t, errors.Join(s.SetTunnel(tunnels[0]), s.SetTunnel(tunnels[1]), s.SetPeer(peers[0]), s.SetPeer(peers[1])))
+	at := func(port uint16) netip.AddrPort { return endpoint(from(them4, port)) }
+	for _, tt := range []struct {
+		want string
+		err  error
+	}{
+		{"port 0 is invalid", s.SetTunnel(Tunnel{})},
+		{"port 0 is invalid", s.SetTunnel(Tunnel{Port: 1, Lanes: []uint16{2, 0}})},
+		{"the listen port cannot be a lane port", s.SetTunnel(Tunnel{Port: 5, Lanes: ports(5, 9)})},
+		{"port 61999 belongs to the tunnel on port 51820", s.SetTunnel(Tunnel{Port: 1, Lanes: ports(61999, 61999)})},
+		{"port 51821 belongs to the tunnel on port 51821", s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(51821, 61999)})},
+		{"port 61000 belongs to the tunnel on port 51820", s.SetTunnel(Tunnel{Port: 61000})},
+		{"peer 203.0.113.2:7 uses the lane port 61500, which is not among the new ones", s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61499)})},
+		{"invalid endpoint", s.SetPeer(Peer{Tunnel: 51820})},
+		{"invalid endpoint", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(0)})},
+		{"65 lanes exceed the maximum of 64", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(9), Lanes: make([]uint16, 65)})},
+		{"port 51822 does not belong to a tunnel", s.SetPeer(Peer{Tunnel: 51822, Endpoint: at(9)})},
+		{"port 0 does not belong to a tunnel", s.SetPeer(Peer{Endpoint: at(9)})},
+		{"port 62000 is not a lane port of that tunnel", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(9), Lanes: []uint16{61000, 62000}})},
+		{"the listen port cannot be a lane port", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(9), Lanes: []uint16{51820}})},
+		{"invalid range of lane ports to gather: 9-8", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(10), Gather: between(9, 8)})},
+		{"contain the endpoint port", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(9), Gather: between(9, 9)})},
+		{"already has the lane ports", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(9), Gather: between(100, 200)})},
+		{"one of the lane ports 61000-61999", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(61001)})},
+		{"contain the endpoint port 7 of another", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(51821), Gather: between(1, 10)})},
+	} {
+		if tt.err == nil || !strings.Contains(tt.err.Error(), tt.want) {
+			t.Errorf("error %v, want %q", tt.err, tt.want)
+		}
+	}
+	expect(t, &s.State, tunnels, []Peer{peers[1], peers[0]})
+}
+
+func TestFullPeerMapReturnsErrFull(t *testing.T) {
+	s := loadSpreadFor(t, SpreadOptions{})
+	must(t, s.SetTunnel(Tunnel{Port: 51820}))
+	peer := func(i int) Peer {
+		address := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+		return Peer{Tunnel: 51820, Endpoint: netip.AddrPortFrom(address, 51820), Gather: between(61000, 61010)}
+	}
+	most := int(s.maps.Peers.MaxEntries())
+	var all []Peer
+	for i := range most {
+		all = append(all, peer(i))
+	}
+	must(t, s.SetPeers(all))
+	err := s.SetPeer(peer(most))
+	if !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "10.0.64.0:51820") {
+		t.Errorf("adding one more: %v", err)
+	}
+	must(t, s.SetPeer(peer(0))) // an update needs no new entry
+	must(t, s.DeletePeer(51820, peer(1).Endpoint))
+	must(t, s.SetPeer(peer(most)))
+	peers, err := s.Peers()
+	must(t, err)
+	if len(peers) != most {
+		t.Errorf("%d peers, want %d", len(peers), most)
+	}
+}
+
+func TestPinnedStateOutlivesProcess(t *testing.T) {
+	dir := filepath.Join(bpffs(t), "ropewalk", "eth0")
+	if _, err := OpenState(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("nothing pinned: %v", err)
+	}
+	old := newSpread(t, SpreadOptions{L2: true, PinDir: dir, Gap: time.Hour})
+	in := data(us4, them4).bytes()
+	runTC(t, old.Egress(), in, skb{})
+	before := counters(t, old)
+
+	next := loadSpreadFor(t, SpreadOptions{L2: true, PinDir: dir, Gap: time.Hour})
+	runTC(t, next.Egress(), in, skb{})
+	if got := counted(t, next, before); got[EventSpread] != 1 || got[EventFlowNew] != 0 {
+		t.Errorf("the next version counted %v", got)
+	}
+	state, err := OpenState(dir)
+	must(t, err)
+	tunnels, _ := next.Tunnels()
+	peers, _ := next.Peers()
+	if len(tunnels) != 1 || len(peers) != 2 {
+		t.Errorf("tunnels %v, peers %v", tunnels, peers)
+	}
+	expect(t, state, tunnels, peers)
+	must(t, state.Close())
+
+	must(t, errors.Join(RemoveState(dir), RemoveState(dir)))
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory is still there: %v", err)
+	}
+	if out, _, _ := runTC(t, next.Egress(), in, skb{}); sourcePort(out) != lane {
+		t.Error("loaded programs lost their state")
+	}
+}
+
+func TestStateOfOtherLayoutIsKept(t *testing.T) {
+	dir := filepath.Join(bpffs(t), "eth0")
+	other := filepath.Join(dir, layoutPrefix+"0")
+	must(t, os.MkdirAll(other, 0o700))
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	must(t, err)
+	defer m.Close()
+	must(t, m.Pin(filepath.Join(other, spreadMapFlows)))
+	loadSpreadFor(t, SpreadOptions{PinDir: dir})
+	if _, err := os.Stat(filepath.Join(other, spreadMapFlows)); err != nil {
+		t.Error(err)
+	}
+
+	must(t, os.Remove(filepath.Join(layoutDir(dir), spreadMapFlows)))
+	must(t, m.Pin(filepath.Join(layoutDir(dir), spreadMapFlows)))
+	if _, err := LoadSpread(SpreadOptions{PinDir: dir}); !errors.Is(err, ebpf.ErrMapIncompatible) {
+		t.Errorf("loading over a map of another kind: %v", err)
+	}
+	if _, err := OpenState(dir); !errors.Is(err, ebpf.ErrMapIncompatible) {
+		t.Errorf("opening a map of another kind: %v", err)
+	}
+	must(t, RemoveState(dir))
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory is still there: %v", err)
+	}
+}
+
+func TestPinningRequiresBPFFS(t *testing.T) {
+	loadSpreadFor(t, SpreadOptions{})
+	_, err := LoadSpread(SpreadOptions{PinDir: filepath.Join(t.TempDir(), "x")})
+	if err == nil || !strings.Contains(err.Error(), "not a BPF file system") {
+		t.Errorf("unexpected error: %v", err)
+	}
+}
+
+// Other versions read the pinned maps: a difference here needs a new layout number.
+func TestMapLayoutMatchesItsNumber(t *testing.T) {
+	spec, err := loadSpread()
+	must(t, err)
+	var got []string
+	for name, m := range stateSpecs(spec) {
+		got = append(got, fmt.Sprintf("%s %v key %d %v value %d %v max %d flags %d", name, m.Type, m.KeySize, m.Key, m.ValueSize, m.Value, m.MaxEntries, m.Flags))
+	}
+	for _, name := range []string{spreadVarFlowletGap, spreadVarL2} {
+		v := spec.Variables[name]
+		got = append(got, fmt.Sprintf("%s %d bytes at %d of %s", name, v.Size(), v.Offset, v.SectionName))
+	}
+	slices.Sort(got)
+	want := []string{
+		`counters PerCPUArray key 4 Typedef:"u32"[Int:"unsigned int"] value 104 Struct:"counters"[fields=1 fieldNames=[events]] max 1 flags 0`,
+		"flowlet_gap 8 bytes at 8 of .rodata",
+		`flows Array key 4 Typedef:"u32"[Int:"unsigned int"] value 8 Typedef:"u64"[Int:"unsigned long long"] max 65536 flags 0`,
+		"l2 1 bytes at 0 of .rodata",
+		`local_ports Array key 4 Typedef:"u32"[Int:"unsigned int"] value 8 Struct:"local_port"[fields=3 fieldNames=[listen_port unused mark_mask]] max 65536 flags 0`,
+		`peers Hash key 20 Struct:"peer_key"[fields=3 fieldNames=[address port listen_port]] value 648 Struct:"peer"[fields=4 fieldNames=[lanes ports first loads]] max 16384 flags 1`,
+		`queues PerCPUArray key 4 Typedef:"u32"[Int:"unsigned int"] value 8 Typedef:"u64"[Int:"unsigned long long"] max 256 flags 0`,
+		`sources Hash key 20 Struct:"source_key"[fields=3 fieldNames=[address listen_port unused]] value 8 Struct:"source"[fields=4 fieldNames=[endpoint_port first last unused]] max 16384 flags 1`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" || layout != 1 {
+		t.Errorf("layout %d (-want +got):\n%s", layout, diff)
+	}
+}
+
+func TestSpreadLoadsInEveryConfiguration(t *testing.T) {
+	for _, l2 := range []bool{false, true} {
+		for _, gap := range []time.Duration{0, time.Nanosecond, time.Microsecond, time.Hour, 1<<63 - 1} {
+			loadSpreadFor(t, SpreadOptions{L2: l2, Gap: gap})
+		}
+	}
+	if _, err := LoadSpread(SpreadOptions{Gap: -1}); err == nil || !strings.Contains(err.Error(), "invalid flowlet gap -1ns") {
+		t.Errorf("negative gap: %v", err)
+	}
+}
+
+func TestProgramFlowletGapReadsLoadedProgram(t *testing.T) {
+	for _, gap := range []time.Duration{time.Millisecond, 300 * time.Millisecond, spread.DefaultGap, time.Minute} {
+		s := loadSpreadFor(t, SpreadOptions{Gap: gap})
+		info, err := s.Egress().Info()
+		must(t, err)
+		id, _ := info.ID()
+		got, err := ProgramFlowletGap(id)
+		must(t, err)
+		if got < gap || got>>tickShift != gap>>tickShift {
+			t.Errorf("%v, want %v", got, gap)
+		}
+	}
+}
+
+func TestProgramFlowletGapOfOtherVersionIsZero(t *testing.T) {
+	loadSpreadFor(t, SpreadOptions{})
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+	})
+	must(t, err)
+	defer p.Close()
+	info, err := p.Info()
+	must(t, err)
+	id, _ := info.ID()
+	if gap, err := ProgramFlowletGap(id); gap != 0 || err != nil {
+		t.Errorf("%v, %v", gap, err)
+	}
+}
+
+func TestFailedLoadSpreadLeaksNoDescriptor(t *testing.T) {
+	loadSpreadFor(t, SpreadOptions{}) // the first load may open descriptors that stay open
+	before := descriptors(t)
+	s, err := LoadSpread(SpreadOptions{})
+	must(t, err)
+	must(t, s.Close())
+	dir := bpffs(t)
+	_, err = LoadSpread(SpreadOptions{Gap: -1, PinDir: dir})
+	if err == nil {
+		t.Error("loading succeeded")
+	}
+	if after := descriptors(t); after != before {
+		t.Errorf("%d descriptors before, %d after", before, after)
+	}
+}
+
+func TestEventsHaveNamesAndHelp(t *testing.T) {
+	seen := map[string]bool{}
+	for e := range Event(EventCount) {
+		if e.String() == "" || seen[e.String()] || e.Help() == "" {
+			t.Errorf("event %d: %q, %q", e, e, e.Help())
+		}
+		seen[e.String()] = true
+	}
+	if e := Event(EventCount); e.String() != "unknown" || e.Help() != "" {
+		t.Errorf("%q, %q", e, e.Help())
+	}
+	if n := len(spreadCounters{}.Events); n != EventCount {
+		t.Errorf("C counts %d events, Go knows %d", n, EventCount)
+	}
+}

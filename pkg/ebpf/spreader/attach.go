@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spreader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+)
+
+// unknownName is the name of a tunnel of which only the port is known.
+const unknownName = "?"
+
+// Report is the result of an Attach.
+type Report struct {
+	Device string `json:"device"`
+	Tunnel string `json:"tunnel"` // its name, "?" if unknown
+	Port   uint16 `json:"port"`
+	// Lanes are the source ports over which flows are spread, in order.
+	Lanes []uint16 `json:"lanes"`
+	// Peers are the endpoints to which flows are spread.
+	Peers []netip.AddrPort `json:"peers"`
+	// GatherOnly are the endpoints from which packets are gathered, but to which none are spread.
+	GatherOnly []netip.AddrPort `json:"gather_only,omitempty"`
+	// SkippedPeer are peers that are not configured. A later Attach, or Watch, may add them.
+	Skipped []SkippedPeer `json:"skipped,omitempty"`
+	// Spread and Gather are the kinds of the hooks, such as "tcx". Gather is "none" if no gather program is attached.
+	Spread   string   `json:"spread"`
+	Gather   string   `json:"gather"`
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// SkippedPeer is a peer that is neither spread to nor gathered from.
+type SkippedPeer struct {
+	Key    string `json:"key"` // public, base64
+	Reason string `json:"reason"`
+}
+
+// Attach spreads a tunnel's packets on a device, and gathers those of its peers. If the device is attached already, Attach
+// updates ports and peers, replaces the programs in place, and repairs attachments that lost their device. If it fails, it
+// restores the previous state. The exception are programs that it had already replaced, if the process has no
+// CAP_SYS_ADMIN.
+//
+// If another process holds the lock, Attach waits until ctx ends, at most some seconds. So do Status and Detach. The error
+// says how to proceed. It may wrap ErrInvalid, ErrNoDevice, ErrNoTunnel, hook.ErrNoBPFFS, a *hook.BusyError,
+// ebpf.ErrNotSupported, programs.ErrFull or os.ErrPermission.
+func (h *Host) Attach(ctx context.Context, cfg Config) (Report, error) {
+	return h.attach(ctx, cfg, history{})
+}
+
+// attach is Attach with the history of earlier calls.
+func (h *Host) attach(ctx context.Context, cfg Config, known history) (Report, error) {
+	if _, err := h.mounted(); err != nil { // report an invalid Config before mounting anything
+		if _, err := h.plan(pins{}, cfg, history{}); err != nil {
+			return Report{}, wrapError(cfg, err)
+		}
+	}
+	p, unlock, err := h.open(ctx)
+	if err != nil {
+		return Report{}, wrapError(cfg, err)
+	}
+	defer unlock()
+	if len(cfg.configuredPeers()) == 0 {
+		known.portByAddress = p.canonicalPorts(cfg)
+	}
+	pl, err := h.plan(p, cfg, known)
+	if err != nil {
+		return Report{}, wrapError(cfg, err)
+	}
+	c := &change{host: h, pins: p, plan: pl}
+	if err := c.apply(); err != nil {
+		return Report{}, wrapError(cfg, errors.Join(err, c.rollBack()))
+	}
+	return pl.report, nil
+}
+
+func wrapError(cfg Config, err error) error {
+	return fmt.Errorf("attaching spread for UDP port %d to %s: %w", cfg.Port, cfg.Device, err)
+}
+
+// open locks the pins, and mounts a BPF file system if needed.
+func (h *Host) open(ctx context.Context) (pins, func(), error) {
+	root := h.FS
+	if root == "" {
+		var err error
+		if root, err = hook.BPFFS(); err != nil {
+			return pins{}, nil, err
+		}
+	}
+	p, err := pinsIn(root)
+	if err != nil {
+		return pins{}, nil, err
+	}
+	unlock, err := h.lock(ctx, p, true)
+	return p, unlock, err
+}
+
+// change applies a plan, and rolls it back if a step fails.
+type change struct {
+	host      *Host
+	pins      pins
+	plan      *plan
+	rollbacks []func() error
+}
+
+func (c *change) rollBack() error {
+	var errs []error
+	for _, f := range slices.Backward(c.rollbacks) {
+		errs = append(errs, f())
+	}
+	return errors.Join(errs...)
+}
+
+func (c *change) onFailure(f func() error) { c.rollbacks = append(c.rollbacks, f) }
+
+// step is called before each step and lets tests make it fail.
+func (c *change) step(name string) error {
+	if c.host.beforeStep == nil {
+		return nil
+	}
+	return c.host.beforeStep(name)
+}
+
+func (c *change) apply() error {
+	dir := c.pins.device(c.plan.cfg.Device)
+	c.onFailure(func() error { hook.RemoveEmpty(c.pins.fs, dir); return nil })
+	if err := hook.MakePinDir(c.pins.fs, dir); err != nil {
+		return err
+	}
+	s, err := c.load()
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if err := c.writeState(&s.State); err != nil {
+		return err
+	}
+	return c.attachPrograms(s)
+}
+
+// load loads the programs with the device's pinned maps, or with new ones.
+func (c *change) load() (*programs.Spread, error) {
+	if err := c.step("load"); err != nil {
+		return nil, err
+	}
+	dir := c.pins.state(c.plan.cfg.Device)
+	_, err := os.Lstat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		c.onFailure(func() error { return programs.RemoveState(dir) })
+	}
+	return programs.LoadSpread(programs.SpreadOptions{L2: c.plan.ethernet, Gap: c.plan.cfg.Gap, PinDir: dir})
+}
+
+// writeState writes the plan's tunnel and peers to the maps.
+func (c *change) writeState(s *programs.State) error {
+	if err := c.step("configure"); err != nil {
+		return err
+	}
+	dir := c.pins.state(c.plan.cfg.Device)
+	before, peers, err := readTunnel(s, c.plan.cfg.Port)
+	if err != nil {
+		return err
+	}
+	c.onFailure(func() error { // opens the state again, since s may be closed by then
+		s, err := programs.OpenState(dir)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		if before == nil {
+			return s.RemoveTunnel(c.plan.cfg.Port)
+		}
+		_, err = syncTunnel(s, *before, peers)
+		return err
+	})
+	_, err = syncTunnel(s, c.plan.tunnel, c.plan.peers)
+	return err
+}
+
+// readTunnel returns a tunnel, or nil if there is none, and its peers.
+func readTunnel(s *programs.State, port uint16) (*programs.Tunnel, []programs.Peer, error) {
+	tunnels, err := s.Tunnels()
+	if err != nil {
+		return nil, nil, err
+	}
+	peers, err := s.Peers()
+	if err != nil {
+		return nil, nil, err
+	}
+	peers = slices.DeleteFunc(peers, func(p programs.Peer) bool { return p.Tunnel != port })
+	for i := range tunnels {
+		if tunnels[i].Port == port {
+			return &tunnels[i], peers, nil
+		}
+	}
+	return nil, peers, nil
+}
+
+// byEndpoint indexes the peers of one tunnel.
+func byEndpoint(peers []programs.Peer) map[netip.AddrPort]*programs.Peer {
+	all := make(map[netip.AddrPort]*programs.Peer, len(peers))
+	for i := range peers {
+		all[peers[i].Endpoint] = &peers[i]
+	}
+	return all
+}
+
+// syncTunnel writes the differences to the wanted tunnel and peers, and reports whether there were any.
+func syncTunnel(s *programs.State, tunnel programs.Tunnel, peers []programs.Peer) (changed bool, err error) {
+	now, present, err := readTunnel(s, tunnel.Port)
+	if err != nil {
+		return false, err
+	}
+	wanted, there := byEndpoint(peers), byEndpoint(present)
+	// Remove old peers first: a new peer may have the address of a removed one.
+	for _, p := range present {
+		if wanted[p.Endpoint] == nil {
+			changed = true
+			if err := s.DeletePeer(tunnel.Port, p.Endpoint); err != nil {
+				return true, err
+			}
+		}
+	}
+	wide := tunnel
+	if now != nil { // keep the old lanes until all peers have new ones
+		wide.Lanes = slices.Compact(slices.Sorted(slices.Values(slices.Concat(now.Lanes, tunnel.Lanes))))
+	}
+	if now == nil || !sameTunnel(*now, wide) {
+		changed = true
+		if err := s.SetTunnel(wide); err != nil {
+			return true, err
+		}
+	}
+	if others := changedPeers(peers, there); len(others) > 0 {
+		changed = true
+		if err := s.SetPeers(others); err != nil {
+			return true, err
+		}
+	}
+	if sameTunnel(wide, tunnel) {
+		return changed, nil
+	}
+	return true, s.SetTunnel(tunnel)
+}
+
+// changedPeers returns the peers that must be written: first those that exist already, which always fit, then new ones.
+func changedPeers(peers []programs.Peer, there map[netip.AddrPort]*programs.Peer) (others []programs.Peer) {
+	var fresh []programs.Peer
+	for _, p := range peers {
+		was := there[p.Endpoint]
+		switch {
+		case p.First != 0:
+		case was != nil:
+			p.First = was.First
+		default:
+			p.First = rand.Uint32() // see programs.Peer.First
+		}
+		switch {
+		case was == nil:
+			fresh = append(fresh, p)
+		case !samePeer(p, *was):
+			others = append(others, p)
+		}
+	}
+	return append(others, fresh...)
+}
+
+// sameTunnel compares tunnels with sorted lanes.
+func sameTunnel(a, b programs.Tunnel) bool {
+	return a.Port == b.Port && a.MarkMask == b.MarkMask && slices.Equal(a.Lanes, b.Lanes)
+}
+
+func samePeer(a, b programs.Peer) bool {
+	return a.Endpoint == b.Endpoint && a.Gather == b.Gather && slices.Equal(a.Lanes, b.Lanes)
+}
+
+// attachPrograms attaches gather before spread, so that answers to lane ports are understood from the first packet on.
+func (c *change) attachPrograms(s *programs.Spread) error {
+	type part struct {
+		point   hook.AttachPoint
+		program *ebpf.Program
+	}
+	var on []part
+	off := []hook.AttachPoint{hook.Ingress, hook.XDP}
+	switch c.plan.cfg.Gather {
+	case GatherXDP:
+		on, off = append(on, part{hook.XDP, s.XDP()}), off[:1]
+	case GatherNone:
+	default:
+		on, off = append(on, part{hook.Ingress, s.Ingress()}), off[1:]
+	}
+	on = append(on, part{hook.Egress, s.Egress()})
+	for _, p := range on {
+		if err := c.step(p.point.String()); err != nil {
+			return err
+		}
+		kind, err := c.attach(p.point, p.program)
+		if err != nil {
+			return err
+		}
+		if p.point == hook.Egress {
+			c.plan.report.Spread = kind
+		} else {
+			c.plan.report.Gather = kind
+		}
+	}
+	c.plan.report.Gather = orNone(c.plan.report.Gather)
+	if err := c.step("detach"); err != nil {
+		return err
+	}
+	for _, point := range off {
+		if err := c.hook(point).Detach(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+func (c *change) hook(point hook.AttachPoint) hook.Hook {
+	return c.pins.hook(c.plan.cfg.Device, c.plan.index, point, c.host.kind)
+}
+
+// attach attaches one program. Its rollback restores the previous one.
+func (c *change) attach(point hook.AttachPoint, p *ebpf.Program) (kind string, err error) {
+	h := c.hook(point)
+	before, err := h.Status()
+	if err != nil {
+		return "", err
+	}
+	var old *ebpf.Program
+	if before.State == hook.Attached {
+		// The old program is freed once it is replaced, unless this process opens it, which needs CAP_SYS_ADMIN. Without that
+		// the new program stays if a later step fails. It does the same as the old one, with the same maps.
+		if old, err = ebpf.NewProgramFromID(before.Program); err != nil && !errors.Is(err, os.ErrPermission) {
+			return "", fmt.Errorf("opening the present program: %w", err)
+		}
+	}
+	c.onFailure(func() error {
+		switch {
+		case old != nil:
+			defer old.Close()
+			return h.Attach(old)
+		case before.State == hook.Attached:
+			return nil
+		default:
+			return h.Detach()
+		}
+	})
+	if err := h.Attach(p); err != nil {
+		if point == hook.XDP {
+			return "", fmt.Errorf("%w; to gather with tc instead, use --gather tc", err)
+		}
+		return "", err
+	}
+	now, err := h.Status()
+	return now.Kind.String(), err
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spreader
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+)
+
+// pins is the directory with the pins of a network namespace: FS/ropewalk/spread/net-INODE/DEVICE. Device names are unique
+// per namespace only, and the BPF file system is shared. If the inode of a deleted namespace is reused, its old pins are
+// defunct, and are repaired or detached as such.
+type pins struct {
+	fs, dir string
+}
+
+const netPrefix = "net-"
+
+func pinsIn(fs string) (pins, error) {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
+		return pins{}, fmt.Errorf("identifying the network namespace: %w", err)
+	}
+	return pins{fs, filepath.Join(fs, "ropewalk", "spread", fmt.Sprint(netPrefix, st.Ino))}, nil
+}
+
+// device returns the directory of a device's pins. The BPF file system allows no dots, which VLAN device names have.
+func (p pins) device(name string) string {
+	return filepath.Join(p.dir, strings.ReplaceAll(url.PathEscape(name), ".", "%2E"))
+}
+
+// devices returns the names of the devices that have pins.
+func (p pins) devices() (names []string, err error) {
+	entries, err := os.ReadDir(p.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing the pinned devices: %w", err)
+	}
+	for _, e := range entries {
+		name, err := url.PathUnescape(e.Name())
+		if err == nil && p.hasPins(e.Name()) {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// hasPins reports whether a directory contains any of a device's pins. The directory may belong to another program.
+func (p pins) hasPins(dir string) bool {
+	for _, pin := range []string{hook.Egress.String(), hook.Ingress.String(), hook.XDP.String(), qdiscPin, statePin} {
+		if _, err := os.Lstat(filepath.Join(p.dir, dir, pin)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Names of the pins in a device's directory, besides those of its hooks.
+const (
+	qdiscPin = "clsact"
+	statePin = "state"
+)
+
+// state returns the directory in which a device's maps are pinned.
+func (p pins) state(device string) string { return filepath.Join(p.device(device), statePin) }
+
+// filterHandle is the handle of this package's clsact filters.
+const filterHandle = 1
+
+// hook returns a hook of a device. Index 0 stands for a device that is gone.
+func (p pins) hook(device string, index int, point hook.AttachPoint, kind hook.Kind) hook.Hook {
+	name := "ropewalk_gather"
+	if point == hook.Egress {
+		name = "ropewalk_spread"
+	}
+	if point == hook.XDP {
+		kind = hook.XDPNative
+	}
+	dir := p.device(device)
+	return hook.Hook{
+		Device: index, AttachPoint: point, Kind: kind, Name: name, Handle: filterHandle,
+		Pin: filepath.Join(dir, point.String()), QdiscPin: filepath.Join(dir, qdiscPin),
+	}
+}
+
+// hookOrder returns the attach points in the order of detaching. Spread is first: answers to its packets still need gather.
+func hookOrder() []hook.AttachPoint { return []hook.AttachPoint{hook.Egress, hook.Ingress, hook.XDP} }
+
+// attachedTo returns the indices of the devices to which a device's programs are attached, also after a rename.
+func (p pins) attachedTo(device string) (indices []int, err error) {
+	index := deviceIndex(device)
+	for _, point := range hookOrder() {
+		st, err := p.hook(device, index, point, hook.Best).Status()
+		if err != nil {
+			return nil, err
+		}
+		if st.State == hook.Attached || st.State == hook.OnOtherDevice {
+			indices = append(indices, st.Device)
+		}
+	}
+	return indices, nil
+}
+
+// gatherHook returns the attach point of the gather program, and its status.
+func (p pins) gatherHook(device string, index int) (hook.AttachPoint, hook.Status, error) {
+	ingress, err := p.hook(device, index, hook.Ingress, hook.Best).Status()
+	if err != nil {
+		return 0, hook.Status{}, err
+	}
+	xdp, err := p.hook(device, index, hook.XDP, hook.Best).Status()
+	if err != nil {
+		return 0, hook.Status{}, err
+	}
+	if ingress.State == hook.Detached || xdp.State == hook.Attached {
+		return hook.XDP, xdp, nil
+	}
+	return hook.Ingress, ingress, nil
+}
+
+// currentSettings returns the device's present gather mode and flowlet gap, or zeros if nothing is attached.
+func (p pins) currentSettings(device string, index int) (gather Gather, gap time.Duration, err error) {
+	egress, err := p.hook(device, index, hook.Egress, hook.Best).Status()
+	if err != nil || egress.State == hook.Detached {
+		return "", 0, err
+	}
+	point, at, err := p.gatherHook(device, index)
+	switch {
+	case err != nil:
+		return "", 0, err
+	case at.State == hook.Detached:
+		gather = GatherNone
+	case point == hook.XDP:
+		gather = GatherXDP
+	default:
+		gather = GatherTC
+	}
+	gap, err = programs.ProgramFlowletGap(egress.Program)
+	return gather, gap, err
+}
+
+// otherTunnels returns all tunnels but the one with that port, and the lanes of that one.
+func (p pins) otherTunnels(port uint16) (others []programs.Tunnel, lanes []uint16, err error) {
+	devices, err := p.devices()
+	if err != nil {
+		return nil, lanes, err
+	}
+	for _, d := range devices {
+		tunnels, err := p.tunnels(d)
+		if err != nil {
+			return nil, lanes, err
+		}
+		for _, t := range tunnels {
+			if t.Port == port {
+				lanes = t.Lanes
+			} else {
+				others = append(others, t)
+			}
+		}
+	}
+	return others, lanes, nil
+}
+
+// tunnels returns the tunnels of a device. There are none if its maps are missing or have another layout.
+func (p pins) tunnels(device string) ([]programs.Tunnel, error) {
+	s, err := programs.OpenState(p.state(device))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	return s.Tunnels()
+}
+
+// canonicalPorts returns the canonical ports of the peers in a device's maps, by address.
+func (p pins) canonicalPorts(cfg Config) map[netip.Addr]uint16 {
+	s, err := programs.OpenState(p.state(cfg.Device))
+	if err != nil {
+		return nil
+	}
+	defer s.Close()
+	ports := map[netip.Addr]uint16{}
+	_, peers, _ := readTunnel(s, cfg.Port)
+	for _, peer := range peers {
+		ports[peer.Endpoint.Addr()] = peer.Endpoint.Port()
+	}
+	return ports
+}

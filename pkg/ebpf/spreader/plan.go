@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spreader
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+// plan is the result of a Config on this host at this moment.
+type plan struct {
+	cfg      Config
+	index    int  // the device's
+	ethernet bool // whether its packets begin with an Ethernet header
+	owners   map[uint16]udpOwner
+	tunnel   programs.Tunnel
+	peers    []programs.Peer
+	report   Report
+	traffic  int64 // Tunnel.Traffic, 0 if unknown
+}
+
+// plan makes all decisions and changes nothing.
+func (h *Host) plan(p pins, cfg Config, known history) (*plan, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	pl := &plan{cfg: cfg, report: Report{Device: cfg.Device, Tunnel: unknownName, Port: cfg.Port}}
+	if err := pl.findDevice(p, known); err != nil {
+		return nil, err
+	}
+	if err := h.findTunnel(pl, known); err != nil {
+		return nil, err
+	}
+	if err := pl.choosePorts(p, known); err != nil {
+		return nil, err
+	}
+	return pl, nil
+}
+
+func (pl *plan) findDevice(p pins, known history) error {
+	l, err := netlink.LinkByName(pl.cfg.Device)
+	if _, ok := errors.AsType[netlink.LinkNotFoundError](err); ok {
+		return fmt.Errorf("%w: %s", ErrNoDevice, pl.cfg.Device)
+	}
+	if err != nil {
+		return fmt.Errorf("reading the device %s: %w", pl.cfg.Device, err)
+	}
+	a := l.Attrs()
+	switch {
+	case a.Flags&net.FlagLoopback != 0:
+		return fmt.Errorf("%s is the loopback device: its packets reach no NIC, so there is nothing to spread", a.Name)
+	case l.Type() == "wireguard":
+		return fmt.Errorf("%s is a WireGuard device: name the device through which its outer packets leave "+
+			"(`ip route get PEER` shows it)", a.Name)
+	}
+	pl.index, pl.ethernet = a.Index, a.EncapType == "ether"
+	if err := errors.Join(pl.checkNotRenamed(p), pl.checkRemote(known.remoteAddresses)); err != nil {
+		return err
+	}
+	if err := pl.inheritSettings(p); err != nil {
+		return err
+	}
+	if l.Type() == "veth" && pl.cfg.Gather == GatherXDP {
+		pl.warn("XDP on a veth disables TSO and UDP GSO at its other end; --gather tc does not")
+	}
+	return nil
+}
+
+// checkNotRenamed returns an error if the device already has the programs, attached under a former name. A second pair would
+// count and gather twice.
+func (pl *plan) checkNotRenamed(p pins) error {
+	if p.dir == "" {
+		return nil
+	}
+	names, err := p.devices()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if name == pl.cfg.Device {
+			continue
+		}
+		// Unreadable pins count as not attached.
+		if at, _ := p.attachedTo(name); slices.Contains(at, pl.index) {
+			return fmt.Errorf("%s already has the programs, attached under its former name %s: run `ropewalk spread detach %s`, and "+
+				"retry", pl.cfg.Device, name, name)
+		}
+	}
+	return nil
+}
+
+// checkRemote returns an error for a peer whose address is local to this host or a broadcast address, by the routing table.
+// It checks only peers that are not in before, since there may be thousands, and adds them to it.
+func (pl *plan) checkRemote(before map[netip.Addr]bool) error {
+	for _, p := range pl.cfg.configuredPeers() {
+		if before[p.Addr()] {
+			continue
+		}
+		routes, err := netlink.RouteGet(p.Addr().Unmap().WithZone("").AsSlice())
+		if err != nil {
+			continue // there may be a route later
+		}
+		for _, r := range routes {
+			if r.Type == unix.RTN_LOCAL || r.Type == unix.RTN_BROADCAST {
+				return fmt.Errorf("%s is not a valid peer address: it is local to this host, or a broadcast address", p.Addr())
+			}
+		}
+		if before != nil {
+			before[p.Addr()] = true
+		}
+	}
+	return nil
+}
+
+// inheritSettings sets fields that the Config leaves unset to the device's present settings, which may come from another
+// tunnel.
+func (pl *plan) inheritSettings(p pins) error {
+	c := &pl.cfg
+	if (c.Gather == "" || c.Gap == 0) && p.dir != "" {
+		gather, gap, err := p.currentSettings(c.Device, pl.index)
+		if err != nil {
+			return err
+		}
+		c.Gather, c.Gap = cmp.Or(c.Gather, gather), cmp.Or(c.Gap, gap)
+	}
+	c.Gather, c.Gap = cmp.Or(c.Gather, GatherAuto), cmp.Or(c.Gap, spread.DefaultGap)
+	return nil
+}
+
+// findTunnel finds the tunnel by its port, and its peers.
+func (h *Host) findTunnel(pl *plan, known history) error {
+	tunnels, err := h.finder().Tunnels()
+	if err != nil {
+		return err
+	}
+	if pl.owners, err = h.readUDPOwners(); err != nil {
+		return err
+	}
+	owner, bound := pl.owners[pl.cfg.Port]
+	candidates := pl.cfg.candidates()
+	var found, inRange *Tunnel
+	for i := range tunnels {
+		switch t := &tunnels[i]; {
+		case t.Port == 0:
+		case t.Port == pl.cfg.Port && (bound || !t.Userspace):
+			found = t
+		case slices.Contains(candidates, t.Port):
+			inRange = t
+		}
+	}
+	if found == nil && !bound {
+		return fmt.Errorf("%w listens on UDP port %d (%s)", ErrNoTunnel, pl.cfg.Port, namesOf(tunnels))
+	}
+	if inRange != nil {
+		return fmt.Errorf("the ports %s contain the listen port %d of %s; choose others with --ports", pl.cfg.portsString(), inRange.Port, inRange.Name)
+	}
+	if err := pl.checkTunnelOwner(found, owner); err != nil {
+		return err
+	}
+	if found != nil && !bound {
+		pl.warn("%s has no socket on port %d in this network namespace: it is down, or was created in another namespace, where "+
+			"its packets are sent", found.Name, pl.cfg.Port)
+	}
+	if found != nil {
+		pl.traffic = found.Traffic
+	}
+	pl.choosePeers(found, known)
+	return nil
+}
+
+func (h *Host) finder() Finder {
+	if h.Tunnels == nil {
+		return WireGuard{}
+	}
+	return h.Tunnels
+}
+
+// checkTunnelOwner returns an error for a tunnel that cannot be spread. A nil tunnel stands for a socket of which only the
+// owner is known.
+func (pl *plan) checkTunnelOwner(t *Tunnel, owner udpOwner) error {
+	if t != nil && !t.Userspace {
+		pl.report.Tunnel = t.Name
+		return nil
+	}
+	process := owner.process
+	if process == "" {
+		process = findProcess(owner.inode)
+	}
+	if t != nil {
+		pl.report.Tunnel = t.Name
+		process = cmp.Or(process, "a process")
+	}
+	if process != "" && pl.cfg.MarkMask == 0 {
+		return fmt.Errorf("UDP port %d belongs to %s, not to the kernel's WireGuard: all its packets have the hash of its "+
+			"socket, and would use one port; if it writes the flow into bits of its packets' mark, select those with --mark "+
+			"(`ropewalk run` does not need this command: it spreads by itself)", pl.cfg.Port, process)
+	}
+	if t != nil || len(pl.cfg.configuredPeers()) > 0 {
+		return nil
+	}
+	if process == "" {
+		process = "the kernel, but to no device of this network namespace (a WireGuard device that was moved to another one " +
+			"cannot be queried from here)"
+	}
+	return fmt.Errorf("UDP port %d belongs to %s: its peers are unknown; name them with --peer", pl.cfg.Port, process)
+}
+
+func namesOf(tunnels []Tunnel) string {
+	var names []string
+	for _, t := range tunnels {
+		if t.Port != 0 {
+			names = append(names, fmt.Sprintf("%s on %d", t.Name, t.Port))
+		}
+	}
+	if len(names) == 0 {
+		return "there are no tunnels in this network namespace"
+	}
+	return "there are " + strings.Join(names, ", ")
+}
+
+// choosePorts chooses the tunnel's source ports.
+func (pl *plan) choosePorts(p pins, known history) error {
+	if err := pl.cfg.checkEphemeral(); err != nil {
+		return err
+	}
+	others, current, err := p.otherTunnels(pl.cfg.Port)
+	if err != nil {
+		return err
+	}
+	taken := portOwners{}
+	for port := range pl.owners {
+		taken[port] = "a UDP socket of this host"
+	}
+	for _, t := range others {
+		for _, port := range t.Lanes {
+			taken[port] = fmt.Sprintf("the tunnel on port %d", t.Port)
+		}
+	}
+	if pl.cfg.PortPlan == nil && known.sharedPorts != nil {
+		current = known.sharedPorts.keepIn(current)
+	}
+	lanes, err := taken.chooseLanes(pl.cfg, current)
+	if err != nil {
+		return err
+	}
+	if known.sharedPorts != nil {
+		*known.sharedPorts = lanes
+	}
+	pl.report.Lanes = lanes
+	pl.tunnel = programs.Tunnel{Port: pl.cfg.Port, Lanes: pl.assignLanes(taken), MarkMask: pl.cfg.MarkMask}
+	return nil
+}
+
+// assignLanes sets the lanes of each peer that is not gather-only, and returns all lane ports, sorted.
+func (pl *plan) assignLanes(taken portOwners) []uint16 {
+	used, without := map[uint16]bool{}, map[uint16][]netip.AddrPort{}
+	note := func(ports []uint16) {
+		for _, p := range ports {
+			used[p] = true
+		}
+	}
+	note(pl.report.Lanes)
+	for i := range pl.peers {
+		p := &pl.peers[i]
+		if _, isQuiet := slices.BinarySearchFunc(pl.report.GatherOnly, p.Endpoint, netip.AddrPort.Compare); isQuiet {
+			continue
+		}
+		p.Lanes = pl.report.Lanes
+		plan, planned := pl.cfg.PeerPlans[p.Endpoint]
+		if !planned {
+			continue
+		}
+		if port, who := taken.firstTakenOf(plan); who != "" {
+			without[port] = append(without[port], p.Endpoint)
+			continue
+		}
+		p.Lanes = plan
+		note(plan)
+	}
+	for _, port := range slices.Sorted(maps.Keys(without)) {
+		pl.warn("port %d belongs to %s: peers with that port in their port plan (%d, the first at %s) use the same ports as peers without one",
+			port, taken[port], len(without[port]), without[port][0])
+	}
+	return slices.Sorted(maps.Keys(used))
+}
+
+func (h *Host) readUDPOwners() (map[uint16]udpOwner, error) {
+	if h.udpOwners != nil {
+		return h.udpOwners, nil
+	}
+	return udpPorts()
+}
+
+func (pl *plan) warn(format string, args ...any) {
+	pl.report.Warnings = append(pl.report.Warnings, fmt.Sprintf(format, args...))
+}
+
+// choosePeers chooses the peers of the Config, or else those of the tunnel that have an endpoint. A peer in both Peers and
+// GatherOnly is gather-only.
+func (pl *plan) choosePeers(t *Tunnel, known history) {
+	quiet, endpoints := pl.endpoints(pl.cfg.GatherOnly), pl.endpoints(pl.cfg.Peers)
+	if len(pl.cfg.configuredPeers()) == 0 {
+		endpoints = pl.tunnelPeers(t, known)
+	}
+	quiet = sorted(quiet)
+	endpoints = slices.DeleteFunc(endpoints, func(e netip.AddrPort) bool {
+		_, isQuiet := slices.BinarySearchFunc(quiet, e, netip.AddrPort.Compare)
+		return isQuiet
+	})
+	endpoints = sorted(endpoints)
+	pl.report.Peers, pl.report.GatherOnly = endpoints, quiet
+	for _, e := range sorted(slices.Concat(endpoints, quiet)) {
+		pl.peers = append(pl.peers, programs.Peer{Tunnel: pl.cfg.Port, Endpoint: e, Gather: pl.cfg.portsOf(e)})
+	}
+}
+
+// endpoints returns endpoints of the Config without zones, and with Port in place of port 0.
+func (pl *plan) endpoints(named []netip.AddrPort) (all []netip.AddrPort) {
+	for _, e := range named {
+		all = append(all, netip.AddrPortFrom(e.Addr().Unmap().WithZone(""), cmp.Or(e.Port(), pl.cfg.Port)))
+	}
+	return all
+}
+
+// sorted sorts endpoints and removes duplicates.
+func sorted(endpoints []netip.AddrPort) []netip.AddrPort {
+	slices.SortFunc(endpoints, netip.AddrPort.Compare)
+	return slices.Compact(endpoints)
+}
+
+// tunnelPeers returns the canonical endpoints of a tunnel's peers. It skips peers that share an address: there is a NAT
+// between.
+func (pl *plan) tunnelPeers(t *Tunnel, known history) (endpoints []netip.AddrPort) {
+	at := map[netip.Addr]int{}
+	for _, p := range t.Peers {
+		if p.Endpoint.IsValid() {
+			at[p.Endpoint.Addr()]++
+		}
+	}
+	for _, p := range t.Peers {
+		switch {
+		case !p.Endpoint.IsValid():
+			pl.skip(p, "it has no endpoint yet")
+		case at[p.Endpoint.Addr()] > 1:
+			pl.skip(p, fmt.Sprintf("other peers have the same address %s, so it belongs to a NAT", p.Endpoint.Addr()))
+		default:
+			endpoints = append(endpoints, pl.canonicalEndpoint(p, known))
+		}
+	}
+	return endpoints
+}
+
+// history is the knowledge of earlier calls about peers and ports.
+type history struct {
+	endpointPorts map[string]uint16     // by the peer's key, kept over calls; may be nil
+	portByAddress map[netip.Addr]uint16 // by the peer's address, from the device's maps
+	// remoteAddresses are addresses that are not local to this host, kept over calls; may be nil.
+	remoteAddresses map[netip.Addr]bool
+	sharedPorts     *sharedPorts // kept over calls; may be nil
+}
+
+// canonicalEndpoint returns a peer's endpoint with its canonical port. The tunnel may have last received from a lane port of
+// a peer that already spreads, and then no longer knows the canonical port. That is the one of an earlier call, or else
+// most likely the same as this host's.
+func (pl *plan) canonicalEndpoint(p TunnelPeer, known history) netip.AddrPort {
+	if !pl.cfg.PeerPorts.Contains(p.Endpoint.Port()) {
+		if known.endpointPorts != nil {
+			known.endpointPorts[p.Key] = p.Endpoint.Port()
+		}
+		return p.Endpoint
+	}
+	port, ok := known.endpointPorts[p.Key]
+	if !ok {
+		port, ok = known.portByAddress[p.Endpoint.Addr()]
+	}
+	if !ok {
+		port = pl.cfg.Port
+		pl.warn("the last packet of peer %s came from a lane port (%s); assuming listen port %d, as on this host; if it differs, "+
+			"set it with --peer %s:PORT", p.Key, p.Endpoint, port, p.Endpoint.Addr())
+	}
+	return netip.AddrPortFrom(p.Endpoint.Addr(), port)
+}
+
+func (pl *plan) skip(p TunnelPeer, why string) {
+	pl.report.Skipped = append(pl.report.Skipped, SkippedPeer{Key: p.Key, Reason: why})
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spreader
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+
+	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+// TestAttachRejectsInvalidConfig checks that each error says how to fix it, and that no pins are left.
+func TestAttachRejectsInvalidConfig(t *testing.T) {
+	r := newRig(t)
+	other := Tunnel{Name: "wg7", Port: 61500}
+	elsewhere := Tunnel{Name: "wg1", Port: 51821}
+	for _, tt := range []struct {
+		name    string
+		change  func(*Config)
+		tunnels []Tunnel
+		want    string
+		is      error
+	}{
+		{"no such device", func(c *Config) { c.Device = "eth9" }, nil, "no such device: eth9", ErrNoDevice},
+		{"loopback", func(c *Config) { c.Device = "lo" }, nil, "lo is the loopback device", nil},
+		{"no port", func(c *Config) { c.Port = 0 }, nil, "name it with --port", ErrInvalid},
+		{"no tunnels", nil, []Tunnel{}, "no tunnel listens on UDP port 51820 (there are no tunnels in this network namespace)", ErrNoTunnel},
+		{"another's port", nil, []Tunnel{elsewhere, other}, "no tunnel listens on UDP port 51820 (there are wg1 on 51821, wg7 on 61500)", ErrNoTunnel},
+		{
+			"listen port in the range", func(c *Config) { c.Ports = spread.Ports{First: 51800, Last: 51900} }, nil,
+			"the ports 51800-51900 contain the tunnel's listen port 51820", ErrInvalid,
+		},
+		{"another tunnel in the range", nil, []Tunnel{wg(), other}, "the ports 61000-61999 contain the listen port 61500 of wg7", nil},
+		{
+			"ephemeral ports", func(c *Config) { c.Ports = spread.Ports{First: 60900, Last: 61100} }, nil,
+			"sysctl -w net.ipv4.ip_local_reserved_ports=60900-60999", nil,
+		},
+		{"a plan with an ephemeral port", func(c *Config) { c.PortPlan = []uint16{61000, 60999} }, nil, "the ports 61000,60999 overlap the ephemeral", nil},
+		{"a plan with the listen port", func(c *Config) { c.PortPlan = []uint16{51820, 61000} }, nil, "the ports 51820,61000 contain the tunnel's", ErrInvalid},
+		{"a plan with another tunnel", func(c *Config) { c.PortPlan = []uint16{61499, 61500} }, []Tunnel{wg(), other}, "contain the listen port 61500 of wg7", nil},
+		{"a plan with no port", func(c *Config) { c.PortPlan = []uint16{61499, 0} }, nil, "61499,0 include privileged ones", ErrInvalid},
+		{"privileged ports", func(c *Config) { c.Ports = spread.Ports{First: 1000, Last: 1100} }, nil, "include privileged ones (below 1024)", ErrInvalid},
+		{"no range", func(c *Config) { c.Ports = spread.Ports{First: 62000, Last: 61000} }, nil, "the ports 62000-61000 are not a range", ErrInvalid},
+		{
+			"more lanes than ports", func(c *Config) { c.Lanes, c.Ports = 9, spread.Ports{First: 61000, Last: 61007} }, nil,
+			"9 lanes need as many ports, but 61000-61007 are 8", ErrInvalid,
+		},
+		{"too many lanes", func(c *Config) { c.Lanes = 65 }, nil, "65 lanes: want 1 to 64", ErrInvalid},
+		{"no such gathering", func(c *Config) { c.Gather = "dpdk" }, nil, `invalid gather mode "dpdk"`, ErrInvalid},
+		{"no such gap", func(c *Config) { c.Gap = -1 }, nil, "want 1ms to 1m", ErrInvalid},
+		{"a plan with a port twice", func(c *Config) { c.PortPlan = []uint16{61000, 61001, 61000} }, nil, "61000 occurs twice", ErrInvalid},
+		{"a plan and another number", func(c *Config) { c.PortPlan, c.Lanes = []uint16{61000, 61001}, 3 }, nil, "3 lanes, but 2 planned", ErrInvalid},
+		{
+			"a peer's port in the range", func(c *Config) { c.Peers = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.2:61007")} }, nil,
+			"contain the listen port of peer 192.0.2.2:61007", ErrInvalid,
+		},
+		{"no peer", func(c *Config) { c.Peers = []netip.AddrPort{netip.MustParseAddrPort("[::]:7")} }, nil, ":: is not a valid peer address", ErrInvalid},
+	} {
+		cfg, tunnels := r.here.config(), tt.tunnels
+		if tt.change != nil {
+			tt.change(&cfg)
+		}
+		if tunnels == nil {
+			tunnels = []Tunnel{wg("192.0.2.2:51820")}
+		}
+		r.here.finder.set(tunnels...)
+		_, err := r.here.try(cfg)
+		if err == nil || !strings.Contains(err.Error(), tt.want) || (tt.is != nil && !errors.Is(err, tt.is)) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+		if !errors.Is(tt.is, ErrInvalid) && errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: the error wraps ErrInvalid", tt.name)
+		}
+		r.here.clean()
+	}
+}
+
+func TestReservedPortsAreAccepted(t *testing.T) {
+	r := newRig(t)
+	cfg := r.here.config()
+	cfg.Ports = spread.Ports{First: 60900, Last: 61100}
+	r.here.do(func() error { return writeFile("/proc/sys/net/ipv4/ip_local_reserved_ports", "7000,60900-60999") })
+	r.here.attach(cfg)
+}
+
+func TestPortErrorNamesOwningProcess(t *testing.T) {
+	r := newRig(t)
+	r.here.finder.set()
+	r.here.socket(port, 1)
+	cfg := r.here.config()
+	cfg.MarkMask = 0
+	_, err := r.here.try(cfg)
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("(process %d), not to the kernel's", os.Getpid())) ||
+		!strings.Contains(err.Error(), "--mark") {
+		t.Errorf("unexpected error: %v", err)
+	}
+	cfg.MarkMask = markMask
+	if _, err = r.here.try(cfg); err == nil || !strings.Contains(err.Error(), "name them with --peer") {
+		t.Errorf("without peers: %v", err)
+	}
+	cfg.Peers = []netip.AddrPort{netip.AddrPortFrom(thereAddr, 0)}
+	if report := r.here.attach(cfg); report.Tunnel != "?" || len(report.Peers) != 1 {
+		t.Errorf("unexpected report: %+v", report)
+	}
+}
+
+func TestUserspaceTunnelsNeedAMark(t *testing.T) {
+	r := newRig(t)
+	user := wg("192.0.2.2:51820")
+	user.Userspace = true
+	r.here.finder.set(user)
+	if _, err := r.here.try(r.here.config()); !errors.Is(err, ErrNoTunnel) { // the tunnel's socket is in another namespace
+		t.Errorf("unexpected error: %v", err)
+	}
+	r.here.socket(port, 1)
+	cfg := r.here.config()
+	cfg.MarkMask = 0
+	if _, err := r.here.try(cfg); err == nil || !strings.Contains(err.Error(), "not to the kernel's WireGuard") {
+		t.Errorf("unexpected error: %v", err)
+	}
+	r.here.attach(r.here.config())
+}
+
+// TestKernelSocketWithoutDeviceNeedsPeers has a WireGuard device that was moved into a container.
+func TestKernelSocketWithoutDeviceNeedsPeers(t *testing.T) {
+	r := newRig(t)
+	r.here.finder.set()
+	r.here.host.udpOwners = map[uint16]udpOwner{port: {inode: ^uint64(0)}}
+	cfg := r.here.config()
+	cfg.MarkMask = 0
+	if _, err := r.here.try(cfg); err == nil || !strings.Contains(err.Error(), "was moved to another") {
+		t.Errorf("unexpected error: %v", err)
+	}
+	cfg.Peers = []netip.AddrPort{netip.AddrPortFrom(thereAddr, 0)}
+	r.here.attach(cfg)
+}
+
+func TestTunnelThatIsDownCausesWarning(t *testing.T) {
+	r := newRig(t)
+	r.here.host.udpOwners = map[uint16]udpOwner{}
+	report := r.here.attach(r.here.config())
+	if len(report.Warnings) != 1 || !strings.Contains(report.Warnings[0], "wg0 has no socket on port 51820") {
+		t.Errorf("unexpected warnings: %q", report.Warnings)
+	}
+}
+
+func TestForeignXDPProgramIsReportedAndKept(t *testing.T) {
+	r := newRig(t)
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "foreign", Type: ebpf.XDP, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
+	})
+	r.must(err)
+	defer p.Close()
+	var held link.Link
+	r.here.do(func() error {
+		l, err := netlink.LinkByName(r.here.device)
+		if err == nil {
+			held, err = link.AttachXDP(link.XDPOptions{Program: p, Interface: l.Attrs().Index, Flags: link.XDPDriverMode})
+		}
+		return err
+	})
+	defer held.Close()
+	cfg := r.here.config()
+	cfg.Gather = GatherXDP
+	_, err = r.here.try(cfg)
+	busy, ok := errors.AsType[*hook.BusyError](err)
+	if !ok || busy.Name != "foreign" || !strings.Contains(err.Error(), "(foreign) is already attached to the xdp hook; to gather with tc instead") {
+		t.Errorf("unexpected error: %v", err)
+	}
+	r.here.clean()
+	r.here.attach(r.here.config()) // tc is free
+	if _, err = r.here.try(cfg); err == nil {
+		t.Error("second attach succeeded")
+	}
+	if st := r.here.status(); st.Gather.State != "attached" || st.Gather.Kind == "xdp" || len(st.Problems) > 0 {
+		t.Errorf("unexpected status: %+v", st)
+	}
+}
+
+func TestPeersWithoutAUsableEndpointAreSkipped(t *testing.T) {
+	r := newRig(t)
+	r.here.finder.set(wg("192.0.2.2:51820", "", "198.51.100.1:7", "198.51.100.1:8", "[2001:db8::1]:51821"))
+	report := r.here.attach(r.here.config())
+	if got := fmt.Sprint(report.Peers); got != "[192.0.2.2:51820 [2001:db8::1]:51821]" {
+		t.Errorf("%s", got)
+	}
+	if len(report.Skipped) != 3 || report.Skipped[0] != (SkippedPeer{"b", "it has no endpoint yet"}) ||
+		!strings.Contains(report.Skipped[2].Reason, "belongs to a NAT") {
+		t.Errorf("unexpected skipped peers: %+v", report.Skipped)
+	}
+}
+
+// TestPeerHeardFromLanePortKeepsCanonicalPort has a peer that spreads before this end gathers.
+func TestPeerHeardFromLanePortKeepsCanonicalPort(t *testing.T) {
+	r := newRig(t)
+	r.here.finder.set(wg("192.0.2.2:61007"))
+	report := r.here.attach(r.here.config())
+	if report.Peers[0].Port() != port || !strings.Contains(strings.Join(report.Warnings, "\n"), "--peer 192.0.2.2:PORT") {
+		t.Errorf("unexpected report: %+v", report)
+	}
+	// The port in the maps has priority over the assumed one.
+	r.here.finder.set(wg("192.0.2.2:7777"))
+	r.here.attach(r.here.config())
+	r.here.finder.set(wg("192.0.2.2:61007"))
+	report = r.here.attach(r.here.config())
+	if report.Peers[0].Port() != 7777 || strings.Contains(strings.Join(report.Warnings, ""), "lane port") {
+		t.Errorf("unexpected report: %+v", report)
+	}
+}
+
+func TestPlannedPortsKeepTheirOrder(t *testing.T) {
+	r := newRig(t)
+	cfg := r.here.config()
+	cfg.PortPlan = []uint16{61040, 61003, 61017}
+	report := r.here.attach(cfg)
+	st := r.here.status()
+	if fmt.Sprint(report.Lanes) != "[61040 61003 61017]" || st.Tunnels[0].Ports != "61003-61040" ||
+		st.Tunnels[0].Peers[0].Gather != spread.DefaultPorts.String() || st.Tunnels[0].Peers[0].Lanes[0].Port != 61040 {
+		t.Errorf("%+v, %+v", report, st.Tunnels)
+	}
+}
+
+// TestTunnelsMayInterleavePlannedPorts: a plan uses exactly its ports. Ports between them remain available to other tunnels,
+// as listen ports, and as ephemeral ports.
+func TestTunnelsMayInterleavePlannedPorts(t *testing.T) {
+	r := newRig(t)
+	second := wg("192.0.2.2:61500")
+	second.Name, second.Port = "wg1", 61500
+	r.here.finder.set(wg("192.0.2.2:51820"), second)
+	a, b := r.here.config(), r.here.config()
+	a.PortPlan, b.Port, b.PeerPorts = []uint16{61040, 61003, 61999, 32000}, 61500, spread.Ports{First: 61501, Last: 62000}
+	r.here.attach(a)
+	b.PortPlan = []uint16{61041, 61003}
+	if _, err := r.here.try(b); err == nil || !strings.Contains(err.Error(), "planned port 61003 belongs to the tunnel on port 51820") {
+		t.Errorf("unexpected error: %v", err)
+	}
+	b.PortPlan = []uint16{61041, 61002, 61004}
+	report := r.here.attach(b)
+	a.PortPlan = []uint16{61005, 61040, 61001} // one port stays
+	r.here.attach(a)
+	b.PortPlan = append(b.PortPlan, 61003) // free since the change above
+	r.here.attach(b)
+	st := r.here.status()
+	var lanes [2][]uint16
+	for i, ts := range st.Tunnels {
+		for _, l := range ts.Peers[0].Lanes {
+			lanes[i] = append(lanes[i], l.Port)
+		}
+	}
+	if fmt.Sprint(lanes) != "[[61005 61040 61001] [61041 61002 61004 61003]]" || len(st.Problems) > 0 || len(report.Lanes) != 3 {
+		t.Errorf("%v, %q, %+v", lanes, st.Problems, report)
+	}
+}
+
+func TestPortsInUseAreAvoided(t *testing.T) {
+	r := newRig(t)
+	r.here.socket(61005, 0)
+	report := r.here.attach(r.here.config())
+	if report.Lanes[0] != 61006 {
+		t.Errorf("%d", report.Lanes)
+	}
+}

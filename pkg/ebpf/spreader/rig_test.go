@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spreader
+
+import (
+	"encoding/binary"
+	"errors"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+)
+
+const (
+	port  = 51820
+	flows = 16
+	// markMask selects the mark bits in which the tests' sockets put the flow, as a userspace WireGuard would. Kernel WireGuard,
+	// whose packets carry the hash of the inner packet, is not available on every machine.
+	markMask = 0xffff0000
+)
+
+var (
+	hereAddr  = netip.MustParseAddr("192.0.2.1")
+	thereAddr = netip.MustParseAddr("192.0.2.2")
+)
+
+// rig is two hosts with a cable between them, and a BPF file system.
+type rig struct {
+	*testing.T
+	lab         *netlab.Lab
+	here, there *side
+	fs          string
+}
+
+// side is one host with its end of the cable.
+type side struct {
+	r      *rig
+	lab    *netlab.Host
+	device string
+	addr   netip.Addr
+	finder *fakeFinder
+	host   *Host
+}
+
+// fakeFinder is a Finder with a fixed list of tunnels.
+type fakeFinder struct {
+	mu      sync.Mutex
+	tunnels []Tunnel
+	err     error
+}
+
+func (f *fakeFinder) Tunnels() ([]Tunnel, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]Tunnel(nil), f.tunnels...), f.err
+}
+
+func (f *fakeFinder) set(tunnels ...Tunnel) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tunnels = tunnels
+}
+
+// wg returns a kernel tunnel on the tests' port with peers at these endpoints; "" means no endpoint.
+func wg(endpoints ...string) Tunnel {
+	t := Tunnel{Name: "wg0", Port: port}
+	for i, e := range endpoints {
+		p := TunnelPeer{Key: string(rune('a' + i))}
+		if e != "" {
+			p.Endpoint = netip.MustParseAddrPort(e)
+		}
+		t.Peers = append(t.Peers, p)
+	}
+	return t
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	lab, err := netlab.New("spreader")
+	if errors.Is(err, netlab.ErrPrivileges) {
+		t.Skip(err)
+	}
+	r := &rig{T: t, lab: lab, fs: t.TempDir()}
+	r.must(err)
+	t.Cleanup(func() { r.must(lab.Close()) })
+	if err := unix.Mount("bpf", r.fs, "bpf", 0, ""); err != nil {
+		t.Skipf("needs root and a kernel with a BPF file system: %v", err)
+	}
+	t.Cleanup(func() { r.must(unix.Unmount(r.fs, unix.MNT_DETACH)) })
+	r.here, r.there = r.side("here", hereAddr), r.side("there", thereAddr)
+	r.here.finder.set(wg(netip.AddrPortFrom(thereAddr, port).String()))
+	r.there.finder.set(wg(netip.AddrPortFrom(hereAddr, port).String()))
+	r.plug()
+	return r
+}
+
+func (r *rig) side(name string, addr netip.Addr) *side {
+	r.Helper()
+	h, err := r.lab.Host(name)
+	r.must(err)
+	f := &fakeFinder{}
+	return &side{r: r, lab: h, addr: addr, finder: f, host: &Host{FS: r.fs, Tunnels: f, pollInterval: time.Hour}}
+}
+
+// plug connects the hosts with a cable.
+func (r *rig) plug() {
+	r.Helper()
+	c, err := r.lab.Cable(r.here.lab, r.there.lab, netlab.CableConfig{
+		Queues: 4,
+		AddrsA: []netip.Prefix{netip.PrefixFrom(hereAddr, 24)}, AddrsB: []netip.Prefix{netip.PrefixFrom(thereAddr, 24)},
+	})
+	r.must(err)
+	r.here.rename(c.DeviceA)
+	r.there.rename(c.DeviceB)
+}
+
+func (r *rig) must(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+// rename gives the device a fixed name, which is not a valid file name in a BPF file system.
+func (s *side) rename(from string) {
+	s.r.Helper()
+	s.device = "cable.7"
+	s.do(func() error {
+		l, err := netlink.LinkByName(from)
+		if err != nil {
+			return err
+		}
+		return errors.Join(netlink.LinkSetDown(l), netlink.LinkSetName(l, s.device), netlink.LinkSetUp(l))
+	})
+}
+
+// unplug deletes the cable, both ends.
+func (r *rig) unplug() {
+	r.Helper()
+	r.here.do(func() error {
+		l, err := netlink.LinkByName(r.here.device)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkDel(l)
+	})
+}
+
+func (s *side) do(f func() error) {
+	s.r.Helper()
+	s.r.must(s.lab.Do(f))
+}
+
+func (s *side) config() Config { return Config{Device: s.device, Port: port, MarkMask: markMask} }
+
+// try attaches, and skips the test if the kernel does not support it.
+func (s *side) try(cfg Config) (report Report, err error) {
+	s.r.Helper()
+	doErr := s.lab.Do(func() error {
+		report, err = s.host.Attach(s.r.Context(), cfg)
+		return nil
+	})
+	s.r.must(doErr)
+	if errors.Is(err, ebpf.ErrNotSupported) && s.host.kind != hook.Best {
+		s.r.Skip(err)
+	}
+	return report, err
+}
+
+func (s *side) attach(cfg Config) Report {
+	s.r.Helper()
+	report, err := s.try(cfg)
+	s.r.must(err)
+	return report
+}
+
+func (s *side) detach(port uint16) {
+	s.r.Helper()
+	s.do(func() error { return s.host.Detach(s.r.Context(), s.device, port) })
+}
+
+// status returns the device's status, or nil if nothing is attached.
+func (s *side) status() *DeviceStatus {
+	s.r.Helper()
+	var all []DeviceStatus
+	s.do(func() (err error) {
+		all, err = s.host.Status(s.r.Context(), s.device)
+		return err
+	})
+	if len(all) == 0 {
+		return nil
+	}
+	return &all[0]
+}
+
+// pins returns all paths in the BPF file system.
+func (r *rig) pins() (paths []string) {
+	r.Helper()
+	r.must(filepath.WalkDir(r.fs, func(path string, d fs.DirEntry, err error) error {
+		if !strings.Contains(d.Name(), ".") && path != r.fs { // files of the kernel have a dot
+			paths = append(paths, strings.TrimPrefix(path, r.fs))
+		}
+		return err
+	}))
+	return paths
+}
+
+// clean fails if pins or a clsact qdisc are left.
+func (s *side) clean() {
+	s.r.Helper()
+	if pins := s.r.pins(); len(pins) > 0 {
+		s.r.Errorf("pins left: %q", pins)
+	}
+	s.do(func() error {
+		l, err := netlink.LinkByName(s.device)
+		if err != nil {
+			return nil //nolint:nilerr // gone, and its qdiscs with it
+		}
+		qdiscs, err := netlink.QdiscList(l)
+		for _, q := range qdiscs {
+			if q.Type() == "clsact" {
+				s.r.Error("a clsact qdisc was not removed")
+			}
+		}
+		return err
+	})
+}
+
+// socket opens a socket on a port, which several may share. Its packets carry the flow in their mark.
+func (s *side) socket(port uint16, flow int) *net.UDPConn {
+	s.r.Helper()
+	var c *net.UDPConn
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var err error
+		ctlErr := raw.Control(func(fd uintptr) {
+			err = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1),
+				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, flow<<16))
+		})
+		return errors.Join(err, ctlErr)
+	}}
+	s.do(func() error {
+		p, err := config.ListenPacket(s.r.Context(), "udp4", netip.AddrPortFrom(s.addr, port).String())
+		if err == nil {
+			c = p.(*net.UDPConn)
+		}
+		return err
+	})
+	s.r.Cleanup(func() { c.Close() })
+	return c
+}
+
+// message returns a numbered WireGuard data message (paper, section 5.4.6).
+func message(flow, n int) []byte {
+	m := make([]byte, 96)
+	m[0] = 4
+	binary.LittleEndian.PutUint32(m[16:], uint32(flow))
+	binary.LittleEndian.PutUint32(m[20:], uint32(n))
+	return m
+}
+
+// arrival is a received message.
+type arrival struct {
+	from    netip.AddrPort
+	flow, n int
+}
+
+func (r *rig) receive(c *net.UDPConn) arrival {
+	r.Helper()
+	r.must(c.SetReadDeadline(time.Now().Add(20 * time.Second)))
+	b := make([]byte, 2048)
+	n, from, err := c.ReadFromUDPAddrPort(b)
+	r.must(err)
+	if n != 96 {
+		r.Fatalf("received %d bytes, want a data message", n)
+	}
+	return arrival{from, int(binary.LittleEndian.Uint32(b[16:])), int(binary.LittleEndian.Uint32(b[20:]))}
+}
+
+// sources sends some messages of each flow from here to there, and returns their source ports by flow.
+func (r *rig) sources(senders []*net.UDPConn, receiver *net.UDPConn) map[int]map[uint16]bool {
+	r.Helper()
+	to := netip.AddrPortFrom(thereAddr, port)
+	from := map[int]map[uint16]bool{}
+	for n := range 3 {
+		for flow, c := range senders {
+			_, err := c.WriteToUDPAddrPort(message(flow, n), to)
+			r.must(err)
+		}
+		for range senders {
+			a := r.receive(receiver)
+			if from[a.flow] == nil {
+				from[a.flow] = map[uint16]bool{}
+			}
+			from[a.flow][a.from.Port()] = true
+		}
+	}
+	return from
+}
+
+// senders returns sockets of here's tunnel, one per flow.
+func (r *rig) senders() (all []*net.UDPConn) {
+	for flow := range flows {
+		all = append(all, r.here.socket(port, flow+1))
+	}
+	return all
+}
+
+// eventually waits until done returns true.
+func (r *rig) eventually(what string, done func() bool) {
+	r.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !done(); {
+		if time.Now().After(deadline) {
+			r.Fatalf("timed out waiting: %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func writeFile(path, text string) error { return os.WriteFile(path, []byte(text), 0o600) }

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spreader
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+)
+
+// DeviceStatus is the status of one device, with its problems.
+type DeviceStatus struct {
+	Device string     `json:"device"`
+	Spread HookStatus `json:"spread"`
+	// Gather is the ingress or XDP hook.
+	Gather  HookStatus     `json:"gather"`
+	Tunnels []TunnelStatus `json:"tunnels"`
+	// Counters holds the device's event counters in a fixed order, including zeros.
+	Counters []Counter `json:"counters"`
+	// Queues holds the number of datagrams received for the tunnels, by receive queue.
+	Queues []uint64 `json:"queues"`
+	// Problems lists the problems, each with its fix.
+	Problems []string `json:"problems"`
+}
+
+// UnknownState is the state of a hook that cannot be read. The device's problems give the reason.
+const UnknownState = "unknown"
+
+// HookStatus is one hook of a device.
+type HookStatus struct {
+	State   string `json:"state"` // of hook.State, or UnknownState
+	Kind    string `json:"kind"`  // of hook.Kind, "none" when detached
+	Program uint32 `json:"program,omitempty"`
+	Name    string `json:"name,omitempty"` // the program's
+	Reason  string `json:"reason"`         // for this kind
+}
+
+// Counter is one event counter (programs.Event).
+type Counter struct {
+	Name  string `json:"name"`
+	Count uint64 `json:"count"`
+	Help  string `json:"help"`
+}
+
+// TunnelStatus is one tunnel on a device.
+type TunnelStatus struct {
+	Name  string       `json:"name"` // "?" if unknown
+	Port  uint16       `json:"port"`
+	Ports string       `json:"ports"` // the range that its lanes are in
+	Mark  uint32       `json:"mark,omitempty"`
+	Peers []PeerStatus `json:"peers"`
+}
+
+// PeerStatus is one peer of a tunnel.
+type PeerStatus struct {
+	Endpoint netip.AddrPort `json:"endpoint"` // canonicalEndpoint
+	Gather   string         `json:"gather"`   // the range of ports that it may spread over
+	Lanes    []LaneStatus   `json:"lanes"`
+}
+
+// LaneStatus is one lane towards a peer.
+type LaneStatus struct {
+	Port uint16 `json:"port"`
+	// Load is the number of bytes sent recently: it is halved every 134 ms.
+	Load uint64 `json:"load"`
+	// Share is the lane's share of the peer's load, 0 to 1.
+	Share float64 `json:"share"`
+}
+
+// Status returns the status of a device, or of all devices in the network namespace if device is empty. It returns an
+// empty slice if nothing is attached. It changes and mounts nothing.
+func (h *Host) Status(ctx context.Context, device string) ([]DeviceStatus, error) {
+	p, unlock, err := h.openMounted(ctx)
+	if errors.Is(err, fs.ErrNotExist) {
+		return []DeviceStatus{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	names, err := p.devices()
+	if err != nil {
+		return nil, err
+	}
+	tunnels, findErr := h.finder().Tunnels()
+	owners, err := h.readUDPOwners()
+	if err != nil {
+		return nil, err
+	}
+	all := []DeviceStatus{}
+	for _, name := range names {
+		if device != "" && device != name {
+			continue
+		}
+		st := p.deviceStatus(name, tunnels, owners)
+		if findErr != nil {
+			st.problem("the tunnels cannot be listed: %v", findErr)
+		}
+		all = append(all, st)
+	}
+	return all, nil
+}
+
+func (s *DeviceStatus) problem(format string, args ...any) {
+	s.Problems = append(s.Problems, fmt.Sprintf(format, args...))
+}
+
+// deviceStatus reads one device's status. Errors become problems of this device only.
+func (p pins) deviceStatus(name string, tunnels []Tunnel, owners map[uint16]udpOwner) DeviceStatus {
+	st := DeviceStatus{
+		Device: name, Spread: HookStatus{State: UnknownState, Kind: "none"}, Gather: HookStatus{State: UnknownState, Kind: "none"},
+		Tunnels: []TunnelStatus{}, Counters: []Counter{}, Queues: []uint64{}, Problems: []string{},
+	}
+	if err := hook.CheckPinDir(p.fs, p.device(name)); err != nil {
+		st.problem("%v", err)
+	}
+	p.hookStatus(&st, deviceIndex(name))
+	s, err := programs.OpenState(p.state(name))
+	switch {
+	case errors.Is(err, programs.ErrOtherLayout):
+		st.problem("attached by another version of ropewalk: attach again to replace its programs, or detach")
+		return st
+	case errors.Is(err, fs.ErrNotExist):
+		st.problem("pins are missing in %s: attach again to restore them, or detach", p.state(name))
+		return st
+	case err != nil:
+		st.problem("the pinned maps cannot be read: %v", err)
+		return st
+	}
+	defer s.Close()
+	if err := errors.Join(st.readTunnels(s, tunnels, owners), st.readCounters(s)); err != nil {
+		st.problem("the pinned maps cannot be read: %v", err)
+	}
+	return st
+}
+
+// hookStatus reads the hooks. Index 0 means that no device has this name.
+func (p pins) hookStatus(st *DeviceStatus, index int) {
+	egress, err := p.hook(st.Device, index, hook.Egress, hook.Best).Status()
+	if err != nil {
+		st.problem("the spread hook cannot be read: %v", err)
+	} else {
+		st.Spread = hookStatusOf(egress, whySpread(egress.Kind))
+		if egress.State == hook.Detached {
+			st.problem("spread is not attached: attach again, or detach")
+		}
+	}
+	_, gather, gatherErr := p.gatherHook(st.Device, index)
+	if gatherErr != nil {
+		st.problem("the gather hook cannot be read: %v", gatherErr)
+	} else {
+		st.Gather = hookStatusOf(gather, whyGather(gather.Kind))
+	}
+	if index == 0 {
+		st.nameProblem(cmp.Or(egress.Device, gather.Device))
+	}
+	st.hookProblem("spread", egress, index)
+	st.hookProblem("gather", gather, index)
+}
+
+// nameProblem reports a device that no longer exists under its name. now is the index that it has now, or 0.
+func (s *DeviceStatus) nameProblem(now int) {
+	if now == 0 {
+		s.problem("the device is gone: attach again when it is back, or keep `ropewalk spread attach --watch` running")
+		return
+	}
+	s.problem("the device was renamed to %s or moved to another network namespace, with its programs: detach "+
+		"it under this name, then attach it under the other", deviceName(now))
+}
+
+func hookStatusOf(s hook.Status, why string) HookStatus {
+	st := HookStatus{State: s.State.String(), Kind: "none", Program: uint32(s.Program), Reason: why}
+	if s.State != hook.Detached {
+		st.Kind, st.Name = s.Kind.String(), hook.ProgramName(s.Program)
+	}
+	return st
+}
+
+func whySpread(k hook.Kind) string {
+	switch k {
+	case hook.TCX:
+		return "the kernel has tcx: the program runs first at egress, and others run after it"
+	case hook.Clsact:
+		return "the kernel has no tcx (Linux 6.6): the program is a filter on a clsact qdisc"
+	}
+	return ""
+}
+
+func whyGather(k hook.Kind) string {
+	switch k {
+	case hook.TCX, hook.Clsact:
+		return "tc ingress turns no offload off, and works on every device"
+	case hook.XDPNative, hook.XDPGeneric:
+		return "asked for: less per packet, but XDP may turn offloads off (a veth's TSO and UDP GSO at the other end, " +
+			"virtio_net's guest offloads)"
+	}
+	return "asked for: what peers send from or to lane ports is not understood"
+}
+
+func (s *DeviceStatus) hookProblem(what string, at hook.Status, index int) {
+	switch {
+	case index == 0:
+	case at.State == hook.Defunct:
+		s.problem("%s is defunct: the device was removed, or the program was detached by force: attach again", what)
+	case at.State == hook.Replaced:
+		s.problem("%s was replaced by program %d (%s): attach again", what, at.Other, hook.ProgramName(at.Other))
+	case at.State == hook.OnOtherDevice:
+		s.problem("%s is attached to %s, which had this name before: attach again", what, deviceName(at.Device))
+	}
+}
+
+func deviceName(index int) string {
+	l, err := netlink.LinkByIndex(index)
+	if err != nil {
+		return fmt.Sprintf("device %d", index)
+	}
+	return l.Attrs().Name
+}
+
+func (s *DeviceStatus) readTunnels(state *programs.State, tunnels []Tunnel, owners map[uint16]udpOwner) error {
+	present, err := state.Tunnels()
+	if err != nil {
+		return err
+	}
+	peers, err := state.Peers()
+	if err != nil {
+		return err
+	}
+	for _, t := range present {
+		ts := TunnelStatus{Name: unknownName, Port: t.Port, Ports: portSpan(t.Lanes).String(), Mark: t.MarkMask, Peers: []PeerStatus{}}
+		i := slices.IndexFunc(tunnels, func(found Tunnel) bool { return found.Port == t.Port })
+		if _, bound := owners[t.Port]; i >= 0 {
+			ts.Name = tunnels[i].Name
+		} else if !bound {
+			s.problem("no tunnel in this network namespace listens on UDP port %d", t.Port)
+		}
+		if err := ts.readPeers(state, peers); err != nil {
+			return err
+		}
+		if len(ts.Peers) == 0 {
+			s.problem("port %d has no peers yet: attach again when they have an endpoint, or use --watch", t.Port)
+		}
+		s.Tunnels = append(s.Tunnels, ts)
+		if i >= 0 {
+			s.checkMoved(ts, tunnels[i])
+		}
+	}
+	return nil
+}
+
+func (t *TunnelStatus) readPeers(state *programs.State, peers []programs.Peer) error {
+	for _, p := range peers {
+		if p.Tunnel != t.Port {
+			continue
+		}
+		peer, err := peerStatus(state, p)
+		if err != nil {
+			return err
+		}
+		t.Peers = append(t.Peers, peer)
+	}
+	return nil
+}
+
+// checkMoved reports peers whose present endpoint is not configured.
+func (s *DeviceStatus) checkMoved(ts TunnelStatus, t Tunnel) {
+	known := make(map[netip.Addr]bool, len(ts.Peers)) // a map, since there may be thousands of both
+	for _, p := range ts.Peers {
+		known[p.Endpoint.Addr()] = true
+	}
+	for _, p := range t.Peers {
+		if p.Endpoint.IsValid() && !known[p.Endpoint.Addr()] {
+			s.problem("peer %s of %s moved to %s, which is not spread to: attach again, or use --watch", p.Key, t.Name, p.Endpoint)
+		}
+	}
+}
+
+func peerStatus(state *programs.State, p programs.Peer) (PeerStatus, error) {
+	st := PeerStatus{Endpoint: p.Endpoint, Gather: p.Gather.String(), Lanes: []LaneStatus{}}
+	loads, err := state.Loads(p)
+	if err != nil {
+		return st, err
+	}
+	var sum uint64
+	for _, n := range loads {
+		sum += n
+	}
+	for i, port := range p.Lanes {
+		lane := LaneStatus{Port: port}
+		if i < len(loads) && sum > 0 {
+			lane.Load, lane.Share = loads[i], float64(loads[i])/float64(sum)
+		}
+		st.Lanes = append(st.Lanes, lane)
+	}
+	return st, nil
+}
+
+func (s *DeviceStatus) readCounters(state *programs.State) error {
+	counters, err := state.Counters()
+	if err != nil {
+		return err
+	}
+	for i, n := range counters {
+		e := programs.Event(i)
+		s.Counters = append(s.Counters, Counter{Name: e.String(), Count: n, Help: e.Help()})
+	}
+	queues, err := state.QueueCounts()
+	if err != nil {
+		return err
+	}
+	for _, cpus := range queues {
+		var sum uint64
+		for _, n := range cpus {
+			sum += n
+		}
+		s.Queues = append(s.Queues, sum)
+	}
+	return nil
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spreader
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.zx2c4.com/wireguard/wgctrl"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+)
+
+// Tunnel is a WireGuard device in this network namespace.
+type Tunnel struct {
+	Name string
+	// Port is its listen port, 0 for none.
+	Port uint16
+	// Userspace is set if a process implements it, not the kernel.
+	Userspace bool
+	// FwMark is the mark of its datagrams (SO_MARK), for routing rules; 0 for none.
+	FwMark uint32
+	Peers  []TunnelPeer
+	// Traffic is the number of bytes exchanged with its present peers.
+	Traffic int64
+}
+
+// TunnelPeer is a peer of a Tunnel.
+type TunnelPeer struct {
+	Key string // public, base64
+	// Endpoint is the peer's endpoint; invalid if it has none.
+	Endpoint netip.AddrPort
+}
+
+// Finder finds the tunnels in the network namespace of the calling thread.
+type Finder interface {
+	Tunnels() ([]Tunnel, error)
+}
+
+// WireGuard finds the kernel's WireGuard devices, and those of processes with a UAPI socket.
+type WireGuard struct{}
+
+// uapiSockets matches the UAPI sockets of userspace implementations, in all network namespaces.
+const uapiSockets = "/var/run/wireguard/*.sock"
+
+// Tunnels returns the tunnels, sorted by name. It needs CAP_NET_ADMIN.
+func (WireGuard) Tunnels() ([]Tunnel, error) {
+	client, err := wgctrl.New()
+	if err != nil {
+		return nil, fmt.Errorf("listing WireGuard devices: %w", err)
+	}
+	defer client.Close()
+	links, err := hostnet.Links()
+	if err != nil {
+		return nil, err
+	}
+	served := map[string]bool{}
+	sockets, _ := filepath.Glob(uapiSockets)
+	for _, s := range sockets {
+		served[strings.TrimSuffix(filepath.Base(s), ".sock")] = true
+	}
+	var tunnels []Tunnel
+	for _, l := range links {
+		name := l.Name
+		if l.Kind != "wireguard" && !served[name] {
+			continue
+		}
+		// Read devices one by one: client.Devices fails for all if one UAPI socket belongs to a dead process.
+		d, err := client.Device(name)
+		if err == nil {
+			tunnels = append(tunnels, tunnelOf(d))
+		} else if l.Kind == "wireguard" && !errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("reading the WireGuard device %s: %w", name, err)
+		}
+	}
+	slices.SortFunc(tunnels, func(a, b Tunnel) int { return cmp.Compare(a.Name, b.Name) })
+	return tunnels, nil
+}
+
+func tunnelOf(d *wgtypes.Device) Tunnel {
+	t := Tunnel{
+		Name: d.Name, Port: uint16(d.ListenPort), Userspace: d.Type == wgtypes.Userspace, FwMark: uint32(d.FirewallMark),
+	}
+	for _, p := range d.Peers {
+		peer := TunnelPeer{Key: p.PublicKey.String()}
+		if p.Endpoint != nil {
+			at := p.Endpoint.AddrPort()
+			peer.Endpoint = netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port())
+		}
+		t.Peers = append(t.Peers, peer)
+		t.Traffic += p.ReceiveBytes + p.TransmitBytes
+	}
+	return t
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spreader
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+)
+
+const (
+	// defaultPollInterval is the interval at which a tunnel in use is checked for new and moved peers. The kernel sends no
+	// notifications of these.
+	defaultPollInterval = 5 * time.Second
+	// maxPollBackoff is the factor by which the poll interval of an idle tunnel grows at most.
+	maxPollBackoff = 12
+	// idleBytes is the most traffic between two polls of an idle tunnel: keepalives and handshakes.
+	idleBytes = 16 << 10
+)
+
+// linkDebounce is the time for which link updates are collected before they are acted on.
+const linkDebounce = 100 * time.Millisecond
+
+// Watch attaches, and repairs the attachment until ctx ends: when the device returns, when a program was detached by force,
+// and when a peer is new, gone or has another endpoint. It calls attached with the first Report and with each Report of a
+// change. When ctx ends it returns nil and leaves everything attached. It returns the error of the first Attach. Later
+// errors are logged once each, and retried.
+//
+// It must stay in the network namespace in which it is called. A process with several needs a locked thread.
+func (h *Host) Watch(ctx context.Context, cfg Config, log *slog.Logger, attached func(Report)) error {
+	return h.Follow(ctx, FollowOptions{Config: cfg, Log: log, Attached: attached})
+}
+
+// FollowOptions configures Follow.
+type FollowOptions struct {
+	// Config is the initial configuration.
+	Config Config
+	// Changes delivers new configurations; nil: none. It is never closed. Follow does not receive from it after it has
+	// returned, so senders must also wait for that.
+	Changes <-chan Change
+	Log     *slog.Logger
+	// Attached is called with the first Report, and with each Report of a change that did not come from Changes.
+	Attached func(Report)
+}
+
+// Change is another Config, with the Device, Port and Gap of the one before.
+type Change struct {
+	Config Config
+	// Done is called with the result of the change; errors are those of Attach. After an error that wraps ErrInvalid, the
+	// previous Config stays in use. After other errors the new one is retried periodically.
+	Done func(Report, error)
+}
+
+// Follow is Watch with a configuration that may change. A change writes only the differences to the programs' maps, and
+// does not reload the programs.
+func (h *Host) Follow(ctx context.Context, options FollowOptions) error {
+	cfg, log := options.Config, options.Log
+	done := make(chan struct{})
+	updates := make(chan netlink.LinkUpdate, 64)
+	err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{
+		ErrorCallback: func(err error) { log.Debug("link updates lost, polling instead", "error", err) },
+	})
+	if err != nil {
+		return fmt.Errorf("subscribing to link updates: %w", err)
+	}
+	defer func() {
+		close(done)
+		for range updates { // unblock the subscriber, until it closes the channel
+		}
+	}()
+	w := &watcher{
+		host: h, cfg: cfg, log: log, attached: options.Attached, changes: options.Changes,
+		history: history{endpointPorts: map[string]uint16{}, remoteAddresses: map[netip.Addr]bool{}, sharedPorts: new(sharedPorts)},
+	}
+	r, err := h.attach(ctx, cfg, w.history)
+	if err != nil {
+		return err
+	}
+	w.attached(r)
+	w.run(ctx, updates)
+	return nil
+}
+
+type watcher struct {
+	host          *Host
+	cfg           Config
+	log           *slog.Logger
+	attached      func(Report)
+	changes       <-chan Change
+	history       history
+	lastError     string        // the last logged error
+	interval      time.Duration // the shortest time between two polls
+	wait          time.Duration // until the next poll
+	noLinkUpdates bool          // the link subscription ended
+	traffic       int64         // of the tunnel, at the last poll
+}
+
+func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
+	w.interval = cmp.Or(w.host.pollInterval, defaultPollInterval)
+	w.wait = w.interval
+	timer := time.NewTimer(w.wait)
+	defer timer.Stop()
+	var burst <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case u, ok := <-updates:
+			switch {
+			case !ok:
+				updates, w.noLinkUpdates, w.wait = nil, true, w.interval
+				timer.Reset(w.wait)
+			case burst == nil && u.Attrs().Name == w.cfg.Device:
+				burst = time.After(linkDebounce)
+			}
+		case c := <-w.changes:
+			if w.change(ctx, c) {
+				timer.Reset(w.wait)
+			}
+		case <-burst:
+			burst = nil
+			w.reconcile(ctx)
+			timer.Reset(w.wait)
+		case <-timer.C:
+			w.reconcile(ctx)
+			timer.Reset(w.wait)
+		}
+	}
+}
+
+// change replaces the Config unless it is invalid, and reconciles with it.
+func (w *watcher) change(ctx context.Context, c Change) (looked bool) {
+	now := &w.cfg
+	if c.Config.Device != now.Device || c.Config.Port != now.Port || c.Config.Gap != now.Gap {
+		c.Done(Report{}, invalid("device, port and gap cannot be changed while watching"))
+		return false
+	}
+	if _, err := c.Config.withDefaults(); err != nil { // otherwise each later reconcile would fail
+		c.Done(Report{}, wrapError(c.Config, err))
+		return false
+	}
+	w.cfg = c.Config
+	named := map[netip.Addr]bool{}
+	for _, e := range w.cfg.configuredPeers() {
+		named[e.Addr()] = true
+	}
+	maps.DeleteFunc(w.history.remoteAddresses, func(a netip.Addr, _ bool) bool { return !named[a] })
+	found, err := w.host.reconcile(ctx, w.cfg, w.history)
+	w.wait, w.traffic = w.interval, found.traffic
+	c.Done(found.report, err)
+	return true
+}
+
+// reconcile restores the configured state.
+func (w *watcher) reconcile(ctx context.Context) {
+	found, err := w.host.reconcile(ctx, w.cfg, w.history)
+	w.schedule(found.traffic, found.changed || err != nil)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil && err.Error() != w.lastError:
+		w.lastError = err.Error()
+		w.log.Warn("reconciling spread failed, retrying", "device", w.cfg.Device, "port", w.cfg.Port, "error", err)
+	case err == nil:
+		if w.lastError != "" {
+			w.log.Info("reconciling spread succeeded after failures", "device", w.cfg.Device, "port", w.cfg.Port)
+		}
+		w.lastError = ""
+		if found.changed {
+			w.attached(found.report)
+		}
+	}
+}
+
+// schedule sets the time of the next poll. It backs off while the tunnel is idle and there is nothing to repair. The first
+// packets after a longer pause may then be unspread for longer.
+func (w *watcher) schedule(traffic int64, busy bool) {
+	used := traffic-w.traffic < 0 || traffic-w.traffic > idleBytes
+	w.traffic = traffic
+	if busy || used || w.noLinkUpdates {
+		w.wait = w.interval
+		return
+	}
+	w.wait = min(2*w.wait, maxPollBackoff*w.interval)
+}
+
+// reconcileResult is the result of a reconcile.
+type reconcileResult struct {
+	report  Report
+	changed bool
+	traffic int64 // Tunnel.Traffic, 0 if unknown
+}
+
+// reconcile updates the maps, and calls attach only if a program is not attached.
+func (h *Host) reconcile(ctx context.Context, cfg Config, known history) (reconcileResult, error) {
+	found, err := h.reconcileState(ctx, cfg, known)
+	if errors.Is(err, errNotAttached) {
+		report, err := h.attach(ctx, cfg, known)
+		return reconcileResult{report: report, changed: true}, err
+	}
+	return found, err
+}
+
+// errNotAttached means that updating the maps is not enough.
+var errNotAttached = errors.New("the programs are not attached")
+
+// reconcileState updates the maps without loading any program.
+func (h *Host) reconcileState(ctx context.Context, cfg Config, known history) (reconcileResult, error) {
+	p, unlock, err := h.open(ctx)
+	if err != nil {
+		return reconcileResult{}, wrapError(cfg, err)
+	}
+	defer unlock()
+	if len(cfg.configuredPeers()) == 0 {
+		known.portByAddress = p.canonicalPorts(cfg)
+	}
+	pl, err := h.plan(p, cfg, known)
+	if err != nil {
+		return reconcileResult{}, wrapError(cfg, err)
+	}
+	if err := pl.checkAttached(p); err != nil {
+		return reconcileResult{}, err
+	}
+	s, err := programs.OpenState(p.state(cfg.Device))
+	if err != nil {
+		return reconcileResult{}, fmt.Errorf("%w: %w", errNotAttached, err)
+	}
+	defer s.Close()
+	changed, err := syncTunnel(s, pl.tunnel, pl.peers)
+	if err != nil {
+		err = wrapError(cfg, err)
+	}
+	return reconcileResult{pl.report, changed, pl.traffic}, err
+}
+
+// checkAttached returns errNotAttached unless all configured hooks are attached. It fills in the report.
+func (pl *plan) checkAttached(p pins) error {
+	gather := hook.Ingress
+	if pl.cfg.Gather == GatherXDP {
+		gather = hook.XDP
+	}
+	spread, err := p.hook(pl.cfg.Device, pl.index, hook.Egress, hook.Best).Status()
+	if err != nil {
+		return err
+	}
+	gathers, err := p.hook(pl.cfg.Device, pl.index, gather, hook.Best).Status()
+	if err != nil {
+		return err
+	}
+	pl.report.Spread, pl.report.Gather = spread.Kind.String(), gathers.Kind.String()
+	if pl.cfg.Gather == GatherNone {
+		pl.report.Gather = "none"
+	}
+	if spread.State != hook.Attached || (gathers.State != hook.Attached && pl.cfg.Gather != GatherNone) {
+		return errNotAttached
+	}
+	return nil
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spreader
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+// syncBuffer is a bytes.Buffer for concurrent use.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) has(text string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Contains(s.b.String(), text)
+}
+
+// watch runs Watch until stop or the test's end.
+func (s *side) watch(every time.Duration) (reports <-chan Report, log *syncBuffer, stop func()) {
+	s.r.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	s.host.pollInterval = every
+	out := make(chan Report, 100)
+	log = &syncBuffer{}
+	done := make(chan error, 1)
+	go func() {
+		done <- s.lab.Do(func() error {
+			return s.host.Watch(ctx, s.config(), slog.New(slog.NewTextHandler(log, nil)), func(r Report) { out <- r })
+		})
+	}()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		s.r.must(<-done)
+	})
+	s.r.Cleanup(stop)
+	return out, log, stop
+}
+
+func (r *rig) next(reports <-chan Report) Report {
+	r.Helper()
+	select {
+	case report := <-reports:
+		return report
+	case <-time.After(20 * time.Second):
+		r.Fatal("no report")
+	}
+	return Report{}
+}
+
+func TestWatchFollowsPeers(t *testing.T) {
+	r := newRig(t)
+	reports, log, stop := r.here.watch(200 * time.Millisecond) // long enough for other processes to get the lock
+	r.next(reports)
+	program := r.here.status().Spread.Program
+	r.here.finder.set(wg("192.0.2.2:51820", "198.51.100.7:4000"))
+	if report := r.next(reports); len(report.Peers) != 2 {
+		t.Errorf("new peer: %+v", report)
+	}
+	r.here.finder.set(wg("192.0.2.2:51820", "198.51.100.9:61009")) // roamed, and last heard from a lane port
+	if report := r.next(reports); len(report.Peers) != 2 || report.Peers[1].String() != "198.51.100.9:4000" {
+		t.Errorf("roamed peer: %+v", report)
+	}
+	r.here.finder.set(wg("192.0.2.2:51820"))
+	if report := r.next(reports); len(report.Peers) != 1 {
+		t.Errorf("removed peer: %+v", report)
+	}
+	r.here.finder.set()
+	r.eventually("trouble is logged", func() bool { return log.has("no tunnel listens") })
+	r.here.finder.set(wg("192.0.2.2:51820"))
+	r.eventually("the recovery is logged", func() bool { return log.has("succeeded after failures") })
+	stop()
+	st := r.here.status()
+	if st.Spread.State != "attached" || st.Spread.Program != program || len(st.Problems) > 0 {
+		t.Errorf("after Watch ended: %+v", st)
+	}
+	r.here.detach(0)
+	r.here.clean()
+}
+
+func TestWatchRepairsReturnedDevice(t *testing.T) {
+	r := newRig(t)
+	// Link updates alone must repair it: the next poll is far away.
+	reports, log, _ := r.here.watch(time.Hour)
+	first := r.next(reports)
+	r.unplug()
+	r.eventually("the loss is logged", func() bool { return log.has("no such device") })
+	r.plug()
+	if again := r.next(reports); !slices.Equal(again.Lanes, first.Lanes) {
+		t.Errorf("%+v", again)
+	}
+	if st := r.here.status(); st.Spread.State != "attached" || len(st.Problems) > 0 {
+		t.Errorf("unexpected status: %+v", st)
+	}
+}
+
+func TestWatchReattachesDetachedPrograms(t *testing.T) {
+	r := newRig(t)
+	reports, _, _ := r.here.watch(200 * time.Millisecond) // long enough for other processes to get the lock
+	r.next(reports)
+	r.here.detach(0) // Watch attaches again
+	r.next(reports)
+	if st := r.here.status(); st == nil || st.Spread.State != "attached" {
+		t.Errorf("unexpected status: %+v", st)
+	}
+}
+
+func TestWatchReturnsFirstAttachError(t *testing.T) {
+	r := newRig(t)
+	r.here.finder.set()
+	err := r.here.lab.Do(func() error {
+		return r.here.host.Watch(t.Context(), r.here.config(), slog.New(slog.DiscardHandler), func(Report) { t.Error("attached") })
+	})
+	if !errors.Is(err, ErrNoTunnel) {
+		t.Errorf("unexpected error: %v", err)
+	}
+	r.here.clean()
+}
+
+// TestWatchKeepsPollingWithoutLinkUpdates: the subscription ends when the netlink socket overruns.
+func TestWatchKeepsPollingWithoutLinkUpdates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		w := &watcher{host: &Host{pollInterval: time.Hour}}
+		updates := make(chan netlink.LinkUpdate)
+		close(updates)
+		go w.run(ctx, updates)
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		for range 3 {
+			if w.schedule(0, false); w.wait != time.Hour {
+				t.Errorf("next poll in %v, want 1 h", w.wait)
+			}
+		}
+	})
+}
+
+func TestWatchBacksOffOnIdleTunnel(t *testing.T) {
+	w := &watcher{interval: time.Second, wait: time.Second}
+	for _, step := range []struct {
+		name    string
+		traffic int64
+		busy    bool
+		want    time.Duration
+	}{
+		{"has carried much", 1 << 30, false, 1},
+		{"idle", 1 << 30, false, 2},
+		{"keepalives", 1<<30 + 1000, false, 4},
+		{"idle", 1<<30 + 1000, false, 8},
+		{"idle", 1<<30 + 1000, false, 12},
+		{"idle", 1<<30 + 1000, false, 12},
+		{"something was mended", 1<<30 + 1000, true, 1},
+		{"idle", 1<<30 + 1000, false, 2},
+		{"used", 1<<30 + 1<<20, false, 1},
+		{"idle", 1<<30 + 1<<20, false, 2},
+		{"a peer was removed, and its count with it", 5, false, 1},
+		{"no longer there", 0, true, 1},
+	} {
+		if w.schedule(step.traffic, step.busy); w.wait != step.want*time.Second {
+			t.Errorf("%s: next poll in %v, want %d s", step.name, w.wait, step.want)
+		}
+	}
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package demo runs two ends of a tunnel in network namespaces of its own, sends verified traffic through it, captures on the
+// cable between them, and reports whether every check passed. It removes everything that it creates.
+package demo
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/traffic"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+)
+
+// Options say how large a demo is.
+type Options struct {
+	Seconds float64  // of traffic
+	Streams int      // at once, each a flow of its own: 1 to traffic.MaxStreams
+	Queues  int      // of the cable: 1 to MaxQueues
+	Daemon  []string // the command that serves an interface, which is added as its last argument
+}
+
+// MaxQueues is how many queues a cable can have.
+const MaxQueues = 64
+
+const (
+	// trainLen is how many datagrams the UDP streams hand to the tunnel at once.
+	trainLen = 32
+	// udpShare is the UDP load as a share of what TCP reached: enough to be busy, not enough to drown.
+	udpShare       = 0.5
+	udpLeast       = 1e6
+	pingTime       = 300 * time.Millisecond
+	connectTimeout = 15 * time.Second
+	spreadTimeout  = 15 * time.Second
+)
+
+// demo is one run's moving parts.
+type demo struct {
+	o           Options
+	live        *Live
+	lab         *netlab.Lab
+	left, right *Side
+	watch       *watch
+	capture     *netlab.Capture
+	report      Report
+}
+
+// Run makes everything, measures, and removes everything, whatever happens in between. It needs root. A check that failed is no
+// error of its own: see Report.Err.
+func Run(ctx context.Context, o Options, live *Live) (report Report, err error) {
+	defer live.clear()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	lab, err := netlab.New("demo")
+	if err != nil {
+		return Report{}, err
+	}
+	defer func() { err = errors.Join(err, lab.Close()) }()
+	_ = uapi.DefaultDir.Sweep(socketGlob, time.Minute) // of demos that were killed; this one's have other names
+	d := &demo{o: o, live: live, lab: lab, report: Report{Streams: o.Streams, QueueCount: o.Queues}}
+	live.say("two hosts, a cable with %d queues", o.Queues)
+	if err := d.build(); err != nil {
+		return Report{}, err
+	}
+	defer func() { err = errors.Join(err, d.capture.Close()) }()
+	if err := d.provePlaintextIsSeen(ctx); err != nil {
+		return Report{}, err
+	}
+	live.say("starting both ends of the tunnel")
+	defer d.killDaemons()
+	if err := d.startDaemons(ctx, cancel); err != nil {
+		return Report{}, err
+	}
+	if err := d.measure(ctx); err != nil {
+		return Report{}, err
+	}
+	if err := d.collect(); err != nil {
+		return Report{}, err
+	}
+	d.report.judge()
+	return d.report, nil
+}
+
+// build makes the hosts, the cable and the capture on it.
+func (d *demo) build() (err error) {
+	if d.left, err = NewSide(d.lab, NewPlace("left", 1)); err != nil {
+		return err
+	}
+	if d.right, err = NewSide(d.lab, NewPlace("right", 2)); err != nil {
+		return err
+	}
+	cable, err := d.cable()
+	if err != nil {
+		return err
+	}
+	d.watch = newWatch()
+	d.capture, err = d.left.Host.Capture(netlab.CaptureConfig{
+		Device: cable.DeviceA, WholeOneIn: wholeOneIn, Queues: d.o.Queues, Handle: d.watch.take,
+	})
+	return err
+}
+
+// cable lays one whose ends choose the receive queue as NICs do. Without eBPF, the sending kernel chooses,
+// and there is nothing to count queues with.
+func (d *demo) cable() (*netlab.Cable, error) {
+	cfg := netlab.CableConfig{
+		Queues: d.o.Queues, AddrsA: d.left.Cable[:], AddrsB: d.right.Cable[:], RSS: netlab.NewRSS(d.o.Queues),
+	}
+	cable, err := d.lab.Cable(d.left.Host, d.right.Host, cfg)
+	if err != nil {
+		cfg.RSS = nil
+		cable, err = d.lab.Cable(d.left.Host, d.right.Host, cfg)
+	}
+	return cable, err
+}
+
+func (d *demo) startDaemons(ctx context.Context, died context.CancelCauseFunc) error {
+	for _, s := range []*Side{d.left, d.right} {
+		if err := s.Start(ctx, d.o.Daemon, died); err != nil {
+			return err
+		}
+	}
+	return errors.Join(d.left.SetUp(d.right), d.right.SetUp(d.left))
+}
+
+func (d *demo) killDaemons() {
+	for _, s := range []*Side{d.left, d.right} {
+		s.Kill()
+	}
+}
+
+// measure sends the traffic: a ping, which also makes the handshake, then the same load with spread off and on. A daemon
+// that knows no spreading has one run.
+func (d *demo) measure(ctx context.Context) error {
+	servers, err := d.serve(ctx)
+	if err != nil {
+		return err
+	}
+	defer servers.stop()
+	if err := d.setSpread(config.SpreadOff); err != nil {
+		d.live.say("the daemon cannot spread")
+		if d.report.Ping, err = d.connect(ctx, servers.v4); err != nil {
+			return err
+		}
+		return d.load(ctx, servers, "", d.o.Seconds/2)
+	}
+	if d.report.Ping, err = d.connect(ctx, servers.v4); err != nil {
+		return err
+	}
+	if err := d.load(ctx, servers, spreadOff, d.o.Seconds/4); err != nil {
+		return err
+	}
+	if err := d.beginSpread(ctx, servers.v4); err != nil {
+		return err
+	}
+	return d.load(ctx, servers, spreadOn, d.o.Seconds/4)
+}
+
+// load sends TCP over IPv4 and UDP over IPv6, each for the configured seconds, and adds the results to the report.
+func (d *demo) load(ctx context.Context, s servers, spread string, seconds float64) error {
+	d.live.title = spread
+	before, err := d.capture.Queues()
+	if err != nil {
+		return err
+	}
+	d.watch.forgetPorts()
+	run, length := Load{Spread: spread}, time.Duration(seconds*float64(time.Second))
+	tcp := traffic.Config{Kind: traffic.TCP, Server: s.v4.Addr(), Streams: d.o.Streams, Duration: length}
+	if run.TCP, err = d.run(ctx, tcp); err != nil {
+		return err
+	}
+	udp := traffic.Config{
+		Kind: traffic.UDP, Server: s.v6.Addr(), Streams: d.o.Streams, Duration: length, Train: trainLen,
+		BitsPerSecond: max(run.TCP.BitsPerSecond*udpShare, udpLeast),
+	}
+	if run.UDP, err = d.run(ctx, udp); err != nil {
+		return err
+	}
+	run.SourcePorts = d.watch.sourcePorts()
+	run.Queues, err = d.queuesSince(before)
+	d.report.Runs = append(d.report.Runs, run)
+	return err
+}
+
+// connect pings through the tunnel until the handshake is made, then measures.
+func (d *demo) connect(ctx context.Context, s *traffic.Server) (traffic.Result, error) {
+	d.live.say("waiting for the handshake")
+	silent := errors.New("no ping reply through the tunnel: the handshake did not complete")
+	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, silent)
+	defer cancel()
+	cfg := traffic.Config{Kind: traffic.Ping, Server: s.Addr(), Duration: pingTime, Size: 64, Within: d.left.Host.Do}
+	return traffic.Run(ctx, cfg)
+}
+
+func (d *demo) run(ctx context.Context, cfg traffic.Config) (traffic.Result, error) {
+	cfg.Within = d.left.Host.Do
+	cfg.Progress = d.live.phase(cfg.Kind, cfg.Duration)
+	return traffic.Run(ctx, cfg)
+}
+
+// queuesSince counts what the cable carried to the right host, by receive queue.
+func (d *demo) queuesSince(before []netlab.QueueCount) ([]netlab.QueueCount, error) {
+	now, err := d.capture.Queues()
+	for i := range now {
+		now[i].Packets -= before[i].Packets
+		now[i].Trains -= before[i].Trains
+		now[i].Bytes -= before[i].Bytes
+	}
+	return now, err
+}
+
+// collect ends the capture, takes the daemons' figures, and stops them. The order matters: packets sent to an end
+// that is gone cause ICMP errors, which are not WireGuard.
+func (d *demo) collect() (err error) {
+	if err := d.capture.Stop(); err != nil {
+		return err
+	}
+	if d.report.Left, err = d.left.stats(); err != nil {
+		return err
+	}
+	if d.report.Right, err = d.right.stats(); err != nil {
+		return err
+	}
+	if err := errors.Join(d.left.stop(), d.right.stop()); err != nil {
+		return err
+	}
+	d.report.Cable = d.watch.result()
+	d.report.Cable.Missed = d.capture.Stats().Missed
+	return nil
+}

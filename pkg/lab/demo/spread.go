@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/lab/traffic"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+)
+
+// The names of the two runs.
+const (
+	spreadOff = "spread off"
+	spreadOn  = "spread on"
+)
+
+// setSpread sets the spread mode of both ends. It returns any error of a daemon that does not support spread.
+func (d *demo) setSpread(mode config.SpreadMode) error {
+	for _, s := range []*Side{d.left, d.right} {
+		c, err := uapi.Dial(s.Interface)
+		if err != nil {
+			return err
+		}
+		err = c.Configure(config.Device{Spread: &mode})
+		c.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// beginSpread makes both ends begin anew, as they would with Spread = auto from the start, and waits until they have
+// found each other and spread.
+func (d *demo) beginSpread(ctx context.Context, s *traffic.Server) error {
+	err := errors.Join(d.setSpread(config.SpreadAuto), d.left.configure(d.right), d.right.configure(d.left))
+	if err != nil {
+		return err
+	}
+	deadline := time.Now().Add(spreadTimeout)
+	for {
+		d.live.say("the two ends say hello")
+		if _, err := d.connect(ctx, s); err != nil {
+			return err
+		}
+		why := errors.Join(d.left.notSpreading(d.right), d.right.notSpreading(d.left))
+		if why == nil || time.Now().After(deadline) {
+			return why
+		}
+	}
+}
+
+// notSpreading returns why s does not spread to its peer, if it does not.
+func (s *Side) notSpreading(peer *Side) error {
+	st, err := s.stats()
+	switch {
+	case err != nil:
+		return err
+	case st == nil || st.Spread == nil:
+		return fmt.Errorf("the daemon on %s does not say whether it spreads", s.Name)
+	}
+	if p := st.Spread.Peers[peer.Key.Public().Base64()]; !p.Active {
+		return fmt.Errorf("%s does not spread to %s: %s", s.Name, peer.Name, p.Reason)
+	}
+	return nil
+}

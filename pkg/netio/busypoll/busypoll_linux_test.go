@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package busypoll
+
+import (
+	"errors"
+	"math"
+	"reflect"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// pipe returns the descriptors of a pipe, closed when the test ends.
+func pipe(t *testing.T) (r, w int) {
+	t.Helper()
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = unix.Close(fds[0]), unix.Close(fds[1]) })
+	return fds[0], fds[1]
+}
+
+func both(t *testing.T, f func(t *testing.T, busy bool)) {
+	for name, busy := range map[string]bool{"spinning": true, "blocking": false} {
+		t.Run(name, func(t *testing.T) { f(t, busy) })
+	}
+}
+
+func TestPollReportsReadyDescriptor(t *testing.T) {
+	both(t, func(t *testing.T, busy bool) {
+		first, _ := pipe(t)
+		second, w := pipe(t)
+		if _, err := unix.Write(w, []byte{1}); err != nil {
+			t.Fatal(err)
+		}
+		fds := []unix.PollFd{{Fd: int32(first), Events: unix.POLLIN}, {Fd: int32(second), Events: unix.POLLIN}}
+		if err := Poll(fds, busy); err != nil || fds[0].Revents != 0 || fds[1].Revents != unix.POLLIN {
+			t.Errorf("%v, %+v", err, fds)
+		}
+	})
+}
+
+func TestPollReportsBadDescriptor(t *testing.T) {
+	both(t, func(t *testing.T, busy bool) {
+		fds := []unix.PollFd{{Fd: 1 << 30, Events: unix.POLLIN}}
+		if err := Poll(fds, busy); err != nil || fds[0].Revents != unix.POLLNVAL {
+			t.Errorf("%v, %+v", err, fds)
+		}
+	})
+}
+
+func TestPollReturnsItsErrors(t *testing.T) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if limit.Cur >= 1<<22 {
+		t.Skip("RLIMIT_NOFILE is too high to exceed")
+	}
+	both(t, func(t *testing.T, busy bool) {
+		if err := Poll(make([]unix.PollFd, limit.Cur+1), busy); !errors.Is(err, unix.EINVAL) {
+			t.Errorf("more descriptors than the process may have: %v", err)
+		}
+	})
+}
+
+// TestPollWakesWhileSpinningOrBlocking writes at once, and long after the last spin.
+func TestPollWakesWhileSpinningOrBlocking(t *testing.T) {
+	both(t, func(t *testing.T, busy bool) {
+		for _, late := range []bool{false, true} {
+			r, w := pipe(t)
+			done := make(chan error)
+			go func() { done <- Poll([]unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}, busy) }()
+			if late {
+				nothing, _ := pipe(t)
+				fds := []unix.PollFd{{Fd: int32(nothing), Events: unix.POLLIN}}
+				for range 2 * maxSpins {
+					_, _ = pollRaw(fds, spinInterval)
+				}
+			}
+			if _, err := unix.Write(w, []byte{1}); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// TestSpinningKeepsProcessorAndBlockingReleasesIt reads the goroutine's state: while it spins it is never in "syscall".
+func TestSpinningKeepsProcessorAndBlockingReleasesIt(t *testing.T) {
+	for _, busy := range []bool{true, false} {
+		r, w := pipe(t)
+		spins := 0
+		if busy {
+			spins = math.MaxInt
+		}
+		done := make(chan error)
+		go func() { done <- poll([]unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}, spins) }()
+		state := ""
+		for checks := 0; checks < 20 || !busy && state != "syscall"; checks++ {
+			state = stateOf(runtime.FuncForPC(reflect.ValueOf(poll).Pointer()).Name() + "(")
+			if busy && state == "syscall" {
+				t.Error("the scheduler saw a system call while spinning")
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if state == "" {
+			t.Error("the polling goroutine was not found")
+		}
+		if _, err := unix.Write(w, []byte{1}); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// stateOf returns the state of the goroutine that is in a function, as the runtime prints it; empty if there is none.
+func stateOf(function string) string {
+	buf := make([]byte, 1<<16)
+	for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+		if _, rest, ok := strings.Cut(g, "["); ok && strings.Contains(g, function) {
+			state, _, _ := strings.Cut(rest, "]")
+			state, _, _ = strings.Cut(state, ",") // "syscall, 2 minutes"
+			return state
+		}
+	}
+	return ""
+}
+
+// TestGarbageCollectionRunsWithManyBusyPollers runs the garbage collector with more busy pollers than GOMAXPROCS.
+func TestGarbageCollectionRunsWithManyBusyPollers(t *testing.T) {
+	r, w := pipe(t)
+	var waiters sync.WaitGroup
+	for range 2 * runtime.GOMAXPROCS(0) {
+		waiters.Go(func() {
+			if err := Poll([]unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}, true); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range 3 {
+		runtime.GC()
+	}
+	if _, err := unix.Write(w, []byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	waiters.Wait()
+}
+
+func TestPollDoesNotAllocate(t *testing.T) {
+	both(t, func(t *testing.T, busy bool) {
+		r, w := pipe(t)
+		if _, err := unix.Write(w, []byte{1}); err != nil {
+			t.Fatal(err)
+		}
+		if n := testing.AllocsPerRun(100, func() {
+			fds := [1]unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}
+			_ = Poll(fds[:], busy)
+		}); n != 0 {
+			t.Errorf("%v allocations", n)
+		}
+	})
+}

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package netio is the room of the operating system's network interfaces that carry packets, and of its settings.
+//
+//   - tun and underlay: the two batch-first interfaces between lanes and the kernel, each with a contract, an in-memory fake and
+//     a contract test; underlay/udp and underlay/xdp implement the outer one
+//   - xsk: AF_XDP sockets, rings and UMEM
+//   - hostnet: addresses, routes, rules and NIC settings over netlink and ethtool
+//   - busypoll, thread: busy polling of a descriptor, and threads with their own scheduling
+//
+// Packages here know no WireGuard and import only protocol. Begin with tun.Queue and underlay.Lane.
+package netio

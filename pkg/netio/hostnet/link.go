@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostnet
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoLink is wrapped by the error for a missing link.
+var ErrNoLink = errors.New("no such link")
+
+// Link is a snapshot of a network interface.
+type Link struct {
+	Name  string
+	Kind  string // IFLA_INFO_KIND, such as "wireguard"; "device" for links without one
+	Index int
+	MTU   int // bytes
+	Up    bool
+}
+
+// Links lists all links.
+func Links() ([]Link, error) {
+	all, err := Dump(netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("listing links: %w", err)
+	}
+	links := make([]Link, len(all))
+	for i, l := range all {
+		links[i] = linkOf(l)
+	}
+	return links, nil
+}
+
+// FindLink returns the link of that name, or ErrNoLink.
+func FindLink(name string) (Link, error) {
+	l, err := find(name)
+	if err != nil {
+		return Link{}, err
+	}
+	return linkOf(l), nil
+}
+
+// SetLinkUp sets a link's MTU (bytes) and brings it up.
+func SetLinkUp(name string, mtu int) error {
+	l, err := find(name)
+	if err == nil {
+		err = netlink.LinkSetMTU(l, mtu)
+	}
+	if err == nil {
+		err = netlink.LinkSetUp(l)
+	}
+	if err != nil {
+		return fmt.Errorf("setting %s up with an MTU of %d: %w", name, mtu, err)
+	}
+	return nil
+}
+
+// The kernel's in6_addr_gen_mode (include/uapi/linux/if_link.h).
+const addrGenModeNone = 1
+
+// DisableLinkLocal stops the kernel from generating an IPv6 link-local address when the link comes up, as the in-kernel
+// WireGuard does for its devices (drivers/net/wireguard/device.c, wg_open). It fails on a host without IPv6.
+func DisableLinkLocal(name string) error {
+	l, err := find(name)
+	if err == nil {
+		err = netlink.LinkSetIP6AddrGenMode(l, addrGenModeNone)
+	}
+	if err != nil {
+		return fmt.Errorf("disabling link-local addresses on %s: %w", name, err)
+	}
+	return nil
+}
+
+// DeleteLink deletes a link with its addresses and routes.
+func DeleteLink(name string) error {
+	l, err := find(name)
+	if err == nil {
+		err = netlink.LinkDel(l)
+	}
+	if err != nil {
+		return fmt.Errorf("deleting %s: %w", name, err)
+	}
+	return nil
+}
+
+// AddAddress adds an address with the host's bits, without a broadcast address, as `ip address add` does.
+func AddAddress(name string, addr netip.Prefix) error {
+	l, err := find(name)
+	if err == nil {
+		err = netlink.AddrAdd(l, &netlink.Addr{IPNet: ipNet(addr), Broadcast: net.IPv4zero})
+	}
+	if err != nil {
+		return fmt.Errorf("adding address %s to %s: %w", addr, name, err)
+	}
+	return nil
+}
+
+// RemoveAddress removes an address with the host's bits. A missing address is no error.
+func RemoveAddress(name string, addr netip.Prefix) error {
+	l, err := find(name)
+	if err == nil {
+		err = netlink.AddrDel(l, &netlink.Addr{IPNet: ipNet(addr)})
+	}
+	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		return fmt.Errorf("removing address %s from %s: %w", addr, name, err)
+	}
+	return nil
+}
+
+// Addresses lists a link's addresses with the host's bits, IPv4 first, in the kernel's order.
+func Addresses(name string) ([]netip.Prefix, error) {
+	l, err := find(name)
+	if err != nil {
+		return nil, fmt.Errorf("listing the addresses of %s: %w", name, err)
+	}
+	var prefixes []netip.Prefix
+	for _, family := range Families() {
+		addrs, err := Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(l, int(family)) })
+		if err != nil {
+			return nil, fmt.Errorf("listing the %s addresses of %s: %w", family, name, err)
+		}
+		for _, a := range addrs {
+			prefixes = append(prefixes, prefixOf(a.IPNet))
+		}
+	}
+	return prefixes, nil
+}
+
+func find(name string) (netlink.Link, error) {
+	l, err := Dump(func() (netlink.Link, error) { return netlink.LinkByName(name) })
+	if _, ok := errors.AsType[netlink.LinkNotFoundError](err); ok {
+		return nil, fmt.Errorf("finding %s: %w", name, ErrNoLink)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("finding %s: %w", name, err)
+	}
+	return l, nil
+}
+
+func linkOf(l netlink.Link) Link {
+	a := l.Attrs()
+	return Link{Name: a.Name, Kind: l.Type(), Index: a.Index, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0}
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostnet
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+// RSSFor returns the receive-side scaling of the device on which a peer's packets to a local address probably arrive:
+// the device by which packets with mark leave to the peer. An invalid or unspecified local address matches any. For a
+// VLAN, macvlan or ipvlan it is the device below. For a bond or team it is that of the members, if all hash in the
+// same way. For a bridge it is that of the ports that have RSS, on the same condition. If the peer's packets arrive
+// on another device, a port plan made from this is no worse than none.
+//
+// Errors: ErrNoRSS, also for members that differ and a lower device in another network namespace; ErrNoLink if a
+// device is deleted meanwhile; or the kernel's error when there is no route.
+func RSSFor(local, peer netip.Addr, mark uint32) (RSS, error) {
+	index, err := routeLink(local, peer, mark)
+	if err != nil {
+		return RSS{}, fmt.Errorf("finding the device towards %s: %w", peer, err)
+	}
+	return rssFinder{read: ReadRSS, byIndex: netlink.LinkByIndex, list: netlink.LinkList}.index(index, rssDepth)
+}
+
+// routeLink returns the index of the link by which packets to the peer leave.
+func routeLink(local, peer netip.Addr, mark uint32) (int, error) {
+	if !peer.IsValid() {
+		return 0, errors.New("no address")
+	}
+	options := netlink.RouteGetOptions{Oif: peer.Zone(), Mark: mark}
+	if local = local.Unmap(); local.IsValid() && !local.IsUnspecified() {
+		options.SrcAddr = local.AsSlice()
+	}
+	routes, err := Dump(func() ([]netlink.Route, error) {
+		return netlink.RouteGetWithOptions(peer.Unmap().AsSlice(), &options)
+	})
+	if err == nil && len(routes) == 0 {
+		err = errors.New("no route")
+	}
+	if err != nil {
+		return 0, err
+	}
+	return routes[0].LinkIndex, nil
+}
+
+// rssFinder follows stacked links down to the devices that have queues.
+type rssFinder struct {
+	read    func(device string) (RSS, error)
+	byIndex func(int) (netlink.Link, error)
+	list    func() ([]netlink.Link, error)
+}
+
+// rssDepth bounds the number of stacked links: a bridge over a VLAN over a bond over NICs is 4.
+const rssDepth = 6
+
+func (f rssFinder) index(index, depth int) (RSS, error) {
+	l, err := Dump(func() (netlink.Link, error) { return f.byIndex(index) })
+	if _, ok := errors.AsType[netlink.LinkNotFoundError](err); ok || errors.Is(err, unix.ENODEV) {
+		err = ErrNoLink
+	}
+	if err != nil {
+		return RSS{}, fmt.Errorf("finding link %d: %w", index, err)
+	}
+	return f.link(l, depth)
+}
+
+func (f rssFinder) link(l netlink.Link, depth int) (RSS, error) {
+	if depth == 0 {
+		return RSS{}, fmt.Errorf("%s has too many stacked devices: %w", l.Attrs().Name, ErrNoRSS)
+	}
+	switch l.Type() {
+	case "vlan", "macvlan", "ipvlan":
+		return f.lower(l, depth)
+	case "bond", "team":
+		return f.members(l, depth, false)
+	case "bridge":
+		return f.members(l, depth, true)
+	}
+	return f.read(l.Attrs().Name)
+}
+
+func (f rssFinder) lower(l netlink.Link, depth int) (RSS, error) {
+	a := l.Attrs()
+	if a.ParentIndex == 0 || a.NetNsID >= 0 {
+		return RSS{}, fmt.Errorf("the lower device of %s is missing or in another network namespace: %w", a.Name, ErrNoRSS)
+	}
+	return f.index(a.ParentIndex, depth-1)
+}
+
+// members returns the RSS that all members of a link share. With mixed it ignores members without RSS.
+func (f rssFinder) members(l netlink.Link, depth int, mixed bool) (RSS, error) {
+	links, err := Dump(f.list)
+	if err != nil {
+		return RSS{}, fmt.Errorf("listing the members of %s: %w", l.Attrs().Name, err)
+	}
+	var all []RSS
+	for _, m := range links {
+		if m.Attrs().MasterIndex != l.Attrs().Index {
+			continue
+		}
+		r, err := f.link(m, depth-1)
+		if mixed && errors.Is(err, ErrNoRSS) {
+			continue
+		}
+		if err != nil {
+			return RSS{}, fmt.Errorf("member of %s: %w", l.Attrs().Name, err)
+		}
+		all = append(all, r)
+	}
+	return commonRSS(l.Attrs().Name, all)
+}
+
+// commonRSS returns the first of several, if all hash in the same way.
+func commonRSS(master string, all []RSS) (RSS, error) {
+	if len(all) == 0 {
+		return RSS{}, fmt.Errorf("no member of %s has it: %w", master, ErrNoRSS)
+	}
+	for _, r := range all[1:] {
+		if !sameHash(&all[0].RSS, &r.RSS) {
+			return RSS{}, fmt.Errorf("%s and %s, members of %s, hash differently: %w", all[0].Device, r.Device, master, ErrNoRSS)
+		}
+	}
+	return all[0], nil
+}
+
+func sameHash(a, b *spread.RSS) bool {
+	return a.Function == b.Function && a.Transform == b.Transform && a.UDP4 == b.UDP4 && a.UDP6 == b.UDP6 &&
+		slices.Equal(a.Key, b.Key) && slices.Equal(a.Indirection, b.Indirection)
+}

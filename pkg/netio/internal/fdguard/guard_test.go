@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fdguard
+
+import (
+	"runtime"
+	"sync/atomic"
+	"testing"
+)
+
+func TestCloseWaitsForLeave(t *testing.T) {
+	g := New()
+	if !g.Enter() {
+		t.Fatal("Enter = false on an open Gate")
+	}
+	var out atomic.Bool
+	done := make(chan bool)
+	go func() {
+		g.Close()
+		done <- out.Load()
+	}()
+	for g.state.Load() != closed {
+		runtime.Gosched()
+	}
+	out.Store(true)
+	g.Leave()
+	if !<-done {
+		t.Error("Shut returned before Leave")
+	}
+}
+
+func TestEnterFailsAfterClose(t *testing.T) {
+	g := New()
+	g.Close()
+	if g.Enter() {
+		t.Error("Enter = true after Shut")
+	}
+}
+
+func TestEnterWorksAgainAfterLeave(t *testing.T) {
+	g := New()
+	for range 3 {
+		if !g.Enter() {
+			t.Fatal("Enter = false after Leave")
+		}
+		g.Leave()
+	}
+}

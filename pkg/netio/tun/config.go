@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tun
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+)
+
+// The defaults of Config.
+const (
+	DefaultMTU      = 1420 // what WireGuard fits into 1500 bytes over IPv6
+	DefaultQueueLen = 500
+)
+
+// MaxQueues is the largest number of queues of a TUN device (MAX_TAP_QUEUES in Linux).
+const MaxQueues = 256
+
+// The bounds of Config.MTU (ETH_MIN_MTU and ETH_MAX_MTU of Linux, which bound a TUN).
+const (
+	minMTU = 68
+	maxMTU = 65535
+)
+
+// maxNameLen is the longest interface name in bytes (IFNAMSIZ less its zero).
+const maxNameLen = 15
+
+// Config holds the parameters of Open.
+type Config struct {
+	// Name is the interface's name; one %d in it is replaced by the lowest free number.
+	Name string
+	// Queues is the number of queues; 0 means one.
+	Queues int
+	// MTU is the largest inner packet in bytes, 68 to 65535; 0 means DefaultMTU. Below 1280 the interface has no
+	// IPv6.
+	MTU int
+	// QueueLen is the number of packets or trains that each queue holds for Read before the kernel drops; 0 means
+	// DefaultQueueLen. It bounds the delay that a busy device adds.
+	QueueLen int
+	// NoTSO and NoUSO disable TCP and UDP trains even where the kernel supports them. USO requires TSO.
+	NoTSO bool
+	NoUSO bool
+	// BusyPoll lets Read busy-poll while traffic flows (package busypoll).
+	BusyPoll bool
+	// Log receives a message when Open waits for a name; nil disables it.
+	Log *slog.Logger
+	// Persist keeps the interface with its addresses and routes when the device closes or the process exits
+	// (TUNSETPERSIST). Open then reuses an existing interface of that name, if it is a multi-queue TUN that no
+	// process uses and that Open has made persistent before. The number of queues may differ from before; MTU and
+	// QueueLen are set again. Remove deletes the interface.
+	Persist bool
+}
+
+// complete returns c with its defaults filled in, or an error for values that no kernel accepts.
+func (c Config) complete() (Config, error) {
+	c.Queues = max(c.Queues, 1)
+	if c.MTU == 0 {
+		c.MTU = DefaultMTU
+	}
+	if c.QueueLen == 0 {
+		c.QueueLen = DefaultQueueLen
+	}
+	if c.Queues > MaxQueues {
+		return c, fmt.Errorf("opening %d queues: a TUN device has at most %d", c.Queues, MaxQueues)
+	}
+	if c.MTU < minMTU || c.MTU > maxMTU {
+		return c, fmt.Errorf("MTU %d is out of range: a TUN device allows %d to %d", c.MTU, minMTU, maxMTU)
+	}
+	return c, checkName(c.Name)
+}
+
+// checkName applies the kernel's rules for interface names (dev_valid_name, devinet_sysctl_register). The kernel
+// itself only returns EINVAL.
+func checkName(name string) error {
+	switch {
+	case name == "" || name == "." || name == "..":
+		return fmt.Errorf("interface name %q is invalid", name)
+	case name == "all" || name == "default":
+		return fmt.Errorf("interface name %q is reserved in /proc/sys/net/ipv4/conf", name)
+	case len(name) > maxNameLen:
+		return fmt.Errorf("interface name %q is %d bytes long, at most %d are allowed", name, len(name), maxNameLen)
+	case strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == '/' || r == ':' }):
+		return fmt.Errorf("interface name %q contains a space, slash, colon or control character", name)
+	case strings.Contains(name, "%") && (strings.Count(name, "%") != 1 || !strings.Contains(name, "%d")):
+		return fmt.Errorf("interface name %q may contain one %%d and no other %%", name)
+	}
+	return nil
+}

@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tun_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun/tuntest"
+	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
+)
+
+// enterNamespace moves the test's goroutine into a network namespace of its own, without IPv6, so that the
+// kernel sends no packets of its own. The thread ends with the goroutine.
+func enterNamespace(t testing.TB) {
+	t.Helper()
+	if _, err := os.Stat("/dev/net/tun"); err != nil {
+		t.Skipf("needs a TUN driver: %v", err)
+	}
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		t.Skipf("needs root (CAP_SYS_ADMIN) for a network namespace: %v", err)
+	}
+	if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0); err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+}
+
+func open(t testing.TB, c tun.Config) tun.Device {
+	t.Helper()
+	d, err := tun.Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() })
+	return d
+}
+
+// host is the network namespace that a device is in.
+type host struct {
+	t      testing.TB
+	link   netlink.Link
+	raw    int // sends IP packets
+	packet int // receives the packets that leave the interface
+}
+
+// newHost gives d an address and sets it up.
+func newHost(t testing.TB, d tun.Device) *host {
+	t.Helper()
+	link, err := netlink.LinkByName(d.Name())
+	h := &host{t: t, link: link}
+	h.must(err)
+	addr, err := netlink.ParseAddr(tuntest.Prefix().String())
+	h.must(err)
+	h.must(netlink.AddrAdd(link, addr))
+	h.must(netlink.LinkSetUp(link))
+	h.raw, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	h.must(err)
+	h.packet, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	h.must(err)
+	t.Cleanup(func() { _, _ = unix.Close(h.raw), unix.Close(h.packet) })
+	all := uint16(unix.ETH_P_ALL)
+	h.must(unix.Bind(h.packet, &unix.SockaddrLinklayer{Protocol: all<<8 | all>>8, Ifindex: link.Attrs().Index}))
+	h.must(unix.SetsockoptInt(h.packet, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20))
+	h.must(unix.SetsockoptTimeval(h.packet, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 20}))
+	return h
+}
+
+func (h *host) must(err error) {
+	h.t.Helper()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *host) inject(packet []byte) {
+	h.t.Helper()
+	h.must(unix.Sendto(h.raw, packet, 0, &unix.SockaddrInet4{Addr: [4]byte(packet[16:20])}))
+}
+
+func (h *host) receive() []byte {
+	h.t.Helper()
+	for {
+		buf := make([]byte, 65536)
+		n, from, err := unix.Recvfrom(h.packet, buf, 0)
+		if err == unix.EINTR || err == unix.ENETDOWN { // reported once after the interface was down
+			continue
+		}
+		h.must(err)
+		if from.(*unix.SockaddrLinklayer).Pkttype == unix.PACKET_HOST {
+			return buf[:n]
+		}
+	}
+}
+
+func (h *host) setUp(up bool) {
+	h.t.Helper()
+	if up {
+		h.must(netlink.LinkSetUp(h.link))
+		return
+	}
+	h.must(netlink.LinkSetDown(h.link))
+}
+
+func TestTUNContract(t *testing.T) { runContract(t, tun.Config{Name: "rw0"}) }
+
+func TestBusyPollingTUNContract(t *testing.T) {
+	runContract(t, tun.Config{Name: "rw0", BusyPoll: true})
+}
+
+func runContract(t *testing.T, c tun.Config) {
+	tuntest.RunContract(t, func(t *testing.T, queues int) tuntest.Subject {
+		enterNamespace(t)
+		c.Queues = queues
+		d := open(t, c)
+		h := newHost(t, d)
+		return tuntest.Subject{
+			Device: d, Inject: h.inject, Receive: h.receive, SetUp: h.setUp,
+			SetMTU: func(mtu int) { h.must(netlink.LinkSetMTU(h.link, mtu)) },
+			Delete: func() { h.must(netlink.LinkDel(h.link)) },
+		}
+	})
+}
+
+func TestSecondOpenReturnsEBUSY(t *testing.T) {
+	enterNamespace(t)
+	open(t, tun.Config{Name: "rw0", Queues: 2})
+	for _, name := range []string{"rw0", "lo"} {
+		before := openFiles(t)
+		_, err := tun.Open(tun.Config{Name: name, Queues: 2})
+		if !errors.Is(err, unix.EBUSY) || !strings.Contains(err.Error(), "interface "+name+" already exists") {
+			t.Errorf("%s: %v", name, err)
+		}
+		wantFiles(t, before)
+	}
+}
+
+func TestFailedOpenLeaksNothing(t *testing.T) {
+	enterNamespace(t)
+	before := openFiles(t)
+	for _, c := range []tun.Config{
+		{Name: "rw0", MTU: 1 << 20},
+		{Name: "rw0", Queues: 3, MTU: 20},
+		{Name: "rw0", QueueLen: -1},
+	} {
+		if d, err := tun.Open(c); err == nil {
+			d.Close()
+			t.Errorf("%+v was opened", c)
+		}
+		wantFiles(t, before)
+		if _, err := netlink.LinkByName("rw0"); err == nil {
+			t.Errorf("%+v: the interface is still there", c)
+		}
+	}
+}
+
+func TestCloseLeaksNothing(t *testing.T) {
+	enterNamespace(t)
+	before := openFiles(t)
+	for range 3 { // the name is free again at once
+		d := open(t, tun.Config{Name: "rw0", Queues: 4})
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantFiles(t, before)
+}
+
+// wantFiles fails unless the descriptors become those of before. The netlink library closes a subscription's socket
+// from a goroutine, perhaps a moment after Close.
+func wantFiles(t *testing.T, before []string) {
+	t.Helper()
+	var after []string
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if after = openFiles(t); slices.Equal(before, after) {
+			return
+		}
+	}
+	t.Errorf("descriptors leak: %v, then %v", before, after)
+}
+
+// openFiles lists this process's descriptors.
+func openFiles(t *testing.T) (files []string) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		target, err := os.Readlink("/proc/self/fd/" + e.Name())
+		if err == nil {
+			files = append(files, fmt.Sprint(e.Name(), " ", target))
+		}
+	}
+	return files
+}
+
+func TestPercentDUsesLowestFreeNumber(t *testing.T) {
+	enterNamespace(t)
+	for _, want := range []string{"rw0", "rw1"} {
+		d := open(t, tun.Config{Name: "rw%d", Queues: 2})
+		if d.Name() != want {
+			t.Errorf("named %s, want %s", d.Name(), want)
+		}
+	}
+}
+
+func TestInterfaceMatchesConfig(t *testing.T) {
+	enterNamespace(t)
+	d := open(t, tun.Config{Name: "rw0", Queues: 3, MTU: 1300, QueueLen: 77})
+	if err := d.SetTrainLimit(60000); err != nil {
+		t.Fatal(err)
+	}
+	link, err := netlink.LinkByName("rw0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := link.Attrs()
+	if a.MTU != 1300 || a.TxQLen != 77 || a.GSOMaxSize != 60001 || a.NumTxQueues < 3 || a.Flags&net.FlagUp != 0 {
+		t.Errorf("MTU %d, queue length %d, gso_max_size %d, %d queues, flags %v",
+			a.MTU, a.TxQLen, a.GSOMaxSize, a.NumTxQueues, a.Flags)
+	}
+	if a.GSOIPv4MaxSize != 0 && a.GSOIPv4MaxSize != 60001 {
+		t.Errorf("gso_ipv4_max_size %d", a.GSOIPv4MaxSize)
+	}
+	if err := d.SetTrainLimit(1 << 20); err != nil {
+		t.Errorf("more than any: %v", err)
+	}
+	d.Close()
+	if err := d.SetTrainLimit(1000); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+func TestFeaturesFollowConfig(t *testing.T) {
+	enterNamespace(t)
+	for _, c := range []struct {
+		config tun.Config
+		want   tun.Features
+	}{
+		{tun.Config{Name: "rw0", NoUSO: true}, tun.Features{TSO: true}},
+		{tun.Config{Name: "rw1", NoTSO: true}, tun.Features{}},
+	} {
+		if got := open(t, c.config).Features(); got != c.want {
+			t.Errorf("%+v: %+v", c.config, got)
+		}
+	}
+}
+
+// sendUDPTrain sends segments datagrams of size bytes from the host in one UDP_SEGMENT send.
+func sendUDPTrain(t *testing.T, h *host, segments, size int) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	h.must(err)
+	defer unix.Close(fd)
+	if err := unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_SEGMENT, size); err != nil {
+		t.Skipf("needs UDP_SEGMENT: %v", err)
+	}
+	h.must(unix.Sendto(fd, make([]byte, segments*size), 0, &unix.SockaddrInet4{Port: 9, Addr: [4]byte{10, 99, 0, 2}}))
+}
+
+func TestUDPTrainIsWholeUpToTrainLimit(t *testing.T) {
+	enterNamespace(t)
+	d := open(t, tun.Config{Name: "rw0"})
+	if !d.Features().USO {
+		t.Skip("needs USO (Linux 6.2)")
+	}
+	h := newHost(t, d)
+	const segments, size = 10, 1000
+	const train = 20 + 8 + segments*size
+	buf, sizes := [][]byte{make([]byte, tun.MaxTrain)}, []int{0}
+	for limit, want := range map[int]int{65535: train, train: train, train - 1: 20 + 8 + size} {
+		if err := d.SetTrainLimit(limit); err != nil {
+			t.Fatal(err)
+		}
+		sendUDPTrain(t, h, segments, size)
+		for got := 0; got < segments*size; {
+			if _, err := d.Queues()[0].Read(buf, sizes); err != nil {
+				t.Fatal(err)
+			}
+			if packet := sizes[0] - offload.VnetHdrLen; packet != want {
+				t.Errorf("limit %d: a packet of %d bytes, want %d", limit, packet, want)
+			}
+			got += sizes[0] - offload.VnetHdrLen - 28
+		}
+	}
+}
+
+func TestEventsFollowMoveIntoAnotherNamespace(t *testing.T) {
+	enterNamespace(t)
+	d := open(t, tun.Config{Name: "rw0"})
+	h := &host{t: t}
+	there, err := netns.Get()
+	h.must(err)
+	defer there.Close()
+	link, err := netlink.LinkByName("rw0")
+	h.must(err)
+	// The goroutine's thread moves on to a second namespace; the interface follows.
+	here, err := netns.New()
+	h.must(err)
+	defer here.Close()
+	from, err := netlink.NewHandleAt(there)
+	h.must(err)
+	defer from.Close()
+	h.must(from.LinkSetNsFd(link, int(here)))
+	link, err = netlink.LinkByName("rw0")
+	h.must(err)
+	h.must(netlink.LinkSetMTU(link, 1333))
+	awaitMTU(t, d, 1333)
+	if err := d.SetTrainLimit(5000); err != nil {
+		t.Errorf("setting the limit in the new namespace: %v", err)
+	}
+	h.must(netlink.LinkDel(link))
+	awaitMTU(t, d, 0)
+}
+
+// awaitMTU waits for an event with that MTU; 0 waits for the end of the events.
+func awaitMTU(t *testing.T, d tun.Device, mtu int) {
+	t.Helper()
+	for deadline := time.After(20 * time.Second); ; {
+		select {
+		case e, ok := <-d.Events():
+			if !ok && mtu != 0 {
+				t.Fatal("the events ended")
+			}
+			if !ok || e.MTU == mtu {
+				return
+			}
+		case <-deadline:
+			t.Fatalf("no event with MTU %d", mtu)
+		}
+	}
+}
+
+// TestCloseRacesWithAllMethods is for the race detector and for a descriptor used after its close.
+func TestCloseRacesWithAllMethods(t *testing.T) {
+	enterNamespace(t)
+	for range 10 {
+		d := open(t, tun.Config{Name: "rw0", Queues: 2})
+		newHost(t, d)
+		var wg sync.WaitGroup
+		for _, q := range d.Queues() {
+			wg.Go(func() {
+				bufs, sizes := [][]byte{make([]byte, tun.MaxTrain)}, []int{0}
+				for {
+					if _, err := q.Read(bufs, sizes); errors.Is(err, os.ErrClosed) {
+						return
+					}
+				}
+			})
+			wg.Go(func() {
+				train := append(make([]byte, offload.VnetHdrLen), 0x45)
+				for !errors.Is(q.Write([][]byte{train}), os.ErrClosed) {
+				}
+			})
+		}
+		wg.Go(func() { _ = d.SetTrainLimit(5000) })
+		wg.Go(func() { _ = d.(tun.Steerer).SetSteering(-1) })
+		wg.Go(func() { _ = d.Close() })
+		wg.Go(func() { _ = d.Close() })
+		wg.Wait()
+	}
+}

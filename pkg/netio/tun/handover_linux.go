@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tun
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// HandoverDevice is an optional interface of a Device whose interface another Device can continue to serve (handover).
+type HandoverDevice interface {
+	// DuplicateFDs returns a duplicate of each queue's descriptor, owned by the caller, for Adopt. The interface stays while
+	// one of them is open, also after the Device is closed.
+	DuplicateFDs() (fds []int, err error)
+	// StopReading makes Read return os.ErrClosed, and returns after the last reader has left. Writing still works.
+	// Packets from the host wait in the queues.
+	StopReading() error
+}
+
+var _ HandoverDevice = (*device)(nil)
+
+// DuplicateFDs implements Keeper.
+func (d *device) DuplicateFDs() (fds []int, err error) {
+	for _, q := range d.queues {
+		fd, err := unix.FcntlInt(uintptr(q.fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("duplicating a queue of %s: %w", d.name, err), closeAll(fds))
+		}
+		fds = append(fds, fd)
+	}
+	return fds, nil
+}
+
+func closeAll(fds []int) error {
+	var errs []error
+	for _, fd := range fds {
+		errs = append(errs, unix.Close(fd))
+	}
+	return errors.Join(errs...)
+}
+
+// StopReading implements Keeper.
+func (d *device) StopReading() error {
+	d.stopReadingOnce.Do(func() { d.stopReadingErr = d.stopReading() })
+	return d.stopReadingErr
+}
+
+func (d *device) stopReading() error {
+	one := [8]byte{1} // a nonzero count makes the eventfd readable; nobody reads it, so it stays readable
+	if _, err := unix.Write(d.stop, one[:]); err != nil {
+		return fmt.Errorf("waking the readers of %s: %w", d.name, err)
+	}
+	for _, q := range d.queues {
+		q.reading.Close()
+	}
+	return nil
+}
+
+// OpenFromFDs returns a Device for the duplicated queue descriptors of another Device (Keeper), of this process or another.
+// On success it owns the descriptors; after an error the caller still does. The interface stays as it is:
+// Config.Queues, MTU, QueueLen and Persist are ignored. Device.Name returns Config.Name, even after a renaming; if
+// empty, the interface's current name. steered reports whether a steering program is set.
+func OpenFromFDs(fds []int, steered bool, c Config) (Device, error) {
+	if len(fds) == 0 || len(fds) > MaxQueues {
+		return nil, fmt.Errorf("opening a TUN device from %d descriptors: 1 to %d are allowed", len(fds), MaxQueues)
+	}
+	name := ""
+	for _, fd := range fds {
+		current, err := queueInterface(fd)
+		if err == nil && name != "" && current != name {
+			err = errNotReusable
+		}
+		if err != nil {
+			return nil, fmt.Errorf("opening a TUN device from descriptors: %w", err)
+		}
+		name = current
+	}
+	d := &device{name: cmp.Or(c.Name, name), deleted: make(chan struct{}, 1)}
+	d.steering.enabled = steered
+	var err error
+	if d.stop, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return nil, explainOpen(fmt.Errorf("creating an eventfd: %w", err))
+	}
+	if d.features, err = setOffloads(fds[0], &c); err == nil {
+		d.monitor, err = resumeMonitor(fds[0], d.deleted, name)
+	}
+	if err != nil {
+		return nil, errors.Join(err, unix.Close(d.stop))
+	}
+	for _, fd := range fds {
+		d.queues = append(d.queues, newQueue(fd, d.stop, d.deleted, c.BusyPoll))
+	}
+	return d, nil
+}
+
+// queueInterface returns the name of the interface that fd is a queue of. The queue must have the flags that Open sets.
+func queueInterface(fd int) (string, error) {
+	request, err := unix.NewIfreq("")
+	if err == nil {
+		err = unix.IoctlIfreq(fd, unix.TUNGETIFF, request)
+	}
+	if err != nil {
+		return "", fmt.Errorf("querying a queue's interface: %w", err)
+	}
+	const want = unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR | unix.IFF_MULTI_QUEUE
+	if request.Uint16()&want != want {
+		return "", fmt.Errorf("interface %s: %w", request.Name(), errNotReusable)
+	}
+	return request.Name(), nil
+}
+
+// resumeMonitor follows an interface without configuring it, in whichever namespace it is.
+func resumeMonitor(fd int, deleted <-chan struct{}, name string) (*monitor, error) {
+	m := newMonitor(fd, deleted)
+	if origin, err := netns.Get(); err == nil {
+		m.origin = origin.UniqueId()
+		_ = origin.Close()
+	}
+	at, err := m.locate()
+	if err != nil || at.id == m.origin { // before Linux 5.2 it must be in this namespace
+		if err == nil {
+			name = at.name
+			at.close()
+		}
+		if m.link, err = followLink(nil, name); err != nil {
+			return nil, err
+		}
+		m.send(m.link.state)
+	} else {
+		at.close()
+	}
+	m.start()
+	return m, nil
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package underlay
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
+)
+
+// fakeElement is one element on its way.
+type fakeElement struct {
+	from    Endpoint
+	payload []byte
+	segSize int
+	ecn     packet.ECN
+}
+
+// fakeLane is a bounded ring of elements that wait for Recv.
+type fakeLane struct {
+	port   *Fake
+	index  int
+	mu     sync.Mutex
+	filled sync.Cond
+	ring   []fakeElement
+	head   int
+	count  int
+	free   [][]byte      // payloads to use again, the last used first
+	held   []fakeElement // delayed by the filter
+	lost   atomic.Uint64 // for want of room
+	closed bool
+}
+
+func newFakeLane(port *Fake, index int) *fakeLane {
+	l := &fakeLane{port: port, index: index, ring: make([]fakeElement, fakeDepth)}
+	l.filled.L = &l.mu
+	return l
+}
+
+// Recv implements Lane.
+func (l *fakeLane) Recv(rx []Datagrams) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.count == 0 && !l.closed {
+		l.filled.Wait()
+	}
+	if l.closed {
+		return 0, net.ErrClosed
+	}
+	return l.drain(rx), nil
+}
+
+// TryRecv implements Lane.
+func (l *fakeLane) TryRecv(rx []Datagrams) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return 0
+	}
+	return l.drain(rx)
+}
+
+// drain moves as many elements as there are, and room for them. Call it with mu held.
+func (l *fakeLane) drain(rx []Datagrams) int {
+	n := min(len(rx), l.count)
+	for i := range n {
+		e := &l.ring[l.head]
+		e.copyTo(&rx[i])
+		l.free = append(l.free, e.payload)
+		e.payload = nil
+		l.head = (l.head + 1) % len(l.ring)
+	}
+	l.count -= n
+	return n
+}
+
+func (e *fakeElement) copyTo(d *Datagrams) {
+	d.N = copy(d.Buf, e.payload)
+	d.SegSize = min(e.segSize, d.N)
+	d.From = e.from
+	d.ECN = e.ecn
+	d.Truncated = d.N < len(e.payload)
+}
+
+// Send implements Lane.
+func (l *fakeLane) Send(runs []Run) (failed int) {
+	for i := range runs {
+		runs[i].Err = l.port.send(&runs[i], l.index)
+		if runs[i].Err != nil {
+			failed++
+		}
+	}
+	return failed
+}
+
+func (l *fakeLane) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	l.filled.Broadcast()
+}
+
+// deliver queues a run that was sent here, whole or, under a filter, datagram by datagram.
+func (l *fakeLane) deliver(filter Filter, from *Endpoint, r *Run) {
+	if filter == nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		segSize := r.SegSize
+		if r.Segments == 1 {
+			segSize = 0
+		}
+		l.push(fakeElement{from: *from, segSize: segSize, ecn: r.ECN}, r.Parts)
+		return
+	}
+	to := netip.AddrPortFrom(from.Src, r.To.Dst.Port())
+	for datagram := range r.Datagrams {
+		copied := append([]byte(nil), datagram...)
+		l.judge(filter(from.Dst, to, copied), fakeElement{from: *from, payload: copied, ecn: r.ECN})
+	}
+}
+
+// judge carries out a filter's verdict on a single datagram.
+func (l *fakeLane) judge(v Verdict, e fakeElement) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch v {
+	case Drop:
+		return
+	case Delay:
+		l.held = append(l.held, e)
+		return
+	case Duplicate:
+		l.push(e, [][]byte{e.payload})
+	}
+	l.push(e, [][]byte{e.payload})
+	for _, held := range l.held {
+		l.push(held, [][]byte{held.payload})
+	}
+	l.held = l.held[:0]
+}
+
+// push appends one element with a copy of parts as its payload, or loses it when the ring is full; segSize 0 is a
+// single datagram. Call it with mu held.
+func (l *fakeLane) push(head fakeElement, parts [][]byte) {
+	if l.closed {
+		return
+	}
+	if l.count == len(l.ring) {
+		l.lost.Add(1)
+		return
+	}
+	e := &l.ring[(l.head+l.count)%len(l.ring)]
+	*e = head
+	e.payload = nil
+	if last := len(l.free) - 1; last >= 0 {
+		e.payload, l.free = l.free[last][:0], l.free[:last]
+	}
+	for _, part := range parts {
+		e.payload = append(e.payload, part...)
+	}
+	if e.segSize == 0 || e.segSize > len(e.payload) {
+		e.segSize = len(e.payload)
+	}
+	l.count++
+	l.filled.Signal()
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udp
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+)
+
+func TestDropCounterContinuesAfterKernelReset(t *testing.T) {
+	var o dropCounter
+	for _, step := range []struct {
+		read uint32
+		want uint64
+	}{{0, 0}, {5, 5}, {5, 5}, {0xffffffff, 0xffffffff}, {0, 1 << 32}, {7, 1<<32 + 7}, {6, 1<<33 + 6}} {
+		if o.advance(step.read); o.total != step.want {
+			t.Errorf("%d read: %d, want %d", step.read, o.total, step.want)
+		}
+	}
+}
+
+func TestSocketsOfTheirOwnAreCountedApart(t *testing.T) {
+	o := dropCounters{each: []dropCounter{{total: 1}, {total: 2}, {total: 4}, {total: 8}}}
+	for _, lanes := range [][]uint64{nil, {9}, {9, 9}, {9, 9, 9}} {
+		others := o.sum(2, lanes)
+		for i, n := range lanes {
+			if want := []uint64{1, 2, 0}[i]; n != want {
+				t.Errorf("lane %d of %d: %d, want %d", i, len(lanes), n, want)
+			}
+		}
+		if others != 12 {
+			t.Errorf("%d of the sources, want 12", others)
+		}
+	}
+}
+
+// flood sends single datagrams to a port that nobody reads.
+func flood(t *testing.T, from *Port, to underlay.Endpoint, datagrams int) {
+	t.Helper()
+	for range datagrams {
+		if err := from.SendTo(&to, make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// received reads what waits at a lane until so much has been received or dropped.
+func received(t *testing.T, p *Port, sent uint64) (read, dropped uint64) {
+	t.Helper()
+	rx := []underlay.Datagrams{{Buf: make([]byte, 65535)}}
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
+		read += uint64(p.Lane(0).TryRecv(rx))
+		lanes := make([]uint64, 1)
+		p.SocketDrops(lanes)
+		if dropped = lanes[0]; read+dropped >= sent {
+			break
+		}
+	}
+	return read, dropped
+}
+
+func TestWhatDoesNotFitTheSocketIsCounted(t *testing.T) {
+	enterNamespace(t)
+	const sent = 200
+	from, at := open(t, Config{}), open(t, Config{ReceiveBuffer: 16 << 10, NoGRO: true})
+	flood(t, from, loopback(at, false), sent)
+	read, dropped := received(t, at, sent)
+	if read+dropped != sent || read == 0 || dropped == 0 {
+		t.Errorf("%d received and %d dropped of %d", read, dropped, sent)
+	}
+	source, err := at.OpenSource(61000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.SetsockoptInt(at.sources.Handle(source), unix.SOL_SOCKET, unix.SO_RCVBUF, 0); err != nil {
+		t.Fatal(err)
+	}
+	stray := loopback(at, false)
+	stray.Dst = netip.AddrPortFrom(stray.Dst.Addr(), 61000)
+	flood(t, from, stray, sent)
+	lanes := make([]uint64, 2)
+	for end := time.Now().Add(20 * time.Second); at.SocketDrops(lanes) == 0 && time.Now().Before(end); {
+	}
+	if err := at.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if sources := at.SocketDrops(lanes); sources == 0 || lanes[0] != dropped || lanes[1] != 0 {
+		t.Errorf("after Close %d at the sources and %v at the lane, want more than none and %d", sources, lanes, dropped)
+	}
+}
+
+// TestDropsGoWithTheSockets hands a port on: its heir counts all that its sockets had, and it itself nothing any more.
+func TestDropsGoWithTheSockets(t *testing.T) {
+	enterNamespace(t)
+	const sent = 200
+	from, at := open(t, Config{}), open(t, Config{ReceiveBuffer: 16 << 10, NoGRO: true})
+	flood(t, from, loopback(at, false), sent)
+	_, dropped := received(t, at, sent)
+	kept, err := at.Keep()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lanes := make([]uint64, 1)
+	if at.SocketDrops(lanes); lanes[0] != dropped {
+		t.Errorf("%d while they are kept, want %d", lanes[0], dropped)
+	}
+	if err := at.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if at.SocketDrops(lanes); lanes[0] != 0 {
+		t.Errorf("%d after they were handed on", lanes[0])
+	}
+	heir := open(t, Config{Sockets: kept, NoGRO: true})
+	if heir.SocketDrops(lanes); lanes[0] != dropped {
+		t.Errorf("the heir counts %d, want %d", lanes[0], dropped)
+	}
+}
+
+// TestARefusedFilterIsLoggedOnceAndLivedWith: a socket that is locked (SO_LOCK_FILTER) takes none, as under a strict seccomp profile.
+func TestARefusedFilterIsLoggedOnceAndLivedWith(t *testing.T) {
+	enterNamespace(t)
+	first, err := Open(Config{Lanes: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !first.Features().GRO {
+		t.Skip("without UDP_GRO there is no filter (Linux before 5.12)")
+	}
+	if !first.Features().Filter {
+		t.Error("the filter is not told of")
+	}
+	for _, l := range first.lanes {
+		if err := unix.SetsockoptInt(l.fd, unix.SOL_SOCKET, unix.SO_LOCK_FILTER, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept, err := first.Keep()
+	if err = errors.Join(err, first.Close()); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	p := open(t, Config{Lanes: 2, Sockets: kept, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if p.Features().Filter {
+		t.Error("a filter that was refused is told of")
+	}
+	if n := strings.Count(log.String(), "SO_ATTACH_FILTER"); n != 1 {
+		t.Errorf("logged %d times: %s", n, log.String())
+	}
+	if f := open(t, Config{NoGRO: true}).Features(); f.Filter {
+		t.Error("a filter for trains that do not come")
+	}
+}

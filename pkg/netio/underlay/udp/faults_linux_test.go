@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udp
+
+import (
+	"bytes"
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+)
+
+// faultyKernel stands in for sendmmsg: it answers with the errors that verdict chooses and records what it took.
+type faultyKernel struct {
+	verdict func(payload []byte, segmented, source bool) unix.Errno
+	atMost  int // messages per call, 0 for any number
+	calls   int
+	sent    [][]byte
+	from    []int // the descriptor that each was sent on
+}
+
+func (k *faultyKernel) send(fd int, msgs []message) (int, unix.Errno) {
+	k.calls++
+	for i := range msgs {
+		if k.atMost > 0 && i == k.atMost {
+			return i, 0
+		}
+		payload, segmented, source := dissect(&msgs[i].hdr)
+		if errno := k.verdict(payload, segmented, source); errno != 0 {
+			if i > 0 {
+				return i, 0
+			}
+			return -1, errno
+		}
+		k.sent, k.from = append(k.sent, payload), append(k.from, fd)
+	}
+	return len(msgs), 0
+}
+
+// dissect reads a message as the kernel would.
+func dissect(h *unix.Msghdr) (payload []byte, segmented, source bool) {
+	payload = gather(h)
+	for control := controlOf(h); ; {
+		level, _, _, rest, ok := nextCmsg(control)
+		if !ok {
+			return payload, segmented, source
+		}
+		segmented = segmented || level == unix.SOL_UDP
+		source = source || level == unix.SOL_IP || level == unix.SOL_IPV6
+		control = rest
+	}
+}
+
+func faultyLane(t *testing.T, k *faultyKernel) (*Port, *lane) {
+	t.Helper()
+	p := open(t, Config{})
+	if !p.Features().GSO {
+		t.Skip("needs UDP_SEGMENT (Linux 4.18)")
+	}
+	l := p.lanes[0]
+	l.tx.call = k.send
+	return p, l
+}
+
+func run(segments int, fill byte) underlay.Run {
+	to := underlay.Endpoint{Dst: netip.MustParseAddrPort("127.0.0.1:9"), Src: netip.MustParseAddr("127.0.0.1")}
+	return underlay.Run{To: &to, Parts: [][]byte{bytes.Repeat([]byte{fill}, segments*10)}, SegSize: 10, Segments: segments}
+}
+
+func lengths(payloads [][]byte) (n []int) {
+	for _, p := range payloads {
+		n = append(n, len(p))
+	}
+	return n
+}
+
+func TestDeviceWithoutChecksumsRevokesGSO(t *testing.T) {
+	k := &faultyKernel{verdict: func(_ []byte, segmented, _ bool) unix.Errno {
+		if segmented {
+			return unix.EIO
+		}
+		return 0
+	}}
+	p, l := faultyLane(t, k)
+	runs := []underlay.Run{run(1, 'a'), run(3, 'b'), run(1, 'c'), run(2, 'd')}
+	if failed := l.Send(runs); failed != 0 {
+		t.Fatalf("%d failed: %v", failed, runs[1].Err)
+	}
+	if p.Features().GSO {
+		t.Error("GSO is still on")
+	}
+	if got := string(bytes.Join(k.sent, nil)); got != "aaaaaaaaaa"+string(bytes.Repeat([]byte("b"), 30))+"cccccccccc"+string(bytes.Repeat([]byte("d"), 20)) {
+		t.Errorf("sent out of order: %s", got)
+	}
+	if got, want := lengths(k.sent), []int{10, 10, 10, 10, 10, 10, 10}; !slices.Equal(got, want) {
+		t.Errorf("sent datagrams of %v, want %v", got, want)
+	}
+	k.calls = 0
+	if l.Send(runs); k.calls != 1 {
+		t.Errorf("afterwards %d calls for one batch of single datagrams, want 1", k.calls)
+	}
+}
+
+func TestOversizeRunGoesSinglyAndKeepsGSO(t *testing.T) {
+	for _, errno := range []unix.Errno{unix.EINVAL, unix.EMSGSIZE} {
+		k := &faultyKernel{verdict: func(_ []byte, segmented, _ bool) unix.Errno {
+			if segmented {
+				return errno
+			}
+			return 0
+		}}
+		p, l := faultyLane(t, k)
+		if l.Send([]underlay.Run{run(3, 'a')}) != 0 || len(k.sent) != 3 {
+			t.Errorf("%v: sent %v", errno, lengths(k.sent))
+		}
+		if !p.Features().GSO {
+			t.Errorf("%v revoked GSO", errno)
+		}
+	}
+}
+
+func TestLostSourceIsRetriedOnceWithoutIt(t *testing.T) {
+	k := &faultyKernel{verdict: func(_ []byte, _, source bool) unix.Errno {
+		if source {
+			return unix.EINVAL
+		}
+		return 0
+	}}
+	p, l := faultyLane(t, k)
+	if l.Send([]underlay.Run{run(3, 'a')}) != 0 || !slices.Equal(lengths(k.sent), []int{30}) {
+		t.Errorf("sent %v, want one run of 30", lengths(k.sent))
+	}
+	if k.calls != 2 || !p.Features().GSO {
+		t.Errorf("%d calls, GSO %v; want 2 calls and GSO", k.calls, p.Features().GSO)
+	}
+}
+
+func TestErrorsStayWithTheirRun(t *testing.T) {
+	for _, c := range []struct {
+		errno unix.Errno
+		want  error
+	}{{unix.ENOBUFS, unix.ENOBUFS}, {unix.EPERM, unix.EPERM}, {unix.EMSGSIZE, underlay.ErrTooBig}, {unix.EINVAL, unix.EINVAL}} {
+		k := &faultyKernel{verdict: func(payload []byte, _, _ bool) unix.Errno {
+			if payload[0] == 'x' {
+				return c.errno
+			}
+			return 0
+		}}
+		_, l := faultyLane(t, k)
+		runs := []underlay.Run{run(2, 'x'), run(1, 'a'), run(1, 'x'), run(2, 'b'), run(4, 'x')}
+		if failed := l.Send(runs); failed != 3 {
+			t.Errorf("%v: %d failed, want 3", c.errno, failed)
+		}
+		for i := range runs {
+			if i%2 == 0 && !errors.Is(runs[i].Err, c.want) || i%2 == 1 && runs[i].Err != nil {
+				t.Errorf("%v: run %d: %v", c.errno, i, runs[i].Err)
+			}
+		}
+		if got, want := lengths(k.sent), []int{10, 20}; !slices.Equal(got, want) {
+			t.Errorf("%v: sent %v, want %v", c.errno, got, want)
+		}
+	}
+}
+
+func TestPartialSendsContinueInOrder(t *testing.T) {
+	interrupted := false
+	k := &faultyKernel{atMost: 3, verdict: func([]byte, bool, bool) unix.Errno {
+		if interrupted = !interrupted; interrupted {
+			return unix.EINTR
+		}
+		return 0
+	}}
+	_, l := faultyLane(t, k)
+	var runs []underlay.Run
+	for i := range 300 { // more than one outbox
+		runs = append(runs, run(1+i%3, byte(i)))
+	}
+	if failed := l.Send(runs); failed != 0 || len(k.sent) != len(runs) {
+		t.Fatalf("%d failed, %d of %d sent", failed, len(k.sent), len(runs))
+	}
+	for i := range runs {
+		if !bytes.Equal(k.sent[i], runs[i].Parts[0]) {
+			t.Fatalf("message %d is not run %d", i, i)
+		}
+	}
+}
+
+func TestRefusedRunsAreSentWithoutAllocating(t *testing.T) {
+	_, l := faultyLane(t, &faultyKernel{})
+	l.tx.call = func(_ int, msgs []message) (int, unix.Errno) {
+		if msgs[0].hdr.Controllen > 0 {
+			return -1, unix.EINVAL
+		}
+		return 1, unix.ENOBUFS
+	}
+	runs := []underlay.Run{run(45, 'a'), run(1, 'b')}
+	if allocs := testing.AllocsPerRun(20, func() { l.Send(runs) }); allocs != 0 {
+		t.Errorf("%v allocations", allocs)
+	}
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udp
+
+import (
+	"net"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/busypoll"
+	"github.com/ropewalk/ropewalk/pkg/netio/internal/fdguard"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+)
+
+// lane is one socket with its message arrays: rx and late belong to the goroutine in Recv, tx to the one in Send.
+type lane struct {
+	port      *Port
+	fd        int
+	linger    bool
+	receiving fdguard.Guard
+	sending   fdguard.Guard
+	rx        *recvBatch
+	tx        *sender
+	late      unix.Errno // what TryRecv met and the next Recv returns
+}
+
+var _ underlay.Lane = (*lane)(nil)
+
+func newLane(p *Port, fd int, linger bool) *lane {
+	return &lane{
+		port: p, fd: fd, linger: linger, receiving: fdguard.New(), sending: fdguard.New(),
+		rx: newRecvBatch(), tx: newSender(p, fd, maxSendBatch),
+	}
+}
+
+// Recv implements underlay.Lane. It returns at most maxRecvBatch elements.
+func (l *lane) Recv(rx []underlay.Datagrams) (int, error) {
+	if !l.receiving.Enter() {
+		return 0, net.ErrClosed
+	}
+	n, err := l.recv(rx)
+	l.receiving.Leave()
+	return n, err
+}
+
+func (l *lane) recv(rx []underlay.Datagrams) (int, error) {
+	if len(rx) == 0 {
+		return 0, nil
+	}
+	if errno := l.late; errno != 0 {
+		l.late = 0
+		return 0, errno
+	}
+	msgs := l.rx.prepare(rx)
+	for {
+		n, errno := recvmmsg(l.fd, msgs)
+		switch {
+		case errno == 0: // it has left the socket: nobody else gets it
+			l.rx.unpack(rx[:n])
+			return n, nil
+		case l.port.closed.Load():
+			return 0, net.ErrClosed
+		case errno == unix.EAGAIN:
+			fds := [...]unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}, {Fd: int32(l.port.secondary.stop), Events: unix.POLLIN}}
+			if err := busypoll.Poll(fds[:], l.linger); err != nil {
+				return 0, err
+			}
+		case errno != unix.EINTR:
+			return 0, errno
+		}
+	}
+}
+
+// TryRecv implements underlay.Lane.
+func (l *lane) TryRecv(rx []underlay.Datagrams) int {
+	if len(rx) == 0 || !l.receiving.Enter() {
+		return 0
+	}
+	n, errno := recvmmsg(l.fd, l.rx.prepare(rx))
+	if errno != 0 {
+		if n = 0; errno != unix.EAGAIN && errno != unix.EINTR && !l.port.closed.Load() {
+			l.late = errno // the kernel tells it once
+		}
+	}
+	l.rx.unpack(rx[:n])
+	l.receiving.Leave()
+	return n
+}
+
+// FD is the lane's socket: readable when TryRecv has something, or the port is closed without Keep.
+func (l *lane) FD() int { return l.fd }
+
+// Send implements underlay.Lane.
+func (l *lane) Send(runs []underlay.Run) (failed int) {
+	if !l.sending.Enter() {
+		for i := range runs {
+			runs[i].Err = net.ErrClosed
+		}
+		return len(runs)
+	}
+	failed = l.tx.send(runs)
+	l.sending.Leave()
+	return failed
+}

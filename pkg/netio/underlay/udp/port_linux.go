@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+)
+
+// Port is an underlay.Port over UDP sockets. Its methods may be called by any goroutine.
+type Port struct {
+	port      uint16
+	family    int
+	gro       bool
+	gso       atomic.Bool // revoked when the kernel answers EIO
+	selects   atomic.Bool // a selection is in force
+	filter    bool        // trains of initiations are refused
+	lanes     []*lane
+	secondary *secondaryPorts
+	sources   *underlay.Sources // a handle is a descriptor; that of source 0 is not used, as each lane has its own
+
+	closed  atomic.Bool
+	closing sync.Once
+	// mu keeps the sockets open for those who are not a lane's owner: SendTo and SetMark hold it for reading.
+	mu      sync.RWMutex
+	senders sync.Pool // of *letter
+	drops   dropCounters
+	gone    bool // the sockets are closed
+	// opening is held by OpenSource, by SetMark, whose mark the next source gets, by SetSelection, and by Close to end them.
+	opening sync.Mutex
+	config  Config // for the next source
+	room    int    // for the next selection, in instructions
+
+	kept     bool               // Close leaves the sockets alone: Keep has handed them on
+	replaces bool               // a selection may follow another
+	standing underlay.Selection // the last one, and how many of its plans fit
+	fit      int
+}
+
+var _ underlay.Port = (*Port)(nil)
+
+// Open opens and binds the sockets. An error for a port that is taken satisfies errors.Is(err, syscall.EADDRINUSE).
+// Without IPv6 on the host the port is IPv4 only; Features says so.
+func Open(c Config) (*Port, error) {
+	c = c.complete()
+	if c.Lanes > MaxLanes {
+		return nil, fmt.Errorf("opening %d lanes: at most %d", c.Lanes, MaxLanes)
+	}
+	if c.Sockets != nil {
+		return inherit(&c)
+	}
+	socks, port, err := openSockets(&c)
+	if err != nil {
+		return nil, err
+	}
+	p := newPort(&c, socks, port)
+	if p.secondary, err = newSecondaryPorts(p); err != nil {
+		for fd := range p.sockets {
+			_ = unix.Close(fd)
+		}
+		return nil, err
+	}
+	return p, nil
+}
+
+// inherit is Open for sockets that there are.
+func inherit(c *Config) (*Port, error) {
+	socks, port, err := inheritSockets(c)
+	if err != nil {
+		return nil, err
+	}
+	p := newPort(c, socks, port)
+	if p.secondary, err = newSecondaryPorts(p); err != nil {
+		return nil, err
+	}
+	if err := p.inheritSources(c.Sockets); err != nil {
+		return nil, errors.Join(err, p.secondary.close())
+	}
+	return p, nil
+}
+
+func newPort(c *Config, socks []*socket, port uint16) *Port {
+	p := &Port{
+		port: port, family: socks[0].family, gro: socks[0].gro, config: c.sourceConfig(socks[0].family),
+		sources: underlay.NewSources(port, -1), room: maxProgram, replaces: selectionReplaceable(kernelRelease(), kernelVersion()),
+	}
+	p.gso.Store(socks[0].gso)
+	for _, s := range socks {
+		p.lanes = append(p.lanes, newLane(p, s.fd, c.BusyPoll))
+	}
+	refused := firstRefusal(socks)
+	p.filter = p.gro && refused == nil
+	if refused != nil && c.Log != nil {
+		c.Log.Warn("floods of handshakes may push data out of the sockets' buffers", "port", port, "error", refused)
+	}
+	p.senders.New = func() any { return newSingleSender(p) }
+	return p
+}
+
+// Lane implements underlay.Port.
+func (p *Port) Lane(i int) underlay.Lane { return p.lanes[i] }
+
+// Lanes implements underlay.Port.
+func (p *Port) Lanes() int { return len(p.lanes) }
+
+// Strays implements underlay.Port.
+func (p *Port) SecondaryPorts() underlay.Receiver { return p.secondary }
+
+// LocalPort implements underlay.Port.
+func (p *Port) LocalPort() uint16 { return p.port }
+
+// Features implements underlay.Port.
+func (p *Port) Features() underlay.Features {
+	return underlay.Features{
+		GSO: p.gso.Load(), GRO: p.gro, IPv4: true, IPv6: p.family == unix.AF_INET6, Select: p.selects.Load(), Filter: p.filter,
+	}
+}
+
+// SendTo implements underlay.Port. It blocks while lane 0's send buffer is full.
+func (p *Port) SendTo(to *underlay.Endpoint, datagram []byte) error {
+	return p.withSingleSender(func(l *singleSender) error { return l.sendTo(to, datagram) })
+}
+
+// SendRun implements underlay.Port. It blocks while the source's send buffer is full.
+func (p *Port) SendRun(r *underlay.Run) error {
+	return p.withSingleSender(func(l *singleSender) error { return l.send(*r) })
+}
+
+func (p *Port) withSingleSender(send func(*singleSender) error) error {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.closed.Load() {
+		return net.ErrClosed
+	}
+	l := p.senders.Get().(*singleSender)
+	defer p.senders.Put(l)
+	return send(l)
+}
+
+// SetMark implements underlay.Port. After an error some lanes and sources may have the new mark.
+func (p *Port) SetMark(mark uint32) error {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	p.opening.Lock()
+	defer p.opening.Unlock()
+	if p.closed.Load() || p.kept {
+		return net.ErrClosed
+	}
+	p.config.Mark = mark
+	for fd := range p.sockets {
+		if err := (&socket{fd: fd}).setMark(mark); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sockets yields the descriptors of all lanes and sources.
+func (p *Port) sockets(yield func(fd int) bool) {
+	for _, l := range p.lanes {
+		if !yield(l.fd) {
+			return
+		}
+	}
+	for i := 1; i < p.sources.Len(); i++ {
+		if !yield(p.sources.Handle(i)) {
+			return
+		}
+	}
+}
+
+// Close implements underlay.Port. Further calls wait for the first and return nil.
+func (p *Port) Close() (err error) {
+	p.closing.Do(func() { err = p.close() })
+	return err
+}
+
+// close first makes every blocked system call return: on an unconnected UDP socket shutdown(2) says ENOTCONN, and wakes
+// receivers and senders all the same. Sockets that are kept it would end for their next user too; who sends then leaves when
+// there is room. Descriptors are closed once nobody can be using them.
+func (p *Port) close() error {
+	kept := p.end()
+	if !kept {
+		for fd := range p.sockets {
+			_ = unix.Shutdown(fd, unix.SHUT_RDWR)
+		}
+	}
+	p.secondary.wake()
+	for _, l := range p.lanes {
+		l.receiving.Close()
+		l.sending.Close()
+	}
+	p.secondary.receiving.Close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lastDrops(kept)
+	errs := []error{p.secondary.close()}
+	for fd := range p.sockets {
+		if err := unix.Close(fd); err != nil {
+			errs = append(errs, fmt.Errorf("closing a UDP socket: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// end makes p refuse all that is new: no source is added afterwards. It tells whether the sockets are to be left alone.
+func (p *Port) end() (kept bool) {
+	p.opening.Lock()
+	defer p.opening.Unlock()
+	p.closed.Store(true)
+	return p.kept
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udp
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
+)
+
+// maxRecvBatch is the largest number of elements one Recv returns.
+const maxRecvBatch = 128
+
+// recvBatch is the prebuilt argument of recvmmsg: what the kernel overwrote is put right when it is unpacked.
+type recvBatch struct {
+	msgs     [maxRecvBatch]message
+	iovs     [maxRecvBatch]unix.Iovec
+	names    [maxRecvBatch]sockaddr
+	controls [maxRecvBatch][rxControlSize]byte
+}
+
+func newRecvBatch() *recvBatch {
+	b := new(recvBatch)
+	for i := range b.msgs {
+		h := &b.msgs[i].hdr
+		h.Name = &b.names[i][0]
+		h.Iov = &b.iovs[i]
+		h.SetIovlen(1)
+		h.Control = &b.controls[i][0]
+		b.rearm(i)
+	}
+	return b
+}
+
+func (b *recvBatch) rearm(i int) {
+	b.msgs[i].hdr.Namelen = uint32(len(b.names[i]))
+	b.msgs[i].hdr.SetControllen(len(b.controls[i]))
+}
+
+// prepare points the messages at the buffers of rx, which are usually those of the last call.
+func (b *recvBatch) prepare(rx []underlay.Datagrams) []message {
+	n := min(len(rx), len(b.msgs))
+	for i := range n {
+		buf, iov := rx[i].Buf, &b.iovs[i]
+		if len(buf) == 0 {
+			*iov = unix.Iovec{}
+			continue
+		}
+		if iov.Base != &buf[0] || int(iov.Len) != len(buf) {
+			iov.Base = &buf[0]
+			iov.SetLen(len(buf))
+		}
+	}
+	return b.msgs[:n]
+}
+
+// unpack fills rx, all of it, from the messages received.
+func (b *recvBatch) unpack(rx []underlay.Datagrams) {
+	for i := range rx {
+		d, m := &rx[i], &b.msgs[i]
+		d.N = min(int(m.size), len(d.Buf))
+		d.SegSize = d.N
+		d.Truncated = m.hdr.Flags&unix.MSG_TRUNC != 0
+		d.From, d.ECN = underlay.Endpoint{}, packet.NotECT
+		d.From.Dst, d.From.Scope = parseSockaddr(b.names[i][:min(int(m.hdr.Namelen), len(b.names[i]))])
+		parseControl(b.controls[i][:min(int(m.hdr.Controllen), len(b.controls[i]))], d)
+		b.rearm(i)
+	}
+}

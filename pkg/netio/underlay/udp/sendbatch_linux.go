@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udp
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
+)
+
+// maxSendBatch is the largest number of messages that go out in one system call.
+const maxSendBatch = 128
+
+// sendBatch is the argument of sendmmsg: messages, and what each was made of.
+type sendBatch struct {
+	msgs     []message
+	made     []origin
+	names    []sockaddr
+	controls [][txControlSize]byte
+	iovs     []unix.Iovec
+	count    int // messages in use
+	iovCount int // iovs in use
+}
+
+// origin says which run a message came from and what its control data holds.
+type origin struct {
+	run     int
+	source  int // bytes of the pktinfo at its start, 0 without one
+	segment int // UDP_SEGMENT, 0 for a single datagram
+	ecn     packet.ECN
+}
+
+// newSendBatch makes room for n messages, and for the parts of at least one run.
+func newSendBatch(n int) sendBatch {
+	return sendBatch{
+		msgs: make([]message, n), made: make([]origin, n), names: make([]sockaddr, n),
+		controls: make([][txControlSize]byte, n), iovs: make([]unix.Iovec, n+underlay.MaxRunSegments),
+	}
+}
+
+func (b *sendBatch) reset() { b.count, b.iovCount = 0, 0 }
+
+// fits says whether a message of that many parts can be added.
+func (b *sendBatch) fits(parts int) bool {
+	return b.count < len(b.msgs) && b.iovCount+parts <= len(b.iovs)
+}
+
+// start adds a message without payload. It returns false when the socket's family cannot reach the endpoint.
+func (b *sendBatch) start(family int, to *underlay.Endpoint, o origin) bool {
+	i := b.count
+	h := &b.msgs[i].hdr
+	*h = unix.Msghdr{Name: &b.names[i][0], Namelen: putSockaddr(&b.names[i], family, to)}
+	if h.Namelen == 0 {
+		return false
+	}
+	if to.Dst.Addr().Is4() == to.Src.Is4() { // a source of the other family is none
+		o.source = putSource(b.controls[i][:], to.Src, to.Scope)
+	}
+	n := o.source
+	if o.segment > 0 {
+		n += putSegmentSize(b.controls[i][n:], o.segment)
+	}
+	if o.ecn != packet.NotECT {
+		n += putECN(b.controls[i][n:], to.Dst.Addr().Is4(), o.ecn)
+	}
+	b.setControl(i, 0, n)
+	b.made[i] = o
+	b.count++
+	return true
+}
+
+// add appends a part to the message started last.
+func (b *sendBatch) add(part []byte) {
+	if len(part) == 0 {
+		return
+	}
+	iov := &b.iovs[b.iovCount]
+	iov.Base = &part[0]
+	iov.SetLen(len(part))
+	b.iovCount++
+	h := &b.msgs[b.count-1].hdr
+	if h.Iov == nil {
+		h.Iov = iov
+	}
+	h.SetIovlen(int(h.Iovlen) + 1)
+}
+
+func (b *sendBatch) setControl(i, from, to int) {
+	h := &b.msgs[i].hdr
+	h.Control = nil
+	if to > from {
+		h.Control = &b.controls[i][from]
+	}
+	h.SetControllen(to - from)
+}
+
+// dropSource leaves the local address of message i to routing. It returns false when it was so already.
+func (b *sendBatch) dropSource(i int) bool {
+	o := &b.made[i]
+	if o.source == 0 {
+		return false
+	}
+	b.setControl(i, o.source, int(b.msgs[i].hdr.Controllen))
+	o.source = 0
+	return true
+}

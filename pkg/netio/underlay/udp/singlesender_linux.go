@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udp
+
+import "github.com/ropewalk/ropewalk/pkg/netio/underlay"
+
+// singleSender is one use of SendTo or SendRun: a sender with room for one message, and the run.
+type singleSender struct {
+	sender *sender
+	runs   [1]underlay.Run
+	parts  [1][]byte
+}
+
+func newSingleSender(p *Port) *singleSender {
+	fd := p.lanes[0].fd
+	return &singleSender{sender: &sender{port: p, fd: fd, now: fd, out: newSendBatch(1), again: newSendBatch(1), call: p.lanes[0].tx.call}}
+}
+
+func (l *singleSender) sendTo(to *underlay.Endpoint, datagram []byte) error {
+	l.parts[0] = datagram
+	err := l.send(underlay.Run{To: to, Parts: l.parts[:], SegSize: len(datagram), Segments: 1})
+	l.parts[0] = nil
+	return err
+}
+
+func (l *singleSender) send(r underlay.Run) error {
+	l.runs[0] = r
+	l.sender.send(l.runs[:])
+	err := l.runs[0].Err
+	l.runs[0] = underlay.Run{}
+	return err
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+)
+
+// Sockets are those of a Port, for another Port to go on with, in this process or another. What arrives meanwhile waits in them.
+// Their owner closes them, or gives them to Open.
+type Sockets struct {
+	Lanes   []int // descriptors, in the order of the lanes
+	Sources []Source
+	// Selection is in force, with so many of its plans; nil for none.
+	Selection *underlay.Selection
+	Plans     int
+}
+
+// Source is the socket of a source.
+type Source struct {
+	Port uint16
+	FD   int
+}
+
+// FDs yields all descriptors: those of the lanes, then those of the sources.
+func (s *Sockets) FDs(yield func(fd int) bool) {
+	for _, fd := range s.Lanes {
+		if !yield(fd) {
+			return
+		}
+	}
+	for _, source := range s.Sources {
+		if !yield(source.FD) {
+			return
+		}
+	}
+}
+
+// Close gives all descriptors back.
+func (s *Sockets) Close() error {
+	var errs []error
+	for fd := range s.FDs {
+		errs = append(errs, unix.Close(fd))
+	}
+	*s = Sockets{}
+	return errors.Join(errs...)
+}
+
+// Keep returns the sockets that there are, by descriptors of their own, and has Close leave them as they are: bound, with what has
+// arrived. It ends OpenSource, SetSelection and SetMark. Errors are net.ErrClosed, and those of having too few descriptors; after
+// those the Port is as it was.
+func (p *Port) Keep() (s *Sockets, err error) {
+	p.opening.Lock()
+	defer p.opening.Unlock()
+	if p.closed.Load() || p.kept {
+		return nil, net.ErrClosed
+	}
+	s = &Sockets{}
+	if p.selects.Load() && len(p.lanes) > 1 {
+		standing := p.standing.Clone()
+		s.Selection, s.Plans = &standing, p.fit
+	}
+	for _, l := range p.lanes {
+		fd, err := duplicate(l.fd)
+		if err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+		s.Lanes = append(s.Lanes, fd)
+	}
+	for i := 1; i < p.sources.Len(); i++ {
+		fd, err := duplicate(p.sources.Handle(i))
+		if err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+		s.Sources = append(s.Sources, Source{p.sources.Port(i), fd})
+	}
+	p.kept = true
+	return s, nil
+}
+
+func duplicate(fd int) (int, error) {
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("duplicating a UDP socket: %w", err)
+	}
+	return dup, nil
+}
+
+// errForeignSocket says that a descriptor is not a socket of the port that it should be.
+var errForeignSocket = errors.New("not a UDP socket of this port")
+
+// inheritSockets takes over those of another Port, after it has looked at each of them. After an error they are still the caller's.
+func inheritSockets(c *Config) (socks []*socket, port uint16, err error) {
+	if len(c.Sockets.Lanes) != c.Lanes {
+		return nil, 0, fmt.Errorf("taking over the sockets of %d lanes for %d", len(c.Sockets.Lanes), c.Lanes)
+	}
+	for i, fd := range c.Sockets.Lanes {
+		s, bound, err := inheritSocket(c, fd)
+		if err == nil && (i > 0 && (bound != port || s.family != socks[0].family) || c.Port != 0 && bound != c.Port) {
+			err = errForeignSocket
+		}
+		if err != nil {
+			return nil, 0, fmt.Errorf("taking over the socket of lane %d: %w", i, err)
+		}
+		socks, port = append(socks, s), bound
+	}
+	return socks, port, nil
+}
+
+// inheritSocket sets the options of a socket as those of a new one.
+func inheritSocket(c *Config, fd int) (*socket, uint16, error) {
+	s := &socket{fd: fd, bound: true}
+	for option, want := range map[int]int{unix.SO_TYPE: unix.SOCK_DGRAM, unix.SO_PROTOCOL: unix.IPPROTO_UDP} {
+		if got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, option); err != nil || got != want {
+			return nil, 0, errors.Join(errForeignSocket, err)
+		}
+	}
+	var err error
+	if s.family, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || s.family != unix.AF_INET && s.family != unix.AF_INET6 {
+		return nil, 0, errors.Join(errForeignSocket, err)
+	}
+	if s.family == unix.AF_INET {
+		c.NoIPv6 = true
+	}
+	bound, err := s.localPort()
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := s.configure(c); err != nil {
+		return nil, 0, err
+	}
+	return s, bound, nil
+}
+
+// inheritSources has the sources of another Port be those of p, in their order, and what it selects.
+func (p *Port) inheritSources(from *Sockets) error {
+	for _, source := range from.Sources {
+		_, err := p.sources.Add(source.Port, func() (int, error) {
+			c := p.config
+			s, bound, err := inheritSocket(&c, source.FD)
+			if err == nil && (bound != source.Port || s.family != p.family) {
+				err = errForeignSocket
+			}
+			if err == nil {
+				err = p.secondary.watch(source.FD)
+			}
+			return source.FD, err
+		})
+		if err != nil {
+			return fmt.Errorf("taking over source %d: %w", source.Port, err)
+		}
+	}
+	if from.Selection != nil {
+		p.standing, p.fit = from.Selection.Clone(), from.Plans
+		p.selects.Store(true)
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+)
+
+// awaitSyscall waits until a thread of this process blocks in the given system call.
+func awaitSyscall(t *testing.T, tid, number int) {
+	t.Helper()
+	path := fmt.Sprintf("/proc/self/task/%d/syscall", tid)
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		state, err := os.ReadFile(path)
+		if err != nil {
+			t.Skipf("needs %s: %v", path, err)
+		}
+		if strings.HasPrefix(string(state), fmt.Sprint(number, " ")) {
+			return
+		}
+	}
+	t.Fatalf("thread %d never blocked in system call %d", tid, number)
+}
+
+// TestCloseWakesAThreadBlockedInTheKernel is about shutdown(2) on an unconnected socket, which answers ENOTCONN and has
+// to wake the receiver all the same.
+func TestCloseWakesAThreadBlockedInTheKernel(t *testing.T) {
+	for _, c := range []Config{{}, {NoIPv6: true}, {BusyPoll: true}} {
+		p := open(t, c)
+		tid, result := make(chan int), make(chan error, 1)
+		go func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			tid <- unix.Gettid()
+			_, err := p.Lane(0).Recv([]underlay.Datagrams{{Buf: make([]byte, 65535)}})
+			result <- err
+		}()
+		awaitSyscall(t, <-tid, unix.SYS_PPOLL)
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-result; !errors.Is(err, net.ErrClosed) {
+			t.Errorf("Recv returned %v", err)
+		}
+	}
+}
+
+// TestCloseWakesASenderHeldBackByBackpressure has the loopback device shaped to next to nothing, so that the send
+// buffer fills.
+func TestCloseWakesASenderHeldBackByBackpressure(t *testing.T) {
+	for _, source := range []bool{false, true} {
+		t.Run(fmt.Sprint("from a source ", source), func(t *testing.T) { closeWakesASender(t, source) })
+	}
+}
+
+func closeWakesASender(t *testing.T, fromSource bool) {
+	requireNamespace(t)
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = netlink.QdiscAdd(&netlink.Tbf{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: lo.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+		Rate:       1000, Buffer: netlink.Xmittime(1000, 4000), Limit: 1 << 30, // bytes per second, burst of 4000
+	})
+	if err != nil {
+		t.Skipf("needs the tbf qdisc: %v", err)
+	}
+	p := open(t, Config{SendBuffer: 10000})
+	to := loopback(p, false)
+	source := 0
+	if fromSource {
+		source = openSource(t, p)
+	}
+	tid, result := make(chan int), make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		tid <- unix.Gettid()
+		runs := []underlay.Run{{To: &to, Parts: [][]byte{make([]byte, 1400)}, Segments: 1, Source: source}}
+		for p.Lane(0).Send(runs) == 0 {
+		}
+		result <- runs[0].Err
+	}()
+	awaitBlocked(t, <-tid)
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-result; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Send returned %v", err)
+	}
+}
+
+// awaitBlocked waits until a thread has slept in one and the same sendmsg for a while. Should it judge too early, the
+// test proves less, but does not fail.
+func awaitBlocked(t *testing.T, tid int) {
+	t.Helper()
+	for range 20 {
+		awaitSyscall(t, tid, unix.SYS_SENDMSG)
+	}
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xdp
+
+import (
+	"sync/atomic"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
+)
+
+// counter has one writer at a time and any readers.
+type counter struct{ n atomic.Uint64 }
+
+func (c *counter) add(n int) {
+	if n != 0 {
+		c.n.Store(c.n.Load() + uint64(n))
+	}
+}
+
+func (c *counter) load() uint64 { return c.n.Load() }
+
+// addStats returns the sums.
+func addStats(a, b xsk.Stats) xsk.Stats {
+	return xsk.Stats{
+		Received: a.Received + b.Received, Sent: a.Sent + b.Sent, Completed: a.Completed + b.Completed,
+		Rejected: a.Rejected + b.Rejected, Misowned: a.Misowned + b.Misowned, TxRefused: a.TxRefused + b.TxRefused,
+		RxWakes: a.RxWakes + b.RxWakes, TxWakes: a.TxWakes + b.TxWakes,
+		RxDropped: a.RxDropped + b.RxDropped, RxRingFull: a.RxRingFull + b.RxRingFull, FillEmpty: a.FillEmpty + b.FillEmpty,
+		RxInvalid: a.RxInvalid + b.RxInvalid, TxInvalid: a.TxInvalid + b.TxInvalid, TxEmpty: a.TxEmpty + b.TxEmpty,
+	}
+}

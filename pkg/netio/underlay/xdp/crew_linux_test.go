@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xdp
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/dataplane/workpool"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
+	engines "github.com/ropewalk/ropewalk/pkg/tunnel/device"
+)
+
+// barrier is a port whose lanes receive nothing while it is locked, so that it waits in their rings.
+type barrier struct {
+	*Port
+	mu sync.RWMutex // held for writing by the test
+}
+
+func (g *barrier) Lane(i int) underlay.Lane { return &gatedLane{g.Port.Lane(i), g} }
+
+type gatedLane struct {
+	underlay.Lane
+	gate *barrier
+}
+
+func (l *gatedLane) Recv(rx []underlay.Datagrams) (int, error) {
+	l.gate.mu.RLock()
+	defer l.gate.mu.RUnlock()
+	// Without waiting, or the gate could not be shut.
+	if n := l.Lane.TryRecv(rx); n > 0 {
+		return n, nil
+	}
+	if l.gate.closed.Load() {
+		return 0, net.ErrClosed
+	}
+	time.Sleep(100 * time.Microsecond)
+	return 0, nil
+}
+
+func (l *gatedLane) TryRecv(rx []underlay.Datagrams) int {
+	if !l.gate.mu.TryRLock() {
+		return 0
+	}
+	defer l.gate.mu.RUnlock()
+	return l.Lane.TryRecv(rx)
+}
+
+func (g *barrier) whileShut(f func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f()
+}
+
+// TestTrainsThatWaitInARingAreOfferedToTheCrew lets bursts of one flow wait in the ring of a lane. Each is several elements for the
+// engine, so that the lane is behind whatever the machine does. Whether a worker begins before the lane comes to an element is up to
+// the scheduler: what is done is the same either way (package engine's tests).
+func TestTrainsThatWaitInARingAreOfferedToTheCrew(t *testing.T) {
+	const burst, size = 512, 1200
+	workers, err := workpool.Start(workpool.Config{Workers: 1})
+	must(t, err)
+	t.Cleanup(workers.Close)
+	l := &tunnel{pair: newPair(t, 1)}
+	g := &barrier{}
+	l.crew[1] = workers
+	l.wrap[1] = func(p *Port) underlay.Port { g.Port = p; return g }
+	l.startBoth(tunnelMode{express: [2]bool{true, true}, mode: xsk.Copy})
+	l.ping(100)
+	var from net.PacketConn
+	must(t, l.hosts[0].Do(func() (err error) {
+		from, err = net.ListenPacket("udp", netip.AddrPortFrom(inner4[0].Addr(), 0).String())
+		return err
+	}))
+	t.Cleanup(func() { from.Close() })
+	to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(inner4[1].Addr(), 9))
+	lane := func() (received, offered uint64) {
+		s := l.devices[1].Stats().(engines.Stats).Lanes[0]
+		return s.RxPackets, s.RxWorkers.Submitted
+	}
+	await(t, "an offer", func() bool {
+		before, _ := lane()
+		g.whileShut(func() {
+			for range burst {
+				_, err := from.WriteTo(make([]byte, size), to)
+				must(t, err)
+			}
+			l.quieten(1)
+		})
+		await(t, "the burst", func() bool {
+			now, _ := lane()
+			return now > before
+		})
+		_, offered := lane()
+		return offered > 0
+	})
+	s := l.devices[1].Stats().(engines.Stats).Lanes[0]
+	t.Logf("%d packets, %+v", s.RxPackets, s.RxWorkers)
+}
+
+// quieten waits until no more data messages come in at an end.
+func (l *tunnel) quieten(end int) {
+	l.Helper()
+	program := l.ports[end].keeper.config.Program.(classified)
+	last := uint64(0)
+	for quiet := 0; quiet < 5; time.Sleep(time.Millisecond) {
+		c, err := program.Counters()
+		must(l.TB, err)
+		sum := uint64(0)
+		for _, n := range c.Events {
+			sum += n
+		}
+		if quiet++; sum != last {
+			quiet, last = 0, sum
+		}
+	}
+}

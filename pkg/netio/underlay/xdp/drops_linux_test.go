@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xdp
+
+import (
+	"testing"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
+)
+
+// TestWhatFindsNoFrameIsCounted has nobody receive for a while, and then counts what is there. A veth may lose some too.
+func TestWhatFindsNoFrameIsCounted(t *testing.T) {
+	s := newScene(t)
+	s.drain()
+	to := s.endpoint(0, s.port, false)
+	drops := func() uint64 {
+		lanes := []uint64{7, 7}
+		if sources := s.port.SocketDrops(lanes); sources != 0 || lanes[1] != 0 {
+			t.Errorf("%d in front of sources, %d of a lane that is not there", sources, lanes[1])
+		}
+		return lanes[0]
+	}
+	before, sent := drops(), uint64(0)
+	await(t, "drops", func() bool {
+		for range xsk.DefaultFrames / 2 {
+			_, err := s.peer.WriteToUDPAddrPort(message(4, 148), to.Dst)
+			must(t, err)
+			sent++
+		}
+		return drops() > before
+	})
+	rx, received := elements(8, 65535), uint64(0)
+	for n := 1; n > 0; {
+		n = s.port.Lane(0).TryRecv(rx)
+		for i := range rx[:n] {
+			received += uint64((rx[i].N + rx[i].SegSize - 1) / rx[i].SegSize)
+		}
+	}
+	lost := drops() - before
+	if received == 0 || received > xsk.DefaultFrames || received+lost > sent {
+		t.Errorf("%d received, %d dropped, %d sent", received, lost, sent)
+	}
+	must(t, s.port.Close())
+	if after := drops() - before; after != lost {
+		t.Errorf("%d dropped, and %d once closed", lost, after)
+	}
+}

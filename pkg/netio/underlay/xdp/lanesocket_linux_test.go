@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xdp
+
+import (
+	"testing"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
+)
+
+// TestChecksumsAreAskedForOnlyWhereTheyAreKnownToBeCompleted: elsewhere peers would drop every frame, and nothing here would tell.
+func TestChecksumsAreAskedForOnlyWhereTheyAreKnownToBeCompleted(t *testing.T) {
+	for name, c := range map[string]struct {
+		features  xsk.Features
+		completes bool
+		want      bool
+	}{
+		"a veth":                        {xsk.Features{Mode: xsk.Copy, TxChecksum: true}, true, true},
+		"a veth in generic mode":        {xsk.Features{Mode: xsk.Generic, TxChecksum: true}, true, true},
+		"a veth before Linux 6.8":       {xsk.Features{Mode: xsk.Copy}, true, false},
+		"hardware, by copies":           {xsk.Features{Mode: xsk.Copy, TxChecksum: true}, false, false},
+		"a driver that says it does":    {xsk.Features{Mode: xsk.ZeroCopy, TxChecksum: true}, false, true},
+		"a driver that does not say so": {xsk.Features{Mode: xsk.ZeroCopy}, false, false},
+	} {
+		if got := offloads(&c.features, c.completes); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestOnlyAVethCompletesTheChecksumsOfCopies asks the device itself.
+func TestOnlyAVethCompletesTheChecksumsOfCopies(t *testing.T) {
+	p := newPair(t, 1)
+	must(t, p.hosts[0].Do(func() error {
+		if !completesChecksums(p.devs[0]) {
+			t.Error("a veth does not")
+		}
+		if completesChecksums("lo") || completesChecksums("none") {
+			t.Error("something else does")
+		}
+		return nil
+	}))
+}

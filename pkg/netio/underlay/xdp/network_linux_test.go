@@ -1,0 +1,599 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xdp
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
+	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
+)
+
+// scene is a port at one end, and a stock peer at the other that it reaches by AF_XDP.
+type scene struct {
+	*pair
+	port *Port
+	peer *net.UDPConn
+	to   underlay.Endpoint
+}
+
+func newScene(t *testing.T) *scene {
+	p := newPair(t, 1)
+	s := &scene{pair: p, port: p.classify(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{}), peer: p.stock(1)}
+	s.to = p.at(1, s.peer, false)
+	express(t, s.port, &s.to)
+	s.drain()
+	return s
+}
+
+// do changes the network of one end.
+func (s *scene) do(end int, f func() error) {
+	s.Helper()
+	must(s.TB, s.hosts[end].Do(f))
+}
+
+// drain takes what the peer has received so far.
+func (s *scene) drain() {
+	s.Helper()
+	mark := message(3, 64)
+	must(s.TB, s.port.SendTo(&s.to, mark))
+	var got [100]byte
+	for {
+		n, _, err := s.peer.ReadFromUDPAddrPort(got[:])
+		must(s.TB, err)
+		if bytes.Equal(got[:n], mark) {
+			return
+		}
+	}
+}
+
+// expect sends one datagram and fails unless it arrives, by the way that is told.
+func (s *scene) expect(size int, byExpress bool) {
+	s.Helper()
+	before := s.port.Status().Lanes[0]
+	sent := message(4, size)
+	sendOne(s.TB, s.port.Lane(0), &s.to, sent)
+	got := make([]byte, 65535)
+	n, _, err := s.peer.ReadFromUDPAddrPort(got)
+	must(s.TB, err)
+	if !bytes.Equal(got[:n], sent) {
+		s.Fatalf("%d bytes arrived, want %d", n, size)
+	}
+	after := s.port.Status().Lanes[0]
+	if by := after.Sent > before.Sent; by != byExpress || by == (after.Slow > before.Slow) {
+		s.Fatalf("went by AF_XDP: %v, want %v; %+v", by, byExpress, s.port.Status())
+	}
+}
+
+func (s *scene) link(end int, change func(netlink.Link) error) {
+	s.Helper()
+	s.do(end, func() error {
+		l, err := netlink.LinkByName(s.devs[end])
+		if err != nil {
+			return err
+		}
+		return change(l)
+	})
+}
+
+// awaitPath waits until lanes know a path of the peer that is as it should be.
+func (s *scene) awaitPath(what string, is func(*path) bool) {
+	s.Helper()
+	await(s.TB, what, func() bool { return is(s.port.table.find(targetOf(&s.to))) && inForce(s.port.table) })
+}
+
+func TestFramesFollowTheNeighbour(t *testing.T) {
+	s := newScene(t)
+	s.expect(100, true)
+	addr := mac{2, 1, 2, 3, 4, 5}
+	s.link(1, func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, addr[:]) })
+	known := s.neighbour(0, s.to.Dst.Addr())
+	known.HardwareAddr = addr[:]
+	s.setNeighbour(0, known, netlink.NUD_REACHABLE)
+	s.awaitPath("the new address", func(p *path) bool { return p.egress.to == addr })
+	s.expect(101, true)
+}
+
+func TestOwnAddressesOfTheDeviceAreFollowed(t *testing.T) {
+	s := newScene(t)
+	addr := mac{2, 5, 4, 3, 2, 1}
+	s.link(0, func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, addr[:]) })
+	s.awaitPath("the new address", func(p *path) bool { return p.egress.from == addr })
+	express(t, s.port, &s.to) // the kernel forgot its neighbours
+	s.drain()
+	s.expect(100, true)
+}
+
+func TestAnUnknownNeighbourIsTheKernelsToFind(t *testing.T) {
+	s := newScene(t)
+	known := s.neighbour(0, s.to.Dst.Addr())
+	s.do(0, func() error { return netlink.NeighDel(&known) })
+	s.awaitPath("to be without the neighbour", func(p *path) bool { return p.reason == NoNeighbour })
+	s.expect(100, false)
+	express(t, s.port, &s.to)
+	s.drain()
+	s.expect(101, true)
+}
+
+// TestAStaleNeighbourInUseIsConfirmed: the kernel does not see that it is in use, and would let it go stale for good.
+func TestAStaleNeighbourInUseIsConfirmed(t *testing.T) {
+	s := newScene(t)
+	s.expect(100, true)
+	s.setNeighbour(0, s.neighbour(0, s.to.Dst.Addr()), netlink.NUD_STALE)
+	await(t, "the kernel to look for it", func() bool {
+		return s.neighbour(0, s.to.Dst.Addr()).State&(netlink.NUD_STALE|netlink.NUD_NONE) == 0
+	})
+	s.expect(101, true)
+}
+
+func TestAnUnusedStaleNeighbourIsLeftAlone(t *testing.T) {
+	s := newScene(t)
+	key := targetOf(&s.to)
+	for i := byte(100); i == 100 || s.port.table.get(key).used.Load(); i++ { // the keeper may be at it
+		s.port.table.get(key).used.Store(false)
+		other := underlay.Endpoint{Dst: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, i}), 1)}
+		awaitReason(t, s.port, &other, NoNeighbour)
+	}
+	h := s.port.table.get(key).hop
+	s.setNeighbour(0, s.neighbour(0, s.to.Dst.Addr()), netlink.NUD_STALE)
+	// What the keeper is asked after it was told of the neighbour.
+	other := underlay.Endpoint{Dst: netip.MustParseAddrPort("192.0.2.77:1")}
+	awaitReason(t, s.port, &other, NoNeighbour)
+	if state := s.neighbour(0, h.addr).State; state != netlink.NUD_STALE {
+		t.Errorf("state %d", state)
+	}
+}
+
+func TestRunsFollowTheRoute(t *testing.T) {
+	s := newScene(t)
+	other := netlink.NewVeth(netlink.LinkAttrs{Name: "elsewhere", TxQLen: -1})
+	other.PeerName = "there"
+	dst := &net.IPNet{IP: s.to.Dst.Addr().AsSlice(), Mask: net.CIDRMask(32, 32)}
+	var route netlink.Route
+	s.do(0, func() error {
+		if err := netlink.LinkAdd(other); err != nil {
+			return err
+		}
+		if err := netlink.LinkSetUp(other); err != nil {
+			return err
+		}
+		route = netlink.Route{LinkIndex: other.Index, Dst: dst, Scope: netlink.SCOPE_LINK}
+		return netlink.RouteAdd(&route)
+	})
+	awaitReason(t, s.port, &s.to, OtherDevice)
+	s.do(0, func() error { return netlink.RouteDel(&route) })
+	awaitReason(t, s.port, &s.to, ViaXDP)
+	s.expect(100, true)
+	s.do(0, func() error {
+		return netlink.RouteAdd(&netlink.Route{Type: unix.RTN_UNREACHABLE, Dst: dst})
+	})
+	awaitReason(t, s.port, &s.to, NoRoute)
+}
+
+// TestRunsFollowTheirMark has a rule that sends marked packets elsewhere.
+func TestRunsFollowTheirMark(t *testing.T) {
+	const mark, table = 7, 100
+	s := newScene(t)
+	s.do(0, func() error {
+		rule := netlink.NewRule()
+		rule.Family, rule.Mark, rule.Table, rule.Priority = unix.AF_INET, mark, table, 10
+		return errors.Join(netlink.RuleAdd(rule), netlink.RouteAdd(&netlink.Route{
+			Type: unix.RTN_UNREACHABLE, Table: table, Dst: &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)},
+		}))
+	})
+	s.expect(100, true)
+	must(t, s.port.SetMark(mark))
+	awaitReason(t, s.port, &s.to, NoRoute)
+	must(t, s.port.SetMark(0))
+	awaitReason(t, s.port, &s.to, ViaXDP)
+	s.expect(101, true)
+}
+
+func TestRulesThatAreNotAskedForLeaveEverythingToTheKernel(t *testing.T) {
+	s := newScene(t)
+	rule := netlink.NewRule()
+	rule.Family, rule.Dport, rule.Table, rule.Priority = unix.AF_INET, netlink.NewRulePortRange(1, 2), 100, 10
+	s.do(0, func() error { return netlink.RuleAdd(rule) })
+	awaitReason(t, s.port, &s.to, OddRules)
+	s.expect(100, false)
+	s.do(0, func() error { return netlink.RuleDel(rule) })
+	awaitReason(t, s.port, &s.to, ViaXDP)
+}
+
+func TestOwnBroadcastAndMulticastAddressesAreNotForAFXDP(t *testing.T) {
+	s := newScene(t)
+	for _, dst := range []string{"192.0.2.1", "127.0.0.1", "192.0.2.255", "224.0.0.1", "[2001:db8::1]", "[::1]"} {
+		awaitReason(t, s.port, &underlay.Endpoint{Dst: netip.MustParseAddrPort(dst + ":1")}, NoRoute)
+	}
+}
+
+func TestASourceIsUsedOnlyIfItIsThisHosts(t *testing.T) {
+	s := newScene(t)
+	second := netip.MustParsePrefix("192.0.2.9/24")
+	own := s.to
+	own.Src = second.Addr()
+	awaitReason(t, s.port, &own, NoSource)
+	must(t, s.hosts[0].SetUp(s.devs[0], 0, second))
+	awaitReason(t, s.port, &own, ViaXDP)
+	if w := s.port.table.get(targetOf(&own)).egress; w.src != second.Addr() {
+		t.Errorf("leaves from %v", w.src)
+	}
+	s.do(0, func() error {
+		l, err := netlink.LinkByName(s.devs[0])
+		if err != nil {
+			return err
+		}
+		addr, err := netlink.ParseAddr(second.String())
+		if err != nil {
+			return err
+		}
+		return netlink.AddrDel(l, addr)
+	})
+	awaitReason(t, s.port, &own, NoSource)
+}
+
+// TestWhatIsTooLongStaysWithTheKernelUntilTheWayChanges: the largest that fits, one byte more, which the kernel fragments, and
+// then a short one, which must not overtake it.
+func TestWhatIsTooLongStaysWithTheKernelUntilTheWayChanges(t *testing.T) {
+	s := newScene(t)
+	const most = 1500 - 28
+	s.expect(most, true)
+	s.expect(most+1, false)
+	s.expect(100, false)
+	if long := s.port.Status().Lanes[0].Long; long != 1 {
+		t.Errorf("%d were too long", long)
+	}
+	for end := range 2 {
+		s.link(end, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1600) })
+	}
+	s.awaitPath("the new MTU", func(p *path) bool { return p.egress.mtu == 1600 })
+	s.expect(most+1, true)
+	s.link(0, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1400) })
+	s.awaitPath("the new MTU", func(p *path) bool { return p.egress.mtu == 1400 })
+	s.expect(1400-28, true)
+	s.expect(1400-28+1, false)
+}
+
+func TestARoutesMTUAndHopLimitAreFollowed(t *testing.T) {
+	s := newScene(t)
+	s.do(0, func() error {
+		l, err := netlink.LinkByName(s.devs[0])
+		if err != nil {
+			return err
+		}
+		dst := &net.IPNet{IP: s.to.Dst.Addr().AsSlice(), Mask: net.CIDRMask(32, 32)}
+		return netlink.RouteAdd(&netlink.Route{
+			LinkIndex: l.Attrs().Index, Dst: dst, Scope: netlink.SCOPE_LINK, MTU: 1300, Hoplimit: 17,
+		})
+	})
+	s.awaitPath("the route", func(p *path) bool { return p.egress.mtu == 1300 && p.egress.hops == 17 })
+	s.expect(1300-28, true)
+}
+
+func TestTheKernelTakesOverWhileTheLinkIsDown(t *testing.T) {
+	s := newScene(t)
+	s.expect(100, true)
+	for round := range 3 {
+		s.link(0, netlink.LinkSetDown)
+		await(t, "the lane to know", func() bool { return errors.Is(s.port.Status().Lanes[0].Err, xsk.ErrDown) })
+		runs := []underlay.Run{{To: &s.to, Parts: [][]byte{message(4, 100)}, Segments: 1}}
+		if s.port.Lane(0).Send(runs) != 1 || !errors.Is(runs[0].Err, unix.ENETUNREACH) {
+			t.Errorf("sent while down: %v", runs[0].Err)
+		}
+		s.link(0, netlink.LinkSetUp)
+		await(t, "the lane to be back", func() bool { return s.port.Status().Lanes[0].Err == nil })
+		express(t, s.port, &s.to)
+		s.drain()
+		s.expect(100, true)
+		if n := s.port.Status().Lanes[0].Fallbacks; n != uint64(round+1) {
+			t.Errorf("%d fallbacks, want %d", n, round+1)
+		}
+	}
+	checkLedger(t, s.port)
+}
+
+// TestASocketThatFailsIsReplaced: meanwhile everything goes by the UDP socket.
+func TestASocketThatFailsIsReplaced(t *testing.T) {
+	s := newScene(t)
+	old := s.port.lanes[0].circuit.Load()
+	if !old.recordError(xsk.ErrQueueGone) {
+		t.Fatal("nothing to do about it?")
+	}
+	s.expect(100, false)
+	ring(s.port.wake)
+	await(t, "another socket", func() bool {
+		c := s.port.lanes[0].circuit.Load()
+		return c != nil && c != old
+	})
+	s.expect(101, true)
+	if st := s.port.Status(); st.Lanes[0].Fallbacks != 1 || st.Ready() != 1 || st.Lanes[0].Socket.Sent < 1 {
+		t.Errorf("%+v", st)
+	}
+	// The new socket is in the program's map.
+	before := s.port.Status().Lanes[0].Received
+	to := s.endpoint(0, s.port, false)
+	_, err := s.peer.WriteToUDPAddrPort(message(4, 148), to.Dst)
+	must(t, err)
+	recvOne(t, s.port.Lane(0))
+	if s.port.Status().Lanes[0].Received == before {
+		t.Error("data does not come by AF_XDP")
+	}
+	checkLedger(t, s.port)
+}
+
+// TestADeviceThatComesBackIsUsedAgain deletes the cable and lays another one, whose device has the same name.
+func TestADeviceThatComesBackIsUsedAgain(t *testing.T) {
+	s := newScene(t)
+	s.link(0, netlink.LinkDel)
+	await(t, "the device to be missed", func() bool {
+		st := s.port.Status()
+		return !st.Attached && st.Err != nil && errors.Is(st.Lanes[0].Err, xsk.ErrGone)
+	})
+	runs := []underlay.Run{{To: &s.to, Parts: [][]byte{message(4, 100)}, Segments: 1}}
+	if s.port.Lane(0).Send(runs) != 1 || runs[0].Err == nil {
+		t.Error("sent without a device")
+	}
+	s.do(0, func() error {
+		veth := netlink.NewVeth(netlink.LinkAttrs{Name: s.devs[0], TxQLen: -1, NumTxQueues: 1, NumRxQueues: 1})
+		veth.PeerName = "other"
+		ns, err := os.Open(s.hosts[1].Path())
+		if err != nil {
+			return err
+		}
+		defer ns.Close()
+		veth.PeerNamespace = netlink.NsFd(ns.Fd())
+		return netlink.LinkAdd(veth)
+	})
+	must(t, s.hosts[0].SetUp(s.devs[0], 0, addrs4[0]))
+	must(t, s.hosts[1].SetUp("other", 0, addrs4[1]))
+	await(t, "the new device", func() bool { st := s.port.Status(); return st.Attached && st.Ready() == 1 })
+	express(t, s.port, &s.to)
+	s.drain()
+	s.expect(100, true)
+}
+
+// TestTaggedFramesAreSentAndReceived needs no VLAN in the kernel: the program looks behind tags whoever they are for.
+func TestTaggedFramesAreSentAndReceived(t *testing.T) {
+	p := newPair(t, 1)
+	a, b := p.classify(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{}), p.classify(1, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{})
+	p.meet(a, b)
+	for _, ipv6 := range []bool{false, true} {
+		to := p.endpoint(1, b, ipv6)
+		known := a.table.get(targetOf(&to))
+		path := &path{reason: ViaXDP, egress: tagged(known.egress, 42)}
+		path.headers = newFrameHeader(&path.egress)
+		_, era := a.table.takeUnresolved()
+		a.table.put(targetOf(&to), path, era)
+		a.table.flush()
+		before := b.Status().Lanes[0].Received
+		sent := message(4, 1000)
+		sendOne(t, a.Lane(0), &to, sent)
+		got, from := recvOne(t, b.Lane(0))
+		if want := p.endpoint(0, a, ipv6); !bytes.Equal(got, sent) || from.Dst != want.Dst {
+			t.Errorf("%d bytes from %+v", len(got), from)
+		}
+		if n := b.Status().Lanes[0].Received - before; n != 1 {
+			t.Errorf("%d received by AF_XDP", n)
+		}
+	}
+}
+
+// TestAVLANUponTheDeviceIsNoOtherDevice sends and receives with a tag, by AF_XDP.
+func TestAVLANUponTheDeviceIsNoOtherDevice(t *testing.T) {
+	p := newPair(t, 1)
+	inside := [2]netip.Prefix{netip.MustParsePrefix("198.51.100.1/24"), netip.MustParsePrefix("198.51.100.2/24")}
+	for end := range 2 {
+		err := p.hosts[end].Do(func() error {
+			parent, err := netlink.LinkByName(p.devs[end])
+			if err != nil {
+				return err
+			}
+			attrs := netlink.NewLinkAttrs()
+			attrs.Name, attrs.ParentIndex = "vlan", parent.Attrs().Index
+			return netlink.LinkAdd(&netlink.Vlan{LinkAttrs: attrs, VlanId: 42, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q})
+		})
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			t.Skip("needs a kernel with VLANs (CONFIG_VLAN_8021Q)")
+		}
+		must(t, err)
+		must(t, p.hosts[end].SetUp("vlan", 0, inside[end]))
+	}
+	a, b := p.classify(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{}), p.classify(1, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{})
+	to := underlay.Endpoint{Dst: netip.AddrPortFrom(inside[1].Addr(), b.LocalPort())}
+	express(t, a, &to)
+	for _, size := range []int{100, 1472} {
+		sent := message(4, size)
+		sendOne(t, a.Lane(0), &to, sent)
+		got, from := recvOne(t, b.Lane(0))
+		for len(got) == 0 { // what express sent
+			got, from = recvOne(t, b.Lane(0))
+		}
+		if !bytes.Equal(got, sent) || from.Dst.Addr() != inside[0].Addr() {
+			t.Errorf("%d bytes from %+v", len(got), from)
+		}
+	}
+	if s := a.Status().Lanes[0]; s.Sent != 2 || s.Slow != 0 {
+		t.Errorf("sent %+v", s)
+	}
+	if n := b.Status().Lanes[0].Received; n != 2 {
+		t.Errorf("%d received by AF_XDP", n)
+	}
+}
+
+func TestLinkLocalPeersAreReachedBothWays(t *testing.T) {
+	p := newPair(t, 1)
+	inside := [2]netip.Prefix{netip.MustParsePrefix("fe80::1:1/64"), netip.MustParsePrefix("fe80::1:2/64")}
+	for end := range 2 {
+		must(t, p.hosts[end].SetUp(p.devs[end], 0, inside[end]))
+	}
+	a, b := p.classify(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{}), p.classify(1, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{})
+	to := underlay.Endpoint{
+		Dst: netip.AddrPortFrom(inside[1].Addr(), b.LocalPort()), Src: inside[0].Addr(), Scope: uint32(p.indexOf(0, p.devs[0])),
+	}
+	express(t, a, &to)
+	sent := message(4, 100)
+	sendOne(t, a.Lane(0), &to, sent)
+	got, from := recvOne(t, b.Lane(0))
+	for len(got) == 0 {
+		got, from = recvOne(t, b.Lane(0))
+	}
+	want := underlay.Endpoint{
+		Dst: netip.AddrPortFrom(inside[0].Addr(), a.LocalPort()), Src: inside[1].Addr(), Scope: uint32(p.indexOf(1, p.devs[1])),
+	}
+	if !bytes.Equal(got, sent) || from != want {
+		t.Fatalf("%d bytes from %+v, want %+v", len(got), from, want)
+	}
+	express(t, b, &from)
+	sendOne(t, b.Lane(0), &from, sent)
+	got, back := recvOne(t, a.Lane(0))
+	for len(got) == 0 {
+		got, back = recvOne(t, a.Lane(0))
+	}
+	if !bytes.Equal(got, sent) || back != to {
+		t.Errorf("%d bytes back from %+v, want %+v", len(got), back, to)
+	}
+	if s, r := a.Status().Lanes[0], b.Status().Lanes[0]; s.Sent != 1 || s.Received != 1 || r.Sent != 1 || r.Received != 1 {
+		t.Errorf("%+v\n%+v", s, r)
+	}
+}
+
+// TestLanesBeyondTheQueuesGoByUDP has more lanes than the device has queues.
+func TestLanesBeyondTheQueuesGoByUDP(t *testing.T) {
+	p := newPair(t, 2)
+	u := p.openUDP(0, udp.Config{Lanes: 3})
+	a := p.open(0, u, newEverything(t, u.LocalPort()), Config{Binding: Binding{Mode: xsk.Copy}})
+	st := a.Status()
+	if st.Ready() != 2 || !errors.Is(st.Lanes[2].Err, xsk.ErrNoQueue) {
+		t.Fatalf("%+v", st)
+	}
+	peer := p.stock(1)
+	to := p.at(1, peer, false)
+	express(t, a, &to)
+	for i, want := range []uint64{0, 0, 1} {
+		sendOne(t, a.Lane(i), &to, message(4, 100))
+		if got := a.Status().Lanes[i].Slow; got != want {
+			t.Errorf("lane %d: %d went by UDP, want %d", i, got, want)
+		}
+	}
+}
+
+// TestTrainsKeepGenericModeFromVirtualDevices: two datagrams in a packet that fits into a frame would become one.
+func TestTrainsKeepGenericModeFromVirtualDevices(t *testing.T) {
+	p := newPair(t, 1)
+	a := p.classify(0, Config{Binding: Binding{Mode: xsk.Generic}}, udp.Config{})
+	st := a.Status()
+	if !errors.Is(st.Err, errors.ErrUnsupported) || st.Attached || st.Ready() != 0 || a.keeper.config.Program.Detach() != nil {
+		t.Fatalf("%+v", st)
+	}
+	b := p.openUDP(1, udp.Config{})
+	to := p.endpoint(0, a, false)
+	train := append(message(4, 160), message(4, 96)...)
+	must(t, b.SendRun(&underlay.Run{To: &to, Parts: [][]byte{train}, SegSize: 160, Segments: 2}))
+	rx := elements(2, 65535)
+	for got := 0; got < len(train); {
+		n, err := a.Lane(0).Recv(rx)
+		must(t, err)
+		for i := range rx[:n] {
+			if got += rx[i].N; rx[i].SegSize > 160 {
+				t.Fatalf("a datagram of %d bytes", rx[i].SegSize)
+			}
+		}
+	}
+}
+
+func TestADeviceInUseIsTriedAgain(t *testing.T) {
+	p := newPair(t, 1)
+	first := p.everything(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{})
+	second := p.everything(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{})
+	st := second.Status()
+	if st.Err == nil || st.Attached || st.Ready() != 0 {
+		t.Fatalf("two at one device: %+v", st)
+	}
+	must(t, first.Close())
+	await(t, "its turn", func() bool { st := second.Status(); return st.Attached && st.Ready() == 1 })
+}
+
+// TestClosingGivesEverythingBack counts descriptors, memory and threads' programs.
+func TestClosingGivesEverythingBack(t *testing.T) {
+	p := newPair(t, 2)
+	before := held(t)
+	for range 3 {
+		u, err := p.openRaw(0)
+		must(t, err)
+		port := p.open(0, u, newEverything(t, u.LocalPort()), Config{Binding: Binding{Mode: xsk.Copy}})
+		peer := p.stock(1)
+		to := p.at(1, peer, false)
+		express(t, port, &to)
+		sendOne(t, port.Lane(0), &to, message(4, 100))
+		must(t, port.Close())
+		must(t, port.Close())
+		e := port.keeper.config.Program.(*everything)
+		must(t, errors.Join(e.program.Close(), e.xsks.Close(), peer.Close()))
+	}
+	if after := held(t); after != before {
+		t.Errorf("before %s, after %s", before, after)
+	}
+	s := p.do0(func() (bool, error) {
+		l, err := netlink.LinkByName(p.devs[0])
+		return err == nil && l.Attrs().Xdp != nil && l.Attrs().Xdp.Attached, err
+	})
+	if s {
+		t.Error("the program is still attached")
+	}
+}
+
+func (p *pair) do0(f func() (bool, error)) (yes bool) {
+	p.Helper()
+	must(p.TB, p.hosts[0].Do(func() (err error) { yes, err = f(); return err }))
+	return yes
+}
+
+// openRaw opens a UDP port that nobody closes.
+func (p *pair) openRaw(end int) (*polled, error) {
+	u := &polled{host: p.hosts[end]}
+	err := p.hosts[end].Do(func() (err error) { u.Port, err = udp.Open(udp.Config{Lanes: p.queue}); return err })
+	return u, err
+}
+
+// held says how many descriptors and how many mappings of AF_XDP rings the process has.
+func held(t *testing.T) string {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	maps, err := os.ReadFile("/proc/self/maps")
+	must(t, err)
+	return fmt.Sprintf("%d descriptors, %d mapped sockets", len(files), bytes.Count(maps, []byte("socket:[")))
+}
+
+func TestNonsenseIsRefused(t *testing.T) {
+	p := newPair(t, 1)
+	u := p.openUDP(0, udp.Config{})
+	e := newEverything(t, u.LocalPort())
+	pipe, _ := underlay.Pipe(1)
+	for name, c := range map[string]Config{
+		"nothing":                {},
+		"no program":             {UDP: u, Binding: Binding{Device: "lo"}},
+		"no device":              {UDP: u, Binding: Binding{Program: e}},
+		"no UDP port":            {Binding: Binding{Program: e, Device: "lo"}},
+		"frames of another size": {UDP: u, Binding: Binding{Program: e, Device: "lo", FrameSize: 1000}},
+		"lanes without a waiter": {UDP: pipe, Binding: Binding{Program: e, Device: "lo"}},
+	} {
+		if port, err := Open(c); err == nil {
+			t.Errorf("%s was opened", name)
+			_ = port.Close()
+		}
+	}
+	if u.Features() == (underlay.Features{}) {
+		t.Error("the UDP port was closed")
+	}
+}

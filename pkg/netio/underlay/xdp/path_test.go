@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xdp
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+)
+
+func endpointOf(addr string) *underlay.Endpoint {
+	return &underlay.Endpoint{Dst: netip.AddrPortFrom(netip.MustParseAddr(addr), 1)}
+}
+
+func rung(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestAnUnknownTargetIsAskedForOnce(t *testing.T) {
+	wake := make(chan struct{}, 1)
+	table := newTable(wake)
+	a, b := newCache(table, wake), newCache(table, wake)
+	for range 3 {
+		for _, c := range []*cache{a, b} {
+			if e := c.find(endpointOf("192.0.2.1")); e == nil || e.path.reason != Unresolved {
+				t.Fatalf("%+v", e)
+			}
+		}
+	}
+	asked, _ := table.takeUnresolved()
+	if len(asked) != 1 || asked[0] != targetOf(endpointOf("192.0.2.1")) || !rung(wake) {
+		t.Errorf("asked for %v", asked)
+	}
+	if asked, _ = table.takeUnresolved(); len(asked) != 0 {
+		t.Errorf("asked again for %v", asked)
+	}
+}
+
+func TestCachesFollowTheTable(t *testing.T) {
+	wake := make(chan struct{}, 1)
+	table := newTable(wake)
+	c, to := newCache(table, wake), endpointOf("2001:db8::1")
+	c.find(to).detour = true
+	_, era := table.takeUnresolved()
+	other := endpointOf("2001:db8::2")
+	c.find(other)
+	table.put(targetOf(other), &path{reason: NoRoute}, era)
+	table.flush()
+	if e := c.find(to); !e.detour {
+		t.Error("what changed for others ended the detour")
+	}
+	table.put(targetOf(to), &path{reason: ViaXDP}, era)
+	table.flush()
+	if e := c.find(to); e.detour || e.path.reason != ViaXDP {
+		t.Errorf("%+v", e)
+	}
+	table.clear()
+	if e := c.find(to); e.path.reason != Unresolved {
+		t.Errorf("%+v", e)
+	}
+	table.put(targetOf(to), &path{reason: ViaXDP}, era)
+	if p := table.get(targetOf(to)); p.reason != Unresolved {
+		t.Error("an answer to a question from before the table was cleared was taken")
+	}
+}
+
+func TestUseIsNotedAndTold(t *testing.T) {
+	wake := make(chan struct{}, 1)
+	table := newTable(wake)
+	c, to := newCache(table, wake), endpointOf("192.0.2.1")
+	p := c.find(to).path
+	if rung(wake); !p.used.Load() {
+		t.Error("a new path is not in use")
+	}
+	c.find(to)
+	if rung(wake) {
+		t.Error("told though it was known")
+	}
+	p.used.Store(false)
+	c.find(to)
+	if !p.used.Load() || !rung(wake) {
+		t.Error("use was not noted or not told")
+	}
+}
+
+func TestTheTableIsBounded(t *testing.T) {
+	wake := make(chan struct{}, 1)
+	table := newTable(wake)
+	c := newCache(table, wake)
+	addr := netip.MustParseAddr("10.0.0.0")
+	for range maxTargets {
+		addr = addr.Next()
+		c.find(&underlay.Endpoint{Dst: netip.AddrPortFrom(addr, 1)})
+	}
+	if e := c.find(endpointOf("192.0.2.1")); e != nil {
+		t.Errorf("%+v", e)
+	}
+	table.remove(target{dst: addr})
+	if e := c.find(endpointOf("192.0.2.1")); e == nil {
+		t.Error("no room where there is")
+	}
+}
+
+func TestEndpointsThatDifferInPortAreOneTarget(t *testing.T) {
+	a, b := endpointOf("192.0.2.1"), endpointOf("192.0.2.1")
+	b.Dst = netip.AddrPortFrom(b.Dst.Addr(), 2)
+	b.Src = netip.MustParseAddr("2001:db8::1") // of the other family, which is none
+	if targetOf(a) != targetOf(b) {
+		t.Errorf("%+v and %+v", targetOf(a), targetOf(b))
+	}
+	b.Src = netip.MustParseAddr("192.0.2.9")
+	if targetOf(a) == targetOf(b) {
+		t.Error("the source makes no difference")
+	}
+}
+
+func TestFindingAPathAllocatesNothing(t *testing.T) {
+	wake := make(chan struct{}, 1)
+	table := newTable(wake)
+	c, to := newCache(table, wake), endpointOf("2001:db8::1")
+	c.find(to)
+	if n := testing.AllocsPerRun(100, func() { table.flush(); c.find(to); c.find(to) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestEveryReasonHasAName(t *testing.T) {
+	seen := map[string]bool{}
+	for r := range Reason(reasons) {
+		if name := r.String(); seen[name] || name == "unknown" || name == "" {
+			t.Errorf("reason %d is called %q", r, name)
+		} else {
+			seen[name] = true
+		}
+	}
+	if Reason(200).String() != "unknown" {
+		t.Error(Reason(200).String())
+	}
+}

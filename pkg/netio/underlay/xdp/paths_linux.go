@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xdp
+
+import "time"
+
+// resolve finds out how to reach targets, and lets the lanes know of what is new.
+func (k *supervisor) resolve(targets []target, era int) {
+	if len(targets) == 0 || k.watcher == nil {
+		return
+	}
+	k.resolver.device = k.device.index
+	k.resolver.begin(k.mark.Load())
+	for _, to := range targets {
+		old := k.port.table.get(to)
+		if old == nil {
+			continue
+		}
+		p := k.resolver.resolve(to)
+		if p.hop != (hop{}) {
+			k.watcher.watchNeighbour(p.hop)
+			p = k.again(to, p)
+		}
+		if p.reason != old.reason || p.egress != old.egress || p.hop != old.hop {
+			k.port.table.put(to, p, era)
+		}
+		if p.hop != (hop{}) && old.used.Load() {
+			k.resolver.confirm(p.hop)
+		}
+	}
+	k.port.table.flush()
+}
+
+// again looks a second time at a path whose neighbour was not known: what happened before the neighbour was followed would
+// otherwise be missed.
+func (k *supervisor) again(to target, p *path) *path {
+	if p.reason == ViaXDP {
+		return p
+	}
+	return k.resolver.resolve(to)
+}
+
+// behind returns the targets that are reached through any of these neighbours.
+func (k *supervisor) behind(hops map[hop]struct{}) (list []target) {
+	for _, to := range k.port.table.targets() {
+		if p := k.port.table.get(to); p != nil {
+			if _, ok := hops[p.hop]; ok {
+				list = append(list, to)
+			}
+		}
+	}
+	return list
+}
+
+func (k *supervisor) due(now time.Time) bool { return !k.reviewAt.IsZero() && !now.Before(k.reviewAt) }
+
+// review looks at the paths that were used since the last time, and forgets those that were not for long. When none was,
+// there are no more reviews until one is.
+func (k *supervisor) review(now time.Time, era int) {
+	var used []target
+	followed := map[hop]struct{}{}
+	for _, to := range k.port.table.targets() {
+		p := k.port.table.get(to)
+		if p == nil {
+			continue
+		}
+		if p.used.Swap(false) {
+			k.idle[to] = 0
+			used = append(used, to)
+		} else if k.idle[to]++; k.idle[to] > forget {
+			delete(k.idle, to)
+			k.port.table.remove(to)
+			k.port.table.flush()
+			continue
+		}
+		if p.hop != (hop{}) {
+			followed[p.hop] = struct{}{}
+		}
+	}
+	if k.watcher != nil {
+		k.watcher.watchesNeighbour(followed)
+	}
+	k.resolve(used, era)
+	for _, to := range used {
+		k.confirm(to)
+	}
+	k.reviewAt = time.Time{}
+	if len(used) > 0 {
+		k.reviewAt = now.Add(review)
+	}
+}
+
+// confirm keeps the neighbour of a path that is in use fresh.
+func (k *supervisor) confirm(to target) {
+	if p := k.port.table.get(to); p != nil && p.hop != (hop{}) {
+		k.resolver.confirm(p.hop)
+	}
+}
+
+// inUse reports whether lanes have used any path since the last review.
+func (k *supervisor) inUse() bool {
+	for _, to := range k.port.table.targets() {
+		if p := k.port.table.get(to); p != nil && p.used.Load() {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xdp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
+	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
+)
+
+// deadline bounds every wait, in case of a fault.
+const deadline = 20 * time.Second
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// await calls done until it reports true.
+func await(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	netlabtest.Await(t, what, done, nil)
+}
+
+// pair is two hosts with a cable between them.
+type pair struct {
+	testing.TB
+	lab   *netlab.Lab
+	hosts [2]*netlab.Host
+	devs  [2]string
+	queue int
+}
+
+// The addresses of the two ends.
+var (
+	addrs4 = [2]netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("192.0.2.2/24")}
+	addrs6 = [2]netip.Prefix{netip.MustParsePrefix("2001:db8::1/64"), netip.MustParsePrefix("2001:db8::2/64")}
+)
+
+func newPair(t testing.TB, queues int) *pair {
+	t.Helper()
+	requireXDP(t)
+	lab, hosts := netlabtest.Hosts(t, "xdp", "a", "b")
+	p := &pair{TB: t, lab: lab, hosts: [2]*netlab.Host(hosts), queue: queues}
+	for _, h := range hosts {
+		// No news of the device's own addresses long after it is up.
+		must(t, h.Do(func() error {
+			return os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0)
+		}))
+	}
+	c, err := lab.Cable(p.hosts[0], p.hosts[1], netlab.CableConfig{
+		Queues: queues, MTU: 1500,
+		AddrsA: []netip.Prefix{addrs4[0], addrs6[0]}, AddrsB: []netip.Prefix{addrs4[1], addrs6[1]},
+	})
+	must(t, err)
+	p.devs = [2]string{c.DeviceA, c.DeviceB}
+	return p
+}
+
+func requireXDP(t testing.TB) {
+	t.Helper()
+	netlabtest.NeedAFXDP(t)
+	must(t, rlimit.RemoveMemlock())
+}
+
+// polled is a UDP port in the namespace of one end.
+type polled struct {
+	*udp.Port
+	host *netlab.Host
+}
+
+// OpenSource opens it where the port is, whoever calls.
+func (p *polled) OpenSource(port uint16) (source int, err error) {
+	err = p.host.Do(func() (err error) {
+		source, err = p.Port.OpenSource(port)
+		return err
+	})
+	return source, err
+}
+
+// openUDP opens the slow path at one end.
+func (p *pair) openUDP(end int, c udp.Config) *polled {
+	p.Helper()
+	u := &polled{host: p.hosts[end]}
+	must(p.TB, p.hosts[end].Do(func() (err error) {
+		u.Port, err = udp.Open(c)
+		return err
+	}))
+	p.Cleanup(func() { _ = u.Close() })
+	return u
+}
+
+// open opens a port at one end.
+func (p *pair) open(end int, u *polled, program Program, c Config) *Port {
+	p.Helper()
+	c.UDP, c.Program, c.Device = u, program, p.devs[end]
+	var port *Port
+	must(p.TB, p.hosts[end].Do(func() (err error) {
+		port, err = Open(c)
+		return err
+	}))
+	p.Cleanup(func() { must(p.TB, port.Close()) })
+	return port
+}
+
+// endpoint is how the other end is reached.
+func (p *pair) endpoint(end int, port underlay.Port, ipv6 bool) underlay.Endpoint {
+	addr := addrs4[end].Addr()
+	if ipv6 {
+		addr = addrs6[end].Addr()
+	}
+	return underlay.Endpoint{Dst: netip.AddrPortFrom(addr, port.LocalPort())}
+}
+
+// express waits until what is sent to an endpoint goes by AF_XDP, by asking for it.
+func express(t testing.TB, p *Port, to *underlay.Endpoint) {
+	t.Helper()
+	awaitReason(t, p, to, ViaXDP)
+}
+
+// inForce tells whether lanes know all that is in a table.
+func inForce(t *table) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.stale
+}
+
+func awaitReason(t testing.TB, p *Port, to *underlay.Endpoint, want Reason) {
+	t.Helper()
+	key := targetOf(to)
+	end := time.Now().Add(deadline)
+	for try := 0; ; try++ {
+		last := p.table.find(key).reason
+		if last == want && inForce(p.table) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%v goes by %v, want %v: %+v", to.Dst, last, want, p.Status())
+		}
+		if last == NoNeighbour && try%64 == 0 {
+			// As a run would that goes by the UDP socket. Not all the time: the kernel keeps them for whoever is not found at
+			// once, and then there is no room at the other end for what is to be measured.
+			_ = p.SendTo(to, nil)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// everything is an XDP program that takes all that is for a port to the sockets, whatever it holds.
+type everything struct {
+	xsks     *ebpf.Map
+	program  *ebpf.Program
+	attached link.Link
+}
+
+func newEverything(t testing.TB, port uint16) *everything {
+	t.Helper()
+	xsks, err := ebpf.NewMap(&ebpf.MapSpec{Name: "test_xsks", Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: 16})
+	if errors.Is(err, unix.EPERM) {
+		t.Skipf("needs CAP_BPF: %v", err)
+	}
+	must(t, err)
+	t.Cleanup(func() { xsks.Close() })
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "test_everything", Type: ebpf.XDP, License: "GPL", Instructions: takeAll(xsks.FD(), port),
+	})
+	must(t, err)
+	t.Cleanup(func() { program.Close() })
+	return &everything{xsks: xsks, program: program}
+}
+
+func (e *everything) Attach(device int, generic bool) (err error) {
+	flags := link.XDPDriverMode
+	if generic {
+		flags = link.XDPGenericMode
+	}
+	e.attached, err = link.AttachXDP(link.XDPOptions{Program: e.program, Interface: device, Flags: flags})
+	return err
+}
+
+func (e *everything) Detach() error { return e.attached.Close() }
+
+func (e *everything) SetSocket(queue, fd int) error {
+	return e.xsks.Update(uint32(queue), uint32(fd), ebpf.UpdateAny)
+}
+
+func (e *everything) RemoveSocket(queue int) error {
+	if err := e.xsks.Delete(uint32(queue)); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return err
+	}
+	return nil
+}
+
+func (e *everything) SetAddresses([]netip.Addr) error { return nil }
+
+func (e *everything) Close() error { return nil } // its test does
+
+// takeAll redirects whole packets of UDP to a port, with at most one VLAN tag, that fit into a frame.
+func takeAll(xsks int, port uint16) asm.Instructions {
+	const pass = 2
+	code := asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.LoadMem(asm.R2, asm.R6, 0, asm.Word),
+		asm.LoadMem(asm.R3, asm.R6, 4, asm.Word),
+		asm.Mov.Reg(asm.R5, asm.R3),
+		asm.Sub.Reg(asm.R5, asm.R2),
+		asm.JGT.Imm(asm.R5, int32(MaxFrame(0)), "pass"),
+		asm.Mov.Reg(asm.R4, asm.R2),
+		asm.Add.Imm(asm.R4, 18),
+		asm.JGT.Reg(asm.R4, asm.R3, "pass"),
+		asm.LoadMem(asm.R5, asm.R2, 12, asm.Half),
+		asm.JEq.Imm(asm.R5, wireOrder(0x8100), "tagged"),
+	}
+	code = append(code, takeUDP("plain", 14, port)...)
+	code = append(code, asm.LoadMem(asm.R5, asm.R2, 16, asm.Half).WithSymbol("tagged"))
+	code = append(code, takeUDP("vlan", 18, port)...)
+	return append(
+		code,
+		asm.LoadMem(asm.R2, asm.R6, 16, asm.Word).WithSymbol("take"),
+		asm.LoadMapPtr(asm.R1, xsks),
+		asm.Mov.Imm(asm.R3, pass),
+		asm.FnRedirectMap.Call(),
+		asm.Return(),
+		asm.Mov.Imm(asm.R0, pass).WithSymbol("pass"),
+		asm.Return(),
+	)
+}
+
+// takeUDP has the IP header at an offset, and its EtherType in R5.
+func takeUDP(name string, at int16, port uint16) asm.Instructions {
+	v6 := name + "6"
+	return asm.Instructions{
+		asm.JNE.Imm(asm.R5, wireOrder(0x0800), v6),
+		asm.Mov.Reg(asm.R4, asm.R2),
+		asm.Add.Imm(asm.R4, int32(at)+28),
+		asm.JGT.Reg(asm.R4, asm.R3, "pass"),
+		asm.LoadMem(asm.R4, asm.R2, at, asm.Byte),
+		asm.JNE.Imm(asm.R4, 0x45, "pass"),
+		asm.LoadMem(asm.R4, asm.R2, at+9, asm.Byte),
+		asm.JNE.Imm(asm.R4, unix.IPPROTO_UDP, "pass"),
+		asm.LoadMem(asm.R4, asm.R2, at+6, asm.Half),
+		asm.And.Imm(asm.R4, wireOrder(0x3fff)),
+		asm.JNE.Imm(asm.R4, 0, "pass"),
+		asm.LoadMem(asm.R4, asm.R2, at+22, asm.Half),
+		asm.JNE.Imm(asm.R4, wireOrder(port), "pass"),
+		asm.Ja.Label("take"),
+		asm.JNE.Imm(asm.R5, wireOrder(0x86dd), "pass").WithSymbol(v6),
+		asm.Mov.Reg(asm.R4, asm.R2),
+		asm.Add.Imm(asm.R4, int32(at)+48),
+		asm.JGT.Reg(asm.R4, asm.R3, "pass"),
+		asm.LoadMem(asm.R4, asm.R2, at+6, asm.Byte),
+		asm.JNE.Imm(asm.R4, unix.IPPROTO_UDP, "pass"),
+		asm.LoadMem(asm.R4, asm.R2, at+42, asm.Half),
+		asm.JNE.Imm(asm.R4, wireOrder(port), "pass"),
+		asm.Ja.Label("take"),
+	}
+}
+
+// wireOrder is v as a load of the machine's order sees it in a packet.
+func wireOrder(v uint16) int32 {
+	return int32(binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v)))
+}
+
+// checkLedger fails unless all frames of a port's sockets are where they belong when nothing is under way.
+func checkLedger(t testing.TB, p *Port) {
+	t.Helper()
+	for i, l := range p.lanes {
+		c := l.circuit.Load()
+		if c == nil {
+			continue
+		}
+		await(t, fmt.Sprintf("the frames of lane %d", i), func() bool { c.socket.Reap(); return c.socket.Frames().TxKernel == 0 })
+		f := c.socket.Frames()
+		if f.RxUser != 0 || f.TxUser != 0 || f.RxKernel != xsk.DefaultFrames || f.TxFree != xsk.DefaultFrames {
+			t.Errorf("lane %d: frames %+v", i, f)
+		}
+		stats, err := c.socket.Stats()
+		must(t, err)
+		if stats.Misowned+stats.Rejected+stats.RxInvalid+stats.TxInvalid != 0 {
+			t.Errorf("lane %d: %+v", i, stats)
+		}
+	}
+}
+
+// indexOf returns the index of a device.
+func (p *pair) indexOf(end int, device string) (index int) {
+	p.Helper()
+	must(p.TB, p.hosts[end].Do(func() error {
+		d, err := net.InterfaceByName(device)
+		if err == nil {
+			index = d.Index
+		}
+		return err
+	}))
+	return index
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xdp
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
+	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
+)
+
+// told is a program that notes which addresses it was told.
+type told struct {
+	*everything
+	mu        sync.Mutex
+	addresses []netip.Addr
+}
+
+func (p *told) SetAddresses(addresses []netip.Addr) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.addresses = addresses
+	return nil
+}
+
+func (p *told) knows(a netip.Addr) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Contains(p.addresses, a)
+}
+
+// TestLinkLocalAddressesAreTheStacksWhereDevicesAreStacked: whose a link-local sender's link is, only the stack can tell then.
+func TestLinkLocalAddressesAreTheStacksWhereDevicesAreStacked(t *testing.T) {
+	p := newPair(t, 1)
+	local := netip.MustParsePrefix("fe80::1:1/64")
+	must(t, p.hosts[0].SetUp(p.devs[0], 0, local))
+	u := p.openUDP(0, udp.Config{})
+	program := &told{everything: newEverything(t, u.LocalPort())}
+	port := p.open(0, u, program, Config{Binding: Binding{Mode: xsk.Copy}})
+	s := &scene{pair: p, port: port}
+	if !program.knows(local.Addr()) || !program.knows(addrs6[0].Addr()) {
+		t.Fatalf("without others: %v", program.addresses)
+	}
+	var unable error
+	s.link(0, func(parent netlink.Link) error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.ParentIndex = "upper", parent.Attrs().Index
+		unable = netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE})
+		return nil
+	})
+	if errors.Is(unable, unix.EOPNOTSUPP) {
+		t.Skip("needs a kernel with macvlan (CONFIG_MACVLAN)")
+	}
+	must(t, unable)
+	await(t, "link-local addresses to go", func() bool { return !program.knows(local.Addr()) && program.knows(addrs6[0].Addr()) })
+	s.do(0, func() error {
+		upper, err := netlink.LinkByName("upper")
+		return errors.Join(err, netlink.LinkDel(upper))
+	})
+	await(t, "link-local addresses to be back", func() bool { return program.knows(local.Addr()) })
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xdp
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
+)
+
+// TestStatusSaysWhy names the cause that explains the most.
+func TestStatusSaysWhy(t *testing.T) {
+	down, targets := LaneStatus{Err: xsk.ErrDown}, [reasons]int{ViaXDP: 3, Unresolved: 1, NoNeighbour: 2}
+	for want, s := range map[string]Status{
+		"": {Lanes: []LaneStatus{{}}, Targets: [reasons]int{ViaXDP: 3, Unresolved: 1}},
+		"no such device": {
+			Err: errors.New("no such device"), Lanes: []LaneStatus{down}, Targets: targets,
+		},
+		"1 of 2 lanes have no AF_XDP socket: lane 1: the device is down: network is down": {
+			Lanes: []LaneStatus{{}, down}, Targets: targets,
+		},
+		"to 2 of the addresses sent to, the kernel sends: the next hop's link-layer address is not known": {
+			Lanes: []LaneStatus{{}}, Targets: targets,
+		},
+	} {
+		if got := s.Why(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	seen := map[string]bool{}
+	for r := range Reason(reasons) {
+		if text := r.explain(); text == "" || text == "unknown" || seen[text] {
+			t.Errorf("%v is explained by %q", r, text)
+		} else {
+			seen[text] = true
+		}
+	}
+}
+
+// TestCountersDoNotGoBackWhileASocketIsClosed has the lane be slow to leave it: who asks meanwhile would take what is missing for a new
+// beginning.
+func TestCountersDoNotGoBackWhileASocketIsClosed(t *testing.T) {
+	s := newScene(t)
+	s.expect(500, true)
+	l := s.port.lanes[0]
+	c := l.circuit.Load()
+	sent := s.port.Status().Lanes[0].Socket.Sent
+	if sent == 0 || !c.rx.Enter() {
+		t.Fatalf("%d sent, or somebody receives", sent)
+	}
+	leave := sync.OnceFunc(c.rx.Leave)
+	t.Cleanup(leave) // before the port is closed, which waits for it
+	s.link(0, netlink.LinkDel)
+	await(t, "the lane to have no socket", func() bool { return l.circuit.Load() == nil })
+	check := func() {
+		t.Helper()
+		if now := s.port.Status().Lanes[0].Socket.Sent; now != sent {
+			t.Errorf("%d sent, and %d before", now, sent)
+		}
+	}
+	check()
+	leave()
+	await(t, "the socket to be closed", func() bool {
+		k := s.port.keeper
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		return k.report.lanes[0].leaving == nil
+	})
+	check()
+}

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xdp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
+	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
+)
+
+// classified is the program of the product.
+type classified struct{ *programs.Classify }
+
+func (c classified) Attach(device int, generic bool) error {
+	if generic {
+		return c.Classify.Attach(device, hook.XDPGeneric)
+	}
+	return c.Classify.Attach(device, hook.XDPNative)
+}
+
+// classify opens a port with the product's program.
+func (p *pair) classify(end int, c Config, slow udp.Config) *Port {
+	p.Helper()
+	slow.Lanes = p.queue
+	u := p.openUDP(end, slow)
+	program, err := programs.LoadClassify(programs.ClassifyOptions{ListenPort: u.LocalPort(), MaxFrame: MaxFrame(c.FrameSize)})
+	must(p.TB, err)
+	p.Cleanup(func() { must(p.TB, program.Close()) })
+	return p.open(end, u, classified{program}, c)
+}
+
+// stock opens an ordinary UDP socket at one end.
+func (p *pair) stock(end int) *net.UDPConn {
+	p.Helper()
+	var conn *net.UDPConn
+	must(p.TB, p.hosts[end].Do(func() (err error) {
+		conn, err = net.ListenUDP("udp", &net.UDPAddr{})
+		return err
+	}))
+	p.Cleanup(func() { conn.Close() })
+	must(p.TB, conn.SetDeadline(time.Now().Add(deadline)))
+	return conn
+}
+
+// at is how a stock peer at an end is reached.
+func (p *pair) at(end int, conn *net.UDPConn, ipv6 bool) underlay.Endpoint {
+	port := conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+	if ipv6 {
+		return underlay.Endpoint{Dst: netip.AddrPortFrom(addrs6[end].Addr(), port)}
+	}
+	return underlay.Endpoint{Dst: netip.AddrPortFrom(addrs4[end].Addr(), port)}
+}
+
+// message is what the product's program takes for a message of a type.
+func message(kind byte, size int) []byte {
+	b := bytes.Repeat([]byte{kind * 17}, max(size, 4))
+	binary.LittleEndian.PutUint32(b, uint32(kind))
+	return b[:size]
+}
+
+// sendOne sends a datagram by a lane.
+func sendOne(t testing.TB, l underlay.Lane, to *underlay.Endpoint, payload []byte) {
+	t.Helper()
+	runs := []underlay.Run{{To: to, Parts: [][]byte{payload}, SegSize: len(payload), Segments: 1}}
+	if l.Send(runs) != 0 {
+		t.Fatal(runs[0].Err)
+	}
+}
+
+// recvOne receives a datagram from a lane.
+func recvOne(t testing.TB, l underlay.Receiver) ([]byte, underlay.Endpoint) {
+	t.Helper()
+	rx := []underlay.Datagrams{{Buf: make([]byte, 65535)}}
+	got := make(chan error, 1)
+	go func() {
+		_, err := l.Recv(rx)
+		got <- err
+	}()
+	select {
+	case err := <-got:
+		must(t, err)
+	case <-time.After(deadline):
+		t.Fatal("nothing arrived")
+	}
+	return rx[0].Buf[:rx[0].N], rx[0].From
+}
+
+// TestAStockPeerTakesEveryChecksum: the kernel at the other end drops what has a wrong one.
+func TestAStockPeerTakesEveryChecksum(t *testing.T) {
+	for _, software := range []bool{false, true} {
+		p := newPair(t, 1)
+		a, b := p.classify(0, Config{Binding: Binding{Mode: xsk.Copy}, NoChecksumOffload: software}, udp.Config{}), p.stock(1)
+		var got [2000]byte
+		for _, ipv6 := range []bool{false, true} {
+			to := p.at(1, b, ipv6)
+			express(t, a, &to)
+			for size := 0; size <= 1452; size += 1 + size/40 {
+				sent := message(4, size)
+				sendOne(t, a.Lane(0), &to, sent)
+				for {
+					n, from, err := b.ReadFromUDPAddrPort(got[:])
+					if err != nil {
+						t.Fatalf("%d bytes, IPv6 %v, software %v: %v; %+v", size, ipv6, software, err, a.Status())
+					}
+					if n == 0 && size > 0 {
+						continue // what express sent
+					}
+					if !bytes.Equal(got[:n], sent) || from.Port() != a.LocalPort() {
+						t.Fatalf("%d bytes from %v, want %d", n, from, size)
+					}
+					break
+				}
+			}
+		}
+		if s := a.Status().Lanes[0]; s.Slow != 0 || s.Lost != 0 || s.Sent == 0 {
+			t.Errorf("%+v", s)
+		}
+		checkLedger(t, a)
+	}
+}
+
+func TestDataOfAStockPeerComesByAFXDPAndTheRestByUDP(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			p := newPair(t, 1)
+			a, b := p.classify(0, mode.config, mode.udp), p.stock(1)
+			for _, ipv6 := range []bool{false, true} {
+				to := p.endpoint(0, a, ipv6)
+				for i, kind := range []byte{4, 1, 4, 2, 4, 3} {
+					before := a.Status().Lanes[0]
+					sent := message(kind, 148)
+					_, err := b.WriteToUDPAddrPort(sent, to.Dst)
+					must(t, err)
+					got, from := recvOne(t, a.Lane(0))
+					if want := p.at(1, b, ipv6); !bytes.Equal(got, sent) || from.Dst != want.Dst || from.Src != to.Dst.Addr() {
+						t.Errorf("%d bytes from %+v", len(got), from)
+					}
+					if n := a.Status().Lanes[0].Received - before.Received; (n == 1) != (kind == 4) {
+						t.Errorf("message %d of type %d: %d came by AF_XDP", i, kind, n)
+					}
+				}
+			}
+			checkLedger(t, a)
+		})
+	}
+}
+
+// TestTrainsArriveAsTrains: what one lane sends in a run, another receives in few elements.
+func TestTrainsArriveAsTrains(t *testing.T) {
+	const segments, size = 45, 1400
+	p := newPair(t, 1)
+	a, b := p.classify(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{}), p.classify(1, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{})
+	p.meet(a, b)
+	to := p.endpoint(1, b, false)
+	train := bytes.Repeat(message(4, size), segments)
+	runs := []underlay.Run{{To: &to, Parts: [][]byte{train}, SegSize: size, Segments: segments}}
+	if a.Lane(0).Send(runs) != 0 {
+		t.Fatal(runs[0].Err)
+	}
+	await(t, "the train", func() bool {
+		counters, err := b.keeper.config.Program.(classified).Counters()
+		must(t, err)
+		return counters.Events[programs.ClassifySocket] == segments
+	})
+	rx := elements(64, 65535)
+	n, err := b.Lane(0).Recv(rx)
+	if err != nil || n != 1 || rx[0].N != len(train) || rx[0].SegSize != size || !bytes.Equal(rx[0].Buf[:rx[0].N], train) {
+		t.Errorf("%d elements, the first of %d in %d; %v", n, rx[0].N, rx[0].SegSize, err)
+	}
+}
+
+// TestOrderHoldsWhileTheWayChanges sends over two lanes from several sources, while the neighbour comes and goes.
+func TestOrderHoldsWhileTheWayChanges(t *testing.T) {
+	const sources, rounds = 3, 400
+	p := newPair(t, 2)
+	a, b := p.everything(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{NoGSO: true}), p.everything(1, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{})
+	p.meet(a, b)
+	for i := range sources {
+		_, err := a.OpenSource(uint16(61000 + i))
+		must(t, err)
+	}
+	to := p.endpoint(1, b, true)
+	known := p.neighbour(0, to.Dst.Addr())
+	got := make(chan [2]uint32)
+	for i := range b.Lanes() {
+		go deliver(b.Lane(i), got)
+	}
+	last, sent := map[uint32]uint32{}, uint32(0)
+	for round := range rounds {
+		switch round % 40 {
+		case 10: // the UDP socket's turn
+			p.setNeighbour(0, known, netlink.NUD_FAILED)
+		case 20:
+			p.setNeighbour(0, known, netlink.NUD_REACHABLE)
+		}
+		for lane := range a.Lanes() {
+			for source := range sources + 1 {
+				sent++
+				payload := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(lane<<8|source)), sent)
+				runs := []underlay.Run{{To: &to, Parts: [][]byte{payload}, Segments: 1, Source: source}}
+				if a.Lane(lane).Send(runs) != 0 {
+					t.Fatal(runs[0].Err)
+				}
+			}
+		}
+		for range a.Lanes() * (sources + 1) {
+			select {
+			case m := <-got:
+				if m[1] <= last[m[0]] {
+					t.Fatalf("lane %d, source %d: %d after %d", m[0]>>8, m[0]&0xff, m[1], last[m[0]])
+				}
+				last[m[0]] = m[1]
+			case <-time.After(deadline):
+				t.Fatal("a datagram is lost")
+			}
+		}
+	}
+	for i, s := range a.Status().Lanes {
+		if s.Slow == 0 || s.Sent == 0 {
+			t.Errorf("lane %d took one way only: %+v", i, s)
+		}
+	}
+	checkLedger(t, a)
+	checkLedger(t, b)
+}
+
+// deliver passes on who sent what, until the port is closed.
+func deliver(l underlay.Lane, got chan<- [2]uint32) {
+	rx := []underlay.Datagrams{{Buf: make([]byte, 65535)}, {Buf: make([]byte, 65535)}, {Buf: make([]byte, 65535)}}
+	for {
+		n, err := l.Recv(rx)
+		if err != nil {
+			return
+		}
+		for i := range rx[:n] {
+			for rest := rx[i].Buf[:rx[i].N]; len(rest) >= 8; rest = rest[min(len(rest), rx[i].SegSize):] {
+				got <- [2]uint32{binary.BigEndian.Uint32(rest), binary.BigEndian.Uint32(rest[4:])}
+			}
+		}
+	}
+}
+
+// neighbour returns an end's entry for an address.
+func (p *pair) neighbour(end int, addr netip.Addr) (n netlink.Neigh) {
+	p.Helper()
+	must(p.TB, p.hosts[end].Do(func() error {
+		list, err := netlink.NeighList(0, 0)
+		for _, l := range list {
+			if a, ok := netip.AddrFromSlice(l.IP); ok && a.Unmap() == addr {
+				n = l
+			}
+		}
+		return err
+	}))
+	return n
+}
+
+// setNeighbour puts an entry into a state.
+func (p *pair) setNeighbour(end int, n netlink.Neigh, state int) {
+	p.Helper()
+	n.State = state
+	must(p.TB, p.hosts[end].Do(func() error { return netlink.NeighSet(&n) }))
+}

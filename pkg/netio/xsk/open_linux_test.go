@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xsk
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestConfigRejectsInvalidValues(t *testing.T) {
+	bad := []Config{
+		{Interface: 0},
+		{Interface: 1, Queue: -1},
+		{Interface: 1, Queue: 1 << 16},
+		{Interface: 1, Mode: 9},
+		{Interface: 1, FrameSize: 1024},
+		{Interface: 1, FrameSize: 3000},
+		{Interface: 1, RxFrames: 100},
+		{Interface: 1, TxFrames: 32},
+		{Interface: 1, TxFrames: 1 << 17},
+		{Interface: 1, RxFrames: -64},
+		{Interface: 1, BusyPoll: -1},
+		{Interface: 1, BusyPoll: time.Minute},
+		{Interface: 1, BusyPollBudget: 1 << 16},
+	}
+	for _, c := range bad {
+		if _, err := c.complete(4096); err == nil {
+			t.Errorf("%+v is accepted", c)
+		}
+		if _, err := Open(c); err == nil {
+			t.Errorf("%+v was opened", c)
+		}
+	}
+	if _, err := (Config{Interface: 1, FrameSize: 4096}).complete(2048); err == nil {
+		t.Error("a frame larger than a page is accepted")
+	}
+	c, err := Config{Interface: 1}.complete(4096)
+	if err != nil || c.FrameSize != 2048 || c.RxFrames != 2048 || c.TxFrames != 2048 || c.BindTimeout != 2*time.Second {
+		t.Errorf("the defaults are %+v, %v", c, err)
+	}
+}
+
+func TestBindFlagsAndReportedModes(t *testing.T) {
+	tests := []struct {
+		mode, want Mode
+		zc         bool
+		flags      uint16
+	}{
+		{Auto, Copy, false, unix.XDP_USE_NEED_WAKEUP},
+		{Auto, ZeroCopy, true, unix.XDP_USE_NEED_WAKEUP},
+		{ZeroCopy, ZeroCopy, true, unix.XDP_USE_NEED_WAKEUP | unix.XDP_ZEROCOPY},
+		{Copy, Copy, false, unix.XDP_USE_NEED_WAKEUP | unix.XDP_COPY},
+		{Generic, Generic, false, unix.XDP_USE_NEED_WAKEUP | unix.XDP_COPY},
+	}
+	for _, test := range tests {
+		f := newFake(t)
+		f.zc = test.zc
+		s := openFake(t, f, Config{Mode: test.mode})
+		if got := s.Features().Mode; got != test.want || !slices.Equal(f.binds, []uint16{test.flags}) {
+			t.Errorf("%v became %v with flags %v", test.mode, got, f.binds)
+		}
+	}
+	for m, want := range []string{"auto", "zerocopy", "copy", "generic", "unknown"} {
+		if Mode(m).String() != want {
+			t.Errorf("mode %d is called %q", m, Mode(m))
+		}
+	}
+}
+
+// TestOldKernelsLoseOnlyUnsupportedFeatures rejects the options one by one.
+func TestOldKernelsLoseOnlyUnsupportedFeatures(t *testing.T) {
+	everything := Config{MultiBuffer: true, TxChecksum: true, BusyPoll: 20 * time.Microsecond, BusyPollBudget: 32}
+	all := Features{Mode: Copy, BusyPoll: true, MultiBuffer: true, TxChecksum: true, TxBudget: 64}
+	tests := []struct {
+		name   string
+		option int
+		want   func(f *Features)
+	}{
+		{"all there is", 0, func(*Features) {}},
+		{"no budget", unix.XDP_MAX_TX_SKB_BUDGET, func(f *Features) { f.TxBudget = 32 }},
+		{"no busy polling", unix.SO_PREFER_BUSY_POLL, func(f *Features) { f.BusyPoll = false }},
+		{"no right to poll", unix.SO_BUSY_POLL, func(f *Features) { f.BusyPoll = false }},
+		{"no metadata", unix.XDP_UMEM_REG, func(f *Features) { f.TxChecksum = false }},
+		{"no right to a large buffer", unix.SO_SNDBUFFORCE, func(*Features) {}},
+	}
+	for _, test := range tests {
+		f := newFake(t)
+		f.refuses[test.option] = unix.EINVAL
+		s := openFake(t, f, everything)
+		want := all
+		test.want(&want)
+		if got := s.Features(); got != want {
+			t.Errorf("%s: %+v, want %+v", test.name, got, want)
+		}
+	}
+	f := newFake(t)
+	f.onBind = func(flags uint16) error {
+		if flags&unix.XDP_USE_SG != 0 {
+			return unix.EINVAL
+		}
+		return nil
+	}
+	if s := openFake(t, f, everything); s.Features().MultiBuffer || len(f.binds) != 2 {
+		t.Errorf("without XDP_USE_SG: %+v after %d attempts", s.Features(), len(f.binds))
+	}
+}
+
+// TestZeroCopyFollowsDeviceCapabilities: a driver that ignores a request would send packets with bad checksums.
+func TestZeroCopyFollowsDeviceCapabilities(t *testing.T) {
+	for _, device := range []Capabilities{{}, {MaxFragments: 5, TxChecksum: true}} {
+		f := newFake(t)
+		f.zc, f.device = true, device
+		s := openFake(t, f, Config{MultiBuffer: true, TxChecksum: true})
+		if s.Features().TxChecksum != device.TxChecksum || s.tx.fragments != max(1, device.MaxFragments) {
+			t.Errorf("%+v gives %+v with %d fragments", device, s.Features(), s.tx.fragments)
+		}
+	}
+}
+
+// TestHugePagesAreUsedWhenAvailable also tests a UMEM that does not fill its last huge page.
+func TestHugePagesAreUsedWhenAvailable(t *testing.T) {
+	const odd = (1024 + 64) * 2048
+	for _, test := range []struct {
+		config       Config
+		there, want  bool
+		mapped, used int
+	}{
+		{Config{RxFrames: 1024}, true, true, 2 * hugePage, odd},
+		{Config{RxFrames: 1024}, false, false, odd, odd},
+		{Config{RxFrames: 1024, NoHugePages: true}, true, false, odd, odd},
+		{Config{}, true, false, 128 * 2048, 128 * 2048}, // it would be mostly empty
+	} {
+		f := newFake(t)
+		f.huge = test.there
+		s := openFake(t, f, test.config)
+		if s.Features().HugePages != test.want || len(f.umem) != test.mapped || int(f.reg.Len) != test.used {
+			t.Errorf("%+v: %v, %d mapped, %d registered", test, s.Features().HugePages, len(f.umem), f.reg.Len)
+		}
+	}
+}
+
+func TestBindRetriesRecentlyClosedQueue(t *testing.T) {
+	f := newFake(t)
+	f.onBind = func(uint16) error {
+		if len(f.binds) < 6 {
+			return unix.EBUSY
+		}
+		return nil
+	}
+	openFake(t, f, Config{})
+	if len(f.binds) != 6 || f.paused != 31*time.Millisecond {
+		t.Errorf("%d attempts over %v", len(f.binds), f.paused)
+	}
+}
+
+func TestBindGivesUpOnBusyQueue(t *testing.T) {
+	for patience, want := range map[time.Duration]time.Duration{-1: 0, 100 * time.Millisecond: 113 * time.Millisecond} {
+		f := newFake(t)
+		f.onBind = func(uint16) error { return unix.EBUSY }
+		_, err := open(smallConfig(Config{BindTimeout: patience}), f)
+		if !errors.Is(err, ErrBusy) || !errors.Is(err, unix.EBUSY) || f.live != 0 || f.paused != want {
+			t.Errorf("%v, %d leaked, waited %v, want %v", err, f.live, f.paused, want)
+		}
+	}
+}
+
+func TestBindErrorsAreDistinct(t *testing.T) {
+	tests := []struct {
+		err  error
+		mode Mode
+		want error
+	}{
+		{unix.EINVAL, Auto, ErrNoQueue},
+		{unix.EINVAL, ZeroCopy, unix.EINVAL},
+		{unix.ENODEV, Auto, ErrGone},
+		{unix.ENETDOWN, Auto, ErrDown},
+		{unix.EOPNOTSUPP, ZeroCopy, errors.ErrUnsupported},
+	}
+	sentinels := []error{ErrNoQueue, ErrGone, ErrDown, ErrBusy, ErrQueueGone}
+	for _, test := range tests {
+		f := newFake(t)
+		f.onBind = func(uint16) error { return test.err }
+		_, err := open(smallConfig(Config{Mode: test.mode}), f)
+		if !errors.Is(err, test.want) || f.live != 0 {
+			t.Errorf("%v gives %v, %d leaked", test.err, err, f.live)
+		}
+		for _, other := range sentinels {
+			if !errors.Is(test.want, other) && errors.Is(err, other) {
+				t.Errorf("%v gives %v, which is also %v", test.err, err, other)
+			}
+		}
+	}
+}
+
+func TestSetUpErrorsNameRemedy(t *testing.T) {
+	if err := explainSocket(unix.EPERM); !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "CAP_NET_RAW") {
+		t.Error(err)
+	}
+	if err := explainSocket(unix.EAFNOSUPPORT); !errors.Is(err, errors.ErrUnsupported) {
+		t.Error(err)
+	}
+	if err := explainRegister(unix.ENOBUFS); !errors.Is(err, unix.ENOBUFS) || !strings.Contains(err.Error(), "ulimit -l") {
+		t.Error(err)
+	}
+}
+
+func TestRingsBeyondTheirMappingAreRejected(t *testing.T) {
+	mem := make([]byte, 4096)
+	good := unix.XDPRingOffset{Producer: 0, Consumer: 64, Flags: 68, Desc: 128}
+	if _, items, err := ringView[Desc](mem, &good, 248); err != nil || len(items) != 248 {
+		t.Errorf("%d items, %v", len(items), err)
+	}
+	for _, change := range []func(*unix.XDPRingOffset){
+		func(o *unix.XDPRingOffset) { o.Producer = 2 },
+		func(o *unix.XDPRingOffset) { o.Consumer = 4094 },
+		func(o *unix.XDPRingOffset) { o.Flags = ^uint64(0) - 3 },
+		func(o *unix.XDPRingOffset) { o.Desc = 129 },
+		func(o *unix.XDPRingOffset) { o.Desc = 4096 + 64 },
+		func(o *unix.XDPRingOffset) { o.Desc = 136 },
+		func(o *unix.XDPRingOffset) { o.Desc = 1 << 63 },
+	} {
+		bad := good
+		change(&bad)
+		if _, _, err := ringView[Desc](mem, &bad, 248); err == nil {
+			t.Errorf("%+v is accepted", bad)
+		}
+	}
+	if uint32View(nil, 0) != nil {
+		t.Error("an offset in an empty mapping was accepted")
+	}
+}

@@ -1,0 +1,505 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xsk
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// TestAllSentFramesArrive sends over both queues of a veth at once, and tracks the owner of every frame on both
+// ends.
+func TestAllSentFramesArrive(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			l := newLink(t, 3)
+			l.redirect(t, 3, mode.attach, 0)
+			t.Run("queues", func(t *testing.T) {
+				for i, pair := range mode.pairs {
+					from := l.ends[0].open(t, Config{Queue: pair[0], Mode: mode.mode, RxFrames: 64, TxFrames: 128})
+					to := l.ends[1].open(t, Config{Queue: pair[1], Mode: mode.mode, RxFrames: 128, TxFrames: 64})
+					if from.Features().Mode != mode.mode {
+						t.Errorf("mode %v", from.Features().Mode)
+					}
+					t.Run(fmt.Sprint(pair), func(t *testing.T) {
+						t.Parallel()
+						exchange(t, l, from, to, uint64(i), mode.mode == Generic)
+					})
+				}
+			})
+		})
+	}
+}
+
+// exchange sends windows of frames of all sizes, in batches of all sizes. In generic mode a veth passes frames by the
+// per-CPU backlog, which the whole machine shares and which drops when full. Then lossy is set: frames may be missing,
+// and the end of a window is sent until it arrives.
+func exchange(t *testing.T, l *vethPair, from, to *Socket, seed uint64, lossy bool) {
+	const windows = 200
+	x := &exchanger{t: t, l: l, from: from, to: to, left: newOracle(64, 128), right: newOracle(128, 64)}
+	r := rand.New(rand.NewPCG(seed, 3))
+	for range windows {
+		for rest := 1 + r.IntN(100); rest > 0; {
+			rest -= x.send(min(rest, 1+r.IntN(40)), r)
+		}
+		check(t, from.WakeTx())
+		last := x.sent - 1
+		await(t, to, "the frames of a window", func() bool {
+			n := x.receive(1+r.IntN(len(x.batch)), lossy)
+			if n == 0 && lossy {
+				x.send(1, r)
+				check(t, from.WakeTx())
+			}
+			return x.next > last
+		})
+	}
+	await(t, to, "what is left", func() bool { return x.receive(len(x.batch), lossy) == 0 })
+	await(t, from, "the completions", func() bool { from.Reap(); return from.Frames().TxKernel == 0 })
+	checkFramesAre(t, from, Frames{RxKernel: 64, TxFree: 128})
+	checkFramesAre(t, to, Frames{RxKernel: 128, TxFree: 64})
+	out, err := from.Stats()
+	check(t, err)
+	in, err := to.Stats()
+	check(t, err)
+	if out.Sent != x.sent || out.Completed != x.sent || in.Received != x.received || !lossy && x.received != x.sent ||
+		in.RxDropped+in.RxRingFull+in.RxInvalid+out.TxInvalid+out.TxRefused+out.Misowned+in.Misowned+out.Rejected != 0 {
+		t.Errorf("%d sent, %d received; %+v; %+v", x.sent, x.received, out, in)
+	}
+}
+
+// exchanger tracks the owners of the frames at both ends.
+type exchanger struct {
+	t                    *testing.T
+	l                    *vethPair
+	from, to             *Socket
+	left, right          oracle
+	batch                [128]Desc
+	sent, received, next uint64 // next is the last received number plus one
+}
+
+// send submits at most n frames, and returns their number.
+func (x *exchanger) send(n int, r *rand.Rand) int {
+	batch := x.batch[:x.from.Reserve(x.batch[:n])]
+	x.left.reserved(x.t, batch)
+	for i := range batch {
+		batch[i].Len = uint32(60 + r.IntN(1514-60+1))
+		x.l.number(x.from.Frame(batch[i]), x.sent)
+		x.sent++
+	}
+	if got := x.from.Submit(batch); got != len(batch) {
+		x.t.Fatalf("submitted %d of %d", got, len(batch))
+	}
+	x.left.move(x.t, batch, "tx user", "tx kernel")
+	return len(batch)
+}
+
+// receive receives at most n frames and refills them.
+func (x *exchanger) receive(n int, lossy bool) int {
+	batch := x.batch[:x.to.Receive(x.batch[:n])]
+	x.right.move(x.t, batch, "rx kernel", "rx user")
+	for _, d := range batch {
+		got := numberOf(x.t, x.to.Frame(d))
+		if got < x.next || !lossy && got > x.next {
+			x.t.Fatalf("frame %d, want %d", got, x.next)
+		}
+		x.next = got + 1
+		x.received++
+	}
+	x.to.Refill(batch)
+	x.right.move(x.t, batch, "rx user", "rx kernel")
+	check(x.t, x.to.WakeRx())
+	return len(batch)
+}
+
+func newOracle(rx, tx uint64) oracle {
+	o := oracle{}
+	for i := range rx {
+		o[i] = "rx kernel"
+	}
+	for i := range tx {
+		o[rx+i] = "free"
+	}
+	return o
+}
+
+// reserved also records completed frames: only those can be reserved again.
+func (o oracle) reserved(t *testing.T, descs []Desc) {
+	t.Helper()
+	for _, d := range descs {
+		if o[d.Addr/2048] == "tx user" {
+			t.Fatalf("frame %d is reserved twice", d.Addr/2048)
+		}
+		o[d.Addr/2048] = "tx user"
+	}
+}
+
+func TestPacketsDroppedWithoutFrameAreCounted(t *testing.T) {
+	l := newLink(t, 1)
+	l.redirect(t, 1, link.XDPDriverMode, 0)
+	from := l.ends[0].open(t, Config{RxFrames: 64, TxFrames: 128})
+	to := l.ends[1].open(t, Config{RxFrames: 64, TxFrames: 64})
+	const extra = 10
+	batch := make([]Desc, 128)
+	n := from.Reserve(batch[:64+extra])
+	for i := range batch[:n] {
+		batch[i].Len = 60
+		l.number(from.Frame(batch[i]), uint64(i))
+	}
+	from.Submit(batch[:n])
+	check(t, from.WakeTx())
+	total := 0
+	await(t, to, "all packets", func() bool {
+		total += to.Receive(batch)
+		stats, err := to.Stats()
+		check(t, err)
+		return total == 64 && stats.RxDropped == extra && stats.FillEmpty > 0
+	})
+	checkFramesAre(t, to, Frames{RxUser: 64, TxFree: 64})
+}
+
+// TestCloseUnderTrafficReleasesEverything closes and reopens the receiving end, and finally closes the sending one, under
+// traffic. Each new Socket finds its queue still held by the last.
+func TestCloseUnderTrafficReleasesEverything(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			l := newLink(t, 1)
+			l.redirect(t, 1, mode.attach, 0)
+			before := openResources()
+			from := l.ends[0].open(t, Config{Mode: mode.mode, TxFrames: 256})
+			stop := make(chan struct{})
+			var sender sync.WaitGroup
+			sender.Go(func() { flood(t, l, from, stop) })
+			var batch [32]Desc
+			for range 8 {
+				to := l.ends[1].open(t, Config{Mode: mode.mode, RxFrames: 256, TxFrames: 64})
+				for total := 0; total < 1000; {
+					await(t, to, "packets", func() bool {
+						n := to.Receive(batch[:])
+						to.Refill(batch[:n/2]) // the others stay with the caller
+						total += n
+						return n > 0 || to.Frames().RxKernel == 0
+					})
+					if to.Frames().RxKernel == 0 {
+						break
+					}
+				}
+				if f := to.Frames(); f.RxKernel+f.RxUser != 256 || f.TxFree != 64 {
+					t.Errorf("frames %+v", f)
+				}
+				check(t, to.Close())
+				if stats, err := to.Stats(); err != nil || stats.Misowned != 0 || stats.Received == 0 {
+					t.Errorf("stats %+v, %v", stats, err)
+				}
+			}
+			close(stop)
+			sender.Wait()
+			if f := from.Frames(); f.TxFree+f.TxUser+f.TxKernel != 256 {
+				t.Errorf("frames %+v", f)
+			}
+			check(t, from.Close())
+			if after := openResources(); after != before {
+				t.Errorf("before\n%s\nafter\n%s", before, after)
+			}
+		})
+	}
+}
+
+// flood sends until stop is closed, and leaves frames in flight.
+func flood(t *testing.T, l *vethPair, s *Socket, stop <-chan struct{}) {
+	var batch [64]Desc
+	for number := uint64(0); ; {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		n := s.Reserve(batch[:])
+		for i := range batch[:n] {
+			batch[i].Len = 200
+			l.number(s.Frame(batch[i]), number)
+			number++
+		}
+		s.Submit(batch[:n])
+		if err := s.WakeTx(); err != nil {
+			t.Error(err)
+			return
+		}
+	}
+}
+
+func TestSocketResumesAfterDeviceDown(t *testing.T) {
+	l := newLink(t, 1)
+	l.redirect(t, 1, link.XDPDriverMode, 0)
+	from, to := l.ends[0].open(t, Config{}), l.ends[1].open(t, Config{})
+	check(t, from.Check())
+	set := func(up func(netlink.Link) error) {
+		check(t, l.ends[0].host.Do(func() error {
+			device, err := netlink.LinkByIndex(l.ends[0].index)
+			if err != nil {
+				return err
+			}
+			return up(device)
+		}))
+	}
+	set(netlink.LinkSetDown)
+	one := make([]Desc, 1)
+	from.Reserve(one)
+	one[0].Len = 60
+	l.number(from.Frame(one[0]), 7)
+	from.Submit(one)
+	if err := from.WakeTx(); !errors.Is(err, ErrDown) || from.Pending() != 1 {
+		t.Errorf("WakeTx gives %v, %d pending", err, from.Pending())
+	}
+	if err := from.Check(); !errors.Is(err, ErrDown) {
+		t.Errorf("Check gives %v", err)
+	}
+	set(netlink.LinkSetUp)
+	await(t, to, "the frame that waited", func() bool {
+		check(t, from.WakeTx())
+		check(t, from.Check())
+		return to.Receive(one) == 1 && numberOf(t, to.Frame(one[0])) == 7
+	})
+}
+
+func TestDeletedDeviceReturnsErrGone(t *testing.T) {
+	l := newLink(t, 1)
+	l.redirect(t, 1, link.XDPDriverMode, 0)
+	s := l.ends[0].open(t, Config{TxFrames: 64})
+	submit(t, s, 1)
+	check(t, l.ends[0].host.Do(func() error {
+		device, err := netlink.LinkByIndex(l.ends[0].index)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkDel(device)
+	}))
+	if err := s.Check(); !errors.Is(err, ErrGone) || errors.Is(err, ErrDown) {
+		t.Errorf("Check gives %v", err)
+	}
+	if err := s.WakeTx(); !errors.Is(err, ErrGone) {
+		t.Errorf("WakeTx gives %v", err)
+	}
+	if _, err := s.Stats(); err != nil {
+		t.Error(err)
+	}
+	_, err := open(Config{Interface: l.ends[0].index}, l.ends[0])
+	if !errors.Is(err, ErrGone) {
+		t.Errorf("Open gives %v", err)
+	}
+}
+
+func TestOpenDistinguishesMissingAndBusyQueues(t *testing.T) {
+	l := newLink(t, 2)
+	e := l.ends[0]
+	_, err := open(Config{Interface: e.index, Queue: 2}, e)
+	if !errors.Is(err, ErrNoQueue) {
+		t.Errorf("a missing queue: %v", err)
+	}
+	e.open(t, Config{Queue: 1})
+	_, err = open(Config{Interface: e.index, Queue: 1, BindTimeout: 5 * time.Millisecond}, e)
+	if !errors.Is(err, ErrBusy) {
+		t.Errorf("a queue in use: %v", err)
+	}
+	_, err = open(Config{Interface: e.index, Mode: ZeroCopy}, e)
+	if !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("zero-copy on a veth: %v", err)
+	}
+}
+
+func TestLargePacketsUseSeveralFrames(t *testing.T) {
+	const size = 5000
+	l := newLinkMTU(t, 1, 6000)
+	l.redirect(t, 1, link.XDPDriverMode, unix.BPF_F_XDP_HAS_FRAGS)
+	from := l.ends[0].open(t, Config{FrameSize: 2048, RxFrames: 64, TxFrames: 64, MultiBuffer: true})
+	to := l.ends[1].open(t, Config{FrameSize: 2048, RxFrames: 64, TxFrames: 64, MultiBuffer: true})
+	if !from.Features().MultiBuffer {
+		t.Skip("needs XDP_USE_SG (Linux 6.6)")
+	}
+	whole := make([]byte, size)
+	batch := make([]Desc, 64)
+	for number := range uint64(50) {
+		l.number(whole, number)
+		rest, n := whole, from.Reserve(batch[:3])
+		for i := range batch[:n] {
+			part := copy(from.Frame(batch[i]), rest)
+			rest, batch[i].Len = rest[part:], uint32(part)
+			batch[i].SetMore(len(rest) > 0)
+		}
+		if got := from.Submit(batch[:n]); got != 3 {
+			t.Fatalf("submitted %d", got)
+		}
+		check(t, from.WakeTx())
+		await(t, to, "a packet", func() bool {
+			n := to.Receive(batch)
+			if n == 0 {
+				return false
+			}
+			var got []byte
+			for _, d := range batch[:n] {
+				got = append(got, to.Frame(d)...)
+			}
+			if n < 2 || !bytes.Equal(got, whole) {
+				t.Fatalf("received %d frames, %d bytes", n, len(got))
+			}
+			to.Refill(batch[:n])
+			return true
+		})
+	}
+	await(t, from, "the completions", func() bool { from.Reap(); return from.Frames().TxKernel == 0 })
+	checkFramesAre(t, from, Frames{RxKernel: 64, TxFree: 64})
+	checkFramesAre(t, to, Frames{RxKernel: 64, TxFree: 64})
+}
+
+// TestOffloadedChecksumsAreCorrect sends UDP to a kernel socket, which drops datagrams with a wrong checksum.
+func TestOffloadedChecksumsAreCorrect(t *testing.T) {
+	l := newLink(t, 1)
+	src, dst := netip.MustParseAddrPort("10.9.0.1:1000"), netip.MustParseAddrPort("10.9.0.2:2000")
+	check(t, l.ends[1].host.SetUp(l.ends[1].device, 0, netip.PrefixFrom(dst.Addr(), 24)))
+	var inbox *net.UDPConn
+	check(t, l.ends[1].host.Do(func() (err error) {
+		inbox, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(dst))
+		return err
+	}))
+	t.Cleanup(func() { inbox.Close() })
+	s := l.ends[0].open(t, Config{TxChecksum: true, TxFrames: 64})
+	if !s.Features().TxChecksum {
+		t.Skip("needs XDP_UMEM_TX_METADATA_LEN (Linux 6.11)")
+	}
+	send := func(payload string, offload bool) {
+		d := make([]Desc, 1)
+		s.Reserve(d)
+		d[0].Len = uint32(42 + len(payload))
+		udpFrame(s.Frame(d[0]), l.ends[1].mac, src, dst, payload)
+		if offload && !s.OffloadChecksum(&d[0], 34, 6) {
+			t.Error("rejected")
+		}
+		if s.Submit(d) != 1 {
+			t.Error("not submitted")
+		}
+		check(t, s.WakeTx())
+	}
+	var got [100]byte
+	for range 20 { // the backlog on the way is shared with the whole machine
+		send("the checksum is that of the pseudo header alone", false)
+		send("the checksum is whole", true)
+		check(t, inbox.SetReadDeadline(time.Now().Add(time.Second)))
+		n, err := inbox.Read(got[:])
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			continue
+		}
+		if err != nil || string(got[:n]) != "the checksum is whole" {
+			t.Errorf("received %q, %v", got[:n], err)
+		}
+		return
+	}
+	t.Error("nothing received")
+}
+
+// udpFrame builds Ethernet, IPv4 and UDP with the checksum of the pseudo header.
+func udpFrame(frame []byte, to net.HardwareAddr, src, dst netip.AddrPort, payload string) {
+	clear(frame)
+	copy(frame, to)
+	frame[6] = 2
+	binary.BigEndian.PutUint16(frame[12:], unix.ETH_P_IP)
+	ip, udp := frame[14:34], frame[34:]
+	ip[0], ip[8], ip[9] = 0x45, 64, unix.IPPROTO_UDP
+	binary.BigEndian.PutUint16(ip[2:], uint16(len(frame)-14))
+	copy(ip[12:], src.Addr().AsSlice())
+	copy(ip[16:], dst.Addr().AsSlice())
+	binary.BigEndian.PutUint16(ip[10:], ^onesSum(0, ip))
+	binary.BigEndian.PutUint16(udp[0:], src.Port())
+	binary.BigEndian.PutUint16(udp[2:], dst.Port())
+	binary.BigEndian.PutUint16(udp[4:], uint16(len(udp)))
+	binary.BigEndian.PutUint16(udp[6:], onesSum(uint32(unix.IPPROTO_UDP+len(udp)), ip[12:20]))
+	copy(udp[8:], payload)
+}
+
+// onesSum is the Internet checksum's sum (RFC 1071), of an even number of bytes.
+func onesSum(sum uint32, b []byte) uint16 {
+	for i := 0; i < len(b); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return uint16(sum)
+}
+
+func TestBusyPollingDrivesTheDevice(t *testing.T) {
+	l := newLink(t, 1)
+	l.redirect(t, 1, link.XDPDriverMode, 0)
+	c := Config{BusyPoll: 20 * time.Microsecond, BusyPollBudget: 64, RxFrames: 64, TxFrames: 128}
+	from, to := l.ends[0].open(t, c), l.ends[1].open(t, Config{RxFrames: 128, TxFrames: 64})
+	if !from.Features().BusyPoll {
+		t.Skip("needs SO_PREFER_BUSY_POLL (Linux 5.11) and CAP_NET_ADMIN")
+	}
+	exchange(t, l, from, to, 9, false)
+}
+
+// TestClosedSocketLeavesPacketsToStack: closing removes it from the map, and frames go to the stack again.
+func TestClosedSocketLeavesPacketsToStack(t *testing.T) {
+	l := newLink(t, 1)
+	l.redirect(t, 1, link.XDPDriverMode, 0)
+	var stack int
+	check(t, l.ends[1].host.Do(func() (err error) {
+		stack, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(networkOrder(etherType)))
+		return err
+	}))
+	defer unix.Close(stack)
+	check(t, unix.SetsockoptTimeval(stack, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(deadline / time.Second)}))
+	from, to := l.ends[0].open(t, Config{}), l.ends[1].open(t, Config{})
+	one := make([]Desc, 1)
+	send := func(n uint64) {
+		from.Reserve(one)
+		one[0].Len = 60
+		l.number(from.Frame(one[0]), n)
+		from.Submit(one)
+		check(t, from.WakeTx())
+	}
+	send(1)
+	await(t, to, "a frame", func() bool { return to.Receive(one) == 1 })
+	check(t, to.Close())
+	send(2)
+	var frame [100]byte
+	n, err := unix.Read(stack, frame[:])
+	if err != nil || n != 60 || numberOf(t, frame[:n]) != 2 {
+		t.Errorf("the stack received % x, %v", frame[:n], err)
+	}
+}
+
+// networkOrder converts v to network byte order.
+func networkOrder(v uint16) uint16 {
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
+}
+
+func TestProbeReportsVeth(t *testing.T) {
+	l := newLink(t, 1)
+	c, err := l.ends[0].probe(l.ends[0].index)
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skipf("needs Linux 6.3: %v", err)
+	}
+	if err != nil || c.ZeroCopy || c.TxChecksum {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if _, err := l.ends[0].probe(1 << 30); !errors.Is(err, ErrGone) {
+		t.Errorf("a missing device: %v", err)
+	}
+	l.redirect(t, 1, link.XDPDriverMode, 0)
+	c, err = l.ends[0].probe(l.ends[0].index)
+	if err != nil || !c.Native {
+		t.Errorf("with a program at the other end: %+v, %v", c, err)
+	}
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/observe/doctor/facts"
+)
+
+func cpuChecks() []Check {
+	return []Check{
+		check("cpu-count", "online CPUs and SMT", evaluateCPUs,
+			"throughput beyond one core needs one lane per CPU"),
+		check("cpu-cipher", "ChaCha20-Poly1305 implementation for this CPU", evaluateCipher,
+			"encryption and decryption take most of a lane's CPU time"),
+		check("cpu-governor", "CPU frequency governor (cpufreq)", evaluateGovernor,
+			"other governors than performance raise the frequency only after milliseconds of load").fixable(),
+		check("cpu-idle", "CPU idle states (cpuidle) and the limit in /dev/cpu_dma_latency", evaluateIdle,
+			"the first packet after an idle period waits for the CPU's exit latency"),
+	}
+}
+
+func evaluateCPUs(f *facts.Facts, r *recorder) {
+	n := len(f.CPU.Online.Value)
+	switch {
+	case f.CPU.Online.Err != nil:
+		r.unknown("", f.CPU.Online.Err)
+	case n < 2:
+		r.warn("", "1 CPU: no parallelism", "add CPUs to the machine")
+	case f.CPU.SMT.Value && f.CPU.Cores > 0:
+		r.ok("", "%d CPUs on %d cores (SMT)", n, f.CPU.Cores)
+	default:
+		r.ok("", "%d CPUs", n)
+	}
+}
+
+func evaluateCipher(f *facts.Facts, r *recorder) {
+	if f.Cipher == f.Fallback {
+		r.warn("", f.Cipher+": one packet at a time", "use a CPU with AVX-512 (IFMA, VBMI2), which encrypts several packets of a train at once")
+		return
+	}
+	r.ok("", "%s", f.Cipher)
+}
+
+const performanceGovernor = "performance"
+
+func evaluateGovernor(f *facts.Facts, r *recorder) {
+	governors := f.CPU.Governors
+	if governors.Err != nil {
+		r.unknown("", governors.Err)
+		return
+	}
+	var changes []Change
+	for _, cpu := range f.CPU.Online.Value {
+		if g, scaled := governors.Value[cpu]; scaled && g != performanceGovernor {
+			changes = append(changes, Change{
+				Kind: Sysfs, Target: facts.GovernorPath(cpu)[len("sys/"):], Before: g, After: performanceGovernor,
+			})
+		}
+	}
+	switch {
+	case len(governors.Value) == 0:
+		r.ok("", "no cpufreq driver (virtual machine, or the firmware sets the frequency)")
+	case len(changes) > 0:
+		r.warn("", fmt.Sprintf("%s on %d of %d CPUs", changes[0].Before, len(changes), len(governors.Value)), "", changes...)
+	default:
+		r.ok("", performanceGovernor)
+	}
+}
+
+// maxIdleLatency is the largest acceptable exit latency of an idle state.
+const maxIdleLatency = 100 * time.Microsecond
+
+func evaluateIdle(f *facts.Facts, r *recorder) {
+	states := f.CPU.Idle
+	if states.Err != nil {
+		r.unknown("", states.Err)
+		return
+	}
+	allowed, held := time.Duration(1<<62), ""
+	if l := f.CPU.Latency; l.Err == nil {
+		allowed = l.Value
+	}
+	usable := slices.DeleteFunc(slices.Clone(states.Value), func(s facts.IdleState) bool { return s.Off })
+	if slices.ContainsFunc(usable, func(s facts.IdleState) bool { return s.Latency > allowed }) {
+		held = fmt.Sprintf(", limited by /dev/cpu_dma_latency to %v", allowed)
+		usable = slices.DeleteFunc(usable, func(s facts.IdleState) bool { return s.Latency > allowed })
+	}
+	if len(usable) == 0 {
+		r.ok("", "no idle state in use%s", held)
+		return
+	}
+	deepest := slices.MaxFunc(usable, func(a, b facts.IdleState) int { return int(a.Latency - b.Latency) })
+	found := fmt.Sprintf("deepest idle state %s, exit latency %v%s", deepest.Name, deepest.Latency, held)
+	if deepest.Latency > maxIdleLatency {
+		r.warn("", found, fmt.Sprintf("cpupower idle-set -D %d", maxIdleLatency.Microseconds()))
+		return
+	}
+	r.ok("", "%s", found)
+}

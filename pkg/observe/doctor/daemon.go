@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+	"github.com/ropewalk/ropewalk/pkg/observe/doctor/facts"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+)
+
+func fastChecks() []Check {
+	return []Check{
+		checkDaemons("fast-underlay", "underlay mode: UDP sockets or AF_XDP", evaluateFastUnderlay,
+			"AF_XDP with zero-copy bypasses most of the kernel network stack"),
+		checkDaemons("fast-rx-cpus", "CPUMAP redirect of received packets (rx-cpus)", evaluateFastReceiveCPUs,
+			"a peer that spreads uses one CPU per receive queue; with fewer queues than CPUs the other CPUs stay idle"),
+		checkDaemons("fast-udp", "UDP GSO and GRO in use on the daemon's sockets", evaluateFastUDP,
+			"without them each datagram costs a system call"),
+		checkDaemons("fast-tun", "TSO and USO in use on the daemon's TUN device", evaluateFastTUN,
+			"without them the TUN device passes single packets"),
+		checkDaemons("fast-steer", "TUN steering eBPF program in use", evaluateFastSteer,
+			"without it one lane may do all transmit work for a peer"),
+		checkDaemons("fast-select", "receive-socket selection by source port (SO_ATTACH_REUSEPORT_CBPF)", evaluateFastSelect,
+			"receive-socket selection by kernel hash may leave some lanes idle"),
+		checkDaemons("fast-workers", "idle workers helping busy lanes", evaluateFastWorkers,
+			"workers let several CPUs encrypt and decrypt one flow that exceeds one core"),
+		checkDaemons("fast-spread", "number of peers with spread active", evaluateFastSpread,
+			"without spread the peer's NIC sees all flows as one flow"),
+		checkDaemons("fast-cipher", "ChaCha20-Poly1305 implementation in use", evaluateFastCipher,
+			"encryption and decryption take most of a lane's CPU time"),
+	}
+}
+
+// forEachDaemon calls evaluate for each ropewalk tunnel that is up.
+func forEachDaemon(evaluate func(*facts.Facts, string, *facts.Stats, *recorder)) func(*facts.Facts, *recorder) {
+	return func(f *facts.Facts, r *recorder) {
+		for i := range f.Tunnels {
+			if t := &f.Tunnels[i]; t.Kind == facts.Ropewalk && t.Stats.Err == nil && t.Stats.Value.Up {
+				evaluate(f, t.Name, &t.Stats.Value, r)
+			}
+		}
+	}
+}
+
+func evaluateFastUnderlay(_ *facts.Facts, name string, s *facts.Stats, r *recorder) {
+	way := s.UnderlayStatus
+	if way == nil {
+		r.ok(name, "UDP sockets: the daemon reports no underlay mode")
+		return
+	}
+	why := cmp.Or(way.Reason, "the daemon reports no reason")
+	switch {
+	case way.Path == config.UnderlayXDP && way.Lanes < len(s.Lanes):
+		r.warn(name, fmt.Sprintf("AF_XDP on %s for %d of %d lanes: %s", way.Device, way.Lanes, len(s.Lanes), laneError(way, why)),
+			fmt.Sprintf("ethtool -L %s combined %d   # one queue per lane; or start the daemon with fewer lanes", quote(way.Device), len(s.Lanes)))
+	case way.Path == config.UnderlayXDP:
+		r.ok(name, "AF_XDP on %s (%s)", way.Device, way.How)
+	case way.Mode == config.UnderlayXDP:
+		r.warn(name, "UDP sockets, although AF_XDP is configured: "+why, "see nic-driver, nic-xdp, memlock and capabilities")
+	case way.Mode == config.UnderlayUDP:
+		r.ok(name, "UDP sockets, as configured")
+	default:
+		r.ok(name, "UDP sockets: %s", why)
+	}
+}
+
+func evaluateFastReceiveCPUs(_ *facts.Facts, name string, s *facts.Stats, r *recorder) {
+	if s.UnderlayStatus == nil || s.UnderlayStatus.ReceiveCPUs == nil {
+		r.ok(name, "off: not configured")
+		return
+	}
+	cpus := s.UnderlayStatus.ReceiveCPUs
+	why := cmp.Or(cpus.Reason, "the daemon reports no reason")
+	switch {
+	case len(cpus.CPUs) > 0 && 2*s.UnderlayStatus.Events[programs.ClassifyChecksumPartial.String()] > s.UnderlayStatus.Events[programs.ClassifyCPUMap.String()]:
+		r.warn(name, fmt.Sprintf("CPUs %s, but many messages are not redirected: %s leaves UDP checksums to the receiver", config.FormatCPUs(cpus.CPUs),
+			"the other end of "+cpus.Device), "ethtool -K DEVICE tx off   # at the other end of "+quote(cpus.Device)+", if that is a veth; or here: "+
+			"ropewalk set "+quote(name)+" rx-cpus off")
+	case len(cpus.CPUs) > 0:
+		r.ok(name, "CPUs %s, for packets received on %s", config.FormatCPUs(cpus.CPUs), cpus.Device)
+	case cpus.Mode.Auto:
+		r.ok(name, "none: %s", why)
+	default:
+		r.warn(name, fmt.Sprintf("none, although %v is configured: %s", cpus.Mode, why),
+			"see nic-driver, nic-xdp and capabilities; or ropewalk set "+quote(name)+" rx-cpus off")
+	}
+}
+
+// laneError returns why the first lane without AF_XDP does not use it.
+func laneError(way *config.UnderlayReport, fallback string) string {
+	for _, lane := range way.XDP {
+		if lane.Error != "" {
+			return lane.Error
+		}
+	}
+	return fallback
+}
+
+func evaluateFastUDP(f *facts.Facts, name string, s *facts.Stats, r *recorder) {
+	found := fmt.Sprintf("GSO %s, GRO %s", onOff(s.Underlay.GSO), onOff(s.Underlay.GRO))
+	kernel := f.Kernel.UDP
+	switch {
+	case s.Underlay.GSO && s.Underlay.GRO:
+		r.ok(name, "%s", found)
+	case kernel.Err == nil && (kernel.Value.GSO && !s.Underlay.GSO || kernel.Value.GRO && !s.Underlay.GRO):
+		r.warn(name, found+": supported by the kernel, but disabled after a device returned EIO",
+			checksumsOn(f.NICs)+fmt.Sprintf("ip link set dev %s down && ip link set dev %[1]s up", quote(name)))
+	default:
+		r.warn(name, found+": not supported by the kernel", "see udp-gso and udp-gro")
+	}
+}
+
+// checksumsOn returns commands that enable transmit checksums, which UDP_SEGMENT needs.
+func checksumsOn(nics []facts.NIC) string {
+	var b strings.Builder
+	for i := range nics {
+		fmt.Fprintf(&b, "ethtool -K %s tx on\n", quote(nics[i].Name))
+	}
+	return b.String()
+}
+
+func evaluateFastTUN(_ *facts.Facts, name string, s *facts.Stats, r *recorder) {
+	found := fmt.Sprintf("TSO %s, USO %s", onOff(s.TUN.TSO), onOff(s.TUN.USO))
+	if s.TUN.TSO && s.TUN.USO {
+		r.ok(name, "%s", found)
+		return
+	}
+	r.warn(name, found+": the kernel refused the rest when the interface was created", "see tun-offloads, then restart the daemon")
+}
+
+func evaluateFastSteer(f *facts.Facts, name string, s *facts.Stats, r *recorder) {
+	switch {
+	case s.TUN.Steer:
+		r.ok(name, "on")
+	case len(s.Lanes) < 2:
+		r.ok(name, "off: there is one lane")
+	case f.Kernel.Steer != nil:
+		r.warn(name, fmt.Sprintf("off: %v", f.Kernel.Steer), "see tun-steer and capabilities")
+	default:
+		r.warn(name, "off, although the program loads here", "start the daemon with CAP_BPF; see its log for the error")
+	}
+}
+
+func evaluateFastSelect(_ *facts.Facts, name string, s *facts.Stats, r *recorder) {
+	why := cmp.Or(s.Selection.Reason, "the daemon reports no reason")
+	switch {
+	case s.Selection.ByPort && s.Selection.Reason == "":
+		r.ok(name, "on")
+	case s.Selection.ByPort:
+		r.warn(name, "on, by port range only: "+why, "boot a kernel with commit 18fc650ccd7f (CVE-2026-52910)")
+	case len(s.Lanes) < 2:
+		r.ok(name, "off: there is one lane")
+	case s.Spread.Mode == config.SpreadOff:
+		r.ok(name, "off, because spread is off")
+	default:
+		r.warn(name, "off: "+why, "start the daemon with CAP_NET_ADMIN; see its log for the error")
+	}
+}
+
+// minSubmittedJobs is the number of submitted jobs from which zero completions is a problem.
+const minSubmittedJobs = 10_000
+
+func evaluateFastWorkers(f *facts.Facts, name string, s *facts.Stats, r *recorder) {
+	var submitted, done uint64
+	for _, l := range s.Lanes {
+		submitted += l.TxWorkers.Submitted + l.RxWorkers.Submitted
+		done += l.TxWorkers.Done + l.RxWorkers.Done
+	}
+	cpus := len(f.CPU.Online.Value)
+	switch {
+	case s.Workers != nil && *s.Workers == 0 && cpus > 2:
+		r.warn(name, fmt.Sprintf("off: no workers, on %d CPUs", cpus), "start the daemon with --workers auto")
+	case submitted >= minSubmittedJobs && done == 0:
+		r.warn(name, fmt.Sprintf("%d jobs submitted, none taken by a worker", submitted), "add CPUs to the machine, or start the daemon with fewer lanes")
+	case submitted > 0:
+		r.ok(name, "%d of %d submitted jobs done by workers", done, submitted)
+	case cpus <= 2:
+		r.ok(name, "off: with two CPUs the lanes need both")
+	default:
+		r.ok(name, "not needed yet")
+	}
+}
+
+func evaluateFastSpread(_ *facts.Facts, name string, s *facts.Stats, r *recorder) {
+	peers, active, why := s.Spread.Peers, 0, ""
+	for _, key := range slices.Sorted(maps.Keys(peers)) {
+		if peers[key].Active {
+			active++
+		} else if why == "" {
+			why = peers[key].Reason
+		}
+	}
+	found := fmt.Sprintf("active for %d of %d peers", active, len(peers))
+	if why != "" {
+		found += "; first reason: " + why
+	}
+	switch {
+	case s.Spread.Mode == config.SpreadOff:
+		r.warn(name, "disabled by configuration", "ropewalk run --spread auto, or Spread = auto")
+	case len(peers) > 0 && active == 0:
+		r.warn(name, found, "run ropewalk on the peer without a NAT in between; `ropewalk show "+quote(name)+" --lanes` lists the reasons")
+	default:
+		r.ok(name, "%s", found)
+	}
+}
+
+func evaluateFastCipher(f *facts.Facts, name string, s *facts.Stats, r *recorder) {
+	switch cipher := cmp.Or(s.Cipher, f.Cipher); {
+	case cipher == "":
+		r.unknown(name, errors.New("the daemon does not report it"))
+	case cipher == f.Fallback:
+		r.warn(name, cipher+": one packet at a time", "see cpu-cipher")
+	case s.Cipher == "":
+		r.ok(name, "%s, assuming the daemon has this version", cipher)
+	default:
+		r.ok(name, "%s", cipher)
+	}
+}

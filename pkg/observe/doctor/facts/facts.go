@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+// Result is a value, or the error that prevented reading it.
+type Result[T any] struct {
+	Value T
+	Err   error
+}
+
+// Known returns a Result with a value.
+func Known[T any](v T) Result[T] { return Result[T]{Value: v} }
+
+// Unknown returns a Result with an error.
+func Unknown[T any](err error) Result[T] { return Result[T]{Err: err} }
+
+func result[T any](v T, err error) Result[T] { return Result[T]{Value: v, Err: err} }
+
+// Facts is a snapshot of a host. It holds no secrets.
+type Facts struct {
+	Pre     bool   // check the host before a tunnel exists
+	Port    uint16 // listen port of a future tunnel; used if none is running
+	Kernel  Kernel
+	Process Process
+	CPU     CPU
+	NICs    []NIC
+	Sysctls map[string]Result[string] // by path below /proc/sys
+	// LocalPorts are the ephemeral ports, which the kernel assigns to sockets that bind no port.
+	LocalPorts Result[hostnet.LocalPorts]
+	Irqbalance Result[bool] // it is running
+	Sockets    Result[[]Socket]
+	Clock      Clock
+	Tunnels    []Tunnel
+	Plugins    Result[[]Plugin]
+	// Cipher is the implementation that this program would use, Fallback the portable one.
+	Cipher, Fallback string
+	// SpreadPorts are the default source ports for spread.
+	SpreadPorts spread.Ports
+}
+
+// Kernel holds the kernel features found by probing.
+type Kernel struct {
+	Release string // uname -r
+	BTF     Result[bool]
+	UDP     Result[underlay.Features]
+	TUN     Result[tun.Features]
+	// TUNDevice is nil if /dev/net/tun could be opened.
+	TUNDevice error
+	// Steer, TCX and XDPSocket are nil if the kernel supports the feature and wrap errors.ErrUnsupported if not. Another error
+	// is why the probe failed.
+	Steer, TCX, XDPSocket error
+}
+
+// Process holds the privileges of this process.
+type Process struct {
+	Capabilities Result[uint64] // effective, a bit for each
+	Memlock      Result[uint64] // bytes (RLIMIT_MEMLOCK); NoLimit for none
+	BPFFS        Result[string] // where it is mounted
+}
+
+// NoLimit is the Memlock value for an unlimited RLIMIT_MEMLOCK.
+const NoLimit uint64 = 1<<64 - 1
+
+// CPU describes the CPUs.
+type CPU struct {
+	Online    Result[[]int]
+	SMT       Result[bool]
+	Cores     int                    // physical cores of the online CPUs; 0 if unknown
+	Governors Result[map[int]string] // by CPU; empty without a cpufreq driver
+	Idle      Result[[]IdleState]    // of CPU 0
+	Latency   Result[time.Duration]  // exit latency limit (PM QoS)
+	Nodes     Result[[]int]          // online NUMA nodes
+}
+
+// IdleState is a C-state.
+type IdleState struct {
+	Name    string
+	Latency time.Duration // exit latency
+	Off     bool
+}
+
+// NIC is a device that sends and receives outer packets.
+type NIC struct {
+	Name    string
+	Why     string // why it was examined
+	Index   int
+	MTU     int // bytes
+	Virtual bool
+	Driver  Result[string]
+	Speed   int // Mbit/s; 0 if unknown
+
+	Channels   Result[hostnet.Channels]
+	Rings      Result[hostnet.Rings]
+	Coalescing Result[hostnet.Coalescing]
+	Features   Result[map[string]hostnet.Feature]
+	RSS        Result[hostnet.RSS]
+	XDP        Result[XDP]
+	XDPDriver  Result[xsk.Capabilities]
+	IRQs       Result[[]IRQ]
+	RPS        Result[map[string][]int] // CPUs, by receive queue ("rx-0")
+	XPS        Result[map[string][]int] // CPUs, by transmit queue
+	Node       int                      // NUMA node; -1 for none
+}
+
+// XDP is the program attached to a device.
+type XDP struct {
+	Attached bool
+	Generic  bool
+	ID       uint32
+	Name     string // empty if it cannot be read
+}
+
+// IRQ is a queue's interrupt.
+type IRQ struct {
+	Number int
+	Name   string
+	CPUs   []int // its affinity
+}
+
+// Socket is a UDP socket.
+type Socket struct {
+	Addr    netip.AddrPort
+	Inode   uint64 // 0 for sockets of the kernel
+	PID     int    // 0 if unknown
+	Process string
+}
+
+// Clock is the wall clock.
+type Clock struct {
+	Now          time.Time
+	Synchronised Result[bool]
+	Source       Result[string]
+}
+
+// Kind is the implementation of a tunnel.
+type Kind string
+
+// The implementations of tunnels.
+const (
+	Ropewalk  Kind = "ropewalk"
+	InKernel  Kind = "kernel"
+	Userspace Kind = "userspace" // another process
+)
+
+// Tunnel is a WireGuard device.
+type Tunnel struct {
+	Name  string
+	Kind  Kind
+	Port  uint16
+	Mark  uint32
+	MTU   int // bytes
+	Peers []Peer
+	Stats Result[Stats] // for Kind Ropewalk only
+}
+
+// Peer is one of a tunnel's peers that has an endpoint.
+type Peer struct {
+	Endpoint netip.AddrPort
+	PathMTU  Result[int]
+}
+
+// Stats is the part of the daemon's statistics that checks use.
+type Stats struct {
+	Up        bool                `json:"up"`
+	TUN       tun.Features        `json:"tun"`
+	Underlay  underlay.Features   `json:"underlay"`
+	Lanes     []engine.LaneStats  `json:"lanes"`
+	Spread    config.SpreadReport `json:"spread"`
+	Selection Selection           `json:"selection"`
+	Cipher    string              `json:"cipher"`  // empty if not reported
+	Workers   *int                `json:"workers"` // nil if not reported
+	// UnderlayStatus is the underlay of data messages; nil if not reported.
+	UnderlayStatus *config.UnderlayReport `json:"path"`
+}
+
+// Selection is how the kernel selects the receive socket, and so the lane.
+type Selection struct {
+	ByPort bool   `json:"by_port"`
+	Reason string `json:"reason"`
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+)
+
+// ErrNoTunnel is wrapped in the error for a tunnel in Options.Tunnels that does not exist.
+var ErrNoTunnel = errors.New("no such tunnel in a daemon or in the kernel's WireGuard")
+
+// tunnels lists the tunnels of the thread's network namespace. Tunnels in names must exist.
+func tunnels(ctx context.Context, dir uapi.Dir, names []string) ([]Tunnel, error) {
+	all, err := userspaceTunnels(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	inKernel, err := kernelTunnels(all)
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, inKernel...)
+	slices.SortFunc(all, func(a, b Tunnel) int { return cmp.Compare(a.Name, b.Name) })
+	if len(names) == 0 {
+		return all, nil
+	}
+	var chosen []Tunnel
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(t Tunnel) bool { return t.Name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("finding tunnel %s: %w", name, ErrNoTunnel)
+		}
+		chosen = append(chosen, all[i])
+	}
+	return chosen, nil
+}
+
+// userspaceTunnels queries each control socket whose interface is in this network namespace.
+func userspaceTunnels(ctx context.Context, dir uapi.Dir) ([]Tunnel, error) {
+	names, err := dir.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	var all []Tunnel
+	for _, name := range names {
+		l, err := hostnet.FindLink(name)
+		if errors.Is(err, hostnet.ErrNoLink) { // control sockets are visible from all network namespaces
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		t := Tunnel{Name: name, Kind: Userspace, MTU: l.MTU}
+		t.readWithTimeout(ctx, dir)
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+// daemonTimeout limits how long a daemon may take to answer.
+const daemonTimeout = 5 * time.Second
+
+func (t *Tunnel) readWithTimeout(ctx context.Context, dir uapi.Dir) {
+	ctx, cancel := context.WithTimeout(ctx, daemonTimeout)
+	defer cancel()
+	t.readDaemon(ctx, dir)
+}
+
+// readDaemon reads a daemon's status, and then ropewalk's statistics.
+func (t *Tunnel) readDaemon(ctx context.Context, dir uapi.Dir) {
+	client, err := dir.Dial(t.Name)
+	if err != nil {
+		t.Stats = Unknown[Stats](err)
+		return
+	}
+	defer client.Close()
+	defer context.AfterFunc(ctx, func() { client.Close() })()
+	status, err := client.Status()
+	if err != nil {
+		t.Stats = Unknown[Stats](err)
+		return
+	}
+	t.setStatus(status)
+	var stats Stats
+	if err := client.Stats(&stats); err != nil {
+		t.Stats = Unknown[Stats](err)
+		return
+	}
+	t.Kind, t.Stats = Ropewalk, Known(stats)
+}
+
+// maxPeers limits the path MTU lookups: thousands of peers mostly share paths.
+const maxPeers = 256
+
+// setKernelState copies the status without secrets.
+func (t *Tunnel) setStatus(status config.Status) {
+	t.Port, t.Mark = status.ListenPort, status.FwMark
+	for i := range status.Peers {
+		p := &status.Peers[i]
+		if p.Endpoint.AddrPort.IsValid() && len(t.Peers) < maxPeers {
+			t.Peers = append(t.Peers, Peer{
+				Endpoint: p.Endpoint.AddrPort,
+				PathMTU:  result(hostnet.PathMTU(p.Endpoint.AddrPort.Addr().Unmap(), p.Endpoint.Scope)),
+			})
+		}
+	}
+}
+
+// kernelTunnels lists the kernel's WireGuard tunnels. Reading their configuration needs CAP_NET_ADMIN.
+func kernelTunnels(others []Tunnel) ([]Tunnel, error) {
+	links, err := hostnet.Links()
+	if err != nil {
+		return nil, err
+	}
+	mtu := map[string]int{}
+	for _, l := range links {
+		if l.Kind == "wireguard" {
+			mtu[l.Name] = l.MTU
+		}
+	}
+	if len(mtu) == 0 {
+		return nil, nil
+	}
+	found, err := spreader.WireGuard{}.Tunnels()
+	if err != nil {
+		return hiddenTunnels(mtu, err), nil
+	}
+	var all []Tunnel
+	for _, f := range found {
+		isOther := slices.ContainsFunc(others, func(t Tunnel) bool { return t.Name == f.Name })
+		if f.Userspace || isOther {
+			continue
+		}
+		t := Tunnel{Name: f.Name, Kind: InKernel, Port: f.Port, MTU: mtu[f.Name]}
+		for _, p := range f.Peers {
+			if p.Endpoint.IsValid() && len(t.Peers) < maxPeers {
+				t.Peers = append(t.Peers, Peer{Endpoint: p.Endpoint, PathMTU: result(hostnet.PathMTU(p.Endpoint.Addr(), 0))})
+			}
+		}
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+// hiddenTunnels returns the kernel's tunnels without their configuration, which needs CAP_NET_ADMIN.
+func hiddenTunnels(mtu map[string]int, err error) []Tunnel {
+	var all []Tunnel
+	for name, n := range mtu {
+		all = append(all, Tunnel{Name: name, Kind: InKernel, MTU: n, Stats: Unknown[Stats](err)})
+	}
+	return all
+}

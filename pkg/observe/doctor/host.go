@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/observe/doctor/facts"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+func hostChecks() []Check {
+	return []Check{
+		check("socket-buffers", "net.core.rmem_max and wmem_max", evaluateBuffers,
+			"they limit socket buffers, which must hold whole trains, unless the process has CAP_NET_ADMIN"),
+		check("backlog", "net.core.netdev_max_backlog", evaluateBacklog,
+			"packets that RPS or a virtual device passes to another CPU wait in this queue and are dropped when it is full").fixable(),
+		check("ip-forward", "net.ipv4.ip_forward and net.ipv6.conf.all.forwarding", evaluateForward,
+			"required where peers reach other hosts through this one"),
+		check("rp-filter", "net.ipv4.conf.*.rp_filter of underlay devices and tunnels", evaluateRPFilter,
+			"strict mode (1) drops a packet that arrives on another device than the route back to its source"),
+		check("src-valid-mark", "net.ipv4.conf.all.src_valid_mark, for tunnels with a firewall mark", evaluateSrcValidMark,
+			"with strict rp_filter and src_valid_mark=0, peers' packets are dropped when the default route goes into the tunnel").fixable(),
+		check("conntrack", "nf_conntrack_count against nf_conntrack_max", evaluateConntrack,
+			"each source port of a spread tunnel is an entry; new flows are dropped when the table is full"),
+		check("spread-ports", "spread ports against ip_local_port_range and ip_local_reserved_ports", evaluateSpreadPorts,
+			"a port that another socket holds cannot be used for spread").fixable(),
+		check("port", "other sockets on the tunnel's UDP port", evaluatePort,
+			"two sockets cannot share the port: one fails to start, or takes the other's packets"),
+		check("mtu", "tunnel MTU against the path MTU to each peer", evaluateMTUChain,
+			"outer packets above the path MTU are fragmented, which costs more than all offloads gain").needsTunnel(),
+	}
+}
+
+// The smallest net.core.rmem_max and wmem_max, in bytes: the socket buffers that the engine requests.
+const (
+	minRmem = 1 << 20
+	minWmem = 7 << 20
+)
+
+func evaluateBuffers(f *facts.Facts, r *recorder) {
+	have := f.Process.Capabilities
+	rmem, rerr := number(f, facts.RmemMax)
+	wmem, werr := number(f, facts.WmemMax)
+	found := fmt.Sprintf("rmem_max %d, wmem_max %d bytes", rmem, wmem)
+	switch {
+	case errors.Join(rerr, werr) != nil:
+		r.unknown("", errors.Join(rerr, werr))
+	case rmem >= minRmem && wmem >= minWmem:
+		r.ok("", "%s", found)
+	case have.Err == nil && have.Value>>unix.CAP_NET_ADMIN&1 != 0:
+		r.ok("", "%s, no limit (CAP_NET_ADMIN)", found)
+	default:
+		r.warn("", found, fmt.Sprintf("sysctl -w net.core.rmem_max=%d\nsysctl -w net.core.wmem_max=%d", minRmem, minWmem))
+	}
+}
+
+// number returns an integer sysctl.
+func number(f *facts.Facts, key string) (int, error) {
+	v := f.Sysctls[key]
+	if v.Err != nil {
+		return 0, v.Err
+	}
+	n, err := strconv.Atoi(v.Value)
+	if err != nil {
+		return 0, fmt.Errorf("%s is %q", sysctlName(key), v.Value)
+	}
+	return n, nil
+}
+
+// The smallest backlog, in packets: Linux's default, and with RPS four TSO trains for each of 16 flows.
+const (
+	minBacklog    = 1000
+	minBacklogRPS = 3000
+)
+
+func evaluateBacklog(f *facts.Facts, r *recorder) {
+	have, err := number(f, facts.Backlog)
+	if errors.Is(err, os.ErrNotExist) {
+		r.ok("", "set in the initial network namespace only")
+		return
+	}
+	if err != nil {
+		r.unknown("", err)
+		return
+	}
+	want := minBacklog
+	if slices.ContainsFunc(f.NICs, func(n facts.NIC) bool { return anyMask(n.RPS.Value) }) {
+		want = minBacklogRPS
+	}
+	if have < want {
+		r.warn("", fmt.Sprintf("%d packets", have), "",
+			Change{Kind: Sysctl, Target: facts.Backlog, Before: strconv.Itoa(have), After: strconv.Itoa(want)})
+		return
+	}
+	r.ok("", "%d packets", have)
+}
+
+func evaluateForward(f *facts.Facts, r *recorder) {
+	v4, v6 := f.Sysctls[facts.Forward4], f.Sysctls[facts.Forward6]
+	switch {
+	case v4.Err != nil:
+		r.unknown("", v4.Err)
+	case v4.Value == "1" && v6.Err == nil && v6.Value == "0":
+		r.warn("", "IPv4 forwarding on, IPv6 forwarding off", "sysctl -w net.ipv6.conf.all.forwarding=1   # if peers use IPv6 through this host")
+	case v4.Value == "1":
+		r.ok("", "on")
+	default:
+		r.ok("", "off")
+	}
+}
+
+const rpStrict = "1"
+
+// strict reports whether a device's rp_filter is strict. The kernel uses the greater of the device's value and that of all.
+func strict(f *facts.Facts, device string) bool {
+	return max(f.Sysctls[facts.RPFilter(device)].Value, f.Sysctls[facts.RPFilterAll()].Value) == rpStrict
+}
+
+func evaluateRPFilter(f *facts.Facts, r *recorder) {
+	if err := f.Sysctls[facts.RPFilterAll()].Err; err != nil {
+		r.unknown("", err)
+		return
+	}
+	var found []string
+	for _, t := range f.Tunnels {
+		if strict(f, t.Name) {
+			found = append(found, t.Name)
+		}
+	}
+	if several := len(f.NICs) > 1; several {
+		for _, n := range f.NICs {
+			if strict(f, n.Name) {
+				found = append(found, n.Name)
+			}
+		}
+	}
+	if len(found) == 0 {
+		r.ok("", "no relevant device is strict")
+		return
+	}
+	var fix []string
+	for _, device := range found {
+		fix = append(fix, fmt.Sprintf("sysctl -w %s=2", quote(sysctlName(facts.RPFilter(device)))))
+	}
+	r.warn("", "strict on "+strings.Join(found, ", "), strings.Join(fix, "\n")+"\n# if packets arrive on more than one device")
+}
+
+func evaluateSrcValidMark(f *facts.Facts, r *recorder) {
+	value := f.Sysctls[facts.SrcValidMark]
+	var marked []string
+	for _, t := range f.Tunnels {
+		if t.Mark != 0 {
+			marked = append(marked, t.Name)
+		}
+	}
+	isStrict := slices.ContainsFunc(f.NICs, func(n facts.NIC) bool { return strict(f, n.Name) })
+	switch {
+	case value.Err != nil:
+		r.unknown("", value.Err)
+	case len(marked) == 0:
+		r.ok("", "no tunnel has a firewall mark")
+	case value.Value == "0" && isStrict:
+		r.fail("", "off, with strict rp_filter on the underlay of "+strings.Join(marked, ", "), "",
+			Change{Kind: Sysctl, Target: facts.SrcValidMark, Before: "0", After: "1"})
+	case value.Value == "0":
+		r.ok("", "off, and no rp_filter is strict")
+	default:
+		r.ok("", "on")
+	}
+}
+
+// Fill levels of the conntrack table, in percent.
+const (
+	conntrackFull = 95
+	conntrackHigh = 75
+	percent       = 100
+)
+
+func evaluateConntrack(f *facts.Facts, r *recorder) {
+	have, err := number(f, facts.ConntrackCount)
+	if errors.Is(err, os.ErrNotExist) {
+		r.ok("", "nf_conntrack is not loaded")
+		return
+	}
+	most, maxErr := number(f, facts.ConntrackMax)
+	if err := errors.Join(err, maxErr); err != nil {
+		r.unknown("", err)
+		return
+	}
+	found := fmt.Sprintf("%d of %d entries", have, most)
+	fix := fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d\n# or exempt the tunnel from conntrack:\nnft 'add table inet ropewalk; "+
+		"add chain inet ropewalk raw { type filter hook prerouting priority raw; }; add rule inet ropewalk raw udp dport %d notrack'",
+		2*most, tunnelPort(f))
+	switch share := have * percent; {
+	case most == 0:
+		r.ok("", "%d entries, without a limit", have)
+	case share >= conntrackFull*most:
+		r.fail("", found, fix)
+	case share >= conntrackHigh*most:
+		r.warn("", found, fix)
+	default:
+		r.ok("", "%s", found)
+	}
+}
+
+// tunnelPort returns the port of the first tunnel, or the port given for a future tunnel.
+func tunnelPort(f *facts.Facts) uint16 {
+	for _, t := range f.Tunnels {
+		if t.Port != 0 {
+			return t.Port
+		}
+	}
+	return f.Port
+}
+
+func evaluateSpreadPorts(f *facts.Facts, r *recorder) {
+	local := f.LocalPorts
+	if local.Err != nil {
+		r.unknown("", local.Err)
+		return
+	}
+	reserved := slices.Clone(local.Value.Reserved)
+	for _, use := range spreadPorts(f) {
+		if use.off {
+			r.ok(use.tunnel, "spread is off")
+			continue
+		}
+		given := local.Value.EphemeralRange(use.ports.All())
+		if given.Len() == 0 {
+			r.ok(use.tunnel, "%s is outside ip_local_port_range (%s) or reserved", use.ports, local.Value.Range)
+			continue
+		}
+		before := strings.TrimSpace(f.Sysctls[facts.ReservedPorts].Value)
+		r.warn(use.tunnel, fmt.Sprintf("%s of %s is in ip_local_port_range and not reserved", given, use.ports), "",
+			Change{Kind: Sysctl, Target: facts.ReservedPorts, Before: before, After: portList(append(reserved, given))})
+	}
+}
+
+// portList formats ranges as the kernel does: sorted, adjacent ranges merged (proc_do_large_bitmap).
+func portList(ranges []spread.Ports) string {
+	ranges = slices.SortedFunc(slices.Values(ranges), func(a, b spread.Ports) int { return int(a.First) - int(b.First) })
+	var merged []spread.Ports
+	for _, r := range ranges {
+		if n := len(merged); n > 0 && int(r.First) <= int(merged[n-1].Last)+1 {
+			merged[n-1].Last = max(merged[n-1].Last, r.Last)
+			continue
+		}
+		merged = append(merged, r)
+	}
+	var words []string
+	for _, r := range merged {
+		word := strconv.Itoa(int(r.First))
+		if r.Last > r.First {
+			word += "-" + strconv.Itoa(int(r.Last))
+		}
+		words = append(words, word)
+	}
+	return strings.Join(words, ",")
+}
+
+// portsUse is the source-port range that a tunnel spreads over.
+type portsUse struct {
+	tunnel string
+	ports  spread.Ports
+	off    bool
+}
+
+func spreadPorts(f *facts.Facts) []portsUse {
+	var uses []portsUse
+	for _, t := range f.Tunnels {
+		if s := t.Stats.Value.Spread; t.Kind == facts.Ropewalk && s.FirstPort != 0 && s.LastPort >= s.FirstPort {
+			uses = append(uses, portsUse{t.Name, spread.Ports{First: s.FirstPort, Last: s.LastPort}, s.Mode == config.SpreadOff})
+		}
+	}
+	if len(uses) == 0 {
+		uses = append(uses, portsUse{ports: f.SpreadPorts})
+	}
+	return uses
+}

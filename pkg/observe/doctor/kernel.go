@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/ropewalk/ropewalk/pkg/observe/doctor/facts"
+)
+
+func kernelChecks() []Check {
+	return []Check{
+		check("kernel-release", "kernel release (uname -r)", evaluateRelease,
+			"ropewalk needs Linux 5.10 or later; 7.0 to 7.1-rc4 lose the last datagram of a UDP_SEGMENT send"),
+		check("kernel-btf", "kernel BTF", evaluateBTF,
+			"tracing tools (bpftrace, pwru) need it; ropewalk itself does not"),
+		check("udp-gso", "UDP GSO (UDP_SEGMENT), probed on a socket", evaluateUDPGSO,
+			"with it, one system call sends a train of datagrams; without it, one datagram"),
+		check("udp-gro", "UDP GRO (UDP_GRO), probed on a socket", evaluateUDPGRO,
+			"with it, one system call receives a train of datagrams; without it, one datagram"),
+		check("udp-filter", "socket filter (SO_ATTACH_FILTER) against trains of handshake initiations, probed on a socket", evaluateUDPFilter,
+			"without it a flood of handshake initiations fills the socket buffers and displaces data, unless AF_XDP is used"),
+		check("tun-offloads", "TSO and USO (TUNSETOFFLOAD), probed on a temporary TUN device", evaluateTUNOffloads,
+			"with them, the TUN device passes whole trains of TCP (TSO) and UDP such as QUIC (USO); without them, single packets"),
+		check("tun-steer", "TUN steering eBPF program (TUNSETSTEERINGEBPF), probed by loading it", evaluateSteer,
+			"it keeps both directions of a flow on one lane; without it one lane may do all transmit work"),
+		check("tcx", "tcx links, probed by attaching to a nonexistent device", evaluateTCX,
+			"`ropewalk spread` attaches its programs with tcx, next to other programs; clsact filters are the fallback"),
+		check("xdp-sockets", "AF_XDP sockets, probed by opening one", evaluateXDPSocket,
+			"the AF_XDP underlay needs them; UDP sockets are the fallback"),
+		check("bpf-jit", "eBPF JIT (net.core.bpf_jit_enable)", evaluateJIT,
+			"the eBPF interpreter costs several times as much per packet").fixable(),
+	}
+}
+
+func evaluateRelease(f *facts.Facts, r *recorder) {
+	release := f.Kernel.Release
+	var major, minor, rc int
+	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
+		r.unknown("", fmt.Errorf("release %q: %w", release, err))
+		return
+	}
+	if _, after, ok := strings.Cut(release, "-rc"); ok {
+		_, _ = fmt.Sscanf(after, "%d", &rc)
+	}
+	switch {
+	case major < 5 || major == 5 && minor < 10:
+		r.fail("", "Linux "+release, "boot Linux 5.10 or later")
+	case major == 7 && (minor == 0 || minor == 1 && rc > 0 && rc < 5):
+		r.warn("", "Linux "+release+" may lose the last, shorter datagram of a train (commit b10b446, fixed by 78effd8 and 5f17ae0)",
+			"boot Linux 7.1 or later, or a distribution kernel with both fixes")
+	default:
+		r.ok("", "Linux %s", release)
+	}
+}
+
+func evaluateBTF(f *facts.Facts, r *recorder) {
+	switch b := f.Kernel.BTF; {
+	case b.Err != nil:
+		r.unknown("", b.Err)
+	case !b.Value:
+		r.warn("", "/sys/kernel/btf/vmlinux is missing", "boot a kernel with CONFIG_DEBUG_INFO_BTF=y")
+	default:
+		r.ok("", "/sys/kernel/btf/vmlinux")
+	}
+}
+
+func evaluateUDPGSO(f *facts.Facts, r *recorder) {
+	reportProbe(r, f.Kernel.UDP.Err, f.Kernel.UDP.Value.GSO, "UDP_SEGMENT", "boot Linux 4.18 or later")
+}
+
+func evaluateUDPGRO(f *facts.Facts, r *recorder) {
+	reportProbe(r, f.Kernel.UDP.Err, f.Kernel.UDP.Value.GRO, "UDP_GRO", "boot Linux 5.12 or later (UDP_GRO is unreliable before)")
+}
+
+func evaluateUDPFilter(f *facts.Facts, r *recorder) {
+	u := f.Kernel.UDP
+	if u.Err == nil && !u.Value.GRO {
+		r.ok("", "not needed: without UDP_GRO no trains are received")
+		return
+	}
+	reportProbe(r, u.Err, u.Value.Filter, "SO_ATTACH_FILTER", "allow it in the seccomp profile or the security module (see the daemon's log)")
+}
+
+func reportProbe(r *recorder, err error, there bool, name, fix string) {
+	switch {
+	case err != nil:
+		r.unknown("", err)
+	case !there:
+		r.warn("", name+" does not work", fix)
+	default:
+		r.ok("", "%s works", name)
+	}
+}
+
+func evaluateTUNOffloads(f *facts.Facts, r *recorder) {
+	switch t := f.Kernel.TUN; {
+	case t.Err != nil:
+		r.unknown("", t.Err)
+	case !t.Value.TSO:
+		r.warn("", "neither TSO nor USO works", "boot a kernel whose tun module supports TUNSETOFFLOAD")
+	case !t.Value.USO:
+		r.warn("", "TSO works, USO does not", "boot Linux 6.2 or later")
+	default:
+		r.ok("", "TSO and USO work")
+	}
+}
+
+func evaluateSteer(f *facts.Facts, r *recorder) {
+	switch err := f.Kernel.Steer; {
+	case err == nil:
+		r.ok("", "the program loads")
+	case denied(err):
+		r.unknown("", err)
+	default:
+		r.warn("", fmt.Sprintf("the program does not load: %v", err), "boot Linux 5.10 or later with CONFIG_BPF_SYSCALL=y")
+	}
+}
+
+func evaluateTCX(f *facts.Facts, r *recorder) {
+	switch err := f.Kernel.TCX; {
+	case err == nil:
+		r.ok("", "tcx works")
+	case errors.Is(err, errors.ErrUnsupported):
+		r.ok("", "no tcx (needs Linux 6.6): using clsact")
+	default:
+		r.unknown("", err)
+	}
+}
+
+func evaluateXDPSocket(f *facts.Facts, r *recorder) {
+	switch err := f.Kernel.XDPSocket; {
+	case err == nil:
+		r.ok("", "AF_XDP sockets open")
+	case errors.Is(err, errors.ErrUnsupported):
+		r.warn("", "this kernel has no AF_XDP sockets", "boot a kernel with CONFIG_XDP_SOCKETS=y")
+	default:
+		r.unknown("", err)
+	}
+}
+
+func evaluateJIT(f *facts.Facts, r *recorder) {
+	switch value := f.Sysctls[facts.BPFJIT]; {
+	case errors.Is(value.Err, os.ErrNotExist):
+		r.ok("", "set in the initial network namespace only")
+	case value.Err != nil:
+		r.unknown("", value.Err)
+	case value.Value == "0":
+		r.warn("", "off: eBPF programs run in the interpreter", "", Change{Kind: Sysctl, Target: facts.BPFJIT, Before: "0", After: "1"})
+	default:
+		r.ok("", "on")
+	}
+}

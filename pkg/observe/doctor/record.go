@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// DefaultUndoRecord is the default path of the undo record, which Apply writes and Undo reads.
+const DefaultUndoRecord = "/var/lib/ropewalk/doctor-undo.json"
+
+// maxRecord is the largest size of an undo record, in bytes.
+const maxRecord = 1 << 20
+
+const recordKind = "DoctorUndo"
+
+// record is the undo record.
+type record struct {
+	APIVersion string   `json:"apiVersion"`
+	Kind       string   `json:"kind"`
+	Place      Place    `json:"place"`
+	Changes    []Change `json:"changes"`
+}
+
+func newRecord(p Place) *record { return &record{APIVersion: APIVersion, Kind: recordKind, Place: p} }
+
+// readRecord refuses a file that other users can write, because Undo writes its values to the kernel.
+func readRecord(path string) (*record, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("reading the undo record: %w", err)
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, fmt.Errorf("reading the mode of the undo record %s: %w", path, err)
+	}
+	foreign := st.Uid != 0 && int(st.Uid) != os.Geteuid()
+	if foreign || st.Mode&0o022 != 0 || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, fmt.Errorf("reading the undo record %s: others can write to it (user %d, mode %o)", path, st.Uid, st.Mode)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxRecord))
+	if err != nil {
+		return nil, fmt.Errorf("reading the undo record %s: %w", path, err)
+	}
+	r, err := parseRecord(b)
+	if err != nil {
+		return nil, fmt.Errorf("reading the undo record %s: %w", path, err)
+	}
+	return r, nil
+}
+
+func parseRecord(b []byte) (*record, error) {
+	r := &record{}
+	if err := json.Unmarshal(b, r); err != nil {
+		return nil, err
+	}
+	if r.APIVersion != APIVersion || r.Kind != recordKind {
+		return nil, fmt.Errorf("got %q %q, want %q %q", r.APIVersion, r.Kind, APIVersion, recordKind)
+	}
+	for _, c := range r.Changes {
+		if err := c.check(); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// write replaces the file atomically and syncs it to disk.
+func (r *record) write(path string) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("writing the undo record %s: %w", path, err)
+		}
+	}()
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, filepath.Base(path)+".*") // mode 600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // isNotFound once renamed
+	_, err = f.Write(append(b, '\n'))
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}

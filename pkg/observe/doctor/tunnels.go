@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ropewalk/ropewalk/pkg/observe/doctor/facts"
+)
+
+func tunnelChecks() []Check {
+	return []Check{check("tunnel", "implementation of each tunnel, and whether its daemon answers", evaluateTunnel,
+		"only ropewalk's daemon reports statistics; for the kernel's WireGuard only spread is available").needsTunnel()}
+}
+
+func evaluateTunnel(f *facts.Facts, r *recorder) {
+	if len(f.Tunnels) == 0 {
+		r.ok("", "no tunnel is running")
+	}
+	for _, t := range f.Tunnels {
+		switch {
+		case denied(t.Stats.Err):
+			r.unknown(t.Name, t.Stats.Err)
+		case t.Kind == facts.InKernel:
+			r.ok(t.Name, "the kernel's WireGuard, port %d; `ropewalk spread attach` spreads its flows", t.Port)
+		case t.Kind == facts.Ropewalk && t.Stats.Value.Up:
+			r.ok(t.Name, "ropewalk, port %d, %d lanes", t.Port, len(t.Stats.Value.Lanes))
+		case t.Kind == facts.Ropewalk:
+			r.warn(t.Name, "ropewalk; the interface is down", "ip link set dev "+quote(t.Name)+" up")
+		case t.Port == 0 && t.Stats.Err != nil:
+			r.fail(t.Name, fmt.Sprintf("the daemon does not answer: %v", t.Stats.Err),
+				"ropewalk down "+quote(t.Name)+", and start it again")
+		default:
+			r.warn(t.Name, "served by another program, which reports no statistics", "ropewalk run "+quote(t.Name)+" instead")
+		}
+	}
+}
+
+func evaluatePort(f *facts.Facts, r *recorder) {
+	if f.Sockets.Err != nil {
+		r.unknown("", f.Sockets.Err)
+		return
+	}
+	if len(f.Tunnels) == 0 && f.Port != 0 {
+		evaluateOnePort(r, "", f.Port, socketOwners(f, f.Port, ""))
+	}
+	for _, t := range f.Tunnels {
+		if t.Port == 0 {
+			r.ok(t.Name, "no listen port")
+			continue
+		}
+		evaluateOnePort(r, t.Name, t.Port, socketOwners(f, t.Port, t.Name))
+	}
+}
+
+func evaluateOnePort(r *recorder, subject string, port uint16, others []string) {
+	if len(others) > 0 {
+		r.fail(subject, fmt.Sprintf("UDP port %d is in use by %s", port, strings.Join(others, ", ")),
+			fmt.Sprintf("ss -ulpn 'sport = :%d'   # stop it, or choose another ListenPort", port))
+		return
+	}
+	r.ok(subject, "UDP port %d is used by no other socket", port)
+}
+
+// socketOwners lists the other users of a port. It leaves out the tunnel's own sockets: its daemon's, or the kernel's.
+func socketOwners(f *facts.Facts, port uint16, self string) []string {
+	var others []string
+	kind := facts.Kind("")
+	for _, t := range f.Tunnels {
+		if t.Name == self {
+			kind = t.Kind
+		} else if t.Port == port && self != "" {
+			others = append(others, "tunnel "+t.Name)
+		}
+	}
+	own := 0 // the PID of the tunnel's daemon: the first process found
+	for _, s := range f.Sockets.Value {
+		switch {
+		case s.Addr.Port() != port:
+		case s.Inode == 0:
+			if kind != facts.InKernel && len(others) == 0 {
+				others = append(others, cmp.Or(pluginOf(f, port), "the kernel (a WireGuard device?)"))
+			}
+		case s.PID == 0:
+			if self == "" && len(others) == 0 {
+				others = append(others, fmt.Sprintf("an unknown process (needs CAP_SYS_PTRACE), on %s", s.Addr))
+			}
+		case kind != "" && kind != facts.InKernel && (own == 0 || own == s.PID):
+			own = s.PID
+		default:
+			if name := fmt.Sprintf("%s (%d)", s.Process, s.PID); !slices.Contains(others, name) {
+				others = append(others, name)
+			}
+		}
+	}
+	return others
+}
+
+// Overhead of a data message, in bytes: IP, UDP, header and tag (WireGuard paper, 5.4.6).
+const (
+	overheadIPv4 = 20 + 8 + 32
+	overheadIPv6 = 40 + 8 + 32
+)
+
+func evaluateMTUChain(f *facts.Facts, r *recorder) {
+	for _, t := range f.Tunnels {
+		least, found := 0, ""
+		for _, p := range t.Peers {
+			if p.PathMTU.Err != nil {
+				continue
+			}
+			room := p.PathMTU.Value - overheadIPv4
+			if p.Endpoint.Addr().Unmap().Is6() {
+				room = p.PathMTU.Value - overheadIPv6
+			}
+			if found == "" || room < least {
+				least, found = room, fmt.Sprintf("path MTU to %s is %d bytes", p.Endpoint.Addr(), p.PathMTU.Value)
+			}
+		}
+		switch {
+		case found == "":
+			r.ok(t.Name, "%d bytes; no peer's path MTU is known", t.MTU)
+		case t.MTU > least:
+			r.warn(t.Name, fmt.Sprintf("%d bytes, but %s: at most %d fits", t.MTU, found, least),
+				fmt.Sprintf("ip link set dev %s mtu %d", quote(t.Name), least))
+		default:
+			r.ok(t.Name, "%d bytes, %s", t.MTU, found)
+		}
+	}
+}

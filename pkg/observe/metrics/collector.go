@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package metrics exports the state and counters of a tunnel to Prometheus. A Collector takes a snapshot per scrape, so
+// metrics add no cost per packet. A Server answers scrapes and health checks over HTTP.
+//
+// The labels of a peer (interface and public_key) never change. Values that may change, such as its endpoint, are only in
+// ropewalk_peer_info. A Snapshot holds no private and no preshared key.
+package metrics
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+)
+
+// Options selects optional metrics. The zero Options are the default.
+type Options struct {
+	PerPeer        PerPeer
+	WireGuardNames bool // also export peers under the names of prometheus_wireguard_exporter
+}
+
+// Collector is a prometheus.Collector for one interface. It is safe for concurrent use.
+type Collector struct {
+	source  Source
+	options Options
+	desc    [familyCount]*prometheus.Desc
+}
+
+// NewCollector returns a Collector of the snapshots that source returns.
+func NewCollector(source Source, o Options) *Collector {
+	return &Collector{source: source, options: o, desc: descriptors()}
+}
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
+	for f := interfaceInfo; f < familyCount; f++ {
+		if !f.optional() || c.options.WireGuardNames {
+			ch <- c.desc[f]
+		}
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *Collector) Collect(ch chan<- prometheus.Metric) {
+	s := scrape{Collector: c, Snapshot: c.source(), ch: ch}
+	s.device()
+	s.lanes()
+	s.drops()
+	s.handshakes()
+	s.underlay()
+	s.peers()
+}
+
+// scrape is one scrape in progress.
+type scrape struct {
+	*Collector
+	Snapshot
+	ch chan<- prometheus.Metric
+}
+
+// emit sends one sample of a family. The interface is always the first label.
+func (s *scrape) emit(f family, v float64, labels ...string) {
+	labels = append([]string{s.Interface}, labels...)
+	m, err := prometheus.NewConstMetric(s.desc[f], definitions[f].kind.valueType(), v, labels...)
+	if err != nil {
+		m = prometheus.NewInvalidMetric(s.desc[f], fmt.Errorf("collecting %s: %w", definitions[f].name, err))
+	}
+	s.ch <- m
+}
+
+func (s *scrape) count(f family, n uint64, labels ...string) { s.emit(f, float64(n), labels...) }
+
+func (s *scrape) flag(f family, on bool, labels ...string) { s.emit(f, boolValue(on), labels...) }
+
+func boolValue(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// device emits the metrics of the interface itself.
+func (s *scrape) device() {
+	st := &s.Stats
+	s.emit(interfaceInfo, 1, s.PublicKey, strconv.Itoa(int(s.ListenPort)), st.Cipher)
+	s.flag(interfaceUp, st.Up)
+	s.emit(lanes, float64(len(st.Lanes)))
+	s.emit(workers, float64(st.Workers))
+	for feature, on := range map[string]bool{
+		"tun_tso": st.TUN.TSO, "tun_uso": st.TUN.USO, "tun_steer": st.TUN.Steer,
+		"underlay_gso": st.Underlay.GSO, "underlay_gro": st.Underlay.GRO, "underlay_select": st.Underlay.Select,
+		"underlay_ipv4": st.Underlay.IPv4, "underlay_ipv6": st.Underlay.IPv6,
+		"underlay_filter": st.Underlay.Filter,
+	} {
+		s.flag(featureEnabled, on, feature)
+	}
+	s.emit(selectionPlans, float64(st.Selection.Wanted), "wanted")
+	s.emit(selectionPlans, float64(st.Selection.Plans), "in_force")
+}
+
+// handshakes emits the numbers of handshakes by the local role.
+func (s *scrape) handshakes() {
+	h := &s.Stats.Handshakes
+	s.count(handshakesStarted, h.Initiated, "initiator")
+	s.count(handshakesStarted, h.Answered, "responder")
+	s.count(handshakes, h.Completed, "initiator", "completed")
+	s.count(handshakes, h.GaveUp, "initiator", "gave_up")
+	s.count(handshakes, h.Confirmed, "responder", "completed")
+}
+
+// slowLane is the label of packets that are processed outside the lanes.
+const slowLane = "slow"
+
+// lanes emits the counters of each lane, and the sizes of runs over all lanes.
+func (s *scrape) lanes() {
+	var tx, rx engine.RunSizes
+	for i := range s.Stats.Lanes {
+		l := &s.Stats.Lanes[i]
+		name := strconv.Itoa(i)
+		s.lane(name, l, sum(l.Drops))
+		s.count(laneSocketDropped, l.Drops[drop.RXSocket.String()], name)
+		s.workers(name, l)
+		tx.Add(&l.TxRunSizes)
+		rx.Add(&l.RxRunSizes)
+	}
+	slow := &s.Stats.Slow
+	s.count(laneSocketDropped, slow.Drops[drop.RXSocket.String()], slowLane)
+	s.lane(slowLane, slow, sum(slow.Drops)+sum(s.Stats.Drops))
+	tx.Add(&slow.TxRunSizes)
+	rx.Add(&slow.RxRunSizes)
+	s.sizes(&tx, "transmit")
+	s.sizes(&rx, "receive")
+}
+
+func (s *scrape) lane(name string, l *engine.LaneStats, drops uint64) {
+	s.count(laneTransmitPackets, l.TxPackets, name)
+	s.count(laneTransmitBytes, l.TxBytes, name)
+	s.count(laneTransmitTrains, l.TxTrains, name)
+	s.count(laneTransmitRuns, l.TxRuns, name)
+	s.count(laneReceivePackets, l.RxPackets, name)
+	s.count(laneReceiveBytes, l.RxBytes, name)
+	s.count(laneReceiveTrains, l.RxTrains, name)
+	s.count(laneReceiveRuns, l.RxRuns, name)
+	s.count(laneDropped, drops, name)
+}
+
+// workers emits the counters of the jobs that a lane submitted to the worker pool.
+func (s *scrape) workers(lane string, l *engine.LaneStats) {
+	for _, d := range []struct {
+		direction                            string
+		submitted, done, takenBack, backoffs uint64
+	}{
+		{"transmit", l.TxWorkers.Submitted, l.TxWorkers.Done, l.TxWorkers.ByLane, l.TxWorkers.BackOffs},
+		{"receive", l.RxWorkers.Submitted, l.RxWorkers.Done, l.RxWorkers.ByLane, l.RxWorkers.BackOffs},
+	} {
+		s.count(workerSubmitted, d.submitted, lane, d.direction)
+		s.count(workerCompleted, d.done, lane, d.direction, "worker")
+		s.count(workerCompleted, d.takenBack, lane, d.direction, "lane")
+		s.count(workerBackoffs, d.backoffs, lane, d.direction)
+	}
+}
+
+// sizes emits the histogram of messages per run. Its buckets are cumulative.
+func (s *scrape) sizes(r *engine.RunSizes, direction string) {
+	buckets := make(map[float64]uint64, len(r.Runs)-1)
+	total := uint64(0)
+	for i, n := range r.Runs {
+		total += n
+		if i < len(r.Runs)-1 {
+			buckets[float64(uint(1)<<i)] = total
+		}
+	}
+	m, err := prometheus.NewConstHistogram(s.desc[udpBatchMessages], total, float64(r.Messages), buckets, s.Interface, direction)
+	if err != nil {
+		m = prometheus.NewInvalidMetric(s.desc[udpBatchMessages], err)
+	}
+	s.ch <- m
+}
+
+func sum(drops map[string]uint64) (n uint64) {
+	for _, d := range drops {
+		n += d
+	}
+	return n
+}

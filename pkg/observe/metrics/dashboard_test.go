@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ropewalk/ropewalk/test/golden"
+)
+
+// deploy/grafana/ropewalk.json is generated from this file: go test ./pkg/observe/metrics -run Dashboard -update
+
+// query is one query of a panel, with the legend of its series.
+type query struct{ expr, legend string }
+
+// panel is one panel of the dashboard, which is 24 columns wide.
+type panel struct {
+	title, help, kind, unit string
+	width                   int
+	stack                   bool
+	queries                 []query
+}
+
+// In queries, $sel stands for the label matchers of the selected interfaces, $lanes for the same without lane slow, and $w for
+// the range of rates.
+var panels = []panel{
+	{title: "Interfaces up", kind: "stat", width: 4, queries: []query{{"ropewalk_interface_up$sel", "{{instance}} {{interface}}"}}},
+	{
+		title: "Peers", help: "Established: a handshake in the last 180 s. An idle peer has no traffic; that is normal.", kind: "stat", width: 8,
+		queries: []query{{"sum by (state) (ropewalk_peers$sel)", "{{state}}"}},
+	},
+	{title: "Peers with spreading", kind: "stat", width: 4, queries: []query{{"sum(ropewalk_peers_spread$sel)", "spread"}}},
+	{title: "Lanes", kind: "stat", width: 4, queries: []query{{"ropewalk_lanes$sel", "{{instance}} {{interface}}"}}},
+	{title: "Version", kind: "stat", width: 4, queries: []query{{"count by (version) (ropewalk_build_info)", "{{version}}"}}},
+
+	{
+		title: "Throughput", help: "Bytes of inner packets.", unit: "bps", width: 12, queries: []query{
+			{"8 * sum without (lane) (rate(ropewalk_lane_transmit_bytes_total$sel[$w]))", "{{instance}} {{interface}} sent"},
+			{"8 * sum without (lane) (rate(ropewalk_lane_receive_bytes_total$sel[$w]))", "{{instance}} {{interface}} received"},
+		},
+	},
+	{
+		title: "Packets", unit: "pps", width: 12, queries: []query{
+			{"sum without (lane) (rate(ropewalk_lane_transmit_packets_total$sel[$w]))", "{{instance}} {{interface}} sent"},
+			{"sum without (lane) (rate(ropewalk_lane_receive_packets_total$sel[$w]))", "{{instance}} {{interface}} received"},
+		},
+	},
+
+	{
+		title: "Lanes: sent", help: "Each lane has its own TUN queue.", unit: "pps", width: 8, stack: true,
+		queries: []query{{"sum by (lane) (rate(ropewalk_lane_transmit_packets_total$sel[$w]))", "lane {{lane}}"}},
+	},
+	{
+		title: "Lanes: received", help: "Each lane has its own socket. With spreading, each has its own NIC queue.", unit: "pps", width: 8, stack: true,
+		queries: []query{{"sum by (lane) (rate(ropewalk_lane_receive_packets_total$sel[$w]))", "lane {{lane}}"}},
+	},
+	{
+		title: "Busiest lane / mean", help: "1 is an even load. The number of lanes means that one lane carries everything.", width: 8, queries: []query{
+			{"max without (lane) (rate(ropewalk_lane_transmit_bytes_total$lanes[$w])) / avg without (lane) (rate(ropewalk_lane_transmit_bytes_total$lanes[$w]))", "{{instance}} {{interface}} sent"},
+			{"max without (lane) (rate(ropewalk_lane_receive_bytes_total$lanes[$w])) / avg without (lane) (rate(ropewalk_lane_receive_bytes_total$lanes[$w]))", "{{instance}} {{interface}} received"},
+		},
+	},
+
+	{
+		title: "Messages per run", help: "Length of the runs that UDP_SEGMENT and UDP_GRO carry.", width: 8, queries: []query{
+			{"histogram_quantile(0.5, sum by (direction, le) (rate(ropewalk_udp_batch_messages_bucket$sel[$w])))", "{{direction}} median"},
+			{"histogram_quantile(0.95, sum by (direction, le) (rate(ropewalk_udp_batch_messages_bucket$sel[$w])))", "{{direction}} 95%"},
+			{"sum by (direction) (rate(ropewalk_udp_batch_messages_sum$sel[$w])) / sum by (direction) (rate(ropewalk_udp_batch_messages_count$sel[$w]))", "{{direction}} mean"},
+		},
+	},
+	{
+		title: "Run length, sent", kind: "heatmap", width: 8,
+		queries: []query{{`sum by (le) (increase(ropewalk_udp_batch_messages_bucket{instance=~"$instance",interface=~"$interface",direction="transmit"}[$w]))`, "{{le}}"}},
+	},
+	{
+		title: "Packets per train (TUN device)", width: 8, queries: []query{
+			{"sum without (lane) (rate(ropewalk_lane_transmit_packets_total$sel[$w])) / sum without (lane) (rate(ropewalk_lane_transmit_trains_total$sel[$w]))", "{{instance}} {{interface}} sent"},
+			{"sum without (lane) (rate(ropewalk_lane_receive_packets_total$sel[$w])) / sum without (lane) (rate(ropewalk_lane_receive_trains_total$sel[$w]))", "{{instance}} {{interface}} received"},
+		},
+	},
+
+	{
+		title: "Drops by reason", help: "docs/metrics.md explains each reason.", unit: "pps", width: 12,
+		queries: []query{{"sum by (stage, reason) (rate(ropewalk_dropped_packets_total$sel[$w])) > 0", "{{stage}}: {{reason}}"}},
+	},
+	{
+		title: "Handshakes", help: "By local role: started and ended; and handshake messages that were refused, by reason.", width: 12, queries: []query{
+			{"sum by (interface, role) (increase(ropewalk_handshakes_started_total$sel[$w]))", "{{interface}} {{role}} started"},
+			{"sum by (interface, role, result) (increase(ropewalk_handshakes_total$sel[$w]))", "{{interface}} {{role}} {{result}}"},
+			{`sum by (interface, reason) (increase(ropewalk_dropped_packets_total{instance=~"$instance",interface=~"$interface",stage="handshake"}[$w]))`, "{{interface}} {{reason}}"},
+		},
+	},
+
+	{
+		title: "Time since the peers' last handshake", help: "Above 180 s a peer is idle, or it does not answer the packets sent to it.", unit: "s", width: 12,
+		queries: []query{{"time() - (ropewalk_peer_last_handshake_timestamp_seconds$sel > 0)", "{{interface}} {{public_key}}"}},
+	},
+	{
+		title: "Peers with most traffic", help: "WireGuard messages.", unit: "bps", width: 12, queries: []query{
+			{"topk(10, 8 * rate(ropewalk_peer_transmit_bytes_total$sel[$w]))", "to {{public_key}}"},
+			{"topk(10, 8 * rate(ropewalk_peer_receive_bytes_total$sel[$w]))", "from {{public_key}}"},
+		},
+	},
+	{
+		title: "Peers with most packets", help: "WireGuard messages, including handshakes and keepalives.", unit: "pps", width: 12, queries: []query{
+			{"topk(10, rate(ropewalk_peer_transmit_packets_total$sel[$w]))", "to {{public_key}}"},
+			{"topk(10, rate(ropewalk_peer_receive_packets_total$sel[$w]))", "from {{public_key}}"},
+		},
+	},
+	{
+		title: "Drops by peer", help: "Messages from a peer that were refused, and messages to it that were dropped.", unit: "pps", width: 12,
+		queries: []query{{"topk(10, rate(ropewalk_peer_dropped_packets_total$sel[$w]))", "{{direction}} {{public_key}}"}},
+	},
+
+	{
+		title: "Worker jobs by who completed them", unit: "ops", width: 8, queries: []query{
+			{"sum by (direction, by) (rate(ropewalk_worker_jobs_completed_total$sel[$w]))", "{{direction}} {{by}}"},
+			{"sum by (direction) (rate(ropewalk_worker_backoffs_total$sel[$w]))", "{{direction}} backoffs"},
+		},
+	},
+	{
+		title: "AF_XDP", help: "Verdicts and drops of the XDP program, and datagrams that its sockets lost.", unit: "pps", width: 24, queries: []query{
+			{"sum by (event) (rate(ropewalk_xdp_packets_total$sel[$w]))", "{{event}}"},
+			{"sum by (reason) (rate(ropewalk_xdp_dropped_packets_total$sel[$w]))", "dropped: {{reason}}"},
+			{"sum(rate(ropewalk_xdp_lost_datagrams_total$sel[$w]))", "lost"},
+			{"sum(rate(ropewalk_xdp_udp_runs_total$sel[$w]))", "runs sent by UDP sockets"},
+		},
+	},
+	{
+		title: "CPU", help: "CPU time of the process, in cores.", width: 8,
+		queries: []query{{"sum by (instance) (rate(process_cpu_seconds_total[$w]) * on (job, instance) group_left () ropewalk_build_info)", "{{instance}}"}},
+	},
+	{
+		title: "Memory", unit: "bytes", width: 8,
+		queries: []query{{"sum by (instance) (process_resident_memory_bytes * on (job, instance) group_left () ropewalk_build_info)", "{{instance}}"}},
+	},
+	{
+		title: "Fast paths", help: "1: in use; 0: the fallback is in use.", kind: "table", width: 12,
+		queries: []query{{"min by (instance, interface, feature) (ropewalk_feature_enabled$sel)", ""}},
+	},
+	{
+		title: "Peers", kind: "table", width: 12,
+		queries: []query{{"ropewalk_peer_info$sel", ""}},
+	},
+}
+
+var placeholders = strings.NewReplacer(
+	"$sel", `{instance=~"$instance",interface=~"$interface"}`,
+	"$lanes", `{instance=~"$instance",interface=~"$interface",lane!="slow"}`,
+	"$w", "$__rate_interval",
+)
+
+type object = map[string]any
+
+// dashboard returns the JSON model of the dashboard.
+func dashboard() object {
+	source := object{"type": "prometheus", "uid": "${datasource}"}
+	var all []object
+	x, y, row := 0, 0, 0
+	for i, p := range panels {
+		height := 8
+		if p.kind == "stat" {
+			height = 4
+		}
+		if x+p.width > 24 {
+			x, y, row = 0, y+row, 0
+		}
+		all = append(all, p.render(i+1, source, object{"x": x, "y": y, "w": p.width, "h": height}))
+		x, row = x+p.width, max(row, height)
+	}
+	return object{
+		"uid": "ropewalk", "title": "ropewalk", "tags": []string{"ropewalk", "wireguard"}, "schemaVersion": 39, "version": 1,
+		"editable": true, "refresh": "30s", "timezone": "browser", "time": object{"from": "now-1h", "to": "now"},
+		"templating": object{"list": []object{
+			{"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"},
+			variable("instance", "ropewalk_interface_up", source),
+			variable("interface", `ropewalk_interface_up{instance=~"$instance"}`, source),
+		}},
+		"panels": all,
+	}
+}
+
+func variable(name, of string, source object) object {
+	return object{
+		"name": name, "label": strings.ToUpper(name[:1]) + name[1:], "type": "query", "datasource": source,
+		"query": object{"query": "label_values(" + of + ", " + name + ")", "refId": name}, "refresh": 2, "includeAll": true,
+		"multi": true, "current": object{"text": "All", "value": "$__all"}, "allValue": ".*", "sort": 1,
+	}
+}
+
+func (p panel) render(id int, source, place object) object {
+	kind := p.kind
+	if kind == "" {
+		kind = "timeseries"
+	}
+	var targets []object
+	for i, q := range p.queries {
+		t := object{"refId": string(rune('A' + i)), "datasource": source, "expr": placeholders.Replace(q.expr), "legendFormat": q.legend}
+		switch kind {
+		case "table":
+			t["format"], t["instant"] = "table", true
+		case "stat":
+			t["instant"] = true
+		case "heatmap":
+			t["format"] = "heatmap"
+		}
+		targets = append(targets, t)
+	}
+	defaults := object{"unit": p.unit, "min": 0}
+	if p.unit == "" {
+		defaults["unit"] = "short"
+	}
+	if p.stack {
+		defaults["custom"] = object{"stacking": object{"mode": "normal"}, "fillOpacity": 30}
+	}
+	return object{
+		"id": id, "title": p.title, "description": p.help, "type": kind, "datasource": source, "gridPos": place,
+		"targets": targets, "fieldConfig": object{"defaults": defaults, "overrides": []any{}}, "options": object{},
+	}
+}
+
+func TestDashboardIsCurrent(t *testing.T) {
+	text, err := json.MarshalIndent(dashboard(), "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = []byte(strings.NewReplacer(`\u003c`, "<", `\u003e`, ">", `\u0026`, "&").Replace(string(text)))
+	if !json.Valid(text) {
+		t.Fatal("invalid JSON")
+	}
+	golden.Check(t, filepath.Join("..", "..", "..", "deploy", "grafana", "ropewalk.json"), string(text)+"\n")
+}
+
+func TestDashboardPanelsDoNotOverlap(t *testing.T) {
+	taken := map[[2]int]string{}
+	for _, p := range dashboard()["panels"].([]object) {
+		at := p["gridPos"].(object)
+		for x := range at["w"].(int) {
+			for y := range at["h"].(int) {
+				cell := [2]int{at["x"].(int) + x, at["y"].(int) + y}
+				if cell[0] >= 24 || taken[cell] != "" {
+					t.Fatalf("%q: %v is outside, or overlaps with %q", p["title"], cell, taken[cell])
+				}
+				taken[cell] = p["title"].(string)
+			}
+		}
+	}
+}
+
+// metricName matches the names of ropewalk's metrics in a query.
+var metricName = regexp.MustCompile(`\bropewalk_[a-z_]+`)
+
+// unknownMetrics returns the metric names in text that do not exist.
+func unknownMetrics(text string) (unknown []string) {
+	for _, name := range metricName.FindAllString(text, -1) {
+		known := slices.ContainsFunc(definitions[:], func(d definition) bool {
+			if d.kind == histogram {
+				return slices.Contains([]string{d.name + "_bucket", d.name + "_sum", d.name + "_count"}, name)
+			}
+			return d.name == name
+		})
+		if !known {
+			unknown = append(unknown, name)
+		}
+	}
+	return unknown
+}
+
+func TestDashboardQueriesExistingMetrics(t *testing.T) {
+	used := 0
+	for _, p := range panels {
+		for _, q := range p.queries {
+			used += len(metricName.FindAllString(q.expr, -1))
+			if unknown := unknownMetrics(q.expr); unknown != nil {
+				t.Errorf("%s: unknown metrics %v", p.title, unknown)
+			}
+		}
+	}
+	if used < len(panels) {
+		t.Errorf("%d names in %d panels", used, len(panels))
+	}
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
+)
+
+// SpreadSource returns the status of the devices on which source ports are spread, as an spreader.Host's Status does. It is
+// called once per scrape; scrapes may run concurrently.
+type SpreadSource func(context.Context) ([]spreader.DeviceStatus, error)
+
+// spreadFamily identifies a metric family of SpreadCollector.
+type spreadFamily int
+
+const (
+	spreadAttached spreadFamily = iota
+	spreadProblems
+	spreadPeers
+	spreadLanes
+	spreadEvents
+	spreadQueues
+	spreadFamilyCount
+)
+
+// spreadDefinitions is the closed list of these families. docs/metrics.md is generated from it.
+var spreadDefinitions = [spreadFamilyCount]definition{
+	spreadAttached: {"ropewalk_spread_attached", gauge, "1 if the program of a hook (spread, gather) is attached, else 0. The kind is tcx, tc, xdp or none.", "device hook kind"},
+	spreadProblems: {"ropewalk_spread_problems", gauge, "Number of problems of a device; `ropewalk spread status` describes them.", "device"},
+	spreadPeers:    {"ropewalk_spread_peers", gauge, "Peers to which the flows of a tunnel are spread.", "device tunnel port"},
+	spreadLanes:    {"ropewalk_spread_lanes", gauge, "Source ports used for a peer: the maximum over the peers of the tunnel.", "device tunnel port"},
+	spreadEvents:   {"ropewalk_spread_events_total", counter, "Events of the spread and gather programs; the names are those of `ropewalk spread status --json`.", "device event"},
+	spreadQueues:   {"ropewalk_spread_receive_queue_datagrams_total", counter, "Datagrams received for the tunnels, by receive queue.", "device queue"},
+}
+
+// SpreadCollector is a prometheus.Collector for the spread and gather programs on the devices of a host.
+type SpreadCollector struct {
+	source SpreadSource
+	desc   [spreadFamilyCount]*prometheus.Desc
+}
+
+// NewSpreadCollector returns a SpreadCollector of the status that source returns.
+func NewSpreadCollector(source SpreadSource) *SpreadCollector {
+	c := &SpreadCollector{source: source}
+	for f, def := range spreadDefinitions {
+		c.desc[f] = prometheus.NewDesc(def.name, def.help, strings.Fields(def.labels), nil)
+	}
+	return c
+}
+
+// Describe implements prometheus.Collector.
+func (c *SpreadCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range c.desc {
+		ch <- d
+	}
+}
+
+// statusTimeout limits reading the status of the devices. It is less than the 10 s that Prometheus waits, so that the scrape
+// returns an error.
+const statusTimeout = 5 * time.Second
+
+var errStatusTimeout = errors.New("another process holds the lock of the spread programs for too long")
+
+// Collect implements prometheus.Collector. If the status of the devices cannot be read, the scrape fails.
+func (c *SpreadCollector) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), statusTimeout, errStatusTimeout)
+	defer cancel()
+	devices, err := c.source(ctx)
+	if err != nil {
+		ch <- prometheus.NewInvalidMetric(c.desc[spreadAttached], fmt.Errorf("reading the status of spread devices: %w", err))
+		return
+	}
+	for i := range devices {
+		c.device(ch, &devices[i])
+	}
+}
+
+func (c *SpreadCollector) device(ch chan<- prometheus.Metric, d *spreader.DeviceStatus) {
+	emit := func(f spreadFamily, v float64, labels ...string) {
+		labels = append([]string{label(d.Device)}, labels...)
+		m, err := prometheus.NewConstMetric(c.desc[f], spreadDefinitions[f].kind.valueType(), v, labels...)
+		if err != nil {
+			m = prometheus.NewInvalidMetric(c.desc[f], fmt.Errorf("collecting %s: %w", spreadDefinitions[f].name, err))
+		}
+		ch <- m
+	}
+	emit(spreadAttached, boolValue(d.Spread.State == hook.Attached.String()), "spread", d.Spread.Kind)
+	emit(spreadAttached, boolValue(d.Gather.State == hook.Attached.String()), "gather", d.Gather.Kind)
+	emit(spreadProblems, float64(len(d.Problems)))
+	for _, t := range d.Tunnels {
+		name, port := label(t.Name), strconv.Itoa(int(t.Port))
+		emit(spreadPeers, float64(len(t.Peers)), name, port)
+		lanes := 0
+		for _, p := range t.Peers {
+			lanes = max(lanes, len(p.Lanes))
+		}
+		emit(spreadLanes, float64(lanes), name, port)
+	}
+	for _, event := range d.Counters {
+		emit(spreadEvents, float64(event.Count), event.Name)
+	}
+	for queue, n := range d.Queues {
+		emit(spreadQueues, float64(n), strconv.Itoa(queue))
+	}
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ropewalk/ropewalk/test/golden"
+)
+
+func TestScreensMatchGoldenFiles(t *testing.T) {
+	f := between(tunnel(1, 4, 6), tunnel(2, 4, 6))
+	f.Sort(ByDefault, false)
+	for _, size := range [][2]int{{80, 24}, {120, 40}, {40, 10}} {
+		for v := Overview; v <= Help; v++ {
+			o := Options{Width: size[0], Height: size[1], View: v, Keys: true}
+			text := Render(f, o)
+			checkScreen(t, text, o)
+			golden.Check(t, fmt.Sprintf("testdata/%s-%dx%d.golden", v, size[0], size[1]), text)
+		}
+	}
+}
+
+func TestSpecialScreensMatchGoldenFiles(t *testing.T) {
+	busy, idle := between(tunnel(1, 40, 10_000), tunnel(2, 40, 10_000)), between(Sample{}, Sample{At: start(), Interface: "wg0"})
+	busy.Sort(ByDefault, false)
+	for name, tt := range map[string]struct {
+		*Frame
+		Options
+	}{
+		"once":     {between(tunnel(1, 2, 2), tunnel(2, 2, 2)), Options{Width: 100}},
+		"ascii":    {between(tunnel(1, 2, 2), tunnel(2, 2, 2)), Options{Width: 80, ASCII: true}},
+		"large":    {busy, Options{Width: 80, Height: 24, Keys: true}},
+		"scrolled": {busy, Options{Width: 80, Height: 12, View: Peers, Scroll: 9_990, Keys: true}},
+		"trouble":  {busy, Options{Width: 80, Height: 12, Keys: true, Paused: true, Note: "the daemon\nis gone"}},
+		"nothing":  {idle, Options{Width: 80}},
+		"noqueues": {idle, Options{Width: 80, View: Queues}},
+	} {
+		text := Render(tt.Frame, tt.Options)
+		checkScreen(t, text, tt.Options)
+		golden.Check(t, "testdata/"+name+".golden", text)
+	}
+}
+
+func TestColorAddsOnlySGRSequences(t *testing.T) {
+	f := between(tunnel(1, 4, 6), tunnel(2, 4, 6))
+	for v := Overview; v <= Help; v++ {
+		o := Options{Width: 80, Height: 24, View: v, Keys: true}
+		want := Render(f, o)
+		o.Color = true
+		got := Render(f, o)
+		if got == want {
+			t.Errorf("%s: no colours", v)
+		}
+		for s := plain + 1; s <= reverse; s++ {
+			got = strings.ReplaceAll(got, s.sgr(), "")
+		}
+		if got = strings.ReplaceAll(got, sgrReset, ""); got != want {
+			t.Errorf("%s: %s", v, cmp.Diff(want, got))
+		}
+	}
+}
+
+func TestScrollingReachesTheLastRow(t *testing.T) {
+	f := between(tunnel(1, 2, 300), tunnel(2, 2, 300))
+	o := Options{Width: 80, Height: 20, View: Peers, Keys: true}
+	o.Scroll = MaxScroll(f, o)
+	if text := Render(f, o); !strings.Contains(text, "00299PEER") {
+		t.Errorf("at the end:\n%s", text)
+	}
+	o.Scroll--
+	if text := Render(f, o); strings.Contains(text, "00299PEER") {
+		t.Errorf("one before the end:\n%s", text)
+	}
+}
+
+func TestDivideIsFair(t *testing.T) {
+	for _, tt := range []struct {
+		needs []int
+		total int
+		want  []int
+	}{
+		{[]int{3, 3}, 10, []int{3, 3}},
+		{[]int{100, 3}, 10, []int{7, 3}},
+		{[]int{100, 100, 2}, 10, []int{4, 4, 2}},
+		{[]int{5}, 0, []int{0}},
+		{nil, 5, []int{}},
+	} {
+		if got := divide(tt.needs, tt.total); !cmp.Equal(got, tt.want) {
+			t.Errorf("%v of %d: got %v, want %v", tt.needs, tt.total, got, tt.want)
+		}
+	}
+}
+
+func TestOverviewKeepsBusiestRows(t *testing.T) {
+	f := between(tunnel(1, 40, 0), tunnel(2, 40, 0))
+	text := Render(f, Options{Width: 80, Height: 16})
+	if !strings.Contains(text, "\n39 ") || strings.Contains(text, "\n0 ") || !strings.Contains(text, " more\n") {
+		t.Errorf("the busiest of 40 lanes are not shown:\n%s", text)
+	}
+}

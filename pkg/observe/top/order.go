@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Order is the sort order of rows. The zero Order is ByDefault.
+type Order uint8
+
+// The orders.
+const (
+	ByDefault  Order = iota // peers by traffic, other rows by number
+	ByRate                  // highest traffic or load first
+	ByReceived              // most received first
+	BySent                  // most sent first
+	ByName                  // by name or number
+	orderCount
+)
+
+// String returns the name: default, rate, rx, tx or name.
+func (o Order) String() string {
+	return [...]string{"default", "rate", "rx", "tx", "name"}[min(o, ByName)]
+}
+
+// Next returns the order after o, cyclically.
+func (o Order) Next() Order { return (o + 1) % orderCount }
+
+// Sort sorts the rows of all tables except drops. Ties are broken by name, so that rows do not jump.
+func (f *Frame) Sort(o Order, reverse bool) {
+	slices.SortStableFunc(f.Peers, func(a, b Peer) int {
+		by := o
+		if o == ByDefault {
+			by = ByRate
+		}
+		return cmp.Or(reverseIf(by.compare(peerKeys(&a), peerKeys(&b)), reverse), cmp.Compare(a.PublicKey, b.PublicKey))
+	})
+	slices.SortStableFunc(f.Lanes, func(a, b Lane) int { return reverseIf(o.compare(laneKeys(&a), laneKeys(&b)), reverse) })
+	slices.SortStableFunc(f.Queues, func(a, b Queue) int { return reverseIf(o.compare(queueKeys(&a), queueKeys(&b)), reverse) })
+	slices.SortStableFunc(f.Cores, func(a, b Core) int { return reverseIf(o.compare(coreKeys(&a), coreKeys(&b)), reverse) })
+}
+
+func reverseIf(c int, reverse bool) int {
+	if reverse {
+		return -c
+	}
+	return c
+}
+
+// keys are the sort keys of a row.
+type keys struct {
+	rate, received, sent float64
+	name                 string
+	number               int
+}
+
+func (o Order) compare(a, b keys) int {
+	switch o {
+	case ByRate:
+		return cmp.Compare(b.rate, a.rate)
+	case ByReceived:
+		return cmp.Compare(b.received, a.received)
+	case BySent:
+		return cmp.Compare(b.sent, a.sent)
+	default:
+		return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.number, b.number))
+	}
+}
+
+func peerKeys(p *Peer) keys {
+	return keys{rate: p.Rate(), received: p.RxRate, sent: p.TxRate, name: p.PublicKey}
+}
+
+func laneKeys(l *Lane) keys {
+	k := keys{rate: l.Rate(), received: l.Rx.ByteRate, sent: l.Tx.ByteRate}
+	if l.Name == slowLane {
+		k.name = l.Name // after the others
+	}
+	k.number = number(l.Name)
+	return k
+}
+
+func queueKeys(q *Queue) keys {
+	return keys{rate: q.Share, received: q.Rx.PacketRate, sent: q.Tx.PacketRate, name: q.Device, number: q.Queue}
+}
+
+func coreKeys(c *Core) keys {
+	return keys{rate: c.Busy, received: c.NetRx, sent: c.SoftIRQ, number: c.CPU}
+}
+
+// number parses a small number, 0 for anything else.
+func number(s string) (n int) {
+	for _, c := range s {
+		if c < '0' || c > '9' || n > 1<<20 {
+			return 0
+		}
+		n = 10*n + int(c-'0')
+	}
+	return n
+}

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"fmt"
+	"strings"
+)
+
+// View is one of the screens.
+type View uint8
+
+// The views. The zero View is Overview.
+const (
+	Overview View = iota
+	Peers
+	Lanes
+	Queues // and cores
+	Drops
+	Help
+)
+
+// Views returns the names of the views with data, without Help.
+func Views() []string { return []string{"overview", "peers", "lanes", "queues", "drops"} }
+
+// String returns the name.
+func (v View) String() string { return append(Views(), "help")[min(v, Help)] }
+
+// Next returns the view after v, cyclically, without Help.
+func (v View) Next() View { return (v + 1) % Help }
+
+// Options select how a frame is drawn.
+type Options struct {
+	Width, Height int // in columns and lines; 0 lines for no limit
+	View          View
+	Order         Order  // the frame's sort order, shown in the header
+	Scroll        int    // lines skipped below the header; ignored in Overview
+	Paused        bool   // show PAUSED
+	Keys          bool   // show the keys in the last line
+	Note          string // shown instead of the keys, an error for example
+	Color         bool   // use SGR sequences; without them the output has no control characters except line feeds
+	ASCII         bool   // draw bars without block characters
+}
+
+// Render draws a frame within Width and Height. Every line, also the last, ends with a line feed.
+func Render(f *Frame, o Options) string {
+	r := renderer{Options: o, frame: f}
+	lines := r.screen()
+	var b strings.Builder
+	for _, l := range lines {
+		l.cut(o.Width).paint(&b, o.Color)
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// MaxScroll is the largest Options.Scroll that makes a difference.
+func MaxScroll(f *Frame, o Options) int {
+	r := renderer{Options: o, frame: f}
+	if o.View == Overview || o.Height == 0 {
+		return 0
+	}
+	return max(len(r.body(0))-r.room(len(r.header())), 0)
+}
+
+// renderer draws one frame.
+type renderer struct {
+	Options
+	frame *Frame
+}
+
+// screen returns the header, the part of the body that fits, and the footer.
+func (r *renderer) screen() []line {
+	head := r.header()
+	if r.Height == 0 {
+		return append(head, r.body(0)...)
+	}
+	room := r.room(len(head))
+	body := r.body(room)
+	if r.View != Overview {
+		body = scrolled(body, min(max(r.Scroll, 0), max(len(body)-room, 0)))
+	}
+	lines := append(head, body[:min(room, len(body))]...)
+	if r.hasFooter() {
+		for len(lines) < r.Height-1 {
+			lines = append(lines, nil)
+		}
+		lines = append(lines[:r.Height-1], r.footer())
+	}
+	return lines[:min(len(lines), r.Height)]
+}
+
+// scrolled skips lines but keeps the titles of the first table, which follow an empty line.
+func scrolled(body []line, from int) []line {
+	if from == 0 || len(body) < 2 {
+		return body
+	}
+	return append([]line{body[1]}, body[min(from+1, len(body)):]...)
+}
+
+func (r *renderer) hasFooter() bool { return r.Keys || r.Note != "" }
+
+// room returns the number of lines for the body.
+func (r *renderer) room(head int) int {
+	room := r.Height - head
+	if r.hasFooter() {
+		room--
+	}
+	return max(room, 0)
+}
+
+// body returns all lines of a view. The overview fits into height lines, unless height is 0.
+func (r *renderer) body(height int) []line {
+	var tables []*table
+	switch r.View {
+	case Overview:
+		return r.overview(height)
+	case Peers:
+		tables = []*table{r.peers(r.Width >= fullKeyWidth)}
+	case Lanes:
+		tables = []*table{r.lanes(), r.batchSizes()}
+	case Queues:
+		tables = []*table{r.queues(), r.cores()}
+	case Drops:
+		tables = []*table{r.drops()}
+	default:
+		return help()
+	}
+	var lines []line
+	for _, t := range tables {
+		lines = append(append(lines, nil), r.lines(t)...)
+	}
+	return lines
+}
+
+// fullKeyWidth is the smallest width for full public keys of 44 characters.
+const fullKeyWidth = 110
+
+// lines returns the lines of a table, or its text for an empty table.
+func (r *renderer) lines(t *table) []line {
+	if len(t.rows) == 0 {
+		return []line{textLine(dim, t.empty)}
+	}
+	return t.lines(r.Width, 0)
+}
+
+// header returns the title, the totals and the balance.
+func (r *renderer) header() []line {
+	f := r.frame
+	state := span{"up", good}
+	if !f.Up {
+		state = span{"down", bad}
+	}
+	title := line{
+		{clean(f.Interface), bold},
+		{"  ", plain},
+		state,
+		{fmt.Sprintf("  %s  %s", plural(len(f.Lanes)-1, "lane"), plural(f.PeerCount, "peer")), plain},
+		{"  " + clean(strings.Join(f.Features, " ")), dim},
+	}
+	return []line{
+		r.right(title, r.status()),
+		r.direction("rx", &f.Rx), r.direction("tx", &f.Tx), r.balance(),
+	}
+}
+
+// status returns the text in the upper right corner.
+func (r *renderer) status() span {
+	what := r.View.String()
+	if r.Order != ByDefault {
+		what += " by " + r.Order.String()
+	}
+	if r.Paused {
+		return span{what + "  PAUSED", reverse}
+	}
+	return span{fmt.Sprintf("%s  %.1f s", what, r.frame.Seconds), dim}
+}
+
+// right puts s at the right end and cuts the line if necessary.
+func (r *renderer) right(l line, s span) line {
+	n := line{s}.width()
+	if r.Width < n+columnGap {
+		return l
+	}
+	l = l.cut(r.Width - n - columnGap)
+	return append(l, span{strings.Repeat(" ", r.Width-n-l.width()), plain}, s)
+}
+
+func (r *renderer) direction(name string, f *Flow) line {
+	text := fmt.Sprintf("%-3s %9s %8s pps", name, bits(f.ByteRate), count(f.PacketRate))
+	if f.PerTrain > 0 {
+		text += fmt.Sprintf("  %s packets per train", average(f.PerTrain))
+	}
+	if f.PerBatch > 0 {
+		text += fmt.Sprintf(", %s messages per batch", average(f.PerBatch))
+	}
+	return textLine(plain, text)
+}
+
+// balance returns the busiest lane, queue and CPU with their load relative to the mean, and the drop rate.
+func (r *renderer) balance() line {
+	f := r.frame
+	l := line{{"busiest  ", plain}}
+	for _, b := range []struct {
+		kind string
+		Balance
+	}{{"lane", f.Balance.Lanes}, {"queue", f.Balance.Queues}, {"core", f.Balance.Cores}} {
+		if b.Ratio > 0 {
+			l = append(l, span{" " + clean(strings.TrimPrefix(b.kind+" "+b.Busiest, "core ")), plain}, span{fmt.Sprintf(" %.2fx mean ", b.Ratio), dim})
+		}
+	}
+	dropped := 0.0
+	for _, d := range f.Drops {
+		dropped += d.Rate
+	}
+	return append(l, span{fmt.Sprintf(" drops %s/s", count(dropped)), nonzeroStyle(dropped)})
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// footer returns the keys, or the note.
+func (r *renderer) footer() line {
+	if r.Note != "" {
+		return textLine(bad, clean(r.Note))
+	}
+	return textLine(dim, "q quit  tab view  s sort  r reverse  space pause  +/- interval  ? help")
+}
+
+func help() []line {
+	var lines []line
+	for _, l := range strings.Split(helpText, "\n") {
+		lines = append(lines, textLine(plain, l))
+	}
+	return lines
+}
+
+const helpText = `
+1-5, tab   overview, peers, lanes, queues and CPUs, drops
+s          sort by traffic, rx, tx, name
+r          reverse the order
+up, down   scroll, also pgup, pgdown, home
+space, p   pause
++, -       shorter, longer sample interval
+?, h       this help
+q, ctrl+c  quit; ctrl+z suspends
+
+A lane is one TUN queue, one worker pair and one socket. A train
+is one GSO packet at the TUN device, a batch one send or receive
+at the socket. Larger ones need fewer system calls. NIC queue and
+CPU rows count all traffic of the host. "2.00x mean": the busiest
+has twice the average load.`

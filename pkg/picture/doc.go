@@ -1,4 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-
-// Package term formats terminal output: SGR colours, bars and numbers. Start reading at Style.
-package picture

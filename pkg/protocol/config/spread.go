@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+// MaxLanes is the largest number of lanes: the queue limit of a TUN device (MAX_TAP_QUEUES in Linux).
+const MaxLanes = 256
+
+// SpreadMode selects the peers towards which a device spreads flows over source ports. The zero mode is SpreadAuto.
+type SpreadMode uint8
+
+// The modes.
+const (
+	SpreadAuto SpreadMode = iota // towards peers that have announced in a hello that they gather
+	SpreadOff                    // never
+	SpreadOn                     // towards every peer; the administrator has made sure that all gather
+)
+
+// ParseSpreadMode returns the mode of that name, in any case.
+func ParseSpreadMode(s string) (SpreadMode, error) {
+	for _, mode := range []SpreadMode{SpreadAuto, SpreadOff, SpreadOn} {
+		if strings.EqualFold(s, mode.String()) {
+			return mode, nil
+		}
+	}
+	return 0, errors.New("want auto, off or on")
+}
+
+// String returns the name: auto, off or on.
+func (m SpreadMode) String() string {
+	switch m {
+	case SpreadAuto:
+		return "auto"
+	case SpreadOff:
+		return "off"
+	case SpreadOn:
+		return "on"
+	default:
+		return "unknown"
+	}
+}
+
+// MarshalText implements encoding.TextMarshaler with String.
+func (m SpreadMode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler with ParseSpreadMode.
+func (m *SpreadMode) UnmarshalText(text []byte) (err error) {
+	*m, err = ParseSpreadMode(string(text))
+	return err
+}
+
+// PeerSpread is a snapshot of the spreading towards one peer.
+type PeerSpread struct {
+	Active  bool   `json:"active"`           // flows to the peer are spread
+	Ports   int    `json:"ports"`            // source ports in use towards it; 0 unless active
+	Planned bool   `json:"planned"`          // the ports are from the peer's port plan
+	Gathers bool   `json:"gathers"`          // the peer has announced that it gathers
+	Reason  string `json:"reason,omitempty"` // why not active, for display; empty when active
+}
+
+// SpreadReport is a device's status of spreading: the part of Status for which the UAPI's get operation has no keys.
+// It is the member "spread" of the stats operation's JSON, and contains no secrets.
+type SpreadReport struct {
+	Mode      SpreadMode            `json:"mode"`
+	FirstPort uint16                `json:"first_port"` // of SpreadPorts
+	LastPort  uint16                `json:"last_port"`
+	Lanes     int                   `json:"lanes"`
+	Peers     map[string]PeerSpread `json:"peers"` // by public key, in base64
+}
+
+// SpreadReport returns the spreading part of st.
+func (st *Status) SpreadReport() SpreadReport {
+	r := SpreadReport{
+		Mode: st.Spread, FirstPort: st.SpreadPorts.First, LastPort: st.SpreadPorts.Last, Lanes: st.Lanes,
+		Peers: make(map[string]PeerSpread, len(st.Peers)),
+	}
+	for i := range st.Peers {
+		r.Peers[st.Peers[i].PublicKey.Base64()] = st.Peers[i].Spread
+	}
+	return r
+}
+
+// AddSpread stores a report in st. Peers that are not in the report get the zero PeerSpread.
+func (st *Status) AddSpread(r SpreadReport) {
+	st.Spread, st.Lanes = r.Mode, r.Lanes
+	st.SpreadPorts = spread.Ports{First: r.FirstPort, Last: r.LastPort}
+	byKey := make(map[noise.PublicKey]PeerSpread, len(r.Peers))
+	for text, p := range r.Peers {
+		if key, err := noise.ParseBase64[noise.PublicKey](text); err == nil {
+			byKey[key] = p
+		}
+	}
+	for i := range st.Peers {
+		st.Peers[i].Spread = byKey[st.Peers[i].PublicKey]
+	}
+}

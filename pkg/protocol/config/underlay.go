@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"errors"
+	"strings"
+)
+
+// UnderlayMode selects the path of data messages: UDP or AF_XDP sockets. The zero mode is UnderlayAuto.
+type UnderlayMode uint8
+
+// The modes. In each, UDP sockets carry handshakes and the messages that AF_XDP cannot.
+const (
+	UnderlayAuto UnderlayMode = iota // the faster path for the device towards the peers
+	UnderlayUDP                      // UDP sockets only
+	UnderlayXDP                      // AF_XDP sockets where available
+)
+
+// ParseUnderlayMode returns the mode of that name, in any case.
+func ParseUnderlayMode(s string) (UnderlayMode, error) {
+	for _, mode := range []UnderlayMode{UnderlayAuto, UnderlayUDP, UnderlayXDP} {
+		if strings.EqualFold(s, mode.String()) {
+			return mode, nil
+		}
+	}
+	return 0, errors.New("want auto, udp or xdp")
+}
+
+// String returns the name: auto, udp or xdp.
+func (m UnderlayMode) String() string {
+	switch m {
+	case UnderlayAuto:
+		return "auto"
+	case UnderlayUDP:
+		return "udp"
+	case UnderlayXDP:
+		return "xdp"
+	default:
+		return "unknown"
+	}
+}
+
+// MarshalText implements encoding.TextMarshaler with String.
+func (m UnderlayMode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler with ParseUnderlayMode.
+func (m *UnderlayMode) UnmarshalText(text []byte) (err error) {
+	*m, err = ParseUnderlayMode(string(text))
+	return err
+}
+
+// UnderlayReport is a snapshot of the path of data messages. It is the member "path" of the stats operation's JSON, and
+// contains no secrets.
+type UnderlayReport struct {
+	Mode   UnderlayMode      `json:"mode"`             // as configured
+	Path   UnderlayMode      `json:"path"`             // the path in use: UnderlayUDP or UnderlayXDP
+	Device string            `json:"device,omitempty"` // the device whose queues AF_XDP uses, or would use
+	How    string            `json:"how,omitempty"`    // the AF_XDP mode: zerocopy or copy
+	Lanes  int               `json:"lanes,omitempty"`  // lanes with a working AF_XDP socket
+	Reason string            `json:"reason,omitempty"` // why this path is in use, for display
+	XDP    []XDPLane         `json:"xdp,omitempty"`    // by lane
+	Events map[string]uint64 `json:"events,omitempty"` // the XDP program's counters for packets to the port
+	Drops  map[string]uint64 `json:"drops,omitempty"`  // packets that it dropped, by reason
+
+	ReceiveCPUs *ReceiveCPUsReport `json:"rx_cpus,omitempty"` // nil: none are configured
+}
+
+// XDPLane is the state of one lane's AF_XDP socket. Counters start when the port is opened.
+type XDPLane struct {
+	Error     string `json:"error,omitempty"` // why it does not work
+	Received  uint64 `json:"received"`        // datagrams
+	Sent      uint64 `json:"sent"`
+	Slow      uint64 `json:"slow"`      // runs sent by the UDP socket instead
+	Lost      uint64 `json:"lost"`      // datagrams that the device did not accept in time, or that were lost with it
+	Fallbacks uint64 `json:"fallbacks"` // how often a working socket failed
+	Malformed uint64 `json:"malformed"`
+	// Both should stay zero. Rejected counts malformed frames, Misowned frames used by someone who did not own them.
+	Rejected uint64 `json:"rejected"`
+	Misowned uint64 `json:"misowned"`
+	// Frames in use: RXHeld received and not refilled, TXHeld being written, TXKernel queued in the kernel.
+	RXHeld   int `json:"rx_held"`
+	TXHeld   int `json:"tx_held"`
+	TXKernel int `json:"tx_kernel"`
+}

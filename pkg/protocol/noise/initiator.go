@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package noise
+
+import (
+	"crypto/ecdh"
+	"fmt"
+	"io"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+)
+
+// Initiator is the initiating side of handshakes with one peer, at most one of them in flight. It is not safe for
+// concurrent use.
+type Initiator struct {
+	hidden
+	remote    *Remote
+	state     symmetric
+	ephemeral *ecdh.PrivateKey // nil while none is in flight
+	sender    uint32
+}
+
+// NewInitiator returns an Initiator with no handshake in flight.
+func NewInitiator(remote *Remote) *Initiator { return &Initiator{remote: remote} }
+
+// CreateInitiation writes the first message (paper §5.4.2) with our index sender, and with zero MACs, which
+// CookieJar.AddMACs fills in. It replaces a handshake in flight. now must be later than in all
+// initiations before it to this peer. rand must be good: 32 of its bytes become the ephemeral private key. On error,
+// which only rand can cause, no handshake is in flight.
+func (i *Initiator) CreateInitiation(msg *wire.Initiation, sender uint32, now Timestamp, rand io.Reader) error {
+	i.Wipe()
+	ephemeral, err := newEphemeral(rand)
+	if err != nil {
+		return fmt.Errorf("creating an ephemeral key: %w", err)
+	}
+	*msg = wire.Initiation{}
+	msg.SetHeader(sender)
+	copy(msg.Ephemeral()[:], ephemeral.PublicKey().Bytes())
+	state := i.remote.start
+	state.mixEphemeral(msg.Ephemeral())
+
+	shared, ok := exchange(ephemeral, (*[KeySize]byte)(&i.remote.public))
+	if !ok {
+		return fmt.Errorf("creating an initiation: %w", ErrLowOrder)
+	}
+	key := state.mixKeyForCipher(shared[:])
+	state.seal(msg.Static(), &key, i.remote.local.public[:])
+	key = state.mixKeyForCipher(i.remote.shared[:])
+	state.seal(msg.Timestamp(), &key, now[:])
+	clear(shared[:])
+	clear(key[:])
+
+	i.state, i.ephemeral, i.sender = state, ephemeral, sender
+	return nil
+}
+
+// ConsumeResponse takes the second message (paper §5.4.3) and returns the session's keys. psk is the peer's preshared
+// key at this moment; the zero key stands for none. It does not check the MACs: call CookieChecker.Check first.
+//
+// On success the handshake is over and its state wiped. A message that is no response to the handshake in flight is
+// rejected with HSInvalid (or with Classify's reasons) and leaves the handshake as it was, so that a forged response
+// cannot end it.
+func (i *Initiator) ConsumeResponse(b []byte, psk *PresharedKey) (Keys, drop.Reason) {
+	msg, reason := wire.AsResponse(b)
+	if reason != drop.None {
+		return Keys{}, reason
+	}
+	if i.ephemeral == nil || msg.Receiver() != i.sender {
+		return Keys{}, drop.HSInvalid
+	}
+	state := i.state
+	defer func() { state = symmetric{} }()
+	state.mixEphemeral(msg.Ephemeral())
+	if !i.mixShared(&state, msg.Ephemeral()) {
+		return Keys{}, drop.HSInvalid
+	}
+	key := state.mixPSK(psk)
+	defer clear(key[:])
+	if !state.open(nil, &key, msg.Empty()) {
+		return Keys{}, drop.HSInvalid
+	}
+	keys := Keys{Local: i.sender, Remote: msg.Sender(), Initiator: true}
+	keys.Send, keys.Recv = state.split()
+	i.Wipe()
+	return keys, drop.None
+}
+
+// mixShared mixes in the DH results of the responder's ephemeral key with our ephemeral and our static key.
+func (i *Initiator) mixShared(state *symmetric, ephemeral *[KeySize]byte) bool {
+	for _, private := range []*ecdh.PrivateKey{i.ephemeral, i.remote.local.private} {
+		shared, ok := exchange(private, ephemeral)
+		if !ok {
+			return false
+		}
+		state.mixKey(shared[:])
+		clear(shared[:])
+	}
+	return true
+}
+
+// InFlight reports whether a handshake awaits its response, and its sender index.
+func (i *Initiator) InFlight() (sender uint32, ok bool) { return i.sender, i.ephemeral != nil }
+
+// Wipe ends the handshake in flight, if any, and overwrites its state. crypto/ecdh holds the ephemeral
+// private key, so only the reference to it is dropped.
+func (i *Initiator) Wipe() { *i = Initiator{remote: i.remote} }

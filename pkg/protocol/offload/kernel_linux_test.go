@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package offload
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
+)
+
+// These tests ask the kernel: it routes what a Merger made from one TUN to another, which shows it in single packets,
+// cut and summed by the kernel, or as trains for Train to cut.
+
+// What TUNSETOFFLOAD takes (linux/if_tun.h).
+const (
+	tunCsum = 0x01
+	tunTSO4 = 0x02
+	tunTSO6 = 0x04
+	tunECN  = 0x08
+	tunUSO4 = 0x20
+	tunUSO6 = 0x40
+)
+
+// router is a network namespace with two TUNs, between which the kernel forwards.
+type router struct{ in, out int }
+
+// newRouter enters a new network namespace, until the test ends.
+func newRouter(t *testing.T, uso bool, outFeatures int) router {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to make a network namespace")
+	}
+	if _, err := os.Stat("/dev/net/tun"); err != nil {
+		t.Skip("needs /dev/net/tun")
+	}
+	enterNamespace(t)
+	for _, name := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+		if err := os.WriteFile("/proc/sys/net/"+name, []byte("1"), 0o644); err != nil {
+			t.Skipf("needs a writable /proc/sys: %v", err)
+		}
+	}
+	features := tunCsum | tunTSO4 | tunTSO6 | tunECN
+	if uso {
+		features |= tunUSO4 | tunUSO6
+	}
+	return router{
+		in:  openTUN(t, "in", features, "10.9.0.254/24", "fd00::fe/120"),
+		out: openTUN(t, "out", outFeatures, "10.9.1.254/24", "fd00::1fe/120"),
+	}
+}
+
+func enterNamespace(t *testing.T) {
+	t.Helper()
+	runtime.LockOSThread()
+	home, err := netns.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		t.Skipf("needs to make a network namespace: %v", err)
+	}
+	t.Cleanup(func() {
+		// A thread that cannot go home stays locked, and ends with the test's goroutine.
+		if netns.Set(home) == nil {
+			runtime.UnlockOSThread()
+		}
+		if err := home.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// openTUN returns the descriptor of a TUN that is up and has the addresses.
+func openTUN(t *testing.T, name string, features int, addresses ...string) int {
+	t.Helper()
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	ifr, err := unix.NewIfreq(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
+		t.Fatal(err)
+	}
+	err = unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, features)
+	if errors.Is(err, unix.EINVAL) && features&tunUSO4 != 0 {
+		t.Skip("needs USO on TUN (Linux 6.2)")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addresses {
+		addr, err := netlink.ParseAddr(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr.Flags = unix.IFA_F_NODAD
+		if err := netlink.AddrAdd(link, addr); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+// WriteTrain makes the router a Sink.
+func (r router) WriteTrain(buffers [][]byte) error {
+	_, err := unix.Writev(r.in, buffers)
+	return err
+}
+
+// read returns the next n packets that came through. It skips packets that the kernel itself sends (ICMPv6).
+func (r router) read(t *testing.T, n int) [][]byte {
+	t.Helper()
+	var out [][]byte
+	for len(out) < n {
+		b := make([]byte, 1<<17)
+		if _, err := unix.Poll([]unix.PollFd{{Fd: int32(r.out), Events: unix.POLLIN}}, 10_000); err != nil {
+			continue
+		}
+		size, err := unix.Read(r.out, b)
+		if err != nil {
+			t.Fatalf("after %d of %d packets: %v", len(out), n, err)
+		}
+		var h VnetHdr
+		h.Decode(b)
+		p := b[VnetHdrLen:size]
+		if tr, ok := packet.FindTransport(p); !ok || tr.Protocol == packet.ICMPv6 {
+			continue
+		}
+		out = append(out, splitAll(t, h, p, 64)...)
+	}
+	return out
+}
+
+// forwarded is the packet after a router: a hop less.
+func forwarded(p []byte) []byte {
+	p = slices.Clone(p)
+	if packet.VersionOf(p) == packet.Version6 {
+		p[7]--
+		return p
+	}
+	p[8]--
+	be.PutUint16(p[10:], 0)
+	be.PutUint16(p[10:], ^slowSum(p[:int(p[0]&15)*4]))
+	return p
+}
+
+var kernelTrains = []struct {
+	name string
+	spec spec
+	n    int
+	size int
+}{
+	{"TCPv4", spec{id: 0xfff0, df: true, options: []byte{1, 1, 1, 1}}, 46, 1380},
+	{"TCPv4 CWR", spec{flags: packet.ACK}, 3, 100},
+	{"TCPv6", spec{v6: true, tos: 2}, 40, 1380},
+	{"UDPv4", spec{udp: true, id: 3}, 46, 1380},
+	{"UDPv4 64 small ones", spec{udp: true}, 64, 10},
+	{"UDPv4 no checksum", spec{udp: true, zero: true}, 10, 1380},
+	{"UDPv6", spec{udp: true, v6: true}, 46, 1300},
+}
+
+func TestKernelSplitsMergedTrainsIntoOriginalPackets(t *testing.T) {
+	forwardTrains(t, 0)
+}
+
+func TestKernelTrainsSplitIntoOriginalPackets(t *testing.T) {
+	forwardTrains(t, tunCsum|tunTSO4|tunTSO6|tunECN|tunUSO4|tunUSO6)
+}
+
+func forwardTrains(t *testing.T, outFeatures int) {
+	for _, tt := range kernelTrains {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.spec.src, tt.spec.dst = 1, 1 // not the anycast address of all routers of the subnet
+			r := newRouter(t, tt.spec.udp, outFeatures&^map[bool]int{false: tunUSO4 | tunUSO6}[tt.spec.udp])
+			pkts := tt.spec.run(tt.n, tt.size)
+			if tt.name == "TCPv4 CWR" {
+				cwr := tt.spec.with(func(s *spec) { s.flags |= packet.CWR; s.payload = pattern(tt.size, 0) })
+				pkts[0] = cwr.packet()
+			}
+			m := NewMerger(true)
+			for _, p := range pkts {
+				m.Add(p)
+			}
+			if failed, err := m.Flush(r); err != nil {
+				t.Fatalf("%d packets rejected: %v", failed, err)
+			}
+			tt.spec.zero = false // the kernel completed the checksums
+			if tt.spec.udp {
+				pkts = tt.spec.run(tt.n, tt.size)
+			}
+			for i := range pkts {
+				pkts[i] = forwarded(pkts[i])
+			}
+			diff(t, r.read(t, len(pkts)), pkts)
+		})
+	}
+}
+
+func TestSocketsReceiveMergedDatagrams(t *testing.T) {
+	for _, zero := range []bool{false, true} {
+		t.Run(fmt.Sprintf("zero checksum %v", zero), func(t *testing.T) {
+			r := newRouter(t, true, 0)
+			conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(10, 9, 1, 254), Port: 4789})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			m := NewMerger(true)
+			pkts := spec{udp: true, zero: zero, dst: 254, port: 9}.run(20, 1000)
+			for _, p := range pkts {
+				m.Add(p)
+			}
+			if _, err := m.Flush(r); err != nil {
+				t.Fatal(err)
+			}
+			if err := conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			buf := make([]byte, 1<<16)
+			for i, p := range pkts {
+				n, err := conn.Read(buf)
+				if err != nil {
+					t.Fatalf("datagram %d: %v", i, err)
+				}
+				diff(t, [][]byte{buf[:n]}, [][]byte{p[28:]})
+			}
+		})
+	}
+}
+
+func TestKernelAcceptsSinglePackets(t *testing.T) {
+	r := newRouter(t, false, 0)
+	m := NewMerger(true)
+	host := spec{src: 1, dst: 1}
+	udp, v6 := host, host
+	udp.udp, v6.v6 = true, true
+	// The first is verified for the second's sake, so its header says DATA_VALID.
+	pkts := slices.Concat(host.run(2, 100), udp.run(1, 10), v6.run(1, 10))
+	pkts[1][60] ^= 1
+	for _, p := range pkts {
+		m.Add(p)
+	}
+	if failed, err := m.Flush(r); err != nil {
+		t.Fatalf("%d packets rejected: %v", failed, err)
+	}
+	for i := range pkts {
+		pkts[i] = forwarded(pkts[i])
+	}
+	diff(t, r.read(t, len(pkts)), pkts)
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+)
+
+// newPair returns the two ends of one session.
+func newPair(tb testing.TB, created int64) (a, b *Keypair) {
+	tb.Helper()
+	keys := noise.Keys{Local: 0x11111111, Remote: 0x22222222, Initiator: true}
+	for i := range keys.Send {
+		keys.Send[i], keys.Recv[i] = byte(i), byte(0x80+i)
+	}
+	a, err := NewKeypair(&keys, created)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	keys.Send, keys.Recv = keys.Recv, keys.Send
+	keys.Local, keys.Remote, keys.Initiator = keys.Remote, keys.Local, false
+	b, err = NewKeypair(&keys, created)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return a, b
+}
+
+func TestKeypairReportsInitiator(t *testing.T) {
+	a, b := newPair(t, 77)
+	if !a.Initiator() || b.Initiator() || a.Local() != b.Remote() || a.Remote() != b.Local() || a.Created() != 77 {
+		t.Errorf("the ends do not mirror each other: %v, %v", a, b)
+	}
+}
+
+func TestKeypairExpiresAfterRejectAfterTime(t *testing.T) {
+	a, _ := newPair(t, 1000)
+	if a.Expired(1000 + RejectAfterTime - 1) {
+		t.Error("expired too early")
+	}
+	if !a.Expired(1000 + RejectAfterTime) {
+		t.Error("not expired at Reject-After-Time")
+	}
+}
+
+func TestReserveReturnsConsecutiveBlocks(t *testing.T) {
+	a, _ := newPair(t, 0)
+	want := uint64(0)
+	for _, n := range []int{1, 45, 64, MaxReserve, 2} {
+		first, ok := a.Reserve(n)
+		if !ok || first != want {
+			t.Fatalf("Reserve(%d) = %d, %v, want %d", n, first, ok, want)
+		}
+		want += uint64(n)
+	}
+	if a.Sent() != want {
+		t.Errorf("Sent() = %d, want %d", a.Sent(), want)
+	}
+}
+
+func TestReserveRejectsInvalidSizes(t *testing.T) {
+	a, _ := newPair(t, 0)
+	for _, n := range []int{0, -1, MaxReserve + 1} {
+		if _, ok := a.Reserve(n); ok {
+			t.Errorf("Reserve(%d) was granted", n)
+		}
+	}
+	if a.Sent() != 0 {
+		t.Errorf("refusals took %d counters", a.Sent())
+	}
+}
+
+func TestReserveStopsAtRejectAfterMessagesForGood(t *testing.T) {
+	if RejectAfterMessages != ^uint64(0)-(1<<13) {
+		t.Fatalf("Reject-After-Messages is %d", RejectAfterMessages)
+	}
+	a, _ := newPair(t, 0)
+	a.next.Store(RejectAfterMessages - 10)
+	if _, ok := a.Reserve(11); ok {
+		t.Error("a block across the limit was granted")
+	}
+	if first, ok := a.Reserve(10); !ok || first != RejectAfterMessages-10 {
+		t.Errorf("the last block below the limit: %d, %v", first, ok)
+	}
+	for range 100_000 {
+		if _, ok := a.Reserve(MaxReserve); ok {
+			t.Fatal("granted after the limit")
+		}
+	}
+	if a.Sent() != RejectAfterMessages {
+		t.Errorf("refusals moved the counter to %d", a.Sent())
+	}
+}
+
+func TestReserveNeverRepeatsCounter(t *testing.T) {
+	for _, start := range []uint64{0, casFrom - 1000, RejectAfterMessages - 1000} {
+		a, _ := newPair(t, 0)
+		a.next.Store(start)
+		var mu sync.Mutex
+		seen := map[uint64]bool{}
+		var wg sync.WaitGroup
+		for lane := range 4 {
+			wg.Go(func() {
+				for range 200 {
+					n := lane + 3
+					first, ok := a.Reserve(n)
+					if !ok {
+						continue
+					}
+					mu.Lock()
+					for c := first; c < first+uint64(n); c++ {
+						if seen[c] || c >= RejectAfterMessages {
+							t.Errorf("counter %d twice or beyond the limit", c)
+						}
+						seen[c] = true
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		wg.Wait()
+	}
+}
+
+func TestKeypairNeverPrintsItsKeys(t *testing.T) {
+	a, _ := newPair(t, 0)
+	var log bytes.Buffer
+	slog.New(slog.NewTextHandler(&log, nil)).Info("a session", "session", a)
+	text, err := json.Marshal(struct{ Session any }{a})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := log.String() + string(text)
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
+		all += fmt.Sprintf(verb, a) + fmt.Sprintf(verb, struct{ K *Keypair }{a})
+	}
+	for _, secret := range []string{"000102030405", "0 1 2 3 4", "0x0, 0x1, 0x2", "808182838485", "128 129 130"} {
+		if strings.Contains(all, secret) {
+			t.Errorf("%q was printed: %s", secret, all)
+		}
+	}
+	if !strings.Contains(all, "11111111/22222222") {
+		t.Errorf("the indices are missing: %s", all)
+	}
+	if none := (*Keypair)(nil); none.String() == "" {
+		t.Error("a nil session has no text")
+	}
+}

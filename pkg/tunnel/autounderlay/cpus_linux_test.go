@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package autounderlay
+
+import (
+	"errors"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/xdp"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+)
+
+// ours are two of the processors that the test may use, or the one.
+func ours(t *testing.T) config.ReceiveCPUs {
+	t.Helper()
+	var set unix.CPUSet
+	must(t, unix.SchedGetaffinity(0, &set))
+	var list []int
+	for cpu := 0; len(list) < min(2, set.Count()); cpu++ {
+		if set.IsSet(cpu) {
+			list = append(list, cpu)
+		}
+	}
+	return config.ReceiveCPUs{List: list}
+}
+
+// finishChecksums has the peer's host compute them, as hosts with hardware in between have theirs computed.
+func (s *scene) finishChecksums() {
+	s.Helper()
+	must(s, s.far.Do(func() error {
+		links, err := netlink.LinkList()
+		for _, l := range links {
+			if err == nil && l.Type() == "veth" {
+				err = hostnet.SetFeature(l.Attrs().Name, "tx-checksum-ip-generic", false)
+			}
+		}
+		return err
+	}))
+}
+
+// sharing waits until processors share, and returns the report that says so.
+func (s *scene) sharing(want config.ReceiveCPUs) (r config.UnderlayReport) {
+	s.Helper()
+	s.await("processors share", func() bool {
+		r = s.port.Report()
+		return r.ReceiveCPUs != nil && slices.Equal(r.ReceiveCPUs.CPUs, want.List)
+	})
+	return r
+}
+
+func TestProcessorsShareWhatUDPSocketsReceiveUntilToldNotTo(t *testing.T) {
+	requireXDP(t)
+	s := newScene(t)
+	s.finishChecksums()
+	s.open(byUDP, "", slog.DiscardHandler)
+	s.port.SetReceiveCPUs(ours(t))
+	if r := s.port.Report(); r.ReceiveCPUs == nil || r.ReceiveCPUs.CPUs != nil || r.ReceiveCPUs.Reason != notYet || s.attached(s.dev) != 0 {
+		t.Errorf("before all is known: %+v", r.ReceiveCPUs)
+	}
+	s.port.SetGuarded()
+	r := s.sharing(ours(t))
+	if r.Path != byUDP || r.ReceiveCPUs.Device != s.dev || r.ReceiveCPUs.Reason != "" || r.XDP != nil || s.attached(s.dev) == 0 {
+		t.Errorf("%+v, of that %+v", r, r.ReceiveCPUs)
+	}
+	spread := programs.ClassifyCPUMap.String()
+	s.await("messages through other processors", func() bool {
+		s.arrives("a message")
+		return s.port.Report().Events[spread] > 0
+	})
+	before := s.port.Report().Events[spread]
+	s.port.SetReceiveCPUs(config.ReceiveCPUs{})
+	s.await("rest", func() bool { return s.attached(s.dev) == 0 && s.listeners() == 0 })
+	s.arrives("a message without them")
+	if r := s.port.Report(); r.ReceiveCPUs != nil || r.Events[spread] < before {
+		t.Errorf("told not to: %+v", r)
+	}
+	s.port.SetReceiveCPUs(ours(t))
+	s.sharing(ours(t))
+	must(t, s.port.Close())
+	if s.attached(s.dev) != 0 {
+		t.Error("the program is left behind")
+	}
+}
+
+func TestMessagesWithoutAChecksumStayAtTheProcessorThatHasThem(t *testing.T) {
+	requireXDP(t)
+	s := newScene(t)
+	s.open(config.UnderlayAuto, "", slog.DiscardHandler)
+	s.port.SetReceiveCPUs(ours(t))
+	s.port.SetGuarded()
+	s.sharing(ours(t))
+	s.await("messages that stay", func() bool {
+		s.arrives("a message")
+		return s.port.Report().Events[programs.ClassifyChecksumPartial.String()] > 0
+	})
+	s.port.SetReceiveCPUs(config.ReceiveCPUs{Auto: true})
+	s.await("the reason", func() bool {
+		r := s.port.Report().ReceiveCPUs
+		return r.CPUs == nil && strings.Contains(r.Reason, "checksums") && s.attached(s.dev) == 0
+	})
+}
+
+func TestAFlowKeepsItsOrderThroughAnotherProcessor(t *testing.T) {
+	requireXDP(t)
+	const messages, batch = 4000, 32
+	s := newScene(t)
+	s.finishChecksums()
+	s.open(byUDP, "", slog.DiscardHandler)
+	s.port.SetReceiveCPUs(ours(t))
+	s.port.SetGuarded()
+	s.sharing(ours(t))
+	s.arrives("a message")
+	in := &numbers{seen: map[uint32]bool{}}
+	go func() {
+		for n := range s.got {
+			in.add(n)
+		}
+	}()
+	to := netip.AddrPortFrom(hereAt.Addr(), s.port.LocalPort())
+	lost := 0
+	for next := uint32(10); next < messages; next += batch {
+		for i := range uint32(batch) {
+			_, err := s.peer.WriteToUDPAddrPort(message(index, next+i), to)
+			must(t, err)
+		}
+		for late := time.Now().Add(time.Second); !in.has(next + batch - 1); time.Sleep(50 * time.Microsecond) {
+			if time.Now().After(late) {
+				lost++ // a queue was full: of that nothing is said here
+				break
+			}
+		}
+	}
+	if late := in.overtaken(); late > 0 || in.count() < messages/2 {
+		t.Errorf("%d of %d were overtaken (%d batches lost their last)", late, in.count(), lost)
+	}
+	if n := s.port.Report().Events[programs.ClassifyCPUMap.String()]; n < uint64(in.count()/2) {
+		t.Errorf("only %d of %d came through another processor", n, in.count())
+	}
+}
+
+func TestAStrangersProgramKeepsProcessorsFromSharing(t *testing.T) {
+	requireXDP(t)
+	s := newScene(t)
+	remove := s.obstruct()
+	stranger := s.attached(s.dev)
+	log := &levels{Handler: slog.DiscardHandler}
+	s.open(byUDP, "", log)
+	s.port.SetReceiveCPUs(ours(t))
+	s.port.SetGuarded()
+	s.await("the reason", func() bool {
+		r := s.port.Report().ReceiveCPUs
+		return r.CPUs == nil && strings.Contains(r.Reason, "stranger")
+	})
+	s.await("the warning", func() bool { return log.has("WARN", "stranger") })
+	if got := s.attached(s.dev); got != stranger {
+		t.Errorf("program %d in the place of %d", got, stranger)
+	}
+	s.arrives("a message all the same")
+	remove()
+	s.sharing(ours(t))
+}
+
+func TestAFXDPComesBeforeProcessors(t *testing.T) {
+	s := newExpressScene(t)
+	s.port.SetReceiveCPUs(ours(t))
+	s.await("the reason", func() bool {
+		r := s.port.Report()
+		return r.Path == byXDP && r.ReceiveCPUs.CPUs == nil && strings.Contains(r.ReceiveCPUs.Reason, "AF_XDP sockets on "+s.dev)
+	})
+	s.port.SetMode(byUDP)
+	s.sharing(ours(t))
+	s.arrives("a message by UDP")
+	s.port.SetMode(byXDP)
+	s.awaitWay(byXDP)
+}
+
+// TestAsManyProcessorsAsMayBeNamedHaveAPlace in the program, whose bound is its own.
+func TestAsManyProcessorsAsMayBeNamedHaveAPlace(t *testing.T) {
+	requireXDP(t)
+	c, err := programs.LoadClassify(programs.ClassifyOptions{ListenPort: 1, CPUs: make([]int, config.MaxReceiveCPUs)})
+	must(t, err)
+	must(t, c.Close())
+}
+
+func TestNoSuchProcessorIsAReason(t *testing.T) {
+	requireXDP(t)
+	s := newScene(t)
+	s.open(byUDP, "", slog.DiscardHandler)
+	s.port.SetReceiveCPUs(config.ReceiveCPUs{List: []int{8191}})
+	s.port.SetGuarded()
+	s.await("the reason", func() bool {
+		r := s.port.Report().ReceiveCPUs
+		return r.CPUs == nil && strings.Contains(r.Reason, "CPU 8191 does not exist") && s.attached(s.dev) == 0
+	})
+	s.arrives("a message")
+}
+
+func TestARefusedProgramIsWhyNoProcessorsShareEither(t *testing.T) {
+	p := &Port{wanted: xdp.Binding{Device: "eth0"}, refused: refusal{errors.New("not permitted"), time.Now().Add(time.Hour)}}
+	for reason, want := range map[string]string{"": "", "AF_XDP sockets on eth0 have the messages before": "not permitted"} {
+		now, s := p.openProgram(choice{xdp: true}, cpuSelection{reason: reason}, false)
+		if now.xdp || now.reason != "not permitted" || s.reason != want {
+			t.Errorf("%+v, and of processors %+v", now, s)
+		}
+	}
+}

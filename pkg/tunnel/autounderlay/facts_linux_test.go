@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package autounderlay
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+func (s *scene) gather(q query) (f facts) {
+	s.Helper()
+	must(s, s.here.Do(func() error {
+		f = gather(&q)
+		return nil
+	}))
+	return f
+}
+
+func TestFactsAreThoseOfTheDeviceThatMostPeersAreReachedBy(t *testing.T) {
+	s := newLab(t)
+	first := s.cable(hereAt, farAt)
+	second := s.cable(netip.MustParsePrefix("198.51.100.1/24"), netip.MustParsePrefix("198.51.100.2/24"))
+	a := func(list ...string) (addrs []netip.Addr) {
+		for _, one := range list {
+			addrs = append(addrs, netip.MustParseAddr(one))
+		}
+		return addrs
+	}
+	for name, test := range map[string]struct {
+		q      query
+		device string
+		here   int
+		err    error
+	}{
+		"one":               {query{peers: a("192.0.2.2")}, first, 1, nil},
+		"most":              {query{peers: a("192.0.2.2", "198.51.100.2", "198.51.100.3")}, second, 2, nil},
+		"some unreachable":  {query{peers: a("192.0.2.2", "203.0.113.1", "2001:db8::1")}, first, 1, nil},
+		"asked for":         {query{device: first, peers: a("198.51.100.2", "192.0.2.2")}, first, 1, nil},
+		"asked for, unused": {query{device: first}, first, 0, nil},
+		"none":              {query{}, "", 0, errNoPeers},
+		"no route":          {query{peers: a("203.0.113.1")}, "", 0, errNoRoutes},
+		"missing":           {query{device: "missing", peers: a("192.0.2.2")}, "", 0, hostnet.ErrNoLink},
+		"itself":            {query{peers: a("192.0.2.1")}, "", 0, errNoRoutes},
+		"itself and one":    {query{peers: a("192.0.2.1", "198.51.100.1", "192.0.2.2")}, first, 1, nil},
+	} {
+		f := s.gather(test.q)
+		if f.device != test.device || f.here != test.here || f.peers != len(test.q.peers) || !errors.Is(f.noDevice, test.err) {
+			t.Errorf("%s: %+v", name, f)
+		}
+		if f.device != "" && (f.driver != "veth" || f.mtu != 1500 || f.known && !f.caps.Native || f.caps.ZeroCopy) {
+			t.Errorf("%s: of the device: %+v", name, f)
+		}
+	}
+	if f := s.gather(query{peers: a("192.0.2.2", "198.51.100.2", "198.51.100.3"), now: second}); !f.inUse {
+		t.Errorf("the device in use is not known: %+v", f)
+	}
+}
+
+func TestANICLooksAtPortsIfItDoesForMostPeers(t *testing.T) {
+	const four, two = spread.FourTuple, spread.AddressesOnly
+	v4, v6 := farAt.Addr(), netip.MustParseAddr("2001:db8::2")
+	for _, test := range []struct {
+		udp4, udp6  spread.Fields
+		peers       []netip.Addr
+		want, inUse bool // whether it does, and whether it does while the device is in use
+	}{
+		{four, four, []netip.Addr{v4, v6}, true, true},
+		{two, four, []netip.Addr{v4}, false, false},
+		{two, four, []netip.Addr{v6}, true, true},
+		{four, two, []netip.Addr{v6}, false, false},
+		{four, two, []netip.Addr{v4}, true, true},
+		{four, two, []netip.Addr{v4, v6}, false, false},
+		{four, two, []netip.Addr{v4, v4, v6}, true, false},
+		{four, two, []netip.Addr{v4, v4, v4, v4, v6}, true, true},
+		{spread.OtherFields, spread.OtherFields, []netip.Addr{v4, v6}, true, true},
+		{two, four, nil, false, false},
+		{four, two, nil, true, true},
+	} {
+		for inUse, want := range map[bool]bool{false: test.want, true: test.inUse} {
+			if got := byPort(&spread.RSS{UDP4: test.udp4, UDP6: test.udp6}, test.peers, inUse); got != want {
+				t.Errorf("%+v, in use %v: %v", test, inUse, got)
+			}
+		}
+	}
+}
+
+func TestBehindAVLANIsTheDeviceBelowIt(t *testing.T) {
+	s := newLab(t)
+	dev := s.cable(hereAt, farAt)
+	var unable error
+	s.link(dev, func(l netlink.Link) error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.ParentIndex = "v7", l.Attrs().Index
+		unable = netlink.LinkAdd(&netlink.Vlan{LinkAttrs: attrs, VlanId: 7})
+		return nil
+	})
+	if errors.Is(unable, unix.EOPNOTSUPP) {
+		t.Skip("needs a kernel with VLANs (CONFIG_VLAN_8021Q)")
+	}
+	must(t, unable)
+	must(t, s.here.SetUp("v7", 0, netip.MustParsePrefix("198.51.100.1/24")))
+	if f := s.gather(query{peers: []netip.Addr{netip.MustParseAddr("198.51.100.2")}}); f.device != dev || f.here != 1 {
+		t.Errorf("%+v", f)
+	}
+	if f := s.gather(query{device: "v7"}); f.device != "v7" || f.known && f.caps.Native {
+		t.Errorf("a VLAN that was asked for: %+v", f)
+	}
+}
+
+func TestRoutesAreThoseOfMarkedPackets(t *testing.T) {
+	s := newLab(t)
+	s.cable(hereAt, farAt)
+	second := s.cable(netip.MustParsePrefix("198.51.100.1/24"), netip.MustParsePrefix("198.51.100.2/24"))
+	s.link(second, func(l netlink.Link) error {
+		r := &netlink.Route{LinkIndex: l.Attrs().Index, Table: 77, Gw: netip.MustParseAddr("198.51.100.2").AsSlice()}
+		_, r.Dst, _ = net.ParseCIDR("0.0.0.0/0")
+		rule := netlink.NewRule()
+		rule.Mark, rule.Table = 5, 77
+		return errors.Join(netlink.RouteAdd(r), netlink.RuleAdd(rule))
+	})
+	if f := s.gather(query{peers: []netip.Addr{farAt.Addr()}, mark: 5}); f.device != second {
+		t.Errorf("%+v", f)
+	}
+}

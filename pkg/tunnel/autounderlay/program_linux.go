@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package autounderlay
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+
+	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/xdp"
+)
+
+// program is the classifier as package xdp wants it. The xdp.Port closes it, while those who make peers known, or count, may still
+// have it in hand: once closed, they get os.ErrClosed.
+type program struct {
+	*programs.Classify
+	tally *tally // gets the last counters
+
+	mu     sync.RWMutex
+	closed bool
+}
+
+var (
+	_ xdp.Program = (*program)(nil)
+	_ classifier  = (*program)(nil)
+)
+
+// load loads the program with the budgets of a receiver, which it fills in.
+func load(o *programs.ClassifyOptions, t *tally) (*program, error) {
+	o.SourceLimit = programs.RateLimit{Interval: programs.SourceInterval, Burst: programs.SourceBurst}
+	o.TotalLimit = programs.RateLimit{Interval: programs.TotalInterval, Burst: programs.TotalBurst}
+	c, err := programs.LoadClassify(*o)
+	if err != nil {
+		return nil, fmt.Errorf("loading the XDP program: %w", err)
+	}
+	return &program{Classify: c, tally: t}, nil
+}
+
+// Attach implements xdp.Program.
+func (p *program) Attach(device int, generic bool) error {
+	if generic {
+		return p.Classify.Attach(device, hook.XDPGeneric)
+	}
+	return p.Classify.Attach(device, hook.XDPNative)
+}
+
+// Close implements xdp.Program.
+func (p *program) Close() error {
+	errDetach := p.Detach() // first, or packets after the last count would not be counted
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	p.tally.add(p.Classify)
+	return errors.Join(errDetach, p.Classify.Close())
+}
+
+// AddIndex implements register, as do the others.
+func (p *program) AddIndex(index uint32) error {
+	return p.use(func() error { return p.Classify.AddIndex(index) })
+}
+
+func (p *program) RemoveIndex(index uint32) error {
+	return p.use(func() error { return p.Classify.RemoveIndex(index) })
+}
+
+func (p *program) AddSource(a netip.Addr) error {
+	return p.use(func() error { return p.Classify.AddPeerSource(a) })
+}
+
+func (p *program) RemoveSource(a netip.Addr) error {
+	return p.use(func() error { return p.Classify.RemovePeerSource(a) })
+}
+
+// use calls f unless the program is closed, which it then is not before f returns.
+func (p *program) use(f func() error) error {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.closed {
+		return os.ErrClosed
+	}
+	return f()
+}

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package autounderlay
+
+import (
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+)
+
+// deadline bounds every wait, in case of a fault.
+const deadline = 20 * time.Second
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// scene is a host with a cable to another one, where a peer is that is nothing but a socket.
+type scene struct {
+	*testing.T
+	lab  *netlab.Lab
+	here *netlab.Host
+	far  *netlab.Host
+	dev  string // of here
+	peer *net.UDPConn
+	port *Port
+	got  chan uint32 // numbers of the data messages that arrived at port
+}
+
+var (
+	hereAt = netip.MustParsePrefix("192.0.2.1/24")
+	farAt  = netip.MustParsePrefix("192.0.2.2/24")
+	index  = uint32(0x1badcafe)
+)
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	s := newLab(t)
+	s.dev = s.cable(hereAt, farAt)
+	must(t, s.far.Do(func() (err error) {
+		s.peer, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(farAt.Addr(), 0)))
+		return err
+	}))
+	t.Cleanup(func() { s.peer.Close() })
+	return s
+}
+
+// newExpressScene is a scene whose port goes by AF_XDP.
+func newExpressScene(t *testing.T) *scene {
+	t.Helper()
+	requireXDP(t)
+	s := newScene(t)
+	s.open(byXDP, "", slog.DiscardHandler)
+	s.port.SetGuarded()
+	s.awaitWay(byXDP)
+	return s
+}
+
+func newLab(t *testing.T) *scene {
+	t.Helper()
+	lab, hosts := netlabtest.Hosts(t, "auto", "here", "far")
+	return &scene{T: t, lab: lab, here: hosts[0], far: hosts[1]}
+}
+
+// cable connects the hosts, and returns the device at here.
+func (s *scene) cable(here, far netip.Prefix) string {
+	s.Helper()
+	c, err := s.lab.Cable(s.here, s.far, netlab.CableConfig{
+		Queues: 1, MTU: 1500, AddrsA: []netip.Prefix{here}, AddrsB: []netip.Prefix{far},
+	})
+	must(s, err)
+	return c.DeviceA
+}
+
+// requireXDP skips what needs the program and its sockets.
+func requireXDP(t *testing.T) {
+	t.Helper()
+	netlabtest.NeedAFXDP(t)
+	c, err := programs.LoadClassify(programs.ClassifyOptions{ListenPort: 1})
+	if errors.Is(err, os.ErrPermission) {
+		t.Skipf("needs CAP_BPF: %v", err)
+	}
+	must(t, err)
+	must(t, c.Close())
+}
+
+// openUDP opens the slow way.
+func (s *scene) openUDP() *udp.Port {
+	s.Helper()
+	var u *udp.Port
+	must(s, s.here.Do(func() (err error) {
+		u, err = udp.Open(udp.Config{Lanes: 1})
+		return err
+	}))
+	return u
+}
+
+// open opens the port, not guarded yet, with a session that has an index and a peer.
+func (s *scene) open(mode config.UnderlayMode, device string, log slog.Handler) {
+	s.Helper()
+	s.port = s.another(mode, device, log)
+	s.port.AddSource(farAt.Addr())
+	s.port.AddIndex(index)
+	s.got = s.listen(s.port)
+}
+
+func (s *scene) another(mode config.UnderlayMode, device string, log slog.Handler) (p *Port) {
+	s.Helper()
+	u := s.openUDP()
+	must(s, s.here.Do(func() (err error) {
+		p, err = Open(Config{UDP: u, Mode: mode, Device: device, Log: slog.New(log)})
+		return err
+	}))
+	s.Cleanup(func() { must(s, p.Close()) })
+	return p
+}
+
+// listen receives on the first lane until the port is closed.
+func (s *scene) listen(p *Port) chan uint32 {
+	got := make(chan uint32, 1<<16)
+	go func() {
+		defer close(got)
+		rx := make([]underlay.Datagrams, 8)
+		for i := range rx {
+			rx[i].Buf = make([]byte, 65535)
+		}
+		for {
+			n, err := p.Lane(0).Recv(rx)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			for _, d := range rx[:n] {
+				for b := d.Buf[:d.N]; len(b) > 0; b = b[min(d.SegSize, len(b)):] {
+					if len(b) >= 12 {
+						got <- binary.LittleEndian.Uint32(b[8:])
+					}
+				}
+			}
+		}
+	}()
+	return got
+}
+
+// message is a data message with a number.
+func message(index, number uint32) []byte {
+	b := make([]byte, 200)
+	b[0] = 4
+	binary.LittleEndian.PutUint32(b[4:], index)
+	binary.LittleEndian.PutUint32(b[8:], number)
+	// The checksums of all are one: one of 65,536 numbers would look as if its checksum had been left to the device.
+	binary.LittleEndian.PutUint32(b[12:], ^number)
+	return b
+}
+
+// arrives has the peer send message after message until one arrives.
+func (s *scene) arrives(what string) {
+	s.Helper()
+	to := netip.AddrPortFrom(hereAt.Addr(), s.port.LocalPort())
+	for len(s.got) > 0 {
+		<-s.got
+	}
+	s.await(what, func() bool {
+		_, err := s.peer.WriteToUDPAddrPort(message(index, 1), to)
+		must(s, err)
+		select {
+		case <-s.got:
+			return true
+		case <-time.After(20 * time.Millisecond):
+			return false
+		}
+	})
+}
+
+func (s *scene) endpoint() *underlay.Endpoint {
+	return &underlay.Endpoint{Dst: netip.AddrPortFrom(farAt.Addr(), s.peer.LocalAddr().(*net.UDPAddr).AddrPort().Port())}
+}
+
+// send sends a message by the first lane.
+func (s *scene) send(number uint32) {
+	s.Helper()
+	m := message(7, number)
+	runs := []underlay.Run{{To: s.endpoint(), Parts: [][]byte{m}, SegSize: len(m), Segments: 1}}
+	if s.port.Lane(0).Send(runs) != 0 && !errors.Is(runs[0].Err, unix.ENETUNREACH) {
+		s.Log(runs[0].Err)
+	}
+}
+
+func (s *scene) await(what string, done func() bool) {
+	s.Helper()
+	netlabtest.Await(s, what, done, func() any { return s.port.Report() })
+}
+
+// awaitWay waits for a way, and returns the report that has it.
+func (s *scene) awaitWay(way config.UnderlayMode) (r config.UnderlayReport) {
+	s.Helper()
+	s.await("the way "+way.String(), func() bool {
+		r = s.port.Report()
+		return r.Path == way
+	})
+	return r
+}
+
+// link does something to the device at here.
+func (s *scene) link(name string, do func(netlink.Link) error) {
+	s.Helper()
+	must(s, s.here.Do(func() error {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		return do(l)
+	}))
+}
+
+// attached returns the number of the XDP program at a device, 0 for none.
+func (s *scene) attached(name string) (id uint32) {
+	s.Helper()
+	s.link(name, func(l netlink.Link) error {
+		if x := l.Attrs().Xdp; x != nil && x.Attached {
+			id = x.ProgId
+		}
+		return nil
+	})
+	return id
+}
+
+// obstruct puts a stranger's program in front of the device, and returns what takes it off.
+func (s *scene) obstruct() (remove func()) {
+	s.Helper()
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "stranger", Type: ebpf.XDP, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}, // XDP_PASS
+	})
+	must(s, err)
+	s.Cleanup(func() { program.Close() })
+	var held link.Link
+	must(s, s.here.Do(func() error {
+		l, err := netlink.LinkByName(s.dev)
+		if err != nil {
+			return err
+		}
+		held, err = link.AttachXDP(link.XDPOptions{Program: program, Interface: l.Attrs().Index})
+		return err
+	}))
+	s.Cleanup(func() { held.Close() })
+	return func() { must(s, held.Close()) }
+}

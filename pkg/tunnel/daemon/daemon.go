@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/dataplane/workpool"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
+)
+
+// Daemon is a running tunnel. Its methods may be called by any goroutine. It implements uapi.Handler.
+type Daemon struct {
+	o            Options
+	log          *slog.Logger
+	crew         *workpool.Pool
+	stopWatchers context.CancelFunc // of routes and clock
+	done         chan struct{}      // closed when the tunnel has ended
+	doneOnce     sync.Once
+
+	handoverMu, upgradeMu sync.Mutex     // one handover and one upgrade at a time
+	announced             chan struct{}  // closed when a successor has the tunnel, and Options.OnHandover has returned
+	upgradeReplies        sync.WaitGroup // upgrade clients without their answer; the Daemon does not end before they have it
+
+	mu         sync.RWMutex // guards the fields below; locked for writing during a handover
+	tunnel     *tunnel
+	handedOver bool // a successor has the tunnel
+	listener   *uapi.Listener
+}
+
+// Open creates the interface, which is down, and its control socket. The tunnel carries packets once the interface is up. The caller
+// serves the socket with Serve, and closes the Daemon. Open raises GOMAXPROCS to what the lanes need. Errors are those of tun.Open and
+// of uapi.Listen.
+func Open(o Options) (*Daemon, error) {
+	o = o.complete()
+	if err := o.Check(); err != nil {
+		return nil, err
+	}
+	t, err := tun.Open(tun.Config{Name: o.Name, Queues: o.Lanes, MTU: o.MTU, BusyPoll: true, Log: o.Log, Persist: o.Persist})
+	if err != nil {
+		return nil, err
+	}
+	raiseGOMAXPROCS(o.Lanes, o.Workers)
+	d := newDaemon(o)
+	steer(o.Log, t)
+	d.tunnel = d.newTunnel(t, nil)
+	err = d.configure()
+	if err == nil {
+		d.listener, err = uapi.Listen(t.Name())
+	}
+	if err != nil {
+		d.crew.Close()
+		return nil, errors.Join(err, t.Close())
+	}
+	d.start()
+	return d, nil
+}
+
+// newDaemon returns a Daemon without a tunnel, with its workers started.
+func newDaemon(o Options) *Daemon {
+	return &Daemon{o: o, log: o.Log, crew: startWorkers(o.Log, o.Workers), done: make(chan struct{}), announced: make(chan struct{})}
+}
+
+// start starts the tunnel, and the watchers of routes and clock.
+func (d *Daemon) start() {
+	d.tunnel.Start()
+	features := d.tunnel.tun.Features()
+	d.log.Info("interface ready", "interface", d.Name(), "lanes", d.o.Lanes, "workers", d.crew.Workers(),
+		"tso", features.TSO, "uso", features.USO, "steer", features.Steer)
+	ctx, cancel := context.WithCancel(context.Background())
+	d.stopWatchers = cancel
+	if err := hostnet.WatchRoutes(ctx, func() { d.current().RoutesChanged() }); err != nil {
+		d.log.Warn("watching routes failed, peers keep their source address when routes change", "error", err)
+	}
+	if err := watchClock(ctx, func() { d.current().ClockJumped() }); err != nil {
+		d.log.Warn("watching the clock failed, keys may be erased late after a suspend", "error", err)
+	}
+	go d.finishWith(d.tunnel.Device)
+}
+
+// finishWith ends the Daemon when its device ends by itself.
+func (d *Daemon) finishWith(dev *device.Device) {
+	<-dev.Done()
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.tunnel.Device == dev && !d.handedOver { // not replaced by a handover
+		d.finish()
+	}
+}
+
+// finish closes Done.
+func (d *Daemon) finish() { d.doneOnce.Do(func() { close(d.done) }) }
+
+// current returns the running device.
+func (d *Daemon) current() *device.Device {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.tunnel.Device
+}
+
+// Name returns the name with which the interface and its control socket were created. Renaming the interface does not change it.
+func (d *Daemon) Name() string {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.tunnel.tun.Name()
+}
+
+// Status implements uapi.Handler. It holds secrets.
+func (d *Daemon) Status() config.Status { return d.current().Status() }
+
+// Configure implements uapi.Handler. A change waits for the end of a handover under way, and fails after it.
+func (d *Daemon) Configure(c config.Device) error {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.tunnel.Configure(c)
+}
+
+// Stats implements uapi.Handler with a device.Stats.
+func (d *Daemon) Stats() any { return d.current().Stats() }
+
+// Done is closed when the tunnel has ended: by Close, by deletion of the interface, or by a handover.
+func (d *Daemon) Done() <-chan struct{} { return d.done }
+
+// Serve answers the clients of the control socket until ctx or the tunnel ends. It returns nil then, or ErrHandedOver after a handover.
+// It returns another error when the socket fails.
+func (d *Daemon) Serve(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-d.done:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	s := &uapi.Server{Handler: d, Log: d.log, Level: d.o.Level, Handover: d.sendHandover}
+	if d.o.StartSuccessor != nil {
+		s.Upgrade = d.upgrade
+	}
+	err := s.Serve(ctx, d.listener)
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.handedOver {
+		<-d.announced
+		return ErrHandedOver
+	}
+	return err
+}
+
+// Close ends the tunnel and waits until all goroutines have ended. It deletes the interface, unless that is persistent or a successor
+// has it. It may be called repeatedly.
+func (d *Daemon) Close() {
+	d.stopWatchers()
+	d.current().Close()
+	if err := d.closeInherited(); err != nil {
+		d.log.Debug("closing unused sockets failed", "error", err)
+	}
+	_ = d.listener.Close() // Serve has closed it already, if it was called
+	d.crew.Close()         // after the device, whose lanes use it
+	d.finish()
+}
+
+// closeInherited closes the predecessor's sockets that no port has used.
+func (d *Daemon) closeInherited() error {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.tunnel.ports.closeInherited()
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi/uapitest"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon/handover"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
+)
+
+// daemonEnv makes the test binary a daemon for the interface of that name: see TestDaemonProcess.
+const daemonEnv = "ROPEWALK_TEST_DAEMON"
+
+// TestDaemonProcess is the daemon process of other tests.
+func TestDaemonProcess(t *testing.T) {
+	name := os.Getenv(daemonEnv)
+	if name == "" {
+		t.Skip("run by other tests")
+	}
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer cancel()
+	d, err := Open(Options{Name: name, Lanes: 2, Spread: config.SpreadOff, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if err := d.Serve(ctx); err != nil && !errors.Is(err, ErrHandedOver) {
+		t.Error(err)
+	}
+}
+
+// startDaemon starts a process that serves an interface in new namespaces, and returns the interface's name and the process ID.
+func startDaemon(t *testing.T) (name string, pid int) {
+	t.Helper()
+	enterNamespaces(t)
+	if err := unix.Access("/dev/net/tun", unix.R_OK|unix.W_OK); err != nil {
+		t.Skip("needs TUN devices: ", err)
+	}
+	name = fmt.Sprintf("rwd%d", os.Getpid())
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestDaemonProcess$")
+	cmd.Env = append(os.Environ(), daemonEnv+"="+name)
+	cmd.Stderr = t.Output()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM} // of the thread, which is locked
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(cmd.Process.Signal(syscall.SIGTERM), cmd.Wait()); err != nil {
+			t.Error(err)
+		}
+	})
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		err := answers(name)
+		if err == nil {
+			return name, cmd.Process.Pid
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// answers fails if the daemon of an interface does not answer.
+func answers(name string) error {
+	c, err := uapi.Dial(name)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = c.Status()
+	return err
+}
+
+// TestPredecessorOwnsSocketAgainAfterFailedHandover closes the connection after the successor has owned the socket.
+func TestPredecessorOwnsSocketAgainAfterFailedHandover(t *testing.T) {
+	name, pid := startDaemon(t)
+	c, tunnel := requestFrom(t, name)
+	// unix.Listen as in uapi.Listener.Own.
+	err := errors.Join(c.Send(handover.Ready), c.Await(handover.Commit, handover.Timeout), unix.Listen(tunnel.ControlFD, unix.SOMAXCONN))
+	if owner := ownerOf(t, name); owner != os.Getpid() {
+		t.Errorf("process %d owns the socket, not the successor", owner)
+	}
+	if err := errors.Join(err, tunnel.CloseFDs(), c.Close(), answers(name)); err != nil { // it answers when it runs again
+		t.Fatal(err)
+	}
+	if owner := ownerOf(t, name); owner != pid {
+		t.Errorf("process %d owns the socket, not %d", owner, pid)
+	}
+}
+
+// socketOf returns the path of the control socket.
+func socketOf(name string) string { return filepath.Join(string(uapi.DefaultDir), name+".sock") }
+
+// ownerOf returns the process that listens on the control socket.
+func ownerOf(t *testing.T, name string) int {
+	t.Helper()
+	conn, err := net.Dial("unix", socketOf(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	return handover.Conn{UnixConn: conn.(*net.UnixConn)}.PID()
+}
+
+// TestStoppedPredecessorKeepsSocketFileAfterCommit sends SIGTERM to the predecessor between Commit and Started.
+func TestStoppedPredecessorKeepsSocketFileAfterCommit(t *testing.T) {
+	name, pid := startDaemon(t)
+	c, tunnel := requestFrom(t, name)
+	if err := errors.Join(c.Send(handover.Ready), c.Await(handover.Commit, handover.Timeout), unix.Kill(pid, unix.SIGTERM)); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+	if owner := ownerOf(t, name); owner != pid { // the successor has not called Own
+		t.Errorf("process %d owns the socket, not %d", owner, pid)
+	}
+	if err := errors.Join(tunnel.CloseFDs(), os.Remove(socketOf(name))); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHandoverFailsAfterControlSocketIsClosed: without its control socket the successor could not be reached.
+func TestHandoverFailsAfterControlSocketIsClosed(t *testing.T) {
+	listener, err := uapitest.NewDir(t).Listen("rwd0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	predecessor, successor := connPair(t)
+	d := &Daemon{log: slog.New(slog.DiscardHandler), listener: listener}
+	stopped := &handover.Tunnel{State: handover.State{Name: "rwd0", Device: &device.State{}}}
+	if stopped.ControlFD, err = listener.DupFD(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(listener.Close(), successor.Send(handover.Ready)); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.send(predecessor, stopped); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("sent: %v", err)
+	}
+	if err := errors.Join(stopped.CloseFDs(), predecessor.Close()); err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(successor)
+	if want := "\x00\x00\x00\x02\x00"; err != nil || string(got) != want { // the descriptors, and no Commit
+		t.Errorf("sent %q, %v; want %q", got, err, want)
+	}
+}
+
+// TestFailedRestartRemovesControlSocket has a socket that was disowned for a successor, and a handover that failed.
+func TestFailedRestartRemovesControlSocket(t *testing.T) {
+	dir := string(uapitest.NewDir(t))
+	listener, err := uapi.Dir(dir).Listen("rwd0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &Daemon{log: slog.New(slog.DiscardHandler), listener: listener, done: make(chan struct{})}
+	stopped := &handover.Tunnel{State: handover.State{Name: "rwd0"}} // a tunnel without queues
+	if stopped.ControlFD, err = listener.DupFD(); err != nil {
+		t.Fatal(err)
+	}
+	if err := listener.Disown(); err != nil {
+		t.Fatal(err)
+	}
+	d.restartTunnel(stopped)
+	<-d.done
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("files that still exist: %v, %v", left, err)
+	}
+}
+
+func TestSecondHandoverIsRefusedWithoutOffer(t *testing.T) {
+	predecessor, successor := connPair(t)
+	d := newUpgradeDaemon(nil)
+	d.handedOver = true
+	if err := d.sendHandover(predecessor.UnixConn); !errors.Is(err, syscall.ENODEV) || !errors.Is(err, ErrHandedOver) {
+		t.Error(err)
+	}
+	predecessor.Close()
+	if _, err := successor.RequestTunnel(t.Context()); !errors.Is(err, io.EOF) {
+		t.Errorf("offer after a handover: %v", err)
+	}
+}
+
+func TestReceiveHandoverWithoutPredecessorFails(t *testing.T) {
+	_, err := ReceiveHandover(t.Context(), Options{Name: "rwnobody", Log: slog.New(slog.DiscardHandler)})
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+// connPair returns both ends of a handover connection.
+func connPair(t *testing.T) (predecessor, successor handover.Conn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range []*handover.Conn{&predecessor, &successor} {
+		f := os.NewFile(uintptr(fds[i]), "handover")
+		conn, err := net.FileConn(f)
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		c.UnixConn = conn.(*net.UnixConn)
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	return predecessor, successor
+}
+
+// requestFrom makes the daemon of an interface stop its tunnel and send it, and returns the connection and the tunnel.
+func requestFrom(t *testing.T, name string) (handover.Conn, *handover.Tunnel) {
+	t.Helper()
+	client, err := uapi.Dial(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := client.RequestHandover()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	c := handover.Conn{UnixConn: conn}
+	tunnel, err := c.RequestTunnel(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, tunnel
+}

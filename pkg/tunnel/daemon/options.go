@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+// Options configure a Daemon.
+type Options struct {
+	Name    string // of the interface; one %d in it is replaced by the lowest free number
+	MTU     int    // of the new interface in bytes; 0 is tun.DefaultMTU
+	Lanes   int    // 0 is one for each CPU that the process may use
+	Workers int    // of the worker pool; AutoWorkers derives the number from the CPUs
+	Nice    int    // added to the nice value of the lanes' threads, -20 to 19
+
+	Spread         config.SpreadMode
+	SpreadPorts    spread.Ports // zero stands for spread.DefaultPorts
+	Underlay       config.UnderlayMode
+	UnderlayDevice string // the network device for AF_XDP; empty for the one that most peers are reached through
+	ReceiveCPUs    config.ReceiveCPUs
+
+	// Persist keeps the interface with its addresses and routes when the daemon closes or dies, and reuses such an interface. See
+	// tun.Config.
+	Persist bool
+
+	Log   *slog.Logger
+	Level *slog.LevelVar // of Log, for the control socket; nil if it cannot be changed
+	// StartSuccessor starts the program at path as the daemon's successor, for the interface called name. The program must call
+	// ReceiveHandover. nil: upgrade requests on the control socket are refused.
+	StartSuccessor func(path, name string) (*Successor, error)
+	// OnHandover, if set, is called once after a handover, with the successor's process ID (0: unknown). The client that requested the
+	// upgrade gets its answer, and Serve returns, only after OnHandover has returned.
+	OnHandover func(name string, pid int)
+}
+
+// LaneNice is the usual value of Options.Nice (docs/performance.md).
+const LaneNice = -10
+
+// usableCPUs returns how many CPUs the process may use, by its affinity and its cgroup's quota. It must be called before the first
+// raiseGOMAXPROCS, which changes the result of runtime.GOMAXPROCS: a process may open several tunnels.
+var usableCPUs = sync.OnceValue(func() int { return runtime.GOMAXPROCS(0) })
+
+// complete returns o with its defaults filled in.
+func (o Options) complete() Options {
+	cpus := usableCPUs()
+	if o.Lanes == 0 {
+		o.Lanes = min(cpus, config.MaxLanes)
+	}
+	o.Workers = workers(o.Workers, cpus)
+	if o.SpreadPorts.Len() == 0 {
+		o.SpreadPorts = spread.DefaultPorts
+	}
+	return o
+}
+
+// Check returns an error for invalid Options.
+func (o *Options) Check() error {
+	switch {
+	case o.Lanes < 0 || o.Lanes > config.MaxLanes:
+		return fmt.Errorf("%d lanes: want 1 to %d, or 0 for one for each CPU", o.Lanes, config.MaxLanes)
+	case o.Nice < -20 || o.Nice > 19:
+		return fmt.Errorf("a nice value of %d: want -20 to 19", o.Nice)
+	}
+	return nil
+}

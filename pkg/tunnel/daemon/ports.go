@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/autounderlay"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
+)
+
+// ports opens the UDP port of one device, and another one whenever the listen port changes.
+type ports struct {
+	log    *slog.Logger
+	device string // the network device for AF_XDP; empty for the one that most peers are reached through
+
+	mu        sync.Mutex
+	inherited *udp.Sockets // of the predecessor, for the first port; nil for none
+	latest    *udp.Port    // the last port opened
+}
+
+// open opens the UDP port, and the underlay that chooses between it and AF_XDP.
+func (p *ports) open(o device.PortOptions) (underlay.Port, error) {
+	u, err := p.sockets(o)
+	if err != nil {
+		return nil, err
+	}
+	a, err := autounderlay.Open(autounderlay.Config{UDP: u, Mode: o.Mode, Device: p.device, ReceiveCPUs: o.CPUs, Mark: o.Mark, BusyPoll: true, Log: p.log})
+	if err != nil {
+		return nil, errors.Join(err, u.Close())
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.latest = u
+	return a, nil
+}
+
+// sockets opens the sockets of a port, or uses the inherited ones.
+func (p *ports) sockets(o device.PortOptions) (*udp.Port, error) {
+	c := udp.Config{Port: o.Port, Lanes: o.Lanes, Mark: o.Mark, ReceiveBuffer: receiveBuffer(o.Lanes), BusyPoll: true, Log: p.log}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.inherited; s != nil && len(s.Lanes) > 0 {
+		p.inherited = nil
+		c.Sockets = s
+		u, err := udp.Open(c)
+		if err == nil {
+			return u, nil
+		}
+		p.log.Warn("using inherited sockets failed, opening new ones", "error", errors.Join(err, s.Close()))
+		c.Sockets = nil
+	}
+	return udp.Open(c)
+}
+
+// dupSockets fills in s with duplicates of the open port's sockets. Without an open port it leaves s empty. Afterwards the
+// port's sockets do not change any more, and closing the port leaves the duplicates as they are.
+func (p *ports) dupSockets(s *udp.Sockets) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.latest == nil {
+		return nil
+	}
+	sockets, err := p.latest.Keep()
+	switch {
+	case err == nil:
+		*s = *sockets
+	case !errors.Is(err, net.ErrClosed): // the interface is down
+		return err
+	}
+	return nil
+}
+
+// closeInherited closes inherited sockets that no port has used.
+func (p *ports) closeInherited() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.inherited == nil {
+		return nil
+	}
+	err := p.inherited.Close()
+	p.inherited = nil
+	return err
+}
+
+// receiveBuffer returns the size of a lane's socket receive buffer in bytes. A full buffer of bulk traffic delays all other packets: 7 MiB,
+// which other tunnels use, is 15 ms at 4 Gbit/s. A peer that spreads fills all lanes, so each lane gets a part. With less than half a MiB,
+// trains are dropped (docs/performance.md).
+func receiveBuffer(lanes int) int { return max(1<<20/lanes, 512<<10) }
+
+// warnOfLocalPorts warns if spread ports are in the kernel's range of local ports, which it gives to other sockets too.
+func warnOfLocalPorts(log *slog.Logger, ports spread.Ports) {
+	local, err := hostnet.ReadLocalPorts()
+	if err != nil {
+		log.Debug("reading the local port range failed, not checking the spread ports", "error", err)
+		return
+	}
+	if overlap := local.EphemeralRange(ports.All()); overlap.Len() > 0 {
+		log.Warn("spread ports overlap the local port range, ports in use are skipped",
+			"spread_ports", ports, "local_port_range", local.Range, "reserve", local.ReserveCommand(overlap))
+	}
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+func TestSpreadPortsInLocalPortRangeAreLogged(t *testing.T) {
+	enterNamespaces(t)
+	for _, tt := range []struct {
+		local, reserved string
+		warn            bool
+	}{
+		{"32768 60999", "", false},
+		{"32768 61010", "", true},
+		{"32768 61010", "61000-61009", true},
+		{"32768 61010", "61000-61010", false},
+	} {
+		for name, text := range map[string]string{"ip_local_port_range": tt.local, "ip_local_reserved_ports": tt.reserved + "\n"} {
+			if err := os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(text), 0o600); err != nil {
+				t.Skip("needs /proc/sys/net/ipv4: ", err)
+			}
+		}
+		var b bytes.Buffer
+		warnOfLocalPorts(slog.New(slog.NewTextHandler(&b, nil)), spread.DefaultPorts)
+		if got := strings.Contains(b.String(), "ip_local_reserved_ports="); got != tt.warn {
+			t.Errorf("%+v: %q", tt, b.String())
+		}
+	}
+}
+
+// enterNamespaces moves the test's goroutine to new network and mount namespaces, which end with its thread.
+func enterNamespaces(t *testing.T) {
+	t.Helper()
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
+		runtime.UnlockOSThread()
+		t.Skipf("needs root for namespaces: %v", err)
+	}
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon/handover"
+)
+
+// ErrHandedOver is the error of Serve after a handover: a successor has the tunnel.
+var ErrHandedOver = errors.New("the tunnel was handed over to another process")
+
+// Successor is a process that was started to receive the tunnel.
+type Successor struct {
+	// Ended delivers the process's exit error, nil for success.
+	Ended <-chan error
+	// Kill ends the process at once.
+	Kill func()
+}
+
+// upgradeTimeout is how long a successor may take to receive the tunnel.
+const upgradeTimeout = 30 * time.Second
+
+// errSuccessorExited is the error for a successor that exits while the tunnel is still here.
+var errSuccessorExited = errors.New("the successor exited without the tunnel")
+
+// successorExited adds the exit error of the successor, if it has one.
+func successorExited(exit error) error {
+	if exit == nil {
+		return errSuccessorExited
+	}
+	return fmt.Errorf("%w: %w", errSuccessorExited, exit)
+}
+
+// errUpgradeTimeout is the error for a successor that exceeds upgradeTimeout.
+var errUpgradeTimeout = fmt.Errorf("no handover within %s: %w", upgradeTimeout, syscall.ETIMEDOUT)
+
+// upgrade handles an upgrade request on the control socket: it starts a successor, and waits until that has the tunnel. ctx ends with this
+// daemon. The successor is killed then, unless it has the tunnel.
+func (d *Daemon) upgrade(ctx context.Context, path string) (replied func(), err error) {
+	if err := d.addUpgradeReply(); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			d.upgradeReplies.Done()
+		}
+	}()
+	if !d.upgradeMu.TryLock() {
+		return nil, fmt.Errorf("upgrading %s: another upgrade is under way: %w", d.Name(), syscall.EBUSY)
+	}
+	defer d.upgradeMu.Unlock()
+	d.log.Info("starting successor", "program", path)
+	successor, err := d.o.StartSuccessor(path, d.Name())
+	if err != nil {
+		return nil, fmt.Errorf("starting %s: %w", path, err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, upgradeTimeout, errUpgradeTimeout)
+	defer cancel()
+	select {
+	case <-d.announced:
+	case exit := <-successor.Ended:
+		err = d.unlessHandedOver(func() error { return successorExited(exit) })
+	case <-ctx.Done():
+		err = d.unlessHandedOver(func() error {
+			successor.Kill()
+			<-successor.Ended
+			return fmt.Errorf("waiting for the successor, which was killed: %w", context.Cause(ctx))
+		})
+	}
+	if err != nil {
+		return nil, err
+	}
+	<-d.announced
+	return d.upgradeReplies.Done, nil
+}
+
+// addUpgradeReply keeps the Daemon from ending until upgradeReplies.Done is called. It fails after a handover.
+func (d *Daemon) addUpgradeReply() error {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if err := d.checkNotHandedOver("upgrading"); err != nil {
+		return err
+	}
+	d.upgradeReplies.Add(1)
+	return nil
+}
+
+// unlessHandedOver calls f and returns its result, or returns nil after a handover. It waits for a handover under way, and none begins
+// while f runs: a successor that has the tunnel must not be killed for being late.
+func (d *Daemon) unlessHandedOver(f func() error) error {
+	d.handoverMu.Lock()
+	defer d.handoverMu.Unlock()
+	d.mu.RLock()
+	handedOver := d.handedOver
+	d.mu.RUnlock()
+	if handedOver {
+		return nil
+	}
+	return f()
+}
+
+// checkNotHandedOver fails after a handover. The caller holds mu.
+func (d *Daemon) checkNotHandedOver(doing string) error {
+	if !d.handedOver {
+		return nil
+	}
+	return fmt.Errorf("%s %s: %w: %w", doing, d.tunnel.tun.Name(), ErrHandedOver, syscall.ENODEV)
+}
+
+// sendHandover implements uapi.Server.Handover: it hands the tunnel over to the process at the other end. The tunnel runs here until
+// that process takes it, and again if the process ends before it has started the tunnel. Sessions are not handed over, so that the two
+// processes can never use the same nonce.
+func (d *Daemon) sendHandover(conn *net.UnixConn) error {
+	if !d.handoverMu.TryLock() {
+		return fmt.Errorf("handing over %s: another handover is under way: %w", d.Name(), syscall.EBUSY)
+	}
+	defer d.handoverMu.Unlock()
+	d.mu.RLock()
+	err := d.checkNotHandedOver("handing over")
+	d.mu.RUnlock()
+	if err != nil {
+		return err
+	}
+	c := handover.Conn{UnixConn: conn}
+	if err := c.Offer(); err != nil {
+		return err
+	}
+	if err := c.Await(handover.Take, handover.Timeout); err != nil {
+		d.log.Warn("handover not accepted, keeping the tunnel", "error", err)
+		return nil
+	}
+	d.stopAndSend(c)
+	return nil
+}
+
+// stopAndSend stops the tunnel and sends it. It restarts the tunnel if that fails.
+func (d *Daemon) stopAndSend(c handover.Conn) {
+	began := time.Now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	stopped, err := d.stopTunnel()
+	if stopped == nil {
+		d.log.Warn("stopping the tunnel for handover failed, keeping it", "error", err)
+		return
+	}
+	if err := d.send(c, stopped); err != nil {
+		d.log.Warn("handover failed, restarting the tunnel", "error", err)
+		d.restartTunnel(stopped)
+		return
+	}
+	d.handedOver = true
+	_ = stopped.CloseFDs()
+	successor := c.PID()
+	d.log.Info("tunnel handed over", "interface", stopped.Name, "pid", successor, "after", time.Since(began).String())
+	go d.finishHandover(stopped.Name, successor)
+}
+
+// stopTunnel stops the tunnel, and returns its state and descriptors. After an error the tunnel still runs, or had ended before. The
+// caller holds mu.
+func (d *Daemon) stopTunnel() (t *handover.Tunnel, err error) {
+	keeper, ok := d.tunnel.tun.(tun.HandoverDevice)
+	if !ok {
+		return nil, errors.ErrUnsupported
+	}
+	if err := d.listener.Pause(); err != nil { // new clients wait for the process that serves the tunnel afterwards
+		return nil, err
+	}
+	defer func() {
+		if t == nil {
+			_ = d.listener.Resume()
+		}
+	}()
+	t = &handover.Tunnel{ControlFD: -1}
+	if t.ControlFD, err = d.listener.DupFD(); err != nil {
+		return nil, err
+	}
+	if t.QueueFDs, err = keeper.DuplicateFDs(); err != nil {
+		return nil, errors.Join(err, t.CloseFDs())
+	}
+	if err := d.tunnel.ports.dupSockets(&t.Sockets); err != nil {
+		return nil, errors.Join(err, t.CloseFDs())
+	}
+	t.State = handover.State{
+		Name: d.tunnel.tun.Name(), Queues: len(t.QueueFDs), Steered: d.tunnel.tun.Features().Steer,
+		Lanes: len(t.Sockets.Lanes), Selection: t.Sockets.Selection, Plans: t.Sockets.Plans,
+	}
+	for _, s := range t.Sockets.Sources {
+		t.Sources = append(t.Sources, s.Port)
+	}
+	if t.Device, err = d.tunnel.Leave(); err != nil {
+		return nil, errors.Join(err, t.CloseFDs())
+	}
+	return t, nil
+}
+
+// send sends a stopped tunnel, and returns nil once the successor runs it. The caller holds mu.
+func (d *Daemon) send(c handover.Conn, stopped *handover.Tunnel) error {
+	if err := c.SendTunnel(stopped); err != nil {
+		return err
+	}
+	// Before Commit: if this process ends from now on, it must not remove the control socket, which the successor uses. If Close has
+	// begun, the socket is being removed, and the handover fails.
+	if err := d.listener.Disown(); err != nil {
+		return fmt.Errorf("disowning the control socket: %w", err)
+	}
+	if err := c.Send(handover.Commit); err != nil {
+		return err
+	}
+	if err := c.Await(handover.Started, handover.Timeout); handover.IsClosed(err) {
+		return fmt.Errorf("waiting for the successor to start the tunnel: %w", err)
+	} else if err != nil {
+		d.log.Warn("successor has the tunnel but did not confirm that it runs", "error", err)
+	}
+	return nil
+}
+
+// finishHandover reports the successor, and ends the Daemon once the clients of upgrade have their answers.
+func (d *Daemon) finishHandover(name string, successor int) {
+	if d.o.OnHandover != nil {
+		d.o.OnHandover(name, successor)
+	}
+	close(d.announced)
+	d.upgradeReplies.Wait()
+	d.finish()
+}
+
+// restartTunnel starts a stopped tunnel again. The caller holds mu.
+func (d *Daemon) restartTunnel(stopped *handover.Tunnel) {
+	d.ownSocket() // the successor may have owned it already
+	t, err := d.restoreTunnel(stopped)
+	if err != nil {
+		d.log.Error("restarting the tunnel failed, ending", "error", err)
+		_ = stopped.CloseFDs()
+		d.finish()
+		return
+	}
+	_ = unix.Close(stopped.ControlFD)
+	_ = d.listener.Resume() // fails for a closed listener, which ends the Daemon anyway
+	d.tunnel = t
+	t.Start()
+	go d.finishWith(t.Device)
+}
+
+// ownSocket makes this process the owner of the control socket, so that `ropewalk down` waits for this process to end.
+func (d *Daemon) ownSocket() {
+	if err := d.listener.Own(); err != nil && !errors.Is(err, net.ErrClosed) {
+		d.log.Warn("owning the control socket failed, clients see another process as its owner", "error", err)
+	}
+}

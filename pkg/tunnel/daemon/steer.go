@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"errors"
+	"log/slog"
+	"sync"
+
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+	"github.com/ropewalk/ropewalk/pkg/netio/thread"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+)
+
+// steer loads the program that chooses the TUN queue by flow hash. Without it the kernel sends a flow to the queue that its answers
+// arrive on: all transmit work for one peer may then be on one lane. Nothing else is lost.
+func steer(log *slog.Logger, t tun.Device) {
+	if len(t.Queues()) == 1 {
+		return
+	}
+	if err := attachSteer(t); err != nil {
+		log.Warn("attaching the steering program failed, flows may share a lane", "interface", t.Name(), "error", err)
+	}
+}
+
+func attachSteer(t tun.Device) error {
+	s, ok := t.(tun.Steerer)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	program, err := programs.LoadSteer()
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.SetSteering(program.FD()), program.Close())
+}
+
+// ownThread returns a function that locks a lane's loop to its thread. It names the thread for perf and top, and sets a short time slice
+// and the nice value.
+func ownThread(log *slog.Logger, nice int) func(loop string) {
+	var once sync.Once
+	return func(loop string) {
+		err := thread.Lock("rw-"+loop, thread.Options{Slice: thread.MinSlice, Nice: nice})
+		if err != nil {
+			once.Do(func() {
+				log.Warn("setting thread scheduling failed, lanes run with defaults", "nice", nice, "error", err)
+			})
+		}
+	}
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon/handover"
+)
+
+// ErrVersion is the error for a predecessor whose handover version is incompatible.
+var ErrVersion = handover.ErrVersion
+
+// ReceiveHandover is Open for the interface of a running daemon, the predecessor, which then ends. Routes, addresses, ports, counters and
+// the configuration stay. New sessions are established with all peers at once. Of the Options, Lanes, MTU, Spread, SpreadPorts, Underlay
+// and ReceiveCPUs are ignored: the predecessor's hold.
+//
+// After an error the predecessor keeps the tunnel. If ctx ends before everything is received, that is an error, too. Errors:
+// uapi.IsNotRunning holds if there is no predecessor, ErrVersion if its version is incompatible, and a *uapi.Error if it refuses.
+func ReceiveHandover(ctx context.Context, o Options) (*Daemon, error) {
+	o = o.complete()
+	if err := o.Check(); err != nil {
+		return nil, err
+	}
+	client, err := uapi.Dial(o.Name)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := client.RequestHandover()
+	if err != nil {
+		return nil, errors.Join(err, client.Close())
+	}
+	defer conn.Close()
+	d := newDaemon(o) // before the predecessor stops the tunnel
+	if err := d.receiveHandover(ctx, handover.Conn{UnixConn: conn}); err != nil {
+		d.crew.Close()
+		return nil, fmt.Errorf("receiving the handover of %s: %w", o.Name, err)
+	}
+	return d, nil
+}
+
+func (d *Daemon) receiveHandover(ctx context.Context, c handover.Conn) error {
+	t, err := c.RequestTunnel(ctx)
+	if err != nil {
+		return err
+	}
+	if err := d.acceptTunnel(c, t); err != nil {
+		return err
+	}
+	d.start()
+	if err := c.Send(handover.Started); err != nil {
+		d.log.Debug("reporting the started tunnel to the predecessor failed", "error", err)
+	}
+	steer(d.log, d.tunnel.tun) // with this version's program
+	return nil
+}
+
+// acceptTunnel restores the tunnel, and waits until the predecessor has committed the handover. It starts nothing.
+func (d *Daemon) acceptTunnel(c handover.Conn, t *handover.Tunnel) (err error) {
+	d.listener, err = uapi.DefaultDir.ListenFD(t.Name, t.ControlFD)
+	t.ControlFD = -1 // owned by the listener, or closed
+	if err != nil {
+		return errors.Join(err, t.CloseFDs())
+	}
+	_ = d.listener.Disown() // until Commit the predecessor owns the file; Disown cannot fail before Close
+	d.o.Name, d.o.Lanes = t.Name, t.Queues
+	raiseGOMAXPROCS(t.Queues, d.o.Workers)
+	if d.tunnel, err = d.restoreTunnel(t); err != nil {
+		return errors.Join(err, t.CloseFDs(), d.listener.Close())
+	}
+	if err = c.Send(handover.Ready); err == nil {
+		err = c.Await(handover.Commit, handover.Timeout)
+	}
+	if err != nil {
+		d.tunnel.Close()
+		return errors.Join(err, d.tunnel.ports.closeInherited(), d.listener.Close())
+	}
+	d.ownSocket()
+	return nil
+}

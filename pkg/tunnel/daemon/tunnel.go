@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon/handover"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
+)
+
+// tunnel is the part of a Daemon that a handover moves to another process.
+type tunnel struct {
+	*device.Device
+	tun   tun.Device
+	ports *ports
+}
+
+// newTunnel makes a device over t, and owns t. Its first UDP port uses the sockets, if they are not nil.
+func (d *Daemon) newTunnel(t tun.Device, sockets *udp.Sockets) *tunnel {
+	p := &ports{log: d.log, device: d.o.UnderlayDevice, inherited: sockets}
+	plans := &planner{log: d.log, logged: map[string]bool{}}
+	return &tunnel{tun: t, ports: p, Device: device.New(device.Config{
+		TUN: t, OpenPort: p.open, Plan: plans.plan, Log: d.log, Clock: engine.BootClock(), OnLoopStart: ownThread(d.log, d.o.Nice),
+		Pool: d.crew,
+	})}
+}
+
+// configure applies the Options to a new device, and warns if the kernel also uses the spread ports.
+func (d *Daemon) configure() error {
+	o := &d.o
+	c := config.Device{Spread: &o.Spread, SpreadPorts: &o.SpreadPorts, Underlay: &o.Underlay, ReceiveCPUs: &o.ReceiveCPUs}
+	if err := d.tunnel.Configure(c); err != nil {
+		return fmt.Errorf("configuring the device: %w", err)
+	}
+	if o.Spread != config.SpreadOff {
+		warnOfLocalPorts(d.log, o.SpreadPorts)
+	}
+	return nil
+}
+
+// restoreTunnel makes a running tunnel from a stopped one. After an error the caller owns the descriptors that stopped still has.
+func (d *Daemon) restoreTunnel(stopped *handover.Tunnel) (*tunnel, error) {
+	t, err := tun.OpenFromFDs(stopped.QueueFDs, stopped.Steered, tun.Config{Name: stopped.Name, BusyPoll: true})
+	if err != nil {
+		return nil, err
+	}
+	tunnel := d.newTunnel(t, &stopped.Sockets)
+	if err := tunnel.Resume(stopped.Device); err != nil {
+		tunnel.Close()
+		stopped.QueueFDs = nil // closed
+		return nil, err
+	}
+	return tunnel, nil
+}
+
+// raiseGOMAXPROCS makes room for threads that block a P in system calls: two busy-polling threads for each lane, one for each worker,
+// and two for everything else.
+func raiseGOMAXPROCS(lanes, workers int) {
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 2*lanes+workers+2))
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+)
+
+// newUpgradeDaemon returns a Daemon with the fields that upgrade uses.
+func newUpgradeDaemon(start func(_, _ string) (*Successor, error)) *Daemon {
+	return &Daemon{
+		o: Options{StartSuccessor: start}, log: slog.New(slog.DiscardHandler), announced: make(chan struct{}), done: make(chan struct{}),
+		tunnel: &tunnel{tun: tun.NewFake(tun.FakeConfig{})},
+	}
+}
+
+// fakeSuccessor returns a Successor that ends when it is killed, or when the test sends to end.
+func fakeSuccessor() (s *Successor, end chan error, killed *bool) {
+	end, killed = make(chan error, 1), new(bool)
+	return &Successor{Ended: end, Kill: func() { *killed = true; end <- nil }}, end, killed
+}
+
+func TestLateSuccessorIsKilled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _, killed := fakeSuccessor()
+		d := newUpgradeDaemon(func(_, _ string) (*Successor, error) { return s, nil })
+		replied, err := d.upgrade(t.Context(), "/new")
+		if !errors.Is(err, syscall.ETIMEDOUT) || !*killed || replied != nil {
+			t.Errorf("killed: %t; %v", *killed, err)
+		}
+		d.upgradeReplies.Wait() // returns at once
+	})
+}
+
+func TestDaemonEndsDespiteHangingSuccessor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _, killed := fakeSuccessor()
+		d := newUpgradeDaemon(func(_, _ string) (*Successor, error) { return s, nil })
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		began := time.Now()
+		if _, err := d.upgrade(ctx, "/new"); !errors.Is(err, context.Canceled) || !*killed {
+			t.Errorf("killed: %t; %v", *killed, err)
+		}
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("upgrade returned after %s", took)
+		}
+		d.upgradeReplies.Wait()
+	})
+}
+
+// TestSuccessorReceivingTheTunnelIsNotKilled has a handover under way when the timeout expires.
+func TestSuccessorReceivingTheTunnelIsNotKilled(t *testing.T) {
+	for name, ends := range map[string]bool{"late": false, "ended": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, end, killed := fakeSuccessor()
+				d := newUpgradeDaemon(func(_, _ string) (*Successor, error) { return s, nil })
+				d.handoverMu.Lock()
+				go func() {
+					time.Sleep(upgradeTimeout)
+					if ends {
+						end <- nil
+					}
+					d.mu.Lock()
+					d.handedOver = true
+					d.mu.Unlock()
+					d.handoverMu.Unlock()
+					d.finishHandover("wg0", 7)
+				}()
+				reported := 0
+				d.o.OnHandover = func(_ string, pid int) { time.Sleep(time.Second); reported = pid }
+				replied, err := d.upgrade(t.Context(), "/new")
+				if err != nil || *killed || reported != 7 {
+					t.Fatalf("killed: %t, OnHandover got process %d before the answer; %v", *killed, reported, err)
+				}
+				replied()
+				d.upgradeReplies.Wait()
+			})
+		})
+	}
+}
+
+func TestSuccessorThatExitsEarlyIsAnError(t *testing.T) {
+	d := newUpgradeDaemon(func(_, _ string) (*Successor, error) {
+		s, end, _ := fakeSuccessor()
+		end <- errors.New("exit status 1")
+		return s, nil
+	})
+	if _, err := d.upgrade(t.Context(), "/new"); !errors.Is(err, errSuccessorExited) || !strings.Contains(err.Error(), "exit status 1") {
+		t.Error(err)
+	}
+	d.upgradeReplies.Wait()
+}
+
+func TestUpgradeAfterHandoverIsRefused(t *testing.T) {
+	d := newUpgradeDaemon(func(_, _ string) (*Successor, error) { panic("started") })
+	d.handedOver = true
+	if _, err := d.upgrade(t.Context(), "/new"); !errors.Is(err, syscall.ENODEV) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+// Configure applies a change as a whole, or returns an error and changes nothing. Errors are those of opening the
+// port (syscall.EADDRINUSE among them), of setting the mark, ErrTooManyPeers, and config.ErrReceiveCPUs.
+func (d *Device) Configure(c config.Device) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return fmt.Errorf("configuring %s: the interface is gone: %w", d.cfg.TUN.Name(), syscall.ENODEV)
+	}
+	if err := d.checkPeers(&c); err != nil {
+		return err
+	}
+	if err := cmp.Or(d.checkSpread(&c), d.checkUnderlay(&c)); err != nil {
+		return err
+	}
+	private := clamped(c.PrivateKey)
+	id, err := newIdentity(private)
+	if err != nil {
+		return err
+	}
+	if err := d.configurePort(c.ListenPort, c.FwMark); err != nil {
+		return err
+	}
+	d.configureSpread(c.Spread, c.SpreadPorts)
+	d.configureUnderlay(c.Underlay, c.ReceiveCPUs)
+	if private != nil && !private.Equal(d.private) {
+		d.replaceIdentity(*private, id)
+	}
+	if c.ReplacePeers {
+		d.removePeers(slices.Collect(maps.Values(d.peers))...)
+	}
+	d.configurePeers(c.Peers)
+	return nil
+}
+
+// checkPeers returns an error if the change could leave more than MaxPeers peers.
+func (d *Device) checkPeers(c *config.Device) error {
+	n := len(c.Peers)
+	if !c.ReplacePeers {
+		n = len(d.peers)
+		for i := range c.Peers {
+			if d.peers[c.Peers[i].PublicKey] == nil && !c.Peers[i].Remove && !c.Peers[i].UpdateOnly {
+				n++
+			}
+		}
+	}
+	if n > MaxPeers {
+		return fmt.Errorf("configuring %d peers, want at most %d: %w", n, MaxPeers, ErrTooManyPeers)
+	}
+	return nil
+}
+
+// clamped returns the key as Curve25519 uses it. Stock devices report it in this form too.
+func clamped(key *noise.PrivateKey) *noise.PrivateKey {
+	if key == nil || key.IsZero() {
+		return key
+	}
+	k := key.Clamp()
+	return &k
+}
+
+// newIdentity returns nil for no key and for the zero key.
+func newIdentity(key *noise.PrivateKey) (*identity, error) {
+	if key == nil || key.IsZero() {
+		return nil, nil
+	}
+	id, err := noise.NewIdentity(*key)
+	if err != nil {
+		return nil, fmt.Errorf("setting private key: %w", err)
+	}
+	return &identity{Identity: id, checker: noise.NewCookieChecker(id.Public())}, nil
+}
+
+// configurePort changes the listen port and the firewall mark; nil leaves a setting unchanged.
+func (d *Device) configurePort(listen *uint16, mark *uint32) error {
+	port := d.port.Load()
+	newMark := d.mark.Load()
+	if mark != nil {
+		newMark = *mark
+	}
+	switch {
+	case listen != nil && port != nil && *listen != d.listenPort:
+		next, err := d.openPort(*listen, newMark)
+		if err != nil {
+			return err
+		}
+		if err := d.attachPort(next); err != nil {
+			return err
+		}
+	case mark != nil && port != nil && *mark != d.mark.Load():
+		if err := port.SetMark(*mark); err != nil {
+			return fmt.Errorf("setting firewall mark: %w", err)
+		}
+	}
+	if err := d.configureListen(listen, newMark); err != nil {
+		return err
+	}
+	if d.mark.Swap(newMark) != newMark {
+		for _, p := range d.peers {
+			p.clearSource() // another mark may mean another route
+		}
+	}
+	return nil
+}
+
+// configureListen sets the listen port of a device without an open port: the link is down, or the port was busy when the
+// link came up. In the latter case it opens the port.
+func (d *Device) configureListen(listen *uint16, mark uint32) error {
+	switch {
+	case d.up:
+		return nil
+	case listen == nil && d.linkUp:
+		if err := d.bringUp(d.listenPort, mark); err != nil {
+			d.log.Warn("opening UDP port failed again, interface cannot send or receive", "port", d.listenPort, "error", err)
+		}
+		return nil
+	case listen == nil:
+		return nil
+	case !d.linkUp:
+		d.listenPort = *listen
+		return nil
+	}
+	return d.bringUp(*listen, mark)
+}
+
+// replaceIdentity changes the private key and ends all sessions of the old one.
+func (d *Device) replaceIdentity(key noise.PrivateKey, id *identity) {
+	d.private = key
+	d.identity.Store(id)
+	if id != nil {
+		d.removePeers(d.peers[id.Public()]) // a device cannot be its own peer
+	}
+	for _, p := range d.peers {
+		p.mu.Lock()
+		p.eraseSessions()
+		p.endAttempt()
+		p.setIdentity(id)
+		p.mu.Unlock()
+	}
+}
+
+// setIdentity derives the handshake keys for id and the peer. No handshake may be in flight. The caller holds mu.
+func (p *Peer) setIdentity(id *identity) {
+	p.handshake.remote, p.handshake.initiator, p.handshake.cookies = nil, nil, nil
+	if id == nil {
+		return
+	}
+	remote, err := noise.NewRemote(id.Identity, p.key)
+	if err != nil {
+		p.dev.log.Warn("peer public key is invalid, no handshake is possible", "peer", p.key, "error", err)
+		return
+	}
+	p.handshake.remote = remote
+}
+
+// configurePeers applies changes of peers in order. They cannot fail.
+func (d *Device) configurePeers(changes []config.Peer) {
+	var routes []routeChange
+	for i := range changes {
+		c := &changes[i]
+		if c.Remove {
+			d.configureRoutes(routes)
+			routes = routes[:0]
+			d.removePeers(d.peers[c.PublicKey])
+		} else if p := d.configurePeer(c); p != nil && (c.ReplaceAllowedIPs || len(c.AllowedIPs) > 0) {
+			routes = append(routes, routeChange{p.engine, c})
+		}
+	}
+	d.configureRoutes(routes)
+}
+
+// configurePeer applies one change except its allowed IPs, and returns the peer, nil for none.
+func (d *Device) configurePeer(c *config.Peer) *Peer {
+	if id := d.identity.Load(); id != nil && id.Public() == c.PublicKey {
+		return nil // as stock devices do
+	}
+	p := d.peers[c.PublicKey]
+	if p == nil && c.UpdateOnly {
+		return nil
+	}
+	created := p == nil
+	if created {
+		p = d.addPeer(c.PublicKey)
+	}
+	p.configure(c)
+	if created && d.up {
+		p.start()
+	}
+	return p
+}
+
+func (d *Device) addPeer(key noise.PublicKey) *Peer {
+	p := &Peer{dev: d, key: key}
+	p.engine = d.engine.NewPeer(p)
+	p.engine.Activity.Waker = p
+	p.mu.Lock()
+	p.setIdentity(d.identity.Load())
+	p.mu.Unlock()
+	d.peersMu.Lock()
+	d.peers[key] = p
+	d.peersMu.Unlock()
+	return p
+}
+
+// routeChange is a change of one peer's allowed IPs.
+type routeChange struct {
+	lane *engine.Peer
+	to   *config.Peer
+}
+
+// configureRoutes applies all changes of allowed IPs in one update. One update per peer would copy parts of the table each
+// time, and produce garbage.
+func (d *Device) configureRoutes(changes []routeChange) {
+	if len(changes) == 0 {
+		return
+	}
+	d.engine.Routes.Update(func(e *peer.Editor[*engine.Peer]) {
+		for _, c := range changes {
+			c.apply(e)
+		}
+	})
+}
+
+func (c routeChange) apply(e *peer.Editor[*engine.Peer]) {
+	if c.to.ReplaceAllowedIPs {
+		e.RemoveOwner(c.lane)
+	}
+	for _, a := range c.to.AllowedIPs {
+		if a.Remove {
+			e.Remove(a.Prefix, c.lane)
+		} else {
+			e.Add(a.Prefix, c.lane)
+		}
+	}
+}
+
+// configure applies a change of preshared key, endpoint and keepalive interval.
+func (p *Peer) configure(c *config.Peer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.PresharedKey != nil {
+		p.handshake.psk = *c.PresharedKey
+	}
+	if c.Endpoint != nil {
+		at := c.Endpoint.AddrPort
+		to := &underlay.Endpoint{Dst: netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), Scope: c.Endpoint.Scope}
+		if old := p.engine.Endpoint.Swap(to); old != nil && old.Dst != to.Dst {
+			p.renewHello(true)
+		}
+		if p.running {
+			p.updateGuard()
+		}
+	}
+	if c.Keepalive != nil && *c.Keepalive != p.timers.keepalive {
+		p.timers.keepalive = *c.Keepalive
+		if p.running {
+			p.timers.SetKeepalive(p.timers.keepalive)
+			p.armTimer(p.dev.clock())
+		}
+	}
+}
+
+// removePeers removes peers and skips nil ones. The caller holds mu.
+func (d *Device) removePeers(list ...*Peer) {
+	list = slices.DeleteFunc(list, func(p *Peer) bool { return p == nil })
+	if len(list) == 0 {
+		return
+	}
+	d.engine.Routes.Update(func(e *peer.Editor[*engine.Peer]) {
+		for _, p := range list {
+			e.RemoveOwner(p.engine)
+		}
+	})
+	for _, p := range list {
+		p.stop()
+		d.peersMu.Lock()
+		delete(d.peers, p.key)
+		d.peersMu.Unlock()
+	}
+}
+
+// checkSpread returns an error if the source ports contain the listen port.
+func (d *Device) checkSpread(c *config.Device) error {
+	if c.SpreadPorts == nil {
+		return nil
+	}
+	listen := d.listenPort
+	if c.ListenPort != nil {
+		listen = *c.ListenPort
+	}
+	if err := config.CheckPorts(*c.SpreadPorts, listen); err != nil {
+		return fmt.Errorf("setting spread ports: %w", err)
+	}
+	return nil
+}
+
+// configureSpread changes the spread mode and ports; nil leaves a setting unchanged. The caller holds mu.
+func (d *Device) configureSpread(mode *config.SpreadMode, ports *spread.Ports) {
+	old := *d.spreading.Load()
+	s := old
+	if mode != nil {
+		s.mode = *mode
+	}
+	if ports != nil {
+		s.ports = *ports
+	}
+	if s == old {
+		return
+	}
+	d.spreading.Store(&s)
+	d.resetSources()
+	d.resetSelection()
+	d.renewHellos(false)
+}

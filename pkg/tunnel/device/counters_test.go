@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+)
+
+// losing has discarded so much in front of its lanes, and a hundred times as much in front of its sources.
+type losing struct {
+	underlay.Port
+	lanes []uint64
+}
+
+func (c *losing) SocketDrops(lanes []uint64) (sources uint64) {
+	clear(lanes)
+	for i := range copy(lanes, c.lanes) {
+		sources += 100 * lanes[i]
+	}
+	return sources
+}
+
+func TestSocketDropsSurvivePortChange(t *testing.T) {
+	var s socketDrops
+	first, second := &losing{lanes: []uint64{1, 0}}, &losing{lanes: []uint64{2, 4}}
+	for _, step := range []struct {
+		about string
+		do    func()
+		lanes [2]uint64
+		slow  uint64
+	}{
+		{"before there is a port", func() {}, [2]uint64{}, 0},
+		{"with the first port", func() { s.setPort(first, 2) }, [2]uint64{1, 0}, 100},
+		{"when it has dropped more", func() { first.lanes[1] = 3 }, [2]uint64{1, 3}, 400},
+		{"while the interface is down", func() { s.setPort(nil, 2); first.lanes[0] = 9 }, [2]uint64{1, 3}, 400},
+		{"with the second port", func() { s.setPort(second, 2) }, [2]uint64{3, 7}, 1000},
+		{"with one that does not count", func() { s.setPort(struct{ underlay.Port }{}, 2) }, [2]uint64{3, 7}, 1000},
+	} {
+		step.do()
+		stats := engine.Stats{Lanes: []engine.LaneStats{{Drops: map[string]uint64{"rx_auth": 5}}, {Drops: map[string]uint64{}}}}
+		stats.Slow.Drops = map[string]uint64{}
+		s.addTo(&stats)
+		got := []map[string]uint64{stats.Lanes[0].Drops, stats.Lanes[1].Drops, stats.Slow.Drops}
+		want := []map[string]uint64{{"rx_auth": 5}, {}, {}}
+		for i, n := range []uint64{step.lanes[0], step.lanes[1], step.slow} {
+			if n > 0 {
+				want[i]["rx_socket"] = n
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s:\n%s", step.about, diff)
+		}
+	}
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"crypto/rand"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/dataplane/workpool"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+// MaxPeers is the largest number of peers of a device.
+const MaxPeers = 1 << 16
+
+// ErrTooManyPeers is returned by Configure when a change would exceed MaxPeers.
+var ErrTooManyPeers = fmt.Errorf("too many peers: %w", syscall.E2BIG)
+
+// PortOptions configures the underlay port. Lanes is the number of TUN queues.
+type PortOptions struct {
+	Port  uint16 // 0 lets the kernel choose
+	Lanes int
+	Mark  uint32 // SO_MARK, 0 for none
+	Mode  config.UnderlayMode
+	CPUs  config.ReceiveCPUs
+}
+
+// Config configures a Device. Plan, Rand, Wall, Clock, OnLoopStart and Pool may be nil.
+type Config struct {
+	TUN         tun.Device
+	OpenPort    func(PortOptions) (underlay.Port, error)
+	Log         *slog.Logger
+	Plan        Planner           // makes port plans for peers; nil for none
+	Rand        io.Reader         // crypto/rand when nil
+	Wall        func() time.Time  // time.Now when nil; used for TAI64N and the time of the last handshake
+	Clock       engine.Clock      // engine.NewClock() when nil
+	OnLoopStart func(loop string) // engine.Config.OnLoopStart
+	Pool        *workpool.Pool    // workers that help busy lanes; nil for none. It must outlive the device
+}
+
+// Device is one interface.
+type Device struct {
+	cfg    Config
+	log    *slog.Logger
+	engine *engine.Engine
+	clock  engine.Clock
+
+	// mu guards configuration: everything below that is not atomic.
+	mu          sync.Mutex
+	private     noise.PrivateKey
+	listenPort  uint16
+	mtu         int // of the TUN, 0 before it is known
+	started     bool
+	linkUp      bool // the interface is administratively up
+	up, closed  bool // up: the port is open; it may be closed while the link is up
+	handingOver bool // Leave returns its state at the end
+
+	peersMu sync.RWMutex // guards peers for readers that do not hold mu
+	peers   map[noise.PublicKey]*Peer
+
+	identity        atomic.Pointer[identity]
+	spreading       atomic.Pointer[spreadConfig]
+	sources         sourcePool
+	selection       laneSelection
+	guard           atomic.Pointer[guardRef]           // nil while there is none
+	mark            atomic.Uint32                      // written under mu
+	underlayMode    atomic.Uint32                      // config.UnderlayMode, written under mu
+	cpus            atomic.Pointer[config.ReceiveCPUs] // nil for none, written under mu
+	port            atomic.Pointer[portRef]            // nil while down
+	handshakes      handshakeQueue
+	tasks           taskQueue
+	limiter         peer.Limiter
+	refusals        refusals
+	staged          atomic.Int64 // bytes held for all peers
+	handshakeCounts handshakeCounters
+	socketDrops     socketDrops
+
+	stop    chan struct{} // closed by Close
+	done    chan struct{} // closed when everything has ended
+	workers sync.WaitGroup
+}
+
+// Format prints the interface's name for every verb: a Device holds secrets.
+func (d *Device) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "device "+d.cfg.TUN.Name()) }
+
+// LogValue logs the interface's name.
+func (d *Device) LogValue() slog.Value { return slog.StringValue(d.cfg.TUN.Name()) }
+
+// portRef boxes the interface for atomic.Pointer.
+type portRef struct{ underlay.Port }
+
+// New returns a device over cfg.TUN, which it owns from now on. Call Start to run it.
+func New(cfg Config) *Device {
+	if cfg.Rand == nil {
+		cfg.Rand = rand.Reader
+	}
+	if cfg.Wall == nil {
+		cfg.Wall = time.Now
+	}
+	d := &Device{
+		cfg:   cfg,
+		log:   cfg.Log,
+		clock: engine.NewClock(),
+		peers: map[noise.PublicKey]*Peer{},
+		stop:  make(chan struct{}),
+		done:  make(chan struct{}),
+	}
+	if cfg.Clock != nil {
+		d.clock = cfg.Clock
+	}
+	d.handshakes.init()
+	d.tasks.init()
+	d.spreading.Store(&spreadConfig{ports: spread.DefaultPorts})
+	d.sources.log, d.selection.log, d.selection.reason = cfg.Log, cfg.Log, errDown
+	d.engine = engine.New(engine.Config{
+		Device: cfg.TUN, Control: d, Clock: d.clock, Rand: cfg.Rand, OnLoopStart: cfg.OnLoopStart,
+		Pool: cfg.Pool,
+	})
+	return d
+}
+
+// Start starts the device. It sends and receives while the interface is up. Call it once.
+func (d *Device) Start() {
+	d.mu.Lock()
+	d.started = true
+	d.mu.Unlock()
+	for range runtime.NumCPU() {
+		d.workers.Go(d.runWorker)
+	}
+	d.engine.Start()
+	go d.supervise()
+}
+
+// Done returns a channel that is closed when the device has ended, by Close or because the interface was deleted.
+func (d *Device) Done() <-chan struct{} { return d.done }
+
+// Close deletes the interface, wipes all sessions and waits until all goroutines have ended. Further calls do no harm.
+func (d *Device) Close() {
+	d.mu.Lock()
+	first, started := !d.closed, d.started
+	d.closed = true
+	d.mu.Unlock()
+	if first {
+		if err := d.cfg.TUN.Close(); err != nil {
+			d.log.Warn("closing TUN device failed", "error", err)
+		}
+		if !started {
+			close(d.done)
+		}
+	}
+	<-d.done
+}
+
+// supervise applies link events until the interface is gone, then stops the device.
+func (d *Device) supervise() {
+	for ev := range d.cfg.TUN.Events() {
+		d.applyLinkEvent(ev)
+	}
+	d.mu.Lock()
+	d.closed = true
+	d.down()
+	leaving := d.handingOver
+	if !leaving {
+		d.removePeers(slices.Collect(maps.Values(d.peers))...)
+	}
+	d.mu.Unlock()
+	if err := d.cfg.TUN.Close(); err != nil {
+		d.log.Debug("closing TUN device failed", "error", err)
+	}
+	d.engine.Wait()
+	close(d.stop)
+	d.workers.Wait()
+	if !leaving {
+		d.log.Info("interface closed", "interface", d.cfg.TUN.Name())
+	}
+	close(d.done)
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+)
+
+// The limits that tests exercise.
+const (
+	MaxStaged         = maxStaged
+	MaxStagedBytes    = maxStagedBytes
+	MaxStagedTotal    = maxStagedTotal
+	StagedFloor       = stagedFloor
+	HandshakeQueueLen = handshakeQueueLen
+	TimerSlack        = slack
+)
+
+// Coalesced returns when a timer for the instant at fires.
+func Coalesced(now, at int64) int64 { return coalesce(now, at) }
+
+// Earlier sets the timestamp of the peer's last initiation, as Resume does.
+func (p *Peer) Earlier(t noise.Timestamp) { p.restore(&PeerState{LastSent: Timestamp(t)}) }
+
+// Sign returns the timestamp of the next initiation if the wall clock shows wall.
+func (p *Peer) Sign(wall time.Time) noise.Timestamp { return p.handshake.clock.Now(wall) }
+
+// Follow applies an event of a device that was not started.
+func (d *Device) Follow(ev tun.Event) { d.applyLinkEvent(ev) }
+
+// Shut takes down a device that was not started.
+func (d *Device) Shut() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.down()
+}
+
+// Step runs all waiting work of a device that was not started, and returns the number of items.
+func (d *Device) Step() (n int) {
+	for {
+		select {
+		case l := <-d.handshakes.messages:
+			d.engine.SlowDrops.Add(d.handleQueued(l), 1)
+		case <-d.tasks.waiting:
+			d.tasks.take().runTasks()
+		default:
+			return n
+		}
+		n++
+	}
+}
+
+// StepHandshakes is Step without tasks. It returns the result of each message.
+func (d *Device) StepHandshakes() (reasons []drop.Reason) {
+	for len(d.handshakes.messages) > 0 {
+		reasons = append(reasons, d.handleQueued(<-d.handshakes.messages))
+	}
+	return reasons
+}
+
+// QueuedHandshakes returns the number of handshake messages that wait for a worker.
+func (d *Device) QueuedHandshakes() int { return len(d.handshakes.messages) }
+
+// StagedBytes returns the bytes staged for peers without a session.
+func (d *Device) StagedBytes() int64 { return d.staged.Load() }
+
+// PeerOf returns a peer, or nil.
+func (d *Device) PeerOf(key noise.PublicKey) *Peer { return d.lookup(key) }
+
+// Indices is the number of receiver indices in use.
+func (d *Device) Indices() int { return d.engine.Sessions.Len() }
+
+// Timers is the number of peers' timers that are set.
+func (d *Device) Timers() (n int) {
+	d.peersMu.RLock()
+	defer d.peersMu.RUnlock()
+	for _, p := range d.peers {
+		p.mu.Lock()
+		if p.timers.timer != nil {
+			n++
+		}
+		p.mu.Unlock()
+	}
+	return n
+}
+
+// Initiate sends an initiation, however recent the last one is.
+func (p *Peer) Initiate() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sendInitiation(p.dev.clock())
+}
+
+// Occupy holds the peer's lock until letGo is called.
+func (p *Peer) Occupy() (letGo func()) {
+	p.mu.Lock()
+	return p.mu.Unlock
+}
+
+// Sessions returns the key pair to send with, and the one that waits for confirmation.
+func (p *Peer) Sessions() (current, unconfirmed *session.Keypair) {
+	return p.engine.Current.Load(), p.engine.Unconfirmed.Load()
+}

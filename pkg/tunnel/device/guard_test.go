@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device_test
+
+import (
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
+)
+
+// guarded is a port that records the guard's calls and counts the messages that it would reject.
+type guarded struct {
+	*underlay.Fake
+	lot *lot
+}
+
+// lot is the sequence of one host's guards.
+type lot struct {
+	mu      sync.Mutex
+	at      netip.Addr // the host
+	current *guarded
+	ready   bool
+	indices map[uint32]int
+	sources map[netip.Addr]int
+	refused int // data messages to an index that was not known
+}
+
+func (l *lot) wrap(p underlay.Port) underlay.Port {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ready, l.indices, l.sources = false, map[uint32]int{}, map[netip.Addr]int{}
+	l.current = &guarded{p.(*underlay.Fake), l}
+	return l.current
+}
+
+// filter is an underlay.Filter that delivers all messages, whatever the guard decides.
+func (l *lot) filter(_, to netip.AddrPort, datagram []byte) underlay.Verdict {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	kind, _ := wire.Classify(datagram)
+	if to.Addr() == l.at && kind == wire.TypeData && l.ready && l.indices[wire.ReceiverIndex(datagram)] == 0 {
+		l.refused++
+	}
+	return underlay.Deliver
+}
+
+func (l *lot) do(g *guarded, f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if g == l.current { // calls to a closed port are ignored
+		f()
+	}
+}
+
+func (g *guarded) AddIndex(i uint32) { g.lot.do(g, func() { g.lot.indices[i]++ }) }
+
+func (g *guarded) RemoveIndex(i uint32) { g.lot.do(g, func() { delete(g.lot.indices, i) }) }
+
+func (g *guarded) AddSource(a netip.Addr) { g.lot.do(g, func() { g.lot.sources[a]++ }) }
+
+func (g *guarded) RemoveSource(a netip.Addr) {
+	g.lot.do(g, func() {
+		if g.lot.sources[a]--; g.lot.sources[a] == 0 {
+			delete(g.lot.sources, a)
+		}
+	})
+}
+
+func (g *guarded) SetGuarded() { g.lot.do(g, func() { g.lot.ready = true }) }
+
+// sourcesAre tells whether these are all, each as often as it stands there.
+func (l *lot) sourcesAre(want ...netip.Addr) func() bool {
+	return func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		count := map[netip.Addr]int{}
+		for _, a := range want {
+			count[a]++
+		}
+		for a, n := range l.sources {
+			if count[a] != n {
+				return false
+			}
+		}
+		return len(count) == len(l.sources)
+	}
+}
+
+func (l *lot) numbers() (indices, refused int, ready bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.indices), l.refused, l.ready
+}
+
+// TestGuardAdmitsAllSessionMessages lives through rekeys by both sides, another port, and the interface going down.
+func TestGuardAdmitsAllSessionMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v4, _ := devicetest.Addresses(2)
+		guard := lot{at: v4}
+		lan := devicetest.NewLAN(guard.filter)
+		a := lan.Host(t, 1, devicetest.Options{})
+		b := lan.Host(t, 2, devicetest.Options{WrapPort: guard.wrap})
+		devicetest.Connect(a, b)
+		chat := func() {
+			for range 40 {
+				talk(t, a, b)
+				time.Sleep(15 * time.Second)
+			}
+		}
+		chat()
+		port := uint16(4242)
+		b.Apply(config.Device{ListenPort: &port})
+		talk(t, b, a)
+		chat()
+		b.Follow(tun.Event{})
+		b.Follow(tun.Event{Up: true, MTU: 1420})
+		carries(t, b, a, false, 100)
+		time.Sleep(time.Second) // until the new session is confirmed: messages of the old one have an unknown index
+		chat()
+		indices, refused, ready := guard.numbers()
+		if refused != 0 || !ready || indices != b.Indices() || indices == 0 {
+			t.Errorf("%d messages refused, ready %v, %d indices known of %d", refused, ready, indices, b.Indices())
+		}
+		b.Apply(config.Device{ReplacePeers: true})
+		if indices, _, _ := guard.numbers(); indices != 0 || !guard.sourcesAre()() {
+			t.Errorf("%d indices and %v left behind", indices, guard.sources)
+		}
+	})
+}
+
+func TestGuardFollowsPeerAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var guard lot
+		lan := devicetest.NewLAN(nil)
+		h := lan.Host(t, 1, devicetest.Options{WrapPort: guard.wrap})
+		second, third := lan.Host(t, 2, devicetest.Options{}), lan.Host(t, 3, devicetest.Options{})
+		at2, at3 := second.Outside(false).Addr(), third.Outside(false).Addr()
+		unknown := second.AsPeer(false)
+		unknown.Endpoint = nil
+		h.Apply(config.Device{Peers: []config.Peer{unknown}})
+		h.Await("an unknown place is none", guard.sourcesAre())
+		second.Apply(config.Device{Peers: []config.Peer{h.AsPeer(false)}})
+		talk(t, second, h)
+		h.Await("the guard admits the address of a received message", guard.sourcesAre(at2))
+
+		h.Apply(config.Device{Peers: []config.Peer{third.AsPeer(false)}})
+		h.Await("the guard admits the configured address", guard.sourcesAre(at2, at3))
+		h.Apply(config.Device{Peers: []config.Peer{{
+			PublicKey: third.Public(), Endpoint: &config.Endpoint{AddrPort: second.Outside(false)},
+		}}})
+		h.Await("two may share one", guard.sourcesAre(at2, at2))
+		third.Apply(config.Device{Peers: []config.Peer{h.AsPeer(false)}})
+		talk(t, third, h)
+		h.Await("the guard follows a moved peer", guard.sourcesAre(at2, at3))
+
+		port := uint16(4242)
+		h.Apply(config.Device{ListenPort: &port})
+		h.Await("another port knows the same", guard.sourcesAre(at2, at3))
+		h.Apply(config.Device{Peers: []config.Peer{{PublicKey: second.Public(), Remove: true}}})
+		h.Await("the guard drops a removed peer", guard.sourcesAre(at3))
+	})
+}
+
+// TestGuardKnowsIndicesWhilePortChanges has handshakes cross with changes of the port.
+func TestGuardKnowsIndicesWhilePortChanges(t *testing.T) {
+	var guard lot
+	lan := devicetest.NewLAN(nil)
+	a := lan.Host(t, 1, devicetest.Options{Depth: 4096, WrapPort: guard.wrap})
+	b := lan.Host(t, 2, devicetest.Options{Depth: 4096})
+	devicetest.Connect(a, b)
+	talk(t, a, b)
+	stop := make(chan struct{})
+	var initiators sync.WaitGroup
+	initiators.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				a.PeerOf(b.Public()).Initiate()
+			}
+		}
+	})
+	for i := range uint16(200) {
+		port := 10000 + i
+		a.Apply(config.Device{ListenPort: &port})
+	}
+	close(stop)
+	initiators.Wait()
+	a.Await("the guard knows what the device knows", func() bool {
+		indices, _, ready := guard.numbers()
+		return ready && indices == a.Indices()
+	})
+}

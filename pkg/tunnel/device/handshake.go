@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+)
+
+// handshakeState is the state of the handshakes with one peer. Peer.mu guards it.
+type handshakeState struct {
+	remote    *noise.Remote // nil if there can be no handshake: no private key, or an unusable public key
+	psk       noise.PresharedKey
+	cookies   *noise.CookieJar // nil before the first handshake
+	initiator *noise.Initiator // of attempt
+	attempt   *keyBinding      // our handshake in flight, nil for none
+	clock     noise.Clock      // per peer: a burst to many peers must not advance the timestamps beyond the wall clock
+
+	lastAccepted   noise.Timestamp // of the peer's last accepted initiation
+	lastAcceptedAt int64           // when it was accepted
+	lastSent       noise.Timestamp // of our last initiation
+	completedAt    time.Time       // wall clock time of the last complete handshake
+}
+
+// identity is the device's static key pair and the checker of cookies and MACs for it.
+type identity struct {
+	*noise.Identity
+	checker *noise.CookieChecker
+}
+
+// handleHandshake handles a handshake or cookie message from the underlay.
+func (d *Device) handleHandshake(msg []byte, from underlay.Endpoint) drop.Reason {
+	kind, reason := wire.Classify(msg)
+	if reason != drop.None {
+		return reason
+	}
+	id := d.identity.Load()
+	if id == nil {
+		return drop.HSInvalid
+	}
+	if kind == wire.TypeCookieReply {
+		return d.handleCookieReply(msg)
+	}
+	if reason := d.admit(id, msg, from); reason != drop.None {
+		return reason
+	}
+	if kind == wire.TypeInitiation {
+		return d.handleInitiation(id, msg, from)
+	}
+	return d.handleResponse(msg, from)
+}
+
+// admit checks whether a handshake message deserves the cost of a Diffie-Hellman operation. It always checks mac1. Under
+// load it also requires a cookie, and limits the rate per source address (WireGuard paper §5.3).
+func (d *Device) admit(id *identity, msg []byte, from underlay.Endpoint) drop.Reason {
+	now := d.clock()
+	mac1, mac2 := id.checker.Check(msg, from.Dst, now)
+	switch {
+	case !mac1:
+		return d.logRefusal(drop.HSBadMAC1, from, noise.PublicKey{})
+	case !d.handshakes.underLoad(now):
+		return drop.None
+	case !mac2:
+		d.sendCookie(id, msg, from)
+		return drop.HSNoCookie
+	case !d.limiter.Allow(now, from.Dst.Addr()):
+		return drop.HSRateLimited
+	}
+	return drop.None
+}
+
+func (d *Device) sendCookie(id *identity, msg []byte, from underlay.Endpoint) {
+	var reply wire.CookieReply
+	if err := id.checker.CreateReply(&reply, msg, from.Dst, d.clock(), d.cfg.Rand); err != nil {
+		d.log.Error("creating cookie reply failed, dropping handshake message", "endpoint", from.Dst, "error", err)
+		return
+	}
+	d.engine.SlowDrops.Add(d.send(&from, reply[:]), 1)
+}
+
+// send sends one slow-path message.
+func (d *Device) send(to *underlay.Endpoint, msg []byte) drop.Reason {
+	port := d.port.Load()
+	if port == nil {
+		return drop.TXDown
+	}
+	if err := port.SendTo(to, msg); err != nil {
+		d.log.Debug("sending handshake message failed", "endpoint", to.Dst, "error", err)
+		return drop.TXSendError
+	}
+	return drop.None
+}
+
+// handleCookieReply stores the cookie for the peer whose message the reply answers. A cookie reply proves nothing about the
+// peer's address, so it never changes the endpoint.
+func (d *Device) handleCookieReply(msg []byte) drop.Reason {
+	p := d.byIndex(wire.ReceiverIndex(msg))
+	if p == nil {
+		return drop.RXUnknownIndex
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.running || p.handshake.cookies == nil {
+		return drop.HSBadCookie
+	}
+	return p.handshake.cookies.ConsumeReply(msg, d.clock())
+}
+
+// byIndex returns the peer of a local receiver index, or nil.
+func (d *Device) byIndex(index uint32) *Peer {
+	s, ok := d.engine.Sessions.Lookup(index)
+	if !ok {
+		return nil
+	}
+	return s.Peer.SlowPath.(*Peer)
+}
+
+// handleInitiation answers the initiation of a known peer and derives the session keys. They stay unconfirmed until the
+// peer uses them.
+func (d *Device) handleInitiation(id *identity, msg []byte, from underlay.Endpoint) drop.Reason {
+	r := noise.NewResponder(id.Identity)
+	defer r.Wipe()
+	key, reason := r.ConsumeInitiation(msg)
+	if reason != drop.None {
+		return reason
+	}
+	p := d.lookup(key)
+	if p == nil {
+		return d.logRefusal(drop.HSUnknownPeer, from, key)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.running {
+		return drop.RXDown
+	}
+	now := d.clock()
+	signed, reason := p.acceptInitiation(r, now)
+	if reason != drop.None {
+		return d.logRefusal(reason, from, key)
+	}
+	if !signed {
+		p.resetHello(errNoHello)
+	}
+	p.noteHandshakeMessage(len(msg), from, now)
+	if p.handshake.attempt != nil && p.yieldsCrossing(id) {
+		p.endAttempt()
+	}
+	p.respond(r, signed, now)
+	return drop.None
+}
+
+// yieldsCrossing reports whether our handshake yields to the peer's when the two crossed: the side with the larger public key
+// yields. Stock devices drop theirs on both sides and retry after 5 s. Against one of them, our handshake succeeds.
+func (p *Peer) yieldsCrossing(id *identity) bool {
+	local := id.Public()
+	return bytes.Compare(p.key[:], local[:]) < 0
+}
+
+// acceptInitiation authenticates the initiation in r. It rejects a replay, and one that follows the last too soon. signed
+// reports whether the timestamp marks the peer as a ropewalk.
+func (p *Peer) acceptInitiation(r *noise.Responder, now int64) (signed bool, reason drop.Reason) {
+	timestamp, reason := r.Authenticate(p.handshake.remote)
+	switch {
+	case reason != drop.None:
+		return false, reason
+	case !timestamp.After(p.handshake.lastAccepted):
+		return false, drop.HSReplay
+	case p.handshake.lastAcceptedAt != 0 && now-p.handshake.lastAcceptedAt < peer.HandshakeInitiationRate:
+		return false, drop.HSFlood
+	}
+	p.handshake.lastAccepted, p.handshake.lastAcceptedAt = timestamp, now
+	return timestamp.IsSigned(), drop.None
+}
+
+// respond sends the response to the initiation in r. The caller holds mu.
+func (p *Peer) respond(r *noise.Responder, signed bool, now int64) {
+	var msg wire.Response
+	b, err := p.createResponse(r, &msg, now)
+	if err != nil {
+		p.dev.log.Error("creating handshake response failed, dropping initiation", "peer", p.key, "error", err)
+		p.releaseIndex(b)
+		return
+	}
+	b.signed = signed
+	p.establish(b, false)
+	p.timers.ResponseSent(now)
+	p.sendHandshake(msg[:], now)
+	p.armTimer(now)
+	p.dev.handshakeCounts.answered.Add(1)
+	p.dev.log.Debug("handshake answered", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
+}
+
+// createResponse writes the response and returns its session. On error it returns the part that must be released, or nil.
+func (p *Peer) createResponse(r *noise.Responder, msg *wire.Response, now int64) (*keyBinding, error) {
+	b, err := p.reserveIndex()
+	if err != nil {
+		return nil, err
+	}
+	keys, err := r.CreateResponse(msg, b.index, &p.handshake.psk, p.dev.cfg.Rand)
+	defer keys.Wipe()
+	if err != nil {
+		return b, err
+	}
+	if b.keys, err = session.NewKeypair(&keys, now); err != nil {
+		return b, err
+	}
+	return b, p.cookieJar().AddMACs(msg[:], now)
+}
+
+// cookieJar returns the cookies that the peer has sent. The caller holds mu.
+func (p *Peer) cookieJar() *noise.CookieJar {
+	if p.handshake.cookies == nil {
+		p.handshake.cookies = noise.NewCookieJar(p.handshake.remote)
+	}
+	return p.handshake.cookies
+}
+
+// handleResponse completes a handshake that we initiated.
+func (d *Device) handleResponse(msg []byte, from underlay.Endpoint) drop.Reason {
+	index := wire.ReceiverIndex(msg)
+	p := d.byIndex(index)
+	if p == nil {
+		return drop.RXUnknownIndex
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.running || p.handshake.attempt == nil || p.handshake.attempt.index != index {
+		return drop.HSInvalid
+	}
+	keys, reason := p.handshake.initiator.ConsumeResponse(msg, &p.handshake.psk)
+	defer keys.Wipe()
+	if reason != drop.None {
+		return d.logRefusal(reason, from, p.key)
+	}
+	now := d.clock()
+	b := p.handshake.attempt
+	p.handshake.attempt = nil
+	var err error
+	if b.keys, err = session.NewKeypair(&keys, now); err != nil {
+		d.log.Error("deriving session keys failed, dropping handshake", "peer", p.key, "error", err)
+		p.releaseIndex(b)
+		return drop.HSInvalid
+	}
+	p.noteHandshakeMessage(len(msg), from, now)
+	p.timers.SessionDerived(now)
+	p.dev.handshakeCounts.completed.Add(1)
+	p.handshakeComplete(now)
+	staged := len(p.staged.trains) > 0
+	p.establish(b, true)
+	if !staged {
+		// The responder may not send before we have used the keys.
+		p.dev.engine.SendKeepalive(p.engine, b.keys)
+	}
+	p.helloSessionInitiated(now)
+	p.armTimer(now)
+	return drop.None
+}
+
+// noteHandshakeMessage counts an authenticated handshake message of n bytes and updates the endpoint. The caller holds mu.
+func (p *Peer) noteHandshakeMessage(n int, from underlay.Endpoint, now int64) {
+	if to := p.engine.Endpoint.Load(); to == nil || *to != from {
+		p.moveEndpoint(from)
+		p.updateGuard()
+	}
+	p.engine.CountHandshake(n, 0)
+	p.engine.Activity.Received(now, false)
+}
+
+// handshakeComplete updates timers and statistics: both sides have the session, and need no other handshake. The caller holds mu.
+func (p *Peer) handshakeComplete(now int64) {
+	p.endAttempt()
+	p.timers.HandshakeComplete(now)
+	level := slog.LevelDebug // rekeys are at debug level, every two minutes
+	if p.handshake.completedAt.IsZero() {
+		level = slog.LevelInfo
+	}
+	p.handshake.completedAt = p.dev.cfg.Wall()
+	p.dev.log.Log(context.Background(), level, "handshake complete", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
+}
+
+// sendHandshake sends a handshake message to the peer's endpoint. The caller holds mu.
+func (p *Peer) sendHandshake(msg []byte, now int64) {
+	to := p.engine.Endpoint.Load()
+	if to == nil {
+		p.dropForPeer(drop.TXNoEndpoint, 1)
+		return
+	}
+	p.engine.Activity.Sent(now, false) // before an answer can arrive
+	if why := p.dev.send(to, msg); why != drop.None {
+		p.dropForPeer(why, 1)
+		return
+	}
+	p.engine.CountHandshake(0, len(msg))
+}
+
+// initiate starts a handshake unless one is in flight or the last started too recently. In the latter case it schedules one
+// for the staged packets, which must not wait for the next packet. The caller holds mu.
+func (p *Peer) initiate(now int64) {
+	if p.timers.HandshakeWanted(now) {
+		p.sendInitiation(now)
+	} else if p.handshake.attempt == nil && len(p.staged.trains) > 0 {
+		p.timers.initiateAt = now + peer.RekeyTimeout
+	}
+}
+
+// initiateDeferred runs the handshake that initiate has scheduled, if packets are still staged. The caller holds mu.
+func (p *Peer) initiateDeferred(now int64) {
+	if p.timers.initiateAt == 0 || now < p.timers.initiateAt {
+		return
+	}
+	p.timers.initiateAt = 0
+	if len(p.staged.trains) > 0 {
+		p.initiate(now)
+	}
+}
+
+// sendInitiation sends an initiation, and ends the handshake in flight. The caller holds mu.
+func (p *Peer) sendInitiation(now int64) {
+	if p.engine.Endpoint.Load() == nil || p.handshake.remote == nil {
+		return
+	}
+	p.endAttempt()
+	var msg wire.Initiation
+	b, err := p.createInitiation(&msg, now)
+	p.handshake.attempt = b
+	if err != nil {
+		p.dev.log.Error("creating handshake initiation failed", "peer", p.key, "error", err)
+		p.endAttempt()
+		return
+	}
+	p.dev.handshakeCounts.initiated.Add(1)
+	p.dev.log.Debug("handshake initiated", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
+	p.sendHandshake(msg[:], now)
+	p.timers.InitiationSent(now, p.dev.jitter())
+}
+
+// createInitiation writes the initiation and returns its receiver index. On error it returns the part that must be released, or nil.
+func (p *Peer) createInitiation(msg *wire.Initiation, now int64) (*keyBinding, error) {
+	b, err := p.reserveIndex()
+	if err != nil {
+		return nil, err
+	}
+	timestamp := p.handshake.clock.Now(p.dev.cfg.Wall())
+	p.handshake.lastSent = timestamp
+	if p.dev.spreading.Load().mode != config.SpreadOff {
+		timestamp = timestamp.Signed()
+	}
+	p.handshake.initiator = noise.NewInitiator(p.handshake.remote)
+	if err := p.handshake.initiator.CreateInitiation(msg, b.index, timestamp, p.dev.cfg.Rand); err != nil {
+		return b, err
+	}
+	return b, p.cookieJar().AddMACs(msg[:], now)
+}
+
+// endAttempt ends our handshake in flight, if any. The caller holds mu.
+func (p *Peer) endAttempt() {
+	p.releaseIndex(p.handshake.attempt)
+	p.handshake.attempt = nil
+	if p.handshake.initiator != nil {
+		p.handshake.initiator.Wipe()
+		p.handshake.initiator = nil
+	}
+}
+
+// jitter returns up to peer.MaxJitter ns, so that two peers do not initiate at the same time repeatedly (paper §6.1).
+func (d *Device) jitter() int64 {
+	var b [8]byte
+	if _, err := io.ReadFull(d.cfg.Rand, b[:]); err != nil {
+		return 0
+	}
+	return int64(binary.LittleEndian.Uint64(b[:]) % uint64(peer.MaxJitter))
+}
+
+// lookup returns the peer with that key, or nil.
+func (d *Device) lookup(key noise.PublicKey) *Peer {
+	d.peersMu.RLock()
+	defer d.peersMu.RUnlock()
+	return d.peers[key]
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"bytes"
+	"net/netip"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+)
+
+// renewHellos restarts the exchange with every peer. moved means that the local endpoint changed. The caller holds mu.
+func (d *Device) renewHellos(moved bool) {
+	for _, p := range d.peers {
+		p.mu.Lock()
+		p.renewHello(moved)
+		p.mu.Unlock()
+	}
+}
+
+// resetHello discards all knowledge of the peer; reason says why there is none. The caller holds mu.
+func (p *Peer) resetHello(reason error) {
+	p.hello = helloExchange{unknown: reason, sentAt: p.hello.sentAt}
+	p.dev.selection.plan(p, netip.Addr{}, nil)
+	p.engine.Heard.Store(false)
+	p.updateGathered()
+	p.updateSpread()
+}
+
+// renewHello discards what the peer confirmed about the path to it and, if either side has moved, what is known about the
+// path from it. Then it queries the peer again, if there is a session. The caller holds mu.
+func (p *Peer) renewHello(moved bool) {
+	x := &p.hello
+	x.remote.Heard = false
+	if moved {
+		x.nat, x.localAddr = nil, netip.Addr{}
+		p.engine.Heard.Store(false)
+	}
+	x.handle(helloRenew)
+	switch {
+	case x.known:
+	case p.engine.Current.Load() == nil:
+		x.unknown = errNoSession
+	default:
+		x.unknown = errNoHello
+	}
+	p.updateGathered()
+	p.updateSpread()
+	if p.running && x.ropewalk && p.engine.Current.Load() != nil {
+		p.queryHello(p.dev.clock())
+		p.armTimer(p.dev.clock())
+	}
+}
+
+// helloSessionConfirmed starts the exchange: the peer uses the session that it initiated with a signed initiation. The
+// caller holds mu.
+func (p *Peer) helloSessionConfirmed(now int64) {
+	p.hello.ropewalk = true
+	p.hello.handle(helloConfirmed)
+	p.queryHello(now)
+}
+
+// helloSessionInitiated waits for the peer's hello: our handshake is complete. The caller holds mu.
+func (p *Peer) helloSessionInitiated(now int64) {
+	x := &p.hello
+	x.handle(helloInitiated)
+	x.deadline = now + helloWait
+	if !x.known {
+		x.unknown = errAwaitingHello
+	}
+	p.updateSpread()
+}
+
+// queryHello starts a round of queries. The caller holds mu.
+func (p *Peer) queryHello(now int64) {
+	if p.dev.spreading.Load().mode == config.SpreadOff {
+		return
+	}
+	p.hello.handle(helloQuery)
+	if !p.hello.known {
+		p.hello.unknown = errAwaitingHello
+		p.updateSpread()
+	}
+	p.sendHello(now)
+}
+
+// runHelloTimer does what is due at now. The caller holds mu.
+func (p *Peer) runHelloTimer(now int64) {
+	x := &p.hello
+	switch {
+	case x.sendAt != 0 && now >= x.sendAt:
+		p.sendHello(now)
+	case x.deadline == 0 || now < x.deadline:
+	case x.tries > 0:
+		p.sendHello(now)
+	case x.state.received(): // the peer sends hellos, but messages from our other source ports do not reach it
+		x.handle(helloTimeout)
+	case p.awaitsFirstMessage():
+		x.deadline = now + helloWait
+	default:
+		p.resetHello(errNoHello)
+	}
+}
+
+// awaitsFirstMessage reports whether the responder has not used the session that we initiated. Until then it sends no
+// hello. The caller holds mu.
+func (p *Peer) awaitsFirstMessage() bool {
+	b := p.sessions.current
+	return b != nil && b.keys.Initiator() && !b.keys.Received()
+}
+
+// sendHello sends a hello now, or schedules it helloPause after the last one. The caller holds mu.
+func (p *Peer) sendHello(now int64) {
+	x := &p.hello
+	if x.sentAt != 0 && now-x.sentAt < helloPause {
+		x.sendAt = x.sentAt + helloPause
+		return
+	}
+	keys := p.engine.Current.Load()
+	if !keys.Usable(now) {
+		x.handle(helloSessionExpired)
+		return
+	}
+	h := p.localHello()
+	x.sent, x.sentAt, x.sendAt = wire.AppendHello(x.sent[:0], &h), now, 0
+	if !x.remote.Heard && x.nat == nil {
+		p.sendHelloFromSource(x.sent)
+	}
+	if x.tries > 0 {
+		x.querySent(now)
+		h.NoReply = false
+	}
+	p.dev.engine.SendHello(p.engine, keys, 0, wire.AppendHello(nil, &h))
+}
+
+// sendHelloFromSource sends a hello from another port than the canonical one, to test whether it arrives. The caller holds mu.
+func (p *Peer) sendHelloFromSource(hello []byte) {
+	if list, _ := p.dev.sources.unplanned(p.dev.spreadPorts()); len(list) > 0 {
+		p.dev.engine.SendHello(p.engine, p.engine.Current.Load(), int(list[0]), hello)
+	}
+}
+
+// localHello returns the hello to send. The caller holds mu.
+func (p *Peer) localHello() wire.Hello {
+	ports := p.dev.spreadPorts()
+	h := wire.Hello{
+		Gathers: true, Heard: p.engine.Heard.Load(), NoReply: true, First: ports.First, Last: ports.Last, Plan: p.hello.plan,
+	}
+	if to, ref := p.engine.Endpoint.Load(), p.dev.port.Load(); to != nil && ref != nil {
+		local := to.Src
+		if !local.IsValid() { // routes have changed: use the address at which the peer's last hello arrived
+			local = p.hello.localAddr
+		}
+		h.Own, h.Peer = netip.AddrPortFrom(local, ref.LocalPort()), to.Dst
+	}
+	return h
+}
+
+// handleHello processes a received hello, nil for none. It answers if the peer requests that, or if the local hello has
+// changed since it was last sent. The caller holds mu.
+func (p *Peer) handleHello(m *pendingHello, now int64) {
+	requested := false
+	if m != nil {
+		requested = p.receiveHello(m)
+	}
+	if p.hello.ropewalk && (requested || p.localHelloChanged()) {
+		p.sendHello(now)
+	}
+}
+
+// receiveHello stores a hello, and reports whether to answer it. The first hello of a session starts a round of queries.
+// So does one from a peer that no longer hears us, because it was restarted. The caller holds mu.
+func (p *Peer) receiveHello(m *pendingHello) (requested bool) {
+	x := &p.hello
+	lost := x.receive(m.hello, p.findNAT(m))
+	x.localAddr = m.from.Src
+	if m.planned {
+		x.plan = m.plan
+	}
+	switch {
+	case x.nat != nil: // no spread through a NAT, and other peers may share its address
+		p.dev.selection.plan(p, netip.Addr{}, nil)
+	case m.planned:
+		p.dev.selection.plan(p, m.from.Dst.Addr(), m.plan) // before the peer learns the plan
+	}
+	p.updateGathered()
+	p.setCanonicalEndpoint(m)
+	if m.source {
+		p.engine.Heard.Store(true) // after its ports are stored: the peer begins to use them when it learns this
+	}
+	p.updateSpread()
+	return lost || !m.hello.NoReply
+}
+
+// localHelloChanged reports whether the hello to send differs from the last one sent. The caller holds mu.
+func (p *Peer) localHelloChanged() bool {
+	h := p.localHello()
+	return !bytes.Equal(p.hello.sent, wire.AppendHello(nil, &h))
+}
+
+// updateGathered sets the source ports from which the peer may send without roaming. The caller holds mu.
+func (p *Peer) updateGathered() {
+	x := &p.hello
+	ports := x.remotePorts()
+	if !x.known && p.dev.spreading.Load().mode == config.SpreadOn {
+		ports = p.dev.spreadPorts() // both ends use the same range, as with `spread attach`
+	}
+	if ports.Len() == 0 || x.nat != nil {
+		p.engine.Gathered.Store(nil)
+		return
+	}
+	if old := p.engine.Gathered.Load(); old == nil || *old != ports {
+		p.engine.Gathered.Store(&ports)
+	}
+}
+
+// setCanonicalEndpoint sets the endpoint to the peer's canonical port: the sender of a hello from that port. It corrects an
+// endpoint that was learnt from data which arrived from a source port before the hello. The caller holds mu.
+func (p *Peer) setCanonicalEndpoint(m *pendingHello) {
+	to, canonical := p.engine.Endpoint.Load(), m.hello.Own.Port()
+	switch {
+	case to == nil || *to == m.from:
+	case !m.fromSource():
+		p.moveEndpoint(m.from)
+	case p.hello.nat == nil && canonical != 0 && to.Dst.Port() != canonical && m.ports().Contains(to.Dst.Port()):
+		p.engine.Endpoint.CompareAndSwap(to, &underlay.Endpoint{
+			Dst: netip.AddrPortFrom(to.Dst.Addr(), canonical), Scope: to.Scope, Src: to.Src,
+		})
+	}
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+)
+
+// pendingHello is a received hello on its way from a lane to a worker.
+type pendingHello struct {
+	hello   wire.Hello
+	from    underlay.Endpoint
+	source  bool // it, or one that it replaced, came from a source port
+	planned bool // plan is valid
+	plan    []uint16
+}
+
+// helloQueue takes a peer's hellos from lanes. It keeps the last one only.
+type helloQueue struct {
+	last     atomic.Pointer[pendingHello] // nil when no hello waits for a worker
+	rate     rate                         // of hellos
+	planRate rate
+}
+
+// put stores m in place of the hello before it.
+func (q *helloQueue) put(m *pendingHello) {
+	for {
+		old := q.last.Load()
+		m.source = m.fromSource() || old != nil && old.source
+		if q.last.CompareAndSwap(old, m) {
+			return
+		}
+	}
+}
+
+// Hello implements engine.SlowPath.
+func (p *Peer) Hello(plain []byte, from underlay.Endpoint) drop.Reason {
+	if p.dev.spreading.Load().mode == config.SpreadOff || !p.requests.hellos.rate.allow(p.dev.clock(), time.Second) {
+		return drop.HelloUnwanted
+	}
+	m := &pendingHello{from: from}
+	switch err := wire.ParseHello(plain, &m.hello); {
+	case errors.Is(err, wire.ErrHelloVersion):
+		return drop.HelloVersion
+	case err != nil:
+		return drop.HelloInvalid
+	}
+	p.requests.hellos.put(m)
+	p.post(taskHello)
+	return drop.None
+}
+
+// takePendingHello returns the waiting hello, nil for none. It adds a port plan for the sender once per session, and when
+// the sender's ports change, at a limited rate. Planning queries the operating system, so the caller must not hold mu.
+func (p *Peer) takePendingHello() *pendingHello {
+	m := p.requests.hellos.last.Swap(nil)
+	if m == nil || p.dev.cfg.Plan == nil {
+		return m
+	}
+	p.mu.Lock()
+	stale := !p.hello.state.received() || p.hello.remotePorts() != m.ports()
+	p.mu.Unlock()
+	ref := p.dev.port.Load()
+	plannable := ref != nil && m.ports().Len() > 0 && m.from.Src.IsValid()
+	if stale && plannable && p.requests.hellos.planRate.allow(p.dev.clock(), time.Minute) {
+		local := netip.AddrPortFrom(m.from.Src, ref.LocalPort())
+		m.plan, m.planned = p.dev.cfg.Plan(local, m.from.Dst.Addr(), p.dev.mark.Load(), m.ports()), true
+	}
+	return m
+}
+
+// ports returns the source ports that the sender may use.
+func (m *pendingHello) ports() spread.Ports {
+	return spread.Ports{First: m.hello.First, Last: m.hello.Last}
+}
+
+// fromSource reports whether the hello came from one of these ports and not from the canonical one.
+func (m *pendingHello) fromSource() bool {
+	return m.ports().Contains(m.from.Dst.Port()) && m.from.Dst.Port() != m.hello.Own.Port()
+}
+
+// natError explains why there is no spread through a NAT. A NAT maps the canonical ports only. It would drop messages from
+// other ports, or send them from the port of another flow.
+type natError struct{ behind, local, seen string }
+
+// Error returns both views of the address.
+func (e *natError) Error() string {
+	return fmt.Sprintf("%s is behind a NAT: its address is %s locally, and %s at the other side", e.behind, e.local, e.seen)
+}
+
+// findNAT compares each side's local address with the address that the other side sees, as IKE does (RFC 7296, section
+// 2.23). A spread source port says nothing about the canonical port, so it counts as the canonical port. That holds for the
+// port that a hello came from, and for the port that the peer takes for our endpoint. The caller holds mu.
+func (p *Peer) findNAT(m *pendingHello) error {
+	seen := m.from.Dst
+	if m.fromSource() {
+		seen = netip.AddrPortFrom(seen.Addr(), m.hello.Own.Port())
+	}
+	if endpointsDiffer(m.hello.Own, seen) {
+		return &natError{behind: "the peer", local: m.hello.Own.String(), seen: seen.String()}
+	}
+	ref := p.dev.port.Load()
+	if ref == nil {
+		return nil
+	}
+	local, seen := netip.AddrPortFrom(m.from.Src, ref.LocalPort()), m.hello.Peer
+	if p.dev.spreadPorts().Contains(seen.Port()) {
+		seen = netip.AddrPortFrom(seen.Addr(), local.Port())
+	}
+	if endpointsDiffer(local, seen) {
+		return &natError{behind: "this host", local: local.String(), seen: seen.String()}
+	}
+	return nil
+}
+
+// endpointsDiffer reports whether two views of one endpoint contradict each other. An unknown address contradicts none.
+func endpointsDiffer(a, b netip.AddrPort) bool {
+	known := a.Addr().IsValid() && b.Addr().IsValid()
+	return a.Port() != b.Port() || known && a.Addr().WithZone("") != b.Addr().WithZone("")
+}

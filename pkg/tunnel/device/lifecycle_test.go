@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device_test
+
+import (
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
+)
+
+// down takes a host's interface down and waits until the device has followed.
+func down(h *devicetest.Host) {
+	h.TUN.SetUp(false)
+	h.Await("it is down", func() bool { return !h.Up() })
+	h.Status() // waits for the rest: the port closed, the sessions forgotten
+}
+
+func TestDownErasesSessionsAndUpStartsFresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := devicetest.Pair(t, devicetest.Options{})
+		talk(t, a, b)
+		down(a)
+		if n := a.Indices(); n != 0 {
+			t.Errorf("%d receiver indices are left", n)
+		}
+		a.Send(flow.WithVnetHeader(a.To(b, 1, false).UDP(nil)))
+		a.Await("the packet is dropped", func() bool { return a.Drops(drop.TXDown) == 1 })
+		a.TUN.SetUp(true)
+		a.Await("it is up", a.Up)
+		if port := a.Status().ListenPort; port != devicetest.ListenPort {
+			t.Errorf("listens at %d, want the port it had", port)
+		}
+		carries(t, a, b, false, 100)
+	})
+}
+
+func TestDownClosesPort(t *testing.T) {
+	lan := devicetest.NewLAN(nil)
+	h := lan.Host(t, 1, devicetest.Options{})
+	down(h)
+	takePort(t, lan, 1, devicetest.ListenPort)
+}
+
+func TestMTUSetsTheTrainLimit(t *testing.T) {
+	h := devicetest.NewLAN(nil).Host(t, 1, devicetest.Options{})
+	for _, mtu := range []int{1420, 9000, 1280, 68, 65535} {
+		h.TUN.SetMTU(mtu)
+		h.Await("the limit follows", func() bool { return h.TUN.TrainLimit() == device.TrainLimit(mtu) })
+		if limit := device.TrainLimit(mtu); limit < 4096 || limit > 65536 {
+			t.Errorf("MTU %d: train limit %d", mtu, limit)
+		}
+	}
+}
+
+// TestCloseLeavesNothingBehind: synctest does not let a bubble end while a goroutine of it is left.
+func TestCloseLeavesNothingBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := devicetest.NewLAN(nil)
+		a, b := lan.Host(t, 1, devicetest.Options{Lanes: 4}), lan.Host(t, 2, devicetest.Options{Lanes: 4})
+		devicetest.Connect(a, b)
+		talkOnAnyLane(t, a, b)
+		a.Send(flow.WithVnetHeader(a.To(b, 1, false).UDP(nil))) // perhaps in flight
+		a.Close()
+		a.Close()
+		<-a.Done()
+		if n := a.Indices(); n != 0 {
+			t.Errorf("%d receiver indices are left", n)
+		}
+		if err := a.Configure(config.Device{}); err == nil {
+			t.Error("a closed device can be configured")
+		}
+		takePort(t, lan, 1, devicetest.ListenPort)
+	})
+}
+
+func TestDeletedInterfaceEndsTheDevice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := devicetest.NewLAN(nil)
+		a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
+		devicetest.Connect(a, b)
+		talk(t, a, b)
+		a.TUN.Delete()
+		<-a.Done()
+		if n := a.Indices(); n != 0 {
+			t.Errorf("%d receiver indices are left", n)
+		}
+		takePort(t, lan, 1, devicetest.ListenPort)
+		a.Close()
+	})
+}
+
+func TestCloseBeforeStartReturns(t *testing.T) {
+	h := devicetest.NewLAN(nil).Host(t, 1, devicetest.Options{Stop: true})
+	h.Close()
+	<-h.Done()
+}
+
+// TestNoGoroutineOutlivesRealSockets is TestCloseLeavesNothingBehind with real sockets, which a synctest bubble cannot contain.
+func TestNoGoroutineOutlivesRealSockets(t *testing.T) {
+	before := runtime.NumGoroutine()
+	a, b := devicetest.NewUDP(t, 1, devicetest.Options{Lanes: 2}), devicetest.NewUDP(t, 2, devicetest.Options{Lanes: 2})
+	devicetest.Connect(a, b)
+	a.Send(flow.WithVnetHeader(a.To(b, 1, false).UDP(nil)))
+	a.Await("there is a session", func() bool { return !b.PeerStatus(a).LastHandshake.IsZero() })
+	for range 5 {
+		down(a)
+		a.TUN.SetUp(true)
+		a.Await("it is up", a.Up)
+	}
+	a.Close()
+	b.Close()
+	for deadline := time.Now().Add(devicetest.Patience); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			buf := make([]byte, 1<<20)
+			t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
+		}
+	}
+}

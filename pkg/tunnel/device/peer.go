@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+)
+
+var _ engine.SlowPath = (*Peer)(nil)
+
+// Peer is the slow path of a peer: handshakes, timers, staged packets and hellos. Lanes call its engine.SlowPath methods.
+type Peer struct {
+	dev    *Device
+	key    noise.PublicKey
+	engine *engine.Peer
+
+	requests laneRequests
+
+	mu        sync.Mutex // guards all fields below
+	running   bool       // the device is up and the peer is configured
+	handshake handshakeState
+	sessions  keypairs
+	staged    stagingQueue
+	timers    timerState
+	hello     helloExchange
+	path      pathState
+	handover  handoverState
+}
+
+// laneRequests holds what lanes and timers have requested from a worker. It is safe for concurrent use.
+type laneRequests struct {
+	tasks            atomic.Uint32                   // waiting tasks, as bits; the peer is in Device.tasks while not zero
+	confirmedKeys    atomic.Pointer[session.Keypair] // the key pair of taskConfirm
+	lastRekeyRequest atomic.Int64                    // when a lane last requested a rekey
+	hellos           helloQueue
+}
+
+// Format prints the public key for every verb: a Peer holds secrets.
+func (p *Peer) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "peer "+p.key.String()) }
+
+// LogValue logs the public key.
+func (p *Peer) LogValue() slog.Value { return slog.StringValue(p.key.String()) }
+
+// rekeyPause is the least time, in ns, between two rekey requests that reach a worker. Lanes request a due rekey with every
+// train until it is done.
+const rekeyPause = int64(50 * time.Millisecond)
+
+// Rekey implements engine.SlowPath.
+func (p *Peer) Rekey() {
+	now, last := p.dev.clock(), p.requests.lastRekeyRequest.Load()
+	if last == 0 || now-last >= rekeyPause {
+		p.requests.lastRekeyRequest.Store(now)
+		p.post(taskHandshake)
+	}
+}
+
+// Confirm implements engine.SlowPath. It promotes the key pair at once if it can. The host may answer before a worker runs,
+// and a restarted peer may have lost the previous session. A worker does the rest. It also does the promotion while packets
+// are staged, because promoting sends all of them: until then there is no current session, and answers are staged behind them.
+func (p *Peer) Confirm(keys *session.Keypair) {
+	p.requests.confirmedKeys.Store(keys)
+	if p.mu.TryLock() {
+		if p.running && len(p.staged.trains) == 0 {
+			p.promoteNext()
+		}
+		p.mu.Unlock()
+	}
+	p.post(taskConfirm)
+}
+
+// Roam implements engine.SlowPath: an authenticated message came from the endpoint from.
+func (p *Peer) Roam(from underlay.Endpoint) { p.moveEndpoint(from) }
+
+// OnHeard implements engine.SlowPath.
+func (p *Peer) OnHeard() { p.post(taskHello) }
+
+// runTasks runs all posted tasks.
+func (p *Peer) runTasks() {
+	tasks := p.requests.tasks.Swap(0)
+	var m *pendingHello
+	if tasks&taskHello != 0 {
+		m = p.takePendingHello()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.running {
+		return
+	}
+	now := p.dev.clock()
+	p.confirmSession(now) // for every task: a lane may have promoted a key pair since
+	if tasks&taskHandshake != 0 && p.sessionNeeded(now) {
+		p.initiate(now)
+	}
+	if tasks&taskRoamed != 0 {
+		p.updateGuard()
+		p.renewHello(true)
+	}
+	if tasks&taskHello != 0 {
+		p.handleHello(m, now)
+	}
+	if tasks&taskTimer != 0 {
+		p.runTimerActions(p.timers.Fire(now, &p.engine.Activity), now)
+		p.runHelloTimer(now)
+		p.initiateDeferred(now)
+		p.retryHandshake(now)
+	}
+	p.armTimer(now)
+}
+
+// sessionNeeded reports whether taskHandshake is still due. A responder's first answer races with the task that confirms
+// its session, which may have provided a fresh one. The caller holds mu.
+func (p *Peer) sessionNeeded(now int64) bool {
+	keys := p.engine.Current.Load()
+	return !keys.Usable(now) || peer.RekeyDue(now, keys.Created(), keys.Initiator(), keys.Sent(), false)
+}
+
+// confirmSession promotes the responder's new key pair if the initiator has used it, and does what follows. The caller holds mu.
+func (p *Peer) confirmSession(now int64) {
+	p.promoteNext()
+	p.releaseExcess()
+	b := p.sessions.confirmed
+	if b == nil {
+		return
+	}
+	p.sessions.confirmed = nil
+	p.handshakeComplete(now)
+	if b.signed {
+		p.helloSessionConfirmed(now)
+	}
+}
+
+// runTimerActions runs the actions that the timers request. The caller holds mu.
+func (p *Peer) runTimerActions(a peer.Actions, now int64) {
+	if a.Has(peer.EraseSessions) {
+		p.dev.log.Info("session expired", "peer", p.key, "last_handshake", p.handshake.completedAt)
+		p.eraseSessions()
+		p.endAttempt()
+		p.handshake.cookies = nil
+	}
+	if a.Has(peer.GiveUp) {
+		p.dev.handshakeCounts.gaveUp.Add(1)
+		p.dev.log.Info("handshake timed out, giving up until there is traffic", "peer", p.key, "after", time.Duration(peer.RekeyAttemptTime).String())
+		p.dropStaged()
+		p.endAttempt()
+	}
+	if a.Has(peer.ClearSource) {
+		p.clearSource()
+	}
+	if a.Has(peer.SendInitiation) {
+		p.sendInitiation(now)
+	}
+	if a.Has(peer.SendKeepalive) {
+		p.sendKeepalive(now)
+	}
+}
+
+// sendKeepalive sends an empty message, or starts a handshake if there is no session. The caller holds mu.
+func (p *Peer) sendKeepalive(now int64) {
+	keys := p.engine.Current.Load()
+	if !keys.Usable(now) {
+		p.initiate(now)
+		return
+	}
+	p.dev.engine.SendKeepalive(p.engine, keys)
+}
+
+// start begins to serve the peer after the interface came up or the peer was added. The caller holds Device.mu.
+func (p *Peer) start() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running = true
+	p.updateGuard()
+	p.timers.SetKeepalive(p.timers.keepalive)
+	p.timers.Start()
+	p.resetHello(errNoSession)
+	p.resumeSession(p.dev.clock())
+	p.armTimer(p.dev.clock())
+}
+
+// stop erases all sessions, drops staged packets and stops the timers. The caller holds Device.mu.
+func (p *Peer) stop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.running {
+		p.handover.ended = p.saveSession()
+	}
+	p.running = false
+	p.handover.restored, p.timers.retryAt = nil, 0
+	p.stopTimer()
+	p.timers.Stop(&p.engine.Activity)
+	p.eraseSessions()
+	p.endAttempt()
+	p.dropStaged()
+	p.timers.initiateAt = 0
+	p.setGuardedAddr(netip.Addr{})
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"syscall"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+)
+
+// applyLinkEvent applies a link event: link up opens the port, link down closes it, as in the in-kernel WireGuard.
+func (d *Device) applyLinkEvent(ev tun.Event) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return
+	}
+	d.linkUp = ev.Up
+	if ev.MTU != d.mtu {
+		d.mtu = ev.MTU
+		d.engine.SetMTU(ev.MTU)
+		if err := d.cfg.TUN.SetTrainLimit(TrainLimit(ev.MTU)); err != nil {
+			d.log.Warn("setting gso_max_size failed, trains may need two sends", "error", err)
+		}
+	}
+	switch {
+	case ev.Up && !d.up:
+		if err := d.bringUp(d.listenPort, d.mark.Load()); err != nil {
+			d.log.Error("opening UDP port failed, interface cannot send or receive", "port", d.listenPort, "hint", portHint(err), "error", err)
+		}
+	case !ev.Up && d.up:
+		d.down()
+		d.log.Info("interface down")
+	}
+}
+
+// portHint returns advice for an error in opening the port.
+func portHint(err error) string {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return "free this port, or set another listen port"
+	case errors.Is(err, syscall.EMFILE):
+		return "raise the limit of open files (ulimit -n)"
+	}
+	return "set the listen port again to retry"
+}
+
+// TrainLimit returns the gso_max_size with which TCP builds the largest trains that still fit one UDP GSO send: the
+// kernel subtracts up to 320 bytes for headers and divides by the segment size (sk_setup_caps, tcp_tso_autosize).
+func TrainLimit(mtu int) int {
+	const kernelHeadroom, tcpHeaders = 400, 52
+	segments := min(underlay.MaxRunSegments, underlay.MaxDatagramRun/max(mtu+32, 64))
+	return min(max(segments*(mtu-tcpHeaders)+kernelHeadroom, 4096), 65536)
+}
+
+// bringUp opens the port and starts all peers. The caller holds mu.
+func (d *Device) bringUp(listen uint16, mark uint32) error {
+	port, err := d.openPort(listen, mark)
+	if err != nil {
+		return err
+	}
+	if err := d.attachPort(port); err != nil {
+		return err
+	}
+	d.up = true
+	d.log.Info("interface up", "port", port.LocalPort())
+	for _, p := range d.peers {
+		p.start()
+	}
+	return nil
+}
+
+func (d *Device) openPort(port uint16, mark uint32) (underlay.Port, error) {
+	p, err := d.cfg.OpenPort(PortOptions{
+		Port: port, Lanes: d.engine.Lanes(), Mark: mark, Mode: config.UnderlayMode(d.underlayMode.Load()), CPUs: d.receiveCPUs(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("opening UDP port %d: %w", port, err)
+	}
+	return p, nil
+}
+
+// attachPort replaces the present port by port. The caller holds mu.
+func (d *Device) attachPort(port underlay.Port) error {
+	d.closeSources()
+	if err := d.engine.Detach(); err != nil {
+		d.log.Warn("closing old UDP port failed", "error", err)
+	}
+	d.socketDrops.setPort(nil, d.engine.Lanes())
+	d.resetGuard(port)
+	if err := d.engine.Attach(port); err != nil {
+		d.resetGuard(nil)
+		return errors.Join(err, port.Close())
+	}
+	d.listenPort = port.LocalPort()
+	d.port.Store(&portRef{port})
+	d.socketDrops.setPort(port, d.engine.Lanes())
+	d.resetSources()
+	d.resetSelection()
+	d.renewHellos(true)
+	return nil
+}
+
+// down erases all sessions and closes the port. Peers stop first, so that none sends while the port closes. The caller
+// holds mu.
+func (d *Device) down() {
+	d.up = false
+	for _, p := range d.peers {
+		p.stop()
+	}
+	d.closeSources()
+	d.resetGuard(nil)
+	d.port.Store(nil)
+	if err := d.engine.Detach(); err != nil {
+		d.log.Warn("closing UDP port failed", "error", err)
+	}
+	d.socketDrops.setPort(nil, d.engine.Lanes())
+}
+
+// resetGuard tells a new port, nil for none, the indices and addresses of our peers, if the port implements underlay.Guard.
+// Handshakes may run meanwhile: each index that is reserved after the pointer is stored reaches the guard by itself. The
+// caller holds mu.
+func (d *Device) resetGuard(port underlay.Port) {
+	g, ok := port.(underlay.Guard)
+	if !ok {
+		d.guard.Store(nil)
+	} else {
+		d.guard.Store(&guardRef{g})
+	}
+	for _, p := range d.peers {
+		p.mu.Lock()
+		p.path.guardedAddr = netip.Addr{} // it was in the old port's guard
+		for _, b := range append(p.sessions.all(), p.handshake.attempt) {
+			if b != nil {
+				d.admitIndex(b.index)
+			}
+		}
+		p.updateGuard()
+		p.mu.Unlock()
+	}
+	if ok {
+		g.SetGuarded()
+	}
+}

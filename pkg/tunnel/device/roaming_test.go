@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device_test
+
+import (
+	"crypto/rand"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
+)
+
+func TestEndpointFollowsDataKeepalivesAndHandshakes(t *testing.T) {
+	for name, speak := range map[string]func(*testing.T, *devicetest.Host, *devicetest.Host){
+		"data":      func(t *testing.T, a, b *devicetest.Host) { carries(t, b, a, false, 100) },
+		"handshake": func(_ *testing.T, a, b *devicetest.Host) { b.PeerOf(a.Public()).Initiate() },
+		"keepalive": func(_ *testing.T, a, b *devicetest.Host) {
+			every := uint16(10)
+			b.Apply(config.Device{Peers: []config.Peer{{PublicKey: a.Public(), Keepalive: &every}}})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b := devicetest.Pair(t, devicetest.Options{})
+				talk(t, a, b)
+				time.Sleep(20 * time.Second) // no keepalive is owed
+				port := uint16(4242)
+				b.Apply(config.Device{ListenPort: &port})
+				speak(t, a, b)
+				a.Await("it has followed", func() bool {
+					return a.PeerStatus(b).Endpoint.AddrPort == b.Outside(false)
+				})
+				talk(t, a, b)
+			})
+		})
+	}
+}
+
+// TestEndpointFollowsTheResponse has the responder move before it answers.
+func TestEndpointFollowsTheResponse(t *testing.T) {
+	lan := devicetest.NewLAN(nil)
+	a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{Stop: true})
+	devicetest.Connect(a, b)
+	b.Follow(tun.Event{Up: true, MTU: 1420})
+	defer b.Shut()
+	a.Send(flow.WithVnetHeader(a.To(b, 1, false).UDP(nil)))
+	b.Await("the initiation is here", func() bool { return b.QueuedHandshakes() == 1 })
+	port := uint16(4242)
+	b.Apply(config.Device{ListenPort: &port})
+	b.Step()
+	a.Await("it has followed", func() bool { return a.PeerStatus(b).Endpoint.AddrPort == b.Outside(false) })
+}
+
+// TestDoesNotRoamOnCookieReplies: a cookie reply proves nothing about where the peer is.
+func TestDoesNotRoamOnCookieReplies(t *testing.T) {
+	var seen messages
+	lan := devicetest.NewLAN(seen.filter)
+	a := lan.Host(t, 1, devicetest.Options{Stop: true})
+	a.Follow(tun.Event{Up: true, MTU: 1420})
+	defer a.Shut()
+	s := newStranger(t, lan, 66)
+	key, err := noise.NewPrivateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	configured := newStranger(t, lan, 200).port.Endpoint(false).Dst
+	a.Apply(config.Device{Peers: []config.Peer{{
+		PublicKey: key.Public(), Endpoint: &config.Endpoint{AddrPort: configured},
+	}}})
+	p := a.PeerOf(key.Public())
+	p.Initiate()
+	sniffed := seen.latest(wire.TypeInitiation)
+	var reply wire.CookieReply
+	checker := noise.NewCookieChecker(key.Public())
+	if err := checker.CreateReply(&reply, sniffed, a.Outside(false), 0, rand.Reader); err != nil {
+		t.Fatal(err)
+	}
+	from := underlay.Endpoint{Dst: s.port.Endpoint(false).Dst}
+	for i, want := range []drop.Reason{drop.None, drop.HSBadCookie} { // taken once
+		a.Handshake(reply[:], from)
+		if got := a.StepHandshakes(); len(got) != 1 || got[0] != want {
+			t.Fatalf("cookie reply %d: %v, want %v", i, got, want)
+		}
+	}
+	if got := a.Status().Peers[0].Endpoint; got != (config.Endpoint{AddrPort: configured}) {
+		t.Errorf("roamed to %v on a cookie reply", got)
+	}
+	p.Initiate()
+	if msg := seen.latest(wire.TypeInitiation); !hasMAC2(msg) {
+		t.Error("the next initiation does not use the cookie")
+	}
+}

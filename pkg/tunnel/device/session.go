@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"fmt"
+
+	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+)
+
+// keyBinding is a local receiver index, and its key pair once the handshake is complete.
+type keyBinding struct {
+	index   uint32
+	session *engine.Session
+	keys    *session.Keypair
+	signed  bool // the peer initiated, and marked its initiation as a ropewalk's
+}
+
+// keypairs are a peer's key pairs (WireGuard paper §6.3): the current one to send with, previous ones whose messages may
+// still be in flight, and, at a responder, the next one, which the initiator has not used yet.
+//
+// The paper keeps one previous key pair. Two are kept here: when both sides initiate at once, the peer may send with either
+// until it has heard from us. A third stays until a worker releases it: lanes promote key pairs, and releasing may take long.
+type keypairs struct {
+	current, next *keyBinding
+	previous      [3]*keyBinding // newest first
+	confirmed     *keyBinding    // promoted by a lane, and not yet handled by confirmSession; one of the others
+}
+
+// all returns all key pairs, with nil for missing ones.
+func (s *keypairs) all() []*keyBinding {
+	return append([]*keyBinding{s.current, s.next}, s.previous[:]...)
+}
+
+// establish adds b, whose keys are complete. An initiator sends with it at once, a responder only after the initiator has
+// used it. Staged packets leave before lanes may use the keys. The caller holds mu.
+func (p *Peer) establish(b *keyBinding, initiator bool) {
+	defer p.releaseExcess()
+	s := &p.sessions
+	b.session.Keys.Store(b.keys)
+	if !initiator {
+		old := s.next
+		s.next = b
+		p.engine.Unconfirmed.Store(b.keys)
+		p.releaseIndex(old)
+		return
+	}
+	crossed := s.next
+	s.next = nil
+	p.engine.Unconfirmed.Store(nil)
+	p.promote(b)
+	if crossed != nil {
+		p.retire(crossed)
+	}
+}
+
+// promoteNext promotes the responder's new key pair if the initiator has used it. Lanes call it while nothing is staged; the
+// rest may take long, and is left to confirmSession. The caller holds mu.
+func (p *Peer) promoteNext() {
+	s := &p.sessions
+	if s.next == nil || s.next.keys != p.requests.confirmedKeys.Load() {
+		return
+	}
+	b := s.next
+	s.next = nil
+	p.engine.Unconfirmed.Store(nil)
+	p.dev.handshakeCounts.confirmed.Add(1)
+	p.promote(b)
+	s.confirmed = b
+}
+
+// promote makes b the current key pair. The old one still receives, and is wiped only after lanes have switched to b.
+func (p *Peer) promote(b *keyBinding) {
+	old := p.sessions.current
+	p.sessions.current = b
+	p.publishCurrent()
+	if old != nil {
+		p.retire(old)
+	}
+}
+
+// publishCurrent sends the staged packets and then lets lanes send with the current key pair. The caller holds mu, so no
+// lane can stage a packet in between.
+func (p *Peer) publishCurrent() {
+	keys := p.sessions.current.keys
+	for len(p.staged.trains) > 0 {
+		p.dev.engine.Transmit(p.engine, keys, p.unstage().bytes)
+	}
+	p.engine.Current.Store(keys)
+}
+
+// retire keeps b for messages in flight. It may leave one key pair more than wanted to releaseExcess.
+func (p *Peer) retire(b *keyBinding) {
+	p.releaseExcess()
+	s := &p.sessions
+	s.previous[0], s.previous[1], s.previous[2] = b, s.previous[0], s.previous[1]
+}
+
+// releaseExcess releases the oldest key pair. A lane that promotes finds none: establish has released it before.
+func (p *Peer) releaseExcess() {
+	p.releaseIndex(p.sessions.previous[2])
+	p.sessions.previous[2] = nil
+}
+
+// eraseSessions erases all key pairs and the result of the hello exchange. The caller holds mu.
+func (p *Peer) eraseSessions() {
+	s := &p.sessions
+	p.engine.Current.Store(nil)
+	p.engine.Unconfirmed.Store(nil)
+	for _, b := range s.all() {
+		p.releaseIndex(b)
+	}
+	*s = keypairs{}
+	p.resetHello(errNoSession)
+}
+
+// reserveIndex reserves a receiver index that leads to p.
+func (p *Peer) reserveIndex() (*keyBinding, error) {
+	s := &engine.Session{Peer: p.engine}
+	index, err := p.dev.engine.Sessions.Add(s)
+	if err != nil {
+		return nil, fmt.Errorf("reserving a receiver index: %w", err)
+	}
+	p.dev.admitIndex(index)
+	return &keyBinding{index: index, session: s}, nil
+}
+
+// releaseIndex releases the index and wipes the keys. b may be nil.
+func (p *Peer) releaseIndex(b *keyBinding) {
+	if b == nil {
+		return
+	}
+	p.dev.refuseIndex(b.index) // before the index can be reserved again
+	p.dev.engine.Sessions.Remove(b.index)
+	b.session.Keys.Store(nil)
+	if b.keys != nil {
+		b.keys.Wipe()
+	}
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+// sourcePool opens additional source ports on the present UDP port. They stay open until that port is closed.
+type sourcePool struct {
+	log *slog.Logger
+
+	mu     sync.Mutex
+	port   underlay.Port // nil while there is none
+	shared []uint8       // sources for all peers without a port plan; nil until first used
+	err    error         // why shared is empty
+	logged bool          // the failure to open more was logged
+}
+
+// reset discards all sources after a change of the port, nil for none, or of the range.
+func (s *sourcePool) reset(port underlay.Port) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.port, s.shared, s.err, s.logged = port, nil, nil, false
+}
+
+// unplanned returns the first free ports of a range, at most spread.MaxPorts, or why there are none. It skips ports that
+// other sockets use.
+func (s *sourcePool) unplanned(ports spread.Ports) ([]uint8, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.port == nil {
+		return nil, errDown
+	}
+	if s.shared == nil && s.err == nil {
+		s.shared, s.err = s.fill(ports)
+	}
+	return s.shared, s.err
+}
+
+func (s *sourcePool) fill(ports spread.Ports) (list []uint8, err error) {
+	for port := int(ports.First); port <= int(ports.Last) && len(list) < spread.MaxPorts; port++ {
+		source, err := s.open(uint16(port))
+		switch {
+		case err == nil:
+			list = append(list, source)
+		case !errors.Is(err, syscall.EADDRINUSE):
+			return list, err
+		}
+	}
+	if len(list) == 0 {
+		return nil, errNoPorts
+	}
+	return list, nil
+}
+
+// planned returns the sources of a port plan, or none if any port is unavailable: part of a plan is not even. opened counts
+// the sources that were opened for one peer. It is limited to the size of one plan, to leave sources for other peers.
+func (s *sourcePool) planned(plan []uint16, ports spread.Ports, opened *int) []uint8 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.port == nil || len(plan) > spread.MaxPorts {
+		return nil
+	}
+	var list []uint8
+	for _, port := range plan {
+		isNew := !s.isOpen(port)
+		if !ports.Contains(port) || isNew && *opened == spread.MaxPorts {
+			return nil
+		}
+		source, err := s.open(port)
+		if err != nil || slices.Contains(list, source) {
+			return nil
+		}
+		if isNew {
+			*opened++
+		}
+		list = append(list, source)
+	}
+	return list
+}
+
+func (s *sourcePool) isOpen(port uint16) bool {
+	for source := 1; s.port.Source(source) != 0; source++ {
+		if s.port.Source(source) == port {
+			return true
+		}
+	}
+	return false
+}
+
+// open opens a port that no other socket uses. It logs once that no more can be opened.
+func (s *sourcePool) open(port uint16) (uint8, error) {
+	source, err := s.port.OpenSource(port)
+	if err != nil && !errors.Is(err, syscall.EADDRINUSE) && !s.logged {
+		s.logged = true
+		s.log.Warn("opening spread source port failed, using fewer ports", "port", port, "error", err)
+	}
+	return uint8(source), err
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+)
+
+// Planner returns a port plan: the source ports, out of candidates, from which a peer at that address should send to our
+// canonical endpoint local. With these ports its flows spread evenly over the queues of our NIC, in lane order. It returns
+// none if there is nothing to plan. mark is the firewall mark of our packets to the peer. A worker calls it once per session,
+// without a lock, so it may query the operating system.
+type Planner func(local netip.AddrPort, peer netip.Addr, mark uint32, candidates spread.Ports) []uint16
+
+// spreadConfig is the spread configuration of a device.
+type spreadConfig struct {
+	mode  config.SpreadMode
+	ports spread.Ports
+}
+
+// resetSources discards the sources and uses those of the present port. The caller holds mu.
+func (d *Device) resetSources() {
+	var port underlay.Port
+	if ref := d.port.Load(); ref != nil {
+		port = ref.Port
+	}
+	d.sources.reset(port)
+}
+
+// closeSources stops spread on all lanes, and lane selection on the port, before the port is closed. The caller holds mu.
+func (d *Device) closeSources() {
+	d.sources.reset(nil)
+	d.selection.reset(nil, spread.Ports{})
+	for _, p := range d.peers {
+		p.mu.Lock()
+		p.engine.Spread.Store(nil)
+		p.path.sourcesOpened = 0
+		p.mu.Unlock()
+	}
+}
+
+// spreadPorts returns the range of source ports without the listen port: the larger of the two parts around it.
+func (d *Device) spreadPorts() spread.Ports {
+	ports := d.spreading.Load().ports
+	ref := d.port.Load()
+	if ref == nil || !ports.Contains(ref.LocalPort()) {
+		return ports
+	}
+	listen := ref.LocalPort()
+	below, above := spread.Ports{First: ports.First, Last: listen - 1}, spread.Ports{First: listen + 1, Last: ports.Last}
+	if below.Len() > above.Len() {
+		return below
+	}
+	return above
+}
+
+// The reasons why there is no spread to a peer, for people.
+var (
+	errSpreadOff     = errors.New("spreading is off")
+	errDown          = errors.New("the interface is down")
+	errNoSession     = errors.New("there is no session yet")
+	errNoHello       = errors.New("the peer sent no hello: it does not run ropewalk, or its spread is off")
+	errAwaitingHello = errors.New("waiting for the peer's hello")
+	errNotGathering  = errors.New("the peer does not gather")
+	errNotHeard      = errors.New("messages from other source ports have not reached the peer yet: a firewall may drop them")
+	errNoPorts       = errors.New("none of the spread ports is free on this host")
+)
+
+// spreadSources returns the sources to use for the peer, or the reason for none. The caller holds mu.
+func (p *Peer) spreadSources() (list []uint8, planned bool, why error) {
+	x := &p.hello
+	switch mode := p.dev.spreading.Load().mode; {
+	case mode == config.SpreadOff:
+		return nil, false, errSpreadOff
+	case mode == config.SpreadOn:
+	case !x.known:
+		return nil, false, x.unknown
+	case x.nat != nil:
+		return nil, false, x.nat
+	case !x.remote.Gathers:
+		return nil, false, errNotGathering
+	case !x.remote.Heard:
+		return nil, false, errNotHeard
+	}
+	ports := p.dev.spreadPorts()
+	if list = p.dev.sources.planned(x.remote.Plan, ports, &p.path.sourcesOpened); len(list) > 0 {
+		return list, true, nil
+	}
+	list, why = p.dev.sources.unplanned(ports)
+	if len(list) > 0 {
+		why = nil
+	}
+	return list, false, why
+}
+
+// updateSpread updates the lanes, the status and the log after a change that may start or stop spread. The caller holds mu.
+func (p *Peer) updateSpread() {
+	list, planned, why := p.spreadSources()
+	p.publishSpread(list, why)
+	state := config.PeerSpread{Active: why == nil, Ports: len(list), Planned: planned, Gathers: p.hello.remote.Gathers}
+	if why != nil {
+		state.Ports, state.Reason = 0, why.Error()
+	}
+	old := p.path.spread
+	p.path.spread = state
+	if state.Active == old.Active && (p.hello.nat == nil || state.Reason == old.Reason) {
+		return
+	}
+	level := slog.LevelInfo
+	if !p.path.spreadLog.allow(p.dev.clock(), time.Minute) { // the peer can cause these changes
+		level = slog.LevelDebug
+	}
+	if state.Active {
+		p.dev.log.Log(context.Background(), level, "spread started", "peer", p.key, "ports", state.Ports, "planned", planned)
+	} else {
+		p.dev.log.Log(context.Background(), level, "spread stopped", "peer", p.key, "reason", state.Reason)
+	}
+}
+
+// publishSpread passes the sources to the lanes. While spread may still start, lanes record flows, so that none is reordered then.
+func (p *Peer) publishSpread(list []uint8, why error) {
+	old := p.engine.Spread.Load()
+	switch {
+	case why == nil || errors.Is(why, errNoSession) || errors.Is(why, errAwaitingHello) || errors.Is(why, errNotHeard):
+		if old == nil || !slices.Equal(old.Sources(), list) {
+			p.engine.Spread.Store(engine.NewSpread(list))
+		}
+	case old != nil:
+		p.engine.Spread.Store(nil)
+	}
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+)
+
+// State is the state that one device hands over to the next (see Device.Leave). It holds the private and preshared keys in
+// the clear. It holds no session keys: sessions end with their device, so that no nonce is used twice.
+type State struct {
+	PrivateKey  Secret              `json:"private_key"`
+	ListenPort  uint16              `json:"listen_port"`
+	FwMark      uint32              `json:"fwmark"`
+	Spread      config.SpreadMode   `json:"spread"`
+	SpreadPorts spread.Ports        `json:"spread_ports"`
+	Underlay    config.UnderlayMode `json:"underlay"`
+	ReceiveCPUs *config.ReceiveCPUs `json:"rx_cpus,omitempty"` // nil for none, which older daemons can parse
+	Peers       []PeerState         `json:"peers"`
+	Stats       engine.Stats        `json:"stats"`
+	Handshakes  HandshakeStats      `json:"handshakes"`
+}
+
+// PeerState is the state of one peer.
+type PeerState struct {
+	PublicKey     noise.PublicKey    `json:"public_key"`
+	PresharedKey  Secret             `json:"preshared_key"`
+	Endpoint      netip.AddrPort     `json:"endpoint"`
+	Scope         uint32             `json:"scope"`
+	Source        netip.Addr         `json:"source"`
+	Keepalive     uint16             `json:"keepalive"`
+	AllowedIPs    []netip.Prefix     `json:"allowed_ips"`
+	LastHandshake time.Time          `json:"last_handshake"`
+	Traffic       engine.PeerTraffic `json:"traffic"`
+	// LastAccepted is the timestamp of the last accepted initiation, and LastAcceptedAt when it was accepted, by the machine's
+	// clock (engine.BootClock). LastSent is the timestamp of the last initiation sent.
+	LastAccepted   Timestamp     `json:"greatest"`
+	LastSent       Timestamp     `json:"initiated"`
+	LastAcceptedAt int64         `json:"last_consumed"`
+	Session        *SessionState `json:"session"` // nil without a session
+}
+
+// SessionState is the result of the hello exchange in a session.
+type SessionState struct {
+	Hello     []byte     `json:"hello"`    // the peer's last hello, as wire.AppendHello writes it; empty for none
+	Ropewalk  bool       `json:"ropewalk"` // the peer accepts hellos
+	LocalAddr netip.Addr `json:"own"`      // the local address at which the last hello arrived
+	Heard     bool       `json:"heard"`    // a message came from another port than the canonical one
+	Plan      []uint16   `json:"plan"`     // the source ports that the peer should use
+}
+
+// Secret is a key that is encoded in the clear in a State, and nowhere else.
+type Secret [noise.KeySize]byte
+
+// Format prints a placeholder for every verb.
+func (Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "(secret)") }
+
+// LogValue logs a placeholder.
+func (Secret) LogValue() slog.Value { return slog.StringValue("(secret)") }
+
+// MarshalJSON returns the key in the clear, as base64.
+func (s Secret) MarshalJSON() ([]byte, error) { return json.Marshal(s[:]) }
+
+// UnmarshalJSON is the inverse of MarshalJSON.
+func (s *Secret) UnmarshalJSON(text []byte) error { return decodeFixed(text, s[:]) }
+
+// Timestamp is a noise.Timestamp in a State, encoded as base64.
+type Timestamp noise.Timestamp
+
+// MarshalJSON returns base64.
+func (t Timestamp) MarshalJSON() ([]byte, error) { return json.Marshal(t[:]) }
+
+// UnmarshalJSON is the inverse of MarshalJSON.
+func (t *Timestamp) UnmarshalJSON(text []byte) error { return decodeFixed(text, t[:]) }
+
+// decodeFixed decodes base64 of exactly len(into) bytes.
+func decodeFixed(text []byte, into []byte) error {
+	var raw []byte
+	defer func() { clear(raw) }()
+	if json.Unmarshal(text, &raw) != nil || len(raw) != len(into) {
+		return fmt.Errorf("want %d bytes of base64", len(into)) // the input may be a secret
+	}
+	copy(into, raw)
+	return nil
+}
+
+// Format prints a placeholder for every verb.
+func (s *State) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "state of a device") }
+
+// LogValue logs a placeholder.
+func (s *State) LogValue() slog.Value { return slog.StringValue("state of a device") }
+
+// Encode returns the state as JSON, which holds the keys in the clear.
+func (s *State) Encode() ([]byte, error) {
+	b, err := json.Marshal((*plainState)(s))
+	if err != nil {
+		return nil, fmt.Errorf("encoding the state of a device: %w", err)
+	}
+	return b, nil
+}
+
+type plainState State
+
+// errInvalidState is returned for text that is not an encoded State. It has no details, since they may contain a key.
+var errInvalidState = errors.New("not the state of a device")
+
+// stateJSON is a State whose counters may have unknown members.
+type stateJSON struct {
+	*plainState
+	Stats      tolerantCounters[engine.Stats]   `json:"stats"`
+	Handshakes tolerantCounters[HandshakeStats] `json:"handshakes"`
+}
+
+// tolerantCounters decodes counters and ignores unknown members.
+type tolerantCounters[T any] struct{ value T }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (c *tolerantCounters[T]) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, &c.value) }
+
+// ParseState is the inverse of Encode. An unknown member is an error, since its state would be lost, unless it is a counter.
+func ParseState(text []byte) (*State, error) {
+	s := new(State)
+	of := stateJSON{plainState: (*plainState)(s)}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if d.Decode(&of) != nil || d.More() {
+		return nil, errInvalidState
+	}
+	s.Stats, s.Handshakes = of.Stats.value, of.Handshakes.value
+	if len(s.Peers) > MaxPeers || len(s.Stats.Lanes) > config.MaxLanes || s.Stats.Drops == nil {
+		return nil, errInvalidState
+	}
+	for i := range s.Peers {
+		if !s.Peers[i].valid() {
+			return nil, fmt.Errorf("peer %d: %w", i, errInvalidState)
+		}
+	}
+	return s, nil
+}
+
+func (p *PeerState) valid() bool {
+	a := p.Endpoint.Addr()
+	if p.PublicKey.IsZero() || a.Is4In6() || a.Zone() != "" || p.Source.Is4In6() || p.Source.Zone() != "" {
+		return false
+	}
+	for _, prefix := range p.AllowedIPs {
+		if !prefix.IsValid() || prefix != prefix.Masked() || prefix.Addr().Is4In6() {
+			return false
+		}
+	}
+	s := p.Session
+	if s == nil {
+		return true
+	}
+	var h wire.Hello
+	return len(s.Plan) <= spread.MaxPorts && (len(s.Hello) == 0 || wire.ParseHello(s.Hello, &h) == nil)
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+)
+
+// Status returns a snapshot of configuration and peers, sorted by public key. It holds secrets.
+func (d *Device) Status() config.Status {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := config.Status{
+		Name:        d.cfg.TUN.Name(),
+		PrivateKey:  d.private,
+		ListenPort:  d.listenPort,
+		FwMark:      d.mark.Load(),
+		Peers:       make([]config.PeerStatus, 0, len(d.peers)),
+		Spread:      d.spreading.Load().mode,
+		SpreadPorts: d.spreadPorts(),
+		Lanes:       d.engine.Lanes(),
+	}
+	if id := d.identity.Load(); id != nil {
+		s.PublicKey = id.Public()
+	}
+	for _, p := range d.peers {
+		s.Peers = append(s.Peers, p.status())
+	}
+	slices.SortFunc(s.Peers, func(a, b config.PeerStatus) int { return bytes.Compare(a.PublicKey[:], b.PublicKey[:]) })
+	return s
+}
+
+func (p *Peer) status() config.PeerStatus {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := config.PeerStatus{
+		PublicKey:     p.key,
+		PresharedKey:  p.handshake.psk,
+		LastHandshake: p.handshake.completedAt,
+		Keepalive:     p.timers.keepalive,
+		AllowedIPs:    p.dev.engine.Routes.Prefixes(p.engine),
+	}
+	if to := p.engine.Endpoint.Load(); to != nil {
+		s.Endpoint = config.Endpoint{AddrPort: to.Dst, Scope: to.Scope}
+	}
+	s.RxBytes, s.TxBytes = p.engine.Traffic()
+	s.Spread, s.Packets = p.path.spread, config.PeerPackets(p.engine.Packets())
+	return s
+}
+
+// Stats is the response to the control socket's stats request, in JSON.
+type Stats struct {
+	Interface string            `json:"interface"`
+	Up        bool              `json:"up"`
+	TUN       tun.Features      `json:"tun"`
+	Underlay  underlay.Features `json:"underlay"`
+	engine.Stats
+	Spread    config.SpreadReport   `json:"spread"`
+	Selection SelectionReport       `json:"selection"`
+	Path      config.UnderlayReport `json:"path"`
+	// Handshakes counts those of all present and removed peers.
+	Handshakes HandshakeStats `json:"handshakes"`
+	Cipher     string         `json:"cipher"`  // the ChaCha20-Poly1305 implementation
+	Workers    int            `json:"workers"` // workers that help lanes
+}
+
+// Stats returns a snapshot of all counters. It holds no secrets.
+func (d *Device) Stats() any {
+	s := Stats{Interface: d.cfg.TUN.Name(), TUN: d.cfg.TUN.Features(), Stats: d.trafficStats()}
+	if port := d.port.Load(); port != nil {
+		s.Up, s.Underlay = true, port.Features()
+	}
+	s.Spread, s.Selection, s.Path = d.spreadReport(), d.selection.report(), d.underlayReport()
+	s.Handshakes = d.handshakeCounts.snapshot()
+	s.Cipher, s.Workers = session.Cipher(), d.cfg.Pool.Workers()
+	return s
+}
+
+// spreadReport reports the spread to each peer. It takes no lock that configuration holds for long.
+func (d *Device) spreadReport() config.SpreadReport {
+	ports := d.spreadPorts()
+	r := config.SpreadReport{
+		Mode: d.spreading.Load().mode, FirstPort: ports.First, LastPort: ports.Last, Lanes: d.engine.Lanes(),
+		Peers: map[string]config.PeerSpread{},
+	}
+	d.peersMu.RLock()
+	defer d.peersMu.RUnlock()
+	for key, p := range d.peers {
+		p.mu.Lock()
+		r.Peers[key.Base64()] = p.path.spread
+		p.mu.Unlock()
+	}
+	return r
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tunnel_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/tunnel"
+)
+
+// awaitStatus waits until the control socket of an interface answers with one peer.
+func awaitStatus(t *testing.T, name string, done <-chan error) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		st, err := statusOf(name)
+		if err == nil && len(st.Peers) == 1 {
+			return
+		}
+		select {
+		case err := <-done:
+			t.Fatalf("the tunnel ended: %v", err)
+		case <-time.After(10 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s has %d peers, %v", name, len(st.Peers), err)
+		}
+	}
+}
+
+// statusOf asks the control socket.
+func statusOf(name string) (st config.Status, err error) {
+	c, err := uapi.Dial(name)
+	if err != nil {
+		return st, err
+	}
+	defer c.Close()
+	return c.Status()
+}
+
+func TestNewNeedsTUN(t *testing.T) {
+	if _, err := tunnel.New(tunnel.Config{}); !errors.Is(err, tunnel.ErrNoTUN) {
+		t.Error(err)
+	}
+}
+
+func TestContextEndsTunnel(t *testing.T) {
+	network := underlay.NewNetwork(nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	tn, _, _ := memoryTunnel(ctx, network, "192.0.2.1", "2001:db8::1")
+	cancel()
+	<-tn.Done()
+	tn.Close()
+}
+
+func TestFormatShowsNoKeys(t *testing.T) {
+	tn, err := tunnel.New(tunnel.Config{TUN: tun.NewFake(tun.FakeConfig{Name: "fake7"})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tn.Close()
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x"} {
+		if got := fmt.Sprintf(verb, tn); got != "tunnel fake7" || strings.Contains(got, "Key") {
+			t.Errorf("%s prints %q", verb, got)
+		}
+	}
+}
