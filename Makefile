@@ -13,8 +13,8 @@ GOFUMPT := $(GO) run mvdan.cc/gofumpt@v0.12.0
 GOVULNCHECK := $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 BENCHSTAT := $(GO) run golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 FUZZTIME ?= 10s
-# One way of building for all that does not ask for another, so that a new machine compiles everything once. Not even
-# `make dist GOFLAGS=-v` takes away that packages are static, and the same whoever builds them.
+# All targets build with the same flags unless they override them, so a new machine compiles everything once. Packages stay
+# static and reproducible even with `make dist GOFLAGS=-v`.
 override export CGO_ENABLED := 0
 override export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS)) -trimpath
 # The tests compare with other implementations; bin/ holds the one that is built here.

@@ -56,7 +56,7 @@ func newSpreadAttachCmd() *cobra.Command {
 	f.StringArrayVar(&o.peers, "peer", nil, "address of a peer, ADDRESS[:PORT]; PORT is its listen port (default: that of --port)\n"+
 		"(repeatable; default: the tunnel's peers)")
 	f.IntVar(&o.cfg.Lanes, "lanes", 0, fmt.Sprintf("number of ports to spread over (default: all, at most %d)", spread.MaxPorts))
-	f.StringVar(&o.ports, "ports", spread.DefaultPorts.String(), "source ports: a range FIRST-LAST, or a plan PORT,PORT,...")
+	f.StringVar(&o.ports, "ports", spread.DefaultPorts.String(), "source ports: a range FIRST-LAST, or a plan PORT,PORT[,PORT]")
 	f.StringVar(&o.peerPorts, "peer-ports", "", "range of the peers' source ports (default: that of --ports)")
 	f.StringVar(&o.gather, "gather", "", "gather program: auto, tc, xdp or none (default: the device's setting, at first auto)")
 	completeFlag(cmd, "gather", "auto", "tc", "xdp", "none")
@@ -157,7 +157,7 @@ func parseSpreadPorts(s string) (spread.Ports, []uint16, error) {
 	for item := range strings.SplitSeq(s, ",") {
 		port, err := strconv.ParseUint(strings.TrimSpace(item), 10, 16)
 		if err != nil || port == 0 {
-			return spread.Ports{}, nil, errors.New("want FIRST-LAST or PORT,PORT,...")
+			return spread.Ports{}, nil, errors.New("want FIRST-LAST or PORT,PORT[,PORT]")
 		}
 		list = append(list, uint16(port))
 	}

@@ -21,7 +21,7 @@ func TestSpreadRunsWithManifestRights(t *testing.T) {
 		n.tunnelSocket = n.socket(0)
 		n.run(kustomized("base"), bpf, "--port", strconv.Itoa(port), "--mark", strconv.Itoa(markMask))
 	}
-	l.told("both spread", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.SpreadsTo == 1 })
+	l.awaitStatus("both spread", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.SpreadsTo == 1 })
 	l.eventually("flows are spread, and gathered", func() error { return spreads(l.nodes[0], l.nodes[1]) })
 }
 
@@ -34,7 +34,7 @@ func TestMeshRunsWithManifestRights(t *testing.T) {
 		pods = append(pods, n.addPod())
 		all = append(all, n.run(kustomized("mesh"), "", "--pod-cidr", "10.244.0.0/16"))
 	}
-	l.told("both are peers", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" && st.Peers == 1 })
+	l.awaitStatus("both are peers", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" && st.Peers == 1 })
 	l.reach(pods)
 	keys := filepath.Join(all[0].paths["/var/lib/ropewalk"], "keys")
 	dir, err := os.Stat(keys)
@@ -85,7 +85,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 			agents = append(agents, n.run(kustomized("mesh"), bpf, "--pod-cidr", "10.244.0.0/16"))
 		}
 	}
-	l.told("each has a peer", func(st v1alpha1.NodeStatus) bool { return st.Peers == 1 })
+	l.awaitStatus("each has a peer", func(st v1alpha1.NodeStatus) bool { return st.Peers == 1 })
 	l.eventually("agents attached and running", func() error {
 		if routes := l.nodes[2].routes(); len(pinned(t, bpf)) == 0 || !strings.Contains(routes, "ropewalk0") {
 			return errors.New(routes)

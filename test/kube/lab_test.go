@@ -400,8 +400,8 @@ func (l *lab) status(name string) (v1alpha1.NodeStatus, error) {
 	return rn.Status, err
 }
 
-// told waits until the status of all nodes meets a condition.
-func (l *lab) told(what string, right func(v1alpha1.NodeStatus) bool) {
+// awaitStatus waits until the status of all nodes meets a condition.
+func (l *lab) awaitStatus(what string, right func(v1alpha1.NodeStatus) bool) {
 	l.Helper()
 	l.eventually(what, func() error {
 		for _, n := range l.nodes {

@@ -47,7 +47,7 @@ func newMesh(t *testing.T, nodes int) (*lab, []*pod) {
 	for _, n := range l.nodes {
 		n.startMesh()
 	}
-	l.told("all are peers of all", func(st v1alpha1.NodeStatus) bool {
+	l.awaitStatus("all are peers of all", func(st v1alpha1.NodeStatus) bool {
 		return st.Mode == v1alpha1.ModeMesh && st.PublicKey != "" && int(st.Peers) == nodes-1
 	})
 	return l, pods
@@ -103,7 +103,7 @@ func (n *node) dropped(reason string) int {
 
 func TestPodTrafficIsEncrypted(t *testing.T) {
 	l, pods := newMesh(t, 4)
-	l.told("the MTU", func(st v1alpha1.NodeStatus) bool { return st.MTU == 1440 })
+	l.awaitStatus("the MTU", func(st v1alpha1.NodeStatus) bool { return st.MTU == 1440 })
 	e := l.eavesdrop()
 	l.reach(pods)
 	for i, from := range pods {
@@ -128,7 +128,7 @@ func TestPodTrafficIsEncrypted(t *testing.T) {
 	l.refused(pods[3], pods[0])
 	l.must(l.clients.CoreV1().Nodes().Delete(t.Context(), gone.name, metav1.DeleteOptions{}))
 	l.nodes = l.nodes[:3]
-	l.told("a node leaves", func(st v1alpha1.NodeStatus) bool { return st.Peers == 2 })
+	l.awaitStatus("a node leaves", func(st v1alpha1.NodeStatus) bool { return st.Peers == 2 })
 	l.refused(pods[0], pods[3])
 	l.eventually("packets that would have left in the clear are counted", func() error {
 		if n := l.nodes[0].dropped("tx_no_peer"); n < 3 {
@@ -167,7 +167,7 @@ func TestDualStackPodTrafficIsEncrypted(t *testing.T) {
 	for _, n := range l.nodes {
 		n.startMesh("--pod-cidr", pods6)
 	}
-	l.told("both are peers", func(st v1alpha1.NodeStatus) bool { return st.Peers == 1 && st.MTU == 1420 && len(st.PodCIDRs) == 2 })
+	l.awaitStatus("both are peers", func(st v1alpha1.NodeStatus) bool { return st.Peers == 1 && st.MTU == 1420 && len(st.PodCIDRs) == 2 })
 	e := l.eavesdrop()
 	for _, of := range kinds {
 		l.reach(of)
@@ -361,7 +361,7 @@ func TestAgentRestartDuringAPIOutageUnderLoad(t *testing.T) {
 func TestLostRopewalkNodesKeepPeers(t *testing.T) {
 	l, pods := newMesh(t, 2)
 	l.must(l.nodes[0].ask(map[string]any{"mtu": int64(1400)}))
-	l.told("one has another MTU", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" })
+	l.awaitStatus("one has another MTU", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" })
 	l.reach(pods)
 	before := map[string]string{}
 	for _, n := range l.nodes {
@@ -377,7 +377,7 @@ func TestLostRopewalkNodesKeepPeers(t *testing.T) {
 	b := l.burden("all RopewalkNodes are deleted", pods[0], pods[1])
 	b.carries()
 	l.must(l.dynamic.Resource(rwnodes).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
-	l.told("agents make them anew", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" })
+	l.awaitStatus("agents make them anew", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" })
 	b.finish()
 	for _, n := range l.nodes {
 		if after := n.agent.log.String()[len(before[n.name]):]; strings.Contains(after, "peers changed") || strings.Contains(after, "tunnel is up") {
@@ -462,7 +462,7 @@ func TestModeSwitchRemovesFirstMode(t *testing.T) {
 		n.tunnelSocket = n.socket(0)
 		n.startSpread(bpf)
 	}
-	l.told("all spread", func(st v1alpha1.NodeStatus) bool { return st.Mode == v1alpha1.ModeSpread && st.Gathers })
+	l.awaitStatus("all spread", func(st v1alpha1.NodeStatus) bool { return st.Mode == v1alpha1.ModeSpread && st.Gathers })
 	for _, n := range l.nodes {
 		if n.ruled() || n.lostRoutes() != 0 {
 			t.Errorf("%s: rule left: %v; %d CNI routes missing", n.name, n.ruled(), n.lostRoutes())
@@ -476,6 +476,6 @@ func TestAgentWritesOnlyItsOwnNode(t *testing.T) {
 	for _, n := range l.nodes {
 		n.startMesh()
 	}
-	l.told("both tell", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" })
+	l.awaitStatus("both tell", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" })
 	l.hostile(l.nodes[0].name, l.nodes[1].name)
 }

@@ -125,7 +125,7 @@ func TestFlowsSpreadBetweenNodesThatGather(t *testing.T) {
 		n.startSpread(bpf)
 	}
 	l.nodes = three
-	l.told("three agents spread to two others", func(st v1alpha1.NodeStatus) bool {
+	l.awaitStatus("three agents spread to two others", func(st v1alpha1.NodeStatus) bool {
 		return st.Mode == v1alpha1.ModeSpread && st.Gathers && st.Peers == 2 && st.SpreadsTo == 2
 	})
 	for _, n := range three {
@@ -141,7 +141,7 @@ func TestFlowsSpreadBetweenNodesThatGather(t *testing.T) {
 	}
 
 	l.nodes[3].startSpread(bpf)
-	l.told("a fourth joins", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.Peers == 3 })
+	l.awaitStatus("a fourth joins", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.Peers == 3 })
 	l.eventually("flows spread towards it, and it gathers", func() error { return spreads(l.nodes[0], l.nodes[3]) })
 }
 
@@ -168,7 +168,7 @@ func TestSpreadingSurvivesAgentKillAndUpgrade(t *testing.T) {
 		n.startSpread(bpf)
 	}
 	a, b := l.nodes[0], l.nodes[1]
-	l.told("both spread", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.SpreadsTo == 1 })
+	l.awaitStatus("both spread", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.SpreadsTo == 1 })
 	l.eventually("flows are spread", func() error { return spreads(a, b) })
 	for what, end := range map[string]func(*node){"killed": (*node).kill, "stopped": (*node).stop} {
 		end(a)
@@ -204,7 +204,7 @@ func TestMaliciousNodeDoesNotAffectOthersSpreading(t *testing.T) {
 	}
 	liar := l.nodes[2]
 	l.nodes = l.nodes[:2]
-	l.told("both spread", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.SpreadsTo == 1 })
+	l.awaitStatus("both spread", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.SpreadsTo == 1 })
 	mtu := int64(1400)
 	for what, status := range map[string]map[string]any{
 		"two ports at one address":        {"endpoints": []any{"192.0.2.3:51820", "192.0.2.3:51821"}},
@@ -221,5 +221,5 @@ func TestMaliciousNodeDoesNotAffectOthersSpreading(t *testing.T) {
 		}
 		l.eventually(what+": flows are spread nevertheless", func() error { return spreads(l.nodes[0], l.nodes[1]) })
 	}
-	l.told("both still gather", func(st v1alpha1.NodeStatus) bool { return st.Gathers })
+	l.awaitStatus("both still gather", func(st v1alpha1.NodeStatus) bool { return st.Gathers })
 }

@@ -169,7 +169,7 @@ func (f *figures) manyPlot() []byte {
 		lines = append(lines, series(w.name, f.many[w.name], gbps))
 	}
 	return plot.Line(plot.Chart{
-		Title: fmt.Sprintf("What a tunnel carries, %d flows", manyFlows),
+		Title: fmt.Sprintf("Throughput of a tunnel, %d flows", manyFlows),
 		Note: "Simulated with stage costs measured on two cores: two machines, a lane and a NIC queue per core, no limit of " +
 			"the wire. Lines are ways to take source ports.",
 		Command: redraw,
@@ -198,7 +198,7 @@ func (f *figures) elephantPlot() []byte {
 		lines = append(lines, series(w.name, f.elephant[w.name], gbps))
 	}
 	return plot.Line(plot.Chart{
-		Title:   "What one flow carries",
+		Title:   "Throughput of one flow",
 		Note:    "Simulated. One flow is one lane; the lines are ways in which idle cores may help it.",
 		Command: redraw,
 	}, cores(), plot.Axis{Label: "Gbit/s received by the application"}, lines...)

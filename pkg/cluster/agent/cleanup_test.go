@@ -103,7 +103,7 @@ func TestCleanupKeepsForeignInterfaces(t *testing.T) {
 	attrs.Name = tunnel
 	for what, add := range map[string]func() error{
 		"bridge":      func() error { return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}) },
-		"left behind": func() error { return addForeignTunnel(tunnel) },
+		"not a persistent interface": func() error { return addForeignTunnel(tunnel) },
 	} {
 		in(t, h, func() error {
 			if err := add(); err != nil {

@@ -91,7 +91,7 @@ func list(ctx context.Context, c rest.Interface, resource string, with func(item
 	}
 }
 
-// explainListError maps an error to one that tells what to do.
+// explainListError adds the remedy to an error.
 func explainListError(resource string, err error) error {
 	switch {
 	case apierrors.IsNotFound(err) && resource == v1alpha1.Resource:

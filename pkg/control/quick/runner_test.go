@@ -61,10 +61,10 @@ func TestUpConfiguresHostAndDownRevertsIt(t *testing.T) {
 		"route 10.9.0.0/24 dev wg0 table 254 scope 253 proto 2 metric 0 type 1",
 		"route ::/0 dev wg0 table 51820 scope 0 proto 3 metric 1024 type 1",
 		"route fd09::/64 dev wg0 table 254 scope 0 proto 2 metric 256 type 1",
-		"rule {Family:IPv4 Table:254 NotMark:0 OnlyMore:true Priority:32764}",
-		"rule {Family:IPv4 Table:51820 NotMark:51820 OnlyMore:false Priority:32765}",
-		"rule {Family:IPv6 Table:254 NotMark:0 OnlyMore:true Priority:32764}",
-		"rule {Family:IPv6 Table:51820 NotMark:51820 OnlyMore:false Priority:32765}",
+		"rule {Family:IPv4 Table:254 NotMark:0 SuppressDefault:true Priority:32764}",
+		"rule {Family:IPv4 Table:51820 NotMark:51820 SuppressDefault:false Priority:32765}",
+		"rule {Family:IPv6 Table:254 NotMark:0 SuppressDefault:true Priority:32764}",
+		"rule {Family:IPv6 Table:51820 NotMark:51820 SuppressDefault:false Priority:32765}",
 		"file wg0.json",
 		"file wg0",
 		"file wg0.sock",
@@ -481,7 +481,7 @@ func TestDefaultRoutesOfTwoInterfacesAreIndependent(t *testing.T) {
 	h.up(second)
 	h.must(h.Down(t.Context(), first))
 	got := strings.Join(h.rules(), "\n")
-	if strings.Contains(got, "Table:51820") || strings.Count(got, "Table:51821") != 2 || strings.Count(got, "OnlyMore:true") != 2 {
+	if strings.Contains(got, "Table:51820") || strings.Count(got, "Table:51821") != 2 || strings.Count(got, "SuppressDefault:true") != 2 {
 		t.Errorf("got\n%s", got)
 	}
 }

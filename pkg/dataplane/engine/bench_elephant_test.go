@@ -23,7 +23,7 @@ func elephant(b *testing.B, benchmark func(b *testing.B, r *rig)) {
 		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) {
 			before := runtime.GOMAXPROCS(runtime.NumCPU() + 2) // as `ropewalk run`, which counts busy-polling workers
 			b.Cleanup(func() { runtime.GOMAXPROCS(before) })
-			r := newRigWithCrew(b, workpool.Config{Workers: workers, BusyPoll: true})
+			r := newRigWithWorkers(b, workpool.Config{Workers: workers, BusyPoll: true})
 			r.conn.silent = true
 			r.engine.cfg.Clock = NewClock()
 			benchmark(b, r)
@@ -31,8 +31,8 @@ func elephant(b *testing.B, benchmark func(b *testing.B, r *rig)) {
 	}
 }
 
-// reportCrew reports how many jobs the workers have run.
-func reportCrew(b *testing.B, s workpool.Stats) {
+// reportWorkers reports how many jobs the workers have run.
+func reportWorkers(b *testing.B, s workpool.Stats) {
 	if s.Submitted > 0 {
 		b.ReportMetric(float64(s.Done)/float64(s.Submitted), "by-workers")
 		b.ReportMetric(float64(s.BackOffs), "back-offs")
@@ -62,7 +62,7 @@ func BenchmarkElephantTransmit(b *testing.B) {
 			}
 		}
 		m.Report()
-		reportCrew(b, r.engine.lanes[0].sealJobs.Stats())
+		reportWorkers(b, r.engine.lanes[0].sealJobs.Stats())
 	})
 }
 
@@ -80,7 +80,7 @@ func BenchmarkElephantReceive(b *testing.B) {
 		if got := r.engine.lanes[0].stats.rx.packets.Load(); got != uint64(b.N*trains*45) {
 			b.Fatalf("%d packets received, want %d", got, b.N*trains*45)
 		}
-		reportCrew(b, r.engine.lanes[0].openJobs.Stats())
+		reportWorkers(b, r.engine.lanes[0].openJobs.Stats())
 	})
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/ropewalk/ropewalk/test/cost"
 )
 
-// What a lane does between its edges: parse, look up, split, seal and hand over, or open, check, merge and write. The
-// edges cost next to nothing here.
+// The work of a lane between TUN and underlay: parse, look up, split, seal and send, or open, check, merge and write. The
+// TUN and the underlay are fakes that cost next to nothing.
 
 func BenchmarkTransmitTrain(b *testing.B) {
 	r := newRig(b)

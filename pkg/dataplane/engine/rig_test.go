@@ -50,10 +50,10 @@ var (
 	in6   = flow.Ends{Src: out6.Dst, Dst: out6.Src}
 )
 
-func newRig(tb testing.TB) *rig { return newRigWithCrew(tb, workpool.Config{}) }
+func newRig(tb testing.TB) *rig { return newRigWithWorkers(tb, workpool.Config{}) }
 
-// newRigWithCrew is newRig with workers beside its lane.
-func newRigWithCrew(tb testing.TB, cfg workpool.Config) *rig {
+// newRigWithWorkers is newRig with workers beside its lane.
+func newRigWithWorkers(tb testing.TB, cfg workpool.Config) *rig {
 	c, err := workpool.Start(cfg)
 	if err != nil {
 		tb.Fatal(err)

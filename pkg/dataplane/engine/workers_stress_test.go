@@ -57,7 +57,7 @@ func (s *stager) Roam(underlay.Endpoint)      {}
 
 func newTurmoil(t *testing.T, seed uint64) *turmoil {
 	m := &turmoil{
-		rig:      newRigWithCrew(t, manyWorkers()),
+		rig:      newRigWithWorkers(t, manyWorkers()),
 		random:   mathrand.New(mathrand.NewPCG(seed, 1)),
 		failures: mathrand.New(mathrand.NewPCG(seed, 2)),
 		theirs:   map[uint32]*session.Keypair{},

@@ -80,7 +80,7 @@ func randomElements(random *mathrand.Rand, f *flow.Flow) (elements [][]byte) {
 
 // TestWorkersSealSameBytesAsLane compares messages, counters included, with those sealed without workers.
 func TestWorkersSealSameBytesAsLane(t *testing.T) {
-	alone, r := newRig(t).hasty(), newRigWithCrew(t, manyWorkers()).hasty()
+	alone, r := newRig(t).hasty(), newRigWithWorkers(t, manyWorkers()).hasty()
 	random := mathrand.New(mathrand.NewPCG(1, 2))
 	f := flow.Flow{Ends: out4}
 	for range 100 {
@@ -120,7 +120,7 @@ func sameCounters(t *testing.T, got, want [][]byte) {
 // TestWorkersOpenSamePacketsAsLane receives trains (valid, forged, replayed, of unknown sessions), small
 // packets and keepalives, and compares the result with that of a lane without workers.
 func TestWorkersOpenSamePacketsAsLane(t *testing.T) {
-	alone, r := newRig(t).hasty(), newRigWithCrew(t, manyWorkers()).hasty()
+	alone, r := newRig(t).hasty(), newRigWithWorkers(t, manyWorkers()).hasty()
 	random := mathrand.New(mathrand.NewPCG(3, 4))
 	f := flow.Flow{Ends: in4}
 	for range 100 {
@@ -177,7 +177,7 @@ func (r *rig) damaged(kind, spoilt int, packets [][]byte) (run []byte, size int)
 // TestSessionsMayEndWhileWorkersRun wipes and replaces keys while trains are in flight. Packets leave in order, and each one
 // is sent or counted as dropped for lack of a session.
 func TestSessionsMayEndWhileWorkersRun(t *testing.T) {
-	r := newRigWithCrew(t, manyWorkers()).hasty()
+	r := newRigWithWorkers(t, manyWorkers()).hasty()
 	random := mathrand.New(mathrand.NewPCG(5, 6))
 	remotes := map[uint32]*session.Keypair{}
 	f := flow.Flow{Ends: out4}
@@ -219,7 +219,7 @@ func TestSessionsMayEndWhileWorkersRun(t *testing.T) {
 
 // TestReceivedTrainsOfWipedSessionAreDropped wipes the keys before or while workers open the trains.
 func TestReceivedTrainsOfWipedSessionAreDropped(t *testing.T) {
-	r := newRigWithCrew(t, manyWorkers()).hasty()
+	r := newRigWithWorkers(t, manyWorkers()).hasty()
 	f := flow.Flow{Ends: in4}
 	packets := 0
 	for round := range 40 {
@@ -309,7 +309,7 @@ func await(tb testing.TB, cond func() bool) {
 
 // TestSealedTrainLeavesBeforeNextIsSealed lets a worker seal a train while the lane continues to read.
 func TestSealedTrainLeavesBeforeNextIsSealed(t *testing.T) {
-	r := newRigWithCrew(t, workpool.Config{Workers: 1})
+	r := newRigWithWorkers(t, workpool.Config{Workers: 1})
 	if err := r.tun.Inject(0, (&flow.Flow{Ends: out4}).Train(45, 1380)); err != nil {
 		t.Fatal(err)
 	}
@@ -325,7 +325,7 @@ func TestSealedTrainLeavesBeforeNextIsSealed(t *testing.T) {
 }
 
 func TestSmallBurstsUseNoWorkers(t *testing.T) {
-	r := newRigWithCrew(t, workpool.Config{Workers: 1})
+	r := newRigWithWorkers(t, workpool.Config{Workers: 1})
 	f := flow.Flow{Ends: out4}
 	for range 200 {
 		r.carry(f.Train(45, 1380), f.Train(45, 1380))
@@ -338,7 +338,7 @@ func TestSmallBurstsUseNoWorkers(t *testing.T) {
 
 // TestWorkersSealBatchesOfSmallPackets needs no train.
 func TestWorkersSealBatchesOfSmallPackets(t *testing.T) {
-	r := newRigWithCrew(t, workpool.Config{Workers: 1}).hasty()
+	r := newRigWithWorkers(t, workpool.Config{Workers: 1}).hasty()
 	f := flow.Flow{Ends: out4}
 	var elements [][]byte
 	for range 20 * txSlots {
@@ -350,7 +350,7 @@ func TestWorkersSealBatchesOfSmallPackets(t *testing.T) {
 }
 
 func TestWorkersAllocateNothingPerTrain(t *testing.T) {
-	r := newRigWithCrew(t, workpool.Config{Workers: 2}).hasty()
+	r := newRigWithWorkers(t, workpool.Config{Workers: 2}).hasty()
 	r.conn.silent = true
 	train := (&flow.Flow{Ends: out4}).Train(45, 1380)
 	r.carry(train, train, train, train, train, train)

@@ -169,7 +169,7 @@ func TestWatchBacksOffOnIdleTunnel(t *testing.T) {
 		{"idle", 1<<30 + 1000, false, 8},
 		{"idle", 1<<30 + 1000, false, 12},
 		{"idle", 1<<30 + 1000, false, 12},
-		{"something was mended", 1<<30 + 1000, true, 1},
+		{"something was repaired", 1<<30 + 1000, true, 1},
 		{"idle", 1<<30 + 1000, false, 2},
 		{"used", 1<<30 + 1<<20, false, 1},
 		{"idle", 1<<30 + 1<<20, false, 2},

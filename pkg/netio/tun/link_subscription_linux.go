@@ -60,7 +60,7 @@ func openLinkSubscription(ns *netns.NsHandle) (*linkSubscription, error) {
 // subscribe starts to deliver the buffered and all later changes of a link.
 func (f *linkSubscription) subscribe(index int) error {
 	f.index = index
-	return f.listener.start(nl.RECEIVE_BUFFER_SIZE, f.handle)
+	return f.start(nl.RECEIVE_BUFFER_SIZE, f.handle)
 }
 
 // close returns after the reading goroutine has ended.

@@ -70,7 +70,7 @@ func (a *nsidSubscription) subscribe() error {
 	if err := a.eachGroup(unix.NETLINK_ADD_MEMBERSHIP); err != nil {
 		return fmt.Errorf("subscribing to link changes: %w", errors.Join(err, a.eachGroup(unix.NETLINK_DROP_MEMBERSHIP)))
 	}
-	if err := a.listener.start(16<<10, a.handle); err != nil {
+	if err := a.start(16<<10, a.handle); err != nil {
 		return errors.Join(err, a.eachGroup(unix.NETLINK_DROP_MEMBERSHIP))
 	}
 	return nil
@@ -79,7 +79,7 @@ func (a *nsidSubscription) subscribe() error {
 // unsubscribe leaves the groups and stops reading. Unread messages may reach the next subscribe, which is harmless.
 func (a *nsidSubscription) unsubscribe() {
 	_ = a.eachGroup(unix.NETLINK_DROP_MEMBERSHIP)
-	a.listener.stop()
+	a.stop()
 }
 
 func (a *nsidSubscription) eachGroup(option int) error {

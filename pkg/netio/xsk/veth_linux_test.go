@@ -66,7 +66,7 @@ func exchange(t *testing.T, l *vethPair, from, to *Socket, seed uint64, lossy bo
 			return x.next > last
 		})
 	}
-	await(t, to, "what is left", func() bool { return x.receive(len(x.batch), lossy) == 0 })
+	await(t, to, "the remaining frames", func() bool { return x.receive(len(x.batch), lossy) == 0 })
 	await(t, from, "the completions", func() bool { from.Reap(); return from.Frames().TxKernel == 0 })
 	checkFramesAre(t, from, Frames{RxKernel: 64, TxFree: 128})
 	checkFramesAre(t, to, Frames{RxKernel: 128, TxFree: 64})

@@ -68,7 +68,7 @@ func ratio(a, b float64) float64 {
 func (c *comparison) flow(before, now directionCounters) Flow {
 	f := Flow{
 		Bytes: now.bytes, Packets: now.packets, ByteRate: c.rate(delta(before.bytes, now.bytes)),
-		PacketRate: c.rate(delta(before.packets, now.packets)), WorkerRate: c.rate(delta(before.crew.Done, now.crew.Done)),
+		PacketRate: c.rate(delta(before.packets, now.packets)), WorkerRate: c.rate(delta(before.workers.Done, now.workers.Done)),
 		packets: delta(before.packets, now.packets), trains: delta(before.trains, now.trains), batchMessages: delta(before.sizes.Messages, now.sizes.Messages),
 	}
 	for i := range f.BatchSizes {
@@ -87,7 +87,7 @@ func (c *comparison) flow(before, now directionCounters) Flow {
 type directionCounters struct {
 	bytes, packets, trains uint64
 	sizes                  engine.RunSizes
-	crew                   workpool.Stats
+	workers                workpool.Stats
 }
 
 func received(l *engine.LaneStats) directionCounters {

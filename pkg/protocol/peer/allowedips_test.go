@@ -162,7 +162,7 @@ func TestUpdateNeverChangesThePublishedTable(t *testing.T) {
 		for i := range 1000 {
 			addr := addr4(10<<24 | uint32(i))
 			if r, ok := before.Lookup(addr); !ok || r.owner != i {
-				t.Fatalf("%d changes: what a lane reads says %d, %v for %v", changes, r.owner, ok, addr)
+				t.Fatalf("%d changes: a lane's table has %d, %v for %v", changes, r.owner, ok, addr)
 			}
 			got, ok := a.Lookup(addr)
 			want, found := i, true

@@ -110,7 +110,7 @@ type duel struct {
 	t     *testing.T
 	r     *rand.Rand
 	now   int64
-	next  int64 // what the lazy one promised when it was last asked
+	next  int64 // the last result of the lazy timers' Next
 	lazy  Timers
 	act   Activity
 	eager eagerTimers

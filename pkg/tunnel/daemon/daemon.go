@@ -20,7 +20,7 @@ import (
 type Daemon struct {
 	o            Options
 	log          *slog.Logger
-	crew         *workpool.Pool
+	pool         *workpool.Pool
 	stopWatchers context.CancelFunc // of routes and clock
 	done         chan struct{}      // closed when the tunnel has ended
 	doneOnce     sync.Once
@@ -56,7 +56,7 @@ func Open(o Options) (*Daemon, error) {
 		d.listener, err = uapi.Listen(t.Name())
 	}
 	if err != nil {
-		d.crew.Close()
+		d.pool.Close()
 		return nil, errors.Join(err, t.Close())
 	}
 	d.start()
@@ -65,14 +65,14 @@ func Open(o Options) (*Daemon, error) {
 
 // newDaemon returns a Daemon without a tunnel, with its workers started.
 func newDaemon(o Options) *Daemon {
-	return &Daemon{o: o, log: o.Log, crew: startWorkers(o.Log, o.Workers), done: make(chan struct{}), announced: make(chan struct{})}
+	return &Daemon{o: o, log: o.Log, pool: startWorkers(o.Log, o.Workers), done: make(chan struct{}), announced: make(chan struct{})}
 }
 
 // start starts the tunnel, and the watchers of routes and clock.
 func (d *Daemon) start() {
 	d.tunnel.Start()
 	features := d.tunnel.tun.Features()
-	d.log.Info("interface ready", "interface", d.Name(), "lanes", d.o.Lanes, "workers", d.crew.Workers(),
+	d.log.Info("interface ready", "interface", d.Name(), "lanes", d.o.Lanes, "workers", d.pool.Workers(),
 		"tso", features.TSO, "uso", features.USO, "steer", features.Steer)
 	ctx, cancel := context.WithCancel(context.Background())
 	d.stopWatchers = cancel
@@ -163,7 +163,7 @@ func (d *Daemon) Close() {
 		d.log.Debug("closing unused sockets failed", "error", err)
 	}
 	_ = d.listener.Close() // Serve has closed it already, if it was called
-	d.crew.Close()         // after the device, whose lanes use it
+	d.pool.Close()         // after the device, whose lanes use it
 	d.finish()
 }
 

@@ -36,7 +36,7 @@ func ReceiveHandover(ctx context.Context, o Options) (*Daemon, error) {
 	defer conn.Close()
 	d := newDaemon(o) // before the predecessor stops the tunnel
 	if err := d.receiveHandover(ctx, handover.Conn{UnixConn: conn}); err != nil {
-		d.crew.Close()
+		d.pool.Close()
 		return nil, fmt.Errorf("receiving the handover of %s: %w", o.Name, err)
 	}
 	return d, nil

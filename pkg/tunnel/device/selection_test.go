@@ -65,10 +65,10 @@ func TestPlanIsInstalledBeforePeerLearnsIt(t *testing.T) {
 			plan = append(plan, port)
 		}
 		v4, _ := devicetest.Addresses(2)
-		early, told := atomic.Int32{}, atomic.Int32{}
+		early, planned := atomic.Int32{}, atomic.Int32{}
 		lan := devicetest.NewLAN(func(from, _ netip.AddrPort, datagram []byte) underlay.Verdict {
 			if kind, _ := wire.Classify(datagram); from.Addr() == v4 && kind == wire.TypeData && len(datagram) > 2*len(plan)+80 {
-				told.Add(1)
+				planned.Add(1)
 				if len(at.Load().Selection().Plans) == 0 {
 					early.Add(1)
 				}
@@ -81,8 +81,8 @@ func TestPlanIsInstalledBeforePeerLearnsIt(t *testing.T) {
 		talk(t, b, a)
 		bothSpread(t, a, b)
 		a.Await("the plan is followed", func() bool { return a.PeerStatus(b).Spread.Planned })
-		if told.Load() == 0 || early.Load() != 0 {
-			t.Errorf("%d of %d hellos had a plan that was not installed", early.Load(), told.Load())
+		if planned.Load() == 0 || early.Load() != 0 {
+			t.Errorf("%d of %d hellos had a plan that was not installed", early.Load(), planned.Load())
 		}
 	})
 }

@@ -44,7 +44,7 @@ func valuesIn(n *yaml.Node, prefix string) (all []value, err error) {
 		}
 		v := value{path: path, about: comment(key.HeadComment)}
 		if v.about == "" {
-			return nil, fmt.Errorf("nothing says what %s is", path)
+			return nil, fmt.Errorf("%s has no description", path)
 		}
 		if v.preset, err = asJSON(child); err != nil {
 			return nil, fmt.Errorf("reading the preset of %s: %w", path, err)

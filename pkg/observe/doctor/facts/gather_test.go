@@ -190,7 +190,7 @@ func TestKernelProbesReturnResults(t *testing.T) {
 
 func TestProbingLeavesNoDescriptors(t *testing.T) {
 	enterNamespace(t)
-	gather(t, Options{Pre: true}) // what the runtime and the libraries keep
+	gather(t, Options{Pre: true}) // opens the descriptors that runtime and libraries keep
 	count := func() int {
 		names, err := os.ReadDir("/proc/self/fd")
 		if err != nil {

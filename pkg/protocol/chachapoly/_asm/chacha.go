@@ -19,7 +19,7 @@ const (
 // The work area, in bytes from its first address that 64 divides. A lane is one block of keystream; lanes wait in four
 // arrays until a pass takes sixteen of them. train_amd64.go knows fixed and slotSize.
 const (
-	laneGoal = 2 * 16               // lanes gathered before a pass takes 16: what it reads was not just written
+	laneGoal = 2 * 16               // lanes collected before a pass takes 16: the pass reads no freshly written lane
 	laneTurn = 192                  // where lanes go back to the beginning
 	laneMost = laneTurn + 2*16      // a write of 16 begins below laneTurn + 2
 	laneCtr  = 0                    // uint32: block counter
@@ -137,7 +137,7 @@ func gather(iota32, iota64, ones Mem) {
 	begin(ones)
 }
 
-// blocks writes lanes of the present job: what is written past its last is overwritten by what comes next.
+// blocks writes lanes of the present job. The next job overwrites lanes written past the last one.
 func blocks(iota32 Mem, c, n1, n2 Op) {
 	VPBROADCASTD(ctr.As32(), c)
 	VPADDD(iota32, c, c)
@@ -265,7 +265,7 @@ func alone() {
 }
 
 // interleaved are the twenty rounds with the end of the pass before them: its shuffles keep one of the two vector ports
-// busy that the rounds load evenly, so they are strewn among them.
+// busy that the rounds load evenly, so they are distributed among them.
 func interleaved() {
 	end := ending()
 	n, done := 0, 0

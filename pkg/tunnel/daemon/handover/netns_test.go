@@ -75,7 +75,7 @@ func TestTunnelOfAnotherNetNSIsNotStopped(t *testing.T) {
 	}
 	successor.Close()
 	if err := predecessor.Await(Take, Timeout); !IsClosed(err) {
-		t.Errorf("the predecessor is told to stop: %v", err)
+		t.Errorf("the predecessor was asked to stop: %v", err)
 	}
 }
 
