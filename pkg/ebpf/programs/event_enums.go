@@ -1,6 +1,6 @@
 // Code generated from bpf/include. DO NOT EDIT.
 
-package datapath
+package programs
 
 // The events of spread_events.h, in the order of the C enum.
 const (

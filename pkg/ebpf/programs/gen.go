@@ -18,7 +18,7 @@ import (
 
 func main() {
 	var b bytes.Buffer
-	b.WriteString("// Code generated from bpf/include. DO NOT EDIT.\n\npackage datapath\n")
+	b.WriteString("// Code generated from bpf/include. DO NOT EDIT.\n\npackage programs\n")
 	args := os.Args[1:]
 	for ; len(args) >= 3; args = args[3:] {
 		src, err := os.ReadFile(args[2])

@@ -2,13 +2,14 @@
 
 package underlay
 
-// Counter is a Port that knows what the operating system has discarded in front of it, before any Recv could return it: because the
-// buffer was full, by a filter (Features.Filter), or for a wrong checksum. It cannot tell these apart. What was coalesced
-// counts as one.
+// Counter is a Port that counts the datagrams that the operating system discarded before any Recv could return them.
+// The reasons are a full buffer, a filter (Features.Filter) or a wrong checksum; the count does not distinguish them. A
+// coalesced train counts as one.
 type Counter interface {
-	// SocketDrops stores what was discarded in front of lane i in lanes[i], as far as lanes reach, and returns what was in front of
-	// all sources. The counts do not go back. After Close they stay what they were, or are zero if the sockets live on
-	// with another Port, which then counts all that they had: until that one is open, and for good if it cannot be, whoever adds the
-	// Ports up sees less than before. It may be called by any goroutine, at any time; it asks the operating system once per socket.
+	// SocketDrops stores the drops of lane i in lanes[i], as far as lanes reaches, and returns the sum of the drops of
+	// all sources. The counts never decrease while the Port is open. After Close they keep their values. They are zero
+	// if another Port took the sockets over: that Port then counts all drops of its sockets. Until it is open, and for
+	// good if Open fails, the sum over the Ports is smaller than before. Any goroutine may call it at any time. It
+	// costs one system call per socket.
 	SocketDrops(lanes []uint64) (sources uint64)
 }

@@ -10,13 +10,14 @@ import (
 	"syscall"
 )
 
-// fakeDepth is how many elements wait for a lane of a Fake before further ones are lost, as in a full socket buffer.
+// fakeDepth is the number of elements that wait for a lane of a Fake. Further ones are lost, as with a full socket
+// buffer.
 const fakeDepth = 1024
 
-// Verdict is what a Filter decides for a datagram on its way.
+// Verdict is the decision of a Filter about a datagram.
 type Verdict int
 
-// The verdicts of a Filter.
+// Verdicts.
 const (
 	Deliver   Verdict = iota
 	Drop              // lose it
@@ -24,26 +25,27 @@ const (
 	Delay             // deliver it after the next datagram to the same lane
 )
 
-// Filter decides over each datagram of a Network; the payload may be changed in place. It is called by the senders'
-// goroutines, concurrently.
+// Filter decides about each datagram of a Network. It may change the payload in place. The senders' goroutines call it
+// concurrently.
 type Filter func(from, to netip.AddrPort, datagram []byte) Verdict
 
-// Network is an in-memory network of Fakes, for tests. Datagrams to where no Fake is are lost without an error, as on a
-// real one.
+// Network is an in-memory network of Fakes, for tests. Datagrams to an address without a Fake are lost without an
+// error, as on a real network.
 type Network struct {
 	filter Filter
 	mu     sync.RWMutex
-	ports  map[netip.AddrPort]*Fake // sources are there too
+	ports  map[netip.AddrPort]*Fake // includes sources
 }
 
-// NewNetwork returns a network without ports. A nil filter delivers everything, and runs stay in one piece; a filter
-// sees datagrams, so everything then arrives in single ones.
+// NewNetwork returns a network without ports. With a nil filter, everything is delivered and runs stay in one piece. A
+// filter sees datagrams, so everything arrives as single datagrams.
 func NewNetwork(filter Filter) *Network {
 	return &Network{filter: filter, ports: make(map[netip.AddrPort]*Fake)}
 }
 
-// Open adds a port with its own IPv4 address, IPv6 address and UDP port. What lane i of a sender sends reaches lane
-// i modulo lanes, unless a Selection says otherwise. The address and port are free again after Close; a taken one is EADDRINUSE.
+// Open adds a port with an IPv4 address, an IPv6 address and a UDP port. Datagrams from lane i of a sender reach lane i
+// modulo lanes, unless a Selection decides otherwise. The address and port are free again after Close. If they are
+// taken, the error is EADDRINUSE.
 func (n *Network) Open(v4, v6 netip.Addr, port uint16, lanes int) (*Fake, error) {
 	f := &Fake{
 		net: n, v4: netip.AddrPortFrom(v4, port), v6: netip.AddrPortFrom(v6, port), sources: NewSources(port, 0),
@@ -58,7 +60,7 @@ func (n *Network) Open(v4, v6 netip.Addr, port uint16, lanes int) (*Fake, error)
 	return f, nil
 }
 
-// bind gives a port at both addresses of f to f.
+// bind assigns a port at both addresses of f to f.
 func (n *Network) bind(f *Fake, port uint16) error {
 	v4, v6 := f.at(port, false), f.at(port, true)
 	n.mu.Lock()
@@ -105,7 +107,7 @@ type Fake struct {
 	opening   sync.Mutex // held by OpenSource, and by Close to end it
 	mark      atomic.Uint32
 	closed    atomic.Bool
-	// selection is in force; nil: there is none.
+	// selection is the active one; nil if there is none.
 	selection atomic.Pointer[Selection]
 }
 
@@ -115,12 +117,12 @@ var (
 	_ Counter  = (*Fake)(nil)
 )
 
-// Endpoint is how others reach this port.
+// Endpoint returns the endpoint of this port for others.
 func (f *Fake) Endpoint(ipv6 bool) Endpoint {
 	return Endpoint{Dst: f.at(f.LocalPort(), ipv6)}
 }
 
-// at is a port at an address of f.
+// at returns the address of f with a port.
 func (f *Fake) at(port uint16, ipv6 bool) netip.AddrPort {
 	if ipv6 {
 		return netip.AddrPortFrom(f.v6.Addr(), port)
@@ -147,19 +149,19 @@ func (f *Fake) OpenSource(port uint16) (source int, err error) {
 	return f.sources.Add(port, func() (int, error) { return 0, f.net.bind(f, port) })
 }
 
-// Strays implements Port.
+// SecondaryPorts implements Port.
 func (f *Fake) SecondaryPorts() Receiver { return f.secondary }
 
 // Source implements Port.
 func (f *Fake) Source(source int) uint16 { return f.sources.Port(source) }
 
-// SendTo implements Port; the datagram arrives at lane 0, unless a Selection says otherwise.
+// SendTo implements Port. The datagram arrives at lane 0, unless a Selection decides otherwise.
 func (f *Fake) SendTo(to *Endpoint, datagram []byte) error {
 	run := Run{To: to, Parts: [][]byte{datagram}, SegSize: len(datagram), Segments: 1}
 	return f.send(&run, 0)
 }
 
-// SendRun implements Port; the run arrives as with SendTo.
+// SendRun implements Port. The run arrives as with SendTo.
 func (f *Fake) SendRun(r *Run) error { return f.send(r, 0) }
 
 // SetMark implements Port.
@@ -168,7 +170,7 @@ func (f *Fake) SetMark(mark uint32) error {
 	return nil
 }
 
-// Mark is the mark last set.
+// Mark returns the mark that was set last.
 func (f *Fake) Mark() uint32 { return f.mark.Load() }
 
 // SetSelection implements Selector. There is room for every plan.
@@ -187,7 +189,7 @@ func (f *Fake) SetSelection(s *Selection) (plans int, err error) {
 	return len(c.Plans), nil
 }
 
-// Selection is the one in force; the zero Selection if there is none.
+// Selection returns the active selection, or the zero Selection.
 func (f *Fake) Selection() Selection {
 	if s := f.selection.Load(); s != nil {
 		return s.Clone()
@@ -195,12 +197,12 @@ func (f *Fake) Selection() Selection {
 	return Selection{}
 }
 
-// Features implements Port: a Fake does everything but filter.
+// Features implements Port. A Fake has all features but Filter.
 func (f *Fake) Features() Features {
 	return Features{GSO: true, GRO: true, IPv4: true, IPv6: true, Select: f.selection.Load() != nil}
 }
 
-// SocketDrops implements Counter: a lane has room for a number of elements.
+// SocketDrops implements Counter. It counts elements beyond a lane's capacity.
 func (f *Fake) SocketDrops(lanes []uint64) (sources uint64) {
 	clear(lanes)
 	for i := range min(len(lanes), len(f.lanes)) {
@@ -243,7 +245,7 @@ func (f *Fake) send(r *Run, lane int) error {
 	return nil
 }
 
-// laneOf returns where what lane i of somebody sends from there to a port arrives.
+// laneOf returns the lane at which a datagram arrives that lane i of a Fake sends from an address to a port.
 func (f *Fake) laneOf(from netip.AddrPort, port uint16, i int) *fakeLane {
 	if port != f.LocalPort() {
 		return f.secondary

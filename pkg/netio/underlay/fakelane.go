@@ -11,7 +11,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 
-// fakeElement is one element on its way.
+// fakeElement is one element in transit.
 type fakeElement struct {
 	from    Endpoint
 	payload []byte
@@ -28,9 +28,9 @@ type fakeLane struct {
 	ring   []fakeElement
 	head   int
 	count  int
-	free   [][]byte      // payloads to use again, the last used first
+	free   [][]byte      // payloads to reuse, the last used first
 	held   []fakeElement // delayed by the filter
-	lost   atomic.Uint64 // for want of room
+	lost   atomic.Uint64 // because the ring was full
 	closed bool
 }
 
@@ -63,7 +63,7 @@ func (l *fakeLane) TryRecv(rx []Datagrams) int {
 	return l.drain(rx)
 }
 
-// drain moves as many elements as there are, and room for them. Call it with mu held.
+// drain moves as many elements as are queued and fit into rx. The caller holds mu.
 func (l *fakeLane) drain(rx []Datagrams) int {
 	n := min(len(rx), l.count)
 	for i := range n {
@@ -103,7 +103,7 @@ func (l *fakeLane) close() {
 	l.filled.Broadcast()
 }
 
-// deliver queues a run that was sent here, whole or, under a filter, datagram by datagram.
+// deliver queues a run for this lane. Without a filter it stays whole; with one it is split into datagrams.
 func (l *fakeLane) deliver(filter Filter, from *Endpoint, r *Run) {
 	if filter == nil {
 		l.mu.Lock()
@@ -118,12 +118,12 @@ func (l *fakeLane) deliver(filter Filter, from *Endpoint, r *Run) {
 	to := netip.AddrPortFrom(from.Src, r.To.Dst.Port())
 	for datagram := range r.Datagrams {
 		copied := append([]byte(nil), datagram...)
-		l.judge(filter(from.Dst, to, copied), fakeElement{from: *from, payload: copied, ecn: r.ECN})
+		l.applyVerdict(filter(from.Dst, to, copied), fakeElement{from: *from, payload: copied, ecn: r.ECN})
 	}
 }
 
-// judge carries out a filter's verdict on a single datagram.
-func (l *fakeLane) judge(v Verdict, e fakeElement) {
+// applyVerdict applies a filter's verdict to a single datagram.
+func (l *fakeLane) applyVerdict(v Verdict, e fakeElement) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch v {
@@ -142,8 +142,8 @@ func (l *fakeLane) judge(v Verdict, e fakeElement) {
 	l.held = l.held[:0]
 }
 
-// push appends one element with a copy of parts as its payload, or loses it when the ring is full; segSize 0 is a
-// single datagram. Call it with mu held.
+// push appends one element with a copy of parts as its payload, or drops it when the ring is full. A segSize of 0 means
+// a single datagram. The caller holds mu.
 func (l *fakeLane) push(head fakeElement, parts [][]byte) {
 	if l.closed {
 		return

@@ -7,18 +7,18 @@ import (
 	"fmt"
 )
 
-// ErrTooBig says that a datagram or run is larger than UDP or the path can carry. EMSGSIZE becomes it.
+// ErrTooBig is the error for a datagram or run that is larger than UDP or the path can carry. It replaces EMSGSIZE.
 var ErrTooBig = errors.New("datagram too big")
 
-// ErrBadRun says that a Run contradicts itself: no endpoint, no such source, more than MaxRunSegments, or parts that do
-// not add up to Segments datagrams of SegSize.
+// ErrBadRun is the error for an inconsistent Run: no endpoint, an unknown source, more than MaxRunSegments, or parts
+// that do not add up to Segments datagrams of SegSize.
 var ErrBadRun = errors.New("malformed run")
 
-// errManySources answers OpenSource when there are MaxSources.
-var errManySources = fmt.Errorf("%d others are open already (they are closed when the interface goes down)", MaxSources)
+// errTooManySources is the error of OpenSource when MaxSources are open.
+var errTooManySources = fmt.Errorf("%d others are open already (they are closed when the interface goes down)", MaxSources)
 
-// Check returns ErrBadRun or ErrTooBig for a run that no Lane may send, else nil. Lanes call it for each run. Whether
-// the source is open is for them to know.
+// Check returns ErrBadRun or ErrTooBig for a run that no Lane may send, else nil. Lanes call it for each run. They
+// check themselves whether the source is open.
 func (r *Run) Check() error {
 	if r.To == nil || !r.To.Dst.IsValid() || r.Segments < 1 || r.Segments > MaxRunSegments ||
 		len(r.Parts) > MaxRunSegments || r.Source < 0 {
@@ -36,7 +36,7 @@ func (r *Run) Check() error {
 	return nil
 }
 
-// measure returns the payload bytes of r, and whether every part but the last ends where a datagram does.
+// measure returns the payload bytes of r, and whether every part but the last ends at the end of a datagram.
 func (r *Run) measure() (size int, whole bool) {
 	whole = r.Segments == 1 || r.SegSize > 0
 	ended := true

@@ -8,26 +8,26 @@ import (
 	"syscall"
 )
 
-// Sources are the UDP ports that a Port sends from, numbered: the canonical one, which is 0, and those added since. One
-// goroutine at a time may call Add; the other methods may be called by any, also meanwhile. Each source has a handle,
-// whose meaning is the Port's. It is for implementations of Port.
+// Sources numbers the UDP ports that a Port sends from: the canonical port is 0, and further ones follow in the order
+// of Add. One goroutine at a time may call Add. Any goroutine may call the other methods, also during Add. Each source
+// has a handle, whose meaning the Port defines. This type is for implementations of Port.
 type Sources struct {
 	ports   [1 + MaxSources]uint16
 	handles [1 + MaxSources]int
-	count   atomic.Int32 // of those that are complete
+	count   atomic.Int32 // completed entries
 }
 
-// NewSources returns the sources of a port that has none yet but the canonical one.
+// NewSources returns the sources of a port that has only the canonical one.
 func NewSources(canonical uint16, handle int) *Sources {
 	s := new(Sources)
 	s.publish(canonical, handle)
 	return s
 }
 
-// Len is the number of sources with the canonical one, so that all below it are open.
+// Len returns the number of sources, including the canonical one. All lower numbers are open.
 func (s *Sources) Len() int { return int(s.count.Load()) }
 
-// Port returns the UDP port of a source, 0 for one that is not open.
+// Port returns the UDP port of a source, or 0 if the source is not open.
 func (s *Sources) Port(source int) uint16 {
 	if source < 0 || source >= s.Len() {
 		return 0
@@ -35,11 +35,11 @@ func (s *Sources) Port(source int) uint16 {
 	return s.ports[source]
 }
 
-// Handle returns the handle of a source that is open.
+// Handle returns the handle of an open source.
 func (s *Sources) Handle(source int) int { return s.handles[source] }
 
-// Add returns the number of the source with that port. If there is none it calls open for its handle, and adds it. The
-// errors are those of Port.OpenSource, where the other users of the port are for open to find.
+// Add returns the number of the source with that port. If there is none, it calls open for a handle and adds the
+// source. Its errors are those of Port.OpenSource; open reports whether another program uses the port.
 func (s *Sources) Add(port uint16, open func() (handle int, err error)) (source int, err error) {
 	n := s.Len()
 	for i := range n {
@@ -51,9 +51,9 @@ func (s *Sources) Add(port uint16, open func() (handle int, err error)) (source 
 	case port == 0:
 		return 0, fmt.Errorf("sending from UDP port 0: %w", syscall.EINVAL)
 	case port == s.ports[0]:
-		return 0, fmt.Errorf("sending from the canonical port %d as from another: %w", port, syscall.EADDRINUSE)
+		return 0, fmt.Errorf("opening the canonical port %d as a source: %w", port, syscall.EADDRINUSE)
 	case n > MaxSources:
-		return 0, fmt.Errorf("sending from UDP port %d: %w", port, errManySources)
+		return 0, fmt.Errorf("sending from UDP port %d: %w", port, errTooManySources)
 	}
 	handle, err := open()
 	if err != nil {

@@ -4,14 +4,14 @@ package underlay
 
 import "github.com/ropewalk/ropewalk/pkg/protocol/config"
 
-// Switcher is a Port with more than one way for data messages. Its methods may be called by any goroutine.
+// Switcher is a Port with more than one path for data messages. Any goroutine may call its methods.
 type Switcher interface {
-	// SetMode says which way is wanted. It returns at once, and the way changes soon after; what is under way at that moment
-	// may be lost or, where lanes differ, overtaken, and sessions, sources and the selection of lanes stay.
+	// SetMode sets the wanted mode. It returns at once; the path changes soon after. Packets in flight at that moment
+	// may be lost, or reordered if their lane changes. Sessions, sources and the lane selection stay.
 	SetMode(mode config.UnderlayMode)
-	// SetReceiveCPUs says over which processors the kernel is to spread its share of receiving where UDP sockets have the data
-	// messages. It returns at once, too; flows that change processors may have some of what is under way overtaken.
+	// SetReceiveCPUs sets the CPUs to which the kernel distributes received packets while UDP sockets carry the data
+	// messages. It returns at once. Packets in flight of flows that change CPUs may be reordered.
 	SetReceiveCPUs(cpus config.ReceiveCPUs)
-	// Report says which way it is, and why.
+	// Report returns the present path, and the reason for it.
 	Report() config.UnderlayReport
 }

@@ -15,7 +15,7 @@ import (
 func TestTheWayFollowsFromModeAndDevice(t *testing.T) {
 	const auto, byName = config.UnderlayAuto, config.UnderlayXDP
 	nic := facts{
-		device: "eth0", driver: "ice", mtu: 1500, peers: 4, here: 4,
+		device: "eth0", driver: "ice", mtu: 1500, peers: 4, reachable: 4,
 		known: true, caps: xsk.Capabilities{Native: true, ZeroCopy: true},
 	}
 	with := func(change func(*facts)) facts {
@@ -32,23 +32,23 @@ func TestTheWayFollowsFromModeAndDevice(t *testing.T) {
 		reason string // part of it
 	}{
 		"udp":                 {config.UnderlayUDP, nic, false, 0, asConfigured},
-		"no device":           {byName, facts{noDevice: errors.New("no such link")}, false, 0, "no such link"},
-		"auto, no device":     {auto, facts{noDevice: errNoPeers}, false, 0, errNoPeers.Error()},
+		"no device":           {byName, facts{deviceErr: errors.New("no such link")}, false, 0, "no such link"},
+		"auto, no device":     {auto, facts{deviceErr: errNoPeers}, false, 0, errNoPeers.Error()},
 		"no XDP":              {byName, with(func(f *facts) { f.caps = xsk.Capabilities{} }), false, 0, "eth0 (ice) runs no XDP"},
 		"a bond":              {byName, with(func(f *facts) { f.driver = "bonding" }), false, 0, "a bond"},
 		"jumbo":               {byName, with(func(f *facts) { f.mtu = 9000 }), false, 0, "9000"},
 		"asked for":           {byName, nic, true, xsk.Auto, asConfigured},
 		"asked for, copies":   {byName, copies, true, xsk.Copy, asConfigured},
 		"asked for, unknown":  {byName, with(func(f *facts) { f.known = false }), true, xsk.Auto, asConfigured},
-		"asked for, few":      {byName, with(func(f *facts) { f.here = 0 }), true, xsk.Auto, asConfigured},
+		"asked for, few":      {byName, with(func(f *facts) { f.reachable = 0 }), true, xsk.Auto, asConfigured},
 		"auto":                {auto, nic, true, xsk.ZeroCopy, "has zero-copy"},
 		"auto, copies":        {auto, copies, false, 0, "copied"},
 		"auto, unknown":       {auto, with(func(f *facts) { f.known = false }), false, 0, "does not tell"},
-		"auto, few":           {auto, with(func(f *facts) { f.here = 1 }), false, 0, "3 of 4 peers"},
-		"auto, half":          {auto, with(func(f *facts) { f.here = 2 }), true, xsk.ZeroCopy, "zero-copy"},
-		"auto, less than was": {auto, with(func(f *facts) { f.here, f.inUse = 1, true }), true, xsk.ZeroCopy, "zero-copy"},
-		"auto, too few now":   {auto, with(func(f *facts) { f.here, f.inUse = 0, true }), false, 0, "4 of 4 peers"},
-		"auto, device, alone": {auto, with(func(f *facts) { f.here, f.peers = 0, 0 }), true, xsk.ZeroCopy, "zero-copy"},
+		"auto, few":           {auto, with(func(f *facts) { f.reachable = 1 }), false, 0, "3 of 4 peers"},
+		"auto, half":          {auto, with(func(f *facts) { f.reachable = 2 }), true, xsk.ZeroCopy, "zero-copy"},
+		"auto, less than was": {auto, with(func(f *facts) { f.reachable, f.inUse = 1, true }), true, xsk.ZeroCopy, "zero-copy"},
+		"auto, too few now":   {auto, with(func(f *facts) { f.reachable, f.inUse = 0, true }), false, 0, "4 of 4 peers"},
+		"auto, device, alone": {auto, with(func(f *facts) { f.reachable, f.peers = 0, 0 }), true, xsk.ZeroCopy, "zero-copy"},
 	} {
 		got := choose(test.mode, &test.facts)
 		if got.xdp != test.xdp || got.mode != test.how || !strings.Contains(got.reason, test.reason) {
@@ -59,8 +59,8 @@ func TestTheWayFollowsFromModeAndDevice(t *testing.T) {
 
 func TestAFrameHoldsWhatTheMTUAllows(t *testing.T) {
 	for mtu, want := range map[int]int{
-		68: 2048, 1500: 2048, 2048 - xsk.RxHeadroom - ethernet: 2048, 2048 - xsk.RxHeadroom - ethernet + 1: 4096,
-		4096 - xsk.RxHeadroom - ethernet: 4096, 4096 - xsk.RxHeadroom - ethernet + 1: 0, 9000: 0, 65536: 0,
+		68: 2048, 1500: 2048, 2048 - xsk.RxHeadroom - ethernetHeader: 2048, 2048 - xsk.RxHeadroom - ethernetHeader + 1: 4096,
+		4096 - xsk.RxHeadroom - ethernetHeader: 4096, 4096 - xsk.RxHeadroom - ethernetHeader + 1: 0, 9000: 0, 65536: 0,
 	} {
 		if got := frameSize(mtu); got != want {
 			t.Errorf("MTU %d: frames of %d, want %d", mtu, got, want)
@@ -85,7 +85,7 @@ func TestTheDeviceInUseStaysUntilAnotherHasTwiceAsManyPeers(t *testing.T) {
 		{1, 0, "b", "a"},
 		{1, 2, "gone", "b"},
 	} {
-		if got := most(links, map[int]int{3: test.a, 2: test.b}, test.now); got.Name != test.want {
+		if got := busiestLink(links, map[int]int{3: test.a, 2: test.b}, test.now); got.Name != test.want {
 			t.Errorf("%d and %d peers, %q in use: %s, want %s", test.a, test.b, test.now, got.Name, test.want)
 		}
 	}

@@ -10,57 +10,57 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-// cpuSelection is over which processors the kernel's part of receiving is spread, and why over none.
+// cpuSelection is the list of CPUs to which received packets are distributed, or the reason why there are none.
 type cpuSelection struct {
-	cpus   []int
-	reason string
-	gist   string // of a reason with numbers that each peer who comes may change
+	cpus         []int
+	reason       string
+	stableReason string // the reason without numbers that each new peer may change
 }
 
-// news is what of the reason is logged, if it has become other.
-func (s *cpuSelection) news() string { return cmp.Or(s.gist, s.reason) }
+// logReason returns the text to log. It is stable while only numbers change.
+func (s *cpuSelection) logReason() string { return cmp.Or(s.stableReason, s.reason) }
 
-// chooseCPUs says over which processors messages are spread before the stack has them, once it is known that they go the way of c.
-// auto spreads where there is something to gain; a list is taken as it is wherever the program can run.
+// chooseCPUs returns the CPUs to which messages are distributed before they enter the stack, given the choice of the
+// path. auto distributes only where it helps. A configured list is used wherever the program can run.
 func chooseCPUs(want config.ReceiveCPUs, f *facts, c choice) cpuSelection {
 	no := func(format string, args ...any) cpuSelection {
 		return cpuSelection{reason: fmt.Sprintf(format, args...)}
 	}
 	switch {
 	case c.xdp:
-		return no("AF_XDP sockets on %s have the messages before", f.device)
+		return no("AF_XDP sockets on %s receive the data messages", f.device)
 	case f.device == "":
-		return no("no device: %v", f.noDevice)
+		return no("no device: %v", f.deviceErr)
 	case f.driver == bonding:
-		return no("%s is a bond, and its parts have the queues", f.device)
+		return no("%s is a bond, and its slaves have the queues", f.device)
 	case f.known && !f.caps.Native:
-		return no("the driver of %s (%s) runs no XDP programs: use RPS (/sys/class/net/%[1]s/queues/rx-*/rps_cpus)", f.device, f.driver)
-	case f.strips:
-		return no("%s has VLANs upon it and takes their tags off, which no other processor would see: ethtool -K %[1]s rxvlan off", f.device)
+		return no("the driver of %s (%s) does not support native XDP: use RPS (/sys/class/net/%[1]s/queues/rx-*/rps_cpus)", f.device, f.driver)
+	case f.stripsVLAN:
+		return no("%s has VLANs and strips their tags, which would be lost on another CPU: use ethtool -K %[1]s rxvlan off", f.device)
 	case !want.Auto:
 		return cpuSelection{cpus: want.List}
-	case leavesChecksums(f.driver):
-		return no("%s (%s) gets packets whose checksums were left to it, which no other processor can take", f.device, f.driver)
+	case hasPartialChecksums(f.driver):
+		return no("%s (%s) receives packets without complete checksums, which no other CPU can process", f.device, f.driver)
 	case !f.reachesEnoughPeers():
-		s := no("%d of %d peers are not reached by %s", f.peers-f.here, f.peers, f.device)
-		s.gist = fmt.Sprintf("most peers are not reached by %s", f.device)
+		s := no("%d of %d peers are not reached through %s", f.peers-f.reachable, f.peers, f.device)
+		s.stableReason = fmt.Sprintf("most peers are not reached through %s", f.device)
 		return s
 	case len(f.cpus) < 2:
-		return no("there is one processor to use")
-	case f.hashed >= len(f.cpus):
-		return no("%s chooses among %d receive queues by port already, for %d processors", f.device, f.hashed, len(f.cpus))
+		return no("only one CPU is available")
+	case f.hashQueues >= len(f.cpus):
+		return no("%s already distributes by port among %d receive queues, for %d CPUs", f.device, f.hashQueues, len(f.cpus))
 	}
 	return cpuSelection{cpus: slices.Clip(f.cpus[:min(len(f.cpus), config.MaxReceiveCPUs)])}
 }
 
-// leavesChecksums tells of the virtual devices whose other end, on the same host, may leave checksums to them: those of namespaces,
-// virtual machines without a driver of ours, Xen (XEN_NETRXF_csum_blank), VMware and Hyper-V. virtio_net is told not to once there is
-// an XDP program.
-func leavesChecksums(driver string) bool {
+// hasPartialChecksums reports whether packets from a driver may have incomplete checksums, because the other end is on
+// the same host. These are the virtual devices of namespaces, of virtual machines without one of our drivers, of Xen
+// (XEN_NETRXF_csum_blank), VMware and Hyper-V. virtio_net negotiates it off once an XDP program is attached.
+func hasPartialChecksums(driver string) bool {
 	return slices.Contains([]string{"veth", "tun", "vif", "vmxnet3", "hv_netvsc"}, driver)
 }
 
-// report says what became of the processors that were wanted.
+// report returns the effect of the configured CPUs.
 func (s *cpuSelection) report(want config.ReceiveCPUs, device string, attached bool, err error) *config.ReceiveCPUsReport {
 	r := &config.ReceiveCPUsReport{Mode: want, Device: device}
 	switch {

@@ -206,7 +206,7 @@ func TestNoSuchProcessorIsAReason(t *testing.T) {
 }
 
 func TestARefusedProgramIsWhyNoProcessorsShareEither(t *testing.T) {
-	p := &Port{wanted: xdp.Binding{Device: "eth0"}, refused: refusal{errors.New("not permitted"), time.Now().Add(time.Hour)}}
+	p := &Port{wanted: xdp.Binding{Device: "eth0"}, loadFailure: loadFailure{errors.New("not permitted"), time.Now().Add(time.Hour)}}
 	for reason, want := range map[string]string{"": "", "AF_XDP sockets on eth0 have the messages before": "not permitted"} {
 		now, s := p.openProgram(choice{xdp: true}, cpuSelection{reason: reason}, false)
 		if now.xdp || now.reason != "not permitted" || s.reason != want {

@@ -16,8 +16,8 @@ func TestProcessorsShareWhereThereIsSomethingToGain(t *testing.T) {
 	auto, list := config.ReceiveCPUs{Auto: true}, config.ReceiveCPUs{List: []int{1, 3}}
 	all := []int{0, 1, 2, 3}
 	nic := facts{
-		device: "eth0", driver: "virtio_net", mtu: 1500, peers: 4, here: 4, known: true, caps: xsk.Capabilities{Native: true},
-		hashed: 1, cpus: all,
+		device: "eth0", driver: "virtio_net", mtu: 1500, peers: 4, reachable: 4, known: true, caps: xsk.Capabilities{Native: true},
+		hashQueues: 1, cpus: all,
 	}
 	with := func(change func(*facts)) facts {
 		f := nic
@@ -26,11 +26,11 @@ func TestProcessorsShareWhereThereIsSomethingToGain(t *testing.T) {
 	}
 	udp, xdp := choice{}, choice{xdp: true}
 	veth := with(func(f *facts) { f.driver = "veth" })
-	few := with(func(f *facts) { f.here = 1 })
-	enough := with(func(f *facts) { f.hashed = 4 })
+	few := with(func(f *facts) { f.reachable = 1 })
+	enough := with(func(f *facts) { f.hashQueues = 4 })
 	noXDP := with(func(f *facts) { f.caps = xsk.Capabilities{} })
 	bond := with(func(f *facts) { f.driver = bonding })
-	none := facts{noDevice: errNoPeers}
+	none := facts{deviceErr: errNoPeers}
 	for name, test := range map[string]struct {
 		want   config.ReceiveCPUs
 		facts  facts
@@ -40,8 +40,8 @@ func TestProcessorsShareWhereThereIsSomethingToGain(t *testing.T) {
 	}{
 		"auto":                   {auto, nic, udp, all, ""},
 		"a list":                 {list, nic, udp, []int{1, 3}, ""},
-		"auto, unknown queues":   {auto, with(func(f *facts) { f.hashed = 0 }), udp, all, ""},
-		"auto, some queues":      {auto, with(func(f *facts) { f.hashed = 3 }), udp, all, ""},
+		"auto, unknown queues":   {auto, with(func(f *facts) { f.hashQueues = 0 }), udp, all, ""},
+		"auto, some queues":      {auto, with(func(f *facts) { f.hashQueues = 3 }), udp, all, ""},
 		"auto, enough queues":    {auto, enough, udp, nil, "among 4 receive queues by port already, for 4 processors"},
 		"a list, enough queues":  {list, enough, udp, []int{1, 3}, ""},
 		"auto, one processor":    {auto, with(func(f *facts) { f.cpus = []int{2} }), udp, nil, "one processor"},
@@ -52,13 +52,13 @@ func TestProcessorsShareWhereThereIsSomethingToGain(t *testing.T) {
 		"a list, a veth":         {list, veth, udp, []int{1, 3}, ""},
 		"auto, AF_XDP":           {auto, nic, xdp, nil, "AF_XDP sockets on eth0"},
 		"a list, AF_XDP":         {list, nic, xdp, nil, "AF_XDP sockets on eth0"},
-		"a list, VLANs":          {list, with(func(f *facts) { f.strips = true }), udp, nil, "ethtool -K eth0 rxvlan off"},
+		"a list, VLANs":          {list, with(func(f *facts) { f.stripsVLAN = true }), udp, nil, "ethtool -K eth0 rxvlan off"},
 		"auto, no XDP":           {auto, noXDP, udp, nil, "/sys/class/net/eth0/queues/rx-*/rps_cpus"},
 		"a list, no XDP":         {list, noXDP, udp, nil, "use RPS"},
 		"a list, not known":      {list, with(func(f *facts) { f.known = false }), udp, []int{1, 3}, ""},
 		"a list, a bond":         {list, bond, udp, nil, "is a bond"},
 		"a list, no device":      {list, none, udp, nil, errNoPeers.Error()},
-		"auto, a missing device": {auto, facts{noDevice: errors.New("no such link")}, udp, nil, "no such link"},
+		"auto, a missing device": {auto, facts{deviceErr: errors.New("no such link")}, udp, nil, "no such link"},
 	} {
 		got := chooseCPUs(test.want, &test.facts, test.way)
 		if !slices.Equal(got.cpus, test.cpus) || !strings.Contains(got.reason, test.reason) || (got.reason == "") != (got.cpus != nil) {
@@ -73,14 +73,14 @@ func TestProcessorsShareWhereThereIsSomethingToGain(t *testing.T) {
 
 func TestAPeerThatComesIsNoNewReasonAgainstSharing(t *testing.T) {
 	of := func(here int) cpuSelection {
-		f := facts{device: "eth0", driver: "virtio_net", peers: 9, here: here, known: true, caps: xsk.Capabilities{Native: true}}
+		f := facts{device: "eth0", driver: "virtio_net", peers: 9, reachable: here, known: true, caps: xsk.Capabilities{Native: true}}
 		return chooseCPUs(config.ReceiveCPUs{Auto: true}, &f, choice{})
 	}
 	none, one, all := of(0), of(1), of(9)
-	if none.news() != one.news() || none.reason == one.reason {
+	if none.logReason() != one.logReason() || none.reason == one.reason {
 		t.Errorf("%+v, then %+v", none, one)
 	}
-	if all.news() == one.news() || all.news() != all.reason {
+	if all.logReason() == one.logReason() || all.logReason() != all.reason {
 		t.Errorf("another reason: %+v", all)
 	}
 }

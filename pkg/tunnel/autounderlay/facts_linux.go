@@ -20,22 +20,22 @@ import (
 )
 
 var (
-	errNoPeers  = errors.New("no peer's address is known yet")
-	errNoRoutes = errors.New("no peer is reached by a device")
+	errNoPeers  = errors.New("no peer's endpoint is known yet")
+	errNoRoutes = errors.New("no route to a peer leads through a device")
 )
 
-// query is what facts are gathered for.
+// query is the input of gatherFacts.
 type query struct {
-	device string       // that was asked for, if any
-	now    string       // the device in use, if any
-	peers  []netip.Addr // where peers are
-	mark   uint32       // of what is sent to them
-	cpus   bool         // over which processors receiving may be spread is asked too
+	device        string       // the configured device, if any
+	currentDevice string       // the device in use, if any
+	peers         []netip.Addr // the peers' addresses
+	mark          uint32       // SO_MARK of packets to them
+	wantCPUs      bool         // also gather facts about distribution to CPUs
 }
 
-// gather finds the device that most peers are reached by, unless one was asked for, and what it can do. It works in the network
-// namespace of the calling thread.
-func gather(q *query) facts {
+// gatherFacts finds the device that reaches most peers, unless one is configured, and its capabilities. It uses the
+// network namespace of the calling thread.
+func gatherFacts(q *query) facts {
 	f := facts{peers: len(q.peers)}
 	links := map[int]hostnet.Link{}
 	count := map[int]int{}
@@ -52,22 +52,22 @@ func gather(q *query) facts {
 	var l hostnet.Link
 	switch {
 	case q.device != "":
-		if l, f.noDevice = hostnet.FindLink(q.device); f.noDevice != nil {
+		if l, f.deviceErr = hostnet.FindLink(q.device); f.deviceErr != nil {
 			return f
 		}
 	case len(q.peers) == 0:
-		f.noDevice = errNoPeers
+		f.deviceErr = errNoPeers
 		return f
 	case len(links) == 0:
-		f.noDevice = errNoRoutes
+		f.deviceErr = errNoRoutes
 		return f
 	default:
-		l = most(slices.Collect(maps.Values(links)), count, q.now)
+		l = busiestLink(slices.Collect(maps.Values(links)), count, q.currentDevice)
 	}
-	f.device, f.mtu, f.here, f.inUse = l.Name, l.MTU, count[l.Index], l.Name == q.now
-	f.ask(l)
-	if q.cpus && f.device != "" {
-		f.askCPUs(l, via[l.Index])
+	f.device, f.mtu, f.reachable, f.inUse = l.Name, l.MTU, count[l.Index], l.Name == q.currentDevice
+	f.probeDevice(l)
+	if q.wantCPUs && f.device != "" {
+		f.probeCPUs(l, via[l.Index])
 	}
 	return f
 }
@@ -77,9 +77,10 @@ func isLoopback(index int) bool {
 	return err == nil && i.Flags&net.FlagLoopback != 0
 }
 
-// most returns the link with the highest count, by its index. The one in use stays until another has twice as many: each change
-// costs what is under way, and some drivers a reset of the device, which roaming peers could have happen all the time.
-func most(links []hostnet.Link, count map[int]int, now string) hostnet.Link {
+// busiestLink returns the link with the highest count; a tie goes to the lower index. The link in use stays until
+// another has twice as many. Each change loses packets in flight, and with some drivers resets the device. Without the
+// margin, roaming peers could cause changes all the time.
+func busiestLink(links []hostnet.Link, count map[int]int, now string) hostnet.Link {
 	best := slices.MinFunc(links, func(a, b hostnet.Link) int {
 		return cmp.Or(cmp.Compare(count[b.Index], count[a.Index]), cmp.Compare(a.Index, b.Index))
 	})
@@ -91,8 +92,8 @@ func most(links []hostnet.Link, count map[int]int, now string) hostnet.Link {
 	return best
 }
 
-// ask fills in what the device can do.
-func (f *facts) ask(l hostnet.Link) {
+// probeDevice fills in the device's capabilities.
+func (f *facts) probeDevice(l hostnet.Link) {
 	var err error
 	if f.driver, err = hostnet.Driver(l.Name); err != nil {
 		f.driver = l.Kind
@@ -100,21 +101,21 @@ func (f *facts) ask(l hostnet.Link) {
 	f.caps, err = xsk.Probe(l.Index)
 	f.known = err == nil
 	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
-		f.device, f.noDevice = "", fmt.Errorf("asking what %s can do: %w", l.Name, err)
+		f.device, f.deviceErr = "", fmt.Errorf("reading the capabilities of %s: %w", l.Name, err)
 	}
 }
 
-// askCPUs fills in what spreading over processors has to do with, for messages from those peers.
-func (f *facts) askCPUs(l hostnet.Link, peers []netip.Addr) {
+// probeCPUs fills in the facts about distribution to CPUs, for messages from those peers.
+func (f *facts) probeCPUs(l hostnet.Link, peers []netip.Addr) {
 	if c, err := hostnet.ReadChannels(l.Name); err == nil {
-		f.hashed = c.RX + c.Combined
+		f.hashQueues = c.RX + c.Combined
 	}
-	if rss, err := hostnet.ReadRSS(l.Name); err == nil && !byPort(&rss.RSS, peers, f.inUse) {
-		f.hashed = 1
+	if rss, err := hostnet.ReadRSS(l.Name); err == nil && !hashesPorts(&rss.RSS, peers, f.inUse) {
+		f.hashQueues = 1
 	}
 	if offloads, err := hostnet.ReadFeatures(l.Name); err == nil && offloads["rx-vlan-hw-parse"].On {
-		f.strips, err = hostnet.HasVLANs(l.Index)
-		f.strips = f.strips || err != nil
+		f.stripsVLAN, err = hostnet.HasVLANs(l.Index)
+		f.stripsVLAN = f.stripsVLAN || err != nil
 	}
 	var set unix.CPUSet
 	if unix.SchedGetaffinity(0, &set) != nil {
@@ -127,9 +128,9 @@ func (f *facts) askCPUs(l hostnet.Link, peers []netip.Addr) {
 	}
 }
 
-// byPort tells whether a NIC looks at the ports of what comes from most of the peers: it may do so for one family alone. A device in
-// use is left only where it does for more than three quarters, as by enough.
-func byPort(rss *spread.RSS, peers []netip.Addr, inUse bool) bool {
+// hashesPorts reports whether the NIC's RSS hash includes the ports for most of the peers; it may do so for one address family
+// alone. On a device in use it must do so for more than three quarters, the margin of reachesEnoughPeers.
+func hashesPorts(rss *spread.RSS, peers []netip.Addr, inUse bool) bool {
 	if len(peers) == 0 {
 		return rss.UDP4 != spread.AddressesOnly
 	}

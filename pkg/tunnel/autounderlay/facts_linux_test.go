@@ -18,7 +18,7 @@ import (
 func (s *scene) gather(q query) (f facts) {
 	s.Helper()
 	must(s, s.here.Do(func() error {
-		f = gather(&q)
+		f = gatherFacts(&q)
 		return nil
 	}))
 	return f
@@ -52,14 +52,14 @@ func TestFactsAreThoseOfTheDeviceThatMostPeersAreReachedBy(t *testing.T) {
 		"itself and one":    {query{peers: a("192.0.2.1", "198.51.100.1", "192.0.2.2")}, first, 1, nil},
 	} {
 		f := s.gather(test.q)
-		if f.device != test.device || f.here != test.here || f.peers != len(test.q.peers) || !errors.Is(f.noDevice, test.err) {
+		if f.device != test.device || f.reachable != test.here || f.peers != len(test.q.peers) || !errors.Is(f.deviceErr, test.err) {
 			t.Errorf("%s: %+v", name, f)
 		}
 		if f.device != "" && (f.driver != "veth" || f.mtu != 1500 || f.known && !f.caps.Native || f.caps.ZeroCopy) {
 			t.Errorf("%s: of the device: %+v", name, f)
 		}
 	}
-	if f := s.gather(query{peers: a("192.0.2.2", "198.51.100.2", "198.51.100.3"), now: second}); !f.inUse {
+	if f := s.gather(query{peers: a("192.0.2.2", "198.51.100.2", "198.51.100.3"), currentDevice: second}); !f.inUse {
 		t.Errorf("the device in use is not known: %+v", f)
 	}
 }
@@ -85,7 +85,7 @@ func TestANICLooksAtPortsIfItDoesForMostPeers(t *testing.T) {
 		{four, two, nil, true, true},
 	} {
 		for inUse, want := range map[bool]bool{false: test.want, true: test.inUse} {
-			if got := byPort(&spread.RSS{UDP4: test.udp4, UDP6: test.udp6}, test.peers, inUse); got != want {
+			if got := hashesPorts(&spread.RSS{UDP4: test.udp4, UDP6: test.udp6}, test.peers, inUse); got != want {
 				t.Errorf("%+v, in use %v: %v", test, inUse, got)
 			}
 		}
@@ -107,7 +107,7 @@ func TestBehindAVLANIsTheDeviceBelowIt(t *testing.T) {
 	}
 	must(t, unable)
 	must(t, s.here.SetUp("v7", 0, netip.MustParsePrefix("198.51.100.1/24")))
-	if f := s.gather(query{peers: []netip.Addr{netip.MustParseAddr("198.51.100.2")}}); f.device != dev || f.here != 1 {
+	if f := s.gather(query{peers: []netip.Addr{netip.MustParseAddr("198.51.100.2")}}); f.device != dev || f.reachable != 1 {
 		t.Errorf("%+v", f)
 	}
 	if f := s.gather(query{device: "v7"}); f.device != "v7" || f.known && f.caps.Native {

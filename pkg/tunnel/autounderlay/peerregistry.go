@@ -11,11 +11,11 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 )
 
-// maxChecked is from how many receiver indices on they are not checked any more: there is room for some more when
-// that is decided.
-const maxChecked = programs.ClassifyIndices * 3 / 4
+// maxCheckedIndices is the number of receiver indices up to which the program checks them. The map has room for more,
+// because the decision takes effect later.
+const maxCheckedIndices = programs.ClassifyIndices * 3 / 4
 
-// classifier is what a classifier needs to know of the peers, whether there is one or not.
+// classifier is the part of a program that needs to know the peers.
 type classifier interface {
 	AddIndex(index uint32) error
 	RemoveIndex(index uint32) error
@@ -23,15 +23,16 @@ type classifier interface {
 	RemoveSource(address netip.Addr) error
 }
 
-// peerRegistry is what the device has told of its peers. It implements underlay.Guard for the Port, but for SetGuarded.
+// peerRegistry stores the peers' indices and addresses that the device has reported. It implements underlay.Guard for
+// the Port, but for SetGuarded.
 type peerRegistry struct {
-	mu        sync.Mutex
-	ready     bool // nothing is missing
-	unchecked bool // there were too many indices once
-	indices   map[uint32]struct{}
-	sources   map[netip.Addr]int
-	register  classifier // nil for none
-	changed   func()     // where peers are, or how many
+	mu             sync.Mutex
+	complete       bool // the device has reported everything
+	tooManyIndices bool // there were more than maxCheckedIndices
+	indices        map[uint32]struct{}
+	sources        map[netip.Addr]int
+	classifier     classifier // nil: none
+	changed        func()     // called when peers' addresses or the number of indices change
 }
 
 func newPeerRegistry(changed func()) *peerRegistry {
@@ -43,11 +44,11 @@ func (k *peerRegistry) AddIndex(index uint32) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.indices[index] = struct{}{}
-	if k.register != nil {
-		_ = k.register.AddIndex(index) // there is room up to maxChecked
+	if k.classifier != nil {
+		_ = k.classifier.AddIndex(index) // the map has room for maxCheckedIndices
 	}
-	if len(k.indices) > maxChecked && !k.unchecked {
-		k.unchecked = true
+	if len(k.indices) > maxCheckedIndices && !k.tooManyIndices {
+		k.tooManyIndices = true
 		k.changed()
 	}
 }
@@ -57,8 +58,8 @@ func (k *peerRegistry) RemoveIndex(index uint32) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.indices, index)
-	if k.register != nil {
-		_ = k.register.RemoveIndex(index) // one that stays lets in what nobody can open
+	if k.classifier != nil {
+		_ = k.classifier.RemoveIndex(index) // a remaining index only admits messages that no session can open
 	}
 }
 
@@ -69,8 +70,8 @@ func (k *peerRegistry) AddSource(address netip.Addr) {
 	if k.sources[address]++; k.sources[address] == 1 {
 		k.changed()
 	}
-	if k.register != nil {
-		_ = k.register.AddSource(address) // without room the peer counts as a stranger
+	if k.classifier != nil {
+		_ = k.classifier.AddSource(address) // if the map is full, the peer counts as unknown
 	}
 }
 
@@ -85,8 +86,8 @@ func (k *peerRegistry) RemoveSource(address netip.Addr) {
 		delete(k.sources, address)
 		k.changed()
 	}
-	if k.register != nil {
-		_ = k.register.RemoveSource(address)
+	if k.classifier != nil {
+		_ = k.classifier.RemoveSource(address)
 	}
 }
 
@@ -94,15 +95,15 @@ func (k *peerRegistry) RemoveSource(address netip.Addr) {
 func (k *peerRegistry) SetGuarded() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.ready = true
+	k.complete = true
 	k.changed()
 }
 
-// setClassifier makes r, which nobody knows yet, know all that is known, and all that will be. nil stands for none.
+// setClassifier gives all known peers to r, a new classifier, and from then on all changes. nil removes the classifier.
 func (k *peerRegistry) setClassifier(r classifier) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.register = r
+	k.classifier = r
 	if r == nil {
 		return
 	}
@@ -116,13 +117,13 @@ func (k *peerRegistry) setClassifier(r classifier) {
 	}
 }
 
-// state returns whether all is known, whether indices may be checked, and, once all is known, up to most of the addresses where
-// peers are, always the same ones.
+// state returns whether the device has reported everything, and whether indices may be checked. Once complete, it also
+// returns up to most of the peers' addresses, always the same ones.
 func (k *peerRegistry) state(most int) (ready, check bool, peers []netip.Addr) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.ready && most > 0 {
+	if k.complete && most > 0 {
 		peers = slices.SortedFunc(maps.Keys(k.sources), netip.Addr.Compare)
 	}
-	return k.ready, !k.unchecked, peers[:min(len(peers), most)]
+	return k.complete, !k.tooManyIndices, peers[:min(len(peers), most)]
 }

@@ -135,18 +135,18 @@ func TestPeersAreToldOfOnceAllAreKnown(t *testing.T) {
 func TestTooManyIndicesAreNotCheckedAnyMore(t *testing.T) {
 	changes := 0
 	k := newPeerRegistry(func() { changes++ })
-	for i := range uint32(maxChecked) {
+	for i := range uint32(maxCheckedIndices) {
 		k.AddIndex(i)
 	}
 	if _, check, _ := k.state(1); !check || changes != 0 {
 		t.Fatalf("with room: checked %v, %d changes", check, changes)
 	}
-	k.AddIndex(maxChecked)
-	k.AddIndex(maxChecked + 1)
+	k.AddIndex(maxCheckedIndices)
+	k.AddIndex(maxCheckedIndices + 1)
 	if _, check, _ := k.state(1); check || changes != 1 {
 		t.Errorf("without: checked %v, %d changes", check, changes)
 	}
-	for i := range uint32(maxChecked) {
+	for i := range uint32(maxCheckedIndices) {
 		k.RemoveIndex(i)
 	}
 	if _, check, _ := k.state(1); check {

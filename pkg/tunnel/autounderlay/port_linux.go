@@ -15,27 +15,28 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-// mostPeers is how many peers' routes are looked up for a choice.
-const mostPeers = 64
+// maxLookups is the number of peers whose routes are looked up for a choice.
+const maxLookups = 64
 
-// Config says how to open a Port.
+// Config configures a Port.
 type Config struct {
-	// UDP carries what does not go by AF_XDP. The Port owns it once opened.
+	// UDP carries everything that does not use AF_XDP. The Port owns it after a successful Open.
 	UDP underlay.Port
-	// Mode is the way that is wanted.
+	// Mode is the configured mode.
 	Mode config.UnderlayMode
-	// Device is the network device whose queues AF_XDP uses; empty for the one that most peers are reached by.
+	// Device is the network device whose queues AF_XDP uses. If it is empty, the Port chooses the device that reaches
+	// most peers.
 	Device string
-	// ReceiveCPUs are the processors over which the kernel is to spread what UDP sockets receive.
+	// ReceiveCPUs are the CPUs to which the kernel distributes packets for the UDP sockets.
 	ReceiveCPUs config.ReceiveCPUs
-	// Mark is the SO_MARK that the UDP port has.
+	// Mark is the SO_MARK of the UDP port.
 	Mark uint32
-	// BusyPoll has lanes hold their processor while traffic flows (package linger).
+	// BusyPoll makes lanes keep their CPU while traffic flows (package busypoll).
 	BusyPoll bool
 	Log      *slog.Logger
 }
 
-// Port is an xdp.Port that chooses its device and way. Its methods may be called by any goroutine.
+// Port is an xdp.Port that chooses its device and mode. Any goroutine may call its methods.
 type Port struct {
 	*xdp.Port
 	*peerRegistry
@@ -43,32 +44,32 @@ type Port struct {
 	device string
 	port   uint16
 
-	tally tally // of all programs that there were
+	counters programCounters // of all programs, present and former
 
-	mu      sync.Mutex // guards all below
-	mode    config.UnderlayMode
-	want    config.ReceiveCPUs
-	mark    uint32
-	now     choice
-	share   cpuSelection
-	express bool        // AF_XDP was chosen once
-	where   string      // the device that it is about
-	wanted  xdp.Binding // without a program
-	check   bool        // the program is to check receiver indices
-	over    []int       // the processors that it is to spread over
-	refused refusal     // of the program for wanted
-	way     xdp.Binding // wanted with its program, or the zero Way
-	program *program
+	mu           sync.Mutex // guards the fields below
+	mode         config.UnderlayMode
+	receiveCPUs  config.ReceiveCPUs
+	mark         uint32
+	choice       choice
+	cpuChoice    cpuSelection
+	everXDP      bool        // AF_XDP was chosen at least once
+	chosenDevice string      // device of the choice
+	wanted       xdp.Binding // the wanted binding, without its program
+	checkIndices bool        // the program checks receiver indices
+	programCPUs  []int       // the CPUs to which the program distributes
+	loadFailure  loadFailure // of the wanted binding's program
+	binding      xdp.Binding // wanted with its program, or the zero Binding
+	program      *program
 }
 
-// refusal is why there is no program, and until when none is tried again.
-type refusal struct {
-	err   error
-	until time.Time
+// loadFailure is the reason why there is no program, and the time of the next attempt.
+type loadFailure struct {
+	err     error
+	retryAt time.Time
 }
 
-// again is how long it takes until a program that could not be had is tried again, if there is reason to choose.
-const again = time.Minute
+// loadRetry is the time until a program that failed to load may be loaded again, at the next choice.
+const loadRetry = time.Minute
 
 var (
 	_ underlay.Port     = (*Port)(nil)
@@ -77,10 +78,10 @@ var (
 	_ underlay.Switcher = (*Port)(nil)
 )
 
-// Open returns a port that goes by UDP until it is guarded (underlay.Guard), and from then on by the way that it chooses. It
-// belongs to the calling thread's network namespace. Errors are xdp.Open's, after which Config.UDP is still the caller's.
+// Open returns a port that uses UDP until it is guarded (underlay.Guard), and the chosen path from then on. It belongs
+// to the calling thread's network namespace. Errors are those of xdp.Open; after them the caller still owns Config.UDP.
 func Open(c Config) (*Port, error) {
-	p := &Port{log: c.Log, device: c.Device, port: c.UDP.LocalPort(), mode: c.Mode, want: c.ReceiveCPUs, mark: c.Mark}
+	p := &Port{log: c.Log, device: c.Device, port: c.UDP.LocalPort(), mode: c.Mode, receiveCPUs: c.ReceiveCPUs, mark: c.Mark}
 	p.peerRegistry = newPeerRegistry(p.reconsider)
 	x, err := xdp.Open(xdp.Config{UDP: c.UDP, Choose: p.choose, Changed: p.onLanesChanged, Mark: c.Mark, BusyPoll: c.BusyPoll})
 	if err != nil {
@@ -90,7 +91,7 @@ func Open(c Config) (*Port, error) {
 	return p, nil
 }
 
-// reconsider has the choice made anew, soon.
+// reconsider requests a new choice soon.
 func (p *Port) reconsider() {
 	if p.Port != nil {
 		p.Reconsider()
@@ -108,7 +109,7 @@ func (p *Port) SetMode(mode config.UnderlayMode) {
 // SetReceiveCPUs implements underlay.Switcher.
 func (p *Port) SetReceiveCPUs(cpus config.ReceiveCPUs) {
 	p.mu.Lock()
-	p.want = cpus
+	p.receiveCPUs = cpus
 	p.mu.Unlock()
 	p.reconsider()
 }
@@ -129,64 +130,65 @@ func (p *Port) SetMark(mark uint32) error {
 func (p *Port) choose() xdp.Binding {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now, s, f, check := p.gatherFacts()
-	next := xdp.Binding{Final: f.device == "" && f.noDevice == nil}
+	now, s, f, check := p.decide()
+	next := xdp.Binding{Final: f.device == "" && f.deviceErr == nil}
 	switch {
 	case now.xdp:
 		next = xdp.Binding{Device: f.device, Mode: now.mode, FrameSize: frameSize(f.mtu)}
 	case len(s.cpus) > 0:
 		next = xdp.Binding{Device: f.device, NoSockets: true}
 	}
-	if next != p.wanted || check != p.check || !slices.Equal(s.cpus, p.over) {
-		p.setClassifier(nil) // the xdp.Port closes the program
-		p.wanted, p.check, p.over, p.refused = next, check, s.cpus, refusal{}
-		p.way, p.program = next, nil
+	if next != p.wanted || check != p.checkIndices || !slices.Equal(s.cpus, p.programCPUs) {
+		p.setClassifier(nil) // the xdp.Port closes the former program
+		p.wanted, p.checkIndices, p.programCPUs, p.loadFailure = next, check, s.cpus, loadFailure{}
+		p.binding, p.program = next, nil
 	}
 	if next.Device != "" && p.program == nil {
-		now, s = p.openProgram(now, s, leavesChecksums(f.driver))
+		now, s = p.openProgram(now, s, hasPartialChecksums(f.driver))
 	}
-	p.express = p.express || now.xdp
-	if now != p.now || f.device != p.where {
-		p.now, p.where = now, f.device
+	p.everXDP = p.everXDP || now.xdp
+	if now != p.choice || f.device != p.chosenDevice {
+		p.choice, p.chosenDevice = now, f.device
 		p.logChoice()
 	}
-	if s.news() != p.share.news() {
+	if s.logReason() != p.cpuChoice.logReason() {
 		p.logCPUs(&s)
 	}
-	p.share = s
-	return p.way
+	p.cpuChoice = s
+	return p.binding
 }
 
-// openProgram gives the way its program, or gives it up. The caller holds mu.
+// openProgram loads the program of the wanted binding. If this fails, the choice falls back to UDP. The caller holds
+// mu.
 func (p *Port) openProgram(now choice, s cpuSelection, unsummed bool) (choice, cpuSelection) {
-	if r := &p.refused; r.err == nil || !time.Now().Before(r.until) {
+	if r := &p.loadFailure; r.err == nil || !time.Now().Before(r.retryAt) {
 		program, err := load(&programs.ClassifyOptions{
-			ListenPort: p.port, MaxFrame: xdp.MaxFrame(p.wanted.FrameSize), CheckIndices: p.check, CPUs: p.over, ChecksumPartial: unsummed,
-		}, &p.tally)
+			ListenPort: p.port, MaxFrame: xdp.MaxFrame(p.wanted.FrameSize), CheckIndices: p.checkIndices, CPUs: p.programCPUs, ChecksumPartial: unsummed,
+		}, &p.counters)
 		if err == nil {
 			p.setClassifier(program)
-			p.program, p.way = program, p.wanted
-			p.way.Program = program
+			p.program, p.binding = program, p.wanted
+			p.binding.Program = program
 			return now, s
 		}
-		p.refused = refusal{err, time.Now().Add(again)}
+		p.loadFailure = loadFailure{err, time.Now().Add(loadRetry)}
 	}
-	p.way = xdp.Binding{}
+	p.binding = xdp.Binding{}
 	if p.wanted.NoSockets {
-		return now, cpuSelection{reason: p.refused.err.Error()}
+		return now, cpuSelection{reason: p.loadFailure.err.Error()}
 	}
-	if s.reason != "" { // it said that AF_XDP has the messages
-		s = cpuSelection{reason: p.refused.err.Error()}
+	if s.reason != "" { // the reason was that AF_XDP receives the messages
+		s = cpuSelection{reason: p.loadFailure.err.Error()}
 	}
-	return choice{reason: p.refused.err.Error()}, s
+	return choice{reason: p.loadFailure.err.Error()}, s
 }
 
-// notYet is why a port begins with UDP.
+// notYet is the reason for UDP in a new port.
 const notYet = "the port was opened just now"
 
-// gatherFacts chooses. The caller holds mu.
-func (p *Port) gatherFacts() (now choice, s cpuSelection, f facts, check bool) {
-	most, spreads := mostPeers, p.want.On()
+// decide makes the choice. The caller holds mu.
+func (p *Port) decide() (now choice, s cpuSelection, f facts, check bool) {
+	most, spreads := maxLookups, p.receiveCPUs.On()
 	if p.mode == config.UnderlayUDP && !spreads {
 		most = 0
 	}
@@ -197,58 +199,58 @@ func (p *Port) gatherFacts() (now choice, s cpuSelection, f facts, check bool) {
 	case !ready:
 		return choice{reason: notYet}, cpuSelection{reason: notYet}, f, check
 	}
-	f = gather(&query{device: p.device, now: p.way.Device, peers: peers, mark: p.mark, cpus: spreads})
+	f = gatherFacts(&query{device: p.device, currentDevice: p.binding.Device, peers: peers, mark: p.mark, wantCPUs: spreads})
 	now = choose(p.mode, &f)
 	if spreads {
-		s = chooseCPUs(p.want, &f, now)
+		s = chooseCPUs(p.receiveCPUs, &f, now)
 	}
 	return now, s, f, check
 }
 
-// onLanesChanged implements xdp.Config.Changed: it logs what became of the choice.
+// onLanesChanged implements xdp.Config.Changed. It logs the effect of the choice.
 func (p *Port) onLanesChanged(ready int, why error) {
 	p.mu.Lock()
-	alone, over := p.way.NoSockets, p.over
+	alone, over := p.binding.NoSockets, p.programCPUs
 	p.mu.Unlock()
 	switch {
 	case alone && why != nil:
-		p.log.Warn(notSpread, "reason", why)
+		p.log.Warn(logNotSpread, "reason", why)
 		return
 	case alone:
-		p.log.Info("the kernel's part of receiving is spread over processors", "cpus", config.FormatCPUs(over))
+		p.log.Info("XDP program distributes received packets to CPUs (CPUMAP)", "cpus", config.FormatCPUs(over))
 		return
 	case ready == 0:
-		p.log.Warn("AF_XDP is not to be had: data messages go by UDP", "reason", why)
+		p.log.Warn("AF_XDP unavailable, using UDP sockets", "reason", why)
 		return
 	}
 	args := []any{"lanes", ready}
 	if why != nil {
-		args = append(args, "others", why)
+		args = append(args, "error", why)
 	}
-	p.log.Info("data messages go by AF_XDP", args...)
+	p.log.Info("data messages use AF_XDP", args...)
 }
 
 // logChoice logs the choice. The caller holds mu.
 func (p *Port) logChoice() {
 	way, level := config.UnderlayUDP, slog.LevelDebug
 	switch {
-	case p.now.xdp:
+	case p.choice.xdp:
 		way, level = config.UnderlayXDP, slog.LevelInfo
-	case p.mode == config.UnderlayXDP && (p.where != "" || p.device != "" && p.now.reason != notYet):
+	case p.mode == config.UnderlayXDP && (p.chosenDevice != "" || p.device != "" && p.choice.reason != notYet):
 		level = slog.LevelWarn
 	}
-	p.log.Log(context.Background(), level, "underlay path selected", "path", way, "device", p.where, "reason", p.now.reason)
+	p.log.Log(context.Background(), level, "underlay path selected", "path", way, "device", p.chosenDevice, "reason", p.choice.reason)
 }
 
-const notSpread = "the kernel's part of receiving is not spread over processors"
+const logNotSpread = "received packets are not distributed to CPUs"
 
-// logCPUs logs why nothing is spread. What is spread, became says.
+// logCPUs logs the reason why packets are not distributed. onLanesChanged logs their distribution.
 func (p *Port) logCPUs(s *cpuSelection) {
 	switch {
 	case s.reason == "" || s.reason == notYet:
-	case p.want.Auto:
-		p.log.Info(notSpread, "reason", s.news())
+	case p.receiveCPUs.Auto:
+		p.log.Info(logNotSpread, "reason", s.logReason())
 	default:
-		p.log.Warn(notSpread, "reason", s.news())
+		p.log.Warn(logNotSpread, "reason", s.logReason())
 	}
 }

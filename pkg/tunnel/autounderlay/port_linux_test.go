@@ -285,7 +285,7 @@ func TestOneDeviceIsForOnePort(t *testing.T) {
 	second.SetGuarded()
 	s.await("the reason", func() bool {
 		r := second.Report()
-		return r.Path == byUDP && strings.Contains(r.Reason, "classify") && strings.Contains(r.Reason, "already holds")
+		return r.Path == byUDP && strings.Contains(r.Reason, "classify") && strings.Contains(r.Reason, "already attached")
 	})
 	s.arrives("a message at the first")
 	if got := s.attached(s.dev); got != first {
@@ -372,7 +372,7 @@ func TestADeviceThatWasAskedForIsWaitedFor(t *testing.T) {
 func TestWithTooManyIndicesStrangersAreLetIn(t *testing.T) {
 	s := newExpressScene(t)
 	first := s.attached(s.dev)
-	for i := range uint32(maxChecked + 1) {
+	for i := range uint32(maxCheckedIndices + 1) {
 		s.port.AddIndex(i)
 	}
 	s.await("another program", func() bool {

@@ -14,11 +14,11 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/xdp"
 )
 
-// program is the classifier as package xdp wants it. The xdp.Port closes it, while those who make peers known, or count, may still
-// have it in hand: once closed, they get os.ErrClosed.
+// program is the classifier as an xdp.Program. The xdp.Port closes it, while other goroutines may still add peers or
+// read counters. After Close they get os.ErrClosed.
 type program struct {
 	*programs.Classify
-	tally *tally // gets the last counters
+	tally *programCounters // gets the final counters
 
 	mu     sync.RWMutex
 	closed bool
@@ -29,8 +29,8 @@ var (
 	_ classifier  = (*program)(nil)
 )
 
-// load loads the program with the budgets of a receiver, which it fills in.
-func load(o *programs.ClassifyOptions, t *tally) (*program, error) {
+// load loads the program. It fills in the rate limits of a receiver.
+func load(o *programs.ClassifyOptions, t *programCounters) (*program, error) {
 	o.SourceLimit = programs.RateLimit{Interval: programs.SourceInterval, Burst: programs.SourceBurst}
 	o.TotalLimit = programs.RateLimit{Interval: programs.TotalInterval, Burst: programs.TotalBurst}
 	c, err := programs.LoadClassify(*o)
@@ -50,7 +50,7 @@ func (p *program) Attach(device int, generic bool) error {
 
 // Close implements xdp.Program.
 func (p *program) Close() error {
-	errDetach := p.Detach() // first, or packets after the last count would not be counted
+	errDetach := p.Detach() // first; otherwise packets after the last reading would not be counted
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
@@ -58,25 +58,25 @@ func (p *program) Close() error {
 	return errors.Join(errDetach, p.Classify.Close())
 }
 
-// AddIndex implements register, as do the others.
+// AddIndex implements classifier, as do the following methods.
 func (p *program) AddIndex(index uint32) error {
-	return p.use(func() error { return p.Classify.AddIndex(index) })
+	return p.withOpen(func() error { return p.Classify.AddIndex(index) })
 }
 
 func (p *program) RemoveIndex(index uint32) error {
-	return p.use(func() error { return p.Classify.RemoveIndex(index) })
+	return p.withOpen(func() error { return p.Classify.RemoveIndex(index) })
 }
 
 func (p *program) AddSource(a netip.Addr) error {
-	return p.use(func() error { return p.Classify.AddPeerSource(a) })
+	return p.withOpen(func() error { return p.Classify.AddPeerSource(a) })
 }
 
 func (p *program) RemoveSource(a netip.Addr) error {
-	return p.use(func() error { return p.Classify.RemovePeerSource(a) })
+	return p.withOpen(func() error { return p.Classify.RemovePeerSource(a) })
 }
 
-// use calls f unless the program is closed, which it then is not before f returns.
-func (p *program) use(f func() error) error {
+// withOpen calls f unless the program is closed. Close waits until f returns.
+func (p *program) withOpen(f func() error) error {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if p.closed {

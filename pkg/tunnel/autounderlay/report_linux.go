@@ -15,20 +15,20 @@ import (
 // Report implements underlay.Switcher.
 func (p *Port) Report() config.UnderlayReport {
 	p.mu.Lock()
-	r := config.UnderlayReport{Mode: p.mode, Path: config.UnderlayUDP, Device: p.where, Reason: p.now.reason}
-	program, wanted, express := p.program, p.now.xdp, p.express
-	want, over := p.want, p.share
+	r := config.UnderlayReport{Mode: p.mode, Path: config.UnderlayUDP, Device: p.chosenDevice, Reason: p.choice.reason}
+	program, wanted, express := p.program, p.choice.xdp, p.everXDP
+	want, over := p.receiveCPUs, p.cpuChoice
 	p.mu.Unlock()
-	sum, ever := p.tally.with(program)
+	sum, ever := p.counters.total(program)
 	s := p.Status()
 	if want.On() {
 		r.ReceiveCPUs = over.report(want, r.Device, s.Attached, s.Err)
 	}
 	if express {
-		lanes(&r, &s)
+		reportLanes(&r, &s)
 	}
 	if wanted {
-		explain(&r, &s)
+		reportError(&r, &s)
 	}
 	if wanted || ever {
 		sum.report(&r)
@@ -36,8 +36,8 @@ func (p *Port) Report() config.UnderlayReport {
 	return r
 }
 
-// lanes reports how the lanes are.
-func lanes(r *config.UnderlayReport, s *xdp.Status) {
+// reportLanes adds the lanes' state and counters.
+func reportLanes(r *config.UnderlayReport, s *xdp.Status) {
 	if r.Lanes = s.Ready(); r.Lanes > 0 {
 		r.Path = config.UnderlayXDP
 	}
@@ -57,8 +57,8 @@ func lanes(r *config.UnderlayReport, s *xdp.Status) {
 	}
 }
 
-// explain says what is in the way of the way that was chosen.
-func explain(r *config.UnderlayReport, s *xdp.Status) {
+// reportError replaces the reason by the error that keeps the chosen path from working.
+func reportError(r *config.UnderlayReport, s *xdp.Status) {
 	switch {
 	case s.Err != nil:
 		r.Reason = s.Err.Error()
@@ -67,18 +67,18 @@ func explain(r *config.UnderlayReport, s *xdp.Status) {
 	}
 }
 
-// tally is what all programs of a port have counted, those before the present one too: a counter never goes back.
-type tally struct {
+// programCounters sums the counters of all programs of a port, former ones included, so that no counter decreases.
+type programCounters struct {
 	mu   sync.Mutex
-	sum  counts
-	ever bool // there was one
+	sum  classifyCounters
+	ever bool // a program was loaded
 }
 
-// counts are programs.ClassifyCounters of several programs.
-type counts struct{ programs.ClassifyCounters }
+// classifyCounters is the sum of the programs.ClassifyCounters of several programs.
+type classifyCounters struct{ programs.ClassifyCounters }
 
-// add adds the last counters of a program that is closed next.
-func (t *tally) add(c *programs.Classify) {
+// add adds the last counters of a program that is about to be closed.
+func (t *programCounters) add(c *programs.Classify) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ever = true
@@ -87,12 +87,12 @@ func (t *tally) add(c *programs.Classify) {
 	}
 }
 
-// with returns the sum with that of the present program, which may be nil, and whether there ever was one.
-func (t *tally) with(p *program) (sum counts, ever bool) {
+// total returns the sum, including the present program, which may be nil. ever reports whether there was a program.
+func (t *programCounters) total(p *program) (sum classifyCounters, ever bool) {
 	var now programs.ClassifyCounters
 	errClosed := os.ErrClosed
 	if p != nil {
-		// Closing p adds its counters to the sum, and waits until they are not in use: they are in here once.
+		// Close adds p's counters to the sum, and waits for this lock. So they are counted exactly once.
 		p.mu.RLock()
 		defer p.mu.RUnlock()
 		if !p.closed {
@@ -108,7 +108,7 @@ func (t *tally) with(p *program) (sum counts, ever bool) {
 	return sum, t.ever || p != nil
 }
 
-func (c *counts) add(other *programs.ClassifyCounters) {
+func (c *classifyCounters) add(other *programs.ClassifyCounters) {
 	for i, n := range other.Events {
 		c.Events[i] += n
 	}
@@ -117,8 +117,8 @@ func (c *counts) add(other *programs.ClassifyCounters) {
 	}
 }
 
-// report puts the counts into r.
-func (c *counts) report(r *config.UnderlayReport) {
+// report writes the counters into r.
+func (c *classifyCounters) report(r *config.UnderlayReport) {
 	r.Events, r.Drops = map[string]uint64{}, map[string]uint64{}
 	for i, n := range c.Events {
 		r.Events[programs.ClassifyEvent(i).String()] = n

@@ -23,7 +23,7 @@ import (
 func TestAKilledProcessLeavesNothingBehind(t *testing.T) {
 	if os.Getenv(childEnv) != "" {
 		beTheChild(t)
-		select {} // until killed
+		select {} // retryAt killed
 	}
 	requireXDP(t)
 	s := newScene(t)

@@ -14,8 +14,8 @@ import (
 // sockaddr holds a struct sockaddr_in or sockaddr_in6.
 type sockaddr [unix.SizeofSockaddrInet6]byte
 
-// putSockaddr writes the destination for a socket of the given family and returns its length; 0 says that such a socket
-// cannot reach it. An IPv6 socket reaches IPv4 by mapped addresses (RFC 3493, section 3.7).
+// putSockaddr writes the destination for a socket of the given family, and returns its length. The result is 0 if such
+// a socket cannot reach it. An IPv6 socket reaches IPv4 through mapped addresses (RFC 3493, section 3.7).
 func putSockaddr(b *sockaddr, family int, to *underlay.Endpoint) uint32 {
 	addr := to.Dst.Addr()
 	*b = sockaddr{}
@@ -35,8 +35,8 @@ func putSockaddr(b *sockaddr, family int, to *underlay.Endpoint) uint32 {
 	return unix.SizeofSockaddrInet6
 }
 
-// parseSockaddr returns the sender's address, without 4-in-6, and its scope; an address that is neither IPv4 nor
-// IPv6 gives the zero AddrPort.
+// parseSockaddr returns the sender's address, never as 4-in-6, and its scope. An address that is neither IPv4 nor IPv6
+// gives the zero AddrPort.
 func parseSockaddr(b []byte) (netip.AddrPort, uint32) {
 	if len(b) < unix.SizeofSockaddrInet4 {
 		return netip.AddrPort{}, 0

@@ -8,69 +8,69 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// program is classic BPF (linux/filter.h, Documentation/networking/filter.rst), put together from its end: jumps only go
-// forward, so that whatever one leads to is there already.
+// program is a classic BPF program (linux/filter.h, Documentation/networking/filter.rst). It is assembled from its end:
+// jumps only go forward, so the target of a jump exists already.
 type program struct {
-	code []unix.SockFilter // the last instruction first
-	rets map[uint32]label  // of each value, where it is returned next
-	hops map[label]label   // of what is far, the next jump that leads there
+	code  []unix.SockFilter // in reverse order
+	rets  map[uint32]label  // return value to its nearest RET
+	jumps map[label]label   // distant target to the nearest jump to it
 }
 
-// label is a place in a program: how many instructions there are from it to the end.
+// label is a position in a program: the number of instructions from it to the end.
 type label int
 
-// reach is how far a branch leads at the most: its offsets are bytes, and another jump may come between.
-const reach = 254
+// maxBranch is the maximum distance of a branch. Its offsets are bytes, and another jump may come between.
+const maxBranch = 254
 
 func newProgram() *program {
-	return &program{rets: map[uint32]label{}, hops: map[label]label{}}
+	return &program{rets: map[uint32]label{}, jumps: map[label]label{}}
 }
 
-// put places an instruction before all others.
-func (p *program) put(op uint16, k uint32) label { return p.place(unix.SockFilter{Code: op, K: k}) }
+// emit prepends an instruction.
+func (p *program) emit(op uint16, k uint32) label { return p.push(unix.SockFilter{Code: op, K: k}) }
 
-func (p *program) place(i unix.SockFilter) label {
+func (p *program) push(i unix.SockFilter) label {
 	p.code = append(p.code, i)
 	return label(len(p.code))
 }
 
-// branch places a comparison of the accumulator with k, and goes to yes or no.
+// branch emits a comparison of the accumulator with k that goes to yes or no.
 func (p *program) branch(op uint16, k uint32, yes, no label) label {
-	yes = p.near(yes)
-	no = p.near(no)
+	yes = p.reachable(yes)
+	no = p.reachable(no)
 	here := label(len(p.code))
-	return p.place(unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | op, K: k, Jt: uint8(here - yes), Jf: uint8(here - no)})
+	return p.push(unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | op, K: k, Jt: uint8(here - yes), Jf: uint8(here - no)})
 }
 
-// near returns a place within reach that is, or leads to, the given one.
-func (p *program) near(to label) label {
-	for _, l := range []label{to, p.hops[to]} {
-		if l != 0 && p.within(l) {
+// reachable returns a label within maxBranch that is the given one, or jumps to it.
+func (p *program) reachable(to label) label {
+	for _, l := range []label{to, p.jumps[to]} {
+		if l != 0 && p.inRange(l) {
 			return l
 		}
 	}
-	p.hops[to] = p.jump(to)
-	return p.hops[to]
+	p.jumps[to] = p.jump(to)
+	return p.jumps[to]
 }
 
-func (p *program) within(l label) bool { return len(p.code)-int(l) < reach }
+func (p *program) inRange(l label) bool { return len(p.code)-int(l) < maxBranch }
 
-// jump goes to any place.
+// jump emits a jump to any label.
 func (p *program) jump(to label) label {
-	return p.put(unix.BPF_JMP|unix.BPF_JA, uint32(len(p.code)-int(to)))
+	return p.emit(unix.BPF_JMP|unix.BPF_JA, uint32(len(p.code)-int(to)))
 }
 
-// ret returns k.
+// ret returns a label that returns k.
 func (p *program) ret(k uint32) label {
-	if l := p.rets[k]; l != 0 && p.within(l) {
+	if l := p.rets[k]; l != 0 && p.inRange(l) {
 		return l
 	}
-	p.rets[k] = p.put(unix.BPF_RET|unix.BPF_K, k)
+	p.rets[k] = p.emit(unix.BPF_RET|unix.BPF_K, k)
 	return p.rets[k]
 }
 
-// assembled returns the instructions in the order of execution.
-func (p *program) assembled() []unix.SockFilter {
+// instructions returns the instructions in the order of execution.
+func (p *program) instructions() []unix.SockFilter {
 	code := slices.Clone(p.code)
 	slices.Reverse(code)
 	return code

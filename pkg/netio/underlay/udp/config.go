@@ -6,35 +6,35 @@ package udp
 
 import "log/slog"
 
-// DefaultBuffer is the size in bytes asked for each socket's send and receive buffer when Config says nothing.
+// DefaultBuffer is the default size in bytes that is requested for each socket's send and receive buffer.
 const DefaultBuffer = 7 << 20
 
 // MaxLanes is the largest number of lanes of one Port.
 const MaxLanes = 256
 
-// Config says how to open a Port.
+// Config configures a Port.
 type Config struct {
 	// Port is the UDP port; 0 lets the kernel choose.
 	Port uint16
-	// Lanes is the number of sockets; 0 is one.
+	// Lanes is the number of sockets; 0 means one.
 	Lanes int
-	// Mark is the SO_MARK of what is sent; 0 for none. Setting one needs CAP_NET_ADMIN.
+	// Mark is the SO_MARK of sent packets; 0 for none. Setting it needs CAP_NET_ADMIN.
 	Mark uint32
-	// ReceiveBuffer and SendBuffer are in bytes per socket; 0 is DefaultBuffer. Without CAP_NET_ADMIN the kernel caps
-	// them at net.core.rmem_max and wmem_max.
+	// ReceiveBuffer and SendBuffer are in bytes per socket; 0 means DefaultBuffer. Without CAP_NET_ADMIN the kernel
+	// caps them at net.core.rmem_max and wmem_max.
 	ReceiveBuffer int
 	SendBuffer    int
-	// NoGSO and NoGRO do without UDP_SEGMENT and UDP_GRO even where the kernel has them.
+	// NoGSO and NoGRO disable UDP_SEGMENT and UDP_GRO even where the kernel supports them.
 	NoGSO bool
 	NoGRO bool
 	// NoIPv6 opens IPv4 sockets.
 	NoIPv6 bool
-	// BusyPoll has Recv hold its processor while traffic flows (package linger).
+	// BusyPoll makes Recv keep its CPU while traffic flows (package busypoll).
 	BusyPoll bool
-	// Log gets a line if the kernel refuses what a port can do without; nil for none.
+	// Log gets a warning if the kernel refuses an optional feature; nil for none.
 	Log *slog.Logger
-	// Sockets, if set, are gone on with instead of opening others. They must be those of one Port, of as many lanes, bound to
-	// Config.Port unless that is 0; Open looks at them. They are the Port's once it is open.
+	// Sockets, if set, are used instead of new sockets. They must come from one Port with as many lanes, and be bound
+	// to Config.Port unless that is 0; Open checks them. The Port owns them after a successful Open.
 	Sockets *Sockets
 }
 

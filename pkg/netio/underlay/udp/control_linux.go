@@ -16,8 +16,8 @@ import (
 const (
 	cmsgHeader = unix.SizeofCmsghdr
 	cmsgWord   = unix.SizeofPtr
-	// rxControlSize holds a pktinfo of either family, the traffic class and a UDP_GRO int, with room for one that nobody
-	// asked for.
+	// rxControlSize holds a pktinfo of either family, the traffic class and a UDP_GRO int, with room for one
+	// unrequested message.
 	rxControlSize = 128
 	// txControlSize holds an IPv6 pktinfo, a UDP_SEGMENT u16 and a traffic class int.
 	txControlSize = (cmsgHeader + unix.SizeofInet6Pktinfo + cmsgWord) + 2*(cmsgHeader+cmsgWord)
@@ -40,7 +40,7 @@ func putCmsg(b []byte, level, kind, size int) (data []byte, n int) {
 	return b[cmsgHeader:length], cmsgAlign(length)
 }
 
-// nextCmsg splits off the first control message; ok is false when there is none, or its length lies.
+// nextCmsg splits off the first control message. ok is false if there is none, or if its length is invalid.
 func nextCmsg(b []byte) (level, kind uint32, data, rest []byte, ok bool) {
 	if len(b) < cmsgHeader {
 		return 0, 0, nil, nil, false
@@ -58,8 +58,8 @@ func nextCmsg(b []byte) (level, kind uint32, data, rest []byte, ok bool) {
 	return level, kind, b[cmsgHeader:length], rest, true
 }
 
-// putSource writes the local address to send from (ip(7) IP_PKTINFO, RFC 3542 section 6) and returns the bytes used, 0
-// when routing is to choose. The scope is needed for a link-local source.
+// putSource writes the local address to send from (ip(7) IP_PKTINFO, RFC 3542 section 6), and returns the bytes used.
+// It returns 0 if routing chooses the address. A link-local source needs the scope.
 func putSource(b []byte, src netip.Addr, scope uint32) int {
 	switch {
 	case src.Is4():
@@ -77,15 +77,15 @@ func putSource(b []byte, src netip.Addr, scope uint32) int {
 	return 0
 }
 
-// putSegmentSize asks for UDP GSO (UDP_SEGMENT, kernel commit bec1f6f69736).
+// putSegmentSize requests UDP GSO (UDP_SEGMENT, kernel commit bec1f6f69736).
 func putSegmentSize(b []byte, size int) int {
 	data, n := putCmsg(b, unix.SOL_UDP, unix.UDP_SEGMENT, 2)
 	binary.NativeEndian.PutUint16(data, uint16(size))
 	return n
 }
 
-// putECN asks for that ECN and a DSCP of 0 (IP_TOS, ip(7); IPV6_TCLASS, RFC 3542, section 6.5). The family is that of
-// the destination: for a mapped address an IPv6 socket honours IP_TOS and ignores IPV6_TCLASS.
+// putECN sets the ECN, and a DSCP of 0 (IP_TOS, ip(7); IPV6_TCLASS, RFC 3542, section 6.5). The family is that of the
+// destination: for a mapped address an IPv6 socket uses IP_TOS and ignores IPV6_TCLASS.
 func putECN(b []byte, ipv4 bool, ecn packet.ECN) int {
 	level, kind := unix.SOL_IPV6, unix.IPV6_TCLASS
 	if ipv4 {
@@ -96,8 +96,8 @@ func putECN(b []byte, ipv4 bool, ecn packet.ECN) int {
 	return n
 }
 
-// parseControl takes the local address, ECN and the size of coalesced datagrams (UDP_GRO, kernel commit e20cf8d3f1f7)
-// from what came with d. Unknown control messages are skipped, and so is everything after a damaged one.
+// parseControl reads the local address, ECN and the size of coalesced datagrams (UDP_GRO, kernel commit e20cf8d3f1f7)
+// from the control messages of d. It skips unknown messages, and everything after a malformed one.
 func parseControl(b []byte, d *underlay.Datagrams) {
 	for {
 		level, kind, data, rest, ok := nextCmsg(b)

@@ -135,7 +135,7 @@ func BenchmarkSelection(b *testing.B) {
 	}
 	a := open(b, Config{})
 	source, home := openSource(b, a), netip.MustParseAddr("127.0.0.1")
-	fresh := func(b *testing.B, s *underlay.Selection) *Port { // one program each, as every kernel can
+	fresh := func(b *testing.B, s *underlay.Selection) *Port { // sendOne program each, as every kernel can
 		p := open(b, Config{Lanes: 8, ReceiveBuffer: 5000})
 		if _, err := p.SetSelection(s); err != nil {
 			b.Fatal(err)

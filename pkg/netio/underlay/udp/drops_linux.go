@@ -8,57 +8,57 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
-// dropCounter makes one long count of the kernel's, which begins anew after 1<<32.
+// dropCounter extends the kernel's 32-bit counter to 64 bits.
 type dropCounter struct {
-	read  uint32
+	last  uint32
 	total uint64
 }
 
-// advance takes a reading, at most 1<<32-1 after the last one.
-func (o *dropCounter) advance(read uint32) {
-	o.total += uint64(read - o.read)
-	o.read = read
+// advance adds a reading, at most 1<<32-1 above the last one.
+func (c *dropCounter) advance(read uint32) {
+	c.total += uint64(read - c.last)
+	c.last = read
 }
 
-// dropCounters are those of a Port's sockets, in the order of Port.sockets: lanes, then sources.
+// dropCounters are the counters of a Port's sockets, in the order of Port.sockets: lanes, then sources.
 type dropCounters struct {
-	mu   sync.Mutex
-	each []dropCounter
+	mu       sync.Mutex
+	counters []dropCounter
 }
 
-// read takes a reading of each socket. One that cannot be read stays.
-func (o *dropCounters) read(sockets func(yield func(fd int) bool)) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+// last takes a reading of each socket. One that cannot be read stays.
+func (c *dropCounters) read(sockets func(yield func(fd int) bool)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	i := 0
 	for fd := range sockets {
-		if i == len(o.each) {
-			o.each = append(o.each, dropCounter{})
+		if i == len(c.counters) {
+			c.counters = append(c.counters, dropCounter{})
 		}
 		if n, errno := readDrops(fd); errno == 0 {
-			o.each[i].advance(n)
+			c.counters[i].advance(n)
 		}
 		i++
 	}
 }
 
-func (o *dropCounters) forget() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.each = nil
+func (c *dropCounters) reset() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.counters = nil
 }
 
-// sum returns the totals of so many lanes, and of all other sockets together.
-func (o *dropCounters) sum(count int, lanes []uint64) (others uint64) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+// sum returns the totals of the given number of lanes, and the sum of all other sockets.
+func (c *dropCounters) sum(count int, lanes []uint64) (others uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	clear(lanes)
-	for i := range o.each {
+	for i := range c.counters {
 		switch {
 		case i >= count:
-			others += o.each[i].total
+			others += c.counters[i].total
 		case i < len(lanes):
-			lanes[i] = o.each[i].total
+			lanes[i] = c.counters[i].total
 		}
 	}
 	return others
@@ -66,22 +66,22 @@ func (o *dropCounters) sum(count int, lanes []uint64) (others uint64) {
 
 var _ underlay.Counter = (*Port)(nil)
 
-// SocketDrops implements underlay.Counter. Those of sockets that were gone on with (Config.Sockets) count from when they were made.
+// SocketDrops implements underlay.Counter. Inherited sockets (Config.Sockets) count from their creation.
 func (p *Port) SocketDrops(lanes []uint64) (sources uint64) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if !p.gone {
+	if !p.socketsClosed {
 		p.drops.read(p.sockets)
 	}
 	return p.drops.sum(len(p.lanes), lanes)
 }
 
-// lastDrops takes the last reading, before the sockets are closed. What is kept is its next user's. The caller holds mu for
-// writing.
-func (p *Port) lastDrops(kept bool) {
-	p.gone = true
+// readLastDrops takes the last reading, before the sockets are closed. Kept sockets are counted by the next Port. The
+// caller holds mu for writing.
+func (p *Port) readLastDrops(kept bool) {
+	p.socketsClosed = true
 	if kept {
-		p.drops.forget()
+		p.drops.reset()
 		return
 	}
 	p.drops.read(p.sockets)

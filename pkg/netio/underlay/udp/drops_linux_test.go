@@ -29,7 +29,7 @@ func TestDropCounterContinuesAfterKernelReset(t *testing.T) {
 }
 
 func TestSocketsOfTheirOwnAreCountedApart(t *testing.T) {
-	o := dropCounters{each: []dropCounter{{total: 1}, {total: 2}, {total: 4}, {total: 8}}}
+	o := dropCounters{counters: []dropCounter{{total: 1}, {total: 2}, {total: 4}, {total: 8}}}
 	for _, lanes := range [][]uint64{nil, {9}, {9, 9}, {9, 9, 9}} {
 		others := o.sum(2, lanes)
 		for i, n := range lanes {

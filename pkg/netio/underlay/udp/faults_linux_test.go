@@ -62,7 +62,7 @@ func faultyLane(t *testing.T, k *faultyKernel) (*Port, *lane) {
 		t.Skip("needs UDP_SEGMENT (Linux 4.18)")
 	}
 	l := p.lanes[0]
-	l.tx.call = k.send
+	l.tx.sendmmsg = k.send
 	return p, l
 }
 
@@ -191,7 +191,7 @@ func TestPartialSendsContinueInOrder(t *testing.T) {
 
 func TestRefusedRunsAreSentWithoutAllocating(t *testing.T) {
 	_, l := faultyLane(t, &faultyKernel{})
-	l.tx.call = func(_ int, msgs []message) (int, unix.Errno) {
+	l.tx.sendmmsg = func(_ int, msgs []message) (int, unix.Errno) {
 		if msgs[0].hdr.Controllen > 0 {
 			return -1, unix.EINVAL
 		}

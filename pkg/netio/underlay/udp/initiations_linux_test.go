@@ -75,7 +75,7 @@ func newFiltered(t *testing.T) *filtered {
 	}
 	t.Cleanup(func() { _, _ = unix.Close(fds[0]), unix.Close(fds[1]) })
 	s := &socket{fd: fds[1]}
-	if err := s.refuseTrainsOfInitiations(); err != nil {
+	if err := s.attachInitiationFilter(); err != nil {
 		t.Skip(err)
 	}
 	return &filtered{in: fds[0], out: fds[1]}
@@ -107,7 +107,7 @@ func messagesOf(count, size int, begin ...byte) []byte {
 func TestFilterRefusesEveryTrainOfMoreThanTwoInitiations(t *testing.T) {
 	f := newFiltered(t)
 	for count := range 200 {
-		if got := f.takes(t, messagesOf(count, initiationLen, 1, 0, 0, 0)); got != (count <= honestInitiations) {
+		if got := f.takes(t, messagesOf(count, initiationLen, 1, 0, 0, 0)); got != (count <= maxInitiationTrain) {
 			t.Errorf("%d initiations: taken %v", count, got)
 		}
 	}
@@ -154,7 +154,7 @@ func TestFilterLooksAllAlongATrain(t *testing.T) {
 		for range rng.IntN(3) {
 			binary.BigEndian.PutUint32(train[rng.IntN(count)*initiationLen:], []uint32{0, 1, 0x01000001, 0x04000000}[rng.IntN(4)])
 		}
-		want := count <= honestInitiations
+		want := count <= maxInitiationTrain
 		for _, place := range []int{0, count / 4, count * 2 / 4, count * 3 / 4, count - 1} {
 			want = want || !bytes.HasPrefix(train[place*initiationLen:], []byte{1, 0, 0, 0})
 		}

@@ -12,23 +12,23 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
-// lane is one socket with its message arrays: rx and late belong to the goroutine in Recv, tx to the one in Send.
+// lane is one socket with its message arrays. rx and pendingErr belong to the goroutine in Recv, tx to the one in Send.
 type lane struct {
-	port      *Port
-	fd        int
-	linger    bool
-	receiving fdguard.Guard
-	sending   fdguard.Guard
-	rx        *recvBatch
-	tx        *sender
-	late      unix.Errno // what TryRecv met and the next Recv returns
+	port       *Port
+	fd         int
+	busyPoll   bool
+	receiving  fdguard.Guard
+	sending    fdguard.Guard
+	rx         *recvBatch
+	tx         *sender
+	pendingErr unix.Errno // error of TryRecv, which the next Recv returns
 }
 
 var _ underlay.Lane = (*lane)(nil)
 
 func newLane(p *Port, fd int, linger bool) *lane {
 	return &lane{
-		port: p, fd: fd, linger: linger, receiving: fdguard.New(), sending: fdguard.New(),
+		port: p, fd: fd, busyPoll: linger, receiving: fdguard.New(), sending: fdguard.New(),
 		rx: newRecvBatch(), tx: newSender(p, fd, maxSendBatch),
 	}
 }
@@ -47,22 +47,22 @@ func (l *lane) recv(rx []underlay.Datagrams) (int, error) {
 	if len(rx) == 0 {
 		return 0, nil
 	}
-	if errno := l.late; errno != 0 {
-		l.late = 0
+	if errno := l.pendingErr; errno != 0 {
+		l.pendingErr = 0
 		return 0, errno
 	}
 	msgs := l.rx.prepare(rx)
 	for {
 		n, errno := recvmmsg(l.fd, msgs)
 		switch {
-		case errno == 0: // it has left the socket: nobody else gets it
+		case errno == 0: // the datagrams have left the socket, so return them even after Close
 			l.rx.unpack(rx[:n])
 			return n, nil
 		case l.port.closed.Load():
 			return 0, net.ErrClosed
 		case errno == unix.EAGAIN:
-			fds := [...]unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}, {Fd: int32(l.port.secondary.stop), Events: unix.POLLIN}}
-			if err := busypoll.Poll(fds[:], l.linger); err != nil {
+			fds := [...]unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}, {Fd: int32(l.port.secondary.stopFD), Events: unix.POLLIN}}
+			if err := busypoll.Poll(fds[:], l.busyPoll); err != nil {
 				return 0, err
 			}
 		case errno != unix.EINTR:
@@ -79,7 +79,7 @@ func (l *lane) TryRecv(rx []underlay.Datagrams) int {
 	n, errno := recvmmsg(l.fd, l.rx.prepare(rx))
 	if errno != 0 {
 		if n = 0; errno != unix.EAGAIN && errno != unix.EINTR && !l.port.closed.Load() {
-			l.late = errno // the kernel tells it once
+			l.pendingErr = errno // the kernel reports it once
 		}
 	}
 	l.rx.unpack(rx[:n])
@@ -87,7 +87,7 @@ func (l *lane) TryRecv(rx []underlay.Datagrams) int {
 	return n
 }
 
-// FD is the lane's socket: readable when TryRecv has something, or the port is closed without Keep.
+// FD returns the lane's socket. It is readable when TryRecv has something, or the port is closed without Keep.
 func (l *lane) FD() int { return l.fd }
 
 // Send implements underlay.Lane.

@@ -11,12 +11,13 @@ import (
 
 // openSockets opens and binds one socket per lane, all on one port, or none.
 //
-// The first is bound without SO_REUSEPORT, so that a port anybody else holds, be it another ropewalk or the kernel's
-// WireGuard, is EADDRINUSE and not quietly shared; the option is set afterwards and lets the others join. Only a
-// process of the same user that asks for SO_REUSEPORT before its bind could still join, which no WireGuard does.
+// The first is bound without SO_REUSEPORT. So if any other program holds the port, be it another ropewalk or the
+// kernel's WireGuard, bind fails with EADDRINUSE instead of sharing the port silently. The option is set afterwards,
+// and lets the other lanes join. Only a process of the same user that sets SO_REUSEPORT before its bind could still
+// join, and no WireGuard does that.
 //
-// Which lane a datagram arrives at is the kernel's choice, by a hash of addresses and ports, until SetSelection. Sockets
-// are numbered in the order in which they are bound here, so that lane i is number i.
+// Until SetSelection, the kernel chooses the lane of a datagram by a hash of addresses and ports. The group numbers
+// sockets in the order of their bind calls, so lane i is socket i.
 func openSockets(c *Config) (socks []*socket, port uint16, err error) {
 	defer func() {
 		if err != nil {
@@ -44,7 +45,7 @@ func openSockets(c *Config) (socks []*socket, port uint16, err error) {
 	return socks, port, nil
 }
 
-// openFirst binds the first lane's socket; where the host has IPv6 switched off it is an IPv4 one.
+// openFirst binds the first lane's socket. On hosts with IPv6 disabled it is an IPv4 socket.
 func openFirst(c *Config) (*socket, error) {
 	s, err := openBound(c, c.Port, (*socket).bind)
 	if errors.Is(err, unix.EADDRNOTAVAIL) && !c.NoIPv6 {

@@ -19,35 +19,36 @@ type Port struct {
 	port      uint16
 	family    int
 	gro       bool
-	gso       atomic.Bool // revoked when the kernel answers EIO
-	selects   atomic.Bool // a selection is in force
-	filter    bool        // trains of initiations are refused
+	gso       atomic.Bool // cleared when the kernel returns EIO
+	selects   atomic.Bool // a selection is active
+	filter    bool        // the filter drops trains of initiations
 	lanes     []*lane
 	secondary *secondaryPorts
-	sources   *underlay.Sources // a handle is a descriptor; that of source 0 is not used, as each lane has its own
+	sources   *underlay.Sources // a handle is a descriptor; source 0 has none, because each lane has its own socket
 
 	closed  atomic.Bool
 	closing sync.Once
-	// mu keeps the sockets open for those who are not a lane's owner: SendTo and SetMark hold it for reading.
-	mu      sync.RWMutex
-	senders sync.Pool // of *letter
-	drops   dropCounters
-	gone    bool // the sockets are closed
-	// opening is held by OpenSource, by SetMark, whose mark the next source gets, by SetSelection, and by Close to end them.
-	opening sync.Mutex
-	config  Config // for the next source
-	room    int    // for the next selection, in instructions
+	// mu keeps the sockets open for goroutines without a lane: SendTo and SetMark hold it for reading.
+	mu            sync.RWMutex
+	senders       sync.Pool // of *singleSender
+	drops         dropCounters
+	socketsClosed bool // the sockets are closed
+	// opening is held by OpenSource, by SetMark (the next source gets its mark), by SetSelection, and by Close to end
+	// them.
+	opening         sync.Mutex
+	config          Config // of the next source
+	maxInstructions int    // limit of the next selection program
 
-	kept     bool               // Close leaves the sockets alone: Keep has handed them on
-	replaces bool               // a selection may follow another
-	standing underlay.Selection // the last one, and how many of its plans fit
-	fit      int
+	kept                 bool               // Keep has duplicated the sockets: Close does not shut them down
+	selectionReplaceable bool               // the kernel can replace a selection safely
+	selection            underlay.Selection // the active selection, and the number of its plans in the program
+	selectionPlans       int
 }
 
 var _ underlay.Port = (*Port)(nil)
 
-// Open opens and binds the sockets. An error for a port that is taken satisfies errors.Is(err, syscall.EADDRINUSE).
-// Without IPv6 on the host the port is IPv4 only; Features says so.
+// Open opens and binds the sockets. The error for a port in use satisfies errors.Is(err, syscall.EADDRINUSE). Without
+// IPv6 on the host the port is IPv4 only, as Features reports.
 func Open(c Config) (*Port, error) {
 	c = c.complete()
 	if c.Lanes > MaxLanes {
@@ -70,7 +71,7 @@ func Open(c Config) (*Port, error) {
 	return p, nil
 }
 
-// inherit is Open for sockets that there are.
+// inherit is Open for existing sockets.
 func inherit(c *Config) (*Port, error) {
 	socks, port, err := inheritSockets(c)
 	if err != nil {
@@ -89,16 +90,16 @@ func inherit(c *Config) (*Port, error) {
 func newPort(c *Config, socks []*socket, port uint16) *Port {
 	p := &Port{
 		port: port, family: socks[0].family, gro: socks[0].gro, config: c.sourceConfig(socks[0].family),
-		sources: underlay.NewSources(port, -1), room: maxProgram, replaces: selectionReplaceable(kernelRelease(), kernelVersion()),
+		sources: underlay.NewSources(port, -1), maxInstructions: maxProgram, selectionReplaceable: selectionReplaceable(kernelRelease(), kernelVersion()),
 	}
 	p.gso.Store(socks[0].gso)
 	for _, s := range socks {
 		p.lanes = append(p.lanes, newLane(p, s.fd, c.BusyPoll))
 	}
-	refused := firstRefusal(socks)
+
 	p.filter = p.gro && refused == nil
 	if refused != nil && c.Log != nil {
-		c.Log.Warn("floods of handshakes may push data out of the sockets' buffers", "port", port, "error", refused)
+		c.Log.Warn("handshake flood filter unavailable, floods may displace data in the socket buffers", "port", port, "error", filterErr)
 	}
 	p.senders.New = func() any { return newSingleSender(p) }
 	return p
@@ -110,7 +111,7 @@ func (p *Port) Lane(i int) underlay.Lane { return p.lanes[i] }
 // Lanes implements underlay.Port.
 func (p *Port) Lanes() int { return len(p.lanes) }
 
-// Strays implements underlay.Port.
+// SecondaryPorts implements underlay.Port.
 func (p *Port) SecondaryPorts() underlay.Receiver { return p.secondary }
 
 // LocalPort implements underlay.Port.
@@ -182,11 +183,11 @@ func (p *Port) Close() (err error) {
 	return err
 }
 
-// close first makes every blocked system call return: on an unconnected UDP socket shutdown(2) says ENOTCONN, and wakes
-// receivers and senders all the same. Sockets that are kept it would end for their next user too; who sends then leaves when
-// there is room. Descriptors are closed once nobody can be using them.
+// close first makes every blocked system call return. On an unconnected UDP socket shutdown(2) returns ENOTCONN, but
+// wakes receivers and senders. Kept sockets must not be shut down, because that would affect their next owner; a
+// blocked sender then returns when there is room. Descriptors are closed once no goroutine can use them.
 func (p *Port) close() error {
-	kept := p.end()
+	kept := p.markClosed()
 	if !kept {
 		for fd := range p.sockets {
 			_ = unix.Shutdown(fd, unix.SHUT_RDWR)
@@ -200,7 +201,7 @@ func (p *Port) close() error {
 	p.secondary.receiving.Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lastDrops(kept)
+	p.readLastDrops(kept)
 	errs := []error{p.secondary.close()}
 	for fd := range p.sockets {
 		if err := unix.Close(fd); err != nil {
@@ -210,8 +211,8 @@ func (p *Port) close() error {
 	return errors.Join(errs...)
 }
 
-// end makes p refuse all that is new: no source is added afterwards. It tells whether the sockets are to be left alone.
-func (p *Port) end() (kept bool) {
+// markClosed makes p refuse new operations: no source is added afterwards. It reports whether the sockets are kept.
+func (p *Port) markClosed() (kept bool) {
 	p.opening.Lock()
 	defer p.opening.Unlock()
 	p.closed.Store(true)

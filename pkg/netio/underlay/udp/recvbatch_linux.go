@@ -12,7 +12,7 @@ import (
 // maxRecvBatch is the largest number of elements one Recv returns.
 const maxRecvBatch = 128
 
-// recvBatch is the prebuilt argument of recvmmsg: what the kernel overwrote is put right when it is unpacked.
+// recvBatch is the prebuilt argument of recvmmsg. unpack restores the fields that the kernel has overwritten.
 type recvBatch struct {
 	msgs     [maxRecvBatch]message
 	iovs     [maxRecvBatch]unix.Iovec
@@ -55,7 +55,7 @@ func (b *recvBatch) prepare(rx []underlay.Datagrams) []message {
 	return b.msgs[:n]
 }
 
-// unpack fills rx, all of it, from the messages received.
+// unpack fills all of rx from the received messages.
 func (b *recvBatch) unpack(rx []underlay.Datagrams) {
 	for i := range rx {
 		d, m := &rx[i], &b.msgs[i]

@@ -14,12 +14,12 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
-// secondary receives what was sent to any source: it waits for all of them at once, which lanes, with one socket each, need
-// not do.
+// secondaryPorts receives datagrams sent to any source. It waits for all sources at once, with epoll. Lanes need no
+// epoll, because each has one socket.
 type secondaryPorts struct {
 	port      *Port
 	epoll     int
-	stop      int // an eventfd, readable once the port is closed
+	stopFD    int // an eventfd, readable once the port is closed
 	receiving fdguard.Guard
 	rx        *recvBatch
 	ready     [1]unix.EpollEvent
@@ -35,20 +35,20 @@ func newSecondaryPorts(p *Port) (*secondaryPorts, error) {
 		_ = unix.Close(epoll)
 		return nil, fmt.Errorf("opening an eventfd: %w", err)
 	}
-	s := &secondaryPorts{port: p, epoll: epoll, stop: stop, receiving: fdguard.New(), rx: newRecvBatch()}
+	s := &secondaryPorts{port: p, epoll: epoll, stopFD: stop, receiving: fdguard.New(), rx: newRecvBatch()}
 	if err := s.watch(stop); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
 }
 
-// watch adds a source's socket. It takes itself out when it is closed.
+// watch adds a source's socket. Closing the socket removes it.
 func (s *secondaryPorts) watch(fd int) error {
 	err := unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
 	return os.NewSyscallError("epoll_ctl", err)
 }
 
-// Recv implements underlay.Receiver. Each call looks at one source.
+// Recv implements underlay.Receiver. Each call reads one source.
 func (s *secondaryPorts) Recv(rx []underlay.Datagrams) (int, error) {
 	if !s.receiving.Enter() {
 		return 0, net.ErrClosed
@@ -73,7 +73,7 @@ func (s *secondaryPorts) recv(rx []underlay.Datagrams) (int, error) {
 		case n < 1:
 			continue
 		}
-		// Not blocking: a datagram with a wrong checksum woke us, and is gone.
+		// This does not block: a datagram with a wrong checksum may have caused the wake-up, and is gone.
 		n, errno := recvmmsg(int(s.ready[0].Fd), msgs)
 		switch errno {
 		case 0:
@@ -86,8 +86,8 @@ func (s *secondaryPorts) recv(rx []underlay.Datagrams) (int, error) {
 	}
 }
 
-// wake makes a Recv that waits return, once the port is closed: that of a lane too, if its socket does not.
-func (s *secondaryPorts) wake() { _, _ = unix.Write(s.stop, []byte{7: 1}) } // an eventfd takes any eight bytes but all ones
+// wake makes waiting Recv calls return once the port is closed. This includes lanes whose sockets are not shut down.
+func (s *secondaryPorts) wake() { _, _ = unix.Write(s.stopFD, []byte{7: 1}) } // an eventfd accepts any eight bytes but all ones
 
-// close gives the descriptors back, when nobody is in Recv.
-func (s *secondaryPorts) close() error { return errors.Join(unix.Close(s.epoll), unix.Close(s.stop)) }
+// close closes the descriptors. No goroutine may be in Recv.
+func (s *secondaryPorts) close() error { return errors.Join(unix.Close(s.epoll), unix.Close(s.stopFD)) }

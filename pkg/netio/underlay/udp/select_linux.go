@@ -15,10 +15,10 @@ import (
 
 var _ underlay.Selector = (*Port)(nil)
 
-// SetSelection implements underlay.Selector by a classic BPF program at the group of the lanes' sockets
-// (SO_ATTACH_REUSEPORT_CBPF, kernel commit 538950a1b752), which takes no privilege. Lane i is socket i of the group: they
-// are numbered as they were bound, and none is closed before all are. The kernel takes the new program in place of the old
-// one between two datagrams; where it then frees the old one too early (selectionReplaceable), the first one stands.
+// SetSelection implements underlay.Selector by a classic BPF program at the reuseport group of the lanes' sockets
+// (SO_ATTACH_REUSEPORT_CBPF, kernel commit 538950a1b752). It needs no privilege. Lane i is socket i of the group: the
+// kernel numbers sockets in the order of their bind calls, and all are closed together. The kernel replaces a program
+// between two datagrams. Kernels that free the old one too early (selectionReplaceable) keep the first one.
 func (p *Port) SetSelection(s *underlay.Selection) (plans int, err error) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -28,73 +28,76 @@ func (p *Port) SetSelection(s *underlay.Selection) (plans int, err error) {
 		return 0, net.ErrClosed
 	}
 	switch {
-	case len(p.lanes) == 1: // no group, and nothing to choose
+	case len(p.lanes) == 1: // no group, so there is no choice
 		p.selects.Store(s.Selects())
 		return len(s.Plans), nil
-	case p.selects.Load() && !p.replaces:
-		return p.keep(s)
+	case p.selects.Load() && !p.selectionReplaceable:
+		return p.keepSelection(s)
 	case !s.Selects():
 		return 0, p.unselect()
 	}
-	plans, err = p.attach(s)
+	plans, err = p.attachSelection(s)
 	if err != nil {
 		return 0, errors.Join(err, p.unselect())
 	}
 	p.selects.Store(true)
-	p.standing, p.fit = s.Clone(), plans
+	p.selection, p.selectionPlans = s.Clone(), plans
 	return plans, nil
 }
 
-// keep leaves the selection that stands as it is. Who has resumed puts the same plans together in an order of his own.
-func (p *Port) keep(s *underlay.Selection) (plans int, err error) {
-	now, standing := byAddress(s), byAddress(&p.standing)
+// keepSelection leaves the active selection unchanged. After a resume, the caller may pass the same plans in another
+// order.
+func (p *Port) keepSelection(s *underlay.Selection) (plans int, err error) {
+	now, standing := byAddress(s), byAddress(&p.selection)
 	if now.Equal(&standing) {
-		return p.fit, nil
+		return p.selectionPlans, nil
 	}
-	return 0, fmt.Errorf("choosing lanes anew (Linux %s may not survive it, CVE-2026-52910): %w",
+	return 0, fmt.Errorf("replacing the lane selection (unsafe on Linux %s, CVE-2026-52910): %w",
 		kernelRelease(), underlay.ErrSelectionStands)
 }
 
-// byAddress returns a selection that selects the same, whatever the order of the plans: of those for one address the first stays so.
+// byAddress returns an equivalent selection with the plans sorted by address. Among plans for one address the first
+// stays first.
 func byAddress(s *underlay.Selection) underlay.Selection {
 	c := s.Clone()
 	slices.SortStableFunc(c.Plans, func(a, b underlay.Plan) int { return a.From.Compare(b.From) })
 	return c
 }
 
-// attach leaves plans out, from the last, until the kernel takes the program. What it has not taken once it is not asked again.
-func (p *Port) attach(s *underlay.Selection) (plans int, err error) {
+// attachSelection drops plans from the end until the kernel accepts the program. It remembers the limit for later
+// calls.
+func (p *Port) attachSelection(s *underlay.Selection) (plans int, err error) {
 	for {
-		code, plans := compileSelection(s, len(p.lanes), p.room)
-		err := p.load(code)
+		code, plans := compileSelection(s, len(p.lanes), p.maxInstructions)
+		err := p.attachProgram(code)
 		if err == nil {
 			return plans, nil
 		}
 		if plans == 0 || !errors.Is(err, unix.ENOMEM) {
 			return 0, err
 		}
-		p.room = roomOfAll(s.Plans[:plans]) - 1
+		p.maxInstructions = maxProgramSize(s.Plans[:plans]) - 1
 	}
 }
 
-// load gives the group a program.
-func (p *Port) load(code []unix.SockFilter) error {
+// attachProgram attaches a program to the group.
+func (p *Port) attachProgram(code []unix.SockFilter) error {
 	err := unix.SetsockoptSockFprog(p.lanes[0].fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF,
 		&unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]})
 	if err != nil {
-		return fmt.Errorf("choosing lanes by source port (SO_ATTACH_REUSEPORT_CBPF): %w", err)
+		return fmt.Errorf("attaching the lane selection by source port (SO_ATTACH_REUSEPORT_CBPF): %w", err)
 	}
 	return nil
 }
 
-// unselect leaves the choice to the kernel's hash.
+// unselect removes the program, so that the kernel's hash chooses.
 func (p *Port) unselect() error {
 	if !p.selects.Swap(false) {
 		return nil
 	}
 	err := unix.SetsockoptInt(p.lanes[0].fd, unix.SOL_SOCKET, unix.SO_DETACH_REUSEPORT_BPF, 0)
 	if err != nil {
-		return fmt.Errorf("leaving the choice of lanes to the kernel (SO_DETACH_REUSEPORT_BPF): %w", err)
+		return fmt.Errorf("detaching the lane selection (SO_DETACH_REUSEPORT_BPF): %w", err)
 	}
 	return nil
 }

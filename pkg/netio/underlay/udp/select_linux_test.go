@@ -148,7 +148,7 @@ func TestFlowStaysOnItsLaneWhicheverCPUItArrivesAt(t *testing.T) {
 		{Code: unix.BPF_RET, K: 0},
 		{Code: unix.BPF_RET, K: 1},
 	}
-	if got := lanes(func(p *Port) { must(t, p.load(byCPU)) }); got != [2]int{20, 10} {
+	if got := lanes(func(p *Port) { must(t, p.attachProgram(byCPU)) }); got != [2]int{20, 10} {
 		t.Errorf("by CPU, the lanes got %v datagrams, want 20 and 10: then it could be used", got)
 	}
 }
@@ -319,7 +319,7 @@ func TestFirstSelectionStandsWhereAnotherIsUnsafe(t *testing.T) {
 	a, p := open(t, Config{}), open(t, Config{Lanes: 4})
 	for openSource(t, a) < 9 {
 	}
-	p.replaces = false
+	p.selectionReplaceable = false
 	came, to := listen(p), loopback(p, false)
 	expect := func(when string) {
 		t.Helper()
@@ -358,7 +358,7 @@ func TestFirstSelectionStandsWhereAnotherIsUnsafe(t *testing.T) {
 func TestPlansInAnotherOrderAreNoOtherSelection(t *testing.T) {
 	requireNamespace(t)
 	p := open(t, Config{Lanes: 4})
-	p.replaces = false
+	p.selectionReplaceable = false
 	at := func(last byte, port uint16) underlay.Plan {
 		return underlay.Plan{From: netip.AddrFrom4([4]byte{192, 0, 2, last}), Ports: []uint16{port}}
 	}

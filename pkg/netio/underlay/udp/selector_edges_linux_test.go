@@ -17,7 +17,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
-// sameFold returns addresses that a search cannot tell apart by their folded words: those of a prefix, in another order, and
+// matchAddress returns addresses that a search cannot tell apart by their folded words: those of a prefix, in another order, and
 // with bits that cancel out.
 func sameFold() (list []netip.Addr) {
 	for _, s := range []string{
@@ -96,7 +96,7 @@ func TestPlansTakeNoMoreRoomThanIsReckoned(t *testing.T) {
 				s.Plans = append(s.Plans, p)
 			}
 			code, _ := compileSelection(&s, MaxLanes, reckoned)
-			if most := roomOfAll(s.Plans); len(code) > most {
+			if most := maxProgramSize(s.Plans); len(code) > most {
 				t.Errorf("%s: %d plans of %d ports take %d instructions, reckoned are %d", name, shape[0], shape[1], len(code), most)
 			}
 		}

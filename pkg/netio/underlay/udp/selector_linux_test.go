@@ -124,7 +124,7 @@ func checkProgram(t testing.TB, s *underlay.Selection, lanes, room, options int)
 			got, err := interpret(code, packetFrom(from, options))
 			want, ok := admitted.Lane(from, lanes)
 			if !ok {
-				want = byHash
+				want = hashIndex
 			}
 			if err != nil || got != uint32(want) {
 				t.Fatalf("%v of %d lanes: %d, %v; want %d by %+v", from, lanes, int32(got), err, int32(want), admitted)
@@ -175,7 +175,7 @@ func TestProgramIsNeverTooLong(t *testing.T) {
 	} {
 		s := randomSelection(rng, shape.plans, shape.ports)
 		for _, lanes := range []int{2, 8, 64, MaxLanes} {
-			for _, room := range []int{maxProgram, 1000, roomFrame} {
+			for _, room := range []int{maxProgram, 1000, baseSize} {
 				_, plans := compileSelection(&s, lanes, room)
 				size := checkProgram(t, &s, lanes, room, 0)
 				t.Logf("%d of %d plans of %d ports, %d lanes: %d of %d instructions", plans, len(s.Plans), shape.ports, lanes, size, room)
@@ -215,7 +215,7 @@ func TestProgramLeavesToTheHashWhatItCannotRead(t *testing.T) {
 			t.Fatalf("lane %d, %v", int32(got), err)
 		}
 		change(b)
-		if got, err := interpret(code, b); got != byHash || err != nil {
+		if got, err := interpret(code, b); got != hashIndex || err != nil {
 			t.Errorf("%s: lane %d, %v", name, int32(got), err)
 		}
 	}
@@ -245,6 +245,6 @@ func FuzzSelectionProgram(f *testing.F) {
 			}
 			s.Plans = append(s.Plans, p)
 		}
-		checkProgram(t, &s, max(int(lanes), 2), min(max(int(room), roomFrame), maxProgram), int(room)%11)
+		checkProgram(t, &s, max(int(lanes), 2), min(max(int(room), baseSize), maxProgram), int(room)%11)
 	})
 }

@@ -11,20 +11,20 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
-// sender turns runs into messages and sends them in order, those of source 0 on one socket. It has one user at a time.
+// sender converts runs into messages, and sends the messages of each source in order. It has one user at a time.
 type sender struct {
-	port *Port
-	fd   int
-	now  int       // the socket that out is for: fd, or another source's
-	out  sendBatch // of one source at a time
-	// again holds the datagrams of a run whose UDP GSO send was refused, while out is still in use.
-	again sendBatch
-	call  func(fd int, msgs []message) (int, unix.Errno) // sendmmsg, but in tests of its errors
+	port  *Port
+	fd    int
+	outFD int       // the socket of out: fd, or another source's
+	out   sendBatch // messages of one source at a time
+	// resend holds the datagrams of a run whose UDP GSO send failed, while out is still in use.
+	resend   sendBatch
+	sendmmsg func(fd int, msgs []message) (int, unix.Errno) // sendmmsg; tests replace it
 }
 
 func newSender(p *Port, fd, messages int) *sender {
 	return &sender{
-		port: p, fd: fd, now: fd, out: newSendBatch(messages), again: newSendBatch(underlay.MaxRunSegments), call: sendmmsg,
+		port: p, fd: fd, outFD: fd, out: newSendBatch(messages), resend: newSendBatch(underlay.MaxRunSegments), sendmmsg: sendmmsg,
 	}
 }
 
@@ -32,7 +32,7 @@ func (s *sender) send(runs []underlay.Run) (failed int) {
 	for i := range runs {
 		r := &runs[i]
 		if r.Err = r.Check(); r.Err == nil {
-			r.Err = s.turn(runs, r.Source)
+			r.Err = s.selectSource(runs, r.Source)
 		}
 		if r.Err == nil {
 			s.queue(runs, i)
@@ -47,8 +47,8 @@ func (s *sender) send(runs []underlay.Run) (failed int) {
 	return failed
 }
 
-// turn makes what is queued next leave from that source.
-func (s *sender) turn(runs []underlay.Run, source int) error {
+// selectSource flushes if the source's socket differs from the current one.
+func (s *sender) selectSource(runs []underlay.Run, source int) error {
 	fd := s.fd
 	if source > 0 {
 		if source >= s.port.sources.Len() {
@@ -56,14 +56,14 @@ func (s *sender) turn(runs []underlay.Run, source int) error {
 		}
 		fd = s.port.sources.Handle(source)
 	}
-	if fd != s.now {
+	if fd != s.outFD {
 		s.flush(&s.out, runs)
-		s.now = fd
+		s.outFD = fd
 	}
 	return nil
 }
 
-// queue adds run i as one message where UDP_SEGMENT works, and as one message per datagram elsewhere.
+// queue adds run i as one message if UDP_SEGMENT works, else as one message per datagram.
 func (s *sender) queue(runs []underlay.Run, i int) {
 	r := &runs[i]
 	if r.Segments > 1 && !s.port.gso.Load() {
@@ -100,17 +100,17 @@ func (s *sender) queueSingly(b *sendBatch, runs []underlay.Run, i int) {
 	}
 }
 
-// flush sends all of b. A message that the kernel refuses marks its run and does not stop the others.
+// flush sends all of b. A message that the kernel refuses marks its run as failed and does not stop the others.
 func (s *sender) flush(b *sendBatch, runs []underlay.Run) {
 	for i := 0; i < b.count; {
-		n, errno := s.call(s.now, b.msgs[i:b.count])
+		n, errno := s.sendmmsg(s.outFD, b.msgs[i:b.count])
 		switch {
 		case errno == 0 && n > 0:
 			i += n
 		case errno == unix.EINTR:
 		default:
-			r := &runs[b.made[i].run]
-			if err := s.refused(b, i, runs, errno); err != nil && r.Err == nil {
+			r := &runs[b.origins[i].run]
+			if err := s.retry(b, i, runs, errno); err != nil && r.Err == nil {
 				r.Err = err
 			}
 			i++
@@ -119,47 +119,47 @@ func (s *sender) flush(b *sendBatch, runs []underlay.Run) {
 	b.reset()
 }
 
-// refused tries message i of b in every other way there is, and returns the error that remains.
-func (s *sender) refused(b *sendBatch, i int, runs []underlay.Run, errno unix.Errno) error {
+// filterErr tries message i of b in every other way there is, and returns the error that remains.
+func (s *sender) retry(b *sendBatch, i int, runs []underlay.Run, errno unix.Errno) error {
 	if s.port.closed.Load() {
 		return net.ErrClosed
 	}
-	if sourceRefused(errno) && b.dropSource(i) {
-		if errno = s.one(b, i); errno == 0 {
+	if isSourceError(errno) && b.dropSource(i) {
+		if errno = s.sendOne(b, i); errno == 0 {
 			return nil
 		}
 	}
-	if segmentsRefused(errno) && b.made[i].segment > 0 {
+	if isSegmentationError(errno) && b.origins[i].segment > 0 {
 		if errno == unix.EIO {
 			s.port.gso.Store(false)
 		}
-		s.queueSingly(&s.again, runs, b.made[i].run)
-		s.flush(&s.again, runs)
-		return nil // each datagram reported for itself
+		s.queueSingly(&s.resend, runs, b.origins[i].run)
+		s.flush(&s.resend, runs)
+		return nil // counters datagram reported for itself
 	}
-	return explain(errno)
+	return errnoError(errno)
 }
 
-// one sends message i of b alone.
-func (s *sender) one(b *sendBatch, i int) unix.Errno {
+// sendOne sends message i of b alone.
+func (s *sender) sendOne(b *sendBatch, i int) unix.Errno {
 	for {
-		if _, errno := s.call(s.now, b.msgs[i:i+1]); errno != unix.EINTR {
+		if _, errno := s.sendmmsg(s.outFD, b.msgs[i:i+1]); errno != unix.EINTR {
 			return errno
 		}
 	}
 }
 
-// errFamily answers an IPv6 endpoint on a host without IPv6.
+// errFamily is the error for an IPv6 endpoint on a host without IPv6.
 var errFamily = fmt.Errorf("no IPv6 on this host: %w", unix.EAFNOSUPPORT)
 
-// segmentsRefused says whether single datagrams may pass where a run did not: the device cannot checksum (EIO), or a
-// datagram needs fragmenting, which excludes GSO (EINVAL, EMSGSIZE in later kernels).
-func segmentsRefused(errno unix.Errno) bool {
+// isSegmentationError reports whether single datagrams may succeed where a run failed. The device cannot checksum
+// (EIO), or a datagram needs fragmentation, which excludes GSO (EINVAL, EMSGSIZE in later kernels).
+func isSegmentationError(errno unix.Errno) bool {
 	return errno == unix.EIO || errno == unix.EINVAL || errno == unix.EMSGSIZE
 }
 
-// sourceRefused says whether the wanted local address may be what the kernel refused: it is gone, or leads nowhere.
-func sourceRefused(errno unix.Errno) bool {
+// isSourceError reports whether the local address may be the reason for an error: it is gone, or has no route.
+func isSourceError(errno unix.Errno) bool {
 	switch errno {
 	case unix.EINVAL, unix.EADDRNOTAVAIL, unix.ENETUNREACH, unix.EHOSTUNREACH, unix.ENODEV:
 		return true
@@ -167,8 +167,8 @@ func sourceRefused(errno unix.Errno) bool {
 	return false
 }
 
-// explain returns errors without allocating: an Errno as it is, but for the ones with a meaning of their own.
-func explain(errno unix.Errno) error {
+// errnoError converts an Errno into an error without allocating. Only errors with a meaning of their own change.
+func errnoError(errno unix.Errno) error {
 	switch errno {
 	case 0:
 		return nil

@@ -12,10 +12,10 @@ import (
 // maxSendBatch is the largest number of messages that go out in one system call.
 const maxSendBatch = 128
 
-// sendBatch is the argument of sendmmsg: messages, and what each was made of.
+// sendBatch is the argument of sendmmsg: the messages and their origins.
 type sendBatch struct {
 	msgs     []message
-	made     []origin
+	origins  []origin
 	names    []sockaddr
 	controls [][txControlSize]byte
 	iovs     []unix.Iovec
@@ -23,30 +23,30 @@ type sendBatch struct {
 	iovCount int // iovs in use
 }
 
-// origin says which run a message came from and what its control data holds.
+// origin identifies the run of a message, and describes its control data.
 type origin struct {
 	run     int
-	source  int // bytes of the pktinfo at its start, 0 without one
+	source  int // length of the pktinfo at its start, 0 without one
 	segment int // UDP_SEGMENT, 0 for a single datagram
 	ecn     packet.ECN
 }
 
-// newSendBatch makes room for n messages, and for the parts of at least one run.
+// newSendBatch allocates room for n messages, and for the parts of at least one run.
 func newSendBatch(n int) sendBatch {
 	return sendBatch{
-		msgs: make([]message, n), made: make([]origin, n), names: make([]sockaddr, n),
+		msgs: make([]message, n), origins: make([]origin, n), names: make([]sockaddr, n),
 		controls: make([][txControlSize]byte, n), iovs: make([]unix.Iovec, n+underlay.MaxRunSegments),
 	}
 }
 
 func (b *sendBatch) reset() { b.count, b.iovCount = 0, 0 }
 
-// fits says whether a message of that many parts can be added.
+// fits reports whether a message with that many parts can be added.
 func (b *sendBatch) fits(parts int) bool {
 	return b.count < len(b.msgs) && b.iovCount+parts <= len(b.iovs)
 }
 
-// start adds a message without payload. It returns false when the socket's family cannot reach the endpoint.
+// start adds a message without payload. It returns false if the socket's family cannot reach the endpoint.
 func (b *sendBatch) start(family int, to *underlay.Endpoint, o origin) bool {
 	i := b.count
 	h := &b.msgs[i].hdr
@@ -54,7 +54,7 @@ func (b *sendBatch) start(family int, to *underlay.Endpoint, o origin) bool {
 	if h.Namelen == 0 {
 		return false
 	}
-	if to.Dst.Addr().Is4() == to.Src.Is4() { // a source of the other family is none
+	if to.Dst.Addr().Is4() == to.Src.Is4() { // ignore a source of the other family
 		o.source = putSource(b.controls[i][:], to.Src, to.Scope)
 	}
 	n := o.source
@@ -65,7 +65,7 @@ func (b *sendBatch) start(family int, to *underlay.Endpoint, o origin) bool {
 		n += putECN(b.controls[i][n:], to.Dst.Addr().Is4(), o.ecn)
 	}
 	b.setControl(i, 0, n)
-	b.made[i] = o
+	b.origins[i] = o
 	b.count++
 	return true
 }
@@ -95,9 +95,9 @@ func (b *sendBatch) setControl(i, from, to int) {
 	h.SetControllen(to - from)
 }
 
-// dropSource leaves the local address of message i to routing. It returns false when it was so already.
+// dropSource leaves the local address of message i to routing. It returns false if that is the case already.
 func (b *sendBatch) dropSource(i int) bool {
-	o := &b.made[i]
+	o := &b.origins[i]
 	if o.source == 0 {
 		return false
 	}

@@ -4,7 +4,7 @@ package udp
 
 import "github.com/ropewalk/ropewalk/pkg/netio/underlay"
 
-// singleSender is one use of SendTo or SendRun: a sender with room for one message, and the run.
+// singleSender is the state of one SendTo or SendRun call: a sender with room for one message, and the run.
 type singleSender struct {
 	sender *sender
 	runs   [1]underlay.Run
@@ -13,7 +13,7 @@ type singleSender struct {
 
 func newSingleSender(p *Port) *singleSender {
 	fd := p.lanes[0].fd
-	return &singleSender{sender: &sender{port: p, fd: fd, now: fd, out: newSendBatch(1), again: newSendBatch(1), call: p.lanes[0].tx.call}}
+	return &singleSender{sender: &sender{port: p, fd: fd, outFD: fd, out: newSendBatch(1), resend: newSendBatch(1), sendmmsg: p.lanes[0].tx.sendmmsg}}
 }
 
 func (l *singleSender) sendTo(to *underlay.Endpoint, datagram []byte) error {

@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket is one UDP socket and what it turned out to be able to do.
+// socket is one UDP socket and its capabilities.
 type socket struct {
-	fd       int
-	family   int // AF_INET6 takes IPv4 too
-	gso, gro bool
-	refused  error // of the filter; nil: it is there, or has nothing to do
-	bound    bool  // before it became ours
+	fd        int
+	family    int // AF_INET6 includes IPv4
+	gso, gro  bool
+	filterErr error // error of the initiation filter; nil if attached or not needed
+	bound     bool  // inherited, so bound already
 }
 
 // openSocket returns an unbound socket with all options set but SO_REUSEPORT.
@@ -52,7 +52,7 @@ type option struct {
 func (s *socket) configure(c *Config) error {
 	for _, o := range s.options() {
 		if s.bound && o.option == unix.IPV6_V6ONLY && o.level == unix.SOL_IPV6 {
-			continue // as it was when it was bound
+			continue // cannot change after bind
 		}
 		if err := unix.SetsockoptInt(s.fd, o.level, o.option, o.value); err != nil {
 			return fmt.Errorf("setting %s: %w", o.name, err)
@@ -66,12 +66,13 @@ func (s *socket) configure(c *Config) error {
 	s.setBuffers(c)
 	s.probeOffloads(c)
 	if s.gro {
-		s.refused = s.refuseTrainsOfInitiations()
+		s.filterErr = s.attachInitiationFilter()
 	}
 	return nil
 }
 
-// options: outer packets may be fragmented on the way (DF off), as those of the kernel's WireGuard.
+// options returns the socket options. Outer packets may be fragmented on the path (DF off), like those of the kernel's
+// WireGuard.
 func (s *socket) options() []option {
 	df := option{"IP_MTU_DISCOVER", unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT}
 	tos := option{"IP_RECVTOS", unix.SOL_IP, unix.IP_RECVTOS, 1}
@@ -80,7 +81,7 @@ func (s *socket) options() []option {
 	}
 	return []option{
 		{"IPV6_V6ONLY", unix.SOL_IPV6, unix.IPV6_V6ONLY, 0},
-		// With this, IPv4 datagrams carry an IPV6_PKTINFO with a mapped address.
+		// This gives IPv4 datagrams an IPV6_PKTINFO with a mapped address.
 		{"IPV6_RECVPKTINFO", unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1},
 		{"IPV6_RECVTCLASS", unix.SOL_IPV6, unix.IPV6_RECVTCLASS, 1},
 		df, tos,
@@ -94,7 +95,7 @@ func (s *socket) setMark(mark uint32) error {
 	return nil
 }
 
-// setBuffers does what the kernel allows: beyond net.core.[rw]mem_max only with CAP_NET_ADMIN.
+// setBuffers sets the buffer sizes as far as the kernel allows. Beyond net.core.[rw]mem_max it needs CAP_NET_ADMIN.
 func (s *socket) setBuffers(c *Config) {
 	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, c.ReceiveBuffer) != nil {
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, c.ReceiveBuffer)
@@ -114,22 +115,22 @@ func (s *socket) probeOffloads(c *Config) {
 	}
 }
 
-// kernelRelease is uname -r; empty if it cannot be read.
+// kernelRelease returns uname -r; empty if it cannot be read.
 func kernelRelease() string {
 	var u unix.Utsname
 	_ = unix.Uname(&u)
-	return text(u.Release[:])
+	return cString(u.Release[:])
 }
 
-// kernelVersion is uname -v; empty if it cannot be read.
+// kernelVersion returns uname -v; empty if it cannot be read.
 func kernelVersion() string {
 	var u unix.Utsname
 	_ = unix.Uname(&u)
-	return text(u.Version[:])
+	return cString(u.Version[:])
 }
 
-// text is what stands before the first zero byte.
-func text(b []byte) string {
+// cString returns the bytes before the first zero byte.
+func cString(b []byte) string {
 	b, _, _ = bytes.Cut(b, []byte{0})
 	return string(b)
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
-// Sockets are those of a Port, for another Port to go on with, in this process or another. What arrives meanwhile waits in them.
-// Their owner closes them, or gives them to Open.
+// Sockets are the sockets of a Port, for another Port in this process or another one. Datagrams that arrive in between
+// wait in them. Their owner closes them, or passes them to Open.
 type Sockets struct {
 	Lanes   []int // descriptors, in the order of the lanes
 	Sources []Source
-	// Selection is in force, with so many of its plans; nil for none.
+	// Selection is the active selection, and Plans the number of its plans in the program; nil for none.
 	Selection *underlay.Selection
 	Plans     int
 }
@@ -42,7 +42,7 @@ func (s *Sockets) FDs(yield func(fd int) bool) {
 	}
 }
 
-// Close gives all descriptors back.
+// Close closes all descriptors.
 func (s *Sockets) Close() error {
 	var errs []error
 	for fd := range s.FDs {
@@ -52,9 +52,9 @@ func (s *Sockets) Close() error {
 	return errors.Join(errs...)
 }
 
-// Keep returns the sockets that there are, by descriptors of their own, and has Close leave them as they are: bound, with what has
-// arrived. It ends OpenSource, SetSelection and SetMark. Errors are net.ErrClosed, and those of having too few descriptors; after
-// those the Port is as it was.
+// Keep returns duplicates of the sockets. A later Close then leaves the sockets bound, with the datagrams in their
+// buffers. Keep makes OpenSource, SetSelection and SetMark fail. Errors are net.ErrClosed and a lack of descriptors;
+// after the latter the Port is unchanged.
 func (p *Port) Keep() (s *Sockets, err error) {
 	p.opening.Lock()
 	defer p.opening.Unlock()
@@ -63,8 +63,8 @@ func (p *Port) Keep() (s *Sockets, err error) {
 	}
 	s = &Sockets{}
 	if p.selects.Load() && len(p.lanes) > 1 {
-		standing := p.standing.Clone()
-		s.Selection, s.Plans = &standing, p.fit
+		standing := p.selection.Clone()
+		s.Selection, s.Plans = &standing, p.selectionPlans
 	}
 	for _, l := range p.lanes {
 		fd, err := duplicate(l.fd)
@@ -92,10 +92,11 @@ func duplicate(fd int) (int, error) {
 	return dup, nil
 }
 
-// errForeignSocket says that a descriptor is not a socket of the port that it should be.
+// errForeignSocket is the error for a descriptor that is not a socket of the expected port.
 var errForeignSocket = errors.New("not a UDP socket of this port")
 
-// inheritSockets takes over those of another Port, after it has looked at each of them. After an error they are still the caller's.
+// inheritSockets takes over the sockets of another Port, after it has checked each of them. After an error the caller
+// still owns them.
 func inheritSockets(c *Config) (socks []*socket, port uint16, err error) {
 	if len(c.Sockets.Lanes) != c.Lanes {
 		return nil, 0, fmt.Errorf("taking over the sockets of %d lanes for %d", len(c.Sockets.Lanes), c.Lanes)
@@ -113,7 +114,7 @@ func inheritSockets(c *Config) (socks []*socket, port uint16, err error) {
 	return socks, port, nil
 }
 
-// inheritSocket sets the options of a socket as those of a new one.
+// inheritSocket sets the options of an existing socket.
 func inheritSocket(c *Config, fd int) (*socket, uint16, error) {
 	s := &socket{fd: fd, bound: true}
 	for option, want := range map[int]int{unix.SO_TYPE: unix.SOCK_DGRAM, unix.SO_PROTOCOL: unix.IPPROTO_UDP} {
@@ -138,7 +139,7 @@ func inheritSocket(c *Config, fd int) (*socket, uint16, error) {
 	return s, bound, nil
 }
 
-// inheritSources has the sources of another Port be those of p, in their order, and what it selects.
+// inheritSources takes over the sources of another Port, in their order, and its selection.
 func (p *Port) inheritSources(from *Sockets) error {
 	for _, source := range from.Sources {
 		_, err := p.sources.Add(source.Port, func() (int, error) {
@@ -157,7 +158,7 @@ func (p *Port) inheritSources(from *Sockets) error {
 		}
 	}
 	if from.Selection != nil {
-		p.standing, p.fit = from.Selection.Clone(), from.Plans
+		p.selection, p.selectionPlans = from.Selection.Clone(), from.Plans
 		p.selects.Store(true)
 	}
 	return nil

@@ -9,10 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// secondaryReceiveBuffer is the receive buffer of a source in bytes: little comes, and nobody is to fill much memory with it.
+// secondaryReceiveBuffer is the receive buffer of a source in bytes. Little traffic arrives there, and the limit keeps
+// attackers from filling much memory.
 const secondaryReceiveBuffer = 128 << 10
 
-// sourceConfig returns the configuration of a source's socket: that of the lanes, but for what concerns receiving.
+// sourceConfig returns the configuration of a source's socket. It differs from that of a lane only in the options for
+// receiving.
 func (c *Config) sourceConfig(family int) Config {
 	s := *c
 	s.NoIPv6 = family == unix.AF_INET
@@ -22,8 +24,8 @@ func (c *Config) sourceConfig(family int) Config {
 	return s
 }
 
-// OpenSource implements underlay.Port. The socket belongs to the calling thread's network namespace, as those of Open do.
-// All lanes share it, which costs no lock: the kernel's UDP sends take none.
+// OpenSource implements underlay.Port. The socket belongs to the calling thread's network namespace, like those of
+// Open. All lanes share it. This costs no lock: the kernel's UDP send path takes none.
 func (p *Port) OpenSource(port uint16) (source int, err error) {
 	p.opening.Lock()
 	defer p.opening.Unlock()
@@ -47,10 +49,11 @@ func (p *Port) OpenSource(port uint16) (source int, err error) {
 	})
 }
 
-// descriptorReserve is how many descriptors sources leave to the rest of the process, which must stay in control.
+// descriptorReserve is the number of descriptors that sources leave to the rest of the process, which must stay
+// controllable.
 const descriptorReserve = 64
 
-// checkDescriptorReserve returns EMFILE for one of the last descriptors. The kernel gives out the lowest that is free.
+// checkDescriptorReserve returns EMFILE if fd is among the last descriptors. The kernel assigns the lowest free one.
 func checkDescriptorReserve(fd int) error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil && uint64(fd)+descriptorReserve >= limit.Cur {

@@ -16,8 +16,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 
-// patience bounds every wait of the contract: far beyond what a loaded machine needs.
-const patience = 20 * time.Second
+// timeout bounds every wait of the contract: far beyond what a loaded machine needs.
+const timeout = 20 * time.Second
 
 // Subject is a pair of fresh ports with one lane that reach each other, without loss.
 type Subject struct {
@@ -80,7 +80,7 @@ func receive(t *testing.T, lane underlay.Receiver, count int) (datagrams [][]byt
 	}()
 	select {
 	case <-got:
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		t.Fatalf("datagrams did not arrive: wanted %d", count)
 	}
 	if err != nil {
@@ -382,7 +382,7 @@ func closeWakesReceivers(t *testing.T, s Subject) {
 		if !errors.Is(err, net.ErrClosed) {
 			t.Errorf("Recv returned %v, want net.ErrClosed", err)
 		}
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		t.Fatal("Recv still blocks after Close")
 	}
 }

@@ -84,7 +84,7 @@ func (s *selected) next(t *testing.T) arrival {
 	select {
 	case a := <-s.came:
 		return a
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		t.Fatal("a datagram did not arrive")
 	}
 	return arrival{}

@@ -21,9 +21,9 @@ func sourceContract() map[string]func(*testing.T, Subject) {
 		"SourcesKeepOrder":             sourcesKeepOrder,
 		"SourcesAreNumbered":           sourcesAreNumbered,
 		"SourcesAreAtMostMaxSources":   sourcesAreAtMostMaxSources,
-		"RefusesSourcesThatAreNotOpen": refusesSourcesThatAreNotOpen,
-		"StraysArriveApart":            straysArriveApart,
-		"StraysEndWithThePort":         straysEndWithThePort,
+		"RefusesSourcesThatAreNotOpen": refusesUnopenedSources,
+		"StraysArriveApart":            secondaryPortsReceiveSeparately,
+		"StraysEndWithThePort":         secondaryPortsEndWithPort,
 		"ClosedPortHasNoSources":       closedPortHasNoSources,
 		"SourcesOpenWhileLanesSend":    sourcesOpenWhileLanesSend,
 		"SourcesSendWithoutAllocating": sourcesSendWithoutAllocating,
@@ -49,8 +49,8 @@ func fromSource(r underlay.Run, source int) underlay.Run {
 	return r
 }
 
-// bySource collects count datagrams from lane, by the port that they came from.
-func bySource(t *testing.T, lane underlay.Lane, count int) map[uint16][][]byte {
+// receiveBySource collects count datagrams from lane, by the port that they came from.
+func receiveBySource(t *testing.T, lane underlay.Lane, count int) map[uint16][][]byte {
 	t.Helper()
 	got := make(map[uint16][][]byte)
 	rx := newRX(8, 65535)
@@ -115,7 +115,7 @@ func sourcesKeepOrder(t *testing.T, s Subject) {
 		number += uint32(segments)
 	}
 	send(t, s.A.Lane(0), runs...)
-	got := bySource(t, s.B.Lane(0), int(number))
+	got := receiveBySource(t, s.B.Lane(0), int(number))
 	for port, runs := range want {
 		expect(t, got[port], runs...)
 	}
@@ -158,10 +158,10 @@ func sourcesAreAtMostMaxSources(t *testing.T, s Subject) {
 	to := s.ToB(false)
 	run := fromSource(makeRun(&to, 2, 10, 10, 1, 1), underlay.MaxSources)
 	send(t, s.A.Lane(0), run)
-	expect(t, bySource(t, s.B.Lane(0), 2)[last], run)
+	expect(t, receiveBySource(t, s.B.Lane(0), 2)[last], run)
 }
 
-func refusesSourcesThatAreNotOpen(t *testing.T, s Subject) {
+func refusesUnopenedSources(t *testing.T, s Subject) {
 	openSources(t, s.A, 1)
 	to := s.ToB(false)
 	good := []underlay.Run{makeRun(&to, 2, 100, 100, 1, 1), fromSource(makeRun(&to, 1, 100, 100, 1, 3), 1)}
@@ -178,13 +178,13 @@ func refusesSourcesThatAreNotOpen(t *testing.T, s Subject) {
 			t.Errorf("a run from source %d: %v", runs[i].Source, runs[i].Err)
 		}
 	}
-	got := bySource(t, s.B.Lane(0), 3)
+	got := receiveBySource(t, s.B.Lane(0), 3)
 	expect(t, got[s.A.Source(0)], good[0])
 	expect(t, got[s.A.Source(1)], good[1])
 }
 
-// straysArriveApart sends to a source, and then to the canonical port.
-func straysArriveApart(t *testing.T, s Subject) {
+// secondaryPortsReceiveSeparately sends to a source, and then to the canonical port.
+func secondaryPortsReceiveSeparately(t *testing.T, s Subject) {
 	openSources(t, s.A, 2)
 	to := s.ToB(false)
 	for source := range 3 {
@@ -204,8 +204,8 @@ func straysArriveApart(t *testing.T, s Subject) {
 	}
 }
 
-// straysEndWithThePort closes a port without a source while somebody waits for strays.
-func straysEndWithThePort(t *testing.T, s Subject) {
+// secondaryPortsEndWithPort closes a port without a source while somebody waits for strays.
+func secondaryPortsEndWithPort(t *testing.T, s Subject) {
 	ended := make(chan error)
 	go func() {
 		rx := []underlay.Datagrams{{Buf: make([]byte, 65535)}}
@@ -264,10 +264,10 @@ func sourcesOpenWhileLanesSend(t *testing.T, s Subject) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		t.Fatal("Send still blocks")
 	}
-	if got := bySource(t, s.B.Lane(0), 3*cap(numbers)); len(got) != 1+cap(numbers) {
+	if got := receiveBySource(t, s.B.Lane(0), 3*cap(numbers)); len(got) != 1+cap(numbers) {
 		t.Errorf("datagrams came from %d ports, want %d", len(got), 1+cap(numbers))
 	}
 }

@@ -16,9 +16,9 @@ func tryContract() map[string]func(*testing.T, Subject) {
 	return map[string]func(*testing.T, Subject){
 		"TryRecvDoesNotWait":              tryRecvDoesNotWait,
 		"TryRecvKeepsOrderWithRecv":       tryRecvKeepsOrderWithRecv,
-		"TryRecvTakesNoMoreThanHasRoom":   tryRecvTakesNoMoreThanHasRoom,
-		"TryRecvOfAClosedPortIsNothing":   tryRecvOfAClosedPortIsNothing,
-		"TryRecvMayMeetClose":             tryRecvMayMeetClose,
+		"TryRecvTakesNoMoreThanHasRoom":   tryRecvRespectsCapacity,
+		"TryRecvOfAClosedPortIsNothing":   tryRecvOnClosedPortReturnsNothing,
+		"TryRecvMayMeetClose":             tryRecvDuringClose,
 		"TryRecvAllocatesNothing":         tryRecvAllocatesNothing,
 		"TryRecvLeavesOtherElementsAlone": tryRecvLeavesOtherElementsAlone,
 	}
@@ -32,7 +32,7 @@ func tryRecvDoesNotWait(t *testing.T, s Subject) {
 		if n != 0 {
 			t.Errorf("%d elements are there before any was sent", n)
 		}
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		t.Fatal("TryRecv waits")
 	}
 	to := s.ToB(false)
@@ -79,7 +79,7 @@ func tryRecvKeepsOrderWithRecv(t *testing.T, s Subject) {
 	}
 }
 
-func tryRecvTakesNoMoreThanHasRoom(t *testing.T, s Subject) {
+func tryRecvRespectsCapacity(t *testing.T, s Subject) {
 	to := s.ToB(false)
 	runs := []underlay.Run{makeRun(&to, 1, 10, 10, 1, 1), makeRun(&to, 1, 20, 20, 1, 2), makeRun(&to, 1, 30, 30, 1, 3)}
 	send(t, s.A.Lane(0), runs...)
@@ -115,7 +115,7 @@ func tryRecvLeavesOtherElementsAlone(t *testing.T, s Subject) {
 	expect(t, got, runs...)
 }
 
-func tryRecvOfAClosedPortIsNothing(t *testing.T, s Subject) {
+func tryRecvOnClosedPortReturnsNothing(t *testing.T, s Subject) {
 	to := s.ToB(false)
 	send(t, s.A.Lane(0), makeRun(&to, 1, 10, 10, 1, 1))
 	if err := s.B.Close(); err != nil {
@@ -126,8 +126,8 @@ func tryRecvOfAClosedPortIsNothing(t *testing.T, s Subject) {
 	}
 }
 
-// tryRecvMayMeetClose is for the race detector: one goroutine receives, in both ways, until another has closed the port.
-func tryRecvMayMeetClose(t *testing.T, s Subject) {
+// tryRecvDuringClose is for the race detector: one goroutine receives, in both ways, until another has closed the port.
+func tryRecvDuringClose(t *testing.T, s Subject) {
 	to := s.ToB(false)
 	ended, trying := make(chan error, 1), make(chan struct{})
 	go func() {
@@ -157,7 +157,7 @@ func tryRecvMayMeetClose(t *testing.T, s Subject) {
 		if !errors.Is(err, net.ErrClosed) {
 			t.Errorf("Recv: %v", err)
 		}
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		t.Fatal("it receives still")
 	}
 }

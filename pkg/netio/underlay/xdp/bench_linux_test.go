@@ -155,12 +155,12 @@ func BenchmarkBuild(b *testing.B) {
 	for _, size := range []int{96, 1452} {
 		for _, software := range []bool{false, true} {
 			b.Run(fmt.Sprintf("%dB/software=%v", size, software), func(b *testing.B) {
-				var s stamp
+				var s runHeader
 				headers, frame, payload := newFrameHeader(&way4), make([]byte, 2000), make([]byte, size)
 				s.begin(&headers, 1, 2, 0)
 				m := cost.Of(b, 1, size)
 				for b.Loop() {
-					s.put(frame, payload)
+					s.writeFrame(frame, payload)
 					if software {
 						s.complete(frame)
 					}

@@ -105,7 +105,7 @@ func TestNothingIsLostOrOvertakenWhereWaysMeet(t *testing.T) {
 		return err
 	}))
 	t.Cleanup(func() { must(t, port.Close()) })
-	port.keeper.patience = deadline // the keeper is at rest, and reads it when it is woken
+	port.supervisor.drainTimeout = deadline // the keeper is at rest, and reads it when it is woken
 	peer := p.stock(1)
 	sent := 0
 	send := func() {
@@ -215,9 +215,9 @@ func TestAnotherProgramThatWorksAloneIsTold(t *testing.T) {
 }
 
 func listening(p *Port) bool {
-	p.keeper.mu.Lock()
-	defer p.keeper.mu.Unlock()
-	return p.keeper.report.listening
+	p.supervisor.mu.Lock()
+	defer p.supervisor.mu.Unlock()
+	return p.supervisor.report.listening
 }
 
 func setMTU(mtu int) func(netlink.Link) error {

@@ -11,69 +11,78 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 )
 
-// Program is the XDP program in front of the device: programs.Classify, or a test's. Its methods are called by one
-// goroutine, whose thread is in the Port's network namespace.
+// Program is the XDP program that is attached to the device: programs.Classify, or a test's program. One goroutine
+// calls its methods. The goroutine's thread is in the Port's network namespace.
 type Program interface {
-	// Attach puts it in front of a device's receiver, natively or in generic mode.
+	// Attach attaches the program to a device's receive path, natively or in generic mode.
 	Attach(device int, generic bool) error
-	// Detach takes it off. It is no error that it is not attached, or that its device is gone.
+	// Detach detaches the program. It returns no error if the program is not attached, or if its device is gone.
 	Detach() error
-	// SetSocket gives the data messages of a queue to an AF_XDP socket; RemoveSocket undoes it.
+	// SetSocket redirects the data messages of a queue to an AF_XDP socket. RemoveSocket undoes it.
 	SetSocket(queue, fd int) error
 	RemoveSocket(queue int) error
-	// SetAddresses says which addresses are this host's.
+	// SetAddresses sets the list of this host's addresses.
 	SetAddresses(addresses []netip.Addr) error
-	// Close ends it, after Detach.
+	// Close releases the program. It is called after Detach.
 	Close() error
 }
 
-// Binding is a device and how it is used. The zero Way is none: all goes by the UDP port. Ways are comparable.
+// Binding is a device and the mode in which it is used. With the zero Binding everything goes through the UDP port.
+// Bindings are comparable.
 type Binding struct {
-	// Device is the name of the network device whose queues are used: lane i has queue i. Lanes beyond its queues go by UDP.
+	// Device is the name of the network device whose queues are used: lane i has queue i. Lanes beyond the number of
+	// queues use UDP.
 	Device string
-	// Mode is how frames come from and to the device; with xsk.Generic the program is attached in generic mode.
+	// Mode selects how frames come from and go to the device. With xsk.Generic the program is attached in generic mode.
 	Mode xsk.Mode
-	// NoTrains promises that nothing arrives at a virtual device that is not one packet. Without it there is no xsk.Generic for
-	// such a device: the program sees what the stack does, and from the other end of a veth, say, comes the train of UDP_SEGMENT
-	// in one piece. One that fits into a frame looks like a datagram, whose parts nobody could tell any more. Hardware, and what
-	// passes for it, has its trains turned off by the kernel (dev_disable_gro_hw). Native programs always see packets.
+	// NoTrains promises that each packet which arrives at a virtual device is a single datagram. Without this promise,
+	// xsk.Generic is not used on a virtual device. In generic mode the program sees the same packets as the stack: the
+	// train that the other end of a veth sent with UDP_SEGMENT arrives as one packet. A train that fits into a frame
+	// looks like one datagram, and nothing marks its parts. For hardware devices the kernel turns coalescing off
+	// (dev_disable_gro_hw). Native programs always see single packets.
 	NoTrains bool
-	// FrameSize is 2048 or 4096; 0 is 2048.
+	// FrameSize is 2048 or 4096 bytes; 0 means 2048.
 	FrameSize int
-	// Program selects what AF_XDP receives. The Port attaches, detaches and closes it. What it selects may be no longer than
-	// MaxFrame.
+	// Program selects the packets that AF_XDP receives, which are at most MaxFrame bytes long. The Port attaches,
+	// detaches and closes it.
 	Program Program
-	// NoSockets has the program work alone: no lane gets an AF_XDP socket, and all goes by the UDP port.
+	// NoSockets runs the program without AF_XDP sockets: everything goes through the UDP port.
 	NoSockets bool
-	// Final says, of a Way without a device, that no change of the network can make it another one: so none is waited for.
+	// Final says that no change of the network can lead to another Binding. It applies to a Binding without a device.
+	// The Port then does not watch the network.
 	Final bool
 }
 
-// Config says how to open a Port.
+// Config configures a Port.
 type Config struct {
-	// UDP is the slow path. Its lanes must have a method FD() int: the descriptor to wait for, with poll(2), until there is
-	// something for TryRecv. The Port owns it once opened. In generic mode it should be without UDP_GRO (see programs.Classify).
+	// UDP is the slow path. Its lanes must have a method FD() int. It returns the descriptor to wait for, with poll(2),
+	// until TryRecv has something. The Port owns UDP after a successful Open. In generic mode it should not use UDP_GRO
+	// (see programs.Classify).
 	UDP underlay.Port
-	// Binding is the first one, and the only one without Choose.
+	// Binding is the initial Binding, and the only one if Choose is nil.
 	Binding
-	// Choose, if set, is asked for the Way at first, whenever the network has changed, and after Reconsider. One goroutine calls it, whose
-	// thread is in the Port's network namespace. Another Way takes the place of the present one, whose program is closed.
+	// Choose, if set, returns the Binding to use. It is called at Open, after each change of the network, and after
+	// Reconsider. One goroutine calls it, whose thread is in the Port's network namespace. A different Binding replaces
+	// the present one, whose program is then closed.
 	Choose func() Binding
-	// Changed, if set, is told by the same goroutine how many lanes have an AF_XDP socket on the Way's device, and why the others have
-	// none, when that has become other, or with NoSockets the Program. What may pass within a second is not told.
+	// Changed, if set, is called by the same goroutine when the outcome of a Binding changes. It gets the number of
+	// lanes with an AF_XDP socket on the device, and the reason why the others have none. With NoSockets, a new Program
+	// is a change too. Failures that may pass within a second are not reported.
 	Changed func(ready int, why error)
-	// Frames are how many wait for each lane in each direction at most: a power of two from 64 to 65,536, or 0 for the
-	// default of package xsk. It bounds the delay.
+	// Frames is the maximum number of frames that wait for each lane in each direction. It is a power of two from 64 to
+	// 65,536, or 0 for the default of package xsk. It bounds the delay.
 	Frames int
-	// Mark is the SO_MARK that the UDP port has: routing follows it.
+	// Mark is the SO_MARK of the UDP port. Routing depends on it.
 	Mark uint32
-	// NoChecksumOffload computes UDP checksums here even where the device, or the kernel for it, would.
+	// NoChecksumOffload computes UDP checksums in software, even where the device, or the kernel for it, would compute
+	// them.
 	NoChecksumOffload bool
-	// BusyPoll has Recv hold its processor while traffic flows (package linger).
+	// BusyPoll makes Recv keep its CPU while traffic flows (package busypoll).
 	BusyPoll bool
 }
 
-// MaxFrame is the longest frame that a Port with that Config.FrameSize receives, in bytes from the Ethernet header on.
+// MaxFrame returns the length of the longest frame that a Port with that Config.FrameSize receives, in bytes, from the
+// Ethernet header on.
 func MaxFrame(frameSize int) int {
 	if frameSize == 0 {
 		frameSize = xsk.DefaultFrameSize
@@ -81,13 +90,13 @@ func MaxFrame(frameSize int) int {
 	return frameSize - xsk.RxHeadroom
 }
 
-// waiter is a lane of the UDP port that can be waited for.
+// waiter is a lane of the UDP port with a descriptor for poll(2).
 type waiter interface {
 	underlay.Lane
 	FD() int
 }
 
-// check refuses a Way that cannot be.
+// check returns an error for an invalid Binding.
 func (w *Binding) check() error {
 	switch {
 	case w.Program == nil:
@@ -95,7 +104,7 @@ func (w *Binding) check() error {
 	case w.Device == "":
 		return errors.New("no device")
 	case w.FrameSize != 0 && w.FrameSize != 2048 && w.FrameSize != 4096:
-		return fmt.Errorf("frames of %d bytes", w.FrameSize)
+		return fmt.Errorf("frame size of %d bytes: must be 2048 or 4096", w.FrameSize)
 	}
 	return nil
 }
@@ -120,7 +129,7 @@ func (c *Config) waiters() ([]waiter, error) {
 	return list, nil
 }
 
-// socket is the configuration of a lane's AF_XDP socket.
+// socket returns the configuration of a lane's AF_XDP socket.
 func (c *Config) socket(device, queue int) xsk.Config {
 	return xsk.Config{
 		Interface: device, Queue: queue, Mode: c.Mode, FrameSize: c.FrameSize, RxFrames: c.Frames, TxFrames: c.Frames,

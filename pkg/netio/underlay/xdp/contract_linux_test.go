@@ -105,7 +105,7 @@ func TestBothSocketsHaveTheirTurnWithOneElement(t *testing.T) {
 		must(t, err)
 	}
 	await(t, "all to be there", func() bool {
-		counters, err := a.keeper.config.Program.(classified).Counters()
+		counters, err := a.supervisor.config.Program.(classified).Counters()
 		must(t, err)
 		return counters.Events[programs.ClassifySocket] == each
 	})

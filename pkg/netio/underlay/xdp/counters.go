@@ -8,7 +8,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 )
 
-// counter has one writer at a time and any readers.
+// counter is a counter with one writer at a time and any number of readers.
 type counter struct{ n atomic.Uint64 }
 
 func (c *counter) add(n int) {
@@ -19,7 +19,7 @@ func (c *counter) add(n int) {
 
 func (c *counter) load() uint64 { return c.n.Load() }
 
-// addStats returns the sums.
+// addStats returns a + b, field by field.
 func addStats(a, b xsk.Stats) xsk.Stats {
 	return xsk.Stats{
 		Received: a.Received + b.Received, Sent: a.Sent + b.Sent, Completed: a.Completed + b.Completed,

@@ -104,7 +104,7 @@ func TestTrainsThatWaitInARingAreOfferedToTheCrew(t *testing.T) {
 // quieten waits until no more data messages come in at an end.
 func (l *tunnel) quieten(end int) {
 	l.Helper()
-	program := l.ports[end].keeper.config.Program.(classified)
+	program := l.ports[end].supervisor.config.Program.(classified)
 	last := uint64(0)
 	for quiet := 0; quiet < 5; time.Sleep(time.Millisecond) {
 		c, err := program.Counters()

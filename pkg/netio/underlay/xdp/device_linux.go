@@ -16,41 +16,41 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 )
 
-// The intervals between attempts to get what could not be had: a queue that was closed just now is free again soon, and what is
-// used by somebody else, or is not there, may stay so.
+// Retry intervals for resources that are unavailable. A queue that was closed just now is free again soon. A resource
+// that another program uses, or that does not exist, may stay unavailable.
 const (
 	firstRetry = 20 * time.Millisecond
 	lastRetry  = time.Minute
 )
 
-// hardware is the type of links that no driver of virtual devices made (rtnl_link_ops).
+// hardware is the link type of devices that set no rtnl_link_ops, which virtual devices have.
 const hardware = "device"
 
-// device is the network device as far as the keeper has it in hand.
+// device is the supervisor's state of the network device.
 type device struct {
-	index     int // 0: there is none
+	index     int // 0: none
 	attached  bool
-	completes bool // the UDP checksums of frames that are copied
+	completes bool // the device completes UDP checksums in copy mode
 	addresses []netip.Addr
-	retryAt   time.Time // zero: nothing is missing that a retry would bring
+	retryAt   time.Time // zero: no retry is scheduled
 	retryIn   time.Duration
 }
 
-// report is what status tells.
-type report struct {
+// deviceReport is the part of Status that the supervisor's goroutine writes.
+type deviceReport struct {
 	attached  bool
-	listening bool // to changes of the network
+	listening bool // the watcher runs
 	err       error
 	lanes     []laneReport
 }
 
 type laneReport struct {
-	err       error // why there is no circuit
-	fallbacks uint64
-	lost      uint64
-	down      bool        // the circuit's device was down when last seen
-	before    xsk.Stats   // of the sockets that are closed
-	leaving   *laneSocket // whose socket is being closed: those of it are not in before yet
+	err         error // why there is no lane socket
+	fallbacks   uint64
+	lost        uint64
+	down        bool        // the lane socket's device was down when last checked
+	closedStats xsk.Stats   // counters of closed sockets
+	closing     *laneSocket // the socket being closed; closedStats does not include it yet
 }
 
 // resetBackoff makes the next retry come soon, after a change.
@@ -67,26 +67,26 @@ func (d *device) needsRepair(lanes []*lane, now time.Time) bool {
 		return true
 	}
 	return slices.ContainsFunc(lanes, func(l *lane) bool {
-		c := l.circuit.Load()
+		c := l.laneSocket.Load()
 		return c != nil && !c.works()
 	})
 }
 
-// repair makes the most of the device as it is now.
+// repair sets up as much of the device as is possible now.
 func (k *supervisor) repair(now time.Time) {
 	k.device.retryAt = time.Time{}
 	if k.config.Device == "" {
 		for i := range k.port.lanes {
-			k.recordError(i, errNoWay)
+			k.recordError(i, errNoDevice)
 		}
-		k.note(errNoWay)
+		k.recordDevice(errNoDevice)
 		return
 	}
-	link, err := k.find()
+	link, err := k.findDevice()
 	if err != nil {
 		k.releaseGoneDevice(err)
-		k.note(fmt.Errorf("finding %s: %w", k.config.Device, err))
-		if _, absent := errors.AsType[netlink.LinkNotFoundError](err); !absent { // what is absent is announced when it comes
+		k.recordDevice(fmt.Errorf("finding %s: %w", k.config.Device, err))
+		if _, absent := errors.AsType[netlink.LinkNotFoundError](err); !absent { // the kernel announces a new device
 			k.device.scheduleRetry(now)
 		}
 		return
@@ -98,13 +98,13 @@ func (k *supervisor) repair(now time.Time) {
 	}
 }
 
-// configureDevice gives the device its program and the lanes their sockets, and reports whether something is missing that may be had later.
+// configureDevice attaches the program and opens the lanes' sockets. It reports whether a retry may help.
 func (k *supervisor) configureDevice(link netlink.Link) (again bool) {
 	k.device.index = link.Attrs().Index
 	k.device.completes = completesChecksums(link.Attrs().Name)
 	errAddresses := k.publishAddresses(link)
 	err := k.attach(link)
-	k.note(errors.Join(err, errAddresses))
+	k.recordDevice(errors.Join(err, errAddresses))
 	again = err != nil && !errors.Is(err, errTrains) || errAddresses != nil
 	up := link.Attrs().Flags&net.FlagUp != 0
 	for i, l := range k.port.lanes {
@@ -112,8 +112,8 @@ func (k *supervisor) configureDevice(link netlink.Link) (again bool) {
 			k.recordError(i, errNoSockets)
 			continue
 		}
-		if err != nil && l.circuit.Load() == nil {
-			k.recordError(i, err) // a socket would come into being without zero-copy
+		if err != nil && l.laneSocket.Load() == nil {
+			k.recordError(i, err) // without the program, the kernel would open a socket without zero-copy
 			continue
 		}
 		again = k.repairLane(i, l, up) || again
@@ -121,8 +121,8 @@ func (k *supervisor) configureDevice(link netlink.Link) (again bool) {
 	return again
 }
 
-// find returns the device, under whatever name it goes by now, and gives up one that is gone.
-func (k *supervisor) find() (link netlink.Link, err error) {
+// findDevice returns the device, also after it was renamed. It releases a device that is gone.
+func (k *supervisor) findDevice() (link netlink.Link, err error) {
 	if k.device.index != 0 {
 		if link, err = k.resolver.nl.LinkByIndex(k.device.index); err == nil {
 			return link, nil
@@ -132,10 +132,10 @@ func (k *supervisor) find() (link netlink.Link, err error) {
 	return k.resolver.nl.LinkByName(k.config.Device)
 }
 
-// releaseGoneDevice gives up the device because it is gone.
+// releaseGoneDevice releases a device that is gone.
 func (k *supervisor) releaseGoneDevice(err error) {
 	if k.device.index != 0 {
-		_ = k.releaseDevice(fmt.Errorf("%w (%w)", xsk.ErrGone, err)) // what is gone leaves nothing to undo
+		_ = k.releaseDevice(fmt.Errorf("%w (%w)", xsk.ErrGone, err)) // a device that is gone needs no cleanup
 		return
 	}
 	for i := range k.port.lanes {
@@ -143,14 +143,16 @@ func (k *supervisor) releaseGoneDevice(err error) {
 	}
 }
 
-// drainTime bounds how long lanes are waited for to take what AF_XDP has received before their sockets are closed.
-const drainTime = 20 * time.Millisecond
+// defaultDrainTimeout bounds the time for lanes to receive the frames that AF_XDP holds, before their sockets are
+// closed.
+const defaultDrainTimeout = 20 * time.Millisecond
 
-// drain stops what arrives by AF_XDP, and has the lanes take what has arrived. A lane that nobody receives from keeps it.
+// drain stops reception through AF_XDP, and waits until the lanes have received the frames that their sockets hold. A
+// lane without a receiving goroutine keeps its frames.
 func (k *supervisor) drain() {
 	var list []*laneSocket
 	for i, l := range k.port.lanes {
-		c := l.circuit.Load()
+		c := l.laneSocket.Load()
 		if c == nil || !c.works() {
 			continue
 		}
@@ -162,14 +164,14 @@ func (k *supervisor) drain() {
 	if len(list) == 0 {
 		return
 	}
-	rest() // a device that is at it hands over what it has for the sockets
+	pauseTx() // a device in the middle of a batch still passes frames to the sockets
 	for _, c := range list {
-		c.final.Store(true)
+		c.lastFrame.Store(true)
 	}
 	for _, l := range k.port.lanes {
-		l.ring()
+		l.wake()
 	}
-	late := time.After(k.patience)
+	late := time.After(k.drainTimeout)
 	for _, c := range list {
 		select {
 		case <-c.empty:
@@ -179,7 +181,7 @@ func (k *supervisor) drain() {
 	}
 }
 
-// releaseDevice gives all of the device back.
+// releaseDevice closes all sockets and detaches the program.
 func (k *supervisor) releaseDevice(reason error) error {
 	var errs []error
 	for i, l := range k.port.lanes {
@@ -190,14 +192,14 @@ func (k *supervisor) releaseDevice(reason error) error {
 		errs = append(errs, k.config.Program.Detach())
 	}
 	k.device = device{}
-	k.note(reason)
+	k.recordDevice(reason)
 	return errors.Join(errs...)
 }
 
-// publishAddresses tells the program which addresses are the host's. After an error it has some of them.
+// publishAddresses gives the host's addresses to the program. After an error the program has some of them.
 //
-// Link-local ones are left out when others are stacked upon the device, or it is part of another: the scope of who sends to them
-// is that of the device on top, which only the stack finds out.
+// Link-local addresses are left out if the device has devices stacked on top of it, or is part of another device.
+// There, the scope of their senders is that of the upper device, which only the stack determines.
 func (k *supervisor) publishAddresses(link netlink.Link) error {
 	addresses, err := k.resolver.local()
 	if err == nil && slices.ContainsFunc(addresses, isScoped) && k.resolver.isStacked(link) {
@@ -207,16 +209,16 @@ func (k *supervisor) publishAddresses(link netlink.Link) error {
 		return err
 	}
 	if err := k.config.Program.SetAddresses(addresses); err != nil {
-		return fmt.Errorf("telling the XDP program this host's addresses: %w", err)
+		return fmt.Errorf("setting this host's addresses in the XDP program: %w", err)
 	}
 	k.device.addresses = addresses
 	return nil
 }
 
-// errTrains says why there is no generic mode. It never passes by itself.
-var errTrains = fmt.Errorf("%w: generic mode on a virtual device, where several datagrams may come as one packet", errors.ErrUnsupported)
+// errTrains is the reason why generic mode is not used. Retrying does not help.
+var errTrains = fmt.Errorf("%w: generic XDP on a virtual device, where one packet may contain several datagrams", errors.ErrUnsupported)
 
-// attach puts the program in front of the device.
+// attach attaches the program to the device.
 func (k *supervisor) attach(link netlink.Link) error {
 	switch {
 	case k.device.attached:
@@ -225,35 +227,35 @@ func (k *supervisor) attach(link netlink.Link) error {
 		return errTrains
 	}
 	if err := k.config.Program.Attach(k.device.index, k.config.Mode == xsk.Generic); err != nil {
-		return err // it says what it is about
+		return err // the error names the operation
 	}
 	k.device.attached = true
 	return nil
 }
 
-// repairLane reports whether something is missing that may be had later.
+// repairLane opens or replaces a lane's socket if necessary. It reports whether a retry may help.
 func (k *supervisor) repairLane(i int, l *lane, up bool) (again bool) {
-	if c := l.circuit.Load(); c != nil {
+	if c := l.laneSocket.Load(); c != nil {
 		k.probe(c, up)
-		k.count(i, c)
+		k.countFallback(i, c)
 		if c.failure.Load() == nil {
-			return false // what is down is announced when it is up
+			return false // the kernel announces when the device is up
 		}
 		reason := c.err()
-		_ = k.retire(i, l) // the socket is closed whatever it says
+		_ = k.retire(i, l) // the socket is closed even after an error
 		k.recordError(i, reason)
 	}
 	if !up {
 		k.recordError(i, xsk.ErrDown)
 		return false
 	}
-	err := k.open(i, l)
+	err := k.openSocket(i, l)
 	k.recordError(i, err)
-	// A queue that the device does not have is announced when it has.
+	// The kernel announces new queues (ethtool's netlink family).
 	return err != nil && !errors.Is(err, xsk.ErrNoQueue)
 }
 
-// probe finds out whether a circuit is up.
+// probe updates a lane socket's state.
 func (k *supervisor) probe(c *laneSocket, up bool) {
 	if !up {
 		c.recordError(xsk.ErrDown)
@@ -266,11 +268,12 @@ func (k *supervisor) probe(c *laneSocket, up bool) {
 	c.recordError(err)
 }
 
-// open gives a lane its socket.
-func (k *supervisor) open(i int, l *lane) error {
+// openSocket opens a lane's AF_XDP socket.
+func (k *supervisor) openSocket(i int, l *lane) error {
 	config := k.config.socket(k.device.index, i)
-	config.BindTimeout = -1 // it is tried again
-	// Checksums can be asked for only before it is known whether a socket of mode Auto copies; once it is, offloads has the last word.
+	config.BindTimeout = -1 // the supervisor retries
+	// Checksum offload must be requested before it is known whether a socket of mode Auto copies. Afterwards, offloads
+	// decides.
 	copies := config.Mode == xsk.Copy || config.Mode == xsk.Generic
 	config.TxChecksum = !k.config.NoChecksumOffload && (k.device.completes || !copies)
 	socket, err := xsk.Open(config)
@@ -280,42 +283,43 @@ func (k *supervisor) open(i int, l *lane) error {
 	if err := k.config.Program.SetSocket(i, socket.FD()); err != nil {
 		return errors.Join(err, socket.Close())
 	}
-	l.set(newLaneSocket(socket, &k.device))
+	l.setLaneSocket(newLaneSocket(socket, &k.device))
 	return nil
 }
 
-// completesChecksums reports whether a device's frames leave copy mode with the checksums that were asked for. Only those of a veth are
-// known to, whose other end believes that they are right. Drivers of hardware (igb, ixgbe) look for the headers where the
-// stack would have said that they are, and xsk_build_skb does not say; for virtio_net (IFF_TX_SKB_NO_LINEAR) Linux 6.8 to 6.17 forgets the
-// request. Without hardware the kernel would compute them as we do, so nothing is lost.
+// completesChecksums reports whether a device completes requested checksums of frames in copy mode. Only veth is known
+// to: its other end assumes that they are correct. Hardware drivers (igb, ixgbe) look for the headers at the offsets
+// that the stack would have set, and xsk_build_skb does not set them. For virtio_net (IFF_TX_SKB_NO_LINEAR), Linux 6.8
+// to 6.17 drops the request. Without hardware offload the kernel would compute the checksums in software as we do, so
+// nothing is lost.
 func completesChecksums(device string) bool {
 	driver, err := hostnet.Driver(device)
 	return err == nil && driver == "veth"
 }
 
-// retire takes a lane's socket away, if it has one. What arrives goes up the stack from here on.
+// retire removes a lane's socket, if it has one. From then on its messages go through the stack.
 func (k *supervisor) retire(i int, l *lane) error {
-	c := l.circuit.Load()
+	c := l.laneSocket.Load()
 	if c == nil {
 		return nil
 	}
 	errRemove := k.config.Program.RemoveSocket(i)
 	r := &k.report.lanes[i]
 	k.mu.Lock()
-	r.leaving = c
+	r.closing = c
 	k.mu.Unlock()
-	l.set(nil)
+	l.setLaneSocket(nil)
 	stats, lost, err := c.retire()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	r.before, r.leaving = addStats(r.before, stats), nil
+	r.closedStats, r.closing = addStats(r.closedStats, stats), nil
 	r.lost += uint64(lost)
 	r.down = false
 	return errors.Join(errRemove, err)
 }
 
-// count notes that a circuit stopped working.
-func (k *supervisor) count(i int, c *laneSocket) {
+// countFallback counts a lane socket that stopped working.
+func (k *supervisor) countFallback(i int, c *laneSocket) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r := &k.report.lanes[i]
@@ -325,43 +329,43 @@ func (k *supervisor) count(i int, c *laneSocket) {
 	r.down = !c.works()
 }
 
-// recordError says why a lane has no socket.
+// recordError sets the reason why a lane has no socket.
 func (k *supervisor) recordError(i int, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.report.lanes[i].err = err
 }
 
-// note says how the device is.
-func (k *supervisor) note(err error) {
+// recordDevice sets the state of the device in the report.
+func (k *supervisor) recordDevice(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.report.attached, k.report.listening, k.report.err = k.device.attached, k.watcher != nil, err
 }
 
-// outcome is what Config.Changed is told, of a device. It is comparable.
+// outcome is the state of a device that Config.Changed reports. It is comparable.
 type outcome struct {
 	device  string
-	program Program // if it works alone: what it does, only who chose it can tell
+	program Program // set with NoSockets; only its owner knows its effect
 	ready   int
 	why     string
 }
 
-// passing is how long retries must have gone on before what they are for is told.
-const passing = time.Second
+// transientPeriod is the retry interval from which a failure is reported.
+const transientPeriod = time.Second
 
-// publishChange calls Config.Changed if there is something new.
+// publishChange calls Config.Changed if the outcome has changed.
 func (k *supervisor) publishChange() {
 	if k.config.Changed == nil {
 		return
 	}
 	now := outcome{device: k.config.Device}
 	if now.device == "" {
-		k.told = now
+		k.lastOutcome = now
 		return
 	}
 	s := k.status()
-	why := s.trouble()
+	why := s.firstError()
 	if why != nil {
 		now.why = why.Error()
 	}
@@ -369,14 +373,14 @@ func (k *supervisor) publishChange() {
 	if k.config.NoSockets {
 		now.program = k.config.Program
 	}
-	if now == k.told || why != nil && !k.device.retryAt.IsZero() && k.device.retryIn < passing {
+	if now == k.lastOutcome || why != nil && !k.device.retryAt.IsZero() && k.device.retryIn < transientPeriod {
 		return
 	}
-	k.told = now
+	k.lastOutcome = now
 	k.config.Changed(now.ready, why)
 }
 
-// status puts together what the goroutines know.
+// status returns the state of the Port.
 func (k *supervisor) status() Status {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -387,23 +391,23 @@ func (k *supervisor) status() Status {
 	return s
 }
 
-// status adds what the lane has counted to what is reported of it.
+// status returns the lane's counters together with its report.
 func (l *lane) status(r *laneReport) LaneStatus {
 	s := LaneStatus{
-		Err: r.err, Fallbacks: r.fallbacks, Socket: r.before,
+		Err: r.err, Fallbacks: r.fallbacks, Socket: r.closedStats,
 		Received: l.rx.received.load(), Malformed: l.rx.malformed.load(),
-		Sent: l.tx.sent.load(), Slow: l.tx.slow.load(), Long: l.tx.long.load(), Lost: l.tx.lost.load() + r.lost,
+		Sent: l.tx.sent.load(), Slow: l.tx.viaUDP.load(), Long: l.tx.tooLong.load(), Lost: l.tx.lost.load() + r.lost,
 	}
-	c := l.circuit.Load()
+	c := l.laneSocket.Load()
 	switch {
 	case c != nil:
 		s.Err, s.Features, s.Frames = c.err(), c.socket.Features(), c.socket.Frames()
-	case r.leaving != nil:
-		c = r.leaving
+	case r.closing != nil:
+		c = r.closing
 	default:
 		return s
 	}
-	now, _ := c.socket.Stats() // what the kernel does not tell stays zero
+	now, _ := c.socket.Stats() // values that the kernel does not report stay zero
 	s.Socket = addStats(s.Socket, now)
 	return s
 }

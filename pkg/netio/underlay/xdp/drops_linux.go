@@ -6,9 +6,9 @@ import "github.com/ropewalk/ropewalk/pkg/netio/underlay"
 
 var _ underlay.Counter = (*Port)(nil)
 
-// SocketDrops implements underlay.Counter for both sockets of each lane: what found no frame or no room in the ring of an AF_XDP socket
-// is beside what was discarded in front of the UDP socket, as far as the UDP port counts. What a driver without copies finds no frame
-// for is among the device's own drops.
+// SocketDrops implements underlay.Counter for both sockets of each lane. It adds the drops of the AF_XDP socket (no
+// free frame, or a full ring) to those of the UDP socket, if the UDP port counts them. In zero-copy mode, drops for
+// lack of a frame are among the device's own drops.
 func (p *Port) SocketDrops(lanes []uint64) (sources uint64) {
 	clear(lanes)
 	if c, ok := p.udp.(underlay.Counter); ok {

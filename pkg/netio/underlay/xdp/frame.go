@@ -12,9 +12,9 @@ import (
 const (
 	ethernetLen = 14
 	vlanLen     = 4
-	vlanTags    = 2 // as many as the classifier looks behind
+	vlanTags    = 2 // the number of tags that the classifier skips
 	maxHeader   = ethernetLen + vlanLen + packet.IPv6HeaderLen + packet.UDPHeaderLen
-	// minFrame is what Ethernet pads frames to, without the check sequence (IEEE 802.3, clause 4.2.3.3).
+	// minFrame is the size to which Ethernet pads frames, without the check sequence (IEEE 802.3, clause 4.2.3.3).
 	minFrame = 60
 )
 
@@ -23,17 +23,17 @@ const (
 	etherTypeSVLAN packet.EtherType = 0x88a8 // IEEE 802.1ad
 )
 
-// flow is what datagrams of one element have in common. It is comparable.
+// flow identifies the datagrams that may share one element. It is comparable.
 type flow struct {
-	src, dst [16]byte // of IPv4, the first four bytes
-	port     uint16   // of the source
+	src, dst [16]byte // IPv4 uses the first four bytes
+	port     uint16   // source port
 	v6       bool
 	ecn      packet.ECN
 }
 
-// parseFrame returns the UDP payload of an Ethernet frame for a port, and whose it is. ok is false for anything else: what is
-// malformed, fragmented or padded in a way that contradicts its headers. Checksums are not looked at: the payload has its
-// authentication tag, and bpf/classify.bpf.c tells what follows from that for the addresses.
+// parseFrame returns the flow and the UDP payload of an Ethernet frame for a port. ok is false for all other frames,
+// and for those that are malformed, fragmented, or padded in a way that contradicts their headers. It does not verify
+// checksums: the payload has an authentication tag, and bpf/classify.bpf.c explains the consequence for the addresses.
 func parseFrame(frame []byte, port uint16) (f flow, payload []byte, ok bool) {
 	kind, ip := skipEthernet(frame)
 	var udp []byte
@@ -54,7 +54,7 @@ func parseFrame(frame []byte, port uint16) (f flow, payload []byte, ok bool) {
 	return f, udp[packet.UDPHeaderLen:], true
 }
 
-// skipEthernet returns what the frame carries, behind at most vlanTags tags.
+// skipEthernet returns the EtherType and payload of a frame, behind at most vlanTags VLAN tags.
 func skipEthernet(frame []byte) (packet.EtherType, []byte) {
 	if len(frame) < ethernetLen {
 		return 0, nil
@@ -72,7 +72,7 @@ func skipEthernet(frame []byte) (packet.EtherType, []byte) {
 	return kind, rest
 }
 
-// parseIPv4 returns nil for what is not a whole packet of UDP.
+// parseIPv4 returns nil unless ip is a complete, unfragmented UDP packet.
 func parseIPv4(ip []byte) (f flow, udp []byte) {
 	n, ok := packet.Length(ip)
 	if !ok || ip[0]>>4 != 4 {
@@ -88,7 +88,8 @@ func parseIPv4(ip []byte) (f flow, udp []byte) {
 	return f, ip[h.HeaderLen():n]
 }
 
-// parseIPv6 follows no extension headers: no WireGuard sends them, and the classifier lets them pass.
+// parseIPv6 follows no extension headers: no WireGuard implementation sends them, and the classifier passes them to the
+// stack.
 func parseIPv6(ip []byte) (f flow, udp []byte) {
 	n, ok := packet.Length(ip)
 	if !ok || ip[0]>>4 != 6 || packet.IPv6(ip).NextHeader() != packet.UDP {

@@ -31,11 +31,11 @@ func tagged(w egress, vlan uint16) egress {
 
 // frameOf builds a frame as a lane does.
 func frameOf(w egress, payload []byte, ecn packet.ECN) []byte {
-	var s stamp
+	var s runHeader
 	headers := newFrameHeader(&w)
 	s.begin(&headers, 1000, testPort, ecn)
 	frame := make([]byte, 2000)
-	frame = frame[:s.put(frame, payload)]
+	frame = frame[:s.writeFrame(frame, payload)]
 	s.complete(frame)
 	return frame
 }
@@ -151,11 +151,11 @@ func FuzzParseFrame(f *testing.F) {
 		}
 		e := of.endpoint(1)
 		w := egress{src: e.Dst.Addr(), dst: e.Src, mtu: 65535, hops: 1}
-		var s stamp
+		var s runHeader
 		headers := newFrameHeader(&w)
 		s.begin(&headers, e.Dst.Port(), testPort, of.ecn)
 		again := make([]byte, 66000)
-		again = again[:s.put(again, payload)]
+		again = again[:s.writeFrame(again, payload)]
 		s.complete(again)
 		of2, payload2, ok := parseFrame(again, testPort)
 		if !ok || of2 != of || !bytes.Equal(payload, payload2) {

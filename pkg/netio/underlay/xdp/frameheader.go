@@ -12,33 +12,33 @@ import (
 // mac is an Ethernet address.
 type mac [6]byte
 
-// egress is how packets to a destination leave by the device. It is comparable.
+// egress holds the fields of the headers of packets to a destination. It is comparable.
 type egress struct {
-	device   string // the name of the device that has the source, a VLAN's for one
+	device   string // name of the device that has the source address; the VLAN's if tagged
 	from, to mac
 	tagged   bool
-	vlan     uint16 // with tagged, the VLAN's number
+	vlan     uint16 // VLAN ID, if tagged
 	src, dst netip.Addr
-	mtu      int   // bytes of IP packet
+	mtu      int   // of the IP packet, in bytes
 	hops     uint8 // TTL or hop limit
 }
 
-// frameHeader is the headers of packets that take one way: with DSCP 0, and like those of the in-kernel WireGuard otherwise
-// (DF off, flow label 0). What differs from packet to packet is zero.
+// frameHeader holds the headers of packets on one path. DSCP is 0; the rest is as in-kernel WireGuard sends it (DF off,
+// flow label 0). Fields that differ between packets are zero.
 type frameHeader struct {
 	bytes  [maxHeader]byte
-	ip     int    // where the IP header begins
-	udp    int    // where the UDP header begins
-	v6     bool   // which IP
-	max    int    // the largest payload
-	sum    uint64 // of the IPv4 header
+	ip     int    // offset of the IP header
+	udp    int    // offset of the UDP header
+	v6     bool   // IPv6
+	max    int    // maximum payload in bytes
+	sum    uint64 // partial sum of the IPv4 header
 	pseudo uint64 // the partial sum of the pseudo header (RFC 768; RFC 8200, section 8.1), the length missing
 }
 
-// len is the length of all headers.
+// len returns the length of all headers.
 func (t *frameHeader) len() int { return t.udp + packet.UDPHeaderLen }
 
-// newFrameHeader returns the headers for a way whose addresses are of one family.
+// newFrameHeader returns the headers for an egress whose addresses are of one family.
 func newFrameHeader(w *egress) (t frameHeader) {
 	b := t.bytes[:]
 	copy(b, w.to[:])
@@ -81,18 +81,19 @@ func (t *frameHeader) putIPv6(w *egress) {
 	t.pseudo = packet.PseudoSum(ip, packet.UDP, 0)
 }
 
-// stamp is a template with what all datagrams of a run share, but for their length, which the last may have its own of.
-type stamp struct {
+// runHeader is a frameHeader with the fields that all datagrams of a run share. The payload length is set per datagram,
+// because the last one may be shorter.
+type runHeader struct {
 	frameHeader
-	id    uint16
-	step  uint16 // from one packet's identification to the next
-	sized int    // the payload length that the headers say
+	id         uint16
+	idStep     uint16 // increment of the IPv4 identification per packet
+	payloadLen int    // payload length in the headers; -1 if unset
 }
 
-// begin makes s a stamp for a run.
-func (s *stamp) begin(t *frameHeader, from, to uint16, ecn packet.ECN) {
+// begin initializes s for a run.
+func (s *runHeader) begin(t *frameHeader, from, to uint16, ecn packet.ECN) {
 	s.frameHeader = *t
-	s.sized = -1
+	s.payloadLen = -1
 	binary.BigEndian.PutUint16(s.bytes[t.udp:], from)
 	binary.BigEndian.PutUint16(s.bytes[t.udp+2:], to)
 	if t.v6 {
@@ -103,9 +104,9 @@ func (s *stamp) begin(t *frameHeader, from, to uint16, ecn packet.ECN) {
 	s.sum += uint64(ecn)
 }
 
-// size makes the headers say how long the payload is.
-func (s *stamp) size(payload int) {
-	if s.sized == payload {
+// setPayloadLen writes the payload length into the headers.
+func (s *runHeader) setPayloadLen(payload int) {
+	if s.payloadLen == payload {
 		return
 	}
 	n := packet.UDPHeaderLen + payload
@@ -115,13 +116,13 @@ func (s *stamp) size(payload int) {
 	} else {
 		packet.IPv4(s.bytes[s.ip:]).SetTotalLen(packet.IPv4HeaderLen + n)
 	}
-	s.sized = payload
+	s.payloadLen = payload
 }
 
-// put writes the headers and a copy of the payload into a frame, and returns the frame's length. The UDP checksum is left
-// as that of the pseudo header, not inverted, for a device that completes it; else finish it with complete.
-func (s *stamp) put(frame, payload []byte) int {
-	s.size(len(payload))
+// writeFrame writes the headers and a copy of the payload into a frame, and returns the frame's length. The UDP
+// checksum field gets the pseudo header's sum, not inverted, for a device that completes it. Otherwise call complete.
+func (s *runHeader) writeFrame(frame, payload []byte) int {
+	s.setPayloadLen(len(payload))
 	header := s.len()
 	frame = frame[:max(header+len(payload), minFrame)]
 	copy(frame, s.bytes[:header])
@@ -131,18 +132,18 @@ func (s *stamp) put(frame, payload []byte) int {
 		ip := packet.IPv4(frame[s.ip:])
 		ip.SetID(s.id)
 		ip.SetChecksum(^packet.Fold(s.sum + uint64(s.id) + uint64(s.udpLen()+packet.IPv4HeaderLen)))
-		s.id += s.step
+		s.id += s.idStep
 	}
 	packet.UDPHeader(frame[s.udp:]).SetChecksum(packet.Fold(s.pseudo + uint64(s.udpLen())))
 	return len(frame)
 }
 
-func (s *stamp) udpLen() int { return packet.UDPHeaderLen + s.sized }
+func (s *runHeader) udpLen() int { return packet.UDPHeaderLen + s.payloadLen }
 
-// complete finishes the UDP checksum of a frame that put wrote. IPv4 could do without one (RFC 768), but then Linux does
-// not coalesce what arrives (udp_gro_receive_segment asks for a checksum), nor do some middleboxes forward it, either of
-// which costs more than the sum.
-func (s *stamp) complete(frame []byte) {
+// complete computes the UDP checksum of a frame that writeFrame wrote. IPv4 permits no checksum (RFC 768). But then
+// Linux does not coalesce received datagrams (udp_gro_receive_segment requires a checksum), and some middleboxes do not
+// forward them. Either costs more than the checksum.
+func (s *runHeader) complete(frame []byte) {
 	udp := frame[s.udp:][:s.udpLen()]
 	packet.UDPHeader(udp).SetChecksum(packet.UDPChecksum(packet.Sum(udp, 0)))
 }

@@ -29,8 +29,8 @@ func slowSum(pieces ...[]byte) uint16 {
 // TestChecksumsAreThoseOfTheSlowSum builds frames of all kinds and sizes in turn with one stamp, as a lane does.
 func TestChecksumsAreThoseOfTheSlowSum(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	var s stamp
-	s.id, s.step = 0xfff0, 3
+	var s runHeader
+	s.id, s.idStep = 0xfff0, 3
 	for _, w := range []egress{way4, way6, tagged(way4, 5), tagged(way6, 5)} {
 		headers := newFrameHeader(&w)
 		for n := range 300 {
@@ -47,7 +47,7 @@ func TestChecksumsAreThoseOfTheSlowSum(t *testing.T) {
 			ecn := packet.ECN(n % 4)
 			s.begin(&headers, uint16(r.Uint32()), uint16(r.Uint32()), ecn)
 			frame := bytes.Repeat([]byte{0xee}, 1600)
-			frame = frame[:s.put(frame, payload)]
+			frame = frame[:s.writeFrame(frame, payload)]
 			s.complete(frame)
 			checkFrame(t, &headers, frame, payload)
 		}
@@ -105,9 +105,9 @@ func TestLanesNumberTheirPacketsApart(t *testing.T) {
 		s := newSender(p, i, lanes)
 		headers := newFrameHeader(&way4)
 		for range 1000 {
-			s.stamp.begin(&headers, 1, 2, 0)
+			s.header.begin(&headers, 1, 2, 0)
 			frame := make([]byte, 100)
-			s.stamp.put(frame, nil)
+			s.header.writeFrame(frame, nil)
 			id := packet.IPv4(frame[14:]).ID()
 			if seen[id] {
 				t.Fatalf("identification %d twice", id)
@@ -128,11 +128,11 @@ func TestTheLargestPayloadFillsTheMTU(t *testing.T) {
 }
 
 func TestFramesAreBuiltWithoutAllocating(t *testing.T) {
-	var s stamp
+	var s runHeader
 	headers, frame, payload := newFrameHeader(&way6), make([]byte, 2000), make([]byte, 1400)
 	if n := testing.AllocsPerRun(100, func() {
 		s.begin(&headers, 1, 2, 0)
-		s.complete(frame[:s.put(frame, payload)])
+		s.complete(frame[:s.writeFrame(frame, payload)])
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

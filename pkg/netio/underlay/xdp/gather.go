@@ -8,31 +8,32 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
-// recall is how many of the last elements a datagram may join: flows whose packets alternate still make trains.
-const recall = 8
+// maxOpenElements is the number of recent elements that a datagram may join. Flows whose packets alternate still form
+// trains.
+const maxOpenElements = 8
 
-// gatherer puts datagrams into elements, as UDP_GRO does: those of one flow and size in one, of which the last may be
-// shorter. It keeps nothing from one call of a lane's Recv to the next, so that nothing waits for more to come.
+// gatherer puts datagrams into elements, as UDP_GRO does: those of one flow and size share one, and the last may be
+// shorter. It keeps no state between two calls of a lane's Recv, so no datagram waits for further ones.
 type gatherer struct {
-	scope uint32 // of link-local senders
+	scope uint32 // interface index of link-local senders
 	rx    []underlay.Datagrams
 	count int // elements in use
-	last  [recall]flow
+	last  [maxOpenElements]flow
 }
 
-// begin starts to fill rx. The scope is the index of the interface that link-local addresses are on.
+// begin starts to fill rx. The scope is the index of the interface on which link-local addresses are valid.
 func (g *gatherer) begin(rx []underlay.Datagrams, scope uint32) {
 	g.rx, g.count, g.scope = rx, 0, scope
 }
 
-// room is how many more elements there are, and so how many datagrams surely fit.
+// room returns the number of unused elements. At least as many datagrams fit.
 func (g *gatherer) room() int { return len(g.rx) - g.count }
 
 // add copies one datagram of a flow into an element. There must be room.
 func (g *gatherer) add(f *flow, payload []byte) {
-	// Only the flow's latest element may grow, or datagrams of one flow would overtake each other.
-	for i := g.count - 1; i >= max(0, g.count-recall); i-- {
-		if g.last[i%recall] == *f {
+	// Only the flow's latest element may grow; otherwise datagrams of one flow would overtake each other.
+	for i := g.count - 1; i >= max(0, g.count-maxOpenElements); i-- {
+		if g.last[i%maxOpenElements] == *f {
 			if join(&g.rx[i], payload) {
 				return
 			}
@@ -44,11 +45,11 @@ func (g *gatherer) add(f *flow, payload []byte) {
 	d.SegSize = d.N
 	d.Truncated = d.N < len(payload)
 	d.From, d.ECN = f.endpoint(g.scope), f.ecn
-	g.last[g.count%recall] = *f
+	g.last[g.count%maxOpenElements] = *f
 	g.count++
 }
 
-// join appends a datagram to an element, if it fits in size and place.
+// join appends a datagram to an element, if its size permits and it fits.
 func join(d *underlay.Datagrams, payload []byte) bool {
 	n := len(payload)
 	if n == 0 || n > d.SegSize || d.N%d.SegSize != 0 || d.N+n > len(d.Buf) || d.N >= underlay.MaxCoalesced*d.SegSize || d.Truncated {
@@ -58,7 +59,7 @@ func join(d *underlay.Datagrams, payload []byte) bool {
 	return true
 }
 
-// endpoint is where the datagrams of a flow come from.
+// endpoint returns the sender of a flow's datagrams, with the local address as Src.
 func (f *flow) endpoint(scope uint32) (e underlay.Endpoint) {
 	var src netip.Addr
 	if f.v6 {

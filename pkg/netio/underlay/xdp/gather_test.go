@@ -88,7 +88,7 @@ func TestWhatDoesNotFitIsTruncatedAndStaysAlone(t *testing.T) {
 func TestGatheredFlowsStayInOrder(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 200 {
-		flows := 1 + r.IntN(2*recall)
+		flows := 1 + r.IntN(2*maxOpenElements)
 		want, got := map[uint16][][]byte{}, map[uint16][][]byte{}
 		rx := elements(64, 1500)
 		var g gatherer

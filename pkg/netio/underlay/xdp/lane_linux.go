@@ -14,17 +14,17 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
-// lane is a UDP socket and, most of the time, an AF_XDP socket.
+// lane is a UDP socket and, usually, an AF_XDP socket.
 type lane struct {
 	port *Port
-	slow waiter
-	// bell is an eventfd: the lane's circuit has changed, or the port is closed.
-	bell      int
-	circuit   atomic.Pointer[laneSocket]
-	receiving fdguard.Guard
-	sending   fdguard.Guard
-	rx        receiver
-	tx        *sender
+	udp  waiter
+	// wakeFD is an eventfd. It becomes readable when the lane socket has changed or the port is closed.
+	wakeFD     int
+	laneSocket atomic.Pointer[laneSocket]
+	receiving  fdguard.Guard
+	sending    fdguard.Guard
+	rx         receiver
+	tx         *sender
 }
 
 var _ underlay.Lane = (*lane)(nil)
@@ -35,18 +35,18 @@ func newLane(p *Port, slow waiter, index, lanes int) (*lane, error) {
 		return nil, fmt.Errorf("opening an eventfd: %w", err)
 	}
 	return &lane{
-		port: p, slow: slow, bell: bell, receiving: fdguard.New(), sending: fdguard.New(), tx: newSender(p, index, lanes),
+		port: p, udp: slow, wakeFD: bell, receiving: fdguard.New(), sending: fdguard.New(), tx: newSender(p, index, lanes),
 	}, nil
 }
 
-// set puts a circuit into use, or none.
-func (l *lane) set(c *laneSocket) {
-	l.circuit.Store(c)
-	l.ring()
+// setLaneSocket sets or removes the AF_XDP socket.
+func (l *lane) setLaneSocket(c *laneSocket) {
+	l.laneSocket.Store(c)
+	l.wake()
 }
 
-// ring makes a Recv that waits look around.
-func (l *lane) ring() { _, _ = unix.Write(l.bell, []byte{7: 1}) } // an eventfd takes any eight bytes but all ones
+// wake makes a waiting Recv check its state again.
+func (l *lane) wake() { _, _ = unix.Write(l.wakeFD, []byte{7: 1}) } // an eventfd accepts any eight bytes but all ones
 
 // Recv implements underlay.Lane.
 func (l *lane) Recv(rx []underlay.Datagrams) (int, error) {
@@ -66,9 +66,9 @@ func (l *lane) recv(rx []underlay.Datagrams) (n int, err error) {
 		if l.port.closed.Load() {
 			return 0, net.ErrClosed
 		}
-		c := l.circuit.Load()
+		c := l.laneSocket.Load()
 		if c != nil && !c.rx.Enter() {
-			continue // it is being retired, and another one set
+			continue // it is being closed, and another one set
 		}
 		if n = l.take(c, rx); n == 0 {
 			err = l.wait(c)
@@ -85,7 +85,7 @@ func (l *lane) TryRecv(rx []underlay.Datagrams) (n int) {
 	if len(rx) == 0 || !l.receiving.Enter() {
 		return 0
 	}
-	c := l.circuit.Load()
+	c := l.laneSocket.Load()
 	if c == nil || c.rx.Enter() {
 		n = l.take(c, rx)
 		if c != nil {
@@ -96,28 +96,28 @@ func (l *lane) TryRecv(rx []underlay.Datagrams) (n int) {
 	return n
 }
 
-// patience is how often in a row AF_XDP is looked at before the UDP socket is: a look at that costs a system call, and
-// handshakes can wait for some batches.
-const patience = 8
+// maxXDPTurns is how often in a row the AF_XDP socket is read before the UDP socket. Reading the UDP socket costs a
+// system call, and handshakes can wait for some batches.
+const maxXDPTurns = 8
 
-// useBinding receives what there is without waiting, from both sockets. Neither keeps the other from its share of rx: with only one
-// element they take turns.
+// take receives from both sockets without waiting. Neither socket can starve the other: if rx has one element, they
+// take turns.
 func (l *lane) take(c *laneSocket, rx []underlay.Datagrams) (n int) {
 	if n = l.receivePrevious(c, rx); n > 0 {
 		return n
 	}
-	due := c == nil || l.rx.slow || l.rx.turns >= patience
+	due := c == nil || l.rx.udpReady || l.rx.xdpTurns >= maxXDPTurns
 	room := len(rx)
-	if due && (room > 1 || l.rx.turns > 0) {
+	if due && (room > 1 || l.rx.xdpTurns > 0) {
 		room--
 	}
 	if c != nil {
 		n = l.rx.receive(c, rx[:room], l.port)
 	}
-	l.rx.turns++
+	l.rx.xdpTurns++
 	if due && n < len(rx) {
-		m := l.slow.TryRecv(rx[n:])
-		l.rx.slow, l.rx.turns = m > 0, 0
+		m := l.udp.TryRecv(rx[n:])
+		l.rx.udpReady, l.rx.xdpTurns = m > 0, 0
 		n += m
 	}
 	if c != nil && room == 0 && n == 0 {
@@ -126,22 +126,23 @@ func (l *lane) take(c *laneSocket, rx []underlay.Datagrams) (n int) {
 	return n
 }
 
-// backlog bounds the looks at the UDP socket for what came before there was a circuit, in case it never gets empty.
-const backlog = 64
+// maxUDPDrain bounds the reads from the UDP socket for datagrams from before the lane socket was set, in case it never
+// gets empty.
+const maxUDPDrain = 64
 
-// receivePrevious receives what came by the way before, when that has just changed, so that nothing overtakes it: from the UDP socket
-// before a new circuit, and from the circuit that is ending before the UDP socket.
+// receivePrevious receives from the former path after a change, so that no datagram overtakes another. It reads the UDP
+// socket before a new lane socket, and a lane socket that is being drained before the UDP socket.
 func (l *lane) receivePrevious(c *laneSocket, rx []underlay.Datagrams) (n int) {
-	if c != l.rx.last {
-		l.rx.last, l.rx.older = c, 0
+	if c != l.rx.lastSocket {
+		l.rx.lastSocket, l.rx.udpDrainLeft = c, 0
 		if c != nil {
-			l.rx.older = backlog
+			l.rx.udpDrainLeft = maxUDPDrain
 		}
 	}
-	if l.rx.older > 0 {
-		l.rx.older--
-		if n = l.slow.TryRecv(rx); n == 0 {
-			l.rx.older = 0
+	if l.rx.udpDrainLeft > 0 {
+		l.rx.udpDrainLeft--
+		if n = l.udp.TryRecv(rx); n == 0 {
+			l.rx.udpDrainLeft = 0
 		}
 		return n
 	}
@@ -151,39 +152,39 @@ func (l *lane) receivePrevious(c *laneSocket, rx []underlay.Datagrams) (n int) {
 	return 0
 }
 
-// wait blocks until one of the sockets has something, or the bell rings.
+// wait blocks until one of the sockets is readable, or wake was called.
 func (l *lane) wait(c *laneSocket) error {
-	const slow, bell, express = 0, 1, 2
+	const udp, wake, xdp = 0, 1, 2
 	fds := [...]unix.PollFd{
-		slow: {Fd: int32(l.slow.FD()), Events: unix.POLLIN}, bell: {Fd: int32(l.bell), Events: unix.POLLIN}, express: {Fd: -1},
+		udp: {Fd: int32(l.udp.FD()), Events: unix.POLLIN}, wake: {Fd: int32(l.wakeFD), Events: unix.POLLIN}, xdp: {Fd: -1},
 	}
 	if c != nil {
-		fds[express] = unix.PollFd{Fd: int32(c.socket.FD()), Events: unix.POLLIN}
+		fds[xdp] = unix.PollFd{Fd: int32(c.socket.FD()), Events: unix.POLLIN}
 	}
 	if err := l.poll(c, fds[:]); err != nil {
 		return fmt.Errorf("waiting for datagrams: %w", err)
 	}
-	if fds[bell].Revents != 0 {
+	if fds[wake].Revents != 0 {
 		var count [8]byte
-		_, _ = unix.Read(l.bell, count[:]) // it does not block, and what it read says nothing
+		_, _ = unix.Read(l.wakeFD, count[:]) // non-blocking; the value does not matter
 	}
-	l.rx.slow = l.rx.slow || fds[slow].Revents != 0
+	l.rx.udpReady = l.rx.udpReady || fds[udp].Revents != 0
 	return nil
 }
 
-// heldPause is how long frames that the device did not take wait for another try, in milliseconds.
-const heldPause = 2
+// heldRetry is the time until frames that the device did not take are sent again, in milliseconds.
+const heldRetry = 2
 
-// poll waits for one of fds, but not for long while the circuit holds frames: nobody else would try to send them before there are
-// more, which may wait for an answer to these.
+// poll waits for one of fds, but only briefly while the lane socket holds frames. No other goroutine would send them
+// before the next Send, which may wait for an answer to these frames.
 func (l *lane) poll(c *laneSocket, fds []unix.PollFd) error {
-	if c == nil || !c.works() || !c.holds() {
-		return busypoll.Poll(fds, l.port.linger)
+	if c == nil || !c.works() || !c.hasHeldFrames() {
+		return busypoll.Poll(fds, l.port.busyPoll)
 	}
 	if err := c.socket.KickTx(); c.recordError(err) {
-		ring(l.port.wake)
+		notify(l.port.wake)
 	}
-	if _, err := unix.Poll(fds, heldPause); err != nil && err != unix.EINTR {
+	if _, err := unix.Poll(fds, heldRetry); err != nil && err != unix.EINTR {
 		return err
 	}
 	return nil
@@ -197,24 +198,25 @@ func (l *lane) Send(runs []underlay.Run) (failed int) {
 		}
 		return len(runs)
 	}
-	c := l.circuit.Load()
+	c := l.laneSocket.Load()
 	if c != nil && c.works() && c.tx.Enter() {
 		failed = l.tx.send(l, c, runs)
 		c.tx.Leave()
 	} else {
-		l.tx.slow.add(len(runs))
-		failed = l.slow.Send(runs)
+		l.tx.viaUDP.add(len(runs))
+		failed = l.udp.Send(runs)
 	}
 	l.sending.Leave()
 	return failed
 }
 
-// leave has the receiving goroutine look after frames that the device did not take: the sending one may have nothing more to send.
-func (l *lane) leave(c *laneSocket) {
-	if c.works() && c.holds() {
-		l.ring()
+// wakeForHeld wakes the receiving goroutine if the device did not take all frames. The receiving goroutine sends them
+// later, because the sending goroutine may have nothing more to send.
+func (l *lane) wakeForHeld(c *laneSocket) {
+	if c.works() && c.hasHeldFrames() {
+		l.wake()
 	}
 }
 
-// close gives the descriptor back, when nobody is in the lane.
-func (l *lane) close() error { return unix.Close(l.bell) }
+// close closes the descriptor. No goroutine may use the lane any more.
+func (l *lane) close() error { return unix.Close(l.wakeFD) }

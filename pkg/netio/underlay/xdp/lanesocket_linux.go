@@ -10,19 +10,21 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 )
 
-// laneSocket is one AF_XDP socket in use by a lane. The keeper makes and ends it; each gate is for one goroutine of the lane.
+// laneSocket is one AF_XDP socket in use by a lane. The supervisor opens and closes it. Each guard is for one goroutine
+// of the lane.
 type laneSocket struct {
 	socket  *xsk.Socket
 	device  int
 	rx, tx  fdguard.Guard
-	offload bool // of UDP checksums
-	// down says that nothing can be sent until the device is up.
+	offload bool // request UDP checksums from the device
+	// down is set while nothing can be sent because the device is down.
 	down atomic.Bool
-	// failure says why the socket is of no more use.
+	// failure is the reason why the socket cannot be used any more.
 	failure atomic.Pointer[error]
-	// ending says that what has arrived goes first, and final that no more frames come: empty is closed after the last.
-	ending, final atomic.Bool
-	empty         chan struct{}
+	// ending: receive the remaining frames before the UDP socket. lastFrame: no more frames arrive; empty is closed
+	// after the last one.
+	ending, lastFrame atomic.Bool
+	empty             chan struct{}
 }
 
 func newLaneSocket(s *xsk.Socket, d *device) *laneSocket {
@@ -32,23 +34,23 @@ func newLaneSocket(s *xsk.Socket, d *device) *laneSocket {
 	}
 }
 
-// offloads reports whether checksums may be asked for: without copies the driver says so itself (Features), with copies
-// completesChecksums.
+// offloads reports whether checksum offload may be used. In zero-copy mode the driver declares it (Features). In copy
+// mode completesChecksums decides.
 func offloads(f *xsk.Features, completes bool) bool {
 	return f.TxChecksum && (f.Mode == xsk.ZeroCopy || completes)
 }
 
-// works reports whether the circuit can carry anything.
+// works reports whether the lane socket can carry anything.
 func (c *laneSocket) works() bool { return !c.down.Load() && c.failure.Load() == nil }
 
-// holds reports whether the kernel left frames where they are, as it does in copy mode when the device's queue is full. A driver
-// without copies fetches them itself. Any goroutine in one of the gates may ask.
-func (c *laneSocket) holds() bool {
+// hasHeldFrames reports whether the kernel left frames in the ring, as it does in copy mode when the device's queue is
+// full. A zero-copy driver fetches them itself. Any goroutine inside one of the guards may call it.
+func (c *laneSocket) hasHeldFrames() bool {
 	return c.socket.Features().Mode != xsk.ZeroCopy && c.socket.Pending() > 0
 }
 
-// recordError notes an error of the socket, and reports whether the keeper has something to do about it. Errors that may pass are not
-// noted.
+// recordError records an error of the socket, and reports whether the supervisor must act. It does not record transient
+// errors.
 func (c *laneSocket) recordError(err error) bool {
 	switch {
 	case err == nil:
@@ -56,13 +58,13 @@ func (c *laneSocket) recordError(err error) bool {
 	case errors.Is(err, xsk.ErrDown):
 		return !c.down.Swap(true)
 	case errors.Is(err, xsk.ErrGone), errors.Is(err, xsk.ErrQueueGone):
-		reason := err // so that err stays on the stack
+		reason := err // so that err does not escape to the heap
 		return c.failure.CompareAndSwap(nil, &reason)
 	}
 	return false
 }
 
-// err is why the circuit does not work, nil if it does.
+// err returns the reason why the lane socket does not work, or nil.
 func (c *laneSocket) err() error {
 	switch failure := c.failure.Load(); {
 	case failure != nil:
@@ -73,9 +75,9 @@ func (c *laneSocket) err() error {
 	return nil
 }
 
-// drained notes that a receiver found nothing, and is called by the receiving goroutine alone.
-func (c *laneSocket) drained() {
-	if !c.final.Load() {
+// recordEmpty records that a receive found nothing. Only the receiving goroutine calls it.
+func (c *laneSocket) recordEmpty() {
+	if !c.lastFrame.Load() {
 		return
 	}
 	select {
@@ -85,13 +87,13 @@ func (c *laneSocket) drained() {
 	}
 }
 
-// retire ends the circuit once both goroutines have left it. They must have been told to: a lane that has no circuit any more
-// leaves when its bell rings. It returns the socket's last counters, and how many frames were submitted and never sent.
+// retire closes the socket once both goroutines have left it. The lane must no longer have it as its lane socket, and
+// must have been woken. retire returns the socket's last counters, and the number of frames submitted but never sent.
 func (c *laneSocket) retire() (stats xsk.Stats, lost int, err error) {
 	c.rx.Close()
 	c.tx.Close()
 	lost = c.socket.Pending()
 	err = c.socket.Close()
-	stats, _ = c.socket.Stats() // they do not fail once it is closed
+	stats, _ = c.socket.Stats() // no error after Close
 	return stats, lost, err
 }

@@ -204,7 +204,7 @@ func TestRulesThatAreNotAskedForLeaveEverythingToTheKernel(t *testing.T) {
 	rule := netlink.NewRule()
 	rule.Family, rule.Dport, rule.Table, rule.Priority = unix.AF_INET, netlink.NewRulePortRange(1, 2), 100, 10
 	s.do(0, func() error { return netlink.RuleAdd(rule) })
-	awaitReason(t, s.port, &s.to, OddRules)
+	awaitReason(t, s.port, &s.to, UnsupportedRules)
 	s.expect(100, false)
 	s.do(0, func() error { return netlink.RuleDel(rule) })
 	awaitReason(t, s.port, &s.to, ViaXDP)
@@ -305,14 +305,14 @@ func TestTheKernelTakesOverWhileTheLinkIsDown(t *testing.T) {
 // TestASocketThatFailsIsReplaced: meanwhile everything goes by the UDP socket.
 func TestASocketThatFailsIsReplaced(t *testing.T) {
 	s := newScene(t)
-	old := s.port.lanes[0].circuit.Load()
+	old := s.port.lanes[0].laneSocket.Load()
 	if !old.recordError(xsk.ErrQueueGone) {
 		t.Fatal("nothing to do about it?")
 	}
 	s.expect(100, false)
-	ring(s.port.wake)
+	notify(s.port.wake)
 	await(t, "another socket", func() bool {
-		c := s.port.lanes[0].circuit.Load()
+		c := s.port.lanes[0].laneSocket.Load()
 		return c != nil && c != old
 	})
 	s.expect(101, true)
@@ -492,7 +492,7 @@ func TestTrainsKeepGenericModeFromVirtualDevices(t *testing.T) {
 	p := newPair(t, 1)
 	a := p.classify(0, Config{Binding: Binding{Mode: xsk.Generic}}, udp.Config{})
 	st := a.Status()
-	if !errors.Is(st.Err, errors.ErrUnsupported) || st.Attached || st.Ready() != 0 || a.keeper.config.Program.Detach() != nil {
+	if !errors.Is(st.Err, errors.ErrUnsupported) || st.Attached || st.Ready() != 0 || a.supervisor.config.Program.Detach() != nil {
 		t.Fatalf("%+v", st)
 	}
 	b := p.openUDP(1, udp.Config{})
@@ -537,7 +537,7 @@ func TestClosingGivesEverythingBack(t *testing.T) {
 		sendOne(t, port.Lane(0), &to, message(4, 100))
 		must(t, port.Close())
 		must(t, port.Close())
-		e := port.keeper.config.Program.(*everything)
+		e := port.supervisor.config.Program.(*everything)
 		must(t, errors.Join(e.program.Close(), e.xsks.Close(), peer.Close()))
 	}
 	if after := held(t); after != before {

@@ -11,14 +11,14 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
-// target is what a way depends on: an endpoint without its port. It is comparable.
+// target is the part of an endpoint that determines a path: everything but the port. It is comparable.
 type target struct {
 	dst   netip.Addr
 	scope uint32
 	src   netip.Addr // or the zero Addr
 }
 
-// targetOf leaves out a source of the other family, which is none.
+// targetOf returns the target of an endpoint. A source of the other address family counts as no source.
 func targetOf(e *underlay.Endpoint) target {
 	t := target{dst: e.Dst.Addr(), scope: e.Scope}
 	if e.Src.Is4() == t.dst.Is4() {
@@ -27,35 +27,35 @@ func targetOf(e *underlay.Endpoint) target {
 	return t
 }
 
-// path says how datagrams for a target leave. It does not change; another one takes its place.
+// path is how datagrams to a target leave. It is immutable, apart from used; a changed path replaces it.
 type path struct {
-	reason  Reason // ViaXDP: by AF_XDP, with the headers; else by the UDP socket
+	reason  Reason // ViaXDP: AF_XDP with these headers; otherwise the UDP socket
 	headers frameHeader
-	egress  egress // what the headers were made from
-	hop     hop    // whose link-layer address that took, if it came so far
-	// used is set by lanes and cleared by the keeper, so that it knows which neighbours to keep fresh.
+	egress  egress // the input of headers
+	hop     hop    // the next hop, if resolution reached it
+	// used is set by lanes and cleared by the supervisor. It tells the supervisor which neighbours to confirm.
 	used atomic.Bool
 }
 
-// maxTargets bounds the table: what more there is goes by the UDP socket.
+// maxTargets bounds the table. Further targets use the UDP socket.
 const maxTargets = 1 << 14
 
-// table has the paths of all lanes. Lanes look into it only when their cache has nothing.
+// table holds the paths of all lanes. Lanes read it only when their cache has no entry.
 type table struct {
-	generation atomic.Uint64 // changes after paths do, so that caches forget what they know
+	generation atomic.Uint64 // incremented after paths change; invalidates the caches
 
 	mu         sync.Mutex
 	paths      map[target]*path
-	unresolved []target      // what lanes found missing
-	stale      bool          // lanes may remember other paths than these
-	epoch      int           // changes when all that is known is void
-	wake       chan struct{} // tells the keeper, with room for one
+	unresolved []target      // targets that lanes requested and that have no path yet
+	stale      bool          // caches may hold other paths than these
+	era        int           // incremented when all paths become void
+	wake       chan struct{} // wakes the supervisor; capacity one
 }
 
 func newTable(wake chan struct{}) *table { return &table{paths: map[target]*path{}, wake: wake} }
 
-// find returns the path for a target. One that is unknown goes by the UDP socket until the keeper has found out. With no
-// room it is nil.
+// find returns the path of a target. A new target uses the UDP socket until the supervisor has resolved its path. The
+// result is nil if the table is full.
 func (t *table) find(to target) *path {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -65,31 +65,32 @@ func (t *table) find(to target) *path {
 		p.used.Store(true)
 		t.paths[to] = p
 		t.unresolved = append(t.unresolved, to)
-		ring(t.wake)
+		notify(t.wake)
 	}
 	return p
 }
 
-// takeUnresolved returns what lanes asked for since the last call, and in which era answers are good.
+// takeUnresolved returns the targets that lanes requested since the last call, and the era in which results are valid.
 func (t *table) takeUnresolved() (asked []target, era int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	asked, t.unresolved = t.unresolved, nil
-	return asked, t.epoch
+	return asked, t.era
 }
 
-// put replaces a path that was found out in an era, unless that is over or the path was removed. It takes effect with flush.
+// put replaces a path that was resolved in an era, unless the era is over or the target was removed. flush makes it
+// visible.
 func (t *table) put(to target, p *path, era int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if old := t.paths[to]; old != nil && era == t.epoch {
+	if old := t.paths[to]; old != nil && era == t.era {
 		p.used.Store(old.used.Load())
 		t.paths[to] = p
 		t.stale = true
 	}
 }
 
-// remove forgets a target. It takes effect with flush.
+// remove deletes a target. flush makes it visible.
 func (t *table) remove(to target) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -97,40 +98,40 @@ func (t *table) remove(to target) {
 	t.stale = true
 }
 
-// clear makes all paths unknown, at once, and begins an era.
+// clear deletes all paths at once and begins a new era.
 func (t *table) clear() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	clear(t.paths)
 	t.unresolved = nil
-	t.epoch++
+	t.era++
 	t.stale = true
-	t.renew()
+	t.flushLocked()
 }
 
-// flush makes lanes look again, if anything has changed.
+// flush invalidates the lanes' caches if anything has changed.
 func (t *table) flush() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.renew()
+	t.flushLocked()
 }
 
-// renew is flush for who holds mu.
-func (t *table) renew() {
+// flushLocked is flush. The caller holds mu.
+func (t *table) flushLocked() {
 	if t.stale {
 		t.stale = false
 		t.generation.Add(1)
 	}
 }
 
-// get returns the path of a target that is known, else nil.
+// get returns the path of a target, or nil.
 func (t *table) get(to target) *path {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.paths[to]
 }
 
-// targets lists what is known.
+// targets lists the targets in the table.
 func (t *table) targets() []target {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -141,7 +142,7 @@ func (t *table) targets() []target {
 	return list
 }
 
-// reasons counts the targets by the reason why they go by the UDP socket, Express for those that do not.
+// reasons counts the targets by Reason; ViaXDP counts those that use AF_XDP.
 func (t *table) reasons() (count [reasons]int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -151,18 +152,18 @@ func (t *table) reasons() (count [reasons]int) {
 	return count
 }
 
-// ring leaves a token in a channel that has room for one.
-func ring(c chan struct{}) {
+// notify puts a token into a channel of capacity one.
+func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
 	}
 }
 
-// cacheSize is how many targets a lane remembers, each in its one place.
+// cacheSize is the number of targets that a lane caches. The cache is direct-mapped.
 const cacheSize = 256
 
-// cache is a lane's own memory of paths.
+// cache is a lane's own cache of paths.
 type cache struct {
 	table   *table
 	wake    chan struct{}
@@ -173,15 +174,15 @@ type entry struct {
 	to         target
 	path       *path
 	generation uint64
-	detour     bool // something was too long for it
+	tooLong    bool // a datagram was too long for the path: use the UDP socket
 }
 
 func newCache(t *table, wake chan struct{}) *cache { return &cache{table: t, wake: wake} }
 
-// find returns where datagrams for an endpoint go, nil if nothing is known.
+// find returns the cache entry of an endpoint, or nil if the table is full.
 func (c *cache) find(to *underlay.Endpoint) *entry {
 	key := targetOf(to)
-	e := &c.entries[place(key.dst)]
+	e := &c.entries[cacheSlot(key.dst)]
 	generation := c.table.generation.Load()
 	if e.generation != generation || e.path == nil || e.to != key {
 		p := c.table.find(key)
@@ -195,13 +196,13 @@ func (c *cache) find(to *underlay.Endpoint) *entry {
 	}
 	if !e.path.used.Load() {
 		e.path.used.Store(true)
-		ring(c.wake)
+		notify(c.wake)
 	}
 	return e
 }
 
-// place is where in a cache an address belongs.
-func place(a netip.Addr) int {
+// cacheSlot returns the cache index of an address.
+func cacheSlot(a netip.Addr) int {
 	b := a.As16()
 	h := (binary.LittleEndian.Uint64(b[:]) ^ binary.LittleEndian.Uint64(b[8:])) * 0x9e3779b97f4a7c15
 	return int(h >> 56)

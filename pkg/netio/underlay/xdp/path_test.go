@@ -46,18 +46,18 @@ func TestCachesFollowTheTable(t *testing.T) {
 	wake := make(chan struct{}, 1)
 	table := newTable(wake)
 	c, to := newCache(table, wake), endpointOf("2001:db8::1")
-	c.find(to).detour = true
+	c.find(to).tooLong = true
 	_, era := table.takeUnresolved()
 	other := endpointOf("2001:db8::2")
 	c.find(other)
 	table.put(targetOf(other), &path{reason: NoRoute}, era)
 	table.flush()
-	if e := c.find(to); !e.detour {
+	if e := c.find(to); !e.tooLong {
 		t.Error("what changed for others ended the detour")
 	}
 	table.put(targetOf(to), &path{reason: ViaXDP}, era)
 	table.flush()
-	if e := c.find(to); e.detour || e.path.reason != ViaXDP {
+	if e := c.find(to); e.tooLong || e.path.reason != ViaXDP {
 		t.Errorf("%+v", e)
 	}
 	table.clear()

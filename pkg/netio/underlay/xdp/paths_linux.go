@@ -4,7 +4,7 @@ package xdp
 
 import "time"
 
-// resolve finds out how to reach targets, and lets the lanes know of what is new.
+// resolve resolves the paths of targets, and publishes changes to the lanes.
 func (k *supervisor) resolve(targets []target, era int) {
 	if len(targets) == 0 || k.watcher == nil {
 		return
@@ -19,7 +19,7 @@ func (k *supervisor) resolve(targets []target, era int) {
 		p := k.resolver.resolve(to)
 		if p.hop != (hop{}) {
 			k.watcher.watchNeighbour(p.hop)
-			p = k.again(to, p)
+			p = k.resolveAgain(to, p)
 		}
 		if p.reason != old.reason || p.egress != old.egress || p.hop != old.hop {
 			k.port.table.put(to, p, era)
@@ -31,17 +31,17 @@ func (k *supervisor) resolve(targets []target, era int) {
 	k.port.table.flush()
 }
 
-// again looks a second time at a path whose neighbour was not known: what happened before the neighbour was followed would
-// otherwise be missed.
-func (k *supervisor) again(to target, p *path) *path {
+// resolveAgain resolves a path again if its neighbour was unknown. Otherwise a change from before the neighbour was
+// watched would be missed.
+func (k *supervisor) resolveAgain(to target, p *path) *path {
 	if p.reason == ViaXDP {
 		return p
 	}
 	return k.resolver.resolve(to)
 }
 
-// behind returns the targets that are reached through any of these neighbours.
-func (k *supervisor) behind(hops map[hop]struct{}) (list []target) {
+// targetsBehind returns the targets whose next hop is one of these neighbours.
+func (k *supervisor) targetsBehind(hops map[hop]struct{}) (list []target) {
 	for _, to := range k.port.table.targets() {
 		if p := k.port.table.get(to); p != nil {
 			if _, ok := hops[p.hop]; ok {
@@ -52,10 +52,12 @@ func (k *supervisor) behind(hops map[hop]struct{}) (list []target) {
 	return list
 }
 
-func (k *supervisor) due(now time.Time) bool { return !k.reviewAt.IsZero() && !now.Before(k.reviewAt) }
+func (k *supervisor) reviewDue(now time.Time) bool {
+	return !k.reviewAt.IsZero() && !now.Before(k.reviewAt)
+}
 
-// review looks at the paths that were used since the last time, and forgets those that were not for long. When none was,
-// there are no more reviews until one is.
+// review resolves the paths that were used since the last review again, and deletes those unused for long. If none was
+// used, no further review is scheduled until a path is used.
 func (k *supervisor) review(now time.Time, era int) {
 	var used []target
 	followed := map[hop]struct{}{}
@@ -65,10 +67,10 @@ func (k *supervisor) review(now time.Time, era int) {
 			continue
 		}
 		if p.used.Swap(false) {
-			k.idle[to] = 0
+			k.idleReviews[to] = 0
 			used = append(used, to)
-		} else if k.idle[to]++; k.idle[to] > forget {
-			delete(k.idle, to)
+		} else if k.idleReviews[to]++; k.idleReviews[to] > maxIdleReviews {
+			delete(k.idleReviews, to)
 			k.port.table.remove(to)
 			k.port.table.flush()
 			continue
@@ -78,7 +80,7 @@ func (k *supervisor) review(now time.Time, era int) {
 		}
 	}
 	if k.watcher != nil {
-		k.watcher.watchesNeighbour(followed)
+		k.watcher.setWatched(followed)
 	}
 	k.resolve(used, era)
 	for _, to := range used {
@@ -86,11 +88,11 @@ func (k *supervisor) review(now time.Time, era int) {
 	}
 	k.reviewAt = time.Time{}
 	if len(used) > 0 {
-		k.reviewAt = now.Add(review)
+		k.reviewAt = now.Add(reviewInterval)
 	}
 }
 
-// confirm keeps the neighbour of a path that is in use fresh.
+// confirm keeps the neighbour of a path in use reachable.
 func (k *supervisor) confirm(to target) {
 	if p := k.port.table.get(to); p != nil && p.hop != (hop{}) {
 		k.resolver.confirm(p.hop)

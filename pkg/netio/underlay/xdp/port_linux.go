@@ -12,19 +12,19 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
-// Port is an underlay.Port whose lanes have an AF_XDP socket each, beside the UDP socket of another Port. Its methods may be
-// called by any goroutine.
+// Port is an underlay.Port whose lanes have an AF_XDP socket each, beside the UDP socket of another Port. Any goroutine
+// may call its methods.
 type Port struct {
-	udp     underlay.Port
-	port    uint16
-	lanes   []*lane
-	table   *table
-	keeper  *supervisor
-	wake    chan struct{} // tells the keeper to look around, with room for one
-	linger  bool
-	firstID uint16
-	closed  atomic.Bool
-	closing sync.Once
+	udp        underlay.Port
+	port       uint16
+	lanes      []*lane
+	table      *table
+	supervisor *supervisor
+	wake       chan struct{} // wakes the supervisor; capacity one
+	busyPoll   bool
+	firstID    uint16
+	closed     atomic.Bool
+	closing    sync.Once
 }
 
 var (
@@ -32,13 +32,13 @@ var (
 	_ underlay.Selector = (*Port)(nil)
 )
 
-// Open opens an AF_XDP socket for each lane of Config.UDP that has a queue, attaches the program, and goes on with both for as long
-// as the Port is open. What cannot be had does not keep it from opening: the UDP port carries everything meanwhile, Status
-// says why, and it is tried again, in ever longer intervals and whenever the device changes.
+// Open opens an AF_XDP socket for each lane of Config.UDP that has a queue, attaches the program, and maintains both
+// until Close. Missing resources do not make Open fail. The UDP port then carries everything, and Status gives the
+// reason. The supervisor retries at increasing intervals and whenever the device changes.
 //
-// The Port belongs to the calling thread's network namespace, as the UDP port should. When that is not the process's own, it
-// takes CAP_SYS_ADMIN. Errors are about the configuration and about what any process has: descriptors, netlink sockets.
-// After an error the UDP port is still the caller's.
+// The Port belongs to the calling thread's network namespace, as the UDP port should. If that is not the process's own
+// namespace, Open needs CAP_SYS_ADMIN. Errors are an invalid configuration, or too few resources that every process
+// needs: descriptors, netlink sockets. After an error the caller still owns the UDP port.
 func Open(c Config) (*Port, error) {
 	waiters, err := c.waiters()
 	if err != nil {
@@ -46,7 +46,7 @@ func Open(c Config) (*Port, error) {
 	}
 	wake := make(chan struct{}, 1)
 	p := &Port{
-		udp: c.UDP, port: c.UDP.LocalPort(), table: newTable(wake), wake: wake, linger: c.BusyPoll, firstID: uint16(rand.Uint32()),
+		udp: c.UDP, port: c.UDP.LocalPort(), table: newTable(wake), wake: wake, busyPoll: c.BusyPoll, firstID: uint16(rand.Uint32()),
 	}
 	for i, w := range waiters {
 		l, err := newLane(p, w, i, len(waiters))
@@ -55,7 +55,7 @@ func Open(c Config) (*Port, error) {
 		}
 		p.lanes = append(p.lanes, l)
 	}
-	if p.keeper, err = startSupervisor(p, &c); err != nil {
+	if p.supervisor, err = startSupervisor(p, &c); err != nil {
 		return nil, errors.Join(fmt.Errorf("opening an XDP port: %w", err), p.closeLanes())
 	}
 	return p, nil
@@ -70,16 +70,16 @@ func (p *Port) Lanes() int { return len(p.lanes) }
 // LocalPort implements underlay.Port.
 func (p *Port) LocalPort() uint16 { return p.port }
 
-// OpenSource implements underlay.Port. The source has a UDP socket too, so that nobody else gets the port.
+// OpenSource implements underlay.Port. The source has a UDP socket too, so that no other program gets the port.
 func (p *Port) OpenSource(port uint16) (source int, err error) { return p.udp.OpenSource(port) }
 
-// Strays implements underlay.Port.
+// SecondaryPorts implements underlay.Port.
 func (p *Port) SecondaryPorts() underlay.Receiver { return p.udp.SecondaryPorts() }
 
 // Source implements underlay.Port.
 func (p *Port) Source(source int) uint16 { return p.udp.Source(source) }
 
-// SendTo implements underlay.Port. It uses the UDP socket, as handshakes do for both ways.
+// SendTo implements underlay.Port. It uses the UDP socket, as handshake messages do in both directions.
 func (p *Port) SendTo(to *underlay.Endpoint, datagram []byte) error {
 	return p.udp.SendTo(to, datagram)
 }
@@ -87,40 +87,40 @@ func (p *Port) SendTo(to *underlay.Endpoint, datagram []byte) error {
 // SendRun implements underlay.Port. It uses the UDP socket.
 func (p *Port) SendRun(r *underlay.Run) error { return p.udp.SendRun(r) }
 
-// SetMark implements underlay.Port. Everything goes by the UDP socket until it is known where marked packets go.
+// SetMark implements underlay.Port. Everything uses the UDP socket until the paths of marked packets are resolved.
 func (p *Port) SetMark(mark uint32) error {
 	if err := p.udp.SetMark(mark); err != nil {
 		return err
 	}
-	p.keeper.setMark(mark)
+	p.supervisor.setMark(mark)
 	return nil
 }
 
-// SetSelection implements underlay.Selector for what the UDP sockets receive. What AF_XDP receives has the lane of its queue,
-// where the device's hash keeps what has one source. Without a Selector for a UDP port the error satisfies
-// errors.Is(err, errors.ErrUnsupported).
+// SetSelection implements underlay.Selector for datagrams that the UDP sockets receive. Datagrams from AF_XDP belong to
+// the lane of their queue: the device's hash keeps the datagrams of one source in one queue. If the UDP port is no
+// Selector, the error satisfies errors.Is(err, errors.ErrUnsupported).
 func (p *Port) SetSelection(s *underlay.Selection) (plans int, err error) {
 	selector, ok := p.udp.(underlay.Selector)
 	if !ok {
-		return 0, fmt.Errorf("selecting lanes: the UDP port does not: %w", errors.ErrUnsupported)
+		return 0, fmt.Errorf("selecting lanes: not implemented by the UDP port: %w", errors.ErrUnsupported)
 	}
 	return selector.SetSelection(s)
 }
 
-// Features implements underlay.Port: what the UDP port can do. Status says what AF_XDP can.
+// Features implements underlay.Port. It returns the UDP port's features; Status has those of AF_XDP.
 func (p *Port) Features() underlay.Features { return p.udp.Features() }
 
-// Reconsider has Config.Choose asked again, soon.
+// Reconsider makes the supervisor call Config.Choose soon.
 func (p *Port) Reconsider() {
-	p.keeper.reconsidering.Store(true)
-	ring(p.wake)
+	p.supervisor.reconsidering.Store(true)
+	notify(p.wake)
 }
 
-// Status says how the port is.
-func (p *Port) Status() Status { return p.keeper.status() }
+// Status returns the state of the port.
+func (p *Port) Status() Status { return p.supervisor.status() }
 
-// Close implements underlay.Port. It takes the program off, and closes the UDP port too. Further calls wait for the first and
-// return nil.
+// Close implements underlay.Port. It detaches the program and closes the UDP port too. Further calls wait for the first
+// one and return nil.
 func (p *Port) Close() (err error) {
 	p.closing.Do(func() { err = p.close() })
 	return err
@@ -129,14 +129,14 @@ func (p *Port) Close() (err error) {
 func (p *Port) close() error {
 	p.closed.Store(true)
 	for _, l := range p.lanes {
-		l.ring()
+		l.wake()
 	}
-	// The UDP port first: it wakes those who wait for room in its send buffers.
+	// The UDP port is first: closing it wakes senders that wait for room in its send buffers.
 	err := p.udp.Close()
-	return errors.Join(err, p.keeper.stop(), p.closeLanes())
+	return errors.Join(err, p.supervisor.stop(), p.closeLanes())
 }
 
-// closeLanes ends the lanes once nobody is in them.
+// closeLanes closes the lanes once no goroutine uses them.
 func (p *Port) closeLanes() error {
 	var errs []error
 	for _, l := range p.lanes {

@@ -13,12 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// subscribeQueues begins to listen to what is changed with ethtool in the calling thread's network namespace: of the number of a
-// device's queues, rtnetlink says nothing. Kernels without CONFIG_ETHTOOL_NETLINK do not tell at all.
+// subscribeQueues subscribes to ethtool's changes in the calling thread's network namespace. rtnetlink does not
+// announce changes of the number of a device's queues. Kernels without CONFIG_ETHTOOL_NETLINK do not announce them at
+// all.
 func subscribeQueues() (*nl.NetlinkSocket, error) {
 	family, err := netlink.GenlFamilyGet(unix.ETHTOOL_GENL_NAME)
 	if err != nil {
-		return nil, fmt.Errorf("looking for ethtool's netlink family: %w", err)
+		return nil, fmt.Errorf("looking up ethtool's netlink family: %w", err)
 	}
 	socket, err := nl.Subscribe(unix.NETLINK_GENERIC)
 	if err != nil {
@@ -31,8 +32,8 @@ func subscribeQueues() (*nl.NetlinkSocket, error) {
 	return socket, nil
 }
 
-// joinMonitor has a socket hear what ethtool announces. nl.Subscribe itself knows only groups up to 32, and families come after each
-// other.
+// joinMonitor subscribes a socket to ethtool's monitor group. nl.Subscribe supports only groups up to 32, and the
+// numbers of generic netlink groups can be higher.
 func joinMonitor(socket *nl.NetlinkSocket, family *netlink.GenlFamily) error {
 	i := slices.IndexFunc(family.Groups, func(g netlink.GenlMulticastGroup) bool { return g.Name == unix.ETHTOOL_MCGRP_MONITOR_NAME })
 	if i < 0 {
@@ -41,8 +42,9 @@ func joinMonitor(socket *nl.NetlinkSocket, family *netlink.GenlFamily) error {
 	return unix.SetsockoptInt(socket.GetFd(), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, int(family.Groups[i].ID))
 }
 
-// noteQueues is note for ethtool's messages: each begins with a generic netlink header, whose first byte says what it is about.
-func (w *watcher) noteQueues(messages []syscall.NetlinkMessage, err error) (matters bool) {
+// recordQueues is record for ethtool's messages. Each begins with a generic netlink header, whose first byte is the
+// command.
+func (w *watcher) recordQueues(messages []syscall.NetlinkMessage, err error) (matters bool) {
 	matters = err != nil
 	for i := range messages {
 		data := messages[i].Data

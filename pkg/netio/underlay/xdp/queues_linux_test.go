@@ -31,7 +31,7 @@ func TestOnlyMessagesAboutQueuesAreNewsOfThem(t *testing.T) {
 		"some lost": {nil, unix.ENOBUFS, true},
 	} {
 		var w watcher
-		if got := w.noteQueues(c.messages, c.err); got != c.matters || w.changed != c.matters {
+		if got := w.recordQueues(c.messages, c.err); got != c.matters || w.changed != c.matters {
 			t.Errorf("%s: %v, %v, want %v", name, got, w.changed, c.matters)
 		}
 	}

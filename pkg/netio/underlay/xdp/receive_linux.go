@@ -8,29 +8,30 @@ import (
 )
 
 const (
-	// rxBatch is how many frames are taken from the ring at a time.
+	// rxBatch is the number of frames that are taken from the ring at a time.
 	rxBatch = 64
-	// rxMost bounds the frames of one Recv, some 700 KiB: what is behind them can overtake none of them, but may be urgent.
-	rxMost = 512
+	// maxRecvFrames bounds the frames of one Recv to about 700 KiB. Frames behind them cannot overtake them, but may be
+	// urgent.
+	maxRecvFrames = 512
 )
 
-// receiver is a lane's receiving goroutine's own.
+// receiver is the state of a lane's receiving goroutine.
 type receiver struct {
-	gather gatherer
-	descs  [rxBatch]xsk.Desc
-	turns  int  // without a look at the UDP socket
-	slow   bool // whether there is, or was just now, something at the UDP socket
-	last   *laneSocket
-	older  int // how often more the UDP socket is looked at for what came before last was there
+	gather       gatherer
+	descs        [rxBatch]xsk.Desc
+	xdpTurns     int  // receives since the last read of the UDP socket
+	udpReady     bool // the UDP socket has data, or had just now
+	lastSocket   *laneSocket
+	udpDrainLeft int // remaining reads of the UDP socket for datagrams from before lastSocket was set
 
 	received, malformed counter
 }
 
-// receive fills rx from an AF_XDP socket, and returns how many elements it used.
+// receive fills rx from an AF_XDP socket, and returns the number of elements used.
 func (r *receiver) receive(c *laneSocket, rx []underlay.Datagrams, p *Port) int {
 	r.gather.begin(rx, uint32(c.device))
 	frames, bad := 0, 0
-	for frames < rxMost && r.gather.room() > 0 {
+	for frames < maxRecvFrames && r.gather.room() > 0 {
 		n := c.socket.Receive(r.descs[:min(len(r.descs), r.gather.room())])
 		if n == 0 {
 			break
@@ -40,19 +41,19 @@ func (r *receiver) receive(c *laneSocket, rx []underlay.Datagrams, p *Port) int 
 		c.socket.Refill(r.descs[:n])
 	}
 	if frames == 0 {
-		c.drained()
+		c.recordEmpty()
 		return 0
 	}
 	r.received.add(frames - bad)
 	r.malformed.add(bad)
 	if err := c.socket.WakeRx(); c.recordError(err) {
-		ring(p.wake)
+		notify(p.wake)
 	}
 	return r.gather.count
 }
 
-// unpack copies what frames hold, and returns how many held nothing for the port. A packet of several frames, which nobody
-// asked for, is nothing either.
+// unpack copies the frames' datagrams, and returns the number of frames without a datagram for the port. Packets of
+// several frames count as such too: they are never requested.
 func (r *receiver) unpack(s *xsk.Socket, descs []xsk.Desc, port uint16) (bad int) {
 	more := false
 	for _, d := range descs {

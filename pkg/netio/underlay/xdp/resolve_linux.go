@@ -20,14 +20,14 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 )
 
-// resolver asks the kernel how it would send, in the network namespace of its thread. Neither packet filters (netfilter, tc) nor
-// IPsec policies are asked: what is sent by AF_XDP passes them by.
+// resolver looks up how the kernel would send, in the network namespace of its thread. It ignores packet filters
+// (netfilter, tc) and IPsec policies: frames sent through AF_XDP bypass them.
 type resolver struct {
-	nl     *netlink.Handle
-	device int // the one whose queues there are, 0 for none
-	limit  int // the longest IP packet that frames hold
-	mark   uint32
-	rules  bool // whether there are rules that depend on what is not asked for
+	nl               *netlink.Handle
+	device           int // index of the device with the queues, 0 for none
+	maxPacket        int // longest IP packet in bytes that a frame holds
+	mark             uint32
+	unsupportedRules bool // some rule depends on a field that the lookup does not have
 }
 
 func newResolver(frameSize int) (*resolver, error) {
@@ -35,28 +35,28 @@ func newResolver(frameSize int) (*resolver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening a netlink socket: %w", err)
 	}
-	return &resolver{nl: h, limit: frameLimit(frameSize)}, nil
+	return &resolver{nl: h, maxPacket: maxIPPacket(frameSize)}, nil
 }
 
-// frameLimit is the longest IP packet that a frame of that Way.FrameSize holds.
-func frameLimit(frameSize int) int {
+// maxIPPacket returns the length of the longest IP packet that a frame of that Binding.FrameSize holds.
+func maxIPPacket(frameSize int) int {
 	if frameSize == 0 {
 		frameSize = xsk.DefaultFrameSize
 	}
 	return frameSize - xsk.TxHeadroom - ethernetLen - vlanLen
 }
 
-// begin prepares for a series of questions.
+// begin prepares for a series of lookups.
 func (r *resolver) begin(mark uint32) {
-	r.mark, r.rules = mark, false
+	r.mark, r.unsupportedRules = mark, false
 	for _, family := range hostnet.Families() {
 		rules, err := hostnet.Dump(func() ([]netlink.Rule, error) { return r.nl.RuleList(int(family)) })
-		r.rules = r.rules || err == nil && oddRules(rules) // without rules in the kernel (CONFIG_IP_MULTIPLE_TABLES), none are odd
+		r.unsupportedRules = r.unsupportedRules || err == nil && hasUnsupportedRules(rules) // a kernel without CONFIG_IP_MULTIPLE_TABLES has no rules
 	}
 }
 
-// oddRules reports whether one of the rules depends on ports, protocol or user.
-func oddRules(rules []netlink.Rule) bool {
+// hasUnsupportedRules reports whether one of the rules depends on ports, protocol or user.
+func hasUnsupportedRules(rules []netlink.Rule) bool {
 	for i := range rules {
 		if r := &rules[i]; r.Dport != nil || r.Sport != nil || r.IPProto != 0 || r.UIDRange != nil {
 			return true
@@ -74,13 +74,13 @@ func (r *resolver) resolve(to target) *path {
 	return p
 }
 
-// find fills in way and hop.
+// find fills in egress and hop.
 func (r *resolver) find(to target, p *path) Reason {
 	switch {
 	case r.device == 0:
 		return OtherDevice
-	case r.rules:
-		return OddRules
+	case r.unsupportedRules:
+		return UnsupportedRules
 	case to.src.IsValid() && !r.isLocal(to.src, to.scope):
 		return NoSource
 	}
@@ -88,18 +88,18 @@ func (r *resolver) find(to target, p *path) Reason {
 	if reason != ViaXDP {
 		return reason
 	}
-	if reason := r.leave(route, &p.egress); reason != ViaXDP {
+	if reason := r.fillLink(route, &p.egress); reason != ViaXDP {
 		return reason
 	}
-	if reason := addresses(to, route, &p.egress); reason != ViaXDP {
+	if reason := fillAddresses(to, route, &p.egress); reason != ViaXDP {
 		return reason
 	}
 	p.egress.hops = hopLimit(route, to.dst, p.egress.device)
 	if n := sysctl("ipv6/conf/" + p.egress.device + "/mtu"); to.dst.Is6() && n > 0 {
-		p.egress.mtu = min(p.egress.mtu, n) // what routers advertise
+		p.egress.mtu = min(p.egress.mtu, n) // the MTU from router advertisements
 	}
 	p.hop = hopOf(route, to.dst)
-	n, err := askNeighbour(p.hop)
+	n, err := getNeighbour(p.hop)
 	switch {
 	case err != nil:
 		return Failed
@@ -115,7 +115,7 @@ func (r *resolver) isLocal(a netip.Addr, scope uint32) bool {
 	return err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL
 }
 
-// oif is the index of the interface that a link-local address is on.
+// oif returns the index of the interface on which a link-local address is valid, or 0.
 func oif(a netip.Addr, scope uint32) int {
 	if isScoped(a) {
 		return int(scope)
@@ -123,7 +123,7 @@ func oif(a netip.Addr, scope uint32) int {
 	return 0
 }
 
-// route asks for the way to a target, that leads to another host.
+// route looks up the route to a target on another host.
 func (r *resolver) route(to target) (*netlink.Route, Reason) {
 	o := &netlink.RouteGetOptions{Mark: r.mark, OifIndex: int(to.scope)}
 	if to.src.IsValid() {
@@ -139,13 +139,13 @@ func (r *resolver) route(to target) (*netlink.Route, Reason) {
 	case len(routes) != 1 || routes[0].Type != unix.RTN_UNICAST:
 		return nil, NoRoute
 	case routes[0].Encap != nil || routes[0].NewDst != nil || len(routes[0].MultiPath) > 0:
-		return nil, OddRoute
+		return nil, UnsupportedRoute
 	}
 	return &routes[0], ViaXDP
 }
 
-// leave finds out which device a route leads to, and fills in what of the way depends on that.
-func (r *resolver) leave(route *netlink.Route, w *egress) Reason {
+// fillLink fills in the fields of the egress that depend on the route's device.
+func (r *resolver) fillLink(route *netlink.Route, w *egress) Reason {
 	link, err := r.nl.LinkByIndex(route.LinkIndex)
 	if err != nil {
 		return Failed
@@ -163,15 +163,15 @@ func (r *resolver) leave(route *netlink.Route, w *egress) Reason {
 	}
 	w.device = a.Name
 	w.from = mac(a.HardwareAddr)
-	w.mtu = min(a.MTU, r.limit)
+	w.mtu = min(a.MTU, r.maxPacket)
 	if route.MTU > 0 {
 		w.mtu = min(w.mtu, route.MTU)
 	}
 	return ViaXDP
 }
 
-// addresses fills in from where to where the packets are.
-func addresses(to target, route *netlink.Route, w *egress) Reason {
+// fillAddresses fills in source and destination address.
+func fillAddresses(to target, route *netlink.Route, w *egress) Reason {
 	w.src, w.dst = to.src, to.dst
 	if !w.src.IsValid() {
 		w.src, _ = netip.AddrFromSlice(route.Src)
@@ -185,7 +185,7 @@ func addresses(to target, route *netlink.Route, w *egress) Reason {
 	return ViaXDP
 }
 
-// hopOf returns the neighbour that packets are handed to: the route's gateway, of either family, or the destination.
+// hopOf returns the next hop: the route's gateway, of either address family, or the destination.
 func hopOf(route *netlink.Route, dst netip.Addr) hop {
 	h := hop{device: route.LinkIndex, addr: dst}
 	gateway := route.Gw
@@ -201,10 +201,10 @@ func hopOf(route *netlink.Route, dst netip.Addr) hop {
 	return h
 }
 
-// defaultHops is what is sent when nobody says otherwise (RFC 1700).
+// defaultHops is the default TTL (RFC 1700).
 const defaultHops = 64
 
-// hopLimit is the route's, or what the host uses on the device.
+// hopLimit returns the route's hop limit, or the host's default for the device.
 func hopLimit(route *netlink.Route, dst netip.Addr, device string) uint8 {
 	n := route.Hoplimit
 	if n == 0 && dst.Is6() {
@@ -218,7 +218,7 @@ func hopLimit(route *netlink.Route, dst netip.Addr, device string) uint8 {
 	return uint8(n)
 }
 
-// sysctl reads a number under net, in the thread's network namespace; 0 is none.
+// sysctl reads a number below /proc/sys/net, in the thread's network namespace. It returns 0 on errors.
 func sysctl(name string) int {
 	b, err := os.ReadFile("/proc/sys/net/" + name)
 	if err != nil {
@@ -231,9 +231,9 @@ func sysctl(name string) int {
 	return n
 }
 
-// askNeighbour returns the zero neighbour for one that the kernel does not know. (RTM_GETNEIGH for a single one is in Linux
-// from 5.0.)
-func askNeighbour(h hop) (neighbour, error) {
+// getNeighbour looks up a neighbour. It returns the zero neighbour if the kernel has no entry. (RTM_GETNEIGH for a
+// single neighbour needs Linux 5.0.)
+func getNeighbour(h hop) (neighbour, error) {
 	request := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, 0)
 	request.AddData(&netlink.Ndmsg{Family: uint8(hostnet.FamilyOf(h.addr)), Index: uint32(h.device)})
 	request.AddData(nl.NewRtAttr(netlink.NDA_DST, h.addr.AsSlice()))
@@ -242,7 +242,7 @@ func askNeighbour(h hop) (neighbour, error) {
 	case errors.Is(err, unix.ENOENT):
 		return neighbour{}, nil
 	case err != nil:
-		return neighbour{}, fmt.Errorf("asking for the neighbour %s: %w", h.addr, err)
+		return neighbour{}, fmt.Errorf("looking up the neighbour %s: %w", h.addr, err)
 	}
 	for _, m := range messages {
 		if got, n, ok := parseNeighbour(m); ok && got == h {
@@ -252,23 +252,24 @@ func askNeighbour(h hop) (neighbour, error) {
 	return neighbour{}, nil
 }
 
-// confirm has the kernel find out whether a neighbour that it has not heard of for a while is still there, as it would if it
-// had something to send (NTF_USE): it does not see what AF_XDP sends.
+// confirm makes the kernel verify a stale neighbour, as if it had a packet to send (NTF_USE). It does not see the
+// packets that AF_XDP sends.
 func (r *resolver) confirm(h hop) {
-	n, err := askNeighbour(h)
+	n, err := getNeighbour(h)
 	if err != nil || n.state&netlink.NUD_STALE == 0 {
 		return
 	}
-	// Should it fail, the neighbour is asked for again when it has become unusable.
+	// If this fails, the path is resolved again when the neighbour has become unusable.
 	_ = r.nl.NeighSet(&netlink.Neigh{
 		LinkIndex: h.device, Family: int(hostnet.FamilyOf(h.addr)), Flags: netlink.NTF_USE, IP: h.addr.AsSlice(),
 	})
 }
 
-// isScoped reports whether an address is one on every link.
+// isScoped reports whether an address is an IPv6 link-local address, which is valid on one link only.
 func isScoped(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() }
 
-// isStacked reports whether there are devices upon a device, VLANs above all, or it is part of one. It errs on that side.
+// isStacked reports whether a device has devices stacked on top of it, VLANs above all, or is part of another device.
+// In doubt it reports true.
 func (r *resolver) isStacked(link netlink.Link) bool {
 	if link.Attrs().MasterIndex != 0 {
 		return true

@@ -109,7 +109,7 @@ func (p *pair) openUDP(end int, c udp.Config) *polled {
 	return u
 }
 
-// open opens a port at one end.
+// openSocket opens a port at one end.
 func (p *pair) open(end int, u *polled, program Program, c Config) *Port {
 	p.Helper()
 	c.UDP, c.Program, c.Device = u, program, p.devs[end]
@@ -284,7 +284,7 @@ func wireOrder(v uint16) int32 {
 func checkLedger(t testing.TB, p *Port) {
 	t.Helper()
 	for i, l := range p.lanes {
-		c := l.circuit.Load()
+		c := l.laneSocket.Load()
 		if c == nil {
 			continue
 		}

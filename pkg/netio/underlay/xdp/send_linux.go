@@ -11,68 +11,68 @@ import (
 )
 
 const (
-	// txTries and txPause bound how long a run waits for frames, and frames for a device that takes no more, in tries and
-	// milliseconds each. Only a device that has stopped altogether needs that long.
+	// txTries and txPause bound how long a run waits for free frames, and submitted frames for the device. They are a
+	// number of tries, and milliseconds per try. Only a device that has stopped altogether needs that long.
 	txTries = 20
 	txPause = 1
 )
 
-// sender is a lane's sending goroutine's own.
+// sender is the state of a lane's sending goroutine.
 type sender struct {
-	port  *Port
-	cache *cache
-	stamp stamp
-	descs [underlay.MaxRunSegments]xsk.Desc
-	// queued says that frames were submitted and the kernel not yet called.
+	port   *Port
+	cache  *cache
+	header runHeader
+	descs  [underlay.MaxRunSegments]xsk.Desc
+	// queued is set while submitted frames still need a system call to be sent.
 	queued bool
 
-	sent, slow, long, lost counter
+	sent, viaUDP, tooLong, lost counter
 }
 
-// newSender returns the sender of one of so many lanes. They number their IPv4 packets in turn: without DF, no two packets
-// to one destination may have the same identification for as long as fragments can be on their way (RFC 6864, section 4.3).
+// newSender returns the sender of one of so many lanes. The lanes' IPv4 identifications interleave. Without DF, no two
+// packets to one destination may share an identification while fragments can be in flight (RFC 6864, section 4.3).
 func newSender(p *Port, index, lanes int) *sender {
 	s := &sender{port: p, cache: newCache(p.table, p.wake)}
-	s.stamp.id, s.stamp.step = p.firstID+uint16(index), uint16(lanes)
+	s.header.id, s.header.idStep = p.firstID+uint16(index), uint16(lanes)
 	return s
 }
 
-// send sends runs in order, each by the circuit or by the UDP socket.
+// send sends runs in order, each through the lane socket or the UDP socket.
 func (s *sender) send(l *lane, c *laneSocket, runs []underlay.Run) (failed int) {
-	first := 0 // of the runs that are to go by the UDP socket
+	first := 0 // first of the runs that wait for the UDP socket
 	for i := range runs {
 		r := &runs[i]
 		headers, from := s.choose(r)
 		if headers == nil {
 			continue
 		}
-		failed += s.detour(l, c, runs[first:i])
+		failed += s.sendUDP(l, c, runs[first:i])
 		first = i + 1
-		s.stamp.begin(headers, from, r.To.Dst.Port(), r.ECN)
-		if r.Err = s.put(c, r); r.Err != nil {
+		s.header.begin(headers, from, r.To.Dst.Port(), r.ECN)
+		if r.Err = s.sendFrames(c, r); r.Err != nil {
 			failed++
 		}
 	}
-	failed += s.detour(l, c, runs[first:])
+	failed += s.sendUDP(l, c, runs[first:])
 	s.flush(c)
-	l.leave(c)
+	l.wakeForHeld(c)
 	return failed
 }
 
-// choose returns the headers and the source port for a run that can go by AF_XDP. All others go by the UDP socket, which refuses
-// what is malformed.
+// choose returns the headers and the source port for a run that can use AF_XDP. All others use the UDP socket, which
+// rejects malformed runs.
 func (s *sender) choose(r *underlay.Run) (headers *frameHeader, from uint16) {
 	if r.Check() != nil {
 		return nil, 0
 	}
 	e := s.cache.find(r.To)
-	if e == nil || e.path.reason != ViaXDP || e.detour {
+	if e == nil || e.path.reason != ViaXDP || e.tooLong {
 		return nil, 0
 	}
 	headers = &e.path.headers
 	if longest(r) > headers.max {
-		e.detour = true
-		s.long.add(1)
+		e.tooLong = true
+		s.tooLong.add(1)
 		return nil, 0
 	}
 	if from = s.port.udp.Source(r.Source); from == 0 {
@@ -81,7 +81,7 @@ func (s *sender) choose(r *underlay.Run) (headers *frameHeader, from uint16) {
 	return headers, from
 }
 
-// longest is the size of a run's largest datagram.
+// longest returns the size of a run's largest datagram.
 func longest(r *underlay.Run) (n int) {
 	if r.Segments > 1 {
 		return r.SegSize
@@ -92,18 +92,18 @@ func longest(r *underlay.Run) (n int) {
 	return n
 }
 
-// detour sends runs by the UDP socket, when those before them have left.
-func (s *sender) detour(l *lane, c *laneSocket, runs []underlay.Run) (failed int) {
+// sendUDP sends runs through the UDP socket, after the frames before them.
+func (s *sender) sendUDP(l *lane, c *laneSocket, runs []underlay.Run) (failed int) {
 	if len(runs) == 0 {
 		return 0
 	}
 	s.flush(c)
-	s.slow.add(len(runs))
-	return l.slow.Send(runs)
+	s.viaUDP.add(len(runs))
+	return l.udp.Send(runs)
 }
 
-// put submits the frames of one run, all or none.
-func (s *sender) put(c *laneSocket, r *underlay.Run) error {
+// sendFrames submits the frames of one run, all or none.
+func (s *sender) sendFrames(c *laneSocket, r *underlay.Run) error {
 	descs := s.descs[:r.Segments]
 	if !s.reserve(c, descs) {
 		s.lost.add(r.Segments)
@@ -124,24 +124,24 @@ func (s *sender) put(c *laneSocket, r *underlay.Run) error {
 // frame fills one frame.
 func (s *sender) frame(c *laneSocket, d *xsk.Desc, datagram []byte) {
 	frame := c.socket.Frame(*d)
-	d.Len = uint32(s.stamp.put(frame, datagram))
-	if c.offload && c.socket.OffloadChecksum(d, uint16(s.stamp.udp), packet.UDPChecksumOffset) {
+	d.Len = uint32(s.header.writeFrame(frame, datagram))
+	if c.offload && c.socket.OffloadChecksum(d, uint16(s.header.udp), packet.UDPChecksumOffset) {
 		return
 	}
-	s.stamp.complete(frame)
+	s.header.complete(frame)
 }
 
-// reserve gets frames for all of descs, or none. When all frames are on their way it has the kernel send them, and waits
-// for the device: that is the backpressure of this way out.
+// reserve allocates frames for all of descs, or none. When all frames are in flight it makes the kernel send, and waits
+// for the device. This is the backpressure of AF_XDP.
 func (s *sender) reserve(c *laneSocket, descs []xsk.Desc) bool {
 	have := c.socket.Reserve(descs)
 	for try := 0; have < len(descs) && try < txTries; try++ {
-		if !s.wake(c) {
+		if !s.wakeTx(c) {
 			break
 		}
 		n := c.socket.Reserve(descs[have:])
 		if have += n; n == 0 {
-			rest()
+			pauseTx()
 		}
 	}
 	if have < len(descs) {
@@ -151,23 +151,25 @@ func (s *sender) reserve(c *laneSocket, descs []xsk.Desc) bool {
 	return true
 }
 
-// flush has the kernel send what was submitted. What the device does not take in time goes with what is sent next, or when it can.
+// flush makes the kernel send the submitted frames. Frames that the device does not take in time are sent with the next
+// ones, or by the receiving goroutine.
 func (s *sender) flush(c *laneSocket) {
-	for try := 0; s.queued && try < txTries && s.wake(c) && c.holds(); try++ {
+	for try := 0; s.queued && try < txTries && s.wakeTx(c) && c.hasHeldFrames(); try++ {
 		s.queued = true
-		rest()
+		pauseTx()
 	}
 }
 
-// rest is a pause. There is no event to wait for: POLLOUT says nothing of frames that came back, nor of the device.
-func rest() { _, _ = unix.Poll(nil, txPause) }
+// pauseTx sleeps for txPause. There is no event to wait for: POLLOUT reports neither returned frames nor a ready
+// device.
+func pauseTx() { _, _ = unix.Poll(nil, txPause) }
 
-// wake reports whether the circuit goes on working. What was submitted when it does not is lost, as it would be in the
-// queue of a device.
-func (s *sender) wake(c *laneSocket) bool {
+// wakeTx makes the kernel send, and reports whether the lane socket still works. If it does not, submitted frames are
+// lost, as in the queue of a device.
+func (s *sender) wakeTx(c *laneSocket) bool {
 	s.queued = false
 	if err := c.socket.WakeTx(); c.recordError(err) {
-		ring(s.port.wake)
+		notify(s.port.wake)
 	}
 	return c.works()
 }

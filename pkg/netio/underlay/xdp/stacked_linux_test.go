@@ -16,7 +16,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 )
 
-// told is a program that notes which addresses it was told.
+// lastOutcome is a program that notes which addresses it was told.
 type told struct {
 	*everything
 	mu        sync.Mutex

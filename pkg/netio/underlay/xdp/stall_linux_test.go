@@ -15,16 +15,16 @@ import (
 func TestFramesThatTheDeviceDidNotTakeLeaveWithoutMoreToSend(t *testing.T) {
 	s := newScene(t)
 	l := s.port.lanes[0]
-	c := l.circuit.Load()
+	c := l.laneSocket.Load()
 	sent := message(4, 500)
 	run := underlay.Run{To: &s.to, Parts: [][]byte{sent}, SegSize: len(sent), Segments: 1}
 	headers, from := l.tx.choose(&run)
-	l.tx.stamp.begin(headers, from, s.to.Dst.Port(), packet.ECN(0))
-	must(t, l.tx.put(c, &run))
-	if !c.holds() {
+	l.tx.header.begin(headers, from, s.to.Dst.Port(), packet.ECN(0))
+	must(t, l.tx.sendFrames(c, &run))
+	if !c.hasHeldFrames() {
 		t.Fatal("the frame has left already")
 	}
-	l.leave(c)
+	l.wakeForHeld(c)
 	received := make(chan struct{})
 	go func() {
 		defer close(received)
@@ -35,7 +35,7 @@ func TestFramesThatTheDeviceDidNotTakeLeaveWithoutMoreToSend(t *testing.T) {
 			}
 		}
 	}()
-	await(t, "the frame to leave", func() bool { return !c.holds() })
+	await(t, "the frame to leave", func() bool { return !c.hasHeldFrames() })
 	got := make([]byte, 1500)
 	if n, _, err := s.peer.ReadFromUDPAddrPort(got); err != nil || !bytes.Equal(got[:n], sent) {
 		t.Errorf("%d bytes arrived, %v, want %d", n, err, len(sent))

@@ -9,56 +9,59 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 )
 
-// Reason is why the datagrams for a target go by the UDP socket.
+// Reason is the reason why datagrams to a target go through the UDP socket.
 type Reason uint8
 
-// The reasons.
+// Reasons.
 const (
-	// ViaXDP: they do not.
+	// ViaXDP: none, they go through AF_XDP.
 	ViaXDP Reason = iota
-	// Unresolved: nobody has looked yet.
+	// Unresolved: the path is not resolved yet.
 	Unresolved
-	// NoRoute: there is none, or none to another host: the destination is this one, a broadcast or multicast address.
+	// NoRoute: there is no route to another host. The destination may be unreachable, local, or a broadcast or
+	// multicast address.
 	NoRoute
-	// OtherDevice: the route leads to another device than the port's: one stacked upon it (bond, bridge), or a tunnel.
+	// OtherDevice: the route leads to another device than the port's: one stacked on top of it (bond, bridge), or a
+	// tunnel.
 	OtherDevice
-	// OddRoute: the route does what is the kernel's alone, encapsulation above all.
-	OddRoute
-	// OddRules: routing follows ports, protocol or user (ip rule), for which the kernel is not asked here.
-	OddRules
-	// NoSource: the local address to send from is not this host's, or routing names none.
+	// UnsupportedRoute: the route needs the kernel's own processing, encapsulation above all.
+	UnsupportedRoute
+	// UnsupportedRules: routing depends on ports, protocol or user (ip rule). The route lookup here does not pass them
+	// to the kernel.
+	UnsupportedRules
+	// NoSource: the local address to send from is not this host's, or routing gives none.
 	NoSource
-	// NoNeighbour: the next hop's link-layer address is not known.
+	// NoNeighbour: the next hop's link-layer address is unknown.
 	NoNeighbour
-	// Failed: the kernel could not be asked.
+	// Failed: the query to the kernel failed.
 	Failed
 
 	reasons = iota
 )
 
-// String is the reason's stable name, as used in metric labels.
+// String returns the reason's stable name.
 func (r Reason) String() string {
 	return [...]string{
-		"express", "unresolved", "no_route", "other_device", "odd_route", "odd_rules", "no_source", "no_neighbour", "failed", "unknown",
+		"xdp", "unresolved", "no_route", "other_device", "unsupported_route", "unsupported_rules", "no_source", "no_neighbour", "failed", "unknown",
 	}[min(r, reasons)]
 }
 
-// errNoSockets is why lanes have no socket with Way.NoSockets: nothing is wrong.
-var errNoSockets = errors.New("no AF_XDP socket is wanted")
+// errNoSockets is the state of lanes with Binding.NoSockets. It is not a failure.
+var errNoSockets = errors.New("the binding uses no AF_XDP sockets")
 
-// Status is how a Port is.
+// Status is the state of a Port.
 type Status struct {
-	// Attached is that the XDP program is in front of the device.
+	// Attached is true while the XDP program is attached to the device.
 	Attached bool
-	// Err is why the program is not attached, or nil.
+	// Err is the reason why the program is not attached, or nil.
 	Err error
-	// Lanes has an element for each lane.
+	// Lanes has one element per lane.
 	Lanes []LaneStatus
-	// Targets counts the addresses sent to of late, by how their datagrams leave.
+	// Targets counts the recently used destination addresses by Reason.
 	Targets [reasons]int
 }
 
-// Ready is how many lanes have a working AF_XDP socket.
+// Ready returns the number of lanes with a working AF_XDP socket.
 func (s *Status) Ready() (n int) {
 	for i := range s.Lanes {
 		if s.Lanes[i].Err == nil {
@@ -68,8 +71,8 @@ func (s *Status) Ready() (n int) {
 	return n
 }
 
-// trouble is why the device, or the first lane without an AF_XDP socket, is not in use.
-func (s *Status) trouble() error {
+// firstError returns the error of the device, or of the first lane without an AF_XDP socket.
+func (s *Status) firstError() error {
 	if s.Err != nil {
 		return s.Err
 	}
@@ -81,8 +84,8 @@ func (s *Status) trouble() error {
 	return nil
 }
 
-// Why says to people what keeps datagrams from AF_XDP: of the device, the first lane without a socket, or the way to those that are
-// sent to. It is empty when nothing does.
+// Why explains why datagrams do not use AF_XDP: because of the device, a lane without a socket, or the path to a
+// target. It is empty if all use AF_XDP. The text is for people.
 func (s *Status) Why() string {
 	if s.Err != nil {
 		return s.Err.Error()
@@ -94,50 +97,51 @@ func (s *Status) Why() string {
 	}
 	for r := NoRoute; r < reasons; r++ {
 		if n := s.Targets[r]; n > 0 {
-			return fmt.Sprintf("to %d of the addresses sent to, the kernel sends: %s", n, r.explain())
+			return fmt.Sprintf("%d destination addresses use the UDP socket: %s", n, r.text())
 		}
 	}
 	return ""
 }
 
-// explain is the reason in a few words for people.
-func (r Reason) explain() string {
+// text returns the reason in a few words for people.
+func (r Reason) text() string {
 	return [...]string{
-		ViaXDP: "nothing is in the way", Unresolved: "the way is not known yet", NoRoute: "there is no route to another host",
-		OtherDevice: "the route leads to another device", OddRoute: "the route encapsulates",
-		OddRules:    "routing rules ask for ports, protocol or user",
-		NoSource:    "the source address is not this host's",
-		NoNeighbour: "the next hop's link-layer address is not known", Failed: "the kernel could not be asked",
+		ViaXDP: "the path uses AF_XDP", Unresolved: "the path is not resolved yet", NoRoute: "there is no route to another host",
+		OtherDevice: "the route leads to another device", UnsupportedRoute: "the route needs the kernel's own processing, such as encapsulation",
+		UnsupportedRules: "routing rules depend on ports, protocol or user",
+		NoSource:         "the source address is not this host's",
+		NoNeighbour:      "the next hop's link-layer address is unknown", Failed: "the query to the kernel failed",
 		reasons: "unknown",
 	}[min(r, reasons)]
 }
 
-// LaneStatus is how a lane is. Counters run since the Port was opened.
+// LaneStatus is the state of a lane. Counters run since the Port was opened.
 type LaneStatus struct {
-	// Err is why the lane has no working AF_XDP socket, so that the UDP socket carries everything; nil if it has one. Test for the
-	// errors of package xsk.
+	// Err is the reason why the lane has no working AF_XDP socket, or nil. With an error, the UDP socket carries
+	// everything. Test for the errors of package xsk.
 	Err error
-	// Features are those of the AF_XDP socket.
+	// Features are the features of the AF_XDP socket.
 	Features xsk.Features
 	// Fallbacks counts how often a working socket was lost, for good or until the device was up again.
 	Fallbacks uint64
-	// Received and Sent count datagrams that came and went by AF_XDP.
+	// Received and Sent count the datagrams received and sent through AF_XDP.
 	Received, Sent uint64
-	// Slow counts runs that left by the UDP socket, of those Long because they were too long for the way: those never come back to
-	// AF_XDP before something about it changes, for the sake of order.
+	// Slow counts runs sent through the UDP socket. Long counts those of them that were too long for the path. To keep
+	// the order, their target returns to AF_XDP only when its path changes.
 	Slow, Long uint64
-	// Malformed counts frames that were dropped because no datagram for the port was in them.
+	// Malformed counts received frames that were dropped because they contained no datagram for the port.
 	Malformed uint64
-	// Lost counts datagrams that were dropped since the device did not take them in time, or went away with them.
+	// Lost counts datagrams that were dropped because the device did not take them in time, or went away with them.
 	Lost uint64
-	// Socket are the counters of the lane's AF_XDP socket, of those before it too.
+	// Socket holds the counters of the lane's AF_XDP sockets, present and former.
 	Socket xsk.Stats
-	// Frames is where those of the lane's AF_XDP socket are. While the lane is at work, some may be missing or counted twice.
+	// Frames counts the frames of the lane's AF_XDP socket by place. While the lane works, some may be missing or
+	// counted twice.
 	Frames xsk.Frames
 }
 
-// Balanced reports whether the books of the lane's AF_XDP sockets are in order: no frame was refused, or named by who did not have
-// it, and, when nothing is received or sent, all are back.
+// Balanced reports whether the frame accounting of the lane's AF_XDP sockets is correct. No frame was refused or named
+// by a party that did not own it. When nothing is received or sent, all frames are back.
 func (s *LaneStatus) Balanced() bool {
 	return s.Socket.Rejected+s.Socket.Misowned+s.Socket.RxInvalid+s.Socket.TxInvalid == 0 && s.Frames.Idle()
 }

@@ -33,7 +33,7 @@ func TestStatusSaysWhy(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	for r := range Reason(reasons) {
-		if text := r.explain(); text == "" || text == "unknown" || seen[text] {
+		if text := r.text(); text == "" || text == "unknown" || seen[text] {
 			t.Errorf("%v is explained by %q", r, text)
 		} else {
 			seen[text] = true
@@ -47,15 +47,15 @@ func TestCountersDoNotGoBackWhileASocketIsClosed(t *testing.T) {
 	s := newScene(t)
 	s.expect(500, true)
 	l := s.port.lanes[0]
-	c := l.circuit.Load()
+	c := l.laneSocket.Load()
 	sent := s.port.Status().Lanes[0].Socket.Sent
 	if sent == 0 || !c.rx.Enter() {
 		t.Fatalf("%d sent, or somebody receives", sent)
 	}
 	leave := sync.OnceFunc(c.rx.Leave)
-	t.Cleanup(leave) // before the port is closed, which waits for it
+	t.Cleanup(leave) // closedStats the port is closed, which waits for it
 	s.link(0, netlink.LinkDel)
-	await(t, "the lane to have no socket", func() bool { return l.circuit.Load() == nil })
+	await(t, "the lane to have no socket", func() bool { return l.laneSocket.Load() == nil })
 	check := func() {
 		t.Helper()
 		if now := s.port.Status().Lanes[0].Socket.Sent; now != sent {
@@ -65,10 +65,10 @@ func TestCountersDoNotGoBackWhileASocketIsClosed(t *testing.T) {
 	check()
 	leave()
 	await(t, "the socket to be closed", func() bool {
-		k := s.port.keeper
+		k := s.port.supervisor
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		return k.report.lanes[0].leaving == nil
+		return k.report.lanes[0].closing == nil
 	})
 	check()
 }

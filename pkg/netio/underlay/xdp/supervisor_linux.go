@@ -15,51 +15,52 @@ import (
 )
 
 const (
-	// settle is how often changes of the network, and calls of Reconsider, are followed at most. The first is at once.
-	settle = 100 * time.Millisecond
-	// review is how often the paths in use are looked at without a reason: for what the kernel announces to nobody, such as path
-	// MTUs learned, and for neighbours to be confirmed.
-	review = 10 * time.Second
-	// forget is after how many reviews an unused path is forgotten.
-	forget = 30
+	// minChangeInterval is the minimum time between two reactions to network changes or Reconsider. The first reaction
+	// is immediate.
+	minChangeInterval = 100 * time.Millisecond
+	// reviewInterval is the time between two reviews of the paths in use. Reviews find changes that the kernel does not
+	// announce, such as learned path MTUs, and confirm neighbours.
+	reviewInterval = 10 * time.Second
+	// maxIdleReviews is the number of reviews after which an unused path is deleted.
+	maxIdleReviews = 30
 )
 
-// supervisor keeps sockets, program and paths as the network wants them. All its work is done by one goroutine, whose thread is
-// in the Port's network namespace; the others only leave word.
+// supervisor adapts sockets, program and paths to the network. One goroutine does all its work; its thread is in the
+// Port's network namespace. Other goroutines only leave requests.
 type supervisor struct {
 	port          *Port
 	config        Config
 	mark          atomic.Uint32
-	reconsidering atomic.Bool // the way is to be chosen anew
+	reconsidering atomic.Bool // call Config.Choose
 	cancel        context.CancelFunc
 	finished      sync.WaitGroup
-	closeErr      error // what went wrong at the end
+	closeErr      error // error of the final cleanup
 
-	// The goroutine's own:
-	ctx      context.Context
-	watcher  *watcher // nil while nothing that changes matters
-	deafen   context.CancelFunc
-	resolver *resolver
-	device   device
-	settled  time.Time // before which changes of the network wait
-	pending  bool      // whether some do
-	reviewAt time.Time // zero: nothing is in use
-	idle     map[target]int
-	told     outcome       // what Config.Changed was told last
-	patience time.Duration // of drain
+	// Fields of the goroutine:
+	ctx          context.Context
+	watcher      *watcher // nil while no change of the network matters
+	stopWatcher  context.CancelFunc
+	resolver     *resolver
+	device       device
+	followAt     time.Time // changes of the network wait until then
+	pending      bool      // changes wait
+	reviewAt     time.Time // zero: no path is in use
+	idleReviews  map[target]int
+	lastOutcome  outcome       // the last one reported to Config.Changed
+	drainTimeout time.Duration // time limit of drain
 
-	mu     sync.Mutex // guards what status reads
-	report report
+	mu     sync.Mutex // guards report
+	report deviceReport
 }
 
-// startSupervisor returns when everything was tried once.
+// startSupervisor starts the goroutine. It returns after the first attempt to set up everything.
 func startSupervisor(p *Port, c *Config) (*supervisor, error) {
 	home, err := netns.Get()
 	if err != nil {
 		return nil, fmt.Errorf("finding the network namespace: %w", err)
 	}
 	defer home.Close()
-	k := &supervisor{port: p, config: *c, idle: map[target]int{}, patience: drainTime}
+	k := &supervisor{port: p, config: *c, idleReviews: map[target]int{}, drainTimeout: defaultDrainTimeout}
 	k.mark.Store(c.Mark)
 	k.report.lanes = make([]laneReport, len(p.lanes))
 	k.ctx, k.cancel = context.WithCancel(context.Background())
@@ -73,7 +74,8 @@ func startSupervisor(p *Port, c *Config) (*supervisor, error) {
 	return k, nil
 }
 
-// run keeps its thread, which ends with it: it may be in a namespace that is not the process's.
+// run is the goroutine's main function. It locks its thread and never unlocks it, so the thread ends with the
+// goroutine: it may be in another network namespace than the process.
 func (k *supervisor) run(home netns.NsHandle, ready chan<- error) {
 	runtime.LockOSThread()
 	err := k.begin(home)
@@ -95,9 +97,9 @@ func (k *supervisor) run(home netns.NsHandle, ready chan<- error) {
 		case <-timer.C:
 		}
 		now := time.Now()
-		k.turn(now)
+		k.runOnce(now)
 		timer.Stop()
-		if next := k.next(); !next.IsZero() {
+		if next := k.nextDeadline(); !next.IsZero() {
 			timer.Reset(max(next.Sub(now), 0))
 		}
 	}
@@ -118,17 +120,18 @@ func (k *supervisor) begin(home netns.NsHandle) error {
 	if k.resolver, err = newResolver(k.config.FrameSize); err != nil {
 		return err
 	}
-	if err := k.listen(); err != nil {
+	if err := k.startWatcher(); err != nil {
 		k.resolver.nl.Close()
 		return err
 	}
 	return nil
 }
 
-// listen begins to watch the network, if that is not done already; rest ends it.
-func (k *supervisor) listen() error {
+// startWatcher starts a watcher with the subscriptions that the Binding needs, unless it runs already. closeWatcher
+// ends it.
+func (k *supervisor) startWatcher() error {
 	c := subscriptions{neighbours: k.config.Device != "" && !k.config.NoSockets, queues: k.config.Device != ""}
-	if k.watcher != nil && k.watcher.concerns == c {
+	if k.watcher != nil && k.watcher.subscriptions == c {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(k.ctx)
@@ -137,77 +140,78 @@ func (k *supervisor) listen() error {
 		cancel()
 		return err
 	}
-	k.pending = k.pending || k.watcher != nil // what the one before has not read yet
-	k.rest()
-	k.watcher, k.deafen = w, cancel
+	k.pending = k.pending || k.watcher != nil // the former watcher may have unread messages
+	k.closeWatcher()
+	k.watcher, k.stopWatcher = w, cancel
 	return nil
 }
 
-func (k *supervisor) rest() {
+func (k *supervisor) closeWatcher() {
 	if k.watcher != nil {
-		k.deafen()
+		k.stopWatcher()
 		k.watcher.finished.Wait()
 		k.watcher = nil
 	}
 }
 
-// end undoes everything.
+// end releases everything.
 func (k *supervisor) end() error {
 	errs := []error{k.releaseDevice(errClosed)}
 	if k.config.Program != nil {
 		errs = append(errs, k.config.Program.Close())
 	}
-	k.rest()
+	k.closeWatcher()
 	k.resolver.nl.Close()
 	return errors.Join(errs...)
 }
 
 var (
-	errClosed  = errors.New("the port is closed")
-	errRebound = errors.New("another way was chosen")
-	errNoWay   = errors.New("no device is in use")
+	errClosed   = errors.New("the port is closed")
+	errRebound  = errors.New("another binding was chosen")
+	errNoDevice = errors.New("no device in use")
 )
 
-// reconsider takes the Way that is right now, and listens to the network before it asks.
+// reconsider applies the Binding that Config.Choose returns. The watcher runs before the call, so that no change is
+// missed.
 func (k *supervisor) reconsider() {
 	if k.config.Choose == nil {
 		return
 	}
-	err := k.listen()
+	err := k.startWatcher()
 	if err == nil {
 		k.useBinding(k.config.Choose())
 	}
 	if err == nil && k.watcher != nil {
-		err = k.listen() // as the new Way wants it
+		err = k.startWatcher() // with the subscriptions of the new Binding
 	}
 	if err != nil {
-		k.pending = true // it is tried again
-		k.note(err)
+		k.pending = true // retry later
+		k.recordDevice(err)
 	}
 }
 
 // isFinal reports whether no change of the network matters.
 func (w *Binding) isFinal() bool { return w.Device == "" && w.Final }
 
-// useBinding has another Way take the place of the present one.
+// useBinding replaces the present Binding.
 func (k *supervisor) useBinding(w Binding) {
 	if w.isFinal() {
-		defer k.rest()
+		defer k.closeWatcher()
 	}
 	if w == k.config.Binding {
 		return
 	}
 	k.drain()
-	_ = k.releaseDevice(errRebound) // what it says is what the kernel has forgotten already
+	_ = k.releaseDevice(errRebound) // the kernel has released the resources even after an error
 	if old := k.config.Program; old != nil && old != w.Program {
 		_ = old.Close()
 	}
 	k.config.Binding = w
-	k.resolver.limit = frameLimit(w.FrameSize)
+	k.resolver.maxPacket = maxIPPacket(w.FrameSize)
 	k.port.table.clear()
 }
 
-// stop ends the keeper.
+// stop ends the supervisor, and waits for it.
 func (k *supervisor) stop() error {
 	k.cancel()
 	k.finished.Wait()
@@ -219,14 +223,14 @@ func (k *supervisor) setMark(mark uint32) {
 	k.port.table.clear()
 }
 
-// turn does all there is to do.
-func (k *supervisor) turn(now time.Time) {
-	changed, hops := k.handleNetworkChange()
+// runOnce does all work that is pending.
+func (k *supervisor) runOnce(now time.Time) {
+	changed, hops := k.takeChanges()
 	doubt := k.reconsidering.Swap(false)
 	k.pending = k.pending || changed || doubt
-	follow := k.pending && !now.Before(k.settled)
+	follow := k.pending && !now.Before(k.followAt)
 	if follow {
-		k.pending, k.settled = false, now.Add(settle)
+		k.pending, k.followAt = false, now.Add(minChangeInterval)
 		k.reconsider()
 		k.device.resetBackoff()
 	}
@@ -238,37 +242,37 @@ func (k *supervisor) turn(now time.Time) {
 	switch {
 	case follow:
 		k.resolve(k.port.table.targets(), era)
-	case k.due(now):
+	case k.reviewDue(now):
 		k.review(now, era)
 	case len(hops) > 0:
-		asked = append(asked, k.behind(hops)...)
+		asked = append(asked, k.targetsBehind(hops)...)
 		fallthrough
 	default:
 		k.resolve(asked, era)
 	}
 	if k.reviewAt.IsZero() && k.inUse() {
-		k.reviewAt = now.Add(review)
+		k.reviewAt = now.Add(reviewInterval)
 	}
 }
 
-// takeChanges returns what has changed since the last call.
-func (k *supervisor) handleNetworkChange() (changed bool, hops map[hop]struct{}) {
+// takeChanges returns the changes since the last call.
+func (k *supervisor) takeChanges() (changed bool, hops map[hop]struct{}) {
 	if k.watcher == nil {
 		return false, nil
 	}
 	return k.watcher.takeChanges()
 }
 
-// next is when the next turn is due, whatever happens; zero is never.
-func (k *supervisor) next() time.Time {
+// nextDeadline returns the time of the next run, or zero if none is scheduled.
+func (k *supervisor) nextDeadline() time.Time {
 	next := k.reviewAt
 	if k.pending {
-		next = earlier(next, k.settled)
+		next = earlier(next, k.followAt)
 	}
 	return earlier(next, k.device.retryAt)
 }
 
-// earlier takes the zero time for never.
+// earlier returns the earlier time. Zero means never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

@@ -169,7 +169,7 @@ func TestTrainsArriveAsTrains(t *testing.T) {
 		t.Fatal(runs[0].Err)
 	}
 	await(t, "the train", func() bool {
-		counters, err := b.keeper.config.Program.(classified).Counters()
+		counters, err := b.supervisor.config.Program.(classified).Counters()
 		must(t, err)
 		return counters.Events[programs.ClassifySocket] == segments
 	})

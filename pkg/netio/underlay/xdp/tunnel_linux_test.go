@@ -226,7 +226,7 @@ func (l *tunnel) ping(size int) {
 	}
 }
 
-// settle waits until data leaves by AF_XDP where it can, talking meanwhile.
+// minChangeInterval waits until data leaves by AF_XDP where it can, talking meanwhile.
 func (l *tunnel) settle() {
 	l.Helper()
 	for _, p := range l.ports {
@@ -360,11 +360,11 @@ func (l *tunnel) forget() error {
 // fail has the sockets of one end report that their queue is gone.
 func (l *tunnel) fail() error {
 	for _, lane := range l.ports[0].lanes {
-		if c := lane.circuit.Load(); c != nil {
+		if c := lane.laneSocket.Load(); c != nil {
 			c.recordError(xsk.ErrQueueGone)
 		}
 	}
-	ring(l.ports[0].wake)
+	notify(l.ports[0].wake)
 	return nil
 }
 

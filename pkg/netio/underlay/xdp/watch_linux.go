@@ -16,35 +16,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hop is a neighbour: whom packets are handed to. It is comparable.
+// hop identifies a neighbour, the link-layer destination of packets. It is comparable.
 type hop struct {
 	device int
 	addr   netip.Addr
 }
 
-// watcher listens to what the kernel says about links, addresses, routes, rules, neighbours and queues. Nothing of it is kept but that
-// something changed: what is true now is for the keeper to ask.
+// watcher subscribes to the kernel's messages about links, addresses, routes, rules, neighbours and queues. It stores
+// only that something changed; the supervisor then queries the present state.
 type watcher struct {
-	wake     chan struct{}
-	concerns subscriptions
+	wake          chan struct{}
+	subscriptions subscriptions
 
 	mu       sync.Mutex
 	watched  map[hop]struct{}
-	hops     map[hop]struct{} // of the watched ones, those that changed
-	changed  bool             // anything but neighbours
+	hops     map[hop]struct{} // watched neighbours that changed
+	changed  bool             // anything other than a neighbour changed
 	finished sync.WaitGroup
 }
 
-// subscriptions are what a watcher listens to beside what concerns everybody.
+// subscriptions are the optional multicast groups of a watcher.
 type subscriptions struct {
-	neighbours bool // of which there may be many: they matter only to those who write frames
+	neighbours bool // there may be many; they matter only if frames are written
 	queues     bool
 }
 
-// watchErrorPause keeps a lasting error from taking a core.
+// watchErrorPause limits the CPU time of a persistent error.
 const watchErrorPause = 100 * time.Millisecond
 
-// watch begins to listen in the calling thread's network namespace, until ctx ends. Each change that matters rings wake.
+// watch starts a watcher in the calling thread's network namespace. It runs until ctx ends. Each relevant change
+// notifies wake.
 func watch(ctx context.Context, wake chan struct{}, c subscriptions) (*watcher, error) {
 	groups := []uint{
 		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE,
@@ -57,21 +58,21 @@ func watch(ctx context.Context, wake chan struct{}, c subscriptions) (*watcher, 
 	if err != nil {
 		return nil, fmt.Errorf("subscribing to changes of the network: %w", err)
 	}
-	w := &watcher{wake: wake, concerns: c, watched: map[hop]struct{}{}, hops: map[hop]struct{}{}}
-	w.listen(ctx, socket, w.note)
+	w := &watcher{wake: wake, subscriptions: c, watched: map[hop]struct{}{}, hops: map[hop]struct{}{}}
+	w.listen(ctx, socket, w.record)
 	if c.queues {
 		if queues, err := subscribeQueues(); err == nil {
-			w.listen(ctx, queues, w.noteQueues)
-		} // or queues are noticed when something else changes
+			w.listen(ctx, queues, w.recordQueues)
+		} // without it, changed queues are noticed at the next other change
 	}
 	return w, nil
 }
 
-// listen notes what a socket says, until ctx ends. It has finished when the socket is closed.
+// listen records a socket's messages until ctx ends. finished is done when the socket is closed.
 func (w *watcher) listen(ctx context.Context, socket *nl.NetlinkSocket, note func([]syscall.NetlinkMessage, error) bool) {
 	closed := make(chan struct{})
 	context.AfterFunc(ctx, func() {
-		socket.Close() // which wakes Receive
+		socket.Close() // this wakes Receive
 		close(closed)
 	})
 	w.finished.Go(func() {
@@ -84,7 +85,7 @@ func (w *watcher) receiveLoop(ctx context.Context, socket *nl.NetlinkSocket, not
 	for ctx.Err() == nil {
 		messages, _, err := socket.Receive()
 		if note(messages, err) {
-			ring(w.wake)
+			notify(w.wake)
 		}
 		if err != nil {
 			pause(ctx, watchErrorPause)
@@ -101,8 +102,9 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// note reports whether any of the messages matter. An error, ENOBUFS above all, says that some may have been missed.
-func (w *watcher) note(messages []syscall.NetlinkMessage, err error) (matters bool) {
+// record records messages, and reports whether any of them matters. After an error, ENOBUFS above all, messages may be
+// missing.
+func (w *watcher) record(messages []syscall.NetlinkMessage, err error) (matters bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err != nil {
@@ -123,8 +125,8 @@ func (w *watcher) note(messages []syscall.NetlinkMessage, err error) (matters bo
 	return matters
 }
 
-// isChange says whether an rtnetlink message is about a change of anything but neighbours. Cloned routes are what the kernel
-// learned from traffic; a link message of another family is a bridge's.
+// isChange reports whether an rtnetlink message is about a change other than of a neighbour. It ignores cloned routes,
+// which the kernel learned from traffic, and link messages of other address families, which come from bridges.
 func isChange(kind uint16, data []byte) bool {
 	switch kind {
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
@@ -138,7 +140,7 @@ func isChange(kind uint16, data []byte) bool {
 	return false
 }
 
-// takeChanges returns what has changed since the last call.
+// takeChanges returns the changes since the last call.
 func (w *watcher) takeChanges() (changed bool, hops map[hop]struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -148,33 +150,33 @@ func (w *watcher) takeChanges() (changed bool, hops map[hop]struct{}) {
 	return changed, hops
 }
 
-// watchNeighbour says which neighbours matter from now on, beside those that do already.
+// addWatched adds a neighbour to the watched ones.
 func (w *watcher) watchNeighbour(h hop) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.watched[h] = struct{}{}
 }
 
-// watchesNeighbour says which neighbours matter, and no others.
-func (w *watcher) watchesNeighbour(all map[hop]struct{}) {
+// setWatched replaces the set of watched neighbours.
+func (w *watcher) setWatched(all map[hop]struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.watched = all
 }
 
-// neighbour is what the kernel knows of a hop.
+// neighbour is the kernel's entry of a hop.
 type neighbour struct {
 	state uint16 // NUD_*
 	addr  mac
 }
 
-// usable is what the kernel itself sends to without asking first (NUD_VALID of include/net/neighbour.h).
-const usable = netlink.NUD_PERMANENT | netlink.NUD_NOARP | netlink.NUD_REACHABLE | netlink.NUD_PROBE |
+// usableStates are the states in which the kernel sends without resolving first (NUD_VALID of include/net/neighbour.h).
+const usableStates = netlink.NUD_PERMANENT | netlink.NUD_NOARP | netlink.NUD_REACHABLE | netlink.NUD_PROBE |
 	netlink.NUD_STALE | netlink.NUD_DELAY
 
-func (n *neighbour) known() bool { return n.state&usable != 0 && n.addr != mac{} }
+func (n *neighbour) known() bool { return n.state&usableStates != 0 && n.addr != mac{} }
 
-// The part of linux/neighbour.h that is read.
+// Layout of struct ndmsg (linux/neighbour.h).
 const (
 	ndmsgLen   = 12
 	ndmIndex   = 4 // offset in struct ndmsg
@@ -182,7 +184,7 @@ const (
 	attrHeader = unix.SizeofNlAttr
 )
 
-// parseNeighbour reads struct ndmsg and its attributes. ok is false for what is not of IP.
+// parseNeighbour parses struct ndmsg and its attributes. ok is false if the neighbour is not an IP address.
 func parseNeighbour(data []byte) (h hop, n neighbour, ok bool) {
 	if len(data) < ndmsgLen {
 		return hop{}, neighbour{}, false

@@ -99,14 +99,14 @@ func TestOnlyWhatMattersIsNoted(t *testing.T) {
 	} {
 		w := &watcher{watched: map[hop]struct{}{}, hops: map[hop]struct{}{}}
 		w.watchNeighbour(hop{3, netip.MustParseAddr("192.0.2.1")})
-		matters := w.note([]syscall.NetlinkMessage{c.message}, nil)
+		matters := w.record([]syscall.NetlinkMessage{c.message}, nil)
 		changed, hops := w.takeChanges()
 		if changed != c.changed || len(hops) > 0 != c.hops || matters != (c.changed || c.hops) {
 			t.Errorf("%s: %v, %v, %v", name, matters, changed, hops)
 		}
 	}
 	w := &watcher{hops: map[hop]struct{}{}}
-	if !w.note(nil, unix.ENOBUFS) {
+	if !w.record(nil, unix.ENOBUFS) {
 		t.Error("messages that were missed do not matter")
 	}
 	if changed, _ := w.takeChanges(); !changed {
@@ -122,38 +122,38 @@ func TestAnIdlePortHasNothingToDo(t *testing.T) {
 	ctx := t.Context()
 	wake := make(chan struct{}, 1)
 	p := &Port{table: newTable(wake), wake: wake}
-	k := &supervisor{port: p, idle: map[target]int{}, watcher: &watcher{watched: map[hop]struct{}{}, hops: map[hop]struct{}{}}, ctx: ctx}
+	k := &supervisor{port: p, idleReviews: map[target]int{}, watcher: &watcher{watched: map[hop]struct{}{}, hops: map[hop]struct{}{}}, ctx: ctx}
 	var err error
 	if k.resolver, err = newResolver(0); err != nil {
 		t.Fatal(err)
 	}
 	defer k.resolver.nl.Close()
-	if !k.next().IsZero() {
+	if !k.nextDeadline().IsZero() {
 		t.Error("a fresh keeper waits for something")
 	}
 	to := targetOf(endpointOf("192.0.2.1"))
 	p.table.find(to)
-	now := k.settled.AddDate(2000, 0, 0)
-	k.turn(now)
-	if k.next() != now.Add(review) {
-		t.Errorf("a path in use is next looked at %v", k.next())
+	now := k.followAt.AddDate(2000, 0, 0)
+	k.runOnce(now)
+	if k.nextDeadline() != now.Add(reviewInterval) {
+		t.Errorf("a path in use is next looked at %v", k.nextDeadline())
 	}
-	now = now.Add(review)
-	k.turn(now)
-	if k.next() != now.Add(review) {
-		t.Errorf("a path that was used is next looked at %v", k.next())
+	now = now.Add(reviewInterval)
+	k.runOnce(now)
+	if k.nextDeadline() != now.Add(reviewInterval) {
+		t.Errorf("a path that was used is next looked at %v", k.nextDeadline())
 	}
-	now = now.Add(review)
-	k.turn(now)
-	if !k.next().IsZero() {
-		t.Errorf("an unused path is next looked at %v", k.next())
+	now = now.Add(reviewInterval)
+	k.runOnce(now)
+	if !k.nextDeadline().IsZero() {
+		t.Errorf("an unused path is next looked at %v", k.nextDeadline())
 	}
-	for range forget {
+	for range maxIdleReviews {
 		p.table.find(targetOf(endpointOf("192.0.2.2"))).used.Store(true)
-		now = now.Add(review)
-		k.turn(now) // notes the use
-		now = now.Add(review)
-		k.turn(now)
+		now = now.Add(reviewInterval)
+		k.runOnce(now) // notes the use
+		now = now.Add(reviewInterval)
+		k.runOnce(now)
 	}
 	if p.table.get(to) != nil {
 		t.Error("an unused path is kept for ever")
@@ -173,14 +173,14 @@ func TestNeighboursAreListenedToOnlyForThoseWhoWriteFrames(t *testing.T) {
 		{Binding{Device: "lo", NoSockets: true}, subscriptions{queues: true}},
 	} {
 		k.config.Binding = c.way
-		if err := k.listen(); err != nil {
+		if err := k.startWatcher(); err != nil {
 			t.Fatal(err)
 		}
-		if got := k.watcher.concerns; got != c.want {
+		if got := k.watcher.subscriptions; got != c.want {
 			t.Errorf("%+v: listens to %+v", c.way, got)
 		}
 	}
-	k.rest()
+	k.closeWatcher()
 }
 
 func TestWatchingEndsWithItsContext(t *testing.T) {
