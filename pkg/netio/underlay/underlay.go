@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package underlay defines how outer datagrams enter and leave: one Port per interface, one Lane per worker. It holds
-// the contract, the in-memory fake (Pipe) and the contract test that every implementation passes; the implementations
-// are its subpackages.
 package underlay
 
 import (

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package udp is the underlay over ordinary UDP sockets: one per lane, sharing a port by SO_REUSEPORT, with UDP_SEGMENT
-// and UDP_GRO where the kernel has them.
 package udp
 
 import "log/slog"

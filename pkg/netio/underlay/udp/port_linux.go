@@ -97,8 +97,9 @@ func newPort(c *Config, socks []*socket, port uint16) *Port {
 		p.lanes = append(p.lanes, newLane(p, s.fd, c.BusyPoll))
 	}
 
-	p.filter = p.gro && refused == nil
-	if refused != nil && c.Log != nil {
+	filterErr := firstFilterError(socks)
+	p.filter = p.gro && filterErr == nil
+	if filterErr != nil && c.Log != nil {
 		c.Log.Warn("handshake flood filter unavailable, floods may displace data in the socket buffers", "port", port, "error", filterErr)
 	}
 	p.senders.New = func() any { return newSingleSender(p) }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package underlaytest holds the contract test of underlay.Port.
 package underlaytest
 
 import (
