@@ -45,7 +45,7 @@ var checklist = []struct {
 	{"responses refused after 250 ms", "tunnel/device", "TestLateResponsesAreAccepted"},
 	{"nonce counters of 32 bits", "protocol/session", "TestReserveStopsAtRejectAfterMessagesForGood"},
 	{"no work without IPv6", "tunnel/device", "TestDeviceWorksWithoutIPv6"},
-	{"IPv6 source address misread from the control message", "netio/underlay/udp", "TestControlMessagesAreTakenApart"},
+	{"IPv6 source address misread from the control message", "netio/underlay/udp", "TestControlMessagesAreParsed"},
 	{"no end when the interface is deleted", "tunnel/device", "TestDeletedInterfaceEndsTheDevice"},
 	{"replay window too small", "protocol/session", "TestWindowReachesAtLeast8192CountersBack"},
 }
