@@ -4,7 +4,7 @@
 //
 //   - netlab: network namespaces, veth cables with several queues, captures
 //   - traffic: the traffic generator behind ropewalk traffic
-//   - bench: what ropewalk bench measures; demo: what ropewalk demo shows
+//   - bench: the measurements of ropewalk bench, drawn with plot; demo: the run of ropewalk demo
 //
 // It drives daemons as processes, from outside. Begin with netlab.New.
 package lab

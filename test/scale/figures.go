@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/ropewalk/ropewalk/test/plot"
+	"github.com/ropewalk/ropewalk/pkg/lab/plot"
 	"github.com/ropewalk/ropewalk/test/scale/model"
 )
 

@@ -7,7 +7,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/ropewalk/ropewalk/test/plot"
+	"github.com/ropewalk/ropewalk/pkg/lab/plot"
 )
 
 // Plot is one picture of a report.
