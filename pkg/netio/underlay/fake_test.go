@@ -13,7 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 )
 
-func TestFakeKeepsTheContract(t *testing.T) {
+func TestFakePassesContract(t *testing.T) {
 	underlaytest.RunContract(t, func(t *testing.T) underlaytest.Subject {
 		a, b := underlay.Pipe(1)
 		t.Cleanup(func() { _, _ = a.Close(), b.Close() })
@@ -94,7 +94,7 @@ func TestFakePortIsTakenUntilClosed(t *testing.T) {
 	}
 }
 
-// FuzzCheckedRunsSplitAsDeclared feeds Check runs built from arbitrary numbers: what it lets through must come out of
+// FuzzCheckedRunsSplitAsDeclared passes Check runs built from arbitrary numbers. Runs that it accepts must come out of
 // Datagrams as exactly Segments datagrams, all of SegSize but the last.
 func FuzzCheckedRunsSplitAsDeclared(f *testing.F) {
 	f.Add(3, 100, []byte{0, 200, 0, 50})
@@ -127,7 +127,7 @@ func FuzzCheckedRunsSplitAsDeclared(f *testing.F) {
 	})
 }
 
-func TestFakeKeepsTheSelectorsContract(t *testing.T) {
+func TestFakePassesSelectorContract(t *testing.T) {
 	underlaytest.RunSelectorContract(t, func(t *testing.T, lanes int) underlaytest.Subject {
 		network := underlay.NewNetwork(nil)
 		a, _ := openPair(t, network)
@@ -140,7 +140,7 @@ func TestFakeKeepsTheSelectorsContract(t *testing.T) {
 	})
 }
 
-func TestFakeCountsWhatItHasNoRoomFor(t *testing.T) {
+func TestFakeCountsDrops(t *testing.T) {
 	a, b := underlay.Pipe(2)
 	to := b.Endpoint(false)
 	const sent = 1500

@@ -82,7 +82,8 @@ func choose(mode config.UnderlayMode, f *facts) choice {
 	case !f.known:
 		return choice{reason: fmt.Sprintf("this kernel does not report whether the driver of %s (%s) supports zero-copy", f.device, f.driver)}
 	case !f.caps.ZeroCopy:
-		return choice{reason: fmt.Sprintf("the driver of %s (%s) does not support zero-copy, and UDP sockets are faster than AF_XDP with copies", f.device, f.driver)}
+		return choice{reason: fmt.Sprintf("the driver of %s (%s) does not support zero-copy, and UDP sockets are faster than AF_XDP with copies",
+			f.device, f.driver)}
 	case !f.reachesEnoughPeers():
 		return choice{reason: fmt.Sprintf("%d of %d peers are not reached through %s", f.peers-f.reachable, f.peers, f.device)}
 	}

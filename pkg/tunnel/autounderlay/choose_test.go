@@ -12,7 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-func TestTheWayFollowsFromModeAndDevice(t *testing.T) {
+func TestChoiceFollowsModeAndDevice(t *testing.T) {
 	const auto, byName = config.UnderlayAuto, config.UnderlayXDP
 	nic := facts{
 		device: "eth0", driver: "ice", mtu: 1500, peers: 4, reachable: 4,
@@ -34,16 +34,16 @@ func TestTheWayFollowsFromModeAndDevice(t *testing.T) {
 		"udp":                 {config.UnderlayUDP, nic, false, 0, asConfigured},
 		"no device":           {byName, facts{deviceErr: errors.New("no such link")}, false, 0, "no such link"},
 		"auto, no device":     {auto, facts{deviceErr: errNoPeers}, false, 0, errNoPeers.Error()},
-		"no XDP":              {byName, with(func(f *facts) { f.caps = xsk.Capabilities{} }), false, 0, "eth0 (ice) runs no XDP"},
+		"no XDP":              {byName, with(func(f *facts) { f.caps = xsk.Capabilities{} }), false, 0, "eth0 (ice) does not support native XDP"},
 		"a bond":              {byName, with(func(f *facts) { f.driver = "bonding" }), false, 0, "a bond"},
 		"jumbo":               {byName, with(func(f *facts) { f.mtu = 9000 }), false, 0, "9000"},
-		"asked for":           {byName, nic, true, xsk.Auto, asConfigured},
-		"asked for, copies":   {byName, copies, true, xsk.Copy, asConfigured},
-		"asked for, unknown":  {byName, with(func(f *facts) { f.known = false }), true, xsk.Auto, asConfigured},
-		"asked for, few":      {byName, with(func(f *facts) { f.reachable = 0 }), true, xsk.Auto, asConfigured},
+		"configured":          {byName, nic, true, xsk.Auto, asConfigured},
+		"configured, copies":  {byName, copies, true, xsk.Copy, asConfigured},
+		"configured, unknown": {byName, with(func(f *facts) { f.known = false }), true, xsk.Auto, asConfigured},
+		"configured, few":     {byName, with(func(f *facts) { f.reachable = 0 }), true, xsk.Auto, asConfigured},
 		"auto":                {auto, nic, true, xsk.ZeroCopy, "has zero-copy"},
-		"auto, copies":        {auto, copies, false, 0, "copied"},
-		"auto, unknown":       {auto, with(func(f *facts) { f.known = false }), false, 0, "does not tell"},
+		"auto, copies":        {auto, copies, false, 0, "faster than AF_XDP with copies"},
+		"auto, unknown":       {auto, with(func(f *facts) { f.known = false }), false, 0, "does not report"},
 		"auto, few":           {auto, with(func(f *facts) { f.reachable = 1 }), false, 0, "3 of 4 peers"},
 		"auto, half":          {auto, with(func(f *facts) { f.reachable = 2 }), true, xsk.ZeroCopy, "zero-copy"},
 		"auto, less than was": {auto, with(func(f *facts) { f.reachable, f.inUse = 1, true }), true, xsk.ZeroCopy, "zero-copy"},
@@ -57,7 +57,7 @@ func TestTheWayFollowsFromModeAndDevice(t *testing.T) {
 	}
 }
 
-func TestAFrameHoldsWhatTheMTUAllows(t *testing.T) {
+func TestFrameSizeFollowsMTU(t *testing.T) {
 	for mtu, want := range map[int]int{
 		68: 2048, 1500: 2048, 2048 - xsk.RxHeadroom - ethernetHeader: 2048, 2048 - xsk.RxHeadroom - ethernetHeader + 1: 4096,
 		4096 - xsk.RxHeadroom - ethernetHeader: 4096, 4096 - xsk.RxHeadroom - ethernetHeader + 1: 0, 9000: 0, 65536: 0,
@@ -68,7 +68,7 @@ func TestAFrameHoldsWhatTheMTUAllows(t *testing.T) {
 	}
 }
 
-func TestTheDeviceInUseStaysUntilAnotherHasTwiceAsManyPeers(t *testing.T) {
+func TestDeviceChangesOnlyForTwiceAsManyPeers(t *testing.T) {
 	links := []hostnet.Link{{Name: "a", Index: 3}, {Name: "b", Index: 2}, {Name: "c", Index: 1}}
 	for _, test := range []struct {
 		a, b int

@@ -20,8 +20,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-// ours are two of the processors that the test may use, or the one.
-func ours(t *testing.T) config.ReceiveCPUs {
+// localCPUs returns two of the CPUs that the test may use, or the only one.
+func localCPUs(t *testing.T) config.ReceiveCPUs {
 	t.Helper()
 	var set unix.CPUSet
 	must(t, unix.SchedGetaffinity(0, &set))
@@ -34,8 +34,9 @@ func ours(t *testing.T) config.ReceiveCPUs {
 	return config.ReceiveCPUs{List: list}
 }
 
-// finishChecksums has the peer's host compute them, as hosts with hardware in between have theirs computed.
-func (s *scene) finishChecksums() {
+// disableChecksumOffload makes the peer's host compute checksums in software, so that packets arrive as from real
+// hardware.
+func (s *scene) disableChecksumOffload() {
 	s.Helper()
 	must(s, s.far.Do(func() error {
 		links, err := netlink.LinkList()
@@ -48,59 +49,59 @@ func (s *scene) finishChecksums() {
 	}))
 }
 
-// sharing waits until processors share, and returns the report that says so.
-func (s *scene) sharing(want config.ReceiveCPUs) (r config.UnderlayReport) {
+// awaitReceiveCPUs waits until the CPUs are in use, and returns the report.
+func (s *scene) awaitReceiveCPUs(want config.ReceiveCPUs) (r config.UnderlayReport) {
 	s.Helper()
-	s.await("processors share", func() bool {
+	s.await("use of the receive CPUs", func() bool {
 		r = s.port.Report()
 		return r.ReceiveCPUs != nil && slices.Equal(r.ReceiveCPUs.CPUs, want.List)
 	})
 	return r
 }
 
-func TestProcessorsShareWhatUDPSocketsReceiveUntilToldNotTo(t *testing.T) {
+func TestReceiveCPUsAreUsedUntilDisabled(t *testing.T) {
 	requireXDP(t)
 	s := newScene(t)
-	s.finishChecksums()
+	s.disableChecksumOffload()
 	s.open(byUDP, "", slog.DiscardHandler)
-	s.port.SetReceiveCPUs(ours(t))
+	s.port.SetReceiveCPUs(localCPUs(t))
 	if r := s.port.Report(); r.ReceiveCPUs == nil || r.ReceiveCPUs.CPUs != nil || r.ReceiveCPUs.Reason != notYet || s.attached(s.dev) != 0 {
-		t.Errorf("before all is known: %+v", r.ReceiveCPUs)
+		t.Errorf("before SetGuarded: %+v", r.ReceiveCPUs)
 	}
 	s.port.SetGuarded()
-	r := s.sharing(ours(t))
+	r := s.awaitReceiveCPUs(localCPUs(t))
 	if r.Path != byUDP || r.ReceiveCPUs.Device != s.dev || r.ReceiveCPUs.Reason != "" || r.XDP != nil || s.attached(s.dev) == 0 {
 		t.Errorf("%+v, of that %+v", r, r.ReceiveCPUs)
 	}
 	spread := programs.ClassifyCPUMap.String()
-	s.await("messages through other processors", func() bool {
-		s.arrives("a message")
+	s.await("messages through the CPUMAP", func() bool {
+		s.awaitMessage("a message")
 		return s.port.Report().Events[spread] > 0
 	})
 	before := s.port.Report().Events[spread]
 	s.port.SetReceiveCPUs(config.ReceiveCPUs{})
-	s.await("rest", func() bool { return s.attached(s.dev) == 0 && s.listeners() == 0 })
-	s.arrives("a message without them")
+	s.await("release of program and subscriptions", func() bool { return s.attached(s.dev) == 0 && s.listeners() == 0 })
+	s.awaitMessage("a message without receive CPUs")
 	if r := s.port.Report(); r.ReceiveCPUs != nil || r.Events[spread] < before {
-		t.Errorf("told not to: %+v", r)
+		t.Errorf("after disabling: %+v", r)
 	}
-	s.port.SetReceiveCPUs(ours(t))
-	s.sharing(ours(t))
+	s.port.SetReceiveCPUs(localCPUs(t))
+	s.awaitReceiveCPUs(localCPUs(t))
 	must(t, s.port.Close())
 	if s.attached(s.dev) != 0 {
-		t.Error("the program is left behind")
+		t.Error("the program is still attached")
 	}
 }
 
-func TestMessagesWithoutAChecksumStayAtTheProcessorThatHasThem(t *testing.T) {
+func TestPartialChecksumsStayOnReceivingCPU(t *testing.T) {
 	requireXDP(t)
 	s := newScene(t)
 	s.open(config.UnderlayAuto, "", slog.DiscardHandler)
-	s.port.SetReceiveCPUs(ours(t))
+	s.port.SetReceiveCPUs(localCPUs(t))
 	s.port.SetGuarded()
-	s.sharing(ours(t))
-	s.await("messages that stay", func() bool {
-		s.arrives("a message")
+	s.awaitReceiveCPUs(localCPUs(t))
+	s.await("messages with partial checksums", func() bool {
+		s.awaitMessage("a message")
 		return s.port.Report().Events[programs.ClassifyChecksumPartial.String()] > 0
 	})
 	s.port.SetReceiveCPUs(config.ReceiveCPUs{Auto: true})
@@ -110,16 +111,16 @@ func TestMessagesWithoutAChecksumStayAtTheProcessorThatHasThem(t *testing.T) {
 	})
 }
 
-func TestAFlowKeepsItsOrderThroughAnotherProcessor(t *testing.T) {
+func TestCPUMapKeepsFlowOrder(t *testing.T) {
 	requireXDP(t)
 	const messages, batch = 4000, 32
 	s := newScene(t)
-	s.finishChecksums()
+	s.disableChecksumOffload()
 	s.open(byUDP, "", slog.DiscardHandler)
-	s.port.SetReceiveCPUs(ours(t))
+	s.port.SetReceiveCPUs(localCPUs(t))
 	s.port.SetGuarded()
-	s.sharing(ours(t))
-	s.arrives("a message")
+	s.awaitReceiveCPUs(localCPUs(t))
+	s.awaitMessage("a message")
 	in := &numbers{seen: map[uint32]bool{}}
 	go func() {
 		for n := range s.got {
@@ -135,27 +136,27 @@ func TestAFlowKeepsItsOrderThroughAnotherProcessor(t *testing.T) {
 		}
 		for late := time.Now().Add(time.Second); !in.has(next + batch - 1); time.Sleep(50 * time.Microsecond) {
 			if time.Now().After(late) {
-				lost++ // a queue was full: of that nothing is said here
+				lost++ // a queue was full, which is not tested here
 				break
 			}
 		}
 	}
 	if late := in.overtaken(); late > 0 || in.count() < messages/2 {
-		t.Errorf("%d of %d were overtaken (%d batches lost their last)", late, in.count(), lost)
+		t.Errorf("%d of %d messages were reordered (%d batches lost their last message)", late, in.count(), lost)
 	}
 	if n := s.port.Report().Events[programs.ClassifyCPUMap.String()]; n < uint64(in.count()/2) {
-		t.Errorf("only %d of %d came through another processor", n, in.count())
+		t.Errorf("only %d of %d messages came through the CPUMAP", n, in.count())
 	}
 }
 
-func TestAStrangersProgramKeepsProcessorsFromSharing(t *testing.T) {
+func TestForeignXDPProgramPreventsReceiveCPUs(t *testing.T) {
 	requireXDP(t)
 	s := newScene(t)
-	remove := s.obstruct()
+	remove := s.attachForeignProgram()
 	stranger := s.attached(s.dev)
-	log := &levels{Handler: slog.DiscardHandler}
+	log := &logRecorder{Handler: slog.DiscardHandler}
 	s.open(byUDP, "", log)
-	s.port.SetReceiveCPUs(ours(t))
+	s.port.SetReceiveCPUs(localCPUs(t))
 	s.port.SetGuarded()
 	s.await("the reason", func() bool {
 		r := s.port.Report().ReceiveCPUs
@@ -163,36 +164,36 @@ func TestAStrangersProgramKeepsProcessorsFromSharing(t *testing.T) {
 	})
 	s.await("the warning", func() bool { return log.has("WARN", "stranger") })
 	if got := s.attached(s.dev); got != stranger {
-		t.Errorf("program %d in the place of %d", got, stranger)
+		t.Errorf("program %d is attached, want %d", got, stranger)
 	}
-	s.arrives("a message all the same")
+	s.awaitMessage("a message through UDP")
 	remove()
-	s.sharing(ours(t))
+	s.awaitReceiveCPUs(localCPUs(t))
 }
 
-func TestAFXDPComesBeforeProcessors(t *testing.T) {
-	s := newExpressScene(t)
-	s.port.SetReceiveCPUs(ours(t))
+func TestAFXDPTakesPrecedenceOverReceiveCPUs(t *testing.T) {
+	s := newXDPScene(t)
+	s.port.SetReceiveCPUs(localCPUs(t))
 	s.await("the reason", func() bool {
 		r := s.port.Report()
 		return r.Path == byXDP && r.ReceiveCPUs.CPUs == nil && strings.Contains(r.ReceiveCPUs.Reason, "AF_XDP sockets on "+s.dev)
 	})
 	s.port.SetMode(byUDP)
-	s.sharing(ours(t))
-	s.arrives("a message by UDP")
+	s.awaitReceiveCPUs(localCPUs(t))
+	s.awaitMessage("a message through UDP")
 	s.port.SetMode(byXDP)
-	s.awaitWay(byXDP)
+	s.awaitPath(byXDP)
 }
 
-// TestAsManyProcessorsAsMayBeNamedHaveAPlace in the program, whose bound is its own.
-func TestAsManyProcessorsAsMayBeNamedHaveAPlace(t *testing.T) {
+// TestProgramAcceptsMaximumReceiveCPUs: the program has a limit of its own.
+func TestProgramAcceptsMaximumReceiveCPUs(t *testing.T) {
 	requireXDP(t)
 	c, err := programs.LoadClassify(programs.ClassifyOptions{ListenPort: 1, CPUs: make([]int, config.MaxReceiveCPUs)})
 	must(t, err)
 	must(t, c.Close())
 }
 
-func TestNoSuchProcessorIsAReason(t *testing.T) {
+func TestMissingCPUIsReported(t *testing.T) {
 	requireXDP(t)
 	s := newScene(t)
 	s.open(byUDP, "", slog.DiscardHandler)
@@ -202,15 +203,15 @@ func TestNoSuchProcessorIsAReason(t *testing.T) {
 		r := s.port.Report().ReceiveCPUs
 		return r.CPUs == nil && strings.Contains(r.Reason, "CPU 8191 does not exist") && s.attached(s.dev) == 0
 	})
-	s.arrives("a message")
+	s.awaitMessage("a message")
 }
 
-func TestARefusedProgramIsWhyNoProcessorsShareEither(t *testing.T) {
+func TestProgramLoadFailureDisablesReceiveCPUs(t *testing.T) {
 	p := &Port{wanted: xdp.Binding{Device: "eth0"}, loadFailure: loadFailure{errors.New("not permitted"), time.Now().Add(time.Hour)}}
-	for reason, want := range map[string]string{"": "", "AF_XDP sockets on eth0 have the messages before": "not permitted"} {
+	for reason, want := range map[string]string{"": "", "AF_XDP sockets on eth0 receive the data messages": "not permitted"} {
 		now, s := p.openProgram(choice{xdp: true}, cpuSelection{reason: reason}, false)
 		if now.xdp || now.reason != "not permitted" || s.reason != want {
-			t.Errorf("%+v, and of processors %+v", now, s)
+			t.Errorf("choice %+v, CPUs %+v", now, s)
 		}
 	}
 }

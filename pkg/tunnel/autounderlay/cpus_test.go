@@ -12,7 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-func TestProcessorsShareWhereThereIsSomethingToGain(t *testing.T) {
+func TestReceiveCPUsAreChosenWhereUseful(t *testing.T) {
 	auto, list := config.ReceiveCPUs{Auto: true}, config.ReceiveCPUs{List: []int{1, 3}}
 	all := []int{0, 1, 2, 3}
 	nic := facts{
@@ -34,7 +34,7 @@ func TestProcessorsShareWhereThereIsSomethingToGain(t *testing.T) {
 	for name, test := range map[string]struct {
 		want   config.ReceiveCPUs
 		facts  facts
-		way    choice
+		choice choice
 		cpus   []int
 		reason string // part of it
 	}{
@@ -42,9 +42,9 @@ func TestProcessorsShareWhereThereIsSomethingToGain(t *testing.T) {
 		"a list":                 {list, nic, udp, []int{1, 3}, ""},
 		"auto, unknown queues":   {auto, with(func(f *facts) { f.hashQueues = 0 }), udp, all, ""},
 		"auto, some queues":      {auto, with(func(f *facts) { f.hashQueues = 3 }), udp, all, ""},
-		"auto, enough queues":    {auto, enough, udp, nil, "among 4 receive queues by port already, for 4 processors"},
+		"auto, enough queues":    {auto, enough, udp, nil, "already distributes by port among 4 receive queues, for 4 CPUs"},
 		"a list, enough queues":  {list, enough, udp, []int{1, 3}, ""},
-		"auto, one processor":    {auto, with(func(f *facts) { f.cpus = []int{2} }), udp, nil, "one processor"},
+		"auto, one CPU":          {auto, with(func(f *facts) { f.cpus = []int{2} }), udp, nil, "only one CPU"},
 		"auto, few peers":        {auto, few, udp, nil, "3 of 4 peers"},
 		"a list, few peers":      {list, few, udp, []int{1, 3}, ""},
 		"auto, a veth":           {auto, veth, udp, nil, "checksums"},
@@ -60,18 +60,18 @@ func TestProcessorsShareWhereThereIsSomethingToGain(t *testing.T) {
 		"a list, no device":      {list, none, udp, nil, errNoPeers.Error()},
 		"auto, a missing device": {auto, facts{deviceErr: errors.New("no such link")}, udp, nil, "no such link"},
 	} {
-		got := chooseCPUs(test.want, &test.facts, test.way)
+		got := chooseCPUs(test.want, &test.facts, test.choice)
 		if !slices.Equal(got.cpus, test.cpus) || !strings.Contains(got.reason, test.reason) || (got.reason == "") != (got.cpus != nil) {
 			t.Errorf("%s: %+v, want %v and %q", name, got, test.cpus, test.reason)
 		}
 	}
 	many := with(func(f *facts) { f.cpus = make([]int, config.MaxReceiveCPUs+1) })
 	if got := chooseCPUs(auto, &many, udp); len(got.cpus) != config.MaxReceiveCPUs {
-		t.Errorf("%d processors", len(got.cpus))
+		t.Errorf("%d CPUs, want %d", len(got.cpus), config.MaxReceiveCPUs)
 	}
 }
 
-func TestAPeerThatComesIsNoNewReasonAgainstSharing(t *testing.T) {
+func TestNewPeerDoesNotChangeLoggedReason(t *testing.T) {
 	of := func(here int) cpuSelection {
 		f := facts{device: "eth0", driver: "virtio_net", peers: 9, reachable: here, known: true, caps: xsk.Capabilities{Native: true}}
 		return chooseCPUs(config.ReceiveCPUs{Auto: true}, &f, choice{})
@@ -85,7 +85,7 @@ func TestAPeerThatComesIsNoNewReasonAgainstSharing(t *testing.T) {
 	}
 }
 
-func TestTheReportOfProcessorsSaysWhatIs(t *testing.T) {
+func TestReceiveCPUsReportMatchesState(t *testing.T) {
 	want := config.ReceiveCPUs{Auto: true}
 	spread, not := cpuSelection{cpus: []int{0, 2}}, cpuSelection{reason: "a bond"}
 	for name, test := range map[string]struct {
@@ -96,9 +96,9 @@ func TestTheReportOfProcessorsSaysWhatIs(t *testing.T) {
 		reason   string
 	}{
 		"attached":     {spread, true, nil, "0,2", ""},
-		"under way":    {spread, false, nil, "", notYet},
-		"refused":      {spread, false, errors.New("another's program"), "", "another's program"},
-		"not chosen":   {not, false, errors.New("no device is in use"), "", "a bond"},
+		"in progress":  {spread, false, nil, "", notYet},
+		"refused":      {spread, false, errors.New("a foreign program"), "", "a foreign program"},
+		"not chosen":   {not, false, errors.New("no device in use"), "", "a bond"},
 		"not for this": {not, true, nil, "", "a bond"}, // but for AF_XDP
 	} {
 		r := test.share.report(want, "eth0", test.attached, test.err)

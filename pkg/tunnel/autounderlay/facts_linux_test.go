@@ -24,7 +24,7 @@ func (s *scene) gather(q query) (f facts) {
 	return f
 }
 
-func TestFactsAreThoseOfTheDeviceThatMostPeersAreReachedBy(t *testing.T) {
+func TestFactsDescribeDeviceOfMostPeers(t *testing.T) {
 	s := newLab(t)
 	first := s.cable(hereAt, farAt)
 	second := s.cable(netip.MustParsePrefix("198.51.100.1/24"), netip.MustParsePrefix("198.51.100.2/24"))
@@ -40,16 +40,16 @@ func TestFactsAreThoseOfTheDeviceThatMostPeersAreReachedBy(t *testing.T) {
 		here   int
 		err    error
 	}{
-		"one":               {query{peers: a("192.0.2.2")}, first, 1, nil},
-		"most":              {query{peers: a("192.0.2.2", "198.51.100.2", "198.51.100.3")}, second, 2, nil},
-		"some unreachable":  {query{peers: a("192.0.2.2", "203.0.113.1", "2001:db8::1")}, first, 1, nil},
-		"asked for":         {query{device: first, peers: a("198.51.100.2", "192.0.2.2")}, first, 1, nil},
-		"asked for, unused": {query{device: first}, first, 0, nil},
-		"none":              {query{}, "", 0, errNoPeers},
-		"no route":          {query{peers: a("203.0.113.1")}, "", 0, errNoRoutes},
-		"missing":           {query{device: "missing", peers: a("192.0.2.2")}, "", 0, hostnet.ErrNoLink},
-		"itself":            {query{peers: a("192.0.2.1")}, "", 0, errNoRoutes},
-		"itself and one":    {query{peers: a("192.0.2.1", "198.51.100.1", "192.0.2.2")}, first, 1, nil},
+		"one":                {query{peers: a("192.0.2.2")}, first, 1, nil},
+		"most":               {query{peers: a("192.0.2.2", "198.51.100.2", "198.51.100.3")}, second, 2, nil},
+		"some unreachable":   {query{peers: a("192.0.2.2", "203.0.113.1", "2001:db8::1")}, first, 1, nil},
+		"configured":         {query{device: first, peers: a("198.51.100.2", "192.0.2.2")}, first, 1, nil},
+		"configured, unused": {query{device: first}, first, 0, nil},
+		"none":               {query{}, "", 0, errNoPeers},
+		"no route":           {query{peers: a("203.0.113.1")}, "", 0, errNoRoutes},
+		"missing":            {query{device: "missing", peers: a("192.0.2.2")}, "", 0, hostnet.ErrNoLink},
+		"itself":             {query{peers: a("192.0.2.1")}, "", 0, errNoRoutes},
+		"itself and one":     {query{peers: a("192.0.2.1", "198.51.100.1", "192.0.2.2")}, first, 1, nil},
 	} {
 		f := s.gather(test.q)
 		if f.device != test.device || f.reachable != test.here || f.peers != len(test.q.peers) || !errors.Is(f.deviceErr, test.err) {
@@ -60,17 +60,17 @@ func TestFactsAreThoseOfTheDeviceThatMostPeersAreReachedBy(t *testing.T) {
 		}
 	}
 	if f := s.gather(query{peers: a("192.0.2.2", "198.51.100.2", "198.51.100.3"), currentDevice: second}); !f.inUse {
-		t.Errorf("the device in use is not known: %+v", f)
+		t.Errorf("the device in use is not recognized: %+v", f)
 	}
 }
 
-func TestANICLooksAtPortsIfItDoesForMostPeers(t *testing.T) {
+func TestPortHashingIsDecidedByMostPeers(t *testing.T) {
 	const four, two = spread.FourTuple, spread.AddressesOnly
 	v4, v6 := farAt.Addr(), netip.MustParseAddr("2001:db8::2")
 	for _, test := range []struct {
 		udp4, udp6  spread.Fields
 		peers       []netip.Addr
-		want, inUse bool // whether it does, and whether it does while the device is in use
+		want, inUse bool // expected result, and the result for a device in use
 	}{
 		{four, four, []netip.Addr{v4, v6}, true, true},
 		{two, four, []netip.Addr{v4}, false, false},
@@ -92,7 +92,7 @@ func TestANICLooksAtPortsIfItDoesForMostPeers(t *testing.T) {
 	}
 }
 
-func TestBehindAVLANIsTheDeviceBelowIt(t *testing.T) {
+func TestVLANRouteUsesUnderlyingDevice(t *testing.T) {
 	s := newLab(t)
 	dev := s.cable(hereAt, farAt)
 	var unable error
@@ -111,11 +111,11 @@ func TestBehindAVLANIsTheDeviceBelowIt(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 	if f := s.gather(query{device: "v7"}); f.device != "v7" || f.known && f.caps.Native {
-		t.Errorf("a VLAN that was asked for: %+v", f)
+		t.Errorf("a configured VLAN device: %+v", f)
 	}
 }
 
-func TestRoutesAreThoseOfMarkedPackets(t *testing.T) {
+func TestRouteLookupUsesMark(t *testing.T) {
 	s := newLab(t)
 	s.cable(hereAt, farAt)
 	second := s.cable(netip.MustParsePrefix("198.51.100.1/24"), netip.MustParsePrefix("198.51.100.2/24"))

@@ -11,20 +11,21 @@ import (
 	"testing"
 )
 
-// ledger is a register without a kernel. It is used under known's lock alone: the race detector sees if not.
-type ledger struct {
+// fakeClassifier is a classifier without a kernel. It is used only under the registry's lock; the race detector checks
+// this.
+type fakeClassifier struct {
 	indices map[uint32]bool
 	sources map[netip.Addr]int
 	room    int // for indices
 }
 
-func newLedger() *ledger {
-	return &ledger{indices: map[uint32]bool{}, sources: map[netip.Addr]int{}, room: 1 << 20}
+func newFakeClassifier() *fakeClassifier {
+	return &fakeClassifier{indices: map[uint32]bool{}, sources: map[netip.Addr]int{}, room: 1 << 20}
 }
 
 var errFull = errors.New("full")
 
-func (l *ledger) AddIndex(i uint32) error {
+func (l *fakeClassifier) AddIndex(i uint32) error {
 	if len(l.indices) >= l.room && !l.indices[i] {
 		return errFull
 	}
@@ -32,25 +33,25 @@ func (l *ledger) AddIndex(i uint32) error {
 	return nil
 }
 
-func (l *ledger) RemoveIndex(i uint32) error {
+func (l *fakeClassifier) RemoveIndex(i uint32) error {
 	delete(l.indices, i)
 	return nil
 }
 
-func (l *ledger) AddSource(a netip.Addr) error {
+func (l *fakeClassifier) AddSource(a netip.Addr) error {
 	l.sources[a]++
 	return nil
 }
 
-func (l *ledger) RemoveSource(a netip.Addr) error {
+func (l *fakeClassifier) RemoveSource(a netip.Addr) error {
 	if l.sources[a]--; l.sources[a] <= 0 {
 		delete(l.sources, a)
 	}
 	return nil
 }
 
-// same compares what a register knows with what is known.
-func (k *peerRegistry) same(l *ledger) bool {
+// matches reports whether a classifier has the registry's entries.
+func (k *peerRegistry) matches(l *fakeClassifier) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return maps.Equal(l.sources, k.sources) && len(l.indices) == len(k.indices) &&
@@ -59,44 +60,44 @@ func (k *peerRegistry) same(l *ledger) bool {
 
 func addr(n byte) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, n}) }
 
-func TestARegisterLearnsWhatWasAndWhatComes(t *testing.T) {
+func TestNewClassifierGetsPastAndFuturePeers(t *testing.T) {
 	k := newPeerRegistry(func() {})
 	k.AddIndex(1)
-	k.AddIndex(1) // as a device may that has just got its port
+	k.AddIndex(1) // as a device may do that has just got its port
 	k.AddIndex(2)
 	k.AddSource(addr(1))
 	k.AddSource(addr(1))
 	k.AddSource(addr(2))
-	first := newLedger()
+	first := newFakeClassifier()
 	k.setClassifier(first)
-	if !k.same(first) || len(first.indices) != 2 || first.sources[addr(1)] != 2 {
-		t.Fatalf("at first: %+v", first)
+	if !k.matches(first) || len(first.indices) != 2 || first.sources[addr(1)] != 2 {
+		t.Fatalf("initially: %+v", first)
 	}
 	k.AddIndex(3)
 	k.RemoveIndex(1)
 	k.RemoveIndex(9)
 	k.RemoveSource(addr(1))
 	k.RemoveSource(addr(2))
-	k.RemoveSource(addr(2)) // once too often
+	k.RemoveSource(addr(2)) // one removal too many
 	k.RemoveSource(addr(9))
 	k.AddSource(addr(3))
-	if !k.same(first) || len(first.indices) != 2 || len(first.sources) != 2 {
+	if !k.matches(first) || len(first.indices) != 2 || len(first.sources) != 2 {
 		t.Fatalf("later: %+v", first)
 	}
 	k.setClassifier(nil)
 	k.AddIndex(4)
 	k.RemoveSource(addr(1))
 	if first.indices[4] || first.sources[addr(1)] != 1 {
-		t.Errorf("told after its end: %+v", first)
+		t.Errorf("the removed classifier got updates: %+v", first)
 	}
-	second := newLedger()
+	second := newFakeClassifier()
 	k.setClassifier(second)
-	if !k.same(second) || !second.indices[4] || second.sources[addr(1)] != 0 {
-		t.Errorf("the next one: %+v", second)
+	if !k.matches(second) || !second.indices[4] || second.sources[addr(1)] != 0 {
+		t.Errorf("the next classifier: %+v", second)
 	}
 }
 
-func TestWhereAnotherPeerIsChangesThings(t *testing.T) {
+func TestNewPeerAddressTriggersChange(t *testing.T) {
 	changes := 0
 	k := newPeerRegistry(func() { changes++ })
 	for i, test := range []struct {
@@ -118,7 +119,7 @@ func TestWhereAnotherPeerIsChangesThings(t *testing.T) {
 	}
 }
 
-func TestPeersAreToldOfOnceAllAreKnown(t *testing.T) {
+func TestPeersAreReturnedOnlyOnceGuarded(t *testing.T) {
 	k := newPeerRegistry(func() {})
 	for _, n := range []byte{3, 1, 2} {
 		k.AddSource(addr(n))
@@ -132,7 +133,7 @@ func TestPeersAreToldOfOnceAllAreKnown(t *testing.T) {
 	}
 }
 
-func TestTooManyIndicesAreNotCheckedAnyMore(t *testing.T) {
+func TestTooManyIndicesDisableIndexCheck(t *testing.T) {
 	changes := 0
 	k := newPeerRegistry(func() { changes++ })
 	for i := range uint32(maxCheckedIndices) {
@@ -150,12 +151,13 @@ func TestTooManyIndicesAreNotCheckedAnyMore(t *testing.T) {
 		k.RemoveIndex(i)
 	}
 	if _, check, _ := k.state(1); check {
-		t.Error("checked again: some may be missing in the register")
+		t.Error("the index check is on again, although the classifier may miss indices")
 	}
 }
 
-// TestNoRegisterMissesAnythingWhileAllChanges has peers come and go at several processors while registers take turns.
-func TestNoRegisterMissesAnythingWhileAllChanges(t *testing.T) {
+// TestClassifierIsCompleteUnderConcurrentChanges adds and removes peers on several goroutines while classifiers replace
+// each other.
+func TestClassifierIsCompleteUnderConcurrentChanges(t *testing.T) {
 	k := newPeerRegistry(func() {})
 	var users sync.WaitGroup
 	for u := range uint32(4) {
@@ -174,14 +176,14 @@ func TestNoRegisterMissesAnythingWhileAllChanges(t *testing.T) {
 			}
 		})
 	}
-	var last *ledger
+	var last *fakeClassifier
 	for range 200 {
-		last = newLedger()
+		last = newFakeClassifier()
 		k.setClassifier(nil)
 		k.setClassifier(last)
 	}
 	users.Wait()
-	if !k.same(last) {
+	if !k.matches(last) {
 		t.Errorf("%d indices and %d sources of %d and %d", len(last.indices), len(last.sources), len(k.indices), len(k.sources))
 	}
 }

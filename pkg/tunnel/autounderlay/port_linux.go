@@ -210,14 +210,14 @@ func (p *Port) decide() (now choice, s cpuSelection, f facts, check bool) {
 // onLanesChanged implements xdp.Config.Changed. It logs the effect of the choice.
 func (p *Port) onLanesChanged(ready int, why error) {
 	p.mu.Lock()
-	alone, over := p.binding.NoSockets, p.programCPUs
+	withoutSockets, cpus := p.binding.NoSockets, p.programCPUs
 	p.mu.Unlock()
 	switch {
-	case alone && why != nil:
+	case withoutSockets && why != nil:
 		p.log.Warn(logNotSpread, "reason", why)
 		return
-	case alone:
-		p.log.Info("XDP program distributes received packets to CPUs (CPUMAP)", "cpus", config.FormatCPUs(over))
+	case withoutSockets:
+		p.log.Info("XDP program distributes received packets to CPUs (CPUMAP)", "cpus", config.FormatCPUs(cpus))
 		return
 	case ready == 0:
 		p.log.Warn("AF_XDP unavailable, using UDP sockets", "reason", why)
@@ -232,14 +232,14 @@ func (p *Port) onLanesChanged(ready int, why error) {
 
 // logChoice logs the choice. The caller holds mu.
 func (p *Port) logChoice() {
-	way, level := config.UnderlayUDP, slog.LevelDebug
+	path, level := config.UnderlayUDP, slog.LevelDebug
 	switch {
 	case p.choice.xdp:
-		way, level = config.UnderlayXDP, slog.LevelInfo
+		path, level = config.UnderlayXDP, slog.LevelInfo
 	case p.mode == config.UnderlayXDP && (p.chosenDevice != "" || p.device != "" && p.choice.reason != notYet):
 		level = slog.LevelWarn
 	}
-	p.log.Log(context.Background(), level, "underlay path selected", "path", way, "device", p.chosenDevice, "reason", p.choice.reason)
+	p.log.Log(context.Background(), level, "underlay path selected", "path", path, "device", p.chosenDevice, "reason", p.choice.reason)
 }
 
 const logNotSpread = "received packets are not distributed to CPUs"

@@ -24,13 +24,13 @@ const (
 	byXDP = config.UnderlayXDP
 )
 
-// listeners counts the sockets at here that listen to changes of the network.
+// listeners counts the netlink sockets at here that subscribe to changes of the network.
 func (s *scene) listeners() (n int) {
 	s.Helper()
 	must(s, s.here.Do(func() error {
 		b, err := os.ReadFile("/proc/thread-self/net/netlink")
 		for line := range strings.Lines(string(b)) {
-			// sk Eth Pid Groups ...; those of the kernel itself have no Pid
+			// Columns: sk Eth Pid Groups. The kernel's own sockets have Pid 0.
 			if f := strings.Fields(line); len(f) > 3 && f[1] == "0" && f[2] != "0" && strings.Trim(f[3], "0") != "" {
 				n++
 			}
@@ -40,11 +40,11 @@ func (s *scene) listeners() (n int) {
 	return n
 }
 
-func TestItGoesByUDPUntilGuardedAndByXDPFromThenOn(t *testing.T) {
+func TestXDPIsUsedOnceGuarded(t *testing.T) {
 	requireXDP(t)
 	s := newScene(t)
 	s.open(byXDP, "", slog.DiscardHandler)
-	s.arrives("a message before the guard")
+	s.awaitMessage("a message before the guard")
 	if r := s.port.Report(); r.Path != byUDP || r.Mode != byXDP || r.Reason != notYet || r.Device != "" || r.XDP != nil || r.Events != nil {
 		t.Errorf("before the guard: %+v", r)
 	}
@@ -52,83 +52,84 @@ func TestItGoesByUDPUntilGuardedAndByXDPFromThenOn(t *testing.T) {
 		t.Errorf("before the guard: program %d, %d listeners", s.attached(s.dev), s.listeners())
 	}
 	s.port.SetGuarded()
-	r := s.awaitWay(byXDP)
+	r := s.awaitPath(byXDP)
 	if r.Mode != byXDP || r.Device != s.dev || r.How != "copy" || r.Lanes != 1 || r.Reason != asConfigured || len(r.XDP) != 1 || r.XDP[0].Error != "" {
 		t.Errorf("then: %+v", r)
 	}
 	if s.attached(s.dev) == 0 {
 		t.Error("no program")
 	}
-	s.await("messages by AF_XDP", func() bool {
-		s.arrives("a message")
+	s.await("messages through AF_XDP", func() bool {
+		s.awaitMessage("a message")
 		r = s.port.Report()
 		return r.XDP[0].Received > 0 && r.Events[programs.ClassifySocket.String()] > 0
 	})
-	s.await("a way out by AF_XDP", func() bool {
+	s.await("a message sent through AF_XDP", func() bool {
 		s.send(1)
 		return s.port.Report().XDP[0].Sent > 0
 	})
 	to := netip.AddrPortFrom(hereAt.Addr(), s.port.LocalPort())
-	s.await("a stranger's message is refused", func() bool {
+	s.await("the drop of an unknown sender's message", func() bool {
 		_, err := s.peer.WriteToUDPAddrPort(message(index+1, 1), to)
 		must(t, err)
 		return s.port.Report().Drops[drop.RXUnknownIndex.String()] > 0
 	})
 	must(t, s.port.Close())
 	if s.attached(s.dev) != 0 {
-		t.Error("the program is left behind")
+		t.Error("the program is still attached")
 	}
 	if r := s.port.Report(); r.Path != byUDP || r.Lanes != 0 || r.Drops[drop.RXUnknownIndex.String()] == 0 {
 		t.Errorf("closed: %+v", r)
 	}
-	s.port.AddIndex(5) // by those who do not know yet
+	s.port.AddIndex(5) // by callers that do not know of the Close yet
 	s.port.RemoveSource(farAt.Addr())
 	s.port.SetMode(byUDP)
 }
 
-func TestModeUDPLeavesNothingAndListensToNothing(t *testing.T) {
-	s := newExpressScene(t)
-	s.await("messages by AF_XDP", func() bool {
-		s.arrives("a message")
+func TestModeUDPReleasesProgramAndSubscriptions(t *testing.T) {
+	s := newXDPScene(t)
+	s.await("messages through AF_XDP", func() bool {
+		s.awaitMessage("a message")
 		return s.port.Report().Events[programs.ClassifySocket.String()] > 0
 	})
 	before := s.port.Report()
 	s.port.SetMode(byUDP)
-	rest := func() bool { return s.attached(s.dev) == 0 && s.listeners() == 0 }
-	s.await("rest", rest)
-	r := s.awaitWay(byUDP)
+	released := func() bool { return s.attached(s.dev) == 0 && s.listeners() == 0 }
+	s.await("release of program and subscriptions", released)
+	r := s.awaitPath(byUDP)
 	if r.Mode != byUDP || r.Reason != asConfigured || r.Device != "" || r.How != "" || r.Lanes != 0 {
 		t.Errorf("%+v", r)
 	}
 	socket := programs.ClassifySocket.String()
 	if r.Events[socket] < before.Events[socket] || len(r.XDP) != 1 || r.XDP[0].Received < before.XDP[0].Received {
-		t.Errorf("counters went back from %+v to %+v", before, r)
+		t.Errorf("counters decreased from %+v to %+v", before, r)
 	}
-	s.arrives("a message by UDP")
-	s.port.AddSource(hereAt.Addr()) // which has the choice made anew
+	s.awaitMessage("a message through UDP")
+	s.port.AddSource(hereAt.Addr()) // triggers a new choice
 	s.port.SetMode(byUDP)
-	s.await("rest again", rest)
+	s.await("release after the new choice", released)
 	s.port.SetMode(byXDP)
-	s.awaitWay(byXDP)
+	s.awaitPath(byXDP)
 	if r := s.port.Report(); r.Events[socket] < before.Events[socket] {
-		t.Errorf("counters went back from %+v to %+v", before, r)
+		t.Errorf("counters decreased from %+v to %+v", before, r)
 	}
 	s.port.SetMode(config.UnderlayAuto)
-	r = s.awaitWay(byUDP)
+	r = s.awaitPath(byUDP)
 	s.await("the program is off", func() bool { return s.attached(s.dev) == 0 })
 	if r = s.port.Report(); r.Mode != config.UnderlayAuto || r.Device != s.dev || r.Reason == asConfigured {
 		t.Errorf("auto: %+v", r)
 	}
 }
 
-// TestTheWayChangesUnderTraffic in both directions. Each batch arrives before the next is sent, unless the way changes meanwhile.
-func TestTheWayChangesUnderTraffic(t *testing.T) {
+// TestModeChangesUnderTraffic sends in both directions. Each batch arrives before the next is sent, unless the mode
+// changes meanwhile.
+func TestModeChangesUnderTraffic(t *testing.T) {
 	requireXDP(t)
 	const batches, batch, changes = 20, 16, 8
 	s := newScene(t)
 	s.open(byXDP, "", slog.DiscardHandler)
 	s.port.SetGuarded()
-	out := s.hear()
+	out := s.recordReceived()
 	in := &numbers{seen: map[uint32]bool{}}
 	go func() {
 		for n := range s.got {
@@ -137,7 +138,7 @@ func TestTheWayChangesUnderTraffic(t *testing.T) {
 	}()
 	to := netip.AddrPortFrom(hereAt.Addr(), s.port.LocalPort())
 	next := uint32(0)
-	var lostIn, lostOut int // as it seems
+	var lostIn, lostOut int // estimates
 	exchange := func() {
 		for range batch {
 			next++
@@ -165,18 +166,18 @@ func TestTheWayChangesUnderTraffic(t *testing.T) {
 	}
 	exchange()
 	sent := int(next)
-	s.await("what the peer gets", func() bool { return out.has(next) })
+	s.await("the last message at the peer", func() bool { return out.has(next) })
 	lostIn, lostOut = sent-in.count(), sent-out.count()
-	t.Logf("of %d lost %d on the way in and %d on the way out; %d and %d came late", sent, lostIn, lostOut, in.overtaken(), out.overtaken())
+	t.Logf("of %d messages %d were lost inbound and %d outbound; %d and %d were reordered", sent, lostIn, lostOut, in.overtaken(), out.overtaken())
 	if lostIn > changes*batch || lostOut > changes*batch {
-		t.Errorf("%d and %d of %d lost at %d changes", lostIn, lostOut, sent, changes)
+		t.Errorf("%d and %d of %d messages lost in %d changes", lostIn, lostOut, sent, changes)
 	}
 	if in.overtaken() > changes*batch || out.overtaken() > changes*batch {
-		t.Errorf("%d and %d were overtaken", in.overtaken(), out.overtaken())
+		t.Errorf("%d and %d messages were reordered", in.overtaken(), out.overtaken())
 	}
 }
 
-func TestChangesOfTheWayLeaveNothingBehind(t *testing.T) {
+func TestModeChangesLeakNoResources(t *testing.T) {
 	requireXDP(t)
 	s := newScene(t)
 	s.open(byXDP, "", slog.DiscardHandler)
@@ -189,10 +190,10 @@ func TestChangesOfTheWayLeaveNothingBehind(t *testing.T) {
 	first := 0
 	for i := range 6 {
 		s.port.SetMode(byXDP)
-		s.awaitWay(byXDP)
+		s.awaitPath(byXDP)
 		s.port.SetMode(byUDP)
-		s.awaitWay(byUDP)
-		s.await("rest", func() bool { return s.attached(s.dev) == 0 && s.listeners() == 0 })
+		s.awaitPath(byUDP)
+		s.await("release of program and subscriptions", func() bool { return s.attached(s.dev) == 0 && s.listeners() == 0 })
 		if i == 0 {
 			first = open()
 		}
@@ -200,7 +201,7 @@ func TestChangesOfTheWayLeaveNothingBehind(t *testing.T) {
 	s.await("no more descriptors than after the first", func() bool { return open() <= first })
 }
 
-// numbers are those of messages that arrived.
+// numbers records the numbers of received messages.
 type numbers struct {
 	mu   sync.Mutex
 	seen map[uint32]bool
@@ -236,8 +237,8 @@ func (n *numbers) has(number uint32) bool {
 	return n.seen[number]
 }
 
-// hear notes what the peer gets.
-func (s *scene) hear() *numbers {
+// recordReceived records the messages that the peer receives.
+func (s *scene) recordReceived() *numbers {
 	out := &numbers{seen: map[uint32]bool{}}
 	go func() {
 		b := make([]byte, 65535)
@@ -254,31 +255,31 @@ func (s *scene) hear() *numbers {
 	return out
 }
 
-func TestAStrangersProgramIsLeftAloneAndReported(t *testing.T) {
+func TestForeignXDPProgramIsKeptAndReported(t *testing.T) {
 	requireXDP(t)
 	s := newScene(t)
-	remove := s.obstruct()
+	remove := s.attachForeignProgram()
 	stranger := s.attached(s.dev)
-	log := &levels{Handler: slog.DiscardHandler}
+	log := &logRecorder{Handler: slog.DiscardHandler}
 	s.open(byXDP, "", log)
 	s.port.SetGuarded()
 	s.await("the reason", func() bool {
 		r := s.port.Report()
 		return r.Path == byUDP && r.Device == s.dev && strings.Contains(r.Reason, "stranger") && r.Lanes == 0
 	})
-	s.arrives("a message all the same")
+	s.awaitMessage("a message through UDP")
 	if got := s.attached(s.dev); got != stranger {
-		t.Errorf("program %d in the place of %d", got, stranger)
+		t.Errorf("program %d is attached, want %d", got, stranger)
 	}
 	s.await("the warning", func() bool { return log.has("WARN", "stranger") })
 	remove()
-	s.awaitWay(byXDP)
-	s.await("the news", func() bool { return log.has("INFO", "lanes=1") })
-	s.arrives("a message")
+	s.awaitPath(byXDP)
+	s.await("the log line", func() bool { return log.has("INFO", "lanes=1") })
+	s.awaitMessage("a message")
 }
 
-func TestOneDeviceIsForOnePort(t *testing.T) {
-	s := newExpressScene(t)
+func TestSecondPortCannotUseSameDevice(t *testing.T) {
+	s := newXDPScene(t)
 	first := s.attached(s.dev)
 	second := s.another(byXDP, "", slog.DiscardHandler)
 	second.AddSource(farAt.Addr())
@@ -287,40 +288,40 @@ func TestOneDeviceIsForOnePort(t *testing.T) {
 		r := second.Report()
 		return r.Path == byUDP && strings.Contains(r.Reason, "classify") && strings.Contains(r.Reason, "already attached")
 	})
-	s.arrives("a message at the first")
+	s.awaitMessage("a message at the first")
 	if got := s.attached(s.dev); got != first {
-		t.Errorf("program %d in the place of %d", got, first)
+		t.Errorf("program %d is attached, want %d", got, first)
 	}
 	must(t, s.port.Close())
-	s.await("the second takes its turn", func() bool { return second.Report().Path == byXDP })
+	s.await("AF_XDP at the second port", func() bool { return second.Report().Path == byXDP })
 }
 
-func TestAnotherDeviceTakesThePlaceOfOneThatIsGone(t *testing.T) {
-	s := newExpressScene(t)
+func TestLostDeviceIsReplacedByAnother(t *testing.T) {
+	s := newXDPScene(t)
 	s.link(s.dev, netlink.LinkDel)
-	r := s.awaitWay(byUDP)
-	s.await("there is no device", func() bool {
+	r := s.awaitPath(byUDP)
+	s.await("the report without a device", func() bool {
 		r = s.port.Report()
 		return r.Device == "" && strings.Contains(r.Reason, errNoRoutes.Error())
 	})
 	next := s.cable(hereAt, farAt)
-	r = s.awaitWay(byXDP)
+	r = s.awaitPath(byXDP)
 	if r.Device != next {
 		t.Errorf("%+v, want %s", r, next)
 	}
-	s.arrives("a message by the new one")
+	s.awaitMessage("a message through the new device")
 }
 
-// levels notes the level of each line, and what it says.
-type levels struct {
+// logRecorder records the level and the attributes of each log line.
+type logRecorder struct {
 	slog.Handler
 	mu    sync.Mutex
 	lines []string
 }
 
-func (l *levels) Enabled(context.Context, slog.Level) bool { return true }
+func (l *logRecorder) Enabled(context.Context, slog.Level) bool { return true }
 
-func (l *levels) Handle(_ context.Context, r slog.Record) error {
+func (l *logRecorder) Handle(_ context.Context, r slog.Record) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	line := r.Level.String()
@@ -332,7 +333,7 @@ func (l *levels) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-func (l *levels) has(parts ...string) bool {
+func (l *logRecorder) has(parts ...string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 lines:
@@ -347,10 +348,10 @@ lines:
 	return false
 }
 
-func TestADeviceThatWasAskedForIsWaitedFor(t *testing.T) {
+func TestConfiguredDeviceIsAwaited(t *testing.T) {
 	requireXDP(t)
 	s := newScene(t)
-	log := &levels{Handler: slog.DiscardHandler}
+	log := &logRecorder{Handler: slog.DiscardHandler}
 	s.open(byXDP, "cable1", log)
 	s.port.SetGuarded()
 	s.await("the reason", func() bool {
@@ -358,19 +359,19 @@ func TestADeviceThatWasAskedForIsWaitedFor(t *testing.T) {
 		return r.Path == byUDP && r.Device == "" && strings.Contains(r.Reason, "cable1")
 	})
 	if !log.has("WARN", "cable1") || log.has("WARN", notYet) {
-		t.Errorf("said %q", log.lines)
+		t.Errorf("log: %q", log.lines)
 	}
 	if got := s.cable(netip.MustParsePrefix("198.51.100.1/24"), netip.MustParsePrefix("198.51.100.2/24")); got != "cable1" {
 		t.Fatal(got)
 	}
-	if r := s.awaitWay(byXDP); r.Device != "cable1" || !log.has("INFO", "xdp", "cable1") {
-		t.Errorf("%+v, said %q", r, log.lines)
+	if r := s.awaitPath(byXDP); r.Device != "cable1" || !log.has("INFO", "xdp", "cable1") {
+		t.Errorf("%+v, log: %q", r, log.lines)
 	}
-	s.arrives("a message by the other device")
+	s.awaitMessage("a message through the other device")
 }
 
-func TestWithTooManyIndicesStrangersAreLetIn(t *testing.T) {
-	s := newExpressScene(t)
+func TestTooManyIndicesAdmitUnknownSenders(t *testing.T) {
+	s := newXDPScene(t)
 	first := s.attached(s.dev)
 	for i := range uint32(maxCheckedIndices + 1) {
 		s.port.AddIndex(i)
@@ -381,7 +382,7 @@ func TestWithTooManyIndicesStrangersAreLetIn(t *testing.T) {
 		return r.Path == byXDP && got != 0 && got != first
 	})
 	to := netip.AddrPortFrom(hereAt.Addr(), s.port.LocalPort())
-	s.await("a stranger's message", func() bool {
+	s.await("an unknown sender's message", func() bool {
 		_, err := s.peer.WriteToUDPAddrPort(message(index+1, 99), to)
 		must(t, err)
 		select {
@@ -393,20 +394,20 @@ func TestWithTooManyIndicesStrangersAreLetIn(t *testing.T) {
 	})
 }
 
-func TestALinkThatGoesDownAndUpIsUsedAgain(t *testing.T) {
-	s := newExpressScene(t)
+func TestLinkIsUsedAgainAfterFlap(t *testing.T) {
+	s := newXDPScene(t)
 	s.link(s.dev, netlink.LinkSetDown)
-	s.awaitWay(byUDP)
+	s.awaitPath(byUDP)
 	s.link(s.dev, netlink.LinkSetUp)
-	s.awaitWay(byXDP)
-	s.arrives("a message")
+	s.awaitPath(byXDP)
+	s.awaitMessage("a message")
 	s.link(s.dev, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1400) })
-	s.arrives("a message with another MTU")
-	s.awaitWay(byXDP)
+	s.awaitMessage("a message with another MTU")
+	s.awaitPath(byXDP)
 }
 
-// TestClosingWhileAllElseGoesOn is for the race detector.
-func TestClosingWhileAllElseGoesOn(t *testing.T) {
+// TestCloseRacesWithOtherCalls is for the race detector.
+func TestCloseRacesWithOtherCalls(t *testing.T) {
 	requireXDP(t)
 	s := newScene(t)
 	for range 5 {
@@ -434,12 +435,12 @@ func TestClosingWhileAllElseGoesOn(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(150 * time.Millisecond) // any time will do
+		time.Sleep(150 * time.Millisecond) // any duration is valid
 		must(t, p.Close())
 		close(stop)
 		users.Wait()
 		if got := s.attached(s.dev); got != 0 {
-			t.Fatalf("program %d is left behind", got)
+			t.Fatalf("program %d is still attached", got)
 		}
 	}
 }

@@ -68,11 +68,11 @@ func (p *program) RemoveIndex(index uint32) error {
 }
 
 func (p *program) AddSource(a netip.Addr) error {
-	return p.withOpen(func() error { return p.Classify.AddPeerSource(a) })
+	return p.withOpen(func() error { return p.AddPeerSource(a) })
 }
 
 func (p *program) RemoveSource(a netip.Addr) error {
-	return p.withOpen(func() error { return p.Classify.RemovePeerSource(a) })
+	return p.withOpen(func() error { return p.RemovePeerSource(a) })
 }
 
 // withOpen calls f unless the program is closed. Close waits until f returns.

@@ -16,15 +16,15 @@ import (
 func (p *Port) Report() config.UnderlayReport {
 	p.mu.Lock()
 	r := config.UnderlayReport{Mode: p.mode, Path: config.UnderlayUDP, Device: p.chosenDevice, Reason: p.choice.reason}
-	program, wanted, express := p.program, p.choice.xdp, p.everXDP
-	want, over := p.receiveCPUs, p.cpuChoice
+	program, wanted, everXDP := p.program, p.choice.xdp, p.everXDP
+	want, cpus := p.receiveCPUs, p.cpuChoice
 	p.mu.Unlock()
 	sum, ever := p.counters.total(program)
 	s := p.Status()
 	if want.On() {
-		r.ReceiveCPUs = over.report(want, r.Device, s.Attached, s.Err)
+		r.ReceiveCPUs = cpus.report(want, r.Device, s.Attached, s.Err)
 	}
-	if express {
+	if everXDP {
 		reportLanes(&r, &s)
 	}
 	if wanted {

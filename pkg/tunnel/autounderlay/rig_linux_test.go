@@ -26,7 +26,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-// deadline bounds every wait, in case of a fault.
+// deadline bounds every wait.
 const deadline = 20 * time.Second
 
 func must(t testing.TB, err error) {
@@ -36,13 +36,13 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// scene is a host with a cable to another one, where a peer is that is nothing but a socket.
+// scene is a host with a cable to another one. The peer there is only a socket.
 type scene struct {
 	*testing.T
 	lab  *netlab.Lab
 	here *netlab.Host
 	far  *netlab.Host
-	dev  string // of here
+	dev  string // device of here
 	peer *net.UDPConn
 	port *Port
 	got  chan uint32 // numbers of the data messages that arrived at port
@@ -66,14 +66,14 @@ func newScene(t *testing.T) *scene {
 	return s
 }
 
-// newExpressScene is a scene whose port goes by AF_XDP.
-func newExpressScene(t *testing.T) *scene {
+// newXDPScene returns a scene whose port uses AF_XDP.
+func newXDPScene(t *testing.T) *scene {
 	t.Helper()
 	requireXDP(t)
 	s := newScene(t)
 	s.open(byXDP, "", slog.DiscardHandler)
 	s.port.SetGuarded()
-	s.awaitWay(byXDP)
+	s.awaitPath(byXDP)
 	return s
 }
 
@@ -93,7 +93,7 @@ func (s *scene) cable(here, far netip.Prefix) string {
 	return c.DeviceA
 }
 
-// requireXDP skips what needs the program and its sockets.
+// requireXDP skips tests that need the program and AF_XDP sockets.
 func requireXDP(t *testing.T) {
 	t.Helper()
 	netlabtest.NeedAFXDP(t)
@@ -105,7 +105,7 @@ func requireXDP(t *testing.T) {
 	must(t, c.Close())
 }
 
-// openUDP opens the slow way.
+// openUDP opens the UDP port.
 func (s *scene) openUDP() *udp.Port {
 	s.Helper()
 	var u *udp.Port
@@ -116,7 +116,7 @@ func (s *scene) openUDP() *udp.Port {
 	return u
 }
 
-// open opens the port, not guarded yet, with a session that has an index and a peer.
+// open opens the port, not guarded yet, with one receiver index and one peer address.
 func (s *scene) open(mode config.UnderlayMode, device string, log slog.Handler) {
 	s.Helper()
 	s.port = s.another(mode, device, log)
@@ -168,13 +168,14 @@ func message(index, number uint32) []byte {
 	b[0] = 4
 	binary.LittleEndian.PutUint32(b[4:], index)
 	binary.LittleEndian.PutUint32(b[8:], number)
-	// The checksums of all are one: one of 65,536 numbers would look as if its checksum had been left to the device.
+	// The complement keeps the checksums of all messages equal. Otherwise one of 65,536 numbers would give a checksum
+	// that looks partial.
 	binary.LittleEndian.PutUint32(b[12:], ^number)
 	return b
 }
 
-// arrives has the peer send message after message until one arrives.
-func (s *scene) arrives(what string) {
+// awaitMessage makes the peer send messages until one arrives.
+func (s *scene) awaitMessage(what string) {
 	s.Helper()
 	to := netip.AddrPortFrom(hereAt.Addr(), s.port.LocalPort())
 	for len(s.got) > 0 {
@@ -196,7 +197,7 @@ func (s *scene) endpoint() *underlay.Endpoint {
 	return &underlay.Endpoint{Dst: netip.AddrPortFrom(farAt.Addr(), s.peer.LocalAddr().(*net.UDPAddr).AddrPort().Port())}
 }
 
-// send sends a message by the first lane.
+// send sends a message through the first lane.
 func (s *scene) send(number uint32) {
 	s.Helper()
 	m := message(7, number)
@@ -211,17 +212,17 @@ func (s *scene) await(what string, done func() bool) {
 	netlabtest.Await(s, what, done, func() any { return s.port.Report() })
 }
 
-// awaitWay waits for a way, and returns the report that has it.
-func (s *scene) awaitWay(way config.UnderlayMode) (r config.UnderlayReport) {
+// awaitPath waits until data messages use a path, and returns the report.
+func (s *scene) awaitPath(path config.UnderlayMode) (r config.UnderlayReport) {
 	s.Helper()
-	s.await("the way "+way.String(), func() bool {
+	s.await("the path "+path.String(), func() bool {
 		r = s.port.Report()
-		return r.Path == way
+		return r.Path == path
 	})
 	return r
 }
 
-// link does something to the device at here.
+// link applies a function to a device at here.
 func (s *scene) link(name string, do func(netlink.Link) error) {
 	s.Helper()
 	must(s, s.here.Do(func() error {
@@ -233,7 +234,7 @@ func (s *scene) link(name string, do func(netlink.Link) error) {
 	}))
 }
 
-// attached returns the number of the XDP program at a device, 0 for none.
+// attached returns the ID of the XDP program at a device, 0 for none.
 func (s *scene) attached(name string) (id uint32) {
 	s.Helper()
 	s.link(name, func(l netlink.Link) error {
@@ -245,8 +246,8 @@ func (s *scene) attached(name string) (id uint32) {
 	return id
 }
 
-// obstruct puts a stranger's program in front of the device, and returns what takes it off.
-func (s *scene) obstruct() (remove func()) {
+// attachForeignProgram attaches another program to the device, and returns a function that detaches it.
+func (s *scene) attachForeignProgram() (remove func()) {
 	s.Helper()
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "stranger", Type: ebpf.XDP, License: "GPL",

@@ -9,11 +9,11 @@ import (
 	"github.com/ropewalk/ropewalk/test/cost"
 )
 
-// batch is what goes through the loopback at once: runs of segments datagrams of size bytes.
+// batch is the traffic of one batch over the loopback: runs of segments datagrams of size bytes.
 type batch struct {
 	name                 string
 	config               Config
-	sources              int // to send from in equal parts; 0 is the canonical port alone
+	sources              int // number of sources that send in equal shares; 0 is the canonical port alone
 	runs, segments, size int
 }
 
@@ -31,7 +31,7 @@ func (s batch) packets() int { return s.runs * s.segments }
 
 func (s batch) bytes() int { return s.packets() * s.size }
 
-// BenchmarkSend is sending alone. On the loopback that takes datagrams all the way into the receiving socket.
+// BenchmarkSend measures sending alone. On the loopback this includes the path into the receiving socket.
 func BenchmarkSend(b *testing.B) {
 	for _, s := range batches {
 		b.Run(s.name, func(b *testing.B) {
@@ -46,7 +46,7 @@ func BenchmarkSend(b *testing.B) {
 	}
 }
 
-// BenchmarkReceive is receiving alone what waits in the socket.
+// BenchmarkReceive measures receiving alone, of datagrams that wait in the socket.
 func BenchmarkReceive(b *testing.B) {
 	for _, s := range batches {
 		b.Run(s.name, func(b *testing.B) {
@@ -61,7 +61,7 @@ func BenchmarkReceive(b *testing.B) {
 	}
 }
 
-// loop is two ports on the loopback, and what goes from one to the other.
+// loop is two ports on the loopback, and the traffic from one to the other.
 type loop struct {
 	b        *testing.B
 	shape    batch

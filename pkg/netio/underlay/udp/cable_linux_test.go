@@ -18,7 +18,7 @@ import (
 type cabled struct {
 	left *netlab.Host
 	a, b *Port
-	// addrs are those of the two ends, by family.
+	// addrs are the addresses of the two ends, by family.
 	addrs [][2]netip.Addr
 }
 
@@ -53,7 +53,7 @@ func newCabled(t *testing.T, queues int) *cabled {
 	return c
 }
 
-// source opens one of the left end's.
+// source opens a source at the left end.
 func (c *cabled) source(t *testing.T, port uint16) (source int) {
 	t.Helper()
 	must(t, c.left.Do(func() (err error) { source, err = c.a.OpenSource(port); return err }))
@@ -67,9 +67,9 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// TestPlannedTrainsCrossACableToTheirLane has a plan for the key that many NICs have, in an order that the range would not
-// give.
-func TestPlannedTrainsCrossACableToTheirLane(t *testing.T) {
+// TestPlannedTrainsReachTheirLane has a plan for the RSS key that many NICs have. Its order differs from that of the
+// range.
+func TestPlannedTrainsReachTheirLane(t *testing.T) {
 	const queues, segments = 4, 20
 	for family := range 2 {
 		c := newCabled(t, queues)

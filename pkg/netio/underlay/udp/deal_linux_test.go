@@ -13,8 +13,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
-// TestFlowsFallEvenlyOnLanes counts flows per lane, as a sender of ours gives them to ports, with the kernel's hash and with
-// a selection. Its figures (-v) are those of docs/scale.md.
+// TestFlowsFallEvenlyOnLanes counts flows per lane, with the kernel's hash and with a selection. A ropewalk sender
+// assigns flows to ports the same way. docs/scale.md has the figures that it prints (-v).
 func TestFlowsFallEvenlyOnLanes(t *testing.T) {
 	const rounds = 20
 	requireNamespace(t)
@@ -38,7 +38,7 @@ func TestFlowsFallEvenlyOnLanes(t *testing.T) {
 	}
 }
 
-// tally sums up rounds.
+// tally sums the results of several rounds.
 type tally struct {
 	rounds, busiest, idle int
 	mean                  float64
@@ -64,7 +64,7 @@ func (c *tally) String() string {
 	return fmt.Sprintf("busiest %.2f × mean, %.2f lanes idle, last %v", float64(c.busiest)/rounds/c.mean, float64(c.idle)/rounds, c.last)
 }
 
-// dealFlows opens a port, and counts where flows arrive.
+// dealFlows opens a port, and counts the flows that arrive at each lane.
 func dealFlows(t *testing.T, a *Port, rng *rand.Rand, planned bool, lanes, flows int, hash, selected *tally) {
 	t.Helper()
 	p := open(t, Config{Lanes: lanes})
@@ -84,7 +84,7 @@ func dealFlows(t *testing.T, a *Port, rng *rand.Rand, planned bool, lanes, flows
 	selected.add(count(t, a, came, &to, chosen, lanes))
 }
 
-// plan is one port for each queue of a NIC with a random key and as many queues as there are lanes.
+// plan returns one port for each queue of a NIC with a random key and as many queues as there are lanes.
 func plan(t *testing.T, rng *rand.Rand, queues int, to netip.AddrPort) []uint16 {
 	t.Helper()
 	for {
@@ -97,13 +97,13 @@ func plan(t *testing.T, rng *rand.Rand, queues int, to netip.AddrPort) []uint16 
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(ports) == queues { // a random key in a hundred leaves queues out of reach
+		if len(ports) == queues { // one random key in a hundred leaves queues without a port
 			return ports
 		}
 	}
 }
 
-// choosePorts gives flows that begin together to ports, as the engine does.
+// choosePorts assigns flows that begin together to ports, as the engine does.
 func choosePorts(rng *rand.Rand, ports []uint16, flows int) (chosen []uint16) {
 	loads, table := spread.NewLoads(len(ports), rng.Uint32()), spread.NewFlows(16, spread.DefaultGap)
 	for _, upper := range rng.Perm(1 << 16)[:flows] {
@@ -112,7 +112,7 @@ func choosePorts(rng *rand.Rand, ports []uint16, flows int) (chosen []uint16) {
 	return chosen
 }
 
-// count sends a datagram of each flow, and returns how many arrived at each lane.
+// count sends a datagram of each flow, and returns the number that arrived at each lane.
 func count(t *testing.T, a *Port, came <-chan arrival, to *underlay.Endpoint, ports []uint16, lanes int) []int {
 	t.Helper()
 	perLane := make([]int, lanes)
@@ -128,14 +128,14 @@ func count(t *testing.T, a *Port, came <-chan arrival, to *underlay.Endpoint, po
 	return perLane
 }
 
-// BenchmarkSelection is a datagram's way into a lane's buffer, which is full: the lookup of the socket is the only difference.
+// BenchmarkSelection measures the path of a datagram into a lane's full buffer. Only the lookup of the socket differs.
 func BenchmarkSelection(b *testing.B) {
 	if !enterNamespace(b) {
 		b.Skip("needs root for a network namespace")
 	}
 	a := open(b, Config{})
 	source, home := openSource(b, a), netip.MustParseAddr("127.0.0.1")
-	fresh := func(b *testing.B, s *underlay.Selection) *Port { // sendOne program each, as every kernel can
+	fresh := func(b *testing.B, s *underlay.Selection) *Port { // one program each, as every kernel supports
 		p := open(b, Config{Lanes: 8, ReceiveBuffer: 5000})
 		if _, err := p.SetSelection(s); err != nil {
 			b.Fatal(err)

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The tests' reading of what would go to the kernel. It is safe by the rule in raw_linux.go: all pointers are typed
-// and lead into Go slices of at least the length that stands beside them.
+// The tests read the messages for the kernel. This is safe by the rule in raw_linux.go: all pointers are typed, and
+// point into Go slices of at least the length that is stored beside them.
 
 func gather(h *unix.Msghdr) (payload []byte) {
 	if h.Iovlen == 0 {

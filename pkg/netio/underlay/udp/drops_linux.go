@@ -26,7 +26,7 @@ type dropCounters struct {
 	counters []dropCounter
 }
 
-// last takes a reading of each socket. One that cannot be read stays.
+// read reads the counter of each socket. A socket that cannot be read keeps its count.
 func (c *dropCounters) read(sockets func(yield func(fd int) bool)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

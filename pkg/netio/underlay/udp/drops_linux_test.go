@@ -28,7 +28,7 @@ func TestDropCounterContinuesAfterKernelReset(t *testing.T) {
 	}
 }
 
-func TestSocketsOfTheirOwnAreCountedApart(t *testing.T) {
+func TestLaneAndSourceDropsAreSeparate(t *testing.T) {
 	o := dropCounters{counters: []dropCounter{{total: 1}, {total: 2}, {total: 4}, {total: 8}}}
 	for _, lanes := range [][]uint64{nil, {9}, {9, 9}, {9, 9, 9}} {
 		others := o.sum(2, lanes)
@@ -38,12 +38,12 @@ func TestSocketsOfTheirOwnAreCountedApart(t *testing.T) {
 			}
 		}
 		if others != 12 {
-			t.Errorf("%d of the sources, want 12", others)
+			t.Errorf("%d drops at the sources, want 12", others)
 		}
 	}
 }
 
-// flood sends single datagrams to a port that nobody reads.
+// flood sends single datagrams to a port without a reader.
 func flood(t *testing.T, from *Port, to underlay.Endpoint, datagrams int) {
 	t.Helper()
 	for range datagrams {
@@ -53,7 +53,7 @@ func flood(t *testing.T, from *Port, to underlay.Endpoint, datagrams int) {
 	}
 }
 
-// received reads what waits at a lane until so much has been received or dropped.
+// received reads from a lane until the given number of datagrams has been received or dropped.
 func received(t *testing.T, p *Port, sent uint64) (read, dropped uint64) {
 	t.Helper()
 	rx := []underlay.Datagrams{{Buf: make([]byte, 65535)}}
@@ -68,7 +68,7 @@ func received(t *testing.T, p *Port, sent uint64) (read, dropped uint64) {
 	return read, dropped
 }
 
-func TestWhatDoesNotFitTheSocketIsCounted(t *testing.T) {
+func TestSocketOverflowIsCounted(t *testing.T) {
 	enterNamespace(t)
 	const sent = 200
 	from, at := open(t, Config{}), open(t, Config{ReceiveBuffer: 16 << 10, NoGRO: true})
@@ -84,9 +84,9 @@ func TestWhatDoesNotFitTheSocketIsCounted(t *testing.T) {
 	if err := unix.SetsockoptInt(at.sources.Handle(source), unix.SOL_SOCKET, unix.SO_RCVBUF, 0); err != nil {
 		t.Fatal(err)
 	}
-	stray := loopback(at, false)
-	stray.Dst = netip.AddrPortFrom(stray.Dst.Addr(), 61000)
-	flood(t, from, stray, sent)
+	secondary := loopback(at, false)
+	secondary.Dst = netip.AddrPortFrom(secondary.Dst.Addr(), 61000)
+	flood(t, from, secondary, sent)
 	lanes := make([]uint64, 2)
 	for end := time.Now().Add(20 * time.Second); at.SocketDrops(lanes) == 0 && time.Now().Before(end); {
 	}
@@ -94,12 +94,13 @@ func TestWhatDoesNotFitTheSocketIsCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if sources := at.SocketDrops(lanes); sources == 0 || lanes[0] != dropped || lanes[1] != 0 {
-		t.Errorf("after Close %d at the sources and %v at the lane, want more than none and %d", sources, lanes, dropped)
+		t.Errorf("after Close: %d drops at the sources and %v at the lane, want more than 0 and %d", sources, lanes, dropped)
 	}
 }
 
-// TestDropsGoWithTheSockets hands a port on: its heir counts all that its sockets had, and it itself nothing any more.
-func TestDropsGoWithTheSockets(t *testing.T) {
+// TestDropCountsMoveWithKeptSockets passes sockets to another port. That port counts all drops of its sockets, and the
+// former port none.
+func TestDropCountsMoveWithKeptSockets(t *testing.T) {
 	enterNamespace(t)
 	const sent = 200
 	from, at := open(t, Config{}), open(t, Config{ReceiveBuffer: 16 << 10, NoGRO: true})
@@ -111,22 +112,22 @@ func TestDropsGoWithTheSockets(t *testing.T) {
 	}
 	lanes := make([]uint64, 1)
 	if at.SocketDrops(lanes); lanes[0] != dropped {
-		t.Errorf("%d while they are kept, want %d", lanes[0], dropped)
+		t.Errorf("%d drops while the sockets are kept, want %d", lanes[0], dropped)
 	}
 	if err := at.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if at.SocketDrops(lanes); lanes[0] != 0 {
-		t.Errorf("%d after they were handed on", lanes[0])
+		t.Errorf("%d drops at the former port, want 0", lanes[0])
 	}
 	heir := open(t, Config{Sockets: kept, NoGRO: true})
 	if heir.SocketDrops(lanes); lanes[0] != dropped {
-		t.Errorf("the heir counts %d, want %d", lanes[0], dropped)
+		t.Errorf("the next port counts %d drops, want %d", lanes[0], dropped)
 	}
 }
 
-// TestARefusedFilterIsLoggedOnceAndLivedWith: a socket that is locked (SO_LOCK_FILTER) takes none, as under a strict seccomp profile.
-func TestARefusedFilterIsLoggedOnceAndLivedWith(t *testing.T) {
+// TestRefusedFilterIsLoggedOnce: a locked socket (SO_LOCK_FILTER) accepts no filter, as under a strict seccomp profile.
+func TestRefusedFilterIsLoggedOnce(t *testing.T) {
 	enterNamespace(t)
 	first, err := Open(Config{Lanes: 2})
 	if err != nil {
@@ -136,7 +137,7 @@ func TestARefusedFilterIsLoggedOnceAndLivedWith(t *testing.T) {
 		t.Skip("without UDP_GRO there is no filter (Linux before 5.12)")
 	}
 	if !first.Features().Filter {
-		t.Error("the filter is not told of")
+		t.Error("Features.Filter is false")
 	}
 	for _, l := range first.lanes {
 		if err := unix.SetsockoptInt(l.fd, unix.SOL_SOCKET, unix.SO_LOCK_FILTER, 1); err != nil {
@@ -150,12 +151,12 @@ func TestARefusedFilterIsLoggedOnceAndLivedWith(t *testing.T) {
 	var log bytes.Buffer
 	p := open(t, Config{Lanes: 2, Sockets: kept, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	if p.Features().Filter {
-		t.Error("a filter that was refused is told of")
+		t.Error("Features.Filter is true, although the filter was refused")
 	}
 	if n := strings.Count(log.String(), "SO_ATTACH_FILTER"); n != 1 {
 		t.Errorf("logged %d times: %s", n, log.String())
 	}
 	if f := open(t, Config{NoGRO: true}).Features(); f.Filter {
-		t.Error("a filter for trains that do not come")
+		t.Error("Features.Filter is true without UDP_GRO")
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 
-// TestRefusedRunsKeepTheirECN: a run that has to be sent again, without its source and datagram by datagram, is the same
-// run on the wire.
+// TestRefusedRunsKeepTheirECN: a run that is sent again, without its source address and datagram by datagram, keeps its
+// ECN.
 func TestRefusedRunsKeepTheirECN(t *testing.T) {
 	requireNamespace(t)
 	lo, err := netlink.LinkByName("lo")

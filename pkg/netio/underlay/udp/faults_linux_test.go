@@ -14,13 +14,13 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
-// faultyKernel stands in for sendmmsg: it answers with the errors that verdict chooses and records what it took.
+// faultyKernel replaces sendmmsg. It returns the errors that verdict chooses, and records the accepted messages.
 type faultyKernel struct {
 	verdict func(payload []byte, segmented, source bool) unix.Errno
 	atMost  int // messages per call, 0 for any number
 	calls   int
 	sent    [][]byte
-	from    []int // the descriptor that each was sent on
+	from    []int // the descriptor of each message
 }
 
 func (k *faultyKernel) send(fd int, msgs []message) (int, unix.Errno) {
@@ -105,7 +105,7 @@ func TestDeviceWithoutChecksumsRevokesGSO(t *testing.T) {
 	}
 }
 
-func TestOversizeRunGoesSinglyAndKeepsGSO(t *testing.T) {
+func TestOversizeRunIsSplitAndKeepsGSO(t *testing.T) {
 	for _, errno := range []unix.Errno{unix.EINVAL, unix.EMSGSIZE} {
 		k := &faultyKernel{verdict: func(_ []byte, segmented, _ bool) unix.Errno {
 			if segmented {
@@ -176,7 +176,7 @@ func TestPartialSendsContinueInOrder(t *testing.T) {
 	}}
 	_, l := faultyLane(t, k)
 	var runs []underlay.Run
-	for i := range 300 { // more than one outbox
+	for i := range 300 { // more than one sendBatch
 		runs = append(runs, run(1+i%3, byte(i)))
 	}
 	if failed := l.Send(runs); failed != 0 || len(k.sent) != len(runs) {

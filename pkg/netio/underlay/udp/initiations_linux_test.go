@@ -15,9 +15,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
-// TestOnlyTrainsOfInitiationsAreKeptOut sends what a flood, peers that shake hands and data look like, over the loopback, where order
-// is kept as long as the sender stays on its CPU.
-func TestOnlyTrainsOfInitiationsAreKeptOut(t *testing.T) {
+// TestFilterDropsOnlyTrainsOfInitiations sends traffic like that of a flood, of handshaking peers, and of data. It uses
+// the loopback, which keeps the order while the sender stays on its CPU.
+func TestFilterDropsOnlyTrainsOfInitiations(t *testing.T) {
 	for name, ipv6 := range map[string]bool{"IPv4": false, "IPv6": true} {
 		t.Run(name, func(t *testing.T) {
 			enterNamespace(t)
@@ -64,7 +64,7 @@ func TestOnlyTrainsOfInitiationsAreKeptOut(t *testing.T) {
 	}
 }
 
-// filtered is a socket with the filter. What is sent to it stands for a UDP header and its datagram, or a train of them.
+// filtered is a socket with the filter. A datagram to it represents a UDP header and its payload, or a train.
 type filtered struct{ in, out int }
 
 func newFiltered(t *testing.T) *filtered {
@@ -81,7 +81,7 @@ func newFiltered(t *testing.T) *filtered {
 	return &filtered{in: fds[0], out: fds[1]}
 }
 
-// takes tells whether the filter lets a payload in, as a whole.
+// takes reports whether the filter accepts the whole payload.
 func (f *filtered) takes(t *testing.T, payload []byte) bool {
 	t.Helper()
 	datagram := append(make([]byte, udpHeader), payload...)
@@ -99,12 +99,12 @@ func (f *filtered) takes(t *testing.T, payload []byte) bool {
 	return true
 }
 
-// messagesOf is messages of one size, back to back, that begin so.
+// messagesOf returns concatenated messages of one size and type.
 func messagesOf(count, size int, begin ...byte) []byte {
 	return bytes.Repeat(append(slices.Clone(begin), make([]byte, size-len(begin))...), count)
 }
 
-func TestFilterRefusesEveryTrainOfMoreThanTwoInitiations(t *testing.T) {
+func TestFilterDropsTrainsOfMoreThanTwoInitiations(t *testing.T) {
 	f := newFiltered(t)
 	for count := range 200 {
 		if got := f.takes(t, messagesOf(count, initiationLen, 1, 0, 0, 0)); got != (count <= maxInitiationTrain) {
@@ -113,23 +113,23 @@ func TestFilterRefusesEveryTrainOfMoreThanTwoInitiations(t *testing.T) {
 	}
 }
 
-// TestWhatAPeerSendsBehindForgedInitiationsIsNotRefused has them come from its address and port, as fast as that they are coalesced. A
-// train ends with the first message that is shorter.
-func TestWhatAPeerSendsBehindForgedInitiationsIsNotRefused(t *testing.T) {
+// TestFilterAcceptsPeerDataBehindForgedInitiations forges initiations from the peer's address and port, so fast that
+// they are coalesced with its data. A train ends with the first shorter message.
+func TestFilterAcceptsPeerDataBehindForgedInitiations(t *testing.T) {
 	f := newFiltered(t)
 	for count := range 200 {
 		for _, own := range []int{32, 64, 92, 96, 112, 144} {
 			train := append(messagesOf(count, initiationLen, 1, 0, 0, 0), messagesOf(1, own, 4)...)
 			if !f.takes(t, train) {
-				t.Errorf("%d bytes are refused for %d initiations in front of them", own, count)
+				t.Errorf("the filter drops %d bytes behind %d initiations", own, count)
 			}
 		}
 	}
 }
 
-// TestNoSingleDatagramHasDataRefused puts one that is made to look like initiations at each place of a train of data, as somebody can
-// who knows the addresses and ports of a peer.
-func TestNoSingleDatagramHasDataRefused(t *testing.T) {
+// TestSingleDatagramCannotBlockCoalescedData puts a datagram that looks like initiations at each place of a train of
+// data. An attacker who knows a peer's address and port can send it.
+func TestSingleDatagramCannotBlockCoalescedData(t *testing.T) {
 	f := newFiltered(t)
 	for _, size := range []int{160, 448, 592, 1184, 1332, 1452, 1456, 8992} {
 		for count := 2; count <= min(64, 65535/size); count++ {
@@ -137,15 +137,16 @@ func TestNoSingleDatagramHasDataRefused(t *testing.T) {
 				train := messagesOf(count, size, 4, 0, 0, 0)
 				copy(train[place*size:], messagesOf(size/4, 4, 1))
 				if !f.takes(t, train) {
-					t.Errorf("%d datagrams of %d bytes are refused for the one at %d", count, size, place)
+					t.Errorf("the filter drops %d datagrams of %d bytes because of the one at %d", count, size, place)
 				}
 			}
 		}
 	}
 }
 
-// TestFilterLooksAllAlongATrain has random messages of trains replaced, and looks at the same places.
-func TestFilterLooksAllAlongATrain(t *testing.T) {
+// TestFilterSamplesWholeTrain replaces random messages of trains, and compares the filter with a model that samples the
+// same places.
+func TestFilterSamplesWholeTrain(t *testing.T) {
 	f, rng := newFiltered(t), rand.New(rand.NewPCG(1, 2))
 	refused := 0
 	for range 20000 {

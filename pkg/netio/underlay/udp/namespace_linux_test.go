@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// enterNamespace moves the test's goroutine into a network namespace of its own with a loopback device. The thread is
-// thrown away with the goroutine, and the namespace with its last socket. Without root the host's loopback must do.
+// enterNamespace moves the test's goroutine into a new network namespace with a loopback device. The thread ends with
+// the goroutine, and the namespace with its last socket. Without root the test uses the host's loopback.
 func enterNamespace(t testing.TB) (private bool) {
 	t.Helper()
 	runtime.LockOSThread()

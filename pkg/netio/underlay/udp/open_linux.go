@@ -53,7 +53,7 @@ func openFirst(c *Config) (*socket, error) {
 		s, err = openBound(c, c.Port, (*socket).bind)
 	}
 	if errors.Is(err, unix.EADDRINUSE) {
-		return nil, fmt.Errorf("%w (another WireGuard holds it? `ss -ulpn` shows who; in-kernel ones show no process)", err)
+		return nil, fmt.Errorf("%w (another WireGuard may hold the port: `ss -ulpn` lists its process, except for in-kernel WireGuard)", err)
 	}
 	return s, err
 }

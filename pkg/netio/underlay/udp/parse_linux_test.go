@@ -34,7 +34,7 @@ func TestSockaddrsSurviveTheRoundTrip(t *testing.T) {
 	}
 }
 
-func TestKernelReleaseDecidesOverGRO(t *testing.T) {
+func TestKernelReleaseDecidesGRO(t *testing.T) {
 	for release, want := range map[string]bool{
 		"5.10.0-28-amd64": false, "5.11.22": false, "5.12": true, "5.12-rc1": true, "5.4.0": false, "4.19.1": false,
 		"6.1.0": true, "7.2-rc1+": true, "": true, "x.y": true, "-1.2": true, "5.": true, "99999999999999999999.1": true,
@@ -45,9 +45,9 @@ func TestKernelReleaseDecidesOverGRO(t *testing.T) {
 	}
 }
 
-func TestControlMessagesAreTakenApart(t *testing.T) {
+func TestControlMessagesAreParsed(t *testing.T) {
 	b := make([]byte, rxControlSize)
-	_, n := putCmsg(b, unix.SOL_SOCKET, unix.SO_TIMESTAMP, 3) // unknown, and not a whole number of words
+	_, n := putCmsg(b, unix.SOL_SOCKET, unix.SO_TIMESTAMP, 3) // unknown, and not a multiple of the word size
 	n += putSource(b[n:], netip.MustParseAddr("192.0.2.1"), 0)
 	data, size := putCmsg(b[n:], unix.SOL_UDP, unix.UDP_GRO, 4)
 	data[0], data[1], data[2], data[3] = 100, 0, 0, 0 // little endian, as on amd64 and arm64
@@ -85,7 +85,7 @@ func TestTrafficClassesAreReadInBothFamilies(t *testing.T) {
 	}
 }
 
-func TestTheLargestControlDataFits(t *testing.T) {
+func TestLargestControlDataFits(t *testing.T) {
 	out := newSendBatch(1)
 	to := underlay.Endpoint{Dst: netip.MustParseAddrPort("[2001:db8::2]:1"), Src: netip.MustParseAddr("2001:db8::1")}
 	if !out.start(unix.AF_INET6, &to, origin{segment: 1452, ecn: packet.ECT0}) {
@@ -132,10 +132,10 @@ func FuzzRelease(f *testing.F) {
 	f.Add("7.1.0-070100rc1-generic")
 	f.Fuzz(func(t *testing.T, release string) {
 		if selectionReplaceable(release, "") != selectionReplaceable(release, "#1 SMP PREEMPT_DYNAMIC") {
-			t.Fatalf("%q: a version that says nothing decides", release)
+			t.Fatalf("%q: an irrelevant version changes the result", release)
 		}
 		if selectionReplaceable(release+"-rc1", "") || selectionReplaceable(release, " Debian 7.1~rc1-1") {
-			t.Fatalf("%q: a candidate is taken for safe", release)
+			t.Fatalf("%q: a release candidate counts as safe", release)
 		}
 		if major, minor, ok := parseRelease(release); ok && (major < 0 || minor < 0) {
 			t.Fatalf("%d.%d", major, minor)
@@ -143,9 +143,9 @@ func FuzzRelease(f *testing.F) {
 	})
 }
 
-// TestSelectionIsReplacedOnlyOnKernelsKnownToBeSafe has the first safe release of each series by the CVE's record, and the
-// ways in which distributions count.
-func TestSelectionIsReplacedOnlyOnKernelsKnownToBeSafe(t *testing.T) {
+// TestSelectionIsReplaceableOnlyOnFixedKernels has the first fixed release of each series by the CVE's record, and the
+// distributions' numbering schemes.
+func TestSelectionIsReplaceableOnlyOnFixedKernels(t *testing.T) {
 	for _, c := range []struct {
 		release, version string
 		want             bool
@@ -169,11 +169,11 @@ func TestSelectionIsReplacedOnlyOnKernelsKnownToBeSafe(t *testing.T) {
 		{"7.2.13+deb14-cloud-amd64", "", true},
 		{"8.0.1", "", true},
 		{"7.1.0-rc1", "", false},
-		{"7.2-rc3", "", false}, // some of which have it
+		{"7.2-rc3", "", false}, // some of these have the fix
 		{"7.1.0-0.rc1.20260501git0123456789ab.10.fc45.x86_64", "", false},
 		{"7.1.0-070100rc1-generic", "#202605010000 SMP PREEMPT_DYNAMIC", false},
 		{"7.1.0-rc2-next-20260520", "", false},
-		{"7.1~rc2-amd64", "#1 SMP Debian 7.1.2-1 (2026-07-01)", false}, // they contradict each other
+		{"7.1~rc2-amd64", "#1 SMP Debian 7.1.2-1 (2026-07-01)", false}, // release and version contradict each other
 		{"7.1.3-arch1-1", "#1 SMP PREEMPT_DYNAMIC", true},
 		{"6.12.94+rpt-rpi-v8", "#1 SMP PREEMPT Debian 1:6.12.94-1+rpt1 (2026-07-01)", true},
 		{"6.12.93+rpt-rpi-v8", "#1 SMP PREEMPT Debian 1:6.12.93-1+rpt1 (2026-07-01)", false},
@@ -184,7 +184,7 @@ func TestSelectionIsReplacedOnlyOnKernelsKnownToBeSafe(t *testing.T) {
 		{"4.19.400", "", false},
 		{"5.14.0-611.el9.x86_64", "", false},
 		{"6.17.13", "", false},
-		{"6.19.14", "", false}, // never had it, or who knows
+		{"6.19.14", "", false}, // never fixed, or unknown
 		{"5.15.0-210-generic", "#220-Ubuntu SMP", false},
 		{"6.8.0-90-generic", "#91-Ubuntu SMP", false},
 		{"5.10.0-46-cloud-amd64", "#1 SMP Debian 5.10.258-1 (2026-05-31)", false},

@@ -32,7 +32,7 @@ type Port struct {
 	mu            sync.RWMutex
 	senders       sync.Pool // of *singleSender
 	drops         dropCounters
-	socketsClosed bool // the sockets are closed
+	socketsClosed bool
 	// opening is held by OpenSource, by SetMark (the next source gets its mark), by SetSelection, and by Close to end
 	// them.
 	opening         sync.Mutex

@@ -30,7 +30,7 @@ func open(t testing.TB, c Config) *Port {
 	return p
 }
 
-// loopback is how p is reached on this host.
+// loopback returns p's endpoint on this host.
 func loopback(p *Port, ipv6 bool) underlay.Endpoint {
 	addr := netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	if ipv6 {
@@ -39,14 +39,14 @@ func loopback(p *Port, ipv6 bool) underlay.Endpoint {
 	return underlay.Endpoint{Dst: netip.AddrPortFrom(addr, p.LocalPort())}
 }
 
-func TestSocketsKeepTheContract(t *testing.T) {
+func TestSocketsPassContract(t *testing.T) {
 	for name, c := range map[string]Config{
-		"everything":  {},
-		"without GSO": {NoGSO: true},
-		"without GRO": {NoGRO: true},
-		"IPv4 only":   {NoIPv6: true},
-		"bare":        {NoGSO: true, NoGRO: true},
-		"lingering":   {BusyPoll: true},
+		"everything":   {},
+		"without GSO":  {NoGSO: true},
+		"without GRO":  {NoGRO: true},
+		"IPv4 only":    {NoIPv6: true},
+		"no offloads":  {NoGSO: true, NoGRO: true},
+		"busy polling": {BusyPoll: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			underlaytest.RunContract(t, func(t *testing.T) underlaytest.Subject {
@@ -58,7 +58,7 @@ func TestSocketsKeepTheContract(t *testing.T) {
 	}
 }
 
-func TestSocketsKeepTheSelectorsContract(t *testing.T) {
+func TestSocketsPassSelectorContract(t *testing.T) {
 	requireReplaceable(t)
 	for name, c := range map[string]Config{"everything": {}, "bare": {NoGSO: true, NoGRO: true}, "IPv4 only": {NoIPv6: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestSocketsKeepTheSelectorsContract(t *testing.T) {
 func TestFeaturesFollowKernelAndConfig(t *testing.T) {
 	p := open(t, Config{NoGSO: true, NoGRO: true, NoIPv6: true})
 	if f := p.Features(); f.GSO || f.GRO || f.IPv6 || !f.IPv4 {
-		t.Errorf("switched off, yet %+v", f)
+		t.Errorf("disabled, but Features is %+v", f)
 	}
 	if f := open(t, Config{}).Features(); groUsable(kernelRelease()) && (!f.GSO || !f.GRO) {
 		t.Errorf("kernel %s has both offloads, found %+v", kernelRelease(), f)
@@ -115,7 +115,7 @@ func TestPortHeldByAnotherIsRefused(t *testing.T) {
 
 func TestTooManyLanesAreRefused(t *testing.T) {
 	if _, err := Open(Config{Lanes: MaxLanes + 1}); err == nil {
-		t.Error("opened")
+		t.Error("Open succeeded")
 	}
 }
 
@@ -149,8 +149,8 @@ func openFiles(t *testing.T) (sockets []string) {
 	return sockets
 }
 
-// TestSourcePortsSpreadOverLanes proves that setting SO_REUSEPORT after the first bind makes a working group: with 64
-// senders the chance that one of 4 lanes gets nothing is below 1e-7 per run.
+// TestSourcePortsSpreadOverLanes proves that setting SO_REUSEPORT after the first bind gives a working group. With 64
+// senders, the probability that one of 4 lanes gets nothing is below 1e-7 per run.
 func TestSourcePortsSpreadOverLanes(t *testing.T) {
 	const lanes, senders = 4, 64
 	for _, ipv6 := range []bool{false, true} {
@@ -189,7 +189,7 @@ func TestSourcePortsSpreadOverLanes(t *testing.T) {
 	}
 }
 
-func TestAnswersLeaveFromTheAddressThatWasReached(t *testing.T) {
+func TestAnswersLeaveFromReceivingAddress(t *testing.T) {
 	requireNamespace(t)
 	a, b := open(t, Config{}), open(t, Config{})
 	to := loopback(b, false)
@@ -203,7 +203,7 @@ func TestAnswersLeaveFromTheAddressThatWasReached(t *testing.T) {
 	}
 }
 
-// exchange sends a run of three and one by SendTo, and returns where they came from.
+// exchange sends a run of three datagrams, and one by SendTo, and returns their senders.
 func exchange(t *testing.T, from, at *Port, to *underlay.Endpoint) underlay.Endpoint {
 	t.Helper()
 	runs := []underlay.Run{{To: to, Parts: [][]byte{make([]byte, 250)}, SegSize: 100, Segments: 3}}
@@ -225,7 +225,7 @@ func exchange(t *testing.T, from, at *Port, to *underlay.Endpoint) underlay.Endp
 		for i := range n {
 			got += rx[i].N
 			if rx[i].From != rx[0].From {
-				t.Errorf("one came from %+v, another from %+v", rx[0].From, rx[i].From)
+				t.Errorf("datagrams came from %+v and %+v", rx[0].From, rx[i].From)
 			}
 		}
 	}
@@ -268,7 +268,7 @@ func TestLinkLocalPeersNeedTheirScope(t *testing.T) {
 	}
 }
 
-// awaitLocalRoute waits until the address can be reached: the kernel adds its route from a work queue.
+// awaitLocalRoute waits until the address is reachable: the kernel adds its route from a work queue.
 func awaitLocalRoute(t *testing.T, link netlink.Link, addr *net.IPNet) {
 	t.Helper()
 	want := &netlink.Route{
@@ -284,7 +284,7 @@ func awaitLocalRoute(t *testing.T, link netlink.Link, addr *net.IPNet) {
 	t.Fatalf("%v has no local route", addr.IP)
 }
 
-// TestRunsBeyondTheMTUAreFragmented: the kernel's WireGuard lets outer packets be fragmented, and GSO does not.
+// TestRunsBeyondTheMTUAreFragmented: the kernel's WireGuard permits fragmentation of outer packets, and GSO does not.
 func TestRunsBeyondTheMTUAreFragmented(t *testing.T) {
 	requireNamespace(t)
 	lo, err := netlink.LinkByName("lo")
@@ -373,7 +373,7 @@ func TestMarkIsSetOnEveryLaneAndSource(t *testing.T) {
 		if seen != sockets {
 			t.Errorf("%d sockets, want %d", seen, sockets)
 		}
-		if _, err := p.OpenSource(uint16(61000 + sockets)); err != nil { // the next call finds it with the mark of then
+		if _, err := p.OpenSource(uint16(61000 + sockets)); err != nil { // the next call has this mark
 			t.Fatal(err)
 		}
 		sockets++
@@ -389,8 +389,8 @@ func TestMarkIsSetOnEveryLaneAndSource(t *testing.T) {
 	}
 }
 
-// TestCloseRacesWithEveryone is for the race detector and for a descriptor used after its close.
-func TestCloseRacesWithEveryone(t *testing.T) {
+// TestCloseRacesWithAllCalls is for the race detector, and for uses of a descriptor after its close.
+func TestCloseRacesWithAllCalls(t *testing.T) {
 	enterNamespace(t)
 	for range 20 {
 		a, b := open(t, Config{Lanes: 2}), open(t, Config{Lanes: 2})
@@ -413,7 +413,7 @@ func TestCloseRacesWithEveryone(t *testing.T) {
 			})
 		}
 		wg.Go(func() {
-			// Descriptors that are reused must not be closed twice.
+			// Reused descriptors must not be closed twice.
 			for port := uint16(61000); ; port = 61000 + (port-60999)%999 {
 				if _, err := a.OpenSource(port); errors.Is(err, net.ErrClosed) {
 					return

@@ -19,14 +19,14 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
-// arrival is where an element arrived.
+// arrival is an element and its lane.
 type arrival struct {
 	lane int
 	from netip.AddrPort
 	size int
 }
 
-// listen has somebody at each lane of p.
+// listen receives on each lane of p.
 func listen(p *Port) <-chan arrival {
 	came := make(chan arrival, 4096)
 	for lane := range p.Lanes() {
@@ -61,7 +61,7 @@ func selectLanes(t testing.TB, p *Port, s *underlay.Selection) {
 	}
 }
 
-// requireReplaceable keeps tests that have one program follow another from kernels that may not survive it.
+// requireReplaceable skips tests that replace a program on kernels where this is unsafe.
 func requireReplaceable(t testing.TB) {
 	t.Helper()
 	if !selectionReplaceable(kernelRelease(), kernelVersion()) {
@@ -73,8 +73,8 @@ func defaultRange() *underlay.Selection {
 	return &underlay.Selection{First: spread.DefaultPorts.First, Last: spread.DefaultPorts.Last}
 }
 
-// TestLanesAreNumberedAsTheyWereBound: also when the port is opened again, and if others come and go meanwhile.
-func TestLanesAreNumberedAsTheyWereBound(t *testing.T) {
+// TestLanesAreNumberedInBindOrder also opens the port again, and opens other sockets in between.
+func TestLanesAreNumberedInBindOrder(t *testing.T) {
 	requireNamespace(t)
 	a := open(t, Config{})
 	for openSource(t, a) < 16 {
@@ -105,7 +105,7 @@ func TestLanesAreNumberedAsTheyWereBound(t *testing.T) {
 	}
 }
 
-// runOn keeps the test's thread, which ends with it, on a CPU.
+// runOn binds the test's thread, which ends with it, to a CPU.
 func runOn(t *testing.T, cpu int) {
 	t.Helper()
 	var one unix.CPUSet
@@ -113,9 +113,9 @@ func runOn(t *testing.T, cpu int) {
 	must(t, unix.SchedSetaffinity(0, &one))
 }
 
-// TestFlowStaysOnItsLaneWhicheverCPUItArrivesAt is why lanes are not chosen by CPU. On the loopback, as on a veth, a
-// datagram arrives at the CPU that its sender runs on, and the scheduler moves senders.
-func TestFlowStaysOnItsLaneWhicheverCPUItArrivesAt(t *testing.T) {
+// TestFlowStaysOnItsLaneOnAnyCPU shows why lanes are not chosen by CPU. On the loopback, as on a veth, a datagram
+// arrives on the sender's CPU, and the scheduler moves senders.
+func TestFlowStaysOnItsLaneOnAnyCPU(t *testing.T) {
 	requireNamespace(t)
 	cpus := allowedCPUs(t)
 	if len(cpus) < 2 {
@@ -167,7 +167,7 @@ func allowedCPUs(t *testing.T) (list []int) {
 	return list
 }
 
-// TestSelectsByPortBehindIPv4Options: the source port is where the header says that it ends.
+// TestSelectsByPortBehindIPv4Options: the header's length field gives the offset of the source port.
 func TestSelectsByPortBehindIPv4Options(t *testing.T) {
 	requireNamespace(t)
 	p := open(t, Config{Lanes: 4})
@@ -187,7 +187,7 @@ func TestSelectsByPortBehindIPv4Options(t *testing.T) {
 	}
 }
 
-// TestIPv6WithExtensionHeadersArrives: at a lane of the hash's choice.
+// TestIPv6WithExtensionHeadersArrives: the hash chooses the lane.
 func TestIPv6WithExtensionHeadersArrives(t *testing.T) {
 	requireNamespace(t)
 	p := open(t, Config{Lanes: 4})
@@ -239,7 +239,7 @@ func control(t *testing.T, c *net.UDPConn, set func(fd int) error) {
 	}
 }
 
-// TestFragmentsArriveAtTheirLane: the kernel selects when they are together again.
+// TestFragmentsArriveAtTheirLane: the kernel selects after reassembly.
 func TestFragmentsArriveAtTheirLane(t *testing.T) {
 	requireNamespace(t)
 	lo, err := netlink.LinkByName("lo")
@@ -251,7 +251,7 @@ func TestFragmentsArriveAtTheirLane(t *testing.T) {
 	}
 	a := open(t, Config{})
 	source := openSource(t, a)
-	want := int(a.Source(source)-spread.DefaultPorts.First+1) % 4 // not where it arrives without a plan
+	want := int(a.Source(source)-spread.DefaultPorts.First+1) % 4 // not the lane without a plan
 	for _, ipv6 := range []bool{false, true} {
 		p := open(t, Config{Lanes: 4})
 		came, to := listen(p), loopback(p, ipv6)
@@ -268,8 +268,8 @@ func TestFragmentsArriveAtTheirLane(t *testing.T) {
 	}
 }
 
-// TestPlansForWhichTheKernelHasNoRoomAreLeftOut: net.core.optmem_max bounds the program, once it is translated.
-func TestPlansForWhichTheKernelHasNoRoomAreLeftOut(t *testing.T) {
+// TestPlansBeyondKernelMemoryAreDropped: net.core.optmem_max bounds the translated program.
+func TestPlansBeyondKernelMemoryAreDropped(t *testing.T) {
 	requireReplaceable(t)
 	requireNamespace(t)
 	const limit = "/proc/sys/net/core/optmem_max"
@@ -297,7 +297,7 @@ func TestPlansForWhichTheKernelHasNoRoomAreLeftOut(t *testing.T) {
 	if plans, err := p.SetSelection(&many); !errors.Is(err, unix.ENOMEM) || plans != 0 || p.Features().Select {
 		t.Errorf("without room: %d plans, %v, Select %v", plans, err, p.Features().Select)
 	}
-	// What was there is gone too: the range has all of these at lane 0.
+	// The former selection is gone too: its range maps all of these to lane 0.
 	came := listen(p)
 	seen := map[int]bool{}
 	for port := range uint16(64) {
@@ -313,8 +313,8 @@ func TestPlansForWhichTheKernelHasNoRoomAreLeftOut(t *testing.T) {
 	}
 }
 
-// TestFirstSelectionStandsWhereAnotherIsUnsafe: nothing is put in its place, and it is not taken away.
-func TestFirstSelectionStandsWhereAnotherIsUnsafe(t *testing.T) {
+// TestFirstSelectionStaysOnUnsafeKernels: the selection is neither replaced nor removed.
+func TestFirstSelectionStaysOnUnsafeKernels(t *testing.T) {
 	requireNamespace(t)
 	a, p := open(t, Config{}), open(t, Config{Lanes: 4})
 	for openSource(t, a) < 9 {
@@ -354,8 +354,8 @@ func TestFirstSelectionStandsWhereAnotherIsUnsafe(t *testing.T) {
 	}
 }
 
-// TestPlansInAnotherOrderAreNoOtherSelection: who goes on with the sockets comes to his peers in an order of his own.
-func TestPlansInAnotherOrderAreNoOtherSelection(t *testing.T) {
+// TestReorderedPlansAreSameSelection: a process that takes over the sockets may add its peers in another order.
+func TestReorderedPlansAreSameSelection(t *testing.T) {
 	requireNamespace(t)
 	p := open(t, Config{Lanes: 4})
 	p.selectionReplaceable = false

@@ -17,30 +17,30 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
-// matchAddress returns addresses that a search cannot tell apart by their folded words: those of a prefix, in another order, and
-// with bits that cancel out.
+// sameFold returns addresses with the same fold: those of a prefix, with their words in another order, and with bits
+// that cancel out.
 func sameFold() (list []netip.Addr) {
 	for _, s := range []string{
 		"fd00:0:1:2:3:4:5:6", "fd00::3:4:1:2:5:6", "fd00::5:6:1:2:3:4", "fd00::1:2:5:6:3:4", "fd00:0:1:2:3:5:5:7", "fd00:0:8001:2:3:4:8005:6",
-		"fd00:8:1:a:3:4:5:6", "fd00:8:1:2:3:c:5:6", "fd00:8:1:2:3:4:5:e", // every two words differ somewhere
+		"fd00:8:1:a:3:4:5:6", "fd00:8:1:2:3:c:5:6", "fd00:8:1:2:3:4:5:e", // any two words differ
 	} {
 		list = append(list, netip.MustParseAddr(s))
 	}
 	return list
 }
 
-func TestProgramTellsAddressesApartThatFoldIntoOneWord(t *testing.T) {
+func TestProgramDistinguishesAddressesWithEqualFold(t *testing.T) {
 	s := underlay.Selection{First: 61000, Last: 61999}
 	for i, from := range sameFold() {
 		if key, _ := fold(from); i > 0 {
 			if first, _ := fold(s.Plans[0].From); key != first {
-				t.Fatalf("%v is folded into another word", from)
+				t.Fatalf("%v has another fold", from)
 			}
 		}
 		s.Plans = append(s.Plans, underlay.Plan{From: from, Ports: append(slices.Repeat([]uint16{9}, i), 1, 61000, 65535)})
 	}
 	s.Plans[3].Ports = nil
-	for n := range s.Plans { // the last of them is not always known
+	for n := range s.Plans { // the last of them may have no plan
 		part := s
 		part.Plans = s.Plans[n:]
 		checkProgram(t, &part, MaxLanes, maxProgram, 0)
@@ -58,7 +58,7 @@ func TestProgramSelectsAtTheEdges(t *testing.T) {
 				{From: home, Ports: ports},
 				{From: netip.IPv6Loopback(), Ports: ports},
 				{From: home, Ports: []uint16{7}},
-				{From: netip.MustParseAddr("::ffff:127.0.0.1"), Ports: []uint16{8}}, // nothing comes from there
+				{From: netip.MustParseAddr("::ffff:127.0.0.1"), Ports: []uint16{8}}, // no datagram comes from there
 			}}, lanes, maxProgram, 10)
 		}
 	}
@@ -75,8 +75,8 @@ func TestProgramSelectsAtTheEdges(t *testing.T) {
 	check(1, 65535, slices.Repeat([]uint16{9}, 1000))
 }
 
-// TestPlansTakeNoMoreRoomThanIsReckoned has as many places, and as many addresses that resemble each other, as there can be.
-func TestPlansTakeNoMoreRoomThanIsReckoned(t *testing.T) {
+// TestProgramSizeStaysWithinBound has the maximum of ports, and of addresses with equal folds.
+func TestProgramSizeStaysWithinBound(t *testing.T) {
 	const reckoned = 1 << 20
 	addrs := map[string]func(i int) netip.Addr{
 		"IPv4": func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) },
@@ -97,15 +97,15 @@ func TestPlansTakeNoMoreRoomThanIsReckoned(t *testing.T) {
 			}
 			code, _ := compileSelection(&s, MaxLanes, reckoned)
 			if most := maxProgramSize(s.Plans); len(code) > most {
-				t.Errorf("%s: %d plans of %d ports take %d instructions, reckoned are %d", name, shape[0], shape[1], len(code), most)
+				t.Errorf("%s: %d plans of %d ports take %d instructions, the bound is %d", name, shape[0], shape[1], len(code), most)
 			}
 		}
 	}
 }
 
-// TestKernelSelectsAsTheSelectionSays compares the kernel itself with Selection.Lane, for addresses of which a host has many.
-// Each selection has a port of its own, so that no kernel has to replace one.
-func TestKernelSelectsAsTheSelectionSays(t *testing.T) {
+// TestKernelSelectionMatchesGoModel compares the kernel with Selection.Lane, for the many addresses of a loopback
+// device. Each selection has a port of its own, so that no kernel has to replace one.
+func TestKernelSelectionMatchesGoModel(t *testing.T) {
 	requireNamespace(t)
 	rng := rand.New(rand.NewPCG(13, 14))
 	addrs := sameFold()
@@ -162,8 +162,8 @@ func sendFrom(t *testing.T, from netip.AddrPort, to uint16) {
 	must(t, err)
 }
 
-// TestPlanThatFindsNoRoomTakesNoneAway: whoever comes last when the kernel has no more memory for the program stays without.
-func TestPlanThatFindsNoRoomTakesNoneAway(t *testing.T) {
+// TestPlanWithoutRoomDisplacesNoOther: when the kernel has no memory for a larger program, the last plan is left out.
+func TestPlanWithoutRoomDisplacesNoOther(t *testing.T) {
 	requireReplaceable(t)
 	requireNamespace(t)
 	const limit = "/proc/sys/net/core/optmem_max"
@@ -189,6 +189,6 @@ func TestPlanThatFindsNoRoomTakesNoneAway(t *testing.T) {
 		before = plans
 	}
 	if before == 0 || before == len(s.Plans) {
-		t.Errorf("%d of %d plans have room: the limit is not met", before, len(s.Plans))
+		t.Errorf("%d of %d plans fit: the limit was not reached", before, len(s.Plans))
 	}
 }

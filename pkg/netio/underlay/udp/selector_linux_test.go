@@ -16,8 +16,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
-// interpret runs a program as Documentation/networking/filter.rst has it, on a packet that begins with its IP header, and
-// checks what the kernel's bpf_check_classic does. Loads beyond the packet, which the kernel answers with 0, are errors.
+// interpret runs a program as in Documentation/networking/filter.rst, on a packet that begins with its IP header. It
+// makes the checks of the kernel's bpf_check_classic. Loads beyond the packet are errors; the kernel returns 0 for
+// them.
 func interpret(code []unix.SockFilter, packet []byte) (uint32, error) {
 	var a, x uint32
 	var memory [unix.BPF_MEMWORDS]uint32
@@ -79,7 +80,8 @@ func interpret(code []unix.SockFilter, packet []byte) (uint32, error) {
 	return 0, errors.New("it runs off its end")
 }
 
-// packetFrom is what the program sees of a datagram: its IP header, with so many words of options, and its ports.
+// packetFrom returns the part of a datagram that the program sees: its IP header, with so many words of options, and
+// its ports.
 func packetFrom(from netip.AddrPort, options int) []byte {
 	var b []byte
 	if from.Addr().Is4() {
@@ -94,7 +96,7 @@ func packetFrom(from netip.AddrPort, options int) []byte {
 	return binary.BigEndian.AppendUint16(b, from.Port())
 }
 
-// checkProgram compares a program with Selection.Lane for everything that a selection names, and its neighbours.
+// checkProgram compares a program with Selection.Lane for all addresses and ports of a selection, and their neighbours.
 func checkProgram(t testing.TB, s *underlay.Selection, lanes, room, options int) (size int) {
 	t.Helper()
 	code, plans := compileSelection(s, lanes, room)
@@ -111,7 +113,7 @@ func checkProgram(t testing.TB, s *underlay.Selection, lanes, room, options int)
 		}
 		ports = append(ports, p.Ports...)
 	}
-	if len(addrs)*len(ports) > 1<<12 { // enough of them
+	if len(addrs)*len(ports) > 1<<12 { // a sufficient sample
 		rand.Shuffle(len(ports), func(i, j int) { ports[i], ports[j] = ports[j], ports[i] })
 		ports = ports[:max(1, 1<<12/len(addrs))]
 	}
@@ -134,7 +136,7 @@ func checkProgram(t testing.TB, s *underlay.Selection, lanes, room, options int)
 	return len(code)
 }
 
-// randomSelection has plans with addresses that resemble each other, some of which fold into one word.
+// randomSelection returns plans with similar addresses, some of which have the same fold.
 func randomSelection(rng *rand.Rand, plans, ports int) underlay.Selection {
 	s := underlay.Selection{First: uint16(rng.Uint32()), Last: uint16(rng.Uint32())}
 	for range plans {
@@ -158,7 +160,7 @@ func randomSelection(rng *rand.Rand, plans, ports int) underlay.Selection {
 	return s
 }
 
-func TestProgramSelectsAsTheSelectionSays(t *testing.T) {
+func TestProgramMatchesGoModel(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 60 {
 		s := randomSelection(rng, rng.IntN(12), rng.IntN(70))
@@ -187,8 +189,8 @@ func TestProgramIsNeverTooLong(t *testing.T) {
 	}
 }
 
-// TestPlansKeepTheirRoom: which come later does not matter to those that came before.
-func TestPlansKeepTheirRoom(t *testing.T) {
+// TestLaterPlansDoNotDisplaceEarlierOnes adds plans one by one.
+func TestLaterPlansDoNotDisplaceEarlierOnes(t *testing.T) {
 	s := randomSelection(rand.New(rand.NewPCG(5, 6)), 300, 16)
 	before := 0
 	for n := range s.Plans {
@@ -202,7 +204,7 @@ func TestPlansKeepTheirRoom(t *testing.T) {
 	}
 }
 
-func TestProgramLeavesToTheHashWhatItCannotRead(t *testing.T) {
+func TestUnreadablePacketsAreLeftToHash(t *testing.T) {
 	s := underlay.Selection{First: 1, Last: 65535, Plans: []underlay.Plan{{From: netip.IPv6Loopback(), Ports: []uint16{7}}}}
 	code, _ := compileSelection(&s, 4, maxProgram)
 	for name, change := range map[string]func(b []byte){
@@ -221,7 +223,7 @@ func TestProgramLeavesToTheHashWhatItCannotRead(t *testing.T) {
 	}
 }
 
-// FuzzSelectionProgram reads a selection out of bytes: a range, then plans.
+// FuzzSelectionProgram decodes a selection from bytes: a range, then plans.
 func FuzzSelectionProgram(f *testing.F) {
 	f.Add(uint8(4), uint16(0), []byte{0xee, 0x48, 0xf2, 0x2f, 4, 3, 10, 0, 0, 1, 0xee, 0x49, 0xee, 0x48, 0xee, 0x48})
 	f.Add(uint8(2), uint16(4096), slices.Repeat([]byte{16, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1}, 30))

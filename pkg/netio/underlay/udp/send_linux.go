@@ -119,7 +119,7 @@ func (s *sender) flush(b *sendBatch, runs []underlay.Run) {
 	b.reset()
 }
 
-// filterErr tries message i of b in every other way there is, and returns the error that remains.
+// retry sends the refused message i of b in the remaining ways, and returns the error that remains.
 func (s *sender) retry(b *sendBatch, i int, runs []underlay.Run, errno unix.Errno) error {
 	if s.port.closed.Load() {
 		return net.ErrClosed
@@ -135,7 +135,7 @@ func (s *sender) retry(b *sendBatch, i int, runs []underlay.Run, errno unix.Errn
 		}
 		s.queueSingly(&s.resend, runs, b.origins[i].run)
 		s.flush(&s.resend, runs)
-		return nil // counters datagram reported for itself
+		return nil // flush has recorded each error
 	}
 	return errnoError(errno)
 }

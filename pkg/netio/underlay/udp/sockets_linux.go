@@ -99,7 +99,7 @@ var errForeignSocket = errors.New("not a UDP socket of this port")
 // still owns them.
 func inheritSockets(c *Config) (socks []*socket, port uint16, err error) {
 	if len(c.Sockets.Lanes) != c.Lanes {
-		return nil, 0, fmt.Errorf("taking over the sockets of %d lanes for %d", len(c.Sockets.Lanes), c.Lanes)
+		return nil, 0, fmt.Errorf("taking over the sockets of %d lanes for a port with %d lanes", len(c.Sockets.Lanes), c.Lanes)
 	}
 	for i, fd := range c.Sockets.Lanes {
 		s, bound, err := inheritSocket(c, fd)

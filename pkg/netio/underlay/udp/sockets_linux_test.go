@@ -14,8 +14,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
-// TestAnotherPortGoesOnWithWhatWaits keeps the sockets of a port, and sends to them while nobody has them.
-func TestAnotherPortGoesOnWithWhatWaits(t *testing.T) {
+// TestNewPortReceivesDatagramsOfKeptSockets keeps the sockets of a port, and sends to them while no port uses them.
+func TestNewPortReceivesDatagramsOfKeptSockets(t *testing.T) {
 	enterNamespace(t)
 	first, err := Open(Config{Lanes: 2})
 	if err != nil {
@@ -40,7 +40,7 @@ func TestAnotherPortGoesOnWithWhatWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := first.Keep(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("kept twice: %v", err)
+		t.Errorf("second Keep: %v", err)
 	}
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ func TestAnotherPortGoesOnWithWhatWaits(t *testing.T) {
 	}
 }
 
-func TestOnlySocketsOfOnePortAreGoneOnWith(t *testing.T) {
+func TestOnlySocketsOfOnePortAreInherited(t *testing.T) {
 	enterNamespace(t)
 	p, err := Open(Config{Lanes: 2})
 	if err != nil {
@@ -107,7 +107,7 @@ func TestOnlySocketsOfOnePortAreGoneOnWith(t *testing.T) {
 		"a bad source":   {Lanes: 2, Sockets: &Sockets{Lanes: kept.Lanes, Sources: []Source{{61000, other}}}},
 	} {
 		if _, err := Open(c); err == nil {
-			t.Errorf("%s: taken", name)
+			t.Errorf("%s: Open succeeded", name)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
-// openSource opens one more source, on a port that is free.
+// openSource opens one more source, on a free port.
 func openSource(t testing.TB, p *Port) int {
 	t.Helper()
 	next, port := p.sources.Len(), uint16(61000)
@@ -88,7 +88,7 @@ func bySources(segments int, sources ...int) []underlay.Run {
 	return runs
 }
 
-func TestRunsOfOneSourceThatStandTogetherShareACall(t *testing.T) {
+func TestAdjacentRunsOfOneSourceShareSystemCall(t *testing.T) {
 	k := &faultyKernel{verdict: func([]byte, bool, bool) unix.Errno { return 0 }}
 	p, l := faultyLane(t, k)
 	first, second := openSource(t, p), openSource(t, p)
@@ -105,7 +105,8 @@ func TestRunsOfOneSourceThatStandTogetherShareACall(t *testing.T) {
 	}
 }
 
-// TestRefusedRunsStayOnTheirSource: what is sent again, singly or without its local address, has its run's port.
+// TestRefusedRunsStayOnTheirSource: datagrams that are sent again, singly or without a local address, keep their run's
+// port.
 func TestRefusedRunsStayOnTheirSource(t *testing.T) {
 	for _, errno := range []unix.Errno{unix.EIO, unix.EINVAL} {
 		k := &faultyKernel{verdict: func(_ []byte, segmented, source bool) unix.Errno {
@@ -144,7 +145,7 @@ func TestErrorsOfASourceStayWithTheirRun(t *testing.T) {
 	}
 }
 
-// TestSourcesLeaveDescriptorsForOthers: a process that has run out can no longer be told anything.
+// TestSourcesLeaveDescriptorsForOthers: a process without free descriptors cannot be controlled any more.
 func TestSourcesLeaveDescriptorsForOthers(t *testing.T) {
 	requireNamespace(t)
 	p := open(t, Config{})

@@ -13,9 +13,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
-// TestAnErrorThatTryRecvMeetsIsTheNextRecvs has the kernel refuse what was sent from a connected socket: it tells the next
-// system call, and no other.
-func TestAnErrorThatTryRecvMeetsIsTheNextRecvs(t *testing.T) {
+// TestRecvReturnsPendingTryRecvError makes the kernel refuse a datagram from a connected socket. The kernel reports
+// this to the next system call only.
+func TestRecvReturnsPendingTryRecvError(t *testing.T) {
 	enterNamespace(t)
 	p := open(t, Config{NoIPv6: true})
 	l := p.lanes[0]
@@ -35,8 +35,9 @@ func TestAnErrorThatTryRecvMeetsIsTheNextRecvs(t *testing.T) {
 	}
 }
 
-// TestWhatIsReadWhileThePortIsClosedIsNotLost: it is not in the socket any more, where others would find it (Keep).
-func TestWhatIsReadWhileThePortIsClosedIsNotLost(t *testing.T) {
+// TestDatagramsReadDuringCloseAreReturned: the datagrams have left the socket, so its next owner (Keep) cannot receive
+// them.
+func TestDatagramsReadDuringCloseAreReturned(t *testing.T) {
 	enterNamespace(t)
 	for name, receive := range map[string]func(*lane, []underlay.Datagrams) int{
 		"TryRecv": (*lane).TryRecv,
@@ -55,7 +56,7 @@ func TestWhatIsReadWhileThePortIsClosedIsNotLost(t *testing.T) {
 		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}}, 10_000); n != 1 {
 			t.Fatal(n, err)
 		}
-		p.closed.Store(true) // Close begins so
+		p.closed.Store(true) // Close begins with this
 		rx := []underlay.Datagrams{{Buf: make([]byte, 65535)}}
 		if n := receive(l, rx); n != 1 || string(rx[0].Buf[:rx[0].N]) != "last" {
 			t.Errorf("%s: %d elements", name, n)

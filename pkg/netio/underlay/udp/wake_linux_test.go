@@ -34,9 +34,9 @@ func awaitSyscall(t *testing.T, tid, number int) {
 	t.Fatalf("thread %d never blocked in system call %d", tid, number)
 }
 
-// TestCloseWakesAThreadBlockedInTheKernel is about shutdown(2) on an unconnected socket, which answers ENOTCONN and has
-// to wake the receiver all the same.
-func TestCloseWakesAThreadBlockedInTheKernel(t *testing.T) {
+// TestCloseWakesBlockedReceiver tests shutdown(2) on an unconnected socket. It returns ENOTCONN, but must wake the
+// receiver.
+func TestCloseWakesBlockedReceiver(t *testing.T) {
 	for _, c := range []Config{{}, {NoIPv6: true}, {BusyPoll: true}} {
 		p := open(t, c)
 		tid, result := make(chan int), make(chan error, 1)
@@ -57,9 +57,9 @@ func TestCloseWakesAThreadBlockedInTheKernel(t *testing.T) {
 	}
 }
 
-// TestCloseWakesASenderHeldBackByBackpressure has the loopback device shaped to next to nothing, so that the send
-// buffer fills.
-func TestCloseWakesASenderHeldBackByBackpressure(t *testing.T) {
+// TestCloseWakesSenderBlockedByBackpressure limits the loopback device to a very low rate, so that the send buffer
+// fills.
+func TestCloseWakesSenderBlockedByBackpressure(t *testing.T) {
 	for _, source := range []bool{false, true} {
 		t.Run(fmt.Sprint("from a source ", source), func(t *testing.T) { closeWakesASender(t, source) })
 	}
@@ -103,8 +103,8 @@ func closeWakesASender(t *testing.T, fromSource bool) {
 	}
 }
 
-// awaitBlocked waits until a thread has slept in one and the same sendmsg for a while. Should it judge too early, the
-// test proves less, but does not fail.
+// awaitBlocked waits until a thread has slept in one sendmsg call for a while. If it returns too early, the test proves
+// less, but does not fail.
 func awaitBlocked(t *testing.T, tid int) {
 	t.Helper()
 	for range 20 {

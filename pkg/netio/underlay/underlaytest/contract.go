@@ -15,20 +15,20 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 
-// timeout bounds every wait of the contract: far beyond what a loaded machine needs.
+// timeout bounds every wait of the contract. Even a loaded machine needs far less.
 const timeout = 20 * time.Second
 
-// Subject is a pair of fresh ports with one lane that reach each other, without loss.
+// Subject is a pair of new ports with one lane each that reach each other, without loss.
 type Subject struct {
 	A, B underlay.Port
-	// ToB is how A reaches B, over IPv4 or IPv6.
+	// ToB returns the endpoint at which A reaches B, over IPv4 or IPv6.
 	ToB func(ipv6 bool) underlay.Endpoint
 }
 
-// Factory makes a Subject for one test. It arranges that both ports are closed when the test ends.
+// Factory returns a Subject for one test. It closes both ports when the test ends.
 type Factory func(t *testing.T) Subject
 
-// RunContract tests what the comments of package underlay promise.
+// RunContract tests the contract in the comments of package underlay.
 func RunContract(t *testing.T, factory Factory) {
 	tests := sourceContract()
 	maps.Copy(tests, tryContract())
@@ -233,7 +233,7 @@ func answersReachTheSender(t *testing.T, s Subject) {
 	}
 }
 
-// carriesECN receives each run before the next is sent, into the same element: no field may be left from the one before.
+// carriesECN receives each run before the next is sent, into the same element. No field may keep its former value.
 func carriesECN(t *testing.T, s Subject) {
 	rx := newRX(1, 65535)
 	for _, ipv6 := range []bool{false, true} {
@@ -334,7 +334,7 @@ func failedRunDoesNotStopOthers(t *testing.T, s Subject) {
 	expect(t, got, good...)
 	runs[0] = good[1]
 	runs[0].Err = net.ErrClosed
-	send(t, s.A.Lane(0), runs[0]) // an old Err is forgotten
+	send(t, s.A.Lane(0), runs[0]) // Send resets an old Err
 }
 
 func sendToNeedsNoLane(t *testing.T, s Subject) {
@@ -405,7 +405,8 @@ func closedPortAnswersErrClosed(t *testing.T, s Subject) {
 	}
 }
 
-// allocations is how often f allocates at the least: others in the process, who look after the device, may do so meanwhile.
+// allocations returns the minimum number of allocations of f. Other goroutines of the process, such as a supervisor,
+// may allocate meanwhile.
 func allocations(f func()) float64 {
 	least := testing.AllocsPerRun(20, f)
 	for range 9 {

@@ -4,5 +4,5 @@
 
 package underlaytest
 
-// raceEnabled says that the race detector is off.
+// raceEnabled is false: the race detector is off.
 const raceEnabled = false

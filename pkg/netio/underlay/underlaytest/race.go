@@ -4,5 +4,5 @@
 
 package underlaytest
 
-// raceEnabled: under the race detector sync.Pool drops items at random, and so allocates.
+// raceEnabled is true: with the race detector sync.Pool drops items at random, and so allocates.
 const raceEnabled = true

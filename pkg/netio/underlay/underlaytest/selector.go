@@ -14,37 +14,38 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
-// selectorLanes is how many lanes the ports of the Selector's contract have.
+// selectorLanes is the number of lanes of B in the Selector's contract.
 const selectorLanes = 4
 
-// RunSelectorContract tests what underlay.Selector promises. The factory's B has the given number of lanes, A one.
+// RunSelectorContract tests the contract of underlay.Selector. The factory's B has the given number of lanes, A has
+// one.
 func RunSelectorContract(t *testing.T, factory func(t *testing.T, lanes int) Subject) {
 	for name, test := range map[string]func(*testing.T, *selected){
-		"RangeGoesRound":                    rangeGoesRound,
-		"PlansGoByPlace":                    plansGoByPlace,
-		"PlansAreForTheirAddress":           plansAreForTheirAddress,
-		"FirstPlanForAnAddressCounts":       firstPlanForAnAddressCounts,
-		"NewSelectionHoldsAtOnce":           newSelectionHoldsAtOnce,
-		"SelectionIsCopied":                 selectionIsCopied,
-		"WhatIsNotSelectedKeepsItsLane":     whatIsNotSelectedKeepsItsLane,
-		"EmptySelectionEndsTheOneBefore":    emptySelectionEndsTheOneBefore,
-		"TrainsArriveWholeAtTheirLane":      trainsArriveWholeAtTheirLane,
-		"SelectionChangesWhileAllIsWorking": selectionChangesWhileAllIsWorking,
-		"ClosedPortSelectsNothing":          closedPortSelectsNothing,
+		"RangeIsRoundRobin":              rangeIsRoundRobin,
+		"PlansSelectByPosition":          plansSelectByPosition,
+		"PlansAreForTheirAddress":        plansAreForTheirAddress,
+		"FirstPlanForAnAddressCounts":    firstPlanForAnAddressCounts,
+		"NewSelectionHoldsAtOnce":        newSelectionHoldsAtOnce,
+		"SelectionIsCopied":              selectionIsCopied,
+		"UnselectedPortsKeepTheirLane":   unselectedPortsKeepTheirLane,
+		"EmptySelectionRemovesFormerOne": emptySelectionRemovesFormerOne,
+		"TrainsArriveWholeAtTheirLane":   trainsArriveWholeAtTheirLane,
+		"SelectionChangesUnderTraffic":   selectionChangesUnderTraffic,
+		"ClosedPortSelectsNothing":       closedPortSelectsNothing,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, newSelected(t, factory(t, selectorLanes))) })
 	}
 	t.Run("OneLaneTakesEverything", func(t *testing.T) { oneLaneTakesEverything(t, factory(t, 1)) })
 }
 
-// arrival is one datagram where it arrived.
+// arrival is one received datagram and its lane.
 type arrival struct {
 	lane   int
 	from   netip.AddrPort
 	number uint32
 }
 
-// selected is a Subject whose B is a Selector, with somebody at each of its lanes.
+// selected is a Subject whose B is a Selector, with a receiving goroutine at each of its lanes.
 type selected struct {
 	Subject
 	b    underlay.Selector
@@ -90,7 +91,7 @@ func (s *selected) next(t *testing.T) arrival {
 	return arrival{}
 }
 
-// families are those that A and B have in common.
+// families returns the address families that A and B have in common; true is IPv6.
 func (s *selected) families() []bool {
 	if s.A.Features().IPv6 && s.B.Features().IPv6 {
 		return []bool{false, true}
@@ -98,7 +99,7 @@ func (s *selected) families() []bool {
 	return []bool{false}
 }
 
-// from sends a datagram from each of A's sources, the canonical one first, and returns where they arrived, in that order.
+// from sends a datagram from each of A's sources, the canonical one first, and returns their arrivals in that order.
 func (s *selected) from(t *testing.T, ipv6 bool, sources int) []arrival {
 	t.Helper()
 	to := s.ToB(ipv6)
@@ -113,7 +114,7 @@ func (s *selected) from(t *testing.T, ipv6 bool, sources int) []arrival {
 	return list
 }
 
-// ports are those of A's sources but for the canonical one.
+// ports returns the ports of A's sources, without the canonical one.
 func (s *selected) ports(sources int) (list []uint16) {
 	for i := 1; i <= sources; i++ {
 		list = append(list, s.A.Source(i))
@@ -132,7 +133,7 @@ func (s *selected) set(t *testing.T, selection underlay.Selection) {
 	}
 }
 
-// expect compares where datagrams arrived, the canonical port's not counted, with the lanes of their ports.
+// expect compares the lanes at which datagrams arrived with the lanes of their ports. It ignores the canonical port.
 func (s *selected) expect(t *testing.T, got []arrival, want func(port uint16) int) {
 	t.Helper()
 	for _, a := range got[1:] {
@@ -142,7 +143,7 @@ func (s *selected) expect(t *testing.T, got []arrival, want func(port uint16) in
 	}
 }
 
-// theRange is where openSources finds its ports.
+// theRange is the range of openSources' ports.
 func theRange() underlay.Selection {
 	return underlay.Selection{First: firstSourcePort, Last: firstSourcePort + 999}
 }
@@ -153,13 +154,13 @@ func byPlace(ports []uint16) func(port uint16) int {
 	return func(port uint16) int { return slices.Index(ports, port) % selectorLanes }
 }
 
-func rangeGoesRound(t *testing.T, s *selected) {
+func rangeIsRoundRobin(t *testing.T, s *selected) {
 	openSources(t, s.A, 9)
 	s.set(t, theRange())
 	for _, ipv6 := range s.families() {
 		s.expect(t, s.from(t, ipv6, 10), byRange)
 	}
-	// The ends of the range belong to it, and nothing beyond does.
+	// Both ends belong to the range, and nothing beyond does.
 	ports := s.ports(9)
 	narrow := underlay.Selection{First: slices.Min(ports), Last: slices.Max(ports)}
 	for _, ipv6 := range s.families() {
@@ -168,7 +169,7 @@ func rangeGoesRound(t *testing.T, s *selected) {
 	}
 }
 
-func plansGoByPlace(t *testing.T, s *selected) {
+func plansSelectByPosition(t *testing.T, s *selected) {
 	openSources(t, s.A, 9)
 	for _, ipv6 := range s.families() {
 		ports := s.ports(9)
@@ -189,7 +190,7 @@ func plansGoByPlace(t *testing.T, s *selected) {
 	}
 }
 
-// plansAreForTheirAddress has plans for addresses that are nearly those of the sender.
+// plansAreForTheirAddress has plans for addresses that differ from the sender's in one bit.
 func plansAreForTheirAddress(t *testing.T, s *selected) {
 	openSources(t, s.A, 5)
 	for _, ipv6 := range s.families() {
@@ -245,7 +246,7 @@ func selectionIsCopied(t *testing.T, s *selected) {
 	s.expect(t, s.from(t, false, 5), want)
 }
 
-func whatIsNotSelectedKeepsItsLane(t *testing.T, s *selected) {
+func unselectedPortsKeepTheirLane(t *testing.T, s *selected) {
 	openSources(t, s.A, 4)
 	for _, ipv6 := range s.families() {
 		s.set(t, underlay.Selection{})
@@ -268,8 +269,8 @@ func whatIsNotSelectedKeepsItsLane(t *testing.T, s *selected) {
 	}
 }
 
-// emptySelectionEndsTheOneBefore: nine sources of the range are not all where a hash would have them.
-func emptySelectionEndsTheOneBefore(t *testing.T, s *selected) {
+// emptySelectionRemovesFormerOne: with nine sources of the range, the hash chooses at least one other lane.
+func emptySelectionRemovesFormerOne(t *testing.T, s *selected) {
 	openSources(t, s.A, 9)
 	for _, ipv6 := range s.families() {
 		s.set(t, underlay.Selection{})
@@ -303,8 +304,8 @@ func trainsArriveWholeAtTheirLane(t *testing.T, s *selected) {
 	}
 }
 
-// selectionChangesWhileAllIsWorking: nothing is lost, whatever is in force.
-func selectionChangesWhileAllIsWorking(t *testing.T, s *selected) {
+// selectionChangesUnderTraffic: no datagram is lost with any selection.
+func selectionChangesUnderTraffic(t *testing.T, s *selected) {
 	const datagrams = 500
 	openSources(t, s.A, 4)
 	own := s.from(t, false, 1)[0].from.Addr()

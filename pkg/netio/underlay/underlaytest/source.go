@@ -14,26 +14,26 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 
-// sourceContract is the part of the contract that is about OpenSource.
+// sourceContract is the part of the contract about OpenSource.
 func sourceContract() map[string]func(*testing.T, Subject) {
 	return map[string]func(*testing.T, Subject){
-		"SourcesSendFromTheirPort":     sourcesSendFromTheirPort,
-		"SourcesKeepOrder":             sourcesKeepOrder,
-		"SourcesAreNumbered":           sourcesAreNumbered,
-		"SourcesAreAtMostMaxSources":   sourcesAreAtMostMaxSources,
-		"RefusesSourcesThatAreNotOpen": refusesUnopenedSources,
-		"StraysArriveApart":            secondaryPortsReceiveSeparately,
-		"StraysEndWithThePort":         secondaryPortsEndWithPort,
-		"ClosedPortHasNoSources":       closedPortHasNoSources,
-		"SourcesOpenWhileLanesSend":    sourcesOpenWhileLanesSend,
-		"SourcesSendWithoutAllocating": sourcesSendWithoutAllocating,
+		"SourcesSendFromTheirPort":        sourcesSendFromTheirPort,
+		"SourcesKeepOrder":                sourcesKeepOrder,
+		"SourcesAreNumbered":              sourcesAreNumbered,
+		"SourcesAreAtMostMaxSources":      sourcesAreAtMostMaxSources,
+		"RefusesUnopenedSources":          refusesUnopenedSources,
+		"SecondaryPortsReceiveSeparately": secondaryPortsReceiveSeparately,
+		"SecondaryPortsEndWithPort":       secondaryPortsEndWithPort,
+		"ClosedPortHasNoSources":          closedPortHasNoSources,
+		"SourcesOpenWhileLanesSend":       sourcesOpenWhileLanesSend,
+		"SourcesSendWithoutAllocating":    sourcesSendWithoutAllocating,
 	}
 }
 
-// firstSourcePort is where openSources begins to look for ports that nobody holds.
+// firstSourcePort is the first port that openSources tries.
 const firstSourcePort = 61000
 
-// openSources opens n sources on ports that are free.
+// openSources opens n sources on free ports.
 func openSources(t *testing.T, p underlay.Port, n int) {
 	t.Helper()
 	for port := uint16(firstSourcePort); p.Source(n) == 0; port++ {
@@ -43,13 +43,13 @@ func openSources(t *testing.T, p underlay.Port, n int) {
 	}
 }
 
-// fromSource returns r as sent from another source.
+// fromSource returns r with another source.
 func fromSource(r underlay.Run, source int) underlay.Run {
 	r.Source = source
 	return r
 }
 
-// receiveBySource collects count datagrams from lane, by the port that they came from.
+// receiveBySource collects count datagrams from lane, by source port.
 func receiveBySource(t *testing.T, lane underlay.Lane, count int) map[uint16][][]byte {
 	t.Helper()
 	got := make(map[uint16][][]byte)
@@ -76,7 +76,7 @@ func sourcesSendFromTheirPort(t *testing.T, s Subject) {
 			continue
 		}
 		to := s.ToB(ipv6)
-		to.Src = to.Dst.Addr() // a subject's ends are on one host, or ignore it
+		to.Src = to.Dst.Addr() // a Subject's ends are on one host, or ignore it
 		for source := range 4 {
 			run := fromSource(makeRun(&to, 3, 100, 50, 1, 1), source)
 			run.ECN = packet.ECT1
@@ -96,7 +96,7 @@ func sourcesSendFromTheirPort(t *testing.T, s Subject) {
 	}
 }
 
-// sourcesKeepOrder sends runs of changing sources, and more than fit one system call.
+// sourcesKeepOrder sends runs of changing sources, more than fit into one system call.
 func sourcesKeepOrder(t *testing.T, s Subject) {
 	const sources = 4
 	openSources(t, s.A, sources)
@@ -183,7 +183,7 @@ func refusesUnopenedSources(t *testing.T, s Subject) {
 	expect(t, got[s.A.Source(1)], good[1])
 }
 
-// secondaryPortsReceiveSeparately sends to a source, and then to the canonical port.
+// secondaryPortsReceiveSeparately sends to each source and to the canonical port.
 func secondaryPortsReceiveSeparately(t *testing.T, s Subject) {
 	openSources(t, s.A, 2)
 	to := s.ToB(false)
@@ -204,7 +204,7 @@ func secondaryPortsReceiveSeparately(t *testing.T, s Subject) {
 	}
 }
 
-// secondaryPortsEndWithPort closes a port without a source while somebody waits for strays.
+// secondaryPortsEndWithPort closes a port without a source while SecondaryPorts is waiting.
 func secondaryPortsEndWithPort(t *testing.T, s Subject) {
 	ended := make(chan error)
 	go func() {
@@ -239,7 +239,7 @@ func closedPortHasNoSources(t *testing.T, s Subject) {
 	}
 }
 
-// sourcesOpenWhileLanesSend is for the race detector: a source can be used as soon as it has a number.
+// sourcesOpenWhileLanesSend is for the race detector: a source is usable as soon as it has a number.
 func sourcesOpenWhileLanesSend(t *testing.T, s Subject) {
 	to := s.ToB(false)
 	numbers := make(chan int, 16)

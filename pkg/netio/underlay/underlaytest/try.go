@@ -11,16 +11,16 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
-// tryContract is the part of the contract that is about receiving without waiting.
+// tryContract is the part of the contract about receiving without waiting.
 func tryContract() map[string]func(*testing.T, Subject) {
 	return map[string]func(*testing.T, Subject){
-		"TryRecvDoesNotWait":              tryRecvDoesNotWait,
-		"TryRecvKeepsOrderWithRecv":       tryRecvKeepsOrderWithRecv,
-		"TryRecvTakesNoMoreThanHasRoom":   tryRecvRespectsCapacity,
-		"TryRecvOfAClosedPortIsNothing":   tryRecvOnClosedPortReturnsNothing,
-		"TryRecvMayMeetClose":             tryRecvDuringClose,
-		"TryRecvAllocatesNothing":         tryRecvAllocatesNothing,
-		"TryRecvLeavesOtherElementsAlone": tryRecvLeavesOtherElementsAlone,
+		"TryRecvDoesNotWait":                tryRecvDoesNotWait,
+		"TryRecvKeepsOrderWithRecv":         tryRecvKeepsOrderWithRecv,
+		"TryRecvRespectsCapacity":           tryRecvRespectsCapacity,
+		"TryRecvOnClosedPortReturnsNothing": tryRecvOnClosedPortReturnsNothing,
+		"TryRecvDuringClose":                tryRecvDuringClose,
+		"TryRecvAllocatesNothing":           tryRecvAllocatesNothing,
+		"TryRecvLeavesOtherElementsAlone":   tryRecvLeavesOtherElementsAlone,
 	}
 }
 
@@ -38,11 +38,11 @@ func tryRecvDoesNotWait(t *testing.T, s Subject) {
 	to := s.ToB(false)
 	run := makeRun(&to, 3, 100, 50, 1, 1)
 	send(t, s.A.Lane(0), run)
-	datagrams, _ := receive(t, s.B.Lane(0), 3) // what found nothing took nothing either
+	datagrams, _ := receive(t, s.B.Lane(0), 3) // the empty TryRecv consumed nothing
 	expect(t, datagrams, run)
 }
 
-// trying receives without waiting when it can.
+// trying receives without waiting if possible.
 type trying struct {
 	lane  underlay.Lane
 	tried int // elements that TryRecv found
@@ -90,7 +90,8 @@ func tryRecvRespectsCapacity(t *testing.T, s Subject) {
 	expect(t, got, runs...)
 }
 
-// tryRecvLeavesOtherElementsAlone receives into the middle of a ring, whose other elements still wait to be handled.
+// tryRecvLeavesOtherElementsAlone receives into the middle of a ring, while its other elements still wait for
+// processing.
 func tryRecvLeavesOtherElementsAlone(t *testing.T, s Subject) {
 	to := s.ToB(false)
 	runs := []underlay.Run{makeRun(&to, 1, 100, 100, 1, 1), makeRun(&to, 1, 200, 200, 1, 2), makeRun(&to, 1, 300, 300, 1, 3)}
@@ -126,7 +127,7 @@ func tryRecvOnClosedPortReturnsNothing(t *testing.T, s Subject) {
 	}
 }
 
-// tryRecvDuringClose is for the race detector: one goroutine receives, in both ways, until another has closed the port.
+// tryRecvDuringClose is for the race detector: one goroutine calls Recv and TryRecv until another has closed the port.
 func tryRecvDuringClose(t *testing.T, s Subject) {
 	to := s.ToB(false)
 	ended, trying := make(chan error, 1), make(chan struct{})

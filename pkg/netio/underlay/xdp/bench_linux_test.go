@@ -14,7 +14,7 @@ import (
 	"github.com/ropewalk/ropewalk/test/cost"
 )
 
-// load is what goes over the cable at once: runs of segments datagrams of size bytes.
+// load is the traffic of one batch: runs of segments datagrams of size bytes.
 type load struct{ runs, segments, size int }
 
 var loads = []load{{1, 45, 1452}, {64, 1, 96}}
@@ -32,21 +32,21 @@ type bench struct {
 	rx       []underlay.Datagrams
 }
 
-// ways are the underlays to compare. A veth with an XDP program at either end has no offloads, so that UDP is measured on one
-// without any too: that is what it competes with.
-var ways = []struct {
+// underlays are compared. A veth with an XDP program at either end has no offloads. Therefore UDP is measured on a veth
+// without a program too: that is its competitor.
+var underlays = []struct {
 	name string
 	open func(p *pair) (a, b underlay.Port)
 }{
 	{"xdp", func(p *pair) (a, b underlay.Port) {
-		x, y := p.everything(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{}), p.everything(1, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{})
-		p.meet(x, y)
+		x, y := p.openRedirectAll(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{}), p.openRedirectAll(1, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{})
+		p.awaitXDPBothWays(x, y)
 		return x, y
 	}},
 	{"xdp, checksums in software", func(p *pair) (a, b underlay.Port) {
 		c := Config{Binding: Binding{Mode: xsk.Copy}, NoChecksumOffload: true}
-		x, y := p.everything(0, c, udp.Config{}), p.everything(1, c, udp.Config{})
-		p.meet(x, y)
+		x, y := p.openRedirectAll(0, c, udp.Config{}), p.openRedirectAll(1, c, udp.Config{})
+		p.awaitXDPBothWays(x, y)
 		return x, y
 	}},
 	{"udp", func(p *pair) (a, b underlay.Port) {
@@ -58,9 +58,9 @@ var ways = []struct {
 	}},
 }
 
-func eachWay(b *testing.B, run func(b *testing.B, l *bench)) {
+func eachUnderlay(b *testing.B, run func(b *testing.B, l *bench)) {
 	for _, load := range loads {
-		for _, w := range ways {
+		for _, w := range underlays {
 			b.Run(load.String()+"/"+w.name, func(b *testing.B) {
 				p := newPair(b, 1)
 				from, at := w.open(p)
@@ -95,9 +95,9 @@ func (l *bench) receive() {
 	}
 }
 
-// BenchmarkSend is sending alone. On a veth that takes frames into the receiving socket.
+// BenchmarkSend measures sending alone. On a veth this includes the path into the receiving socket.
 func BenchmarkSend(b *testing.B) {
-	eachWay(b, func(b *testing.B, l *bench) {
+	eachUnderlay(b, func(b *testing.B, l *bench) {
 		m := cost.OfCalls(b, l.load.packets(), l.load.packets()*l.load.size)
 		for b.Loop() {
 			l.send()
@@ -107,9 +107,9 @@ func BenchmarkSend(b *testing.B) {
 	})
 }
 
-// BenchmarkReceive is receiving alone what waits in the socket.
+// BenchmarkReceive measures receiving alone, of frames that wait in the socket.
 func BenchmarkReceive(b *testing.B) {
-	eachWay(b, func(b *testing.B, l *bench) {
+	eachUnderlay(b, func(b *testing.B, l *bench) {
 		m := cost.OfCalls(b, l.load.packets(), l.load.packets()*l.load.size)
 		for b.Loop() {
 			m.Outside(l.send)
@@ -119,9 +119,9 @@ func BenchmarkReceive(b *testing.B) {
 	})
 }
 
-// BenchmarkCarry is both, in the CPU time of the process, softirqs that ran on its account included.
+// BenchmarkCarry measures both, in CPU time of the process. It includes softirqs that run on the process's account.
 func BenchmarkCarry(b *testing.B) {
-	eachWay(b, func(b *testing.B, l *bench) {
+	eachUnderlay(b, func(b *testing.B, l *bench) {
 		m := cost.OfProcess(b, l.load.packets(), l.load.packets()*l.load.size)
 		for b.Loop() {
 			l.send()
@@ -131,7 +131,7 @@ func BenchmarkCarry(b *testing.B) {
 	})
 }
 
-// BenchmarkGather is parsing frames and putting their payloads into elements.
+// BenchmarkGather measures parsing frames and putting their payloads into elements.
 func BenchmarkGather(b *testing.B) {
 	for _, size := range []int{96, 1452} {
 		b.Run(fmt.Sprintf("%dB", size), func(b *testing.B) {
@@ -150,7 +150,7 @@ func BenchmarkGather(b *testing.B) {
 	}
 }
 
-// BenchmarkBuild is building frames, with the checksum left to the device and without.
+// BenchmarkBuild measures building frames, with and without checksum offload.
 func BenchmarkBuild(b *testing.B) {
 	for _, size := range []int{96, 1452} {
 		for _, software := range []bool{false, true} {
@@ -171,8 +171,8 @@ func BenchmarkBuild(b *testing.B) {
 	}
 }
 
-// BenchmarkTunnel is a TCP stream through a tunnel, in the CPU time of the process: both engines, both ends of the stream, and the
-// kernel on their account.
+// BenchmarkTunnel measures a TCP stream through a tunnel, in CPU time of the process: both engines, both ends of the
+// stream, and the kernel's work for them.
 func BenchmarkTunnel(b *testing.B) {
 	const size, times = 1 << 20, 16
 	for _, m := range []tunnelMode{
@@ -182,14 +182,14 @@ func BenchmarkTunnel(b *testing.B) {
 	} {
 		b.Run(m.name, func(b *testing.B) {
 			l := newTunnel(b, m, 1)
-			l.settle()
+			l.awaitXDP()
 			from, to := l.dial(false)
 			chunk, sent := make([]byte, size), make(chan error, 1)
-			meter := cost.OfProcess(b, size*times/1368, size*times) // segments of TCP with timestamps
+			meter := cost.OfProcess(b, size*times/1368, size*times) // TCP segments with timestamps
 			for b.Loop() {
 				go func() {
 					for range times - 1 {
-						_, _ = from.Write(chunk) // an error stays
+						_, _ = from.Write(chunk) // the first error stays
 					}
 					_, err := from.Write(chunk)
 					sent <- err

@@ -16,7 +16,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 )
 
-// chooser is a Choose that a test has in hand.
+// chooser is a Choose function whose result the test sets.
 type chooser struct {
 	mu    sync.Mutex
 	way   Binding
@@ -36,18 +36,18 @@ func (c *chooser) set(w Binding) {
 	c.way = w
 }
 
-// closed counts how often its program was closed.
-type closed struct {
-	*everything
+// closeCounter counts the Close calls of its program.
+type closeCounter struct {
+	*redirectAll
 	times atomic.Int32
 }
 
-func (c *closed) Close() error {
+func (c *closeCounter) Close() error {
 	c.times.Add(1)
 	return nil
 }
 
-func TestTheWayChangesAsChosenAndDatagramsGoOn(t *testing.T) {
+func TestBindingChangesWithoutInterruptingTraffic(t *testing.T) {
 	p := newPair(t, 1)
 	u := p.openUDP(0, udp.Config{})
 	var c chooser
@@ -58,18 +58,18 @@ func TestTheWayChangesAsChosenAndDatagramsGoOn(t *testing.T) {
 		return err
 	}))
 	t.Cleanup(func() { must(t, port.Close()) })
-	s := &scene{pair: p, port: port, peer: p.stock(1)}
-	s.to = p.at(1, s.peer, false)
+	s := &scene{pair: p, port: port, peer: p.openKernelSocket(1)}
+	s.to = p.kernelEndpoint(1, s.peer, false)
 	s.expect(100, false)
 	if st := port.Status(); st.Attached || st.Ready() != 0 || st.Why() == "" || listening(port) {
 		t.Fatalf("without a device: %+v", st)
 	}
-	first, second := &closed{everything: newEverything(t, u.LocalPort())}, &closed{everything: newEverything(t, u.LocalPort())}
-	for i, program := range []*closed{first, second} {
+	first, second := &closeCounter{redirectAll: newRedirectAll(t, u.LocalPort())}, &closeCounter{redirectAll: newRedirectAll(t, u.LocalPort())}
+	for i, program := range []*closeCounter{first, second} {
 		c.set(Binding{Device: p.devs[0], Mode: xsk.Copy, Program: program})
 		port.Reconsider()
 		await(t, "a socket", func() bool { st := port.Status(); return st.Attached && st.Ready() == 1 })
-		express(t, port, &s.to)
+		awaitXDP(t, port, &s.to)
 		s.drain()
 		s.expect(101+i, true)
 		c.set(Binding{Final: i == 1})
@@ -80,22 +80,22 @@ func TestTheWayChangesAsChosenAndDatagramsGoOn(t *testing.T) {
 	}
 }
 
-// leaver is a program that says when it is told to leave a queue alone.
-type leaver struct {
-	*everything
+// removeRecorder is a program that signals RemoveSocket calls.
+type removeRecorder struct {
+	*redirectAll
 	left chan struct{}
 	once sync.Once
 }
 
-func (l *leaver) RemoveSocket(queue int) error {
-	err := l.everything.RemoveSocket(queue)
+func (l *removeRecorder) RemoveSocket(queue int) error {
+	err := l.redirectAll.RemoveSocket(queue)
 	l.once.Do(func() { close(l.left) })
 	return err
 }
 
-// TestNothingIsLostOrOvertakenWhereWaysMeet: what nobody has received yet when the way changes comes before what comes by the next
-// one.
-func TestNothingIsLostOrOvertakenWhereWaysMeet(t *testing.T) {
+// TestBindingChangeKeepsOrderWithoutLoss changes the binding while datagrams wait. They must arrive before those of the
+// next path.
+func TestBindingChangeKeepsOrderWithoutLoss(t *testing.T) {
 	p := newPair(t, 1)
 	u := p.openUDP(0, udp.Config{})
 	var c chooser
@@ -105,8 +105,8 @@ func TestNothingIsLostOrOvertakenWhereWaysMeet(t *testing.T) {
 		return err
 	}))
 	t.Cleanup(func() { must(t, port.Close()) })
-	port.supervisor.drainTimeout = deadline // the keeper is at rest, and reads it when it is woken
-	peer := p.stock(1)
+	port.supervisor.drainTimeout = deadline // the supervisor is idle, and reads it when it is woken
+	peer := p.openKernelSocket(1)
 	sent := 0
 	send := func() {
 		for range 5 {
@@ -127,7 +127,7 @@ func TestNothingIsLostOrOvertakenWhereWaysMeet(t *testing.T) {
 	}
 	for range 3 {
 		send()
-		program := &leaver{everything: newEverything(t, u.LocalPort()), left: make(chan struct{})}
+		program := &removeRecorder{redirectAll: newRedirectAll(t, u.LocalPort()), left: make(chan struct{})}
 		c.set(Binding{Device: p.devs[0], Mode: xsk.Copy, Program: program})
 		port.Reconsider()
 		await(t, "a socket", func() bool { return lanesReady(port) == 1 })
@@ -140,7 +140,7 @@ func TestNothingIsLostOrOvertakenWhereWaysMeet(t *testing.T) {
 		send()
 		receive()
 		done := make(chan struct{})
-		go func() { // who finds nothing more lets the keeper go on
+		go func() { // an empty receive lets the supervisor continue
 			defer close(done)
 			_, _ = port.Lane(0).Recv([]underlay.Datagrams{{Buf: make([]byte, 65535)}})
 		}()
@@ -151,7 +151,7 @@ func TestNothingIsLostOrOvertakenWhereWaysMeet(t *testing.T) {
 		<-done
 	}
 	if r := port.Status().Lanes[0].Received; r < 10 {
-		t.Errorf("%d by AF_XDP", r)
+		t.Errorf("%d datagrams received through AF_XDP", r)
 	}
 }
 
@@ -160,11 +160,11 @@ func lanesReady(p *Port) int {
 	return s.Ready()
 }
 
-func TestWhatBecameOfTheDeviceIsTold(t *testing.T) {
+func TestChangedReportsDeviceOutcome(t *testing.T) {
 	p := newPair(t, 1)
 	u := p.openUDP(0, udp.Config{})
 	news := make(chan int, 100)
-	p.open(0, u, newEverything(t, u.LocalPort()), Config{
+	p.open(0, u, newRedirectAll(t, u.LocalPort()), Config{
 		Binding: Binding{Mode: xsk.Copy}, Changed: func(ready int, _ error) { news <- ready },
 	})
 	s := &scene{pair: p}
@@ -176,7 +176,7 @@ func TestWhatBecameOfTheDeviceIsTold(t *testing.T) {
 				t.Fatalf("%d lanes, want %d", got, want)
 			}
 		case <-time.After(deadline):
-			t.Fatal("nothing is told")
+			t.Fatal("Config.Changed was not called")
 		}
 	}
 	next(1)
@@ -186,14 +186,14 @@ func TestWhatBecameOfTheDeviceIsTold(t *testing.T) {
 	next(1)
 }
 
-// TestAnotherProgramThatWorksAloneIsTold although nothing else is other.
-func TestAnotherProgramThatWorksAloneIsTold(t *testing.T) {
+// TestChangedReportsNewProgramWithoutSockets changes nothing but the program.
+func TestChangedReportsNewProgramWithoutSockets(t *testing.T) {
 	p := newPair(t, 1)
 	u := p.openUDP(0, udp.Config{})
 	var c chooser
-	var alone [4]Binding // made before the port, whose cleanup is to be the first
+	var alone [4]Binding // created before the port, so that its cleanup runs last
 	for i := range alone {
-		alone[i] = Binding{Device: p.devs[0], NoSockets: true, Program: &closed{everything: newEverything(t, u.LocalPort())}}
+		alone[i] = Binding{Device: p.devs[0], NoSockets: true, Program: &closeCounter{redirectAll: newRedirectAll(t, u.LocalPort())}}
 	}
 	c.set(alone[0])
 	news := make(chan int, 100)
@@ -207,7 +207,7 @@ func TestAnotherProgramThatWorksAloneIsTold(t *testing.T) {
 		select {
 		case <-news:
 		case <-time.After(deadline):
-			t.Fatal("nothing is told")
+			t.Fatal("Config.Changed was not called")
 		}
 		c.set(next)
 		port.Reconsider()
@@ -224,8 +224,8 @@ func setMTU(mtu int) func(netlink.Link) error {
 	return func(l netlink.Link) error { return netlink.LinkSetMTU(l, mtu) }
 }
 
-// TestAChangeOfTheNetworkHasTheWayChosenAgain unless that is said to be of no use.
-func TestAChangeOfTheNetworkHasTheWayChosenAgain(t *testing.T) {
+// TestNetworkChangeTriggersChoose also checks that a final binding stops the watcher.
+func TestNetworkChangeTriggersChoose(t *testing.T) {
 	p := newPair(t, 1)
 	u := p.openUDP(0, udp.Config{})
 	var c chooser
@@ -238,18 +238,18 @@ func TestAChangeOfTheNetworkHasTheWayChosenAgain(t *testing.T) {
 	s := &scene{pair: p, port: port}
 	asked := c.asked.Load()
 	s.link(0, setMTU(1400))
-	await(t, "to be asked", func() bool { return c.asked.Load() > asked })
+	await(t, "a call of Choose", func() bool { return c.asked.Load() > asked })
 	c.set(Binding{Final: true})
 	port.Reconsider()
 	await(t, "silence", func() bool { return !listening(port) })
 	asked = c.asked.Load()
 	s.link(0, setMTU(1500))
 	s.link(0, setMTU(1400))
-	for i := range int32(2) { // when it is asked the second time, what the first came to is told
+	for i := range int32(2) { // at the second call, the result of the first one has been reported
 		port.Reconsider()
-		await(t, "to be asked once", func() bool { return c.asked.Load() == asked+i+1 })
+		await(t, "one call of Choose", func() bool { return c.asked.Load() == asked+i+1 })
 	}
 	if listening(port) {
-		t.Error("it listens again")
+		t.Error("the watcher runs again")
 	}
 }

@@ -97,14 +97,14 @@ type waiter interface {
 }
 
 // check returns an error for an invalid Binding.
-func (w *Binding) check() error {
+func (b *Binding) check() error {
 	switch {
-	case w.Program == nil:
+	case b.Program == nil:
 		return errors.New("no XDP program")
-	case w.Device == "":
+	case b.Device == "":
 		return errors.New("no device")
-	case w.FrameSize != 0 && w.FrameSize != 2048 && w.FrameSize != 4096:
-		return fmt.Errorf("frame size of %d bytes: must be 2048 or 4096", w.FrameSize)
+	case b.FrameSize != 0 && b.FrameSize != 2048 && b.FrameSize != 4096:
+		return fmt.Errorf("frame size of %d bytes: must be 2048 or 4096", b.FrameSize)
 	}
 	return nil
 }

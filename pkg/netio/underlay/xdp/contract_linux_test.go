@@ -17,7 +17,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 )
 
-// modes are the ways to run a port on a veth.
+// modes are the modes of a port on a veth.
 var modes = []struct {
 	name   string
 	config Config
@@ -25,46 +25,47 @@ var modes = []struct {
 }{
 	{"native", Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{}},
 	{"native with checksums in software", Config{Binding: Binding{Mode: xsk.Copy}, NoChecksumOffload: true}, udp.Config{}},
-	{"lingering", Config{Binding: Binding{Mode: xsk.Copy}, BusyPoll: true}, udp.Config{}},
-	// In generic mode trains would reach the socket as one datagram.
+	{"busy polling", Config{Binding: Binding{Mode: xsk.Copy}, BusyPoll: true}, udp.Config{}},
+	// In generic mode a train would reach the socket as one datagram.
 	{"generic", Config{Binding: Binding{Mode: xsk.Generic, NoTrains: true}}, udp.Config{NoGSO: true, NoGRO: true}},
 }
 
-func TestPortsKeepTheContract(t *testing.T) {
+func TestPortsPassContract(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			underlaytest.RunContract(t, func(t *testing.T) underlaytest.Subject {
 				p := newPair(t, 1)
-				a, b := p.everything(0, mode.config, mode.udp), p.everything(1, mode.config, mode.udp)
+				a, b := p.openRedirectAll(0, mode.config, mode.udp), p.openRedirectAll(1, mode.config, mode.udp)
 				toB := func(ipv6 bool) underlay.Endpoint { return p.endpoint(1, b, ipv6) }
-				p.meet(a, b)
+				p.awaitXDPBothWays(a, b)
 				return underlaytest.Subject{A: a, B: b, ToB: toB}
 			})
 		})
 	}
 }
 
-// TestTheSelectionHoldsForTheUDPSockets has no device, so that everything goes by them.
-func TestTheSelectionHoldsForTheUDPSockets(t *testing.T) {
+// TestSelectionAppliesToUDPSockets has no device, so everything uses the UDP sockets.
+func TestSelectionAppliesToUDPSockets(t *testing.T) {
 	underlaytest.RunSelectorContract(t, func(t *testing.T, lanes int) underlaytest.Subject {
 		p := newPair(t, 1)
 		u := p.openUDP(1, udp.Config{Lanes: lanes})
 		p.devs[1] = "nowhere"
-		b := p.open(1, u, newEverything(t, u.LocalPort()), Config{})
+		b := p.open(1, u, newRedirectAll(t, u.LocalPort()), Config{})
 		if st := b.Status(); st.Ready() != 0 || st.Err == nil || !errors.Is(st.Lanes[0].Err, xsk.ErrGone) {
 			t.Errorf("%+v", st)
 		}
 		toB := func(ipv6 bool) underlay.Endpoint { return p.endpoint(1, b, ipv6) }
 		a := p.openUDP(0, udp.Config{})
-		p.acquaint(a, b)
+		p.awaitUDPBothWays(a, b)
 		return underlaytest.Subject{A: a, B: b, ToB: toB}
 	})
 }
 
-// acquaint waits until what a sends by UDP arrives at b over both families, and keeps their neighbours as they are then. A device that
-// has come up just now discards what it is given before the kernel has found time to start its queue: the answers that make neighbours
-// too, and three seconds without them are the end of the datagram that waits for them. The contract's are sent once.
-func (p *pair) acquaint(a *polled, b *Port) {
+// awaitUDPBothWays waits until UDP datagrams from a arrive at b over both families, and makes the neighbour entries
+// permanent. A device that has just come up drops packets until the kernel has started its queue. It also drops the
+// neighbour solicitations; after three seconds without an answer the kernel drops the waiting datagram. The contract
+// sends each datagram only once.
+func (p *pair) awaitUDPBothWays(a *polled, b *Port) {
 	p.Helper()
 	for _, ipv6 := range []bool{false, true} {
 		to := p.endpoint(1, b, ipv6)
@@ -73,8 +74,8 @@ func (p *pair) acquaint(a *polled, b *Port) {
 	}
 }
 
-// probe sends one datagram after the other until one arrives: each when the one before must have arrived or been given up, so that
-// none is left over.
+// probe sends one datagram after the other until one arrives. It sends the next only when the one before has arrived or
+// timed out, so that none is left over.
 func (p *pair) probe(a *polled, b *Port, to *underlay.Endpoint) {
 	p.Helper()
 	const givenUp = 5 * time.Second
@@ -94,18 +95,18 @@ func (p *pair) probe(a *polled, b *Port, to *underlay.Endpoint) {
 	})
 }
 
-// TestBothSocketsHaveTheirTurnWithOneElement: what keeps coming by AF_XDP does not keep what came by UDP, nor the other way round.
-func TestBothSocketsHaveTheirTurnWithOneElement(t *testing.T) {
+// TestSingleElementReceivesAlternateBetweenSockets checks that steady traffic on one socket does not starve the other.
+func TestSingleElementReceivesAlternateBetweenSockets(t *testing.T) {
 	const each = 100
 	p := newPair(t, 1)
-	a, b := p.classify(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{NoGRO: true}), p.stock(1)
+	a, b := p.classify(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{NoGRO: true}), p.openKernelSocket(1)
 	to := p.endpoint(0, a, false)
 	for i := range 2 * each { // data of different sizes, which share no element, and handshakes
 		_, err := b.WriteToUDPAddrPort(message(byte(4-3*(i%2)), 200+i), to.Dst)
 		must(t, err)
 	}
 	await(t, "all to be there", func() bool {
-		counters, err := a.supervisor.config.Program.(classified).Counters()
+		counters, err := a.supervisor.config.Program.(classifyProgram).Counters()
 		must(t, err)
 		return counters.Events[programs.ClassifySocket] == each
 	})
@@ -113,39 +114,40 @@ func TestBothSocketsHaveTheirTurnWithOneElement(t *testing.T) {
 	rx := elements(1, 65535)
 	for got := range 2 * each {
 		if a.Lane(0).TryRecv(rx) != 1 {
-			t.Fatalf("nothing is there after %d", got)
+			t.Fatalf("nothing received after %d datagrams", got)
 		}
 		if seen[rx[0].Buf[0]&1]++; got == each && (seen[0] < each/20 || seen[1] < each/20) {
-			t.Errorf("%d by AF_XDP and %d by UDP of the first %d", seen[0], seen[1], got+1)
+			t.Errorf("%d through AF_XDP and %d through UDP of the first %d datagrams", seen[0], seen[1], got+1)
 		}
 	}
 }
 
-// everything opens a port whose program takes all datagrams.
-func (p *pair) everything(end int, c Config, slow udp.Config) *Port {
+// openRedirectAll opens a port whose program redirects all datagrams.
+func (p *pair) openRedirectAll(end int, c Config, slow udp.Config) *Port {
 	p.Helper()
 	slow.Lanes = p.queue
 	u := p.openUDP(end, slow)
-	return p.open(end, u, newEverything(p.TB, u.LocalPort()), c)
+	return p.open(end, u, newRedirectAll(p.TB, u.LocalPort()), c)
 }
 
-// meet waits until both ends reach each other by AF_XDP, over both families, and nothing is left of how they came to. Their
-// neighbours stay as they are then: the keepers have nothing to do, and so allocate nothing beside what is measured.
-func (p *pair) meet(a, b *Port) {
+// awaitXDPBothWays waits until both ends reach each other through AF_XDP, over both families, and no datagram is left
+// over. It makes the neighbour entries permanent. Then the supervisors have nothing to do, and allocate nothing during
+// the measurement.
+func (p *pair) awaitXDPBothWays(a, b *Port) {
 	p.Helper()
 	for _, ipv6 := range []bool{false, true} {
 		toA, toB := p.endpoint(0, a, ipv6), p.endpoint(1, b, ipv6)
-		express(p.TB, a, &toB)
-		express(p.TB, b, &toA)
+		awaitXDP(p.TB, a, &toB)
+		awaitXDP(p.TB, b, &toA)
 		for end, to := range []underlay.Endpoint{toB, toA} {
 			p.setNeighbour(end, p.neighbour(end, to.Dst.Addr()), netlink.NUD_PERMANENT)
 		}
 	}
 	stranger := underlay.Endpoint{Dst: netip.MustParseAddrPort("192.0.2.77:1")}
-	for _, port := range []*Port{a, b} { // whoever knows this has heard the rest
+	for _, port := range []*Port{a, b} { // all earlier messages have been processed by now
 		before := port.table.generation.Load()
 		port.table.find(targetOf(&stranger))
-		await(p.TB, "the keeper to have answered", func() bool { return port.table.generation.Load() != before })
+		await(p.TB, "the supervisor to resolve the path", func() bool { return port.table.generation.Load() != before })
 		port.table.find(targetOf(&stranger)).used.Store(false)
 	}
 	rx := []underlay.Datagrams{{Buf: make([]byte, 65535)}}

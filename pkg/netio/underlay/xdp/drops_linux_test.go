@@ -8,15 +8,16 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 )
 
-// TestWhatFindsNoFrameIsCounted has nobody receive for a while, and then counts what is there. A veth may lose some too.
-func TestWhatFindsNoFrameIsCounted(t *testing.T) {
+// TestDropsForLackOfFramesAreCounted receives nothing for a while, and then counts the remaining frames. A veth may
+// drop some too.
+func TestDropsForLackOfFramesAreCounted(t *testing.T) {
 	s := newScene(t)
 	s.drain()
 	to := s.endpoint(0, s.port, false)
 	drops := func() uint64 {
 		lanes := []uint64{7, 7}
 		if sources := s.port.SocketDrops(lanes); sources != 0 || lanes[1] != 0 {
-			t.Errorf("%d in front of sources, %d of a lane that is not there", sources, lanes[1])
+			t.Errorf("%d drops at sources, %d at a missing lane", sources, lanes[1])
 		}
 		return lanes[0]
 	}

@@ -40,7 +40,7 @@ func frameOf(w egress, payload []byte, ecn packet.ECN) []byte {
 	return frame
 }
 
-func TestFramesAreReadAsTheyWereWritten(t *testing.T) {
+func TestParsedFrameMatchesWrittenFrame(t *testing.T) {
 	for _, w := range []egress{way4, way6, tagged(way4, 7), tagged(way6, 4094)} {
 		for _, n := range []int{0, 1, 17, 18, 32, 1400, w.mtu - 48} {
 			for _, ecn := range []packet.ECN{packet.NotECT, packet.ECT1, packet.ECT0, packet.CE} {
@@ -64,8 +64,8 @@ func TestLinkLocalSendersHaveAScope(t *testing.T) {
 	}
 }
 
-// TestOnlyWholeDatagramsForThePortAreTaken changes one field at a time.
-func TestOnlyWholeDatagramsForThePortAreTaken(t *testing.T) {
+// TestParserAcceptsOnlyWholeDatagramsForPort changes one field at a time.
+func TestParserAcceptsOnlyWholeDatagramsForPort(t *testing.T) {
 	payload := make([]byte, 100)
 	put16 := func(at int, v uint16) func([]byte) []byte {
 		return func(b []byte) []byte { binary.BigEndian.PutUint16(b[at:], v); return b }
@@ -117,7 +117,7 @@ func TestOnlyWholeDatagramsForThePortAreTaken(t *testing.T) {
 	}
 }
 
-func TestTwoTagsAreReadAndThreeAreNot(t *testing.T) {
+func TestParserAcceptsAtMostTwoVLANTags(t *testing.T) {
 	frame := frameOf(tagged(way4, 1), []byte("payload"), 0)
 	tag := []byte{0x88, 0xa8, 0, 2}
 	twice := append(append(bytes.Clone(frame[:12]), tag...), frame[12:]...)
@@ -130,8 +130,8 @@ func TestTwoTagsAreReadAndThreeAreNot(t *testing.T) {
 	}
 }
 
-// FuzzParseFrame: whatever arrives, what is taken lies in the frame, is as long as two headers say, and a frame built from it
-// is read the same way.
+// FuzzParseFrame checks that an accepted payload lies within the frame and has the length of both headers. A frame
+// built from it must parse to the same result.
 func FuzzParseFrame(f *testing.F) {
 	for _, w := range []egress{way4, way6, tagged(way4, 7), tagged(way6, 7)} {
 		f.Add(frameOf(w, []byte("payload"), packet.CE))
@@ -142,7 +142,7 @@ func FuzzParseFrame(f *testing.F) {
 		of, payload, ok := parseFrame(frame, testPort)
 		if !ok {
 			if payload != nil {
-				t.Fatal("a payload of nothing")
+				t.Fatal("a payload without a valid frame")
 			}
 			return
 		}

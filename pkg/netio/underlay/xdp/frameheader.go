@@ -36,49 +36,49 @@ type frameHeader struct {
 }
 
 // len returns the length of all headers.
-func (t *frameHeader) len() int { return t.udp + packet.UDPHeaderLen }
+func (h *frameHeader) len() int { return h.udp + packet.UDPHeaderLen }
 
 // newFrameHeader returns the headers for an egress whose addresses are of one family.
-func newFrameHeader(w *egress) (t frameHeader) {
-	b := t.bytes[:]
-	copy(b, w.to[:])
-	copy(b[6:], w.from[:])
-	t.ip = ethernetLen
-	t.v6 = w.dst.Is6()
-	if w.tagged {
+func newFrameHeader(e *egress) (h frameHeader) {
+	b := h.bytes[:]
+	copy(b, e.to[:])
+	copy(b[6:], e.from[:])
+	h.ip = ethernetLen
+	h.v6 = e.dst.Is6()
+	if e.tagged {
 		binary.BigEndian.PutUint16(b[12:], uint16(etherTypeVLAN))
-		binary.BigEndian.PutUint16(b[14:], w.vlan)
-		t.ip += vlanLen
+		binary.BigEndian.PutUint16(b[14:], e.vlan)
+		h.ip += vlanLen
 	}
-	if t.v6 {
-		t.putIPv6(w)
+	if h.v6 {
+		h.putIPv6(e)
 	} else {
-		t.putIPv4(w)
+		h.putIPv4(e)
 	}
-	t.max = w.mtu - (t.len() - t.ip)
-	return t
+	h.max = e.mtu - (h.len() - h.ip)
+	return h
 }
 
-func (t *frameHeader) putIPv4(w *egress) {
-	binary.BigEndian.PutUint16(t.bytes[t.ip-2:], uint16(packet.EtherTypeIPv4))
-	t.udp = t.ip + packet.IPv4HeaderLen
-	ip := t.bytes[t.ip:t.udp]
-	ip[0], ip[8], ip[9] = 0x45, w.hops, byte(packet.UDP)
-	src, dst := w.src.As4(), w.dst.As4()
+func (h *frameHeader) putIPv4(e *egress) {
+	binary.BigEndian.PutUint16(h.bytes[h.ip-2:], uint16(packet.EtherTypeIPv4))
+	h.udp = h.ip + packet.IPv4HeaderLen
+	ip := h.bytes[h.ip:h.udp]
+	ip[0], ip[8], ip[9] = 0x45, e.hops, byte(packet.UDP)
+	src, dst := e.src.As4(), e.dst.As4()
 	copy(ip[12:], src[:])
 	copy(ip[16:], dst[:])
-	t.sum, t.pseudo = packet.Sum(ip, 0), packet.PseudoSum(ip, packet.UDP, 0)
+	h.sum, h.pseudo = packet.Sum(ip, 0), packet.PseudoSum(ip, packet.UDP, 0)
 }
 
-func (t *frameHeader) putIPv6(w *egress) {
-	binary.BigEndian.PutUint16(t.bytes[t.ip-2:], uint16(packet.EtherTypeIPv6))
-	t.udp = t.ip + packet.IPv6HeaderLen
-	ip := t.bytes[t.ip:t.udp]
-	ip[0], ip[6], ip[7] = 0x60, byte(packet.UDP), w.hops
-	src, dst := w.src.As16(), w.dst.As16()
+func (h *frameHeader) putIPv6(e *egress) {
+	binary.BigEndian.PutUint16(h.bytes[h.ip-2:], uint16(packet.EtherTypeIPv6))
+	h.udp = h.ip + packet.IPv6HeaderLen
+	ip := h.bytes[h.ip:h.udp]
+	ip[0], ip[6], ip[7] = 0x60, byte(packet.UDP), e.hops
+	src, dst := e.src.As16(), e.dst.As16()
 	copy(ip[8:], src[:])
 	copy(ip[24:], dst[:])
-	t.pseudo = packet.PseudoSum(ip, packet.UDP, 0)
+	h.pseudo = packet.PseudoSum(ip, packet.UDP, 0)
 }
 
 // runHeader is a frameHeader with the fields that all datagrams of a run share. The payload length is set per datagram,
@@ -91,16 +91,16 @@ type runHeader struct {
 }
 
 // begin initializes s for a run.
-func (s *runHeader) begin(t *frameHeader, from, to uint16, ecn packet.ECN) {
-	s.frameHeader = *t
+func (s *runHeader) begin(h *frameHeader, from, to uint16, ecn packet.ECN) {
+	s.frameHeader = *h
 	s.payloadLen = -1
-	binary.BigEndian.PutUint16(s.bytes[t.udp:], from)
-	binary.BigEndian.PutUint16(s.bytes[t.udp+2:], to)
-	if t.v6 {
-		s.bytes[t.ip+1] = byte(ecn) << 4
+	binary.BigEndian.PutUint16(s.bytes[h.udp:], from)
+	binary.BigEndian.PutUint16(s.bytes[h.udp+2:], to)
+	if h.v6 {
+		s.bytes[h.ip+1] = byte(ecn) << 4
 		return
 	}
-	s.bytes[t.ip+1] = byte(ecn)
+	s.bytes[h.ip+1] = byte(ecn)
 	s.sum += uint64(ecn)
 }
 

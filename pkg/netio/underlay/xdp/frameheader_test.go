@@ -11,8 +11,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 
-// slowSum is the Internet checksum's sum as RFC 1071 has it, over any number of pieces of even length but the last.
-func slowSum(pieces ...[]byte) uint16 {
+// referenceSum is the Internet checksum's sum as in RFC 1071, over pieces of even length (the last may be odd).
+func referenceSum(pieces ...[]byte) uint16 {
 	var sum uint32
 	for _, b := range pieces {
 		for i := 0; i < len(b); i += 2 {
@@ -26,8 +26,8 @@ func slowSum(pieces ...[]byte) uint16 {
 	return uint16(sum)
 }
 
-// TestChecksumsAreThoseOfTheSlowSum builds frames of all kinds and sizes in turn with one stamp, as a lane does.
-func TestChecksumsAreThoseOfTheSlowSum(t *testing.T) {
+// TestChecksumsMatchReferenceSum builds frames of all kinds and sizes in turn with one runHeader, as a lane does.
+func TestChecksumsMatchReferenceSum(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var s runHeader
 	s.id, s.idStep = 0xfff0, 3
@@ -61,13 +61,13 @@ func checkFrame(t *testing.T, headers *frameHeader, frame, payload []byte) {
 	if headers.v6 {
 		addresses = ip[8:]
 	} else {
-		if sum := slowSum(ip); sum != 0xffff {
+		if sum := referenceSum(ip); sum != 0xffff {
 			t.Fatalf("IPv4 header sums to %#x", sum)
 		}
 	}
 	pseudo := binary.BigEndian.AppendUint32(nil, uint32(len(udp)))
 	pseudo = binary.BigEndian.AppendUint32(pseudo, uint32(packet.UDP))
-	if sum := slowSum(addresses, pseudo, udp); sum != 0xffff || binary.BigEndian.Uint16(udp[6:]) == 0 {
+	if sum := referenceSum(addresses, pseudo, udp); sum != 0xffff || binary.BigEndian.Uint16(udp[6:]) == 0 {
 		t.Fatalf("%d bytes: UDP sums to %#x, checksum %x", len(payload), sum, udp[6:8])
 	}
 	if !bytes.Equal(udp[packet.UDPHeaderLen:], payload) {
@@ -79,14 +79,14 @@ func checkFrame(t *testing.T, headers *frameHeader, frame, payload []byte) {
 	}
 }
 
-func TestHeadersAreThoseOfAWireGuard(t *testing.T) {
+func TestHeadersMatchKernelWireGuard(t *testing.T) {
 	frame := frameOf(tagged(way4, 0x123), make([]byte, 32), packet.ECT0)
 	want := []byte{
 		2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x81, 0, 0x01, 0x23, 8, 0,
 		0x45, 2, 0, 60, 0, 0, 0, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2,
 		1000 >> 8, 1000 & 0xff, 0xca, 0x6c, 0, 40,
 	}
-	binary.BigEndian.PutUint16(want[28:], ^slowSum(want[18:38]))
+	binary.BigEndian.PutUint16(want[28:], ^referenceSum(want[18:38]))
 	if got := frame[:len(want)]; !bytes.Equal(got, want) {
 		t.Errorf("% x, want\n% x", got, want)
 	}
@@ -96,8 +96,8 @@ func TestHeadersAreThoseOfAWireGuard(t *testing.T) {
 	}
 }
 
-// TestLanesNumberTheirPacketsApart: fragments of two packets with one identification would be mixed up.
-func TestLanesNumberTheirPacketsApart(t *testing.T) {
+// TestLanesUseDistinctIPIdentifications: reassembly would mix fragments of two packets with the same identification.
+func TestLanesUseDistinctIPIdentifications(t *testing.T) {
 	const lanes = 3
 	p := &Port{firstID: 0xfffe, table: newTable(nil)}
 	seen := map[uint16]bool{}
@@ -117,7 +117,7 @@ func TestLanesNumberTheirPacketsApart(t *testing.T) {
 	}
 }
 
-func TestTheLargestPayloadFillsTheMTU(t *testing.T) {
+func TestLargestPayloadFillsMTU(t *testing.T) {
 	for _, w := range []egress{way4, way6, tagged(way4, 1), tagged(way6, 1)} {
 		headers := newFrameHeader(&w)
 		frame := frameOf(w, make([]byte, headers.max), 0)
@@ -127,7 +127,7 @@ func TestTheLargestPayloadFillsTheMTU(t *testing.T) {
 	}
 }
 
-func TestFramesAreBuiltWithoutAllocating(t *testing.T) {
+func TestWriteFrameDoesNotAllocate(t *testing.T) {
 	var s runHeader
 	headers, frame, payload := newFrameHeader(&way6), make([]byte, 2000), make([]byte, 1400)
 	if n := testing.AllocsPerRun(100, func() {

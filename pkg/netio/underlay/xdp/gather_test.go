@@ -26,10 +26,10 @@ func flowOf(port uint16, ecn packet.ECN) flow {
 	return flow{src: [16]byte{192, 0, 2, 1}, port: port, ecn: ecn}
 }
 
-// shape is an element: of which port, how many bytes in datagrams of which size.
+// shape is an element: its port, its number of bytes, and the size of its datagrams.
 type shape struct{ port, n, size int }
 
-func TestNeighboursOfOneFlowAndSizeShareAnElement(t *testing.T) {
+func TestAdjacentDatagramsOfOneFlowShareElement(t *testing.T) {
 	type in struct {
 		port, size int
 		ecn        packet.ECN
@@ -71,7 +71,7 @@ func TestNeighboursOfOneFlowAndSizeShareAnElement(t *testing.T) {
 	}
 }
 
-func TestWhatDoesNotFitIsTruncatedAndStaysAlone(t *testing.T) {
+func TestOversizeDatagramIsTruncatedAndStaysAlone(t *testing.T) {
 	rx := elements(3, 100)
 	var g gatherer
 	g.begin(rx, 0)
@@ -83,8 +83,8 @@ func TestWhatDoesNotFitIsTruncatedAndStaysAlone(t *testing.T) {
 	}
 }
 
-// TestGatheredFlowsStayInOrder puts random datagrams of some flows in, more than are remembered, and compares with a list for
-// each flow.
+// TestGatheredFlowsStayInOrder gathers random datagrams of more flows than maxOpenElements, and compares each flow with
+// a list.
 func TestGatheredFlowsStayInOrder(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 200 {
@@ -114,7 +114,7 @@ func TestGatheredFlowsStayInOrder(t *testing.T) {
 	}
 }
 
-func TestGatheringAllocatesNothing(t *testing.T) {
+func TestGathererDoesNotAllocate(t *testing.T) {
 	rx, frame := elements(64, 65535), frameOf(way6, make([]byte, 1400), 0)
 	var g gatherer
 	if n := testing.AllocsPerRun(100, func() {

@@ -8,8 +8,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 )
 
-// TestChecksumsAreAskedForOnlyWhereTheyAreKnownToBeCompleted: elsewhere peers would drop every frame, and nothing here would tell.
-func TestChecksumsAreAskedForOnlyWhereTheyAreKnownToBeCompleted(t *testing.T) {
+// TestChecksumOffloadNeedsCompletingDevice: with other devices peers would drop every frame, without any error at the
+// sender.
+func TestChecksumOffloadNeedsCompletingDevice(t *testing.T) {
 	for name, c := range map[string]struct {
 		features  xsk.Features
 		completes bool
@@ -28,15 +29,15 @@ func TestChecksumsAreAskedForOnlyWhereTheyAreKnownToBeCompleted(t *testing.T) {
 	}
 }
 
-// TestOnlyAVethCompletesTheChecksumsOfCopies asks the device itself.
-func TestOnlyAVethCompletesTheChecksumsOfCopies(t *testing.T) {
+// TestOnlyVethCompletesChecksumsInCopyMode tests real devices.
+func TestOnlyVethCompletesChecksumsInCopyMode(t *testing.T) {
 	p := newPair(t, 1)
 	must(t, p.hosts[0].Do(func() error {
 		if !completesChecksums(p.devs[0]) {
-			t.Error("a veth does not")
+			t.Error("completesChecksums is false for a veth")
 		}
 		if completesChecksums("lo") || completesChecksums("none") {
-			t.Error("something else does")
+			t.Error("completesChecksums is true for another device")
 		}
 		return nil
 	}))

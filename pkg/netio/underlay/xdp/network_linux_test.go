@@ -19,7 +19,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 )
 
-// scene is a port at one end, and a stock peer at the other that it reaches by AF_XDP.
+// scene is a port at one end, and a kernel UDP socket at the other that it reaches through AF_XDP.
 type scene struct {
 	*pair
 	port *Port
@@ -29,20 +29,20 @@ type scene struct {
 
 func newScene(t *testing.T) *scene {
 	p := newPair(t, 1)
-	s := &scene{pair: p, port: p.classify(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{}), peer: p.stock(1)}
-	s.to = p.at(1, s.peer, false)
-	express(t, s.port, &s.to)
+	s := &scene{pair: p, port: p.classify(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{}), peer: p.openKernelSocket(1)}
+	s.to = p.kernelEndpoint(1, s.peer, false)
+	awaitXDP(t, s.port, &s.to)
 	s.drain()
 	return s
 }
 
-// do changes the network of one end.
+// do runs f in the network namespace of one end.
 func (s *scene) do(end int, f func() error) {
 	s.Helper()
 	must(s.TB, s.hosts[end].Do(f))
 }
 
-// drain takes what the peer has received so far.
+// drain discards the datagrams that the peer has received.
 func (s *scene) drain() {
 	s.Helper()
 	mark := message(3, 64)
@@ -57,8 +57,8 @@ func (s *scene) drain() {
 	}
 }
 
-// expect sends one datagram and fails unless it arrives, by the way that is told.
-func (s *scene) expect(size int, byExpress bool) {
+// expect sends one datagram, and fails unless it arrives through the given path.
+func (s *scene) expect(size int, viaXDP bool) {
 	s.Helper()
 	before := s.port.Status().Lanes[0]
 	sent := message(4, size)
@@ -70,8 +70,8 @@ func (s *scene) expect(size int, byExpress bool) {
 		s.Fatalf("%d bytes arrived, want %d", n, size)
 	}
 	after := s.port.Status().Lanes[0]
-	if by := after.Sent > before.Sent; by != byExpress || by == (after.Slow > before.Slow) {
-		s.Fatalf("went by AF_XDP: %v, want %v; %+v", by, byExpress, s.port.Status())
+	if by := after.Sent > before.Sent; by != viaXDP || by == (after.Slow > before.Slow) {
+		s.Fatalf("sent through AF_XDP: %v, want %v; %+v", by, viaXDP, s.port.Status())
 	}
 }
 
@@ -86,10 +86,10 @@ func (s *scene) link(end int, change func(netlink.Link) error) {
 	})
 }
 
-// awaitPath waits until lanes know a path of the peer that is as it should be.
+// awaitPath waits until the lanes have a path to the peer that satisfies is.
 func (s *scene) awaitPath(what string, is func(*path) bool) {
 	s.Helper()
-	await(s.TB, what, func() bool { return is(s.port.table.find(targetOf(&s.to))) && inForce(s.port.table) })
+	await(s.TB, what, func() bool { return is(s.port.table.find(targetOf(&s.to))) && isPublished(s.port.table) })
 }
 
 func TestFramesFollowTheNeighbour(t *testing.T) {
@@ -104,29 +104,29 @@ func TestFramesFollowTheNeighbour(t *testing.T) {
 	s.expect(101, true)
 }
 
-func TestOwnAddressesOfTheDeviceAreFollowed(t *testing.T) {
+func TestFramesFollowDeviceAddress(t *testing.T) {
 	s := newScene(t)
 	addr := mac{2, 5, 4, 3, 2, 1}
 	s.link(0, func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, addr[:]) })
 	s.awaitPath("the new address", func(p *path) bool { return p.egress.from == addr })
-	express(t, s.port, &s.to) // the kernel forgot its neighbours
+	awaitXDP(t, s.port, &s.to) // the kernel deleted its neighbour entries
 	s.drain()
 	s.expect(100, true)
 }
 
-func TestAnUnknownNeighbourIsTheKernelsToFind(t *testing.T) {
+func TestUnknownNeighbourIsLeftToKernel(t *testing.T) {
 	s := newScene(t)
 	known := s.neighbour(0, s.to.Dst.Addr())
 	s.do(0, func() error { return netlink.NeighDel(&known) })
 	s.awaitPath("to be without the neighbour", func(p *path) bool { return p.reason == NoNeighbour })
 	s.expect(100, false)
-	express(t, s.port, &s.to)
+	awaitXDP(t, s.port, &s.to)
 	s.drain()
 	s.expect(101, true)
 }
 
-// TestAStaleNeighbourInUseIsConfirmed: the kernel does not see that it is in use, and would let it go stale for good.
-func TestAStaleNeighbourInUseIsConfirmed(t *testing.T) {
+// TestStaleNeighbourInUseIsConfirmed: the kernel does not see that the neighbour is in use, and would leave it stale.
+func TestStaleNeighbourInUseIsConfirmed(t *testing.T) {
 	s := newScene(t)
 	s.expect(100, true)
 	s.setNeighbour(0, s.neighbour(0, s.to.Dst.Addr()), netlink.NUD_STALE)
@@ -136,17 +136,17 @@ func TestAStaleNeighbourInUseIsConfirmed(t *testing.T) {
 	s.expect(101, true)
 }
 
-func TestAnUnusedStaleNeighbourIsLeftAlone(t *testing.T) {
+func TestUnusedStaleNeighbourIsNotConfirmed(t *testing.T) {
 	s := newScene(t)
 	key := targetOf(&s.to)
-	for i := byte(100); i == 100 || s.port.table.get(key).used.Load(); i++ { // the keeper may be at it
+	for i := byte(100); i == 100 || s.port.table.get(key).used.Load(); i++ { // the supervisor may be confirming it
 		s.port.table.get(key).used.Store(false)
 		other := underlay.Endpoint{Dst: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, i}), 1)}
 		awaitReason(t, s.port, &other, NoNeighbour)
 	}
 	h := s.port.table.get(key).hop
 	s.setNeighbour(0, s.neighbour(0, s.to.Dst.Addr()), netlink.NUD_STALE)
-	// What the keeper is asked after it was told of the neighbour.
+	// This request comes after the message about the neighbour.
 	other := underlay.Endpoint{Dst: netip.MustParseAddrPort("192.0.2.77:1")}
 	awaitReason(t, s.port, &other, NoNeighbour)
 	if state := s.neighbour(0, h.addr).State; state != netlink.NUD_STALE {
@@ -180,7 +180,7 @@ func TestRunsFollowTheRoute(t *testing.T) {
 	awaitReason(t, s.port, &s.to, NoRoute)
 }
 
-// TestRunsFollowTheirMark has a rule that sends marked packets elsewhere.
+// TestRunsFollowTheirMark has a rule that routes marked packets differently.
 func TestRunsFollowTheirMark(t *testing.T) {
 	const mark, table = 7, 100
 	s := newScene(t)
@@ -199,7 +199,7 @@ func TestRunsFollowTheirMark(t *testing.T) {
 	s.expect(101, true)
 }
 
-func TestRulesThatAreNotAskedForLeaveEverythingToTheKernel(t *testing.T) {
+func TestUnsupportedRulesLeaveEverythingToKernel(t *testing.T) {
 	s := newScene(t)
 	rule := netlink.NewRule()
 	rule.Family, rule.Dport, rule.Table, rule.Priority = unix.AF_INET, netlink.NewRulePortRange(1, 2), 100, 10
@@ -210,14 +210,14 @@ func TestRulesThatAreNotAskedForLeaveEverythingToTheKernel(t *testing.T) {
 	awaitReason(t, s.port, &s.to, ViaXDP)
 }
 
-func TestOwnBroadcastAndMulticastAddressesAreNotForAFXDP(t *testing.T) {
+func TestLocalBroadcastAndMulticastTargetsUseUDP(t *testing.T) {
 	s := newScene(t)
 	for _, dst := range []string{"192.0.2.1", "127.0.0.1", "192.0.2.255", "224.0.0.1", "[2001:db8::1]", "[::1]"} {
 		awaitReason(t, s.port, &underlay.Endpoint{Dst: netip.MustParseAddrPort(dst + ":1")}, NoRoute)
 	}
 }
 
-func TestASourceIsUsedOnlyIfItIsThisHosts(t *testing.T) {
+func TestOnlyLocalSourceAddressesAreUsed(t *testing.T) {
 	s := newScene(t)
 	second := netip.MustParsePrefix("192.0.2.9/24")
 	own := s.to
@@ -242,9 +242,9 @@ func TestASourceIsUsedOnlyIfItIsThisHosts(t *testing.T) {
 	awaitReason(t, s.port, &own, NoSource)
 }
 
-// TestWhatIsTooLongStaysWithTheKernelUntilTheWayChanges: the largest that fits, one byte more, which the kernel fragments, and
-// then a short one, which must not overtake it.
-func TestWhatIsTooLongStaysWithTheKernelUntilTheWayChanges(t *testing.T) {
+// TestOversizeTargetUsesUDPUntilPathChanges sends the largest datagram that fits, one that is a byte longer and gets
+// fragmented by the kernel, and a short one. The short one must not overtake the long one.
+func TestOversizeTargetUsesUDPUntilPathChanges(t *testing.T) {
 	s := newScene(t)
 	const most = 1500 - 28
 	s.expect(most, true)
@@ -264,7 +264,7 @@ func TestWhatIsTooLongStaysWithTheKernelUntilTheWayChanges(t *testing.T) {
 	s.expect(1400-28+1, false)
 }
 
-func TestARoutesMTUAndHopLimitAreFollowed(t *testing.T) {
+func TestRouteMTUAndHopLimitAreUsed(t *testing.T) {
 	s := newScene(t)
 	s.do(0, func() error {
 		l, err := netlink.LinkByName(s.devs[0])
@@ -280,7 +280,7 @@ func TestARoutesMTUAndHopLimitAreFollowed(t *testing.T) {
 	s.expect(1300-28, true)
 }
 
-func TestTheKernelTakesOverWhileTheLinkIsDown(t *testing.T) {
+func TestUDPSocketTakesOverWhileLinkIsDown(t *testing.T) {
 	s := newScene(t)
 	s.expect(100, true)
 	for round := range 3 {
@@ -292,22 +292,22 @@ func TestTheKernelTakesOverWhileTheLinkIsDown(t *testing.T) {
 		}
 		s.link(0, netlink.LinkSetUp)
 		await(t, "the lane to be back", func() bool { return s.port.Status().Lanes[0].Err == nil })
-		express(t, s.port, &s.to)
+		awaitXDP(t, s.port, &s.to)
 		s.drain()
 		s.expect(100, true)
 		if n := s.port.Status().Lanes[0].Fallbacks; n != uint64(round+1) {
 			t.Errorf("%d fallbacks, want %d", n, round+1)
 		}
 	}
-	checkLedger(t, s.port)
+	checkFrameBalance(t, s.port)
 }
 
-// TestASocketThatFailsIsReplaced: meanwhile everything goes by the UDP socket.
-func TestASocketThatFailsIsReplaced(t *testing.T) {
+// TestFailedSocketIsReplaced: until then everything uses the UDP socket.
+func TestFailedSocketIsReplaced(t *testing.T) {
 	s := newScene(t)
 	old := s.port.lanes[0].laneSocket.Load()
 	if !old.recordError(xsk.ErrQueueGone) {
-		t.Fatal("nothing to do about it?")
+		t.Fatal("recordError did not report the failure")
 	}
 	s.expect(100, false)
 	notify(s.port.wake)
@@ -326,13 +326,13 @@ func TestASocketThatFailsIsReplaced(t *testing.T) {
 	must(t, err)
 	recvOne(t, s.port.Lane(0))
 	if s.port.Status().Lanes[0].Received == before {
-		t.Error("data does not come by AF_XDP")
+		t.Error("data does not arrive through AF_XDP")
 	}
-	checkLedger(t, s.port)
+	checkFrameBalance(t, s.port)
 }
 
-// TestADeviceThatComesBackIsUsedAgain deletes the cable and lays another one, whose device has the same name.
-func TestADeviceThatComesBackIsUsedAgain(t *testing.T) {
+// TestRecreatedDeviceIsUsedAgain deletes the cable and creates another one, whose device has the same name.
+func TestRecreatedDeviceIsUsedAgain(t *testing.T) {
 	s := newScene(t)
 	s.link(0, netlink.LinkDel)
 	await(t, "the device to be missed", func() bool {
@@ -357,16 +357,16 @@ func TestADeviceThatComesBackIsUsedAgain(t *testing.T) {
 	must(t, s.hosts[0].SetUp(s.devs[0], 0, addrs4[0]))
 	must(t, s.hosts[1].SetUp("other", 0, addrs4[1]))
 	await(t, "the new device", func() bool { st := s.port.Status(); return st.Attached && st.Ready() == 1 })
-	express(t, s.port, &s.to)
+	awaitXDP(t, s.port, &s.to)
 	s.drain()
 	s.expect(100, true)
 }
 
-// TestTaggedFramesAreSentAndReceived needs no VLAN in the kernel: the program looks behind tags whoever they are for.
+// TestTaggedFramesAreSentAndReceived needs no VLAN device: the program skips tags of any VLAN.
 func TestTaggedFramesAreSentAndReceived(t *testing.T) {
 	p := newPair(t, 1)
 	a, b := p.classify(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{}), p.classify(1, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{})
-	p.meet(a, b)
+	p.awaitXDPBothWays(a, b)
 	for _, ipv6 := range []bool{false, true} {
 		to := p.endpoint(1, b, ipv6)
 		known := a.table.get(targetOf(&to))
@@ -383,13 +383,13 @@ func TestTaggedFramesAreSentAndReceived(t *testing.T) {
 			t.Errorf("%d bytes from %+v", len(got), from)
 		}
 		if n := b.Status().Lanes[0].Received - before; n != 1 {
-			t.Errorf("%d received by AF_XDP", n)
+			t.Errorf("%d datagrams received through AF_XDP", n)
 		}
 	}
 }
 
-// TestAVLANUponTheDeviceIsNoOtherDevice sends and receives with a tag, by AF_XDP.
-func TestAVLANUponTheDeviceIsNoOtherDevice(t *testing.T) {
+// TestVLANOnDeviceUsesAFXDP sends and receives tagged frames through AF_XDP.
+func TestVLANOnDeviceUsesAFXDP(t *testing.T) {
 	p := newPair(t, 1)
 	inside := [2]netip.Prefix{netip.MustParsePrefix("198.51.100.1/24"), netip.MustParsePrefix("198.51.100.2/24")}
 	for end := range 2 {
@@ -410,12 +410,12 @@ func TestAVLANUponTheDeviceIsNoOtherDevice(t *testing.T) {
 	}
 	a, b := p.classify(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{}), p.classify(1, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{})
 	to := underlay.Endpoint{Dst: netip.AddrPortFrom(inside[1].Addr(), b.LocalPort())}
-	express(t, a, &to)
+	awaitXDP(t, a, &to)
 	for _, size := range []int{100, 1472} {
 		sent := message(4, size)
 		sendOne(t, a.Lane(0), &to, sent)
 		got, from := recvOne(t, b.Lane(0))
-		for len(got) == 0 { // what express sent
+		for len(got) == 0 { // datagrams of awaitXDP
 			got, from = recvOne(t, b.Lane(0))
 		}
 		if !bytes.Equal(got, sent) || from.Dst.Addr() != inside[0].Addr() {
@@ -426,11 +426,11 @@ func TestAVLANUponTheDeviceIsNoOtherDevice(t *testing.T) {
 		t.Errorf("sent %+v", s)
 	}
 	if n := b.Status().Lanes[0].Received; n != 2 {
-		t.Errorf("%d received by AF_XDP", n)
+		t.Errorf("%d datagrams received through AF_XDP", n)
 	}
 }
 
-func TestLinkLocalPeersAreReachedBothWays(t *testing.T) {
+func TestLinkLocalPeersExchangeDatagrams(t *testing.T) {
 	p := newPair(t, 1)
 	inside := [2]netip.Prefix{netip.MustParsePrefix("fe80::1:1/64"), netip.MustParsePrefix("fe80::1:2/64")}
 	for end := range 2 {
@@ -440,7 +440,7 @@ func TestLinkLocalPeersAreReachedBothWays(t *testing.T) {
 	to := underlay.Endpoint{
 		Dst: netip.AddrPortFrom(inside[1].Addr(), b.LocalPort()), Src: inside[0].Addr(), Scope: uint32(p.indexOf(0, p.devs[0])),
 	}
-	express(t, a, &to)
+	awaitXDP(t, a, &to)
 	sent := message(4, 100)
 	sendOne(t, a.Lane(0), &to, sent)
 	got, from := recvOne(t, b.Lane(0))
@@ -453,7 +453,7 @@ func TestLinkLocalPeersAreReachedBothWays(t *testing.T) {
 	if !bytes.Equal(got, sent) || from != want {
 		t.Fatalf("%d bytes from %+v, want %+v", len(got), from, want)
 	}
-	express(t, b, &from)
+	awaitXDP(t, b, &from)
 	sendOne(t, b.Lane(0), &from, sent)
 	got, back := recvOne(t, a.Lane(0))
 	for len(got) == 0 {
@@ -467,28 +467,29 @@ func TestLinkLocalPeersAreReachedBothWays(t *testing.T) {
 	}
 }
 
-// TestLanesBeyondTheQueuesGoByUDP has more lanes than the device has queues.
-func TestLanesBeyondTheQueuesGoByUDP(t *testing.T) {
+// TestLanesBeyondQueuesUseUDP has more lanes than the device has queues.
+func TestLanesBeyondQueuesUseUDP(t *testing.T) {
 	p := newPair(t, 2)
 	u := p.openUDP(0, udp.Config{Lanes: 3})
-	a := p.open(0, u, newEverything(t, u.LocalPort()), Config{Binding: Binding{Mode: xsk.Copy}})
+	a := p.open(0, u, newRedirectAll(t, u.LocalPort()), Config{Binding: Binding{Mode: xsk.Copy}})
 	st := a.Status()
 	if st.Ready() != 2 || !errors.Is(st.Lanes[2].Err, xsk.ErrNoQueue) {
 		t.Fatalf("%+v", st)
 	}
-	peer := p.stock(1)
-	to := p.at(1, peer, false)
-	express(t, a, &to)
+	peer := p.openKernelSocket(1)
+	to := p.kernelEndpoint(1, peer, false)
+	awaitXDP(t, a, &to)
 	for i, want := range []uint64{0, 0, 1} {
 		sendOne(t, a.Lane(i), &to, message(4, 100))
 		if got := a.Status().Lanes[i].Slow; got != want {
-			t.Errorf("lane %d: %d went by UDP, want %d", i, got, want)
+			t.Errorf("lane %d: %d runs sent through UDP, want %d", i, got, want)
 		}
 	}
 }
 
-// TestTrainsKeepGenericModeFromVirtualDevices: two datagrams in a packet that fits into a frame would become one.
-func TestTrainsKeepGenericModeFromVirtualDevices(t *testing.T) {
+// TestGenericModeIsRefusedOnVirtualDevices: otherwise two datagrams in a packet that fits into a frame would become
+// one.
+func TestGenericModeIsRefusedOnVirtualDevices(t *testing.T) {
 	p := newPair(t, 1)
 	a := p.classify(0, Config{Binding: Binding{Mode: xsk.Generic}}, udp.Config{})
 	st := a.Status()
@@ -511,10 +512,10 @@ func TestTrainsKeepGenericModeFromVirtualDevices(t *testing.T) {
 	}
 }
 
-func TestADeviceInUseIsTriedAgain(t *testing.T) {
+func TestBusyDeviceIsRetried(t *testing.T) {
 	p := newPair(t, 1)
-	first := p.everything(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{})
-	second := p.everything(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{})
+	first := p.openRedirectAll(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{})
+	second := p.openRedirectAll(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{})
 	st := second.Status()
 	if st.Err == nil || st.Attached || st.Ready() != 0 {
 		t.Fatalf("two at one device: %+v", st)
@@ -523,27 +524,27 @@ func TestADeviceInUseIsTriedAgain(t *testing.T) {
 	await(t, "its turn", func() bool { st := second.Status(); return st.Attached && st.Ready() == 1 })
 }
 
-// TestClosingGivesEverythingBack counts descriptors, memory and threads' programs.
-func TestClosingGivesEverythingBack(t *testing.T) {
+// TestCloseReleasesAllResources counts descriptors and memory mappings, and checks that the program is detached.
+func TestCloseReleasesAllResources(t *testing.T) {
 	p := newPair(t, 2)
-	before := held(t)
+	before := countResources(t)
 	for range 3 {
 		u, err := p.openRaw(0)
 		must(t, err)
-		port := p.open(0, u, newEverything(t, u.LocalPort()), Config{Binding: Binding{Mode: xsk.Copy}})
-		peer := p.stock(1)
-		to := p.at(1, peer, false)
-		express(t, port, &to)
+		port := p.open(0, u, newRedirectAll(t, u.LocalPort()), Config{Binding: Binding{Mode: xsk.Copy}})
+		peer := p.openKernelSocket(1)
+		to := p.kernelEndpoint(1, peer, false)
+		awaitXDP(t, port, &to)
 		sendOne(t, port.Lane(0), &to, message(4, 100))
 		must(t, port.Close())
 		must(t, port.Close())
-		e := port.supervisor.config.Program.(*everything)
+		e := port.supervisor.config.Program.(*redirectAll)
 		must(t, errors.Join(e.program.Close(), e.xsks.Close(), peer.Close()))
 	}
-	if after := held(t); after != before {
+	if after := countResources(t); after != before {
 		t.Errorf("before %s, after %s", before, after)
 	}
-	s := p.do0(func() (bool, error) {
+	s := p.doAtEnd0(func() (bool, error) {
 		l, err := netlink.LinkByName(p.devs[0])
 		return err == nil && l.Attrs().Xdp != nil && l.Attrs().Xdp.Attached, err
 	})
@@ -552,21 +553,21 @@ func TestClosingGivesEverythingBack(t *testing.T) {
 	}
 }
 
-func (p *pair) do0(f func() (bool, error)) (yes bool) {
+func (p *pair) doAtEnd0(f func() (bool, error)) (yes bool) {
 	p.Helper()
 	must(p.TB, p.hosts[0].Do(func() (err error) { yes, err = f(); return err }))
 	return yes
 }
 
-// openRaw opens a UDP port that nobody closes.
+// openRaw opens a UDP port without closing it at the end of the test.
 func (p *pair) openRaw(end int) (*polled, error) {
 	u := &polled{host: p.hosts[end]}
 	err := p.hosts[end].Do(func() (err error) { u.Port, err = udp.Open(udp.Config{Lanes: p.queue}); return err })
 	return u, err
 }
 
-// held says how many descriptors and how many mappings of AF_XDP rings the process has.
-func held(t *testing.T) string {
+// countResources returns the numbers of descriptors and of AF_XDP ring mappings of the process.
+func countResources(t *testing.T) string {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")
 	must(t, err)
@@ -575,10 +576,10 @@ func held(t *testing.T) string {
 	return fmt.Sprintf("%d descriptors, %d mapped sockets", len(files), bytes.Count(maps, []byte("socket:[")))
 }
 
-func TestNonsenseIsRefused(t *testing.T) {
+func TestInvalidConfigIsRefused(t *testing.T) {
 	p := newPair(t, 1)
 	u := p.openUDP(0, udp.Config{})
-	e := newEverything(t, u.LocalPort())
+	e := newRedirectAll(t, u.LocalPort())
 	pipe, _ := underlay.Pipe(1)
 	for name, c := range map[string]Config{
 		"nothing":                {},

@@ -13,7 +13,7 @@ func endpointOf(addr string) *underlay.Endpoint {
 	return &underlay.Endpoint{Dst: netip.AddrPortFrom(netip.MustParseAddr(addr), 1)}
 }
 
-func rung(c chan struct{}) bool {
+func notified(c chan struct{}) bool {
 	select {
 	case <-c:
 		return true
@@ -22,7 +22,7 @@ func rung(c chan struct{}) bool {
 	}
 }
 
-func TestAnUnknownTargetIsAskedForOnce(t *testing.T) {
+func TestUnknownTargetIsRequestedOnce(t *testing.T) {
 	wake := make(chan struct{}, 1)
 	table := newTable(wake)
 	a, b := newCache(table, wake), newCache(table, wake)
@@ -34,11 +34,11 @@ func TestAnUnknownTargetIsAskedForOnce(t *testing.T) {
 		}
 	}
 	asked, _ := table.takeUnresolved()
-	if len(asked) != 1 || asked[0] != targetOf(endpointOf("192.0.2.1")) || !rung(wake) {
-		t.Errorf("asked for %v", asked)
+	if len(asked) != 1 || asked[0] != targetOf(endpointOf("192.0.2.1")) || !notified(wake) {
+		t.Errorf("requested %v", asked)
 	}
 	if asked, _ = table.takeUnresolved(); len(asked) != 0 {
-		t.Errorf("asked again for %v", asked)
+		t.Errorf("requested %v again", asked)
 	}
 }
 
@@ -53,7 +53,7 @@ func TestCachesFollowTheTable(t *testing.T) {
 	table.put(targetOf(other), &path{reason: NoRoute}, era)
 	table.flush()
 	if e := c.find(to); !e.tooLong {
-		t.Error("what changed for others ended the detour")
+		t.Error("a change of another path cleared tooLong")
 	}
 	table.put(targetOf(to), &path{reason: ViaXDP}, era)
 	table.flush()
@@ -66,30 +66,30 @@ func TestCachesFollowTheTable(t *testing.T) {
 	}
 	table.put(targetOf(to), &path{reason: ViaXDP}, era)
 	if p := table.get(targetOf(to)); p.reason != Unresolved {
-		t.Error("an answer to a question from before the table was cleared was taken")
+		t.Error("put accepted a path of a former era")
 	}
 }
 
-func TestUseIsNotedAndTold(t *testing.T) {
+func TestPathUseWakesSupervisor(t *testing.T) {
 	wake := make(chan struct{}, 1)
 	table := newTable(wake)
 	c, to := newCache(table, wake), endpointOf("192.0.2.1")
 	p := c.find(to).path
-	if rung(wake); !p.used.Load() {
+	if notified(wake); !p.used.Load() {
 		t.Error("a new path is not in use")
 	}
 	c.find(to)
-	if rung(wake) {
-		t.Error("told though it was known")
+	if notified(wake) {
+		t.Error("a path in use woke the supervisor again")
 	}
 	p.used.Store(false)
 	c.find(to)
-	if !p.used.Load() || !rung(wake) {
-		t.Error("use was not noted or not told")
+	if !p.used.Load() || !notified(wake) {
+		t.Error("use was not recorded, or did not wake the supervisor")
 	}
 }
 
-func TestTheTableIsBounded(t *testing.T) {
+func TestTableIsBounded(t *testing.T) {
 	wake := make(chan struct{}, 1)
 	table := newTable(wake)
 	c := newCache(table, wake)
@@ -103,24 +103,24 @@ func TestTheTableIsBounded(t *testing.T) {
 	}
 	table.remove(target{dst: addr})
 	if e := c.find(endpointOf("192.0.2.1")); e == nil {
-		t.Error("no room where there is")
+		t.Error("the table is full after a removal")
 	}
 }
 
-func TestEndpointsThatDifferInPortAreOneTarget(t *testing.T) {
+func TestTargetIgnoresPort(t *testing.T) {
 	a, b := endpointOf("192.0.2.1"), endpointOf("192.0.2.1")
 	b.Dst = netip.AddrPortFrom(b.Dst.Addr(), 2)
-	b.Src = netip.MustParseAddr("2001:db8::1") // of the other family, which is none
+	b.Src = netip.MustParseAddr("2001:db8::1") // a source of the other family is ignored
 	if targetOf(a) != targetOf(b) {
 		t.Errorf("%+v and %+v", targetOf(a), targetOf(b))
 	}
 	b.Src = netip.MustParseAddr("192.0.2.9")
 	if targetOf(a) == targetOf(b) {
-		t.Error("the source makes no difference")
+		t.Error("targets with different sources are equal")
 	}
 }
 
-func TestFindingAPathAllocatesNothing(t *testing.T) {
+func TestFindingPathDoesNotAllocate(t *testing.T) {
 	wake := make(chan struct{}, 1)
 	table := newTable(wake)
 	c, to := newCache(table, wake), endpointOf("2001:db8::1")
@@ -134,7 +134,7 @@ func TestEveryReasonHasAName(t *testing.T) {
 	seen := map[string]bool{}
 	for r := range Reason(reasons) {
 		if name := r.String(); seen[name] || name == "unknown" || name == "" {
-			t.Errorf("reason %d is called %q", r, name)
+			t.Errorf("reason %d has the name %q", r, name)
 		} else {
 			seen[name] = true
 		}

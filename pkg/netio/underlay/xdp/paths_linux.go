@@ -18,7 +18,7 @@ func (k *supervisor) resolve(targets []target, era int) {
 		}
 		p := k.resolver.resolve(to)
 		if p.hop != (hop{}) {
-			k.watcher.watchNeighbour(p.hop)
+			k.watcher.addWatched(p.hop)
 			p = k.resolveAgain(to, p)
 		}
 		if p.reason != old.reason || p.egress != old.egress || p.hop != old.hop {

@@ -17,7 +17,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 )
 
-func TestOnlyMessagesAboutQueuesAreNewsOfThem(t *testing.T) {
+func TestOnlyChannelMessagesAreRecorded(t *testing.T) {
 	say := func(data ...byte) []syscall.NetlinkMessage { return []syscall.NetlinkMessage{{Data: data}} }
 	for name, c := range map[string]struct {
 		messages []syscall.NetlinkMessage
@@ -58,12 +58,12 @@ func (p *pair) setQueues(end, rx, tx int) error {
 
 func number(n int) []byte { return binary.NativeEndian.AppendUint32(nil, uint32(n)) }
 
-// express is a Way over a device's end, with a program of its own.
-func (l *tunnel) express(end int) Binding {
+// xdpBinding returns a Binding for a device at one end, with a program of its own.
+func (l *tunnel) xdpBinding(end int) Binding {
 	l.Helper()
 	program, err := programs.LoadClassify(programs.ClassifyOptions{ListenPort: tunnelPort, MaxFrame: MaxFrame(0)})
 	must(l.TB, err)
-	return Binding{Device: l.devs[end], Mode: xsk.Copy, Program: classified{program}}
+	return Binding{Device: l.devs[end], Mode: xsk.Copy, Program: classifyProgram{program}}
 }
 
 func (l *tunnel) awaitReady(what string, n int) {
@@ -73,9 +73,9 @@ func (l *tunnel) awaitReady(what string, n int) {
 	}
 }
 
-// TestQueuesComeAndGoUnderTraffic: those that come are used at once; the kernel lets none go that has a socket, so that takes
-// another way for as long.
-func TestQueuesComeAndGoUnderTraffic(t *testing.T) {
+// TestQueuesChangeUnderTraffic: new queues are used at once. The kernel removes no queue with an AF_XDP socket, so
+// removal needs another binding in the meantime.
+func TestQueuesChangeUnderTraffic(t *testing.T) {
 	l := &tunnel{pair: newPair(t, 2)}
 	var ways [2]chooser
 	for end := range l.choose {
@@ -84,11 +84,11 @@ func TestQueuesComeAndGoUnderTraffic(t *testing.T) {
 			t.Skip("needs a kernel with CONFIG_ETHTOOL_NETLINK")
 		}
 		must(t, err)
-		ways[end].set(l.express(end))
+		ways[end].set(l.xdpBinding(end))
 		l.choose[end] = ways[end].choose
 	}
 	l.startBoth(tunnelModes[0])
-	l.settle()
+	l.awaitXDP()
 	for _, p := range l.ports {
 		if s := p.Status(); s.Ready() != 1 || !errors.Is(s.Lanes[1].Err, xsk.ErrNoQueue) {
 			t.Fatalf("with one queue: %+v", s)
@@ -104,12 +104,12 @@ func TestQueuesComeAndGoUnderTraffic(t *testing.T) {
 				running = false
 			default:
 			}
-			err = pour(from, to, 1<<20, 1)
+			err = transfer(from, to, 1<<20, 1)
 		}
 		done <- err
 	}()
 	for range 3 {
-		// With XDP, a veth wants no fewer queues for receiving than the other end has for sending.
+		// With XDP, a veth must have at least as many receive queues as the other end has transmit queues.
 		must(t, errors.Join(l.setQueues(0, 2, 1), l.setQueues(1, 2, 2), l.setQueues(0, 2, 2)))
 		l.awaitReady("a socket for the queue that appeared", 2)
 		if err := l.setQueues(0, 1, 2); !errors.Is(err, unix.EINVAL) {
@@ -120,11 +120,11 @@ func TestQueuesComeAndGoUnderTraffic(t *testing.T) {
 			p.Reconsider()
 		}
 		l.awaitReady("no socket", 0)
-		await(t, "the kernel to have let go of the queues", func() bool { // which it does after the sockets are closed
+		await(t, "the kernel to have let go of the queues", func() bool { // after the sockets are closed
 			return errors.Join(l.setQueues(0, 2, 1), l.setQueues(1, 1, 1), l.setQueues(0, 1, 1)) == nil
 		})
 		for end, p := range l.ports {
-			ways[end].set(l.express(end))
+			ways[end].set(l.xdpBinding(end))
 			p.Reconsider()
 		}
 		l.awaitReady("a socket again", 1)

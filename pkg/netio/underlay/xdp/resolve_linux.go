@@ -145,7 +145,7 @@ func (r *resolver) route(to target) (*netlink.Route, Reason) {
 }
 
 // fillLink fills in the fields of the egress that depend on the route's device.
-func (r *resolver) fillLink(route *netlink.Route, w *egress) Reason {
+func (r *resolver) fillLink(route *netlink.Route, e *egress) Reason {
 	link, err := r.nl.LinkByIndex(route.LinkIndex)
 	if err != nil {
 		return Failed
@@ -159,27 +159,27 @@ func (r *resolver) fillLink(route *netlink.Route, w *egress) Reason {
 		if !ok || a.ParentIndex != r.device || a.NetNsID != -1 || v.VlanProtocol != netlink.VLAN_PROTOCOL_8021Q {
 			return OtherDevice
 		}
-		w.tagged, w.vlan = true, uint16(v.VlanId)
+		e.tagged, e.vlan = true, uint16(v.VlanId)
 	}
-	w.device = a.Name
-	w.from = mac(a.HardwareAddr)
-	w.mtu = min(a.MTU, r.maxPacket)
+	e.device = a.Name
+	e.from = mac(a.HardwareAddr)
+	e.mtu = min(a.MTU, r.maxPacket)
 	if route.MTU > 0 {
-		w.mtu = min(w.mtu, route.MTU)
+		e.mtu = min(e.mtu, route.MTU)
 	}
 	return ViaXDP
 }
 
 // fillAddresses fills in source and destination address.
-func fillAddresses(to target, route *netlink.Route, w *egress) Reason {
-	w.src, w.dst = to.src, to.dst
-	if !w.src.IsValid() {
-		w.src, _ = netip.AddrFromSlice(route.Src)
+func fillAddresses(to target, route *netlink.Route, e *egress) Reason {
+	e.src, e.dst = to.src, to.dst
+	if !e.src.IsValid() {
+		e.src, _ = netip.AddrFromSlice(route.Src)
 		if to.dst.Is4() {
-			w.src = w.src.Unmap()
+			e.src = e.src.Unmap()
 		}
 	}
-	if !w.src.IsValid() || w.src.Is4() != w.dst.Is4() || w.src.IsUnspecified() {
+	if !e.src.IsValid() || e.src.Is4() != e.dst.Is4() || e.src.IsUnspecified() {
 		return NoSource
 	}
 	return ViaXDP

@@ -25,7 +25,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 )
 
-// deadline bounds every wait, in case of a fault.
+// deadline bounds every wait.
 const deadline = 20 * time.Second
 
 func must(t testing.TB, err error) {
@@ -35,7 +35,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// await calls done until it reports true.
+// await calls done until it returns true.
 func await(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	netlabtest.Await(t, what, done, nil)
@@ -62,7 +62,7 @@ func newPair(t testing.TB, queues int) *pair {
 	lab, hosts := netlabtest.Hosts(t, "xdp", "a", "b")
 	p := &pair{TB: t, lab: lab, hosts: [2]*netlab.Host(hosts), queue: queues}
 	for _, h := range hosts {
-		// No news of the device's own addresses long after it is up.
+		// The device's address messages come long after it is up; wait for them.
 		must(t, h.Do(func() error {
 			return os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0)
 		}))
@@ -88,7 +88,7 @@ type polled struct {
 	host *netlab.Host
 }
 
-// OpenSource opens it where the port is, whoever calls.
+// OpenSource opens the source in the port's namespace, whichever thread calls it.
 func (p *polled) OpenSource(port uint16) (source int, err error) {
 	err = p.host.Do(func() (err error) {
 		source, err = p.Port.OpenSource(port)
@@ -109,7 +109,7 @@ func (p *pair) openUDP(end int, c udp.Config) *polled {
 	return u
 }
 
-// openSocket opens a port at one end.
+// open opens a port at one end.
 func (p *pair) open(end int, u *polled, program Program, c Config) *Port {
 	p.Helper()
 	c.UDP, c.Program, c.Device = u, program, p.devs[end]
@@ -122,7 +122,7 @@ func (p *pair) open(end int, u *polled, program Program, c Config) *Port {
 	return port
 }
 
-// endpoint is how the other end is reached.
+// endpoint returns the endpoint of the other end.
 func (p *pair) endpoint(end int, port underlay.Port, ipv6 bool) underlay.Endpoint {
 	addr := addrs4[end].Addr()
 	if ipv6 {
@@ -131,14 +131,14 @@ func (p *pair) endpoint(end int, port underlay.Port, ipv6 bool) underlay.Endpoin
 	return underlay.Endpoint{Dst: netip.AddrPortFrom(addr, port.LocalPort())}
 }
 
-// express waits until what is sent to an endpoint goes by AF_XDP, by asking for it.
-func express(t testing.TB, p *Port, to *underlay.Endpoint) {
+// awaitXDP waits until datagrams to an endpoint use AF_XDP. It requests the path until then.
+func awaitXDP(t testing.TB, p *Port, to *underlay.Endpoint) {
 	t.Helper()
 	awaitReason(t, p, to, ViaXDP)
 }
 
-// inForce tells whether lanes know all that is in a table.
-func inForce(t *table) bool {
+// isPublished reports whether the lanes know everything that is in a table.
+func isPublished(t *table) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return !t.stale
@@ -150,29 +150,29 @@ func awaitReason(t testing.TB, p *Port, to *underlay.Endpoint, want Reason) {
 	end := time.Now().Add(deadline)
 	for try := 0; ; try++ {
 		last := p.table.find(key).reason
-		if last == want && inForce(p.table) {
+		if last == want && isPublished(p.table) {
 			return
 		}
 		if time.Now().After(end) {
 			t.Fatalf("%v goes by %v, want %v: %+v", to.Dst, last, want, p.Status())
 		}
 		if last == NoNeighbour && try%64 == 0 {
-			// As a run would that goes by the UDP socket. Not all the time: the kernel keeps them for whoever is not found at
-			// once, and then there is no room at the other end for what is to be measured.
+			// A run through the UDP socket would do the same. It is not sent in every round: the kernel queues
+			// datagrams to an unresolved neighbour, and they would fill the receive buffer at the other end.
 			_ = p.SendTo(to, nil)
 		}
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// everything is an XDP program that takes all that is for a port to the sockets, whatever it holds.
-type everything struct {
+// redirectAll is an XDP program that redirects all datagrams for a port to the sockets, whatever they contain.
+type redirectAll struct {
 	xsks     *ebpf.Map
 	program  *ebpf.Program
 	attached link.Link
 }
 
-func newEverything(t testing.TB, port uint16) *everything {
+func newRedirectAll(t testing.TB, port uint16) *redirectAll {
 	t.Helper()
 	xsks, err := ebpf.NewMap(&ebpf.MapSpec{Name: "test_xsks", Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: 16})
 	if errors.Is(err, unix.EPERM) {
@@ -181,14 +181,14 @@ func newEverything(t testing.TB, port uint16) *everything {
 	must(t, err)
 	t.Cleanup(func() { xsks.Close() })
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: "test_everything", Type: ebpf.XDP, License: "GPL", Instructions: takeAll(xsks.FD(), port),
+		Name: "test_everything", Type: ebpf.XDP, License: "GPL", Instructions: redirectAllProgram(xsks.FD(), port),
 	})
 	must(t, err)
 	t.Cleanup(func() { program.Close() })
-	return &everything{xsks: xsks, program: program}
+	return &redirectAll{xsks: xsks, program: program}
 }
 
-func (e *everything) Attach(device int, generic bool) (err error) {
+func (e *redirectAll) Attach(device int, generic bool) (err error) {
 	flags := link.XDPDriverMode
 	if generic {
 		flags = link.XDPGenericMode
@@ -197,25 +197,25 @@ func (e *everything) Attach(device int, generic bool) (err error) {
 	return err
 }
 
-func (e *everything) Detach() error { return e.attached.Close() }
+func (e *redirectAll) Detach() error { return e.attached.Close() }
 
-func (e *everything) SetSocket(queue, fd int) error {
+func (e *redirectAll) SetSocket(queue, fd int) error {
 	return e.xsks.Update(uint32(queue), uint32(fd), ebpf.UpdateAny)
 }
 
-func (e *everything) RemoveSocket(queue int) error {
+func (e *redirectAll) RemoveSocket(queue int) error {
 	if err := e.xsks.Delete(uint32(queue)); !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return err
 	}
 	return nil
 }
 
-func (e *everything) SetAddresses([]netip.Addr) error { return nil }
+func (e *redirectAll) SetAddresses([]netip.Addr) error { return nil }
 
-func (e *everything) Close() error { return nil } // its test does
+func (e *redirectAll) Close() error { return nil } // the test closes it
 
-// takeAll redirects whole packets of UDP to a port, with at most one VLAN tag, that fit into a frame.
-func takeAll(xsks int, port uint16) asm.Instructions {
+// redirectAllProgram redirects unfragmented UDP packets to a port that fit into a frame, with at most one VLAN tag.
+func redirectAllProgram(xsks int, port uint16) asm.Instructions {
 	const pass = 2
 	code := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
@@ -228,11 +228,11 @@ func takeAll(xsks int, port uint16) asm.Instructions {
 		asm.Add.Imm(asm.R4, 18),
 		asm.JGT.Reg(asm.R4, asm.R3, "pass"),
 		asm.LoadMem(asm.R5, asm.R2, 12, asm.Half),
-		asm.JEq.Imm(asm.R5, wireOrder(0x8100), "tagged"),
+		asm.JEq.Imm(asm.R5, networkOrder(0x8100), "tagged"),
 	}
-	code = append(code, takeUDP("plain", 14, port)...)
+	code = append(code, redirectUDP("plain", 14, port)...)
 	code = append(code, asm.LoadMem(asm.R5, asm.R2, 16, asm.Half).WithSymbol("tagged"))
-	code = append(code, takeUDP("vlan", 18, port)...)
+	code = append(code, redirectUDP("vlan", 18, port)...)
 	return append(
 		code,
 		asm.LoadMem(asm.R2, asm.R6, 16, asm.Word).WithSymbol("take"),
@@ -245,11 +245,11 @@ func takeAll(xsks int, port uint16) asm.Instructions {
 	)
 }
 
-// takeUDP has the IP header at an offset, and its EtherType in R5.
-func takeUDP(name string, at int16, port uint16) asm.Instructions {
+// redirectUDP expects the IP header at an offset, and its EtherType in R5.
+func redirectUDP(name string, at int16, port uint16) asm.Instructions {
 	v6 := name + "6"
 	return asm.Instructions{
-		asm.JNE.Imm(asm.R5, wireOrder(0x0800), v6),
+		asm.JNE.Imm(asm.R5, networkOrder(0x0800), v6),
 		asm.Mov.Reg(asm.R4, asm.R2),
 		asm.Add.Imm(asm.R4, int32(at)+28),
 		asm.JGT.Reg(asm.R4, asm.R3, "pass"),
@@ -258,30 +258,30 @@ func takeUDP(name string, at int16, port uint16) asm.Instructions {
 		asm.LoadMem(asm.R4, asm.R2, at+9, asm.Byte),
 		asm.JNE.Imm(asm.R4, unix.IPPROTO_UDP, "pass"),
 		asm.LoadMem(asm.R4, asm.R2, at+6, asm.Half),
-		asm.And.Imm(asm.R4, wireOrder(0x3fff)),
+		asm.And.Imm(asm.R4, networkOrder(0x3fff)),
 		asm.JNE.Imm(asm.R4, 0, "pass"),
 		asm.LoadMem(asm.R4, asm.R2, at+22, asm.Half),
-		asm.JNE.Imm(asm.R4, wireOrder(port), "pass"),
+		asm.JNE.Imm(asm.R4, networkOrder(port), "pass"),
 		asm.Ja.Label("take"),
-		asm.JNE.Imm(asm.R5, wireOrder(0x86dd), "pass").WithSymbol(v6),
+		asm.JNE.Imm(asm.R5, networkOrder(0x86dd), "pass").WithSymbol(v6),
 		asm.Mov.Reg(asm.R4, asm.R2),
 		asm.Add.Imm(asm.R4, int32(at)+48),
 		asm.JGT.Reg(asm.R4, asm.R3, "pass"),
 		asm.LoadMem(asm.R4, asm.R2, at+6, asm.Byte),
 		asm.JNE.Imm(asm.R4, unix.IPPROTO_UDP, "pass"),
 		asm.LoadMem(asm.R4, asm.R2, at+42, asm.Half),
-		asm.JNE.Imm(asm.R4, wireOrder(port), "pass"),
+		asm.JNE.Imm(asm.R4, networkOrder(port), "pass"),
 		asm.Ja.Label("take"),
 	}
 }
 
-// wireOrder is v as a load of the machine's order sees it in a packet.
-func wireOrder(v uint16) int32 {
+// networkOrder returns v as a native-endian load from a packet gives it.
+func networkOrder(v uint16) int32 {
 	return int32(binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v)))
 }
 
-// checkLedger fails unless all frames of a port's sockets are where they belong when nothing is under way.
-func checkLedger(t testing.TB, p *Port) {
+// checkFrameBalance fails unless all frames of an idle port's sockets are in their place.
+func checkFrameBalance(t testing.TB, p *Port) {
 	t.Helper()
 	for i, l := range p.lanes {
 		c := l.laneSocket.Load()

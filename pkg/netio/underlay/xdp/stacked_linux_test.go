@@ -16,33 +16,34 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 )
 
-// lastOutcome is a program that notes which addresses it was told.
-type told struct {
-	*everything
+// addressRecorder is a program that records the addresses that were set.
+type addressRecorder struct {
+	*redirectAll
 	mu        sync.Mutex
 	addresses []netip.Addr
 }
 
-func (p *told) SetAddresses(addresses []netip.Addr) error {
+func (p *addressRecorder) SetAddresses(addresses []netip.Addr) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.addresses = addresses
 	return nil
 }
 
-func (p *told) knows(a netip.Addr) bool {
+func (p *addressRecorder) knows(a netip.Addr) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Contains(p.addresses, a)
 }
 
-// TestLinkLocalAddressesAreTheStacksWhereDevicesAreStacked: whose a link-local sender's link is, only the stack can tell then.
-func TestLinkLocalAddressesAreTheStacksWhereDevicesAreStacked(t *testing.T) {
+// TestStackedDeviceLeavesLinkLocalToStack: with stacked devices, only the stack can determine the link of a link-local
+// sender.
+func TestStackedDeviceLeavesLinkLocalToStack(t *testing.T) {
 	p := newPair(t, 1)
 	local := netip.MustParsePrefix("fe80::1:1/64")
 	must(t, p.hosts[0].SetUp(p.devs[0], 0, local))
 	u := p.openUDP(0, udp.Config{})
-	program := &told{everything: newEverything(t, u.LocalPort())}
+	program := &addressRecorder{redirectAll: newRedirectAll(t, u.LocalPort())}
 	port := p.open(0, u, program, Config{Binding: Binding{Mode: xsk.Copy}})
 	s := &scene{pair: p, port: port}
 	if !program.knows(local.Addr()) || !program.knows(addrs6[0].Addr()) {

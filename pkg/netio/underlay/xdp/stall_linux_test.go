@@ -10,9 +10,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 
-// TestFramesThatTheDeviceDidNotTakeLeaveWithoutMoreToSend leaves a frame where Send leaves those that the device would not take in
-// time. The answer to it may be all that there is to wait for.
-func TestFramesThatTheDeviceDidNotTakeLeaveWithoutMoreToSend(t *testing.T) {
+// TestHeldFramesLeaveWithoutFurtherSend leaves a frame in the ring, as Send does if the device does not take it in
+// time. The sender may wait for the answer to this frame before it sends again.
+func TestHeldFramesLeaveWithoutFurtherSend(t *testing.T) {
 	s := newScene(t)
 	l := s.port.lanes[0]
 	c := l.laneSocket.Load()
@@ -40,7 +40,7 @@ func TestFramesThatTheDeviceDidNotTakeLeaveWithoutMoreToSend(t *testing.T) {
 	if n, _, err := s.peer.ReadFromUDPAddrPort(got); err != nil || !bytes.Equal(got[:n], sent) {
 		t.Errorf("%d bytes arrived, %v, want %d", n, err, len(sent))
 	}
-	checkLedger(t, s.port)
+	checkFrameBalance(t, s.port)
 	must(t, s.port.Close())
 	<-received
 }

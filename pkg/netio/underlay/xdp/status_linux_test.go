@@ -12,8 +12,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 )
 
-// TestStatusSaysWhy names the cause that explains the most.
-func TestStatusSaysWhy(t *testing.T) {
+// TestStatusWhyNamesMainCause checks the precedence of the causes.
+func TestStatusWhyNamesMainCause(t *testing.T) {
 	down, targets := LaneStatus{Err: xsk.ErrDown}, [reasons]int{ViaXDP: 3, Unresolved: 1, NoNeighbour: 2}
 	for want, s := range map[string]Status{
 		"": {Lanes: []LaneStatus{{}}, Targets: [reasons]int{ViaXDP: 3, Unresolved: 1}},
@@ -23,7 +23,7 @@ func TestStatusSaysWhy(t *testing.T) {
 		"1 of 2 lanes have no AF_XDP socket: lane 1: the device is down: network is down": {
 			Lanes: []LaneStatus{{}, down}, Targets: targets,
 		},
-		"to 2 of the addresses sent to, the kernel sends: the next hop's link-layer address is not known": {
+		"2 destination addresses use the UDP socket: the next hop's link-layer address is unknown": {
 			Lanes: []LaneStatus{{}}, Targets: targets,
 		},
 	} {
@@ -41,19 +41,19 @@ func TestStatusSaysWhy(t *testing.T) {
 	}
 }
 
-// TestCountersDoNotGoBackWhileASocketIsClosed has the lane be slow to leave it: who asks meanwhile would take what is missing for a new
-// beginning.
-func TestCountersDoNotGoBackWhileASocketIsClosed(t *testing.T) {
+// TestCountersNeverDecreaseDuringSocketClose delays the lane in leaving its socket. If the counters decreased
+// meanwhile, a reader would assume that they were reset.
+func TestCountersNeverDecreaseDuringSocketClose(t *testing.T) {
 	s := newScene(t)
 	s.expect(500, true)
 	l := s.port.lanes[0]
 	c := l.laneSocket.Load()
 	sent := s.port.Status().Lanes[0].Socket.Sent
 	if sent == 0 || !c.rx.Enter() {
-		t.Fatalf("%d sent, or somebody receives", sent)
+		t.Fatalf("%d sent, or a goroutine receives", sent)
 	}
 	leave := sync.OnceFunc(c.rx.Leave)
-	t.Cleanup(leave) // closedStats the port is closed, which waits for it
+	t.Cleanup(leave) // before the port is closed, which waits for it
 	s.link(0, netlink.LinkDel)
 	await(t, "the lane to have no socket", func() bool { return l.laneSocket.Load() == nil })
 	check := func() {

@@ -191,23 +191,23 @@ func (k *supervisor) reconsider() {
 }
 
 // isFinal reports whether no change of the network matters.
-func (w *Binding) isFinal() bool { return w.Device == "" && w.Final }
+func (b *Binding) isFinal() bool { return b.Device == "" && b.Final }
 
 // useBinding replaces the present Binding.
-func (k *supervisor) useBinding(w Binding) {
-	if w.isFinal() {
+func (k *supervisor) useBinding(b Binding) {
+	if b.isFinal() {
 		defer k.closeWatcher()
 	}
-	if w == k.config.Binding {
+	if b == k.config.Binding {
 		return
 	}
 	k.drain()
 	_ = k.releaseDevice(errRebound) // the kernel has released the resources even after an error
-	if old := k.config.Program; old != nil && old != w.Program {
+	if old := k.config.Program; old != nil && old != b.Program {
 		_ = old.Close()
 	}
-	k.config.Binding = w
-	k.resolver.maxPacket = maxIPPacket(w.FrameSize)
+	k.config.Binding = b
+	k.resolver.maxPacket = maxIPPacket(b.FrameSize)
 	k.port.table.clear()
 }
 

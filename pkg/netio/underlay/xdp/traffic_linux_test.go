@@ -19,17 +19,17 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 )
 
-// classified is the program of the product.
-type classified struct{ *programs.Classify }
+// classifyProgram is programs.Classify as a Program.
+type classifyProgram struct{ *programs.Classify }
 
-func (c classified) Attach(device int, generic bool) error {
+func (c classifyProgram) Attach(device int, generic bool) error {
 	if generic {
 		return c.Classify.Attach(device, hook.XDPGeneric)
 	}
 	return c.Classify.Attach(device, hook.XDPNative)
 }
 
-// classify opens a port with the product's program.
+// classify opens a port with programs.Classify.
 func (p *pair) classify(end int, c Config, slow udp.Config) *Port {
 	p.Helper()
 	slow.Lanes = p.queue
@@ -37,11 +37,11 @@ func (p *pair) classify(end int, c Config, slow udp.Config) *Port {
 	program, err := programs.LoadClassify(programs.ClassifyOptions{ListenPort: u.LocalPort(), MaxFrame: MaxFrame(c.FrameSize)})
 	must(p.TB, err)
 	p.Cleanup(func() { must(p.TB, program.Close()) })
-	return p.open(end, u, classified{program}, c)
+	return p.open(end, u, classifyProgram{program}, c)
 }
 
-// stock opens an ordinary UDP socket at one end.
-func (p *pair) stock(end int) *net.UDPConn {
+// openKernelSocket opens an ordinary UDP socket at one end.
+func (p *pair) openKernelSocket(end int) *net.UDPConn {
 	p.Helper()
 	var conn *net.UDPConn
 	must(p.TB, p.hosts[end].Do(func() (err error) {
@@ -53,8 +53,8 @@ func (p *pair) stock(end int) *net.UDPConn {
 	return conn
 }
 
-// at is how a stock peer at an end is reached.
-func (p *pair) at(end int, conn *net.UDPConn, ipv6 bool) underlay.Endpoint {
+// kernelEndpoint returns the endpoint of such a socket.
+func (p *pair) kernelEndpoint(end int, conn *net.UDPConn, ipv6 bool) underlay.Endpoint {
 	port := conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 	if ipv6 {
 		return underlay.Endpoint{Dst: netip.AddrPortFrom(addrs6[end].Addr(), port)}
@@ -62,14 +62,14 @@ func (p *pair) at(end int, conn *net.UDPConn, ipv6 bool) underlay.Endpoint {
 	return underlay.Endpoint{Dst: netip.AddrPortFrom(addrs4[end].Addr(), port)}
 }
 
-// message is what the product's program takes for a message of a type.
+// message returns bytes that programs.Classify accepts as a message of a type.
 func message(kind byte, size int) []byte {
 	b := bytes.Repeat([]byte{kind * 17}, max(size, 4))
 	binary.LittleEndian.PutUint32(b, uint32(kind))
 	return b[:size]
 }
 
-// sendOne sends a datagram by a lane.
+// sendOne sends a datagram through a lane.
 func sendOne(t testing.TB, l underlay.Lane, to *underlay.Endpoint, payload []byte) {
 	t.Helper()
 	runs := []underlay.Run{{To: to, Parts: [][]byte{payload}, SegSize: len(payload), Segments: 1}}
@@ -96,15 +96,15 @@ func recvOne(t testing.TB, l underlay.Receiver) ([]byte, underlay.Endpoint) {
 	return rx[0].Buf[:rx[0].N], rx[0].From
 }
 
-// TestAStockPeerTakesEveryChecksum: the kernel at the other end drops what has a wrong one.
-func TestAStockPeerTakesEveryChecksum(t *testing.T) {
+// TestKernelAcceptsEveryChecksum: the kernel at the other end drops datagrams with a wrong checksum.
+func TestKernelAcceptsEveryChecksum(t *testing.T) {
 	for _, software := range []bool{false, true} {
 		p := newPair(t, 1)
-		a, b := p.classify(0, Config{Binding: Binding{Mode: xsk.Copy}, NoChecksumOffload: software}, udp.Config{}), p.stock(1)
+		a, b := p.classify(0, Config{Binding: Binding{Mode: xsk.Copy}, NoChecksumOffload: software}, udp.Config{}), p.openKernelSocket(1)
 		var got [2000]byte
 		for _, ipv6 := range []bool{false, true} {
-			to := p.at(1, b, ipv6)
-			express(t, a, &to)
+			to := p.kernelEndpoint(1, b, ipv6)
+			awaitXDP(t, a, &to)
 			for size := 0; size <= 1452; size += 1 + size/40 {
 				sent := message(4, size)
 				sendOne(t, a.Lane(0), &to, sent)
@@ -114,7 +114,7 @@ func TestAStockPeerTakesEveryChecksum(t *testing.T) {
 						t.Fatalf("%d bytes, IPv6 %v, software %v: %v; %+v", size, ipv6, software, err, a.Status())
 					}
 					if n == 0 && size > 0 {
-						continue // what express sent
+						continue // datagrams of awaitXDP
 					}
 					if !bytes.Equal(got[:n], sent) || from.Port() != a.LocalPort() {
 						t.Fatalf("%d bytes from %v, want %d", n, from, size)
@@ -126,15 +126,15 @@ func TestAStockPeerTakesEveryChecksum(t *testing.T) {
 		if s := a.Status().Lanes[0]; s.Slow != 0 || s.Lost != 0 || s.Sent == 0 {
 			t.Errorf("%+v", s)
 		}
-		checkLedger(t, a)
+		checkFrameBalance(t, a)
 	}
 }
 
-func TestDataOfAStockPeerComesByAFXDPAndTheRestByUDP(t *testing.T) {
+func TestOnlyDataMessagesArriveThroughAFXDP(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			p := newPair(t, 1)
-			a, b := p.classify(0, mode.config, mode.udp), p.stock(1)
+			a, b := p.classify(0, mode.config, mode.udp), p.openKernelSocket(1)
 			for _, ipv6 := range []bool{false, true} {
 				to := p.endpoint(0, a, ipv6)
 				for i, kind := range []byte{4, 1, 4, 2, 4, 3} {
@@ -143,25 +143,25 @@ func TestDataOfAStockPeerComesByAFXDPAndTheRestByUDP(t *testing.T) {
 					_, err := b.WriteToUDPAddrPort(sent, to.Dst)
 					must(t, err)
 					got, from := recvOne(t, a.Lane(0))
-					if want := p.at(1, b, ipv6); !bytes.Equal(got, sent) || from.Dst != want.Dst || from.Src != to.Dst.Addr() {
+					if want := p.kernelEndpoint(1, b, ipv6); !bytes.Equal(got, sent) || from.Dst != want.Dst || from.Src != to.Dst.Addr() {
 						t.Errorf("%d bytes from %+v", len(got), from)
 					}
 					if n := a.Status().Lanes[0].Received - before.Received; (n == 1) != (kind == 4) {
-						t.Errorf("message %d of type %d: %d came by AF_XDP", i, kind, n)
+						t.Errorf("message %d of type %d: %d received through AF_XDP", i, kind, n)
 					}
 				}
 			}
-			checkLedger(t, a)
+			checkFrameBalance(t, a)
 		})
 	}
 }
 
-// TestTrainsArriveAsTrains: what one lane sends in a run, another receives in few elements.
+// TestTrainsArriveAsTrains sends a run on one lane. Another lane receives it in few elements.
 func TestTrainsArriveAsTrains(t *testing.T) {
 	const segments, size = 45, 1400
 	p := newPair(t, 1)
 	a, b := p.classify(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{}), p.classify(1, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{})
-	p.meet(a, b)
+	p.awaitXDPBothWays(a, b)
 	to := p.endpoint(1, b, false)
 	train := bytes.Repeat(message(4, size), segments)
 	runs := []underlay.Run{{To: &to, Parts: [][]byte{train}, SegSize: size, Segments: segments}}
@@ -169,7 +169,7 @@ func TestTrainsArriveAsTrains(t *testing.T) {
 		t.Fatal(runs[0].Err)
 	}
 	await(t, "the train", func() bool {
-		counters, err := b.supervisor.config.Program.(classified).Counters()
+		counters, err := b.supervisor.config.Program.(classifyProgram).Counters()
 		must(t, err)
 		return counters.Events[programs.ClassifySocket] == segments
 	})
@@ -180,12 +180,13 @@ func TestTrainsArriveAsTrains(t *testing.T) {
 	}
 }
 
-// TestOrderHoldsWhileTheWayChanges sends over two lanes from several sources, while the neighbour comes and goes.
-func TestOrderHoldsWhileTheWayChanges(t *testing.T) {
+// TestOrderHoldsDuringPathChanges sends over two lanes from several sources, while the neighbour entry is deleted and
+// restored.
+func TestOrderHoldsDuringPathChanges(t *testing.T) {
 	const sources, rounds = 3, 400
 	p := newPair(t, 2)
-	a, b := p.everything(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{NoGSO: true}), p.everything(1, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{})
-	p.meet(a, b)
+	a, b := p.openRedirectAll(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{NoGSO: true}), p.openRedirectAll(1, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{})
+	p.awaitXDPBothWays(a, b)
 	for i := range sources {
 		_, err := a.OpenSource(uint16(61000 + i))
 		must(t, err)
@@ -228,14 +229,14 @@ func TestOrderHoldsWhileTheWayChanges(t *testing.T) {
 	}
 	for i, s := range a.Status().Lanes {
 		if s.Slow == 0 || s.Sent == 0 {
-			t.Errorf("lane %d took one way only: %+v", i, s)
+			t.Errorf("lane %d used one path only: %+v", i, s)
 		}
 	}
-	checkLedger(t, a)
-	checkLedger(t, b)
+	checkFrameBalance(t, a)
+	checkFrameBalance(t, b)
 }
 
-// deliver passes on who sent what, until the port is closed.
+// deliver reports the sender and number of each datagram, until the port is closed.
 func deliver(l underlay.Lane, got chan<- [2]uint32) {
 	rx := []underlay.Datagrams{{Buf: make([]byte, 65535)}, {Buf: make([]byte, 65535)}, {Buf: make([]byte, 65535)}}
 	for {
@@ -251,7 +252,7 @@ func deliver(l underlay.Lane, got chan<- [2]uint32) {
 	}
 }
 
-// neighbour returns an end's entry for an address.
+// neighbour returns an end's neighbour entry for an address.
 func (p *pair) neighbour(end int, addr netip.Addr) (n netlink.Neigh) {
 	p.Helper()
 	must(p.TB, p.hosts[end].Do(func() error {
@@ -266,7 +267,7 @@ func (p *pair) neighbour(end int, addr netip.Addr) (n netlink.Neigh) {
 	return n
 }
 
-// setNeighbour puts an entry into a state.
+// setNeighbour sets the state of a neighbour entry.
 func (p *pair) setNeighbour(end int, n netlink.Neigh, state int) {
 	p.Helper()
 	n.State = state

@@ -36,18 +36,18 @@ var (
 	inner6 = [2]netip.Prefix{netip.MustParsePrefix("fd00::1/64"), netip.MustParsePrefix("fd00::2/64")}
 )
 
-// tunnel is an engine at each end of a cable, of which one or both use AF_XDP.
+// tunnel is an engine at each end of a cable. One or both use AF_XDP.
 type tunnel struct {
 	*pair
 	keys    [2]noise.PrivateKey
 	devices [2]*engines.Device
 	ports   [2]*Port          // nil at an end with UDP alone
-	choose  [2]func() Binding // instead of the tunnelMode, if set
-	crew    [2]*workpool.Pool
-	wrap    [2]func(*Port) underlay.Port // puts something in front of an AF_XDP port; nil: nothing
+	choose  [2]func() Binding // replaces the tunnelMode, if set
+	workers [2]*workpool.Pool
+	wrap    [2]func(*Port) underlay.Port // wraps an AF_XDP port; nil: no wrapper
 }
 
-// tunnelMode is how the ends of a tunnel send and receive.
+// tunnelMode is the mode in which the ends of a tunnel send and receive.
 type tunnelMode struct {
 	name    string
 	express [2]bool
@@ -93,7 +93,7 @@ func (l *tunnel) start(end int, m tunnelMode) {
 	}))
 	opened := make(chan struct{})
 	l.devices[end] = engines.New(engines.Config{
-		TUN: inside, Log: slog.New(slog.DiscardHandler), Pool: l.crew[end],
+		TUN: inside, Log: slog.New(slog.DiscardHandler), Pool: l.workers[end],
 		OpenPort: func(o engines.PortOptions) (underlay.Port, error) {
 			defer close(opened)
 			p := l.openPort(end, o, m)
@@ -124,7 +124,7 @@ func (l *tunnel) start(end int, m tunnelMode) {
 	<-opened
 }
 
-// openPort is called by a goroutine of the device, once.
+// openPort opens the port. A goroutine of the device calls it once.
 func (l *tunnel) openPort(end int, o engines.PortOptions, m tunnelMode) underlay.Port {
 	slow := udp.Config{Port: o.Port, Lanes: o.Lanes, Mark: o.Mark, NoGRO: m.mode == xsk.Generic, NoGSO: m.mode == xsk.Generic}
 	if !m.express[end] {
@@ -169,8 +169,8 @@ func (l *tunnel) dial(ipv6 bool) (from, to net.Conn) {
 	return from, to
 }
 
-// pour sends so many bytes, and returns what arrived wrong.
-func pour(from, to net.Conn, bytesEach, times int) error {
+// transfer sends so many bytes, and checks that they arrive unchanged.
+func transfer(from, to net.Conn, bytesEach, times int) error {
 	end := time.Now().Add(2 * deadline)
 	if err := errors.Join(from.SetDeadline(end), to.SetDeadline(end)); err != nil {
 		return err
@@ -198,7 +198,7 @@ func pour(from, to net.Conn, bytesEach, times int) error {
 	return errors.Join(err, <-sent)
 }
 
-// ping sends an ICMP echo request of so many bytes of data, and waits for the kernel at the other end to answer.
+// ping sends an ICMP echo request with so many bytes of data, and waits for the reply of the kernel at the other end.
 func (l *tunnel) ping(size int) {
 	l.Helper()
 	var conn *net.IPConn
@@ -216,7 +216,7 @@ func (l *tunnel) ping(size int) {
 	_, err := conn.Write(request)
 	must(l.TB, err)
 	for answer := make([]byte, 65535); ; {
-		n, _, err := conn.ReadFrom(answer) // Read would leave the IP header in front
+		n, _, err := conn.ReadFrom(answer) // Read would include the IP header
 		if err != nil {
 			l.Fatalf("a ping of %d bytes: %v", size, err)
 		}
@@ -226,18 +226,18 @@ func (l *tunnel) ping(size int) {
 	}
 }
 
-// minChangeInterval waits until data leaves by AF_XDP where it can, talking meanwhile.
-func (l *tunnel) settle() {
+// awaitXDP waits until data uses AF_XDP where it can. It sends data meanwhile.
+func (l *tunnel) awaitXDP() {
 	l.Helper()
 	for _, p := range l.ports {
 		if p != nil {
 			before := l.carried(p)
-			await(l.TB, "data to leave by AF_XDP", func() bool { l.ping(56); return l.carried(p).Sent > before.Sent })
+			await(l.TB, "data to leave through AF_XDP", func() bool { l.ping(56); return l.carried(p).Sent > before.Sent })
 		}
 	}
 }
 
-// carried sums up what a port's lanes did.
+// carried sums the counters of a port's lanes.
 func (l *tunnel) carried(p *Port) (sum LaneStatus) {
 	for _, s := range p.Status().Lanes {
 		sum.Sent += s.Sent
@@ -250,12 +250,12 @@ func (l *tunnel) carried(p *Port) (sum LaneStatus) {
 	return sum
 }
 
-// TestATunnelCarriesTCPAndPings in both directions, with a UDP port at the other end too.
-func TestATunnelCarriesTCPAndPings(t *testing.T) {
+// TestTunnelCarriesTCPAndPings tests both directions, also with a UDP port at the other end.
+func TestTunnelCarriesTCPAndPings(t *testing.T) {
 	for _, m := range tunnelModes {
 		t.Run(m.name, func(t *testing.T) {
 			l := newTunnel(t, m, 2)
-			l.settle()
+			l.awaitXDP()
 			for _, size := range []int{0, 1, 56, 1391, 1392, 1393, 1472, 8000} { // 1392 fills the tunnel's MTU
 				l.ping(size)
 			}
@@ -267,8 +267,8 @@ func TestATunnelCarriesTCPAndPings(t *testing.T) {
 			}
 			for _, ipv6 := range []bool{false, true} {
 				from, to := l.dial(ipv6)
-				must(t, pour(from, to, 1<<20, 4))
-				must(t, pour(to, from, 1<<20, 4))
+				must(t, transfer(from, to, 1<<20, 4))
+				must(t, transfer(to, from, 1<<20, 4))
 			}
 			for end, p := range l.ports {
 				if p == nil {
@@ -276,10 +276,10 @@ func TestATunnelCarriesTCPAndPings(t *testing.T) {
 				}
 				after := l.carried(p)
 				if sent, slow := after.Sent-before[end].Sent, after.Slow-before[end].Slow; sent < 4000 || slow > sent/10 {
-					t.Errorf("end %d: %d datagrams left by AF_XDP, %d runs by UDP", end, sent, slow)
+					t.Errorf("end %d: %d datagrams sent through AF_XDP, %d runs through UDP", end, sent, slow)
 				}
 				if after.Received-before[end].Received < 4000 && m.mode != xsk.Generic {
-					t.Errorf("end %d: %d datagrams came by AF_XDP", end, after.Received-before[end].Received)
+					t.Errorf("end %d: %d datagrams received through AF_XDP", end, after.Received-before[end].Received)
 				}
 				if after.Malformed != 0 {
 					t.Errorf("end %d: %+v", end, after)
@@ -308,26 +308,26 @@ func (l *tunnel) close() {
 	}
 }
 
-// TestATransferOutlivesWhatHappensToTheNetwork: the link goes down and up, the neighbour is forgotten, the route leads elsewhere
-// and back, and sockets fail, while a transfer goes on.
-func TestATransferOutlivesWhatHappensToTheNetwork(t *testing.T) {
+// TestTransferSurvivesNetworkChanges: during a transfer the link goes down and up, the neighbour is deleted, the route
+// changes and is restored, and sockets fail.
+func TestTransferSurvivesNetworkChanges(t *testing.T) {
 	l := newTunnel(t, tunnelModes[0], 2)
-	l.settle()
+	l.awaitXDP()
 	from, to := l.dial(false)
 	for round := range 2 {
 		for name, change := range map[string]func() error{
 			"link":      l.flap,
 			"neighbour": l.forget,
 			"socket":    l.fail,
-			"route":     l.mislead,
+			"route":     l.withoutRoute,
 		} {
 			done := make(chan error, 1)
-			go func() { done <- pour(from, to, 1<<20, 8) }()
+			go func() { done <- transfer(from, to, 1<<20, 8) }()
 			must(t, l.hosts[0].Do(change))
 			if err := <-done; err != nil {
 				t.Fatalf("round %d, %s: %v; %+v", round, name, err, l.ports[0].Status())
 			}
-			l.settle()
+			l.awaitXDP()
 		}
 	}
 	if n := l.carried(l.ports[0]).Fallbacks; n < 4 {
@@ -357,7 +357,7 @@ func (l *tunnel) forget() error {
 	return nil
 }
 
-// fail has the sockets of one end report that their queue is gone.
+// fail makes the sockets of one end report that their queue is gone.
 func (l *tunnel) fail() error {
 	for _, lane := range l.ports[0].lanes {
 		if c := lane.laneSocket.Load(); c != nil {
@@ -368,8 +368,8 @@ func (l *tunnel) fail() error {
 	return nil
 }
 
-// mislead has the kernel do without a route for a while.
-func (l *tunnel) mislead() error {
+// withoutRoute removes the route for a while.
+func (l *tunnel) withoutRoute() error {
 	route := netlink.Route{
 		Type: unix.RTN_UNREACHABLE, Dst: &net.IPNet{IP: addrs4[1].Addr().AsSlice(), Mask: net.CIDRMask(32, 32)},
 	}

@@ -151,7 +151,7 @@ func (w *watcher) takeChanges() (changed bool, hops map[hop]struct{}) {
 }
 
 // addWatched adds a neighbour to the watched ones.
-func (w *watcher) watchNeighbour(h hop) {
+func (w *watcher) addWatched(h hop) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.watched[h] = struct{}{}

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ndmsg is what the kernel says of a neighbour.
+// ndmsg returns a kernel message about a neighbour.
 func ndmsg(family byte, device int32, state uint16, attrs ...[]byte) []byte {
 	b := make([]byte, ndmsgLen)
 	b[0] = family
@@ -31,7 +31,7 @@ func attr(kind uint16, value []byte) []byte {
 	return append(b, make([]byte, -len(b)&3)...)
 }
 
-func TestNeighboursAreRead(t *testing.T) {
+func TestParseNeighbour(t *testing.T) {
 	dst4, dst6 := attr(netlink.NDA_DST, []byte{192, 0, 2, 1}), attr(netlink.NDA_DST, netip.MustParseAddr("fe80::1").AsSlice())
 	lladdr := attr(netlink.NDA_LLADDR, []byte{2, 0, 0, 0, 0, 1})
 	other := attr(netlink.NDA_PROBES, []byte{1, 0, 0, 0})
@@ -73,7 +73,7 @@ func message16(kind uint16, data []byte) syscall.NetlinkMessage {
 	return syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: kind}, Data: data}
 }
 
-func TestOnlyWhatMattersIsNoted(t *testing.T) {
+func TestWatcherRecordsOnlyRelevantMessages(t *testing.T) {
 	watched := ndmsg(unix.AF_INET, 3, 0, attr(netlink.NDA_DST, []byte{192, 0, 2, 1}))
 	stranger := ndmsg(unix.AF_INET, 3, 0, attr(netlink.NDA_DST, []byte{192, 0, 2, 2}))
 	cloned := make([]byte, unix.SizeofRtMsg)
@@ -98,7 +98,7 @@ func TestOnlyWhatMattersIsNoted(t *testing.T) {
 		"something quite different": {message16(unix.RTM_NEWQDISC, nil), false, false},
 	} {
 		w := &watcher{watched: map[hop]struct{}{}, hops: map[hop]struct{}{}}
-		w.watchNeighbour(hop{3, netip.MustParseAddr("192.0.2.1")})
+		w.addWatched(hop{3, netip.MustParseAddr("192.0.2.1")})
 		matters := w.record([]syscall.NetlinkMessage{c.message}, nil)
 		changed, hops := w.takeChanges()
 		if changed != c.changed || len(hops) > 0 != c.hops || matters != (c.changed || c.hops) {
@@ -107,18 +107,18 @@ func TestOnlyWhatMattersIsNoted(t *testing.T) {
 	}
 	w := &watcher{hops: map[hop]struct{}{}}
 	if !w.record(nil, unix.ENOBUFS) {
-		t.Error("messages that were missed do not matter")
+		t.Error("record ignores missed messages")
 	}
 	if changed, _ := w.takeChanges(); !changed {
-		t.Error("messages that were missed change nothing")
+		t.Error("missed messages record no change")
 	}
 	if changed, _ := w.takeChanges(); changed {
-		t.Error("the same news twice")
+		t.Error("takeChanges returned a change twice")
 	}
 }
 
-// TestAnIdlePortHasNothingToDo: no timer runs once what is known was not used between two reviews.
-func TestAnIdlePortHasNothingToDo(t *testing.T) {
+// TestIdlePortHasNoTimer: no timer runs once no path was used between two reviews.
+func TestIdlePortHasNoTimer(t *testing.T) {
 	ctx := t.Context()
 	wake := make(chan struct{}, 1)
 	p := &Port{table: newTable(wake), wake: wake}
@@ -129,38 +129,38 @@ func TestAnIdlePortHasNothingToDo(t *testing.T) {
 	}
 	defer k.resolver.nl.Close()
 	if !k.nextDeadline().IsZero() {
-		t.Error("a fresh keeper waits for something")
+		t.Error("a new supervisor has a deadline")
 	}
 	to := targetOf(endpointOf("192.0.2.1"))
 	p.table.find(to)
 	now := k.followAt.AddDate(2000, 0, 0)
 	k.runOnce(now)
 	if k.nextDeadline() != now.Add(reviewInterval) {
-		t.Errorf("a path in use is next looked at %v", k.nextDeadline())
+		t.Errorf("the next review of a path in use is at %v", k.nextDeadline())
 	}
 	now = now.Add(reviewInterval)
 	k.runOnce(now)
 	if k.nextDeadline() != now.Add(reviewInterval) {
-		t.Errorf("a path that was used is next looked at %v", k.nextDeadline())
+		t.Errorf("the next review of a used path is at %v", k.nextDeadline())
 	}
 	now = now.Add(reviewInterval)
 	k.runOnce(now)
 	if !k.nextDeadline().IsZero() {
-		t.Errorf("an unused path is next looked at %v", k.nextDeadline())
+		t.Errorf("the next review of an unused path is at %v", k.nextDeadline())
 	}
 	for range maxIdleReviews {
 		p.table.find(targetOf(endpointOf("192.0.2.2"))).used.Store(true)
 		now = now.Add(reviewInterval)
-		k.runOnce(now) // notes the use
+		k.runOnce(now) // records the use
 		now = now.Add(reviewInterval)
 		k.runOnce(now)
 	}
 	if p.table.get(to) != nil {
-		t.Error("an unused path is kept for ever")
+		t.Error("an unused path is never deleted")
 	}
 }
 
-func TestNeighboursAreListenedToOnlyForThoseWhoWriteFrames(t *testing.T) {
+func TestNeighbourSubscriptionNeedsAFXDP(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	k := &supervisor{port: &Port{wake: make(chan struct{}, 1)}, ctx: ctx}
@@ -177,13 +177,13 @@ func TestNeighboursAreListenedToOnlyForThoseWhoWriteFrames(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := k.watcher.subscriptions; got != c.want {
-			t.Errorf("%+v: listens to %+v", c.way, got)
+			t.Errorf("%+v: subscriptions %+v", c.way, got)
 		}
 	}
 	k.closeWatcher()
 }
 
-func TestWatchingEndsWithItsContext(t *testing.T) {
+func TestWatcherEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	w, err := watch(ctx, make(chan struct{}, 1), subscriptions{true, true})
 	if err != nil {

@@ -15,23 +15,23 @@ import (
 	engines "github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
 
-// barrier is a port whose lanes receive nothing while it is locked, so that it waits in their rings.
-type barrier struct {
+// heldPort is a port whose lanes receive nothing while it is held, so that datagrams wait in their rings.
+type heldPort struct {
 	*Port
-	mu sync.RWMutex // held for writing by the test
+	mu sync.RWMutex // countResources for writing by the test
 }
 
-func (g *barrier) Lane(i int) underlay.Lane { return &gatedLane{g.Port.Lane(i), g} }
+func (g *heldPort) Lane(i int) underlay.Lane { return &gatedLane{g.Port.Lane(i), g} }
 
 type gatedLane struct {
 	underlay.Lane
-	gate *barrier
+	gate *heldPort
 }
 
 func (l *gatedLane) Recv(rx []underlay.Datagrams) (int, error) {
 	l.gate.mu.RLock()
 	defer l.gate.mu.RUnlock()
-	// Without waiting, or the gate could not be shut.
+	// This must not wait, otherwise the lock could not be taken.
 	if n := l.Lane.TryRecv(rx); n > 0 {
 		return n, nil
 	}
@@ -50,23 +50,23 @@ func (l *gatedLane) TryRecv(rx []underlay.Datagrams) int {
 	return l.Lane.TryRecv(rx)
 }
 
-func (g *barrier) whileShut(f func()) {
+func (g *heldPort) whileShut(f func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	f()
 }
 
-// TestTrainsThatWaitInARingAreOfferedToTheCrew lets bursts of one flow wait in the ring of a lane. Each is several elements for the
-// engine, so that the lane is behind whatever the machine does. Whether a worker begins before the lane comes to an element is up to
-// the scheduler: what is done is the same either way (package engine's tests).
-func TestTrainsThatWaitInARingAreOfferedToTheCrew(t *testing.T) {
+// TestBackloggedTrainsAreOfferedToWorkers lets bursts of one flow wait in the ring of a lane. Each burst is several
+// elements for the engine, so the lane has a backlog on every machine. The scheduler decides whether a worker begins
+// before the lane reaches an element; the result is the same either way (package engine's tests).
+func TestBackloggedTrainsAreOfferedToWorkers(t *testing.T) {
 	const burst, size = 512, 1200
 	workers, err := workpool.Start(workpool.Config{Workers: 1})
 	must(t, err)
 	t.Cleanup(workers.Close)
 	l := &tunnel{pair: newPair(t, 1)}
-	g := &barrier{}
-	l.crew[1] = workers
+	g := &heldPort{}
+	l.workers[1] = workers
 	l.wrap[1] = func(p *Port) underlay.Port { g.Port = p; return g }
 	l.startBoth(tunnelMode{express: [2]bool{true, true}, mode: xsk.Copy})
 	l.ping(100)
@@ -88,7 +88,7 @@ func TestTrainsThatWaitInARingAreOfferedToTheCrew(t *testing.T) {
 				_, err := from.WriteTo(make([]byte, size), to)
 				must(t, err)
 			}
-			l.quieten(1)
+			l.awaitSilence(1)
 		})
 		await(t, "the burst", func() bool {
 			now, _ := lane()
@@ -101,10 +101,10 @@ func TestTrainsThatWaitInARingAreOfferedToTheCrew(t *testing.T) {
 	t.Logf("%d packets, %+v", s.RxPackets, s.RxWorkers)
 }
 
-// quieten waits until no more data messages come in at an end.
-func (l *tunnel) quieten(end int) {
+// awaitSilence waits until an end receives no more data messages.
+func (l *tunnel) awaitSilence(end int) {
 	l.Helper()
-	program := l.ports[end].supervisor.config.Program.(classified)
+	program := l.ports[end].supervisor.config.Program.(classifyProgram)
 	last := uint64(0)
 	for quiet := 0; quiet < 5; time.Sleep(time.Millisecond) {
 		c, err := program.Counters()
