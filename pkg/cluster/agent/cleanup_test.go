@@ -102,7 +102,7 @@ func TestCleanupKeepsForeignInterfaces(t *testing.T) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = tunnel
 	for what, add := range map[string]func() error{
-		"bridge":      func() error { return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}) },
+		"bridge":                     func() error { return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}) },
 		"not a persistent interface": func() error { return addForeignTunnel(tunnel) },
 	} {
 		in(t, h, func() error {
