@@ -260,7 +260,7 @@ func TestPrometheusScrapesRunningTunnel(t *testing.T) {
 // checkScrape checks a scrape of the daemon.
 func (m *metricsLab) checkScrape(t *testing.T) {
 	series := func(format string, args ...any) string {
-		return strings.ReplaceAll(fmt.Sprintf(format, args...), "IF", m.left.Interface)
+		return strings.ReplaceAll(fmt.Sprintf(format, args...), `"IF"`, strconv.Quote(m.left.Interface)) // a random key may contain IF
 	}
 	peer := m.right.Key.Public().Base64()
 	allowed := fmt.Sprintf("%s/32,%s/128", m.right.Tunnel[0].Addr(), m.right.Tunnel[1].Addr())
