@@ -21,7 +21,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
-// options are the flags of the agent. Its config method turns them into a agent.Config.
+// options are the flags of the agent. Its config method turns them into an agent.Config.
 type options struct {
 	cfg      agent.Config
 	mode     string

@@ -122,7 +122,7 @@ func (s *metricsServer) waitForAddress(ctx context.Context) (listens bool) {
 			return true
 		}
 		if attempt > addressAttempts || !errors.Is(err, syscall.EADDRINUSE) {
-			s.log.Error("serving metrics failed, continuing without", "error", err)
+			s.log.Error("serving metrics failed, running without metrics", "error", err)
 			return false
 		}
 		if attempt == 1 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster is the room of the Kubernetes agent.
+// Package cluster groups the packages of the Kubernetes agent.
 //
 //   - v1alpha1: the RopewalkNode API
 //   - mesh: the desired state of a node as a pure function of the cluster's objects; mesh/view and mesh/command show it

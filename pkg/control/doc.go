@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package control is the room of the ways to configure and query an interface.
+// Package control groups the ways to configure and query an interface.
 //
 //   - uapi: the control socket of wg(8), client and server
 //   - conffile: the configuration files of wg(8) and wg-quick(8); show: the output of wg show

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dataplane is the room of the code that moves packets.
+// Package dataplane groups the packages that move packets.
 //
 //   - engine: lanes; each carries trains between a TUN queue and an underlay lane, one goroutine per direction
 //   - workpool: workers that seal and open trains for a lane whose flow needs more than one core

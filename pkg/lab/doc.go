@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lab is the room of measurements and demonstrations on the machine at hand.
+// Package lab groups measurements and demonstrations on one machine.
 //
 //   - netlab: network namespaces, veth cables with several queues, captures
 //   - traffic: the traffic generator behind ropewalk traffic

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netio is the room of the operating system's network interfaces that carry packets, and of its settings.
+// Package netio groups the interfaces to the operating system's network: those that carry packets, and its settings.
 //
 //   - tun and underlay: the two batch-first interfaces between lanes and the kernel, each with a contract, an in-memory fake and
 //     a contract test; underlay/udp and underlay/xdp implement the outer one

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package observe is the room of everything that reports the state of a host or a tunnel.
+// Package observe groups the packages that report the state of a host or a tunnel.
 //
 //   - metrics: the Prometheus collector and its listener
 //   - top: rates and shares of peers, lanes, NIC queues and cores; top/live and top/page draw them

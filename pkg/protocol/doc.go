@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package protocol is the room of everything that does no I/O: IP and WireGuard as bytes, values and state machines.
+// Package protocol groups the packages that do no I/O: IP and WireGuard as bytes, values and state machines.
 //
 //   - packet, offload: IP, TCP and UDP headers, checksums, the flow hash; splitting and merging GSO/GRO trains
 //   - wire, noise, session, chachapoly: message layouts, the handshake, key pairs with replay window, the AEAD for whole trains

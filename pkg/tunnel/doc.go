@@ -3,7 +3,7 @@
 // Package tunnel embeds a WireGuard tunnel in a Go program. A Tunnel carries packets between a TUN device and an underlay port:
 // real ones (tun.Open, UDP sockets), or in-memory ones for tests (tun.NewFake, underlay.NewNetwork).
 //
-// It is also the room of everything that makes up one interface:
+// The directory groups everything that makes up one interface:
 //
 //   - device: peers, handshakes, timers, staged packets, statistics
 //   - autounderlay: chooses between UDP and AF_XDP sockets

@@ -40,7 +40,7 @@ type sealSpan struct {
 	sealed      bool
 }
 
-// newTxBatch returns a batch for up to n trains.
+// newTxBatch returns a batch for up to n trains or single packets.
 func newTxBatch(n int) *txBatch {
 	b := &txBatch{
 		sizes:   make([]int, n),

@@ -61,7 +61,7 @@ func checkBPFFS(path string) error {
 var ErrOtherLayout = errors.New("pinned by another version of ropewalk")
 
 // OpenState opens the maps that LoadSpread, perhaps in another process, pinned in a directory. If maps of this layout are
-// missing, errors.Is(err, os.ErrNotExist), and also errors.Is(err, ErrOtherLayout) if there are maps of another layout.
+// missing, errors.Is(err, os.ErrNotExist), and also errors.Is(err, ErrOtherLayout) if there are only maps of another layout.
 func OpenState(pinDir string) (*State, error) {
 	spec, err := loadSpread()
 	if err != nil {

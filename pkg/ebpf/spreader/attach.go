@@ -32,7 +32,7 @@ type Report struct {
 	Peers []netip.AddrPort `json:"peers"`
 	// GatherOnly are the endpoints from which packets are gathered, but to which none are spread.
 	GatherOnly []netip.AddrPort `json:"gather_only,omitempty"`
-	// SkippedPeer are peers that are not configured. A later Attach, or Watch, may add them.
+	// Skipped are peers that are not configured. A later Attach, or Watch, may add them.
 	Skipped []SkippedPeer `json:"skipped,omitempty"`
 	// Spread and Gather are the kinds of the hooks, such as "tcx". Gather is "none" if no gather program is attached.
 	Spread   string   `json:"spread"`

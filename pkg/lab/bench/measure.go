@@ -101,7 +101,7 @@ func costAtOneGigabit(ctx context.Context, l *Lab, d time.Duration) (Sample, err
 
 const (
 	pingEvery = 20 * time.Millisecond
-	leastPing = 10
+	minPings = 10
 	// loadLead is how long the load has run when the pings begin.
 	loadLead = 1500 * time.Millisecond
 	// loadSpare is how much longer it runs than pings take that are answered at once.
@@ -116,7 +116,7 @@ func idleRTT(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
 	return rttSample(rtts, pings(d))
 }
 
-func pings(d time.Duration) int { return max(int(d/pingEvery), leastPing) }
+func pings(d time.Duration) int { return max(int(d/pingEvery), minPings) }
 
 // loadedRTT pings while four streams run at full speed: an answer that came after them would be an idle one.
 func loadedRTT(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
@@ -166,7 +166,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// rttSample sums round trip times up, in milliseconds.
+// rttSample summarizes round-trip times in milliseconds: mean, quantiles, maximum and loss.
 func rttSample(rtts []time.Duration, sent int) (Sample, error) {
 	if len(rtts) == 0 {
 		return Sample{}, fmt.Errorf("none of %d pings was answered", sent)

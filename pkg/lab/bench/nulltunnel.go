@@ -32,7 +32,7 @@ func newNullTunnel(a, b *Side, queues, mtu int) (*nullTunnel, error) {
 			err = side.Host.SetUp(nullTunnelDevice, 0, side.Tunnel[:]...)
 		}
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("creating a null tunnel: %w", err), s.close())
+			return nil, errors.Join(fmt.Errorf("creating end %d of a null tunnel: %w", i+1, err), s.close())
 		}
 	}
 	for i, q := range s.devices[0].Queues() {

@@ -12,5 +12,5 @@
 // the processor time that carrying its packets needs (Mogul and Ramakrishnan, "Eliminating receive livelock in an
 // interrupt-driven kernel", 1996).
 //
-// The only system calls are prctl, sched_getattr and sched_setattr on the calling thread. Start reading at Own.
+// The only system calls are prctl, sched_getattr and sched_setattr on the calling thread. Start reading at Lock.
 package thread

@@ -120,7 +120,7 @@ func TestNiceIsAddedToCurrentValue(t *testing.T) {
 // TestMissingNicePermissionKeepsOtherSettings drops the capability for its thread only.
 func TestMissingNicePermissionKeepsOtherSettings(t *testing.T) {
 	inThread(func() {
-		runtime.LockOSThread() // before Own: capabilities belong to the thread
+		runtime.LockOSThread() // before Lock: capabilities belong to the thread
 		before, err := unix.SchedGetAttr(0, 0)
 		if err != nil || before.Nice <= minNice {
 			t.Errorf("nice %d (%v)", before.Nice, err)

@@ -13,7 +13,7 @@ import (
 
 // HandoverDevice is an optional interface of a Device whose interface another Device can continue to serve (handover).
 type HandoverDevice interface {
-	// DuplicateFDs returns a duplicate of each queue's descriptor, owned by the caller, for Adopt. The interface stays while
+	// DuplicateFDs returns a duplicate of each queue's descriptor, owned by the caller, for OpenFromFDs. The interface stays while
 	// one of them is open, also after the Device is closed.
 	DuplicateFDs() (fds []int, err error)
 	// StopReading makes Read return os.ErrClosed, and returns after the last reader has left. Writing still works.
@@ -23,7 +23,7 @@ type HandoverDevice interface {
 
 var _ HandoverDevice = (*device)(nil)
 
-// DuplicateFDs implements Keeper.
+// DuplicateFDs implements HandoverDevice.
 func (d *device) DuplicateFDs() (fds []int, err error) {
 	for _, q := range d.queues {
 		fd, err := unix.FcntlInt(uintptr(q.fd), unix.F_DUPFD_CLOEXEC, 0)
@@ -43,7 +43,7 @@ func closeAll(fds []int) error {
 	return errors.Join(errs...)
 }
 
-// StopReading implements Keeper.
+// StopReading implements HandoverDevice.
 func (d *device) StopReading() error {
 	d.stopReadingOnce.Do(func() { d.stopReadingErr = d.stopReading() })
 	return d.stopReadingErr
@@ -60,7 +60,7 @@ func (d *device) stopReading() error {
 	return nil
 }
 
-// OpenFromFDs returns a Device for the duplicated queue descriptors of another Device (Keeper), of this process or another.
+// OpenFromFDs returns a Device for the duplicated queue descriptors of another Device (HandoverDevice), of this process or another.
 // On success it owns the descriptors; after an error the caller still does. The interface stays as it is:
 // Config.Queues, MTU, QueueLen and Persist are ignored. Device.Name returns Config.Name, even after a renaming; if
 // empty, the interface's current name. steered reports whether a steering program is set.

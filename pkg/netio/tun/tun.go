@@ -24,7 +24,7 @@ var ErrTooManyBuffers = errors.New("too many buffers in one write")
 // Queue is one queue of a Device. One goroutine may call Read while another calls Write; neither method may be called
 // by two goroutines at once. Neither allocates.
 //
-// A train is here one packet, or one GSO super-packet, behind a virtio-net header of offload.VnetHdrLen bytes.
+// In this package a train is one packet or one GSO super-packet, behind a virtio-net header of offload.VnetHdrLen bytes.
 type Queue interface {
 	// Read blocks until the queue has a train. It reads trains into bufs[i], which must hold MaxTrain bytes, and
 	// stores their lengths in sizes[i]. It continues without blocking until the queue is empty or bufs are used up. A

@@ -12,7 +12,7 @@ import (
 
 // Socket is an AF_XDP socket on one queue. One goroutine may call Receive, Refill and WakeRx. One goroutine, which
 // may be the same, may call Reserve, Submit, Release, Reap, OffloadChecksum and WakeTx. Any goroutine may call Frame,
-// FD, Features, Frames, Pending, Nudge, Check and Stats. No method allocates. Only WakeRx, WakeTx, Nudge, Check,
+// FD, Features, Frames, Pending, KickTx, Check and Stats. No method allocates. Only WakeRx, WakeTx, KickTx, Check,
 // Stats and Close call the kernel. Close may be called after both goroutines have stopped.
 type Socket struct {
 	sys      system

@@ -145,7 +145,7 @@ func evaluateChannels(f *facts.Facts, n *facts.NIC, r *recorder) {
 	}
 }
 
-// minRing is the smallest ring for four whole TSO trains, in packets.
+// minRing is the smallest ring that draws no warning, in packets. It holds eleven TSO trains of 64 KiB at an MTU of 1500.
 const minRing = 512
 
 func evaluateRings(_ *facts.Facts, n *facts.NIC, r *recorder) {

@@ -16,14 +16,14 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
-// HostSettings implements Hands for this host, in the network namespace of the calling thread.
+// HostSettings implements Settings for this host, in the network namespace of the calling thread.
 type HostSettings struct{}
 
 var _ Settings = HostSettings{}
 
 var errUnsupportedValue = errors.New("its current value cannot be set")
 
-// Place implements Hands.
+// Place implements Settings.
 func (HostSettings) Place() (Place, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -36,7 +36,7 @@ func (HostSettings) Place() (Place, error) {
 	return Place{Boot: strings.TrimSpace(string(boot)), Network: network}, nil
 }
 
-// Read implements Hands.
+// Read implements Settings.
 func (HostSettings) Read(c Change) (string, error) {
 	switch c.Kind {
 	case Sysctl, Sysfs:
@@ -53,7 +53,7 @@ func (HostSettings) Read(c Change) (string, error) {
 	return "", errUnknownSetting
 }
 
-// Write implements Hands.
+// Write implements Settings.
 func (HostSettings) Write(c Change, value string) error {
 	switch c.Kind {
 	case Sysctl, Sysfs:

@@ -4,14 +4,14 @@ package fdguard
 
 import "sync/atomic"
 
-// The states of a Gate.
+// The states of a Guard.
 const (
 	idle int32 = iota
 	busy
 	closed
 )
 
-// Guard keeps a file descriptor open while its one user is in a system call on it. Shut returns only after the user
+// Guard keeps a file descriptor open while its one user is in a system call on it. Close returns only after the user
 // has left and can never return, so that the kernel cannot reuse the descriptor's number under the call. Each call
 // costs the user two uncontended compare-and-swaps and no lock. Only one goroutine may use Enter and Leave.
 type Guard struct {
@@ -19,7 +19,7 @@ type Guard struct {
 	done  chan struct{}
 }
 
-// New returns an open Gate.
+// New returns an open Guard.
 func New() Guard { return Guard{done: make(chan struct{})} }
 
 // Enter reports whether the user may use the descriptor. Every true needs a Leave.

@@ -11,7 +11,7 @@ import (
 func TestCloseWaitsForLeave(t *testing.T) {
 	g := New()
 	if !g.Enter() {
-		t.Fatal("Enter = false on an open Gate")
+		t.Fatal("Enter = false on an open Guard")
 	}
 	var out atomic.Bool
 	done := make(chan bool)
@@ -25,7 +25,7 @@ func TestCloseWaitsForLeave(t *testing.T) {
 	out.Store(true)
 	g.Leave()
 	if !<-done {
-		t.Error("Shut returned before Leave")
+		t.Error("Close returned before Leave")
 	}
 }
 
@@ -33,7 +33,7 @@ func TestEnterFailsAfterClose(t *testing.T) {
 	g := New()
 	g.Close()
 	if g.Enter() {
-		t.Error("Enter = true after Shut")
+		t.Error("Enter = true after Close")
 	}
 }
 

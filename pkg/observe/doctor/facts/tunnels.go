@@ -102,7 +102,7 @@ func (t *Tunnel) readDaemon(ctx context.Context, dir uapi.Dir) {
 // maxPeers limits the path MTU lookups: thousands of peers mostly share paths.
 const maxPeers = 256
 
-// setKernelState copies the status without secrets.
+// setStatus copies the status without secrets.
 func (t *Tunnel) setStatus(status config.Status) {
 	t.Port, t.Mark = status.ListenPort, status.FwMark
 	for i := range status.Peers {
