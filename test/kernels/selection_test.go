@@ -21,6 +21,7 @@ var defaultPackages = []string{
 // hostOnlyTests returns tests that do not depend on the kernel and take minutes in an emulator. `make test` runs them on the host.
 func hostOnlyTests() []string {
 	return []string{
+		"TestCallsRunDownTheFiles", // reads the sources
 		"TestXDPCarriesTrafficInBothDirections", "TestXDPCarriesTrafficOverIPv4", "TestXDPRekeysWithoutPacketLoss",
 		"TestXDPFollowsRoamingPeer", "TestUnderlayChangesUnderTrafficWithoutRekey", "TestXDPResumesAfterLinkFlap",
 		"TestKilledDaemonDetachesXDPProgram",
