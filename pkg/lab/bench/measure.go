@@ -101,7 +101,7 @@ func costAtOneGigabit(ctx context.Context, l *Lab, d time.Duration) (Sample, err
 
 const (
 	pingEvery = 20 * time.Millisecond
-	minPings = 10
+	minPings  = 10
 	// loadLead is how long the load has run when the pings begin.
 	loadLead = 1500 * time.Millisecond
 	// loadSpare is how much longer it runs than pings take that are answered at once.
