@@ -92,7 +92,7 @@ func (r *record) write(path string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // isNotFound once renamed
+	defer os.Remove(f.Name()) // gone once renamed
 	_, err = f.Write(append(b, '\n'))
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
