@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ropewalk/ropewalk/pkg/lab/bench"
+	"github.com/ropewalk/ropewalk/pkg/lab/testbed"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
@@ -136,7 +137,7 @@ func benchMain(ctx context.Context, out, progress io.Writer, o benchOptions) err
 		return usageError{err}
 	}
 	if o.needsRoot() {
-		if err := bench.Probe(); err != nil {
+		if err := testbed.Probe(); err != nil {
 			return fmt.Errorf("measuring a tunnel: %w", err)
 		}
 	}
@@ -162,8 +163,8 @@ func benchMain(ctx context.Context, out, progress io.Writer, o benchOptions) err
 }
 
 // daemon returns the command of a daemon with that many lanes.
-func (o benchOptions) daemon(lanes int) bench.Daemon {
-	return bench.Command(slices.Concat(o.self, []string{"run", "--log-level", "error", "--lanes", strconv.Itoa(lanes)})...)
+func (o benchOptions) daemon(lanes int) testbed.Daemon {
+	return testbed.Command(slices.Concat(o.self, []string{"run", "--log-level", "error", "--lanes", strconv.Itoa(lanes)})...)
 }
 
 // write writes the report to each output that the flags name.

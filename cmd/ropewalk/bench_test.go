@@ -20,6 +20,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/lab/bench"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/testbed"
 )
 
 // benchEnv makes a child process of this test binary run ropewalk: see TestBenchProcess.
@@ -42,7 +43,7 @@ func TestBenchProcess(t *testing.T) {
 // benchWith returns options for a short run whose processes are this binary. It skips the test without privileges.
 func benchWith(t *testing.T) benchOptions {
 	t.Helper()
-	err := bench.Probe()
+	err := testbed.Probe()
 	if errors.Is(err, netlab.ErrPrivileges) || errors.Is(err, os.ErrNotExist) {
 		t.Skip(err)
 	}

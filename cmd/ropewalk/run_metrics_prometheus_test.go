@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ropewalk/ropewalk/pkg/lab/bench"
+	"github.com/ropewalk/ropewalk/pkg/lab/testbed"
 )
 
 const prometheusConfig = `
@@ -39,7 +39,7 @@ func (m *metricsLab) checkPrometheus(t *testing.T) {
 	if err := os.WriteFile(config, []byte(fmt.Sprintf(prometheusConfig, rules)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	server, err := bench.StartProcess(t.Context(), m.left.Host, program, "--config.file="+config,
+	server, err := testbed.StartProcess(t.Context(), m.left.Host, program, "--config.file="+config,
 		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+prometheusAddr)
 	if err != nil {
 		t.Fatal(err)

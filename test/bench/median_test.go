@@ -2,7 +2,10 @@
 
 package main
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 func TestMedianRatioUsesPairedRounds(t *testing.T) {
 	for _, tt := range []struct {
@@ -23,6 +26,24 @@ func TestMedianRatioUsesPairedRounds(t *testing.T) {
 		got, ok := medianRatio(tt.pairs)
 		if got != tt.want || ok == tt.none {
 			t.Errorf("%s: got %v, %t", tt.name, got, ok)
+		}
+	}
+}
+
+func TestMedianLeavesItsArgument(t *testing.T) {
+	for _, c := range []struct {
+		v    []float64
+		want float64
+	}{
+		{nil, 0},
+		{[]float64{3}, 3},
+		{[]float64{9, 1}, 5},
+		{[]float64{10, 1, 1}, 1},
+		{[]float64{4, 1, 3, 20}, 3.5},
+	} {
+		before := slices.Clone(c.v)
+		if got := median(c.v); got != c.want || !slices.Equal(before, c.v) {
+			t.Errorf("%v: median %v, want %v", before, got, c.want)
 		}
 	}
 }

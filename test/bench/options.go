@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/lab/bench"
+	"github.com/ropewalk/ropewalk/test/bench/measure"
 )
 
 const maxSeconds = 3600
@@ -21,7 +21,7 @@ const maxSeconds = 3600
 type options struct {
 	peers      []peer
 	raw        bool
-	measures   []bench.Measure
+	measures   []measure.Measure
 	rounds     int
 	stretch    time.Duration
 	queues     int
@@ -38,8 +38,8 @@ func parseOptions(args []string, out io.Writer) (options, error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(out)
 	names, tests := f.String("peers", "", "comma-separated: "+strings.Join(append(peerNames(peers()), rawName), ", ")+" (default all)"),
-		f.String("tests", "", "comma-separated: "+strings.Join(measureNames(bench.Measures()), ", ")+" (default all those); "+
-			"only when named: "+strings.Join(measureNames(bench.Trials()), ", "))
+		f.String("tests", "", "comma-separated: "+strings.Join(measureNames(measure.Measures()), ", ")+" (default all those); "+
+			"only when named: "+strings.Join(measureNames(measure.Trials()), ", "))
 	var others []peer
 	f.Func("other", "another program as NAME=COMMAND, to be named instead of or beside --peers; may be repeated", func(s string) error {
 		p, err := otherPeer(s, others)
@@ -77,7 +77,7 @@ func (o *options) choose(names string, others []peer, tests string) error {
 		o.peers, o.raw, err = choosePeers(peers(), splitNames(names))
 	}
 	o.peers = append(o.peers, others...)
-	o.measures, err2 = chooseMeasures(bench.Measures(), bench.Trials(), splitNames(tests))
+	o.measures, err2 = chooseMeasures(measure.Measures(), measure.Trials(), splitNames(tests))
 	return errors.Join(err, err2)
 }
 

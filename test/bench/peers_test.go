@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/ropewalk/ropewalk/pkg/lab/bench"
+	"github.com/ropewalk/ropewalk/test/bench/measure"
 )
 
 func TestUnknownNamesListValidPeersAndTests(t *testing.T) {
@@ -23,7 +23,7 @@ func TestUnknownNamesListValidPeersAndTests(t *testing.T) {
 		want []string
 	}{
 		{[]string{"--peers", "boringtun,wireguard"}, []string{`unknown peer "wireguard"`, "wireguard-go", "tailscale", "boringtun", "gotatun", "raw"}},
-		{[]string{"--tests", "tcp2"}, append([]string{`unknown test "tcp2"`}, measureNames(bench.Measures())...)},
+		{[]string{"--tests", "tcp2"}, append([]string{`unknown test "tcp2"`}, measureNames(measure.Measures())...)},
 	} {
 		err := run(context.Background(), tt.args, io.Discard, io.Discard)
 		if err == nil {
@@ -59,7 +59,7 @@ func TestChosenPeersKeepTheOrderOfTheList(t *testing.T) {
 }
 
 func TestChosenMeasuresKeepTheirOrder(t *testing.T) {
-	chosen, err := chooseMeasures(bench.Measures(), bench.Trials(), []string{"rss", "tcp1"})
+	chosen, err := chooseMeasures(measure.Measures(), measure.Trials(), []string{"rss", "tcp1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestChosenMeasuresKeepTheirOrder(t *testing.T) {
 
 // A test that bench no longer has, or calls otherwise, would silently lose its lines in the table.
 func TestEveryCompanionFigureHasAMeasure(t *testing.T) {
-	all := slices.Concat(bench.Measures(), bench.Trials())
+	all := slices.Concat(measure.Measures(), measure.Trials())
 	names := strings.Join(measureNames(all), " ")
 	for _, c := range companions() {
 		if !regexp.MustCompile(`\b` + c.test + `\b`).MatchString(names) {

@@ -9,7 +9,7 @@ import (
 	"io"
 	"slices"
 
-	"github.com/ropewalk/ropewalk/pkg/lab/bench"
+	"github.com/ropewalk/ropewalk/pkg/lab/testbed"
 )
 
 // bed is one implementation, running between two namespaces, to be measured. A test that fails leaves it usable for the
@@ -151,7 +151,7 @@ func (s step) take(ctx context.Context, b bed) (got sample, applies bool) {
 		got.Error = err.Error()
 	}
 	got.Figures = figures
-	return got, !errors.Is(err, bench.ErrNoDaemon)
+	return got, !errors.Is(err, testbed.ErrNoDaemon)
 }
 
 // brokenBed is an implementation that did not start.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/ropewalk/ropewalk/pkg/lab/bench"
+	"github.com/ropewalk/ropewalk/pkg/lab/testbed"
 )
 
 // fakeLabs is a runner's world: it notes what is opened, measured and closed.
@@ -138,7 +138,7 @@ func TestRunFailsWhenRopewalkDoesNotStart(t *testing.T) {
 }
 
 func TestInapplicableTestHasNoSample(t *testing.T) {
-	f := fakeLabs{failing: map[string]error{"raw rss": fmt.Errorf("reading: %w", bench.ErrNoDaemon)}}
+	f := fakeLabs{failing: map[string]error{"raw rss": fmt.Errorf("reading: %w", testbed.ErrNoDaemon)}}
 	if err := f.runner(turns(1, nil, true), "rss", "tcp").run(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"math"
 	"strings"
-
-	"github.com/ropewalk/ropewalk/pkg/lab/bench"
 )
 
 // nothing stands in a table where there is no figure.
@@ -49,7 +47,7 @@ func (r *report) median(implementation string, w row) string {
 	if len(values) == 0 {
 		return nothing
 	}
-	return digits(bench.Median(values))
+	return digits(median(values))
 }
 
 // unitLabel marks the units of which less is better.

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/lab/bench"
+	"github.com/ropewalk/ropewalk/test/bench/measure"
 )
 
-// valueFigure is the name of a test's main figure among a sample's Figures; the others have bench.Sample's names.
+// valueFigure is the name of a test's main figure among a sample's Figures; the others have testbed.Sample's names.
 const valueFigure = "value"
 
 // row is one line of the table: one figure of one test.
@@ -55,7 +55,7 @@ func companions() []row {
 }
 
 // rows are the table's lines for the measures.
-func rows(measures []bench.Measure) []row {
+func rows(measures []measure.Measure) []row {
 	var list []row
 	for _, m := range measures {
 		// An idle daemon may well not wake up at all, and a change may well leave no hole.
@@ -79,7 +79,7 @@ func withDrops(list []row, samples []sample) []row {
 			continue
 		}
 		for _, figure := range dropFigures(w.test, samples) {
-			reason := strings.TrimPrefix(figure, bench.DropPrefix)
+			reason := strings.TrimPrefix(figure, measure.DropPrefix)
 			all = append(all, row{test: w.test, figure: figure, unit: "% of the flood: " + reason, bare: true})
 		}
 	}
@@ -91,7 +91,7 @@ func dropFigures(test string, samples []sample) []string {
 	found := make(map[string]bool)
 	for _, s := range samples {
 		for name := range s.Figures {
-			if s.Test == test && strings.HasPrefix(name, bench.DropPrefix) {
+			if s.Test == test && strings.HasPrefix(name, measure.DropPrefix) {
 				found[name] = true
 			}
 		}
@@ -101,12 +101,12 @@ func dropFigures(test string, samples []sample) []string {
 
 // chooseMeasures picks by name, of both lists, and keeps the order, which matters: rss is a peak over what came before. No
 // names mean the first list.
-func chooseMeasures(standard, others []bench.Measure, names []string) ([]bench.Measure, error) {
+func chooseMeasures(standard, others []measure.Measure, names []string) ([]measure.Measure, error) {
 	if len(names) == 0 {
 		return standard, nil
 	}
 	var valid []string
-	var chosen []bench.Measure
+	var chosen []measure.Measure
 	for _, m := range slices.Concat(standard, others) {
 		valid = append(valid, m.Name)
 		if slices.Contains(names, m.Name) {
@@ -116,7 +116,7 @@ func chooseMeasures(standard, others []bench.Measure, names []string) ([]bench.M
 	return chosen, onlyValid("test", names, valid)
 }
 
-func measureNames(measures []bench.Measure) []string {
+func measureNames(measures []measure.Measure) []string {
 	var names []string
 	for _, m := range measures {
 		names = append(names, m.Name)

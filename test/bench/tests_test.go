@@ -8,11 +8,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/ropewalk/ropewalk/pkg/lab/bench"
+	"github.com/ropewalk/ropewalk/test/bench/measure"
 )
 
 func TestTrialsRunOnlyWhenNamed(t *testing.T) {
-	standard, trials := bench.Measures(), bench.Trials()
+	standard, trials := measure.Measures(), measure.Trials()
 	chosen, err := chooseMeasures(standard, trials, nil)
 	if err != nil || len(chosen) != len(standard) {
 		t.Errorf("%d by default, %v", len(chosen), err)
@@ -32,8 +32,8 @@ func TestTrialsRunOnlyWhenNamed(t *testing.T) {
 func TestEachDropReasonHasATableRow(t *testing.T) {
 	list := []row{{test: "flood", figure: valueFigure}, {test: "flood", figure: "alone_gbps"}, {test: "rss", figure: valueFigure}}
 	samples := []sample{
-		{Test: "flood", Figures: map[string]float64{valueFigure: 1, bench.DropPrefix + "hs_queue_full": 2}},
-		{Test: "flood", Figures: map[string]float64{bench.DropPrefix + "hs_invalid": 3, bench.DropPrefix + "hs_queue_full": 2}},
+		{Test: "flood", Figures: map[string]float64{valueFigure: 1, measure.DropPrefix + "hs_queue_full": 2}},
+		{Test: "flood", Figures: map[string]float64{measure.DropPrefix + "hs_invalid": 3, measure.DropPrefix + "hs_queue_full": 2}},
 		{Test: "rss", Figures: map[string]float64{valueFigure: 4}},
 	}
 	var got []string
@@ -50,12 +50,12 @@ func TestEachDropReasonHasATableRow(t *testing.T) {
 }
 
 func TestZeroOutageHasNoRatio(t *testing.T) {
-	for _, w := range rows(bench.Trials()) {
+	for _, w := range rows(measure.Trials()) {
 		if w.figure == valueFigure && w.unit == "ms" && !w.bare {
 			t.Errorf("%+v", w)
 		}
 	}
-	if !slices.ContainsFunc(rows(bench.Trials()), func(w row) bool { return w.figure == "lost" }) {
+	if !slices.ContainsFunc(rows(measure.Trials()), func(w row) bool { return w.figure == "lost" }) {
 		t.Error("no line for the pings that were lost")
 	}
 }

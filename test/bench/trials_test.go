@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/lab/bench"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
+	"github.com/ropewalk/ropewalk/test/bench/measure"
 )
 
 // TestTunnelWorksAfterEachTrial runs each trial briefly. Their figures depend on the machine,
@@ -16,7 +16,7 @@ import (
 func TestTunnelWorksAfterEachTrial(t *testing.T) {
 	needLabs(t)
 	ropewalk := needBinary(t, "ropewalk", "build")
-	measures := slices.Concat(bench.Trials(), bench.Measures()[:1])
+	measures := slices.Concat(measure.Trials(), measure.Measures()[:1])
 	o := opener{
 		queues: 2, stretch: 300 * time.Millisecond, traffic: []string{ropewalk, "traffic"}, measures: measures,
 		argv: map[string][]string{ropewalkName: {ropewalk, "run"}},
@@ -25,7 +25,7 @@ func TestTunnelWorksAfterEachTrial(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lab := b.(*tunnel).lab
+	lab := b.(*tunnel).lab.Lab
 	for _, c := range []struct {
 		test    string
 		figures []string // that are more than nothing

@@ -8,13 +8,14 @@ import (
 	"maps"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/lab/bench"
+	"github.com/ropewalk/ropewalk/pkg/lab/testbed"
+	"github.com/ropewalk/ropewalk/test/bench/measure"
 )
 
 // tunnel is the bed of a real implementation, or of the bare cable.
 type tunnel struct {
-	lab      *bench.Lab
-	measures map[string]bench.Measure
+	lab      *measure.Lab
+	measures map[string]measure.Measure
 	stretch  time.Duration
 }
 
@@ -24,23 +25,23 @@ type opener struct {
 	stretch  time.Duration
 	traffic  []string            // the generator's command
 	argv     map[string][]string // each implementation's, without the interface's name
-	measures []bench.Measure
+	measures []measure.Measure
 }
 
 func (o opener) open(ctx context.Context, implementation string) (bed, error) {
-	cfg := bench.LabConfig{Queues: o.queues, Traffic: o.traffic}
+	cfg := testbed.Config{Queues: o.queues, Traffic: o.traffic}
 	if implementation != rawName {
 		argv, ok := o.argv[implementation]
 		if !ok {
 			return nil, fmt.Errorf("no command for %s", implementation)
 		}
-		cfg.Daemon = bench.Command(argv...)
+		cfg.Daemon = testbed.Command(argv...)
 	}
-	lab, err := bench.NewLab(ctx, cfg)
+	lab, err := testbed.New(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	t := &tunnel{lab: lab, stretch: o.stretch, measures: make(map[string]bench.Measure)}
+	t := &tunnel{lab: &measure.Lab{Lab: lab}, stretch: o.stretch, measures: make(map[string]measure.Measure)}
 	for _, m := range o.measures {
 		t.measures[m.Name] = m
 	}

@@ -12,8 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/lab/bench"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/testbed"
+	"github.com/ropewalk/ropewalk/test/bench/measure"
 )
 
 // needBinary returns the absolute path of a program that the Makefile builds.
@@ -46,7 +47,7 @@ func needLabs(t *testing.T) {
 func TestComparisonWithWireguardGoCleansUp(t *testing.T) {
 	needLabs(t)
 	ropewalk, other := needBinary(t, "ropewalk", "build"), needBinary(t, "wireguard-go", "bin/wireguard-go")
-	measures, err := chooseMeasures(bench.Measures(), nil, []string{"tcp1", "rtt_idle", "rss"})
+	measures, err := chooseMeasures(measure.Measures(), nil, []string{"tcp1", "rtt_idle", "rss"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,14 +55,14 @@ func TestComparisonWithWireguardGoCleansUp(t *testing.T) {
 		queues: 2, stretch: 300 * time.Millisecond, traffic: []string{ropewalk, "traffic"}, measures: measures,
 		argv: map[string][]string{ropewalkName: {ropewalk, "run"}, "wireguard-go": {other, "-f"}},
 	}
-	var labs []*bench.Lab
+	var labs []*testbed.Lab
 	var rep report
 	r := runner{
 		turns: turns(1, []string{"wireguard-go"}, true), tests: measureNames(measures),
 		open: func(ctx context.Context, i string) (bed, error) {
 			b, err := o.open(ctx, i)
 			if err == nil {
-				labs = append(labs, b.(*tunnel).lab)
+				labs = append(labs, b.(*tunnel).lab.Lab)
 			}
 			return b, err
 		},
@@ -101,9 +102,9 @@ func allMeasured(t *testing.T, samples []sample) {
 }
 
 // isGone checks for namespaces, processes and control sockets.
-func isGone(t *testing.T, l *bench.Lab) {
+func isGone(t *testing.T, l *testbed.Lab) {
 	t.Helper()
-	for _, s := range []*bench.Side{l.A, l.B} {
+	for _, s := range []*testbed.Side{l.A, l.B} {
 		paths := []string{s.Host.Path()}
 		if s.Iface != "" {
 			paths = append(paths, filepath.Join("/var/run/wireguard", s.Iface+".sock"))

@@ -15,8 +15,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/lab/bench"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/testbed"
 	"github.com/ropewalk/ropewalk/test/scale/model"
 )
 
@@ -115,19 +115,19 @@ func (s *scene) pinned(side int, argv []string) []string {
 }
 
 // daemon starts ropewalk at one end: the Lab calls the interface of the second one …b.
-func (s *scene) daemon(ropewalk string) bench.Daemon {
-	return func(ctx context.Context, h *netlab.Host, ifname string) (*bench.Process, error) {
+func (s *scene) daemon(ropewalk string) testbed.Daemon {
+	return func(ctx context.Context, h *netlab.Host, ifname string) (*testbed.Process, error) {
 		side := 0
 		if strings.HasSuffix(ifname, "b") {
 			side = 1
 		}
 		argv := []string{ropewalk, "run", "--spread", "off", "--lanes", strconv.Itoa(s.lanes)}
-		return bench.Command(s.pinned(side, argv)...)(ctx, h, ifname)
+		return testbed.Command(s.pinned(side, argv)...)(ctx, h, ifname)
 	}
 }
 
 func (s *scene) run(ctx context.Context, ropewalk string) (o outcome, err error) {
-	lab, err := bench.NewLab(ctx, bench.LabConfig{
+	lab, err := testbed.New(ctx, testbed.Config{
 		Queues: 2, Daemon: s.daemon(ropewalk), Traffic: []string{ropewalk, "traffic"},
 	})
 	if err != nil {
@@ -158,8 +158,8 @@ func (s *scene) run(ctx context.Context, ropewalk string) (o outcome, err error)
 }
 
 // used is the CPU time that the two daemons have used, and that everybody has, in ns.
-func used(lab *bench.Lab) (daemons [2]float64, all float64, err error) {
-	for i, side := range []*bench.Side{lab.A, lab.B} {
+func used(lab *testbed.Lab) (daemons [2]float64, all float64, err error) {
+	for i, side := range []*testbed.Side{lab.A, lab.B} {
 		for _, pid := range side.Daemon.PIDs() {
 			tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*", pid)) // the pattern is good
 			for _, path := range tasks {

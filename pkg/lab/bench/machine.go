@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/lab/testbed"
 )
 
 // thisMachine describes where the process runs. Fields that the kernel does not report stay empty.
@@ -30,12 +32,12 @@ const busyWatch = 300 * time.Millisecond
 
 // busyPercent returns the CPU utilization while this process sleeps for busyWatch; 0 if it is unknown.
 func busyPercent(ctx context.Context, cores int) float64 {
-	before, err := busyCPU()
+	before, err := testbed.BusyCPU()
 	begin := time.Now()
-	if err != nil || pause(ctx, busyWatch) != nil {
+	if err != nil || testbed.Pause(ctx, busyWatch) != nil {
 		return 0
 	}
-	after, err := busyCPU()
+	after, err := testbed.BusyCPU()
 	if err != nil {
 		return 0
 	}

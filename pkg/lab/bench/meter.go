@@ -25,11 +25,11 @@ func (m *meter) add(d time.Duration) {
 
 // perSecond returns the units of work per second of one core, given the number of units in a batch.
 func (m *meter) perSecond(units int) float64 {
-	t := quantile(slices.Sorted(slices.Values(m.samples)), 0.5)
-	if t == 0 {
+	sorted := slices.Sorted(slices.Values(m.samples))
+	if len(sorted) == 0 || sorted[(len(sorted)-1)/2] == 0 {
 		return 0
 	}
-	return float64(units) / t
+	return float64(units) / sorted[(len(sorted)-1)/2]
 }
 
 // repeat calls f until the stretch is over or ctx is done. The first calls, with warm false, only warm up

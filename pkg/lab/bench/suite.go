@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/testbed"
 )
 
 // Config configures Run.
@@ -24,8 +25,8 @@ type Config struct {
 	// Lanes are the numbers of lanes to run the tunnel with; empty means 1, 2, 4 and so on up to the number of cores.
 	Lanes []int
 	// Daemon gives the implementation for a number of lanes. Stages with a tunnel need it.
-	Daemon func(lanes int) Daemon
-	// Traffic and Prefix are LabConfig's.
+	Daemon func(lanes int) testbed.Daemon
+	// Traffic and Prefix are those of testbed.Config.
 	Traffic []string
 	Prefix  string
 	// Progress, if set, is called before each measurement by the goroutine that called Run.
@@ -48,7 +49,7 @@ func (c *Config) complete() error {
 		c.Stages = Stages()
 	}
 	if c.Prefix == "" {
-		c.Prefix = defaultPrefix
+		c.Prefix = testbed.DefaultPrefix
 	}
 	if c.Stretch == 0 {
 		c.Stretch = 2 * time.Second

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/ropewalk/ropewalk/pkg/lab/testbed"
 )
 
 // stageTitle is what a stage's figures are about.
@@ -103,7 +105,7 @@ func beside(f Figure) string {
 
 // nextFormat describes why the next higher rate failed: by loss, or because the generator did not reach it.
 func nextFormat(f Figure) string {
-	if loss, ok := f.More["next_loss_percent"]; ok && loss < maxLoss {
+	if loss, ok := f.More["next_loss_percent"]; ok && loss < testbed.MaxLoss {
 		return "the generator does not reach %s"
 	}
 	return "%s is too much"

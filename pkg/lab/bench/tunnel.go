@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/lab/testbed"
 	"github.com/ropewalk/ropewalk/pkg/lab/traffic"
 )
 
@@ -19,7 +20,7 @@ const stretchNDR = 500 * time.Millisecond
 
 // raw measures TCP over the cable without a tunnel: the limit of the machine's network stack and the generator.
 func (s *suite) raw(ctx context.Context) error {
-	return s.inLab(ctx, StageRaw, LabConfig{}, func(lab *labSource) error {
+	return s.inLab(ctx, StageRaw, testbed.Config{}, func(lab *labSource) error {
 		for _, streams := range tcpStreams() {
 			f := Figure{Stage: StageRaw, Streams: streams, What: "TCP without a tunnel, " + plural(streams, "stream")}
 			if err := s.tcp(ctx, lab, f); err != nil {
@@ -33,7 +34,7 @@ func (s *suite) raw(ctx context.Context) error {
 // tunnel measures the tunnel with each number of lanes, and with the last of them what else matters.
 func (s *suite) tunnel(ctx context.Context) error {
 	for i, lanes := range s.cfg.Lanes {
-		err := s.inLab(ctx, StageTunnel, LabConfig{Daemon: s.cfg.Daemon(lanes)}, func(lab *labSource) error {
+		err := s.inLab(ctx, StageTunnel, testbed.Config{Daemon: s.cfg.Daemon(lanes)}, func(lab *labSource) error {
 			for _, streams := range tcpStreams() {
 				f := Figure{
 					Stage: StageTunnel, Streams: streams, Lanes: lanes,
@@ -63,8 +64,8 @@ func (s *suite) tcp(ctx context.Context, lab *labSource, f Figure) error {
 		if err != nil {
 			return err
 		}
-		flow := Flow{Config: traffic.Config{Kind: traffic.TCP, Streams: f[0].Streams, Duration: s.cfg.Stretch}}
-		got, err := throughput(flow)(ctx, l, s.cfg.Stretch)
+		flow := testbed.Flow{Config: traffic.Config{Kind: traffic.TCP, Streams: f[0].Streams, Duration: s.cfg.Stretch}}
+		got, err := testbed.Throughput(flow)(ctx, l, s.cfg.Stretch)
 		f[0].Value, f[0].More = got.Value, got.More
 		return err
 	})
@@ -72,21 +73,21 @@ func (s *suite) tcp(ctx context.Context, lab *labSource, f Figure) error {
 
 // others are the figures that are not throughput.
 func (s *suite) others(ctx context.Context, lab *labSource, lanes int) error {
-	small, large := noDrop(64), noDrop(payload)
+	small, large := testbed.NoDrop(64, testbed.NDRRates()), testbed.NoDrop(testbed.Payload, testbed.NDRRates())
 	if s.cfg.Quick {
-		small, large = noDropAt(64, everyThird(ndrRates())), nil
+		small, large = testbed.NoDrop(64, everyThird(testbed.NDRRates())), nil
 	}
 	for _, m := range []struct {
 		name, unit, what string
 		stretch          time.Duration
-		run              func(context.Context, *Lab, time.Duration) (Sample, error)
+		run              testbed.Measure
 	}{
-		{"rtt_idle", "ms", "round trip, idle, mean", s.cfg.Stretch, idleRTT},
-		{"rtt_load", "ms", "round trip under TCP of 4 streams, mean", s.cfg.Stretch, loadedRTT},
+		{"rtt_idle", "ms", "round trip, idle, mean", s.cfg.Stretch, testbed.IdleRTT},
+		{"rtt_load", "ms", "round trip under TCP of 4 streams, mean", s.cfg.Stretch, testbed.LoadedRTT},
 		{"ndr64", "kpps", "64 B datagrams with under 1 % lost", min(s.cfg.Stretch, stretchNDR), small},
 		{"ndr1340", "kpps", "1340 B datagrams with under 1 % lost", min(s.cfg.Stretch, stretchNDR), large},
-		{"wakeups", "1/s", "both daemons' context switches, idle", s.cfg.Stretch, idleWakeups},
-		{"rss", "MiB", "both daemons' peak memory", 0, peakMemory},
+		{"wakeups", "1/s", "both daemons' context switches, idle", s.cfg.Stretch, testbed.IdleWakeups},
+		{"rss", "MiB", "both daemons' peak memory", 0, testbed.PeakMemory},
 	} {
 		if m.run == nil {
 			continue
@@ -108,22 +109,30 @@ func (s *suite) others(ctx context.Context, lab *labSource, lanes int) error {
 	return nil
 }
 
+// everyThird is a coarser choice of rates.
+func everyThird(rates []float64) (coarse []float64) {
+	for i := 0; i < len(rates); i += 3 {
+		coarse = append(coarse, rates[i])
+	}
+	return coarse
+}
+
 // labSource makes a lab when its first measurement needs it. One that cannot be made is not tried again.
 type labSource struct {
-	cfg LabConfig
-	lab *Lab
+	cfg testbed.Config
+	lab *testbed.Lab
 	err error
 }
 
-func (s *labSource) get(ctx context.Context) (*Lab, error) {
+func (s *labSource) get(ctx context.Context) (*testbed.Lab, error) {
 	if s.lab == nil && s.err == nil {
-		s.lab, s.err = NewLab(ctx, s.cfg)
+		s.lab, s.err = testbed.New(ctx, s.cfg)
 	}
 	return s.lab, s.err
 }
 
 // inLab runs f with a lab, which is gone when it returns.
-func (s *suite) inLab(ctx context.Context, stage string, cfg LabConfig, f func(*labSource) error) error {
+func (s *suite) inLab(ctx context.Context, stage string, cfg testbed.Config, f func(*labSource) error) error {
 	cfg.Queues, cfg.Traffic, cfg.Prefix = runtime.NumCPU(), s.cfg.Traffic, s.cfg.Prefix
 	src := &labSource{cfg: cfg}
 	err := f(src)

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/testbed"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
@@ -50,7 +51,7 @@ func (s *suite) tun(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.inLab(ctx, StageTUN, LabConfig{nullTunnel: true}, func(lab *labSource) error {
+	return s.inLab(ctx, StageTUN, testbed.Config{NullTunnel: true}, func(lab *labSource) error {
 		return s.tcp(ctx, lab, Figure{
 			Stage: StageTUN, Streams: nullTunnelStreams, What: "TCP through two TUNs, passed on untouched, 4 streams",
 		})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/testbed"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
 )
 
@@ -47,13 +48,13 @@ func (s *suite) underlayPair(ctx context.Context) error {
 func (r *underlayRig) both(ctx context.Context, stretch time.Duration) (gbps, cores float64, err error) {
 	var received atomic.Int64
 	credits, done := make(chan struct{}, inFlight), make(chan error, 1)
-	before, err := busyCPU()
+	before, err := testbed.BusyCPU()
 	begin := time.Now()
 	go func() { done <- r.drain(&received, credits) }()
 	sendErr := r.floodFor(ctx, stretch, &received, credits)
 	seconds := time.Since(begin).Seconds()
 	got := received.Load()
-	after, err2 := busyCPU()
+	after, err2 := testbed.BusyCPU()
 	closeErr := r.close()
 	if err := errors.Join(err, err2, sendErr, closeErr, <-done); err != nil {
 		return 0, 0, err

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
-	"github.com/ropewalk/ropewalk/pkg/lab/bench"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/testbed"
 	"github.com/ropewalk/ropewalk/pkg/lab/traffic"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
@@ -51,7 +51,7 @@ type Side struct {
 	Host      *netlab.Host
 	Interface string
 	Key       noise.PrivateKey
-	daemon    *bench.Process // nil until started
+	daemon    *testbed.Process // nil until started
 }
 
 // NewSide adds a host to a lab, and gives it a key. Nothing runs on it yet.
@@ -76,7 +76,7 @@ const socketGlob = "rw?????[lr].sock"
 
 // Start runs the daemon and returns when it answers. Should it die later, it calls died.
 func (s *Side) Start(ctx context.Context, argv []string, died context.CancelCauseFunc) (err error) {
-	if s.daemon, err = bench.Command(argv...)(ctx, s.Host, s.Interface); err != nil {
+	if s.daemon, err = testbed.Command(argv...)(ctx, s.Host, s.Interface); err != nil {
 		return fmt.Errorf("on %s: %w", s.Name, err)
 	}
 	go func() {

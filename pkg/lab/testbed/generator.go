@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package testbed
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/traffic"
+)
+
+// serverPort is where the traffic servers listen.
+const serverPort = 5210
+
+// server is `ropewalk traffic server` in a host.
+type server struct {
+	p *Process
+}
+
+// startServer returns when the server listens.
+func startServer(ctx context.Context, h *netlab.Host, command []string) (*server, error) {
+	argv := append(slices.Clone(command), "server", "--listen", fmt.Sprintf("[::]:%d", serverPort))
+	p, err := StartProcess(ctx, h, argv...)
+	if err != nil {
+		return nil, err
+	}
+	s := &server{p: p}
+	tick := time.NewTicker(readyPoll)
+	defer tick.Stop()
+	limit := time.After(ReadyLimit)
+	for !strings.Contains(p.Log(), "listening on") {
+		select {
+		case <-tick.C:
+			continue
+		case <-p.Done():
+			err = p.Err()
+		case <-limit:
+			err = errors.New("the traffic server does not listen" + p.LastWords())
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+		return nil, errors.Join(fmt.Errorf("starting a traffic server: %w", err), s.stop())
+	}
+	return s, nil
+}
+
+func (s *server) stop() error { return s.p.Stop() }
+
+// Flow is one run of traffic through a Lab.
+type Flow struct {
+	// Config's Kind, Streams, Duration, Size, Train and BitsPerSecond count; the rest is filled in here.
+	traffic.Config
+	// Reverse sends from B to A.
+	Reverse bool
+	// IPv6 sends over IPv6.
+	IPv6 bool
+}
+
+// Outcome is the result of a Flow.
+type Outcome struct {
+	traffic.Result
+	// Cores is how many of the machine's processors worked, on average over the time that the traffic took, on both ends,
+	// the generator and all other processes.
+	Cores float64
+	// Shares is the same CPU time by process.
+	Shares Shares
+}
+
+// Gbps is the payload received, in Gbit/s.
+func (o Outcome) Gbps() float64 { return o.BitsPerSecond / 1e9 }
+
+// LossPercent is the share of datagrams that did not arrive.
+func (o Outcome) LossPercent() float64 {
+	if o.SentPackets == 0 {
+		return 0
+	}
+	return 100 * float64(o.LostPackets) / float64(o.SentPackets)
+}
+
+// CoresPerGbps is what a Gbit/s costs.
+func (o Outcome) CoresPerGbps() float64 {
+	if o.Gbps() == 0 {
+		return 0
+	}
+	return o.Cores / o.Gbps()
+}
+
+// Send runs one flow of traffic and returns its result. Corrupt data is an error, and so is a daemon that exits.
+func (l *Lab) Send(ctx context.Context, f Flow) (Outcome, error) {
+	_, to := l.ends(f)
+	sharesBefore := l.cpuTimes(to) // outside: looking through /proc is work too
+	before, err := BusyCPU()
+	if err != nil {
+		return Outcome{}, err
+	}
+	res, sender, err := l.load(ctx, f)
+	after, err2 := BusyCPU()
+	shares := l.cpuTimes(to).since(sharesBefore)
+	shares.sender = sender
+	if err = errors.Join(l.Err(), err, err2); err != nil {
+		return Outcome{}, err
+	}
+	o := Outcome{Result: res}
+	if res.Seconds > 0 {
+		o.Cores = (after - before).Seconds() / res.Seconds
+		o.Shares = shares.over(res.Seconds)
+	}
+	return o, nil
+}
+
+// Load runs one flow of traffic and returns what arrived. Unlike Send it measures nothing else and does not look at the daemons,
+// so that another goroutine may restart them meanwhile. Corrupt data is an error.
+func (l *Lab) Load(ctx context.Context, f Flow) (traffic.Result, error) {
+	res, _, err := l.load(ctx, f)
+	return res, err
+}
+
+// load is Load; it also returns the CPU time that the sending process took.
+func (l *Lab) load(ctx context.Context, f Flow) (traffic.Result, time.Duration, error) {
+	from, to := l.ends(f)
+	f.Server = l.serverAt(to, f.IPv6)
+	res, sender, err := l.client(ctx, from.Host, f.Config)
+	return res, sender, errors.Join(err, damage(res))
+}
+
+// ends are the sides from which and to which a flow goes.
+func (l *Lab) ends(f Flow) (from, to *Side) {
+	if f.Reverse {
+		return l.B, l.A
+	}
+	return l.A, l.B
+}
+
+// serverAt is where a side's traffic server is reached.
+func (l *Lab) serverAt(s *Side, ipv6 bool) netip.AddrPort {
+	addr := l.Addrs(s)[0]
+	if ipv6 {
+		addr = l.Addrs(s)[1]
+	}
+	return netip.AddrPortFrom(addr, serverPort)
+}
+
+// damage is an error if data arrived that was not sent so.
+func damage(res traffic.Result) error {
+	if res.Corrupt == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d pieces of %s traffic arrived damaged", res.Corrupt, res.Kind)
+}
+
+// client runs `ropewalk traffic client` in a host, and also returns the CPU time that it took.
+func (l *Lab) client(ctx context.Context, h *netlab.Host, cfg traffic.Config) (traffic.Result, time.Duration, error) {
+	argv := append(slices.Clone(l.cfg.Traffic), clientArgs(cfg)...)
+	cmd := h.Command(ctx, argv...)
+	var out, diag bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &diag
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		return traffic.Result{}, 0, context.Cause(ctx)
+	}
+	if err != nil {
+		return traffic.Result{}, 0, fmt.Errorf("running %s: %w: %s", strings.Join(argv, " "), err, strings.TrimSpace(diag.String()))
+	}
+	res, err := parseResult(out.Bytes())
+	return res, cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), err
+}
+
+func clientArgs(c traffic.Config) []string {
+	return []string{
+		"client", "--json",
+		"--kind", string(c.Kind),
+		"--streams", strconv.Itoa(max(c.Streams, 1)),
+		"--seconds", strconv.FormatFloat(c.Duration.Seconds(), 'f', -1, 64),
+		"--size", strconv.Itoa(c.Size),
+		"--train", strconv.Itoa(max(c.Train, 1)),
+		"--rate", strconv.FormatFloat(c.BitsPerSecond, 'f', -1, 64),
+		c.Server.String(),
+	}
+}
+
+// parseResult parses the line of JSON. A test binary that acts as the generator prints other lines, too.
+func parseResult(out []byte) (traffic.Result, error) {
+	lines := bufio.NewScanner(bytes.NewReader(out))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if line := lines.Bytes(); bytes.HasPrefix(line, []byte("{")) {
+			var r traffic.Result
+			if err := json.Unmarshal(line, &r); err != nil {
+				return traffic.Result{}, fmt.Errorf("parsing the traffic client's result: %w", err)
+			}
+			return r, nil
+		}
+	}
+	return traffic.Result{}, fmt.Errorf("the traffic client printed no result: %q", out)
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package testbed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+)
+
+const (
+	defaultMTU = 1420
+	// DefaultPrefix begins the names of the namespaces.
+	DefaultPrefix = "bench"
+	// sessionLimit is how long the first packet through the tunnel may take: two handshake retries.
+	sessionLimit = 30 * time.Second
+	sessionProbe = 200 * time.Millisecond
+)
+
+// Config configures a Lab.
+type Config struct {
+	// Queues of the cable, both ways; 0 means 1.
+	Queues int
+	// MTU inside the tunnel, in bytes; 0 means 1420. The cable's is 1500.
+	MTU int
+	// Daemon serves both ends of the tunnel; nil leaves the Lab raw, with nothing but the cable.
+	Daemon Daemon
+	// Traffic is the command of the generator, to which "server" or "client" and their flags are added. Empty means
+	// /proc/self/exe traffic, for which the calling program must be ropewalk.
+	Traffic []string
+	// Prefix begins the names of the namespaces, as netlab.New's; empty means "bench".
+	Prefix string
+	// Log gets what is done; nil discards it.
+	Log *slog.Logger
+	// NullTunnel puts two TUNs that forward to each other in place of a tunnel. Daemon is nil then.
+	NullTunnel bool
+}
+
+func (c *Config) complete() {
+	c.Queues = max(c.Queues, 1)
+	if c.MTU == 0 {
+		c.MTU = defaultMTU
+	}
+	if c.Prefix == "" {
+		c.Prefix = DefaultPrefix
+	}
+	if len(c.Traffic) == 0 {
+		c.Traffic = []string{"/proc/self/exe", "traffic"}
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Lab is two hosts with a tunnel between them, configured, up, with a session established. One goroutine uses it.
+type Lab struct {
+	// A sends in every Measure, B receives, unless the Measure says otherwise.
+	A, B *Side
+
+	cfg        Config
+	net        *netlab.Lab
+	nullTunnel *nullTunnel // nil unless cfg.NullTunnel
+}
+
+// New makes a Lab, or nothing. The caller closes it. Errors wrap netlab.ErrPrivileges where that is the reason.
+func New(ctx context.Context, cfg Config) (*Lab, error) {
+	cfg.complete()
+	lab, err := netlab.New(cfg.Prefix)
+	if err != nil {
+		return nil, err
+	}
+	if err := uapi.DefaultDir.Sweep(socketGlob, socketGrace); err != nil {
+		cfg.Log.Debug("removing stale lab sockets failed", "error", err)
+	}
+	l := &Lab{cfg: cfg, net: lab}
+	if err := l.build(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("making a lab: %w", err), l.Close())
+	}
+	return l, nil
+}
+
+func (l *Lab) build(ctx context.Context) (err error) {
+	if l.A, err = newSide(l.net, "a", 1); err != nil {
+		return err
+	}
+	if l.B, err = newSide(l.net, "b", 2); err != nil {
+		return err
+	}
+	cable, err := l.net.Cable(l.A.Host, l.B.Host, netlab.CableConfig{
+		Queues: l.cfg.Queues, AddrsA: l.A.Cable[:], AddrsB: l.B.Cable[:],
+	})
+	if err != nil {
+		return err
+	}
+	l.A.CableDevice, l.B.CableDevice = cable.DeviceA, cable.DeviceB
+	switch {
+	case l.cfg.NullTunnel:
+		l.nullTunnel, err = newNullTunnel(l.A, l.B, l.cfg.Queues, l.cfg.MTU)
+	case l.cfg.Daemon != nil:
+		err = l.tunnel(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	if err := l.connect(ctx); err != nil {
+		return err
+	}
+	for _, s := range []*Side{l.A, l.B} {
+		if s.server, err = startServer(ctx, s.Host, l.cfg.Traffic); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tunnel starts and configures both ends. Control sockets of all namespaces lie in one directory: the netlab's tag
+// keeps two labs apart.
+func (l *Lab) tunnel(ctx context.Context) error {
+	for _, s := range []*Side{l.A, l.B} {
+		name := "a"
+		if s == l.B {
+			name = "b"
+		}
+		if err := s.start(ctx, l.cfg.Daemon, "rb"+l.net.Tag()+name); err != nil {
+			return err
+		}
+		l.cfg.Log.Debug("daemon ready", "interface", s.Iface)
+	}
+	return errors.Join(l.A.configure(l.B, l.cfg.MTU), l.B.configure(l.A, l.cfg.MTU))
+}
+
+// connect pings until the first reply arrives, which requires a handshake.
+func (l *Lab) connect(ctx context.Context) error {
+	silent := errors.New("no ping reply from the other end: the handshake did not complete")
+	ctx, cancel := context.WithTimeoutCause(ctx, sessionLimit, silent)
+	defer cancel()
+	for {
+		rtts, err := l.ping(ctx, 1, sessionProbe)
+		if err != nil {
+			return err
+		}
+		if len(rtts) > 0 {
+			return nil
+		}
+		if err := l.Err(); err != nil {
+			return err
+		}
+	}
+}
+
+// Raw reports whether the Lab has no tunnel.
+func (l *Lab) Raw() bool { return l.cfg.Daemon == nil }
+
+// Addrs are the addresses by which one side reaches the other through what is measured: the tunnel, or in a raw Lab the
+// cable. IPv4 first, IPv6 second.
+func (l *Lab) Addrs(s *Side) [2]netip.Addr {
+	p := s.Tunnel
+	if l.Raw() && l.nullTunnel == nil {
+		p = s.Cable
+	}
+	return [2]netip.Addr{p[0].Addr(), p[1].Addr()}
+}
+
+// AddHost connects another host to A by a cable of its own, with as many queues. near and far are the addresses of its ends, at A
+// and at the host. Close removes it.
+func (l *Lab) AddHost(name string, near, far netip.Prefix) error {
+	h, err := l.net.Host(name)
+	if err != nil {
+		return err
+	}
+	_, err = l.net.Cable(l.A.Host, h, netlab.CableConfig{
+		Queues: l.cfg.Queues, AddrsA: []netip.Prefix{near}, AddrsB: []netip.Prefix{far},
+	})
+	return err
+}
+
+// Daemons are the processes of both ends; none in a raw Lab.
+func (l *Lab) Daemons() []*Process {
+	var all []*Process
+	for _, s := range []*Side{l.A, l.B} {
+		if s != nil && s.Daemon != nil {
+			all = append(all, s.Daemon)
+		}
+	}
+	return all
+}
+
+func (l *Lab) pids() (pids []int) {
+	for _, d := range l.Daemons() {
+		pids = append(pids, d.PIDs()...)
+	}
+	return pids
+}
+
+// Err reports daemons that exited unexpectedly; nil while both run.
+func (l *Lab) Err() error {
+	var errs []error
+	for _, d := range l.Daemons() {
+		errs = append(errs, d.Err())
+	}
+	return errors.Join(errs...)
+}
+
+// Close stops the daemons and removes everything that the Lab created. A daemon's failed exit is an error, too.
+func (l *Lab) Close() error {
+	var errs []error
+	for _, s := range []*Side{l.A, l.B} {
+		if s != nil {
+			errs = append(errs, s.stop())
+		}
+	}
+	if l.nullTunnel != nil {
+		errs = append(errs, l.nullTunnel.close())
+	}
+	return errors.Join(append(errs, l.net.Close())...)
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package testbed
+
+import (
+	"runtime"
+	"time"
+)
+
+// Shares is the CPU time of a Flow by process, in percent of all cores. Softirq work, such as another process's packets,
+// is charged to the process that it interrupts.
+type Shares struct {
+	// Sender and Receiver are the traffic's ends, Tunnel both daemons.
+	Sender, Tunnel, Receiver float64
+}
+
+// cpuTimes are the same as times.
+type cpuTimes struct{ sender, tunnel, receiver time.Duration }
+
+// cpuTimes reads those of the processes that are there before the traffic is and after.
+func (l *Lab) cpuTimes(to *Side) cpuTimes {
+	t := cpuTimes{tunnel: cpuTime(l.pids())}
+	if to.server != nil {
+		t.receiver = cpuTime(to.server.p.PIDs())
+	}
+	return t
+}
+
+func (t cpuTimes) since(before cpuTimes) cpuTimes {
+	return cpuTimes{t.sender - before.sender, t.tunnel - before.tunnel, t.receiver - before.receiver}
+}
+
+// over divides by what all cores could have worked in so many seconds.
+func (t cpuTimes) over(seconds float64) Shares {
+	percent := func(d time.Duration) float64 { return 100 * d.Seconds() / seconds / float64(runtime.NumCPU()) }
+	return Shares{Sender: percent(t.sender), Tunnel: percent(t.tunnel), Receiver: percent(t.receiver)}
+}
+
+func (s Shares) addTo(more map[string]float64) {
+	more["sender_percent"], more["tunnel_percent"], more["receiver_percent"] = s.Sender, s.Tunnel, s.Receiver
+}

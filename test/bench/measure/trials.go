@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package measure
+
+// Trials are measures that are taken only when asked for: each looks at one thing that happens to a tunnel, and what they
+// leave behind (a daemon that was killed, another host) would change what is measured after them.
+func Trials() []Measure {
+	const share = "% of what the flood leaves elsewhere"
+	list := []Measure{
+		{
+			Name: "flood", Unit: share, Run: floodImpact(0),
+			What: "TCP, 4 streams, under a flood of handshake initiations, beside the same flood at another host",
+		},
+		{
+			Name: "flood500", Unit: share, Run: floodImpact(500e6),
+			What: "TCP of 500 Mbit/s, 4 streams, under a flood of handshake initiations, beside the same flood at another host",
+		},
+	}
+	for _, e := range events() {
+		list = append(list, Measure{Name: e.name, Unit: "ms", What: e.what, Lower: true, Run: gap(e)})
+	}
+	return list
+}
