@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/lab/plot"
+	"gonum.org/v1/plot/plotter"
+
+	"github.com/ropewalk/ropewalk/test/scale/chart"
 	"github.com/ropewalk/ropewalk/test/scale/model"
 )
 
@@ -130,15 +132,13 @@ func (f *figures) write(docs string, progress io.Writer) error {
 	if err := os.MkdirAll(filepath.Join(docs, "plots"), 0o755); err != nil {
 		return err
 	}
-	bounds, err := f.boundsPlot()
-	if err != nil {
-		return err
-	}
-	for name, svg := range map[string][]byte{
-		"many":     f.manyPlot(),
-		"few":      f.fewPlot(),
-		"elephant": f.elephantPlot(), "use": f.usePlot(), "bounds": bounds,
+	for name, draw := range map[string]func() ([]byte, error){
+		"many": f.manyPlot, "few": f.fewPlot, "elephant": f.elephantPlot, "use": f.usePlot, "bounds": f.boundsPlot,
 	} {
+		svg, err := draw()
+		if err != nil {
+			return err
+		}
 		if err := os.WriteFile(filepath.Join(docs, "plots", "scale-"+name+".svg"), svg, 0o644); err != nil {
 			return err
 		}
@@ -150,34 +150,34 @@ func (f *figures) write(docs string, progress io.Writer) error {
 	return fillIn(filepath.Join(docs, "scale.md"), tables)
 }
 
-func cores() plot.Axis { return plot.Axis{Label: "Cores of each machine", Log: true} }
+func cores() chart.Axis { return chart.Axis{Label: "Cores of each machine", Log: true} }
 
 // series is one line over cores.
-func series(name string, by map[int]summary, value func(s summary) float64) plot.Series {
-	s := plot.Series{Name: name}
+func series(name string, by map[int]summary, value func(s summary) float64) chart.Series {
+	s := chart.Series{Name: name}
 	for _, n := range coreCounts() {
-		s.Points = append(s.Points, plot.Point{X: float64(n), Y: value(by[n])})
+		s.Points = append(s.Points, plotter.XY{X: float64(n), Y: value(by[n])})
 	}
 	return s
 }
 
 func gbps(s summary) float64 { return s.gbps }
 
-func (f *figures) manyPlot() []byte {
-	var lines []plot.Series
+func (f *figures) manyPlot() ([]byte, error) {
+	var lines []chart.Series
 	for _, w := range ways() {
 		lines = append(lines, series(w.name, f.many[w.name], gbps))
 	}
-	return plot.Line(plot.Chart{
+	return chart.Line(chart.Chart{
 		Title: fmt.Sprintf("Throughput of a tunnel, %d flows", manyFlows),
 		Note: "Simulated with stage costs measured on two cores: two machines, a lane and a NIC queue per core, no limit of " +
 			"the wire. Lines are ways to take source ports.",
 		Command: redraw,
-	}, cores(), plot.Axis{Label: "Gbit/s received by applications", Log: true}, lines...)
+	}, cores(), chart.Axis{Label: "Gbit/s received by applications", Log: true}, lines...)
 }
 
-func (f *figures) fewPlot() []byte {
-	var lines []plot.Series
+func (f *figures) fewPlot() ([]byte, error) {
+	var lines []chart.Series
 	for _, w := range ways() {
 		s := series(w.name, f.few[w.name], gbps)
 		for i := range s.Points {
@@ -185,32 +185,32 @@ func (f *figures) fewPlot() []byte {
 		}
 		lines = append(lines, s)
 	}
-	return plot.Line(plot.Chart{
+	return chart.Line(chart.Chart{
 		Title:   "What each core carries, as many flows as cores",
 		Note:    "Simulated as before. With a flow for each core, every hash that two flows meet at leaves a core without work.",
 		Command: redraw,
-	}, cores(), plot.Axis{Label: "Gbit/s per core of one machine"}, lines...)
+	}, cores(), chart.Axis{Label: "Gbit/s per core of one machine"}, lines...)
 }
 
-func (f *figures) elephantPlot() []byte {
-	var lines []plot.Series
+func (f *figures) elephantPlot() ([]byte, error) {
+	var lines []chart.Series
 	for _, w := range f.helps() {
 		lines = append(lines, series(w.name, f.elephant[w.name], gbps))
 	}
-	return plot.Line(plot.Chart{
+	return chart.Line(chart.Chart{
 		Title:   "Throughput of one flow",
 		Note:    "Simulated. One flow is one lane; the lines are ways in which idle cores may help it.",
 		Command: redraw,
-	}, cores(), plot.Axis{Label: "Gbit/s received by the application"}, lines...)
+	}, cores(), chart.Axis{Label: "Gbit/s received by the application"}, lines...)
 }
 
 // usePlot shows where the time of the receiver's cores goes.
-func (f *figures) usePlot() []byte {
+func (f *figures) usePlot() ([]byte, error) {
 	var labels []string
-	sets := make([]plot.BarSet, 0, len(model.AllUses()))
+	sets := make([]chart.BarSet, 0, len(model.AllUses()))
 	shown := []model.Use{model.UseApp, model.UseTx, model.UseRx, model.UseIRQ}
 	for _, u := range shown {
-		sets = append(sets, plot.BarSet{Name: u.String()})
+		sets = append(sets, chart.BarSet{Name: u.String()})
 	}
 	for _, w := range ways() {
 		labels = append(labels, w.name)
@@ -218,16 +218,16 @@ func (f *figures) usePlot() []byte {
 			sets[i].Values = append(sets[i].Values, 100*f.many[w.name][useCores].use[1][u])
 		}
 	}
-	return plot.Bars(plot.Chart{
+	return chart.Bars(chart.Chart{
 		Title:   fmt.Sprintf("What %d receiving cores do, %d flows", useCores, manyFlows),
 		Note:    "Simulated. The rest of the time they are idle: some lane has all it can do, and others have nothing.",
 		Command: redraw,
-	}, plot.Axis{Label: "Share of the cores' time, %"}, labels, sets...)
+	}, chart.Axis{Label: "Share of the cores' time, %"}, labels, sets...)
 }
 
 // boundsPlot shows what each resource would let pass.
 func (f *figures) boundsPlot() ([]byte, error) {
-	by := map[string]*plot.Series{}
+	by := map[string]*chart.Series{}
 	var order []string
 	for _, n := range coreCounts() {
 		c := f.costs.config()
@@ -242,19 +242,19 @@ func (f *figures) boundsPlot() ([]byte, error) {
 				continue // far away, or behind another of their kind
 			}
 			if by[b.Resource] == nil {
-				by[b.Resource] = &plot.Series{Name: b.Resource, Dashed: true}
+				by[b.Resource] = &chart.Series{Name: b.Resource, Dashed: true}
 				order = append(order, b.Resource)
 			}
-			by[b.Resource].Points = append(by[b.Resource].Points, plot.Point{X: float64(n), Y: b.BitsPerSecond / 1e9})
+			by[b.Resource].Points = append(by[b.Resource].Points, plotter.XY{X: float64(n), Y: b.BitsPerSecond / 1e9})
 		}
 	}
-	lines := []plot.Series{series("simulated", f.many[planned], gbps)}
+	lines := []chart.Series{series("simulated", f.many[planned], gbps)}
 	for _, name := range order {
 		lines = append(lines, *by[name])
 	}
-	return plot.Line(plot.Chart{
+	return chart.Line(chart.Chart{
 		Title:   fmt.Sprintf("What each resource lets pass, %d flows, planned ports", manyFlows),
 		Note:    "Computed from stage costs; the lowest line is the bottleneck. Lanes and queues: as many as are expected to have a flow.",
 		Command: redraw,
-	}, cores(), plot.Axis{Label: "Gbit/s", Log: true}, lines...), nil
+	}, cores(), chart.Axis{Label: "Gbit/s", Log: true}, lines...)
 }
