@@ -5,9 +5,6 @@ package bench
 import (
 	"bytes"
 	"encoding/json"
-	"encoding/xml"
-	"errors"
-	"io"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -82,16 +79,7 @@ func TestPlotsAreWellFormedAndNamedOnce(t *testing.T) {
 			t.Errorf("two plots are called %s", p.Name)
 		}
 		names[p.Name] = true
-		d := xml.NewDecoder(bytes.NewReader(p.SVG))
-		for {
-			_, err := d.Token()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				t.Fatalf("%s: %v", p.Name, err)
-			}
-		}
+		checkSVG(t, p.SVG)
 	}
 	for _, want := range []string{"crypto", "tun-trains", "tun-small", "underlay", "throughput", "latency", "datagrams", "limit"} {
 		if !names[want] {

@@ -53,18 +53,20 @@ type Figure struct {
 	Error   string             `json:"error,omitempty"`
 }
 
-// Find returns the first figure of a stage with that name that was measured.
-func (r *Report) Find(stage, name string) (Figure, bool) {
-	for _, f := range r.Figures {
-		if f.Stage == stage && f.Name == name && f.Error == "" {
-			return f, true
+// Find returns the first figure of a stage with that name that was measured; nil if there is none.
+func (r *Report) Find(stage, name string) *Figure {
+	for i := range r.Figures {
+		if f := &r.Figures[i]; f.Stage == stage && f.Name == name && f.Error == "" {
+			return f
 		}
 	}
-	return Figure{}, false
+	return nil
 }
 
 // value is that of a figure, or 0.
 func (r *Report) value(stage, name string) float64 {
-	f, _ := r.Find(stage, name)
-	return f.Value
+	if f := r.Find(stage, name); f != nil {
+		return f.Value
+	}
+	return 0
 }

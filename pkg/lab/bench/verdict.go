@@ -5,6 +5,7 @@ package bench
 import (
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 )
 
@@ -78,10 +79,11 @@ func PartsOf(r *Report) Parts {
 		TUNRead: r.value(StageTUN, "read_train"), TUNWrite: r.value(StageTUN, "write_train"),
 		UnderlaySend: r.value(StageUnderlay, "send_gso"), UnderlayRecv: r.value(StageUnderlay, "receive_gso"),
 	}
-	if f, ok := r.Find(StageUnderlay, "pair_gso"); ok {
+	if f := r.Find(StageUnderlay, "pair_gso"); f != nil {
 		p.PairCoresGbps = f.More["cores_per_gbps"]
 	}
-	for _, f := range r.Figures {
+	for i := range r.Figures {
+		f := &r.Figures[i]
 		if f.Name != "tcp" || f.Error != "" || f.Value <= 0 {
 			continue
 		}
@@ -153,7 +155,7 @@ func bestByLanes(all []Throughput) (best []Throughput) {
 		}
 		best[i] = better(best[i], t)
 	}
-	slices.SortFunc(best, func(a, b Throughput) int { return a.Lanes - b.Lanes })
+	sort.Slice(best, func(i, j int) bool { return best[i].Lanes < best[j].Lanes })
 	return best
 }
 
@@ -181,15 +183,7 @@ func shares(p Parts, cost float64) []Share {
 	for _, x := range parts {
 		list = append(list, Share{x.part, 100 * x.cores / total})
 	}
-	slices.SortStableFunc(list, func(a, b Share) int {
-		switch {
-		case a.Percent > b.Percent:
-			return -1
-		case a.Percent < b.Percent:
-			return 1
-		}
-		return 0
-	})
+	sort.SliceStable(list, func(i, j int) bool { return list[i].Percent > list[j].Percent })
 	return list
 }
 
