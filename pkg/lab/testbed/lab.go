@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"time"
 
@@ -15,7 +14,7 @@ import (
 )
 
 const (
-	defaultMTU = 1420
+	tunnelMTU = 1420 // bytes; the cable's is 1500
 	// DefaultPrefix begins the names of the namespaces.
 	DefaultPrefix = "bench"
 	// sessionLimit is how long the first packet through the tunnel may take: two handshake retries.
@@ -27,8 +26,6 @@ const (
 type Config struct {
 	// Queues of the cable, both ways; 0 means 1.
 	Queues int
-	// MTU inside the tunnel, in bytes; 0 means 1420. The cable's is 1500.
-	MTU int
 	// Daemon serves both ends of the tunnel; nil leaves the Lab raw, with nothing but the cable.
 	Daemon Daemon
 	// Traffic is the command of the generator, to which "server" or "client" and their flags are added. Empty means
@@ -36,25 +33,17 @@ type Config struct {
 	Traffic []string
 	// Prefix begins the names of the namespaces, as netlab.New's; empty means "bench".
 	Prefix string
-	// Log gets what is done; nil discards it.
-	Log *slog.Logger
 	// NullTunnel puts two TUNs that forward to each other in place of a tunnel. Daemon is nil then.
 	NullTunnel bool
 }
 
 func (c *Config) complete() {
 	c.Queues = max(c.Queues, 1)
-	if c.MTU == 0 {
-		c.MTU = defaultMTU
-	}
 	if c.Prefix == "" {
 		c.Prefix = DefaultPrefix
 	}
 	if len(c.Traffic) == 0 {
 		c.Traffic = []string{"/proc/self/exe", "traffic"}
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
 	}
 }
 
@@ -75,9 +64,7 @@ func New(ctx context.Context, cfg Config) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := uapi.DefaultDir.Sweep(socketGlob, socketGrace); err != nil {
-		cfg.Log.Debug("removing stale lab sockets failed", "error", err)
-	}
+	_ = uapi.DefaultDir.Sweep(socketGlob, socketGrace) // a socket that is left does not disturb
 	l := &Lab{cfg: cfg, net: lab}
 	if err := l.build(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("making a lab: %w", err), l.Close())
@@ -101,7 +88,7 @@ func (l *Lab) build(ctx context.Context) (err error) {
 	l.A.CableDevice, l.B.CableDevice = cable.DeviceA, cable.DeviceB
 	switch {
 	case l.cfg.NullTunnel:
-		l.nullTunnel, err = newNullTunnel(l.A, l.B, l.cfg.Queues, l.cfg.MTU)
+		l.nullTunnel, err = newNullTunnel(l.A, l.B, l.cfg.Queues)
 	case l.cfg.Daemon != nil:
 		err = l.tunnel(ctx)
 	}
@@ -130,9 +117,8 @@ func (l *Lab) tunnel(ctx context.Context) error {
 		if err := s.start(ctx, l.cfg.Daemon, "rb"+l.net.Tag()+name); err != nil {
 			return err
 		}
-		l.cfg.Log.Debug("daemon ready", "interface", s.Iface)
 	}
-	return errors.Join(l.A.configure(l.B, l.cfg.MTU), l.B.configure(l.A, l.cfg.MTU))
+	return errors.Join(l.A.configure(l.B), l.B.configure(l.A))
 }
 
 // connect pings until the first reply arrives, which requires a handshake.

@@ -25,11 +25,11 @@ type nullTunnel struct {
 }
 
 // newNullTunnel creates and starts a null tunnel, and brings both ends up with the sides' tunnel addresses.
-func newNullTunnel(a, b *Side, queues, mtu int) (*nullTunnel, error) {
+func newNullTunnel(a, b *Side, queues int) (*nullTunnel, error) {
 	s := &nullTunnel{}
 	for i, side := range []*Side{a, b} {
 		err := side.Host.Do(func() (err error) {
-			s.devices[i], err = tun.Open(tun.Config{Name: nullTunnelDevice, Queues: queues, MTU: mtu})
+			s.devices[i], err = tun.Open(tun.Config{Name: nullTunnelDevice, Queues: queues, MTU: tunnelMTU})
 			return err
 		})
 		if err == nil {

@@ -20,7 +20,7 @@ func (l *Lab) Restart(ctx context.Context, s *Side) error {
 	if err := s.start(ctx, l.cfg.Daemon, s.Iface); err != nil {
 		return err
 	}
-	return s.configure(l.other(s), l.cfg.MTU)
+	return s.configure(l.other(s))
 }
 
 func (l *Lab) other(s *Side) *Side {

@@ -123,7 +123,7 @@ func poll(ctx context.Context, ended <-chan struct{}, f func() error) error {
 }
 
 // configure makes peer the only peer, reached over the cable's IPv4.
-func (s *Side) configure(peer *Side, mtu int) error {
+func (s *Side) configure(peer *Side) error {
 	c, err := uapi.Dial(s.Iface)
 	if err != nil {
 		return err
@@ -145,7 +145,7 @@ func (s *Side) configure(peer *Side, mtu int) error {
 	if err != nil {
 		return fmt.Errorf("configuring %s: %w", s.Iface, err)
 	}
-	return s.Host.SetUp(s.Iface, mtu, s.Tunnel[:]...)
+	return s.Host.SetUp(s.Iface, tunnelMTU, s.Tunnel[:]...)
 }
 
 // stop ends the server and the daemon, and removes the control socket should one be left.
