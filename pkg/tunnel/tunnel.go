@@ -69,7 +69,8 @@ func openUDP(log *slog.Logger) func(PortOptions) (underlay.Port, error) {
 	}
 }
 
-// Start begins to carry packets while the interface is up, until ctx ends or Close is called. Call it once.
+// Start begins to carry packets while the interface is up, until ctx ends or Close is called. Start does nothing when called again
+// or after Close.
 func (t *Tunnel) Start(ctx context.Context) {
 	t.dev.Start()
 	context.AfterFunc(ctx, t.dev.Close)

@@ -134,11 +134,14 @@ func New(cfg Config) *Device {
 	return d
 }
 
-// Start starts the device. It sends and receives while the interface is up. Call it once.
+// Start starts the device. It sends and receives while the interface is up. Start does nothing when called again or after Close.
 func (d *Device) Start() {
 	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.started || d.closed {
+		return
+	}
 	d.started = true
-	d.mu.Unlock()
 	for range runtime.NumCPU() {
 		d.workers.Go(d.runWorker)
 	}

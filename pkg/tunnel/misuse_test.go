@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tunnel_test
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/tunnel"
+)
+
+// newTunnel returns a tunnel over a fake TUN. It is not started.
+func newTunnel(t *testing.T) *tunnel.Tunnel {
+	t.Helper()
+	network := underlay.NewNetwork(nil)
+	tn, err := tunnel.New(tunnel.Config{
+		TUN: tun.NewFake(tun.FakeConfig{}),
+		OpenPort: func(o tunnel.PortOptions) (underlay.Port, error) {
+			return network.Open(netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"), o.Port, o.Lanes)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tn
+}
+
+// In these tests synctest reports a panic of the tunnel's goroutines, and goroutines that outlive the tunnel.
+
+func TestStartAfterCloseDoesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tn := newTunnel(t)
+		tn.Close()
+		tn.Start(t.Context())
+		synctest.Wait()
+		tn.Close()
+		<-tn.Done()
+	})
+}
+
+func TestSecondStartDoesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tn := newTunnel(t)
+		tn.Start(t.Context())
+		tn.Start(t.Context())
+		tn.Close()
+		synctest.Wait()
+	})
+}
+
+func TestConcurrentStartStatusCloseEndTunnel(t *testing.T) {
+	for range 100 {
+		synctest.Test(t, func(t *testing.T) {
+			tn := newTunnel(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			var calls sync.WaitGroup
+			for _, call := range []func(){func() { tn.Start(ctx) }, func() { _ = tn.Status() }, tn.Close, cancel, tn.Close} {
+				calls.Go(call)
+			}
+			calls.Wait()
+			<-tn.Done()
+		})
+	}
+}
