@@ -5,9 +5,12 @@ package tunnel_test
 import (
 	"context"
 	"net/netip"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
+	"weak"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
@@ -65,5 +68,24 @@ func TestConcurrentStartStatusCloseEndTunnel(t *testing.T) {
 			calls.Wait()
 			<-tn.Done()
 		})
+	}
+}
+
+func TestContextDoesNotRetainEndedTunnel(t *testing.T) {
+	start := func() weak.Pointer[tun.Fake] {
+		device := tun.NewFake(tun.FakeConfig{})
+		tn, err := tunnel.New(tunnel.Config{TUN: device})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tn.Start(t.Context())
+		tn.Close()
+		return weak.Make(device)
+	}
+	ended := start()
+	for deadline := time.Now().Add(10 * time.Second); ended.Value() != nil; runtime.GC() {
+		if time.Now().After(deadline) {
+			t.Fatal("the TUN device of an ended tunnel is still reachable from the context of Start")
+		}
 	}
 }

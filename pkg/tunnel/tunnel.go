@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
@@ -36,9 +37,10 @@ var ErrNoTUN = errors.New("no TUN device")
 
 // Tunnel is one WireGuard interface. Its methods may be called by any goroutine.
 type Tunnel struct {
-	tun tun.Device
-	dev *device.Device
-	log *slog.Logger
+	tun   tun.Device
+	dev   *device.Device
+	log   *slog.Logger
+	start sync.Once
 }
 
 // New returns a Tunnel over cfg.TUN that carries nothing before Start. It does no I/O. The error is ErrNoTUN.
@@ -72,8 +74,19 @@ func openUDP(log *slog.Logger) func(PortOptions) (underlay.Port, error) {
 // Start begins to carry packets while the interface is up, until ctx ends or Close is called. Start does nothing when called again
 // or after Close.
 func (t *Tunnel) Start(ctx context.Context) {
-	t.dev.Start()
-	context.AfterFunc(ctx, t.dev.Close)
+	t.start.Do(func() {
+		t.dev.Start()
+		go t.closeAfter(ctx)
+	})
+}
+
+// closeAfter closes the tunnel when ctx ends. It returns when the tunnel ends before, so that ctx does not keep its keys in memory.
+func (t *Tunnel) closeAfter(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		t.Close()
+	case <-t.Done():
+	}
 }
 
 // Configure applies one change of keys, peers and settings, as a whole or not at all. Nil fields stay as they are. The error names
