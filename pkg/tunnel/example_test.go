@@ -35,13 +35,7 @@ func Example() {
 	addPeer(b, keyA.Public(), "192.0.2.1:51820", "10.0.0.1/32")
 
 	ping := udpPacket("10.0.0.1", "10.0.0.2", "hello through the tunnel")
-	if err := hostA.Inject(0, append(make([]byte, offload.VnetHdrLen), ping...)); err != nil {
-		log.Fatal(err)
-	}
-	got, err := hostB.Receive(ctx, 0)
-	if err != nil {
-		log.Fatal(err)
-	}
+	got := exchange(ctx, hostA, hostB, append(make([]byte, offload.VnetHdrLen), ping...))
 	fmt.Printf("%s\n", got[offload.VnetHdrLen+28:])
 	fmt.Println("handshake done:", !a.Status().Peers[0].LastHandshake.IsZero())
 	// Output:
@@ -71,6 +65,23 @@ func memoryTunnel(ctx context.Context, network *underlay.Network, v4, v6 string)
 	}
 	t.Start(ctx)
 	return t, host, key
+}
+
+// exchange sends a train until the other host has it: a tunnel that has just started drops packets until its port is open.
+func exchange(ctx context.Context, from, to *tun.Fake, train []byte) []byte {
+	for ctx.Err() == nil {
+		if err := from.Inject(0, train); err != nil {
+			log.Fatal(err)
+		}
+		attempt, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		got, err := to.Receive(attempt, 0)
+		cancel()
+		if err == nil {
+			return got
+		}
+	}
+	log.Fatal(ctx.Err())
+	return nil
 }
 
 func addPeer(t *tunnel.Tunnel, key noise.PublicKey, endpoint, allowed string) {

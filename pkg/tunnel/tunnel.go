@@ -71,8 +71,8 @@ func openUDP(log *slog.Logger) func(PortOptions) (underlay.Port, error) {
 	}
 }
 
-// Start begins to carry packets while the interface is up, until ctx ends or Close is called. Start does nothing when called again
-// or after Close.
+// Start begins to carry packets while the interface is up, until ctx ends or Close is called. The port opens after Start has
+// returned; packets before that are dropped. Start does nothing when called again or after Close.
 func (t *Tunnel) Start(ctx context.Context) {
 	t.start.Do(func() {
 		t.dev.Start()
