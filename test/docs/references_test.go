@@ -231,3 +231,21 @@ func TestInvalidMarkersAreRejected(t *testing.T) {
 		}
 	}
 }
+
+// TestProfileStagesNameExistingMethods checks the methods by which test/folded.awk recognises the stages of a profile.
+func TestProfileStagesNameExistingMethods(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "test/folded.awk"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`\(\\\*(\w+)\\\)(?:\\\.(\w+))?`).FindAllStringSubmatch(string(text), -1)
+	if len(found) < 3 {
+		t.Errorf("found only %d methods: does the search still work?", len(found))
+	}
+	for _, m := range found {
+		method := `^func (\w* \*` + m[1] + `) ` + m[2]
+		if err := exec.Command("grep", "-rq", "--include=*.go", method, filepath.Join(root, "pkg")).Run(); err != nil {
+			t.Errorf("pkg has no method (*%s).%s", m[1], m[2])
+		}
+	}
+}
