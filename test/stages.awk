@@ -26,14 +26,14 @@ function metric(unit,    i) {
 
 END {
 	print cpu
-	printf "%-13s %-20s %-38s %10s %8s %10s\n", "package", "stage", "shape", "ns/packet", "GB/s", "cycles"
+	printf "%-18s %-20s %-38s %10s %8s %10s\n", "package", "stage", "shape", "ns/packet", "GB/s", "cycles"
 	for (i = 1; i <= n; i++) {
 		key = order[i]
 		stage = names[key]; shape = ""
 		if (at = index(stage, "/")) { shape = substr(stage, at + 1); stage = substr(stage, 1, at - 1) }
 		gsub(/_/, " ", shape)
 		gsub(/\//, ", ", shape)
-		printf "%-13s %-20s %-38s %10.2f %8s %10s\n", packages[key], stage, shape, best[key], \
+		printf "%-18s %-20s %-38s %10.2f %8s %10s\n", packages[key], stage, shape, best[key], \
 			rate[key] == "" ? "" : sprintf("%.2f", rate[key] / 1000), cycle[key]
 	}
 	if (!counted) print "This machine counts no cycles: bytes per cycle are GB/s divided by GHz."
