@@ -4,9 +4,12 @@ package tunnel_test
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"runtime"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +17,8 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/tunnel"
 )
 
@@ -87,5 +92,23 @@ func TestContextDoesNotRetainEndedTunnel(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("the TUN device of an ended tunnel is still reachable from the context of Start")
 		}
+	}
+}
+
+func TestConfigureRefusesInvalidValues(t *testing.T) {
+	tn := newTunnel(t)
+	defer tn.Close()
+	spread, underlayMode := config.SpreadMode(99), config.UnderlayMode(99)
+	for name, c := range map[string]config.Device{
+		"spread":     {Spread: &spread},
+		"underlay":   {Underlay: &underlayMode},
+		"allowed IP": {Peers: []config.Peer{{PublicKey: noise.PublicKey{1}, AllowedIPs: []config.AllowedIP{{}}}}},
+	} {
+		if err := tn.Configure(c); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if n := len(tn.Status().Peers); n != 0 {
+		t.Errorf("refused changes added %d peers", n)
 	}
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // Configure applies a change as a whole, or returns an error and changes nothing. Errors are those of opening the
-// port (syscall.EADDRINUSE among them), of setting the mark, ErrTooManyPeers, and config.ErrReceiveCPUs.
+// port (syscall.EADDRINUSE among them), of setting the mark, ErrTooManyPeers, config.ErrReceiveCPUs, and syscall.EINVAL for invalid values.
 func (d *Device) Configure(c config.Device) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -29,7 +29,7 @@ func (d *Device) Configure(c config.Device) error {
 	if err := d.checkPeers(&c); err != nil {
 		return err
 	}
-	if err := cmp.Or(d.checkSpread(&c), d.checkUnderlay(&c)); err != nil {
+	if err := cmp.Or(checkAllowedIPs(c.Peers), d.checkSpread(&c), d.checkUnderlay(&c)); err != nil {
 		return err
 	}
 	private := clamped(c.PrivateKey)
@@ -65,6 +65,18 @@ func (d *Device) checkPeers(c *config.Device) error {
 	}
 	if n > MaxPeers {
 		return fmt.Errorf("configuring %d peers, want at most %d: %w", n, MaxPeers, ErrTooManyPeers)
+	}
+	return nil
+}
+
+// checkAllowedIPs returns an error for prefixes that are invalid, such as the zero Prefix.
+func checkAllowedIPs(peers []config.Peer) error {
+	for i := range peers {
+		for _, a := range peers[i].AllowedIPs {
+			if !a.Prefix.IsValid() {
+				return fmt.Errorf("setting allowed IPs of peer %s: allowed IP %s: %w", peers[i].PublicKey, a.Prefix, syscall.EINVAL)
+			}
+		}
 	}
 	return nil
 }
@@ -298,8 +310,13 @@ func (d *Device) removePeers(list ...*Peer) {
 	}
 }
 
-// checkSpread returns an error if the source ports contain the listen port.
+// checkSpread returns an error if the mode is unknown, or if the source ports contain the listen port.
 func (d *Device) checkSpread(c *config.Device) error {
+	if c.Spread != nil {
+		if _, err := config.ParseSpreadMode(c.Spread.String()); err != nil {
+			return fmt.Errorf("setting spread: %w (%w)", err, syscall.EINVAL)
+		}
+	}
 	if c.SpreadPorts == nil {
 		return nil
 	}

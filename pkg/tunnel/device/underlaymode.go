@@ -11,7 +11,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-// checkUnderlay returns an error if the underlay mode and the receive CPUs contradict each other. The caller holds mu.
+// checkUnderlay returns an error if the underlay mode is unknown, or if it and the receive CPUs contradict each other. The
+// caller holds mu.
 func (d *Device) checkUnderlay(c *config.Device) error {
 	mode, cpus := config.UnderlayMode(d.underlayMode.Load()), d.receiveCPUs()
 	if c.Underlay != nil {
@@ -20,7 +21,8 @@ func (d *Device) checkUnderlay(c *config.Device) error {
 	if c.ReceiveCPUs != nil {
 		cpus = *c.ReceiveCPUs
 	}
-	if err := config.CheckReceiveCPUs(mode, cpus); err != nil {
+	_, err := config.ParseUnderlayMode(mode.String())
+	if err = cmp.Or(err, config.CheckReceiveCPUs(mode, cpus)); err != nil {
 		return fmt.Errorf("configuring the underlay: %w (%w)", err, syscall.EINVAL)
 	}
 	return nil
