@@ -26,7 +26,6 @@ const (
 	headerTimeout = 5 * time.Second  // for the header of a request
 	readTimeout   = 10 * time.Second // for a whole request
 	writeTimeout  = 30 * time.Second // for a request and its response
-	idleTimeout   = 2 * time.Minute  // between requests; longer than a scrape interval
 	maxHeader     = 16 << 10         // bytes of a header
 	maxClients    = 32               // connections
 	maxScrapes    = 4                // concurrent scrapes
@@ -96,10 +95,11 @@ func (s *Server) Serve(ctx context.Context, c Content) error {
 	}
 	server := &http.Server{
 		Handler:           handler,
-		ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+		ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
 		MaxHeaderBytes: maxHeader - headerSlack,
 		ErrorLog:       slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
 	}
+	server.SetKeepAlivesEnabled(false) // an idle connection would take one of maxClients from a health check
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)

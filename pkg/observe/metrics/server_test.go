@@ -151,7 +151,7 @@ func TestRequestBodyIsNotRead(t *testing.T) {
 
 func TestConnectionsAreLimited(t *testing.T) {
 	// net/http ends slow requests. This test checks that it is configured to, and that the number of connections is limited.
-	if headerTimeout <= 0 || readTimeout <= 0 || writeTimeout <= 0 || idleTimeout <= 0 {
+	if headerTimeout <= 0 || readTimeout <= 0 || writeTimeout <= 0 {
 		t.Error("a client may take forever")
 	}
 	addr := testServer(t, newFake(), Options{}, "")
@@ -186,6 +186,25 @@ func TestConnectionsAreLimited(t *testing.T) {
 	}
 	for _, conn := range idle {
 		conn.Close()
+	}
+}
+
+// TestIdleClientsLeaveRoomForOthers: a liveness probe must not fail because of clients that were answered and stay.
+func TestIdleClientsLeaveRoomForOthers(t *testing.T) {
+	addr := testServer(t, newFake(), Options{}, "")
+	for range maxClients + 1 {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprint(conn, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+		if err := conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if resp, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || resp.StatusCode != 200 {
+			t.Fatal(resp, err)
+		}
 	}
 }
 
