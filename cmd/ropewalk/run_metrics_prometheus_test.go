@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/ropewalk/ropewalk/pkg/lab/testbed"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 const prometheusConfig = `
@@ -52,7 +53,7 @@ func (m *metricsLab) checkPrometheus(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	m.eventually(t, "ten scrapes", func() error {
+	expect.EventuallyNoError(t, "ten scrapes", func() error {
 		if err := server.Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +131,7 @@ func (m *metricsLab) checkRules(t *testing.T) {
 		}
 	}
 	evaluated := 0
-	m.eventually(t, "all rules to be evaluated", func() error {
+	expect.EventuallyNoError(t, "all rules to be evaluated", func() error {
 		_, body, err := m.get("http://" + prometheusAddr + "/api/v1/rules")
 		if err != nil {
 			return err

@@ -9,10 +9,10 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // silentDevice has an empty status.
@@ -61,16 +61,13 @@ func TestMetricsWaitForAddressOfOldDaemon(t *testing.T) {
 	if err := oldDaemon.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	expect.EventuallyNoError(t, "the successor serves", func() error {
 		answer, err := http.Get("http://" + flags.addr + "/healthz")
 		if err == nil {
 			answer.Body.Close()
-			break
 		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+		return err
+	})
 	cancel()
 	s.close()
 }

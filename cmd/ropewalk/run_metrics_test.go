@@ -30,6 +30,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
 	"github.com/ropewalk/ropewalk/pkg/observe/metrics"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 func TestUpPassesMetricsFlagsToDaemon(t *testing.T) {
@@ -124,23 +125,17 @@ type metricsLab struct {
 func newMetricsLab(t *testing.T) *metricsLab {
 	t.Helper()
 	lab, _ := netlabtest.Hosts(t, "metrics")
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	m := &metricsLab{}
 	var err error
 	m.left, err = demo.NewSide(lab, demo.NewPlace("left", 1))
-	must(err)
+	expect.NoError(t, err)
 	m.right, err = demo.NewSide(lab, demo.NewPlace("right", 2))
-	must(err)
+	expect.NoError(t, err)
 	_, err = lab.Cable(m.left.Host, m.right.Host, netlab.CableConfig{AddrsA: m.left.Cable[:], AddrsB: m.right.Cable[:]})
-	must(err)
+	expect.NoError(t, err)
 	t.Setenv(metricsDaemonEnv, "--lanes 2 --metrics-wireguard-names --metrics "+scrapeAddr)
 	for _, s := range []*demo.Side{m.left, m.right} {
-		must(s.Start(t.Context(), []string{"/proc/self/exe", "-test.run=^TestMetricsDaemonProcess$", "--"}, func(error) {}))
+		expect.NoError(t, s.Start(t.Context(), []string{"/proc/self/exe", "-test.run=^TestMetricsDaemonProcess$", "--"}, func(error) {}))
 		t.Cleanup(s.Kill)
 	}
 	transport := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
@@ -163,22 +158,6 @@ func (m *metricsLab) get(url string) (status int, body string, err error) {
 	defer resp.Body.Close()
 	all, err := io.ReadAll(resp.Body)
 	return resp.StatusCode, string(all), err
-}
-
-// eventually waits until f returns nil.
-func (m *metricsLab) eventually(t *testing.T, condition string, f func() error) {
-	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("waiting for %s: %v", condition, err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
 }
 
 // load sends TCP through the tunnel, and packets to an address that no peer has, until the test ends.
@@ -245,7 +224,7 @@ func TestPrometheusScrapesRunningTunnel(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m.eventually(t, "the daemon to be ready", func() error {
+	expect.EventuallyNoError(t, "the daemon to be ready", func() error {
 		status, body, err := m.get("http://" + scrapeAddr + "/readyz")
 		if status != 200 {
 			return fmt.Errorf("%d, %s, %w", status, body, err)
@@ -265,7 +244,7 @@ func (m *metricsLab) checkScrape(t *testing.T) {
 	peer := m.right.Key.Public().Base64()
 	allowed := fmt.Sprintf("%s/32,%s/128", m.right.Tunnel[0].Addr(), m.right.Tunnel[1].Addr())
 	var text string
-	m.eventually(t, "the metrics to show the load", func() (err error) {
+	expect.EventuallyNoError(t, "the metrics to show the load", func() (err error) {
 		if _, text, err = m.get("http://" + scrapeAddr + "/metrics"); err != nil {
 			return err
 		}

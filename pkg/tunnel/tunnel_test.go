@@ -8,33 +8,30 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/tunnel"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // awaitStatus waits until the control socket of an interface answers with one peer.
 func awaitStatus(t *testing.T, name string, done <-chan error) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for {
-		st, err := statusOf(name)
-		if err == nil && len(st.Peers) == 1 {
-			return
-		}
+	expect.EventuallyNoError(t, "the tunnel has its peer", func() error {
 		select {
 		case err := <-done:
 			t.Fatalf("the tunnel ended: %v", err)
-		case <-time.After(10 * time.Millisecond):
+		default:
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s has %d peers, %v", name, len(st.Peers), err)
+		st, err := statusOf(name)
+		if err == nil && len(st.Peers) != 1 {
+			err = fmt.Errorf("%s has %d peers", name, len(st.Peers))
 		}
-	}
+		return err
+	})
 }
 
 // statusOf asks the control socket.

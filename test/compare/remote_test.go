@@ -12,6 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // mtu is that of all TUNs: room for 1440 bytes, a multiple of 16 that 44 times fits one UDP GSO send.
@@ -60,12 +61,10 @@ func newRemote(tb testing.TB, e *edges, s side) *remote {
 		tb.Fatal(err)
 	}
 	r := &remote{tb: tb}
-	for deadline := time.Now().Add(patience); r.keys == nil; {
-		if time.Now().After(deadline) {
-			tb.Fatal("no answer to the handshake")
-		}
+	expect.Eventually(tb, "the handshake is answered", func() bool {
 		r.shake(e, far)
-	}
+		return r.keys != nil
+	})
 	return r
 }
 
@@ -129,17 +128,6 @@ func (r *remote) open(msg []byte) []byte {
 		r.tb.Errorf("a message of %d bytes does not open: %v", len(msg), out[0].Drop)
 	}
 	return out[0].Plain
-}
-
-// await waits until cond holds.
-func await(tb testing.TB, what string, cond func() bool) {
-	tb.Helper()
-	for deadline := time.Now().Add(patience); !cond(); {
-		if time.Now().After(deadline) {
-			tb.Fatalf("timed out waiting until %s", what)
-		}
-		time.Sleep(100 * time.Microsecond)
-	}
 }
 
 // give fills each queue with parcels of its own, by reference.

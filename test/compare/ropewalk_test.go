@@ -15,6 +15,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // startRopewalk starts a device of ropewalk's between e. Spreading is off: in memory there are no ports to spread over.
@@ -39,7 +40,7 @@ func startRopewalk(tb testing.TB, e *edges, s side) {
 		tb.Fatal(err)
 	}
 	d.Start()
-	await(tb, "ropewalk is up", func() bool { return d.Stats().(device.Stats).Up })
+	expect.Eventually(tb, "ropewalk is up", func() bool { return d.Stats().(device.Stats).Up })
 	// The port is there before the peers have started, and what a host sends in between is lost. Status waits for them.
 	_ = d.Status()
 }

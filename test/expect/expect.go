@@ -15,7 +15,7 @@ const patience = 3 * time.Minute
 // A condition is checked after pauses that double: a short wait ends at once, and a long one takes little CPU time.
 const (
 	firstPause = 100 * time.Microsecond
-	lastPause  = 20 * time.Millisecond
+	lastPause  = 100 * time.Millisecond
 )
 
 var errFalse = errors.New("the condition is still false")

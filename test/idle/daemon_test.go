@@ -19,6 +19,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // daemon is `ropewalk run` in its own network namespace, with its interface up.
@@ -43,24 +44,24 @@ func startDaemon(t *testing.T, net *netlab.Lab, lanes int) *daemon {
 	d := &daemon{t: t, ifname: fmt.Sprintf("i%dx%d", os.Getpid(), n)}
 	var err error
 	d.host, err = net.Host(fmt.Sprintf("h%d", n))
-	must(t, err)
+	expect.NoError(t, err)
 	var log bytes.Buffer
 	d.cmd = d.host.Command(context.Background(), ropewalk.Need(t), "run", "--lanes", strconv.Itoa(lanes), "--workers", "4", d.ifname)
 	d.cmd.Stdout, d.cmd.Stderr = &log, &log
-	must(t, d.cmd.Start())
+	expect.NoError(t, d.cmd.Start())
 	t.Cleanup(func() {
 		_ = d.cmd.Process.Signal(os.Interrupt)
 		if err := d.cmd.Wait(); err != nil || t.Failed() {
 			t.Errorf("the daemon exited with %v:\n%s", err, log.String())
 		}
 	})
-	eventually(t, "the daemon answers", func() bool { return d.ask(func(*uapi.Client) error { return nil }) == nil })
+	expect.Eventually(t, "the daemon answers", func() bool { return d.ask(func(*uapi.Client) error { return nil }) == nil })
 	key, err := noise.NewPrivateKey(rand.Reader)
-	must(t, err)
+	expect.NoError(t, err)
 	d.public = key.Public()
 	d.apply(config.Device{PrivateKey: &key})
-	must(t, d.host.SetUp(d.ifname, 1420))
-	eventually(t, "the port is open", func() bool {
+	expect.NoError(t, d.host.SetUp(d.ifname, 1420))
+	expect.Eventually(t, "the port is open", func() bool {
 		d.port = d.status().ListenPort
 		return d.port != 0
 	})
@@ -77,12 +78,12 @@ func (d *daemon) ask(do func(*uapi.Client) error) error {
 
 func (d *daemon) apply(c config.Device) {
 	d.t.Helper()
-	must(d.t, d.ask(func(client *uapi.Client) error { return client.Configure(c) }))
+	expect.NoError(d.t, d.ask(func(client *uapi.Client) error { return client.Configure(c) }))
 }
 
 func (d *daemon) status() (s config.Status) {
 	d.t.Helper()
-	must(d.t, d.ask(func(c *uapi.Client) (err error) {
+	expect.NoError(d.t, d.ask(func(c *uapi.Client) (err error) {
 		s, err = c.Status()
 		return err
 	}))
@@ -102,19 +103,19 @@ func (d *daemon) usage() (u usage) {
 	d.t.Helper()
 	dir := fmt.Sprintf("/proc/%d", d.cmd.Process.Pid)
 	tasks, err := filepath.Glob(dir + "/task/*/status")
-	must(d.t, err)
+	expect.NoError(d.t, err)
 	for _, task := range tasks {
 		u.switches += field(d.t, task, "voluntary_ctxt_switches:")
 	}
 	u.threads = len(tasks)
 	u.rss, u.anon = field(d.t, dir+"/status", "VmRSS:"), field(d.t, dir+"/status", "RssAnon:")
 	stat, err := os.ReadFile(dir + "/stat")
-	must(d.t, err)
+	expect.NoError(d.t, err)
 	// proc_pid_stat(5): the 12th and 13th fields after the name are utime and stime.
 	rest := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	for _, f := range rest[11:13] {
 		n, err := strconv.Atoi(f)
-		must(d.t, err)
+		expect.NoError(d.t, err)
 		u.ticks += n
 	}
 	return u
@@ -130,7 +131,7 @@ func field(t *testing.T, path, name string) int {
 	for line := range strings.Lines(string(b)) {
 		if rest, ok := strings.CutPrefix(line, name); ok {
 			n, err := strconv.Atoi(strings.Fields(rest)[0])
-			must(t, err)
+			expect.NoError(t, err)
 			return n
 		}
 	}

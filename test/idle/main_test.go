@@ -27,20 +27,3 @@ func settle() {
 var ropewalk = program.Ropewalk()
 
 func TestMain(m *testing.M) { os.Exit(program.Main(m, ropewalk)) }
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// eventually waits until cond returns true.
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("timed out waiting until %s", what)
-		}
-	}
-}

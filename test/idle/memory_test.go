@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // maxBytesPerPeer is the limit of heap bytes for a peer without a session: a quarter above the measured value (docs/idle.md).
@@ -31,7 +32,7 @@ func TestMemoryPerPeerIsBounded(t *testing.T) {
 		h.Apply(peers)
 		idle := heapGrowth(before, c.peers*maxBytesPerPeer(c.lanes))
 		clients.connect(t)
-		eventually(t, "all peers have a session", func() bool { return connected(h.Status(), c.peers) })
+		expect.Eventually(t, "all peers have a session", func() bool { return connected(h.Status(), c.peers) })
 		live := heapGrowth(before+idle, c.peers*maxBytesPerSession)
 		more := runtime.NumGoroutine() - goroutines
 		t.Logf("%6d %6d %12d %12d %10d", c.lanes, c.peers, idle/c.peers, live/c.peers, more)

@@ -18,6 +18,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // peerSet is many peers behind one socket. They complete a handshake and then send nothing.
@@ -31,12 +32,12 @@ type peerSet struct {
 func newPeerSet(t testing.TB, n int, device noise.PublicKey, dial func() (*net.UDPConn, error)) *peerSet {
 	t.Helper()
 	conn, err := dial()
-	must(t, err)
+	expect.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	c := &peerSet{conn: conn, device: device}
 	for range n {
 		key, err := noise.NewPrivateKey(rand.Reader)
-		must(t, err)
+		expect.NoError(t, err)
 		c.keys = append(c.keys, key)
 	}
 	return c
@@ -70,9 +71,9 @@ const window = 64
 // connect gives each peer a session with the device.
 func (c *peerSet) connect(t testing.TB) {
 	t.Helper()
-	must(t, c.conn.SetReadBuffer(1<<20))
+	expect.NoError(t, c.conn.SetReadBuffer(1<<20))
 	for first := 0; first < len(c.keys); first += window {
-		must(t, c.handshakes(first, min(first+window, len(c.keys))))
+		expect.NoError(t, c.handshakes(first, min(first+window, len(c.keys))))
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netns"
 
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // scenario is a daemon that carries no traffic.
@@ -45,8 +46,8 @@ func TestIdleDaemonRarelyWakesUp(t *testing.T) {
 	if errors.Is(err, netlab.ErrPrivileges) {
 		t.Skip(err)
 	}
-	must(t, err)
-	t.Cleanup(func() { must(t, lab.Close()) })
+	expect.NoError(t, err)
+	t.Cleanup(func() { expect.NoError(t, lab.Close()) })
 	var daemons []*daemon
 	for _, s := range scenarios {
 		daemons = append(daemons, s.start(t, lab))
@@ -66,7 +67,7 @@ func TestIdleDaemonRarelyWakesUp(t *testing.T) {
 			float64(u.switches-before[i].switches)/passed.Seconds(), float64(u.ticks-before[i].ticks)*10/passed.Minutes(),
 			float64(u.rss)/1024, float64(u.anon)/1024, u.threads)
 	}
-	must(t, w.Flush())
+	expect.NoError(t, w.Flush())
 	for i, d := range daemons {
 		if scenarios[i].peers == 0 {
 			d.wantIdle(scenarios[i].name)
@@ -82,7 +83,7 @@ const maxWakeups = 5
 // runtime's occasional work soon ends.
 func (d *daemon) wantIdle(name string) {
 	d.t.Helper()
-	eventually(d.t, fmt.Sprintf("the daemon is idle: %s", name), func() bool {
+	expect.Eventually(d.t, fmt.Sprintf("the daemon is idle: %s", name), func() bool {
 		before := d.usage()
 		time.Sleep(time.Second)
 		return d.usage().switches-before.switches <= maxWakeups
@@ -111,7 +112,7 @@ func (s *scenario) start(t *testing.T, lab *netlab.Lab) *daemon {
 	d.apply(peers)
 	if s.sessions > 0 {
 		c.connect(t)
-		eventually(t, "all peers have a session", func() bool { return connected(d.status(), s.sessions) })
+		expect.Eventually(t, "all peers have a session", func() bool { return connected(d.status(), s.sessions) })
 	}
 	if s.keepalive > 0 {
 		for i := range peers.Peers {
@@ -126,16 +127,16 @@ func (s *scenario) start(t *testing.T, lab *netlab.Lab) *daemon {
 func (d *daemon) move(lab *netlab.Lab) {
 	d.t.Helper()
 	far, err := lab.Host("far")
-	must(d.t, err)
+	expect.NoError(d.t, err)
 	ns, err := netns.GetFromPath(far.Path())
-	must(d.t, err)
+	expect.NoError(d.t, err)
 	defer ns.Close()
-	must(d.t, d.host.Do(func() error {
+	expect.NoError(d.t, d.host.Do(func() error {
 		link, err := netlink.LinkByName(d.ifname)
 		if err != nil {
 			return err
 		}
 		return netlink.LinkSetNsFd(link, int(ns))
 	}))
-	must(d.t, far.SetUp(d.ifname, 1420))
+	expect.NoError(d.t, far.SetUp(d.ifname, 1420))
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // payloadSizes are sizes of UDP payloads: empty, one byte, around multiples of the padding (16 bytes), the largest that fit the
@@ -78,6 +80,6 @@ func wantCounters(t *testing.T, x *tunnel) {
 func presharedKey(t *testing.T) *wgtypes.Key {
 	t.Helper()
 	k, err := wgtypes.GenerateKey()
-	must(t, err)
+	expect.NoError(t, err)
 	return &k
 }

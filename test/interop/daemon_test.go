@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // daemon is a WireGuard implementation that runs as a process. The kernel kills it when the test process dies.
@@ -39,7 +41,7 @@ func launch(t *testing.T, h *host, env []string, argv ...string) (d *daemon, sto
 	d.cmd.Env = append(os.Environ(), env...)
 	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
-	must(t, h.do(d.cmd.Start))
+	expect.NoError(t, h.do(d.cmd.Start))
 	go func() {
 		d.err = d.cmd.Wait()
 		close(d.exited)

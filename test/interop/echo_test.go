@@ -11,6 +11,8 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 const (
@@ -22,7 +24,7 @@ const (
 func listenUDP(t *testing.T, h *host, port int) *net.UDPConn {
 	t.Helper()
 	var c *net.UDPConn
-	must(t, h.do(func() (err error) {
+	expect.NoError(t, h.do(func() (err error) {
 		c, err = net.ListenUDP("udp", &net.UDPAddr{Port: port})
 		return err
 	}))

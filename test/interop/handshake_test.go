@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 func TestHandshakeTeachesResponderTheEndpoint(t *testing.T) {
@@ -91,7 +93,7 @@ func rejectThenAccept(t *testing.T, l *lab, fromRight bool, spoil func(*testing.
 	serveEcho(t, second.host)
 
 	const twoInitiations = 2 * 148
-	eventually(t, "two initiations", patience, func() error {
+	expect.EventuallyNoError(t, "two initiations", func() error {
 		if err := tryExchange(first, second.inner4.Addr(), 10, retryInterval, 0); err == nil {
 			t.Fatal("data arrived despite the wrong key")
 		}
@@ -105,7 +107,7 @@ func rejectThenAccept(t *testing.T, l *lab, fromRight bool, spoil func(*testing.
 			t.Errorf("%s reports a handshake at %s", x, at)
 		}
 	}
-	must(t, second.configure(wgtypes.Config{ReplacePeers: true, Peers: []wgtypes.PeerConfig{right}}))
+	expect.NoError(t, second.configure(wgtypes.Config{ReplacePeers: true, Peers: []wgtypes.PeerConfig{right}}))
 	exchange(t, first, second.inner4.Addr(), 10)
 	wantHandshakes(t, l)
 }
@@ -114,7 +116,7 @@ func rejectThenAccept(t *testing.T, l *lab, fromRight bool, spoil func(*testing.
 func wantHandshakes(t *testing.T, l *lab) {
 	t.Helper()
 	for _, x := range l.both() {
-		eventually(t, x.String()+" to report a handshake", patience, func() error {
+		expect.EventuallyNoError(t, x.String()+" to report a handshake", func() error {
 			if x.handshake(t).IsZero() {
 				return fmt.Errorf("no handshake yet")
 			}

@@ -14,6 +14,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // host is an unnamed network namespace. The kernel removes it with its last socket, process and handle.
@@ -46,14 +48,14 @@ func newHost(t *testing.T, name string) *host {
 	if errors.Is(err, unix.EPERM) {
 		t.Skipf("needs CAP_SYS_ADMIN for network namespaces: %v", err)
 	}
-	must(t, err)
+	expect.NoError(t, err)
 	t.Cleanup(func() { _ = h.ns.Close() })
 	h.nl, err = netlink.NewHandleAt(h.ns, unix.NETLINK_ROUTE)
-	must(t, err)
+	expect.NoError(t, err)
 	t.Cleanup(h.nl.Close)
 	lo, err := h.nl.LinkByName("lo")
-	must(t, err)
-	must(t, h.nl.LinkSetUp(lo))
+	expect.NoError(t, err)
+	expect.NoError(t, h.nl.LinkSetUp(lo))
 	return h
 }
 
@@ -95,9 +97,9 @@ func connect(t *testing.T, a, b *host) {
 	t.Helper()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = cable
-	must(t, a.nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: cable, PeerNamespace: netlink.NsFd(int(b.ns))}))
+	expect.NoError(t, a.nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: cable, PeerNamespace: netlink.NsFd(int(b.ns))}))
 	for _, h := range []*host{a, b} {
-		must(t, h.setUp(cable))
+		expect.NoError(t, h.setUp(cable))
 	}
 }
 
@@ -142,11 +144,4 @@ func address(p netip.Prefix) *netlink.Addr {
 
 func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

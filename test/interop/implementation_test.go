@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/test/expect"
 	"github.com/ropewalk/ropewalk/test/program"
 )
 
@@ -115,7 +116,7 @@ func needInKernel(t *testing.T) {
 
 func startInKernel(t *testing.T, h *host, ifname string) func() error {
 	t.Helper()
-	must(t, h.nl.LinkAdd(wireguardLink(ifname)))
+	expect.NoError(t, h.nl.LinkAdd(wireguardLink(ifname)))
 	return func() error {
 		l, err := h.nl.LinkByName(ifname)
 		if err != nil {

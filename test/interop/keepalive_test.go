@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 const keepaliveSize = 32 // a data message without payload: header and tag
@@ -27,7 +29,7 @@ func TestPersistentKeepaliveNeedsNoTraffic(t *testing.T) {
 				keeper.start(t, peer)
 				wantHandshakes(t, l)
 				before := other.peer(t).ReceiveBytes
-				eventually(t, "three keepalives", patience, func() error {
+				expect.EventuallyNoError(t, "three keepalives", func() error {
 					if got := other.peer(t).ReceiveBytes - before; got < 3*keepaliveSize {
 						return fmt.Errorf("%s received %d bytes", other, got)
 					}
@@ -75,12 +77,12 @@ func TestReceiverAnswersOneWayDataWithKeepalive(t *testing.T) {
 func receivedAfterSending(t *testing.T, sender, receiver *tunnel) (bytes int64) {
 	t.Helper()
 	c, err := dialUDP(sender.host, netip.AddrPortFrom(receiver.inner4.Addr(), sinkPort))
-	must(t, err)
+	expect.NoError(t, err)
 	defer c.Close()
 	before := sender.peer(t).ReceiveBytes
 	_, err = c.Write([]byte("no answer, please"))
-	must(t, err)
-	eventually(t, "a keepalive", patience, func() error {
+	expect.NoError(t, err)
+	expect.EventuallyNoError(t, "a keepalive", func() error {
 		if bytes = sender.peer(t).ReceiveBytes - before; bytes == 0 {
 			return fmt.Errorf("%s received nothing", sender)
 		}

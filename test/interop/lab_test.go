@@ -6,11 +6,18 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // lab is two hosts, the cable between them, and a WireGuard interface on each. The left one runs the implementation under test.
+// patience limits every wait that does not depend on a WireGuard timer. It covers several lost handshakes (5 s each) on an
+// overloaded emulated machine.
+const patience = 3 * time.Minute
+
 type lab struct {
 	left, right *tunnel
 	outer       map[*tunnel]netip.Prefix // addresses on the cable
@@ -35,7 +42,7 @@ func newLab(t *testing.T, p pairing, v6 bool) *lab {
 	}
 	l.outer = map[*tunnel]netip.Prefix{l.left: outerAddress(v6, 1), l.right: outerAddress(v6, 2)}
 	for x, p := range l.outer {
-		must(t, x.host.addAddress(cable, p))
+		expect.NoError(t, x.host.addAddress(cable, p))
 	}
 	return l
 }
@@ -91,7 +98,7 @@ func (l *lab) roam(x *tunnel) error {
 // wantEndpoint waits until x has y's current endpoint.
 func (l *lab) wantEndpoint(t *testing.T, x, y *tunnel) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%s to learn the endpoint of %s", x, y), patience, func() error {
+	expect.EventuallyNoError(t, fmt.Sprintf("%s to learn the endpoint of %s", x, y), func() error {
 		got := x.peer(t).Endpoint
 		if got == nil {
 			return fmt.Errorf("no endpoint, want %s", l.endpoint(y))

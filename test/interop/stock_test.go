@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // dropTexts are substrings of wireguard-go's verbose log lines about dropped messages and packets: all texts that
@@ -91,7 +93,7 @@ func (l *lab) exchangeAfterRestart(t *testing.T, right bool) {
 // wantStockPeer waits until ropewalk, on the left, reports that its peer does not run ropewalk.
 func (l *lab) wantStockPeer(t *testing.T) {
 	t.Helper()
-	eventually(t, "ropewalk to report spread as off for a stock peer", patience, func() error {
+	expect.EventuallyNoError(t, "ropewalk to report spread as off for a stock peer", func() error {
 		out := l.left.showLanes(t)
 		if !strings.Contains(out, "spread: off (the peer") || !strings.Contains(out, "sent no hello") {
 			return errors.New(out)
@@ -142,14 +144,14 @@ func TestStockPeerLogsInvalidMessages(t *testing.T) {
 	l := newLab(t, pairing{ropewalk, verbose(&process)}, false)
 	l.start(t)
 	var c *net.UDPConn
-	must(t, l.left.host.do(func() (err error) {
+	expect.NoError(t, l.left.host.do(func() (err error) {
 		c, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(l.endpoint(l.right)))
 		return err
 	}))
 	defer c.Close()
 	for _, m := range [][]byte{message(9, 60), message(1, 148), message(2, 92)} {
 		before := len(dropLines(process.Load().log.String()))
-		eventually(t, fmt.Sprintf("a log line about a message of type %d", m[0]), patience, func() error {
+		expect.EventuallyNoError(t, fmt.Sprintf("a log line about a message of type %d", m[0]), func() error {
 			_, _ = c.Write(m)
 			if len(dropLines(process.Load().log.String())) == before {
 				return errors.New("none")
@@ -180,7 +182,7 @@ func TestTwoRopewalksNegotiateSpread(t *testing.T) {
 		for _, x := range l.both() {
 			serveEcho(t, x.host)
 		}
-		eventually(t, "the two to spread", patience, func() error {
+		expect.EventuallyNoError(t, "the two to spread", func() error {
 			if err := tryExchange(first, second.inner4.Addr(), 100, retryInterval, time.Second); err != nil {
 				return err
 			}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 const (
@@ -28,14 +30,14 @@ func sendTrain(t *testing.T, x, y *tunnel, v6 bool) {
 	sink := listenUDP(t, y.host, sinkPort)
 	defer sink.Close()
 	out, err := dialUDP(x.host, netip.AddrPortFrom(y.inner(v6), sinkPort))
-	must(t, err)
+	expect.NoError(t, err)
 	defer out.Close()
-	must(t, setSegment(out))
+	expect.NoError(t, setSegment(out))
 	deadline := time.Now().Add(patience)
 	for number := uint32(1); ; number++ {
 		train := makeTrain(number)
 		_, err := out.Write(train)
-		must(t, err)
+		expect.NoError(t, err)
 		err = receiveTrain(sink, train)
 		switch {
 		case err == nil:

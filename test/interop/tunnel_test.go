@@ -15,6 +15,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.zx2c4.com/wireguard/wgctrl"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // mtu is the inner MTU. Over IPv6, a full inner packet uses exactly the cable's 1500 bytes.
@@ -38,7 +40,7 @@ var interfaces atomic.Uint32
 func newTunnel(t *testing.T, impl implementation, h *host, port int, inner4, inner6 string) *tunnel {
 	t.Helper()
 	key, err := wgtypes.GeneratePrivateKey()
-	must(t, err)
+	expect.NoError(t, err)
 	tun := &tunnel{
 		impl: impl, host: h, key: key, port: port,
 		ifname: fmt.Sprintf("i%dx%d", os.Getpid(), interfaces.Add(1)),
@@ -62,22 +64,22 @@ func (x *tunnel) String() string { return x.impl.name + " on " + x.host.name }
 func (x *tunnel) start(t *testing.T, peers ...wgtypes.PeerConfig) {
 	t.Helper()
 	x.stop = x.impl.start(t, x.host, x.ifname)
-	eventually(t, x.String()+" to answer", patience, func() error {
+	expect.EventuallyNoError(t, x.String()+" to answer", func() error {
 		_, err := x.read()
 		return err
 	})
-	must(t, x.configure(wgtypes.Config{PrivateKey: &x.key, ListenPort: &x.port, Peers: peers}))
-	must(t, x.setMTU())
+	expect.NoError(t, x.configure(wgtypes.Config{PrivateKey: &x.key, ListenPort: &x.port, Peers: peers}))
+	expect.NoError(t, x.setMTU())
 	for _, p := range []netip.Prefix{x.inner4, x.inner6} {
-		must(t, x.host.addAddress(x.ifname, p))
+		expect.NoError(t, x.host.addAddress(x.ifname, p))
 	}
-	must(t, x.host.setUp(x.ifname))
+	expect.NoError(t, x.host.setUp(x.ifname))
 }
 
 // restart removes the interface and recreates it with the same key and port, without sessions.
 func (x *tunnel) restart(t *testing.T, peers ...wgtypes.PeerConfig) {
 	t.Helper()
-	must(t, x.stop())
+	expect.NoError(t, x.stop())
 	x.stop = nil
 	x.wantGone(t)
 	x.start(t, peers...)
@@ -86,7 +88,7 @@ func (x *tunnel) restart(t *testing.T, peers ...wgtypes.PeerConfig) {
 // wantGone waits until the interface is removed.
 func (x *tunnel) wantGone(t *testing.T) {
 	t.Helper()
-	eventually(t, x.String()+" to be gone", patience, func() error {
+	expect.EventuallyNoError(t, x.String()+" to be gone", func() error {
 		_, err := x.host.nl.LinkByName(x.ifname)
 		if errors.As(err, &netlink.LinkNotFoundError{}) {
 			return nil
@@ -136,7 +138,7 @@ func (x *tunnel) read() (d *wgtypes.Device, err error) {
 func (x *tunnel) peer(t *testing.T) wgtypes.Peer {
 	t.Helper()
 	d, err := x.read()
-	must(t, err)
+	expect.NoError(t, err)
 	if len(d.Peers) != 1 {
 		t.Fatalf("%s has %d peers, want 1", x, len(d.Peers))
 	}
@@ -157,7 +159,7 @@ func (x *tunnel) handshake(t *testing.T) time.Time {
 func (x *tunnel) noErrors(t *testing.T) {
 	t.Helper()
 	l, err := x.host.nl.LinkByName(x.ifname)
-	must(t, err)
+	expect.NoError(t, err)
 	s := l.Attrs().Statistics
 	if s == nil {
 		t.Fatalf("%s has no statistics", x)

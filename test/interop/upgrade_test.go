@@ -21,6 +21,7 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // upgradable is a lab with ropewalk on the left, whose daemon can be replaced by another one.
@@ -47,7 +48,7 @@ func startUpgradable(t *testing.T, right implementation, v6 bool, flags ...strin
 	u.psk = presharedKey(t)
 	u.start(t)
 	mark, keepalive := 0x77, 25*time.Second
-	must(t, u.left.configure(wgtypes.Config{FirewallMark: &mark, Peers: []wgtypes.PeerConfig{
+	expect.NoError(t, u.left.configure(wgtypes.Config{FirewallMark: &mark, Peers: []wgtypes.PeerConfig{
 		{PublicKey: u.right.key.PublicKey(), UpdateOnly: true, PersistentKeepaliveInterval: &keepalive},
 	}}))
 	u.before = u.left.settings(t)
@@ -82,10 +83,10 @@ func (u *upgradable) replaceDaemon(t *testing.T) {
 func (u *upgradable) requestTakeover(t *testing.T) *net.UnixConn {
 	t.Helper()
 	client, err := uapi.Dial(u.left.ifname)
-	must(t, err)
+	expect.NoError(t, err)
 	conn, err := client.RequestHandover()
-	must(t, err)
-	must(t, conn.SetDeadline(time.Now().Add(patience)))
+	expect.NoError(t, err)
+	expect.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
 	return conn
 }
 
@@ -93,7 +94,7 @@ func (u *upgradable) requestTakeover(t *testing.T) *net.UnixConn {
 func (u *upgradable) descriptors(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", u.current.cmd.Process.Pid))
-	must(t, err)
+	expect.NoError(t, err)
 	return len(entries)
 }
 
@@ -108,7 +109,7 @@ func newStream(t *testing.T, from, to *tunnel, v6 bool) *stream {
 	t.Helper()
 	s := &stream{ended: make(chan error, 2)}
 	var l net.Listener
-	must(t, to.host.do(func() (err error) {
+	expect.NoError(t, to.host.do(func() (err error) {
 		l, err = net.Listen("tcp", netip.AddrPortFrom(to.inner(v6), 0).String())
 		return err
 	}))
@@ -119,11 +120,11 @@ func newStream(t *testing.T, from, to *tunnel, v6 bool) *stream {
 		s.conns[1], err = l.Accept()
 		accepted <- err
 	}()
-	must(t, from.host.do(func() (err error) {
+	expect.NoError(t, from.host.do(func() (err error) {
 		s.conns[0], err = net.DialTimeout("tcp", l.Addr().String(), patience)
 		return err
 	}))
-	must(t, <-accepted)
+	expect.NoError(t, <-accepted)
 	go func() {
 		block := make([]byte, 64<<10)
 		for {
@@ -158,7 +159,7 @@ func (s *stream) wantProgress(t *testing.T) {
 	t.Helper()
 	const more = 1 << 20
 	want := s.got.Load() + more
-	eventually(t, "more data on the connection", patience, func() error {
+	expect.EventuallyNoError(t, "more data on the connection", func() error {
 		select {
 		case err := <-s.ended:
 			t.Fatalf("the connection broke: %v", err)
@@ -184,10 +185,10 @@ type counters struct{ rx, tx, lanes float64 }
 func countersOf(t *testing.T, x *tunnel) (n counters) {
 	t.Helper()
 	c, err := uapi.Dial(x.ifname)
-	must(t, err)
+	expect.NoError(t, err)
 	defer c.Close()
 	status, err := c.Status()
-	must(t, err)
+	expect.NoError(t, err)
 	if len(status.Peers) != 1 {
 		t.Fatalf("%d peers, want 1", len(status.Peers))
 	}
@@ -197,7 +198,7 @@ func countersOf(t *testing.T, x *tunnel) (n counters) {
 			Rx float64 `json:"rx_packets"`
 		} `json:"lanes"`
 	}
-	must(t, c.Stats(&stats))
+	expect.NoError(t, c.Stats(&stats))
 	for _, l := range stats.Lanes {
 		n.lanes += l.Tx + l.Rx
 	}
@@ -240,7 +241,7 @@ func TestConnectionsSurviveTenUpgrades(t *testing.T) {
 				if now := u.left.index(t); now != index {
 					t.Errorf("interface index %d, want %d", now, index)
 				}
-				eventually(t, "no more descriptors than after the first upgrades", patience, func() error {
+				expect.EventuallyNoError(t, "no more descriptors than after the first upgrades", func() error {
 					if n := u.descriptors(t); n > first {
 						return fmt.Errorf("%d descriptors, want at most %d", n, first)
 					}
@@ -268,7 +269,7 @@ func TestConnectionsSurviveUpgradesOverXDP(t *testing.T) {
 		before = now
 	}
 	wantProgressOnAll(t, streams)
-	eventually(t, "AF_XDP after the upgrades", patience, func() error {
+	expect.EventuallyNoError(t, "AF_XDP after the upgrades", func() error {
 		w, err := u.left.readDataPath(t)
 		if err == nil && w.Path != "xdp" {
 			err = fmt.Errorf("the data path is %s: %s", w.Path, w.Reason)
@@ -282,7 +283,7 @@ func TestConnectionsSurviveUpgradesOverXDP(t *testing.T) {
 func (x *tunnel) index(t *testing.T) int {
 	t.Helper()
 	link, err := x.host.nl.LinkByName(x.ifname)
-	must(t, err)
+	expect.NoError(t, err)
 	return link.Attrs().Index
 }
 
@@ -290,7 +291,7 @@ func (x *tunnel) index(t *testing.T) int {
 func (x *tunnel) settings(t *testing.T) *wgtypes.Device {
 	t.Helper()
 	d, err := x.read()
-	must(t, err)
+	expect.NoError(t, err)
 	for i := range d.Peers {
 		p := &d.Peers[i]
 		p.LastHandshakeTime, p.ReceiveBytes, p.TransmitBytes = time.Time{}, 0, 0
@@ -302,7 +303,7 @@ func (x *tunnel) settings(t *testing.T) *wgtypes.Device {
 // wantUnchanged waits until the left side has the configuration from before the upgrades.
 func (u *upgradable) wantUnchanged(t *testing.T) {
 	t.Helper()
-	eventually(t, "the configuration from before the upgrades", patience, func() error {
+	expect.EventuallyNoError(t, "the configuration from before the upgrades", func() error {
 		if diff := cmp.Diff(u.before, u.left.settings(t)); diff != "" { // an endpoint may change for a moment
 			return errors.New(diff)
 		}
@@ -343,7 +344,7 @@ func TestTunnelSurvivesFailedUpgrade(t *testing.T) {
 			before := countersOf(t, u.left)
 			conn := u.requestTakeover(t)
 			err := tc.fail(conn)
-			must(t, errors.Join(err, conn.Close()))
+			expect.NoError(t, errors.Join(err, conn.Close()))
 			s.wantProgress(t)
 			countersOf(t, u.left).wantNotBelow(t, before)
 			u.replaceDaemon(t) // a later upgrade succeeds
@@ -362,7 +363,7 @@ func TestUpgradeCommandReplacesRunningDaemon(t *testing.T) {
 	s := newStream(t, u.right, u.left, true)
 	s.wantProgress(t)
 	c, err := uapi.Dial(u.left.ifname)
-	must(t, err)
+	expect.NoError(t, err)
 	defer c.Close()
 	for _, program := range []string{"/bin/false", "/nonexistent", "relative"} {
 		if err := c.Upgrade(program); err == nil {
@@ -377,7 +378,7 @@ func TestUpgradeCommandReplacesRunningDaemon(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	s.wantProgress(t)
-	eventually(t, "the old daemon to exit", patience, func() error {
+	expect.EventuallyNoError(t, "the old daemon to exit", func() error {
 		if err := unix.Kill(first, 0); !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("process %d still exists: %w", first, err)
 		}
@@ -392,17 +393,17 @@ func TestConcurrentTakeoverIsRefused(t *testing.T) {
 	t.Parallel()
 	u := startUpgradable(t, wireguardGo, false, "--lanes", "2")
 	first := u.requestTakeover(t)
-	must(t, readOffer(first))
+	expect.NoError(t, readOffer(first))
 	second := u.requestTakeover(t)
 	answer := make([]byte, len("errno=-16"))
 	_, err := io.ReadFull(second, answer)
-	must(t, err)
+	expect.NoError(t, err)
 	if err := uapi.ParseRefusal(answer); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("the second request got %q, want EBUSY", answer)
 	}
-	must(t, first.CloseWrite())
+	expect.NoError(t, first.CloseWrite())
 	_, err = io.Copy(io.Discard, first) // until the daemon has ended the first takeover
-	must(t, errors.Join(err, first.Close(), second.Close()))
+	expect.NoError(t, errors.Join(err, first.Close(), second.Close()))
 	u.replaceDaemon(t)
 	s := newStream(t, u.left, u.right, false)
 	s.wantProgress(t)
@@ -416,9 +417,9 @@ func TestRenamedInterfaceSurvivesRepeatedUpgrades(t *testing.T) {
 	u := startUpgradable(t, wireguardGo, false, "--lanes", "2")
 	s := newStream(t, u.left, u.right, false)
 	link, err := u.left.host.nl.LinkByName(u.left.ifname)
-	must(t, err)
-	must(t, u.left.host.nl.LinkSetAlias(link, "kept"))
-	must(t, u.left.host.nl.LinkSetName(link, u.left.ifname+"x"))
+	expect.NoError(t, err)
+	expect.NoError(t, u.left.host.nl.LinkSetAlias(link, "kept"))
+	expect.NoError(t, u.left.host.nl.LinkSetName(link, u.left.ifname+"x"))
 	for range 3 {
 		s.wantProgress(t)
 		u.replaceDaemon(t)

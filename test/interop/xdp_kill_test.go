@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // killable is ropewalk with the given underlay. It stores the running process, so that a test can kill it.
@@ -56,7 +58,7 @@ func TestKilledDaemonDetachesXDPProgram(t *testing.T) {
 // wantProgram waits until an XDP program is attached to the cable, or none if want is false.
 func (h *host) wantProgram(t *testing.T, want bool) {
 	t.Helper()
-	eventually(t, "the XDP program on host "+h.name, patience, func() error {
+	expect.EventuallyNoError(t, "the XDP program on host "+h.name, func() error {
 		l, err := h.nl.LinkByName(cable)
 		if err != nil {
 			return err

@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // nicAddresses are the MAC addresses of the two NICs that the machines of test/kernels have for these tests. Both are on one
@@ -23,12 +25,12 @@ func findNICs(t *testing.T) (nics []netlink.Link) {
 		t.Skip("needs two NICs for this test alone (make test-kernels has them)")
 	}
 	list, err := net.Interfaces()
-	must(t, err)
+	expect.NoError(t, err)
 	for _, want := range nicAddresses() {
 		for _, i := range list {
 			if i.HardwareAddr.String() == want {
 				l, err := netlink.LinkByIndex(i.Index)
-				must(t, err)
+				expect.NoError(t, err)
 				nics = append(nics, l)
 			}
 		}
@@ -43,17 +45,17 @@ func findNICs(t *testing.T) (nics []netlink.Link) {
 func (h *host) attachNIC(t *testing.T, nic netlink.Link) {
 	t.Helper()
 	if l, err := h.nl.LinkByName(cable); err == nil {
-		must(t, h.nl.LinkDel(l))
+		expect.NoError(t, h.nl.LinkDel(l))
 	}
 	home, name := unix.Getpid(), nic.Attrs().Name
-	must(t, netlink.LinkSetNsFd(nic, int(h.ns)))
-	must(t, h.nl.LinkSetName(nic, cable))
+	expect.NoError(t, netlink.LinkSetNsFd(nic, int(h.ns)))
+	expect.NoError(t, h.nl.LinkSetName(nic, cable))
 	t.Cleanup(func() {
-		must(t, h.nl.LinkSetDown(nic))
-		must(t, h.nl.LinkSetName(nic, name))
-		must(t, h.nl.LinkSetNsPid(nic, home))
+		expect.NoError(t, h.nl.LinkSetDown(nic))
+		expect.NoError(t, h.nl.LinkSetName(nic, name))
+		expect.NoError(t, h.nl.LinkSetNsPid(nic, home))
 	})
-	must(t, h.setUp(cable))
+	expect.NoError(t, h.setUp(cable))
 }
 
 // TestXDPUsesEveryQueueOfNIC tests features that veth lacks: a driver with hardware queues, and zero-copy if the driver supports it.
@@ -66,14 +68,14 @@ func TestXDPUsesEveryQueueOfNIC(t *testing.T) {
 			l := newLab(t, p, false)
 			for i, x := range l.both() {
 				x.host.attachNIC(t, nics[i])
-				must(t, x.host.addAddress(cable, l.outer[x]))
+				expect.NoError(t, x.host.addAddress(cable, l.outer[x]))
 			}
 			l.startOverXDP(t)
 			l.shortTransfer(t)
 			for _, x := range l.xdpSides() {
 				x.wantNoXDPErrors(t)
 				w, err := x.readDataPath(t)
-				must(t, err)
+				expect.NoError(t, err)
 				t.Logf("%s: %s, %d lanes, %+v", x, w.How, w.Lanes, w.XDP)
 				if w.Lanes < 2 {
 					t.Errorf("%s uses %d queues, want at least 2", x, w.Lanes)

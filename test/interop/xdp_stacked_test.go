@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // xdpOn is ropewalk with the AF_XDP underlay on the queues of the given device.
@@ -29,15 +31,15 @@ func (l *lab) stack(t *testing.T, add func(h *host, lower netlink.Link) (netlink
 	for _, x := range l.both() {
 		h := x.host
 		lower, err := h.nl.LinkByName(cable)
-		must(t, err)
-		must(t, h.removeAddress(cable, l.outer[x]))
+		expect.NoError(t, err)
+		expect.NoError(t, h.removeAddress(cable, l.outer[x]))
 		upper, err := add(h, lower)
 		if errors.Is(err, unix.EOPNOTSUPP) {
 			t.Skip("this kernel does not support the device type")
 		}
-		must(t, err)
-		must(t, h.nl.LinkSetUp(upper))
-		must(t, h.addAddress(upper.Attrs().Name, l.outer[x]))
+		expect.NoError(t, err)
+		expect.NoError(t, h.nl.LinkSetUp(upper))
+		expect.NoError(t, h.addAddress(upper.Attrs().Name, l.outer[x]))
 	}
 }
 
@@ -102,7 +104,7 @@ func TestBondUsesSockets(t *testing.T) {
 			serveEcho(t, x.host)
 		}
 		l.shortTransfer(t)
-		eventually(t, "bond0 as the reason for UDP sockets", patience, func() error { // the path may not have been selected yet
+		expect.EventuallyNoError(t, "bond0 as the reason for UDP sockets", func() error { // the path may not have been selected yet
 			w, err := l.left.readDataPath(t)
 			if err == nil && (w.Path != "udp" || !strings.Contains(w.Reason, "bond0") || w.sum().Sent != 0) {
 				err = fmt.Errorf("%+v", w)

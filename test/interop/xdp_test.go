@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // ropewalkXDP is ropewalk with the AF_XDP underlay: its data messages bypass the network stack.
@@ -22,8 +24,8 @@ func needXDP(t *testing.T) {
 	if errors.Is(err, unix.EAFNOSUPPORT) {
 		t.Skip("this kernel has no AF_XDP")
 	}
-	must(t, err)
-	must(t, unix.Close(fd))
+	expect.NoError(t, err)
+	expect.NoError(t, unix.Close(fd))
 }
 
 func startXDP(t *testing.T, h *host, ifname string) func() error {
@@ -120,7 +122,7 @@ func (x *tunnel) checkDataPath(t *testing.T, want string) error {
 // wantDataPath waits until ropewalk's data messages take the path want.
 func (x *tunnel) wantDataPath(t *testing.T, want string) {
 	t.Helper()
-	eventually(t, x.String()+" to use the data path "+want, patience, func() error { return x.checkDataPath(t, want) })
+	expect.EventuallyNoError(t, x.String()+" to use the data path "+want, func() error { return x.checkDataPath(t, want) })
 }
 
 // startOverXDP starts both sides. It waits until each side configured for AF_XDP sends and receives through it, which also means
@@ -154,7 +156,7 @@ func (l *lab) xdpSides() (list []*tunnel) {
 func (x *tunnel) wantNoXDPErrors(t *testing.T) {
 	t.Helper()
 	w, err := x.readDataPath(t)
-	must(t, err)
+	expect.NoError(t, err)
 	s := w.sum()
 	if s.Received == 0 || s.Sent == 0 || s.Lost > s.Sent/100 {
 		t.Errorf("%s received %d datagrams over AF_XDP, sent %d and lost %d: %+v", x, s.Received, s.Sent, s.Lost, w)
@@ -172,9 +174,9 @@ func (x *tunnel) wantNoXDPErrors(t *testing.T) {
 func (l *lab) wantXDPTraffic(t *testing.T, x *tunnel) {
 	t.Helper()
 	w, err := x.readDataPath(t)
-	must(t, err)
+	expect.NoError(t, err)
 	before := w.sum()
-	eventually(t, x.String()+" to carry datagrams over AF_XDP", patience, func() error {
+	expect.EventuallyNoError(t, x.String()+" to carry datagrams over AF_XDP", func() error {
 		if err := tryExchange(x, l.other(x).inner4.Addr(), 100, retryInterval, 0); err != nil {
 			return err
 		}

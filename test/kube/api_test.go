@@ -24,6 +24,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 const (
@@ -52,7 +54,7 @@ func startAPI(t *testing.T) *api {
 	a := &api{T: t, cfg: cfg, clients: kubernetes.NewForConfigOrDie(cfg), dynamic: dynamic.NewForConfigOrDie(cfg)}
 	a.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(a.clients.Discovery()))
 	a.applyFile(filepath.Join("..", "..", "deploy", "crd", "ropewalk.io_ropewalknodes.yaml"))
-	a.eventually("the definition is established", func() error {
+	expect.EventuallyNoError(a, "the definition is established", func() error {
 		_, err := a.dynamic.Resource(rwnodes).List(t.Context(), metav1.ListOptions{})
 		return err
 	})
@@ -63,38 +65,11 @@ func startAPI(t *testing.T) *api {
 
 var rwnodes = schema.GroupVersionResource{Group: "ropewalk.io", Version: "v1alpha1", Resource: "ropewalknodes"}
 
-func (a *api) must(err error) {
-	a.Helper()
-	if err != nil {
-		a.Fatal(err)
-	}
-}
-
-func (a *api) eventually(what string, try func() error) {
-	a.Helper()
-	a.eventuallyWithin(patience, what, try)
-}
-
-func (a *api) eventuallyWithin(most time.Duration, what string, try func() error) {
-	a.Helper()
-	deadline := time.Now().Add(most)
-	for {
-		err := try()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			a.Fatalf("timed out: %s: %v", what, err)
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-}
-
 // applyFile applies the objects of a file.
 func (a *api) applyFile(path string) {
 	a.Helper()
 	for _, o := range manifest(a, path) {
-		a.must(a.apply(o))
+		expect.NoError(a, a.apply(o))
 	}
 }
 
@@ -136,7 +111,7 @@ func (a *api) clear() {
 func (a *api) token() string {
 	a.Helper()
 	tr, err := a.clients.CoreV1().ServiceAccounts(namespace).CreateToken(a.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	a.must(err)
+	expect.NoError(a, err)
 	return tr.Status.Token
 }
 
@@ -153,7 +128,7 @@ type door struct {
 
 func (a *api) newDoor(open func() (net.Listener, error)) *door {
 	u, err := url.Parse(a.cfg.Host)
-	a.must(err)
+	expect.NoError(a, err)
 	target := u.Host
 	if target == "" {
 		target = strings.TrimPrefix(a.cfg.Host, "https://")
@@ -167,7 +142,7 @@ func (a *api) newDoor(open func() (net.Listener, error)) *door {
 // unlock accepts connections.
 func (d *door) unlock() {
 	l, err := d.open()
-	d.a.must(err)
+	expect.NoError(d.a, err)
 	d.mu.Lock()
 	d.l = l
 	d.mu.Unlock()

@@ -10,6 +10,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // planned returns a plan as unstructured data.
@@ -38,7 +40,7 @@ func TestCRDValidation(t *testing.T) {
 		"apiVersion": "ropewalk.io/v1alpha1", "kind": "RopewalkNode", "metadata": map[string]any{"name": "n1"}, "spec": good,
 	}}
 	_, err := client.Create(t.Context(), o, metav1.CreateOptions{})
-	a.must(err)
+	expect.NoError(a, err)
 	key := strings.Repeat("A", 42) + "E="
 	goodStatus := map[string]any{
 		"mode": "spread", "publicKey": key, "endpoints": []any{"192.0.2.1:51820", "[2001:db8::1]:51820"},
@@ -57,8 +59,8 @@ func TestCRDValidation(t *testing.T) {
 		_, err := client.Apply(t.Context(), "n1", o, options)
 		return err
 	}
-	a.must(try("spec", good))
-	a.must(try("status", goodStatus))
+	expect.NoError(a, try("spec", good))
+	expect.NoError(a, try("status", goodStatus))
 	for _, c := range []struct {
 		part, field string
 		value       any

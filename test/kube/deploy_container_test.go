@@ -22,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // An OCI runtime tests the manifests' rights: the capabilities, seccomp profile, mounts and read-only root that a kubelet
@@ -108,17 +110,17 @@ func (n *node) run(path, bpf string, args ...string) *container {
 		log: &lockedBuffer{}, done: make(chan struct{}),
 	}
 	token := filepath.Join(n.l.dir, n.name)
-	n.l.must(os.WriteFile(token, []byte(n.l.nodeToken(n.name)), 0o600))
+	expect.NoError(n.l, os.WriteFile(token, []byte(n.l.nodeToken(n.name)), 0o600))
 	u, err := url.Parse(n.l.cfg.Host)
-	n.l.must(err)
+	expect.NoError(n.l, err)
 	pod := agentPod(n.l, path).Spec
 	spec, err := c.spec(&pod)
-	n.l.must(err)
+	expect.NoError(n.l, err)
 	spec.Process.Args = append(spec.Process.Args, append([]string{
 		"--server", "https://" + apiAddr + ":6443", "--server-name", u.Hostname(), "--token-file", "/run/api/" + n.name,
 		"--ca-file", "/run/api/ca", "--learn", "1s",
 	}, args...)...)
-	n.l.must(c.start(spec))
+	expect.NoError(n.l, c.start(spec))
 	n.l.Cleanup(func() {
 		c.stop()
 		if n.l.Failed() {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 func TestSpreadRunsWithManifestRights(t *testing.T) {
@@ -22,7 +23,7 @@ func TestSpreadRunsWithManifestRights(t *testing.T) {
 		n.run(kustomized("base"), bpf, "--port", strconv.Itoa(port), "--mark", strconv.Itoa(markMask))
 	}
 	l.awaitStatus("both spread", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.SpreadsTo == 1 })
-	l.eventually("flows are spread, and gathered", func() error { return spreads(l.nodes[0], l.nodes[1]) })
+	expect.EventuallyNoError(l, "flows are spread, and gathered", func() error { return spreads(l.nodes[0], l.nodes[1]) })
 }
 
 func TestMeshRunsWithManifestRights(t *testing.T) {
@@ -38,9 +39,9 @@ func TestMeshRunsWithManifestRights(t *testing.T) {
 	l.reach(pods)
 	keys := filepath.Join(all[0].paths["/var/lib/ropewalk"], "keys")
 	dir, err := os.Stat(keys)
-	l.must(err)
+	expect.NoError(l, err)
 	names, err := os.ReadDir(keys)
-	l.must(err)
+	expect.NoError(l, err)
 	if dir.Mode().Perm() != 0o700 || len(names) == 0 {
 		t.Errorf("%s: %v, %v", keys, dir.Mode(), names)
 	}
@@ -49,7 +50,7 @@ func TestMeshRunsWithManifestRights(t *testing.T) {
 		if errors.Is(err, os.ErrNotExist) { // a temporary file that has been renamed meanwhile
 			continue
 		}
-		l.must(err)
+		expect.NoError(l, err)
 		if st.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v", name, st.Mode())
 		}
@@ -86,7 +87,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 		}
 	}
 	l.awaitStatus("each has a peer", func(st v1alpha1.NodeStatus) bool { return st.Peers == 1 })
-	l.eventually("agents attached and running", func() error {
+	expect.EventuallyNoError(l, "agents attached and running", func() error {
 		if routes := l.nodes[2].routes(); len(pinned(t, bpf)) == 0 || !strings.Contains(routes, "ropewalk0") {
 			return errors.New(routes)
 		}
@@ -113,7 +114,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 func (n *node) cleanUp(bpf string, args ...string) {
 	n.l.Helper()
 	c := n.run(kustomized("cleanup"), bpf, args...)
-	n.l.eventually("the cleanup to finish", func() error {
+	expect.EventuallyNoError(n.l, "the cleanup to finish", func() error {
 		if !strings.Contains(c.log.String(), "cleanup done") {
 			return errors.New(c.log.String())
 		}
@@ -132,6 +133,6 @@ func (n *node) cleanUp(bpf string, args ...string) {
 func (n *node) routes() string {
 	n.l.Helper()
 	out, err := n.host.Command(n.l.Context(), "sh", "-c", "ip route show table all; ip -6 route show table all; ip rule; ip link").CombinedOutput()
-	n.l.must(err)
+	expect.NoError(n.l, err)
 	return string(out)
 }

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // TestManifestsAreAdmitted applies all rendered manifests, also with everything enabled, as `kubectl apply --server-side` does,
@@ -27,7 +29,7 @@ func TestManifestsAreAdmitted(t *testing.T) {
 	}
 	for _, path := range []string{kustomized("base"), kustomized("mesh"), kustomized("cleanup"), "testdata/everything.yaml"} {
 		for _, o := range manifest(t, path) {
-			a.eventually(path+": "+o.GetKind(), func() error { return a.apply(o) })
+			expect.EventuallyNoError(a, path+": "+o.GetKind(), func() error { return a.apply(o) })
 		}
 		a.podsAreAdmittedOnlyAsPrivileged(path)
 	}
@@ -40,7 +42,7 @@ func (a *api) defineMonitoring(plural string) {
 	kind := map[string]string{"podmonitors": "PodMonitor", "prometheusrules": "PrometheusRule"}[plural]
 	group := "monitoring.coreos.com"
 	try := 0
-	a.eventually("there are "+plural, func() error {
+	expect.EventuallyNoError(a, "there are "+plural, func() error {
 		try++
 		err := a.apply(&unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -73,7 +75,7 @@ func (a *api) podsAreAdmittedOnlyAsPrivileged(path string) {
 	enforce := func(level string) {
 		patch := `{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"` + level + `"}}}`
 		_, err := a.clients.CoreV1().Namespaces().Patch(a.Context(), namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-		a.must(err)
+		expect.NoError(a, err)
 	}
 	admitted := func() error {
 		_, err := a.clients.CoreV1().Pods(namespace).Create(a.Context(), &corev1.Pod{
@@ -81,16 +83,16 @@ func (a *api) podsAreAdmittedOnlyAsPrivileged(path string) {
 		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	}
-	a.eventually(path+": its pod is admitted", admitted)
+	expect.EventuallyNoError(a, path+": its pod is admitted", admitted)
 	enforce("baseline")
-	a.eventually("pod security of the namespace to take effect", func() error {
+	expect.EventuallyNoError(a, "pod security of the namespace to take effect", func() error {
 		if err := admitted(); err == nil || !strings.Contains(err.Error(), "violates PodSecurity") {
 			return apierrors.NewConflict(corev1.Resource("pods"), "agent", err)
 		}
 		return nil
 	})
 	enforce("privileged")
-	a.eventually("pod security to be lifted", admitted)
+	expect.EventuallyNoError(a, "pod security to be lifted", admitted)
 }
 
 func TestPolicyAdmitsOnlyOwnNodeWrites(t *testing.T) {
@@ -101,9 +103,9 @@ func TestPolicyAdmitsOnlyOwnNodeWrites(t *testing.T) {
 	cfg.BearerToken = l.nodeToken(n.name)
 	agent := dynamic.NewForConfigOrDie(cfg).Resource(rwnodes)
 	own, err := l.clients.CoreV1().Nodes().Get(t.Context(), n.name, metav1.GetOptions{})
-	l.must(err)
+	expect.NoError(l, err)
 	other, err := l.clients.CoreV1().Nodes().Get(t.Context(), l.nodes[1].name, metav1.GetOptions{})
-	l.must(err)
+	expect.NoError(l, err)
 	owner := func(node *corev1.Node, more map[string]any) map[string]any {
 		o := map[string]any{"apiVersion": "v1", "kind": "Node", "name": node.Name, "uid": string(node.UID)}
 		for k, v := range more {
@@ -121,7 +123,7 @@ func TestPolicyAdmitsOnlyOwnNodeWrites(t *testing.T) {
 		return err
 	}
 	right := []any{owner(own, nil)}
-	l.eventually("the policy admits a valid RopewalkNode", func() error { return try(n.name, map[string]any{"ownerReferences": right}, nil) })
+	expect.EventuallyNoError(l, "the policy admits a valid RopewalkNode", func() error { return try(n.name, map[string]any{"ownerReferences": right}, nil) })
 	for what, c := range map[string]struct {
 		name string
 		meta map[string]any
@@ -141,7 +143,7 @@ func TestPolicyAdmitsOnlyOwnNodeWrites(t *testing.T) {
 		"under a name to be found": {"", map[string]any{"generateName": n.name, "ownerReferences": right}, nil},
 		"that asks for something":  {n.name, map[string]any{"ownerReferences": right}, map[string]any{"endpoint": "192.0.2.66"}},
 	} {
-		l.eventually("the policy denies a RopewalkNode "+what, func() error {
+		expect.EventuallyNoError(l, "the policy denies a RopewalkNode "+what, func() error {
 			if err := try(c.name, c.meta, c.spec); err == nil || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'ropewalk-agent'") {
 				return apierrors.NewConflict(corev1.Resource("ropewalknodes"), c.name, err)
 			}

@@ -29,6 +29,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 const (
@@ -103,14 +104,14 @@ const cniProtocol = 99
 // layRoutes adds the routes of a cloud, or of a CNI without an overlay: to all other nodes' pods, in the clear.
 func (n *node) layRoutes() {
 	n.l.Helper()
-	n.l.must(n.host.Forward())
+	expect.NoError(n.l, n.host.Forward())
 	for _, o := range n.l.nodes {
 		if o == n {
 			continue
 		}
 		via := o.addrs()
 		for i, p := range o.allPods() {
-			n.l.must(n.host.Do(func() error {
+			expect.NoError(n.l, n.host.Do(func() error {
 				return netlink.RouteAdd(&netlink.Route{
 					Dst: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}, Gw: via[i].AsSlice(), Protocol: cniProtocol,
 				})
@@ -138,7 +139,7 @@ func (n *node) addrs() []netip.Addr {
 func (n *node) lostRoutes() int {
 	n.l.Helper()
 	var left int
-	n.l.must(n.host.Do(func() error {
+	expect.NoError(n.l, n.host.Do(func() error {
 		routes, err := hostnet.Dump(func() ([]netlink.Route, error) {
 			return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: cniProtocol}, netlink.RT_FILTER_PROTOCOL)
 		})
@@ -152,13 +153,13 @@ func (l *lab) layFabric() {
 	l.Helper()
 	var err error
 	l.fabric, err = l.net.Host("fabric")
-	l.must(err)
-	l.must(l.fabric.Do(func() error {
+	expect.NoError(l, err)
+	expect.NoError(l, l.fabric.Do(func() error {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = "bridge0"
 		return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs})
 	}))
-	l.must(l.fabric.SetUp("bridge0", 1500, netip.MustParsePrefix(apiAddr+"/24")))
+	expect.NoError(l, l.fabric.SetUp("bridge0", 1500, netip.MustParsePrefix(apiAddr+"/24")))
 	l.door = l.newDoor(func() (ln net.Listener, err error) {
 		err = l.fabric.Do(func() error {
 			ln, err = new(net.ListenConfig).Listen(context.Background(), "tcp", apiAddr+":6443")
@@ -166,7 +167,7 @@ func (l *lab) layFabric() {
 		})
 		return ln, err
 	})
-	l.must(os.WriteFile(filepath.Join(l.dir, "ca"), l.cfg.CAData, 0o600))
+	expect.NoError(l, os.WriteFile(filepath.Join(l.dir, "ca"), l.cfg.CAData, 0o600))
 }
 
 func (l *lab) addNode(i int) {
@@ -186,11 +187,11 @@ func (l *lab) addNode(i int) {
 	}
 	var err error
 	n.host, err = l.net.Host(fmt.Sprintf("n%d", i))
-	l.must(err)
+	expect.NoError(l, err)
 	c, err := l.net.Cable(l.fabric, n.host, netlab.CableConfig{AddrsB: own})
-	l.must(err)
+	expect.NoError(l, err)
 	n.wire, n.device = c.DeviceA, c.DeviceB
-	l.must(l.fabric.Do(func() error {
+	expect.NoError(l, l.fabric.Do(func() error {
 		b, err := netlink.LinkByName("bridge0")
 		if err != nil {
 			return err
@@ -214,13 +215,13 @@ func (n *node) join() {
 		spec.PodCIDRs = append(spec.PodCIDRs, p.String())
 	}
 	made, err := nodes.Create(n.l.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name}, Spec: spec}, metav1.CreateOptions{})
-	n.l.must(err)
+	expect.NoError(n.l, err)
 	made.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: n.name}}
 	for _, a := range n.addrs() {
 		made.Status.Addresses = append(made.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
 	}
 	_, err = nodes.UpdateStatus(n.l.Context(), made, metav1.UpdateOptions{})
-	n.l.must(err)
+	expect.NoError(n.l, err)
 }
 
 // agent is a running agent process.
@@ -252,11 +253,11 @@ func (b *lockedBuffer) String() string {
 func (n *node) start(args ...string) {
 	n.l.Helper()
 	bin, err := agentBinary()
-	n.l.must(err)
+	expect.NoError(n.l, err)
 	token := filepath.Join(n.l.dir, n.name)
-	n.l.must(os.WriteFile(token, []byte(n.l.nodeToken(n.name)), 0o600))
+	expect.NoError(n.l, os.WriteFile(token, []byte(n.l.nodeToken(n.name)), 0o600))
 	u, err := url.Parse(n.l.cfg.Host)
-	n.l.must(err)
+	expect.NoError(n.l, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	argv := append([]string{
 		bin, "--node", n.name, "--server", "https://" + apiAddr + ":6443", "--server-name", u.Hostname(),
@@ -265,7 +266,7 @@ func (n *node) start(args ...string) {
 	}, args...)
 	a := &agent{cmd: n.host.Command(ctx, argv...), cancel: cancel, log: &lockedBuffer{}, done: make(chan struct{})}
 	a.cmd.Stdout, a.cmd.Stderr = a.log, a.log
-	n.l.must(a.cmd.Start())
+	expect.NoError(n.l, a.cmd.Start())
 	go func() {
 		_ = a.cmd.Wait()
 		close(a.done)
@@ -282,7 +283,7 @@ func (n *node) start(args ...string) {
 // kill ends the agent with SIGKILL, as the OOM killer does.
 func (n *node) kill() {
 	n.l.Helper()
-	n.l.must(n.agent.cmd.Process.Kill())
+	expect.NoError(n.l, n.agent.cmd.Process.Kill())
 	<-n.agent.done
 	n.agent.cancel()
 	n.agent = nil
@@ -322,11 +323,11 @@ func (n *node) metrics() (text string, err error) {
 func (n *node) gauge(name string) int {
 	n.l.Helper()
 	text, err := n.metrics()
-	n.l.must(err)
+	expect.NoError(n.l, err)
 	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(line, "ropewalk_agent_"+name+" "); ok {
 			v, err := strconv.Atoi(strings.TrimSpace(value))
-			n.l.must(err)
+			expect.NoError(n.l, err)
 			return v
 		}
 	}
@@ -336,7 +337,7 @@ func (n *node) gauge(name string) int {
 // shows waits until the agent's metrics contain a text.
 func (n *node) shows(want string) {
 	n.l.Helper()
-	n.l.eventually(n.name+" shows "+want, func() error {
+	expect.EventuallyNoError(n.l, n.name+" shows "+want, func() error {
 		text, err := n.metrics()
 		if err == nil && !strings.Contains(text, want) {
 			err = errors.New(text)
@@ -357,10 +358,10 @@ func (n *node) ask(spec map[string]any) error {
 // earlier writes to RopewalkNodes as well.
 func (n *node) observes(spec map[string]any) {
 	n.l.Helper()
-	n.l.must(n.ask(spec))
+	expect.NoError(n.l, n.ask(spec))
 	asked, err := n.l.dynamic.Resource(rwnodes).Get(n.l.Context(), n.name, metav1.GetOptions{})
-	n.l.must(err)
-	n.l.eventually(n.name+" observes the new spec", func() error {
+	expect.NoError(n.l, err)
+	expect.EventuallyNoError(n.l, n.name+" observes the new spec", func() error {
 		st, err := n.l.status(n.name)
 		if err == nil && st.ObservedGeneration != asked.GetGeneration() {
 			err = fmt.Errorf("observed generation %d, want %d", st.ObservedGeneration, asked.GetGeneration())
@@ -373,7 +374,7 @@ func (n *node) observes(spec map[string]any) {
 func (n *node) tell(status map[string]any) error {
 	rn := n.l.dynamic.Resource(rwnodes)
 	owner, err := n.l.clients.CoreV1().Nodes().Get(n.l.Context(), n.name, metav1.GetOptions{})
-	n.l.must(err)
+	expect.NoError(n.l, err)
 	o := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "ropewalk.io/v1alpha1", "kind": "RopewalkNode", "metadata": map[string]any{"name": n.name},
 	}}
@@ -403,7 +404,7 @@ func (l *lab) status(name string) (v1alpha1.NodeStatus, error) {
 // awaitStatus waits until the status of all nodes meets a condition.
 func (l *lab) awaitStatus(what string, right func(v1alpha1.NodeStatus) bool) {
 	l.Helper()
-	l.eventually(what, func() error {
+	expect.EventuallyNoError(l, what, func() error {
 		for _, n := range l.nodes {
 			st, err := l.status(n.name)
 			if err != nil {

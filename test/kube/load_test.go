@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // load is traffic between two pods: a TCP connection that echoes the secret, and pings.
@@ -45,7 +47,7 @@ func (l *lab) burden(what string, from, to *pod) *load {
 	server := to.listen(loadPort)
 	client := from.dial(netip.AddrPortFrom(to.addr, loadPort))
 	var pings net.PacketConn
-	l.must(from.host.Do(func() (err error) {
+	expect.NoError(l, from.host.Do(func() (err error) {
 		pings, err = new(net.ListenConfig).ListenPacket(l.Context(), "ip4:icmp", from.addr.String())
 		return err
 	}))
@@ -60,7 +62,7 @@ func (l *lab) burden(what string, from, to *pod) *load {
 // listen echoes what any connection sends.
 func (p *pod) listen(port uint16) net.Listener {
 	var s net.Listener
-	p.n.l.must(p.host.Do(func() (err error) {
+	expect.NoError(p.n.l, p.host.Do(func() (err error) {
 		s, err = new(net.ListenConfig).Listen(context.Background(), "tcp", netip.AddrPortFrom(p.addr, port).String())
 		return err
 	}))
@@ -81,7 +83,7 @@ func (p *pod) listen(port uint16) net.Listener {
 
 func (p *pod) dial(to netip.AddrPort) net.Conn {
 	var c net.Conn
-	p.n.l.must(p.host.Do(func() (err error) {
+	expect.NoError(p.n.l, p.host.Do(func() (err error) {
 		c, err = (&net.Dialer{Timeout: patience}).DialContext(context.Background(), "tcp", to.String())
 		return err
 	}))
@@ -188,7 +190,7 @@ func (b *load) carries() {
 	b.mu.Lock()
 	at := b.rounds
 	b.mu.Unlock()
-	b.l.eventually(b.what+": the connection goes on", func() error {
+	expect.EventuallyNoError(b.l, b.what+": the connection goes on", func() error {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if b.broken != nil {

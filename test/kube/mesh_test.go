@@ -19,6 +19,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // away is how long the API server is unreachable.
@@ -59,7 +60,7 @@ func (l *lab) reach(pods []*pod) {
 	for _, from := range pods {
 		for _, to := range pods {
 			if from != to {
-				l.eventually("a ping from "+from.n.name+" to "+to.n.name, func() error { return from.ping(to) })
+				expect.EventuallyNoError(l, "a ping from "+from.n.name+" to "+to.n.name, func() error { return from.ping(to) })
 			}
 		}
 	}
@@ -89,12 +90,12 @@ func (l *lab) refused(from, to *pod) {
 func (n *node) dropped(reason string) int {
 	n.l.Helper()
 	text, err := n.metrics()
-	n.l.must(err)
+	expect.NoError(n.l, err)
 	series := fmt.Sprintf("ropewalk_dropped_packets_total{interface=%q,reason=%q,", n.tunnel(), reason)
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, series) {
 			v, err := strconv.Atoi(strings.TrimSpace(line[strings.LastIndex(line, " "):]))
-			n.l.must(err)
+			expect.NoError(n.l, err)
 			return v
 		}
 	}
@@ -111,7 +112,7 @@ func TestPodTrafficIsEncrypted(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	l.eventually("encrypted messages are seen", func() error {
+	expect.EventuallyNoError(l, "encrypted messages are seen", func() error {
 		if n := e.seen(); n < 100 {
 			return fmt.Errorf("only %d were", n)
 		}
@@ -126,11 +127,11 @@ func TestPodTrafficIsEncrypted(t *testing.T) {
 	gone := l.nodes[3]
 	gone.stop()
 	l.refused(pods[3], pods[0])
-	l.must(l.clients.CoreV1().Nodes().Delete(t.Context(), gone.name, metav1.DeleteOptions{}))
+	expect.NoError(l, l.clients.CoreV1().Nodes().Delete(t.Context(), gone.name, metav1.DeleteOptions{}))
 	l.nodes = l.nodes[:3]
 	l.awaitStatus("a node leaves", func(st v1alpha1.NodeStatus) bool { return st.Peers == 2 })
 	l.refused(pods[0], pods[3])
-	l.eventually("packets that would have left in the clear are counted", func() error {
+	expect.EventuallyNoError(l, "packets that would have left in the clear are counted", func() error {
 		if n := l.nodes[0].dropped("tx_no_peer"); n < 3 {
 			return fmt.Errorf("%d are", n)
 		}
@@ -140,7 +141,7 @@ func TestPodTrafficIsEncrypted(t *testing.T) {
 
 	// Another program deletes the agent's routes: the agent repairs and counts that.
 	l.nodes[0].reboot()
-	l.eventually("the routes are repaired", func() error {
+	expect.EventuallyNoError(l, "the routes are repaired", func() error {
 		n := l.nodes[0].gauge("drift_total")
 		if n < 2 && l.nodes[0].ruled() {
 			l.nodes[0].reboot() // a reconcile for another reason came first, which does not count as drift
@@ -193,7 +194,7 @@ func TestNodeKeepsItsKey(t *testing.T) {
 	e := l.eavesdrop()
 	n := l.nodes[1]
 	first, err := l.status(n.name)
-	l.must(err)
+	expect.NoError(l, err)
 	n.stop()
 	// Without its agent, nothing leaves in the clear.
 	l.refused(pods[1], pods[0])
@@ -204,9 +205,9 @@ func TestNodeKeepsItsKey(t *testing.T) {
 	}
 
 	n.stop()
-	l.must(os.RemoveAll(n.keys))
+	expect.NoError(l, os.RemoveAll(n.keys))
 	n.startMesh()
-	l.eventually("another key", func() error {
+	expect.EventuallyNoError(l, "another key", func() error {
 		st, err := l.status(n.name)
 		if err == nil && st.PublicKey == first.PublicKey {
 			err = errors.New("it is the same")
@@ -230,7 +231,7 @@ func TestRebootedNodeLeaksNothingBeforeSync(t *testing.T) {
 	n.reboot()
 	e := l.eavesdrop()
 	n.startMesh()
-	l.eventually("the first routes", func() error {
+	expect.EventuallyNoError(l, "the first routes", func() error {
 		if n.ruled() {
 			return nil
 		}
@@ -238,7 +239,7 @@ func TestRebootedNodeLeaksNothingBeforeSync(t *testing.T) {
 	})
 	l.reach(pods) // through the existing tunnel
 	l.door.unlock()
-	l.eventually("it has reached the API", func() error {
+	expect.EventuallyNoError(l, "it has reached the API", func() error {
 		if n.gauge("reconciles_total") < 1 {
 			return errors.New("not yet")
 		}
@@ -251,7 +252,7 @@ func TestRebootedNodeLeaksNothingBeforeSync(t *testing.T) {
 // reboot removes the kernel's state of the agent.
 func (n *node) reboot() {
 	n.l.Helper()
-	n.l.must(n.host.Do(func() error {
+	expect.NoError(n.l, n.host.Do(func() error {
 		routes, err := hostnet.Dump(func() ([]netlink.Route, error) {
 			return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: ropewalkTable}, netlink.RT_FILTER_TABLE)
 		})
@@ -281,7 +282,7 @@ const (
 // ruled reports whether the agent's rule exists.
 func (n *node) ruled() (yes bool) {
 	n.l.Helper()
-	n.l.must(n.host.Do(func() error {
+	expect.NoError(n.l, n.host.Do(func() error {
 		rules, err := rulesIPv4()
 		for _, r := range rules {
 			yes = yes || r.Protocol == ropewalkProtocol
@@ -306,8 +307,8 @@ func TestTunnelsSurviveAPIOutageUnderLoad(t *testing.T) {
 	l.door.unlock()
 	b.carries()
 	n := l.nodes[1]
-	l.eventually("the agent follows the cluster again", func() error {
-		l.must(n.ask(map[string]any{"mtu": int64(1400)}))
+	expect.EventuallyNoError(l, "the agent follows the cluster again", func() error {
+		expect.NoError(l, n.ask(map[string]any{"mtu": int64(1400)}))
 		st, err := l.status(n.name)
 		if err == nil && st.MTU != 1400 {
 			err = fmt.Errorf("the MTU is %d", st.MTU)
@@ -345,7 +346,7 @@ func TestAgentRestartDuringAPIOutageUnderLoad(t *testing.T) {
 		t.Errorf("the API was reached %d times", reconciles)
 	}
 	l.door.unlock()
-	l.eventually("it has reached the API", func() error {
+	expect.EventuallyNoError(l, "it has reached the API", func() error {
 		if n.gauge("peers") != 1 {
 			return errors.New("not yet")
 		}
@@ -360,12 +361,12 @@ func TestAgentRestartDuringAPIOutageUnderLoad(t *testing.T) {
 
 func TestLostRopewalkNodesKeepPeers(t *testing.T) {
 	l, pods := newMesh(t, 2)
-	l.must(l.nodes[0].ask(map[string]any{"mtu": int64(1400)}))
+	expect.NoError(l, l.nodes[0].ask(map[string]any{"mtu": int64(1400)}))
 	l.awaitStatus("one has another MTU", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" })
 	l.reach(pods)
 	before := map[string]string{}
 	for _, n := range l.nodes {
-		l.eventually("the MTU", func() error {
+		expect.EventuallyNoError(l, "the MTU", func() error {
 			st, err := l.status(n.name)
 			if n == l.nodes[0] && err == nil && st.MTU != 1400 {
 				err = errors.New("not yet")
@@ -376,7 +377,7 @@ func TestLostRopewalkNodesKeepPeers(t *testing.T) {
 	}
 	b := l.burden("all RopewalkNodes are deleted", pods[0], pods[1])
 	b.carries()
-	l.must(l.dynamic.Resource(rwnodes).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
+	expect.NoError(l, l.dynamic.Resource(rwnodes).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
 	l.awaitStatus("agents make them anew", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" })
 	b.finish()
 	for _, n := range l.nodes {
@@ -397,11 +398,11 @@ func TestKeyChangesUnderLoad(t *testing.T) {
 	out, in := l.burden("the sender's key changes", pods[1], pods[0]), l.burden("the receiver's key changes", pods[2], pods[1])
 	for generation := int64(2); generation <= 3; generation++ {
 		before, err := l.status(n.name)
-		l.must(err)
+		expect.NoError(l, err)
 		out.carries()
 		in.carries()
-		l.must(n.ask(map[string]any{"keyGeneration": generation}))
-		l.eventually("another key", func() error {
+		expect.NoError(l, n.ask(map[string]any{"keyGeneration": generation}))
+		expect.EventuallyNoError(l, "another key", func() error {
 			st, err := l.status(n.name)
 			if err == nil && (st.PublicKey == before.PublicKey || st.KeyGeneration != generation || st.NextPublicKey != "") {
 				err = fmt.Errorf("of generation %d, next %q", st.KeyGeneration, st.NextPublicKey)
@@ -412,7 +413,7 @@ func TestKeyChangesUnderLoad(t *testing.T) {
 	out.carries()
 	in.carries()
 	for _, o := range []*node{l.nodes[0], l.nodes[2]} {
-		l.eventually(o.name+" forgets the old key", func() error {
+		expect.EventuallyNoError(l, o.name+" forgets the old key", func() error {
 			if peers := o.gauge("peers"); peers != 2 {
 				return fmt.Errorf("it has %d peers", peers)
 			}

@@ -24,6 +24,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -37,7 +38,7 @@ func (a *api) kubeconfig(token string) string {
 	c.Contexts["lab"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
 	c.CurrentContext = "lab"
 	path := filepath.Join(a.TempDir(), "config")
-	a.must(clientcmd.WriteToFile(*c, path))
+	expect.NoError(a, clientcmd.WriteToFile(*c, path))
 	return path
 }
 
@@ -46,9 +47,9 @@ func (a *api) tokenOf(account string) string {
 	a.Helper()
 	accounts := a.clients.CoreV1().ServiceAccounts("default")
 	made, err := accounts.Create(a.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{GenerateName: account + "-"}}, metav1.CreateOptions{})
-	a.must(err)
+	expect.NoError(a, err)
 	tr, err := accounts.CreateToken(a.Context(), made.Name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	a.must(err)
+	expect.NoError(a, err)
 	return tr.Status.Token
 }
 
@@ -66,7 +67,7 @@ func (a *api) meshCLI(want int, args ...string) (out string) {
 func (a *api) runMesh(args ...string) (out string, code int) {
 	a.Helper()
 	bin, err := agentBinary()
-	a.must(err)
+	expect.NoError(a, err)
 	cmd := exec.CommandContext(a.Context(), bin, append([]string{"mesh"}, args...)...)
 	cmd.Env = []string{"HOME=" + a.TempDir()}
 	var b bytes.Buffer
@@ -75,7 +76,7 @@ func (a *api) runMesh(args ...string) (out string, code int) {
 	if e, ok := errors.AsType[*exec.ExitError](err); ok {
 		return b.String(), e.ExitCode()
 	}
-	a.must(err)
+	expect.NoError(a, err)
 	return b.String(), 0
 }
 
@@ -88,11 +89,11 @@ func (a *api) tell(i int, status map[string]any) {
 	n, err := nodes.Create(a.Context(), &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{PodCIDR: pods, PodCIDRs: []string{pods}},
 	}, metav1.CreateOptions{})
-	a.must(err)
+	expect.NoError(a, err)
 	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("192.0.2.%d", i)}}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	n, err = nodes.UpdateStatus(a.Context(), n, metav1.UpdateOptions{})
-	a.must(err)
+	expect.NoError(a, err)
 	if status == nil {
 		return
 	}
@@ -100,10 +101,10 @@ func (a *api) tell(i int, status map[string]any) {
 	o.SetName(name)
 	o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: n.UID}})
 	o, err = a.dynamic.Resource(rwnodes).Create(a.Context(), o, metav1.CreateOptions{})
-	a.must(err)
+	expect.NoError(a, err)
 	o.Object["status"] = status
 	_, err = a.dynamic.Resource(rwnodes).UpdateStatus(a.Context(), o, metav1.UpdateOptions{})
-	a.must(err)
+	expect.NoError(a, err)
 }
 
 // well returns the status of an agent without problems.
@@ -123,7 +124,7 @@ func TestMeshCommandPassesHealthyCluster(t *testing.T) {
 	l, pods := newMesh(t, 2)
 	l.reach(pods)
 	admin := "--kubeconfig=" + l.kubeconfig(l.cfg.BearerToken)
-	l.eventually("no problems found", func() error {
+	expect.EventuallyNoError(l, "no problems found", func() error {
 		if out, code := l.runMesh("check", admin); code != 0 {
 			return fmt.Errorf("%d: %s", code, out)
 		}
@@ -137,7 +138,7 @@ func TestMeshCommandPassesHealthyCluster(t *testing.T) {
 	n := l.nodes[1]
 	n.stop()
 	n.start("--mode", "mesh", "--key-dir", n.keys, "--tunnel", n.tunnel(), "--pod-cidr", "10.0.0.0/16")
-	l.eventually("the agent's note to be found", func() error {
+	expect.EventuallyNoError(l, "the agent's note to be found", func() error {
 		out, code := l.runMesh("check", admin)
 		if code != 4 || !strings.Contains(out, n.name+": its agent warns: its pods' "+n.pods.String()+" is outside of the cluster's pod prefixes") {
 			return fmt.Errorf("%d: %s", code, out)
@@ -211,7 +212,7 @@ func (a *api) findsAll(admin string) {
 			Nodes           []string
 		}
 	}
-	a.must(json.Unmarshal([]byte(a.meshCLI(0, "status", admin, "--json")), &d))
+	expect.NoError(a, json.Unmarshal([]byte(a.meshCLI(0, "status", admin, "--json")), &d))
 	found := map[string]string{}
 	for _, f := range d.Findings {
 		found[f.Check] += " " + strings.Join(f.Nodes, " ")
@@ -241,8 +242,8 @@ func (a *api) refuses(admin string) {
 		}
 	}
 	a.meshCLI(2, "graph", admin, "--format=png")
-	a.must(a.dynamic.Resource(definitions).Delete(a.Context(), "ropewalknodes.ropewalk.io", metav1.DeleteOptions{}))
-	a.eventually("the CRD to be deleted", func() error {
+	expect.NoError(a, a.dynamic.Resource(definitions).Delete(a.Context(), "ropewalknodes.ropewalk.io", metav1.DeleteOptions{}))
+	expect.EventuallyNoError(a, "the CRD to be deleted", func() error {
 		_, err := a.dynamic.Resource(rwnodes).List(a.Context(), metav1.ListOptions{})
 		if err == nil {
 			return errors.New("it still exists")

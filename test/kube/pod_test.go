@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // pod is a network namespace behind a node, as a CNI's bridge plugin creates it: the node forwards for it.
@@ -27,7 +28,7 @@ func (n *node) addPod() *pod {
 	l := n.l
 	l.Helper()
 	h, err := l.net.Host("p" + n.name[len("node-"):])
-	l.must(err)
+	expect.NoError(l, err)
 	p := &pod{n: n, host: h}
 	clusters := []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix(pods6)}
 	var gateways, addrs []netip.Addr
@@ -42,9 +43,9 @@ func (n *node) addPod() *pod {
 		p.addr6 = addrs[1]
 	}
 	_, err = l.net.Cable(n.host, h, c)
-	l.must(err)
+	expect.NoError(l, err)
 	for i, gateway := range gateways {
-		l.must(h.RouteVia(clusters[i], gateway))
+		expect.NoError(l, h.RouteVia(clusters[i], gateway))
 	}
 	return p
 }

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // tooMuch gives agents more rights than they need.
@@ -25,7 +27,7 @@ var tooMuch = &unstructured.Unstructured{Object: map[string]any{
 // allow gives agents more rights until the test ends, so that only the policy can deny.
 func (l *lab) allow() {
 	l.Helper()
-	l.must(l.apply(tooMuch.DeepCopy()))
+	expect.NoError(l, l.apply(tooMuch.DeepCopy()))
 	l.Cleanup(func() {
 		_ = l.dynamic.Resource(grants).Delete(context.Background(), tooMuch.GetName(), metav1.DeleteOptions{})
 	})
@@ -95,7 +97,7 @@ func (l *lab) hostile(own, other string) {
 	dryRun := dry{metav1.DryRunAll}
 	fail := func(a attack, right func(error) bool) {
 		l.Helper()
-		l.eventually("denied: "+a.what, func() error { // policies and rights take effect with a delay
+		expect.EventuallyNoError(l, "denied: "+a.what, func() error { // policies and rights take effect with a delay
 			if err := a.try(dryRun); !right(err) {
 				return errors.Join(errors.New("the answer is another"), err)
 			}
@@ -114,9 +116,9 @@ func (l *lab) hostile(own, other string) {
 		fail(a, byPolicy)
 	}
 	binding, err := l.dynamic.Resource(bindings).Get(l.Context(), "ropewalk-agent", metav1.GetOptions{})
-	l.must(err)
-	l.must(l.dynamic.Resource(bindings).Delete(l.Context(), binding.GetName(), metav1.DeleteOptions{})) // the next test creates it again
+	expect.NoError(l, err)
+	expect.NoError(l, l.dynamic.Resource(bindings).Delete(l.Context(), binding.GetName(), metav1.DeleteOptions{})) // the next test creates it again
 	for _, a := range attacks {
-		l.eventually("allowed without the policy: "+a.what, func() error { return a.try(dryRun) })
+		expect.EventuallyNoError(l, "allowed without the policy: "+a.what, func() error { return a.try(dryRun) })
 	}
 }

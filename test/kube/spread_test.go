@@ -20,6 +20,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 const flows = 16
@@ -57,7 +58,7 @@ func (n *node) socket(flow int) *net.UDPConn {
 		})
 		return errors.Join(err, ctlErr)
 	}}
-	n.l.must(n.host.Do(func() error {
+	expect.NoError(n.l, n.host.Do(func() error {
 		p, err := config.ListenPacket(n.l.Context(), "udp4", netip.AddrPortFrom(n.addr, port).String())
 		if err == nil {
 			c = p.(*net.UDPConn)
@@ -82,7 +83,7 @@ func sources(from, to *node) (wire, arrived map[uint16]bool) {
 			wire[src] = true
 		}
 	}})
-	l.must(err)
+	expect.NoError(l, err)
 	var senders []*net.UDPConn
 	for flow := range flows {
 		senders = append(senders, from.socket(flow+1))
@@ -91,17 +92,17 @@ func sources(from, to *node) (wire, arrived map[uint16]bool) {
 	m[0] = 4
 	for _, s := range senders { // at once: see spreads
 		_, err := s.WriteToUDPAddrPort(m, netip.AddrPortFrom(to.addr, port))
-		l.must(errors.Join(err, s.Close()))
+		expect.NoError(l, errors.Join(err, s.Close()))
 	}
 	receiver := to.tunnelSocket
-	l.must(receiver.SetReadDeadline(time.Now().Add(patience)))
+	expect.NoError(l, receiver.SetReadDeadline(time.Now().Add(patience)))
 	for range senders {
 		_, at, err := receiver.ReadFromUDPAddrPort(m)
-		l.must(err)
+		expect.NoError(l, err)
 		arrived[at.Port()] = true
 	}
-	l.must(c.Stop())
-	l.must(c.Close())
+	expect.NoError(l, c.Stop())
+	expect.NoError(l, c.Close())
 	return wire, arrived
 }
 
@@ -142,7 +143,7 @@ func TestFlowsSpreadBetweenNodesThatGather(t *testing.T) {
 
 	l.nodes[3].startSpread(bpf)
 	l.awaitStatus("a fourth joins", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.Peers == 3 })
-	l.eventually("flows spread towards it, and it gathers", func() error { return spreads(l.nodes[0], l.nodes[3]) })
+	expect.EventuallyNoError(l, "flows spread towards it, and it gathers", func() error { return spreads(l.nodes[0], l.nodes[3]) })
 }
 
 // spreads verifies that flows are spread from one node to another, and gathered there. Two flows may share a lane: a lane's
@@ -169,7 +170,7 @@ func TestSpreadingSurvivesAgentKillAndUpgrade(t *testing.T) {
 	}
 	a, b := l.nodes[0], l.nodes[1]
 	l.awaitStatus("both spread", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.SpreadsTo == 1 })
-	l.eventually("flows are spread", func() error { return spreads(a, b) })
+	expect.EventuallyNoError(l, "flows are spread", func() error { return spreads(a, b) })
 	for what, end := range map[string]func(*node){"killed": (*node).kill, "stopped": (*node).stop} {
 		end(a)
 		end(b)
@@ -181,7 +182,7 @@ func TestSpreadingSurvivesAgentKillAndUpgrade(t *testing.T) {
 		for _, n := range l.nodes {
 			n.startSpread(bpf)
 		}
-		l.eventually(what+": both restarted", func() error {
+		expect.EventuallyNoError(l, what+": both restarted", func() error {
 			if err := spreads(a, b); err != nil { // meanwhile no message is lost, and none uses the canonical port
 				t.Fatalf("%s, during the restart: %v", what, err)
 			}
@@ -214,12 +215,12 @@ func TestMaliciousNodeDoesNotAffectOthersSpreading(t *testing.T) {
 		"this node's address, as its own": {"endpoints": []any{"192.0.2.2:51820", "192.0.2.255:51820", "127.0.0.1:51820"}},
 	} {
 		status["mode"], status["gathers"] = "spread", true
-		l.must(liar.tell(status))
+		expect.NoError(l, liar.tell(status))
 		mtu++
 		for _, n := range l.nodes {
 			n.observes(map[string]any{"mtu": mtu})
 		}
-		l.eventually(what+": flows are spread nevertheless", func() error { return spreads(l.nodes[0], l.nodes[1]) })
+		expect.EventuallyNoError(l, what+": flows are spread nevertheless", func() error { return spreads(l.nodes[0], l.nodes[1]) })
 	}
 	l.awaitStatus("both still gather", func(st v1alpha1.NodeStatus) bool { return st.Gathers })
 }

@@ -6,13 +6,15 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // nodeToken returns a token as the kubelet gives it to the agent's pod: bound to the pod, which is bound to the node.
 func (a *api) nodeToken(node string) string {
 	a.Helper()
 	token, err := a.askNodeToken(node)
-	a.must(err)
+	expect.NoError(a, err)
 	return token
 }
 

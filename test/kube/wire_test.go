@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // eavesdropper captures all packets between the nodes.
@@ -28,7 +29,7 @@ func (l *lab) eavesdrop() *eavesdropper {
 	e := &eavesdropper{}
 	for _, n := range l.nodes {
 		c, err := l.fabric.Capture(netlab.CaptureConfig{Device: n.wire, SnapLen: 512, Handle: e.see})
-		l.must(err)
+		expect.NoError(l, err)
 		e.all = append(e.all, c)
 	}
 	return e
@@ -38,11 +39,11 @@ func (l *lab) eavesdrop() *eavesdropper {
 func (e *eavesdropper) end(l *lab) []string {
 	l.Helper()
 	for _, c := range e.all {
-		l.must(c.Stop())
+		expect.NoError(l, c.Stop())
 		if missed := c.Stats().Missed; missed > 0 {
 			l.Errorf("%d packets were not inspected", missed)
 		}
-		l.must(c.Close())
+		expect.NoError(l, c.Close())
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

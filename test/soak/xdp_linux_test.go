@@ -28,6 +28,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/autounderlay"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 const (
@@ -65,8 +66,8 @@ func newXDPTunnel(t *testing.T) *xdpTunnel {
 	if errors.Is(err, netlab.ErrPrivileges) {
 		t.Skip(err)
 	}
-	must(t, err)
-	t.Cleanup(func() { must(t, lab.Close()) })
+	expect.NoError(t, err)
+	t.Cleanup(func() { expect.NoError(t, lab.Close()) })
 	x := &xdpTunnel{T: t}
 	for i := range x.ends {
 		e := &end{
@@ -77,16 +78,16 @@ func newXDPTunnel(t *testing.T) *xdpTunnel {
 		if errors.Is(err, netlab.ErrPrivileges) {
 			t.Skip(err)
 		}
-		must(t, err)
+		expect.NoError(t, err)
 		e.key, err = noise.NewPrivateKey(rand.Reader)
-		must(t, err)
+		expect.NoError(t, err)
 		x.ends[i] = e
 	}
 	a, b := x.ends[0], x.ends[1]
 	cable, err := lab.Cable(a.host, b.host, netlab.CableConfig{
 		Queues: lanes, MTU: 1500, AddrsA: []netip.Prefix{a.outer}, AddrsB: []netip.Prefix{b.outer},
 	})
-	must(t, err)
+	expect.NoError(t, err)
 	a.name, b.name = cable.DeviceA, cable.DeviceB
 	x.start(a, b)
 	x.start(b, a)
@@ -97,7 +98,7 @@ func newXDPTunnel(t *testing.T) *xdpTunnel {
 func (x *xdpTunnel) start(e, peer *end) {
 	x.Helper()
 	var inside tun.Device
-	must(x.T, e.host.Do(func() (err error) {
+	expect.NoError(x.T, e.host.Do(func() (err error) {
 		inside, err = tun.Open(tun.Config{Name: "rw0", Queues: lanes})
 		return err
 	}))
@@ -110,7 +111,7 @@ func (x *xdpTunnel) start(e, peer *end) {
 	x.Cleanup(e.dev.Close)
 	e.dev.Start()
 	port, mode := uint16(listenPort), config.UnderlayXDP
-	must(x.T, e.dev.Configure(config.Device{
+	expect.NoError(x.T, e.dev.Configure(config.Device{
 		PrivateKey: &e.key, ListenPort: &port, Underlay: &mode,
 		Peers: []config.Peer{{
 			PublicKey:  peer.key.Public(),
@@ -118,7 +119,7 @@ func (x *xdpTunnel) start(e, peer *end) {
 			AllowedIPs: []config.AllowedIP{{Prefix: netip.PrefixFrom(peer.inner.Addr(), 32)}},
 		}},
 	}))
-	must(x.T, e.host.SetUp("rw0", 0, e.inner))
+	expect.NoError(x.T, e.host.SetUp("rw0", 0, e.inner))
 }
 
 // open opens the underlay in the host's namespace. A goroutine of the device calls it.
@@ -147,11 +148,12 @@ func (e *end) handshake() time.Time { return e.dev.Status().Peers[0].LastHandsha
 
 func (x *xdpTunnel) await(what string, done func() bool) {
 	x.Helper()
-	for late := time.Now().Add(patience); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(late) {
-			x.Fatalf("timed out after %v waiting for %s: %+v, %+v", patience, what, x.status(0), x.status(1))
+	expect.EventuallyNoError(x, what, func() error {
+		if !done() {
+			return fmt.Errorf("%+v, %+v", x.status(0), x.status(1))
 		}
-	}
+		return nil
+	})
 }
 
 func (x *xdpTunnel) status(i int) (s xdp.Status) {
@@ -291,12 +293,12 @@ func (g corruptingConn) Read(b []byte) (int, error) {
 // TestStreamFailsOnCorruptData checks that stream returns although its sender is blocked on a full socket buffer.
 func TestStreamFailsOnCorruptData(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	expect.NoError(t, err)
 	defer ln.Close()
 	from, err := net.Dial("tcp", ln.Addr().String())
-	must(t, err)
+	expect.NoError(t, err)
 	to, err := ln.Accept()
-	must(t, err)
+	expect.NoError(t, err)
 	defer to.Close()
 	ended := make(chan error, 1)
 	go func() {
@@ -328,7 +330,7 @@ func TestAllXDPFramesAreReturned(t *testing.T) {
 	var ends [4][2]net.Conn
 	for i := range ends { // all connections first: a failed dial would leave the started streams running
 		from, to, err := x.dial(i%2, patience)
-		must(t, err)
+		expect.NoError(t, err)
 		ends[i] = [2]net.Conn{from, to}
 	}
 	for i, c := range ends {
@@ -405,12 +407,5 @@ func requireXDP(t *testing.T) {
 	if err != nil {
 		t.Skipf("needs CAP_NET_RAW and a kernel with AF_XDP: %v", err)
 	}
-	must(t, unix.Close(fd))
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, unix.Close(fd))
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // daemon is a running `ropewalk run`.
@@ -61,7 +62,7 @@ func (l *lab) startDaemon(s *side, args ...string) {
 	argv := append(append([]string{l.bin, "run"}, args...), s.ifname)
 	d := &daemon{cmd: s.host.Command(context.Background(), argv...), exited: make(chan error, 1)}
 	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
-	l.must(d.cmd.Start())
+	expect.NoError(l, d.cmd.Start())
 	go func() { d.exited <- d.cmd.Wait() }()
 	l.Cleanup(func() {
 		_ = d.cmd.Process.Signal(syscall.SIGTERM)
@@ -79,7 +80,7 @@ func (l *lab) startDaemon(s *side, args ...string) {
 			l.Logf("the daemon on %s wrote:\n%s", s.name, d.log.String())
 		}
 	})
-	l.eventually("the daemon to answer", func() error {
+	expect.EventuallyNoError(l, "the daemon to answer", func() error {
 		return s.wg(func(c *wgctrl.Client) error {
 			_, err := c.Device(s.ifname)
 			return err
@@ -91,10 +92,10 @@ func (l *lab) startDaemon(s *side, args ...string) {
 func (l *lab) spreading(s *side) config.PeerSpread {
 	l.Helper()
 	c, err := uapi.Dial(s.ifname)
-	l.must(err)
+	expect.NoError(l, err)
 	defer c.Close()
 	var stats struct{ Spread config.SpreadReport }
-	l.must(c.Stats(&stats))
+	expect.NoError(l, c.Stats(&stats))
 	p, ok := stats.Spread.Peers[l.other(s).key.PublicKey().String()]
 	if !ok {
 		l.Fatalf("%s reports no spread state of its peer: %+v", s.name, stats.Spread)
@@ -107,7 +108,7 @@ func (l *lab) awaitSpread() {
 	l.Helper()
 	f := l.newFlows()
 	defer f.close()
-	l.eventually("spreading both ways", func() error {
+	expect.EventuallyNoError(l, "spreading both ways", func() error {
 		f.round(time.Second)
 		var errs []error
 		for _, s := range l.both() {
@@ -123,7 +124,7 @@ func (l *lab) awaitSpread() {
 func (l *lab) showLanes(s *side) string {
 	l.Helper()
 	out, err := l.run(s, "show", s.ifname, "--lanes")
-	l.must(err)
+	expect.NoError(l, err)
 	if err == nil && !strings.Contains(out, "spread: ") {
 		l.Fatalf("%s shows no lanes:\n%s", s.name, out)
 	}

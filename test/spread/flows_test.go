@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // primes identify the flows: data messages of flow i are primes[i] times 16 bytes long. The length of a train of fewer than
@@ -55,12 +57,12 @@ type flows struct {
 func (l *lab) newFlows() *flows {
 	l.Helper()
 	f := &flows{lab: l, arrived: make(chan struct{}, 1)}
-	l.must(l.right.host.Do(func() (err error) {
+	expect.NoError(l, l.right.host.Do(func() (err error) {
 		f.receiver, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(l.right.inner.Addr(), 0)))
 		return errors.Join(err, growBuffer(f.receiver))
 	}))
 	to := f.receiver.LocalAddr().(*net.UDPAddr)
-	l.must(l.left.host.Do(func() error {
+	expect.NoError(l, l.left.host.Do(func() error {
 		for range flowCount {
 			c, err := net.DialUDP("udp4", nil, to)
 			if err != nil {
@@ -141,7 +143,7 @@ func (f *flows) round(quiet time.Duration) (complete bool) {
 	for range perRound {
 		for i, c := range f.senders {
 			_, err := c.Write(datagram(i, f.numbers))
-			f.must(err)
+			expect.NoError(f, err)
 		}
 		f.numbers++
 		want += flowCount

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // probeInKernel reports whether the kernel supports the link type. It runs once.
@@ -52,7 +53,7 @@ func needKernel(t *testing.T) {
 func (l *lab) startKernel() {
 	l.Helper()
 	for _, s := range l.both() {
-		l.must(s.host.Do(func() error { return netlink.LinkAdd(wireguardLink(s.ifname)) }))
+		expect.NoError(l, s.host.Do(func() error { return netlink.LinkAdd(wireguardLink(s.ifname)) }))
 		l.configure(s, l.other(s).endpoint())
 		l.Cleanup(func() { _ = l.detach(s) }) // while the host exists
 	}
@@ -64,7 +65,7 @@ func (l *lab) connect() {
 	l.Helper()
 	f := l.newFlows()
 	defer f.close()
-	l.eventually("a session", func() error {
+	expect.EventuallyNoError(l, "a session", func() error {
 		if f.round(time.Second) {
 			return nil
 		}
@@ -114,7 +115,7 @@ func (l *lab) detach(s *side) error {
 func (l *lab) detachBoth() {
 	l.Helper()
 	for _, s := range l.both() {
-		l.must(l.detach(s))
+		expect.NoError(l, l.detach(s))
 	}
 }
 
@@ -122,9 +123,9 @@ func (l *lab) detachBoth() {
 func (l *lab) status(s *side) *spreader.DeviceStatus {
 	l.Helper()
 	out, err := l.run(s, "spread", "status", "--json")
-	l.must(err)
+	expect.NoError(l, err)
 	var st struct{ Devices []spreader.DeviceStatus }
-	l.must(json.Unmarshal([]byte(out), &st))
+	expect.NoError(l, json.Unmarshal([]byte(out), &st))
 	if len(st.Devices) == 0 {
 		return nil
 	}
@@ -135,7 +136,7 @@ func (l *lab) status(s *side) *spreader.DeviceStatus {
 func (l *lab) checkNoErrors() {
 	l.Helper()
 	for _, s := range l.both() {
-		l.must(s.host.Do(func() error {
+		expect.NoError(l, s.host.Do(func() error {
 			link, err := netlink.LinkByName(s.ifname)
 			if err != nil {
 				return err
@@ -242,7 +243,7 @@ func TestSpreadRecoversWhenDeviceReturns(t *testing.T) {
 	l.connectHosts(false, true)
 	l.startKernel()
 	l.attachPlanned()
-	l.must(l.left.host.Do(func() error { return netlink.LinkDel(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: cable}}) }))
+	expect.NoError(l, l.left.host.Do(func() error { return netlink.LinkDel(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: cable}}) }))
 	if st := l.status(l.left); st == nil || !strings.Contains(strings.Join(st.Problems, "\n"), "the device is gone") {
 		t.Errorf("without its device: %+v", st)
 	}

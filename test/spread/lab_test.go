@@ -19,6 +19,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 const (
@@ -76,24 +77,17 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-func (l *lab) must(err error) {
-	l.Helper()
-	if err != nil {
-		l.Fatal(err)
-	}
-}
-
 func (l *lab) newHost(name string) *netlab.Host {
 	l.Helper()
 	h, err := l.net.Host(name)
-	l.must(err)
+	expect.NoError(l, err)
 	return h
 }
 
 func (l *lab) newSide(name, inner string) *side {
 	l.Helper()
 	key, err := wgtypes.GeneratePrivateKey()
-	l.must(err)
+	expect.NoError(l, err)
 	return &side{
 		name: name, host: l.newHost(name), key: key, inner: netip.MustParsePrefix(inner),
 		ifname: fmt.Sprintf("s%dx%d", os.Getpid(), interfaces.Add(1)),
@@ -121,7 +115,7 @@ func (l *lab) connectHosts(v6, rss bool) {
 	}
 	l.left.outer, l.right.outer = netip.MustParsePrefix(left), netip.MustParsePrefix(right)
 	l.router = l.newHost("router")
-	l.must(l.router.Forward())
+	expect.NoError(l, l.router.Forward())
 	l.connectLeft()
 	cfg := netlab.CableConfig{AddrsA: []netip.Prefix{netip.MustParsePrefix(far)}, AddrsB: []netip.Prefix{l.right.outer}}
 	if rss {
@@ -132,8 +126,8 @@ func (l *lab) connectHosts(v6, rss bool) {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) {
 		l.Skip(err)
 	}
-	l.must(err)
-	l.must(l.right.host.RouteVia(l.left.outer.Masked(), cfg.AddrsA[0].Addr()))
+	expect.NoError(l, err)
+	expect.NoError(l, l.right.host.RouteVia(l.left.outer.Masked(), cfg.AddrsA[0].Addr()))
 	if rss {
 		l.serveQueues()
 	}
@@ -146,11 +140,11 @@ func (l *lab) connectLeft() {
 	laid, err := l.net.Cable(l.left.host, l.router, netlab.CableConfig{
 		AddrsA: []netip.Prefix{l.left.outer}, AddrsB: []netip.Prefix{near},
 	})
-	l.must(err)
-	l.must(l.left.host.Do(func() error { return rename(laid.DeviceA, cable) }))
-	l.must(l.left.host.SetUp(cable, 0))
-	l.must(l.left.host.RouteVia(l.right.outer.Masked(), near.Addr()))
-	l.must(serveQueues(l.router, laid.DeviceB, l.TempDir()))
+	expect.NoError(l, err)
+	expect.NoError(l, l.left.host.Do(func() error { return rename(laid.DeviceA, cable) }))
+	expect.NoError(l, l.left.host.SetUp(cable, 0))
+	expect.NoError(l, l.left.host.RouteVia(l.right.outer.Masked(), near.Addr()))
+	expect.NoError(l, serveQueues(l.router, laid.DeviceB, l.TempDir()))
 }
 
 // rename renames a device of the calling thread's namespace, and sets it down, unless it has that name already.
@@ -168,11 +162,11 @@ func rename(from, to string) error {
 // serveQueues assigns a processor to each queue of the right side, and a different delay, as on a NIC.
 func (l *lab) serveQueues() {
 	l.Helper()
-	l.must(serveQueues(l.right.host, cable, l.TempDir()))
+	expect.NoError(l, serveQueues(l.right.host, cable, l.TempDir()))
 	if err := delayQueues(l.router, toRight); errors.Is(err, errNoNetem) {
 		l.Logf("the queues are equally fast: %v", err)
 	} else {
-		l.must(err)
+		expect.NoError(l, err)
 	}
 }
 
@@ -187,8 +181,8 @@ func (l *lab) configure(s *side, endpoint netip.AddrPort) {
 	if endpoint.IsValid() {
 		peer.Endpoint = net.UDPAddrFromAddrPort(endpoint)
 	}
-	l.must(s.host.SetUp(s.ifname, 1420, s.inner))
-	l.must(s.wg(func(c *wgctrl.Client) error {
+	expect.NoError(l, s.host.SetUp(s.ifname, 1420, s.inner))
+	expect.NoError(l, s.wg(func(c *wgctrl.Client) error {
 		return c.ConfigureDevice(s.ifname, wgtypes.Config{PrivateKey: &s.key, ListenPort: &listen, Peers: []wgtypes.PeerConfig{peer}})
 	}))
 }
@@ -208,7 +202,7 @@ func (s *side) wg(f func(*wgctrl.Client) error) error {
 // checkEndpoint fails unless s has the other side's canonical endpoint.
 func (l *lab) checkEndpoint(s *side) {
 	l.Helper()
-	l.must(s.wg(func(c *wgctrl.Client) error {
+	expect.NoError(l, s.wg(func(c *wgctrl.Client) error {
 		d, err := c.Device(s.ifname)
 		if err != nil {
 			return err
@@ -226,25 +220,9 @@ func (l *lab) checkEndpoint(s *side) {
 func (l *lab) plan(s *side) []uint16 {
 	l.Helper()
 	ports, err := spread.Plan(l.rss, s.outer.Addr(), l.other(s).endpoint(), spread.DefaultPorts, queues)
-	l.must(err)
+	expect.NoError(l, err)
 	if len(ports) != queues {
 		l.Fatalf("the plan has %d ports for %d queues", len(ports), queues)
 	}
 	return ports
-}
-
-// eventually waits until check returns nil.
-func (l *lab) eventually(what string, check func() error) {
-	l.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			l.Fatalf("waited for %s: %v", what, err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
 }

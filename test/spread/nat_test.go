@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // nft skips the test if nftables is missing.
@@ -19,7 +20,7 @@ func (l *lab) nft(err error) {
 	if errors.Is(err, netlab.ErrNoNft) {
 		l.Skip(err)
 	}
-	l.must(err)
+	expect.NoError(l, err)
 }
 
 // startBehindNAT runs ropewalk at both ends. Only the left one has the other's endpoint.
@@ -38,7 +39,7 @@ func (l *lab) wantSpreadOff(s *side, words string) {
 	l.Helper()
 	f := l.newFlows()
 	defer f.close()
-	l.eventually(s.name+" to report "+words, func() error {
+	expect.EventuallyNoError(l, s.name+" to report "+words, func() error {
 		f.round(time.Second)
 		if p := l.spreading(s); p.Active || !strings.Contains(p.Reason, words) {
 			return fmt.Errorf("spread state is %+v", p)
@@ -85,7 +86,7 @@ func TestSpreadIsOffBehindStatefulFirewall(t *testing.T) {
 	l.startBehindNAT()
 	f := l.newFlows()
 	defer f.close()
-	l.eventually("the left side to spread", func() error {
+	expect.EventuallyNoError(l, "the left side to spread", func() error {
 		f.round(time.Second)
 		if p := l.spreading(l.left); !p.Active {
 			return errors.New(p.Reason)

@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // impair drops 1% of the packets that a host sends through a device, and delays the others by 5 to 15 ms.
@@ -26,7 +27,7 @@ func (l *lab) impair(h *netlab.Host, device string) {
 	if errors.Is(err, errNoNetem) {
 		l.Skip(err)
 	}
-	l.must(err)
+	expect.NoError(l, err)
 }
 
 // TestFlowsKeepOrderOnImpairedNetwork has a network that drops and reorders packets behind the first router.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // serveQueues assigns a processor to each receive queue of a device, as with a NIC's interrupts. Packets of one queue stay
@@ -119,7 +120,7 @@ func (l *lab) sendByHash() (busiest float64) {
 		for range flowCount {
 			from := spread.DefaultPorts.First + uint16(rng.IntN(spread.DefaultPorts.Len()))
 			queue, err := l.rss.Queue(netip.AddrPortFrom(l.left.outer.Addr(), from), l.right.endpoint())
-			l.must(err)
+			expect.NoError(l, err)
 			load[queue]++
 		}
 		busiest += float64(slices.Max(load[:])) * queues / flowCount

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 const (
@@ -32,7 +34,7 @@ func (l *lab) transfer(n int) (outOfOrder uint64) {
 	l.Helper()
 	before := l.outOfOrder()
 	var ln *net.TCPListener
-	l.must(l.right.host.Do(func() (err error) {
+	expect.NoError(l, l.right.host.Do(func() (err error) {
 		ln, err = net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(netip.AddrPortFrom(l.right.inner.Addr(), 0)))
 		return err
 	}))
@@ -40,20 +42,20 @@ func (l *lab) transfer(n int) (outOfOrder uint64) {
 	results := make(chan error, 2*streams)
 	for i := range streams {
 		var out *net.TCPConn
-		l.must(l.left.host.Do(func() (err error) {
+		expect.NoError(l, l.left.host.Do(func() (err error) {
 			out, err = net.DialTCP("tcp4", nil, ln.Addr().(*net.TCPAddr))
 			return err
 		}))
 		defer out.Close()
 		in, err := ln.AcceptTCP() // streams run one by one, so this is the right one
-		l.must(err)
+		expect.NoError(l, err)
 		defer in.Close()
 		data := bytes.Repeat([]byte{byte(i), 1, 2, 3, 5, 8, 13}, n/7)
 		go func() { results <- sendStream(out, data) }()
 		go func() { results <- receiveStream(in, data) }()
 	}
 	for range 2 * streams {
-		l.must(<-results)
+		expect.NoError(l, <-results)
 	}
 	return l.outOfOrder() - before
 }
@@ -81,7 +83,7 @@ func receiveStream(c *net.TCPConn, data []byte) error {
 func (l *lab) outOfOrder() (n uint64) {
 	l.Helper()
 	for _, s := range l.both() {
-		l.must(s.host.Do(func() error {
+		expect.NoError(l, s.host.Do(func() error {
 			count, err := netstat("TcpExt:", "TCPOFOQueue")
 			n += count
 			return err

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // watch captures the encrypted packets of the left side as they leave a device, after all programs and qdiscs.
@@ -34,7 +35,7 @@ func (l *lab) watch(h *netlab.Host, device string) *watch {
 	}
 	var err error
 	w.capture, err = h.Capture(netlab.CaptureConfig{Device: device, Queues: queues, Handle: w.take})
-	l.must(err)
+	expect.NoError(l, err)
 	l.Cleanup(func() { _ = w.capture.Close() })
 	return w
 }
@@ -100,9 +101,9 @@ type outcome struct {
 
 func (w *watch) end() (o outcome) {
 	w.Helper()
-	w.must(w.capture.Stop())
+	expect.NoError(w, w.capture.Stop())
 	counts, err := w.capture.Queues()
-	w.must(err)
+	expect.NoError(w, err)
 	if missed := w.capture.Stats().Missed; missed > 0 {
 		w.Errorf("the capture missed %d packets", missed)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // TestAgentsSpreadForeignWireGuardTunnels is spread mode end to end. The kernel's WireGuard is configured as Cilium and flannel
@@ -20,7 +21,7 @@ func TestAgentsSpreadForeignWireGuardTunnels(t *testing.T) {
 		t.Run(c.device, func(t *testing.T) {
 			u := newTunnels(t, c)
 			agents := u.startAgents()
-			u.must(u.cross(u.a, u.b).shook()) // the first handshake passes the programs
+			expect.NoError(u, u.cross(u.a, u.b).shook()) // the first handshake passes the programs
 			u.cross(u.b, u.a)
 
 			for _, a := range agents {
@@ -29,7 +30,7 @@ func TestAgentsSpreadForeignWireGuardTunnels(t *testing.T) {
 			u.wantAttached()
 			u.a.forgets(u.b)
 			u.a.knows(u.b)
-			u.must(u.cross(u.a, u.b).shook())
+			expect.NoError(u, u.cross(u.a, u.b).shook())
 		})
 	}
 }
@@ -39,7 +40,7 @@ func (u *tunnels) wantAttached() {
 	u.Helper()
 	for _, n := range []*testNode{u.a, u.b} {
 		var all []spreader.DeviceStatus
-		u.must(n.host.Do(func() (err error) {
+		expect.NoError(u, n.host.Do(func() (err error) {
 			all, err = (&spreader.Host{FS: n.bpf}).Status(u.Context(), "")
 			return err
 		}))

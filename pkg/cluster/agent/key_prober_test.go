@@ -4,6 +4,7 @@ package agent
 
 import (
 	"crypto/rand"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // respond answers handshakes of one key as a peer does, while it accepts the key.
@@ -85,19 +87,17 @@ func TestProberFindsPeersAcceptingNextKey(t *testing.T) {
 	)
 	ask := func(want int) {
 		t.Helper()
-		deadline := time.Now().Add(30 * time.Second)
-		for {
+		expect.EventuallyNoError(t, "the peers confirm", func() error {
 			n, err := p.countUnconfirmed(st)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if n == want {
-				return
-			}
-			if n < want || time.Now().After(deadline) {
+			expect.NoError(t, err)
+			if n < want {
 				t.Fatalf("%d unconfirmed peers, want %d", n, want)
 			}
-		}
+			if n > want {
+				return fmt.Errorf("%d unconfirmed peers, want %d", n, want)
+			}
+			return nil
+		})
 	}
 	ask(2)
 	accept[0].Store(true)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 const (
@@ -69,7 +70,7 @@ func (u *tunnels) cross(from, to *testNode) *crossing {
 	u.Helper()
 	c := &crossing{tunnels: u, from: from, to: to, round: newSight(), ports: map[uint16]bool{}, shakes: map[netip.AddrPort]int{}}
 	watched, err := u.router.Capture(netlab.CaptureConfig{Device: to.wire, Handle: c.see})
-	u.must(err)
+	expect.NoError(u, err)
 	defer watched.Close()
 	c.open()
 	defer c.close()
@@ -78,7 +79,7 @@ func (u *tunnels) cross(from, to *testNode) *crossing {
 	_, sent := from.transfer()
 	c.bytes = 0
 	c.rounds()
-	u.must(watched.Stop())
+	expect.NoError(u, watched.Stop())
 	if missed := watched.Stats().Missed; missed > 0 {
 		u.Errorf("%d packets were not inspected", missed)
 	}
@@ -109,11 +110,11 @@ func (c *crossing) rounds() {
 // open opens new sockets, so that the flows are new.
 func (c *crossing) open() {
 	c.Helper()
-	c.must(c.to.host.Do(func() (err error) {
+	expect.NoError(c, c.to.host.Do(func() (err error) {
 		c.receiver, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(c.to.inner, 0)))
 		return err
 	}))
-	c.must(c.from.host.Do(func() error {
+	expect.NoError(c, c.from.host.Do(func() error {
 		for range flowCount {
 			s, err := net.DialUDP("udp4", nil, c.receiver.LocalAddr().(*net.UDPAddr))
 			if err != nil {
@@ -146,7 +147,7 @@ func (c *crossing) send(flow int) {
 	b[0] = byte(flow)
 	binary.BigEndian.PutUint32(b[1:], c.sent[flow])
 	_, err := c.senders[flow].Write(b)
-	c.must(err)
+	expect.NoError(c, err)
 	c.sent[flow]++
 	c.bytes += innerLen(flow) + overhead
 }
@@ -154,7 +155,7 @@ func (c *crossing) send(flow int) {
 // receive returns one datagram's flow and number, or an error after the deadline.
 func (c *crossing) receive(until time.Time) (flow int, number uint32, err error) {
 	c.Helper()
-	c.must(c.receiver.SetReadDeadline(until))
+	expect.NoError(c, c.receiver.SetReadDeadline(until))
 	b := make([]byte, 2048)
 	n, err := c.receiver.Read(b)
 	if err != nil {
@@ -172,7 +173,7 @@ func (c *crossing) receive(until time.Time) (flow int, number uint32, err error)
 func (c *crossing) connect() {
 	c.Helper()
 	arrived := uint32(0)
-	c.eventually("a session", func() error {
+	expect.EventuallyNoError(c, "a session", func() error {
 		c.send(0)
 		_, _, err := c.receive(time.Now().Add(time.Second))
 		if err == nil {
@@ -245,7 +246,7 @@ func (c *crossing) sawAll() {
 	for _, n := range c.sent {
 		sent += int(n)
 	}
-	c.eventually("all messages on the wire", func() error {
+	expect.EventuallyNoError(c, "all messages on the wire", func() error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.seen != sent {

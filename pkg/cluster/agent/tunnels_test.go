@@ -15,13 +15,13 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // cni describes a CNI's WireGuard device.
@@ -62,19 +62,12 @@ func newTunnels(t *testing.T, c cni) *tunnels {
 	lab, hosts := netlabtest.Hosts(t, "tunnels", "router")
 	u := &tunnels{T: t, cni: c, lab: lab, router: hosts[0], api: newFakeAPI()}
 	u.needKernel()
-	u.must(u.router.Forward())
+	expect.NoError(u, u.router.Forward())
 	u.serveAPI()
 	u.a, u.b = u.addNode(1), u.addNode(2)
 	u.a.knows(u.b)
 	u.b.knows(u.a)
 	return u
-}
-
-func (u *tunnels) must(err error) {
-	u.Helper()
-	if err != nil {
-		u.Fatal(err)
-	}
 }
 
 func (u *tunnels) try(err error) {
@@ -99,7 +92,7 @@ func (u *tunnels) needKernel() {
 	if errors.Is(err, unix.EOPNOTSUPP) && os.Getenv("ROPEWALK_INTEROP_STRICT") == "" {
 		u.Skip("this kernel has no WireGuard (make test-kernels runs kernels that have)")
 	}
-	u.must(err)
+	expect.NoError(u, err)
 	for _, program := range []string{"ip", "wg"} {
 		if _, err := exec.LookPath(program); err != nil {
 			u.Fatalf("the kernel has WireGuard, but creating tunnels fails: %v", err)
@@ -121,7 +114,7 @@ func (u *tunnels) mountBPF() (dir string) {
 func (u *tunnels) serveAPI() {
 	u.Helper()
 	var l net.Listener
-	u.must(u.router.Do(func() (err error) {
+	expect.NoError(u, u.router.Do(func() (err error) {
 		l, err = new(net.ListenConfig).Listen(u.Context(), "tcp4", ":0")
 		return err
 	}))
@@ -140,16 +133,16 @@ func (u *tunnels) addNode(i byte) *testNode {
 	}
 	var err error
 	n.host, err = u.lab.Host(fmt.Sprintf("n%d", i))
-	u.must(err)
+	expect.NoError(u, err)
 	c, err := u.lab.Cable(u.router, n.host, netlab.CableConfig{
 		AddrsA: []netip.Prefix{netip.PrefixFrom(n.gateway(), 24)}, AddrsB: []netip.Prefix{netip.PrefixFrom(n.addr, 24)},
 	})
-	u.must(err)
+	expect.NoError(u, err)
 	n.wire, n.device = c.DeviceA, c.DeviceB
-	u.must(n.host.RouteVia(netip.MustParsePrefix("10.60.0.0/16"), n.gateway()))
+	expect.NoError(u, n.host.RouteVia(netip.MustParsePrefix("10.60.0.0/16"), n.gateway()))
 	shareReceiving(u, u.router)
 	shareReceiving(u, n.host)
-	u.must(u.api.addNode(n.name, n.addr, n.pods))
+	expect.NoError(u, u.api.addNode(n.name, n.addr, n.pods))
 	n.makeTunnel()
 	return n
 }
@@ -186,7 +179,7 @@ func (n *testNode) makeTunnel() {
 	c := n.cni
 	key := n.run("", "wg", "genkey")
 	file := filepath.Join(n.TempDir(), "key")
-	n.must(os.WriteFile(file, []byte(key), 0o600))
+	expect.NoError(n, os.WriteFile(file, []byte(key), 0o600))
 	n.public = n.run(key, "wg", "pubkey")
 	n.run("", "ip", "link", "add", c.device, "type", "wireguard")
 	n.run("", "wg", "set", c.device, "listen-port", strconv.Itoa(int(c.port)), "private-key", file, "fwmark", c.fwmark)
@@ -227,9 +220,9 @@ func (n *testNode) transfer() (received, sent int) {
 		n.Fatalf("wg show transfer on %s: %q", n.name, fields)
 	}
 	received, err := strconv.Atoi(fields[0])
-	n.must(err)
+	expect.NoError(n, err)
 	sent, err = strconv.Atoi(fields[1])
-	n.must(err)
+	expect.NoError(n, err)
 	return received, sent
 }
 
@@ -241,7 +234,7 @@ func (u *tunnels) startAgents() []*agentProcess {
 		at := netip.AddrPortFrom(n.gateway(), u.apiTo)
 		all = append(all, startAgent(u.T, n.host, agentOrders{Node: n.name, Server: "http://" + at.String(), BPF: n.bpf}))
 	}
-	u.eventually("both to spread and gather", func() (err error) {
+	expect.EventuallyNoError(u, "both to spread and gather", func() (err error) {
 		for _, n := range []*testNode{u.a, u.b} {
 			st, readErr := u.api.status(n.name)
 			if err = errors.Join(err, readErr); !st.Gathers || st.SpreadsTo != 1 {
@@ -251,20 +244,4 @@ func (u *tunnels) startAgents() []*agentProcess {
 		return err
 	})
 	return all
-}
-
-// eventually waits until check returns nil. The error of check is the failure message.
-func (u *tunnels) eventually(what string, check func() error) {
-	u.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			u.Fatalf("waited for %s: %v", what, err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
 }

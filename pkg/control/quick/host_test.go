@@ -22,6 +22,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi/uapitest"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // testHost is a network namespace with an uplink (u0, 192.0.2.2/24, MTU 1400, default route) and a Runner in it.
@@ -70,11 +71,11 @@ func (h *testHost) uplink() {
 	}
 	for _, name := range []string{"lo", "u0", "u1"} {
 		// Without link-local addresses, whose tentative state would make snapshots differ.
-		h.must(hostnet.DisableLinkLocal(name))
-		h.must(hostnet.SetLinkUp(name, 1400))
+		expect.NoError(h.t, hostnet.DisableLinkLocal(name))
+		expect.NoError(h.t, hostnet.SetLinkUp(name, 1400))
 	}
-	h.must(hostnet.AddAddress("u0", netip.MustParsePrefix("192.0.2.2/24")))
-	h.must(netlink.RouteAdd(&netlink.Route{
+	expect.NoError(h.t, hostnet.AddAddress("u0", netip.MustParsePrefix("192.0.2.2/24")))
+	expect.NoError(h.t, netlink.RouteAdd(&netlink.Route{
 		Dst: defaultNet(), Gw: netip.MustParseAddr("192.0.2.1").AsSlice(),
 	}))
 }
@@ -82,18 +83,11 @@ func (h *testHost) uplink() {
 // fakeResolvconf keeps entries as files of their name in dir/dns.
 func (h *testHost) fakeResolvconf() string {
 	db := filepath.Join(h.dir, "dns")
-	h.must(os.Mkdir(db, 0o755))
+	expect.NoError(h.t, os.Mkdir(db, 0o755))
 	path := filepath.Join(h.dir, "resolvconf")
 	script := fmt.Sprintf("#!/bin/sh\ncase $1 in\n-a) cat > '%s'/$2;;\n-d) rm -f '%s'/$2;;\n-l) cat '%s'/$2;;\nesac\n", db, db, db)
-	h.must(os.WriteFile(path, []byte(script), 0o755))
+	expect.NoError(h.t, os.WriteFile(path, []byte(script), 0o755))
 	return path
-}
-
-func (h *testHost) must(err error) {
-	h.t.Helper()
-	if err != nil {
-		h.t.Fatal(err)
-	}
 }
 
 // open writes the file of an interface and opens it. Any name is free in the test's namespace.
@@ -101,9 +95,9 @@ func (h *testHost) open(name, text string) Interface {
 	h.t.Helper()
 	path := filepath.Join(h.dir, name+".conf")
 	text = strings.NewReplacer("$KEY", testPrivateKey, "$A", testPeerA, "$B", testPeerB, "$DIR", h.dir).Replace(text)
-	h.must(os.WriteFile(path, []byte(text), 0o600))
+	expect.NoError(h.t, os.WriteFile(path, []byte(text), 0o600))
 	i, err := Open(h.dir, name)
-	h.must(err)
+	expect.NoError(h.t, err)
 	return i
 }
 
@@ -116,7 +110,7 @@ func (h *testHost) up(i Interface) {
 			h.t.Error(err)
 		}
 	})
-	h.must(h.Up(h.t.Context(), i))
+	expect.NoError(h.t, h.Up(h.t.Context(), i))
 }
 
 // snapshot returns all host state that an interface may change, one line each.
@@ -124,7 +118,7 @@ func (h *testHost) snapshot() []string {
 	h.t.Helper()
 	lines := slices.Concat(h.links(), h.routes(), h.rules(), h.firewall(), h.files())
 	valid, err := hostnet.SrcValidMark()
-	h.must(err)
+	expect.NoError(h.t, err)
 	return append(lines, fmt.Sprintf("src_valid_mark %v", valid))
 }
 
@@ -140,13 +134,13 @@ func dumped[T any](list func() ([]T, error)) (all []T, err error) {
 
 func (h *testHost) links() []string {
 	links, err := dumped(netlink.LinkList)
-	h.must(err)
+	expect.NoError(h.t, err)
 	var lines []string
 	for _, l := range links {
 		a := l.Attrs()
 		lines = append(lines, fmt.Sprintf("link %s mtu %d up %v", a.Name, a.MTU, a.Flags&unix.IFF_UP != 0))
 		addrs, err := dumped(func() ([]netlink.Addr, error) { return netlink.AddrList(l, netlink.FAMILY_ALL) })
-		h.must(err)
+		expect.NoError(h.t, err)
 		for _, addr := range addrs {
 			if !addr.IP.IsLinkLocalUnicast() {
 				lines = append(lines, fmt.Sprintf("address %s dev %s scope %d", addr.IPNet, a.Name, addr.Scope))
@@ -162,7 +156,7 @@ func (h *testHost) routes() []string {
 	routes, err := dumped(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{}, netlink.RT_FILTER_TABLE)
 	})
-	h.must(err)
+	expect.NoError(h.t, err)
 	var lines []string
 	for _, r := range routes {
 		dst := "default"
@@ -173,7 +167,7 @@ func (h *testHost) routes() []string {
 			continue
 		}
 		l, err := netlink.LinkByIndex(r.LinkIndex)
-		h.must(err)
+		expect.NoError(h.t, err)
 		lines = append(lines, fmt.Sprintf("route %s dev %s table %d scope %d proto %d metric %d type %d",
 			dst, l.Attrs().Name, r.Table, r.Scope, r.Protocol, r.Priority, r.Type))
 	}
@@ -185,7 +179,7 @@ func (h *testHost) rules() []string {
 	var lines []string
 	for _, family := range hostnet.Families() {
 		rules, err := hostnet.Rules(family)
-		h.must(err)
+		expect.NoError(h.t, err)
 		for _, r := range rules {
 			lines = append(lines, fmt.Sprintf("rule %+v", r))
 		}
@@ -198,7 +192,7 @@ func (h *testHost) firewall() []string {
 		return nil
 	}
 	text, err := pipe(context.Background(), "", h.Tools.Nft, "list", "ruleset")
-	h.must(err)
+	expect.NoError(h.t, err)
 	var lines []string
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); line != "" && !strings.Contains(line, "fe80:") {

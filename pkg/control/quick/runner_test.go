@@ -23,6 +23,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 func defaultNet() *net.IPNet { return &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)} }
@@ -77,8 +78,8 @@ func TestUpConfiguresHostAndDownRevertsIt(t *testing.T) {
 	if h.Tools.Nft != "" {
 		h.wantFirewall()
 	}
-	h.must(h.Down(t.Context(), i))
-	h.must(hostnet.SetSrcValidMark(false)) // Down keeps it set, as wg-quick does
+	expect.NoError(t, h.Down(t.Context(), i))
+	expect.NoError(t, hostnet.SetSrcValidMark(false)) // Down keeps it set, as wg-quick does
 	if diff := cmp.Diff(before, h.snapshot()); diff != "" {
 		t.Error(diff)
 	}
@@ -105,7 +106,7 @@ func (h *testHost) wantFirewall() {
 func (h *testHost) wantHooks(names ...string) {
 	h.t.Helper()
 	b, err := os.ReadFile(filepath.Join(h.dir, "hooks"))
-	h.must(err)
+	expect.NoError(h.t, err)
 	want := strings.Join(names, " wg0\n") + " wg0\n"
 	if diff := cmp.Diff(want, string(b)); diff != "" {
 		h.t.Error(diff)
@@ -118,7 +119,7 @@ func TestUpEchoesThePlan(t *testing.T) {
 	h.up(i)
 	var want strings.Builder
 	dev, err := i.File.Device(t.Context(), h.Resolve)
-	h.must(err)
+	expect.NoError(t, err)
 	facts := Facts{EndpointMTUs: []int{1400}, FreeTable: 51820, Firewall: h.Tools.firewall()}
 	steps := slices.Concat(hooks("wg0", i.File.Interface.PreUp), Plan(i, dev, facts))
 	for _, line := range shown(steps) {
@@ -144,7 +145,7 @@ func TestSecondUpAndSecondDownAreRefused(t *testing.T) {
 	if diff := cmp.Diff(up, h.snapshot()); diff != "" {
 		t.Error(diff)
 	}
-	h.must(h.Down(t.Context(), i))
+	expect.NoError(t, h.Down(t.Context(), i))
 	err = h.Down(t.Context(), i)
 	if !errors.Is(err, ErrNotWireGuard) || err.Error() != "`wg0' is not a WireGuard interface" {
 		t.Errorf("down twice: got %v", err)
@@ -165,14 +166,14 @@ func TestFailureAfterAnyStepUndoesAllSteps(t *testing.T) {
 	h := newHost(t)
 	i := h.open("wg0", everything)
 	dev, err := i.File.Device(t.Context(), h.Resolve)
-	h.must(err)
+	expect.NoError(t, err)
 	unlock, err := h.lock("wg0") // also makes RunDir
-	h.must(err)
+	expect.NoError(t, err)
 	defer unlock()
 	j := &job{Runner: h.Runner, Interface: i}
 	before := h.snapshot()
 	facts, err := j.facts(dev)
-	h.must(err)
+	expect.NoError(t, err)
 	plan := Plan(i, dev, facts)
 	for n := range len(plan) + 1 {
 		var done progress
@@ -180,7 +181,7 @@ func TestFailureAfterAnyStepUndoesAllSteps(t *testing.T) {
 		if !errors.Is(err, errInjected) {
 			t.Fatalf("after %d steps: %v", n, err)
 		}
-		h.must(done.undo(t.Context(), j))
+		expect.NoError(t, done.undo(t.Context(), j))
 		if diff := cmp.Diff(before, h.snapshot()); diff != "" {
 			t.Errorf("after %d steps, the last %v: %s", n, plan[:n][max(n-1, 0):], diff)
 		}
@@ -212,7 +213,7 @@ func failures() map[string]func(*testHost) string {
 			return everything
 		},
 		"resolvconf": func(h *testHost) string {
-			h.must(os.WriteFile(h.Tools.Resolvconf, []byte("#!/bin/sh\n[ $1 = -d ]\n"), 0o755))
+			expect.NoError(h.t, os.WriteFile(h.Tools.Resolvconf, []byte("#!/bin/sh\n[ $1 = -d ]\n"), 0o755))
 			return everything
 		},
 		"no resolvconf": func(h *testHost) string { h.Tools.Resolvconf = ""; return everything },
@@ -281,7 +282,7 @@ func TestUpRetriesOpeningThePort(t *testing.T) {
 	h.Daemon = fakeCommand(fakeFreed, h.Sockets)
 	h.up(h.open("wg0", strings.Replace(everything, "DNS", "ListenPort = 51820\nDNS", 1)))
 	c, err := h.Sockets.Dial("wg0")
-	h.must(err)
+	expect.NoError(t, err)
 	defer c.Close()
 	if st, err := c.Status(); err != nil || st.ListenPort != 51820 {
 		t.Errorf("port %d, %v", st.ListenPort, err)
@@ -311,9 +312,9 @@ func (h *testHost) killDaemon(i Interface) {
 	h.t.Helper()
 	j := &job{Runner: h.Runner, Interface: i}
 	p, err := j.findProcess()
-	h.must(err)
+	expect.NoError(h.t, err)
 	defer p.close()
-	h.must(syscall.Kill(p.pid, syscall.SIGKILL))
+	expect.NoError(h.t, syscall.Kill(p.pid, syscall.SIGKILL))
 	if ended, err := p.pollExit(time.Minute); !ended || err != nil {
 		h.t.Fatalf("ended %v, %v", ended, err)
 	}
@@ -328,8 +329,8 @@ func TestDownRemovesLeftoversOfKilledDaemon(t *testing.T) {
 	i := h.open("wg0", strings.Replace(everything, "DNS", "SaveConfig = true\nDNS", 1))
 	h.up(i)
 	h.killDaemon(i)
-	h.must(h.Down(t.Context(), i))
-	h.must(hostnet.SetSrcValidMark(false))
+	expect.NoError(t, h.Down(t.Context(), i))
+	expect.NoError(t, hostnet.SetSrcValidMark(false))
 	if diff := cmp.Diff(before, h.snapshot()); diff != "" {
 		t.Error(diff)
 	}
@@ -345,7 +346,7 @@ func TestUpReplacesLeftoversOfKilledDaemon(t *testing.T) {
 	h.up(i)
 	want := h.snapshot()
 	h.killDaemon(i)
-	h.must(h.Up(t.Context(), i))
+	expect.NoError(t, h.Up(t.Context(), i))
 	if diff := cmp.Diff(want, h.snapshot()); diff != "" {
 		t.Error(diff)
 	}
@@ -356,11 +357,11 @@ func TestDownKeepsAnotherInterfaceOfThatName(t *testing.T) {
 	i := h.open("wg0", everything)
 	h.up(i)
 	h.killDaemon(i)
-	h.must(netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "wg0"}}))
+	expect.NoError(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "wg0"}}))
 	if err := h.Down(t.Context(), i); !errors.Is(err, ErrNotWireGuard) {
 		t.Errorf("got %v", err)
 	}
-	h.must(hostnet.DeleteLink("wg0"))
+	expect.NoError(t, hostnet.DeleteLink("wg0"))
 }
 
 func TestDaemonThatOutlivesItsInterfaceIsKilled(t *testing.T) {
@@ -369,7 +370,7 @@ func TestDaemonThatOutlivesItsInterfaceIsKilled(t *testing.T) {
 	i := h.open("wg0", everything)
 	h.up(i)
 	p, err := (&job{Runner: h.Runner, Interface: i}).findProcess()
-	h.must(err)
+	expect.NoError(t, err)
 	defer p.close()
 	h.Timeout = 50 * time.Millisecond
 	// The timeout is so short that the last wait may end before the process has exited.
@@ -384,21 +385,16 @@ func TestDaemonThatOutlivesItsInterfaceIsKilled(t *testing.T) {
 // suspend stops a process, and waits until its last thread has stopped. Signal delivery is asynchronous.
 func (h *testHost) suspend(p process) {
 	h.t.Helper()
-	h.must(unix.PidfdSendSignal(p.fd, unix.SIGSTOP, nil, 0))
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+	expect.NoError(h.t, unix.PidfdSendSignal(p.fd, unix.SIGSTOP, nil, 0))
+	expect.Eventually(h.t, fmt.Sprintf("process %d is stopped", p.pid), func() bool {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", p.pid))
-		h.must(err)
+		expect.NoError(h.t, err)
 		running := slices.ContainsFunc(threads, func(path string) bool {
 			status, err := os.ReadFile(path)
 			return err == nil && !strings.Contains(string(status), "\nState:\tT")
 		})
-		if len(threads) > 0 && !running {
-			return
-		}
-		if time.Now().After(deadline) {
-			h.t.Fatalf("process %d does not stop", p.pid)
-		}
-	}
+		return len(threads) > 0 && !running
+	})
 }
 
 // TestDownKillsHangingDaemonAndCleansUp has a daemon that does not answer with its status.
@@ -408,7 +404,7 @@ func TestDownKillsHangingDaemonAndCleansUp(t *testing.T) {
 	i := h.open("wg0", strings.Replace(everything, "DNS", "SaveConfig = true\nDNS", 1))
 	h.up(i)
 	p, err := (&job{Runner: h.Runner, Interface: i}).findProcess()
-	h.must(err)
+	expect.NoError(t, err)
 	defer p.close()
 	h.suspend(p)
 	h.Timeout = 200 * time.Millisecond
@@ -420,9 +416,9 @@ func TestDownKillsHangingDaemonAndCleansUp(t *testing.T) {
 		t.Error(h.stderr.String())
 	}
 	if downErr != nil { // the timeout is so short that the last wait may end before the process has exited
-		h.must(h.Down(t.Context(), i))
+		expect.NoError(t, h.Down(t.Context(), i))
 	}
-	h.must(hostnet.SetSrcValidMark(false))
+	expect.NoError(t, hostnet.SetSrcValidMark(false))
 	if diff := cmp.Diff(before, h.snapshot()); diff != "" {
 		t.Error(diff)
 	}
@@ -438,7 +434,7 @@ func TestDownReportsDaemonWithFullListenQueue(t *testing.T) {
 	i := h.open("wg0", everything)
 	h.up(i)
 	p, err := (&job{Runner: h.Runner, Interface: i}).findProcess()
-	h.must(err)
+	expect.NoError(t, err)
 	defer p.close()
 	h.suspend(p)
 	for err = nil; !uapi.IsUnresponsive(err); {
@@ -457,12 +453,12 @@ func TestDownReportsDaemonWithFullListenQueue(t *testing.T) {
 	if out := h.stderr.String(); !strings.Contains(out, "does not answer") || strings.Contains(out, "is not running") {
 		t.Error(out)
 	}
-	h.must(unix.PidfdSendSignal(p.fd, unix.SIGKILL, nil, 0))
+	expect.NoError(t, unix.PidfdSendSignal(p.fd, unix.SIGKILL, nil, 0))
 	if ended, err := p.pollExit(time.Minute); !ended || err != nil {
 		t.Fatalf("ended %v, %v", ended, err)
 	}
-	h.must(h.Down(t.Context(), i))
-	h.must(hostnet.SetSrcValidMark(false))
+	expect.NoError(t, h.Down(t.Context(), i))
+	expect.NoError(t, hostnet.SetSrcValidMark(false))
 	if diff := cmp.Diff(before, h.snapshot()); diff != "" {
 		t.Error(diff)
 	}
@@ -474,12 +470,12 @@ func TestDefaultRoutesOfTwoInterfacesAreIndependent(t *testing.T) {
 	h.up(first)
 	one := h.rules()
 	h.up(second)
-	h.must(h.Down(t.Context(), second))
+	expect.NoError(t, h.Down(t.Context(), second))
 	if diff := cmp.Diff(one, h.rules()); diff != "" {
 		t.Error(diff)
 	}
 	h.up(second)
-	h.must(h.Down(t.Context(), first))
+	expect.NoError(t, h.Down(t.Context(), first))
 	got := strings.Join(h.rules(), "\n")
 	if strings.Contains(got, "Table:51820") || strings.Count(got, "Table:51821") != 2 || strings.Count(got, "SuppressDefault:true") != 2 {
 		t.Errorf("got\n%s", got)
@@ -490,7 +486,7 @@ func TestLockedInterfaceIsRefused(t *testing.T) {
 	h := newHost(t)
 	i := h.open("wg0", everything)
 	unlock, err := h.lock("wg0")
-	h.must(err)
+	expect.NoError(t, err)
 	if err := h.Up(t.Context(), i); err == nil {
 		t.Error("Up succeeded")
 	}
@@ -504,7 +500,7 @@ func TestLockedInterfaceIsRefused(t *testing.T) {
 func TestInterfaceServedInAnotherNamespaceIsErrExists(t *testing.T) {
 	h := newHost(t)
 	l, err := h.Sockets.Listen("wg0")
-	h.must(err)
+	expect.NoError(t, err)
 	defer l.Close()
 	if err := h.Up(t.Context(), h.open("wg0", everything)); !errors.Is(err, ErrExists) {
 		t.Errorf("got %v", err)
@@ -524,7 +520,7 @@ func TestInterfaceHasNoLinkLocalAddress(t *testing.T) {
 	h := newHost(t)
 	h.up(h.open("wg0", everything))
 	addrs, err := hostnet.Addresses("wg0")
-	h.must(err)
+	expect.NoError(t, err)
 	if got, want := texts(addrs), "[10.9.0.1/24 fd09::1/64]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 const toSave = `# a comment that is lost
@@ -37,10 +38,10 @@ func TestDownWithSaveConfigSavesHostState(t *testing.T) {
 	h := newHost(t)
 	i := h.open("wg0", toSave)
 	h.up(i)
-	h.must(hostnet.AddAddress("wg0", netip.MustParsePrefix("fd09::1/64")))
-	h.must(hostnet.SetLinkUp("wg0", 1290))
-	h.must(os.Chmod(i.Path, 0o644))
-	h.must(h.Down(t.Context(), i))
+	expect.NoError(t, hostnet.AddAddress("wg0", netip.MustParsePrefix("fd09::1/64")))
+	expect.NoError(t, hostnet.SetLinkUp("wg0", 1290))
+	expect.NoError(t, os.Chmod(i.Path, 0o644))
+	expect.NoError(t, h.Down(t.Context(), i))
 	want := `[Interface]
 Address = 10.9.0.1/24
 Address = fd09::1/64
@@ -63,12 +64,12 @@ AllowedIPs = 10.9.0.0/16
 PersistentKeepalive = 25
 `
 	got, err := os.ReadFile(i.Path)
-	h.must(err)
+	expect.NoError(t, err)
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Error(diff)
 	}
 	info, err := os.Stat(i.Path)
-	h.must(err)
+	expect.NoError(t, err)
 	if info.Mode() != 0o600 {
 		t.Errorf("mode %v", info.Mode())
 	}
@@ -79,10 +80,10 @@ func TestSavedFileRestoresTheSameInterface(t *testing.T) {
 	i := h.open("wg0", everything)
 	h.up(i)
 	want := h.snapshot()
-	h.must(h.Save(t.Context(), i))
+	expect.NoError(t, h.Save(t.Context(), i))
 	saved, err := os.ReadFile(i.Path)
-	h.must(err)
-	h.must(h.Down(t.Context(), i))
+	expect.NoError(t, err)
+	expect.NoError(t, h.Down(t.Context(), i))
 	h.up(h.open("wg0", string(saved)))
 	if diff := cmp.Diff(want, h.snapshot()); diff != "" {
 		t.Error(diff)
@@ -93,12 +94,12 @@ func TestSaveWithoutInterfaceKeepsTheFile(t *testing.T) {
 	h := newHost(t)
 	i := h.open("wg0", toSave)
 	before, err := os.ReadFile(i.Path)
-	h.must(err)
+	expect.NoError(t, err)
 	if err := h.Save(t.Context(), i); !errors.Is(err, ErrNotWireGuard) {
 		t.Errorf("got %v", err)
 	}
 	after, err := os.ReadFile(i.Path)
-	h.must(err)
+	expect.NoError(t, err)
 	if diff := cmp.Diff(before, after); diff != "" {
 		t.Error(diff)
 	}

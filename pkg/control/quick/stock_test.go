@@ -15,6 +15,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // stockFiles are brought up by wg-quick and by ropewalk. The host state must be the same.
@@ -55,7 +56,7 @@ func TestUpLeavesTheHostStateOfWgQuick(t *testing.T) {
 			stock("up", i.Path)
 			want := h.snapshot()
 			stock("down", i.Path)
-			h.must(hostnet.SetSrcValidMark(false))
+			expect.NoError(t, hostnet.SetSrcValidMark(false))
 			if diff := cmp.Diff(before, h.snapshot()); diff != "" {
 				t.Fatalf("leftovers of wg-quick: %s", diff)
 			}
@@ -105,7 +106,7 @@ func (h *testHost) served(name string) bool {
 
 func (h *testHost) namespace() uint64 {
 	n, err := networkNamespace()
-	h.must(err)
+	expect.NoError(h.t, err)
 	return n
 }
 
@@ -126,16 +127,16 @@ func TestEitherToolTakesDownTheOthersInterface(t *testing.T) {
 	i := h.open("wx"+strconv.Itoa(int(h.namespace()%1e9)), everything)
 	before := h.snapshot()
 	stock("up", i.Path)
-	h.must(h.Down(t.Context(), i))
-	h.must(hostnet.SetSrcValidMark(false))
+	expect.NoError(t, h.Down(t.Context(), i))
+	expect.NoError(t, hostnet.SetSrcValidMark(false))
 	if diff := cmp.Diff(before, h.snapshot()); diff != "" {
 		t.Errorf("ropewalk down after wg-quick up: %s", diff)
 	}
 	h.up(i)
 	stock("down", i.Path)
-	h.must(hostnet.SetSrcValidMark(false))
+	expect.NoError(t, hostnet.SetSrcValidMark(false))
 	if diff := cmp.Diff(before, h.withoutOwnFiles()); diff != "" {
 		t.Errorf("wg-quick down after ropewalk up: %s", diff)
 	}
-	h.must(h.Up(t.Context(), i))
+	expect.NoError(t, h.Up(t.Context(), i))
 }

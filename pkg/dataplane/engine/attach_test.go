@@ -5,6 +5,7 @@ package engine
 import (
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 func newIdleEngine(lanes int) (*Engine, *tun.Fake) {
@@ -164,11 +166,12 @@ func TestLockedThreadsEndWithTheirLoops(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for deadline := time.Now().Add(20 * time.Second); threads() >= before+cycles; runtime.Gosched() {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d threads became %d", before, threads())
+	expect.EventuallyNoError(t, "the threads have ended", func() error {
+		if n := threads(); n >= before+cycles {
+			return fmt.Errorf("%d threads became %d", before, n)
 		}
-	}
+		return nil
+	})
 }
 
 func TestLoopStartHookRunsOncePerLoop(t *testing.T) {

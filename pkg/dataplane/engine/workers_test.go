@@ -20,6 +20,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // manyWorkers are more than there are cores.
@@ -281,7 +282,7 @@ func TestPortsMayChangeWhileWorkersRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := r.engine.Stats().Lanes[0].TxRuns
-		await(t, func() bool { return r.engine.Stats().Lanes[0].TxRuns > before+20 })
+		expect.Eventually(t, "the lane has sent 20 runs", func() bool { return r.engine.Stats().Lanes[0].TxRuns > before+20 })
 		if err := r.engine.Detach(); err != nil {
 			t.Fatal(err)
 		}
@@ -297,16 +298,6 @@ func TestPortsMayChangeWhileWorkersRun(t *testing.T) {
 	}
 }
 
-// await waits until cond holds.
-func await(tb testing.TB, cond func() bool) {
-	tb.Helper()
-	for deadline := time.Now().Add(time.Minute); !cond(); runtime.Gosched() {
-		if time.Now().After(deadline) {
-			tb.Fatal("timed out")
-		}
-	}
-}
-
 // TestSealedTrainLeavesBeforeNextIsSealed lets a worker seal a train while the lane continues to read.
 func TestSealedTrainLeavesBeforeNextIsSealed(t *testing.T) {
 	r := newRigWithWorkers(t, workpool.Config{Workers: 1})
@@ -317,7 +308,7 @@ func TestSealedTrainLeavesBeforeNextIsSealed(t *testing.T) {
 	u := r.tx.txBatch
 	r.tx.txBatch = r.tx.spareBatch()
 	r.tx.submit(u)
-	await(t, r.tx.jobs.OldestDone)
+	expect.Eventually(t, "workers have sealed the oldest batch", r.tx.jobs.OldestDone)
 	r.tx.sendSealed()
 	if r.conn.count != 45 || r.tx.jobs.Pending() != 0 {
 		t.Errorf("%d messages were sent", r.conn.count)

@@ -10,11 +10,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 	"weak"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // piece is a job that takes a while and counts how often it ran.
@@ -45,16 +45,6 @@ func start(tb testing.TB, workers int) *Pool {
 	}
 	tb.Cleanup(c.Close)
 	return c
-}
-
-// eventually waits until cond returns true, with a deadline.
-func eventually(tb testing.TB, what string, cond func() bool) {
-	tb.Helper()
-	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			tb.Fatalf("timed out waiting until %s", what)
-		}
-	}
 }
 
 // TestJobsAreCollectedInOrderAndRunOnce uses more lanes and workers than cores, and jobs of random length.
@@ -109,7 +99,7 @@ func TestWorkersRunJobsOfBusyLane(t *testing.T) {
 	d, scratch := c.NewJobRing(8), new(session.Scratch)
 	p := &piece{}
 	d.Submit(p)
-	eventually(t, "a worker has done it", d.OldestDone)
+	expect.Eventually(t, "a worker has done it", d.OldestDone)
 	if d.Collect(scratch) != Job(p) || p.by == scratch || p.by == nil {
 		t.Error("no worker ran the job")
 	}
@@ -215,11 +205,11 @@ func TestPoolKeepsNoReferenceToRemovedLane(t *testing.T) {
 		return weak.Make(&msg[0])
 	}
 	buffer := offer()
-	eventually(t, "a worker has done it", d.OldestDone)
+	expect.Eventually(t, "a worker has done it", d.OldestDone)
 	if d.Collect(scratch); d.Stats().Done != 1 {
 		t.Fatalf("%+v", d.Stats())
 	}
-	eventually(t, "its buffer is free", func() bool {
+	expect.Eventually(t, "its buffer is free", func() bool {
 		runtime.GC()
 		return buffer.Value() == nil
 	})
@@ -233,11 +223,11 @@ func TestWorkersSleepAndWakeUp(t *testing.T) {
 		for range 4 {
 			d.Submit(&piece{turns: 3})
 		}
-		eventually(t, "workers have done all", func() bool { return d.claimed.Load() == d.submitted.Load() && d.OldestDone() })
+		expect.Eventually(t, "workers have done all", func() bool { return d.claimed.Load() == d.submitted.Load() && d.OldestDone() })
 		for d.Pending() > 0 {
 			d.Collect(scratch)
 		}
-		eventually(t, "all sleep", func() bool {
+		expect.Eventually(t, "all sleep", func() bool {
 			for _, w := range c.workers {
 				if !w.asleep.Load() {
 					return false
@@ -277,7 +267,7 @@ func TestCloseLeaksNoGoroutineOrDescriptor(t *testing.T) {
 			}
 		}
 	}
-	eventually(t, "all goroutines have ended", func() bool { return runtime.NumGoroutine() <= goroutines })
+	expect.Eventually(t, "all goroutines have ended", func() bool { return runtime.NumGoroutine() <= goroutines })
 	if n := descriptors(t); n != files {
 		t.Errorf("%d descriptors open, want %d", n, files)
 	}

@@ -10,30 +10,20 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-)
 
-// eventually waits until done returns true: some kernel operations are asynchronous.
-func (r *rig) eventually(done func() bool, why func() string) {
-	r.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !done(); {
-		if time.Now().After(deadline) {
-			r.Fatal(why())
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
+	"github.com/ropewalk/ropewalk/test/expect"
+)
 
 func TestExistingQdiscIsKept(t *testing.T) {
 	r := newRig(t)
 	h := r.hook(Egress, Clsact)
-	r.must(netlink.QdiscAdd(h.clsact()))
-	r.must(h.Attach(r.counter(Egress, unspec).Program))
-	r.must(h.Detach())
+	expect.NoError(r, netlink.QdiscAdd(h.clsact()))
+	expect.NoError(r, h.Attach(r.counter(Egress, unspec).Program))
+	expect.NoError(r, h.Detach())
 	if !r.hasQdisc() || len(r.pins()) > 0 {
 		r.Errorf("has qdisc: %v, pins %q", r.hasQdisc(), r.pins())
 	}
@@ -43,11 +33,11 @@ func TestQdiscStaysWhileOtherFiltersUseIt(t *testing.T) {
 	r := newRig(t)
 	h := r.hook(Egress, Clsact)
 	c := r.counter(Ingress, unspec)
-	r.must(h.Attach(r.counter(Egress, unspec).Program))
+	expect.NoError(r, h.Attach(r.counter(Egress, unspec).Program))
 	other := r.hook(Ingress, Clsact).filter()
 	other.Fd, other.Handle, other.Priority = c.FD(), 1, 1
-	r.must(netlink.FilterAdd(other))
-	r.must(h.Detach())
+	expect.NoError(r, netlink.FilterAdd(other))
+	expect.NoError(r, h.Detach())
 	if !r.hasQdisc() {
 		r.Error("the foreign filter was removed with the qdisc")
 	}
@@ -56,13 +46,13 @@ func TestQdiscStaysWhileOtherFiltersUseIt(t *testing.T) {
 func TestQdiscIsRemovedWithLastHook(t *testing.T) {
 	r := newRig(t)
 	egress, ingress := r.hook(Egress, Clsact), r.hook(Ingress, Clsact)
-	r.must(egress.Attach(r.counter(Egress, unspec).Program))
-	r.must(ingress.Attach(r.counter(Ingress, unspec).Program))
-	r.must(egress.Detach())
+	expect.NoError(r, egress.Attach(r.counter(Egress, unspec).Program))
+	expect.NoError(r, ingress.Attach(r.counter(Ingress, unspec).Program))
+	expect.NoError(r, egress.Detach())
 	if !r.hasQdisc() || r.state(ingress).State != Attached {
 		r.Errorf("has qdisc: %v, ingress %+v", r.hasQdisc(), r.state(ingress))
 	}
-	r.must(ingress.Detach())
+	expect.NoError(r, ingress.Detach())
 	if r.hasQdisc() || len(r.pins()) > 0 {
 		r.Errorf("has qdisc: %v, pins %q", r.hasQdisc(), r.pins())
 	}
@@ -72,11 +62,11 @@ func TestForeignFilterIsKept(t *testing.T) {
 	r := newRig(t)
 	h := r.hook(Egress, Clsact)
 	other, mine := r.counter(Egress, unspec), r.counter(Egress, unspec)
-	r.must(netlink.QdiscAdd(h.clsact()))
+	expect.NoError(r, netlink.QdiscAdd(h.clsact()))
 	put := func() {
 		f := h.filter()
 		f.Fd, f.Name = other.FD(), "foreign"
-		r.must(netlink.FilterReplace(f))
+		expect.NoError(r, netlink.FilterReplace(f))
 	}
 	put()
 	err := h.Attach(mine.Program)
@@ -84,13 +74,13 @@ func TestForeignFilterIsKept(t *testing.T) {
 	if !ok || busy.Name != "foreign" || busy.Program != r.id(other) || len(r.pins()) > 0 {
 		r.Errorf("%v, pins %q", err, r.pins())
 	}
-	r.must(netlink.FilterDel(h.filter()))
-	r.must(h.Attach(mine.Program))
+	expect.NoError(r, netlink.FilterDel(h.filter()))
+	expect.NoError(r, h.Attach(mine.Program))
 	put()
 	if st := r.state(h); st.State != Replaced || st.Other != r.id(other) {
 		r.Errorf("unexpected status: %+v", st)
 	}
-	r.must(h.Detach())
+	expect.NoError(r, h.Detach())
 	if f, err := h.findFilter(); err != nil || f == nil || f.Name != "foreign" {
 		r.Errorf("%v, %v", f, err)
 	}
@@ -99,10 +89,10 @@ func TestForeignFilterIsKept(t *testing.T) {
 func TestFilterWithoutPinIsReplaced(t *testing.T) { // as if the process was killed before it pinned the filter
 	r := newRig(t)
 	h := r.hook(Egress, Clsact)
-	r.must(h.Attach(r.counter(Egress, unspec).Program))
-	r.must(os.Remove(h.Pin))
+	expect.NoError(r, h.Attach(r.counter(Egress, unspec).Program))
+	expect.NoError(r, os.Remove(h.Pin))
 	c := r.counter(Egress, unspec)
-	r.must(h.Attach(c.Program))
+	expect.NoError(r, h.Attach(c.Program))
 	if st := r.state(h); st.State != Attached || st.Program != r.id(c) {
 		r.Errorf("unexpected status: %+v", st)
 	}
@@ -115,7 +105,7 @@ func TestFilterWithoutPinIsReplaced(t *testing.T) { // as if the process was kil
 func TestIngressQdiscIsReportedAsConflict(t *testing.T) {
 	r := newRig(t)
 	h := r.hook(Egress, Clsact)
-	r.must(netlink.QdiscAdd(&netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
+	expect.NoError(r, netlink.QdiscAdd(&netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: r.device, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_INGRESS,
 	}}))
 	err := h.Attach(r.counter(Egress, unspec).Program)
@@ -139,7 +129,7 @@ func TestFailedPinLeavesNoFilter(t *testing.T) {
 		if r.hasQdisc() {
 			r.Error("the qdisc was not removed")
 		}
-		r.must(h.Attach(c.Program)) // nothing was left behind
+		expect.NoError(r, h.Attach(c.Program)) // nothing was left behind
 	})
 }
 
@@ -147,8 +137,8 @@ func TestFailedPinLeavesNoFilter(t *testing.T) {
 func (r *rig) block(pin string) (unblock func()) {
 	r.Helper()
 	inner := filepath.Join(pin+"_next", "in_the_way")
-	r.must(os.MkdirAll(inner, 0o700))
-	return func() { r.must(errors.Join(os.Remove(inner), os.Remove(pin+"_next"))) }
+	expect.NoError(r, os.MkdirAll(inner, 0o700))
+	return func() { expect.NoError(r, errors.Join(os.Remove(inner), os.Remove(pin+"_next"))) }
 }
 
 func TestQdiscIsRemovedWhenItsPinFails(t *testing.T) {
@@ -162,14 +152,14 @@ func TestQdiscIsRemovedWhenItsPinFails(t *testing.T) {
 	if len(r.pins()) > 0 {
 		r.Errorf("pins %q", r.pins())
 	}
-	r.must(h.Attach(c.Program))
+	expect.NoError(r, h.Attach(c.Program))
 }
 
 // TestFailedReplacementKeepsOldProgram fails before and after the pin is made.
 func TestFailedReplacementKeepsOldProgram(t *testing.T) {
 	r := newRig(t)
 	h, old := r.hook(Egress, Clsact), r.counter(Egress, unspec)
-	r.must(h.Attach(old.Program))
+	expect.NoError(r, h.Attach(old.Program))
 	want := r.state(h)
 	unblock := r.block(h.Pin)
 	if err := h.Attach(r.counter(Egress, unspec).Program); err == nil {
@@ -186,7 +176,7 @@ func TestFailedReplacementKeepsOldProgram(t *testing.T) {
 		r.Errorf("no filter: %+v, want %+v, pins %q", st, want, r.pins())
 	}
 	s := r.sender("near")
-	r.must(s.send(10))
+	expect.NoError(r, s.send(10))
 	r.waitFor(old, 10)
 }
 
@@ -222,7 +212,7 @@ func TestFailedMoveKeepsOldProgram(t *testing.T) {
 	r.attach(h, c.Program)
 	want := r.state(h)
 	far, err := netlink.LinkByName("far")
-	r.must(err)
+	expect.NoError(r, err)
 	next := h
 	next.Device = far.Attrs().Index
 	if err := next.Attach(r.counter(XDP, xdpPass).Program); err == nil {
@@ -244,7 +234,7 @@ func TestBPFFSIsFoundOrMounted(t *testing.T) {
 			r.Errorf("%s, %s: %s, %v", tt.dir, tt.first, got, err)
 		}
 	}
-	r.must(unix.Unmount(plain, 0))
+	expect.NoError(r, unix.Unmount(plain, 0))
 	_, err := findBPFFS(none, none, "/proc/thread-self/ns/mnt")
 	if !errors.Is(err, ErrNoBPFFS) || !strings.Contains(err.Error(), "`mount -t bpf -o mode=700 bpf "+none+"`") {
 		r.Errorf("unexpected error: %v", err)

@@ -4,12 +4,15 @@ package hook
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // forEachKind runs a test with every kind of hook.
@@ -53,18 +56,18 @@ func TestAttachedProgramIsCalledUntilDetached(t *testing.T) {
 			r.Errorf("attached: %+v, want %+v", st, want)
 		}
 		s := r.sender(senderDevice(h.AttachPoint))
-		r.must(s.send(10))
+		expect.NoError(r, s.send(10))
 		r.waitFor(c, 10)
-		r.must(h.Detach())
+		expect.NoError(r, h.Detach())
 		before := r.count(c)
-		r.must(s.send(10))
+		expect.NoError(r, s.send(10))
 		if n := r.count(c); n != before {
 			r.Errorf("%d packets after the detachment", n-before)
 		}
 		if st := r.state(h); st != (Status{}) || len(r.pins()) > 0 || r.hasQdisc() {
 			r.Errorf("after: %+v, pins %q, has qdisc: %v", st, r.pins(), r.hasQdisc())
 		}
-		r.must(h.Detach())
+		expect.NoError(r, h.Detach())
 	})
 }
 
@@ -73,7 +76,7 @@ func TestAttachmentOutlivesProgramDescriptor(t *testing.T) {
 		c := r.counter(h.AttachPoint, verdict(h.AttachPoint))
 		r.attach(h, c.Program)
 		id := r.id(c)
-		r.must(c.Close())
+		expect.NoError(r, c.Close())
 		if st := r.state(h); st.State != Attached || st.Program != id {
 			r.Errorf("unexpected status: %+v", st)
 		}
@@ -102,10 +105,10 @@ func TestReplacementCountsEachPacketOnce(t *testing.T) {
 			sent <- nil
 		}()
 		for i, done := 0, false; !done || i%2 != 0 || i < packets; i++ {
-			r.must(h.Attach(programs[i%2].Program))
+			expect.NoError(r, h.Attach(programs[i%2].Program))
 			select {
 			case err := <-sent:
-				r.must(err)
+				expect.NoError(r, err)
 				done = true
 			default:
 			}
@@ -131,11 +134,11 @@ func TestAttachRepairsDefunctHook(t *testing.T) {
 		if st := r.state(back); st.State != Defunct || st.Program == 0 {
 			r.Errorf("after the device returned: %+v", st)
 		}
-		r.must(back.Attach(c.Program))
+		expect.NoError(r, back.Attach(c.Program))
 		if st := r.state(back); st.State != Attached || st.Device != r.device {
 			r.Errorf("after attaching again: %+v", st)
 		}
-		r.must(back.Detach())
+		expect.NoError(r, back.Detach())
 		if len(r.pins()) > 0 || r.hasQdisc() {
 			r.Errorf("pins %q, has qdisc: %v", r.pins(), r.hasQdisc())
 		}
@@ -151,7 +154,7 @@ func TestDetachWorksWithoutTheDevice(t *testing.T) {
 		if st := r.state(h); st.State != Defunct {
 			r.Errorf("unexpected status: %+v", st)
 		}
-		r.must(h.Detach())
+		expect.NoError(r, h.Detach())
 		if len(r.pins()) > 0 {
 			r.Errorf("pins %q", r.pins())
 		}
@@ -163,8 +166,8 @@ func TestDetachCleansUpWithoutPin(t *testing.T) {
 	forEachKind(t, func(r *rig, h Hook) {
 		c := r.counter(h.AttachPoint, verdict(h.AttachPoint))
 		r.attach(h, c.Program)
-		r.must(removePin(h.Pin))
-		r.must(h.Detach())
+		expect.NoError(r, removePin(h.Pin))
+		expect.NoError(r, h.Detach())
 		if len(r.pins()) > 0 || r.hasQdisc() {
 			r.Errorf("pins %q, has qdisc: %v", r.pins(), r.hasQdisc())
 		}
@@ -176,7 +179,7 @@ func TestAttachMovesToRequestedDevice(t *testing.T) {
 		c := r.counter(h.AttachPoint, verdict(h.AttachPoint))
 		r.attach(h, c.Program)
 		far, err := netlink.LinkByName("far")
-		r.must(err)
+		expect.NoError(r, err)
 		before := h
 		h.Device = 0
 		if st := r.state(h); st.State != Attached || st.Device != before.Device {
@@ -186,7 +189,7 @@ func TestAttachMovesToRequestedDevice(t *testing.T) {
 		if st := r.state(h); st.State != OnOtherDevice || st.Device != before.Device {
 			r.Errorf("unexpected status: %+v", st)
 		}
-		r.must(h.Attach(c.Program))
+		expect.NoError(r, h.Attach(c.Program))
 		if st := r.state(h); st.State != Attached || st.Device != h.Device {
 			r.Errorf("unexpected status: %+v", st)
 		}
@@ -212,16 +215,16 @@ func TestOtherProgramsStillRun(t *testing.T) {
 			if errors.Is(err, ebpf.ErrNotSupported) {
 				r.Skipf("needs Linux 6.6: %v", err)
 			}
-			r.must(err)
+			expect.NoError(r, err)
 			defer l.Close()
 			r.attach(r.hook(point, TCX), mine.Program)
-			r.must(r.sender(senderDevice(point)).send(10))
+			expect.NoError(r, r.sender(senderDevice(point)).send(10))
 			r.waitFor(other, 10)
 			if n := r.count(mine); n != 10 {
 				r.Errorf("%d packets, want 10", n)
 			}
-			r.must(r.hook(point, TCX).Detach())
-			r.must(r.sender(senderDevice(point)).send(10))
+			expect.NoError(r, r.hook(point, TCX).Detach())
+			expect.NoError(r, r.sender(senderDevice(point)).send(10))
 			r.waitFor(other, 20)
 		})
 	}
@@ -232,23 +235,23 @@ func TestBestPrefersTCX(t *testing.T) {
 	c := r.counter(Egress, unspec)
 	h := r.hook(Egress, TCX)
 	r.attach(h, c.Program)
-	r.must(h.Detach())
+	expect.NoError(r, h.Detach())
 	h.Kind = Best
-	r.must(h.Attach(c.Program))
+	expect.NoError(r, h.Attach(c.Program))
 	if st := r.state(h); st.Kind != TCX {
 		r.Errorf("unexpected status: %+v", st)
 	}
 	// A program that is attached with clsact is replaced in place, and stays with clsact.
-	r.must(h.Detach())
+	expect.NoError(r, h.Detach())
 	h.Kind = Clsact
-	r.must(h.Attach(c.Program))
+	expect.NoError(r, h.Attach(c.Program))
 	h.Kind = Best
-	r.must(h.Attach(c.Program))
+	expect.NoError(r, h.Attach(c.Program))
 	if st := r.state(h); st.Kind != Clsact {
 		r.Errorf("unexpected status: %+v", st)
 	}
 	h.Kind = TCX
-	r.must(h.Attach(c.Program))
+	expect.NoError(r, h.Attach(c.Program))
 	if st := r.state(h); st.Kind != TCX || r.hasQdisc() {
 		r.Errorf("%+v, has qdisc: %v", st, r.hasQdisc())
 	}
@@ -277,13 +280,13 @@ func TestForcedDetachmentIsDefunct(t *testing.T) {
 	h := r.hook(Egress, TCX)
 	r.attach(h, c.Program)
 	l, err := link.LoadPinnedLink(h.Pin, nil)
-	r.must(err)
+	expect.NoError(r, err)
 	defer l.Close()
-	r.must(l.Detach())
+	expect.NoError(r, l.Detach())
 	if st := r.state(h); st.State != Defunct {
 		r.Errorf("unexpected status: %+v", st)
 	}
-	r.must(h.Attach(c.Program))
+	expect.NoError(r, h.Attach(c.Program))
 	if st := r.state(h); st.State != Attached {
 		r.Errorf("unexpected status: %+v", st)
 	}
@@ -292,5 +295,5 @@ func TestForcedDetachmentIsDefunct(t *testing.T) {
 // waitFor waits until a program has counted n packets. A veth delivers asynchronously.
 func (r *rig) waitFor(c *counter, n uint64) {
 	r.Helper()
-	r.eventually(func() bool { return r.count(c) >= n }, func() string { return "packets are missing" })
+	expect.Eventually(r, fmt.Sprintf("%d packets are counted", n), func() bool { return r.count(c) >= n })
 }

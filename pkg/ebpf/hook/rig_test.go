@@ -15,6 +15,8 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // rig is a veth pair in its own network namespace, with its own BPF file system.
@@ -38,7 +40,7 @@ func newRig(t *testing.T) *rig {
 	if err := unix.Mount("bpf", r.fs, "bpf", 0, ""); err != nil {
 		t.Skipf("needs root and a kernel with a BPF file system: %v", err)
 	}
-	t.Cleanup(func() { r.must(unix.Unmount(r.fs, unix.MNT_DETACH)) })
+	t.Cleanup(func() { expect.NoError(r, unix.Unmount(r.fs, unix.MNT_DETACH)) })
 	r.plug()
 	return r
 }
@@ -52,8 +54,8 @@ func (r *rig) plug() {
 	}
 	for _, name := range []string{"far", "near"} {
 		l, err := netlink.LinkByName(name)
-		r.must(err)
-		r.must(netlink.LinkSetUp(l))
+		expect.NoError(r, err)
+		expect.NoError(r, netlink.LinkSetUp(l))
 		r.device = l.Attrs().Index
 	}
 }
@@ -61,15 +63,8 @@ func (r *rig) plug() {
 func (r *rig) unplug() {
 	r.Helper()
 	l, err := netlink.LinkByIndex(r.device)
-	r.must(err)
-	r.must(netlink.LinkDel(l))
-}
-
-func (r *rig) must(err error) {
-	r.Helper()
-	if err != nil {
-		r.Fatal(err)
-	}
+	expect.NoError(r, err)
+	expect.NoError(r, netlink.LinkDel(l))
 }
 
 // hook returns a hook at that attach point. It skips the test if the kernel does not support the kind.
@@ -87,13 +82,13 @@ func (r *rig) attach(h Hook, p *ebpf.Program) {
 	if h.Kind == TCX && errors.Is(err, ebpf.ErrNotSupported) {
 		r.Skipf("needs Linux 6.6: %v", err)
 	}
-	r.must(err)
+	expect.NoError(r, err)
 }
 
 func (r *rig) state(h Hook) Status {
 	r.Helper()
 	st, err := h.Status()
-	r.must(err)
+	expect.NoError(r, err)
 	return st
 }
 
@@ -101,7 +96,7 @@ func (r *rig) state(h Hook) Status {
 func (r *rig) pins() (names []string) {
 	r.Helper()
 	entries, err := os.ReadDir(r.fs)
-	r.must(err)
+	expect.NoError(r, err)
 	for _, e := range entries {
 		if !strings.Contains(e.Name(), ".") { // files of the kernel have a dot
 			names = append(names, e.Name())
@@ -114,7 +109,7 @@ func (r *rig) pins() (names []string) {
 func (r *rig) hasQdisc() bool {
 	r.Helper()
 	kind, err := r.hook(Egress, Clsact).qdisc()
-	r.must(err)
+	expect.NoError(r, err)
 	return kind != ""
 }
 
@@ -169,7 +164,7 @@ func (r *rig) counterOf(counts *ebpf.Map, point AttachPoint, verdict int32) *cou
 		asm.Return(),
 	)
 	p, err := ebpf.NewProgram(spec)
-	r.must(err)
+	expect.NoError(r, err)
 	r.Cleanup(func() { p.Close() })
 	return &counter{p, counts}
 }
@@ -177,13 +172,13 @@ func (r *rig) counterOf(counts *ebpf.Map, point AttachPoint, verdict int32) *cou
 func (r *rig) id(c *counter) ebpf.ProgramID {
 	r.Helper()
 	id, err := programID(c.Program)
-	r.must(err)
+	expect.NoError(r, err)
 	return id
 }
 
 func (r *rig) count(c *counter) (n uint64) {
 	r.Helper()
-	r.must(c.counts.Lookup(uint32(0), &n))
+	expect.NoError(r, c.counts.Lookup(uint32(0), &n))
 	return n
 }
 
@@ -196,11 +191,11 @@ type sender struct {
 func (r *rig) sender(device string) *sender {
 	r.Helper()
 	l, err := netlink.LinkByName(device)
-	r.must(err)
+	expect.NoError(r, err)
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-	r.must(err)
+	expect.NoError(r, err)
 	r.Cleanup(func() { unix.Close(fd) })
-	r.must(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, mark))
+	expect.NoError(r, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, mark))
 	return &sender{fd, unix.SockaddrLinklayer{Ifindex: l.Attrs().Index, Halen: 6}}
 }
 

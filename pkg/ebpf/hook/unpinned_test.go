@@ -10,6 +10,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/vishvananda/netlink"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 func forEachXDPMode(t *testing.T, test func(r *rig, h Hook)) {
@@ -25,23 +27,23 @@ func TestUnpinnedProgramRunsUntilClose(t *testing.T) {
 	forEachXDPMode(t, func(r *rig, h Hook) {
 		c := r.counter(XDP, xdpPass)
 		held, err := h.AttachUnpinned(c.Program)
-		r.must(err)
+		expect.NoError(r, err)
 		id := r.id(c)
 		st, err := held.Status()
-		r.must(err)
+		expect.NoError(r, err)
 		if want := (Status{State: Attached, Kind: h.Kind, Device: r.device, Program: id}); st != want {
 			r.Errorf("attached: %+v, want %+v", st, want)
 		}
 		s := r.sender(senderDevice(XDP))
-		r.must(s.send(10))
+		expect.NoError(r, s.send(10))
 		r.waitFor(c, 10)
 		next := r.counter(XDP, xdpPass)
-		r.must(held.Replace(next.Program))
-		r.must(s.send(10))
+		expect.NoError(r, held.Replace(next.Program))
+		expect.NoError(r, s.send(10))
 		r.waitFor(next, 10)
-		r.must(held.Close())
+		expect.NoError(r, held.Close())
 		before := r.count(next)
-		r.must(s.send(10))
+		expect.NoError(r, s.send(10))
 		if n := r.count(next); n != before {
 			r.Errorf("%d packets after the end", n-before)
 		}
@@ -49,7 +51,7 @@ func TestUnpinnedProgramRunsUntilClose(t *testing.T) {
 			r.Errorf("pins %q", r.pins())
 		}
 		l, err := netlink.LinkByIndex(r.device)
-		r.must(err)
+		expect.NoError(r, err)
 		if x := l.Attrs().Xdp; x != nil && x.Attached {
 			r.Errorf("left behind: %+v", x)
 		}
@@ -60,27 +62,27 @@ func TestUnpinnedProgramRunsUntilClose(t *testing.T) {
 func TestUnpinnedProgramEndsWithItsProcess(t *testing.T) {
 	forEachXDPMode(t, func(r *rig, h Hook) {
 		held, err := h.AttachUnpinned(r.counter(XDP, xdpPass).Program)
-		r.must(err)
-		r.must(held.link.Close())
-		r.eventually(func() bool {
+		expect.NoError(r, err)
+		expect.NoError(r, held.link.Close())
+		expect.Eventually(r, "the program is detached", func() bool {
 			l, err := netlink.LinkByIndex(r.device)
-			r.must(err)
+			expect.NoError(r, err)
 			return l.Attrs().Xdp == nil || !l.Attrs().Xdp.Attached
-		}, func() string { return "the program is still there" })
+		})
 	})
 }
 
 func TestUnpinnedLinkSurvivesDeviceRemoval(t *testing.T) {
 	forEachXDPMode(t, func(r *rig, h Hook) {
 		held, err := h.AttachUnpinned(r.counter(XDP, xdpPass).Program)
-		r.must(err)
+		expect.NoError(r, err)
 		r.unplug()
 		st, err := held.Status()
-		r.must(err)
+		expect.NoError(r, err)
 		if st.State != Defunct {
 			r.Errorf("unexpected status: %+v", st)
 		}
-		r.must(held.Close())
+		expect.NoError(r, held.Close())
 	})
 }
 
@@ -88,7 +90,7 @@ func TestAttachUnpinnedKeepsForeignProgram(t *testing.T) {
 	forEachXDPMode(t, func(r *rig, h Hook) {
 		other, mine := r.counter(XDP, xdpPass), r.counter(XDP, xdpPass)
 		held, err := h.AttachUnpinned(other.Program)
-		r.must(err)
+		expect.NoError(r, err)
 		for _, kind := range []Kind{XDPNative, XDPGeneric} {
 			again := h
 			again.Kind = kind
@@ -98,10 +100,10 @@ func TestAttachUnpinnedKeepsForeignProgram(t *testing.T) {
 				r.Errorf("%v: %v", kind, err)
 			}
 		}
-		r.must(held.Close())
+		expect.NoError(r, held.Close())
 		held, err = h.AttachUnpinned(mine.Program)
-		r.must(err)
-		r.must(held.Close())
+		expect.NoError(r, err)
+		expect.NoError(r, held.Close())
 	})
 }
 
@@ -126,9 +128,9 @@ func TestLibxdpDispatcherIsReportedAndKept(t *testing.T) {
 	}
 	defer dispatcher.Close()
 	l, err := netlink.LinkByIndex(r.device)
-	r.must(err)
+	expect.NoError(r, err)
 	const driver = 1 << 2 // XDP_FLAGS_DRV_MODE
-	r.must(netlink.LinkSetXdpFdWithFlags(l, dispatcher.FD(), driver))
+	expect.NoError(r, netlink.LinkSetXdpFdWithFlags(l, dispatcher.FD(), driver))
 	mine := r.counter(XDP, xdpPass)
 	for _, attach := range []func() error{
 		func() error { _, err := r.hook(XDP, XDPNative).AttachUnpinned(mine.Program); return err },
@@ -141,9 +143,9 @@ func TestLibxdpDispatcherIsReportedAndKept(t *testing.T) {
 		}
 	}
 	l, err = netlink.LinkByIndex(r.device)
-	r.must(err)
+	expect.NoError(r, err)
 	want, err := programID(dispatcher)
-	r.must(err)
+	expect.NoError(r, err)
 	if x := l.Attrs().Xdp; x == nil || ebpf.ProgramID(x.ProgId) != want {
 		r.Errorf("the dispatcher is gone: %+v", x)
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // BenchmarkClassify measures the cost of a packet for each outcome. BenchmarkEmptyProgram measures the overhead.
@@ -57,8 +58,8 @@ func BenchmarkClassify(b *testing.B) {
 				defer unix.Close(addSocket(b, c, 0))
 			}
 			if bb.known {
-				must(b, c.AddIndex(binary.LittleEndian.Uint32(message(4, 96)[4:])))
-				must(b, c.AddPeerSource(netip.MustParseAddrPort(them4).Addr()))
+				expect.NoError(b, c.AddIndex(binary.LittleEndian.Uint32(message(4, 96)[4:])))
+				expect.NoError(b, c.AddPeerSource(netip.MustParseAddrPort(them4).Addr()))
 			}
 			repeatRun(b, c.program, bb.in)
 		})
@@ -87,9 +88,9 @@ func newSources(b *testing.B, c *Classify) float64 {
 	}
 	defer stats.Close()
 	before, err := c.program.Stats()
-	must(b, err)
+	expect.NoError(b, err)
 	send(2, 10000)
 	after, err := c.program.Stats()
-	must(b, err)
+	expect.NoError(b, err)
 	return float64(after.Runtime-before.Runtime) / float64(after.RunCount-before.RunCount)
 }

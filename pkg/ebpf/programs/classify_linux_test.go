@@ -19,6 +19,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // classifyRows has a row per branch that does not depend on the configuration. verdict is the outcome of a data message,
@@ -110,7 +111,7 @@ func TestChecksDropNothingWithinLimits(t *testing.T) {
 	c := newClassify(t, ClassifyOptions{
 		LanePorts: spread.Ports{First: 61000, Last: 61999}, MaxFrame: 1514, CheckIndices: true, SourceLimit: limitOf(1000), TotalLimit: limitOf(1000),
 	})
-	must(t, c.AddIndex(binary.LittleEndian.Uint32(message(4, 96)[4:])))
+	expect.NoError(t, c.AddIndex(binary.LittleEndian.Uint32(message(4, 96)[4:])))
 	defer unix.Close(addSocket(t, c, 0))
 	checkRows(t, c, classifyRows(xdpRedirect, "socket"))
 }
@@ -120,29 +121,20 @@ func TestClosedSocketReturnsQueueToStack(t *testing.T) {
 	fd := addSocket(t, c, 0)
 	in := toHost(false, unchanged)
 	checkRows(t, c, []classifyRow{{"open", in, xdpRedirect, "socket"}})
-	must(t, unix.Close(fd))
-	eventually(t, func() bool { // the kernel frees sockets asynchronously
+	expect.NoError(t, unix.Close(fd))
+	expect.Eventually(t, "the socket is gone", func() bool { // the kernel frees sockets asynchronously
 		verdict, counts, _ := classify(t, c, in)
 		return verdict == xdpPass && counts["no_socket"] == 1
 	})
 	defer unix.Close(addSocket(t, c, 0))
 	checkRows(t, c, []classifyRow{{"another", in, xdpRedirect, "socket"}})
-	must(t, errors.Join(c.RemoveSocket(0), c.RemoveSocket(0)))
+	expect.NoError(t, errors.Join(c.RemoveSocket(0), c.RemoveSocket(0)))
 	checkRows(t, c, []classifyRow{{"removed", in, xdpPass, "no_socket"}})
 	if err := c.SetSocket(ClassifyQueues, fd); err == nil || !strings.Contains(err.Error(), "queue 256") {
 		t.Errorf("a queue too many: %v", err)
 	}
 	if err := c.SetSocket(0, 0); err == nil {
 		t.Error("SetSocket accepted a descriptor that is not an AF_XDP socket")
-	}
-}
-
-func eventually(t *testing.T, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("timed out waiting")
-		}
 	}
 }
 
@@ -166,7 +158,7 @@ func TestMultiBufferFramesGoToMultiBufferSockets(t *testing.T) {
 			t.Skip(err)
 		}
 		if err == nil {
-			must(t, c.Close())
+			expect.NoError(t, c.Close())
 		}
 		c = newClassify(t, ClassifyOptions{MultiBuffer: taken})
 		defer unix.Close(addSocket(t, c, 0))
@@ -191,8 +183,8 @@ func TestUnknownReceiverIndicesAreDropped(t *testing.T) {
 		return toHost(false, withPayload(set(message(4, size), 4, binary.LittleEndian.AppendUint32(nil, index)...)))
 	}
 	const unknown = "rx_unknown_index"
-	must(t, c.AddIndex(0x01020304))
-	must(t, c.AddIndex(0))
+	expect.NoError(t, c.AddIndex(0x01020304))
+	expect.NoError(t, c.AddIndex(0))
 	checkRows(t, c, []classifyRow{
 		{"known", to(0x01020304, 96), xdpRedirect, "socket"},
 		{"zero", to(0, 96), xdpRedirect, "socket"},
@@ -204,21 +196,21 @@ func TestUnknownReceiverIndicesAreDropped(t *testing.T) {
 		{"an initiation", toHost(false, withPayload(initiation())), xdpPass, "initiation"},
 		{"another's", data(them4, "198.51.100.2:51820").bytes(), xdpPass, "not_local"},
 	})
-	must(t, errors.Join(c.RemoveIndex(0), c.RemoveIndex(0)))
+	expect.NoError(t, errors.Join(c.RemoveIndex(0), c.RemoveIndex(0)))
 	checkRows(t, c, []classifyRow{{"gone", to(0, 96), xdpDrop, unknown}})
 }
 
 func TestFullIndexMapReturnsErrFull(t *testing.T) {
 	c := newClassify(t, ClassifyOptions{CheckIndices: true})
 	for i := range uint32(ClassifyIndices) {
-		must(t, c.AddIndex(i))
+		expect.NoError(t, c.AddIndex(i))
 	}
 	if err := c.AddIndex(ClassifyIndices); !errors.Is(err, ErrFull) {
 		t.Errorf("adding one more: %v", err)
 	}
-	must(t, c.AddIndex(3))
-	must(t, c.RemoveIndex(3))
-	must(t, c.AddIndex(ClassifyIndices))
+	expect.NoError(t, c.AddIndex(3))
+	expect.NoError(t, c.RemoveIndex(3))
+	expect.NoError(t, c.AddIndex(ClassifyIndices))
 }
 
 func TestOnlyLocalAddressesAreClassified(t *testing.T) {
@@ -238,7 +230,7 @@ func TestOnlyLocalAddressesAreClassified(t *testing.T) {
 		for _, a := range strings.Fields(tt.addresses) {
 			addresses = append(addresses, netip.MustParseAddr(a))
 		}
-		must(t, c.SetAddresses(addresses))
+		expect.NoError(t, c.SetAddresses(addresses))
 		checkRows(t, c, []classifyRow{{tt.addresses, v4, xdpPass, tt.v4}, {tt.addresses, v6, xdpPass, tt.v6}})
 	}
 }
@@ -249,11 +241,11 @@ func TestTooManyAddressesReturnErrFull(t *testing.T) {
 	for i := range int(c.maps.Addresses.MaxEntries()) {
 		many = append(many, netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}))
 	}
-	must(t, c.SetAddresses(many))
+	expect.NoError(t, c.SetAddresses(many))
 	if err := c.SetAddresses(append(many, endpoint(us4).Addr())); !errors.Is(err, ErrFull) {
 		t.Errorf("adding one more: %v", err)
 	}
-	must(t, c.SetAddresses([]netip.Addr{endpoint(us4).Addr()}))
+	expect.NoError(t, c.SetAddresses([]netip.Addr{endpoint(us4).Addr()}))
 	checkRows(t, c, []classifyRow{{"fewer", toHost(false, unchanged), xdpPass, "no_socket"}})
 }
 
@@ -353,7 +345,7 @@ func TestAdjacentLanePortsUseAdjacentCPUs(t *testing.T) {
 		t.Skip("needs two CPUs")
 	}
 	c := newClassify(t, ClassifyOptions{CPUs: cpus[:2]})
-	must(t, c.maps.Cpus.Delete(uint32(cpus[1])))
+	expect.NoError(t, c.maps.Cpus.Delete(uint32(cpus[1])))
 	on := func(src string) bool {
 		verdict, _, _ := classify(t, c, data(src, us4).bytes())
 		return verdict == xdpRedirect
@@ -399,12 +391,12 @@ func TestClassifyLoadsInEveryConfiguration(t *testing.T) {
 			continue
 		}
 		skipUnprivileged(t, err)
-		must(t, err)
+		expect.NoError(t, err)
 		info, err := c.program.Info()
-		must(t, err)
+		expect.NoError(t, err)
 		n, _ := info.VerifiedInstructions()
 		most = max(most, n)
-		must(t, c.Close())
+		expect.NoError(t, c.Close())
 	}
 	t.Logf("the verifier processed at most %d instructions (0: before Linux 5.16)", most)
 }
@@ -412,9 +404,9 @@ func TestClassifyLoadsInEveryConfiguration(t *testing.T) {
 func possibleCPUs(t testing.TB) (cpus []int) {
 	t.Helper()
 	n, err := ebpf.PossibleCPU()
-	must(t, err)
+	expect.NoError(t, err)
 	online, err := onlineCPUs()
-	must(t, err)
+	expect.NoError(t, err)
 	for cpu := range min(n, maxCPUEntries) {
 		if slices.Contains(online, cpu) {
 			cpus = append(cpus, cpu)
@@ -454,7 +446,7 @@ func TestClassifyRejectsInvalidOptions(t *testing.T) {
 	} {
 		c, err := LoadClassify(tt.o)
 		if err == nil {
-			must(t, c.Close())
+			expect.NoError(t, c.Close())
 		}
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("error %v, want %q", err, tt.want)
@@ -466,8 +458,8 @@ func TestFailedLoadClassifyLeaksNoDescriptor(t *testing.T) {
 	loadClassifyFor(t, ClassifyOptions{ListenPort: 1}) // the first load may open descriptors that stay open
 	before := descriptors(t)
 	c, err := LoadClassify(ClassifyOptions{ListenPort: 1, CPUs: []int{0}})
-	must(t, err)
-	must(t, c.Close())
+	expect.NoError(t, err)
+	expect.NoError(t, c.Close())
 	if _, err := LoadClassify(ClassifyOptions{}); err == nil {
 		t.Error("loading succeeded")
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // Names of the counters.
@@ -65,8 +66,8 @@ func TestFloodFromOneSourceConsumesNoTotalLimit(t *testing.T) {
 func TestPeersPassDuringSpoofedSourceFlood(t *testing.T) {
 	pinToCPU(t)
 	c := newClassify(t, ClassifyOptions{SourceLimit: limitOf(3), TotalLimit: limitOf(10)})
-	must(t, c.AddPeerSource(netip.MustParseAddr("192.0.2.1")))
-	must(t, c.AddPeerSource(netip.MustParseAddr("2001:db8::1")))
+	expect.NoError(t, c.AddPeerSource(netip.MustParseAddr("192.0.2.1")))
+	expect.NoError(t, c.AddPeerSource(netip.MustParseAddr("2001:db8::1")))
 	r := rand.New(rand.NewPCG(3, 4))
 	for i := range 200 {
 		verdict, counts, _ := classify(t, c, initiationFrom(fmt.Sprintf("10.%d.%d.%d", r.IntN(256), r.IntN(256), r.IntN(256))))
@@ -82,7 +83,7 @@ func TestPeersPassDuringSpoofedSourceFlood(t *testing.T) {
 		admitRow("the stranger with its cookie", stranger.with(withPayload(withMAC2())).bytes()),
 		admitRow("the last of a known peer", initiationFrom("192.0.2.1")),
 	})
-	must(t, c.RemovePeerSource(netip.MustParseAddr("192.0.2.1")))
+	expect.NoError(t, c.RemovePeerSource(netip.MustParseAddr("192.0.2.1")))
 	checkRows(t, c, []classifyRow{dropRow("no longer known", initiationFrom("192.0.2.1"), totalLimit)})
 }
 
@@ -91,7 +92,7 @@ func TestPeersPassDuringSpoofedSourceFlood(t *testing.T) {
 func TestSpoofedPeerSourceFallsBackToSharedLimit(t *testing.T) {
 	pinToCPU(t)
 	c := newClassify(t, ClassifyOptions{SourceLimit: limitOf(3), TotalLimit: limitOf(4)})
-	must(t, errors.Join(c.AddPeerSource(netip.MustParseAddr("192.0.2.1")), c.AddPeerSource(netip.MustParseAddr("192.0.2.2"))))
+	expect.NoError(t, errors.Join(c.AddPeerSource(netip.MustParseAddr("192.0.2.1")), c.AddPeerSource(netip.MustParseAddr("192.0.2.2"))))
 	flood, other := initiationFrom("192.0.2.1"), initiationFrom("192.0.2.2")
 	var rows []classifyRow
 	for range 3 + 4 {
@@ -106,7 +107,7 @@ func TestSpoofedPeerSourceFallsBackToSharedLimit(t *testing.T) {
 
 func TestPeerSourceLimitHoldsWithoutTotalLimit(t *testing.T) {
 	c := newClassify(t, ClassifyOptions{SourceLimit: limitOf(1)})
-	must(t, c.AddPeerSource(netip.MustParseAddr("192.0.2.1")))
+	expect.NoError(t, c.AddPeerSource(netip.MustParseAddr("192.0.2.1")))
 	checkRows(t, c, []classifyRow{
 		admitRow("first", initiationFrom("192.0.2.1")), dropRow("second", initiationFrom("192.0.2.1"), sourceLimit),
 	})
@@ -116,9 +117,9 @@ func TestPeerSourceLimitHoldsWithoutTotalLimit(t *testing.T) {
 func TestPeerSourceWithoutLimitIsNeverDropped(t *testing.T) {
 	pinToCPU(t)
 	c := newClassify(t, ClassifyOptions{TotalLimit: limitOf(1)})
-	must(t, c.AddPeerSource(netip.MustParseAddr("192.0.2.1")))
+	expect.NoError(t, c.AddPeerSource(netip.MustParseAddr("192.0.2.1")))
 	in := initiationFrom("192.0.2.1")
-	must(t, c.maps.PeerSources.Put(limitKey(netip.MustParseAddr("192.0.2.1")), uint64(1)<<62))
+	expect.NoError(t, c.maps.PeerSources.Put(limitKey(netip.MustParseAddr("192.0.2.1")), uint64(1)<<62))
 	checkRows(t, c, []classifyRow{admitRow("first", in), admitRow("second", in), admitRow("third", in)})
 }
 
@@ -126,11 +127,11 @@ func TestPeerSourceRemovedWithItsLastPeer(t *testing.T) {
 	pinToCPU(t)
 	c := newClassify(t, ClassifyOptions{TotalLimit: limitOf(1)})
 	one, other := netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")
-	must(t, errors.Join(c.AddPeerSource(one), c.AddPeerSource(other)))
+	expect.NoError(t, errors.Join(c.AddPeerSource(one), c.AddPeerSource(other)))
 	checkRows(t, c, []classifyRow{admitRow("the CPU's only token", initiationFrom("192.0.2.1")), admitRow("known", initiationFrom("2001:db8::3"))})
-	must(t, c.RemovePeerSource(one))
+	expect.NoError(t, c.RemovePeerSource(one))
 	checkRows(t, c, []classifyRow{admitRow("still known", initiationFrom("2001:db8::3"))})
-	must(t, errors.Join(c.RemovePeerSource(other), c.RemovePeerSource(other), c.RemovePeerSource(netip.Addr{})))
+	expect.NoError(t, errors.Join(c.RemovePeerSource(other), c.RemovePeerSource(other), c.RemovePeerSource(netip.Addr{})))
 	checkRows(t, c, []classifyRow{dropRow("no longer", initiationFrom("2001:db8::3"), totalLimit)})
 }
 
@@ -138,16 +139,16 @@ func TestFullPeerSourceMapReturnsErrFull(t *testing.T) {
 	c := newClassify(t, ClassifyOptions{})
 	address := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}) }
 	for i := range ClassifySources {
-		must(t, c.AddPeerSource(address(i)))
+		expect.NoError(t, c.AddPeerSource(address(i)))
 	}
 	for range 2 {
 		if err := c.AddPeerSource(address(ClassifySources)); !errors.Is(err, ErrFull) {
 			t.Errorf("adding one more: %v", err)
 		}
 	}
-	must(t, c.AddPeerSource(address(0)))
-	must(t, c.RemovePeerSource(address(1)))
-	must(t, c.AddPeerSource(address(ClassifySources)))
+	expect.NoError(t, c.AddPeerSource(address(0)))
+	expect.NoError(t, c.RemovePeerSource(address(1)))
+	expect.NoError(t, c.AddPeerSource(address(ClassifySources)))
 }
 
 // TestRateLimitRefillsOverTime moves the TATs back, which equals the passing of time.
@@ -170,8 +171,8 @@ func TestRateLimitRefillsOverTime(t *testing.T) {
 		hours, want int
 	}{{0, 0}, {1, 1}, {2, 2}, {3, 3}, {4, 3}, {1, 1}, {1000, 3}} {
 		var word uint64
-		must(t, c.maps.Sources.Lookup(key, &word))
-		must(t, c.maps.Sources.Put(key, word-uint64(min(time.Duration(tt.hours)*time.Hour, time.Duration(word)))))
+		expect.NoError(t, c.maps.Sources.Lookup(key, &word))
+		expect.NoError(t, c.maps.Sources.Put(key, word-uint64(min(time.Duration(tt.hours)*time.Hour, time.Duration(word)))))
 		if n := drain(); n != tt.want {
 			t.Errorf("%d initiations passed after %d hours, want %d", n, tt.hours, tt.want)
 		}
@@ -191,8 +192,8 @@ func TestRateLimitIsTokenBucket(t *testing.T) {
 			// Multiples of a quarter of an hour, so that the run time of the test does not change the remainder.
 			if quarters := r.IntN(4) * r.IntN(4); quarters > 0 && tokens < float64(burst) {
 				var word uint64
-				must(t, c.maps.Sources.Lookup(key, &word))
-				must(t, c.maps.Sources.Put(key, word-uint64(quarters)*uint64(15*time.Minute)))
+				expect.NoError(t, c.maps.Sources.Lookup(key, &word))
+				expect.NoError(t, c.maps.Sources.Put(key, word-uint64(quarters)*uint64(15*time.Minute)))
 				tokens = min(float64(burst), tokens+float64(quarters)/4)
 			}
 			verdict, _, _ := classify(t, c, in)
@@ -234,11 +235,11 @@ func pinToCPU(t *testing.T) {
 	t.Helper()
 	runtime.LockOSThread()
 	var before, one unix.CPUSet
-	must(t, unix.SchedGetaffinity(0, &before))
+	expect.NoError(t, unix.SchedGetaffinity(0, &before))
 	one.Set(possibleCPUs(t)[0])
-	must(t, unix.SchedSetaffinity(0, &one))
+	expect.NoError(t, unix.SchedSetaffinity(0, &one))
 	t.Cleanup(func() {
-		must(t, unix.SchedSetaffinity(0, &before))
+		expect.NoError(t, unix.SchedSetaffinity(0, &before))
 		runtime.UnlockOSThread()
 	})
 }
@@ -251,6 +252,6 @@ func countSources(t *testing.T, c *Classify) (n int) {
 	for i.Next(&key, &word) {
 		n++
 	}
-	must(t, i.Err())
+	expect.NoError(t, i.Err())
 	return n
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // Verdicts of classify besides xdpPass.
@@ -30,7 +31,7 @@ func loadClassifyFor(t testing.TB, o ClassifyOptions) *Classify {
 	if err != nil {
 		t.Fatalf("%+v", err)
 	}
-	t.Cleanup(func() { must(t, c.Close()) })
+	t.Cleanup(func() { expect.NoError(t, c.Close()) })
 	return c
 }
 
@@ -39,7 +40,7 @@ func newClassify(t testing.TB, o ClassifyOptions) *Classify {
 	t.Helper()
 	o.ListenPort = 51820
 	c := loadClassifyFor(t, o)
-	must(t, c.SetAddresses([]netip.Addr{endpoint(us4).Addr(), endpoint(us6).Addr()}))
+	expect.NoError(t, c.SetAddresses([]netip.Addr{endpoint(us4).Addr(), endpoint(us6).Addr()}))
 	return c
 }
 
@@ -54,7 +55,7 @@ func addSocket(t testing.TB, c *Classify, queue int) (fd int) {
 	if err := unix.SetsockoptInt(fd, unix.SOL_XDP, unix.XDP_RX_RING, 64); err != nil {
 		t.Fatalf("setting up the receive ring: %v", err)
 	}
-	must(t, c.SetSocket(queue, fd))
+	expect.NoError(t, c.SetSocket(queue, fd))
 	return fd
 }
 
@@ -63,7 +64,7 @@ func addSocket(t testing.TB, c *Classify, queue int) (fd int) {
 func classify(t testing.TB, c *Classify, in []byte) (verdict uint32, counts map[string]uint64, refused bool) {
 	t.Helper()
 	before, err := c.Counters()
-	must(t, err)
+	expect.NoError(t, err)
 	o := &ebpf.RunOptions{Data: in, DataOut: make([]byte, len(in)+256)}
 	verdict, err = c.program.Run(o)
 	if err != nil {
@@ -79,7 +80,7 @@ func classify(t testing.TB, c *Classify, in []byte) (verdict uint32, counts map[
 func countsSince(t testing.TB, c *Classify, before ClassifyCounters) map[string]uint64 {
 	t.Helper()
 	after, err := c.Counters()
-	must(t, err)
+	expect.NoError(t, err)
 	counts := map[string]uint64{}
 	for e := range ClassifyEvent(ClassifyEventCount) {
 		if n := after.Events[e] - before.Events[e]; n > 0 {

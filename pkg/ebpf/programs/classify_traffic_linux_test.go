@@ -17,6 +17,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // vethPair is a sending host, and a receiving one with classify.
@@ -39,27 +40,27 @@ func newVethPair(t *testing.T) *vethPair {
 	if errors.Is(err, netlab.ErrPrivileges) {
 		t.Skip(err)
 	}
-	must(t, err)
-	t.Cleanup(func() { must(t, lab.Close()) })
+	expect.NoError(t, err)
+	t.Cleanup(func() { expect.NoError(t, lab.Close()) })
 	p := &vethPair{T: t}
 	p.sender, err = lab.Host("sender")
-	must(t, err)
+	expect.NoError(t, err)
 	p.receiver, err = lab.Host("receiver")
-	must(t, err)
+	expect.NoError(t, err)
 	cable, err := lab.Cable(p.sender, p.receiver, netlab.CableConfig{
 		Queues: 2,
 		AddrsA: []netip.Prefix{netip.MustParsePrefix("198.51.100.2/24")}, AddrsB: []netip.Prefix{netip.MustParsePrefix("198.51.100.1/24")},
 	})
-	must(t, err)
+	expect.NoError(t, err)
 	p.device = cable.DeviceB
-	must(t, p.sender.Do(func() error { return withoutChecksumOffload(cable.DeviceA) }))
+	expect.NoError(t, p.sender.Do(func() error { return withoutChecksumOffload(cable.DeviceA) }))
 	return p
 }
 
 // do runs f in the receiver's namespace with its device.
 func (p *vethPair) do(f func(device int) error) {
 	p.Helper()
-	must(p.T, p.receiver.Do(func() error {
+	expect.NoError(p.T, p.receiver.Do(func() error {
 		dev, err := net.InterfaceByName(p.device)
 		if err != nil {
 			return err
@@ -80,21 +81,21 @@ func (p *vethPair) classify(o ClassifyOptions, kind hook.Kind) *Classify {
 func (p *vethPair) exchange(payloads ...[]byte) {
 	p.Helper()
 	var in, out *net.UDPConn
-	must(p.T, p.receiver.Do(func() (err error) {
+	expect.NoError(p.T, p.receiver.Do(func() (err error) {
 		in, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(endpoint(pierTo)))
 		return err
 	}))
 	defer in.Close()
-	must(p.T, p.sender.Do(func() (err error) {
+	expect.NoError(p.T, p.sender.Do(func() (err error) {
 		out, err = net.DialUDP("udp", net.UDPAddrFromAddrPort(endpoint(pierFrom)), net.UDPAddrFromAddrPort(endpoint(pierTo)))
 		return err
 	}))
 	defer out.Close()
-	must(p.T, in.SetReadDeadline(time.Now().Add(20*time.Second)))
+	expect.NoError(p.T, in.SetReadDeadline(time.Now().Add(20*time.Second)))
 	b := make([]byte, 2000)
 	for _, want := range payloads {
 		_, err := out.Write(want)
-		must(p.T, err)
+		expect.NoError(p.T, err)
 		n, err := in.Read(b)
 		if err != nil || !bytes.Equal(b[:n], want) {
 			p.Fatalf("% x arrived, %v; want % x", b[:n], err, want)
@@ -151,8 +152,8 @@ func TestEachQueueUsesItsOwnSocket(t *testing.T) {
 			t.Errorf("queue %d: verdict %d, want %d", queue, verdict, want)
 		}
 	}
-	must(t, c.SetSocket(0, fd))
-	must(t, c.RemoveSocket(1))
+	expect.NoError(t, c.SetSocket(0, fd))
+	expect.NoError(t, c.RemoveSocket(1))
 	if verdict, _, _ := classify(t, c, in); verdict != xdpRedirect {
 		t.Errorf("verdict %d", verdict)
 	}
@@ -189,15 +190,15 @@ func TestTakeOverReplacesAttachedClassify(t *testing.T) {
 		}
 		p.exchange(message(4, 100))
 		next := newClassify(t, ClassifyOptions{CheckIndices: true})
-		must(t, next.AddIndex(binary.LittleEndian.Uint32(message(4, 100)[4:])))
+		expect.NoError(t, next.AddIndex(binary.LittleEndian.Uint32(message(4, 100)[4:])))
 		p.do(func(device int) error {
 			if err := next.Attach(device, kind); !errors.As(err, new(*hook.BusyError)) || !strings.Contains(err.Error(), "(classify) is already attached") {
 				t.Errorf("attaching beside another program: %v", err)
 			}
 			return nil
 		})
-		must(t, next.TakeOver(old))
-		must(t, old.Detach()) // must not detach its successor
+		expect.NoError(t, next.TakeOver(old))
+		expect.NoError(t, old.Detach()) // must not detach its successor
 		p.exchange(message(4, 101))
 		if got := countsSince(t, next, ClassifyCounters{}); got["no_socket"] != 1 {
 			t.Errorf("unexpected counters %v", got)
@@ -205,7 +206,7 @@ func TestTakeOverReplacesAttachedClassify(t *testing.T) {
 		if err := next.TakeOver(old); err == nil {
 			t.Error("second TakeOver succeeded")
 		}
-		must(t, next.Detach())
+		expect.NoError(t, next.Detach())
 		p.exchange(message(4, 102))
 		if got := countsSince(t, next, ClassifyCounters{}); got["no_socket"] != 1 {
 			t.Errorf("after the detachment: %v", got)

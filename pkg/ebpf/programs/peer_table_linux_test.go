@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // randomPeers returns peers at few addresses and ports, so that many conflict.
@@ -35,8 +36,8 @@ func TestSetPeersMatchesOneByOne(t *testing.T) {
 	for range 3 {
 		single, together := loadSpreadFor(t, SpreadOptions{}), loadSpreadFor(t, SpreadOptions{})
 		for _, s := range []*Spread{single, together} {
-			must(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61063)}))
-			must(t, s.SetTunnel(Tunnel{Port: 51821}))
+			expect.NoError(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61063)}))
+			expect.NoError(t, s.SetTunnel(Tunnel{Port: 51821}))
 		}
 		peers := randomPeers(r, 60)
 		var good []Peer
@@ -55,10 +56,10 @@ func TestSetPeersMatchesOneByOne(t *testing.T) {
 			good = nil
 		}
 		tunnels, err := single.Tunnels()
-		must(t, err)
+		expect.NoError(t, err)
 		want, err := single.Peers()
-		must(t, err)
-		expect(t, &together.State, tunnels, want)
+		expect.NoError(t, err)
+		wantState(t, &together.State, tunnels, want)
 		if a, b := entries(t, single.maps.Sources), entries(t, together.maps.Sources); a != b {
 			t.Errorf("%d sources, want %d", b, a)
 		}
@@ -67,13 +68,13 @@ func TestSetPeersMatchesOneByOne(t *testing.T) {
 
 func TestSetPeersRejectsConflictWithinOneCall(t *testing.T) {
 	s := loadSpreadFor(t, SpreadOptions{})
-	must(t, s.SetTunnel(Tunnel{Port: 51820}))
+	expect.NoError(t, s.SetTunnel(Tunnel{Port: 51820}))
 	first := Peer{Tunnel: 51820, Endpoint: endpoint("192.0.2.1:7")}
 	err := s.SetPeers([]Peer{first, {Tunnel: 51820, Endpoint: endpoint("192.0.2.1:51821"), Gather: between(1, 10)}, {Tunnel: 51820, Endpoint: endpoint("192.0.2.2:7")}})
 	if err == nil || !strings.Contains(err.Error(), "contain the endpoint port 7 of another peer") {
 		t.Error(err)
 	}
-	expect(t, &s.State, []Tunnel{{Port: 51820}}, []Peer{first}) // peers after the invalid one are not set
+	wantState(t, &s.State, []Tunnel{{Port: 51820}}, []Peer{first}) // peers after the invalid one are not set
 }
 
 // manyPeers returns the peers of a large cluster.
@@ -90,20 +91,20 @@ func manyPeers(n int) (peers []Peer) {
 func TestPeersListsSeveralBatches(t *testing.T) {
 	s := loadSpreadFor(t, SpreadOptions{})
 	tunnel := Tunnel{Port: 51820, Lanes: ports(61000, 61999)}
-	must(t, s.SetTunnel(tunnel))
+	expect.NoError(t, s.SetTunnel(tunnel))
 	peers := manyPeers(2000)
-	must(t, s.SetPeers(peers))
-	expect(t, &s.State, []Tunnel{tunnel}, peers)
+	expect.NoError(t, s.SetPeers(peers))
+	wantState(t, &s.State, []Tunnel{tunnel}, peers)
 }
 
 // BenchmarkPeers uses the peers of a cluster of 5,000 nodes.
 func BenchmarkPeers(b *testing.B) {
 	s := loadSpreadFor(b, SpreadOptions{})
-	must(b, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999)}))
+	expect.NoError(b, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999)}))
 	peers := manyPeers(5000)
 	b.Run("set", func(b *testing.B) {
 		for b.Loop() {
-			must(b, s.SetPeers(peers))
+			expect.NoError(b, s.SetPeers(peers))
 		}
 	})
 	b.Run("list", func(b *testing.B) {

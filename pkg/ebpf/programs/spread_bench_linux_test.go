@@ -10,6 +10,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // Each run gets the packet that the previous one changed. The only lane port here is therefore the listen port, so that
@@ -36,13 +38,13 @@ func BenchmarkSpread(b *testing.B) {
 	} {
 		b.Run(bb.name, func(b *testing.B) {
 			s := newSpread(b, SpreadOptions{L2: true, Gap: bb.gap})
-			must(b, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xff}))
+			expect.NoError(b, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xff}))
 			for _, peer := range []string{them4, them6} {
 				key, value := peerKey(51820, netip.MustParseAddrPort(peer)), spreadPeer{Lanes: uint32(bb.lanes)}
 				for i := range bb.lanes {
 					value.Ports[i].Raw = networkOrder(51820)
 				}
-				must(b, s.maps.Peers.Put(&key, &value))
+				expect.NoError(b, s.maps.Peers.Put(&key, &value))
 			}
 			repeatRun(b, s.Egress(), bb.in)
 		})
@@ -56,9 +58,9 @@ func BenchmarkEmptyProgram(b *testing.B) {
 		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 			Type: kind, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
 		})
-		must(b, err)
+		expect.NoError(b, err)
 		b.Run(name, func(b *testing.B) { repeatRun(b, p, data(us4, them4).bytes()) })
-		must(b, p.Close())
+		expect.NoError(b, p.Close())
 	}
 }
 
@@ -99,13 +101,13 @@ func singleRuns(b *testing.B, p *ebpf.Program, in []byte) float64 {
 	}
 	defer stats.Close()
 	before, err := p.Stats()
-	must(b, err)
+	expect.NoError(b, err)
 	for range 20000 {
 		if _, err := p.Run(&ebpf.RunOptions{Data: in}); err != nil {
 			b.Fatal(err)
 		}
 	}
 	after, err := p.Stats()
-	must(b, err)
+	expect.NoError(b, err)
 	return float64(after.Runtime-before.Runtime) / float64(after.RunCount-before.RunCount)
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // spreadRow is a packet with its expected result want; nil: unchanged.
@@ -185,7 +186,7 @@ func TestSpreadReadsAndClearsFlowMark(t *testing.T) {
 	for _, tt := range []struct{ mask, mark, after uint32 }{
 		{0, 0x12345678, 0x12345678}, {0xffff0000, 0x12345678, 0x5678}, {0xff00, 0x12345678, 0x12340078}, {0xffffffff, 0x12345678, 0},
 	} {
-		must(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: tt.mask}))
+		expect.NoError(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: tt.mask}))
 		clearFlows(t, s)
 		for _, kind := range []byte{1, 4} {
 			want := tt.mark
@@ -201,7 +202,7 @@ func TestSpreadReadsAndClearsFlowMark(t *testing.T) {
 			continue
 		}
 		var word uint64
-		must(t, s.maps.Flows.Lookup(markFlow(tt.mark, tt.mask)>>16, &word))
+		expect.NoError(t, s.maps.Flows.Lookup(markFlow(tt.mark, tt.mask)>>16, &word))
 		if word == 0 {
 			t.Errorf("mask %#x: the flow was not seen", tt.mask)
 		}
@@ -216,7 +217,7 @@ func markFlow(mark, mask uint32) uint32 {
 
 func TestSpreadSkipsPeersWithoutLanes(t *testing.T) {
 	s := newSpread(t, SpreadOptions{L2: true})
-	must(t, s.SetPeer(Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort(them4)}))
+	expect.NoError(t, s.SetPeer(Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort(them4)}))
 	in := data(us4, them4).bytes()
 	if out, _, _ := runTC(t, s.Egress(), in, skb{}); !bytes.Equal(out, in) {
 		t.Errorf("% x became\n% x", in, out)

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // gatherRows has a row per branch of gather.
@@ -53,7 +55,7 @@ func gatherRows() []spreadRow {
 func newGather(t testing.TB) *Spread {
 	t.Helper()
 	s := newSpread(t, SpreadOptions{L2: true})
-	must(t, s.SetPeer(Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort("203.0.113.9:40000")}))
+	expect.NoError(t, s.SetPeer(Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort("203.0.113.9:40000")}))
 	return s
 }
 
@@ -128,7 +130,7 @@ func TestQueueCountsCoverTunnelDatagrams(t *testing.T) {
 func queueSums(t testing.TB, s *Spread) (sums []uint64) {
 	t.Helper()
 	queues, err := s.QueueCounts()
-	must(t, err)
+	expect.NoError(t, err)
 	for _, cpus := range queues {
 		sum := uint64(0)
 		for _, n := range cpus {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // laneModel runs the program and the Go model of package spread side by side. The model gets the time that the program read.
@@ -27,14 +28,14 @@ const first = 77
 func newLaneModel(t *testing.T, lanes int, gap time.Duration, peers ...string) *laneModel {
 	t.Helper()
 	s := loadSpreadFor(t, SpreadOptions{L2: true, Gap: gap})
-	must(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xffffffff}))
+	expect.NoError(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xffffffff}))
 	c := &laneModel{t: t, s: s, flows: spread.NewFlows(16, gap), loads: map[string]*spread.Loads{}, lanes: lanes}
 	for _, endpoint := range peers {
 		p := Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort(endpoint), First: first}
 		for i := range lanes {
 			p.Lanes = append(p.Lanes, uint16(61000+7*i))
 		}
-		must(t, s.SetPeer(p))
+		expect.NoError(t, s.SetPeer(p))
 		c.loads[endpoint] = spread.NewLoads(lanes, first)
 	}
 	return c
@@ -54,7 +55,7 @@ func (c *laneModel) step(peer string, mark uint32, size int) int {
 	}
 	flow := markFlow(mark, 0xffffffff)
 	var word uint64
-	must(c.t, c.s.maps.Flows.Lookup(flow>>16, &word))
+	expect.NoError(c.t, c.s.maps.Flows.Lookup(flow>>16, &word))
 	c.now = int64(word >> 8 << tickShift)
 	want := c.flows.Choose(c.loads[peer], flow, c.now, len(in))
 	got := int(sourcePort(out)-61000) / 7
@@ -70,7 +71,7 @@ func (c *laneModel) checkLoads() {
 	for endpoint, loads := range c.loads {
 		var peer spreadPeer
 		key := peerKey(51820, netip.MustParseAddrPort(endpoint))
-		must(c.t, c.s.maps.Peers.Lookup(&key, &peer))
+		expect.NoError(c.t, c.s.maps.Peers.Lookup(&key, &peer))
 		for lane := range c.lanes {
 			word := peer.Loads[lane]
 			age := (uint64(c.now>>27) - word>>40) & 0xffffff
@@ -126,11 +127,11 @@ func TestLoadDecayMatchesGoModel(t *testing.T) {
 		}
 		var peer spreadPeer
 		key := peerKey(51820, netip.MustParseAddrPort(them4))
-		must(t, c.s.maps.Peers.Lookup(&key, &peer))
+		expect.NoError(t, c.s.maps.Peers.Lookup(&key, &peer))
 		for lane := range c.lanes {
 			peer.Loads[lane] = uint64(then>>27)&0xffffff<<40 | c.loads[them4].Bytes(lane, then)
 		}
-		must(t, c.s.maps.Peers.Put(&key, &peer))
+		expect.NoError(t, c.s.maps.Peers.Put(&key, &peer))
 		for i := range uint32(20) {
 			c.step(them4, 1+i*0x01000193, 1000)
 		}
@@ -167,12 +168,12 @@ func TestFewMarkBitsSelectAllLanes(t *testing.T) {
 // With all entries of the table in use, each flow keeps its lane.
 func TestFullFlowTableKeepsFlowsOnLanes(t *testing.T) {
 	s := newSpread(t, SpreadOptions{L2: true, Gap: time.Hour})
-	must(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xffff0000}))
+	expect.NoError(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xffff0000}))
 	var lanes []uint16
 	for i := range uint16(64) {
 		lanes = append(lanes, 61000+i)
 	}
-	must(t, s.SetPeer(Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort(them4), Lanes: lanes}))
+	expect.NoError(t, s.SetPeer(Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort(them4), Lanes: lanes}))
 	in := data(us4, them4).bytes()
 	first := make([]uint16, 1<<16)
 	for round := range 2 {
@@ -195,13 +196,13 @@ func TestFullFlowTableKeepsFlowsOnLanes(t *testing.T) {
 // A lane of a flow entry beyond the peer's present lanes wraps around.
 func TestLaneBeyondPeerLanesWraps(t *testing.T) {
 	s := newSpread(t, SpreadOptions{L2: true, Gap: time.Hour})
-	must(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xffff0000}))
-	must(t, s.SetPeer(Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort(them4), Lanes: []uint16{61001, 61002, 61003}}))
+	expect.NoError(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xffff0000}))
+	expect.NoError(t, s.SetPeer(Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort(them4), Lanes: []uint16{61001, 61002, 61003}}))
 	in := data(us4, them4).bytes()
 	runTC(t, s.Egress(), in, skb{skbMark: 1 << 16})
 	key, word := markFlow(1<<16, 0xffff0000)>>16, uint64(0)
-	must(t, s.maps.Flows.Lookup(key, &word))
-	must(t, s.maps.Flows.Put(key, word|0xff))
+	expect.NoError(t, s.maps.Flows.Lookup(key, &word))
+	expect.NoError(t, s.maps.Flows.Put(key, word|0xff))
 	out, _, _ := runTC(t, s.Egress(), in, skb{skbMark: 1 << 16})
 	if got, want := sourcePort(out), uint16(61001+255%3); got != want {
 		t.Errorf("port %d, want %d", got, want)

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // Endpoints of the tests' tunnel, with the canonical ports.
@@ -55,9 +56,9 @@ func loadSpreadFor(t testing.TB, o SpreadOptions) *Spread {
 func newSpread(t testing.TB, o SpreadOptions) *Spread {
 	t.Helper()
 	s := loadSpreadFor(t, o)
-	must(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999)}))
+	expect.NoError(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999)}))
 	for _, endpoint := range []string{them4, them6} {
-		must(t, s.SetPeer(Peer{
+		expect.NoError(t, s.SetPeer(Peer{
 			Tunnel: 51820, Endpoint: netip.MustParseAddrPort(endpoint),
 			Lanes: []uint16{lane}, Gather: between(62000, 62999),
 		}))
@@ -67,13 +68,6 @@ func newSpread(t testing.TB, o SpreadOptions) *Spread {
 
 // SetPeer calls SetPeers with one peer.
 func (s *State) SetPeer(p Peer) error { return s.SetPeers([]Peer{p}) }
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // skb is struct __sk_buff as an array of u32.
 type skb [48]uint32
@@ -127,7 +121,7 @@ func runXDP(t testing.TB, p *ebpf.Program, in []byte) (out []byte, refused bool)
 func counters(t testing.TB, s *Spread) Counters {
 	t.Helper()
 	c, err := s.Counters()
-	must(t, err)
+	expect.NoError(t, err)
 	return c
 }
 
@@ -160,7 +154,7 @@ func clearFlows(t testing.TB, s *Spread) {
 		keys[i] = uint32(i)
 	}
 	_, err := s.maps.Flows.BatchUpdate(keys, make([]uint64, len(keys)), nil)
-	must(t, err)
+	expect.NoError(t, err)
 }
 
 // sourcePort returns the source port of a packet without VLAN tags or options.

@@ -21,6 +21,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // network is three hosts in a row. left sends packets with partial checksums, middle completes them when it forwards, and
@@ -44,12 +45,12 @@ func newNetwork(t *testing.T) *network {
 	if errors.Is(err, netlab.ErrPrivileges) {
 		t.Skip(err)
 	}
-	must(t, err)
-	t.Cleanup(func() { must(t, lab.Close()) })
+	expect.NoError(t, err)
+	t.Cleanup(func() { expect.NoError(t, lab.Close()) })
 	s := &network{t: t}
 	for name, h := range map[string]**netlab.Host{"left": &s.left, "middle": &s.middle, "right": &s.right} {
 		*h, err = lab.Host(name)
-		must(t, err)
+		expect.NoError(t, err)
 	}
 	prefixes := func(all ...string) (p []netip.Prefix) {
 		for _, s := range all {
@@ -61,21 +62,21 @@ func newNetwork(t *testing.T) *network {
 		Queues: 4, MTU: 9000,
 		AddrsA: prefixes("198.51.100.1/24", "2001:db8:1::1/64"), AddrsB: prefixes("198.51.100.9/24", "2001:db8:1::9/64"),
 	})
-	must(t, err)
+	expect.NoError(t, err)
 	second, err := lab.Cable(s.middle, s.right, netlab.CableConfig{
 		AddrsA: prefixes("203.0.113.9/24", "2001:db8:2::9/64"), AddrsB: prefixes("203.0.113.2/24", "2001:db8:2::2/64"),
 	})
-	must(t, err)
-	must(t, s.middle.Forward())
+	expect.NoError(t, err)
+	expect.NoError(t, s.middle.Forward())
 	s.out, s.in, s.last = first.DeviceA, first.DeviceB, second.DeviceB
 	for via, h := range map[string]*netlab.Host{
 		"198.51.100.9": s.left, "2001:db8:1::9": s.left, "203.0.113.9": s.right, "2001:db8:2::9": s.right,
 	} {
 		neighbour := netip.MustParseAddr(via)
 		everywhere, _ := neighbour.Prefix(0)
-		must(t, h.RouteVia(everywhere, neighbour))
+		expect.NoError(t, h.RouteVia(everywhere, neighbour))
 	}
-	must(t, s.middle.Do(func() error { return withoutChecksumOffload(second.DeviceA) }))
+	expect.NoError(t, s.middle.Do(func() error { return withoutChecksumOffload(second.DeviceA) }))
 	return s
 }
 
@@ -132,15 +133,15 @@ func (s *network) attach(h *netlab.Host, device string, p *ebpf.Program, at ebpf
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		s.t.Skipf("needs tcx (Linux 6.6): %v", err)
 	}
-	must(s.t, err)
-	s.t.Cleanup(func() { must(s.t, l.Close()) })
+	expect.NoError(s.t, err)
+	s.t.Cleanup(func() { expect.NoError(s.t, l.Close()) })
 }
 
 // dial returns a socket of left from the first address to the second.
 func (s *network) dial(ends [2]string) *net.UDPConn {
 	s.t.Helper()
 	var c *net.UDPConn
-	must(s.t, s.left.Do(func() error {
+	expect.NoError(s.t, s.left.Do(func() error {
 		d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(endpoint(ends[0])), Control: reusePort}
 		conn, err := d.DialContext(s.t.Context(), "udp", ends[1])
 		if err == nil {
@@ -148,26 +149,26 @@ func (s *network) dial(ends [2]string) *net.UDPConn {
 		}
 		return err
 	}))
-	s.t.Cleanup(func() { must(s.t, c.Close()) })
+	s.t.Cleanup(func() { expect.NoError(s.t, c.Close()) })
 	return c
 }
 
 // listen opens right's socket on an address.
 func (s *network) listen(address string) {
 	s.t.Helper()
-	must(s.t, s.right.Do(func() (err error) {
+	expect.NoError(s.t, s.right.Do(func() (err error) {
 		s.listener, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(endpoint(address)))
 		return err
 	}))
 	listener := s.listener
-	s.t.Cleanup(func() { must(s.t, listener.Close()) })
+	s.t.Cleanup(func() { expect.NoError(s.t, listener.Close()) })
 }
 
 // receive returns the next datagram and its source port.
 func (s *network) receive() (payload []byte, port uint16) {
 	s.t.Helper()
 	b := make([]byte, 9000)
-	must(s.t, s.listener.SetReadDeadline(time.Now().Add(20*time.Second)))
+	expect.NoError(s.t, s.listener.SetReadDeadline(time.Now().Add(20*time.Second)))
 	n, from, err := s.listener.ReadFromUDPAddrPort(b)
 	if err != nil {
 		s.t.Fatalf("a datagram did not arrive, or with a wrong checksum: %v", err)
@@ -184,7 +185,7 @@ func sendTrain(t *testing.T, c *net.UDPConn, datagrams [][]byte) {
 	h.SetLen(unix.CmsgLen(2))
 	binary.NativeEndian.PutUint16(oob[unix.CmsgLen(0):], uint16(len(datagrams[0])))
 	_, _, err := c.WriteMsgUDP(bytes.Join(datagrams, nil), oob, nil)
-	must(t, err)
+	expect.NoError(t, err)
 }
 
 func reusePort(_, _ string, raw syscall.RawConn) error {
@@ -212,7 +213,7 @@ func (s *network) exchange(ends [2]string, port uint16) {
 	for i := range 10 {
 		m := message(4, 90+i) // even and odd sizes
 		_, err := c.Write(m)
-		must(s.t, err)
+		expect.NoError(s.t, err)
 		sent = append(sent, m)
 	}
 	for i, want := range sent {
@@ -229,26 +230,22 @@ func (s *network) exchange(ends [2]string, port uint16) {
 // checkDelivery sends handshakes until one arrives. Packets that wait for neighbour discovery may be dropped.
 func (s *network) checkDelivery(c *net.UDPConn) {
 	s.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	expect.EventuallyNoError(s.t, "a handshake arrives", func() error {
 		_, err := c.Write(message(1, 148))
-		must(s.t, err)
-		must(s.t, s.listener.SetReadDeadline(time.Now().Add(time.Second)))
-		if _, _, err = s.listener.ReadFromUDPAddrPort(make([]byte, 9000)); err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("no handshake arrived: %v", err)
-		}
-	}
+		expect.NoError(s.t, err)
+		expect.NoError(s.t, s.listener.SetReadDeadline(time.Now().Add(time.Second)))
+		_, _, err = s.listener.ReadFromUDPAddrPort(make([]byte, 9000))
+		return err
+	})
 }
 
 // spreadFrom loads spread for left and attaches it at egress.
 func (s *network) spreadFrom(lanes ...uint16) *Spread {
 	s.t.Helper()
 	spread := loadSpreadFor(s.t, SpreadOptions{L2: true, Gap: time.Hour})
-	must(s.t, spread.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999)}))
+	expect.NoError(s.t, spread.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999)}))
 	for _, ends := range networkAddrs {
-		must(s.t, spread.SetPeer(Peer{Tunnel: 51820, Endpoint: endpoint(ends[1]), Lanes: lanes}))
+		expect.NoError(s.t, spread.SetPeer(Peer{Tunnel: 51820, Endpoint: endpoint(ends[1]), Lanes: lanes}))
 	}
 	s.attach(s.left, s.out, spread.Egress(), ebpf.AttachTCXEgress)
 	return spread
@@ -258,9 +255,9 @@ func (s *network) spreadFrom(lanes ...uint16) *Spread {
 func loadGather(t *testing.T) *Spread {
 	t.Helper()
 	gather := loadSpreadFor(t, SpreadOptions{L2: true})
-	must(t, gather.SetTunnel(Tunnel{Port: 51821}))
+	expect.NoError(t, gather.SetTunnel(Tunnel{Port: 51821}))
 	for _, ends := range networkAddrs {
-		must(t, gather.SetPeer(Peer{Tunnel: 51821, Endpoint: endpoint(ends[0]), Gather: between(61000, 61999)}))
+		expect.NoError(t, gather.SetPeer(Peer{Tunnel: 51821, Endpoint: endpoint(ends[0]), Gather: between(61000, 61999)}))
 	}
 	return gather
 }
@@ -285,9 +282,9 @@ func TestSpreadContinuesToNextProgramWithNewHash(t *testing.T) {
 	s := newNetwork(t)
 	s.spreadFrom(61234)
 	hash, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
-	must(t, err)
+	expect.NoError(t, err)
 	defer hash.Close()
-	must(t, hash.Put(uint32(0), uint32(1)))
+	expect.NoError(t, hash.Put(uint32(0), uint32(1)))
 	next, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
 		asm.LoadMapValue(asm.R2, hash.FD(), 0),
 		asm.LoadMem(asm.R3, asm.R1, 68, asm.Word), // __sk_buff.hash
@@ -295,17 +292,17 @@ func TestSpreadContinuesToNextProgramWithNewHash(t *testing.T) {
 		asm.Mov.Imm(asm.R0, -1),
 		asm.Return(),
 	}})
-	must(t, err)
+	expect.NoError(t, err)
 	defer next.Close()
 	s.attach(s.left, s.out, next, ebpf.AttachTCXEgress)
 	ends := networkAddrs["v4"]
 	s.listen(ends[1])
 	for kind, zero := range map[byte]bool{4: true, 1: false} {
 		_, err = s.dial(ends).Write(message(kind, 148))
-		must(t, err)
+		expect.NoError(t, err)
 		s.receive()
 		var seen uint32
-		must(t, hash.Lookup(uint32(0), &seen))
+		expect.NoError(t, hash.Lookup(uint32(0), &seen))
 		if seen == 0 != zero {
 			t.Errorf("type %d: hash %#x", kind, seen)
 		}
@@ -347,7 +344,7 @@ func TestGatheredDatagramsArriveIntact(t *testing.T) {
 func TestNonlinearHeadersAreParsed(t *testing.T) {
 	s := newNetwork(t)
 	them := "198.51.100.9:51821" // the middle host
-	must(t, s.middle.Do(func() (err error) {
+	expect.NoError(t, s.middle.Do(func() (err error) {
 		s.listener, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(endpoint(them)))
 		return err
 	}))
@@ -359,7 +356,7 @@ func TestNonlinearHeadersAreParsed(t *testing.T) {
 	}{
 		"spread": {51820, 61234, func(s *network) *Spread {
 			spread := s.spreadFrom(61234)
-			must(s.t, spread.SetPeer(Peer{Tunnel: 51820, Endpoint: endpoint(them), Lanes: []uint16{61234}}))
+			expect.NoError(t, spread.SetPeer(Peer{Tunnel: 51820, Endpoint: endpoint(them), Lanes: []uint16{61234}}))
 			return spread
 		}, EventSpread},
 		"gather": {61234, 51820, func(s *network) *Spread {
@@ -388,7 +385,7 @@ func (s *network) sendScattered(frame []byte) {
 	s.t.Helper()
 	binary.BigEndian.PutUint16(frame[14+10:], packet.Checksum(frame[14:34]))
 	var to net.HardwareAddr
-	must(s.t, s.middle.Do(func() error {
+	expect.NoError(s.t, s.middle.Do(func() error {
 		dev, err := net.InterfaceByName(s.in)
 		if err == nil {
 			to = dev.HardwareAddr
@@ -396,7 +393,7 @@ func (s *network) sendScattered(frame []byte) {
 		return err
 	}))
 	copy(frame, to)
-	must(s.t, s.left.Do(func() error {
+	expect.NoError(s.t, s.left.Do(func() error {
 		dev, err := net.InterfaceByName(s.out)
 		if err != nil {
 			return err
@@ -436,7 +433,7 @@ func TestKernelHashFlowsKeepTheirPort(t *testing.T) {
 			m := message(4, 1400)
 			m[16] = byte(i)
 			_, err := c.Write(m)
-			must(t, err)
+			expect.NoError(t, err)
 			got, port := s.receive()
 			if was := ports[got[16]]; round > 0 && was != port {
 				t.Fatalf("flow %d came from port %d, then %d", got[16], was, port)
@@ -465,7 +462,7 @@ func TestQueueCountsReportReceiveQueues(t *testing.T) {
 	s.listen(ends[1])
 	for range 64 {
 		_, err := s.dial(ends).Write(message(4, 1000))
-		must(t, err)
+		expect.NoError(t, err)
 		s.receive()
 	}
 	sum := uint64(0)

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 var equality = cmp.Options{cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })}
@@ -34,9 +35,9 @@ func bpffs(t *testing.T) string {
 		runtime.UnlockOSThread()
 		t.Skipf("needs root (CAP_SYS_ADMIN) to mount a bpffs: %v", err)
 	}
-	must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-	must(t, unix.Mount("bpf", dir, "bpf", 0, ""))
-	t.Cleanup(func() { must(t, unix.Unmount(dir, 0)) })
+	expect.NoError(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	expect.NoError(t, unix.Mount("bpf", dir, "bpf", 0, ""))
+	t.Cleanup(func() { expect.NoError(t, unix.Unmount(dir, 0)) })
 	return dir
 }
 
@@ -51,7 +52,7 @@ func TestStateReturnsStoredTunnelsAndPeers(t *testing.T) {
 		{Port: 65535, Lanes: ports(65000, 65534)},
 	}
 	for _, i := range []int{2, 0, 3, 1} {
-		must(t, s.SetTunnel(tunnels[i]))
+		expect.NoError(t, s.SetTunnel(tunnels[i]))
 	}
 	peers := []Peer{
 		{Tunnel: 51820, Endpoint: endpoint("192.0.2.1:51820"), Lanes: []uint16{61001, 61000, 61999}, Gather: between(1, 51819)},
@@ -60,40 +61,40 @@ func TestStateReturnsStoredTunnelsAndPeers(t *testing.T) {
 		{Tunnel: 51821, Endpoint: endpoint("192.0.2.1:51820")},
 	}
 	for _, i := range []int{3, 1, 0, 2} {
-		must(t, s.SetPeer(peers[i]))
+		expect.NoError(t, s.SetPeer(peers[i]))
 	}
-	expect(t, &s.State, tunnels, peers)
+	wantState(t, &s.State, tunnels, peers)
 
 	tunnels[1] = Tunnel{Port: 51820, Lanes: ports(61000, 62999)}
-	must(t, s.SetTunnel(tunnels[1]))
+	expect.NoError(t, s.SetTunnel(tunnels[1]))
 	tunnels[3].Lanes = ports(65500, 65501)
-	must(t, s.SetTunnel(tunnels[3]))
+	expect.NoError(t, s.SetTunnel(tunnels[3]))
 	peers[0].Lanes, peers[0].Gather = []uint16{62999}, spread.Ports{}
-	must(t, s.SetPeer(peers[0]))
+	expect.NoError(t, s.SetPeer(peers[0]))
 	peers[2].Gather = between(2, 3)
 	mapped := peers[1]
 	mapped.Endpoint, mapped.Lanes = endpoint("[::ffff:192.0.2.1]:51821"), []uint16{61000}
-	must(t, errors.Join(s.SetPeer(peers[2]), s.SetPeer(mapped)))
+	expect.NoError(t, errors.Join(s.SetPeer(peers[2]), s.SetPeer(mapped)))
 	peers[1].Lanes = mapped.Lanes
-	expect(t, &s.State, tunnels, peers)
+	wantState(t, &s.State, tunnels, peers)
 
-	must(t, errors.Join(s.DeletePeer(51820, peers[1].Endpoint), s.DeletePeer(51820, peers[1].Endpoint)))
-	expect(t, &s.State, tunnels, slices.Delete(slices.Clone(peers), 1, 2))
-	must(t, errors.Join(s.RemoveTunnel(51820), s.RemoveTunnel(51820), s.RemoveTunnel(0)))
-	expect(t, &s.State, []Tunnel{tunnels[0], tunnels[2], tunnels[3]}, peers[3:])
-	must(t, errors.Join(s.RemoveTunnel(1), s.RemoveTunnel(51821), s.RemoveTunnel(65535)))
-	expect(t, &s.State, nil, nil)
+	expect.NoError(t, errors.Join(s.DeletePeer(51820, peers[1].Endpoint), s.DeletePeer(51820, peers[1].Endpoint)))
+	wantState(t, &s.State, tunnels, slices.Delete(slices.Clone(peers), 1, 2))
+	expect.NoError(t, errors.Join(s.RemoveTunnel(51820), s.RemoveTunnel(51820), s.RemoveTunnel(0)))
+	wantState(t, &s.State, []Tunnel{tunnels[0], tunnels[2], tunnels[3]}, peers[3:])
+	expect.NoError(t, errors.Join(s.RemoveTunnel(1), s.RemoveTunnel(51821), s.RemoveTunnel(65535)))
+	wantState(t, &s.State, nil, nil)
 	if n := entries(t, s.maps.Sources); n != 0 {
 		t.Errorf("%d sources left", n)
 	}
 }
 
-func expect(t *testing.T, s *State, tunnels []Tunnel, peers []Peer) {
+func wantState(t *testing.T, s *State, tunnels []Tunnel, peers []Peer) {
 	t.Helper()
 	gotTunnels, err := s.Tunnels()
-	must(t, err)
+	expect.NoError(t, err)
 	gotPeers, err := s.Peers()
-	must(t, err)
+	expect.NoError(t, err)
 	if diff := cmp.Diff(tunnels, gotTunnels, equality); diff != "" {
 		t.Errorf("tunnels (-want +got):\n%s", diff)
 	}
@@ -119,7 +120,7 @@ func TestStateRejectsInvalidTunnelsAndPeers(t *testing.T) {
 		{Tunnel: 51820, Endpoint: endpoint(them4), Lanes: []uint16{61500}, Gather: between(61000, 61999)},
 		{Tunnel: 51820, Endpoint: endpoint("203.0.113.2:7"), Lanes: []uint16{61500}},
 	}
-	must(t, errors.Join(s.SetTunnel(tunnels[0]), s.SetTunnel(tunnels[1]), s.SetPeer(peers[0]), s.SetPeer(peers[1])))
+	expect.NoError(t, errors.Join(s.SetTunnel(tunnels[0]), s.SetTunnel(tunnels[1]), s.SetPeer(peers[0]), s.SetPeer(peers[1])))
 	at := func(port uint16) netip.AddrPort { return endpoint(from(them4, port)) }
 	for _, tt := range []struct {
 		want string
@@ -149,12 +150,12 @@ func TestStateRejectsInvalidTunnelsAndPeers(t *testing.T) {
 			t.Errorf("error %v, want %q", tt.err, tt.want)
 		}
 	}
-	expect(t, &s.State, tunnels, []Peer{peers[1], peers[0]})
+	wantState(t, &s.State, tunnels, []Peer{peers[1], peers[0]})
 }
 
 func TestFullPeerMapReturnsErrFull(t *testing.T) {
 	s := loadSpreadFor(t, SpreadOptions{})
-	must(t, s.SetTunnel(Tunnel{Port: 51820}))
+	expect.NoError(t, s.SetTunnel(Tunnel{Port: 51820}))
 	peer := func(i int) Peer {
 		address := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 		return Peer{Tunnel: 51820, Endpoint: netip.AddrPortFrom(address, 51820), Gather: between(61000, 61010)}
@@ -164,16 +165,16 @@ func TestFullPeerMapReturnsErrFull(t *testing.T) {
 	for i := range most {
 		all = append(all, peer(i))
 	}
-	must(t, s.SetPeers(all))
+	expect.NoError(t, s.SetPeers(all))
 	err := s.SetPeer(peer(most))
 	if !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "10.0.64.0:51820") {
 		t.Errorf("adding one more: %v", err)
 	}
-	must(t, s.SetPeer(peer(0))) // an update needs no new entry
-	must(t, s.DeletePeer(51820, peer(1).Endpoint))
-	must(t, s.SetPeer(peer(most)))
+	expect.NoError(t, s.SetPeer(peer(0))) // an update needs no new entry
+	expect.NoError(t, s.DeletePeer(51820, peer(1).Endpoint))
+	expect.NoError(t, s.SetPeer(peer(most)))
 	peers, err := s.Peers()
-	must(t, err)
+	expect.NoError(t, err)
 	if len(peers) != most {
 		t.Errorf("%d peers, want %d", len(peers), most)
 	}
@@ -195,16 +196,16 @@ func TestPinnedStateOutlivesProcess(t *testing.T) {
 		t.Errorf("the next version counted %v", got)
 	}
 	state, err := OpenState(dir)
-	must(t, err)
+	expect.NoError(t, err)
 	tunnels, _ := next.Tunnels()
 	peers, _ := next.Peers()
 	if len(tunnels) != 1 || len(peers) != 2 {
 		t.Errorf("tunnels %v, peers %v", tunnels, peers)
 	}
-	expect(t, state, tunnels, peers)
-	must(t, state.Close())
+	wantState(t, state, tunnels, peers)
+	expect.NoError(t, state.Close())
 
-	must(t, errors.Join(RemoveState(dir), RemoveState(dir)))
+	expect.NoError(t, errors.Join(RemoveState(dir), RemoveState(dir)))
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the directory is still there: %v", err)
 	}
@@ -216,25 +217,25 @@ func TestPinnedStateOutlivesProcess(t *testing.T) {
 func TestStateOfOtherLayoutIsKept(t *testing.T) {
 	dir := filepath.Join(bpffs(t), "eth0")
 	other := filepath.Join(dir, layoutPrefix+"0")
-	must(t, os.MkdirAll(other, 0o700))
+	expect.NoError(t, os.MkdirAll(other, 0o700))
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
-	must(t, err)
+	expect.NoError(t, err)
 	defer m.Close()
-	must(t, m.Pin(filepath.Join(other, spreadMapFlows)))
+	expect.NoError(t, m.Pin(filepath.Join(other, spreadMapFlows)))
 	loadSpreadFor(t, SpreadOptions{PinDir: dir})
 	if _, err := os.Stat(filepath.Join(other, spreadMapFlows)); err != nil {
 		t.Error(err)
 	}
 
-	must(t, os.Remove(filepath.Join(layoutDir(dir), spreadMapFlows)))
-	must(t, m.Pin(filepath.Join(layoutDir(dir), spreadMapFlows)))
+	expect.NoError(t, os.Remove(filepath.Join(layoutDir(dir), spreadMapFlows)))
+	expect.NoError(t, m.Pin(filepath.Join(layoutDir(dir), spreadMapFlows)))
 	if _, err := LoadSpread(SpreadOptions{PinDir: dir}); !errors.Is(err, ebpf.ErrMapIncompatible) {
 		t.Errorf("loading over a map of another kind: %v", err)
 	}
 	if _, err := OpenState(dir); !errors.Is(err, ebpf.ErrMapIncompatible) {
 		t.Errorf("opening a map of another kind: %v", err)
 	}
-	must(t, RemoveState(dir))
+	expect.NoError(t, RemoveState(dir))
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the directory is still there: %v", err)
 	}
@@ -251,7 +252,7 @@ func TestPinningRequiresBPFFS(t *testing.T) {
 // Other versions read the pinned maps: a difference here needs a new layout number.
 func TestMapLayoutMatchesItsNumber(t *testing.T) {
 	spec, err := loadSpread()
-	must(t, err)
+	expect.NoError(t, err)
 	var got []string
 	for name, m := range stateSpecs(spec) {
 		got = append(got, fmt.Sprintf("%s %v key %d %v value %d %v max %d flags %d", name, m.Type, m.KeySize, m.Key, m.ValueSize, m.Value, m.MaxEntries, m.Flags))
@@ -291,10 +292,10 @@ func TestProgramFlowletGapReadsLoadedProgram(t *testing.T) {
 	for _, gap := range []time.Duration{time.Millisecond, 300 * time.Millisecond, spread.DefaultGap, time.Minute} {
 		s := loadSpreadFor(t, SpreadOptions{Gap: gap})
 		info, err := s.Egress().Info()
-		must(t, err)
+		expect.NoError(t, err)
 		id, _ := info.ID()
 		got, err := ProgramFlowletGap(id)
-		must(t, err)
+		expect.NoError(t, err)
 		if got < gap || got>>tickShift != gap>>tickShift {
 			t.Errorf("%v, want %v", got, gap)
 		}
@@ -306,10 +307,10 @@ func TestProgramFlowletGapOfOtherVersionIsZero(t *testing.T) {
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
 	})
-	must(t, err)
+	expect.NoError(t, err)
 	defer p.Close()
 	info, err := p.Info()
-	must(t, err)
+	expect.NoError(t, err)
 	id, _ := info.ID()
 	if gap, err := ProgramFlowletGap(id); gap != 0 || err != nil {
 		t.Errorf("%v, %v", gap, err)
@@ -320,8 +321,8 @@ func TestFailedLoadSpreadLeaksNoDescriptor(t *testing.T) {
 	loadSpreadFor(t, SpreadOptions{}) // the first load may open descriptors that stay open
 	before := descriptors(t)
 	s, err := LoadSpread(SpreadOptions{})
-	must(t, err)
-	must(t, s.Close())
+	expect.NoError(t, err)
+	expect.NoError(t, s.Close())
 	dir := bpffs(t)
 	_, err = LoadSpread(SpreadOptions{Gap: -1, PinDir: dir})
 	if err == nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // rig is a TUN with Steer in its own network namespace, and a host that sends into it.
@@ -47,28 +48,21 @@ func newRig(t *testing.T, queues int) *rig {
 	}
 	d, err := tun.Open(tun.Config{Name: "rw0", Queues: queues})
 	r := &rig{t: t, socket: -1, arrivals: make(chan arrival, 64)}
-	r.must(err)
+	expect.NoError(t, err)
 	t.Cleanup(func() { _ = d.Close() })
 	r.device = d.(tun.Steerer)
-	r.must(r.device.SetSteering(s.FD()))
+	expect.NoError(t, r.device.SetSteering(s.FD()))
 	link, err := netlink.LinkByName("rw0")
-	r.must(err)
-	r.must(netlink.LinkSetUp(link))
+	expect.NoError(t, err)
+	expect.NoError(t, netlink.LinkSetUp(link))
 	r.queues, r.index = d.Queues(), link.Attrs().Index
 	r.socket, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	r.must(err)
+	expect.NoError(t, err)
 	t.Cleanup(func() { _ = unix.Close(r.socket) })
 	for i, q := range r.queues {
 		go r.readQueue(i, q)
 	}
 	return r
-}
-
-func (r *rig) must(err error) {
-	r.t.Helper()
-	if err != nil {
-		r.t.Fatal(err)
-	}
 }
 
 // readQueue reports the packets that arrive on a queue, until the device is closed.
@@ -94,7 +88,7 @@ func (r *rig) queueOf(ip []byte) int {
 		ethertype = uint16(packet.EtherTypeIPv6)
 	}
 	to := &unix.SockaddrLinklayer{Protocol: ethertype<<8 | ethertype>>8, Ifindex: r.index}
-	r.must(unix.Sendto(r.socket, ip, 0, to))
+	expect.NoError(r.t, unix.Sendto(r.socket, ip, 0, to))
 	for deadline := time.After(20 * time.Second); ; {
 		select {
 		case a := <-r.arrivals:
@@ -156,15 +150,10 @@ func TestRemovedSteeringNoLongerSelectsQueue(t *testing.T) {
 	if got := r.queueOf(ip); got != steered {
 		t.Fatalf("queue %d, want %d", got, steered)
 	}
-	r.must(r.device.SetSteering(-1))
+	expect.NoError(t, r.device.SetSteering(-1))
 	other := 1 - steered
-	for deadline := time.Now().Add(20 * time.Second); ; { // the driver's flow entry expires after three seconds
-		r.must(r.queues[other].Write([][]byte{make([]byte, offload.VnetHdrLen), reverse(ip)}))
-		if r.queueOf(ip) == other {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the flow does not follow its answers")
-		}
-	}
+	expect.Eventually(t, "the flow follows its answers", func() bool { // the driver's flow entry expires after three seconds
+		expect.NoError(t, r.queues[other].Write([][]byte{make([]byte, offload.VnetHdrLen), reverse(ip)}))
+		return r.queueOf(ip) == other
+	})
 }

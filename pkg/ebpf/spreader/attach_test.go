@@ -20,6 +20,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // eachHook runs a test with every kind of hook.
@@ -86,13 +87,13 @@ func TestFlowsAreSpreadAndGathered(t *testing.T) {
 		}
 		// A peer without ropewalk answers to the source port of the last packet.
 		_, err := receiver.WriteToUDPAddrPort(message(0, 0), netip.AddrPortFrom(hereAddr, report.Lanes[0]))
-		r.must(err)
-		r.must(senders[0].Close()) // keep one socket: the kernel chooses which one receives
+		expect.NoError(r, err)
+		expect.NoError(r, senders[0].Close()) // keep one socket: the kernel chooses which one receives
 		for _, s := range senders[2:] {
-			r.must(s.Close())
+			expect.NoError(r, s.Close())
 		}
 		_, err = receiver.WriteToUDPAddrPort(message(1, 0), netip.AddrPortFrom(hereAddr, report.Lanes[3]))
-		r.must(err)
+		expect.NoError(r, err)
 		if a := r.receive(senders[1]); a.from != netip.AddrPortFrom(thereAddr, port) {
 			r.Errorf("the answer came from %s", a.from)
 		}
@@ -200,7 +201,7 @@ func (r *rig) flow(sender, receiver *net.UDPConn, do func(), right func(from uin
 		do()
 	}
 	stop.Store(true)
-	r.must(<-done)
+	expect.NoError(r, <-done)
 }
 
 func TestAttachRepairsReturnedDevice(t *testing.T) {
@@ -294,7 +295,7 @@ func (s *side) gap() (gap time.Duration) {
 	s.r.Helper()
 	var err error
 	gap, err = programs.ProgramFlowletGap(ebpf.ProgramID(s.status().Spread.Program))
-	s.r.must(err)
+	expect.NoError(s.r, err)
 	return gap.Truncate(time.Millisecond)
 }
 

@@ -13,15 +13,17 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // hold locks the directory as another process would.
 func (r *rig) hold(dir string) *os.File {
 	r.Helper()
 	f, err := os.Open(dir)
-	r.must(err)
+	expect.NoError(r, err)
 	r.Cleanup(func() { f.Close() })
-	r.must(unix.Flock(int(f.Fd()), unix.LOCK_EX))
+	expect.NoError(r, unix.Flock(int(f.Fd()), unix.LOCK_EX))
 	return f
 }
 
@@ -72,7 +74,7 @@ func TestLockTimeoutNamesHolder(t *testing.T) {
 		}
 	}
 	r.here.host.lockTimeout = 0
-	r.must(f.Close())
+	expect.NoError(r, f.Close())
 	r.here.detach(0)
 	r.here.clean()
 }
@@ -81,14 +83,14 @@ func TestLockTimeoutNamesHolder(t *testing.T) {
 func TestLockFollowsReplacedDirectory(t *testing.T) {
 	r := newRig(t)
 	dir := filepath.Join(r.fs, "ropewalk", "spread")
-	r.must(os.MkdirAll(dir, 0o700))
+	expect.NoError(r, os.MkdirAll(dir, 0o700))
 	held := r.hold(dir)
 	done := make(chan []error)
 	go func() { done <- r.here.allCalls(t.Context()) }()
-	r.must(os.Remove(dir))
-	r.must(held.Close())
+	expect.NoError(r, os.Remove(dir))
+	expect.NoError(r, held.Close())
 	for _, err := range <-done {
-		r.must(err)
+		expect.NoError(r, err)
 	}
 	r.here.clean()
 }
@@ -96,13 +98,13 @@ func TestLockFollowsReplacedDirectory(t *testing.T) {
 func TestDirectoryOfOtherUserIsRejected(t *testing.T) {
 	r := newRig(t)
 	dir := filepath.Join(r.fs, "ropewalk")
-	r.must(os.Mkdir(dir, 0o755))
-	r.must(os.Chown(dir, 4711, 4711))
+	expect.NoError(r, os.Mkdir(dir, 0o755))
+	expect.NoError(r, os.Chown(dir, 4711, 4711))
 	for _, err := range r.here.allCalls(t.Context()) {
 		if err == nil || !strings.Contains(err.Error(), dir+" belongs to user 4711") {
 			t.Errorf("unexpected error %v", err)
 		}
 	}
-	r.must(os.Remove(dir))
+	expect.NoError(r, os.Remove(dir))
 	r.here.attach(r.here.config())
 }

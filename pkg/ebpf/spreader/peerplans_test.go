@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 func TestInvalidPeerPlanIsRejectedBeforeAnyChange(t *testing.T) {
@@ -94,7 +95,7 @@ func (s *side) followEvery(every time.Duration, cfg Config) (change func(Config)
 	}()
 	s.r.Cleanup(func() {
 		cancel()
-		s.r.must(<-done)
+		expect.NoError(s.r, <-done)
 	})
 	return func(cfg Config) (report Report, err error) {
 		back := make(chan struct{})

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // TestAttachRejectsInvalidConfig checks that each error says how to fix it, and that no pins are left.
@@ -160,7 +161,7 @@ func TestForeignXDPProgramIsReportedAndKept(t *testing.T) {
 		Name: "foreign", Type: ebpf.XDP, License: "GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
 	})
-	r.must(err)
+	expect.NoError(r, err)
 	defer p.Close()
 	var held link.Link
 	r.here.do(func() error {

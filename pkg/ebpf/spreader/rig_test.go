@@ -22,6 +22,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 const (
@@ -94,12 +95,12 @@ func newRig(t *testing.T) *rig {
 		t.Skip(err)
 	}
 	r := &rig{T: t, lab: lab, fs: t.TempDir()}
-	r.must(err)
-	t.Cleanup(func() { r.must(lab.Close()) })
+	expect.NoError(r, err)
+	t.Cleanup(func() { expect.NoError(r, lab.Close()) })
 	if err := unix.Mount("bpf", r.fs, "bpf", 0, ""); err != nil {
 		t.Skipf("needs root and a kernel with a BPF file system: %v", err)
 	}
-	t.Cleanup(func() { r.must(unix.Unmount(r.fs, unix.MNT_DETACH)) })
+	t.Cleanup(func() { expect.NoError(r, unix.Unmount(r.fs, unix.MNT_DETACH)) })
 	r.here, r.there = r.side("here", hereAddr), r.side("there", thereAddr)
 	r.here.finder.set(wg(netip.AddrPortFrom(thereAddr, port).String()))
 	r.there.finder.set(wg(netip.AddrPortFrom(hereAddr, port).String()))
@@ -110,7 +111,7 @@ func newRig(t *testing.T) *rig {
 func (r *rig) side(name string, addr netip.Addr) *side {
 	r.Helper()
 	h, err := r.lab.Host(name)
-	r.must(err)
+	expect.NoError(r, err)
 	f := &fakeFinder{}
 	return &side{r: r, lab: h, addr: addr, finder: f, host: &Host{FS: r.fs, Tunnels: f, pollInterval: time.Hour}}
 }
@@ -122,16 +123,9 @@ func (r *rig) plug() {
 		Queues: 4,
 		AddrsA: []netip.Prefix{netip.PrefixFrom(hereAddr, 24)}, AddrsB: []netip.Prefix{netip.PrefixFrom(thereAddr, 24)},
 	})
-	r.must(err)
+	expect.NoError(r, err)
 	r.here.rename(c.DeviceA)
 	r.there.rename(c.DeviceB)
-}
-
-func (r *rig) must(err error) {
-	r.Helper()
-	if err != nil {
-		r.Fatal(err)
-	}
 }
 
 // rename gives the device a fixed name, which is not a valid file name in a BPF file system.
@@ -161,7 +155,7 @@ func (r *rig) unplug() {
 
 func (s *side) do(f func() error) {
 	s.r.Helper()
-	s.r.must(s.lab.Do(f))
+	expect.NoError(s.r, s.lab.Do(f))
 }
 
 func (s *side) config() Config { return Config{Device: s.device, Port: port, MarkMask: markMask} }
@@ -173,7 +167,7 @@ func (s *side) try(cfg Config) (report Report, err error) {
 		report, err = s.host.Attach(s.r.Context(), cfg)
 		return nil
 	})
-	s.r.must(doErr)
+	expect.NoError(s.r, doErr)
 	if errors.Is(err, ebpf.ErrNotSupported) && s.host.kind != hook.Best {
 		s.r.Skip(err)
 	}
@@ -183,7 +177,7 @@ func (s *side) try(cfg Config) (report Report, err error) {
 func (s *side) attach(cfg Config) Report {
 	s.r.Helper()
 	report, err := s.try(cfg)
-	s.r.must(err)
+	expect.NoError(s.r, err)
 	return report
 }
 
@@ -209,7 +203,7 @@ func (s *side) status() *DeviceStatus {
 // pins returns all paths in the BPF file system.
 func (r *rig) pins() (paths []string) {
 	r.Helper()
-	r.must(filepath.WalkDir(r.fs, func(path string, d fs.DirEntry, err error) error {
+	expect.NoError(r, filepath.WalkDir(r.fs, func(path string, d fs.DirEntry, err error) error {
 		if !strings.Contains(d.Name(), ".") && path != r.fs { // files of the kernel have a dot
 			paths = append(paths, strings.TrimPrefix(path, r.fs))
 		}
@@ -279,10 +273,10 @@ type arrival struct {
 
 func (r *rig) receive(c *net.UDPConn) arrival {
 	r.Helper()
-	r.must(c.SetReadDeadline(time.Now().Add(20 * time.Second)))
+	expect.NoError(r, c.SetReadDeadline(time.Now().Add(20*time.Second)))
 	b := make([]byte, 2048)
 	n, from, err := c.ReadFromUDPAddrPort(b)
-	r.must(err)
+	expect.NoError(r, err)
 	if n != 96 {
 		r.Fatalf("received %d bytes, want a data message", n)
 	}
@@ -297,7 +291,7 @@ func (r *rig) sources(senders []*net.UDPConn, receiver *net.UDPConn) map[int]map
 	for n := range 3 {
 		for flow, c := range senders {
 			_, err := c.WriteToUDPAddrPort(message(flow, n), to)
-			r.must(err)
+			expect.NoError(r, err)
 		}
 		for range senders {
 			a := r.receive(receiver)
@@ -316,17 +310,6 @@ func (r *rig) senders() (all []*net.UDPConn) {
 		all = append(all, r.here.socket(port, flow+1))
 	}
 	return all
-}
-
-// eventually waits until done returns true.
-func (r *rig) eventually(what string, done func() bool) {
-	r.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !done(); {
-		if time.Now().After(deadline) {
-			r.Fatalf("timed out waiting: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
 }
 
 func writeFile(path, text string) error { return os.WriteFile(path, []byte(text), 0o600) }

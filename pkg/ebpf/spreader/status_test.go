@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // dir returns the directory of the pins of the side's device.
@@ -32,9 +33,9 @@ func (s *side) dir() string {
 func (r *rig) foreignMap(path string) {
 	r.Helper()
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
-	r.must(err)
+	expect.NoError(r, err)
 	defer m.Close()
-	r.must(m.Pin(path))
+	expect.NoError(r, m.Pin(path))
 }
 
 func problems(st *DeviceStatus) string {
@@ -57,7 +58,7 @@ func TestForeignPinIsReportedForItsDeviceOnly(t *testing.T) {
 			r.here.attach(r.here.config())
 			pin := filepath.Join(r.here.dir(), name)
 			if _, err := os.Lstat(pin); err == nil {
-				r.must(os.Remove(pin))
+				expect.NoError(r, os.Remove(pin))
 			}
 			r.foreignMap(pin)
 			var all []DeviceStatus
@@ -65,7 +66,7 @@ func TestForeignPinIsReportedForItsDeviceOnly(t *testing.T) {
 				if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "zwei"}, PeerName: "other"}); err != nil {
 					return err
 				}
-				r.must(os.MkdirAll(filepath.Join(filepath.Dir(r.here.dir()), "zwei", "state"), 0o700))
+				expect.NoError(r, os.MkdirAll(filepath.Join(filepath.Dir(r.here.dir()), "zwei", "state"), 0o700))
 				all, err = r.here.host.Status(t.Context(), "")
 				return err
 			})
@@ -87,7 +88,7 @@ func TestForeignPinIsReportedForItsDeviceOnly(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), remove) {
 				t.Errorf("detach: %v", err)
 			}
-			r.must(os.Remove(pin))
+			expect.NoError(r, os.Remove(pin))
 			r.here.detach(0)
 			if _, err := os.Lstat(r.here.dir()); err == nil {
 				t.Error("not detached")
@@ -99,7 +100,7 @@ func TestForeignPinIsReportedForItsDeviceOnly(t *testing.T) {
 func TestRemovedStateIsReportedAndRestored(t *testing.T) {
 	r := newRig(t)
 	r.here.attach(r.here.config())
-	r.must(os.Remove(filepath.Join(r.here.dir(), "state", "state-1", "peers")))
+	expect.NoError(r, os.Remove(filepath.Join(r.here.dir(), "state", "state-1", "peers")))
 	if got := problems(r.here.status()); !strings.Contains(got, "pins are missing in") || strings.Contains(got, "version") {
 		t.Errorf("one map removed: %s", got)
 	}
@@ -108,11 +109,11 @@ func TestRemovedStateIsReportedAndRestored(t *testing.T) {
 		t.Errorf("after attaching again: %s", got)
 	}
 	state := filepath.Join(r.here.dir(), "state")
-	r.must(os.Rename(filepath.Join(state, "state-1"), filepath.Join(state, "state-7")))
+	expect.NoError(r, os.Rename(filepath.Join(state, "state-1"), filepath.Join(state, "state-7")))
 	if got := problems(r.here.status()); !strings.Contains(got, "by another version of ropewalk") {
 		t.Errorf("other layout: %s", got)
 	}
-	r.must(os.RemoveAll(state))
+	expect.NoError(r, os.RemoveAll(state))
 	if got := problems(r.here.status()); !strings.Contains(got, "pins are missing in") {
 		t.Errorf("all maps removed: %s", got)
 	}
@@ -122,7 +123,7 @@ func TestUnrelatedDirectoryIsNotADevice(t *testing.T) {
 	r := newRig(t)
 	r.here.attach(r.here.config())
 	net := filepath.Dir(r.here.dir())
-	r.must(os.Mkdir(filepath.Join(net, "unrelated"), 0o700))
+	expect.NoError(r, os.Mkdir(filepath.Join(net, "unrelated"), 0o700))
 	r.foreignMap(filepath.Join(net, "map"))
 	r.here.do(func() error {
 		all, err := r.here.host.Status(t.Context(), "")
@@ -190,7 +191,7 @@ func TestStalePinsAreReported(t *testing.T) {
 	if left := leftovers(); len(left) > 0 {
 		t.Errorf("pins of a live namespace reported: %q", left)
 	}
-	r.must(unix.Rename(filepath.Dir(r.there.dir()), gone))
+	expect.NoError(r, unix.Rename(filepath.Dir(r.there.dir()), gone))
 	if _, err := os.Lstat(filepath.Join(gone, filepath.Base(r.there.dir()), "egress")); err != nil {
 		t.Fatal(err)
 	}
@@ -201,5 +202,5 @@ func TestStalePinsAreReported(t *testing.T) {
 	if left := leftovers(); len(left) != 1 || left[0] != gone {
 		t.Errorf("%q, want %s", left, gone)
 	}
-	r.must(os.RemoveAll(gone))
+	expect.NoError(r, os.RemoveAll(gone))
 }

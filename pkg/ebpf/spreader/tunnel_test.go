@@ -10,6 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.zx2c4.com/wireguard/wgctrl"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // TestKernelTunnelIsFoundWithItsPeers attaches to a kernel tunnel.
@@ -19,7 +21,7 @@ func TestKernelTunnelIsFoundWithItsPeers(t *testing.T) {
 	var peers []wgtypes.PeerConfig
 	for _, endpoint := range []*net.UDPAddr{{IP: net.IPv4(192, 0, 2, 2), Port: port}, nil, {IP: net.ParseIP("2001:db8::7"), Port: 7}} {
 		key, err := wgtypes.GeneratePrivateKey()
-		r.must(err)
+		expect.NoError(r, err)
 		peers = append(peers, wgtypes.PeerConfig{PublicKey: key.PublicKey(), Endpoint: endpoint})
 	}
 	l := &netlink.Wireguard{LinkAttrs: netlink.LinkAttrs{Name: "wg0"}}

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // syncBuffer is a bytes.Buffer for concurrent use.
@@ -50,7 +52,7 @@ func (s *side) watch(every time.Duration) (reports <-chan Report, log *syncBuffe
 	}()
 	stop = sync.OnceFunc(func() {
 		cancel()
-		s.r.must(<-done)
+		expect.NoError(s.r, <-done)
 	})
 	s.r.Cleanup(stop)
 	return out, log, stop
@@ -85,9 +87,9 @@ func TestWatchFollowsPeers(t *testing.T) {
 		t.Errorf("removed peer: %+v", report)
 	}
 	r.here.finder.set()
-	r.eventually("trouble is logged", func() bool { return log.has("no tunnel listens") })
+	expect.Eventually(r, "trouble is logged", func() bool { return log.has("no tunnel listens") })
 	r.here.finder.set(wg("192.0.2.2:51820"))
-	r.eventually("the recovery is logged", func() bool { return log.has("succeeded after failures") })
+	expect.Eventually(r, "the recovery is logged", func() bool { return log.has("succeeded after failures") })
 	stop()
 	st := r.here.status()
 	if st.Spread.State != "attached" || st.Spread.Program != program || len(st.Problems) > 0 {
@@ -103,7 +105,7 @@ func TestWatchRepairsReturnedDevice(t *testing.T) {
 	reports, log, _ := r.here.watch(time.Hour)
 	first := r.next(reports)
 	r.unplug()
-	r.eventually("the loss is logged", func() bool { return log.has("no such device") })
+	expect.Eventually(r, "the loss is logged", func() bool { return log.has("no such device") })
 	r.plug()
 	if again := r.next(reports); !slices.Equal(again.Lanes, first.Lanes) {
 		t.Errorf("%+v", again)

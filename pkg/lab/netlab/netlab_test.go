@@ -21,6 +21,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 var (
@@ -76,18 +78,6 @@ func traces(lab string) []string {
 	names, _ := filepath.Glob(filepath.Join(netnsDir, lab+"-*"))
 	state, _ := filepath.Glob(filepath.Join(stateDir, lab))
 	return append(names, state...)
-}
-
-// waitFor polls, because processes and namespaces of others have no event to wait for.
-func waitFor(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for !cond() {
-		if time.Now().After(deadline) {
-			t.Fatalf("timed out waiting for %s", what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
 }
 
 func listenUDP(t *testing.T, h *Host, addr string) *net.UDPConn {
@@ -206,7 +196,7 @@ func TestNoThreadIsLeftInAHost(t *testing.T) {
 	if err := unix.Stat(h.Path(), &ns); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "all threads to be outside the host", func() bool {
+	expect.Eventually(t, "all threads to be outside the host", func() bool {
 		tasks, _ := filepath.Glob("/proc/self/task/*/ns/net")
 		for _, task := range tasks {
 			var st unix.Stat_t

@@ -13,6 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/tun/tuntest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
 	"github.com/ropewalk/ropewalk/test/cost"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // burst is a number of trains sent to a TUN device at once: packets IP packets per train, of size bytes each.
@@ -91,7 +92,7 @@ func openForBenchmark(b *testing.B) tun.Device {
 
 // leaveUnseen ends the capture, which would take a copy of each packet.
 func (h *host) leaveUnseen() {
-	h.must(unix.Close(h.packet))
+	expect.NoError(h.t, unix.Close(h.packet))
 	h.packet = -1
 }
 

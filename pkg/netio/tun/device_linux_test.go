@@ -21,6 +21,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun/tuntest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // enterNamespace moves the test's goroutine into a network namespace of its own, without IPv6, so that the
@@ -63,33 +64,26 @@ func newHost(t testing.TB, d tun.Device) *host {
 	t.Helper()
 	link, err := netlink.LinkByName(d.Name())
 	h := &host{t: t, link: link}
-	h.must(err)
+	expect.NoError(t, err)
 	addr, err := netlink.ParseAddr(tuntest.Prefix().String())
-	h.must(err)
-	h.must(netlink.AddrAdd(link, addr))
-	h.must(netlink.LinkSetUp(link))
+	expect.NoError(t, err)
+	expect.NoError(t, netlink.AddrAdd(link, addr))
+	expect.NoError(t, netlink.LinkSetUp(link))
 	h.raw, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
-	h.must(err)
+	expect.NoError(t, err)
 	h.packet, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	h.must(err)
+	expect.NoError(t, err)
 	t.Cleanup(func() { _, _ = unix.Close(h.raw), unix.Close(h.packet) })
 	all := uint16(unix.ETH_P_ALL)
-	h.must(unix.Bind(h.packet, &unix.SockaddrLinklayer{Protocol: all<<8 | all>>8, Ifindex: link.Attrs().Index}))
-	h.must(unix.SetsockoptInt(h.packet, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20))
-	h.must(unix.SetsockoptTimeval(h.packet, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 20}))
+	expect.NoError(t, unix.Bind(h.packet, &unix.SockaddrLinklayer{Protocol: all<<8 | all>>8, Ifindex: link.Attrs().Index}))
+	expect.NoError(t, unix.SetsockoptInt(h.packet, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20))
+	expect.NoError(t, unix.SetsockoptTimeval(h.packet, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 20}))
 	return h
-}
-
-func (h *host) must(err error) {
-	h.t.Helper()
-	if err != nil {
-		h.t.Fatal(err)
-	}
 }
 
 func (h *host) inject(packet []byte) {
 	h.t.Helper()
-	h.must(unix.Sendto(h.raw, packet, 0, &unix.SockaddrInet4{Addr: [4]byte(packet[16:20])}))
+	expect.NoError(h.t, unix.Sendto(h.raw, packet, 0, &unix.SockaddrInet4{Addr: [4]byte(packet[16:20])}))
 }
 
 func (h *host) receive() []byte {
@@ -100,7 +94,7 @@ func (h *host) receive() []byte {
 		if err == unix.EINTR || err == unix.ENETDOWN { // reported once after the interface was down
 			continue
 		}
-		h.must(err)
+		expect.NoError(h.t, err)
 		if from.(*unix.SockaddrLinklayer).Pkttype == unix.PACKET_HOST {
 			return buf[:n]
 		}
@@ -110,10 +104,10 @@ func (h *host) receive() []byte {
 func (h *host) setUp(up bool) {
 	h.t.Helper()
 	if up {
-		h.must(netlink.LinkSetUp(h.link))
+		expect.NoError(h.t, netlink.LinkSetUp(h.link))
 		return
 	}
-	h.must(netlink.LinkSetDown(h.link))
+	expect.NoError(h.t, netlink.LinkSetDown(h.link))
 }
 
 func TestTUNContract(t *testing.T) { runContract(t, tun.Config{Name: "rw0"}) }
@@ -130,8 +124,8 @@ func runContract(t *testing.T, c tun.Config) {
 		h := newHost(t, d)
 		return tuntest.Subject{
 			Device: d, Inject: h.inject, Receive: h.receive, SetUp: h.setUp,
-			SetMTU: func(mtu int) { h.must(netlink.LinkSetMTU(h.link, mtu)) },
-			Delete: func() { h.must(netlink.LinkDel(h.link)) },
+			SetMTU: func(mtu int) { expect.NoError(t, netlink.LinkSetMTU(h.link, mtu)) },
+			Delete: func() { expect.NoError(t, netlink.LinkDel(h.link)) },
 		}
 	})
 }
@@ -184,13 +178,12 @@ func TestCloseLeaksNothing(t *testing.T) {
 // from a goroutine, perhaps a moment after Close.
 func wantFiles(t *testing.T, before []string) {
 	t.Helper()
-	var after []string
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if after = openFiles(t); slices.Equal(before, after) {
-			return
+	expect.EventuallyNoError(t, "no descriptor leaks", func() error {
+		if after := openFiles(t); !slices.Equal(before, after) {
+			return fmt.Errorf("%v, then %v", before, after)
 		}
-	}
-	t.Errorf("descriptors leak: %v, then %v", before, after)
+		return nil
+	})
 }
 
 // openFiles lists this process's descriptors.
@@ -265,12 +258,12 @@ func TestFeaturesFollowConfig(t *testing.T) {
 func sendUDPTrain(t *testing.T, h *host, segments, size int) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	h.must(err)
+	expect.NoError(t, err)
 	defer unix.Close(fd)
 	if err := unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_SEGMENT, size); err != nil {
 		t.Skipf("needs UDP_SEGMENT: %v", err)
 	}
-	h.must(unix.Sendto(fd, make([]byte, segments*size), 0, &unix.SockaddrInet4{Port: 9, Addr: [4]byte{10, 99, 0, 2}}))
+	expect.NoError(t, unix.Sendto(fd, make([]byte, segments*size), 0, &unix.SockaddrInet4{Port: 9, Addr: [4]byte{10, 99, 0, 2}}))
 }
 
 func TestUDPTrainIsWholeUpToTrainLimit(t *testing.T) {
@@ -303,28 +296,27 @@ func TestUDPTrainIsWholeUpToTrainLimit(t *testing.T) {
 func TestEventsFollowMoveIntoAnotherNamespace(t *testing.T) {
 	enterNamespace(t)
 	d := open(t, tun.Config{Name: "rw0"})
-	h := &host{t: t}
 	there, err := netns.Get()
-	h.must(err)
+	expect.NoError(t, err)
 	defer there.Close()
 	link, err := netlink.LinkByName("rw0")
-	h.must(err)
+	expect.NoError(t, err)
 	// The goroutine's thread moves on to a second namespace; the interface follows.
 	here, err := netns.New()
-	h.must(err)
+	expect.NoError(t, err)
 	defer here.Close()
 	from, err := netlink.NewHandleAt(there)
-	h.must(err)
+	expect.NoError(t, err)
 	defer from.Close()
-	h.must(from.LinkSetNsFd(link, int(here)))
+	expect.NoError(t, from.LinkSetNsFd(link, int(here)))
 	link, err = netlink.LinkByName("rw0")
-	h.must(err)
-	h.must(netlink.LinkSetMTU(link, 1333))
+	expect.NoError(t, err)
+	expect.NoError(t, netlink.LinkSetMTU(link, 1333))
 	awaitMTU(t, d, 1333)
 	if err := d.SetTrainLimit(5000); err != nil {
 		t.Errorf("setting the limit in the new namespace: %v", err)
 	}
-	h.must(netlink.LinkDel(link))
+	expect.NoError(t, netlink.LinkDel(link))
 	awaitMTU(t, d, 0)
 }
 

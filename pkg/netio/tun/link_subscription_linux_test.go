@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 func parsed(t *testing.T, message []byte) []linkChange {
@@ -78,12 +80,12 @@ func TestLinkSubscriptionClosesOnLostMessages(t *testing.T) {
 func TestLinkCloseWithPendingChanges(t *testing.T) {
 	twoNamespaces(t)
 	lo, err := netlink.LinkByName("lo")
-	must(t, err)
+	expect.NoError(t, err)
 	for range 5 {
 		l, err := followLink(nil, "lo")
-		must(t, err)
+		expect.NoError(t, err)
 		for i := range 2 * cap(l.subscription.changes) {
-			must(t, netlink.LinkSetMTU(lo, 1300+i%2))
+			expect.NoError(t, netlink.LinkSetMTU(lo, 1300+i%2))
 		}
 		closed := make(chan struct{})
 		go func() {

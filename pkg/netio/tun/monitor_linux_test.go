@@ -4,16 +4,17 @@ package tun_test
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // namespaces are the test's network namespace and a second one, each with a netlink socket.
@@ -31,21 +32,14 @@ func newNamespaces(t *testing.T) *namespaces {
 	r := &namespaces{t: t}
 	var err error
 	r.originNS, err = netns.Get()
-	r.must(err)
+	expect.NoError(t, err)
 	r.origin = r.enableIPv6(r.originNS)
 	r.otherNS, err = netns.New()
-	r.must(err)
+	expect.NoError(t, err)
 	r.other = r.enableIPv6(r.otherNS)
-	r.must(netns.Set(r.originNS))
+	expect.NoError(t, netns.Set(r.originNS))
 	t.Cleanup(r.close)
 	return r
-}
-
-func (r *namespaces) must(err error) {
-	r.t.Helper()
-	if err != nil {
-		r.t.Fatal(err)
-	}
 }
 
 // enableIPv6 enables IPv6 in the calling thread's namespace ns.
@@ -56,7 +50,7 @@ func (r *namespaces) enableIPv6(ns netns.NsHandle) *netlink.Handle {
 		r.t.Fatal(err)
 	}
 	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
-	r.must(err)
+	expect.NoError(r.t, err)
 	return h
 }
 
@@ -79,13 +73,13 @@ func (r *namespaces) close() {
 func (r *namespaces) link(h *netlink.Handle) netlink.Link {
 	r.t.Helper()
 	l, err := h.LinkByName("rw0")
-	r.must(err)
+	expect.NoError(r.t, err)
 	return l
 }
 
 func (r *namespaces) move(from *netlink.Handle, to netns.NsHandle) {
 	r.t.Helper()
-	r.must(from.LinkSetNsFd(r.link(from), int(to)))
+	expect.NoError(r.t, from.LinkSetNsFd(r.link(from), int(to)))
 }
 
 func TestDeviceClosesWhenItsNamespaceEnds(t *testing.T) {
@@ -94,8 +88,8 @@ func TestDeviceClosesWhenItsNamespaceEnds(t *testing.T) {
 	r := newNamespaces(t)
 	d := open(t, tun.Config{Name: "rw0"})
 	r.move(r.origin, r.otherNS)
-	r.must(r.other.LinkSetUp(r.link(r.other)))
-	r.must(r.other.LinkSetMTU(r.link(r.other), 1333))
+	expect.NoError(t, r.other.LinkSetUp(r.link(r.other)))
+	expect.NoError(t, r.other.LinkSetMTU(r.link(r.other), 1333))
 	awaitMTU(t, d, 1333)
 	if err := d.SetTrainLimit(5000); err != nil {
 		t.Errorf("setting the limit in the other namespace: %v", err)
@@ -110,7 +104,7 @@ func TestDeviceClosesWhenItsNamespaceEnds(t *testing.T) {
 	if err := d.SetTrainLimit(5000); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("setting the limit afterwards: %v", err)
 	}
-	r.must(d.Close())
+	expect.NoError(t, d.Close())
 	r.close()
 	wantFiles(t, before)
 }
@@ -128,12 +122,12 @@ func TestEventsFollowMoveBackToOriginalNamespace(t *testing.T) {
 	r := newNamespaces(t)
 	d := open(t, tun.Config{Name: "rw0"})
 	r.move(r.origin, r.otherNS)
-	r.must(r.other.LinkSetMTU(r.link(r.other), 1333))
+	expect.NoError(t, r.other.LinkSetMTU(r.link(r.other), 1333))
 	awaitMTU(t, d, 1333)
 	r.move(r.other, r.originNS)
-	r.must(r.origin.LinkSetMTU(r.link(r.origin), 1334))
+	expect.NoError(t, r.origin.LinkSetMTU(r.link(r.origin), 1334))
 	awaitMTU(t, d, 1334)
-	r.must(r.origin.LinkDel(r.link(r.origin)))
+	expect.NoError(t, r.origin.LinkDel(r.link(r.origin)))
 	awaitMTU(t, d, 0)
 }
 
@@ -143,27 +137,29 @@ func TestEventsFollowMoveBetweenOtherNamespaces(t *testing.T) {
 	d := open(t, tun.Config{Name: "rw0"})
 	r.move(r.origin, r.otherNS)
 	third, err := netns.New()
-	r.must(err)
+	expect.NoError(t, err)
 	defer third.Close()
-	r.must(netns.Set(r.originNS))
+	expect.NoError(t, netns.Set(r.originNS))
 	farther := r.enableIPv6(third)
 	defer farther.Close()
-	r.must(r.other.LinkSetMTU(r.link(r.other), 1333))
+	expect.NoError(t, r.other.LinkSetMTU(r.link(r.other), 1333))
 	awaitMTU(t, d, 1333)
 	r.move(r.other, third)
 	for mtu := 1334; mtu < 1337; mtu++ {
-		r.must(farther.LinkSetMTU(r.link(farther), mtu))
+		expect.NoError(t, farther.LinkSetMTU(r.link(farther), mtu))
 		awaitMTU(t, d, mtu)
 	}
-	r.must(farther.LinkDel(r.link(farther)))
+	expect.NoError(t, farther.LinkDel(r.link(farther)))
 	awaitMTU(t, d, 0)
 }
 
 func TestKernelLinkLocalAddressIsRemoved(t *testing.T) {
 	type step = func(*namespaces, *netlink.Handle)
-	up := func(r *namespaces, h *netlink.Handle) { r.must(h.LinkSetUp(r.link(h))) }
-	down := func(r *namespaces, h *netlink.Handle) { r.must(h.LinkSetDown(r.link(h))) }
-	mtu := func(n int) step { return func(r *namespaces, h *netlink.Handle) { r.must(h.LinkSetMTU(r.link(h), n)) } }
+	up := func(r *namespaces, h *netlink.Handle) { expect.NoError(t, h.LinkSetUp(r.link(h))) }
+	down := func(r *namespaces, h *netlink.Handle) { expect.NoError(t, h.LinkSetDown(r.link(h))) }
+	mtu := func(n int) step {
+		return func(r *namespaces, h *netlink.Handle) { expect.NoError(t, h.LinkSetMTU(r.link(h), n)) }
+	}
 	for name, steps := range map[string][]step{
 		"up":                       {up},
 		"up again":                 {up, down, up},
@@ -193,23 +189,23 @@ func TestKernelLinkLocalAddressIsRemoved(t *testing.T) {
 func TestConfiguredLinkLocalAddressStays(t *testing.T) {
 	r := newNamespaces(t)
 	d := open(t, tun.Config{Name: "rw0"})
-	r.must(r.origin.LinkSetUp(r.link(r.origin)))
+	expect.NoError(t, r.origin.LinkSetUp(r.link(r.origin)))
 	configured := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP("fe80::1"), Mask: net.CIDRMask(64, 128)}}
 	if err := r.origin.AddrAdd(r.link(r.origin), configured); err != nil {
 		t.Skipf("needs IPv6: %v", err)
 	}
-	r.must(r.origin.LinkSetMTU(r.link(r.origin), 1333))
+	expect.NoError(t, r.origin.LinkSetMTU(r.link(r.origin), 1333))
 	awaitMTU(t, d, 1333)
-	r.must(r.origin.LinkSetDown(r.link(r.origin))) // also removes the address
-	r.must(r.origin.AddrReplace(r.link(r.origin), configured))
-	r.must(r.origin.LinkSetUp(r.link(r.origin)))
-	r.must(r.origin.LinkSetMTU(r.link(r.origin), 1334))
+	expect.NoError(t, r.origin.LinkSetDown(r.link(r.origin))) // also removes the address
+	expect.NoError(t, r.origin.AddrReplace(r.link(r.origin), configured))
+	expect.NoError(t, r.origin.LinkSetUp(r.link(r.origin)))
+	expect.NoError(t, r.origin.LinkSetMTU(r.link(r.origin), 1334))
 	awaitMTU(t, d, 1334)
 	addresses, err := r.origin.AddrList(r.link(r.origin), netlink.FAMILY_V6)
 	for errors.Is(err, netlink.ErrDumpInterrupted) {
 		addresses, err = r.origin.AddrList(r.link(r.origin), netlink.FAMILY_V6)
 	}
-	r.must(err)
+	expect.NoError(t, err)
 	if len(addresses) != 1 || !addresses[0].IP.Equal(configured.IP) {
 		t.Errorf("addresses are %v", addresses)
 	}
@@ -218,17 +214,11 @@ func TestConfiguredLinkLocalAddressStays(t *testing.T) {
 // awaitNoAddress waits until the interface has no IPv6 address. The kernel may generate one before the monitor disables it.
 func (r *namespaces) awaitNoAddress(h *netlink.Handle) {
 	r.t.Helper()
-	var addresses []netlink.Addr
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		var err error
-		addresses, err = h.AddrList(r.link(h), netlink.FAMILY_V6)
-		if errors.Is(err, netlink.ErrDumpInterrupted) {
-			continue
+	expect.EventuallyNoError(r.t, "the interface has no address", func() error {
+		addresses, err := h.AddrList(r.link(h), netlink.FAMILY_V6)
+		if err == nil && len(addresses) > 0 {
+			err = fmt.Errorf("addresses are %v", addresses)
 		}
-		r.must(err)
-		if len(addresses) == 0 {
-			return
-		}
-	}
-	r.t.Errorf("addresses are %v", addresses)
+		return err
+	})
 }

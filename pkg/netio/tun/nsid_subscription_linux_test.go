@@ -13,6 +13,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // linkMessage returns one rtnetlink message of that type about a link.
@@ -83,18 +85,18 @@ func TestNSIDSubscriptionAssignsMissingNSID(t *testing.T) {
 	if errors.Is(err, unix.EPERM) {
 		t.Skip(err)
 	}
-	must(t, err)
+	expect.NoError(t, err)
 	defer a.close()
-	must(t, netns.Set(there))
+	expect.NoError(t, netns.Set(there))
 	link, err := netlink.LinkByName("lo")
-	must(t, err)
-	must(t, netns.Set(here))
+	expect.NoError(t, err)
+	expect.NoError(t, netns.Set(here))
 	for _, mtu := range []int{1400, 1401} { // subscribe may follow unsubscribe
-		must(t, a.subscribe())
-		must(t, a.filter(there, link.Attrs().Index))
-		must(t, netns.Set(there))
-		must(t, netlink.LinkSetMTU(link, mtu))
-		must(t, netns.Set(here))
+		expect.NoError(t, a.subscribe())
+		expect.NoError(t, a.filter(there, link.Attrs().Index))
+		expect.NoError(t, netns.Set(there))
+		expect.NoError(t, netlink.LinkSetMTU(link, mtu))
+		expect.NoError(t, netns.Set(here))
 		select {
 		case <-a.events:
 		case <-time.After(20 * time.Second):
@@ -116,19 +118,19 @@ func TestMonitorPollsWhenSubscribingFails(t *testing.T) {
 	if m.nsids == nil || m.origin == "" {
 		t.Skip("needs CAP_NET_BROADCAST and Linux 5.2")
 	}
-	must(t, m.nsids.socket.Close())
+	expect.NoError(t, m.nsids.socket.Close())
 	link, err := netlink.LinkByName("rw0")
-	must(t, err)
-	must(t, netlink.LinkSetNsFd(link, int(there)))
-	must(t, netns.Set(there))
-	must(t, netlink.LinkSetMTU(link, 1333))
-	must(t, netns.Set(here))
+	expect.NoError(t, err)
+	expect.NoError(t, netlink.LinkSetNsFd(link, int(there)))
+	expect.NoError(t, netns.Set(there))
+	expect.NoError(t, netlink.LinkSetMTU(link, 1333))
+	expect.NoError(t, netns.Set(here))
 	for event := range opened.Events() {
 		if event.MTU == 1333 {
 			break
 		}
 	}
-	must(t, opened.Close())
+	expect.NoError(t, opened.Close())
 	if !m.polling {
 		t.Error("no events arrive, and the monitor does not poll")
 	}
@@ -165,13 +167,6 @@ func TestQueueSignalsDeletedInterface(t *testing.T) {
 	}
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // twoNamespaces moves the test's thread into the first of two new namespaces. The thread ends with the test.
 func twoNamespaces(t *testing.T) (here, there netns.NsHandle) {
 	t.Helper()
@@ -180,10 +175,10 @@ func twoNamespaces(t *testing.T) (here, there netns.NsHandle) {
 		t.Skipf("needs a network namespace: %v", err)
 	}
 	here, err := netns.Get()
-	must(t, err)
+	expect.NoError(t, err)
 	there, err = netns.New()
-	must(t, err)
-	must(t, netns.Set(here))
+	expect.NoError(t, err)
+	expect.NoError(t, netns.Set(here))
 	t.Cleanup(func() {
 		_, _ = here.Close(), there.Close()
 	})

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // constantFilter loads a socket filter that returns value.
@@ -138,17 +140,11 @@ func TestWithoutSteeringFlowFollowsReplyQueue(t *testing.T) {
 	packet, answer := datagram(true), append(make([]byte, offload.VnetHdrLen), datagram(false)...)
 	for i, q := range d.Queues() {
 		// The driver forgets a flow after three seconds, which may pass on a busy machine.
-		for deadline := time.Now().Add(20 * time.Second); ; {
-			h.must(q.Write([][]byte{answer}))
+		expect.Eventually(t, fmt.Sprintf("the flow is on queue %d, as its answer was", i), func() bool {
+			expect.NoError(t, q.Write([][]byte{answer}))
 			h.inject(packet)
-			got := a.queueOf(t, packet)
-			if got == i {
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("the answer was written on queue %d, the flow is on %d", i, got)
-			}
-		}
+			return a.queueOf(t, packet) == i
+		})
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf/link"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // TestFramesLieInReportedPageSize: the machine decides whether there are huge pages (vm.nr_hugepages).
@@ -35,7 +37,7 @@ func TestFramesLieInReportedPageSize(t *testing.T) {
 	var next uint64
 	for sent := 0; sent < frames; {
 		sent += from.Submit(batch[sent:min(sent+64, frames)])
-		check(t, from.WakeTx())
+		expect.NoError(t, from.WakeTx())
 		await(t, to, "the frames", func() bool {
 			got := make([]Desc, 64)
 			got = got[:to.Receive(got)]
@@ -46,7 +48,7 @@ func TestFramesLieInReportedPageSize(t *testing.T) {
 				next++
 			}
 			to.Refill(got)
-			check(t, to.WakeRx())
+			expect.NoError(t, to.WakeRx())
 			return next == uint64(sent)
 		})
 	}
@@ -56,7 +58,7 @@ func TestFramesLieInReportedPageSize(t *testing.T) {
 func pageSizeAt(t *testing.T, at uint64) int {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/smaps")
-	check(t, err)
+	expect.NoError(t, err)
 	inside := false
 	for line := range strings.Lines(string(text)) {
 		var first, end uint64

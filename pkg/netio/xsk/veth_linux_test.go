@@ -18,6 +18,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // TestAllSentFramesArrive sends over both queues of a veth at once, and tracks the owner of every frame on both
@@ -55,13 +57,13 @@ func exchange(t *testing.T, l *vethPair, from, to *Socket, seed uint64, lossy bo
 		for rest := 1 + r.IntN(100); rest > 0; {
 			rest -= x.send(min(rest, 1+r.IntN(40)), r)
 		}
-		check(t, from.WakeTx())
+		expect.NoError(t, from.WakeTx())
 		last := x.sent - 1
 		await(t, to, "the frames of a window", func() bool {
 			n := x.receive(1+r.IntN(len(x.batch)), lossy)
 			if n == 0 && lossy {
 				x.send(1, r)
-				check(t, from.WakeTx())
+				expect.NoError(t, from.WakeTx())
 			}
 			return x.next > last
 		})
@@ -71,9 +73,9 @@ func exchange(t *testing.T, l *vethPair, from, to *Socket, seed uint64, lossy bo
 	checkFramesAre(t, from, Frames{RxKernel: 64, TxFree: 128})
 	checkFramesAre(t, to, Frames{RxKernel: 128, TxFree: 64})
 	out, err := from.Stats()
-	check(t, err)
+	expect.NoError(t, err)
 	in, err := to.Stats()
-	check(t, err)
+	expect.NoError(t, err)
 	if out.Sent != x.sent || out.Completed != x.sent || in.Received != x.received || !lossy && x.received != x.sent ||
 		in.RxDropped+in.RxRingFull+in.RxInvalid+out.TxInvalid+out.TxRefused+out.Misowned+in.Misowned+out.Rejected != 0 {
 		t.Errorf("%d sent, %d received; %+v; %+v", x.sent, x.received, out, in)
@@ -120,7 +122,7 @@ func (x *exchanger) receive(n int, lossy bool) int {
 	}
 	x.to.Refill(batch)
 	x.right.move(x.t, batch, "rx user", "rx kernel")
-	check(x.t, x.to.WakeRx())
+	expect.NoError(x.t, x.to.WakeRx())
 	return len(batch)
 }
 
@@ -159,12 +161,12 @@ func TestPacketsDroppedWithoutFrameAreCounted(t *testing.T) {
 		l.number(from.Frame(batch[i]), uint64(i))
 	}
 	from.Submit(batch[:n])
-	check(t, from.WakeTx())
+	expect.NoError(t, from.WakeTx())
 	total := 0
 	await(t, to, "all packets", func() bool {
 		total += to.Receive(batch)
 		stats, err := to.Stats()
-		check(t, err)
+		expect.NoError(t, err)
 		return total == 64 && stats.RxDropped == extra && stats.FillEmpty > 0
 	})
 	checkFramesAre(t, to, Frames{RxUser: 64, TxFree: 64})
@@ -199,7 +201,7 @@ func TestCloseUnderTrafficReleasesEverything(t *testing.T) {
 				if f := to.Frames(); f.RxKernel+f.RxUser != 256 || f.TxFree != 64 {
 					t.Errorf("frames %+v", f)
 				}
-				check(t, to.Close())
+				expect.NoError(t, to.Close())
 				if stats, err := to.Stats(); err != nil || stats.Misowned != 0 || stats.Received == 0 {
 					t.Errorf("stats %+v, %v", stats, err)
 				}
@@ -209,7 +211,7 @@ func TestCloseUnderTrafficReleasesEverything(t *testing.T) {
 			if f := from.Frames(); f.TxFree+f.TxUser+f.TxKernel != 256 {
 				t.Errorf("frames %+v", f)
 			}
-			check(t, from.Close())
+			expect.NoError(t, from.Close())
 			if after := openResources(); after != before {
 				t.Errorf("before\n%s\nafter\n%s", before, after)
 			}
@@ -244,9 +246,9 @@ func TestSocketResumesAfterDeviceDown(t *testing.T) {
 	l := newLink(t, 1)
 	l.redirect(t, 1, link.XDPDriverMode, 0)
 	from, to := l.ends[0].open(t, Config{}), l.ends[1].open(t, Config{})
-	check(t, from.Check())
+	expect.NoError(t, from.Check())
 	set := func(up func(netlink.Link) error) {
-		check(t, l.ends[0].host.Do(func() error {
+		expect.NoError(t, l.ends[0].host.Do(func() error {
 			device, err := netlink.LinkByIndex(l.ends[0].index)
 			if err != nil {
 				return err
@@ -268,8 +270,8 @@ func TestSocketResumesAfterDeviceDown(t *testing.T) {
 	}
 	set(netlink.LinkSetUp)
 	await(t, to, "the frame that waited", func() bool {
-		check(t, from.WakeTx())
-		check(t, from.Check())
+		expect.NoError(t, from.WakeTx())
+		expect.NoError(t, from.Check())
 		return to.Receive(one) == 1 && numberOf(t, to.Frame(one[0])) == 7
 	})
 }
@@ -279,7 +281,7 @@ func TestDeletedDeviceReturnsErrGone(t *testing.T) {
 	l.redirect(t, 1, link.XDPDriverMode, 0)
 	s := l.ends[0].open(t, Config{TxFrames: 64})
 	submit(t, s, 1)
-	check(t, l.ends[0].host.Do(func() error {
+	expect.NoError(t, l.ends[0].host.Do(func() error {
 		device, err := netlink.LinkByIndex(l.ends[0].index)
 		if err != nil {
 			return err
@@ -341,7 +343,7 @@ func TestLargePacketsUseSeveralFrames(t *testing.T) {
 		if got := from.Submit(batch[:n]); got != 3 {
 			t.Fatalf("submitted %d", got)
 		}
-		check(t, from.WakeTx())
+		expect.NoError(t, from.WakeTx())
 		await(t, to, "a packet", func() bool {
 			n := to.Receive(batch)
 			if n == 0 {
@@ -367,9 +369,9 @@ func TestLargePacketsUseSeveralFrames(t *testing.T) {
 func TestOffloadedChecksumsAreCorrect(t *testing.T) {
 	l := newLink(t, 1)
 	src, dst := netip.MustParseAddrPort("10.9.0.1:1000"), netip.MustParseAddrPort("10.9.0.2:2000")
-	check(t, l.ends[1].host.SetUp(l.ends[1].device, 0, netip.PrefixFrom(dst.Addr(), 24)))
+	expect.NoError(t, l.ends[1].host.SetUp(l.ends[1].device, 0, netip.PrefixFrom(dst.Addr(), 24)))
 	var inbox *net.UDPConn
-	check(t, l.ends[1].host.Do(func() (err error) {
+	expect.NoError(t, l.ends[1].host.Do(func() (err error) {
 		inbox, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(dst))
 		return err
 	}))
@@ -389,13 +391,13 @@ func TestOffloadedChecksumsAreCorrect(t *testing.T) {
 		if s.Submit(d) != 1 {
 			t.Error("not submitted")
 		}
-		check(t, s.WakeTx())
+		expect.NoError(t, s.WakeTx())
 	}
 	var got [100]byte
 	for range 20 { // the backlog on the way is shared with the whole machine
 		send("the checksum is that of the pseudo header alone", false)
 		send("the checksum is whole", true)
-		check(t, inbox.SetReadDeadline(time.Now().Add(time.Second)))
+		expect.NoError(t, inbox.SetReadDeadline(time.Now().Add(time.Second)))
 		n, err := inbox.Read(got[:])
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			continue
@@ -454,12 +456,12 @@ func TestClosedSocketLeavesPacketsToStack(t *testing.T) {
 	l := newLink(t, 1)
 	l.redirect(t, 1, link.XDPDriverMode, 0)
 	var stack int
-	check(t, l.ends[1].host.Do(func() (err error) {
+	expect.NoError(t, l.ends[1].host.Do(func() (err error) {
 		stack, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(networkOrder(etherType)))
 		return err
 	}))
 	defer unix.Close(stack)
-	check(t, unix.SetsockoptTimeval(stack, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(deadline / time.Second)}))
+	expect.NoError(t, unix.SetsockoptTimeval(stack, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(deadline / time.Second)}))
 	from, to := l.ends[0].open(t, Config{}), l.ends[1].open(t, Config{})
 	one := make([]Desc, 1)
 	send := func(n uint64) {
@@ -467,11 +469,11 @@ func TestClosedSocketLeavesPacketsToStack(t *testing.T) {
 		one[0].Len = 60
 		l.number(from.Frame(one[0]), n)
 		from.Submit(one)
-		check(t, from.WakeTx())
+		expect.NoError(t, from.WakeTx())
 	}
 	send(1)
 	await(t, to, "a frame", func() bool { return to.Receive(one) == 1 })
-	check(t, to.Close())
+	expect.NoError(t, to.Close())
 	send(2)
 	var frame [100]byte
 	n, err := unix.Read(stack, frame[:])

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // etherType is the EtherType of test frames (IEEE 802, local experimental); only those are redirected.
@@ -62,10 +63,10 @@ func newLinkMTU(t testing.TB, queues, mtu int) *vethPair {
 	lab, hosts := netlabtest.Hosts(t, "xsk", "a", "b")
 	a, b := hosts[0], hosts[1]
 	c, err := lab.Cable(a, b, netlab.CableConfig{Queues: queues, MTU: mtu})
-	check(t, err)
+	expect.NoError(t, err)
 	l := &vethPair{lab: lab, ends: [2]*vethEnd{{host: a, device: c.DeviceA}, {host: b, device: c.DeviceB}}}
 	for _, e := range l.ends {
-		check(t, e.host.Do(func() error {
+		expect.NoError(t, e.host.Do(func() error {
 			device, err := net.InterfaceByName(e.device)
 			if err == nil {
 				e.index, e.mac = device.Index, device.HardwareAddr
@@ -79,7 +80,7 @@ func newLinkMTU(t testing.TB, queues, mtu int) *vethPair {
 // redirect attaches a program to both ends that redirects test frames to the socket of their queue, if there is one.
 func (l *vethPair) redirect(t testing.TB, queues int, mode link.XDPAttachFlags, flags uint32) {
 	t.Helper()
-	check(t, rlimit.RemoveMemlock())
+	expect.NoError(t, rlimit.RemoveMemlock())
 	for _, e := range l.ends {
 		xsks, err := ebpf.NewMap(&ebpf.MapSpec{
 			Name: "test_xsks", Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: uint32(queues),
@@ -87,7 +88,7 @@ func (l *vethPair) redirect(t testing.TB, queues int, mode link.XDPAttachFlags, 
 		if errors.Is(err, unix.EPERM) {
 			t.Skipf("needs CAP_BPF: %v", err)
 		}
-		check(t, err)
+		expect.NoError(t, err)
 		t.Cleanup(func() { xsks.Close() })
 		e.xsks = xsks
 		e.attach(t, mode, &ebpf.ProgramSpec{
@@ -100,10 +101,10 @@ func (l *vethPair) redirect(t testing.TB, queues int, mode link.XDPAttachFlags, 
 func (e *vethEnd) attach(t testing.TB, mode link.XDPAttachFlags, spec *ebpf.ProgramSpec) {
 	t.Helper()
 	program, err := ebpf.NewProgram(spec)
-	check(t, err)
+	expect.NoError(t, err)
 	t.Cleanup(func() { program.Close() })
 	var attached link.Link
-	check(t, e.host.Do(func() (err error) {
+	expect.NoError(t, e.host.Do(func() (err error) {
 		attached, err = link.AttachXDP(link.XDPOptions{Program: program, Interface: e.index, Flags: mode})
 		return err
 	}))
@@ -138,10 +139,10 @@ func (e *vethEnd) open(t testing.TB, c Config) *Socket {
 	t.Helper()
 	c.Interface = e.index
 	s, err := open(c, e)
-	check(t, err)
-	t.Cleanup(func() { check(t, s.Close()) })
+	expect.NoError(t, err)
+	t.Cleanup(func() { expect.NoError(t, s.Close()) })
 	if e.xsks != nil {
-		check(t, e.xsks.Update(uint32(c.Queue), uint32(s.FD()), ebpf.UpdateAny))
+		expect.NoError(t, e.xsks.Update(uint32(c.Queue), uint32(s.FD()), ebpf.UpdateAny))
 	}
 	return s
 }
@@ -197,12 +198,5 @@ func await(t testing.TB, s *Socket, what string, do func() bool) {
 		if err != nil && err != unix.EINTR {
 			t.Fatal(err)
 		}
-	}
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -18,13 +18,14 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/xdp"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // localCPUs returns two of the CPUs that the test may use, or the only one.
 func localCPUs(t *testing.T) config.ReceiveCPUs {
 	t.Helper()
 	var set unix.CPUSet
-	must(t, unix.SchedGetaffinity(0, &set))
+	expect.NoError(t, unix.SchedGetaffinity(0, &set))
 	var list []int
 	for cpu := 0; len(list) < min(2, set.Count()); cpu++ {
 		if set.IsSet(cpu) {
@@ -38,7 +39,7 @@ func localCPUs(t *testing.T) config.ReceiveCPUs {
 // hardware.
 func (s *scene) disableChecksumOffload() {
 	s.Helper()
-	must(s, s.far.Do(func() error {
+	expect.NoError(s, s.far.Do(func() error {
 		links, err := netlink.LinkList()
 		for _, l := range links {
 			if err == nil && l.Type() == "veth" {
@@ -87,7 +88,7 @@ func TestReceiveCPUsAreUsedUntilDisabled(t *testing.T) {
 	}
 	s.port.SetReceiveCPUs(localCPUs(t))
 	s.awaitReceiveCPUs(localCPUs(t))
-	must(t, s.port.Close())
+	expect.NoError(t, s.port.Close())
 	if s.attached(s.dev) != 0 {
 		t.Error("the program is still attached")
 	}
@@ -132,7 +133,7 @@ func TestCPUMapKeepsFlowOrder(t *testing.T) {
 	for next := uint32(10); next < messages; next += batch {
 		for i := range uint32(batch) {
 			_, err := s.peer.WriteToUDPAddrPort(message(index, next+i), to)
-			must(t, err)
+			expect.NoError(t, err)
 		}
 		for late := time.Now().Add(time.Second); !in.has(next + batch - 1); time.Sleep(50 * time.Microsecond) {
 			if time.Now().After(late) {
@@ -189,8 +190,8 @@ func TestAFXDPTakesPrecedenceOverReceiveCPUs(t *testing.T) {
 func TestProgramAcceptsMaximumReceiveCPUs(t *testing.T) {
 	requireXDP(t)
 	c, err := programs.LoadClassify(programs.ClassifyOptions{ListenPort: 1, CPUs: make([]int, config.MaxReceiveCPUs)})
-	must(t, err)
-	must(t, c.Close())
+	expect.NoError(t, err)
+	expect.NoError(t, c.Close())
 }
 
 func TestMissingCPUIsReported(t *testing.T) {

@@ -13,11 +13,12 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 func (s *scene) gather(q query) (f facts) {
 	s.Helper()
-	must(s, s.here.Do(func() error {
+	expect.NoError(s, s.here.Do(func() error {
 		f = gatherFacts(&q)
 		return nil
 	}))
@@ -105,8 +106,8 @@ func TestVLANRouteUsesUnderlyingDevice(t *testing.T) {
 	if errors.Is(unable, unix.EOPNOTSUPP) {
 		t.Skip("needs a kernel with VLANs (CONFIG_VLAN_8021Q)")
 	}
-	must(t, unable)
-	must(t, s.here.SetUp("v7", 0, netip.MustParsePrefix("198.51.100.1/24")))
+	expect.NoError(t, unable)
+	expect.NoError(t, s.here.SetUp("v7", 0, netip.MustParsePrefix("198.51.100.1/24")))
 	if f := s.gather(query{peers: []netip.Addr{netip.MustParseAddr("198.51.100.2")}}); f.device != dev || f.reachable != 1 {
 		t.Errorf("%+v", f)
 	}

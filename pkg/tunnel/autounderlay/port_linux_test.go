@@ -17,6 +17,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 const (
@@ -27,7 +28,7 @@ const (
 // listeners counts the netlink sockets at here that subscribe to changes of the network.
 func (s *scene) listeners() (n int) {
 	s.Helper()
-	must(s, s.here.Do(func() error {
+	expect.NoError(s, s.here.Do(func() error {
 		b, err := os.ReadFile("/proc/thread-self/net/netlink")
 		for line := range strings.Lines(string(b)) {
 			// Columns: sk Eth Pid Groups. The kernel's own sockets have Pid 0.
@@ -71,10 +72,10 @@ func TestXDPIsUsedOnceGuarded(t *testing.T) {
 	to := netip.AddrPortFrom(hereAt.Addr(), s.port.LocalPort())
 	s.await("the drop of an unknown sender's message", func() bool {
 		_, err := s.peer.WriteToUDPAddrPort(message(index+1, 1), to)
-		must(t, err)
+		expect.NoError(t, err)
 		return s.port.Report().Drops[drop.RXUnknownIndex.String()] > 0
 	})
-	must(t, s.port.Close())
+	expect.NoError(t, s.port.Close())
 	if s.attached(s.dev) != 0 {
 		t.Error("the program is still attached")
 	}
@@ -144,7 +145,7 @@ func TestModeChangesUnderTraffic(t *testing.T) {
 			next++
 			s.send(next)
 			_, err := s.peer.WriteToUDPAddrPort(message(index, next), to)
-			must(t, err)
+			expect.NoError(t, err)
 		}
 		late := time.Now().Add(100 * time.Millisecond)
 		for in.count()+lostIn < int(next) || out.count()+lostOut < int(next) {
@@ -184,7 +185,7 @@ func TestModeChangesLeakNoResources(t *testing.T) {
 	s.port.SetGuarded()
 	open := func() int {
 		list, err := os.ReadDir("/proc/self/fd")
-		must(t, err)
+		expect.NoError(t, err)
 		return len(list)
 	}
 	first := 0
@@ -292,7 +293,7 @@ func TestSecondPortCannotUseSameDevice(t *testing.T) {
 	if got := s.attached(s.dev); got != first {
 		t.Errorf("program %d is attached, want %d", got, first)
 	}
-	must(t, s.port.Close())
+	expect.NoError(t, s.port.Close())
 	s.await("AF_XDP at the second port", func() bool { return second.Report().Path == byXDP })
 }
 
@@ -384,7 +385,7 @@ func TestTooManyIndicesAdmitUnknownSenders(t *testing.T) {
 	to := netip.AddrPortFrom(hereAt.Addr(), s.port.LocalPort())
 	s.await("an unknown sender's message", func() bool {
 		_, err := s.peer.WriteToUDPAddrPort(message(index+1, 99), to)
-		must(t, err)
+		expect.NoError(t, err)
 		select {
 		case n := <-s.got:
 			return n == 99
@@ -436,7 +437,7 @@ func TestCloseRacesWithOtherCalls(t *testing.T) {
 			})
 		}
 		time.Sleep(150 * time.Millisecond) // any duration is valid
-		must(t, p.Close())
+		expect.NoError(t, p.Close())
 		close(stop)
 		users.Wait()
 		if got := s.attached(s.dev); got != 0 {

@@ -5,6 +5,7 @@ package autounderlay
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -24,17 +25,11 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // deadline bounds every wait.
 const deadline = 20 * time.Second
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // scene is a host with a cable to another one. The peer there is only a socket.
 type scene struct {
@@ -58,7 +53,7 @@ func newScene(t *testing.T) *scene {
 	t.Helper()
 	s := newLab(t)
 	s.dev = s.cable(hereAt, farAt)
-	must(t, s.far.Do(func() (err error) {
+	expect.NoError(t, s.far.Do(func() (err error) {
 		s.peer, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(farAt.Addr(), 0)))
 		return err
 	}))
@@ -89,7 +84,7 @@ func (s *scene) cable(here, far netip.Prefix) string {
 	c, err := s.lab.Cable(s.here, s.far, netlab.CableConfig{
 		Queues: 1, MTU: 1500, AddrsA: []netip.Prefix{here}, AddrsB: []netip.Prefix{far},
 	})
-	must(s, err)
+	expect.NoError(s, err)
 	return c.DeviceA
 }
 
@@ -101,15 +96,15 @@ func requireXDP(t *testing.T) {
 	if errors.Is(err, os.ErrPermission) {
 		t.Skipf("needs CAP_BPF: %v", err)
 	}
-	must(t, err)
-	must(t, c.Close())
+	expect.NoError(t, err)
+	expect.NoError(t, c.Close())
 }
 
 // openUDP opens the UDP port.
 func (s *scene) openUDP() *udp.Port {
 	s.Helper()
 	var u *udp.Port
-	must(s, s.here.Do(func() (err error) {
+	expect.NoError(s, s.here.Do(func() (err error) {
 		u, err = udp.Open(udp.Config{Lanes: 1})
 		return err
 	}))
@@ -128,11 +123,11 @@ func (s *scene) open(mode config.UnderlayMode, device string, log slog.Handler) 
 func (s *scene) another(mode config.UnderlayMode, device string, log slog.Handler) (p *Port) {
 	s.Helper()
 	u := s.openUDP()
-	must(s, s.here.Do(func() (err error) {
+	expect.NoError(s, s.here.Do(func() (err error) {
 		p, err = Open(Config{UDP: u, Mode: mode, Device: device, Log: slog.New(log)})
 		return err
 	}))
-	s.Cleanup(func() { must(s, p.Close()) })
+	s.Cleanup(func() { expect.NoError(s, p.Close()) })
 	return p
 }
 
@@ -183,7 +178,7 @@ func (s *scene) awaitMessage(what string) {
 	}
 	s.await(what, func() bool {
 		_, err := s.peer.WriteToUDPAddrPort(message(index, 1), to)
-		must(s, err)
+		expect.NoError(s, err)
 		select {
 		case <-s.got:
 			return true
@@ -209,7 +204,12 @@ func (s *scene) send(number uint32) {
 
 func (s *scene) await(what string, done func() bool) {
 	s.Helper()
-	netlabtest.Await(s, what, done, func() any { return s.port.Report() })
+	expect.EventuallyNoError(s, what, func() error {
+		if !done() {
+			return fmt.Errorf("%+v", s.port.Report())
+		}
+		return nil
+	})
 }
 
 // awaitPath waits until data messages use a path, and returns the report.
@@ -225,7 +225,7 @@ func (s *scene) awaitPath(path config.UnderlayMode) (r config.UnderlayReport) {
 // link applies a function to a device at here.
 func (s *scene) link(name string, do func(netlink.Link) error) {
 	s.Helper()
-	must(s, s.here.Do(func() error {
+	expect.NoError(s, s.here.Do(func() error {
 		l, err := netlink.LinkByName(name)
 		if err != nil {
 			return err
@@ -253,10 +253,10 @@ func (s *scene) attachForeignProgram() (remove func()) {
 		Name: "stranger", Type: ebpf.XDP, License: "GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}, // XDP_PASS
 	})
-	must(s, err)
+	expect.NoError(s, err)
 	s.Cleanup(func() { program.Close() })
 	var held link.Link
-	must(s, s.here.Do(func() error {
+	expect.NoError(s, s.here.Do(func() error {
 		l, err := netlink.LinkByName(s.dev)
 		if err != nil {
 			return err
@@ -265,5 +265,5 @@ func (s *scene) attachForeignProgram() (remove func()) {
 		return err
 	}))
 	s.Cleanup(func() { held.Close() })
-	return func() { must(s, held.Close()) }
+	return func() { expect.NoError(s, held.Close()) }
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // TestKilledProcessLeavesNoProgram opens the port in a child process that cannot close it.
@@ -30,8 +31,8 @@ func TestKilledProcessLeavesNoProgram(t *testing.T) {
 	cmd := s.here.Command(t.Context(), os.Args[0], "-test.v", "-test.run=^"+s.Name()+"$")
 	cmd.Env = append(os.Environ(), childEnv+"=1", childKeepsPortOpen+"=1")
 	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
+	expect.NoError(t, err)
+	expect.NoError(t, cmd.Start())
 	ready := false
 	for lines := bufio.NewScanner(out); !ready && lines.Scan(); {
 		ready = strings.HasPrefix(lines.Text(), "path xdp")
@@ -39,13 +40,9 @@ func TestKilledProcessLeavesNoProgram(t *testing.T) {
 	if !ready || s.attached(s.dev) == 0 {
 		t.Errorf("ready %v, program %d", ready, s.attached(s.dev))
 	}
-	must(t, cmd.Process.Kill())
+	expect.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait() // the error is that of the kill
-	for end := time.Now().Add(deadline); s.attached(s.dev) != 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the program is still attached")
-		}
-	}
+	s.await("the program is detached", func() bool { return s.attached(s.dev) == 0 })
 }
 
 // childEnv is set for a child process. childKeepsPortOpen is set for one that ends with its port open.
@@ -99,9 +96,9 @@ func (s *scene) runWithout(caps ...uintptr) (out string, err error) {
 
 func runChild(t *testing.T) {
 	u, err := udp.Open(udp.Config{Lanes: 1})
-	must(t, err)
+	expect.NoError(t, err)
 	p, err := Open(Config{UDP: u, Mode: byXDP, Log: slog.New(slog.DiscardHandler)})
-	must(t, err)
+	expect.NoError(t, err)
 	p.AddSource(farAt.Addr())
 	p.SetGuarded()
 	stays := os.Getenv(childKeepsPortOpen) != ""
@@ -113,6 +110,6 @@ func runChild(t *testing.T) {
 	r := p.Report()
 	fmt.Printf("path %v because %s\n", r.Path, r.Reason)
 	if !stays {
-		must(t, p.Close())
+		expect.NoError(t, p.Close())
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,6 +23,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon/handover"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // daemonEnv makes the test binary a daemon for the interface of that name: see TestDaemonProcess.
@@ -67,15 +67,8 @@ func startDaemon(t *testing.T) (name string, pid int) {
 			t.Error(err)
 		}
 	})
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		err := answers(name)
-		if err == nil {
-			return name, cmd.Process.Pid
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+	expect.EventuallyNoError(t, "the daemon answers", func() error { return answers(name) })
+	return name, cmd.Process.Pid
 }
 
 // answers fails if the daemon of an interface does not answer.

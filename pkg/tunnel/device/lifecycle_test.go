@@ -3,16 +3,17 @@
 package device_test
 
 import (
+	"fmt"
 	"runtime"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // down takes a host's interface down and waits until the device has followed.
@@ -116,10 +117,11 @@ func TestNoGoroutineOutlivesRealSockets(t *testing.T) {
 	}
 	a.Close()
 	b.Close()
-	for deadline := time.Now().Add(devicetest.Patience); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
+	expect.EventuallyNoError(t, "all goroutines have ended", func() error {
+		if n := runtime.NumGoroutine(); n > before {
 			buf := make([]byte, 1<<20)
-			t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
+			return fmt.Errorf("%d, %d before:\n%s", n, before, buf[:runtime.Stack(buf, true)])
 		}
-	}
+		return nil
+	})
 }

@@ -6,15 +6,11 @@ package netlabtest
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 )
-
-// patience bounds every wait, in case of a fault: far beyond what a loaded machine needs.
-const patience = 20 * time.Second
 
 // Hosts makes a lab, whose namespaces begin with prefix, with hosts of these names. The test is skipped where it may not.
 func Hosts(t testing.TB, prefix string, names ...string) (lab *netlab.Lab, hosts []*netlab.Host) {
@@ -52,18 +48,4 @@ func NeedAFXDP(t testing.TB) {
 		t.Skipf("needs CAP_NET_RAW and a kernel with AF_XDP: %v", err)
 	}
 	_ = unix.Close(fd)
-}
-
-// Await calls done until it reports true, or ends the test, with what why says if there is one.
-func Await(t testing.TB, what string, done func() bool, why func() any) {
-	t.Helper()
-	for end := time.Now().Add(patience); !done(); time.Sleep(time.Millisecond) {
-		if !time.Now().After(end) {
-			continue
-		}
-		if why == nil {
-			t.Fatalf("%s: not within %v", what, patience)
-		}
-		t.Fatalf("%s: not within %v: %+v", what, patience, why())
-	}
 }

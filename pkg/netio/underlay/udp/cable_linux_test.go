@@ -12,6 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // cabled is two hosts with a cable of several queues between them: a sender, and a port with a lane for each queue.
@@ -28,12 +29,12 @@ func newCabled(t *testing.T, queues int) *cabled {
 	if errors.Is(err, netlab.ErrPrivileges) {
 		t.Skip(err)
 	}
-	must(t, err)
+	expect.NoError(t, err)
 	t.Cleanup(func() { _ = lab.Close() })
 	left, err := lab.Host("left")
-	must(t, err)
+	expect.NoError(t, err)
 	right, err := lab.Host("right")
-	must(t, err)
+	expect.NoError(t, err)
 	var ends [2][]netip.Prefix
 	c := &cabled{left: left}
 	for _, network := range []string{"192.0.2.%d/24", "2001:db8::%d/64"} {
@@ -45,10 +46,10 @@ func newCabled(t *testing.T, queues int) *cabled {
 		c.addrs = append(c.addrs, pair)
 	}
 	_, err = lab.Cable(left, right, netlab.CableConfig{Queues: queues, MTU: 1500, AddrsA: ends[0], AddrsB: ends[1]})
-	must(t, err)
-	must(t, left.Do(func() (err error) { c.a, err = Open(Config{}); return err }))
+	expect.NoError(t, err)
+	expect.NoError(t, left.Do(func() (err error) { c.a, err = Open(Config{}); return err }))
 	t.Cleanup(func() { _ = c.a.Close() })
-	must(t, right.Do(func() (err error) { c.b, err = Open(Config{Lanes: queues}); return err }))
+	expect.NoError(t, right.Do(func() (err error) { c.b, err = Open(Config{Lanes: queues}); return err }))
 	t.Cleanup(func() { _ = c.b.Close() })
 	return c
 }
@@ -56,15 +57,8 @@ func newCabled(t *testing.T, queues int) *cabled {
 // source opens a source at the left end.
 func (c *cabled) source(t *testing.T, port uint16) (source int) {
 	t.Helper()
-	must(t, c.left.Do(func() (err error) { source, err = c.a.OpenSource(port); return err }))
+	expect.NoError(t, c.left.Do(func() (err error) { source, err = c.a.OpenSource(port); return err }))
 	return source
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestPlannedTrainsReachTheirLane has a plan for the RSS key that many NICs have. Its order differs from that of the
@@ -86,7 +80,7 @@ func TestPlannedTrainsReachTheirLane(t *testing.T) {
 			r := underlay.Run{
 				To: &to, Parts: [][]byte{make([]byte, 1000*segments)}, SegSize: 1000, Segments: segments, Source: c.source(t, port),
 			}
-			must(t, c.a.SendRun(&r))
+			expect.NoError(t, c.a.SendRun(&r))
 			for size := 0; size < 1000*segments; {
 				got := next(t, came)
 				size += got.size

@@ -9,11 +9,11 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 func TestDropCounterContinuesAfterKernelReset(t *testing.T) {
@@ -57,14 +57,15 @@ func flood(t *testing.T, from *Port, to underlay.Endpoint, datagrams int) {
 func received(t *testing.T, p *Port, sent uint64) (read, dropped uint64) {
 	t.Helper()
 	rx := []underlay.Datagrams{{Buf: make([]byte, 65535)}}
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
-		read += uint64(p.Lane(0).TryRecv(rx))
+	expect.Eventually(t, "all datagrams are received or dropped", func() bool {
+		for n := -1; n != 0; read += uint64(n) {
+			n = p.Lane(0).TryRecv(rx)
+		}
 		lanes := make([]uint64, 1)
 		p.SocketDrops(lanes)
-		if dropped = lanes[0]; read+dropped >= sent {
-			break
-		}
-	}
+		dropped = lanes[0]
+		return read+dropped >= sent
+	})
 	return read, dropped
 }
 
@@ -88,8 +89,7 @@ func TestSocketOverflowIsCounted(t *testing.T) {
 	secondary.Dst = netip.AddrPortFrom(secondary.Dst.Addr(), 61000)
 	flood(t, from, secondary, sent)
 	lanes := make([]uint64, 2)
-	for end := time.Now().Add(20 * time.Second); at.SocketDrops(lanes) == 0 && time.Now().Before(end); {
-	}
+	expect.Eventually(t, "a source drops", func() bool { return at.SocketDrops(lanes) > 0 })
 	if err := at.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -8,11 +8,11 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // TestFilterDropsOnlyTrainsOfInitiations sends traffic like that of a flood, of handshaking peers, and of data. It uses
@@ -45,12 +45,13 @@ func TestFilterDropsOnlyTrainsOfInitiations(t *testing.T) {
 				t.Fatalf("%d not sent: %v", n, runs[0].Err)
 			}
 			var got []int
-			rx, late := []underlay.Datagrams{{Buf: make([]byte, 65535)}}, time.Now().Add(20*time.Second)
-			for (len(got) == 0 || got[len(got)-1] != 32) && time.Now().Before(late) {
-				if at.Lane(0).TryRecv(rx) > 0 {
+			rx := []underlay.Datagrams{{Buf: make([]byte, 65535)}}
+			expect.Eventually(t, "the last one arrives", func() bool {
+				for at.Lane(0).TryRecv(rx) > 0 {
 					got = append(got, rx[0].N)
 				}
-			}
+				return len(got) > 0 && got[len(got)-1] == 32
+			})
 			want := []int{148, 2 * 148, 92, 3 * 92, 3 * 64, 60 * 148, 148 + 96, 148 + 144, 2 * 148, 148 + 147, 40*148 + 96, 32}
 			if len(got) != len(want) {
 				t.Fatalf("received %v, want %v", got, want)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 func open(t testing.TB, c Config) *Port {
@@ -276,12 +277,10 @@ func awaitLocalRoute(t *testing.T, link netlink.Link, addr *net.IPNet) {
 		Dst: &net.IPNet{IP: addr.IP, Mask: net.CIDRMask(128, 128)},
 	}
 	const filter = netlink.RT_FILTER_TABLE | netlink.RT_FILTER_DST | netlink.RT_FILTER_OIF
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if routes, err := netlink.RouteListFiltered(netlink.FAMILY_V6, want, filter); err == nil && len(routes) > 0 {
-			return
-		}
-	}
-	t.Fatalf("%v has no local route", addr.IP)
+	expect.Eventually(t, fmt.Sprintf("%v has a local route", addr.IP), func() bool {
+		routes, err := netlink.RouteListFiltered(netlink.FAMILY_V6, want, filter)
+		return err == nil && len(routes) > 0
+	})
 }
 
 // TestRunsBeyondTheMTUAreFragmented: the kernel's WireGuard permits fragmentation of outer packets, and GSO does not.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // arrival is an element and its lane.
@@ -110,7 +111,7 @@ func runOn(t *testing.T, cpu int) {
 	t.Helper()
 	var one unix.CPUSet
 	one.Set(cpu)
-	must(t, unix.SchedSetaffinity(0, &one))
+	expect.NoError(t, unix.SchedSetaffinity(0, &one))
 }
 
 // TestFlowStaysOnItsLaneOnAnyCPU shows why lanes are not chosen by CPU. On the loopback, as on a veth, a datagram
@@ -148,7 +149,7 @@ func TestFlowStaysOnItsLaneOnAnyCPU(t *testing.T) {
 		{Code: unix.BPF_RET, K: 0},
 		{Code: unix.BPF_RET, K: 1},
 	}
-	if got := lanes(func(p *Port) { must(t, p.attachProgram(byCPU)) }); got != [2]int{20, 10} {
+	if got := lanes(func(p *Port) { expect.NoError(t, p.attachProgram(byCPU)) }); got != [2]int{20, 10} {
 		t.Errorf("by CPU, the lanes got %v datagrams, want 20 and 10: then it could be used", got)
 	}
 }
@@ -325,7 +326,7 @@ func TestFirstSelectionStaysOnUnsafeKernels(t *testing.T) {
 		t.Helper()
 		for source := 1; source <= 9; source++ {
 			r := underlay.Run{To: &to, Parts: [][]byte{{1}}, Segments: 1, Source: source}
-			must(t, a.SendRun(&r))
+			expect.NoError(t, a.SendRun(&r))
 			want := int(a.Source(source)-spread.DefaultPorts.First) % 4
 			if got := next(t, came); got.lane != want {
 				t.Errorf("%s: port %d arrives at lane %d, want %d", when, a.Source(source), got.lane, want)

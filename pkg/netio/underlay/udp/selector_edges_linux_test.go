@@ -15,6 +15,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // sameFold returns addresses with the same fold: those of a prefix, with their words in another order, and with bits
@@ -110,9 +111,9 @@ func TestKernelSelectionMatchesGoModel(t *testing.T) {
 	rng := rand.New(rand.NewPCG(13, 14))
 	addrs := sameFold()
 	lo, err := netlink.LinkByName("lo")
-	must(t, err)
+	expect.NoError(t, err)
 	for _, a := range addrs {
-		must(t, netlink.AddrAdd(lo, &netlink.Addr{
+		expect.NoError(t, netlink.AddrAdd(lo, &netlink.Addr{
 			IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(128, 128)}, Flags: unix.IFA_F_NODAD,
 		}))
 	}
@@ -156,10 +157,10 @@ func sendFrom(t *testing.T, from netip.AddrPort, to uint16) {
 		home = netip.MustParseAddr("127.0.0.1")
 	}
 	c, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(from), net.UDPAddrFromAddrPort(netip.AddrPortFrom(home, to)))
-	must(t, err)
+	expect.NoError(t, err)
 	defer c.Close()
 	_, err = c.Write([]byte("x"))
-	must(t, err)
+	expect.NoError(t, err)
 }
 
 // TestPlanWithoutRoomDisplacesNoOther: when the kernel has no memory for a larger program, the last plan is left out.
@@ -182,7 +183,7 @@ func TestPlanWithoutRoomDisplacesNoOther(t *testing.T) {
 		}
 		s.Plans = append(s.Plans, underlay.Plan{From: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), Ports: ports})
 		plans, err := p.SetSelection(s)
-		must(t, err)
+		expect.NoError(t, err)
 		if plans < before {
 			t.Fatalf("%d of %d plans have room, %d had before the last one came", plans, len(s.Plans), before)
 		}

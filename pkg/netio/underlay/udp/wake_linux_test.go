@@ -10,28 +10,25 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // awaitSyscall waits until a thread of this process blocks in the given system call.
 func awaitSyscall(t *testing.T, tid, number int) {
 	t.Helper()
 	path := fmt.Sprintf("/proc/self/task/%d/syscall", tid)
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	expect.Eventually(t, fmt.Sprintf("thread %d blocks in system call %d", tid, number), func() bool {
 		state, err := os.ReadFile(path)
 		if err != nil {
 			t.Skipf("needs %s: %v", path, err)
 		}
-		if strings.HasPrefix(string(state), fmt.Sprint(number, " ")) {
-			return
-		}
-	}
-	t.Fatalf("thread %d never blocked in system call %d", tid, number)
+		return strings.HasPrefix(string(state), fmt.Sprint(number, " "))
+	})
 }
 
 // TestCloseWakesBlockedReceiver tests shutdown(2) on an unconnected socket. It returns ENOTCONN, but must wake the

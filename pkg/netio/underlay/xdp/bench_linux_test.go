@@ -12,6 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 	"github.com/ropewalk/ropewalk/test/cost"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // load is the traffic of one batch: runs of segments datagrams of size bytes.
@@ -195,7 +196,7 @@ func BenchmarkTunnel(b *testing.B) {
 					sent <- err
 				}()
 				_, err := io.CopyN(io.Discard, to, size*times)
-				must(b, errors.Join(err, <-sent))
+				expect.NoError(b, errors.Join(err, <-sent))
 			}
 			meter.Report()
 		})

@@ -14,6 +14,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // chooser is a Choose function whose result the test sets.
@@ -53,11 +54,11 @@ func TestBindingChangesWithoutInterruptingTraffic(t *testing.T) {
 	var c chooser
 	c.set(Binding{Final: true})
 	var port *Port
-	must(t, p.hosts[0].Do(func() (err error) {
+	expect.NoError(t, p.hosts[0].Do(func() (err error) {
 		port, err = Open(Config{UDP: u, Choose: c.choose})
 		return err
 	}))
-	t.Cleanup(func() { must(t, port.Close()) })
+	t.Cleanup(func() { expect.NoError(t, port.Close()) })
 	s := &scene{pair: p, port: port, peer: p.openKernelSocket(1)}
 	s.to = p.kernelEndpoint(1, s.peer, false)
 	s.expect(100, false)
@@ -68,15 +69,15 @@ func TestBindingChangesWithoutInterruptingTraffic(t *testing.T) {
 	for i, program := range []*closeCounter{first, second} {
 		c.set(Binding{Device: p.devs[0], Mode: xsk.Copy, Program: program})
 		port.Reconsider()
-		await(t, "a socket", func() bool { st := port.Status(); return st.Attached && st.Ready() == 1 })
+		expect.Eventually(t, "a socket", func() bool { st := port.Status(); return st.Attached && st.Ready() == 1 })
 		awaitXDP(t, port, &s.to)
 		s.drain()
 		s.expect(101+i, true)
 		c.set(Binding{Final: i == 1})
 		port.Reconsider()
-		await(t, "none", func() bool { st := port.Status(); return !st.Attached && st.Ready() == 0 })
+		expect.Eventually(t, "none", func() bool { st := port.Status(); return !st.Attached && st.Ready() == 0 })
 		s.expect(201+i, false)
-		await(t, "the program's end", func() bool { return program.times.Load() == 1 })
+		expect.Eventually(t, "the program's end", func() bool { return program.times.Load() == 1 })
 	}
 }
 
@@ -100,11 +101,11 @@ func TestBindingChangeKeepsOrderWithoutLoss(t *testing.T) {
 	u := p.openUDP(0, udp.Config{})
 	var c chooser
 	var port *Port
-	must(t, p.hosts[0].Do(func() (err error) {
+	expect.NoError(t, p.hosts[0].Do(func() (err error) {
 		port, err = Open(Config{UDP: u, Choose: c.choose})
 		return err
 	}))
-	t.Cleanup(func() { must(t, port.Close()) })
+	t.Cleanup(func() { expect.NoError(t, port.Close()) })
 	port.supervisor.drainTimeout = deadline // the supervisor is idle, and reads it when it is woken
 	peer := p.openKernelSocket(1)
 	sent := 0
@@ -112,7 +113,7 @@ func TestBindingChangeKeepsOrderWithoutLoss(t *testing.T) {
 		for range 5 {
 			sent++
 			_, err := peer.WriteToUDPAddrPort(message(4, 100+sent), netip.AddrPortFrom(addrs4[0].Addr(), port.LocalPort()))
-			must(t, err)
+			expect.NoError(t, err)
 		}
 	}
 	got := 0
@@ -130,7 +131,7 @@ func TestBindingChangeKeepsOrderWithoutLoss(t *testing.T) {
 		program := &removeRecorder{redirectAll: newRedirectAll(t, u.LocalPort()), left: make(chan struct{})}
 		c.set(Binding{Device: p.devs[0], Mode: xsk.Copy, Program: program})
 		port.Reconsider()
-		await(t, "a socket", func() bool { return lanesReady(port) == 1 })
+		expect.Eventually(t, "a socket", func() bool { return lanesReady(port) == 1 })
 		send()
 		receive()
 		send()
@@ -144,10 +145,10 @@ func TestBindingChangeKeepsOrderWithoutLoss(t *testing.T) {
 			defer close(done)
 			_, _ = port.Lane(0).Recv([]underlay.Datagrams{{Buf: make([]byte, 65535)}})
 		}()
-		await(t, "no socket", func() bool { return lanesReady(port) == 0 })
+		expect.Eventually(t, "no socket", func() bool { return lanesReady(port) == 0 })
 		sent, got = sent+1, got+1
 		_, err := peer.WriteToUDPAddrPort(message(4, 100+sent), netip.AddrPortFrom(addrs4[0].Addr(), port.LocalPort()))
-		must(t, err)
+		expect.NoError(t, err)
 		<-done
 	}
 	if r := port.Status().Lanes[0].Received; r < 10 {
@@ -198,11 +199,11 @@ func TestChangedReportsNewProgramWithoutSockets(t *testing.T) {
 	c.set(alone[0])
 	news := make(chan int, 100)
 	var port *Port
-	must(t, p.hosts[0].Do(func() (err error) {
+	expect.NoError(t, p.hosts[0].Do(func() (err error) {
 		port, err = Open(Config{UDP: u, Choose: c.choose, Changed: func(ready int, _ error) { news <- ready }})
 		return err
 	}))
-	t.Cleanup(func() { must(t, port.Close()) })
+	t.Cleanup(func() { expect.NoError(t, port.Close()) })
 	for _, next := range alone[1:] {
 		select {
 		case <-news:
@@ -230,24 +231,24 @@ func TestNetworkChangeTriggersChoose(t *testing.T) {
 	u := p.openUDP(0, udp.Config{})
 	var c chooser
 	var port *Port
-	must(t, p.hosts[0].Do(func() (err error) {
+	expect.NoError(t, p.hosts[0].Do(func() (err error) {
 		port, err = Open(Config{UDP: u, Choose: c.choose})
 		return err
 	}))
-	t.Cleanup(func() { must(t, port.Close()) })
+	t.Cleanup(func() { expect.NoError(t, port.Close()) })
 	s := &scene{pair: p, port: port}
 	asked := c.asked.Load()
 	s.link(0, setMTU(1400))
-	await(t, "a call of Choose", func() bool { return c.asked.Load() > asked })
+	expect.Eventually(t, "a call of Choose", func() bool { return c.asked.Load() > asked })
 	c.set(Binding{Final: true})
 	port.Reconsider()
-	await(t, "silence", func() bool { return !listening(port) })
+	expect.Eventually(t, "silence", func() bool { return !listening(port) })
 	asked = c.asked.Load()
 	s.link(0, setMTU(1500))
 	s.link(0, setMTU(1400))
 	for i := range int32(2) { // at the second call, the result of the first one has been reported
 		port.Reconsider()
-		await(t, "one call of Choose", func() bool { return c.asked.Load() == asked+i+1 })
+		expect.Eventually(t, "one call of Choose", func() bool { return c.asked.Load() == asked+i+1 })
 	}
 	if listening(port) {
 		t.Error("the watcher runs again")

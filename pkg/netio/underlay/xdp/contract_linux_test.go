@@ -15,6 +15,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // modes are the modes of a port on a veth.
@@ -81,10 +82,10 @@ func (p *pair) probe(a *polled, b *Port, to *underlay.Endpoint) {
 	const givenUp = 5 * time.Second
 	rx := elements(1, 65535)
 	var sent time.Time
-	await(p.TB, "a datagram over a new cable", func() bool {
+	expect.Eventually(p.TB, "a datagram over a new cable", func() bool {
 		if time.Since(sent) > givenUp {
 			sent = time.Now()
-			must(p.TB, a.SendTo(to, message(2, 92)))
+			expect.NoError(p.TB, a.SendTo(to, message(2, 92)))
 		}
 		for i := range b.Lanes() {
 			if b.Lane(i).TryRecv(rx) > 0 {
@@ -103,11 +104,11 @@ func TestSingleElementReceivesAlternateBetweenSockets(t *testing.T) {
 	to := p.endpoint(0, a, false)
 	for i := range 2 * each { // data of different sizes, which share no element, and handshakes
 		_, err := b.WriteToUDPAddrPort(message(byte(4-3*(i%2)), 200+i), to.Dst)
-		must(t, err)
+		expect.NoError(t, err)
 	}
-	await(t, "all to be there", func() bool {
+	expect.Eventually(t, "all to be there", func() bool {
 		counters, err := a.supervisor.config.Program.(classifyProgram).Counters()
-		must(t, err)
+		expect.NoError(t, err)
 		return counters.Events[programs.ClassifySocket] == each
 	})
 	var seen [2]int
@@ -147,7 +148,7 @@ func (p *pair) awaitXDPBothWays(a, b *Port) {
 	for _, port := range []*Port{a, b} { // all earlier messages have been processed by now
 		before := port.table.generation.Load()
 		port.table.find(targetOf(&stranger))
-		await(p.TB, "the supervisor to resolve the path", func() bool { return port.table.generation.Load() != before })
+		expect.Eventually(p.TB, "the supervisor to resolve the path", func() bool { return port.table.generation.Load() != before })
 		port.table.find(targetOf(&stranger)).used.Store(false)
 	}
 	rx := []underlay.Datagrams{{Buf: make([]byte, 65535)}}

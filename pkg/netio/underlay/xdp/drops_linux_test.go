@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // TestDropsForLackOfFramesAreCounted receives nothing for a while, and then counts the remaining frames. A veth may
@@ -22,10 +23,10 @@ func TestDropsForLackOfFramesAreCounted(t *testing.T) {
 		return lanes[0]
 	}
 	before, sent := drops(), uint64(0)
-	await(t, "drops", func() bool {
+	expect.Eventually(t, "drops", func() bool {
 		for range xsk.DefaultFrames / 2 {
 			_, err := s.peer.WriteToUDPAddrPort(message(4, 148), to.Dst)
-			must(t, err)
+			expect.NoError(t, err)
 			sent++
 		}
 		return drops() > before
@@ -41,7 +42,7 @@ func TestDropsForLackOfFramesAreCounted(t *testing.T) {
 	if received == 0 || received > xsk.DefaultFrames || received+lost > sent {
 		t.Errorf("%d received, %d dropped, %d sent", received, lost, sent)
 	}
-	must(t, s.port.Close())
+	expect.NoError(t, s.port.Close())
 	if after := drops() - before; after != lost {
 		t.Errorf("%d dropped, and %d once closed", lost, after)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // TestChecksumOffloadNeedsCompletingDevice: with other devices peers would drop every frame, without any error at the
@@ -32,7 +33,7 @@ func TestChecksumOffloadNeedsCompletingDevice(t *testing.T) {
 // TestOnlyVethCompletesChecksumsInCopyMode tests real devices.
 func TestOnlyVethCompletesChecksumsInCopyMode(t *testing.T) {
 	p := newPair(t, 1)
-	must(t, p.hosts[0].Do(func() error {
+	expect.NoError(t, p.hosts[0].Do(func() error {
 		if !completesChecksums(p.devs[0]) {
 			t.Error("completesChecksums is false for a veth")
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // scene is a port at one end, and a kernel UDP socket at the other that it reaches through AF_XDP.
@@ -39,18 +40,18 @@ func newScene(t *testing.T) *scene {
 // do runs f in the network namespace of one end.
 func (s *scene) do(end int, f func() error) {
 	s.Helper()
-	must(s.TB, s.hosts[end].Do(f))
+	expect.NoError(s.TB, s.hosts[end].Do(f))
 }
 
 // drain discards the datagrams that the peer has received.
 func (s *scene) drain() {
 	s.Helper()
 	mark := message(3, 64)
-	must(s.TB, s.port.SendTo(&s.to, mark))
+	expect.NoError(s.TB, s.port.SendTo(&s.to, mark))
 	var got [100]byte
 	for {
 		n, _, err := s.peer.ReadFromUDPAddrPort(got[:])
-		must(s.TB, err)
+		expect.NoError(s.TB, err)
 		if bytes.Equal(got[:n], mark) {
 			return
 		}
@@ -65,7 +66,7 @@ func (s *scene) expect(size int, viaXDP bool) {
 	sendOne(s.TB, s.port.Lane(0), &s.to, sent)
 	got := make([]byte, 65535)
 	n, _, err := s.peer.ReadFromUDPAddrPort(got)
-	must(s.TB, err)
+	expect.NoError(s.TB, err)
 	if !bytes.Equal(got[:n], sent) {
 		s.Fatalf("%d bytes arrived, want %d", n, size)
 	}
@@ -89,7 +90,7 @@ func (s *scene) link(end int, change func(netlink.Link) error) {
 // awaitPath waits until the lanes have a path to the peer that satisfies is.
 func (s *scene) awaitPath(what string, is func(*path) bool) {
 	s.Helper()
-	await(s.TB, what, func() bool { return is(s.port.table.find(targetOf(&s.to))) && isPublished(s.port.table) })
+	expect.Eventually(s.TB, what, func() bool { return is(s.port.table.find(targetOf(&s.to))) && isPublished(s.port.table) })
 }
 
 func TestFramesFollowTheNeighbour(t *testing.T) {
@@ -130,7 +131,7 @@ func TestStaleNeighbourInUseIsConfirmed(t *testing.T) {
 	s := newScene(t)
 	s.expect(100, true)
 	s.setNeighbour(0, s.neighbour(0, s.to.Dst.Addr()), netlink.NUD_STALE)
-	await(t, "the kernel to look for it", func() bool {
+	expect.Eventually(t, "the kernel to look for it", func() bool {
 		return s.neighbour(0, s.to.Dst.Addr()).State&(netlink.NUD_STALE|netlink.NUD_NONE) == 0
 	})
 	s.expect(101, true)
@@ -192,9 +193,9 @@ func TestRunsFollowTheirMark(t *testing.T) {
 		}))
 	})
 	s.expect(100, true)
-	must(t, s.port.SetMark(mark))
+	expect.NoError(t, s.port.SetMark(mark))
 	awaitReason(t, s.port, &s.to, NoRoute)
-	must(t, s.port.SetMark(0))
+	expect.NoError(t, s.port.SetMark(0))
 	awaitReason(t, s.port, &s.to, ViaXDP)
 	s.expect(101, true)
 }
@@ -223,7 +224,7 @@ func TestOnlyLocalSourceAddressesAreUsed(t *testing.T) {
 	own := s.to
 	own.Src = second.Addr()
 	awaitReason(t, s.port, &own, NoSource)
-	must(t, s.hosts[0].SetUp(s.devs[0], 0, second))
+	expect.NoError(t, s.hosts[0].SetUp(s.devs[0], 0, second))
 	awaitReason(t, s.port, &own, ViaXDP)
 	if w := s.port.table.get(targetOf(&own)).egress; w.src != second.Addr() {
 		t.Errorf("leaves from %v", w.src)
@@ -285,13 +286,13 @@ func TestUDPSocketTakesOverWhileLinkIsDown(t *testing.T) {
 	s.expect(100, true)
 	for round := range 3 {
 		s.link(0, netlink.LinkSetDown)
-		await(t, "the lane to know", func() bool { return errors.Is(s.port.Status().Lanes[0].Err, xsk.ErrDown) })
+		expect.Eventually(t, "the lane to know", func() bool { return errors.Is(s.port.Status().Lanes[0].Err, xsk.ErrDown) })
 		runs := []underlay.Run{{To: &s.to, Parts: [][]byte{message(4, 100)}, Segments: 1}}
 		if s.port.Lane(0).Send(runs) != 1 || !errors.Is(runs[0].Err, unix.ENETUNREACH) {
 			t.Errorf("sent while down: %v", runs[0].Err)
 		}
 		s.link(0, netlink.LinkSetUp)
-		await(t, "the lane to be back", func() bool { return s.port.Status().Lanes[0].Err == nil })
+		expect.Eventually(t, "the lane to be back", func() bool { return s.port.Status().Lanes[0].Err == nil })
 		awaitXDP(t, s.port, &s.to)
 		s.drain()
 		s.expect(100, true)
@@ -311,7 +312,7 @@ func TestFailedSocketIsReplaced(t *testing.T) {
 	}
 	s.expect(100, false)
 	notify(s.port.wake)
-	await(t, "another socket", func() bool {
+	expect.Eventually(t, "another socket", func() bool {
 		c := s.port.lanes[0].laneSocket.Load()
 		return c != nil && c != old
 	})
@@ -323,7 +324,7 @@ func TestFailedSocketIsReplaced(t *testing.T) {
 	before := s.port.Status().Lanes[0].Received
 	to := s.endpoint(0, s.port, false)
 	_, err := s.peer.WriteToUDPAddrPort(message(4, 148), to.Dst)
-	must(t, err)
+	expect.NoError(t, err)
 	recvOne(t, s.port.Lane(0))
 	if s.port.Status().Lanes[0].Received == before {
 		t.Error("data does not arrive through AF_XDP")
@@ -335,7 +336,7 @@ func TestFailedSocketIsReplaced(t *testing.T) {
 func TestRecreatedDeviceIsUsedAgain(t *testing.T) {
 	s := newScene(t)
 	s.link(0, netlink.LinkDel)
-	await(t, "the device to be missed", func() bool {
+	expect.Eventually(t, "the device to be missed", func() bool {
 		st := s.port.Status()
 		return !st.Attached && st.Err != nil && errors.Is(st.Lanes[0].Err, xsk.ErrGone)
 	})
@@ -354,9 +355,9 @@ func TestRecreatedDeviceIsUsedAgain(t *testing.T) {
 		veth.PeerNamespace = netlink.NsFd(ns.Fd())
 		return netlink.LinkAdd(veth)
 	})
-	must(t, s.hosts[0].SetUp(s.devs[0], 0, addrs4[0]))
-	must(t, s.hosts[1].SetUp("other", 0, addrs4[1]))
-	await(t, "the new device", func() bool { st := s.port.Status(); return st.Attached && st.Ready() == 1 })
+	expect.NoError(t, s.hosts[0].SetUp(s.devs[0], 0, addrs4[0]))
+	expect.NoError(t, s.hosts[1].SetUp("other", 0, addrs4[1]))
+	expect.Eventually(t, "the new device", func() bool { st := s.port.Status(); return st.Attached && st.Ready() == 1 })
 	awaitXDP(t, s.port, &s.to)
 	s.drain()
 	s.expect(100, true)
@@ -405,8 +406,8 @@ func TestVLANOnDeviceUsesAFXDP(t *testing.T) {
 		if errors.Is(err, unix.EOPNOTSUPP) {
 			t.Skip("needs a kernel with VLANs (CONFIG_VLAN_8021Q)")
 		}
-		must(t, err)
-		must(t, p.hosts[end].SetUp("vlan", 0, inside[end]))
+		expect.NoError(t, err)
+		expect.NoError(t, p.hosts[end].SetUp("vlan", 0, inside[end]))
 	}
 	a, b := p.classify(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{}), p.classify(1, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{})
 	to := underlay.Endpoint{Dst: netip.AddrPortFrom(inside[1].Addr(), b.LocalPort())}
@@ -434,7 +435,7 @@ func TestLinkLocalPeersExchangeDatagrams(t *testing.T) {
 	p := newPair(t, 1)
 	inside := [2]netip.Prefix{netip.MustParsePrefix("fe80::1:1/64"), netip.MustParsePrefix("fe80::1:2/64")}
 	for end := range 2 {
-		must(t, p.hosts[end].SetUp(p.devs[end], 0, inside[end]))
+		expect.NoError(t, p.hosts[end].SetUp(p.devs[end], 0, inside[end]))
 	}
 	a, b := p.classify(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{}), p.classify(1, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{})
 	to := underlay.Endpoint{
@@ -499,11 +500,11 @@ func TestGenericModeIsRefusedOnVirtualDevices(t *testing.T) {
 	b := p.openUDP(1, udp.Config{})
 	to := p.endpoint(0, a, false)
 	train := append(message(4, 160), message(4, 96)...)
-	must(t, b.SendRun(&underlay.Run{To: &to, Parts: [][]byte{train}, SegSize: 160, Segments: 2}))
+	expect.NoError(t, b.SendRun(&underlay.Run{To: &to, Parts: [][]byte{train}, SegSize: 160, Segments: 2}))
 	rx := elements(2, 65535)
 	for got := 0; got < len(train); {
 		n, err := a.Lane(0).Recv(rx)
-		must(t, err)
+		expect.NoError(t, err)
 		for i := range rx[:n] {
 			if got += rx[i].N; rx[i].SegSize > 160 {
 				t.Fatalf("a datagram of %d bytes", rx[i].SegSize)
@@ -520,8 +521,8 @@ func TestBusyDeviceIsRetried(t *testing.T) {
 	if st.Err == nil || st.Attached || st.Ready() != 0 {
 		t.Fatalf("two at one device: %+v", st)
 	}
-	must(t, first.Close())
-	await(t, "its turn", func() bool { st := second.Status(); return st.Attached && st.Ready() == 1 })
+	expect.NoError(t, first.Close())
+	expect.Eventually(t, "its turn", func() bool { st := second.Status(); return st.Attached && st.Ready() == 1 })
 }
 
 // TestCloseReleasesAllResources counts descriptors and memory mappings, and checks that the program is detached.
@@ -530,16 +531,16 @@ func TestCloseReleasesAllResources(t *testing.T) {
 	before := countResources(t)
 	for range 3 {
 		u, err := p.openRaw(0)
-		must(t, err)
+		expect.NoError(t, err)
 		port := p.open(0, u, newRedirectAll(t, u.LocalPort()), Config{Binding: Binding{Mode: xsk.Copy}})
 		peer := p.openKernelSocket(1)
 		to := p.kernelEndpoint(1, peer, false)
 		awaitXDP(t, port, &to)
 		sendOne(t, port.Lane(0), &to, message(4, 100))
-		must(t, port.Close())
-		must(t, port.Close())
+		expect.NoError(t, port.Close())
+		expect.NoError(t, port.Close())
 		e := port.supervisor.config.Program.(*redirectAll)
-		must(t, errors.Join(e.program.Close(), e.xsks.Close(), peer.Close()))
+		expect.NoError(t, errors.Join(e.program.Close(), e.xsks.Close(), peer.Close()))
 	}
 	if after := countResources(t); after != before {
 		t.Errorf("before %s, after %s", before, after)
@@ -555,7 +556,7 @@ func TestCloseReleasesAllResources(t *testing.T) {
 
 func (p *pair) doAtEnd0(f func() (bool, error)) (yes bool) {
 	p.Helper()
-	must(p.TB, p.hosts[0].Do(func() (err error) { yes, err = f(); return err }))
+	expect.NoError(p.TB, p.hosts[0].Do(func() (err error) { yes, err = f(); return err }))
 	return yes
 }
 
@@ -570,9 +571,9 @@ func (p *pair) openRaw(end int) (*polled, error) {
 func countResources(t *testing.T) string {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
+	expect.NoError(t, err)
 	maps, err := os.ReadFile("/proc/self/maps")
-	must(t, err)
+	expect.NoError(t, err)
 	return fmt.Sprintf("%d descriptors, %d mapped sockets", len(files), bytes.Count(maps, []byte("socket:[")))
 }
 

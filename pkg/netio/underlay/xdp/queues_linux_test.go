@@ -15,6 +15,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 func TestOnlyChannelMessagesAreRecorded(t *testing.T) {
@@ -62,14 +63,14 @@ func number(n int) []byte { return binary.NativeEndian.AppendUint32(nil, uint32(
 func (l *tunnel) xdpBinding(end int) Binding {
 	l.Helper()
 	program, err := programs.LoadClassify(programs.ClassifyOptions{ListenPort: tunnelPort, MaxFrame: MaxFrame(0)})
-	must(l.TB, err)
+	expect.NoError(l.TB, err)
 	return Binding{Device: l.devs[end], Mode: xsk.Copy, Program: classifyProgram{program}}
 }
 
 func (l *tunnel) awaitReady(what string, n int) {
 	l.Helper()
 	for _, p := range l.ports {
-		await(l.TB, what, func() bool { s := p.Status(); return s.Ready() == n })
+		expect.Eventually(l.TB, what, func() bool { s := p.Status(); return s.Ready() == n })
 	}
 }
 
@@ -83,7 +84,7 @@ func TestQueuesChangeUnderTraffic(t *testing.T) {
 		if errors.Is(err, unix.ENOENT) {
 			t.Skip("needs a kernel with CONFIG_ETHTOOL_NETLINK")
 		}
-		must(t, err)
+		expect.NoError(t, err)
 		ways[end].set(l.xdpBinding(end))
 		l.choose[end] = ways[end].choose
 	}
@@ -110,7 +111,7 @@ func TestQueuesChangeUnderTraffic(t *testing.T) {
 	}()
 	for range 3 {
 		// With XDP, a veth must have at least as many receive queues as the other end has transmit queues.
-		must(t, errors.Join(l.setQueues(0, 2, 1), l.setQueues(1, 2, 2), l.setQueues(0, 2, 2)))
+		expect.NoError(t, errors.Join(l.setQueues(0, 2, 1), l.setQueues(1, 2, 2), l.setQueues(0, 2, 2)))
 		l.awaitReady("a socket for the queue that appeared", 2)
 		if err := l.setQueues(0, 1, 2); !errors.Is(err, unix.EINVAL) {
 			t.Fatalf("a queue with a socket was taken away: %v", err)
@@ -120,7 +121,7 @@ func TestQueuesChangeUnderTraffic(t *testing.T) {
 			p.Reconsider()
 		}
 		l.awaitReady("no socket", 0)
-		await(t, "the kernel to have let go of the queues", func() bool { // after the sockets are closed
+		expect.Eventually(t, "the kernel to have let go of the queues", func() bool { // after the sockets are closed
 			return errors.Join(l.setQueues(0, 2, 1), l.setQueues(1, 1, 1), l.setQueues(0, 1, 1)) == nil
 		})
 		for end, p := range l.ports {
@@ -130,7 +131,7 @@ func TestQueuesChangeUnderTraffic(t *testing.T) {
 		l.awaitReady("a socket again", 1)
 	}
 	close(stop)
-	must(t, <-done)
+	expect.NoError(t, <-done)
 	for _, p := range l.ports {
 		if s := l.carried(p); s.Malformed != 0 {
 			t.Errorf("%+v", s)

@@ -23,23 +23,11 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // deadline bounds every wait.
 const deadline = 20 * time.Second
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// await calls done until it returns true.
-func await(t testing.TB, what string, done func() bool) {
-	t.Helper()
-	netlabtest.Await(t, what, done, nil)
-}
 
 // pair is two hosts with a cable between them.
 type pair struct {
@@ -63,7 +51,7 @@ func newPair(t testing.TB, queues int) *pair {
 	p := &pair{TB: t, lab: lab, hosts: [2]*netlab.Host(hosts), queue: queues}
 	for _, h := range hosts {
 		// The device's address messages come long after it is up; wait for them.
-		must(t, h.Do(func() error {
+		expect.NoError(t, h.Do(func() error {
 			return os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0)
 		}))
 	}
@@ -71,7 +59,7 @@ func newPair(t testing.TB, queues int) *pair {
 		Queues: queues, MTU: 1500,
 		AddrsA: []netip.Prefix{addrs4[0], addrs6[0]}, AddrsB: []netip.Prefix{addrs4[1], addrs6[1]},
 	})
-	must(t, err)
+	expect.NoError(t, err)
 	p.devs = [2]string{c.DeviceA, c.DeviceB}
 	return p
 }
@@ -79,7 +67,7 @@ func newPair(t testing.TB, queues int) *pair {
 func requireXDP(t testing.TB) {
 	t.Helper()
 	netlabtest.NeedAFXDP(t)
-	must(t, rlimit.RemoveMemlock())
+	expect.NoError(t, rlimit.RemoveMemlock())
 }
 
 // polled is a UDP port in the namespace of one end.
@@ -101,7 +89,7 @@ func (p *polled) OpenSource(port uint16) (source int, err error) {
 func (p *pair) openUDP(end int, c udp.Config) *polled {
 	p.Helper()
 	u := &polled{host: p.hosts[end]}
-	must(p.TB, p.hosts[end].Do(func() (err error) {
+	expect.NoError(p.TB, p.hosts[end].Do(func() (err error) {
 		u.Port, err = udp.Open(c)
 		return err
 	}))
@@ -114,11 +102,11 @@ func (p *pair) open(end int, u *polled, program Program, c Config) *Port {
 	p.Helper()
 	c.UDP, c.Program, c.Device = u, program, p.devs[end]
 	var port *Port
-	must(p.TB, p.hosts[end].Do(func() (err error) {
+	expect.NoError(p.TB, p.hosts[end].Do(func() (err error) {
 		port, err = Open(c)
 		return err
 	}))
-	p.Cleanup(func() { must(p.TB, port.Close()) })
+	p.Cleanup(func() { expect.NoError(p.TB, port.Close()) })
 	return port
 }
 
@@ -146,23 +134,20 @@ func isPublished(t *table) bool {
 
 func awaitReason(t testing.TB, p *Port, to *underlay.Endpoint, want Reason) {
 	t.Helper()
-	key := targetOf(to)
-	end := time.Now().Add(deadline)
-	for try := 0; ; try++ {
+	key, tries := targetOf(to), 0
+	expect.EventuallyNoError(t, fmt.Sprintf("%v goes by %v", to.Dst, want), func() error {
 		last := p.table.find(key).reason
 		if last == want && isPublished(p.table) {
-			return
+			return nil
 		}
-		if time.Now().After(end) {
-			t.Fatalf("%v goes by %v, want %v: %+v", to.Dst, last, want, p.Status())
-		}
-		if last == NoNeighbour && try%64 == 0 {
+		if last == NoNeighbour && tries%8 == 0 {
 			// A run through the UDP socket would do the same. It is not sent in every round: the kernel queues
 			// datagrams to an unresolved neighbour, and they would fill the receive buffer at the other end.
 			_ = p.SendTo(to, nil)
 		}
-		time.Sleep(time.Millisecond)
-	}
+		tries++
+		return fmt.Errorf("it goes by %v: %+v", last, p.Status())
+	})
 }
 
 // redirectAll is an XDP program that redirects all datagrams for a port to the sockets, whatever they contain.
@@ -178,12 +163,12 @@ func newRedirectAll(t testing.TB, port uint16) *redirectAll {
 	if errors.Is(err, unix.EPERM) {
 		t.Skipf("needs CAP_BPF: %v", err)
 	}
-	must(t, err)
+	expect.NoError(t, err)
 	t.Cleanup(func() { xsks.Close() })
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "test_everything", Type: ebpf.XDP, License: "GPL", Instructions: redirectAllProgram(xsks.FD(), port),
 	})
-	must(t, err)
+	expect.NoError(t, err)
 	t.Cleanup(func() { program.Close() })
 	return &redirectAll{xsks: xsks, program: program}
 }
@@ -288,13 +273,13 @@ func checkFrameBalance(t testing.TB, p *Port) {
 		if c == nil {
 			continue
 		}
-		await(t, fmt.Sprintf("the frames of lane %d", i), func() bool { c.socket.Reap(); return c.socket.Frames().TxKernel == 0 })
+		expect.Eventually(t, fmt.Sprintf("the frames of lane %d", i), func() bool { c.socket.Reap(); return c.socket.Frames().TxKernel == 0 })
 		f := c.socket.Frames()
 		if f.RxUser != 0 || f.TxUser != 0 || f.RxKernel != xsk.DefaultFrames || f.TxFree != xsk.DefaultFrames {
 			t.Errorf("lane %d: frames %+v", i, f)
 		}
 		stats, err := c.socket.Stats()
-		must(t, err)
+		expect.NoError(t, err)
 		if stats.Misowned+stats.Rejected+stats.RxInvalid+stats.TxInvalid != 0 {
 			t.Errorf("lane %d: %+v", i, stats)
 		}
@@ -304,7 +289,7 @@ func checkFrameBalance(t testing.TB, p *Port) {
 // indexOf returns the index of a device.
 func (p *pair) indexOf(end int, device string) (index int) {
 	p.Helper()
-	must(p.TB, p.hosts[end].Do(func() error {
+	expect.NoError(p.TB, p.hosts[end].Do(func() error {
 		d, err := net.InterfaceByName(device)
 		if err == nil {
 			index = d.Index

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // addressRecorder is a program that records the addresses that were set.
@@ -41,7 +42,7 @@ func (p *addressRecorder) knows(a netip.Addr) bool {
 func TestStackedDeviceLeavesLinkLocalToStack(t *testing.T) {
 	p := newPair(t, 1)
 	local := netip.MustParsePrefix("fe80::1:1/64")
-	must(t, p.hosts[0].SetUp(p.devs[0], 0, local))
+	expect.NoError(t, p.hosts[0].SetUp(p.devs[0], 0, local))
 	u := p.openUDP(0, udp.Config{})
 	program := &addressRecorder{redirectAll: newRedirectAll(t, u.LocalPort())}
 	port := p.open(0, u, program, Config{Binding: Binding{Mode: xsk.Copy}})
@@ -59,11 +60,11 @@ func TestStackedDeviceLeavesLinkLocalToStack(t *testing.T) {
 	if errors.Is(unable, unix.EOPNOTSUPP) {
 		t.Skip("needs a kernel with macvlan (CONFIG_MACVLAN)")
 	}
-	must(t, unable)
-	await(t, "link-local addresses to go", func() bool { return !program.knows(local.Addr()) && program.knows(addrs6[0].Addr()) })
+	expect.NoError(t, unable)
+	expect.Eventually(t, "link-local addresses to go", func() bool { return !program.knows(local.Addr()) && program.knows(addrs6[0].Addr()) })
 	s.do(0, func() error {
 		upper, err := netlink.LinkByName("upper")
 		return errors.Join(err, netlink.LinkDel(upper))
 	})
-	await(t, "link-local addresses to be back", func() bool { return program.knows(local.Addr()) })
+	expect.Eventually(t, "link-local addresses to be back", func() bool { return program.knows(local.Addr()) })
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // TestHeldFramesLeaveWithoutFurtherSend leaves a frame in the ring, as Send does if the device does not take it in
@@ -20,7 +21,7 @@ func TestHeldFramesLeaveWithoutFurtherSend(t *testing.T) {
 	run := underlay.Run{To: &s.to, Parts: [][]byte{sent}, SegSize: len(sent), Segments: 1}
 	headers, from := l.tx.choose(&run)
 	l.tx.header.begin(headers, from, s.to.Dst.Port(), packet.ECN(0))
-	must(t, l.tx.sendFrames(c, &run))
+	expect.NoError(t, l.tx.sendFrames(c, &run))
 	if !c.hasHeldFrames() {
 		t.Fatal("the frame has left already")
 	}
@@ -35,12 +36,12 @@ func TestHeldFramesLeaveWithoutFurtherSend(t *testing.T) {
 			}
 		}
 	}()
-	await(t, "the frame to leave", func() bool { return !c.hasHeldFrames() })
+	expect.Eventually(t, "the frame to leave", func() bool { return !c.hasHeldFrames() })
 	got := make([]byte, 1500)
 	if n, _, err := s.peer.ReadFromUDPAddrPort(got); err != nil || !bytes.Equal(got[:n], sent) {
 		t.Errorf("%d bytes arrived, %v, want %d", n, err, len(sent))
 	}
 	checkFrameBalance(t, s.port)
-	must(t, s.port.Close())
+	expect.NoError(t, s.port.Close())
 	<-received
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // TestStatusWhyNamesMainCause checks the precedence of the causes.
@@ -55,7 +56,7 @@ func TestCountersNeverDecreaseDuringSocketClose(t *testing.T) {
 	leave := sync.OnceFunc(c.rx.Leave)
 	t.Cleanup(leave) // before the port is closed, which waits for it
 	s.link(0, netlink.LinkDel)
-	await(t, "the lane to have no socket", func() bool { return l.laneSocket.Load() == nil })
+	expect.Eventually(t, "the lane to have no socket", func() bool { return l.laneSocket.Load() == nil })
 	check := func() {
 		t.Helper()
 		if now := s.port.Status().Lanes[0].Socket.Sent; now != sent {
@@ -64,7 +65,7 @@ func TestCountersNeverDecreaseDuringSocketClose(t *testing.T) {
 	}
 	check()
 	leave()
-	await(t, "the socket to be closed", func() bool {
+	expect.Eventually(t, "the socket to be closed", func() bool {
 		k := s.port.supervisor
 		k.mu.Lock()
 		defer k.mu.Unlock()

@@ -17,6 +17,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // classifyProgram is programs.Classify as a Program.
@@ -35,8 +36,8 @@ func (p *pair) classify(end int, c Config, slow udp.Config) *Port {
 	slow.Lanes = p.queue
 	u := p.openUDP(end, slow)
 	program, err := programs.LoadClassify(programs.ClassifyOptions{ListenPort: u.LocalPort(), MaxFrame: MaxFrame(c.FrameSize)})
-	must(p.TB, err)
-	p.Cleanup(func() { must(p.TB, program.Close()) })
+	expect.NoError(p.TB, err)
+	p.Cleanup(func() { expect.NoError(p.TB, program.Close()) })
 	return p.open(end, u, classifyProgram{program}, c)
 }
 
@@ -44,12 +45,12 @@ func (p *pair) classify(end int, c Config, slow udp.Config) *Port {
 func (p *pair) openKernelSocket(end int) *net.UDPConn {
 	p.Helper()
 	var conn *net.UDPConn
-	must(p.TB, p.hosts[end].Do(func() (err error) {
+	expect.NoError(p.TB, p.hosts[end].Do(func() (err error) {
 		conn, err = net.ListenUDP("udp", &net.UDPAddr{})
 		return err
 	}))
 	p.Cleanup(func() { conn.Close() })
-	must(p.TB, conn.SetDeadline(time.Now().Add(deadline)))
+	expect.NoError(p.TB, conn.SetDeadline(time.Now().Add(deadline)))
 	return conn
 }
 
@@ -89,7 +90,7 @@ func recvOne(t testing.TB, l underlay.Receiver) ([]byte, underlay.Endpoint) {
 	}()
 	select {
 	case err := <-got:
-		must(t, err)
+		expect.NoError(t, err)
 	case <-time.After(deadline):
 		t.Fatal("nothing arrived")
 	}
@@ -141,7 +142,7 @@ func TestOnlyDataMessagesArriveThroughAFXDP(t *testing.T) {
 					before := a.Status().Lanes[0]
 					sent := message(kind, 148)
 					_, err := b.WriteToUDPAddrPort(sent, to.Dst)
-					must(t, err)
+					expect.NoError(t, err)
 					got, from := recvOne(t, a.Lane(0))
 					if want := p.kernelEndpoint(1, b, ipv6); !bytes.Equal(got, sent) || from.Dst != want.Dst || from.Src != to.Dst.Addr() {
 						t.Errorf("%d bytes from %+v", len(got), from)
@@ -168,9 +169,9 @@ func TestTrainsArriveAsTrains(t *testing.T) {
 	if a.Lane(0).Send(runs) != 0 {
 		t.Fatal(runs[0].Err)
 	}
-	await(t, "the train", func() bool {
+	expect.Eventually(t, "the train", func() bool {
 		counters, err := b.supervisor.config.Program.(classifyProgram).Counters()
-		must(t, err)
+		expect.NoError(t, err)
 		return counters.Events[programs.ClassifySocket] == segments
 	})
 	rx := elements(64, 65535)
@@ -189,7 +190,7 @@ func TestOrderHoldsDuringPathChanges(t *testing.T) {
 	p.awaitXDPBothWays(a, b)
 	for i := range sources {
 		_, err := a.OpenSource(uint16(61000 + i))
-		must(t, err)
+		expect.NoError(t, err)
 	}
 	to := p.endpoint(1, b, true)
 	known := p.neighbour(0, to.Dst.Addr())
@@ -255,7 +256,7 @@ func deliver(l underlay.Lane, got chan<- [2]uint32) {
 // neighbour returns an end's neighbour entry for an address.
 func (p *pair) neighbour(end int, addr netip.Addr) (n netlink.Neigh) {
 	p.Helper()
-	must(p.TB, p.hosts[end].Do(func() error {
+	expect.NoError(p.TB, p.hosts[end].Do(func() error {
 		list, err := netlink.NeighList(0, 0)
 		for _, l := range list {
 			if a, ok := netip.AddrFromSlice(l.IP); ok && a.Unmap() == addr {
@@ -271,5 +272,5 @@ func (p *pair) neighbour(end int, addr netip.Addr) (n netlink.Neigh) {
 func (p *pair) setNeighbour(end int, n netlink.Neigh, state int) {
 	p.Helper()
 	n.State = state
-	must(p.TB, p.hosts[end].Do(func() error { return netlink.NeighSet(&n) }))
+	expect.NoError(p.TB, p.hosts[end].Do(func() error { return netlink.NeighSet(&n) }))
 }

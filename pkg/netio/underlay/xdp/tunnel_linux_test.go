@@ -28,6 +28,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 	engines "github.com/ropewalk/ropewalk/pkg/tunnel/device"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // The addresses inside a tunnel.
@@ -77,7 +78,7 @@ func (l *tunnel) startBoth(m tunnelMode) {
 	for end := range l.keys {
 		var err error
 		l.keys[end], err = noise.NewPrivateKey(rand.Reader)
-		must(l.TB, err)
+		expect.NoError(l.TB, err)
 	}
 	for end := range l.devices {
 		l.start(end, m)
@@ -87,7 +88,7 @@ func (l *tunnel) startBoth(m tunnelMode) {
 func (l *tunnel) start(end int, m tunnelMode) {
 	l.Helper()
 	var inside tun.Device
-	must(l.TB, l.hosts[end].Do(func() (err error) {
+	expect.NoError(l.TB, l.hosts[end].Do(func() (err error) {
 		inside, err = tun.Open(tun.Config{Name: "rw0", Queues: l.queue})
 		return err
 	}))
@@ -110,7 +111,7 @@ func (l *tunnel) start(end int, m tunnelMode) {
 	if m.ipv6 {
 		outer = addrs6[peer].Addr()
 	}
-	must(l.TB, l.devices[end].Configure(config.Device{
+	expect.NoError(l.TB, l.devices[end].Configure(config.Device{
 		PrivateKey: &l.keys[end], ListenPort: &port,
 		Peers: []config.Peer{{
 			PublicKey: l.keys[peer].Public(),
@@ -120,7 +121,7 @@ func (l *tunnel) start(end int, m tunnelMode) {
 			},
 		}},
 	}))
-	must(l.TB, l.hosts[end].SetUp("rw0", 0, inner4[end], inner6[end]))
+	expect.NoError(l.TB, l.hosts[end].SetUp("rw0", 0, inner4[end], inner6[end]))
 	<-opened
 }
 
@@ -132,7 +133,7 @@ func (l *tunnel) openPort(end int, o engines.PortOptions, m tunnelMode) underlay
 	}
 	if choose := l.choose[end]; choose != nil {
 		u := l.openUDP(end, slow)
-		must(l.TB, l.hosts[end].Do(func() (err error) {
+		expect.NoError(l.TB, l.hosts[end].Do(func() (err error) {
 			l.ports[end], err = Open(Config{UDP: u, Choose: choose, Mark: o.Mark})
 			return err
 		}))
@@ -151,20 +152,20 @@ func (l *tunnel) dial(ipv6 bool) (from, to net.Conn) {
 		at = inner6[1].Addr()
 	}
 	var listener net.Listener
-	must(l.TB, l.hosts[1].Do(func() (err error) {
+	expect.NoError(l.TB, l.hosts[1].Do(func() (err error) {
 		listener, err = net.Listen("tcp", netip.AddrPortFrom(at, 0).String())
 		return err
 	}))
 	defer listener.Close()
-	must(l.TB, l.hosts[0].Do(func() (err error) {
+	expect.NoError(l.TB, l.hosts[0].Do(func() (err error) {
 		from, err = net.DialTimeout("tcp", listener.Addr().String(), deadline)
 		return err
 	}))
 	to, err := listener.Accept()
-	must(l.TB, err)
+	expect.NoError(l.TB, err)
 	for _, c := range []net.Conn{from, to} {
 		l.Cleanup(func() { c.Close() })
-		must(l.TB, c.SetDeadline(time.Now().Add(2*deadline)))
+		expect.NoError(l.TB, c.SetDeadline(time.Now().Add(2*deadline)))
 	}
 	return from, to
 }
@@ -202,19 +203,19 @@ func transfer(from, to net.Conn, bytesEach, times int) error {
 func (l *tunnel) ping(size int) {
 	l.Helper()
 	var conn *net.IPConn
-	must(l.TB, l.hosts[0].Do(func() (err error) {
+	expect.NoError(l.TB, l.hosts[0].Do(func() (err error) {
 		conn, err = net.DialIP("ip4:icmp", nil, &net.IPAddr{IP: inner4[1].Addr().AsSlice()})
 		return err
 	}))
 	defer conn.Close()
-	must(l.TB, conn.SetDeadline(time.Now().Add(deadline)))
+	expect.NoError(l.TB, conn.SetDeadline(time.Now().Add(deadline)))
 	request := make([]byte, 8+size) // RFC 792
 	request[0] = 8
 	binary.BigEndian.PutUint16(request[4:], uint16(size))
 	_, _ = rand.Read(request[8:])
 	binary.BigEndian.PutUint16(request[2:], ^packet.Fold(packet.Sum(request, 0)))
 	_, err := conn.Write(request)
-	must(l.TB, err)
+	expect.NoError(l.TB, err)
 	for answer := make([]byte, 65535); ; {
 		n, _, err := conn.ReadFrom(answer) // Read would include the IP header
 		if err != nil {
@@ -232,7 +233,7 @@ func (l *tunnel) awaitXDP() {
 	for _, p := range l.ports {
 		if p != nil {
 			before := l.carried(p)
-			await(l.TB, "data to leave through AF_XDP", func() bool { l.ping(56); return l.carried(p).Sent > before.Sent })
+			expect.Eventually(l.TB, "data to leave through AF_XDP", func() bool { l.ping(56); return l.carried(p).Sent > before.Sent })
 		}
 	}
 }
@@ -267,8 +268,8 @@ func TestTunnelCarriesTCPAndPings(t *testing.T) {
 			}
 			for _, ipv6 := range []bool{false, true} {
 				from, to := l.dial(ipv6)
-				must(t, transfer(from, to, 1<<20, 4))
-				must(t, transfer(to, from, 1<<20, 4))
+				expect.NoError(t, transfer(from, to, 1<<20, 4))
+				expect.NoError(t, transfer(to, from, 1<<20, 4))
 			}
 			for end, p := range l.ports {
 				if p == nil {
@@ -323,7 +324,7 @@ func TestTransferSurvivesNetworkChanges(t *testing.T) {
 		} {
 			done := make(chan error, 1)
 			go func() { done <- transfer(from, to, 1<<20, 8) }()
-			must(t, l.hosts[0].Do(change))
+			expect.NoError(t, l.hosts[0].Do(change))
 			if err := <-done; err != nil {
 				t.Fatalf("round %d, %s: %v; %+v", round, name, err, l.ports[0].Status())
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 	engines "github.com/ropewalk/ropewalk/pkg/tunnel/device"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // heldPort is a port whose lanes receive nothing while it is held, so that datagrams wait in their rings.
@@ -62,7 +63,7 @@ func (g *heldPort) whileShut(f func()) {
 func TestBackloggedTrainsAreOfferedToWorkers(t *testing.T) {
 	const burst, size = 512, 1200
 	workers, err := workpool.Start(workpool.Config{Workers: 1})
-	must(t, err)
+	expect.NoError(t, err)
 	t.Cleanup(workers.Close)
 	l := &tunnel{pair: newPair(t, 1)}
 	g := &heldPort{}
@@ -71,7 +72,7 @@ func TestBackloggedTrainsAreOfferedToWorkers(t *testing.T) {
 	l.startBoth(tunnelMode{express: [2]bool{true, true}, mode: xsk.Copy})
 	l.ping(100)
 	var from net.PacketConn
-	must(t, l.hosts[0].Do(func() (err error) {
+	expect.NoError(t, l.hosts[0].Do(func() (err error) {
 		from, err = net.ListenPacket("udp", netip.AddrPortFrom(inner4[0].Addr(), 0).String())
 		return err
 	}))
@@ -81,16 +82,16 @@ func TestBackloggedTrainsAreOfferedToWorkers(t *testing.T) {
 		s := l.devices[1].Stats().(engines.Stats).Lanes[0]
 		return s.RxPackets, s.RxWorkers.Submitted
 	}
-	await(t, "an offer", func() bool {
+	expect.Eventually(t, "an offer", func() bool {
 		before, _ := lane()
 		g.whileShut(func() {
 			for range burst {
 				_, err := from.WriteTo(make([]byte, size), to)
-				must(t, err)
+				expect.NoError(t, err)
 			}
 			l.awaitSilence(1)
 		})
-		await(t, "the burst", func() bool {
+		expect.Eventually(t, "the burst", func() bool {
 			now, _ := lane()
 			return now > before
 		})
@@ -108,7 +109,7 @@ func (l *tunnel) awaitSilence(end int) {
 	last := uint64(0)
 	for quiet := 0; quiet < 5; time.Sleep(time.Millisecond) {
 		c, err := program.Counters()
-		must(l.TB, err)
+		expect.NoError(l.TB, err)
 		sum := uint64(0)
 		for _, n := range c.Events {
 			sum += n

@@ -8,10 +8,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // browser is a headless Chromium with one page open, driven by the DevTools protocol over a pipe.
@@ -69,12 +70,7 @@ func profileDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	t.Cleanup(func() {
-		for end := time.Now().Add(time.Minute); os.RemoveAll(dir) != nil; runtime.Gosched() {
-			if time.Now().After(end) {
-				t.Errorf("%s cannot be removed", dir)
-				return
-			}
-		}
+		expect.EventuallyNoError(t, "the profile is removed", func() error { return os.RemoveAll(dir) })
 	})
 	return dir
 }

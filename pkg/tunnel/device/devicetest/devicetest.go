@@ -23,6 +23,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // Patience bounds every wait: far beyond what a loaded machine needs.
@@ -308,16 +309,5 @@ func (h *Host) PeerStatus(other *Host) config.PeerStatus {
 // Await waits until cond holds.
 func (h *Host) Await(what string, cond func() bool) {
 	h.tb.Helper()
-	Await(h.tb, what, cond)
-}
-
-// Await waits until cond holds, and fails the test after Patience.
-func Await(tb testing.TB, what string, cond func() bool) {
-	tb.Helper()
-	for deadline := time.Now().Add(Patience); !cond(); {
-		if time.Now().After(deadline) {
-			tb.Fatalf("timed out waiting until %s", what)
-		}
-		time.Sleep(100 * time.Microsecond)
-	}
+	expect.Eventually(h.tb, what, cond)
 }

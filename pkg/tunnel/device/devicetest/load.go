@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // burst is the number of trains that a lane sends before it waits until they have arrived: few enough that no queue of the
@@ -88,7 +89,7 @@ func (l *Load) drain(d *direction, flows []*loadFlow) {
 	l.tb.Helper()
 	for _, f := range flows {
 		want := f.sent.Load()
-		Await(l.tb, "all that was sent has arrived", func() bool {
+		expect.Eventually(l.tb, "all that was sent has arrived", func() bool {
 			return d.check.Seen(f.ID) >= want || l.tb.Failed()
 		})
 	}
