@@ -17,7 +17,7 @@ import (
 // nft skips the test if nftables is missing.
 func (l *lab) nft(err error) {
 	l.Helper()
-	if errors.Is(err, netlab.ErrNoNft) {
+	if errors.Is(err, netlab.ErrNoNftables) {
 		l.Skip(err)
 	}
 	expect.NoError(l, err)
@@ -82,7 +82,7 @@ func TestSpreadIsOffBehindNAT(t *testing.T) {
 func TestSpreadIsOffBehindStatefulFirewall(t *testing.T) {
 	l := newLab(t)
 	l.connectHosts(false, false)
-	l.nft(l.router.AdmitAnswers(toRight))
+	l.nft(l.router.AcceptRepliesOnly(toRight))
 	l.startBehindNAT()
 	f := l.newFlows()
 	defer f.close()

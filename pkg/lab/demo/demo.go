@@ -98,7 +98,7 @@ func (d *demo) build() (err error) {
 	}
 	d.watch = newWatch()
 	d.capture, err = d.left.Host.Capture(netlab.CaptureConfig{
-		Device: cable.DeviceA, WholeOneIn: wholeOneIn, Queues: d.o.Queues, Handle: d.watch.take,
+		Device: cable.DeviceA, FullPacketOneIn: wholeOneIn, Queues: d.o.Queues, Handle: d.watch.take,
 	})
 	return err
 }
@@ -191,12 +191,12 @@ func (d *demo) connect(ctx context.Context, s *traffic.Server) (traffic.Result, 
 	silent := errors.New("no ping reply through the tunnel: the handshake did not complete")
 	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, silent)
 	defer cancel()
-	cfg := traffic.Config{Kind: traffic.Ping, Server: s.Addr(), Duration: pingTime, Size: 64, Within: d.left.Host.Do}
+	cfg := traffic.Config{Kind: traffic.Ping, Server: s.Addr(), Duration: pingTime, Size: 64, InNamespace: d.left.Host.Do}
 	return traffic.Run(ctx, cfg)
 }
 
 func (d *demo) run(ctx context.Context, cfg traffic.Config) (traffic.Result, error) {
-	cfg.Within = d.left.Host.Do
+	cfg.InNamespace = d.left.Host.Do
 	cfg.Progress = d.live.phase(cfg.Kind, cfg.Duration)
 	return traffic.Run(ctx, cfg)
 }

@@ -194,7 +194,7 @@ func (d *demo) serve(ctx context.Context) (servers, error) {
 		}
 	}
 	for i, p := range d.right.Tunnel {
-		s, err := traffic.Listen(traffic.ServerConfig{Addr: netip.AddrPortFrom(p.Addr(), 0), Within: d.right.Host.Do})
+		s, err := traffic.Listen(traffic.ServerConfig{Addr: netip.AddrPortFrom(p.Addr(), 0), InNamespace: d.right.Host.Do})
 		if err != nil {
 			stop()
 			return servers{}, err

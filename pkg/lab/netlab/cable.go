@@ -18,40 +18,39 @@ type CableConfig struct {
 	Queues int
 	// MTU of both ends, in bytes of IP packet.
 	MTU int
-	// RSS, if any, chooses the receive queue at both ends; without it the sending kernel's own choice of a transmit queue
-	// does. It needs eBPF.
+	// RSS, if not nil, selects the receive queue at both ends, with an eBPF program. Without it the receive queue is the transmit
+	// queue that the sending kernel selects.
 	RSS *RSS
 	// AddrsA and AddrsB are the addresses of the ends, usable as soon as Cable returns.
 	AddrsA, AddrsB []netip.Prefix
 }
 
-// Cable is a veth pair: what enters queue i at one end arrives on queue i at the other. Which one is the RSS's choice, or
-// that of the kernel that sends.
+// Cable is a veth pair. A packet sent on transmit queue i of one end arrives on receive queue i of the other.
 type Cable struct {
 	// DeviceA and DeviceB are the names of the ends in their hosts.
 	DeviceA, DeviceB string
 }
 
-// Cable connects two different hosts and brings both ends up. It goes with its hosts.
+// Cable connects two different hosts and brings both ends up. Closing the Lab removes it.
 func (l *Lab) Cable(a, b *Host, cfg CableConfig) (*Cable, error) {
 	if a == b {
-		return nil, errors.New("laying a cable: both ends are in one host")
+		return nil, errors.New("creating a cable: both ends are in one host")
 	}
 	var rss *ebpf.Program
 	if cfg.RSS != nil {
 		var err error
 		if rss, err = loadRSS(cfg.RSS, cfg.Queues); err != nil {
-			return nil, fmt.Errorf("laying a cable from %s to %s: %w", a.name, b.name, err)
+			return nil, fmt.Errorf("creating a cable from %s to %s: %w", a.name, b.name, err)
 		}
 		defer rss.Close()
 	}
 	c := &Cable{DeviceA: a.nextDevice(), DeviceB: b.nextDevice()}
-	if err := c.lay(a, b, cfg); err != nil {
-		return nil, fmt.Errorf("laying a cable from %s to %s: %w", a.name, b.name, explain(err))
+	if err := c.createVeth(a, b, cfg); err != nil {
+		return nil, fmt.Errorf("creating a cable from %s to %s: %w", a.name, b.name, explain(err))
 	}
-	err := errors.Join(a.plugIn(c.DeviceA, rss, cfg.AddrsA), b.plugIn(c.DeviceB, rss, cfg.AddrsB))
+	err := errors.Join(a.configureEnd(c.DeviceA, rss, cfg.AddrsA), b.configureEnd(c.DeviceB, rss, cfg.AddrsB))
 	if err == nil {
-		err = errors.Join(a.awaitUp(c.DeviceA), b.awaitUp(c.DeviceB))
+		err = errors.Join(a.waitUntilUp(c.DeviceA), b.waitUntilUp(c.DeviceB))
 	}
 	if err != nil {
 		return nil, errors.Join(err, a.removeLink(c.DeviceA))
@@ -59,14 +58,14 @@ func (l *Lab) Cable(a, b *Host, cfg CableConfig) (*Cable, error) {
 	return c, nil
 }
 
-// upTime bounds the wait for a device's queueing discipline: until a worker of the kernel's (linkwatch) has seen that the other end
-// is up, all that leaves is dropped.
-const upTime = 20 * time.Second
+// upTimeout bounds the wait for a device's carrier. Until the kernel's linkwatch worker has seen that the other end is up, the device
+// drops every packet that it sends.
+const upTimeout = 20 * time.Second
 
-// awaitUp waits until what is sent by a device leaves. That it takes longer is no error.
-func (h *Host) awaitUp(device string) error {
+// waitUntilUp waits until the device is operationally up. A timeout is not an error.
+func (h *Host) waitUntilUp(device string) error {
 	return h.netlink(func(nl *netlink.Handle) error {
-		for end := time.Now().Add(upTime); ; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(upTimeout); ; time.Sleep(time.Millisecond) {
 			l, err := nl.LinkByName(device)
 			if err != nil || l.Attrs().OperState == netlink.OperUp || time.Now().After(end) {
 				return err
@@ -75,8 +74,8 @@ func (h *Host) awaitUp(device string) error {
 	})
 }
 
-// plugIn brings up a cable's end.
-func (h *Host) plugIn(device string, rss *ebpf.Program, addrs []netip.Prefix) error {
+// configureEnd attaches the RSS program, if any, to one end of a cable, adds its addresses, and brings it up.
+func (h *Host) configureEnd(device string, rss *ebpf.Program, addrs []netip.Prefix) error {
 	if rss != nil {
 		if err := h.attachRSS(device, rss); err != nil {
 			return err
@@ -85,7 +84,7 @@ func (h *Host) plugIn(device string, rss *ebpf.Program, addrs []netip.Prefix) er
 	return h.SetUp(device, 0, addrs...)
 }
 
-func (c *Cable) lay(a, b *Host, cfg CableConfig) error {
+func (c *Cable) createVeth(a, b *Host, cfg CableConfig) error {
 	nsB, err := b.dup()
 	if err != nil {
 		return err

@@ -14,20 +14,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxFinalRounds bounds the wait for the ring to run dry when the capture is stopped.
+// maxFinalRounds limits how often the ring is read after the capture is stopped.
 const maxFinalRounds = 50
 
 // CaptureConfig configures a capture.
 type CaptureConfig struct {
 	// Device is the device's name in the host.
 	Device string
-	// SnapLen is how many bytes of each packet, from the Ethernet header, are kept; 0 means 256.
+	// SnapLen is the number of bytes kept of each packet, beginning with the Ethernet header; 0 means 256.
 	SnapLen int
-	// WholeOneIn keeps one in this many packets whole, at random; 0 keeps none, nor does a kernel that forbids eBPF.
-	WholeOneIn int
+	// FullPacketOneIn captures one in this many packets, at random, without truncation. 0 truncates all packets, as does a
+	// kernel that forbids eBPF.
+	FullPacketOneIn int
 	// Queues is the number of queues that Queues and ReceiveQueues report.
 	Queues int
-	// Handle gets every packet, from one goroutine. It must be quick: a full ring drops packets, which Stats reports.
+	// Handle is called with every packet, by one goroutine. While it runs the ring may fill up and drop packets; Stats
+	// counts them.
 	Handle func(Packet)
 }
 
@@ -35,19 +37,19 @@ type CaptureConfig struct {
 type Packet struct {
 	// Data begins with the Ethernet header and is valid until Handle returns.
 	Data []byte
-	// Len is the packet's length with its Ethernet header, of which Data may hold less.
+	// Len is the length of the untruncated packet, with its Ethernet header.
 	Len int
 	// Outgoing is true for packets that the device sends, false for those that it receives.
 	Outgoing bool
 }
 
-// CaptureStats counts over the whole capture.
+// CaptureStats counts since the capture began.
 type CaptureStats struct {
-	Seen   uint64 // packets and trains that went to Handle
+	Seen   uint64 // packets and trains passed to Handle
 	Missed uint64 // packets and trains lost because Handle was too slow
 }
 
-// Capture receives what goes over a device, both ways, until it is closed.
+// Capture receives the packets that a device sends and receives, until it is closed.
 type Capture struct {
 	cfg    CaptureConfig
 	fd     int
@@ -59,8 +61,8 @@ type Capture struct {
 	once sync.Once
 	err  error
 
-	seen   uint64 // of the goroutine
-	runErr error  // of the goroutine, until done
+	seen   uint64 // owned by the capture goroutine
+	runErr error  // owned by the capture goroutine until done is closed
 
 	mu    sync.Mutex
 	stats CaptureStats
@@ -72,24 +74,24 @@ func (h *Host) Capture(cfg CaptureConfig) (*Capture, error) {
 		cfg.SnapLen = 256
 	}
 	c := &Capture{cfg: cfg, fd: -1, done: make(chan struct{})}
-	offset, err := h.arrivalOffset(cfg.Device)
+	offset, err := h.rxQueueOffset(cfg.Device)
 	if err == nil {
 		err = h.Do(func() error { return c.open(offset) })
 	}
 	if err != nil {
-		c.dispose()
+		c.release()
 		return nil, fmt.Errorf("capturing on %s in %s: %w", cfg.Device, h.name, explain(err))
 	}
 	go c.run()
 	return c, nil
 }
 
-// arrivalOffset is that of a device in the host.
-func (h *Host) arrivalOffset(device string) (offset int, err error) {
+// rxQueueOffset returns the offset of a device in the host; see the function of this name.
+func (h *Host) rxQueueOffset(device string) (offset int, err error) {
 	err = h.netlink(func(nl *netlink.Handle) error {
 		link, err := nl.LinkByName(device)
 		if err == nil {
-			offset = arrivalOffset(link.Type())
+			offset = rxQueueOffset(link.Type())
 		}
 		return err
 	})
@@ -101,7 +103,7 @@ func (c *Capture) open(offset int) error {
 	if err != nil {
 		return err
 	}
-	// Protocol 0 receives nothing: bind starts the flow when all is ready.
+	// A socket with protocol 0 receives nothing. bind sets the protocol, and so starts the capture.
 	if c.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
 		return fmt.Errorf("opening a packet socket: %w", err)
 	}
@@ -118,9 +120,9 @@ func (c *Capture) open(offset int) error {
 	return nil
 }
 
-// setFilter cuts packets to SnapLen, and counts queues if eBPF is available.
+// setFilter truncates packets to SnapLen, and counts packets by queue if eBPF is available.
 func (c *Capture) setFilter(offset int) error {
-	q, err := newQueueCounter(offset, c.cfg.SnapLen, c.cfg.WholeOneIn)
+	q, err := newQueueCounter(offset, c.cfg.SnapLen, c.cfg.FullPacketOneIn)
 	if err != nil {
 		return returnFilter(c.fd, c.cfg.SnapLen)
 	}
@@ -128,7 +130,7 @@ func (c *Capture) setFilter(offset int) error {
 	return q.attach(c.fd)
 }
 
-// returnFilter keeps n bytes of every packet; 0 drops all.
+// returnFilter sets a socket filter that keeps the first n bytes of every packet; 0 drops all packets.
 func returnFilter(fd, n int) error {
 	ret := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: uint32(n)}
 	prog := unix.SockFprog{Len: 1, Filter: &ret}
@@ -147,9 +149,9 @@ func (c *Capture) run() {
 			rounds++
 		}
 		idle := !c.ring.read(c.handle)
-		c.publish()
-		// Every block is handed over after retireMsecs: a silent wait longer than that is the end.
-		n, err := unix.Poll(poll, 3*retireMsecs)
+		c.updateStats()
+		// The kernel hands over every block within retireTimeoutMs. If none comes in three times that, the ring is empty.
+		n, err := unix.Poll(poll, 3*retireTimeoutMs)
 		switch {
 		case err != nil && !errors.Is(err, unix.EINTR):
 			c.runErr = fmt.Errorf("waiting for packets: %w", err)
@@ -157,7 +159,7 @@ func (c *Capture) run() {
 		case stopping && idle && n == 0:
 			return
 		case poll[0].Revents&unix.POLLERR != 0:
-			// A device that went down: reading the error clears it.
+			// The device went down. Reading the socket's error clears it.
 			_, _ = unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_ERROR)
 		}
 	}
@@ -168,7 +170,7 @@ func (c *Capture) handle(p Packet) {
 	c.cfg.Handle(p)
 }
 
-func (c *Capture) publish() {
+func (c *Capture) updateStats() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stats.Seen = c.seen
@@ -185,8 +187,8 @@ func (c *Capture) Stats() CaptureStats {
 	return c.stats
 }
 
-// Queues counts what left the device, by transmit queue. Packets that the ring missed are counted too. It returns nil
-// where the kernel or the process's capabilities forbid eBPF, and may not be called after Close.
+// Queues returns the packets sent by the device, by transmit queue, including those that the ring missed. It returns nil
+// where the kernel or the process's capabilities forbid eBPF. It must not be called after Close.
 func (c *Capture) Queues() ([]QueueCount, error) {
 	if c.queues == nil {
 		return nil, nil
@@ -194,7 +196,8 @@ func (c *Capture) Queues() ([]QueueCount, error) {
 	return c.queues.read(0, c.cfg.Queues)
 }
 
-// ReceiveQueues is Queues for what arrived, by receive queue. A device that records none, as the loopback, counts nothing.
+// ReceiveQueues returns the packets received by the device, by receive queue, as Queues does. For a device that records no
+// receive queue, such as the loopback, all counts are zero.
 func (c *Capture) ReceiveQueues() ([]QueueCount, error) {
 	if c.queues == nil {
 		return nil, nil
@@ -202,7 +205,8 @@ func (c *Capture) ReceiveQueues() ([]QueueCount, error) {
 	return c.queues.read(maxQueues, c.cfg.Queues)
 }
 
-// Stop ends the capture and returns when Handle has had all packets that came before. Stats and Queues remain.
+// Stop ends the capture, and returns after Handle was called with all packets captured before. Stats and Queues can still be
+// called.
 func (c *Capture) Stop() error {
 	c.once.Do(func() {
 		err := returnFilter(c.fd, 0)
@@ -213,14 +217,14 @@ func (c *Capture) Stop() error {
 	return c.err
 }
 
-// Close stops the capture and frees what it holds.
+// Close stops the capture and releases its resources.
 func (c *Capture) Close() error {
 	err := c.Stop()
-	c.dispose()
+	c.release()
 	return err
 }
 
-func (c *Capture) dispose() {
+func (c *Capture) release() {
 	if c.queues != nil {
 		c.queues.close()
 	}

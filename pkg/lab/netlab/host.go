@@ -26,14 +26,14 @@ var (
 type Host struct {
 	name string
 
-	mu    sync.Mutex
-	ns    netns.NsHandle
-	wires int // cable ends made so far: they number the default device names
+	mu        sync.Mutex
+	ns        netns.NsHandle
+	cableEnds int // number of cable ends created; gives the next device name
 }
 
 // Host creates a host. The name is 1 to 16 lower-case letters or digits and unique in the Lab. The loopback is up.
 func (l *Lab) Host(name string) (*Host, error) {
-	if !plainName(name) {
+	if !validName(name) {
 		return nil, fmt.Errorf("creating host %q: not 1 to 16 lower-case letters or digits", name)
 	}
 	l.mu.Lock()
@@ -43,7 +43,7 @@ func (l *Lab) Host(name string) (*Host, error) {
 	}
 	h := &Host{name: l.name + "-" + name, ns: netns.None()}
 	if _, err := os.Lstat(h.Path()); err == nil {
-		return nil, fmt.Errorf("creating host %s: the lab has one of that name", name)
+		return nil, fmt.Errorf("creating host %s: the lab already has a host of that name", name)
 	}
 	if err := h.create(); err != nil {
 		return nil, errors.Join(fmt.Errorf("creating host %s: %w", name, explain(err)), h.close())
@@ -52,10 +52,10 @@ func (l *Lab) Host(name string) (*Host, error) {
 	return h, nil
 }
 
-// Name is the namespace's name, as `ip netns` knows it.
+// Name returns the namespace's name, as `ip netns` lists it.
 func (h *Host) Name() string { return h.name }
 
-// Path is where the namespace is mounted.
+// Path returns the path at which the namespace is mounted.
 func (h *Host) Path() string { return filepath.Join(netnsDir, h.name) }
 
 // Do runs f with the calling thread in the host's namespace and returns its error. Sockets that f opens stay in the
@@ -74,8 +74,8 @@ func (h *Host) Do(f func() error) error {
 	})
 }
 
-// SetUp gives a device in the host addresses (IPv6 without duplicate detection, so at once usable) and an MTU, and
-// brings it up. An mtu of 0 leaves it as it is.
+// SetUp adds addresses to a device in the host, sets its MTU, and brings it up. IPv6 addresses skip duplicate address
+// detection, and can be used at once. An mtu of 0 keeps the device's MTU.
 func (h *Host) SetUp(device string, mtu int, addrs ...netip.Prefix) error {
 	return h.netlink(func(nl *netlink.Handle) error {
 		link, err := nl.LinkByName(device)
@@ -121,7 +121,7 @@ func (h *Host) create() error {
 	return h.SetUp("lo", 0)
 }
 
-// netlink runs f with a netlink socket of the host.
+// netlink calls f with a netlink socket in the host's namespace.
 func (h *Host) netlink(f func(*netlink.Handle) error) error {
 	fd, err := h.dup()
 	if err != nil {
@@ -133,7 +133,7 @@ func (h *Host) netlink(f func(*netlink.Handle) error) error {
 
 func onNetlink(ns netns.NsHandle, f func(*netlink.Handle) error) error {
 	var nl *netlink.Handle
-	// NewHandleAt restores the thread itself, but ignores a failure to do so. A separate thread contains it.
+	// NewHandleAt restores the thread's namespace, but ignores a failure to do so. onThread handles that failure.
 	err := onThread(func() (err error) {
 		nl, err = netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
 		return err
@@ -145,7 +145,7 @@ func onNetlink(ns netns.NsHandle, f func(*netlink.Handle) error) error {
 	return f(nl)
 }
 
-// dup gives the caller a descriptor of its own, so that Close cannot pull it away.
+// dup returns a duplicate of the namespace's descriptor, which stays open when the Lab is closed.
 func (h *Host) dup() (netns.NsHandle, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -169,28 +169,28 @@ func (h *Host) close() error {
 func (h *Host) nextDevice() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.wires++
-	return fmt.Sprintf("cable%d", h.wires-1)
+	h.cableEnds++
+	return fmt.Sprintf("cable%d", h.cableEnds-1)
 }
 
-// onThread runs f on a locked thread and puts the thread's namespace back, even if f ends its goroutine. If that fails,
-// the thread stays locked and dies with the goroutine: no other goroutine ever runs in the wrong namespace.
+// onThread runs f on a locked thread and then restores the thread's namespace, even if f ends its goroutine. If restoring
+// fails, the thread stays locked and ends with the goroutine, so no other goroutine runs in the wrong namespace.
 func onThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		err := errExited
 		defer func() { done <- err }()
 		runtime.LockOSThread()
-		home, nsErr := netns.Get()
+		original, nsErr := netns.Get()
 		if nsErr != nil {
 			err = fmt.Errorf("reading the thread's namespace: %w", nsErr)
 			return
 		}
 		defer func() {
-			if netns.Set(home) == nil {
+			if netns.Set(original) == nil {
 				runtime.UnlockOSThread()
 			}
-			home.Close()
+			original.Close()
 		}()
 		err = f()
 	}()
@@ -208,8 +208,8 @@ func (h *Host) removeLink(device string) error {
 	})
 }
 
-// removeLinks deletes the devices of the namespace at path now: the kernel dismantles a namespace in its own time, and
-// a cable's other end would stay until then.
+// removeLinks deletes the devices of the namespace at path. The kernel would delete them too, but only later, and the other
+// ends of their cables would stay until then.
 func removeLinks(path string) error {
 	ns, err := netns.GetFromPath(path)
 	if err != nil {
@@ -222,14 +222,14 @@ func removeLinks(path string) error {
 			return fmt.Errorf("listing devices: %w", err)
 		}
 		for _, link := range links {
-			// Those that cannot be deleted (lo, tunnel templates) go with the namespace.
+			// Devices that cannot be deleted (lo, the fallback tunnel devices) disappear with the namespace.
 			_ = nl.LinkDel(link)
 		}
 		return nil
 	})
 }
 
-// listLinks repeats a dump that a concurrent change interrupted.
+// listLinks lists the devices, and tries again if a concurrent change interrupted the netlink dump.
 func listLinks(nl *netlink.Handle) ([]netlink.Link, error) {
 	for range 10 {
 		links, err := nl.LinkList()

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package netlab builds small networks out of network namespaces, for the demo, for tests and for benchmarks: hosts,
-// multi-queue cables between them, processes inside them, and a capture on a cable. It needs nothing but the kernel:
-// no ip, no ethtool, no tcpdump. It never touches a device that it did not create.
+// multi-queue cables (veth pairs) between them, processes inside them, and packet captures. It needs no programs such as
+// ip, ethtool or tcpdump, except nft for NAT and firewalls. It never changes a device that it did not create.
 //
-// A Lab owns everything it created, and Close removes it. Sweep removes the remains of killed processes.
+// A Lab owns everything it created, and Close removes it. Sweep removes the labs of processes that were killed.
 package netlab
 
 import (
@@ -41,11 +41,10 @@ type Lab struct {
 	closed bool
 }
 
-// New starts an empty Lab. The prefix, 1 to 16 lower-case letters or digits, begins the names of all its namespaces
-// ("demo" gives "demo-3k9fa-left"). It first sweeps what earlier, killed processes left. Errors wrap ErrPrivileges
-// where that is the reason.
+// New creates an empty Lab. The names of its namespaces begin with prefix, which is 1 to 16 lower-case letters or digits:
+// "demo" gives "demo-3k9fa-left". New calls Sweep first. If privileges are missing, the error wraps ErrPrivileges.
 func New(prefix string) (*Lab, error) {
-	if !plainName(prefix) {
+	if !validName(prefix) {
 		return nil, fmt.Errorf("creating a lab: prefix %q is not 1 to 16 lower-case letters or digits", prefix)
 	}
 	if err := os.MkdirAll(stateDir, 0o755); err != nil {
@@ -67,14 +66,14 @@ func New(prefix string) (*Lab, error) {
 	}
 }
 
-// Name is the Lab's unique name; its hosts' namespaces are called Name()-host.
+// Name returns the Lab's unique name. The namespaces of its hosts are called Name()-host.
 func (l *Lab) Name() string { return l.name }
 
-// Tag is the five random characters in the Lab's name, for other names that must be unique while the Lab lives.
+// Tag returns the five random characters of the Lab's name, for other names that must be unique until the Lab is closed.
 func (l *Lab) Tag() string { return l.tag }
 
-// Close kills the processes that still run in the Lab's hosts and removes devices and namespaces. It may be called
-// again, and does nothing then.
+// Close kills the processes that still run in the Lab's hosts, and removes its devices and namespaces. Further calls do
+// nothing.
 func (l *Lab) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,7 +92,7 @@ func (l *Lab) Close() error {
 	return nil
 }
 
-func plainName(s string) bool {
+func validName(s string) bool {
 	for _, c := range s {
 		if (c < 'a' || c > 'z') && (c < '0' || c > '9') {
 			return false
@@ -102,7 +101,7 @@ func plainName(s string) bool {
 	return len(s) >= 1 && len(s) <= 16
 }
 
-// explain turns the kernel's refusal into what to do about it.
+// explain adds the required privileges to a permission error.
 func explain(err error) error {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
 		return fmt.Errorf("%w (%w)", ErrPrivileges, err)

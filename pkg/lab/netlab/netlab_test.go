@@ -43,8 +43,8 @@ func newLab(t *testing.T) *Lab {
 		if err := lab.Close(); err != nil {
 			t.Error(err)
 		}
-		if left := traces(lab.Name()); len(left) != 0 {
-			t.Errorf("the lab left %v", left)
+		if left := remains(lab.Name()); len(left) != 0 {
+			t.Errorf("after Close, these files remain: %v", left)
 		}
 	})
 	return lab
@@ -73,8 +73,8 @@ func newPair(t *testing.T, queues int) (a, b *Host) {
 	return a, b
 }
 
-// traces are the files of a lab that still exist.
-func traces(lab string) []string {
+// remains returns the files of a lab that still exist.
+func remains(lab string) []string {
 	names, _ := filepath.Glob(filepath.Join(netnsDir, lab+"-*"))
 	state, _ := filepath.Glob(filepath.Join(stateDir, lab))
 	return append(names, state...)
@@ -130,10 +130,10 @@ func TestCableHasConfiguredQueuesAndMTU(t *testing.T) {
 			return err
 		})
 		if err != nil || dev.MTU != 1800 || dev.Flags&net.FlagUp == 0 {
-			t.Errorf("%s: %+v, %v", end.dev, dev, err)
+			t.Errorf("%s: got %+v, error %v; want MTU 1800, up", end.dev, dev, err)
 		}
 		if rx, tx := queuesOf(t, end.host, end.dev); rx != 8 || tx != 8 {
-			t.Errorf("%s has %d receive and %d transmit queues", end.dev, rx, tx)
+			t.Errorf("%s: got %d receive and %d transmit queues, want 8 and 8", end.dev, rx, tx)
 		}
 	}
 }
@@ -158,11 +158,11 @@ func TestFailedCableSetupRemovesCable(t *testing.T) {
 	a, b := newHost(t, lab, "a"), newHost(t, lab, "b")
 	twice := append(addrsA[:1:1], addrsA[0])
 	if c, err := lab.Cable(a, b, CableConfig{AddrsB: twice}); err == nil {
-		t.Fatalf("an address was added twice: %+v", c)
+		t.Fatalf("Cable with a duplicate address: got %+v, want an error", c)
 	}
 	for _, h := range []*Host{a, b} {
 		if err := h.netlink(func(nl *netlink.Handle) error { _, err := nl.LinkByName("cable0"); return err }); err == nil {
-			t.Errorf("%s still has its end", h.Name())
+			t.Errorf("%s still has the device cable0", h.Name())
 		}
 	}
 }
@@ -177,7 +177,7 @@ func TestDoKeepsCallersNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after := netnsOf(t); after != before || inside == before {
-		t.Errorf("before %s, inside %s, after %s", before, inside, after)
+		t.Errorf("network namespace before Do %s, inside %s, after %s", before, inside, after)
 	}
 }
 
@@ -190,7 +190,7 @@ func TestNoThreadIsLeftInAHost(t *testing.T) {
 		}
 	}
 	if err := h.Do(func() error { runtime.Goexit(); return nil }); !errors.Is(err, errExited) {
-		t.Errorf("got %v", err)
+		t.Errorf("Do with a function that ends its goroutine: got error %v, want %v", err, errExited)
 	}
 	var ns unix.Stat_t
 	if err := unix.Stat(h.Path(), &ns); err != nil {
@@ -222,7 +222,7 @@ func TestDoReturnsTheFunctionsError(t *testing.T) {
 	h := newHost(t, newLab(t), "a")
 	want := errors.New("no")
 	if err := h.Do(func() error { return want }); !errors.Is(err, want) {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want %v", err, want)
 	}
 }
 
@@ -281,20 +281,20 @@ func TestCloseKillsProcessesAndRemovesEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err == nil {
-		t.Error("the process ended by itself")
+		t.Error("Wait: got no error, want one for the killed process")
 	}
-	if left := traces(lab.Name()); len(left) != 0 {
-		t.Errorf("left %v", left)
+	if left := remains(lab.Name()); len(left) != 0 {
+		t.Errorf("after Close, these files remain: %v", left)
 	}
 	if err := lab.Close(); err != nil {
 		t.Errorf("closing again: %v", err)
 	}
 	if err := h.Do(func() error { return nil }); !errors.Is(err, errClosed) {
-		t.Errorf("using a host of a closed lab: %v", err)
+		t.Errorf("using a host of a closed lab: got error %v, want %v", err, errClosed)
 	}
 }
 
-// TestSweepRemovesNamespacesOfKilledProcess runs this test binary as the process that is killed.
+// TestSweepRemovesNamespacesOfKilledProcess starts this test binary again, as the process to kill.
 func TestSweepRemovesNamespacesOfKilledProcess(t *testing.T) {
 	if os.Getenv("NETLAB_TEST_VICTIM") != "" {
 		lab := newLab(t)
@@ -324,53 +324,53 @@ func TestSweepRemovesNamespacesOfKilledProcess(t *testing.T) {
 	if err := Sweep(); err != nil {
 		t.Fatal(err)
 	}
-	if len(traces(name)) != 2 {
-		t.Fatal("a lab in use was swept")
+	if len(remains(name)) != 2 {
+		t.Fatal("Sweep removed a lab in use by another process")
 	}
 	_ = victim.Process.Kill()
 	_ = victim.Wait()
 	if err := Sweep(); err != nil {
 		t.Fatal(err)
 	}
-	if left := traces(name); len(left) != 0 {
-		t.Errorf("left %v", left)
+	if left := remains(name); len(left) != 0 {
+		t.Errorf("after Sweep, these files remain: %v", left)
 	}
-	if len(traces(live.Name())) != 2 {
-		t.Error("Sweep removed a living lab")
+	if len(remains(live.Name())) != 2 {
+		t.Error("Sweep removed a lab in use by this process")
 	}
 }
 
 func TestBadNamesAreRefused(t *testing.T) {
 	for _, name := range []string{"", "a-b", "../x", "Upper", strings.Repeat("x", 17)} {
 		if lab, err := New(name); err == nil {
-			t.Errorf("New(%q) gave %s", name, lab.Name())
+			t.Errorf("New(%q): got lab %s, want an error", name, lab.Name())
 			_ = lab.Close()
 		}
 	}
 	lab := newLab(t)
 	for _, name := range []string{"", "a/b", "a b"} {
 		if _, err := lab.Host(name); err == nil {
-			t.Errorf("Host(%q) succeeded", name)
+			t.Errorf("Host(%q): got no error", name)
 		}
 	}
 	newHost(t, lab, "twice")
 	if _, err := lab.Host("twice"); err == nil {
-		t.Error("a second host of one name")
+		t.Error("creating a second host of the same name: got no error")
 	}
 }
 
 func TestPermissionErrorsNameRequiredPrivileges(t *testing.T) {
 	for _, errno := range []error{unix.EPERM, unix.EACCES} {
 		if err := explain(errno); !errors.Is(err, ErrPrivileges) || !errors.Is(err, errno) {
-			t.Errorf("%v became %v", errno, err)
+			t.Errorf("explain(%v): got %v, want an error that wraps it and ErrPrivileges", errno, err)
 		}
 	}
 	refused := explain(fmt.Errorf("opening a packet socket: %w", unix.EPERM)).Error()
 	if !strings.Contains(refused, "CAP_NET_RAW") || !strings.Contains(refused, "packet socket") {
-		t.Errorf("a refused capture says %q", refused)
+		t.Errorf("got %q, want CAP_NET_RAW and the failed call in it", refused)
 	}
 	if err := explain(unix.ENOENT); errors.Is(err, ErrPrivileges) {
-		t.Errorf("got %v", err)
+		t.Errorf("explain(ENOENT): got %v, want no ErrPrivileges", err)
 	}
 }
 
@@ -405,15 +405,16 @@ func TestCaptureSeesEveryPacketOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out.Load() != count || in.Load() != count || wrong.Load() != 0 {
-		t.Errorf("%d out, %d in, %d wrong of %d; %+v", out.Load(), in.Load(), wrong.Load(), count, c.Stats())
+		t.Errorf("got %d outgoing and %d incoming packets, %d of wrong length; want %d, %d, 0; stats %+v",
+			out.Load(), in.Load(), wrong.Load(), count, count, c.Stats())
 	}
 	if st := c.Stats(); st.Missed != 0 || st.Seen < 2*count {
-		t.Errorf("stats %+v", st)
+		t.Errorf("got stats %+v, want at least %d seen, none missed", st, 2*count)
 	}
 	checkQueues(t, c, count)
 }
 
-// checkQueues accepts a few packets more: address resolution.
+// checkQueues accepts up to 100 additional packets, for address resolution.
 func checkQueues(t *testing.T, c *Capture, count uint64) {
 	t.Helper()
 	queues, err := c.Queues()
@@ -429,7 +430,7 @@ func checkQueues(t *testing.T, c *Capture, count uint64) {
 		sum.Bytes += q.Bytes
 	}
 	if len(queues) != 4 || sum.Packets < count || sum.Packets > count+100 || sum.Bytes < count*242 {
-		t.Errorf("queues %+v", queues)
+		t.Errorf("got queues %+v, want 4 with %d packets in all", queues, count)
 	}
 }
 
@@ -449,7 +450,7 @@ func TestCaptureKeepsSomePacketsWhole(t *testing.T) {
 	for _, oneIn := range []int{1, 4} {
 		a, b := newPair(t, 1)
 		var whole, short atomic.Int64
-		c, err := a.Capture(CaptureConfig{Device: "cable0", SnapLen: 100, WholeOneIn: oneIn, Handle: func(p Packet) {
+		c, err := a.Capture(CaptureConfig{Device: "cable0", SnapLen: 100, FullPacketOneIn: oneIn, Handle: func(p Packet) {
 			switch {
 			case !p.Outgoing || p.Len != 14+20+8+1000:
 			case len(p.Data) == p.Len:
@@ -472,9 +473,9 @@ func TestCaptureKeepsSomePacketsWhole(t *testing.T) {
 		if err := c.Stop(); err != nil {
 			t.Fatal(err)
 		}
-		// At random: of 400, one in four is between 1 and 399 but for one chance in 10^49.
+		// The selection is random. With 400 packets, the chance that none is whole is below 10^-49.
 		if whole.Load()+short.Load() != 400 || whole.Load() == 0 || (short.Load() == 0) != (oneIn == 1) {
-			t.Errorf("one in %d: %d whole, %d short", oneIn, whole.Load(), short.Load())
+			t.Errorf("FullPacketOneIn %d: got %d whole and %d truncated packets of 400", oneIn, whole.Load(), short.Load())
 		}
 	}
 }
@@ -505,7 +506,7 @@ func TestQueueCountsCountTheSegmentsOfATrain(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("no queue had one train of 10: before %+v, after %+v", before, after)
+	t.Errorf("want one queue with 1 more train and 10 more packets; before %+v, after %+v", before, after)
 }
 
 func TestCaptureOnAMissingDeviceFailsAndLeaksNothing(t *testing.T) {
@@ -513,11 +514,11 @@ func TestCaptureOnAMissingDeviceFailsAndLeaksNothing(t *testing.T) {
 	before := openFiles(t)
 	for range 10 {
 		if _, err := h.Capture(CaptureConfig{Device: "nosuch", Handle: func(Packet) {}}); err == nil {
-			t.Fatal("captured on a device that does not exist")
+			t.Fatal("capture on a device that does not exist: got no error")
 		}
 	}
 	if after := openFiles(t); after > before {
-		t.Errorf("%d descriptors before, %d after", before, after)
+		t.Errorf("got %d open descriptors afterwards, want at most %d", after, before)
 	}
 }
 
@@ -543,7 +544,7 @@ func TestCloseReturnsAllDescriptors(t *testing.T) {
 		}
 	}
 	if after := openFiles(t); after > before {
-		t.Errorf("%d descriptors before, %d after", before, after)
+		t.Errorf("got %d open descriptors afterwards, want at most %d", after, before)
 	}
 }
 

@@ -17,12 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stopGrace is how long a Command whose context is done has to follow SIGTERM.
+// stopGrace is the time between SIGTERM and SIGKILL for a Command whose context is done.
 const stopGrace = 3 * time.Second
 
-// Command is an exec.Cmd that starts inside a host. It is its own process group, so that a Ctrl-C at the terminal
-// reaches the owner of the lab and not its parts. When its context is done it gets SIGTERM, and SIGKILL three seconds
-// later.
+// Command is an exec.Cmd that runs in a host's namespace. It has its own process group, so that Ctrl-C in the terminal
+// interrupts only the process that owns the lab. When its context is done it gets SIGTERM, and SIGKILL after stopGrace.
 type Command struct {
 	*exec.Cmd
 	host *Host
@@ -64,8 +63,8 @@ func (c *Command) CombinedOutput() ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// killProcesses kills the processes in the namespace at path, which belongs to a lab and so do they, and waits until
-// they are gone: their devices would otherwise outlive the namespace's name.
+// killProcesses kills the processes in a lab's namespace at path, and waits until they have ended: a running process would
+// keep the namespace and its devices after its name is removed.
 func killProcesses(path string) error {
 	var ns unix.Stat_t
 	if err := unix.Stat(path, &ns); err != nil {
@@ -84,12 +83,12 @@ func killProcesses(path string) error {
 	return errors.Join(errs...)
 }
 
-// killInside kills pid if it is in the namespace. The pidfd comes first, so that the process examined is the one
-// killed even if the number is used again.
+// killInside kills pid if it is in the namespace. It opens the pidfd first, so that it cannot kill another process to which
+// the kernel gave the same pid meanwhile.
 func killInside(pid int, dev, ino uint64) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
-		return nil //nolint:nilerr // gone already
+		return nil //nolint:nilerr // the process has ended
 	}
 	defer unix.Close(fd)
 	var ns unix.Stat_t

@@ -11,28 +11,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxQueues is the number of queues that are told apart; packets of higher queues are not counted.
+// maxQueues is the number of queues that are counted. Packets on higher queues are ignored.
 const maxQueues = 256
 
-// maxPacket exceeds every packet, trains included, and fits a block of the ring.
+// maxPacket is larger than every packet and train, and smaller than a block of the ring.
 const maxPacket = 128 << 10
 
-// QueueCount is what left a device by one of its transmit queues, or arrived on one of its receive queues. On a cable
-// what enters transmit queue i at one end arrives on receive queue i at the other.
+// QueueCount counts the packets of one transmit queue or one receive queue of a device.
 type QueueCount struct {
-	Packets uint64 `json:"packets"` // as the wire would have them: a train counts its segments
-	Trains  uint64 `json:"trains"`  // as the device had them: a train counts once
-	Bytes   uint64 `json:"bytes"`   // with the link header, which a train has once
+	Packets uint64 `json:"packets"` // packets on the wire: a train counts as its segments
+	Trains  uint64 `json:"trains"`  // elements that the device handled: a train, or a packet that is not part of one, counts once
+	Bytes   uint64 `json:"bytes"`   // including the Ethernet header, once per train
 }
 
-// queueCounter is a socket filter that passes all packets, cut short or whole, and counts by queue: in the map's first
-// half those that leave, in the second those that arrive.
+// queueCounter is a socket filter that accepts all packets, truncated or not, and counts them by queue. The first half of its
+// map counts sent packets, the second half received ones.
 type queueCounter struct {
 	counts *ebpf.Map
 	filter *ebpf.Program
 }
 
-// newQueueCounter makes one for a device whose packets arrive with the number of their queue plus offset.
+// newQueueCounter loads the filter for a device whose received packets have the queue_mapping of their queue plus offset.
 func newQueueCounter(offset, snapLen, wholeOneIn int) (*queueCounter, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("raising the locked memory limit: %w", err)
@@ -45,7 +44,7 @@ func newQueueCounter(offset, snapLen, wholeOneIn int) (*queueCounter, error) {
 	}
 	filter, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "rw_lab_queues", Type: ebpf.SocketFilter, License: "GPL",
-		Instructions: append(countQueues(counts.FD(), int32(offset)), cut(int32(snapLen), int32(wholeOneIn))...),
+		Instructions: append(countQueues(counts.FD(), int32(offset)), keepBytes(int32(snapLen), int32(wholeOneIn))...),
 	})
 	if err != nil {
 		counts.Close()
@@ -62,17 +61,17 @@ const (
 	skbGSOSegs      = 164
 )
 
-// arrivalOffset is what an incoming packet's queue_mapping is more than its receive queue: one where the driver records
-// the queue (skb_record_rx_queue), so that 0 says that none was. A veth does not: the packet still has the transmit
-// queue of the other end (Linux 5.17, commit 710ad98c363a, and 5.10.93).
-func arrivalOffset(linkType string) int {
+// rxQueueOffset returns the difference between a received packet's queue_mapping and its receive queue. It is 1 where the
+// driver records the queue (skb_record_rx_queue), since 0 means that none was recorded. A veth records none: its packets
+// keep the transmit queue of the other end (Linux 5.17, commit 710ad98c363a, and 5.10.93).
+func rxQueueOffset(linkType string) int {
 	if linkType == "veth" {
 		return 0
 	}
 	return 1
 }
 
-// countQueues is the program's first part. An outgoing packet's queue_mapping is its transmit queue.
+// countQueues returns the instructions that count a packet. An outgoing packet's queue_mapping is its transmit queue.
 func countQueues(counts int, offset int32) asm.Instructions {
 	return asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
@@ -102,8 +101,8 @@ func countQueues(counts int, offset int32) asm.Instructions {
 	}
 }
 
-// cut is the second part: it returns how many bytes to keep.
-func cut(snapLen, wholeOneIn int32) asm.Instructions {
+// keepBytes returns the instructions that end the filter with the number of bytes to keep.
+func keepBytes(snapLen, wholeOneIn int32) asm.Instructions {
 	if wholeOneIn <= 0 {
 		return asm.Instructions{asm.Mov.Imm(asm.R0, snapLen).WithSymbol("pass"), asm.Return()}
 	}
@@ -126,7 +125,7 @@ func (q *queueCounter) attach(fd int) error {
 	return nil
 }
 
-// read returns the counters of n queues, from the map's entry on that is given.
+// read returns n counters, beginning with the map's entry first.
 func (q *queueCounter) read(first, n int) ([]QueueCount, error) {
 	out := make([]QueueCount, min(n, maxQueues))
 	for i := range out {

@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	blockSize   = 256 << 10
-	blockCount  = 64
-	retireMsecs = 20 // a block that is not full is handed over after this long
+	blockSize       = 256 << 10
+	blockCount      = 64
+	retireTimeoutMs = 20 // after this time the kernel hands over a block that is not full
 )
 
 // Offsets in the ring's blocks and frames: struct tpacket_block_desc and struct tpacket3_hdr of linux/if_packet.h. The
@@ -33,8 +33,8 @@ const (
 
 // ring is the mapped receive ring of an AF_PACKET socket (TPACKET_V3). One goroutine uses it.
 //
-// The rule for unsafe: a block belongs to the kernel until its status word says TP_STATUS_USER, and to us until we
-// store TP_STATUS_KERNEL; the word is only touched atomically, through statusOf, and lies aligned inside mem.
+// The rule for unsafe: a block belongs to the kernel until its status word has TP_STATUS_USER, and then to this process until
+// it stores TP_STATUS_KERNEL. The word is accessed only atomically, through statusOf, and is aligned inside mem.
 type ring struct {
 	fd   int
 	mem  []byte
@@ -48,7 +48,7 @@ func newRing(fd int) (*ring, error) {
 	req := unix.TpacketReq3{
 		Block_size: blockSize, Block_nr: blockCount,
 		Frame_size: 2048, Frame_nr: blockSize / 2048 * blockCount,
-		Retire_blk_tov: retireMsecs,
+		Retire_blk_tov: retireTimeoutMs,
 	}
 	if err := unix.SetsockoptTpacketReq3(fd, unix.SOL_PACKET, unix.PACKET_RX_RING, &req); err != nil {
 		return nil, fmt.Errorf("creating a capture ring: %w", err)
@@ -62,19 +62,19 @@ func newRing(fd int) (*ring, error) {
 
 func (r *ring) close() error { return unix.Munmap(r.mem) }
 
-// read hands the packets of all blocks that are ready to handle, and returns whether there was one.
+// read calls handle with the packets of all blocks that the kernel has handed over. It reports whether there was such a block.
 func (r *ring) read(handle func(Packet)) bool {
-	any := false
+	found := false
 	for {
 		block := r.mem[r.next*blockSize : (r.next+1)*blockSize]
 		status := statusOf(block)
 		if status.Load()&unix.TP_STATUS_USER == 0 {
-			return any
+			return found
 		}
 		readBlock(block, handle)
 		status.Store(unix.TP_STATUS_KERNEL)
 		r.next = (r.next + 1) % blockCount
-		any = true
+		found = true
 	}
 }
 

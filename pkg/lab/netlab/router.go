@@ -16,14 +16,14 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// ErrNoNft is wrapped by the errors of Masquerade and AdmitAnswers where there is no nft(8), or no nftables in the
-// kernel.
-var ErrNoNft = errors.New("this needs nft(8), and nftables in the kernel")
+// ErrNoNftables is wrapped by the errors of Masquerade and AcceptRepliesOnly if nft(8) is not installed or the kernel has no
+// nftables.
+var ErrNoNftables = errors.New("nft(8) is not installed, or the kernel has no nftables")
 
-// nftTimeout bounds one run of nft, which takes milliseconds.
+// nftTimeout bounds one run of nft.
 const nftTimeout = 20 * time.Second
 
-// Forward makes the host a router.
+// Forward enables IP forwarding, for IPv4 and IPv6.
 func (h *Host) Forward() error {
 	err := h.Do(func() error {
 		return errors.Join(
@@ -31,28 +31,28 @@ func (h *Host) Forward() error {
 			os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0))
 	})
 	if err != nil {
-		return fmt.Errorf("making a router of %s: %w", h.name, explain(err))
+		return fmt.Errorf("enabling IP forwarding in %s: %w", h.name, explain(err))
 	}
 	return nil
 }
 
-// RouteVia sends what the host has for a network (0.0.0.0/0 for all of IPv4) through a neighbour.
-func (h *Host) RouteVia(network netip.Prefix, neighbour netip.Addr) error {
+// RouteVia adds a route to a network (0.0.0.0/0 for all of IPv4) through a gateway.
+func (h *Host) RouteVia(network netip.Prefix, gateway netip.Addr) error {
 	_, dst, err := net.ParseCIDR(network.String())
 	if err == nil {
 		err = h.netlink(func(nl *netlink.Handle) error {
-			return nl.RouteAdd(&netlink.Route{Dst: dst, Gw: neighbour.AsSlice()})
+			return nl.RouteAdd(&netlink.Route{Dst: dst, Gw: gateway.AsSlice()})
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("routing %s of %s via %s: %w", network, h.name, neighbour, err)
+		return fmt.Errorf("adding a route to %s via %s in %s: %w", network, gateway, h.name, err)
 	}
 	return nil
 }
 
-// Masquerade makes the host a NAT for IPv4 and IPv6: packets forwarded out of a device get that device's address as their
-// source, and another port if the original one is taken. Ports gives a range to take ports from at all times, as the
-// NATs of providers do; the zero Ports keeps the original one if it can.
+// Masquerade enables source NAT for IPv4 and IPv6: packets forwarded out of a device get that device's address as their source.
+// With the zero NATPorts they keep their source port unless it is taken. Otherwise they get a port of that range, as behind a
+// carrier-grade NAT.
 func (h *Host) Masquerade(out string, ports NATPorts) error {
 	return errors.Join(h.Forward(), h.nft(masqueradeRules(out, ports)))
 }
@@ -60,9 +60,9 @@ func (h *Host) Masquerade(out string, ports NATPorts) error {
 // NATPorts is a range of UDP and TCP ports, both ends included.
 type NATPorts struct{ First, Last uint16 }
 
-// AdmitAnswers gives the host a stateful firewall: of what arrives by a device, for the host or to be forwarded, it lets
-// in answers to what left, and no more.
-func (h *Host) AdmitAnswers(in string) error { return h.nft(answersRules(in)) }
+// AcceptRepliesOnly adds a stateful firewall: of the packets that arrive on a device, for the host or to be forwarded, it accepts
+// those of established connections and drops all others.
+func (h *Host) AcceptRepliesOnly(in string) error { return h.nft(repliesRules(in)) }
 
 func masqueradeRules(out string, ports NATPorts) string {
 	verdicts := []string{"masquerade"}
@@ -74,7 +74,7 @@ func masqueradeRules(out string, ports NATPorts) string {
 	return table("rw_lab_nat", "postrouting", "nat", "srcnat", rules(fmt.Sprintf("oifname %q", out), verdicts...))
 }
 
-func answersRules(in string) string {
+func repliesRules(in string) string {
 	admit := rules(fmt.Sprintf("iifname %q", in),
 		"ct state established,related accept",
 		"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-advert } accept",
@@ -83,7 +83,7 @@ func answersRules(in string) string {
 		table("rw_lab_forward", "forward", "filter", "filter", admit)
 }
 
-// rules are a match with each of the verdicts.
+// rules returns one rule for each verdict, all with the same match.
 func rules(match string, verdicts ...string) string {
 	var b strings.Builder
 	for _, v := range verdicts {
@@ -92,13 +92,13 @@ func rules(match string, verdicts ...string) string {
 	return b.String()
 }
 
-// table is an nftables table with one chain.
+// table returns an nftables table with one chain.
 func table(name, hook, kind, priority, rules string) string {
 	return fmt.Sprintf("table inet %s {\n  chain %s {\n    type %s hook %s priority %s; policy accept;\n%s  }\n}\n",
 		name, hook, kind, hook, priority, rules)
 }
 
-// nft carries out nftables commands in the host.
+// nft runs nftables commands in the host.
 func (h *Host) nft(script string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), nftTimeout)
 	defer cancel()
@@ -109,7 +109,7 @@ func (h *Host) nft(script string) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, exec.ErrNotFound), strings.Contains(string(out), "not supported"):
-		err = errors.Join(ErrNoNft, err)
+		err = errors.Join(ErrNoNftables, err)
 	}
-	return fmt.Errorf("setting up nftables in %s: %w: %s", h.name, err, strings.TrimSpace(string(out)))
+	return fmt.Errorf("running nft in %s: %w: %s", h.name, err, strings.TrimSpace(string(out)))
 }

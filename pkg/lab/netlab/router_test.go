@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// natPair is an inner host, its router, and an outer host that knows no way to the inner one.
+// natPair is an inner host, its router, and an outer host that has no route to the inner one.
 type natPair struct{ inner, router, outer *Host }
 
 var (
@@ -38,9 +38,9 @@ func newNATPair(t *testing.T) natPair {
 	return p
 }
 
-func mustNft(t *testing.T, err error) {
+func requireNft(t *testing.T, err error) {
 	t.Helper()
-	if errors.Is(err, ErrNoNft) {
+	if errors.Is(err, ErrNoNftables) {
 		t.Skip(err)
 	}
 	if err != nil {
@@ -48,11 +48,11 @@ func mustNft(t *testing.T, err error) {
 	}
 }
 
-// seenAs sends from one to the other and returns where that came from.
-func seenAs(t *testing.T, from, to *net.UDPConn) netip.AddrPort {
+// observedSource sends datagrams until one arrives, and returns the source address that the receiver sees.
+func observedSource(t *testing.T, from, to *net.UDPConn) netip.AddrPort {
 	t.Helper()
 	dst := to.LocalAddr().(*net.UDPAddr).AddrPort()
-	for range 40 { // a cable that was plugged in just now may lose some
+	for range 40 { // a new cable may lose the first datagrams
 		if _, err := from.WriteToUDPAddrPort([]byte("hello"), dst); err != nil {
 			t.Fatal(err)
 		}
@@ -63,7 +63,7 @@ func seenAs(t *testing.T, from, to *net.UDPConn) netip.AddrPort {
 			t.Fatal(err)
 		}
 	}
-	t.Fatalf("nothing from %v arrives at %v", from.LocalAddr(), dst)
+	t.Fatalf("no datagram from %v arrived at %v", from.LocalAddr(), dst)
 	return netip.AddrPort{}
 }
 
@@ -71,21 +71,21 @@ func TestMasqueradeHidesTheInnerHost(t *testing.T) {
 	for name, ports := range map[string]NATPorts{"keeping ports": {}, "changing ports": {30000, 30100}} {
 		t.Run(name, func(t *testing.T) {
 			p := newNATPair(t)
-			mustNft(t, p.router.Masquerade("cable1", ports))
+			requireNft(t, p.router.Masquerade("cable1", ports))
 			for i, want := range []netip.Addr{routerOuter[0].Addr(), routerOuter[1].Addr()} {
 				inner := listenUDP(t, p.inner, netip.AddrPortFrom(innerAddrs[i].Addr(), 51820).String())
 				outer := listenUDP(t, p.outer, netip.AddrPortFrom(outerAddrs[i].Addr(), 51820).String())
-				seen := seenAs(t, inner, outer)
+				seen := observedSource(t, inner, outer)
 				kept := seen.Port() == 51820
 				if seen.Addr() != want || kept != (ports == NATPorts{}) || !kept && (seen.Port() < 30000 || seen.Port() > 30100) {
-					t.Errorf("seen as %v", seen)
+					t.Errorf("got source %v, want address %v and ports %v", seen, want, ports)
 				}
 				if _, err := outer.WriteToUDPAddrPort([]byte("back"), seen); err != nil {
 					t.Fatal(err)
 				}
 				_ = inner.SetReadDeadline(time.Now().Add(20 * time.Second))
 				if n, err := inner.Read(make([]byte, 16)); n != 4 || err != nil {
-					t.Errorf("the answer: %d, %v", n, err)
+					t.Errorf("reading the reply: got %d bytes, error %v", n, err)
 				}
 			}
 		})
@@ -94,7 +94,7 @@ func TestMasqueradeHidesTheInnerHost(t *testing.T) {
 
 func TestStatefulFirewallAcceptsOnlyReplies(t *testing.T) {
 	a, b := newPair(t, 1)
-	mustNft(t, a.AdmitAnswers("cable0"))
+	requireNft(t, a.AcceptRepliesOnly("cable0"))
 	for i := range addrsA {
 		mine := netip.AddrPortFrom(addrsA[i].Addr(), 51820)
 		theirs := netip.AddrPortFrom(addrsB[i].Addr(), 51820)
@@ -109,7 +109,7 @@ func TestStatefulFirewallAcceptsOnlyReplies(t *testing.T) {
 		if _, err := inside.WriteToUDPAddrPort([]byte("question"), theirs); err != nil {
 			t.Fatal(err)
 		}
-		seenAs(t, inside, outside)
+		observedSource(t, inside, outside)
 		if _, err := stranger.WriteToUDPAddrPort([]byte("unasked"), mine); err != nil {
 			t.Fatal(err)
 		}
@@ -119,23 +119,23 @@ func TestStatefulFirewallAcceptsOnlyReplies(t *testing.T) {
 		}
 		_ = inside.SetReadDeadline(time.Now().Add(20 * time.Second))
 		if n, src, err := inside.ReadFromUDPAddrPort(buf); err != nil || string(buf[:n]) != "answer" {
-			t.Errorf("first came %q from %v, %v", buf[:n], src, err)
+			t.Errorf("first datagram: got %q from %v, error %v; want \"answer\"", buf[:n], src, err)
 		}
 	}
 }
 
 func TestBadRulesAreReported(t *testing.T) {
 	h := newHost(t, newLab(t), "a")
-	mustNft(t, h.AdmitAnswers("cable0"))
-	if err := h.nft("no such command"); err == nil || errors.Is(err, ErrNoNft) {
-		t.Errorf("got %v", err)
+	requireNft(t, h.AcceptRepliesOnly("cable0"))
+	if err := h.nft("no such command"); err == nil || errors.Is(err, ErrNoNftables) {
+		t.Errorf("an unknown nft command: got error %v, want one other than ErrNoNftables", err)
 	}
 	t.Setenv("PATH", "")
-	if err := h.AdmitAnswers("cable0"); !errors.Is(err, ErrNoNft) {
-		t.Errorf("without nft: %v", err)
+	if err := h.AcceptRepliesOnly("cable0"); !errors.Is(err, ErrNoNftables) {
+		t.Errorf("without nft: got error %v, want ErrNoNftables", err)
 	}
 	if err := h.RouteVia(netip.MustParsePrefix("10.9.0.0/16"), netip.MustParseAddr("10.200.0.1")); err == nil {
-		t.Error("routed via a stranger")
+		t.Error("route via an unreachable gateway: got no error")
 	}
 	if _, err := os.Stat(h.Path()); err != nil {
 		t.Error(err)

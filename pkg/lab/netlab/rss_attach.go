@@ -15,19 +15,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rssPriority is after every other filter of the hook, and clsact is after tcx. Other programs thus
-// change a packet's ports before its queue is chosen, if they let the next program run (TC_ACT_UNSPEC, which is TCX_NEXT).
+// rssPriority places the program after all other filters of clsact, which runs after tcx. Programs that change a packet's ports
+// thus run before its queue is selected, if they let the next program run (TC_ACT_UNSPEC, which is TCX_NEXT).
 const rssPriority = 0xc000
 
 const (
 	// rssInputLen is the length of the longest input: IPv6 with ports.
 	rssInputLen = 36
 	rssWord     = 4
-	rssRow      = 256 * rssWord // the contributions of one place, by the byte there
+	rssRow      = 256 * rssWord // one row of the table: one input byte, by its value
 	rssTableAt  = rssInputLen * rssRow
 )
 
-// Positions of what the program reads, in bytes.
+// Offsets of header fields in the frame, in bytes.
 const (
 	ipv4ProtocolAt = etherLen + 9
 	ipv4FragmentAt = etherLen + 6
@@ -38,9 +38,8 @@ const (
 	etherLen       = 14
 )
 
-// loadRSS loads the classifier that sets a leaving packet's queue. On a veth the transmit queue is the receive queue of the
-// other end, and the kernel takes the one that the packet carries (skb_tx_hash, skb_rx_queue_recorded). Writing it needs
-// Linux 5.1.
+// loadRSS loads a tc classifier that sets the transmit queue of a packet. On a veth this is the receive queue of the other end.
+// The kernel uses the queue_mapping that the program wrote (skb_tx_hash, skb_rx_queue_recorded). Writing it needs Linux 5.1.
 func loadRSS(r *RSS, queues int) (*ebpf.Program, error) {
 	if err := checkRSS(r, max(queues, 1)); err != nil {
 		return nil, err
@@ -52,16 +51,16 @@ func loadRSS(r *RSS, queues int) (*ebpf.Program, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("raising the locked memory limit: %w", err)
 	}
-	shares, err := ebpf.NewMap(&ebpf.MapSpec{
+	table, err := ebpf.NewMap(&ebpf.MapSpec{
 		Name: "rw_lab_rss", Type: ebpf.Array, KeySize: 4, ValueSize: uint32(len(value)), MaxEntries: 1,
 		Contents: []ebpf.MapKV{{Key: uint32(0), Value: value}},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("creating the RSS table: %w", err)
 	}
-	defer shares.Close() // the program holds it
+	defer table.Close() // the program keeps a reference
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: "rw_lab_rss", Type: ebpf.SchedCLS, License: "GPL", Instructions: chooseQueue(shares.FD(), len(r.Indirection)),
+		Name: "rw_lab_rss", Type: ebpf.SchedCLS, License: "GPL", Instructions: selectQueue(table.FD(), len(r.Indirection)),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("loading the RSS program: %w", err)
@@ -69,8 +68,9 @@ func loadRSS(r *RSS, queues int) (*ebpf.Program, error) {
 	return program, nil
 }
 
-// rssValue is the map's only one: what each byte at each place contributes to the entry of the indirection table, then
-// that table. The hash is linear, so its low bits are the exclusive or of those of messages of one byte each.
+// rssValue returns the value of the map's only entry: for each input byte and each of its values, the index into the
+// indirection table if all other bytes are zero, then the indirection table. The Toeplitz hash is linear, so the index of
+// an input is the exclusive or of the indices of its bytes.
 func rssValue(r *RSS) ([]byte, error) {
 	entries := *r
 	entries.Indirection = make([]uint32, len(r.Indirection))
@@ -78,10 +78,10 @@ func rssValue(r *RSS) ([]byte, error) {
 		entries.Indirection[i] = uint32(i)
 	}
 	var v []byte
-	for place := range rssInputLen {
+	for offset := range rssInputLen {
 		for b := range 256 {
 			var input [rssInputLen]byte
-			input[place] = byte(b)
+			input[offset] = byte(b)
 			entry, err := entries.Queue(ipv6Tuple(input))
 			if err != nil {
 				return nil, err
@@ -95,22 +95,22 @@ func rssValue(r *RSS) ([]byte, error) {
 	return v, nil
 }
 
-// ipv6Tuple is what NICs hash, taken apart: source and destination address, source and destination port.
+// ipv6Tuple splits the hash input into source and destination, each with its port.
 func ipv6Tuple(input [rssInputLen]byte) (src, dst netip.AddrPort) {
 	port := binary.BigEndian.Uint16
 	return netip.AddrPortFrom(netip.AddrFrom16([16]byte(input[:16])), port(input[32:])),
 		netip.AddrPortFrom(netip.AddrFrom16([16]byte(input[16:32])), port(input[34:]))
 }
 
-// Offsets in struct __sk_buff (linux/bpf.h), and where the program keeps things: the packet in R6, the hash in R7, the
-// map's value in R8, the transport protocol in R9, and on the stack what is hashed and one byte or short more.
+// An offset in struct __sk_buff (linux/bpf.h), and offsets on the stack: of the hash input, and of one more byte or short.
+// The program has the packet in R6, the hash in R7, the map's value in R8 and the transport protocol in R9.
 const (
 	skbProtocol = 16
 	stackInput  = -40
 	stackShort  = -48
 )
 
-func chooseQueue(value, entries int) asm.Instructions {
+func selectQueue(value, entries int) asm.Instructions {
 	return join(
 		asm.Instructions{
 			asm.Mov.Reg(asm.R6, asm.R1),
@@ -118,16 +118,16 @@ func chooseQueue(value, entries int) asm.Instructions {
 			asm.LoadMapValue(asm.R8, value, 0),
 			asm.LoadMem(asm.R1, asm.R6, skbProtocol, asm.Word),
 			asm.JEq.Imm(asm.R1, int32(networkOrder(unix.ETH_P_IP)), "ipv4"),
-			asm.JNE.Imm(asm.R1, int32(networkOrder(unix.ETH_P_IPV6)), "pick"),
+			asm.JNE.Imm(asm.R1, int32(networkOrder(unix.ETH_P_IPV6)), "select"),
 		},
 		hashIPv6(), hashIPv4(),
 		asm.Instructions{
-			asm.And.Imm(asm.R7, int32(entries)-1).WithSymbol("pick"),
+			asm.And.Imm(asm.R7, int32(entries)-1).WithSymbol("select"),
 			asm.LSh.Imm(asm.R7, 2),
 			asm.Add.Imm(asm.R7, rssTableAt),
 			asm.Add.Reg(asm.R8, asm.R7),
 			asm.LoadMem(asm.R1, asm.R8, 0, asm.Word),
-			asm.Add.Imm(asm.R1, 1), // 0 is for none
+			asm.Add.Imm(asm.R1, 1), // 0 means not recorded
 			asm.StoreMem(asm.R6, skbQueueMapping, asm.R1, asm.Word),
 			asm.Mov.Imm(asm.R0, -1).WithSymbol("next"),
 			asm.Return(),
@@ -140,9 +140,9 @@ func hashIPv6() asm.Instructions {
 		loadAt(ipv6AddrsAt, stackInput, 32), hashInput(0, 32),
 		loadAt(ipv6NextAt, stackShort, 1),
 		asm.Instructions{asm.LoadMem(asm.R9, asm.RFP, stackShort, asm.Byte)},
-		unlessPorts("ports6"),
+		jumpIfPorts("ports6"),
 		label("ports6", loadAt(ipv6PortsAt, stackInput+32, 4)), hashInput(32, 4),
-		asm.Instructions{asm.Ja.Label("pick")},
+		asm.Instructions{asm.Ja.Label("select")},
 	)
 }
 
@@ -153,11 +153,11 @@ func hashIPv4() asm.Instructions {
 		asm.Instructions{
 			asm.LoadMem(asm.R1, asm.RFP, stackShort, asm.Half),
 			asm.And.Imm(asm.R1, int32(networkOrder(0x3fff))), // more fragments, or an offset
-			asm.JNE.Imm(asm.R1, 0, "pick"),
+			asm.JNE.Imm(asm.R1, 0, "select"),
 		},
 		loadAt(ipv4ProtocolAt, stackShort, 1),
 		asm.Instructions{asm.LoadMem(asm.R9, asm.RFP, stackShort, asm.Byte)},
-		unlessPorts("ports4"),
+		jumpIfPorts("ports4"),
 		label("ports4", loadAt(etherLen, stackShort, 1)),
 		asm.Instructions{
 			asm.LoadMem(asm.R2, asm.RFP, stackShort, asm.Byte),
@@ -166,15 +166,15 @@ func hashIPv4() asm.Instructions {
 			asm.Add.Imm(asm.R2, etherLen),
 		},
 		load(stackInput+8, 4), hashInput(8, 4),
-		asm.Instructions{asm.Ja.Label("pick")},
+		asm.Instructions{asm.Ja.Label("select")},
 	)
 }
 
-// unlessPorts goes to the label for a protocol with ports, else to the choice of the queue.
-func unlessPorts(ports string) asm.Instructions {
+// jumpIfPorts jumps to the label for TCP and UDP, otherwise to the selection of the queue.
+func jumpIfPorts(ports string) asm.Instructions {
 	return asm.Instructions{
 		asm.JEq.Imm(asm.R9, unix.IPPROTO_TCP, ports),
-		asm.JNE.Imm(asm.R9, unix.IPPROTO_UDP, "pick"),
+		asm.JNE.Imm(asm.R9, unix.IPPROTO_UDP, "select"),
 	}
 }
 
@@ -182,7 +182,7 @@ func loadAt(offset int32, to int16, n int32) asm.Instructions {
 	return append(asm.Instructions{asm.Mov.Imm(asm.R2, offset)}, load(to, n)...)
 }
 
-// load copies n bytes of the packet to the stack, from the offset in R2; a packet that is shorter is left as it is.
+// load copies n bytes of the packet, from the offset in R2, to the stack. If the packet is shorter, its queue is not set.
 func load(to int16, n int32) asm.Instructions {
 	return asm.Instructions{
 		asm.Mov.Reg(asm.R1, asm.R6),
@@ -194,19 +194,19 @@ func load(to int16, n int32) asm.Instructions {
 	}
 }
 
-// label names the place where ins begin.
+// label sets a jump label on the first of the instructions.
 func label(name string, ins asm.Instructions) asm.Instructions {
 	ins[0] = ins[0].WithSymbol(name)
 	return ins
 }
 
-// hashInput adds n bytes of the input to the hash.
+// hashInput adds n bytes of the input to the hash, from the offset first.
 func hashInput(first, n int16) (out asm.Instructions) {
-	for place := first; place < first+n; place++ {
+	for offset := first; offset < first+n; offset++ {
 		out = append(out,
-			asm.LoadMem(asm.R1, asm.RFP, stackInput+place, asm.Byte),
+			asm.LoadMem(asm.R1, asm.RFP, stackInput+offset, asm.Byte),
 			asm.LSh.Imm(asm.R1, 2),
-			asm.Add.Imm(asm.R1, int32(place)*rssRow),
+			asm.Add.Imm(asm.R1, int32(offset)*rssRow),
 			asm.Mov.Reg(asm.R2, asm.R8),
 			asm.Add.Reg(asm.R2, asm.R1),
 			asm.LoadMem(asm.R1, asm.R2, 0, asm.Word),
@@ -223,12 +223,12 @@ func join(parts ...asm.Instructions) (out asm.Instructions) {
 	return out
 }
 
-// networkOrder is v as a program reads it from a field in network order.
+// networkOrder returns v as a program loads it from a field in network byte order.
 func networkOrder(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
 }
 
-// attachRSS makes a program the last filter on what leaves by the device.
+// attachRSS attaches the program as the last tc egress filter of the device.
 func (h *Host) attachRSS(device string, program *ebpf.Program) error {
 	err := h.netlink(func(nl *netlink.Handle) error {
 		link, err := nl.LinkByName(device)

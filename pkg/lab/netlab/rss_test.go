@@ -18,9 +18,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
-// TestRSSTableSumsUpToTheHash: the exclusive or of what the bytes of a message contribute is its entry, for IPv4 too,
-// whose ports come sooner.
-func TestRSSTableSumsUpToTheHash(t *testing.T) {
+// TestRSSTableGivesQueueOfHash checks that the exclusive or of the input bytes' table entries is the index into the indirection
+// table, also for IPv4, whose ports are at another offset.
+func TestRSSTableGivesQueueOfHash(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 20 {
 		r := randomRSS(rng, 1+rng.IntN(64))
@@ -38,18 +38,18 @@ func TestRSSTableSumsUpToTheHash(t *testing.T) {
 			input := append(src.Addr().AsSlice(), dst.Addr().AsSlice()...)
 			input = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(input, src.Port()), dst.Port())
 			entry := 0
-			for place, b := range input {
-				entry ^= word(place*256 + int(b))
+			for offset, b := range input {
+				entry ^= word(offset*256 + int(b))
 			}
 			want, err := r.Queue(src, dst)
 			if got := word(rssInputLen*256 + entry); got != want || err != nil {
-				t.Errorf("%v to %v: queue %d, want %d, %v", src, dst, got, want, err)
+				t.Errorf("%v to %v: got queue %d, want %d, error %v", src, dst, got, want, err)
 			}
 		}
 	}
 }
 
-// randomRSS has a key and a table of its own.
+// randomRSS returns a configuration with a random key and a random indirection table.
 func randomRSS(rng *rand.Rand, queues int) *RSS {
 	r := NewRSS(queues)
 	for i := range r.Key {
@@ -85,12 +85,12 @@ func TestRSSRejectsUnsupportedCables(t *testing.T) {
 		r := NewRSS(4)
 		change(r)
 		if _, err := lab.Cable(a, b, CableConfig{Queues: 4, RSS: r}); err == nil {
-			t.Errorf("%s was taken", name)
+			t.Errorf("%s: got no error", name)
 		}
 	}
 }
 
-// newRSSPair connects two hosts by a cable that has RSS with a key and a table of the test's own.
+// newRSSPair connects two hosts by a cable with a random RSS configuration.
 func newRSSPair(t *testing.T, queues int) (a, b *Host, rss *RSS) {
 	t.Helper()
 	lab := newLab(t)
@@ -106,19 +106,19 @@ func newRSSPair(t *testing.T, queues int) (a, b *Host, rss *RSS) {
 	return a, b, rss
 }
 
-// queueWatch counts what leaves a's end of the cable and what arrives at b's.
-type queueWatch struct {
-	t          *testing.T
-	sent, came *Capture
+// queueCaptures counts the packets sent by one end of a cable and those received by the other.
+type queueCaptures struct {
+	t              *testing.T
+	sent, received *Capture
 }
 
-func watchQueues(t *testing.T, a, b *Host, queues int) queueWatch {
+func captureQueues(t *testing.T, a, b *Host, queues int) queueCaptures {
 	t.Helper()
-	w := queueWatch{t: t}
+	w := queueCaptures{t: t}
 	for _, end := range []struct {
 		host *Host
 		into **Capture
-	}{{a, &w.sent}, {b, &w.came}} {
+	}{{a, &w.sent}, {b, &w.received}} {
 		c, err := end.host.Capture(CaptureConfig{Device: "cable0", Queues: queues, Handle: func(Packet) {}})
 		if err != nil {
 			t.Fatal(err)
@@ -129,13 +129,13 @@ func watchQueues(t *testing.T, a, b *Host, queues int) queueWatch {
 	return w
 }
 
-// packets are the counts so far, by queue.
-func (w queueWatch) packets() (sent, came []uint64) {
+// packets returns the counts since the captures began, by queue.
+func (w queueCaptures) packets() (sent, came []uint64) {
 	w.t.Helper()
 	s, err := w.sent.Queues()
-	r, err2 := w.came.ReceiveQueues()
+	r, err2 := w.received.ReceiveQueues()
 	if err != nil || err2 != nil || s == nil || r == nil {
-		w.t.Fatal("no counts: ", err, err2)
+		w.t.Fatal("reading the queue counters: ", err, err2)
 	}
 	for i := range s {
 		sent, came = append(sent, s[i].Packets), append(came, r[i].Packets)
@@ -143,8 +143,8 @@ func (w queueWatch) packets() (sent, came []uint64) {
 	return sent, came
 }
 
-// during returns the packets, by queue, that f made go over the cable.
-func (w queueWatch) during(f func()) (sent, came []uint64) {
+// during returns the packets, by queue, that went over the cable while f ran.
+func (w queueCaptures) during(f func()) (sent, came []uint64) {
 	w.t.Helper()
 	s0, c0 := w.packets()
 	f()
@@ -159,7 +159,7 @@ func (w queueWatch) during(f func()) (sent, came []uint64) {
 func TestRSSCableSelectsQueueByHash(t *testing.T) {
 	const queues, senders = 8, 40
 	a, b, rss := newRSSPair(t, queues)
-	w := watchQueues(t, a, b, queues)
+	w := captureQueues(t, a, b, queues)
 	for _, c := range []struct{ from, to string }{
 		{"192.168.77.1:0", "192.168.77.2:7000"},
 		{"[fd77::1]:0", "[fd77::2]:7000"},
@@ -170,9 +170,9 @@ func TestRSSCableSelectsQueueByHash(t *testing.T) {
 			tx := listenUDP(t, a, c.from)
 			queue := queueOf(t, rss, tx.LocalAddr().(*net.UDPAddr).AddrPort(), netip.MustParseAddrPort(c.to))
 			sent, came := w.during(func() { sendAndReceive(t, tx, rx, make([]byte, 500), c.to) })
-			// Neighbour discovery may happen at any time, and does elsewhere.
+			// Neighbour discovery may send packets on other queues at any time.
 			if sent[queue] == 0 || came[queue] == 0 {
-				t.Fatalf("from %v: left by %v, arrived on %v; want queue %d", tx.LocalAddr(), sent, came, queue)
+				t.Fatalf("from %v: sent by queue %v, received by queue %v; want queue %d", tx.LocalAddr(), sent, came, queue)
 			}
 		}
 	}
@@ -181,7 +181,7 @@ func TestRSSCableSelectsQueueByHash(t *testing.T) {
 func TestRSSCableKeepsATrainOnOneQueue(t *testing.T) {
 	const queues, segments = 8, 20
 	a, b, rss := newRSSPair(t, queues)
-	w := watchQueues(t, a, b, queues)
+	w := captureQueues(t, a, b, queues)
 	tx, rx := listenUDP(t, a, "192.168.77.1:0"), listenUDP(t, b, "192.168.77.2:7000")
 	sendAndReceive(t, tx, rx, []byte("resolve"), "192.168.77.2:7000")
 	raw, _ := tx.SyscallConn()
@@ -193,16 +193,16 @@ func TestRSSCableKeepsATrainOnOneQueue(t *testing.T) {
 	queue := queueOf(t, rss, tx.LocalAddr().(*net.UDPAddr).AddrPort(), netip.MustParseAddrPort("192.168.77.2:7000"))
 	sent, _ := w.during(func() { sendAndReceive(t, tx, rx, make([]byte, 100*segments), "192.168.77.2:7000") })
 	if sent[queue] < segments {
-		t.Errorf("queues %v, want %d on %d", sent, segments, queue)
+		t.Errorf("got packets by queue %v, want %d on queue %d", sent, segments, queue)
 	}
 }
 
-// TestRSSRunsAfterOtherPrograms checks that the queue is chosen by the port that a tcx program wrote.
+// TestRSSRunsAfterOtherPrograms checks that the queue is selected by the port that a tcx program wrote.
 func TestRSSRunsAfterOtherPrograms(t *testing.T) {
 	const queues, port = 8, 61234
 	a, b, rss := newRSSPair(t, queues)
 	setSourcePort(t, a, "cable0", port)
-	w := watchQueues(t, a, b, queues)
+	w := captureQueues(t, a, b, queues)
 	tx, rx := listenUDP(t, a, "192.168.77.1:0"), listenUDP(t, b, "192.168.77.2:7000")
 	before := queueOf(t, rss, tx.LocalAddr().(*net.UDPAddr).AddrPort(), netip.MustParseAddrPort("192.168.77.2:7000"))
 	after := queueOf(t, rss, netip.MustParseAddrPort("192.168.77.1:61234"), netip.MustParseAddrPort("192.168.77.2:7000"))
@@ -217,11 +217,11 @@ func TestRSSRunsAfterOtherPrograms(t *testing.T) {
 		}
 	})
 	if sent[after] < 50 || sent[before] >= 50 {
-		t.Errorf("queues %v, want %d, that of the port on the wire, and not %d", sent, after, before)
+		t.Errorf("got packets by queue %v, want queue %d of the rewritten port, not queue %d of the original one", sent, after, before)
 	}
 }
 
-// setSourcePort attaches a tcx program to what leaves by a device: all UDP over IPv4 gets that source port.
+// setSourcePort attaches a tcx egress program that sets the source port of all UDP over IPv4.
 func setSourcePort(t *testing.T, h *Host, device string, port uint16) {
 	t.Helper()
 	value := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, port))
@@ -273,7 +273,7 @@ func setSourcePort(t *testing.T, h *Host, device string, port uint16) {
 func TestRSSForwardsOtherProtocols(t *testing.T) {
 	const queues = 4
 	a, b, rss := newRSSPair(t, queues)
-	w := watchQueues(t, a, b, queues)
+	w := captureQueues(t, a, b, queues)
 	rx := listenUDP(t, b, "192.168.77.2:7000")
 	tx := listenUDP(t, a, "192.168.77.1:0")
 	sendAndReceive(t, tx, rx, []byte("resolve"), "192.168.77.2:7000")
@@ -282,6 +282,6 @@ func TestRSSForwardsOtherProtocols(t *testing.T) {
 	queue := queueOf(t, &fragments, netip.MustParseAddrPort("192.168.77.1:1"), netip.MustParseAddrPort("192.168.77.2:1"))
 	sent, _ := w.during(func() { sendAndReceive(t, tx, rx, make([]byte, 2000), "192.168.77.2:7000") }) // two fragments
 	if sent[queue] < 2 {
-		t.Errorf("fragments: queues %v, want two on %d", sent, queue)
+		t.Errorf("fragments: got packets by queue %v, want two on queue %d", sent, queue)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sweep removes the namespaces, devices and processes of labs whose process is gone. Labs that are in use, by this or
-// by another process, are left alone.
+// Sweep removes the namespaces, devices and processes of labs whose owner has ended without closing them. It does not change
+// labs that are in use by this or another process.
 func Sweep() error {
 	entries, err := os.ReadDir(stateDir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -54,7 +54,7 @@ func sweepLab(name string) error {
 	return release(lock)
 }
 
-// claim creates and locks a lab's state file; nil without an error means that the name is taken.
+// claim creates and locks a lab's state file. It returns nil without an error if the name is taken.
 func claim(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
 	if errors.Is(err, fs.ErrExist) {
@@ -69,29 +69,29 @@ func claim(path string) (*os.File, error) {
 	return f, nil
 }
 
-// tryLock takes the lock, unless somebody has it or removed the file: between creating a file and locking it a Sweep
-// may come along.
+// tryLock locks the file. It fails if another process has locked or removed it: a Sweep may do so between the file's creation
+// and tryLock.
 func tryLock(f *os.File) bool {
 	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
 		return false
 	}
-	mine, err := f.Stat()
+	locked, err := f.Stat()
 	if err != nil {
 		return false
 	}
 	current, err := os.Stat(f.Name())
-	return err == nil && os.SameFile(mine, current)
+	return err == nil && os.SameFile(locked, current)
 }
 
-// release removes the state file before it gives up the lock, so that nobody finds it unlocked.
+// release removes the state file and then unlocks it, so that no other process finds it unlocked.
 func release(lock *os.File) error {
 	return errors.Join(os.Remove(lock.Name()), lock.Close())
 }
 
-// removeNamespace takes down everything in a named namespace, then the namespace.
+// removeNamespace kills the processes and deletes the devices in a named namespace, then removes the namespace.
 func removeNamespace(name string) error {
 	if strings.ContainsRune(name, '/') {
-		return fmt.Errorf("removing namespace %q: not a name", name)
+		return fmt.Errorf("removing namespace %q: the name contains a slash", name)
 	}
 	path := filepath.Join(netnsDir, name)
 	if mounted(path) {
@@ -108,8 +108,8 @@ func removeNamespace(name string) error {
 	return nil
 }
 
-// mounted reports whether a namespace is mounted at path: a process killed between creating the file and mounting the
-// namespace leaves a plain file.
+// mounted reports whether a namespace is mounted at path. A process that was killed between creating the file and mounting
+// the namespace on it leaves a plain file.
 func mounted(path string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(path, &st) == nil && st.Type == unix.NSFS_MAGIC

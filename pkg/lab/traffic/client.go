@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// replyTimeout is how long the server may take to answer, its own drainLimit included.
+// replyTimeout is how long the client waits for the server's report, including the server's drainLimit.
 const replyTimeout = 2 * drainLimit
 
 // clientRun is the sending side of one run.
@@ -31,8 +31,8 @@ type clientRun struct {
 	rtt []time.Duration
 }
 
-// Run sends what cfg says and returns the result. A Result that shows loss or corruption is not an error; an
-// error means that the run could not be made or not be finished. When ctx is done it returns ctx's error.
+// Run sends traffic as configured and returns the result. Loss and corruption are part of the Result and not errors. An error
+// means that the run could not start or finish. If ctx is done, Run returns its cause.
 func Run(ctx context.Context, cfg Config) (Result, error) {
 	if err := cfg.complete(); err != nil {
 		return Result{}, fmt.Errorf("preparing traffic: %w", err)
@@ -71,7 +71,7 @@ func (r *clientRun) run(ctx context.Context) error {
 		err = r.ctl.write(message{Done: &doneMsg{Sent: r.sent()}})
 	}
 	if err != nil {
-		r.close() // so that listen returns: no Progress after Run
+		r.close() // ends listen, so that Progress is not called after Run returns
 	}
 	got := <-replies
 	if err = errors.Join(err, got.err); err != nil {
@@ -80,7 +80,7 @@ func (r *clientRun) run(ctx context.Context) error {
 	return r.merge(got.report)
 }
 
-// open agrees on the run and opens the streams.
+// open requests the run from the server and opens the streams.
 func (r *clientRun) open(ctx context.Context) error {
 	conn, err := r.dialTCP(ctx)
 	if err != nil {
@@ -110,7 +110,7 @@ func (r *clientRun) open(ctx context.Context) error {
 func (r *clientRun) dialTCP(ctx context.Context) (conn *net.TCPConn, err error) {
 	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()
-	err = r.cfg.Within.do(func() error {
+	err = r.cfg.InNamespace.do(func() error {
 		var d net.Dialer
 		c, err := d.DialContext(ctx, "tcp", r.cfg.Server.String())
 		if err == nil {
@@ -136,7 +136,7 @@ func (r *clientRun) openTCP(ctx context.Context) error {
 }
 
 func (r *clientRun) openUDP(ports []uint16) error {
-	return r.cfg.Within.do(func() error {
+	return r.cfg.InNamespace.do(func() error {
 		for _, port := range ports {
 			to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(r.cfg.Server.Addr(), port))
 			conn, err := net.DialUDP("udp", nil, to)
@@ -154,7 +154,7 @@ type reply struct {
 	err    error
 }
 
-// listen passes progress on until the report comes.
+// listen calls Progress with the server's progress messages until the report arrives.
 func (r *clientRun) listen() reply {
 	for {
 		m, err := r.ctl.read()
@@ -169,7 +169,7 @@ func (r *clientRun) listen() reply {
 	}
 }
 
-// sendAll runs the senders side by side and returns when the last has finished.
+// sendAll runs all senders in parallel, and returns when the last has finished.
 func (r *clientRun) sendAll() error {
 	errs := make([]error, r.cfg.Streams)
 	end := r.begin.Add(r.cfg.Duration)
@@ -201,7 +201,7 @@ func (r *clientRun) send(i int, end time.Time) (err error) {
 	return err
 }
 
-// pace is that of one stream.
+// pace returns the pace of one stream.
 func (r *clientRun) pace() pace {
 	return newPace(r.cfg.BitsPerSecond/float64(r.cfg.Streams), r.begin)
 }
@@ -219,7 +219,7 @@ func (r *clientRun) sent() []uint64 {
 
 func (r *clientRun) merge(report *reportMsg) error {
 	if len(report.Streams) != len(r.res.Streams) {
-		return errors.New("the server reports another number of streams")
+		return errors.New("the server's report has a wrong number of streams")
 	}
 	if r.cfg.Kind == Ping {
 		r.res.Latency = latencyOf(r.rtt)
@@ -231,7 +231,7 @@ func (r *clientRun) merge(report *reportMsg) error {
 	return nil
 }
 
-// close makes everything that blocks return, too.
+// close closes all connections, which ends all blocking calls on them.
 func (r *clientRun) close() {
 	if r.ctl != nil {
 		r.ctl.Close()

@@ -14,14 +14,14 @@ import (
 // maxLine bounds a message: a report of MaxStreams streams.
 const maxLine = 256 << 10
 
-// message is one line of JSON on a control connection, with one field set. The first line of any connection is an
-// Open or a Data; after Data comes a TCP stream.
+// message is one line of JSON on a control connection, with one field set. The first line of a connection is Open or Data.
+// A TCP stream follows Data.
 type message struct {
 	Open     *openMsg   `json:"open,omitempty"`     // client: begin a run
 	Data     *dataMsg   `json:"data,omitempty"`     // client: this connection is a stream of a run
-	Ready    *readyMsg  `json:"ready,omitempty"`    // server: send
+	Ready    *readyMsg  `json:"ready,omitempty"`    // server: the client may send
 	Progress *Counts    `json:"progress,omitempty"` // server, while the run lasts
-	Done     *doneMsg   `json:"done,omitempty"`     // client: all is sent
+	Done     *doneMsg   `json:"done,omitempty"`     // client: all data has been sent
 	Report   *reportMsg `json:"report,omitempty"`   // server: the outcome
 	Error    string     `json:"error,omitempty"`    // server: the run failed
 }
@@ -50,7 +50,7 @@ type reportMsg struct {
 	Streams []Stream `json:"streams"` // the receiver's side
 }
 
-// control speaks messages over a connection. One goroutine may read while another writes.
+// control sends and receives messages on a connection. One goroutine may read while another writes.
 type control struct {
 	net.Conn
 	r *bufio.Reader
@@ -88,7 +88,7 @@ func parseMessage(line []byte) (message, error) {
 		return message{}, fmt.Errorf("parsing a control message: %w", err)
 	}
 	if m.Error != "" {
-		return message{}, fmt.Errorf("the other side reports: %s", m.Error)
+		return message{}, fmt.Errorf("error from the other side: %s", m.Error)
 	}
 	return m, nil
 }

@@ -32,22 +32,21 @@ type batch struct {
 	bufs    [][]byte
 	control []byte
 
-	trap     uintptr
-	n        int // messages to hand to the kernel, from first
-	first    int
-	done     int
-	errno    syscall.Errno
-	transfer func(fd uintptr) bool
+	syscallNr uintptr
+	first, n  int // the messages to pass to the kernel
+	done      int // messages that it sent or received
+	errno     syscall.Errno
+	transfer  func(fd uintptr) bool
 }
 
 const groControlLen = 24 // CMSG_SPACE(sizeof(int))
 
-// newSendBatch sends from bufs, whose contents may change between sends, on a connected socket.
+// newSendBatch returns a batch that sends bufs on a connected socket. Their contents may change between sends.
 func newSendBatch(conn *net.UDPConn, bufs [][]byte) (*batch, error) {
 	return newBatch(conn, bufs, unix.SYS_SENDMMSG)
 }
 
-// newRecvBatch receives into count buffers of size bytes.
+// newRecvBatch returns a batch that receives into count buffers of size bytes.
 func newRecvBatch(conn *net.UDPConn, count, size int) (*batch, error) {
 	bufs := make([][]byte, count)
 	for i := range bufs {
@@ -67,10 +66,10 @@ func newRecvBatch(conn *net.UDPConn, count, size int) (*batch, error) {
 func newBatch(conn *net.UDPConn, bufs [][]byte, trap uintptr) (*batch, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return nil, fmt.Errorf("reaching the socket: %w", err)
+		return nil, fmt.Errorf("accessing the socket's descriptor: %w", err)
 	}
 	b := &batch{
-		raw: raw, trap: trap, bufs: bufs,
+		raw: raw, syscallNr: trap, bufs: bufs,
 		msgs: make([]mmsghdr, len(bufs)), iovs: make([]unix.Iovec, len(bufs)),
 	}
 	for i, buf := range bufs {
@@ -86,7 +85,7 @@ func newBatch(conn *net.UDPConn, bufs [][]byte, trap uintptr) (*batch, error) {
 // try makes the system call; false means that it would have blocked.
 func (b *batch) try(fd uintptr) bool {
 	for {
-		n, _, errno := unix.Syscall6(b.trap, fd, uintptr(unsafe.Pointer(&b.msgs[b.first])), uintptr(b.n),
+		n, _, errno := unix.Syscall6(b.syscallNr, fd, uintptr(unsafe.Pointer(&b.msgs[b.first])), uintptr(b.n),
 			unix.MSG_DONTWAIT, 0, 0)
 		switch errno {
 		case unix.EINTR:
@@ -99,7 +98,7 @@ func (b *batch) try(fd uintptr) bool {
 	}
 }
 
-// send sends the first n buffers and returns how many went out, fewer only with an error.
+// send sends the first n buffers. It returns how many were sent: fewer than n only with an error.
 func (b *batch) send(n int) (int, error) {
 	for sent := 0; sent < n; sent += b.done {
 		b.first, b.n = sent, n-sent
@@ -113,7 +112,7 @@ func (b *batch) send(n int) (int, error) {
 	return n, nil
 }
 
-// recv waits for datagrams and returns how many buffers have some.
+// recv waits for datagrams and returns the number of buffers that were filled.
 func (b *batch) recv() (int, error) {
 	for i := range b.msgs {
 		b.msgs[i].hdr.SetControllen(groControlLen)
@@ -128,7 +127,7 @@ func (b *batch) recv() (int, error) {
 	return b.done, nil
 }
 
-// received returns the payload of buffer i and the size of each datagram in it but the last (UDP_GRO).
+// received returns the payload of buffer i, and the size of each datagram in it except the last (UDP_GRO).
 func (b *batch) received(i int) (payload []byte, segSize int) {
 	payload = b.bufs[i][:min(int(b.msgs[i].n), len(b.bufs[i]))]
 	control := b.control[i*groControlLen:][:groControlLen]
@@ -142,7 +141,7 @@ func (b *batch) received(i int) (payload []byte, segSize int) {
 	return payload, max(len(payload), 1)
 }
 
-// setsockopt sets the first of the integer options that the kernel takes.
+// setsockopt tries the integer options in turn, until the kernel accepts one.
 func setsockopt(conn syscall.Conn, level, value int, options ...int) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {

@@ -54,13 +54,13 @@ func TestBatchesArriveAsSent(t *testing.T) {
 		}
 	}
 	if !slices.EqualFunc(got, send, bytes.Equal) {
-		t.Errorf("got %q", got)
+		t.Errorf("got %q, want %q", got, send)
 	}
 }
 
 func TestClosingSocketEndsRecv(t *testing.T) {
 	_, rx := udpPair(t)
-	d := &datagrams{tally: &tally{}}
+	d := &datagramReceiver{counters: &counters{}}
 	done := make(chan error, 1)
 	go func() { done <- d.receive(rx) }()
 	rx.Close()
@@ -70,7 +70,7 @@ func TestClosingSocketEndsRecv(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(20 * time.Second):
-		t.Error("still receiving")
+		t.Error("receive did not return after the socket was closed")
 	}
 }
 
@@ -87,7 +87,7 @@ func TestTheFastPathsDoNotAllocate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &datagrams{head: header{key: 1}, body: body, tally: &tally{}}
+	d := &datagramReceiver{head: header{key: 1}, body: body, counters: &counters{}}
 	seq := uint64(0)
 	check := func(name string, f func()) {
 		t.Helper()
@@ -107,7 +107,7 @@ func TestTheFastPathsDoNotAllocate(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i := range n {
-				d.takeTrain(in.received(i))
+				d.countTrain(in.received(i))
 			}
 			d.publish()
 		}
@@ -117,24 +117,24 @@ func TestTheFastPathsDoNotAllocate(t *testing.T) {
 	check("verifying a TCP chunk", func() {
 		setSeq(chunk, v.head.seq)
 		if !v.check(chunk) {
-			t.Fatal("refused")
+			t.Fatal("a valid chunk was rejected")
 		}
 	})
-	if c := d.tally.counts(); c.Corrupt+c.Reordered+c.Duplicated != 0 {
-		t.Errorf("got %+v", c)
+	if c := d.counters.counts(); c.Corrupt+c.Reordered+c.Duplicated != 0 {
+		t.Errorf("got %+v, want nothing corrupt, reordered or duplicated", c)
 	}
 }
 
 func BenchmarkUDPReceive(b *testing.B) {
 	body := newBody(1)
 	train := build(header{key: 1, size: DefaultSize}, 40, body)
-	d := &datagrams{head: header{key: 1}, body: body, tally: &tally{}}
+	d := &datagramReceiver{head: header{key: 1}, body: body, counters: &counters{}}
 	b.SetBytes(int64(len(train)))
 	seq := uint64(0)
 	for b.Loop() {
 		stamp(train, DefaultSize, seq)
 		seq += 40
-		d.takeTrain(train, DefaultSize)
+		d.countTrain(train, DefaultSize)
 	}
 }
 
@@ -146,7 +146,7 @@ func BenchmarkTCPVerify(b *testing.B) {
 	for b.Loop() {
 		setSeq(chunk, v.head.seq)
 		if !v.check(chunk) {
-			b.Fatal("refused")
+			b.Fatal("a valid chunk was rejected")
 		}
 	}
 }

@@ -4,13 +4,13 @@ package traffic
 
 import "time"
 
-// maxBehind is how much a sender that was held up may catch up on.
-const maxBehind = 5 * time.Millisecond
+// maxCatchUp is the longest delay that a sender makes up for afterwards.
+const maxCatchUp = 5 * time.Millisecond
 
-// pace spaces sends out to a rate. The zero value does not limit.
+// pace limits the rate of sends. The zero value has no limit.
 type pace struct {
-	perByte float64 // nanoseconds
-	due     time.Time
+	perByte float64   // nanoseconds
+	due     time.Time // of the next send
 }
 
 func newPace(bitsPerSecond float64, start time.Time) pace {
@@ -20,12 +20,12 @@ func newPace(bitsPerSecond float64, start time.Time) pace {
 	return pace{perByte: 8e9 / bitsPerSecond, due: start}
 }
 
-// wait accounts for n bytes to be sent at now and returns how long to wait before.
-func (p *pace) wait(now time.Time, n int) time.Duration {
+// delay accounts for n bytes to be sent, and returns how long to wait before sending them.
+func (p *pace) delay(now time.Time, n int) time.Duration {
 	if p.perByte == 0 {
 		return 0
 	}
-	if earliest := now.Add(-maxBehind); p.due.Before(earliest) {
+	if earliest := now.Add(-maxCatchUp); p.due.Before(earliest) {
 		p.due = earliest
 	}
 	wait := p.due.Sub(now)
@@ -33,13 +33,13 @@ func (p *pace) wait(now time.Time, n int) time.Duration {
 	return max(wait, 0)
 }
 
-// hold waits until n bytes may be sent; false means that end comes first.
-func (p *pace) hold(n int, end time.Time) bool {
+// wait waits until n bytes may be sent. It returns false if that is after end.
+func (p *pace) wait(n int, end time.Time) bool {
 	now := time.Now()
 	if !now.Before(end) {
 		return false
 	}
-	if wait := p.wait(now, n); wait > 0 {
+	if wait := p.delay(now, n); wait > 0 {
 		if !now.Add(wait).Before(end) {
 			return false
 		}

@@ -9,7 +9,7 @@ import (
 	"math/rand/v2"
 )
 
-// Marker occurs in every 64 bytes of payload, beginning with the first. Its presence on a cable proves plaintext.
+// Marker occurs in every 64 bytes of payload, from the first byte. If it is seen on the wire, the traffic is not encrypted.
 const Marker = "rw:plain"
 
 const (
@@ -48,11 +48,11 @@ func parseHeader(b []byte) (header, error) {
 	}, nil
 }
 
-// setSeq changes the sequence number of a header that was put.
+// setSeq changes the sequence number of an encoded header.
 func setSeq(b []byte, seq uint64) { binary.BigEndian.PutUint64(b[24:], seq) }
 
-// newBody returns what follows the header in every datagram and chunk of a run: bytes that only the key tells, so that
-// a piece from elsewhere in the stream, or from another run, does not pass for the right one.
+// newBody returns the bytes that follow the header in every datagram and chunk of a run. They are pseudo-random and depend on
+// the key, so that displaced bytes and those of another run are detected.
 func newBody(key uint64) []byte {
 	var seed [32]byte
 	binary.BigEndian.PutUint64(seed[:], key)
@@ -64,7 +64,7 @@ func newBody(key uint64) []byte {
 	return body
 }
 
-// build writes n elements of h.size bytes one after another into a new buffer, all but the sequence numbers final.
+// build returns a buffer with n elements of h.size bytes, whose sequence numbers stamp still has to set.
 func build(h header, n int, body []byte) []byte {
 	buf := make([]byte, n*int(h.size))
 	for i := range n {
@@ -75,7 +75,7 @@ func build(h header, n int, body []byte) []byte {
 	return buf
 }
 
-// stamp numbers the elements of a buffer from seq on.
+// stamp sets the sequence numbers of the elements in a buffer, beginning with seq.
 func stamp(buf []byte, size int, seq uint64) {
 	for ; len(buf) >= size; buf = buf[size:] {
 		setSeq(buf, seq)
@@ -83,7 +83,7 @@ func stamp(buf []byte, size int, seq uint64) {
 	}
 }
 
-// verifier checks a TCP stream as it comes, in pieces of any size.
+// verifier checks a TCP stream, in pieces of any size.
 type verifier struct {
 	head header // of the current chunk
 	want [headerLen]byte
@@ -97,7 +97,7 @@ func newVerifier(key uint64, stream uint32, body []byte) *verifier {
 	return v
 }
 
-// check reports whether p is what comes next.
+// check reports whether p equals the next bytes of the stream.
 func (v *verifier) check(p []byte) bool {
 	for len(p) > 0 {
 		want := v.body

@@ -35,7 +35,7 @@ func TestVerifierAcceptsTheStreamInAnyPieces(t *testing.T) {
 		for rest := stream; len(rest) > 0; {
 			n := min(1+rnd.IntN(100_000), len(rest))
 			if !v.check(rest[:n]) {
-				t.Fatal("a good stream was refused")
+				t.Fatal("a valid stream was rejected")
 			}
 			rest = rest[n:]
 		}
@@ -65,7 +65,7 @@ func TestVerifierDetectsCorruption(t *testing.T) {
 		"zeros":                     make([]byte, 100),
 	} {
 		if newVerifier(9, 0, body).check(p) {
-			t.Errorf("%s went unnoticed", name)
+			t.Errorf("%s was not detected", name)
 		}
 	}
 }
@@ -85,10 +85,10 @@ func TestDatagramsAreVerified(t *testing.T) {
 		p    []byte
 		want Counts
 	}{
-		{"good", mk(h, keep), Counts{Packets: 1, Bytes: 100}},
+		{"valid", mk(h, keep), Counts{Packets: 1, Bytes: 100}},
 		{"altered", mk(h, func(p []byte) { p[99]++ }), Counts{Corrupt: 1}},
 		{"marker altered", mk(h, func(p []byte) { p[0]++ }), Counts{Corrupt: 1}},
-		{"cut", mk(h, keep)[:99], Counts{Corrupt: 1}},
+		{"truncated", mk(h, keep)[:99], Counts{Corrupt: 1}},
 		{"shorter than a header", mk(h, keep)[:10], Counts{Corrupt: 1}},
 		{"another stream's", mk(header{key: 5, stream: 2, size: 100}, keep), Counts{Corrupt: 1}},
 		{"another run's", mk(header{key: 6, stream: 1, size: 100}, keep), Counts{}},
@@ -98,9 +98,9 @@ func TestDatagramsAreVerified(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var got tally
-			d := &datagrams{head: header{key: 5, stream: 1}, body: body, tally: &got}
-			d.takeTrain(c.p, 100)
+			var got counters
+			d := &datagramReceiver{head: header{key: 5, stream: 1}, body: body, counters: &got}
+			d.countTrain(c.p, 100)
 			d.publish()
 			if got.counts() != c.want {
 				t.Errorf("got %+v, want %+v", got.counts(), c.want)
@@ -109,14 +109,14 @@ func TestDatagramsAreVerified(t *testing.T) {
 	}
 }
 
-// slowSequence is the obvious twin of sequence.
-type slowSequence struct {
+// referenceSequence is a simple implementation of sequence, without a window of bits.
+type referenceSequence struct {
 	seen                          map[uint64]bool
 	next                          uint64
 	unique, reordered, duplicated uint64
 }
 
-func (s *slowSequence) observe(seq uint64) {
+func (s *referenceSequence) observe(seq uint64) {
 	old := seq < s.next && s.next-seq > window
 	if s.seen[seq] && !old {
 		s.duplicated++
@@ -133,7 +133,7 @@ func (s *slowSequence) observe(seq uint64) {
 func TestSequenceMatchesReferenceImplementation(t *testing.T) {
 	for seed := range uint64(20) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
-		fast, slow := &sequence{}, &slowSequence{seen: map[uint64]bool{}}
+		fast, slow := &sequence{}, &referenceSequence{seen: map[uint64]bool{}}
 		at := uint64(0)
 		for i := range 20_000 {
 			switch rnd.IntN(20) {
@@ -159,10 +159,10 @@ func TestPaceKeepsTheRate(t *testing.T) {
 	now := start
 	p := newPace(8e6, start) // one byte per microsecond
 	for range 1000 {
-		now = now.Add(p.wait(now, 1000))
+		now = now.Add(p.delay(now, 1000))
 	}
 	if got := now.Sub(start); got != 999*time.Millisecond {
-		t.Errorf("1000 sends took %s", got)
+		t.Errorf("1000 sends took %s, want 999ms", got)
 	}
 }
 
@@ -171,18 +171,18 @@ func TestPaceLimitsCatchUp(t *testing.T) {
 	p := newPace(8e6, now)
 	now = now.Add(time.Hour)
 	burst := 0
-	for p.wait(now, 1000) == 0 {
+	for p.delay(now, 1000) == 0 {
 		burst++
 	}
-	if burst != 6 { // maxBehind, and the one that is due
-		t.Errorf("%d sends at once", burst)
+	if burst != 6 { // 5 in maxCatchUp, and the one that is due
+		t.Errorf("got %d sends without a delay, want 6", burst)
 	}
 }
 
 func TestNoRateMeansNoWaiting(t *testing.T) {
 	p := newPace(0, time.Unix(1000, 0))
-	if w := p.wait(time.Unix(0, 0), 1<<30); w != 0 {
-		t.Errorf("waits %s", w)
+	if w := p.delay(time.Unix(0, 0), 1<<30); w != 0 {
+		t.Errorf("got a delay of %s, want none", w)
 	}
 }
 
@@ -197,9 +197,9 @@ func FuzzDatagrams(f *testing.F) {
 		if segSize < 1 {
 			segSize = max(len(p), 1)
 		}
-		var got tally
-		d := &datagrams{head: header{key: 1}, body: body, tally: &got}
-		d.takeTrain(p, segSize)
+		var got counters
+		d := &datagramReceiver{head: header{key: 1}, body: body, counters: &got}
+		d.countTrain(p, segSize)
 		d.publish()
 		if c := got.counts(); c.Bytes > uint64(len(p)) {
 			t.Errorf("%d bytes counted of %d", c.Bytes, len(p))
@@ -216,8 +216,8 @@ func FuzzMessage(f *testing.F) {
 		if err != nil || m.Open == nil {
 			return
 		}
-		if r, err := newServerRun(*m.Open); err == nil && (len(r.tallies) < 1 || len(r.tallies) > MaxStreams) {
-			t.Errorf("%d streams", len(r.tallies))
+		if r, err := newServerRun(*m.Open); err == nil && (len(r.counters) < 1 || len(r.counters) > MaxStreams) {
+			t.Errorf("%d streams", len(r.counters))
 		}
 	})
 }

@@ -21,47 +21,47 @@ const (
 	socketBuffer  = 8 << 20
 )
 
-// tally is what one receiver has seen. The receiver stores, others load.
-type tally struct {
+// counters counts what one receiver has received. Only the receiver stores; other goroutines load.
+type counters struct {
 	bytes, packets, reordered, duplicated, corrupt atomic.Uint64
 	first, last                                    atomic.Int64 // unix nanoseconds
 }
 
-func (t *tally) counts() Counts {
+func (t *counters) counts() Counts {
 	return Counts{
 		Bytes: t.bytes.Load(), Packets: t.packets.Load(), Reordered: t.reordered.Load(),
 		Duplicated: t.duplicated.Load(), Corrupt: t.corrupt.Load(),
 	}
 }
 
-func (t *tally) touch(now int64) {
+func (t *counters) touch(now int64) {
 	if t.first.Load() == 0 {
 		t.first.Store(now)
 	}
 	t.last.Store(now)
 }
 
-func (t *tally) stream() Stream {
+func (t *counters) stream() Stream {
 	return Stream{Counts: t.counts(), Seconds: time.Duration(t.last.Load() - t.first.Load()).Seconds()}
 }
 
-// datagrams receives one UDP stream.
-type datagrams struct {
-	head  header // key and stream
-	body  []byte
-	tally *tally
-	seq   sequence
-	bytes uint64
+// datagramReceiver receives one UDP stream.
+type datagramReceiver struct {
+	head     header // key and stream
+	body     []byte
+	counters *counters
+	seq      sequence
+	bytes    uint64
 }
 
-// prepareReceiver asks for a large buffer and for trains; a kernel that refuses gets by without.
+// prepareReceiver requests a large receive buffer and UDP GRO. Both are optional.
 func prepareReceiver(conn *net.UDPConn) {
 	_ = setsockopt(conn, unix.SOL_SOCKET, socketBuffer, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF)
 	_ = setsockopt(conn, unix.SOL_UDP, 1, unix.UDP_GRO)
 }
 
 // receive runs until the connection is closed.
-func (d *datagrams) receive(conn *net.UDPConn) error {
+func (d *datagramReceiver) receive(conn *net.UDPConn) error {
 	b, err := newRecvBatch(conn, recvBuffers, recvBufferLen)
 	if err != nil {
 		return err
@@ -75,28 +75,28 @@ func (d *datagrams) receive(conn *net.UDPConn) error {
 			return fmt.Errorf("receiving datagrams: %w", err)
 		}
 		for i := range n {
-			d.takeTrain(b.received(i))
+			d.countTrain(b.received(i))
 		}
 		d.publish()
 	}
 }
 
-func (d *datagrams) takeTrain(train []byte, segSize int) {
+func (d *datagramReceiver) countTrain(train []byte, segSize int) {
 	for len(train) > 0 {
 		n := min(segSize, len(train))
-		d.take(train[:n])
+		d.count(train[:n])
 		train = train[n:]
 	}
 }
 
-// take judges one datagram. One of another run, sent to a port that was used before, is none of ours.
-func (d *datagrams) take(p []byte) {
+// count verifies and counts one datagram. It ignores datagrams of an earlier run that used the same port.
+func (d *datagramReceiver) count(p []byte) {
 	h, err := parseHeader(p)
 	if err == nil && h.key != d.head.key {
 		return
 	}
 	if err != nil || h.stream != d.head.stream || int(h.size) != len(p) || !bytes.HasPrefix(d.body, p[headerLen:]) {
-		d.tally.corrupt.Add(1)
+		d.counters.corrupt.Add(1)
 		return
 	}
 	before := d.seq.unique
@@ -106,16 +106,16 @@ func (d *datagrams) take(p []byte) {
 	}
 }
 
-func (d *datagrams) publish() {
-	d.tally.touch(time.Now().UnixNano())
-	d.tally.bytes.Store(d.bytes)
-	d.tally.packets.Store(d.seq.unique)
-	d.tally.reordered.Store(d.seq.reordered)
-	d.tally.duplicated.Store(d.seq.duplicated)
+func (d *datagramReceiver) publish() {
+	d.counters.touch(time.Now().UnixNano())
+	d.counters.bytes.Store(d.bytes)
+	d.counters.packets.Store(d.seq.unique)
+	d.counters.reordered.Store(d.seq.reordered)
+	d.counters.duplicated.Store(d.seq.duplicated)
 }
 
-// echo returns the datagrams of a run to their sender until the connection is closed.
-func echo(conn *net.UDPConn, key uint64, t *tally) error {
+// echoDatagrams returns the datagrams of a run to their sender until the connection is closed.
+func echoDatagrams(conn *net.UDPConn, key uint64, t *counters) error {
 	buf := make([]byte, recvBufferLen)
 	for {
 		n, from, err := conn.ReadFromUDPAddrPort(buf)
@@ -130,13 +130,13 @@ func echo(conn *net.UDPConn, key uint64, t *tally) error {
 		}
 		t.packets.Add(1)
 		t.bytes.Add(uint64(n))
-		// A pong that does not go out is a ping lost: the client counts it.
+		// If this fails, the client counts the ping as lost.
 		_, _ = conn.WriteToUDPAddrPort(buf[:n], from)
 	}
 }
 
-// receiveStream reads a TCP stream to its end. It verifies up to the first fault: nothing after that can be right.
-func receiveStream(r io.Reader, v *verifier, t *tally) error {
+// receiveStream reads a TCP stream to its end. It verifies up to the first error, since the position is unknown after that.
+func receiveStream(r io.Reader, v *verifier, t *counters) error {
 	buf := make([]byte, 4*chunkLen)
 	for {
 		n, err := r.Read(buf)

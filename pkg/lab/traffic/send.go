@@ -15,13 +15,13 @@ import (
 
 const (
 	chunksPerWrite = 4
-	// pacedChunks is the write of a paced stream: 128 KiB, so that a gigabit per second is a write per millisecond.
+	// pacedChunks is the number of chunks per write of a paced stream: 128 KiB, one write per millisecond at 1 Gbit/s.
 	pacedChunks   = 2
 	sendBatchSize = 32
 	pingTimeout   = time.Second
 )
 
-// sendStream writes chunks until end and returns the bytes written; the last chunk may be cut.
+// sendStream writes chunks until end and returns the bytes written. The last chunk may be incomplete.
 func sendStream(conn *net.TCPConn, h header, body []byte, p pace, end time.Time) (sent uint64, err error) {
 	chunks := chunksPerWrite
 	if p.perByte != 0 {
@@ -30,7 +30,7 @@ func sendStream(conn *net.TCPConn, h header, body []byte, p pace, end time.Time)
 	buf := build(h, chunks, body)
 	_ = conn.SetWriteDeadline(end)
 	for seq := uint64(0); ; seq += uint64(chunks) {
-		if !p.hold(len(buf), end) {
+		if !p.wait(len(buf), end) {
 			return sent, conn.CloseWrite()
 		}
 		stamp(buf, chunkLen, seq)
@@ -50,10 +50,10 @@ type datagramSender struct {
 	conn  *net.UDPConn
 	head  header
 	body  []byte
-	train int // datagrams per send; 1 once trains are refused
+	train int // datagrams per send; 1 if the kernel refuses UDP_SEGMENT
 }
 
-// send sends until end and returns how many datagrams went out.
+// send sends until end and returns the number of datagrams sent.
 func (u *datagramSender) send(p pace, end time.Time) (sent uint64, err error) {
 	_ = setsockopt(u.conn, unix.SOL_SOCKET, socketBuffer, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF)
 	_ = u.conn.SetWriteDeadline(end)
@@ -64,14 +64,14 @@ func (u *datagramSender) send(p pace, end time.Time) (sent uint64, err error) {
 	}
 	if u.train > 1 {
 		sent, err = u.sendTrains(p, end)
-		// EIO: the device cannot checksum (udp(7) UDP_SEGMENT); EINVAL, EMSGSIZE: a datagram exceeds the path's MTU,
-		// which only single ones may.
+		// EIO: the device has no checksum offload (udp(7), UDP_SEGMENT). EINVAL, EMSGSIZE: a datagram exceeds the path MTU,
+		// which UDP_SEGMENT does not allow.
 		if !errors.Is(err, unix.EIO) && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EMSGSIZE) {
 			return sent, err
 		}
 		u.train = 1
 		if err := setsockopt(u.conn, unix.SOL_UDP, 0, unix.UDP_SEGMENT); err != nil {
-			return sent, fmt.Errorf("turning trains off: %w", err)
+			return sent, fmt.Errorf("disabling UDP_SEGMENT: %w", err)
 		}
 	}
 	return u.sendSingles(p, end, sent)
@@ -80,7 +80,7 @@ func (u *datagramSender) send(p pace, end time.Time) (sent uint64, err error) {
 func (u *datagramSender) sendTrains(p pace, end time.Time) (sent uint64, err error) {
 	size := int(u.head.size)
 	buf := build(u.head, u.train, u.body)
-	for p.hold(len(buf), end) {
+	for p.wait(len(buf), end) {
 		stamp(buf, size, sent)
 		switch _, err := u.conn.Write(buf); {
 		case errors.Is(err, os.ErrDeadlineExceeded):
@@ -103,7 +103,7 @@ func (u *datagramSender) sendSingles(p pace, end time.Time, sent uint64) (uint64
 		return sent, err
 	}
 	n := u.batchSize(p)
-	for p.hold(n*size, end) {
+	for p.wait(n*size, end) {
 		stamp(buf, size, sent)
 		done, err := b.send(n)
 		sent += uint64(done)
@@ -118,7 +118,8 @@ func (u *datagramSender) sendSingles(p pace, end time.Time, sent uint64) (uint64
 	return sent, nil
 }
 
-// batchSize is what a paced stream sends in a millisecond: a slow one should not burst.
+// batchSize returns the number of datagrams per send: those of one millisecond of a paced stream, so that slow streams do not
+// send bursts.
 func (u *datagramSender) batchSize(p pace) int {
 	if p.perByte == 0 {
 		return sendBatchSize
@@ -140,7 +141,7 @@ func (r *clientRun) ping(i int, h header, end time.Time) error {
 		}
 		s.SentPackets++
 		s.SentBytes += uint64(len(out))
-		switch err := awaitPong(r.udp[i], in, s.SentPackets-1); {
+		switch err := waitForReply(r.udp[i], in, s.SentPackets-1); {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			continue
 		case err != nil:
@@ -156,12 +157,12 @@ func (r *clientRun) ping(i int, h header, end time.Time) error {
 	return nil
 }
 
-// awaitPong passes over late answers to earlier pings.
-func awaitPong(conn *net.UDPConn, buf []byte, seq uint64) error {
+// waitForReply waits for the reply to ping seq. It ignores late replies to earlier pings.
+func waitForReply(conn *net.UDPConn, buf []byte, seq uint64) error {
 	for {
 		n, err := conn.Read(buf)
 		if err != nil {
-			return fmt.Errorf("waiting for a pong: %w", err)
+			return fmt.Errorf("waiting for a ping's reply: %w", err)
 		}
 		if h, err := parseHeader(buf[:n]); err == nil && h.seq == seq {
 			return nil
@@ -169,7 +170,7 @@ func awaitPong(conn *net.UDPConn, buf []byte, seq uint64) error {
 	}
 }
 
-// latencyOf is nil when nothing came back.
+// latencyOf returns nil if there were no replies.
 func latencyOf(rtt []time.Duration) *Latency {
 	if len(rtt) == 0 {
 		return nil

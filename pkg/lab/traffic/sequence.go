@@ -2,11 +2,11 @@
 
 package traffic
 
-// window is how far back duplicates are told from late arrivals, in sequence numbers.
+// window is the number of recent sequence numbers in which duplicates are detected. Older ones count as reordered.
 const window = 1 << 16
 
-// sequence judges the order of a stream's datagrams as RFC 4737 does: reordered is what has a lower number than one
-// that came before it. One goroutine uses it.
+// sequence counts reordered and duplicated datagrams of a stream. As in RFC 4737, a datagram is reordered if one with a higher
+// number arrived before it. One goroutine uses it.
 type sequence struct {
 	next uint64 // one above the highest number seen
 	seen [window / 64]uint64
@@ -14,7 +14,7 @@ type sequence struct {
 	unique, reordered, duplicated uint64
 }
 
-// observe takes the next datagram's number. Older than the window, it counts as reordered.
+// observe counts the datagram that arrives next, by its number.
 func (s *sequence) observe(seq uint64) {
 	switch {
 	case seq >= s.next:
@@ -38,7 +38,7 @@ func (s *sequence) has(seq uint64) bool {
 	return s.seen[seq/64%(window/64)]&(1<<(seq%64)) != 0
 }
 
-// forget clears the numbers from next up to seq, whose bits stand for numbers one window below.
+// forget clears the bits of the numbers from next to seq, which still stand for the numbers one window below.
 func (s *sequence) forget(seq uint64) {
 	if seq-s.next >= window {
 		clear(s.seen[:])

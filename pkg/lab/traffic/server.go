@@ -17,26 +17,26 @@ const (
 	progressEvery = 200 * time.Millisecond
 )
 
-// Server receives the traffic of runs, several at once if they come.
+// Server receives the traffic of runs. Several runs may be in progress at a time.
 type Server struct {
-	listener *net.TCPListener
-	within   Within
+	listener    *net.TCPListener
+	inNamespace InNamespace
 
 	mu   sync.Mutex
 	runs map[uint64]*serverRun // by key, while they last
 	wg   sync.WaitGroup
 }
 
-// ServerConfig says where a Server listens. Port 0 lets the kernel choose.
+// ServerConfig configures a Server.
 type ServerConfig struct {
-	Addr   netip.AddrPort
-	Within Within
+	Addr        netip.AddrPort // where it listens; with port 0 the kernel selects a port
+	InNamespace InNamespace
 }
 
-// Listen opens a Server's socket. The caller calls Serve, which closes it.
+// Listen creates a Server and opens its socket, which Serve closes.
 func Listen(cfg ServerConfig) (*Server, error) {
-	s := &Server{within: cfg.Within, runs: map[uint64]*serverRun{}}
-	err := cfg.Within.do(func() (err error) {
+	s := &Server{inNamespace: cfg.InNamespace, runs: map[uint64]*serverRun{}}
+	err := cfg.InNamespace.do(func() (err error) {
 		s.listener, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(cfg.Addr))
 		return err
 	})
@@ -46,12 +46,12 @@ func Listen(cfg ServerConfig) (*Server, error) {
 	return s, nil
 }
 
-// Addr is the address that a Config's Server should name.
+// Addr returns the address on which the Server listens, for Config.Server.
 func (s *Server) Addr() netip.AddrPort {
 	return s.listener.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// Serve accepts runs until ctx is done, then ends those that last and returns nil. A run that fails tells its client.
+// Serve accepts runs until ctx is done, then ends those in progress and returns nil. If a run fails, the client gets the error.
 func (s *Server) Serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer s.wg.Wait()
@@ -69,7 +69,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 }
 
-// handle serves one connection, whichever kind it turns out to be.
+// handle serves one connection: the control connection of a run, or a TCP stream.
 func (s *Server) handle(ctx context.Context, conn *net.TCPConn) {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
@@ -97,18 +97,18 @@ func (s *Server) serveRun(ctx context.Context, c *control, open openMsg) error {
 	}
 	defer run.close()
 	local := c.LocalAddr().(*net.TCPAddr).AddrPort().Addr()
-	if err := s.within.do(func() error { return run.listen(local) }); err != nil {
+	if err := s.inNamespace.do(func() error { return run.listen(local) }); err != nil {
 		return err
 	}
 	if !s.register(run) {
-		return errors.New("a run with this key is going on")
+		return errors.New("a run with this key is in progress")
 	}
 	defer s.forget(run)
 	run.start()
 	if err := c.write(message{Ready: &readyMsg{Ports: run.ports()}}); err != nil {
 		return err
 	}
-	sent, err := run.follow(c)
+	sent, err := run.reportProgress(c)
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (s *Server) serveStream(c *control, data dataMsg) {
 	s.mu.Lock()
 	run := s.runs[data.Key]
 	s.mu.Unlock()
-	if run == nil || data.Stream < 0 || data.Stream >= len(run.tallies) || run.open.Kind != TCP {
+	if run == nil || data.Stream < 0 || data.Stream >= len(run.counters) || run.open.Kind != TCP {
 		return
 	}
 	run.receiveTCP(c, data.Stream)

@@ -13,21 +13,21 @@ import (
 )
 
 const (
-	drainQuiet = 300 * time.Millisecond // without news, what is missing is lost
+	drainQuiet = 300 * time.Millisecond // if nothing arrives for so long, the missing datagrams are lost
 	drainLimit = 10 * time.Second
 	drainTick  = 10 * time.Millisecond
 )
 
 // serverRun is the receiving side of one run.
 type serverRun struct {
-	open    openMsg
-	body    []byte
-	tallies []tally
-	conns   []*net.UDPConn
-	wg      sync.WaitGroup
+	open     openMsg
+	body     []byte
+	counters []counters
+	conns    []*net.UDPConn
+	wg       sync.WaitGroup
 
 	mu     sync.Mutex
-	err    error // the first of a receiver
+	err    error // the first error of a receiver
 	tcp    []net.Conn
 	closed bool
 }
@@ -39,17 +39,17 @@ func newServerRun(open openMsg) (*serverRun, error) {
 	}
 	return &serverRun{
 		open: open, body: newBody(open.Key),
-		tallies: make([]tally, check.Streams), tcp: make([]net.Conn, check.Streams),
+		counters: make([]counters, check.Streams), tcp: make([]net.Conn, check.Streams),
 	}, nil
 }
 
-// listen opens a socket per UDP stream, so that no stream waits for another.
+// listen opens one socket per UDP stream, so that streams do not wait for each other.
 func (r *serverRun) listen(local netip.Addr) error {
 	if r.open.Kind == TCP {
 		return nil
 	}
 	addr := net.UDPAddrFromAddrPort(netip.AddrPortFrom(local, 0))
-	for range r.tallies {
+	for range r.counters {
 		conn, err := net.ListenUDP("udp", addr)
 		if err != nil {
 			return fmt.Errorf("listening for datagrams: %w", err)
@@ -75,14 +75,14 @@ func (r *serverRun) start() {
 
 func (r *serverRun) receiveUDP(i int, conn *net.UDPConn) error {
 	if r.open.Kind == Ping {
-		return echo(conn, r.open.Key, &r.tallies[i])
+		return echoDatagrams(conn, r.open.Key, &r.counters[i])
 	}
 	prepareReceiver(conn)
-	d := &datagrams{head: header{key: r.open.Key, stream: uint32(i)}, body: r.body, tally: &r.tallies[i]}
+	d := &datagramReceiver{head: header{key: r.open.Key, stream: uint32(i)}, body: r.body, counters: &r.counters[i]}
 	return d.receive(conn)
 }
 
-// receiveTCP takes a stream's connection, once per stream, and reads it to its end.
+// receiveTCP reads a stream's connection to its end. It ignores a second connection for the same stream.
 func (r *serverRun) receiveTCP(c *control, stream int) {
 	r.mu.Lock()
 	if r.closed || r.tcp[stream] != nil {
@@ -94,7 +94,7 @@ func (r *serverRun) receiveTCP(c *control, stream int) {
 	r.mu.Unlock()
 	defer r.wg.Done()
 	v := newVerifier(r.open.Key, uint32(stream), r.body)
-	r.fail(receiveStream(c.r, v, &r.tallies[stream]))
+	r.fail(receiveStream(c.r, v, &r.counters[stream]))
 }
 
 func (r *serverRun) fail(err error) {
@@ -107,14 +107,14 @@ func (r *serverRun) fail(err error) {
 
 func (r *serverRun) counts() Counts {
 	var sum Counts
-	for i := range r.tallies {
-		sum.add(r.tallies[i].counts())
+	for i := range r.counters {
+		sum.add(r.counters[i].counts())
 	}
 	return sum
 }
 
-// follow reports progress until the client reports how much it sent, per stream.
-func (r *serverRun) follow(c *control) ([]uint64, error) {
+// reportProgress sends progress messages until the client reports how much it sent, and returns that, by stream.
+func (r *serverRun) reportProgress(c *control) ([]uint64, error) {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -126,7 +126,7 @@ func (r *serverRun) follow(c *control) ([]uint64, error) {
 				return
 			case <-tick.C:
 				counts := r.counts()
-				// A client that is gone is noticed by the read below.
+				// If the client is gone, the read below fails.
 				_ = c.write(message{Progress: &counts})
 			}
 		}
@@ -137,27 +137,27 @@ func (r *serverRun) follow(c *control) ([]uint64, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case m.Done == nil || len(m.Done.Sent) != len(r.tallies):
+	case m.Done == nil || len(m.Done.Sent) != len(r.counters):
 		return nil, errors.New("the client did not report how much it sent")
 	}
 	return m.Done.Sent, nil
 }
 
-// drain waits until all that was sent is here, or nothing comes any more.
+// drain waits until all data has arrived, or none has arrived for quietLimit, and then closes the run.
 func (r *serverRun) drain(ctx context.Context, sent []uint64) error {
 	tick := time.NewTicker(drainTick)
 	defer tick.Stop()
 	begin := time.Now()
-	last, news := r.counts(), begin
+	last, lastChange := r.counts(), begin
 	for !r.complete(sent) {
 		select {
 		case <-ctx.Done():
-			return errors.New("the server is being stopped")
+			return errors.New("the server is stopping")
 		case now := <-tick.C:
 			if counts := r.counts(); counts != last {
-				last, news = counts, now
+				last, lastChange = counts, now
 			}
-			if now.Sub(begin) > drainLimit || now.Sub(news) > r.patience() {
+			if now.Sub(begin) > drainLimit || now.Sub(lastChange) > r.quietLimit() {
 				return r.close()
 			}
 		}
@@ -165,8 +165,8 @@ func (r *serverRun) drain(ctx context.Context, sent []uint64) error {
 	return r.close()
 }
 
-// patience is longer for TCP, which retransmits.
-func (r *serverRun) patience() time.Duration {
+// quietLimit is the time without new data after which a run ends. It is longer for TCP, which retransmits.
+func (r *serverRun) quietLimit() time.Duration {
 	if r.open.Kind == TCP {
 		return drainLimit
 	}
@@ -174,10 +174,10 @@ func (r *serverRun) patience() time.Duration {
 }
 
 func (r *serverRun) complete(sent []uint64) bool {
-	for i := range r.tallies {
-		got := r.tallies[i].packets.Load()
+	for i := range r.counters {
+		got := r.counters[i].packets.Load()
 		if r.open.Kind == TCP {
-			got = r.tallies[i].bytes.Load()
+			got = r.counters[i].bytes.Load()
 		}
 		if got < sent[i] {
 			return false
@@ -188,13 +188,13 @@ func (r *serverRun) complete(sent []uint64) bool {
 
 func (r *serverRun) report() *reportMsg {
 	m := &reportMsg{}
-	for i := range r.tallies {
-		m.Streams = append(m.Streams, r.tallies[i].stream())
+	for i := range r.counters {
+		m.Streams = append(m.Streams, r.counters[i].stream())
 	}
 	return m
 }
 
-// close ends the receivers and waits for them. It returns the first of their errors.
+// close stops the receivers, waits for them, and returns the first of their errors.
 func (r *serverRun) close() error {
 	r.mu.Lock()
 	r.closed = true

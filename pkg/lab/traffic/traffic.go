@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package traffic sends and receives test traffic over real sockets: parallel TCP streams, UDP streams with sequence
-// numbers, optionally in trains (UDP_SEGMENT), and a ping-pong. Everything it sends is a pattern that the receiver
-// knows, so loss, duplication, reordering and corruption are all seen, and it carries Marker in every 64 bytes, so
-// that a capture can prove whether it travelled in the clear.
+// numbers, optionally in trains (UDP_SEGMENT), and pings, one at a time. The receiver knows the pattern of the data, and so
+// detects loss, duplication, reordering and corruption. The data has Marker in every 64 bytes, so that a capture shows whether
+// it was encrypted.
 //
-// A Server waits for runs; Run is the client. They agree on a run over a TCP connection, which also brings the
-// receiver's figures back. It is a test tool: nothing authenticates the client.
+// A Server waits for runs, and Run is the client. The client requests a run over a TCP connection, on which the server also
+// reports what it received. It is a test tool: the client is not authenticated.
 package traffic
 
 import (
@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Kind is what a run sends.
+// Kind is the kind of traffic of a run.
 type Kind string
 
 // The kinds of runs.
@@ -29,19 +29,19 @@ const (
 const (
 	// MaxStreams is the largest number of streams in one run.
 	MaxStreams = 256
-	// DefaultSize is the UDP payload that fits a tunnel of MTU 1420 over IPv6 as well as over IPv4.
+	// DefaultSize is a UDP payload that fits a tunnel of MTU 1420, over IPv4 and IPv6.
 	DefaultSize = 1344
 	// maxSize is the largest UDP payload over IPv4.
 	maxSize = 65507
-	// maxTrain is UDP_MAX_SEGMENTS of Linux before 6.11.
+	// maxTrain is UDP_MAX_SEGMENTS in Linux before 6.11.
 	maxTrain = 64
 )
 
-// Within runs f where the sockets are to be opened, on the thread that calls f: netlab's Host.Do, for one. nil means
-// right here.
-type Within func(f func() error) error
+// InNamespace calls f, which opens sockets, on a thread in the namespace of the sockets, as netlab.Host.Do does. nil means
+// the current namespace.
+type InNamespace func(f func() error) error
 
-func (w Within) do(f func() error) error {
+func (w InNamespace) do(f func() error) error {
 	if w == nil {
 		return f()
 	}
@@ -59,28 +59,28 @@ type Config struct {
 	// Size is the UDP payload in bytes, 32 to 65,507; 0 means DefaultSize.
 	Size int
 	// Train is the number of datagrams per send, at most 64, by UDP_SEGMENT; 0 and 1 send single datagrams in batches.
-	// It is lowered to what fits one send.
+	// It is reduced to what fits into one send.
 	Train int
 	// BitsPerSecond limits TCP and UDP payload, over all streams; 0 is unlimited.
 	BitsPerSecond float64
-	// Progress, if set, is called about five times per second, by one goroutine at a time.
-	Progress func(Progress)
-	Within   Within
+	// Progress, if not nil, is called about five times per second, by one goroutine at a time.
+	Progress    func(Progress)
+	InNamespace InNamespace
 }
 
-// Progress is how far a run is. The receiver's side of it arrives over the network being tested: it may be late.
+// Progress describes a run in progress. Received arrives over the network under test, and may be late.
 type Progress struct {
 	Elapsed  time.Duration
 	Received Counts
 }
 
-// Counts are what receivers have seen. Packets, Lost, Reordered and Duplicated are of datagrams and zero for TCP.
+// Counts counts received data. Packets, Reordered and Duplicated count datagrams, and are zero for TCP.
 type Counts struct {
 	Bytes      uint64 `json:"bytes"`   // payload
 	Packets    uint64 `json:"packets"` // without duplicates
 	Reordered  uint64 `json:"reordered"`
 	Duplicated uint64 `json:"duplicated"`
-	Corrupt    uint64 `json:"corrupt"` // datagrams, or TCP streams, that do not hold what was sent
+	Corrupt    uint64 `json:"corrupt"` // datagrams, or TCP streams, whose content differs from what was sent
 }
 
 func (c *Counts) add(o Counts) {
@@ -91,7 +91,7 @@ func (c *Counts) add(o Counts) {
 	c.Corrupt += o.Corrupt
 }
 
-// Stream is the outcome of one stream.
+// Stream is the result of one stream.
 type Stream struct {
 	SentBytes   uint64 `json:"sent_bytes"`
 	SentPackets uint64 `json:"sent_packets"`
@@ -99,11 +99,11 @@ type Stream struct {
 	Seconds float64 `json:"seconds"` // from the first to the last byte received
 }
 
-// Result is the outcome of a TCP or UDP run. Sums are over all streams.
+// Result is the result of a run. Its counters are sums over all streams.
 type Result struct {
 	Kind        Kind   `json:"kind"`
 	Size        int    `json:"size,omitempty"`  // UDP payload
-	Train       int    `json:"train,omitempty"` // datagrams per send that were used
+	Train       int    `json:"train,omitempty"` // datagrams per send, as used
 	SentBytes   uint64 `json:"sent_bytes"`
 	SentPackets uint64 `json:"sent_packets"`
 	Counts
@@ -116,7 +116,7 @@ type Result struct {
 	Latency          *Latency `json:"latency,omitempty"` // of a Ping
 }
 
-// Latency is the outcome of a Ping: round trip times.
+// Latency is the result of a Ping: round-trip times.
 type Latency struct {
 	Min  time.Duration `json:"min_ns"`
 	P50  time.Duration `json:"p50_ns"`
@@ -136,18 +136,18 @@ func (c *Config) complete() error {
 	c.Train = min(max(c.Train, 1), maxTrain, max(maxSize/c.Size, 1))
 	switch {
 	case c.Kind != TCP && c.Kind != UDP && c.Kind != Ping:
-		return fmt.Errorf("kind %q is none of tcp, udp and ping", c.Kind)
+		return fmt.Errorf("unknown kind %q: want tcp, udp or ping", c.Kind)
 	case c.Streams > MaxStreams:
-		return fmt.Errorf("%d streams are more than %d", c.Streams, MaxStreams)
+		return fmt.Errorf("%d streams, want at most %d", c.Streams, MaxStreams)
 	case c.Size < headerLen || c.Size > maxSize:
-		return fmt.Errorf("a UDP payload of %d bytes is not within %d and %d", c.Size, headerLen, maxSize)
+		return fmt.Errorf("a UDP payload of %d bytes, want %d to %d", c.Size, headerLen, maxSize)
 	case c.Duration < 0 || c.BitsPerSecond < 0:
-		return errors.New("the duration and the rate may not be negative")
+		return errors.New("the duration or the rate is negative")
 	}
 	return nil
 }
 
-// sum fills in the Result from its streams.
+// sum computes the sums over the streams.
 func (r *Result) sum() {
 	for _, s := range r.Streams {
 		r.SentBytes += s.SentBytes

@@ -81,7 +81,7 @@ func TestUDPStreamsAreCounted(t *testing.T) {
 				t.Errorf("got %+v", res)
 			}
 			if res.SentPackets != res.Packets+res.LostPackets || res.Bytes != res.Packets*uint64(c.size) {
-				t.Errorf("the figures do not add up: %+v", res)
+				t.Errorf("sent packets are not received plus lost packets, or bytes do not match: %+v", res)
 			}
 			if res.Train*res.Size > maxSize || res.Train > max(c.train, 1) {
 				t.Errorf("train %d of size %d", res.Train, res.Size)
@@ -90,8 +90,8 @@ func TestUDPStreamsAreCounted(t *testing.T) {
 	}
 }
 
-// TestTCPKeepsToItsRate: the streams together, and what was sent is whole. A busy machine may send less, never much more:
-// the socket buffers take what is sent, so the bytes sent are those that the pace allowed.
+// TestTCPKeepsToItsRate checks the sum over all streams. A busy machine may send less than the rate, but not more: the socket
+// buffers accept every write, so that the bytes sent are those that the pace allowed.
 func TestTCPKeepsToItsRate(t *testing.T) {
 	s := startServer(t)
 	const rate, length = 100e6, 300 * time.Millisecond
@@ -99,10 +99,10 @@ func TestTCPKeepsToItsRate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The first write of each stream goes at once.
+	// The first write of each stream is not delayed.
 	most := uint64(rate/8*length.Seconds()) + 2*pacedChunks*chunkLen
 	if res.Bytes == 0 || res.Corrupt != 0 || res.SentBytes > most {
-		t.Errorf("sent %d, at most %d wanted: %+v", res.SentBytes, most, res)
+		t.Errorf("got %d bytes sent, want at most %d: %+v", res.SentBytes, most, res)
 	}
 }
 
@@ -132,7 +132,7 @@ func TestProgressIsReportedWhileTheRunLasts(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			if over {
-				t.Error("progress after the end")
+				t.Error("Progress was called after Run returned")
 			}
 			seen = append(seen, p)
 		},
@@ -145,11 +145,11 @@ func TestProgressIsReportedWhileTheRunLasts(t *testing.T) {
 	over = true
 	for i := 1; i < len(seen); i++ {
 		if seen[i].Elapsed < seen[i-1].Elapsed || seen[i].Received.Bytes < seen[i-1].Received.Bytes {
-			t.Errorf("progress went back: %+v, %+v", seen[i-1], seen[i])
+			t.Errorf("progress decreased from %+v to %+v", seen[i-1], seen[i])
 		}
 	}
 	if len(seen) == 0 {
-		t.Error("no progress")
+		t.Error("Progress was never called")
 	}
 }
 
@@ -172,15 +172,15 @@ func TestRunsMayOverlap(t *testing.T) {
 func TestRunEndsWithItsContext(t *testing.T) {
 	s := startServer(t)
 	for _, kind := range []Kind{TCP, UDP, Ping} {
-		why := errors.New("enough")
+		cause := errors.New("enough")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		// An hour: only the context can end this run.
 		_, err := Run(ctx, Config{
 			Kind: kind, Server: s.Addr(), Duration: time.Hour, BitsPerSecond: 1e6, Streams: 2,
-			Progress: func(Progress) { cancel(why) },
+			Progress: func(Progress) { cancel(cause) },
 		})
-		if !errors.Is(err, why) {
-			t.Errorf("%s: got %v", kind, err)
+		if !errors.Is(err, cause) {
+			t.Errorf("%s: got error %v, want %v", kind, err, cause)
 		}
 		cancel(nil)
 	}
@@ -197,7 +197,7 @@ func TestRunFailsWhenTheServerStops(t *testing.T) {
 		Kind: TCP, Server: s.Addr(), Duration: time.Hour, Progress: func(Progress) { cancel() },
 	})
 	if err == nil {
-		t.Error("the run went on without its server")
+		t.Error("Run returned no error after the server stopped")
 	}
 	cancel()
 }
@@ -214,7 +214,7 @@ func TestRunRejectsInvalidConfig(t *testing.T) {
 		{Kind: TCP, Duration: -1},
 	} {
 		if _, err := Run(t.Context(), c); err == nil {
-			t.Errorf("%+v was accepted", c)
+			t.Errorf("%+v: got no error", c)
 		}
 	}
 }
@@ -241,7 +241,7 @@ func TestServerSurvivesInvalidInput(t *testing.T) {
 			_, err = conn.Read(buf)
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("no end after %.40q", line)
+			t.Errorf("the server did not close the connection after %.40q", line)
 		}
 		conn.Close()
 	}
@@ -250,16 +250,15 @@ func TestServerSurvivesInvalidInput(t *testing.T) {
 	}
 }
 
-// TestTruncatedOrCorruptStreamIsReported plays a client that claims more than it sends, and one that sends other
-// bytes than the pattern.
-func TestTruncatedOrCorruptStreamIsReported(t *testing.T) {
+// TestCorruptStreamIsReported acts as a client that sends the pattern, and as one that changes a byte of it.
+func TestCorruptStreamIsReported(t *testing.T) {
 	s := startServer(t)
 	for _, c := range []struct {
 		name    string
-		key     uint64 // one each: the server may still be closing the run before
+		key     uint64 // different, since the server may still be closing the previous run
 		flip    byte
 		corrupt uint64
-	}{{"whole", 7, 0, 0}, {"altered", 8, 1, 1}} {
+	}{{"intact", 7, 0, 0}, {"altered", 8, 1, 1}} {
 		t.Run(c.name, func(t *testing.T) {
 			payload := build(header{key: c.key, size: chunkLen}, 1, newBody(c.key))
 			payload[5000] ^= c.flip
@@ -308,10 +307,10 @@ func playStream(t *testing.T, s *Server, key uint64, payload []byte) Stream {
 	}
 }
 
-func TestWithinIsUsedForEverySocket(t *testing.T) {
+func TestInNamespaceIsUsedForEverySocket(t *testing.T) {
 	var mu sync.Mutex
 	calls := 0
-	within := func(f func() error) error {
+	inNamespace := func(f func() error) error {
 		mu.Lock()
 		calls++
 		mu.Unlock()
@@ -320,15 +319,15 @@ func TestWithinIsUsedForEverySocket(t *testing.T) {
 	refuse := func(func() error) error { return fmt.Errorf("refused") }
 	s := startServer(t)
 	if _, err := Run(t.Context(), Config{
-		Kind: UDP, Server: s.Addr(), Duration: 10 * time.Millisecond, Within: within,
+		Kind: UDP, Server: s.Addr(), Duration: 10 * time.Millisecond, InNamespace: inNamespace,
 	}); err != nil || calls != 2 {
-		t.Errorf("%d calls, %v", calls, err)
+		t.Errorf("got %d calls, want 2, error %v", calls, err)
 	}
-	if _, err := Run(t.Context(), Config{Kind: UDP, Server: s.Addr(), Within: refuse}); err == nil {
-		t.Error("a socket was opened elsewhere")
+	if _, err := Run(t.Context(), Config{Kind: UDP, Server: s.Addr(), InNamespace: refuse}); err == nil {
+		t.Error("a socket was opened without InNamespace")
 	}
-	if _, err := Listen(ServerConfig{Within: refuse}); err == nil {
-		t.Error("a socket was opened elsewhere")
+	if _, err := Listen(ServerConfig{InNamespace: refuse}); err == nil {
+		t.Error("a socket was opened without InNamespace")
 	}
 }
 
@@ -347,7 +346,7 @@ func TestResultIsFlatJSON(t *testing.T) {
 		`"bits_per_second":7200`, `"packets_per_second":9`,
 	} {
 		if !strings.Contains(string(out), want) {
-			t.Errorf("%s is not in %s", want, out)
+			t.Errorf("got %s, want %s in it", out, want)
 		}
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netlabtest makes the hosts of a test, which go with it.
+// Package netlabtest creates network namespaces for a test and removes them when it ends.
 package netlabtest
 
 import (
@@ -12,11 +12,12 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 )
 
-// Hosts makes a lab, whose namespaces begin with prefix, with hosts of these names. The test is skipped where it may not.
+// Hosts creates a lab with hosts of these names; the names of its namespaces begin with prefix. It skips the test if the process
+// may not create network namespaces.
 func Hosts(t testing.TB, prefix string, names ...string) (lab *netlab.Lab, hosts []*netlab.Host) {
 	t.Helper()
 	lab, err := netlab.New(prefix)
-	need(t, err)
+	requireHosts(t, err)
 	t.Cleanup(func() {
 		if err := lab.Close(); err != nil {
 			t.Error(err)
@@ -24,13 +25,13 @@ func Hosts(t testing.TB, prefix string, names ...string) (lab *netlab.Lab, hosts
 	})
 	for _, name := range names {
 		h, err := lab.Host(name)
-		need(t, err)
+		requireHosts(t, err)
 		hosts = append(hosts, h)
 	}
 	return lab, hosts
 }
 
-func need(t testing.TB, err error) {
+func requireHosts(t testing.TB, err error) {
 	t.Helper()
 	switch {
 	case errors.Is(err, netlab.ErrPrivileges):
@@ -40,7 +41,7 @@ func need(t testing.TB, err error) {
 	}
 }
 
-// NeedAFXDP skips a test where no AF_XDP socket can be had.
+// NeedAFXDP skips the test if no AF_XDP socket can be opened.
 func NeedAFXDP(t testing.TB) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
