@@ -47,12 +47,12 @@ func explainUnderlay(c *uapi.Client, dev *config.Device, err error) error {
 		return err
 	}
 	var current show.Stats
-	if c.Stats(&current) != nil || current.Way == nil {
+	if c.Stats(&current) != nil || current.Path == nil {
 		return err
 	}
-	mode, cpus := current.Way.Mode, config.ReceiveCPUs{}
-	if current.Way.ReceiveCPUs != nil {
-		cpus = current.Way.ReceiveCPUs.Mode
+	mode, cpus := current.Path.Mode, config.ReceiveCPUs{}
+	if current.Path.ReceiveCPUs != nil {
+		cpus = current.Path.ReceiveCPUs.Mode
 	}
 	mode, cpus = *cmp.Or(dev.Underlay, &mode), *cmp.Or(dev.ReceiveCPUs, &cpus)
 	if reason := config.CheckReceiveCPUs(mode, cpus); reason != nil {

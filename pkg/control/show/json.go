@@ -53,7 +53,7 @@ type lanesJSON struct {
 	Spread    spreadJSON             `json:"spread"`
 	TUN       TUNFeatures            `json:"tun"`
 	Underlay  UnderlayFeatures       `json:"underlay"`
-	Way       *config.UnderlayReport `json:"path,omitempty"`
+	Path      *config.UnderlayReport `json:"path,omitempty"`
 	Selection *Selection             `json:"selection,omitempty"`
 	Lanes     []LaneStats            `json:"lanes"`
 	Slow      LaneStats              `json:"slow"`
@@ -111,7 +111,7 @@ func (opt *Options) interfaceJSON(st *config.Status) interfaceJSON {
 func newLanesJSON(st *config.Status, s *Stats) *lanesJSON {
 	return &lanesJSON{
 		Up: s.Up, Spread: spreadJSON{st.Spread, st.SpreadPorts.First, st.SpreadPorts.Last},
-		TUN: s.TUN, Underlay: s.Underlay, Way: s.Way, Selection: s.Selection, Lanes: s.Lanes, Slow: s.Slow, Drops: s.AllDrops(),
+		TUN: s.TUN, Underlay: s.Underlay, Path: s.Path, Selection: s.Selection, Lanes: s.Lanes, Slow: s.Slow, Drops: s.AllDrops(),
 		Cipher: s.Cipher, Workers: s.Workers,
 	}
 }

@@ -62,7 +62,7 @@ func decoded(t *testing.T, s any) *show.Stats {
 func TestStatsDecodesDaemonStatistics(t *testing.T) {
 	lane := show.LaneStats{
 		TxPackets: 1, TxBytes: 2000, TxTrains: 3, TxRuns: 4, RxPackets: 5, RxBytes: 6 << 20, RxTrains: 7, RxRuns: 8,
-		TxWorkers: show.WorkerStats{Offered: 9, Done: 8, TakenBack: 1, BackOffs: 2}, RxWorkers: show.WorkerStats{Offered: 3, Done: 2},
+		TxWorkers: show.WorkerStats{Submitted: 9, Done: 8, ByLane: 1, BackOffs: 2}, RxWorkers: show.WorkerStats{Submitted: 3, Done: 2},
 		Drops: map[string]uint64{"replay": 5, "bad_tag": 1, "rx_socket": 2},
 	}
 	want := &show.Stats{
@@ -70,7 +70,7 @@ func TestStatsDecodesDaemonStatistics(t *testing.T) {
 		Underlay: show.UnderlayFeatures{GSO: true, GRO: true, IPv4: true, IPv6: true, Select: true, Filter: true},
 		Lanes:    []show.LaneStats{lane, {}}, Slow: show.LaneStats{TxPackets: 2, Drops: map[string]uint64{"down": 5}},
 		Drops: map[string]uint64{"replay": 1, "bad_mac1": 7}, Spread: new(config.SpreadReport),
-		Way: new(counted().Path), Selection: &show.Selection{ByPort: true, Plans: 1, Wanted: 2, Reason: "one plan too many"},
+		Path: new(counted().Path), Selection: &show.Selection{ByPort: true, Plans: 1, Wanted: 2, Reason: "one plan too many"},
 		Cipher: "avx512", Workers: new(2),
 	}
 	got := decoded(t, counted())
@@ -96,7 +96,7 @@ func TestJSONMatchesGoldenFiles(t *testing.T) {
 }
 
 func TestPrettyStatsMatchGoldenFile(t *testing.T) {
-	udp := &show.Stats{Up: true, Way: &config.UnderlayReport{
+	udp := &show.Stats{Up: true, Path: &config.UnderlayReport{
 		Path: config.UnderlayUDP, Reason: "eth0 is a veth",
 		ReceiveCPUs: &config.ReceiveCPUsReport{CPUs: []int{0, 1, 2, 4}, Device: "eth0"},
 	}}

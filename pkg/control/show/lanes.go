@@ -47,8 +47,8 @@ func (p *printer) stats(s *Stats) {
 		p.field("cipher", s.Cipher)
 	}
 	p.field("underlay", underlayText(s))
-	if s.Way != nil && s.Way.ReceiveCPUs != nil && s.Up {
-		p.field("rx cpus", receiveCPUsText(s.Way.ReceiveCPUs))
+	if s.Path != nil && s.Path.ReceiveCPUs != nil && s.Up {
+		p.field("rx cpus", receiveCPUsText(s.Path.ReceiveCPUs))
 	}
 	p.field("tun", cmp.Or(strings.TrimPrefix(joinFeatures(feature{"TSO", s.TUN.TSO}, feature{"USO", s.TUN.USO}, feature{"steered", s.TUN.Steer}), ", "), none))
 	if s.Selection != nil && s.Up {
@@ -57,14 +57,14 @@ func (p *printer) stats(s *Stats) {
 	p.field("drops", dropsText(s.AllDrops()))
 }
 
-// workersText returns text such as "2, sealed 5 of 7 trains offered, opened 0 of 0", without the parts that are unknown.
+// workersText returns text such as "2, sealed 5 of 7 jobs, opened 0 of 0", without the parts that are unknown.
 func workersText(s *Stats) string {
 	var parts []string
 	if s.Workers != nil {
 		parts = append(parts, strconv.Itoa(*s.Workers))
 	}
-	if tx, rx := s.workers(); tx.Offered+rx.Offered > 0 {
-		parts = append(parts, fmt.Sprintf("sealed %d of %s offered, opened %d of %d", tx.Done, count(tx.Offered, "train"), rx.Done, rx.Offered))
+	if tx, rx := s.workers(); tx.Submitted+rx.Submitted > 0 {
+		parts = append(parts, fmt.Sprintf("sealed %d of %s, opened %d of %d", tx.Done, count(tx.Submitted, "job"), rx.Done, rx.Submitted))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -78,11 +78,11 @@ func underlayText(s *Stats) string {
 	u := s.Underlay
 	text := "udp" + joinFeatures(feature{"GSO", u.GSO}, feature{"GRO", u.GRO}, feature{"IPv4", u.IPv4}, feature{"IPv6", u.IPv6},
 		feature{"filter", u.Filter})
-	if w := s.Way; w != nil && w.Path == config.UnderlayXDP {
+	if w := s.Path; w != nil && w.Path == config.UnderlayXDP {
 		text = fmt.Sprintf("xdp on %s, %s, %s; ", w.Device, w.How, count(uint64(w.Lanes), "lane")) + text
 	}
-	if s.Way != nil && s.Way.Reason != "" {
-		text += " (" + s.Way.Reason + ")"
+	if s.Path != nil && s.Path.Reason != "" {
+		text += " (" + s.Path.Reason + ")"
 	}
 	return text
 }

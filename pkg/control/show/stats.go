@@ -13,7 +13,7 @@ type Stats struct {
 	Up        bool                   `json:"up"`
 	TUN       TUNFeatures            `json:"tun"`
 	Underlay  UnderlayFeatures       `json:"underlay"`
-	Way       *config.UnderlayReport `json:"path"`
+	Path      *config.UnderlayReport `json:"path"`
 	Lanes     []LaneStats            `json:"lanes"`
 	Slow      LaneStats              `json:"slow"`  // packets outside the lanes' fast path
 	Drops     map[string]uint64      `json:"drops"` // by reason, without the lanes' drops
@@ -55,11 +55,11 @@ type LaneStats struct {
 	Drops     map[string]uint64 `json:"drops"`
 }
 
-// WorkerStats counts the trains that a lane offered to workers.
+// WorkerStats counts the jobs that a lane submitted to the worker pool. See workpool.Stats.
 type WorkerStats struct {
-	Offered   uint64 `json:"submitted"`
+	Submitted uint64 `json:"submitted"`
 	Done      uint64 `json:"done"`
-	TakenBack uint64 `json:"by_lane"`
+	ByLane    uint64 `json:"by_lane"`
 	BackOffs  uint64 `json:"back_offs"`
 }
 
@@ -82,8 +82,8 @@ func (s *Stats) AllDrops() map[string]uint64 {
 			sum[reason] += n
 		}
 	}
-	if s.Way != nil {
-		for reason, n := range s.Way.Drops {
+	if s.Path != nil {
+		for reason, n := range s.Path.Drops {
 			sum[reason] += n
 		}
 	}
@@ -100,8 +100,8 @@ func (s *Stats) workers() (tx, rx WorkerStats) {
 }
 
 func (c *WorkerStats) add(o WorkerStats) {
-	c.Offered += o.Offered
+	c.Submitted += o.Submitted
 	c.Done += o.Done
-	c.TakenBack += o.TakenBack
+	c.ByLane += o.ByLane
 	c.BackOffs += o.BackOffs
 }

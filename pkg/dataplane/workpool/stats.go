@@ -4,7 +4,7 @@ package workpool
 
 import "sync/atomic"
 
-// Stats counts the jobs of one job ring. A job that is not collected yet counts as Offered only.
+// Stats counts the jobs of one job ring. A job that is not collected yet counts only as Submitted.
 type Stats struct {
 	Submitted uint64 `json:"submitted"`
 	Done      uint64 `json:"done"`      // collected jobs that a worker ran

@@ -141,7 +141,7 @@ func TestFrameNeverHasTwoOwners(t *testing.T) {
 	}
 	checkFramesAre(t, s, Frames{RxKernel: 64, TxFree: 64})
 	stats, err := s.Stats()
-	if err != nil || stats.Misowned != 2+4+3+2+2 || stats.Rejected != 3 {
+	if err != nil || stats.FrameOwnershipErrors != 2+4+3+2+2 || stats.Rejected != 3 {
 		t.Errorf("stats %+v, %v", stats, err)
 	}
 }
@@ -350,7 +350,7 @@ func TestFrameOwnersMatchOracle(t *testing.T) {
 				TxFree: o.count("free"), TxUser: o.count("tx user"), TxKernel: o.count("tx ring") + o.count("sent"), TxDone: o.count("sent"),
 			})
 		}
-		if stats, _ := s.Stats(); stats.Misowned != 0 || stats.Rejected != 0 {
+		if stats, _ := s.Stats(); stats.FrameOwnershipErrors != 0 || stats.Rejected != 0 {
 			t.Errorf("stats %+v", stats)
 		}
 	}

@@ -11,7 +11,7 @@ type rx struct {
 	fill   producer[uint64]
 	frames frameOwners
 
-	received, refilled, misowned, wakes atomic.Uint64
+	received, refilled, frameOwnershipErrors, wakes atomic.Uint64
 }
 
 // start gives all frames to the kernel. It must precede bind: drivers expect at least as many frames as they have
@@ -39,7 +39,7 @@ func (r *rx) receive(into []Desc) int {
 			kept++
 		}
 	}
-	count(&r.misowned, whole-kept)
+	count(&r.frameOwnershipErrors, whole-kept)
 	count(&r.received, kept)
 	return kept
 }
@@ -66,7 +66,7 @@ func (r *rx) refill(descs []Desc) {
 	}
 	r.fill.publish()
 	count(&r.refilled, len(descs)-invalid)
-	count(&r.misowned, invalid)
+	count(&r.frameOwnershipErrors, invalid)
 }
 
 // count adds to a counter that a single goroutine writes.

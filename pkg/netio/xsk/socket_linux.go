@@ -130,7 +130,7 @@ func (s *Socket) Stats() (Stats, error) {
 func (s *Socket) readStats() (Stats, error) {
 	stats := Stats{
 		Received: s.rx.received.Load(), Sent: s.tx.sent.Load(), Completed: s.tx.completed.Load(),
-		Rejected: s.tx.rejected.Load(), Misowned: s.rx.misowned.Load() + s.tx.misowned.Load(),
+		Rejected: s.tx.rejected.Load(), FrameOwnershipErrors: s.rx.frameOwnershipErrors.Load() + s.tx.frameOwnershipErrors.Load(),
 		TxRefused: s.tx.refused.Load() + s.tx.dropped.Load(), RxWakes: s.rx.wakes.Load(), TxWakes: s.tx.wakes.Load(),
 	}
 	var k unix.XDPStatistics // counters unknown to an older kernel stay zero

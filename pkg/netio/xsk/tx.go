@@ -20,7 +20,7 @@ type tx struct {
 	metadata   bool   // whether frames may carry TX metadata
 	umem       []byte
 
-	reserved, released, sent, completed, rejected, misowned, refused, wakes atomic.Uint64
+	reserved, released, sent, completed, rejected, frameOwnershipErrors, refused, wakes atomic.Uint64
 
 	// dropped counts like refused, but for KickTx, which several goroutines may call.
 	dropped atomic.Uint64
@@ -70,7 +70,7 @@ func (t *tx) reap() (reaped int) {
 		}
 	}
 	count(&t.completed, reaped)
-	count(&t.misowned, invalid)
+	count(&t.frameOwnershipErrors, invalid)
 	return reaped
 }
 
@@ -145,5 +145,5 @@ func (t *tx) release(descs []Desc) {
 		t.free = append(t.free, t.frames.base(d.Addr))
 	}
 	count(&t.released, len(descs)-invalid)
-	count(&t.misowned, invalid)
+	count(&t.frameOwnershipErrors, invalid)
 }

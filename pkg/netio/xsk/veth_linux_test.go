@@ -77,7 +77,7 @@ func exchange(t *testing.T, l *vethPair, from, to *Socket, seed uint64, lossy bo
 	in, err := to.Stats()
 	expect.NoError(t, err)
 	if out.Sent != x.sent || out.Completed != x.sent || in.Received != x.received || !lossy && x.received != x.sent ||
-		in.RxDropped+in.RxRingFull+in.RxInvalid+out.TxInvalid+out.TxRefused+out.Misowned+in.Misowned+out.Rejected != 0 {
+		in.RxDropped+in.RxRingFull+in.RxInvalid+out.TxInvalid+out.TxRefused+out.FrameOwnershipErrors+in.FrameOwnershipErrors+out.Rejected != 0 {
 		t.Errorf("%d sent, %d received; %+v; %+v", x.sent, x.received, out, in)
 	}
 }
@@ -202,7 +202,7 @@ func TestCloseUnderTrafficReleasesEverything(t *testing.T) {
 					t.Errorf("frames %+v", f)
 				}
 				expect.NoError(t, to.Close())
-				if stats, err := to.Stats(); err != nil || stats.Misowned != 0 || stats.Received == 0 {
+				if stats, err := to.Stats(); err != nil || stats.FrameOwnershipErrors != 0 || stats.Received == 0 {
 					t.Errorf("stats %+v, %v", stats, err)
 				}
 			}

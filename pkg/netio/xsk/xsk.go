@@ -90,8 +90,8 @@ type Stats struct {
 	Completed uint64
 	// Rejected counts frames that Submit rejected: empty, longer than a frame, or part of a malformed packet.
 	Rejected uint64
-	// Misowned counts descriptors of frames that the caller or the kernel did not own. It should stay zero.
-	Misowned uint64
+	// FrameOwnershipErrors counts descriptors of frames that the caller or the kernel did not own. It should stay zero.
+	FrameOwnershipErrors uint64
 	// TxRefused counts frames that the device dropped instead of sending.
 	TxRefused uint64
 	// RxWakes and TxWakes count system calls.

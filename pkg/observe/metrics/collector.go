@@ -151,15 +151,15 @@ func (s *scrape) lane(name string, l *engine.LaneStats, drops uint64) {
 // workers emits the counters of the jobs that a lane submitted to the worker pool.
 func (s *scrape) workers(lane string, l *engine.LaneStats) {
 	for _, d := range []struct {
-		direction                            string
-		submitted, done, takenBack, backoffs uint64
+		direction                         string
+		submitted, done, byLane, backoffs uint64
 	}{
 		{"transmit", l.TxWorkers.Submitted, l.TxWorkers.Done, l.TxWorkers.ByLane, l.TxWorkers.BackOffs},
 		{"receive", l.RxWorkers.Submitted, l.RxWorkers.Done, l.RxWorkers.ByLane, l.RxWorkers.BackOffs},
 	} {
 		s.count(workerSubmitted, d.submitted, lane, d.direction)
 		s.count(workerCompleted, d.done, lane, d.direction, "worker")
-		s.count(workerCompleted, d.takenBack, lane, d.direction, "lane")
+		s.count(workerCompleted, d.byLane, lane, d.direction, "lane")
 		s.count(workerBackoffs, d.backoffs, lane, d.direction)
 	}
 }

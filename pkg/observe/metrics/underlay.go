@@ -38,7 +38,7 @@ func (s *scrape) underlay() {
 // frames emits the use of the frames of a lane's AF_XDP socket.
 func (s *scrape) frames(l *config.XDPLane, lane string) {
 	s.count(xdpRejected, l.Rejected, lane)
-	s.count(xdpOwnership, l.Misowned, lane)
+	s.count(xdpOwnership, l.FrameOwnershipErrors, lane)
 	s.emit(xdpHeld, float64(l.RXHeld), lane, "rx")
 	s.emit(xdpHeld, float64(l.TXHeld), lane, "tx")
 	s.emit(xdpHeld, float64(l.TXKernel), lane, "kernel")

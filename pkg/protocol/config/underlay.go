@@ -75,9 +75,10 @@ type XDPLane struct {
 	Lost      uint64 `json:"lost"`      // datagrams that the device did not accept in time, or that were lost with it
 	Fallbacks uint64 `json:"fallbacks"` // how often a working socket failed
 	Malformed uint64 `json:"malformed"`
-	// Both should stay zero. Rejected counts malformed frames, Misowned frames used by someone who did not own them.
-	Rejected uint64 `json:"rejected"`
-	Misowned uint64 `json:"misowned"`
+	// Rejected counts frames to send that were empty, too long or part of a malformed packet. FrameOwnershipErrors counts
+	// descriptors of frames that the kernel or the process did not own. Both should stay zero.
+	Rejected             uint64 `json:"rejected"`
+	FrameOwnershipErrors uint64 `json:"frame_ownership_errors"`
 	// Frames in use: RXHeld received and not refilled, TXHeld being written, TXKernel queued in the kernel.
 	RXHeld   int `json:"rx_held"`
 	TXHeld   int `json:"tx_held"`

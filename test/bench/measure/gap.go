@@ -79,10 +79,10 @@ func checkUnderlay(c *uapi.Client, mode config.UnderlayMode) error {
 		return err
 	}
 	switch {
-	case st.Way == nil:
+	case st.Path == nil:
 		return errors.New("the daemon does not report its underlay mode")
-	case st.Way.Path != mode:
-		return fmt.Errorf("data messages use underlay %s instead of %s: %s", st.Way.Path, mode, st.Way.Reason)
+	case st.Path.Path != mode:
+		return fmt.Errorf("data messages use underlay %s instead of %s: %s", st.Path.Path, mode, st.Path.Reason)
 	}
 	return nil
 }

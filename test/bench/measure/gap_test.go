@@ -30,9 +30,9 @@ type slowDevice struct {
 
 func (d *slowDevice) Stats() any {
 	if d.asked.Add(1) > 3 {
-		return show.Stats{Way: &config.UnderlayReport{Path: config.UnderlayXDP}}
+		return show.Stats{Path: &config.UnderlayReport{Path: config.UnderlayXDP}}
 	}
-	return show.Stats{Way: &config.UnderlayReport{Path: config.UnderlayUDP, Reason: "no device for AF_XDP"}}
+	return show.Stats{Path: &config.UnderlayReport{Path: config.UnderlayUDP, Reason: "no device for AF_XDP"}}
 }
 
 // serveSide returns a side whose daemon is that device.
@@ -73,7 +73,7 @@ func TestUnderlaySwitchEndsWhenTrafficUsesNewUnderlay(t *testing.T) {
 
 func TestUnavailableUnderlayReportsReason(t *testing.T) {
 	d := &uapitest.Device{}
-	d.SetStats(show.Stats{Way: &config.UnderlayReport{Path: config.UnderlayUDP, Reason: "no device for AF_XDP"}})
+	d.SetStats(show.Stats{Path: &config.UnderlayReport{Path: config.UnderlayUDP, Reason: "no device for AF_XDP"}})
 	s := serveSide(t, d)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // in place of testbed.ReadyLimit

@@ -280,7 +280,7 @@ func checkFrameBalance(t testing.TB, p *Port) {
 		}
 		stats, err := c.socket.Stats()
 		expect.NoError(t, err)
-		if stats.Misowned+stats.Rejected+stats.RxInvalid+stats.TxInvalid != 0 {
+		if stats.FrameOwnershipErrors+stats.Rejected+stats.RxInvalid+stats.TxInvalid != 0 {
 			t.Errorf("lane %d: %+v", i, stats)
 		}
 	}

@@ -143,5 +143,5 @@ type LaneStatus struct {
 // Balanced reports whether the frame accounting of the lane's AF_XDP sockets is correct. No frame was refused or named
 // by a party that did not own it. When nothing is received or sent, all frames are back.
 func (s *LaneStatus) Balanced() bool {
-	return s.Socket.Rejected+s.Socket.Misowned+s.Socket.RxInvalid+s.Socket.TxInvalid == 0 && s.Frames.Idle()
+	return s.Socket.Rejected+s.Socket.FrameOwnershipErrors+s.Socket.RxInvalid+s.Socket.TxInvalid == 0 && s.Frames.Idle()
 }

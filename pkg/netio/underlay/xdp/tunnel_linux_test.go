@@ -302,7 +302,7 @@ func (l *tunnel) close() {
 			continue
 		}
 		for i, s := range p.Status().Lanes {
-			if s.Socket.Misowned+s.Socket.Rejected+s.Socket.RxInvalid+s.Socket.TxInvalid != 0 {
+			if s.Socket.FrameOwnershipErrors+s.Socket.Rejected+s.Socket.RxInvalid+s.Socket.TxInvalid != 0 {
 				l.Errorf("end %d, lane %d: %+v", end, i, s.Socket)
 			}
 		}
