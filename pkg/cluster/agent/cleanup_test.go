@@ -294,7 +294,7 @@ func TestUnansweredWriteTimesOut(t *testing.T) {
 				func() error { return c.apply(t.Context(), "n1", v1alpha1.NodeStatus{}) },
 			} {
 				began := time.Now()
-				if err, took := write(), time.Since(began); err == nil || took > writeTimeoutAPI {
+				if err, took := write(), time.Since(began); err == nil || took > apiWriteTimeout {
 					t.Errorf("server that %s: the write took %s: %v", what, took, err)
 				}
 			}

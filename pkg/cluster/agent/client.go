@@ -54,9 +54,9 @@ func newClient(cfg *rest.Config) (*client, error) {
 	return &client{core: core, own: own}, nil
 }
 
-// writeTimeoutAPI bounds a write, including client-go's retries: a server can ask for long ones, and meanwhile nothing else is
+// apiWriteTimeout bounds a write, including client-go's retries: a server can ask for long ones, and meanwhile nothing else is
 // reconciled.
-const writeTimeoutAPI = 10 * time.Second
+const apiWriteTimeout = 10 * time.Second
 
 // create creates the RopewalkNode of a node, owned by it so that it is deleted with the node. It succeeds if there is one
 // already.
@@ -68,7 +68,7 @@ func (c *client) create(ctx context.Context, owner *node) error {
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: owner.Name, UID: owner.UID}},
 		},
 	}
-	ctx, cancel := context.WithTimeout(ctx, writeTimeoutAPI)
+	ctx, cancel := context.WithTimeout(ctx, apiWriteTimeout)
 	defer cancel()
 	err := c.own.Post().Resource(v1alpha1.Resource).Body(n).Do(ctx).Error()
 	if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -83,7 +83,7 @@ func (c *client) apply(ctx context.Context, name string, status v1alpha1.NodeSta
 		"apiVersion": v1alpha1.GroupVersion().String(), "kind": v1alpha1.Kind, "metadata": map[string]string{"name": name},
 		"status": status,
 	})
-	ctx, cancel := context.WithTimeout(ctx, writeTimeoutAPI)
+	ctx, cancel := context.WithTimeout(ctx, apiWriteTimeout)
 	defer cancel()
 	if err == nil {
 		err = c.own.Patch(types.ApplyPatchType).Resource(v1alpha1.Resource).Name(name).SubResource("status").

@@ -27,11 +27,11 @@ func (j *job) save(ctx context.Context) error {
 	}
 	j.echo("wg showconf " + j.Name)
 	file := conffile.FromStatus(status, zoneName)
-	private := file.Interface
+	running := file.Interface
 	file.Interface = j.File.Interface
-	file.Interface.PrivateKey = private.PrivateKey
-	file.Interface.ListenPort = private.ListenPort
-	file.Interface.FwMark = private.FwMark
+	file.Interface.PrivateKey = running.PrivateKey
+	file.Interface.ListenPort = running.ListenPort
+	file.Interface.FwMark = running.FwMark
 	if err := j.hostSettings(ctx, &file.Interface); err != nil {
 		return err
 	}

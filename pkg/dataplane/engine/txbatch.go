@@ -82,29 +82,29 @@ func (b *txBatch) bytes() (n int) {
 // spanAt returns the span that begins with run i.
 func (b *txBatch) spanAt(i int) sealSpan {
 	first := b.meta[i]
-	g := sealSpan{first: i, runs: 1, messages: first.segments}
+	span := sealSpan{first: i, runs: 1, messages: first.segments}
 	if first.layout.Segments > 0 {
-		return g
+		return span
 	}
 	for _, m := range b.meta[i+1:] {
 		if m.keys != first.keys || m.layout.Segments > 0 {
 			break
 		}
-		g.runs++
-		g.messages += m.segments
+		span.runs++
+		span.messages += m.segments
 	}
-	return g
+	return span
 }
 
 // Run seals all spans in place; it implements workpool.Job. It skips those whose session has been wiped.
 func (b *txBatch) Run(s *session.Scratch) {
 	for i := range b.spans {
-		g := &b.spans[i]
-		m, parts := b.meta[g.first], b.runs[g.first].Parts
+		span := &b.spans[i]
+		m, parts := b.meta[span.first], b.runs[span.first].Parts
 		if m.layout.Segments > 0 {
-			g.sealed = m.keys.SealTrain(s, parts[0], m.layout, g.counter) > 0
+			span.sealed = m.keys.SealTrain(s, parts[0], m.layout, span.counter) > 0
 		} else { // the parts of adjacent runs are adjacent in b.parts
-			g.sealed = m.keys.SealEach(s, parts[:g.messages], g.counter)
+			span.sealed = m.keys.SealEach(s, parts[:span.messages], span.counter)
 		}
 	}
 }

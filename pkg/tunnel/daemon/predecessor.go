@@ -168,7 +168,7 @@ func (d *Daemon) stopAndSend(c handover.Conn) {
 // stopTunnel stops the tunnel, and returns its state and descriptors. After an error the tunnel still runs, or had ended before. The
 // caller holds mu.
 func (d *Daemon) stopTunnel() (t *handover.Tunnel, err error) {
-	keeper, ok := d.tunnel.tun.(tun.HandoverDevice)
+	device, ok := d.tunnel.tun.(tun.HandoverDevice)
 	if !ok {
 		return nil, errors.ErrUnsupported
 	}
@@ -184,7 +184,7 @@ func (d *Daemon) stopTunnel() (t *handover.Tunnel, err error) {
 	if t.ControlFD, err = d.listener.DupFD(); err != nil {
 		return nil, err
 	}
-	if t.QueueFDs, err = keeper.DuplicateFDs(); err != nil {
+	if t.QueueFDs, err = device.DuplicateFDs(); err != nil {
 		return nil, errors.Join(err, t.CloseFDs())
 	}
 	if err := d.tunnel.ports.dupSockets(&t.Sockets); err != nil {

@@ -131,7 +131,7 @@ type SelectionReport struct {
 	ByPort bool   `json:"by_port"`          // by the source port's index in a plan, or in the range at the time the port was opened
 	Plans  int    `json:"plans"`            // installed peers' plans
 	Wanted int    `json:"wanted"`           // peers' plans to install, at most maxPlans
-	Reason string `json:"reason,omitempty"` // reason not by port, or why not by these plans, for people
+	Reason string `json:"reason,omitempty"` // for people: why not by port, or why fewer plans are installed than wanted
 }
 
 func (s *laneSelection) report() SelectionReport {
