@@ -127,13 +127,13 @@ func TestWorkersOpenSamePacketsAsLane(t *testing.T) {
 	for range 100 {
 		n := 1 + random.IntN(2*maxJobs)
 		for i := range n {
-			kind, spoilt := random.IntN(9), random.IntN(1400)
+			kind, offset := random.IntN(9), random.IntN(1400)
 			packets := packetsOf(t, f.Train(2+random.IntN(43), 1380))
 			if kind == 0 {
 				packets[len(packets)/2][40] ^= 1 // its checksum is wrong
 			}
 			for _, rig := range []*rig{alone, r} {
-				run, size := rig.damaged(kind, spoilt, packets)
+				run, size := rig.damaged(kind, offset, packets)
 				rig.arriveFrom(i, there, run, size)
 			}
 		}
@@ -158,13 +158,13 @@ func TestWorkersOpenSamePacketsAsLane(t *testing.T) {
 }
 
 // damaged returns packets as a run of the peer, damaged in a random way or valid.
-func (r *rig) damaged(kind, spoilt int, packets [][]byte) (run []byte, size int) {
+func (r *rig) damaged(kind, offset int, packets [][]byte) (run []byte, size int) {
 	run, size = r.seal(packets...)
 	switch kind {
 	case 1: // small
 		return r.seal(packets[0])
 	case 2: // forged
-		run[len(run)/2+spoilt%100] ^= 1
+		run[len(run)/2+offset%100] ^= 1
 	case 3: // a message repeated
 		copy(run[size:], run[:size])
 	case 4: // unknown receiver index

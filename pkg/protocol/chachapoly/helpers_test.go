@@ -95,7 +95,7 @@ func (s *set) check(t testing.TB, k *Key, scratch *Scratch) {
 	k.Open(scratch, s.msgs)
 	for i, m := range s.msgs {
 		if !m.Valid {
-			t.Fatalf("message %d of %d, %d bytes: rejected", i, len(s.msgs), len(m.Text))
+			t.Fatalf("message %d of %d, %d bytes: got invalid, want valid", i, len(s.msgs), len(m.Text))
 		}
 		copy(s.buf[s.at[i]+len(m.Text)-TagLen:], s.plain[s.at[i]+len(m.Text)-TagLen:][:TagLen])
 	}
@@ -113,7 +113,7 @@ func (s *set) same(t testing.TB, what string, want []byte) {
 		}
 		for j, at := range s.at {
 			if n := len(s.msgs[j].Text); i >= at && i < at+n {
-				t.Fatalf("%s: message %d of %d, %d bytes, is wrong at byte %d", what, j, len(s.at), n, i-at)
+				t.Fatalf("%s: message %d of %d, %d bytes: got a wrong byte at offset %d", what, j, len(s.at), n, i-at)
 			}
 		}
 		t.Fatalf("%s: guard byte %d was overwritten", what, i)

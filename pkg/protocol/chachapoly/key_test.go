@@ -16,7 +16,7 @@ import (
 func TestListsGenericLast(t *testing.T) {
 	all := Implementations()
 	if all[len(all)-1] != Generic || Implementation() != all[0] {
-		t.Errorf("%v, first choice %s", all, Implementation())
+		t.Errorf("Implementations() = %v, Implementation() = %s, want Generic last and the first in use", all, Implementation())
 	}
 }
 
@@ -25,20 +25,20 @@ func TestKeysUseRequestedImplementation(t *testing.T) {
 	for _, name := range Implementations() {
 		k, err := NewKeyWith(name, &bytes)
 		if err != nil || k.Implementation() != name {
-			t.Fatal(name, err)
+			t.Fatalf("NewKeyWith(%s): got error %v, want none and that implementation", name, err)
 		}
 		if err := k.Use(Generic); err != nil || k.Implementation() != Generic {
-			t.Error(name, "revoked:", err)
+			t.Errorf("key for %s: Use(Generic): got error %v, want none and Generic in use", name, err)
 		}
 		if err := k.Use("enigma"); err == nil || k.Implementation() != Generic {
-			t.Error("took an implementation that does not exist")
+			t.Error("Use of an unknown implementation: got no error, or another implementation in use")
 		}
 	}
 	if _, err := NewKeyWith("enigma", &bytes); err == nil {
-		t.Error("made a key for an implementation that does not exist")
+		t.Error("NewKeyWith an unknown implementation: got no error")
 	}
 	if k, err := NewKey(&bytes); err != nil || k.Implementation() != Implementation() {
-		t.Error("NewKey:", err)
+		t.Errorf("NewKey: got error %v, want none and the default implementation", err)
 	}
 }
 
@@ -71,10 +71,10 @@ func TestAnUnreachableKeyIsOverwritten(t *testing.T) {
 	s := k.secret
 	aead := aeadKey(s.aead)
 	if aead == nil {
-		t.Fatal("x/crypto's copy of the key is not where it was")
+		t.Fatal("x/crypto's copy of the key was not found")
 	}
 	if *aead == [KeyLen]byte{} {
-		t.Fatal("x/crypto's copy of the key is empty")
+		t.Fatal("x/crypto's copy of the key is zero, want the key")
 	}
 	runtime.KeepAlive(k)
 	k = nil
@@ -83,14 +83,14 @@ func TestAnUnreachableKeyIsOverwritten(t *testing.T) {
 		return s.wiped.Load()
 	})
 	if s.state != [16]uint32{} || *aead != [KeyLen]byte{} {
-		t.Error("key bytes are left")
+		t.Error("got key bytes after the wipe, want zeros")
 	}
 }
 
 func TestWipeReturnsNilForUnknownCipher(t *testing.T) {
 	for _, other := range []any{nil, 1, new(int), &struct{ key string }{}, &struct{ k [KeyLen]byte }{}, struct{ key [KeyLen]byte }{}} {
 		if aeadKey(other) != nil {
-			t.Errorf("found a key in a %T", other)
+			t.Errorf("aeadKey(%T) found a key, want nil", other)
 		}
 	}
 }
@@ -100,7 +100,7 @@ func TestNoVerbPrintsKey(t *testing.T) {
 	k := mustKey(t, generic, key)
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x", "%X", "%q", "%d"} {
 		if out := fmt.Sprintf(verb, k); !strings.Contains(out, "chachapoly key") || strings.Contains(strings.ToLower(out), "aa") {
-			t.Errorf("%s: %s", verb, out)
+			t.Errorf("Sprintf(%q) = %s, want no key bytes", verb, out)
 		}
 	}
 }
@@ -121,7 +121,7 @@ func TestSealingAndOpeningAllocateNothing(t *testing.T) {
 			}
 			got := testing.AllocsPerRun(20, func() { k.Seal(scratch, msgs); k.Open(scratch, msgs) })
 			if got > allowed*float64(n) {
-				t.Errorf("%d messages: %v allocations", n, got)
+				t.Errorf("%d messages: got %v allocations, want at most %v", n, got, allowed*float64(n))
 			}
 		}
 	})

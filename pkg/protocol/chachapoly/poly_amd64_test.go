@@ -34,7 +34,7 @@ func checkTags(t *testing.T, jobs []polyJob, do func([]polyJob)) {
 	do(jobs)
 	for i := range jobs {
 		if jobs[i] != want[i] {
-			t.Errorf("job %d of %d, %d bytes: tag %x, want %x", i, len(jobs), jobs[i].n, jobs[i].tag, want[i].tag)
+			t.Errorf("job %d of %d, %d bytes: got tag %x, want %x", i, len(jobs), jobs[i].n, jobs[i].tag, want[i].tag)
 		}
 	}
 	if t.Failed() {
@@ -111,7 +111,7 @@ func TestVectorTagMatchesRFCVectors(t *testing.T) {
 			jobs[0].setText(polyUnhex(t, v.text))
 			checkTags(t, jobs, inLanes(log))
 			if want := polyTagBig(&jobs[0]); jobs[0].tag != want {
-				t.Errorf("%s: tag %x, want %x", v.name, jobs[0].tag, want)
+				t.Errorf("%s: got tag %x, want %x", v.name, jobs[0].tag, want)
 			}
 		}
 	})
@@ -168,7 +168,7 @@ func TestTagsMatchAEAD(t *testing.T) {
 	polyTags512(jobs)
 	for i := range jobs {
 		if jobs[i].tag != want[i] {
-			t.Errorf("%d bytes: tag %x, want %x", jobs[i].n, jobs[i].tag, want[i])
+			t.Errorf("%d bytes: got tag %x, want %x", jobs[i].n, jobs[i].tag, want[i])
 		}
 	}
 }
@@ -203,7 +203,7 @@ func TestPlansCoverEveryJobOnce(t *testing.T) {
 			}
 		}
 		if at != len(jobs) {
-			t.Fatalf("%d of %d jobs", at, len(jobs))
+			t.Fatalf("got %d jobs, want %d", at, len(jobs))
 		}
 	}
 }
@@ -221,11 +221,11 @@ func TestJobsAreTakenLongestFirst(t *testing.T) {
 		for i, o := range order[:count] {
 			seen[o] = true
 			if i > 0 && jobs[o].n > jobs[order[i-1]].n {
-				t.Fatalf("%d after %d", jobs[o].n, jobs[order[i-1]].n)
+				t.Fatalf("got a job of %d bytes after one of %d, want descending lengths", jobs[o].n, jobs[order[i-1]].n)
 			}
 		}
 		if len(seen) != count {
-			t.Fatalf("%d of %d jobs", len(seen), count)
+			t.Fatalf("got %d different jobs, want %d", len(seen), count)
 		}
 	}
 }
@@ -251,7 +251,7 @@ func TestAssemblyMatchesLaneLayout(t *testing.T) {
 	} {
 		f, ok := reflect.TypeOf(c.of).FieldByName(c.field)
 		if !ok || f.Offset != c.at {
-			t.Errorf("%T.%s is at %d, want %d", c.of, c.field, f.Offset, c.at)
+			t.Errorf("%T.%s: got offset %d, want %d as in the assembly", c.of, c.field, f.Offset, c.at)
 		}
 	}
 }
@@ -263,7 +263,7 @@ func TestTagsAllocateNothing(t *testing.T) {
 		jobs[i] = polyFills[0].job(1440 - i%3)
 	}
 	if n := testing.AllocsPerRun(10, func() { polyTags512(jobs) }); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("got %v allocations, want 0", n)
 	}
 }
 

@@ -57,7 +57,7 @@ func TestPoly1305MatchesRFC8439(t *testing.T) {
 			lo, hi := m.sum()
 			got := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, lo), hi)
 			if want := polyUnhex(t, v.tag); !bytes.Equal(got, want) {
-				t.Errorf("tag %x, want %x", got, want)
+				t.Errorf("got tag %x, want %x", got, want)
 			}
 		})
 	}
@@ -78,7 +78,7 @@ func TestGenericTagMatchesBigInt(t *testing.T) {
 			j := fill.job(n)
 			polyTagGeneric(&j)
 			if want := polyTagBig(&j); j.tag != want {
-				t.Fatalf("%s, %d bytes: tag %x, want %x", fill.name, n, j.tag, want)
+				t.Fatalf("%s, %d bytes: got tag %x, want %x", fill.name, n, j.tag, want)
 			}
 		}
 	}
@@ -88,7 +88,7 @@ func TestGenericTagAtModulus(t *testing.T) {
 	for _, j := range polyNearModulus() {
 		polyTagGeneric(&j)
 		if want := polyTagBig(&j); j.tag != want {
-			t.Errorf("tag %x, want %x", j.tag, want)
+			t.Errorf("got tag %x, want %x", j.tag, want)
 		}
 	}
 }

@@ -14,9 +14,9 @@ import (
 func tampered(t testing.TB, r *rand.Rand, s *set, k *Key, scratch *Scratch) {
 	t.Helper()
 	k.Seal(scratch, s.msgs)
-	spoilt := make([]bool, len(s.msgs))
+	corrupted := make([]bool, len(s.msgs))
 	for i := range s.msgs {
-		if spoilt[i] = r.IntN(2) == 0; spoilt[i] {
+		if corrupted[i] = r.IntN(2) == 0; corrupted[i] {
 			spoil(r, &s.msgs[i])
 		}
 	}
@@ -25,12 +25,12 @@ func tampered(t testing.TB, r *rand.Rand, s *set, k *Key, scratch *Scratch) {
 	for i, m := range s.msgs {
 		at, n := s.at[i], len(m.Text)-TagLen
 		switch text := m.Text[:n]; {
-		case m.Valid == spoilt[i]:
-			t.Fatalf("message %d of %d, %d bytes, spoilt %v: valid %v", i, len(s.msgs), n, spoilt[i], m.Valid)
+		case m.Valid == corrupted[i]:
+			t.Fatalf("message %d of %d, %d bytes, corrupted %v: got valid %v", i, len(s.msgs), n, corrupted[i], m.Valid)
 		case m.Valid && !bytes.Equal(text, s.plain[at:at+n]):
-			t.Fatalf("message %d of %d, %d bytes: not what was sealed", i, len(s.msgs), n)
+			t.Fatalf("message %d of %d, %d bytes: the plaintext differs from the sealed one", i, len(s.msgs), n)
 		case !m.Valid && !bytes.Equal(text, received[at:at+n]) && len(bytes.Trim(text, "\x00")) > 0:
-			t.Fatalf("message %d of %d, %d bytes: rejected, and its text is neither ciphertext nor zeros", i, len(s.msgs), n)
+			t.Fatalf("message %d of %d, %d bytes: text of an invalid message is neither ciphertext nor zeros", i, len(s.msgs), n)
 		}
 	}
 }
@@ -75,7 +75,7 @@ func TestOpenRejectsEveryFlippedTagBit(t *testing.T) {
 		k.Open(scratch, msgs)
 		for i, m := range msgs {
 			if m.Valid != (i == 8*TagLen) {
-				t.Errorf("bit %d flipped: valid %v", i, m.Valid)
+				t.Errorf("bit %d flipped: got valid %v, want %v", i, m.Valid, i == 8*TagLen)
 			}
 		}
 	})
@@ -89,7 +89,7 @@ func TestOpenRejectsMessageOfAnotherKey(t *testing.T) {
 		a.Seal(scratch, msgs)
 		b.Open(scratch, msgs)
 		if msgs[0].Valid || msgs[1].Valid {
-			t.Error("accepted")
+			t.Error("got valid messages, want none")
 		}
 	})
 }
@@ -105,11 +105,11 @@ func TestTextShorterThanTagIsInvalid(t *testing.T) {
 		before := fmt.Sprint(msgs[1:])
 		k.Seal(scratch, msgs)
 		if fmt.Sprint(msgs[1:]) != before {
-			t.Error("sealed what has no room for a tag")
+			t.Error("Seal changed a message without room for a tag")
 		}
 		k.Open(scratch, msgs)
 		if !msgs[0].Valid || slices.ContainsFunc(msgs[1:], func(m Message) bool { return m.Valid }) {
-			t.Error("the message among short ones is rejected, or a short one accepted")
+			t.Error("want only the first message valid, since the others are too short")
 		}
 		k.Seal(scratch, nil)
 		k.Open(scratch, nil)

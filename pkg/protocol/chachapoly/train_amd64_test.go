@@ -37,7 +37,7 @@ func TestFallsBackWithoutRequiredCPUFeature(t *testing.T) {
 			t.Cleanup(func() { *flag = was })
 			*flag = false
 			if len(vectorImplementations()) != 0 {
-				t.Error("used all the same")
+				t.Error("got vector implementations without the CPU flag, want none")
 			}
 		})
 	}
@@ -51,15 +51,15 @@ func TestFallsBackWhenSelfTestFails(t *testing.T) {
 		}}
 	}
 	if !selfTest(wrong(true)) {
-		t.Error("rejected an implementation that is right")
+		t.Error("selfTest of a correct implementation = false, want true")
 	}
 	if selfTest(wrong(false)) {
-		t.Error("accepted one that opens wrong")
+		t.Error("selfTest of an implementation that opens wrongly = true, want false")
 	}
 	i := wrong(true)
 	i.seal = func(*secret, *Scratch, []Message) {}
 	if selfTest(i) {
-		t.Error("accepted one that does not seal")
+		t.Error("selfTest of an implementation that does not seal = true, want false")
 	}
 }
 
@@ -80,7 +80,7 @@ func TestOneTimeKeysMatchRFC8439(t *testing.T) {
 		jobs := s.vector.set([]Message{{Counter: counter}})
 		s.vector.chacha(k.secret, jobs, wantKey)
 		if !bytes.Equal(jobs[0].key[:], unhex(t, v.want)) {
-			t.Errorf("%s: %x", v.name, jobs[0].key)
+			t.Errorf("%s: got one-time key %x, want %s", v.name, jobs[0].key, v.want)
 		}
 	}
 }
@@ -89,11 +89,11 @@ func TestAssemblyMatchesJobLayout(t *testing.T) {
 	job := reflect.TypeFor[polyJob]()
 	for name, offset := range map[string]uintptr{"key": 0, "text": 32, "n": 40} {
 		if f, ok := job.FieldByName(name); !ok || f.Offset != offset {
-			t.Errorf("%s is at byte %d, assembly looks at %d", name, f.Offset, offset)
+			t.Errorf("field %s: got offset %d, want %d as in the assembly", name, f.Offset, offset)
 		}
 	}
 	if job.Size() != 64 {
-		t.Errorf("a job has %d bytes, in assembly 64", job.Size())
+		t.Errorf("got jobs of %d bytes, want 64 as in the assembly", job.Size())
 	}
 }
 
@@ -126,11 +126,11 @@ func TestReadsNoAdjacentPage(t *testing.T) {
 		k.Seal(scratch, msgs)
 		for i, m := range msgs {
 			if !bytes.Equal(m.Text, want[i]) {
-				t.Fatalf("message %d of %d bytes is wrong", i, len(m.Text))
+				t.Fatalf("message %d, %d bytes: got wrong ciphertext", i, len(m.Text))
 			}
 		}
 		if k.Open(scratch, msgs); !msgs[0].Valid || !msgs[1].Valid {
-			t.Fatalf("%d bytes: rejected", n)
+			t.Fatalf("%d bytes: got invalid, want valid", n)
 		}
 	}
 }
@@ -176,7 +176,7 @@ func TestLeavesNoSecretInScratch(t *testing.T) {
 		left(t, "Seal", scratch, secret)
 		msgs[0].Text[0] ^= 1
 		if k.Open(scratch, msgs); msgs[0].Valid {
-			t.Fatal("accepted a spoilt message")
+			t.Fatal("a corrupted message is valid, want it invalid")
 		}
 		left(t, "Open", scratch, secret)
 	}
@@ -185,14 +185,14 @@ func TestLeavesNoSecretInScratch(t *testing.T) {
 func left(t *testing.T, after string, s *Scratch, secret map[uint64]bool) {
 	t.Helper()
 	if s.vector.jobs != [batchLen]polyJob{} {
-		t.Errorf("%s leaves one-time keys, tags or references to texts", after)
+		t.Errorf("after %s: got one-time keys, tags or pointers to texts in the scratch space, want none", after)
 	}
 	if s.vector.copies != [copyLen]byte{} {
-		t.Errorf("%s leaves text aside", after)
+		t.Errorf("after %s: got copied text in the scratch space, want zeros", after)
 	}
 	for i := 0; i+8 <= len(s.vector.area); i++ {
 		if secret[binary.LittleEndian.Uint64(s.vector.area[i:])] {
-			t.Fatalf("%s leaves a secret at byte %d of the area", after, i)
+			t.Fatalf("after %s: got a secret at byte %d of the work area, want none", after, i)
 		}
 	}
 	const spilt, spiltLen = 4480, 1024 // waitOut in _asm/chacha.go: words of keystream, but not of one block in a row
@@ -201,7 +201,7 @@ func left(t *testing.T, after string, s *Scratch, secret map[uint64]bool) {
 		"slots":        s.vector.area[areaFixed+63:],
 	} {
 		if len(bytes.Trim(part, "\x00")) > 0 {
-			t.Fatalf("%s leaves something in the %s", after, what)
+			t.Fatalf("after %s: got data in the %s, want zeros", after, what)
 		}
 	}
 }

@@ -43,7 +43,7 @@ func TestWycheproof(t *testing.T) {
 		}
 	}
 	if err := json.Unmarshal(raw, &file); err != nil || len(file.Tests) < 30 {
-		t.Fatal(len(file.Tests), "vectors:", err)
+		t.Fatalf("got %d test vectors, want 30 or more, error %v", len(file.Tests), err)
 	}
 	eachImplementation(t, func(t *testing.T, impl *implementation) {
 		scratch := new(Scratch)
@@ -53,12 +53,12 @@ func TestWycheproof(t *testing.T) {
 			msgs := []Message{{Counter: counter, Text: text}}
 			k.Seal(scratch, msgs)
 			if got := hex.EncodeToString(text); v.Result == "valid" && got != v.CT+v.Tag {
-				t.Errorf("%d %s: sealed %s", v.TcID, v.Comment, got)
+				t.Errorf("vector %d (%s): got %s, want %s", v.TcID, v.Comment, got, v.CT+v.Tag)
 			}
 			copy(text, unhex(t, v.CT+v.Tag))
 			k.Open(scratch, msgs)
 			if msgs[0].Valid != (v.Result == "valid") {
-				t.Errorf("%d %s: opened: %v", v.TcID, v.Comment, msgs[0].Valid)
+				t.Errorf("vector %d (%s): got valid %v, want result %q", v.TcID, v.Comment, msgs[0].Valid, v.Result)
 			}
 		}
 	})
@@ -91,7 +91,7 @@ func TestEncryptionMatchesRFC8439(t *testing.T) {
 			text := append([]byte(v.plain), make([]byte, TagLen)...)
 			k.Seal(scratch, []Message{{Counter: counter, Text: text}})
 			if got := text[:len(v.plain)]; !bytes.Equal(got, unhex(t, v.cipher)) {
-				t.Errorf("%s: %x", v.name, got)
+				t.Errorf("%s: got %x, want %s", v.name, got, v.cipher)
 			}
 		}
 	})

@@ -22,7 +22,7 @@ func testSource(port uint16) netip.AddrPort {
 func giveCookie(t testing.TB, checker *CookieChecker, jar *CookieJar, msg []byte) {
 	t.Helper()
 	if reason := jar.ConsumeReply(replyTo(t, checker, jar, msg, 0), 0); reason != drop.None {
-		t.Fatal(reason)
+		t.Fatalf("consuming the cookie reply: got drop reason %v", reason)
 	}
 }
 
@@ -33,7 +33,7 @@ func replyTo(t testing.TB, checker *CookieChecker, jar *CookieJar, msg []byte, n
 		t.Fatal(err)
 	}
 	if ok1, _ := checker.Check(msg, testSource(1000), now); !ok1 {
-		t.Fatal("mac1 is wrong")
+		t.Fatal("mac1 is invalid, want it valid")
 	}
 	reply := new(wire.CookieReply)
 	if err := checker.CreateReply(reply, msg, testSource(1000), now, source(byte(now/1e9))); err != nil {
@@ -54,20 +54,20 @@ func TestCookieMakesTheNextMessageAcceptable(t *testing.T) {
 	checker, jar, msg := cookieCase(t)
 	reply := replyTo(t, checker, jar, msg, 0)
 	if _, ok2 := checker.Check(msg, testSource(1000), 0); ok2 {
-		t.Error("mac2 is right without a cookie")
+		t.Error("mac2 is valid without a cookie, want it invalid")
 	}
 	if got := wire.ReceiverIndex(reply); got != 0xa1 {
-		t.Errorf("the reply goes to index %#x", got)
+		t.Errorf("got receiver index %#x, want 0xa1", got)
 	}
 	if reason := jar.ConsumeReply(reply, 0); reason != drop.None {
-		t.Fatal(reason)
+		t.Fatalf("consuming the cookie reply: got drop reason %v", reason)
 	}
 	for range 2 { // a cookie serves until it expires
 		if err := jar.AddMACs(msg, 1); err != nil {
 			t.Fatal(err)
 		}
 		if ok1, ok2 := checker.Check(msg, testSource(1000), 1); !ok1 || !ok2 {
-			t.Errorf("with the cookie: %v, %v", ok1, ok2)
+			t.Errorf("MACs of the initiation with the cookie: got mac1 %v, mac2 %v, want both valid", ok1, ok2)
 		}
 	}
 }
@@ -82,7 +82,7 @@ func TestResponsesCarryCookiesToo(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ok1, ok2 := checker.Check(response[:], testSource(1000), 1); !ok1 || !ok2 {
-		t.Errorf("with the cookie: %v, %v", ok1, ok2)
+		t.Errorf("MACs of the response with the cookie: got mac1 %v, mac2 %v, want both valid", ok1, ok2)
 	}
 }
 
@@ -100,7 +100,7 @@ func TestCookieIsBoundToAddressAndPort(t *testing.T) {
 		"[2001:db8::1]:1000":      false,
 	} {
 		if ok1, ok2 := checker.Check(msg, netip.MustParseAddrPort(src), 0); !ok1 || ok2 != want {
-			t.Errorf("%s: %v, %v", src, ok1, ok2)
+			t.Errorf("source %s: got mac1 %v, mac2 %v, want true, %v", src, ok1, ok2, want)
 		}
 	}
 }
@@ -122,11 +122,11 @@ func TestCookieExpiresAfterTwoMinutes(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, ok2 := checker.Check(msg, testSource(1000), tc.age); ok2 != tc.want {
-			t.Errorf("checker after %d ns: %v", tc.age, ok2)
+			t.Errorf("mac2 checked %d ns after the cookie reply: got %v, want %v", tc.age, ok2, tc.want)
 		}
 		macs, _ := wire.SplitMACs(msg)
 		if has := *macs.MAC2 != [16]byte{}; has != tc.hasCookie {
-			t.Errorf("jar after %d ns: %v", tc.age, has)
+			t.Errorf("mac2 sent %d ns after the cookie reply: got present %v, want %v", tc.age, has, tc.hasCookie)
 		}
 	}
 }
@@ -144,7 +144,7 @@ func TestSecretIsRenewedOnlyWhenItIsOld(t *testing.T) {
 	} {
 		replyTo(t, checker, jar, msg, tc.now)
 		if renewed := checker.secret != first; renewed != tc.renewed {
-			t.Errorf("after %d ns: %v", tc.now, renewed)
+			t.Errorf("after %d ns: got a new cookie secret %v, want %v", tc.now, renewed, tc.renewed)
 		}
 	}
 }
@@ -156,16 +156,16 @@ func TestInvalidCookieRepliesAreRejectedWithoutEffect(t *testing.T) {
 	reply := replyTo(t, checker, jar, msg, 1)
 	_, stranger, _ := cookieCase(t)
 	if reason := stranger.ConsumeReply(reply, 0); reason != drop.HSBadCookie {
-		t.Errorf("nothing was sent: %v", reason)
+		t.Errorf("reply to no message: got drop reason %v, want %v", reason, drop.HSBadCookie)
 	}
 	if reason := jar.ConsumeReply(early, 0); reason != drop.HSBadCookie {
-		t.Errorf("reply to the message before: %v", reason)
+		t.Errorf("reply to the previous message: got drop reason %v, want %v", reason, drop.HSBadCookie)
 	}
 	if reason := jar.ConsumeReply(reply[:63], 0); reason != drop.RXBadLength {
-		t.Errorf("short reply: %v", reason)
+		t.Errorf("truncated reply: got drop reason %v, want %v", reason, drop.RXBadLength)
 	}
 	if reason := jar.ConsumeReply(msg, 0); reason != drop.RXBadType {
-		t.Errorf("an initiation: %v", reason)
+		t.Errorf("initiation instead of a reply: got drop reason %v, want %v", reason, drop.RXBadType)
 	}
 	for at := range reply {
 		if at >= 4 && at < 8 { // the receiver index only finds the peer
@@ -173,13 +173,13 @@ func TestInvalidCookieRepliesAreRejectedWithoutEffect(t *testing.T) {
 		}
 		for _, bad := range flips(reply, at) {
 			if reason := jar.ConsumeReply(bad, 0); reason == drop.None || jar.valid || !jar.replyPending {
-				t.Errorf("byte %d: %v", at, reason)
+				t.Errorf("byte %d changed: got drop reason %v, want a reason and unchanged state", at, reason)
 			}
 		}
 	}
 	for n, want := range []drop.Reason{drop.None, drop.HSBadCookie} { // the genuine one counts, once
 		if reason := jar.ConsumeReply(reply, 0); reason != want || !jar.valid {
-			t.Errorf("genuine reply, time %d: %v", n+1, reason)
+			t.Errorf("genuine reply, call %d: got drop reason %v, want %v, with a cookie kept", n+1, reason, want)
 		}
 	}
 }
@@ -190,13 +190,13 @@ func TestWipedJarHasNoCookie(t *testing.T) {
 	reply := replyTo(t, checker, jar, msg, 0)
 	jar.Wipe()
 	if reason := jar.ConsumeReply(reply, 0); reason != drop.HSBadCookie {
-		t.Errorf("reply to a forgotten message: %v", reason)
+		t.Errorf("reply after Wipe: got drop reason %v, want %v", reason, drop.HSBadCookie)
 	}
 	if err := jar.AddMACs(msg, 0); err != nil {
 		t.Fatal(err)
 	}
 	if ok1, ok2 := checker.Check(msg, testSource(1000), 0); !ok1 || ok2 {
-		t.Errorf("MACs: %v, %v", ok1, ok2)
+		t.Errorf("MACs after Wipe: got mac1 %v, mac2 %v, want true, false", ok1, ok2)
 	}
 }
 
@@ -205,14 +205,14 @@ func TestMACsAreOnlyForHandshakeMessages(t *testing.T) {
 	reply := replyTo(t, checker, jar, msg, 0)
 	for _, b := range [][]byte{nil, msg[:147], reply, make([]byte, 148)} {
 		if err := jar.AddMACs(b, 0); !errors.Is(err, ErrNoHandshakeMessage) {
-			t.Errorf("adding to %d bytes: %v", len(b), err)
+			t.Errorf("AddMACs to %d bytes: got error %v, want %v", len(b), err, ErrNoHandshakeMessage)
 		}
 		if ok1, ok2 := checker.Check(b, testSource(1000), 0); ok1 || ok2 {
-			t.Errorf("checking %d bytes: %v, %v", len(b), ok1, ok2)
+			t.Errorf("Check of %d bytes: got mac1 %v, mac2 %v, want false, false", len(b), ok1, ok2)
 		}
 		err := checker.CreateReply(new(wire.CookieReply), b, testSource(1000), 0, source(1))
 		if !errors.Is(err, ErrNoHandshakeMessage) {
-			t.Errorf("reply to %d bytes: %v", len(b), err)
+			t.Errorf("CreateReply to %d bytes: got error %v, want %v", len(b), err, ErrNoHandshakeMessage)
 		}
 	}
 }
@@ -224,7 +224,7 @@ func TestMAC1IsBoundToReceiver(t *testing.T) {
 	}
 	other := NewCookieChecker(newIdentity(t, 5).Public())
 	if ok1, ok2 := other.Check(msg, testSource(1000), 0); ok1 || ok2 {
-		t.Errorf("got %v, %v", ok1, ok2)
+		t.Errorf("MACs for another public key: got mac1 %v, mac2 %v, want false, false", ok1, ok2)
 	}
 }
 
@@ -235,11 +235,11 @@ func TestFailingRandomnessGivesNoCookie(t *testing.T) {
 		reply := new(wire.CookieReply)
 		err := checker.CreateReply(reply, msg, testSource(1000), now, iotest.ErrReader(io.ErrClosedPipe))
 		if !errors.Is(err, io.ErrClosedPipe) || [32]byte(reply.Cookie()) != [32]byte{} {
-			t.Errorf("at %d: %v", now, err)
+			t.Errorf("time %d: got error %v, want %v and an empty cookie", now, err, io.ErrClosedPipe)
 		}
 	}
 	if checker.valid {
-		t.Error("the old secret is still valid")
+		t.Error("the old secret is still valid after a failed renewal")
 	}
 }
 
@@ -256,7 +256,7 @@ func TestCookiesAreSafeForConcurrentUse(t *testing.T) {
 					t.Error(err)
 				}
 				if ok1, ok2 := checker.Check(mine, testSource(1000), now); !ok1 || !ok2 {
-					t.Error("MACs are wrong")
+					t.Error("got an invalid MAC, want both valid")
 				}
 				reply := new(wire.CookieReply)
 				if err := checker.CreateReply(reply, mine, testSource(1000), now, source(byte(n))); err != nil {

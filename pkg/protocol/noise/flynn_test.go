@@ -87,7 +87,7 @@ func TestInitiatorAgreesWithAnIndependentResponder(t *testing.T) {
 		i, initiation := initiate(t, a)
 		payload, _, _, err := them.ReadMessage(nil, initiation[8:116])
 		if err != nil || !bytes.Equal(payload, testTime[:]) || !bytes.Equal(them.PeerStatic(), a.public[:]) {
-			t.Fatalf("initiation: %v, payload %x", err, payload)
+			t.Fatalf("flynn/noise reading the initiation: got error %v, payload %x, want payload %x", err, payload, testTime[:])
 		}
 		body, toResponder, toInitiator, err := them.WriteMessage(header(2, 0xb2, 0xa1), nil)
 		if err != nil {
@@ -95,13 +95,13 @@ func TestInitiatorAgreesWithAnIndependentResponder(t *testing.T) {
 		}
 		keys, reason := i.ConsumeResponse(append(body, make([]byte, 32)...), &p.psk)
 		if reason != drop.None {
-			t.Fatalf("response: %v", reason)
+			t.Fatalf("consuming the response of flynn/noise: got drop reason %v", reason)
 		}
 		if keys.Send != toResponder.UnsafeKey() || keys.Recv != toInitiator.UnsafeKey() {
-			t.Error("the keys differ")
+			t.Error("the session keys differ from those of flynn/noise")
 		}
 		if keys.Local != 0xa1 || keys.Remote != 0xb2 {
-			t.Errorf("indices %#x, %#x", keys.Local, keys.Remote)
+			t.Errorf("got indices %#x, %#x, want 0xa1, 0xb2", keys.Local, keys.Remote)
 		}
 	}
 }
@@ -119,13 +119,13 @@ func TestResponderAgreesWithAnIndependentInitiator(t *testing.T) {
 		keys, response := respond(t, accept(t, b, append(body, make([]byte, 32)...)), p.psk)
 		payload, toResponder, toInitiator, err := them.ReadMessage(nil, response[12:60])
 		if err != nil || len(payload) != 0 {
-			t.Fatalf("response: %v", err)
+			t.Fatalf("flynn/noise reading the response: got error %v, payload %x, want no payload", err, payload)
 		}
 		if keys.Recv != toResponder.UnsafeKey() || keys.Send != toInitiator.UnsafeKey() {
-			t.Error("the keys differ")
+			t.Error("the session keys differ from those of flynn/noise")
 		}
 		if !bytes.Equal(response[:12], header(2, 0xb2, 0xa1)) {
-			t.Errorf("header %x", response[:12])
+			t.Errorf("got header %x, want %x", response[:12], header(2, 0xb2, 0xa1))
 		}
 	}
 }
@@ -145,10 +145,10 @@ func TestMessagesMatchOracleByteForByte(t *testing.T) {
 		_, initiation := initiate(t, a)
 		_, response := respond(t, accept(t, b, initiation[:]), p.psk)
 		if !bytes.Equal(initiation[:], append(body1, make([]byte, 32)...)) {
-			t.Errorf("initiation\n%x\n%x", initiation[:], body1)
+			t.Errorf("initiation: got\n%x, want that of flynn/noise\n%x", initiation[:], body1)
 		}
 		if !bytes.Equal(response[:], append(body2, make([]byte, 32)...)) {
-			t.Errorf("response\n%x\n%x", response[:], body2)
+			t.Errorf("response: got\n%x, want that of flynn/noise\n%x", response[:], body2)
 		}
 	}
 }

@@ -28,13 +28,13 @@ func FuzzConsumeInitiation(f *testing.F) {
 		r := NewResponder(b.Identity)
 		public, reason := r.ConsumeInitiation(msg)
 		if reason != drop.None && (!public.IsZero() || r.stage != idle) {
-			t.Fatal("a rejected message left something")
+			t.Fatal("a rejected initiation changed the responder's state")
 		}
 		if reason != drop.None || public != b.remote.public {
 			return
 		}
 		if _, reason = r.Authenticate(b.remote); reason == drop.None && !bytes.Equal(msg[8:116], genuine[8:116]) {
-			t.Fatalf("a forgery is authenticated: %x", msg)
+			t.Fatalf("a forged initiation was authenticated: %x", msg)
 		}
 	})
 }
@@ -49,10 +49,10 @@ func FuzzConsumeResponse(f *testing.F) {
 		mine := *i
 		_, reason := mine.ConsumeResponse(msg, &PresharedKey{})
 		if reason == drop.None && !bytes.Equal(msg[8:60], genuine[8:60]) {
-			t.Fatalf("a forgery is accepted: %x", msg)
+			t.Fatalf("a forged response was accepted: %x", msg)
 		}
 		if reason != drop.None && mine != *i {
-			t.Fatal("a rejected message changed the state")
+			t.Fatal("a rejected response changed the initiator's state")
 		}
 	})
 }
@@ -71,10 +71,10 @@ func FuzzConsumeReply(f *testing.F) {
 		}
 		reason := jar.ConsumeReply(msg, 0)
 		if reason == drop.None && !bytes.Equal(msg[8:], genuine[8:]) {
-			t.Fatalf("a forgery is accepted: %x", msg)
+			t.Fatalf("a forged cookie reply was accepted: %x", msg)
 		}
 		if (reason == drop.None) != jar.valid {
-			t.Fatal("a rejected message left something")
+			t.Fatalf("got cookie valid %v, drop reason %v: want a cookie only without a reason", jar.valid, reason)
 		}
 	})
 }
@@ -92,10 +92,10 @@ func FuzzCheck(f *testing.F) {
 	f.Fuzz(func(t *testing.T, msg []byte) {
 		ok1, ok2 := checker.Check(msg, testSource(1000), 0)
 		if ok2 && !ok1 {
-			t.Fatal("mac2 without mac1")
+			t.Fatal("mac2 is valid but mac1 is not")
 		}
 		if _, reason := wire.SplitMACs(msg); ok1 && reason != drop.None {
-			t.Fatal("MACs of no handshake message")
+			t.Fatal("got valid MACs in a message that is not a handshake message")
 		}
 	})
 }

@@ -68,11 +68,11 @@ func accept(t testing.TB, at side, msg []byte) *Responder {
 	r := NewResponder(at.Identity)
 	public, reason := r.ConsumeInitiation(msg)
 	if reason != drop.None || public != at.remote.Public() {
-		t.Fatalf("initiation: %v of %v", reason, public)
+		t.Fatalf("consuming the initiation: got drop reason %v, public key %v, want none, %v", reason, public, at.remote.Public())
 	}
 	now, reason := r.Authenticate(at.remote)
 	if reason != drop.None || now != testTime {
-		t.Fatalf("authentication: %v at %x", reason, now[:])
+		t.Fatalf("authenticating the initiation: got drop reason %v, timestamp %x, want none, %x", reason, now[:], testTime[:])
 	}
 	return r
 }
@@ -93,24 +93,24 @@ func TestHandshakeGivesBothSidesTheSameKeys(t *testing.T) {
 		a, b := newSides(t)
 		i, initiation := initiate(t, a)
 		if sender, ok := i.InFlight(); !ok || sender != 0xa1 {
-			t.Errorf("in flight: %#x, %v", sender, ok)
+			t.Errorf("InFlight after an initiation = %#x, %v, want 0xa1, true", sender, ok)
 		}
 		theirs, response := respond(t, accept(t, b, initiation[:]), psk)
 		ours, reason := i.ConsumeResponse(response[:], &psk)
 		if reason != drop.None {
-			t.Fatal(reason)
+			t.Fatalf("consuming the response: got drop reason %v", reason)
 		}
 		if ours.Send != theirs.Recv || ours.Recv != theirs.Send || ours.Send == ours.Recv {
-			t.Error("the keys do not match crosswise")
+			t.Error("one side's send key is not the other's receive key")
 		}
 		if ours.Local != 0xa1 || ours.Remote != 0xb2 || theirs.Local != 0xb2 || theirs.Remote != 0xa1 {
-			t.Errorf("indices %#x %#x, %#x %#x", ours.Local, ours.Remote, theirs.Local, theirs.Remote)
+			t.Errorf("got indices %#x, %#x and %#x, %#x, want 0xa1, 0xb2 and 0xb2, 0xa1", ours.Local, ours.Remote, theirs.Local, theirs.Remote)
 		}
 		if !ours.Initiator || theirs.Initiator {
-			t.Error("roles")
+			t.Errorf("got initiator %v and %v, want true and false", ours.Initiator, theirs.Initiator)
 		}
 		if _, ok := i.InFlight(); ok {
-			t.Error("still in flight")
+			t.Error("InFlight after the response = true, want false")
 		}
 	}
 }
@@ -122,10 +122,10 @@ func TestPresharedKeyMayChangeDuringHandshake(t *testing.T) {
 	psk := PresharedKey{7} // set on both sides while the handshake is in flight
 	_, response := respond(t, r, psk)
 	if _, reason := i.ConsumeResponse(response[:], &PresharedKey{8}); reason != drop.HSInvalid {
-		t.Errorf("another preshared key: %v", reason)
+		t.Errorf("response with another preshared key: got drop reason %v, want %v", reason, drop.HSInvalid)
 	}
 	if _, reason := i.ConsumeResponse(response[:], &psk); reason != drop.None {
-		t.Errorf("the right preshared key: %v", reason)
+		t.Errorf("response with the right preshared key: got drop reason %v, want none", reason)
 	}
 }
 
@@ -135,7 +135,7 @@ func TestResponseIsAcceptedOnce(t *testing.T) {
 	_, response := respond(t, accept(t, b, initiation[:]), PresharedKey{})
 	for n, want := range []drop.Reason{drop.None, drop.HSInvalid} {
 		if _, reason := i.ConsumeResponse(response[:], &PresharedKey{}); reason != want {
-			t.Errorf("time %d: %v", n+1, reason)
+			t.Errorf("the same response, call %d: got drop reason %v, want %v", n+1, reason, want)
 		}
 	}
 }
@@ -148,7 +148,7 @@ func TestNewInitiationReplacesPrevious(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, reason := i.ConsumeResponse(response[:], &PresharedKey{}); reason != drop.HSInvalid {
-		t.Errorf("response to the first initiation: %v", reason)
+		t.Errorf("response to an earlier initiation: got drop reason %v, want %v", reason, drop.HSInvalid)
 	}
 }
 
@@ -170,15 +170,15 @@ func TestEveryByteOfInitiationIsAuthenticated(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ok1, ok2 := checker.Check(msg[:], src, 0); !ok1 || !ok2 {
-		t.Fatalf("MACs of the untouched message: %v, %v", ok1, ok2)
+		t.Fatalf("unchanged message: got mac1 %v, mac2 %v, want both valid", ok1, ok2)
 	}
 	for at := range msg {
 		for _, bad := range flips(msg[:], at) {
 			if _, ok2 := checker.Check(bad, src, 0); ok2 {
-				t.Errorf("byte %d: both MACs are right", at)
+				t.Errorf("byte %d changed: both MACs are valid, want at least one invalid", at)
 			}
 			if ok1, _ := checker.Check(bad, src, 0); ok1 && at < 132 {
-				t.Errorf("byte %d: mac1 is right", at)
+				t.Errorf("byte %d changed: mac1 is valid, want it invalid", at)
 			}
 			r := NewResponder(b.Identity)
 			public, reason := r.ConsumeInitiation(bad)
@@ -187,7 +187,7 @@ func TestEveryByteOfInitiationIsAuthenticated(t *testing.T) {
 			}
 			covered := at < 4 || at >= 8 && at < 116 // the handshake leaves the index to mac1, and the MACs alone
 			if covered == (reason == drop.None) {
-				t.Errorf("byte %d: %v", at, reason)
+				t.Errorf("byte %d changed: got drop reason %v, want rejected %v", at, reason, covered)
 			}
 		}
 	}
@@ -205,28 +205,28 @@ func TestForgedResponseDoesNotEndHandshake(t *testing.T) {
 	for at := range response {
 		for _, bad := range flips(response[:], at) {
 			if ok1, _ := checker.Check(bad, testSource(1), 0); ok1 && at < 76 {
-				t.Errorf("byte %d: mac1 is right", at)
+				t.Errorf("byte %d changed: mac1 is valid, want it invalid", at)
 			}
 			if at >= 4 && at < 8 || at >= 60 { // the handshake leaves the index to mac1, and the MACs alone
 				continue
 			}
 			before := *i
 			if _, reason := i.ConsumeResponse(bad, &PresharedKey{}); reason == drop.None {
-				t.Fatalf("byte %d is not covered", at)
+				t.Fatalf("byte %d changed: got no drop reason, want one", at)
 			}
 			if *i != before {
-				t.Fatalf("byte %d: the rejected message changed the state", at)
+				t.Fatalf("byte %d changed: the rejected response changed the initiator's state", at)
 			}
 		}
 	}
 	for _, other := range [][]byte{nil, response[:91], initiation[:]} {
 		if _, reason := i.ConsumeResponse(other, &PresharedKey{}); reason == drop.None {
-			t.Errorf("%d bytes that are no response are accepted", len(other))
+			t.Errorf("a message of %d bytes that is not a response was accepted", len(other))
 		}
 	}
 	ours, reason := i.ConsumeResponse(response[:], &PresharedKey{})
 	if reason != drop.None || ours.Send != theirs.Recv {
-		t.Errorf("the genuine response after the forged: %v", reason)
+		t.Errorf("genuine response after forged ones: got drop reason %v, want none and matching keys", reason)
 	}
 }
 
@@ -239,36 +239,36 @@ func TestResponderRequiresStepsInOrder(t *testing.T) {
 		return err
 	}
 	if _, reason := r.Authenticate(b.remote); reason != drop.HSInvalid {
-		t.Errorf("authentication of nothing: %v", reason)
+		t.Errorf("Authenticate before an initiation: got drop reason %v, want %v", reason, drop.HSInvalid)
 	}
 	if err := create(); !errors.Is(err, ErrNotAuthenticated) {
-		t.Errorf("response to nothing: %v", err)
+		t.Errorf("CreateResponse before an initiation: got error %v, want %v", err, ErrNotAuthenticated)
 	}
 	if _, reason := r.ConsumeInitiation(initiation[:]); reason != drop.None {
-		t.Fatal(reason)
+		t.Fatalf("consuming the initiation: got drop reason %v", reason)
 	}
 	if err := create(); !errors.Is(err, ErrNotAuthenticated) {
-		t.Errorf("response to a claim: %v", err)
+		t.Errorf("CreateResponse before Authenticate: got error %v, want %v", err, ErrNotAuthenticated)
 	}
 	if _, reason := r.Authenticate(b.remote); reason != drop.HSInvalid {
-		t.Errorf("authentication of what was abandoned: %v", reason)
+		t.Errorf("Authenticate after a failed CreateResponse: got drop reason %v, want %v", reason, drop.HSInvalid)
 	}
 	r = accept(t, b, initiation[:])
 	if err := create(); err != nil {
 		t.Error(err)
 	}
 	if err := create(); !errors.Is(err, ErrNotAuthenticated) {
-		t.Errorf("second response: %v", err)
+		t.Errorf("second CreateResponse: got error %v, want %v", err, ErrNotAuthenticated)
 	}
 	if *response == (wire.Response{}) {
-		t.Error("the refusal erased the response")
+		t.Error("the failed CreateResponse erased the earlier response")
 	}
 	r = accept(t, b, initiation[:])
 	if _, reason := r.ConsumeInitiation(nil); reason != drop.RXTooShort {
-		t.Errorf("nothing is an initiation: %v", reason)
+		t.Errorf("empty initiation: got drop reason %v, want %v", reason, drop.RXTooShort)
 	}
 	if err := create(); !errors.Is(err, ErrNotAuthenticated) {
-		t.Errorf("response to the initiation before: %v", err)
+		t.Errorf("CreateResponse after a rejected initiation: got error %v, want %v", err, ErrNotAuthenticated)
 	}
 }
 
@@ -283,10 +283,10 @@ func TestAuthenticateRefusesOtherPeers(t *testing.T) {
 	} {
 		r := NewResponder(b.Identity)
 		if _, reason := r.ConsumeInitiation(initiation[:]); reason != drop.None {
-			t.Fatal(reason)
+			t.Fatalf("consuming the initiation: got drop reason %v", reason)
 		}
 		if _, reason := r.Authenticate(remote); reason != drop.HSInvalid || r.stage != idle {
-			t.Errorf("%s: %v", name, reason)
+			t.Errorf("%s: got drop reason %v, want %v and an idle responder", name, reason, drop.HSInvalid)
 		}
 	}
 }
@@ -295,7 +295,7 @@ func TestInitiationForAnotherKeyIsRefused(t *testing.T) {
 	a, _ := newSides(t)
 	_, initiation := initiate(t, a)
 	if _, reason := NewResponder(newIdentity(t, 5)).ConsumeInitiation(initiation[:]); reason != drop.HSInvalid {
-		t.Error(reason)
+		t.Errorf("initiation for another responder: got drop reason %v, want %v", reason, drop.HSInvalid)
 	}
 }
 
@@ -307,10 +307,10 @@ func TestClaimedForeignKeyIsNotAuthenticated(t *testing.T) {
 	_, initiation := initiate(t, side{mallory, forged})
 	r := NewResponder(b.Identity)
 	if public, reason := r.ConsumeInitiation(initiation[:]); reason != drop.None || public != a.Public() {
-		t.Fatalf("the claim: %v", reason)
+		t.Fatalf("consuming the initiation: got drop reason %v, public key %v, want none, %v", reason, public, a.Public())
 	}
 	if _, reason := r.Authenticate(b.remote); reason != drop.HSInvalid {
-		t.Errorf("the proof: %v", reason)
+		t.Errorf("authenticating the initiation: got drop reason %v, want %v", reason, drop.HSInvalid)
 	}
 }
 
@@ -335,7 +335,7 @@ func lowOrder(t testing.TB) (points []PublicKey) {
 func TestPeersOfLowOrderAreRefused(t *testing.T) {
 	for _, point := range lowOrder(t) {
 		if remote, err := NewRemote(newIdentity(t, 1), point); !errors.Is(err, ErrLowOrder) || remote != nil {
-			t.Errorf("%s: %v", point.Hex(), err)
+			t.Errorf("%s: got error %v, want %v", point.Hex(), err, ErrLowOrder)
 		}
 	}
 }
@@ -353,7 +353,7 @@ func TestInitiationsWithEphemeralOfLowOrderAreRefused(t *testing.T) {
 		key := state.mixKeyForCipher(make([]byte, KeySize))
 		state.seal(msg.Static(), &key, a.public[:])
 		if _, reason := NewResponder(b.Identity).ConsumeInitiation(msg[:]); reason != drop.HSInvalid {
-			t.Errorf("%s: %v", point.Hex(), reason)
+			t.Errorf("%s: got drop reason %v, want %v", point.Hex(), reason, drop.HSInvalid)
 		}
 	}
 }
@@ -372,7 +372,7 @@ func TestResponsesWithEphemeralOfLowOrderAreRefused(t *testing.T) {
 		key := state.mixPSK(&PresharedKey{})
 		state.seal(msg.Empty(), &key, nil)
 		if _, reason := i.ConsumeResponse(msg[:], &PresharedKey{}); reason != drop.HSInvalid {
-			t.Errorf("%s: %v", point.Hex(), reason)
+			t.Errorf("%s: got drop reason %v, want %v", point.Hex(), reason, drop.HSInvalid)
 		}
 	}
 }
@@ -383,7 +383,7 @@ func TestIdentityNeedsAKey(t *testing.T) {
 	}
 	key, _ := NewPrivateKey(source(1))
 	if got := newIdentity(t, 1).Public(); got != key.Public() {
-		t.Errorf("public key %v, want %v", got, key.Public())
+		t.Errorf("got public key %v, want %v", got, key.Public())
 	}
 }
 
@@ -393,16 +393,16 @@ func TestFailingRandomnessEndsTheHandshake(t *testing.T) {
 	i, initiation := initiate(t, a)
 	r := accept(t, b, initiation[:])
 	if err := i.CreateInitiation(initiation, 1, testTime, broken); !errors.Is(err, io.ErrClosedPipe) {
-		t.Errorf("initiation: %v", err)
+		t.Errorf("CreateInitiation with a broken random source: got error %v, want %v", err, io.ErrClosedPipe)
 	}
 	if _, ok := i.InFlight(); ok {
-		t.Error("a handshake is in flight")
+		t.Error("InFlight after a failed CreateInitiation = true, want false")
 	}
 	if _, err := r.CreateResponse(new(wire.Response), 1, &PresharedKey{}, broken); !errors.Is(err, io.ErrClosedPipe) {
-		t.Errorf("response: %v", err)
+		t.Errorf("CreateResponse with a broken random source: got error %v, want %v", err, io.ErrClosedPipe)
 	}
 	if r.stage != idle {
-		t.Error("the responder goes on")
+		t.Error("the responder is not idle after a failed CreateResponse")
 	}
 }
 
@@ -415,7 +415,7 @@ func TestWipeLeavesNothing(t *testing.T) {
 	r.Wipe()
 	keys.Wipe()
 	if *i != (Initiator{remote: a.remote}) || *r != (Responder{local: b.Identity}) || keys != (Keys{}) {
-		t.Error("something is left")
+		t.Error("Wipe left secrets")
 	}
 }
 

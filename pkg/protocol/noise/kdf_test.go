@@ -86,12 +86,12 @@ func TestKDFKnownAnswers(t *testing.T) {
 func TestHandshakeStartsFromTheProtocolsConstants(t *testing.T) {
 	chain := blake2s.Sum256([]byte(construction))
 	if got := hex.EncodeToString(chain[:]); got != "60e26daef327efc02ec335e2a025d2d016eb4206f87277f52d38d1988b78cd36" {
-		t.Errorf("chaining key %s", got)
+		t.Errorf("got initial chaining key %s, want the known value", got)
 	}
 	state := symmetric{hash: chain}
 	state.mixHash([]byte(identifier))
 	if got := hex.EncodeToString(state.hash[:]); got != "2211b361081ac566691243db458ad5322d9c6c662293e8b70ee19c65ba079ef3" {
-		t.Errorf("hash %s", got)
+		t.Errorf("got initial hash %s, want the known value", got)
 	}
 }
 
@@ -105,16 +105,16 @@ func TestMACKnownAnswers(t *testing.T) {
 	}
 	keys := newMACKeys(PublicKey(key))
 	if got := hex.EncodeToString(keys.mac1[:]); got != "4fb2527ac956001553dc1ad9b55171b7d9daa3de1cdbcd71451830170c7e6cac" {
-		t.Errorf("mac1 key %s", got)
+		t.Errorf("got mac1 key %s, want the known value", got)
 	}
 	if got := hex.EncodeToString(keys.cookie[:]); got != "3dd5869c5202e45146936d1644f76ff697061661c181f3fd450eae43932eacec" {
-		t.Errorf("cookie key %s", got)
+		t.Errorf("got cookie key %s, want the known value", got)
 	}
 }
 
 func TestKDFDoesNotAllocate(t *testing.T) {
 	chain, input := counting(0), counting(32)
 	if allocs := testing.AllocsPerRun(100, func() { kdf(&chain, input[:], &chain, &input) }); allocs != 0 {
-		t.Errorf("%v allocations", allocs)
+		t.Errorf("got %v allocations, want 0", allocs)
 	}
 }

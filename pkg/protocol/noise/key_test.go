@@ -59,34 +59,34 @@ func TestNewKeysComeFromTheGivenRandomness(t *testing.T) {
 		t.Error("the private key is not clamped")
 	}
 	if b, _ := NewPrivateKey(source(1)); !a.Equal(b) {
-		t.Error("the same randomness made another private key")
+		t.Error("equal random bytes gave different private keys")
 	}
 	if b, _ := NewPrivateKey(source(2)); a.Equal(b) {
-		t.Error("other randomness made the same private key")
+		t.Error("different random bytes gave equal private keys")
 	}
 	want := make([]byte, KeySize)
 	_, _ = io.ReadFull(source(3), want)
 	if psk, err := NewPresharedKey(source(3)); err != nil || !bytes.Equal(psk[:], want) {
-		t.Errorf("the preshared key is not what the source gave: %v", err)
+		t.Errorf("got preshared key %x, error %v, want the random bytes %x", psk[:], err, want)
 	}
 }
 
 func TestNewKeysReportFailingRandomness(t *testing.T) {
 	broken := iotest.ErrReader(io.ErrClosedPipe)
 	if k, err := NewPrivateKey(broken); !errors.Is(err, io.ErrClosedPipe) || !k.IsZero() {
-		t.Errorf("private key: %v", err)
+		t.Errorf("private key from a broken random source: got error %v, want %v and the zero key", err, io.ErrClosedPipe)
 	}
 	if k, err := NewPresharedKey(broken); !errors.Is(err, io.ErrClosedPipe) || !k.IsZero() {
-		t.Errorf("preshared key: %v", err)
+		t.Errorf("preshared key from a broken random source: got error %v, want %v and the zero key", err, io.ErrClosedPipe)
 	}
 	if _, err := NewPrivateKey(bytes.NewReader(make([]byte, 31))); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("31 bytes: %v", err)
+		t.Errorf("private key from 31 random bytes: got error %v, want %v", err, io.ErrUnexpectedEOF)
 	}
 }
 
 func TestClampLeavesTheZeroKeyAlone(t *testing.T) {
 	if got := (PrivateKey{}).Clamp(); !got.IsZero() {
-		t.Error("the key that stands for none became one")
+		t.Error("Clamp changed the zero key, which means no key")
 	}
 }
 
@@ -94,7 +94,7 @@ func TestBase64IsAsStrictAsWG(t *testing.T) {
 	const good = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 	key, err := ParseBase64[PublicKey](good)
 	if err != nil || key.Base64() != good || key[31] != 31 {
-		t.Fatalf("got %v, %v", key, err)
+		t.Fatalf("ParseBase64(%s) = %v, %v", good, key, err)
 	}
 	for name, s := range map[string]string{
 		"empty":               "",
@@ -116,7 +116,7 @@ func TestBase64IsAsStrictAsWG(t *testing.T) {
 		"NUL":                 good[:43] + "\x00",
 	} {
 		if key, err := ParseBase64[PrivateKey](s); !errors.Is(err, ErrKeyFormat) || !key.IsZero() {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got error %v, want %v and the zero key", name, err, ErrKeyFormat)
 		}
 	}
 }
@@ -125,12 +125,12 @@ func TestHexMatchesUAPI(t *testing.T) {
 	const good = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
 	for _, s := range []string{good, strings.ToUpper(good)} {
 		if key, err := ParseHex[PresharedKey](s); err != nil || key.Hex() != good {
-			t.Errorf("%s: %v", s, err)
+			t.Errorf("ParseHex(%s) = %s, error %v, want %s", s, key.Hex(), err, good)
 		}
 	}
 	for _, s := range []string{"", good[:63], good + "0", good + "00", "g" + good[1:], " " + good[1:], "0x" + good[2:]} {
 		if key, err := ParseHex[PresharedKey](s); !errors.Is(err, ErrKeyFormat) || !key.IsZero() {
-			t.Errorf("%q: %v", s, err)
+			t.Errorf("ParseHex(%q): got error %v, want %v and the zero key", s, err, ErrKeyFormat)
 		}
 	}
 }
@@ -142,7 +142,7 @@ func TestParseErrorsDoNotQuoteTheKey(t *testing.T) {
 		_, err2 := ParseHex[PrivateKey](s)
 		for _, err := range []error{err1, err2} {
 			if err == nil || strings.Contains(err.Error(), "ss!") || strings.Contains(err.Error(), "sss") {
-				t.Errorf("error %v", err)
+				t.Errorf("got error %v, want one without the key's text", err)
 			}
 		}
 	}
@@ -151,15 +151,15 @@ func TestParseErrorsDoNotQuoteTheKey(t *testing.T) {
 func TestKeysCompare(t *testing.T) {
 	a := PrivateKey{31: 1}
 	if a.IsZero() || !(PrivateKey{}).IsZero() || a.Equal(PrivateKey{}) || !a.Equal(a) {
-		t.Error("private key")
+		t.Error("IsZero or Equal of a private key is wrong")
 	}
 	b := PublicKey{31: 1}
 	if b.IsZero() || !(PublicKey{}).IsZero() || b.Equal(PublicKey{}) || !b.Equal(b) {
-		t.Error("public key")
+		t.Error("IsZero or Equal of a public key is wrong")
 	}
 	c := PresharedKey{31: 1}
 	if c.IsZero() || !(PresharedKey{}).IsZero() || c.Equal(PresharedKey{}) || !c.Equal(c) {
-		t.Error("preshared key")
+		t.Error("IsZero or Equal of a preshared key is wrong")
 	}
 }
 
@@ -171,10 +171,10 @@ func TestPublicKeyTextSurvivesARoundTrip(t *testing.T) {
 	}
 	var got PublicKey
 	if err := got.UnmarshalText(text); err != nil || got != want {
-		t.Errorf("got %v, %v", got, err)
+		t.Errorf("UnmarshalText: got %v, error %v, want %v", got, err, want)
 	}
 	if err := got.UnmarshalText(text[1:]); !errors.Is(err, ErrKeyFormat) || got != want {
-		t.Errorf("after bad text: %v, %v", got, err)
+		t.Errorf("UnmarshalText of invalid text: got %v, error %v, want %v unchanged, %v", got, err, want, ErrKeyFormat)
 	}
 }
 
@@ -184,10 +184,10 @@ func FuzzParseKey(f *testing.F) {
 	f.Add("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh9=")
 	f.Fuzz(func(t *testing.T, s string) {
 		if key, err := ParseBase64[PublicKey](s); err == nil && key.Base64() != s {
-			t.Errorf("%q is accepted but not canonical", s)
+			t.Errorf("ParseBase64(%q) was accepted, but encodes as %q", s, key.Base64())
 		}
 		if key, err := ParseHex[PublicKey](s); err == nil && key.Hex() != strings.ToLower(s) {
-			t.Errorf("%q is accepted as %s", s, key.Hex())
+			t.Errorf("ParseHex(%q) was accepted, but encodes as %q", s, key.Hex())
 		}
 	})
 }

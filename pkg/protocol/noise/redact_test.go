@@ -26,7 +26,7 @@ func assertNoTrace(t *testing.T, how, out string) {
 	t.Helper()
 	for _, trace := range traces {
 		if strings.Contains(out, trace) {
-			t.Errorf("%s reveals the secret: %q", how, out)
+			t.Errorf("%s prints the secret: %q", how, out)
 			return
 		}
 	}
@@ -121,7 +121,7 @@ func TestSecretsDoNotShowWhenEncoded(t *testing.T) {
 		for _, v := range values {
 			out, err := json.Marshal(v)
 			if err != nil {
-				t.Errorf("JSON of %s as %T: %v", name, v, err)
+				t.Errorf("marshalling %s as %T: %v", name, v, err)
 			}
 			assertNoTrace(t, fmt.Sprintf("JSON of %s as %T", name, v), string(out))
 			out, _ = xml.Marshal(v) // it has no maps
@@ -134,18 +134,18 @@ func TestRedactionIsVisible(t *testing.T) {
 	for _, v := range []any{PrivateKey{}, PresharedKey{}, SessionKey{}, &Identity{}, &Remote{}, &Initiator{}, &Responder{}} {
 		text := v.(fmt.Stringer).String() + v.(fmt.GoStringer).GoString()
 		if text != "(hidden)(hidden)" || fmt.Sprintf("%v%x%d%#v", v, v, v, v) != strings.Repeat("(hidden)", 4) {
-			t.Errorf("%T shows as %q", v, text)
+			t.Errorf("%T prints as %q, want \"(hidden)\" for all verbs", v, text)
 		}
 		asText, _ := v.(encoding.TextMarshaler).MarshalText()
 		asJSON, _ := v.(json.Marshaler).MarshalJSON()
 		logged := v.(slog.LogValuer).LogValue().String()
 		if logged+string(asText)+string(asJSON) != `(hidden)(hidden)"(hidden)"` {
-			t.Errorf("%T is encoded as %q, %q, %q", v, logged, asText, asJSON)
+			t.Errorf("%T: got log value %q, text %q, JSON %q, want (hidden)", v, logged, asText, asJSON)
 		}
 	}
 	public := PublicKey{1}
 	if got := fmt.Sprintf("%v %s", public, public); got != public.Base64()+" "+public.Base64() {
-		t.Errorf("a public key shows as %q", got)
+		t.Errorf("public key: got %q, want %q", got, public.Base64()+" "+public.Base64())
 	}
 }
 
@@ -162,7 +162,7 @@ func TestLeakDetectorFindsLeak(t *testing.T) {
 			found = found || strings.Contains(out, trace)
 		}
 		if !found {
-			t.Errorf("no trace finds %q", out)
+			t.Errorf("the list of traces does not detect the secret in %q", out)
 		}
 	}
 }

@@ -24,10 +24,10 @@ func TestSignedTimestampStaysATAI64NLabel(t *testing.T) {
 		bare := NewTimestamp(wall)
 		signed := bare.Signed()
 		if !signed.IsSigned() || signed.WithLowBits(0) != bare.WithLowBits(0) {
-			t.Fatalf("%x signed is %x", bare[:], signed[:])
+			t.Fatalf("Signed of %x = %x, want a signed timestamp with the same high bits", bare[:], signed[:])
 		}
 		if nanos := binary.BigEndian.Uint32(signed[8:]); nanos >= uint32(time.Second) {
-			t.Fatalf("%x has %d ns", signed[:], nanos)
+			t.Fatalf("signed timestamp %x has %d ns, want less than a second", signed[:], nanos)
 		}
 	}
 }
@@ -45,7 +45,7 @@ func TestSigningKeepsTheOrderOfAClock(t *testing.T) {
 			next = next.Signed()
 		}
 		if !next.After(last) {
-			t.Fatalf("%x is not after %x", next[:], last[:])
+			t.Fatalf("timestamp %x is not after the previous %x", next[:], last[:])
 		}
 		last = next
 	}
@@ -53,12 +53,12 @@ func TestSigningKeepsTheOrderOfAClock(t *testing.T) {
 
 func TestStockTimestampIsNeverSigned(t *testing.T) {
 	if (Timestamp{}).IsSigned() {
-		t.Error("the zero timestamp is signed")
+		t.Error("IsSigned of the zero timestamp = true, want false")
 	}
 	for _, wall := range walls() {
 		// The kernel rounds down to a power of two that divides 2^24 or exceeds it; wireguard-go masks 24 bits.
 		if stock := NewTimestamp(wall).WithLowBits(0); stock.IsSigned() {
-			t.Fatalf("%x is signed", stock[:])
+			t.Fatalf("IsSigned of %x, as other implementations send it = true, want false", stock[:])
 		}
 	}
 }

@@ -29,7 +29,7 @@ func TestTimestampIsTAI64N(t *testing.T) {
 	}
 	var epoch uint64 = tai64Epoch
 	if epoch != 4611686018427387914 {
-		t.Errorf("epoch %d", epoch)
+		t.Errorf("got epoch %d, want 4611686018427387914", epoch)
 	}
 }
 
@@ -49,11 +49,11 @@ func TestAfterOrdersBySecondsThenNanoseconds(t *testing.T) {
 		{Timestamp{}, Timestamp{}, false},
 	} {
 		if got := tc.a.After(tc.b); got != tc.want {
-			t.Errorf("%x after %x: %v", tc.a[:], tc.b[:], got)
+			t.Errorf("%x.After(%x) = %v, want %v", tc.a[:], tc.b[:], got, tc.want)
 		}
 	}
 	if !(Timestamp{}).IsZero() || at(0, 0).IsZero() {
-		t.Error("IsZero")
+		t.Error("IsZero of the zero timestamp is false, or of another one true")
 	}
 }
 
@@ -107,7 +107,7 @@ func TestClockResumesAfterAnother(t *testing.T) {
 				clock.Resume(Timestamp{}) // an earlier one says nothing
 				got := clock.Now(wall.Add(ahead))
 				if !got.After(last) || got.LowBits() != 0 || ahead > 0 && got != NewTimestamp(wall.Add(ahead)).WithLowBits(0) {
-					t.Errorf("%x, %v ahead: %x", last[:], ahead, got[:])
+					t.Errorf("last %x, clock ahead by %v: got %x, want a later timestamp with low bits 0", last[:], ahead, got[:])
 				}
 			}
 		}
@@ -120,7 +120,7 @@ func TestClockIsWithinAGranuleOfTheWallClock(t *testing.T) {
 		var clock Clock
 		got := clock.Now(wall)
 		if got.After(NewTimestamp(wall)) || !got.next().After(NewTimestamp(wall)) || got.LowBits() != 0 {
-			t.Fatalf("%v: %x", wall, got[:])
+			t.Fatalf("time %v: got %x, want the rounded-down timestamp", wall, got[:])
 		}
 	}
 }
@@ -133,14 +133,14 @@ func TestLowBitsDoNotChangeTheOrder(t *testing.T) {
 		bare := clock.Now(wall)
 		marked := bare.WithLowBits(0x123456)
 		if marked.LowBits() != 0x123456 || marked.WithLowBits(0) != bare {
-			t.Fatalf("%x marked is %x", bare[:], marked[:])
+			t.Fatalf("WithLowBits of %x = %x, want the same high bits and 0x123456", bare[:], marked[:])
 		}
 		if !marked.After(last) || !bare.After(last) {
-			t.Fatalf("%x is not after %x", marked[:], last[:])
+			t.Fatalf("timestamp %x is not after the previous %x", marked[:], last[:])
 		}
 		last = bare.WithLowBits(0xff_ffffff)
 		if last.LowBits() != lowMask || !clock.last.next().After(last) {
-			t.Fatalf("%x overflows", last[:])
+			t.Fatalf("the timestamp after %x with the largest low bits is not later", last[:])
 		}
 	}
 }
@@ -162,6 +162,6 @@ func TestClockConcurrentTimestampsAreDistinct(t *testing.T) {
 	}
 	wg.Wait()
 	if len(seen) != 400 {
-		t.Errorf("%d distinct timestamps of 400", len(seen))
+		t.Errorf("got %d distinct timestamps, want 400", len(seen))
 	}
 }

@@ -31,7 +31,7 @@ func TestCookieJarMatchesIndependentChecker(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !them.CheckMAC1(msg[:]) || them.CheckMAC2(msg[:], src) {
-		t.Fatal("MACs without a cookie")
+		t.Fatal("wireguard-go: want mac1 valid and mac2 invalid without a cookie")
 	}
 	theirs, err := them.CreateReply(msg[:], msg.Sender(), src)
 	if err != nil {
@@ -42,13 +42,13 @@ func TestCookieJarMatchesIndependentChecker(t *testing.T) {
 		t.Fatal(err)
 	}
 	if reason := jar.ConsumeReply(reply.Bytes(), 0); reason != drop.None {
-		t.Fatalf("reply %x: %v", reply.Bytes(), reason)
+		t.Fatalf("consuming the cookie reply %x of wireguard-go: got drop reason %v", reply.Bytes(), reason)
 	}
 	if err := jar.AddMACs(msg[:], 1); err != nil {
 		t.Fatal(err)
 	}
 	if !them.CheckMAC1(msg[:]) || !them.CheckMAC2(msg[:], src) || them.CheckMAC2(msg[:], bytesOf(testSource(1001))) {
-		t.Error("MACs with a cookie")
+		t.Error("wireguard-go: want mac1 and mac2 valid with a cookie, for this source only")
 	}
 }
 
@@ -61,7 +61,7 @@ func TestCookieCheckerMatchesIndependentGenerator(t *testing.T) {
 
 	them.AddMacs(msg[:])
 	if ok1, ok2 := checker.Check(msg[:], testSource(1000), 0); !ok1 || ok2 {
-		t.Fatalf("MACs without a cookie: %v, %v", ok1, ok2)
+		t.Fatalf("MACs of wireguard-go without a cookie: got mac1 %v, mac2 %v, want true, false", ok1, ok2)
 	}
 	reply := new(wire.CookieReply)
 	if err := checker.CreateReply(reply, msg[:], testSource(1000), 0, source(1)); err != nil {
@@ -72,10 +72,10 @@ func TestCookieCheckerMatchesIndependentGenerator(t *testing.T) {
 		t.Fatal(err)
 	}
 	if theirs.Type != device.MessageCookieReplyType || theirs.Receiver != 0xa1 || !them.ConsumeReply(theirs) {
-		t.Fatalf("the reply is rejected: type %d, receiver %#x", theirs.Type, theirs.Receiver)
+		t.Fatalf("wireguard-go rejected the cookie reply: type %d, receiver %#x, want %d, 0xa1", theirs.Type, theirs.Receiver, device.MessageCookieReplyType)
 	}
 	them.AddMacs(msg[:])
 	if ok1, ok2 := checker.Check(msg[:], testSource(1000), 1); !ok1 || !ok2 {
-		t.Errorf("MACs with a cookie: %v, %v", ok1, ok2)
+		t.Errorf("MACs of wireguard-go with a cookie: got mac1 %v, mac2 %v, want both valid", ok1, ok2)
 	}
 }

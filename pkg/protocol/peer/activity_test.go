@@ -48,7 +48,7 @@ func TestActivityTracksBothWaits(t *testing.T) {
 			}
 		}
 		if u, o := a.unanswered.Load(), a.owed.Load(); u != tt.unanswered || o != tt.owed {
-			t.Errorf("%s: unanswered %d, owed %d, want %d, %d", tt.name, u, o, tt.unanswered, tt.owed)
+			t.Errorf("%s: got unanswered %d, owed %d, want %d, %d", tt.name, u, o, tt.unanswered, tt.owed)
 		}
 	}
 }
@@ -59,7 +59,7 @@ func TestActivityRecordsInstantsWithin100ms(t *testing.T) {
 		a.Sent(at, true)
 		a.Received(at, true)
 		if at-a.LastSent() >= activityStep || at-a.LastReceived() >= activityStep {
-			t.Fatalf("%d ms in: last sent %d ms ago, received %d ms ago", (at-t0)/ms, (at-a.LastSent())/ms, (at-a.LastReceived())/ms)
+			t.Fatalf("after %d ms: got last sent %d ms ago, last received %d ms ago, want less than %d ms", (at-t0)/ms, (at-a.LastSent())/ms, (at-a.LastReceived())/ms, activityStep/ms)
 		}
 	}
 }
@@ -76,7 +76,7 @@ func TestBusyExchangeStopsActivityChanges(t *testing.T) {
 		}
 	}
 	if limit := 11 * changeLimit; changes > limit {
-		t.Errorf("%d changes in a second of 100,000 trains each way, want at most %d", changes, limit)
+		t.Errorf("got %d changes in a second of 100,000 trains each way, want at most %d", changes, limit)
 	}
 }
 
@@ -92,16 +92,16 @@ func TestActivityErrorAfterBurstIsHarmless(t *testing.T) {
 	a, at := burst()
 	a.Received(at, true)
 	if a.owed.Load() == 0 {
-		t.Error("data was received last, but no keepalive is due")
+		t.Error("after data was received last: got owed 0, want a keepalive owed")
 	}
 	if a.unanswered.Load() != 0 {
-		t.Error("data was received last, but a reply is expected")
+		t.Error("after data was received last: got a reply outstanding, want none")
 	}
 	a, at = burst()
 	a.Sent(at, true)
 	a.Sent(at+activityStep, true)
 	if a.unanswered.Load() == 0 {
-		t.Error("data sent after the burst expects no reply")
+		t.Error("after data was sent: got unanswered 0, want a reply outstanding")
 	}
 }
 
@@ -120,7 +120,7 @@ func TestActivityIsSafeForAllLanes(t *testing.T) {
 	a.Sent(t0+10*sec, false)
 	a.Received(t0+10*sec, false)
 	if a.owed.Load() != 0 || a.unanswered.Load() != 0 {
-		t.Error("a keepalive each way leaves a wait open")
+		t.Error("after a keepalive each way: got owed or unanswered set, want both 0")
 	}
 }
 
@@ -132,7 +132,7 @@ func TestActivityAllocatesNothing(t *testing.T) {
 		a.Sent(at, true)
 		a.Received(at, true)
 	}); n != 0 {
-		t.Errorf("%v allocations per train", n)
+		t.Errorf("got %v allocations per train, want 0", n)
 	}
 }
 
@@ -171,7 +171,7 @@ func TestEveryWaitWakesOrIsSeen(t *testing.T) {
 			runtime.Gosched()
 		}
 		if next != t0+KeepaliveTimeout && !woke.Load() {
-			t.Fatalf("round %d: data was received, the timers look at %d, and Wake was not called", i, next)
+			t.Fatalf("round %d: data was received, but Wake was not called and the next check is at %d, want %d", i, next, t0+KeepaliveTimeout)
 		}
 	}
 }
@@ -188,6 +188,6 @@ func TestWakingAllocatesNothing(t *testing.T) {
 		a.Received(now, true)
 		a.Sent(now, true)
 	}); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("got %v allocations, want 0", n)
 	}
 }

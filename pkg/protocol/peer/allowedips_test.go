@@ -49,7 +49,7 @@ func TestMoreSpecificPrefixWins(t *testing.T) {
 	add(&a, "wide", "10.0.0.0/8")
 	add(&a, "narrow", "10.0.0.5/32")
 	if owner, _ := a.Lookup(netip.MustParseAddr("10.0.0.5")); owner != "narrow" {
-		t.Errorf("10.0.0.5 belongs to %q", owner)
+		t.Errorf("Lookup(10.0.0.5) = %q, want \"narrow\"", owner)
 	}
 }
 
@@ -57,11 +57,11 @@ func TestEmptyAllowedIPsMatchNothing(t *testing.T) {
 	var a AllowedIPs[string]
 	for _, addr := range []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("::1"), {}} {
 		if owner, ok := a.Lookup(addr); ok {
-			t.Errorf("%v belongs to %q", addr, owner)
+			t.Errorf("Lookup(%v) = %q, want no owner", addr, owner)
 		}
 	}
 	if a.Len() != 0 || len(a.Prefixes("nobody")) != 0 {
-		t.Error("there are prefixes")
+		t.Error("an empty table: got prefixes, want none")
 	}
 }
 
@@ -70,13 +70,13 @@ func TestAddingAPrefixMovesItFromItsOwner(t *testing.T) {
 	add(&a, "old", "10.0.0.0/24", "10.0.1.0/24")
 	add(&a, "new", "10.0.0.7/24") // the host bits do not matter
 	if owner, _ := a.Lookup(netip.MustParseAddr("10.0.0.1")); owner != "new" {
-		t.Errorf("it belongs to %q", owner)
+		t.Errorf("Lookup(10.0.0.1) = %q, want \"new\"", owner)
 	}
 	if got := a.Prefixes("old"); !slices.Equal(got, []netip.Prefix{pfx("10.0.1.0/24")}) {
-		t.Errorf("the old owner has %v", got)
+		t.Errorf("Prefixes(old) = %v, want 10.0.1.0/24 only", got)
 	}
 	if got := a.Prefixes("new"); !slices.Equal(got, []netip.Prefix{pfx("10.0.0.0/24")}) {
-		t.Errorf("the new owner has %v", got)
+		t.Errorf("Prefixes(new) = %v, want 10.0.0.0/24 only", got)
 	}
 }
 
@@ -95,17 +95,17 @@ func TestRemoveAffectsOnlyOwner(t *testing.T) {
 	add(&a, "owner", "10.0.0.0/8")
 	a.Update(func(e *Editor[string]) {
 		if e.Remove(pfx("10.0.0.0/8"), "other") {
-			t.Error("removed for someone else")
+			t.Error("Remove by another owner = true, want false")
 		}
 		if e.Remove(pfx("10.0.0.0/9"), "owner") || e.Remove(netip.Prefix{}, "owner") || e.Add(netip.Prefix{}, "owner") {
-			t.Error("a prefix that is not there was removed, or an invalid one taken")
+			t.Error("Remove of an absent prefix, or Remove or Add of an invalid one = true, want false")
 		}
 		if !e.Remove(pfx("10.1.2.3/8"), "owner") {
-			t.Error("not removed for the owner")
+			t.Error("Remove by the owner = false, want true")
 		}
 	})
 	if a.Len() != 0 || len(a.owners) != 0 {
-		t.Errorf("%d prefixes and %d owners are left", a.Len(), len(a.owners))
+		t.Errorf("got %d prefixes of %d owners left, want none", a.Len(), len(a.owners))
 	}
 }
 
@@ -124,7 +124,7 @@ func TestUpdateIsPublishedAtOnce(t *testing.T) {
 				middle, ok2 := a.Lookup(right)
 				after, _ := a.Lookup(left)
 				if !ok || !ok2 || middle < before || after < middle {
-					t.Errorf("owners %d, %d, %d", before, middle, after)
+					t.Errorf("owner went back during updates: got %d, then %d, then %d", before, middle, after)
 				}
 				select {
 				case <-done:
@@ -140,7 +140,7 @@ func TestUpdateIsPublishedAtOnce(t *testing.T) {
 	close(done)
 	lanes.Wait()
 	if a.Len() != 2 {
-		t.Errorf("%d prefixes", a.Len())
+		t.Errorf("got %d prefixes, want 2", a.Len())
 	}
 }
 
@@ -157,12 +157,12 @@ func TestUpdateNeverChangesThePublishedTable(t *testing.T) {
 			}
 		})
 		if n := before.Size(); n != 2000 {
-			t.Errorf("%d changes: the published table has %d prefixes, had 2000", changes, n)
+			t.Errorf("after %d changes: a reader's old table has %d prefixes, want 2000", changes, n)
 		}
 		for i := range 1000 {
 			addr := addr4(10<<24 | uint32(i))
 			if r, ok := before.Lookup(addr); !ok || r.owner != i {
-				t.Fatalf("%d changes: a lane's table has %d, %v for %v", changes, r.owner, ok, addr)
+				t.Fatalf("after %d changes: old table: Lookup(%v) = %d, %v, want %d", changes, addr, r.owner, ok, i)
 			}
 			got, ok := a.Lookup(addr)
 			want, found := i, true
@@ -176,7 +176,7 @@ func TestUpdateNeverChangesThePublishedTable(t *testing.T) {
 			}
 		}
 		if n := a.Len(); n != 2000-changes {
-			t.Errorf("%d changes: %d prefixes", changes, n)
+			t.Errorf("after %d changes: got %d prefixes, want %d", changes, n, 2000-changes)
 		}
 	}
 }
@@ -244,7 +244,7 @@ func TestAllowedIPsMatchLinearScan(t *testing.T) {
 			}
 		}
 		if a.Len() != len(oracle) {
-			t.Errorf("seed %d: %d prefixes, want %d", seed, a.Len(), len(oracle))
+			t.Errorf("seed %d: got %d prefixes, want %d", seed, a.Len(), len(oracle))
 		}
 		checkLists(t, &a, oracle)
 	}
@@ -257,12 +257,12 @@ func checkLists(t *testing.T, a *AllowedIPs[int], oracle scan) {
 		for _, p := range a.Prefixes(owner) {
 			listed++
 			if o, ok := oracle[p]; !ok || o != owner {
-				t.Errorf("%v is listed for %d, want %d, %v", p, owner, o, ok)
+				t.Errorf("listed %v for owner %d, want owner %d, present %v", p, owner, o, ok)
 			}
 		}
 	}
 	if listed != len(oracle) {
-		t.Errorf("%d prefixes are listed, want %d", listed, len(oracle))
+		t.Errorf("got %d prefixes listed, want %d", listed, len(oracle))
 	}
 }
 
@@ -277,7 +277,7 @@ func TestUpdateNeverClonesOwners(t *testing.T) {
 	add(&a, owner, "10.0.0.0/8", "10.1.0.0/16")
 	add(&a, &cloner{"other"}, "10.2.0.0/16")
 	if got, _ := a.Lookup(netip.MustParseAddr("10.1.0.1")); got != owner {
-		t.Errorf("got %v", got)
+		t.Errorf("Lookup(10.1.0.1) = %v, want %v", got, owner)
 	}
 }
 
@@ -299,6 +299,6 @@ func TestLookupAllocatesNothing(t *testing.T) {
 		a.Lookup(v4)
 		a.Lookup(v6)
 	}); n != 0 {
-		t.Errorf("%v allocations per lookup", n)
+		t.Errorf("got %v allocations per lookup, want 0", n)
 	}
 }

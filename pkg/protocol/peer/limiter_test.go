@@ -27,7 +27,7 @@ func TestLimiterAllowsFiveAtOnceAndTwentyPerSecond(t *testing.T) {
 		}
 	}
 	if allowed != 5 {
-		t.Errorf("%d at once, want 5", allowed)
+		t.Errorf("got %d messages allowed at once, want 5", allowed)
 	}
 	for now := t0 + ms; now <= t0+10*sec; now += ms {
 		if l.Allow(now, src) {
@@ -35,7 +35,7 @@ func TestLimiterAllowsFiveAtOnceAndTwentyPerSecond(t *testing.T) {
 		}
 	}
 	if allowed != 205 {
-		t.Errorf("%d in ten seconds, want 5 and 200", allowed)
+		t.Errorf("got %d messages allowed in ten seconds, want 205", allowed)
 	}
 }
 
@@ -56,7 +56,7 @@ func TestLimiterDistinguishesSources(t *testing.T) {
 		for l.Allow(t0, netip.MustParseAddr(tt.a)) {
 		}
 		if rejected := !l.Allow(t0, netip.MustParseAddr(tt.b)); rejected != tt.same {
-			t.Errorf("%s used up, %s rejected: %v", tt.a, tt.b, rejected)
+			t.Errorf("after %s used up its bucket: got %s rejected %v, want %v", tt.a, tt.b, rejected, tt.same)
 		}
 	}
 }
@@ -66,12 +66,12 @@ func TestLimiterToleratesClockGoingBack(t *testing.T) {
 	var l Limiter
 	src, other := addr4(1), addr4(2)
 	if !l.Allow(t0+sec, other) || !l.Allow(t0, other) {
-		t.Error("the second message was rejected for being older than the first")
+		t.Error("Allow with an older time than the previous call's = false, want true")
 	}
 	for l.Allow(t0+sec, src) {
 	}
 	if l.Allow(t0, src) {
-		t.Error("allowed in the past")
+		t.Error("Allow with a time before the bucket was emptied = true, want false")
 	}
 	allowed := 0
 	for range 5 {
@@ -80,14 +80,14 @@ func TestLimiterToleratesClockGoingBack(t *testing.T) {
 		}
 	}
 	if allowed != 1 {
-		t.Errorf("%d allowed 50 ms after the bucket was empty, want 1", allowed)
+		t.Errorf("got %d messages allowed 50 ms after the bucket was empty, want 1", allowed)
 	}
 }
 
 func TestLimiterRefusesAnInvalidSource(t *testing.T) {
 	var l Limiter
 	if l.Allow(t0, netip.Addr{}) {
-		t.Error("allowed")
+		t.Error("Allow of the zero address = true, want false")
 	}
 }
 
@@ -95,23 +95,23 @@ func TestLimiterIsBoundedAndFailsClosed(t *testing.T) {
 	var l Limiter
 	for i := range uint32(LimiterSources) {
 		if !l.Allow(t0, addr4(i)) {
-			t.Fatalf("source %d was rejected", i)
+			t.Fatalf("Allow of source %d, within the limit = false, want true", i)
 		}
 	}
 	if l.Allow(t0, addr4(LimiterSources)) {
-		t.Error("a source beyond the limit was allowed")
+		t.Error("Allow of a new source beyond the limit = true, want false")
 	}
 	if !l.Allow(t0, addr4(0)) {
-		t.Error("a known source was rejected")
+		t.Error("Allow of a known source = false, want true")
 	}
 	if l.Len() != LimiterSources {
-		t.Errorf("%d sources are remembered", l.Len())
+		t.Errorf("got %d sources, want %d", l.Len(), LimiterSources)
 	}
 	if !l.Allow(t0+limiterIdle, addr4(LimiterSources)) {
-		t.Error("a new source was rejected after the others had gone idle")
+		t.Error("Allow of a new source after all others were idle = false, want true")
 	}
 	if l.Len() != 1 {
-		t.Errorf("%d sources are remembered after a sweep", l.Len())
+		t.Errorf("got %d sources after a sweep, want 1", l.Len())
 	}
 }
 
@@ -189,7 +189,7 @@ func TestLimiterIsSafeForAllWorkers(t *testing.T) {
 	}
 	wg.Wait()
 	if n := allowed.Load(); n < 5 || n > 25 {
-		t.Errorf("%d allowed in a second, want at most 25", n)
+		t.Errorf("got %d messages allowed in a second, want 5 to 25", n)
 	}
 }
 
@@ -198,6 +198,6 @@ func TestLimiterAllocatesNothingForAKnownSource(t *testing.T) {
 	src := netip.MustParseAddr("2001:db8::1")
 	l.Allow(t0, src)
 	if n := testing.AllocsPerRun(100, func() { l.Allow(t0, src) }); n != 0 {
-		t.Errorf("%v allocations per message", n)
+		t.Errorf("got %v allocations per message, want 0", n)
 	}
 }

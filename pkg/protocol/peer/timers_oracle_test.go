@@ -126,7 +126,7 @@ func (d *duel) step() {
 		d.next = d.lazy.Next(d.now, &d.act)
 	}
 	if got != want {
-		d.t.Fatalf("after %d ms: the lazy timers say %v, the eager ones %v", (d.now-t0)/ms, got, want)
+		d.t.Fatalf("after %d ms: lazy timers did %v, want %v as the reference", (d.now-t0)/ms, got, want)
 	}
 	if got != 0 {
 		d.fired++
@@ -194,7 +194,7 @@ func (d *duel) event() {
 func (d *duel) want() {
 	got, want := d.lazy.HandshakeWanted(d.now), d.eager.wanted(d.now)
 	if got != want {
-		d.t.Fatalf("after %d ms: handshake allowed: %v, eager: %v", (d.now-t0)/ms, got, want)
+		d.t.Fatalf("after %d ms: HandshakeWanted = %v, want %v as the reference", (d.now-t0)/ms, got, want)
 	}
 	d.ask()
 	if got {
@@ -219,6 +219,6 @@ func TestTimersMatchEagerOracle(t *testing.T) {
 		woken += d.woken
 	}
 	if fired < 1000 || woken < 1000 {
-		t.Errorf("only %d actions and %d wakes in all: the test proves little", fired, woken)
+		t.Errorf("got %d actions and %d wakes in all, want 1000 of each for the test to mean something", fired, woken)
 	}
 }

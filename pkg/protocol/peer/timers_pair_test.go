@@ -236,7 +236,7 @@ func TestTwoPeersAlwaysRecoverFromLoss(t *testing.T) {
 			s.run(recover)
 			for i, p := range s.peers {
 				if s.peers[1-i].talks && s.now-p.heard > 2*sec {
-					t.Fatalf("seed %d: %d s in, peer %d has received nothing for %d ms", seed, (s.now-t0)/sec, i, (s.now-p.heard)/ms)
+					t.Fatalf("seed %d, after %d s: peer %d has received nothing for %d ms, want at most 2000", seed, (s.now-t0)/sec, i, (s.now-p.heard)/ms)
 				}
 			}
 		}
@@ -253,12 +253,12 @@ func TestTwoPeersRekeyWithoutAPause(t *testing.T) {
 			s.run(sec)
 			for i, p := range s.peers {
 				if s.peers[1-i].talks && s.now-p.heard > 1100*ms {
-					t.Fatalf("talkers %d: %d s in, peer %d has received nothing for %d ms", who, (s.now-t0)/sec, i, (s.now-p.heard)/ms)
+					t.Fatalf("talkers %d, after %d s: peer %d has received nothing for %d ms, want at most 1100", who, (s.now-t0)/sec, i, (s.now-p.heard)/ms)
 				}
 			}
 		}
 		if s.ids < 5 || s.ids > 20 {
-			t.Errorf("talkers %d: %d handshakes in 1000 s", who, s.ids)
+			t.Errorf("talkers %d: got %d handshakes in 1000 s, want 5 to 20", who, s.ids)
 		}
 	}
 }
@@ -273,14 +273,14 @@ func TestIdlePeersFallSilent(t *testing.T) {
 	for range 2000 {
 		s.run(sec)
 		if len(s.peers[0].out)+len(s.peers[1].out) != 0 {
-			t.Fatalf("%d s in, something is sent", (s.now-t0)/sec)
+			t.Fatalf("after %d s without data: got a message sent, want none", (s.now-t0)/sec)
 		}
 	}
 	if s.ids != handshakes {
-		t.Errorf("%d handshakes among silent peers", s.ids-handshakes)
+		t.Errorf("got %d handshakes without data, want 0", s.ids-handshakes)
 	}
 	if n := s.looks() - looks; n != 2 { // each erases its keys
-		t.Errorf("silent peers checked their timers %d times, want 2", n)
+		t.Errorf("got %d timer checks without data, want 2", n)
 	}
 }
 
@@ -315,7 +315,7 @@ func TestKeepalivesDoNotMakeTrafficWakeTheTimersMoreOften(t *testing.T) {
 		p.act.Received(p.now, false)
 	}
 	if p.woken > 2*(tens+1) {
-		t.Errorf("the timers were woken %d times in %d s", p.woken, 10*tens)
+		t.Errorf("got %d timer wakes in %d s, want at most %d", p.woken, 10*tens, 2*(tens+1))
 	}
 }
 
@@ -331,6 +331,6 @@ func TestTrafficHardlyEverWakesTheTimers(t *testing.T) {
 	s.run(1000 * sec)
 	// Each peer: the deadline that comes, and the wait that then begins. A handshake is an event or two for each.
 	if n, most := s.looks()-looks, 2*2*101+8*(s.ids-handshakes); n > most {
-		t.Errorf("two peers checked their timers %d times in 1000 s, want at most %d", n, most)
+		t.Errorf("got %d timer checks of two peers in 1000 s, want at most %d", n, most)
 	}
 }

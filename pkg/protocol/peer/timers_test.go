@@ -53,24 +53,24 @@ func (s *script) initiate() {
 func (s *script) expect(t *testing.T, want ...string) {
 	t.Helper()
 	if !slices.Equal(s.log, want) {
-		t.Errorf("got  %q,\nwant %q", s.log, want)
+		t.Errorf("got actions %q,\nwant        %q", s.log, want)
 	}
 }
 
 func TestTimersOfAnIdlePeerNeverFire(t *testing.T) {
 	s := newScript()
 	if next := s.Next(s.now, &s.act); next != 0 {
-		t.Errorf("an idle peer has its next check at %d", next)
+		t.Errorf("an idle peer: got next check at %d, want none", next)
 	}
 	if actions := s.Fire(s.now, &s.act); actions != 0 {
-		t.Errorf("an idle peer does %v", actions)
+		t.Errorf("an idle peer: got actions %v, want none", actions)
 	}
 }
 
 func TestHandshakeRetriesEvery5sAndStopsAfter90s(t *testing.T) {
 	s := newScript()
 	if !s.HandshakeWanted(s.now) {
-		t.Fatal("the first handshake was rejected")
+		t.Fatal("HandshakeWanted of a new peer = false, want true")
 	}
 	s.initiate()
 	s.until(2000 * sec)
@@ -97,7 +97,7 @@ func TestRetryWaitsForItsJitter(t *testing.T) {
 		s := newScript()
 		s.InitiationSent(s.now, tt.jitter)
 		if next := s.Next(s.now, &s.act); next != t0+tt.want {
-			t.Errorf("jitter %d: retry after %d, want %d", tt.jitter, next-t0, tt.want)
+			t.Errorf("jitter %d: got a retry after %d ns, want %d", tt.jitter, next-t0, tt.want)
 		}
 	}
 }
@@ -107,14 +107,14 @@ func TestInitiationsAreFiveSecondsApart(t *testing.T) {
 	s.HandshakeWanted(s.now)
 	s.initiate()
 	if s.HandshakeWanted(s.now + 10*sec) {
-		t.Error("a second handshake was begun while one is in flight")
+		t.Error("HandshakeWanted during a handshake = true, want false")
 	}
 	s.HandshakeComplete(s.now + sec)
 	if s.HandshakeWanted(s.now + RekeyTimeout - 1) {
-		t.Error("an initiation was allowed less than 5 s after the last")
+		t.Error("HandshakeWanted less than 5 s after the last initiation = true, want false")
 	}
 	if !s.HandshakeWanted(s.now + RekeyTimeout) {
-		t.Error("an initiation was rejected 5 s after the last")
+		t.Error("HandshakeWanted 5 s after the last initiation = false, want true")
 	}
 }
 
@@ -126,11 +126,11 @@ func TestNewTrafficExtendsHandshakeInFlight(t *testing.T) {
 	s.HandshakeWanted(s.now)
 	s.until(149 * sec)
 	if slices.Contains(s.log, "90.0 give-up") {
-		t.Error("abandoned although packets kept coming")
+		t.Error("the handshake was given up after 90 s, want it continued while packets are sent")
 	}
 	s.until(151 * sec)
 	if got := s.log[len(s.log)-1]; got != "150.0 give-up" {
-		t.Errorf("the last action is %q", got)
+		t.Errorf("got last action %q, want \"150.0 give-up\"", got)
 	}
 }
 
@@ -140,7 +140,7 @@ func TestHandshakeCanRestartAfterGivingUp(t *testing.T) {
 	s.initiate()
 	s.until(100 * sec)
 	if !s.HandshakeWanted(s.now) {
-		t.Fatal("rejected")
+		t.Fatal("HandshakeWanted = false, want true")
 	}
 	s.log = nil
 	s.initiate()
@@ -252,7 +252,7 @@ func TestPersistentKeepaliveIntervalChangesAtRuntime(t *testing.T) {
 	s.until(501 * sec)
 	s.expect(t, "0.0 send-keepalive", "30.0 send-keepalive", "500.0 send-keepalive")
 	if next := s.Next(s.now, &s.act); next != t0+500*sec+65535*sec {
-		t.Errorf("the next keepalive is at %d", next)
+		t.Errorf("got next keepalive at %d, want %d", next, t0+500*sec+65535*sec)
 	}
 }
 
@@ -270,17 +270,17 @@ func TestStopDisarmsTimersAndStartSendsKeepalive(t *testing.T) {
 	s.InitiationSent(s.now, 0)
 	s.SessionDerived(s.now)
 	if s.HandshakeWanted(s.now + 100*sec) {
-		t.Error("a stopped peer may handshake")
+		t.Error("HandshakeWanted of a stopped peer = true, want false")
 	}
 	s.until(1000 * sec)
 	if actions := s.Fire(s.now, &s.act); actions != 0 {
-		t.Errorf("a stopped peer does %v", actions)
+		t.Errorf("a stopped peer: got actions %v, want none", actions)
 	}
 	s.Start()
 	s.until(1001 * sec)
 	s.expect(t, "1000.0 send-keepalive")
 	if !s.HandshakeWanted(s.now) {
-		t.Error("a peer that was started again may not handshake")
+		t.Error("HandshakeWanted of a restarted peer = false, want true")
 	}
 }
 
@@ -305,7 +305,7 @@ func TestRekeyDueMatchesPaper(t *testing.T) {
 	}
 	for _, tt := range tests {
 		if got := RekeyDue(t0+tt.age, t0, tt.initiator, tt.sent, tt.receiving); got != tt.want {
-			t.Errorf("%s: %v", tt.name, got)
+			t.Errorf("%s: got %v, want %v", tt.name, got, tt.want)
 		}
 	}
 }
@@ -322,20 +322,20 @@ func TestConstantsMatchPaper(t *testing.T) {
 		"Handshake-Initiation-Rate": {HandshakeInitiationRate, 20 * ms},
 	} {
 		if pair[0] != pair[1] {
-			t.Errorf("%s is %d ns, want %d", name, pair[0], pair[1])
+			t.Errorf("%s: got %d ns, want %d", name, pair[0], pair[1])
 		}
 	}
 	if after, reject := RekeyAfterMessages, RejectAfterMessages; after != 1<<60 || reject != 1<<64-1<<13-1 {
-		t.Errorf("message limits %d, %d", after, reject)
+		t.Errorf("got message limits %d and %d, want 2^60 and 2^64-2^13-1", after, reject)
 	}
 }
 
 func TestActionsHaveNames(t *testing.T) {
 	if got := (SendInitiation | ClearSource).String(); got != "clear-source+send-initiation" {
-		t.Errorf("got %q", got)
+		t.Errorf("got %q, want \"clear-source+send-initiation\"", got)
 	}
 	if got := Actions(0).String(); got != "none" {
-		t.Errorf("got %q", got)
+		t.Errorf("got %q, want \"none\"", got)
 	}
 }
 
@@ -349,6 +349,6 @@ func TestTimersAllocateNothing(t *testing.T) {
 		timers.Fire(now, &a)
 		timers.Next(now, &a)
 	}); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("got %v allocations, want 0", n)
 	}
 }

@@ -37,17 +37,17 @@ func newPair(tb testing.TB, created int64) (a, b *Keypair) {
 func TestKeypairReportsInitiator(t *testing.T) {
 	a, b := newPair(t, 77)
 	if !a.Initiator() || b.Initiator() || a.Local() != b.Remote() || a.Remote() != b.Local() || a.Created() != 77 {
-		t.Errorf("the ends do not mirror each other: %v, %v", a, b)
+		t.Errorf("got %v and %v, want mirrored roles and indices, created at 77", a, b)
 	}
 }
 
 func TestKeypairExpiresAfterRejectAfterTime(t *testing.T) {
 	a, _ := newPair(t, 1000)
 	if a.Expired(1000 + RejectAfterTime - 1) {
-		t.Error("expired too early")
+		t.Error("Expired before Reject-After-Time = true, want false")
 	}
 	if !a.Expired(1000 + RejectAfterTime) {
-		t.Error("not expired at Reject-After-Time")
+		t.Error("Expired at Reject-After-Time = false, want true")
 	}
 }
 
@@ -70,33 +70,33 @@ func TestReserveRejectsInvalidSizes(t *testing.T) {
 	a, _ := newPair(t, 0)
 	for _, n := range []int{0, -1, MaxReserve + 1} {
 		if _, ok := a.Reserve(n); ok {
-			t.Errorf("Reserve(%d) was granted", n)
+			t.Errorf("Reserve(%d): got counters, want none", n)
 		}
 	}
 	if a.Sent() != 0 {
-		t.Errorf("refusals took %d counters", a.Sent())
+		t.Errorf("got %d counters used by rejected calls, want 0", a.Sent())
 	}
 }
 
 func TestReserveStopsAtRejectAfterMessagesForGood(t *testing.T) {
 	if RejectAfterMessages != ^uint64(0)-(1<<13) {
-		t.Fatalf("Reject-After-Messages is %d", RejectAfterMessages)
+		t.Fatalf("got Reject-After-Messages %d, want 2^64-2^13-1", RejectAfterMessages)
 	}
 	a, _ := newPair(t, 0)
 	a.next.Store(RejectAfterMessages - 10)
 	if _, ok := a.Reserve(11); ok {
-		t.Error("a block across the limit was granted")
+		t.Error("Reserve across the limit: got counters, want none")
 	}
 	if first, ok := a.Reserve(10); !ok || first != RejectAfterMessages-10 {
-		t.Errorf("the last block below the limit: %d, %v", first, ok)
+		t.Errorf("Reserve of the last 10 counters = %d, %v, want %d, true", first, ok, RejectAfterMessages-10)
 	}
 	for range 100_000 {
 		if _, ok := a.Reserve(MaxReserve); ok {
-			t.Fatal("granted after the limit")
+			t.Fatal("Reserve after the limit: got counters, want none")
 		}
 	}
 	if a.Sent() != RejectAfterMessages {
-		t.Errorf("refusals moved the counter to %d", a.Sent())
+		t.Errorf("got counter %d after rejected calls, want %d", a.Sent(), RejectAfterMessages)
 	}
 }
 
@@ -118,7 +118,7 @@ func TestReserveNeverRepeatsCounter(t *testing.T) {
 					mu.Lock()
 					for c := first; c < first+uint64(n); c++ {
 						if seen[c] || c >= RejectAfterMessages {
-							t.Errorf("counter %d twice or beyond the limit", c)
+							t.Errorf("counter %d was reserved twice or is beyond the limit", c)
 						}
 						seen[c] = true
 					}
@@ -144,13 +144,13 @@ func TestKeypairNeverPrintsItsKeys(t *testing.T) {
 	}
 	for _, secret := range []string{"000102030405", "0 1 2 3 4", "0x0, 0x1, 0x2", "808182838485", "128 129 130"} {
 		if strings.Contains(all, secret) {
-			t.Errorf("%q was printed: %s", secret, all)
+			t.Errorf("got the secret %q in the output: %s", secret, all)
 		}
 	}
 	if !strings.Contains(all, "11111111/22222222") {
-		t.Errorf("the indices are missing: %s", all)
+		t.Errorf("got %s, want the indices 11111111/22222222 in it", all)
 	}
 	if none := (*Keypair)(nil); none.String() == "" {
-		t.Error("a nil session has no text")
+		t.Error("String of a nil session is empty")
 	}
 }

@@ -31,7 +31,7 @@ func TestTableAgreesWithAMap(t *testing.T) {
 		case len(indices) == 0 || r.IntN(5) < 3:
 			index := mustAdd(t, table, step)
 			if _, used := oracle[index]; used {
-				t.Fatalf("index %08x was returned twice", index)
+				t.Fatalf("Add returned index %08x twice", index)
 			}
 			oracle[index] = step
 			indices = append(indices, index)
@@ -39,7 +39,7 @@ func TestTableAgreesWithAMap(t *testing.T) {
 			index := indices[r.IntN(len(indices))]
 			_, used := oracle[index]
 			if table.Replace(index, -step) != used {
-				t.Fatalf("Replace(%08x) does not agree on whether it is in use", index)
+				t.Fatalf("Replace(%08x) = %v, want %v", index, !used, used)
 			}
 			if used {
 				oracle[index] = -step
@@ -48,13 +48,13 @@ func TestTableAgreesWithAMap(t *testing.T) {
 			index := indices[r.IntN(len(indices))]
 			_, used := oracle[index]
 			if table.Remove(index) != used {
-				t.Fatalf("Remove(%08x) does not agree on whether it was in use", index)
+				t.Fatalf("Remove(%08x) = %v, want %v", index, !used, used)
 			}
 			delete(oracle, index)
 		}
 	}
 	if table.Len() != len(oracle) {
-		t.Errorf("%d entries, want %d", table.Len(), len(oracle))
+		t.Errorf("got %d entries, want %d", table.Len(), len(oracle))
 	}
 	for _, index := range append(indices, 0, 1, ^uint32(0)) {
 		got, ok := table.Lookup(index)
@@ -83,10 +83,10 @@ func TestTableRejectsOtherIndexOfSameSlot(t *testing.T) {
 	index := mustAdd(t, table, "here")
 	for bit := range 32 {
 		if _, ok := table.Lookup(index ^ 1<<bit); ok {
-			t.Errorf("found under %08x what is at %08x", index^1<<bit, index)
+			t.Errorf("Lookup(%08x) found the entry of %08x", index^1<<bit, index)
 		}
 		if table.Remove(index^1<<bit) || table.Replace(index^1<<bit, "") {
-			t.Errorf("changed through %08x what is at %08x", index^1<<bit, index)
+			t.Errorf("Remove or Replace of %08x changed the entry of %08x", index^1<<bit, index)
 		}
 	}
 }
@@ -97,12 +97,12 @@ func TestTableFindsFreeSlotWithConstantRandomness(t *testing.T) {
 	for i := range 1000 {
 		index := mustAdd(t, table, i)
 		if seen[index] {
-			t.Fatalf("index %08x was returned twice", index)
+			t.Fatalf("Add returned index %08x twice", index)
 		}
 		seen[index] = true
 	}
 	if _, err := table.Add(0); !errors.Is(err, io.EOF) {
-		t.Errorf("the source's error was lost: %v", err)
+		t.Errorf("got error %v, want %v of the random source", err, io.EOF)
 	}
 }
 
@@ -110,10 +110,10 @@ func TestTableReportsRandomSourceError(t *testing.T) {
 	broken := errors.New("no entropy")
 	table := NewTable[int](iotest.ErrReader(broken))
 	if _, err := table.Add(1); !errors.Is(err, broken) {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want %v of the random source", err, broken)
 	}
 	if table.Len() != 0 {
-		t.Error("the entry was counted")
+		t.Errorf("got %d entries after a failed Add, want 0", table.Len())
 	}
 }
 
@@ -147,7 +147,7 @@ func TestTableLookupWorksDuringGrowth(t *testing.T) {
 	close(done)
 	readers.Wait()
 	if table.Len() != len(stay) {
-		t.Errorf("%d entries are left, want %d", table.Len(), len(stay))
+		t.Errorf("got %d entries left, want %d", table.Len(), len(stay))
 	}
 }
 
@@ -160,13 +160,13 @@ func churn(t *testing.T, table *Table[int]) {
 			return
 		}
 		if got, ok := table.Lookup(index); !ok || got != 1000+i {
-			t.Errorf("a new entry is not found: %d, %v", got, ok)
+			t.Errorf("Lookup(%08x) of a new entry = %d, %v, want %d", index, got, ok, 1000+i)
 		}
 		mine = append(mine, index)
 	}
 	for _, index := range mine {
 		if !table.Remove(index) {
-			t.Errorf("entry %08x was lost", index)
+			t.Errorf("Remove(%08x) = false, want true", index)
 		}
 	}
 }
@@ -177,9 +177,9 @@ func TestTableLookupAllocatesNothing(t *testing.T) {
 	index := mustAdd(t, table, k)
 	if n := testing.AllocsPerRun(100, func() {
 		if got, ok := table.Lookup(index); !ok || got != k {
-			t.Error("not found")
+			t.Errorf("Lookup(%08x) = %d, %v, want %d", index, got, ok, k)
 		}
 	}); n != 0 {
-		t.Errorf("%v allocations per lookup", n)
+		t.Errorf("got %v allocations per lookup, want 0", n)
 	}
 }

@@ -42,11 +42,11 @@ func sealed(tb testing.TB, k *Keypair, l Layout) (train []byte, plain [][]byte) 
 	plain = plaintexts(buf, l)
 	first, ok := k.Reserve(l.Segments)
 	if !ok {
-		tb.Fatal("no counters")
+		tb.Fatal("Reserve failed")
 	}
 	n := k.SealTrain(new(Scratch), buf, l, first)
 	if n != len(buf) {
-		tb.Fatalf("sealed %d bytes of %d", n, len(buf))
+		tb.Fatalf("got %d bytes sealed, want %d", n, len(buf))
 	}
 	return buf[:n], plain
 }
@@ -81,11 +81,11 @@ func TestSealedTrainOpensToItsPlaintexts(t *testing.T) {
 			train, plain := sealed(t, a, l)
 			out := open(b, train, l.Stride())
 			if len(out) != l.Segments {
-				t.Fatalf("%+v: %d messages", l, len(out))
+				t.Fatalf("layout %+v: got %d messages, want %d", l, len(out), l.Segments)
 			}
 			for i, m := range out {
 				if m.Drop != drop.None || !bytes.Equal(m.Plain, plain[i]) {
-					t.Fatalf("%+v: message %d: %v, %d bytes, want %d", l, i, m.Drop, len(m.Plain), len(plain[i]))
+					t.Fatalf("layout %+v, message %d: got drop reason %v, %d bytes, want none, %d", l, i, m.Drop, len(m.Plain), len(plain[i]))
 				}
 			}
 		}
@@ -125,7 +125,7 @@ func TestSealTrainWritesOnlyItsBytes(t *testing.T) {
 	plaintexts(buf, l)
 	a.SealTrain(new(Scratch), buf, l, 0)
 	if !bytes.Equal(buf[l.Size():], bytes.Repeat([]byte{0xff}, 64)) {
-		t.Error("bytes behind the train were changed")
+		t.Error("SealTrain changed bytes behind the train")
 	}
 }
 
@@ -153,10 +153,10 @@ func TestSealTrainRejectsInvalidArguments(t *testing.T) {
 		a, _ := newPair(t, 0)
 		buf := bytes.Repeat([]byte{0xff}, tt.size)
 		if n := a.SealTrain(new(Scratch), buf, tt.l, tt.counter); n != 0 {
-			t.Errorf("%s: sealed %d bytes", tt.name, n)
+			t.Errorf("%s: got %d bytes sealed, want 0", tt.name, n)
 		}
 		if len(bytes.Trim(buf, "\xff")) != 0 {
-			t.Errorf("%s: the buffer was changed", tt.name)
+			t.Errorf("%s: SealTrain changed the buffer, want it unchanged", tt.name)
 		}
 	}
 }
@@ -172,7 +172,7 @@ func TestFirstOfTwoEqualTrainsIsAccepted(t *testing.T) {
 	s := new(Scratch)
 	for _, i := range []int{1, 0} {
 		if n := b.DecryptTrain(s, 0, [][]byte{first, second}[i], l.Stride(), out[i]); n != l.Segments {
-			t.Fatal(n)
+			t.Fatalf("got %d messages decrypted, want %d", n, l.Segments)
 		}
 	}
 	for i := range out {
@@ -184,7 +184,7 @@ func TestFirstOfTwoEqualTrainsIsAccepted(t *testing.T) {
 			fresh, other, why = other, fresh, drop.RXAuth
 		}
 		if fresh.Drop != drop.None || !bytes.Equal(fresh.Plain, plain[i]) || other.Drop != why || other.Plain != nil {
-			t.Errorf("message %d: %v and %v", i, out[0][i].Drop, out[1][i].Drop)
+			t.Errorf("message %d: got drop reasons %v and %v, want %v for one and none for the other", i, out[0][i].Drop, out[1][i].Drop, why)
 		}
 	}
 }
@@ -205,10 +205,10 @@ func TestOpenTrainReportsEachMessageSeparately(t *testing.T) {
 	out := open(b, train, l.Stride())
 	for i, got := range drops(out) {
 		if got != want[i] {
-			t.Errorf("message %d: %v, want %v", i, got, want[i])
+			t.Errorf("message %d: got drop reason %v, want %v", i, got, want[i])
 		}
 		if (out[i].Plain != nil) != (got == drop.None) {
-			t.Errorf("message %d (%v) has plaintext %v", i, got, out[i].Plain != nil)
+			t.Errorf("message %d, drop reason %v: got plaintext %v, want it only without a drop reason", i, got, out[i].Plain != nil)
 		}
 	}
 }
@@ -221,7 +221,7 @@ func TestOpenTrainDropsReplayedTrains(t *testing.T) {
 	open(b, train, l.Stride())
 	for i, got := range drops(open(b, again, l.Stride())) {
 		if got != drop.RXReplay {
-			t.Errorf("message %d: %v", i, got)
+			t.Errorf("message %d: got drop reason %v, want %v", i, got, drop.RXReplay)
 		}
 	}
 }
@@ -233,10 +233,10 @@ func TestForgedCountersDoNotMoveTheWindow(t *testing.T) {
 	forged := bytes.Clone(genuine)
 	binary.LittleEndian.PutUint64(forged[8:], 1<<50)
 	if got := drops(open(b, forged, 0)); got[0] != drop.RXAuth {
-		t.Fatalf("a forgery: %v", got[0])
+		t.Fatalf("forged message: got drop reason %v, want %v", got[0], drop.RXAuth)
 	}
 	if got := drops(open(b, genuine, 0)); got[0] != drop.None {
-		t.Errorf("the genuine message after it: %v", got[0])
+		t.Errorf("genuine message after the forged one: got drop reason %v, want none", got[0])
 	}
 }
 
@@ -250,7 +250,7 @@ func TestRejectAfterMessagesIsEnforcedOnTheTransportCounter(t *testing.T) {
 			want = drop.None
 		}
 		if got := drops(open(b, msg, 0)); got[0] != want {
-			t.Errorf("counter %d: %v, want %v", counter, got[0], want)
+			t.Errorf("counter %d: got drop reason %v, want %v", counter, got[0], want)
 		}
 	}
 }
@@ -261,14 +261,14 @@ func TestOpenTrainRejectsExpiredOrWipedSession(t *testing.T) {
 	train, _ := sealed(t, a, l)
 	out := make([]Message, 3)
 	if n := b.OpenTrain(new(Scratch), RejectAfterTime, bytes.Clone(train), l.Stride(), out); n != 3 || out[2].Drop != drop.RXExpired {
-		t.Errorf("expired: %d messages, %v", n, out[2].Drop)
+		t.Errorf("expired session: got %d messages, drop reason %v, want 3, %v", n, out[2].Drop, drop.RXExpired)
 	}
 	b.Wipe()
 	if got := drops(open(b, train, l.Stride())); got[0] != drop.RXExpired {
-		t.Errorf("wiped: %v", got[0])
+		t.Errorf("wiped session: got drop reason %v, want %v", got[0], drop.RXExpired)
 	}
 	if n := b.SealTrain(new(Scratch), train, l, 0); n != 0 {
-		t.Errorf("a wiped session sealed %d bytes", n)
+		t.Errorf("wiped session: got %d bytes sealed, want 0", n)
 	}
 }
 
@@ -278,7 +278,7 @@ func TestOpenTrainStopsAtEndOfOut(t *testing.T) {
 	train, _ := sealed(t, a, l)
 	out := make([]Message, 2)
 	if n := b.OpenTrain(new(Scratch), 0, train, l.Stride(), out); n != 2 || out[1].Drop != drop.None {
-		t.Errorf("%d messages, %v", n, out[1].Drop)
+		t.Errorf("got %d messages, drop reason %v, want 2, none", n, out[1].Drop)
 	}
 }
 
@@ -317,7 +317,7 @@ func TestConcurrentWorkersOpenEachMessageOnce(t *testing.T) {
 	}
 	wg.Wait()
 	if n := opened.Load(); n == 0 || n > trains*45 {
-		t.Errorf("%d messages opened of %d", n, trains*45)
+		t.Errorf("got %d messages opened, want 1 to %d", n, trains*45)
 	}
 }
 
@@ -331,10 +331,10 @@ func TestSealAndOpenAllocateNothing(t *testing.T) {
 		a.SealTrain(sealing, buf, l, first)
 		b.OpenTrain(opening, 0, buf, l.Stride(), out)
 	}); n != 0 {
-		t.Errorf("%v allocations per train", n)
+		t.Errorf("got %v allocations per train, want 0", n)
 	}
 	if out[44].Drop != drop.None {
-		t.Errorf("the trains did not open: %v", out[44].Drop)
+		t.Errorf("got drop reason %v, want none", out[44].Drop)
 	}
 }
 
@@ -352,7 +352,7 @@ func FuzzOpenTrain(f *testing.F) {
 		data = bytes.Clone(data)
 		for _, m := range open(b, data, segSize) {
 			if m.Drop != drop.None && m.Plain != nil {
-				t.Errorf("dropped for %v, and yet there is plaintext", m.Drop)
+				t.Errorf("got plaintext of a message with drop reason %v, want none", m.Drop)
 			}
 		}
 	})
@@ -366,7 +366,7 @@ func FuzzLayout(f *testing.F) {
 		l := Layout{Segments: segments, Plain: plain, Padded: padded, LastPlain: lastPlain, LastPadded: lastPadded}
 		buf := make([]byte, min(max(size, 0), 1<<17))
 		if n := a.SealTrain(new(Scratch), buf, l, 0); n != 0 && n != l.Size() {
-			t.Errorf("%+v in %d bytes: sealed %d", l, len(buf), n)
+			t.Errorf("layout %+v, buffer of %d bytes: got %d bytes sealed, want 0 or %d", l, len(buf), n, l.Size())
 		}
 	})
 }
@@ -379,11 +379,11 @@ func TestRandomTrainsSurviveTheRoundTrip(t *testing.T) {
 		l := NewLayout(1+r.IntN(70), plain, r.IntN(plain+1), 1280+r.IntN(300))
 		train, want := sealed(t, a, l)
 		if len(train) != l.Size() {
-			t.Fatalf("%+v: %d bytes", l, len(train))
+			t.Fatalf("layout %+v: got %d bytes, want %d", l, len(train), l.Size())
 		}
 		for i, m := range open(b, train, l.Stride()) {
 			if m.Drop != drop.None || !bytes.Equal(m.Plain, want[i]) {
-				t.Fatalf("%+v: message %d: %v", l, i, m.Drop)
+				t.Fatalf("layout %+v, message %d: got drop reason %v or wrong plaintext", l, i, m.Drop)
 			}
 		}
 	}
@@ -402,14 +402,14 @@ func TestSealEachMatchesSealTrain(t *testing.T) {
 		}
 		counter, ok := a.Reserve(max(count, 1))
 		if !ok || !a.SealEach(new(Scratch), msgs, counter) {
-			t.Fatalf("%d messages were not sealed", count)
+			t.Fatalf("SealEach of %d messages failed", count)
 		}
 		for _, msg := range msgs {
 			all = append(all, msg...)
 		}
 		for i, m := range open(b, all, wire.DataOverhead+plain) {
 			if m.Drop != drop.None || len(m.Plain) != plain || m.Plain[0] != byte(i) {
-				t.Fatalf("message %d of %d: %v", i, count, m.Drop)
+				t.Fatalf("message %d of %d: got drop reason %v or wrong plaintext", i, count, m.Drop)
 			}
 		}
 	}
@@ -429,15 +429,15 @@ func TestSealEachRejectsInvalidArguments(t *testing.T) {
 	} {
 		a, _ := newPair(t, 0)
 		if a.SealEach(new(Scratch), c.msgs, c.counter) {
-			t.Errorf("%s: sealed", name)
+			t.Errorf("%s: SealEach = true, want false", name)
 		}
 		if !bytes.Equal(c.msgs[0], good()) {
-			t.Errorf("%s: a message was touched", name)
+			t.Errorf("%s: SealEach changed a message, want it unchanged", name)
 		}
 	}
 	a, _ := newPair(t, 0)
 	a.Wipe()
 	if a.SealEach(new(Scratch), [][]byte{good()}, 0) {
-		t.Error("sealed by a session that was wiped")
+		t.Error("SealEach of a wiped session = true, want false")
 	}
 }

@@ -70,14 +70,14 @@ func TestWindowAcceptsEachCounterOnce(t *testing.T) {
 
 func TestWindowReachesAtLeast8192CountersBack(t *testing.T) {
 	if WindowSize < 8192 {
-		t.Fatalf("the window reaches %d counters back, Linux takes 8192", WindowSize)
+		t.Fatalf("got a window of %d counters, want at least Linux's 8192", WindowSize)
 	}
 	for _, newest := range []uint64{WindowSize, 20000, 1<<37 + 5, 1<<60 + 31} {
 		var w Window
 		w.Accept(newest)
 		for c := newest - WindowSize; c < newest; c++ {
 			if !w.Accept(c) {
-				t.Fatalf("with %d newest, %d was rejected", newest, c)
+				t.Fatalf("newest %d: Accept(%d) = false, want true", newest, c)
 			}
 		}
 	}
@@ -88,10 +88,10 @@ func TestWindowRejectsAliasedBlockNumber(t *testing.T) {
 	w.Accept(100)
 	w.Accept(100 + 1<<37)
 	if w.Accept(100) {
-		t.Error("a counter 2^37 behind the newest was accepted again")
+		t.Error("Accept of a used counter 2^37 behind the newest = true, want false")
 	}
 	if !w.Accept(101 + 1<<37) {
-		t.Error("the neighbour of the newest counter was rejected")
+		t.Error("Accept of the counter after the newest = false, want true")
 	}
 }
 
@@ -151,7 +151,7 @@ func TestAcceptRunIgnoresExcessEntries(t *testing.T) {
 	w.AcceptRun([]uint64{1, 2, 3}, fresh)
 	w.AcceptRun(nil, nil)
 	if !fresh[0] || !fresh[1] || !w.Accept(3) {
-		t.Error("the counters that fit were not the ones that were marked")
+		t.Error("AcceptRun with a short result marked other counters than the first two")
 	}
 }
 
@@ -169,12 +169,12 @@ func TestWindowConcurrentAcceptIsUnique(t *testing.T) {
 	for c := range accepted {
 		n := accepted[c].Load()
 		if n > 1 {
-			t.Fatalf("counter %d was accepted %d times", c, n)
+			t.Fatalf("counter %d was accepted %d times, want at most once", c, n)
 		}
 		sum += n
 	}
 	if sum == 0 {
-		t.Error("nothing was accepted")
+		t.Error("got no counters accepted")
 	}
 }
 
@@ -223,7 +223,7 @@ func TestWindowSlotContentionAcceptsEachCounterOnce(t *testing.T) {
 	}
 	wg.Wait()
 	if n := accepted.Load(); n != rounds*blockBits {
-		t.Errorf("%d accepted of %d", n, rounds*blockBits)
+		t.Errorf("got %d counters accepted, want %d", n, rounds*blockBits)
 	}
 }
 
@@ -239,7 +239,7 @@ func TestWindowAllocatesNothing(t *testing.T) {
 		w.AcceptRun(counters, fresh)
 		w.Accept(next)
 	}); n != 0 {
-		t.Errorf("%v allocations per train", n)
+		t.Errorf("got %v allocations per train, want 0", n)
 	}
 }
 
@@ -258,14 +258,14 @@ func FuzzWindow(f *testing.F) {
 		slow, slowTrain := newSlowWindow(), newSlowWindow()
 		for _, c := range counters {
 			if single.Accept(c) && !slow.accept(c) {
-				t.Fatalf("%d accepted twice or too late in %v", c, counters)
+				t.Fatalf("Accept(%d) = true, want false: used or too old, in %v", c, counters)
 			}
 		}
 		fresh := make([]bool, len(counters))
 		train.AcceptRun(counters, fresh)
 		for i, want := range slowTrain.acceptRun(counters) {
 			if fresh[i] && !want {
-				t.Fatalf("%d accepted twice or too late in train %v", counters[i], counters)
+				t.Fatalf("AcceptRun accepted %d, want it rejected: used or too old, in %v", counters[i], counters)
 			}
 		}
 	})

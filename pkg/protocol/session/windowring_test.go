@@ -55,7 +55,7 @@ func TestWindowRingAllocationRaceAcceptsEachCounterOnce(t *testing.T) {
 		}
 		wg.Wait()
 		if all := slices.Concat(accepted[:]...); !sameCounters(all, counters) {
-			t.Fatalf("round %d: accepted %v,\nwant each once of %v", round, all, counters)
+			t.Fatalf("round %d: got accepted %v,\nwant each once of %v", round, all, counters)
 		}
 	}
 }
