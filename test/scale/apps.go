@@ -22,12 +22,11 @@ import (
 
 const (
 	appPort = 5301
-	// appBuffer is what the applications read and write at once.
+	// appBuffer is the size of the applications' reads and writes.
 	appBuffer = 128 << 10
 )
 
-// sink takes so many connections, reads them to their ends, and writes two lines: where it listens, and how many bytes
-// came.
+// sink accepts connections and reads each to its end. It writes two lines: its address, and the number of bytes received.
 func sink(listen string, streams int, out io.Writer) error {
 	l, err := net.Listen("tcp", listen)
 	if err != nil {
@@ -70,11 +69,11 @@ func drain(conn net.Conn) (sum int64, err error) {
 	}
 }
 
-// source fills so many connections for so long.
+// source sends on that many connections until the time d has passed.
 func source(to string, streams int, d time.Duration) error {
 	conns := make([]net.Conn, streams)
 	for i := range conns {
-		conn, err := net.DialTimeout("tcp", to, handshakeLimit)
+		conn, err := net.DialTimeout("tcp", to, connectTimeout)
 		if err != nil {
 			return err
 		}
@@ -101,15 +100,15 @@ func fill(conn net.Conn, end time.Time) error {
 	return nil
 }
 
-// transfer is what applications moved, and the CPU time that they took.
+// transfer is the result of a bulk transfer, with the CPU time of the applications.
 type transfer struct {
 	bytes         int64
 	elapsed       time.Duration
 	send, receive time.Duration // CPU time of the two applications
 }
 
-// runApps runs this program as source and sink, each in its host. pin, if any, is put before the command of the sender
-// (0) and the receiver (1).
+// runApps runs this program as source and as sink, each in its host. pin, if not nil, changes the command lines of the sender (0)
+// and the receiver (1).
 func runApps(ctx context.Context, from, at *netlab.Host, to netip.AddrPort, streams int, d time.Duration,
 	pin func(side int, argv []string) []string,
 ) (transfer, error) {
@@ -123,7 +122,7 @@ func runApps(ctx context.Context, from, at *netlab.Host, to netip.AddrPort, stre
 	var out, log bytes.Buffer
 	n := strconv.Itoa(streams)
 	receiver := at.Command(ctx, pin(1, []string{self, "sink", to.String(), n})...)
-	ready := newNotice()
+	ready := newFirstLine()
 	receiver.Stdout, receiver.Stderr = io.MultiWriter(&out, ready), &log
 	if err := receiver.Start(); err != nil {
 		return transfer{}, fmt.Errorf("starting the receiver: %w", err)
@@ -132,7 +131,7 @@ func runApps(ctx context.Context, from, at *netlab.Host, to netip.AddrPort, stre
 	sender.Stdout, sender.Stderr = &log, &log
 	select {
 	case <-ready.seen:
-	case <-time.After(handshakeLimit):
+	case <-time.After(connectTimeout):
 	}
 	began := time.Now()
 	err = sender.Run()
@@ -141,12 +140,12 @@ func runApps(ctx context.Context, from, at *netlab.Host, to netip.AddrPort, stre
 		_ = receiver.Process.Kill()
 	}
 	if err := errors.Join(err, receiver.Wait()); err != nil {
-		return transfer{}, fmt.Errorf("carrying TCP: %w; %s", err, log.String())
+		return transfer{}, fmt.Errorf("running the TCP transfer: %w; %s", err, log.String())
 	}
 	_, count, _ := strings.Cut(out.String(), "\n")
 	sum, err := strconv.ParseInt(strings.TrimSpace(count), 10, 64)
 	if err != nil {
-		return transfer{}, fmt.Errorf("reading what the receiver got: %w", err)
+		return transfer{}, fmt.Errorf("reading the receiver's byte count: %w", err)
 	}
 	return transfer{
 		bytes: sum, elapsed: elapsed,
@@ -155,17 +154,17 @@ func runApps(ctx context.Context, from, at *netlab.Host, to netip.AddrPort, stre
 	}, nil
 }
 
-// notice is a writer that tells when it has a line.
-type notice struct {
-	seen chan struct{} // closed then
-	line string        // complete once seen
+// firstLine is a writer that waits for a line.
+type firstLine struct {
+	seen chan struct{} // closed after the first line
+	line string        // without its newline; valid after seen is closed
 	done bool
 }
 
-func newNotice() *notice { return &notice{seen: make(chan struct{})} }
+func newFirstLine() *firstLine { return &firstLine{seen: make(chan struct{})} }
 
 // Write implements io.Writer.
-func (n *notice) Write(b []byte) (int, error) {
+func (n *firstLine) Write(b []byte) (int, error) {
 	if n.done {
 		return len(b), nil
 	}
@@ -178,7 +177,7 @@ func (n *notice) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// command runs a command of the system.
+// command runs a program and waits for it.
 func command(argv ...string) error {
 	if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
 		return fmt.Errorf("running %s: %w: %s", strings.Join(argv, " "), err, out)

@@ -20,21 +20,21 @@ import (
 	"github.com/ropewalk/ropewalk/test/scale/model"
 )
 
-// scene is a way to run the daemons that two cores can check.
-type scene struct {
+// scenario is a way to run two daemons on two cores.
+type scenario struct {
 	Name  string
 	lanes int
-	// cpu is the one that each end is bound to, negative for any.
+	// cpu is the CPU to which each end is pinned; negative means none.
 	cpu [2]int
-	// config makes the model's twin of it.
+	// config sets the same in the model.
 	config func(c *model.Config)
 }
 
-func scenes() []scene {
+func scenarios() []scenario {
 	shared := func(cores, lanes int) func(c *model.Config) {
 		return func(c *model.Config) { c.OneMachine, c.Cores, c.Lanes = true, cores, lanes }
 	}
-	return []scene{
+	return []scenario{
 		{"1 lane, both cores", 1, [2]int{-1, -1}, shared(2, 1)},
 		{"2 lanes, both cores", 2, [2]int{-1, -1}, shared(2, 2)},
 		{"1 lane, a core for each end", 1, [2]int{0, 1}, func(c *model.Config) { c.Cores, c.Lanes = 1, 1 }},
@@ -43,17 +43,17 @@ func scenes() []scene {
 	}
 }
 
-// outcome is what a scene gave, or was predicted to give.
+// outcome is the measured or predicted result of a scenario.
 type outcome struct {
 	Gbps float64 `json:"gbit_per_s"`
-	// Cost is the CPU time per byte, in ns: of the sending application, the sender's daemon, the receiver's, and the
-	// receiving application. All of it together is the last.
+	// Cost is the CPU time per byte, in ns: of the sending application, the sender's daemon, the receiver's daemon, the receiving
+	// application, and the sum.
 	Cost [5]float64 `json:"cpu_ns_per_byte"`
-	// Others is how many cores the rest of the machine kept busy meanwhile.
+	// Others is the number of cores that other processes used meanwhile.
 	Others float64 `json:"others_cores"`
 }
 
-// checkFile is what `scale check` writes.
+// checkFile is the file that `scale check` writes.
 type checkFile struct {
 	Command string               `json:"command"`
 	Machine string               `json:"machine"`
@@ -62,14 +62,14 @@ type checkFile struct {
 }
 
 const (
-	checkStreams = 4
-	checkStretch = 2 * time.Second
-	// quiet is how many cores others may take from a scene, and quietAttempts how often it is tried.
-	quiet         = 0.15
-	quietAttempts = 4
+	checkStreams  = 4
+	checkDuration = 2 * time.Second
+	// maxOtherLoad is the number of cores that other processes may use during a scenario. It is repeated up to loadAttempts times.
+	maxOtherLoad = 0.15
+	loadAttempts = 4
 )
 
-// check runs all scenes in turn, for so many rounds.
+// check runs all scenarios in turn, in rounds.
 func check(ctx context.Context, ropewalk string, rounds int, progress io.Writer) (*checkFile, error) {
 	path, err := filepath.Abs(ropewalk)
 	if err != nil {
@@ -77,8 +77,8 @@ func check(ctx context.Context, ropewalk string, rounds int, progress io.Writer)
 	}
 	f := &checkFile{Command: "make scale-check", Machine: machine(), Rounds: rounds, Scenes: map[string][]outcome{}}
 	for round := range rounds {
-		for _, s := range scenes() {
-			o, err := s.quietly(ctx, path)
+		for _, s := range scenarios() {
+			o, err := s.runUndisturbed(ctx, path)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", s.Name, err)
 			}
@@ -89,9 +89,9 @@ func check(ctx context.Context, ropewalk string, rounds int, progress io.Writer)
 	return f, nil
 }
 
-// quietly runs a scene until the rest of the machine lets it, or takes the quietest.
-func (s *scene) quietly(ctx context.Context, ropewalk string) (best outcome, err error) {
-	for attempt := range quietAttempts {
+// runUndisturbed repeats a scenario until other processes use little CPU time. It returns the outcome with the least.
+func (s *scenario) runUndisturbed(ctx context.Context, ropewalk string) (best outcome, err error) {
+	for attempt := range loadAttempts {
 		o, err := s.run(ctx, ropewalk)
 		if err != nil {
 			return o, err
@@ -99,23 +99,23 @@ func (s *scene) quietly(ctx context.Context, ropewalk string) (best outcome, err
 		if attempt == 0 || o.Others < best.Others {
 			best = o
 		}
-		if s.left(best.Others) > 1-quiet/2 {
+		if s.availableShare(best.Others) > 1-maxOtherLoad/2 {
 			break
 		}
 	}
 	return best, nil
 }
 
-// pinned is argv, bound to the scene's CPU of a side.
-func (s *scene) pinned(side int, argv []string) []string {
+// pinned adds taskset to a command line if the scenario pins this side.
+func (s *scenario) pinned(side int, argv []string) []string {
 	if s.cpu[side] < 0 {
 		return argv
 	}
 	return append([]string{"taskset", "-c", strconv.Itoa(s.cpu[side])}, argv...)
 }
 
-// daemon starts ropewalk at one end: the Lab calls the interface of the second one …b.
-func (s *scene) daemon(ropewalk string) testbed.Daemon {
+// daemon returns a function that starts ropewalk at one end. The name of the second end's interface ends in b.
+func (s *scenario) daemon(ropewalk string) testbed.Daemon {
 	return func(ctx context.Context, h *netlab.Host, ifname string) (*testbed.Process, error) {
 		side := 0
 		if strings.HasSuffix(ifname, "b") {
@@ -126,7 +126,7 @@ func (s *scene) daemon(ropewalk string) testbed.Daemon {
 	}
 }
 
-func (s *scene) run(ctx context.Context, ropewalk string) (o outcome, err error) {
+func (s *scenario) run(ctx context.Context, ropewalk string) (o outcome, err error) {
 	lab, err := testbed.New(ctx, testbed.Config{
 		Queues: 2, Daemon: s.daemon(ropewalk), Traffic: []string{ropewalk, "traffic"},
 	})
@@ -134,18 +134,18 @@ func (s *scene) run(ctx context.Context, ropewalk string) (o outcome, err error)
 		return o, err
 	}
 	defer func() { err = errors.Join(err, lab.Close()) }()
-	before, all, err := used(lab)
+	before, all, err := cpuTimes(lab)
 	if err != nil {
 		return o, err
 	}
 	began := time.Now()
 	to := netip.AddrPortFrom(lab.Addrs(lab.B)[0], appPort)
-	t, err := runApps(ctx, lab.A.Host, lab.B.Host, to, checkStreams, checkStretch, s.pinned)
+	t, err := runApps(ctx, lab.A.Host, lab.B.Host, to, checkStreams, checkDuration, s.pinned)
 	if err != nil {
 		return o, err
 	}
 	elapsed := float64(time.Since(began))
-	after, total, err := used(lab)
+	after, total, err := cpuTimes(lab)
 	if err != nil {
 		return o, err
 	}
@@ -157,14 +157,14 @@ func (s *scene) run(ctx context.Context, ropewalk string) (o outcome, err error)
 	return o, nil
 }
 
-// used is the CPU time that the two daemons have used, and that everybody has, in ns.
-func used(lab *testbed.Lab) (daemons [2]float64, all float64, err error) {
+// cpuTimes returns the CPU time used so far by the two daemons, and by all processes, in ns.
+func cpuTimes(lab *testbed.Lab) (daemons [2]float64, all float64, err error) {
 	for i, side := range []*testbed.Side{lab.A, lab.B} {
 		for _, pid := range side.Daemon.PIDs() {
-			tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*", pid)) // the pattern is good
+			tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*", pid)) // the pattern is valid
 			for _, path := range tasks {
 				tid, _ := strconv.Atoi(filepath.Base(path))
-				if ns, err := schedTime(tid); err == nil { // else it has ended
+				if ns, err := schedTime(tid); err == nil { // the thread may have ended
 					daemons[i] += float64(ns)
 				}
 			}
@@ -174,8 +174,7 @@ func used(lab *testbed.Lab) (daemons [2]float64, all float64, err error) {
 	return daemons, all, err
 }
 
-// busyTime is what all cores have worked since the machine began, in ns: all but idle, iowait and what a hypervisor
-// stole, of /proc/stat.
+// busyTime returns the CPU time of all cores since boot, in ns, from /proc/stat: all but idle, iowait and steal.
 func busyTime() (float64, error) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -184,7 +183,7 @@ func busyTime() (float64, error) {
 	line, _, _ := strings.Cut(string(text), "\n")
 	fields, ticks := strings.Fields(line), 0.0
 	if len(fields) < 8 {
-		return 0, errors.New("reading the machine's CPU time: /proc/stat begins in an unknown way")
+		return 0, errors.New("reading the machine's CPU time: the first line of /proc/stat is malformed")
 	}
 	for _, i := range []int{1, 2, 3, 6, 7} {
 		n, err := strconv.ParseFloat(fields[i], 64)
@@ -196,17 +195,17 @@ func busyTime() (float64, error) {
 	return ticks * 1e9 / 100, nil
 }
 
-// left is the share of the scene's cores that others left, who took so many of the machine's two. With everything on one
-// core they have the other.
-func (s *scene) left(others float64) float64 {
+// availableShare returns the share of the scenario's cores that other processes left, if they used others of the machine's two
+// cores. If the scenario is pinned to one core, they use the other core first.
+func (s *scenario) availableShare(others float64) float64 {
 	if s.cpu[0] >= 0 && s.cpu[0] == s.cpu[1] {
 		return 1 - max(others-1, 0)
 	}
 	return 1 - others/2
 }
 
-// predict runs the model's twin of a scene.
-func (s *scene) predict(f *costFile) (outcome, error) {
+// predict runs the model with the configuration of a scenario.
+func (s *scenario) predict(f *costFile) (outcome, error) {
 	c := f.config()
 	c.Cable, c.Elephants = true, checkStreams
 	c.Costs = *f.cableCosts()
@@ -230,16 +229,16 @@ func (s *scene) predict(f *costFile) (outcome, error) {
 	return o, nil
 }
 
-// cableCosts are the stages over a veth.
+// cableCosts returns the costs of the stages over a veth.
 func (f *costFile) cableCosts() *model.Costs {
 	c := f.Stages
 	c[model.Receive] = f.CableReceive
 	return &c
 }
 
-func enoughCores() error {
+func requireTwoCores() error {
 	if runtime.NumCPU() < 2 {
-		return errors.New("this needs two cores")
+		return errors.New("the measurement needs at least two cores")
 	}
 	return nil
 }

@@ -18,25 +18,25 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
 
-// The operations that contention is measured of.
+// The operations whose contention is measured.
 const (
-	contendAtomic     = "atomic add"
-	contendReserve    = "reserve 45 counters"
-	contendWindow45   = "replay window, 45 messages"
-	contendWindow1    = "replay window, 1 message"
-	contendTrain      = "seal and open 45 × 1420 B"
-	contendSingle     = "seal and open 1 × 64 B"
-	contendSend       = "send a train from a source"
-	contendTUNWrite   = "write a train to the TUN"
-	trainSegments     = 45
-	trainPayload      = 1380
-	outerMessage      = 1452
-	sendSourcePort    = 61000
-	deadEnd           = "198.51.100.9"
-	ringOfWindowTurns = 4
+	contendAtomic   = "atomic add"
+	contendReserve  = "reserve 45 counters"
+	contendWindow45 = "replay window, 45 messages"
+	contendWindow1  = "replay window, 1 message"
+	contendTrain    = "seal and open 45 × 1420 B"
+	contendSingle   = "seal and open 1 × 64 B"
+	contendSend     = "send a train from a source"
+	contendTUNWrite = "write a train to the TUN"
+	trainSegments   = 45
+	trainPayload    = 1380
+	outerMessage    = 1452
+	sendSourcePort  = 61000
+	blackholeAddr   = "198.51.100.9"
+	lagShare        = 4
 )
 
-// contentions measures all of them, in memory and in a namespace.
+// contentions measures all operations.
 func contentions() (map[string]contention, error) {
 	all := map[string]contention{}
 	for _, m := range []struct {
@@ -65,21 +65,21 @@ func contentions() (map[string]contention, error) {
 	return all, nil
 }
 
-func nothing() error { return nil }
+func noClose() error { return nil }
 
-// apart keeps what belongs to one thread away from everything else.
-type apart[T any] struct {
-	_  [4096]byte
-	it T
-	_  [4096]byte
+// padded is a value in cache lines of its own.
+type padded[T any] struct {
+	_     [4096]byte
+	value T
+	_     [4096]byte
 }
 
-// two returns one for each thread.
-func two[T any]() [2]*apart[T] { return [2]*apart[T]{new(apart[T]), new(apart[T])} }
+// newPaddedPair returns one value for each thread.
+func newPaddedPair[T any]() [2]*padded[T] { return [2]*padded[T]{new(padded[T]), new(padded[T])} }
 
 func atomicOp() (func(thread, object int), func() error, error) {
-	words := two[atomic.Uint64]()
-	return func(_, object int) { words[object].it.Add(1) }, nothing, nil
+	words := newPaddedPair[atomic.Uint64]()
+	return func(_, object int) { words[object].value.Add(1) }, noClose, nil
 }
 
 func reserveOp() (func(thread, object int), func() error, error) {
@@ -90,38 +90,38 @@ func reserveOp() (func(thread, object int), func() error, error) {
 			return nil, nil, err
 		}
 	}
-	return func(_, object int) { pairs[object].Reserve(trainSegments) }, nothing, nil
+	return func(_, object int) { pairs[object].Reserve(trainSegments) }, noClose, nil
 }
 
-// windowOp marks runs of n counters, as two lanes receive them: every other run each. One that the other has left behind
-// catches up, as a lane would: its runs are those of the sender's present.
+// windowOp marks runs of n counters in a replay window, as two lanes do that receive every other run. A thread that falls behind
+// skips runs, since a lane would receive what is sent now.
 func windowOp(n int) (func(thread, object int), func() error, error) {
-	windows := two[session.Window]()
-	next := two[atomic.Uint64]() // the run that comes next on this thread
-	counters, fresh := two[[trainSegments]uint64](), two[[trainSegments]bool]()
-	far := uint64(session.WindowSize / n / ringOfWindowTurns)
-	calls := two[uint64]()
+	windows := newPaddedPair[session.Window]()
+	next := newPaddedPair[atomic.Uint64]() // number of the thread's next run
+	counters, fresh := newPaddedPair[[trainSegments]uint64](), newPaddedPair[[trainSegments]bool]()
+	far := uint64(session.WindowSize / n / lagShare)
+	calls := newPaddedPair[uint64]()
 	return func(thread, object int) {
-		turn := next[thread].it.Load()
-		if calls[thread].it++; calls[thread].it%64 == 0 {
-			turn = max(turn, max(next[1-thread].it.Load(), far)-far)
+		turn := next[thread].value.Load()
+		if calls[thread].value++; calls[thread].value%64 == 0 {
+			turn = max(turn, max(next[1-thread].value.Load(), far)-far)
 		}
-		next[thread].it.Store(turn + 1)
+		next[thread].value.Store(turn + 1)
 		first := (2*turn + uint64(thread)) * uint64(n)
-		run := counters[thread].it[:n]
+		run := counters[thread].value[:n]
 		for i := range run {
 			run[i] = first + uint64(i)
 		}
-		windows[object].it.AcceptRun(run, fresh[thread].it[:n])
-	}, nothing, nil
+		windows[object].value.AcceptRun(run, fresh[thread].value[:n])
+	}, noClose, nil
 }
 
-// sessionOp seals a train and opens it again: with a counter and a window that are shared, or not.
+// sessionOp seals and opens a train. With one object, the threads share the session's counter and replay window.
 func sessionOp(packets, size int) (func(thread, object int), func() error, error) {
-	var laps [2]*lap
+	var laps [2]*trainBench
 	for i := range laps {
 		var err error
-		if laps[i], err = newLap(packets, size); err != nil {
+		if laps[i], err = newTrainBench(packets, size); err != nil {
 			return nil, nil, err
 		}
 		laps[i].split(0)
@@ -131,10 +131,10 @@ func sessionOp(packets, size int) (func(thread, object int), func() error, error
 		counter, _ := keys.a.Reserve(packets)
 		keys.a.SealTrain(&mine.scratch, mine.sealed[0], mine.layout, counter)
 		keys.b.OpenTrain(&mine.scratch, 0, mine.sealed[0], mine.layout.Stride(), mine.opened)
-	}, nothing, nil
+	}, noClose, nil
 }
 
-// sendOp sends a train into a device that drops it, by the socket of a source: the same for both threads, or not.
+// sendOp sends a train to a blackhole. With one object, the threads share the source's socket.
 func sendOp() (func(thread, object int), func() error, error) {
 	lab, err := netlab.New("scale")
 	if err != nil {
@@ -142,7 +142,7 @@ func sendOp() (func(thread, object int), func() error, error) {
 	}
 	var port underlay.Port
 	var sources [2]int
-	err = inDeadEnd(lab, func() (err error) {
+	err = inBlackholeHost(lab, func() (err error) {
 		if port, err = udp.Open(udp.Config{Lanes: 2, NoIPv6: true}); err != nil {
 			return err
 		}
@@ -156,7 +156,7 @@ func sendOp() (func(thread, object int), func() error, error) {
 	if err != nil {
 		return nil, nil, errors.Join(err, lab.Close())
 	}
-	to := &underlay.Endpoint{Dst: netip.AddrPortFrom(netip.MustParseAddr(deadEnd), listenPort)}
+	to := &underlay.Endpoint{Dst: netip.AddrPortFrom(netip.MustParseAddr(blackholeAddr), listenPort)}
 	var runs [2][]underlay.Run
 	for i := range runs {
 		data := make([]byte, trainSegments*outerMessage)
@@ -169,8 +169,8 @@ func sendOp() (func(thread, object int), func() error, error) {
 	return op, func() error { return errors.Join(port.Close(), lab.Close()) }, nil
 }
 
-// inDeadEnd calls f in a new host, all of whose packets go over a cable to one that takes none of them.
-func inDeadEnd(lab *netlab.Lab, f func() error) error {
+// inBlackholeHost calls f in a new host, whose packets all go over a cable to a host that drops them.
+func inBlackholeHost(lab *netlab.Lab, f func() error) error {
 	host, err := lab.Host("sender")
 	if err != nil {
 		return err
@@ -190,7 +190,7 @@ func inDeadEnd(lab *netlab.Lab, f func() error) error {
 			return fmt.Errorf("finding %s: %w", cable.DeviceA, err)
 		}
 		nobody := &netlink.Neigh{
-			LinkIndex: link.Attrs().Index, IP: netip.MustParseAddr(deadEnd).AsSlice(), State: netlink.NUD_PERMANENT,
+			LinkIndex: link.Attrs().Index, IP: netip.MustParseAddr(blackholeAddr).AsSlice(), State: netlink.NUD_PERMANENT,
 			HardwareAddr: []byte{2, 0, 0, 0, 0, 9},
 		}
 		if err := netlink.NeighSet(nobody); err != nil {
@@ -200,8 +200,8 @@ func inDeadEnd(lab *netlab.Lab, f func() error) error {
 	})
 }
 
-// tunOp writes a train that the host drops, as it is for nobody, to a queue of one TUN: each thread to its own queue, of
-// two TUNs or of the same one.
+// tunOp writes a train, which the host drops, to a queue of a TUN. Each thread has its own queue. With one object, both queues
+// belong to the same TUN.
 func tunOp() (func(thread, object int), func() error, error) {
 	lab, err := netlab.New("scale")
 	if err != nil {
@@ -226,7 +226,7 @@ func tunOp() (func(thread, object int), func() error, error) {
 		}
 	}
 	ends := flow.Ends{
-		Src: netip.AddrPortFrom(netip.MustParseAddr("10.78.0.7"), 1000), Dst: netip.AddrPortFrom(netip.MustParseAddr(deadEnd), 2000),
+		Src: netip.AddrPortFrom(netip.MustParseAddr("10.78.0.7"), 1000), Dst: netip.AddrPortFrom(netip.MustParseAddr(blackholeAddr), 2000),
 	}
 	parts := [][]byte{(&flow.Flow{Ends: ends}).Train(trainSegments, trainPayload)}
 	op := func(thread, object int) { _ = devices[object].Queues()[thread].Write(parts) }

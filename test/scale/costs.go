@@ -21,35 +21,35 @@ import (
 	"github.com/ropewalk/ropewalk/test/scale/model"
 )
 
-// costFile is what the model is fed with: the file that `scale costs` writes.
+// costFile is the input of the model, and the file that `scale costs` writes.
 type costFile struct {
 	Command string `json:"command"`
 	Machine string `json:"machine"`
-	// Train is the mean element of a bulk transfer, Ack what comes back for it.
+	// Train is the mean train of a bulk transfer, Ack its acknowledgement.
 	Train model.Train `json:"train"`
 	Ack   model.Train `json:"ack"`
-	// Stages is for two machines with a NIC each. Send is that over a veth, in which the receiver's IP and UDP take the
-	// place of a driver. CableReceive is what Receive costs over a veth, where trains arrive whole.
+	// Stages are the costs on two machines with a NIC each. Send is measured over a veth, with the receiver's IP and UDP in place
+	// of a driver. CableReceive is the cost of Receive over a veth, where trains are not split.
 	Stages       model.Costs `json:"stages"`
 	CableReceive model.Cost  `json:"cable_receive"`
-	// Memory is what the engine's own stages take of a train in a loop by themselves, in ns; inside the tunnel they take
-	// InSitu times as much, out and in.
+	// Memory is the time of the engine's stages per train in an isolated loop, in ns. InSitu is the factor by which they are slower
+	// inside a tunnel: transmit, receive.
 	Memory      map[string]float64    `json:"memory_ns"`
 	InSitu      [2]float64            `json:"in_situ"`
 	Lines       model.Lines           `json:"lines"`
-	HandOff     handOff               `json:"hand_off"`
+	HandOff     handOffCosts          `json:"hand_off"`
 	Contentions map[string]contention `json:"contentions"`
 }
 
 const (
-	costStreams = 4
-	costStretch = 2 * time.Second
-	lapRounds   = 40
+	costStreams  = 4
+	costDuration = 2 * time.Second
+	benchRounds  = 40
 )
 
-// measureCosts measures everything, in so many rounds, and takes medians.
+// measureCosts measures all costs in rounds, and takes medians.
 func measureCosts(ctx context.Context, rounds int, progress io.Writer) (*costFile, error) {
-	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 12)) // two nodes' threads block in system calls
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 12)) // the threads of two nodes block in system calls
 	f := &costFile{Command: "make scale-costs", Machine: machine(), Ack: model.Train{Packets: 1, Bytes: 52}}
 	var err error
 	if f.Contentions, err = contentions(); err != nil {
@@ -75,8 +75,8 @@ func measureCosts(ctx context.Context, rounds int, progress io.Writer) (*costFil
 	return f, nil
 }
 
-// linesOf turns contention into turns at a line. Two threads that do nothing else have it half of the time each. What
-// two senders with everything of their own lose to each other inside the kernel is taken for one line as well.
+// linesOf computes how long a lane holds each shared cache line. Two threads that only access one line hold it half of the time
+// each. The time that senders with separate sockets cost each other in the kernel counts as one line.
 func linesOf(c map[string]contention) model.Lines {
 	w45, w1 := c[contendWindow45].Shared/2, c[contendWindow1].Shared/2
 	packet := max(w45-w1, 0) / (trainSegments - 1)
@@ -86,49 +86,49 @@ func linesOf(c map[string]contention) model.Lines {
 	}
 }
 
-// point is what each stage took of one train, in ns.
-type point map[model.Stage]float64
+// stageTimes is the time of each stage per train, in ns.
+type stageTimes map[model.Stage]float64
 
-// survey collects points: of trains that carry data, and of what comes back for each.
+// survey collects measurements of trains with data, and of acknowledgements.
 type survey struct {
-	clock      int64
-	big, small lapTimes // by themselves, of a train and of an acknowledgement
-	data, acks map[cableKind][]point
-	trains     []model.Train
+	clock                int64
+	trainAlone, ackAlone trainTimes // in an isolated loop, of a train and of an acknowledgement
+	data, acks           map[cableKind][]stageTimes
+	trains               []model.Train
 }
 
 func newSurvey() (*survey, error) {
-	s := &survey{clock: clockCost(), data: map[cableKind][]point{}, acks: map[cableKind][]point{}}
+	s := &survey{clock: clockCost(), data: map[cableKind][]stageTimes{}, acks: map[cableKind][]stageTimes{}}
 	for _, m := range []struct {
-		into          *lapTimes
+		into          *trainTimes
 		packets, size int
-	}{{&s.big, trainSegments, trainPayload}, {&s.small, 1, 12}} {
-		l, err := newLap(m.packets, m.size)
+	}{{&s.trainAlone, trainSegments, trainPayload}, {&s.ackAlone, 1, 12}} {
+		l, err := newTrainBench(m.packets, m.size)
 		if err != nil {
 			return nil, err
 		}
-		if *m.into, err = l.time(lapRounds); err != nil {
+		if *m.into, err = l.time(benchRounds); err != nil {
 			return nil, err
 		}
 	}
 	return s, nil
 }
 
-// round carries a bulk transfer over one kind of cable.
+// round measures a bulk transfer over one kind of cable.
 func (s *survey) round(ctx context.Context, kind cableKind) (err error) {
-	r, err := newRig(kind, s.clock)
+	r, err := newTunnel(kind, s.clock)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
 	before := napiTimes()
-	t, err := r.carry(ctx, costStreams, costStretch)
+	t, err := r.transfer(ctx, costStreams, costDuration)
 	if err != nil {
 		return err
 	}
 	napi := diffTimes(before, napiTimes())
 	if kind != plainCable && (len(napi) != 2 || napi[1] == 0) {
-		return fmt.Errorf("the kernel threads of the cable ran %v ns: want two that did", napi)
+		return fmt.Errorf("got CPU times %v ns of the cable's NAPI threads, want two threads that ran", napi)
 	}
 	trains := float64(r.a.tx.in.elements.Load())
 	train := model.Train{
@@ -148,23 +148,22 @@ func (s *survey) round(ctx context.Context, kind cableKind) (err error) {
 	return nil
 }
 
-// points is what one direction took per train. Split stands for all that the engine did itself on the way out, Open for
-// all on the way in.
-func points(tx, rx *loop, trains float64) point {
+// points returns the stage times of one direction. Split has the whole time of the engine when sending, Open when receiving.
+func points(tx, rx *laneTimer, trains float64) stageTimes {
 	ns := func(n *atomic.Int64) float64 { return float64(n.Load()) / trains }
-	return point{
-		model.TUNRead: ns(&tx.in.ns), model.Split: ns(&tx.between), model.Send: ns(&tx.out.ns),
-		model.Receive: ns(&rx.in.ns), model.Open: ns(&rx.between), model.TUNWrite: ns(&rx.out.ns),
+	return stageTimes{
+		model.TUNRead: ns(&tx.in.ns), model.Split: ns(&tx.engineNS), model.Send: ns(&tx.out.ns),
+		model.Receive: ns(&rx.in.ns), model.Open: ns(&rx.engineNS), model.TUNWrite: ns(&rx.out.ns),
 	}
 }
 
-func (p point) scale(by float64) {
+func (p stageTimes) scale(by float64) {
 	for s := range p {
 		p[s] *= by
 	}
 }
 
-// fill fits costs to the medians of all points.
+// fill computes costs from the medians of all measurements.
 func (s *survey) fill(f *costFile) {
 	var packets, sizes []float64
 	for _, t := range s.trains {
@@ -172,7 +171,7 @@ func (s *survey) fill(f *costFile) {
 	}
 	f.Train = model.Train{Packets: int(median(packets)), Bytes: int(median(sizes))}
 	f.Memory = map[string]float64{
-		"split": round2(s.big.split), "seal": round2(s.big.seal), "open": round2(s.big.open), "merge": round2(s.big.merge),
+		"split": round2(s.trainAlone.split), "seal": round2(s.trainAlone.seal), "open": round2(s.trainAlone.open), "merge": round2(s.trainAlone.merge),
 	}
 	for stage, kind := range map[model.Stage]cableKind{
 		model.TUNRead: plainCable, model.TUNWrite: plainCable, model.Send: plainCable, model.Receive: frameCable,
@@ -184,14 +183,14 @@ func (s *survey) fill(f *costFile) {
 		f.Stages[stage] = rounded(0, 0, s.median(s.data, stage, plainCable)/float64(f.Train.Bytes))
 	}
 	big, small := s.median(s.data, model.Softirq, frameCable), s.median(s.acks, model.Softirq, frameCable)
-	element, packet := through(big, small, [2]float64{1, 1}, [2]float64{float64(f.Train.Packets), 1})
+	element, packet := solveTwo(big, small, [2]float64{1, 1}, [2]float64{float64(f.Train.Packets), 1})
 	f.Stages[model.Softirq] = rounded(element, packet, 0)
-	f.InSitu[0] = s.engine(f, model.Split, model.Seal, [2]float64{s.big.split, s.small.split}, [2]float64{s.big.seal, s.small.seal})
-	f.InSitu[1] = s.engine(f, model.Merge, model.Open, [2]float64{s.big.merge, s.small.merge}, [2]float64{s.big.open, s.small.open})
+	f.InSitu[0] = s.splitEngineTime(f, model.Split, model.Seal, [2]float64{s.trainAlone.split, s.ackAlone.split}, [2]float64{s.trainAlone.seal, s.ackAlone.seal})
+	f.InSitu[1] = s.splitEngineTime(f, model.Merge, model.Open, [2]float64{s.trainAlone.merge, s.ackAlone.merge}, [2]float64{s.trainAlone.open, s.ackAlone.open})
 }
 
-// median of what a stage took over a kind of cable.
-func (s *survey) median(of map[cableKind][]point, stage model.Stage, kind cableKind) float64 {
+// median returns the median time of a stage over a kind of cable.
+func (s *survey) median(of map[cableKind][]stageTimes, stage model.Stage, kind cableKind) float64 {
 	var all []float64
 	for _, p := range of[kind] {
 		all = append(all, p[stage])
@@ -199,35 +198,34 @@ func (s *survey) median(of map[cableKind][]point, stage model.Stage, kind cableK
 	return median(all)
 }
 
-// perByte puts the cost of a system call through two points: a train, and an acknowledgement.
+// perByte computes the cost of a system call from two points: a train and an acknowledgement.
 func (s *survey) perByte(stage model.Stage, kind cableKind, f *costFile) model.Cost {
-	element, perByte := through(s.median(s.data, stage, kind), s.median(s.acks, stage, kind),
+	element, perByte := solveTwo(s.median(s.data, stage, kind), s.median(s.acks, stage, kind),
 		[2]float64{1, 1}, [2]float64{float64(f.Train.Bytes), float64(f.Ack.Bytes)})
 	return rounded(element, 0, perByte)
 }
 
-// engine shares the engine's own time of one direction out. Its time for a train and for an acknowledgement
-// is a constant per element plus a multiple of the time of the two stages: the cipher's and the other one. The constant
-// is added to the other stage. engine returns the multiple.
-func (s *survey) engine(f *costFile, plain, cipher model.Stage, plainAlone, cipherAlone [2]float64) (times float64) {
+// splitEngineTime divides the engine's time of one direction between the cipher's stage and the plain stage. The time is a constant
+// per element plus a multiple of the isolated times of both stages. The constant goes to the plain stage. It returns the multiple.
+func (s *survey) splitEngineTime(f *costFile, plain, cipher model.Stage, plainAlone, cipherAlone [2]float64) (times float64) {
 	stage := model.Split
 	if cipher == model.Open {
 		stage = model.Open
 	}
-	element, times := through(s.median(s.data, stage, plainCable), s.median(s.acks, stage, plainCable),
+	element, times := solveTwo(s.median(s.data, stage, plainCable), s.median(s.acks, stage, plainCable),
 		[2]float64{1, 1}, [2]float64{plainAlone[0] + cipherAlone[0], plainAlone[1] + cipherAlone[1]})
 	packets := [2]float64{trainSegments, 1}
 	sizes := [2]float64{trainSegments * (trainPayload + 40), 52}
-	packet, perByte := through(plainAlone[0], plainAlone[1], packets, sizes)
+	packet, perByte := solveTwo(plainAlone[0], plainAlone[1], packets, sizes)
 	f.Stages[plain] = rounded(element, packet*times, perByte*times)
-	packet, perByte = through(cipherAlone[0], cipherAlone[1], packets, sizes)
+	packet, perByte = solveTwo(cipherAlone[0], cipherAlone[1], packets, sizes)
 	f.Stages[cipher] = rounded(0, packet*times, perByte*times)
 	return round2(times)
 }
 
-// through solves a·x + b·y = big at the first x and y, and = small at the second, for a and b. Neither is below zero; big
-// is kept in any case.
-func through(big, small float64, x, y [2]float64) (a, b float64) {
+// solveTwo solves a·x[0] + b·y[0] = big and a·x[1] + b·y[1] = small. If a or b would be negative, it is 0 and only the first
+// equation holds.
+func solveTwo(big, small float64, x, y [2]float64) (a, b float64) {
 	a = (big*y[1] - small*y[0]) / (x[0]*y[1] - x[1]*y[0])
 	a = min(max(a, 0), big/x[0])
 	return a, (big - a*x[0]) / y[0]
@@ -239,12 +237,12 @@ func rounded(element, packet, perByte float64) model.Cost {
 
 func round2(x float64) float64 { return math.Round(x*100) / 100 }
 
-// String names it.
+// String implements fmt.Stringer.
 func (k cableKind) String() string {
 	return [...]string{"a cable", "a cable that receives frames by NAPI"}[k]
 }
 
-// machine describes this machine in a line.
+// machine returns a description of this machine in one line.
 func machine() string {
 	model := "unknown processor"
 	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {

@@ -17,58 +17,58 @@ import (
 
 const (
 	manyFlows = 64
-	// settle is how long it takes one core to have every queue as full as it will be.
-	settle = 120 * time.Millisecond
-	redraw = "make scale"
-	// useCores is the machine whose cores' use is drawn, miceCores the one that short flows meet.
-	useCores  = 64
-	miceCores = 16
+	// settleTime is the time after which the queues of one core are full.
+	settleTime  = 120 * time.Millisecond
+	plotCommand = "make scale"
+	// utilizationCores is the number of cores in the chart of utilization, miceCores that in the table of short flows.
+	utilizationCores = 64
+	miceCores        = 16
 )
 
-// figures is all that docs/scale.md shows.
+// figures holds all results that docs/scale.md shows.
 type figures struct {
 	costs costFile
 	check checkFile
 
-	many     map[string]map[int]summary // 64 flows: by way and cores
+	many     map[string]map[int]summary // 64 flows: by strategy and number of cores
 	few      map[string]map[int]summary // as many flows as cores
-	elephant map[string]map[int]summary // one flow: by kind of help
-	mice     map[string]map[int]summary // short flows: by way and Gbit/s offered
-	law      map[string]model.USL       // of many, by way
+	elephant map[string]map[int]summary // one flow: by strategy of help and number of cores
+	mice     map[string]map[int]summary // short flows: by strategy and offered Gbit/s
+	usl      map[string]model.USL       // fitted to many, by strategy
 }
 
-// helps are the ways in which idle cores may help one flow.
-func (f *figures) helps() []way {
-	return []way{
+// helpStrategies are the ways in which idle cores may help one flow.
+func (f *figures) helpStrategies() []strategy {
+	return []strategy{
 		{"alone", func(*model.Config) {}},
 		{"idle cores seal and open its trains", func(c *model.Config) { c.Help = true }},
 		{"idle cores take whole trains in turn", func(c *model.Config) {
-			// Who handles a train has read it as well: it stays in one cache, and what is left is to wake who is next.
-			c.Help, c.HelpMore, c.HandOff, c.HandBack = true, true, f.costs.HandOff.Wake, 0
+			// The core that processes a train has also read it, so that only waking the next core remains.
+			c.Help, c.HelpSplitMerge, c.HandOff, c.HandBack = true, true, f.costs.HandOff.Wake, 0
 		}},
 	}
 }
 
-// simulate runs everything.
+// simulate runs all simulations.
 func (f *figures) simulate(progress io.Writer) (err error) {
-	f.law = map[string]model.USL{}
-	if f.many, err = f.sweep(ways(), "64 flows", progress, func(int) int { return manyFlows }); err != nil {
+	f.usl = map[string]model.USL{}
+	if f.many, err = f.sweep(strategies(), "64 flows", progress, func(int) int { return manyFlows }); err != nil {
 		return err
 	}
-	if f.few, err = f.sweep(ways(), "a flow per core", progress, func(cores int) int { return cores }); err != nil {
+	if f.few, err = f.sweep(strategies(), "a flow per core", progress, func(cores int) int { return cores }); err != nil {
 		return err
 	}
-	if f.elephant, err = f.sweep(f.helps(), "one flow", progress, func(int) int { return 1 }); err != nil {
+	if f.elephant, err = f.sweep(f.helpStrategies(), "one flow", progress, func(int) int { return 1 }); err != nil {
 		return err
 	}
-	for _, w := range ways() {
-		f.law[w.name] = lawOf(f.many[w.name])
+	for _, w := range strategies() {
+		f.usl[w.name] = fitUSL(f.many[w.name])
 	}
 	return f.shortFlows(progress)
 }
 
-// sweep runs every way on all numbers of cores.
-func (f *figures) sweep(ways []way, what string, progress io.Writer, flows func(cores int) int) (map[string]map[int]summary, error) {
+// sweep simulates every strategy on all numbers of cores.
+func (f *figures) sweep(ways []strategy, what string, progress io.Writer, flows func(cores int) int) (map[string]map[int]summary, error) {
 	all := map[string]map[int]summary{}
 	for _, w := range ways {
 		fmt.Fprintf(progress, "%s, %s\n", what, w.name)
@@ -76,7 +76,7 @@ func (f *figures) sweep(ways []way, what string, progress io.Writer, flows func(
 		for _, cores := range append([]int{1}, coreCounts()...) {
 			c := f.costs.config()
 			c.Cores, c.Elephants, c.Window = cores, flows(cores), flowTrains(flows(cores))*f.costs.Train.Bytes
-			c.Warmup += settle / time.Duration(cores)
+			c.Warmup += settleTime / time.Duration(cores)
 			w.config(&c)
 			s, err := average(c)
 			if err != nil {
@@ -88,18 +88,18 @@ func (f *figures) sweep(ways []way, what string, progress io.Writer, flows func(
 	return all, nil
 }
 
-// offered are the Gbit/s of short flows.
+// offered returns the loads of short flows, in Gbit/s.
 func offered() []int { return []int{5, 10, 20, 30} }
 
-// shortFlows has flows come and go, whose windows grow and shrink, with queues as bounded as they are.
+// shortFlows simulates short flows, with congestion control and bounded queues.
 func (f *figures) shortFlows(progress io.Writer) error {
 	f.mice = map[string]map[int]summary{}
-	for _, w := range ways() {
+	for _, w := range strategies() {
 		fmt.Fprintf(progress, "short flows, %s\n", w.name)
 		f.mice[w.name] = map[int]summary{}
 		for _, rate := range offered() {
 			c := f.costs.config()
-			c.Cores, c.Closed, c.Mice = miceCores, false, float64(rate)*1e9/8
+			c.Cores, c.ClosedLoop, c.Mice = miceCores, false, float64(rate)*1e9/8
 			w.config(&c)
 			s, err := average(c)
 			if err != nil {
@@ -111,11 +111,11 @@ func (f *figures) shortFlows(progress io.Writer) error {
 	return nil
 }
 
-// flowTrains is how many trains one of so many flows has on the way: enough for every stage, and no more.
+// flowTrains returns the number of trains that each flow has in flight: enough for all stages.
 func flowTrains(flows int) int { return max(4, 48/flows) }
 
-// lawOf fits the scalability law.
-func lawOf(by map[int]summary) model.USL {
+// fitUSL fits the universal scalability law.
+func fitUSL(by map[int]summary) model.USL {
 	var work []float64
 	cores := append([]int{1}, coreCounts()...)
 	for _, n := range cores {
@@ -124,7 +124,7 @@ func lawOf(by map[int]summary) model.USL {
 	return model.FitUSL(cores, work)
 }
 
-// write simulates, draws, and fills in the document.
+// write simulates, draws the charts, and updates the document.
 func (f *figures) write(docs string, progress io.Writer) error {
 	if err := f.simulate(progress); err != nil {
 		return err
@@ -152,7 +152,7 @@ func (f *figures) write(docs string, progress io.Writer) error {
 
 func cores() chart.Axis { return chart.Axis{Label: "Cores of each machine", Log: true} }
 
-// series is one line over cores.
+// series returns one line of a chart over the number of cores.
 func series(name string, by map[int]summary, value func(s summary) float64) chart.Series {
 	s := chart.Series{Name: name}
 	for _, n := range coreCounts() {
@@ -165,20 +165,20 @@ func gbps(s summary) float64 { return s.gbps }
 
 func (f *figures) manyPlot() ([]byte, error) {
 	var lines []chart.Series
-	for _, w := range ways() {
+	for _, w := range strategies() {
 		lines = append(lines, series(w.name, f.many[w.name], gbps))
 	}
 	return chart.Line(chart.Chart{
 		Title: fmt.Sprintf("Throughput of a tunnel, %d flows", manyFlows),
 		Note: "Simulated with stage costs measured on two cores: two machines, a lane and a NIC queue per core, no limit of " +
 			"the wire. Lines are ways to take source ports.",
-		Command: redraw,
+		Command: plotCommand,
 	}, cores(), chart.Axis{Label: "Gbit/s received by applications", Log: true}, lines...)
 }
 
 func (f *figures) fewPlot() ([]byte, error) {
 	var lines []chart.Series
-	for _, w := range ways() {
+	for _, w := range strategies() {
 		s := series(w.name, f.few[w.name], gbps)
 		for i := range s.Points {
 			s.Points[i].Y /= s.Points[i].X
@@ -188,23 +188,23 @@ func (f *figures) fewPlot() ([]byte, error) {
 	return chart.Line(chart.Chart{
 		Title:   "What each core carries, as many flows as cores",
 		Note:    "Simulated as before. With a flow for each core, every hash that two flows meet at leaves a core without work.",
-		Command: redraw,
+		Command: plotCommand,
 	}, cores(), chart.Axis{Label: "Gbit/s per core of one machine"}, lines...)
 }
 
 func (f *figures) elephantPlot() ([]byte, error) {
 	var lines []chart.Series
-	for _, w := range f.helps() {
+	for _, w := range f.helpStrategies() {
 		lines = append(lines, series(w.name, f.elephant[w.name], gbps))
 	}
 	return chart.Line(chart.Chart{
 		Title:   "Throughput of one flow",
 		Note:    "Simulated. One flow is one lane; the lines are ways in which idle cores may help it.",
-		Command: redraw,
+		Command: plotCommand,
 	}, cores(), chart.Axis{Label: "Gbit/s received by the application"}, lines...)
 }
 
-// usePlot shows where the time of the receiver's cores goes.
+// usePlot draws what the receiver's cores spend time on.
 func (f *figures) usePlot() ([]byte, error) {
 	var labels []string
 	sets := make([]chart.BarSet, 0, len(model.AllUses()))
@@ -212,20 +212,20 @@ func (f *figures) usePlot() ([]byte, error) {
 	for _, u := range shown {
 		sets = append(sets, chart.BarSet{Name: u.String()})
 	}
-	for _, w := range ways() {
+	for _, w := range strategies() {
 		labels = append(labels, w.name)
 		for i, u := range shown {
-			sets[i].Values = append(sets[i].Values, 100*f.many[w.name][useCores].use[1][u])
+			sets[i].Values = append(sets[i].Values, 100*f.many[w.name][utilizationCores].use[1][u])
 		}
 	}
 	return chart.Bars(chart.Chart{
-		Title:   fmt.Sprintf("What %d receiving cores do, %d flows", useCores, manyFlows),
+		Title:   fmt.Sprintf("What %d receiving cores do, %d flows", utilizationCores, manyFlows),
 		Note:    "Simulated. The rest of the time they are idle: some lane has all it can do, and others have nothing.",
-		Command: redraw,
+		Command: plotCommand,
 	}, chart.Axis{Label: "Share of the cores' time, %"}, labels, sets...)
 }
 
-// boundsPlot shows what each resource would let pass.
+// boundsPlot draws the bound of each resource.
 func (f *figures) boundsPlot() ([]byte, error) {
 	by := map[string]*chart.Series{}
 	var order []string
@@ -239,7 +239,7 @@ func (f *figures) boundsPlot() ([]byte, error) {
 		for _, b := range list {
 			switch b.Resource {
 			case model.ResourceAppSend, model.ResourceAppReceive, model.ResourceSender:
-				continue // far away, or behind another of their kind
+				continue // far above the others, or above another of its kind
 			}
 			if by[b.Resource] == nil {
 				by[b.Resource] = &chart.Series{Name: b.Resource, Dashed: true}
@@ -255,6 +255,6 @@ func (f *figures) boundsPlot() ([]byte, error) {
 	return chart.Line(chart.Chart{
 		Title:   fmt.Sprintf("What each resource lets pass, %d flows, planned ports", manyFlows),
 		Note:    "Computed from stage costs; the lowest line is the bottleneck. Lanes and queues: as many as are expected to have a flow.",
-		Command: redraw,
-	}, cores(), chart.Axis{Label: "Gbit/s", Log: true}, lines...)
+		Command: plotCommand,
+	}, cores(), chart.Axis{Label: "Gbit/s", Log: true}, lines...), nil
 }

@@ -9,35 +9,35 @@ import (
 	"time"
 )
 
-// handOff is what it takes to have a train sealed on another core, in ns.
-type handOff struct {
-	// Over is what sealing takes longer there than here, as the train comes from another core's cache; Back is what the
-	// copy takes longer that sendmsg makes of it, here again.
+// handOffCosts is the extra cost of sealing a train on another core, in ns.
+type handOffCosts struct {
+	// Over is the extra time of sealing, since the train comes from another core's cache. Back is the extra time of the copy in
+	// sendmsg afterwards, on the first core.
 	Over float64 `json:"over_ns"`
 	Back float64 `json:"back_ns"`
-	// Wake is waking a thread that sleeps, and going to sleep again.
+	// Wake is the CPU time of waking a sleeping thread, and of sleeping again.
 	Wake float64 `json:"wake_ns"`
 }
 
-func measureHandOff() (handOff, error) {
-	l, err := newLap(trainSegments, trainPayload)
+func measureHandOff() (handOffCosts, error) {
+	l, err := newTrainBench(trainSegments, trainPayload)
 	if err != nil {
-		return handOff{}, err
+		return handOffCosts{}, err
 	}
-	l.sealed = l.sealed[:1] // it is in the cache of who has written it
+	l.sealed = l.sealed[:1] // so that it is in the cache of the core that has written it
 	here, there := sealHere(l), sealThere(l)
-	return handOff{
-		Over: round2(max(there[0]-here[0], 0)), Back: round2(max(there[1]-here[1], 0)), Wake: round2(wake()),
+	return handOffCosts{
+		Over: round2(max(there[0]-here[0], 0)), Back: round2(max(there[1]-here[1], 0)), Wake: round2(wakeCost()),
 	}, nil
 }
 
-const handOffs = 3000
+const handOffRounds = 3000
 
-// sealHere splits a train, and takes the times of sealing and copying it.
-func sealHere(l *lap) [2]float64 {
+// sealHere splits trains, and measures sealing and copying them on one core.
+func sealHere(l *trainBench) [2]float64 {
 	out := make([]byte, len(l.sealed[0]))
 	var times [2][]float64
-	for range handOffs {
+	for range handOffRounds {
 		l.split(0)
 		begin := time.Now()
 		l.seal(0)
@@ -48,16 +48,16 @@ func sealHere(l *lap) [2]float64 {
 	return [2]float64{median(times[0]), median(times[1])}
 }
 
-// sealThere is sealHere with the sealing on another core. Both wait awake.
-func sealThere(l *lap) [2]float64 {
+// sealThere does the same with the sealing on another core. Both threads wait by polling.
+func sealThere(l *trainBench) [2]float64 {
 	var turn atomic.Int32
 	var times [2][]float64
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		for range handOffs {
-			await(&turn, 1)
+		for range handOffRounds {
+			waitForTurn(&turn, 1)
 			begin := time.Now()
 			l.seal(0)
 			times[0] = append(times[0], float64(time.Since(begin)))
@@ -65,10 +65,10 @@ func sealThere(l *lap) [2]float64 {
 		}
 	})
 	out := make([]byte, len(l.sealed[0]))
-	for range handOffs {
+	for range handOffRounds {
 		l.split(0)
 		turn.Store(1)
-		await(&turn, 0)
+		waitForTurn(&turn, 0)
 		begin := time.Now()
 		copy(out, l.sealed[0])
 		times[1] = append(times[1], float64(time.Since(begin)))
@@ -77,7 +77,7 @@ func sealThere(l *lap) [2]float64 {
 	return [2]float64{median(times[0]), median(times[1])}
 }
 
-func await(turn *atomic.Int32, want int32) {
+func waitForTurn(turn *atomic.Int32, want int32) {
 	for spins := 0; turn.Load() != want; spins++ {
 		if spins > 50_000 {
 			runtime.Gosched()
@@ -85,8 +85,8 @@ func await(turn *atomic.Int32, want int32) {
 	}
 }
 
-// wake is the CPU time that it takes to wake a thread that sleeps, and to go to sleep, in ns.
-func wake() float64 {
+// wakeCost returns the CPU time of waking a sleeping thread, and of going to sleep, in ns.
+func wakeCost() float64 {
 	const hops = 5000
 	ping, pong := make(chan struct{}), make(chan struct{})
 	var used [2]int64

@@ -12,14 +12,14 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
-// threadCPU is the CPU time of the calling thread, in ns.
+// threadCPU returns the CPU time of the calling thread, in ns.
 func threadCPU() int64 {
 	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts) // every kernel has it
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts) // all kernels support it
 	return ts.Nano()
 }
 
-// clockCost is what a call of threadCPU takes of the thread, in ns.
+// clockCost returns the CPU time of a call of threadCPU, in ns.
 func clockCost() int64 {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -31,31 +31,31 @@ func clockCost() int64 {
 	return (threadCPU() - begin) / calls
 }
 
-// loop is what one of a lane's two goroutines does: the CPU time inside the calls of its two edges, and that between
-// them, which is the engine's own.
-type loop struct {
-	clock   int64 // what reading the clock takes
-	last    int64 // when the goroutine last left an edge
-	between atomic.Int64
-	in, out edge
+// laneTimer measures one of a lane's two goroutines: the CPU time of its calls of the TUN and of the underlay, and the time between
+// these calls, which is the engine's.
+type laneTimer struct {
+	clock    int64 // ns that reading the clock takes
+	last     int64 // when the last call returned
+	engineNS atomic.Int64
+	in, out  callTimer
 }
 
-// edge is one edge as a loop uses it.
-type edge struct{ ns, elements, packets, bytes atomic.Int64 }
+// callTimer measures one kind of call.
+type callTimer struct{ ns, elements, packets, bytes atomic.Int64 }
 
-// enter begins a call of an edge. The goroutine keeps its thread from then on: its clock is the thread's.
-func (l *loop) enter() int64 {
+// enter begins a call. It locks the goroutine to its thread, whose CPU time is measured.
+func (l *laneTimer) enter() int64 {
 	if l.last == 0 {
 		runtime.LockOSThread()
 	}
 	now := threadCPU()
 	if l.last != 0 {
-		l.between.Add(max(now-l.last-l.clock, 0))
+		l.engineNS.Add(max(now-l.last-l.clock, 0))
 	}
 	return now
 }
 
-func (l *loop) leave(e *edge, entered int64, elements, packets, bytes int) {
+func (l *laneTimer) leave(e *callTimer, entered int64, elements, packets, bytes int) {
 	now := threadCPU()
 	e.ns.Add(max(now-entered-l.clock, 0))
 	e.elements.Add(int64(elements))
@@ -64,10 +64,10 @@ func (l *loop) leave(e *edge, entered int64, elements, packets, bytes int) {
 	l.last = now
 }
 
-// timedTUN is a TUN of one queue whose reads are timed in tx and whose writes are in rx.
+// timedTUN is a TUN with one queue, whose reads tx measures and whose writes rx measures.
 type timedTUN struct {
 	tun.Device
-	tx, rx *loop
+	tx, rx *laneTimer
 }
 
 // Queues implements tun.Device.
@@ -102,10 +102,10 @@ func (q timedQueue) Write(parts [][]byte) error {
 	return err
 }
 
-// timedPort is a port of one lane whose sends are timed in tx and whose receives are in rx.
+// timedPort is a port with one lane, whose sends tx measures and whose receives rx measures.
 type timedPort struct {
 	underlay.Port
-	tx, rx *loop
+	tx, rx *laneTimer
 }
 
 // Lane implements underlay.Port.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Scale predicts what ropewalk carries on more cores than there are to measure on: test/scale/model is the model, this
-// program measures the costs that it is fed with, checks it against two cores, and draws docs/scale.md's figures.
+// Scale predicts the throughput of ropewalk on more cores than the machine has. It measures the costs that the model in
+// test/scale/model needs, compares the model with runs on two cores, and draws the charts of docs/scale.md.
 package main
 
 import (
@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-const usage = `usage: scale costs   [-rounds N] [-o FILE]             measure what each stage costs here (root)
-       scale check   [-rounds N] [-o FILE] [-ropewalk PATH]  run ropewalk on two cores, for the model to be compared with (root)
-       scale figures [-costs FILE] [-check FILE] [-docs DIR]  simulate, draw DIR/plots/scale-*.svg, fill in DIR/scale.md`
+const usage = `usage: scale costs   [-rounds N] [-o FILE]             measure the cost of each stage on this machine (root)
+       scale check   [-rounds N] [-o FILE] [-ropewalk PATH]  measure ropewalk on two cores, to compare with the model (root)
+       scale figures [-costs FILE] [-check FILE] [-docs DIR]  simulate, draw DIR/plots/scale-*.svg, update the tables of DIR/scale.md`
 
 var errUsage = errors.New(usage)
 
@@ -43,7 +43,7 @@ func run(ctx context.Context, args []string) error {
 		return checkMain(ctx, rest)
 	case "figures":
 		return figuresMain(rest)
-	case "sink", "source": // the applications of a measurement
+	case "sink", "source": // the applications that runApps starts
 		return appMain(command, rest)
 	}
 	return errUsage
@@ -56,7 +56,7 @@ func costsMain(ctx context.Context, args []string) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if err := enoughCores(); err != nil {
+	if err := requireTwoCores(); err != nil {
 		return err
 	}
 	f, err := measureCosts(ctx, *rounds, os.Stderr)
@@ -68,13 +68,13 @@ func costsMain(ctx context.Context, args []string) error {
 
 func checkMain(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("scale check", flag.ContinueOnError)
-	rounds := flags.Int("rounds", 7, "rounds of all scenes")
+	rounds := flags.Int("rounds", 7, "rounds of all scenarios")
 	out := flags.String("o", "test/scale/check.json", "file to write")
 	ropewalk := flags.String("ropewalk", "bin/ropewalk", "the program to run")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if err := enoughCores(); err != nil {
+	if err := requireTwoCores(); err != nil {
 		return err
 	}
 	f, err := check(ctx, *ropewalk, *rounds, os.Stderr)
@@ -86,8 +86,8 @@ func checkMain(ctx context.Context, args []string) error {
 
 func figuresMain(args []string) error {
 	flags := flag.NewFlagSet("scale figures", flag.ContinueOnError)
-	costs := flags.String("costs", "test/scale/costs.json", "what scale costs wrote")
-	checked := flags.String("check", "test/scale/check.json", "what scale check wrote")
+	costs := flags.String("costs", "test/scale/costs.json", "file that scale costs wrote")
+	checked := flags.String("check", "test/scale/check.json", "file that scale check wrote")
 	docs := flags.String("docs", "docs", "directory of scale.md")
 	if err := flags.Parse(args); err != nil {
 		return err

@@ -11,10 +11,10 @@ import (
 	"strings"
 )
 
-// napiTimes are the CPU times of the kernel threads that receive from cables, in ns, by process.
+// napiTimes returns the CPU times of the kernel threads that receive from cables, in ns, by pid.
 func napiTimes() map[int]int64 {
 	times := map[int]int64{}
-	comms, _ := filepath.Glob("/proc/[0-9]*/comm") // the pattern is good
+	comms, _ := filepath.Glob("/proc/[0-9]*/comm") // the pattern is valid
 	for _, path := range comms {
 		name, err := os.ReadFile(path)
 		if err != nil || !strings.HasPrefix(string(name), "napi/cable0-") {
@@ -28,7 +28,7 @@ func napiTimes() map[int]int64 {
 	return times
 }
 
-// schedTime is the time that a thread has run, in ns.
+// schedTime returns the CPU time of a thread, in ns.
 func schedTime(pid int) (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
 	if err != nil {
@@ -42,7 +42,7 @@ func schedTime(pid int) (int64, error) {
 	return ns, nil
 }
 
-// diffTimes is what threads have run between two looks, the longest first.
+// diffTimes returns the CPU time of each thread between two measurements, in descending order.
 func diffTimes(before, after map[int]int64) (ns []int64) {
 	for pid, t := range after {
 		ns = append(ns, t-before[pid])

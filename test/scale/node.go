@@ -27,12 +27,12 @@ const (
 	tunName    = "scale0"
 )
 
-// node is one end of a tunnel in this process: ropewalk's own device, with timed edges.
+// node is one end of a tunnel in this process: a device whose TUN and underlay are measured.
 type node struct {
 	host   *netlab.Host
 	key    noise.PrivateKey
 	device *device.Device
-	tx, rx *loop
+	tx, rx *laneTimer
 	outer  netip.Prefix
 	inner  netip.Prefix
 }
@@ -47,13 +47,13 @@ func newNode(lab *netlab.Lab, name string, n byte, clock int64) (*node, error) {
 		return nil, fmt.Errorf("making a key: %w", err)
 	}
 	return &node{
-		host: host, key: key, tx: &loop{clock: clock}, rx: &loop{clock: clock},
+		host: host, key: key, tx: &laneTimer{clock: clock}, rx: &laneTimer{clock: clock},
 		outer: netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, 78, n}), 24),
 		inner: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 78, 0, n}), 24),
 	}, nil
 }
 
-// start makes the node's interface and device, with one lane and spread off.
+// start creates and configures the node's interface, with one lane and spread off.
 func (n *node) start(peer *node) error {
 	var t tun.Device
 	err := n.host.Do(func() (err error) {
@@ -94,25 +94,24 @@ func (n *node) open(o device.PortOptions) (p underlay.Port, err error) {
 	return p, err
 }
 
-// rig is two nodes and what is between them.
-type rig struct {
+// tunnel is two nodes, and the cable between them.
+type tunnel struct {
 	lab  *netlab.Lab
 	a, b *node
 }
 
-// cableKind is how the cable between two nodes treats what it carries.
+// cableKind is the offload configuration of the cable between two nodes.
 type cableKind int
 
 const (
-	// plainCable carries trains, and receives them on the sender's time.
+	// plainCable carries trains. The sender's thread does the receiver's softirq work.
 	plainCable cableKind = iota
-	// frameCable carries single frames, and has a kernel thread that receives them and puts them together (threaded NAPI,
-	// GRO), as softirqs do behind a NIC.
+	// frameCable carries single frames. A kernel thread receives and merges them (threaded NAPI, GRO), as softirqs do behind a NIC.
 	frameCable
 )
 
-func newRig(kind cableKind, clock int64) (r *rig, err error) {
-	r = &rig{}
+func newTunnel(kind cableKind, clock int64) (r *tunnel, err error) {
+	r = &tunnel{}
 	if r.lab, err = netlab.New("scale"); err != nil {
 		return nil, err
 	}
@@ -122,7 +121,7 @@ func newRig(kind cableKind, clock int64) (r *rig, err error) {
 	return r, nil
 }
 
-func (r *rig) build(kind cableKind, clock int64) (err error) {
+func (r *tunnel) build(kind cableKind, clock int64) (err error) {
 	if r.a, err = newNode(r.lab, "a", 1, clock); err != nil {
 		return err
 	}
@@ -136,15 +135,15 @@ func (r *rig) build(kind cableKind, clock int64) (err error) {
 		return err
 	}
 	for _, n := range []*node{r.a, r.b} {
-		if err := n.treat(kind); err != nil {
+		if err := n.configureCable(kind); err != nil {
 			return err
 		}
 	}
 	return errors.Join(r.a.start(r.b), r.b.start(r.a))
 }
 
-// treat makes the node's end of the cable one of a kind. A namespace has a /sys of its own only inside ip-netns(8).
-func (n *node) treat(kind cableKind) error {
+// configureCable sets the offloads of the node's end of the cable. /sys shows a namespace only inside ip-netns(8).
+func (n *node) configureCable(kind cableKind) error {
 	if kind == plainCable {
 		return nil
 	}
@@ -161,7 +160,7 @@ func (n *node) treat(kind cableKind) error {
 	return nil
 }
 
-func (r *rig) close() error {
+func (r *tunnel) close() error {
 	for _, n := range []*node{r.a, r.b} {
 		if n != nil && n.device != nil {
 			n.device.Close()
@@ -170,10 +169,10 @@ func (r *rig) close() error {
 	return r.lab.Close()
 }
 
-// handshakeLimit is how long the first connection may take.
-const handshakeLimit = 20 * time.Second
+// connectTimeout bounds the time of the first connection, with its handshake.
+const connectTimeout = 20 * time.Second
 
-// carry has TCP flow from a to b for so long, and returns what it took.
-func (r *rig) carry(ctx context.Context, streams int, d time.Duration) (transfer, error) {
+// transfer sends TCP from a to b for the time d, and returns the result.
+func (r *tunnel) transfer(ctx context.Context, streams int, d time.Duration) (transfer, error) {
 	return runApps(ctx, r.a.host, r.b.host, netip.AddrPortFrom(r.b.inner.Addr(), appPort), streams, d, nil)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/ropewalk/ropewalk/test/scale/model"
 )
 
-// The files that are committed, as make finds them.
+// The committed files, relative to this package.
 const (
 	costsPath = "costs.json"
 	checkPath = "check.json"
@@ -37,7 +37,7 @@ func committed(t *testing.T) *figures {
 
 func TestCommittedFilesFeedTheModel(t *testing.T) {
 	f := committed(t)
-	for _, s := range scenes() {
+	for _, s := range scenarios() {
 		if len(f.check.Scenes[s.Name]) != f.check.Rounds {
 			t.Errorf("%d rounds of %q, want %d", len(f.check.Scenes[s.Name]), s.Name, f.check.Rounds)
 		}
@@ -45,7 +45,7 @@ func TestCommittedFilesFeedTheModel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// What both cores could do if they did nothing else.
+		// The throughput if both cores did nothing else.
 		cores := 2.0
 		if s.cpu[0] == s.cpu[1] && s.cpu[0] >= 0 {
 			cores = 1
@@ -58,8 +58,8 @@ func TestCommittedFilesFeedTheModel(t *testing.T) {
 
 func TestEveryTableHasMarkersInDocument(t *testing.T) {
 	f := committed(t)
-	f.many = blank(ways(), coreCounts())
-	f.few, f.elephant, f.mice = f.many, blank(f.helps(), coreCounts()), blank(ways(), offered())
+	f.many = blank(strategies(), coreCounts())
+	f.few, f.elephant, f.mice = f.many, blank(f.helpStrategies(), coreCounts()), blank(strategies(), offered())
 	tables, err := f.tables()
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestEveryTableHasMarkersInDocument(t *testing.T) {
 	if err := os.WriteFile(path, text, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the places are still there after the first time
+	for range 2 { // the second time, the markers are still there
 		if err := fillIn(path, tables); err != nil {
 			t.Fatal(err)
 		}
@@ -91,8 +91,8 @@ func TestEveryTableHasMarkersInDocument(t *testing.T) {
 	}
 }
 
-// blank are runs in which nothing happened.
-func blank(ways []way, at []int) map[string]map[int]summary {
+// blank returns runs without any traffic.
+func blank(ways []strategy, at []int) map[string]map[int]summary {
 	all := map[string]map[int]summary{}
 	for _, w := range ways {
 		all[w.name] = map[int]summary{}
@@ -106,14 +106,14 @@ func blank(ways []way, at []int) map[string]map[int]summary {
 func TestCostFitPassesThroughBothPoints(t *testing.T) {
 	for _, want := range [][2]float64{{0, 3}, {700, 0.2}, {2500, 0}} {
 		at := func(x, y float64) float64 { return want[0]*x + want[1]*y }
-		a, b := through(at(1, 61_000), at(1, 52), [2]float64{1, 1}, [2]float64{61_000, 52})
+		a, b := solveTwo(at(1, 61_000), at(1, 52), [2]float64{1, 1}, [2]float64{61_000, 52})
 		if math.Abs(a-want[0]) > 1e-6 || math.Abs(b-want[1]) > 1e-6 {
 			t.Errorf("got %v and %v, want %v", a, b, want)
 		}
 	}
-	// A second point that lies too high or too low costs the line that point, not the first one.
+	// If the second point is too high or too low, only the first one lies on the line.
 	for _, small := range []float64{-5, 20_000} {
-		a, b := through(10_000, small, [2]float64{1, 1}, [2]float64{61_000, 52})
+		a, b := solveTwo(10_000, small, [2]float64{1, 1}, [2]float64{61_000, 52})
 		if a < 0 || b < 0 || math.Abs(a+b*61_000-10_000) > 1e-6 {
 			t.Errorf("small %v: %v and %v", small, a, b)
 		}
@@ -122,13 +122,13 @@ func TestCostFitPassesThroughBothPoints(t *testing.T) {
 
 func TestSurveyRecoversKnownCosts(t *testing.T) {
 	s := &survey{
-		big: lapTimes{3000, 16000, 17000, 4000}, small: lapTimes{27, 166, 167, 34},
-		data: map[cableKind][]point{}, acks: map[cableKind][]point{}, trains: []model.Train{{Packets: 45, Bytes: 61_000}},
+		trainAlone: trainTimes{3000, 16000, 17000, 4000}, ackAlone: trainTimes{27, 166, 167, 34},
+		data: map[cableKind][]stageTimes{}, acks: map[cableKind][]stageTimes{}, trains: []model.Train{{Packets: 45, Bytes: 61_000}},
 	}
 	const element, times = 700.0, 1.25
 	system := model.Cost{Element: 3000, Byte: 0.1}
-	points := func(t model.Train, alone lapTimes) point {
-		p := point{
+	points := func(t model.Train, alone trainTimes) stageTimes {
+		p := stageTimes{
 			model.Split:   element + times*(alone.split+alone.seal),
 			model.Open:    element + times*(alone.open+alone.merge),
 			model.Softirq: 5000 + 400*float64(t.Packets), model.AppSend: 0.2 * float64(t.Bytes), model.AppReceive: 0.3 * float64(t.Bytes),
@@ -140,7 +140,7 @@ func TestSurveyRecoversKnownCosts(t *testing.T) {
 	}
 	f := &costFile{Ack: model.Train{Packets: 1, Bytes: 52}}
 	for kind := plainCable; kind <= frameCable; kind++ {
-		s.data[kind], s.acks[kind] = []point{points(s.trains[0], s.big)}, []point{points(f.Ack, s.small)}
+		s.data[kind], s.acks[kind] = []stageTimes{points(s.trains[0], s.trainAlone)}, []stageTimes{points(f.Ack, s.ackAlone)}
 	}
 	s.fill(f)
 	for _, stage := range []model.Stage{model.TUNRead, model.Send, model.Receive, model.TUNWrite} {
@@ -152,7 +152,7 @@ func TestSurveyRecoversKnownCosts(t *testing.T) {
 		t.Errorf("the engine is %v times as slow as its stages by themselves, want %v", f.InSitu, times)
 	}
 	engine := f.Stages.Of(model.Train{Packets: 45, Bytes: 45 * 1420}, model.Split, model.Seal)
-	if want := element + times*(s.big.split+s.big.seal); math.Abs(engine-want) > want/1000 {
+	if want := element + times*(s.trainAlone.split+s.trainAlone.seal); math.Abs(engine-want) > want/1000 {
 		t.Errorf("the engine takes %v of a train, want %v", engine, want)
 	}
 	text, err := json.Marshal(f)
@@ -165,10 +165,10 @@ func TestSurveyRecoversKnownCosts(t *testing.T) {
 	}
 }
 
-// TestLapOpensWhatItSealed works through trains of both kinds that are measured.
-func TestLapOpensWhatItSealed(t *testing.T) {
+// TestTrainBenchOpensWhatItSealed processes both kinds of trains that are measured.
+func TestTrainBenchOpensWhatItSealed(t *testing.T) {
 	for _, shape := range [][2]int{{trainSegments, trainPayload}, {1, 12}} {
-		l, err := newLap(shape[0], shape[1])
+		l, err := newTrainBench(shape[0], shape[1])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -210,7 +210,7 @@ func TestMedianIsTheMiddle(t *testing.T) {
 
 func TestAppsCarryEveryByte(t *testing.T) {
 	var out bytes.Buffer
-	ready, done := newNotice(), make(chan error, 1)
+	ready, done := newFirstLine(), make(chan error, 1)
 	go func() { done <- sink("127.0.0.1:0", 2, io.MultiWriter(&out, ready)) }()
 	<-ready.seen
 	if err := source(ready.line, 2, 20*time.Millisecond); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
 
-// mtu is the TUN's.
+// mtu of the TUN.
 const mtu = 1420
 
 // newPair returns the two sides of one session.
@@ -35,23 +35,23 @@ func newPair() (a, b *session.Keypair, err error) {
 	return a, b, err
 }
 
-// lap is the work on one train, stage by stage, without system calls.
-type lap struct {
+// trainBench processes one train in stages, without system calls.
+type trainBench struct {
 	a, b    *session.Keypair
 	element []byte
 	layout  session.Layout
 	train   offload.Train
-	sealed  [][]byte // as many trains as are worked on in turn
+	sealed  [][]byte // one buffer for each of benchTrains
 	opened  []session.Message
 	scratch session.Scratch
 	merger  *offload.Merger
 }
 
-// lapTrains are worked on in turn: 4 MB, which no near cache holds.
-const lapTrains = 64
+// benchTrains is the number of trains that are processed in turn: 4 MB, more than the L2 cache.
+const benchTrains = 64
 
-// newLap prepares trains of so many TCP packets of size payload bytes each.
-func newLap(packets, size int) (*lap, error) {
+// newTrainBench prepares trains of that many TCP packets with size bytes of payload each.
+func newTrainBench(packets, size int) (*trainBench, error) {
 	a, b, err := newPair()
 	if err != nil {
 		return nil, err
@@ -59,22 +59,22 @@ func newLap(packets, size int) (*lap, error) {
 	ends := flow.Ends{
 		Src: netip.AddrPortFrom(netip.MustParseAddr("10.78.0.1"), 1000), Dst: netip.AddrPortFrom(netip.MustParseAddr("10.78.0.2"), 2000),
 	}
-	l := &lap{
+	l := &trainBench{
 		a: a, b: b, element: (&flow.Flow{Ends: ends}).Train(packets, size),
-		opened: make([]session.Message, max(packets, lapTrains))[:packets], // on lines of its own
+		opened: make([]session.Message, max(packets, benchTrains))[:packets], // in cache lines of its own
 		merger: offload.NewMerger(true),
 	}
 	if err := l.parse(); err != nil {
 		return nil, err
 	}
 	l.layout = session.NewLayout(packets, l.train.SegmentLen(), l.train.LastLen(), mtu)
-	for range lapTrains {
+	for range benchTrains {
 		l.sealed = append(l.sealed, make([]byte, l.layout.Size()))
 	}
 	return l, nil
 }
 
-func (l *lap) parse() error {
+func (l *trainBench) parse() error {
 	var h offload.VnetHdr
 	h.Decode(l.element)
 	if r := l.train.Parse(h, l.element[offload.VnetHdrLen:]); r != drop.None {
@@ -83,17 +83,17 @@ func (l *lap) parse() error {
 	return nil
 }
 
-func (l *lap) split(i int) {
-	_ = l.parse() // it could be parsed when the lap was made
+func (l *trainBench) split(i int) {
+	_ = l.parse() // newTrainBench has parsed it without an error
 	l.train.Split(l.sealed[i], l.layout.Stride(), wire.DataHeaderLen, 0, l.layout.Segments)
 }
 
-func (l *lap) seal(i int) {
+func (l *trainBench) seal(i int) {
 	counter, _ := l.a.Reserve(l.layout.Segments)
 	l.a.SealTrain(&l.scratch, l.sealed[i], l.layout, counter)
 }
 
-func (l *lap) open(i int) int {
+func (l *trainBench) open(i int) int {
 	n, lost := l.b.OpenTrain(&l.scratch, 0, l.sealed[i], l.layout.Stride(), l.opened), 0
 	for _, m := range l.opened[:n] {
 		if m.Drop != drop.None {
@@ -103,7 +103,7 @@ func (l *lap) open(i int) int {
 	return lost
 }
 
-func (l *lap) merge(i int) {
+func (l *trainBench) merge(i int) {
 	for k := range l.layout.Segments {
 		at := k*l.layout.Stride() + wire.DataHeaderLen
 		n := l.train.SegmentLen()
@@ -112,7 +112,7 @@ func (l *lap) merge(i int) {
 		}
 		l.merger.Add(l.sealed[i][at : at+n])
 	}
-	_, _ = l.merger.Flush(discard{}) // nothing is refused
+	_, _ = l.merger.Flush(discard{}) // discard returns no error
 }
 
 type discard struct{}
@@ -120,11 +120,11 @@ type discard struct{}
 // WriteTrain implements offload.Sink.
 func (discard) WriteTrain([][]byte) error { return nil }
 
-// lapTimes is what each stage takes of a train, in ns.
-type lapTimes struct{ split, seal, open, merge float64 }
+// trainTimes is the time of each stage per train, in ns.
+type trainTimes struct{ split, seal, open, merge float64 }
 
-// time works through all trains again and again, and takes the median of each stage.
-func (l *lap) time(rounds int) (lapTimes, error) {
+// time processes all trains repeatedly, and returns the median time of each stage.
+func (l *trainBench) time(rounds int) (trainTimes, error) {
 	var all [4][]float64
 	for range rounds {
 		lost := 0
@@ -133,16 +133,16 @@ func (l *lap) time(rounds int) (lapTimes, error) {
 			for i := range l.sealed {
 				do(i)
 			}
-			all[stage] = append(all[stage], float64(time.Since(begin))/lapTrains)
+			all[stage] = append(all[stage], float64(time.Since(begin))/benchTrains)
 		}
 		if lost > 0 {
-			return lapTimes{}, fmt.Errorf("%d messages could not be opened", lost)
+			return trainTimes{}, fmt.Errorf("%d messages could not be opened", lost)
 		}
 	}
-	return lapTimes{median(all[0]), median(all[1]), median(all[2]), median(all[3])}, nil
+	return trainTimes{median(all[0]), median(all[1]), median(all[2]), median(all[3])}, nil
 }
 
-// median of figures that are not none.
+// median of at least one value.
 func median(x []float64) float64 {
 	sorted := slices.Sorted(slices.Values(x))
 	n := len(sorted)

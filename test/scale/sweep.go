@@ -9,27 +9,27 @@ import (
 	"github.com/ropewalk/ropewalk/test/scale/model"
 )
 
-// config is a run with these costs; the caller says with how many cores and flows.
+// config returns a configuration with these costs. The caller sets the numbers of cores and flows.
 func (f *costFile) config() model.Config {
 	return model.Config{
 		Costs: f.Stages, Lines: f.Lines, Train: f.Train, Ack: f.Ack, HandOff: f.HandOff.Over + f.HandOff.Wake, HandBack: f.HandOff.Back,
-		Window: 3 << 20, Delay: int64(25 * time.Microsecond), Closed: true,
+		Window: 3 << 20, Delay: int64(25 * time.Microsecond), ClosedLoop: true,
 		Warmup: 10 * time.Millisecond, Duration: 30 * time.Millisecond, Seed: 1,
 	}
 }
 
-// way is a way to choose ports, lanes and queues.
-type way struct {
+// strategy is a way to select source ports, lanes and queues.
+type strategy struct {
 	name   string
 	config func(c *model.Config)
 }
 
-// planned is the best that there is.
+// planned is the best strategy that ropewalk has.
 const planned = "planned by the receiver"
 
-// ways go from what there was to what might be: each takes one more hash away.
-func ways() []way {
-	return []way{
+// strategies begins with spread off. Each further one removes one hash.
+func strategies() []strategy {
+	return []strategy{
 		{"off", func(*model.Config) {}},
 		{"on, lanes by the kernel's hash", func(c *model.Config) { c.Spread, c.LaneByHash = model.LeastLoaded, true }},
 		{"on: the least loaded of 64 ports", func(c *model.Config) { c.Spread = model.LeastLoaded }},
@@ -41,13 +41,13 @@ func ways() []way {
 
 func coreCounts() []int { return []int{2, 4, 8, 16, 32, 64} }
 
-// seeds is how many random keys and hashes a figure is the mean of.
+// seeds is the number of random keys and hashes over which results are averaged.
 const seeds = 5
 
-// summary is the mean of some runs.
+// summary is the mean of several runs.
 type summary struct {
 	gbps                 float64
-	sender, receiver     float64 // share of their cores that works
+	sender, receiver     float64 // utilization of their cores
 	use                  [2][]float64
 	busiest              map[string]float64
 	p50, p99             time.Duration
@@ -85,7 +85,7 @@ func average(c model.Config) (summary, error) {
 	return s, nil
 }
 
-// bottleneck is the busiest resource.
+// bottleneck returns the resource with the highest utilization.
 func (s *summary) bottleneck() (name string, share float64) {
 	for n, x := range s.busiest {
 		if x > share || x == share && n < name {

@@ -12,7 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/test/scale/model"
 )
 
-// tables are those of the document, by the name of their place.
+// tables returns the tables of the document, by the name of their markers.
 func (f *figures) tables() (map[string]string, error) {
 	checked, err := f.checkTable()
 	if err != nil {
@@ -21,12 +21,12 @@ func (f *figures) tables() (map[string]string, error) {
 	return map[string]string{
 		"machine": f.costs.Machine + ".", "stages": f.stageTable(), "contention": f.contentionTable(),
 		"lines": f.linesTable(), "handoff": f.handOffTable(),
-		"many": f.coresTable(f.many), "few": f.coresTable(f.few), "law": f.lawTable(), "mice": f.miceTable(),
-		"elephant": f.elephantTable(), "check": checked, "forced": f.forcedTable(),
+		"many": f.coresTable(f.many), "few": f.coresTable(f.few), "law": f.uslTable(), "mice": f.miceTable(),
+		"elephant": f.elephantTable(), "check": checked, "forced": f.forcedContentionTable(),
 	}, nil
 }
 
-// table is one in Markdown.
+// table returns a table in Markdown.
 func table(head []string, rows [][]string) string {
 	var b strings.Builder
 	line := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
@@ -66,7 +66,7 @@ func (f *figures) contentionTable() string {
 		c := f.costs.Contentions[name]
 		rows = append(rows, []string{name, ns(c.Alone), ns(c.Separate), ns(c.Shared)})
 	}
-	return table([]string{"operation", "alone", "two threads, each its own", "two threads, one for both"}, rows)
+	return table([]string{"operation", "alone", "two threads, separate", "two threads, shared"}, rows)
 }
 
 func ns(x float64) string {
@@ -76,7 +76,7 @@ func ns(x float64) string {
 	return fmt.Sprintf("%.0f ns", x)
 }
 
-// linesTable is what is shared, and when that is the limit.
+// linesTable shows the shared cache lines, and the throughput at which each is the limit.
 func (f *figures) linesTable() string {
 	c, t := &f.costs, f.costs.Train
 	send := c.Stages.Of(t, model.AppSend, model.TUNRead, model.Split, model.Seal, model.Send)
@@ -88,73 +88,73 @@ func (f *figures) linesTable() string {
 	}{
 		{"session counter", c.Lines.Nonce, send},
 		{"replay window", c.Lines.WindowElement + c.Lines.WindowPacket*float64(t.Packets), receive},
-		{"what senders share in the kernel", c.Lines.Send, send},
+		{"lines that senders share in the kernel", c.Lines.Send, send},
 	} {
 		rows = append(rows, []string{
 			l.name, ns(l.turn), fmt.Sprintf("%.2f %%", 100*l.turn/l.of), fmt.Sprintf("%.1f Tbit/s", float64(t.Bytes)*8/l.turn/1000),
 		})
 	}
-	return table([]string{"shared by all lanes", "turn per train", "of the work on a train at that end", "the most it lets pass"}, rows)
+	return table([]string{"shared by all lanes", "held per train", "share of the work on a train at that end", "highest throughput"}, rows)
 }
 
-// handOffTable is what it takes to let another core work on a train.
+// handOffTable shows the extra cost of sealing a train on another core.
 func (f *figures) handOffTable() string {
 	h := &f.costs.HandOff
-	return table([]string{"a train sealed by another core takes", ""}, [][]string{
-		{"to seal, on that core, longer by", us(h.Over)},
-		{"to copy in sendmsg, on the first one, longer by", us(h.Back)},
-		{"to wake a thread that sleeps, and to sleep, in all", us(h.Wake)},
-		{"(sealing it in the first place)", us(f.costs.Stages[model.Seal].Of(f.costs.Train))},
+	return table([]string{"extra cost of sealing a train on another core", ""}, [][]string{
+		{"sealing, on that core", us(h.Over)},
+		{"copying in sendmsg, on the first core", us(h.Back)},
+		{"waking a sleeping thread, and sleeping again", us(h.Wake)},
+		{"(for comparison: sealing a train)", us(f.costs.Stages[model.Seal].Of(f.costs.Train))},
 	})
 }
 
 func us(ns float64) string { return fmt.Sprintf("%.1f µs", ns/1000) }
 
-// coresTable is throughput by cores, and what is busiest on the largest machine.
+// coresTable shows the throughput by cores, and the bottleneck on the largest machine.
 func (f *figures) coresTable(by map[string]map[int]summary) string {
 	counts := coreCounts()
-	head := []string{"Gbit/s with so many cores each"}
+	head := []string{"Gbit/s, by cores of each machine"}
 	for _, n := range counts {
 		head = append(head, fmt.Sprint(n))
 	}
 	last := counts[len(counts)-1]
 	var rows [][]string
-	for _, w := range ways() {
+	for _, w := range strategies() {
 		row := []string{w.name}
 		for _, n := range counts {
 			s := by[w.name][n]
 			row = append(row, fmt.Sprintf("%.0f", s.gbps))
 		}
 		s := by[w.name][last]
-		rows = append(rows, append(row, s.busy()))
+		rows = append(rows, append(row, s.bottleneckText()))
 	}
 	return table(append(head, fmt.Sprintf("busiest at %d", last)), rows)
 }
 
-// busy names the bottleneck and how busy it is.
-func (s *summary) busy() string {
+// bottleneckText returns the bottleneck and its utilization.
+func (s *summary) bottleneckText() string {
 	name, share := s.bottleneck()
 	return fmt.Sprintf("%s, %.0f %%", name, 100*share)
 }
 
-// lawTable is the scalability law that comes nearest.
-func (f *figures) lawTable() string {
+// uslTable shows the fitted scalability law.
+func (f *figures) uslTable() string {
 	var rows [][]string
-	for _, w := range ways() {
-		u := f.law[w.name]
+	for _, w := range strategies() {
+		u := f.usl[w.name]
 		rows = append(rows, []string{w.name, fmt.Sprintf("%.1f", u.One), fmt.Sprintf("%.2f %%", 100*u.Serial), fmt.Sprintf("%.1e", u.Coherence)})
 	}
 	return table([]string{fmt.Sprintf("%d flows", manyFlows), "Gbit/s of one core", "serial fraction", "coherence"}, rows)
 }
 
-// miceTable is the delay of short flows' trains.
+// miceTable shows the latency and loss of short flows.
 func (f *figures) miceTable() string {
 	head := []string{fmt.Sprintf("%d cores, short flows", miceCores)}
 	for _, rate := range offered() {
 		head = append(head, fmt.Sprintf("%d Gbit/s offered", rate))
 	}
 	var rows [][]string
-	for _, w := range ways() {
+	for _, w := range strategies() {
 		row := []string{w.name}
 		for _, rate := range offered() {
 			s := f.mice[w.name][rate]
@@ -169,19 +169,19 @@ func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond)
 
 func (f *figures) elephantTable() string {
 	var rows [][]string
-	for _, w := range f.helps() {
+	for _, w := range f.helpStrategies() {
 		s := f.elephant[w.name][8]
 		rows = append(rows, []string{
-			w.name, fmt.Sprintf("%.1f", f.elephant[w.name][2].gbps), fmt.Sprintf("%.1f", f.elephant[w.name][4].gbps), fmt.Sprintf("%.1f", s.gbps), s.busy(),
+			w.name, fmt.Sprintf("%.1f", f.elephant[w.name][2].gbps), fmt.Sprintf("%.1f", f.elephant[w.name][4].gbps), fmt.Sprintf("%.1f", s.gbps), s.bottleneckText(),
 		})
 	}
 	return table([]string{"one flow", "2 cores, Gbit/s", "4 cores", "8 cores", "busiest at 8 cores"}, rows)
 }
 
-// checkTable puts predictions beside what was measured, as medians.
+// checkTable compares predictions with the medians of measurements.
 func (f *figures) checkTable() (string, error) {
 	var rows [][]string
-	for _, s := range scenes() {
+	for _, s := range scenarios() {
 		predicted, err := s.predict(&f.costs)
 		if err != nil {
 			return "", err
@@ -189,10 +189,10 @@ func (f *figures) checkTable() (string, error) {
 		var gbps, left, cost, others []float64
 		for _, o := range f.check.Scenes[s.Name] {
 			gbps, cost, others = append(gbps, o.Gbps), append(cost, o.Cost[4]), append(others, o.Others)
-			left = append(left, predicted.Gbps*s.left(o.Others))
+			left = append(left, predicted.Gbps*s.availableShare(o.Others))
 		}
 		if len(gbps) == 0 {
-			return "", fmt.Errorf("the check has no scene %q", s.Name)
+			return "", fmt.Errorf("the check has no scenario %q", s.Name)
 		}
 		rows = append(rows, []string{
 			s.Name, fmt.Sprintf("%.2f", predicted.Gbps), fmt.Sprintf("%.2f", median(others)), fmt.Sprintf("%.2f", median(left)),
@@ -201,14 +201,14 @@ func (f *figures) checkTable() (string, error) {
 		})
 	}
 	head := []string{
-		"scene", "Gbit/s predicted", "cores that others took", "predicted of what they left", "measured", "off by",
-		"CPU ns per byte predicted", "measured", "off by",
+		"scenario", "Gbit/s predicted", "cores used by others", "predicted for the rest", "measured", "difference",
+		"CPU ns per byte predicted", "measured", "difference",
 	}
 	return table(head, rows), nil
 }
 
-// forcedTable predicts from the lines alone what sharing a session costs.
-func (f *figures) forcedTable() string {
+// forcedContentionTable compares the predicted with the measured cost of sharing a session.
+func (f *figures) forcedContentionTable() string {
 	l := &f.costs.Lines
 	var rows [][]string
 	for _, m := range []struct {
@@ -226,7 +226,7 @@ func (f *figures) forcedTable() string {
 	return table([]string{"two threads", "two sessions", "one session, predicted", "measured", "ratio predicted", "measured"}, rows)
 }
 
-// fillIn puts the tables into their places in the document: between <!-- scale:NAME --> and <!-- /scale -->.
+// fillIn replaces the tables in the document, between <!-- scale:NAME --> and <!-- /scale -->.
 func fillIn(path string, tables map[string]string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {

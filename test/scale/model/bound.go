@@ -10,14 +10,14 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
-// Bound is the most that one resource lets pass, all others being without limit.
+// Bound is the throughput that one resource allows if all others are unlimited.
 type Bound struct {
 	Resource      string
 	BitsPerSecond float64
 }
 
-// Bounds returns what each resource allows for c's elephants, the tightest first. Where hashes decide how many of a
-// kind are in use it is the number to be expected.
+// Bounds returns the bound of each resource for c's elephants, the lowest first. Where hashes decide how many lanes or queues are
+// used, it takes the expected number.
 func Bounds(c Config) ([]Bound, error) {
 	if err := c.complete(); err != nil {
 		return nil, err
@@ -49,14 +49,14 @@ type bounds struct {
 	list  []Bound
 }
 
-// add is n servers that take so many ns for a train.
+// add adds the bound of n servers that each need ns nanoseconds per train.
 func (b *bounds) add(resource string, n, ns float64) {
 	if ns > 0 {
 		b.list = append(b.list, Bound{resource, n * float64(b.Train.Bytes) * 8e9 / ns})
 	}
 }
 
-// Of the stages that each end goes through for a train and its acknowledgement.
+// cores adds the bounds of the CPU cores: each end handles a train and its acknowledgement.
 func (b *bounds) cores() {
 	send := b.Costs.Of(b.Train, AppSend, TUNRead, Split, Seal, Send) + b.Costs.Of(b.Ack, Receive, Open, Merge, TUNWrite)
 	receive := b.Costs.Of(b.Train, Receive, Open, Merge, TUNWrite, AppReceive) + b.Costs.Of(b.Ack, TUNRead, Split, Seal, Send)
@@ -72,14 +72,14 @@ func (b *bounds) cores() {
 	b.add(ResourceReceiver, float64(b.Cores), receive)
 }
 
-// lanes is what a train takes of one lane, out and in.
+// lanes returns the time of the transmit lane and of the receive lane per train.
 func (b *bounds) lanes() (tx, rx float64) {
 	tx, rx = b.Costs.Of(b.Train, TUNRead, Split, Send), b.Costs.Of(b.Train, Receive, Merge, TUNWrite)
 	switch {
 	case !b.Help:
 		tx += b.Costs.Of(b.Train, Seal)
 		rx += b.Costs.Of(b.Train, Open)
-	case b.HelpMore:
+	case b.HelpSplitMerge:
 		tx -= b.Costs.Of(b.Train, Split)
 		rx -= b.Costs.Of(b.Train, Merge)
 	}
@@ -93,7 +93,7 @@ func (b *bounds) txLanes() float64 {
 	return occupied(b.Lanes, b.flows)
 }
 
-// usedPorts is how many source ports elephants use: the least loaded is another one each time.
+// usedPorts returns the number of source ports that elephants use. The least loaded port is a different one for each flow.
 func (b *bounds) usedPorts() float64 {
 	switch b.Spread {
 	case Off:
@@ -118,7 +118,7 @@ func (b *bounds) rxLanes() float64 {
 	return min(b.usedPorts(), float64(b.Lanes))
 }
 
-// occupied is how many of n bins are expected to hold one of balls that fall at random.
+// occupied returns the expected number of n bins that hold at least one ball, if the balls fall at random.
 func occupied(n int, balls float64) float64 {
 	return float64(n) * (1 - math.Pow(1-1/float64(n), balls))
 }

@@ -8,96 +8,95 @@ import (
 	"time"
 )
 
-// Spread is how the sender takes outer source ports.
+// Spread is how the sender selects outer source ports.
 type Spread int
 
 const (
-	// Off sends everything from the canonical port.
+	// Off: all packets leave from the canonical port.
 	Off Spread = iota
-	// LeastLoaded spreads over spread.MaxPorts ports that the sender chose.
+	// LeastLoaded: flows are spread over spread.MaxPorts ports that the sender selected.
 	LeastLoaded
-	// Planned spreads over ports that the receiver planned by its NIC's key.
+	// Planned: flows are spread over ports that the receiver planned with its NIC's RSS key.
 	Planned
 )
 
-// String names it as plots do.
+// String returns the name for plots.
 func (s Spread) String() string { return [...]string{"off", "on", "planned"}[s] }
 
-// Lines are the cache lines that all lanes of a peer write, and what it takes one lane to have a turn at it when
-// others want it as well, in ns. While a lane holds the line the others wait, and burn their cores.
+// Lines is the time, in ns, that a lane holds each of the cache lines which all lanes of a peer write, while other lanes want them
+// too. Lanes that wait keep their cores busy.
 type Lines struct {
-	// Nonce is the session's counter: one turn for each run sent.
+	// Nonce is the session's counter, once per run sent.
 	Nonce float64 `json:"nonce_ns"`
-	// Window is the replay window: per element received, and per packet.
+	// Window is the replay window, per element received and per packet.
 	WindowElement float64 `json:"window_element_ns"`
 	WindowPacket  float64 `json:"window_packet_ns"`
-	// Send is what all senders share inside the kernel: one turn for each run sent.
+	// Send stands for all cache lines that senders share inside the kernel, once per run sent.
 	Send float64 `json:"send_ns"`
-	// Alone is a turn at a line that no other lane has touched since.
+	// Alone is the time to access a cache line that no other lane has accessed since.
 	Alone float64 `json:"alone_ns"`
 }
 
-// Config is one run of the model.
+// Config configures one run of the model.
 type Config struct {
 	Costs Costs
 	Lines Lines
-	// Train is the largest train, and so that of a flow that has much to send.
+	// Train is the largest train, which flows with enough data send.
 	Train Train
-	// Ack is what comes back for each train.
+	// Ack is the acknowledgement that the receiver sends for each train.
 	Ack Train
-	// HandOff is what it takes to have a train sealed or opened on another core, in ns of that core beyond the work
-	// itself; HandBack is what the train's next stage takes longer, here again.
+	// HandOff is the extra CPU time, in ns, of sealing or opening a train on another core. HandBack is the extra time of the
+	// train's next stage on the lane's core.
 	HandOff, HandBack float64
 
-	// Cores of each machine, and the lanes and NIC queues, of which 0 means one per core.
+	// Cores is the number of cores of each machine. Lanes and Queues are the numbers of lanes and NIC queues; 0 means one per core.
 	Cores, Lanes, Queues int
-	// OneMachine puts both ends on the same cores, Cable leaves out the NICs: what Send costs is all it takes to get a
-	// train to the other end's socket, as over a veth, where the receiver's softirq runs in the sender's thread. Together
-	// they are what can be measured on one machine.
+	// OneMachine runs both ends on the same cores. Cable models a veth instead of NICs: Send includes all work up to the other
+	// end's socket, since the receiver's softirq runs in the sender's thread. Both together can be measured on one machine.
 	OneMachine, Cable bool
 	Spread            Spread
-	// LaneByHash has the kernel choose among the sockets of one port (SO_REUSEPORT), by a hash that has nothing to do with
-	// the NIC's, in place of the source port (underlay.Selection).
+	// LaneByHash lets the kernel select the receive socket by its SO_REUSEPORT hash, which is independent of the NIC's, instead of
+	// by the source port (underlay.Selection).
 	LaneByHash bool
-	// SteerEven deals flows to transmit lanes in turn (what if), in place of their hash.
+	// SteerEven assigns flows to transmit lanes in turn instead of by their hash. ropewalk does not do this.
 	SteerEven bool
-	// Help lets idle cores seal and open the trains of a lane that has more than one waiting; HelpMore has them split and
-	// merge them as well.
-	Help, HelpMore bool
-	// Link is the wire's rate in bits per second; 0 is without limit.
+	// Help lets idle cores seal and open trains of a lane that has more than one waiting. HelpSplitMerge lets them also split and
+	// merge these trains.
+	Help, HelpSplitMerge bool
+	// Link is the rate of the wire in bits per second; 0 means unlimited.
 	Link float64
 
-	// Elephants are flows that always have more to send, within a window as TCP's.
+	// Elephants is the number of flows that always have data to send, limited by a window as in TCP.
 	Elephants int
-	// Mice are bytes per second of short flows that come and go: Poisson arrivals, sizes by a bounded Pareto
-	// distribution from 4 kB to 4 MB (shape 1.2).
+	// Mice is the load of short flows in bytes per second: Poisson arrivals, sizes by a bounded Pareto distribution from 4 kB to 4
+	// MB (shape 1.2).
 	Mice float64
-	// Poisson is trains per second of one flow that no window holds back; for checks against queueing theory.
+	// Poisson is the rate, in trains per second, of one flow without a window. It is for comparison with queueing theory.
 	Poisson float64
 
-	// Window is the most bytes that one flow has on the way.
+	// Window is the largest number of bytes that one flow has in flight.
 	Window int
-	// Closed has elephants keep their whole Window on the way, whatever happens, while no queue has a bound. The
-	// result is the limit of the resources, without TCP's congestion control.
-	Closed bool
-	// Delay is the network's, one way, in ns.
+	// ClosedLoop keeps Window bytes of each elephant in flight at all times, with unbounded queues. The result is the limit of the
+	// resources, without TCP's congestion control.
+	ClosedLoop bool
+	// Delay is the one-way delay of the network, in ns.
 	Delay int64
 
 	Warmup, Duration time.Duration
 	Seed             uint64
 }
 
-// The bounds of queues, as the engine and Linux have them.
+// The sizes of queues, as in the engine and in Linux.
 const (
-	tunQueue   = 500     // elements per TUN queue (tun.DefaultQueueLen)
-	nicRing    = 1024    // packets per NIC queue
-	socketSum  = 1 << 20 // bytes of all lanes' receive buffers …
-	socketMin  = 1 << 19 // … but each has at least these (cmd/ropewalk: receiveBuffer)
-	linkBacklg = 1 << 20 // bytes that wait for the wire
-	helpAhead  = 8       // trains of one lane that are being sealed or opened elsewhere
+	tunQueue     = 500     // elements per TUN queue (tun.DefaultQueueLen)
+	nicRing      = 1024    // packets per NIC queue
+	socketSum    = 1 << 20 // bytes of all lanes' receive buffers together,
+	socketMin    = 1 << 19 // but at least this for each (cmd/ropewalk: receiveBuffer)
+	linkBacklog  = 1 << 20 // bytes that wait for the wire
+	maxHandedOut = 8       // trains of one lane that helpers are sealing or opening
 )
 
-// complete fills in what depends on the number of cores, and refuses what makes no sense.
+// complete sets defaults that depend on the number of cores, and rejects invalid values.
 func (c *Config) complete() error {
 	if c.Lanes == 0 {
 		c.Lanes = c.Cores
@@ -119,5 +118,5 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// socketBuffer is the receive buffer of one lane, in bytes.
+// socketBuffer returns the size of a lane's receive buffer, in bytes.
 func (c *Config) socketBuffer() int { return max(socketSum/c.Lanes, socketMin) }

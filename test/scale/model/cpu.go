@@ -2,21 +2,21 @@
 
 package model
 
-// Use is what the time of cores went into.
+// Use is what a core spends time on.
 type Use int
 
-// The uses of a core's time.
+// What cores spend time on.
 const (
 	UseApp   Use = iota // applications
 	UseTx               // transmit lanes
 	UseRx               // receive lanes
 	UseIRQ              // softirqs
-	UseHelp             // sealing and opening for other lanes
+	UseHelp             // sealing and opening for lanes of other cores
 	UseWait             // waiting for a cache line
-	useCount            // how many there are
+	useCount            // number of uses
 )
 
-// String names it as plots do.
+// String returns the name for plots.
 func (u Use) String() string {
 	return [...]string{"application", "transmit lanes", "receive lanes", "softirq", "help", "waiting for a line"}[u]
 }
@@ -30,31 +30,30 @@ func AllUses() []Use {
 	return all
 }
 
-// step is a part of a job: so many ns of a core, or a turn at a line that takes so many ns of it.
+// step is a part of a job: it takes ns nanoseconds of a core, or holds a cache line for that time.
 type step struct {
 	ns   float64
-	line *line
+	line *cacheLine
 }
 
-// job is what a thread or softirq does without being put aside by another thread: its steps, and what comes of them.
+// job is work that a thread or softirq does without being preempted by another thread. After its steps, then is called.
 type job struct {
 	use   Use
 	steps []step
 	then  func()
 }
 
-// machine is cores and the threads that are ready for one. Any core takes the thread that has waited longest, one job
-// at a time, as a scheduler does that spreads threads well. Softirqs are bound to their core, and go before threads
-// there, also in the midst of a job, between two steps of it.
+// machine has cores, and threads that wait for one. An idle core runs the thread that has waited longest, for one job: the
+// scheduler is ideal. Softirqs are bound to a core and precede threads there, also between two steps of a job.
 type machine struct {
-	cal   *calendar
+	queue *eventQueue
 	cores []*core
 	ready fifo[*thread]
-	since int64 // when the figures begin
+	since int64 // start of the measurement
 }
 
-func newMachine(cal *calendar, n int) *machine {
-	m := &machine{cal: cal}
+func newMachine(cal *eventQueue, n int) *machine {
+	m := &machine{queue: cal}
 	for i := range n {
 		m.cores = append(m.cores, &core{machine: m, index: i})
 	}
@@ -63,15 +62,15 @@ func newMachine(cal *calendar, n int) *machine {
 
 // core is one processor.
 type core struct {
-	machine *machine
-	index   int
-	busy    bool
-	irq     fifo[job]
-	sated   bool            // softirqs have had their burst, and want more
-	used    [useCount]int64 // ns since the figures began
+	machine          *machine
+	index            int
+	busy             bool
+	irq              fifo[job]
+	softirqsDeferred bool            // the softirqs used up their burst and more are queued
+	used             [useCount]int64 // ns since the start of the measurement
 }
 
-// idle returns a core that has nothing to do: hint if it can be that one.
+// idle returns an idle core, preferably hint, or nil.
 func (m *machine) idle(hint *core) *core {
 	if hint != nil && !hint.busy {
 		return hint
@@ -84,7 +83,7 @@ func (m *machine) idle(hint *core) *core {
 	return nil
 }
 
-// interrupt gives a core a softirq.
+// interrupt queues a softirq on a core.
 func (c *core) interrupt(j job) {
 	c.irq.push(j)
 	if !c.busy {
@@ -92,20 +91,20 @@ func (c *core) interrupt(j job) {
 	}
 }
 
-// dispatch takes what is next for an idle core.
+// dispatch starts the next softirq or thread on an idle core.
 func (c *core) dispatch() {
 	switch {
-	case c.irq.len() > 0 && (!c.sated || c.machine.ready.len() == 0):
+	case c.irq.len() > 0 && (!c.softirqsDeferred || c.machine.ready.len() == 0):
 		c.busy = true
 		c.softirqs(c.dispatchAgain)
 	case c.machine.ready.len() > 0:
-		c.busy, c.sated = true, false
+		c.busy, c.softirqsDeferred = true, false
 		t := c.machine.ready.pop()
 		t.core = c
-		start := c.machine.cal.now
+		start := c.machine.queue.now
 		c.do(t.job, func() {
 			t.ran += c.machine.elapsed(start)
-			t.lineUp()
+			t.enqueue()
 			c.dispatchAgain()
 		})
 	}
@@ -116,17 +115,17 @@ func (c *core) dispatchAgain() {
 	c.dispatch()
 }
 
-// softirqBurst is how long softirqs go on, in ns, before a thread has its turn, as in Linux, which gives the rest to a
-// thread of their own (ksoftirqd): netdev_budget, 300 packets.
+// softirqBurst is the time, in ns, that softirqs run before a thread may run. Linux defers further softirqs to the thread ksoftirqd
+// after 300 packets (netdev_budget).
 const softirqBurst = int64(200_000)
 
-// softirqs does those that there are, for one burst, then goes on.
+// softirqs runs the queued softirqs, for one burst at most, and then calls then.
 func (c *core) softirqs(then func()) {
-	began := c.machine.cal.now
+	began := c.machine.queue.now
 	var another func()
 	another = func() {
-		c.sated = c.irq.len() > 0 && c.machine.cal.now-began >= softirqBurst
-		if c.irq.len() == 0 || c.sated {
+		c.softirqsDeferred = c.irq.len() > 0 && c.machine.queue.now-began >= softirqBurst
+		if c.irq.len() == 0 || c.softirqsDeferred {
 			then()
 			return
 		}
@@ -146,14 +145,14 @@ func (c *core) do(j job, then func()) {
 	})
 }
 
-// steps does what is left of a job's steps. Softirqs may come between them.
+// steps runs a job's steps from index at. Softirqs may run between them.
 func (c *core) steps(j job, at int, preemptible bool, then func()) {
 	if at == len(j.steps) {
 		then()
 		return
 	}
 	next := func() {
-		if preemptible && c.irq.len() > 0 && !c.sated {
+		if preemptible && c.irq.len() > 0 && !c.softirqsDeferred {
 			c.softirqs(func() { c.steps(j, at+1, preemptible, then) })
 			return
 		}
@@ -161,51 +160,51 @@ func (c *core) steps(j job, at int, preemptible bool, then func()) {
 	}
 	s := j.steps[at]
 	if s.line != nil {
-		s.line.turn(c, s.ns, next)
+		s.line.acquire(c, s.ns, next)
 		return
 	}
 	c.spend(j.use, int64(s.ns+0.5), next)
 }
 
-// spend passes time on the core.
+// spend passes ns of time on the core.
 func (c *core) spend(use Use, ns int64, then func()) {
 	if ns <= 0 {
 		then()
 		return
 	}
-	start := c.machine.cal.now
-	c.machine.cal.in(ns, func() {
+	start := c.machine.queue.now
+	c.machine.queue.after(ns, func() {
 		c.charge(use, start)
 		then()
 	})
 }
 
-// charge books the time from start to now.
+// charge accounts the time from start until now.
 func (c *core) charge(use Use, start int64) { c.used[use] += c.machine.elapsed(start) }
 
-// elapsed is the time from start to now, as far as the figures cover it.
-func (m *machine) elapsed(start int64) int64 { return max(m.cal.now-max(start, m.since), 0) }
+// elapsed returns the time from start until now, without time before the start of the measurement.
+func (m *machine) elapsed(start int64) int64 { return max(m.queue.now-max(start, m.since), 0) }
 
-// thread does the jobs that source gives it, one after the other, with a turn for others between them.
+// thread runs the jobs that source returns, one at a time. Other threads may run between them.
 type thread struct {
 	machine *machine
 	core    *core // where it ran last
 	queued  bool  // ready or running
 	source  func() (job, bool)
 	job     job
-	ran     int64 // ns since the figures began, with what interrupted it
+	ran     int64 // ns since the start of the measurement, including softirqs that interrupted it
 }
 
 func newThread(m *machine, source func() (job, bool)) *thread {
 	return &thread{machine: m, source: source}
 }
 
-// poke tells the thread that its source may have something.
-func (t *thread) poke() {
+// wake makes the thread ready if its source has a job.
+func (t *thread) wake() {
 	if t.queued {
 		return
 	}
-	if !t.lineUp() {
+	if !t.enqueue() {
 		return
 	}
 	if c := t.machine.idle(t.core); c != nil {
@@ -213,8 +212,8 @@ func (t *thread) poke() {
 	}
 }
 
-// lineUp puts the thread behind those that are ready, if it has anything to do.
-func (t *thread) lineUp() bool {
+// enqueue puts the thread at the end of the ready queue if its source has a job.
+func (t *thread) enqueue() bool {
 	t.job, t.queued = t.source()
 	if t.queued {
 		t.machine.ready.push(t)

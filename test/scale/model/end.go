@@ -2,34 +2,34 @@
 
 package model
 
-// end is one end of the tunnel.
-type end struct {
+// endpoint is one end of the tunnel.
+type endpoint struct {
 	sim     *sim
 	machine *machine
 	tx, rx  []*lane
 	queues  []*nicQueue
-	helpers *helpers // nil: lanes have no help
+	helpers *helpers // nil: lanes do all work themselves
 	out     *path    // to the other end
-	nonce   *line
-	window  *line
-	kernel  *line
+	nonce   *cacheLine
+	window  *cacheLine
+	kernel  *cacheLine
 }
 
-// nicQueue is one receive queue of a NIC: its interrupt has a core of its own, as far as there are as many.
+// nicQueue is one receive queue of a NIC. Queues are assigned to cores in turn.
 type nicQueue struct {
 	core    *core
 	packets int // waiting
 	busy    int64
 }
 
-func newEnd(s *sim, m *machine) *end {
-	e := &end{sim: s, machine: m}
+func newEnd(s *sim, m *machine) *endpoint {
+	e := &endpoint{sim: s, machine: m}
 	if s.cfg.Help {
 		e.helpers = newHelpers(e)
 	}
-	e.nonce = &line{cal: &s.calendar, alone: s.cfg.Lines.Alone}
-	e.window = &line{cal: &s.calendar, alone: s.cfg.Lines.Alone}
-	e.kernel = &line{cal: &s.calendar}
+	e.nonce = &cacheLine{queue: &s.eventQueue, uncontended: s.cfg.Lines.Alone}
+	e.window = &cacheLine{queue: &s.eventQueue, uncontended: s.cfg.Lines.Alone}
+	e.kernel = &cacheLine{queue: &s.eventQueue}
 	for i := range s.cfg.Lanes {
 		e.tx = append(e.tx, e.txLane(i))
 		e.rx = append(e.rx, e.rxLane(i))
@@ -40,67 +40,67 @@ func newEnd(s *sim, m *machine) *end {
 	return e
 }
 
-func (e *end) work(p *parcel, list ...Stage) []step {
+func (e *endpoint) stageStep(p *element, list ...Stage) []step {
 	return []step{{ns: e.sim.cfg.Costs.Of(p.train, list...)}}
 }
 
-func (e *end) txLane(i int) *lane {
+func (e *endpoint) txLane(i int) *lane {
 	l := newLane(e, i, UseTx)
 	front, middle := []Stage{TUNRead, Split}, []Stage{Seal}
-	if e.sim.cfg.HelpMore {
+	if e.sim.cfg.HelpSplitMerge {
 		front, middle = front[:1], []Stage{Split, Seal}
 	}
-	l.front = func(p *parcel) []step {
-		return append(e.work(p, front...), step{ns: e.sim.cfg.Lines.Nonce, line: e.nonce})
+	l.front = func(p *element) []step {
+		return append(e.stageStep(p, front...), step{ns: e.sim.cfg.Lines.Nonce, line: e.nonce})
 	}
-	l.middle = func(p *parcel) []step { return e.work(p, middle...) }
-	l.back = func(p *parcel) []step {
-		return append(e.work(p, Send), step{ns: e.sim.cfg.Lines.Send, line: e.kernel})
+	l.middle = func(p *element) []step { return e.stageStep(p, middle...) }
+	l.back = func(p *element) []step {
+		return append(e.stageStep(p, Send), step{ns: e.sim.cfg.Lines.Send, line: e.kernel})
 	}
-	l.done = func(l *lane, p *parcel) { e.transmit(l, p) }
+	l.done = func(l *lane, p *element) { e.transmit(l, p) }
 	return l
 }
 
-func (e *end) rxLane(i int) *lane {
+func (e *endpoint) rxLane(i int) *lane {
 	l := newLane(e, i, UseRx)
 	lines := &e.sim.cfg.Lines
-	l.front = func(p *parcel) []step { return e.work(p, Receive) }
+	l.front = func(p *element) []step { return e.stageStep(p, Receive) }
 	middle, back := []Stage{Open}, []Stage{Merge, TUNWrite}
-	if e.sim.cfg.HelpMore {
+	if e.sim.cfg.HelpSplitMerge {
 		middle, back = []Stage{Open, Merge}, back[1:]
 	}
-	l.middle = func(p *parcel) []step { return e.work(p, middle...) }
-	l.back = func(p *parcel) []step {
+	l.middle = func(p *element) []step { return e.stageStep(p, middle...) }
+	l.back = func(p *element) []step {
 		turn := step{ns: lines.WindowElement + lines.WindowPacket*float64(p.train.Packets), line: e.window}
-		return append([]step{turn}, e.work(p, back...)...)
+		return append([]step{turn}, e.stageStep(p, back...)...)
 	}
-	l.done = func(_ *lane, p *parcel) { e.sim.arrived(p) }
+	l.done = func(_ *lane, p *element) { e.sim.fromLane(p) }
 	return l
 }
 
-// enter is what an application, or the inner TCP, gives to the TUN.
-func (e *end) enter(p *parcel) {
-	lane := int(p.flow.hash&0xffff) % len(e.tx) // as TUN does with what the steering program returns
+// enqueueTUN puts a train from an application, or an acknowledgement, into the queue of the TUN.
+func (e *endpoint) enqueueTUN(p *element) {
+	lane := int(p.flow.hash&0xffff) % len(e.tx) // TUN uses the steering program's result in the same way
 	if e.sim.cfg.SteerEven {
 		lane = p.flow.number % len(e.tx)
 	}
 	p.entered = e.sim.now
 	l := e.tx[lane]
-	if l.in.len() >= tunQueue && !e.sim.cfg.Closed {
+	if l.in.len() >= tunQueue && !e.sim.cfg.ClosedLoop {
 		e.sim.drop(p, DropTUN)
 		return
 	}
-	l.take(p, atTUN)
+	l.enqueue(p, atTUN)
 }
 
 // transmit puts a train on the wire.
-func (e *end) transmit(l *lane, p *parcel) {
+func (e *endpoint) transmit(l *lane, p *element) {
 	w := e.out
 	p.port = w.port(l.index, p.flow.hash, e.sim.now, p.train.Bytes)
 	delay := e.sim.cfg.Delay
 	if rate := e.sim.cfg.Link; rate > 0 {
 		start := max(w.linkFree, e.sim.now)
-		if float64(start-e.sim.now)*rate/8e9 > linkBacklg {
+		if float64(start-e.sim.now)*rate/8e9 > linkBacklog {
 			e.sim.drop(p, DropLink)
 			return
 		}
@@ -108,36 +108,36 @@ func (e *end) transmit(l *lane, p *parcel) {
 		delay += w.linkFree - e.sim.now
 	}
 	e.sim.move(p, atWire)
-	e.sim.in(delay, func() { w.to.arrive(w, p) })
+	e.sim.after(delay, func() { w.to.receiveNIC(w, p) })
 }
 
-// arrive is a train at the receiver's NIC.
-func (e *end) arrive(w *path, p *parcel) {
+// receiveNIC is called when a train arrives at the receiver's NIC.
+func (e *endpoint) receiveNIC(w *path, p *element) {
 	if e.sim.cfg.Cable {
-		e.socket(w, p)
+		e.enqueueSocket(w, p)
 		return
 	}
 	q := e.queues[w.queueOf[p.port]]
-	if q.packets > 0 && q.packets+p.train.Packets > nicRing && !e.sim.cfg.Closed {
+	if q.packets > 0 && q.packets+p.train.Packets > nicRing && !e.sim.cfg.ClosedLoop {
 		e.sim.drop(p, DropNIC)
 		return
 	}
 	q.packets += p.train.Packets
 	e.sim.move(p, atNIC)
-	steps := e.work(p, Softirq)
+	steps := e.stageStep(p, Softirq)
 	q.core.interrupt(job{UseIRQ, steps, func() {
 		q.packets -= p.train.Packets
 		q.busy += int64(steps[0].ns)
-		e.socket(w, p)
+		e.enqueueSocket(w, p)
 	}})
 }
 
-// socket queues a train before its lane.
-func (e *end) socket(w *path, p *parcel) {
+// enqueueSocket queues a train at the socket of its lane.
+func (e *endpoint) enqueueSocket(w *path, p *element) {
 	l := e.rx[w.laneOf[p.port]]
-	if l.bytes > 0 && l.bytes+p.train.Bytes > e.sim.cfg.socketBuffer() && !e.sim.cfg.Closed {
+	if l.bytes > 0 && l.bytes+p.train.Bytes > e.sim.cfg.socketBuffer() && !e.sim.cfg.ClosedLoop {
 		e.sim.drop(p, DropSocket)
 		return
 	}
-	l.take(p, atSocket)
+	l.enqueue(p, atSocket)
 }

@@ -4,28 +4,28 @@ package model
 
 import "container/heap"
 
-// event is something that happens at an instant, in ns. Those of one instant happen in the order they were made.
+// event is a function to call at a time, in ns. Events of the same time run in the order in which they were added.
 type event struct {
 	at  int64
 	seq uint64
 	do  func()
 }
 
-// calendar is what is to happen.
-type calendar struct {
+// eventQueue holds future events.
+type eventQueue struct {
 	now    int64
 	seq    uint64
 	events eventHeap
 }
 
-// in makes f happen after so many ns.
-func (c *calendar) in(ns int64, f func()) {
+// after calls f after ns nanoseconds.
+func (c *eventQueue) after(ns int64, f func()) {
 	c.seq++
 	heap.Push(&c.events, event{at: c.now + max(ns, 0), seq: c.seq, do: f})
 }
 
-// run lets everything happen up to an instant, which becomes the present.
-func (c *calendar) run(until int64) {
+// runUntil runs all events up to a time, and sets the clock to that time.
+func (c *eventQueue) runUntil(until int64) {
 	for len(c.events) > 0 && c.events[0].at <= until {
 		e := heap.Pop(&c.events).(event)
 		c.now = e.at
@@ -59,7 +59,7 @@ func (h *eventHeap) Pop() any {
 	return e
 }
 
-// fifo is a queue.
+// fifo is a first-in, first-out queue.
 type fifo[T any] struct {
 	items []T
 	head  int
@@ -69,7 +69,7 @@ func (q *fifo[T]) len() int { return len(q.items) - q.head }
 
 func (q *fifo[T]) push(x T) { q.items = append(q.items, x) }
 
-// pop takes the first of a queue that is not empty.
+// pop removes and returns the first item of a queue that is not empty.
 func (q *fifo[T]) pop() T {
 	var zero T
 	x := q.items[q.head]
@@ -82,5 +82,5 @@ func (q *fifo[T]) pop() T {
 	return x
 }
 
-// first is the first of a queue that is not empty.
+// first returns the first item of a queue that is not empty.
 func (q *fifo[T]) first() T { return q.items[q.head] }

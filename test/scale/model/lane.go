@@ -2,102 +2,105 @@
 
 package model
 
-// lane is one direction of one lane: a thread that takes a train through the stages before, the one that may be done
-// elsewhere, and those after it. Trains leave in the order in which they came.
+// lane is one direction of a lane: a thread that takes trains through its stages. Helpers may do the middle stage. Trains leave in
+// the order in which they arrived.
 type lane struct {
-	end    *end
+	end    *endpoint
 	index  int
 	use    Use
 	thread *thread
-	in     fifo[*parcel]
-	bytes  int // waiting in it
+	in     fifo[*element]
+	bytes  int // waiting in the queue
 
-	// front, middle and back are the work on a train; done is what follows.
-	front, middle, back func(p *parcel) []step
-	done                func(l *lane, p *parcel)
+	// front, middle and back return the work on a train before, in and after the stage that helpers may do. done is called when a
+	// train leaves.
+	front, middle, back func(p *element) []step
+	done                func(l *lane, p *element)
 
-	ahead fifo[*slot] // trains whose middle is done, or being done elsewhere
+	pending fifo[*handedOut] // trains after the front stage, in order
 }
 
-// slot is a train of a lane that has been through the front.
-type slot struct {
-	lane  *lane
-	p     *parcel
-	taken bool // by the thread that runs the middle stage
-	ready bool
-	away  bool // on another core
+// handedOut is a train that has passed the front stage, and whose middle stage may run on another core.
+type handedOut struct {
+	lane     *lane
+	train    *element
+	claimed  bool // by the thread that runs the middle stage
+	ready    bool
+	byHelper bool // the middle stage ran on another core
 }
 
-func newLane(e *end, index int, use Use) *lane {
+func newLane(e *endpoint, index int, use Use) *lane {
 	l := &lane{end: e, index: index, use: use}
 	l.thread = newThread(e.machine, l.next)
 	return l
 }
 
-// take puts a train at the end of the lane's queue.
-func (l *lane) take(p *parcel, at place) {
+// enqueue puts a train at the end of the lane's queue.
+func (l *lane) enqueue(p *element, at location) {
 	l.end.sim.move(p, at)
 	l.in.push(p)
 	l.bytes += p.train.Bytes
-	l.thread.poke()
+	l.thread.wake()
 }
 
-// next is the source of the lane's thread: first what can leave, then what has come, then what nobody else has begun.
+// next returns the next job of the lane's thread: to finish the first train, to start another, or to run a middle stage that no
+// helper has claimed.
 func (l *lane) next() (job, bool) {
-	if l.ahead.len() > 0 && l.ahead.first().ready {
-		return l.leave(), true
+	if l.pending.len() > 0 && l.pending.first().ready {
+		return l.finish(), true
 	}
-	if l.in.len() > 0 && l.ahead.len() < helpAhead {
+	if l.in.len() > 0 && l.pending.len() < maxHandedOut {
 		return l.begin(), true
 	}
-	for _, s := range l.ahead.items[l.ahead.head:] {
-		if !s.taken {
-			s.taken = true
-			return job{l.use, l.middle(s.p), func() { s.ready = true }}, true
+	for _, s := range l.pending.items[l.pending.head:] {
+		if !s.claimed {
+			s.claimed = true
+			return job{l.use, l.middle(s.train), func() { s.ready = true }}, true
 		}
 	}
 	return job{}, false
 }
 
-func (l *lane) leave() job {
-	s := l.ahead.first()
-	steps := l.back(s.p)
-	if s.away {
+func (l *lane) finish() job {
+	s := l.pending.first()
+	steps := l.back(s.train)
+	if s.byHelper {
 		steps = append(steps, step{ns: l.end.sim.cfg.HandBack})
 	}
 	return job{l.use, steps, func() {
-		l.ahead.pop()
-		l.done(l, s.p)
+		l.pending.pop()
+		l.done(l, s.train)
 	}}
 }
 
-// begin takes a train through the front; and further, unless there is help.
+// begin starts a train with the front stage. If a helper is idle and more trains wait, it hands out the middle stage, otherwise it
+// runs all stages.
 func (l *lane) begin() job {
 	p := l.in.pop()
 	l.bytes -= p.train.Bytes
 	steps := l.front(p)
-	backlogged := l.in.len() > 0 || l.ahead.len() > 0
+	backlogged := l.in.len() > 0 || l.pending.len() > 0
 	if l.end.helpers != nil && backlogged && l.end.machine.idle(nil) != nil {
 		return job{l.use, steps, func() {
-			s := &slot{lane: l, p: p}
-			l.ahead.push(s)
-			l.end.help(s)
+			s := &handedOut{lane: l, train: p}
+			l.pending.push(s)
+			l.end.submit(s)
 		}}
 	}
 	steps = append(steps, l.middle(p)...)
-	if l.ahead.len() > 0 {
-		return job{l.use, steps, func() { l.ahead.push(&slot{lane: l, p: p, taken: true, ready: true}) }}
+	if l.pending.len() > 0 {
+		return job{l.use, steps, func() { l.pending.push(&handedOut{lane: l, train: p, claimed: true, ready: true}) }}
 	}
 	return job{l.use, append(steps, l.back(p)...), func() { l.done(l, p) }}
 }
 
-// helpers do what lanes have handed out.
+// helpers run middle stages that lanes have handed out.
 type helpers struct {
-	slots   fifo[*slot]
+	slots   fifo[*handedOut]
 	threads []*thread
 }
 
-func newHelpers(e *end) *helpers {
+func newHelpers(e *endpoint) *helpers {
 	h := &helpers{}
 	for range e.sim.cfg.Cores {
 		h.threads = append(h.threads, newThread(e.machine, func() (job, bool) { return h.next(e) }))
@@ -105,27 +108,27 @@ func newHelpers(e *end) *helpers {
 	return h
 }
 
-func (h *helpers) next(e *end) (job, bool) {
+func (h *helpers) next(e *endpoint) (job, bool) {
 	for h.slots.len() > 0 {
 		s := h.slots.pop()
-		if s.taken {
+		if s.claimed {
 			continue
 		}
-		s.taken, s.away = true, true
-		return job{UseHelp, append(s.lane.middle(s.p), step{ns: e.sim.cfg.HandOff}), func() {
+		s.claimed, s.byHelper = true, true
+		return job{UseHelp, append(s.lane.middle(s.train), step{ns: e.sim.cfg.HandOff}), func() {
 			s.ready = true
-			s.lane.thread.poke()
+			s.lane.thread.wake()
 		}}, true
 	}
 	return job{}, false
 }
 
-// help hands a train's middle out.
-func (e *end) help(s *slot) {
+// submit hands out a train's middle stage to the helpers.
+func (e *endpoint) submit(s *handedOut) {
 	e.helpers.slots.push(s)
 	for _, t := range e.helpers.threads {
 		if !t.queued {
-			t.poke()
+			t.wake()
 			return
 		}
 	}

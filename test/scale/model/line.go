@@ -2,48 +2,47 @@
 
 package model
 
-// line is a cache line that several cores write. They have it in turn, first come, first served, and who waits burns
-// its core's time.
-type line struct {
-	cal     *calendar
-	alone   float64 // of a turn that follows one of the same core
-	last    *core
-	taken   bool
-	waiting fifo[turn]
-	held    int64 // ns since the figures began
+// cacheLine is a cache line that several cores write. They acquire it in order of arrival, and cores that wait are busy.
+type cacheLine struct {
+	queue       *eventQueue
+	uncontended float64 // ns if the same core acquired it last
+	last        *core
+	locked      bool
+	waiting     fifo[waiter]
+	held        int64 // ns since the start of the measurement
 }
 
-type turn struct {
+type waiter struct {
 	core  *core
 	since int64
 	ns    float64
 	then  func()
 }
 
-// turn has c hold the line for so many ns, or for less if c was the last to have it, and goes on then.
-func (l *line) turn(c *core, ns float64, then func()) {
-	l.waiting.push(turn{c, l.cal.now, ns, then})
-	if !l.taken {
-		l.serve()
+// acquire calls then after c has held the line for ns nanoseconds, or less if c was the last to hold it.
+func (l *cacheLine) acquire(c *core, ns float64, then func()) {
+	l.waiting.push(waiter{c, l.queue.now, ns, then})
+	if !l.locked {
+		l.grant()
 	}
 }
 
-func (l *line) serve() {
+func (l *cacheLine) grant() {
 	t := l.waiting.pop()
-	l.taken = true
+	l.locked = true
 	ns := t.ns
 	if t.core == l.last {
-		ns = min(ns, l.alone)
+		ns = min(ns, l.uncontended)
 	}
 	l.last = t.core
 	hold := int64(ns + 0.5)
-	start := l.cal.now
-	l.cal.in(hold, func() {
+	start := l.queue.now
+	l.queue.after(hold, func() {
 		l.held += t.core.machine.elapsed(start)
-		l.taken = false
+		l.locked = false
 		t.core.charge(UseWait, t.since)
 		if l.waiting.len() > 0 {
-			l.serve()
+			l.grant()
 		}
 		t.then()
 	})

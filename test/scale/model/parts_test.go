@@ -12,7 +12,7 @@ import (
 )
 
 func TestEventsRunInTimeThenInsertionOrder(t *testing.T) {
-	var c calendar
+	var c eventQueue
 	rng := rand.New(rand.NewPCG(1, 1))
 	type key struct {
 		at int64
@@ -21,67 +21,67 @@ func TestEventsRunInTimeThenInsertionOrder(t *testing.T) {
 	var seen []key
 	for n := range 500 {
 		at := rng.Int64N(50)
-		c.in(at, func() { seen = append(seen, key{at, n}) })
+		c.after(at, func() { seen = append(seen, key{at, n}) })
 	}
-	c.run(100)
+	c.runUntil(100)
 	for i := 1; i < len(seen); i++ {
 		if a, b := seen[i-1], seen[i]; a.at > b.at || a.at == b.at && a.n > b.n {
-			t.Fatalf("%v before %v", a, b)
+			t.Fatalf("event %v ran before %v", a, b)
 		}
 	}
 	if len(seen) != 500 || c.now != 100 {
-		t.Errorf("%d events by %d", len(seen), c.now)
+		t.Errorf("got %d events run, time %d, want 500, 100", len(seen), c.now)
 	}
 }
 
 func TestQueueIsFIFO(t *testing.T) {
 	var q fifo[int]
-	var twin []int
+	var want []int
 	rng := rand.New(rand.NewPCG(2, 2))
 	for i := range 5000 {
-		if len(twin) > 0 && rng.IntN(2) == 0 {
-			if first, got := q.first(), q.pop(); got != twin[0] || first != got {
-				t.Fatalf("%d and %d, want %d", first, got, twin[0])
+		if len(want) > 0 && rng.IntN(2) == 0 {
+			if first, got := q.first(), q.pop(); got != want[0] || first != got {
+				t.Fatalf("first() = %d, pop() = %d, want %d", first, got, want[0])
 			}
-			twin = twin[1:]
+			want = want[1:]
 		} else {
 			q.push(i)
-			twin = append(twin, i)
+			want = append(want, i)
 		}
-		if q.len() != len(twin) {
-			t.Fatalf("%d in the queue, want %d", q.len(), len(twin))
+		if q.len() != len(want) {
+			t.Fatalf("len() = %d, want %d", q.len(), len(want))
 		}
 	}
 }
 
-// TestLineServesWaitersInOrder has three cores want a line at once: they get it one after the other and burn their time.
+// TestLineServesWaitersInOrder lets three cores acquire a line at the same time.
 func TestLineServesWaitersInOrder(t *testing.T) {
-	var cal calendar
+	var cal eventQueue
 	m := newMachine(&cal, 3)
-	l := &line{cal: &cal, alone: 10}
+	l := &cacheLine{queue: &cal, uncontended: 10}
 	ended := make([]int64, 3)
 	for i, c := range m.cores {
-		l.turn(c, 100, func() { ended[i] = cal.now })
+		l.acquire(c, 100, func() { ended[i] = cal.now })
 	}
-	cal.run(1000)
-	l.turn(m.cores[2], 100, func() {})
-	cal.run(2000)
+	cal.runUntil(1000)
+	l.acquire(m.cores[2], 100, func() {})
+	cal.runUntil(2000)
 	for i, want := range []int64{100, 200, 300} {
 		waited := want
 		if i == 2 {
-			waited += 10 // it was the last, so that its next turn is cheap
+			waited += 10 // it was the last to hold the line, so that its next acquisition is cheap
 		}
 		if ended[i] != want || m.cores[i].used[UseWait] != waited {
-			t.Errorf("core %d: had its turn by %d, waited %d, want %d and %d", i, ended[i], m.cores[i].used[UseWait], want, waited)
+			t.Errorf("core %d: got end %d, waiting time %d, want %d, %d", i, ended[i], m.cores[i].used[UseWait], want, waited)
 		}
 	}
 	if l.held != 310 {
-		t.Errorf("the line was held for %d", l.held)
+		t.Errorf("the line was held for %d ns, want 310", l.held)
 	}
 }
 
 func TestSoftirqsRunBetweenThreadSteps(t *testing.T) {
-	var cal calendar
+	var cal eventQueue
 	m := newMachine(&cal, 1)
 	var order []string
 	jobs := 1
@@ -89,19 +89,19 @@ func TestSoftirqsRunBetweenThreadSteps(t *testing.T) {
 		jobs--
 		return job{UseRx, []step{{ns: 100}, {ns: 100}}, func() { order = append(order, "thread") }}, jobs >= 0
 	})
-	thread.poke()
-	cal.in(50, func() {
+	thread.wake()
+	cal.after(50, func() {
 		m.cores[0].interrupt(job{UseIRQ, []step{{ns: 30}}, func() { order = append(order, "softirq") }})
 	})
-	cal.run(1000)
+	cal.runUntil(1000)
 	if got := strings.Join(order, " "); got != "softirq thread" || thread.ran != 230 {
-		t.Errorf("%s; the thread took %d", got, thread.ran)
+		t.Errorf("got order %q, thread time %d, want \"softirq thread\", 230", got, thread.ran)
 	}
 }
 
 func TestPortPlanCoversEachQueueOnce(t *testing.T) {
 	for _, queues := range []int{1, 2, 8, 32} {
-		c := sample(queues)
+		c := sampleConfig(queues)
 		c.Spread = Planned
 		s, err := newSim(c)
 		if err != nil {
@@ -111,18 +111,18 @@ func TestPortPlanCoversEachQueueOnce(t *testing.T) {
 		for i, q := range s.a.out.queueOf {
 			seen[q] = true
 			if lane := s.a.out.laneOf[i]; lane != i%queues {
-				t.Errorf("%d queues: port %d leads to lane %d", queues, i, lane)
+				t.Errorf("%d queues, port %d: got lane %d, want %d", queues, i, lane, i%queues)
 			}
 		}
-		// A random key in a hundred leaves queues out of reach.
+		// With one random key in a hundred, some queues are not reachable.
 		if len(seen) != len(s.a.out.queueOf) || len(seen) != queues {
-			t.Errorf("%d queues: %d ports lead to %d of them", queues, len(s.a.out.queueOf), len(seen))
+			t.Errorf("%d queues: got %d ports on %d queues, want one port per queue", queues, len(s.a.out.queueOf), len(seen))
 		}
 	}
 }
 
 func TestKernelsChoiceUsesAllLanes(t *testing.T) {
-	c := sample(4)
+	c := sampleConfig(4)
 	c.Spread, c.LaneByHash = LeastLoaded, true
 	s, err := newSim(c)
 	if err != nil {
@@ -134,14 +134,14 @@ func TestKernelsChoiceUsesAllLanes(t *testing.T) {
 	}
 	for lane, n := range count {
 		if n < 4 || n > 32 {
-			t.Errorf("lane %d has %d of 64 ports", lane, n)
+			t.Errorf("lane %d: got %d of 64 ports, want 4 to 32", lane, n)
 		}
 	}
 }
 
 func TestAdjacentPortsFillLanesEvenly(t *testing.T) {
 	for _, lanes := range []int{2, 4, 8, 16, 64} {
-		c := sample(lanes)
+		c := sampleConfig(lanes)
 		c.Spread = LeastLoaded
 		s, err := newSim(c)
 		if err != nil {
@@ -152,7 +152,7 @@ func TestAdjacentPortsFillLanesEvenly(t *testing.T) {
 			count[lane]++
 		}
 		if slices.Min(count) != 64/lanes || slices.Max(count) != 64/lanes {
-			t.Errorf("lanes have %v of 64 ports", count)
+			t.Errorf("got ports by lane %v, want %d each", count, 64/lanes)
 		}
 	}
 }
@@ -170,22 +170,22 @@ func TestUSLFitRecoversParameters(t *testing.T) {
 		}
 	}
 	if got := FitUSL([]int{1, 2}, []float64{1, 2.1}); got.Serial != 0 || got.Coherence != 0 {
-		t.Errorf("work that grows faster than cores gives %+v", got)
+		t.Errorf("throughput that grows faster than cores: got %+v, want no serial fraction and no coherence", got)
 	}
 	if got := FitUSL(nil, nil); got != (USL{}) {
-		t.Errorf("nothing gives %+v", got)
+		t.Errorf("no data: got %+v, want zero", got)
 	}
 }
 
 func TestCostsRoundTripThroughJSON(t *testing.T) {
-	want := sample(1).Costs
+	want := sampleConfig(1).Costs
 	text, err := json.Marshal(want)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got Costs
 	if err := json.Unmarshal(text, &got); err != nil || got != want {
-		t.Errorf("%v: %+v, want %+v", err, got, want)
+		t.Errorf("got %+v, error %v, want %+v", got, err, want)
 	}
 	for name, change := range map[string][2]string{
 		"a stage is missing": {`"seal"`, `"sail"`},
@@ -206,14 +206,14 @@ func TestBinOccupancyMatchesRandomPlacement(t *testing.T) {
 		want  float64
 	}{{1, 5, 1}, {2, 1, 1}, {2, 2, 1.5}, {16, 16, 10.3}, {8, 0, 0}} {
 		if got := occupied(tt.bins, tt.balls); math.Abs(got-tt.want) > 0.05 {
-			t.Errorf("%v balls in %d bins take up %v, want %v", tt.balls, tt.bins, got, tt.want)
+			t.Errorf("occupied(%d, %v) = %v, want %v", tt.bins, tt.balls, got, tt.want)
 		}
 	}
 }
 
-// TestNoCoreIdlesWhileAThreadIsReady looks after every event.
+// TestNoCoreIdlesWhileAThreadIsReady checks after every event.
 func TestNoCoreIdlesWhileAThreadIsReady(t *testing.T) {
-	for name, c := range scenes() {
+	for name, c := range scenarios() {
 		s, err := newSim(c)
 		if err != nil {
 			t.Fatal(err)
@@ -223,10 +223,10 @@ func TestNoCoreIdlesWhileAThreadIsReady(t *testing.T) {
 			if len(s.events) == 0 {
 				break
 			}
-			s.run(s.events[0].at)
+			s.runUntil(s.events[0].at)
 			for _, m := range []*machine{s.a.machine, s.b.machine} {
 				if core := m.idle(nil); core != nil && m.ready.len() > 0 {
-					t.Fatalf("%s: core %d is idle at %d, and %d threads are ready", name, core.index, s.now, m.ready.len())
+					t.Fatalf("%s: core %d is idle at time %d while %d threads are ready", name, core.index, s.now, m.ready.len())
 				}
 			}
 		}
@@ -234,7 +234,7 @@ func TestNoCoreIdlesWhileAThreadIsReady(t *testing.T) {
 }
 
 func TestIdleReceiverBlocksSender(t *testing.T) {
-	c := sample(4)
+	c := sampleConfig(4)
 	c.Elephants, c.Window = 1, 1<<20
 	c.Costs[AppReceive] = Cost{Element: 400_000}
 	s, err := newSim(c)
@@ -243,12 +243,12 @@ func TestIdleReceiverBlocksSender(t *testing.T) {
 	}
 	s.begin()
 	for range 50 {
-		s.run(s.now + 200_000)
-		if f := s.busyFlows[0]; f.unread > c.Window {
-			t.Fatalf("%d bytes on the way, %d are not read, of a window of %d", f.onTheWay, f.unread, c.Window)
+		s.runUntil(s.now + 200_000)
+		if f := s.elephants[0]; f.unread > c.Window {
+			t.Fatalf("got %d bytes in flight and %d unread, want at most a window of %d", f.inFlight, f.unread, c.Window)
 		}
 	}
-	if f := s.busyFlows[0]; f.toRead.len() == 0 {
-		t.Error("the receiver reads all there is")
+	if f := s.elephants[0]; f.readQueue.len() == 0 {
+		t.Error("got an empty read queue, want data that the slow receiver has not read")
 	}
 }

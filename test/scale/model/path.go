@@ -16,18 +16,18 @@ const (
 	flowsLog2     = 12 // the engine's
 )
 
-// path is one direction of a flow, from the sender's lane to the receiver's.
+// path is one direction between the two ends, from the sender's lane to the receiver's.
 type path struct {
-	from, to *end
-	loads    *spread.Loads   // nil: all leaves from port 0
+	from, to *endpoint
+	loads    *spread.Loads   // nil: all trains leave from port 0
 	flows    []*spread.Flows // by transmit lane
 	queueOf  []int           // by port
 	laneOf   []int           // by port
-	linkFree int64           // when the wire has sent what it was given
+	linkFree int64           // time at which the wire is free
 }
 
-// newWay chooses the ports as ropewalk does, and finds out where they lead. The receiver's NIC has a random key.
-func newWay(c *Config, rng *rand.Rand, from, to *end, n byte) (*path, error) {
+// newPath selects source ports as ropewalk does, and computes the queue and lane of each. The receiver's NIC has a random key.
+func newPath(c *Config, rng *rand.Rand, from, to *endpoint, n byte) (*path, error) {
 	src := netip.AddrFrom4([4]byte{10, 0, 0, n})
 	dst := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, 3 - n}), canonicalPort)
 	rss := &spread.RSS{Device: "nic", Key: make([]byte, 52), Indirection: spread.EqualIndirection(c.Queues)}
@@ -47,7 +47,7 @@ func newWay(c *Config, rng *rand.Rand, from, to *end, n byte) (*path, error) {
 		}
 		lane, selected := selection.Lane(netip.AddrPortFrom(src, port), c.Lanes)
 		if !selected {
-			lane = int(scramble(uint64(port)^secret) >> 32 * uint64(c.Lanes) >> 32)
+			lane = int(mix64(uint64(port)^secret) >> 32 * uint64(c.Lanes) >> 32)
 		}
 		w.queueOf, w.laneOf = append(w.queueOf, queue), append(w.laneOf, lane)
 	}
@@ -61,7 +61,7 @@ func newWay(c *Config, rng *rand.Rand, from, to *end, n byte) (*path, error) {
 	return w, nil
 }
 
-// ports are those that a sender uses.
+// ports returns the source ports that a sender uses.
 func ports(c *Config, rss *spread.RSS, src netip.Addr, dst netip.AddrPort) ([]uint16, error) {
 	switch c.Spread {
 	case Off:
@@ -80,7 +80,7 @@ func ports(c *Config, rss *spread.RSS, src netip.Addr, dst netip.AddrPort) ([]ui
 	return list, nil
 }
 
-// selection is what the receiver selects lanes by.
+// selection returns the receiver's mapping of source ports to lanes.
 func selection(c *Config, src netip.Addr, ports []uint16) (s underlay.Selection) {
 	if c.LaneByHash || c.Spread == Off {
 		return s
@@ -92,7 +92,7 @@ func selection(c *Config, src netip.Addr, ports []uint16) (s underlay.Selection)
 	return s
 }
 
-// port is that by which a train leaves.
+// port returns the source port of a train.
 func (w *path) port(lane int, hash uint32, now int64, bytes int) int {
 	if w.loads == nil {
 		return 0
@@ -100,8 +100,8 @@ func (w *path) port(lane int, hash uint32, now int64, bytes int) int {
 	return w.flows[lane].Choose(w.loads, hash, now, bytes)
 }
 
-// scramble is the finalizer of splitmix64: it stands for a hash that is as good as random.
-func scramble(x uint64) uint64 {
+// mix64 is the finalizer of splitmix64. It stands for a random hash.
+func mix64(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31

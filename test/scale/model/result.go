@@ -8,43 +8,42 @@ import (
 	"time"
 )
 
-// Result is what came of a run. Figures are those after the warm-up, but for the sums of bytes, which are those since
-// the beginning: Offered = Delivered + the sum of Lost + Queued.
+// Result is the result of a run. It excludes the warm-up, except in Offered, Delivered, Queued and Lost, which are bytes since the
+// beginning: Offered = Delivered + Queued + the sum of Lost.
 type Result struct {
-	// BitsPerSecond reached applications, and LostShare of what was on the way did not.
+	// BitsPerSecond is the throughput at the receiving applications. LostShare is the share of the sent bytes that was lost.
 	BitsPerSecond float64
 	LostShare     float64
 
 	Offered, Delivered, Queued int64
 	Lost                       map[Drop]int64
-	// Reordered counts trains that came after a later one of their flow.
+	// Reordered counts trains that arrived after a later train of their flow.
 	Reordered int
 
-	// Use is the share of the time of all cores that each use took, at the sender and at the receiver; of one machine
-	// both are the same.
+	// Use is the share of the cores' time by use, at the sender and at the receiver. On one machine both are the same.
 	Use [2][]float64
-	// Busiest is how busy the busiest of each kind of resource was, the busiest kind first.
+	// Busiest is the utilization of the busiest resource of each kind, the highest first.
 	Busiest []Busy
 
-	// Latency is from the sender's TUN queue to the receiving application: mean, median, and 99 of 100.
+	// Latency is the time from the sender's TUN queue to the receiving application: mean, median and 99th percentile.
 	Latency, LatencyP50, LatencyP99 time.Duration
-	// Finish is how long short flows took, median and 99 of 100.
+	// Finish is the completion time of short flows: median and 99th percentile.
 	Finish, FinishP99 time.Duration
 	Trains            int
 }
 
-// Busy is the share of the time in which a resource worked.
+// Busy is the utilization of a resource.
 type Busy struct {
 	Resource string
 	Share    float64
 }
 
-// result sums up.
+// result computes the Result.
 func (s *sim) result() *Result {
 	duration := float64(s.now - s.figures.since)
 	r := &Result{
 		BitsPerSecond: float64(s.figures.bytes) * 8e9 / duration,
-		Offered:       s.offered, Delivered: s.arrivals, Lost: map[Drop]int64{}, Reordered: s.reordered,
+		Offered:       s.offered, Delivered: s.deliveredBytes, Lost: map[Drop]int64{}, Reordered: s.reordered,
 		Trains: len(s.figures.latency),
 	}
 	if sum := s.figures.bytes + s.figures.lost; sum > 0 {
@@ -55,7 +54,7 @@ func (s *sim) result() *Result {
 			r.Lost[Drop(d)] = n
 		}
 	}
-	for at := atApp; at < places; at++ {
+	for at := atApp; at < locationCount; at++ {
 		r.Queued += s.at[at]
 	}
 	r.Use = [2][]float64{s.a.machine.shares(duration), s.b.machine.shares(duration)}
@@ -65,7 +64,7 @@ func (s *sim) result() *Result {
 	return r
 }
 
-// shares is what the time of all cores went into, by use.
+// shares returns the share of the cores' time by use.
 func (m *machine) shares(duration float64) []float64 {
 	out := make([]float64, useCount)
 	for _, c := range m.cores {
@@ -91,7 +90,7 @@ const (
 	ResourceLink       = "wire"
 )
 
-// busiest lists how busy the busiest of each kind is.
+// busiest returns the utilization of the busiest resource of each kind.
 func (s *sim) busiest(duration float64) []Busy {
 	share := func(ns int64) float64 { return min(float64(ns)/duration, 1) }
 	total := func(m *machine) (sum float64) {
@@ -119,7 +118,7 @@ func (s *sim) busiest(duration float64) []Busy {
 	for _, q := range s.b.queues {
 		queue = max(queue, share(q.busy))
 	}
-	for _, f := range s.busyFlows {
+	for _, f := range s.elephants {
 		send, receive = max(send, share(f.app.ran)), max(receive, share(f.reader.ran))
 	}
 	list = append(list, Busy{ResourceQueue, queue}, Busy{ResourceAppSend, send}, Busy{ResourceAppReceive, receive})
@@ -130,7 +129,7 @@ func (s *sim) busiest(duration float64) []Busy {
 	return list
 }
 
-// summary is the mean, the median and the 99th of 100 of some times in ns.
+// summary returns the mean, the median and the 99th percentile of times in ns.
 func summary(ns []int64) (mean, p50, p99 time.Duration) {
 	if len(ns) == 0 {
 		return 0, 0, 0

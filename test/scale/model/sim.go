@@ -9,30 +9,30 @@ import (
 	"time"
 )
 
-// parcel is a train on its way, or the acknowledgement of one.
-type parcel struct {
-	flow    *flow
-	train   Train
-	number  uint64 // in its flow
-	acks    int    // bytes that it acknowledges; 0 is data
-	sent    int64  // when those entered
-	entered int64
-	port    int
-	at      place
+// element is a train, or the acknowledgement of one, on its way through the tunnel.
+type element struct {
+	flow        *flow
+	train       Train
+	number      uint64 // in its flow, from 1
+	ackedBytes  int    // bytes that it acknowledges; 0 for data
+	dataEntered int64  // of an acknowledgement: when the acknowledged data entered
+	entered     int64
+	port        int
+	location    location
 }
 
-// place is where a parcel is.
-type place int
+// location is where an element is.
+type location int
 
 const (
-	nowhere place = iota
+	nowhere location = iota
 	atApp
 	atTUN
 	atWire
 	atNIC
 	atSocket
 	atReader
-	places
+	locationCount
 )
 
 // Drop is where a train was lost.
@@ -50,35 +50,35 @@ const (
 // String names it.
 func (d Drop) String() string { return [...]string{"tun", "link", "nic", "socket"}[d] }
 
-// sim is a run.
+// sim is the state of a run.
 type sim struct {
-	calendar
+	eventQueue
 	cfg     Config
 	rng     *rand.Rand
-	a, b    *end
-	stopped bool // no more data is made
+	a, b    *endpoint
+	stopped bool // no more data is sent
 
-	flowsMade int
-	busyFlows []*flow // the elephants
-	offered   int64   // bytes of data, since the beginning
-	arrivals  int64
-	lost      [drops]int64
-	at        [places]int64
-	reordered int
+	flowsMade      int
+	elephants      []*flow
+	offered        int64 // bytes of data, since the beginning
+	deliveredBytes int64
+	lost           [drops]int64
+	at             [locationCount]int64
+	reordered      int
 
 	figures figures
 }
 
-// figures begin anew when the warm-up is over.
+// figures are measured after the warm-up.
 type figures struct {
 	since    int64
 	bytes    int64
 	latency  []int64
-	finished []int64 // how long short flows took, ns
+	finished []int64 // completion times of short flows, in ns
 	lost     int64
 }
 
-// start is the calendar's beginning: pkg/protocol/spread takes 0 for never.
+// start is the time at which a simulation begins. It is not 0, since pkg/protocol/spread uses 0 for never.
 const start = int64(time.Second)
 
 // Run simulates c. The same Config gives the same Result.
@@ -88,9 +88,9 @@ func Run(c Config) (*Result, error) {
 		return nil, err
 	}
 	s.begin()
-	s.run(start + int64(c.Warmup))
-	s.reset()
-	s.run(start + int64(c.Warmup+c.Duration))
+	s.runUntil(start + int64(c.Warmup))
+	s.startFigures()
+	s.runUntil(start + int64(c.Warmup+c.Duration))
 	return s.result(), nil
 }
 
@@ -100,44 +100,44 @@ func newSim(c Config) (*sim, error) {
 	}
 	s := &sim{cfg: c, rng: rand.New(rand.NewPCG(c.Seed, 1))}
 	s.now = start
-	m := newMachine(&s.calendar, c.Cores)
+	m := newMachine(&s.eventQueue, c.Cores)
 	other := m
 	if !c.OneMachine {
-		other = newMachine(&s.calendar, c.Cores)
+		other = newMachine(&s.eventQueue, c.Cores)
 	}
 	s.a, s.b = newEnd(s, m), newEnd(s, other)
 	var err error
-	if s.a.out, err = newWay(&s.cfg, s.rng, s.a, s.b, 1); err != nil {
+	if s.a.out, err = newPath(&s.cfg, s.rng, s.a, s.b, 1); err != nil {
 		return nil, err
 	}
-	if s.b.out, err = newWay(&s.cfg, s.rng, s.b, s.a, 2); err != nil {
+	if s.b.out, err = newPath(&s.cfg, s.rng, s.b, s.a, 2); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// begin starts the flows, not quite at once.
+// begin starts the flows, at random times within stagger.
 func (s *sim) begin() {
 	const stagger = int64(2 * time.Millisecond)
 	for range s.cfg.Elephants {
 		f := s.newFlow(-1)
-		s.busyFlows = append(s.busyFlows, f)
-		s.in(s.rng.Int64N(stagger), f.app.poke)
+		s.elephants = append(s.elephants, f)
+		s.after(s.rng.Int64N(stagger), f.app.wake)
 	}
 	if s.cfg.Mice > 0 {
-		s.in(0, s.mouse)
+		s.after(0, s.startMouse)
 	}
 	if s.cfg.Poisson > 0 {
 		f := s.newFlow(0)
-		f.open = true
-		s.in(0, func() { s.poisson(f) })
+		f.openLoop = true
+		s.after(0, func() { s.sendPoisson(f) })
 	}
 }
 
-// reset begins the figures.
-func (s *sim) reset() {
+// startFigures starts the measurement.
+func (s *sim) startFigures() {
 	s.figures = figures{since: s.now}
-	for _, e := range []*end{s.a, s.b} {
+	for _, e := range []*endpoint{s.a, s.b} {
 		e.machine.since = s.now
 		for _, c := range e.machine.cores {
 			clear(c.used[:])
@@ -150,66 +150,66 @@ func (s *sim) reset() {
 		}
 		e.nonce.held, e.window.held, e.kernel.held = 0, 0, 0
 	}
-	for _, f := range s.busyFlows {
+	for _, f := range s.elephants {
 		f.app.ran, f.reader.ran = 0, 0
 	}
 }
 
-// move notes where a parcel of data is now.
-func (s *sim) move(p *parcel, to place) {
-	if p.acks > 0 {
+// move records the location of a data element.
+func (s *sim) move(p *element, to location) {
+	if p.ackedBytes > 0 {
 		return
 	}
-	s.at[p.at] -= int64(p.train.Bytes)
-	p.at = to
+	s.at[p.location] -= int64(p.train.Bytes)
+	p.location = to
 	s.at[to] += int64(p.train.Bytes)
 }
 
-// drop loses a parcel. Of lost data the sender learns a little later. A lost acknowledgement is made good by the next.
-func (s *sim) drop(p *parcel, d Drop) {
-	if p.acks > 0 {
-		s.in(lossDelay, func() { p.flow.acknowledged(p) })
+// drop drops an element. The sender detects the loss of data after lossDelay. A lost acknowledgement is replaced by the next one.
+func (s *sim) drop(p *element, d Drop) {
+	if p.ackedBytes > 0 {
+		s.after(lossDelay, func() { p.flow.onAck(p) })
 		return
 	}
 	s.move(p, nowhere)
 	s.lost[d] += int64(p.train.Bytes)
 	s.figures.lost += int64(p.train.Bytes)
-	s.in(lossDelay, func() { p.flow.lost(p) })
+	s.after(lossDelay, func() { p.flow.onLoss(p) })
 }
 
-// arrived is what a receiving lane has written to its TUN.
-func (s *sim) arrived(p *parcel) {
-	if p.acks > 0 {
-		p.flow.acknowledged(p)
+// fromLane handles an element that a receive lane has written to its TUN.
+func (s *sim) fromLane(p *element) {
+	if p.ackedBytes > 0 {
+		p.flow.onAck(p)
 		return
 	}
 	s.move(p, atReader)
-	if p.flow.open {
+	if p.flow.openLoop {
 		s.delivered(p)
-		p.flow.onTheWay -= p.train.Bytes
+		p.flow.inFlight -= p.train.Bytes
 		return
 	}
-	p.flow.toRead.push(p)
-	p.flow.reader.poke()
-	s.b.enter(&parcel{flow: p.flow, train: s.cfg.Ack, acks: p.train.Bytes, sent: p.entered})
+	p.flow.readQueue.push(p)
+	p.flow.reader.wake()
+	s.b.enqueueTUN(&element{flow: p.flow, train: s.cfg.Ack, ackedBytes: p.train.Bytes, dataEntered: p.entered})
 }
 
-// delivered is data that its application has.
-func (s *sim) delivered(p *parcel) {
+// delivered handles data that its application has read.
+func (s *sim) delivered(p *element) {
 	s.move(p, nowhere)
 	f, n := p.flow, int64(p.train.Bytes)
-	if p.number <= f.read {
+	if p.number <= f.lastRead {
 		s.reordered++
 	}
-	f.read = p.number
-	if !f.open {
+	f.lastRead = p.number
+	if !f.openLoop {
 		f.unread -= p.train.Bytes
-		s.in(s.cfg.Delay, f.app.poke)
+		s.after(s.cfg.Delay, f.app.wake)
 	}
-	s.arrivals += n
+	s.deliveredBytes += n
 	s.figures.bytes += n
 	s.figures.latency = append(s.figures.latency, s.now-p.entered)
-	if f.left == 0 && p.number == f.sent && !f.open {
+	if f.remaining == 0 && p.number == f.sent && !f.openLoop {
 		s.figures.finished = append(s.figures.finished, s.now-f.began)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// sample is a configuration with costs of the right order.
-func sample(cores int) Config {
+// sampleConfig is a configuration with realistic costs.
+func sampleConfig(cores int) Config {
 	c := Config{
 		Lines: Lines{Nonce: 100, WindowElement: 150, WindowPacket: 5, Send: 300, Alone: 5},
 		Train: Train{Packets: 45, Bytes: 45 * 1380}, Ack: Train{Packets: 1, Bytes: 52},
@@ -25,11 +25,11 @@ func sample(cores int) Config {
 	return c
 }
 
-// scenes are configurations of all kinds.
-func scenes() map[string]Config {
+// scenarios are configurations of all kinds, by name.
+func scenarios() map[string]Config {
 	all := map[string]Config{}
 	add := func(name string, cores int, change func(c *Config)) {
-		c := sample(cores)
+		c := sampleConfig(cores)
 		change(&c)
 		all[name] = c
 	}
@@ -57,7 +57,7 @@ func run(t *testing.T, c Config) *Result {
 
 func TestEveryByteIsDeliveredLostOrQueued(t *testing.T) {
 	lost := map[Drop]int64{}
-	for name, c := range scenes() {
+	for name, c := range scenarios() {
 		r := run(t, c)
 		sum := r.Delivered + r.Queued
 		for d, n := range r.Lost {
@@ -65,29 +65,29 @@ func TestEveryByteIsDeliveredLostOrQueued(t *testing.T) {
 			lost[d] += n
 		}
 		if r.Offered != sum || r.Delivered == 0 {
-			t.Errorf("%s: %d offered, %d delivered, %d queued, lost %v", name, r.Offered, r.Delivered, r.Queued, r.Lost)
+			t.Errorf("%s: offered %d is not delivered %d + queued %d + lost %v", name, r.Offered, r.Delivered, r.Queued, r.Lost)
 		}
 	}
 	for _, d := range []Drop{DropTUN, DropLink, DropSocket} {
 		if lost[d] == 0 {
-			t.Errorf("no scene has drops of kind %q", d)
+			t.Errorf("no scenario has drops of kind %q", d)
 		}
 	}
 }
 
 func TestQueuesDrainWhenSendersStop(t *testing.T) {
-	for name, c := range scenes() {
+	for name, c := range scenarios() {
 		s, err := newSim(c)
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.begin()
-		s.run(start + int64(c.Warmup))
+		s.runUntil(start + int64(c.Warmup))
 		s.stopped = true
-		s.run(start + int64(time.Minute))
+		s.runUntil(start + int64(time.Minute))
 		r := s.result()
 		if len(s.events) > 0 || r.Queued != 0 {
-			t.Errorf("%s: %d bytes are still queued, %d events to come", name, r.Queued, len(s.events))
+			t.Errorf("%s: got %d bytes queued and %d events pending, want none", name, r.Queued, len(s.events))
 		}
 		for _, m := range []*machine{s.a.machine, s.b.machine} {
 			for _, core := range m.cores {
@@ -96,27 +96,27 @@ func TestQueuesDrainWhenSendersStop(t *testing.T) {
 				}
 			}
 		}
-		for _, f := range s.busyFlows {
-			if f.onTheWay != 0 || f.unread != 0 {
-				t.Errorf("%s: flow %d believes %d bytes to be on the way, %d not to be read", name, f.number, f.onTheWay, f.unread)
+		for _, f := range s.elephants {
+			if f.inFlight != 0 || f.unread != 0 {
+				t.Errorf("%s, flow %d: got %d bytes in flight, %d unread, want none", name, f.number, f.inFlight, f.unread)
 			}
 		}
 	}
 }
 
 func TestKeepsTheOrderOfEachFlow(t *testing.T) {
-	for name, c := range scenes() {
+	for name, c := range scenarios() {
 		for seed := range uint64(3) {
 			c.Seed = seed
 			if r := run(t, c); r.Reordered != 0 || r.Trains == 0 {
-				t.Errorf("%s, seed %d: %d of %d trains came after a later one", name, seed, r.Reordered, r.Trains)
+				t.Errorf("%s, seed %d: got %d of %d trains reordered, want none of some", name, seed, r.Reordered, r.Trains)
 			}
 		}
 	}
 }
 
 func TestUtilizationNeverExceedsOne(t *testing.T) {
-	for name, c := range scenes() {
+	for name, c := range scenarios() {
 		r := run(t, c)
 		for _, use := range r.Use {
 			sum := 0.0
@@ -124,33 +124,33 @@ func TestUtilizationNeverExceedsOne(t *testing.T) {
 				sum += x
 			}
 			if sum > 1+1e-9 || sum <= 0 {
-				t.Errorf("%s: cores are busy %v of the time", name, sum)
+				t.Errorf("%s: got CPU utilization %v, want above 0 and at most 1", name, sum)
 			}
 		}
 		for _, b := range r.Busiest {
 			if b.Share < 0 || b.Share > 1 {
-				t.Errorf("%s: %s is busy %v of the time", name, b.Resource, b.Share)
+				t.Errorf("%s: got utilization of %s %v, want 0 to 1", name, b.Resource, b.Share)
 			}
 		}
 	}
 }
 
 func TestTheSameSeedGivesTheSameResult(t *testing.T) {
-	for name, c := range scenes() {
+	for name, c := range scenarios() {
 		if a, b := run(t, c), run(t, c); !reflect.DeepEqual(a, b) {
 			t.Errorf("%s: two runs differ:\n%+v\n%+v", name, a, b)
 		}
 	}
-	c := scenes()["spread"]
+	c := scenarios()["spread"]
 	a := run(t, c)
 	c.Seed++
 	if b := run(t, c); reflect.DeepEqual(a, b) {
-		t.Error("another seed gives the same result")
+		t.Error("got the same result with another seed")
 	}
 }
 
-// TestWaitingTimeMatchesQueueingTheory compares with the mean wait of M/D/1 (Pollaczek-Khinchine): one receiving lane is
-// all that takes time.
+// TestWaitingTimeMatchesQueueingTheory compares with the mean waiting time of M/D/1 (Pollaczek-Khinchine). Only one receive lane
+// takes time.
 func TestWaitingTimeMatchesQueueingTheory(t *testing.T) {
 	const service = 20_000.0 // ns
 	for _, load := range []float64{0.3, 0.6, 0.8} {
@@ -159,10 +159,10 @@ func TestWaitingTimeMatchesQueueingTheory(t *testing.T) {
 		r := run(t, c)
 		want := service + load*service/(2*(1-load))
 		if got := float64(r.Latency); math.Abs(got/want-1) > 0.05 {
-			t.Errorf("load %v: %v ns in the system, want %v", load, got, want)
+			t.Errorf("load %v: got a latency of %v ns, want %v", load, got, want)
 		}
 		if busy := r.Busiest[0]; busy.Resource != ResourceRxLane || math.Abs(busy.Share-load) > 0.02 {
-			t.Errorf("load %v: busiest is %+v", load, busy)
+			t.Errorf("load %v: got busiest resource %+v, want %s with that load", load, busy, ResourceRxLane)
 		}
 	}
 }
@@ -186,7 +186,7 @@ func TestReachesButDoesNotExceedItsBounds(t *testing.T) {
 		"a wire":                      {16, func(c *Config) { c.Elephants, c.Link = 32, 20e9; even(c) }, ResourceLink, 0.9},
 	}
 	for name, tt := range tests {
-		c := sample(tt.cores)
+		c := sampleConfig(tt.cores)
 		tt.change(&c)
 		bounds, err := Bounds(c)
 		if err != nil {
@@ -195,7 +195,7 @@ func TestReachesButDoesNotExceedItsBounds(t *testing.T) {
 		r := run(t, c)
 		share := r.BitsPerSecond / bounds[0].BitsPerSecond
 		if bounds[0].Resource != tt.want || share > 1.02 || share < tt.least {
-			t.Errorf("%s: %.2f of the bound of %q, want at least %v of %q", name, share, bounds[0].Resource, tt.least, tt.want)
+			t.Errorf("%s: got %.2f of the bound of %q, want %v to 1.02 of that of %q", name, share, bounds[0].Resource, tt.least, tt.want)
 		}
 	}
 }
@@ -203,21 +203,21 @@ func TestReachesButDoesNotExceedItsBounds(t *testing.T) {
 func TestMoreResourcesNeverReduceThroughput(t *testing.T) {
 	before := 0.0
 	for _, cores := range []int{1, 2, 4, 8, 16} {
-		c := sample(cores)
+		c := sampleConfig(cores)
 		c.Elephants, c.Spread, c.SteerEven = 32, Planned, true
 		now := run(t, c).BitsPerSecond
 		if now < before*0.98 {
-			t.Errorf("%d cores carry %.3g bit/s, half as many %.3g", cores, now, before)
+			t.Errorf("got %.3[2]g bit/s with %[1]d cores, want at least %.3[3]g, as with half of them", cores, now, before)
 		}
 		before = now
 	}
 	better := func(what string, cores, flows int, change func(*Config)) {
-		c := sample(cores)
+		c := sampleConfig(cores)
 		c.Elephants = flows
 		without := run(t, c).BitsPerSecond
 		change(&c)
 		if with := run(t, c).BitsPerSecond; with < 1.2*without {
-			t.Errorf("%s: %.3g bit/s with, %.3g without", what, with, without)
+			t.Errorf("%s: got %.3g bit/s with it, %.3g without, want a fifth more", what, with, without)
 		}
 	}
 	better("help for one elephant", 8, 1, func(c *Config) { c.Help = true })
@@ -228,19 +228,19 @@ func TestMoreResourcesNeverReduceThroughput(t *testing.T) {
 func TestCoresDoNotHelpAFlowThatIsNotSpread(t *testing.T) {
 	var at [2]float64
 	for i, cores := range []int{4, 32} {
-		c := sample(cores)
+		c := sampleConfig(cores)
 		c.Elephants = 16
 		at[i] = run(t, c).BitsPerSecond
 	}
 	if ratio := at[1] / at[0]; ratio > 1.1 || ratio < 0.9 {
-		t.Errorf("32 cores carry %.2f times what 4 do, from one port", ratio)
+		t.Errorf("one source port: got %.2f times the throughput with 32 cores as with 4, want 0.9 to 1.1", ratio)
 	}
 }
 
 func TestShortFlowsEnd(t *testing.T) {
-	r := run(t, scenes()["mice"])
+	r := run(t, scenarios()["mice"])
 	if r.Finish <= 0 || r.FinishP99 < r.Finish || r.LatencyP50 > r.LatencyP99 {
-		t.Errorf("short flows took %v, 99 of 100 %v; trains %v and %v", r.Finish, r.FinishP99, r.LatencyP50, r.LatencyP99)
+		t.Errorf("got completion times %v (median), %v (p99), latencies %v (median), %v (p99), want positive and ordered", r.Finish, r.FinishP99, r.LatencyP50, r.LatencyP99)
 	}
 }
 
@@ -252,7 +252,7 @@ func TestInvalidConfigIsRejected(t *testing.T) {
 		"an unknown spread": func(c *Config) { c.Spread = 9 },
 		"lanes below zero":  func(c *Config) { c.Lanes = -1 },
 	} {
-		c := sample(2)
+		c := sampleConfig(2)
 		change(&c)
 		if _, err := Run(c); err == nil {
 			t.Errorf("%s: no error", name)

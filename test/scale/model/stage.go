@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package model predicts what a tunnel between two ropewalks carries on machines with more cores than can be measured:
-// bounds per resource (Bounds) and a discrete-event simulation (Run) of flows, source ports, NIC queues, cores and
-// lanes, both from one set of measured stage costs. Ports are chosen by pkg/protocol/spread's own code. It is pure: no clock, no
-// operating system, and the same Config gives the same Result.
+// Package model predicts the throughput of a tunnel between two ropewalks on machines with more cores than can be measured. Bounds
+// computes a bound per resource. Run is a discrete-event simulation of flows, source ports, NIC queues, cores and lanes. Both use
+// the same measured stage costs, and select ports with the code of pkg/protocol/spread. The package has no clock and no I/O: the
+// same Config gives the same Result.
 package model
 
 import (
@@ -12,11 +12,11 @@ import (
 	"math"
 )
 
-// Stage is a piece of work that a train meets on its way, in that order.
+// Stage is one stage in the processing of a train, in order.
 type Stage int
 
 const (
-	// AppSend is the sending application's write: its copy, the inner TCP, the way into the TUN's queue.
+	// AppSend is the sending application's write: its copy, the inner TCP, the transmission to the TUN's queue.
 	AppSend Stage = iota
 	// TUNRead is the transmitting lane's read of one element.
 	TUNRead
@@ -32,7 +32,7 @@ const (
 	Receive
 	// Open is decryption, without the replay window.
 	Open
-	// Merge puts packets back together.
+	// Merge joins packets into a train.
 	Merge
 	// TUNWrite is writev to the TUN, with the inner IP and TCP up to the application's socket.
 	TUNWrite
@@ -41,11 +41,11 @@ const (
 	stages
 )
 
-var stageNames = [stages]string{ //nolint:gochecknoglobals // constants of a type that Go has no constants of
+var stageNames = [stages]string{ //nolint:gochecknoglobals // Go has no constant arrays
 	"app_send", "tun_read", "split", "seal", "send", "softirq", "receive", "open", "merge", "tun_write", "app_receive",
 }
 
-// String is the stage's name, as the file of costs has it.
+// String returns the stage's name, as in the file of costs.
 func (s Stage) String() string {
 	if s < 0 || s >= stages {
 		return fmt.Sprintf("Stage(%d)", int(s))
@@ -62,28 +62,28 @@ func AllStages() []Stage {
 	return all
 }
 
-// Train is what moves: inner packets of one flow that are handled as one element.
+// Train is a unit of work: inner packets of one flow that are handled as one element.
 type Train struct {
 	Packets int `json:"packets"`
 	Bytes   int `json:"bytes"` // of inner packets
 }
 
-// Cost is what a stage takes of a core, in ns.
+// Cost is the CPU time of a stage, in ns.
 type Cost struct {
 	Element float64 `json:"element_ns"`
 	Packet  float64 `json:"packet_ns"`
 	Byte    float64 `json:"byte_ns"`
 }
 
-// Of is the cost of a train, in ns.
+// Of returns the CPU time for a train, in ns.
 func (c Cost) Of(t Train) float64 {
 	return c.Element + c.Packet*float64(t.Packets) + c.Byte*float64(t.Bytes)
 }
 
-// Costs are what all stages take, by stage.
+// Costs are the costs of all stages, by stage.
 type Costs [stages]Cost
 
-// Of is the sum of some stages' costs for a train, in ns.
+// Of returns the sum of the CPU time of these stages for a train, in ns.
 func (c *Costs) Of(t Train, list ...Stage) float64 {
 	sum := 0.0
 	for _, s := range list {
@@ -112,7 +112,7 @@ func (c *Costs) UnmarshalJSON(b []byte) error {
 		if !ok {
 			return fmt.Errorf("reading stage costs: stage %s is missing", s)
 		}
-		if !sound(cost.Element) || !sound(cost.Packet) || !sound(cost.Byte) {
+		if !validCost(cost.Element) || !validCost(cost.Packet) || !validCost(cost.Byte) {
 			return fmt.Errorf("reading stage costs: stage %s has a cost below zero", s)
 		}
 		c[s] = cost
@@ -120,4 +120,4 @@ func (c *Costs) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-func sound(x float64) bool { return x >= 0 && !math.IsInf(x, 0) && !math.IsNaN(x) }
+func validCost(x float64) bool { return x >= 0 && !math.IsInf(x, 0) && !math.IsNaN(x) }

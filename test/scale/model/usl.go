@@ -5,19 +5,19 @@ package model
 // USL is Gunther's universal scalability law: n cores do n / (1 + Serial·(n-1) + Coherence·n·(n-1)) times the work of
 // one. With no Coherence it is Amdahl's law.
 type USL struct {
-	One       float64 // the work of one core
+	One       float64 // throughput of one core
 	Serial    float64
 	Coherence float64
 }
 
-// At is the work of n cores.
+// At returns the throughput of n cores.
 func (u USL) At(n int) float64 {
 	x := float64(n)
 	return u.One * x / (1 + u.Serial*(x-1) + u.Coherence*x*(x-1))
 }
 
-// FitUSL returns the law that comes nearest to work done by numbers of cores, by least squares over the time per unit
-// and core. The first must be one core, whose work is taken as given. Neither fraction is below zero.
+// FitUSL fits the law to the throughput of numbers of cores, by least squares over the time per unit and core. The first number
+// must be one core, whose throughput is exact. Serial and Coherence are at least 0.
 func FitUSL(cores []int, work []float64) USL {
 	if len(cores) == 0 || len(work) != len(cores) || cores[0] != 1 || work[0] <= 0 {
 		return USL{}
@@ -28,7 +28,7 @@ func FitUSL(cores []int, work []float64) USL {
 		if work[i] <= 0 {
 			continue
 		}
-		// Relative to the time itself, so that many cores do not count for more.
+		// Errors are relative, so that large numbers of cores do not weigh more.
 		w := 1 / (u.One * float64(n) / work[i])
 		a, b := float64(n-1)*w, float64(n)*float64(n-1)*w
 		y := 1 - w
