@@ -116,14 +116,14 @@ func TestBenchMeasuresAllStagesAndCleansUp(t *testing.T) {
 func checkReport(t *testing.T, r *bench.Report) {
 	t.Helper()
 	if r.Schema != bench.Schema || r.Verdict == nil || r.Verdict.Best.Gbps <= 0 || r.Version == "" {
-		t.Errorf("%+v", r)
+		t.Errorf("got %+v", r)
 	}
 	stages := map[string]int{}
 	for _, f := range r.Figures {
 		stages[f.Stage]++
 		// On a busy machine even the lowest rate loses packets, and a daemon may not wake up at all.
 		if mayBeZero := f.Name == "ndr64" || f.Name == "wakeups"; f.Error != "" || f.Value < 0 || f.Value == 0 && !mayBeZero {
-			t.Errorf("%+v", f)
+			t.Errorf("got %+v", f)
 		}
 	}
 	for _, s := range bench.Stages() {
@@ -144,7 +144,7 @@ func checkXML(t *testing.T, path string) {
 		if _, err := d.Token(); errors.Is(err, io.EOF) {
 			return
 		} else if err != nil {
-			t.Fatalf("%s: %v", path, err)
+			t.Fatalf("%s: got error %v, want none", path, err)
 		}
 	}
 }
@@ -189,7 +189,7 @@ func TestBenchRejectsInvalidOptions(t *testing.T) {
 		change(&o)
 		var usage usageError
 		if err := benchMain(t.Context(), io.Discard, io.Discard, o); !errors.As(err, &usage) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got error %v", name, err)
 		}
 	}
 }
@@ -218,6 +218,6 @@ func TestBenchProgressIsOneLineOnTerminal(t *testing.T) {
 	live.show(bench.Progress{Stage: "tun", What: "read", Done: 5, Total: 20})
 	live.clear()
 	if got := b.String(); strings.Contains(got, "\n") || !strings.Contains(got, "[ 6/20] tun: read") || !strings.HasSuffix(got, "\r\x1b[K") {
-		t.Errorf("%q", got)
+		t.Errorf("got %q, want no %q in it", got, "\n")
 	}
 }

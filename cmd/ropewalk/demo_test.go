@@ -176,7 +176,7 @@ func TestDemoCleansUpWhenInterrupted(t *testing.T) {
 	out := &cancelOn{text: "TCP", cancel: cancel}
 	err := demoMain(ctx, out, o)
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "interrupted") {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want %v", err, context.Canceled)
 	}
 }
 
@@ -198,7 +198,7 @@ func TestDemoReportsDaemonThatEnds(t *testing.T) {
 	o.seconds = 3600
 	err := demoMain(t.Context(), &bytes.Buffer{}, o)
 	if err == nil || !strings.Contains(err.Error(), "exited unexpectedly") {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want an error", err)
 	}
 }
 
@@ -211,7 +211,7 @@ func TestDemoShowsOutputOfFailedDaemon(t *testing.T) {
 	o.daemon = script
 	err := demoMain(t.Context(), &bytes.Buffer{}, o)
 	if err == nil || !strings.Contains(err.Error(), "no such luck") || !strings.Contains(err.Error(), "exit status 4") {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want an error", err)
 	}
 }
 
@@ -233,7 +233,7 @@ func TestDemoRejectsInvalidOptions(t *testing.T) {
 		change(&o)
 		var usage usageError
 		if err := demoMain(t.Context(), &bytes.Buffer{}, o); !errors.As(err, &usage) {
-			t.Errorf("%s: got %v", name, err)
+			t.Errorf("%s: got error %v", name, err)
 		}
 	}
 }

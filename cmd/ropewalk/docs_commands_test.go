@@ -101,7 +101,7 @@ func TestCheckCallFindsUnknownCommandsAndFlags(t *testing.T) {
 		"run --lane 1 wg0": false, "shwo wg0": false, "spread atach eth0": false, "set|stconf": false, "doctor -z": false,
 	} {
 		if err := checkCall(strings.Fields(line)); (err == nil) != want {
-			t.Errorf("%q: %v", line, err)
+			t.Errorf("%q: got error %v", line, err)
 		}
 	}
 }

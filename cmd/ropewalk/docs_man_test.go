@@ -27,7 +27,7 @@ func TestManualHasPageForEveryCommand(t *testing.T) {
 		name := strings.ReplaceAll(cmd.CommandPath(), " ", "-") + ".8"
 		text, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil || !bytes.Contains(text, []byte(".SH EXAMPLE")) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got error %v, want none", name, err)
 		}
 	})
 	groff, err := exec.LookPath("groff")

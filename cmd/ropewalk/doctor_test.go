@@ -61,7 +61,7 @@ func TestDoctorFixAsksBeforeChanges(t *testing.T) {
 			t.Errorf("%q: the value is %s, want %s", answer, settings[doctorJIT], want)
 		}
 		if want == "0" && (err == nil || exitCode(err) != exitError) {
-			t.Errorf("%q: %v", answer, err)
+			t.Errorf("%q: got error %v", answer, err)
 		}
 		plan := strings.Index(out, `net.core.bpf_jit_enable: "0" -> "1"`)
 		if question := strings.Index(out, "[y/N]"); plan < 0 || question < plan {
@@ -123,7 +123,7 @@ func TestDoctorRejectsContradictingFlags(t *testing.T) {
 		root.SetArgs(append([]string{"doctor"}, args...))
 		root.SetOut(&bytes.Buffer{})
 		if err := root.Execute(); err == nil || exitCode(err) != exitUsage {
-			t.Errorf("%v: %v", args, err)
+			t.Errorf("%v: got error %v, want an error", args, err)
 		}
 	}
 }
@@ -184,15 +184,15 @@ func TestDoctorReportsUnknownWithoutPrivileges(t *testing.T) {
 		status[f.Check] = f
 	}
 	if f := status["capabilities"]; f.Status != doctor.Failed || !strings.Contains(f.Found, "CAP_NET_ADMIN") {
-		t.Errorf("%+v", f)
+		t.Errorf("got %+v", f)
 	}
 	for _, id := range []string{"tun-offloads", "tun-steer", "tcx", "xdp-sockets"} {
 		if f := status[id]; f.Status != doctor.Unknown || !strings.Contains(f.Found, "not permitted") && !strings.Contains(f.Found, "denied") {
-			t.Errorf("%s: %+v", id, f)
+			t.Errorf("%s: got %+v", id, f)
 		}
 	}
 	if f := status["udp-gso"]; f.Status != doctor.OK {
-		t.Errorf("%+v", f)
+		t.Errorf("got %+v", f)
 	}
 }
 

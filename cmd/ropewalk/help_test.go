@@ -31,7 +31,7 @@ func TestHelpMatchesGoldenFiles(t *testing.T) {
 		for i, args := range [][]string{append([]string{"help"}, words[1:]...), append(words[1:len(words):len(words)], "--help")} {
 			out, errs, err := execute(t, newRootCmd(), "", args...)
 			if err != nil || errs != "" {
-				t.Errorf("%q: %q, %v", args, errs, err)
+				t.Errorf("%q: got %q, error %v, want %q, no error", args, errs, err, "")
 			}
 			texts[i] = out
 		}

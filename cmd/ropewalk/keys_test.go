@@ -118,7 +118,7 @@ func TestGenkeyFailsOnFullDisk(t *testing.T) {
 func TestKeyCommandsTakeNoArguments(t *testing.T) {
 	for _, cmd := range []*cobra.Command{newGenkeyCmd(), newGenpskCmd(), newPubkeyCmd()} {
 		if _, _, err := execute(t, cmd, manualPrivate, "extra"); err == nil || exitCode(err) != exitUsage {
-			t.Errorf("%s: %v", cmd.Name(), err)
+			t.Errorf("%s: got error %v, want an error", cmd.Name(), err)
 		}
 	}
 }

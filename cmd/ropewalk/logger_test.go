@@ -20,7 +20,7 @@ func TestLoggerUsesTheGivenFormat(t *testing.T) {
 		level.Set(100)
 		log.Error("silent")
 		if got := b.String(); !strings.Contains(got, want) || strings.Count(got, "\n") != 1 {
-			t.Errorf("%q: %s", format, got)
+			t.Errorf("%q: got %s, want %q in it", format, got, want)
 		}
 	}
 }

@@ -29,7 +29,7 @@ func TestMeshRejectsInvalidArguments(t *testing.T) {
 	} {
 		_, _, err := execute(t, newRootCmd(), "", strings.Fields(text)...)
 		if err == nil || exitCode(err) != exitUsage || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("%s: %v", text, err)
+			t.Errorf("%s: got error %v, want an error", text, err)
 		}
 	}
 }

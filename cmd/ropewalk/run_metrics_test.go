@@ -68,12 +68,12 @@ func TestMetricsFlagsNeedAnAddress(t *testing.T) {
 		for _, flag := range []string{"--metrics-config=x", "--metrics-per-peer=on", "--metrics-wireguard-names"} {
 			_, _, err := execute(t, newRootCmd(), "", command, flag, of)
 			if err == nil || exitCode(err) != exitUsage || !strings.Contains(err.Error(), "--metrics HOST:PORT") {
-				t.Errorf("%s %s: %v", command, flag, err)
+				t.Errorf("%s %s: got error %v, want an error", command, flag, err)
 			}
 		}
 		_, _, err := execute(t, newRootCmd(), "", command, "--metrics=:0", "--metrics-per-peer=some", "wg0")
 		if err == nil || exitCode(err) != exitUsage || !strings.Contains(err.Error(), "want auto, on or off") {
-			t.Errorf("%s: %v", command, err)
+			t.Errorf("%s: got error %v, want an error", command, err)
 		}
 	}
 }

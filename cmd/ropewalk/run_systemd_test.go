@@ -118,7 +118,7 @@ func TestHealthCheckIgnoresThreadsWithoutNames(t *testing.T) {
 	}
 	names, err := threadNames()
 	if err != nil || len(names) == 0 {
-		t.Errorf("%q, %v", names, err)
+		t.Errorf("got %q, error %v, want no error", names, err)
 	}
 }
 
@@ -188,7 +188,7 @@ func TestReloadKeepsSettingsMissingInFile(t *testing.T) {
 		t.Errorf("removes settings that the file does not mention: %+v", dev)
 	}
 	if dev.ListenPort != &port || len(dev.Peers) != 2 || !dev.Peers[0].Remove || dev.Peers[0].PublicKey != drop || dev.Peers[1].PublicKey != keep {
-		t.Errorf("%+v", dev)
+		t.Errorf("got %+v", dev)
 	}
 }
 
@@ -205,7 +205,7 @@ func TestDaemonInheritsWatchdogAndJournal(t *testing.T) {
 		passServiceContext(cmd)
 		env := strings.Join(cmd.Env, "\n") + "\n"
 		if strings.Contains(env, "WATCHDOG_PID") || !strings.Contains(env, "WATCHDOG_USEC=3000000\n") || !strings.Contains(env, startedByUp+"=1\n") {
-			t.Errorf("%q: %s", stream, env)
+			t.Errorf("%q: got %s, want no %q in it", stream, env, "WATCHDOG_PID")
 		}
 		if got := strings.Contains(env, logFromUp+"=1\n"); got != journal || (len(cmd.ExtraFiles) == 1) != journal {
 			t.Errorf("%q: the journal is passed on: %v, want %v", stream, got, journal)
@@ -222,7 +222,7 @@ func TestOnlyProcessStartedByManagerIsService(t *testing.T) {
 		t.Setenv("NOTIFY_SOCKET", tc.socket)
 		t.Setenv("SYSTEMD_EXEC_PID", tc.started)
 		if got := isService(); got != tc.want {
-			t.Errorf("%+v: %v", tc, got)
+			t.Errorf("%+v: got %v, want %v", tc, got, tc.want)
 		}
 	}
 }

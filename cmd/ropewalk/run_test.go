@@ -22,7 +22,7 @@ func TestRunRejectsInvalidFlagValues(t *testing.T) {
 	} {
 		_, _, err := execute(t, newRootCmd(), "", "run", tc.flag, tc.value, "wg0")
 		if err == nil || exitCode(err) != exitUsage || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), tc.value) {
-			t.Errorf("%s %s: %v", tc.flag, tc.value, err)
+			t.Errorf("%s %s: got error %v, want an error", tc.flag, tc.value, err)
 		}
 	}
 }

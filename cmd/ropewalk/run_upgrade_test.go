@@ -37,7 +37,7 @@ func TestUpgradeErrorNamesDaemonThatServes(t *testing.T) {
 		other.Error():                     other,
 	} {
 		if got := upgradeError("wg0", err); !strings.Contains(got.Error(), want) {
-			t.Errorf("%v: %v", err, got)
+			t.Errorf("%v: got %v, want %q in it", err, got, want)
 		}
 	}
 	if err := upgradeError("wg0", nil); err != nil {

@@ -90,7 +90,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if e, ok := errors.AsType[*exec.ExitError](err); ok {
 		got = e.ExitCode()
 	} else if err != nil {
-		ts.Fatalf("%v", err)
+		ts.Fatalf("got error %v, want none", err)
 	}
 	if got != want {
 		ts.Fatalf("exit code %d, want %d", got, want)

@@ -91,7 +91,7 @@ func TestShowReportsDaemonWithoutLanes(t *testing.T) {
 		out.Reset()
 		err := s.run(args)
 		if err == nil || exitCode(err) != exitError || !strings.Contains(err.Error(), "c0") || !strings.Contains(out.String(), "interface: c0\n") {
-			t.Errorf("%v: %q, %v", args, out, err)
+			t.Errorf("%v: got %q, error %v, want an error", args, out, err)
 		}
 	}
 }
@@ -140,7 +140,7 @@ func TestShowPrintsJSONWithoutKeys(t *testing.T) {
 func TestShowListsInterfaces(t *testing.T) {
 	s, out, _ := twoDevices(t)
 	if err := s.run([]string{"interfaces"}); err != nil || out.String() != "a0 b0\n" {
-		t.Errorf("%q, %v", out, err)
+		t.Errorf("got %q, error %v, want no error", out, err)
 	}
 }
 
@@ -158,14 +158,14 @@ func TestShowRejectsInvalidUse(t *testing.T) {
 	s, out, _ := twoDevices(t)
 	for _, args := range [][]string{{"a0", "nonsense"}, {"interfaces", "peers"}, {"all", ""}} {
 		if err := s.run(args); err == nil || exitCode(err) != exitUsage || out.Len() != 0 {
-			t.Errorf("%v: %v", args, err)
+			t.Errorf("%v: got error %v, want an error", args, err)
 		}
 	}
 	for _, o := range []showFlags{{lanes: true}, {json: true}} {
 		s.apply(o)
 		for _, args := range [][]string{{"a0", "dump"}, {"interfaces"}} {
 			if err := s.run(args); err == nil || exitCode(err) != exitUsage || out.Len() != 0 {
-				t.Errorf("%v %+v: %v", args, o, err)
+				t.Errorf("%v %+v: got error %v, want an error", args, o, err)
 			}
 		}
 	}
@@ -192,7 +192,7 @@ func TestShowContinuesAfterFailingInterface(t *testing.T) {
 	defer l.Close()
 	err = s.run([]string{"all", "listen-port"})
 	if err == nil || !strings.Contains(err.Error(), "c0") || strings.Count(out.String(), "\n") != 2 {
-		t.Errorf("%q, %v", out, err)
+		t.Errorf("got %q, error %v, want an error", out, err)
 	}
 }
 
@@ -200,11 +200,11 @@ func TestShowReadsEnvironment(t *testing.T) {
 	t.Setenv("WG_COLOR_MODE", "always")
 	t.Setenv("WG_HIDE_KEYS", "never")
 	if opt := showOptions(os.Stdout); !opt.Color || !opt.ShowKeys {
-		t.Errorf("%+v", opt)
+		t.Errorf("got %+v", opt)
 	}
 	t.Setenv("WG_COLOR_MODE", "")
 	t.Setenv("WG_HIDE_KEYS", "")
 	if opt := showOptions(&bytes.Buffer{}); opt.Color || opt.ShowKeys {
-		t.Errorf("%+v", opt)
+		t.Errorf("got %+v", opt)
 	}
 }

@@ -159,12 +159,12 @@ func TestSpreadPlanRejectsInvalidFlags(t *testing.T) {
 		{"more"},
 	} {
 		if _, err := spreadPlan(t, args...); exitCode(orNone(err)) != exitUsage {
-			t.Errorf("%.60q: got %v", args, err)
+			t.Errorf("%.60q: got error %v", args, err)
 		}
 	}
 	for _, args := range [][]string{{"--key", "6d5a"}, {"--device", "lo"}, {"--device", "absent0"}} {
 		if _, err := spreadPlan(t, args...); err == nil || exitCode(err) != exitError {
-			t.Errorf("%q: got %v", args, err)
+			t.Errorf("%q: got error %v, want an error", args, err)
 		}
 	}
 }

@@ -55,11 +55,11 @@ func TestSpreadFlagsBecomeAConfig(t *testing.T) {
 	}
 	o.gather = "" // the device keeps its setting, as with the gap
 	if got, err = o.config("eth0"); err != nil || got.Gather != "" || got.Gap != 0 {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("got %+v, error %v, want no error", got, err)
 	}
 	o.ports = "61003, 61001,61017"
 	if got, err = o.config("eth0"); err != nil || fmt.Sprint(got.PortPlan) != "[61003 61001 61017]" || got.Ports != (spread.Ports{}) {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("got %+v, error %v, want no error", got, err)
 	}
 }
 
@@ -92,7 +92,7 @@ func TestSpreadRejectsInvalidFlags(t *testing.T) {
 	}
 	_, _, err := runSpread("attach", "lo", "--port", "1")
 	if err == nil || exitCode(err) != exitError || !strings.Contains(err.Error(), "loopback") {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v, want an error", err)
 	}
 }
 
@@ -140,10 +140,11 @@ eth0
 	}
 	if got := renderLeftovers([]string{"/sys/fs/bpf/x"}, term.Style{}); got != "✗ pins of a network namespace that probably no longer exists; "+
 		"if so: rm -r /sys/fs/bpf/x\n" {
-		t.Errorf("%q", got)
+		t.Errorf("got %q, want %q", got, "✗ pins of a network namespace that probably no longer exists; "+
+			"if so: rm -r /sys/fs/bpf/x\n")
 	}
 	if got := renderSpread(nil, "on eth0", term.Style{}); got != "no spreading on eth0\n" {
-		t.Errorf("%q", got)
+		t.Errorf("got %q, want %q", got, "no spreading on eth0\n")
 	}
 }
 
@@ -187,7 +188,7 @@ func TestSpreadCommandsFromAttachToDetach(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !strings.HasPrefix(out, "near: ? (UDP port 51820) spreads over 3 ports to 1 peer; spread by ") || errs != "" {
-			t.Errorf("%q, %q", out, errs)
+			t.Errorf("got %q, %q, want prefix %q, %q", out, errs, "near: ? (UDP port 51820) spreads over 3 ports to 1 peer; spread by ", "")
 		}
 	}
 	out, _, err := runSpread("status", "near", "--json")
@@ -196,7 +197,7 @@ func TestSpreadCommandsFromAttachToDetach(t *testing.T) {
 		Devices    []map[string]any
 	}
 	if err != nil || json.Unmarshal([]byte(out), &st) != nil || st.APIVersion != "ropewalk/v1" || len(st.Devices) != 1 {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("%v: got %s", err, out)
 	}
 	for _, key := range []string{"device", "spread", "gather", "tunnels", "counters", "queues", "problems"} {
 		if _, ok := st.Devices[0][key]; !ok {
@@ -204,7 +205,7 @@ func TestSpreadCommandsFromAttachToDetach(t *testing.T) {
 		}
 	}
 	if out, _, err = runSpread("status"); err != nil || !strings.Contains(out, "peer 192.0.2.7:51820, gathered from 61000-61999") {
-		t.Errorf("%v: %s", err, out)
+		t.Errorf("%v: got %s, want %q in it", err, out, "peer 192.0.2.7:51820, gathered from 61000-61999")
 	}
 	if strings.Contains(out, "✗") {
 		t.Errorf("a problem: %s", out)
@@ -215,7 +216,7 @@ func TestSpreadCommandsFromAttachToDetach(t *testing.T) {
 		}
 	}
 	if out, _, err = runSpread("status", "--json"); err != nil || out != noSpread {
-		t.Errorf("%v: %q", err, out)
+		t.Errorf("%v: got %q, want %q", err, out, noSpread)
 	}
 }
 
@@ -223,7 +224,7 @@ func TestSpreadNeedsATunnel(t *testing.T) {
 	enterSpreadLab(t)
 	_, _, err := runSpread("attach", "near", "--port", "51820")
 	if err == nil || !strings.Contains(err.Error(), "no tunnel listens on UDP port 51820") || exitCode(err) != exitError {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v, want an error", err)
 	}
 }
 
@@ -243,16 +244,16 @@ func TestControlCharactersInNamesAreEscaped(t *testing.T) {
 		renderSpread([]spreader.DeviceStatus{st}, "", term.Style{}), renderSpread(nil, "on "+evil, term.Style{}), report.String(), err.Error(),
 	} {
 		if strings.ContainsAny(got, "\x1b") || !strings.Contains(got, `v\x1b[31m`) {
-			t.Errorf("%q", got)
+			t.Errorf("got %q, want %q in it", got, `v\x1b[31m`)
 		}
 	}
 	if got := renderSpread([]spreader.DeviceStatus{st}, "", term.Style{}); !strings.Contains(got, "  spread  unknown\n") {
-		t.Errorf("%s", got)
+		t.Errorf("got %s, want %q in it", got, "  spread  unknown\n")
 	}
 	if got := printable("as it is: \"x\", é\n✗ so"); got != "as it is: \"x\", é\n✗ so" {
-		t.Errorf("%q", got)
+		t.Errorf("got %q, want %q", got, "as it is: \"x\", é\n✗ so")
 	}
 	if exitCode(err) != exitUsage {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 }

@@ -54,7 +54,7 @@ func TestSetconfExplainsKeysItDoesNotKnow(t *testing.T) {
 	} {
 		_, _, err := execute(t, newRootCmd(), "", "setconf", "nosuch0", writeConf(t, "wg0", text))
 		if err == nil || exitCode(err) != exitError || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("%q: got error %v, want an error", text, err)
 		}
 	}
 }

@@ -92,7 +92,7 @@ func TestTopPrintsTextAndJSON(t *testing.T) {
 	for _, args := range [][]string{nil, {"wg0"}} {
 		text, err := runTop(t, topFlags{once: true}, dir, args...)
 		if err != nil || !strings.HasPrefix(text, "wg0  up  1 lane  1 peer") || !strings.Contains(text, "Mb/s") || strings.ContainsAny(text, "\x1b\r\x00") {
-			t.Errorf("%v, %q", err, text)
+			t.Errorf("got error %v, %q, want no error, prefix %q", err, text, "wg0  up  1 lane  1 peer")
 		}
 	}
 	text, err := runTop(t, topFlags{json: true}, dir)
@@ -105,7 +105,7 @@ func TestTopPrintsTextAndJSON(t *testing.T) {
 		err = json.Unmarshal([]byte(text), &document)
 	}
 	if err != nil || document.APIVersion != "ropewalk/v1" || document.Kind != "Top" || document.Rx.ByteRate <= 0 || len(document.Lanes) != 2 {
-		t.Errorf("%v, %s", err, text)
+		t.Errorf("got error %v, %s, want no error", err, text)
 	}
 	if strings.Contains(text, h.secret.Base64()) {
 		t.Errorf("the secret is in %s", text)
@@ -116,7 +116,7 @@ func TestTopUsesASCIIInOtherLocales(t *testing.T) {
 	t.Setenv("LC_ALL", "C")
 	text, err := runTop(t, topFlags{once: true}, serveTop(t, "wg0", &topHandler{}))
 	if err != nil || !strings.Contains(text, "####") || strings.ContainsFunc(text, func(r rune) bool { return r > '~' }) {
-		t.Errorf("%v, %q", err, text)
+		t.Errorf("got error %v, %q, want no error, %q in it", err, text, "####")
 	}
 }
 
@@ -151,7 +151,7 @@ func TestTopStopsWhenCancelled(t *testing.T) {
 	o := topFlags{interval: time.Minute}
 	err := o.one(ctx, io.Discard, func() (top.Sample, error) { return top.Sample{}, nil }, top.Options{})
 	if !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want %v", err, context.Canceled)
 	}
 }
 

@@ -62,7 +62,7 @@ func TestTrafficClientMeasuresAgainstServer(t *testing.T) {
 	} {
 		out, err := runTraffic(t, append([]string{"client", "--seconds", "0.1", addr}, c.args...)...)
 		if err != nil || !strings.Contains(out, c.want) {
-			t.Errorf("%v: %q, %v", c.args, out, err)
+			t.Errorf("%v: got %q, error %v, want %q in it, no error", c.args, out, err, c.want)
 		}
 	}
 }
@@ -88,7 +88,7 @@ func TestTrafficRejectsInvalidFlags(t *testing.T) {
 	} {
 		var usage usageError
 		if _, err := runTraffic(t, args...); !errors.As(err, &usage) {
-			t.Errorf("%v: %v", args, err)
+			t.Errorf("%v: got error %v", args, err)
 		}
 	}
 }
@@ -96,7 +96,7 @@ func TestTrafficRejectsInvalidFlags(t *testing.T) {
 func TestParseRateAcceptsUnits(t *testing.T) {
 	for in, want := range map[string]float64{"0": 0, "1500": 1500, "10k": 1e4, "2.5M": 2.5e6, "2G": 2e9} {
 		if got, err := parseRate(in); err != nil || math.Abs(got-want) > 1e-6 {
-			t.Errorf("%q: %v, %v", in, got, err)
+			t.Errorf("%q: got %v, error %v, want no error", in, got, err)
 		}
 	}
 	for _, in := range []string{"", "G", "-1", "NaN", "Inf", "1T", "1e30"} {

@@ -63,7 +63,7 @@ func TestStripMatchesWgQuickStrip(t *testing.T) {
 	want := "[Interface]\nPrivateKey = " + manualPrivate + "\n# addresses\nListenPort = 0\n" +
 		"[Peer]\nPublicKey = xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=\nAllowedIPs = 0.0.0.0/0\n\n"
 	if stdout != want || stderr != "" || err != nil {
-		t.Errorf("got %q, %q, %v", stdout, stderr, err)
+		t.Errorf("got %q, %q, error %v, want %q, %q, no error", stdout, stderr, err, want, "")
 	}
 }
 
@@ -94,10 +94,10 @@ func TestQuickCommandsWarnAboutWorldAccessibleFile(t *testing.T) {
 	}
 	_, stderr, err := execute(t, newSaveCmd(), "", path)
 	if want := "Warning: `" + path + "' is world accessible\n"; !strings.HasPrefix(stderr, want) {
-		t.Errorf("got %q", stderr)
+		t.Errorf("got %q, want prefix %q", stderr, want)
 	}
 	if !errors.Is(err, quick.ErrNotWireGuard) {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want %v", err, quick.ErrNotWireGuard)
 	}
 }
 
@@ -138,7 +138,7 @@ func checkInterface(t *testing.T, name string) {
 	t.Helper()
 	link, err := hostnet.FindLink(name)
 	if err != nil || !link.Up || link.MTU != 1300 {
-		t.Errorf("got %+v, %v", link, err)
+		t.Errorf("got %+v, error %v, want no error", link, err)
 	}
 	c, err := uapi.Dial(name)
 	if err != nil {
@@ -151,7 +151,7 @@ func checkInterface(t *testing.T, name string) {
 	}
 	st, err := c.Status()
 	if err != nil || st.PublicKey.Base64() != manualPublic || st.FwMark != 51820 || len(st.Peers) != 1 || st.ListenPort == 0 {
-		t.Errorf("got %+v, %v", st, err)
+		t.Errorf("got %+v, error %v, want no error", st, err)
 	}
 }
 

@@ -30,7 +30,7 @@ func TestEveryShellBlockRunsOrHasReason(t *testing.T) {
 			check := exec.Command("bash", "-n")
 			check.Stdin = strings.NewReader(b.Text)
 			if out, err := check.CombinedOutput(); err != nil {
-				t.Errorf("%s: %v: %s", b.Name(), err, out)
+				t.Errorf("%s: %v: got %s", b.Name(), err, out)
 			}
 			if reason, ok := notRun[b.Name()]; ok {
 				t.Logf("%s does not run: %s", b.Name(), reason)
@@ -216,7 +216,7 @@ func TestInvalidMarkersAreRejected(t *testing.T) {
 	} {
 		_, _, err := parseMarker(page.Block{Page: "docs/x.md", Marker: marker, Lang: "sh"})
 		if (err == nil) != want {
-			t.Errorf("%q: %v", marker, err)
+			t.Errorf("%q: got error %v", marker, err)
 		}
 	}
 	for text, want := range map[string]bool{
@@ -227,7 +227,7 @@ func TestInvalidMarkersAreRejected(t *testing.T) {
 	} {
 		_, _, err := plan([]*page.Page{page.Parse("docs/x.md", text)})
 		if (err == nil) != want {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("%q: got error %v", text, err)
 		}
 	}
 }

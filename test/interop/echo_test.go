@@ -65,7 +65,7 @@ const retryInterval = 500 * time.Millisecond
 func exchange(t *testing.T, x *tunnel, to netip.Addr, size int) {
 	t.Helper()
 	if err := tryExchange(x, to, size, retryInterval, patience); err != nil {
-		t.Fatalf("%s: %v", x, err)
+		t.Fatalf("%s: got error %v, want none", x, err)
 	}
 }
 

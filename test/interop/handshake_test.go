@@ -48,7 +48,7 @@ func TestSimultaneousHandshakesLeaveWorkingTunnel(t *testing.T) {
 		for _, x := range l.both() {
 			wg.Go(func() {
 				if err := tryExchange(x, l.other(x).inner6.Addr(), 100, retryInterval, patience); err != nil {
-					t.Errorf("%s: %v", x, err)
+					t.Errorf("%s: got error %v, want none", x, err)
 				}
 			})
 		}

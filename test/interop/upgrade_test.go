@@ -72,7 +72,7 @@ func (u *upgradable) replaceDaemon(t *testing.T) {
 		t.Fatalf("%s still runs after another daemon took over", before)
 	}
 	if before.err != nil {
-		t.Fatalf("%s: %v", before, before.err)
+		t.Fatalf("%s: got %v, want nil", before, before.err)
 	}
 	if u.current.hasExited() {
 		t.Fatalf("%s did not take over", u.current)
@@ -375,7 +375,7 @@ func TestUpgradeCommandReplacesRunningDaemon(t *testing.T) {
 	u.left.stop = func() error { return u.left.delete() } // the test does not know the new daemon's process
 	out, err := exec.Command(ropewalkBinary.Need(t), "upgrade", u.left.ifname).CombinedOutput()
 	if err != nil || len(out) > 0 {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("%v: got %s", err, out)
 	}
 	s.wantProgress(t)
 	expect.EventuallyNoError(t, "the old daemon to exit", func() error {

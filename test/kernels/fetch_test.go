@@ -38,6 +38,6 @@ func TestCachedKernelsNeedNoMirror(t *testing.T) {
 	t.Setenv("PATH", "") // no apt
 	got, failures := f.Fetch(t.Context(), matrix[1:2])
 	if len(failures) != 0 || got["6.1"] == nil || got["6.1"].release != "6.1.0-50-cloud-amd64" {
-		t.Errorf("got %v, %v", got["6.1"], failures)
+		t.Errorf("got %v, %v, want non-nil, length 0", got["6.1"], failures)
 	}
 }

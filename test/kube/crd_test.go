@@ -99,7 +99,7 @@ func TestCRDValidation(t *testing.T) {
 		if err := try(c.part, fields); err == nil {
 			t.Errorf("%s.%s = %v was accepted", c.part, c.field, c.value)
 		} else if !apierrors.IsInvalid(err) && !strings.Contains(err.Error(), "failed to create typed patch object") { // rejected by the schema
-			t.Errorf("%s.%s = %v: %v", c.part, c.field, c.value, err)
+			t.Errorf("%s.%s = %v: got error %v", c.part, c.field, c.value, err)
 		}
 	}
 }

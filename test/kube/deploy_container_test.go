@@ -46,7 +46,7 @@ func manifest(t testing.TB, path string) []*unstructured.Unstructured {
 			return all
 		}
 		if err != nil {
-			t.Fatalf("%s: %v", path, err)
+			t.Fatalf("%s: got error %v, want none", path, err)
 		}
 		if len(o.Object) > 0 {
 			all = append(all, &o)

@@ -43,7 +43,7 @@ func TestMeshRunsWithManifestRights(t *testing.T) {
 	names, err := os.ReadDir(keys)
 	expect.NoError(l, err)
 	if dir.Mode().Perm() != 0o700 || len(names) == 0 {
-		t.Errorf("%s: %v, %v", keys, dir.Mode(), names)
+		t.Errorf("%s: got %v, %v", keys, dir.Mode(), names)
 	}
 	for _, name := range names {
 		st, err := name.Info()
@@ -52,7 +52,7 @@ func TestMeshRunsWithManifestRights(t *testing.T) {
 		}
 		expect.NoError(l, err)
 		if st.Mode().Perm() != 0o600 {
-			t.Errorf("%s: %v", name, st.Mode())
+			t.Errorf("%s: got %v", name, st.Mode())
 		}
 	}
 }

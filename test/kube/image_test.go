@@ -53,7 +53,7 @@ func TestImageMatchesManifests(t *testing.T) {
 	}
 	entry := inspected.OCIv1.Config.Entrypoint
 	if inspected.OCIv1.Architecture != runtime.GOARCH || len(entry) != 1 {
-		t.Fatalf("%+v", inspected)
+		t.Fatalf("got %+v", inspected)
 	}
 	box := buildah(t, "from", "oci-archive:"+archive)
 	t.Cleanup(func() { buildah(t, "rm", box) })
@@ -74,7 +74,7 @@ func TestImageMatchesManifests(t *testing.T) {
 			err = errors.New("it is empty")
 		}
 		if err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got error %v, want none", name, err)
 		}
 	}
 }

@@ -218,7 +218,7 @@ func TestNodeKeepsItsKey(t *testing.T) {
 	e.stop(l)
 	st, err := os.Stat(filepath.Join(n.keys, "private.key"))
 	if err != nil || st.Mode().Perm() != 0o600 {
-		t.Errorf("%v, %v", st, err)
+		t.Errorf("got %v, error %v, want no error", st, err)
 	}
 }
 
@@ -382,7 +382,7 @@ func TestLostRopewalkNodesKeepPeers(t *testing.T) {
 	b.finish()
 	for _, n := range l.nodes {
 		if after := n.agent.log.String()[len(before[n.name]):]; strings.Contains(after, "peers changed") || strings.Contains(after, "tunnel is up") {
-			t.Errorf("%s: %s", n.name, after)
+			t.Errorf("%s: got %s, want no %q in it", n.name, after, "peers changed")
 		}
 	}
 	if st, err := l.status(l.nodes[0].name); err != nil || st.MTU != 1400 {

@@ -48,7 +48,7 @@ func TestSBOMListsProgramModules(t *testing.T) {
 			t.Fatal(err)
 		}
 		if doc.BOMFormat != "CycloneDX" || doc.SpecVersion != "1.6" || !strings.HasPrefix(doc.SerialNumber, "urn:uuid:") {
-			t.Errorf("%s: %+v", arch, doc)
+			t.Errorf("%s: got %+v", arch, doc)
 		}
 		if h := doc.Metadata.Component.Hashes; len(h) != 1 || h[0].Content != digest(t, path) {
 			t.Errorf("%s: the SBOM's hash differs from the program's: %v", arch, h)

@@ -52,7 +52,7 @@ func TestImageContainsProgramAndLabels(t *testing.T) {
 	config := inspected.OCIv1.Config
 	if len(config.Entrypoint) != 1 || config.Labels["org.opencontainers.image.licenses"] != "Apache-2.0" ||
 		config.Labels["org.opencontainers.image.version"] != version || inspected.OCIv1.Architecture != runtime.GOARCH {
-		t.Errorf("%+v", inspected)
+		t.Errorf("got %+v", inspected)
 	}
 	container := buildah(t, "from", "oci-archive:"+archive)
 	t.Cleanup(func() { buildah(t, "rm", container) })

@@ -35,7 +35,7 @@ func TestUnitsPassSystemdVerify(t *testing.T) {
 			t.Fatal(err)
 		}
 		if out := output(t, "systemd-analyze", "verify", "--man=no", "--recursive-errors=no", instance); out != "" {
-			t.Errorf("%s: %s", unit, out)
+			t.Errorf("%s: got %s, want %q", unit, out, "")
 		}
 	}
 }

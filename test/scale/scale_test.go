@@ -174,7 +174,7 @@ func TestTrainBenchOpensWhatItSealed(t *testing.T) {
 		}
 		times, err := l.time(1)
 		if err != nil || times.seal <= 0 || times.merge <= 0 {
-			t.Errorf("%v: %+v, %v", shape, times, err)
+			t.Errorf("%v: got %+v, error %v, want no error", shape, times, err)
 		}
 		if lost := l.open(0); lost != shape[0] {
 			t.Errorf("%d of %d messages were refused the second time", lost, shape[0])

@@ -106,7 +106,7 @@ func TestSpreadPlanIsMatchedWithTunnelPeers(t *testing.T) {
 					problems, notes = 0, 0
 				}
 				if plan.SpreadsTo() != c.to || len(plan.Problems) != problems || len(r.notes) != notes || r.requeueAfter != c.wait || len(plan.Peers) != 2 {
-					t.Errorf("%s: %d, %+v, %+v", c.name, plan.SpreadsTo(), plan.Problems, r)
+					t.Errorf("%s: got %d, %+v, %+v, want %d, length %d", c.name, plan.SpreadsTo(), plan.Problems, r, c.to, problems)
 				}
 				time.Sleep(unmatchedGrace) // fake clock
 			}
@@ -138,6 +138,6 @@ func TestEndpointsFitCRDLimit(t *testing.T) {
 		n.Addrs = append(n.Addrs, netip.AddrFrom4([4]byte{192, 0, 2, byte(2 + i)}))
 	}
 	if all := endpointsOf(n, 51820); len(all) == 0 || len(all) > 8 || all[0] != "192.0.2.1:51820" {
-		t.Errorf("%q", all)
+		t.Errorf("got %q", all)
 	}
 }

@@ -72,7 +72,7 @@ func TestTunneledPeerIsLeftOut(t *testing.T) {
 		}
 		configs, err := s.configs(plan, true)
 		if err != nil || len(configs) != 1 || len(configs["eth0"].Peers) != 1 {
-			t.Errorf("%+v, %v", configs, err)
+			t.Errorf("got %+v, error %v, want length 1, no error", configs, err)
 		}
 		return nil
 	})
@@ -95,7 +95,7 @@ func TestGathersReportsMajorityOfPeers(t *testing.T) {
 		{map[string][]string{"eth0": {peers[0], "192.0.2.4:51820", "192.0.2.5:51820"}}, false},
 	} {
 		if got := s.gathers(configsFor(c.devices)); got != c.want {
-			t.Errorf("%v: %t", c.devices, got)
+			t.Errorf("%v: got %t, want %t", c.devices, got, c.want)
 		}
 	}
 }
@@ -119,7 +119,7 @@ func TestDeviceRepairsAreCountedOnce(t *testing.T) {
 	cancel()
 	var r result
 	if err := s.applyConfigs(ctx, &r, wanted); !errors.Is(err, context.Canceled) || r.repaired != 0 {
-		t.Errorf("%d: %v", r.repaired, err)
+		t.Errorf("%d: got error %v, want %v", r.repaired, err, context.Canceled)
 	}
 }
 
@@ -133,6 +133,6 @@ func TestStatusIsKeptWhileTunnelLookupFails(t *testing.T) {
 	}
 	s.followers["eth0"] = &deviceFollower{wanted: spreader.Config{}}
 	if r := s.unchangedResult(l); !r.status.Gathers || len(r.status.Endpoints) != 1 || r.spread == nil {
-		t.Errorf("%+v", r)
+		t.Errorf("got %+v", r)
 	}
 }

@@ -129,7 +129,7 @@ func TestKeyFileNamesAreStrict(t *testing.T) {
 		"private-2.key.123": 0, "private-+2.key": 0, "private-99999999999999999999.key": 0, "key": 0, "": 0,
 	} {
 		if n, ok := generationOf(name); ok != (want != 0) || ok && n != want {
-			t.Errorf("%q: %d, %v", name, n, ok)
+			t.Errorf("%q: got %d, %v, want %v", name, n, ok, (want != 0))
 		}
 	}
 }

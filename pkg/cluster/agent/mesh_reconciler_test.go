@@ -195,14 +195,14 @@ func TestInterfaceIsCheckedOnEachReconcile(t *testing.T) {
 	l.self, l.nodes[0], l.spec.MTU = own, own, 1400
 	m.mustReconcile(t, l)
 	if n.setInterfaceCalls != 2 || !slices.Equal(n.pods, pods) || n.mtu != 1400 {
-		t.Errorf("%+v", n)
+		t.Errorf("got %+v", n)
 	}
 	l.spec.Port = 7
 	if r := m.mustReconcile(t, l); r.status.Endpoints[0] != "192.0.2.0:7" || engine() != first {
 		t.Errorf("%+v; another engine: %v", r.status, engine() != first)
 	}
 	if !n.refuse || len(n.routing.Routes) != 1 || n.routing.Routes[0] != other.PodCIDRs[0] {
-		t.Errorf("%+v", n.routing)
+		t.Errorf("got %+v", n.routing)
 	}
 }
 
@@ -290,7 +290,7 @@ func TestKeyChangesAfterPropagation(t *testing.T) {
 		l.spec.KeyGeneration = 2
 		r = m.mustReconcile(t, l)
 		if r.status.PublicKey != first || r.status.NextPublicKey == "" || r.requeueAfter != 0 {
-			t.Fatalf("%+v", r)
+			t.Fatalf("got %+v", r)
 		}
 		time.Sleep(time.Hour) // the API is unreachable
 		if r = m.mustReconcile(t, l); r.status.PublicKey != first {
@@ -299,12 +299,12 @@ func TestKeyChangesAfterPropagation(t *testing.T) {
 		next := r.status.NextPublicKey
 		l.lastStatus = r.status
 		if r = m.mustReconcile(t, l); r.status.PublicKey != first || r.requeueAfter != DefaultPropagation || len(r.notes) != 1 {
-			t.Fatalf("%+v", r)
+			t.Fatalf("got %+v", r)
 		}
 		time.Sleep(r.requeueAfter)
 		r = m.mustReconcile(t, l)
 		if r.status.PublicKey != next || r.status.NextPublicKey != "" || r.status.KeyGeneration != 2 {
-			t.Fatalf("%+v", r)
+			t.Fatalf("got %+v", r)
 		}
 		synctest.Wait()
 		if st := engine().Status(); st.PublicKey.Base64() != string(next) || st.Peers[0].Keepalive == 0 {
@@ -352,7 +352,7 @@ func TestAllowedIPsMoveWithPeersNextKey(t *testing.T) {
 		l.nodes[1] = other
 		m.mustReconcile(t, l)
 		if st := engine().Status(); len(st.Peers) != 1 || owner() != (noise.PublicKey{2}) {
-			t.Errorf("%+v", st)
+			t.Errorf("got %+v", st)
 		}
 		m.stop()
 	})
@@ -411,7 +411,7 @@ func TestCleartextAddsNoBlackholeBeforeSync(t *testing.T) {
 	a.savePersisted(persistedState{Mode: mesh.ModeMesh, Routing: &Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}}})
 	a.restorePersisted()
 	if n.routing == nil || n.refuse {
-		t.Errorf("%+v", n)
+		t.Errorf("got %+v", n)
 	}
 }
 
@@ -419,6 +419,6 @@ func TestExemptPrefixIsNotRouted(t *testing.T) {
 	p := netip.MustParsePrefix("10.244.2.0/24")
 	r := &Routing{Routes: []netip.Prefix{p}, Exempt: []netip.Prefix{p}}
 	if keys := r.keys(true, true); len(keys) != 1 || keys[0].kind != unix.RTN_THROW {
-		t.Errorf("%+v", keys)
+		t.Errorf("got %+v, want length 1", keys)
 	}
 }

@@ -65,7 +65,7 @@ func TestProtobufDecodesLikeJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(nodes.Items) != 2 || nodes.Items[1].Name != "n2" || nodes.ResourceVersion != "7" || nodes.Continue != "next" {
-		t.Errorf("%+v", nodes)
+		t.Errorf("got %+v", nodes)
 	}
 }
 
@@ -94,7 +94,7 @@ func TestProtobufDecodesLikeClientGo(t *testing.T) {
 			got = &o.Items[0]
 		}
 		if got == nil || got.Name != "n1" || len(got.Status.Addresses) == 0 {
-			t.Errorf("%s: %+v", kind, o)
+			t.Errorf("%s: got %+v", kind, o)
 		}
 	}
 }

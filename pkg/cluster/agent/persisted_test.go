@@ -93,7 +93,7 @@ func TestRestartWithoutAPIRestoresTunnel(t *testing.T) {
 	e := (*engines)[0]
 	st := e.Status()
 	if len(st.Peers) != 1 || st.Peers[0].PublicKey != other.Agent.Key || len(st.Peers[0].AllowedIPs) != 2 {
-		t.Errorf("%+v", st.Peers)
+		t.Errorf("got %+v, want length 1", st.Peers)
 	}
 	if k, err := openKeyring(dir, 0, nil); err != nil || st.PublicKey != k.current.public() {
 		t.Errorf("the engine has another key, or error %v", err)
@@ -102,7 +102,7 @@ func TestRestartWithoutAPIRestoresTunnel(t *testing.T) {
 		t.Errorf("port %d", *c.ListenPort)
 	}
 	if n.mtu != 1440 || !slices.Equal(n.pods, l.self.PodCIDRs) || !slices.Equal(n.routing.Routes, other.PodCIDRs) || !n.refuse {
-		t.Errorf("%+v", n)
+		t.Errorf("got %+v", n)
 	}
 	if a.stats.engine.Load() == nil || a.stats.Ready.Load() {
 		t.Error("no metrics, or ready before the first reconcile")
@@ -245,7 +245,7 @@ func TestPersistedStateHoldsNoSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again, err = loadPersistedState(dir); err != nil || !reflect.DeepEqual(again, m) {
-		t.Errorf("%+v, %v", again, err)
+		t.Errorf("got %+v, error %v, want %+v, no error", again, err, m)
 	}
 }
 
@@ -278,7 +278,7 @@ func TestTunnelIsRepairedWhileNodeIsUnknown(t *testing.T) {
 				t.Fatal(err)
 			}
 			if n.routing == nil || len((*engines)[0].Status().Peers) != 1 {
-				t.Errorf("%+v, %+v", n.routing, (*engines)[0].Status().Peers)
+				t.Errorf("got %+v, %+v, want non-nil, length 1", n.routing, (*engines)[0].Status().Peers)
 			}
 		})
 	}
@@ -347,7 +347,7 @@ func TestSpreadModeRestoresNoTunnel(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n.routing != nil || a.runningMesh() != nil {
-		t.Errorf("%+v", n.routing)
+		t.Errorf("got %+v, want nil", n.routing)
 	}
 }
 

@@ -56,7 +56,7 @@ func TestPlanIsPublishedPerIPFamily(t *testing.T) {
 	both := configsFor(map[string][]string{"eth0": {"192.0.2.3:51820", "192.0.2.2:51820", "[2001:db8::2]:51820"}})
 	plans := planOf(p, both).status.Plans
 	if len(plans) != 2 || plans[0].IPFamily != v1alpha1.IPv4 || plans[1].IPFamily != v1alpha1.IPv6 {
-		t.Fatalf("%+v", plans)
+		t.Fatalf("got %+v, want length 2", plans)
 	}
 	// Another node reads the plan. No two of its ports reach the same queue.
 	a := toAgent(&v1alpha1.NodeStatus{Plans: plans})
@@ -139,7 +139,7 @@ func TestNICIgnoringPortsIsNoted(t *testing.T) {
 	nic := &fakeNIC{rss: spread.RSS{Device: "eth0", Key: spread.MicrosoftKey(), Indirection: spread.EqualIndirection(4), UDP4: spread.AddressesOnly}}
 	r := planOf(&portPlanner{read: nic.read, log: slog.New(slog.DiscardHandler)}, configsFor(map[string][]string{"eth0": {"192.0.2.2:51820"}}))
 	if len(r.status.Plans) > 0 || len(r.notes) != 1 || !strings.Contains(r.notes[0], "ethtool -N eth0 rx-flow-hash udp4 sdfn") {
-		t.Errorf("%+v", r)
+		t.Errorf("got %+v", r)
 	}
 }
 
@@ -149,7 +149,7 @@ func TestSeveralIngressDevicesGetNoPlan(t *testing.T) {
 		{}, {"eth0": {"192.0.2.2:51820"}, "eth1": {"198.51.100.2:51820"}},
 	} {
 		if r := planOf(&portPlanner{read: nic.read, log: slog.New(slog.DiscardHandler)}, configsFor(devices)); len(r.status.Plans) > 0 || len(nic.asked) > 0 {
-			t.Errorf("%v: %+v", devices, r)
+			t.Errorf("%v: got %+v", devices, r)
 		}
 	}
 }
@@ -171,7 +171,7 @@ func TestPeerPlansReachDeviceConfig(t *testing.T) {
 	p := mesh.SpreadPeer{Gather: spread.DefaultPorts, Spread: true, Plans: mesh.Plans{V4: []uint16{61003, 61001}, V6: []uint16{61000}}}
 	cfg := withPeer(s.config("eth0"), &p, at)
 	if !slices.Equal(cfg.PeerPlans[at], p.Plans.V4) || !slices.Equal(cfg.Peers, []netip.AddrPort{at}) {
-		t.Errorf("%+v", cfg)
+		t.Errorf("got %+v", cfg)
 	}
 	p.Plans.V4 = []uint16{61003, 61002}
 	if sameConfig(cfg, withPeer(s.config("eth0"), &p, at)) {

@@ -44,11 +44,11 @@ func TestReadyConditionReportsErrors(t *testing.T) {
 	}}}}
 	c := readyCondition(was, []string{"the node opted out"}, nil)
 	if c.Status != metav1.ConditionTrue || c.Message != "the node opted out" || c.LastTransitionTime != long {
-		t.Errorf("%+v", c)
+		t.Errorf("got %+v", c)
 	}
 	c = readyCondition(was, nil, errors.New("it is broken"))
 	if c.Status != metav1.ConditionFalse || c.Message != "it is broken" || c.LastTransitionTime == long {
-		t.Errorf("%+v", c)
+		t.Errorf("got %+v", c)
 	}
 	var many []string
 	for i := range 5000 {
@@ -92,12 +92,12 @@ func TestOutdatedCRDGetsStatusWithoutPlans(t *testing.T) {
 		}
 		st, err := api.status("a")
 		if err != nil || len(st.Conditions) != 1 {
-			t.Fatalf("%+v, %v", st, err)
+			t.Fatalf("got %+v, error %v, want no error", st, err)
 		}
 		return st
 	}
 	if st := publish(); !st.Gathers || len(st.Plans) > 0 || !strings.Contains(st.Conditions[0].Message, "kubectl apply --server-side -k deploy/crd") {
-		t.Errorf("%+v", st)
+		t.Errorf("got %+v", st)
 	}
 	writes := api.agents.size()
 	if publish(); api.agents.size() != writes {
@@ -120,7 +120,7 @@ func TestWrittenStatusStandsUntilEchoed(t *testing.T) {
 		rn := &v1alpha1.RopewalkNode{ObjectMeta: metav1.ObjectMeta{UID: "u", ResourceVersion: "1"}, Status: old}
 		w := writtenStatus{rn.UID, rn.ResourceVersion, fresh, time.Now(), time.Time{}}
 		if got := w.current(rn); !sameStatus(got, fresh) {
-			t.Errorf("%+v", got)
+			t.Errorf("got %+v", got)
 		}
 		later := rn.DeepCopy()
 		later.ResourceVersion = "2"

@@ -162,7 +162,7 @@ func (c *routed) test(t *testing.T, family hostnet.Family) error {
 	set("the other end takes less", r, true, true)
 	set("again", r, true, false)
 	if routes, err := netlink.RouteGet(net.ParseIP(c.inPods)); err != nil || routes[0].MTU != 1300 {
-		t.Errorf("%v, %v", routes, err)
+		t.Errorf("got %v, error %v, want no error", routes, err)
 	}
 	if err := hostnet.DeleteLink("tunnel"); err != nil {
 		return err

@@ -56,18 +56,18 @@ func TestSnapshotReadsAllPagesWithOwners(t *testing.T) {
 		[]string{agentObject("n1", "u1"), agentObject("n2", "other") + "," + agentObject("n4", "u4")})
 	c, err := Snapshot(t.Context(), cfg)
 	if err != nil || len(c.Nodes) != 4 {
-		t.Fatalf("%v: %+v", err, c)
+		t.Fatalf("%v: got %+v", err, c)
 	}
 	want := map[string]view.Origin{"n1": view.Whole, "n2": view.OtherOwner, "n3": view.NoAgent, "n4": view.NoNode}
 	for _, n := range c.Nodes {
 		if n.Origin != want[n.Name] || (n.Agent != nil) != (n.Name == "n1") {
-			t.Errorf("%s: %s, %+v", n.Name, n.Origin, n.Agent)
+			t.Errorf("%s: got %s, %+v, want %s", n.Name, n.Origin, n.Agent, want[n.Name])
 		}
 	}
 	n := c.Nodes[0]
 	if n.Kubelet != view.No || n.Reported.Ready != view.Yes || n.Reported.Message != "a note" || n.Reported.Peers != 3 || n.Reported.Unresponsive.Count != 12 ||
 		n.Reported.KeyRequested != 2 || !n.Agent.Gathers || len(n.Addrs) != 1 || len(n.PodCIDRs) != 1 {
-		t.Errorf("%+v", n)
+		t.Errorf("got %+v", n)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestSnapshotExplainsListErrors(t *testing.T) {
 		"bad credentials": {node1, "401", ErrUnauthorized},
 	} {
 		if _, err := Snapshot(t.Context(), serve(t, []string{c.nodes}, []string{c.agents})); !errors.Is(err, c.want) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got error %v, want %v", name, err, c.want)
 		}
 	}
 	if _, err := Snapshot(t.Context(), serve(t, []string{`{"metadata":5}`}, []string{""})); err == nil {

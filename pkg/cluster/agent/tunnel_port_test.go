@@ -31,7 +31,7 @@ func TestClusterTunnelPortIsFound(t *testing.T) {
 	} {
 		port, err := clusterPort(c.tunnels)
 		if port != c.port || (err == nil) != (c.err == "") || err != nil && err.Error() != c.err {
-			t.Errorf("%s: %d, %v", c.name, port, err)
+			t.Errorf("%s: got %d, error %v, want %d", c.name, port, err, c.port)
 		}
 	}
 }

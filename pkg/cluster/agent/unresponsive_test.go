@@ -34,7 +34,7 @@ func TestUnresponsivePeersAreNamedAndBounded(t *testing.T) {
 		}
 	}
 	if got == nil || got.Count != 11 || len(got.Nodes) != v1alpha1.MaxStaleNodes || got.Nodes[0] != "n01" {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v, want non-nil", got)
 	}
 	for j := range have {
 		have[j].LastHandshake = begin.Add(20 * time.Minute)

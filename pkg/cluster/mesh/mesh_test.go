@@ -311,21 +311,21 @@ func TestOwnProblemsBecomeNotes(t *testing.T) {
 	own, err := Tunnel("n3", nodes, cfg)
 	want := []string{"its pods' 10.9.0.0/24 is outside of the cluster's pod prefixes", "its address 10.244.2.9 lies in the pod prefixes of n2"}
 	if err != nil || !slices.Equal(own.Notes, want) || len(own.Problems) != 0 {
-		t.Errorf("%q, %+v, %v", own.Notes, own.Problems, err)
+		t.Errorf("got %q, %+v, error %v, want %q, length 0, no error", own.Notes, own.Problems, err, want)
 	}
 	other, err := Tunnel("n1", nodes, cfg)
 	if err != nil || len(other.Notes) != 0 || len(other.Problems) != len(want) {
-		t.Errorf("%q, %+v, %v", other.Notes, other.Problems, err)
+		t.Errorf("got %q, %+v, error %v, want length 0, length %d, no error", other.Notes, other.Problems, err, len(want))
 	}
 }
 
 func TestOptedOutNodeHasNoTunnel(t *testing.T) {
 	nodes := []Node{node(1, func(n *Node) { n.OptOut = true }), node(2)}
 	if got, err := Tunnel("n1", nodes, TunnelConfig{}); err != nil || len(got.Peers)+len(got.Routes) > 0 {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("got %+v, error %v, want no error", got, err)
 	}
 	if got := Spread("n1", nodes, true); len(got.Peers) > 0 {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v", got)
 	}
 }
 
@@ -408,7 +408,7 @@ func TestSpreadOnlyTowardsGatheringNodes(t *testing.T) {
 				t.Errorf("problems: %q, want %q", text, c.problems)
 			}
 			if plan.SpreadsTo() != len(to) {
-				t.Errorf("%+v", plan)
+				t.Errorf("got %+v", plan)
 			}
 		})
 	}

@@ -120,7 +120,7 @@ func TestDegenerateKeyStillGetsPlan(t *testing.T) {
 	}
 	ports, err := PlanFor(rss, to, spread.DefaultPorts)
 	if err != nil || len(ports) == 0 {
-		t.Fatalf("%d, %v", ports, err)
+		t.Fatalf("got %d, error %v, want no error", ports, err)
 	}
 	for _, a := range from {
 		planned, unplanned := busiest(t, rss, a, to, ports), busiest(t, rss, a, to, spread.DefaultPorts.All()[:len(ports)])
@@ -199,7 +199,7 @@ func TestCommonPlanNearlyMatchesPerSenderPlan(t *testing.T) {
 		}
 		t.Logf("%s: %d ports, busiest queue %.2f of its part; planned for each sender %.2f, unplanned %.2f", name, len(ports), common, own, unplanned)
 		if common > 1.35*own || common > unplanned+0.001 {
-			t.Errorf("%s: %.2f", name, common)
+			t.Errorf("%s: got %.2f, want at most %.2f", name, common, 1.35*own)
 		}
 	}
 }
@@ -243,7 +243,7 @@ func TestPlanForReportsUnplannableNICs(t *testing.T) {
 		rss := nic(r, spread.EqualIndirection(4))
 		c.edit(rss)
 		if ports, err := PlanFor(rss, to, c.ports); !errors.Is(err, c.want) || len(ports) > 0 {
-			t.Errorf("%s: %v, %v", c.name, ports, err)
+			t.Errorf("%s: got %v, error %v, want %v", c.name, ports, err, c.want)
 		}
 	}
 }
@@ -314,7 +314,7 @@ func TestUnmatchedPeersAreNotSpreadTo(t *testing.T) {
 			t.Errorf("%s: %d met, %+v", c.has, met, plan)
 		}
 		if c.problems > 0 && plan.Problems[0].Node != "n2" {
-			t.Errorf("%+v", plan.Problems)
+			t.Errorf("got %+v", plan.Problems)
 		}
 	}
 }

@@ -62,7 +62,7 @@ func TestMaliciousNodeClaimsNothing(t *testing.T) {
 	for _, p := range plan.Peers {
 		own := len(p.AllowedIPs)
 		if p.Node == name && own > maxAddrs || p.Node != name && own != 2 {
-			t.Errorf("%s: %v", p.Node, p.AllowedIPs)
+			t.Errorf("%s: got %v", p.Node, p.AllowedIPs)
 		}
 	}
 	for _, e := range plan.Exempt {

@@ -161,6 +161,6 @@ func TestReplacementOfUnknownKeyMovesNoAllowedIPs(t *testing.T) {
 		{Node: "b", Key: noise.PublicKey{3}, Replaces: noise.PublicKey{9}}, // not a peer: a saved file may hold anything
 	}
 	if got := AssignByHandshake(peers, []config.PeerStatus{at(3, 5)}); len(got[0].AllowedIPs) != 1 || len(got[1].AllowedIPs) != 0 {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v", got)
 	}
 }

@@ -61,7 +61,7 @@ func TestResolverAcceptsWhatWGAccepts(t *testing.T) {
 	} {
 		got, err := resolve(t.Context(), in)
 		if err != nil || got != want {
-			t.Errorf("%q: %v, %v", in, got, err)
+			t.Errorf("%q: got %v, error %v, want %v, no error", in, got, err, want)
 		}
 	}
 	for _, in := range []string{
@@ -115,7 +115,7 @@ func TestResolverStopsWhenContextEnds(t *testing.T) {
 func TestParseRetriesAcceptsNumberOrInfinity(t *testing.T) {
 	for in, want := range map[string]int{"": 15, "0": 0, "7": 7, "infinity": Forever} {
 		if got, err := ParseRetries(in); got != want || err != nil {
-			t.Errorf("%q: %d, %v", in, got, err)
+			t.Errorf("%q: got %d, error %v, want %d, no error", in, got, err, want)
 		}
 	}
 	for _, in := range []string{"-1", "x", "99999999999"} {

@@ -43,7 +43,7 @@ func TestLoadWarnsOfWorldAccessibleFile(t *testing.T) {
 			want = []string{fmt.Sprintf("Warning: `%s' is world accessible", path)}
 		}
 		if !slices.Equal(f.Warnings, want) {
-			t.Errorf("%+v: %q", tc, f.Warnings)
+			t.Errorf("%+v: got %q, want %q", tc, f.Warnings, want)
 		}
 	}
 }
@@ -63,12 +63,12 @@ func TestLocateInterpretsArgumentsAsWGQuick(t *testing.T) {
 	} {
 		path, name, err := Locate("/etc/wireguard", tc.arg)
 		if path != tc.path || name != tc.name || err != nil {
-			t.Errorf("%q: %q, %q, %v", tc.arg, path, name, err)
+			t.Errorf("%q: got %q, %q, error %v, want %q, %q, no error", tc.arg, path, name, err, tc.path, tc.name)
 		}
 	}
 	for _, arg := range []string{"", "sixteen-bytes-xx", "/x/sixteen-bytes-xx.conf", "/x/wg0", "/x/wg 0.conf", "/x/.conf"} {
 		if path, name, err := Locate("/etc/wireguard", arg); !errors.Is(err, ErrName) {
-			t.Errorf("%q: %q, %q, %v", arg, path, name, err)
+			t.Errorf("%q: got %q, %q, error %v, want %v", arg, path, name, err, ErrName)
 		}
 	}
 }

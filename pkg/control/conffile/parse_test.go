@@ -179,7 +179,7 @@ func TestInvalidRopewalkValuesAreReported(t *testing.T) {
 	}
 	for _, in := range []string{"ListenPort = 61000", "SpreadPorts = 2000-3000\nListenPort = 0", "SpreadPorts = 2000-3000\nListenPort = 3001"} {
 		if _, err := Parse("wg0.conf", strings.NewReader("[Interface]\n"+in), Quick); err != nil {
-			t.Errorf("%q: %v", in, err)
+			t.Errorf("%q: got error %v, want none", in, err)
 		}
 	}
 }
@@ -203,7 +203,7 @@ func TestErrorsNeverQuoteASecret(t *testing.T) {
 		"[Interface]\nPrivateKey " + secret[:3] + " = x", "[Interface]\n" + secret[:8] + " = x",
 	} {
 		if _, err := Parse("f", strings.NewReader(in), Quick); err == nil || strings.Contains(err.Error(), "yAnz") {
-			t.Errorf("%.20q: %v", in, err)
+			t.Errorf("%.20q: got error %v, want an error", in, err)
 		}
 	}
 }

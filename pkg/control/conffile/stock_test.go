@@ -55,7 +55,7 @@ func TestParseAgreesWithStockWG(t *testing.T) {
 		}
 		got, err := f.Device(t.Context(), NewResolver(ResolverConfig{}))
 		if err != nil {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("%q: got error %v, want none", text, err)
 		}
 		if diff := cmp.Diff(changes, []config.Device{got}, exact); diff != "" {
 			t.Errorf("%q (-wg +ropewalk):\n%s", text, diff)
@@ -166,7 +166,7 @@ func TestStripMatchesWGQuick(t *testing.T) {
 	} {
 		out, err := exec.Command("wg-quick", "strip", write(t, text)).Output()
 		if err != nil {
-			t.Fatalf("%q: %v", text, err)
+			t.Fatalf("%q: got error %v, want none", text, err)
 		}
 		var b bytes.Buffer
 		if err := Strip(&b, strings.NewReader(text)); err != nil {

@@ -186,7 +186,7 @@ func TestPrefixesWithConnectedRouteGetNoRoute(t *testing.T) {
 		"fd09::/64": true, "fd09::5/128": true, "fd09::/48": false, "fd07::1/128": true, "::/1": false, "0.0.0.0/1": false,
 	} {
 		if got := hasConnectedRoute(addrs, netip.MustParsePrefix(prefix)); got != want {
-			t.Errorf("%s: got %v", prefix, got)
+			t.Errorf("%s: got %v, want %v", prefix, got, want)
 		}
 	}
 }

@@ -58,7 +58,7 @@ func TestReplaceFileIsPrivateAndComplete(t *testing.T) {
 	}
 	b, err := os.ReadFile(path)
 	if err != nil || string(b) != "new\n" {
-		t.Errorf("got %q, %v", b, err)
+		t.Errorf("got %q, error %v, want no error", b, err)
 	}
 	info, err := os.Stat(path)
 	if err != nil || info.Mode() != 0o600 {
@@ -72,7 +72,7 @@ func TestReplaceFileIsPrivateAndComplete(t *testing.T) {
 func TestFailedReplaceKeepsTheOldFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "absent", "wg0.conf")
 	if err := replaceFile(path, []byte("new")); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), path) {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want %v", err, os.ErrNotExist)
 	}
 	dir := t.TempDir()
 	path = filepath.Join(dir, "wg0.conf")
@@ -118,7 +118,7 @@ func TestHookStopsAtFirstFailingCommand(t *testing.T) {
 		j := &job{Runner: &Runner{Stdout: &out, Stderr: &out, Tools: tools}}
 		err := hook{"false; echo reached"}.run(t.Context(), j)
 		if err == nil || out.String() != "" {
-			t.Errorf("%s: got %v, %q", name, err, out.String())
+			t.Errorf("%s: got error %v, %q, want an error, %q", name, err, out.String(), "")
 		}
 	}
 }

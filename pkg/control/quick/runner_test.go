@@ -300,7 +300,7 @@ func TestInterruptedUpIsUndone(t *testing.T) {
 	i := h.open("wg0", strings.Replace(everything, "echo PostUp %i >> $DIR/hooks", "echo interrupted", 1))
 	err := h.Up(ctx, i)
 	if !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want %v", err, context.Canceled)
 	}
 	if diff := cmp.Diff(before, h.snapshot()); diff != "" {
 		t.Error(diff)
@@ -359,7 +359,7 @@ func TestDownKeepsAnotherInterfaceOfThatName(t *testing.T) {
 	h.killDaemon(i)
 	expect.NoError(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "wg0"}}))
 	if err := h.Down(t.Context(), i); !errors.Is(err, ErrNotWireGuard) {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want %v", err, ErrNotWireGuard)
 	}
 	expect.NoError(t, hostnet.DeleteLink("wg0"))
 }
@@ -503,7 +503,7 @@ func TestInterfaceServedInAnotherNamespaceIsErrExists(t *testing.T) {
 	expect.NoError(t, err)
 	defer l.Close()
 	if err := h.Up(t.Context(), h.open("wg0", everything)); !errors.Is(err, ErrExists) {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want %v", err, ErrExists)
 	}
 }
 

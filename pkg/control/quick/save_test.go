@@ -96,7 +96,7 @@ func TestSaveWithoutInterfaceKeepsTheFile(t *testing.T) {
 	before, err := os.ReadFile(i.Path)
 	expect.NoError(t, err)
 	if err := h.Save(t.Context(), i); !errors.Is(err, ErrNotWireGuard) {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want %v", err, ErrNotWireGuard)
 	}
 	after, err := os.ReadFile(i.Path)
 	expect.NoError(t, err)

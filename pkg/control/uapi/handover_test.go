@@ -124,7 +124,7 @@ func TestHandoverPassesTheConnectionToTheDaemon(t *testing.T) {
 		}
 		got, err := io.ReadAll(io.LimitReader(conn, int64(len(want))))
 		if err != nil || string(got) != want {
-			t.Errorf("%q, %v", got, err)
+			t.Errorf("got %q, error %v, want no error", got, err)
 		}
 	}
 	if err := ParseRefusal([]byte("errno=-16\n\n")); !errors.Is(err, syscall.EBUSY) {
@@ -204,7 +204,7 @@ func TestUnsupportedUpgradeAndHandoverAreRefused(t *testing.T) {
 	}
 	var first [9]byte
 	if _, err := io.ReadFull(conn, first[:]); err != nil || !errors.Is(ParseRefusal(first[:]), syscall.EOPNOTSUPP) {
-		t.Errorf("%q, %v", first, err)
+		t.Errorf("got %q, error %v, want no error", first, err)
 	}
 }
 

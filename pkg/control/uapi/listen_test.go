@@ -194,7 +194,7 @@ func TestDialReportsThatNoDaemonRuns(t *testing.T) {
 	stale(t, dir, "dead")
 	for _, name := range []string{"dead", "none"} {
 		if _, err := dir.Dial(name); !uapi.IsNotRunning(err) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got error %v", name, err)
 		}
 	}
 }

@@ -47,7 +47,7 @@ func TestLogLevelIsReadAndChangedThroughTheSocket(t *testing.T) {
 	var level slog.LevelVar
 	client, _ := serveLevel(t, &level)
 	if got, err := client.LogLevel(); got != "info" || err != nil {
-		t.Errorf("got %q, %v", got, err)
+		t.Errorf("got %q, error %v, want %q, no error", got, err, "info")
 	}
 	for _, name := range uapi.Levels() {
 		got, err := client.SetLogLevel(strings.ToUpper(name))
@@ -80,7 +80,7 @@ func TestLevelNamesAndAliasesAreParsed(t *testing.T) {
 	for name, want := range map[string]string{"verbose": "debug", "WARNING": "warn", "Silent": "silent", "error": "error"} {
 		level, err := uapi.ParseLevel(name)
 		if got := uapi.LevelName(level); got != want || err != nil {
-			t.Errorf("%s: %s, %v", name, got, err)
+			t.Errorf("%s: got %s, error %v, want %s, no error", name, got, err, want)
 		}
 	}
 	if _, err := uapi.ParseLevel(""); err == nil {

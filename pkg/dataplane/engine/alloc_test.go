@@ -33,7 +33,7 @@ func TestTransmitAllocatesNothing(t *testing.T) {
 		r.conn.silent = true
 		r.transmit(elements...)
 		if n := testing.AllocsPerRun(50, func() { r.transmit(elements...) }); n != 0 {
-			t.Errorf("%s: %v allocations per batch", name, n)
+			t.Errorf("%s: got %v allocations per batch, want 0", name, n)
 		}
 		if r.allDrops() != 0 {
 			t.Errorf("%s: %d drops", name, r.allDrops())
@@ -58,7 +58,7 @@ func TestReceiveAllocatesNothing(t *testing.T) {
 		run()
 		run()
 		if n := testing.AllocsPerRun(50, run); n != 0 {
-			t.Errorf("%s: %v allocations per batch", name, n)
+			t.Errorf("%s: got %v allocations per batch, want 0", name, n)
 		}
 		if r.allDrops() != 0 {
 			t.Errorf("%s: %d drops", name, r.allDrops())

@@ -250,7 +250,7 @@ func TestKeepaliveIsCountedAndNotDelivered(t *testing.T) {
 		t.Errorf("%d bytes received, %d drops", rx, r.allDrops())
 	}
 	if got, want := r.peer.Packets(), (PeerPackets{Rx: 1}); got != want {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 

@@ -273,7 +273,7 @@ func TestRoamingPeerDoesNotDelayOthers(t *testing.T) {
 		t.Errorf("sparse-first mask %b while the other peer does not roam", first)
 	}
 	if n := testing.AllocsPerRun(20, func() { r.rx.sparseFirst() }); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("got %v allocations, want 0", n)
 	}
 }
 

@@ -197,7 +197,7 @@ func TestSpreadingAllocatesNothing(t *testing.T) {
 			}
 			r.transmit(elements...)
 			if n := testing.AllocsPerRun(50, func() { r.transmit(elements...) }); n != 0 {
-				t.Errorf("%s over %d sources: %v allocations per batch", name, len(sources), n)
+				t.Errorf("%s over %d sources: got %v allocations per batch, want 0", name, len(sources), n)
 			}
 		}
 	}

@@ -62,7 +62,7 @@ func (r *rig) sentRaw() (all [][]byte) {
 func offered(tb testing.TB, s workpool.Stats) {
 	tb.Helper()
 	if s.Submitted == 0 || s.Done+s.ByLane != s.Submitted {
-		tb.Errorf("%+v", s)
+		tb.Errorf("got %+v", s)
 	}
 	tb.Logf("%+v", s)
 }
@@ -294,7 +294,7 @@ func TestPortsMayChangeWhileWorkersRun(t *testing.T) {
 	c.Close()
 	host.Wait()
 	if s := r.engine.lanes[0].sealJobs.Stats(); s.Done+s.ByLane != s.Submitted {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v", s)
 	}
 }
 
@@ -323,7 +323,7 @@ func TestSmallBurstsUseNoWorkers(t *testing.T) {
 		r.carry(f.Next(100), f.Next(100))
 	}
 	if s := r.engine.lanes[0].sealJobs.Stats(); s.Submitted != 0 {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v", s)
 	}
 }
 
@@ -349,7 +349,7 @@ func TestWorkersAllocateNothingPerTrain(t *testing.T) {
 		r.tx.spares = append(r.tx.spares, newTxBatch(txSlots))
 	}
 	if n := testing.AllocsPerRun(50, func() { r.carry(train, train, train, train, train, train) }); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("got %v allocations, want 0", n)
 	}
 	offered(t, r.engine.lanes[0].sealJobs.Stats())
 	s := newSupply(t, r, 20*maxJobs)
@@ -361,7 +361,7 @@ func TestWorkersAllocateNothingPerTrain(t *testing.T) {
 		s.arrive(maxJobs)
 		r.rx.batch(maxJobs)
 	}); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("got %v allocations, want 0", n)
 	}
 	offered(t, r.engine.lanes[0].openJobs.Stats())
 }

@@ -104,7 +104,7 @@ func TestWorkersRunJobsOfBusyLane(t *testing.T) {
 		t.Error("no worker ran the job")
 	}
 	if s := d.Stats(); s != (Stats{Submitted: 1, Done: 1}) {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v, want %+v", s, (Stats{Submitted: 1, Done: 1}))
 	}
 }
 
@@ -121,11 +121,11 @@ func TestLaneRunsUnclaimedJobsItself(t *testing.T) {
 	}
 	for _, p := range pieces {
 		if d.Collect(scratch) != Job(p) || p.by != scratch || p.done != 1 {
-			t.Errorf("%+v", p)
+			t.Errorf("got %+v", p)
 		}
 	}
 	if s := d.Stats(); s.ByLane != uint64(len(pieces)) || s.Done != 0 {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v", s)
 	}
 }
 
@@ -207,7 +207,7 @@ func TestPoolKeepsNoReferenceToRemovedLane(t *testing.T) {
 	buffer := offer()
 	expect.Eventually(t, "a worker has done it", d.OldestDone)
 	if d.Collect(scratch); d.Stats().Done != 1 {
-		t.Fatalf("%+v", d.Stats())
+		t.Fatalf("got %+v", d.Stats())
 	}
 	expect.Eventually(t, "its buffer is free", func() bool {
 		runtime.GC()
@@ -305,7 +305,7 @@ func TestStatsMayBeReadConcurrently(t *testing.T) {
 	reader.Go(func() {
 		for !ended.Load() {
 			if s := d.Stats(); s.Done > 500 {
-				t.Errorf("%+v", s)
+				t.Errorf("got %+v", s)
 				return
 			}
 		}

@@ -82,7 +82,7 @@ func TestForeignFilterIsKept(t *testing.T) {
 	}
 	expect.NoError(r, h.Detach())
 	if f, err := h.findFilter(); err != nil || f == nil || f.Name != "foreign" {
-		r.Errorf("%v, %v", f, err)
+		r.Errorf("got %v, error %v, want non-nil, no error", f, err)
 	}
 }
 
@@ -98,7 +98,7 @@ func TestFilterWithoutPinIsReplaced(t *testing.T) { // as if the process was kil
 	}
 	filters, err := listFilters(r.device, h.parent())
 	if err != nil || len(filters) != 1 {
-		r.Errorf("%v, %v", filters, err)
+		r.Errorf("got %v, error %v, want length 1, no error", filters, err)
 	}
 }
 
@@ -231,7 +231,7 @@ func TestBPFFSIsFoundOrMounted(t *testing.T) {
 	} {
 		got, err := findBPFFS(tt.dir, tt.first, "/proc/thread-self/ns/mnt")
 		if err != nil || got != tt.want || !isBPFFS(got) {
-			r.Errorf("%s, %s: %s, %v", tt.dir, tt.first, got, err)
+			r.Errorf("%s, %s: got %s, error %v, want %s, no error", tt.dir, tt.first, got, err, tt.want)
 		}
 	}
 	expect.NoError(r, unix.Unmount(plain, 0))
@@ -264,7 +264,7 @@ func TestMountInUnknownNamespaceIsRejected(t *testing.T) {
 		t.Errorf("unexpected error: %v", err)
 	}
 	if got, err := findBPFFS(r.fs, plain, filepath.Join(plain, "unreadable")); got != r.fs || err != nil {
-		t.Errorf("%s, %v", got, err)
+		t.Errorf("got %s, error %v, want %s, no error", got, err, r.fs)
 	}
 }
 

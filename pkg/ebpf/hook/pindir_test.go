@@ -49,7 +49,7 @@ func TestDirectoriesOfOtherUsersAreRejected(t *testing.T) {
 			}
 			st, err := os.Stat(dir)
 			if tt.want == "" && (err != nil || st.Mode().Perm() != 0o700) {
-				t.Errorf("%v, %v", st, err)
+				t.Errorf("got %v, error %v", st, err)
 			}
 		})
 	}

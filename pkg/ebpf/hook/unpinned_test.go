@@ -97,7 +97,7 @@ func TestAttachUnpinnedKeepsForeignProgram(t *testing.T) {
 			_, err = again.AttachUnpinned(mine.Program)
 			busy, ok := errors.AsType[*BusyError](err)
 			if !ok || busy.Program != r.id(other) || busy.Name != "count_xdp" || busy.Dispatcher() {
-				r.Errorf("%v: %v", kind, err)
+				r.Errorf("%v: got error %v", kind, err)
 			}
 		}
 		expect.NoError(r, held.Close())

@@ -477,7 +477,7 @@ func TestClassifyEventsHaveNamesAndHelp(t *testing.T) {
 		seen[e.String()] = true
 	}
 	if e := ClassifyEvent(ClassifyEventCount); e.String() != "unknown" || e.Help() != "" {
-		t.Errorf("%q, %q", e, e.Help())
+		t.Errorf("got %q, %q, want %q", e, e.Help(), "")
 	}
 	if events, drops := len(classifyCounters{}.Events), len(classifyCounters{}.Drops); events != ClassifyEventCount || drops != drop.Count {
 		t.Errorf("C counts %d events and %d drops, Go knows %d and %d", events, drops, ClassifyEventCount, drop.Count)

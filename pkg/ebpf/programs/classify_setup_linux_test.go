@@ -29,7 +29,7 @@ func loadClassifyFor(t testing.TB, o ClassifyOptions) *Classify {
 	c, err := LoadClassify(o)
 	skipUnprivileged(t, err)
 	if err != nil {
-		t.Fatalf("%+v", err)
+		t.Fatalf("got error %+v, want none", err)
 	}
 	t.Cleanup(func() { expect.NoError(t, c.Close()) })
 	return c

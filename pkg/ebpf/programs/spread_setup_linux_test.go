@@ -42,7 +42,7 @@ func loadSpreadFor(t testing.TB, o SpreadOptions) *Spread {
 	s, err := LoadSpread(o)
 	skipUnprivileged(t, err)
 	if err != nil {
-		t.Fatalf("%+v", err)
+		t.Fatalf("got error %+v, want none", err)
 	}
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {

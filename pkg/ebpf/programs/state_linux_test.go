@@ -313,7 +313,7 @@ func TestProgramFlowletGapOfOtherVersionIsZero(t *testing.T) {
 	expect.NoError(t, err)
 	id, _ := info.ID()
 	if gap, err := ProgramFlowletGap(id); gap != 0 || err != nil {
-		t.Errorf("%v, %v", gap, err)
+		t.Errorf("got %v, error %v, want 0, no error", gap, err)
 	}
 }
 
@@ -342,7 +342,7 @@ func TestEventsHaveNamesAndHelp(t *testing.T) {
 		seen[e.String()] = true
 	}
 	if e := Event(EventCount); e.String() != "unknown" || e.Help() != "" {
-		t.Errorf("%q, %q", e, e.Help())
+		t.Errorf("got %q, %q, want %q", e, e.Help(), "")
 	}
 	if n := len(spreadCounters{}.Events); n != EventCount {
 		t.Errorf("C counts %d events, Go knows %d", n, EventCount)

@@ -139,11 +139,11 @@ func TestSecondAttachChangesInPlace(t *testing.T) {
 		cfg.Peers = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.9:0"), netip.MustParseAddrPort("[2001:db8::7]:51821")}
 		other := r.here.attach(cfg)
 		if len(other.Lanes) != 8 || other.Lanes[0] != 62000 || other.Peers[0].String() != "192.0.2.9:51820" {
-			r.Errorf("%+v", other)
+			r.Errorf("got %+v", other)
 		}
 		st := r.here.status()
 		if st.Tunnels[0].Ports != "62000-62007" || len(st.Tunnels[0].Peers) != 2 || st.Tunnels[0].Peers[0].Gather != "62000-62100" {
-			r.Errorf("%+v", st.Tunnels)
+			r.Errorf("got %+v", st.Tunnels)
 		}
 		cfg = r.here.config()
 		cfg.Gather = gather
@@ -283,7 +283,7 @@ func TestGatherCanBeChanged(t *testing.T) {
 			tt.kind = st.Spread.Kind
 		}
 		if report.Gather != tt.kind || st.Gather.Kind != tt.kind || st.Gather.Reason == "" || len(st.Problems) > 0 {
-			t.Errorf("%s: %+v, %+v", tt.gather, report, st)
+			t.Errorf("%s: got %+v, %+v", tt.gather, report, st)
 		}
 	}
 	r.here.detach(0)
@@ -355,7 +355,7 @@ func TestFailedAttachIsRolledBack(t *testing.T) {
 		for _, s := range steps {
 			r.here.host.beforeStep = failAt(s)
 			if _, err := r.here.try(cfg); !errors.Is(err, stop) {
-				r.Errorf("%s: %v", s, err)
+				r.Errorf("%s: got error %v, want %v", s, err, stop)
 			}
 			r.here.clean()
 		}
@@ -432,14 +432,14 @@ func TestRenamedDeviceIsNotAttachedTwice(t *testing.T) {
 		renamed.Device = "renamed"
 		_, err := r.here.try(renamed)
 		if err == nil || !strings.Contains(err.Error(), "run `ropewalk spread detach "+r.here.device+"`") {
-			r.Fatalf("%v", err)
+			r.Fatalf("got error %v, want an error", err)
 		}
 		r.here.detach(0)
 		r.here.device = "renamed"
 		r.here.clean()
 		r.here.attach(renamed)
 		if st := r.here.status(); len(st.Problems) > 0 {
-			r.Errorf("%q", st.Problems)
+			r.Errorf("got %q", st.Problems)
 		}
 		r.here.detach(0)
 		r.here.clean()

@@ -67,7 +67,7 @@ func TestPeersUseTheirPortPlans(t *testing.T) {
 		lanes = append(lanes, p.Lanes)
 	}
 	if fmt.Sprint(lanes) != "[[61000 61001] [61900 61001] [] [61000 61001] [61000 61001]]" {
-		t.Errorf("%d", lanes)
+		t.Errorf("got %d", lanes)
 	}
 	if len(pl.report.Warnings) != 1 || !strings.HasPrefix(pl.report.Warnings[0], "port 61777 belongs to x: peers with that port in their port plan (2, the first at 192.0.2.4:51820)") {
 		t.Errorf("unexpected warnings: %q", pl.report.Warnings)
@@ -122,7 +122,7 @@ func TestPeerChangeLoadsNoProgram(t *testing.T) {
 	cfg.Peers, cfg.GatherOnly, cfg.PeerPlans = []netip.AddrPort{there, other}, nil, map[netip.AddrPort][]uint16{there: {61900, 61003}}
 	report, err := change(cfg)
 	if err != nil || len(report.Peers) != 2 || report.Spread == "" {
-		t.Fatalf("%+v, %v", report, err)
+		t.Fatalf("got %+v, error %v, want no error", report, err)
 	}
 	st := r.here.status()
 	if st.Spread.Program != before.Spread.Program || st.Gather.Program != before.Gather.Program || len(st.Tunnels[0].Peers) != 2 {
@@ -130,7 +130,7 @@ func TestPeerChangeLoadsNoProgram(t *testing.T) {
 	}
 	for _, p := range st.Tunnels[0].Peers {
 		if planned := p.Endpoint == there; planned != (len(p.Lanes) == 2 && p.Lanes[0].Port == 61900) || !planned && len(p.Lanes) != spread.MaxPorts {
-			t.Errorf("%+v", p)
+			t.Errorf("got %+v", p)
 		}
 	}
 	// An invalid change has no effect.
@@ -150,7 +150,7 @@ func TestPeerChangeLoadsNoProgram(t *testing.T) {
 	// Remove the port plans: the tunnel keeps the shared ports and releases the others.
 	cfg.PeerPlans = map[netip.AddrPort][]uint16{}
 	if report, err = change(cfg); err != nil || len(report.Lanes) != spread.MaxPorts || report.Lanes[0] != 61000 {
-		t.Errorf("%+v, %v", report, err)
+		t.Errorf("got %+v, error %v, want no error", report, err)
 	}
 	if ports := r.here.status().Tunnels[0].Ports; ports != "61000-61063" {
 		t.Errorf("ports %s", ports)
@@ -185,7 +185,7 @@ func TestInvalidChangeKeepsPreviousConfig(t *testing.T) {
 		}
 	}()
 	if again := r.next(reports); !slices.Equal(again.Peers, cfg.Peers) {
-		t.Errorf("%+v", again)
+		t.Errorf("got %+v", again)
 	}
 	close(stop)
 	<-asked
@@ -208,7 +208,7 @@ func TestPlannedPortsAppearOnWire(t *testing.T) {
 		}
 	}
 	if len(seen) != 3 || !seen[61901] || !seen[61007] || !seen[61444] {
-		t.Errorf("%v", seen)
+		t.Errorf("got %v, want length 3", seen)
 	}
 }
 

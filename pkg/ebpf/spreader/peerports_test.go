@@ -40,7 +40,7 @@ func TestExistingPeersAreUpdatedBeforeNewOnes(t *testing.T) {
 	present := []programs.Peer{peer(2, 61000), peer(3, 61000)}
 	others := changedPeers([]programs.Peer{peer(1, 61000), peer(2, 61000), peer(3, 61001)}, byEndpoint(present))
 	if len(others) != 2 || others[0].Endpoint != present[1].Endpoint {
-		t.Errorf("%+v", others)
+		t.Errorf("got %+v, want length 2", others)
 	}
 }
 
@@ -59,7 +59,7 @@ func TestPeerConfiguredTwiceIsOnePeer(t *testing.T) {
 		pl := plan{cfg: cfg}
 		pl.choosePeers(nil, history{})
 		if len(pl.peers) != 2 || pl.peers[0].Endpoint != a || pl.peers[1].Endpoint != b || len(pl.report.Peers)+len(pl.report.GatherOnly) != 2 {
-			t.Errorf("%+v: %+v", cfg, pl)
+			t.Errorf("%+v: got %+v", cfg, pl)
 		}
 	}
 }

@@ -194,7 +194,7 @@ func TestPeersWithoutAUsableEndpointAreSkipped(t *testing.T) {
 	r.here.finder.set(wg("192.0.2.2:51820", "", "198.51.100.1:7", "198.51.100.1:8", "[2001:db8::1]:51821"))
 	report := r.here.attach(r.here.config())
 	if got := fmt.Sprint(report.Peers); got != "[192.0.2.2:51820 [2001:db8::1]:51821]" {
-		t.Errorf("%s", got)
+		t.Errorf("got %s, want %q", got, "[192.0.2.2:51820 [2001:db8::1]:51821]")
 	}
 	if len(report.Skipped) != 3 || report.Skipped[0] != (SkippedPeer{"b", "it has no endpoint yet"}) ||
 		!strings.Contains(report.Skipped[2].Reason, "belongs to a NAT") {
@@ -228,7 +228,7 @@ func TestPlannedPortsKeepTheirOrder(t *testing.T) {
 	st := r.here.status()
 	if fmt.Sprint(report.Lanes) != "[61040 61003 61017]" || st.Tunnels[0].Ports != "61003-61040" ||
 		st.Tunnels[0].Peers[0].Gather != spread.DefaultPorts.String() || st.Tunnels[0].Peers[0].Lanes[0].Port != 61040 {
-		t.Errorf("%+v, %+v", report, st.Tunnels)
+		t.Errorf("got %+v, %+v", report, st.Tunnels)
 	}
 }
 
@@ -260,7 +260,7 @@ func TestTunnelsMayInterleavePlannedPorts(t *testing.T) {
 		}
 	}
 	if fmt.Sprint(lanes) != "[[61005 61040 61001] [61041 61002 61004 61003]]" || len(st.Problems) > 0 || len(report.Lanes) != 3 {
-		t.Errorf("%v, %q, %+v", lanes, st.Problems, report)
+		t.Errorf("got %v, %q, %+v", lanes, st.Problems, report)
 	}
 }
 
@@ -269,6 +269,6 @@ func TestPortsInUseAreAvoided(t *testing.T) {
 	r.here.socket(61005, 0)
 	report := r.here.attach(r.here.config())
 	if report.Lanes[0] != 61006 {
-		t.Errorf("%d", report.Lanes)
+		t.Errorf("got %d", report.Lanes)
 	}
 }

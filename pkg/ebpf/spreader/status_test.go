@@ -72,10 +72,10 @@ func TestForeignPinIsReportedForItsDeviceOnly(t *testing.T) {
 			})
 			remove := "`rm -r " + pin + "`"
 			if len(all) != 2 || !strings.Contains(problems(&all[0]), remove) || strings.Contains(problems(&all[1]), remove) {
-				t.Errorf("%+v", all)
+				t.Errorf("got %+v, want length 2", all)
 			}
 			if name != "egress" && all[0].Spread.State != "attached" || name == "egress" && all[0].Spread.State != UnknownState {
-				t.Errorf("%+v", all[0])
+				t.Errorf("got %+v", all[0])
 			}
 			if _, err := r.here.try(r.here.config()); err == nil || !strings.Contains(err.Error(), pin) {
 				t.Errorf("attach: %v", err)
@@ -128,7 +128,7 @@ func TestUnrelatedDirectoryIsNotADevice(t *testing.T) {
 	r.here.do(func() error {
 		all, err := r.here.host.Status(t.Context(), "")
 		if len(all) != 1 || all[0].Device != r.here.device || len(all[0].Problems) > 0 {
-			t.Errorf("%+v", all)
+			t.Errorf("got %+v, want length 1", all)
 		}
 		return err
 	})

@@ -67,7 +67,7 @@ func TestNamespaceWithoutTunnelsHasNone(t *testing.T) {
 	r.here.do(func() error {
 		tunnels, err := WireGuard{}.Tunnels()
 		if len(tunnels) > 0 {
-			t.Errorf("%+v", tunnels)
+			t.Errorf("got %+v", tunnels)
 		}
 		return err
 	})

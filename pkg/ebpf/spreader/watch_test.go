@@ -108,7 +108,7 @@ func TestWatchRepairsReturnedDevice(t *testing.T) {
 	expect.Eventually(r, "the loss is logged", func() bool { return log.has("no such device") })
 	r.plug()
 	if again := r.next(reports); !slices.Equal(again.Lanes, first.Lanes) {
-		t.Errorf("%+v", again)
+		t.Errorf("got %+v", again)
 	}
 	if st := r.here.status(); st.Spread.State != "attached" || len(st.Problems) > 0 {
 		t.Errorf("unexpected status: %+v", st)

@@ -143,7 +143,7 @@ func TestReportWithoutDaemonStatisticsOrQueues(t *testing.T) {
 	r := Report{}
 	r.judge()
 	if text := r.Render(term.Style{}); !strings.Contains(text, "no statistics") || r.OK {
-		t.Errorf("got %s", text)
+		t.Errorf("got %s, want %q in it", text, "no statistics")
 	}
 }
 
@@ -204,6 +204,6 @@ func TestLiveWithJSONIsSilent(t *testing.T) {
 
 func TestMeanOfNoValuesIsZero(t *testing.T) {
 	if per(1, 0) != "-" || per(3, 2) != "1.5" {
-		t.Errorf("%q, %q", per(1, 0), per(3, 2))
+		t.Errorf("got %q, %q, want %q, %q", per(1, 0), per(3, 2), "-", "1.5")
 	}
 }

@@ -12,7 +12,7 @@ func TestSocketGlobMatchesOnlyDemoSockets(t *testing.T) {
 		interfaceName("1a2b3", "left"): true, interfaceName("1a2b3", "right"): true, "rb1a2b3a": false, "rw0": false,
 	} {
 		if got, err := filepath.Match(socketGlob, name+".sock"); got != want || err != nil {
-			t.Errorf("%s: %t, %v", name, got, err)
+			t.Errorf("%s: got %t, error %v, want %t, no error", name, got, err, want)
 		}
 	}
 }

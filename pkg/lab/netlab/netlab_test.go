@@ -259,7 +259,7 @@ func TestCommandGetsTermWhenItsContextEnds(t *testing.T) {
 	cancel()
 	n, err := out.Read(buf)
 	if err != nil || string(buf[:n]) != "term\n" {
-		t.Errorf("got %q, %v", buf[:n], err)
+		t.Errorf("got %q, error %v, want no error", buf[:n], err)
 	}
 	_ = cmd.Wait()
 }

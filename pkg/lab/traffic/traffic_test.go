@@ -162,7 +162,7 @@ func TestRunsMayOverlap(t *testing.T) {
 				Kind: kind, Server: s.Addr(), Duration: 100 * time.Millisecond, BitsPerSecond: 1e6,
 			})
 			if err != nil || res.Bytes == 0 || res.Corrupt != 0 {
-				t.Errorf("%s: %+v, %v", kind, res, err)
+				t.Errorf("%s: got %+v, error %v, want no error", kind, res, err)
 			}
 		})
 	}

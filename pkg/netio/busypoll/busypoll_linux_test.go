@@ -41,7 +41,7 @@ func TestPollReportsReadyDescriptor(t *testing.T) {
 		}
 		fds := []unix.PollFd{{Fd: int32(first), Events: unix.POLLIN}, {Fd: int32(second), Events: unix.POLLIN}}
 		if err := Poll(fds, busy); err != nil || fds[0].Revents != 0 || fds[1].Revents != unix.POLLIN {
-			t.Errorf("%v, %+v", err, fds)
+			t.Errorf("got error %v, %+v, want no error", err, fds)
 		}
 	})
 }
@@ -50,7 +50,7 @@ func TestPollReportsBadDescriptor(t *testing.T) {
 	both(t, func(t *testing.T, busy bool) {
 		fds := []unix.PollFd{{Fd: 1 << 30, Events: unix.POLLIN}}
 		if err := Poll(fds, busy); err != nil || fds[0].Revents != unix.POLLNVAL {
-			t.Errorf("%v, %+v", err, fds)
+			t.Errorf("got error %v, %+v, want no error", err, fds)
 		}
 	})
 }
@@ -168,7 +168,7 @@ func TestPollDoesNotAllocate(t *testing.T) {
 			fds := [1]unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}
 			_ = Poll(fds[:], busy)
 		}); n != 0 {
-			t.Errorf("%v allocations", n)
+			t.Errorf("got %v allocations, want 0", n)
 		}
 	})
 }

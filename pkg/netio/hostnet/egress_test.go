@@ -64,11 +64,11 @@ func TestDriverNameIsRead(t *testing.T) {
 	enterNamespace(t)
 	addVeth(t, "near", "far")
 	if name, err := Driver("near"); err != nil || name != "veth" {
-		t.Errorf("%q, %v", name, err)
+		t.Errorf("got %q, error %v, want %q, no error", name, err, "veth")
 	}
 	for _, device := range []string{"missing", "a-name-that-is-much-too-long"} {
 		if _, err := Driver(device); !errors.Is(err, unix.ENODEV) {
-			t.Errorf("%s: %v", device, err)
+			t.Errorf("%s: got error %v, want %v", device, err, unix.ENODEV)
 		}
 	}
 }

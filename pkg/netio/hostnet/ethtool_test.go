@@ -118,7 +118,7 @@ func TestMismatchedNamesAndValuesAreRejected(t *testing.T) {
 		f := newFakeSets()
 		spoil(f)
 		if got, err := counters(f.call); !errors.Is(err, errInconsistent) || got != nil {
-			t.Errorf("%s: %v, %v", name, got, err)
+			t.Errorf("%s: got %v, error %v, want nil, %v", name, got, err, errInconsistent)
 		}
 	}
 	f := newFakeSets()
@@ -138,13 +138,13 @@ func TestQueueSettingsMatchKernelLayout(t *testing.T) {
 		}
 	}
 	if c, err := channels(answer(map[int]uint32{1: 8, 4: 16, 5: 2, 8: 4})); err != nil || c != (Channels{RX: 2, MaxRX: 8, Combined: 4, MaxCombined: 16}) {
-		t.Errorf("%+v, %v", c, err)
+		t.Errorf("got %+v, error %v, want %+v, no error", c, err, (Channels{RX: 2, MaxRX: 8, Combined: 4, MaxCombined: 16}))
 	}
 	if r, err := rings(answer(map[int]uint32{1: 4096, 4: 2048, 5: 512, 8: 256})); err != nil || r != (Rings{RX: 512, MaxRX: 4096, TX: 256, MaxTX: 2048}) {
-		t.Errorf("%+v, %v", r, err)
+		t.Errorf("got %+v, error %v, want %+v, no error", r, err, (Rings{RX: 512, MaxRX: 4096, TX: 256, MaxTX: 2048}))
 	}
 	if c, err := coalescing(answer(map[int]uint32{1: 50, 10: 1})); err != nil || c != (Coalescing{RX: 50 * time.Microsecond, Adaptive: true}) {
-		t.Errorf("%+v, %v", c, err)
+		t.Errorf("got %+v, error %v, want %+v, no error", c, err, (Coalescing{RX: 50 * time.Microsecond, Adaptive: true}))
 	}
 	if _, err := rings(answer(map[int]uint32{1: 1 << 31})); !errors.Is(err, errInconsistent) {
 		t.Error(err)
@@ -160,7 +160,7 @@ func TestSetUDPFieldsMatchesReadFields(t *testing.T) {
 			}
 			b := n.last[unix.ETHTOOL_SRXFH]
 			if flow := map[Family]uint32{IPv4: 2, IPv6: 6}[family]; uint32At(b, 4) != flow || binary.NativeEndian.Uint64(b[8:]) != want {
-				t.Errorf("%v, %v: % x", family, fields, b[:16])
+				t.Errorf("%v, %v: got % x", family, fields, b[:16])
 			}
 		}
 	}
@@ -183,17 +183,17 @@ func TestVethFeaturesAreReadAndSet(t *testing.T) {
 	}
 	// A veth reports its channels since Linux 5.13.
 	if c, err := ReadChannels("left0"); !errors.Is(err, unix.EOPNOTSUPP) && (err != nil || c.MaxRX < 1) {
-		t.Errorf("%+v, %v", c, err)
+		t.Errorf("got %+v, error %v", c, err)
 	}
 	if all, err := ReadCounters("left0"); err != nil || len(all) == 0 {
-		t.Errorf("%v, %v", all, err)
+		t.Errorf("got %v, error %v, want no error", all, err)
 	}
 	for what, err := range map[string]error{
 		"rings":  errOf(ReadRings("left0")),
 		"fields": SetUDPFields("left0", IPv4, spread.FourTuple),
 	} {
 		if !errors.Is(err, unix.EOPNOTSUPP) {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: got error %v, want %v", what, err, unix.EOPNOTSUPP)
 		}
 	}
 	if _, err := ReadFeatures("absent0"); !errors.Is(err, unix.ENODEV) {

@@ -99,7 +99,7 @@ func TestLinkIsConfiguredAndDeleted(t *testing.T) {
 	}
 	link, err := FindLink("hn0")
 	if err != nil || !link.Up || link.MTU != 1333 || link.Name != "hn0" {
-		t.Errorf("got %+v, %v", link, err)
+		t.Errorf("got %+v, error %v, want no error", link, err)
 	}
 	links, err := Links()
 	if err != nil || !slices.ContainsFunc(links, func(l Link) bool { return l == link && l.Kind == "veth" }) {

@@ -28,7 +28,7 @@ func TestReservedPortsAreNotEphemeral(t *testing.T) {
 	} {
 		l, err := parseLocalPorts("100\t110\n", tt.reserved)
 		if err != nil {
-			t.Errorf("%q: %v", tt.reserved, err)
+			t.Errorf("%q: got error %v, want none", tt.reserved, err)
 		}
 		if got := l.EphemeralRange(tt.ports).String(); got != tt.want {
 			t.Errorf("%q, of %v: %s, want %s", tt.reserved, tt.ports, got, tt.want)
@@ -50,7 +50,7 @@ func TestReserveCommandKeepsReservedPorts(t *testing.T) {
 func TestMalformedLocalPortsAreErrors(t *testing.T) {
 	for _, in := range [][2]string{{"", ""}, {"1", ""}, {"x y", ""}, {"1 70000", ""}, {"1 2", "x"}, {"1 2", "3-"}, {"1 2", "70000"}} {
 		if l, err := parseLocalPorts(in[0], in[1]); err == nil {
-			t.Errorf("%q: %v", in, l)
+			t.Errorf("%q: got %v", in, l)
 		}
 	}
 }
@@ -64,7 +64,7 @@ func TestLocalPortsAreReadFromNamespace(t *testing.T) {
 	}
 	l, err := ReadLocalPorts()
 	if err != nil || !l.Contains(40099) || l.Contains(40098) || l.Contains(40100) || l.Contains(40101) {
-		t.Errorf("%+v, %v", l, err)
+		t.Errorf("got %+v, error %v, want no error", l, err)
 	}
 }
 

@@ -59,7 +59,7 @@ func TestPathMTUWithoutRouteReturnsErrNoRoute(t *testing.T) {
 	enterNamespace(t)
 	for _, dst := range []string{"203.0.113.9", "2001:db8::1"} {
 		if _, err := PathMTU(netip.MustParseAddr(dst), 0); !errors.Is(err, ErrNoRoute) {
-			t.Errorf("%s: got %v", dst, err)
+			t.Errorf("%s: got error %v, want %v", dst, err, ErrNoRoute)
 		}
 	}
 	if _, err := DefaultRouteMTU(); !errors.Is(err, ErrNoRoute) {

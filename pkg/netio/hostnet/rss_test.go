@@ -133,7 +133,7 @@ func TestReadRSSParsesDriverVariants(t *testing.T) {
 		n := goodNIC()
 		c.set(n)
 		if r, err := readRSS("eth7", n.call, testRelease); err != nil || !c.want(r) {
-			t.Errorf("%s: got %+v, %v", name, r, err)
+			t.Errorf("%s: got %+v, error %v, want no error", name, r, err)
 		}
 	}
 }
@@ -197,7 +197,7 @@ func TestReservedFieldsOfRequestsAreZero(t *testing.T) {
 	// The kernel rejects nonzero ones: rss_context, then hfunc to the end of rsvd32.
 	b := n.last[unix.ETHTOOL_GRSSH]
 	if got := slices.Concat(b[4:8], b[16:24]); !slices.Equal(got, make([]byte, 12)) {
-		t.Errorf("got % x", got)
+		t.Errorf("got % x, want % x", got, make([]byte, 12))
 	}
 	if len(b) != 24+4*128+40 || n.calls[unix.ETHTOOL_GRSSH] != 2 {
 		t.Errorf("%d bytes in the last of %d calls", len(b), n.calls[unix.ETHTOOL_GRSSH])
@@ -228,12 +228,12 @@ func TestDevicesWithoutRSSReturnErrNoRSS(t *testing.T) {
 	addVeth(t, "left0", "right0")
 	for _, device := range []string{"lo", "left0"} {
 		if _, err := ReadRSS(device); !errors.Is(err, ErrNoRSS) {
-			t.Errorf("%s: got %v", device, err)
+			t.Errorf("%s: got error %v, want %v", device, err, ErrNoRSS)
 		}
 	}
 	for _, device := range []string{"absent0", "", strings.Repeat("x", 100)} {
 		if _, err := ReadRSS(device); !errors.Is(err, ErrNoLink) {
-			t.Errorf("%q: got %v", device, err)
+			t.Errorf("%q: got error %v, want %v", device, err, ErrNoLink)
 		}
 	}
 }
@@ -362,7 +362,7 @@ func TestRSSIsReadFromLowerDevices(t *testing.T) {
 
 func TestDeviceDeletedDuringLookupReturnsErrNoLink(t *testing.T) {
 	if _, err := hostOf(vlan(1, 2, 0)).index(1, rssDepth); !errors.Is(err, ErrNoLink) {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want %v", err, ErrNoLink)
 	}
 }
 

@@ -233,7 +233,7 @@ func TestKernelChangesAreReported(t *testing.T) {
 		{"link with IPv4 only set down", func() error { return netlink.LinkSetDown(link) }},
 	} {
 		if err := step.do(); err != nil {
-			t.Fatalf("%s: %v", step.what, err)
+			t.Fatalf("%s: got error %v, want none", step.what, err)
 		}
 		c.await(t, step.what)
 	}

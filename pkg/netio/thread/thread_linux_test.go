@@ -138,7 +138,7 @@ func TestMissingNicePermissionKeepsOtherSettings(t *testing.T) {
 			return
 		}
 		if err := Lock("rw-test", Options{Slice: 300 * time.Microsecond, Nice: -5}); !errors.Is(err, ErrNice) {
-			t.Errorf("got %v", err)
+			t.Errorf("got error %v, want %v", err, ErrNice)
 		}
 		after, err := unix.SchedGetAttr(0, 0)
 		if err != nil || after.Nice != before.Nice || before.Runtime != 0 && after.Runtime != 300_000 {

@@ -15,7 +15,7 @@ func TestConfigRejectsNamesTheKernelRejects(t *testing.T) {
 		"all": false, "default": false, "al%d": true, "defaults": true,
 	} {
 		if _, err := (Config{Name: name}).complete(); (err == nil) != valid {
-			t.Errorf("%q: %v", name, err)
+			t.Errorf("%q: got error %v", name, err)
 		}
 	}
 	if _, err := (Config{Name: "x", Queues: MaxQueues + 1}).complete(); err == nil {
@@ -30,7 +30,7 @@ func TestConfigRejectsMTUOutOfRange(t *testing.T) {
 	for mtu, valid := range map[int]bool{-1: false, 1: false, 67: false, 68: true, 0: true, 65535: true, 65536: false} {
 		_, err := Config{Name: "x", MTU: mtu}.complete()
 		if (err == nil) != valid {
-			t.Errorf("%d: %v", mtu, err)
+			t.Errorf("%d: got error %v", mtu, err)
 		}
 		if err != nil && !strings.Contains(err.Error(), "68 to 65535") {
 			t.Errorf("%d: the error has no bounds: %v", mtu, err)

@@ -137,7 +137,7 @@ func TestSecondOpenReturnsEBUSY(t *testing.T) {
 		before := openFiles(t)
 		_, err := tun.Open(tun.Config{Name: name, Queues: 2})
 		if !errors.Is(err, unix.EBUSY) || !strings.Contains(err.Error(), "interface "+name+" already exists") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got error %v, want %v", name, err, unix.EBUSY)
 		}
 		wantFiles(t, before)
 	}
@@ -249,7 +249,7 @@ func TestFeaturesFollowConfig(t *testing.T) {
 		{tun.Config{Name: "rw1", NoTSO: true}, tun.Features{}},
 	} {
 		if got := open(t, c.config).Features(); got != c.want {
-			t.Errorf("%+v: %+v", c.config, got)
+			t.Errorf("%+v: got %+v, want %+v", c.config, got, c.want)
 		}
 	}
 }

@@ -35,7 +35,7 @@ func TestPersistentInterfaceIsReopenedAndRemoved(t *testing.T) {
 	was := index()
 	for what, err := range map[string]error{"opened twice": openSecond(name), "removed in use": tun.Remove(name)} {
 		if !errors.Is(err, syscall.EBUSY) {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: got error %v, want %v", what, err, syscall.EBUSY)
 		}
 	}
 	if err := first.Close(); err != nil {

@@ -176,7 +176,7 @@ func TestSteeringFailsOnClosedOrDeletedDevice(t *testing.T) {
 	}
 	for name, d := range map[string]tun.Device{"closed": closed, "deleted": deleted} {
 		if err := d.(tun.Steerer).SetSteering(p.FD()); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got error %v, want %v", name, err, os.ErrClosed)
 		}
 	}
 }

@@ -58,7 +58,7 @@ func TestOnlyLiveProcessCountsAsOwner(t *testing.T) {
 		"a stat without flags":          {short, "wg0", true},
 	} {
 		if got := hasLiveOwner(c.proc, c.name); got != c.want {
-			t.Errorf("%s: %v", about, got)
+			t.Errorf("%s: got %v, want %v", about, got, c.want)
 		}
 	}
 }

@@ -69,7 +69,7 @@ func FuzzParseCapabilities(f *testing.F) {
 			t.Errorf("%+v beside %v", c, err)
 		}
 		if c.ZeroCopy && !c.Native || c.MaxFragments < 0 {
-			t.Errorf("%+v", c)
+			t.Errorf("got %+v", c)
 		}
 	})
 }

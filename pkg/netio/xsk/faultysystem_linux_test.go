@@ -128,7 +128,7 @@ func injectAll(t *testing.T, c Config, sys system, held func() string) {
 				t.Error(err)
 			}
 		case !errors.Is(err, errInjected):
-			t.Errorf("%s: %v", f.failed, err)
+			t.Errorf("%s: got error %v, want %v", f.failed, err, errInjected)
 		}
 		if after := held(); f.live["descriptor"] != 0 || f.live["mapping"] != 0 || after != before {
 			t.Errorf("%s: %v left; before\n%s\nafter\n%s", f.failed, f.live, before, after)

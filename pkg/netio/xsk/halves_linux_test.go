@@ -459,7 +459,7 @@ func TestDataPathAllocatesNothing(t *testing.T) {
 		}
 	})
 	if allocs != 0 {
-		t.Errorf("%v allocations", allocs)
+		t.Errorf("got %v allocations, want 0", allocs)
 	}
 }
 

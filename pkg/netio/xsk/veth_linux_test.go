@@ -494,7 +494,7 @@ func TestProbeReportsVeth(t *testing.T) {
 		t.Skipf("needs Linux 6.3: %v", err)
 	}
 	if err != nil || c.ZeroCopy || c.TxChecksum {
-		t.Errorf("%+v, %v", c, err)
+		t.Errorf("got %+v, error %v, want no error", c, err)
 	}
 	if _, err := l.ends[0].probe(1 << 30); !errors.Is(err, ErrGone) {
 		t.Errorf("a missing device: %v", err)

@@ -369,7 +369,7 @@ func TestHealthyHostPassesEveryCheck(t *testing.T) {
 	for _, f := range r.Findings {
 		seen[f.Check] = true
 		if f.Status != OK || f.Fix != "" || len(f.Changes) > 0 {
-			t.Errorf("%s: %s: %s (%s)", f.Check, f.Status, f.Found, f.Fix)
+			t.Errorf("%s: %s: got %s (%s), want %q", f.Check, f.Status, f.Found, f.Fix, "")
 		}
 	}
 	for _, c := range Checks() {
@@ -414,7 +414,7 @@ func TestUnreadableSettingsAreUnknown(t *testing.T) {
 		wrong := f.Status == Warning || f.Status == Failed
 		known := map[string]bool{"tun-device": true, "tunnel": true, "nic-mtu": true, "cpu-cipher": true, "spread-ports": true}
 		if wrong && !known[f.Check] {
-			t.Errorf("%s: %s: %s", f.Check, f.Status, f.Found)
+			t.Errorf("%s: %s: got %s", f.Check, f.Status, f.Found)
 		}
 	}
 }
@@ -469,7 +469,7 @@ func TestCheckIDsAreUnique(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range Checks() {
 		if seen[c.ID] || c.ID == "" || c.Description == "" || c.Why == "" || c.Section == "" {
-			t.Errorf("%+v", c)
+			t.Errorf("got %+v", c)
 		}
 		seen[c.ID] = true
 	}

@@ -219,7 +219,7 @@ func TestInterfaceNameIsEscapedInLabels(t *testing.T) {
 	d := newFake()
 	d.status.Name = "a\xff\"\n"
 	if text := scrapeText(t, d, Options{}); !strings.Contains(text, `interface="a`+"\uFFFD"+`\"\n"`) {
-		t.Errorf("%.200s", text)
+		t.Errorf("got %.200s, want %q in it", text, `interface="a`+"\uFFFD"+`\"\n"`)
 	}
 }
 
@@ -244,7 +244,7 @@ func TestPerPeerParsesNamesInAnyCase(t *testing.T) {
 		text, _ := mode.MarshalText()
 		got := PerPeer(9)
 		if err := got.UnmarshalText(bytes.ToUpper(text)); err != nil || got != mode {
-			t.Errorf("%s: %v, %v", text, got, err)
+			t.Errorf("%s: got %v, error %v, want %v, no error", text, got, err, mode)
 		}
 	}
 	var p PerPeer

@@ -83,7 +83,7 @@ func TestServerAnswersScrapesAndHealthChecks(t *testing.T) {
 		"/readyz":  "ok\n",
 	} {
 		if status, body := get(t, http.DefaultClient, "http://"+addr+path); status != 200 || !strings.Contains(body, want) {
-			t.Errorf("%s: %d, %.300s", path, status, body)
+			t.Errorf("%s: got %d, %.300s, want 200, %q in it", path, status, body, want)
 		}
 	}
 	_, body := get(t, http.DefaultClient, "http://"+addr+"/metrics")
@@ -96,14 +96,14 @@ func TestServerAnswersScrapesAndHealthChecks(t *testing.T) {
 	d.stats.Up = false
 	d.mu.Unlock()
 	if status, body := get(t, http.DefaultClient, "http://"+addr+"/readyz"); status != 503 || body != "not ready: "+errDown.Error()+"\n" {
-		t.Errorf("%d, %s", status, body)
+		t.Errorf("got %d, %s, want 503, %s", status, body, "not ready: "+errDown.Error()+"\n")
 	}
 	if status, _ := get(t, http.DefaultClient, "http://"+addr+"/healthz"); status != 200 {
 		t.Errorf("/healthz of an interface that is down: %d", status)
 	}
 	for _, path := range []string{"/", "/debug/pprof/", "/metrics/..%2f", "/more"} {
 		if status, _ := get(t, http.DefaultClient, "http://"+addr+path); status != 404 {
-			t.Errorf("%s: %d", path, status)
+			t.Errorf("%s: got %d, want 404", path, status)
 		}
 	}
 }
@@ -125,7 +125,7 @@ func TestServerRejectsOtherRequests(t *testing.T) {
 		_, _ = io.WriteString(conn, tt.request) // the answer may come before it is all written
 		line, err := bufio.NewReader(conn).ReadString('\n')
 		if fields := strings.Fields(line); len(fields) < 2 || fields[1] != tt.want {
-			t.Errorf("%s: %q, %v", name, line, err)
+			t.Errorf("%s: got %q, error %v", name, line, err)
 		}
 		conn.Close()
 	}
@@ -345,7 +345,7 @@ func TestConcurrentScrapesWhilePeersChange(t *testing.T) {
 				resp.Body.Close()
 				// Too many at once is an answer too.
 				if err != nil || resp.StatusCode != 200 && resp.StatusCode != 503 {
-					t.Errorf("%d, %v: %.200s", resp.StatusCode, err, body)
+					t.Errorf("%d, %v: got %.200s", resp.StatusCode, err, body)
 				}
 			}
 		})

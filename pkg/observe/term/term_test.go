@@ -27,10 +27,10 @@ func TestNumberFormats(t *testing.T) {
 func TestZeroStyleAddsNothing(t *testing.T) {
 	for _, f := range []func(string) string{Style{}.Bold, Style{}.Good, Style{}.Warn, Style{}.Bad, Style{}.Faint, Style{}.Bar} {
 		if got := f("x"); got != "x" {
-			t.Errorf("%q", got)
+			t.Errorf("got %q, want %q", got, "x")
 		}
 	}
 	if got := (Style{Color: true}).Bad("x"); got != "\x1b[31;1mx\x1b[0m" {
-		t.Errorf("%q", got)
+		t.Errorf("got %q, want %q", got, "\x1b[31;1mx\x1b[0m")
 	}
 }

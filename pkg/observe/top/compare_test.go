@@ -60,7 +60,7 @@ func TestFeaturesBeginWithUnderlayMode(t *testing.T) {
 		s := tunnel(1, 1, 0)
 		s.Stats.Path = way
 		if got := between(Sample{}, s).Features[0]; got != want {
-			t.Errorf("%+v: %q", way, got)
+			t.Errorf("%+v: got %q, want %q", way, got, want)
 		}
 	}
 	if got := between(Sample{}, Sample{}).Features; len(got) != 0 {
@@ -109,7 +109,7 @@ func TestOneSampleHasNoRates(t *testing.T) {
 		f := between(before, b)
 		if f.Seconds != 0 || f.Rx.ByteRate != 0 || f.Peers[0].RxRate != 0 || f.Cores[0].Busy != 0 || f.Queues[0].Interrupts != 0 ||
 			f.Drops[0].Rate != 0 || f.Rx.Bytes == 0 {
-			t.Errorf("%s: %+v", name, f)
+			t.Errorf("%s: got %+v", name, f)
 		}
 	}
 }

@@ -60,7 +60,7 @@ func TestColorAddsOnlySGRSequences(t *testing.T) {
 			got = strings.ReplaceAll(got, s.sgr(), "")
 		}
 		if got = strings.ReplaceAll(got, sgrReset, ""); got != want {
-			t.Errorf("%s: %s", v, cmp.Diff(want, got))
+			t.Errorf("%s (-want +got): %s", v, cmp.Diff(want, got))
 		}
 	}
 }

@@ -24,13 +24,13 @@ func TestSpreadModesHaveNamesInAnyCase(t *testing.T) {
 		for _, text := range []string{name, strings.ToUpper(name)} {
 			got, err := ParseSpreadMode(text)
 			if got != want || err != nil || got.String() != name {
-				t.Errorf("%q: %v, %v", text, got, err)
+				t.Errorf("%q: got %v, error %v, want %v, no error", text, got, err, want)
 			}
 		}
 	}
 	for _, text := range []string{"", "unknown", "true", "on "} {
 		if got, err := ParseSpreadMode(text); err == nil {
-			t.Errorf("%q: %v", text, got)
+			t.Errorf("%q: got %v", text, got)
 		}
 	}
 	if got := SpreadMode(3).String(); got != "unknown" {
@@ -58,7 +58,7 @@ func TestUnusablePortRangesAreRejected(t *testing.T) {
 func TestPortsRoundTrip(t *testing.T) {
 	for _, want := range []spread.Ports{spread.DefaultPorts, {First: 1024, Last: 1024}, {First: 1024, Last: 65535}} {
 		if got, err := ParsePorts(want.String()); got != want || err != nil {
-			t.Errorf("%v: %v, %v", want, got, err)
+			t.Errorf("%v: got %v, error %v, want %v, no error", want, got, err, want)
 		}
 	}
 }

@@ -271,7 +271,7 @@ func TestSinglePacketIsNeitherChangedNorSummed(t *testing.T) {
 	p := spec{payload: pattern(100, 1)}.packet()
 	out := merge(t, false, p)
 	if h, got := out.at(0); h != (VnetHdr{}) || !bytes.Equal(got, p) {
-		t.Errorf("%+v", h)
+		t.Errorf("got %+v, want %+v", h, (VnetHdr{}))
 	}
 	// The first was verified for the sake of the second, which turned out bad.
 	pkts := spec{}.run(2, 100)
@@ -280,7 +280,7 @@ func TestSinglePacketIsNeitherChangedNorSummed(t *testing.T) {
 	first, _ := out.at(0)
 	second, _ := out.at(1)
 	if first != (VnetHdr{Flags: FlagDataValid}) || second != (VnetHdr{}) {
-		t.Errorf("%+v, %+v", first, second)
+		t.Errorf("got %+v, %+v, want %+v, %+v", first, second, (VnetHdr{Flags: FlagDataValid}), (VnetHdr{}))
 	}
 }
 
@@ -383,7 +383,7 @@ func TestMergerIsEmptyAfterFlush(t *testing.T) {
 		m.Add(pkts[2*i])
 		m.Add(pkts[2*i+1])
 		if _, err := m.Flush(&out); err != nil || !slices.Equal(out.counts(), []int{2}) {
-			t.Fatalf("%v, %v", out.counts(), err)
+			t.Fatalf("got %v, error %v, want %v, no error", out.counts(), err, []int{2})
 		}
 	}
 }
@@ -618,6 +618,6 @@ func TestMergeAllocatesNothing(t *testing.T) {
 			t.Error(err)
 		}
 	}); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("got %v allocations, want 0", n)
 	}
 }

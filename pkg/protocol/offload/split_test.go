@@ -255,7 +255,7 @@ func TestSplitAllocatesNothing(t *testing.T) {
 		train.Parse(h, p)
 		train.Split(dst, 1500, 16, 0, train.Segments())
 	}); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("got %v allocations, want 0", n)
 	}
 }
 

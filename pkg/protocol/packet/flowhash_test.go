@@ -147,6 +147,6 @@ func TestHeaderAccessAllocatesNothing(t *testing.T) {
 		FlowHash(ip)
 		Sum(ip, PseudoSum(ip, UDP, 12))
 	}); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("got %v allocations, want 0", n)
 	}
 }

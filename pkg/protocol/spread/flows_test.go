@@ -308,7 +308,7 @@ func TestLoadsSaturate(t *testing.T) {
 		flows.Choose(loads, 0, 1<<30, 1<<39)
 	}
 	if got := loads.Bytes(0, 1<<30); got != 1<<40-1 {
-		t.Errorf("got %#x", got)
+		t.Errorf("got %#x, want %#x", got, 1<<40-1)
 	}
 }
 
@@ -339,7 +339,7 @@ func TestChoosingAllocatesNothing(t *testing.T) {
 		flows.Choose(loads, hash, now, 1400)
 	})
 	if allocs != 0 {
-		t.Errorf("%v allocations per packet", allocs)
+		t.Errorf("got %v allocations per packet, want 0", allocs)
 	}
 }
 

@@ -168,7 +168,7 @@ func TestUnreachableQueuesAreLeftOut(t *testing.T) {
 func TestPlanWithoutCandidatesFails(t *testing.T) {
 	for _, candidates := range []Ports{{}, {5, 4}} {
 		if _, err := Plan(microsoftRSS(4), planFrom, planTo, candidates, 4); !errors.Is(err, ErrNoCandidates) {
-			t.Errorf("%s: got %v", candidates, err)
+			t.Errorf("%s: got error %v, want %v", candidates, err, ErrNoCandidates)
 		}
 	}
 }

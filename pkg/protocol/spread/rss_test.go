@@ -71,7 +71,7 @@ func TestMappedIPv4AddressesAreUnmapped(t *testing.T) {
 func TestQueuesListsTableQueues(t *testing.T) {
 	r := &RSS{Indirection: []uint32{7, 3, 7, 0, 4294967295}}
 	if got := r.Queues(); !slices.Equal(got, []int{0, 3, 7, 4294967295}) {
-		t.Errorf("got %v", got)
+		t.Errorf("got %v, want %v", got, []int{0, 3, 7, 4294967295})
 	}
 	if got := len(new(RSS).Queues()); got != 0 {
 		t.Errorf("%d queues in no table", got)
@@ -106,7 +106,7 @@ func TestUnknownHashIsRejected(t *testing.T) {
 		"no local address": {*microsoftRSS(4), v4, netip.AddrPort{}, false},
 	} {
 		if _, err := c.rss.Queue(c.src, c.dst); err == nil || errors.Is(err, ErrUnknownHash) != c.unknown {
-			t.Errorf("%s: got %v", name, err)
+			t.Errorf("%s: got error %v, want an error", name, err)
 		}
 		if _, err := Plan(&c.rss, c.src.Addr(), c.dst, DefaultPorts, 4); err == nil || errors.Is(err, ErrUnknownHash) != c.unknown {
 			t.Errorf("%s: planning gives %v", name, err)
@@ -127,10 +127,10 @@ func TestAddressHashErrorNamesEthtoolCommand(t *testing.T) {
 		a := netip.MustParseAddr(addr)
 		_, err := Plan(r, a, netip.AddrPortFrom(a, 51820), DefaultPorts, 4)
 		if !errors.Is(err, ErrNotByPort) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v", addr, err)
+			t.Errorf("%s: got error %v, want %v", addr, err, ErrNotByPort)
 		}
 		if err := r.ByPort(a); !errors.Is(err, ErrNotByPort) {
-			t.Errorf("%s: got %v", addr, err)
+			t.Errorf("%s: got error %v, want %v", addr, err, ErrNotByPort)
 		}
 	}
 	if err := microsoftRSS(4).ByPort(netip.MustParseAddr("192.0.2.1")); err != nil {

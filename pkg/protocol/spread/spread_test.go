@@ -53,7 +53,7 @@ func TestPortsOverlapIsSymmetric(t *testing.T) {
 func TestAllPortsOfARangeAreInOrder(t *testing.T) {
 	for ports, want := range map[Ports][]uint16{{First: 65533, Last: 65535}: {65533, 65534, 65535}, {First: 7, Last: 7}: {7}, {}: {}} {
 		if got := ports.All(); !slices.Equal(got, want) {
-			t.Errorf("%v: %v", ports, got)
+			t.Errorf("%v: got %v, want %v", ports, got, want)
 		}
 	}
 }

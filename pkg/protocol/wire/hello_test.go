@@ -92,7 +92,7 @@ func TestHelloRoundTrip(t *testing.T) {
 		}
 		b = append(b, make([]byte, PaddedLen(len(b), 0)-len(b))...)
 		if err := ParseHello(b, &got); err != nil {
-			t.Fatalf("%+v: %v", h, err)
+			t.Fatalf("%+v: got error %v, want none", h, err)
 		}
 		plan := got.Plan
 		if len(plan) == 0 {
@@ -137,7 +137,7 @@ func TestInconsistentHelloIsMalformed(t *testing.T) {
 		b := append(AppendHello(nil, &h), make([]byte, 10)...)
 		spoil(b)
 		if err := ParseHello(b, &h); !errors.Is(err, ErrHelloMalformed) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got error %v, want %v", name, err, ErrHelloMalformed)
 		}
 	}
 }
@@ -146,7 +146,7 @@ func TestLaterHelloVersionIsNotMalformed(t *testing.T) {
 	h := sampleHello()
 	for _, b := range [][]byte{{0, 'r', 'w', 'p', 2}, append([]byte("\x00rwp\xff"), make([]byte, 100)...)} {
 		if err := ParseHello(b, &h); !errors.Is(err, ErrHelloVersion) {
-			t.Errorf("%x: %v", b, err)
+			t.Errorf("%x: got error %v, want %v", b, err, ErrHelloVersion)
 		}
 	}
 }
@@ -197,7 +197,7 @@ func TestHelloAllocatesNothing(t *testing.T) {
 			t.Error(err)
 		}
 	}); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("got %v allocations, want 0", n)
 	}
 }
 
@@ -219,7 +219,7 @@ func FuzzParseHello(f *testing.F) {
 		err := ParseHello(b, &h)
 		if err != nil {
 			if !errors.Is(err, ErrHelloMalformed) && (!errors.Is(err, ErrHelloVersion) || !IsHello(b)) {
-				t.Errorf("%x: %v", b, err)
+				t.Errorf("%x: got error %v", b, err)
 			}
 			return
 		}

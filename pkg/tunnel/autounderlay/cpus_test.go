@@ -103,7 +103,7 @@ func TestReceiveCPUsReportMatchesState(t *testing.T) {
 	} {
 		r := test.share.report(want, "eth0", test.attached, test.err)
 		if config.FormatCPUs(r.CPUs) != test.cpus || r.Reason != test.reason || !r.Mode.Equal(want) || r.Device != "eth0" {
-			t.Errorf("%s: %+v", name, r)
+			t.Errorf("%s: got %+v", name, r)
 		}
 	}
 }

@@ -99,7 +99,7 @@ func TestModeUDPReleasesProgramAndSubscriptions(t *testing.T) {
 	s.await("release of program and subscriptions", released)
 	r := s.awaitPath(byUDP)
 	if r.Mode != byUDP || r.Reason != asConfigured || r.Device != "" || r.How != "" || r.Lanes != 0 {
-		t.Errorf("%+v", r)
+		t.Errorf("got %+v", r)
 	}
 	socket := programs.ClassifySocket.String()
 	if r.Events[socket] < before.Events[socket] || len(r.XDP) != 1 || r.XDP[0].Received < before.XDP[0].Received {

@@ -34,7 +34,7 @@ func TestSpreadPortsInLocalPortRangeAreLogged(t *testing.T) {
 		var b bytes.Buffer
 		warnOfLocalPorts(slog.New(slog.NewTextHandler(&b, nil)), spread.DefaultPorts)
 		if got := strings.Contains(b.String(), "ip_local_reserved_ports="); got != tt.warn {
-			t.Errorf("%+v: %q", tt, b.String())
+			t.Errorf("%+v: got %q", tt, b.String())
 		}
 	}
 }

@@ -59,7 +59,7 @@ func TestEveryValueIsDocumented(t *testing.T) {
 func TestUndocumentedValueIsAnError(t *testing.T) {
 	for _, text := range []string{"a: 1\n", "# a\na: 1\nb:\n  # c\n  c: 1\n  d: 2\n", "[", ""} {
 		if v, err := readValues([]byte(text)); err == nil {
-			t.Errorf("%q: %v", text, v)
+			t.Errorf("%q: got %v", text, v)
 		}
 	}
 }
@@ -110,7 +110,7 @@ func TestSchemaRejectsInvalidValues(t *testing.T) {
 		if _, err := Render(chartPath(agentChart), Release{Name: "r", Namespace: namespace}, c.values); err == nil {
 			t.Errorf("%s: %v is taken", c.name, c.values)
 		} else if !strings.Contains(err.Error(), "schema") {
-			t.Errorf("%s: %v", c.name, err)
+			t.Errorf("%s: got error %v, want %q in it", c.name, err, "schema")
 		}
 	}
 }

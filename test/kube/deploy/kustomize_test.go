@@ -19,7 +19,7 @@ func build(t *testing.T, fs filesys.FileSystem, dir string) string {
 	t.Helper()
 	m, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(fs, dir)
 	if err != nil {
-		t.Fatalf("%s: %v", dir, err)
+		t.Fatalf("%s: got error %v, want none", dir, err)
 	}
 	text, err := m.AsYaml()
 	if err != nil {

@@ -39,7 +39,7 @@ func TestAgentHasOnlyItsModesRights(t *testing.T) {
 		if fmt.Sprint(at(t, security, "capabilities", "drop")) != "[ALL]" || at(t, security, "privileged") != false ||
 			at(t, security, "allowPrivilegeEscalation") != false || at(t, security, "readOnlyRootFilesystem") != true ||
 			at(t, pod, "securityContext", "seccompProfile", "type") != "RuntimeDefault" {
-			t.Errorf("%s: %v", c.name, security)
+			t.Errorf("%s: got %v", c.name, security)
 		}
 		var volumes, mounts []string
 		for _, v := range at(t, pod, "volumes").([]any) {
@@ -88,7 +88,7 @@ func TestPerPeerMetricsAreOptIn(t *testing.T) {
 	for value, want := range map[string]bool{"off": false, "auto": true} {
 		_, c := agentContainer(t, Values{"mode": "mesh", "metrics": Values{"perPeer": value}})
 		if got := strings.Contains(fmt.Sprint(at(t, c, "args")), "--metrics-per-peer=auto"); got != want {
-			t.Errorf("%s: %v", value, at(t, c, "args"))
+			t.Errorf("%s: got %v", value, at(t, c, "args"))
 		}
 	}
 }

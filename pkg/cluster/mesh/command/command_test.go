@@ -36,16 +36,16 @@ func TestForwardedCommandLineParsesTheSame(t *testing.T) {
 	} {
 		verb, o, line, err := execute(strings.Fields(text)...)
 		if err != nil {
-			t.Fatalf("%s: %v", text, err)
+			t.Fatalf("%s: got error %v, want none", text, err)
 		}
 		again, p, same, err := execute(line...)
 		if err != nil || again != verb || !slices.Equal(line, same) || !cmp.Equal(o, p) {
-			t.Errorf("%s: %v, %v: %s", text, line, err, cmp.Diff(o, p))
+			t.Errorf("%s: %v, %v: got %s", text, line, err, cmp.Diff(o, p))
 		}
 	}
 	_, o, _, _ := execute("check", "--timeout", "5s", "node-*")
 	if o.Timeout != 5*time.Second || !o.NodeMatcher()("node-1") || o.NodeMatcher()("gpu-1") {
-		t.Errorf("%+v", o)
+		t.Errorf("got %+v", o)
 	}
 }
 
@@ -54,7 +54,7 @@ func TestFormatFollowsOutputExtension(t *testing.T) {
 		"graph": "svg", "graph -o a.dot": "dot", "graph -o a.json": "json", "graph -o a.b": "svg", "graph -o a.svg --format dot": "dot",
 	} {
 		if _, o, _, err := execute(strings.Fields(text)...); err != nil || o.Format != want {
-			t.Errorf("%s: %q, %v", text, o.Format, err)
+			t.Errorf("%s: got %q, error %v, want %q, no error", text, o.Format, err, want)
 		}
 	}
 }
@@ -63,7 +63,7 @@ func TestInvalidArgumentsAreUsageErrors(t *testing.T) {
 	for _, text := range []string{"stauts", "graph --format png", "status [", "check --timeout 0s", "check --timeout -1s"} {
 		_, _, _, err := execute(strings.Fields(text)...)
 		if e, ok := errors.AsType[UsageError](err); !ok || e.ExitCode() != 2 {
-			t.Errorf("%s: %v", text, err)
+			t.Errorf("%s: got error %v", text, err)
 		}
 	}
 }
@@ -80,7 +80,7 @@ func TestVerdictSetsExitCode(t *testing.T) {
 			got = coded.ExitCode()
 		}
 		if got != c.want {
-			t.Errorf("%+v: %d", c, got)
+			t.Errorf("%+v: got %d, want %d", c, got, c.want)
 		}
 	}
 }

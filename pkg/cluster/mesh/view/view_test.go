@@ -181,7 +181,7 @@ func TestCheckFindsEachProblem(t *testing.T) {
 				t.Errorf("got %q of %v: %+v", severity, nodes, m.Findings)
 			}
 			if s := m.Summary(); (s.Failed > 0) != (c.severity == Failed) {
-				t.Errorf("%s: %+v", s.Verdict(), m.Findings)
+				t.Errorf("%s: got %+v", s.Verdict(), m.Findings)
 			}
 		})
 	}
@@ -200,12 +200,12 @@ func TestNoteRepeatedByPeersIsOneFinding(t *testing.T) {
 	n.Reported.Message = note
 	m := Build(c)
 	if len(m.Findings) != 1 || m.Findings[0].Check != "plan" || !strings.Contains(m.Findings[0].Found, note) {
-		t.Errorf("%+v", m.Findings)
+		t.Errorf("got %+v, want length 1", m.Findings)
 	}
 	c.Nodes[1].Reported.Message += "; well, well"
 	m = Build(c)
 	if s, _ := findingOf(m, "conditions"); s != Warning || len(m.Findings) != 2 {
-		t.Errorf("%+v", m.Findings)
+		t.Errorf("got %+v, want length 2", m.Findings)
 	}
 }
 
@@ -279,7 +279,7 @@ func TestOutputIsWellFormedForHostileNames(t *testing.T) {
 		t.Errorf("%v\n%s", err, &dot)
 	}
 	if strings.ContainsAny(text.String(), "\x00\x1b\u202e") {
-		t.Errorf("%q", &text)
+		t.Errorf("got %q", &text)
 	}
 	for _, name := range []string{"troubled.dot"} {
 		graph, err := os.ReadFile(filepath.Join("testdata", name))
@@ -300,7 +300,7 @@ func TestLargeClusterIsSampled(t *testing.T) {
 		t.Errorf("%d links, %d eyes", len(m.Links), len(m.expected))
 	}
 	if _, nodes := findingOf(m, "key"); !slices.Equal(nodes, []string{"node-08"}) {
-		t.Errorf("%+v", m.Findings)
+		t.Errorf("got %+v", m.Findings)
 	}
 }
 
@@ -320,7 +320,7 @@ func TestCommonDomainIsLeftOutOfNames(t *testing.T) {
 			nodes = append(nodes, Node{Node: mesh.Node{Name: n}})
 		}
 		if got := commonDomain(nodes); got != c.want {
-			t.Errorf("%v: %q", c.names, got)
+			t.Errorf("%v: got %q, want %q", c.names, got, c.want)
 		}
 	}
 }

@@ -199,6 +199,6 @@ func TestRefusedRunsAreSentWithoutAllocating(t *testing.T) {
 	}
 	runs := []underlay.Run{run(45, 'a'), run(1, 'b')}
 	if allocs := testing.AllocsPerRun(20, func() { l.Send(runs) }); allocs != 0 {
-		t.Errorf("%v allocations", allocs)
+		t.Errorf("got %v allocations, want 0", allocs)
 	}
 }

@@ -121,7 +121,7 @@ func FuzzSockaddr(f *testing.F) {
 	f.Add(b[:3])
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		if dst, _ := parseSockaddr(raw); dst.Addr().Is4In6() || dst.Addr().Zone() != "" {
-			t.Fatalf("%v", dst)
+			t.Fatalf("got %v", dst)
 		}
 	})
 }
@@ -138,7 +138,7 @@ func FuzzRelease(f *testing.F) {
 			t.Fatalf("%q: a release candidate counts as safe", release)
 		}
 		if major, minor, ok := parseRelease(release); ok && (major < 0 || minor < 0) {
-			t.Fatalf("%d.%d", major, minor)
+			t.Fatalf("got %d.%d", major, minor)
 		}
 	})
 }

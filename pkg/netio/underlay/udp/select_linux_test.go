@@ -349,7 +349,7 @@ func TestFirstSelectionStaysOnUnsafeKernels(t *testing.T) {
 		"nothing": {}, "a plan": planned, "another range": {First: 61001, Last: 61999},
 	} {
 		if plans, err := p.SetSelection(s); plans != 0 || !errors.Is(err, underlay.ErrSelectionStands) {
-			t.Errorf("%s: %d, %v", name, plans, err)
+			t.Errorf("%s: got %d, error %v, want 0, %v", name, plans, err, underlay.ErrSelectionStands)
 		}
 		expect(name)
 	}
@@ -376,7 +376,7 @@ func TestReorderedPlansAreSameSelection(t *testing.T) {
 		"other ports":     of(at(1, 61001), at(2, 61002), at(2, 61004)),
 	} {
 		if plans, err := p.SetSelection(s); plans != 0 || !errors.Is(err, underlay.ErrSelectionStands) {
-			t.Errorf("%s: %d, %v", name, plans, err)
+			t.Errorf("%s: got %d, error %v, want 0, %v", name, plans, err, underlay.ErrSelectionStands)
 		}
 	}
 }

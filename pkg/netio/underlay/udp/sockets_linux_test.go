@@ -73,7 +73,7 @@ func TestNewPortReceivesDatagramsOfKeptSockets(t *testing.T) {
 	rx := []underlay.Datagrams{{Buf: make([]byte, 65535)}}
 	n, err := second.Lane(1).Recv(rx) // 61001 is the second port of the range
 	if err != nil || n != 1 || string(rx[0].Buf[:rx[0].N]) != "meanwhile" {
-		t.Errorf("%d, %v", n, err)
+		t.Errorf("got %d, error %v, want 1, no error", n, err)
 	}
 }
 

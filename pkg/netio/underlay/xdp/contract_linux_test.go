@@ -53,7 +53,7 @@ func TestSelectionAppliesToUDPSockets(t *testing.T) {
 		p.devs[1] = "nowhere"
 		b := p.open(1, u, newRedirectAll(t, u.LocalPort()), Config{})
 		if st := b.Status(); st.Ready() != 0 || st.Err == nil || !errors.Is(st.Lanes[0].Err, xsk.ErrGone) {
-			t.Errorf("%+v", st)
+			t.Errorf("got %+v", st)
 		}
 		toB := func(ipv6 bool) underlay.Endpoint { return p.endpoint(1, b, ipv6) }
 		a := p.openUDP(0, udp.Config{})

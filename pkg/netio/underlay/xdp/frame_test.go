@@ -60,7 +60,7 @@ func TestLinkLocalSendersHaveAScope(t *testing.T) {
 	w.src = netip.MustParseAddr("fe80::1")
 	f, _, ok := parseFrame(frameOf(w, []byte("x"), 0), testPort)
 	if e := f.endpoint(9); !ok || e.Scope != 9 || e.Dst.Addr().Zone() != "" {
-		t.Errorf("%+v, %v", e, ok)
+		t.Errorf("got %+v, %v, want true", e, ok)
 	}
 }
 

@@ -134,6 +134,6 @@ func TestWriteFrameDoesNotAllocate(t *testing.T) {
 		s.begin(&headers, 1, 2, 0)
 		s.complete(frame[:s.writeFrame(frame, payload)])
 	}); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("got %v allocations, want 0", n)
 	}
 }

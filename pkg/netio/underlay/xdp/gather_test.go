@@ -124,6 +124,6 @@ func TestGathererDoesNotAllocate(t *testing.T) {
 			g.add(&f, payload)
 		}
 	}); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("got %v allocations, want 0", n)
 	}
 }

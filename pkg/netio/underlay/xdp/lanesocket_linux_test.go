@@ -25,7 +25,7 @@ func TestChecksumOffloadNeedsCompletingDevice(t *testing.T) {
 		"a driver that does not say so": {xsk.Features{Mode: xsk.ZeroCopy}, false, false},
 	} {
 		if got := offloads(&c.features, c.completes); got != c.want {
-			t.Errorf("%s: %v", name, got)
+			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
 	}
 }

@@ -318,7 +318,7 @@ func TestFailedSocketIsReplaced(t *testing.T) {
 	})
 	s.expect(101, true)
 	if st := s.port.Status(); st.Lanes[0].Fallbacks != 1 || st.Ready() != 1 || st.Lanes[0].Socket.Sent < 1 {
-		t.Errorf("%+v", st)
+		t.Errorf("got %+v", st)
 	}
 	// The new socket is in the program's map.
 	before := s.port.Status().Lanes[0].Received
@@ -475,7 +475,7 @@ func TestLanesBeyondQueuesUseUDP(t *testing.T) {
 	a := p.open(0, u, newRedirectAll(t, u.LocalPort()), Config{Binding: Binding{Mode: xsk.Copy}})
 	st := a.Status()
 	if st.Ready() != 2 || !errors.Is(st.Lanes[2].Err, xsk.ErrNoQueue) {
-		t.Fatalf("%+v", st)
+		t.Fatalf("got %+v", st)
 	}
 	peer := p.openKernelSocket(1)
 	to := p.kernelEndpoint(1, peer, false)
@@ -495,7 +495,7 @@ func TestGenericModeIsRefusedOnVirtualDevices(t *testing.T) {
 	a := p.classify(0, Config{Binding: Binding{Mode: xsk.Generic}}, udp.Config{})
 	st := a.Status()
 	if !errors.Is(st.Err, errors.ErrUnsupported) || st.Attached || st.Ready() != 0 || a.supervisor.config.Program.Detach() != nil {
-		t.Fatalf("%+v", st)
+		t.Fatalf("got %+v", st)
 	}
 	b := p.openUDP(1, udp.Config{})
 	to := p.endpoint(0, a, false)

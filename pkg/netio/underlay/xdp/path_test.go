@@ -29,7 +29,7 @@ func TestUnknownTargetIsRequestedOnce(t *testing.T) {
 	for range 3 {
 		for _, c := range []*cache{a, b} {
 			if e := c.find(endpointOf("192.0.2.1")); e == nil || e.path.reason != Unresolved {
-				t.Fatalf("%+v", e)
+				t.Fatalf("got %+v, want non-nil", e)
 			}
 		}
 	}
@@ -58,11 +58,11 @@ func TestCachesFollowTheTable(t *testing.T) {
 	table.put(targetOf(to), &path{reason: ViaXDP}, era)
 	table.flush()
 	if e := c.find(to); e.tooLong || e.path.reason != ViaXDP {
-		t.Errorf("%+v", e)
+		t.Errorf("got %+v", e)
 	}
 	table.clear()
 	if e := c.find(to); e.path.reason != Unresolved {
-		t.Errorf("%+v", e)
+		t.Errorf("got %+v", e)
 	}
 	table.put(targetOf(to), &path{reason: ViaXDP}, era)
 	if p := table.get(targetOf(to)); p.reason != Unresolved {
@@ -99,7 +99,7 @@ func TestTableIsBounded(t *testing.T) {
 		c.find(&underlay.Endpoint{Dst: netip.AddrPortFrom(addr, 1)})
 	}
 	if e := c.find(endpointOf("192.0.2.1")); e != nil {
-		t.Errorf("%+v", e)
+		t.Errorf("got %+v, want nil", e)
 	}
 	table.remove(target{dst: addr})
 	if e := c.find(endpointOf("192.0.2.1")); e == nil {
@@ -126,7 +126,7 @@ func TestFindingPathDoesNotAllocate(t *testing.T) {
 	c, to := newCache(table, wake), endpointOf("2001:db8::1")
 	c.find(to)
 	if n := testing.AllocsPerRun(100, func() { table.flush(); c.find(to); c.find(to) }); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("got %v allocations, want 0", n)
 	}
 }
 

@@ -125,7 +125,7 @@ func TestKernelAcceptsEveryChecksum(t *testing.T) {
 			}
 		}
 		if s := a.Status().Lanes[0]; s.Slow != 0 || s.Lost != 0 || s.Sent == 0 {
-			t.Errorf("%+v", s)
+			t.Errorf("got %+v", s)
 		}
 		checkFrameBalance(t, a)
 	}

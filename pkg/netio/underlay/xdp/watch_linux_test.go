@@ -54,7 +54,7 @@ func TestParseNeighbour(t *testing.T) {
 	} {
 		h, n, ok := parseNeighbour(c.data)
 		if ok != c.ok || h != c.hop || n.known() != c.known {
-			t.Errorf("%s: %+v, %+v, %v", name, h, n, ok)
+			t.Errorf("%s: got %+v, %+v, %v, want %+v, %v", name, h, n, ok, c.hop, c.ok)
 		}
 	}
 }
@@ -64,7 +64,7 @@ func FuzzParseNeighbour(f *testing.F) {
 	f.Add(ndmsg(unix.AF_INET6, 3, 0, []byte{3, 0, 1, 0}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if h, _, ok := parseNeighbour(data); ok && !h.addr.IsValid() {
-			t.Errorf("%+v", h)
+			t.Errorf("got %+v", h)
 		}
 	})
 }
@@ -102,7 +102,7 @@ func TestWatcherRecordsOnlyRelevantMessages(t *testing.T) {
 		matters := w.record([]syscall.NetlinkMessage{c.message}, nil)
 		changed, hops := w.takeChanges()
 		if changed != c.changed || len(hops) > 0 != c.hops || matters != (c.changed || c.hops) {
-			t.Errorf("%s: %v, %v, %v", name, matters, changed, hops)
+			t.Errorf("%s: got %v, %v, %v, want %v, %v", name, matters, changed, hops, (c.changed || c.hops), c.changed)
 		}
 	}
 	w := &watcher{hops: map[hop]struct{}{}}

@@ -98,7 +98,7 @@ func TestGatherReadsDefaultRouteDevice(t *testing.T) {
 	}
 	n := f.NICs[0]
 	if n.Name != "uplink" || n.MTU != 1400 || !n.Virtual || n.Driver.Value != "veth" || n.Why != "default route" {
-		t.Errorf("%+v", n)
+		t.Errorf("got %+v", n)
 	}
 	if n.Features.Err != nil || len(n.Features.Value) < 20 || n.Features.Value["rx-gro-list"].On {
 		t.Errorf("features %+v", n.Features)
@@ -130,7 +130,7 @@ func TestGatherReadsLowerDevicesOfBridge(t *testing.T) {
 	}
 	f := gather(t, Options{Pre: true, Devices: []string{"br0"}})
 	if len(f.NICs) != 1 || f.NICs[0].Name != "uplink" || !strings.Contains(f.NICs[0].Why, "below br0") {
-		t.Errorf("%+v", f.NICs)
+		t.Errorf("got %+v, want length 1", f.NICs)
 	}
 }
 
@@ -151,7 +151,7 @@ func TestGatherReportsForeignXDPProgram(t *testing.T) {
 	}
 	f := gather(t, Options{Pre: true})
 	if x := f.NICs[0].XDP.Value; !x.Attached || !x.Generic || x.Name != "others" || x.ID == 0 {
-		t.Errorf("%+v", x)
+		t.Errorf("got %+v", x)
 	}
 }
 
@@ -169,7 +169,7 @@ func TestGatherFindsOwnerOfPort(t *testing.T) {
 	}
 	f := gather(t, Options{Pre: true, Port: uint16(port)})
 	if s := f.Sockets.Value; f.Sockets.Err != nil || len(s) != 1 || s[0].PID != os.Getpid() || s[0].Addr.Port() != uint16(port) {
-		t.Errorf("%+v", f.Sockets)
+		t.Errorf("got %+v", f.Sockets)
 	}
 }
 
@@ -177,7 +177,7 @@ func TestKernelProbesReturnResults(t *testing.T) {
 	enterNamespace(t)
 	k := gather(t, Options{Pre: true}).Kernel
 	if k.Release == "" || k.UDP.Err != nil || !k.UDP.Value.GSO {
-		t.Errorf("%+v", k)
+		t.Errorf("got %+v", k)
 	}
 	if k.TUNDevice == nil && (k.TUN.Err != nil || !k.TUN.Value.TSO) {
 		t.Errorf("TUN: %+v", k.TUN)
@@ -224,16 +224,16 @@ func TestGatherReadsDaemonStats(t *testing.T) {
 	}
 	u := f.Tunnels[0]
 	if u.Kind != Ropewalk || u.Port != 51999 || u.Mark != 7 || u.MTU != 1400 || u.Stats.Err != nil {
-		t.Errorf("%+v", u)
+		t.Errorf("got %+v", u)
 	}
 	if s := u.Stats.Value; !s.Up || !s.TUN.TSO || s.Selection.Reason != "why not" {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v", s)
 	}
 	if len(u.Peers) != 1 || u.Peers[0].PathMTU.Value != 1400 || u.Peers[0].PathMTU.Err != nil {
-		t.Errorf("%+v", u.Peers)
+		t.Errorf("got %+v, want length 1", u.Peers)
 	}
 	if len(f.NICs) != 0 { // the only route goes into the tunnel itself
-		t.Errorf("%+v", f.NICs)
+		t.Errorf("got %+v, want length 0", f.NICs)
 	}
 }
 
@@ -249,7 +249,7 @@ func TestGatherTimesOutOnHungDaemon(t *testing.T) {
 	u := Tunnel{Name: "rw0"}
 	u.readDaemon(ctx, dir)
 	if u.Stats.Err == nil {
-		t.Errorf("%+v", u)
+		t.Errorf("got %+v", u)
 	}
 }
 
@@ -269,6 +269,6 @@ func TestGatherSucceedsOnEmptyHost(t *testing.T) {
 	enterNamespace(t)
 	f := gather(t, Options{Pre: true, Root: os.DirFS(t.TempDir())})
 	if f.Sysctls[BPFJIT].Err == nil || f.Process.Capabilities.Err == nil || f.Sockets.Err == nil || f.CPU.Online.Err == nil {
-		t.Errorf("%+v", f)
+		t.Errorf("got %+v", f)
 	}
 }

@@ -33,7 +33,7 @@ func TestParseCPUList(t *testing.T) {
 		"": nil, "0": {0}, "0-3": {0, 1, 2, 3}, "0,2-3,8": {0, 2, 3, 8}, "8191": {8191},
 	} {
 		if got, err := parseList(text); err != nil || !slices.Equal(got, want) {
-			t.Errorf("%q: %v, %v", text, got, err)
+			t.Errorf("%q: got %v, error %v, want %v, no error", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"x", "3-1", "-1", "0-", "8192", "0-99999999", "0 1", strings.Repeat("0-8191,", 3)} {
@@ -49,7 +49,7 @@ func TestCPUMaskRoundTrip(t *testing.T) {
 	} {
 		got, err := ParseMask(text)
 		if err != nil || !slices.Equal(got, want) {
-			t.Errorf("%q: %v, %v", text, got, err)
+			t.Errorf("%q: got %v, error %v, want %v, no error", text, got, err, want)
 		}
 		again, err := ParseMask(Mask(got))
 		if err != nil || !slices.Equal(again, want) {
@@ -58,7 +58,7 @@ func TestCPUMaskRoundTrip(t *testing.T) {
 	}
 	for _, text := range []string{"", "x", "1,,2", "100000000", strings.Repeat("0,", 300) + "0"} {
 		if got, err := ParseMask(text); err == nil {
-			t.Errorf("%q: %v", text, got)
+			t.Errorf("%q: got %v", text, got)
 		}
 	}
 }
@@ -70,11 +70,11 @@ func TestProcessReadsCapabilitiesAndLimits(t *testing.T) {
 	})
 	p := s.process()
 	if p.Capabilities.Err != nil || p.Capabilities.Value != 0x1ffffffffff || p.Memlock.Err != nil || p.Memlock.Value != 8<<20 {
-		t.Errorf("%+v", p)
+		t.Errorf("got %+v", p)
 	}
 	s = sourceOf(map[string]string{"proc/self/limits": "Max locked memory unlimited unlimited bytes"})
 	if n, err := s.memlock(); err != nil || n != NoLimit {
-		t.Errorf("%d, %v", n, err)
+		t.Errorf("got %d, error %v, want %d, no error", n, err, NoLimit)
 	}
 }
 
@@ -130,7 +130,7 @@ func TestSocketsHaveOwners(t *testing.T) {
 func TestSocketsWithoutIPv6(t *testing.T) {
 	list, err := sourceOf(map[string]string{"proc/thread-self/net/udp": udpTable}).sockets()
 	if err != nil || len(list) != 2 {
-		t.Errorf("%v, %v", list, err)
+		t.Errorf("got %v, error %v, want length 2, no error", list, err)
 	}
 }
 
@@ -162,7 +162,7 @@ func TestIrqbalanceIsFoundByName(t *testing.T) {
 	for comm, want := range map[string]bool{"irqbalance\n": true, "bash\n": false} {
 		got, err := sourceOf(map[string]string{"proc/7/comm": comm}).isRunning("irqbalance")
 		if got != want || err != nil {
-			t.Errorf("%q: %v, %v", comm, got, err)
+			t.Errorf("%q: got %v, error %v, want %v, no error", comm, got, err, want)
 		}
 	}
 	if _, err := sourceOf(nil).isRunning("irqbalance"); err == nil {
@@ -228,7 +228,7 @@ func TestSysfsOfOtherNamespaceIsIgnored(t *testing.T) {
 	n := NIC{Name: "eth0", Index: 2}
 	s.sysfs(&n)
 	if n.RPS.Err == nil || n.IRQs.Err == nil || n.XPS.Err == nil {
-		t.Errorf("%+v", n)
+		t.Errorf("got %+v", n)
 	}
 }
 
@@ -266,7 +266,7 @@ func FuzzParseRoutes(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line string) {
 		for _, parse := range []func([]string) (route, bool){parseRoute4, parseRoute6} {
 			if r, ok := parse(strings.Fields(line)); ok && r.device == "" {
-				t.Errorf("%q: %+v", line, r)
+				t.Errorf("%q: got %+v", line, r)
 			}
 		}
 	})
@@ -306,7 +306,7 @@ func FuzzParseSockets(f *testing.F) {
 		list, err := parseSockets(text)
 		for _, s := range list {
 			if err == nil && !s.Addr.IsValid() {
-				t.Errorf("%+v", s)
+				t.Errorf("got %+v", s)
 			}
 		}
 	})

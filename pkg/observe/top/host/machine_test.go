@@ -48,7 +48,7 @@ func TestProcFilesAreRead(t *testing.T) {
 	}
 	got := parseInterrupts(interruptsText)
 	if len(got) != 3 || got[38].name != "virtio2-input.0" || !cmp.Equal(got[38].perCPU, map[int]uint64{0: 5, 3: 3714465}) {
-		t.Errorf("got %+v", got)
+		t.Errorf("got %+v, want length 3", got)
 	}
 }
 

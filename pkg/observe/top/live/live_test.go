@@ -205,7 +205,7 @@ func TestScreenFollowsTerminalSize(t *testing.T) {
 		}
 		for _, l := range lines {
 			if len([]rune(l)) > size[0] {
-				t.Errorf("%v: %q", size, l)
+				t.Errorf("%v: got %q", size, l)
 			}
 		}
 	}
@@ -257,6 +257,6 @@ func TestRunFailsWhenFirstSampleFails(t *testing.T) {
 	want := errors.New("nobody")
 	err := Run(t.Context(), Config{Sample: func() (top.Sample, error) { return top.Sample{}, want }})
 	if !errors.Is(err, want) {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want %v", err, want)
 	}
 }

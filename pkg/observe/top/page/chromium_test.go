@@ -101,13 +101,13 @@ func (b *browser) call(method string, params any) map[string]any {
 		_, err = b.in.Write(append(text, 0))
 	}
 	if err != nil {
-		b.t.Fatalf("%s: %v", method, err)
+		b.t.Fatalf("%s: got error %v, want none", method, err)
 	}
 	for {
 		m := b.next(method)
 		if m.ID == b.id {
 			if m.Error != nil {
-				b.t.Fatalf("%s: %v", method, m.Error)
+				b.t.Fatalf("%s: got %v, want nil", method, m.Error)
 			}
 			return m.Result
 		}
@@ -127,7 +127,7 @@ func (b *browser) next(method string) message {
 	b.t.Helper()
 	text, err := b.out.ReadBytes(0)
 	if err != nil {
-		b.t.Fatalf("%s: %v", method, err)
+		b.t.Fatalf("%s: got error %v, want none", method, err)
 	}
 	var m message
 	if err := json.Unmarshal(text[:len(text)-1], &m); err != nil {
@@ -145,7 +145,7 @@ func (b *browser) eval(expression string) any {
 	b.t.Helper()
 	r := b.call("Runtime.evaluate", map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true})
 	if r["exceptionDetails"] != nil {
-		b.t.Fatalf("%s: %v", expression, r["exceptionDetails"])
+		b.t.Fatalf("%s: got %v, want nil", expression, r["exceptionDetails"])
 	}
 	value, _ := r["result"].(map[string]any)
 	return value["value"]

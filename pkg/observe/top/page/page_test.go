@@ -211,7 +211,7 @@ func TestResponsesForbidCachingAndCrossOriginUse(t *testing.T) {
 	for _, path := range []string{"/", "/live.json"} {
 		h := get(t, Config{Sample: (&fake{}).sample}, path).Header()
 		if h.Get("Cache-Control") != "no-store" || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Cross-Origin-Resource-Policy") != "same-origin" {
-			t.Errorf("%s: %v", path, h)
+			t.Errorf("%s: got %v", path, h)
 		}
 	}
 	if code := get(t, Config{Sample: (&fake{}).sample}, "/other").Code; code != http.StatusNotFound {

@@ -104,7 +104,7 @@ func TestRefusalIsReadFromOpenConnection(t *testing.T) {
 		buf := make([]byte, offerSize)
 		n, err := b.fillOffer(buf) // without a deadline
 		if err != nil || n < len(refusal)-1 {
-			t.Errorf("%q: %q, %v", refusal, buf[:n], err)
+			t.Errorf("%q: got %q, error %v, want no error", refusal, buf[:n], err)
 		}
 	}
 }

@@ -36,7 +36,7 @@ func TestProcessOfAnotherNetNSIsRefused(t *testing.T) {
 	}
 	for name, pid := range map[string]int{"same namespace": process(t), "another PID namespace": 0, "no process": -1} {
 		if err := checkProcessNetNS(pid); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got error %v, want none", name, err)
 		}
 	}
 }
