@@ -44,13 +44,13 @@ func newPeerSet(t testing.TB, n int, device noise.PublicKey, dial func() (*net.U
 }
 
 // config returns the device configuration with all peers. Each has an endpoint, one IPv4 and one IPv6 address.
-func (c *peerSet) config() config.Device {
-	at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(c.conn.LocalAddr().(*net.UDPAddr).Port))
+func (p *peerSet) config() config.Device {
+	at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(p.conn.LocalAddr().(*net.UDPAddr).Port))
 	var d config.Device
-	for i := range c.keys {
+	for i := range p.keys {
 		v4, v6 := inner(i)
 		d.Peers = append(d.Peers, config.Peer{
-			PublicKey: c.keys[i].Public(), Endpoint: &config.Endpoint{AddrPort: at},
+			PublicKey: p.keys[i].Public(), Endpoint: &config.Endpoint{AddrPort: at},
 			AllowedIPs: []config.AllowedIP{{Prefix: netip.PrefixFrom(v4, 32)}, {Prefix: netip.PrefixFrom(v6, 128)}},
 		})
 	}
@@ -69,19 +69,19 @@ func inner(i int) (v4, v6 netip.Addr) {
 const window = 64
 
 // connect gives each peer a session with the device.
-func (c *peerSet) connect(t testing.TB) {
+func (p *peerSet) connect(t testing.TB) {
 	t.Helper()
-	expect.NoError(t, c.conn.SetReadBuffer(1<<20))
-	for first := 0; first < len(c.keys); first += window {
-		expect.NoError(t, c.handshakes(first, min(first+window, len(c.keys))))
+	expect.NoError(t, p.conn.SetReadBuffer(1<<20))
+	for first := 0; first < len(p.keys); first += window {
+		expect.NoError(t, p.handshakes(first, min(first+window, len(p.keys))))
 	}
 }
 
 // handshakes completes the handshakes of the peers from first to end. It sends an initiation again if a datagram is lost.
-func (c *peerSet) handshakes(first, end int) error {
+func (p *peerSet) handshakes(first, end int) error {
 	waiting := map[uint32]*noise.Initiator{}
 	for i := first; i < end; i++ {
-		remote, err := c.remote(i)
+		remote, err := p.remote(i)
 		if err != nil {
 			return err
 		}
@@ -89,11 +89,11 @@ func (c *peerSet) handshakes(first, end int) error {
 	}
 	for range 10 {
 		for n, i := range waiting {
-			if err := c.initiate(i, n); err != nil {
+			if err := p.initiate(i, n); err != nil {
 				return err
 			}
 		}
-		if err := c.receive(waiting); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		if err := p.receive(waiting); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return err
 		}
 		if len(waiting) == 0 {
@@ -103,41 +103,41 @@ func (c *peerSet) handshakes(first, end int) error {
 	return errors.New("no response from the device")
 }
 
-func (c *peerSet) remote(i int) (*noise.Remote, error) {
-	id, err := noise.NewIdentity(c.keys[i])
+func (p *peerSet) remote(i int) (*noise.Remote, error) {
+	id, err := noise.NewIdentity(p.keys[i])
 	if err != nil {
 		return nil, err
 	}
-	return noise.NewRemote(id, c.device)
+	return noise.NewRemote(id, p.device)
 }
 
-func (c *peerSet) initiate(i *noise.Initiator, n uint32) error {
+func (p *peerSet) initiate(i *noise.Initiator, n uint32) error {
 	var msg wire.Initiation
 	var at noise.Timestamp
 	binary.BigEndian.PutUint64(at[:], 1<<62+uint64(time.Now().UnixNano()))
 	if err := i.CreateInitiation(&msg, n, at, rand.Reader); err != nil {
 		return err
 	}
-	remote, err := c.remote(int(n))
+	remote, err := p.remote(int(n))
 	if err != nil {
 		return err
 	}
 	if err := noise.NewCookieJar(remote).AddMACs(msg[:], 0); err != nil {
 		return err
 	}
-	_, err = c.conn.Write(msg[:])
+	_, err = p.conn.Write(msg[:])
 	return err
 }
 
 // receive completes the handshakes whose response arrives within 5 s and removes them from waiting.
-func (c *peerSet) receive(waiting map[uint32]*noise.Initiator) error {
-	if err := c.conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+func (p *peerSet) receive(waiting map[uint32]*noise.Initiator) error {
+	if err := p.conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		return err
 	}
 	var buf [2048]byte
 	var psk noise.PresharedKey
 	for len(waiting) > 0 {
-		n, err := c.conn.Read(buf[:])
+		n, err := p.conn.Read(buf[:])
 		if err != nil {
 			return fmt.Errorf("waiting for a handshake response: %w", err)
 		}
@@ -150,7 +150,7 @@ func (c *peerSet) receive(waiting map[uint32]*noise.Initiator) error {
 			continue
 		}
 		delete(waiting, msg.Receiver())
-		if err := c.confirm(&keys); err != nil {
+		if err := p.confirm(&keys); err != nil {
 			return err
 		}
 	}
@@ -158,7 +158,7 @@ func (c *peerSet) receive(waiting map[uint32]*noise.Initiator) error {
 }
 
 // confirm sends a keepalive, which confirms the session to the device.
-func (c *peerSet) confirm(keys *noise.Keys) error {
+func (p *peerSet) confirm(keys *noise.Keys) error {
 	pair, err := session.NewKeypair(keys, 0)
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ func (c *peerSet) confirm(keys *noise.Keys) error {
 	first, _ := pair.Reserve(1)
 	msg := make([]byte, wire.KeepaliveSize)
 	pair.SealTrain(new(session.Scratch), msg, session.NewLayout(1, 0, 0, 0), first)
-	_, err = c.conn.Write(msg)
+	_, err = p.conn.Write(msg)
 	return err
 }
 

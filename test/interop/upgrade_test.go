@@ -206,10 +206,10 @@ func countersOf(t *testing.T, x *tunnel) (n counters) {
 	return n
 }
 
-func (n counters) wantNotBelow(t *testing.T, before counters) {
+func (c counters) wantNotBelow(t *testing.T, before counters) {
 	t.Helper()
-	if n.rx < before.rx || n.tx < before.tx || n.lanes < before.lanes {
-		t.Errorf("counters decreased from %+v to %+v", before, n)
+	if c.rx < before.rx || c.tx < before.tx || c.lanes < before.lanes {
+		t.Errorf("counters decreased from %+v to %+v", before, c)
 	}
 }
 

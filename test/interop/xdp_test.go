@@ -89,8 +89,8 @@ func (x *tunnel) readDataPath(t *testing.T) (w dataPath, err error) {
 }
 
 // sum adds up the counters of all lanes.
-func (w dataPath) sum() (s xdpLane) {
-	for _, l := range w.XDP {
+func (d dataPath) sum() (s xdpLane) {
+	for _, l := range d.XDP {
 		s.Received += l.Received
 		s.Sent += l.Sent
 		s.Slow += l.Slow

@@ -67,16 +67,16 @@ func addBridge() error {
 func tapNames() []string { return []string{"nic0", "nic1"} }
 
 // start starts QEMU in the network namespace of the TAP devices, or in the caller's if c is nil.
-func (c *nics) start(cmd *exec.Cmd) error {
-	if c == nil {
+func (n *nics) start(cmd *exec.Cmd) error {
+	if n == nil {
 		return cmd.Start()
 	}
-	return c.host.Do(cmd.Start)
+	return n.host.Do(cmd.Start)
 }
 
 // args returns QEMU's arguments. iommu_platform (VIRTIO_F_ACCESS_PLATFORM) is a condition for virtio_net's XDP zero-copy.
-func (c *nics) args() (args []string) {
-	if c == nil {
+func (n *nics) args() (args []string) {
+	if n == nil {
 		return nil
 	}
 	for i, name := range tapNames() {
@@ -92,9 +92,9 @@ func (c *nics) args() (args []string) {
 }
 
 // close removes the namespace with the bridge and the TAP devices.
-func (c *nics) close() error {
-	if c == nil {
+func (n *nics) close() error {
+	if n == nil {
 		return nil
 	}
-	return c.lab.Close()
+	return n.lab.Close()
 }

@@ -90,9 +90,9 @@ func (p *pod) dial(to netip.AddrPort) net.Conn {
 	return c
 }
 
-func (b *load) ended() bool {
+func (l *load) ended() bool {
 	select {
-	case <-b.stop:
+	case <-l.stop:
 		return true
 	default:
 		return false
@@ -100,9 +100,9 @@ func (b *load) ended() bool {
 }
 
 // echo sends in a loop and compares the echo.
-func (b *load) echo(c net.Conn) {
+func (l *load) echo(c net.Conn) {
 	out, back := secret[:22*700], make([]byte, 22*700)
-	for !b.ended() {
+	for !l.ended() {
 		at := time.Now()
 		err := c.SetDeadline(at.Add(patience))
 		if err == nil {
@@ -114,11 +114,11 @@ func (b *load) echo(c net.Conn) {
 		if err == nil && !bytes.Equal(out, back) {
 			err = errors.New("something else came back")
 		}
-		b.mu.Lock()
-		b.broken = err
-		b.rounds++
-		b.longest = max(b.longest, time.Since(at))
-		b.mu.Unlock()
+		l.mu.Lock()
+		l.broken = err
+		l.rounds++
+		l.longest = max(l.longest, time.Since(at))
+		l.mu.Unlock()
 		if err != nil {
 			return
 		}
@@ -126,15 +126,15 @@ func (b *load) echo(c net.Conn) {
 	}
 }
 
-func (b *load) ask(c net.PacketConn, to netip.Addr) {
+func (l *load) ask(c net.PacketConn, to netip.Addr) {
 	t := time.NewTicker(pingEvery)
 	defer t.Stop()
-	for !b.ended() {
+	for !l.ended() {
 		<-t.C
-		b.mu.Lock()
-		seq := b.sent
-		b.sent++
-		b.mu.Unlock()
+		l.mu.Lock()
+		seq := l.sent
+		l.sent++
+		l.mu.Unlock()
 		request := make([]byte, 8)
 		request[0] = 8
 		binary.BigEndian.PutUint16(request[4:], pingID)
@@ -145,17 +145,17 @@ func (b *load) ask(c net.PacketConn, to netip.Addr) {
 	}
 }
 
-func (b *load) hear(c net.PacketConn) {
+func (l *load) hear(c net.PacketConn) {
 	buf := make([]byte, 256)
-	for !b.ended() {
+	for !l.ended() {
 		_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		n, _, err := c.ReadFrom(buf)
 		if err != nil || n < 8 || buf[0] != 0 || binary.BigEndian.Uint16(buf[4:]) != pingID {
 			continue
 		}
-		b.mu.Lock()
-		b.answered[ping(b.sent, binary.BigEndian.Uint16(buf[6:]))] = true
-		b.mu.Unlock()
+		l.mu.Lock()
+		l.answered[ping(l.sent, binary.BigEndian.Uint16(buf[6:]))] = true
+		l.mu.Unlock()
 	}
 }
 
@@ -174,29 +174,29 @@ func TestPingNumberExtendsSequence(t *testing.T) {
 	}
 }
 
-func (b *load) end() {
-	if !b.ended() {
-		close(b.stop)
+func (l *load) end() {
+	if !l.ended() {
+		close(l.stop)
 	}
-	b.done.Wait()
-	for _, c := range b.open {
+	l.done.Wait()
+	for _, c := range l.open {
 		c.Close()
 	}
 }
 
 // carries waits until the connection has made progress.
-func (b *load) carries() {
-	b.l.Helper()
-	b.mu.Lock()
-	at := b.rounds
-	b.mu.Unlock()
-	expect.EventuallyNoError(b.l, b.what+": the connection goes on", func() error {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if b.broken != nil {
-			b.l.Fatalf("%s: a TCP connection is lost: %v", b.what, b.broken)
+func (l *load) carries() {
+	l.l.Helper()
+	l.mu.Lock()
+	at := l.rounds
+	l.mu.Unlock()
+	expect.EventuallyNoError(l.l, l.what+": the connection goes on", func() error {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.broken != nil {
+			l.l.Fatalf("%s: a TCP connection is lost: %v", l.what, l.broken)
 		}
-		if b.rounds < at+3 {
+		if l.rounds < at+3 {
 			return errors.New("nothing comes back")
 		}
 		return nil
@@ -204,22 +204,22 @@ func (b *load) carries() {
 }
 
 // finish waits for progress, ends the load, and reports. It fails if the connection was lost.
-func (b *load) finish() {
-	b.l.Helper()
-	b.carries()
-	b.end()
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (l *load) finish() {
+	l.l.Helper()
+	l.carries()
+	l.end()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	lost, run, gap := 0, 0, 0
-	for i := range b.sent - int(200*time.Millisecond/pingEvery) { // the last ones may be in flight
+	for i := range l.sent - int(200*time.Millisecond/pingEvery) { // the last ones may be in flight
 		run++
-		if b.answered[i] {
+		if l.answered[i] {
 			run = 0
 		} else {
 			lost++
 		}
 		gap = max(gap, run)
 	}
-	b.l.Logf("%s: in %s %d echoes over one TCP connection, the longest took %d ms; of %d pings %d were lost, at most %d ms in a row",
-		b.what, time.Since(b.began).Round(time.Second), b.rounds, b.longest.Milliseconds(), b.sent, lost, gap*int(pingEvery.Milliseconds()))
+	l.l.Logf("%s: in %s %d echoes over one TCP connection, the longest took %d ms; of %d pings %d were lost, at most %d ms in a row",
+		l.what, time.Since(l.began).Round(time.Second), l.rounds, l.longest.Milliseconds(), l.sent, lost, gap*int(pingEvery.Milliseconds()))
 }

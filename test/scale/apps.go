@@ -164,15 +164,15 @@ type firstLine struct {
 func newFirstLine() *firstLine { return &firstLine{seen: make(chan struct{})} }
 
 // Write implements io.Writer.
-func (n *firstLine) Write(b []byte) (int, error) {
-	if n.done {
+func (f *firstLine) Write(b []byte) (int, error) {
+	if f.done {
 		return len(b), nil
 	}
 	head, _, whole := strings.Cut(string(b), "\n")
-	n.line += head
+	f.line += head
 	if whole {
-		n.done = true
-		close(n.seen)
+		f.done = true
+		close(f.seen)
 	}
 	return len(b), nil
 }

@@ -256,5 +256,5 @@ func (f *figures) boundsPlot() ([]byte, error) {
 		Title:   fmt.Sprintf("What each resource lets pass, %d flows, planned ports", manyFlows),
 		Note:    "Computed from stage costs; the lowest line is the bottleneck. Lanes and queues: as many as are expected to have a flow.",
 		Command: plotCommand,
-	}, cores(), chart.Axis{Label: "Gbit/s", Log: true}, lines...), nil
+	}, cores(), chart.Axis{Label: "Gbit/s", Log: true}, lines...)
 }

@@ -282,8 +282,8 @@ func checkNumbers(from net.Conn) (next uint64, err error) {
 // corruptingConn changes the first byte of each read.
 type corruptingConn struct{ net.Conn }
 
-func (g corruptingConn) Read(b []byte) (int, error) {
-	n, err := g.Conn.Read(b)
+func (c corruptingConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
 	if n > 0 {
 		b[0] ^= 1
 	}

@@ -94,25 +94,25 @@ func isRelevantUpdate(before, after any, own string) bool {
 }
 
 // start runs the informers until ctx ends.
-func (k *cluster) start(ctx context.Context) {
-	go k.nodes.RunWithContext(ctx)
-	go k.agents.RunWithContext(ctx)
+func (c *cluster) start(ctx context.Context) {
+	go c.nodes.RunWithContext(ctx)
+	go c.agents.RunWithContext(ctx)
 }
 
 // synced reports whether both informers have their initial lists.
-func (k *cluster) synced() bool { return k.nodes.HasSynced() && k.agents.HasSynced() }
+func (c *cluster) synced() bool { return c.nodes.HasSynced() && c.agents.HasSynced() }
 
 // size returns the number of nodes at the last call of all.
-func (k *cluster) size() int64 { return k.count.Load() }
+func (c *cluster) size() int64 { return c.count.Load() }
 
 // node returns the objects of that name. Either may be nil.
-func (k *cluster) node(name string) (*node, *v1alpha1.RopewalkNode) {
+func (c *cluster) node(name string) (*node, *v1alpha1.RopewalkNode) {
 	var n *node
 	var rn *v1alpha1.RopewalkNode
-	if o, ok, _ := k.nodes.GetStore().GetByKey(name); ok {
+	if o, ok, _ := c.nodes.GetStore().GetByKey(name); ok {
 		n, _ = o.(*node)
 	}
-	if o, ok, _ := k.agents.GetStore().GetByKey(name); ok {
+	if o, ok, _ := c.agents.GetStore().GetByKey(name); ok {
 		rn, _ = o.(*v1alpha1.RopewalkNode)
 	}
 	return n, rn
@@ -120,39 +120,39 @@ func (k *cluster) node(name string) (*node, *v1alpha1.RopewalkNode) {
 
 // all returns the cluster's nodes. It leaves out a RopewalkNode without a Node, which is about to be garbage-collected. It must
 // not be called concurrently.
-func (k *cluster) all() []mesh.Node {
+func (c *cluster) all() []mesh.Node {
 	agents := map[string]*v1alpha1.RopewalkNode{}
-	for _, o := range k.agents.GetStore().List() {
+	for _, o := range c.agents.GetStore().List() {
 		if rn, ok := o.(*v1alpha1.RopewalkNode); ok {
 			agents[rn.Name] = rn
 		}
 	}
 	var nodes []mesh.Node
-	states := make(map[string]agentState, len(k.agentStates))
+	states := make(map[string]agentState, len(c.agentStates))
 	var wait time.Duration
-	for _, o := range k.nodes.GetStore().List() {
+	for _, o := range c.nodes.GetStore().List() {
 		n, ok := o.(*node)
 		if !ok {
 			continue
 		}
-		m, w := k.agentStates[n.Name].update(n, agents[n.Name])
-		wait = max(wait, w.limitPlanChanges(k.agentStates[n.Name], &m))
+		m, w := c.agentStates[n.Name].update(n, agents[n.Name])
+		wait = max(wait, w.limitPlanChanges(c.agentStates[n.Name], &m))
 		if w != (agentState{}) {
 			states[n.Name] = w
 		}
 		nodes = append(nodes, m)
 	}
-	k.agentStates = states
-	k.triggerAfter(wait)
-	k.count.Store(int64(len(nodes)))
+	c.agentStates = states
+	c.triggerAfter(wait)
+	c.count.Store(int64(len(nodes)))
 	return nodes
 }
 
 // triggerAfter requests a reconcile for when a delayed port plan may be accepted. 0: there is none.
-func (k *cluster) triggerAfter(wait time.Duration) {
-	if wait > 0 && !time.Now().Before(k.planTimer) {
-		k.planTimer = time.Now().Add(wait)
-		time.AfterFunc(wait, k.trigger)
+func (c *cluster) triggerAfter(wait time.Duration) {
+	if wait > 0 && !time.Now().Before(c.planTimer) {
+		c.planTimer = time.Now().Add(wait)
+		time.AfterFunc(wait, c.trigger)
 	}
 }
 

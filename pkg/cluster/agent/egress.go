@@ -23,8 +23,8 @@ type egressDevices struct {
 // lookup returns the name of the device that packets to an address leave by. It returns "" if there is no route, if the address
 // is not another host's, or if the route leads into a tunnel. A node that claims an address in a tunnel must not prevent
 // spreading towards others.
-func (w *egressDevices) lookup(addr netip.Addr) (device string, err error) {
-	if device, ok := w.devices[addr]; ok {
+func (e *egressDevices) lookup(addr netip.Addr) (device string, err error) {
+	if device, ok := e.devices[addr]; ok {
 		return device, nil
 	}
 	routes, err := netlink.RouteGet(addr.AsSlice())
@@ -34,19 +34,19 @@ func (w *egressDevices) lookup(addr netip.Addr) (device string, err error) {
 		}
 		return "", fmt.Errorf("looking up the route to %s: %w", addr, err)
 	}
-	if device, err = w.deviceName(routes[0].LinkIndex); err != nil {
+	if device, err = e.deviceName(routes[0].LinkIndex); err != nil {
 		return "", fmt.Errorf("looking up the device towards %s: %w", addr, err)
 	}
-	if w.devices == nil {
-		w.devices = map[netip.Addr]string{}
+	if e.devices == nil {
+		e.devices = map[netip.Addr]string{}
 	}
-	w.devices[addr] = device
+	e.devices[addr] = device
 	return device, nil
 }
 
 // deviceName returns a device's name, or "" if it cannot carry outer packets.
-func (w *egressDevices) deviceName(index int) (string, error) {
-	if name, ok := w.names[index]; ok {
+func (e *egressDevices) deviceName(index int) (string, error) {
+	if name, ok := e.names[index]; ok {
 		return name, nil
 	}
 	link, err := netlink.LinkByIndex(index)
@@ -57,10 +57,10 @@ func (w *egressDevices) deviceName(index int) (string, error) {
 	if link.Type() == "wireguard" || link.Type() == "tuntap" || link.Attrs().Flags&net.FlagLoopback != 0 {
 		name = ""
 	}
-	if w.names == nil {
-		w.names = map[int]string{}
+	if e.names == nil {
+		e.names = map[int]string{}
 	}
-	w.names[index] = name
+	e.names[index] = name
 	return name, nil
 }
 

@@ -36,19 +36,19 @@ func TestAgentsSpreadForeignWireGuardTunnels(t *testing.T) {
 }
 
 // wantAttached fails unless the programs of both nodes are attached.
-func (u *tunnels) wantAttached() {
-	u.Helper()
-	for _, n := range []*testNode{u.a, u.b} {
+func (t *tunnels) wantAttached() {
+	t.Helper()
+	for _, n := range []*testNode{t.a, t.b} {
 		var all []spreader.DeviceStatus
-		expect.NoError(u, n.host.Do(func() (err error) {
-			all, err = (&spreader.Host{FS: n.bpf}).Status(u.Context(), "")
+		expect.NoError(t, n.host.Do(func() (err error) {
+			all, err = (&spreader.Host{FS: n.bpf}).Status(t.Context(), "")
 			return err
 		}))
 		attached := hook.Attached.String()
 		if !slices.ContainsFunc(all, func(d spreader.DeviceStatus) bool {
 			return d.Device == n.device && d.Spread.State == attached && d.Gather.State == attached && len(d.Problems) == 0
 		}) {
-			u.Errorf("attached on %s: %+v", n.name, all)
+			t.Errorf("attached on %s: %+v", n.name, all)
 		}
 	}
 }

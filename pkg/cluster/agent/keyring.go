@@ -93,8 +93,8 @@ func openKeyring(dir string, requested int64, rand io.Reader) (*keyring, error) 
 }
 
 // generations returns the numbers of all generations in ascending order.
-func (r *keyring) generations() (numbers []int64, err error) {
-	entries, err := os.ReadDir(r.dir)
+func (k *keyring) generations() (numbers []int64, err error) {
+	entries, err := os.ReadDir(k.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -107,35 +107,35 @@ func (r *keyring) generations() (numbers []int64, err error) {
 	return numbers, err
 }
 
-func (r *keyring) path(g generation) string { return filepath.Join(r.dir, g.file()) }
+func (k *keyring) path(g generation) string { return filepath.Join(k.dir, g.file()) }
 
 // create generates a key and stores it before it is used. If another agent has just stored one, it returns that one.
-func (r *keyring) create(number int64) (generation, error) {
+func (k *keyring) create(number int64) (generation, error) {
 	g := generation{number: number}
 	var err error
-	if g.key, err = noise.NewPrivateKey(r.rand); err != nil {
+	if g.key, err = noise.NewPrivateKey(k.rand); err != nil {
 		return generation{}, err
 	}
-	if err = writeKey(r.dir, r.path(g), g.key); errors.Is(err, fs.ErrExist) {
-		g.key, err = readKey(r.path(g))
+	if err = writeKey(k.dir, k.path(g), g.key); errors.Is(err, fs.ErrExist) {
+		g.key, err = readKey(k.path(g))
 	}
 	if err != nil {
-		return generation{}, fmt.Errorf("storing the node's key %s: %w", r.path(g), err)
+		return generation{}, fmt.Errorf("storing the node's key %s: %w", k.path(g), err)
 	}
 	return g, nil
 }
 
 // prepare creates the next key, of at least the requested generation.
-func (r *keyring) prepare(requested int64) (err error) {
-	r.next, err = r.create(max(requested, r.current.number+1))
+func (k *keyring) prepare(requested int64) (err error) {
+	k.next, err = k.create(max(requested, k.current.number+1))
 	return err
 }
 
 // advance deletes the current key, including the temporary files of a crash, and makes the next one the current key. After an
 // error it may be called again.
-func (r *keyring) advance() error {
-	left, err := filepath.Glob(filepath.Join(r.dir, keyFile+".*"))
-	for _, path := range append(left, r.path(r.current)) {
+func (k *keyring) advance() error {
+	left, err := filepath.Glob(filepath.Join(k.dir, keyFile+".*"))
+	for _, path := range append(left, k.path(k.current)) {
 		if err == nil {
 			err = os.Remove(path)
 		}
@@ -143,9 +143,9 @@ func (r *keyring) advance() error {
 			err = nil
 		}
 	}
-	if err = cmp.Or(err, syncDir(r.dir)); err != nil {
+	if err = cmp.Or(err, syncDir(k.dir)); err != nil {
 		return fmt.Errorf("removing the node's old key: %w", err)
 	}
-	r.current, r.next = r.next, generation{}
+	k.current, k.next = k.next, generation{}
 	return nil
 }

@@ -209,17 +209,17 @@ type one struct {
 	once   sync.Once
 }
 
-func (l *one) Accept() (c net.Conn, err error) {
-	if c, l.conn = l.conn, nil; c != nil {
+func (o *one) Accept() (c net.Conn, err error) {
+	if c, o.conn = o.conn, nil; c != nil {
 		return c, nil
 	}
-	<-l.closed
+	<-o.closed
 	return nil, net.ErrClosed
 }
 
-func (l *one) Close() error {
-	l.once.Do(func() { close(l.closed) })
+func (o *one) Close() error {
+	o.once.Do(func() { close(o.closed) })
 	return nil
 }
 
-func (l *one) Addr() net.Addr { return &net.TCPAddr{} }
+func (o *one) Addr() net.Addr { return &net.TCPAddr{} }

@@ -66,11 +66,11 @@ func newSight() sight {
 
 // cross sends rounds of datagrams of each flow. It fails unless all arrive in order, from ports that are spread on the wire and
 // gathered for the tunnel.
-func (u *tunnels) cross(from, to *testNode) *crossing {
-	u.Helper()
-	c := &crossing{tunnels: u, from: from, to: to, round: newSight(), ports: map[uint16]bool{}, shakes: map[netip.AddrPort]int{}}
-	watched, err := u.router.Capture(netlab.CaptureConfig{Device: to.wire, Handle: c.see})
-	expect.NoError(u, err)
+func (t *tunnels) cross(from, to *testNode) *crossing {
+	t.Helper()
+	c := &crossing{tunnels: t, from: from, to: to, round: newSight(), ports: map[uint16]bool{}, shakes: map[netip.AddrPort]int{}}
+	watched, err := t.router.Capture(netlab.CaptureConfig{Device: to.wire, Handle: c.see})
+	expect.NoError(t, err)
 	defer watched.Close()
 	c.open()
 	defer c.close()
@@ -79,14 +79,14 @@ func (u *tunnels) cross(from, to *testNode) *crossing {
 	_, sent := from.transfer()
 	c.bytes = 0
 	c.rounds()
-	expect.NoError(u, watched.Stop())
+	expect.NoError(t, watched.Stop())
 	if missed := watched.Stats().Missed; missed > 0 {
-		u.Errorf("%d packets were not inspected", missed)
+		t.Errorf("%d packets were not inspected", missed)
 	}
 	nowReceived, _ := to.transfer()
 	_, nowSent := from.transfer()
 	if nowReceived-received < c.bytes || nowSent-sent < c.bytes {
-		u.Errorf("of %d bytes, tunnels count %d sent, %d received", c.bytes, nowSent-sent, nowReceived-received)
+		t.Errorf("of %d bytes, tunnels count %d sent, %d received", c.bytes, nowSent-sent, nowReceived-received)
 	}
 	c.check()
 	return c

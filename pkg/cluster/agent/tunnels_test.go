@@ -70,79 +70,79 @@ func newTunnels(t *testing.T, c cni) *tunnels {
 	return u
 }
 
-func (u *tunnels) try(err error) {
-	u.Helper()
+func (t *tunnels) try(err error) {
+	t.Helper()
 	if err != nil {
-		u.Error(err)
+		t.Error(err)
 	}
 }
 
 // needKernel skips the test on kernels without WireGuard, unless the environment demands it.
-func (u *tunnels) needKernel() {
-	u.Helper()
+func (t *tunnels) needKernel() {
+	t.Helper()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "probe"
 	probe := &netlink.Wireguard{LinkAttrs: attrs}
-	err := u.router.Do(func() error {
+	err := t.router.Do(func() error {
 		if err := netlink.LinkAdd(probe); err != nil {
 			return err
 		}
 		return netlink.LinkDel(probe)
 	})
 	if errors.Is(err, unix.EOPNOTSUPP) && os.Getenv("ROPEWALK_INTEROP_STRICT") == "" {
-		u.Skip("this kernel has no WireGuard (make test-kernels runs kernels that have)")
+		t.Skip("this kernel has no WireGuard (make test-kernels runs kernels that have)")
 	}
-	expect.NoError(u, err)
+	expect.NoError(t, err)
 	for _, program := range []string{"ip", "wg"} {
 		if _, err := exec.LookPath(program); err != nil {
-			u.Fatalf("the kernel has WireGuard, but creating tunnels fails: %v", err)
+			t.Fatalf("the kernel has WireGuard, but creating tunnels fails: %v", err)
 		}
 	}
 }
 
 // mountBPF mounts a BPF file system for a node.
-func (u *tunnels) mountBPF() (dir string) {
-	u.Helper()
-	dir = u.TempDir()
+func (t *tunnels) mountBPF() (dir string) {
+	t.Helper()
+	dir = t.TempDir()
 	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
-		u.Skipf("needs root and a kernel with a BPF file system: %v", err)
+		t.Skipf("needs root and a kernel with a BPF file system: %v", err)
 	}
-	u.Cleanup(func() { u.try(unix.Unmount(dir, unix.MNT_DETACH)) })
+	t.Cleanup(func() { t.try(unix.Unmount(dir, unix.MNT_DETACH)) })
 	return dir
 }
 
-func (u *tunnels) serveAPI() {
-	u.Helper()
+func (t *tunnels) serveAPI() {
+	t.Helper()
 	var l net.Listener
-	expect.NoError(u, u.router.Do(func() (err error) {
-		l, err = new(net.ListenConfig).Listen(u.Context(), "tcp4", ":0")
+	expect.NoError(t, t.router.Do(func() (err error) {
+		l, err = new(net.ListenConfig).Listen(t.Context(), "tcp4", ":0")
 		return err
 	}))
-	u.apiTo = l.Addr().(*net.TCPAddr).AddrPort().Port()
-	s := &http.Server{Handler: u.api.handler(), ReadHeaderTimeout: patience}
+	t.apiTo = l.Addr().(*net.TCPAddr).AddrPort().Port()
+	s := &http.Server{Handler: t.api.handler(), ReadHeaderTimeout: patience}
 	go func() { _ = s.Serve(l) }()
-	u.Cleanup(func() { u.try(s.Close()) })
+	t.Cleanup(func() { t.try(s.Close()) })
 }
 
-func (u *tunnels) addNode(i byte) *testNode {
-	u.Helper()
+func (t *tunnels) addNode(i byte) *testNode {
+	t.Helper()
 	n := &testNode{
-		tunnels: u, name: fmt.Sprintf("node-%d", i), addr: netip.AddrFrom4([4]byte{10, 60, i, 2}),
+		tunnels: t, name: fmt.Sprintf("node-%d", i), addr: netip.AddrFrom4([4]byte{10, 60, i, 2}),
 		pods: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, i, 0}), 24), inner: netip.AddrFrom4([4]byte{10, 244, i, 1}),
-		bpf: u.mountBPF(),
+		bpf: t.mountBPF(),
 	}
 	var err error
-	n.host, err = u.lab.Host(fmt.Sprintf("n%d", i))
-	expect.NoError(u, err)
-	c, err := u.lab.Cable(u.router, n.host, netlab.CableConfig{
+	n.host, err = t.lab.Host(fmt.Sprintf("n%d", i))
+	expect.NoError(t, err)
+	c, err := t.lab.Cable(t.router, n.host, netlab.CableConfig{
 		AddrsA: []netip.Prefix{netip.PrefixFrom(n.gateway(), 24)}, AddrsB: []netip.Prefix{netip.PrefixFrom(n.addr, 24)},
 	})
-	expect.NoError(u, err)
+	expect.NoError(t, err)
 	n.wire, n.device = c.DeviceA, c.DeviceB
-	expect.NoError(u, n.host.RouteVia(netip.MustParsePrefix("10.60.0.0/16"), n.gateway()))
-	shareReceiving(u, u.router)
-	shareReceiving(u, n.host)
-	expect.NoError(u, u.api.addNode(n.name, n.addr, n.pods))
+	expect.NoError(t, n.host.RouteVia(netip.MustParsePrefix("10.60.0.0/16"), n.gateway()))
+	shareReceiving(t, t.router)
+	shareReceiving(t, n.host)
+	expect.NoError(t, t.api.addNode(n.name, n.addr, n.pods))
 	n.makeTunnel()
 	return n
 }
@@ -227,16 +227,16 @@ func (n *testNode) transfer() (received, sent int) {
 }
 
 // startAgents starts both nodes' agents, without a configured port, and waits until they spread.
-func (u *tunnels) startAgents() []*agentProcess {
-	u.Helper()
+func (t *tunnels) startAgents() []*agentProcess {
+	t.Helper()
 	var all []*agentProcess
-	for _, n := range []*testNode{u.a, u.b} {
-		at := netip.AddrPortFrom(n.gateway(), u.apiTo)
-		all = append(all, startAgent(u.T, n.host, agentOrders{Node: n.name, Server: "http://" + at.String(), BPF: n.bpf}))
+	for _, n := range []*testNode{t.a, t.b} {
+		at := netip.AddrPortFrom(n.gateway(), t.apiTo)
+		all = append(all, startAgent(t.T, n.host, agentOrders{Node: n.name, Server: "http://" + at.String(), BPF: n.bpf}))
 	}
-	expect.EventuallyNoError(u, "both to spread and gather", func() (err error) {
-		for _, n := range []*testNode{u.a, u.b} {
-			st, readErr := u.api.status(n.name)
+	expect.EventuallyNoError(t, "both to spread and gather", func() (err error) {
+		for _, n := range []*testNode{t.a, t.b} {
+			st, readErr := t.api.status(n.name)
 			if err = errors.Join(err, readErr); !st.Gathers || st.SpreadsTo != 1 {
 				err = errors.Join(err, fmt.Errorf("the status of %s is %+v", n.name, st))
 			}

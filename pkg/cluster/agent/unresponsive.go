@@ -19,8 +19,8 @@ type unresponsive struct {
 
 // update returns the unresponsive nodes for the status. It returns nil when all peers answer or have no traffic, so that the
 // status is not written in normal operation.
-func (s *unresponsive) update(now time.Time, have []config.PeerStatus, want []mesh.Peer) *v1alpha1.StalePeers {
-	silent := s.detector.Update(now, have)
+func (u *unresponsive) update(now time.Time, have []config.PeerStatus, want []mesh.Peer) *v1alpha1.StalePeers {
+	silent := u.detector.Update(now, have)
 	if len(silent) == 0 {
 		return nil
 	}

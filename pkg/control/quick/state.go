@@ -74,8 +74,8 @@ func (recordTable) String() string { return "" }
 
 func (recordTable) undo() Step { return nil }
 
-func (s recordTable) run(_ context.Context, j *job) error {
-	return j.updateState(func(st *state) { st.Table = s.table })
+func (r recordTable) run(_ context.Context, j *job) error {
+	return j.updateState(func(st *state) { st.Table = r.table })
 }
 
 // updateState changes the saved state.

@@ -99,9 +99,9 @@ func (s *Stats) workers() (tx, rx WorkerStats) {
 	return tx, rx
 }
 
-func (c *WorkerStats) add(o WorkerStats) {
-	c.Submitted += o.Submitted
-	c.Done += o.Done
-	c.ByLane += o.ByLane
-	c.BackOffs += o.BackOffs
+func (w *WorkerStats) add(o WorkerStats) {
+	w.Submitted += o.Submitted
+	w.Done += o.Done
+	w.ByLane += o.ByLane
+	w.BackOffs += o.BackOffs
 }

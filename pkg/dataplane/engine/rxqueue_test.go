@@ -128,23 +128,23 @@ type waves struct {
 }
 
 // TryRecv is underlay.Lane's.
-func (a *waves) TryRecv(rx []underlay.Datagrams) int {
-	if len(a.batches) == 0 {
+func (w *waves) TryRecv(rx []underlay.Datagrams) int {
+	if len(w.batches) == 0 {
 		return 0
 	}
-	for i, d := range a.batches[0] {
+	for i, d := range w.batches[0] {
 		buf := rx[i].Buf
 		copy(buf, d.Buf)
 		rx[i], rx[i].Buf = d, buf
 	}
-	n := len(a.batches[0])
-	a.batches = a.batches[1:]
+	n := len(w.batches[0])
+	w.batches = w.batches[1:]
 	return n
 }
 
 // Recv implements underlay.Receiver.
-func (a *waves) Recv(rx []underlay.Datagrams) (int, error) {
-	if n := a.TryRecv(rx); n > 0 {
+func (w *waves) Recv(rx []underlay.Datagrams) (int, error) {
+	if n := w.TryRecv(rx); n > 0 {
 		return n, nil
 	}
 	return 0, net.ErrClosed

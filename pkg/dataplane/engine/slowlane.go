@@ -28,7 +28,7 @@ const secondarySlots = 4
 type injector struct{ tun.Queue }
 
 // Write implements tun.Queue.
-func (q injector) Write(parts [][]byte) error { return q.Inject(parts) }
+func (i injector) Write(parts [][]byte) error { return i.Inject(parts) }
 
 // portLane adapts a Port's SendRun to the Lane interface. Only Send is called.
 type portLane struct {
@@ -37,10 +37,10 @@ type portLane struct {
 }
 
 // Send implements underlay.Lane.
-func (s portLane) Send(runs []underlay.Run) (failed int) {
+func (p portLane) Send(runs []underlay.Run) (failed int) {
 	for i := range runs {
 		r := &runs[i]
-		if r.Err = s.port.SendRun(r); r.Err != nil {
+		if r.Err = p.port.SendRun(r); r.Err != nil {
 			failed++
 		}
 	}

@@ -77,24 +77,24 @@ func newTurmoil(t *testing.T, seed uint64) *turmoil {
 }
 
 // leaves is called for each run. It opens the messages as the peer does, and lets some sends fail.
-func (m *turmoil) leaves(run *underlay.Run) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	fails := m.failures.IntN(8) == 0
+func (t *turmoil) leaves(run *underlay.Run) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	fails := t.failures.IntN(8) == 0
 	for msg := range run.Datagrams {
 		at := counterOf{wire.ReceiverIndex(msg), wire.Counter(msg)}
-		if m.used[at] {
-			m.tb.Errorf("%+v was used twice", at)
+		if t.used[at] {
+			t.tb.Errorf("%+v was used twice", at)
 		}
-		m.used[at] = true
+		t.used[at] = true
 		if fails {
 			continue
 		}
-		m.left++
-		m.remote = m.theirs[at.receiver]
-		for _, p := range unpadded(m.tb, [][]byte{m.open(bytes.Clone(msg))}) {
-			if err := m.order.Take(flow.WithVnetHeader(p)); err != nil {
-				m.tb.Error(err)
+		t.left++
+		t.remote = t.theirs[at.receiver]
+		for _, p := range unpadded(t.tb, [][]byte{t.open(bytes.Clone(msg))}) {
+			if err := t.order.Take(flow.WithVnetHeader(p)); err != nil {
+				t.tb.Error(err)
 			}
 		}
 	}
@@ -105,14 +105,14 @@ func (m *turmoil) leaves(run *underlay.Run) error {
 }
 
 // sessions makes n of each peer's.
-func (m *turmoil) sessions(n int) (ours [2][]*session.Keypair) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.now = m.clock.Load()
-	for i, p := range m.peers {
+func (t *turmoil) sessions(n int) (ours [2][]*session.Keypair) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.now = t.clock.Load()
+	for i, p := range t.peers {
 		for range n {
-			k, theirs := m.newSession(p, true)
-			m.theirs[k.Remote()] = theirs
+			k, theirs := t.newSession(p, true)
+			t.theirs[k.Remote()] = theirs
 			ours[i] = append(ours[i], k)
 		}
 	}
@@ -120,8 +120,8 @@ func (m *turmoil) sessions(n int) (ours [2][]*session.Keypair) {
 }
 
 // disturb changes one thing of peer i, whose sessions are given.
-func (m *turmoil) disturb(random *mathrand.Rand, i int, sessions []*session.Keypair) {
-	p, l := m.peers[i], m.engine.lanes[0]
+func (t *turmoil) disturb(random *mathrand.Rand, i int, sessions []*session.Keypair) {
+	p, l := t.peers[i], t.engine.lanes[0]
 	keys := sessions[random.IntN(len(sessions))]
 	switch random.IntN(10) {
 	case 0, 1, 2:
@@ -135,9 +135,9 @@ func (m *turmoil) disturb(random *mathrand.Rand, i int, sessions []*session.Keyp
 		runtime.Gosched()
 		l.conn.Store(conn)
 	case 6:
-		m.engine.Routes.Update(func(e *peer.Editor[*Peer]) { e.RemoveOwner(p) })
+		t.engine.Routes.Update(func(e *peer.Editor[*Peer]) { e.RemoveOwner(p) })
 	case 7:
-		m.engine.Routes.Update(func(e *peer.Editor[*Peer]) { e.Add(m.routes[i], p) })
+		t.engine.Routes.Update(func(e *peer.Editor[*Peer]) { e.Add(t.routes[i], p) })
 	default:
 		to := there
 		to.Dst = netip.AddrPortFrom(to.Dst.Addr(), uint16(1+random.IntN(1000)))
@@ -209,22 +209,22 @@ func TestNoNonceIsReusedUnderStress(t *testing.T) {
 }
 
 // arrivals delivers long and short trains of both peers, and returns the number of packets.
-func (m *turmoil) arrivals(trains, round int, ours [2][]*session.Keypair) (packets int) {
+func (t *turmoil) arrivals(trains, round int, ours [2][]*session.Keypair) (packets int) {
 	var flows [2]flow.Flow
 	for i := range flows {
-		flows[i] = flow.Flow{ID: uint32(2*round + i), Ends: flow.Ends{Src: netip.AddrPortFrom(m.routes[i].Addr(), 1), Dst: out4.Src}}
+		flows[i] = flow.Flow{ID: uint32(2*round + i), Ends: flow.Ends{Src: netip.AddrPortFrom(t.routes[i].Addr(), 1), Dst: out4.Src}}
 	}
 	for k := range trains {
-		i, n := m.random.IntN(2), 1+m.random.IntN(3)
-		if k < maxJobs || m.random.IntN(3) > 0 {
+		i, n := t.random.IntN(2), 1+t.random.IntN(3)
+		if k < maxJobs || t.random.IntN(3) > 0 {
 			n = 44
 		}
 		from := there
 		from.Dst = netip.AddrPortFrom(from.Dst.Addr(), uint16(1+i))
-		m.peers[i].Endpoint.Store(&from)
-		m.remote = m.theirs[ours[i][0].Remote()]
-		run, size := m.seal(packetsOf(m.tb, flows[i].Train(n, 1380))...)
-		m.arriveFrom(k, from, run, size)
+		t.peers[i].Endpoint.Store(&from)
+		t.remote = t.theirs[ours[i][0].Remote()]
+		run, size := t.seal(packetsOf(t.tb, flows[i].Train(n, 1380))...)
+		t.arriveFrom(k, from, run, size)
 		packets += n
 	}
 	return packets

@@ -51,8 +51,8 @@ func (j *slot) run(s *session.Scratch) {
 
 // NewJobRing returns a ring of depth slots, a power of two. It holds at most as many jobs as the workers can use: two for
 // each worker, one running and one waiting, and one for the lane.
-func (c *Pool) NewJobRing(depth int) *JobRing {
-	return &JobRing{pool: c, slots: make([]slot, depth), limit: min(depth, 2*c.Workers()+1)}
+func (p *Pool) NewJobRing(depth int) *JobRing {
+	return &JobRing{pool: p, slots: make([]slot, depth), limit: min(depth, 2*p.Workers()+1)}
 }
 
 // Pending returns the number of jobs that were submitted and not collected.

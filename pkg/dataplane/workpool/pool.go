@@ -60,24 +60,24 @@ func Start(cfg Config) (*Pool, error) {
 }
 
 // Workers returns the number of workers.
-func (c *Pool) Workers() int {
-	if c == nil {
+func (p *Pool) Workers() int {
+	if p == nil {
 		return 0
 	}
-	return len(c.workers)
+	return len(p.workers)
 }
 
 // Close stops the workers and waits for them. Call it once, when no lane uses its job ring any more.
-func (c *Pool) Close() {
-	if c == nil {
+func (p *Pool) Close() {
+	if p == nil {
 		return
 	}
-	c.stopping.Store(true)
-	for _, w := range c.workers {
+	p.stopping.Store(true)
+	for _, w := range p.workers {
 		w.wake()
 	}
-	c.running.Wait()
-	for _, w := range c.workers {
+	p.running.Wait()
+	for _, w := range p.workers {
 		_ = unix.Close(w.event)
 	}
 }
@@ -87,11 +87,11 @@ const assignAttempts = 4
 
 // assignWorker assigns a free worker to r, if one of the next assignAttempts is free. The search starts at the worker that
 // was assigned last, and moves on past busy ones.
-func (c *Pool) assignWorker(r *JobRing) {
-	for range min(assignAttempts, len(c.workers)) {
-		if c.workers[r.nextWorker].assign(r) {
+func (p *Pool) assignWorker(r *JobRing) {
+	for range min(assignAttempts, len(p.workers)) {
+		if p.workers[r.nextWorker].assign(r) {
 			return
 		}
-		r.nextWorker = (r.nextWorker + 1) % len(c.workers)
+		r.nextWorker = (r.nextWorker + 1) % len(p.workers)
 	}
 }

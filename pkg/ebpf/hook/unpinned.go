@@ -33,32 +33,32 @@ func (h Hook) AttachUnpinned(p *ebpf.Program) (*UnpinnedLink, error) {
 }
 
 // Replace atomically replaces the attached program: every packet is handled by exactly one of them.
-func (h *UnpinnedLink) Replace(p *ebpf.Program) error {
-	return (&xdpOrTCXLink{h.link}).replace(h.hook, p)
+func (l *UnpinnedLink) Replace(p *ebpf.Program) error {
+	return (&xdpOrTCXLink{l.link}).replace(l.hook, p)
 }
 
 // Status returns the hook's present status: Attached, or Defunct if the device is gone or the program was detached by force.
 // Unlike Hook.Status it works in every network namespace.
-func (h *UnpinnedLink) Status() (Status, error) {
-	st, err := (&xdpOrTCXLink{h.link}).status(h.hook)
+func (l *UnpinnedLink) Status() (Status, error) {
+	st, err := (&xdpOrTCXLink{l.link}).status(l.hook)
 	if err == nil {
-		st.Kind = h.Kind()
+		st.Kind = l.Kind()
 	}
 	return st, err
 }
 
 // Kind returns XDPNative or XDPGeneric, as chosen when the program was attached.
-func (h *UnpinnedLink) Kind() Kind {
-	if h.hook.Kind == XDPGeneric {
+func (l *UnpinnedLink) Kind() Kind {
+	if l.hook.Kind == XDPGeneric {
 		return XDPGeneric
 	}
 	return XDPNative
 }
 
 // Close detaches the program. The program is off when Close returns.
-func (h *UnpinnedLink) Close() error {
-	_ = h.link.Detach() // fails with one of several errors if the program is off already, for example because the device is gone
-	if err := h.link.Close(); err != nil {
+func (l *UnpinnedLink) Close() error {
+	_ = l.link.Detach() // fails with one of several errors if the program is off already, for example because the device is gone
+	if err := l.link.Close(); err != nil {
 		return fmt.Errorf("detaching from the XDP hook: %w", err)
 	}
 	return nil

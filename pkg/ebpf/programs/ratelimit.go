@@ -26,12 +26,12 @@ const (
 
 // gcra returns the limit as the eBPF program holds it (bpf/include/ratelimit.h), in nanoseconds: the emission interval, and
 // the tolerance by which the theoretical arrival time may be ahead of the clock.
-func (b RateLimit) gcra() (interval, tolerance uint64, err error) {
-	if b == (RateLimit{}) {
+func (r RateLimit) gcra() (interval, tolerance uint64, err error) {
+	if r == (RateLimit{}) {
 		return 0, 0, nil
 	}
-	if b.Interval <= 0 || b.Burst < 1 || int64(b.Burst) > math.MaxInt64/4/int64(b.Interval) {
-		return 0, 0, fmt.Errorf("invalid rate limit: burst %d, one every %v", b.Burst, b.Interval)
+	if r.Interval <= 0 || r.Burst < 1 || int64(r.Burst) > math.MaxInt64/4/int64(r.Interval) {
+		return 0, 0, fmt.Errorf("invalid rate limit: burst %d, one every %v", r.Burst, r.Interval)
 	}
-	return uint64(b.Interval), uint64(b.Burst-1) * uint64(b.Interval), nil
+	return uint64(r.Interval), uint64(r.Burst-1) * uint64(r.Interval), nil
 }

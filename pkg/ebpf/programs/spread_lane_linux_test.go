@@ -42,45 +42,45 @@ func newLaneModel(t *testing.T, lanes int, gap time.Duration, peers ...string) *
 }
 
 // step sends a message of a flow. It fails unless C and Go choose the same lane.
-func (c *laneModel) step(peer string, mark uint32, size int) int {
-	c.t.Helper()
+func (m *laneModel) step(peer string, mark uint32, size int) int {
+	m.t.Helper()
 	us := us4
 	if netip.MustParseAddrPort(peer).Addr().Is6() {
 		us = us6
 	}
 	in := data(us, peer).with(func(d *datagram) { d.payload = message(4, size) }).bytes()
-	out, _, refused := runTC(c.t, c.s.Egress(), in, skb{skbMark: mark})
+	out, _, refused := runTC(m.t, m.s.Egress(), in, skb{skbMark: mark})
 	if refused {
-		c.t.Fatal("the kernel rejects the packet")
+		m.t.Fatal("the kernel rejects the packet")
 	}
 	flow := markFlow(mark, 0xffffffff)
 	var word uint64
-	expect.NoError(c.t, c.s.maps.Flows.Lookup(flow>>16, &word))
-	c.now = int64(word >> 8 << tickShift)
-	want := c.flows.Choose(c.loads[peer], flow, c.now, len(in))
+	expect.NoError(m.t, m.s.maps.Flows.Lookup(flow>>16, &word))
+	m.now = int64(word >> 8 << tickShift)
+	want := m.flows.Choose(m.loads[peer], flow, m.now, len(in))
 	got := int(sourcePort(out)-61000) / 7
 	if got != want || int(word&0xff) != want || sourcePort(out) != uint16(61000+7*got) {
-		c.t.Fatalf("flow %#x: port %d, lane %d remembered, want lane %d", flow, sourcePort(out), word&0xff, want)
+		m.t.Fatalf("flow %#x: port %d, lane %d remembered, want lane %d", flow, sourcePort(out), word&0xff, want)
 	}
 	return got
 }
 
 // checkLoads fails unless C and Go have the same loads.
-func (c *laneModel) checkLoads() {
-	c.t.Helper()
-	for endpoint, loads := range c.loads {
+func (m *laneModel) checkLoads() {
+	m.t.Helper()
+	for endpoint, loads := range m.loads {
 		var peer spreadPeer
 		key := peerKey(51820, netip.MustParseAddrPort(endpoint))
-		expect.NoError(c.t, c.s.maps.Peers.Lookup(&key, &peer))
-		for lane := range c.lanes {
+		expect.NoError(m.t, m.s.maps.Peers.Lookup(&key, &peer))
+		for lane := range m.lanes {
 			word := peer.Loads[lane]
-			age := (uint64(c.now>>27) - word>>40) & 0xffffff
+			age := (uint64(m.now>>27) - word>>40) & 0xffffff
 			got := uint64(0)
 			if age < 64 {
 				got = word & (1<<40 - 1) >> age
 			}
-			if want := loads.Bytes(lane, c.now); got != want {
-				c.t.Errorf("%s, lane %d: load %d, want %d", endpoint, lane, got, want)
+			if want := loads.Bytes(lane, m.now); got != want {
+				m.t.Errorf("%s, lane %d: load %d, want %d", endpoint, lane, got, want)
 			}
 		}
 	}
@@ -103,14 +103,14 @@ func TestLaneChoiceMatchesGoModel(t *testing.T) {
 }
 
 // checkFlowCounts checks the number of lane choices, for gaps that determine it.
-func (c *laneModel) checkFlowCounts(gap time.Duration) {
-	c.t.Helper()
-	got := counted(c.t, c.s, Counters{})
+func (m *laneModel) checkFlowCounts(gap time.Duration) {
+	m.t.Helper()
+	got := counted(m.t, m.s, Counters{})
 	if got[EventSpread] != 2000 || got[EventFlowNew] > 100 || got[EventFlowNew] < 50 {
-		c.t.Errorf("gap %v: counted %v", gap, got)
+		m.t.Errorf("gap %v: counted %v", gap, got)
 	}
 	if gap == time.Hour && got[EventFlowReassigned] != 0 {
-		c.t.Errorf("gap %v: counted %v", gap, got)
+		m.t.Errorf("gap %v: counted %v", gap, got)
 	}
 }
 

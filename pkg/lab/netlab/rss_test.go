@@ -130,12 +130,12 @@ func captureQueues(t *testing.T, a, b *Host, queues int) queueCaptures {
 }
 
 // packets returns the counts since the captures began, by queue.
-func (w queueCaptures) packets() (sent, came []uint64) {
-	w.t.Helper()
-	s, err := w.sent.Queues()
-	r, err2 := w.received.ReceiveQueues()
+func (c queueCaptures) packets() (sent, came []uint64) {
+	c.t.Helper()
+	s, err := c.sent.Queues()
+	r, err2 := c.received.ReceiveQueues()
 	if err != nil || err2 != nil || s == nil || r == nil {
-		w.t.Fatal("reading the queue counters: ", err, err2)
+		c.t.Fatal("reading the queue counters: ", err, err2)
 	}
 	for i := range s {
 		sent, came = append(sent, s[i].Packets), append(came, r[i].Packets)
@@ -144,11 +144,11 @@ func (w queueCaptures) packets() (sent, came []uint64) {
 }
 
 // during returns the packets, by queue, that went over the cable while f ran.
-func (w queueCaptures) during(f func()) (sent, came []uint64) {
-	w.t.Helper()
-	s0, c0 := w.packets()
+func (c queueCaptures) during(f func()) (sent, came []uint64) {
+	c.t.Helper()
+	s0, c0 := c.packets()
 	f()
-	sent, came = w.packets()
+	sent, came = c.packets()
 	for i := range sent {
 		sent[i] -= s0[i]
 		came[i] -= c0[i]

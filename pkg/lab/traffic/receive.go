@@ -27,22 +27,22 @@ type counters struct {
 	first, last                                    atomic.Int64 // unix nanoseconds
 }
 
-func (t *counters) counts() Counts {
+func (c *counters) counts() Counts {
 	return Counts{
-		Bytes: t.bytes.Load(), Packets: t.packets.Load(), Reordered: t.reordered.Load(),
-		Duplicated: t.duplicated.Load(), Corrupt: t.corrupt.Load(),
+		Bytes: c.bytes.Load(), Packets: c.packets.Load(), Reordered: c.reordered.Load(),
+		Duplicated: c.duplicated.Load(), Corrupt: c.corrupt.Load(),
 	}
 }
 
-func (t *counters) touch(now int64) {
-	if t.first.Load() == 0 {
-		t.first.Store(now)
+func (c *counters) touch(now int64) {
+	if c.first.Load() == 0 {
+		c.first.Store(now)
 	}
-	t.last.Store(now)
+	c.last.Store(now)
 }
 
-func (t *counters) stream() Stream {
-	return Stream{Counts: t.counts(), Seconds: time.Duration(t.last.Load() - t.first.Load()).Seconds()}
+func (c *counters) stream() Stream {
+	return Stream{Counts: c.counts(), Seconds: time.Duration(c.last.Load() - c.first.Load()).Seconds()}
 }
 
 // datagramReceiver receives one UDP stream.

@@ -41,11 +41,11 @@ const (
 // the current namespace.
 type InNamespace func(f func() error) error
 
-func (w InNamespace) do(f func() error) error {
-	if w == nil {
+func (n InNamespace) do(f func() error) error {
+	if n == nil {
 		return f()
 	}
-	return w(f)
+	return n(f)
 }
 
 // Config configures Run.

@@ -58,37 +58,37 @@ func openLinkSubscription(ns *netns.NsHandle) (*linkSubscription, error) {
 }
 
 // subscribe starts to deliver the buffered and all later changes of a link.
-func (f *linkSubscription) subscribe(index int) error {
-	f.index = index
-	return f.start(nl.RECEIVE_BUFFER_SIZE, f.handle)
+func (s *linkSubscription) subscribe(index int) error {
+	s.index = index
+	return s.start(nl.RECEIVE_BUFFER_SIZE, s.handle)
 }
 
 // close returns after the reading goroutine has ended.
-func (f *linkSubscription) close() {
-	close(f.done)
-	f.stop()
-	_ = f.socket.Close()
+func (s *linkSubscription) close() {
+	close(s.done)
+	s.stop()
+	_ = s.socket.Close()
 }
 
 // handle delivers the changes of the link. A lost message may have been one, so it ends the subscription.
-func (f *linkSubscription) handle(message, _ []byte, err error) (more bool) {
+func (s *linkSubscription) handle(message, _ []byte, err error) (more bool) {
 	if err == nil {
-		err = f.deliver(message)
+		err = s.deliver(message)
 	}
 	if err != nil && !errors.Is(err, errStopped) {
-		close(f.changes)
+		close(s.changes)
 	}
 	return err == nil
 }
 
 // deliver returns errStopped when the receiver is closed.
-func (f *linkSubscription) deliver(message []byte) error {
+func (s *linkSubscription) deliver(message []byte) error {
 	messages, err := syscall.ParseNetlinkMessage(message)
 	if err != nil {
 		return err
 	}
 	for i := range messages {
-		if !isLinkMessage(&messages[i], f.index) {
+		if !isLinkMessage(&messages[i], s.index) {
 			continue
 		}
 		c, err := parseLinkChange(&messages[i])
@@ -96,8 +96,8 @@ func (f *linkSubscription) deliver(message []byte) error {
 			return err
 		}
 		select {
-		case f.changes <- c:
-		case <-f.done:
+		case s.changes <- c:
+		case <-s.done:
 			return errStopped
 		}
 	}

@@ -237,7 +237,7 @@ type location struct {
 	name string
 }
 
-func (p *location) close() { _ = p.ns.Close() }
+func (l *location) close() { _ = l.ns.Close() }
 
 // locate queries the interface's namespace (TUNGETDEVNETNS, Linux 5.2) and name by the queue's descriptor. EBADFD
 // means that the interface was deleted. Any other error is transient or a missing privilege. The caller closes the

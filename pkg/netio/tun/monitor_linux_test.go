@@ -43,43 +43,43 @@ func newNamespaces(t *testing.T) *namespaces {
 }
 
 // enableIPv6 enables IPv6 in the calling thread's namespace ns.
-func (r *namespaces) enableIPv6(ns netns.NsHandle) *netlink.Handle {
-	r.t.Helper()
+func (n *namespaces) enableIPv6(ns netns.NsHandle) *netlink.Handle {
+	n.t.Helper()
 	err := os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("0"), 0)
 	if err != nil && !os.IsNotExist(err) {
-		r.t.Fatal(err)
+		n.t.Fatal(err)
 	}
 	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
-	expect.NoError(r.t, err)
+	expect.NoError(n.t, err)
 	return h
 }
 
 // closeOther releases the other namespace, as if its last process had exited.
-func (r *namespaces) closeOther() {
-	if r.otherNS.IsOpen() {
-		r.other.Close()
-		r.otherNS.Close()
+func (n *namespaces) closeOther() {
+	if n.otherNS.IsOpen() {
+		n.other.Close()
+		n.otherNS.Close()
 	}
 }
 
-func (r *namespaces) close() {
-	r.closeOther()
-	if r.originNS.IsOpen() {
-		r.origin.Close()
-		r.originNS.Close()
+func (n *namespaces) close() {
+	n.closeOther()
+	if n.originNS.IsOpen() {
+		n.origin.Close()
+		n.originNS.Close()
 	}
 }
 
-func (r *namespaces) link(h *netlink.Handle) netlink.Link {
-	r.t.Helper()
+func (n *namespaces) link(h *netlink.Handle) netlink.Link {
+	n.t.Helper()
 	l, err := h.LinkByName("rw0")
-	expect.NoError(r.t, err)
+	expect.NoError(n.t, err)
 	return l
 }
 
-func (r *namespaces) move(from *netlink.Handle, to netns.NsHandle) {
-	r.t.Helper()
-	expect.NoError(r.t, from.LinkSetNsFd(r.link(from), int(to)))
+func (n *namespaces) move(from *netlink.Handle, to netns.NsHandle) {
+	n.t.Helper()
+	expect.NoError(n.t, from.LinkSetNsFd(n.link(from), int(to)))
 }
 
 func TestDeviceClosesWhenItsNamespaceEnds(t *testing.T) {
@@ -212,10 +212,10 @@ func TestConfiguredLinkLocalAddressStays(t *testing.T) {
 }
 
 // awaitNoAddress waits until the interface has no IPv6 address. The kernel may generate one before the monitor disables it.
-func (r *namespaces) awaitNoAddress(h *netlink.Handle) {
-	r.t.Helper()
-	expect.EventuallyNoError(r.t, "the interface has no address", func() error {
-		addresses, err := h.AddrList(r.link(h), netlink.FAMILY_V6)
+func (n *namespaces) awaitNoAddress(h *netlink.Handle) {
+	n.t.Helper()
+	expect.EventuallyNoError(n.t, "the interface has no address", func() error {
+		addresses, err := h.AddrList(n.link(h), netlink.FAMILY_V6)
 		if err == nil && len(addresses) > 0 {
 			err = fmt.Errorf("addresses are %v", addresses)
 		}

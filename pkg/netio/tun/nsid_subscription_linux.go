@@ -58,32 +58,32 @@ func hasNetBroadcast() bool {
 	return unix.Capget(&header, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_NET_BROADCAST) != 0
 }
 
-func (a *nsidSubscription) close() {
-	a.netlink.Close()
-	_ = a.socket.Close()
+func (s *nsidSubscription) close() {
+	s.netlink.Close()
+	_ = s.socket.Close()
 }
 
 // subscribe joins the groups of link changes and IPv6 addresses. The kernel may add an address later than it reports
 // the link change that causes it.
-func (a *nsidSubscription) subscribe() error {
-	a.nsid.Store(nsidNotAssigned)
-	if err := a.eachGroup(unix.NETLINK_ADD_MEMBERSHIP); err != nil {
-		return fmt.Errorf("subscribing to link changes: %w", errors.Join(err, a.eachGroup(unix.NETLINK_DROP_MEMBERSHIP)))
+func (s *nsidSubscription) subscribe() error {
+	s.nsid.Store(nsidNotAssigned)
+	if err := s.eachGroup(unix.NETLINK_ADD_MEMBERSHIP); err != nil {
+		return fmt.Errorf("subscribing to link changes: %w", errors.Join(err, s.eachGroup(unix.NETLINK_DROP_MEMBERSHIP)))
 	}
-	if err := a.start(16<<10, a.handle); err != nil {
-		return errors.Join(err, a.eachGroup(unix.NETLINK_DROP_MEMBERSHIP))
+	if err := s.start(16<<10, s.handle); err != nil {
+		return errors.Join(err, s.eachGroup(unix.NETLINK_DROP_MEMBERSHIP))
 	}
 	return nil
 }
 
 // unsubscribe leaves the groups and stops reading. Unread messages may reach the next subscribe, which is harmless.
-func (a *nsidSubscription) unsubscribe() {
-	_ = a.eachGroup(unix.NETLINK_DROP_MEMBERSHIP)
-	a.stop()
+func (s *nsidSubscription) unsubscribe() {
+	_ = s.eachGroup(unix.NETLINK_DROP_MEMBERSHIP)
+	s.stop()
 }
 
-func (a *nsidSubscription) eachGroup(option int) error {
-	raw, err := a.socket.SyscallConn()
+func (s *nsidSubscription) eachGroup(option int) error {
+	raw, err := s.socket.SyscallConn()
 	if err != nil {
 		return err
 	}
@@ -98,11 +98,11 @@ func (a *nsidSubscription) eachGroup(option int) error {
 
 // filter limits the events to the interface with that index in that namespace, and to the interface's return to the
 // original namespace. It assigns an nsid if the namespace has none.
-func (a *nsidSubscription) filter(ns netns.NsHandle, index int) error {
-	number, err := a.netlink.GetNetNsIdByFd(int(ns))
+func (s *nsidSubscription) filter(ns netns.NsHandle, index int) error {
+	number, err := s.netlink.GetNetNsIdByFd(int(ns))
 	if err == nil && number == nsidNotAssigned {
-		if err = a.netlink.SetNetNsIdByFd(int(ns), nsidNotAssigned); err == nil || errors.Is(err, unix.EEXIST) {
-			number, err = a.netlink.GetNetNsIdByFd(int(ns))
+		if err = s.netlink.SetNetNsIdByFd(int(ns), nsidNotAssigned); err == nil || errors.Is(err, unix.EEXIST) {
+			number, err = s.netlink.GetNetNsIdByFd(int(ns))
 		}
 	}
 	switch {
@@ -111,16 +111,16 @@ func (a *nsidSubscription) filter(ns netns.NsHandle, index int) error {
 	case number == nsidNotAssigned:
 		return fmt.Errorf("assigning an nsid: %w", unix.ENOENT)
 	}
-	a.index.Store(int64(index))
-	a.nsid.Store(int64(number))
+	s.index.Store(int64(index))
+	s.nsid.Store(int64(number))
 	return nil
 }
 
 // handle signals an event for messages that match, and for lost messages.
-func (a *nsidSubscription) handle(message, control []byte, err error) (more bool) {
-	if err != nil || a.matches(message, control) {
+func (s *nsidSubscription) handle(message, control []byte, err error) (more bool) {
+	if err != nil || s.matches(message, control) {
 		select {
-		case a.events <- struct{}{}:
+		case s.events <- struct{}{}:
 		default:
 		}
 	}
@@ -128,20 +128,20 @@ func (a *nsidSubscription) handle(message, control []byte, err error) (more bool
 }
 
 // matches reports whether a message may concern the interface. A malformed message may.
-func (a *nsidSubscription) matches(message, control []byte) bool {
+func (s *nsidSubscription) matches(message, control []byte) bool {
 	all, err := syscall.ParseNetlinkMessage(message)
 	if err != nil {
 		return true
 	}
 	nsid, other := sourceNSID(control)
-	watched := a.nsid.Load()
+	watched := s.nsid.Load()
 	for i := range all {
 		kind, data := all[i].Header.Type, all[i].Data
 		switch {
 		case len(data) < 8: // struct ifinfomsg, struct ifaddrmsg: the index follows four bytes
 		case !other && kind == unix.RTM_NEWLINK, other && watched == nsidNotAssigned:
 			return true
-		case other && nsid == watched && int64(binary.NativeEndian.Uint32(data[4:])) == a.index.Load():
+		case other && nsid == watched && int64(binary.NativeEndian.Uint32(data[4:])) == s.index.Load():
 			return true
 		}
 	}

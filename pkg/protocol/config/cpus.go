@@ -83,22 +83,22 @@ func parseCPURange(s string) (first, last int, ok bool) {
 }
 
 // On reports whether any CPUs are configured.
-func (c ReceiveCPUs) On() bool { return c.Auto || len(c.List) > 0 }
+func (r ReceiveCPUs) On() bool { return r.Auto || len(r.List) > 0 }
 
 // Equal reports whether c and o are equal.
-func (c ReceiveCPUs) Equal(o ReceiveCPUs) bool {
-	return c.Auto == o.Auto && slices.Equal(c.List, o.List)
+func (r ReceiveCPUs) Equal(o ReceiveCPUs) bool {
+	return r.Auto == o.Auto && slices.Equal(r.List, o.List)
 }
 
 // String returns the shortest form that ParseReceiveCPUs parses.
-func (c ReceiveCPUs) String() string {
+func (r ReceiveCPUs) String() string {
 	switch {
-	case c.Auto:
+	case r.Auto:
 		return "auto"
-	case len(c.List) == 0:
+	case len(r.List) == 0:
 		return "off"
 	}
-	return FormatCPUs(c.List)
+	return FormatCPUs(r.List)
 }
 
 // FormatCPUs formats ascending CPU numbers as the kernel does: "0-3,8".
@@ -122,11 +122,11 @@ func FormatCPUs(cpus []int) string {
 }
 
 // MarshalText implements encoding.TextMarshaler with String.
-func (c ReceiveCPUs) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+func (r ReceiveCPUs) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
 // UnmarshalText implements encoding.TextUnmarshaler with ParseReceiveCPUs.
-func (c *ReceiveCPUs) UnmarshalText(text []byte) (err error) {
-	*c, err = ParseReceiveCPUs(string(text))
+func (r *ReceiveCPUs) UnmarshalText(text []byte) (err error) {
+	*r, err = ParseReceiveCPUs(string(text))
 	return err
 }
 

@@ -40,77 +40,77 @@ func newPeerRegistry(changed func()) *peerRegistry {
 }
 
 // AddIndex implements underlay.Guard.
-func (k *peerRegistry) AddIndex(index uint32) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.indices[index] = struct{}{}
-	if k.classifier != nil {
-		_ = k.classifier.AddIndex(index) // the map has room for maxCheckedIndices
+func (reg *peerRegistry) AddIndex(index uint32) {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
+	reg.indices[index] = struct{}{}
+	if reg.classifier != nil {
+		_ = reg.classifier.AddIndex(index) // the map has room for maxCheckedIndices
 	}
-	if len(k.indices) > maxCheckedIndices && !k.tooManyIndices {
-		k.tooManyIndices = true
-		k.changed()
+	if len(reg.indices) > maxCheckedIndices && !reg.tooManyIndices {
+		reg.tooManyIndices = true
+		reg.changed()
 	}
 }
 
 // RemoveIndex implements underlay.Guard.
-func (k *peerRegistry) RemoveIndex(index uint32) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.indices, index)
-	if k.classifier != nil {
-		_ = k.classifier.RemoveIndex(index) // a remaining index only admits messages that no session can open
+func (reg *peerRegistry) RemoveIndex(index uint32) {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
+	delete(reg.indices, index)
+	if reg.classifier != nil {
+		_ = reg.classifier.RemoveIndex(index) // a remaining index only admits messages that no session can open
 	}
 }
 
 // AddSource implements underlay.Guard.
-func (k *peerRegistry) AddSource(address netip.Addr) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.sources[address]++; k.sources[address] == 1 {
-		k.changed()
+func (reg *peerRegistry) AddSource(address netip.Addr) {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
+	if reg.sources[address]++; reg.sources[address] == 1 {
+		reg.changed()
 	}
-	if k.classifier != nil {
-		_ = k.classifier.AddSource(address) // if the map is full, the peer counts as unknown
+	if reg.classifier != nil {
+		_ = reg.classifier.AddSource(address) // if the map is full, the peer counts as unknown
 	}
 }
 
 // RemoveSource implements underlay.Guard.
-func (k *peerRegistry) RemoveSource(address netip.Addr) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.sources[address] == 0 {
+func (reg *peerRegistry) RemoveSource(address netip.Addr) {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
+	if reg.sources[address] == 0 {
 		return
 	}
-	if k.sources[address]--; k.sources[address] == 0 {
-		delete(k.sources, address)
-		k.changed()
+	if reg.sources[address]--; reg.sources[address] == 0 {
+		delete(reg.sources, address)
+		reg.changed()
 	}
-	if k.classifier != nil {
-		_ = k.classifier.RemoveSource(address)
+	if reg.classifier != nil {
+		_ = reg.classifier.RemoveSource(address)
 	}
 }
 
 // SetGuarded implements underlay.Guard.
-func (k *peerRegistry) SetGuarded() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.complete = true
-	k.changed()
+func (reg *peerRegistry) SetGuarded() {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
+	reg.complete = true
+	reg.changed()
 }
 
 // setClassifier gives all known peers to r, a new classifier, and from then on all changes. nil removes the classifier.
-func (k *peerRegistry) setClassifier(r classifier) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.classifier = r
+func (reg *peerRegistry) setClassifier(r classifier) {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
+	reg.classifier = r
 	if r == nil {
 		return
 	}
-	for index := range k.indices {
+	for index := range reg.indices {
 		_ = r.AddIndex(index)
 	}
-	for address, n := range k.sources {
+	for address, n := range reg.sources {
 		for range n {
 			_ = r.AddSource(address)
 		}
@@ -119,11 +119,11 @@ func (k *peerRegistry) setClassifier(r classifier) {
 
 // state returns whether the device has reported everything, and whether indices may be checked. Once complete, it also
 // returns up to most of the peers' addresses, always the same ones.
-func (k *peerRegistry) state(most int) (ready, check bool, peers []netip.Addr) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.complete && most > 0 {
-		peers = slices.SortedFunc(maps.Keys(k.sources), netip.Addr.Compare)
+func (reg *peerRegistry) state(most int) (ready, check bool, peers []netip.Addr) {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
+	if reg.complete && most > 0 {
+		peers = slices.SortedFunc(maps.Keys(reg.sources), netip.Addr.Compare)
 	}
-	return k.complete, !k.tooManyIndices, peers[:min(len(peers), most)]
+	return reg.complete, !reg.tooManyIndices, peers[:min(len(peers), most)]
 }

@@ -51,11 +51,11 @@ func (l *fakeClassifier) RemoveSource(a netip.Addr) error {
 }
 
 // matches reports whether a classifier has the registry's entries.
-func (k *peerRegistry) matches(l *fakeClassifier) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return maps.Equal(l.sources, k.sources) && len(l.indices) == len(k.indices) &&
-		!slices.ContainsFunc(slices.Collect(maps.Keys(k.indices)), func(i uint32) bool { return !l.indices[i] })
+func (reg *peerRegistry) matches(l *fakeClassifier) bool {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
+	return maps.Equal(l.sources, reg.sources) && len(l.indices) == len(reg.indices) &&
+		!slices.ContainsFunc(slices.Collect(maps.Keys(reg.indices)), func(i uint32) bool { return !l.indices[i] })
 }
 
 func addr(n byte) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, n}) }

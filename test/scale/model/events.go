@@ -19,19 +19,19 @@ type eventQueue struct {
 }
 
 // after calls f after ns nanoseconds.
-func (c *eventQueue) after(ns int64, f func()) {
-	c.seq++
-	heap.Push(&c.events, event{at: c.now + max(ns, 0), seq: c.seq, do: f})
+func (q *eventQueue) after(ns int64, f func()) {
+	q.seq++
+	heap.Push(&q.events, event{at: q.now + max(ns, 0), seq: q.seq, do: f})
 }
 
 // runUntil runs all events up to a time, and sets the clock to that time.
-func (c *eventQueue) runUntil(until int64) {
-	for len(c.events) > 0 && c.events[0].at <= until {
-		e := heap.Pop(&c.events).(event)
-		c.now = e.at
+func (q *eventQueue) runUntil(until int64) {
+	for len(q.events) > 0 && q.events[0].at <= until {
+		e := heap.Pop(&q.events).(event)
+		q.now = e.at
 		e.do()
 	}
-	c.now = until
+	q.now = until
 }
 
 type eventHeap []event

@@ -93,11 +93,11 @@ func selection(c *Config, src netip.Addr, ports []uint16) (s underlay.Selection)
 }
 
 // port returns the source port of a train.
-func (w *path) port(lane int, hash uint32, now int64, bytes int) int {
-	if w.loads == nil {
+func (p *path) port(lane int, hash uint32, now int64, bytes int) int {
+	if p.loads == nil {
 		return 0
 	}
-	return w.flows[lane].Choose(w.loads, hash, now, bytes)
+	return p.flows[lane].Choose(p.loads, hash, now, bytes)
 }
 
 // mix64 is the finalizer of splitmix64. It stands for a random hash.

@@ -64,65 +64,65 @@ func (m *Mesh) check(found problems) []Finding {
 	return e.list
 }
 
-func (e *checker) add(s Severity, check, node, found, fix string) {
+func (c *checker) add(s Severity, check, node, found, fix string) {
 	key := [3]string{string(s), check, found}
-	i, known := e.at[key]
+	i, known := c.at[key]
 	if !known {
-		i = len(e.list)
-		e.at[key] = i
-		e.list = append(e.list, Finding{Severity: s, Check: check, Found: found, Fix: fix})
+		i = len(c.list)
+		c.at[key] = i
+		c.list = append(c.list, Finding{Severity: s, Check: check, Found: found, Fix: fix})
 	}
 	if node != "" {
-		e.list[i].Nodes = append(e.list[i].Nodes, node)
+		c.list[i].Nodes = append(c.list[i].Nodes, node)
 	}
 }
 
 // checkCluster finds a cluster without nodes or agents.
-func (e *checker) checkCluster() {
+func (c *checker) checkCluster() {
 	switch {
-	case len(e.m.Nodes) == 0:
-		e.add(Failed, "nodes", "", "the cluster has no nodes", "")
-	case !slices.ContainsFunc(e.m.Nodes, func(n Node) bool { return n.Reported.Mode != "" }):
-		e.add(Failed, "agent", "", "no node's agent has published a status", "kubectl get daemonsets,pods -A | grep ropewalk-agent")
+	case len(c.m.Nodes) == 0:
+		c.add(Failed, "nodes", "", "the cluster has no nodes", "")
+	case !slices.ContainsFunc(c.m.Nodes, func(n Node) bool { return n.Reported.Mode != "" }):
+		c.add(Failed, "agent", "", "no node's agent has published a status", "kubectl get daemonsets,pods -A | grep ropewalk-agent")
 	}
 }
 
-func (e *checker) checkNode(n *Node) {
+func (c *checker) checkNode(n *Node) {
 	switch n.Origin {
 	case NoNode:
-		e.add(Warning, "owner", n.Name, "the RopewalkNode has no Node of that name", "kubectl delete ropewalknode "+n.Name+" if it stays")
+		c.add(Warning, "owner", n.Name, "the RopewalkNode has no Node of that name", "kubectl delete ropewalknode "+n.Name+" if it stays")
 		return
 	case OtherOwner:
-		e.add(Failed, "owner", n.Name, "the RopewalkNode belongs to an earlier node of that name: other nodes ignore it", "kubectl delete ropewalknode "+n.Name)
+		c.add(Failed, "owner", n.Name, "the RopewalkNode belongs to an earlier node of that name: other nodes ignore it", "kubectl delete ropewalknode "+n.Name)
 		return
 	}
 	if n.OptOut {
 		return
 	}
 	if n.Kubelet == No {
-		e.add(Warning, "kubelet", n.Name, "the node is not ready: its agent's status may be outdated", "kubectl describe node "+n.Name)
+		c.add(Warning, "kubelet", n.Name, "the node is not ready: its agent's status may be outdated", "kubectl describe node "+n.Name)
 	}
 	if n.Origin == NoAgent || n.Reported.Mode == "" {
-		e.checkMissingAgent(n)
+		c.checkMissingAgent(n)
 		return
 	}
-	e.checkCondition(n)
-	e.checkReported(n)
-	e.checkPeers(n)
+	c.checkCondition(n)
+	c.checkReported(n)
+	c.checkPeers(n)
 }
 
 // checkMissingAgent finds a node whose agent has not published a status.
-func (e *checker) checkMissingAgent(n *Node) {
+func (c *checker) checkMissingAgent(n *Node) {
 	fix := "kubectl get pods -A -o wide --field-selector spec.nodeName=" + n.Name + " | grep ropewalk-agent"
 	switch {
 	case n.Reported.Ready == No:
-		e.checkCondition(n)
-	case e.m.Time.Sub(n.Created) < agentStartGrace:
-		e.add(Warning, "agent", n.Name, "the node is new, and its agent has not published a status yet", fix)
-	case e.m.anyMesh():
-		e.add(Failed, "agent", n.Name, "its agent has not published a status: there is no tunnel to its pods", fix)
+		c.checkCondition(n)
+	case c.m.Time.Sub(n.Created) < agentStartGrace:
+		c.add(Warning, "agent", n.Name, "the node is new, and its agent has not published a status yet", fix)
+	case c.m.anyMesh():
+		c.add(Failed, "agent", n.Name, "its agent has not published a status: there is no tunnel to its pods", fix)
 	default:
-		e.add(Warning, "agent", n.Name, "its agent has not published a status: no node spreads towards it", fix)
+		c.add(Warning, "agent", n.Name, "its agent has not published a status: no node spreads towards it", fix)
 	}
 }
 
@@ -131,22 +131,22 @@ func (m *Mesh) anyMesh() bool {
 }
 
 // checkCondition reports the agent's own Ready condition.
-func (e *checker) checkCondition(n *Node) {
-	switch message := e.ownNotes(n); {
+func (c *checker) checkCondition(n *Node) {
+	switch message := c.ownNotes(n); {
 	case n.Reported.Ready == No:
-		e.add(Failed, "conditions", n.Name, "its agent's last reconcile failed: "+n.Reported.Message, "")
+		c.add(Failed, "conditions", n.Name, "its agent's last reconcile failed: "+n.Reported.Message, "")
 	case n.Reported.Ready == Unknown:
-		e.add(Warning, "conditions", n.Name, "its agent has not published a Ready condition", "")
+		c.add(Warning, "conditions", n.Name, "its agent has not published a Ready condition", "")
 	case message != "":
-		e.add(Warning, "conditions", n.Name, "its agent warns: "+message, "")
+		c.add(Warning, "conditions", n.Name, "its agent warns: "+message, "")
 	}
 }
 
 // ownNotes returns the notes in a node's message that no other node's agent finds as well.
-func (e *checker) ownNotes(n *Node) string {
+func (c *checker) ownNotes(n *Node) string {
 	var rest []string
 	for note := range strings.SplitSeq(n.Reported.Message, "; ") {
-		if note = strings.TrimSpace(note); note != "" && e.found[mesh.Problem{Node: n.Name, Reason: note}] == 0 {
+		if note = strings.TrimSpace(note); note != "" && c.found[mesh.Problem{Node: n.Name, Reason: note}] == 0 {
 			rest = append(rest, note)
 		}
 	}
@@ -154,18 +154,18 @@ func (e *checker) ownNotes(n *Node) string {
 }
 
 // checkReported checks the status of one node.
-func (e *checker) checkReported(n *Node) {
+func (c *checker) checkReported(n *Node) {
 	if n.lacksKey() {
-		e.add(Failed, "key", n.Name, "it has not published a key: there is no tunnel to its pods", "kubectl get ropewalknode "+n.Name+" -o yaml")
+		c.add(Failed, "key", n.Name, "it has not published a key: there is no tunnel to its pods", "kubectl get ropewalknode "+n.Name+" -o yaml")
 	}
 	if n.Reported.ObservedGeneration < n.Reported.Generation {
-		e.add(Warning, "spec", n.Name, "its agent has not applied the latest spec yet", "")
+		c.add(Warning, "spec", n.Name, "its agent has not applied the latest spec yet", "")
 	}
 	if len(n.Reported.PodCIDRs) > 0 && !sameCIDRs(n) {
-		e.add(Warning, "pods", n.Name, "its agent has published other pod CIDRs than the Node has: other nodes use the Node's", "")
+		c.add(Warning, "pods", n.Name, "its agent has published other pod CIDRs than the Node has: other nodes use the Node's", "")
 	}
 	if n.Agent != nil && n.Agent.Mode == mesh.ModeSpread && !n.Agent.Gathers && n.Reported.Ready != No {
-		e.add(Warning, "spread", n.Name, "it does not gather: no node spreads towards it", "ropewalk spread status, on the node")
+		c.add(Warning, "spread", n.Name, "it does not gather: no node spreads towards it", "ropewalk spread status, on the node")
 	}
 }
 
@@ -181,7 +181,7 @@ func sameCIDRs(n *Node) bool {
 }
 
 // checkPeers checks a node's peers.
-func (e *checker) checkPeers(n *Node) {
+func (c *checker) checkPeers(n *Node) {
 	if stale := n.Reported.Unresponsive; stale.Count > 0 {
 		text := strings.Join(stale.Nodes, ", ")
 		if more := stale.Count - len(stale.Nodes); more > 0 && text != "" {
@@ -189,25 +189,25 @@ func (e *checker) checkPeers(n *Node) {
 		} else if text == "" {
 			text = plural(stale.Count, "peer")
 		}
-		e.add(e.unresponsiveSeverity(stale), "handshakes", n.Name, "no answer to its handshakes from "+text,
+		c.add(c.unresponsiveSeverity(stale), "handshakes", n.Name, "no answer to its handshakes from "+text,
 			"check that UDP passes between the nodes, at the port in status.endpoints, and that the other node's agent runs")
 	}
-	s, known := e.m.expected[n.Name]
+	s, known := c.m.expected[n.Name]
 	if !known || !n.participates() {
 		return
 	}
 	if n.Reported.Peers != s.count {
-		e.add(Warning, "peers", n.Name, fmt.Sprintf("it has %s, want %d", plural(n.Reported.Peers, "peer"), s.count), "")
+		c.add(Warning, "peers", n.Name, fmt.Sprintf("it has %s, want %d", plural(n.Reported.Peers, "peer"), s.count), "")
 	}
 	if n.Agent.Mode == mesh.ModeSpread && n.Reported.SpreadsTo < s.spreads {
-		e.add(Warning, "spread", n.Name, fmt.Sprintf("it spreads towards %d of %s that gather", n.Reported.SpreadsTo, plural(s.spreads, "node")), "")
+		c.add(Warning, "spread", n.Name, fmt.Sprintf("it spreads towards %d of %s that gather", n.Reported.SpreadsTo, plural(s.spreads, "node")), "")
 	}
 }
 
 // unresponsiveSeverity returns Warning if all unresponsive peers are known to be down.
-func (e *checker) unresponsiveSeverity(s UnresponsivePeers) Severity {
+func (c *checker) unresponsiveSeverity(s UnresponsivePeers) Severity {
 	away := func(name string) bool {
-		n := e.m.find(name)
+		n := c.m.find(name)
 		return n == nil || n.Kubelet == No
 	}
 	for _, name := range s.Nodes {
@@ -222,41 +222,41 @@ func (e *checker) unresponsiveSeverity(s UnresponsivePeers) Severity {
 }
 
 // checkModes finds nodes in another mode than most.
-func (e *checker) checkModes() {
+func (c *checker) checkModes() {
 	count := map[string]int{}
-	for i := range e.m.Nodes {
-		if n := &e.m.Nodes[i]; n.participates() {
+	for i := range c.m.Nodes {
+		if n := &c.m.Nodes[i]; n.participates() {
 			count[string(n.Agent.Mode)]++
 		}
 	}
 	usual := mostCommon(count)
-	for i := range e.m.Nodes {
-		if n := &e.m.Nodes[i]; n.participates() && string(n.Agent.Mode) != usual {
-			e.add(Warning, "mode", n.Name, fmt.Sprintf("it is in %s mode, most others are in %s mode: ropewalk has no tunnel to those",
+	for i := range c.m.Nodes {
+		if n := &c.m.Nodes[i]; n.participates() && string(n.Agent.Mode) != usual {
+			c.add(Warning, "mode", n.Name, fmt.Sprintf("it is in %s mode, most others are in %s mode: ropewalk has no tunnel to those",
 				n.Agent.Mode, usual), "kubectl get ropewalknodes -o custom-columns=NAME:.metadata.name,MODE:.spec.mode")
 		}
 	}
 }
 
 // checkMTUs finds tunnels with another MTU than most.
-func (e *checker) checkMTUs() {
+func (c *checker) checkMTUs() {
 	count := map[int]int{}
-	for i := range e.m.Nodes {
-		if n := &e.m.Nodes[i]; n.participates() && n.Reported.MTU != 0 {
+	for i := range c.m.Nodes {
+		if n := &c.m.Nodes[i]; n.participates() && n.Reported.MTU != 0 {
 			count[n.Reported.MTU]++
 		}
 	}
 	usual := mostCommon(count)
-	for i := range e.m.Nodes {
-		n := &e.m.Nodes[i]
+	for i := range c.m.Nodes {
+		n := &c.m.Nodes[i]
 		if !n.participates() || n.Reported.MTU == 0 {
 			continue
 		}
 		if n.Reported.MTU < mesh.MinMTU && slices.ContainsFunc(n.PodCIDRs, isIPv6) {
-			e.add(Failed, "mtu", n.Name, fmt.Sprintf("its MTU is %d, but its pods have IPv6, which needs %d", n.Reported.MTU, mesh.MinMTU), "")
+			c.add(Failed, "mtu", n.Name, fmt.Sprintf("its MTU is %d, but its pods have IPv6, which needs %d", n.Reported.MTU, mesh.MinMTU), "")
 		}
 		if n.Reported.MTU != usual {
-			e.add(Warning, "mtu", n.Name, fmt.Sprintf("its MTU is %d, that of most others %d: packets that fit one end may not fit the other",
+			c.add(Warning, "mtu", n.Name, fmt.Sprintf("its MTU is %d, that of most others %d: packets that fit one end may not fit the other",
 				n.Reported.MTU, usual), "set spec.mtu of all nodes to the smallest one")
 		}
 	}

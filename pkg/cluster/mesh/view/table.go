@@ -186,15 +186,15 @@ func (k Kind) String() string {
 }
 
 // String returns the direction's state for people.
-func (w Direction) String() string {
+func (d Direction) String() string {
 	switch {
-	case !w.Peer:
+	case !d.Peer:
 		return "no peer"
-	case w.Unresponsive:
+	case d.Unresponsive:
 		return "no answer"
-	case w.Spreads == Yes:
+	case d.Spreads == Yes:
 		return "spread"
-	case w.Spreads == Unknown:
+	case d.Spreads == Unknown:
 		return "spread, perhaps"
 	}
 	return "one flow"

@@ -45,23 +45,23 @@ type tally struct {
 	last                  []int
 }
 
-func (c *tally) add(perLane []int) {
-	c.rounds++
+func (t *tally) add(perLane []int) {
+	t.rounds++
 	sum := 0
 	for _, n := range perLane {
 		sum += n
 		if n == 0 {
-			c.idle++
+			t.idle++
 		}
 	}
-	c.mean = float64(sum) / float64(len(perLane))
-	c.busiest += slices.Max(perLane)
-	c.last = perLane
+	t.mean = float64(sum) / float64(len(perLane))
+	t.busiest += slices.Max(perLane)
+	t.last = perLane
 }
 
-func (c *tally) String() string {
-	rounds := float64(c.rounds)
-	return fmt.Sprintf("busiest %.2f × mean, %.2f lanes idle, last %v", float64(c.busiest)/rounds/c.mean, float64(c.idle)/rounds, c.last)
+func (t *tally) String() string {
+	rounds := float64(t.rounds)
+	return fmt.Sprintf("busiest %.2f × mean, %.2f lanes idle, last %v", float64(t.busiest)/rounds/t.mean, float64(t.idle)/rounds, t.last)
 }
 
 // dealFlows opens a port, and counts the flows that arrive at each lane.

@@ -98,7 +98,7 @@ type entry struct {
 	plan underlay.Plan
 }
 
-func (k entry) compare(o entry) int { return cmp.Compare(k.key, o.key) }
+func (e entry) compare(o entry) int { return cmp.Compare(e.key, o.key) }
 
 // sortPlans sorts the plans into the search lists. Of two plans for one address it keeps the first.
 func (c *compiler) sortPlans(plans []underlay.Plan) {

@@ -48,12 +48,12 @@ type trying struct {
 	tried int // elements that TryRecv found
 }
 
-func (r *trying) Recv(rx []underlay.Datagrams) (int, error) {
-	if n := r.lane.TryRecv(rx[:1]); n > 0 {
-		r.tried += n
+func (t *trying) Recv(rx []underlay.Datagrams) (int, error) {
+	if n := t.lane.TryRecv(rx[:1]); n > 0 {
+		t.tried += n
 		return n, nil
 	}
-	return r.lane.Recv(rx[:1])
+	return t.lane.Recv(rx[:1])
 }
 
 func tryRecvKeepsOrderWithRecv(t *testing.T, s Subject) {

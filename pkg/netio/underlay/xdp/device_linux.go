@@ -73,73 +73,73 @@ func (d *device) needsRepair(lanes []*lane, now time.Time) bool {
 }
 
 // repair sets up as much of the device as is possible now.
-func (k *supervisor) repair(now time.Time) {
-	k.device.retryAt = time.Time{}
-	if k.config.Device == "" {
-		for i := range k.port.lanes {
-			k.recordError(i, errNoDevice)
+func (sup *supervisor) repair(now time.Time) {
+	sup.device.retryAt = time.Time{}
+	if sup.config.Device == "" {
+		for i := range sup.port.lanes {
+			sup.recordError(i, errNoDevice)
 		}
-		k.recordDevice(errNoDevice)
+		sup.recordDevice(errNoDevice)
 		return
 	}
-	link, err := k.findDevice()
+	link, err := sup.findDevice()
 	if err != nil {
-		k.releaseGoneDevice(err)
-		k.recordDevice(fmt.Errorf("finding %s: %w", k.config.Device, err))
+		sup.releaseGoneDevice(err)
+		sup.recordDevice(fmt.Errorf("finding %s: %w", sup.config.Device, err))
 		if _, absent := errors.AsType[netlink.LinkNotFoundError](err); !absent { // the kernel announces a new device
-			k.device.scheduleRetry(now)
+			sup.device.scheduleRetry(now)
 		}
 		return
 	}
-	if k.configureDevice(link) {
-		k.device.scheduleRetry(now)
+	if sup.configureDevice(link) {
+		sup.device.scheduleRetry(now)
 	} else {
-		k.device.resetBackoff()
+		sup.device.resetBackoff()
 	}
 }
 
 // configureDevice attaches the program and opens the lanes' sockets. It reports whether a retry may help.
-func (k *supervisor) configureDevice(link netlink.Link) (again bool) {
-	k.device.index = link.Attrs().Index
-	k.device.completes = completesChecksums(link.Attrs().Name)
-	errAddresses := k.publishAddresses(link)
-	err := k.attach(link)
-	k.recordDevice(errors.Join(err, errAddresses))
+func (sup *supervisor) configureDevice(link netlink.Link) (again bool) {
+	sup.device.index = link.Attrs().Index
+	sup.device.completes = completesChecksums(link.Attrs().Name)
+	errAddresses := sup.publishAddresses(link)
+	err := sup.attach(link)
+	sup.recordDevice(errors.Join(err, errAddresses))
 	again = err != nil && !errors.Is(err, errTrains) || errAddresses != nil
 	up := link.Attrs().Flags&net.FlagUp != 0
-	for i, l := range k.port.lanes {
-		if k.config.NoSockets {
-			k.recordError(i, errNoSockets)
+	for i, l := range sup.port.lanes {
+		if sup.config.NoSockets {
+			sup.recordError(i, errNoSockets)
 			continue
 		}
 		if err != nil && l.laneSocket.Load() == nil {
-			k.recordError(i, err) // without the program, the kernel would open a socket without zero-copy
+			sup.recordError(i, err) // without the program, the kernel would open a socket without zero-copy
 			continue
 		}
-		again = k.repairLane(i, l, up) || again
+		again = sup.repairLane(i, l, up) || again
 	}
 	return again
 }
 
 // findDevice returns the device, also after it was renamed. It releases a device that is gone.
-func (k *supervisor) findDevice() (link netlink.Link, err error) {
-	if k.device.index != 0 {
-		if link, err = k.resolver.nl.LinkByIndex(k.device.index); err == nil {
+func (sup *supervisor) findDevice() (link netlink.Link, err error) {
+	if sup.device.index != 0 {
+		if link, err = sup.resolver.nl.LinkByIndex(sup.device.index); err == nil {
 			return link, nil
 		}
-		k.releaseGoneDevice(err)
+		sup.releaseGoneDevice(err)
 	}
-	return k.resolver.nl.LinkByName(k.config.Device)
+	return sup.resolver.nl.LinkByName(sup.config.Device)
 }
 
 // releaseGoneDevice releases a device that is gone.
-func (k *supervisor) releaseGoneDevice(err error) {
-	if k.device.index != 0 {
-		_ = k.releaseDevice(fmt.Errorf("%w (%w)", xsk.ErrGone, err)) // a device that is gone needs no cleanup
+func (sup *supervisor) releaseGoneDevice(err error) {
+	if sup.device.index != 0 {
+		_ = sup.releaseDevice(fmt.Errorf("%w (%w)", xsk.ErrGone, err)) // a device that is gone needs no cleanup
 		return
 	}
-	for i := range k.port.lanes {
-		k.recordError(i, fmt.Errorf("%w (%w)", xsk.ErrGone, err))
+	for i := range sup.port.lanes {
+		sup.recordError(i, fmt.Errorf("%w (%w)", xsk.ErrGone, err))
 	}
 }
 
@@ -149,15 +149,15 @@ const defaultDrainTimeout = 20 * time.Millisecond
 
 // drain stops reception through AF_XDP, and waits until the lanes have received the frames that their sockets hold. A
 // lane without a receiving goroutine keeps its frames.
-func (k *supervisor) drain() {
+func (sup *supervisor) drain() {
 	var list []*laneSocket
-	for i, l := range k.port.lanes {
+	for i, l := range sup.port.lanes {
 		c := l.laneSocket.Load()
 		if c == nil || !c.works() {
 			continue
 		}
 		c.ending.Store(true)
-		if k.config.Program.RemoveSocket(i) == nil {
+		if sup.config.Program.RemoveSocket(i) == nil {
 			list = append(list, c)
 		}
 	}
@@ -168,10 +168,10 @@ func (k *supervisor) drain() {
 	for _, c := range list {
 		c.lastFrame.Store(true)
 	}
-	for _, l := range k.port.lanes {
+	for _, l := range sup.port.lanes {
 		l.wake()
 	}
-	late := time.After(k.drainTimeout)
+	late := time.After(sup.drainTimeout)
 	for _, c := range list {
 		select {
 		case <-c.empty:
@@ -182,17 +182,17 @@ func (k *supervisor) drain() {
 }
 
 // releaseDevice closes all sockets and detaches the program.
-func (k *supervisor) releaseDevice(reason error) error {
+func (sup *supervisor) releaseDevice(reason error) error {
 	var errs []error
-	for i, l := range k.port.lanes {
-		errs = append(errs, k.retire(i, l))
-		k.recordError(i, reason)
+	for i, l := range sup.port.lanes {
+		errs = append(errs, sup.retire(i, l))
+		sup.recordError(i, reason)
 	}
-	if k.device.attached {
-		errs = append(errs, k.config.Program.Detach())
+	if sup.device.attached {
+		errs = append(errs, sup.config.Program.Detach())
 	}
-	k.device = device{}
-	k.recordDevice(reason)
+	sup.device = device{}
+	sup.recordDevice(reason)
 	return errors.Join(errs...)
 }
 
@@ -200,18 +200,18 @@ func (k *supervisor) releaseDevice(reason error) error {
 //
 // Link-local addresses are left out if the device has devices stacked on top of it, or is part of another device.
 // There, the scope of their senders is that of the upper device, which only the stack determines.
-func (k *supervisor) publishAddresses(link netlink.Link) error {
-	addresses, err := k.resolver.local()
-	if err == nil && slices.ContainsFunc(addresses, isScoped) && k.resolver.isStacked(link) {
+func (sup *supervisor) publishAddresses(link netlink.Link) error {
+	addresses, err := sup.resolver.local()
+	if err == nil && slices.ContainsFunc(addresses, isScoped) && sup.resolver.isStacked(link) {
 		addresses = slices.DeleteFunc(addresses, isScoped)
 	}
-	if err != nil || slices.Equal(addresses, k.device.addresses) {
+	if err != nil || slices.Equal(addresses, sup.device.addresses) {
 		return err
 	}
-	if err := k.config.Program.SetAddresses(addresses); err != nil {
+	if err := sup.config.Program.SetAddresses(addresses); err != nil {
 		return fmt.Errorf("setting this host's addresses in the XDP program: %w", err)
 	}
-	k.device.addresses = addresses
+	sup.device.addresses = addresses
 	return nil
 }
 
@@ -219,44 +219,44 @@ func (k *supervisor) publishAddresses(link netlink.Link) error {
 var errTrains = fmt.Errorf("%w: generic XDP on a virtual device, where one packet may contain several datagrams", errors.ErrUnsupported)
 
 // attach attaches the program to the device.
-func (k *supervisor) attach(link netlink.Link) error {
+func (sup *supervisor) attach(link netlink.Link) error {
 	switch {
-	case k.device.attached:
+	case sup.device.attached:
 		return nil
-	case k.config.Mode == xsk.Generic && !k.config.NoTrains && link.Type() != hardware:
+	case sup.config.Mode == xsk.Generic && !sup.config.NoTrains && link.Type() != hardware:
 		return errTrains
 	}
-	if err := k.config.Program.Attach(k.device.index, k.config.Mode == xsk.Generic); err != nil {
+	if err := sup.config.Program.Attach(sup.device.index, sup.config.Mode == xsk.Generic); err != nil {
 		return err // the error names the operation
 	}
-	k.device.attached = true
+	sup.device.attached = true
 	return nil
 }
 
 // repairLane opens or replaces a lane's socket if necessary. It reports whether a retry may help.
-func (k *supervisor) repairLane(i int, l *lane, up bool) (again bool) {
+func (sup *supervisor) repairLane(i int, l *lane, up bool) (again bool) {
 	if c := l.laneSocket.Load(); c != nil {
-		k.probe(c, up)
-		k.countFallback(i, c)
+		sup.probe(c, up)
+		sup.countFallback(i, c)
 		if c.failure.Load() == nil {
 			return false // the kernel announces when the device is up
 		}
 		reason := c.err()
-		_ = k.retire(i, l) // the socket is closed even after an error
-		k.recordError(i, reason)
+		_ = sup.retire(i, l) // the socket is closed even after an error
+		sup.recordError(i, reason)
 	}
 	if !up {
-		k.recordError(i, xsk.ErrDown)
+		sup.recordError(i, xsk.ErrDown)
 		return false
 	}
-	err := k.openSocket(i, l)
-	k.recordError(i, err)
+	err := sup.openSocket(i, l)
+	sup.recordError(i, err)
 	// The kernel announces new queues (ethtool's netlink family).
 	return err != nil && !errors.Is(err, xsk.ErrNoQueue)
 }
 
 // probe updates a lane socket's state.
-func (k *supervisor) probe(c *laneSocket, up bool) {
+func (sup *supervisor) probe(c *laneSocket, up bool) {
 	if !up {
 		c.recordError(xsk.ErrDown)
 		return
@@ -269,21 +269,21 @@ func (k *supervisor) probe(c *laneSocket, up bool) {
 }
 
 // openSocket opens a lane's AF_XDP socket.
-func (k *supervisor) openSocket(i int, l *lane) error {
-	config := k.config.socket(k.device.index, i)
+func (sup *supervisor) openSocket(i int, l *lane) error {
+	config := sup.config.socket(sup.device.index, i)
 	config.BindTimeout = -1 // the supervisor retries
 	// Checksum offload must be requested before it is known whether a socket of mode Auto copies. Afterwards, offloads
 	// decides.
 	copies := config.Mode == xsk.Copy || config.Mode == xsk.Generic
-	config.TxChecksum = !k.config.NoChecksumOffload && (k.device.completes || !copies)
+	config.TxChecksum = !sup.config.NoChecksumOffload && (sup.device.completes || !copies)
 	socket, err := xsk.Open(config)
 	if err != nil {
 		return err
 	}
-	if err := k.config.Program.SetSocket(i, socket.FD()); err != nil {
+	if err := sup.config.Program.SetSocket(i, socket.FD()); err != nil {
 		return errors.Join(err, socket.Close())
 	}
-	l.setLaneSocket(newLaneSocket(socket, &k.device))
+	l.setLaneSocket(newLaneSocket(socket, &sup.device))
 	return nil
 }
 
@@ -298,20 +298,20 @@ func completesChecksums(device string) bool {
 }
 
 // retire removes a lane's socket, if it has one. From then on its messages go through the stack.
-func (k *supervisor) retire(i int, l *lane) error {
+func (sup *supervisor) retire(i int, l *lane) error {
 	c := l.laneSocket.Load()
 	if c == nil {
 		return nil
 	}
-	errRemove := k.config.Program.RemoveSocket(i)
-	r := &k.report.lanes[i]
-	k.mu.Lock()
+	errRemove := sup.config.Program.RemoveSocket(i)
+	r := &sup.report.lanes[i]
+	sup.mu.Lock()
 	r.closing = c
-	k.mu.Unlock()
+	sup.mu.Unlock()
 	l.setLaneSocket(nil)
 	stats, lost, err := c.retire()
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	sup.mu.Lock()
+	defer sup.mu.Unlock()
 	r.closedStats, r.closing = addStats(r.closedStats, stats), nil
 	r.lost += uint64(lost)
 	r.down = false
@@ -319,10 +319,10 @@ func (k *supervisor) retire(i int, l *lane) error {
 }
 
 // countFallback counts a lane socket that stopped working.
-func (k *supervisor) countFallback(i int, c *laneSocket) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	r := &k.report.lanes[i]
+func (sup *supervisor) countFallback(i int, c *laneSocket) {
+	sup.mu.Lock()
+	defer sup.mu.Unlock()
+	r := &sup.report.lanes[i]
 	if !c.works() && !r.down {
 		r.fallbacks++
 	}
@@ -330,17 +330,17 @@ func (k *supervisor) countFallback(i int, c *laneSocket) {
 }
 
 // recordError sets the reason why a lane has no socket.
-func (k *supervisor) recordError(i int, err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.report.lanes[i].err = err
+func (sup *supervisor) recordError(i int, err error) {
+	sup.mu.Lock()
+	defer sup.mu.Unlock()
+	sup.report.lanes[i].err = err
 }
 
 // recordDevice sets the state of the device in the report.
-func (k *supervisor) recordDevice(err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.report.attached, k.report.listening, k.report.err = k.device.attached, k.watcher != nil, err
+func (sup *supervisor) recordDevice(err error) {
+	sup.mu.Lock()
+	defer sup.mu.Unlock()
+	sup.report.attached, sup.report.listening, sup.report.err = sup.device.attached, sup.watcher != nil, err
 }
 
 // outcome is the state of a device that Config.Changed reports. It is comparable.
@@ -355,38 +355,38 @@ type outcome struct {
 const transientPeriod = time.Second
 
 // publishChange calls Config.Changed if the outcome has changed.
-func (k *supervisor) publishChange() {
-	if k.config.Changed == nil {
+func (sup *supervisor) publishChange() {
+	if sup.config.Changed == nil {
 		return
 	}
-	now := outcome{device: k.config.Device}
+	now := outcome{device: sup.config.Device}
 	if now.device == "" {
-		k.lastOutcome = now
+		sup.lastOutcome = now
 		return
 	}
-	s := k.status()
+	s := sup.status()
 	why := s.firstError()
 	if why != nil {
 		now.why = why.Error()
 	}
 	now.ready = s.Ready()
-	if k.config.NoSockets {
-		now.program = k.config.Program
+	if sup.config.NoSockets {
+		now.program = sup.config.Program
 	}
-	if now == k.lastOutcome || why != nil && !k.device.retryAt.IsZero() && k.device.retryIn < transientPeriod {
+	if now == sup.lastOutcome || why != nil && !sup.device.retryAt.IsZero() && sup.device.retryIn < transientPeriod {
 		return
 	}
-	k.lastOutcome = now
-	k.config.Changed(now.ready, why)
+	sup.lastOutcome = now
+	sup.config.Changed(now.ready, why)
 }
 
 // status returns the state of the Port.
-func (k *supervisor) status() Status {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	s := Status{Attached: k.report.attached, Err: k.report.err, Targets: k.port.table.reasons()}
-	for i, l := range k.port.lanes {
-		s.Lanes = append(s.Lanes, l.status(&k.report.lanes[i]))
+func (sup *supervisor) status() Status {
+	sup.mu.Lock()
+	defer sup.mu.Unlock()
+	s := Status{Attached: sup.report.attached, Err: sup.report.err, Targets: sup.port.table.reasons()}
+	for i, l := range sup.port.lanes {
+		s.Lanes = append(s.Lanes, l.status(&sup.report.lanes[i]))
 	}
 	return s
 }

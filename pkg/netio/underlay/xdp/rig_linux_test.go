@@ -173,31 +173,31 @@ func newRedirectAll(t testing.TB, port uint16) *redirectAll {
 	return &redirectAll{xsks: xsks, program: program}
 }
 
-func (e *redirectAll) Attach(device int, generic bool) (err error) {
+func (r *redirectAll) Attach(device int, generic bool) (err error) {
 	flags := link.XDPDriverMode
 	if generic {
 		flags = link.XDPGenericMode
 	}
-	e.attached, err = link.AttachXDP(link.XDPOptions{Program: e.program, Interface: device, Flags: flags})
+	r.attached, err = link.AttachXDP(link.XDPOptions{Program: r.program, Interface: device, Flags: flags})
 	return err
 }
 
-func (e *redirectAll) Detach() error { return e.attached.Close() }
+func (r *redirectAll) Detach() error { return r.attached.Close() }
 
-func (e *redirectAll) SetSocket(queue, fd int) error {
-	return e.xsks.Update(uint32(queue), uint32(fd), ebpf.UpdateAny)
+func (r *redirectAll) SetSocket(queue, fd int) error {
+	return r.xsks.Update(uint32(queue), uint32(fd), ebpf.UpdateAny)
 }
 
-func (e *redirectAll) RemoveSocket(queue int) error {
-	if err := e.xsks.Delete(uint32(queue)); !errors.Is(err, ebpf.ErrKeyNotExist) {
+func (r *redirectAll) RemoveSocket(queue int) error {
+	if err := r.xsks.Delete(uint32(queue)); !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return err
 	}
 	return nil
 }
 
-func (e *redirectAll) SetAddresses([]netip.Addr) error { return nil }
+func (r *redirectAll) SetAddresses([]netip.Addr) error { return nil }
 
-func (e *redirectAll) Close() error { return nil } // the test closes it
+func (r *redirectAll) Close() error { return nil } // the test closes it
 
 // redirectAllProgram redirects unfragmented UDP packets to a port that fit into a frame, with at most one VLAN tag.
 func redirectAllProgram(xsks int, port uint16) asm.Instructions {

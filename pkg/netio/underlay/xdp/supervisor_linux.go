@@ -76,13 +76,13 @@ func startSupervisor(p *Port, c *Config) (*supervisor, error) {
 
 // run is the goroutine's main function. It locks its thread and never unlocks it, so the thread ends with the
 // goroutine: it may be in another network namespace than the process.
-func (k *supervisor) run(home netns.NsHandle, ready chan<- error) {
+func (sup *supervisor) run(home netns.NsHandle, ready chan<- error) {
 	runtime.LockOSThread()
-	err := k.begin(home)
+	err := sup.begin(home)
 	if err == nil {
-		k.reconsider()
-		k.repair(time.Now())
-		k.publishChange()
+		sup.reconsider()
+		sup.repair(time.Now())
+		sup.publishChange()
 	}
 	ready <- err
 	if err != nil {
@@ -90,23 +90,23 @@ func (k *supervisor) run(home netns.NsHandle, ready chan<- error) {
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for k.ctx.Err() == nil {
+	for sup.ctx.Err() == nil {
 		select {
-		case <-k.ctx.Done():
-		case <-k.port.wake:
+		case <-sup.ctx.Done():
+		case <-sup.port.wake:
 		case <-timer.C:
 		}
 		now := time.Now()
-		k.runOnce(now)
+		sup.runOnce(now)
 		timer.Stop()
-		if next := k.nextDeadline(); !next.IsZero() {
+		if next := sup.nextDeadline(); !next.IsZero() {
 			timer.Reset(max(next.Sub(now), 0))
 		}
 	}
-	k.closeErr = k.end()
+	sup.closeErr = sup.end()
 }
 
-func (k *supervisor) begin(home netns.NsHandle) error {
+func (sup *supervisor) begin(home netns.NsHandle) error {
 	here, err := netns.Get()
 	if err != nil {
 		return fmt.Errorf("finding the network namespace: %w", err)
@@ -117,11 +117,11 @@ func (k *supervisor) begin(home netns.NsHandle) error {
 			return fmt.Errorf("entering the network namespace: %w", err)
 		}
 	}
-	if k.resolver, err = newResolver(k.config.FrameSize); err != nil {
+	if sup.resolver, err = newResolver(sup.config.FrameSize); err != nil {
 		return err
 	}
-	if err := k.startWatcher(); err != nil {
-		k.resolver.nl.Close()
+	if err := sup.startWatcher(); err != nil {
+		sup.resolver.nl.Close()
 		return err
 	}
 	return nil
@@ -129,39 +129,39 @@ func (k *supervisor) begin(home netns.NsHandle) error {
 
 // startWatcher starts a watcher with the subscriptions that the Binding needs, unless it runs already. closeWatcher
 // ends it.
-func (k *supervisor) startWatcher() error {
-	c := subscriptions{neighbours: k.config.Device != "" && !k.config.NoSockets, queues: k.config.Device != ""}
-	if k.watcher != nil && k.watcher.subscriptions == c {
+func (sup *supervisor) startWatcher() error {
+	c := subscriptions{neighbours: sup.config.Device != "" && !sup.config.NoSockets, queues: sup.config.Device != ""}
+	if sup.watcher != nil && sup.watcher.subscriptions == c {
 		return nil
 	}
-	ctx, cancel := context.WithCancel(k.ctx)
-	w, err := watch(ctx, k.port.wake, c)
+	ctx, cancel := context.WithCancel(sup.ctx)
+	w, err := watch(ctx, sup.port.wake, c)
 	if err != nil {
 		cancel()
 		return err
 	}
-	k.pending = k.pending || k.watcher != nil // the former watcher may have unread messages
-	k.closeWatcher()
-	k.watcher, k.stopWatcher = w, cancel
+	sup.pending = sup.pending || sup.watcher != nil // the former watcher may have unread messages
+	sup.closeWatcher()
+	sup.watcher, sup.stopWatcher = w, cancel
 	return nil
 }
 
-func (k *supervisor) closeWatcher() {
-	if k.watcher != nil {
-		k.stopWatcher()
-		k.watcher.finished.Wait()
-		k.watcher = nil
+func (sup *supervisor) closeWatcher() {
+	if sup.watcher != nil {
+		sup.stopWatcher()
+		sup.watcher.finished.Wait()
+		sup.watcher = nil
 	}
 }
 
 // end releases everything.
-func (k *supervisor) end() error {
-	errs := []error{k.releaseDevice(errClosed)}
-	if k.config.Program != nil {
-		errs = append(errs, k.config.Program.Close())
+func (sup *supervisor) end() error {
+	errs := []error{sup.releaseDevice(errClosed)}
+	if sup.config.Program != nil {
+		errs = append(errs, sup.config.Program.Close())
 	}
-	k.closeWatcher()
-	k.resolver.nl.Close()
+	sup.closeWatcher()
+	sup.resolver.nl.Close()
 	return errors.Join(errs...)
 }
 
@@ -173,20 +173,20 @@ var (
 
 // reconsider applies the Binding that Config.Choose returns. The watcher runs before the call, so that no change is
 // missed.
-func (k *supervisor) reconsider() {
-	if k.config.Choose == nil {
+func (sup *supervisor) reconsider() {
+	if sup.config.Choose == nil {
 		return
 	}
-	err := k.startWatcher()
+	err := sup.startWatcher()
 	if err == nil {
-		k.useBinding(k.config.Choose())
+		sup.useBinding(sup.config.Choose())
 	}
-	if err == nil && k.watcher != nil {
-		err = k.startWatcher() // with the subscriptions of the new Binding
+	if err == nil && sup.watcher != nil {
+		err = sup.startWatcher() // with the subscriptions of the new Binding
 	}
 	if err != nil {
-		k.pending = true // retry later
-		k.recordDevice(err)
+		sup.pending = true // retry later
+		sup.recordDevice(err)
 	}
 }
 
@@ -194,82 +194,82 @@ func (k *supervisor) reconsider() {
 func (b *Binding) isFinal() bool { return b.Device == "" && b.Final }
 
 // useBinding replaces the present Binding.
-func (k *supervisor) useBinding(b Binding) {
+func (sup *supervisor) useBinding(b Binding) {
 	if b.isFinal() {
-		defer k.closeWatcher()
+		defer sup.closeWatcher()
 	}
-	if b == k.config.Binding {
+	if b == sup.config.Binding {
 		return
 	}
-	k.drain()
-	_ = k.releaseDevice(errRebound) // the kernel has released the resources even after an error
-	if old := k.config.Program; old != nil && old != b.Program {
+	sup.drain()
+	_ = sup.releaseDevice(errRebound) // the kernel has released the resources even after an error
+	if old := sup.config.Program; old != nil && old != b.Program {
 		_ = old.Close()
 	}
-	k.config.Binding = b
-	k.resolver.maxPacket = maxIPPacket(b.FrameSize)
-	k.port.table.clear()
+	sup.config.Binding = b
+	sup.resolver.maxPacket = maxIPPacket(b.FrameSize)
+	sup.port.table.clear()
 }
 
 // stop ends the supervisor, and waits for it.
-func (k *supervisor) stop() error {
-	k.cancel()
-	k.finished.Wait()
-	return k.closeErr
+func (sup *supervisor) stop() error {
+	sup.cancel()
+	sup.finished.Wait()
+	return sup.closeErr
 }
 
-func (k *supervisor) setMark(mark uint32) {
-	k.mark.Store(mark)
-	k.port.table.clear()
+func (sup *supervisor) setMark(mark uint32) {
+	sup.mark.Store(mark)
+	sup.port.table.clear()
 }
 
 // runOnce does all work that is pending.
-func (k *supervisor) runOnce(now time.Time) {
-	changed, hops := k.takeChanges()
-	doubt := k.reconsidering.Swap(false)
-	k.pending = k.pending || changed || doubt
-	follow := k.pending && !now.Before(k.followAt)
+func (sup *supervisor) runOnce(now time.Time) {
+	changed, hops := sup.takeChanges()
+	doubt := sup.reconsidering.Swap(false)
+	sup.pending = sup.pending || changed || doubt
+	follow := sup.pending && !now.Before(sup.followAt)
 	if follow {
-		k.pending, k.followAt = false, now.Add(minChangeInterval)
-		k.reconsider()
-		k.device.resetBackoff()
+		sup.pending, sup.followAt = false, now.Add(minChangeInterval)
+		sup.reconsider()
+		sup.device.resetBackoff()
 	}
-	if follow || k.device.needsRepair(k.port.lanes, now) {
-		k.repair(now)
-		k.publishChange()
+	if follow || sup.device.needsRepair(sup.port.lanes, now) {
+		sup.repair(now)
+		sup.publishChange()
 	}
-	asked, era := k.port.table.takeUnresolved()
+	asked, era := sup.port.table.takeUnresolved()
 	switch {
 	case follow:
-		k.resolve(k.port.table.targets(), era)
-	case k.reviewDue(now):
-		k.review(now, era)
+		sup.resolve(sup.port.table.targets(), era)
+	case sup.reviewDue(now):
+		sup.review(now, era)
 	case len(hops) > 0:
-		asked = append(asked, k.targetsBehind(hops)...)
+		asked = append(asked, sup.targetsBehind(hops)...)
 		fallthrough
 	default:
-		k.resolve(asked, era)
+		sup.resolve(asked, era)
 	}
-	if k.reviewAt.IsZero() && k.inUse() {
-		k.reviewAt = now.Add(reviewInterval)
+	if sup.reviewAt.IsZero() && sup.inUse() {
+		sup.reviewAt = now.Add(reviewInterval)
 	}
 }
 
 // takeChanges returns the changes since the last call.
-func (k *supervisor) takeChanges() (changed bool, hops map[hop]struct{}) {
-	if k.watcher == nil {
+func (sup *supervisor) takeChanges() (changed bool, hops map[hop]struct{}) {
+	if sup.watcher == nil {
 		return false, nil
 	}
-	return k.watcher.takeChanges()
+	return sup.watcher.takeChanges()
 }
 
 // nextDeadline returns the time of the next run, or zero if none is scheduled.
-func (k *supervisor) nextDeadline() time.Time {
-	next := k.reviewAt
-	if k.pending {
-		next = earlier(next, k.followAt)
+func (sup *supervisor) nextDeadline() time.Time {
+	next := sup.reviewAt
+	if sup.pending {
+		next = earlier(next, sup.followAt)
 	}
-	return earlier(next, k.device.retryAt)
+	return earlier(next, sup.device.retryAt)
 }
 
 // earlier returns the earlier time. Zero means never.
