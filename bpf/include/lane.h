@@ -5,7 +5,7 @@
 #include "spread_maps.h"
 
 /*
- * The choice of a flow's lane. The algorithm is defined by Flows and Loads in Go's package spread. This is the same in C.
+ * The choice of a flow's lane. The algorithm is that of Flows and Loads in Go's package spread.
  *
  * A flow entry packs the tick of the flow's last packet above LANE_BITS of lane; 0: the entry is unused. A load packs the
  * epoch of its last update above LOAD_BITS of bytes. The bytes are halved with every epoch. Two CPUs that update an entry

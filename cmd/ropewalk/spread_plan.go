@@ -51,7 +51,7 @@ func newSpreadPlanCmd() *cobra.Command {
 		Example: "  ropewalk spread plan --flows 16 --queues 16\n  ropewalk spread plan --device eth0 --from 192.0.2.7 --to 198.51.100.1:51820",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := o.scene(cmd.Flags().Changed)
+			s, err := o.simulation(cmd.Flags().Changed)
 			if err != nil {
 				return err
 			}
@@ -92,8 +92,8 @@ func spreadPlanMain(out io.Writer, s portplan.Simulation, asJSON bool) error {
 	return nil
 }
 
-// scene returns the simulation according to the flags. changed reports whether a flag was given.
-func (o *spreadPlanOptions) scene(changed func(flag string) bool) (portplan.Simulation, error) {
+// simulation returns the simulation according to the flags. changed reports whether a flag was given.
+func (o *spreadPlanOptions) simulation(changed func(flag string) bool) (portplan.Simulation, error) {
 	s := portplan.Simulation{Flows: o.flows, Lanes: o.lanes, Rounds: o.rounds, Seed: o.seed}
 	err := errors.Join(
 		inRange("flows", o.flows, 1, planMaxFlows), inRange("queues", o.queues, 1, planMaxQueues),

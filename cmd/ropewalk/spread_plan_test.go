@@ -116,7 +116,7 @@ func TestSpreadPlanUsesGivenNumberOfPorts(t *testing.T) {
 
 func TestSpreadPlanExplainsHashWithoutPorts(t *testing.T) {
 	o := spreadPlanOptions{flows: 4, queues: 4, rounds: 1, indir: "equal", key: strings.Repeat("6d5a", 20), from: "192.0.2.1", to: "192.0.2.2:1", ports: "61000-61999"}
-	s, err := o.scene(func(string) bool { return false })
+	s, err := o.simulation(func(string) bool { return false })
 	if err != nil {
 		t.Fatal(err)
 	}

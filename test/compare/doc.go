@@ -1,29 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package compare measures the whole path of ropewalk against that of wireguard-go, in one process and without a kernel
-// in between: elements appear at an in-memory TUN and leave as sealed datagrams at an in-memory network (BenchmarkTX),
-// the other way (BenchmarkRX), or from one device's TUN to another device's (BenchmarkBoth).
+// Package compare benchmarks ropewalk against wireguard-go, in one process and without a kernel in between. Packets enter at an
+// in-memory TUN and leave as sealed datagrams on an in-memory network (BenchmarkTX), take the opposite direction (BenchmarkRX),
+// or go from one device's TUN to another device's (BenchmarkBoth).
 //
 //	go test -run '^$' -bench . ./test/compare
 //	for i in $(seq 6); do go test -run '^$' -bench . ./test/compare; done | benchstat -col /impl -
 //
-// Both implementations are whole devices with all their timers, configured as a user would, on a session that a real
-// handshake made. Both get their edges from the same ring (queue), which takes and gives as many elements per call as an
-// implementation asks for, and copies each element once, where the kernel would. The differences are those that each
-// would find on Linux:
+// Both implementations are complete devices with all their timers and the default configuration. Their sessions come from a real
+// handshake. The in-memory TUN and network are the same ring for both (queue.go). It transfers as many elements per call as an
+// implementation requests, and copies each element once, as the kernel would. The differences are those of Linux:
 //
-//   - ropewalk gets TSO trains behind a virtio-net header, and coalesced runs of datagrams. It has to cut the trains and
-//     compute the checksums itself, to verify them on the way in, and to join what it writes.
-//   - ropewalk-singly gets the same packets one by one, as on a host without offloads.
-//   - wireguard-go gets packets one by one, up to 128 in one call each way (conn.IdealBatchSize). On Linux its own
-//     edges do what ropewalk does inside: cut TSO trains, join packets for the TUN, and copy messages into one buffer for
-//     UDP GSO. Here nobody does, and that is in wireguard-go's favour. Of its buffers, headers and queues nothing is spared.
+//   - ropewalk gets TSO trains with a virtio-net header, and coalesced datagrams. It splits the trains and computes the
+//     checksums itself. When it receives, it verifies checksums and merges packets.
+//   - ropewalk-singly gets the same packets one at a time, as on a host without offloads.
+//   - wireguard-go gets packets one at a time, up to 128 per call (conn.IdealBatchSize). On Linux its TUN and UDP code also splits
+//     TSO trains, merges packets for the TUN, and copies messages into one buffer for UDP GSO. This benchmark does not include
+//     that work, which favours wireguard-go. Its buffers, headers and queues are included.
 //
-// Small packets (64 B) come singly to all: no kernel joins them for certain.
+// Small packets (64 B) are never coalesced, since no kernel is certain to do so.
 //
-// ropewalk has as many lanes as GOMAXPROCS, and the flows are dealt out to them as its steering does. wireguard-go has
-// one TUN queue and one receiver, and spreads sealing and opening over all cores itself.
+// ropewalk has as many lanes as GOMAXPROCS, and flows are distributed over them as by its steering program. wireguard-go has one
+// TUN queue and one receiver, and distributes sealing and opening over all cores itself.
 //
-// Figures: ns/packet by the wall clock; cpu-ns/packet by the CPU time of the process, which counts all its cores and is
-// the better figure on a machine that others use; Gbit/s of inner packets.
+// The metrics are ns/packet in wall-clock time, cpu-ns/packet in CPU time of the process on all its cores, and Gbit/s of inner
+// packets. On a machine with other load, cpu-ns/packet is the most reliable.
 package compare

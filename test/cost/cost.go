@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cost is the benchmark cost report. It reports the cost of a stage of the path:
-// nanoseconds per packet, and bytes per cycle where the
-// machine counts cycles. It is for tests only.
+// Package cost adds metrics to benchmarks of the data path: nanoseconds per packet, and bytes per cycle where the machine has
+// a cycle counter. Only tests import it.
 package cost
 
 import (
@@ -15,7 +14,7 @@ import (
 //
 //	m := cost.Of(b, 45, 45*1420)
 //	for b.Loop() {
-//		m.Outside(func() { copy(buf, train) }) // not a part of what is measured
+//		m.Outside(func() { copy(buf, train) }) // not measured
 //		open(buf)
 //	}
 //	m.Report()
@@ -25,9 +24,9 @@ type Meter struct {
 	bytes   int
 	skipped time.Duration // spent in Outside
 
-	// second is what is counted beside time, or nil.
+	// second returns the second counter, beside time. It is nil if there is none.
 	second        func() int64
-	begin         int64 // where second began
+	begin         int64 // value of second at the start
 	secondSkipped int64
 	report        func(m *Meter, counted float64)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Scale predicts the throughput of ropewalk on more cores than the machine has. It measures the costs that the model in
+// Command scale predicts the throughput of ropewalk on more cores than the machine has. It measures the costs that the model in
 // test/scale/model needs, compares the model with runs on two cores, and draws the charts of docs/scale.md.
 package main
 

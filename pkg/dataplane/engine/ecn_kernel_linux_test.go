@@ -18,14 +18,14 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
 
-// stranger is a plain UDP socket that knows the peer's end of a rig's session; it shares no code with pkg/netio/underlay/udp.
-type stranger struct {
+// rawPeer is a plain UDP socket that knows the peer's end of a rig's session; it shares no code with pkg/netio/underlay/udp.
+type rawPeer struct {
 	t    *testing.T
 	conn *net.UDPConn
 	ipv6 bool
 }
 
-func newStranger(t *testing.T, ipv6 bool) *stranger {
+func newRawPeer(t *testing.T, ipv6 bool) *rawPeer {
 	t.Helper()
 	network, addr := "udp4", net.IPv4(127, 0, 0, 1)
 	if ipv6 {
@@ -36,7 +36,7 @@ func newStranger(t *testing.T, ipv6 bool) *stranger {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	s := &stranger{t: t, conn: conn, ipv6: ipv6}
+	s := &rawPeer{t: t, conn: conn, ipv6: ipv6}
 	s.set(unix.IP_RECVTOS, unix.IPV6_RECVTCLASS, 1)
 	if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		t.Fatal(err)
@@ -45,52 +45,52 @@ func newStranger(t *testing.T, ipv6 bool) *stranger {
 }
 
 // set sets the socket option of the socket's family.
-func (s *stranger) set(v4, v6, value int) {
-	s.t.Helper()
-	raw, err := s.conn.SyscallConn()
+func (p *rawPeer) set(v4, v6, value int) {
+	p.t.Helper()
+	raw, err := p.conn.SyscallConn()
 	if err != nil {
-		s.t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	level, option := unix.SOL_IP, v4
-	if s.ipv6 {
+	if p.ipv6 {
 		level, option = unix.SOL_IPV6, v6
 	}
 	control := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, option, value) })
 	if control != nil || err != nil {
-		s.t.Fatal(control, err)
+		p.t.Fatal(control, err)
 	}
 }
 
 // receive returns one datagram and the whole TOS byte or traffic class it came with.
-func (s *stranger) receive() (datagram []byte, tos byte) {
-	s.t.Helper()
+func (p *rawPeer) receive() (datagram []byte, tos byte) {
+	p.t.Helper()
 	datagram, oob := make([]byte, 65535), make([]byte, 128)
-	n, oobn, _, _, err := s.conn.ReadMsgUDP(datagram, oob)
+	n, oobn, _, _, err := p.conn.ReadMsgUDP(datagram, oob)
 	if err != nil {
-		s.t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
 	if err != nil || len(messages) != 1 {
-		s.t.Fatalf("%d control messages, %v", len(messages), err)
+		p.t.Fatalf("%d control messages, %v", len(messages), err)
 	}
 	return datagram[:n], messages[0].Data[0]
 }
 
-func (s *stranger) send(datagram []byte, to uint16, tos packet.ECN) {
-	s.t.Helper()
-	s.set(unix.IP_TOS, unix.IPV6_TCLASS, int(tos))
-	at := net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.endpoint().Dst.Addr(), to))
-	if _, err := s.conn.WriteTo(datagram, at); err != nil {
-		s.t.Fatal(err)
+func (p *rawPeer) send(datagram []byte, to uint16, tos packet.ECN) {
+	p.t.Helper()
+	p.set(unix.IP_TOS, unix.IPV6_TCLASS, int(tos))
+	at := net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.endpoint().Dst.Addr(), to))
+	if _, err := p.conn.WriteTo(datagram, at); err != nil {
+		p.t.Fatal(err)
 	}
 }
 
-func (s *stranger) endpoint() underlay.Endpoint {
-	return underlay.Endpoint{Dst: s.conn.LocalAddr().(*net.UDPAddr).AddrPort()}
+func (p *rawPeer) endpoint() underlay.Endpoint {
+	return underlay.Endpoint{Dst: p.conn.LocalAddr().(*net.UDPAddr).AddrPort()}
 }
 
-// onWire gives a rig a real port in a network namespace of its own, and a peer on a plain socket there.
-func onWire(t *testing.T, ipv6 bool) (*rig, underlay.Port, *stranger) {
+// newRigWithRawPeer gives a rig a real port in a network namespace of its own, and a peer on a plain socket there.
+func newRigWithRawPeer(t *testing.T, ipv6 bool) (*rig, underlay.Port, *rawPeer) {
 	t.Helper()
 	runtime.LockOSThread() // for good: the thread and its namespace end with the test
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -112,7 +112,7 @@ func onWire(t *testing.T, ipv6 bool) (*rig, underlay.Port, *stranger) {
 	if ipv6 && !port.Features().IPv6 {
 		t.Skip("needs IPv6")
 	}
-	r, s := newRig(t), newStranger(t, ipv6)
+	r, s := newRig(t), newRawPeer(t, ipv6)
 	conn, at := port.Lane(0), s.endpoint()
 	r.engine.lanes[0].conn.Store(&conn)
 	r.peer.Endpoint.Store(&at)
@@ -127,7 +127,7 @@ func eachFamily(t *testing.T, test func(t *testing.T, ipv6 bool)) {
 
 func TestKernelSendsInnerECNInOuterHeader(t *testing.T) {
 	eachFamily(t, func(t *testing.T, ipv6 bool) {
-		r, port, s := onWire(t, ipv6)
+		r, port, s := newRigWithRawPeer(t, ipv6)
 		for _, c := range []struct{ inner, outer packet.ECN }{{2, 2}, {0, 0}, {3, 2}, {1, 1}, {0, 0}} {
 			// DSCP EF and the flow label inside must not show outside.
 			element := flow.WithVnetHeader(out4.UDP([]byte("one")))
@@ -152,7 +152,7 @@ func TestKernelSendsInnerECNInOuterHeader(t *testing.T) {
 
 func TestKernelCongestionMarkReachesInnerPacket(t *testing.T) {
 	eachFamily(t, func(t *testing.T, ipv6 bool) {
-		r, port, s := onWire(t, ipv6)
+		r, port, s := newRigWithRawPeer(t, ipv6)
 		for _, c := range []struct{ outer, inner, want packet.ECN }{
 			{3, 2, 3}, {0, 0, 0}, {3, 1, 3}, {3, 0, 0}, {2, 2, 2}, {0, 2, 2}, {0, 3, 3},
 		} {

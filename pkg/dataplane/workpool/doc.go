@@ -4,7 +4,7 @@
 // seal or open all of a fast flow.
 //
 // Package engine calls it: each direction of a lane has a JobRing, submits jobs to it and collects them in order of
-// submission. A lane never depends on a worker: it runs each job itself that no worker has claimed when it needs the result.
+// submission. A lane never depends on a worker: when it needs the result of a job that no worker has claimed, it runs the job itself.
 // A pool that is too small, busy or asleep therefore costs throughput at worst.
 //
 // A worker pays only on an idle core: moving a train between caches takes half as long as sealing it, and a wakeup takes a

@@ -161,7 +161,7 @@ func TestDetachWorksWithoutTheDevice(t *testing.T) {
 	})
 }
 
-// TestDetachCleansUpWithoutPin: a link ends with its pin, a filter does not.
+// TestDetachCleansUpWithoutPin removes the pin before the detachment. Without its pin a link ends, but a filter stays.
 func TestDetachCleansUpWithoutPin(t *testing.T) {
 	forEachKind(t, func(r *rig, h Hook) {
 		c := r.counter(h.AttachPoint, verdict(h.AttachPoint))
@@ -201,7 +201,7 @@ func TestAttachMovesToRequestedDevice(t *testing.T) {
 	})
 }
 
-// TestOtherProgramsStillRun attaches another program that ends the processing (TC_ACT_OK). This one runs before it.
+// TestOtherProgramsStillRun attaches another program first, which ends the processing (TC_ACT_OK). The hook's program must run before it.
 func TestOtherProgramsStillRun(t *testing.T) {
 	for _, point := range []AttachPoint{Egress, Ingress} {
 		t.Run(point.String(), func(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// reverse is the packet a peer would answer with: addresses and ports exchanged.
+// reverse returns the packet with source and destination exchanged, as a reply has them.
 func reverse(ip []byte, l4 int) []byte {
 	r := slices.Clone(ip)
 	at, size := 12, 4
@@ -34,7 +34,7 @@ func TestFlowHashIsTheSameInBothDirections(t *testing.T) {
 		{set(udp4(1000, 53), 9, byte(SCTP)), 20},
 	} {
 		if FlowHash(tt.ip) != FlowHash(reverse(tt.ip, tt.l4)) {
-			t.Errorf("% x: the two directions differ", tt.ip)
+			t.Errorf("packet % x: got different hashes for the two directions", tt.ip)
 		}
 	}
 }
@@ -118,7 +118,7 @@ func TestFlowHashChangesHalfItsBitsWithEachInputBit(t *testing.T) {
 	}
 }
 
-// These values are what the eBPF twin has to compute too.
+// TestFlowHashIsStable checks known values. The eBPF implementation (bpf/include/flow_hash.h) must compute the same.
 func TestFlowHashIsStable(t *testing.T) {
 	for name, tt := range map[string]struct {
 		ip   []byte

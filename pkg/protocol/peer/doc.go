@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package peer holds the state machines of one WireGuard peer: when to handshake, rekey, keep alive and give up
-// (WireGuard paper, §6), how much handshaking a source address is allowed, and which inner addresses belong to whom. All
-// of it is pure: nothing here does I/O, starts a goroutine or reads a clock.
+// Package peer holds the state machines of a WireGuard peer: the timers of handshakes, rekeying and keepalives (WireGuard
+// paper, §6), the rate limit of handshake messages per source address, and the allowed IPs. It is pure: it does no I/O, starts
+// no goroutine and reads no clock.
 //
-// Instants are int64 nanoseconds of one monotonic clock and greater than 0; 0 means "never" or "not". Durations are
-// int64 nanoseconds too.
+// Times are int64 nanoseconds of a monotonic clock, greater than 0; 0 means never. Durations are int64 nanoseconds too.
 package peer

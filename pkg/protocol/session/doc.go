@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package session holds what an established WireGuard session needs for every packet train: key pairs, nonce blocks,
-// the replay window, sealing and opening of whole trains, and the table from receiver index to session. Everything that
-// lanes call is lock-free and allocates nothing. The package knows no socket and no clock: instants are passed in, as
-// nanoseconds of a monotonic clock of the caller's choice.
+// Package session implements established WireGuard sessions: key pairs, reservation of counters, the replay window, sealing
+// and opening of whole trains, and the table from receiver index to session. All functions that lanes call are lock-free and
+// allocate nothing. The package has no sockets and no clock: the caller passes times, in nanoseconds of a monotonic clock.
 //
-// It does not make sessions (package noise) and does not decide when to replace them (package peer).
+// Package noise creates the session keys. Package peer decides when to replace a session.
 package session

@@ -37,7 +37,7 @@ func localCPUs(t *testing.T) config.ReceiveCPUs {
 
 // disableChecksumOffload makes the peer's host compute checksums in software, so that packets arrive as from real
 // hardware.
-func (s *scene) disableChecksumOffload() {
+func (s *testNet) disableChecksumOffload() {
 	s.Helper()
 	expect.NoError(s, s.far.Do(func() error {
 		links, err := netlink.LinkList()
@@ -51,7 +51,7 @@ func (s *scene) disableChecksumOffload() {
 }
 
 // awaitReceiveCPUs waits until the CPUs are in use, and returns the report.
-func (s *scene) awaitReceiveCPUs(want config.ReceiveCPUs) (r config.UnderlayReport) {
+func (s *testNet) awaitReceiveCPUs(want config.ReceiveCPUs) (r config.UnderlayReport) {
 	s.Helper()
 	s.await("use of the receive CPUs", func() bool {
 		r = s.port.Report()
@@ -62,7 +62,7 @@ func (s *scene) awaitReceiveCPUs(want config.ReceiveCPUs) (r config.UnderlayRepo
 
 func TestReceiveCPUsAreUsedUntilDisabled(t *testing.T) {
 	requireXDP(t)
-	s := newScene(t)
+	s := newTestNet(t)
 	s.disableChecksumOffload()
 	s.open(byUDP, "", slog.DiscardHandler)
 	s.port.SetReceiveCPUs(localCPUs(t))
@@ -96,7 +96,7 @@ func TestReceiveCPUsAreUsedUntilDisabled(t *testing.T) {
 
 func TestPartialChecksumsStayOnReceivingCPU(t *testing.T) {
 	requireXDP(t)
-	s := newScene(t)
+	s := newTestNet(t)
 	s.open(config.UnderlayAuto, "", slog.DiscardHandler)
 	s.port.SetReceiveCPUs(localCPUs(t))
 	s.port.SetGuarded()
@@ -115,7 +115,7 @@ func TestPartialChecksumsStayOnReceivingCPU(t *testing.T) {
 func TestCPUMapKeepsFlowOrder(t *testing.T) {
 	requireXDP(t)
 	const messages, batch = 4000, 32
-	s := newScene(t)
+	s := newTestNet(t)
 	s.disableChecksumOffload()
 	s.open(byUDP, "", slog.DiscardHandler)
 	s.port.SetReceiveCPUs(localCPUs(t))
@@ -152,7 +152,7 @@ func TestCPUMapKeepsFlowOrder(t *testing.T) {
 
 func TestForeignXDPProgramPreventsReceiveCPUs(t *testing.T) {
 	requireXDP(t)
-	s := newScene(t)
+	s := newTestNet(t)
 	remove := s.attachForeignProgram()
 	stranger := s.attached(s.dev)
 	log := &logRecorder{Handler: slog.DiscardHandler}
@@ -173,7 +173,7 @@ func TestForeignXDPProgramPreventsReceiveCPUs(t *testing.T) {
 }
 
 func TestAFXDPTakesPrecedenceOverReceiveCPUs(t *testing.T) {
-	s := newXDPScene(t)
+	s := newXDPTestNet(t)
 	s.port.SetReceiveCPUs(localCPUs(t))
 	s.await("the reason", func() bool {
 		r := s.port.Report()
@@ -196,7 +196,7 @@ func TestProgramAcceptsMaximumReceiveCPUs(t *testing.T) {
 
 func TestMissingCPUIsReported(t *testing.T) {
 	requireXDP(t)
-	s := newScene(t)
+	s := newTestNet(t)
 	s.open(byUDP, "", slog.DiscardHandler)
 	s.port.SetReceiveCPUs(config.ReceiveCPUs{List: []int{8191}})
 	s.port.SetGuarded()

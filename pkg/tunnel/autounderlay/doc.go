@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package autounderlay is the underlay that chooses between UDP sockets and AF_XDP, which runs beside them where it is faster. It
-// repeats the choice while the network or the configuration changes. Packages udp and xdp do the work.
+// Package autounderlay is an underlay that selects between UDP sockets alone and UDP sockets with AF_XDP. It selects AF_XDP where that
+// is faster, and selects again when the network or the configuration changes. Packages udp and xdp carry the datagrams.
 //
 // Package daemon uses it. Begin reading with Port in port_linux.go; choose.go holds the decision.
 package autounderlay

@@ -16,7 +16,7 @@ import (
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
-func (s *scene) gather(q query) (f facts) {
+func (s *testNet) gather(q query) (f facts) {
 	s.Helper()
 	expect.NoError(s, s.here.Do(func() error {
 		f = gatherFacts(&q)

@@ -26,7 +26,7 @@ const (
 )
 
 // listeners counts the netlink sockets at here that subscribe to changes of the network.
-func (s *scene) listeners() (n int) {
+func (s *testNet) listeners() (n int) {
 	s.Helper()
 	expect.NoError(s, s.here.Do(func() error {
 		b, err := os.ReadFile("/proc/thread-self/net/netlink")
@@ -43,7 +43,7 @@ func (s *scene) listeners() (n int) {
 
 func TestXDPIsUsedOnceGuarded(t *testing.T) {
 	requireXDP(t)
-	s := newScene(t)
+	s := newTestNet(t)
 	s.open(byXDP, "", slog.DiscardHandler)
 	s.awaitMessage("a message before the guard")
 	if r := s.port.Report(); r.Path != byUDP || r.Mode != byXDP || r.Reason != notYet || r.Device != "" || r.XDP != nil || r.Events != nil {
@@ -88,7 +88,7 @@ func TestXDPIsUsedOnceGuarded(t *testing.T) {
 }
 
 func TestModeUDPReleasesProgramAndSubscriptions(t *testing.T) {
-	s := newXDPScene(t)
+	s := newXDPTestNet(t)
 	s.await("messages through AF_XDP", func() bool {
 		s.awaitMessage("a message")
 		return s.port.Report().Events[programs.ClassifySocket.String()] > 0
@@ -127,7 +127,7 @@ func TestModeUDPReleasesProgramAndSubscriptions(t *testing.T) {
 func TestModeChangesUnderTraffic(t *testing.T) {
 	requireXDP(t)
 	const batches, batch, changes = 20, 16, 8
-	s := newScene(t)
+	s := newTestNet(t)
 	s.open(byXDP, "", slog.DiscardHandler)
 	s.port.SetGuarded()
 	out := s.recordReceived()
@@ -180,7 +180,7 @@ func TestModeChangesUnderTraffic(t *testing.T) {
 
 func TestModeChangesLeakNoResources(t *testing.T) {
 	requireXDP(t)
-	s := newScene(t)
+	s := newTestNet(t)
 	s.open(byXDP, "", slog.DiscardHandler)
 	s.port.SetGuarded()
 	open := func() int {
@@ -239,7 +239,7 @@ func (n *numbers) has(number uint32) bool {
 }
 
 // recordReceived records the messages that the peer receives.
-func (s *scene) recordReceived() *numbers {
+func (s *testNet) recordReceived() *numbers {
 	out := &numbers{seen: map[uint32]bool{}}
 	go func() {
 		b := make([]byte, 65535)
@@ -258,7 +258,7 @@ func (s *scene) recordReceived() *numbers {
 
 func TestForeignXDPProgramIsKeptAndReported(t *testing.T) {
 	requireXDP(t)
-	s := newScene(t)
+	s := newTestNet(t)
 	remove := s.attachForeignProgram()
 	stranger := s.attached(s.dev)
 	log := &logRecorder{Handler: slog.DiscardHandler}
@@ -280,7 +280,7 @@ func TestForeignXDPProgramIsKeptAndReported(t *testing.T) {
 }
 
 func TestSecondPortCannotUseSameDevice(t *testing.T) {
-	s := newXDPScene(t)
+	s := newXDPTestNet(t)
 	first := s.attached(s.dev)
 	second := s.another(byXDP, "", slog.DiscardHandler)
 	second.AddSource(farAt.Addr())
@@ -298,7 +298,7 @@ func TestSecondPortCannotUseSameDevice(t *testing.T) {
 }
 
 func TestLostDeviceIsReplacedByAnother(t *testing.T) {
-	s := newXDPScene(t)
+	s := newXDPTestNet(t)
 	s.link(s.dev, netlink.LinkDel)
 	r := s.awaitPath(byUDP)
 	s.await("the report without a device", func() bool {
@@ -351,7 +351,7 @@ lines:
 
 func TestConfiguredDeviceIsAwaited(t *testing.T) {
 	requireXDP(t)
-	s := newScene(t)
+	s := newTestNet(t)
 	log := &logRecorder{Handler: slog.DiscardHandler}
 	s.open(byXDP, "cable1", log)
 	s.port.SetGuarded()
@@ -372,7 +372,7 @@ func TestConfiguredDeviceIsAwaited(t *testing.T) {
 }
 
 func TestTooManyIndicesAdmitUnknownSenders(t *testing.T) {
-	s := newXDPScene(t)
+	s := newXDPTestNet(t)
 	first := s.attached(s.dev)
 	for i := range uint32(maxCheckedIndices + 1) {
 		s.port.AddIndex(i)
@@ -396,7 +396,7 @@ func TestTooManyIndicesAdmitUnknownSenders(t *testing.T) {
 }
 
 func TestLinkIsUsedAgainAfterFlap(t *testing.T) {
-	s := newXDPScene(t)
+	s := newXDPTestNet(t)
 	s.link(s.dev, netlink.LinkSetDown)
 	s.awaitPath(byUDP)
 	s.link(s.dev, netlink.LinkSetUp)
@@ -410,7 +410,7 @@ func TestLinkIsUsedAgainAfterFlap(t *testing.T) {
 // TestCloseRacesWithOtherCalls is for the race detector.
 func TestCloseRacesWithOtherCalls(t *testing.T) {
 	requireXDP(t)
-	s := newScene(t)
+	s := newTestNet(t)
 	for range 5 {
 		p := s.another(byXDP, "", slog.DiscardHandler)
 		p.AddSource(farAt.Addr())

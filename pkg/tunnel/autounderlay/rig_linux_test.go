@@ -31,8 +31,8 @@ import (
 // deadline bounds every wait.
 const deadline = 20 * time.Second
 
-// scene is a host with a cable to another one. The peer there is only a socket.
-type scene struct {
+// testNet is a host with a cable to another one. The peer there is only a socket.
+type testNet struct {
 	*testing.T
 	lab  *netlab.Lab
 	here *netlab.Host
@@ -49,7 +49,7 @@ var (
 	index  = uint32(0x1badcafe)
 )
 
-func newScene(t *testing.T) *scene {
+func newTestNet(t *testing.T) *testNet {
 	t.Helper()
 	s := newLab(t)
 	s.dev = s.cable(hereAt, farAt)
@@ -61,25 +61,25 @@ func newScene(t *testing.T) *scene {
 	return s
 }
 
-// newXDPScene returns a scene whose port uses AF_XDP.
-func newXDPScene(t *testing.T) *scene {
+// newXDPTestNet returns a testNet whose port uses AF_XDP.
+func newXDPTestNet(t *testing.T) *testNet {
 	t.Helper()
 	requireXDP(t)
-	s := newScene(t)
+	s := newTestNet(t)
 	s.open(byXDP, "", slog.DiscardHandler)
 	s.port.SetGuarded()
 	s.awaitPath(byXDP)
 	return s
 }
 
-func newLab(t *testing.T) *scene {
+func newLab(t *testing.T) *testNet {
 	t.Helper()
 	lab, hosts := netlabtest.Hosts(t, "auto", "here", "far")
-	return &scene{T: t, lab: lab, here: hosts[0], far: hosts[1]}
+	return &testNet{T: t, lab: lab, here: hosts[0], far: hosts[1]}
 }
 
 // cable connects the hosts, and returns the device at here.
-func (s *scene) cable(here, far netip.Prefix) string {
+func (s *testNet) cable(here, far netip.Prefix) string {
 	s.Helper()
 	c, err := s.lab.Cable(s.here, s.far, netlab.CableConfig{
 		Queues: 1, MTU: 1500, AddrsA: []netip.Prefix{here}, AddrsB: []netip.Prefix{far},
@@ -101,7 +101,7 @@ func requireXDP(t *testing.T) {
 }
 
 // openUDP opens the UDP port.
-func (s *scene) openUDP() *udp.Port {
+func (s *testNet) openUDP() *udp.Port {
 	s.Helper()
 	var u *udp.Port
 	expect.NoError(s, s.here.Do(func() (err error) {
@@ -112,7 +112,7 @@ func (s *scene) openUDP() *udp.Port {
 }
 
 // open opens the port, not guarded yet, with one receiver index and one peer address.
-func (s *scene) open(mode config.UnderlayMode, device string, log slog.Handler) {
+func (s *testNet) open(mode config.UnderlayMode, device string, log slog.Handler) {
 	s.Helper()
 	s.port = s.another(mode, device, log)
 	s.port.AddSource(farAt.Addr())
@@ -120,7 +120,7 @@ func (s *scene) open(mode config.UnderlayMode, device string, log slog.Handler) 
 	s.got = s.listen(s.port)
 }
 
-func (s *scene) another(mode config.UnderlayMode, device string, log slog.Handler) (p *Port) {
+func (s *testNet) another(mode config.UnderlayMode, device string, log slog.Handler) (p *Port) {
 	s.Helper()
 	u := s.openUDP()
 	expect.NoError(s, s.here.Do(func() (err error) {
@@ -132,7 +132,7 @@ func (s *scene) another(mode config.UnderlayMode, device string, log slog.Handle
 }
 
 // listen receives on the first lane until the port is closed.
-func (s *scene) listen(p *Port) chan uint32 {
+func (s *testNet) listen(p *Port) chan uint32 {
 	got := make(chan uint32, 1<<16)
 	go func() {
 		defer close(got)
@@ -170,7 +170,7 @@ func message(index, number uint32) []byte {
 }
 
 // awaitMessage makes the peer send messages until one arrives.
-func (s *scene) awaitMessage(what string) {
+func (s *testNet) awaitMessage(what string) {
 	s.Helper()
 	to := netip.AddrPortFrom(hereAt.Addr(), s.port.LocalPort())
 	for len(s.got) > 0 {
@@ -188,12 +188,12 @@ func (s *scene) awaitMessage(what string) {
 	})
 }
 
-func (s *scene) endpoint() *underlay.Endpoint {
+func (s *testNet) endpoint() *underlay.Endpoint {
 	return &underlay.Endpoint{Dst: netip.AddrPortFrom(farAt.Addr(), s.peer.LocalAddr().(*net.UDPAddr).AddrPort().Port())}
 }
 
 // send sends a message through the first lane.
-func (s *scene) send(number uint32) {
+func (s *testNet) send(number uint32) {
 	s.Helper()
 	m := message(7, number)
 	runs := []underlay.Run{{To: s.endpoint(), Parts: [][]byte{m}, SegSize: len(m), Segments: 1}}
@@ -202,7 +202,7 @@ func (s *scene) send(number uint32) {
 	}
 }
 
-func (s *scene) await(what string, done func() bool) {
+func (s *testNet) await(what string, done func() bool) {
 	s.Helper()
 	expect.EventuallyNoError(s, what, func() error {
 		if !done() {
@@ -213,7 +213,7 @@ func (s *scene) await(what string, done func() bool) {
 }
 
 // awaitPath waits until data messages use a path, and returns the report.
-func (s *scene) awaitPath(path config.UnderlayMode) (r config.UnderlayReport) {
+func (s *testNet) awaitPath(path config.UnderlayMode) (r config.UnderlayReport) {
 	s.Helper()
 	s.await("the path "+path.String(), func() bool {
 		r = s.port.Report()
@@ -223,7 +223,7 @@ func (s *scene) awaitPath(path config.UnderlayMode) (r config.UnderlayReport) {
 }
 
 // link applies a function to a device at here.
-func (s *scene) link(name string, do func(netlink.Link) error) {
+func (s *testNet) link(name string, do func(netlink.Link) error) {
 	s.Helper()
 	expect.NoError(s, s.here.Do(func() error {
 		l, err := netlink.LinkByName(name)
@@ -235,7 +235,7 @@ func (s *scene) link(name string, do func(netlink.Link) error) {
 }
 
 // attached returns the ID of the XDP program at a device, 0 for none.
-func (s *scene) attached(name string) (id uint32) {
+func (s *testNet) attached(name string) (id uint32) {
 	s.Helper()
 	s.link(name, func(l netlink.Link) error {
 		if x := l.Attrs().Xdp; x != nil && x.Attached {
@@ -247,7 +247,7 @@ func (s *scene) attached(name string) (id uint32) {
 }
 
 // attachForeignProgram attaches another program to the device, and returns a function that detaches it.
-func (s *scene) attachForeignProgram() (remove func()) {
+func (s *testNet) attachForeignProgram() (remove func()) {
 	s.Helper()
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "stranger", Type: ebpf.XDP, License: "GPL",

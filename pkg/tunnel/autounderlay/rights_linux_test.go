@@ -27,7 +27,7 @@ func TestKilledProcessLeavesNoProgram(t *testing.T) {
 		select {} // until killed
 	}
 	requireXDP(t)
-	s := newScene(t)
+	s := newTestNet(t)
 	cmd := s.here.Command(t.Context(), os.Args[0], "-test.v", "-test.run=^"+s.Name()+"$")
 	cmd.Env = append(os.Environ(), childEnv+"=1", childKeepsPortOpen+"=1")
 	out, err := cmd.StdoutPipe()
@@ -58,7 +58,7 @@ func TestUDPIsUsedWithoutRightToLoadPrograms(t *testing.T) {
 		return
 	}
 	requireXDP(t)
-	s := newScene(t)
+	s := newTestNet(t)
 	out, err := s.runWithout(unix.CAP_BPF, unix.CAP_PERFMON, unix.CAP_SYS_ADMIN)
 	if err != nil || !strings.Contains(out, "path udp") || !strings.Contains(out, "loading the XDP program") {
 		t.Errorf("%v:\n%s", err, out)
@@ -66,7 +66,7 @@ func TestUDPIsUsedWithoutRightToLoadPrograms(t *testing.T) {
 }
 
 // runWithout runs this test again, at here, in a process without the given capabilities.
-func (s *scene) runWithout(caps ...uintptr) (out string, err error) {
+func (s *testNet) runWithout(caps ...uintptr) (out string, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -59,7 +59,7 @@ func TestBindingChangesWithoutInterruptingTraffic(t *testing.T) {
 		return err
 	}))
 	t.Cleanup(func() { expect.NoError(t, port.Close()) })
-	s := &scene{pair: p, port: port, peer: p.openKernelSocket(1)}
+	s := &testNet{pair: p, port: port, peer: p.openKernelSocket(1)}
 	s.to = p.kernelEndpoint(1, s.peer, false)
 	s.expect(100, false)
 	if st := port.Status(); st.Attached || st.Ready() != 0 || st.Why() == "" || listening(port) {
@@ -168,7 +168,7 @@ func TestChangedReportsDeviceOutcome(t *testing.T) {
 	p.open(0, u, newRedirectAll(t, u.LocalPort()), Config{
 		Binding: Binding{Mode: xsk.Copy}, Changed: func(ready int, _ error) { news <- ready },
 	})
-	s := &scene{pair: p}
+	s := &testNet{pair: p}
 	next := func(want int) {
 		t.Helper()
 		select {
@@ -236,7 +236,7 @@ func TestNetworkChangeTriggersChoose(t *testing.T) {
 		return err
 	}))
 	t.Cleanup(func() { expect.NoError(t, port.Close()) })
-	s := &scene{pair: p, port: port}
+	s := &testNet{pair: p, port: port}
 	asked := c.asked.Load()
 	s.link(0, setMTU(1400))
 	expect.Eventually(t, "a call of Choose", func() bool { return c.asked.Load() > asked })

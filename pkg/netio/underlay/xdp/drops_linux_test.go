@@ -12,7 +12,7 @@ import (
 // TestDropsForLackOfFramesAreCounted receives nothing for a while, and then counts the remaining frames. A veth may
 // drop some too.
 func TestDropsForLackOfFramesAreCounted(t *testing.T) {
-	s := newScene(t)
+	s := newTestNet(t)
 	s.drain()
 	to := s.endpoint(0, s.port, false)
 	drops := func() uint64 {

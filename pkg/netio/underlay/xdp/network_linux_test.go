@@ -20,17 +20,17 @@ import (
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
-// scene is a port at one end, and a kernel UDP socket at the other that it reaches through AF_XDP.
-type scene struct {
+// testNet is a port at one end, and a kernel UDP socket at the other that it reaches through AF_XDP.
+type testNet struct {
 	*pair
 	port *Port
 	peer *net.UDPConn
 	to   underlay.Endpoint
 }
 
-func newScene(t *testing.T) *scene {
+func newTestNet(t *testing.T) *testNet {
 	p := newPair(t, 1)
-	s := &scene{pair: p, port: p.classify(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{}), peer: p.openKernelSocket(1)}
+	s := &testNet{pair: p, port: p.classify(0, Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{}), peer: p.openKernelSocket(1)}
 	s.to = p.kernelEndpoint(1, s.peer, false)
 	awaitXDP(t, s.port, &s.to)
 	s.drain()
@@ -38,13 +38,13 @@ func newScene(t *testing.T) *scene {
 }
 
 // do runs f in the network namespace of one end.
-func (s *scene) do(end int, f func() error) {
+func (s *testNet) do(end int, f func() error) {
 	s.Helper()
 	expect.NoError(s.TB, s.hosts[end].Do(f))
 }
 
 // drain discards the datagrams that the peer has received.
-func (s *scene) drain() {
+func (s *testNet) drain() {
 	s.Helper()
 	mark := message(3, 64)
 	expect.NoError(s.TB, s.port.SendTo(&s.to, mark))
@@ -59,7 +59,7 @@ func (s *scene) drain() {
 }
 
 // expect sends one datagram, and fails unless it arrives through the given path.
-func (s *scene) expect(size int, viaXDP bool) {
+func (s *testNet) expect(size int, viaXDP bool) {
 	s.Helper()
 	before := s.port.Status().Lanes[0]
 	sent := message(4, size)
@@ -76,7 +76,7 @@ func (s *scene) expect(size int, viaXDP bool) {
 	}
 }
 
-func (s *scene) link(end int, change func(netlink.Link) error) {
+func (s *testNet) link(end int, change func(netlink.Link) error) {
 	s.Helper()
 	s.do(end, func() error {
 		l, err := netlink.LinkByName(s.devs[end])
@@ -88,13 +88,13 @@ func (s *scene) link(end int, change func(netlink.Link) error) {
 }
 
 // awaitPath waits until the lanes have a path to the peer that satisfies is.
-func (s *scene) awaitPath(what string, is func(*path) bool) {
+func (s *testNet) awaitPath(what string, is func(*path) bool) {
 	s.Helper()
 	expect.Eventually(s.TB, what, func() bool { return is(s.port.table.find(targetOf(&s.to))) && isPublished(s.port.table) })
 }
 
 func TestFramesFollowTheNeighbour(t *testing.T) {
-	s := newScene(t)
+	s := newTestNet(t)
 	s.expect(100, true)
 	addr := mac{2, 1, 2, 3, 4, 5}
 	s.link(1, func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, addr[:]) })
@@ -106,7 +106,7 @@ func TestFramesFollowTheNeighbour(t *testing.T) {
 }
 
 func TestFramesFollowDeviceAddress(t *testing.T) {
-	s := newScene(t)
+	s := newTestNet(t)
 	addr := mac{2, 5, 4, 3, 2, 1}
 	s.link(0, func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, addr[:]) })
 	s.awaitPath("the new address", func(p *path) bool { return p.egress.from == addr })
@@ -116,7 +116,7 @@ func TestFramesFollowDeviceAddress(t *testing.T) {
 }
 
 func TestUnknownNeighbourIsLeftToKernel(t *testing.T) {
-	s := newScene(t)
+	s := newTestNet(t)
 	known := s.neighbour(0, s.to.Dst.Addr())
 	s.do(0, func() error { return netlink.NeighDel(&known) })
 	s.awaitPath("to be without the neighbour", func(p *path) bool { return p.reason == NoNeighbour })
@@ -128,7 +128,7 @@ func TestUnknownNeighbourIsLeftToKernel(t *testing.T) {
 
 // TestStaleNeighbourInUseIsConfirmed: the kernel does not see that the neighbour is in use, and would leave it stale.
 func TestStaleNeighbourInUseIsConfirmed(t *testing.T) {
-	s := newScene(t)
+	s := newTestNet(t)
 	s.expect(100, true)
 	s.setNeighbour(0, s.neighbour(0, s.to.Dst.Addr()), netlink.NUD_STALE)
 	expect.Eventually(t, "the kernel to look for it", func() bool {
@@ -138,7 +138,7 @@ func TestStaleNeighbourInUseIsConfirmed(t *testing.T) {
 }
 
 func TestUnusedStaleNeighbourIsNotConfirmed(t *testing.T) {
-	s := newScene(t)
+	s := newTestNet(t)
 	key := targetOf(&s.to)
 	for i := byte(100); i == 100 || s.port.table.get(key).used.Load(); i++ { // the supervisor may be confirming it
 		s.port.table.get(key).used.Store(false)
@@ -156,7 +156,7 @@ func TestUnusedStaleNeighbourIsNotConfirmed(t *testing.T) {
 }
 
 func TestRunsFollowTheRoute(t *testing.T) {
-	s := newScene(t)
+	s := newTestNet(t)
 	other := netlink.NewVeth(netlink.LinkAttrs{Name: "elsewhere", TxQLen: -1})
 	other.PeerName = "there"
 	dst := &net.IPNet{IP: s.to.Dst.Addr().AsSlice(), Mask: net.CIDRMask(32, 32)}
@@ -184,7 +184,7 @@ func TestRunsFollowTheRoute(t *testing.T) {
 // TestRunsFollowTheirMark has a rule that routes marked packets differently.
 func TestRunsFollowTheirMark(t *testing.T) {
 	const mark, table = 7, 100
-	s := newScene(t)
+	s := newTestNet(t)
 	s.do(0, func() error {
 		rule := netlink.NewRule()
 		rule.Family, rule.Mark, rule.Table, rule.Priority = unix.AF_INET, mark, table, 10
@@ -201,7 +201,7 @@ func TestRunsFollowTheirMark(t *testing.T) {
 }
 
 func TestUnsupportedRulesLeaveEverythingToKernel(t *testing.T) {
-	s := newScene(t)
+	s := newTestNet(t)
 	rule := netlink.NewRule()
 	rule.Family, rule.Dport, rule.Table, rule.Priority = unix.AF_INET, netlink.NewRulePortRange(1, 2), 100, 10
 	s.do(0, func() error { return netlink.RuleAdd(rule) })
@@ -212,14 +212,14 @@ func TestUnsupportedRulesLeaveEverythingToKernel(t *testing.T) {
 }
 
 func TestLocalBroadcastAndMulticastTargetsUseUDP(t *testing.T) {
-	s := newScene(t)
+	s := newTestNet(t)
 	for _, dst := range []string{"192.0.2.1", "127.0.0.1", "192.0.2.255", "224.0.0.1", "[2001:db8::1]", "[::1]"} {
 		awaitReason(t, s.port, &underlay.Endpoint{Dst: netip.MustParseAddrPort(dst + ":1")}, NoRoute)
 	}
 }
 
 func TestOnlyLocalSourceAddressesAreUsed(t *testing.T) {
-	s := newScene(t)
+	s := newTestNet(t)
 	second := netip.MustParsePrefix("192.0.2.9/24")
 	own := s.to
 	own.Src = second.Addr()
@@ -246,7 +246,7 @@ func TestOnlyLocalSourceAddressesAreUsed(t *testing.T) {
 // TestOversizeTargetUsesUDPUntilPathChanges sends the largest datagram that fits, one that is a byte longer and gets
 // fragmented by the kernel, and a short one. The short one must not overtake the long one.
 func TestOversizeTargetUsesUDPUntilPathChanges(t *testing.T) {
-	s := newScene(t)
+	s := newTestNet(t)
 	const most = 1500 - 28
 	s.expect(most, true)
 	s.expect(most+1, false)
@@ -266,7 +266,7 @@ func TestOversizeTargetUsesUDPUntilPathChanges(t *testing.T) {
 }
 
 func TestRouteMTUAndHopLimitAreUsed(t *testing.T) {
-	s := newScene(t)
+	s := newTestNet(t)
 	s.do(0, func() error {
 		l, err := netlink.LinkByName(s.devs[0])
 		if err != nil {
@@ -282,7 +282,7 @@ func TestRouteMTUAndHopLimitAreUsed(t *testing.T) {
 }
 
 func TestUDPSocketTakesOverWhileLinkIsDown(t *testing.T) {
-	s := newScene(t)
+	s := newTestNet(t)
 	s.expect(100, true)
 	for round := range 3 {
 		s.link(0, netlink.LinkSetDown)
@@ -305,7 +305,7 @@ func TestUDPSocketTakesOverWhileLinkIsDown(t *testing.T) {
 
 // TestFailedSocketIsReplaced: until then everything uses the UDP socket.
 func TestFailedSocketIsReplaced(t *testing.T) {
-	s := newScene(t)
+	s := newTestNet(t)
 	old := s.port.lanes[0].laneSocket.Load()
 	if !old.recordError(xsk.ErrQueueGone) {
 		t.Fatal("recordError did not report the failure")
@@ -334,7 +334,7 @@ func TestFailedSocketIsReplaced(t *testing.T) {
 
 // TestRecreatedDeviceIsUsedAgain deletes the cable and creates another one, whose device has the same name.
 func TestRecreatedDeviceIsUsedAgain(t *testing.T) {
-	s := newScene(t)
+	s := newTestNet(t)
 	s.link(0, netlink.LinkDel)
 	expect.Eventually(t, "the device to be missed", func() bool {
 		st := s.port.Status()

@@ -46,7 +46,7 @@ func TestStackedDeviceLeavesLinkLocalToStack(t *testing.T) {
 	u := p.openUDP(0, udp.Config{})
 	program := &addressRecorder{redirectAll: newRedirectAll(t, u.LocalPort())}
 	port := p.open(0, u, program, Config{Binding: Binding{Mode: xsk.Copy}})
-	s := &scene{pair: p, port: port}
+	s := &testNet{pair: p, port: port}
 	if !program.knows(local.Addr()) || !program.knows(addrs6[0].Addr()) {
 		t.Fatalf("without others: %v", program.addresses)
 	}

@@ -14,7 +14,7 @@ import (
 // TestHeldFramesLeaveWithoutFurtherSend leaves a frame in the ring, as Send does if the device does not take it in
 // time. The sender may wait for the answer to this frame before it sends again.
 func TestHeldFramesLeaveWithoutFurtherSend(t *testing.T) {
-	s := newScene(t)
+	s := newTestNet(t)
 	l := s.port.lanes[0]
 	c := l.laneSocket.Load()
 	sent := message(4, 500)

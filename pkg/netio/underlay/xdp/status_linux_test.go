@@ -35,7 +35,7 @@ func TestStatusWhyNamesMainCause(t *testing.T) {
 	seen := map[string]bool{}
 	for r := range Reason(reasons) {
 		if text := r.text(); text == "" || text == "unknown" || seen[text] {
-			t.Errorf("%v is explained by %q", r, text)
+			t.Errorf("reason %v: got text %q, want one of its own", r, text)
 		} else {
 			seen[text] = true
 		}
@@ -45,13 +45,13 @@ func TestStatusWhyNamesMainCause(t *testing.T) {
 // TestCountersNeverDecreaseDuringSocketClose delays the lane in leaving its socket. If the counters decreased
 // meanwhile, a reader would assume that they were reset.
 func TestCountersNeverDecreaseDuringSocketClose(t *testing.T) {
-	s := newScene(t)
+	s := newTestNet(t)
 	s.expect(500, true)
 	l := s.port.lanes[0]
 	c := l.laneSocket.Load()
 	sent := s.port.Status().Lanes[0].Socket.Sent
 	if sent == 0 || !c.rx.Enter() {
-		t.Fatalf("%d sent, or a goroutine receives", sent)
+		t.Fatalf("got %d frames sent, want more than 0, and no goroutine in the receive call", sent)
 	}
 	leave := sync.OnceFunc(c.rx.Leave)
 	t.Cleanup(leave) // before the port is closed, which waits for it
@@ -60,16 +60,16 @@ func TestCountersNeverDecreaseDuringSocketClose(t *testing.T) {
 	check := func() {
 		t.Helper()
 		if now := s.port.Status().Lanes[0].Socket.Sent; now != sent {
-			t.Errorf("%d sent, and %d before", now, sent)
+			t.Errorf("got %d frames sent, want %d as before", now, sent)
 		}
 	}
 	check()
 	leave()
 	expect.Eventually(t, "the socket to be closed", func() bool {
-		k := s.port.supervisor
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		return k.report.lanes[0].closing == nil
+		sup := s.port.supervisor
+		sup.mu.Lock()
+		defer sup.mu.Unlock()
+		return sup.report.lanes[0].closing == nil
 	})
 	check()
 }

@@ -60,18 +60,18 @@ func startSupervisor(p *Port, c *Config) (*supervisor, error) {
 		return nil, fmt.Errorf("finding the network namespace: %w", err)
 	}
 	defer home.Close()
-	k := &supervisor{port: p, config: *c, idleReviews: map[target]int{}, drainTimeout: defaultDrainTimeout}
-	k.mark.Store(c.Mark)
-	k.report.lanes = make([]laneReport, len(p.lanes))
-	k.ctx, k.cancel = context.WithCancel(context.Background())
+	sup := &supervisor{port: p, config: *c, idleReviews: map[target]int{}, drainTimeout: defaultDrainTimeout}
+	sup.mark.Store(c.Mark)
+	sup.report.lanes = make([]laneReport, len(p.lanes))
+	sup.ctx, sup.cancel = context.WithCancel(context.Background())
 	ready := make(chan error)
-	k.finished.Go(func() { k.run(home, ready) })
+	sup.finished.Go(func() { sup.run(home, ready) })
 	if err := <-ready; err != nil {
-		k.cancel()
-		k.finished.Wait()
+		sup.cancel()
+		sup.finished.Wait()
 		return nil, err
 	}
-	return k, nil
+	return sup, nil
 }
 
 // run is the goroutine's main function. It locks its thread and never unlocks it, so the thread ends with the
