@@ -101,11 +101,11 @@ func TestBenchMeasuresAllStagesAndCleansUp(t *testing.T) {
 	}
 	checkReport(t, &r)
 	if n := strings.Count(progress.String(), "\n"); n != len(bench.Stages()) {
-		t.Errorf("%d lines of progress, want one for each stage:\n%s", n, progress.String())
+		t.Errorf("got %d lines of progress, want one for each stage:\n%s", n, progress.String())
 	}
 	plots, err := filepath.Glob(filepath.Join(o.plots, "*.svg"))
 	if err != nil || len(plots) < 8 {
-		t.Errorf("plots: %v, %v", plots, err)
+		t.Errorf("plots: got %v, error %v, want no error", plots, err)
 	}
 	for _, path := range plots {
 		checkXML(t, path)
@@ -207,7 +207,7 @@ func TestBenchReportHasCommandThatRepeatsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, want := benchCommand(cmd), "sudo ropewalk bench --quick --only crypto,tun --lanes 1,4"; got != want {
-		t.Errorf("%q, want %q", got, want)
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -103,7 +103,7 @@ func TestDoctorExitCodeFollowsFindings(t *testing.T) {
 			got = exitCode(printing(err))
 		}
 		if got != c.want {
-			t.Errorf("%+v, strict %v: %d, want %d", c.summary, c.strict, got, c.want)
+			t.Errorf("%+v, strict %v: got %d, want %d", c.summary, c.strict, got, c.want)
 		}
 	}
 }
@@ -200,6 +200,6 @@ func TestDoctorFixesNothingWithoutPrivileges(t *testing.T) {
 	record := filepath.Join(t.TempDir(), "undo.json")
 	out, errs, code := asNobody(t, "--pre", "--fix", "--yes", "--device", "lo", "--record", record)
 	if code == 0 || strings.Contains(out, "done:") || strings.Contains(out+errs, "panic") {
-		t.Errorf("exit code %d: %s%s", code, out, errs)
+		t.Errorf("exit code %d: got %s%s, want no %q in it", code, out, errs, "done:")
 	}
 }

@@ -60,7 +60,7 @@ func TestPubkeyAcceptsSameInputAsWG(t *testing.T) {
 	} {
 		stdout, stderr, err := execute(t, newPubkeyCmd(), in)
 		if stdout != manualPublic+"\n" || stderr != "" || err != nil {
-			t.Errorf("%d bytes of input: %q, %q, %v", len(in), stdout, stderr, err)
+			t.Errorf("%d bytes of input: got %q, %q, error %v, want %q, %q, no error", len(in), stdout, stderr, err, manualPublic+"\n", "")
 		}
 	}
 	for _, in := range []string{
@@ -69,7 +69,7 @@ func TestPubkeyAcceptsSameInputAsWG(t *testing.T) {
 	} {
 		stdout, _, err := execute(t, newPubkeyCmd(), in)
 		if stdout != "" || err == nil || exitCode(err) != exitError {
-			t.Errorf("%d bytes of input: %q, %v", len(in), stdout, err)
+			t.Errorf("%d bytes of input: got %q, error %v, want %q, an error", len(in), stdout, err, "")
 		}
 		if err != nil && strings.Contains(err.Error(), manualPrivate[:20]) {
 			t.Error("the key is in the error")
@@ -94,7 +94,7 @@ func TestGenkeyWarnsAboutWorldAccessibleFile(t *testing.T) {
 			cmd.SetErr(&errs)
 			cmd.SetArgs(nil)
 			if err := cmd.Execute(); err != nil || errs.String() != want {
-				t.Errorf("%s to mode %v: %q, %v", name, mode, errs.String(), err)
+				t.Errorf("%s to mode %v: got %q, error %v, want %q, no error", name, mode, errs.String(), err, want)
 			}
 		}
 	}

@@ -104,17 +104,17 @@ func TestOtherMetricsErrorsAreNotWaitedFor(t *testing.T) {
 	defer oldDaemon.Close()
 	inUse := oldDaemon.Addr().String()
 	if s, err := (&metricsFlags{addr: inUse}).listenOrWait(log); err != nil || s == nil || s.server != nil {
-		t.Errorf("an address in use: %+v, %v", s, err)
+		t.Errorf("an address in use: got %+v, error %v, want non-nil, no error", s, err)
 	}
 	if s, err := (&metricsFlags{addr: inUse, config: t.TempDir() + "/none.yml"}).listenOrWait(log); err == nil || s != nil {
-		t.Errorf("a missing config: %+v", s)
+		t.Errorf("a missing config: got %+v, want nil", s)
 	}
 	if s, err := (&metricsFlags{addr: "127.0.0.1:http:0"}).listenOrWait(log); err == nil || s != nil {
-		t.Errorf("an invalid address: %+v", s)
+		t.Errorf("an invalid address: got %+v, want nil", s)
 	}
 	s, err := (&metricsFlags{addr: "127.0.0.1:0"}).listenOrWait(log)
 	if err != nil || s.server == nil {
-		t.Fatalf("a free address: %+v, %v", s, err)
+		t.Fatalf("a free address: got %+v, error %v, want no error", s, err)
 	}
 	s.close()
 }

@@ -217,7 +217,7 @@ func sample(scrape, series string) (float64, error) {
 func TestPrometheusScrapesRunningTunnel(t *testing.T) {
 	m := newMetricsLab(t)
 	if status, body, err := m.get("http://" + scrapeAddr + "/readyz"); status != 503 || err != nil {
-		t.Errorf("/readyz before the interface is up: %d, %s, %v", status, body, err)
+		t.Errorf("/readyz before the interface is up: got %d, %s, error %v, want 503, no error", status, body, err)
 	}
 	for _, err := range []error{m.right.SetUp(m.left), m.left.SetUp(m.right)} {
 		if err != nil {
@@ -276,7 +276,7 @@ func (m *metricsLab) checkScrape(t *testing.T) {
 		`wireguard_sent_bytes_total{allowed_ips="` + allowed + `",interface="IF",public_key="` + peer + `"}`: 1 << 20,
 	} {
 		if v, err := sample(text, series("%s", name)); err != nil || v < lowest {
-			t.Errorf("%s: %v, want %v: %v", name, v, lowest, err)
+			t.Errorf("%s: got %v, want %v: %v", name, v, lowest, err)
 		}
 	}
 	for _, secret := range []string{m.left.Key.Base64(), m.left.Key.Hex(), m.right.Key.Base64()} {

@@ -55,7 +55,7 @@ func TestWatchdogIsNotifiedOnlyWhileDeviceAnswers(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			if n := notifications.Load(); n != want {
-				t.Errorf("%s: %d notifications, want %d", when, n, want)
+				t.Errorf("%s: got %d notifications, want %d", when, n, want)
 			}
 		}
 		time.Sleep(10 * time.Second)
@@ -68,7 +68,7 @@ func TestWatchdogIsNotifiedOnlyWhileDeviceAnswers(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		expect(5, "while checks fail")
 		if !strings.Contains(logged.String(), "no answer") {
-			t.Errorf("log: %q", logged.String())
+			t.Errorf("log: got %q, want %q in it", logged.String(), "no answer")
 		}
 		cancel()
 		<-done
@@ -96,7 +96,7 @@ func TestHealthCheckNeedsAnswerAndLaneThreads(t *testing.T) {
 	}
 	threads = slices.Delete(threads, 2, 3)
 	if err := check.check(); err == nil || !strings.Contains(err.Error(), "of 2 lanes, 1 transmit and 2 receive") {
-		t.Errorf("with a lane that has stopped: %v", err)
+		t.Errorf("with a lane that has stopped: got error %v, want an error", err)
 	}
 	threads = []string{"rw-tx0", "rw-tx1"}
 	device.up.Store(false)
@@ -161,7 +161,7 @@ func TestPrivateKeyCredentialIsUsedAndNeverSaved(t *testing.T) {
 		f := &conffile.File{Interface: tc.in}
 		err := useCredential(dir, f)
 		if tc.err == "" && err != nil || tc.err != "" && (err == nil || !strings.Contains(err.Error(), tc.err)) {
-			t.Errorf("%s: %v, want %q", name, err, tc.err)
+			t.Errorf("%s: got %v, want %q", name, err, tc.err)
 		}
 		if err != nil && (strings.Contains(err.Error(), key.Base64()[1:20]) || strings.Contains(err.Error(), other.Base64()[:20])) {
 			t.Errorf("%s: the error contains the key", name)
@@ -208,7 +208,7 @@ func TestDaemonInheritsWatchdogAndJournal(t *testing.T) {
 			t.Errorf("%q: got %s, want no %q in it", stream, env, "WATCHDOG_PID")
 		}
 		if got := strings.Contains(env, logFromUp+"=1\n"); got != journal || (len(cmd.ExtraFiles) == 1) != journal {
-			t.Errorf("%q: the journal is passed on: %v, want %v", stream, got, journal)
+			t.Errorf("%q: the journal is passed on: got %v, want %v", stream, got, journal)
 		}
 	}
 }
@@ -272,7 +272,7 @@ func TestOnlyServiceDaemonsNotifyUpgrades(t *testing.T) {
 			for generation := range 3 {
 				announceSuccessor(slog.New(slog.DiscardHandler), "rwnobody", 7)
 				if got := receive(); got != tc.want {
-					t.Errorf("daemon %d: %q, want %q", generation, got, tc.want)
+					t.Errorf("daemon %d: got %q, want %q", generation, got, tc.want)
 				}
 				setEnv(t, successorEnv(os.Environ()))
 				if os.Getenv("SYSTEMD_EXEC_PID") == self {

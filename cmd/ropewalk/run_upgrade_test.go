@@ -22,7 +22,7 @@ func TestSuccessorHasFlagsOfOldDaemon(t *testing.T) {
 		"ropewalk run -f wg0 --metrics 127.0.0.1:9820 --": "run --takeover -f wg0 --metrics 127.0.0.1:9820 --",
 	} {
 		if got := strings.Join(successorArgs(strings.Fields(args), "rwx%d", "rwx7"), " "); got != want {
-			t.Errorf("%s: %s, want %s", args, got, want)
+			t.Errorf("%s: got %s, want %s", args, got, want)
 		}
 	}
 }

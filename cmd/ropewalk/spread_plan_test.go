@@ -108,7 +108,7 @@ func TestSpreadPlanUsesGivenNumberOfPorts(t *testing.T) {
 	for lanes, want := range map[string]int{"0": 16, "4": 4, "32": 32} {
 		for _, c := range spreadPlanReport(t, "--lanes", lanes, "--rounds", "1").Strategies {
 			if len(c.Ports) != want {
-				t.Errorf("--lanes %s, %s: %d ports, want %d", lanes, c.Name, len(c.Ports), want)
+				t.Errorf("--lanes %s, %s: got %d ports, want %d", lanes, c.Name, len(c.Ports), want)
 			}
 		}
 	}

@@ -87,7 +87,7 @@ func TestSpreadRejectsInvalidFlags(t *testing.T) {
 	} {
 		_, _, err := runSpread(strings.Fields(tt.args)...)
 		if err == nil || !strings.Contains(err.Error(), tt.want) || exitCode(err) != exitUsage {
-			t.Errorf("%s: %v, want %q", tt.args, err, tt.want)
+			t.Errorf("%s: got %v, want %q", tt.args, err, tt.want)
 		}
 	}
 	_, _, err := runSpread("attach", "lo", "--port", "1")
@@ -208,11 +208,11 @@ func TestSpreadCommandsFromAttachToDetach(t *testing.T) {
 		t.Errorf("%v: got %s, want %q in it", err, out, "peer 192.0.2.7:51820, gathered from 61000-61999")
 	}
 	if strings.Contains(out, "✗") {
-		t.Errorf("a problem: %s", out)
+		t.Errorf("a problem: got %s, want no %q in it", out, "✗")
 	}
 	for _, args := range [][]string{{"near", "--port", "51821"}, {"near"}, {"near"}, {"gone"}} {
 		if out, _, err := runSpread(append([]string{"detach"}, args...)...); err != nil || out != "" {
-			t.Errorf("detach %q: %q, %v", args, out, err)
+			t.Errorf("detach %q: got %q, error %v, want %q, no error", args, out, err, "")
 		}
 	}
 	if out, _, err = runSpread("status", "--json"); err != nil || out != noSpread {

@@ -140,7 +140,7 @@ func TestTopRejectsInvalidUse(t *testing.T) {
 	} {
 		_, err := runTop(t, tt.flags, tt.dir, tt.args...)
 		if err == nil || exitCode(err) != tt.code || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%+v: %v, want %q", tt.flags, err, tt.want)
+			t.Errorf("%+v: got %v, want %q", tt.flags, err, tt.want)
 		}
 	}
 }
@@ -183,7 +183,7 @@ func TestWebPageShowsPeersIfMetricsDo(t *testing.T) {
 		{metrics.PerPeerOff, 1, false},
 	} {
 		if got := showsPeers(metrics.Options{PerPeer: tt.mode}, tt.peers); got != tt.want {
-			t.Errorf("%s, %d peers: %t", tt.mode, tt.peers, got)
+			t.Errorf("%s, %d peers: got %t, want %t", tt.mode, tt.peers, got, tt.want)
 		}
 	}
 }

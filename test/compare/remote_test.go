@@ -125,7 +125,7 @@ func (r *remote) open(msg []byte) []byte {
 	out := make([]session.Message, 1)
 	r.keys.OpenTrain(&r.scratch, 0, msg, len(msg), out)
 	if out[0].Drop != drop.None {
-		r.tb.Errorf("a message of %d bytes does not open: %v", len(msg), out[0].Drop)
+		r.tb.Errorf("a message of %d bytes does not open: got %v, want %v", len(msg), out[0].Drop, drop.None)
 	}
 	return out[0].Plain
 }

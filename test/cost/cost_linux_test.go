@@ -48,7 +48,7 @@ func TestReportCoversOnlyMeasuredSections(t *testing.T) {
 		t.Errorf("%v ns per 10 packets, and %v per iteration", got, r.Extra["ns/op"])
 	}
 	if want := 1000 / (perPacket * 10) * 1e3; bytes < want*.999 || bytes > want*1.001 {
-		t.Errorf("%v MB/s, want %v", bytes, want)
+		t.Errorf("got %v MB/s, want %v", bytes, want)
 	}
 	if whole := float64(r.T.Nanoseconds()) / float64(r.N); r.Extra["ns/op"] > whole-float64(outside) {
 		t.Errorf("%v ns per iteration, of %v with %v outside", r.Extra["ns/op"], whole, outside)

@@ -73,7 +73,7 @@ func wantCounters(t *testing.T, x *tunnel) {
 	const carried = 4 * (oneStream + manyStreams*eachOfMany)
 	p := x.peer(t)
 	if p.ReceiveBytes < carried || p.TransmitBytes < carried {
-		t.Errorf("%s counted %d bytes received and %d sent, want at least %d", x, p.ReceiveBytes, p.TransmitBytes, carried)
+		t.Errorf("got %s counted %d bytes received and %d sent, want at least %d", x, p.ReceiveBytes, p.TransmitBytes, carried)
 	}
 }
 

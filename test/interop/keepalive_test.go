@@ -65,7 +65,7 @@ func TestReceiverAnswersOneWayDataWithKeepalive(t *testing.T) {
 						return
 					}
 					if attempt == 5 {
-						t.Fatalf("%s received %d bytes, want the %d of a keepalive", sender, got, keepaliveSize)
+						t.Fatalf("got %s received %d bytes, want the %d of a keepalive", sender, got, keepaliveSize)
 					}
 				}
 			})

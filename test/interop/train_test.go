@@ -43,7 +43,7 @@ func sendTrain(t *testing.T, x, y *tunnel, v6 bool) {
 		case err == nil:
 			return
 		case !errors.Is(err, errIncomplete) || time.Now().After(deadline):
-			t.Fatalf("a train of %d segments from %s to %s: %v", trainSegments+1, x, y, err)
+			t.Fatalf("a train of %d segments from %s to %s: got error %v, want %v", trainSegments+1, x, y, err, errIncomplete)
 		}
 	}
 }
@@ -95,7 +95,7 @@ func receiveTrain(c *net.UDPConn, train []byte) error {
 		case i > last+1:
 			return errIncomplete
 		case !bytes.Equal(buf[:n], want):
-			return fmt.Errorf("segment %d differs: %d bytes, want %d", i, n, len(want))
+			return fmt.Errorf("segment %d differs: got %d bytes, want %d", i, n, len(want))
 		}
 		rest, last = rest[len(want):], i
 	}

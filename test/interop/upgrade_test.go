@@ -166,7 +166,7 @@ func (s *stream) wantProgress(t *testing.T) {
 		default:
 		}
 		if n := s.got.Load(); n < want {
-			return fmt.Errorf("%d bytes, want %d", n, want)
+			return fmt.Errorf("got %d bytes, want %d", n, want)
 		}
 		return nil
 	})
@@ -190,7 +190,7 @@ func countersOf(t *testing.T, x *tunnel) (n counters) {
 	status, err := c.Status()
 	expect.NoError(t, err)
 	if len(status.Peers) != 1 {
-		t.Fatalf("%d peers, want 1", len(status.Peers))
+		t.Fatalf("got %d peers, want 1", len(status.Peers))
 	}
 	var stats struct {
 		Lanes []struct {
@@ -243,7 +243,7 @@ func TestConnectionsSurviveTenUpgrades(t *testing.T) {
 				}
 				expect.EventuallyNoError(t, "no more descriptors than after the first upgrades", func() error {
 					if n := u.descriptors(t); n > first {
-						return fmt.Errorf("%d descriptors, want at most %d", n, first)
+						return fmt.Errorf("got %d descriptors, want at most %d", n, first)
 					}
 					return nil
 				})

@@ -64,7 +64,7 @@ func (h *host) wantProgram(t *testing.T, want bool) {
 			return err
 		}
 		if xdp := l.Attrs().Xdp; (xdp != nil && xdp.Attached) != want {
-			return fmt.Errorf("attached: %t, want %t", !want, want)
+			return fmt.Errorf("attached: got %t, want %t", !want, want)
 		}
 		return nil
 	})

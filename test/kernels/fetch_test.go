@@ -24,7 +24,7 @@ func TestMissingKernelIsNamedInError(t *testing.T) {
 		}
 	}
 	if _, err := f.fetchOne(t.Context(), matrix[0], nil, errors.New("no mirror")); err == nil || !strings.Contains(err.Error(), "no mirror") {
-		t.Errorf("without package lists: %v", err)
+		t.Errorf("without package lists: got error %v, want an error", err)
 	}
 	if left, err := os.ReadDir(f.cache); err != nil || len(left) != 0 {
 		t.Errorf("the cache contains %v, %v; want it empty", left, err)

@@ -32,7 +32,7 @@ func TestProgramIsAddedWithSharedLibraries(t *testing.T) {
 		}
 	}
 	if all := strings.Join(names, " "); !strings.Contains(all, "/ld-linux") || !strings.Contains(all, "/libc.so.6") {
-		t.Errorf("no libc or no interpreter: %s", all)
+		t.Errorf("no libc or no interpreter: got %s, want %q in it", all, "/ld-linux")
 	}
 	var archive bytes.Buffer
 	c := newCPIOWriter(&archive)

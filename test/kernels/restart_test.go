@@ -187,10 +187,10 @@ func TestSkipListSurvivesRestart(t *testing.T) {
 	first := skipTests([]string{"/tests/udp", "-test.v"}, "TestSlow")
 	got := strings.Join(skipTests(first, "TestA", "TestB"), " ")
 	if want := "/tests/udp -test.v -test.skip=^(TestSlow|TestA|TestB)$"; got != want {
-		t.Errorf("%s, want %s", got, want)
+		t.Errorf("got %s, want %s", got, want)
 	}
 	if len(first) != 3 {
-		t.Errorf("skipTests changed its argument: %v", first)
+		t.Errorf("skipTests changed its argument: got %v, want length 3", first)
 	}
 }
 
@@ -229,7 +229,7 @@ func TestFailedStepsAreRetriedOnce(t *testing.T) {
 			t.Errorf("%s: ran %q, want %q", tc.name, ran, tc.want)
 		}
 		if got := fmt.Sprint(err); tc.err == "" && err != nil || !strings.HasPrefix(got, tc.err) && tc.err != "" {
-			t.Errorf("%s: %s, want %s", tc.name, got, tc.err)
+			t.Errorf("%s: got %s, want %s", tc.name, got, tc.err)
 		}
 		if tc.want != "" && tc.err == "" && r.outcome["udp.TestB"] != passedSecond {
 			t.Errorf("%s: TestB is %s", tc.name, r.outcome["udp.TestB"])

@@ -78,7 +78,7 @@ func TestWatchReportsOnlyStalledMachines(t *testing.T) {
 			}
 			why := w.Stalled(start.Add(time.Duration(tc.at) * time.Second))
 			if !strings.Contains(why, tc.want) || (why == "") != (tc.want == "") {
-				t.Errorf("stalled: %q, want %q", why, tc.want)
+				t.Errorf("stalled: got %q, want %q", why, tc.want)
 			}
 		})
 	}

@@ -106,7 +106,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	}
 	l.nodes[3].cleanUp(bpf, "--keys")
 	if _, err := os.Stat(keys); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("keys are left: %v", err)
+		t.Errorf("keys are left: got error %v, want %v", err, os.ErrNotExist)
 	}
 }
 
@@ -122,7 +122,7 @@ func (n *node) cleanUp(bpf string, args ...string) {
 	})
 	c.stop()
 	if st, err := n.l.status(n.name); err != nil || st.Mode != "" || st.PublicKey != "" || len(st.Endpoints) > 0 || st.Gathers {
-		n.l.Errorf("%s still has a status: %+v, %v", n.name, st, err)
+		n.l.Errorf("%s still has a status: got %+v, error %v, want no error", n.name, st, err)
 	}
 	if left := n.routes(); strings.Contains(left, "ropewalk0") || strings.Contains(left, "proto 82") || strings.Contains(left, "unreachable 10.") {
 		n.l.Errorf("left on %s:\n%s", n.name, left)

@@ -64,7 +64,7 @@ func TestImageMatchesManifests(t *testing.T) {
 	}
 	for program, want := range map[string]string{entry[0]: "ropewalk-agent version " + version, "/usr/bin/ropewalk": "ropewalk version " + version} {
 		if got := buildah(t, "run", "--isolation", "chroot", box, "--", program, "--version"); got != want {
-			t.Errorf("%s says %q, want %q", program, got, want)
+			t.Errorf("got %s says %q, want %q", program, got, want)
 		}
 	}
 	root := buildah(t, "mount", box)

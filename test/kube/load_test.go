@@ -194,7 +194,7 @@ func (l *load) carries() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.broken != nil {
-			l.l.Fatalf("%s: a TCP connection is lost: %v", l.what, l.broken)
+			l.l.Fatalf("%s: a TCP connection is lost: got %v, want nil", l.what, l.broken)
 		}
 		if l.rounds < at+3 {
 			return errors.New("nothing comes back")

@@ -426,7 +426,7 @@ func TestKeyChangesUnderLoad(t *testing.T) {
 	e.stop(l)
 	if names, err := os.ReadDir(n.keys); err != nil || !slices.ContainsFunc(names, func(d os.DirEntry) bool { return d.Name() == "private-3.key" }) ||
 		slices.ContainsFunc(names, func(d os.DirEntry) bool { return d.Name() == "private.key" || d.Name() == "private-2.key" }) {
-		t.Errorf("the old keys are kept: %v, %v", names, err)
+		t.Errorf("the old keys are kept: got %v, error %v, want no error", names, err)
 	}
 	n.stop()
 	n.startMesh()

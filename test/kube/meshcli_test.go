@@ -189,7 +189,7 @@ func TestMeshCommandReportsProblems(t *testing.T) {
 	a.meshCLI(3, "check", "--kubeconfig="+a.kubeconfig(a.token()))
 	for token, want := range map[string]string{a.tokenOf("nobody"): "needs the right to list", "wrong": "rejects these credentials"} {
 		if out := a.meshCLI(1, "status", "--kubeconfig="+a.kubeconfig(token)); !strings.Contains(out, want) {
-			t.Errorf("want %q: %s", want, out)
+			t.Errorf("got %s, want %q in it", out, want)
 		}
 	}
 	a.refuses(admin)
@@ -238,7 +238,7 @@ func (a *api) refuses(admin string) {
 		"connection refused":               {"status", admin, "--server=https://127.0.0.1:1"},
 	} {
 		if out := a.meshCLI(1, args...); !strings.Contains(out, want) {
-			a.Errorf("want %q: %s", want, out)
+			a.Errorf("got %s, want %q in it", out, want)
 		}
 	}
 	a.meshCLI(2, "graph", admin, "--format=png")

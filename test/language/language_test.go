@@ -110,7 +110,7 @@ func TestKindOfFiles(t *testing.T) {
 		".golangci.yml": comments, "x.sh": comments, "go.sum": other, "x_bpfel.go": other, "x.golden": other,
 	} {
 		if got := kindOf(name); got != want {
-			t.Errorf("%s: %v, want %v", name, got, want)
+			t.Errorf("%s: got %v, want %v", name, got, want)
 		}
 	}
 }

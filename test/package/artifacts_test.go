@@ -51,18 +51,18 @@ func TestSBOMListsProgramModules(t *testing.T) {
 			t.Errorf("%s: got %+v", arch, doc)
 		}
 		if h := doc.Metadata.Component.Hashes; len(h) != 1 || h[0].Content != digest(t, path) {
-			t.Errorf("%s: the SBOM's hash differs from the program's: %v", arch, h)
+			t.Errorf("%s: the SBOM's hash differs from the program's: got %v, want length 1", arch, h)
 		}
 		info, err := buildinfo.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got, want := len(doc.Components), len(info.Deps)+1; got != want || got < 10 {
-			t.Errorf("%s: %d components, want %d", arch, got, want)
+			t.Errorf("%s: got %d components, want %d", arch, got, want)
 		}
 		for i, dep := range info.Deps {
 			if got, want := doc.Components[i+1].PURL, "pkg:golang/"+dep.Path+"@"+dep.Version; got != want {
-				t.Errorf("%s: %s, want %s", arch, got, want)
+				t.Errorf("%s: got %s, want %s", arch, got, want)
 			}
 		}
 	}

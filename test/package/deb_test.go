@@ -53,7 +53,7 @@ func TestPackageFilesAreWritableOnlyByRoot(t *testing.T) {
 		"/etc/ropewalk/":                                     0o755,
 	} {
 		if h := found[path]; h == nil || h.Mode&0o7777 != mode {
-			t.Errorf("%s: %+v, want mode %o", path, h, mode)
+			t.Errorf("%s: got %+v, want mode %o", path, h, mode)
 		}
 	}
 	for path, h := range found {
@@ -96,7 +96,7 @@ func TestPackageKeepsAdministratorFiles(t *testing.T) {
 	}
 	dpkg("-i", deb(t))
 	if got := output(t, filepath.Join(root, "usr/bin/ropewalk"), "--version"); !strings.Contains(got, "ropewalk version") {
-		t.Errorf("version: %q", got)
+		t.Errorf("version: got %q, want %q in it", got, "ropewalk version")
 	}
 	edited := map[string]string{"etc/default/ropewalk": "ARGS=--log-format json\n", "etc/wireguard/wg0.conf": "[Interface]\n"}
 	for name, text := range edited {
@@ -108,7 +108,7 @@ func TestPackageKeepsAdministratorFiles(t *testing.T) {
 	dpkg("-r", "ropewalk")
 	for name, text := range edited {
 		if got := string(read(t, filepath.Join(root, name))); got != text {
-			t.Errorf("%s: %q, want %q", name, got, text)
+			t.Errorf("%s: got %q, want %q", name, got, text)
 		}
 	}
 	if _, err := os.Stat(filepath.Join(root, "usr/bin/ropewalk")); !errors.Is(err, os.ErrNotExist) {

@@ -22,7 +22,7 @@ func artifact(t *testing.T, pattern string) string {
 	}
 	files, err := filepath.Glob(filepath.Join(*dist, pattern))
 	if err != nil || len(files) != 1 {
-		t.Fatalf("files matching %s in %s: %q, %v; want one", pattern, *dist, files, err)
+		t.Fatalf("files matching %s in %s: got %q, %v; want one", pattern, *dist, files, err)
 	}
 	path, err := filepath.Abs(files[0])
 	if err != nil {

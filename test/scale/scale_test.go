@@ -39,7 +39,7 @@ func TestCommittedFilesFeedTheModel(t *testing.T) {
 	f := committed(t)
 	for _, s := range scenarios() {
 		if len(f.check.Scenes[s.Name]) != f.check.Rounds {
-			t.Errorf("%d rounds of %q, want %d", len(f.check.Scenes[s.Name]), s.Name, f.check.Rounds)
+			t.Errorf("got %d rounds of %q, want %d", len(f.check.Scenes[s.Name]), s.Name, f.check.Rounds)
 		}
 		predicted, err := s.predict(&f.costs)
 		if err != nil {
@@ -145,7 +145,7 @@ func TestSurveyRecoversKnownCosts(t *testing.T) {
 	s.fill(f)
 	for _, stage := range []model.Stage{model.TUNRead, model.Send, model.Receive, model.TUNWrite} {
 		if got := f.Stages[stage]; math.Abs(got.Element-system.Element) > 0.1 || math.Abs(got.Byte-system.Byte) > 1e-4 {
-			t.Errorf("%s costs %+v, want %+v", stage, got, system)
+			t.Errorf("got %s costs %+v, want %+v", stage, got, system)
 		}
 	}
 	if f.InSitu != [2]float64{times, times} {
@@ -203,7 +203,7 @@ func TestMedianIsTheMiddle(t *testing.T) {
 		want float64
 	}{{[]float64{3}, 3}, {[]float64{4, 1}, 2.5}, {[]float64{9, 1, 2}, 2}} {
 		if got := median(tt.of); got != tt.want {
-			t.Errorf("median of %v: %v, want %v", tt.of, got, tt.want)
+			t.Errorf("median of %v: got %v, want %v", tt.of, got, tt.want)
 		}
 	}
 }

@@ -354,7 +354,7 @@ func TestAllXDPFramesAreReturned(t *testing.T) {
 	streams.Wait()
 	t.Logf("%d MiB, %d new sessions", numbers.Load()*8>>20, sessions)
 	if least := max(int(length*clockSpeed/rekeyAfter/2), 1); sessions < least {
-		t.Errorf("%d new sessions, want at least %d", sessions, least)
+		t.Errorf("got %d new sessions, want at least %d", sessions, least)
 	}
 	x.wantAllFramesReturned()
 }

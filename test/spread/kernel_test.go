@@ -245,7 +245,7 @@ func TestSpreadRecoversWhenDeviceReturns(t *testing.T) {
 	l.attachPlanned()
 	expect.NoError(l, l.left.host.Do(func() error { return netlink.LinkDel(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: cable}}) }))
 	if st := l.status(l.left); st == nil || !strings.Contains(strings.Join(st.Problems, "\n"), "the device is gone") {
-		t.Errorf("without its device: %+v", st)
+		t.Errorf("without its device: got %+v, want non-nil", st)
 	}
 	l.connectLeft()
 	l.connect()
@@ -258,7 +258,7 @@ func TestSpreadRecoversWhenDeviceReturns(t *testing.T) {
 	}
 	for _, s := range l.both() {
 		if st := l.status(s); st == nil || len(st.Problems) > 0 {
-			t.Errorf("%s, after attaching again: %+v", s.name, st)
+			t.Errorf("%s, after attaching again: got %+v, want non-nil", s.name, st)
 		}
 	}
 	l.checkNoErrors()

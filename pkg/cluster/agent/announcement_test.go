@@ -127,7 +127,7 @@ func TestLastSpreadPortIsReadFromStatus(t *testing.T) {
 		{v1alpha1.NodeStatus{Mode: v1alpha1.ModeSpread, Endpoints: []v1alpha1.Endpoint{"nonsense"}}, 0},
 	} {
 		if got := lastSpreadPort(&c.st); got != c.want {
-			t.Errorf("%+v: %d, want %d", c.st, got, c.want)
+			t.Errorf("%+v: got %d, want %d", c.st, got, c.want)
 		}
 	}
 }

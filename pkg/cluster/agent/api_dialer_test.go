@@ -79,7 +79,7 @@ func TestAPIServerAddressIsParsedFromHost(t *testing.T) {
 		"":                                 nil,
 	} {
 		if got := apiAddrs(host); !slices.Equal(got, want) {
-			t.Errorf("%q: %v, want %v", host, got, want)
+			t.Errorf("%q: got %v, want %v", host, got, want)
 		}
 	}
 }

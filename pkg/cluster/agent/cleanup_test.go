@@ -91,7 +91,7 @@ func TestCleanupRemovesTunnelAndRoutes(t *testing.T) {
 			t.Errorf("the tunnel still exists: %v", err)
 		}
 		if left, err := agentRoutes(); err != nil || len(left) > 0 {
-			t.Errorf("routes are left: %v, %v", left, err)
+			t.Errorf("routes are left: got %v, error %v, want no error", left, err)
 		}
 		return nil
 	})
@@ -110,7 +110,7 @@ func TestCleanupKeepsForeignInterfaces(t *testing.T) {
 				return err
 			}
 			if err := Cleanup(t.Context(), cleanupOf(t, tunnel)); err == nil || !strings.Contains(err.Error(), what) {
-				t.Errorf("another program's interface: %v", err)
+				t.Errorf("another program's interface: got error %v, want an error", err)
 			}
 			l, err := netlink.LinkByName(tunnel)
 			if err != nil {
@@ -142,7 +142,7 @@ func TestTearDownRemovesOnlyOwnTunnel(t *testing.T) {
 			}
 			l, err := netlink.LinkByName(tunnel)
 			if there := err == nil; there != c.stays {
-				t.Errorf("%s is there: %v, %v", c.what, there, err)
+				t.Errorf("%s is there: got %v, error %v, want %v", c.what, there, err, c.stays)
 			}
 			if err == nil {
 				return netlink.LinkDel(l)
@@ -254,7 +254,7 @@ func TestCleanupPublishesBeforeRemoving(t *testing.T) {
 			t.Errorf("%s: %s %v, in %d tries", about, path, status, tries)
 		}
 		if _, after := os.Stat(memory); before != nil || !errors.Is(after, os.ErrNotExist) {
-			t.Errorf("%s: tunnel at the time of publishing: %v, at the end: %v", about, before, after)
+			t.Errorf("%s: got error %v when publishing, %v at the end; want %v at the end", about, before, after, os.ErrNotExist)
 		}
 	}
 }
@@ -295,7 +295,7 @@ func TestUnansweredWriteTimesOut(t *testing.T) {
 			} {
 				began := time.Now()
 				if err, took := write(), time.Since(began); err == nil || took > apiWriteTimeout {
-					t.Errorf("server that %s: the write took %s: %v", what, took, err)
+					t.Errorf("server that %s: the write took %s: got error %v, want an error", what, took, err)
 				}
 			}
 		})
@@ -307,6 +307,6 @@ func TestCleanupProceedsWithoutAPI(t *testing.T) {
 	c := CleanupConfig{Config: Config{Node: "n1", Log: slog.New(slog.DiscardHandler)}, PublishTimeout: 10 * time.Millisecond}
 	c.API = serverAnswering(t, func(*http.Request) { tries++ }, http.StatusInternalServerError)
 	if err := c.withdraw(t.Context()); err == nil || t.Context().Err() != nil {
-		t.Errorf("after %d tries: %v", tries, err)
+		t.Errorf("after %d tries: got error %v, want an error", tries, err)
 	}
 }

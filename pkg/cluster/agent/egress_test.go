@@ -47,14 +47,14 @@ func TestEgressDeviceIsPhysicalInterface(t *testing.T) {
 			"192.0.2.2": "eth0", "10.244.2.10": "", "192.0.2.1": "", "127.0.0.1": "", "192.0.2.255": "", "198.51.100.1": "", "2001:db8::1": "",
 		} {
 			if got, err := w.lookup(netip.MustParseAddr(addr)); got != want || err != nil {
-				t.Errorf("%s: %q, %v, want %q", addr, got, err, want)
+				t.Errorf("%s: got %q, %v, want %q", addr, got, err, want)
 			}
 		}
 		if err := hostnet.DeleteLink("eth0"); err != nil {
 			return err
 		}
 		if got, err := w.lookup(netip.MustParseAddr("192.0.2.2")); got != "eth0" || err != nil {
-			t.Errorf("a cached device was looked up again: %q, %v", got, err)
+			t.Errorf("a cached device was looked up again: got %q, error %v, want %q, no error", got, err, "eth0")
 		}
 		return nil
 	})
@@ -110,7 +110,7 @@ func TestDeviceRepairsAreCountedOnce(t *testing.T) {
 	for _, want := range []int{2, 0} {
 		var r result
 		if err := s.applyConfigs(t.Context(), &r, wanted); err != nil || r.repaired != want || r.changes != want {
-			t.Errorf("%d, of %d changes, want %d: %v", r.repaired, r.changes, want, err)
+			t.Errorf("got %d, of %d changes, want %d: %v", r.repaired, r.changes, want, err)
 		}
 	}
 	w.changeFailed = true // the failed change may have taken effect since

@@ -91,7 +91,7 @@ func TestProberFindsPeersAcceptingNextKey(t *testing.T) {
 			n, err := p.countUnconfirmed(st)
 			expect.NoError(t, err)
 			if n < want {
-				t.Fatalf("%d unconfirmed peers, want %d", n, want)
+				t.Fatalf("got %d unconfirmed peers, want %d", n, want)
 			}
 			if n > want {
 				return fmt.Errorf("%d unconfirmed peers, want %d", n, want)

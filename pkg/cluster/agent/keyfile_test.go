@@ -98,7 +98,7 @@ func TestKeyringUsesLowestGeneration(t *testing.T) {
 			t.Fatal(err)
 		}
 		if again := open(); !again.current.key.Equal(first) || !again.next.key.Equal(r.next.key) || again.next.number != want {
-			t.Errorf("after a restart: %d, %d", again.current.number, again.next.number)
+			t.Errorf("after a restart: got %d, %d, want %d", again.current.number, again.next.number, want)
 		}
 		if err := os.Remove(r.path(r.next)); err != nil {
 			t.Fatal(err)
@@ -113,7 +113,7 @@ func TestKeyringUsesLowestGeneration(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again := open(); !again.current.key.Equal(second) || again.current.number != 12 || again.next.number != 0 {
-		t.Errorf("after the change: %d, %d", again.current.number, again.next.number)
+		t.Errorf("after the change: got %d, %d, want 12, 0", again.current.number, again.next.number)
 	}
 }
 

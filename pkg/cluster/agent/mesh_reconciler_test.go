@@ -225,7 +225,7 @@ func TestRoutesAreRecheckedOnlyAfterTunnelChanges(t *testing.T) {
 		c.change()
 		m.mustReconcile(t, l)
 		if n.setRoutesCalls != c.want {
-			t.Errorf("%s: %d times, want %d", c.name, n.setRoutesCalls, c.want)
+			t.Errorf("%s: got %d times, want %d", c.name, n.setRoutesCalls, c.want)
 		}
 	}
 }
@@ -241,7 +241,7 @@ func TestExitingEngineIsReopenedWithBackoff(t *testing.T) {
 			m.engine = exitedEngine{last}
 			for range 3 {
 				if _, err := m.reconcile(t.Context(), l); !errors.Is(err, errEngineExited) || engine() != last {
-					t.Fatalf("reopened less than %ds after the last engine: %v", rest, err)
+					t.Fatalf("reopened less than %ds after the last engine: got error %v, want %v", rest, err, errEngineExited)
 				}
 				time.Sleep(rest * time.Second / 3)
 			}
@@ -308,7 +308,7 @@ func TestKeyChangesAfterPropagation(t *testing.T) {
 		}
 		synctest.Wait()
 		if st := engine().Status(); st.PublicKey.Base64() != string(next) || st.Peers[0].Keepalive == 0 {
-			t.Errorf("%s; peers are not made to shake hands: %d", st.PublicKey, st.Peers[0].Keepalive)
+			t.Errorf("%s; peers are not made to shake hands: got %d, want other than 0", st.PublicKey, st.Peers[0].Keepalive)
 		}
 		time.Sleep(2 * keepaliveDuration)
 		if st := engine().Status(); st.Peers[0].Keepalive != 0 {
@@ -374,15 +374,15 @@ func TestSpecSurvivesLostRopewalkNode(t *testing.T) {
 	made := &v1alpha1.RopewalkNode{}
 	made.Generation = 1
 	if got := again.specOf(n, made); got != asked {
-		t.Errorf("RopewalkNode created again: %+v", got)
+		t.Errorf("RopewalkNode created again: got %+v, want %+v", got, asked)
 	}
 	made.Generation = 2
 	if got := again.specOf(n, made); got != (v1alpha1.NodeSpec{}) {
-		t.Errorf("spec emptied by an administrator: %+v", got)
+		t.Errorf("spec emptied by an administrator: got %+v, want %+v", got, (v1alpha1.NodeSpec{}))
 	}
 	made.Generation, n.UID = 1, "u2"
 	if got := again.specOf(n, made); got != (v1alpha1.NodeSpec{}) {
-		t.Errorf("another node of that name: %+v", got)
+		t.Errorf("another node of that name: got %+v, want %+v", got, (v1alpha1.NodeSpec{}))
 	}
 }
 

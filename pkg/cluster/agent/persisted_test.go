@@ -205,7 +205,7 @@ func TestKeyOwnerSurvivesAgentRestart(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(r.saved.Peers) != 1 || r.saved.Peers[0].Node != younger.Name || len(r.problems) != 1 || r.problems[0].Node != older.Name {
-			t.Errorf("early %v: %+v, %+v", early, r.saved.Peers, r.problems)
+			t.Errorf("early %v: got %+v, %+v, want length 1, length 1", early, r.saved.Peers, r.problems)
 		}
 		a.active.stop()
 	}
@@ -453,7 +453,7 @@ func TestStateOfAnotherNodeIsDiscarded(t *testing.T) {
 	}
 	for _, path := range []string{left, filepath.Join(dir, stateFile)} {
 		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s is there: %v", path, err)
+			t.Errorf("%s is there: got error %v, want %v", path, err, os.ErrNotExist)
 		}
 	}
 }

@@ -103,7 +103,7 @@ func TestPlanFollowsNICChanges(t *testing.T) {
 			got += len(plan.Ports)
 		}
 		if got != s.want {
-			t.Errorf("%s: %d ports, want %d", s.name, got, s.want)
+			t.Errorf("%s: got %d ports, want %d", s.name, got, s.want)
 		}
 		if s.name == "nothing changes" && &before[0] != &p.cache[0].ports[0] {
 			t.Error("the plan was computed again")
@@ -130,7 +130,7 @@ func TestPlanFailureIsLoggedOnce(t *testing.T) {
 		nic.err = step.err
 		planOf(p, configsFor(map[string][]string{"eth0": {"192.0.2.2:51820"}}))
 		if got := log.String(); strings.Contains(got, "planning ports failed") != (step.want != "") || !strings.Contains(got, step.want) {
-			t.Errorf("%s: %q, want %q", step.name, got, step.want)
+			t.Errorf("%s: got %q, want %q", step.name, got, step.want)
 		}
 	}
 }

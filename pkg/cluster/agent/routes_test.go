@@ -177,7 +177,7 @@ func (c *routed) test(t *testing.T, family hostnet.Family) error {
 	set("undone twice", nil, false, false)
 	left, err := netlink.RuleList(int(family))
 	if len(left) != len(rules) {
-		t.Errorf("%d rules are left, of %d: %v", len(left), len(rules), left)
+		t.Errorf("%d rules are left, of %d: got %v, want length %d", len(left), len(rules), left, len(rules))
 	}
 	return err
 }

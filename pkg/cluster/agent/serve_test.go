@@ -100,7 +100,7 @@ func TestServeAnswersProbesAndMetrics(t *testing.T) {
 		t.Errorf("/metrics without a tunnel or readable programs: %d\n%s", code, text)
 	}
 	if !strings.Contains(log.String(), "not permitted") {
-		t.Errorf("the log lacks the reason: %q", log.String())
+		t.Errorf("the log lacks the reason: got %q, want %q in it", log.String(), "not permitted")
 	}
 }
 
@@ -168,7 +168,7 @@ func TestIdleConnectionsDoNotBlockProbes(t *testing.T) {
 			t.Fatal(err)
 		}
 		if answer, err := bufio.NewReader(c).ReadString('\n'); err != nil || !strings.Contains(answer, "200") {
-			t.Fatalf("client %d: %q, %v", i, answer, err)
+			t.Fatalf("client %d: got %q, error %v, want %q in it, no error", i, answer, err, "200")
 		}
 	}
 	if err := oldest.SetReadDeadline(time.Now().Add(idleTimeout / 2)); err != nil {

@@ -102,7 +102,7 @@ func (c *crossing) rounds() {
 		}
 		c.oneRound()
 		if at, want := c.to.show("endpoints")[0], c.from.endpoint().String(); at != want {
-			c.Errorf("%s sees %s at %s, want %s", c.to.name, c.from.name, at, want)
+			c.Errorf("got %s sees %s at %s, want %s", c.to.name, c.from.name, at, want)
 		}
 	}
 }

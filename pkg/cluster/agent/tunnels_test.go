@@ -217,7 +217,7 @@ func (n *testNode) transfer() (received, sent int) {
 	n.Helper()
 	fields := n.show("transfer")
 	if len(fields) != 2 {
-		n.Fatalf("wg show transfer on %s: %q", n.name, fields)
+		n.Fatalf("wg show transfer on %s: got %q, want length 2", n.name, fields)
 	}
 	received, err := strconv.Atoi(fields[0])
 	expect.NoError(n, err)

@@ -40,6 +40,6 @@ func TestUnresponsivePeersAreNamedAndBounded(t *testing.T) {
 		have[j].LastHandshake = begin.Add(20 * time.Minute)
 	}
 	if got = s.update(begin.Add(21*time.Minute), have, want); got != nil {
-		t.Errorf("after the peers answered: %+v", got)
+		t.Errorf("after the peers answered: got %+v, want nil", got)
 	}
 }

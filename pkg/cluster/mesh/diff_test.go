@@ -137,7 +137,7 @@ func TestDiffContainsOnlyChanges(t *testing.T) {
 			}
 			changes := Diff(c.want, have, sent)
 			if len(changes) != c.changes {
-				t.Errorf("%d changes: %+v", len(changes), changes)
+				t.Errorf("%d changes: got %+v, want length %d", len(changes), changes, c.changes)
 			}
 			sent.Record(changes)
 			have = apply(have, changes)
@@ -185,7 +185,7 @@ func TestRepeatedDiffsConverge(t *testing.T) {
 			t.Fatalf("round %d: %+v are left", round, again)
 		}
 		if len(have) != len(plan.Peers) {
-			t.Fatalf("round %d: %d peers, want %d", round, len(have), len(plan.Peers))
+			t.Fatalf("round %d: got %d peers, want %d", round, len(have), len(plan.Peers))
 		}
 	}
 }

@@ -271,7 +271,7 @@ func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
 				}
 				want := TunnelPlan{Peers: c.peers, Routes: prefixesOf(c.routes...), Exempt: prefixesOf(c.exempt...)}
 				if text := lines(got.Problems); text != c.problems {
-					t.Errorf("problems: %q, want %q", text, c.problems)
+					t.Errorf("problems: got %q, want %q", text, c.problems)
 				}
 				got.Problems = nil
 				if len(got.MTU) > 0 {
@@ -405,7 +405,7 @@ func TestSpreadOnlyTowardsGatheringNodes(t *testing.T) {
 				t.Error("-want +got\n" + diff)
 			}
 			if text := lines(plan.Problems); text != c.problems {
-				t.Errorf("problems: %q, want %q", text, c.problems)
+				t.Errorf("problems: got %q, want %q", text, c.problems)
 			}
 			if plan.SpreadsTo() != len(to) {
 				t.Errorf("got %+v", plan)
@@ -422,7 +422,7 @@ func TestGatherUsesPeersOwnPorts(t *testing.T) {
 	}
 	for i, p := range Spread("n1", nodes, true).Peers {
 		if want := []spread.Ports{wide, spread.DefaultPorts}[i]; p.Gather != want {
-			t.Errorf("%s: %v, want %v", p.Node, p.Gather, want)
+			t.Errorf("%s: got %v, want %v", p.Node, p.Gather, want)
 		}
 	}
 }

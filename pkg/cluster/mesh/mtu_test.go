@@ -31,7 +31,7 @@ func TestMTUIsExactForNestedEncapsulation(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			mtu := MTU(c.link, c.layers...)
 			if mtu != c.want {
-				t.Errorf("%d, want %d", mtu, c.want)
+				t.Errorf("got %d, want %d", mtu, c.want)
 			}
 			for n, fits := range map[int]bool{mtu: true, mtu + 1: false} {
 				size := n

@@ -278,7 +278,7 @@ func TestInvalidPlanIsIgnoredEntirely(t *testing.T) {
 			}
 			plan := Spread("n1", nodes, true)
 			if text := lines(plan.Problems); text != c.problems {
-				t.Errorf("problems: %q, want %q", text, c.problems)
+				t.Errorf("problems: got %q, want %q", text, c.problems)
 			}
 			want := c.plan
 			if c.problems != "" {

@@ -37,7 +37,7 @@ func TestRotationWaitsForPeersToAcceptNextKey(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := c.r.Step(limits); got != c.want {
-				t.Errorf("%s, want %s", got, c.want)
+				t.Errorf("got %s, want %s", got, c.want)
 			}
 		})
 	}
@@ -118,7 +118,7 @@ func TestAllowedIPsFollowLatestHandshake(t *testing.T) {
 			}
 			moves := AllowedIPMoves(c.plan, c.have)
 			if len(moves) != c.moves {
-				t.Errorf("%d moves: %+v", len(moves), moves)
+				t.Errorf("%d moves: got %+v, want length %d", len(moves), moves, c.moves)
 			}
 			for _, p := range apply(c.have, moves) {
 				if slices.Contains(p.AllowedIPs, prefixesOf(pods)[0]) && p.PublicKey[0] != c.owner {

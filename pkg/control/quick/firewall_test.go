@@ -107,7 +107,7 @@ func FuzzFirewallDeletions(f *testing.F) {
 		s := removeFirewall{"wg0"}
 		for line := range strings.Lines(s.nftDeletions(listing)) {
 			if !strings.HasPrefix(line, "delete table ") || !strings.HasSuffix(line, " wg-quick-wg0\n") {
-				t.Errorf("nft: %q", line)
+				t.Errorf("nft: got %q, want prefix %q", line, "delete table ")
 			}
 		}
 		for line := range strings.Lines(s.iptablesDeletions(listing)) {

@@ -65,7 +65,7 @@ func TestReplaceFileIsPrivateAndComplete(t *testing.T) {
 		t.Errorf("got mode %v, %v", info.Mode(), err)
 	}
 	if _, err := os.Lstat(path + ".tmp"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("temporary file: %v", err)
+		t.Errorf("temporary file: got error %v, want %v", err, os.ErrNotExist)
 	}
 }
 
@@ -83,7 +83,7 @@ func TestFailedReplaceKeepsTheOldFile(t *testing.T) {
 		t.Error("a directory was replaced")
 	}
 	if _, err := os.Lstat(path + ".tmp"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("temporary file: %v", err)
+		t.Errorf("temporary file: got error %v, want %v", err, os.ErrNotExist)
 	}
 }
 

@@ -179,7 +179,7 @@ func TestFailureAfterAnyStepUndoesAllSteps(t *testing.T) {
 		var done progress
 		err := done.execute(t.Context(), j, append(slices.Clone(plan[:n]), failing{}))
 		if !errors.Is(err, errInjected) {
-			t.Fatalf("after %d steps: %v", n, err)
+			t.Fatalf("after %d steps: got error %v, want %v", n, err, errInjected)
 		}
 		expect.NoError(t, done.undo(t.Context(), j))
 		if diff := cmp.Diff(before, h.snapshot()); diff != "" {
@@ -254,7 +254,7 @@ func TestErrorOfDeadDaemonHasEndOfItsLog(t *testing.T) {
 	}
 	info, err := os.Stat(filepath.Join(h.RunDir, "wg0.log"))
 	if err != nil || info.Mode() != 0o600 {
-		t.Errorf("log: %v, %v", info, err)
+		t.Errorf("log: got %v, error %v, want no error", info, err)
 	}
 }
 

@@ -25,6 +25,6 @@ func TestUnidentifiableDaemonIsAnError(t *testing.T) {
 	}
 	uapitest.FillListenQueue(t, dir, "rwfull")
 	if err := find(); err == nil || !strings.Contains(err.Error(), "listen queue is full") {
-		t.Errorf("with one: %v", err)
+		t.Errorf("with one: got error %v, want an error", err)
 	}
 }

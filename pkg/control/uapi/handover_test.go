@@ -74,7 +74,7 @@ func TestSocketPassesToAnotherListener(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Lstat(filepath.Join(string(d), "wgt0.sock")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the socket's file still exists: %v", err)
+		t.Errorf("the socket's file still exists: got error %v, want %v", err, os.ErrNotExist)
 	}
 }
 
@@ -148,7 +148,7 @@ func TestUpgradeIsAnsweredBeforeTheDaemonEnds(t *testing.T) {
 	c := dialed(t, d)
 	for path, want := range map[string]error{"/old": syscall.ENOENT, "new": syscall.EINVAL, "": syscall.EINVAL} {
 		if err := c.Upgrade(path); !errors.Is(err, want) {
-			t.Errorf("%q: %v, want %v", path, err, want)
+			t.Errorf("%q: got %v, want %v", path, err, want)
 		}
 	}
 	if err := c.Upgrade("/new"); err != nil {
@@ -225,7 +225,7 @@ func TestPausedSocketQueuesClientsForSuccessor(t *testing.T) {
 	want := func(c *Client, level string) {
 		t.Helper()
 		if got, err := c.LogLevel(); err != nil || got != level {
-			t.Errorf("%s, %v; want %s", got, err, level)
+			t.Errorf("got %s, %v; want %s", got, err, level)
 		}
 	}
 	want(dialed(t, d), "info")
@@ -299,9 +299,9 @@ func TestCloseKeepsDisownedFileAndRemovesOwnedFile(t *testing.T) {
 	}
 	_ = l.Close() // the socket is closed already, but the file is its own again
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the file of a socket that is owned again: %v", err)
+		t.Errorf("the file of a socket that is owned again: got error %v, want %v", err, os.ErrNotExist)
 	}
 	if err := l.Disown(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("disowned after the file was removed: %v", err)
+		t.Errorf("disowned after the file was removed: got error %v, want %v", err, net.ErrClosed)
 	}
 }

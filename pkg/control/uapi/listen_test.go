@@ -43,16 +43,16 @@ func TestSocketIsPrivateAndRemovedOnClose(t *testing.T) {
 	l := listen(t, dir, "wg0")
 	info, err := os.Lstat(string(dir) + "/wg0.sock")
 	if err != nil || info.Mode() != os.ModeSocket|0o600 {
-		t.Errorf("socket: %v, %v", info.Mode(), err)
+		t.Errorf("socket: got %v, error %v, want %v, no error", info.Mode(), err, os.ModeSocket|0o600)
 	}
 	if info, err := os.Stat(string(dir)); err != nil || info.Mode().Perm()&^0o755 != 0 {
-		t.Errorf("directory: %v, %v", info.Mode(), err)
+		t.Errorf("directory: got %v, error %v, want no error", info.Mode(), err)
 	}
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
 	if entries, err := os.ReadDir(string(dir)); err != nil || len(entries) != 0 {
-		t.Errorf("files after Close: %v, %v", entries, err)
+		t.Errorf("files after Close: got %v, error %v, want length 0, no error", entries, err)
 	}
 }
 
@@ -61,7 +61,7 @@ func TestListenReplacesDeadButNotLiveSocket(t *testing.T) {
 	stale(t, dir, "wg0")
 	listen(t, dir, "wg0")
 	if _, err := dir.Listen("wg0"); !errors.Is(err, syscall.EADDRINUSE) {
-		t.Errorf("second listener: %v", err)
+		t.Errorf("second listener: got error %v, want %v", err, syscall.EADDRINUSE)
 	}
 }
 
@@ -125,10 +125,10 @@ func TestInvalidInterfaceNamesAreRefused(t *testing.T) {
 	dir := uapitest.NewDir(t)
 	for _, name := range []string{"", ".", "..", "../x", "a/b", "a b", "a:b", "sixteen-bytes-xx", "a\x00b", "a\n"} {
 		if _, err := dir.Listen(name); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("Listen(%q): %v", name, err)
+			t.Errorf("Listen(%q): got error %v, want %v", name, err, syscall.EINVAL)
 		}
 		if _, err := dir.Dial(name); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("Dial(%q): %v", name, err)
+			t.Errorf("Dial(%q): got error %v, want %v", name, err, syscall.EINVAL)
 		}
 	}
 }
@@ -173,7 +173,7 @@ func TestSweepRemovesOnlyOldDeadMatchingSockets(t *testing.T) {
 		left[i] = filepath.Base(left[i])
 	}
 	if want := []string{"rwfile.sock", "rwserved.sock", "rwyoung.sock", "wg0.sock"}; err != nil || !slices.Equal(left, want) {
-		t.Errorf("%v, %v; want %v", left, err, want)
+		t.Errorf("got %v, %v; want %v", left, err, want)
 	}
 	if err := (dir + "/none").Sweep("rw*.sock", 0); err != nil {
 		t.Error("no directory: ", err)

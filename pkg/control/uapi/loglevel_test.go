@@ -56,13 +56,13 @@ func TestLogLevelIsReadAndChangedThroughTheSocket(t *testing.T) {
 		}
 	}
 	if _, err := client.SetLogLevel("loud"); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("an unknown level: %v", err)
+		t.Errorf("an unknown level: got error %v, want %v", err, syscall.EINVAL)
 	}
 	if _, err := client.SetLogLevel("debug\nlevel=info"); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("two levels: %v", err)
+		t.Errorf("two levels: got error %v, want %v", err, syscall.EINVAL)
 	}
 	if got, err := client.LogLevel(); got != "silent" || err != nil {
-		t.Errorf("after the errors: %q, %v", got, err)
+		t.Errorf("after the errors: got %q, error %v, want %q, no error", got, err, "silent")
 	}
 }
 

@@ -102,10 +102,10 @@ func TestSlowPathCountsItsDrops(t *testing.T) {
 		r := newRig(t)
 		c.act(r)
 		if got := r.engine.Stats().Drops[c.want.String()]; got != 1 {
-			t.Errorf("%s: %d drops in the statistics, want 1", c.name, got)
+			t.Errorf("%s: got %d drops in the statistics, want 1", c.name, got)
 		}
 		if got := r.peer.Packets().TxDrops; c.want != drop.TXMalformed && got != 1 {
-			t.Errorf("%s: %d drops of the peer's, want 1", c.name, got)
+			t.Errorf("%s: got %d drops of the peer's, want 1", c.name, got)
 		}
 	}
 }

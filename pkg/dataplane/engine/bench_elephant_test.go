@@ -78,7 +78,7 @@ func BenchmarkElephantReceive(b *testing.B) {
 		}
 		m.Report()
 		if got := r.engine.lanes[0].stats.rx.packets.Load(); got != uint64(b.N*trains*45) {
-			b.Fatalf("%d packets received, want %d", got, b.N*trains*45)
+			b.Fatalf("got %d packets received, want %d", got, b.N*trains*45)
 		}
 		reportWorkers(b, r.engine.lanes[0].openJobs.Stats())
 	})

@@ -65,7 +65,7 @@ func benchmarkTransmit(b *testing.B, r *rig, packets, size int, elements ...[]by
 	}
 	m.Report()
 	if r.conn.count != b.N*packets {
-		b.Fatalf("%d packets sent, want %d", r.conn.count, b.N*packets)
+		b.Fatalf("got %d packets sent, want %d", r.conn.count, b.N*packets)
 	}
 }
 
@@ -100,7 +100,7 @@ func benchmarkReceive(b *testing.B, packets, size, runs int, elements ...[]byte)
 	}
 	m.Report()
 	if got := r.engine.lanes[0].stats.rx.packets.Load(); got != uint64(b.N*packets) {
-		b.Fatalf("%d packets received, want %d", got, b.N*packets)
+		b.Fatalf("got %d packets received, want %d", got, b.N*packets)
 	}
 }
 

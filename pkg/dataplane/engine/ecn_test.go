@@ -117,7 +117,7 @@ func TestCongestionMarkedPacketsMergeTogether(t *testing.T) {
 	r.receiveMarked(packet.CE, sent...)
 	elements := r.delivered()
 	if len(elements) != 1 {
-		t.Fatalf("%d trains, want one train", len(elements))
+		t.Fatalf("got %d trains, want one train", len(elements))
 	}
 	for _, p := range packetsOf(t, elements...) {
 		if packet.ECNOf(p) != packet.CE || !packet.IPv4(p).ChecksumOK() {
@@ -125,7 +125,7 @@ func TestCongestionMarkedPacketsMergeTogether(t *testing.T) {
 		}
 	}
 	if got := packetsOf(t, elements...); len(got) != len(want) {
-		t.Errorf("%d packets, want %d", len(got), len(want))
+		t.Errorf("got %d packets, want %d", len(got), len(want))
 	}
 }
 

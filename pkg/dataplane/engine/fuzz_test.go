@@ -106,9 +106,9 @@ func wantTrain(t *testing.T, element []byte, plain [][]byte) {
 	var train offload.Train
 	h.Decode(element)
 	if r := train.Parse(h, element[offload.VnetHdrLen:]); r != drop.None {
-		t.Fatalf("an invalid train was sent: %v", r)
+		t.Fatalf("an invalid train was sent: got %v, want %v", r, drop.None)
 	}
 	if len(plain) != train.Segments() {
-		t.Errorf("%d packets sent, want %d", len(plain), train.Segments())
+		t.Errorf("got %d packets sent, want %d", len(plain), train.Segments())
 	}
 }

@@ -27,7 +27,7 @@ func TestReceivedTrainIsWrittenWhole(t *testing.T) {
 	r.receive(run, size)
 	elements := r.delivered()
 	if len(elements) != 1 {
-		t.Fatalf("%d trains, want 1", len(elements))
+		t.Fatalf("got %d trains, want 1", len(elements))
 	}
 	samePayloads(t, packetsOf(t, elements...), packets)
 	if s := r.engine.Stats().Lanes[0]; s.RxPackets != 45 || s.RxTrains != 1 || s.RxRuns != 1 || s.RxBytes != 45*1420 {
@@ -125,7 +125,7 @@ func TestEachRejectedMessageIsCounted(t *testing.T) {
 			msg := c.msg(r)
 			r.receive(msg, len(msg))
 			if r.drops(c.want) != 1 || r.allDrops() != 1 {
-				t.Errorf("%d drops for %v of %d, want 1", r.drops(c.want), c.want, r.allDrops())
+				t.Errorf("got %d drops for %v of %d, want 1", r.drops(c.want), c.want, r.allDrops())
 			}
 			if len(r.delivered()) != 0 {
 				t.Error("something was delivered")
@@ -152,7 +152,7 @@ func TestReplayedRunIsDroppedWhole(t *testing.T) {
 	r.delivered()
 	r.receive(run, size)
 	if got := r.drops(drop.RXReplay); got != 20 || len(r.delivered()) != 0 {
-		t.Errorf("%d replays counted, want 20", got)
+		t.Errorf("got %d replays counted, want 20", got)
 	}
 }
 
@@ -164,7 +164,7 @@ func TestBadMessageDropsNoOtherInRun(t *testing.T) {
 	r.receive(run, size)
 	samePayloads(t, packetsOf(t, r.delivered()...), append(packets[:4:4], packets[5:]...))
 	if r.drops(drop.RXAuth) != 1 {
-		t.Errorf("%d authentication failures, want 1", r.drops(drop.RXAuth))
+		t.Errorf("got %d authentication failures, want 1", r.drops(drop.RXAuth))
 	}
 }
 
@@ -190,7 +190,7 @@ func TestRunMayMixSessionsAndHandshakes(t *testing.T) {
 		t.Errorf("%d handshake messages", len(r.control.messages))
 	}
 	if got := len(packetsOf(t, r.delivered()...)) + int(r.drops(drop.RXAuth)); got != 4 || r.drops(drop.RXBadType) != 1 {
-		t.Errorf("%d data messages and %d bad ones, want 4 and 1", got, r.drops(drop.RXBadType))
+		t.Errorf("got %d data messages and %d bad ones, want 4 and 1", got, r.drops(drop.RXBadType))
 	}
 }
 
@@ -262,13 +262,13 @@ func TestRejectedMessagesCountForTheirPeer(t *testing.T) {
 		r.receive(msg, len(msg))
 	}
 	if got, want := r.peer.Packets(), (PeerPackets{Rx: 2, RxDrops: 2}); got != want {
-		t.Errorf("%+v, want %+v", got, want)
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 	r.owner.refusal = drop.HelloUnwanted
 	hello := r.message(r.remote, wire.AppendHello(nil, &wire.Hello{}))
 	r.receive(hello, len(hello))
 	if got, want := r.peer.Packets(), (PeerPackets{Rx: 3, RxDrops: 3}); got != want || r.drops(drop.HelloUnwanted) != 1 {
-		t.Errorf("with a hello that is unwanted: %+v, want %+v", got, want)
+		t.Errorf("with a hello that is unwanted: got %+v, want %+v", got, want)
 	}
 }
 

@@ -135,7 +135,7 @@ func (r *rig) open(msg []byte) []byte {
 	out := make([]session.Message, 1)
 	r.remote.OpenTrain(&r.scratch, r.now, msg, len(msg), out)
 	if out[0].Drop != drop.None {
-		r.tb.Fatalf("message of %d bytes does not open: %v", len(msg), out[0].Drop)
+		r.tb.Fatalf("message of %d bytes does not open: got %v, want %v", len(msg), out[0].Drop, drop.None)
 	}
 	return out[0].Plain
 }
@@ -323,7 +323,7 @@ func unpadded(tb testing.TB, plain [][]byte) (packets [][]byte) {
 func samePackets(tb testing.TB, got, want [][]byte) {
 	tb.Helper()
 	if len(got) != len(want) {
-		tb.Fatalf("%d packets, want %d", len(got), len(want))
+		tb.Fatalf("got %d packets, want %d", len(got), len(want))
 	}
 	for i := range got {
 		if !bytes.Equal(got[i], want[i]) {

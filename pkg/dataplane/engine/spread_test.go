@@ -252,7 +252,7 @@ func TestHellosReachSlowPath(t *testing.T) {
 	run, size = r.seal(packet)
 	r.receive(run, size)
 	if got := r.delivered(); len(got) != 1 {
-		t.Errorf("%d trains for the TUN, want the packet's", len(got))
+		t.Errorf("got %d trains for the TUN, want the packet's", len(got))
 	}
 	if r.allDrops() != 0 {
 		t.Errorf("%d drops", r.allDrops())

@@ -34,7 +34,7 @@ func TestRunBytesAreCountedAsMessages(t *testing.T) {
 	} {
 		var r RunSizes
 		if r.noteBytes(tt.n, tt.size); r.Messages != uint64(tt.want) {
-			t.Errorf("%d bytes of %d: %d messages, want %d", tt.n, tt.size, r.Messages, tt.want)
+			t.Errorf("%d bytes of %d: got %d messages, want %d", tt.n, tt.size, r.Messages, tt.want)
 		}
 	}
 }

@@ -59,6 +59,6 @@ func TestPeerCountersContinueFromPreviousEngine(t *testing.T) {
 	r := newRig(t)
 	r.peer.Resume(want)
 	if got := r.peer.Totals(); got != want {
-		t.Errorf("%+v, want %+v", got, want)
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

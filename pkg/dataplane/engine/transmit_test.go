@@ -25,7 +25,7 @@ func TestTrainLeavesAsOneRun(t *testing.T) {
 	train := f.Train(45, 1380)
 	r.transmit(train)
 	if n := len(r.conn.runs); n != 1 {
-		t.Fatalf("%d runs, want 1", n)
+		t.Fatalf("got %d runs, want 1", n)
 	}
 	samePackets(t, unpadded(t, r.sent()), packetsOf(t, train))
 }
@@ -36,7 +36,7 @@ func TestSmallPacketsToOnePeerShareRun(t *testing.T) {
 	elements := [][]byte{a.Next(100), a.Next(100), b.Next(80), a.Next(100)}
 	r.transmit(elements...)
 	if n := len(r.conn.runs); n != 1 {
-		t.Errorf("%d runs, want 1", n)
+		t.Errorf("got %d runs, want 1", n)
 	}
 	samePackets(t, unpadded(t, r.sent()), packetsOf(t, elements...))
 }
@@ -143,7 +143,7 @@ func TestEachUnsendablePacketIsCounted(t *testing.T) {
 			}
 			r.transmit(c.elements...)
 			if got := r.drops(c.want); got != c.n || r.allDrops() != c.n {
-				t.Errorf("%d drops for %v of %d, want %d", got, c.want, r.allDrops(), c.n)
+				t.Errorf("got %d drops for %v of %d, want %d", got, c.want, r.allDrops(), c.n)
 			}
 			if len(r.sent()) != 0 || r.engine.Stats().Lanes[0].TxPackets != 0 {
 				t.Error("something was sent")
@@ -153,7 +153,7 @@ func TestEachUnsendablePacketIsCounted(t *testing.T) {
 				want = PeerPackets{}
 			}
 			if got := r.peer.Packets(); got != want {
-				t.Errorf("the peer's: %+v, want %+v", got, want)
+				t.Errorf("the peer's: got %+v, want %+v", got, want)
 			}
 		})
 	}
@@ -231,7 +231,7 @@ func TestRouteChangesApplyAtOnce(t *testing.T) {
 	_, next := r.newPeer(out4Prefix().String())
 	r.transmit(element)
 	if sent := len(r.sent()); sent != 1 || len(next.staged) != 1 {
-		t.Errorf("%d packets went to the old peer, %d to the new one; want 1 each", sent, len(next.staged))
+		t.Errorf("got %d packets went to the old peer, %d to the new one; want 1 each", sent, len(next.staged))
 	}
 	r.engine.Routes.Update(func(e *peer.Editor[*Peer]) { e.Add(out4Prefix(), r.peer) })
 	r.transmit(element)
@@ -247,13 +247,13 @@ func TestSentBytesCountWireGuardMessages(t *testing.T) {
 	r.transmit(flow.WithVnetHeader(out4.UDP(make([]byte, 4))), out4.TCPTrain(0, 100, make([]byte, 250)))
 	_, tx := r.peer.Traffic()
 	if want := uint64(32+32) + 2*(144+32) + 96 + 32; tx != want {
-		t.Errorf("%d bytes sent, want %d", tx, want)
+		t.Errorf("got %d bytes sent, want %d", tx, want)
 	}
 	s := r.engine.Stats().Lanes[0]
 	if s.TxPackets != 4 || s.TxTrains != 2 || s.TxBytes != 32+140+140+90 || s.TxRuns != 2 {
 		t.Errorf("stats %+v", s)
 	}
 	if got, want := r.peer.Packets(), (PeerPackets{Tx: 4}); got != want {
-		t.Errorf("%+v, want %+v", got, want)
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

@@ -99,7 +99,7 @@ func TestWorkersSealSameBytesAsLane(t *testing.T) {
 		t.Errorf("%d drops", n)
 	}
 	if got, want := r.engine.Stats().Lanes[0], alone.engine.Stats().Lanes[0]; got.TxBytes != want.TxBytes || got.TxTrains != want.TxTrains {
-		t.Errorf("%+v, want %+v", got, want)
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 	offered(t, r.engine.lanes[0].sealJobs.Stats())
 }
@@ -108,7 +108,7 @@ func TestWorkersSealSameBytesAsLane(t *testing.T) {
 func sameCounters(t *testing.T, got, want [][]byte) {
 	t.Helper()
 	if len(got) != len(want) {
-		t.Fatalf("%d messages, want %d", len(got), len(want))
+		t.Fatalf("got %d messages, want %d", len(got), len(want))
 	}
 	for i := range got {
 		c := wire.Counter(got[i])
@@ -151,7 +151,7 @@ func TestWorkersOpenSamePacketsAsLane(t *testing.T) {
 	}
 	for reason := drop.None + 1; reason < drop.Count; reason++ {
 		if got, want := r.drops(reason), alone.drops(reason); got != want {
-			t.Errorf("%v: %d drops, want %d", reason, got, want)
+			t.Errorf("%v: got %d drops, want %d", reason, got, want)
 		}
 	}
 	offered(t, r.engine.lanes[0].openJobs.Stats())

@@ -119,6 +119,6 @@ func TestLongWaitsAreCounted(t *testing.T) {
 		d.yieldWhileWaiting(n)
 	}
 	if d.policy.longWaits != 1 {
-		t.Errorf("%d long waits, want 1", d.policy.longWaits)
+		t.Errorf("got %d long waits, want 1", d.policy.longWaits)
 	}
 }

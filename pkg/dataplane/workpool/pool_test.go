@@ -156,7 +156,7 @@ func TestSecondWorkerIsAssignedWhenFirstIsBusy(t *testing.T) {
 	for i, want := range []int32{1, 2, 2} {
 		d.Submit(&piece{})
 		if got := d.attached.Load(); got != want {
-			t.Errorf("after job %d: %d workers assigned, want %d", i, got, want)
+			t.Errorf("after job %d: got %d workers assigned, want %d", i, got, want)
 		}
 	}
 	if other := c.NewJobRing(8); !other.Full() {
@@ -269,7 +269,7 @@ func TestCloseLeaksNoGoroutineOrDescriptor(t *testing.T) {
 	}
 	expect.Eventually(t, "all goroutines have ended", func() bool { return runtime.NumGoroutine() <= goroutines })
 	if n := descriptors(t); n != files {
-		t.Errorf("%d descriptors open, want %d", n, files)
+		t.Errorf("got %d descriptors open, want %d", n, files)
 	}
 }
 
@@ -293,7 +293,7 @@ func TestSubmitAllocatesNothing(t *testing.T) {
 			d.Collect(scratch)
 		}
 	}); n != 0 {
-		t.Errorf("%v allocations, want 0", n)
+		t.Errorf("got %v allocations, want 0", n)
 	}
 }
 

@@ -167,13 +167,13 @@ func TestFailedReplacementKeepsOldProgram(t *testing.T) {
 	}
 	unblock()
 	if st := r.state(h); st != want {
-		r.Errorf("no pin: %+v, want %+v", st, want)
+		r.Errorf("no pin: got %+v, want %+v", st, want)
 	}
 	if err := h.Attach(r.counter(XDP, xdpPass).Program); err == nil {
 		r.Error("a filter took an XDP program")
 	}
 	if st := r.state(h); st != want || len(r.pins()) != 2 {
-		r.Errorf("no filter: %+v, want %+v, pins %q", st, want, r.pins())
+		r.Errorf("no filter: got %+v, want %+v, pins %q", st, want, r.pins())
 	}
 	s := r.sender("near")
 	expect.NoError(r, s.send(10))
@@ -200,7 +200,7 @@ func TestFailedChangeOfKindKeepsOldProgram(t *testing.T) {
 				r.Error("attach succeeded")
 			}
 			if st := r.state(h); st != want || !slices.Equal(r.pins(), pins) || r.hasQdisc() != (kind == Clsact) {
-				r.Errorf("%+v, want %+v, pins %q, has qdisc: %v", st, want, r.pins(), r.hasQdisc())
+				r.Errorf("got %+v, want %+v; pins %q; got qdisc %v, want %v", st, want, r.pins(), r.hasQdisc(), (kind == Clsact))
 			}
 		})
 	}
@@ -219,7 +219,7 @@ func TestFailedMoveKeepsOldProgram(t *testing.T) {
 		r.Error("attach succeeded")
 	}
 	if st := r.state(h); st != want {
-		r.Errorf("%+v, want %+v", st, want)
+		r.Errorf("got %+v, want %+v", st, want)
 	}
 }
 

@@ -48,12 +48,12 @@ func TestAttachedProgramIsCalledUntilDetached(t *testing.T) {
 	forEachKind(t, func(r *rig, h Hook) {
 		c := r.counter(h.AttachPoint, verdict(h.AttachPoint))
 		if st := r.state(h); st != (Status{}) {
-			r.Errorf("before: %+v", st)
+			r.Errorf("before: got %+v, want %+v", st, (Status{}))
 		}
 		r.attach(h, c.Program)
 		want := Status{State: Attached, Kind: h.Kind, Device: r.device, Program: r.id(c)}
 		if st := r.state(h); st != want {
-			r.Errorf("attached: %+v, want %+v", st, want)
+			r.Errorf("attached: got %+v, want %+v", st, want)
 		}
 		s := r.sender(senderDevice(h.AttachPoint))
 		expect.NoError(r, s.send(10))
@@ -221,7 +221,7 @@ func TestOtherProgramsStillRun(t *testing.T) {
 			expect.NoError(r, r.sender(senderDevice(point)).send(10))
 			r.waitFor(other, 10)
 			if n := r.count(mine); n != 10 {
-				r.Errorf("%d packets, want 10", n)
+				r.Errorf("got %d packets, want 10", n)
 			}
 			expect.NoError(r, r.hook(point, TCX).Detach())
 			expect.NoError(r, r.sender(senderDevice(point)).send(10))

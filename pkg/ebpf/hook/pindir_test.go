@@ -44,7 +44,7 @@ func TestDirectoriesOfOtherUsersAreRejected(t *testing.T) {
 			}
 			for _, err := range []error{CheckPinDir(root, dir), MakePinDir(root, dir)} {
 				if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
-					t.Errorf("%v, want %q", err, tt.want)
+					t.Errorf("got %v, want %q", err, tt.want)
 				}
 			}
 			st, err := os.Stat(dir)

@@ -32,7 +32,7 @@ func TestUnpinnedProgramRunsUntilClose(t *testing.T) {
 		st, err := held.Status()
 		expect.NoError(r, err)
 		if want := (Status{State: Attached, Kind: h.Kind, Device: r.device, Program: id}); st != want {
-			r.Errorf("attached: %+v, want %+v", st, want)
+			r.Errorf("attached: got %+v, want %+v", st, want)
 		}
 		s := r.sender(senderDevice(XDP))
 		expect.NoError(r, s.send(10))
@@ -109,10 +109,10 @@ func TestAttachUnpinnedKeepsForeignProgram(t *testing.T) {
 
 func TestAttachUnpinnedRequiresXDPAndDevice(t *testing.T) {
 	if _, err := (Hook{Device: 1, AttachPoint: Egress}).AttachUnpinned(nil); !errors.Is(err, ebpf.ErrNotSupported) {
-		t.Errorf("at egress: %v", err)
+		t.Errorf("at egress: got error %v, want %v", err, ebpf.ErrNotSupported)
 	}
 	if _, err := (Hook{AttachPoint: XDP}).AttachUnpinned(nil); err == nil || !strings.Contains(err.Error(), "invalid device index") {
-		t.Errorf("without a device: %v", err)
+		t.Errorf("without a device: got error %v, want an error", err)
 	}
 }
 
@@ -147,6 +147,6 @@ func TestLibxdpDispatcherIsReportedAndKept(t *testing.T) {
 	want, err := programID(dispatcher)
 	expect.NoError(r, err)
 	if x := l.Attrs().Xdp; x == nil || ebpf.ProgramID(x.ProgId) != want {
-		r.Errorf("the dispatcher is gone: %+v", x)
+		r.Errorf("the dispatcher is gone: got %+v, want non-nil", x)
 	}
 }

@@ -131,7 +131,7 @@ func TestClosedSocketReturnsQueueToStack(t *testing.T) {
 	expect.NoError(t, errors.Join(c.RemoveSocket(0), c.RemoveSocket(0)))
 	checkRows(t, c, []classifyRow{{"removed", in, xdpPass, "no_socket"}})
 	if err := c.SetSocket(ClassifyQueues, fd); err == nil || !strings.Contains(err.Error(), "queue 256") {
-		t.Errorf("a queue too many: %v", err)
+		t.Errorf("a queue too many: got error %v, want an error", err)
 	}
 	if err := c.SetSocket(0, 0); err == nil {
 		t.Error("SetSocket accepted a descriptor that is not an AF_XDP socket")
@@ -206,7 +206,7 @@ func TestFullIndexMapReturnsErrFull(t *testing.T) {
 		expect.NoError(t, c.AddIndex(i))
 	}
 	if err := c.AddIndex(ClassifyIndices); !errors.Is(err, ErrFull) {
-		t.Errorf("adding one more: %v", err)
+		t.Errorf("adding one more: got error %v, want %v", err, ErrFull)
 	}
 	expect.NoError(t, c.AddIndex(3))
 	expect.NoError(t, c.RemoveIndex(3))
@@ -243,7 +243,7 @@ func TestTooManyAddressesReturnErrFull(t *testing.T) {
 	}
 	expect.NoError(t, c.SetAddresses(many))
 	if err := c.SetAddresses(append(many, endpoint(us4).Addr())); !errors.Is(err, ErrFull) {
-		t.Errorf("adding one more: %v", err)
+		t.Errorf("adding one more: got error %v, want %v", err, ErrFull)
 	}
 	expect.NoError(t, c.SetAddresses([]netip.Addr{endpoint(us4).Addr()}))
 	checkRows(t, c, []classifyRow{{"fewer", toHost(false, unchanged), xdpPass, "no_socket"}})
@@ -472,7 +472,7 @@ func TestClassifyEventsHaveNamesAndHelp(t *testing.T) {
 	seen := map[string]bool{}
 	for e := range ClassifyEvent(ClassifyEventCount) {
 		if e.String() == "" || seen[e.String()] || e.Help() == "" {
-			t.Errorf("event %d: %q, %q", e, e, e.Help())
+			t.Errorf("event %d: got %q, %q, want text", e, e, e.Help())
 		}
 		seen[e.String()] = true
 	}

@@ -143,7 +143,7 @@ func TestFullPeerSourceMapReturnsErrFull(t *testing.T) {
 	}
 	for range 2 {
 		if err := c.AddPeerSource(address(ClassifySources)); !errors.Is(err, ErrFull) {
-			t.Errorf("adding one more: %v", err)
+			t.Errorf("adding one more: got error %v, want %v", err, ErrFull)
 		}
 	}
 	expect.NoError(t, c.AddPeerSource(address(0)))
@@ -165,7 +165,7 @@ func TestRateLimitRefillsOverTime(t *testing.T) {
 		return n
 	}
 	if n := drain(); n != 3 {
-		t.Errorf("%d initiations passed at first, want the burst of 3", n)
+		t.Errorf("got %d initiations passed at first, want the burst of 3", n)
 	}
 	for _, tt := range []struct {
 		hours, want int
@@ -174,7 +174,7 @@ func TestRateLimitRefillsOverTime(t *testing.T) {
 		expect.NoError(t, c.maps.Sources.Lookup(key, &word))
 		expect.NoError(t, c.maps.Sources.Put(key, word-uint64(min(time.Duration(tt.hours)*time.Hour, time.Duration(word)))))
 		if n := drain(); n != tt.want {
-			t.Errorf("%d initiations passed after %d hours, want %d", n, tt.hours, tt.want)
+			t.Errorf("got %d initiations passed after %d hours, want %d", n, tt.hours, tt.want)
 		}
 	}
 }

@@ -173,7 +173,7 @@ func TestCPUMapIsRejectedInGenericMode(t *testing.T) {
 	})
 	old := p.classify(ClassifyOptions{}, hook.XDPGeneric)
 	if err := c.TakeOver(old); !errors.Is(err, ebpf.ErrNotSupported) || !strings.Contains(err.Error(), "RPS") {
-		t.Errorf("TakeOver: %v", err)
+		t.Errorf("TakeOver: got error %v, want %v", err, ebpf.ErrNotSupported)
 	}
 	p.exchange(message(4, 100))
 	if got := countsSince(t, old, ClassifyCounters{}); got["no_socket"] != 1 {
@@ -186,14 +186,14 @@ func TestTakeOverReplacesAttachedClassify(t *testing.T) {
 		p := newVethPair(t)
 		old := p.classify(ClassifyOptions{}, kind)
 		if st, err := old.Status(); err != nil || st.State != hook.Attached || st.Kind != kind {
-			t.Errorf("seen from another namespace: %+v, %v", st, err)
+			t.Errorf("seen from another namespace: got %+v, error %v, want no error", st, err)
 		}
 		p.exchange(message(4, 100))
 		next := newClassify(t, ClassifyOptions{CheckIndices: true})
 		expect.NoError(t, next.AddIndex(binary.LittleEndian.Uint32(message(4, 100)[4:])))
 		p.do(func(device int) error {
 			if err := next.Attach(device, kind); !errors.As(err, new(*hook.BusyError)) || !strings.Contains(err.Error(), "(classify) is already attached") {
-				t.Errorf("attaching beside another program: %v", err)
+				t.Errorf("attaching beside another program: got error %v, want %q in it", err, "(classify) is already attached")
 			}
 			return nil
 		})

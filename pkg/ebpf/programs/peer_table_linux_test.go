@@ -61,7 +61,7 @@ func TestSetPeersMatchesOneByOne(t *testing.T) {
 		expect.NoError(t, err)
 		wantState(t, &together.State, tunnels, want)
 		if a, b := entries(t, single.maps.Sources), entries(t, together.maps.Sources); a != b {
-			t.Errorf("%d sources, want %d", b, a)
+			t.Errorf("got %d sources, want %d", b, a)
 		}
 	}
 }

@@ -121,7 +121,7 @@ func TestQueueCountsCoverTunnelDatagrams(t *testing.T) {
 		}
 		run(data(us4, them4).bytes(), skb{})
 		if n := queueSums(t, s)[0] - before; n != 2 {
-			t.Errorf("%d datagrams counted, want 2", n)
+			t.Errorf("got %d datagrams counted, want 2", n)
 		}
 	})
 }

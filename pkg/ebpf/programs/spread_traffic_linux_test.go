@@ -222,7 +222,7 @@ func (s *network) exchange(ends [2]string, port uint16) {
 			got, from = s.receive()
 		}
 		if !bytes.Equal(got, want) || from != port {
-			s.t.Errorf("datagram %d: %d bytes from port %d, want %d from %d", i, len(got), from, len(want), port)
+			s.t.Errorf("datagram %d: got %d bytes from port %d, want %d from %d", i, len(got), from, len(want), port)
 		}
 	}
 }
@@ -371,7 +371,7 @@ func TestNonlinearHeadersAreParsed(t *testing.T) {
 			want := message(4, 6000)
 			s.sendScattered(datagram{src: from(us4, tt.port), dst: them, payload: want}.bytes())
 			if got, port := s.receive(); !bytes.Equal(got, want) || port != tt.want {
-				t.Errorf("%d bytes from port %d, want %d from %d", len(got), port, len(want), tt.want)
+				t.Errorf("got %d bytes from port %d, want %d from %d", len(got), port, len(want), tt.want)
 			}
 			if got := counted(t, programs, Counters{}); got[tt.event] != 1 {
 				t.Errorf("unexpected counters %v", got)

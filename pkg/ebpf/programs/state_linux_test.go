@@ -168,7 +168,7 @@ func TestFullPeerMapReturnsErrFull(t *testing.T) {
 	expect.NoError(t, s.SetPeers(all))
 	err := s.SetPeer(peer(most))
 	if !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "10.0.64.0:51820") {
-		t.Errorf("adding one more: %v", err)
+		t.Errorf("adding one more: got error %v, want %v", err, ErrFull)
 	}
 	expect.NoError(t, s.SetPeer(peer(0))) // an update needs no new entry
 	expect.NoError(t, s.DeletePeer(51820, peer(1).Endpoint))
@@ -176,14 +176,14 @@ func TestFullPeerMapReturnsErrFull(t *testing.T) {
 	peers, err := s.Peers()
 	expect.NoError(t, err)
 	if len(peers) != most {
-		t.Errorf("%d peers, want %d", len(peers), most)
+		t.Errorf("got %d peers, want %d", len(peers), most)
 	}
 }
 
 func TestPinnedStateOutlivesProcess(t *testing.T) {
 	dir := filepath.Join(bpffs(t), "ropewalk", "eth0")
 	if _, err := OpenState(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("nothing pinned: %v", err)
+		t.Errorf("nothing pinned: got error %v, want %v", err, os.ErrNotExist)
 	}
 	old := newSpread(t, SpreadOptions{L2: true, PinDir: dir, Gap: time.Hour})
 	in := data(us4, them4).bytes()
@@ -207,7 +207,7 @@ func TestPinnedStateOutlivesProcess(t *testing.T) {
 
 	expect.NoError(t, errors.Join(RemoveState(dir), RemoveState(dir)))
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the directory is still there: %v", err)
+		t.Errorf("the directory is still there: got error %v, want %v", err, os.ErrNotExist)
 	}
 	if out, _, _ := runTC(t, next.Egress(), in, skb{}); sourcePort(out) != lane {
 		t.Error("loaded programs lost their state")
@@ -230,14 +230,14 @@ func TestStateOfOtherLayoutIsKept(t *testing.T) {
 	expect.NoError(t, os.Remove(filepath.Join(layoutDir(dir), spreadMapFlows)))
 	expect.NoError(t, m.Pin(filepath.Join(layoutDir(dir), spreadMapFlows)))
 	if _, err := LoadSpread(SpreadOptions{PinDir: dir}); !errors.Is(err, ebpf.ErrMapIncompatible) {
-		t.Errorf("loading over a map of another kind: %v", err)
+		t.Errorf("loading over a map of another kind: got error %v, want %v", err, ebpf.ErrMapIncompatible)
 	}
 	if _, err := OpenState(dir); !errors.Is(err, ebpf.ErrMapIncompatible) {
-		t.Errorf("opening a map of another kind: %v", err)
+		t.Errorf("opening a map of another kind: got error %v, want %v", err, ebpf.ErrMapIncompatible)
 	}
 	expect.NoError(t, RemoveState(dir))
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the directory is still there: %v", err)
+		t.Errorf("the directory is still there: got error %v, want %v", err, os.ErrNotExist)
 	}
 }
 
@@ -284,7 +284,7 @@ func TestSpreadLoadsInEveryConfiguration(t *testing.T) {
 		}
 	}
 	if _, err := LoadSpread(SpreadOptions{Gap: -1}); err == nil || !strings.Contains(err.Error(), "invalid flowlet gap -1ns") {
-		t.Errorf("negative gap: %v", err)
+		t.Errorf("negative gap: got error %v, want an error", err)
 	}
 }
 
@@ -297,7 +297,7 @@ func TestProgramFlowletGapReadsLoadedProgram(t *testing.T) {
 		got, err := ProgramFlowletGap(id)
 		expect.NoError(t, err)
 		if got < gap || got>>tickShift != gap>>tickShift {
-			t.Errorf("%v, want %v", got, gap)
+			t.Errorf("got %v, want %v", got, gap)
 		}
 	}
 }
@@ -337,7 +337,7 @@ func TestEventsHaveNamesAndHelp(t *testing.T) {
 	seen := map[string]bool{}
 	for e := range Event(EventCount) {
 		if e.String() == "" || seen[e.String()] || e.Help() == "" {
-			t.Errorf("event %d: %q, %q", e, e, e.Help())
+			t.Errorf("event %d: got %q, %q, want text", e, e, e.Help())
 		}
 		seen[e.String()] = true
 	}

@@ -196,7 +196,7 @@ func TestSteerQueueUsesLow16HashBits(t *testing.T) {
 		queues, want int
 	}{{0, 1, 0}, {7, 1, 0}, {7, 4, 3}, {0x10000, 3, 0}, {0xffffffff, 4, 3}, {0xffff0005, 3, 2}, {0xffffffff, 256, 255}} {
 		if got := SteerQueue(tt.hash, tt.queues); got != tt.want {
-			t.Errorf("hash %#x, %d queues: %d, want %d", tt.hash, tt.queues, got, tt.want)
+			t.Errorf("hash %#x, %d queues: got %d, want %d", tt.hash, tt.queues, got, tt.want)
 		}
 	}
 }

@@ -211,7 +211,7 @@ func TestAttachRepairsReturnedDevice(t *testing.T) {
 		report := r.here.attach(cfg)
 		r.unplug()
 		if st := r.here.status(); st == nil || !strings.Contains(strings.Join(st.Problems, "\n"), "the device is gone") {
-			r.Errorf("without the device: %+v", st)
+			r.Errorf("without the device: got %+v, want non-nil", st)
 		}
 		r.plug()
 		st := r.here.status()
@@ -367,7 +367,7 @@ func TestFailedAttachIsRolledBack(t *testing.T) {
 		for _, s := range steps {
 			r.here.host.beforeStep = failAt(s)
 			if _, err := r.here.try(cfg); !errors.Is(err, stop) {
-				r.Errorf("second attach, step %s: %v", s, err)
+				r.Errorf("second attach, step %s: got error %v, want %v", s, err, stop)
 			}
 			if diff := cmp.Diff(before, r.here.status(), addrs()); diff != "" {
 				r.Errorf("second attach, step %s: state changed:\n%s", s, diff)
@@ -411,13 +411,13 @@ func TestRenamedDeviceIsReported(t *testing.T) {
 		r.here.setName(r.here.device, "renamed")
 		problems := strings.Join(r.here.status().Problems, "\n")
 		if !strings.Contains(problems, "was renamed to renamed or moved") || strings.Contains(problems, "is gone") {
-			r.Errorf("no device has the name: %s", problems)
+			r.Errorf("no device has the name: got %s, want %q in it", problems, "was renamed to renamed or moved")
 		}
 		r.here.do(func() error {
 			return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: r.here.device}, PeerName: "other"})
 		})
 		if problems = strings.Join(r.here.status().Problems, "\n"); !strings.Contains(problems, "is attached to renamed") {
-			r.Errorf("another device has the name: %s", problems)
+			r.Errorf("another device has the name: got %s, want %q in it", problems, "is attached to renamed")
 		}
 	})
 }

@@ -51,7 +51,7 @@ func TestExampleAttachesShowsAndDetaches(t *testing.T) {
 	r.here.do(func() error {
 		devices, err := r.here.host.Status(t.Context(), "")
 		if len(devices) != 0 {
-			t.Errorf("still attached: %+v", devices)
+			t.Errorf("still attached: got %+v, want length 0", devices)
 		}
 		return err
 	})

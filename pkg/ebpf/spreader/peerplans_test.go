@@ -39,7 +39,7 @@ func TestInvalidPeerPlanIsRejectedBeforeAnyChange(t *testing.T) {
 		c.edit(&cfg)
 		_, err := cfg.withDefaults()
 		if (err == nil) != (c.fault == "") || err != nil && (!errors.Is(err, ErrInvalid) || !strings.HasPrefix(err.Error(), c.fault)) {
-			t.Errorf("%d: %v, want %q", c.plan, err, c.fault)
+			t.Errorf("%d: got %v, want %q", c.plan, err, c.fault)
 		}
 	}
 }
@@ -142,7 +142,7 @@ func TestPeerChangeLoadsNoProgram(t *testing.T) {
 	bad = cfg
 	bad.Port = 1
 	if _, err := change(bad); !errors.Is(err, ErrInvalid) {
-		t.Errorf("another tunnel: %v", err)
+		t.Errorf("another tunnel: got error %v, want %v", err, ErrInvalid)
 	}
 	if after := r.here.status(); fmt.Sprint(after.Tunnels) != fmt.Sprint(st.Tunnels) {
 		t.Errorf("%+v, before %+v", after.Tunnels, st.Tunnels)

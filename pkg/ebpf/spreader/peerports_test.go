@@ -29,7 +29,7 @@ func TestPeersMayHaveDifferentPortRanges(t *testing.T) {
 	}
 	cfg.PeerPortRanges[a] = spread.Ports{First: 51000, Last: 52000}
 	if _, err := cfg.withDefaults(); !errors.Is(err, ErrInvalid) {
-		t.Errorf("a range that contains the peer's port: %v", err)
+		t.Errorf("a range that contains the peer's port: got error %v, want %v", err, ErrInvalid)
 	}
 }
 

@@ -54,7 +54,7 @@ func TestLanesAreTheFirstFreePorts(t *testing.T) {
 		}
 		got, err := c.chooseLanes(tt.cfg, tt.current)
 		if !slices.Equal(got, tt.want) || (err == nil) != (tt.fault == "") || err != nil && !strings.HasPrefix(err.Error(), tt.fault) {
-			t.Errorf("%s: %d, %v, want %d, %q", tt.name, got, err, tt.want, tt.fault)
+			t.Errorf("%s: got %d, %v, want %d, %q", tt.name, got, err, tt.want, tt.fault)
 		}
 	}
 }
@@ -73,7 +73,7 @@ func TestSharedPortsStayWhenPeerPlansPrecedeThem(t *testing.T) {
 		{[]uint16{110, 111, 112, 113}, all[:4]}, // not the tunnel's ports
 	} {
 		if got, err := (portOwners{}).chooseLanes(cfg, c.last.keepIn(all)); err != nil || !slices.Equal(got, c.want) {
-			t.Errorf("%d: %d, %v, want %d", c.last, got, err, c.want)
+			t.Errorf("%d: got %d, %v, want %d", c.last, got, err, c.want)
 		}
 	}
 }

@@ -77,7 +77,7 @@ func TestAttachRejectsInvalidConfig(t *testing.T) {
 		r.here.finder.set(tunnels...)
 		_, err := r.here.try(cfg)
 		if err == nil || !strings.Contains(err.Error(), tt.want) || (tt.is != nil && !errors.Is(err, tt.is)) {
-			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+			t.Errorf("%s: got %v, want %q", tt.name, err, tt.want)
 		}
 		if !errors.Is(tt.is, ErrInvalid) && errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: the error wraps ErrInvalid", tt.name)
@@ -107,7 +107,7 @@ func TestPortErrorNamesOwningProcess(t *testing.T) {
 	}
 	cfg.MarkMask = markMask
 	if _, err = r.here.try(cfg); err == nil || !strings.Contains(err.Error(), "name them with --peer") {
-		t.Errorf("without peers: %v", err)
+		t.Errorf("without peers: got error %v, want an error", err)
 	}
 	cfg.Peers = []netip.AddrPort{netip.AddrPortFrom(thereAddr, 0)}
 	if report := r.here.attach(cfg); report.Tunnel != "?" || len(report.Peers) != 1 {

@@ -78,7 +78,7 @@ func TestForeignPinIsReportedForItsDeviceOnly(t *testing.T) {
 				t.Errorf("got %+v", all[0])
 			}
 			if _, err := r.here.try(r.here.config()); err == nil || !strings.Contains(err.Error(), pin) {
-				t.Errorf("attach: %v", err)
+				t.Errorf("attach: got error %v, want an error", err)
 			}
 			if strings.HasPrefix(name, "state") {
 				return
@@ -86,7 +86,7 @@ func TestForeignPinIsReportedForItsDeviceOnly(t *testing.T) {
 			var err error
 			r.here.do(func() error { err = r.here.host.Detach(t.Context(), r.here.device, 0); return nil })
 			if err == nil || !strings.Contains(err.Error(), remove) {
-				t.Errorf("detach: %v", err)
+				t.Errorf("detach: got error %v, want an error", err)
 			}
 			expect.NoError(r, os.Remove(pin))
 			r.here.detach(0)
@@ -102,20 +102,20 @@ func TestRemovedStateIsReportedAndRestored(t *testing.T) {
 	r.here.attach(r.here.config())
 	expect.NoError(r, os.Remove(filepath.Join(r.here.dir(), "state", "state-1", "peers")))
 	if got := problems(r.here.status()); !strings.Contains(got, "pins are missing in") || strings.Contains(got, "version") {
-		t.Errorf("one map removed: %s", got)
+		t.Errorf("one map removed: got %s, want %q in it", got, "pins are missing in")
 	}
 	r.here.attach(r.here.config())
 	if got := problems(r.here.status()); got != "" {
-		t.Errorf("after attaching again: %s", got)
+		t.Errorf("after attaching again: got %s, want %q", got, "")
 	}
 	state := filepath.Join(r.here.dir(), "state")
 	expect.NoError(r, os.Rename(filepath.Join(state, "state-1"), filepath.Join(state, "state-7")))
 	if got := problems(r.here.status()); !strings.Contains(got, "by another version of ropewalk") {
-		t.Errorf("other layout: %s", got)
+		t.Errorf("other layout: got %s, want %q in it", got, "by another version of ropewalk")
 	}
 	expect.NoError(r, os.RemoveAll(state))
 	if got := problems(r.here.status()); !strings.Contains(got, "pins are missing in") {
-		t.Errorf("all maps removed: %s", got)
+		t.Errorf("all maps removed: got %s, want %q in it", got, "pins are missing in")
 	}
 }
 
@@ -166,7 +166,7 @@ func TestInvalidPeerEndpointsAreRejected(t *testing.T) {
 			})
 		}
 		if _, err := r.here.try(cfg); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: %v, want %q", tt.peer, err, tt.want)
+			t.Errorf("%s: got %v, want %q", tt.peer, err, tt.want)
 		}
 	}
 	cfg := r.here.config()
@@ -200,7 +200,7 @@ func TestStalePinsAreReported(t *testing.T) {
 	}
 	r.unplug()
 	if left := leftovers(); len(left) != 1 || left[0] != gone {
-		t.Errorf("%q, want %s", left, gone)
+		t.Errorf("got %q, want %s", left, gone)
 	}
 	expect.NoError(r, os.RemoveAll(gone))
 }

@@ -156,7 +156,7 @@ func TestWatchCountsDataSourcePorts(t *testing.T) {
 	}
 	take(tunnelPort, 10, true)
 	if got := w.sourcePorts(); got != 1 {
-		t.Errorf("%d source ports, want 1", got)
+		t.Errorf("got %d source ports, want 1", got)
 	}
 	w.forgetPorts()
 	take(61000, 1000, true)
@@ -164,6 +164,6 @@ func TestWatchCountsDataSourcePorts(t *testing.T) {
 	take(tunnelPort, 1, true)
 	take(61002, 1000, false)
 	if got := w.sourcePorts(); got != 2 {
-		t.Errorf("%d source ports, want 2: neither the hello's nor those of the other host", got)
+		t.Errorf("got %d source ports, want 2: neither the hello's nor those of the other host", got)
 	}
 }

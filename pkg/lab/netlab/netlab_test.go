@@ -44,7 +44,7 @@ func newLab(t *testing.T) *Lab {
 			t.Error(err)
 		}
 		if left := remains(lab.Name()); len(left) != 0 {
-			t.Errorf("after Close, these files remain: %v", left)
+			t.Errorf("after Close, these files remain: got %v, want length 0", left)
 		}
 	})
 	return lab
@@ -284,7 +284,7 @@ func TestCloseKillsProcessesAndRemovesEverything(t *testing.T) {
 		t.Error("Wait: got no error, want one for the killed process")
 	}
 	if left := remains(lab.Name()); len(left) != 0 {
-		t.Errorf("after Close, these files remain: %v", left)
+		t.Errorf("after Close, these files remain: got %v, want length 0", left)
 	}
 	if err := lab.Close(); err != nil {
 		t.Errorf("closing again: %v", err)
@@ -333,7 +333,7 @@ func TestSweepRemovesNamespacesOfKilledProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left := remains(name); len(left) != 0 {
-		t.Errorf("after Sweep, these files remain: %v", left)
+		t.Errorf("after Sweep, these files remain: got %v, want length 0", left)
 	}
 	if len(remains(live.Name())) != 2 {
 		t.Error("Sweep removed a lab in use by this process")

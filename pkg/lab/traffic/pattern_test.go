@@ -147,7 +147,7 @@ func TestSequenceMatchesReferenceImplementation(t *testing.T) {
 			fast.observe(at)
 			slow.observe(at)
 			if fast.unique != slow.unique || fast.reordered != slow.reordered || fast.duplicated != slow.duplicated {
-				t.Fatalf("seed %d, step %d, number %d: %d %d %d, want %d %d %d", seed, i, at, fast.unique, fast.reordered,
+				t.Fatalf("seed %d, step %d, number %d: got %d %d %d, want %d %d %d", seed, i, at, fast.unique, fast.reordered,
 					fast.duplicated, slow.unique, slow.reordered, slow.duplicated)
 			}
 		}

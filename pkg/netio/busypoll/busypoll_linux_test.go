@@ -65,7 +65,7 @@ func TestPollReturnsItsErrors(t *testing.T) {
 	}
 	both(t, func(t *testing.T, busy bool) {
 		if err := Poll(make([]unix.PollFd, limit.Cur+1), busy); !errors.Is(err, unix.EINVAL) {
-			t.Errorf("more descriptors than the process may have: %v", err)
+			t.Errorf("more descriptors than the process may have: got error %v, want %v", err, unix.EINVAL)
 		}
 	})
 }

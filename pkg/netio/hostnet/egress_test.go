@@ -32,7 +32,7 @@ func TestEgressDeviceSkipsVLANs(t *testing.T) {
 	}
 	for index, want := range map[int]bool{near.Index: true, far.Index: false} {
 		if has, err := HasVLANs(index); err != nil || has != want {
-			t.Errorf("VLANs on %d: %v, %v, want %v", index, has, err, want)
+			t.Errorf("VLANs on %d: got %v, %v, want %v", index, has, err, want)
 		}
 	}
 	if err := AddAddress("near.7", netip.MustParsePrefix("198.51.100.2/24")); err != nil {
@@ -40,18 +40,18 @@ func TestEgressDeviceSkipsVLANs(t *testing.T) {
 	}
 	for _, peer := range []string{"192.0.2.9", "::ffff:192.0.2.9", "198.51.100.9"} {
 		if l, err := EgressDevice(netip.MustParseAddr(peer), 0); err != nil || l.Name != "near" {
-			t.Errorf("towards %s: %+v, %v", peer, l, err)
+			t.Errorf("towards %s: got %+v, error %v, want no error", peer, l, err)
 		}
 	}
 	for to, want := range map[string]string{
 		"192.0.2.9": "near", "::ffff:192.0.2.9": "near", "198.51.100.9": "near.7", "203.0.113.1": "", "127.0.0.1": "lo",
 	} {
 		if got := EgressDeviceName(netip.MustParseAddr(to), 0); got != want {
-			t.Errorf("towards %s: %q, want %q", to, got, want)
+			t.Errorf("towards %s: got %q, want %q", to, got, want)
 		}
 	}
 	if got := EgressDeviceName(netip.Addr{}, 0); got != "" {
-		t.Errorf("towards nothing: %q", got)
+		t.Errorf("towards nothing: got %q, want %q", got, "")
 	}
 	for _, peer := range []netip.Addr{{}, netip.MustParseAddr("203.0.113.1")} {
 		if l, err := EgressDevice(peer, 0); err == nil {

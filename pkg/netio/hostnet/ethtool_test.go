@@ -76,7 +76,7 @@ func TestFeaturesFollowKernelBits(t *testing.T) {
 		"feature-0": {}, "feature-31": {}, "feature-33": {Fixed: true}, "feature-34": {Fixed: true}, "feature-35": {On: true},
 	} {
 		if got[name] != want {
-			t.Errorf("%s: %+v, want %+v", name, got[name], want)
+			t.Errorf("%s: got %+v, want %+v", name, got[name], want)
 		}
 	}
 }
@@ -93,7 +93,7 @@ func TestSetFeatureSetsOneBit(t *testing.T) {
 			want[20] = 1 << 3
 		}
 		if binary.NativeEndian.Uint16([]byte{1, 0}) == 1 && !slices.Equal(f.set, want) {
-			t.Errorf("on %v: % x, want % x", on, f.set, want)
+			t.Errorf("on %v: got % x, want % x", on, f.set, want)
 		}
 	}
 	if err := setFeature(newFakeSets().call, "absent", true); !errors.Is(err, unix.EOPNOTSUPP) {

@@ -31,7 +31,7 @@ func TestReservedPortsAreNotEphemeral(t *testing.T) {
 			t.Errorf("%q: got error %v, want none", tt.reserved, err)
 		}
 		if got := l.EphemeralRange(tt.ports).String(); got != tt.want {
-			t.Errorf("%q, of %v: %s, want %s", tt.reserved, tt.ports, got, tt.want)
+			t.Errorf("%q, of %v: got %s, want %s", tt.reserved, tt.ports, got, tt.want)
 		}
 	}
 }
@@ -43,7 +43,7 @@ func TestReserveCommandKeepsReservedPorts(t *testing.T) {
 	}
 	const want = "sysctl -w net.ipv4.ip_local_reserved_ports=7000-7000,8000-8010,61000-61063"
 	if got := l.ReserveCommand(spread.Ports{First: 61000, Last: 61063}); got != want {
-		t.Errorf("%s, want %s", got, want)
+		t.Errorf("got %s, want %s", got, want)
 	}
 }
 

@@ -53,7 +53,7 @@ func TestOnlyPathChangesAreRelevant(t *testing.T) {
 		"anything else":          {syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWNEIGH}}, false},
 	} {
 		if got := anyRelevant([]syscall.NetlinkMessage{c.message}); got != c.want {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
+			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
 	}
 }
@@ -110,7 +110,7 @@ func TestBurstOfChangesIsReportedOnce(t *testing.T) {
 		}
 		arrivals <- arrival{messages: []syscall.NetlinkMessage{linkMessage(0, unix.IFF_UP, 0)}}
 		if n := calls(); n != 3 {
-			t.Errorf("%d calls, want none for irrelevant messages", n)
+			t.Errorf("got %d calls, want none for irrelevant messages", n)
 		}
 	})
 }
@@ -142,7 +142,7 @@ func TestChangesDuringCallbackAreReported(t *testing.T) {
 		<-entered
 		leave <- struct{}{}
 		if n := calls(); n != 2 {
-			t.Errorf("%d calls, want 2", n)
+			t.Errorf("got %d calls, want 2", n)
 		}
 	})
 }

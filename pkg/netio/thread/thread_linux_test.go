@@ -111,7 +111,7 @@ func TestNiceIsAddedToCurrentValue(t *testing.T) {
 			err = Lock("rw-test", Options{Nice: add})
 			after, _ := unix.SchedGetAttr(0, 0)
 			if err != nil || int(after.Nice) != want {
-				t.Errorf("%d and %d is %d (%v), want %d", before.Nice, add, after.Nice, err, want)
+				t.Errorf("got %d and %d is %d (%v), want %d", before.Nice, add, after.Nice, err, want)
 			}
 		})
 	}

@@ -19,7 +19,7 @@ func TestOpenMentionsUlimitOnEMFILE(t *testing.T) {
 	for _, spare := range []uint64{0, 4} { // for the first descriptor, and for the first queues
 		err := openWithSpare(t, spare)
 		if !errors.Is(err, unix.EMFILE) || !strings.Contains(err.Error(), "raise ulimit -n") {
-			t.Errorf("%d descriptors left: %v", spare, err)
+			t.Errorf("%d descriptors left: got error %v, want %v", spare, err, unix.EMFILE)
 		}
 	}
 	wantFiles(t, before)

@@ -235,7 +235,7 @@ func TestInterfaceMatchesConfig(t *testing.T) {
 	}
 	d.Close()
 	if err := d.SetTrainLimit(1000); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("after Close: %v", err)
+		t.Errorf("after Close: got error %v, want %v", err, os.ErrClosed)
 	}
 }
 

@@ -63,11 +63,11 @@ func TestFakeReceiveWaitsUntilCancelled(t *testing.T) {
 			cancel()
 		}()
 		if _, err := f.Receive(ctx, 0); !errors.Is(err, context.Canceled) {
-			t.Errorf("cancelled Receive: %v", err)
+			t.Errorf("cancelled Receive: got error %v, want %v", err, context.Canceled)
 		}
 		f.Close()
 		if _, err := f.Receive(t.Context(), 0); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("Receive after Close: %v", err)
+			t.Errorf("Receive after Close: got error %v, want %v", err, os.ErrClosed)
 		}
 	})
 }

@@ -68,10 +68,10 @@ func TestOpenWaitsForKilledOwner(t *testing.T) {
 				if err == nil {
 					d.Close()
 				}
-				t.Fatalf("while the other process lives: %v", err)
+				t.Fatalf("while the other process lives: got error %v, want %v", err, syscall.EBUSY)
 			}
 			if strings.Contains(log.String(), "waiting") {
-				t.Errorf("waited for a process that lives: %s", log.String())
+				t.Errorf("waited for a process that lives: got %s, want no %q in it", log.String(), "waiting")
 			}
 			if err := c.Process.Kill(); err != nil {
 				t.Fatal(err)

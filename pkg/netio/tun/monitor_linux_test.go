@@ -99,10 +99,10 @@ func TestDeviceClosesWhenItsNamespaceEnds(t *testing.T) {
 	r.closeOther()
 	awaitMTU(t, d, 0)
 	if err := <-read; !errors.Is(err, os.ErrClosed) {
-		t.Errorf("Read: %v", err)
+		t.Errorf("Read: got error %v, want %v", err, os.ErrClosed)
 	}
 	if err := d.SetTrainLimit(5000); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("setting the limit afterwards: %v", err)
+		t.Errorf("setting the limit afterwards: got error %v, want %v", err, os.ErrClosed)
 	}
 	expect.NoError(t, d.Close())
 	r.close()

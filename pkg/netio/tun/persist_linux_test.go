@@ -75,10 +75,10 @@ func TestForeignInterfacesAreNotReopenedOrRemoved(t *testing.T) {
 			continue
 		}
 		if err := openSecond(l.Attrs().Name); !errors.Is(err, syscall.EBUSY) {
-			t.Errorf("%s is reused: %v", l.Attrs().Name, err)
+			t.Errorf("%s is reused: got error %v, want %v", l.Attrs().Name, err, syscall.EBUSY)
 		}
 		if err := tun.Remove(l.Attrs().Name); !errors.Is(err, syscall.EBUSY) {
-			t.Errorf("%s is removed: %v", l.Attrs().Name, err)
+			t.Errorf("%s is removed: got error %v, want %v", l.Attrs().Name, err, syscall.EBUSY)
 		}
 	}
 }

@@ -31,7 +31,7 @@ func TestFakeLaneReachesItsCounterpart(t *testing.T) {
 		runs := []underlay.Run{{To: &to, Parts: [][]byte{{byte(i)}}, Segments: 1}}
 		a.Lane(i).Send(runs)
 		if n, err := b.Lane(i).Recv(rx); n != 1 || err != nil || rx[0].Buf[0] != byte(i) {
-			t.Errorf("lane %d: %d, %v, % x", i, n, err, rx[0].Buf[:1])
+			t.Errorf("lane %d: got %d, error %v, % x, want 1, no error", i, n, err, rx[0].Buf[:1])
 		}
 	}
 }
@@ -86,7 +86,7 @@ func TestFakePortIsTakenUntilClosed(t *testing.T) {
 	a, _ := openPair(t, network)
 	v4, v6 := a.Endpoint(false).Dst.Addr(), a.Endpoint(true).Dst.Addr()
 	if _, err := network.Open(v4, v6, 1, 1); !errors.Is(err, syscall.EADDRINUSE) {
-		t.Errorf("second open: %v", err)
+		t.Errorf("second open: got error %v, want %v", err, syscall.EADDRINUSE)
 	}
 	a.Close()
 	if _, err := network.Open(v4, v6, 1, 1); err != nil {
@@ -122,7 +122,7 @@ func FuzzCheckedRunsSplitAsDeclared(f *testing.F) {
 			}
 		}
 		if count != segments || size != total {
-			t.Fatalf("%d datagrams of %d bytes, want %d of %d", count, size, segments, total)
+			t.Fatalf("got %d datagrams of %d bytes, want %d of %d", count, size, segments, total)
 		}
 	})
 }

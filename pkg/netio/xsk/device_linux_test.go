@@ -47,7 +47,7 @@ func TestCapabilitiesAreParsed(t *testing.T) {
 	}
 	for _, test := range tests {
 		if got, err := parseCapabilities(test.answer); err != nil || got != test.want {
-			t.Errorf("%s: %+v, %v, want %+v", test.name, got, err, test.want)
+			t.Errorf("%s: got %+v, %v, want %+v", test.name, got, err, test.want)
 		}
 	}
 	for _, bad := range [][]byte{nil, {1, 1, 0}, append(reply(), 200, 0, 3, 0), append(reply(), 5)} {

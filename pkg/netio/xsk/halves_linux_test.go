@@ -22,7 +22,7 @@ func TestReceivedFramesAreOrderedAndReused(t *testing.T) {
 		}
 		n := s.Receive(into)
 		if n != 1 || !bytes.Equal(s.Frame(into[0]), []byte{byte(i), 1, 2}) {
-			t.Fatalf("packet %d: received %d: % x", i, n, s.Frame(into[0]))
+			t.Fatalf("packet %d: received %d: got % x, want % x", i, n, s.Frame(into[0]), []byte{byte(i), 1, 2})
 		}
 		s.Refill(into[:n])
 	}
@@ -38,7 +38,7 @@ func TestReceiveStopsWithoutFreeFrames(t *testing.T) {
 	}
 	into := make([]Desc, 100)
 	if n := s.Receive(into); taken != 64 || n != 64 {
-		t.Errorf("%d frames taken, %d received, want all 64", taken, n)
+		t.Errorf("got %d frames taken, %d received, want all 64", taken, n)
 	}
 	checkFramesAre(t, s, Frames{RxUser: 64, TxFree: 64})
 	if s.Refill(into[:1]); !f.deliver([]byte{1}) {

@@ -22,7 +22,7 @@ func TestFramesLieInReportedPageSize(t *testing.T) {
 	to := l.ends[1].open(t, Config{Mode: Copy, RxFrames: frames, TxFrames: frames})
 	for _, s := range []*Socket{from, to} {
 		if got := pageSizeAt(t, addressOf(s.umem)); (got == hugePage) != s.Features().HugePages {
-			t.Errorf("pages of %d bytes, although huge ones: %v", got, s.Features().HugePages)
+			t.Errorf("got pages of %d bytes and the feature HugePages %v, want %v", got, s.Features().HugePages, (got == hugePage))
 		}
 	}
 	t.Logf("huge pages: %v", from.Features().HugePages)

@@ -96,7 +96,7 @@ func TestOldKernelsLoseOnlyUnsupportedFeatures(t *testing.T) {
 		want := all
 		test.want(&want)
 		if got := s.Features(); got != want {
-			t.Errorf("%s: %+v, want %+v", test.name, got, want)
+			t.Errorf("%s: got %+v, want %+v", test.name, got, want)
 		}
 	}
 	f := newFake(t)
@@ -165,7 +165,7 @@ func TestBindGivesUpOnBusyQueue(t *testing.T) {
 		f.onBind = func(uint16) error { return unix.EBUSY }
 		_, err := open(smallConfig(Config{BindTimeout: patience}), f)
 		if !errors.Is(err, ErrBusy) || !errors.Is(err, unix.EBUSY) || f.live != 0 || f.paused != want {
-			t.Errorf("%v, %d leaked, waited %v, want %v", err, f.live, f.paused, want)
+			t.Errorf("got %v, %d leaked, waited %v, want %v", err, f.live, f.paused, want)
 		}
 	}
 }

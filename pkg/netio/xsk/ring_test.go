@@ -58,7 +58,7 @@ func TestRingsMatchSliceQueue(t *testing.T) {
 				queue, published = queue[n:], published-n
 			}
 			if got := c.pending(); got != uint32(published) {
-				t.Fatalf("%d pending, want %d", got, published)
+				t.Fatalf("got %d pending, want %d", got, published)
 			}
 		}
 	}

@@ -308,16 +308,16 @@ func TestOpenDistinguishesMissingAndBusyQueues(t *testing.T) {
 	e := l.ends[0]
 	_, err := open(Config{Interface: e.index, Queue: 2}, e)
 	if !errors.Is(err, ErrNoQueue) {
-		t.Errorf("a missing queue: %v", err)
+		t.Errorf("a missing queue: got error %v, want %v", err, ErrNoQueue)
 	}
 	e.open(t, Config{Queue: 1})
 	_, err = open(Config{Interface: e.index, Queue: 1, BindTimeout: 5 * time.Millisecond}, e)
 	if !errors.Is(err, ErrBusy) {
-		t.Errorf("a queue in use: %v", err)
+		t.Errorf("a queue in use: got error %v, want %v", err, ErrBusy)
 	}
 	_, err = open(Config{Interface: e.index, Mode: ZeroCopy}, e)
 	if !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("zero-copy on a veth: %v", err)
+		t.Errorf("zero-copy on a veth: got error %v, want %v", err, errors.ErrUnsupported)
 	}
 }
 
@@ -497,11 +497,11 @@ func TestProbeReportsVeth(t *testing.T) {
 		t.Errorf("got %+v, error %v, want no error", c, err)
 	}
 	if _, err := l.ends[0].probe(1 << 30); !errors.Is(err, ErrGone) {
-		t.Errorf("a missing device: %v", err)
+		t.Errorf("a missing device: got error %v, want %v", err, ErrGone)
 	}
 	l.redirect(t, 1, link.XDPDriverMode, 0)
 	c, err = l.ends[0].probe(l.ends[0].index)
 	if err != nil || !c.Native {
-		t.Errorf("with a program at the other end: %+v, %v", c, err)
+		t.Errorf("with a program at the other end: got %+v, error %v, want no error", c, err)
 	}
 }

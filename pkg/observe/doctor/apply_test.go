@@ -80,10 +80,10 @@ func TestUndoRestoresAppliedChanges(t *testing.T) {
 		t.Error(diff)
 	}
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the record is still there: %v", err)
+		t.Errorf("the record is still there: got error %v, want %v", err, fs.ErrNotExist)
 	}
 	if _, err := Undo(h, path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("undoing twice: %v", err)
+		t.Errorf("undoing twice: got error %v, want %v", err, fs.ErrNotExist)
 	}
 }
 
@@ -154,7 +154,7 @@ func TestUndoSkipsValuesChangedSince(t *testing.T) {
 	}
 	for i, note := range []string{"no longer exists", "old value", `"2" since`} {
 		if !strings.Contains(outcomes[i].Note, note) {
-			t.Errorf("%s: %q, want %q", outcomes[i].Change.Setting(), outcomes[i].Note, note)
+			t.Errorf("%s: got %q, want %q", outcomes[i].Change.Setting(), outcomes[i].Note, note)
 		}
 	}
 	if h.values[jit.Setting()] != "2" {
@@ -185,15 +185,15 @@ func TestUndoRefusesOtherNamespaceAndSkipsReboot(t *testing.T) {
 	}
 	h.place.Network = "net:[2]"
 	if _, err := Undo(h, path); !errors.Is(err, ErrOtherNamespace) {
-		t.Errorf("in another namespace: %v", err)
+		t.Errorf("in another namespace: got error %v, want %v", err, ErrOtherNamespace)
 	}
 	if _, err := Apply(h, path, []Change{backlog}); !errors.Is(err, ErrOtherNamespace) {
-		t.Errorf("in another namespace: %v", err)
+		t.Errorf("in another namespace: got error %v, want %v", err, ErrOtherNamespace)
 	}
 	h.place.Boot = "later"
 	outcomes, err := Undo(h, path)
 	if err != nil || len(outcomes) != 1 || outcomes[0].Note == "" || h.values[jit.Setting()] != "1" {
-		t.Errorf("after a restart: %v, %v", outcomes, err)
+		t.Errorf("after a restart: got %v, error %v, want length 1, no error", outcomes, err)
 	}
 }
 
@@ -206,7 +206,7 @@ func TestUndoRefusesRecordWritableByOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Undo(h, path); err == nil || h.values[jit.Setting()] != "1" {
-		t.Errorf("writable by all: %v", err)
+		t.Errorf("writable by all: got error %v, want an error", err)
 	}
 	link := path + ".link"
 	if err := errors.Join(os.Chmod(path, 0o600), os.Symlink(path, link)); err != nil {

@@ -435,7 +435,7 @@ func TestPreSkipsChecksOfRunningTunnels(t *testing.T) {
 	f.Pre = true
 	for _, finding := range Examine(f).Findings {
 		if finding.Section == SectionTunnels || finding.Check == "mtu" {
-			t.Errorf("%s examines running tunnels, want it skipped", finding.Check)
+			t.Errorf("got %s examines running tunnels, want it skipped", finding.Check)
 		}
 	}
 }
@@ -460,7 +460,7 @@ func TestExactlyFixableChecksProposeChanges(t *testing.T) {
 	}
 	for _, c := range Checks() {
 		if c.Fixable != proposes[c.ID] {
-			t.Errorf("%s is fixable: %v, and proposes changes: %v", c.ID, c.Fixable, proposes[c.ID])
+			t.Errorf("%s: got changes proposed %v, want %v, as Fixable", c.ID, proposes[c.ID], c.Fixable)
 		}
 	}
 }

@@ -151,7 +151,7 @@ func TestNumberOfSeriesIsBounded(t *testing.T) {
 	}
 	// Per lane 10, 8 for worker jobs and 11 for XDP; 10 buckets per direction; one per drop reason; and 46 for the device.
 	if n, most := len(samples(scrapeText(t, d, Options{}))), config.MaxLanes*(10+8+11)+10+2*10+2*int(drop.Count)+46; n > most {
-		t.Errorf("%d series, want %d at most", n, most)
+		t.Errorf("got %d series, want %d at most", n, most)
 	}
 }
 

@@ -99,7 +99,7 @@ func TestServerAnswersScrapesAndHealthChecks(t *testing.T) {
 		t.Errorf("got %d, %s, want 503, %s", status, body, "not ready: "+errDown.Error()+"\n")
 	}
 	if status, _ := get(t, http.DefaultClient, "http://"+addr+"/healthz"); status != 200 {
-		t.Errorf("/healthz of an interface that is down: %d", status)
+		t.Errorf("/healthz of an interface that is down: got %d, want 200", status)
 	}
 	for _, path := range []string{"/", "/debug/pprof/", "/metrics/..%2f", "/more"} {
 		if status, _ := get(t, http.DefaultClient, "http://"+addr+path); status != 404 {
@@ -175,7 +175,7 @@ func TestConnectionsAreLimited(t *testing.T) {
 	}
 	answer := bufio.NewReader(late)
 	if _, err := answer.Peek(1); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("a client beyond the limit of %d is answered: %v", maxClients, err)
+		t.Errorf("a client beyond the limit of %d is answered: got error %v, want %v", maxClients, err, os.ErrDeadlineExceeded)
 	}
 	idle[0].Close() // the server does so after headerTimeout
 	if err := late.SetReadDeadline(time.Time{}); err != nil {
@@ -275,17 +275,17 @@ func TestWebConfigRequiresTLSAndPassword(t *testing.T) {
 	addr := testServer(t, newFake(), Options{}, path)
 	for _, page := range []string{"/metrics", "/healthz"} {
 		if status, _ := get(t, client, "https://"+addr+page); status != 401 {
-			t.Errorf("%s without a password: %d", page, status)
+			t.Errorf("%s without a password: got %d, want 401", page, status)
 		}
 		if status, _ := get(t, client, "https://scraper:another@"+addr+page); status != 401 {
-			t.Errorf("%s with a wrong password: %d", page, status)
+			t.Errorf("%s with a wrong password: got %d, want 401", page, status)
 		}
 		if status, _ := get(t, client, "https://scraper:a%20secret@"+addr+page); status != 200 {
-			t.Errorf("%s with the password: %d", page, status)
+			t.Errorf("%s with the password: got %d, want 200", page, status)
 		}
 	}
 	if status, body := get(t, http.DefaultClient, "http://"+addr+"/metrics"); status != 400 || strings.Contains(body, "ropewalk") {
-		t.Errorf("without TLS: %d", status)
+		t.Errorf("without TLS: got %d, want 400", status)
 	}
 }
 

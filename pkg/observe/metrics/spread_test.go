@@ -62,7 +62,7 @@ func TestSpreadScrapeFailsWithoutStatus(t *testing.T) {
 			registry, began := prometheus.NewRegistry(), time.Now()
 			registry.MustRegister(NewSpreadCollector(source))
 			if _, err := registry.Gather(); err == nil || !strings.Contains(err.Error(), why) {
-				t.Errorf("want %s: %v", why, err)
+				t.Errorf("%s: got error %v, want an error", why, err)
 			}
 			if took := time.Since(began); took >= 10*time.Second {
 				t.Errorf("the scrape takes %s, longer than Prometheus waits", took)

@@ -31,7 +31,7 @@ func TestEmptySimulationIsRefused(t *testing.T) {
 		"all":    func(s *Simulation) { *s = Simulation{} },
 	} {
 		if r, err := scene(spoil).Run(); err == nil || r != nil {
-			t.Errorf("no %s: %+v", name, r)
+			t.Errorf("no %s: got %+v, want nil", name, r)
 		}
 	}
 }

@@ -64,7 +64,7 @@ func TestFeaturesBeginWithUnderlayMode(t *testing.T) {
 		}
 	}
 	if got := between(Sample{}, Sample{}).Features; len(got) != 0 {
-		t.Errorf("down: %q", got)
+		t.Errorf("down: got %q, want length 0", got)
 	}
 }
 
@@ -96,7 +96,7 @@ func TestCompareComputesRates(t *testing.T) {
 		t.Errorf("core: %+v", c)
 	}
 	if f.Lanes[1].DropRate != 1 || len(f.Drops) != 2 || f.Drops[0].Rate != 1 || f.Drops[1].Help == "" {
-		t.Errorf("drops: %+v, %+v", f.Lanes[1], f.Drops)
+		t.Errorf("drops: got %+v, %+v, want length 2", f.Lanes[1], f.Drops)
 	}
 	if b := f.Balance; b.Lanes != (Balance{21.0 / 16, "1"}) || b.Queues != (Balance{4.0 / 3, "eth0 1"}) || b.Cores.Busiest != "cpu1" {
 		t.Errorf("balance: %+v", b)

@@ -26,7 +26,7 @@ func TestReceiveCPUsParseKernelListFormat(t *testing.T) {
 	} {
 		got, err := ParseReceiveCPUs(text)
 		if err != nil || !got.Equal(want.cpus) || got.String() != want.text {
-			t.Errorf("%q: %+v (%v), %v, want %+v (%s)", text, got, got, err, want.cpus, want.text)
+			t.Errorf("%q: got %+v (%v), %v, want %+v (%s)", text, got, got, err, want.cpus, want.text)
 		}
 	}
 	for _, text := range []string{"", "on", "all", "1-", "-1", "3-1", "0,,1", "0-256", "0-255,256", "8192", "99999999999999999999", "0x1", "1-2-3"} {
@@ -51,7 +51,7 @@ func TestParseCPUsEnforcesLimit(t *testing.T) {
 		{"", 4, nil},
 	} {
 		if got, ok := ParseCPUs(test.text, test.most); ok != (test.want != nil) || !slices.Equal(got, test.want) {
-			t.Errorf("%q, at most %d: %v, %v", test.text, test.most, got, ok)
+			t.Errorf("%q, at most %d: got %v, %v, want %v, %v", test.text, test.most, got, ok, test.want, (test.want != nil))
 		}
 	}
 }

@@ -26,7 +26,7 @@ func assertNoTrace(t *testing.T, how, out string) {
 	t.Helper()
 	for _, trace := range traces {
 		if strings.Contains(out, trace) {
-			t.Errorf("%s prints the secret: %q", how, out)
+			t.Errorf("%s prints the secret: got %q, want no %q in it", how, out, trace)
 			return
 		}
 	}

@@ -113,7 +113,7 @@ func TestIPv4MergeRules(t *testing.T) {
 			pkts = append(pkts, spec{df: tt.df, id: id, seq: uint32(10 * i), payload: pattern(10, i)}.packet())
 		}
 		if got := merge(t, false, pkts...).counts(); !slices.Equal(got, tt.want) {
-			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+			t.Errorf("%s: got %v, want %v", tt.name, got, tt.want)
 		}
 	}
 	for name, f := range map[string]func(*spec){
@@ -199,15 +199,15 @@ func TestShorterPacketAndPushEndTrain(t *testing.T) {
 	b := spec{seq: 301, id: 3}.run(2, 50)
 	c := spec{seq: 401, id: 5}.run(2, 50)
 	if got := merge(t, false, slices.Concat(a, b, c)...).counts(); !slices.Equal(got, []int{4, 3}) {
-		t.Errorf("%v, want 4 (the last one shorter), then 3", got)
+		t.Errorf("got %v, want 4 (the last one shorter), then 3", got)
 	}
 	push := spec{seq: 301, id: 3, flags: packet.ACK | packet.PSH}.run(1, 100)
 	next := spec{seq: 401, id: 4}.run(2, 100)
 	if got := merge(t, false, slices.Concat(a, push, next)...).counts(); !slices.Equal(got, []int{4, 2}) {
-		t.Errorf("%v, want 4 (the last with PSH), then 2", got)
+		t.Errorf("got %v, want 4 (the last with PSH), then 2", got)
 	}
 	if got := merge(t, false, slices.Concat(push, next)...).counts(); !slices.Equal(got, []int{1, 2}) {
-		t.Errorf("%v, want a PSH alone, then 2", got)
+		t.Errorf("got %v, want a PSH alone, then 2", got)
 	}
 }
 
@@ -236,7 +236,7 @@ func TestMergedTrainsStayWithinLimits(t *testing.T) {
 	} {
 		for _, s := range []spec{{}, {v6: true}, {udp: true}} {
 			if got := merge(t, true, s.run(tt.n, tt.size)...).counts(); !slices.Equal(got, tt.want) {
-				t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+				t.Errorf("%s: got %v, want %v", tt.name, got, tt.want)
 			}
 		}
 	}
@@ -250,7 +250,7 @@ func TestWrongChecksumsStaySingleAndUnverified(t *testing.T) {
 			out := merge(t, true, pkts...)
 			want := [][]int{{1, 3}, {1, 1, 2}, {2, 1, 1}, {3, 1}}[bad]
 			if got := out.counts(); !slices.Equal(got, want) {
-				t.Errorf("packet %d bad: %v, want %v", bad, got, want)
+				t.Errorf("packet %d bad: got %v, want %v", bad, got, want)
 			}
 			diff(t, unmerge(out), pkts)
 			for i := range out.all {
@@ -325,7 +325,7 @@ func TestFragmentKeepsOrderBetweenItsHosts(t *testing.T) {
 	} {
 		pkts := slices.Insert(slices.Clone(flow), 2, tt.p)
 		if got := merge(t, true, pkts...).counts(); !slices.Equal(got, tt.want) {
-			t.Errorf("%s: %v, want %v", name, got, tt.want)
+			t.Errorf("%s: got %v, want %v", name, got, tt.want)
 		}
 	}
 }
@@ -442,7 +442,7 @@ func sameFlows(t testing.TB, got, want [][]byte) {
 		w[flowKey(p)] = append(w[flowKey(p)], normal(p))
 	}
 	if len(g) != len(w) || len(got) != len(want) {
-		t.Fatalf("%d packets of %d flows, want %d of %d", len(got), len(g), len(want), len(w))
+		t.Fatalf("got %d packets of %d flows, want %d of %d", len(got), len(g), len(want), len(w))
 	}
 	for k := range w {
 		if !slices.Equal(g[k], w[k]) {

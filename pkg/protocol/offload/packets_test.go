@@ -240,7 +240,7 @@ func splitAll(t testing.TB, h VnetHdr, p []byte, chunk int) [][]byte {
 	t.Helper()
 	var train Train
 	if r := train.Parse(h, p); r != drop.None {
-		t.Fatalf("parsing %+v % x: %v", h, p[:min(80, len(p))], r)
+		t.Fatalf("parsing %+v % x: got %v, want %v", h, p[:min(80, len(p))], r, drop.None)
 	}
 	const headroom, tailroom = 16, 20
 	stride := headroom + train.SegmentLen() + tailroom
@@ -285,7 +285,7 @@ func merge(t testing.TB, uso bool, pkts ...[]byte) *trainSink {
 	}
 	var out trainSink
 	if failed, err := m.Flush(&out); failed != 0 || err != nil {
-		t.Fatalf("flush: %d, %v", failed, err)
+		t.Fatalf("flush: got %d, error %v, want 0, no error", failed, err)
 	}
 	return &out
 }

@@ -14,7 +14,7 @@ import (
 func diff(t testing.TB, got, want [][]byte) {
 	t.Helper()
 	if len(got) != len(want) {
-		t.Fatalf("%d packets, want %d", len(got), len(want))
+		t.Fatalf("got %d packets, want %d", len(got), len(want))
 	}
 	for i := range got {
 		if !bytes.Equal(got[i], want[i]) {
@@ -217,7 +217,7 @@ func TestParseRejectsMismatchedVnetHeader(t *testing.T) {
 			}
 			var train Train
 			if got := train.Parse(tt.hdr, p); got != tt.want {
-				t.Errorf("%v, want %v", got, tt.want)
+				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})
 	}
@@ -230,7 +230,7 @@ func TestParseReportsDestination(t *testing.T) {
 			t.Fatal(r)
 		}
 		if got, want := train.Destination().String(), map[bool]string{false: "10.9.1.5", true: "fd00::105"}[s.v6]; got != want {
-			t.Errorf("%s, want %s", got, want)
+			t.Errorf("got %s, want %s", got, want)
 		}
 	}
 }
@@ -242,7 +242,7 @@ func TestVnetHdrSurvivesEncoding(t *testing.T) {
 	var got VnetHdr
 	got.Decode(b[:])
 	if got != want {
-		t.Errorf("%+v, want %+v", got, want)
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 

@@ -137,7 +137,7 @@ func TestPseudoSumEqualsTheSumOfAWrittenPseudoHeader(t *testing.T) {
 		}
 		pseudo = append(pseudo, 0, 0, 0x12, 0x34, 0, 0, 0, byte(UDP))
 		if got, want := Fold(PseudoSum(ip, UDP, 0x1234)), slowSum(pseudo, 0); !sameSum(got, want) {
-			t.Errorf("v%d: %#x, want %#x", VersionOf(ip), got, want)
+			t.Errorf("v%d: got %#x, want %#x", VersionOf(ip), got, want)
 		}
 	}
 }

@@ -32,13 +32,13 @@ func TestECNIsLowBitsOfTrafficClass(t *testing.T) {
 	for tos := range 256 {
 		for _, v := range []Version{Version4, Version6} {
 			if got := ECNOf(header(rng, v, uint8(tos))); got != ECN(tos%4) {
-				t.Errorf("version %d, TOS %#x: %d, want %d", v, tos, got, tos%4)
+				t.Errorf("version %d, TOS %#x: got %d, want %d", v, tos, got, tos%4)
 			}
 		}
 	}
 	for _, p := range [][]byte{nil, {0x45}, {0x6f}, {0x55, 0xff}, {0, 0xff}} {
 		if got := ECNOf(p); got != NotECT {
-			t.Errorf("% x: %d, want none", p, got)
+			t.Errorf("% x: got %d, want none", p, got)
 		}
 	}
 }

@@ -114,7 +114,7 @@ func TestFlowHashChangesHalfItsBitsWithEachInputBit(t *testing.T) {
 		}
 	}
 	if mean := float64(total) / float64(n); mean < 14 || mean > 18 {
-		t.Errorf("%.1f of 32 bits change on average, want about 16", mean)
+		t.Errorf("got %.1f of 32 bits change on average, want about 16", mean)
 	}
 }
 
@@ -128,7 +128,7 @@ func TestFlowHashIsStable(t *testing.T) {
 		"v6": {udp6(1000, 53), knownHash6},
 	} {
 		if got := FlowHash(tt.ip); got != tt.want {
-			t.Errorf("%s: %#x, want %#x", name, got, tt.want)
+			t.Errorf("%s: got %#x, want %#x", name, got, tt.want)
 		}
 	}
 }

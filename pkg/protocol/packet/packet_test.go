@@ -78,7 +78,7 @@ func TestLengthRejectsInvalidHeaders(t *testing.T) {
 	} {
 		n, ok := Length(tt.ip)
 		if ok != tt.ok || ok && n != tt.n {
-			t.Errorf("%s: %d, %v; want %d, %v", tt.name, n, ok, tt.n, tt.ok)
+			t.Errorf("%s: got %d, %v; want %d, %v", tt.name, n, ok, tt.n, tt.ok)
 		}
 	}
 }
@@ -92,7 +92,7 @@ func TestAddressesAreReadFromTheHeader(t *testing.T) {
 		{udp6(1, 2), "fd00::1", "fd00::2"},
 	} {
 		if s, d := Source(tt.ip), Destination(tt.ip); s != netip.MustParseAddr(tt.src) || d != netip.MustParseAddr(tt.dst) {
-			t.Errorf("%v to %v, want %s to %s", s, d, tt.src, tt.dst)
+			t.Errorf("got %v to %v, want %s to %s", s, d, tt.src, tt.dst)
 		}
 	}
 }
@@ -122,7 +122,7 @@ func TestFindTransportSkipsExtensionHeaders(t *testing.T) {
 	} {
 		got, ok := FindTransport(tt.ip)
 		if ok != tt.ok || ok && got != tt.want {
-			t.Errorf("%s: %v, %v; want %v, %v", tt.name, got, ok, tt.want, tt.ok)
+			t.Errorf("%s: got %v, %v; want %v, %v", tt.name, got, ok, tt.want, tt.ok)
 		}
 	}
 }

@@ -47,7 +47,7 @@ func TestVectorSumMatchesGenericAtEveryLengthAndAlignment(t *testing.T) {
 				copy(buf[off:], text)
 				for n := leastLen; n <= longest; n++ {
 					if got := sum512(buf[off : off+n]); got != want[n] {
-						t.Fatalf("%d bytes at %d: %#x, want %#x", n, off, got, want[n])
+						t.Fatalf("%d bytes at %d: got %#x, want %#x", n, off, got, want[n])
 					}
 				}
 			}
@@ -76,7 +76,7 @@ func TestVectorSumMatchesReferenceOverManyIterations(t *testing.T) {
 			for off := range 3 {
 				b := buf[off : off+n]
 				if got, want := sum512(b), slowSum(b, 0); !sameSum(got, want) {
-					t.Errorf("%s, %d bytes at %d: %#x, want %#x", f.name, n, off, got, want)
+					t.Errorf("%s, %d bytes at %d: got %#x, want %#x", f.name, n, off, got, want)
 				}
 			}
 		}

@@ -23,7 +23,7 @@ func TestVectorSumReadsNoAdjacentPage(t *testing.T) {
 		}
 		for _, b := range [][]byte{memory[:n], memory[size-n:]} {
 			if got, want := sum512(b), sumGeneric(b); got != want {
-				t.Fatalf("%d bytes: %#x, want %#x", n, got, want)
+				t.Fatalf("%d bytes: got %#x, want %#x", n, got, want)
 			}
 		}
 	}

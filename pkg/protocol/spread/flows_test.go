@@ -287,7 +287,7 @@ func TestLoadsHalveWithEveryEpoch(t *testing.T) {
 	flows.Choose(loads, 0, start, 1<<20)
 	for age, want := range map[int64]uint64{0: 1 << 20, 1: 1 << 19, 10: 1 << 10, 20: 1, 21: 0, 63: 0, 64: 0, 1000: 0} {
 		if got := loads.Bytes(0, start+age*epoch); got != want {
-			t.Errorf("after %d epochs: %d bytes, want %d", age, got, want)
+			t.Errorf("after %d epochs: got %d bytes, want %d", age, got, want)
 		}
 	}
 }
@@ -298,7 +298,7 @@ func TestLoadsSurviveEpochWraparound(t *testing.T) {
 	end := epoch * (1 << 24) // where 24 bits begin again, after 26 days
 	flows.Choose(loads, 0, end-1, 4096)
 	if got := loads.Bytes(0, end); got != 2048 {
-		t.Errorf("one epoch later: %d bytes, want 2048", got)
+		t.Errorf("one epoch later: got %d bytes, want 2048", got)
 	}
 }
 

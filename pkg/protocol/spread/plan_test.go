@@ -110,7 +110,7 @@ func TestPlanHasOnePortPerQueue(t *testing.T) {
 	} {
 		queues := queuesOf(t, microsoftRSS(c.queues), planFrom, planTo, Ports{61000, 65535}, c.lanes)
 		if len(queues) != c.want {
-			t.Errorf("%d queues, %d lanes: %d ports, want %d", c.queues, c.lanes, len(queues), c.want)
+			t.Errorf("%d queues, %d lanes: got %d ports, want %d", c.queues, c.lanes, len(queues), c.want)
 		}
 	}
 }
@@ -159,7 +159,7 @@ func TestUnreachableQueuesAreLeftOut(t *testing.T) {
 				least, most = min(least, c), max(most, c)
 			}
 			if len(n) != len(all) || least != most {
-				t.Errorf("%d candidates, %d queues within reach, %d lanes: %v", candidates, len(all), lanes, n)
+				t.Errorf("%d candidates, %d queues within reach, %d lanes: got %v, want length %d", candidates, len(all), lanes, n, len(all))
 			}
 		}
 	}

@@ -28,7 +28,7 @@ func TestRangesOfPorts(t *testing.T) {
 			t.Errorf("%s contains the wrong ports", c.ports)
 		}
 		if got := c.ports.String(); got != c.text {
-			t.Errorf("%q, want %q", got, c.text)
+			t.Errorf("got %q, want %q", got, c.text)
 		}
 	}
 }

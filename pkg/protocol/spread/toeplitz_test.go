@@ -40,10 +40,10 @@ func TestToeplitzMatchesMicrosoftVectors(t *testing.T) {
 		src, dst := netip.MustParseAddrPort(v.src), netip.MustParseAddrPort(v.dst)
 		input := tupleBytes(src, dst)
 		if got := toeplitz(MicrosoftKey(), input); got != v.tuple {
-			t.Errorf("%s to %s: %#x, want %#x", src, dst, got, v.tuple)
+			t.Errorf("%s to %s: got %#x, want %#x", src, dst, got, v.tuple)
 		}
 		if got := toeplitz(MicrosoftKey(), input[:len(input)-portsLen]); got != v.addresses {
-			t.Errorf("%s to %s: %#x, want %#x", src.Addr(), dst.Addr(), got, v.addresses)
+			t.Errorf("%s to %s: got %#x, want %#x", src.Addr(), dst.Addr(), got, v.addresses)
 		}
 	}
 }
@@ -76,7 +76,7 @@ func TestToeplitzMatchesReference(t *testing.T) {
 			}
 		}
 		if got, want := toeplitz(key, input), slowToeplitz(key, input); got != want {
-			t.Fatalf("%x under %x: %#x, want %#x", input, key, got, want)
+			t.Fatalf("%x under %x: got %#x, want %#x", input, key, got, want)
 		}
 	}
 }

@@ -110,7 +110,7 @@ func TestTruncatedHelloIsMalformed(t *testing.T) {
 	b := AppendHello(nil, &h)
 	for n := range b {
 		if err := ParseHello(b[:n], &h); !errors.Is(err, ErrHelloMalformed) {
-			t.Errorf("%d bytes of %d: %v", n, len(b), err)
+			t.Errorf("%d bytes of %d: got error %v, want %v", n, len(b), err, ErrHelloMalformed)
 		}
 	}
 }

@@ -79,10 +79,10 @@ func TestViewsRejectOtherMessages(t *testing.T) {
 		}
 	}
 	if _, reason := AsInitiation(nil); reason != drop.RXTooShort {
-		t.Errorf("initiation of nothing: %v", reason)
+		t.Errorf("initiation of nothing: got %v, want %v", reason, drop.RXTooShort)
 	}
 	if _, reason := SplitMACs(message(100, 1, 0, 0, 0)); reason != drop.RXBadLength {
-		t.Errorf("MACs of a bad initiation: %v", reason)
+		t.Errorf("MACs of a bad initiation: got %v, want %v", reason, drop.RXBadLength)
 	}
 }
 
@@ -90,7 +90,7 @@ func TestViewsRejectOtherMessages(t *testing.T) {
 func span(t *testing.T, name string, b, field []byte, from, to int) {
 	t.Helper()
 	if len(field) != to-from || &field[0] != &b[from] {
-		t.Errorf("%s: %d bytes that begin with %#x, want %d bytes at offset %d", name, len(field), field[0], to-from, from)
+		t.Errorf("%s: got %d bytes that begin with %#x, want %d bytes at offset %d", name, len(field), field[0], to-from, from)
 	}
 }
 

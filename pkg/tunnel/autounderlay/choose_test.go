@@ -52,7 +52,7 @@ func TestChoiceFollowsModeAndDevice(t *testing.T) {
 	} {
 		got := choose(test.mode, &test.facts)
 		if got.xdp != test.xdp || got.mode != test.how || !strings.Contains(got.reason, test.reason) {
-			t.Errorf("%s: %+v, want %v, %v and %q", name, got, test.xdp, test.how, test.reason)
+			t.Errorf("%s: got %+v, want %v, %v and %q", name, got, test.xdp, test.how, test.reason)
 		}
 	}
 }
@@ -86,7 +86,7 @@ func TestDeviceChangesOnlyForTwiceAsManyPeers(t *testing.T) {
 		{1, 2, "gone", "b"},
 	} {
 		if got := busiestLink(links, map[int]int{3: test.a, 2: test.b}, test.now); got.Name != test.want {
-			t.Errorf("%d and %d peers, %q in use: %s, want %s", test.a, test.b, test.now, got.Name, test.want)
+			t.Errorf("%d and %d peers, %q in use: got %s, want %s", test.a, test.b, test.now, got.Name, test.want)
 		}
 	}
 }

@@ -67,7 +67,7 @@ func TestReceiveCPUsAreUsedUntilDisabled(t *testing.T) {
 	s.open(byUDP, "", slog.DiscardHandler)
 	s.port.SetReceiveCPUs(localCPUs(t))
 	if r := s.port.Report(); r.ReceiveCPUs == nil || r.ReceiveCPUs.CPUs != nil || r.ReceiveCPUs.Reason != notYet || s.attached(s.dev) != 0 {
-		t.Errorf("before SetGuarded: %+v", r.ReceiveCPUs)
+		t.Errorf("before SetGuarded: got %+v, want non-nil", r.ReceiveCPUs)
 	}
 	s.port.SetGuarded()
 	r := s.awaitReceiveCPUs(localCPUs(t))

@@ -62,12 +62,12 @@ func TestReceiveCPUsAreChosenWhereUseful(t *testing.T) {
 	} {
 		got := chooseCPUs(test.want, &test.facts, test.choice)
 		if !slices.Equal(got.cpus, test.cpus) || !strings.Contains(got.reason, test.reason) || (got.reason == "") != (got.cpus != nil) {
-			t.Errorf("%s: %+v, want %v and %q", name, got, test.cpus, test.reason)
+			t.Errorf("%s: got %+v, want %v and %q", name, got, test.cpus, test.reason)
 		}
 	}
 	many := with(func(f *facts) { f.cpus = make([]int, config.MaxReceiveCPUs+1) })
 	if got := chooseCPUs(auto, &many, udp); len(got.cpus) != config.MaxReceiveCPUs {
-		t.Errorf("%d CPUs, want %d", len(got.cpus), config.MaxReceiveCPUs)
+		t.Errorf("got %d CPUs, want %d", len(got.cpus), config.MaxReceiveCPUs)
 	}
 }
 

@@ -87,7 +87,7 @@ func TestPortHashingIsDecidedByMostPeers(t *testing.T) {
 	} {
 		for inUse, want := range map[bool]bool{false: test.want, true: test.inUse} {
 			if got := hashesPorts(&spread.RSS{UDP4: test.udp4, UDP6: test.udp6}, test.peers, inUse); got != want {
-				t.Errorf("%+v, in use %v: %v", test, inUse, got)
+				t.Errorf("%+v, in use %v: got %v, want %v", test, inUse, got, want)
 			}
 		}
 	}

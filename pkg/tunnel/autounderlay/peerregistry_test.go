@@ -114,7 +114,7 @@ func TestNewPeerAddressTriggersChange(t *testing.T) {
 		{func(netip.Addr) { k.SetGuarded() }, addr(0), 4},
 	} {
 		if test.do(test.a); changes != test.want {
-			t.Errorf("step %d: %d changes, want %d", i, changes, test.want)
+			t.Errorf("step %d: got %d changes, want %d", i, changes, test.want)
 		}
 	}
 }
@@ -125,11 +125,11 @@ func TestPeersAreReturnedOnlyOnceGuarded(t *testing.T) {
 		k.AddSource(addr(n))
 	}
 	if ready, _, peers := k.state(2); ready || len(peers) != 0 {
-		t.Errorf("before: %v, %v", ready, peers)
+		t.Errorf("before: got %v, %v, want false, length 0", ready, peers)
 	}
 	k.SetGuarded()
 	if ready, check, peers := k.state(2); !ready || !check || !slices.Equal(peers, []netip.Addr{addr(1), addr(2)}) {
-		t.Errorf("after: %v, %v, %v", ready, check, peers)
+		t.Errorf("after: got %v, %v, %v, want true, true, %v", ready, check, peers, []netip.Addr{addr(1), addr(2)})
 	}
 }
 

@@ -308,7 +308,7 @@ func TestLostDeviceIsReplacedByAnother(t *testing.T) {
 	next := s.cable(hereAt, farAt)
 	r = s.awaitPath(byXDP)
 	if r.Device != next {
-		t.Errorf("%+v, want %s", r, next)
+		t.Errorf("got %+v, want %s", r, next)
 	}
 	s.awaitMessage("a message through the new device")
 }

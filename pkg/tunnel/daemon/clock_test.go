@@ -19,7 +19,7 @@ func TestClockWatchEndsWithItsContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := timers(t); n != before+1 {
-		t.Errorf("%d additional timers, want 1", n-before)
+		t.Errorf("got %d additional timers, want 1", n-before)
 	}
 	cancel()
 	expect.Eventually(t, "the timer is closed", func() bool { return timers(t) == before })

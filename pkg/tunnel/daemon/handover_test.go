@@ -147,7 +147,7 @@ func TestHandoverFailsAfterControlSocketIsClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := d.send(predecessor, stopped); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("sent: %v", err)
+		t.Errorf("sent: got error %v, want %v", err, net.ErrClosed)
 	}
 	if err := errors.Join(stopped.CloseFDs(), predecessor.Close()); err != nil {
 		t.Fatal(err)
@@ -179,7 +179,7 @@ func TestFailedRestartRemovesControlSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
-		t.Errorf("files that still exist: %v, %v", left, err)
+		t.Errorf("files that still exist: got %v, error %v, want length 0, no error", left, err)
 	}
 }
 
@@ -192,7 +192,7 @@ func TestSecondHandoverIsRefusedWithoutOffer(t *testing.T) {
 	}
 	predecessor.Close()
 	if _, err := successor.RequestTunnel(t.Context()); !errors.Is(err, io.EOF) {
-		t.Errorf("offer after a handover: %v", err)
+		t.Errorf("offer after a handover: got error %v, want %v", err, io.EOF)
 	}
 }
 

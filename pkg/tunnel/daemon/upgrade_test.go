@@ -35,7 +35,7 @@ func TestLateSuccessorIsKilled(t *testing.T) {
 		d := newUpgradeDaemon(func(_, _ string) (*Successor, error) { return s, nil })
 		replied, err := d.upgrade(t.Context(), "/new")
 		if !errors.Is(err, syscall.ETIMEDOUT) || !*killed || replied != nil {
-			t.Errorf("killed: %t; %v", *killed, err)
+			t.Errorf("got process killed %t, error %v, want error %v", *killed, err, syscall.ETIMEDOUT)
 		}
 		d.upgradeReplies.Wait() // returns at once
 	})
@@ -49,7 +49,7 @@ func TestDaemonEndsDespiteHangingSuccessor(t *testing.T) {
 		time.AfterFunc(time.Second, cancel)
 		began := time.Now()
 		if _, err := d.upgrade(ctx, "/new"); !errors.Is(err, context.Canceled) || !*killed {
-			t.Errorf("killed: %t; %v", *killed, err)
+			t.Errorf("got process killed %t, error %v, want error %v", *killed, err, context.Canceled)
 		}
 		if took := time.Since(began); took != time.Second {
 			t.Errorf("upgrade returned after %s", took)

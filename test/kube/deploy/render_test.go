@@ -102,7 +102,7 @@ func TestPolicyMatchesAgentsAccount(t *testing.T) {
 		policy := one(t, text, "ValidatingAdmissionPolicy")
 		expression := at(t, policy, "spec", "matchConditions", 0, "expression").(string)
 		if expression != `request.userInfo.username == "`+want+`"` {
-			t.Errorf("%s, want %s", expression, want)
+			t.Errorf("got %s, want %s", expression, want)
 		}
 		account := one(t, text, "ServiceAccount")
 		name := fmt.Sprintf("system:serviceaccount:%s:%s", at(t, account, "metadata", "namespace"), at(t, account, "metadata", "name"))

@@ -67,7 +67,7 @@ func TestDashboardSurvivesRendering(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text != string(want) || !json.Valid([]byte(text)) {
-		t.Errorf("%d bytes, want %d", len(text), len(want))
+		t.Errorf("got %d bytes, want %d", len(text), len(want))
 	}
 	if at(t, config, "metadata", "labels", "grafana_dashboard") != "1" {
 		t.Error("Grafana's sidecar does not find it")

@@ -246,13 +246,13 @@ func TestLinkKindCombinesBothDirections(t *testing.T) {
 		c.change(&cl)
 		m := Build(cl)
 		if got := m.Links[0]; got.Kind != c.want || got.A != "node-01" || got.B != "node-02" {
-			t.Errorf("%s: %+v, want %s", name, got, c.want)
+			t.Errorf("%s: got %+v, want %s", name, got, c.want)
 		}
 	}
 	cl := cluster(3)
 	cl.Nodes[1].OptOut = true
 	if m := Build(cl); len(m.Links) != 1 {
-		t.Errorf("a node that opted out has a link: %+v", m.Links)
+		t.Errorf("a node that opted out has a link: got %+v, want length 1", m.Links)
 	}
 }
 

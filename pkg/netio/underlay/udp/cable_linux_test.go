@@ -85,7 +85,7 @@ func TestPlannedTrainsReachTheirLane(t *testing.T) {
 				got := next(t, came)
 				size += got.size
 				if got.lane != place || got.from != netip.AddrPortFrom(addr[0], port) {
-					t.Fatalf("%+v, want lane %d of %v port %d", got, place, addr[0], port)
+					t.Fatalf("got %+v, want lane %d of %v port %d", got, place, addr[0], port)
 				}
 			}
 		}

@@ -23,7 +23,7 @@ func TestDropCounterContinuesAfterKernelReset(t *testing.T) {
 		want uint64
 	}{{0, 0}, {5, 5}, {5, 5}, {0xffffffff, 0xffffffff}, {0, 1 << 32}, {7, 1<<32 + 7}, {6, 1<<33 + 6}} {
 		if o.advance(step.read); o.total != step.want {
-			t.Errorf("%d read: %d, want %d", step.read, o.total, step.want)
+			t.Errorf("%d read: got %d, want %d", step.read, o.total, step.want)
 		}
 	}
 }
@@ -34,11 +34,11 @@ func TestLaneAndSourceDropsAreSeparate(t *testing.T) {
 		others := o.sum(2, lanes)
 		for i, n := range lanes {
 			if want := []uint64{1, 2, 0}[i]; n != want {
-				t.Errorf("lane %d of %d: %d, want %d", i, len(lanes), n, want)
+				t.Errorf("lane %d of %d: got %d, want %d", i, len(lanes), n, want)
 			}
 		}
 		if others != 12 {
-			t.Errorf("%d drops at the sources, want 12", others)
+			t.Errorf("got %d drops at the sources, want 12", others)
 		}
 	}
 }
@@ -94,7 +94,7 @@ func TestSocketOverflowIsCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if sources := at.SocketDrops(lanes); sources == 0 || lanes[0] != dropped || lanes[1] != 0 {
-		t.Errorf("after Close: %d drops at the sources and %v at the lane, want more than 0 and %d", sources, lanes, dropped)
+		t.Errorf("after Close: got %d drops at the sources and %v at the lane, want more than 0 and %d", sources, lanes, dropped)
 	}
 }
 
@@ -112,13 +112,13 @@ func TestDropCountsMoveWithKeptSockets(t *testing.T) {
 	}
 	lanes := make([]uint64, 1)
 	if at.SocketDrops(lanes); lanes[0] != dropped {
-		t.Errorf("%d drops while the sockets are kept, want %d", lanes[0], dropped)
+		t.Errorf("got %d drops while the sockets are kept, want %d", lanes[0], dropped)
 	}
 	if err := at.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if at.SocketDrops(lanes); lanes[0] != 0 {
-		t.Errorf("%d drops at the former port, want 0", lanes[0])
+		t.Errorf("got %d drops at the former port, want 0", lanes[0])
 	}
 	heir := open(t, Config{Sockets: kept, NoGRO: true})
 	if heir.SocketDrops(lanes); lanes[0] != dropped {

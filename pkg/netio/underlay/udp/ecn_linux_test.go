@@ -38,7 +38,7 @@ func TestRefusedRunsKeepTheirECN(t *testing.T) {
 				t.Fatal(err)
 			}
 			if rx[0].ECN != packet.ECT0 {
-				t.Errorf("source %v: %d bytes with ECN %d, want that of the run", to.Src, rx[0].N, rx[0].ECN)
+				t.Errorf("source %v: got %d bytes with ECN %d, want that of the run", to.Src, rx[0].N, rx[0].ECN)
 			}
 		}
 	}

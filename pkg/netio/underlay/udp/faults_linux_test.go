@@ -94,7 +94,8 @@ func TestDeviceWithoutChecksumsRevokesGSO(t *testing.T) {
 		t.Error("GSO is still on")
 	}
 	if got := string(bytes.Join(k.sent, nil)); got != "aaaaaaaaaa"+string(bytes.Repeat([]byte("b"), 30))+"cccccccccc"+string(bytes.Repeat([]byte("d"), 20)) {
-		t.Errorf("sent out of order: %s", got)
+		t.Errorf("sent out of order: got %s, want %s",
+			got, "aaaaaaaaaa"+string(bytes.Repeat([]byte("b"), 30))+"cccccccccc"+string(bytes.Repeat([]byte("d"), 20)))
 	}
 	if got, want := lengths(k.sent), []int{10, 10, 10, 10, 10, 10, 10}; !slices.Equal(got, want) {
 		t.Errorf("sent datagrams of %v, want %v", got, want)
@@ -135,7 +136,7 @@ func TestLostSourceIsRetriedOnceWithoutIt(t *testing.T) {
 		t.Errorf("sent %v, want one run of 30", lengths(k.sent))
 	}
 	if k.calls != 2 || !p.Features().GSO {
-		t.Errorf("%d calls, GSO %v; want 2 calls and GSO", k.calls, p.Features().GSO)
+		t.Errorf("got %d calls, GSO %v; want 2 calls and GSO", k.calls, p.Features().GSO)
 	}
 }
 
@@ -153,7 +154,7 @@ func TestErrorsStayWithTheirRun(t *testing.T) {
 		_, l := faultyLane(t, k)
 		runs := []underlay.Run{run(2, 'x'), run(1, 'a'), run(1, 'x'), run(2, 'b'), run(4, 'x')}
 		if failed := l.Send(runs); failed != 3 {
-			t.Errorf("%v: %d failed, want 3", c.errno, failed)
+			t.Errorf("%v: got %d failed, want 3", c.errno, failed)
 		}
 		for i := range runs {
 			if i%2 == 0 && !errors.Is(runs[i].Err, c.want) || i%2 == 1 && runs[i].Err != nil {

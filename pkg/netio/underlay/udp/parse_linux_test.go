@@ -40,7 +40,7 @@ func TestKernelReleaseDecidesGRO(t *testing.T) {
 		"6.1.0": true, "7.2-rc1+": true, "": true, "x.y": true, "-1.2": true, "5.": true, "99999999999999999999.1": true,
 	} {
 		if got := groUsable(release); got != want {
-			t.Errorf("%q: %v, want %v", release, got, want)
+			t.Errorf("%q: got %v, want %v", release, got, want)
 		}
 	}
 }
@@ -80,7 +80,7 @@ func TestTrafficClassesAreReadInBothFamilies(t *testing.T) {
 		copy(data, c.data)
 		var d underlay.Datagrams
 		if parseControl(b[:n], &d); d.ECN != c.want {
-			t.Errorf("%s: %d, want %d", name, d.ECN, c.want)
+			t.Errorf("%s: got %d, want %d", name, d.ECN, c.want)
 		}
 	}
 }
@@ -199,7 +199,7 @@ func TestSelectionIsReplaceableOnlyOnFixedKernels(t *testing.T) {
 		{"5.10.259", "#1 SMP Debian ", false},
 	} {
 		if got := selectionReplaceable(c.release, c.version); got != c.want {
-			t.Errorf("%q %q: %v, want %v", c.release, c.version, got, c.want)
+			t.Errorf("%q %q: got %v, want %v", c.release, c.version, got, c.want)
 		}
 	}
 }

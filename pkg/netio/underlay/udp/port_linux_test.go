@@ -90,7 +90,7 @@ func TestTakenPortIsRefused(t *testing.T) {
 		before := openFiles(t)
 		_, err := Open(Config{Port: p.LocalPort(), Lanes: lanes})
 		if !errors.Is(err, unix.EADDRINUSE) {
-			t.Errorf("a second Open with %d lanes: %v, want EADDRINUSE", lanes, err)
+			t.Errorf("a second Open with %d lanes: got %v, want EADDRINUSE", lanes, err)
 		}
 		if after := openFiles(t); !slices.Equal(before, after) {
 			t.Errorf("a failed Open leaks descriptors: %v, then %v", before, after)
@@ -324,7 +324,7 @@ func TestUnreachableRunDoesNotStopOthers(t *testing.T) {
 		{To: &good, Parts: part, Segments: 1},
 	}
 	if failed := a.Lane(0).Send(runs); failed != 2 {
-		t.Errorf("%d failed, want 2", failed)
+		t.Errorf("got %d failed, want 2", failed)
 	}
 	for i := range runs {
 		if (runs[i].Err != nil) != (i%2 == 0) || i%2 == 0 && !errors.Is(runs[i].Err, unix.ENETUNREACH) {
@@ -343,7 +343,7 @@ func TestIPv6EndpointFailsOnIPv4Port(t *testing.T) {
 	a := open(t, Config{NoIPv6: true})
 	to := underlay.Endpoint{Dst: netip.MustParseAddrPort("[::1]:9")}
 	if err := a.SendTo(&to, []byte("x")); !errors.Is(err, unix.EAFNOSUPPORT) {
-		t.Errorf("SendTo: %v", err)
+		t.Errorf("SendTo: got error %v, want %v", err, unix.EAFNOSUPPORT)
 	}
 	for _, segments := range []int{1, 2} {
 		runs := []underlay.Run{{To: &to, Parts: [][]byte{make([]byte, 2)}, SegSize: 1, Segments: segments}}
@@ -351,7 +351,7 @@ func TestIPv6EndpointFailsOnIPv4Port(t *testing.T) {
 			runs[0].SegSize = 2
 		}
 		if a.Lane(0).Send(runs) != 1 || !errors.Is(runs[0].Err, unix.EAFNOSUPPORT) {
-			t.Errorf("Send of %d: %v", segments, runs[0].Err)
+			t.Errorf("Send of %d: got %v, want %v", segments, runs[0].Err, unix.EAFNOSUPPORT)
 		}
 	}
 }
@@ -370,7 +370,7 @@ func TestMarkIsSetOnEveryLaneAndSource(t *testing.T) {
 			seen++
 		}
 		if seen != sockets {
-			t.Errorf("%d sockets, want %d", seen, sockets)
+			t.Errorf("got %d sockets, want %d", seen, sockets)
 		}
 		if _, err := p.OpenSource(uint16(61000 + sockets)); err != nil { // the next call has this mark
 			t.Fatal(err)

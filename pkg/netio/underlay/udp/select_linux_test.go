@@ -182,7 +182,7 @@ func TestSelectsByPortBehindIPv4Options(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := next(t, came); got.lane != 3 || got.from.Port() != 61003 {
-			t.Errorf("%d words of options: %+v, want lane 3", words, got)
+			t.Errorf("%d words of options: got %+v, want lane 3", words, got)
 		}
 		c.Close()
 	}
@@ -203,7 +203,7 @@ func TestIPv6WithExtensionHeadersArrives(t *testing.T) {
 		return next(t, came)
 	}
 	if got := write(); got.lane != 3 {
-		t.Errorf("without: %+v, want lane 3", got)
+		t.Errorf("without: got %+v, want lane 3", got)
 	}
 	padding := string([]byte{0, 0, 1, 4, 0, 0, 0, 0}) // eight bytes with a PadN (RFC 8200, section 4.2)
 	control(t, c, func(fd int) error { return unix.SetsockoptString(fd, unix.SOL_IPV6, unix.IPV6_DSTOPTS, padding) })
@@ -264,7 +264,7 @@ func TestFragmentsArriveAtTheirLane(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := next(t, came); got.lane != want || got.size != len(r.Parts[0]) {
-			t.Errorf("ipv6 %v: %+v, want lane %d", ipv6, got, want)
+			t.Errorf("ipv6 %v: got %+v, want lane %d", ipv6, got, want)
 		}
 	}
 }
@@ -287,7 +287,7 @@ func TestPlansBeyondKernelMemoryAreDropped(t *testing.T) {
 		}
 		plans, err := p.SetSelection(&many)
 		if err != nil || plans == 0 || plans >= before || !p.Features().Select {
-			t.Errorf("%s bytes: room for %d plans (before: %d), %v", bytes, plans, before, err)
+			t.Errorf("%s bytes: got room for %d plans after %d, error %v", bytes, plans, before, err)
 		}
 		t.Logf("%s bytes have room for %d plans of 16 ports", bytes, plans)
 		before = plans
@@ -337,7 +337,7 @@ func TestFirstSelectionStaysOnUnsafeKernels(t *testing.T) {
 		}
 	}
 	if plans, err := p.SetSelection(&underlay.Selection{}); plans != 0 || err != nil || p.Features().Select {
-		t.Fatalf("nothing after nothing: %d, %v", plans, err)
+		t.Fatalf("nothing after nothing: got %d, error %v, want 0, no error", plans, err)
 	}
 	selectLanes(t, p, defaultRange())
 	expect("the first")

@@ -143,7 +143,7 @@ func TestKernelSelectionMatchesGoModel(t *testing.T) {
 			sendFrom(t, from, p.LocalPort())
 			got := next(t, came)
 			if want, ok := s.Lane(from, lanes); got.from != from || ok && got.lane != want {
-				t.Fatalf("%v of %d lanes: %+v, want lane %d by %+v", from, lanes, got, want, s)
+				t.Fatalf("%v of %d lanes: got %+v, want lane %d by %+v", from, lanes, got, want, s)
 			}
 		}
 	}

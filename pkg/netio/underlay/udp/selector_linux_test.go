@@ -129,7 +129,7 @@ func checkProgram(t testing.TB, s *underlay.Selection, lanes, room, options int)
 				want = hashIndex
 			}
 			if err != nil || got != uint32(want) {
-				t.Fatalf("%v of %d lanes: %d, %v; want %d by %+v", from, lanes, int32(got), err, int32(want), admitted)
+				t.Fatalf("%v of %d lanes: got %d, %v; want %d by %+v", from, lanes, int32(got), err, int32(want), admitted)
 			}
 		}
 	}
@@ -182,7 +182,7 @@ func TestProgramIsNeverTooLong(t *testing.T) {
 				size := checkProgram(t, &s, lanes, room, 0)
 				t.Logf("%d of %d plans of %d ports, %d lanes: %d of %d instructions", plans, len(s.Plans), shape.ports, lanes, size, room)
 				if room == maxProgram && plans < min(shape.fit, len(s.Plans)) {
-					t.Errorf("%d plans of %d ports fit, want %d", plans, shape.ports, shape.fit)
+					t.Errorf("got %d plans of %d ports fit, want %d", plans, shape.ports, shape.fit)
 				}
 			}
 		}

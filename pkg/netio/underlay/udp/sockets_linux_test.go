@@ -40,7 +40,7 @@ func TestNewPortReceivesDatagramsOfKeptSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := first.Keep(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("second Keep: %v", err)
+		t.Errorf("second Keep: got error %v, want %v", err, net.ErrClosed)
 	}
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func TestNewPortReceivesDatagramsOfKeptSockets(t *testing.T) {
 	}
 	port := first.LocalPort()
 	if _, err := Open(Config{Port: port}); !errors.Is(err, syscall.EADDRINUSE) {
-		t.Errorf("the port is free meanwhile: %v", err)
+		t.Errorf("the port is free meanwhile: got error %v, want %v", err, syscall.EADDRINUSE)
 	}
 	c, err := net.DialUDP("udp", &net.UDPAddr{Port: 61001}, net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)))
 	if err != nil {

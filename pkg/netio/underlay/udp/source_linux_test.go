@@ -40,7 +40,7 @@ func TestSourcePortHeldByAnotherIsRefused(t *testing.T) {
 		defer c.Close()
 		before := openFiles(t)
 		if _, err := p.OpenSource(uint16(c.LocalAddr().(*net.UDPAddr).Port)); !errors.Is(err, unix.EADDRINUSE) {
-			t.Errorf("%s: %v, want EADDRINUSE", network, err)
+			t.Errorf("%s: got %v, want EADDRINUSE", network, err)
 		}
 		if after := openFiles(t); !slices.Equal(before, after) {
 			t.Errorf("%s: a failed OpenSource leaks descriptors: %v, then %v", network, before, after)
@@ -48,11 +48,11 @@ func TestSourcePortHeldByAnotherIsRefused(t *testing.T) {
 	}
 	other := open(t, Config{Lanes: 2})
 	if _, err := p.OpenSource(other.LocalPort()); !errors.Is(err, unix.EADDRINUSE) {
-		t.Errorf("another tunnel's port: %v, want EADDRINUSE", err)
+		t.Errorf("another tunnel's port: got %v, want EADDRINUSE", err)
 	}
 	source := openSource(t, p)
 	if c, err := Open(Config{Port: p.Source(source), Lanes: 2}); !errors.Is(err, unix.EADDRINUSE) {
-		t.Errorf("a port that is a source could be opened: %v, %v", c, err)
+		t.Errorf("a port that is a source could be opened: got %v, error %v, want %v", c, err, unix.EADDRINUSE)
 	}
 }
 
@@ -97,11 +97,11 @@ func TestAdjacentRunsOfOneSourceShareSystemCall(t *testing.T) {
 	}
 	fd0, fd1, fd2 := l.fd, p.sources.Handle(first), p.sources.Handle(second)
 	if want := []int{fd0, fd0, fd1, fd1, fd1, fd2, fd0}; !slices.Equal(k.from, want) || k.calls != 4 {
-		t.Errorf("%d calls on sockets %v, want 4 on %v", k.calls, k.from, want)
+		t.Errorf("got %d calls on sockets %v, want 4 on %v", k.calls, k.from, want)
 	}
 	k.calls, k.from = 0, nil
 	if l.Send(bySources(1, second)); !slices.Equal(k.from, []int{fd2}) || k.calls != 1 {
-		t.Errorf("%d calls on sockets %v, want one on %d", k.calls, k.from, fd2)
+		t.Errorf("got %d calls on sockets %v, want one on %d", k.calls, k.from, fd2)
 	}
 }
 
@@ -141,7 +141,7 @@ func TestErrorsOfASourceStayWithTheirRun(t *testing.T) {
 	}
 	runs := bySources(2, first, first, 0)
 	if failed := l.Send(runs); failed != 1 || !errors.Is(runs[1].Err, unix.EPERM) || runs[0].Err != nil || runs[2].Err != nil {
-		t.Errorf("%d failed: %v, %v, %v", failed, runs[0].Err, runs[1].Err, runs[2].Err)
+		t.Errorf("%d failed: got %v, %v, %v, want nil, %v, nil", failed, runs[0].Err, runs[1].Err, runs[2].Err, unix.EPERM)
 	}
 }
 

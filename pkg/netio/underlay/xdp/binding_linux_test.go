@@ -122,7 +122,7 @@ func TestBindingChangeKeepsOrderWithoutLoss(t *testing.T) {
 		for got < sent {
 			b, _ := recvOne(t, port.Lane(0))
 			if got++; len(b) != 100+got {
-				t.Fatalf("%d bytes, want %d", len(b), 100+got)
+				t.Fatalf("got %d bytes, want %d", len(b), 100+got)
 			}
 		}
 	}
@@ -174,7 +174,7 @@ func TestChangedReportsDeviceOutcome(t *testing.T) {
 		select {
 		case got := <-news:
 			if got != want {
-				t.Fatalf("%d lanes, want %d", got, want)
+				t.Fatalf("got %d lanes, want %d", got, want)
 			}
 		case <-time.After(deadline):
 			t.Fatal("Config.Changed was not called")

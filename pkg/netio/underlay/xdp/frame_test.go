@@ -123,7 +123,7 @@ func TestParserAcceptsAtMostTwoVLANTags(t *testing.T) {
 	twice := append(append(bytes.Clone(frame[:12]), tag...), frame[12:]...)
 	thrice := append(append(bytes.Clone(frame[:12]), append(tag, tag...)...), frame[12:]...)
 	if _, got, ok := parseFrame(twice, testPort); !ok || string(got) != "payload" {
-		t.Errorf("two tags: %q, %v", got, ok)
+		t.Errorf("two tags: got %q, %v, want true", got, ok)
 	}
 	if _, _, ok := parseFrame(thrice, testPort); ok {
 		t.Error("three tags were read")

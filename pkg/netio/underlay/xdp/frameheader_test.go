@@ -92,7 +92,7 @@ func TestHeadersMatchKernelWireGuard(t *testing.T) {
 	}
 	frame = frameOf(way6, make([]byte, 32), packet.CE)
 	if want := []byte{0x60, 0x30, 0, 0, 0, 40, 17, 63}; !bytes.Equal(frame[14:22], want) {
-		t.Errorf("% x, want % x", frame[14:22], want)
+		t.Errorf("got % x, want % x", frame[14:22], want)
 	}
 }
 

@@ -66,7 +66,7 @@ func TestAdjacentDatagramsOfOneFlowShareElement(t *testing.T) {
 			}
 		}
 		if !slices.Equal(got, c.want) {
-			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
 		}
 	}
 }
@@ -108,7 +108,7 @@ func TestGatheredFlowsStayInOrder(t *testing.T) {
 		}
 		for port := range want {
 			if !slices.EqualFunc(want[port], got[port], bytes.Equal) {
-				t.Fatalf("flow %d: %d datagrams, want %d", port, len(got[port]), len(want[port]))
+				t.Fatalf("flow %d: got %d datagrams, want %d", port, len(got[port]), len(want[port]))
 			}
 		}
 	}

@@ -72,7 +72,7 @@ func (s *testNet) expect(size int, viaXDP bool) {
 	}
 	after := s.port.Status().Lanes[0]
 	if by := after.Sent > before.Sent; by != viaXDP || by == (after.Slow > before.Slow) {
-		s.Fatalf("sent through AF_XDP: %v, want %v; %+v", by, viaXDP, s.port.Status())
+		s.Fatalf("sent through AF_XDP: got %v, want %v; %+v", by, viaXDP, s.port.Status())
 	}
 }
 
@@ -289,7 +289,7 @@ func TestUDPSocketTakesOverWhileLinkIsDown(t *testing.T) {
 		expect.Eventually(t, "the lane to know", func() bool { return errors.Is(s.port.Status().Lanes[0].Err, xsk.ErrDown) })
 		runs := []underlay.Run{{To: &s.to, Parts: [][]byte{message(4, 100)}, Segments: 1}}
 		if s.port.Lane(0).Send(runs) != 1 || !errors.Is(runs[0].Err, unix.ENETUNREACH) {
-			t.Errorf("sent while down: %v", runs[0].Err)
+			t.Errorf("sent while down: got %v, want %v", runs[0].Err, unix.ENETUNREACH)
 		}
 		s.link(0, netlink.LinkSetUp)
 		expect.Eventually(t, "the lane to be back", func() bool { return s.port.Status().Lanes[0].Err == nil })
@@ -297,7 +297,7 @@ func TestUDPSocketTakesOverWhileLinkIsDown(t *testing.T) {
 		s.drain()
 		s.expect(100, true)
 		if n := s.port.Status().Lanes[0].Fallbacks; n != uint64(round+1) {
-			t.Errorf("%d fallbacks, want %d", n, round+1)
+			t.Errorf("got %d fallbacks, want %d", n, round+1)
 		}
 	}
 	checkFrameBalance(t, s.port)
@@ -452,7 +452,7 @@ func TestLinkLocalPeersExchangeDatagrams(t *testing.T) {
 		Dst: netip.AddrPortFrom(inside[0].Addr(), a.LocalPort()), Src: inside[1].Addr(), Scope: uint32(p.indexOf(1, p.devs[1])),
 	}
 	if !bytes.Equal(got, sent) || from != want {
-		t.Fatalf("%d bytes from %+v, want %+v", len(got), from, want)
+		t.Fatalf("got %d bytes from %+v, want %+v", len(got), from, want)
 	}
 	awaitXDP(t, b, &from)
 	sendOne(t, b.Lane(0), &from, sent)
@@ -461,7 +461,7 @@ func TestLinkLocalPeersExchangeDatagrams(t *testing.T) {
 		got, back = recvOne(t, a.Lane(0))
 	}
 	if !bytes.Equal(got, sent) || back != to {
-		t.Errorf("%d bytes back from %+v, want %+v", len(got), back, to)
+		t.Errorf("got %d bytes back from %+v, want %+v", len(got), back, to)
 	}
 	if s, r := a.Status().Lanes[0], b.Status().Lanes[0]; s.Sent != 1 || s.Received != 1 || r.Sent != 1 || r.Received != 1 {
 		t.Errorf("%+v\n%+v", s, r)
@@ -483,7 +483,7 @@ func TestLanesBeyondQueuesUseUDP(t *testing.T) {
 	for i, want := range []uint64{0, 0, 1} {
 		sendOne(t, a.Lane(i), &to, message(4, 100))
 		if got := a.Status().Lanes[i].Slow; got != want {
-			t.Errorf("lane %d: %d runs sent through UDP, want %d", i, got, want)
+			t.Errorf("lane %d: got %d runs sent through UDP, want %d", i, got, want)
 		}
 	}
 }

@@ -33,7 +33,7 @@ func TestOnlyChannelMessagesAreRecorded(t *testing.T) {
 	} {
 		var w watcher
 		if got := w.recordQueues(c.messages, c.err); got != c.matters || w.changed != c.matters {
-			t.Errorf("%s: %v, %v, want %v", name, got, w.changed, c.matters)
+			t.Errorf("%s: got %v, %v, want %v", name, got, w.changed, c.matters)
 		}
 	}
 }
@@ -114,7 +114,7 @@ func TestQueuesChangeUnderTraffic(t *testing.T) {
 		expect.NoError(t, errors.Join(l.setQueues(0, 2, 1), l.setQueues(1, 2, 2), l.setQueues(0, 2, 2)))
 		l.awaitReady("a socket for the queue that appeared", 2)
 		if err := l.setQueues(0, 1, 2); !errors.Is(err, unix.EINVAL) {
-			t.Fatalf("a queue with a socket was taken away: %v", err)
+			t.Fatalf("a queue with a socket was taken away: got error %v, want %v", err, unix.EINVAL)
 		}
 		for end, p := range l.ports {
 			ways[end].set(Binding{})

@@ -29,7 +29,7 @@ func TestStatusWhyNamesMainCause(t *testing.T) {
 		},
 	} {
 		if got := s.Why(); got != want {
-			t.Errorf("%q, want %q", got, want)
+			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 	seen := map[string]bool{}

@@ -112,13 +112,13 @@ func TestKernelAcceptsEveryChecksum(t *testing.T) {
 				for {
 					n, from, err := b.ReadFromUDPAddrPort(got[:])
 					if err != nil {
-						t.Fatalf("%d bytes, IPv6 %v, software %v: %v; %+v", size, ipv6, software, err, a.Status())
+						t.Fatalf("%d bytes, IPv6 %v, software %v: got error %v; %+v, want no error", size, ipv6, software, err, a.Status())
 					}
 					if n == 0 && size > 0 {
 						continue // datagrams of awaitXDP
 					}
 					if !bytes.Equal(got[:n], sent) || from.Port() != a.LocalPort() {
-						t.Fatalf("%d bytes from %v, want %d", n, from, size)
+						t.Fatalf("got %d bytes from %v, want %d", n, from, size)
 					}
 					break
 				}

@@ -326,7 +326,7 @@ func TestTransferSurvivesNetworkChanges(t *testing.T) {
 			go func() { done <- transfer(from, to, 1<<20, 8) }()
 			expect.NoError(t, l.hosts[0].Do(change))
 			if err := <-done; err != nil {
-				t.Fatalf("round %d, %s: %v; %+v", round, name, err, l.ports[0].Status())
+				t.Fatalf("round %d, %s: got error %v; %+v, want no error", round, name, err, l.ports[0].Status())
 			}
 			l.awaitXDP()
 		}

@@ -184,7 +184,7 @@ func TestKernelProbesReturnResults(t *testing.T) {
 	}
 	links, err := hostnet.Links()
 	if err != nil || len(links) != 1 {
-		t.Errorf("probing left links: %v, %v", links, err)
+		t.Errorf("probing left links: got %v, error %v, want length 1, no error", links, err)
 	}
 }
 

@@ -252,11 +252,11 @@ eth2	00000000	00000000	0001	0	0	0	000000FF	0	0	0
 	})
 	for path, want := range map[string]string{"r4": "eth0", "bad": "", "none": ""} {
 		if got := s.defaultRoute(path, parseRoute4); got != want {
-			t.Errorf("%s: %q, want %q", path, got, want)
+			t.Errorf("%s: got %q, want %q", path, got, want)
 		}
 	}
 	if got := s.defaultRoute("r6", parseRoute6); got != "eth3" {
-		t.Errorf("IPv6: %q", got)
+		t.Errorf("IPv6: got %q, want %q", got, "eth3")
 	}
 }
 

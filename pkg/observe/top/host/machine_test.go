@@ -125,7 +125,7 @@ func TestQueuesWithoutCountersComeFromInterrupts(t *testing.T) {
 		t.Error(diff)
 	}
 	if cores := r.cores(); len(cores) != 2 || cores[1].NetRx != 157443160 {
-		t.Errorf("cores: %+v", cores)
+		t.Errorf("cores: got %+v, want length 2", cores)
 	}
 }
 

@@ -249,7 +249,7 @@ func TestRunEndsWithContext(t *testing.T) {
 		t.Error(err)
 	}
 	if text := out.text.String(); !strings.Contains(text, "\x1b[?1049l") {
-		t.Errorf("the terminal is not as it was: %q", text)
+		t.Errorf("the terminal is not as it was: got %q, want %q in it", text, "\x1b[?1049l")
 	}
 }
 

@@ -101,7 +101,7 @@ func TestPageFitsPhoneScreen(t *testing.T) {
 		b.picture("phone-" + scheme)
 	}
 	if len(backs) != 2 {
-		t.Errorf("light and dark look alike: %v", backs)
+		t.Errorf("light and dark look alike: got %v, want length 2", backs)
 	}
 }
 

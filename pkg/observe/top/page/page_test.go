@@ -169,7 +169,7 @@ func TestStaleSampleGivesNoRates(t *testing.T) {
 		}{{0, 0}, {time.Second, 1000}, {time.Hour, 0}, {2 * time.Second, 500}} {
 			time.Sleep(tt.wait)
 			if got := figures(t, mux).Rx.ByteRate; got != tt.want {
-				t.Errorf("after %s: %v bytes per second, want %v", tt.wait, got, tt.want)
+				t.Errorf("after %s: got %v bytes per second, want %v", tt.wait, got, tt.want)
 			}
 		}
 	})
@@ -202,7 +202,7 @@ func TestPeersFollowMetricsSettingWithoutEndpoints(t *testing.T) {
 			}
 		}
 		if want := float64(tt.peers*(tt.peers+1)/2) * 1e6; sum != want {
-			t.Errorf("%d peers: %v bytes per second in all, want %v", tt.peers, sum, want)
+			t.Errorf("%d peers: got %v bytes per second in all, want %v", tt.peers, sum, want)
 		}
 	}
 }

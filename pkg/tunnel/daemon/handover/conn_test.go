@@ -81,7 +81,7 @@ func TestInvalidOffersAreRefused(t *testing.T) {
 		}
 		a.Close()
 		if err := b.readOffer(); !errors.Is(err, want) {
-			t.Errorf("%q: %v, want %v", offer, err, want)
+			t.Errorf("%q: got %v, want %v", offer, err, want)
 		}
 	}
 	a, b := connPair(t)

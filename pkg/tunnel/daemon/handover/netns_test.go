@@ -21,7 +21,7 @@ func TestSocketOfAnotherNetNSIsRefused(t *testing.T) {
 	}
 	enterNamespaces(t)
 	if err := checkSocketNetNS(fd); !errors.Is(err, errOtherNetNS) {
-		t.Errorf("a socket of another namespace: %v", err)
+		t.Errorf("a socket of another namespace: got error %v, want %v", err, errOtherNetNS)
 	}
 	if err := checkSocketNetNS(-1); err != nil {
 		t.Errorf("an unknown namespace: %v", err)
@@ -32,7 +32,7 @@ func TestProcessOfAnotherNetNSIsRefused(t *testing.T) {
 	there := process(t)
 	enterNamespaces(t)
 	if err := checkProcessNetNS(there); !errors.Is(err, errOtherNetNS) {
-		t.Errorf("a process of another namespace: %v", err)
+		t.Errorf("a process of another namespace: got error %v, want %v", err, errOtherNetNS)
 	}
 	for name, pid := range map[string]int{"same namespace": process(t), "another PID namespace": 0, "no process": -1} {
 		if err := checkProcessNetNS(pid); err != nil {
@@ -71,7 +71,7 @@ func TestTunnelOfAnotherNetNSIsNotStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := successor.RequestTunnel(t.Context()); !errors.Is(err, errOtherNetNS) {
-		t.Errorf("requested from another namespace: %v", err)
+		t.Errorf("requested from another namespace: got error %v, want %v", err, errOtherNetNS)
 	}
 	successor.Close()
 	if err := predecessor.Await(Take, Timeout); !IsClosed(err) {

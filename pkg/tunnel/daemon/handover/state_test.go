@@ -140,10 +140,10 @@ func TestSealedFileIsReadOnly(t *testing.T) {
 		t.Skip("needs memfd_create: ", err)
 	}
 	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
-		t.Errorf("not close-on-exec: %#x, %v", flags, err)
+		t.Errorf("not close-on-exec: got %#x, error %v, want no error", flags, err)
 	}
 	if _, err := unix.Pwrite(fd, []byte("x"), 0); !errors.Is(err, unix.EPERM) {
-		t.Errorf("writing a sealed file: %v", err)
+		t.Errorf("writing a sealed file: got error %v, want %v", err, unix.EPERM)
 	}
 	got, err := readSealedFile(fd)
 	if err != nil || !bytes.Equal(got, want) {
@@ -154,6 +154,6 @@ func TestSealedFileIsReadOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := readSealedFile(open); !errors.Is(err, errMalformed) {
-		t.Errorf("a file without seals: %v", err)
+		t.Errorf("a file without seals: got error %v, want %v", err, errMalformed)
 	}
 }
