@@ -109,12 +109,12 @@ func (m *metricsLab) queryDashboard(t *testing.T) {
 		for _, target := range p.Targets {
 			queries++
 			if n, err := m.query(variables.Replace(target.Expr)); err != nil || n == 0 && !strings.Contains(target.Expr, "ropewalk_xdp_") {
-				t.Errorf("%s: %d series, %v: %s", p.Title, n, err, target.Expr)
+				t.Errorf("panel %q: got %d series, error %v, want at least 1 series: %s", p.Title, n, err, target.Expr)
 			}
 		}
 	}
 	if queries < 20 {
-		t.Errorf("the dashboard has %d queries", queries)
+		t.Errorf("got %d queries in the dashboard, want at least 20", queries)
 	}
 }
 
@@ -151,7 +151,7 @@ func (m *metricsLab) checkRules(t *testing.T) {
 		return nil
 	})
 	if evaluated < 10 {
-		t.Errorf("%d rules", evaluated)
+		t.Errorf("got %d rules, want at least 10", evaluated)
 	}
 	for _, g := range answer.Data.Groups {
 		for _, r := range g.Rules {
@@ -162,7 +162,7 @@ func (m *metricsLab) checkRules(t *testing.T) {
 				continue
 			}
 			if n, err := m.query(r.Name); n == 0 || err != nil {
-				t.Errorf("%s: %d series, %v", r.Name, n, err)
+				t.Errorf("rule %s: got %d series, error %v, want at least 1 series", r.Name, n, err)
 			}
 		}
 	}

@@ -49,9 +49,9 @@ type outlet struct {
 // send takes n elements of datagrams, each in parts.
 func (o *outlet) send(lane, n int, at func(i int) (parts [][]byte, segSize, segments int)) {
 	if o.to != nil {
-		o.to[lane%len(o.to)].put(n, func(i int, p *parcel) {
+		o.to[lane%len(o.to)].put(n, func(i int, p *element) {
 			parts, segSize, _ := at(i)
-			p.copyIn(parts, segSize)
+			p.copyFrom(parts, segSize)
 		})
 		return
 	}

@@ -81,26 +81,26 @@ type train struct {
 }
 
 // elements is what a host sends of a train, in the form in which an implementation reads it.
-func (i implementation) elements(t train) (elements []parcel) {
+func (i implementation) elements(t train) (elements []element) {
 	if i.trains && len(t.packets) > 1 {
-		return []parcel{{data: t.element}}
+		return []element{{data: t.element}}
 	}
 	for _, p := range t.packets {
 		if i.header {
 			p = flow.WithVnetHeader(p)
 		}
-		elements = append(elements, parcel{data: p})
+		elements = append(elements, element{data: p})
 	}
 	return elements
 }
 
 // messages is what the network brings of a run of messages, in the form in which an implementation receives it.
-func (i implementation) messages(run []byte, stride int) (messages []parcel) {
+func (i implementation) messages(run []byte, stride int) (messages []element) {
 	if i.trains {
-		return []parcel{{data: run, segSize: stride}}
+		return []element{{data: run, segSize: stride}}
 	}
 	for len(run) > 0 {
-		messages = append(messages, parcel{data: run[:stride], segSize: stride})
+		messages = append(messages, element{data: run[:stride], segSize: stride})
 		run = run[stride:]
 	}
 	return messages

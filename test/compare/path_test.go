@@ -23,7 +23,7 @@ type path struct {
 // lot is what is given at once, to each lane its share.
 type lot struct {
 	packets int
-	parcels [][]parcel
+	parcels [][]element
 }
 
 // lap carries all lots through.
@@ -44,10 +44,10 @@ func (p *path) lap(tb testing.TB) {
 }
 
 // deal makes lots of the trains of a lap, each of which is for the lane of its flow.
-func deal(s shape, lanes int, parcels func(k int) []parcel) (lots []lot) {
+func deal(s shape, lanes int, parcels func(k int) []element) (lots []lot) {
 	for k := range s.lap {
 		if len(lots) == 0 || lots[len(lots)-1].packets >= chunk {
-			lots = append(lots, lot{parcels: make([][]parcel, lanes)})
+			lots = append(lots, lot{parcels: make([][]element, lanes)})
 		}
 		l, lane := &lots[len(lots)-1], k%flows%lanes
 		l.packets += s.train
@@ -57,9 +57,9 @@ func deal(s shape, lanes int, parcels func(k int) []parcel) (lots []lot) {
 }
 
 // once carries one packet, in whatever form, and waits until it has come out.
-func once(tb testing.TB, to *queue, p parcel, out *tally) {
+func once(tb testing.TB, to *queue, p element, out *tally) {
 	tb.Helper()
-	one := path{in: []*queue{to}, lots: []lot{{1, [][]parcel{{p}}}}, out: out}
+	one := path{in: []*queue{to}, lots: []lot{{1, [][]element{{p}}}}, out: out}
 	one.lap(tb)
 }
 
@@ -68,7 +68,7 @@ func newTX(tb testing.TB, i implementation, s shape) *path {
 	tb.Helper()
 	e, r, ours, theirs := underTest(tb, i)
 	p := &path{prepare: func() {}, in: e.host, out: e.out.sent, edges: e, remote: r, want: trainsOf(tb, ours, theirs, s)}
-	p.lots = deal(s, len(p.in), func(k int) []parcel { return i.elements(p.want[k%flows]) })
+	p.lots = deal(s, len(p.in), func(k int) []element { return i.elements(p.want[k%flows]) })
 	return p
 }
 
@@ -79,7 +79,7 @@ func newRX(tb testing.TB, i implementation, s shape) *path {
 	p := &path{in: e.cable, out: e.received, edges: e, remote: r, want: trainsOf(tb, theirs, ours, s)}
 	size := s.train * (s.size + wire.DataOverhead)
 	memory := make([]byte, s.lap*size)
-	p.lots = deal(s, len(p.in), func(k int) []parcel { return i.messages(memory[k*size:(k+1)*size], size/s.train) })
+	p.lots = deal(s, len(p.in), func(k int) []element { return i.messages(memory[k*size:(k+1)*size], size/s.train) })
 	p.prepare = func() {
 		for k := range s.lap {
 			r.seal(memory[k*size:(k+1)*size], p.want[k%flows].packets)
@@ -97,7 +97,7 @@ func newBoth(tb testing.TB, i implementation, s shape) *path {
 	i.start(tb, a, ours)
 	i.start(tb, b, theirs)
 	p := &path{prepare: func() {}, in: a.host, out: b.received, edges: b, want: trainsOf(tb, ours, theirs, s)}
-	p.lots = deal(s, len(p.in), func(k int) []parcel { return i.elements(p.want[k%flows]) })
+	p.lots = deal(s, len(p.in), func(k int) []element { return i.elements(p.want[k%flows]) })
 	first := trainsOf(tb, ours, theirs, shape{size: 100, train: 1})[0]
 	// The first waits for the session and goes out just before lanes may use that; what finds it unpublished still leaves by
 	// lane 0, where its flow may not be. By the time the second is out it is published.
@@ -117,7 +117,7 @@ func underTest(tb testing.TB, i implementation) (e *edges, r *remote, ours, thei
 	r = newRemote(tb, e, theirs)
 	first := trainsOf(tb, theirs, ours, shape{size: 100, train: 1})[0]
 	run, stride := r.seal(make([]byte, 1024), first.packets)
-	once(tb, e.cable[0], parcel{data: run, segSize: stride}, e.received)
+	once(tb, e.cable[0], element{data: run, segSize: stride}, e.received)
 	answer := trainsOf(tb, ours, theirs, shape{size: 100, train: 1})[0]
 	once(tb, e.host[0], i.elements(answer)[0], e.out.sent)
 	return e, r, ours, theirs

@@ -4,45 +4,45 @@ package compare
 
 import "sync"
 
-// parcel is one element on its way: a packet or train at a TUN, or datagrams of segSize bytes at the network.
-type parcel struct {
+// element is a packet or train at the TUN, or datagrams of segSize bytes on the network.
+type element struct {
 	data    []byte
 	segSize int
-	own     []byte // memory of the queue's, for what has to be copied in; nil between uses
+	copied     []byte // memory of the queue for copied data; nil while unused
 }
 
-// copyIn makes a parcel of what lies in parts.
-func (p *parcel) copyIn(parts [][]byte, segSize int) {
-	p.own = p.own[:0]
+// copyFrom sets the element to a copy of the parts.
+func (p *element) copyFrom(parts [][]byte, segSize int) {
+	p.copied = p.copied[:0]
 	for _, part := range parts {
-		p.own = append(p.own, part...)
+		p.copied = append(p.copied, part...)
 	}
-	p.data, p.segSize = p.own, segSize
+	p.data, p.segSize = p.copied, segSize
 }
 
-// queue is a bounded ring of parcels, from any number of goroutines to one. It blocks when it is full or empty. The lock
-// is taken twice per call, and never while anything is copied.
+// queue is a bounded ring of elements with any number of producers and one consumer. It blocks when it is full or empty. Each call
+// takes the lock twice, and never holds it while it copies.
 type queue struct {
-	limit     int // bytes that are taken at once, and beyond which put blocks; 0 for none
+	limit     int // largest number of bytes per take, and bytes at which put blocks; 0 means unlimited
 	producers sync.Mutex
 	mu        sync.Mutex
 	changed   sync.Cond
-	slots     []parcel
+	slots     []element
 	head      int
 	count     int
 	bytes     int
-	free      [][]byte // memory that was used last is used first, as it is still in the cache
+	free      [][]byte // a stack, so that the memory used next is still in the cache
 	closed    bool
 }
 
 func newQueue(depth, limit int) *queue {
-	q := &queue{limit: limit, slots: make([]parcel, depth)}
+	q := &queue{limit: limit, slots: make([]element, depth)}
 	q.changed.L = &q.mu
 	return q
 }
 
-// put appends n parcels, each filled in by fill. It returns false once the queue is closed.
-func (q *queue) put(n int, fill func(i int, p *parcel)) bool {
+// put appends n elements, which fill sets. It returns false if the queue is closed.
+func (q *queue) put(n int, fill func(i int, p *element)) bool {
 	q.producers.Lock()
 	defer q.producers.Unlock()
 	for i := 0; i < n; {
@@ -62,8 +62,8 @@ func (q *queue) put(n int, fill func(i int, p *parcel)) bool {
 	return true
 }
 
-// take hands at most n parcels to use until that returns false, and returns how many; 0 once the queue is closed.
-func (q *queue) take(n int, use func(i int, p *parcel) (more bool)) (used int) {
+// take calls use with up to n elements, until use returns false. It returns the number of elements used, 0 if the queue is closed.
+func (q *queue) take(n int, use func(i int, p *element) (more bool)) (used int) {
 	at, ready := q.ready()
 	bytes := 0
 	for used < min(n, ready) {
@@ -79,7 +79,7 @@ func (q *queue) take(n int, use func(i int, p *parcel) (more bool)) (used int) {
 	return used
 }
 
-// room waits for free slots, and returns the first and their number, at most n; 0 once the queue is closed.
+// room waits for free slots. It returns the first one and their number, at most n. The number is 0 if the queue is closed.
 func (q *queue) room(n int) (at, room int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -92,12 +92,12 @@ func (q *queue) room(n int) (at, room int) {
 	at, room = q.head+q.count, min(len(q.slots)-q.count, n)
 	for i := range min(room, len(q.free)) {
 		last := len(q.free) - 1
-		q.slots[(at+i)%len(q.slots)].own, q.free = q.free[last], q.free[:last]
+		q.slots[(at+i)%len(q.slots)].copied, q.free = q.free[last], q.free[:last]
 	}
 	return at, room
 }
 
-// ready waits for parcels, and returns the first and their number; 0 once the queue is closed.
+// ready waits for elements. It returns the first one and their number, which is 0 if the queue is closed.
 func (q *queue) ready() (at, n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -123,10 +123,10 @@ func (q *queue) remove(n, bytes int) {
 	defer q.mu.Unlock()
 	for range n {
 		p := &q.slots[q.head]
-		if p.own != nil {
-			q.free = append(q.free, p.own)
+		if p.copied != nil {
+			q.free = append(q.free, p.copied)
 		}
-		*p = parcel{}
+		*p = element{}
 		q.head = (q.head + 1) % len(q.slots)
 	}
 	q.count -= n

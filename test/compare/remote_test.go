@@ -81,7 +81,7 @@ func (r *remote) shake(e *edges, far *noise.Remote) {
 	if err := noise.NewCookieJar(far).AddMACs(msg[:], 0); err != nil {
 		r.tb.Fatal(err)
 	}
-	give(e.cable[:1], [][]parcel{{{data: msg[:], segSize: len(msg)}}})
+	give(e.cable[:1], [][]element{{{data: msg[:], segSize: len(msg)}}})
 	timeout := time.After(again)
 	for r.keys == nil {
 		select {
@@ -131,8 +131,8 @@ func (r *remote) open(msg []byte) []byte {
 }
 
 // give fills each queue with parcels of its own, by reference.
-func give(to []*queue, parcels [][]parcel) {
+func give(to []*queue, parcels [][]element) {
 	for i, q := range to {
-		q.put(len(parcels[i]), func(k int, p *parcel) { p.data, p.segSize = parcels[i][k].data, parcels[i][k].segSize })
+		q.put(len(parcels[i]), func(k int, p *element) { p.data, p.segSize = parcels[i][k].data, parcels[i][k].segSize })
 	}
 }

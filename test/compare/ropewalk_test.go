@@ -81,7 +81,7 @@ type ropewalkQueue struct {
 
 // Read implements tun.Queue: a train ends it.
 func (q *ropewalkQueue) Read(bufs [][]byte, sizes []int) (int, error) {
-	n := q.in.take(len(bufs), func(i int, p *parcel) bool {
+	n := q.in.take(len(bufs), func(i int, p *element) bool {
 		sizes[i] = copy(bufs[i], p.data)
 		return sizes[i] <= 4<<10
 	})
@@ -166,7 +166,7 @@ type portLane struct {
 // Recv implements underlay.Receiver.
 func (l *portLane) Recv(rx []underlay.Datagrams) (int, error) {
 	from := underlay.Endpoint{Dst: l.port.side.peer}
-	n := l.in.take(len(rx), func(i int, p *parcel) bool {
+	n := l.in.take(len(rx), func(i int, p *element) bool {
 		rx[i] = underlay.Datagrams{Buf: rx[i].Buf, N: copy(rx[i].Buf, p.data), SegSize: p.segSize, From: from}
 		return true
 	})

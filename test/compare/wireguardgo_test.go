@@ -46,7 +46,7 @@ func (t *wireguardGoTUN) BatchSize() int             { return conn.IdealBatchSiz
 
 // Read implements wireguard-go's tun.Device.
 func (t *wireguardGoTUN) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
-	n := t.edges.host[0].take(len(bufs), func(i int, p *parcel) bool {
+	n := t.edges.host[0].take(len(bufs), func(i int, p *element) bool {
 		sizes[i] = copy(bufs[i][offset:], p.data)
 		return true
 	})
@@ -98,7 +98,7 @@ func (b *bind) Close() error {
 }
 
 func (b *bind) receive(packets [][]byte, sizes []int, eps []conn.Endpoint) (int, error) {
-	n := b.edges.cable[0].take(len(packets), func(i int, p *parcel) bool {
+	n := b.edges.cable[0].take(len(packets), func(i int, p *element) bool {
 		sizes[i], eps[i] = copy(packets[i], p.data), &b.peer
 		return true
 	})

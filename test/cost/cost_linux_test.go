@@ -87,7 +87,7 @@ func TestCyclesAreReportedOnlyWhereTheyAreCounted(t *testing.T) {
 			m.Report()
 		})
 		if got, ok := r.Extra[unit]; ok != (err == nil) || ok && got <= 0 {
-			t.Errorf("%v %s, where opening the counter gave %v", got, unit, err)
+			t.Errorf("got %v %s, want a positive value only if the counter can be opened: %v", got, unit, err)
 		}
 	}
 }

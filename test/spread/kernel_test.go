@@ -187,11 +187,11 @@ func TestKernelTunnelFlowsKeepPortAndQueue(t *testing.T) {
 			planned := l.sendPlanned()
 			l.Logf("planned:   %v", planned)
 			if planned.busiestQueueShare() > 1.25 {
-				l.Errorf("with planned ports: %v, by queue: %v", planned, planned.queues)
+				l.Errorf("with planned ports: got %v, by queue %v, want the busiest queue at most 1.25 times the mean", planned, planned.queues)
 			}
 			l.detachBoth()
 			if o := l.send(5); !o.allOnOnePort() {
-				l.Errorf("detached: %v", o)
+				l.Errorf("after the detachment: got %v, want all packets on one source port", o)
 			}
 			l.checkNoErrors()
 		})

@@ -229,22 +229,22 @@ func TestCleanupPublishesBeforeRemoving(t *testing.T) {
 	h, tunnel := emptyHost(t)
 	for code, about := range map[int]string{
 		http.StatusOK: "published", http.StatusNotFound: "no RopewalkNode", http.StatusForbidden: "forbidden",
-		http.StatusUnprocessableEntity: "a policy refuses it, and it goes on",
+		http.StatusUnprocessableEntity: "rejected by an admission policy",
 	} {
 		cfg := cleanupOf(t, tunnel)
-		memory := filepath.Join(cfg.KeyDir, stateFile)
-		if err := errors.Join(os.MkdirAll(cfg.KeyDir, 0o700), os.WriteFile(memory, nil, 0o600)); err != nil {
+		saved := filepath.Join(cfg.KeyDir, stateFile)
+		if err := errors.Join(os.MkdirAll(cfg.KeyDir, 0o700), os.WriteFile(saved, nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
 		var path string
 		var status map[string]any
-		var before error // whether the tunnel was still there when the status was published
+		var before error // of os.Stat of the saved state when the status was published
 		tries := 0
 		cfg.API = serverAnswering(t, func(r *http.Request) {
 			var body map[string]any
 			_ = json.NewDecoder(r.Body).Decode(&body)
 			path, status = r.URL.Path, nil
-			_, before = os.Stat(memory)
+			_, before = os.Stat(saved)
 			status, _ = body["status"].(map[string]any)
 			tries++
 		}, code)
@@ -253,8 +253,8 @@ func TestCleanupPublishesBeforeRemoving(t *testing.T) {
 		if path != "/apis/ropewalk.io/v1alpha1/ropewalknodes/n1/status" || status["conditions"] == nil || status["mode"] != nil || status["publicKey"] != nil || tries != 1 {
 			t.Errorf("%s: %s %v, in %d tries", about, path, status, tries)
 		}
-		if _, after := os.Stat(memory); before != nil || !errors.Is(after, os.ErrNotExist) {
-			t.Errorf("%s: got error %v when publishing, %v at the end; want %v at the end", about, before, after, os.ErrNotExist)
+		if _, after := os.Stat(saved); before != nil || !errors.Is(after, os.ErrNotExist) {
+			t.Errorf("%s: saved state: got stat error %v when publishing, %v at the end; want none, %v", about, before, after, os.ErrNotExist)
 		}
 	}
 }

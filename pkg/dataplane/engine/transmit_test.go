@@ -231,7 +231,7 @@ func TestRouteChangesApplyAtOnce(t *testing.T) {
 	_, next := r.newPeer(out4Prefix().String())
 	r.transmit(element)
 	if sent := len(r.sent()); sent != 1 || len(next.staged) != 1 {
-		t.Errorf("got %d packets went to the old peer, %d to the new one; want 1 each", sent, len(next.staged))
+		t.Errorf("got %d packets to the old peer, %d to the new one; want 1 each", sent, len(next.staged))
 	}
 	r.engine.Routes.Update(func(e *peer.Editor[*Peer]) { e.Add(out4Prefix(), r.peer) })
 	r.transmit(element)

@@ -85,9 +85,9 @@ func (r *peerTable) checkSameAddress(p *Peer) error {
 	switch {
 	case port == p.Endpoint.Port():
 	case port != 0 && p.Gather != spread.Ports{}:
-		return fmt.Errorf("the peer on port %[2]d of that address already has the lane ports %[1]v", taken, port)
+		return fmt.Errorf("another peer at the same address, with endpoint port %[2]d, already has the lane ports %[1]v", taken, port)
 	case taken.Contains(p.Endpoint.Port()):
-		return fmt.Errorf("the endpoint port is one of the lane ports %v of the peer on port %d of that address", taken, port)
+		return fmt.Errorf("the endpoint port is in the range of lane ports %v of another peer at the same address, whose endpoint port is %d", taken, port)
 	}
 	for _, port := range r.endpointPorts[key] {
 		if p.Gather.Contains(port) {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// leastLen is the smallest length that words512 takes.
+// leastLen is the smallest length that words512 accepts.
 const leastLen = 65
 
 func needs512(t testing.TB) {
@@ -25,12 +25,13 @@ func needs512(t testing.TB) {
 	}
 }
 
-// sum512 is the big-endian sum by words512, whatever the length is worth.
+// sum512 returns the big-endian sum computed by words512, also for lengths at which Sum does not use it.
 func sum512(b []byte) uint16 { return bits.ReverseBytes16(Fold(words512(&b[0], len(b)))) }
 
 func sumGeneric(b []byte) uint16 { return bits.ReverseBytes16(Fold(wordsGeneric(b))) }
 
-// TestVectorSumMatchesGenericAtEveryLengthAndAlignment moves one text: under the race detector the generic loop is slow.
+// TestVectorSumMatchesGenericAtEveryLengthAndAlignment computes the generic sums only once, because they are slow under the race
+// detector, and moves the same bytes to every alignment.
 func TestVectorSumMatchesGenericAtEveryLengthAndAlignment(t *testing.T) {
 	needs512(t)
 	const longest, alignments = 9000, 64
@@ -62,7 +63,7 @@ func TestVectorSumIsUsedOnlyForLongInputs(t *testing.T) {
 		maxVectorLen: true, maxVectorLen + 1: false, math.MaxInt: false,
 	} {
 		if useVector(n) != want {
-			t.Errorf("vectors for %d bytes: %v", n, !want)
+			t.Errorf("useVector(%d) = %v, want %v", n, !want, want)
 		}
 	}
 }
@@ -87,12 +88,12 @@ func TestVectorSumIsZeroOnlyForZeroBytes(t *testing.T) {
 	needs512(t)
 	b := make([]byte, 300)
 	if got := words512(&b[0], len(b)); got != 0 {
-		t.Errorf("sum of zero bytes is %#x", got)
+		t.Errorf("sum of zero bytes: got %#x, want 0", got)
 	}
 	for i := range b {
 		b[i] = 1
 		if words512(&b[0], len(b)) == 0 {
-			t.Errorf("byte %d does not count", i)
+			t.Errorf("byte %d set: got sum 0, want a sum other than 0", i)
 		}
 		b[i] = 0
 	}
@@ -110,18 +111,18 @@ func TestSumWithoutRequiredCPUFeatureIsGeneric(t *testing.T) {
 			t.Cleanup(func() { *flag = was })
 			*flag = false
 			if hasAVX512() {
-				t.Error("vectors used all the same")
+				t.Error("hasAVX512() = true, want false")
 			}
 			if got := Sum(b, 0); got != want {
-				t.Errorf("sum %#x, with vectors %#x", got, want)
+				t.Errorf("got sum %#x, want %#x as with vectors", got, want)
 			}
 		})
 	}
 }
 
-// BenchmarkWords times Sum's two ways in turn, so that whatever else the machine does meets both, and reports the
-// fastest run of each and their ratio. It takes some hundred runs: -benchtime 500x. Mixed lengths are within 32 bytes of
-// each other: what follows from them is not foreseen as with a train's.
+// BenchmarkWords measures the vector and the generic implementation in turn, so that other load affects both. It reports the
+// fastest run of each, and their ratio. It needs some hundred runs: -benchtime 500x. Mixed lengths vary by 32 bytes, so that
+// branches are not predicted as well as with the equal lengths of a train.
 func BenchmarkWords(b *testing.B) {
 	needs512(b)
 	for _, size := range []int{80, 96, 112, 128, 160, 192, 256, 320, 512, 1400, 8960} {
@@ -131,7 +132,7 @@ func BenchmarkWords(b *testing.B) {
 	}
 }
 
-// benchTexts are packets of three trains, at any alignment.
+// benchTexts returns the packets of three trains, at random alignments.
 func benchTexts(size, mixed int) [][]byte {
 	r := rand.New(rand.NewPCG(9, 10))
 	texts := make([][]byte, 135)
@@ -145,11 +146,11 @@ func benchTexts(size, mixed int) [][]byte {
 }
 
 func compareWords(b *testing.B, texts [][]byte) {
-	ways := []func([]byte) uint64{wordsVector, wordsGeneric}
+	implementations := []func([]byte) uint64{wordsVector, wordsGeneric}
 	best := []time.Duration{time.Hour, time.Hour}
 	sum := uint64(0)
 	for b.Loop() {
-		for i, words := range ways {
+		for i, words := range implementations {
 			begun := time.Now()
 			for _, text := range texts {
 				sum += uint64(Fold(words(text)))

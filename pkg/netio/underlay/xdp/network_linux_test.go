@@ -381,10 +381,10 @@ func TestTaggedFramesAreSentAndReceived(t *testing.T) {
 		sendOne(t, a.Lane(0), &to, sent)
 		got, from := recvOne(t, b.Lane(0))
 		if want := p.endpoint(0, a, ipv6); !bytes.Equal(got, sent) || from.Dst != want.Dst {
-			t.Errorf("%d bytes from %+v", len(got), from)
+			t.Errorf("got %d bytes from %+v, want %d from %+v", len(got), from, len(sent), want)
 		}
 		if n := b.Status().Lanes[0].Received - before; n != 1 {
-			t.Errorf("%d datagrams received through AF_XDP", n)
+			t.Errorf("got %d datagrams through AF_XDP, want 1", n)
 		}
 	}
 }
@@ -420,14 +420,14 @@ func TestVLANOnDeviceUsesAFXDP(t *testing.T) {
 			got, from = recvOne(t, b.Lane(0))
 		}
 		if !bytes.Equal(got, sent) || from.Dst.Addr() != inside[0].Addr() {
-			t.Errorf("%d bytes from %+v", len(got), from)
+			t.Errorf("got %d bytes from %+v, want %d", len(got), from, len(sent))
 		}
 	}
 	if s := a.Status().Lanes[0]; s.Sent != 2 || s.Slow != 0 {
-		t.Errorf("sent %+v", s)
+		t.Errorf("got %+v, want 2 sent through AF_XDP and none slow", s)
 	}
 	if n := b.Status().Lanes[0].Received; n != 2 {
-		t.Errorf("%d datagrams received through AF_XDP", n)
+		t.Errorf("got %d datagrams through AF_XDP, want 2", n)
 	}
 }
 

@@ -38,7 +38,7 @@ func TestParseCPUList(t *testing.T) {
 	}
 	for _, text := range []string{"x", "3-1", "-1", "0-", "8192", "0-99999999", "0 1", strings.Repeat("0-8191,", 3)} {
 		if got, err := parseList(text); err == nil {
-			t.Errorf("%q: want an error, got %d CPUs", text, len(got))
+			t.Errorf("%q: got %d CPUs, want an error", text, len(got))
 		}
 	}
 }
@@ -53,7 +53,7 @@ func TestCPUMaskRoundTrip(t *testing.T) {
 		}
 		again, err := ParseMask(Mask(got))
 		if err != nil || !slices.Equal(again, want) {
-			t.Errorf("%q is written as %q", text, Mask(got))
+			t.Errorf("%q: got mask %q, which does not parse to the same CPUs", text, Mask(got))
 		}
 	}
 	for _, text := range []string{"", "x", "1,,2", "100000000", strings.Repeat("0,", 300) + "0"} {
@@ -166,7 +166,7 @@ func TestIrqbalanceIsFoundByName(t *testing.T) {
 		}
 	}
 	if _, err := sourceOf(nil).isRunning("irqbalance"); err == nil {
-		t.Error("without /proc it is known not to run")
+		t.Error("isRunning without /proc: got no error")
 	}
 }
 
@@ -210,7 +210,7 @@ func TestMalformedFilesStayWithinBounds(t *testing.T) {
 func TestLongFilesAreTruncated(t *testing.T) {
 	text, err := sourceOf(map[string]string{"proc/x": strings.Repeat("x", maxFile+5)}).text("proc/x")
 	if err != nil || len(text) != maxFile {
-		t.Errorf("%d bytes, %v", len(text), err)
+		t.Errorf("got %d bytes, error %v, want %d, no error", len(text), err, maxFile)
 	}
 }
 
