@@ -10,14 +10,13 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
 
-// TestImplementationsDoEqualWork proves of each implementation that what is measured is what it says: all packets come out,
-// whole, and those of a flow in order.
+// TestImplementationsDoEqualWork checks for each implementation that all packets arrive unchanged, and those of a flow in order.
 func TestImplementationsDoEqualWork(t *testing.T) {
 	for name, newPath := range map[string]func(testing.TB, implementation, shape) *path{
 		"TX": newTX, "RX": newRX, "both": newBoth,
 	} {
 		for _, s := range shapes {
-			s.lap /= 8
+			s.trains /= 8
 			for _, i := range implementations {
 				t.Run(name+"/"+i.name, func(t *testing.T) { testPath(t, newPath(t, i, s), i, s) })
 			}
@@ -27,10 +26,10 @@ func TestImplementationsDoEqualWork(t *testing.T) {
 
 func testPath(t *testing.T, p *path, i implementation, s shape) {
 	var got [][]byte
-	p.out.kept = func(parts [][]byte) { got = append(got, p.packets(i, parts)...) }
+	p.out.inspector = func(parts [][]byte) { got = append(got, p.packets(i, parts)...) }
 	for range 2 {
 		p.prepare()
-		p.lap(t)
+		p.runRound(t)
 	}
 	p.out.mu.Lock()
 	defer p.out.mu.Unlock()
@@ -38,7 +37,7 @@ func testPath(t *testing.T, p *path, i implementation, s shape) {
 	for _, packet := range got {
 		at := slices.IndexFunc(p.want[:], func(t train) bool { return sameFlow(t.packets[0], packet) })
 		if at < 0 {
-			t.Fatalf("a packet of no flow came out: % x", packet[:min(40, len(packet))])
+			t.Fatalf("got a packet of no flow: % x", packet[:min(40, len(packet))])
 		}
 		want := p.want[at].packets[sent[at]%s.train]
 		if !bytes.Equal(packet, want) {
@@ -47,15 +46,15 @@ func testPath(t *testing.T, p *path, i implementation, s shape) {
 		sent[at]++
 	}
 	if len(got) != 2*s.packets() {
-		t.Errorf("%d packets came out, want %d", len(got), 2*s.packets())
+		t.Errorf("got %d packets, want %d", len(got), 2*s.packets())
 	}
 }
 
-// packets returns the packets in one element that came out.
+// packets returns the packets in one received element.
 func (p *path) packets(i implementation, parts [][]byte) (packets [][]byte) {
 	element := bytes.Join(parts, nil)
 	switch {
-	case p.out == p.edges.out.sent:
+	case p.out == p.net.out.sent:
 		stride := len(parts[0])
 		if len(parts) == 1 && i.trains && len(p.want[0].packets) > 1 {
 			stride = len(p.want[0].packets[0]) + 32
@@ -63,7 +62,7 @@ func (p *path) packets(i implementation, parts [][]byte) (packets [][]byte) {
 		for msg := range slices.Chunk(element, stride) {
 			packets = append(packets, p.remote.open(msg))
 		}
-	case i.header:
+	case i.vnetHeader:
 		packets, _ = flow.Packets(element)
 	default:
 		packets = [][]byte{element}

@@ -11,13 +11,13 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
 
-// implementation is one that is compared.
+// implementation is a WireGuard implementation in a configuration to compare.
 type implementation struct {
-	name   string
-	start  func(testing.TB, *edges, side)
-	lanes  func() int
-	header bool // its elements bear a virtio-net header
-	trains bool // it takes trains, and datagrams that were coalesced
+	name       string
+	start      func(testing.TB, *memoryNet, endConfig)
+	lanes      func() int
+	vnetHeader bool // its packets have a virtio-net header
+	trains     bool // it accepts trains and coalesced datagrams
 }
 
 func one() int { return 1 }
@@ -30,35 +30,35 @@ var implementations = []implementation{
 	{"wireguard-go", startWireGuardGo, one, false, false},
 }
 
-// shape is the traffic.
+// shape describes the traffic.
 type shape struct {
-	size  int // bytes of a packet
-	train int // packets of a train; 1 where nobody joins packets
-	lap   int // trains that are carried in one iteration: enough that filling and draining a pipeline hardly counts
+	size   int // bytes of a packet
+	train  int // packets per train; 1 for single packets
+	trains int // trains per iteration: so many that the start and the end of a round hardly count
 }
 
-// window is how many packets are under way at most, as TCP and the queue of a TUN bound them: wireguard-go's own queues
+// window is the largest number of packets in flight, since TCP and a TUN's queue bound it too. The queues of wireguard-go would
 // hold a hundred thousand.
 const window = 1024
 
-// chunk is how many packets, at least, are given at once.
-const chunk = 256
+// minBatch is the smallest number of packets that enter at the same time.
+const minBatch = 256
 
 var shapes = []shape{{1440, 44, 128}, {64, 1, 8192}}
 
-func (s shape) packets() int { return s.train * s.lap }
+func (s shape) packets() int { return s.train * s.trains }
 
-// suits tells whether an implementation differs from the one before it for this shape.
-func (i implementation) suits(s shape) bool { return i.trains || s.train > 1 || !i.header }
+// differs reports whether an implementation differs from the previous one for this shape.
+func (i implementation) differs(s shape) bool { return i.trains || s.train > 1 || !i.vnetHeader }
 
-// flows is how many flows there are, all between the same two hosts.
+// flows is the number of flows, all between the same two hosts.
 const flows = 8
 
 // tcpHeaders are the headers of a packet of a flow.Flow.
 const tcpHeaders = packet.IPv4HeaderLen + packet.TCPHeaderLen
 
-// trainsOf returns one train of each flow from the host behind one side to that behind the other, as packets.
-func trainsOf(tb testing.TB, from, to side, s shape) (trains [flows]train) {
+// trainsOf returns one train per flow, from the host behind one end to the host behind the other.
+func trainsOf(tb testing.TB, from, to endConfig, s shape) (trains [flows]train) {
 	tb.Helper()
 	for i := range trains {
 		f := flow.Flow{ID: uint32(i), Ends: flow.Ends{
@@ -74,19 +74,19 @@ func trainsOf(tb testing.TB, from, to side, s shape) (trains [flows]train) {
 	return trains
 }
 
-// train is one train, whole and as packets.
+// train is a train, as one element and as packets.
 type train struct {
 	element []byte
 	packets [][]byte
 }
 
-// elements is what a host sends of a train, in the form in which an implementation reads it.
+// elements returns what the implementation reads from the TUN for a train.
 func (i implementation) elements(t train) (elements []element) {
 	if i.trains && len(t.packets) > 1 {
 		return []element{{data: t.element}}
 	}
 	for _, p := range t.packets {
-		if i.header {
+		if i.vnetHeader {
 			p = flow.WithVnetHeader(p)
 		}
 		elements = append(elements, element{data: p})
@@ -94,7 +94,7 @@ func (i implementation) elements(t train) (elements []element) {
 	return elements
 }
 
-// messages is what the network brings of a run of messages, in the form in which an implementation receives it.
+// messages returns what the implementation receives from the network for a run of messages.
 func (i implementation) messages(run []byte, stride int) (messages []element) {
 	if i.trains {
 		return []element{{data: run, segSize: stride}}

@@ -8,7 +8,7 @@ import "sync"
 type element struct {
 	data    []byte
 	segSize int
-	copied     []byte // memory of the queue for copied data; nil while unused
+	copied  []byte // memory of the queue for copied data; nil while unused
 }
 
 // copyFrom sets the element to a copy of the parts.

@@ -15,21 +15,21 @@ import (
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
-// mtu is that of all TUNs: room for 1440 bytes, a multiple of 16 that 44 times fits one UDP GSO send.
+// mtu of all TUNs. It fits packets of 1440 bytes, a multiple of 16, of which one UDP GSO send fits 44.
 const mtu = 1500
 
-// side is what one end of a tunnel is told.
-type side struct {
+// endConfig is the configuration of one end of a tunnel.
+type endConfig struct {
 	key     noise.PrivateKey
 	peerKey noise.PublicKey
-	peer    netip.AddrPort // where the peer is
-	allowed netip.Prefix   // what is behind it
+	peer    netip.AddrPort // the peer's endpoint
+	allowed netip.Prefix   // the peer's allowed IPs
 }
 
-// newSides returns both ends of a tunnel. Ours has 10.0.0.1 inside, theirs 10.0.0.2.
-func newSides(tb testing.TB) (ours, theirs side) {
+// newEndConfigs returns the configurations of both ends. Our inner address is 10.0.0.1, theirs 10.0.0.2.
+func newEndConfigs(tb testing.TB) (ours, theirs endConfig) {
 	tb.Helper()
-	for _, s := range []*side{&ours, &theirs} {
+	for _, s := range []*endConfig{&ours, &theirs} {
 		key, err := noise.NewPrivateKey(rand.Reader)
 		if err != nil {
 			tb.Fatal(err)
@@ -42,15 +42,15 @@ func newSides(tb testing.TB) (ours, theirs side) {
 	return ours, theirs
 }
 
-// remote is the peer of a device under test. It only seals and opens packets, on request.
+// remote is the peer of a device under test. It seals and opens packets on request.
 type remote struct {
 	tb      testing.TB
 	keys    *session.Keypair
 	scratch session.Scratch
 }
 
-// newRemote shakes hands with the device between e, as the initiator.
-func newRemote(tb testing.TB, e *edges, s side) *remote {
+// newRemote performs a handshake with the device of e, as the initiator.
+func newRemote(tb testing.TB, e *memoryNet, s endConfig) *remote {
 	tb.Helper()
 	id, err := noise.NewIdentity(s.key)
 	if err != nil {
@@ -62,18 +62,17 @@ func newRemote(tb testing.TB, e *edges, s side) *remote {
 	}
 	r := &remote{tb: tb}
 	expect.Eventually(tb, "the handshake is answered", func() bool {
-		r.shake(e, far)
+		r.tryHandshake(e, far)
 		return r.keys != nil
 	})
 	return r
 }
 
-// again is when a handshake that nobody answered is tried again: a device that has just been started may not have been
-// ready.
-const again = time.Second
+// handshakeRetry is the time after which an unanswered handshake is tried again. A device that was just started may not be ready.
+const handshakeRetry = time.Second
 
-// shake makes one attempt at a handshake.
-func (r *remote) shake(e *edges, far *noise.Remote) {
+// tryHandshake makes one attempt at a handshake.
+func (r *remote) tryHandshake(e *memoryNet, far *noise.Remote) {
 	initiator, msg := noise.NewInitiator(far), new(wire.Initiation)
 	if err := initiator.CreateInitiation(msg, 1, noise.NewTimestamp(time.Now()), rand.Reader); err != nil {
 		r.tb.Fatal(err)
@@ -81,8 +80,8 @@ func (r *remote) shake(e *edges, far *noise.Remote) {
 	if err := noise.NewCookieJar(far).AddMACs(msg[:], 0); err != nil {
 		r.tb.Fatal(err)
 	}
-	give(e.cable[:1], [][]element{{{data: msg[:], segSize: len(msg)}}})
-	timeout := time.After(again)
+	putAll(e.network[:1], [][]element{{{data: msg[:], segSize: len(msg)}}})
+	timeout := time.After(handshakeRetry)
 	for r.keys == nil {
 		select {
 		case response := <-e.out.handshake:
@@ -93,7 +92,7 @@ func (r *remote) shake(e *edges, far *noise.Remote) {
 	}
 }
 
-// finish takes the response that ends the handshake, and nothing else.
+// finish handles the response to the initiation. It ignores other messages.
 func (r *remote) finish(i *noise.Initiator, response []byte) {
 	keys, reason := i.ConsumeResponse(response, new(noise.PresharedKey))
 	if reason != drop.None {
@@ -106,7 +105,7 @@ func (r *remote) finish(i *noise.Initiator, response []byte) {
 	r.keys = k
 }
 
-// seal makes messages of packets of one size in dst, back to back, and returns them with their stride.
+// seal writes messages with these packets, which have the same size, to dst, and returns them with their stride.
 func (r *remote) seal(dst []byte, packets [][]byte) (run []byte, stride int) {
 	size := len(packets[0])
 	l := session.NewLayout(len(packets), size, size, mtu)
@@ -130,9 +129,9 @@ func (r *remote) open(msg []byte) []byte {
 	return out[0].Plain
 }
 
-// give fills each queue with parcels of its own, by reference.
-func give(to []*queue, parcels [][]element) {
+// putAll puts elements into each queue, by reference.
+func putAll(to []*queue, elements [][]element) {
 	for i, q := range to {
-		q.put(len(parcels[i]), func(k int, p *element) { p.data, p.segSize = parcels[i][k].data, parcels[i][k].segSize })
+		q.put(len(elements[i]), func(k int, p *element) { p.data, p.segSize = elements[i][k].data, elements[i][k].segSize })
 	}
 }

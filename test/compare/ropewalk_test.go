@@ -18,10 +18,10 @@ import (
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
-// startRopewalk starts a device of ropewalk's between e. Spreading is off: in memory there are no ports to spread over.
-func startRopewalk(tb testing.TB, e *edges, s side) {
+// startRopewalk starts a ropewalk device with e. Spread is off, since there are no source ports in memory.
+func startRopewalk(tb testing.TB, e *memoryNet, s endConfig) {
 	tb.Helper()
-	t := &ropewalkTUN{edges: e, events: make(chan tun.Event, 1)}
+	t := &ropewalkTUN{net: e, events: make(chan tun.Event, 1)}
 	t.events <- tun.Event{Up: true, MTU: mtu}
 	d := device.New(device.Config{
 		TUN: t, Log: slog.New(slog.DiscardHandler),
@@ -41,13 +41,13 @@ func startRopewalk(tb testing.TB, e *edges, s side) {
 	}
 	d.Start()
 	expect.Eventually(tb, "ropewalk is up", func() bool { return d.Stats().(device.Stats).Up })
-	// The port is there before the peers have started, and what a host sends in between is lost. Status waits for them.
+	// The port is opened before the peers have started, and packets sent in between are lost. Status waits for the peers.
 	_ = d.Status()
 }
 
-// ropewalkTUN is a tun.Device, with all offloads.
+// ropewalkTUN implements tun.Device, with all offloads.
 type ropewalkTUN struct {
-	edges  *edges
+	net    *memoryNet
 	events chan tun.Event
 	once   sync.Once
 }
@@ -58,8 +58,8 @@ func (t *ropewalkTUN) Events() <-chan tun.Event { return t.events }
 func (t *ropewalkTUN) SetTrainLimit(int) error  { return nil }
 
 func (t *ropewalkTUN) Queues() (queues []tun.Queue) {
-	for _, q := range t.edges.host {
-		queues = append(queues, &ropewalkQueue{in: q, out: t.edges.received})
+	for _, q := range t.net.host {
+		queues = append(queues, &ropewalkQueue{in: q, out: t.net.received})
 	}
 	return queues
 }
@@ -67,7 +67,7 @@ func (t *ropewalkTUN) Queues() (queues []tun.Queue) {
 func (t *ropewalkTUN) Close() error {
 	t.once.Do(func() {
 		close(t.events)
-		for _, q := range t.edges.host {
+		for _, q := range t.net.host {
 			q.setClosed(true)
 		}
 	})
@@ -76,10 +76,10 @@ func (t *ropewalkTUN) Close() error {
 
 type ropewalkQueue struct {
 	in  *queue
-	out *tally
+	out *packetCounter
 }
 
-// Read implements tun.Queue: a train ends it.
+// Read implements tun.Queue. It returns after a train.
 func (q *ropewalkQueue) Read(bufs [][]byte, sizes []int) (int, error) {
 	n := q.in.take(len(bufs), func(i int, p *element) bool {
 		sizes[i] = copy(bufs[i], p.data)
@@ -91,14 +91,14 @@ func (q *ropewalkQueue) Read(bufs [][]byte, sizes []int) (int, error) {
 	return n, nil
 }
 
-// TryRead implements tun.Queue. A device without a crew does not call it.
+// TryRead implements tun.Queue. A device without workers does not call it.
 func (q *ropewalkQueue) TryRead([][]byte, []int) int { return 0 }
 
-// Write implements tun.Queue. It counts the packets that an element stands for.
+// Write implements tun.Queue. It counts the packets of the train.
 func (q *ropewalkQueue) Write(parts [][]byte) error {
 	var h offload.VnetHdr
 	h.Decode(parts[0])
-	q.out.keep(parts)
+	q.out.inspect(parts)
 	if h.GSOType == offload.GSONone {
 		q.out.add(1)
 		return nil
@@ -113,17 +113,19 @@ func (q *ropewalkQueue) Write(parts [][]byte) error {
 
 func (q *ropewalkQueue) Inject(parts [][]byte) error { return q.Write(parts) }
 
-// port is an underlay.Port. It is its own SecondaryPorts, which nothing ever reaches.
+// port implements underlay.Port. It is also its SecondaryPorts, which never receive.
 type port struct {
-	edges          *edges
-	side           side
+	net            *memoryNet
+	side           endConfig
 	secondaryPorts *queue
 }
 
-func newPort(e *edges, s side) *port { return &port{edges: e, side: s, secondaryPorts: newQueue(1, 0)} }
+func newPort(e *memoryNet, s endConfig) *port {
+	return &port{net: e, side: s, secondaryPorts: newQueue(1, 0)}
+}
 
-func (p *port) Lane(i int) underlay.Lane          { return &portLane{port: p, index: i, in: p.edges.cable[i]} }
-func (p *port) Lanes() int                        { return len(p.edges.cable) }
+func (p *port) Lane(i int) underlay.Lane          { return &portLane{port: p, index: i, in: p.net.network[i]} }
+func (p *port) Lanes() int                        { return len(p.net.network) }
 func (p *port) LocalPort() uint16                 { return p.side.peer.Port() }
 func (p *port) Source(int) uint16                 { return p.LocalPort() }
 func (p *port) SecondaryPorts() underlay.Receiver { return &portLane{port: p, in: p.secondaryPorts} }
@@ -144,14 +146,14 @@ func (p *port) SendRun(r *underlay.Run) error {
 }
 
 func (p *port) send(lane int, runs []underlay.Run) {
-	p.edges.out.send(lane, len(runs), func(i int) ([][]byte, int, int) {
+	p.net.out.send(lane, len(runs), func(i int) ([][]byte, int, int) {
 		return runs[i].Parts, runs[i].SegSize, runs[i].Segments
 	})
 }
 
 func (p *port) Close() error {
 	p.secondaryPorts.setClosed(true)
-	for _, q := range p.edges.cable {
+	for _, q := range p.net.network {
 		q.setClosed(true)
 	}
 	return nil

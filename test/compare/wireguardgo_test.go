@@ -15,11 +15,11 @@ import (
 	wgtun "golang.zx2c4.com/wireguard/tun"
 )
 
-// startWireGuardGo starts a device of wireguard-go's between e, which has one lane.
-func startWireGuardGo(tb testing.TB, e *edges, s side) {
+// startWireGuardGo starts a wireguard-go device with e, which has one lane.
+func startWireGuardGo(tb testing.TB, e *memoryNet, s endConfig) {
 	tb.Helper()
-	t := &wireguardGoTUN{edges: e, events: make(chan wgtun.Event, 1)}
-	d := wg.NewDevice(t, &bind{edges: e, peer: bindEndpoint{s.peer}}, wg.NewLogger(wg.LogLevelSilent, ""))
+	t := &wireguardGoTUN{net: e, events: make(chan wgtun.Event, 1)}
+	d := wg.NewDevice(t, &bind{net: e, peer: bindEndpoint{s.peer}}, wg.NewLogger(wg.LogLevelSilent, ""))
 	tb.Cleanup(d.Close)
 	err := d.IpcSet(fmt.Sprintf("private_key=%s\nlisten_port=%d\npublic_key=%s\nendpoint=%s\nallowed_ip=%s\n",
 		s.key.Hex(), s.peer.Port(), s.peerKey.Hex(), s.peer, s.allowed))
@@ -31,9 +31,9 @@ func startWireGuardGo(tb testing.TB, e *edges, s side) {
 	}
 }
 
-// wireguardGoTUN is wireguard-go's tun.Device. Its packets have no virtio-net header.
+// wireguardGoTUN implements wireguard-go's tun.Device. Its packets have no virtio-net header.
 type wireguardGoTUN struct {
-	edges  *edges
+	net    *memoryNet
 	events chan wgtun.Event
 	once   sync.Once
 }
@@ -46,7 +46,7 @@ func (t *wireguardGoTUN) BatchSize() int             { return conn.IdealBatchSiz
 
 // Read implements wireguard-go's tun.Device.
 func (t *wireguardGoTUN) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
-	n := t.edges.host[0].take(len(bufs), func(i int, p *element) bool {
+	n := t.net.host[0].take(len(bufs), func(i int, p *element) bool {
 		sizes[i] = copy(bufs[i][offset:], p.data)
 		return true
 	})
@@ -59,24 +59,24 @@ func (t *wireguardGoTUN) Read(bufs [][]byte, sizes []int, offset int) (int, erro
 // Write implements wireguard-go's tun.Device.
 func (t *wireguardGoTUN) Write(bufs [][]byte, offset int) (int, error) {
 	for i := range bufs {
-		t.edges.received.keep([][]byte{bufs[i][offset:]})
+		t.net.received.inspect([][]byte{bufs[i][offset:]})
 	}
-	t.edges.received.add(len(bufs))
+	t.net.received.add(len(bufs))
 	return len(bufs), nil
 }
 
 func (t *wireguardGoTUN) Close() error {
 	t.once.Do(func() {
 		close(t.events)
-		t.edges.host[0].setClosed(true)
+		t.net.host[0].setClosed(true)
 	})
 	return nil
 }
 
-// bind is wireguard-go's conn.Bind, with one way in.
+// bind implements wireguard-go's conn.Bind, with one receive function.
 type bind struct {
-	edges *edges
-	peer  bindEndpoint
+	net  *memoryNet
+	peer bindEndpoint
 }
 
 func (b *bind) BatchSize() int       { return conn.IdealBatchSize }
@@ -88,17 +88,17 @@ func (b *bind) ParseEndpoint(s string) (conn.Endpoint, error) {
 }
 
 func (b *bind) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
-	b.edges.cable[0].setClosed(false)
+	b.net.network[0].setClosed(false)
 	return []conn.ReceiveFunc{b.receive}, port, nil
 }
 
 func (b *bind) Close() error {
-	b.edges.cable[0].setClosed(true)
+	b.net.network[0].setClosed(true)
 	return nil
 }
 
 func (b *bind) receive(packets [][]byte, sizes []int, eps []conn.Endpoint) (int, error) {
-	n := b.edges.cable[0].take(len(packets), func(i int, p *element) bool {
+	n := b.net.network[0].take(len(packets), func(i int, p *element) bool {
 		sizes[i], eps[i] = copy(packets[i], p.data), &b.peer
 		return true
 	})
@@ -109,11 +109,11 @@ func (b *bind) receive(packets [][]byte, sizes []int, eps []conn.Endpoint) (int,
 }
 
 func (b *bind) Send(bufs [][]byte, _ conn.Endpoint) error {
-	b.edges.out.send(0, len(bufs), func(i int) ([][]byte, int, int) { return bufs[i : i+1], len(bufs[i]), 1 })
+	b.net.out.send(0, len(bufs), func(i int) ([][]byte, int, int) { return bufs[i : i+1], len(bufs[i]), 1 })
 	return nil
 }
 
-// bindEndpoint is wireguard-go's conn.Endpoint.
+// bindEndpoint implements wireguard-go's conn.Endpoint.
 type bindEndpoint struct{ netip.AddrPort }
 
 func (e bindEndpoint) ClearSrc()           {}
