@@ -138,7 +138,7 @@ func TestDoctorOfUnservedInterfaceIsUnreachable(t *testing.T) {
 
 func TestDoctorUsesCommonAPIVersion(t *testing.T) {
 	if doctor.APIVersion != show.APIVersion {
-		t.Errorf("%s and %s", doctor.APIVersion, show.APIVersion)
+		t.Errorf("got different API versions %s and %s, want the same", doctor.APIVersion, show.APIVersion)
 	}
 }
 

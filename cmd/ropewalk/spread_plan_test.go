@@ -100,7 +100,7 @@ func TestSpreadPlanAcceptsKeyTableAndIPv6(t *testing.T) {
 	key := strings.TrimSuffix(strings.Repeat("6d:5a:", 20), ":")
 	r := spreadPlanReport(t, "--key", key, "--indir", "7, 3,7,3", "--from", "2001:db8::1", "--to", "[2001:db8::2]:1", "--rounds", "1")
 	if len(r.Queues) != 2 || r.Queues[0] != 3 || r.Queues[1] != 7 {
-		t.Errorf("queues %v", r.Queues)
+		t.Errorf("got queues %v, want length 2", r.Queues)
 	}
 }
 

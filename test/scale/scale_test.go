@@ -115,7 +115,7 @@ func TestCostFitPassesThroughBothPoints(t *testing.T) {
 	for _, small := range []float64{-5, 20_000} {
 		a, b := solveTwo(10_000, small, [2]float64{1, 1}, [2]float64{61_000, 52})
 		if a < 0 || b < 0 || math.Abs(a+b*61_000-10_000) > 1e-6 {
-			t.Errorf("small %v: %v and %v", small, a, b)
+			t.Errorf("small %v: got %v and %v, want both at least 0", small, a, b)
 		}
 	}
 }

@@ -32,7 +32,7 @@ func TestResolvedAPIServerBypassesTunnel(t *testing.T) {
 	}
 	want := []netip.Addr{netip.MustParseAddr("192.0.2.254"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("198.51.100.1")}
 	if got := d.all(); !slices.Equal(got, want) || found != 2 {
-		t.Errorf("addresses %v, %d callbacks", got, found)
+		t.Errorf("got addresses %v, %d callbacks, want %v, 2", got, found, want)
 	}
 }
 

@@ -88,7 +88,7 @@ func TestRestartWithoutAPIRestoresTunnel(t *testing.T) {
 	a, n, engines := newTestAgent(t, dir, nil)
 	a.restorePersisted()
 	if len(*engines) != 1 {
-		t.Fatalf("%d engines", len(*engines))
+		t.Fatalf("got %d engines, want 1", len(*engines))
 	}
 	e := (*engines)[0]
 	st := e.Status()
@@ -99,7 +99,7 @@ func TestRestartWithoutAPIRestoresTunnel(t *testing.T) {
 		t.Errorf("the engine has another key, or error %v", err)
 	}
 	if c := e.configuredSince(0)[0]; *c.ListenPort != DefaultPort {
-		t.Errorf("port %d", *c.ListenPort)
+		t.Errorf("got port %d, want %d", *c.ListenPort, DefaultPort)
 	}
 	if n.mtu != 1440 || !slices.Equal(n.pods, l.self.PodCIDRs) || !slices.Equal(n.routing.Routes, other.PodCIDRs) || !n.refuse {
 		t.Errorf("got %+v", n)
@@ -137,7 +137,7 @@ func TestTunnelIsRepairedWithoutAPI(t *testing.T) {
 			t.Fatal("the queue is shut down")
 		}
 		if n.routing == nil || len(*engines) != 1 || len((*engines)[0].Status().Peers) != 1 {
-			t.Fatalf("%+v, %d tunnels", n.routing, len(*engines))
+			t.Fatalf("got %+v, %d tunnels, want non-nil, 1", n.routing, len(*engines))
 		}
 	}
 	a.restorePersisted()
@@ -435,7 +435,7 @@ func TestFailedReconcileKeepsTunnelMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a.stats.engine.Load() == nil || a.stats.Peers.Load() != 7 {
-		t.Errorf("engine %v, %d peers", a.stats.engine.Load(), a.stats.Peers.Load())
+		t.Errorf("got engine %v, %d peers, want non-nil, 7", a.stats.engine.Load(), a.stats.Peers.Load())
 	}
 }
 
@@ -449,7 +449,7 @@ func TestStateOfAnotherNodeIsDiscarded(t *testing.T) {
 	a, n, engines := newTestAgent(t, dir, func(c *Config) { c.Node = "z" })
 	a.restorePersisted()
 	if n.routing != nil || len(*engines) != 0 || a.persisted.Node != "" {
-		t.Errorf("%+v, %d tunnels", n.routing, len(*engines))
+		t.Errorf("got %+v, %d tunnels, want nil, 0", n.routing, len(*engines))
 	}
 	for _, path := range []string{left, filepath.Join(dir, stateFile)} {
 		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {

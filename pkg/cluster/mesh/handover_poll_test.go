@@ -63,7 +63,7 @@ func TestSecondKeyChangeIsPolledFastAgain(t *testing.T) {
 	h.Interval(began.Add(20*time.Second), []Peer{{Node: "n", Key: noise.PublicKey{2}}})
 	second := []Peer{{Node: "n", Key: noise.PublicKey{2}}, {Node: "n", Key: noise.PublicKey{3}, Replaces: noise.PublicKey{2}}}
 	if got := h.Interval(began.Add(time.Minute), second); got != fastInterval {
-		t.Errorf("every %s", got)
+		t.Errorf("got interval %s, want %s", got, fastInterval)
 	}
 }
 

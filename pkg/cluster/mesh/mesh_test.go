@@ -337,12 +337,12 @@ func TestTunnelOfUnknownNodeFails(t *testing.T) {
 
 func TestSpreadOnlyTowardsGatheringNodes(t *testing.T) {
 	for _, c := range []struct {
-		name     string
-		known    bool
-		edit     func(two, three *Node)
-		spreadTo []string
-		quiet    []string
-		problems string
+		name       string
+		known      bool
+		edit       func(two, three *Node)
+		spreadTo   []string
+		gatherOnly []string
+		problems   string
 	}{
 		{"all nodes gather", true, func(_, _ *Node) {}, []string{"n2", "n3"}, nil, ""},
 		{"one node does not gather", true, func(two, _ *Node) { two.Agent.Gathers = false }, []string{"n3"}, []string{"n2"}, ""},
@@ -393,15 +393,15 @@ func TestSpreadOnlyTowardsGatheringNodes(t *testing.T) {
 			nodes := []Node{node(3, spreads), node(1, spreads), node(2, spreads)}
 			c.edit(&nodes[2], &nodes[0])
 			plan := Spread("n1", nodes, c.known)
-			var to, quiet []string
+			var to, gatherOnly []string
 			for _, p := range plan.Peers {
 				if p.Spread {
 					to = append(to, p.Node)
 				} else {
-					quiet = append(quiet, p.Node)
+					gatherOnly = append(gatherOnly, p.Node)
 				}
 			}
-			if diff := cmp.Diff([][]string{c.spreadTo, c.quiet}, [][]string{to, quiet}, equal); diff != "" {
+			if diff := cmp.Diff([][]string{c.spreadTo, c.gatherOnly}, [][]string{to, gatherOnly}, equal); diff != "" {
 				t.Error("-want +got\n" + diff)
 			}
 			if text := lines(plan.Problems); text != c.problems {

@@ -134,7 +134,7 @@ func TestParseReportsAllMistakesAtOnce(t *testing.T) {
 	}
 	_, err = Parse("f", strings.NewReader(strings.Repeat("x\n", 1000)), WG)
 	if list, _ := errors.AsType[Error](err); len(list) != maxErrors {
-		t.Errorf("%d faults", len(list))
+		t.Errorf("got %d faults, want %d", len(list), maxErrors)
 	}
 }
 

@@ -285,10 +285,10 @@ func TestUpRetriesOpeningThePort(t *testing.T) {
 	expect.NoError(t, err)
 	defer c.Close()
 	if st, err := c.Status(); err != nil || st.ListenPort != 51820 {
-		t.Errorf("port %d, %v", st.ListenPort, err)
+		t.Errorf("got port %d, error %v, want 51820, no error", st.ListenPort, err)
 	}
 	if up, err := isUp(c); err != nil || !up {
-		t.Errorf("up %v, %v", up, err)
+		t.Errorf("got up %v, error %v, want true, no error", up, err)
 	}
 }
 
@@ -316,7 +316,7 @@ func (h *testHost) killDaemon(i Interface) {
 	defer p.close()
 	expect.NoError(h.t, syscall.Kill(p.pid, syscall.SIGKILL))
 	if ended, err := p.pollExit(time.Minute); !ended || err != nil {
-		h.t.Fatalf("ended %v, %v", ended, err)
+		h.t.Fatalf("got ended %v, error %v, want true, no error", ended, err)
 	}
 	for _, err := hostnet.FindLink(i.Name); err == nil; _, err = hostnet.FindLink(i.Name) {
 		runtime.Gosched()
@@ -378,7 +378,7 @@ func TestDaemonThatOutlivesItsInterfaceIsKilled(t *testing.T) {
 		t.Log(err)
 	}
 	if ended, err := p.pollExit(time.Minute); !ended || err != nil {
-		t.Errorf("ended %v, %v", ended, err)
+		t.Errorf("got ended %v, error %v, want true, no error", ended, err)
 	}
 }
 
@@ -410,7 +410,7 @@ func TestDownKillsHangingDaemonAndCleansUp(t *testing.T) {
 	h.Timeout = 200 * time.Millisecond
 	downErr := h.Down(t.Context(), i)
 	if ended, err := p.pollExit(time.Minute); !ended || err != nil {
-		t.Errorf("ended %v, %v", ended, err)
+		t.Errorf("got ended %v, error %v, want true, no error", ended, err)
 	}
 	if !strings.Contains(h.stderr.String(), "does not answer") {
 		t.Error(h.stderr.String())
@@ -455,7 +455,7 @@ func TestDownReportsDaemonWithFullListenQueue(t *testing.T) {
 	}
 	expect.NoError(t, unix.PidfdSendSignal(p.fd, unix.SIGKILL, nil, 0))
 	if ended, err := p.pollExit(time.Minute); !ended || err != nil {
-		t.Fatalf("ended %v, %v", ended, err)
+		t.Fatalf("got ended %v, error %v, want true, no error", ended, err)
 	}
 	expect.NoError(t, h.Down(t.Context(), i))
 	expect.NoError(t, hostnet.SetSrcValidMark(false))

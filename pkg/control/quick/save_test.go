@@ -71,7 +71,7 @@ PersistentKeepalive = 25
 	info, err := os.Stat(i.Path)
 	expect.NoError(t, err)
 	if info.Mode() != 0o600 {
-		t.Errorf("mode %v", info.Mode())
+		t.Errorf("got mode %v, want 0600", info.Mode())
 	}
 }
 

@@ -170,7 +170,7 @@ func TestTruncatedRequestsAreNotApplied(t *testing.T) {
 		}
 	}
 	if changes := dev.TakeChanges(); len(changes) != 0 {
-		t.Errorf("applied %v", changes)
+		t.Errorf("got changes %v applied, want none", changes)
 	}
 }
 
@@ -254,7 +254,7 @@ func TestIdleClientsBlockOthersForSecondsOnly(t *testing.T) {
 		go io.WriteString(client, "set=1\n\n")
 		answer := make([]byte, len("errno=0\n\n"))
 		if _, err := io.ReadFull(client, answer); err != nil || string(answer) != "errno=0\n\n" {
-			t.Errorf("answer %q, %v", answer, err)
+			t.Errorf("got answer %q, error %v, want no error", answer, err)
 		}
 		if waited := time.Since(start); waited != 5*time.Second {
 			t.Errorf("answered after %v", waited)

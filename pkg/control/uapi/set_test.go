@@ -158,7 +158,7 @@ func TestErrorsNeverQuoteAKey(t *testing.T) {
 		"spread=" + secret, "spread_ports=" + secret,
 	} {
 		if _, err := ParseSet(strings.NewReader(in + "\n")); err == nil || strings.Contains(err.Error(), "5e5e5e") {
-			t.Errorf("%.20q: error %v", in, err)
+			t.Errorf("%.20q: got error %v, want an error", in, err)
 		}
 	}
 }

@@ -115,7 +115,7 @@ func TestStockWGSeesOnlyLiveSockets(t *testing.T) {
 	listen(t, dir, "live")
 	stale(t, dir, "dead")
 	if got := wg.Run(t, "", nil, "show", "interfaces").Stdout; got != "live\n" {
-		t.Errorf("wg lists %q", got)
+		t.Errorf("wg lists %q, want %q", got, "live\n")
 	}
 	stale(t, dir, "dead2")
 	names, err := dir.Interfaces()

@@ -36,7 +36,7 @@ func TestTransmitAllocatesNothing(t *testing.T) {
 			t.Errorf("%s: got %v allocations per batch, want 0", name, n)
 		}
 		if r.allDrops() != 0 {
-			t.Errorf("%s: %d drops", name, r.allDrops())
+			t.Errorf("%s: got %d drops, want 0", name, r.allDrops())
 		}
 	}
 }
@@ -61,7 +61,7 @@ func TestReceiveAllocatesNothing(t *testing.T) {
 			t.Errorf("%s: got %v allocations per batch, want 0", name, n)
 		}
 		if r.allDrops() != 0 {
-			t.Errorf("%s: %d drops", name, r.allDrops())
+			t.Errorf("%s: got %d drops, want 0", name, r.allDrops())
 		}
 	}
 }

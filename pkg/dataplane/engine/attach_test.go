@@ -141,7 +141,7 @@ func TestSlowPathSendsTrainAsOneRun(t *testing.T) {
 	}
 	samePackets(t, unpadded(t, plain[:7]), packetsOf(t, train))
 	if _, tx := r.peer.Traffic(); tx != 7*(368+32)+32 {
-		t.Errorf("%d bytes counted", tx)
+		t.Errorf("got %d bytes counted, want %d", tx, 7*(368+32)+32)
 	}
 }
 

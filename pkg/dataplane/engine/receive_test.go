@@ -187,7 +187,7 @@ func TestRunMayMixSessionsAndHandshakes(t *testing.T) {
 	}
 	r.receive(run, size)
 	if len(r.control.messages) != 1 || !bytes.Equal(r.control.messages[0], initiation) {
-		t.Errorf("%d handshake messages", len(r.control.messages))
+		t.Errorf("got %d handshake messages, want 1", len(r.control.messages))
 	}
 	if got := len(packetsOf(t, r.delivered()...)) + int(r.drops(drop.RXAuth)); got != 4 || r.drops(drop.RXBadType) != 1 {
 		t.Errorf("got %d data messages and %d bad ones, want 4 and 1", got, r.drops(drop.RXBadType))
@@ -295,7 +295,7 @@ func TestFirstDataMessageConfirmsSession(t *testing.T) {
 	msg := r.message(theirs, nil)
 	r.receive(msg, len(msg))
 	if len(r.owner.confirmed) != 1 || r.owner.confirmed[0] != ours {
-		t.Errorf("confirmed %v", r.owner.confirmed)
+		t.Errorf("got confirmed sessions %v, want length 1", r.owner.confirmed)
 	}
 }
 

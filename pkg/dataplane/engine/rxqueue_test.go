@@ -265,7 +265,7 @@ func TestRoamingPeerDoesNotDelayOthers(t *testing.T) {
 	put(4, elsewhere, make([]byte, len(mine)), len(mine))
 	put(5, netip.AddrPortFrom(there.Dst.Addr(), 5), make([]byte, len(mine)), len(mine))
 	if first := r.rx.sparseFirst(); first != 0b110000 {
-		t.Errorf("%b go first", first)
+		t.Errorf("got first batch %b, want 0b110000", first)
 	}
 	q.Endpoint.Store(&underlay.Endpoint{Dst: netip.AddrPortFrom(elsewhere.Addr(), 9), Src: there.Src})
 	r.rx.at(3).From.Dst = r.rx.at(2).From.Dst

@@ -255,7 +255,7 @@ func TestHellosReachSlowPath(t *testing.T) {
 		t.Errorf("got %d trains for the TUN, want the packet's", len(got))
 	}
 	if r.allDrops() != 0 {
-		t.Errorf("%d drops", r.allDrops())
+		t.Errorf("got %d drops, want 0", r.allDrops())
 	}
 	run, size = r.seal(append([]byte{0}, hello[2:]...)) // not quite one
 	r.receive(run, size)

@@ -60,7 +60,7 @@ func TestPacketsLeaveInArrivalOrder(t *testing.T) {
 		samePackets(t, unpadded(t, r.sent()), packetsOf(t, elements...))
 	}
 	if n := r.allDrops(); n != 0 {
-		t.Errorf("%d drops", n)
+		t.Errorf("got %d drops, want 0", n)
 	}
 }
 
@@ -191,7 +191,7 @@ func TestTrainsWithoutSessionAreStagedInOrder(t *testing.T) {
 	}
 	r.transmit(first, lost, a.Next(50))
 	if len(o.staged) != 1 || string(o.staged[0]) != string(lost) {
-		t.Fatalf("staged %d trains", len(o.staged))
+		t.Fatalf("got %d staged trains, want 1", len(o.staged))
 	}
 	if other.Current.Load() != nil || len(r.sent()) != 2 {
 		t.Error("the other peer's packets did not leave")

@@ -96,7 +96,7 @@ func TestWorkersSealSameBytesAsLane(t *testing.T) {
 		samePackets(t, got, want)
 	}
 	if n := r.allDrops(); n > 0 {
-		t.Errorf("%d drops", n)
+		t.Errorf("got %d drops, want 0", n)
 	}
 	if got, want := r.engine.Stats().Lanes[0], alone.engine.Stats().Lanes[0]; got.TxBytes != want.TxBytes || got.TxTrains != want.TxTrains {
 		t.Errorf("got %+v, want %+v", got, want)

@@ -145,7 +145,7 @@ func TestJobRingDepthFollowsWorkerCount(t *testing.T) {
 			d.Submit(&piece{})
 		}
 		if d.Pending() != tt.want {
-			t.Errorf("%d workers, depth %d: ring holds %d jobs", tt.workers, tt.depth, d.Pending())
+			t.Errorf("%d workers, depth %d: got %d jobs in the ring, want %d", tt.workers, tt.depth, d.Pending(), tt.want)
 		}
 	}
 }

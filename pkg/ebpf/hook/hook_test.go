@@ -270,7 +270,7 @@ func TestForeignXDPProgramIsReported(t *testing.T) {
 		r.Errorf("unexpected error: %v", err)
 	}
 	if len(r.pins()) != 1 {
-		r.Errorf("pins %q", r.pins())
+		r.Errorf("got pins %q, want length 1", r.pins())
 	}
 }
 

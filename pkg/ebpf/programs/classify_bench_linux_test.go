@@ -77,7 +77,7 @@ func newSources(b *testing.B, c *Classify) float64 {
 		for i := range n {
 			verdict, err := c.program.Run(&ebpf.RunOptions{Data: initiationFrom(fmt.Sprintf("10.%d.%d.%d", net, i>>8, i&0xff))})
 			if err != nil || verdict != xdpPass {
-				b.Fatalf("verdict %d, %v", verdict, err)
+				b.Fatalf("got verdict %d, error %v, want %d, no error", verdict, err, xdpPass)
 			}
 		}
 	}

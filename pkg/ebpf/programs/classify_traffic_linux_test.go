@@ -155,7 +155,7 @@ func TestEachQueueUsesItsOwnSocket(t *testing.T) {
 	expect.NoError(t, c.SetSocket(0, fd))
 	expect.NoError(t, c.RemoveSocket(1))
 	if verdict, _, _ := classify(t, c, in); verdict != xdpRedirect {
-		t.Errorf("verdict %d", verdict)
+		t.Errorf("got verdict %d, want %d", verdict, xdpRedirect)
 	}
 }
 

@@ -125,7 +125,7 @@ func TestSpreadChangesOnlyDataMessagesOfTunnels(t *testing.T) {
 			t.Errorf("%s: counted %v, want %v", row.name, got, counts)
 		}
 		if after[skbMark] != 0 {
-			t.Errorf("%s: mark %#x", row.name, after[skbMark])
+			t.Errorf("%s: got mark %#x, want 0", row.name, after[skbMark])
 		}
 	}
 }

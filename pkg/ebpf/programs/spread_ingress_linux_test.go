@@ -108,7 +108,7 @@ func TestGatherCountsEachTrainDatagram(t *testing.T) {
 		t.Errorf("counted %v, want %v", got, want)
 	}
 	if queues := queueSums(t, s); !slices.Equal(queues, []uint64{7}) {
-		t.Errorf("queues %v", queues)
+		t.Errorf("got queues %v, want %v", queues, []uint64{7})
 	}
 }
 

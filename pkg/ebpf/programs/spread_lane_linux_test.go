@@ -160,7 +160,7 @@ func TestFewMarkBitsSelectAllLanes(t *testing.T) {
 			seen[markFlow(i<<shift, 15<<shift)>>16] = true
 		}
 		if len(seen) != 16 {
-			t.Errorf("4 bits at %d: %d entries", shift, len(seen))
+			t.Errorf("4 bits at %d: got %d entries, want 16", shift, len(seen))
 		}
 	}
 }

@@ -100,7 +100,7 @@ func runTC(t testing.TB, p *ebpf.Program, in []byte, c skb) (out []byte, after s
 		return nil, after, true
 	}
 	if verdict != tcxNext {
-		t.Errorf("verdict %#x", verdict)
+		t.Errorf("got verdict %#x, want %#x", verdict, tcxNext)
 	}
 	return o.DataOut, after, false
 }
@@ -113,7 +113,7 @@ func runXDP(t testing.TB, p *ebpf.Program, in []byte) (out []byte, refused bool)
 		return nil, true
 	}
 	if verdict != xdpPass {
-		t.Errorf("verdict %#x", verdict)
+		t.Errorf("got verdict %#x, want %#x", verdict, xdpPass)
 	}
 	return o.DataOut, false
 }

@@ -60,7 +60,7 @@ func TestGatherOnlyPeersAreNotSpreadTo(t *testing.T) {
 		}
 	}
 	if lanes[port] || len(lanes) != flows {
-		r.Errorf("spread over %v", lanes)
+		r.Errorf("got ports %v, want %d different ones", lanes, flows)
 	}
 }
 
@@ -328,7 +328,7 @@ func TestSecondTunnelInheritsDeviceSettings(t *testing.T) {
 			}
 			r.here.detach(0)
 			if r.here.attach(r.here.config()); r.here.gap() != spread.DefaultGap {
-				t.Errorf("after a new attach: gap %s", r.here.gap())
+				t.Errorf("after a new attach: got gap %s, want %s", r.here.gap(), spread.DefaultGap)
 			}
 		})
 	}

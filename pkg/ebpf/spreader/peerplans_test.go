@@ -45,12 +45,12 @@ func TestInvalidPeerPlanIsRejectedBeforeAnyChange(t *testing.T) {
 }
 
 func TestPeersUseTheirPortPlans(t *testing.T) {
-	a, b, quiet, taken := netip.MustParseAddrPort("192.0.2.1:51820"), netip.MustParseAddrPort("192.0.2.2:51820"),
+	a, b, gatherOnly, taken := netip.MustParseAddrPort("192.0.2.1:51820"), netip.MustParseAddrPort("192.0.2.2:51820"),
 		netip.MustParseAddrPort("192.0.2.3:51820"), netip.MustParseAddrPort("192.0.2.4:51820")
 	another := netip.MustParseAddrPort("192.0.2.5:51820") // one warning covers both: there may be thousands
 	cfg, err := Config{
-		Device: "eth0", Port: port, Peers: []netip.AddrPort{a, b, taken, another}, GatherOnly: []netip.AddrPort{quiet},
-		PeerPlans: map[netip.AddrPort][]uint16{b: {61900, 61001}, quiet: {61500}, taken: {61901, 61777}, another: {61777}},
+		Device: "eth0", Port: port, Peers: []netip.AddrPort{a, b, taken, another}, GatherOnly: []netip.AddrPort{gatherOnly},
+		PeerPlans: map[netip.AddrPort][]uint16{b: {61900, 61001}, gatherOnly: {61500}, taken: {61901, 61777}, another: {61777}},
 	}.withDefaults()
 	if err != nil {
 		t.Fatal(err)
@@ -153,7 +153,7 @@ func TestPeerChangeLoadsNoProgram(t *testing.T) {
 		t.Errorf("got %+v, error %v, want no error", report, err)
 	}
 	if ports := r.here.status().Tunnels[0].Ports; ports != "61000-61063" {
-		t.Errorf("ports %s", ports)
+		t.Errorf("got ports %s, want %q", ports, "61000-61063")
 	}
 }
 

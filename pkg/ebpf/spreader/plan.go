@@ -275,7 +275,7 @@ func (pl *plan) assignLanes(taken portOwners) []uint16 {
 	note(pl.report.Lanes)
 	for i := range pl.peers {
 		p := &pl.peers[i]
-		if _, isQuiet := slices.BinarySearchFunc(pl.report.GatherOnly, p.Endpoint, netip.AddrPort.Compare); isQuiet {
+		if _, found := slices.BinarySearchFunc(pl.report.GatherOnly, p.Endpoint, netip.AddrPort.Compare); found {
 			continue
 		}
 		p.Lanes = pl.report.Lanes
@@ -311,18 +311,18 @@ func (pl *plan) warn(format string, args ...any) {
 // choosePeers chooses the peers of the Config, or else those of the tunnel that have an endpoint. A peer in both Peers and
 // GatherOnly is gather-only.
 func (pl *plan) choosePeers(t *Tunnel, known history) {
-	quiet, endpoints := pl.endpoints(pl.cfg.GatherOnly), pl.endpoints(pl.cfg.Peers)
+	gatherOnly, endpoints := pl.endpoints(pl.cfg.GatherOnly), pl.endpoints(pl.cfg.Peers)
 	if len(pl.cfg.configuredPeers()) == 0 {
 		endpoints = pl.tunnelPeers(t, known)
 	}
-	quiet = sorted(quiet)
+	gatherOnly = sorted(gatherOnly)
 	endpoints = slices.DeleteFunc(endpoints, func(e netip.AddrPort) bool {
-		_, isQuiet := slices.BinarySearchFunc(quiet, e, netip.AddrPort.Compare)
-		return isQuiet
+		_, found := slices.BinarySearchFunc(gatherOnly, e, netip.AddrPort.Compare)
+		return found
 	})
 	endpoints = sorted(endpoints)
-	pl.report.Peers, pl.report.GatherOnly = endpoints, quiet
-	for _, e := range sorted(slices.Concat(endpoints, quiet)) {
+	pl.report.Peers, pl.report.GatherOnly = endpoints, gatherOnly
+	for _, e := range sorted(slices.Concat(endpoints, gatherOnly)) {
 		pl.peers = append(pl.peers, programs.Peer{Tunnel: pl.cfg.Port, Endpoint: e, Gather: pl.cfg.portsOf(e)})
 	}
 }

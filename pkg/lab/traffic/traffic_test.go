@@ -114,7 +114,7 @@ func TestPingMeasuresRoundTrips(t *testing.T) {
 	}
 	l := res.Latency
 	if l == nil || l.Min <= 0 || l.Min > l.P50 || l.P50 > l.P99 || l.P99 > l.Max || l.Mean > l.Max || l.Mean < l.Min {
-		t.Errorf("latency %+v", l)
+		t.Errorf("got latency %+v, want non-nil", l)
 	}
 	if res.SentPackets == 0 || res.Packets != res.SentPackets {
 		t.Errorf("got %+v", res)

@@ -121,7 +121,7 @@ func TestLinkIsConfiguredAndDeleted(t *testing.T) {
 		}
 	}
 	if got, err = Addresses("hn0"); err != nil || len(withoutLinkLocal(got)) != 1 || got[0] != addrs[1] {
-		t.Errorf("addresses %v, %v", got, err)
+		t.Errorf("got addresses %v, error %v, want no error", got, err)
 	}
 	if err := DeleteLink("hn0"); err != nil {
 		t.Fatal(err)

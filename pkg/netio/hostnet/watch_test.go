@@ -157,7 +157,7 @@ func watched(t *testing.T) changes {
 	if err := WatchRoutes(t.Context(), func() { c <- struct{}{} }); err != nil {
 		t.Fatal(err)
 	}
-	c.quiet()
+	c.wantNone()
 	return c
 }
 
@@ -169,10 +169,10 @@ func (c changes) await(t *testing.T, what string) {
 	case <-time.After(20 * time.Second):
 		t.Fatalf("%s: not reported", what)
 	}
-	c.quiet()
+	c.wantNone()
 }
 
-func (c changes) quiet() {
+func (c changes) wantNone() {
 	for {
 		select {
 		case <-c:

@@ -52,13 +52,13 @@ func TestSentFramesAreOrderedAndReused(t *testing.T) {
 	batch := make([]Desc, 24)
 	for round := range 100 {
 		if n := s.Reserve(batch); n != len(batch) {
-			t.Fatalf("round %d: reserved %d", round, n)
+			t.Fatalf("round %d: got %d frames reserved, want %d", round, n, len(batch))
 		}
 		for i := range batch {
 			batch[i].Len = uint32(copy(s.Frame(batch[i]), []byte{byte(round), byte(i)}))
 		}
 		if n := s.Submit(batch); n != len(batch) {
-			t.Fatalf("round %d: submitted %d", round, n)
+			t.Fatalf("round %d: got %d frames submitted, want %d", round, n, len(batch))
 		}
 		if err := s.WakeTx(); err != nil {
 			t.Fatal(err)
@@ -125,7 +125,7 @@ func TestFrameNeverHasTwoOwners(t *testing.T) {
 	}
 	s.Reserve(into[:2])
 	if n := s.Submit([]Desc{into[0], into[0], received, {Addr: ^uint64(0), Len: 1}}); n != 1 {
-		t.Errorf("submitted %d", n)
+		t.Errorf("got %d frames submitted, want 1", n)
 	}
 	s.Release([]Desc{into[0], {Addr: 3}}) // already submitted, and a receive frame
 	if n := s.Submit(into[1:2]); n != 1 {
@@ -137,12 +137,12 @@ func TestFrameNeverHasTwoOwners(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := s.Reap(); n != 2 {
-		t.Errorf("reaped %d", n)
+		t.Errorf("got %d frames reaped, want 2", n)
 	}
 	checkFramesAre(t, s, Frames{RxKernel: 64, TxFree: 64})
 	stats, err := s.Stats()
 	if err != nil || stats.FrameOwnershipErrors != 2+4+3+2+2 || stats.Rejected != 3 {
-		t.Errorf("stats %+v, %v", stats, err)
+		t.Errorf("got stats %+v, error %v, want no error", stats, err)
 	}
 }
 

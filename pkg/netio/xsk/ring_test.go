@@ -112,7 +112,7 @@ func TestPendingIsNeverNegative(t *testing.T) {
 	all.Go(func() {
 		for !done.Load() {
 			if n := watched.pending(); n > 2*total {
-				t.Errorf("%d pending", n)
+				t.Errorf("got %d pending, want at most %d", n, 2*total)
 				return
 			}
 		}

@@ -34,7 +34,7 @@ func TestAllSentFramesArrive(t *testing.T) {
 					from := l.ends[0].open(t, Config{Queue: pair[0], Mode: mode.mode, RxFrames: 64, TxFrames: 128})
 					to := l.ends[1].open(t, Config{Queue: pair[1], Mode: mode.mode, RxFrames: 128, TxFrames: 64})
 					if from.Features().Mode != mode.mode {
-						t.Errorf("mode %v", from.Features().Mode)
+						t.Errorf("got mode %v, want %v", from.Features().Mode, mode.mode)
 					}
 					t.Run(fmt.Sprint(pair), func(t *testing.T) {
 						t.Parallel()
@@ -203,7 +203,7 @@ func TestCloseUnderTrafficReleasesEverything(t *testing.T) {
 				}
 				expect.NoError(t, to.Close())
 				if stats, err := to.Stats(); err != nil || stats.FrameOwnershipErrors != 0 || stats.Received == 0 {
-					t.Errorf("stats %+v, %v", stats, err)
+					t.Errorf("got stats %+v, error %v, want no error", stats, err)
 				}
 			}
 			close(stop)
@@ -341,7 +341,7 @@ func TestLargePacketsUseSeveralFrames(t *testing.T) {
 			batch[i].SetMore(len(rest) > 0)
 		}
 		if got := from.Submit(batch[:n]); got != 3 {
-			t.Fatalf("submitted %d", got)
+			t.Fatalf("got %d frames submitted, want 3", got)
 		}
 		expect.NoError(t, from.WakeTx())
 		await(t, to, "a packet", func() bool {
@@ -403,7 +403,7 @@ func TestOffloadedChecksumsAreCorrect(t *testing.T) {
 			continue
 		}
 		if err != nil || string(got[:n]) != "the checksum is whole" {
-			t.Errorf("received %q, %v", got[:n], err)
+			t.Errorf("got received %q, error %v, want no error", got[:n], err)
 		}
 		return
 	}

@@ -131,7 +131,7 @@ func TestWakeTxCompletesZeroCopyFrames(t *testing.T) {
 		}
 	}
 	if calls != 2 {
-		t.Errorf("%d calls", calls)
+		t.Errorf("got %d calls, want 2", calls)
 	}
 }
 
@@ -192,13 +192,13 @@ func TestWakeRxCallsOnlySleepingKernel(t *testing.T) {
 	f.fill.flags.Store(0)
 	_ = s.WakeRx()
 	if calls != 1 {
-		t.Errorf("%d calls", calls)
+		t.Errorf("got %d calls, want 1", calls)
 	}
 	g := newFake(t)
 	g.onRecv = func() unix.Errno { calls++; return unix.EAGAIN }
 	busy := openFake(t, g, Config{BusyPoll: time.Microsecond})
 	if err := busy.WakeRx(); err != nil || calls != 2 {
-		t.Errorf("busy polling: %v, %d calls", err, calls)
+		t.Errorf("busy polling: got error %v, %d calls, want no error, 2", err, calls)
 	}
 }
 

@@ -66,7 +66,7 @@ func TestUndoRestoresAppliedChanges(t *testing.T) {
 	before := maps.Clone(h.values)
 	made, err := Apply(h, path, []Change{jit, backlog, list})
 	if err != nil || len(made) != 3 {
-		t.Fatalf("made %v, %v", made, err)
+		t.Fatalf("got changes %v, error %v, want length 3, no error", made, err)
 	}
 	want := map[string]string{jit.Setting(): "1", backlog.Setting(): "1000", list.Setting(): "off"}
 	if diff := cmp.Diff(want, h.values); diff != "" {
@@ -116,7 +116,7 @@ func TestApplyStopsAtFirstFailure(t *testing.T) {
 			before := maps.Clone(h.values)
 			made, err := Apply(h, path, []Change{jit, backlog, list})
 			if err == nil || !cmp.Equal(made, []Change{jit}) {
-				t.Errorf("made %v, %v", made, err)
+				t.Errorf("got changes %v, error %v, want %v, an error", made, err, []Change{jit})
 			}
 			if _, err := Undo(h, path); err != nil {
 				t.Error(err)
@@ -136,7 +136,7 @@ func TestApplyNeedsWritableUndoRecord(t *testing.T) {
 	}
 	made, err := Apply(h, filepath.Join(blocked, "undo.json"), []Change{jit})
 	if err == nil || len(made) > 0 || h.values[jit.Setting()] != "0" {
-		t.Errorf("made %v, %v", made, err)
+		t.Errorf("got changes %v, error %v, want an error", made, err)
 	}
 }
 
@@ -150,7 +150,7 @@ func TestUndoSkipsValuesChangedSince(t *testing.T) {
 	delete(h.values, list.Setting())
 	outcomes, err := Undo(h, path)
 	if err != nil || len(outcomes) != 3 {
-		t.Fatalf("outcomes %v, %v", outcomes, err)
+		t.Fatalf("got outcomes %v, error %v, want length 3, no error", outcomes, err)
 	}
 	for i, note := range []string{"no longer exists", "old value", `"2" since`} {
 		if !strings.Contains(outcomes[i].Note, note) {
@@ -169,12 +169,12 @@ func TestFailedUndoCanBeRetried(t *testing.T) {
 	}
 	h.refuses = jit.Setting()
 	if outcomes, err := Undo(h, path); !errors.Is(err, unix.EPERM) || len(outcomes) != 1 {
-		t.Errorf("outcomes %v, %v", outcomes, err)
+		t.Errorf("got outcomes %v, error %v, want length 1, %v", outcomes, err, unix.EPERM)
 	}
 	h.refuses = ""
 	outcomes, err := Undo(h, path)
 	if err != nil || len(outcomes) != 1 || h.values[jit.Setting()] != "0" {
-		t.Errorf("outcomes %v, %v", outcomes, err)
+		t.Errorf("got outcomes %v, error %v, want length 1, no error", outcomes, err)
 	}
 }
 

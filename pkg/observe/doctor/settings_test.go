@@ -73,7 +73,7 @@ func TestApplyAndUndoChangeRealHost(t *testing.T) {
 	}
 	made, err := Apply(settings, path, mine)
 	if err != nil || len(made) != 2 {
-		t.Fatalf("made %v, %v", made, err)
+		t.Fatalf("got changes %v, error %v, want length 2, no error", made, err)
 	}
 	r = examine()
 	for _, f := range r.Findings {
@@ -82,16 +82,16 @@ func TestApplyAndUndoChangeRealHost(t *testing.T) {
 		}
 	}
 	if got := read(t, mine[len(mine)-1]); got != "8080,61000-61999" {
-		t.Errorf("reserved ports %q", got)
+		t.Errorf("got reserved ports %q, want %q", got, "8080,61000-61999")
 	}
 	if outcomes, err := Undo(settings, path); err != nil || len(outcomes) != 2 || outcomes[0].Note != "" || outcomes[1].Note != "" {
-		t.Errorf("outcomes %+v, %v", outcomes, err)
+		t.Errorf("got outcomes %+v, error %v, want length 2, no error", outcomes, err)
 	}
 	if got := read(t, list); got != "on" {
 		t.Errorf("rx-gro-list is %s", got)
 	}
 	if got := read(t, Change{Kind: Sysctl, Target: facts.ReservedPorts}); got != "8080" {
-		t.Errorf("reserved ports %q", got)
+		t.Errorf("got reserved ports %q, want %q", got, "8080")
 	}
 }
 
@@ -106,7 +106,7 @@ func TestUndoRestoresEmptyPortList(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := read(t, c); got != "" {
-		t.Errorf("reserved ports %q", got)
+		t.Errorf("got reserved ports %q, want %q", got, "")
 	}
 }
 
@@ -118,13 +118,13 @@ func TestUndoRestoresSysfsBitmaps(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := read(t, c); got != "1" {
-		t.Errorf("bitmap %q", got)
+		t.Errorf("got bitmap %q, want %q", got, "1")
 	}
 	if _, err := Undo(HostSettings{}, path); err != nil {
 		t.Fatal(err)
 	}
 	if got := read(t, c); got != "0" {
-		t.Errorf("bitmap %q", got)
+		t.Errorf("got bitmap %q, want %q", got, "0")
 	}
 }
 
@@ -147,7 +147,7 @@ func TestUndoSkipsRemovedDevice(t *testing.T) {
 	}
 	outcomes, err := Undo(HostSettings{}, path)
 	if err != nil || len(outcomes) != 2 || outcomes[0].Note == "" || outcomes[1].Note == "" {
-		t.Errorf("outcomes %+v, %v", outcomes, err)
+		t.Errorf("got outcomes %+v, error %v, want length 2, no error", outcomes, err)
 	}
 }
 

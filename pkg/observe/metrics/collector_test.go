@@ -181,7 +181,7 @@ func TestEveryDropReasonHasOneSeriesAndStage(t *testing.T) {
 	for r := drop.None + 1; r < drop.Count; r++ {
 		label := fmt.Sprintf("ropewalk_dropped_packets_total{interface=\"wg0\",reason=%q", r)
 		if n := strings.Count(text, label); n != 1 {
-			t.Errorf("%v: %d series", r, n)
+			t.Errorf("%v: got %d series, want 1", r, n)
 		}
 		switch s := stage(r.String()); s {
 		case "transmit", "receive", "handshake", "hello":

@@ -277,7 +277,7 @@ func TestDashboardQueriesExistingMetrics(t *testing.T) {
 		for _, q := range p.queries {
 			used += len(metricName.FindAllString(q.expr, -1))
 			if unknown := unknownMetrics(q.expr); unknown != nil {
-				t.Errorf("%s: unknown metrics %v", p.title, unknown)
+				t.Errorf("%s: got unknown metrics %v, want nil", p.title, unknown)
 			}
 		}
 	}

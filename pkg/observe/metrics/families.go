@@ -124,7 +124,7 @@ var definitions = [familyCount]definition{
 	udpBatchMessages:    {"ropewalk_udp_batch_messages", histogram, "Messages per run passed between the lanes and their UDP sockets; a single message is a run of 1.", "interface direction"},
 
 	workerSubmitted: {"ropewalk_worker_jobs_submitted_total", counter, "Encryption and decryption jobs that a lane submitted to the workers.", "interface lane direction"},
-	workerCompleted: {"ropewalk_worker_jobs_completed_total", counter, "Submitted jobs that were completed by a worker, or by the lane after it took them back.", "interface lane direction by"},
+	workerCompleted: {"ropewalk_worker_jobs_completed_total", counter, "Submitted jobs that were completed, by a worker or by the lane itself.", "interface lane direction by"},
 	workerBackoffs:  {"ropewalk_worker_backoffs_total", counter, "Times that a lane paused submitting jobs because the workers did not speed it up.", "interface lane direction"},
 
 	dropped: {"ropewalk_dropped_packets_total", counter, "Packets dropped, by reason; docs/metrics.md explains each.", "interface stage reason"},

@@ -38,7 +38,7 @@ func TestRulesQueryExistingMetrics(t *testing.T) {
 			t.Fatal(err)
 		}
 		if unknown := unknownMetrics(recorded.ReplaceAllString(string(text), "")); unknown != nil {
-			t.Errorf("%s: unknown metrics %v", name, unknown)
+			t.Errorf("%s: got unknown metrics %v, want nil", name, unknown)
 		}
 		for _, record := range recorded.FindAllString(string(text), -1) {
 			if !strings.Contains(string(text), "record: "+record+"\n") {

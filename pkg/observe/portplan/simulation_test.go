@@ -10,18 +10,18 @@ import (
 )
 
 func TestEmptySimulationIsRefused(t *testing.T) {
-	scene := func(spoil func(*Simulation)) *Simulation {
+	newSimulation := func(change func(*Simulation)) *Simulation {
 		s := &Simulation{
 			Flows: 2, Rounds: 1, Seed: 1, RSS: spread.RSS{Key: spread.MicrosoftKey(), Indirection: spread.EqualIndirection(2)},
 			From: netip.MustParseAddr("192.0.2.1"), To: netip.MustParseAddrPort("192.0.2.2:51820"), Candidates: spread.DefaultPorts,
 		}
-		spoil(s)
+		change(s)
 		return s
 	}
-	if _, err := scene(func(*Simulation) {}).Run(); err != nil {
+	if _, err := newSimulation(func(*Simulation) {}).Run(); err != nil {
 		t.Fatal(err)
 	}
-	for name, spoil := range map[string]func(*Simulation){
+	for name, change := range map[string]func(*Simulation){
 		"flows":  func(s *Simulation) { s.Flows = 0 },
 		"rounds": func(s *Simulation) { s.Rounds = 0 },
 		"lanes":  func(s *Simulation) { s.Lanes = -1 },
@@ -30,7 +30,7 @@ func TestEmptySimulationIsRefused(t *testing.T) {
 		"key":    func(s *Simulation) { s.RSS.Key = nil },
 		"all":    func(s *Simulation) { *s = Simulation{} },
 	} {
-		if r, err := scene(spoil).Run(); err == nil || r != nil {
+		if r, err := newSimulation(change).Run(); err == nil || r != nil {
 			t.Errorf("no %s: got %+v, want nil", name, r)
 		}
 	}

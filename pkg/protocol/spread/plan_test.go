@@ -69,7 +69,7 @@ func TestPlannedPortsHitQueuesInTurn(t *testing.T) {
 		for _, lanes := range []int{0, len(all), MaxPorts} {
 			queues := queuesOf(t, r, from, to, candidates, lanes)
 			if len(queues) < len(all) {
-				t.Fatalf("%d queues, %d lanes: %d ports", len(all), lanes, len(queues))
+				t.Fatalf("%d queues, %d lanes: got %d ports, want at least %d", len(all), lanes, len(queues), len(all))
 			}
 			for i, q := range queues {
 				if q != all[i%len(all)] {

@@ -179,7 +179,7 @@ func TestAppendHelloTruncatesPlan(t *testing.T) {
 
 func TestHelloIsNoIPPacket(t *testing.T) {
 	if helloMagic[0]>>4 != 0 {
-		t.Errorf("version nibble %d", helloMagic[0]>>4)
+		t.Errorf("got version nibble %d, want 0", helloMagic[0]>>4)
 	}
 	for _, b := range [][]byte{nil, {0}, []byte("\x00rw"), []byte("\x45rwp"), make([]byte, 32)} {
 		if IsHello(b) {

@@ -106,7 +106,7 @@ func TestFieldOffsetsMatchPaper(t *testing.T) {
 	span(t, "initiation covered by mac2", b, macs.Covered2, 0, 132)
 	span(t, "initiation mac2", b, macs.MAC2[:], 132, 148)
 	if initiation.Sender() != 0x44332211 || SenderIndex(b) != 0x44332211 {
-		t.Errorf("initiation sender %#x", initiation.Sender())
+		t.Errorf("got initiation sender %#x, want 0x44332211", initiation.Sender())
 	}
 
 	b = message(92, 2, 0, 0, 0, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88)
@@ -117,7 +117,7 @@ func TestFieldOffsetsMatchPaper(t *testing.T) {
 	span(t, "response mac1", b, macs.MAC1[:], 60, 76)
 	span(t, "response mac2", b, macs.MAC2[:], 76, 92)
 	if response.Sender() != 0x44332211 || response.Receiver() != 0x88776655 || ReceiverIndex(b) != 0x88776655 {
-		t.Errorf("response indices %#x, %#x", response.Sender(), response.Receiver())
+		t.Errorf("got response indices %#x, %#x, want 0x44332211, 0x88776655", response.Sender(), response.Receiver())
 	}
 
 	b = message(64, 3, 0, 0, 0, 0x11, 0x22, 0x33, 0x44)

@@ -140,12 +140,12 @@ func TestTooManyIndicesDisableIndexCheck(t *testing.T) {
 		k.AddIndex(i)
 	}
 	if _, check, _ := k.state(1); !check || changes != 0 {
-		t.Fatalf("with room: checked %v, %d changes", check, changes)
+		t.Fatalf("with room: got indices checked %v, %d changes, want true, 0", check, changes)
 	}
 	k.AddIndex(maxCheckedIndices)
 	k.AddIndex(maxCheckedIndices + 1)
 	if _, check, _ := k.state(1); check || changes != 1 {
-		t.Errorf("without: checked %v, %d changes", check, changes)
+		t.Errorf("without: got checked %v, %d changes, want false, 1", check, changes)
 	}
 	for i := range uint32(maxCheckedIndices) {
 		k.RemoveIndex(i)

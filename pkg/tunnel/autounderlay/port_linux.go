@@ -44,7 +44,7 @@ type Port struct {
 	device string
 	port   uint16
 
-	counters programCounters // of all programs, present and former
+	counters programCounters // sums over the current program and all earlier ones
 
 	mu           sync.Mutex // guards the fields below
 	mode         config.UnderlayMode
@@ -160,10 +160,10 @@ func (p *Port) choose() xdp.Binding {
 
 // openProgram loads the program of the wanted binding. If this fails, the choice falls back to UDP. The caller holds
 // mu.
-func (p *Port) openProgram(now choice, s cpuSelection, unsummed bool) (choice, cpuSelection) {
+func (p *Port) openProgram(now choice, s cpuSelection, partialChecksums bool) (choice, cpuSelection) {
 	if r := &p.loadFailure; r.err == nil || !time.Now().Before(r.retryAt) {
 		program, err := load(&programs.ClassifyOptions{
-			ListenPort: p.port, MaxFrame: xdp.MaxFrame(p.wanted.FrameSize), CheckIndices: p.checkIndices, CPUs: p.programCPUs, ChecksumPartial: unsummed,
+			ListenPort: p.port, MaxFrame: xdp.MaxFrame(p.wanted.FrameSize), CheckIndices: p.checkIndices, CPUs: p.programCPUs, ChecksumPartial: partialChecksums,
 		}, &p.counters)
 		if err == nil {
 			p.setClassifier(program)

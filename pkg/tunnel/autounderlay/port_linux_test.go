@@ -50,7 +50,7 @@ func TestXDPIsUsedOnceGuarded(t *testing.T) {
 		t.Errorf("before the guard: %+v", r)
 	}
 	if s.attached(s.dev) != 0 || s.listeners() != 0 {
-		t.Errorf("before the guard: program %d, %d listeners", s.attached(s.dev), s.listeners())
+		t.Errorf("before the guard: got program %d, %d listeners, want 0, 0", s.attached(s.dev), s.listeners())
 	}
 	s.port.SetGuarded()
 	r := s.awaitPath(byXDP)

@@ -58,7 +58,7 @@ func TestDaemonEndsDespiteHangingSuccessor(t *testing.T) {
 	})
 }
 
-// TestSuccessorReceivingTheTunnelIsNotKilled has a handover under way when the timeout expires.
+// TestSuccessorReceivingTheTunnelIsNotKilled checks a handover that is in progress when the timeout expires.
 func TestSuccessorReceivingTheTunnelIsNotKilled(t *testing.T) {
 	for name, ends := range map[string]bool{"late": false, "ended": true} {
 		t.Run(name, func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestSuccessorReceivingTheTunnelIsNotKilled(t *testing.T) {
 				d.o.OnHandover = func(_ string, pid int) { time.Sleep(time.Second); reported = pid }
 				replied, err := d.upgrade(t.Context(), "/new")
 				if err != nil || *killed || reported != 7 {
-					t.Fatalf("killed: %t, OnHandover got process %d before the answer; %v", *killed, reported, err)
+					t.Fatalf("got killed %t, process %d in OnHandover, error %v, want false, 7, no error", *killed, reported, err)
 				}
 				replied()
 				d.upgradeReplies.Wait()

@@ -34,7 +34,7 @@ func TestAgentHasOnlyItsModesRights(t *testing.T) {
 		pod, container := agentContainer(t, c.values)
 		security := at(t, container, "securityContext")
 		if got := fmt.Sprint(at(t, security, "capabilities", "add")); got != c.caps {
-			t.Errorf("%s: capabilities %s", c.name, got)
+			t.Errorf("%s: got capabilities %s, want %s", c.name, got, c.caps)
 		}
 		if fmt.Sprint(at(t, security, "capabilities", "drop")) != "[ALL]" || at(t, security, "privileged") != false ||
 			at(t, security, "allowPrivilegeEscalation") != false || at(t, security, "readOnlyRootFilesystem") != true ||

@@ -71,7 +71,7 @@ func TestPlannedTrainsReachTheirLane(t *testing.T) {
 		to := underlay.Endpoint{Dst: netip.AddrPortFrom(addr[1], c.b.LocalPort())}
 		ports, err := spread.Plan(netlab.NewRSS(queues), addr[0], to.Dst, spread.DefaultPorts, 0)
 		if err != nil || len(ports) != queues {
-			t.Fatalf("planned %v, %v", ports, err)
+			t.Fatalf("got plan %v, error %v, want length %d, no error", ports, err, queues)
 		}
 		slices.Sort(ports)
 		slices.Reverse(ports)

@@ -109,7 +109,7 @@ func TestFilterDropsTrainsOfMoreThanTwoInitiations(t *testing.T) {
 	f := newFiltered(t)
 	for count := range 200 {
 		if got := f.takes(t, messagesOf(count, initiationLen, 1, 0, 0, 0)); got != (count <= maxInitiationTrain) {
-			t.Errorf("%d initiations: taken %v", count, got)
+			t.Errorf("%d initiations: got accepted %v, want %v", count, got, (count <= maxInitiationTrain))
 		}
 	}
 }

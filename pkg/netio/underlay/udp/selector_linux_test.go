@@ -214,11 +214,11 @@ func TestUnreadablePacketsAreLeftToHash(t *testing.T) {
 	} {
 		b := packetFrom(netip.AddrPortFrom(netip.IPv6Loopback(), 7), 0)
 		if got, err := interpret(code, b); got != 0 || err != nil {
-			t.Fatalf("lane %d, %v", int32(got), err)
+			t.Fatalf("got lane %d, error %v, want no error", int32(got), err)
 		}
 		change(b)
 		if got, err := interpret(code, b); got != hashIndex || err != nil {
-			t.Errorf("%s: lane %d, %v", name, int32(got), err)
+			t.Errorf("%s: got lane %d, error %v, want no error", name, int32(got), err)
 		}
 	}
 }

@@ -59,13 +59,13 @@ func TestDatagramsReadDuringCloseAreReturned(t *testing.T) {
 		p.closed.Store(true) // Close begins with this
 		rx := []underlay.Datagrams{{Buf: make([]byte, 65535)}}
 		if n := receive(l, rx); n != 1 || string(rx[0].Buf[:rx[0].N]) != "last" {
-			t.Errorf("%s: %d elements", name, n)
+			t.Errorf("%s: got %d elements, want 1", name, n)
 		}
 		if n := l.TryRecv(rx); n != 0 {
-			t.Errorf("%s: then %d elements", name, n)
+			t.Errorf("%s: second call: got %d elements, want 0", name, n)
 		}
 		if n, err := l.Recv(rx); n != 0 || !errors.Is(err, net.ErrClosed) {
-			t.Errorf("%s: then %d, %v", name, n, err)
+			t.Errorf("%s: second call: got %d, error %v, want 0, %v", name, n, err, net.ErrClosed)
 		}
 	}
 }

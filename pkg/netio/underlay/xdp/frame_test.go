@@ -112,7 +112,7 @@ func TestParserAcceptsOnlyWholeDatagramsForPort(t *testing.T) {
 	} {
 		f, got, ok := parseFrame(c.change(frameOf(c.way, payload, 0)), testPort)
 		if ok != c.ok || ok && len(got) != len(payload) || !ok && (got != nil || f != flow{}) {
-			t.Errorf("%s: %v, %d bytes", c.name, ok, len(got))
+			t.Errorf("%s: got %v, %d bytes, want %v", c.name, ok, len(got), c.ok)
 		}
 	}
 }

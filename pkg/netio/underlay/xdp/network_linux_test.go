@@ -151,7 +151,7 @@ func TestUnusedStaleNeighbourIsNotConfirmed(t *testing.T) {
 	other := underlay.Endpoint{Dst: netip.MustParseAddrPort("192.0.2.77:1")}
 	awaitReason(t, s.port, &other, NoNeighbour)
 	if state := s.neighbour(0, h.addr).State; state != netlink.NUD_STALE {
-		t.Errorf("state %d", state)
+		t.Errorf("got state %d, want %d", state, netlink.NUD_STALE)
 	}
 }
 

@@ -35,7 +35,7 @@ func TestUnknownTargetIsRequestedOnce(t *testing.T) {
 	}
 	asked, _ := table.takeUnresolved()
 	if len(asked) != 1 || asked[0] != targetOf(endpointOf("192.0.2.1")) || !notified(wake) {
-		t.Errorf("requested %v", asked)
+		t.Errorf("got requests %v, want length 1", asked)
 	}
 	if asked, _ = table.takeUnresolved(); len(asked) != 0 {
 		t.Errorf("requested %v again", asked)
@@ -112,7 +112,7 @@ func TestTargetIgnoresPort(t *testing.T) {
 	b.Dst = netip.AddrPortFrom(b.Dst.Addr(), 2)
 	b.Src = netip.MustParseAddr("2001:db8::1") // a source of the other family is ignored
 	if targetOf(a) != targetOf(b) {
-		t.Errorf("%+v and %+v", targetOf(a), targetOf(b))
+		t.Errorf("got targets %+v and %+v, want them equal", targetOf(a), targetOf(b))
 	}
 	b.Src = netip.MustParseAddr("192.0.2.9")
 	if targetOf(a) == targetOf(b) {

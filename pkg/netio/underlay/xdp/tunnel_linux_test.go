@@ -332,7 +332,7 @@ func TestTransferSurvivesNetworkChanges(t *testing.T) {
 		}
 	}
 	if n := l.carried(l.ports[0]).Fallbacks; n < 4 {
-		t.Errorf("%d fallbacks", n)
+		t.Errorf("got %d fallbacks, want at least 4", n)
 	}
 	l.close()
 }

@@ -177,7 +177,7 @@ func TestNeighbourSubscriptionNeedsAFXDP(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := k.watcher.subscriptions; got != c.want {
-			t.Errorf("%+v: subscriptions %+v", c.way, got)
+			t.Errorf("%+v: got subscriptions %+v, want %+v", c.way, got, c.want)
 		}
 	}
 	k.closeWatcher()

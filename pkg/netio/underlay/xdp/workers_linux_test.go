@@ -107,15 +107,15 @@ func (l *tunnel) awaitSilence(end int) {
 	l.Helper()
 	program := l.ports[end].supervisor.config.Program.(classifyProgram)
 	last := uint64(0)
-	for quiet := 0; quiet < 5; time.Sleep(time.Millisecond) {
+	for unchanged := 0; unchanged < 5; time.Sleep(time.Millisecond) {
 		c, err := program.Counters()
 		expect.NoError(l.TB, err)
 		sum := uint64(0)
 		for _, n := range c.Events {
 			sum += n
 		}
-		if quiet++; sum != last {
-			quiet, last = 0, sum
+		if unchanged++; sum != last {
+			unchanged, last = 0, sum
 		}
 	}
 }

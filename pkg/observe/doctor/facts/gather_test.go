@@ -94,7 +94,7 @@ func TestGatherReadsDefaultRouteDevice(t *testing.T) {
 	writeFile(t, "/proc/sys/net/ipv4/conf/uplink/rp_filter", "1")
 	f := gather(t, Options{Pre: true, Port: 51820})
 	if len(f.NICs) != 1 {
-		t.Fatalf("%d devices", len(f.NICs))
+		t.Fatalf("got %d devices, want 1", len(f.NICs))
 	}
 	n := f.NICs[0]
 	if n.Name != "uplink" || n.MTU != 1400 || !n.Virtual || n.Driver.Value != "veth" || n.Why != "default route" {
@@ -220,7 +220,7 @@ func TestGatherReadsDaemonStats(t *testing.T) {
 	uapitest.Serve(t, dir, uplink.Attrs().Name, &dev)
 	f := gather(t, Options{Dir: dir})
 	if len(f.Tunnels) != 1 {
-		t.Fatalf("%d tunnels", len(f.Tunnels))
+		t.Fatalf("got %d tunnels, want 1", len(f.Tunnels))
 	}
 	u := f.Tunnels[0]
 	if u.Kind != Ropewalk || u.Port != 51999 || u.Mark != 7 || u.MTU != 1400 || u.Stats.Err != nil {

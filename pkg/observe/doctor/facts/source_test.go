@@ -192,7 +192,7 @@ func TestMalformedFilesStayWithinBounds(t *testing.T) {
 		s.process()
 		c := s.cpu()
 		if len(c.Online.Value) > maxCPUs {
-			t.Errorf("%d processors", len(c.Online.Value))
+			t.Errorf("got %d processors, want at most %d", len(c.Online.Value), maxCPUs)
 		}
 		list, _ := s.sockets()
 		s.setOwners(list, func(Socket) bool { return true })

@@ -165,7 +165,7 @@ func FuzzProcFiles(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, c := range parseStat(text) {
 			if c.CPU < 0 || c.CPU >= maxCPU {
-				t.Errorf("cpu %d", c.CPU)
+				t.Errorf("got cpu %d, want at least 0", c.CPU)
 			}
 		}
 		parseSoftIRQs(text, "NET_RX")

@@ -201,7 +201,7 @@ func TestScreenFollowsTerminalSize(t *testing.T) {
 		m.Update(tea.WindowSizeMsg{Width: size[0], Height: size[1]})
 		lines := strings.Split(screen(m), "\n")
 		if len(lines) > size[1] {
-			t.Errorf("%v: %d lines", size, len(lines))
+			t.Errorf("%v: got %d lines, want at most %d", size, len(lines), size[1])
 		}
 		for _, l := range lines {
 			if len([]rune(l)) > size[0] {

@@ -87,7 +87,7 @@ func TestPageFitsPhoneScreen(t *testing.T) {
 		b.open(url)
 		b.await(`document.querySelector('#rx b').textContent.includes('Gbit/s')`)
 		if got := b.eval("document.documentElement.scrollWidth"); got != float64(360) {
-			t.Errorf("%s: %v pixels wide", scheme, got)
+			t.Errorf("%s: got width %v pixels, want %v", scheme, got, float64(360))
 		}
 		smallest := `Math.min(...[...document.querySelectorAll('body *')].map((e) => parseFloat(getComputedStyle(e).fontSize)))`
 		if got, _ := b.eval(smallest).(float64); got < 11 {
