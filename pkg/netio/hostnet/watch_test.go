@@ -157,7 +157,7 @@ func watched(t *testing.T) changes {
 	if err := WatchRoutes(t.Context(), func() { c <- struct{}{} }); err != nil {
 		t.Fatal(err)
 	}
-	c.wantNone()
+	c.drain()
 	return c
 }
 
@@ -169,10 +169,10 @@ func (c changes) await(t *testing.T, what string) {
 	case <-time.After(20 * time.Second):
 		t.Fatalf("%s: not reported", what)
 	}
-	c.wantNone()
+	c.drain()
 }
 
-func (c changes) wantNone() {
+func (c changes) drain() {
 	for {
 		select {
 		case <-c:
