@@ -40,7 +40,7 @@ func TestCommandsInDocumentationExist(t *testing.T) {
 		}
 	}
 	if calls < 100 {
-		t.Errorf("only %d commands were found", calls)
+		t.Errorf("got %d commands in the documentation, want more", calls)
 	}
 }
 

@@ -127,9 +127,9 @@ func newMetricsLab(t *testing.T) *metricsLab {
 	lab, _ := netlabtest.Hosts(t, "metrics")
 	m := &metricsLab{}
 	var err error
-	m.left, err = demo.NewSide(lab, demo.NewPlace("left", 1))
+	m.left, err = demo.NewSide(lab, demo.NewHostAddresses("left", 1))
 	expect.NoError(t, err)
-	m.right, err = demo.NewSide(lab, demo.NewPlace("right", 2))
+	m.right, err = demo.NewSide(lab, demo.NewHostAddresses("right", 2))
 	expect.NoError(t, err)
 	_, err = lab.Cable(m.left.Host, m.right.Host, netlab.CableConfig{AddrsA: m.left.Cable[:], AddrsB: m.right.Cable[:]})
 	expect.NoError(t, err)

@@ -162,7 +162,7 @@ func (x *tunnel) wantNoXDPErrors(t *testing.T) {
 		t.Errorf("%s received %d datagrams over AF_XDP, sent %d and lost %d: %+v", x, s.Received, s.Sent, s.Lost, w)
 	}
 	if s.Malformed != 0 || s.Fallbacks != 0 {
-		t.Errorf("got %s counted %d malformed datagrams and %d fallbacks, want none", x, s.Malformed, s.Fallbacks)
+		t.Errorf("%s: got %d malformed datagrams and %d fallbacks, want none", x, s.Malformed, s.Fallbacks)
 	}
 	for reason, n := range w.Drops {
 		t.Errorf("the XDP program of %s dropped %d packets: %s", x, n, reason)

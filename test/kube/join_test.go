@@ -27,7 +27,7 @@ const joiners = 200
 // joinerProgram builds the program that runs agents without hosts.
 var joinerProgram = sync.OnceValues(func() (string, error) { return build("./pkg/cluster/agent/internal/joiners") })
 
-// crowd is a number of joining nodes, with their agents in one process.
+// crowd is a set of joining nodes whose agents run in one process.
 type crowd struct {
 	*api
 	dir     string
@@ -126,8 +126,8 @@ func (c *crowd) report() (all []joined) {
 	return all
 }
 
-// meet waits until all are peers of all, and returns the highest counters of any agent.
-func (c *crowd) meet() (most joined) {
+// awaitFullMesh waits until each node has all others as peers, and returns the maxima of all agents' counters.
+func (c *crowd) awaitFullMesh() (most joined) {
 	c.Helper()
 	var all []joined
 	for quarter := range 4 { // one wait is too short for all
@@ -144,15 +144,15 @@ func (c *crowd) meet() (most joined) {
 	}
 	for _, j := range all {
 		if j.Added != len(c.names)-1 || j.Peers != j.Added || j.Removed != 0 {
-			c.Errorf("%s flapped: %+v", j.Name, j)
+			c.Errorf("%s: got %+v, want each peer added once and none removed", j.Name, j)
 		}
 		most.Writes, most.Reconciles = max(most.Writes, j.Writes), max(most.Reconciles, j.Reconciles)
 	}
 	return most
 }
 
-// TestTwoHundredNodesJoinAtOnce: each agent adds each other key once, removes none, and writes only a few times, however many
-// other nodes there are.
+// TestTwoHundredNodesJoinAtOnce checks that each agent adds each peer once and removes none, and that the number of its writes does
+// not depend on the number of nodes.
 func TestTwoHundredNodesJoinAtOnce(t *testing.T) {
 	a := startAPI(t)
 	t.Cleanup(a.clear)
@@ -160,10 +160,10 @@ func TestTwoHundredNodesJoinAtOnce(t *testing.T) {
 	names := c.join(joiners)
 	began := time.Now()
 	c.begin(names)
-	first := c.meet()
+	first := c.awaitFullMesh()
 	took := time.Since(began)
 	c.begin(c.join(1))
-	second := c.meet()
+	second := c.awaitFullMesh()
 	t.Logf("%d nodes joined in %s, and one more; an agent wrote at most %d and then %d times, and reconciled at most %d and then %d times",
 		joiners, took.Round(100*time.Millisecond), first.Writes, second.Writes, first.Reconciles, second.Reconciles)
 	// The RopewalkNode, its status, and repeatedly a peer count: at this size at most every ten seconds.

@@ -105,13 +105,13 @@ func TestHeartbeatsAreIrrelevantUpdates(t *testing.T) {
 
 func TestMissingRopewalkNodeKeepsLastState(t *testing.T) {
 	n := parseNode(t, aNode)
-	said := agentOf("u1")
-	said.UID, said.Generation = "r1", 2
-	remade := agentOf("u1") // created by the agent, without a status yet
-	remade.UID, remade.Generation, remade.Spec, remade.Status = "r2", 1, v1alpha1.NodeSpec{}, v1alpha1.NodeStatus{}
-	retold := agentOf("u1")
-	retold.UID, retold.Generation, retold.Spec, retold.Status.Mode = "r2", 1, v1alpha1.NodeSpec{}, v1alpha1.ModeSpread
-	allowed := retold.DeepCopy()
+	original := agentOf("u1")
+	original.UID, original.Generation = "r1", 2
+	recreated := agentOf("u1") // by the agent, without a status yet
+	recreated.UID, recreated.Generation, recreated.Spec, recreated.Status = "r2", 1, v1alpha1.NodeSpec{}, v1alpha1.NodeStatus{}
+	published := agentOf("u1")
+	published.UID, published.Generation, published.Spec, published.Status.Mode = "r2", 1, v1alpha1.NodeSpec{}, v1alpha1.ModeSpread
+	allowed := published.DeepCopy()
 	allowed.Generation, allowed.Spec.Port = 2, 7
 	emptied := agentOf("u1")
 	emptied.UID, emptied.Status = "r1", v1alpha1.NodeStatus{}
@@ -126,15 +126,15 @@ func TestMissingRopewalkNodeKeepsLastState(t *testing.T) {
 		optOut bool
 	}{
 		{"RopewalkNode deleted", n, nil, mesh.ModeMesh, true},
-		{"created again, without a status", n, remade, mesh.ModeMesh, true},
-		{"created again, with a status", n, retold, mesh.ModeSpread, true},
+		{"created again, without a status", n, recreated, mesh.ModeMesh, true},
+		{"created again, with a status", n, published, mesh.ModeSpread, true},
 		{"spec.optOut removed", n, allowed, mesh.ModeSpread, false},
 		{"status emptied: no agent", n, emptied, "", true},
 		{"no owner", n, foreign, mesh.ModeMesh, true},
 		{"another node of that name", other, nil, "", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, w := agentState{}.update(n, said)
+			_, w := agentState{}.update(n, original)
 			for range 2 { // twice, with the same result
 				var m mesh.Node
 				m, w = w.update(c.n, c.rn)
@@ -143,7 +143,7 @@ func TestMissingRopewalkNodeKeepsLastState(t *testing.T) {
 					mode = m.Agent.Mode
 				}
 				if mode != c.mode || m.OptOut != c.optOut {
-					t.Errorf("mode %q, opted out %v", mode, m.OptOut)
+					t.Errorf("got mode %q, opted out %v, want %q, %v", mode, m.OptOut, c.mode, c.optOut)
 				}
 			}
 		})
@@ -190,7 +190,7 @@ func FuzzHostileStatus(f *testing.F) {
 			}
 			for _, e := range p.Endpoints {
 				if seen[e.Addr()] || p.Gather.Contains(e.Port()) || p.Gather.Len() == 0 || !e.Addr().IsGlobalUnicast() {
-					t.Errorf("%s is spread to but no valid endpoint: %+v", e, p)
+					t.Errorf("got invalid endpoint %s of peer %+v", e, p)
 				}
 				seen[e.Addr()] = true
 			}
@@ -200,7 +200,7 @@ func FuzzHostileStatus(f *testing.F) {
 				continue
 			}
 			if a := p.Endpoint.Addr(); a != n.Endpoint.Unmap() && a != netip.MustParseAddr("192.0.2.1") {
-				t.Errorf("a peer at %s", p.Endpoint)
+				t.Errorf("got a peer with endpoint %s, which is not an address of its node", p.Endpoint)
 			}
 		}
 	})

@@ -39,7 +39,7 @@ func routeTo(text string) (string, error) {
 	return l.Attrs().Name, nil
 }
 
-// addLink adds a device with an address. Its packets go nowhere.
+// addLink adds a veth with an address. The other end discards its packets.
 func addLink(name, addr string) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
@@ -72,12 +72,12 @@ func TestInterfaceAddressesFollowPodCIDRs(t *testing.T) {
 		} {
 			n, err := configureInterface("tunnel", 1400, c.pods)
 			if err != nil || n != c.changes {
-				t.Errorf("%v: %d changes, %v", c.pods, n, err)
+				t.Errorf("pod CIDRs %v: got %d changes, error %v, want %d", c.pods, n, err, c.changes)
 			}
 			has, err := hostnet.Addresses("tunnel")
 			has = slices.DeleteFunc(has, func(p netip.Prefix) bool { return p.Addr().IsLinkLocalUnicast() })
 			if err != nil || !slices.Equal(has, c.want) {
-				t.Errorf("%v: it has %v, %v", c.pods, has, err)
+				t.Errorf("pod CIDRs %v: got addresses %v, error %v, want %v", c.pods, has, err, c.want)
 			}
 		}
 		return nil
@@ -88,7 +88,7 @@ func TestInterfaceAddressesFollowPodCIDRs(t *testing.T) {
 type routed struct {
 	own, tunnel    string       // with the prefix
 	gateway        string       // on the host's link, with routes through it in the main table
-	near           netip.Prefix // of the host's link, with the gateway
+	near           netip.Prefix // a part of the link's prefix, with the gateway
 	neighbor       string       // in near
 	all, pods      netip.Prefix // other nodes' pods: all, and one node's
 	ownPods        netip.Prefix // part of all
@@ -147,7 +147,7 @@ func (c *routed) test(t *testing.T, family hostnet.Family) error {
 	set := func(what string, r *Routing, refuse, changed bool) {
 		t.Helper()
 		if n, err := applyRouting("tunnel", r, refuse); err != nil || (n > 0) != changed {
-			t.Errorf("%s: %d changes, %v", what, n, err)
+			t.Errorf("%s: got %d changes, error %v, want changes %v", what, n, err, changed)
 		}
 	}
 	r := c.routing()
@@ -157,9 +157,9 @@ func (c *routed) test(t *testing.T, family hostnet.Family) error {
 	if err := netlink.RouteReplace(cni); err != nil { // as the CNI does all the time
 		return err
 	}
-	expect("the CNI insists", map[string]string{c.inPods: "tunnel"})
+	expect("after the CNI replaced its route", map[string]string{c.inPods: "tunnel"})
 	r.MTU = map[netip.Prefix]int{c.pods: 1300}
-	set("the other end takes less", r, true, true)
+	set("a smaller MTU at the other end", r, true, true)
 	set("again", r, true, false)
 	if routes, err := netlink.RouteGet(net.ParseIP(c.inPods)); err != nil || routes[0].MTU != 1300 {
 		t.Errorf("got %v, error %v, want no error", routes, err)
@@ -168,7 +168,7 @@ func (c *routed) test(t *testing.T, family hostnet.Family) error {
 		return err
 	}
 	expect("without the tunnel", map[string]string{c.inPods: "", c.inRest: "", c.gateway: "eth9"})
-	set("it is noticed", r, true, false)
+	set("applied without the tunnel", r, true, false)
 	set("cleartext is wanted", r, false, true)
 	expect("cleartext is wanted", map[string]string{c.inPods: "eth9"})
 	set("refused again", r, true, true)
@@ -177,7 +177,7 @@ func (c *routed) test(t *testing.T, family hostnet.Family) error {
 	set("undone twice", nil, false, false)
 	left, err := netlink.RuleList(int(family))
 	if len(left) != len(rules) {
-		t.Errorf("%d rules are left, of %d: got %v, want length %d", len(left), len(rules), left, len(rules))
+		t.Errorf("got rules %v, want the %d as before", left, len(rules))
 	}
 	return err
 }

@@ -10,7 +10,7 @@ import (
 
 // Handler is the device behind a socket. Its methods may be called by several connections at once.
 type Handler interface {
-	// Status returns the present state of the device.
+	// Status returns the current state of the device.
 	Status() config.Status
 	// Configure applies the whole change or nothing. An error that holds an *Error or a syscall.Errno decides the errno
 	// the client sees; any other error is reported as errno 55, as wireguard-go does.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demo runs two ends of a tunnel in network namespaces of its own, sends verified traffic through it, captures on the
-// cable between them, and reports whether every check passed. It removes everything that it creates.
+// Package demo runs both ends of a tunnel in two network namespaces, sends test traffic through it, captures packets on the cable
+// between them, and reports whether every check passed. It removes everything that it creates.
 package demo
 
 import (
@@ -15,41 +15,41 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-// Options say how large a demo is.
+// Options configures a demo.
 type Options struct {
-	Seconds float64  // of traffic
-	Streams int      // at once, each a flow of its own: 1 to traffic.MaxStreams
+	Seconds float64  // duration of the traffic
+	Streams int      // parallel streams, each one flow: 1 to traffic.MaxStreams
 	Queues  int      // of the cable: 1 to MaxQueues
-	Daemon  []string // the command that serves an interface, which is added as its last argument
+	Daemon  []string // command that serves the interface given as its last argument
 }
 
-// MaxQueues is how many queues a cable can have.
+// MaxQueues is the largest number of queues of the cable.
 const MaxQueues = 64
 
 const (
-	// trainLen is how many datagrams the UDP streams hand to the tunnel at once.
+	// trainLen is the number of datagrams per send of the UDP streams.
 	trainLen = 32
-	// udpShare is the UDP load as a share of what TCP reached: enough to be busy, not enough to drown.
+	// udpShare is the UDP load as a share of the TCP throughput, so that the tunnel is busy but not overloaded.
 	udpShare       = 0.5
-	udpLeast       = 1e6
+	minUDPRate     = 1e6
 	pingTime       = 300 * time.Millisecond
 	connectTimeout = 15 * time.Second
 	spreadTimeout  = 15 * time.Second
 )
 
-// demo is one run's moving parts.
+// demo is the state of one run.
 type demo struct {
 	o           Options
 	live        *Live
 	lab         *netlab.Lab
 	left, right *Side
-	watch       *watch
+	frames      *frameCounter
 	capture     *netlab.Capture
 	report      Report
 }
 
-// Run makes everything, measures, and removes everything, whatever happens in between. It needs root. A check that failed is no
-// error of its own: see Report.Err.
+// Run runs a demo, and removes everything that it created, also after an error. It needs root. A failed check is not an error: see
+// Report.Err.
 func Run(ctx context.Context, o Options, live *Live) (report Report, err error) {
 	defer live.clear()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -59,17 +59,17 @@ func Run(ctx context.Context, o Options, live *Live) (report Report, err error) 
 		return Report{}, err
 	}
 	defer func() { err = errors.Join(err, lab.Close()) }()
-	_ = uapi.DefaultDir.Sweep(socketGlob, time.Minute) // of demos that were killed; this one's have other names
+	_ = uapi.DefaultDir.Sweep(socketGlob, time.Minute) // the sockets of killed demos; this demo's socket has another name
 	d := &demo{o: o, live: live, lab: lab, report: Report{Streams: o.Streams, QueueCount: o.Queues}}
-	live.say("two hosts, a cable with %d queues", o.Queues)
+	live.step("creating two hosts and a cable with %d queues", o.Queues)
 	if err := d.build(); err != nil {
 		return Report{}, err
 	}
 	defer func() { err = errors.Join(err, d.capture.Close()) }()
-	if err := d.provePlaintextIsSeen(ctx); err != nil {
+	if err := d.testPlaintextDetection(ctx); err != nil {
 		return Report{}, err
 	}
-	live.say("starting both ends of the tunnel")
+	live.step("starting both ends of the tunnel")
 	defer d.killDaemons()
 	if err := d.startDaemons(ctx, cancel); err != nil {
 		return Report{}, err
@@ -80,31 +80,30 @@ func Run(ctx context.Context, o Options, live *Live) (report Report, err error) 
 	if err := d.collect(); err != nil {
 		return Report{}, err
 	}
-	d.report.judge()
+	d.report.runChecks()
 	return d.report, nil
 }
 
-// build makes the hosts, the cable and the capture on it.
+// build creates the hosts, the cable and the capture on it.
 func (d *demo) build() (err error) {
-	if d.left, err = NewSide(d.lab, NewPlace("left", 1)); err != nil {
+	if d.left, err = NewSide(d.lab, NewHostAddresses("left", 1)); err != nil {
 		return err
 	}
-	if d.right, err = NewSide(d.lab, NewPlace("right", 2)); err != nil {
+	if d.right, err = NewSide(d.lab, NewHostAddresses("right", 2)); err != nil {
 		return err
 	}
 	cable, err := d.cable()
 	if err != nil {
 		return err
 	}
-	d.watch = newWatch()
+	d.frames = newFrameCounter()
 	d.capture, err = d.left.Host.Capture(netlab.CaptureConfig{
-		Device: cable.DeviceA, FullPacketOneIn: wholeOneIn, Queues: d.o.Queues, Handle: d.watch.take,
+		Device: cable.DeviceA, FullPacketOneIn: fullPacketOneIn, Queues: d.o.Queues, Handle: d.frames.count,
 	})
 	return err
 }
 
-// cable lays one whose ends choose the receive queue as NICs do. Without eBPF, the sending kernel chooses,
-// and there is nothing to count queues with.
+// cable creates a cable with RSS. Without eBPF there is no RSS, and no packets are counted by queue.
 func (d *demo) cable() (*netlab.Cable, error) {
 	cfg := netlab.CableConfig{
 		Queues: d.o.Queues, AddrsA: d.left.Cable[:], AddrsB: d.right.Cable[:], RSS: netlab.NewRSS(d.o.Queues),
@@ -132,8 +131,8 @@ func (d *demo) killDaemons() {
 	}
 }
 
-// measure sends the traffic: a ping, which also makes the handshake, then the same load with spread off and on. A daemon
-// that knows no spreading has one run.
+// measure sends the traffic: a ping, which also starts the handshake, then the same load with spread off and on. If the daemon does
+// not support spread, there is one load.
 func (d *demo) measure(ctx context.Context) error {
 	servers, err := d.serve(ctx)
 	if err != nil {
@@ -141,7 +140,7 @@ func (d *demo) measure(ctx context.Context) error {
 	}
 	defer servers.stop()
 	if err := d.setSpread(config.SpreadOff); err != nil {
-		d.live.say("the daemon cannot spread")
+		d.live.step("the daemon does not support spread")
 		if d.report.Ping, err = d.connect(ctx, servers.v4); err != nil {
 			return err
 		}
@@ -153,7 +152,7 @@ func (d *demo) measure(ctx context.Context) error {
 	if err := d.load(ctx, servers, spreadOff, d.o.Seconds/4); err != nil {
 		return err
 	}
-	if err := d.beginSpread(ctx, servers.v4); err != nil {
+	if err := d.startSpread(ctx, servers.v4); err != nil {
 		return err
 	}
 	return d.load(ctx, servers, spreadOn, d.o.Seconds/4)
@@ -166,7 +165,7 @@ func (d *demo) load(ctx context.Context, s servers, spread string, seconds float
 	if err != nil {
 		return err
 	}
-	d.watch.forgetPorts()
+	d.frames.resetPorts()
 	run, length := Load{Spread: spread}, time.Duration(seconds*float64(time.Second))
 	tcp := traffic.Config{Kind: traffic.TCP, Server: s.v4.Addr(), Streams: d.o.Streams, Duration: length}
 	if run.TCP, err = d.run(ctx, tcp); err != nil {
@@ -174,22 +173,22 @@ func (d *demo) load(ctx context.Context, s servers, spread string, seconds float
 	}
 	udp := traffic.Config{
 		Kind: traffic.UDP, Server: s.v6.Addr(), Streams: d.o.Streams, Duration: length, Train: trainLen,
-		BitsPerSecond: max(run.TCP.BitsPerSecond*udpShare, udpLeast),
+		BitsPerSecond: max(run.TCP.BitsPerSecond*udpShare, minUDPRate),
 	}
 	if run.UDP, err = d.run(ctx, udp); err != nil {
 		return err
 	}
-	run.SourcePorts = d.watch.sourcePorts()
+	run.SourcePorts = d.frames.sourcePorts()
 	run.Queues, err = d.queuesSince(before)
 	d.report.Runs = append(d.report.Runs, run)
 	return err
 }
 
-// connect pings through the tunnel until the handshake is made, then measures.
+// connect pings through the tunnel until the handshake has completed, and then measures the round-trip time.
 func (d *demo) connect(ctx context.Context, s *traffic.Server) (traffic.Result, error) {
-	d.live.say("waiting for the handshake")
-	silent := errors.New("no ping reply through the tunnel: the handshake did not complete")
-	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, silent)
+	d.live.step("waiting for the handshake")
+	noReply := errors.New("no ping reply through the tunnel: the handshake did not complete")
+	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, noReply)
 	defer cancel()
 	cfg := traffic.Config{Kind: traffic.Ping, Server: s.Addr(), Duration: pingTime, Size: 64, InNamespace: d.left.Host.Do}
 	return traffic.Run(ctx, cfg)
@@ -197,11 +196,11 @@ func (d *demo) connect(ctx context.Context, s *traffic.Server) (traffic.Result, 
 
 func (d *demo) run(ctx context.Context, cfg traffic.Config) (traffic.Result, error) {
 	cfg.InNamespace = d.left.Host.Do
-	cfg.Progress = d.live.phase(cfg.Kind, cfg.Duration)
+	cfg.Progress = d.live.progress(cfg.Kind, cfg.Duration)
 	return traffic.Run(ctx, cfg)
 }
 
-// queuesSince counts what the cable carried to the right host, by receive queue.
+// queuesSince returns the packets that the cable has carried to the right host since before, by receive queue.
 func (d *demo) queuesSince(before []netlab.QueueCount) ([]netlab.QueueCount, error) {
 	now, err := d.capture.Queues()
 	for i := range now {
@@ -212,8 +211,8 @@ func (d *demo) queuesSince(before []netlab.QueueCount) ([]netlab.QueueCount, err
 	return now, err
 }
 
-// collect ends the capture, takes the daemons' figures, and stops them. The order matters: packets sent to an end
-// that is gone cause ICMP errors, which are not WireGuard.
+// collect stops the capture, reads the daemons' statistics, and then stops the daemons. Otherwise the capture would contain ICMP
+// errors for packets to the daemon that was stopped first.
 func (d *demo) collect() (err error) {
 	if err := d.capture.Stop(); err != nil {
 		return err
@@ -227,7 +226,7 @@ func (d *demo) collect() (err error) {
 	if err := errors.Join(d.left.stop(), d.right.stop()); err != nil {
 		return err
 	}
-	d.report.Cable = d.watch.result()
+	d.report.Cable = d.frames.result()
 	d.report.Cable.Missed = d.capture.Stats().Missed
 	return nil
 }

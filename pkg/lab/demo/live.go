@@ -14,18 +14,18 @@ import (
 
 const liveBarWidth = 12
 
-// Live shows what goes on: on a terminal one line that changes, elsewhere a line per second. Its methods are called by one
-// goroutine at a time.
+// Live shows the progress: on a terminal in one line that it updates, otherwise in a line per second. Only one goroutine at a time
+// calls its methods.
 type Live struct {
 	Out      io.Writer
 	Quiet    bool // show nothing
-	Terminal bool // Out is one that understands cursor control
+	Terminal bool // Out is a terminal that supports cursor control
 	Style    term.Style
-	title    string // of the run, may be empty
+	title    string // prefix of each line, may be empty
 }
 
-// say announces a step.
-func (l *Live) say(format string, args ...any) {
+// step shows the step that begins.
+func (l *Live) step(format string, args ...any) {
 	l.line(fmt.Sprintf(format, args...) + " ...")
 }
 
@@ -39,27 +39,27 @@ func (l *Live) line(text string) {
 	}
 }
 
-// clear removes the line that changes.
+// clear removes the line on the terminal.
 func (l *Live) clear() {
 	if l.Terminal && !l.Quiet {
 		fmt.Fprint(l.Out, "\r\x1b[K")
 	}
 }
 
-// phase returns what to call with the progress of a run of that kind and length.
-func (l *Live) phase(kind traffic.Kind, length time.Duration) func(traffic.Progress) {
+// progress returns the progress function for a run of that kind and length.
+func (l *Live) progress(kind traffic.Kind, length time.Duration) func(traffic.Progress) {
 	var last traffic.Progress
 	return func(p traffic.Progress) {
 		if !l.Terminal && p.Elapsed-last.Elapsed < 950*time.Millisecond {
 			return
 		}
-		l.line(strings.TrimLeft(fmt.Sprintf("%-10s  ", l.title), " ") + phaseLine(kind, length, last, p, l.Terminal))
+		l.line(strings.TrimLeft(fmt.Sprintf("%-10s  ", l.title), " ") + progressLine(kind, length, last, p, l.Terminal))
 		last = p
 	}
 }
 
-// phaseLine is the state of a run, with rates since the last line.
-func phaseLine(kind traffic.Kind, length time.Duration, last, now traffic.Progress, bar bool) string {
+// progressLine returns the state of a run, with rates since the last line.
+func progressLine(kind traffic.Kind, length time.Duration, last, now traffic.Progress, bar bool) string {
 	seconds := max((now.Elapsed - last.Elapsed).Seconds(), 1e-3)
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s ", strings.ToUpper(string(kind)))

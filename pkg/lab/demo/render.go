@@ -10,10 +10,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/observe/term"
 )
 
-// maxLaneRows is per side.
+// maxLaneRows is the number of lanes shown per host.
 const maxLaneRows = 16
 
-// Render is the report for people, at most 80 columns wide.
+// Render returns the report as text, at most 80 columns wide.
 func (r *Report) Render(s term.Style) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  left ═══ cable, %d queues ═══ right\n\n", s.Bold("ropewalk demo"), r.QueueCount)
@@ -25,7 +25,7 @@ func (r *Report) Render(s term.Style) string {
 	return b.String()
 }
 
-// The widths of the picture: what stands in front of the columns, one column, and a bar in it.
+// Widths of the chart: of the row titles, of a column, and of a bar in it.
 const (
 	rowTitleWidth  = 16
 	columnWidth    = 31
@@ -33,18 +33,17 @@ const (
 	columnDistance = "  "
 )
 
-// row prints a line of the picture with one figure for each run. What stands in a column may have colours, so that its
-// width is not that of the string.
+// row prints a row of the chart with one cell per run. Cells may contain colours, so their width is not the length of the string.
 func row(b *strings.Builder, title string, cells ...string) {
 	fmt.Fprintf(b, "  %-*s%s\n", rowTitleWidth-2, title, strings.TrimRight(strings.Join(cells, columnDistance), " "))
 }
 
-// column makes a cell of text that has no colours yet.
+// column pads text to a cell, and then colours it.
 func column(text string, paint func(string) string) string {
 	return paint(fmt.Sprintf("%-*s", columnWidth, text))
 }
 
-// cells are a cell for each run.
+// cells returns a cell for each run.
 func (r *Report) cells(cell func(*Load) string) (cells []string) {
 	for i := range r.Runs {
 		cells = append(cells, cell(&r.Runs[i]))
@@ -54,7 +53,7 @@ func (r *Report) cells(cell func(*Load) string) (cells []string) {
 
 func plain(text string) string { return text }
 
-// renderTraffic renders the head of the report: the tunnel's throughput in each run.
+// renderTraffic renders the throughput of the tunnel in each run.
 func (r *Report) renderTraffic(b *strings.Builder, s term.Style) {
 	if l := r.Ping.Latency; l != nil {
 		row(b, "round trip", fmt.Sprintf("%s when idle, 99th percentile %s",
@@ -82,7 +81,7 @@ func orderStyle(s term.Style, reordered uint64) func(string) string {
 	return s.Good
 }
 
-// renderQueues draws the picture: what share of the packets each receive queue got.
+// renderQueues draws the chart: the share of the packets by receive queue.
 func (r *Report) renderQueues(b *strings.Builder, s term.Style) {
 	most := 0.0
 	for i := range r.Runs {
@@ -102,7 +101,7 @@ func (r *Report) renderQueues(b *strings.Builder, s term.Style) {
 	})...)
 }
 
-// queueCell is a queue's bar, with a full one for the largest share that any has, and its packets.
+// queueCell returns the bar and the packets of a queue. most is the share for which the bar is full.
 func (r *Load) queueCell(s term.Style, queue int, most float64) string {
 	if queue >= len(r.Queues) {
 		return column("", plain)
@@ -121,7 +120,7 @@ func share(n, of uint64) float64 {
 
 func (r *Report) renderLanes(b *strings.Builder, s term.Style) {
 	if r.Left == nil || r.Right == nil {
-		b.WriteString("  the daemon offers no statistics by lane\n\n")
+		b.WriteString("  the daemon has no statistics by lane\n\n")
 		return
 	}
 	fmt.Fprintf(b, "  %s\n", s.Bold(fmt.Sprintf("%-10s %12s %10s %6s  %12s %10s %6s", "",
@@ -145,12 +144,12 @@ func (r *Report) renderLanes(b *strings.Builder, s term.Style) {
 func (st *Stats) renderLanes(b *strings.Builder, side string) {
 	for i, l := range st.Lanes {
 		if i == maxLaneRows {
-			fmt.Fprintf(b, "  %-5s and %d lanes more\n", side, len(st.Lanes)-i)
+			fmt.Fprintf(b, "  %-5s and %d more lanes\n", side, len(st.Lanes)-i)
 			return
 		}
 		fmt.Fprintf(b, "  %-5s %-4d %12s %10s %6s  %12s %10s %6s\n", side, i,
-			term.Thousands(l.TxPackets), term.Thousands(l.TxTrains), per(l.TxPackets, l.TxTrains),
-			term.Thousands(l.RxPackets), term.Thousands(l.RxTrains), per(l.RxPackets, l.RxTrains))
+			term.Thousands(l.TxPackets), term.Thousands(l.TxTrains), mean(l.TxPackets, l.TxTrains),
+			term.Thousands(l.RxPackets), term.Thousands(l.RxTrains), mean(l.RxPackets, l.RxTrains))
 	}
 }
 
@@ -164,8 +163,8 @@ func (r *Report) renderChecks(b *strings.Builder, s term.Style) {
 	}
 }
 
-// per is a mean, as "-" where there is none.
-func per(n, of uint64) string {
+// mean returns n/of as text, "-" if of is 0.
+func mean(n, of uint64) string {
 	if of == 0 {
 		return "-"
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-// Report is what a demo found, as `ropewalk demo --json` prints it.
+// Report is the result of a demo, as `ropewalk demo --json` prints it.
 type Report struct {
 	OK      bool           `json:"ok"`
 	Checks  []Check        `json:"checks"`
@@ -23,24 +23,24 @@ type Report struct {
 	Ping    traffic.Result `json:"ping"`
 	Runs    []Load         `json:"runs"`
 	Cable   Cable          `json:"cable"`
-	// QueueCount is how many queues the cable has.
+	// QueueCount is the number of queues of the cable.
 	QueueCount int    `json:"queue_count"`
-	Left       *Stats `json:"left"` // null when the daemon offers none
+	Left       *Stats `json:"left"` // null if the daemon has no statistics
 	Right      *Stats `json:"right"`
 }
 
-// Load is one load on the tunnel.
+// Load is the result of one load on the tunnel.
 type Load struct {
-	Spread string         `json:"spread"` // "spread off" or "spread on"; empty for a daemon that knows no spreading
+	Spread string         `json:"spread"` // "spread off" or "spread on"; empty if the daemon does not support spread
 	TCP    traffic.Result `json:"tcp"`    // over IPv4
 	UDP    traffic.Result `json:"udp"`    // over IPv6
-	// SourcePorts is from how many ports the left host sent data.
+	// SourcePorts is the number of source ports from which the left host sent data.
 	SourcePorts int `json:"source_ports"`
-	// Queues are those of the right host's end of the cable; null without eBPF.
+	// Queues are the receive queues of the right host; null without eBPF.
 	Queues []netlab.QueueCount `json:"queues"`
 }
 
-// packets is what all queues got, and the busiest one.
+// packets returns the packets of all queues, and those of the busiest queue.
 func (r *Load) packets() (sum, most uint64) {
 	for _, q := range r.Queues {
 		sum += q.Packets
@@ -49,8 +49,9 @@ func (r *Load) packets() (sum, most uint64) {
 	return sum, most
 }
 
-// busy is how many queues got a hundredth of the packets or more: address resolution and handshakes have queues too.
-func (r *Load) busy() (n int) {
+// usedQueues returns the number of queues with at least a hundredth of the packets. Neighbour discovery and handshakes may use
+// other queues.
+func (r *Load) usedQueues() (n int) {
 	sum, _ := r.packets()
 	for _, q := range r.Queues {
 		if q.Packets > 0 && q.Packets*100 >= sum {
@@ -60,21 +61,21 @@ func (r *Load) busy() (n int) {
 	return n
 }
 
-// Check is one thing that must be so.
+// Check is the result of one check.
 type Check struct {
 	OK   bool   `json:"ok"`
 	What string `json:"what"`
-	Why  string `json:"why"` // the figures behind it
+	Why  string `json:"why"` // details, with figures
 }
 
-// Stats is what the demo reads of the daemon's statistics.
+// Stats is the part of the daemon's statistics that the demo reads.
 type Stats struct {
 	Lanes  []Lane               `json:"lanes"`
 	Drops  map[string]uint64    `json:"drops"` // of the slow path
 	Spread *config.SpreadReport `json:"spread,omitempty"`
 }
 
-// Lane is what one lane of the daemon has carried and dropped.
+// Lane has the statistics of one lane.
 type Lane struct {
 	TxPackets uint64            `json:"tx_packets"`
 	TxTrains  uint64            `json:"tx_trains"`
@@ -83,8 +84,8 @@ type Lane struct {
 	Drops     map[string]uint64 `json:"drops"`
 }
 
-// judge fills in the checks.
-func (r *Report) judge() {
+// runChecks evaluates all checks.
+func (r *Report) runChecks() {
 	r.Checks = []Check{r.checkFlow(), r.checkIntegrity(), r.checkOrder(), r.checkEncrypted(), r.checkPlaintext()}
 	for i := range r.Runs {
 		if r.Runs[i].Spread == spreadOn {
@@ -107,8 +108,8 @@ func (r *Report) checkFlow() Check {
 	}
 	return Check{
 		OK:   ok && idle == 0,
-		What: "traffic flowed in every stream",
-		Why:  fmt.Sprintf("%d TCP and %d UDP streams, %d of them silent", tcp, udp, idle),
+		What: "every stream carried data",
+		Why:  fmt.Sprintf("%d TCP and %d UDP streams, %d of them without data", tcp, udp, idle),
 	}
 }
 
@@ -121,7 +122,7 @@ func (r *Report) checkIntegrity() Check {
 	}
 	return Check{
 		OK:   corrupt == 0 && lost == 0,
-		What: "every byte was verified",
+		What: "all data arrived unchanged",
 		Why:  fmt.Sprintf("%s, %d corrupt, %d bytes missing from TCP", term.WithUnit(float64(bytes), "B"), corrupt, lost),
 	}
 }
@@ -135,24 +136,25 @@ func (r *Report) checkOrder() Check {
 	}
 	return Check{
 		OK:   reordered == 0 && duplicated == 0,
-		What: "no packet overtook another of its flow",
+		What: "no datagram was reordered or duplicated",
 		Why:  fmt.Sprintf("%s datagrams, %d reordered, %d duplicated", term.Thousands(packets), reordered, duplicated),
 	}
 }
 
-// manyStreams are so many that all their flows on one queue are no accident: 2^-15, with two queues.
-const manyStreams = 8
+// minStreams is the number of streams from which checkSpread requires two queues. With two queues, all flows share one by chance in
+// 1 of 2^15 runs.
+const minStreams = 8
 
-// checkSpread asks for more than one port, and for more than one queue where there are enough flows to tell.
+// checkSpread requires several source ports, and several queues if there are enough flows.
 func (r *Report) checkSpread(run *Load) Check {
-	// A flow that was silent for a while may take another port.
-	why := fmt.Sprintf("%d flows took %d source ports, one at a time each", 2*r.Streams, run.SourcePorts)
+	// A flow may change its port after a pause, so there may be more ports than flows.
+	why := fmt.Sprintf("%d flows used %d source ports", 2*r.Streams, run.SourcePorts)
 	if len(run.Queues) > 0 {
-		why += fmt.Sprintf(", to %d of %d queues", run.busy(), r.QueueCount)
+		why += fmt.Sprintf(", to %d of %d queues", run.usedQueues(), r.QueueCount)
 	}
-	telling := len(run.Queues) > 1 && r.Streams >= manyStreams
+	enoughFlows := len(run.Queues) > 1 && r.Streams >= minStreams
 	return Check{
-		OK:   run.SourcePorts > 1 && (run.busy() > 1 || !telling),
+		OK:   run.SourcePorts > 1 && (run.usedQueues() > 1 || !enoughFlows),
 		What: "with spread on, the flows used more than one receive queue",
 		Why:  why,
 	}
@@ -160,13 +162,13 @@ func (r *Report) checkSpread(run *Load) Check {
 
 func (r *Report) checkEncrypted() Check {
 	c := r.Cable
-	why := fmt.Sprintf("%s packets and trains captured, %d foreign", term.Thousands(c.seen()), c.Foreign)
+	why := fmt.Sprintf("%s packets captured, %d of other protocols", term.Thousands(c.seen()), c.Foreign)
 	if c.Missed > 0 {
 		why += fmt.Sprintf(", %s not captured", term.Thousands(c.Missed))
 	}
 	return Check{
 		OK:   c.Foreign == 0 && c.Data > 0 && c.Handshake > 0,
-		What: "the cable carried WireGuard and nothing else",
+		What: "the cable carried only WireGuard messages",
 		Why:  why,
 	}
 }
@@ -174,23 +176,23 @@ func (r *Report) checkEncrypted() Check {
 func (r *Report) checkPlaintext() Check {
 	return Check{
 		OK:   r.Cable.Plaintext == 0,
-		What: "no payload was seen in the clear",
-		Why:  fmt.Sprintf("marker found %d times; a packet sent without the tunnel was caught", r.Cable.Plaintext),
+		What: "no plaintext was captured",
+		Why:  fmt.Sprintf("test pattern found in %d packets (and in an unencrypted test packet)", r.Cable.Plaintext),
 	}
 }
 
-// Err names the checks that failed; it is nil if none did.
+// Err returns an error with all failed checks, or nil.
 func (r *Report) Err() error {
 	var errs []error
 	for _, c := range r.Checks {
 		if !c.OK {
-			errs = append(errs, fmt.Errorf("the demo failed: not so: %s (%s)", c.What, c.Why))
+			errs = append(errs, fmt.Errorf("check failed: %s (%s)", c.What, c.Why))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// dropLines names the drops of a side, one line per lane that has some.
+// dropLines returns the drops of a host, one line per lane with drops.
 func (s *Stats) dropLines(side string) []string {
 	var lines []string
 	for i, l := range s.Lanes {

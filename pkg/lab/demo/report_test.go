@@ -45,7 +45,7 @@ func goodReport() Report {
 
 func TestEveryFaultFailsTheDemo(t *testing.T) {
 	good := goodReport()
-	good.judge()
+	good.runChecks()
 	if err := good.Err(); err != nil || !good.OK {
 		t.Fatal(err)
 	}
@@ -61,23 +61,23 @@ func TestEveryFaultFailsTheDemo(t *testing.T) {
 		"no run":             func(r *Report) { r.Runs = nil },
 		"one port":           func(r *Report) { r.Runs[1].SourcePorts = 1 },
 		"one queue":          func(r *Report) { r.Runs[1].Queues = r.Runs[0].Queues },
-		"a stranger":         func(r *Report) { r.Cable.Foreign = 1 },
+		"another protocol":   func(r *Report) { r.Cable.Foreign = 1 },
 		"plaintext":          func(r *Report) { r.Cable.Plaintext = 1 },
 		"nothing on cable":   func(r *Report) { r.Cable = Cable{} },
 		"no handshake there": func(r *Report) { r.Cable.Handshake = 0 },
 	} {
 		r := goodReport()
 		breakIt(&r)
-		r.judge()
+		r.runChecks()
 		if r.OK || r.Err() == nil || !strings.Contains(r.Render(term.Style{}), "✗") {
-			t.Errorf("%s went through", name)
+			t.Errorf("%s: got a passed report, want a failed check", name)
 		}
 	}
 }
 
 func TestReportFits80Columns(t *testing.T) {
 	r := goodReport()
-	r.judge()
+	r.runChecks()
 	for _, line := range strings.Split(r.Render(term.Style{}), "\n") {
 		if utf8.RuneCountInString(line) > 80 {
 			t.Errorf("%d columns: %s", utf8.RuneCountInString(line), line)
@@ -87,11 +87,11 @@ func TestReportFits80Columns(t *testing.T) {
 
 func TestReportContainsEssentialResults(t *testing.T) {
 	r := goodReport()
-	r.judge()
+	r.runChecks()
 	text := r.Render(term.Style{})
 	for _, want := range []string{
 		"123.40 Gbit/s", "9.87 Gbit/s, 0.0% lost", "0 reordered", "123µs", "12.5", "rx_replay 1,234, tx_no_peer 3", "hs_replay 1",
-		"and 4 lanes more", "66.7%", "100.0%", "1,234,567 not captured", "to 2 of 64 queues",
+		"and 4 more lanes", "66.7%", "100.0%", "1,234,567 not captured", "to 2 of 64 queues",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in\n%s", want, text)
@@ -105,7 +105,7 @@ func TestReportContainsEssentialResults(t *testing.T) {
 	}
 }
 
-// TestReportEndsWithTerminalChart has what a stranger is to see.
+// TestReportEndsWithTerminalChart compares the traffic and the chart with the expected text.
 func TestReportEndsWithTerminalChart(t *testing.T) {
 	run := func(title string, ports int, packets ...uint64) Load {
 		r := Load{Spread: title, SourcePorts: ports}
@@ -141,7 +141,7 @@ func TestReportEndsWithTerminalChart(t *testing.T) {
 
 func TestReportWithoutDaemonStatisticsOrQueues(t *testing.T) {
 	r := Report{}
-	r.judge()
+	r.runChecks()
 	if text := r.Render(term.Style{}); !strings.Contains(text, "no statistics") || r.OK {
 		t.Errorf("got %s, want %q in it", text, "no statistics")
 	}
@@ -149,7 +149,7 @@ func TestReportWithoutDaemonStatisticsOrQueues(t *testing.T) {
 
 func TestReportIsJSON(t *testing.T) {
 	r := goodReport()
-	r.judge()
+	r.runChecks()
 	out, err := json.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
@@ -171,7 +171,7 @@ func TestLiveShowsRatesSinceTheLastLine(t *testing.T) {
 		{traffic.TCP, false, "TCP   3.0/4.0 s  2.00 Gbit/s"},
 		{traffic.UDP, true, "UDP █████████░░░  3.0/4.0 s  2.00 Gbit/s  200 kpps  2 reordered"},
 	} {
-		got := phaseLine(c.kind, 4*time.Second, last, now, c.bar)
+		got := progressLine(c.kind, 4*time.Second, last, now, c.bar)
 		if got != c.want || utf8.RuneCountInString(got) > 79-len("spread off  ") {
 			t.Errorf("got  %q\nwant %q", got, c.want)
 		}
@@ -181,7 +181,7 @@ func TestLiveShowsRatesSinceTheLastLine(t *testing.T) {
 func TestLiveWithoutTerminalWritesALinePerSecond(t *testing.T) {
 	var out bytes.Buffer
 	l := &Live{Out: &out}
-	phase := l.phase(traffic.TCP, 2*time.Second)
+	phase := l.progress(traffic.TCP, 2*time.Second)
 	for ms := 200; ms <= 2000; ms += 200 {
 		phase(traffic.Progress{Elapsed: time.Duration(ms) * time.Millisecond})
 	}
@@ -194,8 +194,8 @@ func TestLiveWithoutTerminalWritesALinePerSecond(t *testing.T) {
 func TestLiveWithJSONIsSilent(t *testing.T) {
 	var out bytes.Buffer
 	l := &Live{Out: &out, Quiet: true}
-	l.say("step")
-	l.phase(traffic.TCP, time.Second)(traffic.Progress{Elapsed: time.Second})
+	l.step("step")
+	l.progress(traffic.TCP, time.Second)(traffic.Progress{Elapsed: time.Second})
 	l.clear()
 	if out.Len() != 0 {
 		t.Errorf("got %q", out.String())
@@ -203,7 +203,7 @@ func TestLiveWithJSONIsSilent(t *testing.T) {
 }
 
 func TestMeanOfNoValuesIsZero(t *testing.T) {
-	if per(1, 0) != "-" || per(3, 2) != "1.5" {
-		t.Errorf("got %q, %q, want %q, %q", per(1, 0), per(3, 2), "-", "1.5")
+	if mean(1, 0) != "-" || mean(3, 2) != "1.5" {
+		t.Errorf("got %q, %q, want %q, %q", mean(1, 0), mean(3, 2), "-", "1.5")
 	}
 }

@@ -26,19 +26,19 @@ const (
 	readyPoll    = 10 * time.Millisecond
 )
 
-// Place distinguishes the hosts by their addresses: IPv4 first, IPv6 second.
-type Place struct {
+// HostAddresses are the name and the addresses of a host: IPv4 first, IPv6 second.
+type HostAddresses struct {
 	Name          string
 	Cable, Tunnel [2]netip.Prefix
 }
 
-// NewPlace returns that of the n-th host.
-func NewPlace(name string, n byte) Place {
+// NewHostAddresses returns the addresses of the n-th host.
+func NewHostAddresses(name string, n byte) HostAddresses {
 	v6 := func(net byte) netip.Prefix {
 		return netip.PrefixFrom(netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x77, 7: net, 15: n}), 64)
 	}
 	v4 := func(a, b, c byte) netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([4]byte{a, b, c, n}), 24) }
-	return Place{
+	return HostAddresses{
 		Name:   name,
 		Cable:  [2]netip.Prefix{v4(192, 168, 77), v6(0)},
 		Tunnel: [2]netip.Prefix{v4(10, 77, 0), v6(1)},
@@ -47,34 +47,34 @@ func NewPlace(name string, n byte) Place {
 
 // Side is one host and its end of the tunnel.
 type Side struct {
-	Place
+	HostAddresses
 	Host      *netlab.Host
 	Interface string
 	Key       noise.PrivateKey
 	daemon    *testbed.Process // nil until started
 }
 
-// NewSide adds a host to a lab, and gives it a key. Nothing runs on it yet.
-func NewSide(lab *netlab.Lab, at Place) (*Side, error) {
+// NewSide adds a host to a lab, and creates its key. It starts nothing.
+func NewSide(lab *netlab.Lab, at HostAddresses) (*Side, error) {
 	key, err := noise.NewPrivateKey(rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("making a key for %s: %w", at.Name, err)
+		return nil, fmt.Errorf("creating a key for %s: %w", at.Name, err)
 	}
 	host, err := lab.Host(at.Name)
 	if err != nil {
 		return nil, err
 	}
-	return &Side{Place: at, Host: host, Key: key, Interface: interfaceName(lab.Tag(), at.Name)}, nil
+	return &Side{HostAddresses: at, Host: host, Key: key, Interface: interfaceName(lab.Tag(), at.Name)}, nil
 }
 
-// interfaceName is that of the host at a place. The control sockets of all namespaces lie in one directory: the lab's tag keeps two
-// demos apart.
+// interfaceName returns the interface's name. It contains the lab's tag, because the control sockets of all network namespaces are
+// in one directory.
 func interfaceName(tag, place string) string { return "rw" + tag + place[:1] }
 
 // socketGlob matches the control sockets of all demos.
 const socketGlob = "rw?????[lr].sock"
 
-// Start runs the daemon and returns when it answers. Should it die later, it calls died.
+// Start starts the daemon and waits until it answers. If the daemon ends later, Start's goroutine calls died.
 func (s *Side) Start(ctx context.Context, argv []string, died context.CancelCauseFunc) (err error) {
 	if s.daemon, err = testbed.Command(argv...)(ctx, s.Host, s.Interface); err != nil {
 		return fmt.Errorf("on %s: %w", s.Name, err)
@@ -122,7 +122,7 @@ func (s *Side) SetUp(peer *Side) error {
 	return s.Host.SetUp(s.Interface, 0, s.Tunnel[:]...)
 }
 
-// configure makes peer the only peer, on the cable's IPv4, with which there is no session yet.
+// configure sets peer as the only peer, with its IPv4 address on the cable, and removes any session with it.
 func (s *Side) configure(peer *Side) error {
 	c, err := uapi.Dial(s.Interface)
 	if err != nil {
@@ -144,7 +144,7 @@ func (s *Side) configure(peer *Side) error {
 	})
 }
 
-// stats asks the daemon for its figures; nil without an error means that it offers none.
+// stats returns the daemon's statistics, or nil without an error if it has none.
 func (s *Side) stats() (*Stats, error) {
 	c, err := uapi.Dial(s.Interface)
 	if err != nil {
@@ -153,13 +153,13 @@ func (s *Side) stats() (*Stats, error) {
 	defer c.Close()
 	var st Stats
 	if c.Stats(&st) != nil {
-		// Another implementation, which does not know the request. One that has died is noticed by stop.
+		// Another implementation does not know the request. If the daemon has ended, stop reports it.
 		return nil, nil
 	}
 	return &st, nil
 }
 
-// stop ends the daemon as its user would, and returns an error if it was dead already or does not follow.
+// stop stops the daemon with SIGTERM. It returns an error if the daemon had ended already or does not end.
 func (s *Side) stop() error {
 	if err := s.daemon.Stop(); err != nil {
 		return fmt.Errorf("the daemon on %s: %w", s.Name, err)
@@ -167,22 +167,22 @@ func (s *Side) stop() error {
 	return nil
 }
 
-// Kill ends the daemon if it still runs, and removes the control socket that it may have left.
+// Kill ends the daemon if it still runs, and removes its control socket.
 func (s *Side) Kill() {
 	if s.daemon == nil {
 		return
 	}
 	_ = s.daemon.Stop()
-	_ = os.Remove(filepath.Join(string(uapi.DefaultDir), s.Interface+".sock")) // gone already, unless it died
+	_ = os.Remove(filepath.Join(string(uapi.DefaultDir), s.Interface+".sock")) // exists only if the daemon was killed
 }
 
-// servers are the receivers on the right host.
+// servers are the traffic servers on the right host.
 type servers struct {
 	v4, v6 *traffic.Server
 	stop   func()
 }
 
-// serve listens on the right host's tunnel addresses.
+// serve starts them on the right host's tunnel addresses.
 func (d *demo) serve(ctx context.Context) (servers, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var listening [2]*traffic.Server
@@ -204,7 +204,7 @@ func (d *demo) serve(ctx context.Context) (servers, error) {
 		done = append(done, ended)
 		go func() {
 			defer close(ended)
-			// A server that fails makes the run that uses it fail.
+			// If the server fails, the run that uses it fails too.
 			_ = s.Serve(ctx)
 		}()
 	}

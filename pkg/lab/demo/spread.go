@@ -35,16 +35,15 @@ func (d *demo) setSpread(mode config.SpreadMode) error {
 	return nil
 }
 
-// beginSpread makes both ends begin anew, as they would with Spread = auto from the start, and waits until they have
-// found each other and spread.
-func (d *demo) beginSpread(ctx context.Context, s *traffic.Server) error {
+// startSpread sets Spread = auto at both ends, removes their sessions, and waits until both spread.
+func (d *demo) startSpread(ctx context.Context, s *traffic.Server) error {
 	err := errors.Join(d.setSpread(config.SpreadAuto), d.left.configure(d.right), d.right.configure(d.left))
 	if err != nil {
 		return err
 	}
 	deadline := time.Now().Add(spreadTimeout)
 	for {
-		d.live.say("the two ends say hello")
+		d.live.step("waiting for hellos")
 		if _, err := d.connect(ctx, s); err != nil {
 			return err
 		}
@@ -55,14 +54,14 @@ func (d *demo) beginSpread(ctx context.Context, s *traffic.Server) error {
 	}
 }
 
-// notSpreading returns why s does not spread to its peer, if it does not.
+// notSpreading returns nil if s spreads to its peer, otherwise the reason.
 func (s *Side) notSpreading(peer *Side) error {
 	st, err := s.stats()
 	switch {
 	case err != nil:
 		return err
 	case st == nil || st.Spread == nil:
-		return fmt.Errorf("the daemon on %s does not say whether it spreads", s.Name)
+		return fmt.Errorf("the daemon on %s reports no spread state", s.Name)
 	}
 	if p := st.Spread.Peers[peer.Key.Public().Base64()]; !p.Active {
 		return fmt.Errorf("%s does not spread to %s: %s", s.Name, peer.Name, p.Reason)

@@ -317,7 +317,7 @@ func TestFrameOwnersMatchOracle(t *testing.T) {
 				want := r.IntN(o.count("free") + 1) // few enough not to reap
 				got := batch[:s.Reserve(batch[:want])]
 				if len(got) != want {
-					t.Fatalf("reserved %d of %d", len(got), want)
+					t.Fatalf("got %d frames reserved, want %d", len(got), want)
 				}
 				o.move(t, got, "free", "tx user")
 				reserved = append(reserved, got...)

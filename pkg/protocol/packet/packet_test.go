@@ -61,8 +61,8 @@ func TestLengthRejectsInvalidHeaders(t *testing.T) {
 		{"empty", nil, 0, false},
 		{"v4", v4, 32, true},
 		{"v4 with padding", append(slices.Clone(v4), 0, 0), 32, true},
-		{"v4 cut", v4[:31], 32, false},
-		{"v4 cut in the header", v4[:19], 0, false},
+		{"v4 truncated", v4[:31], 32, false},
+		{"v4 truncated in the header", v4[:19], 0, false},
 		{"v4 of its header only", set(v4, 2, 0, 20), 20, true},
 		{"v4 shorter than its header", set(v4, 2, 0, 19), 19, false},
 		{"v4 with IHL 4", set(v4, 0, 0x44), 32, false},
@@ -70,8 +70,8 @@ func TestLengthRejectsInvalidHeaders(t *testing.T) {
 		{"v4 with options beyond the end", set(v4, 0, 0x49), 32, false},
 		{"v4 of length 0 (BIG TCP)", set(v4, 2, 0, 0), 0, false},
 		{"v6", v6, 52, true},
-		{"v6 cut", v6[:51], 52, false},
-		{"v6 cut in the header", v6[:39], 0, false},
+		{"v6 truncated", v6[:51], 52, false},
+		{"v6 truncated in the header", v6[:39], 0, false},
 		{"v6 without payload", set(v6, 4, 0, 0), 40, true},
 		{"version 5", set(v4, 0, 0x55), 0, false},
 		{"version 0", set(v4, 0, 0x05), 0, false},
@@ -117,7 +117,7 @@ func TestFindTransportSkipsExtensionHeaders(t *testing.T) {
 		{"fragment", extended(v6, HopByHop, Fragment), Transport{Fragment, 48, true}, true},
 		{"too many", extended(v6, many...), Transport{}, false},
 		{"extension beyond the end", set(extended(v6, HopByHop), 41, 9), Transport{}, false},
-		{"cut extension", set(v6, 6, byte(HopByHop))[:44], Transport{}, false},
+		{"truncated extension", set(v6, 6, byte(HopByHop))[:44], Transport{}, false},
 		{"no next header", set(v6, 6, byte(NoNext)), Transport{NoNext, 40, false}, true},
 	} {
 		got, ok := FindTransport(tt.ip)
@@ -158,7 +158,7 @@ func FuzzFindTransport(f *testing.F) {
 		}
 		tr, ok := FindTransport(b[:n])
 		if ok && (tr.Offset < IPv4HeaderLen || tr.Offset > n) {
-			t.Fatalf("transport header at %d of %d", tr.Offset, n)
+			t.Fatalf("got transport header at %d, want at least %d and at most %d", tr.Offset, IPv4HeaderLen, n)
 		}
 	})
 }

@@ -55,10 +55,10 @@ func TestXDPIsUsedOnceGuarded(t *testing.T) {
 	s.port.SetGuarded()
 	r := s.awaitPath(byXDP)
 	if r.Mode != byXDP || r.Device != s.dev || r.How != "copy" || r.Lanes != 1 || r.Reason != asConfigured || len(r.XDP) != 1 || r.XDP[0].Error != "" {
-		t.Errorf("then: %+v", r)
+		t.Errorf("after SetGuarded: got %+v, want AF_XDP in copy mode on one lane", r)
 	}
 	if s.attached(s.dev) == 0 {
-		t.Error("no program")
+		t.Error("got no XDP program attached")
 	}
 	s.await("messages through AF_XDP", func() bool {
 		s.awaitMessage("a message")

@@ -113,7 +113,7 @@ func TestGatherReadsDefaultRouteDevice(t *testing.T) {
 		t.Errorf("rp_filter %+v", got)
 	}
 	if n.XDP.Value.Attached {
-		t.Errorf("xdp %+v", n.XDP)
+		t.Errorf("XDP program: got %+v, want none attached", n.XDP)
 	}
 }
 

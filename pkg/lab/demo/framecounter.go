@@ -20,39 +20,39 @@ import (
 )
 
 const (
-	// wholeOneIn is how many trains go by for each that is searched to its end; of the others, the beginning is.
-	wholeOneIn  = 32
-	seeTimeout  = 5 * time.Second
-	maxExamples = 3
+	// fullPacketOneIn: one in this many packets and trains is searched entirely, the others only at the beginning.
+	fullPacketOneIn = 32
+	captureTimeout  = 5 * time.Second
+	maxExamples     = 3
 )
 
-// Cable is what the capture on the cable found. A train counts as one packet.
+// Cable is the result of the capture. A train counts as one packet.
 type Cable struct {
 	Data      uint64   `json:"data"`      // WireGuard data messages
 	Handshake uint64   `json:"handshake"` // WireGuard initiations, responses and cookie replies
-	Refused   uint64   `json:"refused"`   // ICMP: a handshake came before the other end listened, and was tried again
+	Refused   uint64   `json:"refused"`   // ICMP errors: a handshake arrived before the other end listened, and was repeated
 	Neighbour uint64   `json:"neighbour"` // ARP, IPv6 neighbour discovery and multicast listener reports
-	Foreign   uint64   `json:"foreign"`   // anything else: there should be none
-	Plaintext uint64   `json:"plaintext"` // packets with the payload's marker in them: there should be none
-	Missed    uint64   `json:"missed"`    // packets that the capture was too slow for
+	Foreign   uint64   `json:"foreign"`   // anything else; must be 0
+	Plaintext uint64   `json:"plaintext"` // packets that contain the payload's marker; must be 0
+	Missed    uint64   `json:"missed"`    // packets that the capture lost
 	Examples  []string `json:"examples,omitempty"`
 }
 
 func (c Cable) seen() uint64 { return c.Data + c.Handshake + c.Refused + c.Neighbour + c.Foreign }
 
-// watch classifies and counts every packet on the cable.
-type watch struct {
+// frameCounter classifies and counts every frame on the cable.
+type frameCounter struct {
 	mu        sync.Mutex
 	cable     Cable
 	ports     map[uint16]uint64 // bytes of data messages of the left host, by source port
-	plaintext chan struct{}     // closed at the first packet in the clear
+	plaintext chan struct{}     // closed at the first packet with plaintext
 }
 
-func newWatch() *watch {
-	return &watch{plaintext: make(chan struct{}), ports: make(map[uint16]uint64)}
+func newFrameCounter() *frameCounter {
+	return &frameCounter{plaintext: make(chan struct{}), ports: make(map[uint16]uint64)}
 }
 
-func (w *watch) take(p netlab.Packet) {
+func (w *frameCounter) count(p netlab.Packet) {
 	kind, port := classify(p.Data)
 	clear := bytes.Contains(p.Data, []byte(traffic.Marker))
 	w.mu.Lock()
@@ -83,7 +83,7 @@ func (w *watch) take(p netlab.Packet) {
 	}
 }
 
-func (w *watch) result() Cable {
+func (w *frameCounter) result() Cable {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	c := w.cable
@@ -91,23 +91,23 @@ func (w *watch) result() Cable {
 	return c
 }
 
-// restart resets all counts.
-func (w *watch) restart() {
+// reset resets all counts.
+func (w *frameCounter) reset() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cable, w.plaintext = Cable{}, make(chan struct{})
 }
 
-// forgetPorts resets the counts of sourcePorts.
-func (w *watch) forgetPorts() {
+// resetPorts resets the counts by source port.
+func (w *frameCounter) resetPorts() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	clear(w.ports)
 }
 
-// sourcePorts is from how many ports the left host sent data: all that had a thousandth of it or more, so that a hello,
-// what steers the load, or what was captured late, does not count.
-func (w *watch) sourcePorts() (n int) {
+// sourcePorts returns the number of ports from which the left host sent at least a thousandth of its data. It thus ignores hellos,
+// and packets that were captured late.
+func (w *frameCounter) sourcePorts() (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	sum := uint64(0)
@@ -122,9 +122,9 @@ func (w *watch) sourcePorts() (n int) {
 	return n
 }
 
-// provePlaintextIsSeen sends one plaintext datagram over the cable, to prove that the capture detects plaintext.
-func (d *demo) provePlaintextIsSeen(ctx context.Context) error {
-	rx, err := listenIn(d.right, d.right.Cable[0].Addr()) // so that no ICMP error comes back
+// testPlaintextDetection sends one plaintext datagram over the cable, to check that the capture detects plaintext.
+func (d *demo) testPlaintextDetection(ctx context.Context) error {
+	rx, err := listenIn(d.right, d.right.Cable[0].Addr()) // so that the host sends no ICMP error
 	if err != nil {
 		return err
 	}
@@ -139,13 +139,13 @@ func (d *demo) provePlaintextIsSeen(ctx context.Context) error {
 		return fmt.Errorf("testing the capture: %w", err)
 	}
 	select {
-	case <-d.watch.plaintext:
+	case <-d.frames.plaintext:
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-time.After(seeTimeout):
-		return errors.New("testing the capture: it did not see a packet sent in the clear")
+	case <-time.After(captureTimeout):
+		return errors.New("testing the capture: a packet sent without encryption was not captured")
 	}
-	d.watch.restart()
+	d.frames.reset()
 	return nil
 }
 
@@ -205,7 +205,7 @@ func classify(frame []byte) (kind frameKind, port uint16) {
 }
 
 func classifyIPv4(p []byte) (kind frameKind, port uint16) {
-	protocol, rest := openIPv4(p)
+	protocol, rest := ipv4Payload(p)
 	switch protocol {
 	case ipUDP:
 		return classifyUDP(rest)
@@ -215,9 +215,9 @@ func classifyIPv4(p []byte) (kind frameKind, port uint16) {
 	return frameForeign, 0
 }
 
-// openIPv4 returns a packet's protocol and payload, or zero if it is malformed or a fragment. With the tunnel's MTU there are
+// ipv4Payload returns a packet's protocol and payload, or zero if it is malformed or a fragment. With the tunnel's MTU there are
 // no fragments.
-func openIPv4(p []byte) (protocol byte, rest []byte) {
+func ipv4Payload(p []byte) (protocol byte, rest []byte) {
 	if len(p) < 20 || p[0]>>4 != 4 {
 		return 0, nil
 	}
@@ -228,13 +228,13 @@ func openIPv4(p []byte) (protocol byte, rest []byte) {
 	return p[9], p[headerLen:]
 }
 
-// classifyICMP: an interface that comes up opens its port a moment later. Until then its host refuses handshakes (RFC 792, port
-// unreachable), of which it quotes addresses, ports and length, if the capture has that much of it.
+// classifyICMP recognizes port-unreachable errors for handshakes (RFC 792), which a host sends while its interface is up and its
+// port is not open yet. The error quotes addresses, ports and length, unless the capture has truncated it.
 func classifyICMP(p []byte) frameKind {
 	if len(p) < 8 || p[0] != 3 || p[1] != 3 {
 		return frameForeign
 	}
-	protocol, quoted := openIPv4(p[8:])
+	protocol, quoted := ipv4Payload(p[8:])
 	if protocol != ipUDP || len(quoted) < 8 || binary.BigEndian.Uint16(quoted[2:]) != tunnelPort {
 		return frameForeign
 	}
@@ -261,7 +261,7 @@ func classifyIPv6(p []byte) (kind frameKind, port uint16) {
 	return frameForeign, 0
 }
 
-// isNeighbourType knows multicast listener messages (RFC 2710, RFC 3810) and neighbour discovery (RFC 4861).
+// isNeighbourType reports whether the type is a multicast listener message (RFC 2710, RFC 3810) or neighbour discovery (RFC 4861).
 func isNeighbourType(t byte) bool {
 	return t >= 130 && t <= 137 || t == 143
 }

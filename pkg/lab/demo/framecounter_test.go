@@ -10,7 +10,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/lab/traffic"
 )
 
-// udpFrame makes an Ethernet frame with a UDP datagram; payload length n may exceed what is captured.
+// udpFrame returns an Ethernet frame with a UDP datagram. The UDP length n may be greater than the captured payload.
 func udpFrame(v6 bool, src, dst uint16, n int, payload []byte) []byte {
 	udp := make([]byte, 8, 8+len(payload))
 	binary.BigEndian.PutUint16(udp, src)
@@ -119,8 +119,8 @@ func FuzzClassify(f *testing.F) {
 }
 
 func TestWatchCountsPlaintextAndForeignFrames(t *testing.T) {
-	w := newWatch()
-	take := func(frame []byte) { w.take(netlab.Packet{Data: frame, Len: len(frame), Outgoing: true}) }
+	w := newFrameCounter()
+	take := func(frame []byte) { w.count(netlab.Packet{Data: frame, Len: len(frame), Outgoing: true}) }
 	take(udpFrame(false, tunnelPort, tunnelPort, 100, wgMessage(4, 100)))
 	take(udpFrame(false, tunnelPort, tunnelPort, 148, wgMessage(1, 148)))
 	take(arpFrame())
@@ -130,7 +130,7 @@ func TestWatchCountsPlaintextAndForeignFrames(t *testing.T) {
 	for range 5 {
 		take(udpFrame(true, 7, 7, 100, append(make([]byte, 70), traffic.Marker...)))
 	}
-	// A message that looks like WireGuard but does not encrypt.
+	// A message with WireGuard's header and a plaintext payload.
 	take(udpFrame(true, tunnelPort, tunnelPort, 100, append(wgMessage(4, 90), traffic.Marker...)))
 	if got := w.result(); got.Foreign != 5 || got.Plaintext != 6 || got.Data != 2 || len(got.Examples) != maxExamples {
 		t.Errorf("got %+v", got)
@@ -140,25 +140,25 @@ func TestWatchCountsPlaintextAndForeignFrames(t *testing.T) {
 	default:
 		t.Error("plaintext was not announced")
 	}
-	w.restart()
+	w.reset()
 	if got := w.result(); got.seen() != 0 || got.Plaintext != 0 {
 		t.Errorf("after restart: %+v", got)
 	}
 }
 
 func TestWatchCountsDataSourcePorts(t *testing.T) {
-	w := newWatch()
+	w := newFrameCounter()
 	take := func(port uint16, n int, outgoing bool) {
 		for range n {
 			frame := udpFrame(false, port, tunnelPort, 100, wgMessage(4, 100))
-			w.take(netlab.Packet{Data: frame, Len: len(frame), Outgoing: outgoing})
+			w.count(netlab.Packet{Data: frame, Len: len(frame), Outgoing: outgoing})
 		}
 	}
 	take(tunnelPort, 10, true)
 	if got := w.sourcePorts(); got != 1 {
 		t.Errorf("got %d source ports, want 1", got)
 	}
-	w.forgetPorts()
+	w.resetPorts()
 	take(61000, 1000, true)
 	take(61001, 1000, true)
 	take(tunnelPort, 1, true)
