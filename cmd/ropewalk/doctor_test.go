@@ -184,7 +184,7 @@ func TestDoctorReportsUnknownWithoutPrivileges(t *testing.T) {
 		status[f.Check] = f
 	}
 	if f := status["capabilities"]; f.Status != doctor.Failed || !strings.Contains(f.Found, "CAP_NET_ADMIN") {
-		t.Errorf("got %+v", f)
+		t.Errorf("got %+v, want Status %v, Found with \"CAP_NET_ADMIN\"", f, doctor.Failed)
 	}
 	for _, id := range []string{"tun-offloads", "tun-steer", "tcx", "xdp-sockets"} {
 		if f := status[id]; f.Status != doctor.Unknown || !strings.Contains(f.Found, "not permitted") && !strings.Contains(f.Found, "denied") {
@@ -192,7 +192,7 @@ func TestDoctorReportsUnknownWithoutPrivileges(t *testing.T) {
 		}
 	}
 	if f := status["udp-gso"]; f.Status != doctor.OK {
-		t.Errorf("got %+v", f)
+		t.Errorf("got %+v, want Status %v", f, doctor.OK)
 	}
 }
 

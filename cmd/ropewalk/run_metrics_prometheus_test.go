@@ -156,7 +156,7 @@ func (m *metricsLab) checkRules(t *testing.T) {
 	for _, g := range answer.Data.Groups {
 		for _, r := range g.Rules {
 			if r.Health != "ok" || r.State == "firing" || r.State == "pending" {
-				t.Errorf("got %+v", r)
+				t.Errorf("got %+v, want Health \"ok\", State other than \"firing\", State other than \"pending\"", r)
 			}
 			if r.Type != "recording" {
 				continue

@@ -200,11 +200,11 @@ func TestShowReadsEnvironment(t *testing.T) {
 	t.Setenv("WG_COLOR_MODE", "always")
 	t.Setenv("WG_HIDE_KEYS", "never")
 	if opt := showOptions(os.Stdout); !opt.Color || !opt.ShowKeys {
-		t.Errorf("got %+v", opt)
+		t.Errorf("got %+v, want Color true, ShowKeys true", opt)
 	}
 	t.Setenv("WG_COLOR_MODE", "")
 	t.Setenv("WG_HIDE_KEYS", "")
 	if opt := showOptions(&bytes.Buffer{}); opt.Color || opt.ShowKeys {
-		t.Errorf("got %+v", opt)
+		t.Errorf("got %+v, want Color false, ShowKeys false", opt)
 	}
 }

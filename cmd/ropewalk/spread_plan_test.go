@@ -67,7 +67,7 @@ func TestSpreadPlanTextMatchesGolden(t *testing.T) {
 func TestSpreadPlanLoadsQueuesEvenlyUnlikeHash(t *testing.T) {
 	r := spreadPlanReport(t)
 	if len(r.Strategies) != 3 || r.PlanError != "" {
-		t.Fatalf("got %+v", r)
+		t.Fatalf("got %+v, want len(Strategies) 3, PlanError \"\"", r)
 	}
 	hash, planned := r.Strategies[0], r.Strategies[2]
 	if hash.Median < 2.5 || hash.Median > 4.5 {

@@ -61,7 +61,7 @@ func FuzzParseKernelMessage(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line string) {
 		c := parseKernelMessage(line)
 		if c.stuck < 0 || c.processor < -1 || c.text != printable(c.text) {
-			t.Errorf("got %+v", c)
+			t.Errorf("got %+v, want stuck at least 0, processor at least %v, text %v", c, -1, printable(c.text))
 		}
 	})
 }

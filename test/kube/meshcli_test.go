@@ -223,7 +223,7 @@ func (a *api) findsAll(admin string) {
 		}
 	}
 	if d.APIVersion != "ropewalk/v1" || d.Kind != "MeshStatus" || len(d.Nodes) != 7 {
-		a.Errorf("got %+v", d)
+		a.Errorf("got %+v, want APIVersion \"ropewalk/v1\", Kind \"MeshStatus\", len(Nodes) 7", d)
 	}
 }
 

@@ -94,7 +94,7 @@ func TestSpreadIsOffBehindStatefulFirewall(t *testing.T) {
 		return nil
 	})
 	if o := l.send(5); o.reordered > 0 {
-		t.Errorf("got %v", o)
+		t.Errorf("got %v, want none reordered", o)
 	}
 	l.wantSpreadOff(l.right, "a firewall may drop them")
 	t.Logf("right: %s", l.spreading(l.right).Reason)

@@ -57,7 +57,7 @@ func TestSpreadingWaitsForPropagation(t *testing.T) {
 			time.Sleep(step.pass) // fake clock
 			got, wait := n.propagated(step.published, step.next, 10*time.Second)
 			if got != step.want || got && wait > 0 {
-				t.Errorf("step %d: known %t, wait %s", i, got, wait)
+				t.Errorf("step %d: got known %t, wait %s, want %t, and no wait once known", i, got, wait, step.want)
 			}
 		}
 	})

@@ -133,6 +133,6 @@ func TestStatusIsKeptWhileTunnelLookupFails(t *testing.T) {
 	}
 	s.followers["eth0"] = &deviceFollower{wanted: spreader.Config{}}
 	if r := s.unchangedResult(l); !r.status.Gathers || len(r.status.Endpoints) != 1 || r.spread == nil {
-		t.Errorf("got %+v", r)
+		t.Errorf("got %+v, want status.Gathers true, len(status.Endpoints) 1, spread non-nil", r)
 	}
 }

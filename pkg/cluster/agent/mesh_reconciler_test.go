@@ -195,7 +195,7 @@ func TestInterfaceIsCheckedOnEachReconcile(t *testing.T) {
 	l.self, l.nodes[0], l.spec.MTU = own, own, 1400
 	m.mustReconcile(t, l)
 	if n.setInterfaceCalls != 2 || !slices.Equal(n.pods, pods) || n.mtu != 1400 {
-		t.Errorf("got %+v", n)
+		t.Errorf("got %+v, want setInterfaceCalls 2, pods %v, mtu 1400", n, pods)
 	}
 	l.spec.Port = 7
 	if r := m.mustReconcile(t, l); r.status.Endpoints[0] != "192.0.2.0:7" || engine() != first {
@@ -290,7 +290,7 @@ func TestKeyChangesAfterPropagation(t *testing.T) {
 		l.spec.KeyGeneration = 2
 		r = m.mustReconcile(t, l)
 		if r.status.PublicKey != first || r.status.NextPublicKey == "" || r.requeueAfter != 0 {
-			t.Fatalf("got %+v", r)
+			t.Fatalf("got %+v, want status.PublicKey %v, text in status.NextPublicKey, requeueAfter 0", r, first)
 		}
 		time.Sleep(time.Hour) // the API is unreachable
 		if r = m.mustReconcile(t, l); r.status.PublicKey != first {
@@ -299,12 +299,12 @@ func TestKeyChangesAfterPropagation(t *testing.T) {
 		next := r.status.NextPublicKey
 		l.lastStatus = r.status
 		if r = m.mustReconcile(t, l); r.status.PublicKey != first || r.requeueAfter != DefaultPropagation || len(r.notes) != 1 {
-			t.Fatalf("got %+v", r)
+			t.Fatalf("got %+v, want status.PublicKey %v, requeueAfter %v, len(notes) 1", r, first, DefaultPropagation)
 		}
 		time.Sleep(r.requeueAfter)
 		r = m.mustReconcile(t, l)
 		if r.status.PublicKey != next || r.status.NextPublicKey != "" || r.status.KeyGeneration != 2 {
-			t.Fatalf("got %+v", r)
+			t.Fatalf("got %+v, want status.PublicKey %v, status.NextPublicKey \"\", status.KeyGeneration 2", r, next)
 		}
 		synctest.Wait()
 		if st := engine().Status(); st.PublicKey.Base64() != string(next) || st.Peers[0].Keepalive == 0 {
@@ -369,7 +369,8 @@ func TestSpecSurvivesLostRopewalkNode(t *testing.T) {
 	again.cfg.Network = host
 	again.restorePersisted()
 	if host.routing == nil || !slices.Equal(host.routing.Routes, routing.Routes) || !slices.Equal(host.routing.Exempt, routing.Exempt) || !host.refuse {
-		t.Errorf("before the API is reached: %+v", host)
+		t.Errorf("before the API is reached: got %+v, want routing non-nil, routing.Routes %v, routing.Exempt %v, refuse true",
+			host, routing.Routes, routing.Exempt)
 	}
 	made := &v1alpha1.RopewalkNode{}
 	made.Generation = 1
@@ -411,7 +412,7 @@ func TestCleartextAddsNoBlackholeBeforeSync(t *testing.T) {
 	a.savePersisted(persistedState{Mode: mesh.ModeMesh, Routing: &Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}}})
 	a.restorePersisted()
 	if n.routing == nil || n.refuse {
-		t.Errorf("got %+v", n)
+		t.Errorf("got %+v, want routing non-nil, refuse false", n)
 	}
 }
 

@@ -65,7 +65,7 @@ func TestProtobufDecodesLikeJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(nodes.Items) != 2 || nodes.Items[1].Name != "n2" || nodes.ResourceVersion != "7" || nodes.Continue != "next" {
-		t.Errorf("got %+v", nodes)
+		t.Errorf("got %+v, want len(Items) 2, Items[1].Name \"n2\", ResourceVersion \"7\", Continue \"next\"", nodes)
 	}
 }
 

@@ -102,7 +102,7 @@ func TestRestartWithoutAPIRestoresTunnel(t *testing.T) {
 		t.Errorf("got port %d, want %d", *c.ListenPort, DefaultPort)
 	}
 	if n.mtu != 1440 || !slices.Equal(n.pods, l.self.PodCIDRs) || !slices.Equal(n.routing.Routes, other.PodCIDRs) || !n.refuse {
-		t.Errorf("got %+v", n)
+		t.Errorf("got %+v, want mtu 1440, pods %v, routing.Routes %v, refuse true", n, l.self.PodCIDRs, other.PodCIDRs)
 	}
 	if a.stats.engine.Load() == nil || a.stats.Ready.Load() {
 		t.Error("no metrics, or ready before the first reconcile")

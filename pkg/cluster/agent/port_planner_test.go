@@ -139,7 +139,7 @@ func TestNICIgnoringPortsIsNoted(t *testing.T) {
 	nic := &fakeNIC{rss: spread.RSS{Device: "eth0", Key: spread.MicrosoftKey(), Indirection: spread.EqualIndirection(4), UDP4: spread.AddressesOnly}}
 	r := planOf(&portPlanner{read: nic.read, log: slog.New(slog.DiscardHandler)}, configsFor(map[string][]string{"eth0": {"192.0.2.2:51820"}}))
 	if len(r.status.Plans) > 0 || len(r.notes) != 1 || !strings.Contains(r.notes[0], "ethtool -N eth0 rx-flow-hash udp4 sdfn") {
-		t.Errorf("got %+v", r)
+		t.Errorf("got %+v, want no status.Plans, len(notes) 1, notes[0] with \"ethtool -N eth0 rx-flow-hash udp4 sdfn\"", r)
 	}
 }
 
@@ -171,7 +171,7 @@ func TestPeerPlansReachDeviceConfig(t *testing.T) {
 	p := mesh.SpreadPeer{Gather: spread.DefaultPorts, Spread: true, Plans: mesh.Plans{V4: []uint16{61003, 61001}, V6: []uint16{61000}}}
 	cfg := withPeer(s.config("eth0"), &p, at)
 	if !slices.Equal(cfg.PeerPlans[at], p.Plans.V4) || !slices.Equal(cfg.Peers, []netip.AddrPort{at}) {
-		t.Errorf("got %+v", cfg)
+		t.Errorf("got %+v, want PeerPlans[at] %v, Peers %v", cfg, p.Plans.V4, []netip.AddrPort{at})
 	}
 	p.Plans.V4 = []uint16{61003, 61002}
 	if sameConfig(cfg, withPeer(s.config("eth0"), &p, at)) {
@@ -179,6 +179,6 @@ func TestPeerPlansReachDeviceConfig(t *testing.T) {
 	}
 	p.Spread = false
 	if cfg := withPeer(s.config("eth0"), &p, at); len(cfg.PeerPlans) > 0 || len(cfg.Peers) > 0 || len(cfg.GatherOnly) != 1 {
-		t.Errorf("peer without spreading: %+v", cfg)
+		t.Errorf("peer without spreading: got %+v, want no PeerPlans, no Peers, len(GatherOnly) 1", cfg)
 	}
 }

@@ -44,11 +44,11 @@ func TestReadyConditionReportsErrors(t *testing.T) {
 	}}}}
 	c := readyCondition(was, []string{"the node opted out"}, nil)
 	if c.Status != metav1.ConditionTrue || c.Message != "the node opted out" || c.LastTransitionTime != long {
-		t.Errorf("got %+v", c)
+		t.Errorf("got %+v, want Status %v, Message \"the node opted out\", LastTransitionTime %v", c, metav1.ConditionTrue, long)
 	}
 	c = readyCondition(was, nil, errors.New("it is broken"))
 	if c.Status != metav1.ConditionFalse || c.Message != "it is broken" || c.LastTransitionTime == long {
-		t.Errorf("got %+v", c)
+		t.Errorf("got %+v, want Status %v, Message \"it is broken\", LastTransitionTime other than %v", c, metav1.ConditionFalse, long)
 	}
 	var many []string
 	for i := range 5000 {
@@ -110,7 +110,7 @@ func TestOutdatedCRDGetsStatusWithoutPlans(t *testing.T) {
 	api.crdWithoutPlans.Store(false)
 	a.lastWrite.plansRefused = time.Now().Add(-plansRetryPeriod)
 	if st := publish(); len(st.Plans) != 1 || st.Conditions[0].Message != "" {
-		t.Errorf("plans are not published to the updated CRD: %+v", st)
+		t.Errorf("plans are not published to the updated CRD: got %+v, want len(Plans) 1, Conditions[0].Message \"\"", st)
 	}
 }
 

@@ -56,7 +56,7 @@ func TestSnapshotReadsAllPagesWithOwners(t *testing.T) {
 		[]string{agentObject("n1", "u1"), agentObject("n2", "other") + "," + agentObject("n4", "u4")})
 	c, err := Snapshot(t.Context(), cfg)
 	if err != nil || len(c.Nodes) != 4 {
-		t.Fatalf("%v: got %+v", err, c)
+		t.Fatalf("%v: got %+v, want no error, len(Nodes) 4", err, c)
 	}
 	want := map[string]view.Origin{"n1": view.Whole, "n2": view.OtherOwner, "n3": view.NoAgent, "n4": view.NoNode}
 	for _, n := range c.Nodes {

@@ -325,7 +325,7 @@ func TestOptedOutNodeHasNoTunnel(t *testing.T) {
 		t.Errorf("got %+v, error %v, want no error", got, err)
 	}
 	if got := Spread("n1", nodes, true); len(got.Peers) > 0 {
-		t.Errorf("got %+v", got)
+		t.Errorf("got %+v, want no Peers", got)
 	}
 }
 

@@ -68,7 +68,7 @@ func TestInterruptedRotationCompletes(t *testing.T) {
 			}
 		}
 		if r.Current != 2 || r.Next != 0 {
-			t.Errorf("interrupted at %d: %+v", crash, r)
+			t.Errorf("interrupted at %d: got %+v, want Current 2, Next 0", crash, r)
 		}
 	}
 }

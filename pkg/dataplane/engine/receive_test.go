@@ -31,7 +31,7 @@ func TestReceivedTrainIsWrittenWhole(t *testing.T) {
 	}
 	samePayloads(t, packetsOf(t, elements...), packets)
 	if s := r.engine.Stats().Lanes[0]; s.RxPackets != 45 || s.RxTrains != 1 || s.RxRuns != 1 || s.RxBytes != 45*1420 {
-		t.Errorf("stats %+v", s)
+		t.Errorf("got stats %+v, want RxPackets 45, RxTrains 1, RxRuns 1, RxBytes %v", s, 45*1420)
 	}
 }
 

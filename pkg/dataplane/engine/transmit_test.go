@@ -251,7 +251,7 @@ func TestSentBytesCountWireGuardMessages(t *testing.T) {
 	}
 	s := r.engine.Stats().Lanes[0]
 	if s.TxPackets != 4 || s.TxTrains != 2 || s.TxBytes != 32+140+140+90 || s.TxRuns != 2 {
-		t.Errorf("stats %+v", s)
+		t.Errorf("got stats %+v, want TxPackets 4, TxTrains 2, TxBytes %v, TxRuns 2", s, 32+140+140+90)
 	}
 	if got, want := r.peer.Packets(), (PeerPackets{Tx: 4}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)

@@ -323,7 +323,7 @@ func TestSmallBurstsUseNoWorkers(t *testing.T) {
 		r.carry(f.Next(100), f.Next(100))
 	}
 	if s := r.engine.lanes[0].sealJobs.Stats(); s.Submitted != 0 {
-		t.Errorf("got %+v", s)
+		t.Errorf("got %+v, want Submitted 0", s)
 	}
 }
 

@@ -125,7 +125,7 @@ func TestLaneRunsUnclaimedJobsItself(t *testing.T) {
 		}
 	}
 	if s := d.Stats(); s.ByLane != uint64(len(pieces)) || s.Done != 0 {
-		t.Errorf("got %+v", s)
+		t.Errorf("got %+v, want ByLane %v, Done 0", s, uint64(len(pieces)))
 	}
 }
 
@@ -305,7 +305,7 @@ func TestStatsMayBeReadConcurrently(t *testing.T) {
 	reader.Go(func() {
 		for !ended.Load() {
 			if s := d.Stats(); s.Done > 500 {
-				t.Errorf("got %+v", s)
+				t.Errorf("got %+v, want Done at most 500", s)
 				return
 			}
 		}

@@ -78,7 +78,7 @@ func TestForeignFilterIsKept(t *testing.T) {
 	expect.NoError(r, h.Attach(mine.Program))
 	put()
 	if st := r.state(h); st.State != Replaced || st.Other != r.id(other) {
-		r.Errorf("unexpected status: %+v", st)
+		r.Errorf("got status %+v, want State %v, Other %v", st, Replaced, r.id(other))
 	}
 	expect.NoError(r, h.Detach())
 	if f, err := h.findFilter(); err != nil || f == nil || f.Name != "foreign" {
@@ -94,7 +94,7 @@ func TestFilterWithoutPinIsReplaced(t *testing.T) { // as if the process was kil
 	c := r.counter(Egress, unspec)
 	expect.NoError(r, h.Attach(c.Program))
 	if st := r.state(h); st.State != Attached || st.Program != r.id(c) {
-		r.Errorf("unexpected status: %+v", st)
+		r.Errorf("got status %+v, want State %v, Program %v", st, Attached, r.id(c))
 	}
 	filters, err := listFilters(r.device, h.parent())
 	if err != nil || len(filters) != 1 {

@@ -78,7 +78,7 @@ func TestAttachmentOutlivesProgramDescriptor(t *testing.T) {
 		id := r.id(c)
 		expect.NoError(r, c.Close())
 		if st := r.state(h); st.State != Attached || st.Program != id {
-			r.Errorf("unexpected status: %+v", st)
+			r.Errorf("got status %+v, want State %v, Program %v", st, Attached, id)
 		}
 	})
 }
@@ -132,11 +132,11 @@ func TestAttachRepairsDefunctHook(t *testing.T) {
 		back := h
 		back.Device = r.device
 		if st := r.state(back); st.State != Defunct || st.Program == 0 {
-			r.Errorf("after the device returned: %+v", st)
+			r.Errorf("after the device returned: got %+v, want State %v, Program other than 0", st, Defunct)
 		}
 		expect.NoError(r, back.Attach(c.Program))
 		if st := r.state(back); st.State != Attached || st.Device != r.device {
-			r.Errorf("after attaching again: %+v", st)
+			r.Errorf("after attaching again: got %+v, want State %v, Device %v", st, Attached, r.device)
 		}
 		expect.NoError(r, back.Detach())
 		if len(r.pins()) > 0 || r.hasQdisc() {
@@ -152,7 +152,7 @@ func TestDetachWorksWithoutTheDevice(t *testing.T) {
 		r.unplug()
 		h.Device = 0
 		if st := r.state(h); st.State != Defunct {
-			r.Errorf("unexpected status: %+v", st)
+			r.Errorf("got status %+v, want State %v", st, Defunct)
 		}
 		expect.NoError(r, h.Detach())
 		if len(r.pins()) > 0 {
@@ -183,15 +183,15 @@ func TestAttachMovesToRequestedDevice(t *testing.T) {
 		before := h
 		h.Device = 0
 		if st := r.state(h); st.State != Attached || st.Device != before.Device {
-			r.Errorf("without the device: %+v", st)
+			r.Errorf("without the device: got %+v, want State %v, Device %v", st, Attached, before.Device)
 		}
 		h.Device = far.Attrs().Index
 		if st := r.state(h); st.State != OnOtherDevice || st.Device != before.Device {
-			r.Errorf("unexpected status: %+v", st)
+			r.Errorf("got status %+v, want State %v, Device %v", st, OnOtherDevice, before.Device)
 		}
 		expect.NoError(r, h.Attach(c.Program))
 		if st := r.state(h); st.State != Attached || st.Device != h.Device {
-			r.Errorf("unexpected status: %+v", st)
+			r.Errorf("got status %+v, want State %v, Device %v", st, Attached, h.Device)
 		}
 		if h.Kind == Clsact {
 			if there, err := before.findFilter(); there != nil || err != nil || r.hasQdisc() {
@@ -239,7 +239,7 @@ func TestBestPrefersTCX(t *testing.T) {
 	h.Kind = Best
 	expect.NoError(r, h.Attach(c.Program))
 	if st := r.state(h); st.Kind != TCX {
-		r.Errorf("unexpected status: %+v", st)
+		r.Errorf("got status %+v, want Kind %v", st, TCX)
 	}
 	// A program that is attached with clsact is replaced in place, and stays with clsact.
 	expect.NoError(r, h.Detach())
@@ -248,7 +248,7 @@ func TestBestPrefersTCX(t *testing.T) {
 	h.Kind = Best
 	expect.NoError(r, h.Attach(c.Program))
 	if st := r.state(h); st.Kind != Clsact {
-		r.Errorf("unexpected status: %+v", st)
+		r.Errorf("got status %+v, want Kind %v", st, Clsact)
 	}
 	h.Kind = TCX
 	expect.NoError(r, h.Attach(c.Program))
@@ -284,11 +284,11 @@ func TestForcedDetachmentIsDefunct(t *testing.T) {
 	defer l.Close()
 	expect.NoError(r, l.Detach())
 	if st := r.state(h); st.State != Defunct {
-		r.Errorf("unexpected status: %+v", st)
+		r.Errorf("got status %+v, want State %v", st, Defunct)
 	}
 	expect.NoError(r, h.Attach(c.Program))
 	if st := r.state(h); st.State != Attached {
-		r.Errorf("unexpected status: %+v", st)
+		r.Errorf("got status %+v, want State %v", st, Attached)
 	}
 }
 

@@ -80,7 +80,7 @@ func TestUnpinnedLinkSurvivesDeviceRemoval(t *testing.T) {
 		st, err := held.Status()
 		expect.NoError(r, err)
 		if st.State != Defunct {
-			r.Errorf("unexpected status: %+v", st)
+			r.Errorf("got status %+v, want State %v", st, Defunct)
 		}
 		expect.NoError(r, held.Close())
 	})

@@ -42,7 +42,7 @@ func TestGatherOnlyPeersAreNotSpreadTo(t *testing.T) {
 	cfg := r.here.config()
 	cfg.GatherOnly = []netip.AddrPort{netip.AddrPortFrom(thereAddr, port)}
 	if report := r.here.attach(cfg); len(report.Peers) != 0 || len(report.GatherOnly) != 1 {
-		r.Errorf("unexpected report %+v", report)
+		r.Errorf("got report %+v, want len(Peers) 0, len(GatherOnly) 1", report)
 	}
 	receiver := r.there.socket(port, 0)
 	for flow, ports := range r.sources(r.senders(), receiver) {
@@ -70,7 +70,7 @@ func TestFlowsAreSpreadAndGathered(t *testing.T) {
 		cfg.Gather = gather
 		report := r.here.attach(cfg)
 		if len(report.Lanes) != spread.MaxPorts || report.Tunnel != "wg0" || len(report.Peers) != 1 {
-			r.Errorf("unexpected report %+v", report)
+			r.Errorf("got report %+v, want len(Lanes) %v, Tunnel \"wg0\", len(Peers) 1", report, spread.MaxPorts)
 		}
 		senders, receiver := r.senders(), r.there.socket(port, 0)
 		used := map[uint16]bool{}
@@ -216,11 +216,11 @@ func TestAttachRepairsReturnedDevice(t *testing.T) {
 		r.plug()
 		st := r.here.status()
 		if st.Spread.State != "defunct" || st.Gather.State != "defunct" || len(st.Problems) != 2 {
-			r.Errorf("after the device returned: %+v", st)
+			r.Errorf("after the device returned: got %+v, want Spread.State \"defunct\", Gather.State \"defunct\", len(Problems) 2", st)
 		}
 		r.here.attach(cfg)
 		if st := r.here.status(); st.Spread.State != "attached" || st.Gather.State != "attached" || len(st.Problems) > 0 {
-			r.Errorf("after attaching again: %+v", st)
+			r.Errorf("after attaching again: got %+v, want Spread.State \"attached\", Gather.State \"attached\", no Problems", st)
 		}
 		for flow, ports := range r.sources(r.senders(), r.there.socket(port, 0)) {
 			for p := range ports {
@@ -258,11 +258,11 @@ func TestTunnelsShareADevice(t *testing.T) {
 		}
 	}
 	if st := r.here.status(); len(st.Tunnels) != 2 || st.Tunnels[1].Name != "wg1" || len(st.Problems) > 0 {
-		t.Errorf("unexpected status %+v", st)
+		t.Errorf("got status %+v, want len(Tunnels) 2, Tunnels[1].Name \"wg1\", no Problems", st)
 	}
 	r.here.detach(port)
 	if st := r.here.status(); len(st.Tunnels) != 1 || st.Spread.State != "attached" {
-		t.Errorf("unexpected status %+v", st)
+		t.Errorf("got status %+v, want len(Tunnels) 1, Spread.State \"attached\"", st)
 	}
 	r.here.detach(port)
 	r.here.detach(51821)

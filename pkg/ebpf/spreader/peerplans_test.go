@@ -185,7 +185,7 @@ func TestInvalidChangeKeepsPreviousConfig(t *testing.T) {
 		}
 	}()
 	if again := r.next(reports); !slices.Equal(again.Peers, cfg.Peers) {
-		t.Errorf("got %+v", again)
+		t.Errorf("got %+v, want Peers %v", again, cfg.Peers)
 	}
 	close(stop)
 	<-asked

@@ -111,7 +111,7 @@ func TestPortErrorNamesOwningProcess(t *testing.T) {
 	}
 	cfg.Peers = []netip.AddrPort{netip.AddrPortFrom(thereAddr, 0)}
 	if report := r.here.attach(cfg); report.Tunnel != "?" || len(report.Peers) != 1 {
-		t.Errorf("unexpected report: %+v", report)
+		t.Errorf("got report %+v, want Tunnel \"?\", len(Peers) 1", report)
 	}
 }
 
@@ -185,7 +185,7 @@ func TestForeignXDPProgramIsReportedAndKept(t *testing.T) {
 		t.Error("second attach succeeded")
 	}
 	if st := r.here.status(); st.Gather.State != "attached" || st.Gather.Kind == "xdp" || len(st.Problems) > 0 {
-		t.Errorf("unexpected status: %+v", st)
+		t.Errorf("got status %+v, want Gather.State \"attached\", Gather.Kind other than \"xdp\", no Problems", st)
 	}
 }
 

@@ -44,10 +44,10 @@ func TestKernelTunnelIsFoundWithItsPeers(t *testing.T) {
 	cfg.MarkMask = 0
 	report := r.here.attach(cfg)
 	if report.Tunnel != "wg0" || len(report.Peers) != 2 || len(report.Skipped) != 1 || len(report.Warnings) > 0 {
-		t.Errorf("unexpected report: %+v", report)
+		t.Errorf("got report %+v, want Tunnel \"wg0\", len(Peers) 2, len(Skipped) 1, no Warnings", report)
 	}
 	if st := r.here.status(); st.Tunnels[0].Name != "wg0" || len(st.Problems) > 0 {
-		t.Errorf("unexpected status: %+v", st)
+		t.Errorf("got status %+v, want Tunnels[0].Name \"wg0\", no Problems", st)
 	}
 	cfg.Device = "wg0"
 	if _, err := r.here.try(cfg); err == nil {

@@ -76,7 +76,7 @@ func TestWatchFollowsPeers(t *testing.T) {
 	program := r.here.status().Spread.Program
 	r.here.finder.set(wg("192.0.2.2:51820", "198.51.100.7:4000"))
 	if report := r.next(reports); len(report.Peers) != 2 {
-		t.Errorf("new peer: %+v", report)
+		t.Errorf("new peer: got %+v, want len(Peers) 2", report)
 	}
 	r.here.finder.set(wg("192.0.2.2:51820", "198.51.100.9:61009")) // roamed, and last heard from a lane port
 	if report := r.next(reports); len(report.Peers) != 2 || report.Peers[1].String() != "198.51.100.9:4000" {
@@ -84,7 +84,7 @@ func TestWatchFollowsPeers(t *testing.T) {
 	}
 	r.here.finder.set(wg("192.0.2.2:51820"))
 	if report := r.next(reports); len(report.Peers) != 1 {
-		t.Errorf("removed peer: %+v", report)
+		t.Errorf("removed peer: got %+v, want len(Peers) 1", report)
 	}
 	r.here.finder.set()
 	expect.Eventually(r, "trouble is logged", func() bool { return log.has("no tunnel listens") })
@@ -93,7 +93,7 @@ func TestWatchFollowsPeers(t *testing.T) {
 	stop()
 	st := r.here.status()
 	if st.Spread.State != "attached" || st.Spread.Program != program || len(st.Problems) > 0 {
-		t.Errorf("after Watch ended: %+v", st)
+		t.Errorf("after Watch ended: got %+v, want Spread.State \"attached\", Spread.Program %v, no Problems", st, program)
 	}
 	r.here.detach(0)
 	r.here.clean()
@@ -108,10 +108,10 @@ func TestWatchRepairsReturnedDevice(t *testing.T) {
 	expect.Eventually(r, "the loss is logged", func() bool { return log.has("no such device") })
 	r.plug()
 	if again := r.next(reports); !slices.Equal(again.Lanes, first.Lanes) {
-		t.Errorf("got %+v", again)
+		t.Errorf("got %+v, want Lanes %v", again, first.Lanes)
 	}
 	if st := r.here.status(); st.Spread.State != "attached" || len(st.Problems) > 0 {
-		t.Errorf("unexpected status: %+v", st)
+		t.Errorf("got status %+v, want Spread.State \"attached\", no Problems", st)
 	}
 }
 

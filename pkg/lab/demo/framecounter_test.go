@@ -133,7 +133,7 @@ func TestWatchCountsPlaintextAndForeignFrames(t *testing.T) {
 	// A message with WireGuard's header and a plaintext payload.
 	take(udpFrame(true, tunnelPort, tunnelPort, 100, append(wgMessage(4, 90), traffic.Marker...)))
 	if got := w.result(); got.Foreign != 5 || got.Plaintext != 6 || got.Data != 2 || len(got.Examples) != maxExamples {
-		t.Errorf("got %+v", got)
+		t.Errorf("got %+v, want Foreign 5, Plaintext 6, Data 2, len(Examples) %v", got, maxExamples)
 	}
 	select {
 	case <-w.plaintext:

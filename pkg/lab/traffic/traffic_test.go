@@ -51,7 +51,7 @@ func TestTCPStreamsArriveWhole(t *testing.T) {
 	}
 	for i, st := range res.Streams {
 		if st.Bytes == 0 || st.Bytes != st.SentBytes {
-			t.Errorf("stream %d: %+v", i, st)
+			t.Errorf("stream %d: got %+v, want Bytes other than 0, Bytes %v", i, st, st.SentBytes)
 		}
 	}
 }
@@ -117,7 +117,7 @@ func TestPingMeasuresRoundTrips(t *testing.T) {
 		t.Errorf("got latency %+v, want non-nil", l)
 	}
 	if res.SentPackets == 0 || res.Packets != res.SentPackets {
-		t.Errorf("got %+v", res)
+		t.Errorf("got %+v, want SentPackets other than 0, Packets %v", res, res.SentPackets)
 	}
 }
 
@@ -264,7 +264,7 @@ func TestCorruptStreamIsReported(t *testing.T) {
 			payload[5000] ^= c.flip
 			st := playStream(t, s, c.key, payload)
 			if st.Corrupt != c.corrupt || st.Bytes != chunkLen {
-				t.Errorf("got %+v", st)
+				t.Errorf("got %+v, want Corrupt %v, Bytes %v", st, c.corrupt, chunkLen)
 			}
 		})
 	}

@@ -351,7 +351,7 @@ func TestFrameOwnersMatchOracle(t *testing.T) {
 			})
 		}
 		if stats, _ := s.Stats(); stats.FrameOwnershipErrors != 0 || stats.Rejected != 0 {
-			t.Errorf("stats %+v", stats)
+			t.Errorf("got stats %+v, want FrameOwnershipErrors 0, Rejected 0", stats)
 		}
 	}
 }

@@ -93,7 +93,7 @@ func TestWakeTxCountsDeviceDrops(t *testing.T) {
 		t.Fatal(err)
 	}
 	if stats, _ := s.Stats(); stats.TxRefused != 5 || stats.TxWakes != 5 || stats.Sent != 5 {
-		t.Errorf("got %+v", stats)
+		t.Errorf("got %+v, want TxRefused 5, TxWakes 5, Sent 5", stats)
 	}
 }
 
@@ -166,7 +166,7 @@ func TestKickTxRepeatsWhileFramesLeave(t *testing.T) {
 				t.Errorf("%v, %d pending after %d calls", err, s.Pending(), calls)
 			}
 			if stats, _ := s.Stats(); stats.TxRefused != c.refused {
-				t.Errorf("got %+v", stats)
+				t.Errorf("got %+v, want TxRefused %v", stats, c.refused)
 			}
 		})
 	}

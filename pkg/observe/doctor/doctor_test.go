@@ -426,7 +426,7 @@ func TestEmptyFactsGiveCompleteFindings(t *testing.T) {
 		}
 	}
 	if r := Examine(&facts.Facts{}); len(r.Findings) == 0 {
-		t.Error("no findings for empty facts")
+		t.Error("empty facts: got no findings, want some")
 	}
 }
 

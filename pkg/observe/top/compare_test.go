@@ -83,23 +83,23 @@ func TestCompareComputesRates(t *testing.T) {
 		t.Errorf("received: got %+v, want %+v", got, want)
 	}
 	if f.Tx.ByteRate != 2e6 || f.Tx.PerTrain != 1 || f.Tx.PerBatch != 2 {
-		t.Errorf("sent: %+v", f.Tx)
+		t.Errorf("sent: got %+v, want ByteRate 2e6, PerTrain 1, PerBatch 2", f.Tx)
 	}
 	if p := f.Peers[1]; p.RxRate != 2e6 || p.TxRate != 5e5 || p.Handshake != 12 || p.Share != 2.5/4 {
-		t.Errorf("peer: %+v", p)
+		t.Errorf("peer: got %+v, want RxRate 2e6, TxRate 5e5, Handshake 12, Share %v", p, 2.5/4)
 	}
 	if q := f.Queues[1]; q.Rx.PacketRate != 18e3 || q.Rx.ByteRate != 24e6 || q.Interrupts != 400 || q.Share != 2.0/3 ||
 		!cmp.Equal(q.Cores, []CPUShare{{1, 0.75}, {99, 0.25}}) {
 		t.Errorf("queue: %+v", q)
 	}
 	if c := f.Cores[1]; c.Busy != 0.21 || c.SoftIRQ != 0.05 || c.NetRx != 700 {
-		t.Errorf("core: %+v", c)
+		t.Errorf("core: got %+v, want Busy 0.21, SoftIRQ 0.05, NetRx 700", c)
 	}
 	if f.Lanes[1].DropRate != 1 || len(f.Drops) != 2 || f.Drops[0].Rate != 1 || f.Drops[1].Help == "" {
 		t.Errorf("drops: got %+v, %+v, want length 2", f.Lanes[1], f.Drops)
 	}
 	if b := f.Balance; b.Lanes != (Balance{21.0 / 16, "1"}) || b.Queues != (Balance{4.0 / 3, "eth0 1"}) || b.Cores.Busiest != "cpu1" {
-		t.Errorf("balance: %+v", b)
+		t.Errorf("balance: got %+v, want Lanes %v, Queues %v, Cores.Busiest \"cpu1\"", b, (Balance{21.0 / 16, "1"}), (Balance{4.0 / 3, "eth0 1"}))
 	}
 }
 

@@ -236,7 +236,7 @@ func TestPausedFlowTakesLeastLoadedPort(t *testing.T) {
 		flows.Choose(loads, uint32(hash)<<16, now, n)
 	}
 	if lane := flows.Choose(loads, 0, now+int64(DefaultGap)-2048, 0); lane != 0 {
-		t.Errorf("moved to port %d within the gap", lane)
+		t.Errorf("got port %d within the gap, want the flow's old port", lane)
 	}
 	if lane := flows.Choose(loads, 0, now+2*int64(DefaultGap), 0); lane != 2 {
 		t.Errorf("took port %d, not the idle one", lane)

@@ -84,7 +84,7 @@ func TestReceiveCPUsAreUsedUntilDisabled(t *testing.T) {
 	s.await("release of program and subscriptions", func() bool { return s.attached(s.dev) == 0 && s.listeners() == 0 })
 	s.awaitMessage("a message without receive CPUs")
 	if r := s.port.Report(); r.ReceiveCPUs != nil || r.Events[spread] < before {
-		t.Errorf("after disabling: %+v", r)
+		t.Errorf("after disabling: got %+v, want ReceiveCPUs nil, Events[spread] at least %v", r, before)
 	}
 	s.port.SetReceiveCPUs(localCPUs(t))
 	s.awaitReceiveCPUs(localCPUs(t))

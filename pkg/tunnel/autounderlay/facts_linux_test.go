@@ -54,14 +54,14 @@ func TestFactsDescribeDeviceOfMostPeers(t *testing.T) {
 	} {
 		f := s.gather(test.q)
 		if f.device != test.device || f.reachable != test.here || f.peers != len(test.q.peers) || !errors.Is(f.deviceErr, test.err) {
-			t.Errorf("%s: got %+v", name, f)
+			t.Errorf("%s: got %+v, want device %v, reachable %v, peers %v, deviceErr %v", name, f, test.device, test.here, len(test.q.peers), test.err)
 		}
 		if f.device != "" && (f.driver != "veth" || f.mtu != 1500 || f.known && !f.caps.Native || f.caps.ZeroCopy) {
 			t.Errorf("%s: of the device: %+v", name, f)
 		}
 	}
 	if f := s.gather(query{peers: a("192.0.2.2", "198.51.100.2", "198.51.100.3"), currentDevice: second}); !f.inUse {
-		t.Errorf("the device in use is not recognized: %+v", f)
+		t.Errorf("the device in use is not recognized: got %+v, want inUse true", f)
 	}
 }
 
@@ -109,7 +109,7 @@ func TestVLANRouteUsesUnderlyingDevice(t *testing.T) {
 	expect.NoError(t, unable)
 	expect.NoError(t, s.here.SetUp("v7", 0, netip.MustParsePrefix("198.51.100.1/24")))
 	if f := s.gather(query{peers: []netip.Addr{netip.MustParseAddr("198.51.100.2")}}); f.device != dev || f.reachable != 1 {
-		t.Errorf("got %+v", f)
+		t.Errorf("got %+v, want device %v, reachable 1", f, dev)
 	}
 	if f := s.gather(query{device: "v7"}); f.device != "v7" || f.known && f.caps.Native {
 		t.Errorf("a configured VLAN device: %+v", f)
@@ -128,6 +128,6 @@ func TestRouteLookupUsesMark(t *testing.T) {
 		return errors.Join(netlink.RouteAdd(r), netlink.RuleAdd(rule))
 	})
 	if f := s.gather(query{peers: []netip.Addr{farAt.Addr()}, mark: 5}); f.device != second {
-		t.Errorf("got %+v", f)
+		t.Errorf("got %+v, want device %v", f, second)
 	}
 }

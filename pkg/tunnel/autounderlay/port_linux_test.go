@@ -118,7 +118,7 @@ func TestModeUDPReleasesProgramAndSubscriptions(t *testing.T) {
 	r = s.awaitPath(byUDP)
 	s.await("the program is off", func() bool { return s.attached(s.dev) == 0 })
 	if r = s.port.Report(); r.Mode != config.UnderlayAuto || r.Device != s.dev || r.Reason == asConfigured {
-		t.Errorf("auto: %+v", r)
+		t.Errorf("auto: got %+v, want Mode %v, Device %v, Reason other than %v", r, config.UnderlayAuto, s.dev, asConfigured)
 	}
 }
 

@@ -76,7 +76,7 @@ func TestChartsPassHelmLint(t *testing.T) {
 			}
 			for _, m := range lint.AllWithKubeVersion(chartPath(chart), values, namespace, nil).Messages {
 				if m.Severity > support.InfoSev {
-					t.Errorf("%s with %v: %v", chart, values, m)
+					t.Errorf("%s with %v: got %v, want Severity at most %v", chart, values, m, support.InfoSev)
 				}
 			}
 		}

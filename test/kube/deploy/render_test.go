@@ -29,7 +29,7 @@ func TestAgentHasOnlyItsModesRights(t *testing.T) {
 		{"mesh", Values{"mode": "mesh"}, "[NET_ADMIN BPF SYS_NICE]", "[state tun sockets]"},
 		{"either", Values{"modeOverride": true}, "[NET_ADMIN BPF PERFMON SYS_NICE]", "[bpf state tun sockets]"},
 		{"cleanup", Values{"cleanup": Values{"enabled": true}}, "[NET_ADMIN BPF]", "[bpf state sockets]"}, // nodes in spread mode may have no TUN device
-		{"asked for", Values{"capabilities": []any{"NET_ADMIN"}}, "[NET_ADMIN]", "[bpf state]"},
+		{"capabilities set in the values", Values{"capabilities": []any{"NET_ADMIN"}}, "[NET_ADMIN]", "[bpf state]"},
 	} {
 		pod, container := agentContainer(t, c.values)
 		security := at(t, container, "securityContext")
@@ -49,15 +49,15 @@ func TestAgentHasOnlyItsModesRights(t *testing.T) {
 			mounts = append(mounts, fmt.Sprint(at(t, v, "name")))
 		}
 		if fmt.Sprint(volumes) != c.volumes || !slices.Equal(volumes, mounts) {
-			t.Errorf("%s: volumes %v, mounts %v", c.name, volumes, mounts)
+			t.Errorf("%s: got volumes %v, mounts %v, want %s for both", c.name, volumes, mounts, c.volumes)
 		}
 		if limits := at(t, container, "resources", "limits").(map[string]any); limits["cpu"] != nil {
-			t.Errorf("%s: a limit on CPU", c.name)
+			t.Errorf("%s: got a CPU limit %v, want none", c.name, limits["cpu"])
 		}
 	}
 }
 
-// TestMarkIsRenderedAsInteger: values are floating-point numbers to Helm.
+// TestMarkIsRenderedAsInteger checks a large value, because Helm parses numbers as floating-point.
 func TestMarkIsRenderedAsInteger(t *testing.T) {
 	_, container := agentContainer(t, Values{"spread": Values{"mark": uint32(0xffff0000)}})
 	if args := at(t, container, "args").([]any); !slices.Contains(args, any("--mark=4294901760")) {
@@ -88,7 +88,7 @@ func TestPerPeerMetricsAreOptIn(t *testing.T) {
 	for value, want := range map[string]bool{"off": false, "auto": true} {
 		_, c := agentContainer(t, Values{"mode": "mesh", "metrics": Values{"perPeer": value}})
 		if got := strings.Contains(fmt.Sprint(at(t, c, "args")), "--metrics-per-peer=auto"); got != want {
-			t.Errorf("%s: got %v", value, at(t, c, "args"))
+			t.Errorf("perPeer %s: got args %v, want --metrics-per-peer=auto in them: %v", value, at(t, c, "args"), want)
 		}
 	}
 }
@@ -108,11 +108,11 @@ func TestPolicyMatchesAgentsAccount(t *testing.T) {
 		name := fmt.Sprintf("system:serviceaccount:%s:%s", at(t, account, "metadata", "namespace"), at(t, account, "metadata", "name"))
 		pod := at(t, one(t, text, "DaemonSet"), "spec", "template", "spec")
 		if name != want || !strings.HasSuffix(want, ":"+at(t, pod, "serviceAccountName").(string)) {
-			t.Errorf("the account is %s, want %s", name, want)
+			t.Errorf("got account %s, want %s", name, want)
 		}
 		binding := one(t, text, "ValidatingAdmissionPolicyBinding")
 		if at(t, binding, "spec", "policyName") != at(t, policy, "metadata", "name") {
-			t.Error("the binding is of another policy")
+			t.Error("the binding names another policy")
 		}
 	}
 }
@@ -122,7 +122,7 @@ func TestCleanupReplacesAgentPods(t *testing.T) {
 	cleanup := one(t, render(t, here(), Values{"cleanup": Values{"enabled": true, "keys": true}}), "DaemonSet")
 	for _, path := range [][]any{{"metadata", "name"}, {"spec", "selector"}} {
 		if a, b := fmt.Sprint(at(t, agent, path...)), fmt.Sprint(at(t, cleanup, path...)); a != b {
-			t.Errorf("%v: %s and %s: both would run", path, a, b)
+			t.Errorf("%v: got %s for the agent and %s for the cleanup, want the same, so that one replaces the other", path, a, b)
 		}
 	}
 	args := fmt.Sprint(at(t, cleanup, "spec", "template", "spec", "containers", 0, "args"))

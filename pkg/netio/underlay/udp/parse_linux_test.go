@@ -55,7 +55,7 @@ func TestControlMessagesAreParsed(t *testing.T) {
 	d := underlay.Datagrams{N: 250, SegSize: 250}
 	parseControl(b[:n], &d)
 	if d.SegSize != 100 || d.From.Src != netip.MustParseAddr("192.0.2.1") {
-		t.Errorf("got %+v", d)
+		t.Errorf("got %+v, want SegSize 100, From.Src %v", d, netip.MustParseAddr("192.0.2.1"))
 	}
 	short := underlay.Datagrams{N: 50, SegSize: 50}
 	if parseControl(b[:n], &short); short.SegSize != 50 {

@@ -106,7 +106,7 @@ func tryRecvLeavesOtherElementsAlone(t *testing.T, s Subject) {
 			}
 		}
 		if n != 1 {
-			t.Fatalf("%d elements", n)
+			t.Fatalf("got %d elements, want 1", n)
 		}
 	}
 	var got [][]byte

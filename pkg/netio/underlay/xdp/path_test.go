@@ -58,11 +58,11 @@ func TestCachesFollowTheTable(t *testing.T) {
 	table.put(targetOf(to), &path{reason: ViaXDP}, era)
 	table.flush()
 	if e := c.find(to); e.tooLong || e.path.reason != ViaXDP {
-		t.Errorf("got %+v", e)
+		t.Errorf("got %+v, want tooLong false, path.reason %v", e, ViaXDP)
 	}
 	table.clear()
 	if e := c.find(to); e.path.reason != Unresolved {
-		t.Errorf("got %+v", e)
+		t.Errorf("got %+v, want path.reason %v", e, Unresolved)
 	}
 	table.put(targetOf(to), &path{reason: ViaXDP}, era)
 	if p := table.get(targetOf(to)); p.reason != Unresolved {

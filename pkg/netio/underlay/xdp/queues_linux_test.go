@@ -134,7 +134,7 @@ func TestQueuesChangeUnderTraffic(t *testing.T) {
 	expect.NoError(t, <-done)
 	for _, p := range l.ports {
 		if s := l.carried(p); s.Malformed != 0 {
-			t.Errorf("got %+v", s)
+			t.Errorf("got %+v, want Malformed 0", s)
 		}
 	}
 	l.close()

@@ -276,7 +276,7 @@ func checkFrameBalance(t testing.TB, p *Port) {
 		expect.Eventually(t, fmt.Sprintf("the frames of lane %d", i), func() bool { c.socket.Reap(); return c.socket.Frames().TxKernel == 0 })
 		f := c.socket.Frames()
 		if f.RxUser != 0 || f.TxUser != 0 || f.RxKernel != xsk.DefaultFrames || f.TxFree != xsk.DefaultFrames {
-			t.Errorf("lane %d: frames %+v", i, f)
+			t.Errorf("lane %d: got frames %+v, want RxUser 0, TxUser 0, RxKernel %v, TxFree %v", i, f, xsk.DefaultFrames, xsk.DefaultFrames)
 		}
 		stats, err := c.socket.Stats()
 		expect.NoError(t, err)

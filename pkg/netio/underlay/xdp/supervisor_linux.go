@@ -193,7 +193,7 @@ func (sup *supervisor) reconsider() {
 // isFinal reports whether no change of the network matters.
 func (b *Binding) isFinal() bool { return b.Device == "" && b.Final }
 
-// useBinding replaces the present Binding.
+// useBinding replaces the current Binding.
 func (sup *supervisor) useBinding(b Binding) {
 	if b.isFinal() {
 		defer sup.closeWatcher()
@@ -226,8 +226,8 @@ func (sup *supervisor) setMark(mark uint32) {
 // runOnce does all work that is pending.
 func (sup *supervisor) runOnce(now time.Time) {
 	changed, hops := sup.takeChanges()
-	doubt := sup.reconsidering.Swap(false)
-	sup.pending = sup.pending || changed || doubt
+	requested := sup.reconsidering.Swap(false)
+	sup.pending = sup.pending || changed || requested
 	follow := sup.pending && !now.Before(sup.followAt)
 	if follow {
 		sup.pending, sup.followAt = false, now.Add(minChangeInterval)
@@ -238,17 +238,17 @@ func (sup *supervisor) runOnce(now time.Time) {
 		sup.repair(now)
 		sup.publishChange()
 	}
-	asked, era := sup.port.table.takeUnresolved()
+	unresolved, era := sup.port.table.takeUnresolved()
 	switch {
 	case follow:
 		sup.resolve(sup.port.table.targets(), era)
 	case sup.reviewDue(now):
 		sup.review(now, era)
 	case len(hops) > 0:
-		asked = append(asked, sup.targetsBehind(hops)...)
+		unresolved = append(unresolved, sup.targetsBehind(hops)...)
 		fallthrough
 	default:
-		sup.resolve(asked, era)
+		sup.resolve(unresolved, era)
 	}
 	if sup.reviewAt.IsZero() && sup.inUse() {
 		sup.reviewAt = now.Add(reviewInterval)

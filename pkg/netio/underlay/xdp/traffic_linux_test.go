@@ -125,7 +125,7 @@ func TestKernelAcceptsEveryChecksum(t *testing.T) {
 			}
 		}
 		if s := a.Status().Lanes[0]; s.Slow != 0 || s.Lost != 0 || s.Sent == 0 {
-			t.Errorf("got %+v", s)
+			t.Errorf("got %+v, want Slow 0, Lost 0, Sent other than 0", s)
 		}
 		checkFrameBalance(t, a)
 	}

@@ -283,7 +283,7 @@ func TestTunnelCarriesTCPAndPings(t *testing.T) {
 					t.Errorf("end %d: %d datagrams received through AF_XDP", end, after.Received-before[end].Received)
 				}
 				if after.Malformed != 0 {
-					t.Errorf("end %d: %+v", end, after)
+					t.Errorf("end %d: got %+v, want Malformed 0", end, after)
 				}
 			}
 			l.close()

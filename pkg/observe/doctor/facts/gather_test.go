@@ -104,13 +104,13 @@ func TestGatherReadsDefaultRouteDevice(t *testing.T) {
 		t.Errorf("features %+v", n.Features)
 	}
 	if n.RPS.Err != nil || len(n.RPS.Value) != 2 || len(n.RPS.Value["rx-1"]) != 1 || len(n.RPS.Value["rx-0"]) != 0 {
-		t.Errorf("rps %+v", n.RPS)
+		t.Errorf("got rps %+v, want Err nil, len(Value) 2, len(Value[\"rx-1\"]) 1, len(Value[\"rx-0\"]) 0", n.RPS)
 	}
 	if !errors.Is(n.RSS.Err, hostnet.ErrNoRSS) {
-		t.Errorf("rss %+v", n.RSS)
+		t.Errorf("got rss %+v, want Err %v", n.RSS, hostnet.ErrNoRSS)
 	}
 	if got := f.Sysctls[RPFilter("uplink")]; got.Value != "1" || got.Err != nil {
-		t.Errorf("rp_filter %+v", got)
+		t.Errorf("got rp_filter %+v, want Value \"1\", Err nil", got)
 	}
 	if n.XDP.Value.Attached {
 		t.Errorf("XDP program: got %+v, want none attached", n.XDP)
@@ -151,7 +151,7 @@ func TestGatherReportsForeignXDPProgram(t *testing.T) {
 	}
 	f := gather(t, Options{Pre: true})
 	if x := f.NICs[0].XDP.Value; !x.Attached || !x.Generic || x.Name != "others" || x.ID == 0 {
-		t.Errorf("got %+v", x)
+		t.Errorf("got %+v, want Attached true, Generic true, Name \"others\", ID other than 0", x)
 	}
 }
 
@@ -177,7 +177,7 @@ func TestKernelProbesReturnResults(t *testing.T) {
 	enterNamespace(t)
 	k := gather(t, Options{Pre: true}).Kernel
 	if k.Release == "" || k.UDP.Err != nil || !k.UDP.Value.GSO {
-		t.Errorf("got %+v", k)
+		t.Errorf("got %+v, want text in Release, UDP.Err nil, UDP.Value.GSO true", k)
 	}
 	if k.TUNDevice == nil && (k.TUN.Err != nil || !k.TUN.Value.TSO) {
 		t.Errorf("TUN: %+v", k.TUN)
@@ -227,7 +227,7 @@ func TestGatherReadsDaemonStats(t *testing.T) {
 		t.Errorf("got %+v", u)
 	}
 	if s := u.Stats.Value; !s.Up || !s.TUN.TSO || s.Selection.Reason != "why not" {
-		t.Errorf("got %+v", s)
+		t.Errorf("got %+v, want Up true, TUN.TSO true, Selection.Reason \"why not\"", s)
 	}
 	if len(u.Peers) != 1 || u.Peers[0].PathMTU.Value != 1400 || u.Peers[0].PathMTU.Err != nil {
 		t.Errorf("got %+v, want length 1", u.Peers)
@@ -249,7 +249,7 @@ func TestGatherTimesOutOnHungDaemon(t *testing.T) {
 	u := Tunnel{Name: "rw0"}
 	u.readDaemon(ctx, dir)
 	if u.Stats.Err == nil {
-		t.Errorf("got %+v", u)
+		t.Errorf("got %+v, want Stats.Err non-nil", u)
 	}
 }
 
@@ -269,6 +269,6 @@ func TestGatherSucceedsOnEmptyHost(t *testing.T) {
 	enterNamespace(t)
 	f := gather(t, Options{Pre: true, Root: os.DirFS(t.TempDir())})
 	if f.Sysctls[BPFJIT].Err == nil || f.Process.Capabilities.Err == nil || f.Sockets.Err == nil || f.CPU.Online.Err == nil {
-		t.Errorf("got %+v", f)
+		t.Errorf("got %+v, want Sysctls[BPFJIT].Err non-nil, Process.Capabilities.Err non-nil, Sockets.Err non-nil, CPU.Online.Err non-nil", f)
 	}
 }

@@ -70,7 +70,7 @@ func TestProcessReadsCapabilitiesAndLimits(t *testing.T) {
 	})
 	p := s.process()
 	if p.Capabilities.Err != nil || p.Capabilities.Value != 0x1ffffffffff || p.Memlock.Err != nil || p.Memlock.Value != 8<<20 {
-		t.Errorf("got %+v", p)
+		t.Errorf("got %+v, want Capabilities.Err nil, Capabilities.Value 0x1ffffffffff, Memlock.Err nil, Memlock.Value %v", p, 8<<20)
 	}
 	s = sourceOf(map[string]string{"proc/self/limits": "Max locked memory unlimited unlimited bytes"})
 	if n, err := s.memlock(); err != nil || n != NoLimit {
@@ -228,7 +228,7 @@ func TestSysfsOfOtherNamespaceIsIgnored(t *testing.T) {
 	n := NIC{Name: "eth0", Index: 2}
 	s.sysfs(&n)
 	if n.RPS.Err == nil || n.IRQs.Err == nil || n.XPS.Err == nil {
-		t.Errorf("got %+v", n)
+		t.Errorf("got %+v, want RPS.Err non-nil, IRQs.Err non-nil, XPS.Err non-nil", n)
 	}
 }
 

@@ -144,7 +144,7 @@ func TestNICsBelowVLANsAndBondsAreFound(t *testing.T) {
 func TestUnreadableHostHasNoCounters(t *testing.T) {
 	r := host(t, nil)
 	if got := r.Read("wg0", []netip.Addr{netip.MustParseAddr("127.0.0.1")}, 0); len(got.Cores) != 0 || len(got.Queues) != 0 {
-		t.Errorf("got %+v", got)
+		t.Errorf("got %+v, want len(Cores) 0, len(Queues) 0", got)
 	}
 }
 
