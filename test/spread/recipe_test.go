@@ -48,6 +48,6 @@ func TestPortPerPacketReorders(t *testing.T) {
 		t.Error("no segment was out of order, so the other tests cannot detect reordering")
 	}
 	if o.movedFlows() != flowCount {
-		t.Errorf("got %d flows used more than one port, want all", o.movedFlows())
+		t.Errorf("%d flows used more than one port, want all", o.movedFlows())
 	}
 }

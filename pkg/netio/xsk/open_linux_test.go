@@ -31,18 +31,18 @@ func TestConfigRejectsInvalidValues(t *testing.T) {
 	}
 	for _, c := range bad {
 		if _, err := c.complete(4096); err == nil {
-			t.Errorf("%+v is accepted", c)
+			t.Errorf("%+v: got no error from complete", c)
 		}
 		if _, err := Open(c); err == nil {
-			t.Errorf("%+v was opened", c)
+			t.Errorf("%+v: Open got no error", c)
 		}
 	}
 	if _, err := (Config{Interface: 1, FrameSize: 4096}).complete(2048); err == nil {
-		t.Error("a frame larger than a page is accepted")
+		t.Error("a frame larger than a page: got no error")
 	}
 	c, err := Config{Interface: 1}.complete(4096)
 	if err != nil || c.FrameSize != 2048 || c.RxFrames != 2048 || c.TxFrames != 2048 || c.BindTimeout != 2*time.Second {
-		t.Errorf("the defaults are %+v, %v", c, err)
+		t.Errorf("got defaults %+v, error %v", c, err)
 	}
 }
 
@@ -63,12 +63,12 @@ func TestBindFlagsAndReportedModes(t *testing.T) {
 		f.zc = test.zc
 		s := openFake(t, f, Config{Mode: test.mode})
 		if got := s.Features().Mode; got != test.want || !slices.Equal(f.binds, []uint16{test.flags}) {
-			t.Errorf("%v became %v with flags %v", test.mode, got, f.binds)
+			t.Errorf("mode %v: got mode %v with bind flags %v", test.mode, got, f.binds)
 		}
 	}
 	for m, want := range []string{"auto", "zerocopy", "copy", "generic", "unknown"} {
 		if Mode(m).String() != want {
-			t.Errorf("mode %d is called %q", m, Mode(m))
+			t.Errorf("mode %d: got name %q", m, Mode(m))
 		}
 	}
 }
@@ -82,7 +82,7 @@ func TestOldKernelsLoseOnlyUnsupportedFeatures(t *testing.T) {
 		option int
 		want   func(f *Features)
 	}{
-		{"all there is", 0, func(*Features) {}},
+		{"all features", 0, func(*Features) {}},
 		{"no budget", unix.XDP_MAX_TX_SKB_BUDGET, func(f *Features) { f.TxBudget = 32 }},
 		{"no busy polling", unix.SO_PREFER_BUSY_POLL, func(f *Features) { f.BusyPoll = false }},
 		{"no right to poll", unix.SO_BUSY_POLL, func(f *Features) { f.BusyPoll = false }},
@@ -107,18 +107,19 @@ func TestOldKernelsLoseOnlyUnsupportedFeatures(t *testing.T) {
 		return nil
 	}
 	if s := openFake(t, f, everything); s.Features().MultiBuffer || len(f.binds) != 2 {
-		t.Errorf("without XDP_USE_SG: %+v after %d attempts", s.Features(), len(f.binds))
+		t.Errorf("without XDP_USE_SG: got %+v after %d attempts", s.Features(), len(f.binds))
 	}
 }
 
-// TestZeroCopyFollowsDeviceCapabilities: a driver that ignores a request would send packets with bad checksums.
+// TestZeroCopyFollowsDeviceCapabilities checks that no feature is used that the driver does not announce. A driver that ignores a request
+// would send packets with bad checksums.
 func TestZeroCopyFollowsDeviceCapabilities(t *testing.T) {
 	for _, device := range []Capabilities{{}, {MaxFragments: 5, TxChecksum: true}} {
 		f := newFake(t)
 		f.zc, f.device = true, device
 		s := openFake(t, f, Config{MultiBuffer: true, TxChecksum: true})
 		if s.Features().TxChecksum != device.TxChecksum || s.tx.fragments != max(1, device.MaxFragments) {
-			t.Errorf("%+v gives %+v with %d fragments", device, s.Features(), s.tx.fragments)
+			t.Errorf("device %+v: got %+v with %d fragments", device, s.Features(), s.tx.fragments)
 		}
 	}
 }
@@ -155,7 +156,7 @@ func TestBindRetriesRecentlyClosedQueue(t *testing.T) {
 	}
 	openFake(t, f, Config{})
 	if len(f.binds) != 6 || f.paused != 31*time.Millisecond {
-		t.Errorf("%d attempts over %v", len(f.binds), f.paused)
+		t.Errorf("got %d attempts over %v", len(f.binds), f.paused)
 	}
 }
 
@@ -165,7 +166,7 @@ func TestBindGivesUpOnBusyQueue(t *testing.T) {
 		f.onBind = func(uint16) error { return unix.EBUSY }
 		_, err := open(smallConfig(Config{BindTimeout: patience}), f)
 		if !errors.Is(err, ErrBusy) || !errors.Is(err, unix.EBUSY) || f.live != 0 || f.paused != want {
-			t.Errorf("got %v, %d leaked, waited %v, want %v", err, f.live, f.paused, want)
+			t.Errorf("got error %v, %d descriptors leaked, waited %v, want wait %v", err, f.live, f.paused, want)
 		}
 	}
 }
@@ -188,11 +189,11 @@ func TestBindErrorsAreDistinct(t *testing.T) {
 		f.onBind = func(uint16) error { return test.err }
 		_, err := open(smallConfig(Config{Mode: test.mode}), f)
 		if !errors.Is(err, test.want) || f.live != 0 {
-			t.Errorf("%v gives %v, %d leaked", test.err, err, f.live)
+			t.Errorf("%v: got error %v, %d descriptors leaked", test.err, err, f.live)
 		}
 		for _, other := range sentinels {
 			if !errors.Is(test.want, other) && errors.Is(err, other) {
-				t.Errorf("%v gives %v, which is also %v", test.err, err, other)
+				t.Errorf("%v: got error %v, which also wraps %v", test.err, err, other)
 			}
 		}
 	}
@@ -228,7 +229,7 @@ func TestRingsBeyondTheirMappingAreRejected(t *testing.T) {
 		bad := good
 		change(&bad)
 		if _, _, err := ringView[Desc](mem, &bad, 248); err == nil {
-			t.Errorf("%+v is accepted", bad)
+			t.Errorf("%+v: got no error", bad)
 		}
 	}
 	if uint32View(nil, 0) != nil {

@@ -144,7 +144,7 @@ func TestKeypairNeverPrintsItsKeys(t *testing.T) {
 	}
 	for _, secret := range []string{"000102030405", "0 1 2 3 4", "0x0, 0x1, 0x2", "808182838485", "128 129 130"} {
 		if strings.Contains(all, secret) {
-			t.Errorf("the secret %q in the output: got %s, want no %q in it", secret, all, secret)
+			t.Errorf("got %s, want no secret %q in it", all, secret)
 		}
 	}
 	if !strings.Contains(all, "11111111/22222222") {
