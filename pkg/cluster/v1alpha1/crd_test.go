@@ -4,58 +4,103 @@ package v1alpha1
 
 import (
 	"os"
-	"path/filepath"
+	"reflect"
+	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
-// TestCRDMatchesGoTypes fails if the CRD was not regenerated: it must have each field's JSON name and each column. test/kube
-// tests how an API server applies it.
-func TestCRDMatchesGoTypes(t *testing.T) {
+// openAPI is what these tests read of an OpenAPI v3 schema.
+type openAPI struct {
+	Type       string
+	Properties map[string]openAPI
+	Items      *openAPI
+}
+
+type column struct{ Name, JSONPath string }
+
+type version struct {
+	AdditionalPrinterColumns []column
+	Schema                   struct{ OpenAPIV3Schema openAPI }
+}
+
+// readCRD returns the only version of the CRD.
+func readCRD(t *testing.T) version {
+	t.Helper()
 	text, err := os.ReadFile("../../../deploy/crd/ropewalk.io_ropewalknodes.yaml")
-	if err != nil {
-		t.Fatal(err)
+	expect.NoError(t, err)
+	var crd struct{ Spec struct{ Versions []version } }
+	expect.NoError(t, yaml.Unmarshal(text, &crd))
+	if len(crd.Spec.Versions) != 1 {
+		t.Fatalf("%d versions", len(crd.Spec.Versions))
 	}
-	fields := 0
-	for line := range strings.Lines(sources(t)) {
-		if _, tag, ok := strings.Cut(line, "`json:\""); ok {
-			name, _, _ := strings.Cut(strings.SplitN(tag, "\"", 2)[0], ",")
-			if name == "" {
-				continue
-			}
-			fields++
-			if !strings.Contains(string(text), name+":") {
-				t.Errorf("the CRD lacks the field %s: run go generate", name)
-			}
-		}
-		if _, column, ok := strings.Cut(line, "printcolumn:name=\""); ok {
-			if name, _, _ := strings.Cut(column, "\""); !strings.Contains(string(text), "name: "+name+"\n") {
-				t.Errorf("the CRD lacks the column %s: run go generate", name)
-			}
-		}
-	}
-	if fields < 20 {
-		t.Errorf("only %d fields were found", fields)
+	return crd.Spec.Versions[0]
+}
+
+// TestCRDMatchesGoTypes fails if the CRD was not regenerated. test/kube tests how an API server applies it.
+func TestCRDMatchesGoTypes(t *testing.T) {
+	want, got := map[string]string{}, map[string]string{}
+	typesOf(want, "", reflect.TypeFor[RopewalkNode]())
+	typesOfSchema(got, "", readCRD(t).Schema.OpenAPIV3Schema)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the CRD differs from the Go types (-Go +CRD): run make generate\n%s", diff)
 	}
 }
 
-// sources is all of the package that is neither generated nor a test.
-func sources(t *testing.T) string {
-	t.Helper()
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all strings.Builder
-	for _, f := range files {
-		if strings.HasPrefix(f, "zz_") || strings.HasSuffix(f, "_test.go") {
-			continue
+// typesOf adds the OpenAPI types of a Go type and of its fields, by path.
+func typesOf(to map[string]string, path string, typ reflect.Type) {
+	switch {
+	case typ == reflect.TypeFor[metav1.Time]():
+		to[path] = "string"
+	case typ == reflect.TypeFor[metav1.ObjectMeta]():
+		to[path] = "object"
+	case typ.Kind() == reflect.Pointer:
+		typesOf(to, path, typ.Elem())
+	case typ.Kind() == reflect.Slice:
+		to[path] = "array"
+		typesOf(to, path+"[]", typ.Elem())
+	case typ.Kind() == reflect.Struct:
+		to[path] = "object"
+		for field := range typ.Fields() {
+			name, option, _ := strings.Cut(field.Tag.Get("json"), ",")
+			if option == "inline" {
+				typesOf(to, path, field.Type)
+			} else {
+				typesOf(to, path+"."+name, field.Type)
+			}
 		}
-		text, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all.Write(text)
+	default:
+		to[path] = map[reflect.Kind]string{
+			reflect.String: "string", reflect.Bool: "boolean", reflect.Int32: "integer", reflect.Int64: "integer",
+		}[typ.Kind()]
 	}
-	return all.String()
+}
+
+// typesOfSchema is typesOf for a schema.
+func typesOfSchema(to map[string]string, path string, s openAPI) {
+	to[path] = s.Type
+	for name, property := range s.Properties {
+		typesOfSchema(to, path+"."+name, property)
+	}
+	if s.Items != nil {
+		typesOfSchema(to, path+"[]", *s.Items)
+	}
+}
+
+func TestCRDHasColumnsOfMarkers(t *testing.T) {
+	text, err := os.ReadFile("node.go")
+	expect.NoError(t, err)
+	var want []column
+	for _, m := range regexp.MustCompile("printcolumn:name=\"([^\"]+)\".*JSONPath=`([^`]+)`").FindAllStringSubmatch(string(text), -1) {
+		want = append(want, column{m[1], m[2]})
+	}
+	if diff := cmp.Diff(want, readCRD(t).AdditionalPrinterColumns); diff != "" || want == nil {
+		t.Errorf("the columns differ (-markers +CRD): run make generate\n%s", diff)
+	}
 }
