@@ -14,7 +14,7 @@ GOVULNCHECK := $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 BENCHSTAT := $(GO) run golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 FUZZTIME ?= 10s
 # All targets build with the same flags unless they override them, so a new machine compiles everything once. Packages stay
-# static and reproducible even with `make dist GOFLAGS=-v`.
+# static and reproducible even with `make release GOFLAGS=-v`.
 override export CGO_ENABLED := 0
 override export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS)) -trimpath
 # The tests compare with other implementations; bin/ holds the one that is built here.
@@ -157,84 +157,95 @@ ci: deps-test deps-kernels deps-kube deps-page check check-generated test test-a
 	$(BIN) demo --seconds 4
 	@echo 'ci: all targets passed'
 
-# ---- packages: what users install, in build/dist. The same sources give the same bytes.
+# ---- release: what users install, in build/dist. The same sources give the same bytes.
 
 NFPM := $(GO) run github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
+BUILDAH ?= buildah
 DIST := build/dist
+STAGE := build/stage
+# `make image DIST_ARCHES=arm64` builds for one architecture and needs no arm64 machine.
 DIST_ARCHES := amd64 arm64
-DIST_PROGRAMS := $(DIST_ARCHES:%=$(DIST)/ropewalk-linux-%)
-# A Debian version begins with a digit: a tag's own, or one that is older than every release.
-DEB_VERSION ?= $(shell echo '$(VERSION)' | sed -E "/^v?[0-9]+\./!s/^/0~git$$(git log -1 --format=%cs 2>\/dev\/null | tr -d -)./; s/^v//; s/-/+/g")
+DIST_PROGRAMS := $(foreach p,ropewalk ropewalk-agent,$(DIST_ARCHES:%=$(DIST)/$p-linux-%))
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+# The version of charts (SemVer 2). A build that has no tag is older than every release; commits after a tag are build metadata.
+SEMVER ?= $(shell echo '$(VERSION)' | sed -E "/^v?[0-9]+\./!s/^/0.0.0-git$$(git log -1 --format=%cs 2>\/dev\/null | tr -d -)-/; s/^v//; s/-(([0-9]+-g[0-9a-f]+)(-dirty)?|dirty)$$/+\1/")
+# dpkg and rpm sort ~ before everything, and rpm has no hyphen in versions. Image tags have no plus sign.
+PACKAGE_VERSION ?= $(shell echo '$(SEMVER)' | sed -E 's/^([^-+]*)-/\1~/; s/-/./g')
+IMAGE_TAG ?= $(subst +,-,$(SEMVER))
+TAR := tar --sort=name --format=ustar --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX --mtime=@$(SOURCE_DATE_EPOCH)
 
-.PHONY: dist
-dist: deb ## static programs for amd64 and arm64, .deb packages, SBOMs and checksums, in build/dist
-	cd $(DIST) && sha256sum ropewalk-linux-* ropewalk_*.deb >SHA256SUMS
+.PHONY: release
+release: need-go need-buildah ## everything that users install, for amd64 and arm64, with SBOMs and checksums, in build/dist (docs/install.md)
+	@mkdir -p $(DIST) && rm -f $(DIST)/ropewalk* $(DIST)/SHA256SUMS
+	$(MAKE) --no-print-directory packages image image-agent charts kustomize
+	cd $(DIST) && export LC_ALL=C && sha256sum ropewalk* >SHA256SUMS
 
 .PHONY: $(DIST_PROGRAMS)
-$(DIST_PROGRAMS): $(DIST)/ropewalk-linux-%: need-go
+$(DIST_PROGRAMS): $(DIST)/%: need-go
 	@mkdir -p $(DIST)
-	GOOS=linux GOARCH=$* $(GO) build -ldflags '$(LDFLAGS)' -o $@ ./cmd/ropewalk
+	GOOS=linux GOARCH=$(lastword $(subst -, ,$*)) $(GO) build -ldflags '$(LDFLAGS)' -o $@ ./cmd/$(firstword $(subst -linux-, ,$*))
 	$(GO) run ./deploy/sbom $@ '$(VERSION)' >$@.cdx.json
 
 # Files of a package besides the program. The generator of the manual needs the build tag docs, so that the program stays without it.
-STAGE := build/stage
-.PHONY: dist-stage
-dist-stage: need-go
+.PHONY: stage
+stage: need-go
 	@rm -rf $(STAGE)/common && mkdir -p $(STAGE)/common/man
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(STAGE)/ropewalk ./cmd/ropewalk
 	$(GO) run -ldflags '$(LDFLAGS)' -tags docs ./cmd/ropewalk docs man $(STAGE)/common/man && gzip -9n $(STAGE)/common/man/*
 	for shell in bash zsh fish; do $(STAGE)/ropewalk completion $$shell >$(STAGE)/common/ropewalk.$$shell || exit 1; done
-	GO='$(GO)' sh deploy/deb/notices.sh $(STAGE)/ropewalk >$(STAGE)/common/copyright
+	GO='$(GO)' sh deploy/package/notices.sh $(STAGE)/ropewalk >$(STAGE)/common/copyright
 
-.PHONY: deb
-deb: $(DIST_ARCHES:%=deb-%) ## .deb packages for amd64 and arm64, in build/dist
+.PHONY: packages
+packages: $(DIST_ARCHES:%=packages-%) ## .deb and .rpm packages, in build/dist
 
-.PHONY: $(DIST_ARCHES:%=deb-%)
-$(DIST_ARCHES:%=deb-%): deb-%: $(DIST)/ropewalk-linux-% dist-stage
-	@rm -rf $(STAGE)/$* && cp -r $(STAGE)/common $(STAGE)/$* && cp $<.cdx.json $(STAGE)/$*/ropewalk.cdx.json
-	@rm -f $(DIST)/ropewalk_*_$*.deb
-	ARCH=$* DEB_VERSION='$(DEB_VERSION)' BINARY=$< STAGE=$(STAGE)/$* $(NFPM) package -f deploy/deb/nfpm.yaml -p deb -t $(DIST)/
+.PHONY: $(DIST_ARCHES:%=packages-%)
+$(DIST_ARCHES:%=packages-%): packages-%: $(DIST)/ropewalk-linux-% stage
+	for format in deb rpm; do ARCH=$* PACKAGE_VERSION='$(PACKAGE_VERSION)' BINARY=$< STAGE=$(STAGE)/common \
+	  $(NFPM) package -f deploy/package/nfpm.yaml -p $$format -t $(DIST)/ || exit 1; done
 
-# ARCH is the image's; `make image ARCH=arm64` needs no arm64 machine.
-ARCH ?= $(shell $(GO) env GOARCH)
-BUILDAH ?= buildah
-IMAGE ?= ropewalk:$(ARCH)
-IMAGE_ARCHIVE ?= $(DIST)/ropewalk-image-$(ARCH).tar
+# build_image NAME PROGRAMS: an image index of all architectures as an OCI archive, from the target NAME of the Containerfile. An OCI archive is
+# the tar of an OCI layout; buildah would put the current time into it. The storage of this build is separate from the machine's.
+define build_image
+	@rm -rf $(STAGE)/image/$(1) && mkdir -p $(STAGE)/image/$(1)/context
+	install -m 755 $(foreach p,$(2),$(DIST_ARCHES:%=$(DIST)/$p-linux-%)) $(STAGE)/image/$(1)/context
+	install -m 644 $(foreach p,$(2),$(DIST_ARCHES:%=$(DIST)/$p-linux-%.cdx.json)) $(STAGE)/common/copyright* $(STAGE)/image/$(1)/context
+	set -e; at=$(abspath $(STAGE))/image/$(1); buildah="$(BUILDAH) --storage-driver vfs --root $$at/storage --runroot $$at/run"; $$buildah manifest create all; \
+	for arch in $(DIST_ARCHES); do \
+	  $$buildah build --platform linux/$$arch --timestamp $(SOURCE_DATE_EPOCH) --identity-label=false --target $(1) --build-arg VERSION='$(VERSION)' \
+	    --build-arg REVISION="$$(git rev-parse HEAD 2>/dev/null)" -t $$arch -f deploy/image/Containerfile $$at/context; \
+	  $$buildah manifest add all localhost/$$arch; \
+	done; $$buildah manifest push --all all oci:$$at/layout:localhost/$(1):$(IMAGE_TAG)
+	$(TAR) -C $(STAGE)/image/$(1)/layout -cf $(DIST)/$(1)-image.tar blobs index.json oci-layout
+endef
+
 .PHONY: image
-image: need-buildah $(DIST)/ropewalk-linux-$(ARCH) dist-stage ## container image for $(ARCH), as an OCI archive in build/dist
-	@rm -rf $(STAGE)/image && mkdir -p $(STAGE)/image
-	cp $(DIST)/ropewalk-linux-$(ARCH) $(STAGE)/image/ropewalk
-	cp $(DIST)/ropewalk-linux-$(ARCH).cdx.json $(STAGE)/image/ropewalk.cdx.json && cp $(STAGE)/common/copyright $(STAGE)/image/
-	$(BUILDAH) build --arch $(ARCH) --timestamp $(SOURCE_DATE_EPOCH) --target ropewalk --build-arg VERSION='$(VERSION)' \
-	  --build-arg REVISION="$$(git rev-parse HEAD 2>/dev/null)" -t $(IMAGE) -f deploy/image/Containerfile $(STAGE)/image
-	@rm -f $(IMAGE_ARCHIVE)
-	$(BUILDAH) push $(IMAGE) oci-archive:$(IMAGE_ARCHIVE):ropewalk
-
-IMAGE_AGENT ?= ropewalk-agent:$(ARCH)
-IMAGE_AGENT_ARCHIVE ?= $(DIST)/ropewalk-agent-image-$(ARCH).tar
-AGENT_PROGRAMS := $(DIST_ARCHES:%=$(DIST)/ropewalk-agent-linux-%)
-
-.PHONY: $(AGENT_PROGRAMS)
-$(AGENT_PROGRAMS): $(DIST)/ropewalk-agent-linux-%: need-go
-	@mkdir -p $(DIST)
-	GOOS=linux GOARCH=$* $(GO) build -ldflags '$(LDFLAGS)' -o $@ ./cmd/ropewalk-agent
-	$(GO) run ./deploy/sbom $@ '$(VERSION)' >$@.cdx.json
+image: need-buildah $(DIST_ARCHES:%=$(DIST)/ropewalk-linux-%) stage ## container image, as an OCI archive in build/dist
+	$(call build_image,ropewalk,ropewalk)
 
 .PHONY: image-agent
-image-agent: need-buildah $(DIST)/ropewalk-linux-$(ARCH) $(DIST)/ropewalk-agent-linux-$(ARCH) dist-stage ## container image of the Kubernetes agent for $(ARCH), as an OCI archive in build/dist
-	@rm -rf $(STAGE)/image-agent && mkdir -p $(STAGE)/image-agent
-	for p in ropewalk ropewalk-agent; do cp $(DIST)/$$p-linux-$(ARCH) $(STAGE)/image-agent/$$p && cp $(DIST)/$$p-linux-$(ARCH).cdx.json $(STAGE)/image-agent/$$p.cdx.json || exit 1; done
-	cp $(STAGE)/common/copyright $(STAGE)/image-agent/
-	GO='$(GO)' sh deploy/deb/notices.sh $(STAGE)/image-agent/ropewalk-agent >$(STAGE)/image-agent/copyright-agent
-	$(BUILDAH) build --arch $(ARCH) --timestamp $(SOURCE_DATE_EPOCH) --build-arg VERSION='$(VERSION)' --target agent \
-	  --build-arg REVISION="$$(git rev-parse HEAD 2>/dev/null)" -t $(IMAGE_AGENT) -f deploy/image/Containerfile $(STAGE)/image-agent
-	@rm -f $(IMAGE_AGENT_ARCHIVE)
-	$(BUILDAH) push $(IMAGE_AGENT) oci-archive:$(IMAGE_AGENT_ARCHIVE):ropewalk-agent
+image-agent: need-buildah $(DIST_PROGRAMS) stage ## container image of the Kubernetes agent, as an OCI archive in build/dist
+	GO='$(GO)' sh deploy/package/notices.sh $(DIST)/ropewalk-agent-linux-$(firstword $(DIST_ARCHES)) >$(STAGE)/common/copyright-agent
+	$(call build_image,ropewalk-agent,ropewalk ropewalk-agent)
+
+# As `helm package --version --app-version` does.
+CHARTS := ropewalk-agent ropewalk-crds
+.PHONY: charts
+charts: ## Helm charts, in build/dist
+	@rm -rf $(STAGE)/charts && mkdir -p $(STAGE)/charts $(DIST) && cp -r $(CHARTS:%=deploy/helm/%) $(STAGE)/charts
+	sed -Ei 's/^version: .*/version: $(SEMVER)/; s/^appVersion: .*/appVersion: "$(IMAGE_TAG)"/' $(CHARTS:%=$(STAGE)/charts/%/Chart.yaml)
+	set -o pipefail; for c in $(CHARTS); do $(TAR) -X deploy/helm/ropewalk-agent/.helmignore -C $(STAGE)/charts -c $$c | gzip -9n >$(DIST)/$$c-$(SEMVER).tgz || exit 1; done
+
+BASES := ropewalk-kustomize-$(SEMVER)
+.PHONY: kustomize
+kustomize: ## kustomize's bases and the CRD, in build/dist
+	@rm -rf $(STAGE)/kustomize && mkdir -p $(STAGE)/kustomize/$(BASES) $(DIST) && cp -r deploy/crd deploy/grafana deploy/kustomize $(STAGE)/kustomize/$(BASES)
+	sed -Ei 's|^( *image: ropewalk-agent:).*|\1$(IMAGE_TAG)|; s|^( *app.kubernetes.io/version: ).*|\1"$(IMAGE_TAG)"|' $(STAGE)/kustomize/$(BASES)/kustomize/*/*.yaml
+	set -o pipefail; $(TAR) -C $(STAGE)/kustomize -c $(BASES) | gzip -9n >$(DIST)/$(BASES).tar.gz
 
 .PHONY: test-package
-test-package: need-root need-tun deps-package dist bin/wireguard-go ## the packages: their files, units, reproducibility, and the image
+test-package: need-root need-tun deps-package release bin/wireguard-go ## the release: its files, units, reproducibility, images and charts
 	$(GO) test -count=1 -timeout 20m -v ./test/package -dist $(CURDIR)/$(DIST)
+	cd test/kube/deploy && $(GO) test -count=1 -run TestRelease . -dist $(CURDIR)/$(DIST)
 
 .PHONY: need-buildah
 need-buildah:
@@ -242,7 +253,7 @@ need-buildah:
 
 .PHONY: deps-package
 deps-package:
-	$(call apt_install,wireguard-tools iproute2 nftables systemd dbus dpkg xz-utils util-linux buildah)
+	$(call apt_install,wireguard-tools iproute2 nftables systemd dbus dpkg rpm xz-utils util-linux buildah)
 
 .PHONY: clean
 clean: ## remove what was built

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 )
@@ -33,14 +32,13 @@ func TestImageMatchesManifests(t *testing.T) {
 		t.Skip("needs root and buildah, of Debian's package of that name", err)
 	}
 	const version = "1.2.3"
-	image := "ropewalk-agent-test:" + strconv.Itoa(os.Getpid())
-	archive := filepath.Join(t.TempDir(), "image.tar")
-	build := exec.Command("make", "image-agent", "ARCH="+runtime.GOARCH, "IMAGE_AGENT="+image, "IMAGE_AGENT_ARCHIVE="+archive,
-		"DIST="+t.TempDir(), "STAGE="+t.TempDir(), "VERSION="+version)
+	dist := t.TempDir()
+	build := exec.Command("make", "image-agent", "DIST_ARCHES="+runtime.GOARCH, "DIST="+dist, "STAGE="+t.TempDir(), "VERSION="+version)
 	build.Dir = filepath.Join("..", "..")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	image := buildah(t, "pull", "oci-archive:"+filepath.Join(dist, "ropewalk-agent-image.tar"))
 	t.Cleanup(func() { buildah(t, "rmi", image) })
 	var inspected struct {
 		OCIv1 struct {
@@ -55,7 +53,7 @@ func TestImageMatchesManifests(t *testing.T) {
 	if inspected.OCIv1.Architecture != runtime.GOARCH || len(entry) != 1 {
 		t.Fatalf("got %+v", inspected)
 	}
-	box := buildah(t, "from", "oci-archive:"+archive)
+	box := buildah(t, "from", image)
 	t.Cleanup(func() { buildah(t, "rm", box) })
 	for _, base := range []string{"base", "mesh", "cleanup"} {
 		if command := agentPod(t, kustomized(base)).Spec.Containers[0].Command; !slices.Equal(command, entry) {

@@ -8,35 +8,43 @@ import (
 	"debug/elf"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
 
 func TestProgramsAreStaticForTheirArchitecture(t *testing.T) {
-	for arch, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
-		f, err := elf.Open(artifact(t, "ropewalk-linux-"+arch))
+	machines := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
+	for _, name := range programs() {
+		f, err := elf.Open(artifact(t, name))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		if f.Machine != machine {
-			t.Errorf("%s: machine %v, want %v", arch, f.Machine, machine)
+		if want := machines[name[len(name)-5:]]; f.Machine != want {
+			t.Errorf("%s: machine %v, want %v", name, f.Machine, want)
 		}
 		for _, p := range f.Progs {
 			if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {
-				t.Errorf("%s: not static, has a segment %v", arch, p.Type)
+				t.Errorf("%s: not static, has a segment %v", name, p.Type)
 			}
 		}
 	}
 }
 
+// programs returns the names of the static programs.
+func programs() []string {
+	return []string{"ropewalk-linux-amd64", "ropewalk-linux-arm64", "ropewalk-agent-linux-amd64", "ropewalk-agent-linux-arm64"}
+}
+
 // TestSBOMListsProgramModules compares the SBOM with the build information in the program.
 func TestSBOMListsProgramModules(t *testing.T) {
-	for _, arch := range []string{"amd64", "arm64"} {
-		path := artifact(t, "ropewalk-linux-"+arch)
+	for _, name := range programs() {
+		path := artifact(t, name)
 		var doc struct {
 			BOMFormat, SpecVersion, SerialNumber string
 			Metadata                             struct {
@@ -48,41 +56,58 @@ func TestSBOMListsProgramModules(t *testing.T) {
 			t.Fatal(err)
 		}
 		if doc.BOMFormat != "CycloneDX" || doc.SpecVersion != "1.6" || !strings.HasPrefix(doc.SerialNumber, "urn:uuid:") {
-			t.Errorf("%s: got %+v", arch, doc)
+			t.Errorf("%s: got %+v", name, doc)
 		}
 		if h := doc.Metadata.Component.Hashes; len(h) != 1 || h[0].Content != digest(t, path) {
-			t.Errorf("%s: the SBOM's hash differs from the program's: got %v, want length 1", arch, h)
+			t.Errorf("%s: the SBOM's hash differs from the program's: got %v, want length 1", name, h)
 		}
 		info, err := buildinfo.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got, want := len(doc.Components), len(info.Deps)+1; got != want || got < 10 {
-			t.Errorf("%s: got %d components, want %d", arch, got, want)
+			t.Errorf("%s: got %d components, want %d", name, got, want)
 		}
 		for i, dep := range info.Deps {
 			if got, want := doc.Components[i+1].PURL, "pkg:golang/"+dep.Path+"@"+dep.Version; got != want {
-				t.Errorf("%s: got %s, want %s", arch, got, want)
+				t.Errorf("%s: got %s, want %s", name, got, want)
 			}
 		}
 	}
 }
 
-func TestChecksumsMatchFiles(t *testing.T) {
-	sums := string(read(t, artifact(t, "SHA256SUMS")))
-	for _, path := range []string{program(t), program(t) + ".cdx.json", deb(t)} {
-		if want := digest(t, path) + "  " + filepath.Base(path) + "\n"; !strings.Contains(sums, want) {
-			t.Errorf("no %q in\n%s", want, sums)
+// TestChecksumsCoverRelease compares SHA256SUMS with the files of the release, both ways. It lists the kinds of artifacts, so that none is missing.
+func TestChecksumsCoverRelease(t *testing.T) {
+	var want strings.Builder
+	sums := artifact(t, "SHA256SUMS")
+	entries, err := os.ReadDir(filepath.Dir(sums))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.Name() != "SHA256SUMS" {
+			fmt.Fprintf(&want, "%s  %s\n", digest(t, artifact(t, e.Name())), e.Name())
 		}
+	}
+	if got := string(read(t, sums)); got != want.String() {
+		t.Errorf("SHA256SUMS:\n%s\nthe files:\n%s", got, &want)
+	}
+	for _, name := range programs() {
+		artifact(t, name+".cdx.json")
+	}
+	for _, pattern := range []string{
+		"ropewalk_*_amd64.deb", "ropewalk_*_arm64.deb", "ropewalk-*.x86_64.rpm", "ropewalk-*.aarch64.rpm", "ropewalk-image.tar",
+		"ropewalk-agent-image.tar", "ropewalk-agent-*.tgz", "ropewalk-crds-*.tgz", "ropewalk-kustomize-*.tar.gz",
+	} {
+		artifact(t, pattern)
 	}
 }
 
-// TestBuildIsReproducible builds the program in two directories, and the package a second time.
-func TestBuildIsReproducible(t *testing.T) {
+// TestProgramIgnoresBuildDirectory builds the program in two directories.
+func TestProgramIgnoresBuildDirectory(t *testing.T) {
 	if *dist == "" {
 		t.Skip("takes long: run make test-package")
 	}
-	needTool(t, "make")
 	elsewhere, dir := t.TempDir(), t.TempDir()
 	root := filepath.Join("..", "..")
 	output(t, "cp", "-r", filepath.Join(root, "go.mod"), filepath.Join(root, "go.sum"), filepath.Join(root, "cmd"), filepath.Join(root, "pkg"), elsewhere)
@@ -99,15 +124,46 @@ func TestBuildIsReproducible(t *testing.T) {
 	if sums[0] != sums[1] {
 		t.Error("the program depends on the build directory")
 	}
-	made := exec.Command("make", "deb-amd64", "DIST="+dir, "STAGE="+t.TempDir(), "VERSION="+version(t))
-	made.Dir = root
-	if out, err := made.CombinedOutput(); err != nil {
+}
+
+// TestReleaseIsReproducible builds everything a second time: later, in another directory, under another umask.
+func TestReleaseIsReproducible(t *testing.T) {
+	sums := string(read(t, artifact(t, "SHA256SUMS")))
+	needTool(t, "buildah")
+	dir := t.TempDir()
+	release := exec.Command("sh", "-c", `umask 077; exec make release DIST="$0/dist" STAGE="$0/stage" VERSION="$1"`, dir, version(t))
+	release.Dir = filepath.Join("..", "..")
+	if out, err := release.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, name := range []string{filepath.Base(artifact(t, "ropewalk_*_amd64.deb")), "ropewalk-linux-amd64", "ropewalk-linux-amd64.cdx.json"} {
-		if digest(t, filepath.Join(dir, name)) != digest(t, filepath.Join(*dist, name)) {
-			t.Error(name, "differs when it is built again")
+	if again := string(read(t, filepath.Join(dir, "dist", "SHA256SUMS"))); again != sums {
+		t.Errorf("the first build:\n%s\nthe second:\n%s", sums, again)
+	}
+}
+
+// TestVersionsSortAsReleases derives the versions of packages, charts and images from what `git describe` prints. dpkg orders those of packages.
+func TestVersionsSortAsReleases(t *testing.T) {
+	needTool(t, "make")
+	needTool(t, "dpkg")
+	last := "0.0.0~"
+	for _, c := range []struct{ described, chart, pkg, tag string }{
+		{"0123456", `0.0.0-git\d*-0123456`, `0.0.0~git\d*.0123456`, `0.0.0-git\d*-0123456`},
+		{"v0.2.0-rc.1", "0.2.0-rc.1", "0.2.0~rc.1", "0.2.0-rc.1"},
+		{"v0.2.0-rc.1-3-gabc1234", "0.2.0-rc.1+3-gabc1234", "0.2.0~rc.1+3.gabc1234", "0.2.0-rc.1-3-gabc1234"},
+		{"v0.2.0", "0.2.0", "0.2.0", "0.2.0"},
+		{"v0.2.0-dirty", "0.2.0+dirty", "0.2.0+dirty", "0.2.0-dirty"},
+		{"v0.2.1", "0.2.1", "0.2.1", "0.2.1"},
+		{"v0.2.1-5-gabc1234-dirty", "0.2.1+5-gabc1234-dirty", "0.2.1+5.gabc1234.dirty", "0.2.1-5-gabc1234-dirty"},
+	} {
+		out := output(t, "make", "-s", "-C", "../..", "--no-print-directory", "--eval", "versions:;@echo '$(SEMVER) $(PACKAGE_VERSION) $(IMAGE_TAG)'", "versions", "VERSION="+c.described)
+		want := regexp.MustCompile("^" + strings.NewReplacer(".", `\.`, "+", `\+`).Replace(c.chart+" "+c.pkg+" "+c.tag) + "\n$")
+		if !want.MatchString(out) {
+			t.Errorf("%s: %q, want %s", c.described, out, want)
+			continue
 		}
+		pkg := strings.Fields(out)[1]
+		output(t, "dpkg", "--compare-versions", last, "lt", pkg)
+		last = pkg
 	}
 }
 

@@ -34,13 +34,13 @@ func files(t *testing.T, deb string) map[string]*tar.Header {
 	}
 }
 
-func TestPackageFilesAreWritableOnlyByRoot(t *testing.T) {
+func TestDebFilesAreWritableOnlyByRoot(t *testing.T) {
 	needTool(t, "dpkg-deb")
 	found := files(t, deb(t))
 	for path, mode := range map[string]int64{
 		"/usr/bin/ropewalk":                                  0o755,
-		"/lib/systemd/system/ropewalk@.service":              0o644,
-		"/lib/systemd/system/ropewalk-spread@.service":       0o644,
+		"/usr/lib/systemd/system/ropewalk@.service":          0o644,
+		"/usr/lib/systemd/system/ropewalk-spread@.service":   0o644,
 		"/usr/share/man/man8/ropewalk.8.gz":                  0o644,
 		"/usr/share/man/man8/ropewalk-reload.8.gz":           0o644,
 		"/usr/share/bash-completion/completions/ropewalk":    0o644,
@@ -63,7 +63,7 @@ func TestPackageFilesAreWritableOnlyByRoot(t *testing.T) {
 	}
 }
 
-func TestPackageMetadataIsValid(t *testing.T) {
+func TestDebMetadataIsValid(t *testing.T) {
 	needTool(t, "dpkg-deb")
 	for _, arch := range []string{"amd64", "arm64"} {
 		path := artifact(t, "ropewalk_*_"+arch+".deb")
@@ -75,8 +75,8 @@ func TestPackageMetadataIsValid(t *testing.T) {
 	}
 }
 
-// TestPackageKeepsAdministratorFiles installs, upgrades, removes and purges the package below a temporary root directory.
-func TestPackageKeepsAdministratorFiles(t *testing.T) {
+// TestDebKeepsAdministratorFiles installs, upgrades, removes and purges the package below a temporary root directory.
+func TestDebKeepsAdministratorFiles(t *testing.T) {
 	needRoot(t)
 	needTool(t, "dpkg")
 	root := t.TempDir()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package package_test tests the artifacts of `make dist` and `make image` as a user installs them.
+// Package package_test tests the artifacts of `make release` as a user installs them.
 package package_test
 
 import (
@@ -12,13 +12,13 @@ import (
 	"testing"
 )
 
-var dist = flag.String("dist", "", "directory with the artifacts of `make dist`; if empty, the tests that need them are skipped")
+var dist = flag.String("dist", "", "directory with the artifacts of `make release`; if empty, the tests that need them are skipped")
 
 // artifact returns the only artifact whose name matches.
 func artifact(t *testing.T, pattern string) string {
 	t.Helper()
 	if *dist == "" {
-		t.Skip("needs the artifacts of `make dist`: run make test-package")
+		t.Skip("needs the artifacts of `make release`: run make test-package")
 	}
 	files, err := filepath.Glob(filepath.Join(*dist, pattern))
 	if err != nil || len(files) != 1 {
@@ -36,6 +36,11 @@ func program(t *testing.T) string { return artifact(t, "ropewalk-linux-"+runtime
 
 // deb returns the path of the Debian package for this machine.
 func deb(t *testing.T) string { return artifact(t, "ropewalk_*_"+runtime.GOARCH+".deb") }
+
+// rpm returns the path of the RPM package for this machine.
+func rpm(t *testing.T) string {
+	return artifact(t, "ropewalk-*."+map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]+".rpm")
+}
 
 // output runs a program and returns its output.
 func output(t *testing.T, name string, args ...string) string {

@@ -19,7 +19,7 @@ import (
 // systemd is Debian's path of the systemd program.
 const systemd = "/lib/systemd/systemd"
 
-// TestSystemdServiceLifecycle installs the package under a separate systemd. testdata/service.sh starts, reloads, upgrades, kills and
+// TestSystemdServiceLifecycle installs the packages under a separate systemd. testdata/service.sh starts, reloads, upgrades, kills and
 // stops tunnels there, and has the assertions.
 func TestSystemdServiceLifecycle(t *testing.T) {
 	out := underSystemd(t, string(read(t, "testdata/service.sh")))
@@ -37,7 +37,7 @@ func underSystemd(t *testing.T, script string) string {
 		t.Skip("needs systemd: ", err)
 	}
 	dir := workDirectory(t)
-	output(t, "cp", deb(t), artifact(t, "SHA256SUMS"), dir)
+	output(t, "cp", deb(t), rpm(t), artifact(t, "SHA256SUMS"), dir)
 	if err := os.WriteFile(filepath.Join(dir, "script"), []byte(script), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Starts systemd as process 1 of a sandbox whose root is an overlay over this machine's files, so that nothing changes the machine.
-# Usage: boot.sh DIRECTORY. DIRECTORY has the package and the script to run as a service, and receives the script's output. The
+# Usage: boot.sh DIRECTORY. DIRECTORY has the packages and the script to run as a service, and receives the script's output. The
 # caller must create new mount, PID, network, UTS, IPC and cgroup namespaces.
 set -e
 work=$1
@@ -13,7 +13,7 @@ units=$root/etc/systemd/system
 rm -rf "$units"/*.wants
 mkdir -p "$units" "$root/opt/test" "$root/mnt/host"
 for unit in systemd-udevd systemd-networkd systemd-timesyncd systemd-resolved; do ln -sf /dev/null "$units/$unit.service"; done
-cp "$work"/*.deb "$work/SHA256SUMS" "$work/script" "$root/opt/test/"
+cp "$work"/*.deb "$work"/*.rpm "$work/SHA256SUMS" "$work/script" "$root/opt/test/"
 cat >"$units/test.target" <<UNIT
 [Unit]
 Wants=systemd-journald.socket dbus.socket test.service

@@ -190,4 +190,22 @@ dpkg -r ropewalk >/dev/null
 if ip link show wg1 2>/dev/null; then exit 1; fi
 [ "$(systemctl is-active ropewalk-spread@rwp0)" != active ]
 say removing the package stops all units
+
+# The same with rpm, whose scripts have other arguments. Debian's rpm warns unless it is forced.
+rpm() { command rpm --force-debian --nodeps "$@"; }
+rpm -i /opt/test/*.rpm
+systemctl start ropewalk@wg1
+pid=$(prop MainPID ropewalk@wg1)
+[ "$pid" != 0 ]
+rpm -U --replacepkgs --replacefiles /opt/test/*.rpm
+[ "$(prop MainPID ropewalk@wg1)" = "$pid" ]
+[ "$(prop NeedDaemonReload ropewalk@wg1)" = no ]
+say an upgrade with rpm leaves a tunnel alone
+echo ARGS=--log-format json >/etc/default/ropewalk
+rpm -e ropewalk
+if ip link show wg1 2>/dev/null; then exit 1; fi
+[ ! -e /usr/bin/ropewalk ]
+grep -q json /etc/default/ropewalk.rpmsave
+[ -s /etc/wireguard/wg1.conf ]
+say removing with rpm stops the tunnels and keeps the configuration
 echo done
