@@ -143,7 +143,7 @@ func TestStateRejectsInvalidTunnelsAndPeers(t *testing.T) {
 		{"invalid range of lane ports to gather: 9-8", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(10), Gather: between(9, 8)})},
 		{"contain the endpoint port", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(9), Gather: between(9, 9)})},
 		{"already has the lane ports", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(9), Gather: between(100, 200)})},
-		{"one of the lane ports 61000-61999", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(61001)})},
+		{"in the range of lane ports 61000-61999", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(61001)})},
 		{"contain the endpoint port 7 of another", s.SetPeer(Peer{Tunnel: 51820, Endpoint: at(51821), Gather: between(1, 10)})},
 	} {
 		if tt.err == nil || !strings.Contains(tt.err.Error(), tt.want) {
