@@ -317,16 +317,20 @@ func TestProgramFlowletGapOfOtherVersionIsZero(t *testing.T) {
 	}
 }
 
+// TestFailedLoadSpreadLeaksNoDescriptor lets loading fail at a pinned map of another kind, when other maps are open.
 func TestFailedLoadSpreadLeaksNoDescriptor(t *testing.T) {
-	loadSpreadFor(t, SpreadOptions{}) // the first load may open descriptors that stay open
-	before := descriptors(t)
-	s, err := LoadSpread(SpreadOptions{})
+	dir := filepath.Join(bpffs(t), "eth0")
+	loadSpreadFor(t, SpreadOptions{PinDir: dir}) // the first load may open descriptors that stay open
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
 	expect.NoError(t, err)
-	expect.NoError(t, s.Close())
-	dir := bpffs(t)
-	_, err = LoadSpread(SpreadOptions{Gap: -1, PinDir: dir})
-	if err == nil {
-		t.Error("loading succeeded")
+	defer m.Close()
+	expect.NoError(t, os.Remove(filepath.Join(layoutDir(dir), spreadMapFlows)))
+	expect.NoError(t, m.Pin(filepath.Join(layoutDir(dir), spreadMapFlows)))
+	before := descriptors(t)
+	for range 10 { // maps are loaded in random order
+		if _, err = LoadSpread(SpreadOptions{PinDir: dir}); !errors.Is(err, ebpf.ErrMapIncompatible) {
+			t.Fatal(err)
+		}
 	}
 	if after := descriptors(t); after != before {
 		t.Errorf("%d descriptors before, %d after", before, after)

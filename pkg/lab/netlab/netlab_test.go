@@ -353,9 +353,12 @@ func TestBadNamesAreRefused(t *testing.T) {
 			t.Errorf("Host(%q): got no error", name)
 		}
 	}
-	newHost(t, lab, "twice")
-	if _, err := lab.Host("twice"); err == nil {
-		t.Error("creating a second host of the same name: got no error")
+	first := newHost(t, lab, "twice")
+	if _, err := lab.Host("twice"); err == nil || !strings.Contains(err.Error(), "the lab has one of that name") {
+		t.Errorf("a second host of one name: %v", err)
+	}
+	if _, err := os.Stat(first.Path()); err != nil {
+		t.Errorf("the first host of the name: %v", err)
 	}
 }
 

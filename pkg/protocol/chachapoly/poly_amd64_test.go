@@ -103,7 +103,7 @@ func TestVectorTagReducesFullyAtModulus(t *testing.T) {
 	})
 }
 
-func TestVectorTagMatchesRFCVectors(t *testing.T) {
+func TestVectorTagMatchesDefinitionOnRFCInputs(t *testing.T) {
 	eachSplit(t, func(t *testing.T, log int) {
 		for _, v := range polyVectors {
 			jobs := make([]polyJob, 1)
