@@ -55,7 +55,6 @@ type ropewalkTUN struct {
 func (t *ropewalkTUN) Name() string             { return "memory" }
 func (t *ropewalkTUN) Features() tun.Features   { return tun.Features{TSO: true, USO: true} }
 func (t *ropewalkTUN) Events() <-chan tun.Event { return t.events }
-func (t *ropewalkTUN) SetTrainLimit(int) error  { return nil }
 
 func (t *ropewalkTUN) Queues() (queues []tun.Queue) {
 	for _, q := range t.net.host {

@@ -106,9 +106,6 @@ func (d *device) Features() Features {
 // Events implements Device.
 func (d *device) Events() <-chan Event { return d.monitor.events }
 
-// SetTrainLimit implements Device.
-func (d *device) SetTrainLimit(bytes int) error { return d.monitor.setTrainLimit(bytes) }
-
 // Close implements Device. Further calls wait for the first and return nil.
 func (d *device) Close() (err error) {
 	d.closeOnce.Do(func() { err = d.close() })

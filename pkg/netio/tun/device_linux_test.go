@@ -214,28 +214,18 @@ func TestPercentDUsesLowestFreeNumber(t *testing.T) {
 
 func TestInterfaceMatchesConfig(t *testing.T) {
 	enterNamespace(t)
-	d := open(t, tun.Config{Name: "rw0", Queues: 3, MTU: 1300, QueueLen: 77})
-	if err := d.SetTrainLimit(60000); err != nil {
-		t.Fatal(err)
-	}
+	open(t, tun.Config{Name: "rw0", Queues: 3, MTU: 1300, QueueLen: 77})
 	link, err := netlink.LinkByName("rw0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	a := link.Attrs()
-	if a.MTU != 1300 || a.TxQLen != 77 || a.GSOMaxSize != 60001 || a.NumTxQueues < 3 || a.Flags&net.FlagUp != 0 {
+	if a.MTU != 1300 || a.TxQLen != 77 || a.GSOMaxSize != 65536 || a.NumTxQueues < 3 || a.Flags&net.FlagUp != 0 {
 		t.Errorf("MTU %d, queue length %d, gso_max_size %d, %d queues, flags %v",
 			a.MTU, a.TxQLen, a.GSOMaxSize, a.NumTxQueues, a.Flags)
 	}
-	if a.GSOIPv4MaxSize != 0 && a.GSOIPv4MaxSize != 60001 {
+	if a.GSOIPv4MaxSize != 0 && a.GSOIPv4MaxSize != 65536 {
 		t.Errorf("gso_ipv4_max_size %d", a.GSOIPv4MaxSize)
-	}
-	if err := d.SetTrainLimit(1 << 20); err != nil {
-		t.Errorf("more than any: %v", err)
-	}
-	d.Close()
-	if err := d.SetTrainLimit(1000); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("after Close: got error %v, want %v", err, os.ErrClosed)
 	}
 }
 
@@ -266,30 +256,45 @@ func sendUDPTrain(t *testing.T, h *host, segments, size int) {
 	expect.NoError(t, unix.Sendto(fd, make([]byte, segments*size), 0, &unix.SockaddrInet4{Port: 9, Addr: [4]byte{10, 99, 0, 2}}))
 }
 
-func TestUDPTrainIsWholeUpToTrainLimit(t *testing.T) {
+func TestLargestUDPTrainIsReadWhole(t *testing.T) {
 	enterNamespace(t)
 	d := open(t, tun.Config{Name: "rw0"})
 	if !d.Features().USO {
 		t.Skip("needs USO (Linux 6.2)")
 	}
 	h := newHost(t, d)
-	const segments, size = 10, 1000
-	const train = 20 + 8 + segments*size
+	const segments, size = 47, 1392 // the kernel takes no larger one: 65,535 bytes with headers
 	buf, sizes := [][]byte{make([]byte, tun.MaxTrain)}, []int{0}
-	for limit, want := range map[int]int{65535: train, train: train, train - 1: 20 + 8 + size} {
-		if err := d.SetTrainLimit(limit); err != nil {
-			t.Fatal(err)
-		}
-		sendUDPTrain(t, h, segments, size)
-		for got := 0; got < segments*size; {
-			if _, err := d.Queues()[0].Read(buf, sizes); err != nil {
-				t.Fatal(err)
-			}
-			if packet := sizes[0] - offload.VnetHdrLen; packet != want {
-				t.Errorf("limit %d: a packet of %d bytes, want %d", limit, packet, want)
-			}
-			got += sizes[0] - offload.VnetHdrLen - 28
-		}
+	sendUDPTrain(t, h, segments, size)
+	if _, err := d.Queues()[0].Read(buf, sizes); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := sizes[0]-offload.VnetHdrLen, 28+segments*size; got != want {
+		t.Errorf("a packet of %d bytes, want %d", got, want)
+	}
+}
+
+// TestPersistentInterfaceTakesWholeTrains reopens an interface whose gso_max_size is lower, as earlier versions set it.
+func TestPersistentInterfaceTakesWholeTrains(t *testing.T) {
+	enterNamespace(t)
+	c := tun.Config{Name: "rw0", Persist: true}
+	d, err := tun.Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	link, err := netlink.LinkByName("rw0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkSetGSOMaxSize(link, 61473); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	open(t, c)
+	if link, err = netlink.LinkByName("rw0"); err != nil || link.Attrs().GSOMaxSize != 65536 {
+		t.Errorf("gso_max_size %d (%v), want 65536", link.Attrs().GSOMaxSize, err)
 	}
 }
 
@@ -313,9 +318,6 @@ func TestEventsFollowMoveIntoAnotherNamespace(t *testing.T) {
 	expect.NoError(t, err)
 	expect.NoError(t, netlink.LinkSetMTU(link, 1333))
 	awaitMTU(t, d, 1333)
-	if err := d.SetTrainLimit(5000); err != nil {
-		t.Errorf("setting the limit in the new namespace: %v", err)
-	}
 	expect.NoError(t, netlink.LinkDel(link))
 	awaitMTU(t, d, 0)
 }
@@ -360,7 +362,6 @@ func TestCloseRacesWithAllMethods(t *testing.T) {
 				}
 			})
 		}
-		wg.Go(func() { _ = d.SetTrainLimit(5000) })
 		wg.Go(func() { _ = d.(tun.Steerer).SetSteering(-1) })
 		wg.Go(func() { _ = d.Close() })
 		wg.Go(func() { _ = d.Close() })

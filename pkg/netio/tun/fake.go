@@ -30,7 +30,6 @@ type Fake struct {
 	queues []*fakeQueue
 	events chan Event
 	up     atomic.Bool
-	limit  atomic.Int64
 
 	mu     sync.Mutex // guards the fields below, and sending to events
 	state  Event
@@ -76,15 +75,6 @@ func (f *Fake) Features() Features { return f.config.Features }
 
 // Events implements Device.
 func (f *Fake) Events() <-chan Event { return f.events }
-
-// SetTrainLimit implements Device. TrainLimit returns the last limit.
-func (f *Fake) SetTrainLimit(bytes int) error {
-	f.limit.Store(int64(bytes))
-	return nil
-}
-
-// TrainLimit returns the last limit set, 0 if there was none.
-func (f *Fake) TrainLimit() int { return int(f.limit.Load()) }
 
 // Close implements Device.
 func (f *Fake) Close() error {

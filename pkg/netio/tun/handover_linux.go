@@ -61,7 +61,7 @@ func (d *device) stopReading() error {
 }
 
 // OpenFromFDs returns a Device for the duplicated queue descriptors of another Device (HandoverDevice), of this process or another.
-// On success it owns the descriptors; after an error the caller still does. The interface stays as it is:
+// On success it owns the descriptors; after an error the caller still does. The interface stays as it is, except for its gso_max_size:
 // Config.Queues, MTU, QueueLen and Persist are ignored. Device.Name returns Config.Name, even after a renaming; if
 // empty, the interface's current name. steered reports whether a steering program is set.
 func OpenFromFDs(fds []int, steered bool, c Config) (Device, error) {
@@ -129,6 +129,7 @@ func resumeMonitor(fd int, deleted <-chan struct{}, name string) (*monitor, erro
 		if m.link, err = followLink(nil, name); err != nil {
 			return nil, err
 		}
+		m.link.acceptWholeTrains()
 		m.send(m.link.state)
 	} else {
 		at.close()

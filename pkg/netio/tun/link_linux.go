@@ -12,8 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxGSOSize is the largest gso_max_size for a train in one IP packet (GSO_LEGACY_MAX_SIZE in Linux).
-const maxGSOSize = 65536
+// gsoMaxSize is the gso_max_size of an interface: an exclusive bound (gso_features_check), which no TUN may exceed (TSO_LEGACY_MAX_SIZE).
+// It is the kernel's default and that of all devices that GRO merges for. With less, the kernel would segment a forwarded train in
+// software, packet by packet.
+const gsoMaxSize = 65536
 
 // addrGenNone is IN6_ADDR_GEN_MODE_NONE: the kernel generates no link-local address.
 const addrGenNone = 1
@@ -107,9 +109,16 @@ func (l *link) configure(c *Config) error {
 	if err := l.handle.LinkSetTxQLen(ref, c.QueueLen); err != nil {
 		return fmt.Errorf("setting the queue length to %d: %w", c.QueueLen, err)
 	}
+	l.acceptWholeTrains()
 	l.disableLinkLocal()
 	l.state.MTU = c.MTU
 	return nil
+}
+
+// acceptWholeTrains sets gso_max_size, which a persistent interface may have lower. An error means that it stays as it is, and costs speed only.
+func (l *link) acceptWholeTrains() {
+	_ = l.handle.LinkSetGSOMaxSize(l.ref(), gsoMaxSize)
+	_ = l.handle.LinkSetGSOIPv4MaxSize(l.ref(), gsoMaxSize) // since Linux 6.3; older kernels ignore or reject it
 }
 
 // disableLinkLocal stops the kernel from generating a link-local address, as the kernel's WireGuard does. Otherwise
@@ -149,18 +158,6 @@ func listAddresses(h *netlink.Handle, link netlink.Link) (addresses []netlink.Ad
 
 // dumpAttempts bounds the attempts at a dump that changes interrupt.
 const dumpAttempts = 20
-
-// setTrainLimit sets gso_max_size, which is an exclusive bound for forwarded packets (gso_features_check).
-// gso_max_segs stays unlimited: the kernel would split a forwarded train above it in software, packet by packet.
-func (l *link) setTrainLimit(bytes int) error {
-	size := min(bytes+1, maxGSOSize)
-	if err := l.handle.LinkSetGSOMaxSize(l.ref(), size); err != nil {
-		return fmt.Errorf("setting gso_max_size to %d: %w", size, err)
-	}
-	// Linux 6.3 added gso_ipv4_max_size, which follows gso_max_size below 64 KiB. Older kernels ignore or reject it.
-	_ = l.handle.LinkSetGSOIPv4MaxSize(l.ref(), size)
-	return nil
-}
 
 func (l *link) ref() netlink.Link {
 	return &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: l.index}}

@@ -5,8 +5,6 @@ package tun
 import (
 	"errors"
 	"fmt"
-	"os"
-	"sync"
 	"time"
 
 	"github.com/vishvananda/netns"
@@ -36,9 +34,7 @@ type monitor struct {
 	done    chan struct{}
 	ended   chan struct{}
 
-	mu   sync.Mutex
-	link *link // nil while the interface is in another namespace
-	gone bool  // the interface was deleted, or the monitor closed
+	link *link // at start; nil if the interface is in another namespace
 }
 
 // startMonitor configures the interface and starts to follow it.
@@ -90,22 +86,12 @@ func (m *monitor) run() {
 	l := m.link
 	if l == nil { // the interface was in another namespace at start
 		l = m.followMove()
-		m.setLink(l, l == nil)
 	}
 	for l != nil {
 		m.follow(l)
-		m.setLink(nil, false)
 		l.close()
 		l = m.followMove()
-		m.setLink(l, l == nil)
 	}
-}
-
-// setLink sets the link for setTrainLimit.
-func (m *monitor) setLink(l *link, gone bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.link, m.gone = l, gone
 }
 
 // follow reports changes until the interface leaves the link's namespace, the subscription ends, or the monitor is
@@ -257,28 +243,4 @@ func (m *monitor) locate() (*location, error) {
 		return nil, fmt.Errorf("querying the interface's name: %w", err)
 	}
 	return &location{ns: ns, id: ns.UniqueId(), name: request.Name()}, nil
-}
-
-// setTrainLimit works in the original and in other namespaces. It holds the lock throughout, so that the descriptor
-// stays open.
-func (m *monitor) setTrainLimit(bytes int) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	switch {
-	case m.gone:
-		return os.ErrClosed
-	case m.link != nil:
-		return m.link.setTrainLimit(bytes)
-	}
-	at, err := m.locate()
-	if err != nil {
-		return closedIfDeleted(err)
-	}
-	defer at.close()
-	l, err := openLink(&at.ns, at.name)
-	if err != nil {
-		return err
-	}
-	defer l.close()
-	return l.setTrainLimit(bytes)
 }

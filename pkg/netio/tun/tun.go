@@ -53,9 +53,6 @@ type Device interface {
 	// Events delivers state changes, beginning with the state at open. A slow reader sees only the last one. The
 	// channel is closed when the device is closed or the interface is deleted.
 	Events() <-chan Event
-	// SetTrainLimit sets the largest train (IP packet bytes) that the kernel should pass to this device in one piece.
-	// It splits larger trains into packets first. The limit is advisory: buffers must still hold MaxTrain bytes.
-	SetTrainLimit(bytes int) error
 	// Close deletes the interface, unless it is persistent, and wakes all readers. It returns after the last reader
 	// has left.
 	Close() error

@@ -10,7 +10,6 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
-	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 	"github.com/ropewalk/ropewalk/test/expect"
@@ -47,17 +46,6 @@ func TestDownClosesPort(t *testing.T) {
 	h := lan.Host(t, 1, devicetest.Options{})
 	down(h)
 	takePort(t, lan, 1, devicetest.ListenPort)
-}
-
-func TestMTUSetsTheTrainLimit(t *testing.T) {
-	h := devicetest.NewLAN(nil).Host(t, 1, devicetest.Options{})
-	for _, mtu := range []int{1420, 9000, 1280, 68, 65535} {
-		h.TUN.SetMTU(mtu)
-		h.Await("the limit follows", func() bool { return h.TUN.TrainLimit() == device.TrainLimit(mtu) })
-		if limit := device.TrainLimit(mtu); limit < 4096 || limit > 65536 {
-			t.Errorf("MTU %d: train limit %d", mtu, limit)
-		}
-	}
 }
 
 // TestCloseLeavesNothingBehind: synctest does not let a bubble end while a goroutine of it is left.

@@ -24,9 +24,6 @@ func (d *Device) applyLinkEvent(ev tun.Event) {
 	if ev.MTU != d.mtu {
 		d.mtu = ev.MTU
 		d.engine.SetMTU(ev.MTU)
-		if err := d.cfg.TUN.SetTrainLimit(TrainLimit(ev.MTU)); err != nil {
-			d.log.Warn("setting gso_max_size failed, trains may need two sends", "error", err)
-		}
 	}
 	switch {
 	case ev.Up && !d.up:
@@ -48,14 +45,6 @@ func portHint(err error) string {
 		return "raise the limit of open files (ulimit -n)"
 	}
 	return "set the listen port again to retry"
-}
-
-// TrainLimit returns the gso_max_size with which TCP builds the largest trains that still fit one UDP GSO send: the
-// kernel subtracts up to 320 bytes for headers and divides by the segment size (sk_setup_caps, tcp_tso_autosize).
-func TrainLimit(mtu int) int {
-	const kernelHeadroom, tcpHeaders = 400, 52
-	segments := min(underlay.MaxRunSegments, underlay.MaxDatagramRun/max(mtu+32, 64))
-	return min(max(segments*(mtu-tcpHeaders)+kernelHeadroom, 4096), 65536)
 }
 
 // bringUp opens the port and starts all peers. The caller holds mu.
