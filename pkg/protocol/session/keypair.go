@@ -74,6 +74,9 @@ func (k *Keypair) Sent() uint64 { return k.next.Load() }
 // Received reports whether a message from the peer has been accepted in this session.
 func (k *Keypair) Received() bool { return !k.window.empty() }
 
+// Newest reports whether an accepted counter is among the newest: at most 31 below the newest one that the replay window has seen.
+func (k *Keypair) Newest(counter uint64) bool { return counter>>blockShift >= k.window.newest.Load() }
+
 // Expired reports whether the session has reached RejectAfterTime.
 func (k *Keypair) Expired(now int64) bool { return now-k.created >= RejectAfterTime }
 

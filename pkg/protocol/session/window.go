@@ -8,12 +8,15 @@ const (
 	blockShift = 5 // a block is 32 counters: one bitmap
 	blockBits  = 1 << blockShift
 	blockMask  = blockBits - 1
-	ringBlocks = 512
+	ringBlocks = 2048
+	// tinyBlocks and smallBlocks are the numbers of blocks that have slots of their own, before the ring is needed.
+	tinyBlocks  = 2
+	smallBlocks = 512
 )
 
 // WindowSize is the distance behind the newest counter at which a counter is still accepted. The window moves by
 // whole blocks, so up to 31 more may be. Linux has 8192. Trains of one session that use several lanes and NIC queues
-// drift apart by more than those of one queue.
+// drift apart by more than those of one queue, and so do flows of which one waits in a receive queue.
 const WindowSize = (ringBlocks - 1) * blockBits
 
 // Window is the anti-replay filter of one session, shared by all lanes without a lock. The zero Window has accepted
@@ -27,8 +30,8 @@ const WindowSize = (ringBlocks - 1) * blockBits
 //     accepts. The bit is lost only when a later block takes over the slot, and then the counter is behind the window.
 //   - Only a later block ever takes over a slot. newest is advanced before any slot is touched, so at every moment each
 //     slot's block is <= newest. claim loads the slot, then newest, and continues only if its own block b has
-//     newest-b <= 511. Another block B in the same slot differs from b by a multiple of 512, so B > b would mean
-//     B >= b+512 > newest, which is impossible. Hence B < b, and comparing block numbers for equality suffices.
+//     newest-b <= 2047. Another block B in the same slot differs from b by a multiple of 2048, so B > b would mean
+//     B >= b+2048 > newest, which is impossible. Hence B < b, and comparing block numbers for equality suffices.
 //   - Equality compares 32 bits. Two blocks that agree in them and share a slot are 2^32 blocks, 2^37 counters, apart. A
 //     slot unused for that long contains stale bits: a counter may be rejected, never accepted twice. For the CAS to
 //     confuse the two (ABA), 2^37 messages must arrive between two instructions of one goroutine. Within a session's 180 s
@@ -36,9 +39,11 @@ const WindowSize = (ringBlocks - 1) * blockBits
 type Window struct {
 	newest atomic.Uint64 // block of the newest counter, on its own cache line because every claim reads it
 	_      [7]uint64
-	// first are the slots of the first blocks, outside of the ring: a rarely used session needs no ring, which has 4 KiB.
-	first [2]atomic.Uint64
-	ring  atomic.Pointer[[ringBlocks]atomic.Uint64] // allocated with the first block after those
+	// The first blocks have slots outside of the ring, which has 16 KiB: a session that is hardly used needs none of
+	// it, and one of up to 16,384 messages 4 KiB. Each array is allocated with its first block.
+	tiny  [tinyBlocks]atomic.Uint64
+	small atomic.Pointer[[smallBlocks]atomic.Uint64]
+	ring  atomic.Pointer[[ringBlocks]atomic.Uint64]
 }
 
 // Accept reports whether counter is new, and marks it as seen. The caller must have authenticated the message, and
@@ -125,16 +130,22 @@ func (w *Window) claim(block uint64, bits uint32) (seen uint32) {
 
 // slot returns the slot of a block.
 func (w *Window) slot(block uint64) *atomic.Uint64 {
-	if block < uint64(len(w.first)) {
-		return &w.first[block]
+	switch {
+	case block < tinyBlocks:
+		return &w.tiny[block]
+	case block < smallBlocks:
+		return &allocated(&w.small)[block]
 	}
-	ring := w.ring.Load()
-	if ring == nil {
-		w.ring.CompareAndSwap(nil, new([ringBlocks]atomic.Uint64))
-		ring = w.ring.Load()
+	return &allocated(&w.ring)[block%ringBlocks]
+}
+
+// allocated returns the array that p points to. It allocates one if there is none.
+func allocated[T any](p *atomic.Pointer[T]) *T {
+	if p.Load() == nil {
+		p.CompareAndSwap(nil, new(T))
 	}
-	return &ring[block%ringBlocks]
+	return p.Load()
 }
 
 // empty reports whether nothing has been accepted yet.
-func (w *Window) empty() bool { return w.newest.Load() == 0 && w.first[0].Load() == 0 }
+func (w *Window) empty() bool { return w.newest.Load() == 0 && w.tiny[0].Load() == 0 }

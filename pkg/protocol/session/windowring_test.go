@@ -11,13 +11,11 @@ import (
 	"testing"
 )
 
-// ringCounters are all those of blocks around which a window changes from its first words to its ring, and of its last
-// block; they fit one window.
+// ringCounters are all those of the blocks around which a window changes to its next array, and of its last block. They fit one window.
 func ringCounters() (counters []uint64) {
-	const first = uint64(len(Window{}.first)) * blockBits
-	for _, from := range []uint64{first, 0, first - blockBits, WindowSize - blockBits} {
+	for _, block := range []uint64{tinyBlocks, 0, tinyBlocks - 1, smallBlocks, smallBlocks - 1, ringBlocks - 2} {
 		for i := range uint64(blockBits) {
-			counters = append(counters, from+i)
+			counters = append(counters, block*blockBits+i)
 		}
 	}
 	return counters
@@ -25,7 +23,7 @@ func ringCounters() (counters []uint64) {
 
 // Lanes meet at a window that has no ring yet, with the same counters in different orders, singly and in trains.
 func TestWindowRingAllocationRaceAcceptsEachCounterOnce(t *testing.T) {
-	const lanes, rounds = 2, 5000
+	const lanes, rounds = 2, 3000
 	counters := ringCounters()
 	for round := range uint64(rounds) {
 		var w Window
