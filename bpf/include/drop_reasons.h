@@ -54,6 +54,10 @@ enum drop_reason {
 	DROP_HS_XDP_TOTAL_LIMIT,    // initiations beyond a CPU's rate limit for all sources together, dropped in XDP
 	/* dropped by the kernel at a lane's sockets, by its own counters (SK_MEMINFO_DROPS, XDP_STATISTICS) */
 	DROP_RX_SOCKET,             // dropped by the kernel at the socket: the receive buffer was full, the socket filter refused a train of initiations, or the checksum was wrong
+	/* the queue of received packets that are not decrypted yet */
+	DROP_RX_QUEUE_FULL,         // the receive queue was full: dropped from the flow with the most bytes in it
+	DROP_RX_CONGESTION,         // the flow's packets waited in the receive queue for too long: one was dropped as a congestion signal
+	DROP_TX_SEND_BUFFER,        // the socket's send buffer was full: the network device is slower than what is sent through it
 	DROP_REASONS,
 };
 

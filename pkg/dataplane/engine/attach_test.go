@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"runtime"
 	"sync"
@@ -199,4 +200,41 @@ func TestLoopStartHookRunsOncePerLoop(t *testing.T) {
 	if d := cmp.Diff(want, begun); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
+}
+
+// stalled is a port whose SendRun waits until Close.
+type stalled struct {
+	underlay.Port
+	inside, closed chan struct{}
+	once           sync.Once
+}
+
+func (s *stalled) SendRun(*underlay.Run) error {
+	close(s.inside)
+	<-s.closed
+	return net.ErrClosed
+}
+
+func (s *stalled) Close() error {
+	s.once.Do(func() { close(s.closed) })
+	return s.Port.Close()
+}
+
+func TestDetachWakesSlowLane(t *testing.T) {
+	r := newRig(t)
+	ours, _ := underlay.Pipe(1)
+	p := &stalled{Port: ours, inside: make(chan struct{}), closed: make(chan struct{})}
+	if err := r.engine.Attach(p); err != nil {
+		t.Fatal(err)
+	}
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		r.engine.SendKeepalive(r.peer, r.keys)
+	}()
+	<-p.inside
+	if err := r.engine.Detach(); err != nil {
+		t.Error(err)
+	}
+	<-sent
 }

@@ -124,6 +124,8 @@ func (t *transmitter) dropFailed(b *txBatch) {
 			kept++
 		case errors.Is(err, underlay.ErrTooBig):
 			t.dropForPeer(b.meta[i].peer, drop.TXTooBig, b.runs[i].Segments)
+		case errors.Is(err, underlay.ErrSendBufferFull):
+			t.dropForPeer(b.meta[i].peer, drop.TXSendBuffer, b.runs[i].Segments)
 		default:
 			t.dropForPeer(b.meta[i].peer, drop.TXSendError, b.runs[i].Segments)
 		}

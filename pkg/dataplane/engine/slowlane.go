@@ -47,10 +47,8 @@ func (p portLane) Send(runs []underlay.Run) (failed int) {
 	return failed
 }
 
-// attach sets the port to send to; nil for none.
+// attach sets the port to send to; nil for none. It waits for nobody who sends.
 func (s *slowLane) attach(port underlay.Port) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	conn := underlay.Lane(portLane{port: port})
 	if port == nil {
 		s.lane.conn.Store(nil)

@@ -10,6 +10,9 @@ import (
 // ErrTooBig is the error for a datagram or run that is larger than UDP or the path can carry. It replaces EMSGSIZE.
 var ErrTooBig = errors.New("datagram too big")
 
+// ErrSendBufferFull is the error of SendTo and SendRun while the network device has yet to send what they would wait for.
+var ErrSendBufferFull = errors.New("send buffer is full")
+
 // ErrBadRun is the error for an inconsistent Run: no endpoint, an unknown source, more than MaxRunSegments, or parts
 // that do not add up to Segments datagrams of SegSize.
 var ErrBadRun = errors.New("malformed run")

@@ -67,7 +67,8 @@ type Run struct {
 	// ECN is the ECN field of all the run's outer headers. Their DSCP is always 0, because it would reveal information
 	// about the inner packets.
 	ECN packet.ECN
-	// Err is set by Send: nil when the run was passed to the network. Test for ErrTooBig and ErrBadRun with errors.Is.
+	// Err is set by Send: nil when the run was passed to the network. Test for ErrTooBig, ErrSendBufferFull
+	// and ErrBadRun with errors.Is.
 	// All other errors are the operating system's.
 	Err error
 }
@@ -113,10 +114,11 @@ type Port interface {
 	SecondaryPorts() Receiver
 	// Source returns the UDP port of a source: LocalPort for 0, and 0 if it is not open.
 	Source(source int) uint16
-	// SendTo sends one datagram, for handshakes, cookies and keepalives, with ECN zero. Any goroutine may call it.
+	// SendTo sends one datagram, for handshakes, cookies and keepalives, with ECN zero. Any goroutine may call it. It
+	// does not wait for room in a send buffer: the error is ErrSendBufferFull then.
 	SendTo(to *Endpoint, datagram []byte) error
-	// SendRun sends one run without a lane, and returns the error that Lane.Send would set as its Err. Any goroutine
-	// may call it. Runs of one caller leave in order.
+	// SendRun sends one run without a lane, and returns the error that Lane.Send would set as its Err, or
+	// ErrSendBufferFull: it does not wait. Any goroutine may call it. Runs of one caller leave in order.
 	SendRun(r *Run) error
 	// SetMark sets SO_MARK for everything that is sent from now on, from every source; 0 removes it.
 	SetMark(mark uint32) error

@@ -45,6 +45,9 @@ const (
 	HSXDPSourceLimit               // initiations beyond the rate limit of their IPv4 address or IPv6 /64, dropped in XDP
 	HSXDPTotalLimit                // initiations beyond a CPU's rate limit for all sources together, dropped in XDP
 	RXSocket                       // dropped by the kernel at the socket: the receive buffer was full, the socket filter refused a train of initiations, or the checksum was wrong
+	RXQueueFull                    // the receive queue was full: dropped from the flow with the most bytes in it
+	RXCongestion                   // the flow's packets waited in the receive queue for too long: one was dropped as a congestion signal
+	TXSendBuffer                   // the socket's send buffer was full: the network device is slower than what is sent through it
 
 	// Count is the number of reasons, None included.
 	Count = iota
@@ -92,6 +95,9 @@ var names = [Count]string{
 	"hs_xdp_source_limit",
 	"hs_xdp_total_limit",
 	"rx_socket",
+	"rx_queue_full",
+	"rx_congestion",
+	"tx_send_buffer",
 }
 
 var helps = [Count]string{
@@ -136,4 +142,7 @@ var helps = [Count]string{
 	"initiations beyond the rate limit of their IPv4 address or IPv6 /64, dropped in XDP",
 	"initiations beyond a CPU's rate limit for all sources together, dropped in XDP",
 	"dropped by the kernel at the socket: the receive buffer was full, the socket filter refused a train of initiations, or the checksum was wrong",
+	"the receive queue was full: dropped from the flow with the most bytes in it",
+	"the flow's packets waited in the receive queue for too long: one was dropped as a congestion signal",
+	"the socket's send buffer was full: the network device is slower than what is sent through it",
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"log/slog"
 	"time"
@@ -98,6 +99,9 @@ func (d *Device) send(to *underlay.Endpoint, msg []byte) drop.Reason {
 	}
 	if err := port.SendTo(to, msg); err != nil {
 		d.log.Debug("sending handshake message failed", "endpoint", to.Dst, "error", err)
+		if errors.Is(err, underlay.ErrSendBufferFull) {
+			return drop.TXSendBuffer
+		}
 		return drop.TXSendError
 	}
 	return drop.None

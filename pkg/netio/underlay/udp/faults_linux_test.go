@@ -62,7 +62,7 @@ func faultyLane(t *testing.T, k *faultyKernel) (*Port, *lane) {
 		t.Skip("needs UDP_SEGMENT (Linux 4.18)")
 	}
 	l := p.lanes[0]
-	l.tx.sendmmsg = k.send
+	l.tx.sendmmsg, p.sendNow = k.send, k.send
 	return p, l
 }
 

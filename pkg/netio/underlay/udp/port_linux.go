@@ -30,7 +30,8 @@ type Port struct {
 	closing sync.Once
 	// mu keeps the sockets open for goroutines without a lane: SendTo and SetMark hold it for reading.
 	mu            sync.RWMutex
-	senders       sync.Pool // of *singleSender
+	senders       sync.Pool                                      // of *singleSender
+	sendNow       func(fd int, msgs []message) (int, unix.Errno) // sendmmsgNow; tests replace it
 	drops         dropCounters
 	socketsClosed bool
 	// opening is held by OpenSource, by SetMark (the next source gets its mark), by SetSelection, and by Close to end
@@ -90,7 +91,7 @@ func inherit(c *Config) (*Port, error) {
 func newPort(c *Config, socks []*socket, port uint16) *Port {
 	p := &Port{
 		port: port, family: socks[0].family, gro: socks[0].gro, config: c.sourceConfig(socks[0].family),
-		sources: underlay.NewSources(port, -1), maxInstructions: maxProgram, selectionReplaceable: selectionReplaceable(kernelRelease(), kernelVersion()),
+		sources: underlay.NewSources(port, -1), sendNow: sendmmsgNow, maxInstructions: maxProgram, selectionReplaceable: selectionReplaceable(kernelRelease(), kernelVersion()),
 	}
 	p.gso.Store(socks[0].gso)
 	for _, s := range socks {
@@ -125,12 +126,12 @@ func (p *Port) Features() underlay.Features {
 	}
 }
 
-// SendTo implements underlay.Port. It blocks while lane 0's send buffer is full.
+// SendTo implements underlay.Port. It uses lane 0's socket.
 func (p *Port) SendTo(to *underlay.Endpoint, datagram []byte) error {
 	return p.withSingleSender(func(l *singleSender) error { return l.sendTo(to, datagram) })
 }
 
-// SendRun implements underlay.Port. It blocks while the source's send buffer is full.
+// SendRun implements underlay.Port. It uses the source's socket, or lane 0's.
 func (p *Port) SendRun(r *underlay.Run) error {
 	return p.withSingleSender(func(l *singleSender) error { return l.send(*r) })
 }

@@ -41,14 +41,22 @@ func readDrops(fd int) (uint32, unix.Errno) {
 	return words[memInfoDrops], errno
 }
 
-// sendmmsg sends msgs in order and returns how many were sent. An error concerns the first message: if a later one
-// fails, the kernel returns the count and drops the error.
+// sendmmsg sends msgs in order and returns how many were sent. It waits while the send buffer is full. An error concerns
+// the first message: if a later one fails, the kernel returns the count and drops the error.
 func sendmmsg(fd int, msgs []message) (int, unix.Errno) {
+	return sendmmsgWith(fd, msgs, unix.MSG_NOSIGNAL)
+}
+
+// sendmmsgNow is sendmmsg without waiting: EAGAIN means that the send buffer is full.
+func sendmmsgNow(fd int, msgs []message) (int, unix.Errno) {
+	return sendmmsgWith(fd, msgs, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+}
+
+func sendmmsgWith(fd int, msgs []message, flags uintptr) (int, unix.Errno) {
 	if len(msgs) == 1 {
-		_, _, errno := unix.Syscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&msgs[0].hdr)), unix.MSG_NOSIGNAL)
+		_, _, errno := unix.Syscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&msgs[0].hdr)), flags)
 		return 1, errno
 	}
-	n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(&msgs[0])), uintptr(len(msgs)),
-		unix.MSG_NOSIGNAL, 0, 0)
+	n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(&msgs[0])), uintptr(len(msgs)), flags, 0, 0)
 	return int(n), errno
 }

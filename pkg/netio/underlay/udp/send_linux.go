@@ -174,6 +174,8 @@ func errnoError(errno unix.Errno) error {
 		return nil
 	case unix.EMSGSIZE:
 		return underlay.ErrTooBig
+	case unix.EAGAIN:
+		return underlay.ErrSendBufferFull
 	}
 	return errno
 }

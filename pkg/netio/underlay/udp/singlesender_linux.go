@@ -4,7 +4,8 @@ package udp
 
 import "github.com/ropewalk/ropewalk/pkg/netio/underlay"
 
-// singleSender is the state of one SendTo or SendRun call: a sender with room for one message, and the run.
+// singleSender is the state of one SendTo or SendRun call: a sender with room for one message, and the run. It never waits: its callers
+// hold locks, and a network device may take seconds to empty a send buffer.
 type singleSender struct {
 	sender *sender
 	runs   [1]underlay.Run
@@ -13,7 +14,7 @@ type singleSender struct {
 
 func newSingleSender(p *Port) *singleSender {
 	fd := p.lanes[0].fd
-	return &singleSender{sender: &sender{port: p, fd: fd, outFD: fd, out: newSendBatch(1), resend: newSendBatch(1), sendmmsg: p.lanes[0].tx.sendmmsg}}
+	return &singleSender{sender: &sender{port: p, fd: fd, outFD: fd, out: newSendBatch(1), resend: newSendBatch(1), sendmmsg: p.sendNow}}
 }
 
 func (l *singleSender) sendTo(to *underlay.Endpoint, datagram []byte) error {
