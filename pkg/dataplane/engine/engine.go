@@ -8,9 +8,6 @@ import (
 	"io"
 	"strconv"
 	"sync"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/workpool"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
@@ -19,29 +16,6 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 )
-
-// Clock returns monotonic nanoseconds since an arbitrary start. Lanes read it once per batch.
-type Clock func() int64
-
-// NewClock returns a clock in nanoseconds since the call. It never returns 0, which means "never" elsewhere.
-func NewClock() Clock {
-	start := time.Now()
-	return func() int64 { return int64(time.Since(start)) + 1 }
-}
-
-// BootClock returns CLOCK_BOOTTIME, which advances during suspend. The in-kernel WireGuard uses it too: a session must expire
-// in time even if the machine was suspended.
-func BootClock() Clock {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		return NewClock()
-	}
-	return func() int64 {
-		var ts unix.Timespec
-		_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // the call above has succeeded, and nothing else can fail
-		return ts.Nano()
-	}
-}
 
 // Control takes the messages of no session from the lanes. It must not block.
 type Control interface {
