@@ -98,7 +98,7 @@ func (p *Peer) runHelloTimer(now int64) {
 	case x.state.received(): // the peer sends hellos, but messages from our other source ports do not reach it
 		x.handle(helloTimeout)
 	case p.awaitsFirstMessage():
-		x.deadline = now + helloWait
+		x.deadline = now + max(helloWait, now-p.sessions.current.keys.Created()) // doubles: a server may never send first
 	default:
 		p.resetHello(errNoHello)
 	}

@@ -101,6 +101,35 @@ func TestUnusedSessionWakesOnceForErasure(t *testing.T) {
 	})
 }
 
+// TestClientOfSilentServerWakesForKeepalives: a server that never sends first leaves open whether it would send hellos.
+func TestClientOfSilentServerWakesForKeepalives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := newWatchedClock()
+		lan := devicetest.NewLAN(nil)
+		client := lan.Host(t, 1, devicetest.Options{Clock: clock.now})
+		server := lan.Host(t, 2, devicetest.Options{})
+		off, every := config.SpreadOff, uint16(25)
+		client.Apply(config.Device{Spread: &off})
+		server.Apply(config.Device{Spread: &off, Peers: []config.Peer{client.AsPeer(false)}})
+		p := server.AsPeer(false)
+		p.Keepalive = &every
+		client.Apply(config.Device{Peers: []config.Peer{p}})
+		time.Sleep(30 * time.Second)
+		wakeups := 0
+		for range 750 {
+			before := clock.reads.Load()
+			time.Sleep(100 * time.Millisecond)
+			synctest.Wait()
+			if clock.reads.Load() != before {
+				wakeups++
+			}
+		}
+		if wakeups > 5 {
+			t.Errorf("the client woke %d times in 75 s, want 3 for keepalives and at most 2 more", wakeups)
+		}
+	})
+}
+
 // TestKeepalivesOfManyPeersShareWakeups: peers that were configured one after the other are soon due together.
 func TestKeepalivesOfManyPeersShareWakeups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

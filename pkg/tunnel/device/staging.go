@@ -3,6 +3,8 @@
 package device
 
 import (
+	"bytes"
+
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 )
 
@@ -42,22 +44,22 @@ func (p *Peer) Stage(train []byte, packets int) {
 	case p.handshake.remote == nil:
 		p.dropForPeer(drop.TXNoSession, packets)
 	default:
-		p.stage(stagedTrain{append([]byte(nil), train...), packets})
+		p.stage(train, packets)
 		p.post(taskHandshake)
 	}
 }
 
-// stage appends t and drops the oldest trains beyond the limits. The caller holds mu.
-func (p *Peer) stage(t stagedTrain) {
-	q, n := &p.staged, len(t.bytes)
+// stage appends a copy of train and drops the oldest trains beyond the limits. The caller holds mu.
+func (p *Peer) stage(train []byte, packets int) {
+	q, n := &p.staged, len(train)
 	for len(q.trains) > 0 && (len(q.trains) >= maxStaged || q.bytes+n > maxStagedBytes) {
 		p.dropForPeer(drop.TXStagedOverflow, p.unstage().packets)
 	}
 	if q.bytes+n > stagedFloor && p.dev.staged.Load()+int64(n) > maxStagedTotal {
-		p.dropForPeer(drop.TXStagedOverflow, t.packets)
+		p.dropForPeer(drop.TXStagedOverflow, packets)
 		return
 	}
-	q.trains = append(q.trains, t)
+	q.trains = append(q.trains, stagedTrain{bytes.Clone(train), packets})
 	q.bytes += n
 	p.dev.staged.Add(int64(n))
 }
