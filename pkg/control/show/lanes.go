@@ -38,6 +38,9 @@ func (p *printer) stats(s *Stats) {
 		if n := l.Drops[socketDrop]; n > 0 {
 			text += fmt.Sprintf(", %d dropped at its socket", n)
 		}
+		if l.RxMarks > 0 {
+			text += fmt.Sprintf(", %d marked", l.RxMarks)
+		}
 		p.field(fmt.Sprintf("lane %d", i), text)
 	}
 	if text := workersText(s); text != "" {

@@ -102,7 +102,7 @@ func (a *arrivals) next() {
 		n := min(len(runs), rxSlots)
 		at := len(a.batches[a.at-1]) - len(runs)
 		for i := range n {
-			d := &a.rig.rx.ring[i]
+			d := &a.rig.rx.in[i]
 			d.N, d.SegSize, d.From, d.Truncated = copy(d.Buf, runs[i]), a.sizes[at+i], there, false
 		}
 		a.rig.rx.batch(n)

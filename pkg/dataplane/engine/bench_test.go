@@ -106,7 +106,7 @@ func benchmarkReceive(b *testing.B, packets, size, runs int, elements ...[]byte)
 
 // arrive puts a run of the peer's where the underlay would.
 func (r *rig) arrive(slot int, l session.Layout, plain [][]byte) {
-	d := &r.rx.ring[slot]
+	d := &r.rx.in[slot]
 	d.N, d.SegSize, d.From, d.Truncated = l.Size(), l.Stride(), there, false
 	for i, p := range plain {
 		copy(d.Buf[i*l.Stride()+wire.DataHeaderLen:], p)

@@ -159,7 +159,7 @@ func TestKernelCongestionMarkReachesInnerPacket(t *testing.T) {
 			for _, ends := range []flow.Ends{in4, in6} {
 				run, _ := r.seal(marked(ends.UDP([]byte("ping")), c.inner))
 				s.send(run, port.LocalPort(), c.outer)
-				n, err := port.Lane(0).Recv(r.rx.ring)
+				n, err := port.Lane(0).Recv(r.rx.in)
 				if err != nil {
 					t.Fatal(err)
 				}

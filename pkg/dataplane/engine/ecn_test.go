@@ -132,6 +132,6 @@ func TestCongestionMarkedPacketsMergeTogether(t *testing.T) {
 // receiveMarked runs packets of the peer's through the receiver, in outer headers with that ECN field.
 func (r *rig) receiveMarked(outer packet.ECN, packets ...[]byte) {
 	run, size := r.seal(packets...)
-	r.rx.ring[0].ECN = outer
+	r.rx.in[0].ECN = outer
 	r.receive(run, size)
 }

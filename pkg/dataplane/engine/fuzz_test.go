@@ -35,7 +35,7 @@ func FuzzReceive(f *testing.F) {
 		} else if len(b) >= 8 && b[0] == 4 {
 			wire.PutDataHeader(pad(b, wire.DataHeaderLen), r.keys.Local(), uint64(size)) // let it reach the cipher
 		}
-		run = run[:min(len(run), len(r.rx.ring[0].Buf))]
+		run = run[:min(len(run), len(r.rx.in[0].Buf))]
 		before := r.allDrops() + uint64(len(r.control.messages)) + r.engine.lanes[0].stats.rx.packets.Load()
 		r.receive(run, seg)
 		packets := packetsOf(t, r.delivered()...)

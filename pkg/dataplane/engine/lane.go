@@ -38,8 +38,9 @@ func newLane(e *Engine, index int, q tun.Queue, c *workpool.Pool) *lane {
 
 // laneCounters counts packets and drops. The lane's goroutines write it a few times per batch, and Stats reads it.
 type laneCounters struct {
-	tx, rx directionCounters
-	drops  drop.Counters
+	tx, rx  directionCounters
+	rxMarks atomic.Uint64 // packets marked as congested by this host
+	drops   drop.Counters
 }
 
 // directionCounters counts one direction of a lane. Trains are counted at the TUN, and runs at the underlay.

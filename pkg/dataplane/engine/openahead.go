@@ -3,6 +3,8 @@
 package engine
 
 import (
+	"net/netip"
+
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
@@ -14,19 +16,19 @@ import (
 // receives longer ones.
 const maxOpenMessages = underlay.MaxCoalesced
 
-// lookahead is the trains of the rxQueue that are in the lane's job ring, where workers decrypt them before the lane handles
-// them. The lane does everything that depends on order: the replay window, merging, writing. Workers also sum the payload,
-// so that only the kernel's copy reads it again: fetching it from another core's cache costs the lane as much as opening it.
+// lookahead holds the elements that have left the receive queue and are handled next, in order. Workers decrypt the trains among them
+// before the lane handles them. The lane does everything that depends on order: the replay window, merging, writing. Workers also sum the
+// payload, so that only the kernel's copy reads it again: fetching it from another core's cache costs the lane as much as opening it.
 type lookahead struct {
-	jobs      [maxJobs]openJob // a ring
-	submitted uint
-	collected uint
-	enabled   bool
+	jobs       [maxJobs]openJob // a ring
+	head, tail uint
+	enabled    bool // workers may help
 }
 
-// openJob is the decryption of one received train.
+// openJob is the decryption of one received element.
 type openJob struct {
-	datagrams  *underlay.Datagrams // in the rxQueue
+	element
+	submitted  bool // to the job ring
 	session    *Session
 	keys       *session.Keypair
 	now        int64
@@ -36,8 +38,7 @@ type openJob struct {
 
 // Run decrypts the train in place and verifies the checksums of its packets; it implements workpool.Job.
 func (a *openJob) Run(s *session.Scratch) {
-	d := a.datagrams
-	n := a.keys.DecryptTrain(s, a.now, d.Buf[:d.N], d.SegSize, a.opened[:maxOpenMessages])
+	n := a.keys.DecryptTrain(s, a.now, a.train(), a.SegSize, a.opened[:maxOpenMessages])
 	a.opened, a.checksumOK = a.opened[:n], 0
 	for i := range a.opened {
 		plain := a.opened[i].Plain
@@ -47,46 +48,70 @@ func (a *openJob) Run(s *session.Scratch) {
 	}
 }
 
+// empty reports whether no element was taken from the queue that is not handled.
+func (l *lookahead) empty() bool { return l.head == l.tail }
+
+// next returns the oldest element and removes it; nil if there is none. It stays valid until the ring is filled again.
+func (l *lookahead) next() *openJob {
+	if l.empty() {
+		return nil
+	}
+	a := &l.jobs[l.head%maxJobs]
+	l.head++
+	return a
+}
+
+// contains reports whether an element of a source is in the ring.
+func (l *lookahead) contains(source netip.AddrPort) bool {
+	for i := l.head; i != l.tail; i++ {
+		if l.jobs[i%maxJobs].From.Dst == source {
+			return true
+		}
+	}
+	return false
+}
+
 // reportBacklog reports the number of bulk trains that wait, beyond the two that an unhurried sender sends at once. It enables
-// submitAhead if workers may help.
+// the work of others if they may help.
 func (r *receiver) reportBacklog() {
 	jobs := r.lane.openJobs
 	if r.ahead.enabled = jobs.Available(r.now); !r.ahead.enabled {
 		return
 	}
-	trains := 0
-	for k := range r.count {
-		if r.handled>>k&1 == 0 && r.at(k).N >= bulkThreshold {
-			trains++
-		}
-	}
-	jobs.ReportBacklog(trains - 2)
-	r.ahead.enabled = trains > 1 && jobs.Backlogged()
+	jobs.ReportBacklog(r.queue.bulk - 2)
+	r.ahead.enabled = r.queue.bulk > 1 && jobs.Backlogged()
 }
 
-// submitAhead submits trains behind datagram k, which the lane handles now, until the job ring is full. Before a small datagram it does
-// so only if jobs are pending: there is no time to gain otherwise.
-func (r *receiver) submitAhead(k int) {
-	jobs := r.lane.openJobs
-	if !r.ahead.enabled || r.at(k).N < bulkThreshold && jobs.Pending() == 0 {
-		return
-	}
-	for k++; k < r.count && !jobs.Full(); k++ {
-		if (r.handled|r.considered)>>k&1 == 0 {
-			r.considered |= 1 << k
-			r.submit(r.at(k))
+// fillAhead takes elements from the queue: one, or as many as workers can open. Sparse ones are handled at once, unless older elements of
+// their source are in the ring.
+func (r *receiver) fillAhead() {
+	l := &r.ahead
+	for l.tail == l.head || r.ahead.enabled && l.tail-l.head < maxJobs && !r.lane.openJobs.Full() {
+		e, sparse, ok := r.queue.pop(r.now)
+		switch {
+		case !ok:
+			return
+		case sparse && e.N < bulkThreshold && !l.contains(e.From.Dst):
+			r.handleElement(&e)
+			r.queue.buffers.release(e.buffer)
+			continue
+		}
+		a := &l.jobs[l.tail%maxJobs]
+		l.tail++
+		a.element, a.submitted = e, false
+		if r.ahead.enabled {
+			r.submit(a)
 		}
 	}
 }
 
-// submit submits d as a job if it consists of data messages of one session only. It must be bulk: sparse datagrams may be
-// handled before older ones, but jobs are collected in order.
-func (r *receiver) submit(d *underlay.Datagrams) {
-	train := d.Buf[:d.N]
-	if d.N < bulkThreshold || d.Truncated || d.SegSize <= 0 || session.Messages(d.N, d.SegSize) > maxOpenMessages {
+// submit submits an element as a job if it consists of data messages of one session only.
+func (r *receiver) submit(a *openJob) {
+	train := a.train()
+	if a.N < bulkThreshold || a.mark || a.Truncated || a.SegSize <= 0 || session.Messages(len(train), a.SegSize) > maxOpenMessages {
 		return
 	}
-	if kind, _ := wire.Classify(train[:min(d.SegSize, d.N)]); kind != wire.TypeData || len(dataRun(train, d.SegSize)) < d.N {
+	if kind, _ := wire.Classify(train[:min(a.SegSize, len(train))]); kind != wire.TypeData || len(dataRun(train, a.SegSize)) < len(train) {
 		return
 	}
 	s, _ := r.lane.engine.Sessions.Lookup(wire.ReceiverIndex(train))
@@ -97,26 +122,23 @@ func (r *receiver) submit(d *underlay.Datagrams) {
 	if keys == nil {
 		return
 	}
-	l := &r.ahead
-	a := &l.jobs[l.submitted%maxJobs]
-	l.submitted++
-	a.datagrams, a.session, a.keys, a.now = d, s, keys, r.now
+	a.session, a.keys, a.now, a.submitted = s, keys, r.now, true
 	if a.opened == nil {
 		a.opened = make([]session.Message, maxOpenMessages)
 	}
 	r.lane.openJobs.Submit(a)
 }
 
-// collectAhead delivers d if it was submitted as a job, and reports whether it was.
-func (r *receiver) collectAhead(d *underlay.Datagrams) bool {
-	l := &r.ahead
-	if l.collected == l.submitted || l.jobs[l.collected%maxJobs].datagrams != d {
+// collectAhead delivers a if it was submitted as a job, and reports whether it was.
+func (r *receiver) collectAhead(a *openJob) bool {
+	if !a.submitted {
 		return false
 	}
-	l.collected++
-	a := r.lane.openJobs.Collect(&r.scratch).(*openJob)
-	a.keys.AcceptTrain(&r.scratch, d.Buf[:d.N], d.SegSize, a.opened)
-	r.deliver(a.session, a.keys, a.opened, a.checksumOK, d)
+	r.lane.openJobs.Collect(&r.scratch)
+	a.keys.AcceptTrain(&r.scratch, a.train(), a.SegSize, a.opened)
+	a.newest = lastCounter(a.train(), a.SegSize)
+	r.deliver(a.session, a.keys, a.opened, a.checksumOK, &a.element)
+	r.flushIfFull()
 	a.session, a.keys = nil, nil // the peer may be removed before the slot is used again
 	return true
 }

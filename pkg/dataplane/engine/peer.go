@@ -62,12 +62,13 @@ type traffic struct {
 	rx, tx               atomic.Uint64
 	rxPackets, txPackets atomic.Uint64
 	rxDrops, txDrops     atomic.Uint64
+	enqueued             atomic.Uint64 // the flush that sends the last packet enqueued for the peer, by the lane's number
 }
 
 // laneTraffic is the traffic of one lane, on cache lines of its own.
 type laneTraffic struct {
 	traffic
-	_ [80]byte
+	_ [72]byte
 }
 
 // NewPeer returns a peer of e with its slow path. Lanes find it only once Routes and Sessions contain it.

@@ -5,7 +5,6 @@ package engine
 import (
 	"encoding/binary"
 	"errors"
-	"math/bits"
 	"net"
 	"time"
 
@@ -18,46 +17,54 @@ import (
 )
 
 const (
-	// rxSlots is the number of datagrams, single or coalesced, that may wait in a lane.
-	rxSlots = maxQueued
+	// rxSlots is the number of elements that one receive call returns.
+	rxSlots = 64
 	// maxRunMessages is the largest number of messages in a 64 KiB receive buffer: each has at least 32 bytes.
 	maxRunMessages = 65536 / wire.DataOverhead
-	// bulkThreshold is the size of a received run, in bytes, from which the lane writes it to the TUN at once: it fills trains
-	// alone, and its contents are still in the cache.
+	// bulkThreshold is the size of a received run, in bytes, from which it is bulk: opening it is worth the help of a worker.
 	bulkThreshold = 16 << 10
-	// quantum is the number of bulk bytes that the lane opens before it receives again: some 50 µs of work.
+	// flushThreshold is the number of bytes from which the lane writes what it has merged: they fill a train, and are in the cache.
+	// With less, the rest of a train that needed two sends is still to come.
+	flushThreshold = 63 << 10
+	// quantum is the number of bytes that the lane opens before it receives again: some 50 µs of work.
 	quantum = 64 << 10
 )
 
 // receiver is the receive direction of one lane, used by one goroutine.
 type receiver struct {
-	lane *lane
-	rxQueue
+	lane    *lane
+	in      []underlay.Datagrams // of the last receive call
+	buffers []*buffer            // of in
+	queue   rxQueue
 	opened  []session.Message
 	scratch session.Scratch
 	merger  *offload.Merger
 	routes  routeCache
 	ahead   lookahead
 	now     int64
-	packets int // since handleQueued last updated the counters
+	packets int // since publish last updated the counters
 	bytes   int
 	trains  int
+	runs    int
+	merged  int // bytes in merger
+	marks   int // messages marked as congested
 	sizes   RunSizes
 }
 
-// newReceiver returns a receiver with a queue of n datagrams.
+// newReceiver returns a receiver that receives n elements at a time.
 func newReceiver(l *lane, n int) *receiver {
 	r := &receiver{
 		lane:    l,
-		rxQueue: rxQueue{ring: make([]underlay.Datagrams, n)},
+		in:      make([]underlay.Datagrams, n),
+		buffers: make([]*buffer, n),
 		opened:  make([]session.Message, maxRunMessages),
 		merger:  offload.NewMerger(l.engine.cfg.Device.Features().USO),
 	}
-	const size = 65536 + cacheStagger
-	all := make([]byte, n*size)
-	for i := range r.ring {
-		r.ring[i].Buf = all[i*size : i*size+65536 : i*size+65536]
+	for i := range r.in {
+		r.buffers[i] = newBuffer(len(bufferSizes)-1, i)
+		r.in[i].Buf = r.buffers[i].bytes
 	}
+	r.queue = newRXQueue(r, len(l.engine.lanes))
 	return r
 }
 
@@ -67,15 +74,15 @@ func (l *lane) receive(conn underlay.Lane) { newReceiver(l, rxSlots).run(conn, c
 // run receives from conn until it is closed. tryRecv receives without blocking; nil if that does not pay.
 func (r *receiver) run(conn underlay.Receiver, tryRecv func([]underlay.Datagrams) int) {
 	for {
-		var err error
-		if r.count == 0 {
-			r.count, err = conn.Recv(r.free())
+		n, err := 0, error(nil)
+		if r.idle() {
+			n, err = conn.Recv(r.in)
 		} else if tryRecv != nil {
-			r.count += tryRecv(r.free())
+			n = tryRecv(r.in)
 		}
 		switch {
 		case err == nil:
-			r.handleQueued()
+			r.handleReceived(n)
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
@@ -85,102 +92,68 @@ func (r *receiver) run(conn underlay.Receiver, tryRecv func([]underlay.Datagrams
 	}
 }
 
-// handleQueued handles all sparse datagrams and a quantum of the others.
-func (r *receiver) handleQueued() {
+// idle reports whether no received element waits.
+func (r *receiver) idle() bool { return r.queue.Len() == 0 && r.ahead.empty() }
+
+// handleReceived takes the first n elements of in, and handles a quantum of what waits. Without a backlog it handles them where they are.
+func (r *receiver) handleReceived(n int) {
 	r.now = r.lane.engine.cfg.Clock()
-	first := r.sparseFirst()
-	datagrams := bits.OnesCount64(first)
-	for rest := first; rest != 0; rest &= rest - 1 {
-		d := r.at(bits.TrailingZeros64(rest))
-		r.sizes.noteBytes(d.N, d.SegSize)
-		r.handleDatagrams(d)
+	bytes := 0
+	for i := range n {
+		bytes += r.in[i].N
+		r.sizes.noteBytes(r.in[i].N, r.in[i].SegSize)
 	}
-	if first != 0 {
-		r.flush()
-	}
-	r.handled |= first
-	r.reportBacklog()
-	datagrams += r.handleOldest()
-	r.retire()
-	r.lane.stats.rx.add(r.packets, r.bytes, r.trains, datagrams)
-	r.lane.stats.rx.sizes.publish(&r.sizes)
-	r.packets, r.bytes, r.trains, r.sizes = 0, 0, 0, RunSizes{}
-}
-
-// sparseFirst returns sparse without the datagrams of peers that seem to roam: the last message must determine the endpoint,
-// so they stay in order.
-func (r *receiver) sparseFirst() uint64 {
-	first := r.sparse()
-	if first == 0 {
-		return 0
-	}
-	var peers [maxQueued]*Peer
-	moving := uint64(0)
-	for k := range r.count {
-		if r.handled>>k&1 != 0 {
-			continue
+	r.runs += n
+	if r.idle() && bytes <= quantum {
+		for i := range n {
+			r.handleElement(&element{Datagrams: r.in[i]})
 		}
-		d, moves := r.at(k), false
-		if peers[k], moves = r.sender(d); moves {
-			moving |= 1 << k
+	} else {
+		for i := range n {
+			r.admit(i)
 		}
-	}
-	for ; moving != 0; moving &= moving - 1 {
-		p := peers[bits.TrailingZeros64(moving)]
-		for rest := first; rest != 0; rest &= rest - 1 {
-			if k := bits.TrailingZeros64(rest); peers[k] == p {
-				first &^= 1 << k
-			}
-		}
-	}
-	return first
-}
-
-// sender returns the peer that d claims to come from, before authentication, and whether d came from another endpoint than
-// the known one. It returns nil if d does not begin with a data message of a known session.
-func (r *receiver) sender(d *underlay.Datagrams) (p *Peer, moves bool) {
-	kind, reason := wire.Classify(d.Buf[:d.N])
-	if reason != drop.None || kind != wire.TypeData {
-		return nil, false
-	}
-	s, _ := r.lane.engine.Sessions.Lookup(wire.ReceiverIndex(d.Buf))
-	if s == nil {
-		return nil, false
-	}
-	known := s.Peer.Endpoint.Load()
-	if known == nil {
-		return s.Peer, true
-	}
-	at, _ := s.Peer.canonicalEndpoint(known, d.From)
-	return s.Peer, at != *known
-}
-
-// handleOldest handles the oldest datagrams up to a quantum of bulk, and returns their number.
-func (r *receiver) handleOldest() (datagrams int) {
-	bulk := 0
-	for k := 0; k < r.count && bulk < quantum; k++ {
-		if r.handled>>k&1 != 0 {
-			continue
-		}
-		d := r.at(k)
-		r.submitAhead(k)
-		if !r.collectAhead(d) {
-			r.handleDatagrams(d)
-		}
-		r.handled |= 1 << k
-		datagrams++
-		r.sizes.noteBytes(d.N, d.SegSize)
-		if d.N >= bulkThreshold {
-			bulk += d.N
-			r.flush()
-		}
+		r.handleQuantum()
 	}
 	r.flush()
-	return datagrams
+	r.publish()
+}
+
+// publish updates the counters that others read.
+func (r *receiver) publish() {
+	r.lane.stats.rx.add(r.packets, r.bytes, r.trains, r.runs)
+	r.lane.stats.rx.sizes.publish(&r.sizes)
+	if r.marks > 0 {
+		r.lane.stats.rxMarks.Add(uint64(r.marks))
+	}
+	r.packets, r.bytes, r.trains, r.runs, r.marks, r.sizes = 0, 0, 0, 0, 0, RunSizes{}
+}
+
+// handleQuantum handles sparse elements, and a quantum of the others.
+func (r *receiver) handleQuantum() {
+	r.reportBacklog()
+	for bytes := 0; bytes < quantum; {
+		r.fillAhead()
+		e := r.ahead.next()
+		if e == nil {
+			return
+		}
+		bytes += e.N
+		if !r.collectAhead(e) {
+			r.handleElement(&e.element)
+		}
+		r.queue.buffers.release(e.buffer)
+	}
+}
+
+// handleElement handles one element.
+func (r *receiver) handleElement(e *element) {
+	r.handleDatagrams(e)
+	r.flushIfFull()
 }
 
 // handleDatagrams splits coalesced datagrams into messages. Consecutive data messages of one session are opened together.
-func (r *receiver) handleDatagrams(d *underlay.Datagrams) {
+func (r *receiver) handleDatagrams(e *element) {
+	d := &e.Datagrams
 	if d.Truncated {
 		r.drop(drop.RXTruncated, 1)
 		return
@@ -192,7 +165,7 @@ func (r *receiver) handleDatagrams(d *underlay.Datagrams) {
 	if size <= 0 {
 		size = d.N
 	}
-	for rest := d.Buf[:d.N]; len(rest) > 0; {
+	for rest := d.Buf[e.skip:d.N]; len(rest) > 0; {
 		msg := rest[:min(size, len(rest))]
 		kind, reason := wire.Classify(msg)
 		switch {
@@ -201,7 +174,12 @@ func (r *receiver) handleDatagrams(d *underlay.Datagrams) {
 			rest = rest[len(msg):]
 		case kind == wire.TypeData:
 			run := dataRun(rest, size)
-			r.openRun(run, size, d)
+			if e.mark { // this message only
+				run = msg
+				r.marks++
+			}
+			r.openRun(run, size, e)
+			e.mark = false
 			rest = rest[len(run):]
 		default:
 			r.drop(r.lane.engine.cfg.Control.Handshake(msg, d.From), 1)
@@ -226,7 +204,7 @@ func dataRun(buf []byte, size int) []byte {
 }
 
 // openRun decrypts a run of data messages for one receiver index, part of d, and passes the packets to the merger.
-func (r *receiver) openRun(run []byte, size int, d *underlay.Datagrams) {
+func (r *receiver) openRun(run []byte, size int, e *element) {
 	s, _ := r.lane.engine.Sessions.Lookup(wire.ReceiverIndex(run))
 	var keys *session.Keypair
 	if s != nil {
@@ -237,12 +215,19 @@ func (r *receiver) openRun(run []byte, size int, d *underlay.Datagrams) {
 		return
 	}
 	n := keys.OpenTrain(&r.scratch, r.now, run, size, r.opened)
-	r.deliver(s, keys, r.opened[:n], 0, d)
+	e.newest = lastCounter(run, size)
+	r.deliver(s, keys, r.opened[:n], 0, e)
 }
 
-// deliver passes on the decrypted messages of one run, part of d. Bit i of checksumOK means that the checksums of the packet
+// lastCounter returns the counter of the last message of a run.
+func lastCounter(run []byte, size int) uint64 {
+	return wire.Counter(run[(len(run)-1)/size*size:])
+}
+
+// deliver passes on the decrypted messages of one run, part of e. Bit i of checksumOK means that the checksums of the packet
 // in message i are correct.
-func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.Message, checksumOK uint64, d *underlay.Datagrams) {
+func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.Message, checksumOK uint64, e *element) {
+	ecn := e.outerECN()
 	authentic, refused, rejected, data, hello := 0, 0, 0, false, false
 	for i := range opened {
 		m := &opened[i]
@@ -256,13 +241,13 @@ func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.M
 		case len(m.Plain) == 0:
 		case wire.IsHello(m.Plain):
 			hello = true
-			if why := s.Peer.SlowPath.Hello(m.Plain, d.From); why != drop.None {
+			if why := s.Peer.SlowPath.Hello(m.Plain, e.From); why != drop.None {
 				r.drop(why, 1)
 				rejected++
 			}
 		default:
 			data = true
-			if !r.deliverPacket(m.Plain, s.Peer, d.ECN, checksumOK>>i&1 != 0) {
+			if !r.deliverPacket(m.Plain, s.Peer, ecn, checksumOK>>i&1 != 0) {
 				rejected++
 			}
 		}
@@ -274,7 +259,7 @@ func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.M
 	if authentic > 0 {
 		count.rx.Add(uint64(authentic))
 		count.rxPackets.Add(uint64(len(opened) - refused))
-		s.Peer.received(r.now, keys, data, hello, d.From)
+		s.Peer.received(r.now, keys, data, hello, e)
 	}
 }
 
@@ -296,6 +281,7 @@ func (r *receiver) deliverPacket(plain []byte, p *Peer, outer packet.ECN, checks
 	}
 	r.packets++
 	r.bytes += n
+	r.merged += n
 	if checksumOK {
 		r.merger.AddVerified(plain)
 	} else {
@@ -306,9 +292,9 @@ func (r *receiver) deliverPacket(plain []byte, p *Peer, outer packet.ECN, checks
 
 // received updates endpoint, session and timers after authentic messages under keys. A hello names its endpoint explicitly,
 // and may come from a source port that is not known yet, so it does not update the endpoint here.
-func (p *Peer) received(now int64, keys *session.Keypair, data, hello bool, from underlay.Endpoint) {
+func (p *Peer) received(now int64, keys *session.Keypair, data, hello bool, e *element) {
 	if !hello {
-		p.noteSource(from)
+		p.noteSource(keys, e)
 	}
 	if p.Unconfirmed.Load() == keys {
 		p.SlowPath.Confirm(keys)
@@ -319,11 +305,20 @@ func (p *Peer) received(now int64, keys *session.Keypair, data, hello bool, from
 	}
 }
 
+// flushIfFull writes the merged packets to the TUN if they fill a train.
+func (r *receiver) flushIfFull() {
+	if r.merged >= flushThreshold {
+		r.flush()
+	}
+}
+
 // flush writes the merged packets to the TUN.
 func (r *receiver) flush() {
 	// The error adds nothing to the count: the kernel rejects packets only if the queue is full or closed.
 	failed, _ := r.merger.Flush(r)
 	r.drop(drop.RXTUNWrite, failed)
+	r.merged = 0
+	r.queue.buffers.recycle()
 }
 
 // WriteTrain writes one merged train to the TUN; it implements offload.Sink.

@@ -137,7 +137,7 @@ func TestEachRejectedMessageIsCounted(t *testing.T) {
 func TestTruncatedDatagramIsCountedAndNotOpened(t *testing.T) {
 	r := newRig(t)
 	run, size := r.seal(in4.UDP([]byte("cut off")))
-	d := &r.rx.ring[0]
+	d := &r.rx.in[0]
 	d.N, d.SegSize, d.From, d.Truncated = copy(d.Buf, run), size, there, true
 	r.rx.batch(1)
 	if r.drops(drop.RXTruncated) != 1 || r.allDrops() != 1 || len(r.delivered()) != 0 {

@@ -164,11 +164,9 @@ func (r *rig) message(k *session.Keypair, plain []byte) []byte {
 // receive passes one batch of one datagram run through the receiver.
 func (r *rig) receive(run []byte, size int) { r.receiveFrom(there, run, size) }
 
-// batch handles the first n datagrams of the receive queue completely.
+// batch handles n received elements completely.
 func (r *receiver) batch(n int) {
-	r.head, r.count = 0, n
-	for r.count > 0 {
-		r.handleQueued()
+	for r.handleReceived(n); !r.idle(); r.handleReceived(0) {
 	}
 }
 
@@ -179,7 +177,7 @@ func (r *rig) receiveFrom(from underlay.Endpoint, run []byte, size int) {
 
 // arriveFrom makes run datagram i of the next batch.
 func (r *rig) arriveFrom(i int, from underlay.Endpoint, run []byte, size int) {
-	d := &r.rx.ring[i]
+	d := &r.rx.in[i]
 	d.N, d.SegSize, d.From, d.Truncated = copy(d.Buf, run), size, from, false
 }
 
@@ -213,13 +211,15 @@ type recorder struct {
 	fail   func(*underlay.Run) error
 	mu     sync.Mutex
 	runs   [][][]byte // handleDatagrams of each
-	count  int        // handleDatagrams
+	count  int        // messages
+	sends  int        // calls of Send
 }
 
 // Send implements underlay.Lane.
 func (c *recorder) Send(runs []underlay.Run) (failed int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.sends++
 	for i := range runs {
 		r := &runs[i]
 		if r.Err = r.Check(); r.Err == nil && c.fail != nil {

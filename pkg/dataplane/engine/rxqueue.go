@@ -3,89 +3,139 @@
 package engine
 
 import (
-	"math/bits"
-	"net/netip"
+	"hash/maphash"
+	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/dataplane/fqcodel"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
-// maxQueued is the largest number of datagrams in a queue: handled has a bit for each. It also bounds how many others can
-// pass a datagram, since a handled one keeps its place until all older ones are handled.
-const maxQueued = 64
+// The receive queue of a lane holds the elements that have arrived and are not opened. A flow is everything from one source address and
+// port: with spread one inner flow or few, without it a peer.
+const (
+	// rxTarget and rxInterval are CoDel's defaults (RFC 8289, section 4).
+	rxTarget   = 5 * time.Millisecond
+	rxInterval = 100 * time.Millisecond
+	// rxFlows is the number of buckets for flows, as in Linux.
+	rxFlows = 1024
+	// rxFlowQuantum is the number of bytes that a flow may send per round.
+	rxFlowQuantum = 16 << 10
+	// rxElements bounds the number of elements: small ones are bounded by it, large ones by their bytes.
+	rxElements = 4096
+	// maxRXQueue and minRXQueue bound the memory of a lane's queue in bytes. rxQueueTotal is that of all lanes, if it allows minRXQueue
+	// for each. A flow whose round trip is 20 ms needs 12 MiB at 5 Gbit/s to get over its slow start without loss.
+	maxRXQueue   = 32 << 20
+	minRXQueue   = 4 << 20
+	rxQueueTotal = 64 << 20
+)
 
-// rxQueue is a ring of datagrams, single or coalesced, that a lane has received and not handled yet. While the lane opens
-// bulk, later datagrams arrive in the queue, and those of sparse flows are handled first.
+// element is one received element: a datagram or a train of datagrams.
+type element struct {
+	underlay.Datagrams
+	buffer *buffer // that has Buf
+	skip   int     // bytes at the start of Buf whose messages were dropped
+	mark   bool    // the next message is to be marked as congested
+	newest uint64  // counter of the last message that was opened
+}
+
+// train returns the messages that were not dropped.
+func (e *element) train() []byte { return e.Buf[e.skip:e.N] }
+
+// outerECN returns the ECN field that applies to the next message: its outer header's, or CE if it is to be marked.
+func (e *element) outerECN() packet.ECN {
+	if e.mark {
+		return packet.CE
+	}
+	return e.ECN
+}
+
+// rxQueue is the receive queue of one lane.
 type rxQueue struct {
-	ring       []underlay.Datagrams // at most maxQueued
-	head       int                  // index of the oldest datagram
-	count      int                  // datagrams that wait, or were handled before an older one
-	handled    uint64               // mask of the handled ones, the oldest in bit 0
-	considered uint64               // mask of those that submitAhead has decided on
+	*fqcodel.Queue[element]
+	buffers bufferSet
+	limit   int // bytes of buffers
+	bulk    int // elements in the queue of at least bulkThreshold bytes
+	seed    maphash.Seed
 }
 
-// at returns the k-th oldest datagram.
-func (l *rxQueue) at(k int) *underlay.Datagrams {
-	i := l.head + k
-	if i >= len(l.ring) {
-		i -= len(l.ring)
+func newRXQueue(r *receiver, lanes int) rxQueue {
+	limit := min(max(rxQueueTotal/lanes, minRXQueue), maxRXQueue)
+	return rxQueue{
+		Queue: fqcodel.New(fqcodel.Config[element]{
+			Params: fqcodel.Params{Target: rxTarget, Interval: rxInterval},
+			Flows:  rxFlows, Quantum: rxFlowQuantum, Elements: rxElements, Bytes: limit, Signal: r.signal,
+		}),
+		limit: limit,
+		seed:  maphash.MakeSeed(),
 	}
-	return &l.ring[i]
 }
 
-// free returns the slots for the next datagrams; it is empty when there are none.
-func (l *rxQueue) free() []underlay.Datagrams {
-	if l.count == 0 {
-		l.head = 0
-	}
-	from := l.head + l.count
-	if from < len(l.ring) {
-		return l.ring[from:]
-	}
-	return l.ring[from-len(l.ring) : l.head]
-}
-
-// retire removes the oldest datagrams up to the first that is not handled.
-func (l *rxQueue) retire() {
-	n := bits.TrailingZeros64(^l.handled)
-	l.handled >>= n
-	l.considered >>= n
-	l.head = (l.head + n) % len(l.ring)
-	l.count -= n
-}
-
-// sparse returns a mask, like handled, of the datagrams to handle first: those of sparse flows, if other flows have sent bulk.
-// A ping would otherwise wait until hundreds of packets of other flows are opened, as in any queue without flow isolation
-// (RFC 8290, section 1.3). A flow is everything from one source address and port. A flow with bulk keeps its order.
-func (l *rxQueue) sparse() uint64 {
-	bulk, small := uint64(0), uint64(0)
-	for k := range l.count {
-		switch {
-		case l.handled>>k&1 != 0:
-		case l.at(k).N >= bulkThreshold:
-			bulk |= 1 << k
-		default:
-			small |= 1 << k
+// admit moves received element i to the queue. If the queue is full, the flow with most bytes in it loses its oldest elements.
+func (r *receiver) admit(i int) {
+	q, d := &r.queue, &r.in[i]
+	for q.Full() || q.buffers.used >= q.limit {
+		e, ok := q.PopFattest()
+		if !ok {
+			break
 		}
+		r.drop(drop.RXQueueFull, e.messages())
+		q.forget(&e)
+		q.buffers.recycle()
 	}
-	if bulk == 0 {
-		return 0
+	e := element{Datagrams: *d, buffer: q.buffers.take(d.N)}
+	if len(e.buffer.bytes) < maxElement {
+		e.Buf = e.buffer.bytes
+		copy(e.Buf, d.Buf[:d.N])
+	} else {
+		e.buffer, r.buffers[i] = r.buffers[i], e.buffer
+		d.Buf = r.buffers[i].bytes
 	}
-	first := small
-	for rest := small; rest != 0; rest &= rest - 1 {
-		k := bits.TrailingZeros64(rest)
-		if l.anyFrom(l.at(k).From.Dst, bulk) {
-			first &^= 1 << k
-		}
+	if d.N >= bulkThreshold {
+		q.bulk++
 	}
-	return first
+	q.Push(uint32(maphash.Comparable(q.seed, d.From.Dst)), e, max(d.N, 1), r.now)
 }
 
-// anyFrom reports whether one of the datagrams in a mask came from source.
-func (l *rxQueue) anyFrom(source netip.AddrPort, mask uint64) bool {
-	for ; mask != 0; mask &= mask - 1 {
-		if l.at(bits.TrailingZeros64(mask)).From.Dst == source {
-			return true
-		}
+// messages returns the number of messages of e that were not dropped.
+func (e *element) messages() int { return session.Messages(len(e.train()), e.SegSize) }
+
+// signal signals congestion on the first message of e: by a mark if its packet can carry one, otherwise by dropping it. It is the queue's
+// fqcodel.Config.Signal. Handshake messages are neither marked nor dropped.
+func (r *receiver) signal(e *element) (empty bool) {
+	train := e.train()
+	if kind, reason := wire.Classify(train[:min(max(e.SegSize, 0), len(train))]); reason != drop.None || kind != wire.TypeData {
+		return false
 	}
-	return false
+	if e.ECN != packet.NotECT {
+		e.mark = true
+		return false
+	}
+	r.drop(drop.RXCongestion, 1)
+	e.skip += e.SegSize
+	if e.skip < e.N {
+		return false
+	}
+	r.queue.forget(e)
+	return true
+}
+
+// pop is fqcodel.Queue.Pop.
+func (q *rxQueue) pop(now int64) (e element, sparse, ok bool) {
+	e, sparse, ok = q.Pop(now)
+	if ok && e.N >= bulkThreshold {
+		q.bulk--
+	}
+	return e, sparse, ok
+}
+
+// forget releases an element that has left the queue and is not handled.
+func (q *rxQueue) forget(e *element) {
+	if e.N >= bulkThreshold {
+		q.bulk--
+	}
+	q.buffers.release(e.buffer)
 }

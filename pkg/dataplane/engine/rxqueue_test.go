@@ -3,15 +3,18 @@
 package engine
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
 	"net"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
@@ -25,99 +28,86 @@ func arrived(host byte, port uint16, index uint32, n int) underlay.Datagrams {
 	return d
 }
 
-func TestSparseFlowsPassBulk(t *testing.T) {
-	const bulk, ping = bulkThreshold, bulkThreshold - 1
-	for _, tt := range []struct {
-		name string
-		in   []underlay.Datagrams
-		want uint64
-	}{
-		{"nothing but bulk", []underlay.Datagrams{arrived(1, 100, 7, bulk), arrived(1, 101, 7, bulk)}, 0},
-		{"nothing but little", []underlay.Datagrams{arrived(1, 100, 7, ping), arrived(1, 101, 7, ping)}, 0},
-		{"another port of the peer", []underlay.Datagrams{arrived(1, 100, 7, bulk), arrived(1, 101, 7, ping)}, 0b10},
-		{"the same port", []underlay.Datagrams{arrived(1, 100, 7, bulk), arrived(1, 100, 7, ping)}, 0},
-		{"the same port, before it", []underlay.Datagrams{arrived(1, 100, 7, ping), arrived(1, 100, 7, bulk)}, 0},
-		{"the same port after a rekey", []underlay.Datagrams{arrived(1, 100, 7, bulk), arrived(1, 100, 8, ping)}, 0},
-		{"another peer", []underlay.Datagrams{arrived(1, 100, 7, bulk), arrived(2, 100, 8, ping)}, 0b10},
-		{
-			"one of several flows", []underlay.Datagrams{
-				arrived(1, 100, 7, bulk), arrived(1, 101, 7, ping), arrived(1, 102, 7, ping), arrived(1, 102, 7, bulk),
-			}, 0b10,
-		},
-		{"an empty one", []underlay.Datagrams{arrived(1, 100, 7, bulk), arrived(2, 100, 0, 0)}, 0b10},
-		{
-			"somebody who repeats what others send", []underlay.Datagrams{
-				arrived(1, 100, 7, bulk), arrived(2, 100, 7, ping), arrived(1, 101, 7, ping),
-			}, 0b110,
-		},
-	} {
-		for head := range tt.in { // wherever in the ring it begins
-			l := rxQueue{ring: make([]underlay.Datagrams, len(tt.in)), head: head, count: len(tt.in)}
-			for k, d := range tt.in {
-				*l.at(k) = d
-			}
-			if got := l.sparse(); got != tt.want {
-				t.Errorf("%s, from %d on: %b go first, want %b", tt.name, head, got, tt.want)
-			}
-		}
+// put places n copies of a run of datagrams for the next receive call.
+func (r *rig) put(i int, from underlay.Endpoint, mark byte, packets int) {
+	var plain [][]byte
+	for range packets {
+		plain = append(plain, in4.UDP(append(make([]byte, 1299), mark)))
 	}
+	run, size := r.seal(plain...)
+	r.arriveFrom(i, from, run, size)
+	r.rx.in[i].ECN = packet.NotECT
 }
 
-// TestRXQueueKeepsFlowOrderWithoutLoss receives datagrams at random while a lane works, and records in which order
-// it handles them: every one once, and those of a source as they came.
-func TestRXQueueKeepsFlowOrderWithoutLoss(t *testing.T) {
-	for _, size := range []int{1, 2, secondarySlots, rxSlots} {
-		rng := rand.New(rand.NewPCG(uint64(size), 2))
-		l := rxQueue{ring: make([]underlay.Datagrams, size)}
-		arrivedAs, handled, passes := 0, map[netip.AddrPort]int{}, 0
-		last, total := -1, 0
-		handle := func(k int) {
-			d := l.at(k)
-			number := int(binary.LittleEndian.Uint32(d.Buf[8:]))
-			if before, ok := handled[d.From.Dst]; ok && number <= before {
-				t.Fatalf("datagram %d of a source was handled after %d", number, before)
-			}
-			handled[d.From.Dst] = number
-			if number < last {
-				passes++
-			}
-			last = number
-			total++
+// marks returns the last byte of each delivered packet, without repetitions.
+func (r *rig) marks() string {
+	order := ""
+	for _, p := range packetsOf(r.tb, r.delivered()...) {
+		if mark := string(p[len(p)-1:]); !strings.HasSuffix(order, mark) {
+			order += mark
 		}
-		for range 20000 {
-			room := l.free()
-			n := rng.IntN(len(room) + 1)
+	}
+	return order
+}
+
+// fromPort is an endpoint of the peer.
+func fromPort(port uint16) underlay.Endpoint {
+	from := there
+	from.Dst = netip.AddrPortFrom(there.Dst.Addr(), port)
+	return from
+}
+
+// TestReceiveQueueKeepsFlowOrderWithoutLoss receives trains and single packets of several sources at random, more at a time than the
+// lane opens, with and without workers.
+func TestReceiveQueueKeepsFlowOrderWithoutLoss(t *testing.T) {
+	for name, r := range map[string]*rig{"alone": newRig(t), "workers": newRigWithWorkers(t, manyWorkers()).hasty()} {
+		r.peer.Gathered.Store(&spread.Ports{First: 1000, Last: 1015})
+		random := rand.New(rand.NewPCG(1, 2))
+		next, want, last, passed := [16]uint32{}, 0, [16]uint32{}, false
+		check := func() {
+			before := uint32(0)
+			for _, p := range packetsOf(t, r.delivered()...) {
+				port, number, order := p[28], binary.LittleEndian.Uint32(p[29:]), binary.LittleEndian.Uint32(p[33:])
+				if number != last[port]+1 {
+					t.Fatalf("%s: packet %d of source %d came after %d", name, number, port, last[port])
+				}
+				last[port] = number
+				passed = passed || order < before
+				before = order
+				want--
+			}
+		}
+		for range 300 {
+			n := random.IntN(len(r.rx.in) / 4)
 			for i := range n {
-				d := arrived(byte(rng.IntN(2)), uint16(rng.IntN(16)), 7, 100)
-				d.Buf = append(d.Buf[:8], 0, 0, 0, 0)
-				if rng.IntN(8) == 0 {
-					d.N = bulkThreshold
+				port := random.IntN(16)
+				var plain [][]byte
+				for range []int{1, 1, 2, 45}[random.IntN(4)] {
+					next[port]++
+					body := make([]byte, 1300)
+					body[0] = byte(port)
+					binary.LittleEndian.PutUint32(body[1:], next[port])
+					binary.LittleEndian.PutUint32(body[5:], uint32(want))
+					plain = append(plain, in4.UDP(body))
+					want++
 				}
-				binary.LittleEndian.PutUint32(d.Buf[8:], uint32(arrivedAs))
-				arrivedAs++
-				room[i] = d
+				run, size := r.seal(plain...)
+				r.arriveFrom(i, fromPort(1000+uint16(port)), run, size)
+				r.rx.in[i].ECN = packet.ECT0 // a standing queue is marked, nothing is dropped
 			}
-			l.count += n
-			first := l.sparse()
-			for k := range l.count {
-				if first>>k&1 != 0 {
-					handle(k)
-				}
-			}
-			l.handled |= first
-			for k := range min(l.count, rng.IntN(4)) {
-				if l.handled>>k&1 == 0 {
-					handle(k)
-					l.handled |= 1 << k
-				}
-			}
-			l.retire()
+			r.rx.handleReceived(n)
+			check()
 		}
-		if total+l.count < arrivedAs || total > arrivedAs {
-			t.Errorf("of %d datagrams, %d were handled and %d wait", arrivedAs, total, l.count)
+		r.rx.batch(0)
+		check()
+		if want != 0 || r.allDrops() != 0 {
+			t.Errorf("%s: %d packets are missing, %d were dropped", name, want, r.allDrops())
 		}
-		if size == rxSlots && passes == 0 {
-			t.Error("nothing ever went first")
+		if !passed {
+			t.Errorf("%s: no packet passed one of another source", name)
+		}
+		if used := r.rx.queue.buffers.used; used != 0 {
+			t.Errorf("%s: %d bytes of buffers are in use by an empty queue", name, used)
 		}
 	}
 }
@@ -128,23 +118,23 @@ type waves struct {
 }
 
 // TryRecv is underlay.Lane's.
-func (w *waves) TryRecv(rx []underlay.Datagrams) int {
-	if len(w.batches) == 0 {
+func (a *waves) TryRecv(rx []underlay.Datagrams) int {
+	if len(a.batches) == 0 {
 		return 0
 	}
-	for i, d := range w.batches[0] {
+	for i, d := range a.batches[0] {
 		buf := rx[i].Buf
 		copy(buf, d.Buf)
 		rx[i], rx[i].Buf = d, buf
 	}
-	n := len(w.batches[0])
-	w.batches = w.batches[1:]
+	n := len(a.batches[0])
+	a.batches = a.batches[1:]
 	return n
 }
 
 // Recv implements underlay.Receiver.
-func (w *waves) Recv(rx []underlay.Datagrams) (int, error) {
-	if n := w.TryRecv(rx); n > 0 {
+func (a *waves) Recv(rx []underlay.Datagrams) (int, error) {
+	if n := a.TryRecv(rx); n > 0 {
 		return n, nil
 	}
 	return 0, net.ErrClosed
@@ -153,14 +143,10 @@ func (w *waves) Recv(rx []underlay.Datagrams) (int, error) {
 func TestSparsePacketsPassRemainingBulk(t *testing.T) {
 	r := newRig(t)
 	element := func(port uint16, mark byte, packets int) underlay.Datagrams {
-		var plain [][]byte
-		for range packets {
-			plain = append(plain, in4.UDP(append(make([]byte, 1299), mark)))
-		}
-		run, size := r.seal(plain...)
-		from := there
-		from.Dst = netip.AddrPortFrom(there.Dst.Addr(), port)
-		return underlay.Datagrams{Buf: run, N: len(run), SegSize: size, From: from}
+		r.put(0, fromPort(port), mark, packets)
+		d := r.rx.in[0]
+		d.Buf = bytes.Clone(d.Buf)
+		return d
 	}
 	const trains = 47 // a quantum holds one of them, and a part of the second
 	in := &waves{batches: [][]underlay.Datagrams{
@@ -169,13 +155,7 @@ func TestSparsePacketsPassRemainingBulk(t *testing.T) {
 	}}
 	r.peer.Gathered.Store(&spread.Ports{First: 1000, Last: 1001})
 	r.rx.run(in, in.TryRecv)
-	var order []byte
-	for _, p := range packetsOf(t, r.delivered()...) {
-		if mark := p[len(p)-1]; len(order) == 0 || order[len(order)-1] != mark {
-			order = append(order, mark)
-		}
-	}
-	if got := string(order); got != "abpcd" {
+	if got := r.marks(); got != "abpcd" {
 		t.Errorf("the TUN was given %s, want abpcd", got)
 	}
 	if r.allDrops() != 0 {
@@ -191,130 +171,162 @@ type mover struct {
 
 func (m *mover) Roam(from underlay.Endpoint) { m.peer.Endpoint.Store(&from) }
 
-func TestSparseFirstDoesNotMoveEndpoint(t *testing.T) {
+func TestOvertakenMessagesDoNotMoveEndpoint(t *testing.T) {
 	at := func(addr string, port uint16) underlay.Endpoint {
 		return underlay.Endpoint{Dst: netip.AddrPortFrom(netip.MustParseAddr(addr), port), Src: there.Src}
 	}
-	announced := spread.Ports{First: 61000, Last: 61999}
 	for _, tt := range []struct {
-		name         string
-		bulk, little underlay.Endpoint
-		rekeyed      bool // between the two
-		want         underlay.Endpoint
-		order        string
+		name        string
+		older, last underlay.Endpoint
+		want        underlay.Endpoint
 	}{
-		{"source ports", at("192.0.2.2", 61000), at("192.0.2.2", 61001), false, there, "lb"},
-		{"source ports and a rekey", at("192.0.2.2", 61000), at("192.0.2.2", 61001), true, there, "lb"},
-		{"another address", there, at("198.51.100.7", 51820), false, at("198.51.100.7", 51820), "bl"},
-		{"another address and a rekey", there, at("198.51.100.7", 51820), true, at("198.51.100.7", 51820), "bl"},
-		{"another port of a NAT", there, at("192.0.2.2", 9), false, at("192.0.2.2", 9), "bl"},
-		{"another address, and back", at("198.51.100.7", 51820), there, false, there, "bl"},
-		{"another address by a source port, and back", at("198.51.100.7", 61000), there, false, there, "bl"},
+		{"source ports", at("192.0.2.2", 61000), at("192.0.2.2", 61001), there},
+		{"another address", there, at("198.51.100.7", 51820), at("198.51.100.7", 51820)},
+		{"another port of a NAT", there, at("192.0.2.2", 9), at("192.0.2.2", 9)},
+		{"another address, and back", at("198.51.100.7", 51820), there, there},
+		{"another address by a source port, and back", at("198.51.100.7", 61000), there, there},
 	} {
 		r := newRig(t)
 		r.peer.SlowPath = &mover{peer: r.peer}
-		r.peer.Gathered.Store(&announced)
-		put := func(k int, from underlay.Endpoint, mark byte, packets int) {
-			d := r.rx.at(k)
-			d.N = 0
-			for range packets {
-				msg := r.message(r.remote, in4.UDP(append(make([]byte, 1299), mark)))
-				d.N += copy(d.Buf[d.N:], msg)
-				d.SegSize = len(msg)
-			}
-			d.From, d.ECN, d.Truncated = from, 0, false
-			r.rx.count++
+		r.peer.Gathered.Store(&spread.Ports{First: 61000, Last: 61999})
+		r.put(0, tt.older, 'o', 45)
+		r.put(1, tt.older, 'o', 45)
+		r.put(2, tt.last, 'l', 45)
+		r.rx.batch(3)
+		if order := r.marks(); order != "olo" {
+			t.Errorf("%s: delivered in the order %s, want olo", tt.name, order)
 		}
-		put(0, tt.bulk, 'b', 20)
-		if tt.rekeyed {
-			_, r.remote = r.newSession(r.peer, true)
-		}
-		put(1, tt.little, 'l', 1)
-		for r.rx.count > 0 {
-			r.rx.handleQueued()
-		}
-		order := ""
-		for _, p := range packetsOf(t, r.delivered()...) {
-			if mark := string(p[len(p)-1:]); !strings.HasSuffix(order, mark) {
-				order += mark
-			}
-		}
-		if order != tt.order || *r.peer.Endpoint.Load() != tt.want {
-			t.Errorf("%s: opened as %s, and the peer is at %v; want %s, %v", tt.name, order, r.peer.Endpoint.Load().Dst, tt.order, tt.want.Dst)
+		if got := r.peer.Endpoint.Load(); *got != tt.want {
+			t.Errorf("%s: the peer is at %v, want %v", tt.name, got.Dst, tt.want.Dst)
 		}
 	}
 }
 
-func TestRoamingPeerDoesNotDelayOthers(t *testing.T) {
+func TestFullReceiveQueueDropsFromFattestFlow(t *testing.T) {
 	r := newRig(t)
-	q, _ := r.newPeer("10.0.0.3/32")
-	_, theirs := r.newSession(q, true)
-	elsewhere := netip.MustParseAddrPort("198.51.100.7:51820")
-	put := func(k int, from netip.AddrPort, msg []byte, n int) {
-		d := r.rx.at(k)
-		d.N, d.SegSize, d.From = n, n, there
-		copy(d.Buf, msg)
-		d.From.Dst = from
-		r.rx.count++
+	r.peer.Gathered.Store(&spread.Ports{First: 1000, Last: 1001})
+	const each = 45
+	sent, arrivals := 0, rxQueueTotal/65536
+	for range arrivals { // nothing is handled meanwhile: the lane is busy elsewhere
+		r.put(0, fromPort(1000), 'f', each)
+		r.rx.admit(0)
+		sent += each
 	}
-	mine := r.message(r.remote, nil)
-	put(0, there.Dst, mine, bulkThreshold)
-	put(1, elsewhere, mine, len(mine))
-	put(2, netip.AddrPortFrom(elsewhere.Addr(), 9), r.message(theirs, nil), len(mine)) // roams too, and has no bulk
-	put(3, there.Dst, r.message(theirs, nil), len(mine))
-	put(4, elsewhere, make([]byte, len(mine)), len(mine))
-	put(5, netip.AddrPortFrom(there.Dst.Addr(), 5), make([]byte, len(mine)), len(mine))
-	if first := r.rx.sparseFirst(); first != 0b110000 {
-		t.Errorf("got first batch %b, want 0b110000", first)
+	r.put(0, fromPort(1001), 's', 1)
+	r.rx.admit(0)
+	if used := r.rx.queue.buffers.used; used > maxRXQueue+maxElement {
+		t.Errorf("the queue takes %d bytes, want at most %d", used, maxRXQueue+maxElement)
 	}
-	q.Endpoint.Store(&underlay.Endpoint{Dst: netip.AddrPortFrom(elsewhere.Addr(), 9), Src: there.Src})
-	r.rx.at(3).From.Dst = r.rx.at(2).From.Dst
-	if first := r.rx.sparseFirst(); first != 0b111100 {
-		t.Errorf("sparse-first mask %b while the other peer does not roam", first)
+	r.rx.batch(0)
+	got := map[byte]int{}
+	for _, p := range packetsOf(t, r.delivered()...) {
+		got[p[len(p)-1]]++
 	}
-	if n := testing.AllocsPerRun(20, func() { r.rx.sparseFirst() }); n != 0 {
-		t.Errorf("got %v allocations, want 0", n)
+	if got['s'] != 1 {
+		t.Errorf("%d of 1 packet of the sparse flow was delivered", got['s'])
+	}
+	if dropped := int(r.drops(drop.RXQueueFull)); dropped == 0 || got['f']+dropped != sent {
+		t.Errorf("of %d packets, %d were delivered and %d counted as dropped", sent, got['f'], dropped)
 	}
 }
 
-// TestSparseFlowsDoNotStarveBulk keeps the queue full of datagrams from new sources, as an
-// attacker with spoofed addresses does.
+// standing keeps 30 trains in the queue for half a second of the rig's time, and returns the number of packets that came and of those delivered.
+func (r *rig) standing(ecn packet.ECN) (sent int, delivered [][]byte) {
+	const each = 45
+	for step := range 250 {
+		n := 2 // as many as the lane opens per call
+		if step == 0 {
+			n = 30
+		}
+		for i := range n {
+			var plain [][]byte
+			for range each {
+				plain = append(plain, marked(in4.UDP(make([]byte, 1300)), ecn))
+			}
+			run, size := r.seal(plain...)
+			r.arriveFrom(i, there, run, size)
+			r.rx.in[i].ECN = ecn
+			sent += each
+		}
+		r.now += int64(2 * time.Millisecond)
+		r.rx.handleReceived(n)
+		if step == 249 {
+			r.rx.batch(0)
+		}
+		delivered = append(delivered, packetsOf(r.tb, r.delivered()...)...)
+	}
+	return sent, delivered
+}
+
+func TestStandingQueueDropsSinglePackets(t *testing.T) {
+	r := newRig(t)
+	sent, delivered := r.standing(packet.NotECT)
+	dropped := int(r.drops(drop.RXCongestion))
+	if dropped < 2 || dropped > 50 || len(delivered)+dropped != sent {
+		t.Errorf("of %d packets, %d were delivered and %d dropped as congestion signals", sent, len(delivered), dropped)
+	}
+	if all := int(r.allDrops()); all != dropped {
+		t.Errorf("%d packets were dropped for other reasons", all-dropped)
+	}
+}
+
+func TestStandingQueueMarksECNCapablePackets(t *testing.T) {
+	r := newRig(t)
+	sent, delivered := r.standing(packet.ECT0)
+	ce := 0
+	for _, p := range delivered {
+		if packet.ECNOf(p) == packet.CE {
+			ce++
+		}
+	}
+	if len(delivered) != sent || ce < 2 || ce > 50 {
+		t.Errorf("of %d packets, %d were delivered, %d with a mark", sent, len(delivered), ce)
+	}
+	if counted := r.engine.Stats().Lanes[0].RxMarks; counted != uint64(ce) {
+		t.Errorf("%d marks are counted, want %d", counted, ce)
+	}
+}
+
+func TestCongestionSignalSparesHandshakes(t *testing.T) {
+	r := newRig(t)
+	for _, msg := range [][]byte{make([]byte, wire.InitiationSize), make([]byte, wire.CookieReplySize), {}} {
+		for kind := range byte(4) {
+			if len(msg) > 0 {
+				msg[0] = kind
+			}
+			e := element{Datagrams: underlay.Datagrams{Buf: msg, N: len(msg), SegSize: len(msg)}}
+			if r.rx.signal(&e) || e.skip != 0 || e.mark {
+				t.Errorf("a message of type %d and %d bytes was dropped or marked", kind, len(msg))
+			}
+		}
+	}
+}
+
+// TestSparseFlowsDoNotStarveBulk receives as many datagrams from new sources as fit each receive call, as an attacker with spoofed
+// addresses sends.
 func TestSparseFlowsDoNotStarveBulk(t *testing.T) {
 	r := newRig(t)
-	const bulk, packets = 16, 47
-	for k := range bulk {
-		run, size := r.message(r.remote, in4.UDP(make([]byte, 1300))), 0
-		size = len(run)
-		for range packets - 1 {
-			run = append(run, r.message(r.remote, in4.UDP(make([]byte, 1300)))...)
-		}
-		d := r.rx.at(k)
-		d.N, d.SegSize, d.From = copy(d.Buf, run), size, there
+	const bulk, packets = 16, 45
+	for i := range bulk {
+		r.put(i, there, 'b', packets)
 	}
-	r.rx.count = bulk
+	r.rx.handleReceived(bulk)
+	opened := len(packetsOf(t, r.delivered()...))
 	arrivals := bulk
-	for opened := 0; opened < bulk*packets; {
-		for room := r.rx.free(); len(room) > 0; room = r.rx.free() {
-			for i := range room {
-				d := arrived(9, uint16(arrivals), 77, wire.DataOverhead)
-				room[i].N, room[i].SegSize, room[i].From = copy(room[i].Buf, d.Buf), d.N, d.From
-				arrivals++
-			}
-			r.rx.count += len(room)
+	for opened < bulk*packets {
+		for i := range r.rx.in {
+			d := arrived(9, uint16(arrivals), 77, wire.DataOverhead)
+			r.arriveFrom(i, d.From, d.Buf, d.N)
+			arrivals++
 		}
-		r.rx.handleQueued()
+		r.rx.handleReceived(len(r.rx.in))
 		n := len(packetsOf(t, r.delivered()...))
 		if n < packets {
-			t.Fatalf("a turn opened %d packets after %d", n, opened)
+			t.Fatalf("%d packets were opened after %d", n, opened)
 		}
 		opened += n
 	}
-	if limit := bulk + 2*maxQueued; arrivals > limit {
-		t.Errorf("%d datagrams had arrived when the bulk was opened, want at most %d", arrivals, limit)
-	}
-	for r.rx.count > 0 {
-		r.rx.handleQueued()
-	}
+	r.rx.batch(0)
 	if runs := r.engine.lanes[0].stats.rx.runs.Load(); runs != uint64(arrivals) {
 		t.Errorf("counted %d datagrams, want %d", runs, arrivals)
 	}
@@ -344,31 +356,5 @@ func TestReceivedPacketsAreHandledAfterPortCloses(t *testing.T) {
 	r.rx.run(in, in.TryRecv)
 	if n := len(packetsOf(t, r.delivered()...)); n != 180 {
 		t.Errorf("%d of 180 packets were delivered", n)
-	}
-}
-
-// BenchmarkSparse measures the worst case of sparse: each small datagram has the source of the last bulk datagram.
-func BenchmarkSparse(b *testing.B) {
-	l := rxQueue{ring: make([]underlay.Datagrams, maxQueued), head: maxQueued / 3, count: maxQueued}
-	for k := range maxQueued {
-		n, port := bulkThreshold, uint16(k)
-		if k >= maxQueued/2 {
-			n, port = 100, maxQueued/2-1
-		}
-		*l.at(k) = arrived(1, port, 7, n)
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		if l.sparse() != 0 {
-			b.Fatal("something passes")
-		}
-	}
-}
-
-func TestRXQueueRetireClearsMasks(t *testing.T) {
-	l := rxQueue{ring: make([]underlay.Datagrams, 8), head: 6, count: 5, handled: 0b01011, considered: 0b01110}
-	l.retire()
-	if l.head != 0 || l.count != 3 || l.handled != 0b010 || l.considered != 0b011 {
-		t.Errorf("head %d, count %d, done %b, seen %b", l.head, l.count, l.handled, l.considered)
 	}
 }

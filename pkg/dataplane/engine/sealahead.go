@@ -77,6 +77,7 @@ func (t *transmitter) collect() {
 
 // flush seals and sends all batches in order.
 func (t *transmitter) flush() {
+	t.flushes++
 	switch {
 	case t.jobs.Pending() == 0:
 		if !t.empty() {

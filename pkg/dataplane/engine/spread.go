@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
@@ -53,18 +54,19 @@ func (t *transmitter) stage(p *Peer) {
 	}
 }
 
-// noteSource updates the endpoint after an authentic message from the endpoint from.
-func (p *Peer) noteSource(from underlay.Endpoint) {
+// noteSource updates the endpoint after authentic messages in e. Elements of different sources are not handled in the order of their
+// arrival, so only the newest message of the session moves the endpoint: one that waited does not move it back.
+func (p *Peer) noteSource(keys *session.Keypair, e *element) {
 	to := p.Endpoint.Load()
 	if to == nil {
-		p.SlowPath.Roam(from)
+		p.SlowPath.Roam(e.From)
 		return
 	}
-	at, gathered := p.canonicalEndpoint(to, from)
+	at, gathered := p.canonicalEndpoint(to, e.From)
 	if gathered {
 		p.MarkHeard()
 	}
-	if *to != at {
+	if *to != at && keys.Newest(e.newest) {
 		p.SlowPath.Roam(at)
 	}
 }

@@ -40,6 +40,7 @@ type transmitter struct {
 	mtu      int
 	routes   routeCache
 	flows    *spread.Flows
+	flushes  uint64 // number of the next flush, from 1
 }
 
 // newTransmitter returns a transmitter that reads up to n trains at a time.
@@ -50,6 +51,7 @@ func newTransmitter(l *lane, n int) *transmitter {
 		txBatch: newTxBatch(n),
 		jobs:    l.sealJobs,
 		flows:   spread.NewFlows(flowsLog2, spread.DefaultGap),
+		flushes: 1,
 	}
 	return t
 }
@@ -108,12 +110,19 @@ func (t *transmitter) addTrain(slot []byte, n int) {
 	}
 	keys := p.Current.Load()
 	if !keys.Usable(t.now) {
-		t.flush() // keeps the order
+		if t.pendingFor(p) {
+			t.flush() // keeps the order
+		}
 		t.stage(p)
 		p.SlowPath.Stage(train, t.train.Segments())
 		return
 	}
 	t.enqueue(slot, p, keys)
+}
+
+// pendingFor reports whether packets to p may wait to be sent by this lane.
+func (t *transmitter) pendingFor(p *Peer) bool {
+	return p.trafficOf(t.lane.index).enqueued.Load() == t.flushes
 }
 
 // parse parses a train into t.train. It counts an invalid one as a drop and returns false.
@@ -131,6 +140,12 @@ func (t *transmitter) parse(train []byte) bool {
 
 // enqueue appends the parsed train, which is in slot, to the messages to p under keys.
 func (t *transmitter) enqueue(slot []byte, p *Peer, keys *session.Keypair) {
+	t.enqueueMessages(slot, p, keys)
+	p.trafficOf(t.lane.index).enqueued.Store(t.flushes)
+}
+
+// enqueueMessages appends the messages of the parsed train. It flushes when there is no room for all.
+func (t *transmitter) enqueueMessages(slot []byte, p *Peer, keys *session.Keypair) {
 	if t.train.Segments() > 1 {
 		t.enqueueTrain(p, keys)
 		return

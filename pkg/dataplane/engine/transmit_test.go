@@ -176,25 +176,47 @@ func TestFailedRunDropsNoOther(t *testing.T) {
 	}
 }
 
+func TestPeerWithoutSessionDoesNotSplitBatch(t *testing.T) {
+	r := newRig(t)
+	_, o := r.newPeer("10.0.0.3/32") // has an endpoint, and no session
+	live, lost := flow.Flow{Ends: out4, ID: 1}, flow.Flow{Ends: out4, ID: 2}
+	lost.Ends.Dst = netip.MustParseAddrPort("10.0.0.3:2000")
+	var trains [][]byte
+	for range txSlots / 2 {
+		trains = append(trains, live.Next(100), lost.Next(100))
+	}
+	r.transmit(trains...)
+	if len(o.staged) != txSlots/2 {
+		t.Errorf("%d packets were staged, want %d", len(o.staged), txSlots/2)
+	}
+	if r.conn.sends != 1 || len(unpadded(t, r.sent())) != txSlots/2 {
+		t.Errorf("%d calls of Send, want one with %d packets", r.conn.sends, txSlots/2)
+	}
+}
+
+// TestTrainsWithoutSessionAreStagedInOrder lets the session of a peer end within a batch, when the train of another is staged.
 func TestTrainsWithoutSessionAreStagedInOrder(t *testing.T) {
 	r := newRig(t)
-	other, o := r.newPeer("10.9.0.0/16")
-	ends := out4
-	ends.Dst = ends.Src
-	a := flow.Flow{Ends: out4}
+	_, other := r.newPeer("10.9.0.0/16")
 	lost := flow.WithVnetHeader(flow.Ends{Src: out4.Src, Dst: mustPort("10.9.1.1:7")}.UDP([]byte("staged")))
-	first := a.Next(50)
-	o.onStage = func() {
+	a := flow.Flow{Ends: out4}
+	other.onStage = func() {
+		if len(r.conn.runs) != 0 {
+			t.Error("the batch was sent for a peer that has no packets in it")
+		}
+		r.peer.Current.Store(nil)
+	}
+	r.owner.onStage = func() {
 		if len(r.conn.runs) != 1 {
-			t.Error("a train was staged before earlier packets had left")
+			t.Error("a train was staged before earlier packets to the peer had left")
 		}
 	}
-	r.transmit(first, lost, a.Next(50))
-	if len(o.staged) != 1 || string(o.staged[0]) != string(lost) {
-		t.Fatalf("got %d staged trains, want 1", len(o.staged))
+	r.transmit(a.Next(50), lost, a.Next(50))
+	if len(other.staged) != 1 || string(other.staged[0]) != string(lost) || len(r.owner.staged) != 1 {
+		t.Fatalf("staged %d and %d trains, want 1 of each peer", len(other.staged), len(r.owner.staged))
 	}
-	if other.Current.Load() != nil || len(r.sent()) != 2 {
-		t.Error("the other peer's packets did not leave")
+	if n := len(r.sent()); n != 1 {
+		t.Errorf("%d packets left, want 1", n)
 	}
 }
 

@@ -139,7 +139,7 @@ func TestWorkersOpenSamePacketsAsLane(t *testing.T) {
 		}
 		if random.IntN(3) == 0 && n > 2 { // a whole train once more, next to itself
 			for _, rig := range []*rig{alone, r} {
-				d := &rig.rx.ring[n-2]
+				d := &rig.rx.in[n-2]
 				rig.arriveFrom(n-1, there, d.Buf[:d.N], d.SegSize)
 			}
 		}

@@ -145,6 +145,7 @@ func (s *scrape) lane(name string, l *engine.LaneStats, drops uint64) {
 	s.count(laneReceiveBytes, l.RxBytes, name)
 	s.count(laneReceiveTrains, l.RxTrains, name)
 	s.count(laneReceiveRuns, l.RxRuns, name)
+	s.count(laneReceiveMarks, l.RxMarks, name)
 	s.count(laneDropped, drops, name)
 }
 

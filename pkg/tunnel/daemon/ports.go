@@ -44,7 +44,7 @@ func (p *ports) open(o device.PortOptions) (underlay.Port, error) {
 
 // sockets opens the sockets of a port, or uses the inherited ones.
 func (p *ports) sockets(o device.PortOptions) (*udp.Port, error) {
-	c := udp.Config{Port: o.Port, Lanes: o.Lanes, Mark: o.Mark, ReceiveBuffer: receiveBuffer(o.Lanes), BusyPoll: true, Log: p.log}
+	c := udp.Config{Port: o.Port, Lanes: o.Lanes, Mark: o.Mark, ReceiveBuffer: receiveBuffer(o.Lanes), SendBuffer: sendBuffer, BusyPoll: true, Log: p.log}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s := p.inherited; s != nil && len(s.Lanes) > 0 {
@@ -90,10 +90,23 @@ func (p *ports) closeInherited() error {
 	return err
 }
 
-// receiveBuffer returns the size of a lane's socket receive buffer in bytes. A full buffer of bulk traffic delays all other packets: 7 MiB,
-// which other tunnels use, is 15 ms at 4 Gbit/s. A peer that spreads fills all lanes, so each lane gets a part. With less than half a MiB,
-// trains are dropped (docs/performance.md).
-func receiveBuffer(lanes int) int { return max(1<<20/lanes, 512<<10) }
+// Socket buffers of a lane in bytes.
+const (
+	// sendBuffer bounds how far a lane may be ahead of what its network device has sent. Messages of one session leave by several lanes and
+	// device queues: the receiver refuses as a replay what is more than 8,128 messages behind the newest (WireGuard paper, section 5.4.6).
+	// 1 MiB are 720 messages of 1,452 bytes.
+	sendBuffer = 1 << 20
+	// The receive buffer holds what arrives while the lane's thread waits for a CPU, some ms on a busy host. It holds no standing queue:
+	// the lane empties it after each quantum of work.
+	maxReceiveBuffer   = 16 << 20
+	minReceiveBuffer   = 2 << 20
+	receiveBufferTotal = 64 << 20
+)
+
+// receiveBuffer returns the size of a lane's socket receive buffer.
+func receiveBuffer(lanes int) int {
+	return min(max(receiveBufferTotal/lanes, minReceiveBuffer), maxReceiveBuffer)
+}
 
 // warnOfLocalPorts warns if spread ports are in the kernel's range of local ports, which it gives to other sockets too.
 func warnOfLocalPorts(log *slog.Logger, ports spread.Ports) {
