@@ -20,6 +20,8 @@ const (
 	// rxTarget and rxInterval are CoDel's defaults (RFC 8289, section 4).
 	rxTarget   = 5 * time.Millisecond
 	rxInterval = 100 * time.Millisecond
+	// rxMTU is the size of a datagram on most underlays.
+	rxMTU = 1500
 	// rxFlows is the number of buckets for flows, as in Linux.
 	rxFlows = 1024
 	// rxFlowQuantum is the number of bytes that a flow may send per round.
@@ -66,7 +68,7 @@ func newRXQueue(r *receiver, lanes int) rxQueue {
 	limit := min(max(rxQueueTotal/lanes, minRXQueue), maxRXQueue)
 	return rxQueue{
 		Queue: fqcodel.New(fqcodel.Config[element]{
-			Params: fqcodel.Params{Target: rxTarget, Interval: rxInterval},
+			Params: fqcodel.Params{Target: rxTarget, Interval: rxInterval, MTU: rxMTU},
 			Flows:  rxFlows, Quantum: rxFlowQuantum, Elements: rxElements, Bytes: limit, Signal: r.signal,
 		}),
 		limit: limit,
@@ -74,9 +76,14 @@ func newRXQueue(r *receiver, lanes int) rxQueue {
 	}
 }
 
-// admit moves received element i to the queue. If the queue is full, the flow with most bytes in it loses its oldest elements.
+// admit moves received element i to the queue. If the queue is full, the flow with most bytes in it loses its oldest elements. What is no
+// data of a known session is handled at once: rejecting it is cheap, and handshakes need not wait.
 func (r *receiver) admit(i int) {
 	q, d := &r.queue, &r.in[i]
+	if !r.fromSession(d) {
+		r.handleElement(&element{Datagrams: *d})
+		return
+	}
 	for q.Full() || q.buffers.used >= q.limit {
 		e, ok := q.PopFattest()
 		if !ok {
@@ -98,6 +105,15 @@ func (r *receiver) admit(i int) {
 		q.bulk++
 	}
 	q.Push(uint32(maphash.Comparable(q.seed, d.From.Dst)), e, max(d.N, 1), r.now)
+}
+
+// fromSession reports whether d begins with a data message of a known session, before authentication.
+func (r *receiver) fromSession(d *underlay.Datagrams) bool {
+	if kind, reason := wire.Classify(d.Buf[:min(max(d.SegSize, 0), d.N)]); reason != drop.None || kind != wire.TypeData {
+		return false
+	}
+	s, _ := r.lane.engine.Sessions.Lookup(wire.ReceiverIndex(d.Buf))
+	return s != nil
 }
 
 // messages returns the number of messages of e that were not dropped.

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fqcodel is a packet queue in memory that shares a bottleneck fairly between flows (RFC 8290) and keeps each flow's
-// standing queue short (CoDel, RFC 8289). Lanes put the trains in it that they have received and not opened yet.
+// Package fqcodel is a queue in memory that shares a bottleneck fairly between flows (FQ-CoDel, RFC 8290) and keeps the standing queue
+// of each flow short (CoDel, RFC 8289). Lanes put the trains in it that they have received and not opened yet.
 //
-// Two things differ from the RFCs, because elements are trains of up to 64 packets:
+// Elements are trains of up to 64 packets, so three things differ from the RFCs:
 //
-//   - A congestion signal concerns one packet. The user of the queue marks or drops one packet of the element, so that a sender sees one
-//     signal where a router would give one, and not a burst of 45 losses.
+//   - A congestion signal concerns one packet of an element. Otherwise a sender would see a burst of 45 losses where a router drops one
+//     packet. An element that keeps packets is delivered, as Linux delivers a packet that it marks.
 //   - The limit is in bytes as well as in elements.
+//   - At the limit the caller removes one element at a time, and accounts for it.
 //
-// It knows no clock: callers pass the time. A Queue belongs to one goroutine and does not allocate after New. Start reading at Queue.
+// The package reads no clock: callers pass the time. Its behaviour depends on nothing but the calls. Start reading at Queue.
 package fqcodel

@@ -5,64 +5,82 @@ package fqcodel
 // Config configures a Queue of elements T.
 type Config[T any] struct {
 	Params
-	// Flows is the number of buckets to which flows are hashed, a power of two.
+	// Flows is the number of flow queues to which hashes are mapped, a power of two.
 	Flows int
-	// Quantum is the number of bytes that a flow may send per round.
+	// Quantum is the number of bytes that a flow may send per round. If elements are much larger, Pop goes around several times for each.
 	Quantum int
-	// Elements and Bytes bound the content of the queue.
-	Elements, Bytes int
-	// Signal signals congestion on one packet of an element, by a mark or by dropping it. It returns whether the element has no
-	// packets left. It must not be nil.
+	// Elements bounds the number of elements. Memory for them is allocated by New.
+	Elements int
+	// Bytes bounds the sum of their sizes; the element that reaches the bound may exceed it.
+	Bytes int
+	// Signal signals congestion on one packet of an element that Pop is about to return: it marks the packet, or drops it from the
+	// element. It reports whether the element has no packets left. Such an element is not returned; releasing what it refers to is up
+	// to Signal. Signal must not be nil, not keep the pointer, and not call methods of the Queue.
 	Signal func(*T) (empty bool)
 }
 
-// Queue is an FQ-CoDel queue.
+// Queue is an FQ-CoDel queue. It owns elements from Push until it returns them or passes them to Config.Signal, and keeps no reference
+// afterwards. Times are nanoseconds of one clock of the caller, which is positive and never goes back.
+//
+// A Queue belongs to one goroutine. Nothing but New allocates.
 type Queue[T any] struct {
 	cfg      Config[T]
 	nodes    []node[T]
-	free     int // first unused node
+	free     int32 // first unused node
 	flows    []flow
-	fresh    list // flows that were idle: new_flows of the RFC
-	old      list
+	backlog  []int // bytes of each flow; not in flow, because PopFattest reads all of them
+	fresh    list  // flows that were idle: new_flows of RFC 8290
+	old      list  // old_flows
 	elements int
 	bytes    int
-	largest  int // bytes of the largest element so far: maxpacket of RFC 8289
 }
 
 // none ends a linked list of indices.
 const none = -1
 
+// maxSize bounds the sizes in Config and of elements, so that deficits fit an int32.
+const maxSize = 1 << 30
+
+// node is one element in a flow, or unused.
 type node[T any] struct {
-	value T
-	bytes int
-	since int64
-	next  int
+	value  T
+	pushed int64 // time of Push
+	bytes  int32
+	next   int32 // node behind it
 }
 
-// flow is the queue of one bucket.
+// flow is a queue of elements and its place in the round. It fits a cache line.
 type flow struct {
-	first, last int // nodes
-	bytes       int
-	deficit     int
-	next        int // flow in the same list
-	listed      bool
 	codel       codel
+	first, last int32 // nodes; last is undefined while first is none
+	deficit     int32 // bytes that it may still send in this round; elements may overdraw it
+	next        int32 // flow behind it in the same list
+	listed      bool  // it is in fresh or old
 }
 
-// list is a linked list of flows.
-type list struct{ first, last int }
+// list is a linked list of flows; last is undefined while first is none.
+type list struct{ first, last int32 }
 
-// New returns an empty queue.
+// New returns an empty queue. It panics if Flows is no power of two, or if a size is not positive or above 2^30 (Bytes may be).
 func New[T any](cfg Config[T]) *Queue[T] {
+	smallest, largest := min(cfg.Flows, cfg.Quantum, cfg.Elements, cfg.Bytes), max(cfg.Flows, cfg.Quantum, cfg.Elements)
+	if smallest <= 0 || largest > maxSize || cfg.Flows&(cfg.Flows-1) != 0 {
+		panic("fqcodel: invalid size in Config")
+	}
 	q := &Queue[T]{
-		cfg: cfg, nodes: make([]node[T], cfg.Elements), flows: make([]flow, cfg.Flows), fresh: list{none, none}, old: list{none, none},
+		cfg:     cfg,
+		nodes:   make([]node[T], cfg.Elements),
+		flows:   make([]flow, cfg.Flows),
+		backlog: make([]int, cfg.Flows),
+		fresh:   list{none, none},
+		old:     list{none, none},
 	}
 	for i := range q.nodes {
-		q.nodes[i].next = i + 1
+		q.nodes[i].next = int32(i + 1)
 	}
 	q.nodes[len(q.nodes)-1].next = none
 	for i := range q.flows {
-		q.flows[i].first, q.flows[i].last = none, none
+		q.flows[i].first = none
 	}
 	return q
 }
@@ -70,38 +88,36 @@ func New[T any](cfg Config[T]) *Queue[T] {
 // Len returns the number of elements in the queue.
 func (q *Queue[T]) Len() int { return q.elements }
 
-// Bytes returns the sum of the sizes with which elements were pushed.
+// Bytes returns the sum of the sizes with which elements in the queue were pushed.
 func (q *Queue[T]) Bytes() int { return q.bytes }
 
-// Full reports whether Push must be preceded by PopFattest.
+// Full reports whether a bound of Config is reached: PopFattest must make room before Push.
 func (q *Queue[T]) Full() bool { return q.elements == len(q.nodes) || q.bytes >= q.cfg.Bytes }
 
-// Push appends an element of the given size to the flow with that hash. The queue must not be Full.
+// Push appends an element to the flow with that hash. bytes must be between 1 and 2^30. The queue must have room for an element.
 func (q *Queue[T]) Push(hash uint32, value T, bytes int, now int64) {
-	at := q.free
+	i := int32(hash & uint32(len(q.flows)-1))
+	f, at := &q.flows[i], q.free
 	n := &q.nodes[at]
 	q.free = n.next
-	n.value, n.bytes, n.since, n.next = value, bytes, now, none
-	i := int(hash) & (len(q.flows) - 1)
-	f := &q.flows[i]
+	n.value, n.pushed, n.bytes, n.next = value, now, int32(bytes), none
 	if f.first == none {
 		f.first = at
 	} else {
 		q.nodes[f.last].next = at
 	}
 	f.last = at
-	f.bytes += bytes
+	q.backlog[i] += bytes
 	q.bytes += bytes
 	q.elements++
-	q.largest = max(q.largest, bytes)
 	if !f.listed {
-		f.listed, f.deficit = true, q.cfg.Quantum
-		q.append(&q.fresh, i)
+		f.listed, f.deficit = true, int32(q.cfg.Quantum)
+		q.addTail(&q.fresh, i)
 	}
 }
 
-// Pop removes the next element to handle; ok is false if the queue is empty. It signals congestion where CoDel asks for it
-// (Config.Signal), and skips elements that have no packets left then. sparse reports that the element's flow was idle before.
+// Pop removes the next element and returns it; ok is false if the queue is empty. Where CoDel asks for a signal, Pop calls Config.Signal,
+// and skips elements without packets. sparse reports that the flow was idle before, and has not used up its first quantum.
 func (q *Queue[T]) Pop(now int64) (value T, sparse, ok bool) {
 	for {
 		l := &q.fresh
@@ -114,110 +130,125 @@ func (q *Queue[T]) Pop(now int64) (value T, sparse, ok bool) {
 		}
 		f := &q.flows[i]
 		if f.deficit <= 0 {
-			f.deficit += q.cfg.Quantum
-			q.rotate(l)
+			f.deficit += int32(q.cfg.Quantum)
+			q.moveToOld(l)
 			continue
 		}
-		n, value := q.dequeue(f, now)
+		n := q.dequeue(i, now)
 		if n == none {
 			q.retire(l)
 			continue
 		}
 		f.deficit -= q.nodes[n].bytes
-		return value, l == &q.fresh, true
+		return q.release(n), l == &q.fresh, true
 	}
 }
 
-// retire takes the first flow of l, which is empty, off the list. A fresh one becomes an old one first, if there are others: it
-// could keep them from being served by being idle for a moment (RFC 8290, section 4.2).
-func (q *Queue[T]) retire(l *list) {
-	if l == &q.fresh && q.old.first != none {
-		q.rotate(l)
-		return
-	}
-	f := &q.flows[l.first]
-	q.shift(l)
-	f.listed = false
-}
-
-// dequeue removes the next element of a flow, as RFC 8289 does, section 5.5. It returns its node, which is free then, or none.
-func (q *Queue[T]) dequeue(f *flow, now int64) (n int, value T) {
-	c := &f.codel
-	n, above := q.take(f, now)
-	switch {
-	case n == none:
-		c.signalling = false
-		return none, value
-	case c.signalling && !above:
-		c.signalling = false
-	case c.signalling:
-		for now >= c.next && c.signalling {
-			c.count++
-			if !q.cfg.Signal(&q.nodes[n].value) {
-				c.next = q.cfg.control(c.next, c.count)
-				break
-			}
-			if n, above = q.take(f, now); !above {
-				c.signalling = false
-			} else {
-				c.next = q.cfg.control(c.next, c.count)
-			}
-		}
-	case above:
-		if q.cfg.Signal(&q.nodes[n].value) {
-			n, _ = q.take(f, now)
-		}
-		c.enter(&q.cfg.Params, now)
-	}
-	if n == none {
-		return none, value
-	}
-	return n, q.nodes[n].value
-}
-
-// take removes the first element of f, and reports whether it may be signalled (dodequeue of RFC 8289).
-func (q *Queue[T]) take(f *flow, now int64) (n int, above bool) {
-	n = q.remove(f)
-	if n == none {
-		f.codel.firstAbove = 0
-		return none, false
-	}
-	return n, f.codel.above(&q.cfg.Params, now, now-q.nodes[n].since, f.bytes, q.largest)
-}
-
-// PopFattest removes the oldest element of the flow that has most bytes in the queue; ok is false if the queue is empty.
+// PopFattest removes the oldest element of the flow with most bytes; ok is false if the queue is empty. It reads the sizes of all flows.
 func (q *Queue[T]) PopFattest() (value T, ok bool) {
 	fattest := 0
-	for i := range q.flows {
-		if q.flows[i].bytes > q.flows[fattest].bytes {
+	for i, bytes := range q.backlog {
+		if bytes > q.backlog[fattest] {
 			fattest = i
 		}
 	}
-	n := q.remove(&q.flows[fattest])
+	n := q.unlink(int32(fattest))
 	if n == none {
 		return value, false
 	}
-	return q.nodes[n].value, true
+	return q.release(n), true
 }
 
-// remove removes the first element of f and returns its node, whose content is valid until the next Push; none if f is empty.
-func (q *Queue[T]) remove(f *flow) int {
+// retire takes the first flow of l, which is empty, off the list. A fresh flow becomes an old one first if there are others. Otherwise a
+// flow that sends again at once would be fresh again, and keep the old ones from being served (RFC 8290, section 4.2).
+func (q *Queue[T]) retire(l *list) {
+	if l == &q.fresh && q.old.first != none {
+		q.moveToOld(l)
+		return
+	}
+	q.flows[q.removeHead(l)].listed = false
+}
+
+// dequeue removes the next element of flow i that has packets, and signals congestion (dequeue of RFC 8289, section 5.5). Like a packet
+// that Linux marks, an element that keeps packets ends the loop. It returns a node to release; none if the flow is empty.
+func (q *Queue[T]) dequeue(i int32, now int64) int32 {
+	c, p := &q.flows[i].codel, &q.cfg.Params
+	n, above := q.take(i, now)
+	if !above {
+		c.signalling = false
+		return n
+	}
+	if !c.signalling {
+		if q.signal(n) {
+			n, _ = q.take(i, now)
+		}
+		c.enter(p, now)
+		return n
+	}
+	for c.signalling && now >= c.next {
+		c.counted()
+		empty := q.signal(n)
+		if empty {
+			n, c.signalling = q.take(i, now)
+		}
+		if c.signalling {
+			c.next = p.control(c.next, c.count)
+		}
+		if !empty {
+			break
+		}
+	}
+	return n
+}
+
+// take removes the first element of flow i, and reports whether it may be signalled (dodequeue of RFC 8289, section 5.6).
+func (q *Queue[T]) take(i int32, now int64) (n int32, above bool) {
+	n = q.unlink(i)
+	if n == none {
+		return none, false
+	}
+	return n, q.flows[i].codel.above(&q.cfg.Params, now, now-q.nodes[n].pushed, q.backlog[i])
+}
+
+// signal calls Config.Signal, and releases the element if it is empty then.
+func (q *Queue[T]) signal(n int32) (empty bool) {
+	if !q.cfg.Signal(&q.nodes[n].value) {
+		return false
+	}
+	q.release(n)
+	return true
+}
+
+// unlink removes the first node of flow i, and returns it to be released; none if the flow is empty.
+func (q *Queue[T]) unlink(i int32) int32 {
+	f := &q.flows[i]
 	at := f.first
 	if at == none {
 		return none
 	}
 	n := &q.nodes[at]
 	f.first = n.next
-	f.bytes -= n.bytes
-	q.bytes -= n.bytes
+	if f.first == none {
+		f.codel.firstAbove = 0 // also if PopFattest has emptied it
+	}
+	q.backlog[i] -= int(n.bytes)
+	q.bytes -= int(n.bytes)
 	q.elements--
-	n.next = q.free
-	q.free = at
 	return at
 }
 
-// append adds flow i to the end of l.
-func (q *Queue[T]) append(l *list, i int) {
+// release returns the value of a node, and makes the node unused.
+func (q *Queue[T]) release(at int32) T {
+	n := &q.nodes[at]
+	value := n.value
+	var zero T
+	n.value = zero // unused nodes keep no buffers alive
+	n.next, q.free = q.free, at
+	return value
+}
+
+// addTail adds flow i to the end of l.
+func (q *Queue[T]) addTail(l *list, i int32) {
 	q.flows[i].next = none
 	if l.first == none {
 		l.first = i
@@ -227,12 +258,12 @@ func (q *Queue[T]) append(l *list, i int) {
 	l.last = i
 }
 
-// shift removes the first flow of l and returns it.
-func (q *Queue[T]) shift(l *list) int {
+// removeHead removes the first flow of l and returns it.
+func (q *Queue[T]) removeHead(l *list) int32 {
 	i := l.first
 	l.first = q.flows[i].next
 	return i
 }
 
-// rotate moves the first flow of l to the end of the old ones.
-func (q *Queue[T]) rotate(l *list) { q.append(&q.old, q.shift(l)) }
+// moveToOld moves the first flow of l to the end of the old ones.
+func (q *Queue[T]) moveToOld(l *list) { q.addTail(&q.old, q.removeHead(l)) }
