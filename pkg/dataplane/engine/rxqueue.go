@@ -76,8 +76,8 @@ func newRXQueue(r *receiver, lanes int) rxQueue {
 	}
 }
 
-// admit moves received element i to the queue. If the queue is full, the flow with most bytes in it loses its oldest elements. What is no
-// data of a known session is handled at once: rejecting it is cheap, and handshakes need not wait.
+// admit moves received element i to the queue. If the queue is full, the flow with most bytes in it loses its oldest elements. Elements
+// without data of a known session are handled at once: rejecting them is cheap, and handshakes need not wait.
 func (r *receiver) admit(i int) {
 	q, d := &r.queue, &r.in[i]
 	if !r.fromSession(d) {

@@ -287,6 +287,22 @@ func TestStandingQueueMarksECNCapablePackets(t *testing.T) {
 	}
 }
 
+func TestHandshakeMessagesPassTheReceiveQueue(t *testing.T) {
+	r := newRig(t)
+	for i := range 3 {
+		r.put(i, there, 'b', 45)
+	}
+	r.arriveFrom(3, there, append([]byte{byte(wire.TypeInitiation), 0, 0, 0}, make([]byte, wire.InitiationSize-4)...), wire.InitiationSize)
+	r.rx.handleReceived(4)
+	if len(r.control.messages) != 1 || r.rx.idle() {
+		t.Errorf("got %d handshake messages while bulk waits (%v), want 1", len(r.control.messages), !r.rx.idle())
+	}
+	r.rx.batch(0)
+	if n := len(packetsOf(t, r.delivered()...)); n != 3*45 {
+		t.Errorf("got %d packets, want %d", n, 3*45)
+	}
+}
+
 func TestCongestionSignalSparesHandshakes(t *testing.T) {
 	r := newRig(t)
 	for _, msg := range [][]byte{make([]byte, wire.InitiationSize), make([]byte, wire.CookieReplySize), {}} {
