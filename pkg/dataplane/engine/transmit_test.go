@@ -180,7 +180,7 @@ func TestPeerWithoutSessionDoesNotSplitBatch(t *testing.T) {
 	r := newRig(t)
 	_, o := r.newPeer("10.0.0.3/32") // has an endpoint, and no session
 	live, lost := flow.Flow{Ends: out4, ID: 1}, flow.Flow{Ends: out4, ID: 2}
-	lost.Ends.Dst = netip.MustParseAddrPort("10.0.0.3:2000")
+	lost.Dst = netip.MustParseAddrPort("10.0.0.3:2000")
 	var trains [][]byte
 	for range txSlots / 2 {
 		trains = append(trains, live.Next(100), lost.Next(100))
