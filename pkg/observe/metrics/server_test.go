@@ -24,10 +24,13 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/crypto/bcrypt"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // testServer serves d on a port of the loopback until the test ends.
@@ -149,11 +152,59 @@ func TestRequestBodyIsNotRead(t *testing.T) {
 	}
 }
 
-func TestConnectionsAreLimited(t *testing.T) {
-	// net/http ends slow requests. This test checks that it is configured to, and that the number of connections is limited.
-	if headerTimeout <= 0 || readTimeout <= 0 || writeTimeout <= 0 {
-		t.Error("a client may take forever")
+// connListener is a listener with one connection.
+type connListener struct {
+	conns  chan net.Conn
+	closed func()
+}
+
+func newConnListener(c net.Conn) *connListener {
+	conns := make(chan net.Conn, 1)
+	conns <- c
+	return &connListener{conns, sync.OnceFunc(func() { close(conns) })}
+}
+
+func (l *connListener) Accept() (net.Conn, error) {
+	if c, ok := <-l.conns; ok {
+		return c, nil
 	}
+	return nil, net.ErrClosed
+}
+
+func (l *connListener) Close() error   { l.closed(); return nil }
+func (l *connListener) Addr() net.Addr { return &net.TCPAddr{} }
+
+// TestStalledClientsAreDisconnected has clients that send or read no more. A case would never end if the server waited.
+func TestStalledClientsAreDisconnected(t *testing.T) {
+	for name, request := range map[string]string{
+		"in the header":      "GET /healthz HTTP/1.1\r\nHost:",
+		"while it is served": "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, conn := net.Pipe()
+				s := &Server{cfg: ServerConfig{Log: slog.New(slog.DiscardHandler)}, listener: newConnListener(conn)}
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan error)
+				go func() { ended <- s.Serve(ctx, Content{}) }()
+				_, err := io.WriteString(client, request)
+				expect.NoError(t, err)
+				unread := strings.Contains(request, "/metrics")
+				if unread {
+					time.Sleep(time.Hour) // the clock is fake
+				}
+				n, err := io.Copy(io.Discard, client)
+				if err != nil || unread && n > 0 {
+					t.Errorf("%d bytes, %v", n, err)
+				}
+				cancel()
+				expect.NoError(t, <-ended)
+			})
+		})
+	}
+}
+
+func TestConnectionsAreLimited(t *testing.T) {
 	addr := testServer(t, newFake(), Options{}, "")
 	var idle []net.Conn
 	for range maxClients {
