@@ -77,8 +77,8 @@ func TestDeletedInterfaceEndsTheDevice(t *testing.T) {
 		talk(t, a, b)
 		a.TUN.Delete()
 		<-a.Done()
-		if n := a.Indices(); n != 0 {
-			t.Errorf("%d receiver indices are left", n)
+		if n, peers := a.Indices(), len(a.Status().Peers); n != 0 || peers != 0 {
+			t.Errorf("%d receiver indices and %d peers are left", n, peers)
 		}
 		takePort(t, lan, 1, devicetest.ListenPort)
 		a.Close()
