@@ -354,7 +354,7 @@ func TestBadNamesAreRefused(t *testing.T) {
 		}
 	}
 	first := newHost(t, lab, "twice")
-	if _, err := lab.Host("twice"); err == nil || !strings.Contains(err.Error(), "the lab has one of that name") {
+	if _, err := lab.Host("twice"); err == nil || !strings.Contains(err.Error(), "already has a host of that name") {
 		t.Errorf("a second host of one name: %v", err)
 	}
 	if _, err := os.Stat(first.Path()); err != nil {
