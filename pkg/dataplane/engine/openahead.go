@@ -3,8 +3,6 @@
 package engine
 
 import (
-	"net/netip"
-
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
@@ -61,10 +59,10 @@ func (l *lookahead) next() *openJob {
 	return a
 }
 
-// contains reports whether an element of a source is in the ring.
-func (l *lookahead) contains(source netip.AddrPort) bool {
+// contains reports whether an element of a flow is in the ring.
+func (l *lookahead) contains(flow flowKey) bool {
 	for i := l.head; i != l.tail; i++ {
-		if l.jobs[i%maxJobs].From.Dst == source {
+		if l.jobs[i%maxJobs].flow == flow {
 			return true
 		}
 	}
@@ -83,7 +81,7 @@ func (r *receiver) reportBacklog() {
 }
 
 // fillAhead takes elements from the queue: one, or as many as workers can open. Sparse ones are handled at once, unless older elements of
-// their source are in the ring.
+// their flow are in the ring.
 func (r *receiver) fillAhead() {
 	l := &r.ahead
 	for l.tail == l.head || r.ahead.enabled && l.tail-l.head < maxJobs && !r.lane.openJobs.Full() {
@@ -91,7 +89,7 @@ func (r *receiver) fillAhead() {
 		switch {
 		case !ok:
 			return
-		case sparse && e.N < bulkThreshold && !l.contains(e.From.Dst):
+		case sparse && e.N < bulkThreshold && !l.contains(e.flow):
 			r.handleElement(&e)
 			r.queue.buffers.release(e.buffer)
 			continue

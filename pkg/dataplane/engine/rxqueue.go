@@ -14,8 +14,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
-// The receive queue of a lane holds the elements that have arrived and are not opened. A flow is everything from one source address and
-// port: with spread one inner flow or few, without it a peer.
+// The receive queue of a lane holds the elements that have arrived and are not opened.
 const (
 	// rxTarget and rxInterval are CoDel's defaults (RFC 8289, section 4).
 	rxTarget   = 5 * time.Millisecond
@@ -38,10 +37,18 @@ const (
 // element is one received element: a datagram or a train of datagrams.
 type element struct {
 	underlay.Datagrams
+	flow   flowKey
 	buffer *buffer // that has Buf
 	skip   int     // bytes at the start of Buf whose messages were dropped
 	mark   bool    // the next message is to be marked as congested
 	newest uint64  // counter of the last message that was opened
+}
+
+// flowKey identifies a flow of the receive queue: the messages of a peer from one of its spread source ports, or from all other ports. The first
+// is one inner flow or few. The second keeps its order when the peer's endpoint changes. It is not authenticated.
+type flowKey struct {
+	peer *Peer
+	port uint16 // a spread source port; 0 for all others
 }
 
 // train returns the messages that were not dropped.
@@ -80,7 +87,8 @@ func newRXQueue(r *receiver, lanes int) rxQueue {
 // without data of a known session are handled at once: rejecting them is cheap, and handshakes need not wait.
 func (r *receiver) admit(i int) {
 	q, d := &r.queue, &r.in[i]
-	if !r.fromSession(d) {
+	flow, ok := r.flowOf(d)
+	if !ok {
 		r.handleElement(&element{Datagrams: *d})
 		return
 	}
@@ -93,7 +101,7 @@ func (r *receiver) admit(i int) {
 		q.forget(&e)
 		q.buffers.recycle()
 	}
-	e := element{Datagrams: *d, buffer: q.buffers.take(d.N)}
+	e := element{Datagrams: *d, flow: flow, buffer: q.buffers.take(d.N)}
 	if len(e.buffer.bytes) < maxElement {
 		e.Buf = e.buffer.bytes
 		copy(e.Buf, d.Buf[:d.N])
@@ -104,16 +112,23 @@ func (r *receiver) admit(i int) {
 	if d.N >= bulkThreshold {
 		q.bulk++
 	}
-	q.Push(uint32(maphash.Comparable(q.seed, d.From.Dst)), e, max(d.N, 1), r.now)
+	q.Push(uint32(maphash.Comparable(q.seed, flow)), e, max(d.N, 1), r.now)
 }
 
-// fromSession reports whether d begins with a data message of a known session, before authentication.
-func (r *receiver) fromSession(d *underlay.Datagrams) bool {
+// flowOf returns the flow of d; ok is false if d does not begin with a data message of a known session.
+func (r *receiver) flowOf(d *underlay.Datagrams) (flow flowKey, ok bool) {
 	if kind, reason := wire.Classify(d.Buf[:min(max(d.SegSize, 0), d.N)]); reason != drop.None || kind != wire.TypeData {
-		return false
+		return flowKey{}, false
 	}
 	s, _ := r.lane.engine.Sessions.Lookup(wire.ReceiverIndex(d.Buf))
-	return s != nil
+	if s == nil {
+		return flowKey{}, false
+	}
+	flow.peer = s.Peer
+	if ports := s.Peer.Gathered.Load(); ports != nil && ports.Contains(d.From.Dst.Port()) {
+		flow.port = d.From.Dst.Port()
+	}
+	return flow, true
 }
 
 // messages returns the number of messages of e that were not dropped.

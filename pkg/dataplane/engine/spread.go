@@ -54,7 +54,7 @@ func (t *transmitter) stage(p *Peer) {
 	}
 }
 
-// noteSource updates the endpoint after authentic messages in e. Elements of different sources are not handled in the order of their
+// noteSource updates the endpoint after authentic messages in e. Elements of different flows are not handled in the order of their
 // arrival, so only the newest message of the session moves the endpoint: one that waited does not move it back.
 func (p *Peer) noteSource(keys *session.Keypair, e *element) {
 	to := p.Endpoint.Load()
