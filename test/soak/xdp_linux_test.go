@@ -378,8 +378,9 @@ func (x *xdpTunnel) sessions(d time.Duration) (n int) {
 func (x *xdpTunnel) wantAllFramesReturned() {
 	x.Helper()
 	for i, e := range x.ends {
+		s := x.status(i)
 		x.await("all frames to be returned", func() bool {
-			s := x.status(i)
+			s = x.status(i) // checked below, too: a keepalive may arrive at any time
 			for j := range s.Lanes {
 				if !s.Lanes[j].Frames.Idle() {
 					return false
@@ -387,7 +388,6 @@ func (x *xdpTunnel) wantAllFramesReturned() {
 			}
 			return true
 		})
-		s := x.status(i)
 		for j := range s.Lanes {
 			l := &s.Lanes[j]
 			x.Logf("end %d, lane %d: %+v", i, j, *l)
