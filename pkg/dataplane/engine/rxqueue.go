@@ -32,6 +32,10 @@ const (
 	maxRXQueue   = 32 << 20
 	minRXQueue   = 4 << 20
 	rxQueueTotal = 64 << 20
+	// rxMessages bounds the messages in all queues, if it allows minRXMessages for each lane. A message is refused as a replay if more
+	// messages of its session than the window holds pass it in other flows.
+	rxMessages    = session.WindowSize / 4 * 3
+	minRXMessages = 4096
 )
 
 // element is one received element: a datagram or a train of datagrams.
@@ -65,10 +69,12 @@ func (e *element) outerECN() packet.ECN {
 // rxQueue is the receive queue of one lane.
 type rxQueue struct {
 	*fqcodel.Queue[element]
-	buffers bufferSet
-	limit   int // bytes of buffers
-	bulk    int // elements in the queue of at least bulkThreshold bytes
-	seed    maphash.Seed
+	buffers     bufferSet
+	limit       int // bytes of buffers
+	messages    int // in the queue
+	maxMessages int
+	bulk        int // elements in the queue of at least bulkThreshold bytes
+	seed        maphash.Seed
 }
 
 func newRXQueue(r *receiver, lanes int) rxQueue {
@@ -78,9 +84,15 @@ func newRXQueue(r *receiver, lanes int) rxQueue {
 			Params: fqcodel.Params{Target: rxTarget, Interval: rxInterval, MTU: rxMTU},
 			Flows:  rxFlows, Quantum: rxFlowQuantum, Elements: rxElements, Bytes: limit, Signal: r.signal,
 		}),
-		limit: limit,
-		seed:  maphash.MakeSeed(),
+		limit:       limit,
+		maxMessages: max(rxMessages/lanes, minRXMessages),
+		seed:        maphash.MakeSeed(),
 	}
+}
+
+// full reports whether an element must leave the queue before Push.
+func (q *rxQueue) full() bool {
+	return q.Full() || q.buffers.used >= q.limit || q.messages >= q.maxMessages
 }
 
 // admit moves received element i to the queue. If the queue is full, the flow with most bytes in it loses its oldest elements. Elements
@@ -92,12 +104,13 @@ func (r *receiver) admit(i int) {
 		r.handleElement(&element{Datagrams: *d})
 		return
 	}
-	for q.Full() || q.buffers.used >= q.limit {
+	for q.full() {
 		e, ok := q.PopFattest()
 		if !ok {
 			break
 		}
 		r.drop(drop.RXQueueFull, e.messages())
+		q.messages -= e.messages()
 		q.forget(&e)
 		q.buffers.recycle()
 	}
@@ -112,6 +125,7 @@ func (r *receiver) admit(i int) {
 	if d.N >= bulkThreshold {
 		q.bulk++
 	}
+	q.messages += e.messages()
 	q.Push(uint32(maphash.Comparable(q.seed, flow)), e, max(d.N, 1), r.now)
 }
 
@@ -146,6 +160,7 @@ func (r *receiver) signal(e *element) (empty bool) {
 		return false
 	}
 	r.drop(drop.RXCongestion, 1)
+	r.queue.messages--
 	e.skip += e.SegSize
 	if e.skip < e.N {
 		return false
@@ -157,10 +172,14 @@ func (r *receiver) signal(e *element) (empty bool) {
 // pop is fqcodel.Queue.Pop.
 func (q *rxQueue) pop(now int64) (e element, sparse, ok bool) {
 	e, sparse, ok = q.Pop(now)
-	if ok && e.N >= bulkThreshold {
+	if !ok {
+		return e, false, false
+	}
+	q.messages -= e.messages()
+	if e.N >= bulkThreshold {
 		q.bulk--
 	}
-	return e, sparse, ok
+	return e, sparse, true
 }
 
 // forget releases an element that has left the queue and is not handled.

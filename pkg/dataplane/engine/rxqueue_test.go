@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -231,6 +232,32 @@ func TestFullReceiveQueueDropsFromFattestFlow(t *testing.T) {
 	}
 }
 
+// TestWaitingMessagesAreNoReplays fills the queue with small messages of one source. One of another passes them.
+func TestWaitingMessagesAreNoReplays(t *testing.T) {
+	r := newRig(t)
+	r.peer.Gathered.Store(&spread.Ports{First: 1000, Last: 1001})
+	sent := 0
+	for r.drops(drop.RXQueueFull) == 0 {
+		run, size := r.seal(slices.Repeat([][]byte{in4.UDP(make([]byte, 100))}, underlay.MaxCoalesced)...)
+		r.arriveFrom(0, fromPort(1000), run, size)
+		r.rx.in[0].ECN = packet.ECT0
+		r.rx.admit(0)
+		sent += underlay.MaxCoalesced
+	}
+	r.put(0, fromPort(1001), 's', 1)
+	r.rx.admit(0)
+	r.rx.batch(0)
+	if replays := r.drops(drop.RXReplay); replays != 0 {
+		t.Errorf("%d of %d messages waited until they were refused as replays", replays, sent)
+	}
+	if got, want := len(packetsOf(t, r.delivered()...)), sent+1-int(r.drops(drop.RXQueueFull)); got != want {
+		t.Errorf("got %d packets, want %d", got, want)
+	}
+	if n := r.rx.queue.messages; n != 0 {
+		t.Errorf("an empty queue counts %d messages", n)
+	}
+}
+
 // standing keeps 30 trains in the queue for half a second of the rig's time, and returns the number of packets that came and of those delivered.
 func (r *rig) standing(ecn packet.ECN) (sent int, delivered [][]byte) {
 	const each = 45
@@ -268,6 +295,9 @@ func TestStandingQueueDropsSinglePackets(t *testing.T) {
 	}
 	if all := int(r.allDrops()); all != dropped {
 		t.Errorf("%d packets were dropped for other reasons", all-dropped)
+	}
+	if n := r.rx.queue.messages; n != 0 {
+		t.Errorf("an empty queue counts %d messages", n)
 	}
 }
 
