@@ -134,7 +134,7 @@ func (r *receiver) collectAhead(a *openJob) bool {
 	}
 	r.lane.openJobs.Collect(&r.scratch)
 	a.keys.AcceptTrain(&r.scratch, a.train(), a.SegSize, a.opened)
-	a.newest = lastCounter(a.train(), a.SegSize)
+	a.newest = lastCounter(a.train(), a.SegSize, a.opened)
 	r.deliver(a.session, a.keys, a.opened, a.checksumOK, &a.element)
 	r.flushIfFull()
 	a.session, a.keys = nil, nil // the peer may be removed before the slot is used again

@@ -215,13 +215,18 @@ func (r *receiver) openRun(run []byte, size int, e *element) {
 		return
 	}
 	n := keys.OpenTrain(&r.scratch, r.now, run, size, r.opened)
-	e.newest = lastCounter(run, size)
+	e.newest = lastCounter(run, size, r.opened[:n])
 	r.deliver(s, keys, r.opened[:n], 0, e)
 }
 
-// lastCounter returns the counter of the last message of a run.
-func lastCounter(run []byte, size int) uint64 {
-	return wire.Counter(run[(len(run)-1)/size*size:])
+// lastCounter returns the counter of the last message of a run that was accepted; 0 if there is none.
+func lastCounter(run []byte, size int, opened []session.Message) uint64 {
+	for i := len(opened) - 1; i >= 0; i-- {
+		if opened[i].Drop == drop.None {
+			return wire.Counter(run[i*size:])
+		}
+	}
+	return 0
 }
 
 // deliver passes on the decrypted messages of one run, part of e. Bit i of checksumOK means that the checksums of the packet

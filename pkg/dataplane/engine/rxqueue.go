@@ -45,7 +45,7 @@ type element struct {
 	buffer *buffer // that has Buf
 	skip   int     // bytes at the start of Buf whose messages were dropped
 	mark   bool    // the next message is to be marked as congested
-	newest uint64  // counter of the last message that was opened
+	newest uint64  // counter of the last message that was accepted
 }
 
 // flowKey identifies a flow of the receive queue: the messages of a peer from one of its spread source ports, or from all other ports. The first

@@ -204,6 +204,28 @@ func TestOvertakenMessagesDoNotMoveEndpoint(t *testing.T) {
 	}
 }
 
+// TestForgedCounterDoesNotMoveEndpoint receives a delayed message from another endpoint, together with a forgery that has a later counter.
+func TestForgedCounterDoesNotMoveEndpoint(t *testing.T) {
+	r := newRig(t)
+	delayed, size := r.seal(in4.UDP(make([]byte, 100)))
+	for range 64 {
+		r.receive(r.seal(in4.UDP(make([]byte, 100))))
+	}
+	forged := bytes.Clone(delayed)
+	binary.LittleEndian.PutUint64(forged[8:], 1<<32)
+	r.receiveFrom(fromPort(9), append(delayed, forged...), size)
+	if len(r.owner.roams) != 0 || r.drops(drop.RXAuth) != 1 {
+		t.Errorf("the peer moved %d times with %d forgeries, want 0 and 1", len(r.owner.roams), r.drops(drop.RXAuth))
+	}
+	next, size := r.seal(in4.UDP(make([]byte, 100)))
+	forged = bytes.Clone(next)
+	binary.LittleEndian.PutUint64(forged[8:], 0)
+	r.receiveFrom(fromPort(9), append(next, forged...), size)
+	if len(r.owner.roams) != 1 {
+		t.Errorf("the peer moved %d times, want 1", len(r.owner.roams))
+	}
+}
+
 func TestFullReceiveQueueDropsFromFattestFlow(t *testing.T) {
 	r := newRig(t)
 	r.peer.Gathered.Store(&spread.Ports{First: 1000, Last: 1001})
