@@ -176,7 +176,6 @@ func (r *receiver) handleDatagrams(e *element) {
 			run := dataRun(rest, size)
 			if e.mark { // this message only
 				run = msg
-				r.marks++
 			}
 			r.openRun(run, size, e)
 			e.mark = false
@@ -232,7 +231,6 @@ func lastCounter(run []byte, size int, opened []session.Message) uint64 {
 // deliver passes on the decrypted messages of one run, part of e. Bit i of checksumOK means that the checksums of the packet
 // in message i are correct.
 func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.Message, checksumOK uint64, e *element) {
-	ecn := e.outerECN()
 	authentic, refused, rejected, data, hello := 0, 0, 0, false, false
 	for i := range opened {
 		m := &opened[i]
@@ -252,7 +250,7 @@ func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.M
 			}
 		default:
 			data = true
-			if !r.deliverPacket(m.Plain, s.Peer, ecn, checksumOK>>i&1 != 0) {
+			if !r.deliverPacket(m.Plain, s.Peer, e, checksumOK>>i&1 != 0) {
 				rejected++
 			}
 		}
@@ -268,9 +266,8 @@ func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.M
 	}
 }
 
-// deliverPacket checks one decrypted packet of p and passes it to the merger, or drops it. It copies a congestion mark of the
-// outer header to the packet (RFC 6040, section 4.2). Like the in-kernel WireGuard, it passes packets that cannot carry one.
-func (r *receiver) deliverPacket(plain []byte, p *Peer, outer packet.ECN, checksumOK bool) bool {
+// deliverPacket checks one decrypted packet of p, which arrived in e, and passes it to the merger, or drops it.
+func (r *receiver) deliverPacket(plain []byte, p *Peer, e *element, checksumOK bool) bool {
 	n, ok := packet.Length(plain)
 	if !ok {
 		r.drop(drop.RXInnerMalformed, 1)
@@ -281,8 +278,9 @@ func (r *receiver) deliverPacket(plain []byte, p *Peer, outer packet.ECN, checks
 		r.drop(drop.RXInnerSpoofed, 1)
 		return false
 	}
-	if outer == packet.CE {
-		packet.SetCE(plain)
+	if !r.mark(plain, e) {
+		r.drop(drop.RXCongestion, 1)
+		return false
 	}
 	r.packets++
 	r.bytes += n
@@ -292,6 +290,22 @@ func (r *receiver) deliverPacket(plain []byte, p *Peer, outer packet.ECN, checks
 	} else {
 		r.merger.Add(plain)
 	}
+	return true
+}
+
+// mark copies a congestion mark of the outer header to a packet (RFC 6040, section 4.2), or sets this host's own. Like the in-kernel
+// WireGuard, it leaves packets as they are that cannot carry the former. It returns false for one that cannot carry the latter, and must
+// be dropped instead: the outer header announced ECN for a packet without.
+func (r *receiver) mark(plain []byte, e *element) bool {
+	switch {
+	case !e.mark && e.ECN != packet.CE:
+		return true
+	case packet.ECNOf(plain) == packet.NotECT:
+		return !e.mark
+	case e.mark:
+		r.marks++
+	}
+	packet.SetCE(plain)
 	return true
 }
 

@@ -58,14 +58,6 @@ type flowKey struct {
 // train returns the messages that were not dropped.
 func (e *element) train() []byte { return e.Buf[e.skip:e.N] }
 
-// outerECN returns the ECN field that applies to the next message: its outer header's, or CE if it is to be marked.
-func (e *element) outerECN() packet.ECN {
-	if e.mark {
-		return packet.CE
-	}
-	return e.ECN
-}
-
 // rxQueue is the receive queue of one lane.
 type rxQueue struct {
 	*fqcodel.Queue[element]
@@ -148,8 +140,8 @@ func (r *receiver) flowOf(d *underlay.Datagrams) (flow flowKey, ok bool) {
 // messages returns the number of messages of e that were not dropped.
 func (e *element) messages() int { return session.Messages(len(e.train()), e.SegSize) }
 
-// signal signals congestion on the first message of e: by a mark if its packet can carry one, otherwise by dropping it. It is the queue's
-// fqcodel.Config.Signal. Handshake messages are neither marked nor dropped.
+// signal signals congestion on the first message of e: by a mark if its outer header says that it can carry one, otherwise by dropping it.
+// It is the queue's fqcodel.Config.Signal. Handshake messages are neither marked nor dropped.
 func (r *receiver) signal(e *element) (empty bool) {
 	train := e.train()
 	if kind, reason := wire.Classify(train[:min(max(e.SegSize, 0), len(train))]); reason != drop.None || kind != wire.TypeData {

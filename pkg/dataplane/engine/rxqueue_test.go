@@ -89,7 +89,7 @@ func TestReceiveQueueKeepsFlowOrderWithoutLoss(t *testing.T) {
 					body[0] = byte(port)
 					binary.LittleEndian.PutUint32(body[1:], next[port])
 					binary.LittleEndian.PutUint32(body[5:], uint32(want))
-					plain = append(plain, in4.UDP(body))
+					plain = append(plain, marked(in4.UDP(body), packet.ECT0))
 					want++
 				}
 				run, size := r.seal(plain...)
@@ -337,6 +337,25 @@ func TestStandingQueueMarksECNCapablePackets(t *testing.T) {
 	}
 	if counted := r.engine.Stats().Lanes[0].RxMarks; counted != uint64(ce) {
 		t.Errorf("%d marks are counted, want %d", counted, ce)
+	}
+}
+
+// TestUnmarkablePacketIsDroppedAsSignal signals on a train whose outer headers announce ECN, and whose packets do not.
+func TestUnmarkablePacketIsDroppedAsSignal(t *testing.T) {
+	for _, outer := range []packet.ECN{packet.ECT0, packet.ECT1, packet.CE} {
+		r := newRig(t)
+		run, size := r.seal(in4.UDP(make([]byte, 100)), in4.UDP(make([]byte, 100)))
+		e := element{Datagrams: underlay.Datagrams{Buf: run, N: len(run), SegSize: size, From: there, ECN: outer}}
+		if r.rx.signal(&e) {
+			t.Fatalf("outer ECN %v: signal released a train of two messages", outer)
+		}
+		r.rx.handleElement(&e)
+		r.rx.flush()
+		r.rx.publish()
+		delivered, dropped := len(packetsOf(t, r.delivered()...)), r.drops(drop.RXCongestion)
+		if marks := r.engine.Stats().Lanes[0].RxMarks; delivered != 1 || dropped != 1 || marks != 0 {
+			t.Errorf("outer ECN %v: %d packets were delivered, %d dropped, %d counted as marked; want 1, 1, 0", outer, delivered, dropped, marks)
+		}
 	}
 }
 
