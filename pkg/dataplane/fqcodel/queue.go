@@ -26,7 +26,8 @@ type Config[T any] struct {
 type Queue[T any] struct {
 	cfg      Config[T]
 	nodes    []node[T]
-	free     int32 // first unused node
+	free     int32 // first node that was released
+	unused   int32 // first node that was never used, as those behind it: their memory is not touched before
 	flows    []flow
 	backlog  []int // bytes of each flow; not in flow, because PopFattest reads all of them
 	fresh    list  // flows that were idle: new_flows of RFC 8290
@@ -41,7 +42,7 @@ const none = -1
 // maxSize bounds the sizes in Config and of elements, so that deficits fit an int32.
 const maxSize = 1 << 30
 
-// node is one element in a flow, or unused.
+// node is one element in a flow, or free.
 type node[T any] struct {
 	value  T
 	pushed int64 // time of Push
@@ -72,13 +73,10 @@ func New[T any](cfg Config[T]) *Queue[T] {
 		nodes:   make([]node[T], cfg.Elements),
 		flows:   make([]flow, cfg.Flows),
 		backlog: make([]int, cfg.Flows),
+		free:    none,
 		fresh:   list{none, none},
 		old:     list{none, none},
 	}
-	for i := range q.nodes {
-		q.nodes[i].next = int32(i + 1)
-	}
-	q.nodes[len(q.nodes)-1].next = none
 	for i := range q.flows {
 		q.flows[i].first = none
 	}
@@ -97,9 +95,8 @@ func (q *Queue[T]) Full() bool { return q.elements == len(q.nodes) || q.bytes >=
 // Push appends an element to the flow with that hash. bytes must be between 1 and 2^30. The queue must have room for an element.
 func (q *Queue[T]) Push(hash uint32, value T, bytes int, now int64) {
 	i := int32(hash & uint32(len(q.flows)-1))
-	f, at := &q.flows[i], q.free
+	f, at := &q.flows[i], q.node()
 	n := &q.nodes[at]
-	q.free = n.next
 	n.value, n.pushed, n.bytes, n.next = value, now, int32(bytes), none
 	if f.first == none {
 		f.first = at
@@ -114,6 +111,18 @@ func (q *Queue[T]) Push(hash uint32, value T, bytes int, now int64) {
 		f.listed, f.deficit = true, int32(q.cfg.Quantum)
 		q.addTail(&q.fresh, i)
 	}
+}
+
+// node takes a free node.
+func (q *Queue[T]) node() int32 {
+	at := q.free
+	if at == none {
+		at = q.unused
+		q.unused++
+		return at
+	}
+	q.free = q.nodes[at].next
+	return at
 }
 
 // Pop removes the next element and returns it; ok is false if the queue is empty. Where CoDel asks for a signal, Pop calls Config.Signal,
@@ -237,12 +246,12 @@ func (q *Queue[T]) unlink(i int32) int32 {
 	return at
 }
 
-// release returns the value of a node, and makes the node unused.
+// release returns the value of a node, and frees the node.
 func (q *Queue[T]) release(at int32) T {
 	n := &q.nodes[at]
 	value := n.value
 	var zero T
-	n.value = zero // unused nodes keep no buffers alive
+	n.value = zero // free nodes keep no buffers alive
 	n.next, q.free = q.free, at
 	return value
 }

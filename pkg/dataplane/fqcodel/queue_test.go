@@ -117,6 +117,19 @@ func newModel(t *testing.T, flows, elements, bytes int) *model {
 	return m
 }
 
+// TestIdleQueueTouchesLittleMemory uses a queue that is never longer than one element.
+func TestIdleQueueTouchesLittleMemory(t *testing.T) {
+	m := newModel(t, 16, 1000, 1<<20)
+	rnd := rand.New(rand.NewPCG(8290, 0))
+	for range 100 {
+		m.push(rnd, 1)
+		m.pop(1)
+	}
+	if m.q.unused != 1 {
+		t.Errorf("%d nodes were used for one element at a time", m.q.unused)
+	}
+}
+
 func TestElementsLeaveOnceAndInOrder(t *testing.T) {
 	for seed := range uint64(20) {
 		rnd := rand.New(rand.NewPCG(8290, seed))
