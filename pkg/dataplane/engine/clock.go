@@ -39,7 +39,7 @@ func BootClock() Clock {
 // takes 280 to 460 ns.
 func newBootClock(monotonic Clock, boot func() int64) Clock {
 	var offset, next atomic.Int64 // boot less monotonic; when to read it again
-	return func() int64 {
+	clock := func() int64 {
 		now := monotonic()
 		if now >= next.Load() {
 			next.Store(now + suspendCheck)
@@ -50,4 +50,6 @@ func newBootClock(monotonic Clock, boot func() int64) Clock {
 		}
 		return now + offset.Load()
 	}
+	clock() // until the first reading ends, concurrent ones would return the time since start
+	return clock
 }
