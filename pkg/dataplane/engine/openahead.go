@@ -137,6 +137,6 @@ func (r *receiver) collectAhead(a *openJob) bool {
 	a.newest = lastCounter(a.train(), a.SegSize, a.opened)
 	r.deliver(a.session, a.keys, a.opened, a.checksumOK, &a.element)
 	r.flushIfFull()
-	a.session, a.keys = nil, nil // the peer may be removed before the slot is used again
+	a.session, a.keys = nil, nil // as handleQuantum does with the element
 	return true
 }

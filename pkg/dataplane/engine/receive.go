@@ -142,6 +142,7 @@ func (r *receiver) handleQuantum() {
 			r.handleElement(&e.element)
 		}
 		r.queue.buffers.release(e.buffer)
+		e.element = element{} // its peer may be removed before the slot is used again
 	}
 }
 

@@ -110,6 +110,11 @@ func TestReceiveQueueKeepsFlowOrderWithoutLoss(t *testing.T) {
 		if used := r.rx.queue.buffers.used; used != 0 {
 			t.Errorf("%s: %d bytes of buffers are in use by an empty queue", name, used)
 		}
+		for i := range r.rx.ahead.jobs {
+			if a := &r.rx.ahead.jobs[i]; a.flow.peer != nil || a.buffer != nil || a.session != nil {
+				t.Errorf("%s: slot %d refers to a handled element", name, i)
+			}
+		}
 	}
 }
 
