@@ -349,7 +349,9 @@ func TestStandingQueueMarksECNCapablePackets(t *testing.T) {
 func TestUnmarkablePacketIsDroppedAsSignal(t *testing.T) {
 	for _, outer := range []packet.ECN{packet.ECT0, packet.ECT1, packet.CE} {
 		r := newRig(t)
-		run, size := r.seal(in4.UDP(make([]byte, 100)), in4.UDP(make([]byte, 100)))
+		plain := in6.UDP(make([]byte, 100))
+		plain[1] = 0 // Not-ECT
+		run, size := r.seal(plain, plain)
 		e := element{Datagrams: underlay.Datagrams{Buf: run, N: len(run), SegSize: size, From: there, ECN: outer}}
 		if r.rx.signal(&e) {
 			t.Fatalf("outer ECN %v: signal released a train of two messages", outer)

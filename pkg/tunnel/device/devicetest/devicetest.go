@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -54,6 +55,7 @@ type Host struct {
 
 	tb      testing.TB
 	outside [2]netip.Addr // IPv4 and IPv6
+	watches sync.WaitGroup
 }
 
 // LAN is an in-memory network.
@@ -137,7 +139,7 @@ func start(tb testing.TB, n byte, o Options, at site) *Host {
 	h.Key = key
 	h.TUN = tun.NewFake(tun.FakeConfig{Queues: o.Lanes, Depth: o.Depth, Features: tun.Features{TSO: true, USO: true}})
 	h.Device = device.New(device.Config{TUN: h.TUN, Log: o.Log, Plan: o.Plan, Clock: o.Clock, OpenPort: wrapped(at.open, o.WrapPort)})
-	tb.Cleanup(h.Close)
+	tb.Cleanup(h.close)
 	h.Apply(config.Device{PrivateKey: &h.Key, ListenPort: &at.port})
 	if !o.Stop {
 		h.Start()
@@ -261,10 +263,16 @@ func (h *Host) Next() [][]byte {
 	return packets
 }
 
+// close closes the device, and waits until no function that watches it can report anything after the end of the test.
+func (h *Host) close() {
+	h.Close()
+	h.watches.Wait()
+}
+
 // Watch calls take with each train that the host receives, from one goroutine per queue, until the device is closed.
 func (h *Host) Watch(take func(queue int, train []byte)) {
 	for q := range h.TUN.Queues() {
-		go func() {
+		h.watches.Go(func() {
 			for {
 				e, err := h.TUN.Receive(context.Background(), q)
 				if errors.Is(err, os.ErrClosed) {
@@ -272,7 +280,7 @@ func (h *Host) Watch(take func(queue int, train []byte)) {
 				}
 				take(q, e)
 			}
-		}()
+		})
 	}
 }
 

@@ -106,7 +106,8 @@ func (e Ends) tcp(seq uint32, payload []byte) (p []byte, l4 int) {
 	return p, l4
 }
 
-// packet returns an IP packet with the ports set, an otherwise empty transport header, and payload.
+// packet returns an IP packet with the ports set, an otherwise empty transport header, and payload. It is ECN-capable: on a slow machine
+// the receive queue marks it where it would have to drop another.
 func (e Ends) packet(proto packet.Protocol, header int, payload []byte) (p []byte, l4 int) {
 	if e.V6() {
 		p, l4 = e.ipv6(proto, header+len(payload)), packet.IPv6HeaderLen
@@ -122,7 +123,7 @@ func (e Ends) packet(proto packet.Protocol, header int, payload []byte) (p []byt
 func (e Ends) ipv4(proto packet.Protocol, n int) []byte {
 	p := make([]byte, packet.IPv4HeaderLen+n)
 	h := packet.IPv4(p[:packet.IPv4HeaderLen])
-	h[0], h[8], h[9] = 0x45, 64, byte(proto)
+	h[0], h[1], h[8], h[9] = 0x45, byte(packet.ECT0), 64, byte(proto)
 	h[6] = packet.IPv4DontFragment >> 8
 	h.SetTotalLen(len(p))
 	copy(h[12:16], e.Src.Addr().AsSlice())
@@ -133,7 +134,7 @@ func (e Ends) ipv4(proto packet.Protocol, n int) []byte {
 
 func (e Ends) ipv6(proto packet.Protocol, n int) []byte {
 	p := make([]byte, packet.IPv6HeaderLen+n)
-	p[0], p[6], p[7] = 0x60, byte(proto), 64
+	p[0], p[1], p[6], p[7] = 0x60, byte(packet.ECT0)<<4, byte(proto), 64
 	packet.IPv6(p).SetPayloadLen(n)
 	copy(p[8:24], e.Src.Addr().AsSlice())
 	copy(p[24:40], e.Dst.Addr().AsSlice())
