@@ -350,7 +350,7 @@ func TestUnmarkablePacketIsDroppedAsSignal(t *testing.T) {
 	for _, outer := range []packet.ECN{packet.ECT0, packet.ECT1, packet.CE} {
 		r := newRig(t)
 		plain := in6.UDP(make([]byte, 100))
-		plain[1] = 0 // Not-ECT
+		plain[1] = byte(packet.NotECT)
 		run, size := r.seal(plain, plain)
 		e := element{Datagrams: underlay.Datagrams{Buf: run, N: len(run), SegSize: size, From: there, ECN: outer}}
 		if r.rx.signal(&e) {
