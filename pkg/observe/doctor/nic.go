@@ -28,7 +28,7 @@ func nicChecks() []Check {
 		checkNICs("nic-coalescing", "interrupt coalescing delay (rx-usecs)", evaluateCoalescing,
 			"the delay adds to every round trip through the tunnel"),
 		checkNICs("nic-rss", "RSS hash function, key and indirection table", evaluateRSS,
-			"ropewalk computes from them which source ports fill the queues evenly"),
+			"ropewalk computes from them, for the peers that send to this host, which source ports fill its queues evenly"),
 		checkNICs("nic-udp-hash", "RSS hash fields for UDP (rx-flow-hash)", evaluateUDPHash,
 			"spread gives each flow its own source port; a NIC that does not hash ports puts all flows on one queue").fixable(),
 		checkNICs("nic-gro", "GRO, rx-udp-gro-forwarding and rx-gro-list", evaluateGRO,
@@ -187,15 +187,18 @@ func evaluateRSS(_ *facts.Facts, n *facts.NIC, r *recorder) {
 		r.ok(n.Name, "no RSS: the device has one queue or is virtual")
 	case errors.Is(n.RSS.Err, hostnet.ErrNoRSS):
 		r.warn(n.Name, fmt.Sprintf("the driver does not report its RSS configuration (%d queues)", have),
-			"none: source ports are spread without a port plan")
+			"none: peers spread towards this host without a port plan")
 	case n.RSS.Err != nil:
 		r.unknown(n.Name, n.RSS.Err)
 	case queues < have:
 		r.warn(n.Name, fmt.Sprintf("the RSS indirection table uses %d of %d queues", queues, have),
 			fmt.Sprintf("ethtool -X %s equal %d", quote(n.Name), have))
-	case rss.Function != spread.Toeplitz || rss.Transform == spread.OtherTransform:
-		r.warn(n.Name, "the RSS hash function is not Toeplitz: source ports are spread without a port plan",
+	case rss.Function != spread.Toeplitz:
+		r.warn(n.Name, "the RSS hash function is not Toeplitz: peers spread towards this host without a port plan",
 			fmt.Sprintf("ethtool -X %s hfunc toeplitz", quote(n.Name)))
+	case rss.Transform == spread.OtherTransform:
+		r.warn(n.Name, "the NIC transforms the hashed fields in an unknown way: peers spread towards this host without a port plan",
+			fmt.Sprintf("ethtool -X %s xfrm none", quote(n.Name)))
 	default:
 		r.ok(n.Name, "Toeplitz, %d-byte key, %d indirection table entries for %d queues", len(rss.Key), len(rss.Indirection), queues)
 	}
