@@ -53,8 +53,8 @@ func (d *Device) drain() {
 	d.down()
 }
 
-// discardEndedSessions excludes the sessions of a device that was down before from the handover, since they ended then. A
-// device that has resumed and was never up passes on the sessions that it was given. The caller holds mu.
+// discardEndedSessions excludes the hello results of a device that was down before from the handover, since its sessions
+// ended then. A device that has resumed and was never up passes on the results that it was given. The caller holds mu.
 func (d *Device) discardEndedSessions() {
 	for _, p := range d.peers {
 		p.mu.Lock()

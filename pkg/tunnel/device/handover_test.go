@@ -251,8 +251,8 @@ func TestResumeIgnoresSessionsEndedBefore(t *testing.T) {
 		talk(t, a, b)
 		a.TUN.SetUp(false)
 		a.Await("it is down", func() bool { return !a.Up() })
-		if s := handedOn(t, a); s.Peers[0].Session != nil {
-			t.Errorf("handed on: %+v", s.Peers[0].Session)
+		if s := handedOn(t, a); s.Peers[0].Hello != nil {
+			t.Errorf("handed on: %+v", s.Peers[0].Hello)
 		}
 	})
 }
@@ -329,7 +329,7 @@ func TestHandoverOfDownDevicePassesSessionsOn(t *testing.T) {
 		}
 		c.TUN.SetUp(false)
 		c.Start()
-		if s := handedOn(t, c); s.Peers[0].Session == nil {
+		if s := handedOn(t, c); s.Peers[0].Hello == nil {
 			t.Error("its session is not known")
 		}
 	})

@@ -185,7 +185,7 @@ func (p *Peer) start() {
 	p.timers.SetKeepalive(p.timers.keepalive)
 	p.timers.Start()
 	p.resetHello(errNoSession)
-	p.resumeSession(p.dev.clock())
+	p.resumeHello(p.dev.clock())
 	p.armTimer(p.dev.clock())
 }
 
@@ -194,7 +194,7 @@ func (p *Peer) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.running {
-		p.handover.ended = p.saveSession()
+		p.handover.ended = p.saveHello()
 	}
 	p.running = false
 	p.handover.restored, p.timers.retryAt = nil, 0

@@ -10,10 +10,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
-// handoverState is the session state that one device passes on to the next. Peer.mu guards it.
+// handoverState is the part of a session that one device passes on to the next: the hello result, no key. Peer.mu guards it.
 type handoverState struct {
-	restored *SessionState // from the previous device, until start uses it; nil for none
-	ended    *SessionState // of the session that stop has ended, for the next device
+	restored *HelloResult // from the previous device, until start uses it; nil for none
+	ended    *HelloResult // of the session that stop has ended, for the next device
 }
 
 // saveState returns the state of a peer of a device that has ended.
@@ -24,7 +24,7 @@ func (p *Peer) saveState() PeerState {
 	s := PeerState{
 		PublicKey: p.key, PresharedKey: Secret(h.psk), Keepalive: p.timers.keepalive,
 		AllowedIPs: p.dev.engine.Routes.Prefixes(p.engine), LastHandshake: h.completedAt, Traffic: p.engine.Totals(),
-		LastAccepted: Timestamp(h.lastAccepted), LastSent: Timestamp(h.lastSent), LastAcceptedAt: h.lastAcceptedAt, Session: p.handover.ended,
+		LastAccepted: Timestamp(h.lastAccepted), LastSent: Timestamp(h.lastSent), LastAcceptedAt: h.lastAcceptedAt, Hello: p.handover.ended,
 	}
 	if to := p.engine.Endpoint.Load(); to != nil {
 		s.Endpoint, s.Scope, s.Source = to.Dst, to.Scope, to.Src
@@ -32,13 +32,13 @@ func (p *Peer) saveState() PeerState {
 	return s
 }
 
-// saveSession returns the result of the hello exchange, nil without a session. The caller holds mu.
-func (p *Peer) saveSession() *SessionState {
+// saveHello returns the result of the hello exchange, nil without a session. The caller holds mu.
+func (p *Peer) saveHello() *HelloResult {
 	if p.engine.Current.Load() == nil && p.sessions.next == nil {
 		return nil
 	}
 	x := &p.hello
-	s := &SessionState{Ropewalk: x.ropewalk, LocalAddr: x.localAddr, Heard: p.engine.Heard.Load(), Plan: x.plan}
+	s := &HelloResult{Ropewalk: x.ropewalk, LocalAddr: x.localAddr, Heard: p.engine.Heard.Load(), Plan: x.plan}
 	if x.known && x.nat == nil {
 		s.Hello = wire.AppendHello(nil, &x.remote)
 	}
@@ -57,12 +57,12 @@ func (p *Peer) restore(s *PeerState) {
 	h.completedAt, h.lastAcceptedAt = s.LastHandshake, s.LastAcceptedAt
 	h.lastAccepted, h.lastSent = noise.Timestamp(s.LastAccepted), noise.Timestamp(s.LastSent)
 	h.clock.Resume(h.lastSent)
-	p.handover.restored = s.Session
+	p.handover.restored = s.Hello
 }
 
-// resumeSession restores the result of the hello exchange and starts a handshake, if the previous device had a session. The
+// resumeHello restores the result of the hello exchange and starts a handshake, if the previous device had a session. The
 // caller holds mu.
-func (p *Peer) resumeSession(now int64) {
+func (p *Peer) resumeHello(now int64) {
 	s := p.handover.restored
 	if p.handover.restored = nil; s == nil {
 		return

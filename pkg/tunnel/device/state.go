@@ -47,14 +47,14 @@ type PeerState struct {
 	Traffic       engine.PeerTraffic `json:"traffic"`
 	// LastAccepted is the timestamp of the last accepted initiation, and LastAcceptedAt when it was accepted, by the machine's
 	// clock (engine.BootClock). LastSent is the timestamp of the last initiation sent.
-	LastAccepted   Timestamp     `json:"greatest"`
-	LastSent       Timestamp     `json:"initiated"`
-	LastAcceptedAt int64         `json:"last_consumed"`
-	Session        *SessionState `json:"session"` // nil without a session
+	LastAccepted   Timestamp    `json:"greatest"`
+	LastSent       Timestamp    `json:"initiated"`
+	LastAcceptedAt int64        `json:"last_consumed"`
+	Hello          *HelloResult `json:"session"` // nil without a session
 }
 
-// SessionState is the result of the hello exchange in a session.
-type SessionState struct {
+// HelloResult is the result of the hello exchange in a session. The session's keys stay in the process.
+type HelloResult struct {
 	Hello     []byte     `json:"hello"`    // the peer's last hello, as wire.AppendHello writes it; empty for none
 	Ropewalk  bool       `json:"ropewalk"` // the peer accepts hellos
 	LocalAddr netip.Addr `json:"own"`      // the local address at which the last hello arrived
@@ -161,7 +161,7 @@ func (p *PeerState) valid() bool {
 			return false
 		}
 	}
-	s := p.Session
+	s := p.Hello
 	if s == nil {
 		return true
 	}

@@ -32,7 +32,7 @@ func example() *State {
 			PublicKey: noise.PublicKey{9}, PresharedKey: device.Secret{4, 5, 6}, Endpoint: netip.MustParseAddrPort("[2001:db8::1]:1"),
 			Source: netip.MustParseAddr("2001:db8::2"), Keepalive: 25, AllowedIPs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
 			LastHandshake: time.Unix(1, 2).UTC(), Traffic: engine.PeerTraffic{RxBytes: 1, TxBytes: 2}, LastAccepted: device.Timestamp{7},
-			LastSent: device.Timestamp{8}, LastAcceptedAt: 3, Session: &device.SessionState{Ropewalk: true, Plan: []uint16{61000}},
+			LastSent: device.Timestamp{8}, LastAcceptedAt: 3, Hello: &device.HelloResult{Ropewalk: true, Plan: []uint16{61000}},
 		}},
 		Stats: engine.Stats{Drops: map[string]uint64{"tx_no_peer": 1}},
 	}
@@ -85,7 +85,7 @@ func TestMalformedStateIsRefused(t *testing.T) {
 		"a mapped endpoint": func(s *State) {
 			s.Device.Peers[0].Endpoint = netip.MustParseAddrPort("[::ffff:192.0.2.1]:1")
 		},
-		"a bad hello":        func(s *State) { s.Device.Peers[0].Session.Hello = []byte("hello") },
+		"a bad hello":        func(s *State) { s.Device.Peers[0].Hello.Hello = []byte("hello") },
 		"an unmasked prefix": func(s *State) { s.Device.Peers[0].AllowedIPs[0] = netip.MustParsePrefix("10.0.0.1/8") },
 	} {
 		s := example()
