@@ -154,7 +154,7 @@ func (d *Daemon) stopAndSend(c handover.Conn) {
 		return
 	}
 	if err := d.send(c, stopped); err != nil {
-		d.log.Warn("handover failed, restarting the tunnel", "error", err)
+		d.log.Warn("handover failed, this daemon keeps the tunnel and handshakes again", "error", err)
 		d.restartTunnel(stopped)
 		return
 	}
