@@ -96,7 +96,7 @@ func newStatus(run Run) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [NODE...]",
 		Short: "List nodes with their keys, MTU, peers and problems",
-		Long: "status lists the nodes with the status of their agents: mode, key, endpoint, pods, MTU, peers out of the expected number,\n" +
+		Long: "status lists the nodes with the status of their agents: mode, key, endpoint, pods, MTU, actual and expected peers,\n" +
 			"nodes that they spread towards, and peers with stale handshakes. The findings of `mesh check` follow. With node names or\n" +
 			"patterns (node-*) as arguments, it lists those nodes, their links and the nodes at the other ends.",
 		Example: "  ropewalk mesh status\n  ropewalk mesh status node-1 'gpu-*'\n  ropewalk mesh status --problems\n  ropewalk mesh status --json",
