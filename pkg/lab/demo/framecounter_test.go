@@ -118,7 +118,7 @@ func FuzzClassify(f *testing.F) {
 	})
 }
 
-func TestWatchCountsPlaintextAndForeignFrames(t *testing.T) {
+func TestFrameCounterCountsPlaintextAndForeignFrames(t *testing.T) {
 	w := newFrameCounter()
 	take := func(frame []byte) { w.count(netlab.Packet{Data: frame, Len: len(frame), Outgoing: true}) }
 	take(udpFrame(false, tunnelPort, tunnelPort, 100, wgMessage(4, 100)))
@@ -142,11 +142,11 @@ func TestWatchCountsPlaintextAndForeignFrames(t *testing.T) {
 	}
 	w.reset()
 	if got := w.result(); got.seen() != 0 || got.Plaintext != 0 {
-		t.Errorf("after restart: %+v", got)
+		t.Errorf("after reset: %+v", got)
 	}
 }
 
-func TestWatchCountsDataSourcePorts(t *testing.T) {
+func TestFrameCounterCountsDataSourcePorts(t *testing.T) {
 	w := newFrameCounter()
 	take := func(port uint16, n int, outgoing bool) {
 		for range n {

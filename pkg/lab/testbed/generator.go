@@ -98,14 +98,14 @@ func (o Outcome) CoresPerGbps() float64 {
 // Send runs one flow of traffic and returns its result. Corrupt data is an error, and so is a daemon that exits.
 func (l *Lab) Send(ctx context.Context, f Flow) (Outcome, error) {
 	_, to := l.ends(f)
-	sharesBefore := l.cpuTimes(to) // outside: looking through /proc is work too
+	sharesBefore := l.readCPUTimes(to) // outside: looking through /proc is work too
 	before, err := BusyCPU()
 	if err != nil {
 		return Outcome{}, err
 	}
 	res, sender, err := l.load(ctx, f)
 	after, err2 := BusyCPU()
-	shares := l.cpuTimes(to).since(sharesBefore)
+	shares := l.readCPUTimes(to).since(sharesBefore)
 	shares.sender = sender
 	if err = errors.Join(l.Err(), err, err2); err != nil {
 		return Outcome{}, err

@@ -52,7 +52,7 @@ const (
 	minPings  = 10
 	// LoadLead is how long a load has run when the pings begin.
 	LoadLead = 1500 * time.Millisecond
-	// LoadSpare is how much longer it runs than pings take that are answered at once.
+	// LoadSpare is how long the load outlasts the pings if all are answered at once.
 	LoadSpare = time.Second
 )
 
@@ -67,7 +67,8 @@ func IdleRTT(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
 
 func pings(d time.Duration) int { return max(int(d/pingEvery), minPings) }
 
-// LoadedRTT is the mean ICMP round trip under TCP, in ms. It pings while four streams run at full speed: an answer that came after them would be an idle one.
+// LoadedRTT is the mean ICMP round trip under TCP, in ms. It pings while four streams run at
+// full speed. A ping answered after the load has ended would measure an idle tunnel.
 func LoadedRTT(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
 	lead := min(LoadLead, d)
 	ctx, cancel := context.WithCancel(ctx)
@@ -78,7 +79,7 @@ func LoadedRTT(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
 	}
 	done := make(chan result, 1)
 	length := lead + d + LoadSpare
-	end := time.Now().Add(length) // of the load at the earliest: it has yet to start
+	end := time.Now().Add(length) // the load ends no earlier: it has yet to start
 	go func() {
 		o, err := l.Send(ctx, Flow{Config: traffic.Config{Kind: traffic.TCP, Streams: 4, Duration: length}})
 		done <- result{o, err}

@@ -14,11 +14,12 @@ type Shares struct {
 	Sender, Tunnel, Receiver float64
 }
 
-// cpuTimes are the same as times.
+// cpuTimes are the Shares as durations.
 type cpuTimes struct{ sender, tunnel, receiver time.Duration }
 
-// cpuTimes reads those of the processes that are there before the traffic is and after.
-func (l *Lab) cpuTimes(to *Side) cpuTimes {
+// readCPUTimes reads the times of the daemons and the server, which outlive the traffic. The sender ends with it: Send takes
+// its time from load.
+func (l *Lab) readCPUTimes(to *Side) cpuTimes {
 	t := cpuTimes{tunnel: cpuTime(l.pids())}
 	if to.server != nil {
 		t.receiver = cpuTime(to.server.p.PIDs())
