@@ -216,7 +216,8 @@ func (l *lab) checkEndpoint(s *side) {
 	}))
 }
 
-// plan returns the source ports for s that map to one queue each of the other side's NIC.
+// plan returns the source ports for s that map to one queue each of the other side's NIC, by the RSS of the right side's
+// cable, which stands in for both NICs.
 func (l *lab) plan(s *side) []uint16 {
 	l.Helper()
 	ports, err := spread.Plan(l.rss, s.outer.Addr(), l.other(s).endpoint(), spread.DefaultPorts, queues)

@@ -135,7 +135,7 @@ func TestHugePagesAreUsedWhenAvailable(t *testing.T) {
 		{Config{RxFrames: 1024}, true, true, 2 * hugePage, odd},
 		{Config{RxFrames: 1024}, false, false, odd, odd},
 		{Config{RxFrames: 1024, NoHugePages: true}, true, false, odd, odd},
-		{Config{}, true, false, 128 * 2048, 128 * 2048}, // it would be mostly empty
+		{Config{}, true, false, 128 * 2048, 128 * 2048}, // smallConfig: 64+64 frames, a huge page would be mostly empty
 	} {
 		f := newFake(t)
 		f.huge = test.there
@@ -155,12 +155,13 @@ func TestBindRetriesRecentlyClosedQueue(t *testing.T) {
 		return nil
 	}
 	openFake(t, f, Config{})
-	if len(f.binds) != 6 || f.paused != 31*time.Millisecond {
+	if len(f.binds) != 6 || f.paused != 31*time.Millisecond { // 1+2+4+8+16
 		t.Errorf("got %d attempts over %v", len(f.binds), f.paused)
 	}
 }
 
 func TestBindGivesUpOnBusyQueue(t *testing.T) {
+	// 113 = 1+2+4+8+16+32+50, the first sum over 100.
 	for patience, want := range map[time.Duration]time.Duration{-1: 0, 100 * time.Millisecond: 113 * time.Millisecond} {
 		f := newFake(t)
 		f.onBind = func(uint16) error { return unix.EBUSY }

@@ -37,7 +37,7 @@ type Axis struct {
 	Log bool
 }
 
-// Lengths are points, of which four thirds are a pixel.
+// Lengths are in points; one is 4/3 CSS pixels.
 const (
 	pageWidth = 570
 	margin    = 15
@@ -45,7 +45,7 @@ const (
 	textSize  = 9.75
 	smallSize = 8.25
 	leading   = 1.35
-	// spare is the width that a text may need beyond its own, where a viewer has only a wider font, such as DejaVu Sans.
+	// spare is the factor by which a text may be wider in a viewer's font, such as DejaVu Sans.
 	spare = 1.15
 )
 
