@@ -100,12 +100,18 @@ func TestStatefulFirewallAcceptsOnlyReplies(t *testing.T) {
 		theirs := netip.AddrPortFrom(addrsB[i].Addr(), 51820)
 		inside, outside := listenUDP(t, a, mine.String()), listenUDP(t, b, theirs.String())
 		stranger := listenUDP(t, b, netip.AddrPortFrom(addrsB[i].Addr(), 61000).String())
+		asking := listenUDP(t, a, netip.AddrPortFrom(addrsA[i].Addr(), 7).String())
 		if _, err := stranger.WriteToUDPAddrPort([]byte("unasked"), mine); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := outside.WriteToUDPAddrPort([]byte("unasked"), mine); err != nil {
 			t.Fatal(err)
 		}
+		// A reply on another flow follows what is still on its way, and perhaps waits for a neighbor entry.
+		if _, err := asking.WriteToUDPAddrPort([]byte("question"), theirs); err != nil {
+			t.Fatal(err)
+		}
+		observedSource(t, outside, asking)
 		if _, err := inside.WriteToUDPAddrPort([]byte("question"), theirs); err != nil {
 			t.Fatal(err)
 		}
