@@ -8,6 +8,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // enterNamespace moves the test's goroutine into a new network namespace with a loopback device. The thread ends with
@@ -35,4 +37,22 @@ func requireNamespace(t *testing.T) {
 	if !enterNamespace(t) {
 		t.Skip("needs root (CAP_SYS_ADMIN) for a network namespace")
 	}
+}
+
+// slowLoopback limits the namespace's loopback device to a rate at which next to nothing leaves during a test. The test's end removes
+// the limit: a packet that waits holds its socket, so the namespace would live for an hour, and answers that wait there fill the ICMP
+// socket of their CPU, which all namespaces share (icmp_init in net/ipv4/icmp.c).
+func slowLoopback(t *testing.T) {
+	t.Helper()
+	requireNamespace(t)
+	lo, err := netlink.LinkByName("lo")
+	expect.NoError(t, err)
+	q := &netlink.Tbf{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: lo.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+		Rate:       1000, Buffer: netlink.Xmittime(1000, 4000), Limit: 1 << 30, // all in bytes
+	}
+	if err := netlink.QdiscAdd(q); err != nil {
+		t.Skipf("needs the tbf qdisc: %v", err)
+	}
+	t.Cleanup(func() { expect.NoError(t, netlink.QdiscDel(q)) })
 }

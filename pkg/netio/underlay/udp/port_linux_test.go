@@ -342,21 +342,11 @@ func TestUnreachableRunDoesNotStopOthers(t *testing.T) {
 // TestFullSendBufferDoesNotDelayControlMessages sends through a device that takes minutes for what the socket buffers. Callers of SendTo
 // and SendRun hold a peer's lock.
 func TestFullSendBufferDoesNotDelayControlMessages(t *testing.T) {
-	requireNamespace(t)
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	slow := &netlink.Tbf{
-		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: lo.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
-		Rate:       1000, Buffer: netlink.Xmittime(1000, 4000), Limit: 1 << 30, // all in bytes
-	}
-	if err := netlink.QdiscAdd(slow); err != nil {
-		t.Skipf("needs sch_tbf: %v", err)
-	}
+	slowLoopback(t)
 	a := open(t, Config{SendBuffer: 1})
 	to := underlay.Endpoint{Dst: netip.MustParseAddrPort("127.0.0.1:9"), Src: netip.MustParseAddr("127.0.0.1")}
 	datagram := make([]byte, 1000)
+	var err error
 	for sent := 0; err == nil; sent++ {
 		if sent == 1000 {
 			t.Fatal("the send buffer never fills")

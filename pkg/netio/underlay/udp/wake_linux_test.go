@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
@@ -63,18 +62,7 @@ func TestCloseWakesSenderBlockedByBackpressure(t *testing.T) {
 }
 
 func closeWakesASender(t *testing.T, fromSource bool) {
-	requireNamespace(t)
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = netlink.QdiscAdd(&netlink.Tbf{
-		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: lo.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
-		Rate:       1000, Buffer: netlink.Xmittime(1000, 4000), Limit: 1 << 30, // bytes per second, burst of 4000
-	})
-	if err != nil {
-		t.Skipf("needs the tbf qdisc: %v", err)
-	}
+	slowLoopback(t)
 	p := open(t, Config{SendBuffer: 10000})
 	to := loopback(p, false)
 	source := 0
