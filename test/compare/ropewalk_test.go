@@ -91,6 +91,10 @@ func (q *ropewalkQueue) Read(bufs [][]byte, sizes []int) (int, error) {
 }
 
 // TryRead implements tun.Queue. A device without workers does not call it.
+func (q *ropewalkQueue) ReadOr(bufs [][]byte, sizes []int, _ []int32) (int, error) {
+	return q.Read(bufs, sizes)
+}
+
 func (q *ropewalkQueue) TryRead([][]byte, []int) int { return 0 }
 
 // Write implements tun.Queue. It counts the packets of the train.
@@ -134,6 +138,7 @@ func (p *port) Features() underlay.Features {
 }
 
 func (p *port) OpenSource(uint16) (int, error) { return 0, errors.ErrUnsupported }
+func (p *port) OpenGroup(int) error            { return errors.ErrUnsupported }
 
 func (p *port) SendTo(to *underlay.Endpoint, datagram []byte) error {
 	return p.SendRun(&underlay.Run{To: to, Parts: [][]byte{datagram}, SegSize: len(datagram), Segments: 1})
@@ -181,6 +186,8 @@ func (l *portLane) Recv(rx []underlay.Datagrams) (int, error) {
 func (l *portLane) TryRecv([]underlay.Datagrams) int { return 0 }
 
 // Send implements underlay.Lane.
+func (l *portLane) SendFD(*underlay.Run) int { return -1 }
+
 func (l *portLane) Send(runs []underlay.Run) int {
 	for i := range runs {
 		runs[i].Err = nil

@@ -38,8 +38,8 @@ func (p *printer) stats(s *Stats) {
 		if n := l.Drops[socketDrop]; n > 0 {
 			text += fmt.Sprintf(", %d dropped at its socket", n)
 		}
-		if l.RxMarks > 0 {
-			text += fmt.Sprintf(", %d marked", l.RxMarks)
+		if marks := l.TxMarks + l.RxMarks; marks > 0 {
+			text += fmt.Sprintf(", %d marked", marks)
 		}
 		p.field(fmt.Sprintf("lane %d", i), text)
 	}

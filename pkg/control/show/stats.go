@@ -50,6 +50,7 @@ type LaneStats struct {
 	RxBytes   uint64            `json:"rx_bytes"`
 	RxTrains  uint64            `json:"rx_trains"`
 	RxRuns    uint64            `json:"rx_runs"`
+	TxMarks   uint64            `json:"tx_marks"`
 	RxMarks   uint64            `json:"rx_marks"`
 	TxWorkers WorkerStats       `json:"tx_workers"`
 	RxWorkers WorkerStats       `json:"rx_workers"`

@@ -2,16 +2,25 @@
 
 package engine
 
-import "sync"
+import (
+	"sync"
 
-// bufferSizes are the sizes of receive buffers in bytes. An element that waits is copied to the smallest that holds it, so that
-// a queue of small datagrams does not take 64 KiB for each.
-var bufferSizes = [...]int{2 << 10, 16 << 10, maxElement}
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+)
 
-// maxElement is the size in bytes of the largest received element.
-const maxElement = 65536
+// bufferSizes are the sizes of buffers in bytes. A waiting train is copied to the smallest that holds it, so that a queue of small
+// datagrams does not take 64 KiB for each.
+var bufferSizes = [...]int{2 << 10, 16 << 10, maxElement, maxWaiting}
 
-// buffer is a receive buffer.
+const (
+	// maxElement is the size in bytes of the largest received element, and receiveClass the index of its buffers.
+	maxElement   = 65536
+	receiveClass = 2
+	// maxWaiting is the size in bytes of the buffer for the largest train of a TUN.
+	maxWaiting = (tun.MaxTrain + 63) &^ 63
+)
+
+// buffer is a buffer of a queue.
 type buffer struct {
 	bytes []byte // its length is one of bufferSizes
 	class int    // index in bufferSizes
@@ -31,7 +40,7 @@ type bufferSet struct {
 	made     int
 }
 
-// take returns the smallest buffer for an element of n bytes, at most maxElement.
+// take returns the smallest buffer for n bytes, at most maxWaiting.
 func (s *bufferSet) take(n int) *buffer {
 	class := 0
 	for bufferSizes[class] < n {

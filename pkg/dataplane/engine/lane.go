@@ -39,7 +39,8 @@ func newLane(e *Engine, index int, q tun.Queue, c *workpool.Pool) *lane {
 // laneCounters counts packets and drops. The lane's goroutines write it a few times per batch, and Stats reads it.
 type laneCounters struct {
 	tx, rx  directionCounters
-	rxMarks atomic.Uint64 // packets marked as congested by this host
+	txMarks atomic.Uint64 // packets marked as congested by this host
+	rxMarks atomic.Uint64
 	drops   drop.Counters
 }
 

@@ -24,6 +24,8 @@ type SlowPath interface {
 	Rekey()
 	// Roam reports an authenticated packet from another endpoint than the current one.
 	Roam(from underlay.Endpoint)
+	// SendBufferFull reports that data to the peer waits for a send buffer, which other peers may use, too.
+	SendBufferFull()
 	// OnHeard reports that Peer.Heard has become true.
 	OnHeard()
 	// SendHello takes a plaintext for which wire.IsHello holds, and which is valid only during the call.
@@ -50,6 +52,8 @@ type Peer struct {
 	Spread atomic.Pointer[Spread]
 	// Gathered are the source ports, besides the canonical one, from which the peer may send without roaming; nil for none.
 	Gathered atomic.Pointer[spread.Ports]
+	// SendGroup is the send group of the port (underlay.Port.OpenGroup) in which data messages to the peer leave.
+	SendGroup atomic.Int32
 	// Heard reports whether an authentic message has come from one of them.
 	Heard atomic.Bool
 
@@ -75,6 +79,8 @@ type laneTraffic struct {
 func (e *Engine) NewPeer(slow SlowPath) *Peer {
 	return &Peer{SlowPath: slow, traffic: make([]atomic.Pointer[laneTraffic], len(e.lanes))}
 }
+
+func (p *Peer) sendGroup() int { return int(p.SendGroup.Load()) }
 
 // Traffic returns the bytes of WireGuard messages received from and sent to the peer.
 func (p *Peer) Traffic() (rx, tx uint64) {

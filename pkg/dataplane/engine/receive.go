@@ -61,7 +61,7 @@ func newReceiver(l *lane, n int) *receiver {
 		merger:  offload.NewMerger(l.engine.cfg.Device.Features().USO),
 	}
 	for i := range r.in {
-		r.buffers[i] = newBuffer(len(bufferSizes)-1, i)
+		r.buffers[i] = newBuffer(receiveClass, i)
 		r.in[i].Buf = r.buffers[i].bytes
 	}
 	r.queue = newRXQueue(r, len(l.engine.lanes))

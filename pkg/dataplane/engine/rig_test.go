@@ -245,6 +245,9 @@ func (c *recorder) Send(runs []underlay.Run) (failed int) {
 	return failed
 }
 
+// SendFD implements underlay.Lane.
+func (c *recorder) SendFD(*underlay.Run) int { return -1 }
+
 func (c *recorder) taken() [][][]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -260,6 +263,7 @@ type owner struct {
 	rekeys    int
 	roams     []underlay.Endpoint
 	heard     int
+	full      int
 	hellos    [][]byte
 	refusal   drop.Reason // of hellos
 	onStage   func()
@@ -275,6 +279,7 @@ func (o *owner) Confirm(keys *session.Keypair) { o.confirmed = append(o.confirme
 func (o *owner) Rekey()                        { o.rekeys++ }
 func (o *owner) Roam(from underlay.Endpoint)   { o.roams = append(o.roams, from) }
 func (o *owner) OnHeard()                      { o.heard++ }
+func (o *owner) SendBufferFull()               { o.full++ }
 func (o *owner) Hello(plain []byte, _ underlay.Endpoint) drop.Reason {
 	o.hellos = append(o.hellos, bytes.Clone(plain))
 	return o.refusal

@@ -57,10 +57,13 @@ func (t *transmitter) send(b *txBatch) {
 	t.noteSent(b)
 	if conn := t.lane.conn.Load(); conn == nil {
 		t.dropRuns(b, drop.TXDown)
-	} else if len(b.runs) > 0 && (*conn).Send(b.runs) > 0 {
-		t.dropFailed(b)
+	} else {
+		t.holdFull(*conn, b)
+		if len(b.runs) > 0 && (*conn).Send(b.runs) > 0 {
+			t.handleFailed(*conn, b)
+		}
 	}
-	t.countSent(b)
+	t.countSent(b.meta)
 	b.reset()
 }
 
@@ -86,19 +89,19 @@ func (t *transmitter) noteSent(b *txBatch) {
 }
 
 // countSent counts the runs that were sent.
-func (t *transmitter) countSent(b *txBatch) {
+func (t *transmitter) countSent(runs []*runMeta) {
 	packets, bytes, trains := 0, 0, 0
 	var sizes RunSizes
-	for i, m := range b.meta {
-		packets += b.runs[i].Segments
-		sizes.note(b.runs[i].Segments)
+	for _, m := range runs {
+		packets += m.segments
+		sizes.note(m.segments)
 		bytes += m.inner
 		trains += m.trains
 		to := m.peer.trafficOf(t.lane.index)
 		to.tx.Add(uint64(m.bytes))
-		to.txPackets.Add(uint64(b.runs[i].Segments))
+		to.txPackets.Add(uint64(m.segments))
 	}
-	t.lane.stats.tx.add(packets, bytes, trains, len(b.runs))
+	t.lane.stats.tx.add(packets, bytes, trains, len(runs))
 	t.lane.stats.tx.sizes.publish(&sizes)
 }
 
@@ -114,23 +117,34 @@ func rekeyDue(keys *session.Keypair, now int64, receiving bool) bool {
 	return peer.RekeyDue(now, keys.Created(), keys.Initiator(), keys.Sent(), receiving)
 }
 
-// dropFailed counts and removes the runs that Send could not send.
-func (t *transmitter) dropFailed(b *txBatch) {
+// handleFailed removes the runs that Send could not send: it holds those for which a send buffer has no room, and counts the others as
+// drops.
+func (t *transmitter) handleFailed(conn underlay.Lane, b *txBatch) {
 	kept := 0
 	for i := range b.runs {
-		switch err := b.runs[i].Err; {
-		case err == nil:
+		r, m := &b.runs[i], b.meta[i]
+		switch {
+		case r.Err == nil:
 			b.runs[kept], b.meta[kept] = b.runs[i], b.meta[i]
 			kept++
-		case errors.Is(err, underlay.ErrTooBig):
-			t.dropForPeer(b.meta[i].peer, drop.TXTooBig, b.runs[i].Segments)
-		case errors.Is(err, underlay.ErrSendBufferFull):
-			t.dropForPeer(b.meta[i].peer, drop.TXSendBuffer, b.runs[i].Segments)
+		case t.holds && errors.Is(r.Err, underlay.ErrSendBufferFull):
+			t.hold(conn, r, m)
 		default:
-			t.dropForPeer(b.meta[i].peer, drop.TXSendError, b.runs[i].Segments)
+			t.dropForPeer(m.peer, sendDropReason(r.Err), r.Segments)
 		}
 	}
 	b.runs, b.meta = b.runs[:kept], b.meta[:kept]
+}
+
+// sendDropReason returns the drop reason for an error of Send.
+func sendDropReason(err error) drop.Reason {
+	switch {
+	case errors.Is(err, underlay.ErrTooBig):
+		return drop.TXTooBig
+	case errors.Is(err, underlay.ErrSendBufferFull):
+		return drop.TXSendBuffer
+	}
+	return drop.TXSendError
 }
 
 func (t *transmitter) dropRuns(b *txBatch, r drop.Reason) {

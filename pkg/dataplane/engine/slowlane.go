@@ -62,6 +62,7 @@ func (s *slowLane) transmitter(e *Engine) *transmitter {
 	if s.tx == nil {
 		s.tx = newTransmitter(s.lane, 1)
 		s.tx.drops = &e.SlowDrops // the slow lane is not among the lanes of Stats
+		s.tx.holds = false        // its callers hold locks
 		s.tx.flows = nil          // the lane that staged a packet has recorded its flow
 	}
 	s.tx.now = e.cfg.Clock()
@@ -82,7 +83,7 @@ func (e *Engine) Transmit(p *Peer, keys *session.Keypair, train []byte) {
 	case p.Endpoint.Load() == nil:
 		t.dropForPeer(p, drop.TXNoEndpoint, t.train.Segments())
 	default:
-		t.enqueue(slot, p, keys)
+		t.enqueue(slot, p, keys, t.chooseSource(p), 0)
 		t.flush()
 	}
 }

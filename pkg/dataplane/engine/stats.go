@@ -30,7 +30,8 @@ type LaneStats struct {
 	RxBytes   uint64         `json:"rx_bytes"`
 	RxTrains  uint64         `json:"rx_trains"`
 	RxRuns    uint64         `json:"rx_runs"`
-	RxMarks   uint64         `json:"rx_marks"`   // packets marked as congested (ECN CE) by this host
+	TxMarks   uint64         `json:"tx_marks"` // packets marked as congested (ECN CE) by this host
+	RxMarks   uint64         `json:"rx_marks"`
 	TxWorkers workpool.Stats `json:"tx_workers"` // jobs submitted to workers
 	RxWorkers workpool.Stats `json:"rx_workers"`
 	// Sizes of runs. Received runs count as they arrived, and sent runs if they could be sent.
@@ -57,6 +58,7 @@ func (l *lane) snapshot() LaneStats {
 	return LaneStats{
 		TxPackets: tx.packets.Load(), TxBytes: tx.bytes.Load(), TxTrains: tx.trains.Load(), TxRuns: tx.runs.Load(),
 		RxPackets: rx.packets.Load(), RxBytes: rx.bytes.Load(), RxTrains: rx.trains.Load(), RxRuns: rx.runs.Load(),
+		TxMarks:   l.stats.txMarks.Load(),
 		RxMarks:   l.stats.rxMarks.Load(),
 		TxWorkers: l.sealJobs.Stats(), RxWorkers: l.openJobs.Stats(),
 		TxRunSizes: tx.sizes.load(), RxRunSizes: rx.sizes.load(),

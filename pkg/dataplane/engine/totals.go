@@ -30,6 +30,7 @@ func (s *LaneStats) add(o *LaneStats) {
 		{&s.RxBytes, o.RxBytes},
 		{&s.RxTrains, o.RxTrains},
 		{&s.RxRuns, o.RxRuns},
+		{&s.TxMarks, o.TxMarks},
 		{&s.RxMarks, o.RxMarks},
 		{&s.TxWorkers.Submitted, o.TxWorkers.Submitted},
 		{&s.TxWorkers.Done, o.TxWorkers.Done},

@@ -41,6 +41,8 @@ type transmitter struct {
 	routes   routeCache
 	flows    *spread.Flows
 	flushes  uint64 // number of the next flush, from 1
+	queue    txQueue
+	holds    bool // runs that a full send buffer refuses are kept, not dropped
 }
 
 // newTransmitter returns a transmitter that reads up to n trains at a time.
@@ -52,7 +54,9 @@ func newTransmitter(l *lane, n int) *transmitter {
 		jobs:    l.sealJobs,
 		flows:   spread.NewFlows(flowsLog2, spread.DefaultGap),
 		flushes: 1,
+		holds:   true,
 	}
+	t.queue.limit = min(max(txQueueTotal/max(len(l.engine.lanes), 1), minTXQueue), maxTXQueue)
 	return t
 }
 
@@ -60,10 +64,11 @@ func newTransmitter(l *lane, n int) *transmitter {
 func (l *lane) transmit() {
 	t := newTransmitter(l, txSlots)
 	for {
-		n, err := l.queue.Read(t.bufs, t.sizes)
+		n, err := t.read()
 		switch {
 		case err == nil:
 			t.sendBatch(n)
+			t.sendQueued()
 		case errors.Is(err, os.ErrClosed):
 			return
 		default: // a packet that virtio-net cannot describe must not stop the lane
@@ -108,16 +113,23 @@ func (t *transmitter) addTrain(slot []byte, n int) {
 		t.dropForPeer(p, drop.TXNoEndpoint, t.train.Segments())
 		return
 	}
-	keys := p.Current.Load()
-	if !keys.Usable(t.now) {
-		if t.pendingFor(p) {
-			t.flush() // keeps the order
-		}
-		t.stage(p)
-		p.SlowPath.Stage(train, t.train.Segments())
+	if t.queue.active() && t.wait(p, train) {
 		return
 	}
-	t.enqueue(slot, p, keys)
+	if keys := p.Current.Load(); keys.Usable(t.now) {
+		t.enqueue(slot, p, keys, t.chooseSource(p), 0)
+	} else {
+		t.stageTrain(p, train)
+	}
+}
+
+// stageTrain stages the parsed train until there is a session with p.
+func (t *transmitter) stageTrain(p *Peer, train []byte) {
+	if t.pendingFor(p) {
+		t.flush() // keeps the order
+	}
+	t.stage(p)
+	p.SlowPath.Stage(train, t.train.Segments())
 }
 
 // pendingFor reports whether packets to p may wait to be sent by this lane.
@@ -138,21 +150,22 @@ func (t *transmitter) parse(train []byte) bool {
 	return r == drop.None
 }
 
-// enqueue appends the parsed train, which is in slot, to the messages to p under keys.
-func (t *transmitter) enqueue(slot []byte, p *Peer, keys *session.Keypair) {
-	t.enqueueMessages(slot, p, keys)
+// enqueue appends the parsed train, which is in slot if it is a single packet, to the messages to p under keys, without the first skip
+// packets.
+func (t *transmitter) enqueue(slot []byte, p *Peer, keys *session.Keypair, source, skip int) {
+	t.enqueueMessages(slot, p, keys, source, skip)
 	p.trafficOf(t.lane.index).enqueued.Store(t.flushes)
 }
 
 // enqueueMessages appends the messages of the parsed train. It flushes when there is no room for all.
-func (t *transmitter) enqueueMessages(slot []byte, p *Peer, keys *session.Keypair) {
+func (t *transmitter) enqueueMessages(slot []byte, p *Peer, keys *session.Keypair, source, skip int) {
 	if t.train.Segments() > 1 {
-		t.enqueueTrain(p, keys)
+		t.enqueueTrain(p, keys, source, skip)
 		return
 	}
 	n := t.train.LastLen()
 	t.train.Finish(slot[wire.DataHeaderLen : wire.DataHeaderLen+n])
-	if m := t.enqueueSingle(slot, n, p, keys, t.chooseSource(p)); m != nil {
+	if m := t.enqueueSingle(slot, n, p, keys, source); m != nil {
 		m.inner += n
 		m.trains++
 	}
@@ -175,7 +188,7 @@ func (t *transmitter) enqueueSingle(slot []byte, n int, p *Peer, keys *session.K
 	m := t.pending.last(source)
 	if m == nil || !m.accepts(p, keys, ecn, len(msg)) {
 		m = t.pending.open(source)
-		m.peer, m.keys, m.ecn, m.segSize = p, keys, ecn, len(msg)
+		m.peer, m.keys, m.ecn, m.segSize, m.group = p, keys, ecn, len(msg), p.sendGroup()
 	}
 	t.pending.add(m, msg)
 	m.segments++
@@ -184,17 +197,17 @@ func (t *transmitter) enqueueSingle(slot []byte, n int, p *Peer, keys *session.K
 	return m
 }
 
-// enqueueTrain splits a train into packets in the arena, and appends them as one run, or more if they do not fit.
-func (t *transmitter) enqueueTrain(p *Peer, keys *session.Keypair) {
+// enqueueTrain splits a train, without the first skip packets, into packets in the arena, and appends them as one run, or more if they do
+// not fit.
+func (t *transmitter) enqueueTrain(p *Peer, keys *session.Keypair, source, skip int) {
 	segments, segLen := t.train.Segments(), t.train.SegmentLen()
 	stride := wire.DataOverhead + wire.PaddedLen(segLen, t.mtu)
 	perRun := min(underlay.MaxRunSegments, underlay.MaxDatagramRun/stride)
 	if perRun == 0 {
-		t.dropForPeer(p, drop.TXTooBig, segments)
+		t.dropForPeer(p, drop.TXTooBig, segments-skip)
 		return
 	}
-	source := t.chooseSource(p)
-	for first := 0; first < segments; first += perRun {
+	for first := skip; first < segments; first += perRun {
 		count, last := min(perRun, segments-first), segLen
 		if first+count == segments {
 			last = t.train.LastLen()
@@ -204,9 +217,9 @@ func (t *transmitter) enqueueTrain(p *Peer, keys *session.Keypair) {
 		t.train.Split(dst, stride, wire.DataHeaderLen, first, count)
 		m := t.pending.open(source)
 		m.peer, m.keys, m.segSize, m.segments, m.bytes = p, keys, stride, count, l.Size()
-		m.inner, m.closed, m.layout = (count-1)*segLen+last, true, l
+		m.inner, m.closed, m.layout, m.group = (count-1)*segLen+last, true, l, p.sendGroup()
 		m.ecn = packet.ECNOf(dst[wire.DataHeaderLen:]).Outer() // all packets of a train have one
-		if first == 0 {
+		if first == skip {
 			m.trains = 1
 		}
 		t.pending.add(m, dst)

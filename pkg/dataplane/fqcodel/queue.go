@@ -17,6 +17,8 @@ type Config[T any] struct {
 	// element. It reports whether the element has no packets left. Such an element is not returned; releasing what it refers to is up
 	// to Signal. Signal must not be nil, not keep the pointer, and not call methods of the Queue.
 	Signal func(*T) (empty bool)
+	// Blocked, if set, reports that an element cannot leave the queue now. Pop sets its flow aside until Resume.
+	Blocked func(*T) bool
 }
 
 // Queue is an FQ-CoDel queue. It owns elements from Push until it returns them or passes them to Config.Signal, and keeps no reference
@@ -32,6 +34,7 @@ type Queue[T any] struct {
 	backlog  []int // bytes of each flow; not in flow, because PopFattest reads all of them
 	fresh    list  // flows that were idle: new_flows of RFC 8290
 	old      list  // old_flows
+	aside    list  // flows whose first element was Blocked
 	elements int
 	bytes    int
 }
@@ -76,6 +79,7 @@ func New[T any](cfg Config[T]) *Queue[T] {
 		free:    none,
 		fresh:   list{none, none},
 		old:     list{none, none},
+		aside:   list{none, none},
 	}
 	for i := range q.flows {
 		q.flows[i].first = none
@@ -125,7 +129,7 @@ func (q *Queue[T]) node() int32 {
 	return at
 }
 
-// Pop removes the next element and returns it; ok is false if the queue is empty. Where CoDel asks for a signal, Pop calls Config.Signal,
+// Pop removes the next element and returns it; ok is false if the queue is empty, or all its flows are set aside. Where CoDel asks for a signal, Pop calls Config.Signal,
 // and skips elements without packets. sparse reports that the flow was idle before, and has not used up its first quantum.
 func (q *Queue[T]) Pop(now int64) (value T, sparse, ok bool) {
 	for {
@@ -138,6 +142,10 @@ func (q *Queue[T]) Pop(now int64) (value T, sparse, ok bool) {
 			return value, false, false
 		}
 		f := &q.flows[i]
+		if q.blocked(f) {
+			q.addTail(&q.aside, q.removeHead(l))
+			continue
+		}
 		if f.deficit <= 0 {
 			f.deficit += int32(q.cfg.Quantum)
 			q.moveToOld(l)
@@ -152,6 +160,24 @@ func (q *Queue[T]) Pop(now int64) (value T, sparse, ok bool) {
 		return q.release(n), l == &q.fresh, true
 	}
 }
+
+// blocked reports whether the first element of f is Config.Blocked.
+func (q *Queue[T]) blocked(f *flow) bool {
+	return q.cfg.Blocked != nil && f.first != none && q.cfg.Blocked(&q.nodes[f.first].value)
+}
+
+// Resume makes Pop try the flows again that it has set aside.
+func (q *Queue[T]) Resume() {
+	for q.aside.first != none {
+		q.addTail(&q.old, q.removeHead(&q.aside))
+	}
+}
+
+// Ready reports whether Pop has a flow to try.
+func (q *Queue[T]) Ready() bool { return q.fresh.first != none || q.old.first != none }
+
+// Backlog returns the bytes in the queue of all flows that share the given hash's bucket.
+func (q *Queue[T]) Backlog(hash uint32) int { return q.backlog[hash&uint32(len(q.flows)-1)] }
 
 // PopFattest removes the oldest element of the flow with most bytes; ok is false if the queue is empty. It reads the sizes of all flows.
 func (q *Queue[T]) PopFattest() (value T, ok bool) {

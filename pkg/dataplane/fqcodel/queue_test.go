@@ -293,3 +293,52 @@ func BenchmarkPushPop(b *testing.B) {
 		})
 	}
 }
+
+func TestBlockedFlowsAreSetAside(t *testing.T) {
+	blocked := map[uint32]bool{1: true}
+	type element struct{ flow, n uint32 }
+	q := New(Config[element]{
+		Params: Params{Target: time.Hour, Interval: time.Hour, MTU: 1500},
+		Flows:  8, Quantum: 1500, Elements: 64, Bytes: 1 << 20,
+		Signal:  func(*element) bool { return false },
+		Blocked: func(e *element) bool { return blocked[e.flow] },
+	})
+	for n := range uint32(5) {
+		for flow := range uint32(3) {
+			q.Push(flow, element{flow, n}, 1000, 1)
+		}
+	}
+	pop := func() (counts [3]uint32) {
+		for {
+			e, _, ok := q.Pop(2)
+			if !ok {
+				return counts
+			}
+			if blocked[e.flow] {
+				t.Errorf("blocked flow %d sends", e.flow)
+			}
+			counts[e.flow]++
+		}
+	}
+	if got := pop(); got != [3]uint32{5, 0, 5} || q.Len() != 5 || q.Ready() {
+		t.Errorf("%v were popped, %d are left, ready: %v; want 5, 0, 5, and 5 that are not", got, q.Len(), q.Ready())
+	}
+	if b := q.Backlog(1); b != 5000 {
+		t.Errorf("the blocked flow has %d bytes, want 5000", b)
+	}
+	q.Push(1, element{1, 5}, 1000, 3)
+	if q.Ready() {
+		t.Error("an element that joins a blocked flow makes it ready")
+	}
+	q.Resume()
+	if got := pop(); got != [3]uint32{} {
+		t.Errorf("%v were popped while the flow is blocked", got)
+	}
+	blocked[1] = false
+	q.Resume()
+	for n := range uint32(6) {
+		if e, _, ok := q.Pop(4); !ok || e.n != n {
+			t.Errorf("popped element %d (%v), want %d", e.n, ok, n)
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
 )
@@ -171,6 +172,20 @@ func (q *fakeQueue) Read(bufs [][]byte, sizes []int) (n int, err error) {
 		return 0, nil
 	}
 	if !q.in.wait(nil) {
+		return 0, os.ErrClosed
+	}
+	return q.drain(bufs, sizes), nil
+}
+
+// ReadOr implements Queue. It waits for a millisecond, not for descriptors.
+func (q *fakeQueue) ReadOr(bufs [][]byte, sizes []int, _ []int32) (int, error) {
+	if n := q.TryRead(bufs, sizes); n > 0 {
+		return n, nil
+	}
+	time.Sleep(time.Millisecond)
+	q.in.mu.Lock()
+	defer q.in.mu.Unlock()
+	if q.in.closed {
 		return 0, os.ErrClosed
 	}
 	return q.drain(bufs, sizes), nil

@@ -20,6 +20,7 @@ type queue struct {
 	deleted  chan<- struct{} // gets a token when the interface was deleted
 	busyPoll bool
 	reading  fdguard.Guard
+	readOr   [2 + MaxReadFDs]unix.PollFd
 	writing  fdguard.Guard
 	readErr  error // for the next Read: it occurred after trains that had to be returned
 	vector   vector
@@ -70,6 +71,34 @@ func (q *queue) read(bufs [][]byte, sizes []int) (n int, err error) {
 	return 0, nil
 }
 
+// readOrTimeout ends ReadOr in milliseconds: a socket that another goroutine closes does not wake it.
+const readOrTimeout = 100
+
+// ReadOr implements Queue.
+func (q *queue) ReadOr(bufs [][]byte, sizes []int, writable []int32) (n int, err error) {
+	if !q.reading.Enter() {
+		return 0, os.ErrClosed
+	}
+	defer q.reading.Leave()
+	if n = q.drain(bufs, sizes); n > 0 {
+		return n, nil
+	}
+	if err, q.readErr = q.readErr, nil; err != nil {
+		return 0, q.closedIfDeleted(err)
+	}
+	fds := append(q.readOr[:0], unix.PollFd{Fd: int32(q.fd), Events: unix.POLLIN}, unix.PollFd{Fd: int32(q.stop), Events: unix.POLLIN})
+	for _, fd := range writable[:min(len(writable), MaxReadFDs)] {
+		fds = append(fds, unix.PollFd{Fd: fd, Events: unix.POLLOUT})
+	}
+	if _, err := unix.Poll(fds, readOrTimeout); err != nil && !errors.Is(err, unix.EINTR) {
+		return 0, err
+	}
+	if err := q.pollResult(fds); err != nil {
+		return 0, err
+	}
+	return q.drain(bufs, sizes), nil
+}
+
 // TryRead implements Queue.
 func (q *queue) TryRead(bufs [][]byte, sizes []int) (n int) {
 	if !q.reading.Enter() {
@@ -105,9 +134,15 @@ func (q *queue) drain(bufs [][]byte, sizes []int) (n int) {
 // was deleted.
 func (q *queue) wait(events int16) error {
 	fds := [2]unix.PollFd{{Fd: int32(q.fd), Events: events}, {Fd: int32(q.stop), Events: unix.POLLIN}}
-	switch err := busypoll.Poll(fds[:], q.busyPoll); {
-	case err != nil:
+	if err := busypoll.Poll(fds[:], q.busyPoll); err != nil {
 		return err
+	}
+	return q.pollResult(fds[:])
+}
+
+// pollResult returns the error that poll has found at the descriptor and the stop eventfd, which are the first of fds.
+func (q *queue) pollResult(fds []unix.PollFd) error {
+	switch {
 	case fds[1].Revents != 0:
 		return os.ErrClosed
 	case fds[0].Revents&(unix.POLLERR|unix.POLLNVAL) != 0:

@@ -139,6 +139,9 @@ func (f *Fake) Lanes() int { return len(f.lanes) }
 // LocalPort implements Port.
 func (f *Fake) LocalPort() uint16 { return f.v4.Port() }
 
+// OpenGroup implements Port. A fake has no send buffers.
+func (f *Fake) OpenGroup(int) error { return nil }
+
 // OpenSource implements Port.
 func (f *Fake) OpenSource(port uint16) (source int, err error) {
 	f.opening.Lock()

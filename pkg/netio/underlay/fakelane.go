@@ -96,6 +96,9 @@ func (l *fakeLane) Send(runs []Run) (failed int) {
 	return failed
 }
 
+// SendFD implements Lane. A fake has no send buffer.
+func (l *fakeLane) SendFD(*Run) int { return -1 }
+
 func (l *fakeLane) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

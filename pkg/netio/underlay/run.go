@@ -10,10 +10,10 @@ import (
 // ErrTooBig is the error for a datagram or run that is larger than UDP or the path can carry. It replaces EMSGSIZE.
 var ErrTooBig = errors.New("datagram too big")
 
-// ErrSendBufferFull is the error of SendTo and SendRun while the network device has yet to send what they would wait for.
+// ErrSendBufferFull is the error of sending while the network device has yet to send what is in the send buffer.
 var ErrSendBufferFull = errors.New("send buffer is full")
 
-// ErrBadRun is the error for an inconsistent Run: no endpoint, an unknown source, more than MaxRunSegments, or parts
+// ErrBadRun is the error for an inconsistent Run: no endpoint, an unknown source or group, more than MaxRunSegments, or parts
 // that do not add up to Segments datagrams of SegSize.
 var ErrBadRun = errors.New("malformed run")
 
@@ -24,7 +24,7 @@ var errTooManySources = fmt.Errorf("%d others are open already (they are closed 
 // check themselves whether the source is open.
 func (r *Run) Check() error {
 	if r.To == nil || !r.To.Dst.IsValid() || r.Segments < 1 || r.Segments > MaxRunSegments ||
-		len(r.Parts) > MaxRunSegments || r.Source < 0 {
+		len(r.Parts) > MaxRunSegments || r.Source < 0 || r.Group < 0 || r.Group >= MaxGroups {
 		return ErrBadRun
 	}
 	size, whole := r.measure()

@@ -22,6 +22,9 @@ const MaxCoalesced = 64
 // MaxSources is the maximum number of sources of one Port, not counting the canonical port.
 const MaxSources = 255
 
+// MaxGroups is the maximum number of send groups, including group 0, which is always open.
+const MaxGroups = 8
+
 // Endpoint is a peer's address together with the local address that it knows. It is comparable.
 type Endpoint struct {
 	// Dst is the peer's address and UDP port; never 4-in-6, never with a zone.
@@ -64,6 +67,9 @@ type Run struct {
 	// Source is the number of the source from which the run leaves: 0 is the canonical port; OpenSource returns the
 	// others.
 	Source int
+	// Group is the number of the send group, 0 <= Group < MaxGroups: runs of one source in different groups have
+	// different send buffers if OpenGroup has opened them. The wire does not show the group.
+	Group int
 	// ECN is the ECN field of all the run's outer headers. Their DSCP is always 0, because it would reveal information
 	// about the inner packets.
 	ECN packet.ECN
@@ -71,6 +77,9 @@ type Run struct {
 	// and ErrBadRun with errors.Is.
 	// All other errors are the operating system's.
 	Err error
+	// Sent is set by Send if Err is ErrSendBufferFull: the number of datagrams, from the first, that were passed to
+	// the network nevertheless.
+	Sent int
 }
 
 // Receiver receives datagrams.
@@ -87,11 +96,15 @@ type Lane interface {
 	// TryRecv is Recv for the same goroutine, without waiting: it returns 0 if nothing is queued. The next Recv returns
 	// its errors.
 	TryRecv(rx []Datagrams) int
-	// Send sends the runs of each source in order, with backpressure from the kernel's send buffers. Adjacent runs of
-	// one source need the fewest system calls. It returns the number of failed runs, and sets their Err; some of their
-	// datagrams may have left. A failed run does not keep the others from being sent. After Close all runs fail with
-	// net.ErrClosed.
+	// Send sends the runs of each source and group in order. Adjacent runs of one source and group need the fewest
+	// system calls. It returns the number of failed runs, and sets their Err; some of their datagrams may have left. A
+	// failed run does not keep the others from being sent. Send does not wait for room in a send buffer: a run for
+	// which there is none fails with ErrSendBufferFull, and so do all later runs of its source and group in the same
+	// call. After Close all runs fail with net.ErrClosed.
 	Send(runs []Run) (failed int)
+	// SendFD returns a descriptor that becomes writable (POLLOUT) when the send buffer that had no room for r has some
+	// again, -1 if there is none to wait for. It is valid until the Port is closed.
+	SendFD(r *Run) int
 }
 
 // Port is one bound UDP port, shared by all lanes. It may also be a Selector.
@@ -110,6 +123,10 @@ type Port interface {
 	// Peers should send to the canonical port only. Datagrams that a peer sends to a source are received from
 	// SecondaryPorts.
 	OpenSource(port uint16) (source int, err error)
+	// OpenGroup opens a send group, 0 < group < MaxGroups, for all sources, also those that are opened later, until
+	// Close. To open it again has no effect. Runs of groups that are not open use group 0. Errors are those of
+	// OpenSource.
+	OpenGroup(group int) error
 	// SecondaryPorts receives the datagrams that were sent to any source. One goroutine at a time may use it.
 	SecondaryPorts() Receiver
 	// Source returns the UDP port of a source: LocalPort for 0, and 0 if it is not open.

@@ -145,7 +145,8 @@ func (s *scrape) lane(name string, l *engine.LaneStats, drops uint64) {
 	s.count(laneReceiveBytes, l.RxBytes, name)
 	s.count(laneReceiveTrains, l.RxTrains, name)
 	s.count(laneReceiveRuns, l.RxRuns, name)
-	s.count(laneReceiveMarks, l.RxMarks, name)
+	s.count(laneMarks, l.TxMarks, name, "transmit")
+	s.count(laneMarks, l.RxMarks, name, "receive")
 	s.count(laneDropped, drops, name)
 }
 

@@ -43,7 +43,7 @@ const (
 	laneReceiveBytes
 	laneReceiveTrains
 	laneReceiveRuns
-	laneReceiveMarks
+	laneMarks
 	laneDropped
 	laneSocketDropped
 	udpBatchMessages
@@ -120,7 +120,7 @@ var definitions = [familyCount]definition{
 	laneReceiveBytes:    {"ropewalk_lane_receive_bytes_total", counter, "Bytes of inner packets received.", "interface lane"},
 	laneReceiveTrains:   {"ropewalk_lane_receive_trains_total", counter, "Packets and trains (GRO) written to the TUN device.", "interface lane"},
 	laneReceiveRuns:     {"ropewalk_lane_receive_runs_total", counter, "Messages and runs of messages (UDP_GRO) received from the UDP socket.", "interface lane"},
-	laneReceiveMarks:    {"ropewalk_lane_congestion_marks_total", counter, "Inner packets that this host marked with ECN CE because their flow waited in the receive queue for too long. A flow that cannot be marked loses a packet instead, with reason rx_congestion.", "interface lane"},
+	laneMarks:           {"ropewalk_lane_congestion_marks_total", counter, "Inner packets that this host marked with ECN CE because their flow waited in the transmit or receive queue for too long. A flow that cannot be marked loses a packet instead, with reason tx_congestion or rx_congestion.", "interface lane direction"},
 	laneDropped:         {"ropewalk_lane_dropped_packets_total", counter, "Packets that a lane dropped, for any reason. Lane slow counts handshake messages and packets that waited for a session.", "interface lane"},
 	laneSocketDropped:   {"ropewalk_lane_socket_dropped_total", counter, "Datagrams that the kernel dropped at the lane's socket; a run coalesced by GRO counts as one. Lane slow counts those at the sockets of spread source ports. The dropped packets of the lane include them, with reason rx_socket.", "interface lane"},
 	udpBatchMessages:    {"ropewalk_udp_batch_messages", histogram, "Messages per run passed between the lanes and their UDP sockets; a single message is a run of 1.", "interface direction"},

@@ -76,6 +76,7 @@ type Device struct {
 	identity        atomic.Pointer[identity]
 	spreading       atomic.Pointer[spreadConfig]
 	sources         sourcePool
+	groups          sendGroups
 	selection       laneSelection
 	guard           atomic.Pointer[guardRef]           // nil while there is none
 	mark            atomic.Uint32                      // written under mu
@@ -126,7 +127,7 @@ func New(cfg Config) *Device {
 	d.handshakes.init()
 	d.tasks.init()
 	d.spreading.Store(&spreadConfig{ports: spread.DefaultPorts})
-	d.sources.log, d.selection.log, d.selection.reason = cfg.Log, cfg.Log, errDown
+	d.sources.log, d.groups.log, d.selection.log, d.selection.reason = cfg.Log, cfg.Log, cfg.Log, errDown
 	d.engine = engine.New(engine.Config{
 		Device: cfg.TUN, Control: d, Clock: d.clock, Rand: cfg.Rand, OnLoopStart: cfg.OnLoopStart,
 		Pool: cfg.Pool,

@@ -45,6 +45,7 @@ type laneRequests struct {
 	confirmedKeys    atomic.Pointer[session.Keypair] // the key pair of taskConfirm
 	lastRekeyRequest atomic.Int64                    // when a lane last requested a rekey
 	hellos           helloQueue
+	sendGroup        atomic.Bool // taskSendGroup was posted since the port was opened
 }
 
 // Format prints the public key for every verb: a Peer holds secrets.
@@ -97,6 +98,9 @@ func (p *Peer) runTasks() {
 	defer p.mu.Unlock()
 	if !p.running {
 		return
+	}
+	if tasks&taskSendGroup != 0 {
+		p.chooseSendGroup()
 	}
 	now := p.dev.clock()
 	p.confirmSession(now) // for every task: a lane may have promoted a key pair since

@@ -90,6 +90,7 @@ func (d *Device) attachPort(port underlay.Port) error {
 	d.port.Store(&portRef{port})
 	d.socketDrops.setPort(port, d.engine.Lanes())
 	d.resetSources()
+	d.groups.reset(port)
 	d.resetSelection()
 	d.renewHellos(true)
 	return nil

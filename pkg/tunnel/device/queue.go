@@ -54,6 +54,7 @@ const (
 	taskTimer                        // a timer fired, or must be set again
 	taskHello                        // a hello waits, or the peer was first heard from a source port
 	taskRoamed                       // the peer's address or port changed
+	taskSendGroup                    // data to the peer waits for a send buffer
 )
 
 // post posts a task for a worker. It never blocks, since each peer is queued at most once.

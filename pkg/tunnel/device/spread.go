@@ -40,10 +40,12 @@ func (d *Device) resetSources() {
 // closeSources stops spread on all lanes, and lane selection on the port, before the port is closed. The caller holds mu.
 func (d *Device) closeSources() {
 	d.sources.reset(nil)
+	d.groups.reset(nil)
 	d.selection.reset(nil, spread.Ports{})
 	for _, p := range d.peers {
 		p.mu.Lock()
 		p.engine.Spread.Store(nil)
+		p.resetSendGroup()
 		p.path.sourcesOpened = 0
 		p.mu.Unlock()
 	}

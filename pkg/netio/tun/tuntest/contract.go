@@ -44,6 +44,7 @@ func RunContract(t *testing.T, factory Factory) {
 		"ReadReturnsHostPackets":          {1, readReturnsHostPackets},
 		"ReadStopsAfterATrain":            {1, readStopsAfterATrain},
 		"TryReadDoesNotWait":              {1, tryReadDoesNotWait},
+		"ReadOrEnds":                      {1, readOrEnds},
 		"HostReceivesWrites":              {2, hostReceivesWrites},
 		"WriteJoinsBuffers":               {1, writeJoinsBuffers},
 		"WriteRejectsMalformedTrains":     {1, writeRejectsMalformedTrains},
@@ -133,6 +134,36 @@ func tryReadDoesNotWait(t *testing.T, s Subject) {
 	}
 	if n := q.TryRead(nil, nil); n != 0 {
 		t.Errorf("TryRead into nothing = %d", n)
+	}
+}
+
+// readOrEnds waits for a descriptor that is writable, for negative ones, for a train, and for the end of the device.
+func readOrEnds(t *testing.T, s Subject) {
+	q := s.Device.Queues()[0]
+	bufs, sizes := newBufs(1)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = r.Close(), w.Close() }()
+	for _, fds := range [][]int32{{-1, int32(w.Fd())}, {-1}, nil} {
+		for n, err := 1, error(nil); n > 0; { // the kernel sends packets by itself
+			if n, err = q.ReadOr(bufs, sizes, fds); err != nil {
+				t.Fatalf("ReadOr(%v): %v", fds, err)
+			}
+		}
+	}
+	s.Inject(outbound(9, 100))
+	for sizes[0] != offload.VnetHdrLen+100 {
+		if _, err := q.ReadOr(bufs, sizes, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Device.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.ReadOr(bufs, sizes, nil); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("ReadOr of a closed device: %v", err)
 	}
 }
 

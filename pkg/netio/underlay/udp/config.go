@@ -19,7 +19,8 @@ type Config struct {
 	// Mark is the SO_MARK of sent packets; 0 for none. Setting it needs CAP_NET_ADMIN.
 	Mark uint32
 	// ReceiveBuffer and SendBuffer are in bytes per socket; 0 means DefaultBuffer. Without CAP_NET_ADMIN the kernel
-	// caps them at net.core.rmem_max and wmem_max.
+	// caps them at net.core.rmem_max and wmem_max. A send buffer begins smaller, and follows the rate of the network
+	// device up to SendBuffer.
 	ReceiveBuffer int
 	SendBuffer    int
 	// NoGSO and NoGRO disable UDP_SEGMENT and UDP_GRO even where the kernel supports them.

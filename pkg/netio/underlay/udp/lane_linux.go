@@ -90,6 +90,14 @@ func (l *lane) TryRecv(rx []underlay.Datagrams) int {
 // FD returns the lane's socket. It is readable when TryRecv has something, or the port is closed without Keep.
 func (l *lane) FD() int { return l.fd }
 
+// SendFD implements underlay.Lane.
+func (l *lane) SendFD(r *underlay.Run) int {
+	if r.Check() != nil || r.Source >= l.port.sources.Len() {
+		return -1
+	}
+	return l.tx.socketOf(r)
+}
+
 // Send implements underlay.Lane.
 func (l *lane) Send(runs []underlay.Run) (failed int) {
 	if !l.sending.Enter() {

@@ -4,6 +4,7 @@ package udp
 
 import (
 	"runtime"
+	"sync"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -39,10 +40,10 @@ func requireNamespace(t *testing.T) {
 	}
 }
 
-// slowLoopback limits the namespace's loopback device to a rate at which next to nothing leaves during a test. The test's end removes
-// the limit: a packet that waits holds its socket, so the namespace would live for an hour, and answers that wait there fill the ICMP
-// socket of their CPU, which all namespaces share (icmp_init in net/ipv4/icmp.c).
-func slowLoopback(t *testing.T) {
+// slowLoopback is requireNamespace, and limits the loopback device to a rate at which next to nothing leaves during a test. The
+// function, or the test's end, removes the limit: a packet that waits holds its socket, so the namespace would live for an hour, and
+// answers that wait there fill the ICMP socket of their CPU, which all namespaces share (icmp_init in net/ipv4/icmp.c).
+func slowLoopback(t *testing.T) (remove func()) {
 	t.Helper()
 	requireNamespace(t)
 	lo, err := netlink.LinkByName("lo")
@@ -54,5 +55,7 @@ func slowLoopback(t *testing.T) {
 	if err := netlink.QdiscAdd(q); err != nil {
 		t.Skipf("needs the tbf qdisc: %v", err)
 	}
-	t.Cleanup(func() { expect.NoError(t, netlink.QdiscDel(q)) })
+	remove = sync.OnceFunc(func() { expect.NoError(t, netlink.QdiscDel(q)) })
+	t.Cleanup(remove)
+	return remove
 }

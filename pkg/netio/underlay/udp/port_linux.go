@@ -24,14 +24,16 @@ type Port struct {
 	filter    bool        // the filter drops trains of initiations
 	lanes     []*lane
 	secondary *secondaryPorts
-	sources   *underlay.Sources // a handle is a descriptor; source 0 has none, because each lane has its own socket
+	sources   *underlay.Sources                           // a handle is a descriptor; source 0 has none, because each lane has its own socket
+	groups    [controlGroup + 1]atomic.Pointer[sendGroup] // nil for those that are not open, and for group 0
 
 	closed  atomic.Bool
 	closing sync.Once
 	// mu keeps the sockets open for goroutines without a lane: SendTo and SetMark hold it for reading.
 	mu            sync.RWMutex
+	limits        sendLimits
 	senders       sync.Pool                                      // of *singleSender
-	sendNow       func(fd int, msgs []message) (int, unix.Errno) // sendmmsgNow; tests replace it
+	sendNow       func(fd int, msgs []message) (int, unix.Errno) // sendmmsg; tests replace it
 	drops         dropCounters
 	socketsClosed bool
 	// opening is held by OpenSource, by SetMark (the next source gets its mark), by SetSelection, and by Close to end
@@ -69,6 +71,7 @@ func Open(c Config) (*Port, error) {
 		}
 		return nil, err
 	}
+	p.openControlGroup()
 	return p, nil
 }
 
@@ -85,13 +88,15 @@ func inherit(c *Config) (*Port, error) {
 	if err := p.inheritSources(c.Sockets); err != nil {
 		return nil, errors.Join(err, p.secondary.close())
 	}
+	p.openControlGroup()
 	return p, nil
 }
 
 func newPort(c *Config, socks []*socket, port uint16) *Port {
 	p := &Port{
 		port: port, family: socks[0].family, gro: socks[0].gro, config: c.sourceConfig(socks[0].family),
-		sources: underlay.NewSources(port, -1), sendNow: sendmmsgNow, maxInstructions: maxProgram, selectionReplaceable: selectionReplaceable(kernelRelease(), kernelVersion()),
+		sources: underlay.NewSources(port, -1), sendNow: sendmmsg, limits: newSendLimits(c.SendBuffer),
+		maxInstructions: maxProgram, selectionReplaceable: selectionReplaceable(kernelRelease(), kernelVersion()),
 	}
 	p.gso.Store(socks[0].gso)
 	for _, s := range socks {
@@ -126,12 +131,12 @@ func (p *Port) Features() underlay.Features {
 	}
 }
 
-// SendTo implements underlay.Port. It uses lane 0's socket.
+// SendTo implements underlay.Port. It uses the control group's socket, or lane 0's.
 func (p *Port) SendTo(to *underlay.Endpoint, datagram []byte) error {
 	return p.withSingleSender(func(l *singleSender) error { return l.sendTo(to, datagram) })
 }
 
-// SendRun implements underlay.Port. It uses the source's socket, or lane 0's.
+// SendRun implements underlay.Port. It uses the source's socket, or that of SendTo.
 func (p *Port) SendRun(r *underlay.Run) error {
 	return p.withSingleSender(func(l *singleSender) error { return l.send(*r) })
 }
@@ -165,7 +170,7 @@ func (p *Port) SetMark(mark uint32) error {
 	return nil
 }
 
-// sockets yields the descriptors of all lanes and sources.
+// sockets yields the descriptors of all lanes, sources and send groups.
 func (p *Port) sockets(yield func(fd int) bool) {
 	for _, l := range p.lanes {
 		if !yield(l.fd) {
@@ -175,6 +180,15 @@ func (p *Port) sockets(yield func(fd int) bool) {
 	for i := 1; i < p.sources.Len(); i++ {
 		if !yield(p.sources.Handle(i)) {
 			return
+		}
+	}
+	for i := range p.groups {
+		if g := p.groups[i].Load(); g != nil {
+			for fd := range g.sockets {
+				if !yield(fd) {
+					return
+				}
+			}
 		}
 	}
 }

@@ -41,18 +41,10 @@ func readDrops(fd int) (uint32, unix.Errno) {
 	return words[memInfoDrops], errno
 }
 
-// sendmmsg sends msgs in order and returns how many were sent. It waits while the send buffer is full. An error concerns
-// the first message: if a later one fails, the kernel returns the count and drops the error.
+// sendmmsg sends msgs in order and returns how many were sent. It does not wait: EAGAIN means that the send buffer is full.
+// An error concerns the first message: if a later one fails, the kernel returns the count and drops the error.
 func sendmmsg(fd int, msgs []message) (int, unix.Errno) {
-	return sendmmsgWith(fd, msgs, unix.MSG_NOSIGNAL)
-}
-
-// sendmmsgNow is sendmmsg without waiting: EAGAIN means that the send buffer is full.
-func sendmmsgNow(fd int, msgs []message) (int, unix.Errno) {
-	return sendmmsgWith(fd, msgs, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
-}
-
-func sendmmsgWith(fd int, msgs []message, flags uintptr) (int, unix.Errno) {
+	const flags = unix.MSG_NOSIGNAL | unix.MSG_DONTWAIT
 	if len(msgs) == 1 {
 		_, _, errno := unix.Syscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&msgs[0].hdr)), flags)
 		return 1, errno

@@ -5,6 +5,7 @@ package udp
 import (
 	"fmt"
 	"net"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -13,10 +14,15 @@ import (
 
 // sender converts runs into messages, and sends the messages of each source in order. It has one user at a time.
 type sender struct {
-	port  *Port
-	fd    int
-	outFD int       // the socket of out: fd, or another source's
-	out   sendBatch // messages of one source at a time
+	port *Port
+	fd   int
+	// control is set for messages in the control group.
+	control bool
+	outFD   int       // the socket of out: fd, or another source's
+	out     sendBatch // messages of one socket at a time
+	// stalled are sockets that have refused a message, and have accepted none since.
+	stalled []int
+	full    []int // sockets that have refused a message of this call, because their send buffers are full
 	// resend holds the datagrams of a run whose UDP GSO send failed, while out is still in use.
 	resend   sendBatch
 	sendmmsg func(fd int, msgs []message) (int, unix.Errno) // sendmmsg; tests replace it
@@ -29,10 +35,12 @@ func newSender(p *Port, fd, messages int) *sender {
 }
 
 func (s *sender) send(runs []underlay.Run) (failed int) {
+	s.full = s.full[:0]
 	for i := range runs {
 		r := &runs[i]
+		r.Sent = 0
 		if r.Err = r.Check(); r.Err == nil {
-			r.Err = s.selectSource(runs, r.Source)
+			r.Err = s.selectSource(runs, r)
 		}
 		if r.Err == nil {
 			s.queue(runs, i)
@@ -47,20 +55,40 @@ func (s *sender) send(runs []underlay.Run) (failed int) {
 	return failed
 }
 
-// selectSource flushes if the source's socket differs from the current one.
-func (s *sender) selectSource(runs []underlay.Run, source int) error {
-	fd := s.fd
-	if source > 0 {
-		if source >= s.port.sources.Len() {
-			return underlay.ErrBadRun
-		}
-		fd = s.port.sources.Handle(source)
+// selectSource flushes if the run's socket differs from the current one.
+func (s *sender) selectSource(runs []underlay.Run, r *underlay.Run) error {
+	if r.Source >= s.port.sources.Len() {
+		return underlay.ErrBadRun
 	}
+	fd := s.socketOf(r)
 	if fd != s.outFD {
 		s.flush(&s.out, runs)
 		s.outFD = fd
 	}
+	if slices.Contains(s.full, fd) {
+		return underlay.ErrSendBufferFull
+	}
 	return nil
+}
+
+// socketOf returns the socket from which a run leaves.
+func (s *sender) socketOf(r *underlay.Run) int {
+	group := r.Group
+	if s.control {
+		group = controlGroup
+	}
+	if fd := s.port.groupSocket(r, group); fd >= 0 {
+		return fd
+	}
+	return s.sourceSocket(r.Source)
+}
+
+// sourceSocket returns the socket of an open source.
+func (s *sender) sourceSocket(source int) int {
+	if source == 0 {
+		return s.fd
+	}
+	return s.port.sources.Handle(source)
 }
 
 // queue adds run i as one message if UDP_SEGMENT works, else as one message per datagram.
@@ -73,7 +101,7 @@ func (s *sender) queue(runs []underlay.Run, i int) {
 	if !s.out.fits(len(r.Parts)) {
 		s.flush(&s.out, runs)
 	}
-	o := origin{run: i, ecn: r.ECN}
+	o := s.originOf(runs, i)
 	if r.Segments > 1 {
 		o.segment = r.SegSize
 	}
@@ -86,13 +114,20 @@ func (s *sender) queue(runs []underlay.Run, i int) {
 	}
 }
 
+// originOf returns the origin of a message of run i, which leaves from outFD.
+func (s *sender) originOf(runs []underlay.Run, i int) origin {
+	r := &runs[i]
+	return origin{run: i, ecn: r.ECN, bound: s.outFD != s.sourceSocket(r.Source)}
+}
+
 func (s *sender) queueSingly(b *sendBatch, runs []underlay.Run, i int) {
 	r := &runs[i]
+	b.singly = true
 	for datagram := range r.Datagrams {
 		if !b.fits(1) {
 			s.flush(b, runs)
 		}
-		if !b.start(s.port.family, r.To, origin{run: i, ecn: r.ECN}) {
+		if !b.start(s.port.family, r.To, s.originOf(runs, i)) {
 			r.Err = errFamily
 			return
 		}
@@ -100,14 +135,25 @@ func (s *sender) queueSingly(b *sendBatch, runs []underlay.Run, i int) {
 	}
 }
 
-// flush sends all of b. A message that the kernel refuses marks its run as failed and does not stop the others.
+// flush sends all of b. A message that the kernel refuses marks its run as failed and does not stop the others, unless the send
+// buffer is full.
 func (s *sender) flush(b *sendBatch, runs []underlay.Run) {
 	for i := 0; i < b.count; {
+		if slices.Contains(s.full, s.outFD) {
+			b.refuse(i, runs)
+			break
+		}
 		n, errno := s.sendmmsg(s.outFD, b.msgs[i:b.count])
 		switch {
 		case errno == 0 && n > 0:
+			if len(s.stalled) > 0 {
+				s.accepted()
+			}
+			b.noteSent(i, n, runs)
 			i += n
 		case errno == unix.EINTR:
+		case errno == unix.EAGAIN:
+			s.refused()
 		default:
 			r := &runs[b.origins[i].run]
 			if err := s.retry(b, i, runs, errno); err != nil && r.Err == nil {
@@ -119,13 +165,32 @@ func (s *sender) flush(b *sendBatch, runs []underlay.Run) {
 	b.reset()
 }
 
+// refuse marks the runs of message i and all behind it as refused.
+func (b *sendBatch) refuse(i int, runs []underlay.Run) {
+	for ; i < b.count; i++ {
+		if r := &runs[b.origins[i].run]; r.Err == nil {
+			r.Err = underlay.ErrSendBufferFull
+		}
+	}
+}
+
+// noteSent counts the n messages from i on, which were sent, in the runs that are sent singly.
+func (b *sendBatch) noteSent(i, n int, runs []underlay.Run) {
+	if !b.singly {
+		return
+	}
+	for _, o := range b.origins[i : i+n] {
+		runs[o.run].Sent++
+	}
+}
+
 // retry sends the refused message i of b in the remaining ways, and returns the error that remains.
 func (s *sender) retry(b *sendBatch, i int, runs []underlay.Run, errno unix.Errno) error {
 	if s.port.closed.Load() {
 		return net.ErrClosed
 	}
 	if isSourceError(errno) && b.dropSource(i) {
-		if errno = s.sendOne(b, i); errno == 0 {
+		if errno = s.sendOne(b, i, &runs[b.origins[i].run]); errno == 0 {
 			return nil
 		}
 	}
@@ -137,13 +202,16 @@ func (s *sender) retry(b *sendBatch, i int, runs []underlay.Run, errno unix.Errn
 		s.flush(&s.resend, runs)
 		return nil // flush has recorded each error
 	}
+	if errno == unix.EAGAIN {
+		s.refused()
+	}
 	return errnoError(errno)
 }
 
-// sendOne sends message i of b alone.
-func (s *sender) sendOne(b *sendBatch, i int) unix.Errno {
+// sendOne sends message i of b, which belongs to r, alone. It uses the source's socket, which is bound to no address.
+func (s *sender) sendOne(b *sendBatch, i int, r *underlay.Run) unix.Errno {
 	for {
-		if _, errno := s.sendmmsg(s.outFD, b.msgs[i:i+1]); errno != unix.EINTR {
+		if _, errno := s.sendmmsg(s.sourceSocket(r.Source), b.msgs[i:i+1]); errno != unix.EINTR {
 			return errno
 		}
 	}

@@ -19,8 +19,9 @@ type sendBatch struct {
 	names    []sockaddr
 	controls [][txControlSize]byte
 	iovs     []unix.Iovec
-	count    int // messages in use
-	iovCount int // iovs in use
+	count    int  // messages in use
+	singly   bool // some messages are single datagrams of a run: Run.Sent counts them
+	iovCount int  // iovs in use
 }
 
 // origin identifies the run of a message, and describes its control data.
@@ -29,6 +30,7 @@ type origin struct {
 	source  int // length of the pktinfo at its start, 0 without one
 	segment int // UDP_SEGMENT, 0 for a single datagram
 	ecn     packet.ECN
+	bound   bool // the socket is that of a send group, bound to an address that no host has
 }
 
 // newSendBatch allocates room for n messages, and for the parts of at least one run.
@@ -39,7 +41,7 @@ func newSendBatch(n int) sendBatch {
 	}
 }
 
-func (b *sendBatch) reset() { b.count, b.iovCount = 0, 0 }
+func (b *sendBatch) reset() { b.count, b.iovCount, b.singly = 0, 0, false }
 
 // fits reports whether a message with that many parts can be added.
 func (b *sendBatch) fits(parts int) bool {
@@ -54,8 +56,11 @@ func (b *sendBatch) start(family int, to *underlay.Endpoint, o origin) bool {
 	if h.Namelen == 0 {
 		return false
 	}
-	if to.Dst.Addr().Is4() == to.Src.Is4() { // ignore a source of the other family
+	switch ipv4 := to.Dst.Addr().Is4(); {
+	case ipv4 == to.Src.Is4(): // ignore a source of the other family
 		o.source = putSource(b.controls[i][:], to.Src, to.Scope)
+	case ipv4 && o.bound: // without a source, 0.0.0.0 leaves it to routing; for IPv6 groupSocket returns none
+		o.source = putSource(b.controls[i][:], anySource, 0)
 	}
 	n := o.source
 	if o.segment > 0 {

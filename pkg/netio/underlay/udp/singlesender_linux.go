@@ -14,7 +14,7 @@ type singleSender struct {
 
 func newSingleSender(p *Port) *singleSender {
 	fd := p.lanes[0].fd
-	return &singleSender{sender: &sender{port: p, fd: fd, outFD: fd, out: newSendBatch(1), resend: newSendBatch(1), sendmmsg: p.sendNow}}
+	return &singleSender{sender: &sender{port: p, fd: fd, outFD: fd, control: true, out: newSendBatch(1), resend: newSendBatch(1), sendmmsg: p.sendNow}}
 }
 
 func (l *singleSender) sendTo(to *underlay.Endpoint, datagram []byte) error {

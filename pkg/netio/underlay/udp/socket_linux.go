@@ -100,9 +100,7 @@ func (s *socket) setBuffers(c *Config) {
 	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, c.ReceiveBuffer) != nil {
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, c.ReceiveBuffer)
 	}
-	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, c.SendBuffer) != nil {
-		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, c.SendBuffer)
-	}
+	setSendBuffer(s.fd, firstLimit(c.SendBuffer))
 }
 
 func (s *socket) probeOffloads(c *Config) {

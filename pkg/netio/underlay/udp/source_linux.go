@@ -32,7 +32,8 @@ func (p *Port) OpenSource(port uint16) (source int, err error) {
 	if p.closed.Load() || p.kept {
 		return 0, net.ErrClosed
 	}
-	return p.sources.Add(port, func() (fd int, err error) {
+	before := p.sources.Len()
+	source, err = p.sources.Add(port, func() (fd int, err error) {
 		s, err := openBound(&p.config, port, (*socket).bind)
 		if err != nil {
 			return -1, err
@@ -47,6 +48,10 @@ func (p *Port) OpenSource(port uint16) (source int, err error) {
 		}
 		return s.fd, nil
 	})
+	if err == nil && source >= before {
+		p.addToGroups(source)
+	}
+	return source, err
 }
 
 // descriptorReserve is the number of descriptors that sources leave to the rest of the process, which must stay

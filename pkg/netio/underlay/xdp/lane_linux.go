@@ -80,6 +80,9 @@ func (l *lane) recv(rx []underlay.Datagrams) (n int, err error) {
 	return n, err
 }
 
+// SendFD implements underlay.Lane. AF_XDP never returns ErrSendBufferFull.
+func (l *lane) SendFD(r *underlay.Run) int { return l.udp.SendFD(r) }
+
 // TryRecv implements underlay.Lane.
 func (l *lane) TryRecv(rx []underlay.Datagrams) (n int) {
 	if len(rx) == 0 || !l.receiving.Enter() {

@@ -73,6 +73,9 @@ func (p *Port) LocalPort() uint16 { return p.port }
 // OpenSource implements underlay.Port. The source has a UDP socket too, so that no other program gets the port.
 func (p *Port) OpenSource(port uint16) (source int, err error) { return p.udp.OpenSource(port) }
 
+// OpenGroup implements underlay.Port. Only what uses the UDP sockets has send buffers.
+func (p *Port) OpenGroup(group int) error { return p.udp.OpenGroup(group) }
+
 // SecondaryPorts implements underlay.Port.
 func (p *Port) SecondaryPorts() underlay.Receiver { return p.udp.SecondaryPorts() }
 

@@ -3,6 +3,9 @@
 package xdp
 
 import (
+	"errors"
+	"slices"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
@@ -25,6 +28,8 @@ type sender struct {
 	descs  [underlay.MaxRunSegments]xsk.Desc
 	// queued is set while submitted frames still need a system call to be sent.
 	queued bool
+	// full is set once the UDP socket has refused a run of the current call. It is not asked again in this call, to keep the order.
+	full bool
 
 	sent, viaUDP, tooLong, lost counter
 }
@@ -39,6 +44,7 @@ func newSender(p *Port, index, lanes int) *sender {
 
 // send sends runs in order, each through the lane socket or the UDP socket.
 func (s *sender) send(l *lane, c *laneSocket, runs []underlay.Run) (failed int) {
+	s.full = false
 	first := 0 // first of the runs that wait for the UDP socket
 	for i := range runs {
 		r := &runs[i]
@@ -98,8 +104,17 @@ func (s *sender) sendUDP(l *lane, c *laneSocket, runs []underlay.Run) (failed in
 		return 0
 	}
 	s.flush(c)
+	if s.full {
+		for i := range runs {
+			runs[i].Err, runs[i].Sent = underlay.ErrSendBufferFull, 0
+		}
+		return len(runs)
+	}
 	s.viaUDP.add(len(runs))
-	return l.udp.Send(runs)
+	if failed = l.udp.Send(runs); failed > 0 {
+		s.full = slices.ContainsFunc(runs, func(r underlay.Run) bool { return errors.Is(r.Err, underlay.ErrSendBufferFull) })
+	}
+	return failed
 }
 
 // sendFrames submits the frames of one run, all or none.

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+)
+
+// sendGroup is the sockets of one send group, which only send: one for each source, which all lanes share. Each has a send buffer of its
+// own. They are bound to the ports of their sources and to an address that no host has, so the kernel never delivers to them, and the
+// lanes' reuseport group stays as it is. The source address of each datagram is given with it.
+type sendGroup struct {
+	fds [1 + underlay.MaxSources]atomic.Int32 // by source: the descriptor, plus 1; 0 for none
+}
+
+// groupAddress returns the address to which a send group is bound, which is reserved (RFC 1112, section 4). An IPv6 socket that is bound
+// to an IPv6 address could not send to IPv4.
+func groupAddress(group int) netip.Addr { return netip.AddrFrom4([4]byte{240, 0, 0, byte(group)}) }
+
+// OpenGroup implements underlay.Port. It allows other sockets of the same user to join the ports (SO_REUSEPORT).
+func (p *Port) OpenGroup(group int) error {
+	if group <= 0 || group >= underlay.MaxGroups {
+		return fmt.Errorf("opening send group %d: %w", group, unix.EINVAL)
+	}
+	p.opening.Lock()
+	defer p.opening.Unlock()
+	switch {
+	case p.closed.Load() || p.kept:
+		return net.ErrClosed
+	case p.groups[group].Load() != nil:
+		return nil
+	}
+	g := new(sendGroup)
+	for source := range p.sources.Len() {
+		if err := p.addToGroup(g, group, source); err != nil {
+			for fd := range g.sockets {
+				_ = unix.Close(fd)
+			}
+			return fmt.Errorf("opening send group %d: %w", group, err)
+		}
+	}
+	p.groups[group].Store(g)
+	return nil
+}
+
+// controlGroup is the group of SendTo and SendRun: handshakes and keepalives find room in its send buffer when the lanes have none. Only the canonical port has
+// a socket in it.
+const controlGroup = underlay.MaxGroups
+
+// openControlGroup opens the control group. Without it lane 0's socket takes its place.
+func (p *Port) openControlGroup() {
+	g := new(sendGroup)
+	if p.addToGroup(g, controlGroup, 0) == nil {
+		p.groups[controlGroup].Store(g)
+	}
+}
+
+// addToGroups adds a new source to all open groups. Where that fails the source uses its own socket.
+func (p *Port) addToGroups(source int) {
+	for group := range underlay.MaxGroups {
+		if g := p.groups[group].Load(); g != nil {
+			_ = p.addToGroup(g, group, source)
+		}
+	}
+}
+
+// addToGroup opens the socket of a source in a group. The caller holds p.opening.
+func (p *Port) addToGroup(g *sendGroup, group, source int) error {
+	main := p.lanes[0].fd
+	if source > 0 {
+		main = p.sources.Handle(source)
+	}
+	if err := (&socket{fd: main}).reusePort(); err != nil {
+		return err
+	}
+	s, err := openBound(&p.config, p.sources.Port(source), func(s *socket, port uint16) error { return s.bindToGroup(port, group) })
+	if err != nil {
+		return err
+	}
+	if err := checkDescriptorReserve(s.fd); err != nil {
+		return errors.Join(err, unix.Close(s.fd))
+	}
+	g.fds[source].Store(int32(s.fd) + 1)
+	return nil
+}
+
+// bindToGroup binds to a port and the address of a group.
+func (s *socket) bindToGroup(port uint16, group int) error {
+	if err := s.reusePort(); err != nil {
+		return err
+	}
+	if err := s.freeBind(1); err != nil {
+		return err
+	}
+	if err := s.bindToAddress(port, group); err != nil {
+		return err
+	}
+	return s.freeBind(0) // a source address that the host has lost must be an error
+}
+
+// freeBind allows the use of addresses that the host does not have. This option of IPv4 is that of IPv6 sockets, too.
+func (s *socket) freeBind(on int) error {
+	if err := unix.SetsockoptInt(s.fd, unix.SOL_IP, unix.IP_FREEBIND, on); err != nil {
+		return fmt.Errorf("setting IP_FREEBIND: %w", err)
+	}
+	return nil
+}
+
+func (s *socket) bindToAddress(port uint16, group int) error {
+	if s.family == unix.AF_INET {
+		return unix.Bind(s.fd, &unix.SockaddrInet4{Port: int(port), Addr: groupAddress(group).As4()})
+	}
+	return unix.Bind(s.fd, &unix.SockaddrInet6{Port: int(port), Addr: groupAddress(group).As16()})
+}
+
+// sockets yields the descriptors of a group.
+func (g *sendGroup) sockets(yield func(fd int) bool) {
+	for i := range g.fds {
+		if fd := g.fds[i].Load(); fd > 0 && !yield(int(fd)-1) {
+			return
+		}
+	}
+}
+
+// groupSocket returns the descriptor from which a run leaves in a group, -1 for that of its source. An IPv6 datagram without a source
+// address would leave with that of the group.
+func (p *Port) groupSocket(r *underlay.Run, group int) int {
+	if group == 0 || r.To.Dst.Addr().Is6() && !r.To.Src.Is6() {
+		return -1
+	}
+	g := p.groups[group].Load()
+	if g == nil {
+		return -1
+	}
+	return int(g.fds[r.Source].Load()) - 1
+}
+
+// anySource is the source address that leaves the choice to routing, for sockets that are bound to one.
+var anySource = netip.IPv4Unspecified()

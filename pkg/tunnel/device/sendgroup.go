@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"log/slog"
+	"sync"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+)
+
+// sendGroups gives the peers whose data waits for a send buffer different send groups of the present port. The first stays in group 0, so
+// a device whose traffic goes to one peer opens none.
+type sendGroups struct {
+	log *slog.Logger
+
+	mu    sync.Mutex
+	port  underlay.Port // nil while there is none
+	given int           // peers that have asked
+}
+
+// reset begins anew with another port, nil for none.
+func (s *sendGroups) reset(port underlay.Port) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.port, s.given = port, 0
+}
+
+// next returns the group of the next peer. When all are in use, it begins again with group 1. Without another group it is group 0.
+func (s *sendGroups) next() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.port == nil {
+		return 0
+	}
+	group := 0
+	if s.given > 0 {
+		group = 1 + (s.given-1)%(underlay.MaxGroups-1)
+	}
+	s.given++
+	if group == 0 {
+		return 0
+	}
+	if err := s.port.OpenGroup(group); err != nil {
+		s.log.Warn("opening a send group failed, a slow network device may delay other peers", "group", group, "error", err)
+		return 0
+	}
+	return group
+}
+
+// SendBufferFull implements engine.SlowPath. It matters once for each port.
+func (p *Peer) SendBufferFull() {
+	if !p.requests.sendGroup.Load() && p.requests.sendGroup.CompareAndSwap(false, true) {
+		p.post(taskSendGroup)
+	}
+}
+
+// chooseSendGroup gives the peer its send group. Messages that were sent in group 0 are in the queue of a network device by then. Unless
+// that has a queue for each socket (the fq qdisc), no flow is reordered.
+func (p *Peer) chooseSendGroup() { p.engine.SendGroup.Store(int32(p.dev.groups.next())) }
+
+// resetSendGroup returns the peer to group 0, which is the only one of a new port.
+func (p *Peer) resetSendGroup() {
+	p.engine.SendGroup.Store(0)
+	p.requests.sendGroup.Store(false)
+}
