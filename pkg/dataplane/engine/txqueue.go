@@ -73,13 +73,19 @@ func (q *txQueue) active() bool { return len(q.full) > 0 || q.Queue != nil && q.
 // isFull reports whether a send buffer has refused a run since the last retry.
 func (q *txQueue) isFull(b sendBuffer) bool { return slices.Contains(q.full, b) }
 
+// blocks reports whether nothing may be sent to p by a send buffer now: it is full, or older messages to p are held, perhaps for the send
+// group that p has just left.
+func (q *txQueue) blocks(p *Peer, to sendBuffer) bool {
+	return q.isFull(to) || slices.ContainsFunc(q.held, func(h *heldRun) bool { return h.meta.peer == p && h.run.Source == to.source })
+}
+
 // newTXQueue returns the FQ-CoDel queue of a transmitter.
 func newTXQueue(t *transmitter) *fqcodel.Queue[txElement] {
 	return fqcodel.New(fqcodel.Config[txElement]{
 		Params: fqcodel.Params{Target: txTarget, Interval: txInterval, MTU: rxMTU},
 		Flows:  txFlows, Quantum: rxFlowQuantum, Elements: txElements, Bytes: t.queue.limit,
 		Signal:  t.signal,
-		Blocked: func(e *txElement) bool { return t.queue.isFull(e.to) },
+		Blocked: func(e *txElement) bool { return t.queue.blocks(e.peer, e.to) },
 	})
 }
 
@@ -104,7 +110,7 @@ func (t *transmitter) read() (int, error) {
 func (t *transmitter) wait(p *Peer, train []byte) bool {
 	q := &t.queue
 	to, hash := sendBuffer{t.chooseSource(p), p.sendGroup()}, t.train.FlowHash()
-	if !q.isFull(to) && (q.Queue == nil || q.Backlog(hash) == 0) {
+	if !q.blocks(p, to) && (q.Queue == nil || q.Backlog(hash) == 0) {
 		return false
 	}
 	if q.Queue == nil {

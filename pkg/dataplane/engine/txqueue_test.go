@@ -267,3 +267,25 @@ func TestLargestTrainWaits(t *testing.T) {
 		t.Errorf("the train waits still, or was sent: %d drops", r.allDrops())
 	}
 }
+
+// TestSendGroupChangeKeepsOrder gives the peer another send group while the former one's buffer is full.
+func TestSendGroupChangeKeepsOrder(t *testing.T) {
+	r, b := slowRig(t, 0)
+	f := flow.Flow{Ends: out4}
+	var want [][]byte
+	send := func(train []byte) {
+		want = append(want, packetsOf(t, train)...)
+		r.transmit(train)
+	}
+	send(f.Train(4, 1000)) // held
+	r.peer.SendGroup.Store(1)
+	send(f.Train(3, 1000))
+	r.pass(time.Millisecond)
+	if sent := len(r.conn.taken()); sent != 0 {
+		t.Fatalf("%d runs were sent before older ones", sent)
+	}
+	b.room = 1
+	r.pass(time.Millisecond)
+	send(f.Next(100))
+	samePackets(t, unpadded(t, r.sent()), want)
+}
