@@ -195,13 +195,19 @@ func cpuCases() []faultCase {
 }
 
 func hostCases() []faultCase {
+	forwarding := both(sysctl(facts.Forward4, "1"), sysctl(facts.Forward6, "1"))
+	bigTCP := func(device string) func(*facts.Facts) {
+		return func(f *facts.Facts) {
+			f.BigTCP.Value = []hostnet.BigTCP{{Device: device, Limits: map[string]int{"gso_max_size": 131072, "gro_max_size": 196608}}}
+		}
+	}
 	noCaps := func(f *facts.Facts) { f.Process.Capabilities.Value = 0 }
 	absent := func(key string) func(*facts.Facts) {
 		return func(f *facts.Facts) { f.Sysctls[key] = facts.Unknown[string](fs.ErrNotExist) }
 	}
 	strict := both(sysctl(facts.RPFilter("eth0"), "1"), func(f *facts.Facts) { f.Tunnels[0].Mark = 51820 })
 	return []faultCase{
-		{"socket-buffers", both(noCaps, sysctl(facts.RmemMax, "212992")), Warning, "212992", "net.core.rmem_max=1048576"},
+		{"socket-buffers", both(noCaps, sysctl(facts.RmemMax, "212992")), Warning, "212992", "net.core.rmem_max=16777216"},
 		{"socket-buffers", sysctl(facts.RmemMax, "212992"), OK, "no limit (CAP_NET_ADMIN)", ""},
 		{"socket-buffers", sysctl(facts.RmemMax, "many"), Unknown, `"many"`, ""},
 		{"backlog", sysctl(facts.Backlog, "300"), Warning, "300", "sysctl -w net.core.netdev_max_backlog=1000"},
@@ -209,6 +215,9 @@ func hostCases() []faultCase {
 		{"backlog", absent(facts.Backlog), OK, "initial network namespace", ""},
 		{"ip-forward", sysctl(facts.Forward4, "1"), Warning, "IPv6 forwarding off", "forwarding=1"},
 		{"ip-forward", both(sysctl(facts.Forward4, "1"), sysctl(facts.Forward6, "1")), OK, "on", ""},
+		{"forward-trains", both(forwarding, bigTCP("eth1")), Warning, "gro_max_size 196608, gso_max_size 131072", "ip link set dev eth1 gro_max_size 65536 gso_max_size 65536"},
+		{"forward-trains", both(forwarding, bigTCP("wg0")), OK, "no device", ""},
+		{"forward-trains", bigTCP("eth1"), OK, "forwarding is off", ""},
 		{"rp-filter", sysctl(facts.RPFilter("wg0"), "1"), Warning, "strict on wg0", "sysctl -w net.ipv4.conf.wg0.rp_filter=2"},
 		{"rp-filter", both(sysctl(facts.RPFilterAll(), "2"), sysctl(facts.RPFilter("wg0"), "1")), OK, "no relevant device", ""},
 		{"src-valid-mark", strict, Failed, "underlay of wg0", "sysctl -w net.ipv4.conf.all.src_valid_mark=1"},

@@ -5,6 +5,7 @@ package doctor
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/observe/doctor/facts"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
@@ -25,6 +27,8 @@ func hostChecks() []Check {
 			"packets that RPS or a virtual device passes to another CPU wait in this queue and are dropped when it is full").fixable(),
 		check("ip-forward", "net.ipv4.ip_forward and net.ipv6.conf.all.forwarding", evaluateForward,
 			"required where peers reach other hosts through this one"),
+		check("forward-trains", "gso_max_size and gro_max_size (BIG TCP) of other devices, where IP forwarding is on", evaluateBigTCP,
+			"a forwarded train above 65,536 bytes, the limit of a TUN device, enters the tunnel in single packets, which cost several times as much"),
 		check("rp-filter", "net.ipv4.conf.*.rp_filter of underlay devices and tunnels", evaluateRPFilter,
 			"strict mode (1) drops a packet that arrives on another device than the route back to its source"),
 		check("src-valid-mark", "net.ipv4.conf.all.src_valid_mark, for tunnels with a firewall mark", evaluateSrcValidMark,
@@ -42,8 +46,8 @@ func hostChecks() []Check {
 
 // The smallest net.core.rmem_max and wmem_max, in bytes: the socket buffers that the engine requests.
 const (
-	minRmem = 1 << 20
-	minWmem = 7 << 20
+	minRmem = 16 << 20
+	minWmem = 1 << 20
 )
 
 func evaluateBuffers(f *facts.Facts, r *recorder) {
@@ -115,6 +119,32 @@ func evaluateForward(f *facts.Facts, r *recorder) {
 		r.ok("", "on")
 	default:
 		r.ok("", "off")
+	}
+}
+
+func evaluateBigTCP(f *facts.Facts, r *recorder) {
+	forwards := f.Sysctls[facts.Forward4].Value == "1" || f.Sysctls[facts.Forward6].Value == "1"
+	found := 0
+	for _, d := range f.BigTCP.Value {
+		if !forwards || slices.ContainsFunc(f.Tunnels, func(t facts.Tunnel) bool { return t.Name == d.Device }) {
+			continue
+		}
+		found++
+		names := slices.Sorted(maps.Keys(d.Limits))
+		have, fix := "", "ip link set dev "+d.Device
+		for _, name := range names {
+			have += fmt.Sprintf(", %s %d", name, d.Limits[name])
+			fix += fmt.Sprintf(" %s %d", name, hostnet.MaxTrain)
+		}
+		r.warn(d.Device, strings.TrimPrefix(have, ", "), fix+"   # if traffic from this device is forwarded into the tunnel")
+	}
+	switch {
+	case f.BigTCP.Err != nil:
+		r.unknown("", f.BigTCP.Err)
+	case !forwards:
+		r.ok("", "IP forwarding is off")
+	case found == 0:
+		r.ok("", "no device has BIG TCP")
 	}
 }
 

@@ -40,6 +40,8 @@ type Facts struct {
 	Sysctls map[string]Result[string] // by path below /proc/sys
 	// LocalPorts are the ephemeral ports, which the kernel assigns to sockets that bind no port.
 	LocalPorts Result[hostnet.LocalPorts]
+	// BigTCP are the devices whose trains may be longer than those of a tunnel.
+	BigTCP     Result[[]hostnet.BigTCP]
 	Irqbalance Result[bool] // it is running
 	Sockets    Result[[]Socket]
 	Clock      Clock

@@ -61,6 +61,7 @@ func Gather(ctx context.Context, o Options) (*Facts, error) {
 	}
 	f.Kernel, f.Process, f.CPU, f.Clock = s.kernel(), s.process(), s.cpu(), s.clock(o.Now())
 	f.Irqbalance = result(s.isRunning("irqbalance"))
+	f.BigTCP = result(hostnet.BigTCPDevices())
 	f.SpreadPorts, f.LocalPorts = spread.DefaultPorts, result(hostnet.ReadLocalPorts())
 	f.Plugins = result(s.plugins(ctx))
 	s.readNetwork(f)
