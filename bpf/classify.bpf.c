@@ -19,6 +19,8 @@
  * - that the destination is local and the source is not martian
  * - that the IP and UDP lengths agree and the frame is complete
  *
+ * A packet that fails a check goes up the stack.
+ *
  * It does not verify checksums. The payload has its authentication tag. A corrupted destination or length fails one of
  * the checks above, or that tag. A corrupted source remains: it becomes the peer's endpoint (WireGuard paper, section
  * 2.1) until the peer's next message. Any attacker could do the same by forwarding a message from another address.
@@ -37,7 +39,7 @@ INLINE int is_local(const struct outer *o)
 {
 	struct address destination = {};
 
-	/* No packet arrives for ::/64, and the map holds IPv4 addresses there. */
+	/* An invalid destination in ::/64 could match an IPv4 address, which the map holds as ::ffff:a.b.c.d. */
 	if (o->v6 && !o->v6->dst[0].raw)
 		return 0;
 	outer_dst(o, destination.words);
