@@ -33,6 +33,12 @@ const (
 // newLab creates the hosts and the interfaces without starting them. v6 selects IPv6 for the outer packets.
 func newLab(t *testing.T, p pairing, v6 bool) *lab {
 	t.Helper()
+	return newLabOver(t, p, v6, connect)
+}
+
+// newLabOver is newLab with a function that connects the hosts. Both get a device with the name cable.
+func newLabOver(t *testing.T, p pairing, v6 bool, connect func(t *testing.T, a, b *host)) *lab {
+	t.Helper()
 	a, b := newHost(t, "left"), newHost(t, "right")
 	connect(t, a, b)
 	l := &lab{

@@ -32,7 +32,7 @@ func sendTrain(t *testing.T, x, y *tunnel, v6 bool) {
 	out, err := dialUDP(x.host, netip.AddrPortFrom(y.inner(v6), sinkPort))
 	expect.NoError(t, err)
 	defer out.Close()
-	expect.NoError(t, setSegment(out))
+	expect.NoError(t, setSegment(out, trainSegment))
 	deadline := time.Now().Add(patience)
 	for number := uint32(1); ; number++ {
 		train := makeTrain(number)
@@ -48,15 +48,18 @@ func sendTrain(t *testing.T, x, y *tunnel, v6 bool) {
 	}
 }
 
-func setSegment(c *net.UDPConn) error {
+// setSegment makes each Write a train of datagrams of the given size.
+func setSegment(c *net.UDPConn, size int) error {
+	return setOption(c, unix.SOL_UDP, unix.UDP_SEGMENT, size)
+}
+
+func setOption(c *net.UDPConn, level, option, value int) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return err
 	}
 	var sockErr error
-	err = raw.Control(func(fd uintptr) {
-		sockErr = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_SEGMENT, trainSegment)
-	})
+	err = raw.Control(func(fd uintptr) { sockErr = unix.SetsockoptInt(int(fd), level, option, value) })
 	return errors.Join(err, sockErr)
 }
 

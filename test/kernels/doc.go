@@ -9,6 +9,9 @@
 // once more on a second machine, and a second failure counts. A test that hangs on a live machine fails by its timeout. A kernel
 // oops, BUG or panic fails the machine even if all tests passed, because ropewalk may have caused it.
 //
+// The machines also have what a developer's kernel may lack: in-kernel WireGuard, nftables, and netem for the tests with an impaired
+// network (test/interop, test/spread).
+//
 // The matrix has the build tag `kernels` (make test-kernels). The tests of its parts have no tag. The matrix needs no KVM and no
 // network except the mirror. Without root it skips the tests that need NICs. The environment:
 //
