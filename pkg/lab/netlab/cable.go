@@ -21,6 +21,9 @@ type CableConfig struct {
 	// RSS, if not nil, selects the receive queue at both ends, with an eBPF program. Without it the receive queue is the transmit
 	// queue that the sending kernel selects.
 	RSS *RSS
+	// Link, if not nil, makes the cable a pair of TAPs of one queue, between which this process copies what is sent: with a
+	// delay, and with a bottleneck if the Link has one.
+	Link *Link
 	// AddrsA and AddrsB are the addresses of the ends, usable as soon as Cable returns.
 	AddrsA, AddrsB []netip.Prefix
 }
@@ -29,12 +32,25 @@ type CableConfig struct {
 type Cable struct {
 	// DeviceA and DeviceB are the names of the ends in their hosts.
 	DeviceA, DeviceB string
+
+	copier *linkCopier // nil unless the cable has a Link
+}
+
+// Dropped counts the packets and trains that a Link has dropped, in both directions; 0 for a cable without one.
+func (c *Cable) Dropped() uint64 {
+	if c.copier == nil {
+		return 0
+	}
+	return c.copier.dropped.Load()
 }
 
 // Cable connects two different hosts and brings both ends up. Closing the Lab removes it.
 func (l *Lab) Cable(a, b *Host, cfg CableConfig) (*Cable, error) {
 	if a == b {
 		return nil, errors.New("creating a cable: both ends are in one host")
+	}
+	if cfg.Link != nil {
+		return l.linkCable(a, b, cfg)
 	}
 	var rss *ebpf.Program
 	if cfg.RSS != nil {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package netlab builds small networks out of network namespaces, for the demo, for tests and for benchmarks: hosts,
-// multi-queue cables (veth pairs) between them, processes inside them, and packet captures. It needs no programs such as
-// ip, ethtool or tcpdump, except nft for NAT and firewalls. It never changes a device that it did not create.
+// multi-queue cables (veth pairs) between them, cables with a delay, a rate and a queue, processes inside them, and packet
+// captures. It needs no programs such as ip, ethtool or tcpdump, except nft for NAT and firewalls. It never changes a device
+// that it did not create.
 //
 // A Lab owns everything it created, and Close removes it. Sweep removes the labs of processes that were killed.
 package netlab
@@ -38,6 +39,7 @@ type Lab struct {
 
 	mu     sync.Mutex
 	hosts  []*Host
+	links  []*linkCopier
 	closed bool
 }
 
@@ -81,6 +83,9 @@ func (l *Lab) Close() error {
 		return nil
 	}
 	l.closed = true
+	for _, k := range l.links {
+		k.close()
+	}
 	var errs []error
 	for i := len(l.hosts) - 1; i >= 0; i-- {
 		errs = append(errs, l.hosts[i].close())
