@@ -58,6 +58,7 @@ func newTrafficServerCmd() *cobra.Command {
 type trafficOptions struct {
 	kind    string
 	seconds float64
+	warmup  float64
 	rate    string
 	json    bool
 	cfg     traffic.Config
@@ -79,6 +80,8 @@ func newTrafficClientCmd() *cobra.Command {
 	f.StringVar(&o.kind, "kind", "tcp", "tcp, udp or ping")
 	f.IntVar(&o.cfg.Streams, "streams", 1, "parallel streams")
 	f.Float64Var(&o.seconds, "seconds", 5, "duration of the transfer in seconds")
+	f.Float64Var(&o.warmup, "warmup", 0, "seconds at the beginning of a TCP transfer that do not count towards its rate")
+	f.StringVar(&o.cfg.Congestion, "congestion", "", "TCP congestion control, such as cubic or bbr (default the system's)")
 	f.IntVar(&o.cfg.Size, "size", traffic.DefaultSize, "UDP payload in bytes")
 	f.IntVar(&o.cfg.Train, "train", 1, "UDP datagrams per send (UDP_SEGMENT)")
 	f.StringVar(&o.rate, "rate", "0", "payload bits per second over all streams, with k, M or G; 0 is unlimited")
@@ -95,6 +98,7 @@ func runTrafficClient(cmd *cobra.Command, o trafficOptions, server string) (err 
 	if cfg.Duration, err = secondsFlag(o.seconds); err != nil {
 		return usageError{err}
 	}
+	cfg.Warmup = time.Duration(o.warmup * float64(time.Second))
 	if cfg.BitsPerSecond, err = parseRate(o.rate); err != nil {
 		return usageError{fmt.Errorf("--rate: %w", err)}
 	}

@@ -58,7 +58,7 @@ func (s *server) stop() error { return s.p.Stop() }
 
 // Flow is one run of traffic through a Lab.
 type Flow struct {
-	// Config's Kind, Streams, Duration, Size, Train and BitsPerSecond count; the rest is filled in here.
+	// Config's Kind, Streams, Duration, Warmup, Congestion, Size, Train and BitsPerSecond count; the rest is filled in here.
 	traffic.Config
 	// Reverse sends from B to A.
 	Reverse bool
@@ -176,7 +176,7 @@ func (l *Lab) client(ctx context.Context, h *netlab.Host, cfg traffic.Config) (t
 }
 
 func clientArgs(c traffic.Config) []string {
-	return []string{
+	args := []string{
 		"client", "--json",
 		"--kind", string(c.Kind),
 		"--streams", strconv.Itoa(max(c.Streams, 1)),
@@ -184,8 +184,14 @@ func clientArgs(c traffic.Config) []string {
 		"--size", strconv.Itoa(c.Size),
 		"--train", strconv.Itoa(max(c.Train, 1)),
 		"--rate", strconv.FormatFloat(c.BitsPerSecond, 'f', -1, 64),
-		c.Server.String(),
 	}
+	if c.Congestion != "" {
+		args = append(args, "--congestion", c.Congestion)
+	}
+	if c.Warmup != 0 {
+		args = append(args, "--warmup", strconv.FormatFloat(c.Warmup.Seconds(), 'f', -1, 64))
+	}
+	return append(args, c.Server.String())
 }
 
 // parseResult parses the line of JSON. A test binary that acts as the generator prints other lines, too.

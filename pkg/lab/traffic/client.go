@@ -89,7 +89,7 @@ func (r *clientRun) open(ctx context.Context) error {
 	r.ctl = newControl(conn)
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	_ = conn.SetDeadline(time.Now().Add(helloTimeout))
-	err = r.ctl.write(message{Open: &openMsg{Key: r.key, Kind: r.cfg.Kind, Streams: r.cfg.Streams, Size: r.cfg.Size}})
+	err = r.ctl.write(message{Open: &openMsg{Key: r.key, Kind: r.cfg.Kind, Streams: r.cfg.Streams, Size: r.cfg.Size, Warmup: r.cfg.Warmup}})
 	if err != nil {
 		return err
 	}
@@ -128,6 +128,9 @@ func (r *clientRun) openTCP(ctx context.Context) error {
 			return err
 		}
 		r.tcp = append(r.tcp, conn)
+		if err := setCongestion(conn, r.cfg.Congestion); err != nil {
+			return err
+		}
 		if err := newControl(conn).write(message{Data: &dataMsg{Key: r.key, Stream: i}}); err != nil {
 			return err
 		}
@@ -226,7 +229,12 @@ func (r *clientRun) merge(report *reportMsg) error {
 		return nil
 	}
 	for i, s := range report.Streams {
-		r.res.Streams[i].Counts, r.res.Streams[i].Seconds = s.Counts, s.Seconds
+		own := &r.res.Streams[i]
+		own.Counts, own.Seconds, own.WarmupBytes = s.Counts, s.Seconds, s.WarmupBytes
+	}
+	for i, conn := range r.tcp {
+		own := &r.res.Streams[i]
+		own.TransmittedBytes, own.RetransmittedBytes = transmitted(conn)
 	}
 	return nil
 }

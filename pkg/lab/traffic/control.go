@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"time"
 )
 
 // maxLine bounds a message: a report of MaxStreams streams.
@@ -31,6 +32,8 @@ type openMsg struct {
 	Kind    Kind   `json:"kind"`
 	Streams int    `json:"streams"`
 	Size    int    `json:"size"`
+	// Warmup is in nanoseconds.
+	Warmup time.Duration `json:"warmup,omitempty"`
 }
 
 type dataMsg struct {

@@ -24,7 +24,8 @@ const (
 // counters counts what one receiver has received. Only the receiver stores; other goroutines load.
 type counters struct {
 	bytes, packets, reordered, duplicated, corrupt atomic.Uint64
-	first, last                                    atomic.Int64 // unix nanoseconds
+	first, last                                    atomic.Int64  // unix nanoseconds
+	warmup                                         atomic.Uint64 // bytes received before first
 }
 
 func (c *counters) counts() Counts {
@@ -41,8 +42,18 @@ func (c *counters) touch(now int64) {
 	c.last.Store(now)
 }
 
+// warmUp moves the beginning of the measurement to now, if all that was received until now came within the warm-up.
+func (c *counters) warmUp(now int64, warmup time.Duration, begin int64) {
+	if now-begin <= int64(warmup) {
+		c.first.Store(now)
+		c.warmup.Store(c.bytes.Load())
+	}
+}
+
 func (c *counters) stream() Stream {
-	return Stream{Counts: c.counts(), Seconds: time.Duration(c.last.Load() - c.first.Load()).Seconds()}
+	return Stream{
+		Counts: c.counts(), WarmupBytes: c.warmup.Load(), Seconds: time.Duration(c.last.Load() - c.first.Load()).Seconds(),
+	}
 }
 
 // datagramReceiver receives one UDP stream.
@@ -136,16 +147,21 @@ func echoDatagrams(conn *net.UDPConn, key uint64, t *counters) error {
 }
 
 // receiveStream reads a TCP stream to its end. It verifies up to the first error, since the position is unknown after that.
-func receiveStream(r io.Reader, v *verifier, t *counters) error {
+func receiveStream(r io.Reader, v *verifier, t *counters, warmup time.Duration) error {
 	buf := make([]byte, 4*chunkLen)
+	begin := time.Now().UnixNano()
 	for {
 		n, err := r.Read(buf)
 		if n > 0 {
-			t.touch(time.Now().UnixNano())
+			now := time.Now().UnixNano()
+			t.touch(now)
 			if t.corrupt.Load() == 0 && !v.check(buf[:n]) {
 				t.corrupt.Store(1)
 			}
 			t.bytes.Add(uint64(n))
+			if warmup > 0 {
+				t.warmUp(now, warmup, begin)
+			}
 		}
 		switch {
 		case errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrDeadlineExceeded):

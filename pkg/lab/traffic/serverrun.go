@@ -33,7 +33,7 @@ type serverRun struct {
 }
 
 func newServerRun(open openMsg) (*serverRun, error) {
-	check := Config{Kind: open.Kind, Streams: open.Streams, Size: open.Size}
+	check := Config{Kind: open.Kind, Streams: open.Streams, Size: open.Size, Duration: open.Warmup + time.Second, Warmup: open.Warmup}
 	if err := check.complete(); err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func (r *serverRun) receiveTCP(c *control, stream int) {
 	r.mu.Unlock()
 	defer r.wg.Done()
 	v := newVerifier(r.open.Key, uint32(stream), r.body)
-	r.fail(receiveStream(c.r, v, &r.counters[stream]))
+	r.fail(receiveStream(c.r, v, &r.counters[stream], r.open.Warmup))
 }
 
 func (r *serverRun) fail(err error) {

@@ -61,6 +61,10 @@ type Config struct {
 	// Train is the number of datagrams per send, at most 64, by UDP_SEGMENT; 0 and 1 send single datagrams in batches.
 	// It is reduced to what fits into one send.
 	Train int
+	// Congestion is the congestion control of TCP streams, such as cubic; empty means the system's.
+	Congestion string
+	// Warmup is how long TCP streams have been received when the measurement of their rate begins. It is part of Duration.
+	Warmup time.Duration
 	// BitsPerSecond limits TCP and UDP payload, over all streams; 0 is unlimited.
 	BitsPerSecond float64
 	// Progress, if not nil, is called about five times per second, by one goroutine at a time.
@@ -96,7 +100,12 @@ type Stream struct {
 	SentBytes   uint64 `json:"sent_bytes"`
 	SentPackets uint64 `json:"sent_packets"`
 	Counts
-	Seconds float64 `json:"seconds"` // from the first to the last byte received
+	Seconds float64 `json:"seconds"` // from the first to the last byte received, without the warm-up
+	// WarmupBytes are those of Bytes that arrived before Seconds began.
+	WarmupBytes uint64 `json:"warmup_bytes,omitempty"`
+	// TransmittedBytes and RetransmittedBytes are TCP's payload on the wire, the first of them with the second (TCP_INFO).
+	TransmittedBytes   uint64 `json:"transmitted_bytes,omitempty"`
+	RetransmittedBytes uint64 `json:"retransmitted_bytes,omitempty"`
 }
 
 // Result is the result of a run. Its counters are sums over all streams.
@@ -109,6 +118,7 @@ type Result struct {
 	Counts
 	LostBytes        uint64   `json:"lost_bytes"`
 	LostPackets      uint64   `json:"lost_packets"`
+	Retransmitted    float64  `json:"retransmitted"` // share of TCP's payload on the wire
 	Seconds          float64  `json:"seconds"`
 	BitsPerSecond    float64  `json:"bits_per_second"`
 	PacketsPerSecond float64  `json:"packets_per_second"`
@@ -141,15 +151,21 @@ func (c *Config) complete() error {
 		return fmt.Errorf("%d streams, want at most %d", c.Streams, MaxStreams)
 	case c.Size < headerLen || c.Size > maxSize:
 		return fmt.Errorf("a UDP payload of %d bytes, want %d to %d", c.Size, headerLen, maxSize)
-	case c.Duration < 0 || c.BitsPerSecond < 0:
-		return errors.New("the duration or the rate is negative")
+	case c.Duration < 0 || c.BitsPerSecond < 0 || c.Warmup < 0:
+		return errors.New("the duration, the rate or the warm-up is negative")
+	case c.Warmup >= c.Duration:
+		return fmt.Errorf("a warm-up of %s in a run of %s", c.Warmup, c.Duration)
 	}
 	return nil
 }
 
 // sum computes the sums over the streams.
 func (r *Result) sum() {
+	var warmup, transmitted, retransmitted uint64
 	for _, s := range r.Streams {
+		warmup += s.WarmupBytes
+		transmitted += s.TransmittedBytes
+		retransmitted += s.RetransmittedBytes
 		r.SentBytes += s.SentBytes
 		r.SentPackets += s.SentPackets
 		r.add(s.Counts)
@@ -158,8 +174,11 @@ func (r *Result) sum() {
 	r.LostBytes = missing(r.SentBytes, r.Bytes)
 	r.LostPackets = missing(r.SentPackets, r.Packets)
 	if r.Seconds > 0 {
-		r.BitsPerSecond = float64(r.Bytes) * 8 / r.Seconds
+		r.BitsPerSecond = float64(r.Bytes-warmup) * 8 / r.Seconds
 		r.PacketsPerSecond = float64(r.Packets) / r.Seconds
+	}
+	if transmitted > 0 {
+		r.Retransmitted = float64(retransmitted) / float64(transmitted)
 	}
 }
 
