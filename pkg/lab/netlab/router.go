@@ -38,16 +38,44 @@ func (h *Host) Forward() error {
 
 // RouteVia adds a route to a network (0.0.0.0/0 for all of IPv4) through a gateway.
 func (h *Host) RouteVia(network netip.Prefix, gateway netip.Addr) error {
-	_, dst, err := net.ParseCIDR(network.String())
-	if err == nil {
-		err = h.netlink(func(nl *netlink.Handle) error {
-			return nl.RouteAdd(&netlink.Route{Dst: dst, Gw: gateway.AsSlice()})
-		})
-	}
+	err := h.route(network, func(*netlink.Handle) (*netlink.Route, error) {
+		return &netlink.Route{Gw: gateway.AsSlice()}, nil
+	})
 	if err != nil {
 		return fmt.Errorf("adding a route to %s via %s in %s: %w", network, gateway, h.name, err)
 	}
 	return nil
+}
+
+// RouteThrough adds a route to a network through a device without a gateway, such as a tunnel.
+func (h *Host) RouteThrough(network netip.Prefix, device string) error {
+	err := h.route(network, func(nl *netlink.Handle) (*netlink.Route, error) {
+		link, err := nl.LinkByName(device)
+		if err != nil {
+			return nil, err
+		}
+		return &netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK}, nil
+	})
+	if err != nil {
+		return fmt.Errorf("adding a route to %s through %s in %s: %w", network, device, h.name, err)
+	}
+	return nil
+}
+
+// route adds a route to a network as next describes it.
+func (h *Host) route(network netip.Prefix, next func(*netlink.Handle) (*netlink.Route, error)) error {
+	_, dst, err := net.ParseCIDR(network.String())
+	if err != nil {
+		return err
+	}
+	return h.netlink(func(nl *netlink.Handle) error {
+		r, err := next(nl)
+		if err != nil {
+			return err
+		}
+		r.Dst = dst
+		return nl.RouteAdd(r)
+	})
 }
 
 // Masquerade enables source NAT for IPv4 and IPv6: packets forwarded out of a device get that device's address as their source.

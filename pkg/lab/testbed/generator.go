@@ -5,6 +5,7 @@ package testbed
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -62,6 +63,8 @@ type Flow struct {
 	traffic.Config
 	// Reverse sends from B to A.
 	Reverse bool
+	// To is the side to which A sends; nil is B. Not together with Reverse.
+	To *Side
 	// IPv6 sends over IPv6.
 	IPv6 bool
 }
@@ -129,7 +132,7 @@ func (l *Lab) Load(ctx context.Context, f Flow) (traffic.Result, error) {
 func (l *Lab) load(ctx context.Context, f Flow) (traffic.Result, time.Duration, error) {
 	from, to := l.ends(f)
 	f.Server = l.serverAt(to, f.IPv6)
-	res, sender, err := l.client(ctx, from.Host, f.Config)
+	res, sender, err := l.client(ctx, from.App, f.Config)
 	return res, sender, errors.Join(err, damage(res))
 }
 
@@ -138,7 +141,7 @@ func (l *Lab) ends(f Flow) (from, to *Side) {
 	if f.Reverse {
 		return l.B, l.A
 	}
-	return l.A, l.B
+	return l.A, cmp.Or(f.To, l.B)
 }
 
 // serverAt is where a side's traffic server is reached.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
@@ -31,6 +32,10 @@ type Config struct {
 	// Traffic is the command of the generator, to which "server" or "client" and their flags are added. Empty means
 	// /proc/self/exe traffic, for which the calling program must be ropewalk.
 	Traffic []string
+	// Link, if not nil, is the path that the cable emulates. It has one queue.
+	Link *netlab.Link
+	// Clients puts a host behind each side, where traffic begins and ends. The sides forward it, and have no sockets of it.
+	Clients bool
 	// Prefix begins the names of the namespaces, as netlab.New's; empty means "bench".
 	Prefix string
 	// NullTunnel puts two TUNs that forward to each other in place of a tunnel. Daemon is nil then.
@@ -54,6 +59,8 @@ type Lab struct {
 
 	cfg        Config
 	net        *netlab.Lab
+	cable      *netlab.Cable
+	others     []*Side     // peers of A besides B
 	nullTunnel *nullTunnel // nil unless cfg.NullTunnel
 }
 
@@ -72,6 +79,13 @@ func New(ctx context.Context, cfg Config) (*Lab, error) {
 	return l, nil
 }
 
+// Another makes a Lab of the same daemon with a different configuration.
+func (l *Lab) Another(ctx context.Context, change func(*Config)) (*Lab, error) {
+	cfg := l.cfg
+	change(&cfg)
+	return New(ctx, cfg)
+}
+
 func (l *Lab) build(ctx context.Context) (err error) {
 	if l.A, err = newSide(l.net, "a", 1); err != nil {
 		return err
@@ -79,13 +93,16 @@ func (l *Lab) build(ctx context.Context) (err error) {
 	if l.B, err = newSide(l.net, "b", 2); err != nil {
 		return err
 	}
-	cable, err := l.net.Cable(l.A.Host, l.B.Host, netlab.CableConfig{
-		Queues: l.cfg.Queues, AddrsA: l.A.Cable[:], AddrsB: l.B.Cable[:],
+	l.cable, err = l.net.Cable(l.A.Host, l.B.Host, netlab.CableConfig{
+		Queues: l.cfg.Queues, AddrsA: l.A.Cable[:], AddrsB: l.B.Cable[:], Link: l.cfg.Link,
 	})
 	if err != nil {
 		return err
 	}
-	l.A.CableDevice, l.B.CableDevice = cable.DeviceA, cable.DeviceB
+	l.A.CableDevice, l.B.CableDevice = l.cable.DeviceA, l.cable.DeviceB
+	if err := l.addClients(); err != nil {
+		return err
+	}
 	switch {
 	case l.cfg.NullTunnel:
 		l.nullTunnel, err = newNullTunnel(l.A, l.B, l.cfg.Queues)
@@ -95,11 +112,14 @@ func (l *Lab) build(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := l.connect(ctx); err != nil {
+	if err := errors.Join(l.routeClients(l.A, l.B), l.routeClients(l.B, l.A)); err != nil {
+		return err
+	}
+	if err := l.connect(ctx, l.B); err != nil {
 		return err
 	}
 	for _, s := range []*Side{l.A, l.B} {
-		if s.server, err = startServer(ctx, s.Host, l.cfg.Traffic); err != nil {
+		if s.server, err = startServer(ctx, s.App, l.cfg.Traffic); err != nil {
 			return err
 		}
 	}
@@ -121,13 +141,13 @@ func (l *Lab) tunnel(ctx context.Context) error {
 	return errors.Join(l.A.configure(l.B), l.B.configure(l.A))
 }
 
-// connect pings until the first reply arrives, which requires a handshake.
-func (l *Lab) connect(ctx context.Context) error {
+// connect pings a side from A until the first reply arrives, which requires a handshake.
+func (l *Lab) connect(ctx context.Context, to *Side) error {
 	silent := errors.New("no ping reply from the other end: the handshake did not complete")
 	ctx, cancel := context.WithTimeoutCause(ctx, sessionLimit, silent)
 	defer cancel()
 	for {
-		rtts, err := l.ping(ctx, 1, sessionProbe)
+		rtts, _, err := l.pingUntil(ctx, to, time.Time{}, 1, sessionProbe)
 		if err != nil {
 			return err
 		}
@@ -144,10 +164,13 @@ func (l *Lab) connect(ctx context.Context) error {
 func (l *Lab) Raw() bool { return l.cfg.Daemon == nil }
 
 // Addrs are the addresses by which one side reaches the other through what is measured: the tunnel, or in a raw Lab the
-// cable. IPv4 first, IPv6 second.
+// cable; with Clients those of the hosts behind the sides. IPv4 first, IPv6 second.
 func (l *Lab) Addrs(s *Side) [2]netip.Addr {
 	p := s.Tunnel
-	if l.Raw() && l.nullTunnel == nil {
+	switch {
+	case l.cfg.Clients:
+		p = s.client
+	case l.Raw() && l.nullTunnel == nil:
 		p = s.Cable
 	}
 	return [2]netip.Addr{p[0].Addr(), p[1].Addr()}
@@ -166,11 +189,19 @@ func (l *Lab) AddHost(name string, near, far netip.Prefix) error {
 	return err
 }
 
-// Daemons are the processes of both ends; none in a raw Lab.
+// sides are those that there are.
+func (l *Lab) sides() []*Side {
+	return slices.DeleteFunc(append([]*Side{l.A, l.B}, l.others...), func(s *Side) bool { return s == nil })
+}
+
+// Dropped counts what a Link's queues have dropped, as netlab.Cable.Dropped.
+func (l *Lab) Dropped() uint64 { return l.cable.Dropped() }
+
+// Daemons are the processes of all ends; none in a raw Lab.
 func (l *Lab) Daemons() []*Process {
 	var all []*Process
-	for _, s := range []*Side{l.A, l.B} {
-		if s != nil && s.Daemon != nil {
+	for _, s := range l.sides() {
+		if s.Daemon != nil {
 			all = append(all, s.Daemon)
 		}
 	}
@@ -196,10 +227,8 @@ func (l *Lab) Err() error {
 // Close stops the daemons and removes everything that the Lab created. A daemon's failed exit is an error, too.
 func (l *Lab) Close() error {
 	var errs []error
-	for _, s := range []*Side{l.A, l.B} {
-		if s != nil {
-			errs = append(errs, s.stop())
-		}
+	for _, s := range l.sides() {
+		errs = append(errs, s.stop())
 	}
 	if l.nullTunnel != nil {
 		errs = append(errs, l.nullTunnel.close())

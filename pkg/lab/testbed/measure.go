@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/lab/traffic"
@@ -67,43 +68,50 @@ func IdleRTT(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
 
 func pings(d time.Duration) int { return max(int(d/pingEvery), minPings) }
 
-// LoadedRTT is the mean ICMP round trip under TCP, in ms. It pings while four streams run at
-// full speed. A ping answered after the load has ended would measure an idle tunnel.
+// LoadedRTT is the mean ICMP round trip under TCP of four streams at full speed, in ms.
 func LoadedRTT(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
-	lead := min(LoadLead, d)
+	s, loads, err := UnderLoad(ctx, l, d, LoadLead, Flow{Config: traffic.Config{Kind: traffic.TCP, Streams: 4}})
+	if err == nil {
+		s.More["load_gbps"] = loads[0].Gbps()
+	}
+	return s, err
+}
+
+// UnderLoad is the mean ICMP round trip while flows run, in ms, with what became of the flows. They run for a lead, or d if that is
+// less, which is the warm-up of their rate, and then for d with pings: one that is answered after the load has ended would measure an idle tunnel. The
+// flows' durations are set here.
+func UnderLoad(ctx context.Context, l *Lab, d, lead time.Duration, flows ...Flow) (Sample, []Outcome, error) {
+	lead = min(lead, d)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	type result struct {
-		o   Outcome
-		err error
-	}
-	done := make(chan result, 1)
-	length := lead + d + LoadSpare
+	length := lead + d + min(LoadSpare, d)
 	end := time.Now().Add(length) // the load ends no earlier: it has yet to start
-	go func() {
-		o, err := l.Send(ctx, Flow{Config: traffic.Config{Kind: traffic.TCP, Streams: 4, Duration: length}})
-		done <- result{o, err}
-	}()
+	loads, errs := make([]Outcome, len(flows)), make([]error, len(flows))
+	var running sync.WaitGroup
+	for i, f := range flows {
+		f.Duration = length
+		if f.Kind == traffic.TCP {
+			f.Warmup = lead
+		}
+		running.Go(func() { loads[i], errs[i] = l.Send(ctx, f) })
+	}
 	rtts, sent, err := l.pingBetween(ctx, lead, end, pings(d))
 	if err != nil {
 		cancel()
 	}
-	load := <-done
-	if err := errors.Join(err, load.err); err != nil {
-		return Sample{}, err
+	running.Wait()
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return Sample{}, nil, err
 	}
 	s, err := rttSample(rtts, sent)
-	if err == nil {
-		s.More["load_gbps"] = load.o.Gbps()
-	}
-	return s, err
+	return s, loads, err
 }
 
 func (l *Lab) pingBetween(ctx context.Context, wait time.Duration, end time.Time, count int) ([]time.Duration, int, error) {
 	if err := Pause(ctx, wait); err != nil {
 		return nil, 0, err
 	}
-	return l.pingUntil(ctx, end, count, pingEvery)
+	return l.pingUntil(ctx, l.B, end, count, pingEvery)
 }
 
 // Pause waits, unless ctx is done first.

@@ -25,16 +25,16 @@ const (
 // those that were answered within an interval, or a second if that is more. Like ping(8) it takes the kernel's time of
 // arrival, so that its own waking up does not count. One waits for the other: slow answers make them take longer.
 func (l *Lab) ping(ctx context.Context, count int, interval time.Duration) (rtts []time.Duration, err error) {
-	rtts, _, err = l.pingUntil(ctx, time.Time{}, count, interval)
+	rtts, _, err = l.pingUntil(ctx, l.B, time.Time{}, count, interval)
 	return rtts, err
 }
 
-// pingUntil is ping, of which none is sent after an end, unless that is zero; sent is how many were.
-func (l *Lab) pingUntil(ctx context.Context, end time.Time, count int, interval time.Duration) (
+// pingUntil is ping of a side, of which none is sent after an end, unless that is zero; sent is how many were.
+func (l *Lab) pingUntil(ctx context.Context, to *Side, end time.Time, count int, interval time.Duration) (
 	rtts []time.Duration, sent int, err error,
 ) {
-	p := &pinger{fd: -1, id: uint16(rand.Uint32()), dst: l.Addrs(l.B)[0].As4()}
-	if err := l.A.Host.Do(p.open); err != nil {
+	p := &pinger{fd: -1, id: uint16(rand.Uint32()), dst: l.Addrs(to)[0].As4()}
+	if err := l.A.App.Do(p.open); err != nil {
 		return nil, 0, fmt.Errorf("opening an ICMP socket: %w", err)
 	}
 	defer unix.Close(p.fd)

@@ -32,6 +32,8 @@ const (
 // addresses is IPv4, 1 is IPv6.
 type Side struct {
 	Host *netlab.Host
+	// App is the host where traffic begins and ends: Host, or in a Lab with Clients the one behind it.
+	App *netlab.Host
 	// Iface is the tunnel interface, empty in a raw Lab; Daemon is what serves it.
 	Iface  string
 	Daemon *Process
@@ -42,6 +44,9 @@ type Side struct {
 
 	key    noise.PrivateKey
 	server *server
+	// gateway and client are the addresses of the side and of the host behind it, on the cable between them,
+	// if there is one.
+	gateway, client [2]netip.Prefix
 }
 
 func newSide(lab *netlab.Lab, name string, n byte) (*Side, error) {
@@ -53,15 +58,19 @@ func newSide(lab *netlab.Lab, name string, n byte) (*Side, error) {
 	if err != nil {
 		return nil, err
 	}
-	v6 := func(net byte) netip.Prefix {
-		return netip.PrefixFrom(netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x77, 7: net, 15: n}), 64)
-	}
-	v4 := func(a, b, c byte) netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([4]byte{a, b, c, n}), 24) }
 	return &Side{
-		Host: host, key: key,
-		Cable:  [2]netip.Prefix{v4(192, 168, 77), v6(0)},
-		Tunnel: [2]netip.Prefix{v4(10, 77, 0), v6(1)},
+		Host: host, App: host, key: key,
+		Cable:  [2]netip.Prefix{v4(192, 168, 77, n), v6(0, n)},
+		Tunnel: [2]netip.Prefix{v4(10, 77, 0, n), v6(1, n)},
 	}, nil
+}
+
+func v4(a, b, c, n byte) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{a, b, c, n}), 24)
+}
+
+func v6(net, n byte) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x77, 7: net, 15: n}), 64)
 }
 
 // PublicKey is that of the side's end of the tunnel.
@@ -124,6 +133,14 @@ func poll(ctx context.Context, ended <-chan struct{}, f func() error) error {
 
 // configure makes peer the only peer, reached over the cable's IPv4.
 func (s *Side) configure(peer *Side) error {
+	if err := s.setPeer(peer, true, peer.Cable[0].Addr()); err != nil {
+		return err
+	}
+	return s.Host.SetUp(s.Iface, tunnelMTU, s.Tunnel[:]...)
+}
+
+// setPeer adds a peer, reached by an address, in place of all others if only is set.
+func (s *Side) setPeer(peer *Side, only bool, at netip.Addr) error {
 	c, err := uapi.Dial(s.Iface)
 	if err != nil {
 		return err
@@ -134,18 +151,23 @@ func (s *Side) configure(peer *Side) error {
 	for _, p := range peer.Tunnel {
 		allowed = append(allowed, config.AllowedIP{Prefix: netip.PrefixFrom(p.Addr(), p.Addr().BitLen())})
 	}
+	if peer.App != peer.Host {
+		for _, p := range peer.client {
+			allowed = append(allowed, config.AllowedIP{Prefix: p.Masked()})
+		}
+	}
 	err = c.Configure(config.Device{
-		PrivateKey: &s.key, ListenPort: &port, ReplacePeers: true,
+		PrivateKey: &s.key, ListenPort: &port, ReplacePeers: only,
 		Peers: []config.Peer{{
 			PublicKey:         peer.key.Public(),
-			Endpoint:          &config.Endpoint{AddrPort: netip.AddrPortFrom(peer.Cable[0].Addr(), ListenPort)},
+			Endpoint:          &config.Endpoint{AddrPort: netip.AddrPortFrom(at, ListenPort)},
 			ReplaceAllowedIPs: true, AllowedIPs: allowed,
 		}},
 	})
 	if err != nil {
 		return fmt.Errorf("configuring %s: %w", s.Iface, err)
 	}
-	return s.Host.SetUp(s.Iface, tunnelMTU, s.Tunnel[:]...)
+	return nil
 }
 
 // stop ends the server and the daemon, and removes the control socket should one be left.
@@ -166,7 +188,7 @@ func (s *Side) stop() error {
 
 const (
 	// socketGlob matches the control sockets of all labs: see New for the names.
-	socketGlob = "rb?????[ab].sock"
+	socketGlob = "rb?????[a-z].sock"
 	// socketGrace is how old one must be to be swept: another lab's daemon may be about to listen.
 	socketGrace = time.Minute
 )

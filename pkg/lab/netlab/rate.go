@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netlab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/vishvananda/netlink"
+)
+
+// rateBurst is the burst of a rate limit in bytes. The qdisc splits trains that are larger.
+const rateBurst = 16 << 10
+
+// LimitRate makes a device a slow one: it sends at a rate, from a queue of so many bytes (tc-tbf(8)). Unlike a Link's queue, this
+// one charges packets to the socket that sent them until they have left.
+func (h *Host) LimitRate(device string, bitsPerSecond uint64, queue int) error {
+	err := h.netlink(func(nl *netlink.Handle) error {
+		link, err := nl.LinkByName(device)
+		if err != nil {
+			return err
+		}
+		rate := bitsPerSecond / 8
+		return nl.QdiscAdd(&netlink.Tbf{
+			QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+			Rate:       rate, Limit: uint32(queue), Buffer: netlink.Xmittime(rate, rateBurst),
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("limiting the rate of %s in %s: %w", device, h.name, explain(err))
+	}
+	return nil
+}
+
+// EnlargeTCPBuffers lets TCP's windows in the host grow to what a path with a delay needs, and lets it learn nothing from one
+// connection for the next.
+func (h *Host) EnlargeTCPBuffers(bytes int) error {
+	limits := fmt.Appendf(nil, "4096 131072 %d", bytes)
+	err := h.Do(func() error {
+		return errors.Join(
+			os.WriteFile("/proc/sys/net/ipv4/tcp_rmem", limits, 0),
+			os.WriteFile("/proc/sys/net/ipv4/tcp_wmem", limits, 0),
+			os.WriteFile("/proc/sys/net/ipv4/tcp_no_metrics_save", []byte("1"), 0))
+	})
+	if err != nil {
+		return fmt.Errorf("enlarging TCP's buffers in %s: %w", h.name, explain(err))
+	}
+	return nil
+}
