@@ -31,6 +31,11 @@ build: $(BIN) ## build bin/ropewalk (static)
 $(BIN): need-go
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/ropewalk
 
+# A module of its own, so that ropewalk's does not require quic-go.
+.PHONY: bin/bench-quic
+bin/bench-quic: need-go
+	cd test/bench/quic && $(GO) build -o $(CURDIR)/$@ .
+
 bin/wireguard-go: need-go
 	$(GO) build -o $@ golang.zx2c4.com/wireguard
 
@@ -120,8 +125,9 @@ fuzz-smoke: need-go ## every fuzz target for $(FUZZTIME)
 	      echo "$$t ($$dir)"; $$at/fuzz -test.run '^$$' -test.fuzz "^$$t\$$" -test.fuzztime $(FUZZTIME) -test.fuzzminimizetime 10x -test.fuzzcachedir $$at/corpus || exit 1; done) || exit 1; done
 
 .PHONY: bench-smoke
-bench-smoke: need-go ## every benchmark once, so that none rots
-	$(GO) test -run '^$$' -bench . -benchtime 1x ./pkg/... ./test/compare
+bench-smoke: need-go build bin/bench-quic ## every benchmark once, so that none rots
+	cd test/bench/quic && $(GO) vet ./... && $(GOLANGCI) run --allow-parallel-runners ./... && $(GO) test -count=1 ./...
+	$(GO) test -run '^$$' -bench . -benchtime 1x ./pkg/... ./test/compare ./test/bench
 
 # The stages of the path, in the order in which packets go out and come in.
 STAGES := $(addprefix protocol/,packet offload peer session) dataplane/engine netio/tun netio/underlay/udp
@@ -135,7 +141,7 @@ bench-compare: need-go ## the whole path in memory, without a kernel, against wi
 	  $(BENCHSTAT) -col /impl -filter '.unit:(ns/packet OR cpu-ns/packet)' -
 
 .PHONY: bench-peers
-bench-peers: need-go need-root need-tun build ## ropewalk against other implementations; ARGS='--rounds 3 --peers tailscale', ARGS=--help
+bench-peers: need-go need-root need-tun build bin/bench-quic ## ropewalk against other implementations; ARGS='--rounds 3 --peers tailscale', ARGS=--help
 	$(GO) run ./test/bench --ropewalk $(BIN) $(ARGS)
 
 .PHONY: scale

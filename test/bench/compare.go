@@ -98,11 +98,26 @@ func (c *comparer) installPeers(ctx context.Context) error {
 		return fmt.Errorf("finding ropewalk: %w", err)
 	}
 	c.ropewalk = ropewalk
+	if c.quic, err = findProgram(c.quic); err != nil {
+		return err
+	}
 	c.argv = map[string][]string{ropewalkName: {ropewalk, "run"}}
 	for _, p := range c.peers {
 		c.argv[p.name] = p.argv(in.dir)
 	}
 	return nil
+}
+
+// findProgram returns the absolute path of an optional program; empty if there is none.
+func findProgram(path string) (string, error) {
+	if !isExecutable(path) {
+		return "", nil
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", fmt.Errorf("finding %s: %w", path, err)
+	}
+	return abs, nil
 }
 
 // measure takes all rounds.
@@ -115,6 +130,7 @@ func (c *comparer) measure(ctx context.Context) error {
 	}
 	o := opener{
 		queues: c.queues, stretch: c.stretch, traffic: []string{c.ropewalk, "traffic"}, argv: c.argv, measures: c.measures,
+		quic: c.quic,
 	}
 	r := runner{
 		turns: plan, tests: tests, open: o.open,

@@ -26,6 +26,7 @@ type options struct {
 	stretch    time.Duration
 	queues     int
 	ropewalk   string // the program's path
+	quic       string // the path of the program that makes QUIC traffic, which need not exist
 	installDir string // the directory of the peers
 	json       string // file for the report, or none
 	more       bool   // go on from what the file has
@@ -39,7 +40,7 @@ func parseOptions(args []string, out io.Writer) (options, error) {
 	f.SetOutput(out)
 	names, tests := f.String("peers", "", "comma-separated: "+strings.Join(append(peerNames(peers()), rawName), ", ")+" (default all)"),
 		f.String("tests", "", "comma-separated: "+strings.Join(measureNames(measure.Measures()), ", ")+" (default all those); "+
-			"only when named: "+strings.Join(measureNames(measure.Trials()), ", "))
+			"only when named: "+strings.Join(measureNames(measure.Special()), ", "))
 	var others []peer
 	f.Func("other", "another program as NAME=COMMAND, to be named instead of or beside --peers; may be repeated", func(s string) error {
 		p, err := otherPeer(s, others)
@@ -50,6 +51,7 @@ func parseOptions(args []string, out io.Writer) (options, error) {
 	seconds := f.Float64("seconds", 3, "seconds of traffic in each test")
 	f.IntVar(&o.queues, "queues", runtime.NumCPU(), "queues of the cable")
 	f.StringVar(&o.ropewalk, "ropewalk", "bin/ropewalk", "the ropewalk that is compared, and makes the traffic")
+	f.StringVar(&o.quic, "quic", "bin/bench-quic", "the program that makes QUIC traffic, test/bench/quic")
 	f.StringVar(&o.installDir, "install", "build/peers", "directory in which the peers are installed")
 	f.StringVar(&o.json, "json", "", "file for every figure of every round")
 	f.BoolVar(&o.more, "more", false, "add to the rounds that the --json file has of the same tests and programs")
@@ -77,7 +79,7 @@ func (o *options) choose(names string, others []peer, tests string) error {
 		o.peers, o.raw, err = choosePeers(peers(), splitNames(names))
 	}
 	o.peers = append(o.peers, others...)
-	o.measures, err2 = chooseMeasures(measure.Measures(), measure.Trials(), splitNames(tests))
+	o.measures, err2 = chooseMeasures(measure.Measures(), measure.Special(), splitNames(tests))
 	return errors.Join(err, err2)
 }
 

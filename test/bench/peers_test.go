@@ -70,7 +70,7 @@ func TestChosenMeasuresKeepTheirOrder(t *testing.T) {
 
 // A test that bench no longer has, or calls otherwise, would silently lose its lines in the table.
 func TestEveryCompanionFigureHasAMeasure(t *testing.T) {
-	all := slices.Concat(measure.Measures(), measure.Trials())
+	all := slices.Concat(measure.Measures(), measure.Special())
 	names := strings.Join(measureNames(all), " ")
 	for _, c := range companions() {
 		if !regexp.MustCompile(`\b` + c.test + `\b`).MatchString(names) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/lab/testbed"
 	"github.com/ropewalk/ropewalk/test/bench/measure"
 )
 
@@ -45,6 +46,7 @@ func companions() []row {
 			row{test: test, figure: "tunnel_flood_kpps", unit: "kpps of flood at the tunnel", bare: true},
 		)
 	}
+	list = append(list, pathCompanions()...)
 	for _, test := range []string{"gap_kill", "gap_upgrade", "gap_switch"} {
 		list = append(list,
 			row{test: test, figure: "lost", unit: "pings lost", less: true, bare: true},
@@ -52,6 +54,41 @@ func companions() []row {
 		)
 	}
 	return list
+}
+
+// pathCompanions are those of measure.Paths.
+func pathCompanions() []row {
+	const retransmitted = "% retransmitted"
+	var list []row
+	for _, test := range []string{"wan1", "wan20", "wan100"} {
+		for _, load := range []struct{ figure, title string }{
+			{"cubic1", "CUBIC, 1 stream"}, {"cubic4", "CUBIC, 4 streams"}, {"bbr1", "BBR, 1 stream"}, {"bbr4", "BBR, 4 streams"},
+		} {
+			if load.figure != "cubic1" { // the test's main figure
+				list = append(list, row{test: test, figure: load.figure + "_gbps", unit: "Gbit/s, " + load.title})
+			}
+			list = append(list,
+				row{test: test, figure: load.figure + "_retransmitted_percent", unit: retransmitted + ", " + load.title, less: true, bare: true},
+				row{test: test, figure: load.figure + "_rtt_ms", unit: "ms, round trip, " + load.title, less: true})
+		}
+	}
+	for _, test := range []string{"queue64k", "queue4m"} {
+		list = append(list,
+			row{test: test, figure: "rtt_ms", unit: "ms, round trip", less: true},
+			row{test: test, figure: "rtt_p99_ms", unit: "ms, 99 of 100 below", less: true},
+			row{test: test, figure: "retransmitted_percent", unit: retransmitted, less: true, bare: true})
+	}
+	for _, test := range []string{"fwd1", "fwd4", "quic", "fwdquic"} {
+		list = append(list, row{test: test, figure: "reverse_gbps", unit: "Gbit/s, from B to A"})
+	}
+	return append(list,
+		row{test: "slowpeer", figure: "alone_gbps", unit: "Gbit/s, the slow peer idle"},
+		row{test: "slowpeer", figure: "tcp_gbps", unit: "Gbit/s, the slow peer under TCP"},
+		row{test: "slowpeer", figure: "tcp_slow_mbps", unit: "Mbit/s of TCP to the slow peer"},
+		row{test: "rrul", figure: "p99_ms", unit: "ms, 99 of 100 below", less: true},
+		row{test: "rrul", figure: "there_gbps", unit: "Gbit/s, from A to B"},
+		row{test: "rrul", figure: "back_gbps", unit: "Gbit/s, from B to A"},
+	)
 }
 
 // rows are the table's lines for the measures.
@@ -131,6 +168,12 @@ func guessDuration(test string, stretch time.Duration) time.Duration {
 		return 12 * min(stretch, 2*time.Second)
 	case strings.HasPrefix(test, "flood"):
 		return 4 * (stretch + time.Second)
+	case strings.HasPrefix(test, "wan"):
+		return 4*(2*stretch+testbed.LoadSpare) + time.Second
+	case test == "slowpeer":
+		return 3*(2*stretch+testbed.LoadSpare) + 2*time.Second
+	case strings.HasPrefix(test, "fwd"), strings.HasPrefix(test, "queue"), test == "quic", test == "rrul":
+		return 2*stretch + 2*time.Second
 	case strings.HasPrefix(test, "gap_"):
 		return 4*stretch + 3*time.Second
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 func TestTrialsRunOnlyWhenNamed(t *testing.T) {
-	standard, trials := measure.Measures(), measure.Trials()
+	standard, trials := measure.Measures(), measure.Special()
 	chosen, err := chooseMeasures(standard, trials, nil)
 	if err != nil || len(chosen) != len(standard) {
 		t.Errorf("%d by default, %v", len(chosen), err)

@@ -26,6 +26,7 @@ type opener struct {
 	traffic  []string            // the generator's command
 	argv     map[string][]string // each implementation's, without the interface's name
 	measures []measure.Measure
+	quic     string // the program that makes QUIC traffic
 }
 
 func (o opener) open(ctx context.Context, implementation string) (bed, error) {
@@ -41,7 +42,7 @@ func (o opener) open(ctx context.Context, implementation string) (bed, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &tunnel{lab: &measure.Lab{Lab: lab}, stretch: o.stretch, measures: make(map[string]measure.Measure)}
+	t := &tunnel{lab: &measure.Lab{Lab: lab, QUIC: o.quic}, stretch: o.stretch, measures: make(map[string]measure.Measure)}
 	for _, m := range o.measures {
 		t.measures[m.Name] = m
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 // needBinary returns the absolute path of a program that the Makefile builds.
-func needBinary(t *testing.T, name, target string) string {
+func needBinary(t testing.TB, name, target string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("../../bin", name))
 	if err != nil {
@@ -30,7 +30,7 @@ func needBinary(t *testing.T, name, target string) string {
 	return path
 }
 
-func needLabs(t *testing.T) {
+func needLabs(t testing.TB) {
 	t.Helper()
 	err := mayMakeLabs()
 	if errors.Is(err, netlab.ErrPrivileges) {

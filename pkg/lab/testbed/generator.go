@@ -31,11 +31,19 @@ type server struct {
 // startServer returns when the server listens.
 func startServer(ctx context.Context, h *netlab.Host, command []string) (*server, error) {
 	argv := append(slices.Clone(command), "server", "--listen", fmt.Sprintf("[::]:%d", serverPort))
+	p, err := StartListening(ctx, h, argv...)
+	if err != nil {
+		return nil, fmt.Errorf("starting a traffic server: %w", err)
+	}
+	return &server{p: p}, nil
+}
+
+// StartListening is StartProcess for a server, and returns when that has written that it is "listening on" something.
+func StartListening(ctx context.Context, h *netlab.Host, argv ...string) (*Process, error) {
 	p, err := StartProcess(ctx, h, argv...)
 	if err != nil {
 		return nil, err
 	}
-	s := &server{p: p}
 	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()
 	limit := time.After(ReadyLimit)
@@ -46,13 +54,13 @@ func startServer(ctx context.Context, h *netlab.Host, command []string) (*server
 		case <-p.Done():
 			err = p.Err()
 		case <-limit:
-			err = errors.New("the traffic server does not listen" + p.LastWords())
+			err = errors.New("the server does not listen" + p.LastWords())
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		}
-		return nil, errors.Join(fmt.Errorf("starting a traffic server: %w", err), s.stop())
+		return nil, errors.Join(err, p.Stop())
 	}
-	return s, nil
+	return p, nil
 }
 
 func (s *server) stop() error { return s.p.Stop() }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package measure holds the figures by which implementations are compared: Measures, which every comparison takes, and Trials,
-// which are taken only when named. Its Lab is that of pkg/lab/testbed with the hosts that trials add.
+// Package measure holds the figures by which implementations are compared: Measures, which every comparison takes, and Trials
+// and Paths, which are taken only when named. Its Lab is that of pkg/lab/testbed with the hosts that trials add.
 package measure
 
 import (
@@ -15,6 +15,8 @@ import (
 // Lab is two hosts and a tunnel between them, with what trials add.
 type Lab struct {
 	*testbed.Lab
+	// QUIC is the program that makes QUIC traffic; empty means that there is none.
+	QUIC string
 
 	crossTraffic *crossTraffic // nil until a trial needs it
 }
@@ -25,6 +27,8 @@ type Measure struct {
 	Name, Unit, What string
 	// Lower is set where lower is better.
 	Lower bool
+	// NeedsQUIC is set where Run needs Lab.QUIC.
+	NeedsQUIC bool
 	// Run takes the figure. Each stretch of traffic lasts d (ndr64 and ndr1340 have up to twenty, of two seconds at most;
 	// idle figures wait as long). A Lab serves one Run at a time.
 	Run func(ctx context.Context, l *Lab, d time.Duration) (testbed.Sample, error)

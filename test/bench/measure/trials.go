@@ -2,6 +2,11 @@
 
 package measure
 
+import "slices"
+
+// Special are all measures that are taken only when asked for.
+func Special() []Measure { return slices.Concat(Trials(), Paths()) }
+
 // Trials are measures that are taken only when asked for: each looks at one thing that happens to a tunnel, and what they
 // leave behind (a daemon that was killed, another host) would change what is measured after them.
 func Trials() []Measure {
