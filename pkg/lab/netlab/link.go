@@ -181,7 +181,7 @@ func (d *linkDirection) write() bool {
 	return false
 }
 
-// wait waits for something to read or to write, not at all if there is more, and reports whether the link is closed.
+// wait waits for something to read or to write, not at all if there is more, and reports whether the link is closed or a TAP gone.
 func (d *linkDirection) wait(more bool) bool {
 	var timeout *unix.Timespec
 	if _, due, ok := d.queue.next(); more || ok {
@@ -194,7 +194,7 @@ func (d *linkDirection) wait(more bool) bool {
 	}
 	fds := []unix.PollFd{{Fd: int32(d.in), Events: unix.POLLIN}, {Fd: int32(d.stop), Events: unix.POLLIN}}
 	_, err := unix.Ppoll(fds, timeout, nil)
-	return fds[1].Revents != 0 || (err != nil && !errors.Is(err, unix.EINTR))
+	return fds[0].Revents&^unix.POLLIN != 0 || fds[1].Revents != 0 || (err != nil && !errors.Is(err, unix.EINTR))
 }
 
 var monotonicBase = time.Now()

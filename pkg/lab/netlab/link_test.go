@@ -5,6 +5,7 @@ package netlab
 import (
 	"bytes"
 	"encoding/binary"
+	"io"
 	"math/rand/v2"
 	"net"
 	"os/exec"
@@ -219,5 +220,30 @@ func TestFullLinkQueueMovesDropCounter(t *testing.T) {
 	})
 	if n, err := in.Read(make([]byte, 1500)); err != nil || n != len(message) {
 		t.Errorf("read %d bytes, %v", n, err)
+	}
+}
+
+func TestTrainsPassLinkWhole(t *testing.T) {
+	c, a, b := newLink(t, Link{Delay: time.Millisecond})
+	var longest int
+	capture, err := b.Capture(CaptureConfig{Device: c.DeviceB, Handle: func(p Packet) { longest = max(longest, p.Len) }})
+	expect.NoError(t, err)
+	to := net.TCPAddr{IP: addrsB[0].Addr().AsSlice(), Port: 9}
+	var in *net.TCPListener
+	var out *net.TCPConn
+	expect.NoError(t, b.Do(func() (err error) { in, err = net.ListenTCP("tcp", &to); return err }))
+	defer in.Close()
+	expect.NoError(t, a.Do(func() (err error) { out, err = net.DialTCP("tcp", nil, &to); return err }))
+	defer out.Close()
+	conn, err := in.Accept()
+	expect.NoError(t, err)
+	defer conn.Close()
+	data := make([]byte, 1<<20)
+	go func() { _, _ = out.Write(data) }()
+	_, err = io.ReadFull(conn, data)
+	expect.NoError(t, err)
+	expect.NoError(t, capture.Stop())
+	if longest < 10_000 {
+		t.Errorf("of 1 MiB of TCP the largest train had %d bytes", longest)
 	}
 }
