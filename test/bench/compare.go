@@ -34,7 +34,7 @@ func prepare(ctx context.Context, o options, out, diag io.Writer) (*comparer, er
 	c := &comparer{options: o, out: out, diag: diag, rows: rows(o.measures), progress: &progress{out: diag}}
 	c.live = newLiveTable(out, c.rows)
 	if o.update != "" {
-		if err := updateFile(o.update, nil); err != nil {
+		if err := updateFile(o.update, o.table, nil); err != nil {
 			return nil, err
 		}
 	}
@@ -205,7 +205,7 @@ func (c *comparer) finish(complete bool) error {
 	for _, m := range c.measures {
 		what[m.Name] = m.What
 	}
-	if err := updateFile(c.update, c.report.markdown(lines, c.peers, what)); err != nil {
+	if err := updateFile(c.update, c.table, c.report.markdown(lines, c.peers, what)); err != nil {
 		return err
 	}
 	fmt.Fprintf(c.diag, "%s has the new table\n", c.update)

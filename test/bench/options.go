@@ -31,6 +31,7 @@ type options struct {
 	json       string // file for the report, or none
 	more       bool   // go on from what the file has
 	update     string // document for the table, or none
+	table      string // the table's name in it
 }
 
 // parseOptions reads the command line without the program's name. Its errors, flag.ErrHelp apart, are the user's to see.
@@ -55,7 +56,8 @@ func parseOptions(args []string, out io.Writer) (options, error) {
 	f.StringVar(&o.installDir, "install", "build/peers", "directory in which the peers are installed")
 	f.StringVar(&o.json, "json", "", "file for every figure of every round")
 	f.BoolVar(&o.more, "more", false, "add to the rounds that the --json file has of the same tests and programs")
-	f.StringVar(&o.update, "update", "", "document whose table, between "+beginMarker+" and its end, is replaced")
+	f.StringVar(&o.update, "update", "", "document whose table is replaced")
+	f.StringVar(&o.table, "table", defaultTable, "name of the table in that document: it stands between the lines <!-- NAME:begin --> and <!-- NAME:end -->")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}

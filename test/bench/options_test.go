@@ -39,7 +39,7 @@ func TestHelpListsPeersAndTests(t *testing.T) {
 	if _, err := parseOptions([]string{"--help"}, &out); !errors.Is(err, flag.ErrHelp) {
 		t.Errorf("got %v", err)
 	}
-	for _, want := range []string{"gotatun", "raw", "tcp16", "rss", beginMarker} {
+	for _, want := range []string{"gotatun", "raw", "tcp16", "rss", "wan20", defaultTable} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the help does not say %q:\n%s", want, &out)
 		}

@@ -9,8 +9,15 @@ import (
 	"testing"
 )
 
+// The markers of a table, and one of another, which stays.
+const (
+	beginMarker = "<!-- bench-peers:begin -->"
+	endMarker   = "<!-- bench-peers:end -->"
+	other       = "<!-- bench-paths:begin -->\nother\n<!-- bench-paths:end -->\n"
+)
+
 func TestUpdateReplacesOnlyTextBetweenMarkers(t *testing.T) {
-	const before, after = "# Title\n\n" + beginMarker + "\n", endMarker + "\n\nMore.\n"
+	const before, after = "# Title\n\n" + beginMarker + "\n", endMarker + "\n\nMore.\n" + other
 	for _, tt := range []struct {
 		name, document, want string
 		err                  error
@@ -22,8 +29,9 @@ func TestUpdateReplacesOnlyTextBetweenMarkers(t *testing.T) {
 		{name: "no beginning", document: after, err: errMarkers},
 		{name: "the wrong way round", document: endMarker + "\n" + beginMarker + "\n", err: errMarkers},
 		{name: "two places", document: before + after + before + after, err: errMarkers},
+		{name: "only another table", document: other, err: errMarkers},
 	} {
-		got, err := replaceBetween([]byte(tt.document), []byte("new\n\n"))
+		got, err := replaceBetween([]byte(tt.document), defaultTable, []byte("new\n\n"))
 		if !errors.Is(err, tt.err) || string(got) != tt.want {
 			t.Errorf("%s: %v\n%s", tt.name, err, got)
 		}
@@ -35,7 +43,7 @@ func TestDocumentWithoutMarkersStaysUnchanged(t *testing.T) {
 	if err := os.WriteFile(path, []byte("# Title\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := updateFile(path, []byte("table\n")); !errors.Is(err, errMarkers) {
+	if err := updateFile(path, defaultTable, []byte("table\n")); !errors.Is(err, errMarkers) {
 		t.Errorf("got %v", err)
 	}
 	if got, _ := os.ReadFile(path); string(got) != "# Title\n" {
@@ -53,7 +61,7 @@ func TestUpdateWithoutTableOnlyChecksDocument(t *testing.T) {
 		table []byte
 		want  string
 	}{{nil, document}, {[]byte("new"), beginMarker + "\nnew\n" + endMarker + "\n"}} {
-		if err := updateFile(path, step.table); err != nil {
+		if err := updateFile(path, defaultTable, step.table); err != nil {
 			t.Fatal(err)
 		}
 		if got, _ := os.ReadFile(path); string(got) != step.want {

@@ -25,7 +25,7 @@ func main() {
 	cancel()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "quic: %v\n", err)
-		os.Exit(1) //nolint:forbidigo // a program of its own
+		os.Exit(1)
 	}
 }
 
