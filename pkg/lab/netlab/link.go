@@ -129,7 +129,6 @@ type linkDirection struct {
 	in, out, stop int
 	queue         *linkQueue
 	dropped       *atomic.Uint64
-	spare         [maxFrame]byte
 }
 
 func (d *linkDirection) run() {
@@ -147,19 +146,19 @@ func (d *linkDirection) run() {
 	}
 }
 
-// read takes a batch from the TAP and reports whether there may be more.
+// read takes a batch from the TAP and reports whether there may be more. If the ring is full, more waits in the TAP's queue: that is
+// this program's limit and not the Link's.
 func (d *linkDirection) read() bool {
 	for range linkBatch {
 		buf := d.queue.reserve()
-		full := buf == nil
-		if full {
-			buf = d.spare[:]
+		if buf == nil {
+			return false
 		}
 		n, err := unix.Read(d.in, buf)
 		if err != nil {
 			return errors.Is(err, unix.EINTR)
 		}
-		if full || !d.queue.commit(monotonic(), n, wireLen(buf[:n])) {
+		if !d.queue.commit(monotonic(), n, wireLen(buf[:n])) {
 			d.dropped.Add(1)
 		}
 	}
@@ -193,6 +192,9 @@ func (d *linkDirection) wait(more bool) bool {
 		timeout = &t
 	}
 	fds := []unix.PollFd{{Fd: int32(d.in), Events: unix.POLLIN}, {Fd: int32(d.stop), Events: unix.POLLIN}}
+	if d.queue.reserve() == nil {
+		fds[0].Fd = -1 // ignored: there is no room
+	}
 	_, err := unix.Ppoll(fds, timeout, nil)
 	return fds[0].Revents&^unix.POLLIN != 0 || fds[1].Revents != 0 || (err != nil && !errors.Is(err, unix.EINTR))
 }

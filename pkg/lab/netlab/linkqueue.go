@@ -16,7 +16,7 @@ const (
 	// unlimitedRate bounds the memory of a link without a rate: it holds this many bits per second for the length of the delay.
 	unlimitedRate = 20e9
 	// ringSpare is memory beyond that, for bursts.
-	ringSpare = 4 << 20
+	ringSpare = 16 << 20
 )
 
 // Link is what a cable emulates, in each direction: a bottleneck with a tail-drop queue, and behind it a delay.

@@ -78,8 +78,8 @@ func LoadedRTT(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
 }
 
 // UnderLoad is the mean ICMP round trip while flows run, in ms, with what became of the flows. They run for a lead, or d if that is
-// less, which is the warm-up of their rate, and then for d with pings: one that is answered after the load has ended would measure an idle tunnel. The
-// flows' durations are set here.
+// less, which is the warm-up of their rate, and then for d with pings: one that is answered after the load has ended would measure an
+// idle tunnel. The flows' durations are set here.
 func UnderLoad(ctx context.Context, l *Lab, d, lead time.Duration, flows ...Flow) (Sample, []Outcome, error) {
 	lead = min(lead, d)
 	ctx, cancel := context.WithCancel(ctx)

@@ -112,10 +112,12 @@ func overDelay(rtt time.Duration) run {
 
 // addLoad adds the figures of a flow and of pings beside it, by a name that they begin with.
 func (l *Lab) addLoad(ctx context.Context, more map[string]float64, name string, f testbed.Flow, d time.Duration) error {
+	before := l.Dropped()
 	rtt, loads, err := testbed.UnderLoad(ctx, l.Lab, d, pathLead, f)
 	if err != nil {
 		return err
 	}
+	more[name+"_path_drops"] = float64(l.Dropped() - before)
 	more[name+"_gbps"] = loads[0].Gbps()
 	more[name+"_retransmitted_percent"] = 100 * loads[0].Retransmitted
 	more[name+"_rtt_ms"], more[name+"_rtt_p99_ms"] = rtt.Value, rtt.More["p99_ms"]
@@ -133,7 +135,7 @@ func overBottleneck(queue int) run {
 			}
 			return testbed.Sample{Value: 1e3 * loads[0].Gbps(), More: map[string]float64{
 				"rtt_ms": rtt.Value, "rtt_p99_ms": rtt.More["p99_ms"],
-				"retransmitted_percent": 100 * loads[0].Retransmitted, "queue_drops": float64(l.Dropped()),
+				"retransmitted_percent": 100 * loads[0].Retransmitted, "path_drops": float64(l.Dropped()),
 			}}, nil
 		})
 	}
