@@ -139,7 +139,7 @@ type Port interface {
 	SendRun(r *Run) error
 	// SetMark sets SO_MARK for everything that is sent from now on, from every source; 0 removes it.
 	SetMark(mark uint32) error
-	// Features returns the capabilities that were found at Open and not cleared since.
+	// Features returns the capabilities that were found at Open, as far as the kernel has not refused them since.
 	Features() Features
 	// Close wakes all callers that block in Recv. It returns after the sockets are closed.
 	Close() error
@@ -147,10 +147,14 @@ type Port interface {
 
 // Features are the capabilities of a Port, probed at Open.
 type Features struct {
-	GSO  bool // UDP_SEGMENT: one send carries a run
-	GRO  bool // UDP_GRO: one receive carries a train
-	IPv4 bool
-	IPv6 bool
+	GSO bool // UDP_SEGMENT: one send carries a run
+	// DestinationsWithoutGSO is the number of destination addresses to which the kernel has refused UDP_SEGMENT lately: their devices
+	// cannot compute checksums, or their packets go through IPsec. Runs to them are sent as single datagrams. When there are too
+	// many to remember, GSO is false.
+	DestinationsWithoutGSO int  `json:"destinations_without_gso"`
+	GRO                    bool // UDP_GRO: one receive carries a train
+	IPv4                   bool
+	IPv6                   bool
 	// Select: a Selection is active (Selector).
 	Select bool
 	// Filter: trains of handshake initiations, which only a flood produces, are dropped before the socket buffer.

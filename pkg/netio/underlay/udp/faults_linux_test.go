@@ -78,34 +78,6 @@ func lengths(payloads [][]byte) (n []int) {
 	return n
 }
 
-func TestDeviceWithoutChecksumsRevokesGSO(t *testing.T) {
-	k := &faultyKernel{verdict: func(_ []byte, segmented, _ bool) unix.Errno {
-		if segmented {
-			return unix.EIO
-		}
-		return 0
-	}}
-	p, l := faultyLane(t, k)
-	runs := []underlay.Run{run(1, 'a'), run(3, 'b'), run(1, 'c'), run(2, 'd')}
-	if failed := l.Send(runs); failed != 0 {
-		t.Fatalf("%d failed: %v", failed, runs[1].Err)
-	}
-	if p.Features().GSO {
-		t.Error("GSO is still on")
-	}
-	if got := string(bytes.Join(k.sent, nil)); got != "aaaaaaaaaa"+string(bytes.Repeat([]byte("b"), 30))+"cccccccccc"+string(bytes.Repeat([]byte("d"), 20)) {
-		t.Errorf("sent out of order: got %s, want %s",
-			got, "aaaaaaaaaa"+string(bytes.Repeat([]byte("b"), 30))+"cccccccccc"+string(bytes.Repeat([]byte("d"), 20)))
-	}
-	if got, want := lengths(k.sent), []int{10, 10, 10, 10, 10, 10, 10}; !slices.Equal(got, want) {
-		t.Errorf("sent datagrams of %v, want %v", got, want)
-	}
-	k.calls = 0
-	if l.Send(runs); k.calls != 1 {
-		t.Errorf("afterwards %d calls for one batch of single datagrams, want 1", k.calls)
-	}
-}
-
 func TestOversizeRunIsSplitAndKeepsGSO(t *testing.T) {
 	for _, errno := range []unix.Errno{unix.EINVAL, unix.EMSGSIZE} {
 		k := &faultyKernel{verdict: func(_ []byte, segmented, _ bool) unix.Errno {

@@ -131,7 +131,7 @@ func TestRefusedRunCountsWhatHasLeft(t *testing.T) {
 		return 0
 	}}
 	p, l := faultyLane(t, k)
-	p.gso.Store(false)
+	p.gso = false
 	runs := []underlay.Run{run(5, 'a'), run(1, 'b')}
 	if failed := l.Send(runs); failed != 2 || runs[0].Sent != 2 || runs[1].Sent != 0 || len(k.sent) != 2 {
 		t.Errorf("%d runs failed, of which %d and %d datagrams left; the kernel has %d, want 2, 2, 0, 2", failed, runs[0].Sent, runs[1].Sent, len(k.sent))

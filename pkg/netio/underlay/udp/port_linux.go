@@ -8,6 +8,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,7 +20,8 @@ type Port struct {
 	port      uint16
 	family    int
 	gro       bool
-	gso       atomic.Bool // cleared when the kernel returns EIO
+	gso       bool
+	paths     pathLimits
 	selects   atomic.Bool // a selection is active
 	filter    bool        // the filter drops trains of initiations
 	lanes     []*lane
@@ -94,11 +96,11 @@ func inherit(c *Config) (*Port, error) {
 
 func newPort(c *Config, socks []*socket, port uint16) *Port {
 	p := &Port{
-		port: port, family: socks[0].family, gro: socks[0].gro, config: c.sourceConfig(socks[0].family),
+		port: port, family: socks[0].family, gro: socks[0].gro, gso: socks[0].gso, config: c.sourceConfig(socks[0].family),
 		sources: underlay.NewSources(port, -1), sendNow: sendmmsg, limits: newSendLimits(c.SendBuffer),
 		maxInstructions: maxProgram, selectionReplaceable: selectionReplaceable(kernelRelease(), kernelVersion()),
 	}
-	p.gso.Store(socks[0].gso)
+	p.paths.now = time.Now
 	for _, s := range socks {
 		p.lanes = append(p.lanes, newLane(p, s.fd, c.BusyPoll))
 	}
@@ -126,8 +128,9 @@ func (p *Port) LocalPort() uint16 { return p.port }
 
 // Features implements underlay.Port.
 func (p *Port) Features() underlay.Features {
+	n := p.paths.withoutGSO()
 	return underlay.Features{
-		GSO: p.gso.Load(), GRO: p.gro, IPv4: true, IPv6: p.family == unix.AF_INET6, Select: p.selects.Load(), Filter: p.filter,
+		GSO: p.gso && n < maxPathsWithoutGSO, DestinationsWithoutGSO: n, GRO: p.gro, IPv4: true, IPv6: p.family == unix.AF_INET6, Select: p.selects.Load(), Filter: p.filter,
 	}
 }
 

@@ -22,7 +22,8 @@ type sender struct {
 	out     sendBatch // messages of one socket at a time
 	// stalled are sockets that have refused a message, and have accepted none since.
 	stalled []int
-	full    []int // sockets that have refused a message of this call, because their send buffers are full
+	full    []int      // sockets that have refused a message of this call, because their send buffers are full
+	paths   *pathTable // limits of the paths at this call, nil for none
 	// resend holds the datagrams of a run whose UDP GSO send failed, while out is still in use.
 	resend   sendBatch
 	sendmmsg func(fd int, msgs []message) (int, unix.Errno) // sendmmsg; tests replace it
@@ -36,6 +37,7 @@ func newSender(p *Port, fd, messages int) *sender {
 
 func (s *sender) send(runs []underlay.Run) (failed int) {
 	s.full = s.full[:0]
+	s.paths = s.port.paths.current()
 	for i := range runs {
 		r := &runs[i]
 		r.Sent = 0
@@ -94,7 +96,10 @@ func (s *sender) sourceSocket(source int) int {
 // queue adds run i as one message if UDP_SEGMENT works, else as one message per datagram.
 func (s *sender) queue(runs []underlay.Run, i int) {
 	r := &runs[i]
-	if r.Segments > 1 && !s.port.gso.Load() {
+	if s.paths != nil && s.queueLimited(runs, i) {
+		return
+	}
+	if r.Segments > 1 && !s.port.gso {
 		s.queueSingly(&s.out, runs, i)
 		return
 	}
@@ -120,13 +125,19 @@ func (s *sender) originOf(runs []underlay.Run, i int) origin {
 	return origin{run: i, ecn: r.ECN, bound: s.outFD != s.sourceSocket(r.Source)}
 }
 
+// queueSingly adds the datagrams of run i to b, but for those that are too large for their path.
 func (s *sender) queueSingly(b *sendBatch, runs []underlay.Run, i int) {
 	r := &runs[i]
-	b.singly = true
+	l, _ := s.paths.limit(r.To)
 	for datagram := range r.Datagrams {
+		if len(datagram) >= l.datagram {
+			r.Err = underlay.ErrTooBig
+			continue
+		}
 		if !b.fits(1) {
 			s.flush(b, runs)
 		}
+		b.singly = true
 		if !b.start(s.port.family, r.To, s.originOf(runs, i)) {
 			r.Err = errFamily
 			return
@@ -195,15 +206,14 @@ func (s *sender) retry(b *sendBatch, i int, runs []underlay.Run, errno unix.Errn
 		}
 	}
 	if isSegmentationError(errno) && b.origins[i].segment > 0 {
-		if errno == unix.EIO {
-			s.port.gso.Store(false)
-		}
-		s.queueSingly(&s.resend, runs, b.origins[i].run)
-		s.flush(&s.resend, runs)
-		return nil // flush has recorded each error
+		s.sendSingly(runs, b.origins[i].run, errno)
+		return nil
 	}
-	if errno == unix.EAGAIN {
+	switch errno {
+	case unix.EAGAIN:
 		s.refused()
+	case unix.EMSGSIZE:
+		s.noteTooBig(&b.msgs[i].hdr, &runs[b.origins[i].run])
 	}
 	return errnoError(errno)
 }

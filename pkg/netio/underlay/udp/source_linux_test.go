@@ -123,8 +123,8 @@ func TestRefusedRunsStayOnTheirSource(t *testing.T) {
 		if want := []int{fd0, fd0, fd1, fd1, fd2, fd2}; !slices.Equal(k.from, want) {
 			t.Errorf("%v: sent on sockets %v, want %v", errno, k.from, want)
 		}
-		if p.Features().GSO != (errno != unix.EIO) {
-			t.Errorf("%v: GSO %v", errno, p.Features().GSO)
+		if f := p.Features(); !f.GSO || (f.DestinationsWithoutGSO > 0) != (errno == unix.EIO) {
+			t.Errorf("%v: features %+v", errno, f)
 		}
 	}
 }

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udp
+
+import (
+	"bytes"
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+)
+
+// refuseTrains returns a verdict that refuses trains whose payload begins with fill.
+func refuseTrains(fill byte, errno unix.Errno) func([]byte, bool, bool) unix.Errno {
+	return func(payload []byte, segmented, _ bool) unix.Errno {
+		if segmented && payload[0] == fill {
+			return errno
+		}
+		return 0
+	}
+}
+
+// limitedLane is a faultyLane with a clock that the test moves.
+func limitedLane(t *testing.T, k *faultyKernel) (p *Port, l *lane, now *time.Time) {
+	t.Helper()
+	p, l = faultyLane(t, k)
+	now = new(time.Now())
+	p.paths.now = func() time.Time { return *now }
+	return p, l, now
+}
+
+// runTo is run for another destination, 127.0.0.n.
+func runTo(n byte, segments int, fill byte) underlay.Run {
+	r := run(segments, fill)
+	r.To = &underlay.Endpoint{Dst: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, n}), 9)}
+	return r
+}
+
+// sendOnce sends the runs and returns the sizes of the messages, and the number of system calls.
+func sendOnce(t *testing.T, l *lane, k *faultyKernel, runs ...underlay.Run) (sizes []int, calls int) {
+	t.Helper()
+	k.sent, k.calls = nil, 0
+	if failed := l.Send(runs); failed != 0 {
+		t.Errorf("%d runs failed, the first with %v", failed, runs[0].Err)
+	}
+	return lengths(k.sent), k.calls
+}
+
+func TestRefusedGSOAffectsOneDestination(t *testing.T) {
+	k := &faultyKernel{verdict: refuseTrains('x', unix.EIO)}
+	p, l, now := limitedLane(t, k)
+	runs := []underlay.Run{runTo(1, 1, 'a'), runTo(2, 3, 'x'), runTo(1, 3, 'b')}
+	sizes, _ := sendOnce(t, l, k, runs...)
+	if want := []int{10, 10, 10, 10, 30}; !slices.Equal(sizes, want) {
+		t.Errorf("sent messages of %v, want %v", sizes, want)
+	}
+	if got := string(bytes.Join(k.sent, nil)); got != "aaaaaaaaaaxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb" {
+		t.Errorf("sent out of order: %s", got)
+	}
+	if sizes, calls := sendOnce(t, l, k, runs...); calls != 1 || !slices.Equal(sizes, []int{10, 10, 10, 10, 30}) {
+		t.Errorf("afterwards messages of %v in %d calls, want one call", sizes, calls)
+	}
+	if f := p.Features(); !f.GSO || f.DestinationsWithoutGSO != 1 {
+		t.Errorf("features %+v, want GSO, but for 1 destination", f)
+	}
+	k.verdict = refuseTrains('-', 0) // the route has changed
+	*now = now.Add(pathLifetime)
+	if sizes, _ := sendOnce(t, l, k, runs...); !slices.Equal(sizes, []int{10, 30, 30}) {
+		t.Errorf("after the limit's end messages of %v, want trains", sizes)
+	}
+	if f := p.Features(); f.DestinationsWithoutGSO != 0 || p.paths.table.Load() != nil {
+		t.Errorf("the limit is still there: %+v", f)
+	}
+}
+
+func TestManyRefusalsRevokeGSOUntilTheyEnd(t *testing.T) {
+	k := &faultyKernel{verdict: refuseTrains('x', unix.EIO)}
+	p, l, now := limitedLane(t, k)
+	for i := range maxPathsWithoutGSO {
+		sendOnce(t, l, k, runTo(byte(i), 2, 'x'))
+	}
+	if sizes, calls := sendOnce(t, l, k, runTo(255, 2, 'x')); calls != 1 || len(sizes) != 2 {
+		t.Errorf("one more destination: %d messages in %d calls, want 2 in 1", len(sizes), calls)
+	}
+	if f := p.Features(); f.GSO || f.DestinationsWithoutGSO != maxPathsWithoutGSO {
+		t.Errorf("features %+v, want no GSO", f)
+	}
+	*now = now.Add(pathLifetime)
+	if f := p.Features(); !f.GSO || f.DestinationsWithoutGSO != 0 {
+		t.Errorf("after the limits' end: features %+v, want GSO", f)
+	}
+}
+
+func TestPathLimitsAreBounded(t *testing.T) {
+	var p pathLimits
+	now := time.Now()
+	p.now = func() time.Time { return now }
+	for i := range 2 * maxPaths {
+		p.add(&underlay.Endpoint{Dst: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 9)}, 1400, unlimited)
+	}
+	if n := len(p.current().limits); n != maxPaths {
+		t.Errorf("got %d limits, want %d", n, maxPaths)
+	}
+}
+
+// TestOversizeTrainIsRefusedOnce: single datagrams are fragmented, trains are not.
+func TestOversizeTrainIsRefusedOnce(t *testing.T) {
+	for _, errno := range []unix.Errno{unix.EINVAL, unix.EMSGSIZE} {
+		k := &faultyKernel{verdict: refuseTrains('x', errno)}
+		p, l, now := limitedLane(t, k)
+		small := runTo(1, 3, 'a')
+		small.SegSize, small.Parts = 9, [][]byte{small.Parts[0][:27]}
+		sendOnce(t, l, k, runTo(1, 3, 'x'))
+		if sizes, calls := sendOnce(t, l, k, runTo(1, 3, 'x'), small); calls != 1 || !slices.Equal(sizes, []int{10, 10, 10, 27}) {
+			t.Errorf("%v: messages of %v in %d calls, want single datagrams and a train in 1", errno, sizes, calls)
+		}
+		if f := p.Features(); !f.GSO || f.DestinationsWithoutGSO != 0 {
+			t.Errorf("%v revoked GSO: %+v", errno, f)
+		}
+		*now = now.Add(pathLifetime)
+		if _, calls := sendOnce(t, l, k, runTo(1, 3, 'x')); calls != 2 {
+			t.Errorf("%v: %d calls after the limit's end, want 2", errno, calls)
+		}
+	}
+}
+
+// TestTooLongDatagramsFailWithoutSystemCalls: the shorter datagram at a run's end leaves, and so do runs of shorter ones.
+func TestTooLongDatagramsFailWithoutSystemCalls(t *testing.T) {
+	tooLong := func(payload []byte, segmented, _ bool) unix.Errno {
+		if segmented && payload[0] == 'x' || len(payload) >= 10 && !segmented {
+			return unix.EMSGSIZE
+		}
+		return 0
+	}
+	k := &faultyKernel{verdict: tooLong}
+	_, l, now := limitedLane(t, k)
+	short := runTo(1, 3, 'x')
+	short.Parts = [][]byte{short.Parts[0][:25]}
+	small := runTo(1, 3, 'a')
+	small.SegSize, small.Parts = 9, [][]byte{small.Parts[0][:27]}
+	l.Send([]underlay.Run{runTo(1, 3, 'x')})
+	k.sent, k.calls = nil, 0
+	runs := []underlay.Run{runTo(1, 3, 'x'), runTo(1, 1, 'y'), short, small, runTo(2, 2, 'b')}
+	if failed := l.Send(runs); failed != 3 || k.calls != 1 {
+		t.Errorf("%d runs failed in %d calls, want 3 in 1", failed, k.calls)
+	}
+	for i := range runs {
+		if tooBig := errors.Is(runs[i].Err, underlay.ErrTooBig); tooBig != (i < 3) {
+			t.Errorf("run %d: error %v", i, runs[i].Err)
+		}
+	}
+	if got, want := lengths(k.sent), []int{5, 27, 20}; !slices.Equal(got, want) {
+		t.Errorf("sent messages of %v, want %v", got, want)
+	}
+	if allocs := testing.AllocsPerRun(20, func() { k.sent, k.from = k.sent[:0], k.from[:0]; l.Send(runs[:2]) }); allocs != 0 {
+		t.Errorf("got %v allocations, want 0", allocs)
+	}
+	k.verdict = refuseTrains('-', 0) // the path MTU has grown
+	*now = now.Add(pathLifetime)
+	if sizes, _ := sendOnce(t, l, k, runTo(1, 3, 'x')); !slices.Equal(sizes, []int{30}) {
+		t.Errorf("after the limit's end messages of %v, want a train", sizes)
+	}
+}
+
+func TestOtherErrorsLimitNoPath(t *testing.T) {
+	k := &faultyKernel{verdict: func([]byte, bool, bool) unix.Errno { return unix.EINVAL }}
+	p, l, _ := limitedLane(t, k)
+	l.Send([]underlay.Run{runTo(1, 3, 'x'), runTo(1, 1, 'x')})
+	if table := p.paths.current(); table != nil {
+		t.Errorf("got limits %+v, want none", table.limits)
+	}
+}
+
+// TestSinglyHeldRunsReportDatagramsSent: the run fills more than one batch.
+func TestSinglyHeldRunsReportDatagramsSent(t *testing.T) {
+	full := false
+	k := &faultyKernel{verdict: func(payload []byte, _, _ bool) unix.Errno {
+		if full = full || payload[0] == 'z'; full {
+			return unix.EAGAIN
+		}
+		return 0
+	}}
+	p, l, _ := limitedLane(t, k)
+	p.gso = false
+	runs := []underlay.Run{runTo(1, 64, 'a'), runTo(1, 62, 'b'), runTo(1, 5, 'c')}
+	runs[2].Parts[0][40] = 'z'
+	if failed := l.Send(runs); failed != 1 || !errors.Is(runs[2].Err, underlay.ErrSendBufferFull) || runs[2].Sent != 4 {
+		t.Errorf("%d runs failed, the last with %v after %d datagrams, want 1 after 4", failed, runs[2].Err, runs[2].Sent)
+	}
+}
